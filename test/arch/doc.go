@@ -1,6 +1,7 @@
 // Package arch holds the house's structure as rules with reasons and checks
 // the source tree against them: who may import whom, what go.mod may ask for,
-// that every package says what it is for, that files stay small, and that
+// that every package says what it is for, that controllers share their workers
+// among logical clusters, that files stay small, and that
 // links in the documentation lead somewhere.
 //
 //	Load(dir) ──► Tree ──► Rule.Check ──► Violations (the test's failures)

@@ -85,6 +85,11 @@ func Rules(layers []Layer) []Rule {
 			Check:  checkWaits,
 		},
 		{
+			Name:   "workers",
+			Reason: "a controller shares its workers among logical clusters by their names: without them one tenant can have all",
+			Check:  checkWorkers,
+		},
+		{
 			Name:   "links",
 			Reason: "documentation that points nowhere is worse than none",
 			Check:  checkLinks,

@@ -64,6 +64,10 @@ type File struct {
 	Dialect []string
 	// Waits are the lines that wait for time alone; see checkWaits.
 	Waits []int
+	// Workers are the controllers' configurations, and ClusterKeys the types of keys that name
+	// their logical cluster; see checkWorkers.
+	Workers     []Workers
+	ClusterKeys []string
 }
 
 // GoMod is what the rules want to know of a go.mod file; its form is that of
@@ -155,6 +159,7 @@ func (t *Tree) addFile(rel string) error {
 		Dialect:   dialectIn(parsed, strings.HasSuffix(rel, "_test.go") || testSupport(path.Dir(rel))),
 		Waits:     waitsIn(parsed, set),
 	}
+	file.Workers, file.ClusterKeys = workersIn(parsed)
 	for _, group := range parsed.Comments {
 		for _, comment := range group.List {
 			if constraint.IsGoBuild(comment.Text) && comment.Pos() < parsed.Package {

@@ -43,6 +43,9 @@ type namespace struct {
 	Name    string
 }
 
+// LogicalCluster returns the logical cluster, by which namespaces take turns.
+func (n namespace) LogicalCluster() logicalcluster.Name { return n.Cluster }
+
 // limited returns what a quota limits.
 func limited(quota *corev1.ResourceQuota) namespace {
 	return namespace{Cluster: logicalcluster.From(quota), Name: tenancy.LimitedBy(quota)}

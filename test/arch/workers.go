@@ -1,0 +1,66 @@
+package arch
+
+import (
+	"fmt"
+	"go/ast"
+	"go/types"
+	"slices"
+)
+
+// Workers is a configuration of a controller of pkg/reconcile, as it is written.
+type Workers struct {
+	// Key is the type of the controller's keys.
+	Key string
+	// One is set where it says that there is one worker.
+	One bool
+}
+
+// clusterKeys are the key types of other packages that name the logical cluster.
+var clusterKeys = []string{"client.Key", "logicalcluster.Name"}
+
+// workersIn returns the configurations in a file, and the types that it gives the method by
+// which other keys name their logical cluster.
+func workersIn(file *ast.File) (configs []Workers, clustered []string) {
+	ast.Inspect(file, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.CompositeLit:
+			if of, ok := n.Type.(*ast.IndexExpr); ok && types.ExprString(of.X) == "reconcile.Config" {
+				configs = append(configs, Workers{Key: types.ExprString(of.Index), One: hasOneWorker(n)})
+			}
+		case *ast.FuncDecl:
+			if n.Recv != nil && n.Name.Name == "LogicalCluster" && len(n.Recv.List) == 1 {
+				clustered = append(clustered, types.ExprString(n.Recv.List[0].Type))
+			}
+		default:
+		}
+		return true
+	})
+	return configs, clustered
+}
+
+func hasOneWorker(config *ast.CompositeLit) bool {
+	return slices.ContainsFunc(config.Elts, func(element ast.Expr) bool {
+		field, ok := element.(*ast.KeyValueExpr)
+		return ok && types.ExprString(field.Key) == "Workers" && types.ExprString(field.Value) == "1"
+	})
+}
+
+// checkWorkers finds controllers with several workers whose keys do not name their logical
+// cluster: to them all are one.
+func checkWorkers(t *Tree) []string {
+	var bad []string
+	for _, pkg := range t.sortedPackages() {
+		known := slices.Clone(clusterKeys)
+		for _, file := range pkg.Files {
+			known = append(known, file.ClusterKeys...)
+		}
+		for _, file := range pkg.Files {
+			for _, config := range file.Workers {
+				if !file.Test && !config.One && !slices.Contains(known, config.Key) {
+					bad = append(bad, fmt.Sprintf("%s has a controller with keys of type %s: give that a method LogicalCluster, or write Workers: 1", file.Name, config.Key))
+				}
+			}
+		}
+	}
+	return bad
+}
