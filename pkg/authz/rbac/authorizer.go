@@ -96,8 +96,8 @@ func (z *Authorizer) EvaluateConditions(context.Context, authorizer.ConditionsAw
 	return authorizer.DecisionDeny, "", authorizer.ErrorConditionEvaluationNotSupported
 }
 
-// RulesFor implements authorizer.RuleResolver. Its answer is complete. Paths are sorted:
-// clients compare them.
+// RulesFor implements authorizer.RuleResolver. Its answer is complete unless there are too
+// many rules, which the error says. Paths are sorted: clients compare them.
 func (z *Authorizer) RulesFor(ctx context.Context, u user.Info, namespace string) ([]authorizer.ResourceRuleInfo, []authorizer.NonResourceRuleInfo, bool, error) {
 	rules, err := z.RulesOf(ctx, u, namespace)
 	var resources []authorizer.ResourceRuleInfo
@@ -116,30 +116,33 @@ func (z *Authorizer) RulesFor(ctx context.Context, u user.Info, namespace string
 	slices.SortFunc(paths, func(a, b authorizer.NonResourceRuleInfo) int {
 		return cmp.Or(slices.Compare(a.GetNonResourceURLs(), b.GetNonResourceURLs()), slices.Compare(a.GetVerbs(), b.GetVerbs()))
 	})
-	return resources, paths, false, err
+	return resources, paths, errors.Is(err, errManyRules), err
 }
 
 // RulesOf returns the rules that u has in the namespace, those that apply
-// everywhere included, along with an error for the roles that do not exist.
+// everywhere included, along with an error for the roles that do not exist, and for
+// rules that are left out since there are too many.
 func (z *Authorizer) RulesOf(ctx context.Context, u user.Info, namespace string) ([]rbacv1.PolicyRule, error) {
 	name, err := z.enter(ctx)
 	if err != nil {
 		return nil, err
 	}
-	var rules []rbacv1.PolicyRule
+	var rules collected
 	var failure failures
 	err = z.visit(ctx, name, identity.In(name, u), namespace, func(_ *binding, _ subjectKey, rule *rbacv1.PolicyRule, err error) bool {
 		if err != nil {
 			failure.add(err)
-		} else {
-			rules = append(rules, *rule)
+			return true
 		}
-		return true
+		return rules.add(rule)
 	})
 	if err != nil {
 		return nil, err
 	}
-	return rules, failure.aggregate()
+	if rules.left {
+		return rules.list, utilerrors.NewAggregate([]error{errManyRules, failure.aggregate()})
+	}
+	return rules.list, failure.aggregate()
 }
 
 // maxFailures is how many of the roles that do not exist answers name.
@@ -166,7 +169,7 @@ func (f *failures) aggregate() error {
 }
 
 // RulesIn returns the rules of the role that a binding in the namespace refers
-// to, or a NotFound error.
+// to, or a NotFound error, or a Forbidden one where they are too many.
 func (z *Authorizer) RulesIn(ctx context.Context, ref rbacv1.RoleRef, namespace string) ([]rbacv1.PolicyRule, error) {
 	name, err := z.enter(ctx)
 	if err != nil {

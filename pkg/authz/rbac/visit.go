@@ -341,12 +341,15 @@ func (i *Index) rulesIn(ctx context.Context, name, system logicalcluster.Name, r
 	if err := found.list[0].err; err != nil {
 		return nil, err
 	}
-	var rules []rbacv1.PolicyRule
+	var rules collected
 	if _, err := found.visit(ctx, own, func(_ *binding, _ subjectKey, rule *rbacv1.PolicyRule, _ error) bool {
-		rules = append(rules, *rule)
-		return true
+		return rules.add(rule)
 	}); err != nil {
 		return nil, err
 	}
-	return rules, nil
+	if rules.left {
+		resource := map[bool]string{true: "roles", false: "clusterroles"}[ref.Kind == "Role"]
+		return nil, apierrors.NewForbidden(rbacv1.Resource(resource), ref.Name, errManyRules)
+	}
+	return rules.list, nil
 }

@@ -3,6 +3,7 @@ package rbac
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -10,6 +11,7 @@ import (
 	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/stretchr/testify/require"
 	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
@@ -68,6 +70,47 @@ func TestEachRuleOnce(t *testing.T) {
 	in, err := z.RulesIn(ctx, rbacv1.RoleRef{Kind: "ClusterRole", Name: "many"}, "")
 	require.NoError(t, err)
 	require.Len(t, in, rules)
+}
+
+// TestManyRulesAreNotCollected holds that nobody collects more rules than the bounds say,
+// however many a tenant has written, that answers say so, and that decisions go on to the last.
+func TestManyRulesAreNotCollected(t *testing.T) {
+	const rules = 20 * maxRules
+	many := hog(rules)
+	z := many.Authorizer("system:admin")
+	ctx := request.WithClusterName(t.Context(), "hog")
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	resources, _, incomplete, err := z.RulesFor(ctx, jane, "")
+	runtime.ReadMemStats(&after)
+	require.Len(t, resources, maxRules)
+	require.True(t, incomplete)
+	require.ErrorContains(t, err, "more than 10000 rules, or more than 4 MiB")
+	// All of them would be 28 MB of slices' headers at least, several times over.
+	require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(16<<20))
+	_, err = z.RulesIn(ctx, rbacv1.RoleRef{Kind: "ClusterRole", Name: "many"}, "")
+	require.True(t, apierrors.IsForbidden(err), "%v", err)
+	for _, n := range []int{0, maxRules, rules - 1} {
+		decision, _, err := z.Authorize(ctx, authorizer.AttributesRecord{User: jane, Verb: "get", Resource: fmt.Sprint("r", n), ResourceRequest: true})
+		require.NoError(t, err)
+		require.Equal(t, authorizer.DecisionAllow, decision, "rule %d", n)
+	}
+
+	// Few rules can be as much.
+	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "many", Annotations: map[string]string{logicalcluster.AnnotationKey: "hog"}}}
+	for n := range 10 {
+		role.Rules = append(role.Rules, rbacv1.PolicyRule{Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{strings.Repeat("r", maxRulesBytes/8), fmt.Sprint("r", n)}})
+	}
+	many.SetClusterRole(role)
+	resources, _, incomplete, err = z.RulesFor(ctx, jane, "")
+	require.Len(t, resources, 7)
+	require.True(t, incomplete)
+	require.ErrorIs(t, err, errManyRules)
+
+	// What fits is complete.
+	_, _, incomplete, err = hog(maxRules).Authorizer("system:admin").RulesFor(ctx, jane, "")
+	require.False(t, incomplete)
+	require.NotErrorIs(t, err, errManyRules)
 }
 
 // TestVisitEndsWithItsRequest holds that a decision about many rules is given up when
