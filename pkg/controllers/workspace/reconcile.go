@@ -338,6 +338,9 @@ func (r *reconciler) release(ctx context.Context, ws *tenancyv1alpha1.Workspace)
 // refuse tells why the Workspace is not scheduled. Shards, and types that it has asked
 // for, bring it back when they come or change.
 func (r *reconciler) refuse(ctx context.Context, ws *tenancyv1alpha1.Workspace, p *problem) (reconcile.Result, error) {
+	if len(p.shards) > 0 {
+		klog.FromContext(ctx).V(2).Info("No shard takes a workspace", "shards", p.shards)
+	}
 	_, err := r.write(ctx, ws, unscheduled(ws, p))
 	return reconcile.Result{RequeueAfter: p.again}, err
 }

@@ -15,6 +15,7 @@ import (
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/reconcile"
@@ -32,6 +33,8 @@ const (
 // tells it.
 type problem struct {
 	reason, message string
+	// shards are those that do not take it, and why, for administrators.
+	shards map[string]string
 	// again is when to look again although nothing may have changed, if positive.
 	again time.Duration
 }
@@ -52,30 +55,62 @@ func chooseShard(ws *tenancyv1alpha1.Workspace, cluster logicalcluster.Name, sha
 		}
 	}
 	var fit []candidate
-	var refused []string
-	counted := false
+	refused, counted, matches := map[string]string{}, false, false
 	for _, shard := range shards {
 		of := known(shard)
-		if why := unfit(shard, selector, of.claims); why != "" {
-			refused = append(refused, fmt.Sprintf("%s %s", shard.Name, why))
-			counted = counted || unfit(shard, selector, 0) == ""
+		why := unfit(shard, selector, of.claims)
+		if why == "" {
+			fit = append(fit, candidateFor(cluster, shard, of))
 			continue
 		}
-		fit = append(fit, candidateFor(cluster, shard, of))
+		refused[shard.Name] = why
+		matches = matches || why != unmatched
+		counted = counted || unfit(shard, selector, 0) == ""
 	}
 	if len(fit) > 0 {
 		return best(fit), nil
 	}
-	if len(refused) == 0 {
-		return nil, problemf(tenancyv1alpha1.WorkspaceReasonUnschedulable, "no shard is registered")
-	}
-	slices.Sort(refused)
-	p := problemf(tenancyv1alpha1.WorkspaceReasonUnschedulable, "no shard is available: %s", strings.Join(refused, ", "))
-	if counted {
+	p := problemf(tenancyv1alpha1.WorkspaceReasonUnschedulable, "no shard is available: %s", tell(refused, selector))
+	p.shards = refused
+	switch {
+	case len(shards) == 0:
+		p.message = "no shard is registered"
+	case !matches:
+		p.message = "no shard is available: none matches spec.location.selector, name labels that one has, or leave it out"
+	case counted:
 		p.again = claimsCount
 	}
 	return nil, p
 }
+
+// tell says why shards are refused, to who owns the Workspace: of those whose names its selector
+// has, and, without their names, of all others that it selects.
+func tell(refused map[string]string, selector labels.Selector) string {
+	requirements, _ := selector.Requirements()
+	named := func(shard string) bool {
+		return slices.ContainsFunc(requirements, func(r labels.Requirement) bool { return r.Values().Has(shard) })
+	}
+	var told []string
+	others := sets.New[string]()
+	for shard, why := range refused {
+		switch {
+		case why == unmatched:
+		case named(shard):
+			told = append(told, shard+" "+why)
+		default:
+			others.Insert(why)
+		}
+	}
+	slices.Sort(told)
+	if len(others) > 0 {
+		each := map[bool]string{true: "each ", false: "each other one "}[len(told) == 0]
+		told = append(told, each+strings.Join(sets.List(others), ", or "))
+	}
+	return strings.Join(told, ", ")
+}
+
+// unmatched is why a shard is refused that a Workspace does not select.
+const unmatched = "does not match spec.location.selector"
 
 // unfit tells why a shard takes no new logical cluster, which has been claimed so many times
 // since it told its load; it is empty if it does.
@@ -85,7 +120,7 @@ func unfit(shard *corev1alpha1.Shard, selector labels.Selector, claims int64) st
 	unready, full := shardload.Unready(shard), load.With(claims).FullOf()
 	switch {
 	case !selector.Matches(labels.Set(shard.Labels)):
-		return "does not match spec.location.selector"
+		return unmatched
 	case unschedulable:
 		return "is unschedulable"
 	case shard.DeletionTimestamp != nil:

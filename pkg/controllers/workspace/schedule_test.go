@@ -83,22 +83,32 @@ func TestChooseShard(t *testing.T) {
 		"the one that stays":     {ws: anywhere, shards: []*corev1alpha1.Shard{shard("a", beingDeleted), shard("b")}, want: "b"},
 		"the one with a URL":     {ws: anywhere, shards: []*corev1alpha1.Shard{shard("a", withoutURL), shard("b")}, want: "b"},
 		"none is registered":     {ws: anywhere, problem: "no shard is registered"},
-		"none fits, and why":     {ws: selecting(&metav1.LabelSelector{MatchLabels: map[string]string{"name": "x"}}), shards: []*corev1alpha1.Shard{shard("b"), shard("a")}, problem: "no shard is available: a does not match spec.location.selector, b does not match spec.location.selector"},
-		"all are unschedulable":  {ws: anywhere, shards: []*corev1alpha1.Shard{shard("a", unschedulable)}, problem: "no shard is available: a is unschedulable"},
+		"none fits, and why":     {ws: selecting(&metav1.LabelSelector{MatchLabels: map[string]string{"name": "x"}}), shards: []*corev1alpha1.Shard{shard("b"), shard("a")}, problem: "no shard is available: none matches spec.location.selector, name labels that one has, or leave it out"},
+		"all are unschedulable":  {ws: anywhere, shards: []*corev1alpha1.Shard{shard("a", unschedulable)}, problem: "no shard is available: each is unschedulable"},
 		"the one that is ready":  {ws: anywhere, shards: []*corev1alpha1.Shard{shard("a", unready), shard("b", heardOf)}, want: "b"},
 		"one that never said it": {ws: anywhere, shards: []*corev1alpha1.Shard{shard("a", unready), shard("b")}, want: "b"},
 		"the one with room":      {ws: anywhere, shards: []*corev1alpha1.Shard{shard("a", workspaces(3, 3)), shard("b", workspaces(9, 0))}, want: "b"},
 		"without those claimed":  {ws: anywhere, shards: []*corev1alpha1.Shard{shard("claimed twice", workspaces(1, 3)), shard("b", workspaces(9, 0))}, want: "b"},
-		"none is ready":          {ws: anywhere, shards: []*corev1alpha1.Shard{shard("a", unready)}, problem: "no shard is available: a is not ready (HeartbeatMissing)"},
+		"none is ready":          {ws: anywhere, shards: []*corev1alpha1.Shard{shard("a", unready)}, problem: "no shard is available: each is not ready (HeartbeatMissing)"},
 		"all are full": {
 			ws: anywhere,
 			shards: []*corev1alpha1.Shard{
 				shard("b", holding(shardload.Load{Objects: shardload.Amount{Used: 11, Limit: 10}})),
 				shard("c", holding(shardload.Load{Storage: shardload.Amount{Used: 3 << 20, Limit: 3 << 20}})), shard("a", workspaces(3, 3)),
 			},
-			problem: "no shard is available: a is full by --max-workspaces, b is full by --max-objects, c is full by --max-storage",
+			problem: "no shard is available: each is full by --max-objects, or is full by --max-storage, or is full by --max-workspaces",
 		},
-		"those claimed count":     {ws: anywhere, shards: []*corev1alpha1.Shard{shard("claimed twice", workspaces(1, 3))}, problem: "claimed twice is full by --max-workspaces", again: claimsCount},
+		"those selected by name": {
+			ws:      selecting(&metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "name", Operator: "In", Values: []string{"b", "c", "other"}}}}),
+			shards:  []*corev1alpha1.Shard{shard("c", unready), shard("a"), shard("b", unschedulable)},
+			problem: "no shard is available: b is unschedulable, c is not ready (HeartbeatMissing)",
+		},
+		"one of them, and others": {
+			ws:      selecting(&metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "name", Operator: "Exists"}, {Key: "region", Operator: "NotIn", Values: []string{"b"}}}}),
+			shards:  []*corev1alpha1.Shard{shard("c", unready), shard("d", unready), shard("b", unschedulable)},
+			problem: "no shard is available: b is unschedulable, each other one is not ready (HeartbeatMissing)",
+		},
+		"those claimed count":     {ws: anywhere, shards: []*corev1alpha1.Shard{shard("claimed twice", workspaces(1, 3))}, problem: "each is full by --max-workspaces", again: claimsCount},
 		"not the nearly full one": {ws: anywhere, shards: []*corev1alpha1.Shard{shard("a", workspaces(90, 100)), shard("b", workspaces(89, 100))}, want: "b"},
 		"the nearly full, if all": {ws: anywhere, shards: []*corev1alpha1.Shard{shard("a", workspaces(99, 100)), shard("b", workspaces(100, 100))}, want: "a"},
 		"not the silent one":      {ws: anywhere, shards: []*corev1alpha1.Shard{shard("silent"), shard("b")}, want: "b"},
@@ -115,6 +125,11 @@ func TestChooseShard(t *testing.T) {
 				require.NotNil(t, p)
 				require.Equal(t, tenancyv1alpha1.WorkspaceReasonUnschedulable, p.reason)
 				require.Contains(t, p.message, tc.problem)
+				for _, shard := range tc.shards {
+					if tc.ws.Spec.Location == nil {
+						require.NotContains(t, p.message, shard.Name+" ", "names of shards are nobody's business")
+					}
+				}
 				require.Equal(t, tc.again, p.again)
 				return
 			}
