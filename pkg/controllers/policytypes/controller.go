@@ -27,7 +27,7 @@ import (
 const Name = "policy-types"
 
 // workers is few: compiling expressions takes processor time that requests
-// need more urgently than authors need this.
+// need more urgently than authors need this. Logical clusters take turns with it.
 const workers = 1
 
 // Config is what the controller needs.
@@ -79,9 +79,25 @@ func (r *reconciler) reconcile(ctx context.Context, key client.Key) error {
 	if err != nil {
 		return err
 	}
+	checked := policy.DeepCopy()
+	checked.Status.ObservedGeneration = policy.Generation
+	warnings := tooMuch(policy)
+	if len(warnings) == 0 {
+		if warnings, err = r.check(ctx, key, policy); err != nil {
+			return err
+		}
+	}
+	checked.Status.TypeChecking = &admissionregistrationv1.TypeChecking{ExpressionWarnings: warnings}
+	if err := r.updateStatus(ctx, key, checked); err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("writing the status of policy %s: %w", key, err)
+	}
+	return nil
+}
+
+func (r *reconciler) check(ctx context.Context, key client.Key, policy *admissionregistrationv1.ValidatingAdmissionPolicy) ([]admissionregistrationv1.ExpressionWarning, error) {
 	served, err := r.discover(key)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	// Both forget what they have learned with this call: the logical cluster may
 	// never have a policy again.
@@ -90,11 +106,7 @@ func (r *reconciler) reconcile(ctx context.Context, key client.Key) error {
 		SchemaResolver: &resolver.ClientDiscoveryResolver{Discovery: cached},
 		RestMapper:     restmapper.NewDeferredDiscoveryRESTMapper(cached),
 	}
-	checked := policy.DeepCopy()
-	checked.Status.ObservedGeneration = policy.Generation
-	checked.Status.TypeChecking = &admissionregistrationv1.TypeChecking{ExpressionWarnings: checker.Check(policy)}
-	if err := r.updateStatus(ctx, key, checked); err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("writing the status of policy %s: %w", key, err)
-	}
-	return nil
+	ctx, cancel := context.WithTimeout(ctx, budget)
+	defer cancel()
+	return checkAll(ctx, checker, policy), nil
 }
