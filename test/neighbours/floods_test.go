@@ -136,8 +136,7 @@ func slowBodies(t *testing.T, w *world) {
 
 // paths: what is asked for that there is not makes no series of any server.
 func paths(t *testing.T, w *world) {
-	cache := newTenant(t, w.Cache())
-	strangers := []*tenant{w.attacker, newTenant(t, w.Cluster.Proxy()), w.masters, cache}
+	strangers := append([]*tenant{w.attacker}, w.servers...)
 	ask := func(n int) {
 		for i := range n {
 			name := fmt.Sprintf("%s-%d", w.mark, i)

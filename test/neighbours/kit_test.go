@@ -73,8 +73,10 @@ type world struct {
 	*harness.Cluster
 
 	quiet, attacker *tenant
-	// masters is the operator, who reads metrics.
+	// masters is the operator at the shard, and servers are the operator at each server: the
+	// shard, the cache server and the front-proxy.
 	masters *tenant
+	servers []*tenant
 	// observer is the quiet tenant whose latency is measured, if it is.
 	observer *observer
 	// mark is part of everything that the attacker names.
@@ -110,6 +112,7 @@ func newWorld(t testing.TB) *world {
 		"front-proxy": connections, "cache-server": connections,
 	}})
 	w := &world{Cluster: c, mark: newMark(), masters: newTenant(t, c.Shard(0))}
+	w.servers = []*tenant{w.masters, newTenant(t, c.Cache()), newTenant(t, c.Proxy())}
 	root := newTenant(t, harness.In(c.Proxy(), "root"))
 	for _, name := range []string{"quiet", "attacker"} {
 		_, err := root.dyn.Resource(workspaces).Create(t.Context(), &unstructured.Unstructured{Object: map[string]any{

@@ -104,29 +104,31 @@ func (w *world) served(t *testing.T) {
 	}
 }
 
-// scrape returns the names and labels of all series of the shard. None has a name
-// of the attacker's.
+// scrape returns the names and labels of all series of all servers, each once: servers that are
+// one process have the same. None has a name of the attacker's.
 func (w *world) scrape(t *testing.T) (series []string) {
 	t.Helper()
-	body := w.masters.must(t, http.MethodGet, "/metrics", "")
 	marked := 0
-	lines := bufio.NewScanner(bytes.NewReader(body))
-	lines.Buffer(nil, 16<<20)
-	for lines.Scan() {
-		line := lines.Text()
-		if strings.HasPrefix(line, "#") {
-			continue
-		}
-		if strings.Contains(line, w.mark) {
-			if marked++; marked <= 20 {
-				t.Errorf("a label that the attacker chose: %.300s", line)
+	for _, server := range w.servers {
+		lines := bufio.NewScanner(bytes.NewReader(server.must(t, http.MethodGet, "/metrics", "")))
+		lines.Buffer(nil, 16<<20)
+		for lines.Scan() {
+			line := lines.Text()
+			if strings.HasPrefix(line, "#") {
+				continue
 			}
+			if strings.Contains(line, w.mark) {
+				if marked++; marked <= 20 {
+					t.Errorf("a label that the attacker chose, at %s: %.300s", server.config.Host, line)
+				}
+			}
+			series = append(series, line[:strings.LastIndexByte(line, ' ')])
 		}
-		series = append(series, line[:strings.LastIndexByte(line, ' ')])
+		require.NoError(t, lines.Err())
 	}
-	require.NoError(t, lines.Err())
 	require.Zero(t, marked, "lines with labels that the attacker chose")
-	return series
+	slices.Sort(series)
+	return slices.Compact(series)
 }
 
 // ofGroup finds the group of a series.
@@ -138,7 +140,6 @@ func (w *world) fresh(t *testing.T, before, after []string) []string {
 	t.Helper()
 	groups, err := w.quiet.kube.Discovery().ServerGroups()
 	require.NoError(t, err)
-	slices.Sort(before)
 	var found []string
 	for _, s := range after {
 		if _, was := slices.BinarySearch(before, s); was {
