@@ -35,9 +35,21 @@ const (
 
 // timed is a form of request, about what exists and about what does not.
 type timed struct {
-	what, method, body string
-	paths              [2]string
-	took               [2][]time.Duration
+	what, method  string
+	paths, bodies [2]string
+	took          [2][]time.Duration
+}
+
+// lists are the paths of requests for what is in two logical clusters.
+func lists(of ...string) [2]string {
+	return [2]string{"/clusters/" + of[existing] + secretList, "/clusters/" + of[missing] + secretList}
+}
+
+// binds are requests that bind exports of two logical clusters in alpha.
+func (w *world) binds(what string, of ...string) *timed {
+	in := "/clusters/" + w.alpha.name + boundAPI + "apibindings?dryRun=All"
+	body := `{"apiVersion":"apis.kcp.io/v1alpha2","kind":"APIBinding","metadata":{"name":"timed"},"spec":{"reference":{"export":{"path":%q,"name":"gems"}}}}`
+	return &timed{what: what, method: http.MethodPost, paths: [2]string{in, in}, bodies: [2]string{fmt.Sprintf(body, of[existing]), fmt.Sprintf(body, of[missing])}}
 }
 
 const (
@@ -57,10 +69,18 @@ func (w *world) testTimes(t *testing.T) {
 // nothing passing is found.
 func (w *world) times(t *testing.T) []string {
 	t.Helper()
+	const object = `{"metadata":{"name":"a"}}`
+	view := func(of, export string) string {
+		return "/services/apiexport/" + of + "/" + export + "/clusters/" + w.alpha.name + secretList
+	}
 	forms := []*timed{
-		{what: "a list by name", method: http.MethodGet, paths: [2]string{w.bravo.name, w.absent.name}},
-		{what: "a list by path, on the other shard", method: http.MethodGet, paths: [2]string{w.blind.path, w.absent.path}},
-		{what: "a write", method: http.MethodPost, body: `{"metadata":{"name":"a"}}`, paths: [2]string{w.bravo.path, w.absent.path}},
+		{what: "a list by name", method: http.MethodGet, paths: lists(w.bravo.name, w.absent.name)},
+		{what: "a list by path, on the other shard", method: http.MethodGet, paths: lists(w.blind.path, w.absent.path)},
+		{what: "a write", method: http.MethodPost, bodies: [2]string{object, object}, paths: lists(w.bravo.path, w.absent.path)},
+		{what: "a view", method: http.MethodGet, paths: [2]string{view(w.bravo.path, "gems"), view(w.absent.path, "gems")}},
+		{what: "a view of a logical cluster that exists", method: http.MethodGet, paths: [2]string{view(w.bravo.path, "gems"), view(w.bravo.path, "none")}},
+		w.binds("a binding", w.bravo.path, w.absent.path),
+		w.binds("a binding to the other shard", w.blind.path, w.absent.path),
 	}
 	var found []string
 	for try := 0; try < 2 && len(forms) > 0; try++ {
@@ -105,11 +125,12 @@ func (w *world) measure(t *testing.T, forms []*timed) {
 	}
 	t.Cleanup(transport.CloseIdleConnections)
 	send := func(r request) (time.Duration, error) {
-		url := w.Component(patientProxy).URL + "/clusters/" + r.form.paths[r.about] + secretList
-		req, err := http.NewRequestWithContext(t.Context(), r.form.method, url, strings.NewReader(r.form.body))
+		url := w.Component(patientProxy).URL + r.form.paths[r.about]
+		req, err := http.NewRequestWithContext(t.Context(), r.form.method, url, strings.NewReader(r.form.bodies[r.about]))
 		if err != nil {
 			return 0, err
 		}
+		req.Header.Set("Content-Type", "application/json")
 		start := time.Now()
 		res, err := transport.RoundTrip(req)
 		if err != nil {
