@@ -64,6 +64,7 @@ func TestView(t *testing.T) {
 		t.Run("the label"+where, func(t *testing.T) { testClaimLabel(t, e, shard) })
 		t.Run("claims of bindings"+where, func(t *testing.T) { testClaimOfBindings(t, e, shard) })
 	}
+	t.Run("finalizers", func(t *testing.T) { testClaimFinalizers(t, e) })
 	t.Run("rights", func(t *testing.T) { testViewRights(t, e) })
 	t.Run("URLs", func(t *testing.T) { testViewURLs(t, e) })
 	t.Run("front-proxy", func(t *testing.T) { testViewThroughProxy(t, e) })

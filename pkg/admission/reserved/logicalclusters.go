@@ -15,12 +15,13 @@ import (
 	"github.com/shardplane/shardplane/pkg/admission/initialization"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/request/identity"
+	"github.com/shardplane/shardplane/pkg/storage/claims"
 )
 
 var (
 	errNotMade = errors.New("logical clusters are made by the system: create a Workspace")
 	// A finalizer of a child would keep whoever owns the Workspace from deleting it.
-	errFinalizer = errors.New("finalizers keep the Workspace that owns the logical cluster from being deleted: only administrators and the system may add any")
+	errFinalizer = errors.New("finalizers keep the Workspace that owns the logical cluster from being deleted: only administrators and the system may add any, and providers of APIs, through the view of an APIExport whose permission claim is accepted")
 	errOwned     = errors.New("a logical cluster goes with the Workspace that owns it: delete that (spec.directlyDeletable is not set)")
 )
 
@@ -72,11 +73,21 @@ func checkLogicalCluster(ctx context.Context, a admission.Attributes, as who) er
 		return unchangedStatus(a)
 	case as == administrators:
 		return unchanged(a, fixedFields)
-	case addsFinalizer(a):
+	case addsFinalizer(a) && !claimed(ctx, a):
 		return admission.NewForbidden(a, errFinalizer)
 	default:
 		return unchanged(a, logicalClusterFields)
 	}
+}
+
+// claimed reports whether a write comes through the view of another logical cluster's APIExport, by
+// a permission claim that is accepted for the object. Who only administers the logical cluster can
+// accept claims of its own exports as well, which therefore do not count.
+func claimed(ctx context.Context, a admission.Attributes) bool {
+	cluster, err := request.ClusterNameFrom(ctx)
+	through, _ := request.ThroughFrom(ctx)
+	set := claims.From(ctx, logicalClusters)
+	return err == nil && set != nil && through.Mount == request.APIExports && through.Provider != cluster && set.Selection(cluster).Matches(a.GetOldObject())
 }
 
 // addsFinalizer reports whether an update adds a finalizer.

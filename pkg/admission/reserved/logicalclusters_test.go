@@ -3,11 +3,17 @@ package reserved
 import (
 	"testing"
 
+	"github.com/kcp-dev/logicalcluster/v3"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/authentication/user"
+
+	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/storage/claims"
 )
 
 // TestStatusByAdministrators holds what administrators may write into the status of a
@@ -64,6 +70,46 @@ func TestStatusByAdministrators(t *testing.T) {
 				verdict(t, New().Validate(t.Context(), attributes(logicalClusters, "status", test.after, test.before, as), nil), test.denied)
 			}
 			require.NoError(t, New().Validate(t.Context(), attributes(logicalClusters, "status", test.after, test.before, machine), nil))
+		})
+	}
+}
+
+// TestFinalizersThroughViews: a provider adds finalizers to the LogicalClusters that consumers let
+// its export see, and changes nothing else of them.
+func TestFinalizersThroughViews(t *testing.T) {
+	const consumer, provider = logicalcluster.Name("consumer"), logicalcluster.Name("provider")
+	bare, held := object(map[string]any{}), object(map[string]any{})
+	held.SetFinalizers([]string{"example.com/mine"})
+	system := object(map[string]any{})
+	system.SetFinalizers([]string{"core.kcp.io/logicalcluster"})
+	respecified := object(map[string]any{"spec": map[string]any{"directlyDeletable": true}})
+	respecified.SetFinalizers([]string{"example.com/mine"})
+	all, some := metav1.LabelSelector{}, metav1.LabelSelector{MatchLabels: map[string]string{"for": "a"}}
+	for name, test := range map[string]struct {
+		claimed  schema.GroupResource
+		selector metav1.LabelSelector
+		in       logicalcluster.Name
+		through  request.Through
+		after    *unstructured.Unstructured
+		denied   string
+	}{
+		"by an accepted claim":              {logicalClusters, all, consumer, request.Through{Mount: request.APIExports, Provider: provider}, held, ""},
+		"with a finalizer of the system":    {logicalClusters, all, consumer, request.Through{Mount: request.APIExports, Provider: provider}, system, "core.kcp.io/logicalcluster"},
+		"with what else it has":             {logicalClusters, all, consumer, request.Through{Mount: request.APIExports, Provider: provider}, respecified, "spec is set by the system"},
+		"by a claim for others":             {logicalClusters, some, consumer, request.Through{Mount: request.APIExports, Provider: provider}, held, "permission claim is accepted"},
+		"by one of another logical cluster": {logicalClusters, all, "another", request.Through{Mount: request.APIExports, Provider: provider}, held, "permission claim is accepted"},
+		"by a claim on something else":      {shards, all, consumer, request.Through{Mount: request.APIExports, Provider: provider}, held, "permission claim is accepted"},
+		"by an export of its own":           {logicalClusters, all, consumer, request.Through{Mount: request.APIExports, Provider: consumer}, held, "permission claim is accepted"},
+		"through a view of another kind":    {logicalClusters, all, consumer, request.Through{Mount: request.InitializingWorkspaces, Provider: provider}, held, "permission claim is accepted"},
+		"without a view":                    {logicalClusters, all, consumer, request.Through{}, held, "permission claim is accepted"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			selector, err := metav1.LabelSelectorAsSelector(&test.selector)
+			require.NoError(t, err)
+			set := claims.NewSet(nil, test.claimed, "", 1)
+			set.Allow(consumer, selector, 1)
+			ctx := claims.WithSet(request.WithThrough(request.WithClusterName(t.Context(), test.in), test.through), set)
+			verdict(t, New().Validate(ctx, attributes(logicalClusters, "", test.after, bare, tenant), nil), test.denied)
 		})
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
 	"github.com/kcp-dev/sdk/apis/third_party/conditions/util/conditions"
@@ -30,6 +31,7 @@ type fake struct {
 	lc        *corev1alpha1.LogicalCluster
 	namespace bool
 	universal bool
+	claimed   bool
 	mu        sync.Mutex // of log
 	version   int
 	log       []string
@@ -242,7 +244,8 @@ func (f *fake) deleter(results ...result) *deleter {
 			results = results[1:]
 			return next
 		},
-		writer: writer{commit: f.commit},
+		claimed: func(logicalcluster.Name) bool { return f.claimed },
+		writer:  writer{commit: f.commit},
 	}
 }
 
@@ -320,6 +323,37 @@ func TestDeleteTellsFinalizers(t *testing.T) {
 		require.Equal(t, reasonFinalizers, conditions.GetReason(f.lc, tenancyv1alpha1.WorkspaceContentDeleted))
 		require.Equal(t, step.message, conditions.GetMessage(f.lc, tenancyv1alpha1.WorkspaceContentDeleted))
 	}
+}
+
+// TestDeleteWaitsForProviders has a LogicalCluster that a provider keeps, who could not let it go
+// if the binding were deleted, which is content.
+func TestDeleteWaitsForProviders(t *testing.T) {
+	f := &fake{claimed: true, lc: newCluster(phase("Deleting"), deleted(0), func(lc *corev1alpha1.LogicalCluster) {
+		lc.Finalizers = append(lc.Finalizers, "example.com/keep")
+	})}
+	r := f.deleter(result{})
+	got, err := r.reconcile(t.Context(), key)
+	require.NoError(t, err)
+	require.True(t, got.Backoff, "claims that are rejected tell nobody")
+	require.NotContains(t, f.log, "delete content")
+	require.Equal(t, reasonFinalizers, conditions.GetReason(f.lc, tenancyv1alpha1.WorkspaceContentDeleted))
+	require.Contains(t, conditions.GetMessage(f.lc, tenancyv1alpha1.WorkspaceContentDeleted), "which an APIBinding lets the provider set: example.com/keep")
+
+	f.claimed = false
+	_, err = r.reconcile(t.Context(), key)
+	require.NoError(t, err)
+	require.Contains(t, f.log, "delete content")
+	require.Equal(t, []string{"example.com/keep"}, f.lc.Finalizers)
+
+	lets := &apisv1alpha2.APIBinding{}
+	require.False(t, claimsIt(lets))
+	claim := apisv1alpha2.PermissionClaim{GroupResource: apisv1alpha2.GroupResource{Group: "core.kcp.io", Resource: "logicalclusters"}, Verbs: []string{"get", "list"}}
+	lets.Status.AppliedPermissionClaims = []apisv1alpha2.ScopedPermissionClaim{{PermissionClaim: claim}}
+	require.False(t, claimsIt(lets), "who only reads holds nothing")
+	lets.Status.AppliedPermissionClaims[0].Verbs = []string{"get", "patch"}
+	require.True(t, claimsIt(lets))
+	lets.DeletionTimestamp = &metav1.Time{Time: time.Now()}
+	require.False(t, claimsIt(lets))
 }
 
 func TestDeleteWaitsForTerminators(t *testing.T) {

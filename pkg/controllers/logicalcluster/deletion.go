@@ -12,6 +12,7 @@ import (
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -46,6 +47,9 @@ func NewDeletion(config Config) *reconcile.Controller[client.Key] {
 		},
 		deleteContent: func(ctx context.Context, cluster logicalcluster.Name) result {
 			return contentOf(ctx, config, cluster)
+		},
+		claimed: func(cluster logicalcluster.Name) bool {
+			return slices.ContainsFunc(config.Bindings.Lister().Cluster(cluster).List(nil), claimsIt)
 		},
 		writer: writer{commit: config.commit()},
 	}
@@ -83,6 +87,8 @@ type deleter struct {
 	// live is get past the informer.
 	live          func(ctx context.Context, key client.Key) (*corev1alpha1.LogicalCluster, error)
 	deleteContent func(ctx context.Context, cluster logicalcluster.Name) result
+	// claimed reports whether a provider may write the LogicalCluster.
+	claimed func(cluster logicalcluster.Name) bool
 
 	writer
 }
@@ -114,6 +120,14 @@ func (r *deleter) delete(ctx context.Context, lc *corev1alpha1.LogicalCluster) (
 		return reconcile.Result{}, ignoreNotFound(err)
 	}
 
+	// Those whose finalizers these may be, by what a binding lets them, could not take them off
+	// any more without the binding.
+	if others := othersFinalizers(lc); len(others) > 0 && r.claimed(logicalcluster.From(lc)) {
+		waiting := result{reason: reasonFinalizers, detail: "before the content is deleted; waiting for finalizers of the LogicalCluster, which an APIBinding lets the provider set: " + strings.Join(others, ", ")}
+		_, err = r.write(ctx, lc, report(lc, waiting))
+		return reconcile.Result{Backoff: true}, ignoreNotFound(err)
+	}
+
 	// The informer may be behind, and the content another LogicalCluster's by now,
 	// which somebody has restored.
 	if live, err := r.live(ctx, client.KeyOf(lc)); err != nil || live.UID != lc.UID || live.DeletionTimestamp == nil {
@@ -131,11 +145,24 @@ func (r *deleter) delete(ctx context.Context, lc *corev1alpha1.LogicalCluster) (
 		return reconcile.Result{Backoff: true}, deleted.err
 	}
 	updated := lc.DeepCopy()
-	updated.Finalizers = slices.DeleteFunc(updated.Finalizers, func(f string) bool { return f == tenancy.ContentFinalizer })
+	updated.Finalizers = othersFinalizers(lc)
 	if lc, err = r.write(ctx, lc, updated); err == nil {
 		err = r.tellFinalizers(ctx, lc)
 	}
 	return reconcile.Result{}, ignoreNotFound(err)
+}
+
+// othersFinalizers are those of a LogicalCluster but the one of its content.
+func othersFinalizers(lc *corev1alpha1.LogicalCluster) []string {
+	return slices.DeleteFunc(slices.Clone(lc.Finalizers), func(f string) bool { return f == tenancy.ContentFinalizer })
+}
+
+// claimsIt reports whether a binding lets the provider of its export write the LogicalCluster.
+func claimsIt(binding *apisv1alpha2.APIBinding) bool {
+	return binding.DeletionTimestamp == nil && slices.ContainsFunc(binding.Status.AppliedPermissionClaims, func(c apisv1alpha2.ScopedPermissionClaim) bool {
+		return c.Group == logicalClustersResource.Group && c.Resource == logicalClustersResource.Resource &&
+			slices.ContainsFunc(c.Verbs, func(verb string) bool { return verb == "update" || verb == "patch" || verb == rbacv1.VerbAll })
+	})
 }
 
 // tellFinalizers says which finalizers keep a LogicalCluster whose content is gone.
