@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	"github.com/stretchr/testify/require"
@@ -14,26 +15,45 @@ import (
 	"github.com/shardplane/shardplane/pkg/client/kinds"
 )
 
-// TestSubtreeLimits has workspaces on two shards with one limit together.
+// TestSubtreeLimits has workspaces on two shards with one limit together, of bytes and of objects.
 func TestSubtreeLimits(t *testing.T) {
 	e := newEnv(t, two.Get(t))
-	e.workspaceOn("root", "limited", "root")
-	e.workspaceOn("root:limited", "far", "shard-1")
-	e.workspaceOn("root:limited:far", "near", "root")
 	e.workspaceOn("root", "limitless", "shard-1")
+	t.Run("bytes", func(t *testing.T) {
+		testSubtreeLimit(t, e, subtreeLimit{top: "limited", annotation: "max-subtree-bytes", most: `"4Mi"`, says: "may store 4194304 together", text: strings.Repeat("x", 256<<10)})
+	})
+	t.Run("objects", func(t *testing.T) {
+		testSubtreeLimit(t, e, subtreeLimit{top: "counted", annotation: "max-subtree-objects", most: `"300"`, says: "may hold 300 together"})
+	})
+}
+
+// subtreeLimit is a limit of a workspace and those below it.
+type subtreeLimit struct {
+	top, annotation, most, says string
+	// text is what the objects have that reach it.
+	text string
+}
+
+func testSubtreeLimit(t *testing.T, e *env, l subtreeLimit) {
+	top := "root:" + l.top
+	far, near := top+":far", top+":far:near"
+	e.workspaceOn("root", l.top, "root")
+	e.workspaceOn(top, "far", "shard-1")
+	e.workspaceOn(far, "near", "root")
 	limit := func(text string) {
 		t.Helper()
-		_, err := kinds.LogicalClusters.In(e.proxy.Cluster(path("root:limited"))).Patch(t.Context(), corev1alpha1.LogicalClusterName, mergePatch,
-			[]byte(`{"metadata":{"annotations":{"core.shardplane.io/max-subtree-bytes":`+text+`}}}`), metav1.PatchOptions{})
+		_, err := kinds.LogicalClusters.In(e.proxy.Cluster(path(top))).Patch(t.Context(), corev1alpha1.LogicalClusterName, mergePatch,
+			[]byte(`{"metadata":{"annotations":{"core.shardplane.io/`+l.annotation+`":`+text+`}}}`), metav1.PatchOptions{})
 		require.NoError(t, err)
 	}
 	create := func(workspace, name string) error {
 		_, err := kinds.ConfigMaps.InNamespace(e.proxy.Cluster(path(workspace)), "default").Create(t.Context(),
-			&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: map[string]string{"text": strings.Repeat("x", 256<<10)}}, metav1.CreateOptions{})
+			&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: map[string]string{"text": l.text}}, metav1.CreateOptions{})
 		return err
 	}
 	refused := func(workspace string) {
 		t.Helper()
+		began := time.Now()
 		n := 0
 		e.eventually(workspace+" is full", func() bool {
 			n++
@@ -42,24 +62,25 @@ func TestSubtreeLimits(t *testing.T) {
 				return false
 			}
 			require.True(t, apierrors.IsForbidden(err), "%v", err)
-			require.ErrorContains(t, err, "the workspace root:limited and all below it store")
-			require.ErrorContains(t, err, "may store 4194304 together")
+			require.ErrorContains(t, err, "the workspace "+top+" and all below it")
+			require.ErrorContains(t, err, l.says)
 			return true
 		})
+		t.Logf("%s is full after %v and %d objects", workspace, time.Since(began).Round(time.Millisecond), n-1)
 	}
 
-	limit(`"4Mi"`)
-	refused("root:limited:far")
-	refused("root:limited:far:near") // on the other shard, which has to be told
-	refused("root:limited")
-	require.NoError(t, create("root:limitless", "one"))
-	for _, workspace := range []string{"root:limited", "root:limited:far", "root:limited:far:near"} {
+	limit(l.most)
+	refused(far)
+	refused(near) // on the other shard, which has to be told
+	refused(top)
+	require.NoError(t, create("root:limitless", l.top))
+	for _, workspace := range []string{top, far, near} {
 		err := kinds.ConfigMaps.InNamespace(e.proxy.Cluster(path(workspace)), "default").DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{})
 		require.NoError(t, err)
 	}
-	e.eventually("there is room again, everywhere", func() bool { return create("root:limited", "late") == nil })
+	e.eventually("there is room again, everywhere", func() bool { return create(top, "late") == nil })
 	limit(`"1"`)
-	e.eventually("the limit is in force on the other shard", func() bool { return create("root:limited:far", "any") != nil })
+	e.eventually("the limit is in force on the other shard", func() bool { return create(far, "any") != nil })
 	limit("null")
-	e.eventually("there is no limit", func() bool { return create("root:limited:far", "last") == nil })
+	e.eventually("there is no limit", func() bool { return create(far, "last") == nil })
 }

@@ -19,9 +19,9 @@ import (
 	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
-// pace is how long it takes at least from one addition to the next: each looks at
-// all logical clusters of the shard.
-const pace = time.Second
+// Pace is how long it takes at least from one addition to the next: each looks at
+// all logical clusters of the shard. So sums are as late as that.
+const Pace = time.Second
 
 // Index is the index of the LogicalClusters that limit their subtrees, which the
 // informer of Config has.
@@ -206,7 +206,7 @@ func (s *Sums) Run(ctx context.Context) error {
 			continue
 		}
 		select {
-		case <-time.After(pace):
+		case <-time.After(Pace):
 		case <-ctx.Done():
 			return nil
 		}
