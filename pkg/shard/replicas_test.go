@@ -38,10 +38,13 @@ type replica struct {
 	stop   func()
 }
 
-func startReplica(t *testing.T, etcd string) *replica {
+func startReplica(t *testing.T, etcd string, changes ...func(*shard.Options)) *replica {
 	t.Helper()
 	o := options(t)
 	o.Etcd.Servers = []string{etcd}
+	for _, change := range changes {
+		change(o)
+	}
 	s, err := shard.New(t.Context(), o.Complete())
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
