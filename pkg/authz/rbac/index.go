@@ -58,7 +58,7 @@ type cluster struct {
 	subjects map[subjectKey][]*binding
 	// labelledList is labelled as readers have it, nil after a change.
 	labelledList atomic.Pointer[[]*role]
-	// busy holds who looks at many rules; see manyRules.
+	// busy holds who looks at many rules; see manyValues.
 	busy chan struct{}
 }
 

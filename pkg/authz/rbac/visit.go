@@ -15,11 +15,12 @@ import (
 )
 
 const (
-	// checkEvery is after how many rules a visit looks whether the request has ended.
-	checkEvery = 1024
-	// manyRules are so many that only one visit at a time may look at more in a
+	// checkEvery is after how many values of rules, such as verbs and names, a visit
+	// looks whether the request has ended: one rule may have a hundred thousand.
+	checkEvery = 4096
+	// manyValues are so many that only one visit at a time may look at more in a
 	// logical cluster: what its tenant has written takes no more than one core.
-	manyRules = 4096
+	manyValues = 16384
 )
 
 // visitor is called with each rule of a user and the binding and subject that
@@ -203,7 +204,7 @@ func (g *grant) key() grantKey {
 // visit calls f for each rule, until it returns false or ctx ends. of has the
 // bindings of most grants; it may be nil.
 func (g *grants) visit(ctx context.Context, of *cluster, f visitor) (more bool, err error) {
-	w := walk{cluster: of}
+	w := walk{cluster: of, check: checkEvery}
 	defer w.leave()
 	for i := range g.list {
 		found := &g.list[i]
@@ -217,7 +218,7 @@ func (g *grants) visit(ctx context.Context, of *cluster, f visitor) (more bool, 
 			return false, err
 		}
 		for _, added := range found.added {
-			if err := w.step(ctx); err != nil {
+			if err := w.step(ctx, 1); err != nil {
 				return false, err
 			}
 			if !found.role.selects(added) {
@@ -235,12 +236,14 @@ func (g *grants) visit(ctx context.Context, of *cluster, f visitor) (more bool, 
 type walk struct {
 	cluster *cluster
 	looked  int
+	// check is how many have been looked at when ctx is looked at next.
+	check   int
 	entered bool
 }
 
 func (w *walk) rules(ctx context.Context, g *grant, r *role, f visitor) (more bool, err error) {
 	for i := range r.rules {
-		if err := w.step(ctx); err != nil {
+		if err := w.step(ctx, values(&r.rules[i])); err != nil {
 			return false, err
 		}
 		if !f(g.binding, g.subject, &r.rules[i], nil) {
@@ -250,14 +253,20 @@ func (w *walk) rules(ctx context.Context, g *grant, r *role, f visitor) (more bo
 	return true, nil
 }
 
-// step counts a rule. It waits for other visits of the logical cluster where these
-// are many, and fails when ctx ends.
-func (w *walk) step(ctx context.Context) error {
-	w.looked++
-	if w.looked%checkEvery != 0 {
+// values returns how much there is of a rule to be compared.
+func values(rule *rbacv1.PolicyRule) int {
+	return 1 + len(rule.Verbs) + len(rule.APIGroups) + len(rule.Resources) + len(rule.ResourceNames) + len(rule.NonResourceURLs)
+}
+
+// step counts values of rules before they are looked at. It waits for other visits of
+// the logical cluster where these are many, and fails when ctx ends.
+func (w *walk) step(ctx context.Context, values int) error {
+	w.looked += values
+	if w.looked < w.check {
 		return nil
 	}
-	if w.looked >= manyRules && !w.entered && w.cluster != nil {
+	w.check = w.looked + checkEvery
+	if w.looked >= manyValues && !w.entered && w.cluster != nil {
 		select {
 		case w.cluster.busy <- struct{}{}:
 			w.entered = true
@@ -265,7 +274,7 @@ func (w *walk) step(ctx context.Context) error {
 		}
 	}
 	if err := ctx.Err(); err != nil {
-		return fmt.Errorf("the request ended before more than %d of the user's rules were looked at: %w", w.looked, err)
+		return fmt.Errorf("the request ended before all of the user's rules were looked at, which have more than %d values: %w", w.looked, err)
 	}
 	return nil
 }

@@ -116,10 +116,10 @@ func TestManyRulesAreNotCollected(t *testing.T) {
 // TestVisitEndsWithItsRequest holds that a decision about many rules is given up when
 // the request has ended.
 func TestVisitEndsWithItsRequest(t *testing.T) {
-	z := hog(2 * manyRules).Authorizer("system:admin")
+	z := hog(2 * manyValues).Authorizer("system:admin")
 	ctx, cancel := context.WithCancel(request.WithClusterName(t.Context(), "hog"))
 	cancel()
-	attributes := authorizer.AttributesRecord{User: jane, Verb: "get", Resource: fmt.Sprint("r", 2*manyRules-1), ResourceRequest: true}
+	attributes := authorizer.AttributesRecord{User: jane, Verb: "get", Resource: fmt.Sprint("r", 2*manyValues-1), ResourceRequest: true}
 	decision, _, err := z.Authorize(ctx, attributes)
 	require.ErrorIs(t, err, context.Canceled)
 	require.Equal(t, authorizer.DecisionNoOpinion, decision)
@@ -137,7 +137,7 @@ func TestVisitEndsWithItsRequest(t *testing.T) {
 // but none about few.
 func TestLongVisits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := hog(2 * manyRules)
+		f := hog(2 * manyValues)
 		visit := func(ctx context.Context, f Feed, each func(n int) bool) error {
 			n := 0
 			_, err := f.index.visit(ctx, "hog", "system:admin", []user.Info{jane}, "", func(*binding, subjectKey, *rbacv1.PolicyRule, error) bool {
@@ -149,7 +149,7 @@ func TestLongVisits(t *testing.T) {
 		goOn, ended := make(chan struct{}), make(chan error, 2)
 		go func() {
 			ended <- visit(t.Context(), f, func(n int) bool {
-				if n == manyRules+checkEvery {
+				if n == manyValues+checkEvery {
 					<-goOn
 				}
 				return true
@@ -159,7 +159,7 @@ func TestLongVisits(t *testing.T) {
 
 		// Nobody waits for a lock: this would deadlock.
 		f.RemoveClusterRoleBinding(&rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "b1", Annotations: map[string]string{logicalcluster.AnnotationKey: "hog"}}})
-		require.NoError(t, visit(t.Context(), f, func(n int) bool { return n < checkEvery }), "few rules")
+		require.NoError(t, visit(t.Context(), f, func(n int) bool { return n < checkEvery/8 }), "few rules")
 
 		hurried, cancel := context.WithCancel(t.Context())
 		go func() { ended <- visit(hurried, f, func(int) bool { return true }) }()
@@ -175,4 +175,45 @@ func TestLongVisits(t *testing.T) {
 		require.NoError(t, <-ended)
 		require.NoError(t, <-ended)
 	})
+}
+
+// TestLargeRules holds that one rule with many values is as much to look at as many rules
+// are, and that no more rules are collected than an answer may have.
+func TestLargeRules(t *testing.T) {
+	f := NewFeed()
+	meta := metav1.ObjectMeta{Name: "large", Annotations: map[string]string{logicalcluster.AnnotationKey: "hog"}}
+	rule := rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"pods"}}
+	for n := range 2 * manyValues {
+		rule.Verbs = append(rule.Verbs, fmt.Sprint("v", n))
+	}
+	role := &rbacv1.ClusterRole{ObjectMeta: meta}
+	for n := range 20 {
+		rule.ResourceNames = []string{fmt.Sprint(n)}
+		role.Rules = append(role.Rules, rule)
+	}
+	f.SetClusterRole(role)
+	ref := rbacv1.RoleRef{Kind: "ClusterRole", Name: "large"}
+	f.SetClusterRoleBinding(&rbacv1.ClusterRoleBinding{ObjectMeta: meta, RoleRef: ref, Subjects: []rbacv1.Subject{{Kind: rbacv1.UserKind, Name: "jane"}}})
+	z := f.Authorizer("system:admin")
+	ctx := request.WithClusterName(t.Context(), "hog")
+
+	ended, cancel := context.WithCancel(ctx)
+	cancel()
+	looked := false
+	_, err := z.Index.visit(ended, "hog", "system:admin", []user.Info{jane}, "", func(*binding, subjectKey, *rbacv1.PolicyRule, error) bool {
+		looked = true
+		return true
+	})
+	require.ErrorIs(t, err, context.Canceled)
+	require.False(t, looked)
+
+	found, err := z.RulesOf(ctx, jane, "")
+	require.ErrorIs(t, err, errManyRules)
+	require.Len(t, found, maxRulesBytes/sizeOf(&role.Rules[19]))
+	resources, _, incomplete, err := z.RulesFor(ctx, jane, "")
+	require.ErrorIs(t, err, errManyRules)
+	require.True(t, incomplete)
+	require.Len(t, resources, len(found))
+	_, err = z.RulesIn(ctx, ref, "")
+	require.True(t, apierrors.IsForbidden(err), "%v", err)
 }
