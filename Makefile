@@ -154,8 +154,8 @@ mutants: ## Try that each bug made on purpose is caught by a test
 	$(GO) test ./test/isolation ./test/robustness -run '^TestCatchesMutants$$' -count=1 -timeout 20m -v
 
 .PHONY: neighbours
-neighbours: ## Print what a quiet tenant waits for, alone and beside one that attacks
-	$(GO) test -C test/neighbours -run '^TestNeighbours$$' -count=1 -timeout 30m -latency
+neighbours: ## Print what a quiet tenant waits for, alone and beside one that attacks (ROWS='rules|types')
+	$(GO) test -C test/neighbours -run '^TestNeighbours$$/^($(or $(ROWS),.*))$$' -count=1 -timeout 30m -latency
 
 .PHONY: clean
 clean: ## Remove bin/ (not the data of a development cluster)

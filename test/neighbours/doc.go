@@ -18,6 +18,11 @@
 //	             selectors too, and writes                           events of others
 //	events       sends large events to all its watches               bytes of the heap
 //	storage      stores as much as it can                            room in etcd, or writes that are refused
+//	rules        binds one user thousands of times to large roles,   bytes of answers, a binding that counts late
+//	             asks what he may do, and changes the roles
+//	policies     has policies that cost what they may, and deny      service accounts, quotas and workspaces that
+//	             everything                                          wait, its own neither
+//	types        has large workspace types, and long chains          bytes of the heap
 //	replicas     makes what is replicated to the cache server:       room there, replicas that wait
 //	             exports, roles
 //	cached       has more objects replicated than it may             the same

@@ -38,10 +38,12 @@ const (
 // process of its own, which no attacker's goroutines keep from running.
 const quietEnv = "NEIGHBOURS_QUIET"
 
-// samples are what a quiet tenant waited for: a read and a write each.
+// samples are what a quiet tenant waited for: Took for a read and a write each, Seen
+// for the event of a write in a watch of its own, and Bound until a binding that it
+// has written counts.
 type samples struct {
-	Took []time.Duration
-	// Bad are answers that were refused or failed, by what they say.
+	Took, Seen, Bound []time.Duration
+	// Bad are answers that were refused or failed, and watches that ended, by what they say.
 	Bad map[string]int
 }
 
@@ -78,34 +80,129 @@ func beQuiet(kubeconfig string) error {
 	return nil
 }
 
-// sample reads and writes until ctx ends.
+// sampler takes samples as a quiet tenant.
+type sampler struct {
+	*tenant
+
+	mu sync.Mutex
+	samples
+	// sent is when the writes were sent whose events are yet to come.
+	sent map[string]time.Time
+}
+
+// sample reads, writes, watches and binds until ctx ends.
 func (u *tenant) sample(ctx context.Context) samples {
-	s := samples{Bad: map[string]int{}}
+	s := &sampler{tenant: u, samples: samples{Bad: map[string]int{}}, sent: map[string]time.Time{}}
+	var all sync.WaitGroup
+	for _, take := range []func(context.Context){s.requests, s.events, s.bindings} {
+		all.Go(func() { take(ctx) })
+	}
+	all.Wait()
+	for _, took := range [][]time.Duration{s.Took, s.Seen, s.Bound} {
+		slices.Sort(took)
+	}
+	return s.samples
+}
+
+// send sends a request that succeeds, or is counted as bad.
+func (s *sampler) send(ctx context.Context, method, path, body string) (answer []byte) {
+	code, answer, err := s.call(ctx, method, path, body)
+	if err != nil || code >= http.StatusBadRequest {
+		s.failed(ctx, fmt.Sprintf("%d %.200s %v", code, answer, err))
+		return nil
+	}
+	return answer
+}
+
+// failed counts what went wrong, unless ctx has ended.
+func (s *sampler) failed(ctx context.Context, what string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if ctx.Err() == nil {
+		s.Bad[what]++
+	}
+}
+
+// requests reads and writes, one request after the other.
+func (s *sampler) requests(ctx context.Context) {
 	for i := 0; ctx.Err() == nil; i++ {
 		start := time.Now()
-		for _, send := range []func() (int, []byte, error){
-			func() (int, []byte, error) { return u.call(ctx, http.MethodGet, configMaps, "") },
-			func() (int, []byte, error) {
-				return u.call(ctx, http.MethodPut, configMaps+"/latency", fmt.Sprintf(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"latency"},"data":{"n":"%d"}}`, i))
-			},
-		} {
-			if code, answer, err := send(); ctx.Err() == nil && (err != nil || code >= http.StatusBadRequest) {
-				s.Bad[fmt.Sprintf("%d %.200s %v", code, answer, err)]++
-			}
-		}
+		s.send(ctx, http.MethodGet, configMaps, "")
+		n := strconv.Itoa(i)
+		s.mu.Lock()
+		s.sent[n] = time.Now()
+		s.mu.Unlock()
+		s.send(ctx, http.MethodPut, configMaps+"/latency", fmt.Sprintf(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"latency"},"data":{"n":%q}}`, n))
 		if ctx.Err() == nil {
 			s.Took = append(s.Took, time.Since(start))
 		}
 	}
-	slices.Sort(s.Took)
-	return s
 }
 
-func (s samples) at(percent int) time.Duration {
-	if len(s.Took) == 0 {
+// events watches what requests writes.
+func (s *sampler) events(ctx context.Context) {
+	for ctx.Err() == nil {
+		r, err := http.NewRequestWithContext(ctx, http.MethodGet, s.config.Host+configMaps+"?watch=true&fieldSelector=metadata.name%3Dlatency", http.NoBody)
+		if err != nil {
+			s.failed(ctx, err.Error())
+			return
+		}
+		response, err := s.http.Do(r)
+		if err != nil {
+			s.failed(ctx, err.Error())
+			continue
+		}
+		s.follow(response.Body)
+		_ = response.Body.Close()
+		s.failed(ctx, fmt.Sprintf("the watch ended, status %d", response.StatusCode))
+	}
+}
+
+// follow reads events until they end.
+func (s *sampler) follow(events io.Reader) {
+	for decoder := json.NewDecoder(events); ; {
+		var event struct {
+			Object struct{ Data struct{ N string } }
+		}
+		if decoder.Decode(&event) != nil {
+			return
+		}
+		now := time.Now()
+		s.mu.Lock()
+		if sent, known := s.sent[event.Object.Data.N]; known {
+			delete(s.sent, event.Object.Data.N)
+			s.Seen = append(s.Seen, now.Sub(sent))
+		}
+		s.mu.Unlock()
+	}
+}
+
+// bindings binds a role to somebody else again and again, and asks whether he has it.
+func (s *sampler) bindings(ctx context.Context) {
+	const pause = 100 * time.Millisecond
+	for i := 0; ctx.Err() == nil; i++ {
+		start := time.Now()
+		who := fmt.Sprintf("somebody-%d", i)
+		s.send(ctx, http.MethodPut, roleBindings+"/latency", roleBinding("latency", "view", who))
+		for ctx.Err() == nil {
+			if strings.Contains(string(s.send(ctx, http.MethodPost, accessReviews, accessReview(who))), `"allowed":true`) {
+				s.Bound = append(s.Bound, time.Since(start))
+				break
+			}
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// at returns what so many percent waited at most, of what is sorted.
+func at(took []time.Duration, percent int) time.Duration {
+	if len(took) == 0 {
 		return 0
 	}
-	return s.Took[len(s.Took)*percent/100].Round(10 * time.Microsecond)
+	return took[len(took)*percent/100].Round(10 * time.Microsecond)
 }
 
 // observer is a quiet tenant in a process of its own.
@@ -122,6 +219,7 @@ func (w *world) observe(t *testing.T) {
 		return
 	}
 	w.quiet.must(t, http.MethodPost, configMaps, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"latency"}}`)
+	w.quiet.must(t, http.MethodPost, roleBindings, roleBinding("latency", "view", "nobody"))
 	program, err := os.Executable()
 	require.NoError(t, err)
 	command := exec.CommandContext(t.Context(), program)
@@ -182,8 +280,13 @@ func (w *world) measured(t *testing.T, name string, row func(*testing.T, *world)
 		t.Run(strconv.Itoa(runs), func(t *testing.T) { row(t, w) })
 	}
 	during := end()
-	fmt.Printf("%-12s alone p50 %8v p99 %8v of %5d | during p50 %8v p99 %8v of %5d, %3d runs | p99 × %.1f, refused or failed: %v\n", name,
-		quiet.at(50), quiet.at(99), len(quiet.Took), during.at(50), during.at(99), len(during.Took), runs, float64(during.at(99))/float64(quiet.at(99)), during.Bad)
+	ratio := func(took func(samples) []time.Duration) string {
+		before, now := at(took(quiet), 99), at(took(during), 99)
+		return fmt.Sprintf("p99 %v → %v (× %.1f, of %d and %d)", before, now, float64(now)/float64(max(before, 1)), len(took(quiet)), len(took(during)))
+	}
+	fmt.Printf("%-12s requests p50 %v → %v, %s | watch %s | bindings %s | %d runs, refused or failed: %v\n", name,
+		at(quiet.Took, 50), at(during.Took, 50), ratio(func(s samples) []time.Duration { return s.Took }),
+		ratio(func(s samples) []time.Duration { return s.Seen }), ratio(func(s samples) []time.Duration { return s.Bound }), runs, during.Bad)
 }
 
 // busy is no attack: it keeps as many cores busy as there are, and sends nothing.

@@ -1,0 +1,137 @@
+package neighbours
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+const (
+	roleBindings = "/apis/rbac.authorization.k8s.io/v1/namespaces/default/rolebindings"
+	rolesPath    = "/apis/rbac.authorization.k8s.io/v1/namespaces/default/roles"
+	// accessReviews are questions what somebody may do, rulesReviews those what one may do oneself.
+	accessReviews = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+	rulesReviews  = "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews"
+	rulesReview   = `{"apiVersion":"authorization.k8s.io/v1","kind":"SelfSubjectRulesReview","spec":{"namespace":"default"}}`
+)
+
+// roleBinding binds a cluster role to users in the namespace default.
+func roleBinding(name, role string, users ...string) string {
+	return binds(name, "ClusterRole", role, `{"apiGroup":"rbac.authorization.k8s.io","kind":"User","name":%q}`, users...)
+}
+
+// binds is the JSON of a binding to subjects that are written as subject says.
+func binds(name, kind, role, subject string, names ...string) string {
+	subjects := make([]string, 0, len(names))
+	for _, who := range names {
+		subjects = append(subjects, fmt.Sprintf(subject, who))
+	}
+	return fmt.Sprintf(`{"apiVersion":"rbac.authorization.k8s.io/v1","kind":"RoleBinding","metadata":{"name":%q},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":%q,"name":%q},"subjects":[%s]}`,
+		name, kind, role, strings.Join(subjects, ","))
+}
+
+// role is the JSON of a role in the namespace default.
+func role(name string, rules ...string) string {
+	return fmt.Sprintf(`{"apiVersion":"rbac.authorization.k8s.io/v1","kind":"Role","metadata":{"name":%q},"rules":[%s]}`, name, strings.Join(rules, ","))
+}
+
+// accessReview asks whether a user may read a config map.
+func accessReview(user string) string {
+	return fmt.Sprintf(`{"apiVersion":"authorization.k8s.io/v1","kind":"SubjectAccessReview","spec":{"user":%q,"resourceAttributes":{"namespace":"default","verb":"get","resource":"configmaps"}}}`, user)
+}
+
+// rulesOf asks what the tenant may do in the namespace default.
+func (u *tenant) rulesOf(t *testing.T) (rules int, incomplete bool, bytes int) {
+	t.Helper()
+	answer := u.must(t, http.MethodPost, rulesReviews, rulesReview)
+	var review struct {
+		Status struct {
+			ResourceRules []struct{}
+			Incomplete    bool
+		}
+	}
+	require.NoError(t, json.Unmarshal(answer, &review))
+	return len(review.Status.ResourceRules), review.Status.Incomplete, len(answer)
+}
+
+// rules: bindings and roles that repeat themselves, and as many large ones as there may be,
+// make neither answers nor decisions large, and do not keep the index from what others
+// write.
+func rules(t *testing.T, w *world) {
+	const many, large, each = 2000, 3, 5000
+	robot := w.robot(t, "judged")
+	account := strings.Repeat("judged-"+w.mark+" ", many)
+	bind := func(to string) {
+		w.attacker.must(t, http.MethodPost, roleBindings, binds(to, "Role", to, `{"kind":"ServiceAccount","namespace":"default","name":%q}`, strings.Fields(account)...))
+	}
+	get := func(prefix string, n int) []string {
+		all := make([]string, 0, n)
+		for i := range n {
+			all = append(all, fmt.Sprintf(`{"verbs":["get"],"apiGroups":[""],"resources":["%s%d"]}`, prefix, i))
+		}
+		return all
+	}
+	long := strings.Repeat("x", 100)
+	made := []string{"many-" + w.mark}
+	w.attacker.must(t, http.MethodPost, rolesPath, role(made[0], append(get("r", many), get("r", many)...)...))
+	before, _, _ := robot.rulesOf(t)
+	bind(made[0])
+	start := allocated()
+	found, incomplete, bytes := robot.rulesOf(t)
+	require.Equal(t, many, found-before, "each rule once, of a binding that names the user %d times", many)
+	require.False(t, incomplete)
+	require.Less(t, allocated()-start, uint64(32<<20), "bytes that were allocated for an answer of %d", bytes)
+
+	for i := range large {
+		name := fmt.Sprintf("large-%d-%s", i, w.mark)
+		made = append(made, name)
+		w.attacker.must(t, http.MethodPost, rolesPath, role(name, get(fmt.Sprintf("l%d-%s", i, long), each)...))
+		bind(name)
+	}
+	found, incomplete, bytes = robot.rulesOf(t)
+	require.True(t, incomplete, "%d rules", found)
+	require.Less(t, bytes, 4<<20, "%d rules", found)
+
+	var attacks sync.WaitGroup
+	done := make(chan struct{})
+	for i := range 4 {
+		attacks.Go(func() {
+			for n := 0; ; n++ {
+				select {
+				case <-done:
+					return
+				default:
+				}
+				if i == 0 { // the index takes all of it up each time
+					_, _, _ = w.attacker.call(t.Context(), http.MethodPut, rolesPath+"/"+made[1], role(made[1], get(fmt.Sprintf("n%d-%s", n, long), each)...))
+				} else {
+					_, _, _ = robot.call(t.Context(), http.MethodPost, rulesReviews, rulesReview)
+				}
+			}
+		})
+	}
+	stop := sync.OnceFunc(func() { close(done); attacks.Wait() })
+	t.Cleanup(stop)
+	w.quiet.must(t, http.MethodPost, roleBindings, roleBinding(w.mark, "view", "nobody"))
+	for i := range 5 {
+		who, start := fmt.Sprintf("somebody-%d-%s", i, w.mark), time.Now()
+		w.quiet.must(t, http.MethodPut, roleBindings+"/"+w.mark, roleBinding(w.mark, "view", who))
+		require.Eventually(t, func() bool {
+			code, says, err := w.quiet.call(t.Context(), http.MethodPost, accessReviews, accessReview(who))
+			return err == nil && code == http.StatusCreated && strings.Contains(string(says), `"allowed":true`)
+		}, testTimeout, tick, "the quiet tenant's binding counts")
+		t.Logf("the quiet tenant's binding counted after %v", time.Since(start))
+	}
+	stop()
+	for _, name := range made {
+		w.attacker.must(t, http.MethodDelete, roleBindings+"/"+name, "")
+		w.attacker.must(t, http.MethodDelete, rolesPath+"/"+name, "")
+	}
+	w.quiet.must(t, http.MethodDelete, roleBindings+"/"+w.mark, "")
+}

@@ -1,0 +1,79 @@
+package neighbours
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+const typesPath = "/apis/tenancy.kcp.io/v1alpha1/workspacetypes"
+
+// workspaceTypes: workspace types are small, whatever is in them, and as many as there may be weigh
+// little in shards and the cache server, which keep all of them.
+func workspaceTypes(t *testing.T, w *world) {
+	const size, extends, chain, many = 64 << 10, 32, 32, 20
+	list := func(n int, entry string) string { return strings.TrimSuffix(strings.Repeat(entry+",", n), ",") }
+	body := func(name, spec string) string {
+		return fmt.Sprintf(`{"apiVersion":"tenancy.kcp.io/v1alpha1","kind":"WorkspaceType","metadata":{"name":%q},"spec":{%s}}`, name, spec)
+	}
+	// What takes most memory for its bytes.
+	children := func(bytes int) string {
+		const child = `{"path":"a","name":"b"}`
+		return `"limitAllowedChildren":{"types":[` + list(bytes/(len(child)+1), child) + `]}`
+	}
+	with := func(name string) string { return `{"path":"root:attacker","name":"` + name + `"}` }
+	refuse := func(want int, message, name, spec string) {
+		t.Helper()
+		code, says, err := w.attacker.call(t.Context(), http.MethodPost, typesPath, body(name, spec))
+		require.NoError(t, err)
+		require.Equal(t, want, code, "%.300s", says)
+		require.Contains(t, string(says), message)
+	}
+	refuse(http.StatusRequestEntityTooLarge, "and may have 65536", w.mark, children(size))
+	refuse(http.StatusRequestEntityTooLarge, "and may have 65536", w.mark, `"additionalWorkspaceLabels":{"a":"`+strings.Repeat("x", 1<<20)+`"}`)
+	refuse(http.StatusForbidden, "spec.extend.with has 33 entries and may have 32", w.mark, `"extend":{"with":[`+list(extends+1, with("base"))+`]}`)
+
+	names := make([]string, 0, many)
+	define := func(name, spec string) {
+		t.Helper()
+		w.attacker.must(t, http.MethodPost, typesPath, body(name, spec))
+		names = append(names, name)
+	}
+	drop := func() {
+		t.Helper()
+		for _, name := range names {
+			w.attacker.must(t, http.MethodDelete, typesPath+"/"+name, "")
+		}
+		names = names[:0]
+	}
+	before := heap()
+	for n := range many {
+		define(fmt.Sprintf("%s-%d", w.mark, n), children(size-1<<10))
+	}
+	cache := newTenant(t, w.Cache())
+	all := "/shards/*/clusters/" + w.attacker.cluster(t) + typesPath
+	require.Eventually(t, func() bool {
+		code, says, err := cache.call(t.Context(), http.MethodGet, all, "")
+		return err == nil && code == http.StatusOK && strings.Contains(string(says), names[many-1])
+	}, testTimeout, tick, "the cache server has the last of them")
+	held := int64(heap()) - int64(before)
+	t.Logf("%d types of %d bytes: %d bytes of heap", many, size, held)
+	require.Less(t, held, int64(30*many*size), "bytes of heap of the shard and the cache server together")
+	drop()
+	// Each type has all that it extends.
+	for n := range chain + 1 {
+		spec := ""
+		if n > 0 {
+			spec = `"extend":{"with":[` + with(names[n-1]) + `]}`
+		}
+		define(fmt.Sprintf("%s-chain-%d", w.mark, n), spec)
+	}
+	code, says, err := w.attacker.call(t.Context(), http.MethodPost, workspacesPath, fmt.Sprintf(`{"apiVersion":"tenancy.kcp.io/v1alpha1","kind":"Workspace","metadata":{"name":%q},"spec":{"type":%s}}`, w.mark, with(names[chain])))
+	require.NoError(t, err)
+	require.Equal(t, http.StatusForbidden, code, "%.300s", says)
+	require.Contains(t, string(says), "extends 32 types or more")
+	drop()
+}
