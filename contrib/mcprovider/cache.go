@@ -20,7 +20,9 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 )
 
-// cacheOf reads what the provider has of one logical cluster.
+// cacheOf reads what the provider has of one logical cluster, as long as this replica has it. What
+// is only about to come is held, too. Handlers of its informers are told of that: an engagement is
+// over when the logical cluster goes.
 type cacheOf struct {
 	provider *Provider
 	name     logicalcluster.Name
@@ -30,6 +32,9 @@ var _ ctrlcache.Cache = cacheOf{}
 
 // Get implements ctrlclient.Reader.
 func (c cacheOf) Get(ctx context.Context, key ctrlclient.ObjectKey, out ctrlclient.Object, opts ...ctrlclient.GetOption) error {
+	if err := c.provider.owns(ctx, c.name); err != nil {
+		return err
+	}
 	of, err := c.provider.keyOf(out)
 	if err != nil {
 		return err
@@ -60,6 +65,9 @@ func (c cacheOf) Get(ctx context.Context, key ctrlclient.ObjectKey, out ctrlclie
 
 // List implements ctrlclient.Reader.
 func (c cacheOf) List(ctx context.Context, out ctrlclient.ObjectList, opts ...ctrlclient.ListOption) error {
+	if err := c.provider.owns(ctx, c.name); err != nil {
+		return err
+	}
 	o := (&ctrlclient.ListOptions{}).ApplyOptions(opts)
 	if o.Continue != "" {
 		return errors.New("the cache has no pages: list without Continue")

@@ -18,7 +18,8 @@ import (
 )
 
 // clusterOf is a logical cluster. It is a value, made where it is needed; two of one logical
-// cluster are equal.
+// cluster are equal. With a ring, one that another replica has can be neither read nor written,
+// also by a value from when it was this one's.
 type clusterOf struct {
 	provider *Provider
 	name     logicalcluster.Name
@@ -29,10 +30,24 @@ var _ cluster.Cluster = clusterOf{}
 func (c clusterOf) scope() client.Scope { return c.provider.reach.Cluster(c.name.Path()) }
 
 // GetHTTPClient implements cluster.Cluster.
-func (c clusterOf) GetHTTPClient() *http.Client { return c.provider.reach.HTTPClient() }
+func (c clusterOf) GetHTTPClient() *http.Client {
+	shared := c.provider.reach.HTTPClient()
+	if c.provider.options.Ring == nil {
+		return shared
+	}
+	own := *shared
+	own.Transport = owned{shared.Transport, c}
+	return &own
+}
 
 // GetConfig implements cluster.Cluster.
-func (c clusterOf) GetConfig() *rest.Config { return c.scope().Config() }
+func (c clusterOf) GetConfig() *rest.Config {
+	config := c.scope().Config()
+	if c.provider.options.Ring != nil {
+		config.Wrap(func(transport http.RoundTripper) http.RoundTripper { return owned{transport, c} })
+	}
+	return config
+}
 
 // GetScheme implements cluster.Cluster.
 func (c clusterOf) GetScheme() *runtime.Scheme { return c.provider.options.Scheme }
@@ -61,15 +76,25 @@ func (c clusterOf) GetClient() ctrlclient.Client {
 	if !p.options.ReadYourWrites {
 		return c.client(&ctrlclient.CacheOptions{Reader: c.GetCache()})
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	kept := p.clients[c.name]
-	if kept == nil {
-		yes := true
-		kept = c.client(&ctrlclient.CacheOptions{Reader: c.GetCache(), EnableReadYourWritesConsistency: &yes})
-		p.clients[c.name] = kept
+	kept, isNew := c.kept()
+	if isNew {
+		p.forgetGone(c.name)
 	}
 	return kept
+}
+
+// kept returns the client that is kept of the logical cluster, and whether that begins now.
+func (c clusterOf) kept() (kept ctrlclient.Client, isNew bool) {
+	p := c.provider
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if kept := p.clients[c.name]; kept != nil {
+		return kept, false
+	}
+	yes := true
+	kept = c.client(&ctrlclient.CacheOptions{Reader: c.GetCache(), EnableReadYourWritesConsistency: &yes})
+	p.clients[c.name] = kept
+	return kept, true
 }
 
 // GetAPIReader implements cluster.Cluster.

@@ -22,8 +22,9 @@ type engager struct {
 	wake     chan struct{}
 
 	mu sync.Mutex
-	// changed are the logical clusters to look at.
-	changed map[logicalcluster.Name]struct{}
+	// changed are the logical clusters to look at. Those that are true have come, and are engaged
+	// anew: what was to be done there while this replica did not have them was dropped.
+	changed map[logicalcluster.Name]bool
 
 	// engaged are those that are, of the goroutine.
 	engaged map[logicalcluster.Name]context.CancelFunc
@@ -32,12 +33,12 @@ type engager struct {
 func newEngager(p *Provider) *engager {
 	e := &engager{
 		provider: p, wake: make(chan struct{}, 1),
-		changed: map[logicalcluster.Name]struct{}{}, engaged: map[logicalcluster.Name]context.CancelFunc{},
+		changed: map[logicalcluster.Name]bool{}, engaged: map[logicalcluster.Name]context.CancelFunc{},
 	}
 	if p.options.NoEngage {
 		return e
 	}
-	look := func(obj *corev1alpha1.LogicalCluster) { e.look(logicalcluster.From(obj)) }
+	look := func(obj *corev1alpha1.LogicalCluster) { e.look(false, logicalcluster.From(obj)) }
 	p.clusters.AddEventHandler(client.Handler[*corev1alpha1.LogicalCluster]{
 		OnAdd:    func(obj *corev1alpha1.LogicalCluster, _ bool) { look(obj) },
 		OnDelete: func(obj *corev1alpha1.LogicalCluster, _ bool) { look(obj) },
@@ -46,11 +47,12 @@ func newEngager(p *Provider) *engager {
 	return e
 }
 
-func (e *engager) look(names ...logicalcluster.Name) {
+// look has logical clusters looked at, which have come if anew is set.
+func (e *engager) look(anew bool, names ...logicalcluster.Name) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, name := range names {
-		e.changed[name] = struct{}{}
+		e.changed[name] = anew || e.changed[name]
 	}
 	select {
 	case e.wake <- struct{}{}:
@@ -61,13 +63,21 @@ func (e *engager) look(names ...logicalcluster.Name) {
 // run engages and disengages until ctx is done.
 func (e *engager) run(ctx context.Context, aware multicluster.Aware) {
 	ring := e.provider.options.Ring
+	if ring != nil {
+		defer ring.OnGain(func(gained client.Ranges) {
+			for _, name := range e.provider.clusters.Lister().Clusters() {
+				if gained.Contains(marker(name)) {
+					e.look(true, name)
+				}
+			}
+		})()
+	}
 	for {
 		var moved <-chan struct{}
 		if ring != nil {
 			moved = ring.Changed()
-			e.look(e.provider.clusters.Lister().Clusters()...)
 			for name := range e.engaged {
-				e.look(name)
+				e.look(false, name)
 			}
 		}
 		for again := true; again; {
@@ -87,25 +97,28 @@ func (e *engager) run(ctx context.Context, aware multicluster.Aware) {
 func (e *engager) sync(ctx context.Context, aware multicluster.Aware) {
 	e.mu.Lock()
 	names := e.changed
-	e.changed = map[logicalcluster.Name]struct{}{}
+	e.changed = map[logicalcluster.Name]bool{}
 	e.mu.Unlock()
-	for name := range names {
+	for name, anew := range names {
 		if ctx.Err() != nil {
 			return
 		}
-		end := e.engaged[name]
-		if owns := e.provider.find(ctx, name) == nil; owns == (end != nil) {
-			continue
-		} else if !owns {
+		owns := e.provider.find(ctx, name) == nil
+		if end := e.engaged[name]; end != nil {
+			if owns && !anew {
+				continue
+			}
 			end()
 			delete(e.engaged, name)
+		}
+		if !owns {
 			continue
 		}
 		engaged, cancel := context.WithCancel(ctx)
 		if err := aware.Engage(engaged, multicluster.ClusterName(name), clusterOf{e.provider, name}); err != nil {
 			cancel()
 			klog.FromContext(ctx).Error(err, "Cannot engage a logical cluster, trying again", "cluster", name)
-			time.AfterFunc(engageAgain, func() { e.look(name) })
+			time.AfterFunc(engageAgain, func() { e.look(false, name) })
 			continue
 		}
 		e.engaged[name] = cancel

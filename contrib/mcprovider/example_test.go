@@ -24,6 +24,23 @@ import (
 	"github.com/shardplane/shardplane/pkg/client/shards"
 )
 
+// greeter labels ConfigMaps.
+type greeter struct{ mcmanager.Manager }
+
+func (g greeter) Reconcile(ctx context.Context, request mcreconcile.Request) (reconcile.Result, error) {
+	cluster, err := g.GetCluster(ctx, request.ClusterName)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	obj := &corev1.ConfigMap{}
+	if err := cluster.GetClient().Get(ctx, request.NamespacedName, obj); err != nil {
+		return reconcile.Result{}, ctrlclient.IgnoreNotFound(err)
+	}
+	patch := ctrlclient.MergeFrom(obj.DeepCopy())
+	obj.Labels = map[string]string{"greeted": "yes"}
+	return reconcile.Result{}, cluster.GetClient().Patch(ctx, obj, patch)
+}
+
 // Replicas of a controller divide the logical clusters of all shards, and label ConfigMaps there.
 // proxy is the configuration of a client of the front-proxy, and shard of a shard.
 func Example() {
@@ -53,22 +70,9 @@ func Example() {
 		if err != nil {
 			return err
 		}
-		reconciler := mcreconcile.Func(func(ctx context.Context, request mcreconcile.Request) (reconcile.Result, error) {
-			cluster, err := m.GetCluster(ctx, request.ClusterName)
-			if err != nil {
-				return reconcile.Result{}, err
-			}
-			obj := &corev1.ConfigMap{}
-			if err := cluster.GetClient().Get(ctx, request.NamespacedName, obj); err != nil {
-				return reconcile.Result{}, ctrlclient.IgnoreNotFound(err)
-			}
-			patch := ctrlclient.MergeFrom(obj.DeepCopy())
-			obj.Labels = map[string]string{"greeted": "yes"}
-			return reconcile.Result{}, cluster.GetClient().Patch(ctx, obj, patch)
-		})
 		err = mcbuilder.ControllerManagedBy(m).Named("greeter").
 			WatchesRawSource(provider.Source(&corev1.ConfigMap{})).
-			Complete(provider.Gate(reconciler))
+			Complete(provider.Gate(greeter{m}))
 		if err != nil {
 			return err
 		}
@@ -80,7 +84,7 @@ func Example() {
 	_ = greet
 }
 
-// TestREADME: what the README shows is in the example.
+// TestREADME: what the README shows is a part of the example, as it stands there.
 func TestREADME(t *testing.T) {
 	readme, err := os.ReadFile("README.md")
 	require.NoError(t, err)
@@ -90,7 +94,9 @@ func TestREADME(t *testing.T) {
 	require.True(t, found)
 	shown, _, found = strings.Cut(shown, "```")
 	require.True(t, found)
+	indented := ""
 	for line := range strings.Lines(shown) {
-		require.Contains(t, string(example), strings.TrimSpace(line))
+		indented += "\t\t" + line
 	}
+	require.Contains(t, string(example), indented)
 }

@@ -7,7 +7,6 @@ import (
 	"sync"
 
 	"github.com/kcp-dev/logicalcluster/v3"
-	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -239,10 +238,9 @@ func indexKey(cluster logicalcluster.Name, namespace, value string) string {
 var errNotRead = errors.New("its shard has not been read")
 
 func (k *kindOf[T]) unread(cluster logicalcluster.Name) error {
-	known := k.provider.clusters.Lister()
-	shard := known.ShardOf(cluster)
+	shard := k.provider.clusters.Lister().ShardOf(cluster)
 	if shard == "" {
-		_, err := known.Get(client.Key{Cluster: cluster, Name: corev1alpha1.LogicalClusterName})
+		_, err := k.provider.known(cluster)
 		return err
 	}
 	informer := k.Of(shard)

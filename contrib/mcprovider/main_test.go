@@ -2,9 +2,13 @@ package mcprovider_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"os"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -62,6 +66,34 @@ func (s servers) source() shards.Source {
 		static[fmt.Sprint("shard-", i)] = server.ClientConfig()
 	}
 	return shards.Static(static)
+}
+
+// describing returns the configuration of a client of the first server, which also says which
+// resources there are. Of each logical cluster there is one that no other has.
+func (s servers) describing(t testing.TB) *rest.Config {
+	t.Helper()
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		cluster, ok := strings.CutSuffix(strings.TrimPrefix(r.URL.Path, "/clusters/"), "/api/v1")
+		if !ok {
+			s[0].ServeHTTP(w, r)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(metav1.APIResourceList{
+			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "APIResourceList"}, GroupVersion: "v1",
+			APIResources: []metav1.APIResource{
+				{Name: "configmaps", Kind: "ConfigMap", Namespaced: true}, {Name: "of-" + cluster, Kind: "Of" + cluster},
+			},
+		})
+	}))
+	server.EnableHTTP2 = true
+	server.StartTLS()
+	t.Cleanup(func() {
+		s[0].Break()
+		server.CloseClientConnections()
+		server.Close()
+	})
+	return &rest.Config{Host: server.URL, TLSClientConfig: rest.TLSClientConfig{Insecure: true}}
 }
 
 func (s servers) options() mcprovider.Options {

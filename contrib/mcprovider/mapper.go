@@ -20,26 +20,48 @@ import (
 // mappings are what is known of the kinds of logical clusters. Those that serve the same share it.
 type mappings struct {
 	mu sync.Mutex
-	// of are the mappers of each logical cluster's groups and versions that were asked for.
-	of map[logicalcluster.Name]map[schema.GroupVersion]meta.RESTMapper
-	// known are all different ones, by what they are made from.
-	known map[uint64]meta.RESTMapper
+	// of are the mappings of each logical cluster's groups and versions that were asked for.
+	of map[logicalcluster.Name]map[schema.GroupVersion]*mapping
+	// known are all that some logical cluster has, by what they are made from.
+	known map[uint64]*mapping
+}
+
+// mapping is what logical clusters serve of a group and version.
+type mapping struct {
+	meta.RESTMapper
+
+	hash uint64
+	// uses is how many logical clusters have it.
+	uses int
 }
 
 func newMappings() *mappings {
-	return &mappings{of: map[logicalcluster.Name]map[schema.GroupVersion]meta.RESTMapper{}, known: map[uint64]meta.RESTMapper{}}
+	return &mappings{of: map[logicalcluster.Name]map[schema.GroupVersion]*mapping{}, known: map[uint64]*mapping{}}
 }
 
 func (m *mappings) get(name logicalcluster.Name, gv schema.GroupVersion) meta.RESTMapper {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.of[name][gv]
+	if known := m.of[name][gv]; known != nil {
+		return known
+	}
+	return nil
 }
 
 func (m *mappings) forget(name logicalcluster.Name) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	for _, old := range m.of[name] {
+		m.release(old)
+	}
 	delete(m.of, name)
+}
+
+// release drops one use, under the lock.
+func (m *mappings) release(old *mapping) {
+	if old.uses--; old.uses == 0 {
+		delete(m.known, old.hash)
+	}
 }
 
 // learn notes what a logical cluster serves of a group and version.
@@ -51,24 +73,29 @@ func (m *mappings) learn(name logicalcluster.Name, gv schema.GroupVersion, resou
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	mapper := m.known[hash.Sum64()]
-	if mapper == nil {
+	now := m.known[hash.Sum64()]
+	if now == nil {
 		version := metav1.GroupVersionForDiscovery{GroupVersion: gv.String(), Version: gv.Version}
-		mapper = restmapper.NewDiscoveryRESTMapper([]*restmapper.APIGroupResources{{
+		now = &mapping{hash: hash.Sum64(), RESTMapper: restmapper.NewDiscoveryRESTMapper([]*restmapper.APIGroupResources{{
 			Group:              metav1.APIGroup{Name: gv.Group, Versions: []metav1.GroupVersionForDiscovery{version}, PreferredVersion: version},
 			VersionedResources: map[string][]metav1.APIResource{gv.Version: resources},
-		}})
-		m.known[hash.Sum64()] = mapper
+		}})}
+		m.known[now.hash] = now
 	}
 	if m.of[name] == nil {
-		m.of[name] = map[schema.GroupVersion]meta.RESTMapper{}
+		m.of[name] = map[schema.GroupVersion]*mapping{}
 	}
-	m.of[name][gv] = mapper
-	return mapper
+	now.uses++
+	if old := m.of[name][gv]; old != nil {
+		m.release(old)
+	}
+	m.of[name][gv] = now
+	return now
 }
 
 // mapperOf is the mapper of a logical cluster. It asks that for the resources of a group and
-// version once; other questions are asked anew each time.
+// version once; other questions are asked anew each time. It does so whoever has the logical
+// cluster: which kinds there are has to be known until the last work ends.
 type mapperOf struct {
 	provider *Provider
 	name     logicalcluster.Name
@@ -93,13 +120,14 @@ func (m mapperOf) version(gv schema.GroupVersion, serves func(meta.RESTMapper) e
 	case err != nil:
 		return fmt.Errorf("asking logical cluster %q for its resources of %s: %w", m.name, gv, err)
 	}
-	return serves(all.learn(m.name, gv, list.APIResources))
+	learnt := all.learn(m.name, gv, list.APIResources)
+	m.provider.forgetGone(m.name)
+	return serves(learnt)
 }
 
 // whole returns a mapper of all that the logical cluster has now.
 func (m mapperOf) whole() (meta.RESTMapper, error) {
-	c := clusterOf(m)
-	return apiutil.NewDynamicRESTMapper(c.GetConfig(), c.GetHTTPClient())
+	return apiutil.NewDynamicRESTMapper(clusterOf(m).scope().Config(), m.provider.reach.HTTPClient())
 }
 
 // RESTMapping implements meta.RESTMapper.

@@ -26,9 +26,10 @@ import (
 	"github.com/shardplane/shardplane/pkg/client/shards"
 )
 
-// ErrNotOwned is the error of Get for a logical cluster that another replica has. It is a
-// multicluster.ErrClusterNotFound: the builder's wrapper drops the request, and the object comes
-// again when its logical cluster comes to this replica.
+// ErrNotOwned is the error of Get for a logical cluster that another replica has, and of reads and
+// writes of one that was got before it went there. It is a multicluster.ErrClusterNotFound: the
+// builder's wrapper drops the request, and the object comes again when its logical cluster comes to
+// this replica.
 var ErrNotOwned = fmt.Errorf("%w: another replica has it", multicluster.ErrClusterNotFound)
 
 var logicalClusters = client.DefineResource[corev1alpha1.LogicalCluster, corev1alpha1.LogicalClusterList](corev1alpha1.SchemeGroupVersion, "logicalclusters")
@@ -156,6 +157,19 @@ func (p *Provider) forget(name logicalcluster.Name) {
 	delete(p.clients, name)
 }
 
+// forgetGone drops what is kept of a logical cluster that has gone. Whoever keeps something calls
+// it after that: the logical cluster may have gone before, and nobody else would drop it.
+func (p *Provider) forgetGone(name logicalcluster.Name) {
+	if _, err := p.known(name); err != nil {
+		p.forget(name)
+	}
+}
+
+// known returns what is known of a logical cluster.
+func (p *Provider) known(name logicalcluster.Name) (*corev1alpha1.LogicalCluster, error) {
+	return p.clusters.Lister().Get(client.Key{Cluster: name, Name: corev1alpha1.LogicalClusterName})
+}
+
 // Get implements multicluster.Provider. It fails with multicluster.ErrClusterNotFound if there is
 // no such logical cluster, with ErrNotOwned if another replica has it, and with another error
 // while not all shards have been read that may have it.
@@ -168,14 +182,10 @@ func (p *Provider) Get(ctx context.Context, name multicluster.ClusterName) (clus
 
 // find returns why a logical cluster cannot be worked on.
 func (p *Provider) find(ctx context.Context, name logicalcluster.Name) error {
-	if p.options.Ring != nil && working(ctx) != name {
-		_, end, ok := p.options.Ring.Begin(ctx, client.HashOf(name.String()))
-		if !ok {
-			return fmt.Errorf("logical cluster %q: %w", name, ErrNotOwned)
-		}
-		end()
+	if err := p.owns(ctx, name); err != nil {
+		return err
 	}
-	_, err := p.clusters.Lister().Get(client.Key{Cluster: name, Name: corev1alpha1.LogicalClusterName})
+	_, err := p.known(name)
 	switch {
 	case err == nil:
 		return nil

@@ -301,38 +301,56 @@ type replica struct {
 	stop     func()
 }
 
-func startReplica(t *testing.T, name string, options mcprovider.Options, leases client.Scope, working *sync.Map) *replica {
-	t.Helper()
-	member, err := ring.New(ring.Config{
+// quick is the configuration of a member of a ring that finds out soon what others do.
+func quick(name string, leases client.Scope) ring.Config {
+	return ring.Config{
 		Name: "greeter", ID: name, Leases: leases, Namespace: "default", Key: client.ByCluster,
 		LeaseDuration: 4 * time.Second, RenewDeadline: 2 * time.Second, RenewInterval: 300 * time.Millisecond, GracePeriod: time.Second, RebalanceDelay: 50 * time.Millisecond,
-	})
+	}
+}
+
+func startReplica(t *testing.T, name string, options mcprovider.Options, leases client.Scope, working *sync.Map) *replica {
+	t.Helper()
+	member, err := ring.New(quick(name, leases))
 	require.NoError(t, err)
 	options.Ring = member
 	p, err := mcprovider.New(options)
 	require.NoError(t, err)
 	m := newManager(t, options.Config, p)
 	r := &replica{seen: &seen{}, provider: p}
-	read := r.seen.reader(m)
-	require.NoError(t, mcbuilder.ControllerManagedBy(m).WithOptions(unnamed).Named("greeter").
-		WatchesRawSource(p.Source(&corev1.ConfigMap{})).
-		Complete(p.Gate(exclusive(t, name, working, read))))
+	controller := mcbuilder.ControllerManagedBy(m).WithOptions(unnamed).Named("greeter")
+	if options.NoEngage {
+		controller = controller.WatchesRawSource(p.Source(&corev1.ConfigMap{}))
+	} else {
+		controller = controller.For(&corev1.ConfigMap{})
+	}
+	require.NoError(t, controller.Complete(p.Gate(exclusive(t, name, working, r.seen.reader(m)))))
 	require.NoError(t, m.GetLocalManager().Add(manager.RunnableFunc(member.Run)))
 	r.stop = run(t, m.Start)
 	return r
 }
 
+// sourcesAndEngaged runs a test of both ways to make a controller.
+func sourcesAndEngaged(t *testing.T, test func(t *testing.T, noEngage bool)) {
+	t.Helper()
+	t.Run("sources", func(t *testing.T) { test(t, true) })
+	t.Run("engaged", func(t *testing.T) { test(t, false) })
+}
+
 // TestRing has replicas come and go: each works on its part, reads nothing else, and what moves
 // is worked on anew.
 func TestRing(t *testing.T) {
-	const clusters = 40
-	s := newServers(t, 1)
-	names := make([]logicalcluster.Name, 0, clusters)
-	for n := range clusters {
-		name := logicalcluster.Name(fmt.Sprint("cluster", n))
-		names = append(names, name)
-		s.cluster(t, 0, name)
-		s.put(t, 0, name, "default", "a", "first")
-	}
-	testRing(t, s.options(), names, func(name logicalcluster.Name, content string) { s.put(t, 0, name, "default", "a", content) })
+	sourcesAndEngaged(t, func(t *testing.T, noEngage bool) {
+		s := newServers(t, 1)
+		var names []logicalcluster.Name
+		for n := range 40 {
+			name := logicalcluster.Name(fmt.Sprint("cluster", n))
+			names = append(names, name)
+			s.cluster(t, 0, name)
+			s.put(t, 0, name, "default", "a", "first")
+		}
+		options := s.options()
+		options.Config, options.NoEngage = s.describing(t), noEngage
+		testRing(t, options, names, func(name logicalcluster.Name, content string) { s.put(t, 0, name, "default", "a", content) })
+	})
 }

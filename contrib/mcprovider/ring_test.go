@@ -3,18 +3,26 @@ package mcprovider_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/util/workqueue"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/cluster"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	mchandler "sigs.k8s.io/multicluster-runtime/pkg/handler"
 	"sigs.k8s.io/multicluster-runtime/pkg/multicluster"
 	mcreconcile "sigs.k8s.io/multicluster-runtime/pkg/reconcile"
 
 	"github.com/shardplane/shardplane/contrib/mcprovider"
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/ring"
 )
 
 // exclusive fails the test if two replicas work in one logical cluster at a time.
@@ -29,11 +37,29 @@ func exclusive(t *testing.T, replica string, working *sync.Map, of mcreconcile.R
 	})
 }
 
+// others holds that a logical cluster that was got cannot be had any more, by whatever road.
+func others(t *testing.T, c cluster.Cluster) {
+	t.Helper()
+	key, mine := ctrlclient.ObjectKey{Namespace: "default", Name: "a"}, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "mine"}}
+	configured, err := ctrlclient.New(c.GetConfig(), ctrlclient.Options{Scheme: c.GetScheme(), Mapper: c.GetRESTMapper()})
+	require.NoError(t, err)
+	for road, err := range map[string]error{
+		"client, read":        c.GetClient().Get(t.Context(), key, &corev1.ConfigMap{}),
+		"client, write":       c.GetClient().Create(t.Context(), mine.DeepCopy()),
+		"cache, read":         c.GetCache().Get(t.Context(), key, &corev1.ConfigMap{}),
+		"cache, list":         c.GetCache().List(t.Context(), &corev1.ConfigMapList{}),
+		"past the cache":      c.GetAPIReader().Get(t.Context(), key, &corev1.ConfigMap{}),
+		"configuration":       configured.Get(t.Context(), key, &corev1.ConfigMap{}),
+		"configuration, list": configured.List(t.Context(), &corev1.ConfigMapList{}),
+	} {
+		require.ErrorIs(t, err, mcprovider.ErrNotOwned, road)
+	}
+}
+
 // testRing has two replicas share the logical clusters, each of which has a ConfigMap
 // default/a whose content put changes.
 func testRing(t *testing.T, options mcprovider.Options, names []logicalcluster.Name, put func(logicalcluster.Name, string)) {
 	t.Helper()
-	options.NoEngage = true
 	reach, err := client.NewFactory(options.Config)
 	require.NoError(t, err)
 	t.Cleanup(reach.CloseIdleConnections)
@@ -61,6 +87,12 @@ func testRing(t *testing.T, options mcprovider.Options, names []logicalcluster.N
 	}
 	first := startReplica(t, "first", options, leases, &working)
 	worked("one does all", "first", first)
+	got := map[logicalcluster.Name]cluster.Cluster{}
+	for _, name := range names {
+		c, err := first.provider.Get(t.Context(), multicluster.ClusterName(name))
+		require.NoError(t, err)
+		got[name] = c
+	}
 	second := startReplica(t, "second", options, leases, &working)
 	worked("the second one does what comes to it, though nothing has changed", "first", first, second)
 	for _, name := range names {
@@ -74,13 +106,100 @@ func testRing(t *testing.T, options mcprovider.Options, names []logicalcluster.N
 		refused, holder := errors.Join(one, other), first
 		if one != nil {
 			holder = second
+			others(t, got[name])
 		}
 		require.ErrorIs(t, refused, mcprovider.ErrNotOwned)
 		require.ErrorIs(t, refused, multicluster.ErrClusterNotFound)
 		c, err := holder.provider.Get(t.Context(), multicluster.ClusterName(name))
 		require.NoError(t, err)
 		require.NoError(t, c.GetCache().List(t.Context(), &corev1.ConfigMapList{}))
+		require.NoError(t, c.GetAPIReader().Get(t.Context(), ctrlclient.ObjectKey{Namespace: "default", Name: "a"}, &corev1.ConfigMap{}))
 	}
 	first.stop()
 	worked("the second one does all", "second", second)
+}
+
+// TestComing has a replica that cannot load all of what is to come to it: no handler of a Source is
+// given a logical cluster that is only about to come, and each is when it has.
+func TestComing(t *testing.T) {
+	s := newServers(t, 2)
+	var names []logicalcluster.Name
+	for n := range 20 {
+		names = append(names, logicalcluster.Name(fmt.Sprint("cluster", n)))
+		s.cluster(t, 0, names[n])
+		s.put(t, 0, names[n], "default", "a", "first")
+	}
+	reach, err := client.NewFactory(s[0].ClientConfig())
+	require.NoError(t, err)
+	t.Cleanup(reach.CloseIdleConnections)
+	member := func(name string) (*ring.Ring, *mcprovider.Provider) {
+		config := quick(name, reach.Cluster(logicalcluster.NewPath("root")))
+		config.LoadTimeout = time.Hour
+		r, err := ring.New(config)
+		require.NoError(t, err)
+		options := s.options()
+		options.Ring, options.NoEngage = r, true
+		p, err := mcprovider.New(options)
+		require.NoError(t, err)
+		run(t, func(ctx context.Context) error { return p.Start(ctx, nil) })
+		return r, p
+	}
+	first, _ := member("first")
+	run(t, first.Run)
+	within := func(ranges client.Ranges) map[multicluster.ClusterName]bool {
+		some := map[multicluster.ClusterName]bool{}
+		for _, name := range names {
+			if ranges.Contains(&metav1.ObjectMeta{Annotations: in(name)}) {
+				some[multicluster.ClusterName(name)] = true
+			}
+		}
+		return some
+	}
+	eventually(t, "one has all", func() bool {
+		owned, _ := first.Ranges()
+		return len(within(owned)) == len(names)
+	})
+
+	s[1].Fail(500)
+	second, p := member("second")
+	queue := func() mcprovider.Queue {
+		q := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[mcreconcile.Request]())
+		t.Cleanup(q.ShutDown)
+		return q
+	}
+	var mu sync.Mutex
+	given := map[multicluster.ClusterName]bool{}
+	require.NoError(t, p.Source(&corev1.ConfigMap{}, mcprovider.WithHandler(func(name multicluster.ClusterName, c cluster.Cluster) mchandler.EventHandler {
+		if err := c.GetCache().Get(t.Context(), ctrlclient.ObjectKey{Namespace: "default", Name: "a"}, &corev1.ConfigMap{}); err != nil {
+			t.Errorf("a handler is given %s: %v", name, err)
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		given[name] = true
+		return mchandler.EnqueueRequestForObject(name, c)
+	})).Start(t.Context(), queue()))
+	all := queue() // has what is about to come, too, after the handler would
+	require.NoError(t, p.Source(&corev1.ConfigMap{}).Start(t.Context(), all))
+	run(t, second.Run)
+	var comes map[multicluster.ClusterName]bool
+	eventually(t, "something is about to come", func() bool {
+		_, coming := second.Ranges()
+		comes = within(coming)
+		return len(comes) > 0
+	})
+	for known := map[multicluster.ClusterName]bool{}; len(known) < len(comes); {
+		request, _ := all.Get()
+		all.Done(request)
+		known[request.ClusterName] = true
+	}
+	mu.Lock()
+	require.Empty(t, given)
+	mu.Unlock()
+
+	s[1].Fail(0)
+	eventually(t, "what has come is given to handlers", func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return len(given) == len(comes)
+	})
 }

@@ -214,9 +214,12 @@ func (f *failures) all() []error {
 
 // TestShardplaneRing has two replicas share the workspaces of two shards.
 func TestShardplaneRing(t *testing.T) {
-	w := newWorld(t, "ring", 10)
-	for _, name := range w.names {
-		w.put(t, name, "first")
-	}
-	testRing(t, w.options, w.names, func(name logicalcluster.Name, content string) { w.put(t, name, content) })
+	sourcesAndEngaged(t, func(t *testing.T, noEngage bool) {
+		w := newWorld(t, fmt.Sprintf("ring-%t-", noEngage), 10)
+		for _, name := range w.names {
+			w.put(t, name, "first")
+		}
+		w.options.NoEngage = noEngage
+		testRing(t, w.options, w.names, func(name logicalcluster.Name, content string) { w.put(t, name, content) })
+	})
 }

@@ -35,7 +35,8 @@ func WithPredicates(predicates ...predicate.Predicate) SourceOption {
 
 // WithHandler has a handler say which requests follow from an event, as for Watches of
 // multicluster-runtime's builder, instead of the one of the object itself. The handler is made
-// for each event.
+// for each event. With a ring it is not told of what is only about to come: it is told of all of
+// that when it has come.
 func WithHandler(f mchandler.EventHandlerFunc) SourceOption {
 	return func(s *source) { s.handler = f }
 }
@@ -180,6 +181,9 @@ func (f *feed) handle(obj ctrlclient.Object, initial bool, call func(mchandler.E
 		return
 	}
 	name := logicalcluster.From(obj)
+	if f.provider.owns(f.ctx, name) != nil {
+		return
+	}
 	call(f.handler(multicluster.ClusterName(name), clusterOf{f.provider, name}))
 }
 
