@@ -34,6 +34,9 @@ func recordingTo(t *testing.T, told map[Key]string) Handler[*corev1.ConfigMap] {
 			if told[KeyOf(obj)] != contentOf(old) {
 				t.Errorf("%s was told as %s, and is updated from %s", KeyOf(obj), told[KeyOf(obj)], contentOf(old))
 			}
+			if contentOf(old) == contentOf(obj) {
+				t.Errorf("%s was told as %s twice", KeyOf(obj), contentOf(obj))
+			}
 			told[KeyOf(obj)] = contentOf(obj)
 		},
 		OnDelete: func(last *corev1.ConfigMap, _ bool) {
@@ -45,13 +48,29 @@ func recordingTo(t *testing.T, told map[Key]string) Handler[*corev1.ConfigMap] {
 	}
 }
 
+// neverDenied returns a handler that also holds that nothing is told of as deleted that the server
+// has.
+func (s *scripted) neverDenied(t *testing.T, h Handler[*corev1.ConfigMap]) Handler[*corev1.ConfigMap] {
+	t.Helper()
+	onDelete := h.OnDelete
+	h.OnDelete = func(last *corev1.ConfigMap, tombstone bool) {
+		s.mu.Lock()
+		if now := s.objects[KeyOf(last)]; now != nil && now.UID == last.UID {
+			t.Errorf("%s was told of as deleted, and the server has %s", KeyOf(last), contentOf(now))
+		}
+		s.mu.Unlock()
+		onDelete(last, tombstone)
+	}
+	return h
+}
+
 // inBubble runs f with an informer of server, in a bubble whose time passes at
 // once.
 func inBubble(t *testing.T, server *scripted, options InformerOptions[*corev1.ConfigMap], f func(t *testing.T, i *follower)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		i := &follower{server.informer(options), map[Key]string{}}
-		i.AddEventHandler(recordingTo(t, i.told))
+		i.AddEventHandler(server.neverDenied(t, recordingTo(t, i.told)))
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- i.Run(ctx) }()

@@ -54,7 +54,7 @@ type Edit struct {
 // All are the mutants, by name.
 func All() map[string]Mutant {
 	all := map[string]Mutant{}
-	for _, table := range [][]Mutant{listwatch, streams, tenancy, rights, definitions, replicas, bound, garbage, lives, ring, writes} {
+	for _, table := range [][]Mutant{listwatch, streams, tenancy, rights, definitions, replicas, bound, garbage, lives, ring, informers, writes} {
 		for _, m := range table {
 			if _, taken := all[m.Name]; taken {
 				panic("two mutants are called " + m.Name)
