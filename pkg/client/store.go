@@ -21,62 +21,6 @@ func (l local) key(cluster logicalcluster.Name) Key {
 	return Key{Shard: l.shard, Cluster: cluster, Namespace: l.namespace, Name: l.name}
 }
 
-// objects are those of one logical cluster, one at least. Of many resources it has no more, so
-// that there is no map for the first, which would take half a kilobyte.
-type objects[T Object] struct {
-	key  local
-	one  T
-	more map[local]T
-}
-
-func (o objects[T]) len() int { return 1 + len(o.more) }
-
-func (o objects[T]) get(key local) (T, bool) {
-	if key == o.key {
-		return o.one, true
-	}
-	obj, ok := o.more[key]
-	return obj, ok
-}
-
-// with returns the objects with one more, or with another state of one. The key goes with the
-// object: with the strings of the old one, it would keep the whole decoded list of that alive.
-func (o objects[T]) with(key local, obj T) objects[T] {
-	if key == o.key {
-		o.key, o.one = key, obj
-		return o
-	}
-	if o.more == nil {
-		o.more = map[local]T{}
-	}
-	delete(o.more, key) // assigning to an existing key would leave that
-	o.more[key] = obj
-	return o
-}
-
-// without returns the objects without one of them, which is not the only one.
-func (o objects[T]) without(key local) objects[T] {
-	if key == o.key {
-		for o.key, o.one = range o.more {
-			break
-		}
-		key = o.key
-	}
-	delete(o.more, key)
-	return o
-}
-
-func (o objects[T]) all(visit func(local, T) bool) {
-	if !visit(o.key, o.one) {
-		return
-	}
-	for l, obj := range o.more {
-		if !visit(l, obj) {
-			return
-		}
-	}
-}
-
 // store keeps the objects of an informer by logical cluster.
 type store[T Object] struct {
 	mu       sync.RWMutex

@@ -1,0 +1,45 @@
+package client
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+)
+
+// TestObjects compares the objects of a logical cluster with a map, with few, and with many.
+func TestObjects(t *testing.T) {
+	for seed := range uint64(20) {
+		r := rand.New(rand.NewPCG(seed, 3))
+		var o objects[*corev1.ConfigMap]
+		want := map[local]*corev1.ConfigMap{}
+		for step := range 600 {
+			// A name in two namespaces and on two shards; at times there are few, at times many.
+			key := local{fmt.Sprint(r.IntN(2)), fmt.Sprint(r.IntN(2)), fmt.Sprint(r.IntN(1 + step/40))}
+			_, known := want[key]
+			switch {
+			case len(want) == 0:
+				o, want[key] = objects[*corev1.ConfigMap]{key: key, one: &corev1.ConfigMap{}}, nil
+				want[key] = o.one
+			case known && len(want) > 1 && r.IntN(2) == 0:
+				o = o.without(key)
+				delete(want, key)
+			default:
+				obj := &corev1.ConfigMap{}
+				o = o.with(key, obj)
+				want[key] = obj
+			}
+			require.Equal(t, len(want), o.len())
+			require.Equal(t, want, maps.Collect(o.all))
+			for _, key := range []local{key, {"0", "1", "none"}} {
+				got, found := o.get(key)
+				expected, there := want[key]
+				require.Equal(t, there, found)
+				require.Same(t, expected, got)
+			}
+		}
+	}
+}
