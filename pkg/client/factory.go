@@ -107,8 +107,12 @@ func (f *Factory) Wildcard() Scope { return Scope{factory: f, segment: request.W
 func (f *Factory) Admin() Scope {
 	config := rest.CopyConfig(f.config)
 	config.Host += request.AdminPath
-	return Scope{factory: &Factory{config: config, http: f.http, metrics: f.metrics}, whole: true}
+	return Scope{factory: &Factory{config: config, http: f.http, metrics: f.metrics}, segment: "admin", whole: true}
 }
+
+// Plain returns the access to a server that has no logical clusters, as kube-apiserver is. Keys of
+// its objects have none, unless these have the annotation kcp.io/cluster.
+func (f *Factory) Plain() Scope { return Scope{factory: f, whole: true} }
 
 // Host returns the URL of the server without a logical cluster.
 func (f *Factory) Host() string { return f.config.Host }
@@ -129,14 +133,9 @@ type Scope struct {
 	whole bool
 }
 
-// String returns the logical cluster as it stands in URLs, or "*", and "admin" for what there is
-// of the whole installation.
-func (s Scope) String() string {
-	if s.whole {
-		return "admin"
-	}
-	return s.segment
-}
+// String returns the logical cluster as it stands in URLs, or "*", "admin" for what there is of
+// the whole installation, and nothing for a server that has none.
+func (s Scope) String() string { return s.segment }
 
 // on returns the same scope in one of several caches.
 func (s Scope) on(member int) Scope {

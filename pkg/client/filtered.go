@@ -129,6 +129,19 @@ func (s *stream) learnFromList(ctx context.Context, list runtime.Object) error {
 	return nil
 }
 
+// learnFromEnd notes what the end of the initial events says of who selected them. Where it says
+// nothing, as upstream's, a list may.
+func (s *stream) learnFromEnd(ctx context.Context, says string) error {
+	switch {
+	case s.asks == nil || s.unsharded:
+		return nil
+	case says == "":
+		return s.probe(ctx)
+	default:
+		return s.learnFrom(ctx, says)
+	}
+}
+
 // learnFrom notes that the server has filtered, by the selector that it says. It fails if that
 // leaves out what was asked for: what is missing would be taken for deleted.
 func (s *stream) learnFrom(ctx context.Context, says string) error {
@@ -139,8 +152,8 @@ func (s *stream) learnFrom(ctx context.Context, says string) error {
 	return nil
 }
 
-// probe asks for one object, to learn whether the server has come to know selectors since it
-// was asked last: a watch that resumes does not say.
+// probe asks for one object, to learn whether the server knows selectors, or has come to know them
+// since it was asked last: a watch that resumes does not say.
 func (s *stream) probe(ctx context.Context) error {
 	if s.asks == nil || s.report.filtered() == FilteredByServer {
 		return nil

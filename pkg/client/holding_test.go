@@ -6,6 +6,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -452,10 +453,13 @@ func TestRangesModel(t *testing.T) {
 				}
 				i.holdsAll(t, server)
 				sent := server.added
+				from, err := strconv.ParseInt(i.ResourceVersion(), 10, 64)
+				// Otherwise all is read once, or there is nothing that stays.
+				resumes := err == nil && from >= server.compacted && i.Lister().Len() > 0
 				i.ranges.Set(i.ranges.Ranges().union(partsOf(t, key, 3)))
 				pass(time.Minute)
 				i.holdsAll(t, server)
-				if server.shards == honours {
+				if server.shards == honours && resumes {
 					require.LessOrEqual(t, server.added-sent, len(server.in(partsOf(t, key, 3))), "what stays is not sent again")
 				}
 			})

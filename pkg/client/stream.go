@@ -304,10 +304,8 @@ func (s *stream) handle(ctx context.Context, event watch.Event, initial bool) (d
 		return false, nil
 	}
 	if event.Type == watch.Bookmark && info.GetAnnotations()[metav1.InitialEventsAnnotationKey] == "true" {
-		if says := info.GetAnnotations()[hashrange.InfoAnnotation]; s.asks != nil && !s.unsharded && says != "" {
-			if err := s.learnFrom(ctx, says); err != nil {
-				return false, err
-			}
+		if err := s.learnFromEnd(ctx, info.GetAnnotations()[hashrange.InfoAnnotation]); err != nil {
+			return false, err
 		}
 		s.complete(ctx, version)
 		return true, nil
