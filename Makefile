@@ -135,6 +135,13 @@ upgrade: build ## Upgrade a running cluster from another release, process by pro
 ring: ## Have the members of rings fail in 10000 ways, in time that passes at once
 	RING_SCHEDULES=$(or $(RING_SCHEDULES),10000) $(GO) test ./pkg/client/ring -run '^TestModel$$' -count=1 -timeout 60m -v
 
+# CHANGES is how many: make leaks CHANGES=1000
+.PHONY: leaks
+leaks: export CHANGES := $(or $(CHANGES),10000)
+leaks: ## Change ranges, shards and logical clusters 10000 times each, of which nothing may be left
+	$(GO) test ./pkg/client ./pkg/client/shards -run LeaveNothing -count=1 -timeout 60m -v
+	cd contrib/mcprovider && $(GO) test . -run '^TestComeAndGo$$' -count=1 -timeout 60m -v
+
 # RING_FLAGS='-duration 2h -defaults' breaks it for longer, with the default times of a ring.
 .PHONY: ring-processes
 ring-processes: build ## Kill, freeze and cut off processes of a ring for half an hour (RING_FLAGS='-duration 2h')

@@ -1,0 +1,71 @@
+package client_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"runtime"
+	"strconv"
+	"testing"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
+)
+
+// TestRangesLeaveNothing changes the ranges of an informer, 100 times or CHANGES: neither goroutines
+// nor memory are left of that.
+func TestRangesLeaveNothing(t *testing.T) {
+	server, factory := newServer(t)
+	for n := range 200 {
+		server.Put(t, kinds.ConfigMaps.GroupVersionResource, configMap(logicalcluster.Name(fmt.Sprint("c", n%50)), "default", fmt.Sprint("x", n)))
+	}
+	r := rand.New(rand.NewPCG(1, 2))
+	some := func() client.Ranges {
+		var all []client.Range
+		for part := range uint64(8) {
+			if r.IntN(2) == 0 {
+				all = append(all, client.Range{First: part << 61, Last: part<<61 + 1<<61 - 1})
+			}
+		}
+		ranges, err := client.NewRanges(client.ByCluster, all...)
+		if err != nil { // of none
+			return client.Ranges{}
+		}
+		return ranges
+	}
+	ranges := client.NewChangingRanges(some())
+	informer := kinds.ConfigMaps.Informer(factory.Wildcard(), client.InformerOptions[*corev1.ConfigMap]{Ranges: ranges})
+	told := map[client.Key]bool{}
+	informer.AddEventHandler(client.Handler[*corev1.ConfigMap]{
+		OnAdd:   func(obj *corev1.ConfigMap, _ bool) { told[client.KeyOf(obj)] = true },
+		OnLeave: func(obj *corev1.ConfigMap, _ client.Leave) { delete(told, client.KeyOf(obj)) },
+	})
+	run(t, informer)
+	changes := 100
+	if n, err := strconv.Atoi(os.Getenv("CHANGES")); err == nil {
+		changes = n
+	}
+	change := func(n int) {
+		for range n {
+			to := some()
+			ranges.Set(to)
+			eventually(t, func() bool { return informer.Holds().Equal(to) }, "it holds what it should")
+		}
+	}
+	memory := func() uint64 {
+		runtime.GC()
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	change(50)
+	base, goroutines := memory(), runtime.NumGoroutine()
+	change(changes)
+	eventually(t, func() bool { return runtime.NumGoroutine() <= goroutines+5 }, "goroutines end")
+	eventually(t, func() bool { return memory() < base+1<<20 }, "memory comes back")
+	runtime.KeepAlive(server)
+}

@@ -1,0 +1,58 @@
+package shards_test
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"strconv"
+	"testing"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+
+	"github.com/shardplane/shardplane/pkg/client/clienttest"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
+)
+
+// TestShardsLeaveNothing has shards come, get another address and go, 50 times or CHANGES: neither
+// goroutines nor memory are left of them.
+func TestShardsLeaveNothing(t *testing.T) {
+	w := newWorld(t)
+	server := clienttest.New(t, kinds.Scheme)
+	other := alias(t, server)
+	for n := range 100 {
+		put(t, server, object(logicalcluster.Name(fmt.Sprint("c", n%20)), fmt.Sprint("x", n), "first"))
+	}
+	m, _ := view(t, w.source, options{})
+	changes := 50
+	if n, err := strconv.Atoi(os.Getenv("CHANGES")); err == nil {
+		changes = n
+	}
+	key := keyOf("c1", "x1")
+	change := func(from, n int) {
+		for i := range n {
+			name := fmt.Sprint("shard-", from+i)
+			w.announce(t, name, server.URL)
+			has(t, m, key, name, "first")
+			if i%4 == 0 {
+				w.announce(t, name, other)
+				eventually(t, func() bool { return len(m.Missing()) == 0 }, "it is read at the other address")
+			}
+			w.withdraw(t, name)
+			eventually(t, func() bool { return m.Lister().Len() == 0 && m.Of(name) == nil }, "it is gone")
+		}
+		w.root.Compact()
+	}
+	memory := func() uint64 {
+		runtime.GC()
+		runtime.GC()
+		var stats runtime.MemStats
+		runtime.ReadMemStats(&stats)
+		return stats.HeapAlloc
+	}
+	change(0, 20)
+	base, goroutines := memory(), runtime.NumGoroutine()
+	change(20, changes)
+	eventually(t, func() bool { return runtime.NumGoroutine() <= goroutines+5 }, "goroutines end")
+	eventually(t, func() bool { return memory() < base+1<<20 }, "memory comes back")
+	runtime.KeepAlive(m)
+}
