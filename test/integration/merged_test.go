@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
+	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/test/harness"
 )
 
@@ -137,6 +138,22 @@ func TestMergedLists(t *testing.T) {
 		require.NotNil(t, lower.Metadata.ShardInfo)
 		require.Len(t, append(lower.names(), upper.names()...), 13)
 	})
+	t.Run("sharded by logical cluster", func(t *testing.T) {
+		all := m.list()
+		for shard, cluster := range m.clusters {
+			part := m.list("shardSelector", onlyCluster(cluster))
+			require.NotNil(t, part.Metadata.ShardInfo)
+			var want []string
+			for i, name := range all.names() {
+				if all.Items[i].Annotations["kcp.io/cluster"] == cluster {
+					want = append(want, name)
+				}
+			}
+			require.NotEmpty(t, want)
+			require.Less(t, len(want), len(all.Items))
+			require.ElementsMatch(t, want, part.names(), shard)
+		}
+	})
 	t.Run("refusals", func(t *testing.T) {
 		with := func(query ...string) call { return m.at.call(query...) }
 		refused(t, m.Proxy(), with("resourceVersion", "12345"), http.StatusGone)
@@ -176,6 +193,12 @@ func TestMergedLists(t *testing.T) {
 		admin.Host = m.Shard(1).Host
 		refused(t, admin, call{path: m.at.path, header: http.Header{"X-Kcp-Internal-Merged": {"true"}}}, http.StatusForbidden)
 	})
+}
+
+// onlyCluster selects the objects of one logical cluster.
+func onlyCluster(name string) string {
+	hash := client.HashOf(name)
+	return fmt.Sprintf("shardRange(object.metadata.cluster, '0x%016x', '0x%016x')", hash, hash+1)
 }
 
 // onShards returns on which shard each item is.
@@ -240,6 +263,19 @@ func TestMergedWatches(t *testing.T) {
 		for range 4 {
 			require.Equal(t, "ADDED", nextOf(t, lower, upper).Type)
 		}
+	})
+	t.Run("sharded by logical cluster", func(t *testing.T) {
+		root := m.watch("shardSelector", onlyCluster(m.clusters["root"]))
+		other := m.watch("shardSelector", onlyCluster(m.clusters["shard-1"]),
+			"sendInitialEvents", "true", "resourceVersionMatch", "NotOlderThan", "allowWatchBookmarks", "true")
+		require.ElementsMatch(t, []string{"ADDED a", "ADDED c", "ADDED e"}, text([]event{root.next(), root.next(), root.next()}))
+		require.Equal(t, []string{"ADDED d", "BOOKMARK "}, text(other.until(isInitialEnd)))
+		m.create("root", "f")
+		m.create("shard-1", "g")
+		m.create("root", "h")
+		m.write(http.StatusOK, "shard-1", jsonBody(http.MethodDelete, "/d", ""))
+		require.Equal(t, []string{"ADDED f", "ADDED h"}, text([]event{root.next(), root.next()}))
+		require.Equal(t, []string{"ADDED g", "DELETED d"}, text([]event{other.next(), other.next()}))
 	})
 }
 
