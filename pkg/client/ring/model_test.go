@@ -28,7 +28,7 @@ func schedules(t *testing.T) (from, n uint64) {
 }
 
 // TestModel has members of a ring crash, freeze, lose the server and each other, join and leave
-// at random, with clocks that drift apart. No slot may ever have two workers. Once it is calm,
+// at random, with clocks that drift apart, and jump. No slot may ever have two workers. Once it is calm,
 // each has one, all have their parts, and little is written and moved.
 func TestModel(t *testing.T) {
 	from, n := schedules(t)
@@ -77,8 +77,8 @@ const (
 	// LeaseDuration, of the slowest clock; then members join, and slots move.
 	recovery = 60 * time.Second
 	// aware is how long it takes until all members know that a server was set back, or have
-	// stopped: RenewDeadline and GracePeriod of the slowest clock.
-	aware = 12 * time.Second * 105 / 100
+	// stopped: RenewDeadline and GracePeriod of the slowest clock, which may stand still for a moment.
+	aware = (12*time.Second + jumpMost) * 105 / 100
 	// crashed is how long a slot of a crashed member may be without a worker: LeaseDuration of
 	// the slowest clock and a second.
 	crashed = 15*time.Second*105/100 + time.Second
@@ -97,6 +97,7 @@ func (s *schedule) play() {
 		s.run(s.upTo(12 * time.Second))
 		s.backups = append(s.backups, s.backUp())
 		s.trouble()
+		s.jump()
 		for range s.rand.IntN(20) {
 			s.after(s.upTo(12*time.Second), func() { s.change(s.rand.IntN(slotCount)) })
 		}

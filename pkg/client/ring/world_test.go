@@ -40,6 +40,8 @@ type world struct {
 	noted   bool
 	orphans map[int]time.Duration // since when nobody may work on a slot
 	data    data
+	// jumps decides how clocks jump, unless it is nil.
+	jumps *rand.Rand
 	// doubtful is until when members may not know that the server was set back, and two may
 	// work on one slot.
 	doubtful time.Duration
@@ -89,6 +91,9 @@ func newWorld(seed uint64) *world {
 			leaseDuration: defaultLeaseDuration, renewDeadline: defaultRenewDeadline, renewInterval: defaultRenewInterval,
 			gracePeriod: defaultGracePeriod, rebalanceDelay: defaultRebalanceDelay, loadTimeout: defaultLeaseDuration, weight: 1, maxRanges: defaultMaxRanges, config: "same",
 		},
+	}
+	if seed%4 == 3 {
+		w.jumps = rand.New(rand.NewPCG(seed, 8))
 	}
 	return w
 }
@@ -151,9 +156,11 @@ type node struct {
 
 	m *machine
 	g *gate
-	// rate and offset make the process's clock of the world's.
-	rate   float64
-	offset time.Duration
+	// rate and offset make the process's clock of the world's, and shown is what it showed last.
+	rate          float64
+	offset, shown time.Duration
+	// jumped is when the clock jumped last.
+	jumped time.Duration
 	dead   bool
 	frozen bool
 	cut    bool
@@ -198,7 +205,29 @@ func (w *world) join(weight int) *node {
 	return n
 }
 
-func (n *node) local() time.Duration { return n.offset + time.Duration(float64(n.now)*n.rate) }
+func (n *node) local() time.Duration {
+	n.shown = max(n.shown, n.offset+time.Duration(float64(n.now)*n.rate))
+	return n.shown
+}
+
+// jumpMost is how far clocks jump at most, once in LeaseDuration: what is between the end of work and
+// an expulsion has to be more than two of them, and all that the rates make.
+const jumpMost = 750 * time.Millisecond
+
+// jump has clocks jump now and then, each for itself, or stand still for a moment, as the clock of the
+// system does for processes: it never goes back.
+func (w *world) jump() {
+	if w.jumps == nil {
+		return
+	}
+	for _, n := range w.live() {
+		if w.jumps.IntN(3) == 0 && (n.jumped == 0 || w.now > n.jumped+2*w.settings.leaseDuration) {
+			n.jumped = w.now
+			n.offset += time.Duration(w.jumps.Int64N(int64(2*jumpMost))) - jumpMost
+			n.when(func() {})
+		}
+	}
+}
 
 // when does something in the process, now or when it goes on.
 func (n *node) when(do func()) {
@@ -276,10 +305,10 @@ func (n *node) pump() {
 		}
 	}
 	if over, _ := n.g.overdue(now); over > 0 {
-		if n.thawed == 0 {
+		if n.thawed == 0 && n.jumped == 0 {
 			n.failf("%s has work that is not over", n.m.id)
 		}
-		n.die() // it was frozen when it was to end, and the process ends
+		n.die() // it was frozen, or its clock jumped, when it was to end, and the process ends
 		return
 	}
 	at := n.m.wake(now, n.g.busy())
