@@ -18,13 +18,24 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// TestIdentity has the SDK's clients export an API and bind it, and kcp's dynamic informer follow
-// it in all logical clusters of a shard, by the identity of the export.
-func TestIdentity(t *testing.T) {
-	names := workspaces(t, "identity", 3, "shard-1")
+// gadgets are what exporters export.
+var gadgets = schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "gadgets"}
+
+// exporter is a logical cluster that exports gadgets, by the SDK's clients.
+type exporter struct {
+	name     logicalcluster.Name
+	identity string
+	clients  *kcpclientset.ClusterClientset
+	gadgets  kcpdynamic.ClusterInterface
+}
+
+func export(t *testing.T, name logicalcluster.Name) exporter {
+	t.Helper()
 	clients, err := kcpclientset.NewForConfig(proxy(t))
 	require.NoError(t, err)
-	provider := clients.Cluster(names[0].Path())
+	writer, err := kcpdynamic.NewForConfig(proxy(t))
+	require.NoError(t, err)
+	provider := clients.Cluster(name.Path())
 	_, err = provider.ApisV1alpha1().APIResourceSchemas().Create(t.Context(), &apisv1alpha1.APIResourceSchema{
 		ObjectMeta: metav1.ObjectMeta{Name: "v1.gadgets.example.com"},
 		Spec: apisv1alpha1.APIResourceSchemaSpec{
@@ -42,36 +53,47 @@ func TestIdentity(t *testing.T) {
 		}}},
 	}, metav1.CreateOptions{})
 	require.NoError(t, err)
-	identity := ""
+	e := exporter{name: name, clients: clients, gadgets: writer}
 	eventually(t, "the export has an identity", func() bool {
 		export, err := provider.ApisV1alpha2().APIExports().Get(t.Context(), "gadgets", metav1.GetOptions{})
 		if err == nil {
-			identity = export.Status.IdentityHash
+			e.identity = export.Status.IdentityHash
 		}
-		return identity != ""
+		return e.identity != ""
 	})
-	writer, err := kcpdynamic.NewForConfig(proxy(t))
+	return e
+}
+
+// bind binds the export in a logical cluster, as `kubectl kcp bind apiexport` does, and makes a
+// gadget there.
+func (e exporter) bind(t *testing.T, name logicalcluster.Name) {
+	t.Helper()
+	_, err := e.clients.Cluster(name.Path()).ApisV1alpha2().APIBindings().Create(t.Context(), &apisv1alpha2.APIBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "gadgets"},
+		Spec: apisv1alpha2.APIBindingSpec{Reference: apisv1alpha2.BindingReference{
+			Export: &apisv1alpha2.ExportBindingReference{Path: e.name.String(), Name: "gadgets"},
+		}},
+	}, metav1.CreateOptions{})
 	require.NoError(t, err)
-	gvr := schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "gadgets"}
+	obj := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "example.com/v1", "kind": "Gadget", "metadata": map[string]any{"name": "a"}}}
+	eventually(t, "the API is bound", func() bool {
+		_, err := e.gadgets.Cluster(name.Path()).Resource(gadgets).Namespace("default").Create(t.Context(), obj, metav1.CreateOptions{})
+		return err == nil
+	})
+}
+
+// TestIdentity has the SDK's clients export an API and bind it, and kcp's dynamic informer follow
+// it in all logical clusters of a shard, by the identity of the export.
+func TestIdentity(t *testing.T) {
+	names := workspaces(t, "identity", 3, "shard-1")
+	e := export(t, names[0])
 	for _, name := range names[1:] {
-		// As `kubectl kcp bind apiexport` does.
-		_, err := clients.Cluster(name.Path()).ApisV1alpha2().APIBindings().Create(t.Context(), &apisv1alpha2.APIBinding{
-			ObjectMeta: metav1.ObjectMeta{Name: "gadgets"},
-			Spec: apisv1alpha2.APIBindingSpec{Reference: apisv1alpha2.BindingReference{
-				Export: &apisv1alpha2.ExportBindingReference{Path: names[0].String(), Name: "gadgets"},
-			}},
-		}, metav1.CreateOptions{})
-		require.NoError(t, err)
-		obj := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "example.com/v1", "kind": "Gadget", "metadata": map[string]any{"name": "a"}}}
-		eventually(t, "the API is bound", func() bool {
-			_, err := writer.Cluster(name.Path()).Resource(gvr).Namespace("default").Create(t.Context(), obj, metav1.CreateOptions{})
-			return err == nil
-		})
+		e.bind(t, name)
 	}
 	ctx := following(t)
 	clientsOfShard, err := kcpdynamic.NewForConfig(shard(t, 1))
 	require.NoError(t, err)
-	informer := dynamicinformer.NewFilteredDynamicInformer(clientsOfShard, gvr.GroupVersion().WithResource("gadgets:"+identity), 0, nil, nil)
+	informer := dynamicinformer.NewFilteredDynamicInformer(clientsOfShard, gadgets.GroupVersion().WithResource("gadgets:"+e.identity), 0, nil, nil)
 	go informer.Informer().Run(ctx.Done())
 	for _, name := range names[1:] {
 		eventually(t, "the informer has it", func() bool {

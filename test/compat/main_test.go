@@ -92,7 +92,7 @@ func start(binary, dir string) (*cluster, error) {
 	}
 	defer log.Close()
 	c := &cluster{dir: work, ended: make(chan struct{})}
-	c.program = exec.Command(binary, "dev", "--work-dir", work, "--shards=2",
+	c.program = exec.Command(binary, "dev", "--work-dir", work, "--shards=2", "--dev-tokens",
 		fmt.Sprint("--shard-port=", port), fmt.Sprint("--front-proxy-port=", port+2), fmt.Sprint("--cache-server-port=", port+3))
 	c.program.Stdout, c.program.Stderr = log, log
 	if err := c.program.Start(); err != nil {
