@@ -183,7 +183,7 @@ func (s *sampler) bindings(ctx context.Context) {
 	for i := 0; ctx.Err() == nil; i++ {
 		start := time.Now()
 		who := fmt.Sprintf("somebody-%d", i)
-		s.send(ctx, http.MethodPut, roleBindings+"/latency", roleBinding("latency", "view", who))
+		s.send(ctx, http.MethodPut, clusterBindings+"/latency", administers("latency", who))
 		for ctx.Err() == nil {
 			if strings.Contains(string(s.send(ctx, http.MethodPost, accessReviews, accessReview(who))), `"allowed":true`) {
 				s.Bound = append(s.Bound, time.Since(start))
@@ -219,7 +219,7 @@ func (w *world) observe(t *testing.T) {
 		return
 	}
 	w.quiet.must(t, http.MethodPost, configMaps, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"latency"}}`)
-	w.quiet.must(t, http.MethodPost, roleBindings, roleBinding("latency", "view", "nobody"))
+	w.quiet.must(t, http.MethodPost, clusterBindings, administers("latency", "nobody"))
 	program, err := os.Executable()
 	require.NoError(t, err)
 	command := exec.CommandContext(t.Context(), program)

@@ -13,27 +13,29 @@ import (
 )
 
 const (
-	roleBindings = "/apis/rbac.authorization.k8s.io/v1/namespaces/default/rolebindings"
-	rolesPath    = "/apis/rbac.authorization.k8s.io/v1/namespaces/default/roles"
+	// clusterBindings are bindings everywhere in a logical cluster, which may let somebody enter it.
+	clusterBindings = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
+	roleBindings    = "/apis/rbac.authorization.k8s.io/v1/namespaces/default/rolebindings"
+	rolesPath       = "/apis/rbac.authorization.k8s.io/v1/namespaces/default/roles"
 	// accessReviews are questions what somebody may do, rulesReviews those what one may do oneself.
 	accessReviews = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 	rulesReviews  = "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews"
 	rulesReview   = `{"apiVersion":"authorization.k8s.io/v1","kind":"SelfSubjectRulesReview","spec":{"namespace":"default"}}`
 )
 
-// roleBinding binds a cluster role to users in the namespace default.
-func roleBinding(name, role string, users ...string) string {
-	return binds(name, "ClusterRole", role, `{"apiGroup":"rbac.authorization.k8s.io","kind":"User","name":%q}`, users...)
-}
-
-// binds is the JSON of a binding to subjects that are written as subject says.
-func binds(name, kind, role, subject string, names ...string) string {
+// rolesBinding is the JSON of a binding of that kind to subjects that are written as subject says.
+func rolesBinding(kind, name, role, subject string, names ...string) string {
 	subjects := make([]string, 0, len(names))
 	for _, who := range names {
 		subjects = append(subjects, fmt.Sprintf(subject, who))
 	}
-	return fmt.Sprintf(`{"apiVersion":"rbac.authorization.k8s.io/v1","kind":"RoleBinding","metadata":{"name":%q},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":%q,"name":%q},"subjects":[%s]}`,
-		name, kind, role, strings.Join(subjects, ","))
+	return fmt.Sprintf(`{"apiVersion":"rbac.authorization.k8s.io/v1","kind":%q,"metadata":{"name":%q},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":%q,"name":%q},"subjects":[%s]}`,
+		kind, name, strings.TrimSuffix(kind, "Binding"), role, strings.Join(subjects, ","))
+}
+
+// administers binds the role of administrators to a user.
+func administers(name, user string) string {
+	return rolesBinding("ClusterRoleBinding", name, "cluster-admin", `{"apiGroup":"rbac.authorization.k8s.io","kind":"User","name":%q}`, user)
 }
 
 // role is the JSON of a role in the namespace default.
@@ -68,7 +70,7 @@ func rules(t *testing.T, w *world) {
 	robot := w.robot(t, "judged")
 	account := strings.Repeat("judged-"+w.mark+" ", many)
 	bind := func(to string) {
-		w.attacker.must(t, http.MethodPost, roleBindings, binds(to, "Role", to, `{"kind":"ServiceAccount","namespace":"default","name":%q}`, strings.Fields(account)...))
+		w.attacker.must(t, http.MethodPost, roleBindings, rolesBinding("RoleBinding", to, to, `{"kind":"ServiceAccount","namespace":"default","name":%q}`, strings.Fields(account)...))
 	}
 	get := func(prefix string, n int) []string {
 		all := make([]string, 0, n)
@@ -118,10 +120,10 @@ func rules(t *testing.T, w *world) {
 	}
 	stop := sync.OnceFunc(func() { close(done); attacks.Wait() })
 	t.Cleanup(stop)
-	w.quiet.must(t, http.MethodPost, roleBindings, roleBinding(w.mark, "view", "nobody"))
+	w.quiet.must(t, http.MethodPost, clusterBindings, administers(w.mark, "nobody"))
 	for i := range 5 {
 		who, start := fmt.Sprintf("somebody-%d-%s", i, w.mark), time.Now()
-		w.quiet.must(t, http.MethodPut, roleBindings+"/"+w.mark, roleBinding(w.mark, "view", who))
+		w.quiet.must(t, http.MethodPut, clusterBindings+"/"+w.mark, administers(w.mark, who))
 		require.Eventually(t, func() bool {
 			code, says, err := w.quiet.call(t.Context(), http.MethodPost, accessReviews, accessReview(who))
 			return err == nil && code == http.StatusCreated && strings.Contains(string(says), `"allowed":true`)
@@ -133,5 +135,5 @@ func rules(t *testing.T, w *world) {
 		w.attacker.must(t, http.MethodDelete, roleBindings+"/"+name, "")
 		w.attacker.must(t, http.MethodDelete, rolesPath+"/"+name, "")
 	}
-	w.quiet.must(t, http.MethodDelete, roleBindings+"/"+w.mark, "")
+	w.quiet.must(t, http.MethodDelete, clusterBindings+"/"+w.mark, "")
 }
