@@ -6,7 +6,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -18,7 +17,7 @@ import (
 // and the other one gets them as they become free.
 func TestNamesOfReplicas(t *testing.T) {
 	t.Parallel()
-	const rounds = 28
+	const rounds = 14
 	e := start(t, harness.Options{Replicas: 2})
 	provider, k := newAPIKinds(e, "names-provider"), newAPIKinds(e, "names-consumer")
 	var replicas [2]apiKinds
@@ -36,15 +35,15 @@ func TestNamesOfReplicas(t *testing.T) {
 	}
 	// A binding needs some steps to have its names: the definition is made later until it loses, and
 	// then earlier, so that both come close.
-	var late time.Duration
+	late := 0
 	won := map[bool]int{}
 	for _, r := range races {
 		r.definesLate = late
 		r.run(t, provider)
 		if won[r.binding]++; r.binding {
-			late = late * 3 / 4
+			late /= 2
 		} else {
-			late = late*3/2 + 4*time.Millisecond
+			late = late*3 + 1
 		}
 	}
 	t.Logf("the binding had the names %d times, and the definition %d times", won[true], won[false])
@@ -64,8 +63,8 @@ type nameRace struct {
 	group, export  string
 	replicas       [2]apiKinds
 	binds, defines apiKinds
-	// definesLate is how long after the binding the definition is made.
-	definesLate time.Duration
+	// definesLate is how many requests are made after the binding before the definition is.
+	definesLate int
 	// binding is set if the binding has the names, and refused if there is no definition,
 	// because the resource was bound.
 	binding, refused bool
@@ -87,7 +86,9 @@ func (r *nameRace) run(t *testing.T, provider apiKinds) {
 		}
 	})
 	both.Go(func() {
-		<-time.After(r.definesLate)
+		for range r.definesLate {
+			_, _ = r.defines.status(http.MethodGet, r.definition(), "")
+		}
 		code, says := r.defines.status(http.MethodPost, definitions, definitionNamed(r.group, r.second))
 		switch {
 		case code == http.StatusForbidden && r.reason == "":
