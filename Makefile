@@ -65,7 +65,7 @@ LONGEST := ./test/robustness ./test/isolation ./test/integration ./test/conforma
 .PHONY: test
 test: $(if $(filter ./...,$(PKG)),test-programs) ## Run every test with the race detector (PKG=./pkg/..., TEST_FLAGS=-v)
 	$(if $(ALL),SHARDPLANE_BINARY=$(CURDIR)/$(BIN)/test/shardplane SHARDPLANE_KUBECTL=$(CURDIR)/$(BIN)/test/kubectl SHARDPLANE_DEX=$(CURDIR)/$(BIN)/test/dex) \
-		$(GO_TEST) -race -timeout 45m $(TEST_FLAGS) $(TEST_PACKAGES)
+		$(GO_TEST) -race -timeout 60m $(TEST_FLAGS) $(TEST_PACKAGES)
 	$(if $(ALL),cd contrib/mcprovider && $(GO_TEST) -race -short -timeout 10m $(TEST_FLAGS) ./...)
 
 .PHONY: test-programs

@@ -231,7 +231,7 @@ func TestSchedulingWaitsForWhatItNeeds(t *testing.T) {
 	region := named("far")
 	region.Spec.Location = &tenancyv1alpha1.WorkspaceLocation{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"region": "far"}}}
 	create(t, root, region)
-	awaitCondition(t, root, "far", string(tenancyv1alpha1.WorkspaceScheduled), "Unschedulable", "root does not match")
+	awaitCondition(t, root, "far", string(tenancyv1alpha1.WorkspaceScheduled), "Unschedulable", "none matches spec.location.selector")
 	patch(t, kinds.Shards.In(root), "shard-1", `{"metadata":{"labels":{"region":"far"}}}`)
 	require.Equal(t, 1, shardOf(t, awaitReady(t, root, "far")))
 
@@ -255,7 +255,7 @@ func TestSchedulingWaitsForWhatItNeeds(t *testing.T) {
 	_, err := types.Create(t.Context(), special, metav1.CreateOptions{})
 	require.NoError(t, err)
 	create(t, root, ws)
-	awaitCondition(t, root, "typed", string(tenancyv1alpha1.WorkspaceScheduled), "Unschedulable", "root does not match")
+	awaitCondition(t, root, "typed", string(tenancyv1alpha1.WorkspaceScheduled), "Unschedulable", "none matches spec.location.selector")
 	require.NoError(t, types.Delete(t.Context(), "special", metav1.DeleteOptions{}))
 	// Separate watches tell of types and of shards: the shard is to fit once the type is known to be gone.
 	await(t, "the end of the type", func(ctx context.Context) error {

@@ -7,13 +7,12 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"reflect"
-	"runtime"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	genericapiserver "k8s.io/apiserver/pkg/server"
 
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/serving"
@@ -36,8 +35,9 @@ var leftOut = map[string]string{
 func TestUpstreamsFilters(t *testing.T) {
 	own, err := os.ReadFile("chain.go")
 	require.NoError(t, err)
-	file, _ := runtime.FuncForPC(reflect.ValueOf(genericapiserver.DefaultBuildHandlerChain).Pointer()).FileLine(0)
-	parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
+	upstream, err := exec.CommandContext(t.Context(), "go", "list", "-f", "{{.Dir}}", "k8s.io/apiserver/pkg/server").Output()
+	require.NoError(t, err)
+	parsed, err := parser.ParseFile(token.NewFileSet(), filepath.Join(strings.TrimSpace(string(upstream)), "config.go"), nil, 0)
 	require.NoError(t, err)
 	seen := map[string]bool{}
 	ast.Inspect(parsed, func(n ast.Node) bool {

@@ -117,7 +117,7 @@ func TestListsOfBoundAPIs(t *testing.T) {
 	counted := func() (n float64) {
 		code, text := do(t, k.config, call{path: "/metrics"})
 		require.Equal(t, http.StatusOK, code)
-		_, after, ok := strings.Cut(string(text), `apiserver_cache_list_total{group="example.org",index="",resource="doodads"} `)
+		_, after, ok := strings.Cut(string(text), `apiserver_cache_list_total{group="unexpected",index="",resource="unexpected"} `)
 		if ok {
 			line, _, _ := strings.Cut(after, "\n")
 			var err error

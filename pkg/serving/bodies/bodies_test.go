@@ -135,7 +135,8 @@ func TestSlowBodies(t *testing.T) {
 // TestBodiesThatNobodyReads holds that nothing is left of the body of a request that
 // has none by its verb, and that it has no more time than others.
 func TestBodiesThatNobodyReads(t *testing.T) {
-	url, clients := served(t, NewReader(NewLimits(), largest), Rate{Timeout: 50 * time.Millisecond}, echo)
+	url, clients := served(t, NewReader(NewLimits(), largest), NewRate(), echo)
+	hasty, hastyClients := served(t, NewReader(NewLimits(), largest), Rate{Timeout: 50 * time.Millisecond}, echo)
 	for proto, client := range clients {
 		t.Run(proto, func(t *testing.T) {
 			for size, want := range map[int]int{1: http.StatusOK, largest: http.StatusOK, largest + 1: http.StatusRequestEntityTooLarge} {
@@ -148,7 +149,7 @@ func TestBodiesThatNobodyReads(t *testing.T) {
 			}
 			body, rest := io.Pipe()
 			defer func() { _ = rest.Close() }()
-			code, _, err := send(t.Context(), client, http.MethodGet, url, "jane", body)
+			code, _, err := send(t.Context(), hastyClients[proto], http.MethodGet, hasty, "jane", body)
 			require.NoError(t, err)
 			require.Equal(t, http.StatusRequestTimeout, code)
 		})
