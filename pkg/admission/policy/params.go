@@ -164,7 +164,7 @@ func (p *Params) openRemote(ctx context.Context, cluster logicalcluster.Name, gv
 	var kind *remoteparams.Kind
 	if mapping, err := resourceOf(ctx, p.clients.Cluster(cluster.Path()), gvk); err == nil {
 		kind = p.remote.Known(at, mapping)
-	} else if kind, err = p.remote.Kind(at, gvk, watchable); err != nil {
+	} else if kind, err = p.remote.Kind(at, gvk, watchable); err != nil { //nolint:contextcheck // it is read for all who wait
 		return nil, err
 	}
 	return &param{scope: kind.Scope, cluster: cluster, shard: shard, remote: kind, stop: kind.Forget, users: sets.New[string]()}, nil

@@ -6,7 +6,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/apimachinery/pkg/api/validation/path"
+	"k8s.io/apimachinery/pkg/api/validate/content"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -70,7 +70,7 @@ func versionPath(kind schema.GroupVersionKind) string {
 
 // segments reports whether names, which others choose, stay what they are in a path.
 func segments(names ...string) bool {
-	return !slices.ContainsFunc(names, func(name string) bool { return len(path.IsValidPathSegmentName(name)) > 0 })
+	return !slices.ContainsFunc(names, func(name string) bool { return len(content.IsPathSegmentName(name)) > 0 })
 }
 
 // Forget drops what is known of the kind.
