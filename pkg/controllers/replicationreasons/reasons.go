@@ -9,8 +9,10 @@ import (
 	"github.com/kcp-dev/sdk/apis/core"
 	"github.com/kcp-dev/sdk/apis/tenancy"
 	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
 
 	"github.com/shardplane/shardplane/pkg/authz"
+	"github.com/shardplane/shardplane/pkg/authz/rbac"
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
@@ -47,20 +49,18 @@ var reasons = []reason{
 	{
 		name: core.GroupName, // where the LogicalCluster itself is replicated
 		rule: func(r *rbacv1.PolicyRule) bool {
-			return has(r.Verbs, authz.VerbAccess) && has(r.NonResourceURLs, "/")
+			return rbac.Allows(authorizer.AttributesRecord{Verb: authz.VerbAccess, Path: "/"}, r)
 		},
 		subject: func(*rbacv1.Subject) bool { return false },
 	},
 }
 
-// has reports whether a rule's list has one of some values, or all.
-func has(in []string, some ...string) bool {
-	return slices.ContainsFunc(in, func(value string) bool { return value == rbacv1.VerbAll || slices.Contains(some, value) })
-}
-
 // grants reports whether a rule has one of the verbs, or any if there are none, on a
 // resource.
 func grants(r *rbacv1.PolicyRule, group, resource string, verbs ...string) bool {
+	has := func(in []string, some ...string) bool {
+		return slices.ContainsFunc(in, func(value string) bool { return value == rbacv1.VerbAll || slices.Contains(some, value) })
+	}
 	_, subresource, _ := strings.Cut(resource, "/")
 	if len(r.Verbs) == 0 || len(verbs) > 0 && !has(r.Verbs, verbs...) || !has(r.APIGroups, group) {
 		return false

@@ -44,11 +44,12 @@ func TestRulesToEnter(t *testing.T) {
 		verbs, urls []string
 		want        []string
 	}{
-		"access":               {[]string{"access"}, []string{"/"}, []string{"core.kcp.io|c|r"}},
-		"any verb, any URL":    {[]string{"*"}, []string{"*"}, []string{"core.kcp.io|c|r"}},
-		"access among others":  {[]string{"get", "access"}, []string{"/healthz", "/"}, []string{"core.kcp.io|c|r"}},
-		"get":                  {[]string{"get"}, []string{"/"}, nil},
-		"access to other URLs": {[]string{"access"}, []string{"/api", "/apis/*"}, nil},
+		"access":                 {[]string{"access"}, []string{"/"}, []string{"core.kcp.io|c|r"}},
+		"any verb, any URL":      {[]string{"*"}, []string{"*"}, []string{"core.kcp.io|c|r"}},
+		"all that begins with /": {[]string{"access"}, []string{"/*"}, []string{"core.kcp.io|c|r"}},
+		"access among others":    {[]string{"get", "access"}, []string{"/healthz", "/"}, []string{"core.kcp.io|c|r"}},
+		"get":                    {[]string{"get"}, []string{"/"}, nil},
+		"access to other URLs":   {[]string{"access"}, []string{"/api", "/apis/*"}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			role := &rbacv1.ClusterRole{
