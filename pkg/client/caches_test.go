@@ -7,11 +7,12 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
+
+	"github.com/shardplane/shardplane/test/bubble"
 )
 
 func TestReadersChangeTheCache(t *testing.T) {
@@ -267,7 +268,7 @@ func TestCachesModel(t *testing.T) {
 					default:
 						pass(time.Duration(dice.IntN(20_000)) * time.Millisecond)
 					}
-					synctest.Wait()
+					bubble.Wait()
 					for key, content := range r.known() {
 						_, after, _ := strings.Cut(content, "@")
 						text, _, _ := strings.Cut(after, "=")

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -13,12 +12,13 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/test/bubble"
 )
 
 // TestCompleteByMarks holds that what is not found is known to be missing when a mark of each other shard is
 // covered, and not before.
 func TestCompleteByMarks(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		s, cache, _ := world()
 		caches := &Caches{
 			changed: make(chan struct{}), known: map[string]Mark{}, removed: func(string) bool { return false },
@@ -89,7 +89,7 @@ func TestRestoredIsComplete(t *testing.T) {
 	}, a)
 	b.wipe()
 	b.set(true, false)
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		caches := &Caches{changed: make(chan struct{}), known: map[string]Mark{}, removed: func(string) bool { return false }}
 		informer := b.informer(InformerOptions[*corev1.ConfigMap]{})
 		caches.members = []*cacheMember{newCacheMember(Cache{Name: "b"}, b.marks)}
@@ -134,7 +134,7 @@ func TestRestoredFromThePreviousRelease(t *testing.T) {
 		require.NoError(t, err)
 		saved = append(saved, text)
 	}
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		caches := &Caches{changed: make(chan struct{}), known: map[string]Mark{}, removed: func(string) bool { return false }}
 		informer := a.informer(InformerOptions[*corev1.ConfigMap]{})
 		caches.members = []*cacheMember{newCacheMember(Cache{Name: "a"}, a.marks)}

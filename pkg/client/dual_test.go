@@ -8,7 +8,6 @@ import (
 	"slices"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
@@ -18,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/test/bubble"
 )
 
 // federation is a Dual that runs, the servers of both sides and what its
@@ -37,7 +37,7 @@ func contents(obj *corev1.ConfigMap) []string { return []string{obj.Data["conten
 // federate runs f with a Dual of a shard and a cache server, in a bubble.
 func federate(t *testing.T, own, cache *scripted, f func(t *testing.T, d *federation)) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		cache.sharded = true
 		d := &federation{own: own, cache: cache, told: map[Key]string{}, standing: map[string]Standing{}, holds: map[logicalcluster.Name]bool{}}
 		options := InformerOptions[*corev1.ConfigMap]{Indexers: map[string]IndexFunc[*corev1.ConfigMap]{"content": contents}}
@@ -104,7 +104,7 @@ func (d *federation) expected(standing func(string) Standing, holds map[logicalc
 // agrees holds that look-ups, indexes and handlers have what they should.
 func (d *federation) agrees(t *testing.T) {
 	t.Helper()
-	synctest.Wait()
+	bubble.Wait()
 	require.NoError(t, d.Complete())
 	told := map[Key]string{}
 	for key, obj := range d.expected(allMembers, nil) {
@@ -236,7 +236,7 @@ func TestDualEvents(t *testing.T) {
 		})
 		told := func(want ...string) {
 			t.Helper()
-			synctest.Wait()
+			bubble.Wait()
 			require.Equal(t, want, events)
 			events = nil
 		}
@@ -344,7 +344,7 @@ func TestDualWithoutOthers(t *testing.T) {
 
 // TestDualAlone holds that a Dual without others is its own side.
 func TestDualAlone(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		own := newScripted()
 		own.put(scriptedKey(0), "own")
 		d := NewDual(own.informer(InformerOptions[*corev1.ConfigMap]{}), nil, DualOptions{})

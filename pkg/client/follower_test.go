@@ -5,13 +5,14 @@ import (
 	"math/rand/v2"
 	"strconv"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/shardplane/shardplane/test/bubble"
 )
 
 // mirror is a sink that has what the server has, by what it is told.
@@ -59,7 +60,7 @@ func (m *mirror) follow(t *testing.T, server *scripted, from string, f func(*Fol
 // happened in between, and that nothing is read again without need.
 func TestFollower(t *testing.T) {
 	for seed := range uint64(30) {
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			r := &dice{rand: rand.New(rand.NewPCG(seed, 2))}
 			server, m, from := newScripted(), &mirror{has: map[Key]string{}}, ""
 			write := func() {
@@ -86,7 +87,7 @@ func TestFollower(t *testing.T) {
 					pass(10 * time.Second)
 					require.Equal(t, !resumes, f.Current(), "before the server has said so")
 					server.bookmark()
-					synctest.Wait()
+					bubble.Wait()
 					require.True(t, f.Current())
 					require.Equal(t, server.state(), m.has)
 					if resumes {
@@ -94,7 +95,7 @@ func TestFollower(t *testing.T) {
 					}
 					write()
 					server.bookmark()
-					synctest.Wait()
+					bubble.Wait()
 					require.Equal(t, server.state(), m.has)
 					from = f.ResourceVersion()
 				})

@@ -3,13 +3,14 @@ package client
 import (
 	"fmt"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/rest"
+
+	"github.com/shardplane/shardplane/test/bubble"
 )
 
 func namesTo(names *[]string) Handler[*corev1.ConfigMap] {
@@ -40,12 +41,12 @@ func TestRegistrations(t *testing.T) {
 
 			server.put(scriptedKey(1), "second")
 			server.remove(scriptedKey(2))
-			synctest.Wait()
+			bubble.Wait()
 			require.Equal(t, []string{"=x01", "-x02"}, early[12:], "in order")
 			second.Remove()
 			second.Remove()
 			server.put(scriptedKey(20), "first")
-			synctest.Wait()
+			bubble.Wait()
 			require.Len(t, early, 15)
 			require.Len(t, late, 14)
 		})
@@ -58,7 +59,7 @@ func TestRegistrations(t *testing.T) {
 func TestBuffered(t *testing.T) {
 	server := filled(3)
 	inBubble(t, server, InformerOptions[*corev1.ConfigMap]{}, func(t *testing.T, i *follower) {
-		synctest.Wait()
+		bubble.Wait()
 		gate := make(chan struct{})
 		var slow []string
 		r := i.AddEventHandler(Handler[*corev1.ConfigMap]{OnUpdate: func(_, obj *corev1.ConfigMap) {
@@ -73,7 +74,7 @@ func TestBuffered(t *testing.T) {
 				i.agrees(t, server)
 			}
 		}
-		synctest.Wait()
+		bubble.Wait()
 		require.NotEqual(t, server.state(), i.told, "the queue has an end")
 		close(gate)
 		i.agrees(t, server)
@@ -83,13 +84,13 @@ func TestBuffered(t *testing.T) {
 		for n := range 2 * buffer {
 			server.put(scriptedKey(1), fmt.Sprint(n))
 		}
-		synctest.Wait()
+		bubble.Wait()
 		removed := make(chan struct{})
 		go func() {
 			r.Remove()
 			close(removed)
 		}()
-		synctest.Wait()
+		bubble.Wait()
 		require.Len(t, slow, len(want))
 		close(gate)
 		<-removed
@@ -123,14 +124,14 @@ func TestPanickingHandler(t *testing.T) {
 func TestAddIndexers(t *testing.T) {
 	server := filled(12)
 	inBubble(t, server, InformerOptions[*corev1.ConfigMap]{}, func(t *testing.T, i *follower) {
-		synctest.Wait()
+		bubble.Wait()
 		byContent := map[string]IndexFunc[*corev1.ConfigMap]{"content": func(cm *corev1.ConfigMap) []string { return []string{cm.Data["content"]} }}
 		_, err := i.Lister().ByIndex("content", "first")
 		require.ErrorContains(t, err, "AddIndexers")
 		require.NoError(t, i.AddIndexers(byContent))
 		require.ErrorContains(t, i.AddIndexers(byContent), `there is an index "content" already`)
 		server.put(scriptedKey(3), "second")
-		synctest.Wait()
+		bubble.Wait()
 		for content, want := range map[string]int{"first": 11, "second": 1} {
 			objs, err := i.Lister().ByIndex("content", content)
 			require.NoError(t, err)

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strconv"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
@@ -16,6 +15,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/shardplane/shardplane/test/bubble"
 )
 
 // manyKey is an object of one of many logical clusters.
@@ -68,7 +69,7 @@ type sharded struct {
 // holdsAll holds that the informer has, and has told, what the server has in its ranges.
 func (s *sharded) holdsAll(t *testing.T, server *scripted) {
 	t.Helper()
-	synctest.Wait()
+	bubble.Wait()
 	want := server.in(s.ranges.Ranges())
 	have := map[Key]string{}
 	for _, obj := range s.Lister().List(nil) {
@@ -83,7 +84,7 @@ func (s *sharded) holdsAll(t *testing.T, server *scripted) {
 
 func inParts(t *testing.T, server *scripted, ranges Ranges, options InformerOptions[*corev1.ConfigMap], f func(t *testing.T, i *sharded)) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		s := &sharded{ranges: NewChangingRanges(ranges), deleted: map[Key]int{}, left: map[Key]int{}}
 		options.Ranges = s.ranges
 		s.follower = &follower{server.informer(options), map[Key]string{}}
@@ -123,7 +124,7 @@ func TestFiltered(t *testing.T) {
 				server := filledClusters(40)
 				server.shards = shards
 				inParts(t, server, partsOf(t, ByCluster, 1), InformerOptions[*corev1.ConfigMap]{DisableWatchList: listed}, func(t *testing.T, i *sharded) {
-					synctest.Wait()
+					bubble.Wait()
 					i.holdsAll(t, server)
 					require.Equal(t, want, i.Filtered())
 					server.put(manyKey(3), "second")
@@ -226,7 +227,7 @@ func TestChangingRanges(t *testing.T) {
 		// What goes leaves at once, also while the server is away.
 		server.script(unavailable, unavailable, unavailable)
 		i.ranges.Set(partsOf(t, ByCluster, 1, 3))
-		synctest.Wait()
+		bubble.Wait()
 		for _, obj := range i.Lister().List(nil) {
 			require.True(t, partsOf(t, ByCluster, 1, 3).Contains(obj))
 		}
@@ -338,7 +339,7 @@ func TestLeavingWhileItComes(t *testing.T) {
 			server.put(key, "second")
 			break
 		}
-		synctest.Wait()
+		bubble.Wait()
 		require.Empty(t, i.told)
 		require.Zero(t, i.Lister().Len())
 	})
@@ -423,7 +424,7 @@ func TestRangesModel(t *testing.T) {
 			inParts(t, server, some(), InformerOptions[*corev1.ConfigMap]{DisableWatchList: seed%5 == 0}, func(t *testing.T, i *sharded) {
 				for range 150 {
 					if r.IntN(2) == 0 {
-						synctest.Wait()
+						bubble.Wait()
 					}
 					switch r.IntN(12) {
 					case 0:

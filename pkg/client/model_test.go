@@ -5,12 +5,13 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/shardplane/shardplane/test/bubble"
 )
 
 // follower is an informer that runs, and what its handlers were told.
@@ -71,7 +72,7 @@ func (s *scripted) neverDenied(t *testing.T, h Handler[*corev1.ConfigMap]) Handl
 // once.
 func inBubble(t *testing.T, server *scripted, options InformerOptions[*corev1.ConfigMap], f func(t *testing.T, i *follower)) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		i := &follower{server.informer(options), map[Key]string{}}
 		i.AddEventHandler(server.neverDenied(t, recordingTo(t, i.told)))
 		ctx, cancel := context.WithCancel(t.Context())
@@ -88,13 +89,13 @@ func inBubble(t *testing.T, server *scripted, options InformerOptions[*corev1.Co
 // pass lets time pass and all that happens in it.
 func pass(d time.Duration) {
 	<-time.After(d)
-	synctest.Wait()
+	bubble.Wait()
 }
 
 // agrees holds that the informer has, and has told, what the server has.
 func (i *follower) agrees(t *testing.T, server *scripted) {
 	t.Helper()
-	synctest.Wait()
+	bubble.Wait()
 	have := map[Key]string{}
 	for _, obj := range i.Lister().List(nil) {
 		have[KeyOf(obj)] = contentOf(obj)
@@ -127,7 +128,7 @@ func TestModel(t *testing.T) {
 			server.next, server.between = randomly(r, 2), write
 			inBubble(t, server, InformerOptions[*corev1.ConfigMap]{DisableWatchList: seed%4 == 0}, func(t *testing.T, i *follower) {
 				for range 100 {
-					synctest.Wait()
+					bubble.Wait()
 					switch r.IntN(8) {
 					case 0:
 						server.end(nil)
@@ -184,7 +185,7 @@ func TestExpiredPages(t *testing.T) {
 		}
 	}
 	inBubble(t, server, InformerOptions[*corev1.ConfigMap]{DisableWatchList: true}, func(t *testing.T, i *follower) {
-		synctest.Wait()
+		bubble.Wait()
 		i.agrees(t, server)
 		server.script(expired, "", expired)
 		server.end(nil)
@@ -222,7 +223,7 @@ func TestSlowStart(t *testing.T) {
 func TestLaggingReplica(t *testing.T) {
 	server := filled(12)
 	inBubble(t, server, InformerOptions[*corev1.ConfigMap]{}, func(t *testing.T, i *follower) {
-		synctest.Wait()
+		bubble.Wait()
 		restore := server.backup()
 		server.put(scriptedKey(1), "second")
 		server.put(scriptedKey(13), "second")
@@ -248,7 +249,7 @@ func TestLaggingReplica(t *testing.T) {
 func TestOtherContentOfOneVersion(t *testing.T) {
 	server := filled(3)
 	inBubble(t, server, InformerOptions[*corev1.ConfigMap]{}, func(t *testing.T, i *follower) {
-		synctest.Wait()
+		bubble.Wait()
 		restore := server.backup()
 		server.put(scriptedKey(1), "one way")
 		i.agrees(t, server)
@@ -267,7 +268,7 @@ func TestOtherContentOfOneVersion(t *testing.T) {
 func TestRetryAfter(t *testing.T) {
 	server := filled(3)
 	inBubble(t, server, InformerOptions[*corev1.ConfigMap]{}, func(t *testing.T, i *follower) {
-		synctest.Wait()
+		bubble.Wait()
 		server.script(tooMany)
 		server.end(nil)
 		pass(time.Second)

@@ -45,7 +45,7 @@ const (
 var faults = []fault{unavailable, tooMany, expired, lagging, refused, slow, cut}
 
 // scripted is the server of one informer: a model of a watch cache whose every
-// answer may be a fault. It is used within a synctest bubble.
+// answer may be a fault. It is used within a bubble.
 type scripted struct {
 	mu sync.Mutex
 	// factory makes its informers, if it is not nil.

@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/google/uuid"
@@ -20,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/test/bubble"
 )
 
 // scriptedCache is a cache that has replicas and marks of shards.
@@ -196,7 +196,7 @@ func (r *cacheReader) log(kind string, obj *corev1.ConfigMap) {
 
 // news returns what was told since it was called last.
 func (r *cacheReader) news() []string {
-	synctest.Wait()
+	bubble.Wait()
 	r.lock.Lock()
 	defer r.lock.Unlock()
 	events := r.events
@@ -213,7 +213,7 @@ func (r *cacheReader) known() map[Key]string {
 
 func (r *cacheReader) has(t *testing.T, want map[Key]string) {
 	t.Helper()
-	synctest.Wait()
+	bubble.Wait()
 	have := map[Key]string{}
 	for _, obj := range r.Lister().List(nil) {
 		have[r.KeyOf(obj)] = contentOf(obj)
@@ -225,7 +225,7 @@ func (r *cacheReader) has(t *testing.T, want map[Key]string) {
 // reading runs f with a reader of caches, the preferred one first, in a bubble.
 func reading(t *testing.T, f func(t *testing.T, r *cacheReader), members ...*scriptedCache) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := &cacheReader{told: map[Key]string{}}
 		r.caches = &Caches{metrics: newMetrics(), changed: make(chan struct{}), known: map[string]Mark{}, removed: func(string) bool { return false }}
 		sources := make([]listerWatcher, 0, len(members))

@@ -5,11 +5,11 @@ import (
 	"errors"
 	"sync"
 	"testing"
-	"testing/synctest"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/shardplane/shardplane/pkg/lifecycle"
+	"github.com/shardplane/shardplane/test/bubble"
 )
 
 // journal records what happens in a test, in order.
@@ -45,7 +45,7 @@ func (j *journal) part(name string, fail <-chan error) lifecycle.Part {
 }
 
 func TestStopsInReverseOrder(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		j := &journal{}
 		g := lifecycle.New("part")
 		g.Opened(func() { j.add("close etcd") })
@@ -56,7 +56,7 @@ func TestStopsInReverseOrder(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- g.Run(ctx) }()
-		synctest.Wait()
+		bubble.Wait()
 		require.ElementsMatch(t, []string{"start a", "start b", "start c"}, j.all())
 		cancel()
 		require.NoError(t, <-done)
@@ -67,7 +67,7 @@ func TestStopsInReverseOrder(t *testing.T) {
 }
 
 func TestWaitsForNeedsOfEachOnItsOwn(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		j := &journal{}
 		there := make(chan struct{})
 		waiting := j.part("a", nil)
@@ -84,10 +84,10 @@ func TestWaitsForNeedsOfEachOnItsOwn(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- g.Run(ctx) }()
-		synctest.Wait()
+		bubble.Wait()
 		require.Equal(t, []string{"start b"}, j.all())
 		close(there)
-		synctest.Wait()
+		bubble.Wait()
 		require.Equal(t, []string{"start b", "start a"}, j.all())
 		cancel()
 		require.NoError(t, <-done)
@@ -97,7 +97,7 @@ func TestWaitsForNeedsOfEachOnItsOwn(t *testing.T) {
 // TestPartsNeedEachOther holds that a part may need what one behind it does, and that the order
 // of stopping is that of the parts all the same, and not the one in which they came to run.
 func TestPartsNeedEachOther(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		j := &journal{}
 		served := make(chan struct{})
 		informers, api := j.part("informers", nil), j.part("api", nil)
@@ -121,7 +121,7 @@ func TestPartsNeedEachOther(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- g.Run(ctx) }()
-		synctest.Wait()
+		bubble.Wait()
 		require.ElementsMatch(t, []string{"start api", "start informers"}, j.all())
 		cancel()
 		require.NoError(t, <-done)

@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -16,10 +15,11 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
+	"github.com/shardplane/shardplane/test/bubble"
 )
 
 func TestASilentShardIsNotAskedAllTheTime(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		p, down := &Peer{Name: "there"}, errors.New("connection refused")
 		asked := 0
 		ask := func(err error) error {
@@ -52,7 +52,7 @@ func TestASilentShardIsNotAskedAllTheTime(t *testing.T) {
 }
 
 func TestTimeoutsCount(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		p := &Peer{Name: "there"}
 		hang := func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
 		left, leave := context.WithCancel(t.Context())
@@ -114,7 +114,7 @@ func BenchmarkAsk(b *testing.B) {
 
 // TestSilent: a shard that did not answer is left alone for a while by who has others.
 func TestSilent(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		p, answer := &Peer{Name: "there"}, errors.New("connection refused")
 		ask := func() error {
 			return p.Do(t.Context(), time.Minute, func(context.Context) error { return answer })

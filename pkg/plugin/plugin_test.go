@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
@@ -24,6 +23,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/shardplane/shardplane/pkg/tenancy/shardload"
+	"github.com/shardplane/shardplane/test/bubble"
 )
 
 func workspace(name, shard, phase string, conditions ...conditionsv1alpha1.Condition) *node {
@@ -181,7 +181,7 @@ func TestBack(t *testing.T) {
 // TestWatch: what has changed is shown again, failures pass, and the end is none.
 func TestWatch(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		var out, errOut strings.Builder
 		ctx, cancel := context.WithCancel(t.Context())
 		looks := []string{"a\n", "a\n", "no", "no", "a\n", "b\n", "end"}

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
@@ -18,12 +17,13 @@ import (
 	"github.com/shardplane/shardplane/pkg/client/clienttest"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/reconcile"
+	"github.com/shardplane/shardplane/test/bubble"
 )
 
 // TestDroppedKeysAreNotWorkedOn: what waits in the queue, or for a while, is dropped until it is
 // added again.
 func TestDroppedKeysAreNotWorkedOn(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		var (
 			queue   reconcile.Queue[string]
@@ -55,16 +55,16 @@ func TestDroppedKeysAreNotWorkedOn(t *testing.T) {
 		var running sync.WaitGroup
 		running.Go(func() { _ = controller.Run(ctx) })
 		since := func() []string {
-			synctest.Wait()
+			bubble.Wait()
 			mu.Lock()
 			defer mu.Unlock()
 			defer func() { worked = nil }()
 			return slices.Compact(worked)
 		}
-		synctest.Wait()
+		bubble.Wait()
 
 		queue.Add("blocks")
-		synctest.Wait()
+		bubble.Wait()
 		queue.Add("goes")
 		queue.Add("stays")
 		queue.Drop("goes")

@@ -273,6 +273,12 @@ var Layers = []Layer{
 		Leaf:   true,
 	},
 	{
+		Units:    []string{"test/bubble"},
+		Reason:   "a clock for tests, which works around a fault of the race detector",
+		Only:     []string{},
+		ForTests: true,
+	},
+	{
 		Units:    []string{"test/mutants"},
 		Reason:   "bugs on purpose, as patches of source text; the product must not be able to import it",
 		Only:     []string{},

@@ -81,7 +81,7 @@ func Rules(layers []Layer) []Rule {
 		},
 		{
 			Name:   "waits",
-			Reason: "a test that waits for time fails on a busy machine, and wastes it on an idle one: wait for the state, or for a later event, or use testing/synctest",
+			Reason: "a test that waits for time fails on a busy machine, and wastes it on an idle one: wait for the state, or for a later event, or use test/bubble",
 			Check:  checkWaits,
 		},
 		{

@@ -5,6 +5,7 @@ import (
 	"go/ast"
 	"go/token"
 	"strconv"
+	"strings"
 )
 
 // pauses are the files of tests in which something takes its time on purpose, with the reason.
@@ -23,11 +24,11 @@ var pauses = map[string]string{
 }
 
 // waitsIn returns the lines at which a file does nothing but wait for time to pass. Where
-// there is a select, something else may happen. In a bubble of testing/synctest time passes
-// when nothing else can happen.
+// there is a select, something else may happen. In a bubble time passes when nothing else can
+// happen.
 func waitsIn(file *ast.File, set *token.FileSet) []int {
 	for _, imported := range file.Imports {
-		if imported.Path.Value == strconv.Quote("testing/synctest") {
+		if path, err := strconv.Unquote(imported.Path.Value); err == nil && strings.HasSuffix(path, "/test/bubble") {
 			return nil
 		}
 	}

@@ -14,7 +14,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
@@ -25,6 +24,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/shardplane/shardplane/pkg/webhooktransport"
+	"github.com/shardplane/shardplane/test/bubble"
 )
 
 func newIssuers(t *testing.T) *Issuers {
@@ -112,7 +112,7 @@ func TestKeys(t *testing.T) {
 // TestSweep: entries that rest go, and where there are too many, those of the logical cluster that
 // has too many, or most. Their keys go with the last of them.
 func TestSweep(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		i := newIssuers(t)
 		defer i.end()
 		get := func(home string, n int) *provider {

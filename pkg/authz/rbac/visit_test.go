@@ -6,7 +6,6 @@ import (
 	"runtime"
 	"strings"
 	"testing"
-	"testing/synctest"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/stretchr/testify/require"
@@ -17,6 +16,7 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 
 	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/test/bubble"
 )
 
 // hog is a logical cluster in which jane has so many distinct rules by many bindings
@@ -136,7 +136,7 @@ func TestVisitEndsWithItsRequest(t *testing.T) {
 // roles, and that others about many rules of the same logical cluster wait for it,
 // but none about few.
 func TestLongVisits(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		f := hog(2 * manyValues)
 		visit := func(ctx context.Context, f Feed, each func(n int) bool) error {
 			n := 0
@@ -155,7 +155,7 @@ func TestLongVisits(t *testing.T) {
 				return true
 			})
 		}()
-		synctest.Wait()
+		bubble.Wait()
 
 		// Nobody waits for a lock: this would deadlock.
 		f.RemoveClusterRoleBinding(&rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "b1", Annotations: map[string]string{logicalcluster.AnnotationKey: "hog"}}})
@@ -163,13 +163,13 @@ func TestLongVisits(t *testing.T) {
 
 		hurried, cancel := context.WithCancel(t.Context())
 		go func() { ended <- visit(hurried, f, func(int) bool { return true }) }()
-		synctest.Wait()
+		bubble.Wait()
 		require.Empty(t, ended, "many rules wait for the first")
 		cancel()
 		require.ErrorIs(t, <-ended, context.Canceled)
 
 		go func() { ended <- visit(t.Context(), f, func(int) bool { return true }) }()
-		synctest.Wait()
+		bubble.Wait()
 		require.Empty(t, ended)
 		close(goOn)
 		require.NoError(t, <-ended)

@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -21,6 +20,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/tenancy"
+	"github.com/shardplane/shardplane/test/bubble"
 )
 
 // trouble is what may happen to a model.
@@ -297,7 +297,7 @@ func TestEngineModel(t *testing.T) {
 	} {
 		t.Run(of.name, func(t *testing.T) {
 			for seed := range uint64(5) {
-				synctest.Test(t, func(t *testing.T) { runModel(t, seed, of) })
+				bubble.Test(t, func(t *testing.T) { runModel(t, seed, of) })
 			}
 		})
 	}

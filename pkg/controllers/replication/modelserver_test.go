@@ -33,7 +33,7 @@ import (
 )
 
 // modelServer is a shard, or a cache server with the replicas of one, of which each request may fail:
-// before it has arrived, or after. It is used within a synctest bubble.
+// before it has arrived, or after. It is used within a bubble.
 type modelServer struct {
 	shard string // of a cache server
 	// silent is set for a cache server without digests.

@@ -7,7 +7,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -19,9 +18,10 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 
 	"github.com/shardplane/shardplane/pkg/reconcile/leader"
+	"github.com/shardplane/shardplane/test/bubble"
 )
 
-// lease is how long the leases of these tests last, by the clock of synctest.
+// lease is how long the leases of these tests last, by the clock of a bubble.
 const lease = 15 * time.Second
 
 func election(c *fake.Clientset, id string) leader.Election {
@@ -33,7 +33,7 @@ func election(c *fake.Clientset, id string) leader.Election {
 
 // TestLead has replicas take over from each other: one leads at a time, and one
 // that stops lets the next begin without waiting for the lease.
-func TestLead(t *testing.T) { synctest.Test(t, takeOver) }
+func TestLead(t *testing.T) { bubble.Test(t, takeOver) }
 
 func takeOver(t *testing.T) {
 	const replicas = 3
@@ -72,7 +72,7 @@ func takeOver(t *testing.T) {
 
 // TestLeadIsLost holds that a leader which cannot renew its lease stops, and
 // leads again when it can.
-func TestLeadIsLost(t *testing.T) { synctest.Test(t, isLost) }
+func TestLeadIsLost(t *testing.T) { bubble.Test(t, isLost) }
 
 func isLost(t *testing.T) {
 	c := fake.NewClientset()
@@ -99,7 +99,7 @@ func isLost(t *testing.T) {
 
 // TestLeadEndsFirst holds that a leader which cannot renew its lease in time
 // keeps it until its work has ended, and gives it away then.
-func TestLeadEndsFirst(t *testing.T) { synctest.Test(t, endsFirst) }
+func TestLeadEndsFirst(t *testing.T) { bubble.Test(t, endsFirst) }
 
 func endsFirst(t *testing.T) {
 	c := fake.NewClientset()
@@ -158,7 +158,7 @@ func holder(obj runtime.Object) *string {
 }
 
 // TestLeadAfterCrash holds that the lease of a leader that is not heard of ends.
-func TestLeadAfterCrash(t *testing.T) { synctest.Test(t, afterCrash) }
+func TestLeadAfterCrash(t *testing.T) { bubble.Test(t, afterCrash) }
 
 func afterCrash(t *testing.T) {
 	c := fake.NewClientset()
@@ -181,7 +181,7 @@ func afterCrash(t *testing.T) {
 
 // TestLeadFails holds that what fails ends the whole, and that who never leads
 // can be stopped.
-func TestLeadFails(t *testing.T) { synctest.Test(t, fails) }
+func TestLeadFails(t *testing.T) { bubble.Test(t, fails) }
 
 func fails(t *testing.T) {
 	c := fake.NewClientset()

@@ -10,7 +10,6 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -19,6 +18,7 @@ import (
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 
 	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/test/bubble"
 )
 
 // answer serves what its field says, and tells when a write has failed.
@@ -68,7 +68,7 @@ func TestGuard(t *testing.T) {
 		for protocol, connect := range map[string]func(*testing.T, net.Conn, http.Handler) (gone func() error){"HTTP/1.1": http1, "HTTP/2": http2Conn} {
 			t.Run(name+" "+protocol, func(t *testing.T) {
 				t.Parallel()
-				synctest.Test(t, func(t *testing.T) {
+				bubble.Test(t, func(t *testing.T) {
 					a := answer{serve: try.serve, ended: make(chan error, 1)}
 					info := &apirequest.RequestInfo{}
 					handler := WithGuard(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -213,7 +213,7 @@ func TestPause(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				pauses, paused := 0, false
 				ctx := request.WithPause(context.WithoutCancel(t.Context()), func() func() {
 					require.False(t, paused)

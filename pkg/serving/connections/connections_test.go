@@ -8,13 +8,14 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"k8s.io/apiserver/pkg/authentication/user"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 	genericapiserver "k8s.io/apiserver/pkg/server"
+
+	"github.com/shardplane/shardplane/test/bubble"
 )
 
 const testTimeout = time.Minute
@@ -198,7 +199,7 @@ func TestUser(t *testing.T) {
 // TestHandshakesHaveADeadline holds that upstream's server closes connections that
 // say nothing.
 func TestHandshakesHaveADeadline(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		p := pipes{make(chan net.Conn)}
 		l := New(p, Limits{})
 		stop := make(chan struct{})
@@ -212,6 +213,6 @@ func TestHandshakesHaveADeadline(t *testing.T) {
 		require.Less(t, time.Since(began), time.Minute)
 		close(stop)
 		close(p.accepted)
-		synctest.Wait()
+		bubble.Wait()
 	})
 }

@@ -2,7 +2,6 @@ package claims
 
 import (
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
@@ -12,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/test/bubble"
 )
 
 var secrets = schema.GroupResource{Resource: "secrets"}
@@ -97,7 +97,7 @@ func TestNames(t *testing.T) {
 
 // Changes that every replica has seen are told to nobody who resumes later.
 func TestLag(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		s := NewSet(nil, secrets, "", 10)
 		s.Allow("a", nil, 20)
 		missed := func(version uint64) int {
@@ -122,7 +122,7 @@ func TestLag(t *testing.T) {
 
 // A set forgets what is too long ago, but nothing that a replica may have yet to see.
 func TestCompacts(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		s := NewSet(nil, secrets, "", 0)
 		toggle := func(version uint64) {
 			if version%2 == 1 {

@@ -2,17 +2,18 @@ package claims
 
 import (
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/shardplane/shardplane/test/bubble"
 )
 
 // Who stood still is not current until the claims have been read again, however long that
 // takes, and its changes count as seen by all only later.
 func TestSource(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		source := &Source{}
 		require.NoError(t, source.Current())
 		s := NewSet(source, secrets, "", 10)

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
@@ -19,6 +18,7 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 
 	"github.com/shardplane/shardplane/pkg/storage/claims"
+	"github.com/shardplane/shardplane/test/bubble"
 )
 
 func newSet(members ...logicalcluster.Name) *claims.Set {
@@ -169,7 +169,7 @@ func TestClaimsWaitForTheHub(t *testing.T) {
 // Who resumes is told that what was rejected is gone, and of nothing that came later than
 // any replica can have shown.
 func TestClaimsHideWhatCameLater(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		f := newFollower(t)
 		f.fill("a/seen")
 		f.follow(10)
@@ -194,7 +194,7 @@ func TestClaimsHideWhatCameLater(t *testing.T) {
 
 // Once somebody was told of an old change, who comes later is not, also where nobody wants bookmarks.
 func TestClaimsAreToldForAWhile(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		f := newFollower(t)
 		f.fill("b/x", "z")
 		f.follow(10)
@@ -223,7 +223,7 @@ func TestClaimsAreToldForAWhile(t *testing.T) {
 // resumes from the version of what was told last: however often, and long after the claims
 // have changed, it comes to how things are.
 func TestClaimsAreToldWhereverCut(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		f := newFollower(t)
 		f.fill("z")
 		f.follow(1)
@@ -292,7 +292,7 @@ func (f *follower) tellOf(set *claims.Set, version uint64, most int, state map[s
 	require.NoError(f.tb, err)
 	defer w.Stop()
 	for range most {
-		synctest.Wait()
+		bubble.Wait()
 		select {
 		case e := <-w.ResultChan():
 			obj := e.Object.(metav1.Object)
@@ -315,7 +315,7 @@ func (f *follower) tellOf(set *claims.Set, version uint64, most int, state map[s
 // A process that stood still shows nothing of what was claimed, be it in watches that are
 // open, behind or new, or in lists, until it has read the claims again.
 func TestClaimsOfAProcessThatStoodStill(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		f := newFollower(t)
 		f.fill("a/x", "b/x")
 		f.follow(10)
@@ -330,7 +330,7 @@ func TestClaimsOfAProcessThatStoodStill(t *testing.T) {
 		open := func() watch.Interface {
 			w, err := f.Watch(t.Context(), request)
 			require.NoError(t, err)
-			synctest.Wait()
+			bubble.Wait()
 			return w
 		}
 		live, quiet, behind := open(), open(), open()
@@ -341,7 +341,7 @@ func TestClaimsOfAProcessThatStoodStill(t *testing.T) {
 				require.NotEmpty(t, next(t, quiet))
 			}
 		}
-		synctest.Wait()
+		bubble.Wait()
 		<-time.After(time.Minute)
 		f.modify("a/x", 500, nil)
 		for _, w := range []watch.Interface{live, quiet, behind} {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/http"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -16,6 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/storage"
 	utilflowcontrol "k8s.io/apiserver/pkg/util/flowcontrol"
+
+	"github.com/shardplane/shardplane/test/bubble"
 )
 
 // How a watcher comes to the hub, whatever the hub and the watch cache do
@@ -87,7 +88,7 @@ func TestJoinWaitsForTheHub(t *testing.T) {
 		"when the watch is over": {},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				o := newOlder(newFollower(t))
 				o.fill("a")
 				o.follow(10)
@@ -103,7 +104,7 @@ func TestJoinWaitsForTheHub(t *testing.T) {
 				} else {
 					cache.Action(last.Type, last.Object)
 				}
-				synctest.Wait()
+				bubble.Wait()
 
 				o.source.Add(versioned("c", 15))
 				o.source.Add(versioned("d", 16))
@@ -116,7 +117,7 @@ func TestJoinWaitsForTheHub(t *testing.T) {
 // Objects that expire together are deleted at one version. A watcher that goes
 // over to the hub between their events misses none, and sees none twice.
 func TestJoinKeepsAVersionTogether(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		o := newOlder(newFollower(t))
 		o.fill("a", "b")
 		o.follow(10)
@@ -143,7 +144,7 @@ func TestJoinKeepsAVersionTogether(t *testing.T) {
 func TestJoinNotALostHub(t *testing.T) {
 	for name, at := range map[string]int{"nothing missed": 10, "something missed": 20} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				o := newOlder(newFollower(t))
 				o.fill("a")
 				o.follow(10)
@@ -154,7 +155,7 @@ func TestJoinNotALostHub(t *testing.T) {
 				nextIs(t, w, 10, "MODIFIED a")
 				o.follow(99) // lost
 				cache.Stop()
-				synctest.Wait()
+				bubble.Wait()
 
 				o.stop()
 				o.fill("a")
@@ -166,7 +167,7 @@ func TestJoinNotALostHub(t *testing.T) {
 					nextIs(t, w, 20, "ADDED b")
 					again.Action(watch.Bookmark, bookmarkAt(20))
 				}
-				synctest.Wait()
+				bubble.Wait()
 				o.source.Add(versioned("c", 21))
 				nextIs(t, w, 21, "ADDED c")
 			})
@@ -179,7 +180,7 @@ func TestJoinNotALostHub(t *testing.T) {
 func TestJoinToldToTryAgain(t *testing.T) {
 	for _, version := range []uint64{0, 4, 10, 1000} {
 		t.Run(fmt.Sprint(version), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				o := newOlder(newFollower(t))
 				o.fill("a")
 				o.follow(10)
@@ -200,7 +201,7 @@ func TestJoinToldToTryAgain(t *testing.T) {
 // The hub is filled anew while a watcher reads what the watch cache has. What
 // that has forgotten, too, is gone: the client lists.
 func TestJoinAfterARefill(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		o := newOlder(newFollower(t))
 		o.fill("a")
 		o.follow(10)
@@ -225,7 +226,7 @@ func TestJoinAfterARefill(t *testing.T) {
 func TestJoinAfterInitialEvents(t *testing.T) {
 	for name, at := range map[string]int{"nothing missed": 10, "something missed": 20, "lost and found": -20} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				o := newOlder(newFollower(t))
 				o.fill("a")
 				o.follow(10)
@@ -252,7 +253,7 @@ func TestJoinAfterInitialEvents(t *testing.T) {
 				o.fill("a")
 				o.follow(at)
 				close(refilled)
-				synctest.Wait()
+				bubble.Wait()
 				if at == 20 {
 					require.Equal(t, "too old: 10", next(t, w))
 					require.Equal(t, "ended", next(t, w))
@@ -271,7 +272,7 @@ func TestRefillWhileBehind(t *testing.T) {
 	const events = 3 * buffered
 	for name, missed := range map[string]int{"nothing missed": 0, "something missed": 1} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				f := newFollower(t)
 				f.fill("a")
 				f.follow(10)
@@ -279,12 +280,12 @@ func TestRefillWhileBehind(t *testing.T) {
 				for i := range events {
 					f.source.Modify(versioned("a", 11+i))
 				}
-				synctest.Wait() // its buffer is full
+				bubble.Wait() // its buffer is full
 				f.stop()
 				f.fill("a")
 				f.follow(10 + events + missed)
 				f.source.Modify(versioned("a", 11+events+missed))
-				synctest.Wait()
+				bubble.Wait()
 				want, got := 11, 0
 				for event := range w.ResultChan() {
 					require.Equal(t, fmt.Sprint(want), event.Object.(metav1.Object).GetResourceVersion())
@@ -312,7 +313,7 @@ func (held) Wait()     {}
 // A bookmark is sent neither to a watcher that has yet to join nor to one that
 // has events to come.
 func TestBookmarksAreNotEarly(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		f := newFollower(t)
 		f.fill("a")
 		f.follow(10)
@@ -326,7 +327,7 @@ func TestBookmarksAreNotEarly(t *testing.T) {
 		require.NoError(t, err)
 		f.source.Modify(versioned("a", 11))
 		f.source.Modify(versioned("a", 12))
-		synctest.Wait()
+		bubble.Wait()
 		later := time.Now().Add(2 * bookmarkPeriod)
 		f.sendBookmarks(later)
 		require.Empty(t, joining.ResultChan())
@@ -336,7 +337,7 @@ func TestBookmarksAreNotEarly(t *testing.T) {
 		close(hold)
 		nextIs(t, behind, 11, "MODIFIED a")
 		nextIs(t, behind, 12, "MODIFIED a")
-		synctest.Wait()
+		bubble.Wait()
 		f.sendBookmarks(later)
 		nextIs(t, joining, 12, "BOOKMARK ")
 		nextIs(t, behind, 12, "BOOKMARK ")

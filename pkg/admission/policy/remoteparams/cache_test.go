@@ -10,7 +10,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -19,6 +18,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/shardplane/shardplane/test/bubble"
 )
 
 var (
@@ -122,7 +123,7 @@ func kindOf(t *testing.T, c *Cache) *Kind {
 // TestAge: what does not change is not read for each write, and what changes counts soon.
 func TestAge(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		far := newShard()
 		c := New(far.read)
 		defer c.Stop()
@@ -142,7 +143,7 @@ func TestAge(t *testing.T) {
 		got, err := value(t, k)
 		require.NoError(t, err)
 		require.Equal(t, "1", got)
-		synctest.Wait()
+		bubble.Wait()
 		got, err = value(t, k)
 		require.NoError(t, err)
 		require.Equal(t, "2", got)
@@ -181,7 +182,7 @@ func TestAge(t *testing.T) {
 // for which nobody waits again and again.
 func TestOutage(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		far := newShard()
 		c := New(far.read)
 		far.set(pathOfA, configMap("1"), nil)
@@ -211,7 +212,7 @@ func TestOutage(t *testing.T) {
 			}
 			far.set(pathOfA, configMap("2"), nil)
 			_, _ = value(t, k)
-			synctest.Wait()
+			bubble.Wait()
 			got, err := value(t, k)
 			require.NoError(t, err)
 			require.Equal(t, "2", got, "it is there again")
@@ -237,7 +238,7 @@ func TestOutage(t *testing.T) {
 // TestBounds: who chooses what is read makes nobody read, or keep, without bound.
 func TestBounds(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		far := newShard()
 		c := New(far.read)
 		defer c.Stop()
@@ -340,7 +341,7 @@ func TestPaths(t *testing.T) {
 // for long.
 func TestForget(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		far := newShard()
 		c := New(far.read)
 		defer c.Stop()

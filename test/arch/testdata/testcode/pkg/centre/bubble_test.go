@@ -1,11 +1,11 @@
 package centre
 
 import (
+	"github.com/shardplane/shardplane/test/bubble"
 	"testing"
-	"testing/synctest"
 	"time"
 )
 
 func inBubble(t *testing.T) {
-	synctest.Test(t, func(*testing.T) { <-time.After(time.Second) })
+	bubble.Test(t, func(*testing.T) { <-time.After(time.Second) })
 }
