@@ -42,6 +42,8 @@ func TestMain(m *testing.M) {
 	metav1.AddToGroupVersion(scheme, metav1.SchemeGroupVersion)
 	utilruntime.Must(example.AddToScheme(scheme))
 	utilruntime.Must(examplev1.AddToScheme(scheme))
+	scheme.AddKnownTypes(example.SchemeGroupVersion, &example.PodList{})
+	scheme.AddKnownTypes(examplev1.SchemeGroupVersion, &examplev1.PodList{})
 	goleak.VerifyTestMain(oneEtcd{m},
 		// Upstream's alarm for reads that wait for a fresh cache: it sleeps on
 		// for three seconds after the read.

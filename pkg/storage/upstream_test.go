@@ -151,32 +151,3 @@ func TestUpstreamCallsTheKeyFunctionInTheOrderThatTheHubReliesOn(t *testing.T) {
 	require.Equal(t, []string{"list", "key of a", "key of b", "key of c", "key of d", "key of e", "watch from " + filled, "key of the event"}, c.take(),
 		"an expired watch is one that lists again")
 }
-
-// A hub that has lost track has the watch cache filled again, and serves then.
-func TestHubThatLosesTrackIsFilledAgain(t *testing.T) {
-	t.Parallel()
-	b := backendOf(t, BackendConfig{})
-	ctx := in(t.Context(), "aa")
-	create(ctx, t, open(t, b, podsGR), newPod("ns", "one"))
-	var s *tenantStorage
-	var strange sync.Once
-	opened := make(chan struct{})
-	s = openWith(t, b, podsGR, podCodec(t), func(obj runtime.Object) (string, error) {
-		<-opened
-		strange.Do(func() { s.hub.Key(newPod("ns", "not-listed")) })
-		return podKey(obj)
-	})
-	close(opened)
-	var w watch.Interface
-	require.Eventually(t, func() bool {
-		var err error
-		w, err = s.Watch(ctx, "/pods", streaming(""))
-		return err == nil
-	}, deadline, time.Millisecond)
-	t.Cleanup(w.Stop)
-	require.Equal(t, "ADDED aa|ns/one", describe(next(t, w)))
-	require.True(t, isEnd(t, next(t, w)))
-	require.NoError(t, s.hub.WaitFresh(ctx, 0))
-	touch(ctx, t, s, "/pods/ns/one", 1)
-	require.Equal(t, "MODIFIED aa|ns/one", describe(next(t, w)))
-}
