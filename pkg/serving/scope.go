@@ -41,6 +41,9 @@ type Scopes struct {
 	// Inactive reports whether a logical cluster is switched off by its
 	// administrator (annotation core.kcp.io/inactive); nil if none can be.
 	Inactive func(name logicalcluster.Name) bool
+	// Watches are those that end when their logical cluster is switched off, which whoever
+	// is told of it first has to see to. Nil where Inactive is.
+	Watches *OpenWatches
 	// ScopedOnly refuses, before authorization, all URLs outside of the mounts
 	// but those about the process.
 	ScopedOnly bool
@@ -146,16 +149,39 @@ func (s Scopes) AboutProcess(next http.Handler) http.Handler {
 // authorization: paths that lead nowhere (404), process-level paths below a
 // logical cluster (501), resource requests without a logical cluster (400), what
 // the mount does not have for all logical clusters or shards (405), and requests
-// to inactive logical clusters (403).
+// to inactive logical clusters (403), whose open watches end.
 func (s Scopes) Rules(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		info, _ := apirequest.RequestInfoFrom(r.Context())
-		if err := s.check(r, request.ScopeFrom(r.Context()), info); err != nil {
+		scope := request.ScopeFrom(r.Context())
+		if ends := s.endsWith(r, scope, info); len(ends) > 0 {
+			// Before it is checked, so that none that is switched off now goes unseen.
+			ctx, closed := s.Watches.open(r.Context(), ends...)
+			defer closed()
+			r = r.WithContext(ctx)
+		}
+		if err := s.check(r, scope, info); err != nil {
 			respond(w, r, s.Codecs, err)
 			return
 		}
 		next.ServeHTTP(w, r)
 	})
+}
+
+// endsWith returns the logical clusters of which a watch ends when one is switched off: the
+// one that it is for, and, through a view, the one whose content it sees.
+func (s Scopes) endsWith(r *http.Request, scope request.Scope, info *apirequest.RequestInfo) []logicalcluster.Name {
+	if s.Watches == nil || info == nil || info.Verb != "watch" {
+		return nil
+	}
+	var names []logicalcluster.Name
+	if scope.Cluster.Name != "" && !exemptFromInactive(r, info) {
+		names = append(names, scope.Cluster.Name)
+	}
+	if v := scope.View; v != nil && v.In.Name != "" {
+		names = append(names, v.In.Name)
+	}
+	return names
 }
 
 func (s Scopes) check(r *http.Request, scope request.Scope, info *apirequest.RequestInfo) error {

@@ -16,7 +16,8 @@ import (
 // chain is what requests pass before the built-in resources.
 func (s *Server) chain(c *genericapiserver.Config) serving.Chain {
 	scopes := serving.Scopes{
-		Mounts: request.ShardMounts(), Resolve: s.local.resolve, Mounted: s.local.mounted, ResolveGrantor: s.grantor, Inactive: s.local.inactive, Codecs: registry.Codecs,
+		Mounts: request.ShardMounts(), Resolve: s.local.resolve, Mounted: s.local.mounted, ResolveGrantor: s.grantor, Inactive: s.local.inactive,
+		Watches: &s.local.watches, Codecs: registry.Codecs,
 	}
 	newborns := s.newNewborns(c.Authorization.Authorizer)
 	return slices.Concat(
@@ -65,7 +66,7 @@ func (s *Server) chain(c *genericapiserver.Config) serving.Chain {
 		serving.Chain{
 			serving.NewFilter("deep reviews", "SubjectAccessReviews that leave out entering, for the servers", authz.WithDeepReviews),
 			serving.NewFilter("admin", "the Shards, at /services/admin, to read; 404, 405, 503", s.withAdmin),
-			serving.NewFilter("scope rules", "404 for paths to nowhere, 400 without a logical cluster, 405 on *, 403 for inactive ones", scopes.Rules),
+			serving.NewFilter("scope rules", "404 for paths to nowhere, 400 without a logical cluster, 405 on *, 403 for inactive ones, whose watches end", scopes.Rules),
 			serving.NewFilter("managers", "objects that bring more than 128 managers of fields along; 400", func(next http.Handler) http.Handler { return serving.WithFieldManagerLimit(next, registry.Codecs) }),
 			serving.NewFilter("own versions", "of versions of all shards, the part of this one; 400, 410, 503", s.withOwnVersions),
 			serving.NewFilter("views", "requests enter the logical cluster that they see through a view; 403, 404, 405 on *", s.views.wrap),

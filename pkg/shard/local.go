@@ -11,6 +11,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/controllers"
+	"github.com/shardplane/shardplane/pkg/serving"
 	"github.com/shardplane/shardplane/pkg/tenancy"
 	"github.com/shardplane/shardplane/pkg/workspaceindex"
 )
@@ -24,6 +25,8 @@ type local struct {
 	logicalClusters *client.Informer[*corev1alpha1.LogicalCluster]
 	workspaces      *client.Informer[*tenancyv1alpha1.Workspace]
 	index           *workspaceindex.Index
+	// watches are those of users, which end in a logical cluster that is switched off.
+	watches serving.OpenWatches
 }
 
 func newLocal(shard string, clients *client.Factory, informers *controllers.Informers) *local {
@@ -67,6 +70,9 @@ func tellRequiredGroups(lc *corev1alpha1.LogicalCluster) {
 
 func (l *local) upsertCluster(obj *corev1alpha1.LogicalCluster) {
 	l.index.UpsertLogicalCluster(l.shard, workspaceindex.LogicalClusterOf(obj))
+	if corev1alpha1.IsLogicalClusterInactive(obj.Annotations) {
+		l.watches.End(logicalcluster.From(obj))
+	}
 }
 
 func (l *local) upsertWorkspace(obj *tenancyv1alpha1.Workspace) {
