@@ -33,6 +33,7 @@ var (
 	errStatus  = errors.New("the status is what the system has observed: only the system may write it")
 	errForeign = errors.New("a shard writes its own Shard in root, and its own Lease there, and nothing else on another shard")
 	errPlace   = errors.New("shards are registered in the logical cluster root, and nowhere else")
+	errScope   = fmt.Errorf("metadata.annotations[%s]: every region has to know of every shard, so that a Shard is meant for the whole installation: leave the annotation out", request.ScopeAnnotation)
 )
 
 // reviews are the API groups whose objects are questions, which nobody stores.
@@ -64,6 +65,25 @@ func checkPlace(ctx context.Context, a admission.Attributes) error {
 	default:
 	}
 	return nil
+}
+
+// checkScope denies to keep a Shard in its region. Those that say so already can be written.
+func checkScope(a admission.Attributes) error {
+	if a.GetResource().GroupResource() != shards || a.GetOperation() == admission.Delete {
+		return nil
+	}
+	scope := func(of runtime.Object) string {
+		if obj, ok := metadataOf(of); ok {
+			return obj.GetAnnotations()[request.ScopeAnnotation]
+		}
+		return ""
+	}
+	switch now := scope(a.GetObject()); now {
+	case "", request.ScopeInstallation, scope(a.GetOldObject()):
+		return nil
+	default:
+		return admission.NewForbidden(a, errScope)
+	}
 }
 
 // checkShard denies a shard to write on another one but what is its own: its Shard, and the

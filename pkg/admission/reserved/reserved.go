@@ -79,6 +79,9 @@ func (*Plugin) Validate(ctx context.Context, a admission.Attributes, _ admission
 	if err := checkPlace(ctx, a); err != nil {
 		return err
 	}
+	if err := checkScope(a); err != nil {
+		return err
+	}
 	if err := checkShard(ctx, a); err != nil {
 		return err
 	}

@@ -8,6 +8,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authentication/user"
@@ -43,5 +44,34 @@ func TestShardsWriteTheirOwn(t *testing.T) {
 			err := New().Validate(request.WithClusterName(t.Context(), "root"), a, nil)
 			require.Equal(t, tc.allowed, err == nil, "%+v: %v", tc, err)
 		}
+	}
+}
+
+// TestShardsAreOfTheInstallation: nobody keeps a Shard in its region, and one that says so already can be written.
+func TestShardsAreOfTheInstallation(t *testing.T) {
+	shards := schema.GroupResource{Group: "core.kcp.io", Resource: "shards"}
+	const scope = "cache.shardplane.io/scope"
+	for _, tc := range []struct {
+		name     string
+		resource schema.GroupResource
+		now, was runtime.Object
+		allowed  bool
+	}{
+		{"a new one", shards, annotated(scope, "region"), nil, false},
+		{"one that had none", shards, annotated(scope, "region"), annotated(), false},
+		{"one that says so", shards, annotated(scope, "region", "a", "b"), annotated(scope, "region"), true},
+		{"no more", shards, annotated(), annotated(scope, "region"), true},
+		{"of the installation", shards, annotated(scope, "installation"), nil, true},
+		{"its deletion", shards, nil, annotated(scope, "region"), true},
+		{"something else", corev1.Resource("configmaps"), annotated(scope, "region"), nil, true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			err := New().Validate(request.WithClusterName(t.Context(), "root"), attributes(tc.resource, "", tc.now, tc.was, virtual), nil)
+			if tc.allowed {
+				require.NoError(t, err)
+			} else {
+				require.ErrorContains(t, err, scope)
+			}
+		})
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	cachev1alpha1 "github.com/kcp-dev/sdk/apis/cache/v1alpha1"
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/klog/v2"
@@ -261,7 +262,7 @@ func choose(ways []way, now *relayedShard) *way {
 // begin relays the replicas of a shard; it returns nil if that is not possible.
 func (r *Relays) begin(ctx context.Context, shard string, w way) *relayedShard {
 	logger := klog.FromContext(ctx).WithValues("name", shard, "via", strings.Join(w.via, ","))
-	table, err := table(r.self.Written)
+	table, err := table(shard, r.self.Written)
 	var controller *replication.Controller
 	if err == nil {
 		controller, err = replication.New(replication.Config{
@@ -323,15 +324,20 @@ func (r *Relays) stopAll() {
 }
 
 // table returns what is relayed of a shard: what all shards replicate, as far as it is meant for the whole
-// installation, and what they write to cache servers themselves.
-func table(written []schema.GroupVersionResource) (*replication.Table, error) {
+// installation, and what they write to cache servers themselves. The Shards of root are meant for it
+// whatever they say: that one is deleted on a cache server says that the shard was removed.
+func table(shard string, written []schema.GroupVersionResource) (*replication.Table, error) {
 	defaults := replication.Defaults()
 	all := make([]replication.Resource, 0, len(written)+len(defaults))
 	for _, resource := range written {
 		all = append(all, replication.Resource{GroupVersionResource: resource, Unmarked: true})
 	}
 	for _, resource := range defaults {
-		all = append(all, replication.Resource{GroupVersionResource: resource.GroupVersionResource, Filter: replication.OfInstallation})
+		relayed := replication.Resource{GroupVersionResource: resource.GroupVersionResource, Filter: replication.OfInstallation}
+		if shard == corev1alpha1.RootShard && resource.GroupResource() == corev1alpha1.Resource("shards") {
+			relayed.Filter = nil
+		}
+		all = append(all, relayed)
 	}
 	return replication.NewTable(all...)
 }

@@ -1,0 +1,45 @@
+package cacheserver_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/shardplane/shardplane/pkg/cacheserver"
+)
+
+// TestRelayOfShardsOfRoot has a Shard in root say that it stays in its region: other regions would take that for the
+// removal of the shard, so it is relayed all the same, and the shard goes on pushing there.
+func TestRelayOfShardsOfRoot(t *testing.T) {
+	regions := newRegions(t, map[string][]string{"eu": nil, "us": {"eu"}})
+	eu, us := regions["eu"].run(t), regions["us"]
+	us.change = append(us.change, func(o *cacheserver.Options) { o.RemovedShardGracePeriod = time.Second })
+	us.run(t)
+	root := newTestShard(t, "root")
+	shards, others := in(t, root.f, "root", shardsGVR), in(t, root.f, "root", workspaceTypesGVR)
+	create(t, shards, object(shardsGVR, "Shard", "blue", nil))
+	create(t, others, object(workspaceTypesGVR, "WorkspaceType", "public", nil))
+	eu.push(t, root)
+	requireReplicas(t, us.cacheServer, []string{"root|root|blue"})
+	requireMark(t, us, eu, "root", "eu")
+
+	const region = `{"metadata":{"annotations":{"cache.shardplane.io/scope":"region"}}}`
+	for _, name := range []string{"blue", "public"} {
+		of := shards
+		if name == "public" {
+			of = others
+		}
+		_, err := of.Patch(t.Context(), name, types.MergePatchType, []byte(region), metav1.PatchOptions{})
+		require.NoError(t, err)
+	}
+	eventually(t, "what else is regional has gone", func() bool {
+		list, err := in(t, us.f.Shard("root"), "root", workspaceTypesGVR).List(t.Context(), metav1.ListOptions{})
+		return err == nil && len(list.Items) == 0
+	})
+	requireMark(t, us, eu, "root", "eu")
+	requireEqual(t, eu, us, "root", "blue")
+	create(t, in(t, us.f.Shard("blue"), "c", workspaceTypesGVR), object(workspaceTypesGVR, "WorkspaceType", "pushed", nil))
+}
