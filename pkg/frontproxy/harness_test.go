@@ -169,7 +169,8 @@ func orAny(addr string) string {
 }
 
 func (s *fakeShard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if strings.HasPrefix(r.URL.Path, "/clusters/*/") && r.Header.Get(request.MergedHeader) == "" || strings.HasPrefix(r.URL.Path, "/clusters/root/apis/core.kcp.io/v1alpha1/shards") {
+	if strings.HasPrefix(r.URL.Path, "/clusters/*/") && r.Header.Get(request.MergedHeader) == "" || strings.HasPrefix(r.URL.Path, "/clusters/root/apis/core.kcp.io/v1alpha1/shards") ||
+		strings.HasPrefix(r.URL.Path, request.AdminPath) && r.TLS.PeerCertificates[0].Subject.CommonName == "index" {
 		if r.TLS.PeerCertificates[0].Subject.CommonName != "index" {
 			http.Error(w, "only the index reads this", http.StatusForbidden)
 			return

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"net/url"
 	"slices"
 	"time"
 
@@ -28,6 +29,9 @@ const (
 type Options struct {
 	// RootKubeconfig leads to the root shard, as a member of system:masters.
 	RootKubeconfig string
+	// OtherShards are the URLs of shards that say which shards there are, at a start while root
+	// does not answer.
+	OtherShards []string
 	// ShardCAFile holds the CAs of the shards' serving certificates.
 	ShardCAFile string
 	// ShardClientCertFile and ShardClientKeyFile are the certificate for
@@ -79,6 +83,7 @@ func NewOptions() *Options {
 func (o *Options) Flags() (fss cliflag.NamedFlagSets) {
 	fs := fss.FlagSet("Other components")
 	fs.StringVar(&o.RootKubeconfig, "root-kubeconfig", o.RootKubeconfig, "kubeconfig for the root shard whose user is in system:masters; the Shard objects are read there")
+	fs.StringSliceVar(&o.OtherShards, "other-shards", o.OtherShards, "URLs of shards, such as https://shard-1.example.com:6443, that are asked in this order which shards there are, at a start without files of --index-directory while root does not answer")
 	fs.StringVar(&o.ShardCAFile, "shard-ca-file", o.ShardCAFile, "PEM file of the CAs of the shards' serving certificates")
 	fs.StringVar(&o.ShardClientCertFile, "shard-client-cert-file", o.ShardClientCertFile, "PEM file of the client certificate, in system:masters, with which the index is read from the shards")
 	fs.StringVar(&o.ShardClientKeyFile, "shard-client-key-file", o.ShardClientKeyFile, "PEM file of the private key of --shard-client-cert-file")
@@ -120,6 +125,11 @@ func (o *Options) Complete() CompletedOptions {
 // fields, naming the flags.
 func (o CompletedOptions) Validate() error {
 	errs := o.validateFiles()
+	for _, shard := range o.OtherShards {
+		if at, err := url.Parse(shard); err != nil || at.Scheme != "https" || at.Host == "" {
+			errs = append(errs, fmt.Errorf("--other-shards %q is no https URL", shard))
+		}
+	}
 	if o.IndexTimeout < 0 || o.IndexTimeout > maxIndexTimeout {
 		errs = append(errs, fmt.Errorf("--index-timeout %s is not between 0 and %s", o.IndexTimeout, maxIndexTimeout))
 	}

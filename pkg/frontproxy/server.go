@@ -146,7 +146,7 @@ func (s *Server) openShards(o CompletedOptions) error {
 	if _, err := tls.X509KeyPair(config.CertData, config.KeyData); err != nil {
 		return fmt.Errorf("reading --shard-client-cert-file and --shard-client-key-file: %w", err)
 	}
-	s.shards, err = newShards(root, config, o.IndexDirectory, func(shard *peers.Peer) *backend { return newBackend(shard, tlsConfig) })
+	s.shards, err = newShards(root, config, o, func(shard *peers.Peer) *backend { return newBackend(shard, tlsConfig) })
 	return err
 }
 

@@ -35,6 +35,7 @@ const (
 type shards struct {
 	index      *workspaceindex.Index
 	root       *client.Factory
+	others     []*client.Factory
 	objects    *client.Informer[*corev1alpha1.Shard]
 	book       *peers.Book
 	newBackend func(shard *peers.Peer) *backend
@@ -51,15 +52,18 @@ type way struct {
 	follower *follower
 }
 
-// newShards connects to nothing yet. root leads to the root shard, config has
-// the credentials for all shards, and directory is where the index is kept, if it is.
-func newShards(root, config *rest.Config, directory string, newBackend func(*peers.Peer) *backend) (*shards, error) {
+// newShards connects to nothing yet. root leads to the root shard, and config has
+// the credentials for all shards.
+func newShards(root, config *rest.Config, o CompletedOptions, newBackend func(*peers.Peer) *backend) (*shards, error) {
 	factory, err := client.NewFactory(root)
 	if err != nil {
 		return nil, fmt.Errorf("root shard, see --root-kubeconfig: %w", err)
 	}
 	s := &shards{index: workspaceindex.New(), root: factory, newBackend: newBackend, ways: map[string]way{}}
-	if s.saver, err = newSaver(directory, s.index); err != nil {
+	if s.others, err = newOthers(o.OtherShards, config); err != nil {
+		return nil, err
+	}
+	if s.saver, err = newSaver(o.IndexDirectory, s.index); err != nil {
 		return nil, err
 	}
 	s.objects = kinds.Shards.Informer(factory.Cluster(core.RootCluster.Path()), client.InformerOptions[*corev1alpha1.Shard]{})
@@ -72,10 +76,12 @@ func (s *shards) Run(ctx context.Context) error {
 	s.mu.Lock()
 	s.started = time.Now()
 	s.mu.Unlock()
-	s.restore(ctx)
 	defer s.saver.close()
-	ctx, cancel := context.WithCancel(ctx)
 	defer s.root.CloseIdleConnections()
+	if !s.restore(ctx) {
+		s.learn(ctx)
+	}
+	ctx, cancel := context.WithCancel(ctx)
 	var running sync.WaitGroup
 	defer running.Wait()
 	defer cancel()
@@ -103,15 +109,17 @@ func (s *shards) Run(ctx context.Context) error {
 }
 
 // restore begins with the shards, and what they hold, as they were known in the end to an
-// earlier process.
-func (s *shards) restore(ctx context.Context) {
+// earlier process, and reports whether any are.
+func (s *shards) restore(ctx context.Context) bool {
 	objects := s.saver.restore(ctx)
 	if len(objects) == 0 {
-		return
+		return false
 	}
 	if err := s.objects.Restore(objects); err != nil {
 		klog.FromContext(ctx).Error(err, "Cannot use the Shard objects that were known before the start")
+		return false
 	}
+	return true
 }
 
 // object returns the Shard object of a name, or nil if there is none.
@@ -213,8 +221,8 @@ func (s *shards) complete() bool {
 	return true
 }
 
-// ready returns why the front-proxy cannot serve yet: root must have been read,
-// and each other shard unless it fails to answer.
+// ready returns why the front-proxy cannot serve yet: root must have been read, unless it has not
+// answered since the start, and then another shard, and each other one unless it fails to answer.
 func (s *shards) ready() error {
 	if !s.objects.HasSynced() {
 		return fmt.Errorf("the Shard objects of root have not been read yet: %w", orWaiting(s.objects.LastError()))
@@ -225,7 +233,7 @@ func (s *shards) ready() error {
 	if root == nil {
 		return fmt.Errorf("root has no usable Shard object named %q yet", corev1alpha1.RootShard)
 	}
-	if !root.synced() {
+	if !root.synced() && (s.objects.Current() || root.failure() == nil || !s.anySynced()) {
 		return fmt.Errorf("shard %q has not been read yet: %w", corev1alpha1.RootShard, orWaiting(root.failure()))
 	}
 	if time.Since(s.started) > startupTimeout {
@@ -242,6 +250,16 @@ func (s *shards) ready() error {
 		return fmt.Errorf("shards that have not been read yet: %s", strings.Join(names, ", "))
 	}
 	return nil
+}
+
+// anySynced reports whether a shard has been read. The caller holds the lock.
+func (s *shards) anySynced() bool {
+	for _, to := range s.ways {
+		if to.follower.synced() {
+			return true
+		}
+	}
+	return false
 }
 
 func (s *shards) measure() {

@@ -80,6 +80,11 @@ func TestBoundAPIsInOutages(t *testing.T) {
 	judged(k)
 	judged(late)
 	views.work("rootless")
+	// A front-proxy that starts now learns of the shards from the one that is there.
+	e.Component("front-proxy").RestartWith("--other-shards=" + e.Component("shard-1").URL)
+	through := k
+	through.config = e.Proxy()
+	works(through.as("user-1-token"))
 
 	// All others are, and the shard starts.
 	e.Component("shard-1").Stop()
