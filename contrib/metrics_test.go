@@ -47,6 +47,7 @@ func TestMain(m *testing.M) {
 // servers' code in this process has filled.
 var silent = []string{
 	"apiserver_terminated_watchers_total",
+	"shardplane_cache_unregistered_shard",
 	"shardplane_reconcile_failures_total",
 	"shardplane_reconcile_panics_total",
 	"shardplane_relay_up",

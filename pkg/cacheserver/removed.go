@@ -55,8 +55,12 @@ func newRemovedShards(ctx context.Context, h *etcd.Handle, gracePeriod time.Dura
 
 // shardKey is the key of the replica of a Shard.
 func shardKey(shard string) string {
-	resource := schema.GroupResource{Group: corev1alpha1.SchemeGroupVersion.Group, Resource: "shards"}
-	return storage.ResourcePrefix(resource) + "/" + corev1alpha1.RootShard + "/" + core.RootCluster.String() + "/" + shard
+	return shardKeys() + shard
+}
+
+// shardKeys is how the keys of the replicas of Shards begin.
+func shardKeys() string {
+	return storage.ResourcePrefix(corev1alpha1.Resource("shards")) + "/" + corev1alpha1.RootShard + "/" + core.RootCluster.String() + "/"
 }
 
 // read reads which were noted, also by other replicas of the server.
@@ -163,13 +167,7 @@ func (r *removedShards) purge(ctx context.Context) error {
 	if err := r.read(ctx); err != nil {
 		return err
 	}
-	r.mu.Lock()
-	shards := make([]string, 0, len(r.noted))
-	for shard := range r.noted {
-		shards = append(shards, shard)
-	}
-	r.mu.Unlock()
-	for _, shard := range shards {
+	for shard := range r.names() {
 		at, removed, err := r.since(ctx, shard)
 		switch {
 		case err != nil:

@@ -75,6 +75,39 @@ func TestRemovedShards(t *testing.T) {
 	require.Equal(t, 4, count("green"))
 }
 
+// TestUnregisteredShards has a shard push that has no Shard: that is shown, as soon as it is known which shards there are,
+// until it is registered. What was removed is none.
+func TestUnregisteredShards(t *testing.T) {
+	cache := newCacheServer(t)
+	registered := in(t, cache.f.Shard("root"), "root", shardsGVR)
+	push := func(shard, name string) {
+		create(t, in(t, cache.f.Shard(shard), "c", workspaceTypesGVR), object(workspaceTypesGVR, "WorkspaceType", name, nil))
+	}
+	shown := func(shard string) func() bool {
+		return func() bool {
+			return measured(t, "shardplane_cache_unregistered_shard", map[string]string{"name": shard}) == 1
+		}
+	}
+	hidden := func(shard string) func() bool { return func() bool { return !shown(shard)() } }
+	push("stranger", "a")
+	push("removed", "a")
+	create(t, registered, object(shardsGVR, "Shard", "removed", nil))
+	require.NoError(t, registered.Delete(t.Context(), "removed", metav1.DeleteOptions{}))
+	create(t, registered, object(shardsGVR, "Shard", "root", nil))
+	eventually(t, "it is shown", shown("stranger"))
+	require.False(t, shown("root")())
+	require.False(t, shown("removed")(), "it was removed, which is no secret")
+
+	push("stranger", "b")
+	create(t, registered, object(shardsGVR, "Shard", "stranger", nil))
+	eventually(t, "it is registered", hidden("stranger"))
+
+	push("other", "a")
+	eventually(t, "another one is shown", shown("other"))
+	require.NoError(t, registered.Delete(t.Context(), "root", metav1.DeleteOptions{}))
+	eventually(t, "it is not known any more which shards there are", hidden("other"))
+}
+
 // pushCached has a shard push a cached resource, and an object of it under its identity.
 func pushCached(t *testing.T, cache *cacheServer, shard string) {
 	t.Helper()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync"
 
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/component-base/metrics"
 	"k8s.io/component-base/metrics/legacyregistry"
 )
@@ -45,6 +46,19 @@ func (s *sizes) told(at replica, before, after []byte) {
 	if now.objects == 0 {
 		delete(of, at.resource)
 	}
+}
+
+// shards returns the shards that have replicas.
+func (s *sizes) shards() sets.Set[string] {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	shards := sets.New[string]()
+	for shard, of := range s.all {
+		if len(of) > 0 {
+			shards.Insert(shard)
+		}
+	}
+	return shards
 }
 
 // sizeCollector measures the cache servers that run in the process.

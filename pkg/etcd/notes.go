@@ -68,6 +68,21 @@ func (n *Notes) There(ctx context.Context, key string) (bool, error) {
 	return err == nil && answer.Count > 0, err
 }
 
+// Names returns what follows below in the keys of objects.
+func (n *Notes) Names(ctx context.Context, below string) ([]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, notesTimeout)
+	defer cancel()
+	answer, err := n.client.Get(ctx, n.prefix+below, clientv3.WithPrefix(), clientv3.WithKeysOnly())
+	if err != nil {
+		return nil, err
+	}
+	names := make([]string, len(answer.Kvs))
+	for i, kv := range answer.Kvs {
+		names[i] = strings.TrimPrefix(string(kv.Key), n.prefix+below)
+	}
+	return names, nil
+}
+
 // DeletePage deletes the first objects whose keys begin so, not more than limit, unless there is an
 // object under key, and returns how many.
 func (n *Notes) DeletePage(ctx context.Context, below string, limit int64, key string) (int, error) {

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/shardplane/shardplane/pkg/client/kinds"
+	"github.com/shardplane/shardplane/pkg/tenancy/replicationmarks"
 	"github.com/shardplane/shardplane/test/harness"
 )
 
@@ -62,8 +63,13 @@ func TestVerify(t *testing.T) {
 	require.Regexp(t, `(?m)^apiexports\.apis\.kcp\.io +[1-9]\d* +[1-9]\d* +0$`, out)
 	require.Contains(t, errOut, "Not compared, for want of a kubeconfig: shard-1")
 
+	require.NotContains(t, errOut, "Not registered")
+
 	other := newAPIKindsOn(e, "alone", 1)
-	_, _ = e.verify(0, root, alone)
+	_, err := replicationmarks.Marks.In(e.cache.Shard("stranger").Cluster(replicationmarks.Cluster.Path())).Create(t.Context(), &replicationmarks.ReplicationMark{ObjectMeta: metav1.ObjectMeta{Name: replicationmarks.Name}}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	_, errOut = e.verify(0, root, alone)
+	require.Contains(t, errOut, "Not registered in root, so that their replicas count for nothing: stranger\n")
 	for _, name := range []string{"as-it-is", "edited", "missing"} {
 		other.workspaceType(name, `"defaultAPIBindingLifecycle":"Maintain"`)
 		other.eventually("the type has its status", func() bool { return field(other.get(tenancyV1+"workspacetypes/"+name), "status") != nil })

@@ -14,14 +14,18 @@ import (
 
 	"github.com/kcp-dev/sdk/apis/core"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/controllers/replication"
+	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/tenancy"
+	"github.com/shardplane/shardplane/pkg/tenancy/replicationmarks"
 )
 
 // progressInterval is how often it is told how far it got.
@@ -176,20 +180,35 @@ func (v *verifier) tell(shard string, resource schema.GroupResource, objects, re
 	}
 }
 
-// others says of which shards there are replicas that were not looked at.
+// others says of which shards there are replicas that were not looked at, or count for nothing.
 func (v *verifier) others(ctx context.Context, cache *client.Factory) error {
 	known, err := kinds.Shards.In(cache.Shard(corev1alpha1.RootShard).Cluster(core.RootCluster.Path())).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return fmt.Errorf("listing the shards that the cache server knows: %w", err)
 	}
-	var left []string
+	registered := sets.New[string]()
 	for i := range known.Items {
-		if name := known.Items[i].Name; !slices.Contains(v.shards, name) {
-			left = append(left, name)
-		}
+		registered.Insert(known.Items[i].Name)
 	}
-	if slices.Sort(left); len(left) > 0 {
-		_, _ = fmt.Fprintf(v.progress, "Not compared, for want of a kubeconfig: %s\n", strings.Join(left, ", "))
+	// kcp's cache server knows no marks.
+	marks, err := replicationmarks.Marks.In(cache.Shard(request.Wildcard).Wildcard()).List(ctx, metav1.ListOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("listing the marks of shards: %w", err)
+	}
+	pushed := sets.New[string]()
+	for i := range marks.Items {
+		pushed.Insert(marks.Items[i].Annotations[request.ShardAnnotation])
+	}
+	for _, of := range []struct {
+		what   string
+		shards sets.Set[string]
+	}{
+		{"Not compared, for want of a kubeconfig", registered.Difference(sets.New(v.shards...))},
+		{"Not registered in root, so that their replicas count for nothing", pushed.Difference(registered)},
+	} {
+		if len(of.shards) > 0 {
+			_, _ = fmt.Fprintf(v.progress, "%s: %s\n", of.what, strings.Join(sets.List(of.shards), ", "))
+		}
 	}
 	return nil
 }
