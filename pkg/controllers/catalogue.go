@@ -125,6 +125,8 @@ type Deps struct {
 	// Objects are what the shard stores, and Stored says what of it there is to be deleted.
 	Objects reconcile.Objects
 	Stored  purge.Stored
+	// Unserved deletes what is stored of a logical cluster that has nothing else any more.
+	Unserved logicalcluster.Unserved
 	// Cached is what cached resources need.
 	Cached Cached
 	// Mounts are the objects that Workspaces mount.
@@ -287,6 +289,7 @@ func (d Deps) logicalClusters() logicalcluster.Config {
 		Namespaces:      d.Informers.Namespaces,
 		Workspaces:      d.Informers.Workspaces,
 		Stored:          d.Stored,
+		Unserved:        d.Unserved,
 
 		ClusterRoleBindings: d.Informers.RBAC.ClusterRoleBindings.Own(),
 	}

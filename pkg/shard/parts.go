@@ -51,6 +51,7 @@ func (s *Server) addParts() error {
 		Garbage:      garbage,
 		Objects:      s.customResources,
 		Stored:       s.stored,
+		Unserved:     s.deleteUnserved,
 		Load:         s.load,
 		Mounts:       mountStore{s.usage, s.customResources},
 		Cached:       s.cachedObjects(),

@@ -2,12 +2,30 @@ package shard
 
 import (
 	"context"
+	"errors"
+	"slices"
+	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/reconcile/purge"
+	"github.com/shardplane/shardplane/pkg/storage"
 )
+
+const (
+	// mostUnserved is how many objects that nobody serves are deleted at a time.
+	mostUnserved = 10_000
+	// countDelay is how long the count of what is stored may be behind, before it is taken
+	// for what there is.
+	countDelay = 200 * time.Millisecond
+)
+
+// logicalClustersPrefix starts the keys of LogicalClusters.
+var logicalClustersPrefix = storage.ResourcePrefix(corev1alpha1.Resource("logicalclusters")) + "/"
 
 var _ purge.Stored = (*Server)(nil).stored
 
@@ -33,4 +51,43 @@ func (s *Server) stored(ctx context.Context, cluster logicalcluster.Name, namesp
 		may[at[i]] = found[i]
 	}
 	return may, nil
+}
+
+// deleteUnserved deletes what a logical cluster has stored beside its LogicalCluster, some at a
+// time, when all that is served there is gone: objects of kinds whose definition or binding went
+// without them. It returns how many it deleted. The count of what is stored, which costs nothing to
+// ask, tells that there are some, and etcd of which kinds.
+func (s *Server) deleteUnserved(ctx context.Context, cluster logicalcluster.Name) (deleted int64, err error) {
+	err = wait.PollUntilContextTimeout(ctx, time.Millisecond, countDelay, true, func(context.Context) (bool, error) {
+		stored, known := s.usage.Of(cluster)
+		return known && stored.Objects <= 1, nil
+	})
+	if err == nil || ctx.Err() != nil {
+		return 0, ctx.Err()
+	}
+	prefixes, known := s.usage.Prefixes()
+	if !known {
+		return 0, errors.New("what is stored is not counted yet")
+	}
+	prefixes = slices.DeleteFunc(prefixes, func(prefix string) bool { return prefix == logicalClustersPrefix })
+	of := make([]string, len(prefixes))
+	for i, prefix := range prefixes {
+		of[i] = storage.Key(prefix, "", cluster, "", "")
+	}
+	found, err := s.backend.Any(ctx, of)
+	if err != nil {
+		return 0, err
+	}
+	for i, prefix := range prefixes {
+		if !found[i] || deleted == mostUnserved {
+			continue
+		}
+		n, err := s.backend.DeleteAll(ctx, prefix, cluster, mostUnserved-deleted)
+		deleted += n
+		if err != nil {
+			return deleted, err
+		}
+		klog.InfoS("Deleted objects of a logical cluster that is being deleted, of a kind that nobody serves there any more", "cluster", cluster, "below", prefix, "objects", n)
+	}
+	return deleted, nil
 }

@@ -3,6 +3,7 @@ package storage
 import (
 	"testing"
 
+	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/stretchr/testify/require"
 
 	"github.com/shardplane/shardplane/pkg/request"
@@ -40,4 +41,36 @@ func TestAny(t *testing.T) {
 	found, err = b.Any(t.Context(), nil)
 	require.NoError(t, err)
 	require.Empty(t, found)
+}
+
+// TestDeleteAll: what one logical cluster has below a prefix goes, a part at a time, and watches see it.
+func TestDeleteAll(t *testing.T) {
+	b := backendOf(t, BackendConfig{})
+	s := open(t, b, podsGR)
+	const root = "/pods/"
+	bound := request.WithIdentity(in(t.Context(), "left"), podsGR, "1f")
+	for _, name := range []string{"one", "two", "three"} {
+		create(in(t.Context(), "left"), t, s, newPod("ns", name))
+	}
+	create(bound, t, s, newPod("ns", "bound"))
+	create(in(t.Context(), "lefter"), t, s, newPod("ns", "other"))
+	create(in(t.Context(), "lef"), t, s, newPod("ns", "other"))
+	for _, invalid := range []logicalcluster.Name{"", "left/ns", ":1f"} {
+		_, err := b.DeleteAll(t.Context(), root, invalid, 10)
+		require.ErrorContains(t, err, "invalid name")
+	}
+	for _, want := range []int64{2, 1, 0} {
+		deleted, err := b.DeleteAll(t.Context(), root, "left", 2)
+		require.NoError(t, err)
+		require.Equal(t, want, deleted)
+	}
+	deleted, err := b.DeleteAll(t.Context(), root+":1f/", "lef", 2)
+	require.NoError(t, err)
+	require.Zero(t, deleted)
+	keys, err := b.Keys(t.Context(), root, 10)
+	require.NoError(t, err)
+	require.ElementsMatch(t, []string{Key(root, "1f", "left", "ns", "bound"), Key(root, "", "lefter", "ns", "other"), Key(root, "", "lef", "ns", "other")}, keys)
+	deleted, err = b.DeleteAll(t.Context(), root+":1f/", "left", 2)
+	require.NoError(t, err)
+	require.EqualValues(t, 1, deleted)
 }

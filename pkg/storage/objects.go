@@ -9,6 +9,7 @@ import (
 	"github.com/kcp-dev/logicalcluster/v3"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/storage/hub"
 )
 
@@ -78,6 +79,27 @@ func (b *Backend) Keys(ctx context.Context, prefix string, most int64) ([]string
 		keys[i] = strings.TrimPrefix(string(kv.Key), b.cfg.Prefix)
 	}
 	return keys, nil
+}
+
+// DeleteAll deletes the objects of a logical cluster whose keys have a prefix before its name, such as
+// "/core/secrets/", without a look at what they are, but not more than so many. Each is a write of
+// its own, so that no watch resumes between two. It returns how many it deleted.
+func (b *Backend) DeleteAll(ctx context.Context, before string, cluster logicalcluster.Name, most int64) (deleted int64, err error) {
+	if !request.ValidClusterName(cluster) {
+		return 0, fmt.Errorf("invalid name of a logical cluster: %q", cluster)
+	}
+	keys, err := b.Keys(ctx, Key(before, "", cluster, "", ""), most)
+	if err != nil {
+		return 0, err
+	}
+	for _, key := range keys {
+		response, err := b.cfg.Client.KV.Delete(ctx, b.cfg.Prefix+key)
+		if err != nil {
+			return deleted, fmt.Errorf("etcd does not delete %s: %w", key, err)
+		}
+		deleted += response.Deleted
+	}
+	return deleted, nil
 }
 
 // Key returns the key of an object below the prefix of its resource, as hubs have it.

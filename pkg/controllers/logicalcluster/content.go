@@ -142,7 +142,7 @@ func contentOf(ctx context.Context, config Config, cluster logicalcluster.Name) 
 	}
 	resources, err := purge.Discover(ctx, discovery)
 	present := config.Stored.In(cluster, "")
-	return deleteContent(resources, err, func(s stage, of []purge.Resource) purge.Outcome {
+	deleted := deleteContent(resources, err, func(s stage, of []purge.Resource) purge.Outcome {
 		var err error
 		switch s {
 		case content:
@@ -158,6 +158,28 @@ func contentOf(ctx context.Context, config Config, cluster logicalcluster.Name) 
 		}
 		return purge.Delete(ctx, metadata, present, of, "")
 	})
+	if !deleted.done() {
+		return deleted
+	}
+	return deleteUnserved(ctx, config.Unserved, cluster)
+}
+
+// Unserved deletes objects that are stored of a logical cluster and that nobody serves there, whatever
+// finalizers they have, some at a time, and returns how many it deleted.
+type Unserved func(ctx context.Context, cluster logicalcluster.Name) (int64, error)
+
+// deleteUnserved is the last of all, when no definition and no binding is there that could serve
+// what is left.
+func deleteUnserved(ctx context.Context, unserved Unserved, cluster logicalcluster.Name) result {
+	deleted, err := unserved(ctx, cluster)
+	switch {
+	case err != nil:
+		return result{reason: reasonDeletionFailed, detail: err.Error(), err: err}
+	case deleted > 0:
+		return result{reason: reasonRemaining, detail: fmt.Sprintf("%d objects of kinds that nobody serves any more were just deleted", deleted), underWay: true}
+	default:
+		return result{}
+	}
 }
 
 // release lets the namespaces go whose content is deleted.

@@ -45,6 +45,8 @@ type Config struct {
 	ClusterRoleBindings *client.Informer[*rbacv1.ClusterRoleBinding]
 	// Stored says what is to be deleted.
 	Stored purge.Stored
+	// Unserved deletes what is left then.
+	Unserved Unserved
 	// Defaults are the default bindings of types.
 	Defaults defaults.Config
 }

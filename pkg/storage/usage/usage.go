@@ -64,6 +64,8 @@ type Counter struct {
 type counts struct {
 	clusters map[logicalcluster.Name]Usage // nil until all is counted
 	kinds    map[kindIn]Usage
+	// prefixes counts the keys of each prefix up to the logical cluster.
+	prefixes map[string]int
 }
 
 // kindIn is a resource in a logical cluster, by the prefix of its keys.
@@ -76,7 +78,9 @@ type kindIn struct {
 type place struct {
 	kindIn // the prefix is of what is counted apart, and otherwise empty
 
-	event bool
+	// before is the key up to the logical cluster, without the prefix of all keys.
+	before string
+	event  bool
 }
 
 // New returns a counter of what has keys below prefix. events is the prefix of
@@ -107,6 +111,14 @@ func (c *Counter) OfKind(cluster logicalcluster.Name, resource schema.GroupResou
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	return c.kinds[kindIn{cluster, prefix}], c.clusters != nil && c.apart[prefix]
+}
+
+// Prefixes returns what comes before the logical cluster in the keys of objects, such as
+// "/core/secrets/", and false as long as the counter does not know yet.
+func (c *Counter) Prefixes() ([]string, bool) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return slices.Sorted(maps.Keys(c.prefixes)), c.clusters != nil
 }
 
 // All returns what each logical cluster stores, and false as long as the counter does
@@ -173,7 +185,7 @@ func (c *Counter) Run(ctx context.Context) error {
 // ends of pages with values are among keys that it has told before.
 func (c *Counter) scan(ctx context.Context) (int64, error) {
 	c.following.begin()
-	all := counts{map[logicalcluster.Name]Usage{}, map[kindIn]Usage{}}
+	all := counts{map[logicalcluster.Name]Usage{}, map[kindIn]Usage{}, map[string]int{}}
 	var revision int64
 	end := clientv3.GetPrefixRangeEnd(c.root)
 	for from, more := c.root, true; more; {
@@ -296,6 +308,7 @@ func (c *Counter) count(e *clientv3.Event, at place) error {
 func (c *Counter) relative(key []byte) string { return string(key[len(c.root)-1:]) }
 
 func (c *counts) add(at place, objects int64, bytes int) {
+	c.addPrefix(at.before, int(objects))
 	if at.event {
 		objects = 0
 	}
@@ -303,6 +316,19 @@ func (c *counts) add(at place, objects int64, bytes int) {
 	addTo(c.clusters, at.cluster, change)
 	if at.prefix != "" {
 		addTo(c.kinds, at.kindIn, change)
+	}
+}
+
+// addPrefix counts keys with a prefix.
+func (c *counts) addPrefix(before string, keys int) {
+	switch n, known := c.prefixes[before]; {
+	case keys == 0:
+	case !known:
+		c.prefixes[before] = keys
+	case n+keys == 0:
+		delete(c.prefixes, before)
+	default:
+		c.prefixes[before] = n + keys
 	}
 }
 
@@ -334,12 +360,14 @@ func (c *Counter) parse(key []byte) (at place, ok bool) {
 	if prefix := segments[0] + "/" + resource; c.apart[prefix] {
 		at.prefix = prefix
 	}
+	before := len(c.root) + len(segments[0]) + len(segments[1]) + 2
 	if strings.HasPrefix(segments[2], ":") {
+		before += len(segments[2]) + 1
 		segments = segments[1:]
 	}
 	if len(segments) < 4 {
 		return place{}, false
 	}
-	at.cluster = logicalcluster.Name(segments[2])
+	at.cluster, at.before = logicalcluster.Name(segments[2]), c.relative(key[:before])
 	return at, request.ValidClusterName(at.cluster)
 }

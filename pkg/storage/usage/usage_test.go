@@ -136,11 +136,20 @@ func TestCounter(t *testing.T) {
 	require.NoError(t, err)
 	work(3, 7)
 	agrees()
+	prefixes, known := counter.Prefixes()
+	require.True(t, known)
+	require.Equal(t, []string{"/core/configmaps/", "/core/events/", "/example.com/things/", "/example.com/things/:0a1b/"}, prefixes)
 	got, known := counter.Of("nobody")
 	require.True(t, known)
 	require.Zero(t, got)
 	_, known = counter.OfKind(clusters[0], schema.GroupResource{Group: "example.com", Resource: "others"})
 	require.False(t, known)
+	_, err = client.Delete(t.Context(), prefix+"/example.com/things/", clientv3.WithPrefix())
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		prefixes, _ := counter.Prefixes()
+		return slices.Equal(prefixes, []string{"/core/configmaps/", "/core/events/"})
+	}, testTimeout, tick, "prefixes without keys are none")
 }
 
 // ranges tells which ranges were read with their values, and how many keys these had.
