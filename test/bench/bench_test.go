@@ -147,6 +147,8 @@ func TestMistakes(t *testing.T) {
 		{[]string{"reference"}, "--dir is required"},
 		{[]string{"startup", "--binary", "/does/not/exist"}, "starting /does/not/exist"},
 		{[]string{"bindings", "--binary", "/does/not/exist"}, "starting /does/not/exist"},
+		{[]string{"scale", "--workspaces", "10", "--exports", "11"}, "--exports=11: there are as many as --workspaces=10 at most"},
+		{[]string{"scale", "--exports", "-1"}, "--exports=-1"},
 		{[]string{"ring", "--rounds", "0"}, "must be above 0"},
 		{[]string{"replicas", "--rate", "0"}, "must be above 0"},
 		{[]string{"lists", "everything"}, "unknown command"},

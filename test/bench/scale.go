@@ -20,7 +20,7 @@ func newScale() *workload {
 	fs := cmd.Flags()
 	fs.StringVar(&o.binary, "binary", "bin/shardplane", "the shardplane program to start the cluster with; make build builds it")
 	fs.IntVar(&o.workspaces, "workspaces", 10000, "workspaces to create; those without an export have a binding")
-	fs.IntVar(&o.Exports, "exports", 500, "exports, each of an API of its own")
+	fs.IntVar(&o.Exports, "exports", 500, "exports, each of an API of its own; with none there are no bindings")
 	fs.IntVar(&o.Objects, "objects", 1, "objects of what it has bound, of each binding")
 	fs.IntVar(&o.Creators, "creators", 8, "how many create at a time")
 	fs.DurationVar(&o.quietBefore, "settle", 11*time.Minute, "how long the shard is left alone before it is measured: etcd is compacted every five minutes, to what it was five minutes before")
@@ -28,6 +28,9 @@ func newScale() *workload {
 	fs.DurationVar(&o.timeout, "timeout", 2*time.Hour, "give up after this time")
 	fs.StringVar(&o.profile, "profile", "", "file for a profile of the shard's heap")
 	return &workload{Command: cmd, run: func(ctx context.Context, report *measure.Report) error {
+		if o.Exports < 0 || o.Exports > o.workspaces {
+			return fmt.Errorf("--exports=%d: there are as many as --workspaces=%d at most, and 0 at least", o.Exports, o.workspaces)
+		}
 		return inCluster(ctx, o.binary, o.timeout, func(ctx context.Context, cluster *process.Cluster) error { return o.measure(ctx, cluster, report) })
 	}}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/rest"
 )
 
 var rangeOf = regexp.MustCompile(`^shardRange\(object\.metadata\.uid, '(0x[0-9a-f]{16})', '(0x1?[0-9a-f]{16})'\)$`)
@@ -128,4 +129,16 @@ func TestTracker(t *testing.T) {
 	require.InDelta(t, 2000, result.Latency.P50, 0)
 	tracked.take(watch.Event{Type: watch.Error}, begin)
 	require.ErrorContains(t, tracked.wait(t.Context(), 3), "2 of 3 got there: the watch failed")
+}
+
+// TestScaleWithoutExports: workspaces alone are much of something, too.
+func TestScaleWithoutExports(t *testing.T) {
+	progress := func(format string, args ...any) { require.Fail(t, "nothing is to be made", format, args...) }
+	s := &Scale{Clusters: []string{"a", "b"}, Objects: 1, Creators: 1}
+	results, err := s.Make(t.Context(), Target{config: &rest.Config{Host: "https://nowhere"}}, progress)
+	require.NoError(t, err)
+	require.Empty(t, results)
+	s.Exports = 3
+	_, err = s.Make(t.Context(), Target{}, progress)
+	require.ErrorContains(t, err, "2 logical clusters cannot have 3 exports")
 }

@@ -16,7 +16,7 @@ import (
 // Scale makes exports in some logical clusters, and bindings to them in others.
 type Scale struct {
 	// Clusters are logical clusters of the shard. The first Exports of them have an export
-	// each, of an API of its own; each of the others binds one of these.
+	// each, of an API of its own; each of the others binds one of these, if there are any.
 	Clusters []string
 	Exports  int
 	// Objects are how many objects of what it has bound each has.
@@ -27,6 +27,9 @@ type Scale struct {
 
 // Make makes exports, bindings and objects. progress is told what comes next.
 func (s *Scale) Make(ctx context.Context, shard Target, progress func(format string, args ...any)) ([]measure.Result, error) {
+	if s.Exports < 0 || s.Exports > len(s.Clusters) {
+		return nil, fmt.Errorf("%d logical clusters cannot have %d exports, one each", len(s.Clusters), s.Exports)
+	}
 	creators, err := clients(s.Creators, func() (*rest.RESTClient, error) {
 		c, err := kubernetes.NewForConfig(shard.rest())
 		if err != nil {
@@ -38,6 +41,10 @@ func (s *Scale) Make(ctx context.Context, shard Target, progress func(format str
 		return nil, err
 	}
 	consumers := s.Clusters[s.Exports:]
+	bindings := len(consumers)
+	if s.Exports == 0 {
+		bindings = 0
+	}
 	var results []measure.Result
 	for _, step := range []struct {
 		name  string
@@ -47,16 +54,19 @@ func (s *Scale) Make(ctx context.Context, shard Target, progress func(format str
 		make  func(context.Context, *rest.RESTClient, int) error
 	}{
 		{"APIExport", s.Exports, apiExports, hasIdentity, s.export},
-		{"APIBinding", len(consumers), apiBindings, isBound, func(ctx context.Context, c *rest.RESTClient, n int) error {
+		{"APIBinding", bindings, apiBindings, isBound, func(ctx context.Context, c *rest.RESTClient, n int) error {
 			return create(ctx, c, consumers[n], apiBindings, "APIBinding", exportName, bindingSpec(s.Clusters[n%s.Exports], false))
 		}},
-		{"object", len(consumers) * s.Objects, schema.GroupVersionResource{}, nil, func(ctx context.Context, c *rest.RESTClient, n int) error {
+		{"object", bindings * s.Objects, schema.GroupVersionResource{}, nil, func(ctx context.Context, c *rest.RESTClient, n int) error {
 			at, api := n%len(consumers), thingsOf(n%len(consumers)%s.Exports)
 			body := fmt.Sprintf(`{"apiVersion":%q,"kind":"Thing","metadata":{"name":"thing%d"},"spec":{"field0":"value"}}`, api.GroupVersion().String(), n/len(consumers))
 			path := "/clusters/" + consumers[at] + "/apis/" + api.GroupVersion().String() + "/namespaces/default/" + api.Resource
 			return c.Post().AbsPath(path).SetHeader("Content-Type", "application/json").Body([]byte(body)).Do(ctx).Error()
 		}},
 	} {
+		if step.count == 0 {
+			continue // nobody exports, or nobody is left to bind
+		}
 		progress("creating %d times %s", step.count, step.name)
 		made, err := s.step(ctx, shard, creators, step.name, step.count, step.ready, step.is, step.make)
 		results = append(results, made...)
