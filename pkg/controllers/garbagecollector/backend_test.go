@@ -40,6 +40,20 @@ type model struct {
 	writes int
 	lost   bool
 	goesOn bool
+	// unreadable has reads fail now and then, as of an etcd that is away or slow.
+	unreadable bool
+	// writing is called before a write, if it is not nil.
+	writing func()
+}
+
+// errNoAnswer is what reads fail with.
+var errNoAnswer = errors.New("etcd does not answer in time")
+
+func (m *model) failing() error {
+	if m.unreadable && m.random.IntN(3) == 0 {
+		return errNoAnswer
+	}
+	return nil
 }
 
 type change struct {
@@ -66,23 +80,34 @@ func newModel(t *testing.T, seed uint64) *model {
 
 func (m *model) KindOf(_ context.Context, _ logicalcluster.Name, kind schema.GroupVersionKind) (storage.Kind, bool, error) {
 	k, ok := worldKinds[kind.Kind]
-	return k, ok && !m.unserved[k.Prefix], nil
+	return k, ok && !m.unserved[k.Prefix], m.failing()
 }
 
 func (m *model) Served(_ context.Context, _ logicalcluster.Name, prefix, _ string) (storage.Kind, bool, error) {
-	return storage.Kind{Prefix: prefix}, !m.unserved[prefix], nil
+	return storage.Kind{Prefix: prefix}, !m.unserved[prefix], m.failing()
 }
 
 func (m *model) get(_ context.Context, item Item) (object, error) {
+	if err := m.failing(); err != nil {
+		return object{}, err
+	}
 	if m.random.IntN(2) == 0 {
 		return m.stored[item], nil
 	}
 	return m.seen[item], nil
 }
 
-func (m *model) read(_ context.Context, item Item) (object, error) { return m.stored[item], nil }
+func (m *model) read(_ context.Context, item Item) (object, error) {
+	if err := m.failing(); err != nil {
+		return object{}, err
+	}
+	return m.stored[item], nil
+}
 
 func (m *model) catchUp(context.Context, Item, object) error {
+	if err := m.failing(); err != nil {
+		return err
+	}
 	for prefix := range m.unseen {
 		for m.deliver(prefix) {
 		}
@@ -144,6 +169,7 @@ var (
 )
 
 func (m *model) remove(_ context.Context, _ storage.Kind, item Item, o object, policy metav1.DeletionPropagation) error {
+	m.interrupt()
 	is := m.stored[item]
 	switch {
 	case is.uid == "":
@@ -176,6 +202,7 @@ func (m *model) delete(item Item, policy metav1.DeletionPropagation) {
 }
 
 func (m *model) patch(_ context.Context, _ storage.Kind, item Item, o object, p patch) error {
+	m.interrupt()
 	is := m.stored[item]
 	switch {
 	case is.uid == "":
@@ -219,7 +246,7 @@ func (m *model) step() bool {
 			case errors.Is(err, errCrash):
 				m.crash()
 			case err != nil:
-				require.True(m.t, apierrors.IsConflict(err), "%v", err)
+				require.True(m.t, apierrors.IsConflict(err) || errors.Is(err, errNoAnswer), "%v", err)
 				m.queue[item] = true
 			}
 		})
