@@ -2,6 +2,7 @@ package frontproxy
 
 import (
 	"context"
+	"strings"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
@@ -27,14 +28,20 @@ type follower struct {
 	// followed for the others all the same.
 	types          *client.Informer[*tenancyv1alpha1.WorkspaceType]
 	configurations *client.Informer[*tenancyv1alpha1.WorkspaceAuthenticationConfiguration]
+
+	// seen is which data that is, and host the shard's address.
+	seen *dataSeen
+	host string
 }
 
 // newFollower connects to nothing yet, but announces the shard to the index.
-func newFollower(peer *peers.Peer, index *workspaceindex.Index) *follower {
+func newFollower(peer *peers.Peer, index *workspaceindex.Index, seen *dataSeen) *follower {
 	to := sink{index: index, shard: peer.Name}
+	_, host, _ := strings.Cut(peer.URL, "://")
+	host, _, _ = strings.Cut(host, "/")
 	index.UpsertShard(peer.Name, peer.URL)
 	return &follower{
-		shard:      peer.Name,
+		shard: peer.Name, seen: seen, host: host,
 		workspaces: kinds.Workspaces.Follower(peer.Clients.Wildcard(), "workspaces of shard "+peer.Name, workspaceSink{to}),
 		clusters:   kinds.LogicalClusters.Follower(peer.Clients.Wildcard(), "logicalclusters of shard "+peer.Name, clusterSink{to}),
 		types: kinds.WorkspaceTypes.Informer(peer.Clients.Wildcard(), client.InformerOptions[*tenancyv1alpha1.WorkspaceType]{
@@ -66,18 +73,34 @@ func (f *follower) current() bool { return f.workspaces.Current() && f.clusters.
 
 // revisions returns up to where the index has what the shard holds; empty while that is read
 // anew.
-func (f *follower) revisions() workspaceindex.Revisions {
-	return workspaceindex.Revisions{
-		workspaceindex.LogicalClusters: f.clusters.ResourceVersion(), workspaceindex.Workspaces: f.workspaces.ResourceVersion(),
+func (f *follower) revisions() (to workspaceindex.Revisions) {
+	for kind, of := range f.kinds() {
+		// In this order: of data that was seen before, a version is refused, and not taken for one of later data.
+		to[kind].Data = f.seen.get(of)
+	}
+	to[workspaceindex.LogicalClusters].Version = f.clusters.ResourceVersion()
+	to[workspaceindex.Workspaces].Version = f.workspaces.ResourceVersion()
+	return to
+}
+
+// kinds returns what is followed for the index.
+func (f *follower) kinds() map[workspaceindex.Kind]followed {
+	return map[workspaceindex.Kind]followed{
+		workspaceindex.LogicalClusters: {f.host, kinds.LogicalClusters.Resource},
+		workspaceindex.Workspaces:      {f.host, kinds.Workspaces.Resource},
 	}
 }
 
 // resume has the follower begin where the index is already.
 func (f *follower) resume(at workspaceindex.Revisions) {
-	if at.Complete() {
-		f.clusters.Resume(at[workspaceindex.LogicalClusters])
-		f.workspaces.Resume(at[workspaceindex.Workspaces])
+	if !at.Complete() {
+		return
 	}
+	for kind, of := range f.kinds() {
+		f.seen.set(of, at[kind].Data)
+	}
+	f.clusters.Resume(at[workspaceindex.LogicalClusters].Version)
+	f.workspaces.Resume(at[workspaceindex.Workspaces].Version)
 }
 
 // failure returns why the shard cannot be read at the moment, or nil.

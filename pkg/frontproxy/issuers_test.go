@@ -126,7 +126,7 @@ func TestWorkspaceIssuersAreWaitedFor(t *testing.T) {
 		return s.knownIn(context.WithValue(t.Context(), targetKey{}, "/clusters/team/api"))
 	}
 	require.True(t, known().Incomplete, "nobody follows the shard yet")
-	f := newFollower(peers.NewPeer("root", factory), index)
+	f := newFollower(peers.NewPeer("root", factory), index, &dataSeen{})
 	s.shards.ways["root"] = way{follower: f}
 	require.True(t, known().Incomplete, "its types have not been read")
 	ctx, cancel := context.WithCancel(t.Context())

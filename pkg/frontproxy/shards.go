@@ -40,6 +40,8 @@ type shards struct {
 	book       *peers.Book
 	newBackend func(shard *peers.Peer) *backend
 	saver      *saver
+	// seen is which data of shards is in the index.
+	seen *dataSeen
 
 	mu      sync.RWMutex
 	ways    map[string]way
@@ -55,14 +57,19 @@ type way struct {
 // newShards connects to nothing yet. root leads to the root shard, and config has
 // the credentials for all shards.
 func newShards(root, config *rest.Config, o CompletedOptions, newBackend func(*peers.Peer) *backend) (*shards, error) {
+	others, err := newOthers(o.OtherShards, config)
+	if err != nil {
+		return nil, err
+	}
+	seen := &dataSeen{}
+	root, config = rest.CopyConfig(root), rest.CopyConfig(config)
+	root.Wrap(seen.wrap)
+	config.Wrap(seen.wrap)
 	factory, err := client.NewFactory(root)
 	if err != nil {
 		return nil, fmt.Errorf("root shard, see --root-kubeconfig: %w", err)
 	}
-	s := &shards{index: workspaceindex.New(), root: factory, newBackend: newBackend, ways: map[string]way{}}
-	if s.others, err = newOthers(o.OtherShards, config); err != nil {
-		return nil, err
-	}
+	s := &shards{index: workspaceindex.New(), root: factory, others: others, newBackend: newBackend, seen: seen, ways: map[string]way{}}
 	if s.saver, err = newSaver(o.IndexDirectory, s.index); err != nil {
 		return nil, err
 	}
@@ -134,7 +141,7 @@ func (s *shards) object(name string) *corev1alpha1.Shard {
 // follow keeps the way to a shard, and the index true to it, for as long as the
 // shard is there. The way to a former address stays until there is another one.
 func (s *shards) follow(ctx context.Context, shard *peers.Peer) {
-	f := newFollower(shard, s.index)
+	f := newFollower(shard, s.index, s.seen)
 	s.saver.follows(f, shard.URL)
 	s.set(shard.Name, way{s.newBackend(shard), f})
 	f.run(ctx)

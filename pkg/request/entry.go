@@ -24,6 +24,11 @@ const (
 	// MergedHeader says, with the value "true", in a request for all logical clusters that a
 	// front-proxy merges the answers of all shards, for an administrator.
 	MergedHeader = InternalHeaderPrefix + "Merged"
+
+	// DataHeader says, in a request of a front-proxy that follows what a shard has, which data it
+	// has seen up to the resourceVersion, and is empty where it has seen none; in the answer, which
+	// data it sees.
+	DataHeader = InternalHeaderPrefix + "Data"
 )
 
 // WithEntry returns a context for which entered is called when it turns out that

@@ -64,6 +64,7 @@ type Server struct {
 	etcd            *etcd.Handle
 	encryption      *encryption.Providers
 	backend         *storage.Backend
+	starts          *etcd.Starts
 	usage           *usage.Counter
 	subtrees        *subtrees.Sums
 	generic         *genericapiserver.GenericAPIServer
@@ -141,6 +142,9 @@ func (s *Server) openStorage(ctx context.Context) error {
 	}
 	s.group.Opened(s.encryption.Close)
 	if err := ownership.Claim(ctx, s.etcd, etcd.Identity{Kind: etcd.KindShard, Name: s.options.Name}, s.encryption.Transformers()); err != nil {
+		return err
+	}
+	if s.starts, err = s.etcd.Start(ctx); err != nil {
 		return err
 	}
 	named, err := metriclabels.Named()

@@ -97,7 +97,7 @@ func BenchmarkRestore(b *testing.B) {
 	}
 	large().WriteSnapshots(writers)
 	for _, w := range writers {
-		if err := w.End(Revisions{"1", "1"}); err != nil {
+		if err := w.End(Revisions{{Version: "1"}, {Version: "1"}}); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -38,11 +38,20 @@ var errSnapshot = errors.New("the snapshot is damaged")
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
+// Revision is up to where all of a kind is announced.
+type Revision struct {
+	// Version is the resourceVersion, empty for none, and Data which data of the shard that is of,
+	// as the shard says; empty if it does not.
+	Version, Data string
+}
+
 // Revisions are up to where all is announced, by kind.
-type Revisions [kinds]string
+type Revisions [kinds]Revision
 
 // Complete reports whether there are revisions of all kinds.
-func (r Revisions) Complete() bool { return r[LogicalClusters] != "" && r[Workspaces] != "" }
+func (r Revisions) Complete() bool {
+	return r[LogicalClusters].Version != "" && r[Workspaces].Version != ""
+}
 
 // Snapshot is what is known of a snapshot beside what was announced.
 type Snapshot struct {
@@ -198,7 +207,10 @@ func (w *SnapshotWriter) End(revisions Revisions) error {
 	}
 	var b []byte
 	for _, revision := range revisions {
-		b = appendText(b, revision)
+		b = appendText(b, revision.Version)
+	}
+	for _, revision := range revisions {
+		b = appendText(b, revision.Data)
 	}
 	w.write(blockRevisions, b)
 	if w.err == nil {
@@ -237,9 +249,7 @@ func (x *Index) ReadSnapshot(from io.Reader, choose func(origin []byte) (shard s
 		text := reader{rest: content}
 		switch {
 		case kind == blockRevisions:
-			for kind := range kinds {
-				snapshot.Revisions[kind] = text.text()
-			}
+			snapshot.Revisions = readRevisions(&text)
 			ended = true
 		case kind == blockClusters && !ended:
 			x.readClusters(shard, &text)
@@ -252,6 +262,18 @@ func (x *Index) ReadSnapshot(from io.Reader, choose func(origin []byte) (shard s
 			return Snapshot{}, fmt.Errorf("%w: a block %q says what none says there", errSnapshot, kind)
 		}
 	}
+}
+
+func readRevisions(from *reader) (revisions Revisions) {
+	for kind := range kinds {
+		revisions[kind].Version = from.text()
+	}
+	for kind := range kinds {
+		if len(from.rest) > 0 { // the previous version wrote none
+			revisions[kind].Data = from.text()
+		}
+	}
+	return revisions
 }
 
 func (x *Index) readClusters(shard string, from *reader) {

@@ -25,7 +25,7 @@ func snapshots(t testing.TB, x *Index, revision string) map[string][]byte {
 	x.WriteSnapshots(writers)
 	written := map[string][]byte{}
 	for shard, w := range writers {
-		require.NoError(t, w.End(Revisions{revision, revision}))
+		require.NoError(t, w.End(Revisions{{Version: revision}, {Version: revision}}))
 		written[shard] = files[shard].Bytes()
 	}
 	return written
@@ -102,9 +102,10 @@ func TestSnapshotRevisions(t *testing.T) {
 	var file bytes.Buffer
 	w := NewSnapshotWriter(&file, []byte("one"))
 	threeLevels().WriteSnapshots(map[string]*SnapshotWriter{"one": w})
-	require.NoError(t, w.End(Revisions{"1", "2"}))
+	first, second := Revisions{{"1", "a"}, {"2", "b"}}, Revisions{{"3", ""}, {"4", "c"}}
+	require.NoError(t, w.End(first))
 	complete := file.Len()
-	require.NoError(t, w.End(Revisions{"3", "4"}))
+	require.NoError(t, w.End(second))
 	for size := range file.Len() + 1 {
 		x := New()
 		read, err := x.ReadSnapshot(bytes.NewReader(file.Bytes()[:size]), isOrigin)
@@ -112,14 +113,17 @@ func TestSnapshotRevisions(t *testing.T) {
 		case size < complete:
 			require.ErrorIs(t, err, errSnapshot, size)
 		case size < file.Len():
-			require.Equal(t, Revisions{"1", "2"}, read.Revisions)
+			require.Equal(t, first, read.Revisions)
 		default:
-			require.Equal(t, Revisions{"3", "4"}, read.Revisions)
+			require.Equal(t, second, read.Revisions)
 		}
 		if err == nil {
 			require.Equal(t, 2, x.Stats().LogicalClusters)
 		}
 	}
+	former := &reader{rest: appendText(appendText(nil, "5"), "6")}
+	require.Equal(t, Revisions{{Version: "5"}, {Version: "6"}}, readRevisions(former), "of the previous version")
+	require.False(t, former.failed)
 	refused := errors.New("another installation")
 	_, err := New().ReadSnapshot(bytes.NewReader(file.Bytes()), func([]byte) (string, error) { return "", refused })
 	require.ErrorIs(t, err, refused)
@@ -136,7 +140,7 @@ func FuzzSnapshot(f *testing.F) {
 		x := New()
 		read, err := x.ReadSnapshot(bytes.NewReader(file), func([]byte) (string, error) { return "one", nil })
 		if err == nil {
-			again := restored(t, snapshots(t, x, read.Revisions[0]), nil)
+			again := restored(t, snapshots(t, x, read.Revisions[0].Version), nil)
 			require.Equal(t, x.Stats(), again.Stats())
 		}
 		x.DeleteShard("one")
