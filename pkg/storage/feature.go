@@ -17,10 +17,12 @@ var inProcessClients atomic.Int64
 // checkFeatures has the process-wide feature checker of the storage layer look
 // at the client. It asks each endpoint of a client, of which an in-process
 // client has none; without an answer, consistent lists would not be served
-// from the watch caches and streaming lists not at all.
+// from the watch caches and streaming lists not at all. etcd3 does it for each
+// store, which servers that are not ready may have none of.
 func checkFeatures(client *kubernetes.Client) {
 	if len(client.Endpoints()) > 0 {
-		return // etcd3 does it for each store.
+		etcdfeature.DefaultFeatureSupportChecker.CheckClient(client.Ctx(), client.Client, storage.RequestWatchProgress)
+		return
 	}
 	endpoint := fmt.Sprintf("in-process-%d", inProcessClients.Add(1))
 	etcdfeature.DefaultFeatureSupportChecker.CheckClient(client.Ctx(), inProcess{Client: client.Client, endpoint: endpoint}, storage.RequestWatchProgress)
