@@ -62,6 +62,16 @@ func (c *scriptedCache) marks(ctx context.Context, _ int64) (map[string]Mark, er
 	}
 }
 
+// said returns the marks, or nothing if it is away.
+func (c *scriptedCache) said() map[string]Mark {
+	c.lock.Lock()
+	defer c.lock.Unlock()
+	if c.away || c.stuck {
+		return nil
+	}
+	return maps.Clone(c.marked)
+}
+
 // set changes whether it answers. Who goes away breaks its streams, who is stuck does not.
 func (c *scriptedCache) set(away, stuck bool) {
 	c.lock.Lock()
@@ -82,6 +92,39 @@ func (c *scriptedCache) wipe() {
 	c.lock.Lock()
 	c.marked = map[string]Mark{}
 	c.lock.Unlock()
+}
+
+// replace has its data be replaced, for which it has to be away for longer than marks are believed.
+func (c *scriptedCache) replace(by func()) {
+	c.lock.Lock()
+	away, stuck := c.away, c.stuck
+	c.lock.Unlock()
+	c.set(true, false)
+	pass(marksAge)
+	by()
+	c.set(away, stuck)
+}
+
+// keep returns a function that restores what the cache has now, as shardplane snapshot restore does: no
+// version from before can be resumed from.
+func (c *scriptedCache) keep() (restore func()) {
+	restoreObjects := c.backup()
+	c.lock.Lock()
+	defer c.lock.Unlock()
+	marked := maps.Clone(c.marked)
+	return func() {
+		c.mu.Lock()
+		latest := c.revision
+		c.mu.Unlock()
+		restoreObjects()
+		c.mu.Lock()
+		c.revision = latest + 1000
+		c.history, c.compacted = nil, c.revision
+		c.mu.Unlock()
+		c.lock.Lock()
+		defer c.lock.Unlock()
+		c.marked = maps.Clone(marked)
+	}
 }
 
 // scriptedShard is a shard whose objects are pushed when a test says so.
@@ -188,10 +231,27 @@ func (r *cacheReader) log(kind string, obj *corev1.ConfigMap) {
 	r.lock.Lock()
 	defer r.lock.Unlock()
 	key := r.KeyOf(obj)
+	_, known := r.told[key]
+	if known != (kind != "add") {
+		r.events = append(r.events, fmt.Sprintf("wrong: %s %s, which was known: %t", kind, key.Name, known))
+	}
 	r.events = append(r.events, fmt.Sprintf("%s %s@%s", kind, key.Name, obj.ResourceVersion))
 	if r.told[key] = contentOf(obj); kind == "delete" {
 		delete(r.told, key)
 	}
+}
+
+// marked returns up to where a shard has said to be complete, as far as is known.
+func (r *cacheReader) marked(shard string) int {
+	mark, _ := r.caches.marked(shard)
+	version, _ := strconv.Atoi(mark.Versions["configmaps"])
+	return version
+}
+
+// reads returns the one that is read.
+func (r *cacheReader) reads(caches ...*scriptedCache) *scriptedCache {
+	used, _ := r.caches.current()
+	return caches[used]
 }
 
 // news returns what was told since it was called last.
@@ -240,8 +300,11 @@ func reading(t *testing.T, f func(t *testing.T, r *cacheReader), members ...*scr
 		r.AddEventHandler(Handler[*corev1.ConfigMap]{
 			OnAdd: func(obj *corev1.ConfigMap, _ bool) { r.log("add", obj) },
 			OnUpdate: func(old, obj *corev1.ConfigMap) {
-				if older(obj.ResourceVersion, old.ResourceVersion) {
+				switch {
+				case older(obj.ResourceVersion, old.ResourceVersion):
 					r.log("back", obj)
+				case obj.ResourceVersion == old.ResourceVersion:
+					r.log("again", obj)
 				}
 				r.log("update", obj)
 			},
