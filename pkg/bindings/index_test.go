@@ -307,8 +307,36 @@ func TestFree(t *testing.T) {
 	}
 }
 
+// TestYield: definitions are asked for the names of what a binding has bound, where there are
+// some in its groups.
+func TestYield(t *testing.T) {
+	w := newShard(t).run()
+	w.schema("one", widgets, "size", 1)
+	w.put(bindingOf("a", "x", boundTo(widgets, "one", "h")))
+	names := &everybody{}
+	require.NoError(t, w.Yield(t.Context(), names, "a", "x"))
+	require.Empty(t, names.yielded)
+	names.defines = widgets.Group
+	require.NoError(t, w.Yield(t.Context(), names, "a", "y"))
+	require.Empty(t, names.yielded)
+	require.NoError(t, w.Yield(t.Context(), names, "a", "x"))
+	require.Len(t, names.yielded, 1)
+	require.Equal(t, widgets.Resource, names.yielded[0].Names.Plural)
+}
+
 // everybody gives everybody names.
-type everybody struct{ asked, held int }
+type everybody struct {
+	asked, held int
+	defines     string // a group
+	yielded     []definitions.Wanted
+}
+
+func (e *everybody) Defines(_ logicalcluster.Name, group string) bool { return group == e.defines }
+
+func (e *everybody) Yield(_ context.Context, _ logicalcluster.Name, wanted []definitions.Wanted) error {
+	e.yielded = append(e.yielded, wanted...)
+	return nil
+}
 
 func (e *everybody) Reserve(context.Context, logicalcluster.Name, string, definitions.Source, []definitions.Wanted) (func(), *definitions.Conflict, error) {
 	e.asked++

@@ -9,6 +9,7 @@ import (
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -18,6 +19,8 @@ import (
 // Names are those who decide which names are free, as customresource.Server is.
 type Names interface {
 	Reserve(ctx context.Context, cluster logicalcluster.Name, owner string, source definitions.Source, wanted []definitions.Wanted) (release func(), conflict *definitions.Conflict, err error)
+	Defines(cluster logicalcluster.Name, group string) bool
+	Yield(ctx context.Context, cluster logicalcluster.Name, wanted []definitions.Wanted) error
 }
 
 // Reserve keeps the names of schemas in a logical cluster for a binding, until release
@@ -57,6 +60,34 @@ func (x *Index) Reserve(ctx context.Context, names Names, cluster logicalcluster
 		return nil, conflict, err
 	}
 	return release, nil, nil
+}
+
+// Yield has definitions of a logical cluster yield that have names of what a binding has
+// bound, as far as is known here.
+func (x *Index) Yield(ctx context.Context, names Names, cluster logicalcluster.Name, binding string) error {
+	var wanted []definitions.Wanted
+	for _, r := range x.records(cluster) {
+		if r.name != binding {
+			continue
+		}
+		for resource, b := range r.byResource {
+			if !names.Defines(cluster, resource.Group) || x.system(resource) != nil {
+				continue // nearly always
+			}
+			s, err := x.schemas.get(ctx, b.uid)
+			if apierrors.IsNotFound(err) {
+				continue // somebody has deleted the copy: it is not served
+			}
+			if err != nil {
+				return err
+			}
+			wanted = append(wanted, definitions.Wanted{Group: resource.Group, Names: s.Names()})
+		}
+	}
+	if len(wanted) == 0 {
+		return nil
+	}
+	return names.Yield(ctx, cluster, wanted)
 }
 
 // hasNames reports whether a binding has the names of a schema already, by another

@@ -28,6 +28,16 @@ func (s *Server) Reserve(ctx context.Context, cluster logicalcluster.Name, owner
 	return s.crds.Reserve(ctx, cluster, owner, source, wanted)
 }
 
+// Defines reports whether a logical cluster is known to define something of a group itself.
+func (s *Server) Defines(cluster logicalcluster.Name, group string) bool {
+	return s.crds.Defines(cluster, group)
+}
+
+// Yield has definitions yield that have names of a source, as definitions.Storage does.
+func (s *Server) Yield(ctx context.Context, cluster logicalcluster.Name, wanted []definitions.Wanted) error {
+	return s.crds.Yield(ctx, cluster, wanted)
+}
+
 // FollowNames has f told where names may have become free, as definitions.Storage does.
 func (s *Server) FollowNames(f func(cluster logicalcluster.Name, group string)) (stop func()) {
 	return s.crds.FollowNames(f)

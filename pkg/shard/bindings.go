@@ -100,6 +100,11 @@ func (b boundAPIs) Reserve(ctx context.Context, cluster logicalcluster.Name, bin
 	return nil, fmt.Sprintf("In group %q, %q is already in use by %s", with.Group, with.Name, with.By), nil
 }
 
+// Yield implements apibinding.APIs.
+func (b boundAPIs) Yield(ctx context.Context, key client.Key) error {
+	return b.Index.Yield(ctx, b.served, key.Cluster, key.Name)
+}
+
 // Empty implements apibinding.APIs.
 func (b boundAPIs) Empty(ctx context.Context, cluster logicalcluster.Name, bound *apisv1alpha2.BoundAPIResource) (left int, finalizers map[string]int, err error) {
 	if b.kept(cluster, schema.GroupResource{Group: bound.Group, Resource: bound.Resource}) {

@@ -68,6 +68,8 @@ type APIs interface {
 	// apis.ErrInvalidSchema if the schema cannot be served.
 	Pin(ctx context.Context, uid types.UID, read func(context.Context) (*apis.APIResourceSchema, error)) (storageVersion string, err error)
 	reserver
+	// Yield has definitions yield that have names of what a binding has bound.
+	Yield(ctx context.Context, key client.Key) error
 	// Rewrite writes what change makes of the status of a binding, past admission and
 	// validation. It returns nil, and nothing is written, where change returns nil, and
 	// where that takes a request.
@@ -216,8 +218,11 @@ func (r *reconciler) reconcile(ctx context.Context, key client.Key) (reconcile.R
 // lead leads a binding one step on. Its error is client.ErrIncomplete as long as it is not
 // known what other shards export.
 func (r *reconciler) lead(ctx context.Context, key client.Key) (reconcile.Result, error) {
-	if upToDate, result, err := r.upToDate(ctx, key); upToDate || err != nil {
+	switch upToDate, result, err := r.upToDate(ctx, key); {
+	case err != nil:
 		return result, err
+	case upToDate:
+		return result, r.apis.Yield(ctx, key) // also what was bound before this replica led
 	}
 	if done, err := r.rewrite(ctx, key); done || err != nil {
 		return reconcile.Result{}, err

@@ -49,7 +49,7 @@ type world struct {
 	objects  map[string]int    // by resource and schema
 	waits    map[string]int    // how many of them wait for a finalizer
 
-	reads          int // of bindings
+	reads, yielded int // of bindings
 	calls, crashAt int // the call that fails, after its effect if odd
 }
 
@@ -217,6 +217,8 @@ func (w *world) Rewrite(_ context.Context, key client.Key, change func(*apisv1al
 }
 
 func (w *world) WaitFor(context.Context, *apisv1alpha2.APIBinding) error { return w.step(func() {}) }
+
+func (w *world) Yield(context.Context, client.Key) error { return w.step(func() { w.yielded++ }) }
 
 func (w *world) Empty(_ context.Context, _ logicalcluster.Name, bound *apisv1alpha2.BoundAPIResource) (int, map[string]int, error) {
 	key := bound.Resource + "/" + bound.Schema.UID
@@ -470,7 +472,9 @@ func TestConverged(t *testing.T) {
 	}
 	look(1, "it is new")
 	require.True(t, conditions.IsTrue(w.bindings["b"], "Ready"))
+	w.yielded = 0
 	look(0, "it says all")
+	require.Equal(t, 3, w.yielded, "a definition may have come by its names")
 	w.exports["e"].ResourceVersion = "2"
 	look(0, "nothing that it follows has changed")
 	w.offer(widgetsTwo)

@@ -2,6 +2,7 @@ package definitions
 
 import (
 	"context"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -11,6 +12,7 @@ import (
 	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/apiserver/pkg/storage/storagebackend/factory"
 )
@@ -19,7 +21,7 @@ import (
 // writes that are to fail.
 type faulty struct {
 	storage.Interface
-	lists, writes *atomic.Int64
+	*counters
 }
 
 // fault is asked before a write: an error fails it.
@@ -66,9 +68,23 @@ func (f faulty) GuaranteedUpdate(
 	return f.Interface.GuaranteedUpdate(ctx, key, out, ignoreNotFound, preconditions, failing, cached)
 }
 
-// counters of what is asked of the storage of definitions.
+func (f faulty) Watch(ctx context.Context, key string, opts storage.ListOptions) (watch.Interface, error) {
+	w, err := f.Interface.Watch(ctx, key, opts)
+	if err != nil {
+		return nil, err
+	}
+	return watch.Filter(w, func(event watch.Event) (watch.Event, bool) {
+		f.events.RLock()
+		defer f.events.RUnlock()
+		return event, true
+	}), nil
+}
+
+// counters of what is asked of the storage of definitions. Whoever locks events keeps them from
+// those who watch.
 type counters struct {
 	lists, writes atomic.Int64
+	events        sync.RWMutex
 }
 
 // wrap is a customresourcetest.Wrap.
@@ -76,7 +92,7 @@ func (c *counters) wrap(resource schema.GroupResource, inner storage.Interface, 
 	if resource.Group != apiextensions.GroupName {
 		return inner, destroy
 	}
-	return faulty{inner, &c.lists, &c.writes}, destroy
+	return faulty{inner, c}, destroy
 }
 
 // withoutNames is the storage of definitions below where names are accepted.

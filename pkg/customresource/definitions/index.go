@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -221,6 +222,35 @@ func (o *Index) claims(taken claims, scope nameScope, except string, before uint
 			taken.add(&e.names, "CustomResourceDefinition "+name)
 		}
 	}
+}
+
+// defines reports whether a definition of a logical cluster is of a group.
+func (o *Index) defines(cluster logicalcluster.Name, group string) bool {
+	o.mu.RLock()
+	defer o.mu.RUnlock()
+	for name := range o.clusters[cluster] {
+		if apis.DefinitionGroup(name) == group {
+			return true
+		}
+	}
+	return false
+}
+
+// using returns the definitions of a logical cluster that have a name which is wanted.
+func (o *Index) using(cluster logicalcluster.Name, wanted []Wanted) []string {
+	o.mu.RLock()
+	defer o.mu.RUnlock()
+	var all []string
+	for name, e := range o.clusters[cluster] {
+		theirs := newClaims()
+		theirs.add(&e.names, name)
+		if !e.deleting && slices.ContainsFunc(wanted, func(w Wanted) bool {
+			return w.Group == apis.DefinitionGroup(name) && w.conflict(theirs) != nil
+		}) {
+			all = append(all, name)
+		}
+	}
+	return all
 }
 
 // rejected calls f with the definitions of a scope of which not all names are

@@ -103,7 +103,7 @@ func (m *Managed) Get(ctx context.Context, cluster logicalcluster.Name, name str
 // Update changes the status of a definition, or its finalizers, with change,
 // unless that returns false or the definition is gone. A definition that is
 // written gets the names that are free, also where change changes nothing, and loses
-// those that another source has been given at the same time.
+// those that another API has been given at the same time.
 func (m *Managed) Update(ctx context.Context, cluster logicalcluster.Name, name string, change func(*apiextensions.CustomResourceDefinition) bool) error {
 	info := rest.DefaultUpdatedObjectInfo(nil, func(_ context.Context, _, old runtime.Object) (runtime.Object, error) {
 		crd, ok := old.DeepCopyObject().(*apiextensions.CustomResourceDefinition)
@@ -125,6 +125,7 @@ func (m *Managed) Update(ctx context.Context, cluster logicalcluster.Name, name 
 		if err != nil {
 			return namesUnknown(err.Error())
 		}
+		lost = lost || m.storage.names.lost(cluster, now) // the server that wrote it may have ended since
 		if !lost && apiextensions.IsCRDConditionTrue(now, apiextensions.NamesAccepted) &&
 			tellsNonStructural(now, m.storage.objects.interner.specOf(now).nonStructural()) {
 			return nil // a write would decide as the last one did

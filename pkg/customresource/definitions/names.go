@@ -108,21 +108,21 @@ func (n *names) accept(ctx context.Context, obj runtime.Object) error {
 	if err != nil {
 		return err
 	}
-	scope := nameScope{cluster: cluster, group: crd.Spec.Group}
+	scope, reserved := nameScope{cluster: cluster, group: crd.Spec.Group}, reservationFrom(ctx)
+	violations := nonStructural(&crd.Spec)
+
+	// The reservations first, and then the others: what is stored was reserved until then.
+	// Whoever comes later finds what this definition asks for reserved.
 	taken := newClaims()
+	n.mu.Lock()
+	n.othersLocked(taken, scope, crd.Name, &crd.Spec.Names)
+	n.objects.claims(taken, scope, crd.Name, math.MaxUint64)
+	n.reserveLocked(reserved, scope, crd.Name, &crd.Spec.Names)
+	n.mu.Unlock()
 	if err := n.collect(ctx, taken, scope, nil); err != nil {
 		return namesUnknown(err.Error())
 	}
-	violations := nonStructural(&crd.Spec)
-
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	// The reservations first: what becomes visible now was reserved until then.
-	others := n.othersLocked(scope, crd.Name)
-	for _, other := range others {
-		taken.add(&other.names, other.definition)
-	}
-	n.objects.claims(taken, scope, crd.Name, math.MaxUint64)
+	before := crd.Status.AcceptedNames
 	if isContested(ctx) {
 		crd.Status.AcceptedNames = apiextensions.CustomResourceDefinitionNames{}
 		setCondition(crd, apiextensions.CustomResourceDefinitionCondition{
@@ -131,12 +131,13 @@ func (n *names) accept(ctx context.Context, obj runtime.Object) error {
 	}
 	accept(crd, taken)
 	tellNonStructural(crd, violations)
-	if !apiextensions.IsCRDConditionTrue(crd, apiextensions.NamesAccepted) {
-		for _, other := range others {
-			other.denied = true
-		}
+
+	if reserved != nil {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		n.reserveLocked(reserved, scope, crd.Name, &crd.Status.AcceptedNames)
+		reserved.given = !equalNames(&before, &crd.Status.AcceptedNames)
 	}
-	n.reserveLocked(reservationFrom(ctx), scope, crd.Name, &crd.Status.AcceptedNames)
 	return nil
 }
 
@@ -175,9 +176,16 @@ func (n *names) lost(cluster logicalcluster.Name, crd *apiextensions.CustomResou
 // lostToSource reports whether another source serves, or is about to serve, under a name
 // that a definition was given. That happens when another server of the shard accepted the
 // definition while this one gave the name away. The source serves then, on all servers
-// alike, whoever came first.
+// alike: whoever asked it to did so before the definition was written.
 func (n *names) lostToSource(ctx context.Context, cluster logicalcluster.Name, crd *apiextensions.CustomResourceDefinition) (bool, error) {
 	theirs, ours := newClaims(), newClaims()
+	n.mu.Lock() // the reservations first, as in accept
+	for r := range n.reserved[nameScope{cluster: cluster, group: crd.Spec.Group}] {
+		if r.forSource {
+			theirs.add(&r.names, r.definition)
+		}
+	}
+	n.mu.Unlock()
 	all, err := n.sources.beforeIndex(ctx, request.Cluster{Name: cluster}, n.sources.system.definitions, nil)
 	if err != nil {
 		return false, err
@@ -187,13 +195,6 @@ func (n *names) lostToSource(ctx context.Context, cluster logicalcluster.Name, c
 			theirs.add(internalNames(d.Schema.Names()), d.Owner)
 		}
 	}
-	n.mu.Lock()
-	for r := range n.reserved[nameScope{cluster: cluster, group: crd.Spec.Group}] {
-		if r.forSource {
-			theirs.add(&r.names, r.definition)
-		}
-	}
-	n.mu.Unlock()
 	ours.add(&crd.Status.AcceptedNames, crd.Name)
 	_, _, lost := theirs.conflict(ours)
 	return lost, nil

@@ -22,6 +22,8 @@ type reservation struct {
 	names      apiextensions.CustomResourceDefinitionNames
 	// forSource is set if another source is about to serve under the names.
 	forSource bool
+	// given reports whether the definition was given others than it had.
+	given bool
 	// denied reports whether another definition may have been refused a name
 	// because of this reservation.
 	denied bool
@@ -42,15 +44,22 @@ func reservationFrom(ctx context.Context) *reservation {
 	return r
 }
 
-// othersLocked returns the reservations in a scope for other definitions.
-func (n *names) othersLocked(scope nameScope, definition string) []*reservation {
-	var others []*reservation
+// othersLocked adds to taken what is reserved in a scope for others than one definition, and
+// notes who keeps it from a name that it wants: it is told when these are free.
+func (n *names) othersLocked(taken claims, scope nameScope, definition string, wanted *apiextensions.CustomResourceDefinitionNames) {
+	ours := newClaims()
+	ours.add(wanted, definition)
 	for r := range n.reserved[scope] {
-		if r.definition != definition {
-			others = append(others, r)
+		if r.definition == definition {
+			continue
 		}
+		theirs := newClaims()
+		theirs.add(&r.names, r.definition)
+		if _, _, found := theirs.conflict(ours); found {
+			r.denied = true
+		}
+		taken.add(&r.names, r.definition)
 	}
-	return others
 }
 
 // reserveLocked has r reserve names for a definition, in place of those it had.

@@ -412,8 +412,8 @@ func TestLaterWriteYields(t *testing.T) {
 		crd.UID = types.UID(crd.Name)
 		stored = append(stored, acceptedElsewhere(ctx, t, s, crd))
 	}
-	require.Same(t, runtime.Object(stored[0]), s.Storage.written(ctx, stored[0]))
-	after, ok := s.Storage.written(ctx, stored[1]).(*apiextensions.CustomResourceDefinition)
+	require.Same(t, runtime.Object(stored[0]), s.Storage.written(ctx, stored[0], true))
+	after, ok := s.Storage.written(ctx, stored[1], true).(*apiextensions.CustomResourceDefinition)
 	require.True(t, ok)
 	require.False(t, apiextensions.IsCRDConditionTrue(after, apiextensions.Established))
 	require.False(t, apiextensions.IsCRDConditionTrue(after, apiextensions.NamesAccepted))

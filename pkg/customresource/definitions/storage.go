@@ -190,21 +190,30 @@ func (c *Storage) write(ctx context.Context, dryRun []string, do func(context.Co
 		return out, err
 	}
 	// Also for a client that has gone: what it wrote is there.
-	return c.written(context.WithoutCancel(ctx), out), nil
+	return c.written(context.WithoutCancel(ctx), out, reserved.given), nil
 }
 
 // written waits until this server serves according to a definition that was
 // written, so that the client's next request finds it in effect. It returns the
 // definition as it is then: without names that another server gave away at the
-// same time.
-func (c *Storage) written(ctx context.Context, obj runtime.Object) runtime.Object {
+// same time. Sources are asked if it was given any.
+func (c *Storage) written(ctx context.Context, obj runtime.Object, given bool) runtime.Object {
 	crd, ok := obj.(*apiextensions.CustomResourceDefinition)
 	if !ok {
 		return obj
 	}
 	c.objects.waitFor(ctx, crd)
 	cluster, err := request.ClusterNameFrom(ctx)
-	if err != nil || isContested(ctx) || !crd.DeletionTimestamp.IsZero() || !c.names.lost(cluster, crd) {
+	if err != nil || isContested(ctx) || !crd.DeletionTimestamp.IsZero() {
+		return obj
+	}
+	lost := c.names.lost(cluster, crd)
+	if !lost && given {
+		if lost, err = c.names.lostToSource(ctx, cluster, crd); err != nil {
+			klog.FromContext(ctx).Error(err, "Whether a definition has its names is left to the controller", "logicalCluster", cluster, "definition", crd.Name)
+		}
+	}
+	if !lost {
 		return obj
 	}
 	unchanged := rest.DefaultUpdatedObjectInfo(nil, func(_ context.Context, _, old runtime.Object) (runtime.Object, error) {
@@ -212,10 +221,10 @@ func (c *Storage) written(ctx context.Context, obj runtime.Object) runtime.Objec
 	})
 	yielded, _, err := c.REST.Update(contested(ctx), crd.Name, unchanged, rest.ValidateAllObjectFunc, rest.ValidateAllObjectUpdateFunc, false, &metav1.UpdateOptions{})
 	if err != nil {
-		klog.FromContext(ctx).Error(err, "A definition keeps names that another one had before", "logicalCluster", cluster, "definition", crd.Name)
+		klog.FromContext(ctx).Error(err, "A definition keeps names that another API had before", "logicalCluster", cluster, "definition", crd.Name)
 		return obj
 	}
-	return c.written(contested(ctx), yielded)
+	return c.written(contested(ctx), yielded, false)
 }
 
 // Create implements rest.Creater. It refuses definitions of what the logical cluster
@@ -257,7 +266,7 @@ func (c *Storage) Update(ctx context.Context, name string, info rest.UpdatedObje
 func (c *Storage) Delete(ctx context.Context, name string, validate rest.ValidateObjectFunc, options *metav1.DeleteOptions) (runtime.Object, bool, error) {
 	out, deleted, err := c.REST.Delete(ctx, name, validate, options)
 	if err == nil && !deleted && (options == nil || len(options.DryRun) == 0) {
-		out = c.written(ctx, out)
+		out = c.written(ctx, out, false)
 	}
 	return out, deleted, err
 }

@@ -2,12 +2,17 @@ package definitions
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"math"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
 
 	"github.com/shardplane/shardplane/pkg/apis"
+	"github.com/shardplane/shardplane/pkg/request"
 )
 
 // Wanted are names that a source other than CustomResourceDefinitions is about to
@@ -43,38 +48,93 @@ func (c *Storage) Reserve(ctx context.Context, cluster logicalcluster.Name, owne
 	for _, w := range wanted {
 		r := &reservation{of: c.names, forSource: true}
 		reserved = append(reserved, r)
-		conflict, err := c.names.want(ctx, r, nameScope{cluster: cluster, group: w.Group}, owner, source, w)
+		conflict, err = c.names.want(ctx, r, nameScope{cluster: cluster, group: w.Group}, owner, source, w)
 		if conflict != nil || err != nil {
 			release()
 			return nil, conflict, err
 		}
 	}
+	// This server may not have heard yet of a definition that another one has accepted.
+	if conflict, err = c.stored(ctx, cluster, wanted); conflict != nil || err != nil {
+		release()
+		return nil, conflict, err
+	}
 	return release, nil, nil
 }
 
-// want reserves names, unless one of them is in use.
+// want reserves names, unless one of them is known to be in use.
 func (n *names) want(ctx context.Context, r *reservation, scope nameScope, owner string, source Source, w Wanted) (*Conflict, error) {
-	taken, ours := newClaims(), newClaims()
+	taken := newClaims()
 	if err := n.collect(ctx, taken, scope, source); err != nil {
 		return nil, namesUnknown(err.Error())
 	}
 	wanted := internalNames(w.Names)
-	ours.add(wanted, owner)
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	others := n.othersLocked(scope, owner)
-	for _, other := range others {
-		taken.add(&other.names, other.definition)
-	}
+	n.othersLocked(taken, scope, owner, wanted)
 	n.objects.claims(taken, scope, "", math.MaxUint64)
-	if name, by, found := taken.conflict(ours); found {
-		for _, other := range others {
-			other.denied = true
-		}
-		return &Conflict{Group: w.Group, Name: name, By: by}, nil
+	if conflict := w.conflict(taken); conflict != nil {
+		return conflict, nil
 	}
 	n.reserveLocked(r, scope, owner, wanted)
 	return nil, nil
+}
+
+// conflict returns a name that is taken, or nil.
+func (w *Wanted) conflict(taken claims) *Conflict {
+	ours := newClaims()
+	ours.add(internalNames(w.Names), "")
+	if name, by, found := taken.conflict(ours); found {
+		return &Conflict{Group: w.Group, Name: name, By: by}
+	}
+	return nil
+}
+
+// stored returns a name that a definition has, as definitions are stored when it is called.
+func (c *Storage) stored(ctx context.Context, cluster logicalcluster.Name, wanted []Wanted) (*Conflict, error) {
+	obj, err := c.List(storeContext(ctx, request.Cluster{Name: cluster}), &internalversion.ListOptions{})
+	if err != nil {
+		return nil, namesUnknown(err.Error())
+	}
+	list, ok := obj.(*apiextensions.CustomResourceDefinitionList)
+	if !ok {
+		return nil, fmt.Errorf("listing definitions gave a %T", obj)
+	}
+	taken := map[string]claims{}
+	for i := range list.Items {
+		crd := &list.Items[i]
+		if taken[crd.Spec.Group].kinds == nil {
+			taken[crd.Spec.Group] = newClaims()
+		}
+		taken[crd.Spec.Group].add(&crd.Status.AcceptedNames, "CustomResourceDefinition "+crd.Name)
+	}
+	for i := range wanted {
+		if conflict := wanted[i].conflict(taken[wanted[i].Group]); conflict != nil {
+			return conflict, nil
+		}
+	}
+	return nil, nil
+}
+
+// Defines reports whether a CustomResourceDefinition of a logical cluster is known that is of
+// a group.
+func (c *Storage) Defines(cluster logicalcluster.Name, group string) bool {
+	return c.objects.defines(cluster, group)
+}
+
+// Yield has those definitions of a logical cluster yield that have names which are wanted by
+// a source that serves them, should this server not have known of both when it gave the
+// names: what is known decides, and where one is in use what is stored.
+func (c *Storage) Yield(ctx context.Context, cluster logicalcluster.Name, wanted []Wanted) error {
+	if !c.objects.waitSynced(ctx) {
+		return namesUnknown("the definitions are still being read")
+	}
+	var errs []error
+	managed := &Managed{storage: c}
+	for _, name := range c.objects.using(cluster, wanted) {
+		errs = append(errs, managed.Update(ctx, cluster, name, func(*apiextensions.CustomResourceDefinition) bool { return true }))
+	}
+	return errors.Join(errs...)
 }
 
 // FollowNames has f told of each logical cluster and group in which
