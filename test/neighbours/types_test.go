@@ -14,16 +14,17 @@ const typesPath = "/apis/tenancy.kcp.io/v1alpha1/workspacetypes"
 // workspaceTypes: workspace types are small, whatever is in them, and as many as there may be weigh
 // little in shards and the cache server, which keep all of them.
 func workspaceTypes(t *testing.T, w *world) {
-	const size, extends, chain, many = 64 << 10, 32, 32, 8
+	const size, extends, chain, limited, many = 64 << 10, 32, 32, 64, 8
 	list := func(n int, entry string) string { return strings.TrimSuffix(strings.Repeat(entry+",", n), ",") }
 	body := func(name, spec string) string {
 		return fmt.Sprintf(`{"apiVersion":"tenancy.kcp.io/v1alpha1","kind":"WorkspaceType","metadata":{"name":%q},"spec":{%s}}`, name, spec)
 	}
-	// What takes most memory for its bytes.
-	children := func(bytes int) string {
-		const child = `{"path":"a","name":"b"}`
-		return `"limitAllowedChildren":{"types":[` + list(bytes/(len(child)+1), child) + `]}`
+	allow := func(field string, n int) string {
+		return `"` + field + `":{"types":[` + list(n, `{"path":"a","name":"b"}`) + `]}`
 	}
+	// What takes most memory and time for its bytes: many short strings.
+	largest := allow("limitAllowedChildren", limited) + "," + allow("limitAllowedParents", limited)
+	largest += `,"initializerPermissions":[{"verbs":[` + list((size-len(largest)-1<<10)/len(`"a",`), `"a"`) + `]}]`
 	with := func(name string) string { return `{"path":"root:attacker","name":"` + name + `"}` }
 	refuse := func(want int, message, name, spec string) {
 		t.Helper()
@@ -32,9 +33,13 @@ func workspaceTypes(t *testing.T, w *world) {
 		require.Equal(t, want, code, "%.300s", says)
 		require.Contains(t, string(says), message)
 	}
-	refuse(http.StatusRequestEntityTooLarge, "and may have 65536", w.mark, children(size))
+	refuse(http.StatusRequestEntityTooLarge, "and may have 65536", w.mark, allow("limitAllowedChildren", size/len(`{"path":"a","name":"b"},`)))
 	refuse(http.StatusRequestEntityTooLarge, "and may have 65536", w.mark, `"additionalWorkspaceLabels":{"a":"`+strings.Repeat("x", 1<<20)+`"}`)
 	refuse(http.StatusForbidden, "spec.extend.with has 33 entries and may have 32", w.mark, `"extend":{"with":[`+list(extends+1, with("base"))+`]}`)
+
+	for _, field := range []string{"limitAllowedChildren", "limitAllowedParents"} {
+		refuse(http.StatusForbidden, "spec."+field+".types has 65 entries and may have 64", w.mark, allow(field, limited+1))
+	}
 
 	names := make([]string, 0, many)
 	define := func(name, spec string) {
@@ -51,7 +56,7 @@ func workspaceTypes(t *testing.T, w *world) {
 	}
 	before := heap()
 	for n := range many {
-		define(fmt.Sprintf("%s-%d", w.mark, n), children(size-1<<10))
+		define(fmt.Sprintf("%s-%d", w.mark, n), largest)
 	}
 	cache := newTenant(t, w.Cache())
 	all := "/shards/*/clusters/" + w.attacker.cluster(t) + typesPath
@@ -60,7 +65,7 @@ func workspaceTypes(t *testing.T, w *world) {
 		return err == nil && code == http.StatusOK && strings.Contains(string(says), names[many-1])
 	}, testTimeout, tick, "the cache server has the last of them")
 	t.Logf("%d types of %d bytes: %d bytes of heap", many, size, int64(heap())-int64(before))
-	requireHeapGrowth(t, before, 30*many*size, "thirty times what the types weigh, in the shard and the cache server together")
+	requireHeapGrowth(t, before, 40*many*size, "forty times what the types weigh, in the shard and the cache server together")
 	drop()
 	// Each type has all that it extends.
 	for n := range chain + 1 {

@@ -29,6 +29,7 @@ type list struct {
 var kinds = map[schema.GroupResource]kind{
 	tenancyv1alpha1.Resource("workspacetypes"): {bytes: 64 << 10, lists: []list{
 		{[]string{"spec", "extend", "with"}, 32}, {[]string{"spec", "authenticationConfigurations"}, 10},
+		{[]string{"spec", "limitAllowedChildren", "types"}, 64}, {[]string{"spec", "limitAllowedParents", "types"}, 64},
 	}},
 	tenancyv1alpha1.Resource("workspaceauthenticationconfigurations"): {bytes: 64 << 10, lists: []list{{[]string{"spec", "jwt"}, 10}}},
 }

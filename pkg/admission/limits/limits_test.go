@@ -69,8 +69,11 @@ func holding(bytes int) *corev1.ConfigMap {
 }
 
 // extending is a WorkspaceType that extends n others.
-func extending(n int) *unstructured.Unstructured {
-	return &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"extend": map[string]any{"with": make([]any, n)}}}}
+func extending(n int) *unstructured.Unstructured { return nesting("extend", "with", n) }
+
+// nesting is an object with n entries in a list of a field of its spec.
+func nesting(field, list string, n int) *unstructured.Unstructured {
+	return &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{field: map[string]any{list: make([]any, n)}}}}
 }
 
 // naming is an object with n entries in a list of its spec.
@@ -175,6 +178,11 @@ func TestLimits(t *testing.T) {
 		"issuers that are too large":               {resource: configs, as: theAPI, obj: custom(65 << 10), want: "may have 65536", code: http.StatusRequestEntityTooLarge},
 		"too many issuers":                         {resource: configs, obj: naming("jwt", 11), want: "spec.jwt has 11 entries and may have 10"},
 		"enough issuers":                           {resource: configs, obj: naming("jwt", 10)},
+		"one that allows too many children":        {resource: types, as: theAPI, obj: nesting("limitAllowedChildren", "types", 65), want: "spec.limitAllowedChildren.types has 65 entries and may have 64"},
+		"one that allows more of them than ever":   {resource: types, obj: nesting("limitAllowedChildren", "types", 67), old: nesting("limitAllowedChildren", "types", 66), want: "has 67 entries and may have 64"},
+		"one that allows as many as ever":          {resource: types, obj: nesting("limitAllowedChildren", "types", 66), old: nesting("limitAllowedChildren", "types", 66)},
+		"one that allows too many parents":         {resource: types, obj: nesting("limitAllowedParents", "types", 65), want: "spec.limitAllowedParents.types has 65 entries and may have 64"},
+		"one that allows enough":                   {resource: types, obj: nesting("limitAllowedParents", "types", 64)},
 		"one that extends enough":                  {resource: types, obj: extending(32)},
 		"one of subtrees that is no number":        {resource: clusters, as: theAPI, obj: ready(map[string]string{tenancy.MaxSubtreeObjectsAnnotation: "1.5"}), want: `max-subtree-objects is "1.5", which is no whole number`},
 		"one of subtrees that is no quantity":      {resource: clusters, as: theAPI, obj: ready(map[string]string{tenancy.MaxSubtreeBytesAnnotation: ""}), want: `max-subtree-bytes is "", which is no quantity`},
