@@ -10,6 +10,7 @@ import (
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
@@ -80,6 +81,35 @@ func TestTwoCaches(t *testing.T) {
 
 	e.Component("cache-server").Start()
 	told("first", []string{"e", "f"}, more)
+	testCachedResourceInTwoCaches(e, provider, caches)
+}
+
+// testCachedResourceInTwoCaches: what a cached resource selects is in each cache, and it is gone when it is out of all of them.
+func testCachedResourceInTwoCaches(e *env, k apiKinds, caches map[string]*client.Factory) {
+	k.t.Helper()
+	k.defineCluster("doubles", "Double")
+	k.create("/apis/shared.example.org/v1/doubles", `{"apiVersion":"shared.example.org/v1","kind":"Double","metadata":{"name":"one"}}`)
+	k.cached("CachedResource", "doubles", "")
+	gvr := schema.GroupVersionResource{Group: "shared.example.org", Version: "v1", Resource: "doubles"}
+	in := func(cache string, want ...string) {
+		k.t.Helper()
+		k.eventually(fmt.Sprintf("the %s cache has %v", cache, want), func() bool {
+			list, err := dynamicIn(k.t, caches[cache].Shard("root"), k.cluster).Resource(gvr).List(k.t.Context(), metav1.ListOptions{})
+			return apierrors.IsNotFound(err) && len(want) == 0 || err == nil && slices.Equal(names(list.Items), want)
+		})
+	}
+	in("first", "one")
+	in("second", "one")
+	k.untilCached("CachedResource", "doubles", 1, 1)
+
+	e.Component("cache-server-2").Stop()
+	k.ask(http.StatusOK, http.MethodDelete, cacheV1+"cachedresources/doubles", "")
+	in("first")
+	deleting := k.untilSays("CachedResource", "doubles", "ReplicationStarted", "False", "Deleting")
+	require.Equal(k.t, "Deleting", field(deleting, "status", "phase"), "it is in the second cache")
+	e.Component("cache-server-2").Start()
+	k.gone(cacheV1+"cachedresources", "doubles")
+	in("second")
 }
 
 // inCaches returns a resource of what shards tell each other.

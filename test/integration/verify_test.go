@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"errors"
+	"net/http"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -70,6 +71,11 @@ func TestVerify(t *testing.T) {
 	require.NoError(t, err)
 	_, errOut = e.verify(0, root, alone)
 	require.Contains(t, errOut, "Not registered in root, so that their replicas count for nothing: stranger\n")
+	other.defineCluster("lonely", "Lonely")
+	other.cached("CachedResource", "lonely", "")
+	require.Equal(t, "Initializing", field(other.untilSays("CachedResource", "lonely", "ReplicationStarted", "False", "NoCacheServer"), "status", "phase"))
+	other.ask(http.StatusOK, http.MethodDelete, cacheV1+"cachedresources/lonely", "")
+	other.gone(cacheV1+"cachedresources", "lonely")
 	for _, name := range []string{"as-it-is", "edited", "missing"} {
 		other.workspaceType(name, `"defaultAPIBindingLifecycle":"Maintain"`)
 		other.eventually("the type has its status", func() bool { return field(other.get(tenancyV1+"workspacetypes/"+name), "status") != nil })
