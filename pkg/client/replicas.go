@@ -91,8 +91,10 @@ type lag struct {
 	target Mark
 	// other says that its objects are of another epoch, and cannot be compared.
 	other bool
-	// until is set when it has caught up: from that version of the cache on everything is news.
+	// until is set when it has caught up: from that version of the cache on everything is news. due are
+	// the versions that objects had then which the stream, that may be behind, has not told of.
 	until string
+	due   map[Key]string
 }
 
 // followCaches has an informer that does not run yet follow whichever cache is read.
@@ -213,7 +215,7 @@ func (i *Informer[T]) believes(e event, obj T, version string) bool {
 		} else {
 			doubt = doubt || !older(limit, version)
 		}
-		if doubt {
+		if doubt && l.due[e.key] != version {
 			r.doubted[e.key] = obj
 			return false
 		}
@@ -393,7 +395,7 @@ func (i *Informer[T]) resolveShard(ctx context.Context, member, round int, shard
 		}
 	}
 	if l != nil {
-		l.until = version
+		l.until, l.due = version, i.due(present)
 	}
 	if removed {
 		delete(r.behind, shard)
@@ -403,6 +405,17 @@ func (i *Informer[T]) resolveShard(ctx context.Context, member, round int, shard
 		r.coverage.add(shard)
 	}
 	return nil
+}
+
+// due returns the versions of objects that are not known, or not as they are.
+func (i *Informer[T]) due(present map[Key]T) map[Key]string {
+	due := map[Key]string{}
+	for key, obj := range present {
+		if known, ok := i.store.get(key); !ok || known.GetResourceVersion() != obj.GetResourceVersion() {
+			due[key] = obj.GetResourceVersion()
+		}
+	}
+	return due
 }
 
 // hasAll reports whether all objects are known, or were, as they are or later.
