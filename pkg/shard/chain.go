@@ -17,7 +17,7 @@ import (
 func (s *Server) chain(c *genericapiserver.Config) serving.Chain {
 	scopes := serving.Scopes{
 		Mounts: request.ShardMounts(), Resolve: s.local.resolve, Mounted: s.local.mounted, ResolveGrantor: s.grantor, Inactive: s.local.inactive,
-		Watches: &s.local.watches, Codecs: registry.Codecs,
+		Watches: &s.watches, Codecs: registry.Codecs,
 	}
 	newborns := s.newNewborns(c.Authorization.Authorizer)
 	return slices.Concat(

@@ -26,16 +26,17 @@ type local struct {
 	workspaces      *client.Informer[*tenancyv1alpha1.Workspace]
 	index           *workspaceindex.Index
 	// watches are those of users, which end in a logical cluster that is switched off.
-	watches serving.OpenWatches
+	watches *serving.OpenWatches
 }
 
-func newLocal(shard string, clients *client.Factory, informers *controllers.Informers) *local {
+func newLocal(shard string, clients *client.Factory, informers *controllers.Informers, watches *serving.OpenWatches) *local {
 	l := &local{
 		shard:           shard,
 		clients:         clients,
 		logicalClusters: informers.LogicalClusters,
 		workspaces:      informers.Workspaces,
 		index:           workspaceindex.New(),
+		watches:         watches,
 	}
 	l.logicalClusters.AddEventHandler(client.Handler[*corev1alpha1.LogicalCluster]{
 		OnAdd: func(obj *corev1alpha1.LogicalCluster, initial bool) {

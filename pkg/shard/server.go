@@ -78,11 +78,13 @@ type Server struct {
 	sources         controllers.Sources
 	informers       *controllers.Informers
 	local           *local
-	rules           *rbac.Authorizer
-	reviews         *reviews
-	authentication  *authn.Authentication
-	peers           *peers.Book
-	remoteParams    *remoteparams.Cache
+	// watches are those of users, which end where a logical cluster is switched off.
+	watches        serving.OpenWatches
+	rules          *rbac.Authorizer
+	reviews        *reviews
+	authentication *authn.Authentication
+	peers          *peers.Book
+	remoteParams   *remoteparams.Cache
 	// bootstrapped is set when everything that a shard starts with exists,
 	// inForce when decisions go by its roles and bindings.
 	bootstrapped, inForce atomic.Bool
@@ -197,7 +199,7 @@ func (s *Server) assembleAPI() error {
 		return err
 	}
 	serving.Authenticate(c, s.authentication)
-	s.local = newLocal(s.options.Name, s.sources.Local, s.informers)
+	s.local = newLocal(s.options.Name, s.sources.Local, s.informers, &s.watches)
 	if s.bindings, err = s.newBindings(); err != nil {
 		return err
 	}
