@@ -168,22 +168,6 @@ func (s Scopes) Rules(next http.Handler) http.Handler {
 	})
 }
 
-// endsWith returns the logical clusters of which a watch ends when one is switched off: the
-// one that it is for, and, through a view, the one whose content it sees.
-func (s Scopes) endsWith(r *http.Request, scope request.Scope, info *apirequest.RequestInfo) []logicalcluster.Name {
-	if s.Watches == nil || info == nil || info.Verb != "watch" {
-		return nil
-	}
-	var names []logicalcluster.Name
-	if scope.Cluster.Name != "" && !exemptFromInactive(r, info) {
-		names = append(names, scope.Cluster.Name)
-	}
-	if v := scope.View; v != nil && v.In.Name != "" {
-		names = append(names, v.In.Name)
-	}
-	return names
-}
-
 func (s Scopes) check(r *http.Request, scope request.Scope, info *apirequest.RequestInfo) error {
 	switch {
 	case scope.Refusal != nil:
@@ -200,6 +184,22 @@ func (s Scopes) check(r *http.Request, scope request.Scope, info *apirequest.Req
 	default:
 		return nil
 	}
+}
+
+// endsWith returns the logical clusters of which a watch ends when one is switched off: the
+// one that it is for, and, through a view, the one whose content it sees.
+func (s Scopes) endsWith(r *http.Request, scope request.Scope, info *apirequest.RequestInfo) []logicalcluster.Name {
+	if s.Watches == nil || info == nil || info.Verb != "watch" {
+		return nil
+	}
+	var names []logicalcluster.Name
+	if scope.Cluster.Name != "" && !exemptFromInactive(r, info) {
+		names = append(names, scope.Cluster.Name)
+	}
+	if v := scope.View; v != nil && v.In.Name != "" {
+		names = append(names, v.In.Name)
+	}
+	return names
 }
 
 // CheckWildcard returns the answer to what cannot be asked for all logical clusters, or all
