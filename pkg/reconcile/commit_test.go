@@ -6,6 +6,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
@@ -212,6 +213,7 @@ func TestCommitStored(t *testing.T) {
 		writes     int
 		requests   int
 		conflict   bool
+		deleting   bool
 	}{
 		"nothing": {change: func(*tenancyv1alpha1.Workspace) {}, generation: 3},
 		"status and labels are one write": {change: func(ws *tenancyv1alpha1.Workspace) {
@@ -220,8 +222,17 @@ func TestCommitStored(t *testing.T) {
 			ws.Status.Phase = "Ready"
 			conditions.MarkTrue(ws, "Ready")
 		}, generation: 3, writes: 1},
-		"another spec is another generation": {change: func(ws *tenancyv1alpha1.Workspace) { ws.Spec.Cluster = "c" }, generation: 4, writes: 1},
-		"finalizers take a request":          {change: func(ws *tenancyv1alpha1.Workspace) { ws.Finalizers = nil }, generation: 3, requests: 1},
+		"another spec is another generation":      {change: func(ws *tenancyv1alpha1.Workspace) { ws.Spec.Cluster = "c" }, generation: 4, writes: 1},
+		"what removes finalizers takes a request": {change: func(ws *tenancyv1alpha1.Workspace) { ws.Finalizers = []string{"g"} }, generation: 3, requests: 1},
+		"what adds finalizers does not": {change: func(ws *tenancyv1alpha1.Workspace) {
+			ws.Finalizers, ws.Spec.Cluster = []string{"g", "f"}, "c"
+		}, generation: 4, writes: 1},
+		"what owns it takes a request": {change: func(ws *tenancyv1alpha1.Workspace) {
+			ws.OwnerReferences = []metav1.OwnerReference{{Kind: "ConfigMap", Name: "a", UID: "a"}}
+		}, generation: 3, requests: 1},
+		"nobody keeps what is being deleted without being asked": {change: func(ws *tenancyv1alpha1.Workspace) {
+			ws.Finalizers = []string{"f", "g"}
+		}, deleting: true, generation: 3, requests: 1},
 		"others have written": {
 			change: func(ws *tenancyv1alpha1.Workspace) { ws.Status.Phase = "Ready" }, generation: 3,
 			stored: func(u *unstructured.Unstructured) { u.SetResourceVersion("4") }, conflict: true,
@@ -235,6 +246,9 @@ func TestCommitStored(t *testing.T) {
 			old := workspace("w")
 			old.ManagedFields = nil
 			old.Generation, old.Finalizers = 3, []string{"f"}
+			if tc.deleting {
+				old.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)}
+			}
 			object, err := runtime.DefaultUnstructuredConverter.ToUnstructured(old)
 			require.NoError(t, err)
 			s, r := &storedWorkspace{object: &unstructured.Unstructured{Object: object}}, &recorder{version: 5}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -29,7 +30,7 @@ type Objects interface {
 //
 // What can end an object, or has meaning for those that own it, is written by a request.
 func CommitStored[T client.Object](ctx context.Context, objects Objects, resource schema.GroupResource, patcher Patcher[T], old, updated T) (T, error) {
-	if !equality.Semantic.DeepEqual(old.GetFinalizers(), updated.GetFinalizers()) || !equality.Semantic.DeepEqual(old.GetOwnerReferences(), updated.GetOwnerReferences()) {
+	if mayEnd(old, updated) || !equality.Semantic.DeepEqual(old.GetOwnerReferences(), updated.GetOwnerReferences()) {
 		return Commit(ctx, patcher, old, updated)
 	}
 	if equality.Semantic.DeepEqual(old, updated) {
@@ -66,6 +67,14 @@ func CommitStored[T client.Object](ctx context.Context, objects Objects, resourc
 		return old, fmt.Errorf("reading %s: %w", client.KeyFor(old), err)
 	}
 	return written, nil
+}
+
+// mayEnd reports whether the change of an object's finalizers may be the end of it, or come too
+// late for that.
+func mayEnd(old, updated client.Object) bool {
+	before, after := old.GetFinalizers(), updated.GetFinalizers()
+	removes := slices.ContainsFunc(before, func(name string) bool { return !slices.Contains(after, name) })
+	return removes || old.GetDeletionTimestamp() != nil && len(after) > len(before)
 }
 
 // merge applies a JSON merge patch (RFC 7386) to an object.
