@@ -235,8 +235,8 @@ func (w *sharedCache) write(t *testing.T, times int) {
 	}
 }
 
-// settle waits until the reader knows what the shard has, each version of which it was told last.
-func (w *sharedCache) settle(t *testing.T) {
+// knowsAll waits until the reader knows what the shard has, each version of which it was told last.
+func (w *sharedCache) knowsAll(t *testing.T) {
 	t.Helper()
 	list, err := w.shards.List(t.Context(), metav1.ListOptions{})
 	require.NoError(t, err)
@@ -264,7 +264,7 @@ func TestReplicasOfOneCache(t *testing.T) {
 	w := newSharedCache(t)
 	a, b := w.replicas[0], w.replicas[1]
 	w.write(t, 10)
-	w.settle(t)
+	w.knowsAll(t)
 	restarts := startsOver(t)
 
 	at := func(r *cacheServer) dynamic.ResourceInterface { return in(t, r.f.Shard("*"), "*", shardsGVR) }
@@ -284,7 +284,7 @@ func TestReplicasOfOneCache(t *testing.T) {
 	<-stopping
 	<-streams[0].ended
 	w.write(t, 10)
-	w.settle(t)
+	w.knowsAll(t)
 	requireTrue(t, w.config)
 
 	t.Log("what both have told is the same, and at the second one it goes on where the first one has ended")
@@ -304,7 +304,7 @@ func TestReplicasOfOneCache(t *testing.T) {
 	w.balancer.to(a.port)
 	b.stop()
 	w.write(t, 20)
-	w.settle(t)
+	w.knowsAll(t)
 	requireTrue(t, w.config)
 	b.start(t)
 	var digests [2]string

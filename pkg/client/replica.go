@@ -47,3 +47,24 @@ func after[T Object](first, next func(T) (T, error)) func(T) (T, error) {
 		return next(obj)
 	}
 }
+
+// due returns the versions of objects that are not known, or not as they are.
+func (i *Informer[T]) due(present map[Key]T) map[Key]string {
+	due := map[Key]string{}
+	for key, obj := range present {
+		if known, ok := i.store.get(key); !ok || known.GetResourceVersion() != obj.GetResourceVersion() {
+			due[key] = obj.GetResourceVersion()
+		}
+	}
+	return due
+}
+
+// hasAll reports whether all objects are known, or were, as they are or later.
+func (i *Informer[T]) hasAll(present map[Key]T) bool {
+	for key, obj := range present {
+		if known, ok := i.store.get(key); !ok || older(known.GetResourceVersion(), obj.GetResourceVersion()) {
+			return false
+		}
+	}
+	return true
+}

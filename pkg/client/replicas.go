@@ -407,27 +407,6 @@ func (i *Informer[T]) resolveShard(ctx context.Context, member, round int, shard
 	return nil
 }
 
-// due returns the versions of objects that are not known, or not as they are.
-func (i *Informer[T]) due(present map[Key]T) map[Key]string {
-	due := map[Key]string{}
-	for key, obj := range present {
-		if known, ok := i.store.get(key); !ok || known.GetResourceVersion() != obj.GetResourceVersion() {
-			due[key] = obj.GetResourceVersion()
-		}
-	}
-	return due
-}
-
-// hasAll reports whether all objects are known, or were, as they are or later.
-func (i *Informer[T]) hasAll(present map[Key]T) bool {
-	for key, obj := range present {
-		if known, ok := i.store.get(key); !ok || older(known.GetResourceVersion(), obj.GetResourceVersion()) {
-			return false
-		}
-	}
-	return true
-}
-
 // listPart lists what a cache has of a shard, as far as it is kept, and at which of its versions.
 func (i *Informer[T]) listPart(ctx context.Context, member int, shard string) (map[Key]T, string, error) {
 	source, err := i.replicas.part(member, shard)

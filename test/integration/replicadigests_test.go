@@ -59,12 +59,15 @@ func TestReplicaDigests(t *testing.T) {
 	}
 }
 
+// replicationMarks are what shards say of their replicas on the cache server.
+var replicationMarks = schema.GroupVersionResource{Group: "cache.shardplane.io", Version: "v1alpha1", Resource: "replicationmarks"}
+
 // marked returns what a shard says in its mark.
 func (e *env) marked(shard string) map[string]summed {
 	e.t.Helper()
 	clients, err := e.cache.Shard(shard).Cluster(path("system:marks")).Dynamic()
 	require.NoError(e.t, err)
-	mark, err := clients.Resource(schema.GroupVersionResource{Group: "cache.shardplane.io", Version: "v1alpha1", Resource: "replicationmarks"}).Get(e.t.Context(), "shard", metav1.GetOptions{})
+	mark, err := clients.Resource(replicationMarks).Get(e.t.Context(), "shard", metav1.GetOptions{})
 	require.NoError(e.t, err)
 	resources, _, _ := unstructured.NestedMap(mark.Object, "resources")
 	text, err := json.Marshal(resources)

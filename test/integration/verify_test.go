@@ -16,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/shardplane/shardplane/pkg/client/kinds"
-	"github.com/shardplane/shardplane/pkg/tenancy/replicationmarks"
 	"github.com/shardplane/shardplane/test/harness"
 )
 
@@ -67,7 +66,11 @@ func TestVerify(t *testing.T) {
 	require.NotContains(t, errOut, "Not registered")
 
 	other := newAPIKindsOn(e, "alone", 1)
-	_, err := replicationmarks.Marks.In(e.cache.Shard("stranger").Cluster(replicationmarks.Cluster.Path())).Create(t.Context(), &replicationmarks.ReplicationMark{ObjectMeta: metav1.ObjectMeta{Name: replicationmarks.Name}}, metav1.CreateOptions{})
+	strangers, err := e.cache.Shard("stranger").Cluster(path("system:marks")).Dynamic()
+	require.NoError(t, err)
+	_, err = strangers.Resource(replicationMarks).Create(t.Context(), &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": replicationMarks.GroupVersion().String(), "kind": "ReplicationMark", "metadata": map[string]any{"name": "shard"},
+	}}, metav1.CreateOptions{})
 	require.NoError(t, err)
 	_, errOut = e.verify(0, root, alone)
 	require.Contains(t, errOut, "Not registered in root, so that their replicas count for nothing: stranger\n")
