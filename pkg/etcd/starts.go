@@ -46,11 +46,11 @@ func (h *Handle) Start(ctx context.Context) (*Starts, error) {
 	ctx, cancel := context.WithTimeout(ctx, identityTimeout)
 	defer cancel()
 	for {
-		before, revision, err := s.read(ctx)
+		known, revision, err := s.read(ctx)
 		if err != nil {
 			return nil, err
 		}
-		known := append(before, noted{Name: uuid.NewString()})
+		known = append(known, noted{Name: uuid.NewString()})
 		known = known[max(0, len(known)-maxStarts):]
 		content, err := json.Marshal(known)
 		if err != nil {

@@ -217,9 +217,16 @@ func (c *claimWatcher) open() {
 			opts.SendInitialEvents, opts.ResourceVersionMatch = &initial, metav1.ResourceVersionMatchNotOlderThan
 		}
 	}
-	var err error
-	c.w, err = c.s.Watch(c.ctx, c.key, opts)
+	w, err := c.s.Watch(c.ctx, c.key, opts)
 	require.NoError(c.t, err)
+	c.w = w
+	// What it begins with is exact only if it is not read while the claims change.
+	for begun := c.resumes || opts.SendInitialEvents == nil; !begun && c.w == w; {
+		event, ok := <-w.ResultChan()
+		require.True(c.t, ok, "%s ended", c.name)
+		c.take(event)
+		begun = event.Type == watch.Bookmark
+	}
 }
 
 // read reads so many events at most, if they are there.

@@ -31,7 +31,7 @@ func watchTimers(offset int) {
 		looked := time.NewTimer(time.Duration(1+(offset+i)%3) * time.Millisecond)
 		other := time.NewTimer(time.Millisecond)
 		<-other.C
-		time.Sleep(time.Millisecond)
+		<-time.After(time.Millisecond)
 		select {
 		case <-looked.C:
 		default:

@@ -244,13 +244,19 @@ func (c *Storage) refuseServed(ctx context.Context, obj runtime.Object) error {
 	if !ok || err != nil {
 		return err
 	}
-	resource := schema.GroupResource{Group: crd.Spec.Group, Resource: crd.Spec.Names.Plural}
-	served, err := c.names.sources.resolveAdded(ctx, Lookup{Cluster: request.Cluster{Name: cluster}, Resource: resource})
-	if err != nil || served == nil || served.Owner == "" {
-		return err
+	// They are read as they are stored: an index may not show yet what its client has seen bound.
+	served, err := c.names.sources.beforeIndex(ctx, request.Cluster{Name: cluster}, nil, nil)
+	if err != nil {
+		return namesUnknown(err.Error())
 	}
-	return apierrors.NewForbidden(apiextensions.Resource("customresourcedefinitions"), crd.Name,
-		fmt.Errorf("%s is served by %s in this logical cluster: delete that first, or choose another group", resource, served.Owner))
+	resource := schema.GroupResource{Group: crd.Spec.Group, Resource: crd.Spec.Names.Plural}
+	for _, d := range served {
+		if d.Schema.Resource == resource && d.Owner != "" {
+			return apierrors.NewForbidden(apiextensions.Resource("customresourcedefinitions"), crd.Name,
+				fmt.Errorf("%s is served by %s in this logical cluster: delete that first, or choose another group", resource, d.Owner))
+		}
+	}
+	return nil
 }
 
 // Update implements rest.Updater.

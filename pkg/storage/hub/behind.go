@@ -15,8 +15,8 @@ type taken struct {
 	*event
 
 	claimed claims.Selection
-	// missed says that it is told as what the watcher has missed.
-	missed bool
+	// missed is as what it is told of what the watcher has missed, if it is.
+	missed watch.EventType
 }
 
 // catchUp sends from the history until nothing is left.
@@ -45,8 +45,8 @@ func (w *Watcher) catchUp() {
 // sendTaken sends what a watcher gets to see of an event, and returns whether it goes on.
 func (w *Watcher) sendTaken(e *taken) bool {
 	var cache eventCache
-	if e.missed {
-		return w.send(watch.Event{Type: watch.Added, Object: cache.object(w.hub, e.event)})
+	if e.missed != "" {
+		return w.send(watch.Event{Type: e.missed, Object: cache.object(w.hub, e.event)})
 	}
 	is, was := w.selects(e.event, &cache)
 	if w.claims != nil {
@@ -113,7 +113,7 @@ func (w *Watcher) wantedLocked(e *event) taken {
 			if !m.tells(e) {
 				return taken{}
 			}
-			return taken{event: e, missed: true}
+			return taken{event: e, missed: m.kind(e)}
 		}
 	}
 	claimed := w.claimedLocked(e)

@@ -51,7 +51,13 @@ type missed struct {
 	latest map[string]*event
 	// events are all of them, until they are compared.
 	events []*event
+	// had has, of the objects that have changed, whether the watcher had them when it began.
+	had map[string]had
 }
+
+// had is whether a watcher had an object when it began, as far as that is certain. Of one that
+// resumes it never is: it may have watched elsewhere.
+type had struct{ yes, certain bool }
 
 // tells reports whether an event in one of the logical clusters is told.
 func (m *missed) tells(e *event) bool { return m.latest[e.key] == e }
@@ -62,6 +68,28 @@ type compared struct {
 	now    claims.Selection
 	// spans are what the set held before, and, for who resumes, what it holds now.
 	spans []span
+	// began is what the set may have held when a watcher that was told of the objects here
+	// began; without any it was told elsewhere.
+	began []claims.Selection
+}
+
+// had returns what is known of whether the watcher had an object that was so when it began; nil is none.
+func (c *compared) had(m *missed, obj runtime.Object) had {
+	if m == nil || len(c.began) == 0 {
+		return had{}
+	}
+	matches := 0
+	for _, selection := range c.began {
+		if obj != nil && selection.Matches(obj) {
+			matches++
+		}
+	}
+	switch {
+	case matches == 0 || !m.wants(obj):
+		return had{certain: true}
+	default:
+		return had{yes: true, certain: matches == len(c.began)}
+	}
 }
 
 // span is a selection with the versions from and until which it counts.
@@ -110,14 +138,17 @@ func (t *told) comparePrefix(c *compared) {
 		switch {
 		case !t.missed.inScope(it.key):
 		case c.now.Matches(it.obj) && t.missed.wants(it.obj):
-			delete(gone, it.key)
-			if t.missed == nil && !c.showed(it.obj, 0, forever) || t.missed != nil && t.missed.latest[it.key] == nil {
+			t.missed.keep(gone, it.key)
+			if t.missed == nil && !c.showed(it.obj, 0, forever) || t.missed != nil && t.missed.latest[it.key] == nil && c.had(t.missed, it.obj) != (had{true, true}) {
 				t.items = append(t.items, toldItem{item: it})
 			}
 		case c.showed(it.obj, t.hub.versionOf(it.obj), forever) && t.missed.wants(it.obj):
+			before := t.missed.before(c, it)
 			t.missed.skip(it.key)
 			delete(gone, it.key)
-			t.items = append(t.items, toldItem{item: it, deleted: true})
+			if before != (had{certain: true}) {
+				t.items = append(t.items, toldItem{item: it, deleted: true})
+			}
 		default:
 			t.missed.skip(it.key)
 		}
@@ -138,7 +169,13 @@ func (m *missed) showedIn(c *compared) map[string]runtime.Object {
 		return gone
 	}
 	for _, e := range m.events {
-		if e.previous == nil || !strings.HasPrefix(e.key, c.prefix) {
+		if !strings.HasPrefix(e.key, c.prefix) {
+			continue
+		}
+		if _, known := m.had[e.key]; !known {
+			m.had[e.key] = c.had(m, e.previous)
+		}
+		if e.previous == nil || m.had[e.key] == (had{certain: true}) {
 			continue
 		}
 		since := e.since
@@ -150,6 +187,32 @@ func (m *missed) showedIn(c *compared) map[string]runtime.Object {
 		}
 	}
 	return gone
+}
+
+// before returns what is known of whether the watcher had an object when it began.
+func (m *missed) before(c *compared, it item) had {
+	if m != nil {
+		if before, changed := m.had[it.key]; changed {
+			return before
+		}
+	}
+	return c.had(m, it.obj)
+}
+
+// keep has an object that is there not told as gone, unless the watcher had another one of its
+// name.
+func (m *missed) keep(gone map[string]runtime.Object, key string) {
+	if m == nil || m.latest[key] == nil || m.latest[key].kind != watch.Added || !m.had[key].certain {
+		delete(gone, key)
+	}
+}
+
+// kind returns as what the latest event of an object is told.
+func (m *missed) kind(e *event) watch.EventType {
+	if e.kind != watch.Added && m.had[e.key] == (had{true, true}) {
+		return watch.Modified
+	}
+	return watch.Added
 }
 
 func (m *missed) inScope(key string) bool { return m == nil || inScope(m.watcher.request.Key, key) }
@@ -243,7 +306,7 @@ func (w *Watcher) missedLocked(version uint64) error {
 	if err != nil || len(changes) == 0 {
 		return err
 	}
-	m := &missed{watcher: w, of: map[string]int{}, until: h.history.next, latest: map[string]*event{}}
+	m := &missed{watcher: w, of: map[string]int{}, until: h.history.next, latest: map[string]*event{}, had: map[string]had{}}
 	t := &told{hub: h, number: w.cursor, version: version, missed: m}
 	for i := range changes {
 		key := c.prefix(changes[i].Cluster)
@@ -257,6 +320,12 @@ func (w *Watcher) missedLocked(version uint64) error {
 			t.prefixes = append(t.prefixes, compared{prefix: key, now: h.claimOfLocked(c, key)})
 		}
 		t.prefixes[n].change(h, &changes[i])
+		if w.started && !known {
+			t.prefixes[n].began = append(t.prefixes[n].began, changes[i].Before)
+		}
+		if w.started && changes[i].Version <= w.begins { // it may have come before what was told, or after
+			t.prefixes[n].began = append(t.prefixes[n].began, changes[i].After)
+		}
 	}
 	if len(t.prefixes) == 0 {
 		return nil
