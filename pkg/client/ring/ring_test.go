@@ -199,9 +199,10 @@ func TestIsolation(t *testing.T) {
 			_, end, ok := one.Begin(t.Context(), 1)
 			end()
 			require.Equal(t, isolation == ring.Continue, ok)
-			owned, coming := one.Ranges()
-			require.Equal(t, isolation == ring.Continue, coming.Empty())
-			require.Equal(t, isolation == ring.Stop, owned.Empty())
+			eventually(t, "its ranges say so, which are told after the gate was closed", func() bool {
+				owned, coming := one.Ranges()
+				return coming.Empty() == (isolation == ring.Continue) && owned.Empty() == (isolation == ring.Stop)
+			})
 			require.True(t, one.Holds().Ranges().Equal(all), "informers keep what they have")
 			require.Contains(t, one.Status().Waits, "cannot renew")
 			server.Fail(0)
