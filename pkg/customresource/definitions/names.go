@@ -18,6 +18,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/shardplane/shardplane/pkg/request"
 )
@@ -98,7 +99,9 @@ func (c claims) conflict(other claims) (name, by string, found bool) {
 
 // accept sets the accepted names and the conditions of a definition that is
 // about to be written, and keeps the names from others for the reservation of
-// ctx, if it has one. An error says that the names in use cannot be told now.
+// ctx, if it has one. It refuses new definitions of what the logical cluster has from
+// elsewhere, which would never be served. The other errors say that the names in use
+// cannot be told now.
 func (n *names) accept(ctx context.Context, obj runtime.Object) error {
 	crd, ok := obj.(*apiextensions.CustomResourceDefinition)
 	if !ok || !crd.DeletionTimestamp.IsZero() {
@@ -119,8 +122,14 @@ func (n *names) accept(ctx context.Context, obj runtime.Object) error {
 	n.objects.claims(taken, scope, crd.Name, math.MaxUint64)
 	n.reserveLocked(reserved, scope, crd.Name, &crd.Spec.Names)
 	n.mu.Unlock()
-	if err := n.collect(ctx, taken, scope, nil); err != nil {
+	served, err := n.collect(ctx, taken, scope, nil)
+	if err != nil {
 		return namesUnknown(err.Error())
+	}
+	if crd.ResourceVersion == "" {
+		if err := refuseServed(crd, served); err != nil {
+			return err
+		}
 	}
 	before := crd.Status.AcceptedNames
 	if isContested(ctx) {
@@ -137,6 +146,17 @@ func (n *names) accept(ctx context.Context, obj runtime.Object) error {
 		defer n.mu.Unlock()
 		n.reserveLocked(reserved, scope, crd.Name, &crd.Status.AcceptedNames)
 		reserved.given = !equalNames(&before, &crd.Status.AcceptedNames)
+	}
+	return nil
+}
+
+func refuseServed(crd *apiextensions.CustomResourceDefinition, served []*Definition) error {
+	resource := schema.GroupResource{Group: crd.Spec.Group, Resource: crd.Spec.Names.Plural}
+	for _, d := range served {
+		if d.Schema.Resource == resource && d.Owner != "" {
+			return apierrors.NewForbidden(apiextensions.Resource("customresourcedefinitions"), crd.Name,
+				fmt.Errorf("%s is served by %s in this logical cluster: delete that first, or choose another group", resource, d.Owner))
+		}
 	}
 	return nil
 }
@@ -201,8 +221,9 @@ func (n *names) lostToSource(ctx context.Context, cluster logicalcluster.Name, c
 }
 
 // collect adds the names to taken that others than definitions, and than one source,
-// use.
-func (n *names) collect(ctx context.Context, taken claims, scope nameScope, except Source) error {
+// use. It returns what these serve: as it is stored, since an index may not show yet what
+// its client has seen bound.
+func (n *names) collect(ctx context.Context, taken claims, scope nameScope, except Source) ([]*Definition, error) {
 	builtIn, builtInErr := n.builtIn(ctx, scope.group)
 	for i := range builtIn {
 		taken.add(&builtIn[i], "the server")
@@ -213,7 +234,7 @@ func (n *names) collect(ctx context.Context, taken claims, scope nameScope, exce
 			taken.add(internalNames(d.Schema.Names()), cmp.Or(d.Owner, "the server"))
 		}
 	}
-	return errors.Join(builtInErr, err)
+	return definitions, errors.Join(builtInErr, err)
 }
 
 // internalNames are names as the storage of definitions has them, without categories,

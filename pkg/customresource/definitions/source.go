@@ -166,8 +166,10 @@ func (s *Sources) Resolve(ctx context.Context, l Lookup) (*Definition, error) {
 	if d, err := s.system.resolve(ctx, l); d != nil || err != nil {
 		return d, err
 	}
-	if d, err := s.resolveAdded(ctx, l); d != nil || err != nil {
-		return d, err
+	for _, source := range *s.added.Load() {
+		if d, err := (*source).Resolve(ctx, l); d != nil || err != nil {
+			return d, err
+		}
 	}
 	if s.index != nil {
 		if d, err := s.index.Resolve(ctx, l); d != nil || err != nil {
@@ -181,16 +183,6 @@ func (s *Sources) Resolve(ctx context.Context, l Lookup) (*Definition, error) {
 // a logical cluster, has a resource.
 func (s *Sources) Defined(cluster logicalcluster.Name, resource schema.GroupResource) bool {
 	return s.system.in(cluster, resource) != nil || s.index != nil && s.index.has(cluster, resource)
-}
-
-// resolveAdded asks the sources that were added.
-func (s *Sources) resolveAdded(ctx context.Context, l Lookup) (*Definition, error) {
-	for _, source := range *s.added.Load() {
-		if d, err := (*source).Resolve(ctx, l); d != nil || err != nil {
-			return d, err
-		}
-	}
-	return nil, nil
 }
 
 // read asks storage for what no source knows.

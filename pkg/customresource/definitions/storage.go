@@ -8,7 +8,6 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
 	"k8s.io/apiextensions-apiserver/pkg/registry/customresourcedefinition"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -230,33 +229,9 @@ func (c *Storage) written(ctx context.Context, obj runtime.Object, given bool) r
 // Create implements rest.Creater. It refuses definitions of what the logical cluster
 // has from elsewhere, which would never be served.
 func (c *Storage) Create(ctx context.Context, obj runtime.Object, validate rest.ValidateObjectFunc, options *metav1.CreateOptions) (runtime.Object, error) {
-	if err := c.refuseServed(ctx, obj); err != nil {
-		return nil, err
-	}
 	return c.write(ctx, options.DryRun, func(ctx context.Context) (runtime.Object, error) {
 		return c.REST.Create(ctx, obj, validate, options)
 	})
-}
-
-func (c *Storage) refuseServed(ctx context.Context, obj runtime.Object) error {
-	crd, ok := obj.(*apiextensions.CustomResourceDefinition)
-	cluster, err := request.ClusterNameFrom(ctx)
-	if !ok || err != nil {
-		return err
-	}
-	// They are read as they are stored: an index may not show yet what its client has seen bound.
-	served, err := c.names.sources.beforeIndex(ctx, request.Cluster{Name: cluster}, nil, nil)
-	if err != nil {
-		return namesUnknown(err.Error())
-	}
-	resource := schema.GroupResource{Group: crd.Spec.Group, Resource: crd.Spec.Names.Plural}
-	for _, d := range served {
-		if d.Schema.Resource == resource && d.Owner != "" {
-			return apierrors.NewForbidden(apiextensions.Resource("customresourcedefinitions"), crd.Name,
-				fmt.Errorf("%s is served by %s in this logical cluster: delete that first, or choose another group", resource, d.Owner))
-		}
-	}
-	return nil
 }
 
 // Update implements rest.Updater.

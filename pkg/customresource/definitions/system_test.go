@@ -67,6 +67,7 @@ func TestSystemOnlyIfBound(t *testing.T) {
 
 	n := &names{sources: sources, builtIn: func(context.Context, string) ([]apiextensions.CustomResourceDefinitionNames, error) { return nil, nil }}
 	taken := newClaims()
-	require.NoError(t, n.collect(t.Context(), taken, nameScope{cluster: "binds", group: "example.org"}, nil))
+	_, err = n.collect(t.Context(), taken, nameScope{cluster: "binds", group: "example.org"}, nil)
+	require.NoError(t, err)
 	require.True(t, taken.resources.Has("widgets"))
 }

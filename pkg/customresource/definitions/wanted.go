@@ -65,7 +65,7 @@ func (c *Storage) Reserve(ctx context.Context, cluster logicalcluster.Name, owne
 // want reserves names, unless one of them is known to be in use.
 func (n *names) want(ctx context.Context, r *reservation, scope nameScope, owner string, source Source, w Wanted) (*Conflict, error) {
 	taken := newClaims()
-	if err := n.collect(ctx, taken, scope, source); err != nil {
+	if _, err := n.collect(ctx, taken, scope, source); err != nil {
 		return nil, namesUnknown(err.Error())
 	}
 	wanted := internalNames(w.Names)
