@@ -305,6 +305,21 @@ func findIn(records []*record, resource schema.GroupResource) (*record, bound, b
 	return nil, bound{}, false
 }
 
+// record returns a binding, or nil if it is not known. There may be thousands in its
+// logical cluster.
+func (x *Index) record(cluster logicalcluster.Name, name string) *record {
+	b, err := x.informer.Lister().Get(client.Key{Cluster: cluster, Name: name})
+	if err != nil {
+		return nil
+	}
+	all := x.records(cluster)
+	at, found := slices.BinarySearchFunc(all, &record{name: name, created: b.CreationTimestamp}, (*record).before)
+	if !found {
+		return nil
+	}
+	return all[at]
+}
+
 // records returns the bindings of a logical cluster.
 func (x *Index) records(cluster logicalcluster.Name) []*record {
 	x.mu.RLock()

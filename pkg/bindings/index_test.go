@@ -307,6 +307,28 @@ func TestFree(t *testing.T) {
 	}
 }
 
+// TestFreeIsReadFromStorage: names that a server has given to a binding of which this one has not
+// heard are in use: until a moment ago the other one led.
+func TestFreeIsReadFromStorage(t *testing.T) {
+	w := newShard(t)
+	w.schema("one", widgets, "size", 1)
+	w.schema("two", widgets, "weight", 2)
+	w.server.Put(t, kinds.APIBindings.GroupVersionResource, bindingOf("a", "x", boundTo(widgets, "one", "h")))
+	names := &everybody{}
+	release, conflict, err := w.Reserve(t.Context(), names, "a", "y", []types.UID{"two"})
+	require.NoError(t, err)
+	require.Nil(t, release)
+	require.Equal(t, &definitions.Conflict{Group: "example.org", Name: "widgets", By: `APIBinding "x"`}, conflict)
+	require.Equal(t, 1, names.asked, "they were reserved before it was read")
+	require.Zero(t, names.held)
+	for cluster, binding := range map[string]string{"b": "y", "a": "x"} {
+		release, conflict, err = w.Reserve(t.Context(), names, logicalcluster.Name(cluster), binding, []types.UID{"two"})
+		require.NoError(t, err)
+		require.Nil(t, conflict)
+		release()
+	}
+}
+
 // TestYield: definitions are asked for the names of what a binding has bound, where there are
 // some in its groups.
 func TestYield(t *testing.T) {

@@ -46,7 +46,7 @@ func (x *Index) Reserve(ctx context.Context, names Names, cluster logicalcluster
 	}
 	// What is known to be in use needs no look at what is stored: thousands of bindings of
 	// a logical cluster may wait for a name.
-	if conflict, err = x.conflict(ctx, cluster, binding, wanted); conflict != nil || err != nil {
+	if conflict, err = x.conflict(ctx, x.records(cluster), binding, wanted); conflict != nil || err != nil {
 		return nil, conflict, err
 	}
 	owner := (&record{name: binding}).owner()
@@ -54,8 +54,13 @@ func (x *Index) Reserve(ctx context.Context, names Names, cluster logicalcluster
 	if conflict != nil || err != nil {
 		return nil, conflict, err
 	}
-	// What others have bound shows here before they release it there.
-	if conflict, err = x.conflict(ctx, cluster, binding, wanted); conflict != nil || err != nil {
+	// What others have bound is stored before they release it there. The server that led
+	// until now has reserved nothing here, and the index may not have heard of what it bound.
+	stored, err := x.stored.read(ctx, cluster)
+	if err == nil {
+		conflict, err = x.conflict(ctx, stored, binding, wanted)
+	}
+	if conflict != nil || err != nil {
 		release()
 		return nil, conflict, err
 	}
@@ -65,24 +70,23 @@ func (x *Index) Reserve(ctx context.Context, names Names, cluster logicalcluster
 // Yield has definitions of a logical cluster yield that have names of what a binding has
 // bound, as far as is known here.
 func (x *Index) Yield(ctx context.Context, names Names, cluster logicalcluster.Name, binding string) error {
+	r := x.record(cluster, binding)
+	if r == nil {
+		return nil
+	}
 	var wanted []definitions.Wanted
-	for _, r := range x.records(cluster) {
-		if r.name != binding {
-			continue
+	for resource, b := range r.byResource {
+		if !names.Defines(cluster, resource.Group) || x.system(resource) != nil {
+			continue // nearly always
 		}
-		for resource, b := range r.byResource {
-			if !names.Defines(cluster, resource.Group) || x.system(resource) != nil {
-				continue // nearly always
-			}
-			s, err := x.schemas.get(ctx, b.uid)
-			if apierrors.IsNotFound(err) {
-				continue // somebody has deleted the copy: it is not served
-			}
-			if err != nil {
-				return err
-			}
-			wanted = append(wanted, definitions.Wanted{Group: resource.Group, Names: s.Names()})
+		s, err := x.schemas.get(ctx, b.uid)
+		if apierrors.IsNotFound(err) {
+			continue // somebody has deleted the copy: it is not served
 		}
+		if err != nil {
+			return err
+		}
+		wanted = append(wanted, definitions.Wanted{Group: resource.Group, Names: s.Names()})
 	}
 	if len(wanted) == 0 {
 		return nil
@@ -93,23 +97,24 @@ func (x *Index) Yield(ctx context.Context, names Names, cluster logicalcluster.N
 // hasNames reports whether a binding has the names of a schema already, by another
 // schema of the resource.
 func (x *Index) hasNames(ctx context.Context, cluster logicalcluster.Name, binding string, next *pinned) (bool, error) {
-	for _, r := range x.records(cluster) {
-		bound, ok := r.byResource[next.Resource]
-		if r.name != binding || !ok {
-			continue
-		}
-		now, err := x.schemas.get(ctx, bound.uid)
-		if err != nil {
-			return false, err
-		}
-		return equality.Semantic.DeepEqual(now.Names(), next.Names()), nil
+	r := x.record(cluster, binding)
+	if r == nil {
+		return false, nil
 	}
-	return false, nil
+	bound, ok := r.byResource[next.Resource]
+	if !ok {
+		return false, nil
+	}
+	now, err := x.schemas.get(ctx, bound.uid)
+	if err != nil {
+		return false, err
+	}
+	return equality.Semantic.DeepEqual(now.Names(), next.Names()), nil
 }
 
-// conflict returns a name that another binding of the logical cluster uses.
-func (x *Index) conflict(ctx context.Context, cluster logicalcluster.Name, binding string, wanted []definitions.Wanted) (*definitions.Conflict, error) {
-	for _, r := range x.records(cluster) {
+// conflict returns a name that another binding uses than one, of those of a logical cluster.
+func (x *Index) conflict(ctx context.Context, records []*record, binding string, wanted []definitions.Wanted) (*definitions.Conflict, error) {
+	for _, r := range records {
 		if r.name == binding {
 			continue
 		}
