@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
 	"time"
 
@@ -136,7 +137,15 @@ func (c *Caches) marked(shard string) (Mark, bool) {
 	return mark, ok
 }
 
-// marksOf returns the marks in a cache, as they were a second ago at most.
+// marks returns up to where the shards have said to be complete.
+func (c *Caches) marks() map[string]Mark {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return maps.Clone(c.known)
+}
+
+// marksOf returns the marks in a cache, as they were a second ago at most, and not before what has been
+// heard of them since.
 func (c *Caches) marksOf(ctx context.Context, member int) (map[string]Mark, error) {
 	m := c.members[member]
 	select {
@@ -145,7 +154,7 @@ func (c *Caches) marksOf(ctx context.Context, member int) (map[string]Mark, erro
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	if !m.read.IsZero() && time.Since(m.read) < marksAge {
+	if !m.read.IsZero() && time.Since(m.read) < marksAge && c.allReached(m.last, c.marks()) {
 		return m.last, nil
 	}
 	now := time.Now()

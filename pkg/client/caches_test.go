@@ -237,9 +237,14 @@ func TestWithoutMarks(t *testing.T) {
 
 // TestCachesModel has caches be behind, away, wiped, restored from a backup and read in turn at random while objects come,
 // change and go: a reader is told nothing twice and nothing older, nothing as deleted that is there, and nothing
-// that has gone anew, and in the end it has what the shards have.
+// that has gone anew, and in the end it has what the shards have. As long as it knows no mark of a shard, caches are
+// believed.
 func TestCachesModel(t *testing.T) {
+	seeds := []uint64{889, 2431, 2481} // each has failed once
 	for seed := range uint64(200) {
+		seeds = append(seeds, seed)
+	}
+	for _, seed := range seeds {
 		t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) {
 			dice := rand.New(rand.NewPCG(seed, 1))
 			shards := []*scriptedShard{newScriptedShard("s"), newScriptedShard("t")}
@@ -300,7 +305,7 @@ func TestCachesModel(t *testing.T) {
 						text, _, _ := strings.Cut(after, "=")
 						version, err := strconv.Atoi(text)
 						require.NoError(t, err)
-						require.GreaterOrEqual(t, version, last[key], "%s goes back", key)
+						require.False(t, marked[key.Shard] && version < last[key], "%s goes back", key)
 						last[key] = version
 					}
 					before = known

@@ -161,21 +161,24 @@ func (i *Informer[T]) readMarks(ctx context.Context) error {
 	return nil
 }
 
-// target returns the mark that a cache has at least that has all that is known of a shard. Of what
-// marks do not name, those of all the rest speak.
+// target returns the mark that a cache has at least that has all that is known of a shard.
 func (r *replicas[T]) target(shard string) (Mark, bool) {
-	known, ok := r.caches.marked(shard)
-	if !ok {
-		return Mark{}, false
+	mark, ok := r.known(shard)
+	version, named := mark.Versions[r.resource]
+	if last := r.seen[shard]; named && (last.epoch == "" || last.epoch == mark.Epoch) && older(version, last.version) {
+		mark.Versions = map[string]string{r.resource: last.version}
 	}
-	version, named := known.Versions[r.resource]
-	if !named {
-		return known, true
+	return mark, ok
+}
+
+// known returns what the shard itself has said to be complete. Of what marks do not name, those of
+// all the rest speak.
+func (r *replicas[T]) known(shard string) (Mark, bool) {
+	mark, ok := r.caches.marked(shard)
+	if version, named := mark.Versions[r.resource]; named {
+		mark.Versions = map[string]string{r.resource: version}
 	}
-	if last := r.seen[shard]; (last.epoch == "" || last.epoch == known.Epoch) && older(version, last.version) {
-		version = last.version
-	}
-	return Mark{Epoch: known.Epoch, Versions: map[string]string{r.resource: version}, Partial: known.Partial}, true
+	return mark, ok
 }
 
 // originalVersion returns the version that a replica's object has on its shard; empty for what is
@@ -184,12 +187,13 @@ func originalVersion(obj metav1.Object) string {
 	return obj.GetAnnotations()[request.OriginalVersionAnnotation]
 }
 
-// saw notes a version of a shard.
+// saw notes a version of a shard. What was seen before its first mark is of the epoch of that.
 func (r *replicas[T]) saw(shard, version string) {
 	known, _ := r.caches.marked(shard)
-	if last, ok := r.seen[shard]; !ok || last.epoch != known.Epoch || older(last.version, version) {
-		r.seen[shard] = seenVersion{known.Epoch, version}
+	if last := r.seen[shard]; (last.epoch == "" || last.epoch == known.Epoch) && older(version, last.version) {
+		version = last.version
 	}
+	r.seen[shard] = seenVersion{known.Epoch, version}
 }
 
 // lagging returns what a cache lacks of a shard as of one of its versions, or nil.
@@ -359,7 +363,9 @@ func (i *Informer[T]) resolveShard(ctx context.Context, member, round int, shard
 	l, removed := r.behind[shard], r.caches.removed(shard)
 	i.mu.Unlock()
 	_, named := mark.Versions[r.resource]
-	if !removed && (l == nil && !named || l != nil && !mark.reaches(l.target)) {
+	// The shard may have said more since the cache was found to be behind, and that cache, restored since, have less again.
+	known, _ := r.known(shard)
+	if !removed && (l == nil && !named || l != nil && !mark.reaches(l.target) || !mark.reaches(known)) {
 		return nil
 	}
 	present, version := map[Key]T{}, ""
