@@ -91,10 +91,9 @@ func (c clusterOf) kept() (kept ctrlclient.Client, isNew bool) {
 	if kept := p.clients[c.name]; kept != nil {
 		return kept, false
 	}
-	yes := true
-	kept = c.client(&ctrlclient.CacheOptions{Reader: c.GetCache(), EnableReadYourWritesConsistency: &yes})
-	p.clients[c.name] = kept
-	return kept, true
+	made := newKeptClient(c)
+	p.clients[c.name] = made
+	return made, true
 }
 
 // GetAPIReader implements cluster.Cluster.

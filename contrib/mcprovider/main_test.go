@@ -181,6 +181,13 @@ func (s *seen) get(request mcreconcile.Request) string {
 	return s.content[request]
 }
 
+// forget drops what was noted of a request.
+func (s *seen) forget(request mcreconcile.Request) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.content, request)
+}
+
 func (s *seen) clusters() map[multicluster.ClusterName]int {
 	s.mu.Lock()
 	defer s.mu.Unlock()

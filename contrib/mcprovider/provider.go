@@ -62,7 +62,8 @@ type Options struct {
 	NoEngage bool
 	// ReadYourWrites has reads of a logical cluster wait for its writes before, as
 	// EnableReadYourWritesConsistency of controller-runtime does. The client of each logical
-	// cluster that is used is kept then, as long as there is the logical cluster.
+	// cluster that is used is kept then, as long as there is the logical cluster. Get it anew
+	// for each request: reads that wait fail when the logical cluster goes to another replica.
 	ReadYourWrites bool
 	// KeepManagedFields keeps metadata.managedFields of what is read, as client.InformerOptions.
 	KeepManagedFields bool
@@ -89,7 +90,7 @@ type Provider struct {
 	start   func(kind)
 	started bool
 	// clients are kept for ReadYourWrites only.
-	clients map[logicalcluster.Name]ctrlclient.Client
+	clients map[logicalcluster.Name]*keptClient
 }
 
 var (
@@ -111,7 +112,7 @@ func New(options Options) (*Provider, error) {
 	}
 	p := &Provider{
 		options: options, reach: reach, mappings: newMappings(),
-		kinds: map[kindKey]kind{}, indexes: map[kindKey]map[string]ctrlclient.IndexerFunc{}, clients: map[logicalcluster.Name]ctrlclient.Client{},
+		kinds: map[kindKey]kind{}, indexes: map[kindKey]map[string]ctrlclient.IndexerFunc{}, clients: map[logicalcluster.Name]*keptClient{},
 	}
 	p.events = newEventQueue(p)
 	p.clusters, err = shards.New(options.Shards, logicalClusters, shards.Options[*corev1alpha1.LogicalCluster]{
@@ -154,7 +155,10 @@ func (p *Provider) forget(name logicalcluster.Name) {
 	p.mappings.forget(name)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	delete(p.clients, name)
+	if kept := p.clients[name]; kept != nil {
+		kept.drop()
+		delete(p.clients, name)
+	}
 }
 
 // forgetGone drops what is kept of a logical cluster that has gone. Whoever keeps something calls

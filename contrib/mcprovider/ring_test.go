@@ -115,8 +115,14 @@ func testRing(t *testing.T, options mcprovider.Options, names []logicalcluster.N
 		require.NoError(t, c.GetCache().List(t.Context(), &corev1.ConfigMapList{}))
 		require.NoError(t, c.GetAPIReader().Get(t.Context(), ctrlclient.ObjectKey{Namespace: "default", Name: "a"}, &corev1.ConfigMap{}))
 	}
-	first.stop()
-	worked("the second one does all", "second", second)
+	// What the second one has is as if the first one had never done it.
+	for _, name := range names {
+		if _, err := second.provider.Get(t.Context(), multicluster.ClusterName(name)); err == nil {
+			first.forget(requestOf(name, "default", "a"))
+		}
+	}
+	second.stop()
+	worked("the first one does again what comes back to it, though nothing has changed", "second", first)
 }
 
 // TestComing has a replica that cannot load all of what is to come to it: no handler of a Source is
