@@ -3,6 +3,7 @@ package bindings
 import (
 	"context"
 	"fmt"
+	"maps"
 	"sync"
 	"time"
 
@@ -26,8 +27,12 @@ const (
 	pinnedAnnotation = apis.InternalGroup + "/pinned-at"
 	// unusedFor is how long a copy stays that no binding names.
 	unusedFor = 10 * time.Minute
-	// readTimeout bounds the reading of a copy, which several requests may wait for.
-	readTimeout = 10 * time.Second
+	// pinnedFor is how long a copy that was pinned needs not be pinned again: it stays
+	// for far longer.
+	pinnedFor = time.Minute
+	// readTimeout bounds the reading of a copy, which several requests may wait for, and
+	// pinTimeout the making of one.
+	readTimeout, pinTimeout = 10 * time.Second, time.Minute
 )
 
 // pinned is a schema that is served, as it was read from its copy.
@@ -58,12 +63,17 @@ type schemas struct {
 	// newest returns the resourceVersion of a copy, as far as is known.
 	newest func(uid types.UID) string
 
+	// pins are those that are under way.
+	pins singleflight.Group
+
 	mu    sync.Mutex
 	byUID map[types.UID]*pinned
+	// pinnedAt is when those were pinned that no binding may name yet.
+	pinnedAt map[types.UID]time.Time
 }
 
 func newSchemas(local *client.Factory, newest func(types.UID) string) *schemas {
-	return &schemas{copies: BoundSchemas.In(local.Cluster(tenancy.AdminCluster.Path())), newest: newest, byUID: map[types.UID]*pinned{}}
+	return &schemas{copies: BoundSchemas.In(local.Cluster(tenancy.AdminCluster.Path())), newest: newest, byUID: map[types.UID]*pinned{}, pinnedAt: map[types.UID]time.Time{}}
 }
 
 // known returns a schema that was read before, or nil.
@@ -97,6 +107,21 @@ func (s *schemas) dropUnused(used func(types.UID) bool) {
 			delete(s.byUID, uid)
 		}
 	}
+	maps.DeleteFunc(s.pinnedAt, func(_ types.UID, at time.Time) bool { return time.Since(at) > pinnedFor })
+}
+
+// isPinned reports whether a copy has just been pinned, and notePinned notes when it was.
+func (s *schemas) isPinned(uid types.UID) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	at, pinned := s.pinnedAt[uid]
+	return pinned && time.Since(at) <= pinnedFor
+}
+
+func (s *schemas) notePinned(uid types.UID, at time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.pinnedAt[uid] = at
 }
 
 // get returns the schema of a copy.
@@ -155,11 +180,34 @@ func newPinned(stored *BoundSchema) (*pinned, error) {
 // Pin makes sure that the shard has a copy of an APIResourceSchema, before the status
 // of a binding names it, and returns the version in which objects are stored. read
 // returns the original, and is called where it is not known yet. The error wraps
-// apis.ErrInvalidSchema if the schema cannot be served.
+// apis.ErrInvalidSchema if the schema cannot be served. Of all who ask for one at the same
+// time, which are thousands where an export names a new one, one makes it.
 func (x *Index) Pin(ctx context.Context, uid types.UID, read func(context.Context) (*apis.APIResourceSchema, error)) (storageVersion string, err error) {
-	if p := x.schemas.known(uid); p != nil && x.used(uid) {
+	if p := x.schemas.known(uid); p != nil && (x.used(uid) || x.schemas.isPinned(uid)) {
 		return p.StoredVersion(), nil
 	}
+	done := x.schemas.pins.DoChan(string(uid), func() (any, error) {
+		// Others may wait for it who go on.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), pinTimeout)
+		defer cancel()
+		began := time.Now()
+		version, err := x.makeCopy(ctx, uid, read)
+		if err == nil {
+			x.schemas.notePinned(uid, began)
+		}
+		return version, err
+	})
+	select {
+	case <-ctx.Done():
+		return "", ctx.Err()
+	case result := <-done:
+		version, _ := result.Val.(string)
+		return version, result.Err
+	}
+}
+
+// makeCopy is Pin where there may be no copy.
+func (x *Index) makeCopy(ctx context.Context, uid types.UID, read func(context.Context) (*apis.APIResourceSchema, error)) (storageVersion string, err error) {
 	original, err := read(ctx)
 	if err != nil {
 		return "", err

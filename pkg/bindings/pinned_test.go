@@ -1,0 +1,77 @@
+package bindings_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"k8s.io/client-go/rest"
+
+	"github.com/shardplane/shardplane/pkg/apis"
+	"github.com/shardplane/shardplane/pkg/bindings"
+	"github.com/shardplane/shardplane/pkg/client"
+)
+
+// TestPinnedOnce: where thousands of bindings are to have a new schema, one of them makes the copy
+// of it, and the others go on when there is one, whatever becomes of the first.
+func TestPinnedOnce(t *testing.T) {
+	t.Parallel()
+	var requests atomic.Int32
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		requests.Add(1)
+		w.Header().Set("Content-Type", "application/json")
+		if r.Method == http.MethodPost {
+			w.WriteHeader(http.StatusCreated)
+			_, _ = w.Write([]byte(`{"kind":"BoundSchema","apiVersion":"internal.shardplane.io/v1alpha1","metadata":{"name":"u","resourceVersion":"2"}}`))
+			return
+		}
+		_, _ = w.Write([]byte(`{"kind":"PartialObjectMetadataList","apiVersion":"meta.k8s.io/v1","metadata":{"resourceVersion":"1"},"items":[]}`))
+	}))
+	t.Cleanup(server.Close)
+	local, err := client.NewFactory(&rest.Config{Host: server.URL})
+	require.NoError(t, err)
+	t.Cleanup(local.CloseIdleConnections)
+	index, err := bindings.New(bindings.Config{Local: local})
+	require.NoError(t, err)
+
+	var reads atomic.Int32
+	reading, read := make(chan struct{}), make(chan struct{})
+	pin := func(ctx context.Context) error {
+		version, err := index.Pin(ctx, "u", func(context.Context) (*apis.APIResourceSchema, error) {
+			if reads.Add(1) == 1 {
+				close(reading)
+			}
+			<-read
+			return boundOriginal(), nil
+		})
+		if err == nil && version != "v1" {
+			return fmt.Errorf("objects are stored in %q", version)
+		}
+		return err
+	}
+	ctx, giveUp := context.WithCancel(t.Context())
+	first, others := make(chan error), make(chan error, 10)
+	go func() { first <- pin(ctx) }()
+	<-reading
+	var waiting sync.WaitGroup
+	for range cap(others) {
+		waiting.Go(func() { others <- pin(t.Context()) })
+	}
+	giveUp()
+	require.ErrorIs(t, <-first, context.Canceled)
+	close(read)
+	waiting.Wait()
+	for range cap(others) {
+		require.NoError(t, <-others)
+	}
+	require.EqualValues(t, 1, reads.Load())
+	made := requests.Load()
+	require.NoError(t, pin(t.Context()))
+	require.EqualValues(t, 1, reads.Load(), "it stays until a binding names it")
+	require.Equal(t, made, requests.Load())
+}
