@@ -14,7 +14,7 @@ const typesPath = "/apis/tenancy.kcp.io/v1alpha1/workspacetypes"
 // workspaceTypes: workspace types are small, whatever is in them, and as many as there may be weigh
 // little in shards and the cache server, which keep all of them.
 func workspaceTypes(t *testing.T, w *world) {
-	const size, extends, chain, limited, many = 64 << 10, 32, 32, 64, 8
+	const size, extends, chain, limited, values, many = 64 << 10, 32, 32, 64, 2048, 8
 	list := func(n int, entry string) string { return strings.TrimSuffix(strings.Repeat(entry+",", n), ",") }
 	body := func(name, spec string) string {
 		return fmt.Sprintf(`{"apiVersion":"tenancy.kcp.io/v1alpha1","kind":"WorkspaceType","metadata":{"name":%q},"spec":{%s}}`, name, spec)
@@ -22,9 +22,10 @@ func workspaceTypes(t *testing.T, w *world) {
 	allow := func(field string, n int) string {
 		return `"` + field + `":{"types":[` + list(n, `{"path":"a","name":"b"}`) + `]}`
 	}
-	// What takes most memory and time for its bytes: many short strings.
+	// What takes most memory and time for its bytes: as many strings as there may be.
 	largest := allow("limitAllowedChildren", limited) + "," + allow("limitAllowedParents", limited)
-	largest += `,"initializerPermissions":[{"verbs":[` + list((size-len(largest)-1<<10)/len(`"a",`), `"a"`) + `]}]`
+	verbs := values - 4*limited - 32 // the metadata has some
+	largest += `,"initializerPermissions":[{"verbs":[` + list(verbs, `"`+strings.Repeat("a", (size-len(largest)-2<<10)/verbs-len(`"",`))+`"`) + `]}]`
 	with := func(name string) string { return `{"path":"root:attacker","name":"` + name + `"}` }
 	refuse := func(want int, message, name, spec string) {
 		t.Helper()
@@ -40,6 +41,12 @@ func workspaceTypes(t *testing.T, w *world) {
 	for _, field := range []string{"limitAllowedChildren", "limitAllowedParents"} {
 		refuse(http.StatusForbidden, "spec."+field+".types has 65 entries and may have 64", w.mark, allow(field, limited+1))
 	}
+	labels := &strings.Builder{}
+	for n := range values {
+		fmt.Fprintf(labels, `,"l%d":"a"`, n)
+	}
+	refuse(http.StatusForbidden, "values and may have 2048", w.mark, `"initializerPermissions":[{"verbs":[`+list(values, `"a"`)+`]}]`)
+	refuse(http.StatusForbidden, "values and may have 2048", w.mark, `"additionalWorkspaceLabels":{`+labels.String()[1:]+`}`)
 
 	names := make([]string, 0, many)
 	define := func(name, spec string) {

@@ -17,7 +17,10 @@ import (
 type kind struct {
 	// bytes are how large an object may be.
 	bytes int
-	lists []list
+	// values are how many it may have in all: many short ones take far more memory and
+	// time than their bytes say, wherever they are. 0 is as many as there is room for.
+	values int
+	lists  []list
 }
 
 // list is a list of an object, and how many entries it may have.
@@ -27,7 +30,7 @@ type list struct {
 }
 
 var kinds = map[schema.GroupResource]kind{
-	tenancyv1alpha1.Resource("workspacetypes"): {bytes: 64 << 10, lists: []list{
+	tenancyv1alpha1.Resource("workspacetypes"): {bytes: 64 << 10, values: 2048, lists: []list{
 		{[]string{"spec", "extend", "with"}, 32}, {[]string{"spec", "authenticationConfigurations"}, 10},
 		{[]string{"spec", "limitAllowedChildren", "types"}, 64}, {[]string{"spec", "limitAllowedParents", "types"}, 64},
 	}},
@@ -43,6 +46,9 @@ func validKind(a admission.Attributes) error {
 	if n := size(a.GetObject()); n > k.bytes && (a.GetOldObject() == nil || n > size(a.GetOldObject())) {
 		return apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("%s %q has %d bytes and may have %d", a.GetResource().GroupResource(), a.GetName(), n, k.bytes))
 	}
+	if n := valuesOf(a.GetObject()); k.values > 0 && n > k.values && n > valuesOf(a.GetOldObject()) {
+		return admission.NewForbidden(a, fmt.Errorf("it has %d values and may have %d: labels, annotations, and what is in all fields and lists of its spec", n, k.values))
+	}
 	for _, l := range k.lists {
 		if n := entries(a.GetObject(), l.path); n > l.entries && n > entries(a.GetOldObject(), l.path) {
 			return admission.NewForbidden(a, fmt.Errorf("%s has %d entries and may have %d", strings.Join(l.path, "."), n, l.entries))
@@ -57,6 +63,46 @@ func entries(obj runtime.Object, path []string) int {
 	if !ok {
 		return 0
 	}
-	list, _, _ := unstructured.NestedSlice(custom.Object, path...)
-	return len(list)
+	list, _, _ := unstructured.NestedFieldNoCopy(custom.Object, path...)
+	all, _ := list.([]any)
+	return len(all)
+}
+
+// valuesOf returns how many values are in an object, but for what the server itself has there.
+func valuesOf(obj runtime.Object) int {
+	custom, ok := obj.(*unstructured.Unstructured)
+	if !ok {
+		return 0
+	}
+	n := 0
+	for field, value := range custom.Object {
+		switch metadata, isMap := value.(map[string]any); {
+		case field == "status":
+		case field == "metadata" && isMap:
+			for name, value := range metadata {
+				if name != "managedFields" {
+					n += values(value)
+				}
+			}
+		default:
+			n += values(value)
+		}
+	}
+	return n
+}
+
+// values returns how many values are in a document: those that hold no others.
+func values(document any) int {
+	n := 0
+	switch document := document.(type) {
+	case map[string]any:
+		for _, value := range document {
+			n += values(value)
+		}
+	case []any:
+		for _, value := range document {
+			n += values(value)
+		}
+	}
+	return max(n, 1)
 }

@@ -81,6 +81,23 @@ func naming(list string, n int) *unstructured.Unstructured {
 	return &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{list: make([]any, n)}}}
 }
 
+// valued has n values, some of them empty, and servers' besides.
+func valued(n, servers int) *unstructured.Unstructured {
+	many := func(n int) []any {
+		list := make([]any, n)
+		for i := range list {
+			list[i] = map[string]any{"verbs": []any{"a"}}
+		}
+		return list
+	}
+	return &unstructured.Unstructured{Object: map[string]any{
+		"kind":     "WorkspaceType",
+		"metadata": map[string]any{"labels": map[string]any{"a": "b"}, "managedFields": many(servers)},
+		"spec":     map[string]any{"initializerPermissions": many(n - 4), "limitAllowedChildren": map[string]any{"types": []any{}}, "defaultAPIBindings": nil},
+		"status":   map[string]any{"virtualWorkspaces": many(servers)},
+	}}
+}
+
 func custom(bytes int) *unstructured.Unstructured {
 	return &unstructured.Unstructured{Object: map[string]any{"spec": strings.Repeat("x", bytes)}}
 }
@@ -183,6 +200,10 @@ func TestLimits(t *testing.T) {
 		"one that allows as many as ever":          {resource: types, obj: nesting("limitAllowedChildren", "types", 66), old: nesting("limitAllowedChildren", "types", 66)},
 		"one that allows too many parents":         {resource: types, obj: nesting("limitAllowedParents", "types", 65), want: "spec.limitAllowedParents.types has 65 entries and may have 64"},
 		"one that allows enough":                   {resource: types, obj: nesting("limitAllowedParents", "types", 64)},
+		"one of too many values":                   {resource: types, as: theAPI, obj: valued(2049, 0), want: "it has 2049 values and may have 2048"},
+		"one of more values than ever":             {resource: types, obj: valued(2051, 0), old: valued(2050, 0), want: "it has 2051 values and may have 2048"},
+		"one of as many values as ever":            {resource: types, obj: valued(2050, 1), old: valued(2050, 0)},
+		"one of enough values":                     {resource: types, obj: valued(2048, 100)},
 		"one that extends enough":                  {resource: types, obj: extending(32)},
 		"one of subtrees that is no number":        {resource: clusters, as: theAPI, obj: ready(map[string]string{tenancy.MaxSubtreeObjectsAnnotation: "1.5"}), want: `max-subtree-objects is "1.5", which is no whole number`},
 		"one of subtrees that is no quantity":      {resource: clusters, as: theAPI, obj: ready(map[string]string{tenancy.MaxSubtreeBytesAnnotation: ""}), want: `max-subtree-bytes is "", which is no quantity`},
