@@ -56,6 +56,8 @@ test unit mcprovider conformance isolation neighbours mutants lint verify: expor
 # runs at a time, and those that take longest come first.
 TEST_PACKAGES = -p $(shell echo $$((1 + $$(getconf _NPROCESSORS_ONLN)))) $(if $(ALL),$(LONGEST)) $(PKG)
 ALL = $(filter ./...,$(PKG))
+# Their models play few of their seeds with the race detector, and all without it: bubble.Seeds.
+MODELS := ./pkg/client/ring ./pkg/client ./pkg/controllers/replication
 LONGEST := ./test/robustness ./test/isolation ./test/integration ./test/conformance ./test/e2e ./test/neighbours \
 	./pkg/customresource/... ./pkg/storage ./pkg/controllers ./test/admission
 
@@ -63,9 +65,10 @@ LONGEST := ./test/robustness ./test/isolation ./test/integration ./test/conforma
 # and not by time stamps; single packages build what they need. They have no race
 # detector: it is on in the tests' own processes, where most tests run the servers.
 .PHONY: test
-test: $(if $(filter ./...,$(PKG)),test-programs) ## Run every test with the race detector (PKG=./pkg/..., TEST_FLAGS=-v)
+test: $(if $(filter ./...,$(PKG)),test-programs) ## Run every test with the race detector, and all of the models without (PKG=./pkg/..., TEST_FLAGS=-v)
 	$(if $(ALL),SHARDPLANE_BINARY=$(CURDIR)/$(BIN)/test/shardplane SHARDPLANE_KUBECTL=$(CURDIR)/$(BIN)/test/kubectl SHARDPLANE_DEX=$(CURDIR)/$(BIN)/test/dex) \
 		$(GO_TEST) -race -timeout 60m $(TEST_FLAGS) $(TEST_PACKAGES)
+	$(if $(ALL),$(GO_TEST) -timeout 10m -run 'Model$$' $(TEST_FLAGS) $(MODELS))
 	$(if $(ALL),cd contrib/mcprovider && $(GO_TEST) -race -short -timeout 10m $(TEST_FLAGS) ./...)
 
 .PHONY: test-programs

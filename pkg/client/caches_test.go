@@ -241,7 +241,7 @@ func TestWithoutMarks(t *testing.T) {
 // believed.
 func TestCachesModel(t *testing.T) {
 	seeds := []uint64{889, 2431, 2481} // each has failed once
-	for seed := range uint64(200) {
+	for seed := range bubble.Seeds(200, 40) {
 		seeds = append(seeds, seed)
 	}
 	for _, seed := range seeds {

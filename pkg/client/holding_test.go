@@ -390,7 +390,7 @@ func TestLateOldVersion(t *testing.T) {
 // In between nothing is added twice, updated from another state or to the same, or leaves that was
 // not there, and nothing is told of as deleted that the server has.
 func TestRangesModel(t *testing.T) {
-	for seed := range uint64(150) {
+	for seed := range bubble.Seeds(150, 48) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			r := &dice{rand: rand.New(rand.NewPCG(seed, 2))}
 			server := filledClusters(0)

@@ -7,8 +7,10 @@ import (
 	"runtime"
 	"strconv"
 	"testing"
+	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/shardplane/shardplane/pkg/client"
@@ -66,6 +68,6 @@ func TestRangesLeaveNothing(t *testing.T) {
 	base, goroutines := memory(), runtime.NumGoroutine()
 	change(changes)
 	eventually(t, func() bool { return runtime.NumGoroutine() <= goroutines+5 }, "goroutines end")
-	eventually(t, func() bool { return memory() < base+1<<20 }, "memory comes back")
+	require.Eventually(t, func() bool { return memory() < base+1<<20 }, testTimeout, time.Second/4, "memory comes back") // each look is two collections
 	runtime.KeepAlive(server)
 }

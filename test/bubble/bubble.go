@@ -27,6 +27,16 @@ func Test(t *testing.T, f func(*testing.T)) {
 // Wait is synctest.Wait.
 func Wait() { synctest.Wait() }
 
+// Seeds returns how many seeds a model plays: all, or few with the race detector, which makes
+// it four to six times slower and finds nothing in what one goroutine does. `make test` plays
+// all of them without it.
+func Seeds(all, few uint64) uint64 {
+	if raceDetector() {
+		return few
+	}
+	return all
+}
+
 // raceDetector reports whether the test is built with -race.
 var raceDetector = sync.OnceValue(func() bool {
 	info, ok := debug.ReadBuildInfo()

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/shardplane/shardplane/test/bubble"
 )
 
 // schedules is how many schedules TestModel tries, and from which seed on.
@@ -24,7 +26,7 @@ func schedules(t *testing.T) (from, n uint64) {
 		require.NoError(t, err, name)
 		return n
 	}
-	return number("RING_SEED", 0), number("RING_SCHEDULES", 1000)
+	return number("RING_SEED", 0), number("RING_SCHEDULES", bubble.Seeds(1000, 50))
 }
 
 // TestModel has members of a ring crash, freeze, lose the server and each other, join and leave

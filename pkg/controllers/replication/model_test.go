@@ -296,7 +296,7 @@ func TestEngineModel(t *testing.T) {
 		{name: "calm"}, {name: "calm without digests", silent: true}, {name: "wild", wild: true}, {name: "wild without digests", wild: true, silent: true},
 	} {
 		t.Run(of.name, func(t *testing.T) {
-			for seed := range uint64(5) {
+			for seed := range bubble.Seeds(5, 2) {
 				bubble.Test(t, func(t *testing.T) { runModel(t, seed, of) })
 			}
 		})

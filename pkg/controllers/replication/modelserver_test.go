@@ -67,7 +67,7 @@ type modelWatch struct {
 	prefix   string
 	metadata bool
 	out      *io.PipeWriter
-	events   chan []byte
+	events   chan []byte // with more room than any course of events has taken, which was 90
 }
 
 var errLost = errors.New("lost")
@@ -358,7 +358,7 @@ func (m *modelServer) watch(q modelQuery, from string) (*modelWatch, *apierrors.
 		e.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: metav1.CauseTypeResourceVersionTooLarge}}
 		return nil, e
 	}
-	w := &modelWatch{prefix: q.prefix, metadata: q.metadata, events: make(chan []byte, 100000)}
+	w := &modelWatch{prefix: q.prefix, metadata: q.metadata, events: make(chan []byte, 1000)}
 	m.watches[w] = struct{}{}
 	for _, e := range m.history {
 		if e.revision > at {
