@@ -13,7 +13,6 @@ import (
 	"os"
 	"os/signal"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
@@ -23,7 +22,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/shardplane/shardplane/pkg/client"
@@ -33,22 +31,18 @@ import (
 
 // options are what the flags say.
 type options struct {
-	kubeconfig, shards     string
-	listen                 string
-	name, from             string
-	resources              []schema.GroupVersionResource
-	typ                    string
-	selector               labels.Selector
-	force                  bool
-	workers                int
-	cluster, namespace, id string
-	leaseDuration          time.Duration
+	kubeconfig, shards, listen, name, from, typ, cluster, namespace, id string
+
+	resources     []schema.GroupVersionResource
+	selector      labels.Selector
+	force         bool
+	leaseDuration time.Duration
 }
 
 func parse(args []string) (options, error) {
 	var o options
 	fs := flag.NewFlagSet("workspace-sync", flag.ContinueOnError)
-	fs.StringVar(&o.kubeconfig, "kubeconfig", os.Getenv("KUBECONFIG"), "the front-proxy, and a user with the rights of rbac.yaml: reads what is copied, and writes copies and Leases")
+	fs.StringVar(&o.kubeconfig, "kubeconfig", os.Getenv("KUBECONFIG"), "the front-proxy, and a user with the rights that README.md names: reads what is copied, and writes copies and Leases")
 	fs.StringVar(&o.shards, "shard-kubeconfigs", "", "one shard or more, separated by commas, and a user of system:masters there: which shards there are is asked of the first that answers, and each is followed as that user")
 	fs.StringVar(&o.listen, "listen", ":8080", "where /metrics, /healthz, /readyz and /debug/ring are served")
 	fs.StringVar(&o.name, "name", "workspace-sync", "what copies are labelled with, and the name of the ring of all replicas: another one for each other source")
@@ -57,7 +51,6 @@ func parse(args []string) (options, error) {
 	fs.StringVar(&o.typ, "type", "", "the workspaces of a type get copies, such as root:universal")
 	selector := fs.String("selector", "", "workspaces get copies whose LogicalCluster has these labels")
 	fs.BoolVar(&o.force, "force", false, "undo what others change in copies, instead of leaving and telling it")
-	fs.IntVar(&o.workers, "workers", 16, "how many workspaces a replica works on at a time")
 	fs.StringVar(&o.cluster, "ring-cluster", "root", "the logical cluster in which the replicas meet")
 	fs.StringVar(&o.namespace, "ring-namespace", "default", "the namespace there, for their Leases")
 	fs.StringVar(&o.id, "id", os.Getenv("POD_NAME"), "the name of this replica, for people; that of the host by default")
@@ -65,8 +58,16 @@ func parse(args []string) (options, error) {
 	if err := fs.Parse(args); err != nil {
 		return o, err
 	}
-	var bad string
-	o.resources, bad = parseResources(*resources)
+	for name := range strings.SplitSeq(*resources, ",") {
+		if strings.Count(name, ".") == 1 {
+			name += "." // of the core group
+		}
+		gvr, _ := schema.ParseResourceArg(name)
+		if gvr == nil {
+			return o, fmt.Errorf("--resources has %q: write <resource>.<version>[.<group>], such as configmaps.v1", name)
+		}
+		o.resources = append(o.resources, *gvr)
+	}
 	var err error
 	o.selector, err = labels.Parse(*selector)
 	switch {
@@ -78,31 +79,12 @@ func parse(args []string) (options, error) {
 		return o, errors.New("set --shard-kubeconfigs")
 	case !logicalcluster.NewPath(o.from).IsValid():
 		return o, fmt.Errorf("--from is %q: set the path of a workspace", o.from)
-	case bad != "":
-		return o, fmt.Errorf("--resources has %q: write <resource>.<version>[.<group>], such as configmaps.v1", bad)
-	case len(o.resources) == 0:
-		return o, errors.New("--resources is empty")
 	case err != nil:
 		return o, fmt.Errorf("--selector: %w", err)
 	case o.typ == "" && o.selector.Empty():
 		return o, errors.New("say which workspaces get copies: set --type, such as root:universal, or --selector, or both")
-	case len(validation.IsDNS1123Label(o.name)) > 0:
-		return o, fmt.Errorf("--name is %q: %s", o.name, validation.IsDNS1123Label(o.name)[0])
-	case o.workers < 1:
-		return o, fmt.Errorf("--workers is %d: set 1 or more", o.workers)
 	}
 	return o, nil
-}
-
-func parseResources(text string) (all []schema.GroupVersionResource, bad string) {
-	for name := range strings.FieldsFuncSeq(text, func(r rune) bool { return r == ',' }) {
-		parts := append(strings.SplitN(name, ".", 3), "", "")
-		if parts[0] == "" || parts[1] == "" {
-			return nil, name
-		}
-		all = append(all, schema.GroupVersionResource{Resource: parts[0], Version: parts[1], Group: parts[2]})
-	}
-	return all, ""
 }
 
 // run works until ctx ends, and what this replica has is given to others.
@@ -113,14 +95,12 @@ func run(ctx context.Context, o options) error {
 	if err != nil {
 		return err
 	}
-	defer proxy.CloseIdleConnections()
 	var entries []*client.Factory
 	for file := range strings.SplitSeq(o.shards, ",") {
 		shard, err := connect("--shard-kubeconfigs", file, registry)
 		if err != nil {
 			return err
 		}
-		defer shard.CloseIdleConnections()
 		entries = append(entries, shard)
 	}
 	replicas, err := ring.New(ring.Config{
@@ -134,7 +114,6 @@ func run(ctx context.Context, o options) error {
 	if err != nil {
 		return err
 	}
-	registry.MustRegister(s)
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", o.listen)
 	if err != nil {
 		return fmt.Errorf("--listen: %w", err)
@@ -149,26 +128,22 @@ func run(ctx context.Context, o options) error {
 		}
 	})
 
-	// When ctx ends, what this replica has moves away, and is worked on until it does.
+	// When ctx ends, what this replica has moves away, and is worked on until it does. What runs
+	// ends with the process, which has to end at once if that was ring.ErrOverrun.
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
-	running, stop := context.WithCancel(context.WithoutCancel(ctx))
-	var parts sync.WaitGroup
-	for _, part := range append(s.parts(), func(ctx context.Context) error { return serve(ctx, listener, mux) }) {
-		parts.Go(func() {
-			if err := part(running); err != nil {
+	server := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
+	go func() { fail(server.Serve(listener)) }()
+	for _, part := range s.parts() {
+		go func() {
+			if err := part(context.WithoutCancel(ctx)); err != nil {
 				fail(err)
 			}
-		})
+		}()
 	}
 	err = replicas.Run(ctx)
-	stop()
-	if errors.Is(err, ring.ErrOverrun) {
-		return err // and end the process, as soon as can be
-	}
-	parts.Wait()
 	if failed := context.Cause(ctx); err == nil && !errors.Is(failed, context.Canceled) {
-		err = failed
+		return failed
 	}
 	return err
 }
@@ -181,27 +156,14 @@ func connect(flagName, kubeconfig string, registry *prometheus.Registry) (*clien
 	return client.NewFactory(config, client.WithMetrics(registry))
 }
 
-// serve answers requests until ctx ends.
-func serve(ctx context.Context, listener net.Listener, handler http.Handler) error {
-	server := &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second}
-	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
-	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-		return err
-	}
-	return nil
-}
-
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	o, err := parse(os.Args[1:])
-	if errors.Is(err, flag.ErrHelp) {
-		return
-	}
 	if err == nil {
 		err = run(ctx, o)
 	}
 	stop()
-	if err != nil {
+	if err != nil && !errors.Is(err, flag.ErrHelp) {
 		fmt.Fprintln(os.Stderr, "workspace-sync: "+strings.TrimSpace(err.Error()))
 		os.Exit(1)
 	}

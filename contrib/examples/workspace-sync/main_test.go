@@ -42,9 +42,8 @@ func TestParse(t *testing.T) {
 		"--kubeconfig=x --shard-kubeconfigs=x --from=root":                                              "say which workspaces get copies",
 		"--kubeconfig=x --shard-kubeconfigs=x --from=root --selector=a,,":                               "--selector: ",
 		"--kubeconfig=x --shard-kubeconfigs=x --from=root --resources=configmaps":                       "write <resource>.<version>[.<group>]",
-		"--kubeconfig=x --shard-kubeconfigs=x --from=root --resources=":                                 "--resources is empty",
-		"--kubeconfig=x --shard-kubeconfigs=x --from=root --type=a --workers=0":                         "set 1 or more",
-		"--kubeconfig=x --shard-kubeconfigs=x --from=root --type=a --name=A":                            "--name is",
+		"--kubeconfig=x --shard-kubeconfigs=x --from=root --resources=":                                 "write <resource>.<version>[.<group>]",
+		"--kubeconfig=" + file + " --shard-kubeconfigs=" + file + " --from=root --type=a --name=A":      "Name is to be",
 		"--kubeconfig=/nowhere --shard-kubeconfigs=x --from=root --type=a":                              "--kubeconfig: ",
 		"--kubeconfig=" + file + " --shard-kubeconfigs=/nowhere --from=root --type=a":                   "--shard-kubeconfigs: ",
 		"--kubeconfig=" + file + " --shard-kubeconfigs=" + file + " --from=root --type=a --listen=x:-1": "--listen: ",
@@ -88,21 +87,6 @@ func TestCopyOf(t *testing.T) {
 	require.False(t, contains(c.Object, copyOf(from, "me").Object), "what the source has no more is told by the hash")
 }
 
-// alone is a member that has all.
-type alone struct{ all client.Ranges }
-
-func (a alone) Begin(ctx context.Context, _ uint64) (context.Context, func(), bool) {
-	return ctx, func() {}, true
-}
-
-func (a alone) OnGain(f func(client.Ranges)) (remove func()) {
-	f(a.all)
-	return func() {}
-}
-func (a alone) Ranges() (owned, coming client.Ranges) { return a.all, client.Ranges{} }
-func (a alone) Holds() client.RangeSource             { return a.all }
-func (a alone) Status() ring.Status                   { return ring.Status{Epoch: 1} }
-
 // TestOutOfView: a copy whose workspace is not seen, as when its shard was taken out, or is not
 // Ready, stays; only one that is seen and not selected has its copies deleted.
 func TestOutOfView(t *testing.T) {
@@ -114,15 +98,15 @@ func TestOutOfView(t *testing.T) {
 	factory, err := client.NewFactory(server.ClientConfig())
 	require.NoError(t, err)
 	t.Cleanup(factory.CloseIdleConnections)
-	all, err := client.PartOf(client.ByCluster, 0, 1)
+	replicas, err := ring.New(ring.Config{Name: "me", Key: client.ByCluster, Leases: factory.Cluster(logicalcluster.NewPath("root")), Namespace: "default", LeaseDuration: time.Second})
 	require.NoError(t, err)
 	o, err := parse(strings.Fields("--kubeconfig=x --shard-kubeconfigs=x --from=root:platform --type=root:universal --name=me --resources=configmaps.v1"))
 	require.NoError(t, err)
-	s, err := newSyncer(o, factory, shards.Static(map[string]*rest.Config{"blue": server.ClientConfig()}), alone{all}, prometheus.NewRegistry())
+	s, err := newSyncer(o, factory, shards.Static(map[string]*rest.Config{"blue": server.ClientConfig()}), replicas, prometheus.NewRegistry())
 	require.NoError(t, err)
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error)
-	parts := s.parts()
+	parts := append(s.parts(), replicas.Run)
 	for _, part := range parts {
 		go func() { ended <- part(ctx) }()
 	}
