@@ -98,6 +98,12 @@ mcprovider: ## Test the provider for multicluster-runtime, and print what it cos
 compat: build ## Test the servers with kcp's own clients and informers
 	cd test/compat && GOWORK=off SHARDPLANE_BINARY=$(CURDIR)/$(BIN)/shardplane $(GO) test -count=1 -timeout 10m $(TEST_FLAGS) ./...
 
+# KCP_ANSWERS=testdata/kcp.yaml records what it answers, in place of what every run of the tests replays.
+.PHONY: kcp
+kcp: ## Test pkg/client with a program of kcp (KCP_BINARY=/usr/local/bin/kcp)
+	@test -n "$(KCP_BINARY)" || { echo "Say which program of kcp: make kcp KCP_BINARY=<path>" >&2; exit 1; }
+	KCP_BINARY=$(abspath $(KCP_BINARY)) $(GO) test ./test/library -run '^TestKCP$$' -count=1 -timeout 10m -v $(TEST_FLAGS)
+
 .PHONY: conformance
 conformance: ## Run the rules of custom resources, with those that take minutes
 	CONFORMANCE_LONG=1 $(GO) test -timeout 30m $(TEST_FLAGS) ./test/conformance

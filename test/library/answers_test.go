@@ -1,0 +1,150 @@
+package library
+
+import (
+	"bytes"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/yaml"
+)
+
+// answer is one of a server: what it says, line by line, in JSON. The answers to the same request
+// follow each other, and the last one stays.
+type answer struct {
+	// Request is the method, the path, and of the query what changes the form of the answer.
+	Request string   `json:"request"`
+	Status  int      `json:"status"`
+	Lines   []string `json:"lines"`
+}
+
+func requestOf(r *http.Request) string {
+	query := url.Values{}
+	for _, name := range []string{"watch", "sendInitialEvents", "limit", "continue"} {
+		if value := r.URL.Query().Get(name); value != "" && value != "false" {
+			query.Set(name, value)
+		}
+	}
+	return strings.TrimSuffix(r.Method+" "+r.URL.Path+"?"+query.Encode(), "?")
+}
+
+func isWatch(r *http.Request) bool { return r.URL.Query().Get("watch") == "true" }
+
+// recorder notes the answers that servers give.
+type recorder struct {
+	mu      sync.Mutex
+	answers []*recorded
+}
+
+// recorded is an answer while it is read.
+type recorded struct {
+	io.ReadCloser
+
+	of      *recorder
+	request string
+	status  int
+	body    bytes.Buffer
+}
+
+func (r *recorded) Read(p []byte) (int, error) {
+	n, err := r.ReadCloser.Read(p)
+	r.of.mu.Lock()
+	defer r.of.mu.Unlock()
+	r.body.Write(p[:n])
+	return n, err
+}
+
+// record returns how to reach a server whose answers are recorded.
+func (r *recorder) record(t *testing.T, config *rest.Config) *rest.Config {
+	t.Helper()
+	transport, err := rest.TransportFor(config)
+	require.NoError(t, err)
+	host, err := url.Parse(config.Host)
+	require.NoError(t, err)
+	return serve(t, &httputil.ReverseProxy{
+		Transport: transport, FlushInterval: -1,
+		Rewrite: func(p *httputil.ProxyRequest) {
+			p.SetURL(host)
+			p.Out.Header.Set("Accept", "application/json")
+			p.Out.Header.Del("Accept-Encoding")
+		},
+		ModifyResponse: func(response *http.Response) error {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			a := &recorded{ReadCloser: response.Body, of: r, request: requestOf(response.Request), status: response.StatusCode}
+			r.answers = append(r.answers, a)
+			response.Body = a
+			return nil
+		},
+	})
+}
+
+func (r *recorder) write(t *testing.T, file string) {
+	t.Helper()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var all []answer
+	for _, a := range r.answers {
+		all = append(all, answer{a.request, a.status, strings.Split(strings.TrimSpace(a.body.String()), "\n")})
+	}
+	content, err := yaml.Marshal(all)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(file, content, 0o600))
+}
+
+// replay returns how to reach a server that gives the answers of a file. Watches stay open.
+func replay(t *testing.T, file string) *rest.Config {
+	t.Helper()
+	content, err := os.ReadFile(file)
+	require.NoError(t, err)
+	var all []answer
+	require.NoError(t, yaml.UnmarshalStrict(content, &all))
+	var mu sync.Mutex
+	left := map[string][]answer{}
+	for _, a := range all {
+		left[a.Request] = append(left[a.Request], a)
+	}
+	return serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		request := requestOf(r)
+		mu.Lock()
+		answers := left[request]
+		if len(answers) > 1 {
+			left[request] = answers[1:]
+		}
+		mu.Unlock()
+		if len(answers) == 0 {
+			t.Errorf("there is no answer to %s", request)
+			http.NotFound(w, r)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(answers[0].Status)
+		for _, line := range answers[0].Lines {
+			_, _ = io.WriteString(w, line+"\n")
+		}
+		if isWatch(r) && answers[0].Status == http.StatusOK {
+			_ = http.NewResponseController(w).Flush()
+			<-r.Context().Done()
+		}
+	}))
+}
+
+func serve(t *testing.T, handler http.Handler) *rest.Config {
+	t.Helper()
+	server := httptest.NewUnstartedServer(handler)
+	server.EnableHTTP2 = true
+	server.StartTLS()
+	t.Cleanup(func() {
+		server.CloseClientConnections()
+		server.Close()
+	})
+	return &rest.Config{Host: server.URL, TLSClientConfig: rest.TLSClientConfig{Insecure: true}}
+}

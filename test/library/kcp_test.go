@@ -1,0 +1,194 @@
+package library
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	apisv1alpha1 "github.com/kcp-dev/sdk/apis/apis/v1alpha1"
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/shardplane/shardplane/pkg/client"
+)
+
+const (
+	kcpTimeout = 2 * time.Minute
+	kcpTick    = 20 * time.Millisecond
+	// kcpEnv is the environment variable with a program of kcp, answersEnv one with a file that its
+	// answers are recorded in.
+	kcpEnv, answersEnv = "KCP_BINARY", "KCP_ANSWERS"
+)
+
+var (
+	configMaps = client.DefineResource[corev1.ConfigMap, corev1.ConfigMapList](corev1.SchemeGroupVersion, "configmaps", client.WithProtobuf())
+	exports    = client.DefineResource[apisv1alpha1.APIExport, apisv1alpha1.APIExportList](apisv1alpha1.SchemeGroupVersion, "apiexports")
+	workspaces = client.DefineResource[tenancyv1alpha1.Workspace, tenancyv1alpha1.WorkspaceList](tenancyv1alpha1.SchemeGroupVersion, "workspaces")
+)
+
+// TestKCP uses pkg/client with a program of kcp, which KCP_BINARY names (make kcp).
+func TestKCP(t *testing.T) {
+	binary := os.Getenv(kcpEnv)
+	if binary == "" {
+		t.Skip("set " + kcpEnv + " to a program of kcp")
+	}
+	base, shard := startKCP(t, binary)
+	if file := os.Getenv(answersEnv); file != "" {
+		recorded := &recorder{}
+		base, shard = recorded.record(t, base), recorded.record(t, shard)
+		defer recorded.write(t, file)
+	}
+	useKCP(t, base, shard)
+}
+
+// TestKCPAnswers does the same with the answers of testdata/kcp.yaml.
+func TestKCPAnswers(t *testing.T) {
+	config := replay(t, "testdata/kcp.yaml")
+	useKCP(t, config, config)
+}
+
+// startKCP starts kcp, and returns how its administrator, and system:masters, reach it.
+func startKCP(t *testing.T, binary string) (base, shard *rest.Config) {
+	t.Helper()
+	dir := t.TempDir()
+	var ports []any
+	for range 3 {
+		l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+		require.NoError(t, err)
+		defer func() { _ = l.Close() }()
+		_, port, _ := net.SplitHostPort(l.Addr().String())
+		ports = append(ports, port)
+	}
+	log, err := os.Create(filepath.Join(dir, "log"))
+	require.NoError(t, err)
+	flags := fmt.Sprintf("start --root-directory="+dir+" --bind-address=127.0.0.1 --secure-port=%s --embedded-etcd-client-port=%s --embedded-etcd-peer-port=%s", ports...)
+	program := exec.Command(binary, strings.Fields(flags)...)
+	program.Stdout, program.Stderr = log, log
+	require.NoError(t, program.Start())
+	t.Cleanup(func() {
+		_ = program.Process.Signal(syscall.SIGTERM)
+		_ = program.Wait()
+		_ = log.Close()
+		if said, _ := os.ReadFile(log.Name()); t.Failed() {
+			t.Logf("kcp said:\n%s", said)
+		}
+	})
+	configOf := func(name string) *rest.Config {
+		config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(
+			&clientcmd.ClientConfigLoadingRules{ExplicitPath: filepath.Join(dir, "admin.kubeconfig")}, &clientcmd.ConfigOverrides{CurrentContext: name},
+		).ClientConfig()
+		if err != nil {
+			return nil
+		}
+		return config
+	}
+	require.Eventually(t, func() bool {
+		base, shard = configOf("base"), configOf("shard-base")
+		if base == nil || shard == nil {
+			return false
+		}
+		factory, err := client.NewFactory(base)
+		require.NoError(t, err)
+		defer factory.CloseIdleConnections()
+		_, err = exports.In(factory.Cluster(logicalcluster.NewPath("root"))).Get(t.Context(), "tenancy.kcp.io", metav1.GetOptions{})
+		return err == nil
+	}, kcpTimeout, kcpTick, "kcp serves")
+	return base, shard
+}
+
+// useKCP holds that what is public works with a server that knows nothing of shard selectors by
+// logical cluster: objects of all tenants apart from each other, bound APIs by their identity, and
+// parts of all by the client's own check.
+func useKCP(t *testing.T, base, shard *rest.Config) {
+	t.Helper()
+	proxy, all := factoryOf(t, base), factoryOf(t, shard).Wildcard()
+	root := proxy.Cluster(logicalcluster.NewPath("root"))
+	var names []logicalcluster.Name
+	for _, name := range []string{"library-a", "library-b"} {
+		ws := &tenancyv1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		ws.Spec.Type = &tenancyv1alpha1.WorkspaceTypeReference{Name: "universal", Path: "root"}
+		_, err := workspaces.In(root).Create(t.Context(), ws, metav1.CreateOptions{})
+		require.NoError(t, err)
+		eventually(t, name+" is Ready", func() bool {
+			ws, err = workspaces.In(root).Get(t.Context(), name, metav1.GetOptions{})
+			return err == nil && ws.Status.Phase == corev1alpha1.LogicalClusterPhaseReady
+		})
+		names = append(names, logicalcluster.Name(ws.Spec.Cluster))
+		eventually(t, "it has a ConfigMap", func() bool {
+			_, err := configMaps.InNamespace(proxy.Cluster(names[len(names)-1].Path()), "default").Create(t.Context(), &corev1.ConfigMap{
+				ObjectMeta: metav1.ObjectMeta{Name: "same", Labels: map[string]string{"library": "yes"}}, Data: map[string]string{"of": name},
+			}, metav1.CreateOptions{})
+			return err == nil || apierrors.IsAlreadyExists(err)
+		})
+	}
+	key := func(i int) client.Key { return client.Key{Cluster: names[i], Namespace: "default", Name: "same"} }
+
+	options := client.InformerOptions[*corev1.ConfigMap]{LabelSelector: "library=yes"}
+	whole := configMaps.Informer(all, options)
+	var err error
+	first := client.HashOf(names[0].String())
+	options.Ranges, err = client.NewRanges(client.ByCluster, client.Range{First: first, Last: first})
+	require.NoError(t, err)
+	part := configMaps.Informer(all, options)
+	byIdentity := client.DefineResource[tenancyv1alpha1.Workspace, tenancyv1alpha1.WorkspaceList](tenancyv1alpha1.SchemeGroupVersion, "workspaces",
+		client.WithIdentity(func(ctx context.Context) (string, error) {
+			export, err := exports.In(root).Get(ctx, "tenancy.kcp.io", metav1.GetOptions{})
+			if err != nil {
+				return "", err
+			}
+			return export.Status.IdentityHash, nil
+		})).Informer(all, client.InformerOptions[*tenancyv1alpha1.Workspace]{})
+	group := &client.Group{}
+	group.Add(whole, part, byIdentity)
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- group.Run(ctx) }()
+	defer func() {
+		stop()
+		require.NoError(t, <-ended)
+	}()
+
+	for i, name := range []string{"library-a", "library-b"} {
+		eventually(t, "objects of the same name are apart", func() bool {
+			cm, err := whole.Lister().Get(key(i))
+			return err == nil && cm.Data["of"] == name
+		})
+		eventually(t, "what is bound is there by its identity", func() bool {
+			ws, err := byIdentity.Lister().Get(client.Key{Cluster: "root", Name: name})
+			return err == nil && ws.Spec.Cluster == names[i].String()
+		})
+	}
+	eventually(t, "the client filters", func() bool { return part.HasSynced() && part.Filtered() == client.FilteredByClient })
+	require.Equal(t, 1, part.Lister().Len())
+	_, err = part.Lister().Get(key(0))
+	require.NoError(t, err)
+	_, err = part.Lister().Get(key(1))
+	require.ErrorIs(t, err, client.ErrNotOwned)
+}
+
+func factoryOf(t *testing.T, config *rest.Config) *client.Factory {
+	t.Helper()
+	factory, err := client.NewFactory(config)
+	require.NoError(t, err)
+	t.Cleanup(factory.CloseIdleConnections)
+	return factory
+}
+
+func eventually(t *testing.T, what string, condition func() bool) {
+	t.Helper()
+	require.Eventually(t, condition, kcpTimeout, kcpTick, what)
+}
