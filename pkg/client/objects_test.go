@@ -14,7 +14,7 @@ import (
 func TestObjects(t *testing.T) {
 	for seed := range uint64(20) {
 		r := rand.New(rand.NewPCG(seed, 3))
-		var o objects[*corev1.ConfigMap]
+		var o *objects[*corev1.ConfigMap]
 		want := map[local]*corev1.ConfigMap{}
 		for step := range 600 {
 			// A name in two namespaces and on two shards; at times there are few, at times many.
@@ -22,14 +22,14 @@ func TestObjects(t *testing.T) {
 			_, known := want[key]
 			switch {
 			case len(want) == 0:
-				o, want[key] = objects[*corev1.ConfigMap]{key: key, one: &corev1.ConfigMap{}}, nil
+				o = &objects[*corev1.ConfigMap]{key: key, one: &corev1.ConfigMap{}}
 				want[key] = o.one
 			case known && len(want) > 1 && r.IntN(2) == 0:
-				o = o.without(key)
+				o.remove(key)
 				delete(want, key)
 			default:
 				obj := &corev1.ConfigMap{}
-				o = o.with(key, obj)
+				o.set(key, obj)
 				want[key] = obj
 			}
 			require.Equal(t, len(want), o.len())

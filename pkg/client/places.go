@@ -10,14 +10,19 @@ import (
 // places say which members of a Union have the objects of a logical cluster. Nearly all have
 // theirs on one shard, and of these there is one entry, however many objects they have; only of
 // what is on several, as while it moves, each object has one.
-type places struct {
+type places[T Object] struct {
+	// of returns the objects that a member has in a logical cluster.
+	of func(member uint32, cluster logicalcluster.Name) *objects[T]
+
 	mu      sync.RWMutex
-	single  map[logicalcluster.Name]onlyPlace
+	single  map[logicalcluster.Name]onlyPlace[T]
 	several map[logicalcluster.Name]*spread
 }
 
-// onlyPlace is the only member that has objects of a logical cluster, and how many.
-type onlyPlace struct {
+// onlyPlace is the only member that has objects of a logical cluster, and these, so that they are
+// not looked up there again.
+type onlyPlace[T Object] struct {
+	in              *objects[T]
 	member, objects uint32
 }
 
@@ -29,24 +34,30 @@ type spread struct {
 	copies map[local][]uint32
 }
 
-func newPlaces() places {
-	return places{single: map[logicalcluster.Name]onlyPlace{}, several: map[logicalcluster.Name]*spread{}}
+func newPlaces[T Object](of func(member uint32, cluster logicalcluster.Name) *objects[T]) places[T] {
+	return places[T]{of: of, single: map[logicalcluster.Name]onlyPlace[T]{}, several: map[logicalcluster.Name]*spread{}}
 }
 
 // add notes that a member has got an object, and returns which one's counted before, if one's
-// did. has calls visit for all objects that a member has in a logical cluster.
-func (p *places) add(cluster logicalcluster.Name, l local, member uint32, has func(member uint32, visit func(local))) (before uint32, hidden bool) {
+// did.
+func (p *places[T]) add(cluster logicalcluster.Name, l local, member uint32) (before uint32, hidden bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s := p.several[cluster]
 	if s == nil {
 		one, known := p.single[cluster]
-		if !known || one.member == member {
-			p.single[cluster] = onlyPlace{member: member, objects: one.objects + 1}
+		if !known {
+			one = onlyPlace[T]{in: p.of(member, cluster), member: member}
+		}
+		if one.member == member {
+			one.objects++
+			p.single[cluster] = one
 			return 0, false
 		}
 		s = &spread{objects: map[uint32]uint32{one.member: one.objects}, copies: make(map[local][]uint32, one.objects)}
-		has(one.member, func(l local) { s.copies[l] = []uint32{one.member} })
+		for l := range one.in.all {
+			s.copies[l] = []uint32{one.member}
+		}
 		delete(p.single, cluster)
 		p.several[cluster] = s
 	}
@@ -61,7 +72,7 @@ func (p *places) add(cluster logicalcluster.Name, l local, member uint32, has fu
 
 // renew has the key of a logical cluster be that of the newest object, and not keep an old one
 // in memory. It reports whether the member's copy of an object counts.
-func (p *places) renew(cluster logicalcluster.Name, l local, member uint32) (counts bool) {
+func (p *places[T]) renew(cluster logicalcluster.Name, l local, member uint32) (counts bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if s := p.several[cluster]; s != nil {
@@ -75,7 +86,7 @@ func (p *places) renew(cluster logicalcluster.Name, l local, member uint32) (cou
 
 // remove notes that a member has an object no more. It reports whether its copy had counted, and
 // returns which one's counts now, if one's does.
-func (p *places) remove(cluster logicalcluster.Name, l local, member uint32) (counted bool, now uint32, left bool) {
+func (p *places[T]) remove(cluster logicalcluster.Name, l local, member uint32) (counted bool, now uint32, left bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s := p.several[cluster]
@@ -101,7 +112,7 @@ func (p *places) remove(cluster logicalcluster.Name, l local, member uint32) (co
 	}
 	if len(s.objects) == 1 {
 		for last, objects := range s.objects {
-			p.single[cluster] = onlyPlace{member: last, objects: objects}
+			p.single[cluster] = onlyPlace[T]{in: p.of(last, cluster), member: last, objects: objects}
 		}
 		delete(p.several, cluster)
 	}
@@ -109,7 +120,7 @@ func (p *places) remove(cluster logicalcluster.Name, l local, member uint32) (co
 }
 
 // superseded reports whether another member's copy of an object counts, under the lock.
-func (p *places) superseded(cluster logicalcluster.Name, l local, member uint32) bool {
+func (p *places[T]) superseded(cluster logicalcluster.Name, l local, member uint32) bool {
 	s := p.several[cluster]
 	if s == nil {
 		return false
@@ -118,9 +129,9 @@ func (p *places) superseded(cluster logicalcluster.Name, l local, member uint32)
 	return len(copies) > 0 && copies[len(copies)-1] != member
 }
 
-// of returns the members that have objects of a logical cluster, under the lock, those with the
+// members returns the members that have objects of a logical cluster, under the lock, those with the
 // most objects first.
-func (p *places) of(cluster logicalcluster.Name) []uint32 {
+func (p *places[T]) members(cluster logicalcluster.Name) []uint32 {
 	if one, ok := p.single[cluster]; ok {
 		return []uint32{one.member}
 	}

@@ -25,24 +25,19 @@ func (l local) key(cluster logicalcluster.Name) Key {
 type store[T Object] struct {
 	mu       sync.RWMutex
 	indexers map[string]IndexFunc[T]
-	clusters map[logicalcluster.Name]objects[T]
+	clusters map[logicalcluster.Name]*objects[T]
 	indices  map[string]map[string]map[Key]T
 	count    int
 }
 
 func newStore[T Object](indexers map[string]IndexFunc[T]) *store[T] {
-	s := &store[T]{indexers: maps.Clone(indexers)}
-	s.clear()
-	return s
-}
-
-func (s *store[T]) clear() {
-	s.clusters = map[logicalcluster.Name]objects[T]{}
-	s.indices = make(map[string]map[string]map[Key]T, len(s.indexers))
+	s := &store[T]{
+		indexers: maps.Clone(indexers), clusters: map[logicalcluster.Name]*objects[T]{}, indices: make(map[string]map[string]map[Key]T, len(indexers)),
+	}
 	for name := range s.indexers {
 		s.indices[name] = map[string]map[Key]T{}
 	}
-	s.count = 0
+	return s
 }
 
 func (s *store[T]) get(key Key) (T, bool) {
@@ -56,6 +51,20 @@ func (s *store[T]) get(key Key) (T, bool) {
 	return in.get(key.local())
 }
 
+// of returns the objects of a logical cluster, or nil. Who changes the store may read them.
+func (s *store[T]) of(cluster logicalcluster.Name) *objects[T] {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.clusters[cluster]
+}
+
+// within returns one of a logical cluster's objects.
+func (s *store[T]) within(in *objects[T], l local) (T, bool) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return in.get(l)
+}
+
 // set stores obj and returns what it replaced.
 func (s *store[T]) set(key Key, obj T) (old T, replaced bool) {
 	s.mu.Lock()
@@ -63,16 +72,16 @@ func (s *store[T]) set(key Key, obj T) (old T, replaced bool) {
 	in, ok := s.clusters[key.Cluster]
 	if ok {
 		old, replaced = in.get(key.local())
-		in = in.with(key.local(), obj)
+		in.set(key.local(), obj)
 	} else {
-		in = objects[T]{key: key.local(), one: obj}
+		in = &objects[T]{key: key.local(), one: obj}
 	}
 	if replaced {
 		s.unindex(key, old)
 	} else {
 		s.count++
 	}
-	s.clusters[key.Cluster] = in
+	s.clusters[key.Cluster] = in // with the name that comes with the object
 	s.index(key, obj)
 	return old, replaced
 }
@@ -92,7 +101,7 @@ func (s *store[T]) remove(key Key) (old T, removed bool) {
 	if in.len() == 1 {
 		delete(s.clusters, key.Cluster)
 	} else {
-		s.clusters[key.Cluster] = in.without(key.local())
+		in.remove(key.local())
 	}
 	s.count--
 	return old, true

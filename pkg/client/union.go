@@ -30,7 +30,7 @@ type Union[T Object] struct {
 	synced   bool
 	// members are copied when they change. The place of one that went is used again.
 	members atomic.Pointer[[]*unionMember[T]]
-	places  places
+	places  places[T]
 }
 
 // unionMember is the informer of a shard.
@@ -47,7 +47,8 @@ func NewUnion[T Object](name string, complete func() error) *Union[T] {
 	if complete == nil {
 		complete = func() error { return nil }
 	}
-	u := &Union[T]{name: name, complete: complete, places: newPlaces()}
+	u := &Union[T]{name: name, complete: complete}
+	u.places = newPlaces(u.objectsOf)
 	u.handlers = handlers[T]{name: name, counts: &counts{}}
 	u.members.Store(&[]*unionMember[T]{})
 	return u
@@ -194,7 +195,7 @@ func (u *Union[T]) changed(m *unionMember[T], c change[T]) {
 			u.handlers.tell(c)
 		}
 	case c.has:
-		if before, hidden := u.places.add(cluster, l, m.id, u.objectsOf(cluster)); hidden {
+		if before, hidden := u.places.add(cluster, l, m.id); hidden {
 			c.old, c.had = u.copyOf(before, cluster, l)
 			c.same = c.had && c.old.GetUID() == c.obj.GetUID()
 		}
@@ -221,10 +222,8 @@ func (u *Union[T]) copyOf(member uint32, cluster logicalcluster.Name, l local) (
 	return (*u.members.Load())[member].informer.store.get(l.key(cluster))
 }
 
-func (u *Union[T]) objectsOf(cluster logicalcluster.Name) func(uint32, func(local)) {
-	return func(member uint32, visit func(local)) {
-		(*u.members.Load())[member].informer.store.inCluster(cluster, func(l local, _ T) { visit(l) })
-	}
+func (u *Union[T]) objectsOf(member uint32, cluster logicalcluster.Name) *objects[T] {
+	return (*u.members.Load())[member].informer.store.of(cluster)
 }
 
 // missed returns the error of a look-up that found nothing.

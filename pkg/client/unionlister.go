@@ -45,7 +45,7 @@ func (l UnionLister[T]) find(key Key) (T, *unionMember[T], bool) {
 	members := *u.members.Load()
 	if one, ok := u.places.single[key.Cluster]; ok {
 		m := members[one.member]
-		obj, found := m.informer.store.get(key)
+		obj, found := m.informer.store.within(one.in, key.local())
 		return obj, m, found
 	}
 	if s := u.places.several[key.Cluster]; s != nil {
@@ -66,7 +66,7 @@ func (l UnionLister[T]) ShardOf(cluster logicalcluster.Name) string {
 	u := l.union
 	u.places.mu.RLock()
 	defer u.places.mu.RUnlock()
-	if in := u.places.of(cluster); len(in) > 0 {
+	if in := u.places.members(cluster); len(in) > 0 {
 		return (*u.members.Load())[in[0]].shard
 	}
 	return ""
@@ -146,7 +146,7 @@ func (l UnionLister[T]) InCluster(cluster logicalcluster.Name, selector labels.S
 	u := l.union
 	u.places.mu.RLock()
 	defer u.places.mu.RUnlock()
-	in := u.places.of(cluster)
+	in := u.places.members(cluster)
 	all := make([]T, 0, len(in))
 	for _, at := range in {
 		m := (*u.members.Load())[at]
