@@ -27,21 +27,26 @@ type Views interface {
 // and only then about what the request does: nobody else learns what is there to
 // be seen. Whom somebody may impersonate is for the logical cluster that grants the view
 // to say, as for any other request to it. Who may open the view has entered, for the
-// front-proxy, where the view shows something.
+// front-proxy, where the view shows something; who may enter the logical cluster that
+// grants it has not.
 func WithViews(next authorizer.Authorizer, views Views) authorizer.Authorizer {
 	return authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
-		if request.ViewFrom(ctx) == nil || strings.HasPrefix(a.GetVerb(), verbImpersonate) {
+		if request.ViewFrom(ctx) == nil {
 			return next.Authorize(ctx, a)
 		}
 		if views == nil {
 			return authorizer.DecisionDeny, "this server has no views", nil
 		}
 		granting := request.WithEntry(ctx, func() {}) // it is not what the request is to see
-		if decision, reason, err := views.Opens(granting, a, next); decision != authorizer.DecisionAllow {
-			return decision, reason, err
-		}
-		if views.Shows(ctx) {
+		opens, reason, err := views.Opens(granting, a, next)
+		if opens == authorizer.DecisionAllow && views.Shows(ctx) {
 			request.Entered(ctx)
+		}
+		switch {
+		case strings.HasPrefix(a.GetVerb(), verbImpersonate):
+			return next.Authorize(granting, a)
+		case opens != authorizer.DecisionAllow:
+			return opens, reason, err
 		}
 		return views.Permits(ctx, a)
 	})

@@ -35,7 +35,8 @@ func (v someView) Shows(context.Context) bool { return v.shows }
 // TestWithViews: what a view permits is asked of who may open it only, who has entered where it
 // shows something. What is no view is not its business.
 func TestWithViews(t *testing.T) {
-	next := authorizer.AuthorizerFunc(func(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
+	next := authorizer.AuthorizerFunc(func(ctx context.Context, _ authorizer.Attributes) (authorizer.Decision, string, error) {
+		request.Entered(ctx)
 		return authorizer.DecisionDeny, "next", errors.New("asked")
 	})
 	for _, c := range []struct {
@@ -49,7 +50,9 @@ func TestWithViews(t *testing.T) {
 		{view: someView{opens: true, shows: true}, reason: "permits", entered: true},
 		{view: someView{opens: true, permits: true}, allowed: true, reason: "permits"},
 		{view: someView{shows: true, permits: true}, reason: "opens"},
-		{view: someView{opens: true, shows: true, permits: true}, verb: "impersonate", reason: "next"},
+		{view: someView{opens: true, shows: true, permits: true}, verb: "impersonate", reason: "next", entered: true},
+		{view: someView{shows: true, permits: true}, verb: "impersonate", reason: "next"},
+		{view: someView{opens: true, permits: true}, verb: "impersonate:user-info", reason: "next"},
 		{view: nil, reason: "this server has no views"},
 	} {
 		entered := false
