@@ -178,10 +178,15 @@ func (w *world) testNames(t *testing.T) {
 		got := w.mallory(t, http.MethodPost, "/clusters/$A$/api/v1/namespaces/vault/configmaps", `{"metadata":{"name":"x","namespace":"`+name+`"}}`)
 		require.Equal(t, http.StatusBadRequest, got.code, "namespace %s: %s", name, got)
 	}
+	for _, namespace := range []string{"%2e", "%2e%2e"} {
+		got := w.mallory(t, http.MethodPost, "/clusters/$A$/api/v1/namespaces/"+namespace+"/configmaps", `{"metadata":{"name":"x"}}`)
+		require.Equal(t, http.StatusNotFound, got.code, "namespace %s: %s", namespace, got)
+	}
 }
 
 // testContinueTokens holds that a page's token goes on where it comes from only.
 func (w *world) testContinueTokens(t *testing.T) {
+	w.setPages() // what ran before may have taken longer than they live
 	const maps = "/clusters/$A$/api/v1/namespaces/vault/configmaps"
 	require.Equal(t, http.StatusOK, w.mallory(t, http.MethodGet, maps+"?limit=2&continue=$ANEXT$", "").code)
 	for _, path := range []string{

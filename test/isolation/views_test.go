@@ -97,4 +97,15 @@ func (w *world) testViews(t *testing.T) {
 		}
 	}
 	require.Equal(t, http.StatusOK, w.mallory(t, http.MethodDelete, "/clusters/$A$"+boundAPI+"apiexports/spy", "").code)
+
+	// Nor does it tell those more who may enter where an export is, and nothing of its view.
+	const entered = "/services/apiexport/root/tenancy.kcp.io/clusters/"
+	for _, line := range []string{"Accept: */*", "Impersonate-User: system:apiserver", "Impersonate-User: user-2", "Impersonate-User: x\r\nImpersonate-Group: system:masters"} {
+		unknown := w.viewAt(t, atProxy, http.MethodGet, entered+"nowhere/api/v1/secrets", "", line)
+		require.Equal(t, http.StatusForbidden, unknown.code, "%s: %s", line, unknown)
+		for _, in := range []string{"$B$", "$BPATH$", "system:admin"} {
+			got := w.viewAt(t, atProxy, http.MethodGet, entered+in+"/api/v1/secrets", "", line)
+			require.Equal(t, string(unknown.body), string(got.body), "%s: %s", in, line)
+		}
+	}
 }

@@ -98,27 +98,36 @@ func newWorld(t testing.TB, c *harness.Cluster) *world {
 
 // setVars sets what requests may mention.
 func (w *world) setVars() {
-	page := func(of tenant, path string) string {
-		var list struct {
-			Metadata struct{ Continue, ResourceVersion string }
-		}
-		w.must(w.admin, http.MethodGet, of.path, path+"?limit=2", "", &list)
-		require.NotEmpty(w.t, list.Metadata.Continue)
-		return list.Metadata.Continue
-	}
 	w.vars = map[string]string{
 		"A": w.alpha.name, "APATH": w.alpha.path, "W": w.warden.name, "B": w.bravo.name, "BPATH": w.bravo.path,
-		"BUID":  w.uid(w.bravo, "/api/v1/namespaces/vault/configmaps/treasure"),
-		"BNEXT": page(w.bravo, "/api/v1/namespaces/vault/configmaps"), "ANEXT": page(w.alpha, "/api/v1/namespaces/vault/configmaps"),
-		"AOTHER": page(w.alpha, "/apis/rbac.authorization.k8s.io/v1/namespaces/vault/roles"), "HOOK": w.hook.URL, "HOOKCA": w.hook.ca,
+		"BUID": w.uid(w.bravo, "/api/v1/namespaces/vault/configmaps/treasure"),
+		"HOOK": w.hook.URL, "HOOKCA": w.hook.ca,
 		"UPPERB": strings.ToUpper(w.bravo.name), "BLAST": "bravo",
 		"LONG": strings.Repeat("long", 20<<10), "HUGE": strings.Repeat("huge", 255<<10),
 	}
+	w.setPages()
 	w.twins["B"], w.twins["BPATH"], w.twins["UPPERB"] = w.absent.name, w.absent.path, strings.ToUpper(w.absent.name)
 	var export struct{ Status struct{ IdentityHash string } }
 	w.must(w.admin, http.MethodGet, w.bravo.path, "/apis/apis.kcp.io/v1alpha2/apiexports/gems", "", &export)
 	w.vars["GEMS"] = export.Status.IdentityHash
 	w.twins["BLAST"] = strings.TrimPrefix(w.absent.path, "root:")
+}
+
+// setPages sets the tokens of lists' next pages, which expire after five minutes.
+func (w *world) setPages() {
+	for name, list := range map[string]struct {
+		of   tenant
+		path string
+	}{
+		"BNEXT":  {w.bravo, "/api/v1/namespaces/vault/configmaps"},
+		"ANEXT":  {w.alpha, "/api/v1/namespaces/vault/configmaps"},
+		"AOTHER": {w.alpha, "/apis/rbac.authorization.k8s.io/v1/namespaces/vault/roles"},
+	} {
+		var page struct{ Metadata struct{ Continue string } }
+		w.must(w.admin, http.MethodGet, list.of.path, list.path+"?limit=2", "", &page)
+		require.NotEmpty(w.t, page.Metadata.Continue)
+		w.vars[name] = page.Metadata.Continue
+	}
 }
 
 // letters returns random letters and digits that names may consist of.
