@@ -27,8 +27,7 @@ import (
 )
 
 const (
-	kcpTimeout = 2 * time.Minute
-	kcpTick    = 20 * time.Millisecond
+	kcpTick = 20 * time.Millisecond
 	// kcpEnv is the environment variable with a program of kcp, answersEnv one with a file that its
 	// answers are recorded in.
 	kcpEnv, answersEnv = "KCP_BINARY", "KCP_ANSWERS"
@@ -106,7 +105,7 @@ func startKCP(t *testing.T, binary string) (base, shard *rest.Config) {
 		defer factory.CloseIdleConnections()
 		_, err = exports.In(factory.Cluster(logicalcluster.NewPath("root"))).Get(t.Context(), "tenancy.kcp.io", metav1.GetOptions{})
 		return err == nil
-	}, kcpTimeout, kcpTick, "kcp serves")
+	}, testTimeout, kcpTick, "kcp serves")
 	return base, shard
 }
 
@@ -190,5 +189,5 @@ func factoryOf(t *testing.T, config *rest.Config) *client.Factory {
 
 func eventually(t *testing.T, what string, condition func() bool) {
 	t.Helper()
-	require.Eventually(t, condition, kcpTimeout, kcpTick, what)
+	require.Eventually(t, condition, testTimeout, kcpTick, what)
 }
