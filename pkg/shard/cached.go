@@ -33,6 +33,7 @@ func (s *Server) newReplicas() *replication.Replicas {
 		Cache: s.sources.Cache, Exports: i.APIExports, Slices: i.CachedSlices, ClusterSlices: i.ClusterCachedSlices,
 		Cached: i.CachedResources, ClusterCached: i.ClusterCachedResources,
 		Consumed: s.bindings.Consumed, FollowConsumers: s.bindings.FollowConsumers,
+		Kept: s.cachedSnapshots(),
 	})
 }
 

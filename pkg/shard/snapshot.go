@@ -11,20 +11,36 @@ import (
 )
 
 // replicaSnapshot keeps what the shard knows of others in its data directory, or in its
-// external etcd, so that it can start while they, and the cache server, are away. Objects
-// are encrypted as those of their kind in etcd are.
+// external etcd, so that it can start while they, and the cache server, are away.
 func (s *Server) replicaSnapshot() *replicasnapshot.Snapshot {
-	config := replicasnapshot.Config{Server: s.options.Name, MaxAge: s.options.ReplicaSnapshotMaxAge, Sources: s.informers.Replicas()}
-	if len(config.Sources) > 0 {
+	config := s.snapshots()
+	if config.Sources = s.informers.Replicas(); len(config.Sources) > 0 {
 		config.Sources = append(config.Sources, s.remoteParams) // of policies that are among these
 	}
 	if len(s.options.Etcd.Servers) > 0 {
 		config.Store = s.etcd.Blob("shardplane-replicas")
 	} else {
-		config.Store = replicasnapshot.File(filepath.Join(s.options.Etcd.DataDir, "replicas", "snapshot.json"))
+		config.Store = replicasnapshot.File(filepath.Join(s.snapshotDirectory(), "snapshot.json"))
 	}
+	return replicasnapshot.New(config)
+}
+
+// cachedSnapshots keeps likewise what consumers see of cached resources, but only in a data directory: in
+// an etcd, whose history has each of them for some minutes, tenants could fill it.
+func (s *Server) cachedSnapshots() *replicasnapshot.Directory {
+	if len(s.options.Etcd.Servers) > 0 {
+		return nil
+	}
+	return &replicasnapshot.Directory{Path: filepath.Join(s.snapshotDirectory(), "cached"), Config: s.snapshots()}
+}
+
+func (s *Server) snapshotDirectory() string { return filepath.Join(s.options.Etcd.DataDir, "replicas") }
+
+// snapshots is what holds for all: objects are encrypted as those of their kind in etcd are.
+func (s *Server) snapshots() replicasnapshot.Config {
+	config := replicasnapshot.Config{Server: s.options.Name, MaxAge: s.options.ReplicaSnapshotMaxAge}
 	if s.options.Encryption.ConfigFile == "" {
-		return replicasnapshot.New(config)
+		return config
 	}
 	transformer := s.encryption.Transformers().TransformerForResource
 	bound := func(resource schema.GroupResource) value.Context {
@@ -37,5 +53,5 @@ func (s *Server) replicaSnapshot() *replicasnapshot.Snapshot {
 		plain, _, err := transformer(resource).TransformFromStorage(ctx, content, bound(resource))
 		return plain, err
 	}
-	return replicasnapshot.New(config)
+	return config
 }

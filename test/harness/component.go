@@ -126,6 +126,12 @@ func (c *Component) Restart() {
 func (c *Component) RestartWith(args ...string) {
 	c.t.Helper()
 	c.Stop()
+	c.StartWith(args...)
+}
+
+// StartWith is Start with such arguments.
+func (c *Component) StartWith(args ...string) {
+	c.t.Helper()
 	c.mu.Lock()
 	c.extra = args
 	c.mu.Unlock()

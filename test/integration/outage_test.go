@@ -70,6 +70,10 @@ func TestBoundAPIsInOutages(t *testing.T) {
 		return err == nil
 	})
 	views.work("before")
+	flavors := offer(provider, "CachedResource", "flavors", "")
+	flavors.object("large", "")
+	k.bindPath(http.StatusCreated, "flavors", "root:away", "flavors")
+	k.untilSees(flavors.objects, "large")
 
 	// The provider's shard is away: its exports can be bound.
 	e.Component("root").Stop()
@@ -92,6 +96,7 @@ func TestBoundAPIsInOutages(t *testing.T) {
 	sealed := base64.StdEncoding.EncodeToString([]byte("k8s:enc:aesgcm:v1:one:"))
 	require.True(t, inFiles(t, filepath.Join(e.Dir, ".kcp-1", "data", "replicas"), sealed[:len(sealed)-4]), "what is encrypted in etcd is encrypted there")
 	e.Component("shard-1").Start()
+	k.untilSees(flavors.objects, "large")
 	for _, k := range []apiKinds{tenant, other} {
 		works(k)
 	}
@@ -111,10 +116,15 @@ func TestBoundAPIsInOutages(t *testing.T) {
 	require.Equal(t, "True <nil>", condition(k.get(apisV2+"apibindings/e"), "APIExportValid"))
 	require.Contains(t, other.bindPath(http.StatusServiceUnavailable, "none", "root:away", "none"), "not everything is known yet")
 
-	// They come back, and what changes arrives.
-	e.Component("cache-server").Start()
+	// They come back, and what changes arrives, though each answer of the cache server takes 2 s; a front-proxy
+	// starts in this time.
+	e.Component("cache-server").StartWith("--synthetic-delay=2s")
 	e.Component("root").Start()
+	e.Component("front-proxy").Restart()
+	works(through.as("user-1-token"))
 	views.converge()
+	flavors.object("small", "")
+	k.untilSees(flavors.objects, "large", "small")
 	second := provider.schema("v2", "widgets", "length")
 	provider.ask(http.StatusOK, http.MethodPatch, apisV2+"apiexports/e", fmt.Sprintf(`{"spec":{"resources":[{"group":"example.org","name":"widgets","schema":%q,"storage":{"crd":{}}}]}}`, second))
 	k.eventually("the new schema is bound", func() bool {
@@ -126,5 +136,6 @@ func TestBoundAPIsInOutages(t *testing.T) {
 		code, _ := tenant.status(http.MethodPost, widgets, widget("d", "length", 1))
 		return code == http.StatusCreated
 	})
+	e.Component("cache-server").RestartWith()
 	testChangesMeanwhile(t, views)
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
@@ -39,6 +40,8 @@ type follower struct {
 	synced <-chan struct{}
 	end    context.CancelFunc
 	ended  chan struct{}
+	// forget deletes what is kept of it.
+	forget func() error
 	// shards has the shard of each object, by name.
 	shards map[string]string
 	began  time.Time
@@ -84,12 +87,12 @@ func (x *Replicas) followWanted(ctx context.Context) {
 	}
 	x.mu.Unlock()
 	for of, f := range asked {
-		x.stopUnasked(of, f)
+		x.stopUnasked(ctx, of, f)
 	}
 }
 
 // stopUnasked stops what has no consumers if nobody has asked for it for long, or it is not offered any more.
-func (x *Replicas) stopUnasked(of source, f *follower) {
+func (x *Replicas) stopUnasked(ctx context.Context, of source, f *follower) {
 	x.mu.Lock()
 	asked, as := f.asked, f.as
 	x.mu.Unlock()
@@ -104,8 +107,12 @@ func (x *Replicas) stopUnasked(of source, f *follower) {
 		delete(x.followed, of)
 	}
 	x.mu.Unlock()
-	if !again {
-		f.stop()
+	if again {
+		return
+	}
+	f.stop()
+	if err := f.forget(); err != nil {
+		klog.FromContext(ctx).Error(err, "Cannot delete what was kept of a cached resource that nobody consumes any more", "resource", of.resource.String())
 	}
 }
 
@@ -154,7 +161,10 @@ func (x *Replicas) followLocked(ctx context.Context, of source) *follower {
 		klog.FromContext(ctx).Error(err, "Cannot follow what a cached resource has replicated", "logicalCluster", of.cluster, "resource", of.resource.String())
 		return nil
 	}
-	f := &follower{synced: informer.Synced(), ended: make(chan struct{}), shards: map[string]string{}, began: x.config.Clock.Now()}
+	f := &follower{
+		synced: informer.Synced(), ended: make(chan struct{}), shards: map[string]string{}, began: x.config.Clock.Now(),
+		forget: func() error { return x.config.Kept.Forget(informer) },
+	}
 	f.board = board.New(func() error {
 		if !informer.HasSynced() {
 			return notYet(of.resource.GroupResource(), cmp.Or(informer.LastError(), errNotYet))
@@ -171,11 +181,27 @@ func (x *Replicas) followLocked(ctx context.Context, of source) *follower {
 	x.followed[of] = f
 	go func() {
 		defer close(f.ended)
-		if err := informer.Run(running); err != nil {
-			klog.FromContext(ctx).Error(err, "An informer of replicas has ended")
-		}
+		x.run(running, informer)
 	}()
 	return f
+}
+
+// run has an informer begin with what was kept of it, and run until ctx ends and that is kept again.
+func (x *Replicas) run(ctx context.Context, informer *client.Informer[*unstructured.Unstructured]) {
+	kept := x.config.Kept.Of(informer)
+	kept.Restore(ctx)
+	until, end := context.WithCancel(context.WithoutCancel(ctx))
+	var running sync.WaitGroup
+	running.Go(func() {
+		if err := informer.Run(until); err != nil {
+			klog.FromContext(ctx).Error(err, "An informer of replicas has ended")
+		}
+	})
+	if err := kept.Run(ctx); err != nil {
+		klog.FromContext(ctx).Error(err, "What is known of replicas is not kept any more")
+	}
+	end()
+	running.Wait()
 }
 
 var errNotYet = errors.New("it has just been asked for")

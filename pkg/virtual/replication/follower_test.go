@@ -3,6 +3,8 @@ package replication
 import (
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -25,6 +27,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/clienttest"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
+	"github.com/shardplane/shardplane/pkg/client/replicasnapshot"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/virtual/board"
 )
@@ -44,7 +47,10 @@ type shown struct {
 	consumersOf func(now *client.Key, last client.Key)
 }
 
-func start(t *testing.T) shown {
+func start(t *testing.T) shown { return startKeeping(t, nil) }
+
+// startKeeping is start with something kept of before.
+func startKeeping(t *testing.T, kept *replicasnapshot.Directory) shown {
 	types := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{apisv1alpha2.AddToScheme, cachev1alpha1.AddToScheme} {
 		require.NoError(t, add(types))
@@ -58,7 +64,7 @@ func start(t *testing.T) shown {
 	}
 	own := factory(s.here).Wildcard()
 	config := Config{
-		Cache: factory(s.cache), Clock: s.clock,
+		Cache: factory(s.cache), Clock: s.clock, Kept: kept,
 		Exports:       client.NewDual(kinds.APIExports.Informer(own, client.InformerOptions[*apisv1alpha2.APIExport]{}), nil, client.DualOptions{}),
 		Slices:        client.NewDual(kinds.CachedResourceEndpointSlices.Informer(own, client.InformerOptions[*cachev1alpha1.CachedResourceEndpointSlice]{}), nil, client.DualOptions{}),
 		ClusterSlices: client.NewDual(kinds.ClusterCachedResourceEndpointSlices.Informer(own, client.InformerOptions[*kinds.ClusterCachedResourceEndpointSlice]{}), nil, client.DualOptions{}),
@@ -308,4 +314,56 @@ func TestAskedLimits(t *testing.T) {
 		_, err := s.asks(o)
 		require.NoError(t, err)
 	}
+}
+
+// TestKept: who starts while the cache server is away shows what was known before, unless that is too old, and
+// forgets what has no consumers any more.
+func TestKept(t *testing.T) {
+	kept := &replicasnapshot.Directory{Path: filepath.Join(t.TempDir(), "cached"), Config: replicasnapshot.Config{Server: "one", MaxAge: time.Hour}}
+	files := func() []string {
+		all, err := filepath.Glob(filepath.Join(kept.Path, "*.json"))
+		require.NoError(t, err)
+		return all
+	}
+	consumed := func(t *testing.T, s shown) offering {
+		t.Helper()
+		one := s.offers("aaaa", "ones")
+		s.known(one)
+		s.consumersOf(&one.export, one.export)
+		require.Eventually(t, func() bool { return s.following() == 1 }, testTimeout, time.Millisecond)
+		return one
+	}
+	away := func(t *testing.T) (shown, offering) {
+		t.Helper()
+		s := startKeeping(t, kept)
+		s.cache.Fail(503)
+		return s, consumed(t, s)
+	}
+	t.Run("before", func(t *testing.T) {
+		s := startKeeping(t, kept)
+		found, err := s.asks(consumed(t, s))
+		require.NoError(t, err)
+		require.Equal(t, "of-ones", found)
+	})
+	require.Len(t, files(), 1)
+	t.Run("alone", func(t *testing.T) {
+		s, one := away(t)
+		found, err := s.asks(one)
+		require.NoError(t, err)
+		require.Equal(t, "of-ones", found)
+	})
+	require.Len(t, files(), 1, "it is kept while the cache server is away")
+	t.Run("without consumers", func(t *testing.T) {
+		s, one := away(t)
+		s.consumersOf(nil, one.export)
+		require.Eventually(t, func() bool { return len(files()) == 0 }, testTimeout, time.Millisecond)
+	})
+	old := filepath.Join(kept.Path, "old.json")
+	require.NoError(t, os.WriteFile(old, nil, 0o600))
+	require.NoError(t, os.Chtimes(old, time.Time{}, time.Now().Add(-2*time.Hour)))
+	t.Run("later", func(t *testing.T) {
+		start := startKeeping(t, kept)
+		start.runs()
+		require.Empty(t, files())
+	})
 }

@@ -6,8 +6,8 @@
 //	 /services/replication/<provider>/<slice>/clusters/… ◄─────────┘ (Views)
 //
 // The shard follows what exports offer so that have consumers here, whether somebody reads it or
-// not: who reads it needs nobody else, and goes on while caches are away. What else is asked for, by a
-// view, it follows from then on until nobody has asked for a while.
+// not: who reads it needs nobody else, and goes on while caches are away, also if the shard starts then.
+// What else is asked for, by a view, it follows from then on until nobody has asked for a while.
 package replication
 
 import (
@@ -22,11 +22,13 @@ import (
 	cachev1alpha1 "github.com/kcp-dev/sdk/apis/cache/v1alpha1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
 	"github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
+	"github.com/shardplane/shardplane/pkg/client/replicasnapshot"
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
 )
 
@@ -44,6 +46,8 @@ type Config struct {
 	// f for each that has, and when that changes, until stop is called.
 	Consumed        func(export client.Key) bool
 	FollowConsumers func(f func(export client.Key)) (stop func())
+	// Kept has what is followed from one process to the next; nil keeps nothing.
+	Kept *replicasnapshot.Directory
 	// Clock tells the time; nil is the real one.
 	Clock clock.WithTicker
 }
@@ -117,6 +121,9 @@ func (x *Replicas) Run(ctx context.Context) error {
 	if x.config.Cache == nil {
 		<-ctx.Done()
 		return nil
+	}
+	if err := x.config.Kept.Prune(); err != nil {
+		klog.FromContext(ctx).Error(err, "Cannot delete what was kept of cached resources and is too old")
 	}
 	x.mu.Lock()
 	x.running = ctx
