@@ -144,17 +144,19 @@ func (c *Caches) marks() map[string]Mark {
 	return maps.Clone(c.known)
 }
 
-// marksOf returns the marks in a cache, as they were a second ago at most, and not before what has been
-// heard of them since.
+// marksOf returns the marks in a cache, as they were a second ago at most when it was asked for them, and not
+// before what had been heard of them since. All who ask while they are being read share the next reading, as one
+// of a slow cache takes longer than that.
 func (c *Caches) marksOf(ctx context.Context, member int) (map[string]Mark, error) {
 	m := c.members[member]
+	asked, known := time.Now(), c.marks()
 	select {
 	case m.reading <- struct{}{}:
 		defer func() { <-m.reading }()
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	if !m.read.IsZero() && time.Since(m.read) < marksAge && c.allReached(m.last, c.marks()) {
+	if !m.read.IsZero() && (!m.read.Before(asked) || asked.Sub(m.read) < marksAge && c.allReached(m.last, known)) {
 		return m.last, nil
 	}
 	now := time.Now()

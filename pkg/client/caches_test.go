@@ -1,16 +1,20 @@
 package client
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"math/rand/v2"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"k8s.io/client-go/rest"
 
 	"github.com/shardplane/shardplane/test/bubble"
 )
@@ -334,4 +338,40 @@ func TestCachesModel(t *testing.T) {
 			}, caches...)
 		})
 	}
+}
+
+// TestSlowMarks: all informers that begin at once need marks. With a cache that takes long to answer they wait
+// for one reading more than is going on, and not for one after the other.
+func TestSlowMarks(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		f, err := NewFactory(&rest.Config{Host: "http://localhost"})
+		require.NoError(t, err)
+		defer f.CloseIdleConnections()
+		const slow = 2 * time.Second
+		reads := 0 // one goes on at a time
+		caches, err := NewCaches(func(context.Context, *Factory, int64) (map[string]Mark, error) {
+			reads++
+			version := strconv.Itoa(reads)
+			time.Sleep(slow)
+			return map[string]Mark{"s": {Epoch: "e", Versions: map[string]string{"x": version}}}, nil
+		}, Cache{Name: "a", Factory: f})
+		require.NoError(t, err)
+		var all sync.WaitGroup
+		ask := func(want string) {
+			for range 20 {
+				all.Go(func() {
+					marks, err := caches.marksOf(t.Context(), 0)
+					assert.NoError(t, err)
+					assert.Equal(t, want, marks["s"].Versions["x"])
+				})
+			}
+		}
+		began := time.Now()
+		ask("1")
+		time.Sleep(slow * 3 / 4)
+		ask("2") // what they read is to be no older than a second
+		all.Wait()
+		require.Equal(t, 2*slow, time.Since(began))
+		require.Equal(t, 2, reads)
+	})
 }

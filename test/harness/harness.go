@@ -255,7 +255,7 @@ func listen(ctx context.Context, port int) (net.Listener, error) {
 
 // probe says why the server at url is not ready; nil when it is.
 func probe(ctx context.Context, url string) error {
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second) // slow ones answer, too
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/readyz", http.NoBody)
 	if err != nil {

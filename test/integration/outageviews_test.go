@@ -111,7 +111,12 @@ func (v outageViews) work(round string) {
 	next(t, w, watch.Added, round)
 	w.Stop()
 	in.create(widgets, "%s", widget(round, "size", 1))
-	code, says := in.status(http.MethodDelete, boundGadgets+"/mine", "")
+	var code int
+	var says string
+	in.eventually("what the provider permits is known", func() bool {
+		code, says = in.status(http.MethodDelete, boundGadgets+"/mine", "")
+		return code != http.StatusInternalServerError
+	})
 	require.Equal(t, http.StatusForbidden, code, says)
 	require.Contains(t, says, "maximal permission policy")
 
