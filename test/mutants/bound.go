@@ -132,11 +132,9 @@ var bound = []Mutant{
 	{
 		Name: "telling-view", Rule: "a view tells nobody whether a logical cluster exists that it does not show",
 		Edits: []Edit{{
-			File: "pkg/authz/views.go",
-			Before: `		if views.Shows(ctx) {
-			request.Entered(ctx)
-		}`,
-			After: `		request.Entered(ctx)`,
+			File:   "pkg/authz/views.go",
+			Before: `		if opens == authorizer.DecisionAllow && views.Shows(ctx) {`,
+			After:  `		if opens == authorizer.DecisionAllow {`,
 		}},
 		CaughtBy: "./pkg/authz", Test: "TestWithViews",
 	},

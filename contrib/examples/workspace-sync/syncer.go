@@ -169,7 +169,7 @@ func (s *syncer) reconcile(ctx context.Context, name logicalcluster.Name) (resul
 	if err != nil || lc.DeletionTimestamp != nil || lc.Status.Phase != corev1alpha1.LogicalClusterPhaseReady {
 		// It goes, and its content with it; or it is out of view, with its shard, and nothing is
 		// known that could be a reason to delete.
-		return result, nil //nolint:nilerr // as said
+		return result, nil
 	}
 	wanted := (s.typ == "" || lc.Annotations[tenancyv1alpha1.LogicalClusterTypeAnnotationKey] == s.typ) && s.selector.Matches(labels.Set(lc.Labels))
 	if wanted {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"time"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
@@ -42,4 +43,31 @@ func ExampleSnapshot() {
 	// Output:
 	// <nil>
 	// [{"a":1}]
+}
+
+// What comes and goes is kept apart, and deleted when it is gone.
+func ExampleDirectory() {
+	dir, err := os.MkdirTemp("", "snapshots")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	kept := &replicasnapshot.Directory{Path: dir, Config: replicasnapshot.Config{Server: "blue", MaxAge: time.Hour}}
+	first := &settings{held: []json.RawMessage{[]byte(`{"a":1}`)}}
+	fmt.Println(kept.Of(first).Save(context.Background()))
+
+	later := &settings{}
+	kept.Of(later).Restore(context.Background())
+	fmt.Printf("%s\n", later.held)
+
+	fmt.Println(kept.Prune(), kept.Forget(later))
+	none := &settings{}
+	kept.Of(none).Restore(context.Background())
+	fmt.Println(len(none.held))
+	// Output:
+	// <nil>
+	// [{"a":1}]
+	// <nil> <nil>
+	// 0
 }
