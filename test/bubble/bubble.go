@@ -27,11 +27,11 @@ func Test(t *testing.T, f func(*testing.T)) {
 // Wait is synctest.Wait.
 func Wait() { synctest.Wait() }
 
-// Seeds returns how many seeds a model plays: all, or few with the race detector, which makes
-// it four to six times slower and finds nothing in what one goroutine does. `make test` plays
-// all of them without it.
+// Seeds returns how many seeds a model plays: all, or few in tests that are to be short, and with
+// the race detector, which makes it four to six times slower and finds nothing in what one
+// goroutine does. `make test` plays all of them without it.
 func Seeds(all, few uint64) uint64 {
-	if raceDetector() {
+	if testing.Short() || raceDetector() {
 		return few
 	}
 	return all
