@@ -39,11 +39,24 @@ func newIndex(t *testing.T, run bool, export *apisv1alpha2.APIExport, list http.
 	return newIndexThatHears(t, run, export, list, nil)
 }
 
-// newIndexThatHears is newIndex for an index that hears of what is stored when events says so.
-func newIndexThatHears(t *testing.T, run bool, export *apisv1alpha2.APIExport, list http.HandlerFunc, events <-chan string) *bindings.Index {
+// localTo returns the clients of a server that answers in JSON.
+func localTo(t *testing.T, answer http.HandlerFunc) *client.Factory {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
+		answer(w, r)
+	}))
+	t.Cleanup(server.Close)
+	local, err := client.NewFactory(&rest.Config{Host: server.URL})
+	require.NoError(t, err)
+	t.Cleanup(local.CloseIdleConnections)
+	return local
+}
+
+// newIndexThatHears is newIndex for an index that hears of what is stored when events says so.
+func newIndexThatHears(t *testing.T, run bool, export *apisv1alpha2.APIExport, list http.HandlerFunc, events <-chan string) *bindings.Index {
+	t.Helper()
+	local := localTo(t, func(w http.ResponseWriter, r *http.Request) {
 		switch {
 		case strings.HasPrefix(r.URL.Path, "/clusters/consumer/"):
 			list(w, r)
@@ -61,11 +74,7 @@ func newIndexThatHears(t *testing.T, run bool, export *apisv1alpha2.APIExport, l
 		default:
 			_, _ = w.Write([]byte(`{"kind":"APIBindingList","apiVersion":"apis.kcp.io/v1alpha2","metadata":{"resourceVersion":"1"},"items":[]}`))
 		}
-	}))
-	t.Cleanup(server.Close)
-	local, err := client.NewFactory(&rest.Config{Host: server.URL})
-	require.NoError(t, err)
-	t.Cleanup(local.CloseIdleConnections)
+	})
 	index, err := bindings.New(bindings.Config{
 		Local: local,
 		Export: func(client.Key) (*apisv1alpha2.APIExport, error) {

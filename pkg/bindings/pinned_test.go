@@ -4,17 +4,14 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"net/http/httptest"
 	"sync"
 	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	"k8s.io/client-go/rest"
 
 	"github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/bindings"
-	"github.com/shardplane/shardplane/pkg/client"
 )
 
 // TestPinnedOnce: where thousands of bindings are to have a new schema, one of them makes the copy
@@ -22,20 +19,15 @@ import (
 func TestPinnedOnce(t *testing.T) {
 	t.Parallel()
 	var requests atomic.Int32
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	local := localTo(t, func(w http.ResponseWriter, r *http.Request) {
 		requests.Add(1)
-		w.Header().Set("Content-Type", "application/json")
 		if r.Method == http.MethodPost {
 			w.WriteHeader(http.StatusCreated)
 			_, _ = w.Write([]byte(`{"kind":"BoundSchema","apiVersion":"internal.shardplane.io/v1alpha1","metadata":{"name":"u","resourceVersion":"2"}}`))
 			return
 		}
 		_, _ = w.Write([]byte(`{"kind":"PartialObjectMetadataList","apiVersion":"meta.k8s.io/v1","metadata":{"resourceVersion":"1"},"items":[]}`))
-	}))
-	t.Cleanup(server.Close)
-	local, err := client.NewFactory(&rest.Config{Host: server.URL})
-	require.NoError(t, err)
-	t.Cleanup(local.CloseIdleConnections)
+	})
 	index, err := bindings.New(bindings.Config{Local: local})
 	require.NoError(t, err)
 

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -14,11 +13,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/rest"
 
 	"github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/bindings"
-	"github.com/shardplane/shardplane/pkg/client"
 )
 
 // TestRoom holds that the copies of one provider's schemas are bounded in bytes: they
@@ -33,8 +30,7 @@ func TestRoom(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			created := ""
-			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				w.Header().Set("Content-Type", "application/json")
+			local := localTo(t, func(w http.ResponseWriter, r *http.Request) {
 				if r.Method == http.MethodPost {
 					body, _ := io.ReadAll(r.Body)
 					created = string(body)
@@ -47,11 +43,7 @@ func TestRoom(t *testing.T) {
 					return
 				}
 				_, _ = fmt.Fprintf(w, `{"kind":"PartialObjectMetadataList","apiVersion":"meta.k8s.io/v1","metadata":{"resourceVersion":"1"},"items":[{"metadata":{"name":"u","annotations":{"internal.shardplane.io/bytes":"999999999"}}},{"metadata":{"name":"other","annotations":{"internal.shardplane.io/bytes":"%d"}}}]}`, tc.bytes)
-			}))
-			t.Cleanup(server.Close)
-			local, err := client.NewFactory(&rest.Config{Host: server.URL})
-			require.NoError(t, err)
-			t.Cleanup(local.CloseIdleConnections)
+			})
 			index, err := bindings.New(bindings.Config{Local: local})
 			require.NoError(t, err)
 			_, err = index.Pin(t.Context(), "u", func(context.Context) (*apis.APIResourceSchema, error) { return boundOriginal(), nil })
@@ -85,8 +77,7 @@ func boundOriginal() *apis.APIResourceSchema {
 func TestUnpinTellsOfRoom(t *testing.T) {
 	var created atomic.Pointer[time.Time]
 	var deleted atomic.Int32
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Content-Type", "application/json")
+	local := localTo(t, func(w http.ResponseWriter, r *http.Request) {
 		switch {
 		case r.Method == http.MethodDelete:
 			deleted.Add(1)
@@ -98,11 +89,7 @@ func TestUnpinTellsOfRoom(t *testing.T) {
 		default:
 			_, _ = fmt.Fprintf(w, `{"kind":"BoundSchemaList","apiVersion":"internal.shardplane.io/v1alpha1","metadata":{"resourceVersion":"1"},"items":[{"metadata":{"name":"u","resourceVersion":"1","creationTimestamp":%q}}]}`, created.Load().UTC().Format(time.RFC3339))
 		}
-	}))
-	t.Cleanup(server.Close)
-	local, err := client.NewFactory(&rest.Config{Host: server.URL})
-	require.NoError(t, err)
-	t.Cleanup(local.CloseIdleConnections)
+	})
 	index, err := bindings.New(bindings.Config{Local: local})
 	require.NoError(t, err)
 	ctx, stop := context.WithCancel(t.Context())

@@ -3,7 +3,6 @@ package library
 import (
 	"context"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -24,6 +23,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/test/harness"
 )
 
 const (
@@ -66,15 +66,11 @@ func startKCP(t *testing.T, binary string) (base, shard *rest.Config) {
 	dir := t.TempDir()
 	var ports []any
 	for range 3 {
-		l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-		require.NoError(t, err)
-		defer func() { _ = l.Close() }()
-		_, port, _ := net.SplitHostPort(l.Addr().String())
-		ports = append(ports, port)
+		ports = append(ports, harness.FreePort(t))
 	}
 	log, err := os.Create(filepath.Join(dir, "log"))
 	require.NoError(t, err)
-	flags := fmt.Sprintf("start --root-directory="+dir+" --bind-address=127.0.0.1 --secure-port=%s --embedded-etcd-client-port=%s --embedded-etcd-peer-port=%s", ports...)
+	flags := fmt.Sprintf("start --root-directory="+dir+" --bind-address=127.0.0.1 --secure-port=%d --embedded-etcd-client-port=%d --embedded-etcd-peer-port=%d", ports...)
 	program := exec.Command(binary, strings.Fields(flags)...)
 	program.Stdout, program.Stderr = log, log
 	require.NoError(t, program.Start())

@@ -226,8 +226,7 @@ func (c *Storage) written(ctx context.Context, obj runtime.Object, given bool) r
 	return c.written(contested(ctx), yielded, false)
 }
 
-// Create implements rest.Creater. It refuses definitions of what the logical cluster
-// has from elsewhere, which would never be served.
+// Create implements rest.Creater.
 func (c *Storage) Create(ctx context.Context, obj runtime.Object, validate rest.ValidateObjectFunc, options *metav1.CreateOptions) (runtime.Object, error) {
 	return c.write(ctx, options.DryRun, func(ctx context.Context) (runtime.Object, error) {
 		return c.REST.Create(ctx, obj, validate, options)
