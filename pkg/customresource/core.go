@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"sync/atomic"
 
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -56,7 +57,7 @@ func (s *Server) serveCoreWrite(w http.ResponseWriter, r *http.Request, info *ge
 	}
 	scope, err := writer.Scope(r.Context(), info.Subresource, func(ctx context.Context) (*handlers.RequestScope, error) { return s.askScope(ctx, info, sch) })
 	if err != nil {
-		writeError(w, r, info, apierrors.NewInternalError(err))
+		writeError(w, r, info, err)
 		return true
 	}
 	if version.Deprecated {
@@ -142,7 +143,7 @@ func (s *Server) askScope(ctx context.Context, like *genericapirequest.RequestIn
 	if err != nil {
 		return nil, err
 	}
-	var shown shownScope
+	var shown atomic.Pointer[handlers.RequestScope]
 	// Nothing else of the request: it is not this one that is audited, or warned.
 	ctx = context.WithValue(versions.WithTrial(valueless{ctx}), shownScopeKey{}, &shown)
 	r, err := http.NewRequestWithContext(ctx, http.MethodPut, "/", bytes.NewReader(data)) //nolint:contextcheck // it ends with ctx
@@ -152,10 +153,14 @@ func (s *Server) askScope(ctx context.Context, like *genericapirequest.RequestIn
 	r.Header.Set("Content-Type", "application/json")
 	answer := newResponse()
 	s.serveUpstream(answer, r, &asked, sch.CRD())
-	if shown.scope == nil {
-		return nil, fmt.Errorf("the scope of %s in version %s is not known: %s", sch.Resource, like.APIVersion, &answer.body)
+	if scope := shown.Load(); scope != nil {
+		return scope, nil
 	}
-	return shown.scope, nil
+	if err := ctx.Err(); err != nil {
+		// The handler has not waited for admission, which may go on.
+		return nil, apierrors.NewTimeoutError(fmt.Sprintf("the request ended before it was known how %s are written: %v", sch.Resource, err), 0)
+	}
+	return nil, apierrors.NewInternalError(fmt.Errorf("the scope of %s in version %s is not known: %s", sch.Resource, like.APIVersion, &answer.body))
 }
 
 // valueless is a context without the values of the one that it ends with.
@@ -164,11 +169,7 @@ type valueless struct{ context.Context } //nolint:containedctx // it is a contex
 // Value implements context.Context.
 func (valueless) Value(any) any { return nil }
 
-// shownScope is where admission puts the scope of a request.
-type shownScope struct {
-	scope *handlers.RequestScope
-}
-
+// shownScopeKey is the key of where admission puts the scope of a request.
 type shownScopeKey struct{}
 
 var errScopeShown = apierrors.NewBadRequest("this was a trial")
@@ -190,8 +191,9 @@ func (coreAdmission) Handles(admission.Operation) bool { return true }
 
 // Admit implements admission.MutationInterface.
 func (c coreAdmission) Admit(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
-	if shown, ok := ctx.Value(shownScopeKey{}).(*shownScope); ok {
-		shown.scope, _ = o.(*handlers.RequestScope)
+	if shown, ok := ctx.Value(shownScopeKey{}).(*atomic.Pointer[handlers.RequestScope]); ok {
+		scope, _ := o.(*handlers.RequestScope)
+		shown.Store(scope)
 		return errScopeShown
 	}
 	if c.terminating && a.GetOperation() == admission.Create {

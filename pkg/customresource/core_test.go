@@ -1,6 +1,7 @@
 package customresource
 
 import (
+	"context"
 	"encoding/json"
 	"net/http"
 	"os"
@@ -8,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -19,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
+	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/client-go/dynamic/dynamicinformer"
 	"k8s.io/client-go/openapi"
 	"k8s.io/client-go/rest"
@@ -292,4 +295,25 @@ func TestCoreGroupInformer(t *testing.T) {
 	require.NoError(t, err)
 	bound.change(definitions.Change{Schema: first.Schema, Identity: "cccc"}, boundAPI{second, "cccc"}, "one")
 	create("b")
+}
+
+// TestScopeOfARequestThatEnds asks for the scope of requests that have ended already: it is known,
+// or the answer says that there was no time, and what goes on meanwhile is no race.
+func TestScopeOfARequestThatEnds(t *testing.T) {
+	t.Parallel()
+	api := coreSchema(t)
+	s := startServer(t, serverOptions{sources: []definitions.Source{newBoundAPIs(map[string]boundAPI{"one": api})}, around: withPods})
+	info := &genericapirequest.RequestInfo{IsResourceRequest: true, Verb: "create", APIVersion: "v1", Namespace: "default", Resource: "widgets"}
+	used := s.table.Acquire(api.Schema)
+	t.Cleanup(func() { s.table.Release(used, time.Now()) })
+	scope, err := s.askScope(t.Context(), info, used)
+	require.NoError(t, err)
+	require.NotNil(t, scope)
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range 100 {
+		if scope, err = s.askScope(ended, info, used); scope == nil {
+			require.True(t, apierrors.IsTimeout(err), "%v", err)
+		}
+	}
 }
