@@ -302,3 +302,47 @@ func TestNewDataIsNoticed(t *testing.T) {
 	eventually(t, "everything is read again", func() bool { return startsOver(t) > before })
 	requireReplicas(t, cache, []string{"amber|root|one"}, config)
 }
+
+// TestDigestsOutOfReach holds that a cache server which cannot be asked for digests for a while is
+// not taken for one with other data, or without digests.
+func TestDigestsOutOfReach(t *testing.T) {
+	cache := newCacheServer(t)
+	balancer := newBalancer(t, cache.port)
+	amber := newTestShard(t, "amber")
+	shards := in(t, amber.f, "root", shardsGVR)
+	create(t, shards, object(shardsGVR, "Shard", "one", nil))
+	var away atomic.Bool
+	var asked, expired atomic.Int64
+	through := rest.CopyConfig(cache.pki.master(t, balancer.url))
+	through.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return roundTripper(func(req *http.Request) (*http.Response, error) {
+			status := 0
+			switch {
+			case !away.Load():
+			case strings.HasSuffix(req.URL.Path, digest.Path):
+				asked.Add(1)
+				status = http.StatusServiceUnavailable
+			case req.URL.Query().Get("watch") == "" || !strings.HasSuffix(req.URL.Path, "/shards"):
+			case asked.Load() > 1: // it is known by then that the first time was in vain
+				expired.Add(1)
+				status = http.StatusGone
+			default:
+				status = http.StatusServiceUnavailable
+			}
+			if status == 0 {
+				return next.RoundTrip(req)
+			}
+			return &http.Response{StatusCode: status, Header: http.Header{}, Body: io.NopCloser(strings.NewReader("")), Request: req}, nil
+		})
+	})
+	config, _ := replicate(t, amber, cache, withoutAudits, verifyOften, func(config *replication.Config) { config.Cache = factory(t, through) })
+	requireReplicas(t, cache, []string{"amber|root|one"}, config)
+	before := startsOver(t)
+	away.Store(true)
+	balancer.to(cache.port)
+	eventually(t, "replicas are followed from another version on", func() bool { return expired.Load() > 1 })
+	away.Store(false)
+	create(t, shards, object(shardsGVR, "Shard", "two", nil))
+	requireReplicas(t, cache, []string{"amber|root|one", "amber|root|two"}, config)
+	require.InDelta(t, before, startsOver(t), 0)
+}

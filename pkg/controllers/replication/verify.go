@@ -101,10 +101,10 @@ func (v *verifier) verify(ctx context.Context) error {
 		}
 	}
 	answer, err := v.ask(ctx, "")
-	v.serves.Store(err == nil)
 	if err != nil && !errors.Is(err, ErrNoDigests) {
-		return err
+		return err // which does not say that there are none
 	}
+	v.serves.Store(err == nil)
 	if err == nil && v.dataID != "" && v.dataID != answer.DataID {
 		for _, s := range sessions {
 			if s.asked.Load() {
