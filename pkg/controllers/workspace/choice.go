@@ -23,7 +23,7 @@ const (
 
 // experience is what this process knows of a shard beside what its object says.
 type experience struct {
-	// claims are those since the shard has told its load.
+	// claims are those that the load which the shard has told does not have.
 	claims int64
 	// silent is set if it has not answered lately.
 	silent bool
@@ -72,42 +72,47 @@ func (c candidate) lessUsedThan(other candidate) bool {
 		cmp.Or(cmp.Compare(c.load.Percent()/step, other.load.Percent()/step), cmp.Compare(c.load.Workspaces.Used, other.load.Workspaces.Used)) < 0
 }
 
-// claims counts what this process has claimed of shards since each told its load.
+// claims counts what this process has claimed of shards that the loads which they have told do
+// not have: a load may be from before a logical cluster that was claimed earlier was made.
 type claims struct {
 	mu sync.Mutex
-	by map[string]counted
-}
-
-// counted are the claims since a shard told a load.
-type counted struct {
-	told  shardload.Load
-	first time.Time
-	n     int64
+	// by has the times of the claims of each shard, in order.
+	by map[string][]time.Time
 }
 
 // of returns how many claims of a shard count.
-func (c *claims) of(shard *corev1alpha1.Shard, now time.Time) int64 {
+func (c *claims) of(shard string, now time.Time) int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.ofLocked(shard, now).n
+	return int64(len(c.ofLocked(shard, now)))
 }
 
-func (c *claims) ofLocked(shard *corev1alpha1.Shard, now time.Time) counted {
-	told, _ := shardload.OfShard(shard)
-	if counts, ok := c.by[shard.Name]; ok && counts.told == told && now.Sub(counts.first) < claimsCount {
-		return counts
+func (c *claims) ofLocked(shard string, now time.Time) []time.Time {
+	all := c.by[shard]
+	first := slices.IndexFunc(all, func(at time.Time) bool { return now.Sub(at) < claimsCount })
+	if first < 0 {
+		delete(c.by, shard)
+		return nil
 	}
-	return counted{told: told, first: now}
+	c.by[shard] = all[first:]
+	return all[first:]
 }
 
 // add counts a claim of a shard.
-func (c *claims) add(shard *corev1alpha1.Shard, now time.Time) {
+func (c *claims) add(shard string, now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.by == nil {
-		c.by = map[string]counted{}
+		c.by = map[string][]time.Time{}
 	}
-	counts := c.ofLocked(shard, now)
-	counts.n++
-	c.by[shard.Name] = counts
+	c.by[shard] = append(c.ofLocked(shard, now), now)
+}
+
+// drop drops so many of the oldest claims of a shard.
+func (c *claims) drop(shard string, n int64, now time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if all := c.ofLocked(shard, now); n > 0 && len(all) > 0 {
+		c.by[shard] = all[min(int(n), len(all)):]
+	}
 }

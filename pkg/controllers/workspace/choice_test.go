@@ -23,10 +23,10 @@ func placing(t *testing.T, n int, counting *claims, shards ...*corev1alpha1.Shar
 	got := map[string]int{}
 	for i := range n {
 		chosen, p := chooseShard(&tenancyv1alpha1.Workspace{}, logicalcluster.Name(fmt.Sprintf("cluster-%d", i)), shards, func(shard *corev1alpha1.Shard) experience {
-			return experience{claims: counting.of(shard, now)}
+			return experience{claims: counting.of(shard.Name, now)}
 		})
 		require.Nil(t, p)
-		counting.add(chosen, now)
+		counting.add(chosen.Name, now)
 		got[chosen.Name]++
 	}
 	return got
@@ -92,23 +92,43 @@ func TestFullByClaims(t *testing.T) {
 	now := time.Now()
 	full := &claims{}
 	for range 10 {
-		full.add(shard("a", workspaces(0, 10)), now)
+		full.add("a", now)
 	}
-	_, p := chooseShard(&tenancyv1alpha1.Workspace{}, "x", []*corev1alpha1.Shard{shard("a", workspaces(0, 10))}, func(s *corev1alpha1.Shard) experience { return experience{claims: full.of(s, now)} })
+	_, p := chooseShard(&tenancyv1alpha1.Workspace{}, "x", []*corev1alpha1.Shard{shard("a", workspaces(0, 10))}, func(s *corev1alpha1.Shard) experience { return experience{claims: full.of(s.Name, now)} })
 	require.NotNil(t, p)
 }
 
-// TestClaims: claims count until the shard tells another load, and not for long.
+// TestClaims: claims count until the shard tells of as many logical clusters more, and not for
+// long.
 func TestClaims(t *testing.T) {
 	now := time.Now()
-	c := &claims{}
-	a := shard("a", workspaces(3, 0))
-	c.add(a, now)
-	c.add(a, now.Add(time.Second))
-	require.EqualValues(t, 2, c.of(a, now.Add(claimsCount-1)))
-	require.Zero(t, c.of(a, now.Add(claimsCount)))
-	require.Zero(t, c.of(shard("b"), now))
-	require.Zero(t, c.of(shard("a", workspaces(4, 0)), now))
-	c.add(shard("a", workspaces(4, 0)), now)
-	require.EqualValues(t, 1, c.of(shard("a", workspaces(4, 0)), now))
+	r := &reconciler{now: func() time.Time { return now }, silent: func(string) bool { return false }}
+	count := func() int64 { return r.known(shard("a")).claims }
+	tells := func(before, after int64) {
+		r.dropClaims(shard("a", workspaces(before, 0)), shard("a", workspaces(after, 0)))
+	}
+	for range 3 {
+		r.claims.add("a", now)
+	}
+	require.EqualValues(t, 3, count())
+	require.Zero(t, r.known(shard("b")).claims)
+	tells(3, 4)
+	require.EqualValues(t, 2, count(), "two are still to be made")
+	tells(4, 2)
+	require.EqualValues(t, 2, count(), "others have gone meanwhile")
+	tells(2, 9)
+	require.Zero(t, count())
+	tells(9, 10)
+	r.claims.add("a", now)
+	require.EqualValues(t, 1, count(), "what others have made is not held against what comes")
+
+	now = now.Add(claimsCount - 1)
+	r.claims.add("a", now)
+	require.EqualValues(t, 2, count())
+	now = now.Add(1)
+	require.EqualValues(t, 1, count(), "each counts for a minute")
+	now = now.Add(claimsCount)
+	require.Zero(t, count())
+	tells(0, 1)
+	require.Empty(t, r.claims.by)
 }

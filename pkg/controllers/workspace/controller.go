@@ -103,7 +103,7 @@ func New(config Config) *reconcile.Controller[client.Key] {
 			return nil
 		}),
 		s.watch,
-		offers(config.Shards, waiting),
+		r.offers(config.Shards, waiting),
 		reconcile.FromInformer(config.WorkspaceTypes, func(wt *tenancyv1alpha1.WorkspaceType) []client.Key {
 			return r.waits.Of(tenancy.TypeIDs(clusters, wt)...)
 		}),

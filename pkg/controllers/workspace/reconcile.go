@@ -156,10 +156,14 @@ func (r *reconciler) schedule(ctx context.Context, ws *tenancyv1alpha1.Workspace
 		if p != nil {
 			return r.refuse(ctx, ws, p)
 		}
-		if shard := updated.Annotations[shardAnnotation]; ws.Annotations[shardAnnotation] == "" {
-			r.claims.add(shardNamed(in.shards, shard), r.now())
+		shard, first := updated.Annotations[shardAnnotation], ws.Annotations[shardAnnotation] == ""
+		if first {
+			r.claims.add(shard, r.now())
 		}
 		if ws, err = r.write(ctx, ws, updated); err != nil {
+			if first {
+				r.claims.drop(shard, 1, r.now())
+			}
 			return reconcile.Result{}, err
 		}
 	}
@@ -347,7 +351,7 @@ func (r *reconciler) refuse(ctx context.Context, ws *tenancyv1alpha1.Workspace, 
 
 // known tells what this process knows of a shard beside its object.
 func (r *reconciler) known(shard *corev1alpha1.Shard) experience {
-	return experience{claims: r.claims.of(shard, r.now()), silent: r.silent(shard.Name)}
+	return experience{claims: r.claims.of(shard.Name, r.now()), silent: r.silent(shard.Name)}
 }
 
 // failed tells that the logical cluster could not be created, and tries again.

@@ -113,7 +113,7 @@ func tell(refused map[string]string, selector labels.Selector) string {
 const unmatched = "does not match spec.location.selector"
 
 // unfit tells why a shard takes no new logical cluster, which has been claimed so many times
-// since it told its load; it is empty if it does.
+// beside the load that it has told; it is empty if it does.
 func unfit(shard *corev1alpha1.Shard, selector labels.Selector, claims int64) string {
 	_, unschedulable := shard.Annotations[tenancy.UnschedulableAnnotation]
 	load, _ := shardload.OfShard(shard)
@@ -137,8 +137,8 @@ func unfit(shard *corev1alpha1.Shard, selector labels.Selector, claims int64) st
 }
 
 // offers is the source of Workspaces that wait, when a shard comes or goes, or may take some
-// which it did not take. That it tells another load is no reason.
-func offers(shards *client.Informer[*corev1alpha1.Shard], waiting func() []client.Key) reconcile.Source[client.Key] {
+// which it did not take. That it tells another load is no reason, but for what was claimed.
+func (r *reconciler) offers(shards *client.Informer[*corev1alpha1.Shard], waiting func() []client.Key) reconcile.Source[client.Key] {
 	return func(_ context.Context, queue reconcile.Queue[client.Key]) (func(), error) {
 		all := func() {
 			for _, key := range waiting() {
@@ -148,13 +148,24 @@ func offers(shards *client.Informer[*corev1alpha1.Shard], waiting func() []clien
 		return shards.AddEventHandler(client.Handler[*corev1alpha1.Shard]{
 			OnAdd: func(*corev1alpha1.Shard, bool) { all() },
 			OnUpdate: func(old, shard *corev1alpha1.Shard) {
-				if old.Spec != shard.Spec || !maps.Equal(old.Labels, shard.Labels) || unfit(old, labels.Everything(), 0) != unfit(shard, labels.Everything(), 0) {
+				before := unfit(old, labels.Everything(), r.known(old).claims)
+				r.dropClaims(old, shard)
+				if old.Spec != shard.Spec || !maps.Equal(old.Labels, shard.Labels) || before != unfit(shard, labels.Everything(), r.known(shard).claims) {
 					all()
 				}
 			},
 			OnDelete: func(*corev1alpha1.Shard, bool) { all() },
 		}).Remove, nil
 	}
+}
+
+// dropClaims drops as many of the oldest claims of a shard as it tells of logical clusters more
+// than before. What others have claimed, and what was deleted, makes that too many or too few,
+// for as long as claims count.
+func (r *reconciler) dropClaims(old, shard *corev1alpha1.Shard) {
+	before, _ := shardload.OfShard(old)
+	now, _ := shardload.OfShard(shard)
+	r.claims.drop(shard.Name, now.Workspaces.Used-before.Workspaces.Used, r.now())
 }
 
 // rankOf orders shards for a logical cluster, the highest first: with random names every
