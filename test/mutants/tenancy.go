@@ -116,4 +116,19 @@ func (s Scopes) check(`,
 		}},
 		CaughtBy: "./pkg/serving", Test: "TestScopes",
 	},
+	{
+		Name: "judged-late", Rule: "who may not use a type is refused before hooks and schemas look at the object",
+		Edits: []Edit{{
+			File: "pkg/admission/workspacetype/plugin.go",
+			Before: `	types, err := p.judge(ctx, a, ws)
+	if err != nil || len(types) == 0 {
+		return err
+	}`,
+			After: `	types, err := p.judge(ctx, a, ws)
+	if err != nil || len(types) == 0 {
+		return nil
+	}`,
+		}},
+		CaughtBy: "./pkg/admission/workspacetype", Test: "TestPlugin",
+	},
 }

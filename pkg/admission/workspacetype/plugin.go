@@ -70,22 +70,21 @@ func New(config Config) *Plugin {
 	return &Plugin{Handler: admission.NewHandler(admission.Create, admission.Update), config: config}
 }
 
-// Admit implements admission.MutationInterface: what the type is, is decided
-// once, and everybody can see it.
+// Admit implements admission.MutationInterface: what the type is, is decided once, and everybody
+// can see it. Who may not use it is refused here already: hooks, and the validation by schema,
+// would else come at once where the type exists.
 func (p *Plugin) Admit(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
 	u, ok := workspaceOf(a)
 	if !ok || a.GetOperation() != admission.Create || mountOf(u) != nil {
 		return nil
 	}
-	types, err := p.types(ctx, a, u)
-	if unknown(types, err) && p.config.Timeout > 0 {
-		_ = wait.PollUntilContextTimeout(ctx, poll, p.config.Timeout, false, func(ctx context.Context) (bool, error) {
-			types, err = p.types(ctx, a, u)
-			return !unknown(types, err), nil
-		})
+	ws, err := typed(a, u)
+	if err != nil {
+		return nil //nolint:nilerr // validation by schema says it better
 	}
+	types, err := p.judge(ctx, a, ws)
 	if err != nil || len(types) == 0 {
-		return nil //nolint:nilerr // Validate says it
+		return err
 	}
 	ref := map[string]any{"name": types[0].Name, "path": types[0].Path.String()}
 	if err := unstructured.SetNestedMap(u.Object, ref, "spec", "type"); err != nil {
@@ -94,9 +93,9 @@ func (p *Plugin) Admit(ctx context.Context, a admission.Attributes, _ admission.
 	return nil
 }
 
-// Validate implements admission.ValidationInterface.
+// Validate implements admission.ValidationInterface. It judges again what is created, which hooks
+// may have changed.
 func (p *Plugin) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
-	start := time.Now()
 	u, ok := workspaceOf(a)
 	who := a.GetUserInfo()
 	if !ok {
@@ -114,31 +113,52 @@ func (p *Plugin) Validate(ctx context.Context, a admission.Attributes, _ admissi
 		}
 		return checkUnchanged(a, u)
 	}
-	types, reason := p.types(ctx, a, u)
-	if errors.Is(reason, client.ErrIncomplete) {
-		return apierrors.NewServiceUnavailable(fmt.Sprintf("this shard cannot tell the types of workspaces yet, try again: %v", reason))
+	ws, err := typed(a, u)
+	if err != nil {
+		return apierrors.NewBadRequest(err.Error())
 	}
-	waited := unknown(types, reason) // by Admit
-	if reason == nil && !identity.Administers(ctx, who) {
-		var err error
-		if reason, err = p.mayUse(ctx, who, types); err != nil {
-			return err
-		}
-	}
-	if reason == nil {
-		return nil
-	}
-	if p.mayKnow(ctx, who, types, u, reason) {
-		return admission.NewForbidden(a, fmt.Errorf("the workspace type cannot be used: %w", reason))
-	}
-	if !waited {
-		p.hold(ctx, start)
-	}
-	return admission.NewForbidden(a, errRefused)
+	_, err = p.judge(ctx, a, ws)
+	return err
 }
 
-// errRefused is the one answer for all who may not know more. It does not name the type:
-// Admit has written where it is found, if it is.
+// judge returns the type that a Workspace gets and all that it extends, or why it cannot be
+// created. Whoever may not know which of the reasons it is gets all of them after the same time.
+func (p *Plugin) judge(ctx context.Context, a admission.Attributes, ws *tenancyv1alpha1.Workspace) (tenancy.Family, error) {
+	start := time.Now()
+	cluster, err := request.ClusterNameFrom(ctx)
+	if err != nil {
+		return nil, apierrors.NewInternalError(err)
+	}
+	types, reason := p.config.Types(ctx, cluster, ws)
+	if unknown(types, reason) && p.config.Timeout > 0 {
+		_ = wait.PollUntilContextTimeout(ctx, poll, p.config.Timeout, false, func(ctx context.Context) (bool, error) {
+			types, reason = p.config.Types(ctx, cluster, ws)
+			return !unknown(types, reason), nil
+		})
+	}
+	who := a.GetUserInfo()
+	switch {
+	case errors.Is(reason, client.ErrIncomplete):
+		return nil, apierrors.NewServiceUnavailable(fmt.Sprintf("this shard cannot tell the types of workspaces yet, try again: %v", reason))
+	case who == nil:
+		return types, nil
+	case reason == nil && !identity.Administers(ctx, who):
+		if reason, err = p.mayUse(ctx, who, types); err != nil {
+			return nil, err
+		}
+	default:
+	}
+	if reason == nil {
+		return types, nil
+	}
+	if p.mayKnow(ctx, who, types, ws, reason) {
+		return nil, admission.NewForbidden(a, fmt.Errorf("the workspace type cannot be used: %w", reason))
+	}
+	p.hold(ctx, start)
+	return nil, admission.NewForbidden(a, errRefused)
+}
+
+// errRefused is the one answer for all who may not know more. It does not name the type.
 var errRefused = errors.New("the workspace type cannot be used: it does not exist, or you do not have the verb use on it and on all types that it extends, or it is not allowed in this workspace; ask the administrators of the workspace that it is in")
 
 // mayUse returns why the user may not use the types, if that is so.
@@ -158,7 +178,7 @@ func (p *Plugin) mayUse(ctx context.Context, who user.Info, types tenancy.Family
 // mayKnow reports whether the user is told why the type is refused. Whoever writes a type
 // chooses what it extends, so reading that type is not enough: all of it must be known to
 // the user, to read or to use.
-func (p *Plugin) mayKnow(ctx context.Context, who user.Info, types tenancy.Family, u *unstructured.Unstructured, reason error) bool {
+func (p *Plugin) mayKnow(ctx context.Context, who user.Info, types tenancy.Family, ws *tenancyv1alpha1.Workspace, reason error) bool {
 	if identity.Administers(ctx, who) {
 		return true
 	}
@@ -178,15 +198,14 @@ func (p *Plugin) mayKnow(ctx context.Context, who user.Info, types tenancy.Famil
 		return true
 	}
 	cluster, err := request.ClusterNameFrom(ctx)
-	name, _, _ := unstructured.NestedString(u.Object, "spec", "type", "name")
-	path, _, _ := unstructured.NestedString(u.Object, "spec", "type", "path")
-	return err == nil && name != "" && p.config.WouldSee(ctx, who, cluster, tenancyv1alpha1.WorkspaceTypeReference{Name: tenancyv1alpha1.WorkspaceTypeName(name), Path: path})
+	ref := ws.Spec.Type
+	return err == nil && ref != nil && ref.Name != "" && p.config.WouldSee(ctx, who, cluster, *ref)
 }
 
 // unknown reports whether a type is none that is known.
 func unknown(types tenancy.Family, err error) bool { return err != nil && len(types) == 0 }
 
-// hold waits as long as Admit has waited for a type that does not exist.
+// hold waits as long as is waited for a type that does not exist.
 func (p *Plugin) hold(ctx context.Context, start time.Time) {
 	timer := time.NewTimer(time.Until(start.Add(p.config.Timeout)))
 	defer timer.Stop()
@@ -196,17 +215,13 @@ func (p *Plugin) hold(ctx context.Context, start time.Time) {
 	}
 }
 
-// types returns the type that u gets and all that it extends.
-func (p *Plugin) types(ctx context.Context, a admission.Attributes, u *unstructured.Unstructured) (tenancy.Family, error) {
-	cluster, err := request.ClusterNameFrom(ctx)
-	if err != nil {
-		return nil, err
-	}
+// typed returns a Workspace as a Go type.
+func typed(a admission.Attributes, u *unstructured.Unstructured) (*tenancyv1alpha1.Workspace, error) {
 	ws := &tenancyv1alpha1.Workspace{}
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, ws); err != nil {
 		return nil, fmt.Errorf("reading the Workspace %s: %w", a.GetName(), err)
 	}
-	return p.config.Types(ctx, cluster, ws)
+	return ws, nil
 }
 
 // checkUnchanged denies to change the type after it was checked.

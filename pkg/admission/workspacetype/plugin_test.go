@@ -109,7 +109,7 @@ func TestPlugin(t *testing.T) {
 		{name: "named", who: "alice", ws: typed("special", ""), wantType: "special"},
 		{name: "no right", who: "bob", ws: typed("special", "root"), wantType: "special", refused: apierrors.IsForbidden, message: oneAnswer},
 		{name: "no right to what it extends", who: "carol", ws: typed("special", ""), wantType: "special", refused: apierrors.IsForbidden, message: oneAnswer},
-		{name: "no right to the default", who: "carol", ws: typed("", ""), wantType: "base", refused: apierrors.IsForbidden, message: oneAnswer},
+		{name: "no right to the default", who: "carol", ws: typed("", ""), refused: apierrors.IsForbidden, message: oneAnswer},
 		{name: "there is none", who: "alice", ws: typed("none", ""), wantType: "none", refused: apierrors.IsForbidden, message: oneAnswer},
 		{name: "not allowed", who: "alice", ws: typed("lonely", "root"), wantType: "lonely", refused: apierrors.IsForbidden, message: oneAnswer},
 		{name: "no right, and it may be read", who: "reader", ws: typed("special", ""), wantType: "special", refused: apierrors.IsForbidden, message: "cannot be used: you do not have the verb use on workspacetypes/special in root"},
@@ -156,7 +156,14 @@ func TestPlugin(t *testing.T) {
 			ctx := request.WithClusterName(t.Context(), cluster)
 			a := admission.NewAttributesRecord(tc.ws, old, schema.GroupVersionKind{}, "", "ws", tenancyv1alpha1.SchemeGroupVersion.WithResource("workspaces"), "",
 				operation, nil, false, &user.DefaultInfo{Name: tc.who, Groups: tc.groups})
-			require.NoError(t, p.Admit(ctx, a, nil))
+			before := tc.ws.DeepCopy()
+			admitted := p.Admit(ctx, a, nil)
+			if admitted != nil {
+				require.Equal(t, before, tc.ws, "it does not tell where the type is")
+			}
+			_, mounts, _ := unstructured.NestedMap(tc.ws.Object, "spec", "mount")
+			require.Equal(t, tc.refused != nil && tc.old == nil && !mounts, admitted != nil,
+				"a type that cannot be used is refused before anything else looks at the object: %v", admitted)
 			got, _, err := unstructured.NestedString(tc.ws.Object, "spec", "type", "name")
 			require.NoError(t, err)
 			require.Equal(t, tc.wantType, got)
@@ -167,6 +174,9 @@ func TestPlugin(t *testing.T) {
 			}
 			require.True(t, tc.refused(err), "%v", err)
 			require.ErrorContains(t, err, tc.message)
+			if admitted != nil {
+				require.Equal(t, err, admitted)
+			}
 		})
 	}
 }
@@ -185,7 +195,7 @@ func TestOthers(t *testing.T) {
 }
 
 // TestNewTypes holds that a type that becomes known in a moment is used, and
-// that refusals take as long whether the type exists or not.
+// that refusals take as long whether the type exists or not, before and after hooks.
 func TestNewTypes(t *testing.T) {
 	const timeout = 100 * time.Millisecond
 	asked := 0
@@ -214,8 +224,14 @@ func TestNewTypes(t *testing.T) {
 		ctx := request.WithClusterName(t.Context(), "here")
 		a := admission.NewAttributesRecord(typed(name, ""), nil, schema.GroupVersionKind{}, "", "ws", tenancyv1alpha1.SchemeGroupVersion.WithResource("workspaces"), "",
 			admission.Create, nil, false, &user.DefaultInfo{Name: "alice"})
-		require.NoError(t, p.Admit(ctx, a, nil))
-		err := p.Validate(ctx, a, nil)
+		err := p.Admit(ctx, a, nil)
+		require.Equal(t, allowed, err == nil, "%s: %v", name, err)
+		if !allowed {
+			require.GreaterOrEqual(t, time.Since(start), timeout, name)
+		}
+		// What a hook makes of it is judged like that.
+		start = time.Now()
+		err = p.Validate(ctx, a, nil)
 		require.Equal(t, allowed, err == nil, "%s: %v", name, err)
 		if !allowed {
 			require.GreaterOrEqual(t, time.Since(start), timeout, name)
