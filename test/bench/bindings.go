@@ -211,7 +211,9 @@ func (o *bindingsRun) compare(when string, before, after shardState) {
 // disturb has the export name new schemas, and measures a tenant who has bound nothing.
 func (o *bindingsRun) disturb(ctx context.Context) error {
 	progress("a new schema for %d bindings", o.Count)
-	spread := &load.NewSchema{Context: ctx, Bindings: o.bindings, Bound: o.Count}
+	spread := &load.NewSchema{Context: ctx, Bindings: o.bindings, Bound: o.Count, Follow: func(schema string) (func() (time.Duration, error), error) {
+		return follow(ctx, o.cluster.ShardKubeconfig(0), schema, o.Count)
+	}}
 	var profiling sync.WaitGroup
 	if o.profiles != "" {
 		spread.Started = func() {

@@ -122,17 +122,15 @@ func giveWay(niceness int) error {
 	return nil
 }
 
-// startFlood starts the process, which does nothing yet.
-func startFlood(ctx context.Context, niceness int, from targetFlags, cluster string, o load.FloodOptions) (*floodProcess, error) {
+// politely returns a command that runs a subcommand of this program, which has the flag --nice and
+// calls giveWay, as a process that others go before.
+func politely(ctx context.Context, niceness int, subcommand string, args ...string) (*exec.Cmd, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, fmt.Errorf("finding the program to run again: %w", err)
 	}
-	args := []string{
-		"nice", "-n", strconv.Itoa(niceness), self, "flood", "--nice", strconv.Itoa(niceness), "--name", from.name, "--kubeconfig", from.kubeconfig, "--context", from.context,
-		"--plain=" + strconv.FormatBool(from.plain), "--cluster", cluster,
-		"--clients", strconv.Itoa(o.Clients), "--size", strconv.Itoa(o.Size), "--run", o.Run,
-	}
+	nice := strconv.Itoa(niceness)
+	args = append([]string{"nice", "-n", nice, self, subcommand, "--nice", nice}, args...)
 	if niceness == 0 {
 		args = args[3:]
 	}
@@ -141,6 +139,17 @@ func startFlood(ctx context.Context, niceness int, from targetFlags, cluster str
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = 10 * time.Second
+	return cmd, nil
+}
+
+// startFlood starts the process, which does nothing yet.
+func startFlood(ctx context.Context, niceness int, from targetFlags, cluster string, o load.FloodOptions) (*floodProcess, error) {
+	cmd, err := politely(ctx, niceness, "flood", "--name", from.name, "--kubeconfig", from.kubeconfig, "--context", from.context,
+		"--plain="+strconv.FormatBool(from.plain), "--cluster", cluster,
+		"--clients", strconv.Itoa(o.Clients), "--size", strconv.Itoa(o.Size), "--run", o.Run)
+	if err != nil {
+		return nil, err
+	}
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		return nil, fmt.Errorf("starting the flood's process: %w", err)

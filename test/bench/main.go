@@ -63,7 +63,7 @@ func newCommand() *cobra.Command {
 	} {
 		root.AddCommand(workload.command(&jsonFile))
 	}
-	root.AddCommand(newReference(), newReferenceProxy(), newFlood(), newReplica())
+	root.AddCommand(newReference(), newReferenceProxy(), newFlood(), newSpread(), newReplica())
 	return root
 }
 

@@ -128,9 +128,10 @@ func (b *Bindings) export(ctx context.Context) error {
 }
 
 // schema is the name of the schema that is exported.
-func (b *Bindings) schema() string {
-	return fmt.Sprintf("v%d.%s", b.schemas, things.GroupResource().String())
-}
+func (b *Bindings) schema() string { return schemaName(b.schemas) }
+
+// schemaName is the name of one of the schemas that are exported one after the other.
+func schemaName(n int) string { return fmt.Sprintf("v%d.%s", n, things.GroupResource().String()) }
 
 // schemaSpec is a schema whose objects have one more field for each that came before.
 func schemaSpec(n int) map[string]any {
@@ -216,27 +217,21 @@ type NewSchema struct {
 	Bindings *Bindings
 	// Bound is how many bindings there are.
 	Bound int
+	// Follow follows them from now on until they have a schema, and returns what waits for that
+	// and tells how long it took; AwaitSchema does that.
+	Follow func(schema string) (wait func() (time.Duration, error), err error)
 	// Started, if set, is called when the export names the schema.
 	Started func()
 
-	follow *tracker
-	all    measure.Recorder
+	wait func() (time.Duration, error)
+	all  measure.Recorder
 }
 
 var _ Disturbance = &NewSchema{}
 
 // Start implements Disturbance.
 func (d *NewSchema) Start() (err error) {
-	next := fmt.Sprintf("v%d.%s", d.Bindings.schemas+1, things.GroupResource().String())
-	d.follow, err = track(d.Context, d.Bindings.shard, apiBindings, func(binding *unstructured.Unstructured) bool {
-		bound, _, _ := unstructured.NestedSlice(binding.Object, "status", "boundResources")
-		if len(bound) != 1 {
-			return false
-		}
-		name, _, _ := unstructured.NestedString(bound[0].(map[string]any), "schema", "name")
-		return name == next
-	})
-	if err != nil {
+	if d.wait, err = d.Follow(schemaName(d.Bindings.schemas + 1)); err != nil {
 		return err
 	}
 	if d.Started != nil {
@@ -247,12 +242,34 @@ func (d *NewSchema) Start() (err error) {
 
 // Stop implements Disturbance.
 func (d *NewSchema) Stop() error {
-	defer d.follow.stop()
-	if err := d.follow.wait(d.Context, d.Bound); err != nil {
+	took, err := d.wait()
+	if err != nil {
 		return fmt.Errorf("the new schema has not reached all: %w", err)
 	}
-	d.all.Add(d.follow.latest())
+	d.all.Add(took)
 	return nil
+}
+
+// AwaitSchema waits until so many bindings of a shard have a schema, and returns after how long
+// the last one had it. following is called once it follows them.
+func AwaitSchema(ctx context.Context, shard Target, schema string, bound int, following func()) (time.Duration, error) {
+	t, err := track(ctx, shard, apiBindings, func(binding *unstructured.Unstructured) bool {
+		bound, _, _ := unstructured.NestedSlice(binding.Object, "status", "boundResources")
+		if len(bound) != 1 {
+			return false
+		}
+		name, _, _ := unstructured.NestedString(bound[0].(map[string]any), "schema", "name")
+		return name == schema
+	})
+	if err != nil {
+		return 0, err
+	}
+	defer t.stop()
+	following()
+	if err := t.wait(ctx, bound); err != nil {
+		return 0, err
+	}
+	return t.latest(), nil
 }
 
 // Result is how long it took until all bindings had the schema.
