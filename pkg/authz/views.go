@@ -4,6 +4,7 @@ import (
 	"context"
 	"strings"
 
+	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 
 	"github.com/shardplane/shardplane/pkg/request"
@@ -51,3 +52,32 @@ func WithViews(next authorizer.Authorizer, views Views) authorizer.Authorizer {
 		return views.Permits(ctx, a)
 	})
 }
+
+// WithinViews asks next about requests that have entered a view as before they did: they are
+// by their senders, and through the view. Handlers ask once more where an update creates, which
+// is a verb that nobody has been asked about yet.
+func WithinViews(next authorizer.Authorizer) authorizer.Authorizer {
+	return authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+		through, entered := request.ThroughFrom(ctx)
+		if !entered {
+			return next.Authorize(ctx, a)
+		}
+		scope := request.Scope{Mount: through.Mount, Cluster: request.Cluster{Name: through.Provider}, View: &request.View{Name: through.View}}
+		scope.View.In, _ = request.ClusterFrom(ctx)
+		if through.Sender != nil {
+			a = As(a, through.Sender)
+		}
+		return next.Authorize(request.WithScope(ctx, scope), a)
+	})
+}
+
+// As returns attributes with another user.
+func As(a authorizer.Attributes, u user.Info) authorizer.Attributes { return as{a, u} }
+
+type as struct {
+	authorizer.Attributes
+	u user.Info
+}
+
+// GetUser implements authorizer.Attributes.
+func (a as) GetUser() user.Info { return a.u }

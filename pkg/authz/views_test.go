@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 
 	"github.com/shardplane/shardplane/pkg/request"
@@ -66,4 +67,29 @@ func TestWithViews(t *testing.T) {
 	}
 	_, reason, _ := WithViews(next, someView{opens: true}).Authorize(request.WithScope(t.Context(), request.Scope{}), authorizer.AttributesRecord{})
 	require.Equal(t, "next", reason)
+}
+
+// TestWithinViews: what is asked of a request that has entered a view is asked as before it did.
+func TestWithinViews(t *testing.T) {
+	var got request.Scope
+	var of authorizer.Attributes
+	within := WithinViews(authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+		got, of = request.ScopeFrom(ctx), a
+		return authorizer.DecisionAllow, "", nil
+	}))
+	asked := authorizer.AttributesRecord{User: &user.DefaultInfo{Name: "owner"}, Verb: "create", Name: "a"}
+	ctx := request.WithClusterName(t.Context(), "consumer")
+	_, _, err := within.Authorize(ctx, asked)
+	require.NoError(t, err)
+	require.Equal(t, request.ScopeFrom(ctx), got)
+	require.Equal(t, authorizer.Attributes(asked), of)
+
+	sender := &user.DefaultInfo{Name: "sender"}
+	_, _, err = within.Authorize(request.WithThrough(ctx, request.Through{Mount: request.APIExports, Provider: "provider", View: "e", Sender: sender}), asked)
+	require.NoError(t, err)
+	require.Equal(t, request.Scope{
+		Mount: request.APIExports, Cluster: request.Cluster{Name: "provider"}, View: &request.View{Name: "e", In: request.Cluster{Name: "consumer"}},
+	}, got)
+	require.Equal(t, sender, of.GetUser())
+	require.Equal(t, "create a", of.GetVerb()+" "+of.GetName())
 }

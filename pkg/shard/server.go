@@ -27,6 +27,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/admission/reserved"
 	"github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/authn"
+	"github.com/shardplane/shardplane/pkg/authz"
 	"github.com/shardplane/shardplane/pkg/authz/rbac"
 	"github.com/shardplane/shardplane/pkg/bindings"
 	"github.com/shardplane/shardplane/pkg/cachedresources"
@@ -205,14 +206,16 @@ func (s *Server) assembleAPI() error {
 	}
 	s.replicas = s.newReplicas()
 	s.subtrees = newSubtrees(s.options.Name, s.usage, s.informers)
-	if c.Authorization.Authorizer, err = s.authorizer(); err != nil {
+	decides, err := s.authorizer()
+	if err != nil {
 		return err
 	}
+	c.Authorization.Authorizer = authz.WithinViews(decides)
 	webhooks, err := webhooktransport.NewTenants(s.options.Webhooks)
 	if err != nil {
 		return err
 	}
-	if s.admission, err = s.newAdmission(c.Authorization.Authorizer, webhooks); err != nil {
+	if s.admission, err = s.newAdmission(decides, webhooks); err != nil {
 		return err
 	}
 	c.AdmissionControl = s.admission.Interface()
@@ -231,7 +234,7 @@ func (s *Server) assembleAPI() error {
 	}
 	serving.InstallSnapshots(s.generic, s.etcd, registry.Codecs)
 	s.generic.Handler.NonGoRestfulMux.UnlistedHandleFunc(request.PlacementPath, s.servePlacement)
-	may := s.access(c.Authorization.Authorizer)
+	may := s.access(decides)
 	may.Identity = s.identity()
 	if err := registry.Install(s.generic, c.RESTOptionsGetter, may); err != nil {
 		return err

@@ -53,6 +53,9 @@ func TestInitializers(t *testing.T) {
 		t.Run("terminating "+name, func(t *testing.T) {
 			testTerminating(t, newAPIKindsOn(e, fmt.Sprint("term-home-", shard), shard).in(t))
 		})
+		t.Run("policies, with exports and types "+strings.TrimPrefix(name, "of a type "), func(t *testing.T) {
+			testPolicyInTypeViews(t, newAPIKindsOn(e, fmt.Sprint("policy-home-", shard), shard).in(t))
+		})
 	}
 }
 
@@ -132,17 +135,23 @@ func testInitializing(t *testing.T, home apiKinds) {
 		return code == http.StatusCreated || code == http.StatusConflict
 	})
 	in.create(configMaps, `{"metadata":{"name":"made"}}`)
+	code, says = in.apply(configMaps+"/applied", configMap("applied"))
+	require.Equal(t, http.StatusCreated, code, says)
 	require.Contains(t, fmt.Sprint(in.get("/apis").Object), "tenancy.kcp.io")
 	code, says = made.as("user-1-token").status(http.MethodGet, configMaps+"/made", "")
 	require.Equal(t, http.StatusForbidden, code, says)
 
 	// By the permissions that the type declares, in a group that says why.
-	home.ask(http.StatusOK, http.MethodPatch, tenancyPath+"workspacetypes/apps", `{"spec":{"initializerPermissions":[{"apiGroups":[""],"resources":["configmaps"],"verbs":["get"]},{"apiGroups":["authentication.k8s.io"],"resources":["selfsubjectreviews"],"verbs":["create"]}]}}`)
+	home.ask(http.StatusOK, http.MethodPatch, tenancyPath+"workspacetypes/apps", `{"spec":{"initializerPermissions":[{"apiGroups":[""],"resources":["configmaps"],"verbs":["get","patch"]},{"apiGroups":[""],"resources":["secrets"],"verbs":["create","patch"]},{"apiGroups":["authentication.k8s.io"],"resources":["selfsubjectreviews"],"verbs":["create"]}]}}`)
 	in.eventually("only what is declared may be done", func() bool {
 		code, _ := in.status(http.MethodPost, configMaps, `{"metadata":{"name":"more"}}`)
 		return code == http.StatusForbidden
 	})
 	in.get(configMaps + "/made")
+	code, says = in.apply(configMaps+"/other", configMap("other"))
+	require.Equal(t, http.StatusForbidden, code, says)
+	code, says = in.apply("/api/v1/namespaces/default/secrets/applied", `{"apiVersion":"v1","kind":"Secret","metadata":{"name":"applied"}}`)
+	require.Equal(t, http.StatusCreated, code, says)
 	group := "system:kcp:initializer:" + home.cluster + ":apps"
 	review := in.create("/apis/authentication.k8s.io/v1/selfsubjectreviews", `{"apiVersion":"authentication.k8s.io/v1","kind":"SelfSubjectReview"}`)
 	require.Contains(t, field(review, "status", "userInfo", "groups"), group)
@@ -258,6 +267,8 @@ func testTerminating(t *testing.T, home apiKinds) {
 	waiting := next(t, w, watch.Added, "cluster")
 	require.NotNil(t, waiting.GetDeletionTimestamp())
 	in.ask(http.StatusOK, http.MethodDelete, configMaps+"/left", "")
+	code, says = in.apply(configMaps+"/applied", configMap("applied"))
+	require.Equal(t, http.StatusCreated, code, says)
 	in.ask(http.StatusUnprocessableEntity, http.MethodPatch, ownLC+"/status", `{"status":{"terminators":["other"]}}`)
 	in.ask(http.StatusOK, http.MethodPatch, ownLC+"/status", `{"status":{"terminators":null}}`)
 	home.eventually("the workspace is gone", func() bool {

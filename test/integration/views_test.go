@@ -61,6 +61,7 @@ func TestView(t *testing.T) {
 	for shard, where := range []string{"", " of a provider elsewhere"} {
 		t.Run("selectors"+where, func(t *testing.T) { testClaimSelectors(t, e, shard) })
 		t.Run("writers"+where, func(t *testing.T) { testClaimWriters(t, e, shard) })
+		t.Run("creations"+where, func(t *testing.T) { testViewCreations(t, e, shard) })
 		t.Run("the label"+where, func(t *testing.T) { testClaimLabel(t, e, shard) })
 		t.Run("claims of bindings"+where, func(t *testing.T) { testClaimOfBindings(t, e, shard) })
 	}

@@ -186,7 +186,7 @@ func (v *Views) Permits(ctx context.Context, a authorizer.Attributes) (authorize
 			return authorizer.DecisionNoOpinion, "not in the permissions that the WorkspaceType " + e.id + " declares", nil
 		})
 	}
-	return v.config.Bounds(content).Authorize(request.WithClusterName(ctx, e.in.Name), actingAs{a, as})
+	return v.config.Bounds(content).Authorize(request.WithClusterName(ctx, e.in.Name), authz.As(a, as))
 }
 
 // Shows reports what authz.Views does: whether the logical cluster waits.
@@ -198,15 +198,6 @@ func (v *Views) Shows(ctx context.Context) bool {
 	lc, err := v.waits(ctx, e)
 	return err == nil && lc != nil
 }
-
-// actingAs are attributes with another user.
-type actingAs struct {
-	authorizer.Attributes
-	as user.Info
-}
-
-// GetUser implements authorizer.Attributes.
-func (a actingAs) GetUser() user.Info { return a.as }
 
 func isLogicalClusters(group, resource string) bool {
 	return group == logicalClusters.Group && resource == logicalClusters.Resource
@@ -269,7 +260,9 @@ func (v *Views) Wrap(next http.Handler) http.Handler {
 			v.respond(w, r, apierrors.NewServiceUnavailable(fmt.Sprintf("the WorkspaceType %s is not known here: %v", e.id, err)))
 			return
 		}
-		ctx := request.WithThrough(request.WithCluster(r.Context(), e.in), request.Through{Mount: scope.Mount, Provider: e.workspaceType.Cluster, View: e.workspaceType.Name})
+		through := request.Through{Mount: scope.Mount, Provider: e.workspaceType.Cluster, View: e.workspaceType.Name}
+		through.Sender, _ = genericapirequest.UserFrom(r.Context())
+		ctx := request.WithThrough(request.WithCluster(r.Context(), e.in), through)
 		r = r.WithContext(ctx)
 		if e.in.Wildcard {
 			v.serveAll(w, r, e, info, next)
