@@ -270,6 +270,25 @@ func testTakingOver(t *testing.T, provider, k apiKinds) {
 	after := k.get(widgets + "/a")
 	require.Equal(t, made.GetUID(), after.GetUID())
 	require.Equal(t, made.GetResourceVersion(), after.GetResourceVersion())
+
+	// Who waits to take it over and can never bind leaves nothing behind either.
+	k.define("example.org", "gadgets", "Gadget", "v1")
+	provider.schema("v1", "gadgets", "size")
+	provider.ask(http.StatusOK, http.MethodPatch, apisV2+"apiexports/one", `{"spec":{"resources":[{"group":"example.org","name":"gadgets","schema":"v1.gadgets.example.org","storage":{"crd":{}}},{"group":"example.org","name":"widgets","schema":"v1.widgets.example.org","storage":{"crd":{}}}]}}`)
+	k.until("second", "BindingUpToDate", "False NamingConflicts")
+	k.bind("third", provider, "one")
+	k.until("third", "InitialBindingCompleted", "False NamingConflicts")
+	for _, name := range []string{"second", "third"} {
+		k.ask(http.StatusOK, http.MethodDelete, apisV2+"apibindings/"+name, "")
+		k.eventually("binding "+name+" is gone", func() bool {
+			code, _ := k.status(http.MethodGet, apisV2+"apibindings/"+name, "")
+			return code == http.StatusNotFound
+		})
+	}
+	k.ask(http.StatusOK, http.MethodDelete, definitions+"/gadgets.example.org", "")
+	k.bind("fourth", provider, "one")
+	k.until("fourth", "Ready", "True <nil>")
+	require.Empty(t, k.versions(widgets))
 }
 
 // testSharedIdentity: of two exports that share an identity and offer the same schema, one has what

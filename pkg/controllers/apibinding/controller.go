@@ -237,6 +237,11 @@ func (r *reconciler) lead(ctx context.Context, key client.Key) (reconcile.Result
 	if err != nil {
 		return reconcile.Result{}, ignoreNotFound(err)
 	}
+	// Its siblings are to be as they were when it was deleted, or newer: of two that go one empties
+	// what both may have. The informer tells when it has heard of it.
+	if known, err := r.known(key); err != nil || known.DeletionTimestamp == nil {
+		return reconcile.Result{}, ignoreNotFound(err)
+	}
 	result, err := r.release(ctx, key, binding)
 	return result, ignoreNotFound(err)
 }
@@ -372,125 +377,46 @@ func (r *reconciler) offer(ctx context.Context, provider logicalcluster.Name, ex
 	}
 	o.identity = export.Status.IdentityHash
 	for i := range export.Spec.Resources {
-		resource := &export.Spec.Resources[i]
-		key := schemaKey(provider, resource.Schema)
-		schema, err := r.schema(key)
-		if apierrors.IsNotFound(err) {
-			o.problem = noSchema(resource.Schema)
-			return o, nil
-		}
+		resource, problem, err := r.offered(ctx, provider, export, &export.Spec.Resources[i])
 		if err != nil {
 			return nil, err
 		}
-		key.Shard = schema.Annotations[request.ShardAnnotation]
-		version, err := r.apis.Pin(ctx, schema.UID, func(ctx context.Context) (*apis.APIResourceSchema, error) { return r.read(ctx, key) })
-		switch {
-		case errors.Is(err, apis.ErrInvalidSchema):
-			o.problem = invalidSchema(resource.Schema, err)
+		if problem != nil {
+			o.problem = problem
 			return o, nil
-		case apierrors.IsNotFound(err):
-			o.problem = noSchema(resource.Schema)
-			return o, nil
-		case err != nil:
-			return nil, fmt.Errorf("resource %s of APIExport %s: %w", resource.Name, export.Name, err)
 		}
-		stored := []string{version}
-		if resource.Storage.Virtual != nil {
-			stored = nil // no version is, in the consumers
-		}
-		o.resources = append(o.resources, apisv1alpha2.BoundAPIResource{
-			Group: resource.Group, Resource: resource.Name, StorageVersions: stored,
-			Schema: apisv1alpha2.BoundAPIResourceSchema{Name: resource.Schema, UID: string(schema.UID), IdentityHash: o.identity},
-		})
+		o.resources = append(o.resources, *resource)
 	}
 	return o, nil
 }
 
-// release lets a binding go that is being deleted, once nothing is left of what it has
-// bound.
-func (r *reconciler) release(ctx context.Context, key client.Key, binding *apisv1alpha2.APIBinding) (reconcile.Result, error) {
-	if !hasFinalizer(binding) {
-		return reconcile.Result{}, nil
+// offered returns a resource of an export as bindings would say it, with a copy of its schema made,
+// or why it cannot be bound.
+func (r *reconciler) offered(ctx context.Context, provider logicalcluster.Name, export *apisv1alpha2.APIExport, resource *apisv1alpha2.ResourceSchema) (*apisv1alpha2.BoundAPIResource, *problem, error) {
+	key := schemaKey(provider, resource.Schema)
+	schema, err := r.schema(key)
+	if apierrors.IsNotFound(err) {
+		return nil, noSchema(resource.Schema), nil
 	}
-	left, err := r.empty(ctx, key, binding)
-	if err != nil || len(left) > 0 {
-		_, commitErr := r.commit(ctx, binding, remaining(binding, left, err))
-		return reconcile.Result{Backoff: err == nil}, errors.Join(err, commitErr)
+	if err != nil {
+		return nil, nil, err
 	}
-	// A LogicalCluster that goes with it need not say so.
-	if lc, err := r.logicalCluster(key.Cluster); err != nil || lc.DeletionTimestamp == nil {
-		if err := ignoreNotFound(r.note(ctx, key.Cluster, key.Name, nil)); err != nil {
-			return reconcile.Result{}, err
-		}
+	key.Shard = schema.Annotations[request.ShardAnnotation]
+	version, err := r.apis.Pin(ctx, schema.UID, func(ctx context.Context) (*apis.APIResourceSchema, error) { return r.read(ctx, key) })
+	switch {
+	case errors.Is(err, apis.ErrInvalidSchema):
+		return nil, invalidSchema(resource.Schema, err), nil
+	case apierrors.IsNotFound(err):
+		return nil, noSchema(resource.Schema), nil
+	case err != nil:
+		return nil, nil, fmt.Errorf("resource %s of APIExport %s: %w", resource.Name, export.Name, err)
 	}
-	_, err = r.commit(ctx, binding, released(binding))
-	return reconcile.Result{}, err
-}
-
-// left is what is left of a resource.
-type left struct {
-	resource   string
-	objects    int
-	finalizers map[string]int
-}
-
-// empty deletes what a binding has bound, but for what another one takes over.
-func (r *reconciler) empty(ctx context.Context, key client.Key, binding *apisv1alpha2.APIBinding) ([]left, error) {
-	var all []left
-	var errs []error
-	for i := range binding.Status.BoundResources {
-		bound := &binding.Status.BoundResources[i]
-		taken, err := r.isTakenOver(key, bound)
-		if err != nil {
-			errs = append(errs, err)
-			continue
-		}
-		if taken {
-			continue
-		}
-		objects, finalizers, err := r.apis.Empty(ctx, key.Cluster, bound)
-		if err != nil {
-			errs = append(errs, err)
-		}
-		if objects > 0 {
-			all = append(all, left{resource: bound.Resource + "." + bound.Group, objects: objects, finalizers: finalizers})
-		}
+	stored := []string{version}
+	if resource.Storage.Virtual != nil {
+		stored = nil // no version is, in the consumers
 	}
-	return all, errors.Join(errs...)
-}
-
-// isTakenOver reports whether another binding of the logical cluster binds the same
-// schema under the same identity as soon as the names are free. As long as that cannot
-// be told, nothing may be deleted.
-func (r *reconciler) isTakenOver(key client.Key, bound *apisv1alpha2.BoundAPIResource) (bool, error) {
-	for _, other := range r.siblings(key.Cluster) {
-		if other.Name == key.Name || other.DeletionTimestamp != nil {
-			continue
-		}
-		provider, err := providerOf(key.Cluster, other, r.resolve)
-		if err != nil {
-			return false, err
-		}
-		export, err := r.exportOf(provider, other)
-		if err != nil {
-			return false, err
-		}
-		if export == nil || export.Status.IdentityHash != bound.Schema.IdentityHash {
-			continue
-		}
-		for i := range export.Spec.Resources {
-			resource := &export.Spec.Resources[i]
-			if resource.Group != bound.Group || resource.Name != bound.Resource {
-				continue
-			}
-			schema, err := r.schema(schemaKey(provider, resource.Schema))
-			if err == nil && string(schema.UID) == bound.Schema.UID {
-				return true, nil
-			}
-			if ignoreNotFound(err) != nil {
-				return false, err
-			}
-		}
-	}
-	return false, nil
+	return &apisv1alpha2.BoundAPIResource{
+		Group: resource.Group, Resource: resource.Name, StorageVersions: stored,
+		Schema: apisv1alpha2.BoundAPIResourceSchema{Name: resource.Schema, UID: string(schema.UID), IdentityHash: export.Status.IdentityHash},
+	}, nil, nil
 }

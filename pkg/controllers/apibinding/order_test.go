@@ -41,24 +41,20 @@ func (w *world) remove(name string) {
 func TestEveryCrash(t *testing.T) {
 	type lines = [][]func(*world)
 	removed := func(w *world) { w.remove("a") }
+	emptied := func(t *testing.T, w *world) {
+		t.Helper()
+		require.Empty(t, w.bindings)
+		require.NotContains(t, w.lc.Annotations, locks)
+		require.Zero(t, w.objects["widgets/"+widgetsOne]+w.objects["gadgets/"+gadgets])
+	}
 	for name, flow := range map[string]struct {
 		events lines
 		check  func(t *testing.T, w *world)
 	}{
-		"unbinding": {lines{{removed}}, func(t *testing.T, w *world) {
-			t.Helper()
-			require.Empty(t, w.bindings)
-			require.NotContains(t, w.lc.Annotations, locks)
-			require.Zero(t, w.objects["widgets/"+widgetsOne]+w.objects["gadgets/"+gadgets])
-		}},
+		"unbinding": {lines{{removed}}, emptied},
 		"unbinding what nobody offers any more": {lines{
 			{removed}, {func(w *world) { delete(w.exports, "e") }}, {func(w *world) { delete(w.schemas, widgetsOne) }}, {func(w *world) { delete(w.schemas, gadgets) }},
-		}, func(t *testing.T, w *world) {
-			t.Helper()
-			require.Empty(t, w.bindings)
-			require.NotContains(t, w.lc.Annotations, locks)
-			require.Zero(t, w.objects["widgets/"+widgetsOne]+w.objects["gadgets/"+gadgets])
-		}},
+		}, emptied},
 		"unbinding with the logical cluster": {lines{{removed}, {func(w *world) { w.lc = nil }}}, func(t *testing.T, w *world) {
 			t.Helper()
 			require.Empty(t, w.bindings)
@@ -81,6 +77,10 @@ func TestEveryCrash(t *testing.T) {
 			require.Equal(t, 2, w.objects["gadgets/"+gadgets])
 			require.JSONEq(t, `{"widgets.example.org":{"n":"b"},"gadgets.example.org":{"n":"b"}}`, w.lc.Annotations[locks])
 		}},
+		"both go while one waits": {lines{{func(w *world) { w.bind("b") }, removed, func(w *world) { w.remove("b") }}}, emptied},
+		"both go, and one could never bind": {lines{{
+			func(w *world) { w.taken["gadgets"] = "somebody" }, func(w *world) { w.bind("b") }, removed, func(w *world) { w.remove("b") },
+		}}, emptied},
 		"taking over by one of several": {lines{{func(w *world) { w.bind("b") }, removed, func(w *world) { w.remove("b") }}, {func(w *world) { w.bind("c") }}}, func(t *testing.T, w *world) {
 			t.Helper()
 			require.Len(t, w.bindings, 1)
