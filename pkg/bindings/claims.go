@@ -70,9 +70,9 @@ var twins = map[schema.GroupResource]schema.GroupResource{
 	eventsv1.Resource("events"): corev1.Resource("events"),
 }
 
-// allows reports whether the claim is for a verb; an empty one is any.
+// allows reports whether the claim is for a verb.
 func (c *claim) allows(verb string) bool {
-	return verb == "" || slices.Contains(c.verbs, verb) || slices.Contains(c.verbs, everyVerb)
+	return slices.Contains(c.verbs, verb) || slices.Contains(c.verbs, everyVerb)
 }
 
 const everyVerb = "*"
@@ -81,7 +81,7 @@ const everyVerb = "*"
 var bindingsResource = apisv1alpha2.Resource("apibindings")
 
 // reads are the verbs that providers have on bindings without a claim.
-var reads = []string{"", "get", "list", "watch"}
+var reads = []string{"get", "list", "watch"}
 
 // lets returns what the bindings with the list let the export see, and do with the verb.
 func (l *list) lets(w identified, verb string) claims.Selection {
@@ -139,8 +139,8 @@ type setKey struct {
 	// stored is the identity in the keys of the objects: that these are the system's may become
 	// known later.
 	stored string
-	// verb is list or watch, for requests to all logical clusters. Requests to one are
-	// let pass or not by their verbs, before.
+	// verb is that of the requests: claims of several bindings to the export may have the same
+	// resource, and watches end to see what may not be watched any more.
 	verb string
 }
 

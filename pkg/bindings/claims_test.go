@@ -175,7 +175,8 @@ func TestClaimsFollow(t *testing.T) {
 			have[key] = b
 		}
 		of := identities[random.IntN(len(identities))]
-		_, err := w.Reach(t.Context(), ofProvider, wildcard, of.resource, verbs[random.IntN(2)])
+		place := []request.Cluster{wildcard, in(cluster)}[random.IntN(2)]
+		_, err := w.Reach(t.Context(), ofProvider, place, of.resource, verbs[random.IntN(len(verbs))])
 		require.NoError(t, err)
 		require.Eventually(t, func() bool { return w.isAsSaid(t, have, clusters) == "" }, deadline, tick, "%s", w.isAsSaid(t, have, clusters))
 	}

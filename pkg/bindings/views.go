@@ -60,13 +60,10 @@ func (x *Index) Reach(ctx context.Context, key client.Key, in request.Cluster, r
 	if !claims {
 		return nil, nil //nolint:nilnil // it does not ask for it
 	}
-	of := setKey{identified: w, stored: x.storedUnder(w)}
-	if in.Wildcard {
-		of.verb = verb
-	} else if !letsIn(x.records(in.Name), key, w, verb).Held() {
+	if !in.Wildcard && !letsIn(x.records(in.Name), key, w, verb).Held() {
 		return nil, nil //nolint:nilnil // nobody lets it
 	}
-	return &Reach{Identity: w.identity, Set: x.setOf(key, of)}, nil
+	return &Reach{Identity: w.identity, Set: x.setOf(key, setKey{identified: w, stored: x.storedUnder(w), verb: verb})}, nil
 }
 
 // reachOwn is Reach for a resource that the export offers. Without an identity it reaches

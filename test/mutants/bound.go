@@ -61,8 +61,8 @@ var bound = []Mutant{
 		Name: "any-verb", Rule: "a claim is for its verbs",
 		Edits: []Edit{{
 			File:   "pkg/bindings/claims.go",
-			Before: `	return verb == "" || slices.Contains(c.verbs, verb) || slices.Contains(c.verbs, everyVerb)`,
-			After:  `	return verb == verb || slices.Contains(c.verbs, everyVerb)`,
+			Before: `	return slices.Contains(c.verbs, verb) || slices.Contains(c.verbs, everyVerb)`,
+			After:  `	return verb != "" || slices.Contains(c.verbs, everyVerb)`,
 		}},
 		CaughtBy: "./pkg/bindings", Test: "TestReach",
 	},
@@ -137,5 +137,32 @@ var bound = []Mutant{
 			After:  `		if opens == authorizer.DecisionAllow {`,
 		}},
 		CaughtBy: "./pkg/authz", Test: "TestWithViews",
+	},
+	{
+		Name: "consumer-decides", Rule: "what creates by an update is decided as what creates, through the view",
+		Edits: []Edit{{
+			File:   "pkg/authz/views.go",
+			Before: `		if !entered {`,
+			After:  `		if entered || !entered {`,
+		}},
+		CaughtBy: "./pkg/authz", Test: "TestWithinViews",
+	},
+	{
+		Name: "left-behind", Rule: "a binding that waits to take objects over does not leave them when it goes",
+		Edits: []Edit{{
+			File:   "pkg/controllers/apibinding/release.go",
+			Before: `slices.Concat(binding.Status.BoundResources, awaited)`,
+			After:  `slices.Concat(binding.Status.BoundResources, awaited[:0])`,
+		}},
+		CaughtBy: "./pkg/controllers/apibinding", Test: "TestEveryCrash",
+	},
+	{
+		Name: "one-set", Rule: "a claim that loses a verb ends what goes on by it",
+		Edits: []Edit{{
+			File:   "pkg/bindings/views.go",
+			Before: `stored: x.storedUnder(w), verb: verb})}, nil`,
+			After:  `stored: x.storedUnder(w), verb: "get"})}, nil`,
+		}},
+		CaughtBy: "./pkg/bindings", Test: "TestReach",
 	},
 }
