@@ -24,7 +24,7 @@ import (
 
 // apiKinds is what admission asks about exports and their bindings.
 func (s *Server) apiKinds() apikinds.Config {
-	return apikinds.Config{PathOf: s.local.pathOf, Resolve: s.exportCluster, MayBind: s.mayBind, Schema: s.schemaOf}
+	return apikinds.Config{PathOf: s.local.pathOf, Resolve: s.exportCluster, Current: s.informers.APIExports.Current, MayBind: s.mayBind, Schema: s.schemaOf}
 }
 
 // exportCluster returns the logical cluster that a path leads to: one of this shard,

@@ -8,6 +8,7 @@
 package apikinds
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -38,6 +39,8 @@ type Config struct {
 	// it, and "" if no such logical cluster is known. Its error says that this cannot be
 	// told now.
 	Resolve func(path logicalcluster.Path, export string) (logicalcluster.Name, error)
+	// Current is the error of Resolve for all that is not known, as long as there may be more.
+	Current func() error
 	// PathOf returns the path of a logical cluster, if it has one, for what users are told.
 	PathOf func(cluster logicalcluster.Name) (string, bool)
 	// MayBind reports whether a user may bind an export of a logical cluster, which
@@ -219,19 +222,21 @@ func (p *Plugin) mayBindOne(ctx context.Context, a admission.Attributes, cluster
 	provider, found, unknown := p.reference(cluster, path, export)
 	u := a.GetUserInfo()
 	may := u == nil || identity.Administers(ctx, u)
-	switch {
-	case unknown != nil:
-		// The same of all that this server does not know.
-		return provider, found, apierrors.NewServiceUnavailable(fmt.Sprintf("cannot find out whether export %s may be bound, try again: %v", export, unknown))
-	case !may:
+	if !may {
 		// What a view lets somebody do does not count: a binding that is made through one is
 		// none that its maker could not make otherwise. Asked of logical clusters that do not
 		// exist, too: whoever may not bind cannot tell.
 		if may, err = p.config.MayBind(ctx, identity.WithoutView(u), provider, export); err != nil && found {
-			return provider, found, apierrors.NewServiceUnavailable(fmt.Sprintf("cannot find out whether export %s may be bound, try again: %v", export, err))
+			unknown = cmp.Or(unknown, err)
+		}
+		if !may && path != "" {
+			unknown = cmp.Or(unknown, p.config.Current()) // as of what is not known
 		}
 	}
-	if !may {
+	switch {
+	case unknown != nil:
+		return provider, found, apierrors.NewServiceUnavailable(fmt.Sprintf("cannot find out whether export %s may be bound, try again: %v", export, unknown))
+	case !may:
 		return provider, found, p.denied(a, cluster, path, export)
 	}
 	return provider, found, nil

@@ -23,8 +23,9 @@ import (
 )
 
 // plugin has a provider, and the export e there that alice may bind.
-func plugin() *apikinds.Plugin {
+func plugin(current error) *apikinds.Plugin {
 	return apikinds.New(apikinds.Config{
+		Current: func() error { return current },
 		Resolve: func(path logicalcluster.Path, _ string) (logicalcluster.Name, error) {
 			switch path.String() {
 			case "root:org:provider", "provider":
@@ -32,7 +33,7 @@ func plugin() *apikinds.Plugin {
 			case "root:org:unknown":
 				return "", client.ErrIncomplete
 			default:
-				return "", nil
+				return "", current
 			}
 		},
 		PathOf: func(cluster logicalcluster.Name) (string, bool) {
@@ -71,6 +72,8 @@ type call struct {
 	user                  string
 	groups                []string
 	cluster               logicalcluster.Name
+	// current is what the server says of what it does not know.
+	current error
 }
 
 func (c call) write(t *testing.T, between func(*unstructured.Unstructured)) error {
@@ -85,7 +88,7 @@ func (c call) write(t *testing.T, between func(*unstructured.Unstructured)) erro
 	ctx := request.WithClusterName(t.Context(), c.cluster)
 	resource := schema.GroupVersionResource{Group: c.object.GroupVersionKind().Group, Version: c.object.GroupVersionKind().Version, Resource: c.resource}
 	a := admission.NewAttributesRecord(c.object, old, c.object.GroupVersionKind(), "", c.object.GetName(), resource, c.subresource, operation, nil, false, &user.DefaultInfo{Name: c.user, Groups: c.groups})
-	p := plugin()
+	p := plugin(c.current)
 	require.NoError(t, p.Admit(ctx, a, nil))
 	if between != nil {
 		between(c.object)
@@ -119,6 +122,7 @@ func TestPermission(t *testing.T) {
 	for _, tc := range []struct {
 		name, resource, object, user string
 		groups                       []string
+		current                      error
 		says                         string
 	}{
 		{name: "may", resource: "apibindings", object: binding, user: "alice"},
@@ -132,6 +136,10 @@ func TestPermission(t *testing.T) {
 		{name: "the system", resource: "apibindings", object: none, user: "root", groups: []string{user.SystemPrivilegedGroup}},
 		{name: "nobody can bind what cannot be found", resource: "apibindings", object: nowhere, user: "root", groups: []string{user.SystemPrivilegedGroup}, says: "no permission to bind"},
 		{name: "not known yet", resource: "apibindings", object: unknown, user: "bob", says: "cannot find out"},
+		{name: "may, while not all is known", resource: "apibindings", object: binding, user: "alice", current: client.ErrIncomplete},
+		{name: "may not, while not all is known", resource: "apibindings", object: binding, user: "bob", current: client.ErrIncomplete, says: "cannot find out whether export e may be bound, try again: "},
+		{name: "no such provider, while not all is known", resource: "apibindings", object: nowhere, user: "bob", current: client.ErrIncomplete, says: "cannot find out whether export e may be bound, try again: "},
+		{name: "may not, here, which is known", resource: "apibindings", object: local, user: "bob", current: client.ErrIncomplete, says: "no permission to bind to export root:here:e"},
 		{name: "slice", resource: "apiexportendpointslices", object: slice, user: "alice"},
 		{name: "cached slice", resource: "cachedresourceendpointslices", object: cachedSlice, user: "alice"},
 		{name: "cached slice, may not", resource: "cachedresourceendpointslices", object: cachedSlice, user: "bob", says: "no permission to bind to export root:org:provider:e"},
@@ -144,7 +152,7 @@ func TestPermission(t *testing.T) {
 		{name: "cannot be told", resource: "apibindings", object: binding, user: "unlucky", says: "try again"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			err := call{resource: tc.resource, object: parse(t, tc.object), user: tc.user, groups: tc.groups}.write(t, nil)
+			err := call{resource: tc.resource, object: parse(t, tc.object), user: tc.user, groups: tc.groups, current: tc.current}.write(t, nil)
 			if tc.says == "" {
 				require.NoError(t, err)
 				return
@@ -204,8 +212,8 @@ func TestUpdates(t *testing.T) {
 func TestOthers(t *testing.T) {
 	other := parse(t, "{apiVersion: v1, kind: ConfigMap, metadata: {name: c}}")
 	a := admission.NewAttributesRecord(other, nil, other.GroupVersionKind(), "", "c", schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}, "", admission.Create, nil, false, nil)
-	require.NoError(t, plugin().Admit(t.Context(), a, nil))
-	require.NoError(t, plugin().Validate(t.Context(), a, nil))
+	require.NoError(t, plugin(nil).Admit(t.Context(), a, nil))
+	require.NoError(t, plugin(nil).Validate(t.Context(), a, nil))
 	schemaless := parse(t, "{apiVersion: apis.kcp.io/v1alpha1, kind: APIResourceSchema, metadata: {name: x}}")
 	err := call{resource: "apiresourceschemas", object: schemaless, user: "bob"}.write(t, nil)
 	require.True(t, apierrors.IsInvalid(err), "%v", err)
