@@ -5,15 +5,9 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/watch"
-
-	"github.com/shardplane/shardplane/pkg/client"
 )
 
 const widgets = "/apis/example.org/v1/namespaces/default/widgets"
@@ -477,41 +471,4 @@ func testBoundContent(t *testing.T, e *env) {
 	all := apiKinds{env: e, config: k.config, cluster: "*"}.in(t)
 	code, says := all.status(http.MethodGet, "/apis/example.org/v1/widgets:"+identity, "")
 	require.Equal(t, http.StatusNotFound, code, says)
-}
-
-// testBoundWatches: when a schema changes the watches of its resource end, those by
-// identity too, and all others go on.
-func testBoundWatches(t *testing.T, e *env) {
-	provider, k := newAPIKinds(e, "watch-provider").in(t), newAPIKinds(e, "watch-consumer").in(t)
-	identity := provider.export("e", provider.schema("v1", "widgets", "size"), provider.schema("v1", "gadgets", "size"))
-	k.bind("e", provider, "e")
-	k.until("e", "Ready", "True <nil>")
-	follow := func(scope client.Scope, resource string) watch.Interface {
-		clients, err := scope.Dynamic()
-		require.NoError(t, err)
-		w, err := clients.Resource(schema.GroupVersionResource{Group: "example.org", Version: "v1", Resource: resource}).Watch(t.Context(), metav1.ListOptions{})
-		require.NoError(t, err)
-		t.Cleanup(w.Stop)
-		return w
-	}
-	here, everywhere := e.shards["root"].Cluster(path(k.cluster)), e.shards["root"].Wildcard()
-	widgetsHere, gadgetsHere := follow(here, "widgets"), follow(here, "gadgets")
-	widgetsAll, gadgetsAll := follow(everywhere, "widgets:"+identity), follow(everywhere, "gadgets:"+identity)
-
-	provider.schema("v2", "widgets", "weight")
-	provider.ask(http.StatusOK, http.MethodPatch, apisV2+"apiexports/e", `{"spec":{"resources":[{"group":"example.org","name":"widgets","schema":"v2.widgets.example.org","storage":{"crd":{}}},{"group":"example.org","name":"gadgets","schema":"v1.gadgets.example.org","storage":{"crd":{}}}]}}`)
-	for _, ended := range []watch.Interface{widgetsHere, widgetsAll} {
-		select {
-		case event, open := <-ended.ResultChan():
-			require.False(t, open, "%v", event)
-		case <-time.After(testTimeout):
-			require.Fail(t, "a watch of the former schema goes on")
-		}
-	}
-	k.create(strings.Replace(widgets, "widgets", "gadgets", 1), `{"apiVersion":"example.org/v1","kind":"Gadget","metadata":{"name":"a"}}`)
-	for _, goesOn := range []watch.Interface{gadgetsHere, gadgetsAll} {
-		event, open := <-goesOn.ResultChan()
-		require.True(t, open, "a watch of what has not changed has ended")
-		require.Equal(t, watch.Added, event.Type)
-	}
 }
