@@ -36,7 +36,7 @@ type cachedKinds struct {
 	listeners definitions.Listeners[definitions.Change]
 }
 
-// cachedKind is what one cached resource replicates.
+// cachedKind is what one cached resource replicates. Without a kind it is one that cannot be read.
 type cachedKind struct {
 	cachedAs
 
@@ -119,7 +119,7 @@ func (c *cachedKinds) read(key string, value []byte) *cachedKind {
 	}
 	if err != nil {
 		klog.InfoS("A cached resource cannot be read", "key", key, "err", err)
-		return nil
+		return &cachedKind{}
 	}
 	kind := cached.Annotations[apis.CachedKindAnnotation]
 	if kind == "" || cached.Annotations[apis.CachedScopeAnnotation] != string(apiextensionsv1.ClusterScoped) || !request.ValidIdentity(cached.Status.IdentityHash) {
@@ -131,7 +131,7 @@ func (c *cachedKinds) read(key string, value []byte) *cachedKind {
 }
 
 func (c *cachedKinds) addLocked(kind *cachedKind) {
-	if kind == nil {
+	if kind == nil || kind.kind == "" {
 		return
 	}
 	served := c.served[kind.cachedAs]
@@ -159,6 +159,21 @@ func (c *cachedKinds) removeLocked(kind *cachedKind) {
 		delete(c.served, kind.cachedAs)
 		c.listeners.Tell(definitions.Change{Schema: served.definition.Schema, Identity: kind.identity, Gone: true})
 	}
+}
+
+// have reports whether replicas may be those of a cached resource: one of their shard has them, or
+// cannot be read, or not all were read yet.
+func (c *cachedKinds) have(of replicas) bool {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	for _, kind := range c.at {
+		as := kind.GroupResource()
+		as.Resource += ":" + kind.identity
+		if kind.shard == of.shard && (kind.kind == "" || as.String() == of.resource) {
+			return true
+		}
+	}
+	return c.at == nil
 }
 
 var _ definitions.Source = (*cachedKinds)(nil)

@@ -44,6 +44,7 @@ func TestCachedKinds(t *testing.T) {
 		return d.Schema.Names().Kind + ":" + d.Identity
 	}
 	require.Equal(t, "unknown", of("", "", "as", "f0"))
+	require.True(t, c.have(replicas{"one", "as:f0.g.io"}), "nobody knows")
 	c.begin()
 	c.told("/cache.kcp.io/cachedresources/one/c/x", cached("as", "f0", "A", "Cluster"))
 	c.told("/cache.kcp.io/clustercachedresources/two/d/x", cached("as", "f0", "A", "Cluster"))
@@ -65,7 +66,15 @@ func TestCachedKinds(t *testing.T) {
 	c.told("/cache.kcp.io/others/one/c/x", cached("bs", "f0", "B", "Cluster"))
 	require.Empty(t, of("", "", "bs", "f0"))
 
+	has := func(shard, resource string) bool { return c.have(replicas{shard, resource}) }
+	require.True(t, has("one", "bs:f0.g.io"), "one cannot be read, and may be that")
+	c.told("/cache.kcp.io/cachedresources/one/c/e", nil)
+	require.False(t, has("one", "bs:f0.g.io"))
+	require.True(t, has("one", "as:f0.g.io"))
+
 	c.told("/cache.kcp.io/cachedresources/one/c/x", nil)
+	require.False(t, has("one", "as:f0.g.io"))
+	require.True(t, has("two", "as:f0.g.io"))
 	require.Equal(t, "A:f0", of("", "", "as", "f0"), "the other still says it")
 	require.Empty(t, gone)
 	c.told("/cache.kcp.io/cachedresources/one/c/x", cached("as", "f2", "A", "Cluster"))

@@ -188,17 +188,26 @@ func (d *digests) prefixesOf(shard string) ([]string, bool) {
 		return nil, false
 	}
 	var identified, others []string
-	for of := range d.tables[shard] {
-		resource := schema.ParseGroupResource(of)
-		name, identity, found := strings.Cut(resource.Resource, ":")
-		prefix := storage.ResourcePrefix(schema.GroupResource{Group: resource.Group, Resource: name}) + "/"
-		if found {
-			identified = append(identified, prefix+":"+identity+"/"+shard+"/")
+	for resource := range d.tables[shard] {
+		prefix := prefixOf(replicas{shard, resource})
+		if strings.Contains(resource, ":") {
+			identified = append(identified, prefix)
 		} else {
-			others = append(others, prefix+shard+"/")
+			others = append(others, prefix)
 		}
 	}
 	return append(identified, others...), true
+}
+
+// prefixOf returns how the keys of replicas begin.
+func prefixOf(of replicas) string {
+	resource := schema.ParseGroupResource(of.resource)
+	name, identity, identified := strings.Cut(resource.Resource, ":")
+	prefix := storage.ResourcePrefix(schema.GroupResource{Group: resource.Group, Resource: name}) + "/"
+	if identified {
+		prefix += ":" + identity + "/"
+	}
+	return prefix + of.shard + "/"
 }
 
 // Wrap answers GET …/shards/<shard>/digests[/<resource>.<group>[/<bucket>]].

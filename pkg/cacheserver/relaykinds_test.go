@@ -3,6 +3,7 @@ package cacheserver_test
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
@@ -11,13 +12,18 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/shardplane/shardplane/pkg/cacheserver"
 	"github.com/shardplane/shardplane/pkg/tenancy/replicationmarks"
 )
 
 // TestRelayOfOtherKinds has what shards write to cache servers themselves relayed, and what cached resources
 // select, as long as there are such.
 func TestRelayOfOtherKinds(t *testing.T) {
-	regions := runRegions(t, map[string][]string{"eu": nil, "us": {"eu"}})
+	regions := newRegions(t, map[string][]string{"eu": nil, "us": {"eu"}})
+	for _, r := range regions {
+		r.change = append(r.change, func(o *cacheserver.Options) { o.RemovedShardGracePeriod = 2 * time.Second })
+		r.run(t)
+	}
 	eu, us := regions["eu"], regions["us"]
 	identity := strings.Repeat("ab", 32)
 	exportUses := schema.GroupVersionResource{Group: "cache.shardplane.io", Version: "v1alpha1", Resource: "exportuses"}
@@ -73,7 +79,21 @@ func TestRelayOfOtherKinds(t *testing.T) {
 	eventually(t, "what a cached resource selects is relayed", there(widgets, "one"))
 	require.True(t, gone(widgets, "secret")(), "but for what is regional")
 
+	// As a shard does it: its own cache server is emptied, its mark does not name them any more, and then the
+	// cached resource goes.
+	mark, err = marks.Get(t.Context(), replicationmarks.Name, metav1.GetOptions{})
+	require.NoError(t, err)
+	mark.Number++
+	delete(mark.Resources, widgets.GroupResource().String())
+	_, err = marks.Update(t.Context(), mark, metav1.UpdateOptions{})
+	require.NoError(t, err)
+	for _, name := range []string{"one", "secret"} {
+		require.NoError(t, selected.Delete(t.Context(), name, metav1.DeleteOptions{}))
+	}
 	require.NoError(t, all.Delete(t.Context(), "widgets", metav1.DeleteOptions{}))
 	eventually(t, "the cached resource has gone", gone(cachedResources, "widgets"))
 	eventually(t, "it is not served any more", gone(widgets, "one"))
+	eventually(t, "and nothing is left of it", func() bool {
+		return measured(t, "shardplane_cache_replicas", map[string]string{"name": "amber", "resource": widgets.GroupResource().String()}) <= 0
+	})
 }

@@ -96,6 +96,7 @@ func New(ctx context.Context, o CompletedOptions) (s *Server, err error) {
 		lifecycle.Part{Name: "digests", Run: s.digests.counter.Run},
 		lifecycle.Part{Name: "sizes", Run: s.digests.sizes.Run},
 		lifecycle.Part{Name: "removed shards", Run: s.removed.Run},
+		lifecycle.Part{Name: "left-over replicas", Run: newLeftOver(s.digests, s.removed.notes, o.RemovedShardGracePeriod).Run},
 		lifecycle.Part{Name: "unregistered shards", Run: newUnregisteredShards(s.removed, s.digests.sizes.shards).Run},
 		// The caches live as long as requests may use them.
 		lifecycle.Part{Name: "custom resources", Run: s.resources.Run},

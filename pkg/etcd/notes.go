@@ -84,7 +84,7 @@ func (n *Notes) Names(ctx context.Context, below string) ([]string, error) {
 }
 
 // DeletePage deletes the first objects whose keys begin so, not more than limit, unless there is an
-// object under key, and returns how many.
+// object under key, if that is given, and returns how many.
 func (n *Notes) DeletePage(ctx context.Context, below string, limit int64, key string) (int, error) {
 	ctx, cancel := context.WithTimeout(ctx, notesTimeout)
 	defer cancel()
@@ -93,8 +93,11 @@ func (n *Notes) DeletePage(ctx context.Context, below string, limit int64, key s
 		return 0, err
 	}
 	after := string(page.Kvs[len(page.Kvs)-1].Key) + "\x00"
-	answer, err := n.client.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(n.prefix+key), "=", 0)).
-		Then(clientv3.OpDelete(n.prefix+below, clientv3.WithRange(after))).Commit()
+	var unless []clientv3.Cmp
+	if key != "" {
+		unless = append(unless, clientv3.Compare(clientv3.CreateRevision(n.prefix+key), "=", 0))
+	}
+	answer, err := n.client.Txn(ctx).If(unless...).Then(clientv3.OpDelete(n.prefix+below, clientv3.WithRange(after))).Commit()
 	if err != nil || !answer.Succeeded {
 		return 0, err
 	}
