@@ -68,8 +68,11 @@ func newCachedResource(resource client.Resource[*cachev1alpha1.CachedResource, *
 			config.Objects = all[1]
 		}
 		if d.Cache != nil {
-			config.Cache = func(cluster logicalcluster.Name) client.Scope {
-				return d.Pushed[0].Cache.Shard(d.ShardName).Cluster(cluster.Path())
+			config.Caches = func(cluster logicalcluster.Name) (all []client.Scope) {
+				for _, to := range d.Pushed {
+					all = append(all, to.Cache.Shard(d.ShardName).Cluster(cluster.Path()))
+				}
+				return all
 			}
 		}
 		return after(cachedresource.New(config), all[0], all[1], i.LogicalClusters), nil

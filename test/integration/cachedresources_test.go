@@ -354,6 +354,8 @@ func TestCachedResourceLimit(t *testing.T) {
 
 	// It is deleted while the cache server is away, and the shard restarts.
 	e.Component("cache-server").Stop()
+	k.ask(http.StatusOK, http.MethodPatch, "/apis/shared.example.org/v1/sizes/s", `{"metadata":{"labels":{"looked":"at"}}}`)
+	k.untilSays("ClusterCachedResource", "sizes", "ReplicationStarted", "False", "Waiting")
 	k.ask(http.StatusOK, http.MethodDelete, cacheV1+"cachedresources/flavors", "")
 	k.eventually("it is being deleted", func() bool {
 		return field(k.get(cacheV1+"cachedresources/flavors"), "status", "phase") == "Deleting"
@@ -363,6 +365,7 @@ func TestCachedResourceLimit(t *testing.T) {
 	e.Component("cache-server").WaitReady()
 	e.Component("root").WaitReady()
 	k.gone(cacheV1+"cachedresources", "flavors")
+	k.untilSays("ClusterCachedResource", "sizes", "ReplicationStarted", "True", "")
 	k.eventually("the kind is gone", func() bool {
 		_, err := e.replicasOf("", "flavors:"+hash)
 		return apierrors.IsNotFound(err)

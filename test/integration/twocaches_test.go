@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -79,17 +80,34 @@ func TestTwoCaches(t *testing.T) {
 		return fmt.Sprint(says) == fmt.Sprintf("[map[url:%s]]", url)
 	}, 2*time.Minute, 50*time.Millisecond), "the provider's shard knows of consumers at %v", says)
 
+	shared := newCachedInTwoCaches(e)
 	e.Component("cache-server").Start()
 	told("first", []string{"e", "f"}, more)
-	testCachedResourceInTwoCaches(e, provider, caches)
+	testCachedResourceInTwoCaches(e, shared, caches)
 }
 
-// testCachedResourceInTwoCaches: what a cached resource selects is in each cache, and it is gone when it is out of all of them.
-func testCachedResourceInTwoCaches(e *env, k apiKinds, caches map[string]*client.Factory) {
+// newCachedInTwoCaches makes two workspaces whose cached resources have one identity. One cache is enough for both to be ready.
+func newCachedInTwoCaches(e *env) (all [2]apiKinds) {
+	const identity = `,"identity":{"secretRef":{"namespace":"default","name":"same"}}`
+	for i := range all {
+		k := newAPIKinds(e, fmt.Sprintf("two-cached-%d", i))
+		k.create("/api/v1/namespaces/default/secrets", `{"apiVersion":"v1","kind":"Secret","metadata":{"name":"same"},"stringData":{"key":"it is the same in two caches"}}`)
+		k.defineCluster("doubles", "Double")
+		k.create("/apis/shared.example.org/v1/doubles", `{"apiVersion":"shared.example.org/v1","kind":"Double","metadata":{"name":"one"}}`)
+		k.cached("CachedResource", "doubles", identity)
+		all[i] = k
+	}
+	for _, k := range all {
+		k.untilCached("CachedResource", "doubles", 1, 1)
+	}
+	return all
+}
+
+// testCachedResourceInTwoCaches: what a cached resource selects is in each cache, and it is gone when it is out of all of them,
+// also where others have its identity.
+func testCachedResourceInTwoCaches(e *env, shared [2]apiKinds, caches map[string]*client.Factory) {
+	k := shared[0]
 	k.t.Helper()
-	k.defineCluster("doubles", "Double")
-	k.create("/apis/shared.example.org/v1/doubles", `{"apiVersion":"shared.example.org/v1","kind":"Double","metadata":{"name":"one"}}`)
-	k.cached("CachedResource", "doubles", "")
 	gvr := schema.GroupVersionResource{Group: "shared.example.org", Version: "v1", Resource: "doubles"}
 	in := func(cache string, want ...string) {
 		k.t.Helper()
@@ -100,16 +118,19 @@ func testCachedResourceInTwoCaches(e *env, k apiKinds, caches map[string]*client
 	}
 	in("first", "one")
 	in("second", "one")
-	k.untilCached("CachedResource", "doubles", 1, 1)
 
 	e.Component("cache-server-2").Stop()
 	k.ask(http.StatusOK, http.MethodDelete, cacheV1+"cachedresources/doubles", "")
 	in("first")
 	deleting := k.untilSays("CachedResource", "doubles", "ReplicationStarted", "False", "Deleting")
 	require.Equal(k.t, "Deleting", field(deleting, "status", "phase"), "it is in the second cache")
+	k.eventually("it says what it waits for", func() bool {
+		return strings.Contains(fmt.Sprint(field(k.get(cacheV1+"cachedresources/doubles"), "status", "conditions")), "A cache server cannot be asked")
+	})
 	e.Component("cache-server-2").Start()
 	k.gone(cacheV1+"cachedresources", "doubles")
 	in("second")
+	shared[1].untilCached("CachedResource", "doubles", 1, 1)
 }
 
 // inCaches returns a resource of what shards tell each other.

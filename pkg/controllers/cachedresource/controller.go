@@ -13,6 +13,7 @@ package cachedresource
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
@@ -101,10 +102,10 @@ type Config struct {
 	Objects  *client.Informer[*cachev1alpha1.CachedResource]
 	// All are those of both names, CachedResources first.
 	All []*client.Informer[*cachev1alpha1.CachedResource]
-	// Local reaches the shard itself as system:masters, and Cache what it has on the cache
-	// server; nil where there is none.
-	Local *client.Factory
-	Cache func(cluster logicalcluster.Name) client.Scope
+	// Local reaches the shard itself as system:masters, and Caches what it has on each cache server
+	// to which it pushes; nil where there is none.
+	Local  *client.Factory
+	Caches func(cluster logicalcluster.Name) []client.Scope
 
 	Store        Store
 	Publications Publications
@@ -163,7 +164,7 @@ func (c *controller) reconcile(ctx context.Context, key client.Key) (reconcile.R
 		return reconcile.Result{}, c.release(ctx, c.publisher(key))
 	case object.DeletionTimestamp != nil:
 		return c.finish(ctx, object)
-	case c.Cache == nil:
+	case c.Caches == nil:
 		updated := object.DeepCopy()
 		conditions.MarkFalse(updated, cachev1alpha1.ReplicationStarted, reasonNoCache, conditionsv1alpha1.ConditionSeverityError,
 			"This installation has no cache server: nothing is replicated")
@@ -236,25 +237,19 @@ func (c *controller) finish(ctx context.Context, object *cachev1alpha1.CachedRes
 	if !hasFinalizer(object) {
 		return reconcile.Result{}, nil
 	}
+	var err error
+	if phase := object.Status.Phase; phase != cachev1alpha1.CachedResourcePhaseDeleting && phase != cachev1alpha1.CachedResourcePhaseDeleted {
+		if object, err = c.commit(ctx, object, deleting(object, nil)); err != nil {
+			return reconcile.Result{}, ignoreNotFound(err)
+		}
+	}
+	if c.Caches != nil && object.Status.Phase != cachev1alpha1.CachedResourcePhaseDeleted {
+		if gone, err := c.takeAway(ctx, object); err != nil || !gone {
+			_, failed := c.commit(ctx, object, deleting(object, err))
+			return reconcile.Result{Backoff: true}, errors.Join(err, ignoreNotFound(failed))
+		}
+	}
 	updated := object.DeepCopy()
-	if updated.Status.Phase != cachev1alpha1.CachedResourcePhaseDeleted {
-		updated.Status.Phase = cachev1alpha1.CachedResourcePhaseDeleting
-		conditions.MarkFalse(updated, cachev1alpha1.ReplicationStarted, cachev1alpha1.CachedResourceValidDeleting, conditionsv1alpha1.ConditionSeverityInfo, "Its replicas are being deleted")
-	}
-	object, err := c.commit(ctx, object, updated)
-	if err != nil {
-		return reconcile.Result{}, ignoreNotFound(err)
-	}
-	if c.Cache != nil && updated.Status.Phase != cachev1alpha1.CachedResourcePhaseDeleted {
-		gone, err := c.empty(ctx, object)
-		if err != nil || !gone {
-			return reconcile.Result{Backoff: true}, err
-		}
-		if err := c.release(ctx, c.publisher(client.KeyOf(object))); err != nil {
-			return reconcile.Result{}, err
-		}
-	}
-	updated = object.DeepCopy()
 	updated.Status.Phase = cachev1alpha1.CachedResourcePhaseDeleted
 	updated.Status.ResourceCounts = nil
 	if object, err = c.commit(ctx, object, updated); err != nil {
@@ -265,6 +260,27 @@ func (c *controller) finish(ctx context.Context, object *cachev1alpha1.CachedRes
 	_, err = c.commit(ctx, object, updated)
 	c.watched.forget(client.KeyOf(object))
 	return reconcile.Result{}, ignoreNotFound(err)
+}
+
+// deleting returns a cached resource that says that its replicas are being deleted, and if something keeps them
+// from that.
+func deleting(object *cachev1alpha1.CachedResource, err error) *cachev1alpha1.CachedResource {
+	updated, says := object.DeepCopy(), "Its replicas are being deleted"
+	if err != nil {
+		says += ". A cache server cannot be asked, or has not deleted them yet: it goes on by itself"
+	}
+	updated.Status.Phase = cachev1alpha1.CachedResourcePhaseDeleting
+	conditions.MarkFalse(updated, cachev1alpha1.ReplicationStarted, cachev1alpha1.CachedResourceValidDeleting, conditionsv1alpha1.ConditionSeverityInfo, "%s", says)
+	return updated
+}
+
+// takeAway has nothing of a cached resource replicated any more, and reports whether no replica is left.
+func (c *controller) takeAway(ctx context.Context, object *cachev1alpha1.CachedResource) (gone bool, err error) {
+	if gone, err = c.empty(ctx, object); err != nil || !gone {
+		return false, err
+	}
+	err = c.release(ctx, c.publisher(client.KeyOf(object)))
+	return err == nil, err
 }
 
 // empty has no object of a cached resource replicated, and reports whether no replica is left.
@@ -288,11 +304,7 @@ func (c *controller) empty(ctx context.Context, object *cachev1alpha1.CachedReso
 	if err := c.Table.Ensure(p.Replicated()); err != nil {
 		return false, nil //nolint:nilerr // it is being removed: that takes the replicas away
 	}
-	left, err := c.cachedObjects(ctx, object)
-	if apierrors.IsNotFound(err) {
-		return true, nil
-	}
-	return left == 0, err
+	return c.gone(ctx, object)
 }
 
 // release ends the replication of what nobody has replicated any more but publisher, and forgets

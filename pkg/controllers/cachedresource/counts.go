@@ -7,9 +7,11 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	cachev1alpha1 "github.com/kcp-dev/sdk/apis/cache/v1alpha1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -18,6 +20,9 @@ import (
 	"github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/client"
 )
+
+// countTimeout bounds the request for one count.
+const countTimeout = 5 * time.Second
 
 // choose counts the objects that a cached resource selects. If its logical cluster may not have
 // as many replicated, or as many bytes, p names the oldest that it may.
@@ -90,12 +95,42 @@ func (c *controller) limits() string {
 	return strings.Join(all, ", and ")
 }
 
-// cachedObjects counts the replicas of a cached resource on the cache server.
-func (c *controller) cachedObjects(ctx context.Context, object *cachev1alpha1.CachedResource) (int, error) {
+// cachedObjects counts the replicas of a cached resource on the first cache server that has them: others
+// read one that answers, too.
+func (c *controller) cachedObjects(ctx context.Context, object *cachev1alpha1.CachedResource) (count int, err error) {
+	for _, cache := range c.Caches(logicalcluster.From(object)) {
+		n, problem := total(ctx, cache, replicatedAs(object))
+		if problem == nil {
+			return n, nil
+		}
+		if err == nil || isUnserved(problem) {
+			err = problem
+		}
+	}
+	return 0, err
+}
+
+// gone reports whether no cache server has replicas of a cached resource. That one cannot be asked says
+// nothing.
+func (c *controller) gone(ctx context.Context, object *cachev1alpha1.CachedResource) (bool, error) {
+	for _, cache := range c.Caches(logicalcluster.From(object)) {
+		n, err := total(ctx, cache, replicatedAs(object))
+		if n > 0 || err != nil && !apierrors.IsNotFound(err) {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// replicatedAs returns what the objects of a cached resource are on cache servers.
+func replicatedAs(object *cachev1alpha1.CachedResource) schema.GroupVersionResource {
 	gvr := apis.CachedResourceOf(object)
 	gvr.Resource += ":" + object.Status.IdentityHash
-	return total(ctx, c.Cache(logicalcluster.From(object)), gvr)
+	return gvr
 }
+
+// isUnserved reports whether a cache server has answered that it does not serve a resource, or not yet.
+func isUnserved(err error) bool { return apierrors.IsNotFound(err) || apierrors.IsTooManyRequests(err) }
 
 // total counts all objects of a resource, which one short list tells.
 func total(ctx context.Context, scope client.Scope, gvr schema.GroupVersionResource) (count int, err error) {
@@ -103,6 +138,8 @@ func total(ctx context.Context, scope client.Scope, gvr schema.GroupVersionResou
 	if err != nil {
 		return 0, err
 	}
+	ctx, cancel := context.WithTimeout(ctx, countTimeout)
+	defer cancel()
 	page, err := clients.Resource(gvr).List(ctx, metav1.ListOptions{Limit: 1})
 	if err != nil {
 		return 0, fmt.Errorf("counting %s: %w", gvr.GroupResource(), err)

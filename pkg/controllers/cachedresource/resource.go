@@ -93,15 +93,20 @@ func (c *controller) replicate(ctx context.Context, object *cachev1alpha1.Cached
 		conditions.MarkFalse(object, cachev1alpha1.ReplicationStarted, reasonIdentityInUse, conditionsv1alpha1.ConditionSeverityError, "%v", err)
 		return reconcile.Result{Backoff: true}, nil
 	}
+	wait := func(says string) {
+		conditions.MarkFalse(object, cachev1alpha1.ReplicationStarted, reasonWaiting, conditionsv1alpha1.ConditionSeverityInfo, "%s", says)
+	}
 	if err := c.Table.Ensure(p.Replicated()); err != nil {
-		return reconcile.Result{}, err
+		wait("What was replicated before is being deleted: it goes on by itself when that is done")
+		return reconcile.Result{Backoff: true}, nil //nolint:nilerr // it is said
 	}
 	replicated, err := c.cachedObjects(ctx, object)
-	if apierrors.IsNotFound(err) || apierrors.IsTooManyRequests(err) {
-		conditions.MarkFalse(object, cachev1alpha1.ReplicationStarted, reasonWaiting, conditionsv1alpha1.ConditionSeverityInfo, "The cache server does not serve the resource yet")
+	switch {
+	case isUnserved(err):
+		wait("The cache server does not serve the resource yet")
 		return reconcile.Result{Backoff: true}, nil
-	}
-	if err != nil {
+	case err != nil:
+		wait("No cache server can be asked what it has: it goes on by itself when one answers")
 		return reconcile.Result{}, err
 	}
 	object.Status.ResourceCounts = &cachev1alpha1.ResourceCount{Local: local, Cache: replicated}
