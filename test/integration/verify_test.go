@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/test/harness"
@@ -79,6 +80,20 @@ func TestVerify(t *testing.T) {
 	require.Equal(t, "Initializing", field(other.untilSays("CachedResource", "lonely", "ReplicationStarted", "False", "NoCacheServer"), "status", "phase"))
 	other.ask(http.StatusOK, http.MethodDelete, cacheV1+"cachedresources/lonely", "")
 	other.gone(cacheV1+"cachedresources", "lonely")
+
+	// What a cached resource selects, and what nobody has selected.
+	k.defineCluster("parts", "Part")
+	for _, name := range []string{"a", "b"} {
+		k.create("/apis/shared.example.org/v1/parts", `{"apiVersion":"shared.example.org/v1","kind":"Part","metadata":{"name":%q}}`, name)
+	}
+	k.cached("CachedResource", "parts", "")
+	parts := "parts:" + field(k.untilCached("CachedResource", "parts", 2, 2), "status", "identityHash").(string)
+	stray := schema.GroupVersionResource{Group: "shared.example.org", Version: "v1", Resource: parts}
+	_, err = dynamicIn(t, e.cache.Shard("shard-1"), other.cluster).Resource(stray).Create(t.Context(), &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "shared.example.org/v1", "kind": "Part", "metadata": map[string]any{"name": "stray"},
+	}}, metav1.CreateOptions{})
+	require.NoError(t, err)
+
 	for _, name := range []string{"as-it-is", "edited", "missing"} {
 		other.workspaceType(name, `"defaultAPIBindingLifecycle":"Maintain"`)
 		other.eventually("the type has its status", func() bool { return field(other.get(tenancyV1+"workspacetypes/"+name), "status") != nil })
@@ -115,7 +130,9 @@ func TestVerify(t *testing.T) {
 	}
 	require.Equal(t, []string{"edited: different: metadata.finalizers, spec.defaultAPIBindingLifecycle", "left-over: left over", "missing: missing"}, lines, out)
 	require.Regexp(t, `(?m)^workspacetypes\.tenancy\.kcp\.io +\d+ +\d+ +3$`, out)
-	require.Contains(t, errOut, "3 replicas are not as their objects")
+	require.Contains(t, out, "shard-1 "+other.cluster+" "+parts+".shared.example.org stray: left over\n")
+	require.Regexp(t, `(?m)^`+parts+`\.shared\.example\.org +2 +3 +1$`, out)
+	require.Contains(t, errOut, "4 replicas are not as their objects")
 
 	_, errOut = e.verify(2, root, root)
 	require.Contains(t, errOut, "as another one")

@@ -12,6 +12,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	cachev1alpha1 "github.com/kcp-dev/sdk/apis/cache/v1alpha1"
 	"github.com/kcp-dev/sdk/apis/core"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -20,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/controllers/replication"
@@ -91,11 +93,15 @@ func Run(ctx context.Context, o Options, out io.Writer) (differences int, err er
 	if err := v.others(ctx, cache); err != nil {
 		return 0, err
 	}
+	cached, err := selected(ctx, shards)
+	if err != nil {
+		return 0, err
+	}
 	var errs []error
-	for _, resource := range replication.Defaults() {
+	for _, resource := range append(replication.Defaults(), cached...) {
 		of := kind{resource: resource.GroupResource()}
 		for _, name := range v.shards {
-			if err := v.compare(ctx, name, shards[name], cache, &of); err != nil {
+			if err := v.compare(ctx, name, shards[name], cache, resource, &of); err != nil {
 				errs = append(errs, fmt.Errorf("shard %s: %w", name, err))
 			}
 			if ctx.Err() != nil {
@@ -105,6 +111,34 @@ func Run(ctx context.Context, o Options, out io.Writer) (differences int, err er
 		v.kinds = append(v.kinds, of)
 	}
 	return v.differences, errors.Join(append(errs, v.table())...)
+}
+
+// selected returns what cached resources have replicated, by resource and identity. A shard shows under that what is
+// selected, and nothing else.
+func selected(ctx context.Context, shards map[string]*client.Factory) ([]replication.Resource, error) {
+	found := map[schema.GroupVersionResource]bool{}
+	for name, shard := range shards {
+		for _, of := range []client.Resource[*cachev1alpha1.CachedResource, *cachev1alpha1.CachedResourceList]{kinds.CachedResources, kinds.ClusterCachedResources} {
+			list, err := of.In(shard.Wildcard()).List(ctx, metav1.ListOptions{})
+			if err != nil {
+				return nil, fmt.Errorf("shard %s: listing %s: %w", name, of.Resource, err)
+			}
+			for i := range list.Items {
+				one := &list.Items[i]
+				if identity := one.Status.IdentityHash; one.Annotations[apis.CachedKindAnnotation] != "" && request.ValidIdentity(identity) {
+					gvr := apis.CachedResourceOf(one)
+					gvr.Resource += ":" + identity
+					found[gvr] = true
+				}
+			}
+		}
+	}
+	all := make([]replication.Resource, 0, len(found))
+	for gvr := range found {
+		all = append(all, replication.Resource{GroupVersionResource: gvr})
+	}
+	slices.SortFunc(all, func(a, b replication.Resource) int { return strings.Compare(a.String(), b.String()) })
+	return all, nil
 }
 
 // connect returns the clients of a kubeconfig's server.
@@ -144,12 +178,20 @@ type verifier struct {
 }
 
 // compare compares the replicas of one kind of one shard.
-func (v *verifier) compare(ctx context.Context, name string, shard, cache *client.Factory, of *kind) error {
+func (v *verifier) compare(ctx context.Context, name string, shard, cache *client.Factory, resource replication.Resource, of *kind) error {
+	table, err := replication.NewTable(resource)
+	if err != nil {
+		return err
+	}
 	var objects, replicas int
-	found, err := replication.CompareResource(ctx, replication.Config{Shard: name, Local: shard, Cache: cache}, of.resource, func(o, r int) {
+	found, err := replication.CompareResource(ctx, replication.Config{Shard: name, Local: shard, Cache: cache, Table: table}, of.resource, func(o, r int) {
 		objects, replicas = o, r
 		v.tell(name, of.resource, o, r)
 	})
+	if apierrors.IsNotFound(err) && strings.Contains(of.resource.Resource, ":") {
+		found, err = leftOver(ctx, cache.Shard(name).Wildcard(), resource)
+		objects, replicas = 0, len(found)
+	}
 	of.objects += objects
 	of.replicas += replicas
 	of.differences += len(found)
@@ -168,6 +210,26 @@ func (v *verifier) compare(ctx context.Context, name string, shard, cache *clien
 		}
 	}
 	return err
+}
+
+// leftOver returns the replicas of what no cached resource of their shard selects, or none, if the cache server does
+// not know the resource either.
+func leftOver(ctx context.Context, replicas client.Scope, resource replication.Resource) (found []replication.Difference, err error) {
+	clients, err := replicas.Metadata()
+	if err != nil {
+		return nil, err
+	}
+	list, err := clients.Resource(resource.GroupVersionResource).List(ctx, metav1.ListOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading the replicas of %s: %w", resource.GroupResource(), err)
+	}
+	for i := range list.Items {
+		found = append(found, replication.Difference{Resource: resource.GroupResource(), Key: client.KeyOf(&list.Items[i]), Problem: replication.ProblemLeftOver})
+	}
+	return found, nil
 }
 
 // tell says now and then how far it got. That nobody listens is no failure.
