@@ -198,7 +198,7 @@ func (c *Caches) Run(ctx context.Context) error {
 		used, _ := c.current()
 		switch err := c.members[used].answers(ctx); {
 		case err == nil:
-			heard = time.Now()
+			heard = began // it may have gone as soon as it had answered
 			if used > 0 && time.Since(look.at) >= cacheBackProbe {
 				if better, ok := look.find(ctx, c, used); ok {
 					c.use(ctx, better, "it is preferred, and has been good for a while")

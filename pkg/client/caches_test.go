@@ -23,6 +23,7 @@ func TestReadersChangeTheCache(t *testing.T) {
 	for name, stuck := range map[string]bool{"away": false, "cut off": true} {
 		t.Run(name, func(t *testing.T) {
 			s, a, b := world()
+			a.takes, b.takes = 20*time.Millisecond, 20*time.Millisecond
 			reading(t, func(t *testing.T, r *cacheReader) {
 				require.Equal(t, map[string]float64{"a 1": 1, "b 2": 0}, r.measured(t))
 				a.set(!stuck, stuck)

@@ -31,6 +31,8 @@ type scriptedCache struct {
 	// away has it answer nothing, and stuck not even an error.
 	away, stuck bool
 	marked      map[string]Mark
+	// takes is how long it takes to answer.
+	takes time.Duration
 }
 
 func newScriptedCache(name string) *scriptedCache {
@@ -49,8 +51,11 @@ func newScriptedCache(name string) *scriptedCache {
 
 func (c *scriptedCache) marks(ctx context.Context, _ int64) (map[string]Mark, error) {
 	c.lock.Lock()
-	away, stuck, marks := c.away, c.stuck, maps.Clone(c.marked)
+	away, stuck, marks, takes := c.away, c.stuck, maps.Clone(c.marked), c.takes
 	c.lock.Unlock()
+	if takes > 0 {
+		<-time.After(takes)
+	}
 	switch {
 	case stuck:
 		<-ctx.Done()
