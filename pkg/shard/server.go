@@ -66,6 +66,7 @@ type Server struct {
 	encryption      *encryption.Providers
 	backend         *storage.Backend
 	starts          *etcd.Starts
+	dataID          string
 	usage           *usage.Counter
 	subtrees        *subtrees.Sums
 	generic         *genericapiserver.GenericAPIServer
@@ -148,6 +149,9 @@ func (s *Server) openStorage(ctx context.Context) error {
 		return err
 	}
 	if s.starts, err = s.etcd.Start(ctx); err != nil {
+		return err
+	}
+	if s.dataID, err = s.etcd.DataID(ctx); err != nil {
 		return err
 	}
 	named, err := metriclabels.Named()

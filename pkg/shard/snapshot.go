@@ -38,7 +38,7 @@ func (s *Server) snapshotDirectory() string { return filepath.Join(s.options.Etc
 
 // snapshots is what holds for all: objects are encrypted as those of their kind in etcd are.
 func (s *Server) snapshots() replicasnapshot.Config {
-	config := replicasnapshot.Config{Server: s.options.Name, MaxAge: s.options.ReplicaSnapshotMaxAge}
+	config := replicasnapshot.Config{Server: s.options.Name, Data: s.dataID, MaxAge: s.options.ReplicaSnapshotMaxAge}
 	if s.options.Encryption.ConfigFile == "" {
 		return config
 	}

@@ -5,7 +5,7 @@
 //	informers ─► store, at most each 30 s and at the end ─► informers of the next start
 //
 // A store has one snapshot, which is replaced as a whole. One that is damaged, of another
-// server or too old is not used.
+// server, of other data of this one, or too old is not used.
 package replicasnapshot
 
 import (
@@ -67,8 +67,9 @@ type Config struct {
 	// Seal makes what is stored of what is saved of a resource, and Open the reverse. Nil
 	// is that they are the same.
 	Seal, Open func(ctx context.Context, resource schema.GroupResource, content []byte) ([]byte, error)
-	// Server is the name of the server whose snapshot it is.
-	Server string
+	// Server is the name of the server whose snapshot it is, and Data that of its data, if it has one:
+	// another installation may have a server of the same name.
+	Server, Data string
 	// MaxAge is how old a snapshot may be that is used; 0: any age.
 	MaxAge time.Duration
 	// Sources do not run before Restore has returned.
@@ -89,6 +90,7 @@ func New(config Config) *Snapshot { return &Snapshot{config: config} }
 type header struct {
 	Format int       `json:"format"`
 	Server string    `json:"server"`
+	Data   string    `json:"data,omitempty"`
 	Time   time.Time `json:"time"`
 	SHA256 string    `json:"sha256"`
 }
@@ -156,6 +158,8 @@ func (s *Snapshot) read(ctx context.Context) (h header, objects map[string]json.
 		return h, nil, fmt.Errorf("it has format %d, and this version reads %d and %d", h.Format, formerFormat, format)
 	case h.Server != s.config.Server:
 		return h, nil, fmt.Errorf("it is that of %q, and this is %q", h.Server, s.config.Server)
+	case h.Data != s.config.Data && h.Data != "": // the previous release named none
+		return h, nil, fmt.Errorf("it is that of a server %q with other data: another installation, or one before the data were made anew", h.Server)
 	case h.SHA256 != hex.EncodeToString(sum[:]):
 		return h, nil, errDamaged
 	case s.config.MaxAge > 0 && age > s.config.MaxAge:
@@ -220,7 +224,7 @@ func (s *Snapshot) Save(ctx context.Context) error {
 		return fmt.Errorf("encoding what is known of other shards: %w", err)
 	}
 	sum, now := sha256.Sum256(body), time.Now()
-	first, err := json.Marshal(header{Format: format, Server: s.config.Server, Time: now.UTC(), SHA256: hex.EncodeToString(sum[:])})
+	first, err := json.Marshal(header{Format: format, Server: s.config.Server, Data: s.config.Data, Time: now.UTC(), SHA256: hex.EncodeToString(sum[:])})
 	if err != nil {
 		return fmt.Errorf("encoding the header: %w", err)
 	}
