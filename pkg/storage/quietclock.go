@@ -43,13 +43,19 @@ func (c *quietClock) watch() (done func()) {
 
 // NewTimer implements clock.Clock.
 func (c *quietClock) NewTimer(d time.Duration) clock.Timer {
-	if d < dispatchTick || d > dispatchTick+dispatchTick/4 {
+	if !isDispatchTick(d) {
 		return c.RealClock.NewTimer(d)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.timer = c.RealClock.NewTimer(c.tickLocked(d))
 	return dispatchTimer{c.timer, c}
+}
+
+// isDispatchTick reports whether d is what a watch cache waits for before it looks for
+// watches that want a bookmark.
+func isDispatchTick(d time.Duration) bool {
+	return d >= dispatchTick && d <= dispatchTick+dispatchTick/4
 }
 
 func (c *quietClock) tickLocked(d time.Duration) time.Duration {

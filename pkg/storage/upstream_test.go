@@ -2,17 +2,21 @@ package storage
 
 import (
 	"context"
+	goruntime "runtime"
+	"slices"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/apis/example"
 	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/apiserver/pkg/storage/cacher"
+	"k8s.io/utils/clock"
 )
 
 // calls are those that a watch cache makes, in order.
@@ -91,6 +95,55 @@ func (c *calls) key(obj runtime.Object) (string, error) {
 	return podKey(obj)
 }
 
+// watchCache is upstream's watch cache of pods, and what it calls.
+type watchCache struct {
+	*cacher.Cacher
+
+	t     *testing.T
+	below *calls
+	last  string // the version of the latest pod
+}
+
+// newWatchCache returns one that is filled with pods, with a clock or nil.
+func newWatchCache(t *testing.T, b *Backend, clk clock.WithTicker, pods ...string) *watchCache {
+	t.Helper()
+	cfg := b.storageConfig(podsGR, podCodec(t))
+	newPod := func() runtime.Object { return &example.Pod{} }
+	newList := func() runtime.Object { return &example.PodList{} }
+	raw, closeRaw, err := b.openEtcd(resource{config: cfg, newFunc: newPod, newListFunc: newList}, keyspace{root: "/pods/"})
+	require.NoError(t, err)
+	t.Cleanup(closeRaw)
+	w := &watchCache{t: t, below: &calls{belowCache: &belowCache{Interface: raw, source: t.Name(), progress: newProgress(b.cfg.Client.Client, t.Name())}}}
+	t.Cleanup(w.below.progress.stop)
+	for _, name := range pods {
+		w.write(name)
+	}
+	w.Cacher, err = cacher.NewCacherFromConfig(cacher.Config{
+		Storage: w.below, Versioner: raw.Versioner(), GroupResource: podsGR, EventsHistoryWindow: cfg.EventsHistoryWindow,
+		ResourcePrefix: "/pods/", KeyFunc: w.below.key, GetAttrsFunc: podAttrs, NewFunc: newPod, NewListFunc: newList, Codec: cfg.Codec, Clock: clk,
+	})
+	require.NoError(t, err)
+	t.Cleanup(w.Stop)
+	require.NoError(t, w.Wait(t.Context()))
+	return w
+}
+
+func (w *watchCache) write(name string) {
+	w.t.Helper()
+	pod, out := &example.Pod{}, &example.Pod{}
+	pod.Namespace, pod.Name = "ns", name
+	require.NoError(w.t, w.below.Create(w.t.Context(), "/pods/ns/"+name, pod, out, 0))
+	w.last = out.ResourceVersion
+}
+
+// see waits until the cache has the latest pod.
+func (w *watchCache) see(name string) {
+	w.t.Helper()
+	require.Eventually(w.t, func() bool {
+		return w.Ready() && w.Get(w.t.Context(), "/pods/ns/"+name, storage.GetOptions{ResourceVersion: w.last}, &example.Pod{}) == nil
+	}, deadline, time.Millisecond)
+}
+
 // Hub.Key takes the objects that fill the watch cache from upstream's calls of
 // the key function, and hub.Tap has upstream list again by an error. Should this
 // fail with a new version of k8s.io/apiserver, the hub does not see what the
@@ -98,56 +151,90 @@ func (c *calls) key(obj runtime.Object) (string, error) {
 func TestUpstreamCallsTheKeyFunctionInTheOrderThatTheHubReliesOn(t *testing.T) {
 	t.Parallel()
 	b := backendOf(t, BackendConfig{Client: startEtcd(t).Client()}) // it counts revisions
-	ctx := t.Context()
-	cfg := b.storageConfig(podsGR, podCodec(t))
-	newPod := func() runtime.Object { return &example.Pod{} }
-	newList := func() runtime.Object { return &example.PodList{} }
-	raw, closeRaw, err := b.openEtcd(resource{config: cfg, newFunc: newPod, newListFunc: newList}, keyspace{root: "/pods/"})
-	require.NoError(t, err)
-	t.Cleanup(closeRaw)
-	var last string
-	write := func(name string) {
-		out := &example.Pod{}
-		pod := &example.Pod{}
-		pod.Namespace, pod.Name = "ns", name
-		require.NoError(t, raw.Create(ctx, "/pods/ns/"+name, pod, out, 0))
-		last = out.ResourceVersion
-	}
-	write("a")
-	write("b")
-	filled := last
+	w := newWatchCache(t, b, nil, "a", "b")
+	filled := w.last
 
-	c := &calls{belowCache: &belowCache{Interface: raw, source: t.Name(), progress: newProgress(b.cfg.Client.Client, t.Name())}}
-	t.Cleanup(c.progress.stop)
-	cached, err := cacher.NewCacherFromConfig(cacher.Config{
-		Storage: c, Versioner: raw.Versioner(), GroupResource: podsGR, EventsHistoryWindow: cfg.EventsHistoryWindow,
-		ResourcePrefix: "/pods/", KeyFunc: c.key, GetAttrsFunc: podAttrs, NewFunc: newPod, NewListFunc: newList, Codec: cfg.Codec,
-	})
-	require.NoError(t, err)
-	t.Cleanup(cached.Stop)
-	see := func(name string) {
-		require.Eventually(t, func() bool {
-			return cached.Ready() && cached.Get(ctx, "/pods/ns/"+name, storage.GetOptions{ResourceVersion: last}, &example.Pod{}) == nil
-		}, deadline, time.Millisecond)
-	}
-	require.NoError(t, cached.Wait(ctx))
-
-	write("c")
-	see("c")
-	require.Equal(t, []string{"list", "key of a", "key of b", "watch from " + filled, "key of the event"}, c.take(),
+	w.write("c")
+	w.see("c")
+	require.Equal(t, []string{"list", "key of a", "key of b", "watch from " + filled, "key of the event"}, w.below.take(),
 		"the objects of a list once each and in its order, before the watch that follows; and of an event its own object")
-	write("d")
-	see("d")
-	require.Equal(t, []string{"key of the event"}, c.take())
+	w.write("d")
+	w.see("d")
+	require.Equal(t, []string{"key of the event"}, w.below.take())
 
-	c.mu.Lock()
-	c.expires = true
-	c.mu.Unlock()
-	write("e")
-	see("e")
-	filled = last
-	write("f")
-	see("f")
-	require.Equal(t, []string{"list", "key of a", "key of b", "key of c", "key of d", "key of e", "watch from " + filled, "key of the event"}, c.take(),
+	w.below.mu.Lock()
+	w.below.expires = true
+	w.below.mu.Unlock()
+	w.write("e")
+	w.see("e")
+	filled = w.last
+	w.write("f")
+	w.see("f")
+	require.Equal(t, []string{"list", "key of a", "key of b", "key of c", "key of d", "key of e", "watch from " + filled, "key of the event"}, w.below.take(),
 		"an expired watch is one that lists again")
+}
+
+// timers is a clock that remembers who has made timers, and for how long.
+type timers struct {
+	clock.RealClock
+
+	mu   sync.Mutex
+	made map[string]time.Duration
+}
+
+func (c *timers) NewTimer(d time.Duration) clock.Timer {
+	caller, _, _, _ := goruntime.Caller(1)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.made[goruntime.FuncForPC(caller).Name()] = d
+	return c.RealClock.NewTimer(d)
+}
+
+// quietClock knows the timer of bookmarks by its time. Should this fail with a new version
+// of k8s.io/apiserver, either idle caches wake the process every second, or something else
+// than bookmarks waits for ten minutes: look at quietClock.NewTimer.
+func TestUpstreamHasOneTimerOfASecondWhichIsThatOfBookmarks(t *testing.T) {
+	t.Parallel()
+	const bookmarks = "k8s.io/apiserver/pkg/storage/cacher.(*Cacher).dispatchEvents"
+	b := backendOf(t, BackendConfig{})
+	for range 10 { // the time is random
+		clk := &timers{made: map[string]time.Duration{}}
+		newWatchCache(t, b, clk)
+		require.Eventually(t, func() bool {
+			clk.mu.Lock()
+			defer clk.mu.Unlock()
+			return len(clk.made) >= 3 // with those of compactions and progress
+		}, deadline, time.Millisecond)
+		clk.mu.Lock()
+		require.Contains(t, clk.made, bookmarks)
+		for caller, d := range clk.made {
+			require.Equal(t, caller == bookmarks, isDispatchTick(d), "%s waits for %s", caller, d)
+		}
+		clk.mu.Unlock()
+	}
+}
+
+// Backend.open has the watch cache keep no snapshots. Should this fail with a new version
+// of k8s.io/apiserver, each event costs a copy of a part of the cache's tree, or lists at an
+// exact version are answered from what is not that version: look at its MarkConsistent.
+func TestUpstreamKeepsNoSnapshotsOfWhatIsMarkedInconsistent(t *testing.T) {
+	t.Parallel()
+	w := newWatchCache(t, backendOf(t, BackendConfig{}), nil, "a")
+	delegator := cacher.NewCacheDelegator(w.Cacher, w.below)
+	t.Cleanup(delegator.Stop)
+	// below lists at the version before the latest, and reports whether the cache had to ask.
+	below := func(before, latest string) bool {
+		w.write(before)
+		at := w.last
+		w.write(latest)
+		w.see(latest)
+		w.below.take()
+		opts := listOpts()
+		opts.ResourceVersion, opts.ResourceVersionMatch = at, metav1.ResourceVersionMatchExact
+		require.NotContains(t, names(list(t.Context(), t, delegator, "/pods/", opts).Items...), "|ns/"+latest)
+		return slices.Contains(w.below.take(), "list")
+	}
+	require.False(t, below("b", "c"), "it keeps snapshots by itself")
+	w.MarkConsistent(false)
+	require.True(t, below("d", "e"))
 }
