@@ -100,7 +100,7 @@ func (c chainCase) ask(t *testing.T, chain authorizer.Authorizer) {
 	switch c.cluster {
 	case "":
 	case nowhere:
-		ctx = request.WithNowhere(ctx, logicalcluster.NewPath("root:nowhere"))
+		ctx = request.WithScope(ctx, request.Scope{Nowhere: logicalcluster.NewPath("root:nowhere")})
 	case request.Wildcard:
 		ctx = request.WithWildcard(ctx)
 	default:

@@ -103,7 +103,7 @@ func TestImpersonationScope(t *testing.T) {
 	require.Empty(t, got)
 	serve(true, map[string]string{"Impersonate-User": "x"})
 	require.Equal(t, []string{"cluster:here"}, got)
-	r := httptest.NewRequestWithContext(request.WithNowhere(t.Context(), logicalcluster.NewPath("root:nowhere")), http.MethodGet, "/", http.NoBody)
+	r := httptest.NewRequestWithContext(request.WithScope(t.Context(), request.Scope{Nowhere: logicalcluster.NewPath("root:nowhere")}), http.MethodGet, "/", http.NoBody)
 	r.Header.Set("Impersonate-User", "x")
 	handler.ServeHTTP(httptest.NewRecorder(), r)
 	require.Equal(t, []string{"cluster:"}, got)

@@ -26,7 +26,7 @@ func TestCachedKinds(t *testing.T) {
 		return fmt.Appendf(nil, `{"metadata":{"annotations":{"cache.kcp.io/resource-kind":%q,"cache.kcp.io/resource-scope":%q}},"spec":{"group":"g.io","version":"v1","resource":%q},"status":{"identityHash":%q}}`, kind, scope, plural, identity)
 	}
 	of := func(shard, cluster, plural, identity string) string {
-		ctx := request.WithCluster(request.WithShard(t.Context(), request.Shard{Name: shard, Wildcard: shard == ""}), request.Cluster{Name: "x"})
+		ctx := request.WithScope(t.Context(), request.Scope{Shard: request.Shard{Name: shard, Wildcard: shard == ""}, Cluster: request.Cluster{Name: "x"}})
 		in, _ := request.ClusterFrom(ctx)
 		if in.Name = "x"; cluster != "" {
 			in.Name = "c"

@@ -155,24 +155,12 @@ func ClusterNameFrom(ctx context.Context) (logicalcluster.Name, error) {
 	}
 }
 
-// WithNowhere returns a context for a path that leads to no logical cluster, as
-// far as the server knows.
-func WithNowhere(ctx context.Context, path logicalcluster.Path) context.Context {
-	return WithScope(ctx, Scope{Shard: scopeFrom(ctx).Shard, Nowhere: path})
-}
-
 // NowhereFrom returns the path of ctx that leads to no logical cluster, and
 // whether there is one. A request with neither a logical cluster nor such a
 // path is about the serving process.
 func NowhereFrom(ctx context.Context) (logicalcluster.Path, bool) {
 	path := scopeFrom(ctx).Nowhere
 	return path, !path.Empty()
-}
-
-// WithShard returns a context that carries the shard segment s, and the logical
-// cluster of ctx.
-func WithShard(ctx context.Context, s Shard) context.Context {
-	return WithScope(ctx, Scope{Shard: s, Cluster: scopeFrom(ctx).Cluster})
 }
 
 // ShardFrom returns the shard segment of ctx, and whether there is one.

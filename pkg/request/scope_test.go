@@ -29,7 +29,7 @@ func TestClusterInContext(t *testing.T) {
 
 	_, ok = request.ShardFrom(ctx)
 	require.False(t, ok)
-	shard, ok := request.ShardFrom(request.WithShard(ctx, request.Shard{Name: "s1"}))
+	shard, ok := request.ShardFrom(request.WithScope(ctx, request.Scope{Shard: request.Shard{Name: "s1"}}))
 	require.True(t, ok)
 	require.Equal(t, "s1", shard.String())
 }
@@ -37,9 +37,7 @@ func TestClusterInContext(t *testing.T) {
 // TestScopeOfAPart holds that a context for another logical cluster has nothing
 // of the request's scope but the shard.
 func TestScopeOfAPart(t *testing.T) {
-	ctx := request.WithShard(t.Context(), request.Shard{Name: "s1"})
-	ctx = request.WithNowhere(ctx, logicalcluster.NewPath("root:lost"))
-	require.Equal(t, request.Scope{Shard: request.Shard{Name: "s1"}, Nowhere: logicalcluster.NewPath("root:lost")}, request.ScopeFrom(ctx))
+	ctx := request.WithScope(t.Context(), request.Scope{Shard: request.Shard{Name: "s1"}, Nowhere: logicalcluster.NewPath("root:lost")})
 	ctx = request.WithClusterName(ctx, "a")
 	ctx = request.WithShardSelector(ctx, "configmaps", sharding.Everything())
 	require.NotNil(t, request.ShardSelectorFrom(ctx, "configmaps"))

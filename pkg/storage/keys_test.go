@@ -56,21 +56,16 @@ func goldenKey(t *testing.T, words []string) string {
 		require.True(t, found, word)
 		params[name] = value
 	}
-	ctx := t.Context()
-	if name, ok := params["cluster"]; ok {
-		ctx = request.WithCluster(ctx, request.Cluster{Name: logicalcluster.Name(name)})
-		if name == "*" {
-			ctx = request.WithWildcard(ctx)
-		}
+	scope := request.Scope{Cluster: request.Cluster{Name: logicalcluster.Name(params["cluster"])}}
+	if params["cluster"] == "*" {
+		scope.Cluster = request.Cluster{Wildcard: true}
 	}
 	name, sharded := params["shard"]
-	if sharded {
-		shard := request.Shard{Name: name}
-		if name == "*" {
-			shard = request.Shard{Wildcard: true}
-		}
-		ctx = request.WithShard(ctx, shard)
+	scope.Shard.Name = name
+	if name == "*" {
+		scope.Shard = request.Shard{Wildcard: true}
 	}
+	ctx := request.WithScope(t.Context(), scope)
 	if identity, ok := params["identity"]; ok {
 		ctx = request.WithIdentity(ctx, schema.GroupResource{Resource: "configmaps"}, identity)
 	}
@@ -110,10 +105,7 @@ func FuzzKeys(f *testing.F) {
 	f.Fuzz(func(t *testing.T, cluster, namespace, name, shard, identity string) {
 		keys, err := newKeyspace("/core/configmaps", shard != "")
 		require.NoError(t, err)
-		ctx := request.WithCluster(t.Context(), request.Cluster{Name: logicalcluster.Name(cluster)})
-		if shard != "" {
-			ctx = request.WithShard(ctx, request.Shard{Name: shard})
-		}
+		ctx := request.WithScope(t.Context(), request.Scope{Shard: request.Shard{Name: shard}, Cluster: request.Cluster{Name: logicalcluster.Name(cluster)}})
 		resource := schema.GroupResource{Resource: "configmaps"}
 		if identity != "" {
 			ctx = request.WithIdentity(ctx, resource, identity)

@@ -176,7 +176,7 @@ func touchPod(t *testing.T, s storage.Interface, pod *example.Pod, i int) {
 // The storage of the cache server has one more segment.
 func TestShardSegment(t *testing.T) {
 	shard := func(name, cluster string) context.Context {
-		ctx := request.WithShard(t.Context(), request.Shard{Name: name, Wildcard: name == ""})
+		ctx := request.WithScope(t.Context(), request.Scope{Shard: request.Shard{Name: name, Wildcard: name == ""}})
 		if cluster == "" {
 			return request.WithWildcard(ctx)
 		}
