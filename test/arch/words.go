@@ -6,6 +6,8 @@ import (
 	"go/token"
 	"maps"
 	"net/http"
+	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -76,7 +78,7 @@ var dialect = regexp.MustCompile(`(?i)patience|farewell|stranger|settl(e|ing)|^w
 // a play.
 var testDialect = regexp.MustCompile(`(?i)patience|farewell|settl(e|ing)|^hides$`)
 
-// phrases match in comments what is said in another way of what returns a boolean.
+// phrases match in comments and on pages what is said in another way of what returns a boolean.
 var phrases = regexp.MustCompile(`(?i)\b(says|tells) (whether|if)\b`)
 
 // dialectIn returns the identifiers of a file that match dialect, or testDialect if it is a
@@ -94,12 +96,20 @@ func dialectIn(file *ast.File, test bool) []string {
 		return true
 	})
 	for _, group := range file.Comments {
-		text := strings.Join(strings.Fields(group.Text()), " ")
-		for _, phrase := range phrases.FindAllString(text, -1) {
-			if phrase = fmt.Sprintf("%q", strings.ToLower(phrase)); !slices.Contains(found, phrase) {
+		for _, phrase := range phrasesIn(group.Text()) {
+			if !slices.Contains(found, phrase) {
 				found = append(found, phrase)
 			}
 		}
+	}
+	return found
+}
+
+// phrasesIn returns the phrases of a text, wherever its lines end.
+func phrasesIn(text string) []string {
+	found := phrases.FindAllString(strings.Join(strings.Fields(text), " "), -1)
+	for i, phrase := range found {
+		found[i] = strconv.Quote(strings.ToLower(phrase))
 	}
 	return found
 }
@@ -115,6 +125,15 @@ func checkDialect(t *Tree) []string {
 			for _, name := range file.Dialect {
 				bad = append(bad, fmt.Sprintf("%s has %s", file.Name, name))
 			}
+		}
+	}
+	for _, doc := range t.Docs {
+		content, err := os.ReadFile(filepath.Join(t.Root, doc))
+		if err != nil {
+			bad = append(bad, fmt.Sprintf("%s: %v", doc, err))
+		}
+		for _, phrase := range phrasesIn(string(content)) {
+			bad = append(bad, fmt.Sprintf("%s has %s", doc, phrase))
 		}
 	}
 	return bad
