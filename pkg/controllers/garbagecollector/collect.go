@@ -92,7 +92,7 @@ func (c *collector) own(ctx context.Context, item Item, o object) (reconcile.Res
 	if v.remove == "" && len(v.drop) == 0 && len(v.invalid) == 0 {
 		return reconcile.Result{}, nil
 	}
-	if wait := c.held.wait(o.uid); v.remove != "" && wait > 0 {
+	if wait := c.held.wait(item, o.uid); v.remove != "" && wait > 0 {
 		return reconcile.Result{RequeueAfter: wait}, nil
 	}
 	kind, err := c.kind(ctx, item)

@@ -35,6 +35,8 @@ const (
 	catchUpTimeout = 10 * time.Second
 	// beginAgain is when the start is tried again.
 	beginAgain = 100 * time.Millisecond
+	// complainAfter is after how long without a start the log says why, and how often then.
+	complainAfter = time.Minute
 	// Among so many keys, and in so many other namespaces, an owner is looked for, to tell of it.
 	maxKeys, maxNamespaces = 1000, 20
 )
@@ -107,6 +109,7 @@ func (c *Controller) Run(ctx context.Context) error {
 	defer running.Wait()
 	defer unfollow()
 	running.Go(func() { c.feed.run(following) })
+	complain := time.Now().Add(complainAfter)
 	for {
 		err := c.feed.catchUp(ctx)
 		if err == nil {
@@ -118,7 +121,12 @@ func (c *Controller) Run(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return nil // it was ended, which is no failure
 		}
-		logger.V(2).Info("Cannot begin to collect garbage, trying again", "err", err)
+		if now := time.Now(); now.After(complain) {
+			logger.Error(err, "Cannot begin to collect garbage, trying again")
+			complain = now.Add(complainAfter)
+		} else {
+			logger.V(2).Info("Cannot begin to collect garbage, trying again", "err", err)
+		}
 		select {
 		case <-time.After(beginAgain):
 		case <-ctx.Done():

@@ -29,19 +29,20 @@ const begunAnnotation = "internal.shardplane.io/garbage-collected-since"
 type holding struct {
 	mu    sync.Mutex
 	until time.Time
-	uids  map[types.UID]struct{}
+	// items have their UIDs, but for those that could not be read.
+	items map[Item]types.UID
 }
 
 // wait returns for how long an object is to be left alone.
-func (h *holding) wait(uid types.UID) time.Duration {
+func (h *holding) wait(item Item, uid types.UID) time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if _, held := h.uids[uid]; !held {
+	if of, held := h.items[item]; !held || of != "" && of != uid {
 		return 0
 	}
 	left := time.Until(h.until)
 	if left <= 0 {
-		h.uids = nil
+		h.items = nil
 		heldGauge.Set(0)
 	}
 	return max(left, 0)
@@ -65,7 +66,11 @@ func (c *Controller) begin(ctx context.Context) error {
 	first := err != nil
 	var found map[Item]types.UID
 	if !first || !c.newData {
-		if found, err = c.garbage(ctx); err != nil {
+		reads := func() error {
+			_, err := in.Get(ctx, lc.Name, metav1.GetOptions{})
+			return err
+		}
+		if found, err = c.garbage(ctx, reads); err != nil {
 			return err
 		}
 	}
@@ -85,25 +90,24 @@ func (c *Controller) begin(ctx context.Context) error {
 	if len(found) == 0 {
 		return nil
 	}
-	counts, uids := map[string]int{}, make(map[types.UID]struct{}, len(found))
-	for item, uid := range found {
+	counts := map[string]int{}
+	for item := range found {
 		counts[strings.Trim(item.prefix(), "/")]++
-		uids[uid] = struct{}{}
 	}
 	logger.Info("No garbage collector ran on this data before. It deletes objects whose owners are gone, unless it is switched off until then",
 		"objects", len(found), "from", until, "byResource", summary(counts))
 	for item := range found {
 		logger.V(2).Info("Is to be deleted", "object", item)
 	}
-	c.collector.held.set(until, uids)
-	heldGauge.Set(float64(len(uids)))
+	c.collector.held.set(until, found)
+	heldGauge.Set(float64(len(found)))
 	return nil
 }
 
-func (h *holding) set(until time.Time, uids map[types.UID]struct{}) {
+func (h *holding) set(until time.Time, items map[Item]types.UID) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.until, h.uids = until, uids
+	h.until, h.items = until, items
 }
 
 // summary names the resources with the most objects first.
@@ -119,24 +123,31 @@ func summary(counts map[string]int) []string {
 	return out
 }
 
-// garbage returns what is to be deleted now.
-func (c *Controller) garbage(ctx context.Context) (map[Item]types.UID, error) {
+// garbage returns what is to be deleted now, and what cannot be judged now: that is tried again
+// as long as it cannot, each by itself, and waits as the rest does if it turns out to be garbage.
+// reads returns an error if nothing can be read, so that it is not about one object.
+func (c *Controller) garbage(ctx context.Context, reads func() error) (map[Item]types.UID, error) {
 	found := map[Item]types.UID{}
 	for _, item := range c.collector.graph.all() {
-		o, err := c.collector.backend.get(ctx, item)
+		o, remove, err := c.isGarbage(ctx, item)
 		if err != nil {
-			return nil, fmt.Errorf("counting what is to be deleted: %w", err)
+			if err := reads(); err != nil {
+				return nil, fmt.Errorf("counting what is to be deleted: %w", err)
+			}
+			klog.FromContext(ctx).Error(err, "Cannot judge an object: if it turns out that its owners are gone, it is kept for as long as those that are known to be garbage", "object", item)
 		}
-		if o.uid == "" || o.deleting || len(o.references) == 0 {
-			continue
-		}
-		v, err := c.collector.judge(ctx, item, o)
-		if err != nil {
-			return nil, fmt.Errorf("counting what is to be deleted: %w", err)
-		}
-		if v.remove != "" {
+		if err != nil || remove {
 			found[item] = o.uid
 		}
 	}
 	return found, nil
+}
+
+func (c *Controller) isGarbage(ctx context.Context, item Item) (object, bool, error) {
+	o, err := c.collector.backend.get(ctx, item)
+	if err != nil || o.uid == "" || o.deleting || len(o.references) == 0 {
+		return o, false, err
+	}
+	v, err := c.collector.judge(ctx, item, o)
+	return o, v.remove != "", err
 }

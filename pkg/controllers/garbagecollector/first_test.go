@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -14,11 +15,14 @@ import (
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+	"k8s.io/klog/v2/ktesting"
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/clienttest"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/tenancy"
+	"github.com/shardplane/shardplane/test/bubble"
 )
 
 // shardOf is a shard whose own logical cluster says since when garbage is collected, with the
@@ -31,8 +35,9 @@ type shardOf struct {
 	// noted counts how often that was written, and refuse has it fail.
 	noted  int
 	refuse bool
-	// unreadable makes reads fail.
-	unreadable bool
+	// unreadable makes reads of one object fail, and away those of all.
+	unreadable Item
+	away       atomic.Bool
 }
 
 const delay = time.Hour
@@ -42,6 +47,10 @@ func newShard(t *testing.T) *shardOf {
 	s := &shardOf{model: newModel(t, 1), data: clienttest.New(t, kinds.Scheme)}
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != http.MethodPatch {
+			if s.away.Load() {
+				http.Error(w, "no", http.StatusInternalServerError)
+				return
+			}
 			s.data.Config.Handler.ServeHTTP(w, r)
 			return
 		}
@@ -94,14 +103,14 @@ func (s *shardOf) start() *Controller {
 }
 
 func (s *shardOf) get(ctx context.Context, item Item) (object, error) {
-	if s.unreadable {
+	if s.unreadable == item || s.away.Load() {
 		return object{}, errors.New("cannot read")
 	}
 	return s.model.get(ctx, item)
 }
 
 // held returns for how long an object is left alone.
-func (s *shardOf) held(item Item) time.Duration { return s.c.held.wait(s.stored[item].uid) }
+func (s *shardOf) held(item Item) time.Duration { return s.c.held.wait(item, s.stored[item].uid) }
 
 var (
 	oldGarbage = at("ConfigMap", "old")
@@ -178,17 +187,78 @@ func TestBegin(t *testing.T) {
 		near(t, time.Now().Add(delay), s.since(t))
 		require.Positive(t, s.held(oldGarbage))
 	})
+	for name, unreadable := range map[string]Item{"an owner": at("Secret", "a"), "an object": at("ConfigMap", "owned")} {
+		t.Run(name+" that cannot be read", func(t *testing.T) {
+			s := withGarbage(t)
+			s.unreadable = unreadable
+			logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true)))
+			require.NoError(t, s.start().begin(klog.NewContext(t.Context(), logger)), "it does not stop the collector for all others")
+			require.Positive(t, s.held(oldGarbage))
+			require.Positive(t, s.held(at("ConfigMap", "owned")))
+			underlier, ok := logger.GetSink().(ktesting.Underlier)
+			require.True(t, ok)
+			require.Regexp(t, `Cannot judge an object.* object="`+string(at("ConfigMap", "owned"))+`"`, underlier.GetBuffer().String())
+
+			// When it can be read again, it waits as the rest, and goes with it.
+			s.unreadable = ""
+			s.delete(at("Secret", "a"), background)
+			s.rest()
+			require.Equal(t, []string{"old", "owned"}, s.names())
+			s.exists(t, time.Now().Add(-time.Second).UTC().Format(time.RFC3339))
+			require.NoError(t, s.start().begin(t.Context()))
+			s.rest()
+			require.Empty(t, s.names())
+		})
+	}
 	t.Run("what cannot be counted, or noted, is no start", func(t *testing.T) {
 		s := withGarbage(t)
 		c := s.start()
-		s.unreadable = true
+		// etcd goes away while it counts.
+		s.c.backend = &goesAway{shardOf: s}
 		require.ErrorContains(t, c.begin(t.Context()), "counting what is to be deleted")
-		s.unreadable, s.refuse = false, true
+		s.away.Store(false)
+		s.c.backend, s.refuse = s, true
 		require.ErrorContains(t, c.begin(t.Context()), "noting since when")
 		require.Zero(t, s.noted)
 		s.refuse = false
 		require.NoError(t, c.begin(t.Context()))
 		near(t, time.Now().Add(delay), s.since(t))
 		require.Positive(t, s.held(oldGarbage))
+	})
+}
+
+// goesAway is a shard whose etcd goes away at the first read.
+type goesAway struct{ *shardOf }
+
+func (s *goesAway) get(ctx context.Context, item Item) (object, error) {
+	s.away.Store(true)
+	return s.shardOf.get(ctx, item)
+}
+
+// revisionless is a store whose etcd does not answer.
+type revisionless struct{ told }
+
+func (*revisionless) Revision(context.Context) (uint64, error) {
+	return 0, errors.New("etcd does not answer")
+}
+
+// TestCannotBegin: whoever has a collector that does not start finds why in the log, and not ten
+// times a second.
+func TestCannotBegin(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true)))
+		ctx, cancel := context.WithTimeout(klog.NewContext(t.Context(), logger), 5*complainAfter/2)
+		defer cancel()
+		require.NoError(t, New(Config{Store: &revisionless{}}).Run(ctx))
+		underlier, ok := logger.GetSink().(ktesting.Underlier)
+		require.True(t, ok)
+		says := 0
+		for _, entry := range underlier.GetBuffer().Data() {
+			if entry.Type == ktesting.LogError {
+				says++
+				require.EqualError(t, entry.Err, "etcd does not answer")
+			}
+		}
+		require.Equal(t, 2, says)
 	})
 }

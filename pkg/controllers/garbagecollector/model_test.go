@@ -310,11 +310,11 @@ func TestFirstStart(t *testing.T) {
 	m.set(at("ConfigMap", "old"), thing("old", ref("Secret", "never")))
 	m.set(at("ConfigMap", "owned"), thing("owned", ref("Secret", "a")))
 	require.NoError(t, m.catchUp(t.Context(), "", object{}))
-	found, err := (&Controller{collector: m.c}).garbage(t.Context())
+	found, err := (&Controller{collector: m.c}).garbage(t.Context(), nil)
 	require.NoError(t, err)
 	require.Equal(t, map[Item]types.UID{at("ConfigMap", "old"): "uid-old"}, found)
 
-	m.c.held.set(time.Now().Add(time.Hour), map[types.UID]struct{}{"uid-old": {}})
+	m.c.held.set(time.Now().Add(time.Hour), found)
 	m.delete(at("Secret", "a"), background)
 	m.rest()
 	require.Equal(t, []string{"old"}, m.names())
@@ -322,7 +322,7 @@ func TestFirstStart(t *testing.T) {
 	require.NoError(t, err)
 	require.Positive(t, result.RequeueAfter)
 
-	m.c.held.set(time.Now(), map[types.UID]struct{}{"uid-old": {}})
+	m.c.held.set(time.Now(), found)
 	m.queue[at("ConfigMap", "old")] = true
 	m.rest()
 	require.Empty(t, m.names())
