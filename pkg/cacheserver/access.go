@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/subtle"
 	"fmt"
+	"strings"
 
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/request/anonymous"
@@ -44,7 +45,7 @@ func restrict(c *genericapiserver.Config, o authn.ClientCertificateOptions, toke
 }
 
 // newAuthorizer lets system:masters do everything, shards read everything and write what is
-// theirs, relays, too, readers read, and everybody read the probes.
+// theirs, relays, too, readers read, administrators read profiles, and everybody the probes.
 func newAuthorizer(writes func(shard string) bool) (authorizer.Authorizer, error) {
 	open := make([]string, 0, 2*len(authn.ProbePaths()))
 	for _, probe := range authn.ProbePaths() {
@@ -60,6 +61,7 @@ func newAuthorizer(writes func(shard string) bool) (authorizer.Authorizer, error
 		union.NamedAuthorizer{AuthorizerName: "shards", Authorizer: authorizer.AuthorizerFunc(authorizeShard)},
 		union.NamedAuthorizer{AuthorizerName: "readers", Authorizer: authorizer.AuthorizerFunc(authorizeReader)},
 		union.NamedAuthorizer{AuthorizerName: "relays", Authorizer: authorizeRelay(writes)},
+		union.NamedAuthorizer{AuthorizerName: "profiles", Authorizer: authorizer.AuthorizerFunc(authorizeProfiles)},
 	)
 }
 
@@ -90,6 +92,14 @@ func reads(ctx context.Context, a authorizer.Attributes) bool {
 // authorizeReader lets cache servers that relay, and whoever else is a reader, read everything.
 func authorizeReader(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 	if reads(ctx, a) && identity.MemberOf(ctx, a.GetUser(), request.GroupCacheReaders) {
+		return authorizer.DecisionAllow, "", nil
+	}
+	return authorizer.DecisionNoOpinion, "", nil
+}
+
+// authorizeProfiles lets administrators read the profiles of the process, as on the other servers.
+func authorizeProfiles(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+	if !a.IsResourceRequest() && a.GetVerb() == "get" && strings.HasPrefix(a.GetPath(), "/debug/pprof/") && identity.MemberOf(ctx, a.GetUser(), request.GroupAdmin) {
 		return authorizer.DecisionAllow, "", nil
 	}
 	return authorizer.DecisionNoOpinion, "", nil

@@ -79,6 +79,11 @@ func TestAccess(t *testing.T) {
 		account.Wrap(func(next http.RoundTripper) http.RoundTripper { return claiming{next, claims} })
 		strangers["an account that claims "+name+" logical cluster"] = httpClient(t, account)
 	}
+	scoped := cache.pki.master(t, cache.url)
+	scoped.Impersonate = rest.ImpersonationConfig{
+		UserName: "admin", Groups: []string{"system:kcp:admin"}, Extra: map[string][]string{"authentication.kcp.io/scopes": {"cluster:root"}},
+	}
+	strangers["an administrator of one logical cluster"] = httpClient(t, scoped)
 	const base = "/services/cache/shards/amber/clusters/root"
 	for _, path := range []string{"/livez", "/readyz", "/healthz", "/livez/ping"} {
 		for name, stranger := range strangers {
@@ -97,6 +102,19 @@ func TestAccess(t *testing.T) {
 		status, body := get(t, master, cache.url+path)
 		require.Equal(t, http.StatusOK, status, "%s: %s", path, body)
 	}
+	const profile = "/debug/pprof/goroutine?debug=1"
+	for name, stranger := range strangers {
+		want := http.StatusForbidden
+		if name == "an administrator" {
+			want = http.StatusOK
+		}
+		status, body := get(t, stranger, cache.url+profile)
+		require.Equal(t, want, status, "as %s: %s", name, body)
+		status, body = do(t, stranger, http.MethodPost, cache.url+"/debug/pprof/symbol", "")
+		require.Equal(t, http.StatusForbidden, status, "as %s: %s", name, body)
+	}
+	status, body := get(t, master, cache.url+profile)
+	require.Equal(t, http.StatusOK, status, body)
 	for path, want := range map[string]int{
 		"/":                            http.StatusBadRequest,
 		"/apis":                        http.StatusBadRequest,
