@@ -33,8 +33,8 @@ func (s *Server) chain(c *genericapiserver.Config, longRunning context.Context) 
 			serving.LongRunningStop(longRunning, c),
 		},
 		serving.Answers(c),
-		s.delay(),
 		serving.Chain{
+			s.delay(),
 			serving.NewFilter("scope rules", "405 on *, but for lists, watches, discovery and schemas", scopes.Rules),
 			serving.NewFilter("list rules", "selectors that are not too large, those of shards parsed once; 400", func(next http.Handler) http.Handler { return serving.WithListRules(next, codecs) }),
 			serving.NewFilter("removed shards", "403 for what shards push whose Shard was deleted; deletions of Shards are noted", s.removed.Wrap),
@@ -46,9 +46,10 @@ func (s *Server) chain(c *genericapiserver.Config, longRunning context.Context) 
 }
 
 // delay is what holds requests back, if they are to be.
-func (s *Server) delay() serving.Chain {
-	if s.options.SyntheticDelay == 0 {
-		return nil
+func (s *Server) delay() serving.Filter {
+	f := serving.NewFilter("synthetic delay", "requests wait for --"+syntheticDelayFlag, nil)
+	if s.options.SyntheticDelay > 0 {
+		f.Wrap = delayed(s.options.SyntheticDelay)
 	}
-	return serving.Chain{serving.NewFilter("synthetic delay", "requests wait for --"+syntheticDelayFlag, delayed(s.options.SyntheticDelay))}
+	return f
 }
