@@ -10,7 +10,7 @@ import (
 )
 
 // CachePrefix is the URL prefix of the cache server's API.
-const CachePrefix = "/services/cache"
+const CachePrefix = ViewsPrefix + "cache"
 
 // Mount is a part of a server's URLs below which requests have a scope. Each kind of
 // server has one table of them: ShardMounts, CacheMounts.
