@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 
+	"github.com/shardplane/shardplane/pkg/cacheserver"
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/documents"
 )
@@ -164,7 +165,7 @@ func TestShardsWriteTheirReplicas(t *testing.T) {
 }
 
 func TestGarbage(t *testing.T) {
-	cache := newCacheServer(t)
+	cache := newCacheServer(t, func(o *cacheserver.Options) { o.Serving.Profiling = false })
 	master := httpClient(t, cache.pki.master(t, cache.url))
 	shards := cache.url + "/services/cache/shards/amber/clusters/root/apis/core.kcp.io/v1alpha1/shards"
 	all := cache.url + "/services/cache/shards/*/clusters/*/apis/core.kcp.io/v1alpha1/shards"
@@ -184,6 +185,7 @@ func TestGarbage(t *testing.T) {
 		{http.MethodGet, all + "?limit=1&continue=garbage", "", http.StatusBadRequest},
 		{http.MethodGet, all + "?resourceVersion=garbage", "", http.StatusBadRequest},
 		{http.MethodGet, all + "?labelSelector=%21%21", "", http.StatusBadRequest},
+		{http.MethodGet, cache.url + "/debug/pprof/heap", "", http.StatusNotFound}, // there are none
 	} {
 		status, body := do(t, master, tt.method, tt.url, tt.body)
 		require.Equal(t, tt.want, status, "%s %s: %s", tt.method, tt.url, body)

@@ -114,10 +114,16 @@ func TestHalfStarted(t *testing.T) {
 
 func ready(t *testing.T, cfg *rest.Config) bool {
 	t.Helper()
+	return read(t, cfg, "/readyz") == nil
+}
+
+// read returns the error of a request for a path.
+func read(t *testing.T, cfg *rest.Config, path string) error {
+	t.Helper()
 	c, err := kubernetes.NewForConfig(cfg)
 	require.NoError(t, err)
-	_, err = c.Discovery().RESTClient().Get().AbsPath("/readyz").DoRaw(t.Context())
-	return err == nil
+	_, err = c.Discovery().RESTClient().Get().AbsPath(path).DoRaw(t.Context())
+	return err
 }
 
 // TestAlone starts a shard without any other server, and uses it.
@@ -129,7 +135,9 @@ func TestAlone(t *testing.T) {
 	proxy, err := store.Certificate("proxy", ca, pki.Client("proxy"))
 	require.NoError(t, err)
 	o.Authentication.RequestHeaderCAFile = ca.CertFile
+	o.Serving.Profiling = false
 	cfg := start(t, o)
+	require.True(t, apierrors.IsNotFound(read(t, cfg, "/debug/pprof/heap")), "profiles are off")
 	cfg.Host += "/clusters/root"
 	c, err := kubernetes.NewForConfig(cfg)
 	require.NoError(t, err)
