@@ -345,7 +345,8 @@ func testRequiredGroups(t *testing.T, p people) {
 		return err
 	}
 	require.NoError(t, get())
-	_, err := lcs.Patch(t.Context(), "cluster", mergePatch, []byte(`{"metadata":{"annotations":{"authorization.kcp.io/required-groups":"team-1,others;third"}}}`), metav1.PatchOptions{})
+	// A member of system:kcp:admin says so, and is none of these groups then.
+	_, err := kinds.LogicalClusters.In(p.proxy.Cluster(path(cluster))).Patch(t.Context(), "cluster", mergePatch, []byte(`{"metadata":{"annotations":{"authorization.kcp.io/required-groups":"team-1,others;third"}}}`), metav1.PatchOptions{})
 	require.NoError(t, err)
 	p.eventually("user-1 is refused", func() bool { return apierrors.IsForbidden(get()) })
 	require.ErrorContains(t, get(), notPermitted)

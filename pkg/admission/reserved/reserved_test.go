@@ -107,6 +107,7 @@ func TestMetadata(t *testing.T) {
 		"finalizer of somebody else":     {obj: finalized("example.com/logicalcluster"), as: tenant},
 		"replicated, by a tenant":        {obj: labelled("internal.kcp.io/replicate", "x"), as: tenant, denied: "administrators"},
 		"required groups, by a tenant":   {obj: annotated("authorization.kcp.io/required-groups", "x"), as: tenant, denied: "administrators"},
+		"required groups, by an admin":   {obj: annotated("authorization.kcp.io/required-groups", "x"), as: admin},
 		"original version, by an admin":  {obj: annotated("cache.kcp.io/original-resource-version", "1"), as: admin, denied: "only the system"},
 		"bound definition, by an admin":  {obj: annotated("apis.kcp.io/bound-crd", ""), as: admin, denied: "only the system"},
 		"is-mount is for users to set":   {obj: annotated("experimental.tenancy.kcp.io/is-mount", "true"), as: tenant},
