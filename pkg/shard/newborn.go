@@ -76,7 +76,7 @@ func (n *newborns) wrap(next http.Handler) http.Handler {
 		case !behind && tenancy.HasContent(lc.Status.Phase):
 			n.awaitOwnerBinding(ctx, lc, who)
 		case !n.mayEnter(ctx, who) && authz.Awaits(ctx, n.rules, lc, who):
-			if !n.wait(ctx, scope.Cluster.Name, timeoutOf(r)) {
+			if !n.wait(ctx, scope.Cluster.Name, n.timeoutOf(r)) {
 				request.Entered(ctx)
 				responsewriters.ErrorNegotiated(unready(), registry.Codecs, schema.GroupVersion{Version: "v1"}, w, r)
 				return
@@ -158,10 +158,10 @@ func (n *newborns) awaitOwnerBinding(ctx context.Context, lc *corev1alpha1.Logic
 	}
 }
 
-// timeoutOf returns how long a request waits.
-func timeoutOf(r *http.Request) time.Duration {
+// timeoutOf returns how long a request waits. Only front-proxies say that.
+func (n *newborns) timeoutOf(r *http.Request) time.Duration {
 	timeout, err := time.ParseDuration(r.Header.Get(request.ReadyTimeoutHeader))
-	if err != nil {
+	if err != nil || !n.forwarded(r) {
 		return readyTimeout
 	}
 	return min(timeout, maxReadyTimeout)
