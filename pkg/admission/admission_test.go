@@ -47,7 +47,7 @@ type rig struct {
 	quotas *client.Informer[*corev1.ResourceQuota]
 }
 
-func newRig(t testing.TB, clusters int) *rig {
+func newRig(t testing.TB, clusters int, changes ...func(*Config)) *rig {
 	t.Helper()
 	r := &rig{server: clienttest.New(t, kinds.Scheme)}
 	for i := range clusters {
@@ -58,7 +58,7 @@ func newRig(t testing.TB, clusters int) *rig {
 	namespaces := kinds.Namespaces.Informer(factory.Wildcard(), client.InformerOptions[*corev1.Namespace]{})
 	r.quotas = kinds.ResourceQuotas.Informer(factory.Wildcard(), client.InformerOptions[*corev1.ResourceQuota]{})
 	hooks, informers := hooksOf(factory.Wildcard())
-	r.Admission, err = New(Config{
+	config := Config{
 		Hooks: hooks, Local: func(logicalcluster.Name) bool { return true },
 		Clients: factory, Namespaces: namespaces, ResourceQuotas: r.quotas,
 		Authorizer: authorizerfactory.NewAlwaysAllowAuthorizer(),
@@ -66,7 +66,11 @@ func newRig(t testing.TB, clusters int) *rig {
 			Usage:          usage.New(nil, storage.DefaultPrefix, "/core/events"),
 			LogicalCluster: func(logicalcluster.Name) *corev1alpha1.LogicalCluster { return nil },
 		},
-	})
+	}
+	for _, change := range changes {
+		change(&config)
+	}
+	r.Admission, err = New(config)
 	require.NoError(t, err)
 	group := &client.Group{}
 	group.Add(namespaces, r.quotas)

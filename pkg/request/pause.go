@@ -14,7 +14,7 @@ func WithPause(ctx context.Context, pause func() (resume func())) context.Contex
 // Pause says that the request of ctx now waits for somebody else, such as a
 // tenant's webhook, which may take long, and may itself send requests that have
 // to be executed first. The caller calls resume when it goes on, and holds nothing then
-// that other requests wait for.
+// that other requests wait for while they have a place.
 func Pause(ctx context.Context) (resume func()) {
 	pause, ok := ctx.Value(pauseKey{}).(func() (resume func()))
 	if !ok {

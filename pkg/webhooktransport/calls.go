@@ -9,6 +9,8 @@ import (
 	"github.com/kcp-dev/logicalcluster/v3"
 	"golang.org/x/sync/semaphore"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/shardplane/shardplane/pkg/request"
 )
 
 // FlagCalls is the flag that errors about Calls name.
@@ -50,12 +52,10 @@ func NewCalls(limit int) *Calls {
 func (c *Calls) Limit() int { return c.limit }
 
 // Take waits for n places, no more than Limit, for 10 s at most; then it returns a
-// 429. The caller gives them back with release.
+// 429. The request of ctx is paused while it waits. The caller gives them back with release.
 func (c *Calls) Take(ctx context.Context, caller Caller, n int) (release func(), err error) {
 	p := c.enter(caller)
-	wait, cancel := context.WithTimeout(ctx, maxWait)
-	defer cancel()
-	if err := p.Acquire(wait, int64(n)); err != nil {
+	if err := p.take(ctx, int64(n)); err != nil {
 		c.leave(caller, p)
 		return nil, apierrors.NewTooManyRequests(fmt.Sprintf("all %d calls of webhooks that the server makes at a time for a workspace (%s) are under way: try again", c.limit, FlagCalls), 1)
 	}
@@ -63,6 +63,16 @@ func (c *Calls) Take(ctx context.Context, caller Caller, n int) (release func(),
 		p.Release(int64(n))
 		c.leave(caller, p)
 	}, nil
+}
+
+func (p *places) take(ctx context.Context, n int64) error {
+	if p.TryAcquire(n) {
+		return nil
+	}
+	defer request.Pause(ctx)() // who has the places may need a seat to go on
+	ctx, cancel := context.WithTimeout(ctx, maxWait)
+	defer cancel()
+	return p.Acquire(ctx, n)
 }
 
 func (c *Calls) enter(caller Caller) *places {

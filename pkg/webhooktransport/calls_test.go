@@ -4,22 +4,33 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/shardplane/shardplane/pkg/request"
 )
 
 func TestCallsWait(t *testing.T) {
 	t.Parallel()
 	c := NewCalls(2)
-	first, err := c.Take(t.Context(), Caller{Cluster: "one"}, 2)
+	paused, resumed := make(chan bool, 1), make(chan bool, 1)
+	ctx := request.WithPause(t.Context(), func() (resume func()) {
+		paused <- true
+		return func() { resumed <- true }
+	})
+	first, err := c.Take(ctx, Caller{Cluster: "one"}, 2)
 	require.NoError(t, err)
 	waited := make(chan error)
 	go func() {
-		release, err := c.Take(t.Context(), Caller{Cluster: "one"}, 1)
+		release, err := c.Take(ctx, Caller{Cluster: "one"}, 1)
 		if err == nil {
 			release()
 		}
 		waited <- err
 	}()
+	<-paused // while it waits
+	require.Empty(t, resumed)
 	first()
 	require.NoError(t, <-waited)
+	<-resumed
+	require.Empty(t, paused, "what does not wait is not paused")
 	require.Empty(t, c.of, "what nobody uses is forgotten")
 }

@@ -16,6 +16,8 @@ import (
 	"k8s.io/apiserver/pkg/util/webhook"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
+
+	"github.com/shardplane/shardplane/pkg/request"
 )
 
 const (
@@ -99,12 +101,8 @@ func (c caller) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.URL.Scheme != "https" {
 		return nil, errors.New("webhooks are called by https only")
 	}
-	response, err := c.next.RoundTrip(r)
+	response, data, err := c.call(r)
 	if err != nil {
-		return nil, c.public(r, err)
-	}
-	defer func() { _ = response.Body.Close() }()
-	if err := final(response); err != nil {
 		return nil, err
 	}
 	header := http.Header{"Content-Type": {"application/json"}}
@@ -118,16 +116,34 @@ func (c caller) RoundTrip(r *http.Request) (*http.Response, error) {
 		replace(response, fmt.Appendf(nil, "the webhook answered with status %d; what it said is not shown", response.StatusCode))
 		return response, nil
 	}
-	data, err := readAnswer(response.Body)
-	if err != nil {
-		return nil, c.public(r, err)
-	}
 	if !isReview(data) {
 		return nil, errors.New("the webhook's answer is not the JSON of an AdmissionReview or ConversionReview; it is not shown")
 	}
 	response.Header = header
 	replace(response, data)
 	return response, nil
+}
+
+// call calls the webhook, and reads what it answers unless that is a failure. The request that the
+// webhook is called for, if the context is one's, is paused meanwhile: webhooks may take long, and may
+// send requests.
+func (c caller) call(r *http.Request) (response *http.Response, data []byte, err error) {
+	defer request.Pause(r.Context())()
+	response, err = c.next.RoundTrip(r)
+	if err != nil {
+		return nil, nil, c.public(r, err)
+	}
+	body := response.Body
+	defer func() { _ = body.Close() }()
+	if err := final(response); err != nil {
+		return nil, nil, err
+	}
+	if response.StatusCode < http.StatusMultipleChoices {
+		if data, err = readAnswer(body); err != nil {
+			return nil, nil, c.public(r, err)
+		}
+	}
+	return response, data, nil
 }
 
 // isReview reports whether an answer is what webhooks answer. Errors of decoders

@@ -86,7 +86,7 @@ var Layers = []Layer{
 	{
 		Units:  []string{"pkg/webhooktransport"},
 		Reason: "how URLs are called that tenants, or the operator's files, name: one policy for all who call them, which know more than it",
-		Only:   []string{},
+		Only:   []string{"pkg/request"},
 	},
 	{
 		Units:  []string{"pkg/customresource/documents/openapigate"},

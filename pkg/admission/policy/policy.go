@@ -228,7 +228,7 @@ func (p *plugin[P, B, E]) dispatchTo(ctx context.Context, s *set[P, B, E], in lo
 	matcher := matching.NewMatcher(percluster.NewNamespaceLister(p.config.Namespaces, in), percluster.NewClientset(p.config.Clients, in))
 	dispatcher, err := p.kind.dispatcher(in, matcher)
 	if err == nil {
-		err = dispatcher.Dispatch(ctx, a, o, s.hooks)
+		err = dispatcher.Dispatch(ctx, a, percluster.Pausing(ctx, o), s.hooks)
 	}
 	var status apierrors.APIStatus
 	if err == nil || errors.As(err, &status) {

@@ -11,15 +11,20 @@ import (
 	"github.com/shardplane/shardplane/pkg/webhooktransport"
 )
 
-// take waits for n of calls for the request of a; the caller gives them back with
-// release.
-func take(ctx context.Context, calls *webhooktransport.Calls, caller webhooktransport.Caller, a admission.Attributes, n int) (release func(), err error) {
+// take waits for the calls that the request of a needs; the caller gives them back with
+// release. It refuses what more webhooks may see than are called at a time, also where these are
+// called one after the other: for each the server evaluates conditions.
+func take(ctx context.Context, calls *webhooktransport.Calls, caller webhooktransport.Caller, a admission.Attributes, rules *ruled) (release func(), err error) {
+	n := rules.match(a)
 	if n == 0 {
 		return func() {}, nil
 	}
 	if n > calls.Limit() {
-		return nil, admission.NewForbidden(a, fmt.Errorf("the rules of %d webhooks match the request, and the server calls at most %d at a time for a workspace (%s): narrow the rules, or delete webhooks",
+		return nil, admission.NewForbidden(a, fmt.Errorf("the rules of %d webhooks match the request, and the server calls at most %d for one, and for a workspace at a time (%s): narrow the rules, or delete webhooks",
 			n, calls.Limit(), webhooktransport.FlagCalls))
+	}
+	if !rules.together {
+		n = 1
 	}
 	return calls.Take(ctx, caller, n)
 }
@@ -44,9 +49,8 @@ func (r *ruled) add(all []admissionregistrationv1.RuleWithOperations, policy *ad
 	r.webhooks = append(r.webhooks, all)
 }
 
-// calls returns how many webhooks may be called at a time for a request, by their
-// rules alone.
-func (r *ruled) calls(a admission.Attributes) (n int) {
+// match returns how many webhooks may be called for a request, by their rules alone.
+func (r *ruled) match(a admission.Attributes) (n int) {
 	if rules.IsExemptAdmissionConfigurationResource(a) {
 		return 0
 	}
@@ -56,9 +60,6 @@ func (r *ruled) calls(a admission.Attributes) (n int) {
 				n++
 				break
 			}
-		}
-		if n == 1 && !r.together {
-			break
 		}
 	}
 	return n

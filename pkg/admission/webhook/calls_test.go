@@ -18,28 +18,48 @@ func creates(gvr schema.GroupVersionResource, kind string) admission.Attributes 
 	return admission.NewAttributesRecord(nil, nil, gvr.GroupVersion().WithKind(kind), "default", "x", gvr, "", admission.Create, nil, false, nil)
 }
 
+// seeing are the rules of n webhooks that see config maps.
+func seeing(n int, together bool) *ruled {
+	r := &ruled{together: together}
+	for range n {
+		r.add([]admissionregistrationv1.RuleWithOperations{{
+			Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create},
+			Rule:       admissionregistrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"configmaps"}},
+		}}, nil)
+	}
+	return r
+}
+
 func TestCalls(t *testing.T) {
 	t.Parallel()
 	c, a := webhooktransport.NewCalls(2), creates(corev1.SchemeGroupVersion.WithResource("configmaps"), "ConfigMap")
-	first, err := take(t.Context(), c, webhooktransport.Caller{Cluster: "one"}, a, 2)
+	first, err := take(t.Context(), c, webhooktransport.Caller{Cluster: "one"}, a, seeing(2, true))
 	require.NoError(t, err)
-	other, err := take(t.Context(), c, webhooktransport.Caller{Cluster: "two"}, a, 1)
+	other, err := take(t.Context(), c, webhooktransport.Caller{Cluster: "two"}, a, seeing(1, true))
 	require.NoError(t, err, "another logical cluster has places of its own")
-	bound, err := take(t.Context(), c, webhooktransport.Caller{Cluster: "one", Provider: "two"}, a, 2)
+	bound, err := take(t.Context(), c, webhooktransport.Caller{Cluster: "one", Provider: "two"}, a, seeing(2, true))
 	require.NoError(t, err, "and so have the webhooks of each provider")
 	bound()
-	nothing, err := take(t.Context(), c, webhooktransport.Caller{Cluster: "one"}, a, 0)
+	nothing, err := take(t.Context(), c, webhooktransport.Caller{Cluster: "one"}, a, seeing(0, true))
 	require.NoError(t, err, "what no webhook sees does not wait")
 	nothing()
 
 	gone, leave := context.WithCancel(t.Context())
 	leave()
-	_, err = take(gone, c, webhooktransport.Caller{Cluster: "one"}, a, 1)
+	_, err = take(gone, c, webhooktransport.Caller{Cluster: "one"}, a, seeing(1, true))
 	require.True(t, apierrors.IsTooManyRequests(err), "%v", err)
 	require.ErrorContains(t, err, "--webhook-calls-per-cluster")
-	_, err = take(t.Context(), c, webhooktransport.Caller{Cluster: "three"}, a, 3)
+	_, err = take(t.Context(), c, webhooktransport.Caller{Cluster: "three"}, a, seeing(3, true))
 	require.True(t, apierrors.IsForbidden(err), "%v", err)
 	require.ErrorContains(t, err, "--webhook-calls-per-cluster")
+	_, err = take(t.Context(), c, webhooktransport.Caller{Cluster: "three"}, a, seeing(3, false))
+	require.True(t, apierrors.IsForbidden(err), "%v", err)
+	require.ErrorContains(t, err, "the rules of 3 webhooks match the request, and the server calls at most 2", "also one after the other: their conditions are evaluated")
+	for range 2 {
+		one, err := take(t.Context(), c, webhooktransport.Caller{Cluster: "three"}, a, seeing(2, false))
+		require.NoError(t, err, "one after the other")
+		t.Cleanup(one)
+	}
 	first()
 	other()
 }
@@ -52,16 +72,13 @@ func TestRuled(t *testing.T) {
 			Rule:       admissionregistrationv1.Rule{APIGroups: []string{group}, APIVersions: []string{"v1"}, Resources: []string{"deployments", "validatingwebhookconfigurations"}},
 		}}
 	}
-	validating, mutating := ruled{together: true}, ruled{}
-	for _, r := range []*ruled{&validating, &mutating} {
-		r.add(rule("apps"), nil)
-		r.add(rule("apps"), new(admissionregistrationv1.Equivalent))
-		r.add(rule("extensions"), new(admissionregistrationv1.Equivalent)) // the same resource, by its former name
-		r.add(rule("extensions"), new(admissionregistrationv1.Exact))
-	}
+	r := ruled{}
+	r.add(rule("apps"), nil)
+	r.add(rule("apps"), new(admissionregistrationv1.Equivalent))
+	r.add(rule("extensions"), new(admissionregistrationv1.Equivalent)) // the same resource, by its former name
+	r.add(rule("extensions"), new(admissionregistrationv1.Exact))
 	deployment := creates(schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "deployments"}, "Deployment")
-	require.Equal(t, 3, validating.calls(deployment))
-	require.Equal(t, 1, mutating.calls(deployment), "one after the other")
-	require.Zero(t, validating.calls(creates(corev1.SchemeGroupVersion.WithResource("configmaps"), "ConfigMap")))
-	require.Zero(t, validating.calls(creates(admissionregistrationv1.SchemeGroupVersion.WithResource("validatingwebhookconfigurations"), "ValidatingWebhookConfiguration")), "no webhook sees them")
+	require.Equal(t, 3, r.match(deployment))
+	require.Zero(t, r.match(creates(corev1.SchemeGroupVersion.WithResource("configmaps"), "ConfigMap")))
+	require.Zero(t, r.match(creates(admissionregistrationv1.SchemeGroupVersion.WithResource("validatingwebhookconfigurations"), "ValidatingWebhookConfiguration")), "no webhook sees them")
 }

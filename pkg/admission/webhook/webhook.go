@@ -242,11 +242,10 @@ func (c *caller) dispatch(ctx context.Context, a admission.Attributes, o admissi
 		}
 	}
 	defer percluster.Tell(a, in)()
-	defer request.Pause(ctx)() // webhooks may take long, and may send requests
-	release, err := take(ctx, c.calls, caller, a, hooks.rules.calls(a))
+	release, err := take(ctx, c.calls, caller, a, &hooks.rules)
 	if err != nil {
 		return err
 	}
 	defer release()
-	return hooks.Dispatch(request.WithoutBodies(ctx), a, o)
+	return hooks.Dispatch(request.WithoutBodies(ctx), a, percluster.Pausing(ctx, o))
 }
