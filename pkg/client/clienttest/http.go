@@ -171,6 +171,9 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request, q query) {
 	if limit, err := strconv.Atoi(r.URL.Query().Get("limit")); err == nil && limit > 0 && start+limit < end {
 		end = start + limit
 		meta["continue"] = fmt.Sprintf("%d-%d", rv, end)
+		if q.selector.Empty() && q.ranges.Empty() {
+			meta["remainingItemCount"] = len(objs) - end
+		}
 	}
 	items := make([]any, 0, len(objs))
 	for _, obj := range objs[min(start, end):end] {

@@ -6,7 +6,8 @@
 // that were admitted and came to nothing.
 //
 //	quota ─► namespace of a logical cluster ─► which resources do its quotas count?
-//	              ├─ watch their metadata there, as long as there is a quota
+//	              ├─ watch their metadata in the logical cluster, as long as there is a quota:
+//	              │  each resource once, for all namespaces
 //	              └─ used := how many there are
 //	                   ├─ more than the status says: write it at once
 //	                   └─ fewer: some may be admitted and not stored yet. Look a second

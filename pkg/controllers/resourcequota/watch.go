@@ -8,11 +8,14 @@ import (
 	"sync"
 	"time"
 
+	"github.com/kcp-dev/logicalcluster/v3"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/discovery"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/documents"
@@ -23,26 +26,35 @@ const syncWait = 10 * time.Second
 
 var errStopped = errors.New("the controller does not run")
 
-// watches are the watches of what quotas count, in each namespace that has
-// quotas.
+// maxCounters is how many resources are watched in one logical cluster. What quotas count beyond
+// that is counted without a watch, when a quota changes and all recount.
+const maxCounters = 500
+
+// byNamespace is the index of objects by their namespaces.
+const byNamespace = "namespace"
+
+// watches are the watches of what quotas count: one for each resource of a logical cluster, for
+// all of its namespaces that have such quotas. So there are no more than kinds that are served there.
 type watches struct {
 	local   *client.Factory
 	changed func(namespace)
 
-	mu         sync.Mutex
-	ctx        context.Context //nolint:containedctx // the life of the watches, which is that of the controller
-	running    sync.WaitGroup
-	namespaces map[namespace]map[schema.GroupResource]*counter
+	mu       sync.Mutex
+	ctx      context.Context //nolint:containedctx // the life of the watches, which is that of the controller
+	running  sync.WaitGroup
+	clusters map[logicalcluster.Name]map[schema.GroupResource]*counter
 }
 
-// counter counts the objects of one resource in one namespace.
+// counter counts the objects of one resource in one logical cluster.
 type counter struct {
 	informer *client.Informer[*metav1.PartialObjectMetadata]
 	cancel   context.CancelFunc
+	// users are the namespaces with quotas that count the resource, under the lock of watches.
+	users sets.Set[string]
 }
 
 func newWatches(local *client.Factory, changed func(namespace)) *watches {
-	return &watches{local: local, changed: changed, namespaces: map[namespace]map[schema.GroupResource]*counter{}}
+	return &watches{local: local, changed: changed, clusters: map[logicalcluster.Name]map[schema.GroupResource]*counter{}}
 }
 
 // open lets watches run until ctx ends.
@@ -55,94 +67,164 @@ func (w *watches) open(ctx context.Context) {
 // close waits for the watches, whose context has ended.
 func (w *watches) close() {
 	w.mu.Lock()
-	w.namespaces = map[namespace]map[schema.GroupResource]*counter{}
+	w.clusters = map[logicalcluster.Name]map[schema.GroupResource]*counter{}
 	w.mu.Unlock()
 	w.running.Wait()
 }
 
 // count returns the number of objects of each resource in the namespace, and
-// watches these and no others from now on. Resources that are not served are
+// watches these and no others for it from now on. Resources that are not served are
 // left out.
 func (w *watches) count(ctx context.Context, in namespace, resources []schema.GroupResource) (map[schema.GroupResource]int64, error) {
 	w.keep(in, resources)
 	counts := make(map[schema.GroupResource]int64, len(resources))
 	for _, resource := range resources {
-		c, err := w.counter(ctx, in, resource)
+		n, served, err := w.countOf(ctx, in, resource)
 		if err != nil {
 			return nil, fmt.Errorf("counting %s: %w", resource, err)
 		}
-		if c == nil {
-			continue
+		if served {
+			counts[resource] = n
 		}
-		wait, cancel := context.WithTimeout(ctx, syncWait)
-		err = c.informer.WaitForSync(wait)
-		cancel()
-		if err != nil {
-			return nil, fmt.Errorf("counting %s: %w", resource, err)
-		}
-		counts[resource] = int64(c.informer.Lister().Len())
 	}
 	return counts, nil
 }
 
-// keep ends the watches of all but the given resources.
+func (w *watches) countOf(ctx context.Context, in namespace, resource schema.GroupResource) (n int64, served bool, err error) {
+	c, full := w.use(in, resource)
+	if c == nil {
+		gvr, served, err := w.version(ctx, in, resource)
+		if err != nil || !served {
+			return 0, false, err
+		}
+		if full {
+			n, err := w.list(ctx, in, gvr)
+			return n, true, err
+		}
+		if c, err = w.counter(in, gvr); err != nil { //nolint:contextcheck // it lives as long as a quota wants it, not as the call
+			return 0, false, err
+		}
+	}
+	wait, cancel := context.WithTimeout(ctx, syncWait)
+	defer cancel()
+	if err := c.informer.WaitForSync(wait); err != nil {
+		return 0, false, err
+	}
+	if in.Name == "" {
+		return int64(c.informer.Lister().Len()), true, nil
+	}
+	found, err := c.informer.Lister().ByIndex(byNamespace, in.Name)
+	return int64(len(found)), true, err
+}
+
+// list counts without a watch.
+func (w *watches) list(ctx context.Context, in namespace, gvr schema.GroupVersionResource) (int64, error) {
+	clients, err := w.local.Cluster(in.Cluster.Path()).Metadata()
+	if err != nil {
+		return 0, err
+	}
+	page, err := clients.Resource(gvr).Namespace(in.Name).List(ctx, metav1.ListOptions{Limit: 1})
+	if err != nil {
+		return 0, err
+	}
+	return int64(len(page.Items)) + ptr.Deref(page.RemainingItemCount, 0), nil
+}
+
+// keep ends the watches of what nobody counts any more, since the namespace counts the given
+// resources only.
 func (w *watches) keep(in namespace, resources []schema.GroupResource) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for resource, c := range w.namespaces[in] {
-		if !slices.Contains(resources, resource) {
+	all := w.clusters[in.Cluster]
+	for resource, c := range all {
+		if !c.users.Has(in.Name) || slices.Contains(resources, resource) {
+			continue
+		}
+		if c.users.Delete(in.Name); c.users.Len() == 0 {
 			c.cancel()
-			delete(w.namespaces[in], resource)
+			delete(all, resource)
 		}
 	}
-	if len(w.namespaces[in]) == 0 {
-		delete(w.namespaces, in)
+	if len(all) == 0 {
+		delete(w.clusters, in.Cluster)
 	}
 }
 
-//nolint:contextcheck // the counter lives as long as a quota wants it, not as the call
-func (w *watches) counter(ctx context.Context, in namespace, resource schema.GroupResource) (*counter, error) {
+// use returns the counter that there is, for a namespace too from now on, or nil, and whether there may
+// be no more of them in the logical cluster.
+func (w *watches) use(in namespace, resource schema.GroupResource) (c *counter, full bool) {
 	w.mu.Lock()
-	found := w.namespaces[in][resource]
-	gone := found != nil && apierrors.IsNotFound(found.informer.LastError())
-	if gone { // it may be served again, in another version
+	defer w.mu.Unlock()
+	all := w.clusters[in.Cluster]
+	found := all[resource]
+	if found != nil && apierrors.IsNotFound(found.informer.LastError()) { // it may be served again, in another version
 		found.cancel()
-		delete(w.namespaces[in], resource)
+		delete(all, resource)
+		for user := range found.users {
+			if user != in.Name { // which would hear no more of it
+				w.changed(namespace{Cluster: in.Cluster, Name: user})
+			}
+		}
+		found = nil
 	}
-	w.mu.Unlock()
-	if found != nil && !gone {
-		return found, nil
+	if found == nil {
+		return nil, len(all) >= maxCounters
 	}
-	gvr, served, err := w.version(ctx, in, resource)
-	if err != nil || !served {
-		return nil, err
-	}
+	found.users.Insert(in.Name)
+	return found, false
+}
+
+// counter counts a resource from now on.
+func (w *watches) counter(in namespace, gvr schema.GroupVersionResource) (*counter, error) {
 	informer, err := client.NewMetadataInformer(w.local.Cluster(in.Cluster.Path()), gvr, client.InformerOptions[*metav1.PartialObjectMetadata]{
-		Namespace: in.Name,
 		Transform: nothingBut,
+		Indexers: map[string]client.IndexFunc[*metav1.PartialObjectMetadata]{
+			byNamespace: func(obj *metav1.PartialObjectMetadata) []string { return []string{obj.Namespace} },
+		},
 	})
 	if err != nil {
 		return nil, err
 	}
-	informer.AddEventHandler(informer.KeyHandler(func(client.Key) { w.changed(in) }))
+	c := &counter{informer: informer, users: sets.New(in.Name)}
+	informer.AddEventHandler(informer.KeyHandler(func(key client.Key) { w.tell(c, key) }))
 
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.ctx == nil || w.ctx.Err() != nil {
 		return nil, errStopped
 	}
-	life, cancel := context.WithCancel(w.ctx)
-	c := &counter{informer: informer, cancel: cancel}
-	if w.namespaces[in] == nil {
-		w.namespaces[in] = map[schema.GroupResource]*counter{}
+	all := w.clusters[in.Cluster]
+	if all == nil {
+		all = map[schema.GroupResource]*counter{}
+		w.clusters[in.Cluster] = all
 	}
-	w.namespaces[in][resource] = c
+	if found := all[gvr.GroupResource()]; found != nil { // another namespace was quicker
+		found.users.Insert(in.Name)
+		return found, nil
+	}
+	life, cancel := context.WithCancel(w.ctx)
+	c.cancel = cancel
+	all[gvr.GroupResource()] = c
 	w.running.Go(func() {
 		if err := informer.Run(life); err != nil {
-			klog.FromContext(life).Error(err, "Cannot watch what a quota counts", "cluster", in.Cluster, "namespace", in.Name, "resource", gvr)
+			klog.FromContext(life).Error(err, "Cannot watch what a quota counts", "cluster", in.Cluster, "resource", gvr)
 		}
 	})
 	return c, nil
+}
+
+// tell says that an object has changed to the namespaces that count it: its own one, and "", the
+// whole logical cluster.
+func (w *watches) tell(c *counter, key client.Key) {
+	w.mu.Lock()
+	own, whole := c.users.Has(key.Namespace), c.users.Has("")
+	w.mu.Unlock()
+	if own {
+		w.changed(namespace{Cluster: key.Cluster, Name: key.Namespace})
+	}
+	if whole && key.Namespace != "" {
+		w.changed(namespace{Cluster: key.Cluster})
+	}
 }
 
 // nothingBut keeps of an object what identifies it.

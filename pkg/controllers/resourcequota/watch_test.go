@@ -1,0 +1,114 @@
+package resourcequota
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/sets"
+
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/clienttest"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
+)
+
+// discovered answers discovery of the core group, and leaves all else to next.
+type discovered struct{ next http.RoundTripper }
+
+// RoundTrip implements http.RoundTripper.
+func (d discovered) RoundTrip(r *http.Request) (*http.Response, error) {
+	if !strings.HasSuffix(r.URL.Path, "/api/v1") {
+		return d.next.RoundTrip(r)
+	}
+	const list = `{"kind":"APIResourceList","apiVersion":"v1","groupVersion":"v1","resources":[` +
+		`{"name":"configmaps","namespaced":true,"verbs":["list","watch"]},{"name":"secrets","namespaced":true,"verbs":["list","watch"]}]}`
+	return &http.Response{
+		StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}}, Request: r,
+		Body: io.NopCloser(bytes.NewBufferString(list)), ProtoMajor: 1, ProtoMinor: 1,
+	}, nil
+}
+
+// TestOneWatch: quotas of many namespaces that count a resource have one watch together, and
+// each counts its own; no more resources are watched than maxCounters.
+func TestOneWatch(t *testing.T) {
+	server := clienttest.New(t, kinds.Scheme)
+	config := server.ClientConfig()
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return discovered{next} })
+	factory, err := client.NewFactory(config)
+	require.NoError(t, err)
+	t.Cleanup(factory.CloseIdleConnections)
+	put := func(in, name string) {
+		server.Put(t, kinds.ConfigMaps.GroupVersionResource, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
+			Namespace: in, Name: name, Annotations: map[string]string{logicalcluster.AnnotationKey: "c"},
+		}})
+	}
+	changed := make(chan namespace, 100)
+	w := newWatches(factory, func(in namespace) { changed <- in })
+	ctx, cancel := context.WithCancel(t.Context())
+	w.open(ctx)
+	t.Cleanup(func() {
+		cancel()
+		w.close()
+	})
+
+	const namespaces = 20
+	configMaps := schema.GroupResource{Resource: "configmaps"}
+	count := func(in string, resource schema.GroupResource) int64 {
+		counts, err := w.count(ctx, namespace{Cluster: "c", Name: in}, []schema.GroupResource{resource})
+		require.NoError(t, err)
+		require.Contains(t, counts, resource)
+		return counts[resource]
+	}
+	for i := range namespaces {
+		put(fmt.Sprint("n", i), "one")
+	}
+	put("n0", "two")
+	require.EqualValues(t, namespaces+1, count("", configMaps))
+	for i := 1; i < namespaces; i++ {
+		require.EqualValues(t, 1, count(fmt.Sprint("n", i), configMaps))
+	}
+	require.EqualValues(t, 2, count("n0", configMaps))
+	_, watches := server.Requests()
+	require.Equal(t, 1, watches)
+
+	drain(changed)
+	put("uncounted", "one")
+	require.Equal(t, namespace{Cluster: "c"}, <-changed, "nobody counts in that namespace")
+	put("n1", "two")
+	require.ElementsMatch(t, []namespace{{Cluster: "c"}, {Cluster: "c", Name: "n1"}}, []namespace{<-changed, <-changed})
+
+	for i := range maxCounters - 1 {
+		w.clusters["c"][schema.GroupResource{Resource: fmt.Sprint("other", i)}] = &counter{users: sets.New("other")}
+	}
+	for i := range 3 {
+		server.Put(t, kinds.Secrets.GroupVersionResource, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{
+			Namespace: "n1", Name: fmt.Sprint(i), Annotations: map[string]string{logicalcluster.AnnotationKey: "c"},
+		}})
+	}
+	require.EqualValues(t, 3, count("n1", schema.GroupResource{Resource: "secrets"}))
+	require.EqualValues(t, 2, count("n1", configMaps), "what is watched is not listed")
+	require.Len(t, w.clusters["c"], maxCounters)
+	_, watches = server.Requests()
+	require.Equal(t, 1, watches, "what is beyond is not watched")
+	clear(w.clusters["c"])
+}
+
+// drain takes what was told already.
+func drain(changed <-chan namespace) {
+	for {
+		select {
+		case <-changed:
+		default:
+			return
+		}
+	}
+}
