@@ -1,0 +1,118 @@
+package policy
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/admission"
+
+	"github.com/shardplane/shardplane/pkg/admission/percluster"
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/request"
+)
+
+// What policies may have in expressions: these are compiled when a policy is written, and with the
+// first write that they judge after a change, and take a hundred times their size in memory then.
+const (
+	// maxExpressions is of how many expressions a policy may have.
+	maxExpressions = 1000
+	// maxExpressionBytes are theirs, in one policy.
+	maxExpressionBytes = 64 << 10
+	// maxExpressionBytesInCluster are those of all policies of a logical cluster.
+	maxExpressionBytesInCluster = 4 << 20
+)
+
+// Limits is the admission plugin that refuses policies with too many or too large expressions, before
+// anybody compiles them. Policies that are larger already keep what they have, and may shrink.
+type Limits struct {
+	*admission.Handler
+	mutating   *client.Dual[*admissionregistrationv1.MutatingAdmissionPolicy]
+	validating *client.Dual[*admissionregistrationv1.ValidatingAdmissionPolicy]
+}
+
+var _ admission.MutationInterface = &Limits{}
+
+// NewLimits returns the plugin, for policies of all logical clusters.
+func NewLimits(mutating *client.Dual[*admissionregistrationv1.MutatingAdmissionPolicy], validating *client.Dual[*admissionregistrationv1.ValidatingAdmissionPolicy]) *Limits {
+	return &Limits{Handler: admission.NewHandler(admission.Create, admission.Update), mutating: mutating, validating: validating}
+}
+
+// Admit implements admission.MutationInterface: policies are validated, and so compiled, after it and before
+// validating plugins.
+func (l *Limits) Admit(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+	now, old := expressionsOf(a.GetObject()), expressionsOf(a.GetOldObject())
+	grows := now.bytes > old.bytes
+	switch {
+	case now.number > maxExpressions && now.number > old.number:
+		return admission.NewForbidden(a, fmt.Errorf("it has %d expressions and may have %d: leave out those that are not needed, or split the policy", now.number, maxExpressions))
+	case now.bytes > maxExpressionBytes && grows:
+		return admission.NewForbidden(a, fmt.Errorf("it has %d bytes of expressions and may have %d: shorten them, or split the policy", now.bytes, maxExpressionBytes))
+	case !grows || percluster.IsServer(a.GetUserInfo()):
+		return nil
+	}
+	cluster, err := request.ClusterNameFrom(ctx)
+	if err != nil {
+		return apierrors.NewInternalError(err)
+	}
+	if all := sumIn(l.mutating, cluster) + sumIn(l.validating, cluster) - old.bytes + now.bytes; all > maxExpressionBytesInCluster {
+		return admission.NewForbidden(a, fmt.Errorf("with it, the policies of the logical cluster %s have %d bytes of expressions, and may have %d: shorten them, or delete policies that are not needed", cluster, all, maxExpressionBytesInCluster))
+	}
+	return nil
+}
+
+// amount is how many expressions a policy has, and of how many bytes.
+type amount struct{ number, bytes int }
+
+func (a *amount) add(expression string) {
+	if expression != "" {
+		a.number++
+		a.bytes += len(expression)
+	}
+}
+
+func (a *amount) addCommon(conditions []admissionregistrationv1.MatchCondition, variables []admissionregistrationv1.Variable) {
+	for i := range conditions {
+		a.add(conditions[i].Expression)
+	}
+	for i := range variables {
+		a.add(variables[i].Expression)
+	}
+}
+
+// expressionsOf returns what a policy has in expressions; nothing for what is none.
+func expressionsOf(obj runtime.Object) (a amount) {
+	switch policy := obj.(type) {
+	case *admissionregistrationv1.ValidatingAdmissionPolicy:
+		a.addCommon(policy.Spec.MatchConditions, policy.Spec.Variables)
+		for i := range policy.Spec.Validations {
+			a.add(policy.Spec.Validations[i].Expression)
+			a.add(policy.Spec.Validations[i].MessageExpression)
+		}
+		for i := range policy.Spec.AuditAnnotations {
+			a.add(policy.Spec.AuditAnnotations[i].ValueExpression)
+		}
+	case *admissionregistrationv1.MutatingAdmissionPolicy:
+		a.addCommon(policy.Spec.MatchConditions, policy.Spec.Variables)
+		for i := range policy.Spec.Mutations {
+			if m := policy.Spec.Mutations[i].ApplyConfiguration; m != nil {
+				a.add(m.Expression)
+			}
+			if m := policy.Spec.Mutations[i].JSONPatch; m != nil {
+				a.add(m.Expression)
+			}
+		}
+	}
+	return a
+}
+
+// sumIn returns how many bytes the policies of a kind have in expressions in a logical cluster.
+func sumIn[P client.Object](policies *client.Dual[P], cluster logicalcluster.Name) (bytes int) {
+	for _, policy := range policies.In(cluster) {
+		bytes += expressionsOf(policy).bytes
+	}
+	return bytes
+}

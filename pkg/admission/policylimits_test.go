@@ -1,0 +1,104 @@
+package admission
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/authentication/user"
+
+	"github.com/shardplane/shardplane/pkg/client/kinds"
+	"github.com/shardplane/shardplane/pkg/request"
+)
+
+// validations returns a policy of n expressions, of so many bytes each, its message among them.
+func validations(name string, n, bytes int) *admissionregistrationv1.ValidatingAdmissionPolicy {
+	p := &admissionregistrationv1.ValidatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	text := strings.Repeat("x", bytes)
+	for range n / 2 {
+		p.Spec.Validations = append(p.Spec.Validations, admissionregistrationv1.Validation{Expression: text, MessageExpression: text})
+	}
+	if n%2 == 1 {
+		p.Spec.Variables = []admissionregistrationv1.Variable{{Name: "v", Expression: text}}
+	}
+	return p
+}
+
+// mutations returns a policy of n expressions, of so many bytes each.
+func mutations(name string, n, bytes int) *admissionregistrationv1.MutatingAdmissionPolicy {
+	p := &admissionregistrationv1.MutatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	text := strings.Repeat("x", bytes)
+	for i := range n {
+		m := admissionregistrationv1.Mutation{JSONPatch: &admissionregistrationv1.JSONPatch{Expression: text}}
+		if i%2 == 1 {
+			m = admissionregistrationv1.Mutation{ApplyConfiguration: &admissionregistrationv1.ApplyConfiguration{Expression: text}}
+		}
+		p.Spec.Mutations = append(p.Spec.Mutations, m)
+	}
+	return p
+}
+
+// admitPolicy runs what mutates, and so what comes before expressions are compiled.
+func (r *rig) admitPolicy(t *testing.T, obj, old runtime.Object) error {
+	t.Helper()
+	resource, kind := "validatingadmissionpolicies", "ValidatingAdmissionPolicy"
+	if _, ok := obj.(*admissionregistrationv1.MutatingAdmissionPolicy); ok {
+		resource, kind = "mutatingadmissionpolicies", "MutatingAdmissionPolicy"
+	}
+	operation := admission.Create
+	if old != nil {
+		operation = admission.Update
+	}
+	v1 := admissionregistrationv1.SchemeGroupVersion
+	a := admission.NewAttributesRecord(obj, old, v1.WithKind(kind), "", "p", v1.WithResource(resource), "", operation, nil, false, &user.DefaultInfo{Name: "tenant"})
+	return r.Interface().(admission.MutationInterface).Admit(request.WithClusterName(t.Context(), name(0)), a, objects)
+}
+
+// TestPolicyLimits: policies have few and small expressions, also all of a logical cluster together,
+// and who has more keeps them.
+func TestPolicyLimits(t *testing.T) {
+	const all = 64 << 10
+	r := newRig(t, 2)
+	for name, tc := range map[string]struct {
+		obj, old runtime.Object
+		want     string
+	}{
+		"enough":                       {obj: validations("p", 1000, 65)},
+		"too many":                     {obj: validations("p", 1001, 1), want: "it has 1001 expressions and may have 1000"},
+		"more than ever":               {obj: validations("p", 1003, 1), old: validations("p", 1002, 1), want: "it has 1003 expressions and may have 1000"},
+		"as many as ever":              {obj: validations("p", 1002, 1), old: validations("p", 1002, 1)},
+		"too large":                    {obj: validations("p", 3, all/3+1), want: fmt.Sprintf("it has %d bytes of expressions and may have %d", all+2, all)},
+		"larger than ever":             {obj: validations("p", 1, all+2), old: validations("p", 1, all+1), want: "bytes of expressions"},
+		"smaller, and yet too large":   {obj: validations("p", 1, all+1), old: validations("p", 1, all+2)},
+		"enough mutations":             {obj: mutations("p", 2, all/2)},
+		"too many mutations":           {obj: mutations("p", 1001, 1), want: "it has 1001 expressions and may have 1000"},
+		"mutations that are too large": {obj: mutations("p", 2, all/2+1), want: "bytes of expressions"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			err := r.admitPolicy(t, tc.obj, tc.old)
+			if tc.want == "" {
+				require.NoError(t, err)
+				return
+			}
+			require.True(t, apierrors.IsForbidden(err), "%v", err)
+			require.ErrorContains(t, err, tc.want)
+		})
+	}
+	for i := range 32 {
+		v, m := validations(fmt.Sprint("v", i), 1, all), mutations(fmt.Sprint("m", i), 1, all)
+		v.Annotations, m.Annotations = in(name(0)), in(name(0))
+		r.server.Put(t, kinds.ValidatingAdmissionPolicies.GroupVersionResource, v)
+		r.server.Put(t, kinds.MutatingAdmissionPolicies.GroupVersionResource, m)
+	}
+	require.Eventually(t, func() bool { return r.admitPolicy(t, validations("p", 1, 1), nil) != nil }, testTimeout, time.Millisecond)
+	require.ErrorContains(t, r.admitPolicy(t, mutations("p", 1, 1), nil), "the policies of the logical cluster c0 have 4194305 bytes of expressions, and may have 4194304")
+	require.NoError(t, r.admitPolicy(t, validations("v0", 1, all), validations("v0", 1, all)), "what there is stays")
+	require.NoError(t, r.admitPolicy(t, validations("v0", 1, all-1), validations("v0", 1, all)), "and may shrink")
+}
