@@ -220,9 +220,13 @@ var rights = []Mutant{
 	{
 		Name: "revoked-binding", Rule: "a role binding that is deleted gives nothing any more",
 		Edits: []Edit{{
-			File:   "pkg/authz/rbac/index.go",
-			Before: `			if b != old {`,
-			After:  `			if b != old || len(old.subjects) > 1 {`,
+			File: "pkg/authz/rbac/index.go",
+			Before: `	old.gone.Store(c.version)
+	for _, subject`,
+			After: `	if len(old.subjects) == 1 {
+		old.gone.Store(c.version)
+	}
+	for _, subject`,
 		}},
 		CaughtBy: "./pkg/authz/rbac", Test: "TestChanges",
 	},

@@ -87,3 +87,39 @@ func fill(f rbac.Feed, clusters int) {
 		}
 	}
 }
+
+// BenchmarkBindings measures the write of one of n bindings that name one user, and a decision
+// about that user, who has nothing by them.
+func BenchmarkBindings(b *testing.B) {
+	for _, n := range []int{100, 1000, 100_000} {
+		f := rbac.NewFeed()
+		write := func(i int) {
+			name := fmt.Sprintf("r-%d", i%n)
+			f.SetRoleBinding(&rbacv1.RoleBinding{
+				ObjectMeta: meta("c", "default", name), RoleRef: rbacv1.RoleRef{Kind: "Role", Name: name},
+				Subjects: []rbacv1.Subject{subject("User", "", "user")},
+			})
+		}
+		for i := range n {
+			write(i)
+		}
+		b.Run(fmt.Sprintf("bindings=%d/write", n), func(b *testing.B) {
+			i := 0
+			for b.Loop() {
+				write(i)
+				i++
+			}
+		})
+		z := f.Authorizer(system)
+		ctx := request.WithClusterName(b.Context(), "c")
+		attributes := authorizer.AttributesRecord{User: &user.DefaultInfo{Name: "user"}, Verb: "get", Resource: "configmaps", Namespace: "default", ResourceRequest: true}
+		b.Run(fmt.Sprintf("bindings=%d/decide", n), func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, _, err := z.Authorize(ctx, attributes); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}

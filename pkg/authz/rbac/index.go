@@ -5,7 +5,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -48,16 +47,17 @@ func NewIndex() *Index { return &Index{clusters: map[logicalcluster.Name]*cluste
 
 // cluster is what the index has of one logical cluster.
 type cluster struct {
+	// mu is held by readers for few look-ups at a time: see pause.
 	mu sync.RWMutex
+	// version counts the changes.
+	version uint64
 	// roles are by namespace and name; cluster roles have no namespace.
 	roles map[objectKey]*role
 	// labelled are the cluster roles with labels, which may be aggregated.
-	labelled map[string]*role
+	labelled list[*role]
 	// bindings are what subjects holds, by their own names.
 	bindings map[objectKey]*binding
-	subjects map[subjectKey][]*binding
-	// labelledList is labelled as readers have it, nil after a change.
-	labelledList atomic.Pointer[[]*role]
+	subjects map[subjectKey]list[*binding]
 	// busy holds who looks at many rules; see manyValues.
 	busy chan struct{}
 }
@@ -80,6 +80,8 @@ const (
 
 // role is a role or cluster role. It does not change: another takes its place.
 type role struct {
+	listed
+
 	rules  []rbacv1.PolicyRule
 	labels labels.Set
 	// aggregates select the cluster roles whose rules it has too.
@@ -89,6 +91,7 @@ type role struct {
 // binding is a binding with its subjects as they are looked up, each once. It does
 // not change: another takes its place.
 type binding struct {
+	listed
 	objectKey
 	ref      rbacv1.RoleRef
 	subjects []subjectKey
@@ -112,8 +115,8 @@ func (i *Index) change(name logicalcluster.Name, f func(c *cluster)) {
 		c = &cluster{busy: make(chan struct{}, 1)}
 	}
 	c.mu.Lock()
+	c.version++
 	f(c)
-	c.labelledList.Store(nil)
 	empty := len(c.roles) == 0 && len(c.bindings) == 0
 	c.mu.Unlock()
 	if known != empty {
@@ -133,27 +136,27 @@ func (i *Index) setRole(obj metav1.Object, r *role) {
 		if c.roles == nil {
 			c.roles = map[objectKey]*role{}
 		}
+		c.unlabel(keyOf(obj))
 		c.roles[keyOf(obj)] = r
-		if obj.GetNamespace() != "" {
-			return
-		}
-		delete(c.labelled, obj.GetName())
 		if len(r.labels) > 0 {
-			if c.labelled == nil {
-				c.labelled = map[string]*role{}
-			}
-			c.labelled[obj.GetName()] = r
+			c.labelled.add(r)
 		}
 	})
 }
 
 func (i *Index) removeRole(obj metav1.Object) {
 	i.change(logicalcluster.From(obj), func(c *cluster) {
+		c.unlabel(keyOf(obj))
 		delete(c.roles, keyOf(obj))
-		if obj.GetNamespace() == "" {
-			delete(c.labelled, obj.GetName())
-		}
 	})
+}
+
+// unlabel removes a role that is replaced or deleted from those with labels.
+func (c *cluster) unlabel(key objectKey) {
+	if old := c.roles[key]; old != nil && len(old.labels) > 0 {
+		old.gone.Store(c.version)
+		c.labelled.removed(c.version)
+	}
 }
 
 func (i *Index) setBinding(obj metav1.Object, ref rbacv1.RoleRef, subjects []rbacv1.Subject) {
@@ -169,11 +172,13 @@ func (i *Index) setBinding(obj metav1.Object, ref rbacv1.RoleRef, subjects []rba
 	i.change(logicalcluster.From(obj), func(c *cluster) {
 		c.unbind(b.objectKey)
 		if c.bindings == nil {
-			c.bindings, c.subjects = map[objectKey]*binding{}, map[subjectKey][]*binding{}
+			c.bindings, c.subjects = map[objectKey]*binding{}, map[subjectKey]list[*binding]{}
 		}
 		c.bindings[b.objectKey] = b
 		for _, subject := range b.subjects {
-			c.subjects[subject] = append(c.subjects[subject], b)
+			of := c.subjects[subject]
+			of.add(b)
+			c.subjects[subject] = of
 		}
 	})
 }
@@ -189,19 +194,13 @@ func (c *cluster) unbind(key objectKey) {
 		return
 	}
 	delete(c.bindings, key)
+	old.gone.Store(c.version)
 	for _, subject := range old.subjects {
-		// Readers see the lists under the lock only, so they may change.
-		left := c.subjects[subject][:0]
-		for _, b := range c.subjects[subject] {
-			if b != old {
-				left = append(left, b)
-			}
-		}
-		clear(c.subjects[subject][len(left):])
-		if len(left) == 0 {
+		of := c.subjects[subject]
+		if of.removed(c.version); len(of.all) == 0 {
 			delete(c.subjects, subject)
 		} else {
-			c.subjects[subject] = left
+			c.subjects[subject] = of
 		}
 	}
 }

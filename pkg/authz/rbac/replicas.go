@@ -109,12 +109,12 @@ func (s *Shards) visit(ctx context.Context, name logicalcluster.Name, local *Ind
 }
 
 func (c *cluster) visitAsReplica(ctx context.Context, ofSystem *cluster, identities []user.Info, namespace string, f visitor) (more bool, err error) {
-	found := newGrants()
+	found := newGrants(c, ofSystem)
 	defer found.release()
-	unlock := lockBoth(c, ofSystem)
 	for _, u := range identities {
-		found.ofUser(c, ofSystem, u.GetName(), u.GetGroups(), namespace)
+		if more, err := found.ofUser(ctx, c, u.GetName(), u.GetGroups(), namespace, f); !more {
+			return false, err
+		}
 	}
-	unlock()
-	return found.visit(ctx, c, f)
+	return found.visit(ctx, f)
 }

@@ -1,8 +1,11 @@
 package rbac
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"strings"
 	"sync"
 
 	"github.com/kcp-dev/logicalcluster/v3"
@@ -21,6 +24,11 @@ const (
 	// manyValues are so many that only one visit at a time may look at more in a
 	// logical cluster: what its tenant has written takes no more than one core.
 	manyValues = 16384
+	// pause is after how many look-ups of subjects and roles a visit gives way to who
+	// waits for the lock, such as the informer that the index follows.
+	pause = 256
+	// lookUp is how many values a look-up counts, which takes about as long.
+	lookUp = 16
 )
 
 // visitor is called with each rule of a user and the binding and subject that
@@ -33,14 +41,18 @@ type visitor func(b *binding, subject subjectKey, rule *rbacv1.PolicyRule, err e
 // empty namespace means none: bindings in namespaces do not count. It reports
 // whether f has seen all, and fails when ctx ends first.
 //
-// Of several bindings of the same role only the first counts. No lock is held
-// while rules are looked at: roles and bindings that the index has do not change.
+// Of several bindings of the same role only the first counts. No lock is held while
+// f is called: roles and bindings that the index has do not change. A visit of many
+// bindings gives way to writers in between, sees those of each subject as they were
+// when it came to it, and roles as they are.
 func (i *Index) visit(ctx context.Context, name, system logicalcluster.Name, identities []user.Info, namespace string, f visitor) (more bool, err error) {
-	own, ofSystem, unlock := i.lock(name, system)
-	found := newGrants()
+	own, ofSystem := i.pair(name, system)
+	found := newGrants(own, ofSystem)
 	defer found.release()
 	for _, u := range identities {
-		found.ofUser(own, ofSystem, u.GetName(), u.GetGroups(), namespace)
+		if more, err := found.ofUser(ctx, own, u.GetName(), u.GetGroups(), namespace, f); !more {
+			return false, err
+		}
 		if name == system {
 			continue
 		}
@@ -50,71 +62,146 @@ func (i *Index) visit(ctx context.Context, name, system logicalcluster.Name, ide
 		if identity.IsServiceAccount(u) {
 			username = ""
 		}
-		found.ofUser(ofSystem, nil, username, u.GetGroups(), "")
+		if more, err := found.ofUser(ctx, ofSystem, username, u.GetGroups(), "", f); !more {
+			return false, err
+		}
 	}
-	unlock()
-	return found.visit(ctx, own, f)
+	return found.visit(ctx, f)
 }
 
-// lock returns a logical cluster and that of the system, nil where the index has
-// nothing of them, for reading until unlock is called.
-func (i *Index) lock(name, system logicalcluster.Name) (own, ofSystem *cluster, unlock func()) {
+// pair returns a logical cluster and that of the system, nil where the index has
+// nothing of them.
+func (i *Index) pair(name, system logicalcluster.Name) (own, ofSystem *cluster) {
 	own = i.get(name)
 	if ofSystem = own; name != system {
 		ofSystem = i.get(system)
 	}
-	return own, ofSystem, lockBoth(own, ofSystem)
+	return own, ofSystem
 }
 
-// lockBoth locks what there is of two logical clusters, which may be the same, for
-// reading until unlock is called.
-func lockBoth(own, ofSystem *cluster) (unlock func()) {
+// rlock locks what there is of two logical clusters, which may be the same, for
+// reading.
+func rlock(own, ofSystem *cluster) {
 	if own != nil {
 		own.mu.RLock()
 	}
 	if ofSystem != nil && ofSystem != own {
 		ofSystem.mu.RLock()
 	}
-	return func() {
-		if ofSystem != nil && ofSystem != own {
-			ofSystem.mu.RUnlock()
-		}
-		if own != nil {
-			own.mu.RUnlock()
-		}
+}
+
+func runlock(own, ofSystem *cluster) {
+	if ofSystem != nil && ofSystem != own {
+		ofSystem.mu.RUnlock()
+	}
+	if own != nil {
+		own.mu.RUnlock()
 	}
 }
 
-// grant is a role that a user has by a binding, or the error of a binding whose
-// role does not exist.
+// grant is a role that a user has by a binding.
 type grant struct {
 	binding *binding
 	subject subjectKey
-	role    *role
-	// added are cluster roles, of which role has the rules of those that it
-	// aggregates, besides its own.
-	added []*role
-	err   error
+	// role is nil where there is none.
+	role *role
+	// added are cluster roles as of a version, of which role has the rules of those
+	// that it aggregates, besides its own.
+	added   []*role
+	version uint64
 }
 
-// grants are those of one user, each role once.
+// grants are those of one user, each role once, that have not been visited yet. They
+// are looked up with the locks of two logical clusters.
 type grants struct {
+	own, ofSystem *cluster
+
 	list []grant
-	// seen has the roles of list once they are many.
+	// seen has the roles of list, and of those before, once they are many.
 	seen map[grantKey]struct{}
+	// lookUps is how many there were since the locks were taken.
+	lookUps int
+	// missing is how many roles did not exist.
+	missing int
+	walk    walk
 }
 
 var pool = sync.Pool{New: func() any { return &grants{} }}
 
-// newGrants returns grants without any, to be released: each request makes some.
-func newGrants() *grants { return pool.Get().(*grants) }
+// newGrants returns grants without any, with the locks, for one visit, which ends
+// without: each request makes some, which are to be released.
+func newGrants(own, ofSystem *cluster) *grants {
+	g := pool.Get().(*grants)
+	g.own, g.ofSystem = own, ofSystem
+	g.walk = walk{cluster: own, check: checkEvery}
+	rlock(own, ofSystem)
+	return g
+}
 
 func (g *grants) release() {
+	g.walk.leave()
 	if g.seen == nil { // the memory of many is not kept
 		clear(g.list)
-		g.list = g.list[:0]
+		*g = grants{list: g.list[:0]}
 		pool.Put(g)
 	}
+}
+
+// ofUser looks up what a user name and groups have by the bindings of a logical
+// cluster, which may be nil, and visits in between. It returns without the locks
+// where there is no more to do.
+func (g *grants) ofUser(ctx context.Context, c *cluster, username string, groups []string, namespace string, f visitor) (more bool, err error) {
+	if c == nil || len(c.bindings) == 0 {
+		return true, nil
+	}
+	if username != "" {
+		if more, err := g.ofSubject(ctx, c, subjectKey{kind: kindUser, name: username}, namespace, f); !more {
+			return false, err
+		}
+	}
+	for _, group := range groups {
+		if more, err := g.ofSubject(ctx, c, subjectKey{kind: kindGroup, name: group}, namespace, f); !more {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+func (g *grants) ofSubject(ctx context.Context, c *cluster, subject subjectKey, namespace string, f visitor) (more bool, err error) {
+	for {
+		of, version := c.subjects[subject], c.version
+		if more, err := g.lookedUp(ctx, f); !more {
+			return false, err
+		}
+		for _, b := range of.all {
+			if b.in(version) {
+				g.add(c, b, subject)
+			}
+			if more, err := g.lookedUp(ctx, f); !more {
+				return false, err
+			}
+		}
+		if subject.namespace == namespace {
+			return true, nil
+		}
+		subject.namespace = namespace
+	}
+}
+
+// lookedUp counts a look-up. After many it gives the locks away, visits, and takes
+// them again if there is more to do.
+func (g *grants) lookedUp(ctx context.Context, f visitor) (more bool, err error) {
+	if g.lookUps++; g.lookUps < pause {
+		return true, nil
+	}
+	if more, err := g.visit(ctx, f); !more {
+		return false, err
+	}
+	g.remember()
+	clear(g.list)
+	g.list, g.lookUps = g.list[:0], 0
+	rlock(g.own, g.ofSystem)
+	return true, nil
 }
 
 // grantKey tells grants apart: a role of the system's, bound in a logical cluster,
@@ -128,45 +215,28 @@ type grantKey struct {
 // fewGrants is how many grants are looked through for one of the same role.
 const fewGrants = 8
 
-// ofUser adds what a user name and groups have by the bindings of one logical
-// cluster. Cluster roles that it does not have are those of ofSystem. The caller
-// holds the locks of both.
-func (g *grants) ofUser(c, ofSystem *cluster, username string, groups []string, namespace string) {
-	if c == nil || len(c.bindings) == 0 {
-		return
-	}
-	if username != "" {
-		g.ofSubject(c, ofSystem, subjectKey{kind: kindUser, name: username}, namespace)
-	}
-	for _, group := range groups {
-		g.ofSubject(c, ofSystem, subjectKey{kind: kindGroup, name: group}, namespace)
-	}
-}
-
-func (g *grants) ofSubject(c, ofSystem *cluster, subject subjectKey, namespace string) {
-	for _, b := range c.subjects[subject] {
-		g.add(c, ofSystem, b, subject)
-	}
-	if namespace == "" {
-		return
-	}
-	subject.namespace = namespace
-	for _, b := range c.subjects[subject] {
-		g.add(c, ofSystem, b, subject)
-	}
-}
-
-// add adds the role that a binding refers to, unless it is there.
-func (g *grants) add(c, ofSystem *cluster, b *binding, subject subjectKey) {
-	r, err := c.resolve(ofSystem, b.ref, b.namespace)
-	added := grant{binding: b, subject: subject, role: r, err: err}
+// add adds the role that a binding of a logical cluster refers to, unless it is there.
+// Cluster roles that it does not have are the system's.
+func (g *grants) add(c *cluster, b *binding, subject subjectKey) {
+	added := grant{binding: b, subject: subject, role: c.resolve(g.ofSystem, b.ref, b.namespace)}
 	// A role of the system's is aggregated there; here it has what this logical
 	// cluster adds.
-	if err == nil && len(r.aggregates) > 0 && len(c.labelled) > 0 && c.roles[objectKey{name: b.ref.Name}] != r {
-		added.added = c.labelledRoles()
+	if r := added.role; r != nil && len(r.aggregates) > 0 && len(c.labelled.all) > 0 && c.roles[objectKey{name: b.ref.Name}] != r {
+		added.added, added.version = c.labelled.all, c.version
 	}
 	if g.first(&added) {
 		g.list = append(g.list, added)
+	}
+}
+
+// remember has seen have the roles of list.
+func (g *grants) remember() {
+	if g.seen != nil {
+		return
+	}
+	g.seen = make(map[grantKey]struct{}, 2*len(g.list))
+	for i := range g.list {
+		g.seen[g.list[i].key()] = struct{}{}
 	}
 }
 
@@ -181,35 +251,40 @@ func (g *grants) first(added *grant) bool {
 		}
 		return true
 	}
-	if g.seen == nil {
-		g.seen = make(map[grantKey]struct{}, 2*len(g.list))
-		for i := range g.list {
-			g.seen[g.list[i].key()] = struct{}{}
-		}
-	}
+	g.remember()
 	if _, known := g.seen[key]; known {
 		return false
 	}
-	g.seen[key] = struct{}{}
+	// Of roles that do not exist, which cost a tenant nothing, few are named.
+	if added.role != nil || len(g.seen) < pause {
+		g.seen[key] = struct{}{}
+	}
 	return true
 }
 
 func (g *grant) key() grantKey {
-	if g.err != nil {
+	if g.role == nil {
 		return grantKey{ref: g.binding.ref}
 	}
 	return grantKey{role: g.role, adds: g.added != nil}
 }
 
-// visit calls f for each rule, until it returns false or ctx ends. of has the
-// bindings of most grants; it may be nil.
-func (g *grants) visit(ctx context.Context, of *cluster, f visitor) (more bool, err error) {
-	w := walk{cluster: of, check: checkEvery}
-	defer w.leave()
+// visit gives the locks away, and calls f for each rule, until it returns false or ctx
+// ends.
+func (g *grants) visit(ctx context.Context, f visitor) (more bool, err error) {
+	runlock(g.own, g.ofSystem)
+	w := &g.walk
+	if err := w.step(ctx, g.lookUps*lookUp); err != nil {
+		return false, err
+	}
 	for i := range g.list {
 		found := &g.list[i]
-		if found.err != nil {
-			if !f(found.binding, found.subject, nil, found.err) {
+		if found.role == nil {
+			err := errNotFound
+			if g.missing++; g.missing <= maxFailures {
+				err = notFound(found.binding.ref)
+			}
+			if !f(found.binding, found.subject, nil, err) {
 				return false, nil
 			}
 			continue
@@ -221,7 +296,7 @@ func (g *grants) visit(ctx context.Context, of *cluster, f visitor) (more bool, 
 			if err := w.step(ctx, 1); err != nil {
 				return false, err
 			}
-			if !found.role.selects(added) {
+			if !added.in(found.version) || !found.role.selects(added) {
 				continue
 			}
 			if more, err := w.rules(ctx, found, added, f); !more {
@@ -286,20 +361,6 @@ func (w *walk) leave() {
 	}
 }
 
-// labelledRoles returns the cluster roles with labels. The caller holds the lock
-// for reading, so that the list, which is made once, is a copy.
-func (c *cluster) labelledRoles() []*role {
-	if made := c.labelledList.Load(); made != nil {
-		return *made
-	}
-	list := make([]*role, 0, len(c.labelled))
-	for _, r := range c.labelled {
-		list = append(list, r)
-	}
-	c.labelledList.Store(&list)
-	return list
-}
-
 // selects reports whether r aggregates another role.
 func (r *role) selects(other *role) bool {
 	for _, selector := range r.aggregates {
@@ -310,50 +371,54 @@ func (r *role) selects(other *role) bool {
 	return false
 }
 
-// resolve returns the role that a binding in a namespace refers to.
-func (c *cluster) resolve(ofSystem *cluster, ref rbacv1.RoleRef, namespace string) (*role, error) {
-	var key objectKey
-	var kind string
+// resolve returns the role that a binding in a namespace refers to, or nil.
+func (c *cluster) resolve(ofSystem *cluster, ref rbacv1.RoleRef, namespace string) *role {
 	switch ref.Kind {
 	case "Role":
-		key, kind = objectKey{namespace, ref.Name}, "role"
+		if namespace != "" {
+			return c.roles[objectKey{namespace, ref.Name}]
+		}
 	case "ClusterRole":
-		key, kind = objectKey{name: ref.Name}, "clusterrole"
+		key := objectKey{name: ref.Name}
+		if r := c.roles[key]; r != nil || ofSystem == nil {
+			return r
+		}
+		return ofSystem.roles[key]
+	}
+	return nil
+}
+
+// errNotFound is the error of further ones: no answer names them.
+var errNotFound = errors.New("a role that is bound does not exist")
+
+// notFound is the error of a binding whose role does not exist.
+func notFound(ref rbacv1.RoleRef) error {
+	switch ref.Kind {
+	case "Role", "ClusterRole":
+		return apierrors.NewNotFound(schema.GroupResource{Group: rbacv1.GroupName, Resource: strings.ToLower(ref.Kind)}, ref.Name)
 	default:
-		return nil, fmt.Errorf("unsupported role reference kind: %q", ref.Kind)
+		return fmt.Errorf("unsupported role reference kind: %q", ref.Kind)
 	}
-	if c != nil && (key.namespace == "") == (ref.Kind == "ClusterRole") {
-		if r := c.roles[key]; r != nil {
-			return r, nil
-		}
-	}
-	if ofSystem != nil && ref.Kind == "ClusterRole" {
-		if r := ofSystem.roles[key]; r != nil {
-			return r, nil
-		}
-	}
-	return nil, apierrors.NewNotFound(schema.GroupResource{Group: rbacv1.GroupName, Resource: kind}, ref.Name)
 }
 
 // rulesIn returns the rules of the role that a binding in a namespace of a
 // logical cluster refers to.
 func (i *Index) rulesIn(ctx context.Context, name, system logicalcluster.Name, ref rbacv1.RoleRef, namespace string) ([]rbacv1.PolicyRule, error) {
-	own, ofSystem, unlock := i.lock(name, system)
-	found := newGrants()
-	defer found.release()
+	own, ofSystem := i.pair(name, system)
 	c := own
 	if c == nil {
 		c = &cluster{}
 	}
-	found.add(c, ofSystem, &binding{objectKey: objectKey{namespace: namespace}, ref: ref}, subjectKey{})
-	unlock()
-	if err := found.list[0].err; err != nil {
-		return nil, err
-	}
+	var missing error
 	var rules collected
-	if _, err := found.visit(ctx, own, func(_ *binding, _ subjectKey, rule *rbacv1.PolicyRule, _ error) bool {
-		return rules.add(rule)
-	}); err != nil {
+	found := newGrants(own, ofSystem)
+	defer found.release()
+	found.add(c, &binding{objectKey: objectKey{namespace: namespace}, ref: ref}, subjectKey{})
+	_, err := found.visit(ctx, func(_ *binding, _ subjectKey, rule *rbacv1.PolicyRule, err error) bool {
+		missing = err
+		return err == nil && rules.add(rule)
+	})
+	if err := cmp.Or(err, missing); err != nil {
 		return nil, err
 	}
 	if rules.left {

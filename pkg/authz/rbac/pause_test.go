@@ -1,0 +1,170 @@
+package rbac
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"github.com/stretchr/testify/require"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+
+	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/test/bubble"
+)
+
+func inHog(name string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Namespace: "default", Name: name, Annotations: map[string]string{logicalcluster.AnnotationKey: "hog"}}
+}
+
+// bind binds jane, and others, to a role of their own in a namespace.
+func bind(f Feed, n int, others ...rbacv1.Subject) *rbacv1.RoleBinding {
+	b := &rbacv1.RoleBinding{
+		ObjectMeta: inHog(fmt.Sprint("b", n)), RoleRef: rbacv1.RoleRef{Kind: "Role", Name: fmt.Sprint("r", n)},
+		Subjects: append(others, rbacv1.Subject{Kind: rbacv1.UserKind, Name: "jane"}),
+	}
+	f.SetRoleBinding(b)
+	return b
+}
+
+func grantTo(f Feed, n int) {
+	f.SetRole(&rbacv1.Role{ObjectMeta: inHog(fmt.Sprint("r", n)), Rules: []rbacv1.PolicyRule{{Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{fmt.Sprint("x", n)}}}})
+}
+
+// visitHog calls each with the resources of the rules of jane in a namespace, "" for a role that
+// does not exist.
+func visitHog(ctx context.Context, f Feed, each func(resource string)) error {
+	_, err := f.index.visit(ctx, "hog", "system:admin", []user.Info{jane}, "default", func(_ *binding, _ subjectKey, rule *rbacv1.PolicyRule, _ error) bool {
+		if rule == nil {
+			each("")
+		} else {
+			each(rule.Resources[0])
+		}
+		return true
+	})
+	return err
+}
+
+// TestManyBindingsGiveWay writes in the middle of a visit of many bindings, which holds no lock
+// then: what it has not come to is as written. Bindings are as they were for it, also those that
+// are replaced, and those that have gone are left behind.
+func TestManyBindingsGiveWay(t *testing.T) {
+	f := NewFeed()
+	const last = 4 * pause
+	for n := range last + 1 {
+		bind(f, n)
+	}
+	grantTo(f, last-1)
+	seen := map[string]int{}
+	require.NoError(t, visitHog(t.Context(), f, func(resource string) {
+		if len(seen) == 0 {
+			for n := range 3 * pause {
+				f.index.removeBinding(&metav1.ObjectMeta{Namespace: "default", Name: fmt.Sprint("b", n), Annotations: inHog("").Annotations})
+			}
+			bind(f, last-1, rbacv1.Subject{Kind: rbacv1.UserKind, Name: "joe"})
+			grantTo(f, last)
+			bind(f, last+1)
+		}
+		seen[resource]++
+	}))
+	require.Equal(t, map[string]int{"": last - 1, fmt.Sprint("x", last-1): 1, fmt.Sprint("x", last): 1}, seen)
+	all := f.index.get("hog").subjects[subjectKey{kindUser, "jane", "default"}].all
+	require.LessOrEqual(t, len(all), 2*pause+4, "what has gone is left behind")
+
+	clear(seen)
+	require.NoError(t, visitHog(t.Context(), f, func(resource string) { seen[resource]++ }))
+	require.Equal(t, map[string]int{"": pause, fmt.Sprint("x", last-1): 1, fmt.Sprint("x", last): 1}, seen)
+}
+
+// TestManyBindingsCount holds that bindings are counted like rules: a visit of many ends with
+// its request, before it has come to all, and only one at a time is under way in a logical cluster.
+func TestManyBindingsCount(t *testing.T) {
+	const many = 2 * manyValues / lookUp
+	f := NewFeed()
+	for n := range many {
+		bind(f, n)
+	}
+	z := f.Authorizer("system:admin")
+	ctx := request.WithClusterName(t.Context(), "hog")
+	attributes := authorizer.AttributesRecord{User: jane, Verb: "get", Namespace: "default", Resource: "pods", ResourceRequest: true}
+	_, reason, err := z.Authorize(ctx, attributes)
+	require.NoError(t, err)
+	require.Contains(t, reason, fmt.Sprint("and ", many-maxFailures, " more"))
+	ended, cancel := context.WithCancel(ctx)
+	cancel()
+	_, _, err = z.Authorize(ended, attributes)
+	require.ErrorIs(t, err, context.Canceled)
+
+	bubble.Test(t, func(t *testing.T) {
+		f := NewFeed()
+		for n := range many {
+			bind(f, n)
+		}
+		goOn, done := make(chan struct{}), make(chan error, 2)
+		visit := func(stop int) {
+			n := 0
+			done <- visitHog(t.Context(), f, func(string) {
+				if n++; n == stop {
+					<-goOn
+				}
+			})
+		}
+		go visit(many - 1)
+		bubble.Wait()
+		go visit(0)
+		bubble.Wait()
+		require.Empty(t, done, "the second waits for the first")
+		few := 0
+		_, err := f.index.visit(t.Context(), "hog", "system:admin", []user.Info{&user.DefaultInfo{Name: "joe"}}, "default", func(*binding, subjectKey, *rbacv1.PolicyRule, error) bool {
+			few++
+			return true
+		})
+		require.NoError(t, err)
+		require.Zero(t, few)
+		close(goOn)
+		require.NoError(t, <-done)
+		require.NoError(t, <-done)
+	})
+}
+
+// TestList holds that of a list at most half is gone, and that it is copied no more often than
+// that takes.
+func TestList(t *testing.T) {
+	const many = 1000
+	var l list[*binding]
+	var kept []*binding
+	add := func() {
+		b := &binding{}
+		l.add(b)
+		kept = append(kept, b)
+	}
+	for range many {
+		add()
+	}
+	version, copies := uint64(0), 0
+	remove := func() {
+		first := &l.all[0]
+		version++
+		kept[0].gone.Store(version)
+		kept = kept[1:]
+		l.removed(version)
+		if len(l.all) == 0 || first != &l.all[0] {
+			copies++
+		}
+		require.LessOrEqual(t, len(l.all), max(2*len(kept)-1, len(kept)))
+	}
+	for range many { // each is replaced
+		add()
+		remove()
+	}
+	require.LessOrEqual(t, copies, 4)
+	copies = 0
+	for range many {
+		remove()
+	}
+	require.Empty(t, l.all)
+	require.LessOrEqual(t, copies, 12, "as often as the list halves")
+}
