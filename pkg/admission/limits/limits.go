@@ -1,6 +1,7 @@
 // Package limits is the admission plugin that bounds what a logical cluster
 // stores, alone and with all workspaces below it, in objects and in bytes, so that no tenant fills the etcd that it shares
-// with others, and how large objects of some kinds are that all shards keep. Who is
+// with others, how large objects of some kinds are that all shards keep, and how much one may
+// have that is work for others. Who is
 // over a limit when it comes keeps what is there: creates are refused, and updates
 // that make an object larger where it is the bytes; deletes and updates that make it
 // no larger pass.
@@ -77,7 +78,7 @@ func New(c Config) *Plugin {
 
 // Validate implements admission.ValidationInterface.
 func (p *Plugin) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
-	for _, valid := range []func(admission.Attributes) error{validAnnotations, validKind, validManagers} {
+	for _, valid := range []func(admission.Attributes) error{validAnnotations, validKind, validAggregation, validManagers} {
 		if err := valid(a); err != nil {
 			return err
 		}

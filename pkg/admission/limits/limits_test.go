@@ -1,7 +1,9 @@
 package limits
 
 import (
+	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 
@@ -13,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -54,6 +57,7 @@ var (
 	events     = corev1.Resource("events")
 	types      = tenancyv1alpha1.Resource("workspacetypes")
 	configs    = tenancyv1alpha1.Resource("workspaceauthenticationconfigurations")
+	roles      = rbacv1.Resource("clusterroles")
 	clusters   = corev1alpha1.Resource("logicalclusters")
 )
 
@@ -74,6 +78,18 @@ func extending(n int) *unstructured.Unstructured { return nesting("extend", "wit
 // nesting is an object with n entries in a list of a field of its spec.
 func nesting(field, list string, n int) *unstructured.Unstructured {
 	return &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{field: map[string]any{list: make([]any, n)}}}}
+}
+
+// aggregating is a ClusterRole with so many selectors, of as many labels and values each.
+func aggregating(selectors, labels, values int) *rbacv1.ClusterRole {
+	var selector metav1.LabelSelector
+	for n := range labels {
+		metav1.AddLabelToSelector(&selector, fmt.Sprint(n), "x")
+	}
+	if values > 0 {
+		selector.MatchExpressions = []metav1.LabelSelectorRequirement{{Key: "k", Operator: metav1.LabelSelectorOpIn, Values: make([]string, values)}}
+	}
+	return &rbacv1.ClusterRole{AggregationRule: &rbacv1.AggregationRule{ClusterRoleSelectors: slices.Repeat([]metav1.LabelSelector{selector}, selectors)}}
 }
 
 // naming is an object with n entries in a list of its spec.
@@ -204,6 +220,15 @@ func TestLimits(t *testing.T) {
 		"one of more values than ever":             {resource: types, obj: valued(2051, 0), old: valued(2050, 0), want: "it has 2051 values and may have 2048"},
 		"one of as many values as ever":            {resource: types, obj: valued(2050, 1), old: valued(2050, 0)},
 		"one of enough values":                     {resource: types, obj: valued(2048, 100)},
+		"too many selectors":                       {resource: roles, as: theAPI, obj: aggregating(65, 1, 0), want: "aggregationRule.clusterRoleSelectors has 65 entries and may have 64: give the cluster roles"},
+		"more selectors than ever":                 {resource: roles, obj: aggregating(67, 1, 0), old: aggregating(66, 1, 0), want: "has 67 entries and may have 64"},
+		"as many selectors as ever":                {resource: roles, obj: aggregating(66, 1, 0), old: aggregating(66, 1, 0)},
+		"fewer selectors than ever":                {resource: roles, obj: aggregating(65, 1, 0), old: aggregating(66, 1, 0)},
+		"enough selectors":                         {resource: roles, obj: aggregating(64, 1, 1)},
+		"too many labels of selectors":             {resource: roles, obj: aggregating(3, 43, 0), want: "have 129 labels and values of expressions, and may have 128: give the cluster roles"},
+		"too many values of selectors":             {resource: roles, obj: aggregating(3, 0, 43), want: "have 129 labels and values of expressions, and may have 128"},
+		"too many selectors for what they have":    {resource: roles, obj: aggregating(43, 2, 1), old: aggregating(64, 2, 0), want: "have 129 labels"},
+		"as many values of selectors as ever":      {resource: roles, obj: aggregating(3, 0, 43), old: aggregating(3, 0, 43)},
 		"one that extends enough":                  {resource: types, obj: extending(32)},
 		"one of subtrees that is no number":        {resource: clusters, as: theAPI, obj: ready(map[string]string{tenancy.MaxSubtreeObjectsAnnotation: "1.5"}), want: `max-subtree-objects is "1.5", which is no whole number`},
 		"one of subtrees that is no quantity":      {resource: clusters, as: theAPI, obj: ready(map[string]string{tenancy.MaxSubtreeBytesAnnotation: ""}), want: `max-subtree-bytes is "", which is no quantity`},

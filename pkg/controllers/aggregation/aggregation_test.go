@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/reconcile"
 )
 
 func clusterRole(name, label string, resources ...string) *rbacv1.ClusterRole {
@@ -52,15 +53,36 @@ func TestAggregate(t *testing.T) {
 		clusterRole("a", "x", "pods"),
 		clusterRole("b", "z", "nodes"),
 	}
-	got := aggregate(role, others)
+	from := func(role *rbacv1.ClusterRole, others []*rbacv1.ClusterRole) *rbacv1.ClusterRole {
+		got, err := aggregate(t.Context(), role, others)
+		require.NoError(t, err)
+		return got
+	}
+	got := from(role, others)
 	require.Equal(t, []string{"pods", "secrets"}, resources(got), "in the order of names, each once, of both selectors")
-	require.Same(t, got, aggregate(got, others), "nothing is written when nothing changes")
-	require.Empty(t, aggregate(got, nil).Rules, "what nothing grants any more goes away")
-	require.NotNil(t, aggregate(got, nil).Rules, "a list that is null would not be sent")
-
-	plain := clusterRole("plain", "x", "pods")
-	require.False(t, selects(plain, role))
+	require.Same(t, got, from(got, others), "nothing is written when nothing changes")
+	require.Empty(t, from(got, nil).Rules, "what nothing grants any more goes away")
+	require.NotNil(t, from(got, nil).Rules, "a list that is null would not be sent")
 }
+
+// TestAggregateEnds holds that nothing is matched, and nothing collected, when the context has ended.
+func TestAggregateEnds(t *testing.T) {
+	role := aggregated("all", "x")
+	for _, label := range []string{"x", "y"} {
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		_, err := aggregate(ctx, role, []*rbacv1.ClusterRole{clusterRole("a", label, "pods")})
+		require.ErrorIs(t, err, context.Canceled)
+	}
+}
+
+// noted are the keys that are enqueued.
+type noted struct {
+	reconcile.Queue[client.Key]
+	keys []client.Key
+}
+
+func (n *noted) Add(key client.Key) { n.keys = append(n.keys, key) }
 
 func TestReconcile(t *testing.T) {
 	all := []*rbacv1.ClusterRole{aggregated("view", "view"), clusterRole("a", "view", "pods")}
@@ -81,9 +103,16 @@ func TestReconcile(t *testing.T) {
 		},
 	}
 	view := client.Key{Cluster: "c", Name: "view"}
-	require.Equal(t, []client.Key{view}, r.affected(all[1]))
-	require.Equal(t, []client.Key{view}, r.affected(all[0]))
-	require.Empty(t, r.affected(clusterRole("b", "")))
+	of := client.Key{Cluster: "c"}
+	require.Equal(t, []client.Key{of}, keysOf(all[1]), "a worker finds what selects it")
+	require.Equal(t, []client.Key{view}, keysOf(all[0]))
+	require.Empty(t, keysOf(clusterRole("b", "")))
+	var queue noted
+	_, err := r.follow(t.Context(), &queue)
+	require.NoError(t, err)
+	_, err = r.reconcile(t.Context(), of)
+	require.NoError(t, err)
+	require.Equal(t, []client.Key{view}, queue.keys)
 	for _, name := range []string{"view", "a", "gone"} {
 		_, err := r.reconcile(t.Context(), client.Key{Cluster: "c", Name: name})
 		require.NoError(t, err)

@@ -2,7 +2,9 @@ package aggregation
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"sync/atomic"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -17,11 +19,7 @@ import (
 // Name is the name of the controller.
 const Name = "clusterrole-aggregation"
 
-const (
-	workers = 4
-	// maxBytes is how large an aggregated role may be: etcd takes requests of 1.5 MiB.
-	maxBytes = 1 << 20
-)
+const workers = 4
 
 // Config is what the controller needs. The informer is that of all logical
 // clusters of the shard.
@@ -46,7 +44,7 @@ func New(config Config) *reconcile.Controller[client.Key] {
 		Name:      Name,
 		Reconcile: r.reconcile,
 		Workers:   workers,
-		Sources:   []reconcile.Source[client.Key]{reconcile.FromInformer(config.ClusterRoles, r.affected)},
+		Sources:   []reconcile.Source[client.Key]{r.follow, reconcile.FromInformer(config.ClusterRoles, keysOf)},
 	})
 }
 
@@ -54,26 +52,39 @@ type reconciler struct {
 	get    func(key client.Key) (*rbacv1.ClusterRole, error)
 	all    func(cluster logicalcluster.Name) []*rbacv1.ClusterRole
 	commit func(ctx context.Context, old, updated *rbacv1.ClusterRole) error
+
+	queue atomic.Pointer[reconcile.Queue[client.Key]]
 }
 
-// affected returns the aggregated roles whose rules a change of role changes.
-func (r *reconciler) affected(role *rbacv1.ClusterRole) []client.Key {
+// follow has work on one key enqueue others, too.
+func (r *reconciler) follow(_ context.Context, queue reconcile.Queue[client.Key]) (func(), error) {
+	r.queue.Store(&queue)
+	return func() {}, nil
+}
+
+// keysOf returns what a change of role calls for: itself, and all aggregated roles of
+// its logical cluster, which the key without a name stands for. Which of them select it
+// is found out by workers, since the goroutine of the informer is there for all tenants.
+func keysOf(role *rbacv1.ClusterRole) []client.Key {
 	var keys []client.Key
 	if role.AggregationRule != nil {
 		keys = append(keys, client.KeyOf(role))
 	}
-	if len(role.Labels) == 0 {
-		return keys // nothing selects it
-	}
-	for _, other := range r.all(logicalcluster.From(role)) {
-		if other.Name != role.Name && selects(other, role) {
-			keys = append(keys, client.KeyOf(other))
-		}
+	if len(role.Labels) > 0 { // else nothing selects it
+		keys = append(keys, client.Key{Cluster: logicalcluster.From(role)})
 	}
 	return keys
 }
 
 func (r *reconciler) reconcile(ctx context.Context, key client.Key) (reconcile.Result, error) {
+	if key.Name == "" {
+		for _, role := range r.all(key.Cluster) {
+			if queue := *r.queue.Load(); role.AggregationRule != nil {
+				queue.Add(client.KeyOf(role))
+			}
+		}
+		return reconcile.Result{}, nil
+	}
 	role, err := r.get(key)
 	if apierrors.IsNotFound(err) || err == nil && (role.AggregationRule == nil || role.DeletionTimestamp != nil) {
 		return reconcile.Result{}, nil
@@ -81,11 +92,14 @@ func (r *reconciler) reconcile(ctx context.Context, key client.Key) (reconcile.R
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	aggregated := aggregate(role, r.all(key.Cluster))
-	if n := aggregated.Size(); n > maxBytes {
+	aggregated, err := aggregate(ctx, role, r.all(key.Cluster))
+	switch {
+	case errors.Is(err, errTooLarge):
 		// Trying again helps only when something changes, which calls this again.
-		klog.FromContext(ctx).Info("The rules that a cluster role aggregates are too large to be stored, it keeps those it has", "clusterRole", key, "bytes", n, "most", maxBytes)
+		klog.FromContext(ctx).Info("The rules that a cluster role aggregates are too large to be stored, it keeps those it has", "clusterRole", key, "most", maxBytes)
 		return reconcile.Result{}, nil
+	case err != nil:
+		return reconcile.Result{}, fmt.Errorf("aggregating cluster role %s: %w", key, err)
 	}
 	if err := r.commit(ctx, role, aggregated); err != nil && !apierrors.IsNotFound(err) {
 		return reconcile.Result{}, fmt.Errorf("writing the rules of cluster role %s: %w", key, err)

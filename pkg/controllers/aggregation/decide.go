@@ -2,6 +2,9 @@ package aggregation
 
 import (
 	"cmp"
+	"context"
+	"errors"
+	"fmt"
 	"slices"
 
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -10,42 +13,67 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
+// maxBytes is how large an aggregated role may be: etcd takes requests of 1.5 MiB.
+const maxBytes = 1 << 20
+
+var errTooLarge = errors.New("its rules are too large to be stored")
+
 // aggregate returns role with the rules of those of all that it selects, in the
-// order of their names, each once.
-func aggregate(role *rbacv1.ClusterRole, all []*rbacv1.ClusterRole) *rbacv1.ClusterRole {
-	all = slices.Clone(all)
-	slices.SortFunc(all, func(a, b *rbacv1.ClusterRole) int { return cmp.Compare(a.Name, b.Name) })
+// order of their names, each once. It fails when ctx ends first: a tenant can have
+// many roles, and many selectors.
+func aggregate(ctx context.Context, role *rbacv1.ClusterRole, all []*rbacv1.ClusterRole) (*rbacv1.ClusterRole, error) {
+	selected, err := selectedBy(ctx, role, all)
+	if err != nil {
+		return nil, err
+	}
 	rules := []rbacv1.PolicyRule{}
 	known := map[string]bool{}
-	for _, other := range all {
-		if other.Name == role.Name || !selects(role, other) {
-			continue
+	bytes := 0
+	for _, other := range selected {
+		if err := ctx.Err(); err != nil {
+			return nil, fmt.Errorf("collecting rules: %w", err)
 		}
 		for _, rule := range other.Rules {
-			if text := rule.String(); !known[text] {
-				known[text] = true
-				rules = append(rules, *rule.DeepCopy())
+			text := rule.String()
+			if known[text] {
+				continue
+			}
+			known[text] = true
+			rules = append(rules, *rule.DeepCopy())
+			if bytes += rule.Size(); bytes > maxBytes {
+				return nil, errTooLarge
 			}
 		}
 	}
 	if equality.Semantic.DeepEqual(role.Rules, rules) {
-		return role
+		return role, nil
 	}
 	updated := role.DeepCopy()
 	updated.Rules = rules
-	return updated
+	if updated.Size() > maxBytes {
+		return nil, errTooLarge
+	}
+	return updated, nil
 }
 
-// selects reports whether role aggregates other.
-func selects(role, other *rbacv1.ClusterRole) bool {
-	if role.AggregationRule == nil {
-		return false
-	}
+// selectedBy returns the others of all that role aggregates, in the order of their names.
+func selectedBy(ctx context.Context, role *rbacv1.ClusterRole, all []*rbacv1.ClusterRole) ([]*rbacv1.ClusterRole, error) {
+	var selectors []labels.Selector
 	for i := range role.AggregationRule.ClusterRoleSelectors {
-		selector, err := metav1.LabelSelectorAsSelector(&role.AggregationRule.ClusterRoleSelectors[i])
-		if err == nil && selector.Matches(labels.Set(other.Labels)) {
-			return true
+		if selector, err := metav1.LabelSelectorAsSelector(&role.AggregationRule.ClusterRoleSelectors[i]); err == nil {
+			selectors = append(selectors, selector)
 		}
 	}
-	return false
+	var selected []*rbacv1.ClusterRole
+	for _, other := range all {
+		if err := ctx.Err(); err != nil {
+			return nil, fmt.Errorf("matching selectors: %w", err)
+		}
+		matches := func(selector labels.Selector) bool { return selector.Matches(labels.Set(other.Labels)) }
+		if other.Name != role.Name && slices.ContainsFunc(selectors, matches) {
+			selected = append(selected, other)
+		}
+	}
+	slices.SortFunc(selected, func(a, b *rbacv1.ClusterRole) int { return cmp.Compare(a.Name, b.Name) })
+	return selected, nil
 }
