@@ -67,6 +67,15 @@ func (rec *record) Write(p []byte) (int, error) {
 	return n, err
 }
 
+// codeLabel returns what metrics call a status code. Tenants' webhooks, and servers that
+// they mount, answer with any number; what is no code is one label.
+func codeLabel(code int) string {
+	if http.StatusText(code) == "" && code != statusClientGone {
+		return "other"
+	}
+	return strconv.Itoa(code)
+}
+
 // withAccounting counts requests, keeps track of those that run, logs them at
 // verbosity 3, and has audit see them when they end.
 func withAccounting(next http.Handler, running *tracker, audit func(r *http.Request, rec *record, received time.Time)) http.Handler {
@@ -87,7 +96,7 @@ func withAccounting(next http.Handler, running *tracker, audit func(r *http.Requ
 			if rec.code == 0 {
 				rec.code = statusClientGone
 			}
-			requestsTotal.WithLabelValues(rec.shard, strconv.Itoa(rec.code)).Inc()
+			requestsTotal.WithLabelValues(rec.shard, codeLabel(rec.code)).Inc()
 			audit(r, rec, start)
 			took := time.Since(start)
 			if !lasting {

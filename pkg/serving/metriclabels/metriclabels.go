@@ -2,7 +2,8 @@
 // the names of groups, versions, resources, webhooks and policies, and paths in
 // URLs; each new one would be new series in memory and in every scrape, for as
 // long as the process lives. What is built in keeps its labels, and everything
-// else becomes one value, Unexpected.
+// else becomes one value, Unexpected. So do status codes that are none: their
+// webhooks may deny with any.
 //
 //	built-in tables, system definitions ─► allow-lists of labels   what requests and webhooks are counted as
 //	                                   └─► Named                   what storage and watch caches are counted as
@@ -10,6 +11,8 @@ package metriclabels
 
 import (
 	"fmt"
+	"net/http"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -34,6 +37,7 @@ func Subresources() []string {
 // Resources that are named in requests, with more or less detail.
 var (
 	request  = []string{"group", "version", "resource", "subresource"}
+	answer   = append([]string{"code"}, request...)
 	event    = []string{"group", "version", "resource"}
 	object   = []string{"group", "resource"}
 	refusal  = []string{"resource"}
@@ -47,7 +51,7 @@ var (
 // is such a resource can combine values at will, so that little of them is kept.
 var (
 	kept = map[string][]string{
-		"apiserver_request_total":                request,
+		"apiserver_request_total":                answer,
 		"apiserver_request_duration_seconds":     request,
 		"apiserver_request_sli_duration_seconds": request,
 		"apiserver_response_sizes":               request,
@@ -60,6 +64,9 @@ var (
 		"apiserver_request_body_size_bytes":      object,
 		"apiserver_request_terminations_total":   refusal,
 		"apiserver_request_aborts_total":         refusal,
+
+		"apiserver_admission_webhook_request_total":   {"code"},
+		"apiserver_admission_webhook_rejection_count": {"rejection_code"},
 	}
 	bare = map[string][]string{
 		"apiserver_request_terminations_total":                         {"group", "version", "subresource"},
@@ -134,6 +141,14 @@ func allowLists(resources []schema.GroupVersionResource) map[string]string {
 		values["version"] = append(values["version"], resource.Version)
 		values["resource"] = append(values["resource"], resource.Resource)
 	}
+	// Calls that did not come to an answer have 0.
+	codes := []string{"0", Unexpected}
+	for code := http.StatusContinue; code <= http.StatusNetworkAuthenticationRequired; code++ {
+		if http.StatusText(code) != "" {
+			codes = append(codes, strconv.Itoa(code))
+		}
+	}
+	values["code"], values["rejection_code"] = codes, codes
 	lists := map[string]string{}
 	for metric, labels := range kept {
 		for _, label := range labels {

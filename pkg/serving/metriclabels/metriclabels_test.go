@@ -1,12 +1,18 @@
 package metriclabels
 
 import (
+	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/admission"
+	admissionmetrics "k8s.io/apiserver/pkg/admission/metrics"
+	apimetrics "k8s.io/apiserver/pkg/endpoints/metrics"
+	"k8s.io/component-base/metrics/legacyregistry"
 )
 
 // TestAllowLists: what is served keeps its labels, what requests that are
@@ -31,6 +37,34 @@ func TestAllowLists(t *testing.T) {
 	require.False(t, allows("apiserver_request_total", "resource", "widgets"))
 	require.False(t, allows("apiserver_request_terminations_total", "group", "rbac.authorization.k8s.io"))
 	require.False(t, allows("apiserver_admission_webhook_request_total", "name", ""))
+}
+
+// TestCodes: codes that tenants' webhooks invent have no series of their own.
+func TestCodes(t *testing.T) {
+	require.NoError(t, Bound())
+	apimetrics.Register()
+	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", http.NoBody)
+	attributes := admission.NewAttributesRecord(nil, nil, schema.GroupVersionKind{}, "", "", schema.GroupVersionResource{}, "", admission.Create, nil, false, nil)
+	for _, code := range []int{201, 403, 422, 460, 499, 599, -1, -100, 0} {
+		apimetrics.MonitorRequest(r, "POST", "", "v1", "configmaps", "", "namespace", "apiserver", false, "", code, 0, 0)
+		admissionmetrics.Metrics.ObserveWebhook(t.Context(), "deny", 0, true, attributes, "admit", code)
+		admissionmetrics.Metrics.ObserveWebhookRejection(t.Context(), "deny", "admit", "CREATE", admissionmetrics.WebhookRejectionNoError, code)
+	}
+	families, err := legacyregistry.DefaultGatherer.Gather()
+	require.NoError(t, err)
+	codes := map[string][]string{}
+	for _, family := range families {
+		for _, series := range family.GetMetric() {
+			for _, label := range series.GetLabel() {
+				if label.GetName() == "code" || label.GetName() == "rejection_code" {
+					codes[family.GetName()] = append(codes[family.GetName()], label.GetValue())
+				}
+			}
+		}
+	}
+	for _, name := range []string{"apiserver_request_total", "apiserver_admission_webhook_request_total", "apiserver_admission_webhook_rejection_count"} {
+		require.ElementsMatch(t, []string{"0", "201", "403", "422", Unexpected}, codes[name], name)
+	}
 }
 
 // TestNamed: built-in resources and the system's have series of their own.
