@@ -221,10 +221,10 @@ func WatchShares(c *genericapiserver.Config, limits inflight.Limits) Filter {
 	}}
 }
 
-// WatchBytes returns the bound of what the watches of each logical cluster hold of
-// large events.
+// WatchBytes returns the bounds of what the watches of each logical cluster, and of each
+// user, hold of large events.
 func WatchBytes(c *genericapiserver.Config, limits watchbytes.Limits) Filter {
-	return Filter{"watch bytes", "watches with large events end above --max-watch-bytes-per-cluster; 429", func(next http.Handler) http.Handler {
+	return Filter{"watch bytes", "watches with large events end above --max-watch-bytes-per-cluster and --max-watch-bytes-per-user; 429", func(next http.Handler) http.Handler {
 		return limits.Wrap(next, c.LongRunningFunc, TooMany(c))
 	}}
 }

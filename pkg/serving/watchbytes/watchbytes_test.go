@@ -2,6 +2,7 @@ package watchbytes
 
 import (
 	"bytes"
+	"cmp"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -29,7 +30,7 @@ func serve(t *testing.T, limits Limits, handler http.HandlerFunc) (url string, c
 	})
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx := request.WithClusterName(r.Context(), logicalcluster.Name(strings.TrimPrefix(r.URL.Path, "/")))
-		ctx = apirequest.WithUser(ctx, &user.DefaultInfo{Name: "joe", Groups: r.Header["X-Group"]})
+		ctx = apirequest.WithUser(ctx, &user.DefaultInfo{Name: cmp.Or(r.URL.RawQuery, "joe"), Groups: r.Header["X-Group"]})
 		watches.ServeHTTP(w, r.WithContext(apirequest.WithRequestInfo(ctx, &apirequest.RequestInfo{})))
 	}))
 	server.EnableHTTP2 = true
@@ -84,6 +85,37 @@ func TestClusterBytes(t *testing.T) {
 		n, _ := io.ReadFull(res.Body, make([]byte, 9*least))
 		return n == 9*least
 	}, 10*time.Second, time.Millisecond, "what has ended counts no more")
+}
+
+// TestUserBytes holds what the watches of a user may hold in all logical clusters, which is
+// nothing to others, and that what is refused there is not taken of a logical cluster.
+func TestUserBytes(t *testing.T) {
+	url, client := serve(t, Limits{Cluster: 3 * least, User: 2 * least}, func(w http.ResponseWriter, r *http.Request) {
+		_ = http.NewResponseController(w).Flush()
+		<-r.Context().Done()
+	})
+	for _, path := range []string{"/a", "/b"} {
+		require.Equal(t, http.StatusOK, open(t, client, url+path).StatusCode)
+	}
+	for range 3 {
+		res := open(t, client, url+"/c")
+		require.Equal(t, http.StatusTooManyRequests, res.StatusCode)
+		text, err := io.ReadAll(res.Body)
+		require.NoError(t, err)
+		require.Contains(t, string(text), "--max-watch-bytes-per-user")
+	}
+	for _, name := range []string{"jane", "jack", "jill"} {
+		require.Equal(t, http.StatusOK, open(t, client, url+"/c?"+name).StatusCode)
+	}
+	require.Equal(t, http.StatusTooManyRequests, open(t, client, url+"/c?jim").StatusCode, "of the logical cluster")
+}
+
+// TestValidate has a mistake in each option.
+func TestValidate(t *testing.T) {
+	defaults := NewLimits()
+	require.Empty(t, defaults.Validate())
+	wrong := Limits{Cluster: -1, User: -1}
+	require.Len(t, wrong.Validate(), 2)
 }
 
 // TestFull holds what a watch is told for which there is no room.
