@@ -2,6 +2,7 @@ package cacheserver
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
@@ -37,6 +38,18 @@ var direct = []*apiextensionsv1.CustomResourceDefinition{
 	builtIn(cachekinds.SchemeGroupVersion, subtrees.Kind),
 	builtIn(cachekinds.SchemeGroupVersion, exportuses.Kind),
 	builtIn(cachekinds.SchemeGroupVersion, replicationmarks.Kind),
+}
+
+// unused are kinds that kcp's cache server serves as well, and no shard replicates: who lists them finds
+// none, and not that they do not exist.
+var unused = []*apiextensionsv1.CustomResourceDefinition{
+	namespaced(builtIn(rbacv1.SchemeGroupVersion, "Role")),
+	namespaced(builtIn(rbacv1.SchemeGroupVersion, "RoleBinding")),
+}
+
+func namespaced(crd *apiextensionsv1.CustomResourceDefinition) *apiextensionsv1.CustomResourceDefinition {
+	crd.Spec.Scope = apiextensionsv1.NamespaceScoped
+	return crd
 }
 
 // written returns the resources of direct, but for marks, which are written by who replicates.
@@ -83,7 +96,7 @@ func served(table []replication.Resource) ([]*apiextensionsv1.CustomResourceDefi
 	for _, crd := range append(all, builtIns...) {
 		byResource[schema.GroupResource{Group: crd.Spec.Group, Resource: crd.Spec.Names.Plural}] = crd
 	}
-	selected := make([]*apiextensionsv1.CustomResourceDefinition, 0, len(table)+len(direct))
+	selected := make([]*apiextensionsv1.CustomResourceDefinition, 0, len(table)+len(direct)+len(unused))
 	for _, resource := range table {
 		crd, ok := byResource[resource.GroupResource()]
 		if !ok {
@@ -91,7 +104,7 @@ func served(table []replication.Resource) ([]*apiextensionsv1.CustomResourceDefi
 		}
 		selected = append(selected, customresource.Opaque(crd))
 	}
-	for _, crd := range direct {
+	for _, crd := range slices.Concat(direct, unused) {
 		selected = append(selected, customresource.Opaque(crd))
 	}
 	return selected, nil

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/stretchr/testify/require"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -304,6 +305,30 @@ func TestNamesOfRoles(t *testing.T) {
 	}
 	_, err = in(t, cache.f.Shard("amber"), "root", shardsGVR).Create(t.Context(), object(shardsGVR, "Shard", name, nil), metav1.CreateOptions{})
 	require.True(t, apierrors.IsInvalid(err), "%v", err)
+}
+
+// TestRolesInNamespaces: what no shard replicates can be read and written as all else, in namespaces that nobody has
+// made.
+func TestRolesInNamespaces(t *testing.T) {
+	cache := newCacheServer(t)
+	for resource, kind := range map[string]string{"roles": "Role", "rolebindings": "RoleBinding"} {
+		gvr := rbacv1.SchemeGroupVersion.WithResource(resource)
+		all, err := in(t, cache.f.Shard("*"), "*", gvr).List(t.Context(), metav1.ListOptions{})
+		require.NoError(t, err)
+		require.Empty(t, all.Items)
+		replica := object(gvr, kind, "system:some", nil)
+		replica.SetNamespace("some")
+		replica.SetAnnotations(map[string]string{"kcp.io/shard": "amber"})
+		replica.SetUID("of-amber")
+		amber, err := cache.f.Shard("amber").Cluster(logicalcluster.NewPath("root")).Dynamic()
+		require.NoError(t, err)
+		create(t, amber.Resource(gvr).Namespace("some"), replica)
+		all, err = in(t, cache.f.Shard("*"), "*", gvr).List(t.Context(), metav1.ListOptions{})
+		require.NoError(t, err)
+		require.Len(t, all.Items, 1)
+		require.Equal(t, types.UID("of-amber"), all.Items[0].GetUID())
+		require.Equal(t, "some", all.Items[0].GetNamespace())
+	}
 }
 
 func TestStatusIsPartOfTheObject(t *testing.T) {

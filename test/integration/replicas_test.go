@@ -59,9 +59,9 @@ func testReplicasFieldByField(t *testing.T, k apiKinds) {
 		gv, err := schema.ParseGroupVersion(list.GroupVersion)
 		require.NoError(t, err)
 		for _, kind := range list.APIResources {
-			// Shards write the former directly. Of the latter there is one version: no more than its
-			// name is converted.
-			if gv.Group != "cache.shardplane.io" && kind.Name+"."+gv.Version != "apiexports.v1alpha1" {
+			// Shards write the former directly. Of the next there is one version: no more than its
+			// name is converted. What is namespaced is replicated by none.
+			if gv.Group != "cache.shardplane.io" && kind.Name+"."+gv.Version != "apiexports.v1alpha1" && !kind.Namespaced {
 				kinds = append(kinds, gv.WithResource(kind.Name))
 			}
 		}
