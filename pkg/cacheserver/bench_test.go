@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"net"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -62,6 +64,37 @@ func (w *wire) client(b *testing.B, config *rest.Config) *client.Factory {
 
 // kib returns how many KiB have gone over the connections since it was called last.
 func (w *wire) kib() float64 { return float64(w.up.Swap(0)+w.down.Swap(0)) / 1024 }
+
+// perCluster is how many replicas a logical cluster has that pushTypes pushes.
+const perCluster = 100
+
+// pushTypes pushes replicas of workspace types of 4 KiB as the shard amber does, from one number up to another.
+func pushTypes(b *testing.B, cache *cacheServer, from, to int) {
+	b.Helper()
+	amber := cache.f.Shard("amber")
+	padding := strings.Repeat("x", 3500)
+	var wg sync.WaitGroup
+	for worker := range 16 {
+		wg.Go(func() {
+			for n := from + worker; n < to; n += 16 {
+				uid := fmt.Sprintf("2f1f4ad0-4c6d-4a8e-9d3f-%012d", n)
+				replica := object(workspaceTypesGVR, "WorkspaceType", typeName(n), nil)
+				replica.SetUID(types.UID(uid))
+				replica.SetAnnotations(map[string]string{
+					"kcp.io/shard": "amber", "cache.kcp.io/original-resource-version": strconv.Itoa(n + 1), "cache.kcp.io/original-resource-UID": uid, "padding": fmt.Sprint(n, padding),
+				})
+				create(b, in(b, amber, string(typeCluster(n)), workspaceTypesGVR), replica)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func typeName(n int) string { return fmt.Sprintf("t-%06d", n) }
+
+func typeCluster(n int) logicalcluster.Name {
+	return logicalcluster.Name(fmt.Sprintf("c-%d", n/perCluster))
+}
 
 // BenchmarkReplication measures the replication of objects of 4 KiB between a shard and a cache server, in one process:
 //

@@ -76,7 +76,7 @@ func counted(t *testing.T, name, label, value string) float64 {
 	return count
 }
 
-func replicationConfig(t *testing.T, shard *testShard, cache *cacheServer) replication.Config {
+func replicationConfig(t testing.TB, shard *testShard, cache *cacheServer) replication.Config {
 	t.Helper()
 	return replication.Config{
 		Table: tableOf(t, slices.DeleteFunc(replication.Defaults(), func(r replication.Resource) bool {
