@@ -39,6 +39,9 @@ const (
 	// lookAgain is how often something is looked at that nobody tells of, such as whether the
 	// resource is still served.
 	lookAgain = time.Minute
+	// countAgain is how often objects are counted that nobody has told of, by a request to the shard and one
+	// to a cache server: on both they are compared all the time, so that counts differ for a moment only.
+	countAgain = 10 * time.Minute
 	// removeTimeout bounds one wait until replicas are deleted.
 	removeTimeout = 10 * time.Second
 )

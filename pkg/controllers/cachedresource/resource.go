@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"strconv"
+	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	cachev1alpha1 "github.com/kcp-dev/sdk/apis/cache/v1alpha1"
@@ -81,6 +82,10 @@ func (c *controller) publication(object *cachev1alpha1.CachedResource, served Se
 
 // replicate has the objects of a valid cached resource replicated, and says how many are.
 func (c *controller) replicate(ctx context.Context, object *cachev1alpha1.CachedResource, served Served) (reconcile.Result, error) {
+	if c.unchanged(object, served) {
+		return reconcile.Result{RequeueAfter: lookAgain}, nil
+	}
+	done := c.watched.count(client.KeyOf(object))
 	p, err := c.publication(object, served)
 	if err != nil {
 		return reconcile.Result{}, err
@@ -120,7 +125,23 @@ func (c *controller) replicate(ctx context.Context, object *cachev1alpha1.Cached
 		return reconcile.Result{Backoff: true}, nil
 	}
 	object.Status.Phase = cachev1alpha1.CachedResourcePhaseReady
+	done(counted{version: object.ResourceVersion, served: served, at: time.Now()})
 	return reconcile.Result{RequeueAfter: lookAgain}, nil
+}
+
+// unchanged reports whether all was replicated when the objects were counted last, not long ago, and nothing has changed
+// since by which that may be another number: the objects, the cached resource, what is served, or the room that older
+// ones leave it.
+func (c *controller) unchanged(object *cachev1alpha1.CachedResource, served Served) bool {
+	last, counts := c.watched.counted(client.KeyOf(object)), object.Status.ResourceCounts
+	if counts == nil || last.version != object.ResourceVersion || last.served != served || time.Since(last.at) >= countAgain {
+		return false
+	}
+	if stored, known := c.Store.Bytes(logicalcluster.From(object)); c.LimitBytes > 0 && (!known || stored > c.LimitBytes) {
+		return false
+	}
+	objects, _ := c.room(object)
+	return c.Limit == 0 || counts.Local <= objects
 }
 
 func hasFinalizer(object *cachev1alpha1.CachedResource) bool {

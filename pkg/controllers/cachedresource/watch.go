@@ -32,6 +32,18 @@ type watches struct {
 	verified bool
 	// heard counts what was heard of it.
 	heard int
+	// counted is what was true when the objects were counted, here and on the cache server, if nothing has
+	// been heard of them since; written counts what was heard of them.
+	counted counted
+	written int
+}
+
+// counted is what a count of objects goes by.
+type counted struct {
+	// version is that of the cached resource, and served what its logical cluster serves.
+	version string
+	served  Served
+	at      time.Time
 }
 
 func newWatched() *watched {
@@ -109,6 +121,28 @@ func (w *watched) verify(key client.Key) (right func()) {
 	}
 }
 
+// count returns what is to be called when the objects have been counted.
+func (w *watched) count(key client.Key) (done func(c counted)) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	written := w.by[key].written
+	return func(c counted) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if now, ok := w.by[key]; ok && now.written == written {
+			now.counted = c
+			w.by[key] = now
+		}
+	}
+}
+
+// counted returns what was true when the objects were counted last, and nothing if something was heard of them since.
+func (w *watched) counted(key client.Key) counted {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.by[key].counted
+}
+
 // tell returns the cached resources that have to look at an object, and whether that is a secret.
 // An empty key may be any object.
 func (w *watched) tell(key string) (all []client.Key, secret bool) {
@@ -117,6 +151,7 @@ func (w *watched) tell(key string) (all []client.Key, secret bool) {
 	if key == "" {
 		for key, its := range w.by {
 			its.verified, its.heard = false, its.heard+1
+			its.counted, its.written = counted{}, its.written+1
 			w.by[key] = its
 			all = append(all, key)
 		}
@@ -129,6 +164,9 @@ func (w *watched) tell(key string) (all []client.Key, secret bool) {
 		all, secret = append(all, key), true
 	}
 	for key := range w.of[key[:strings.LastIndexByte(key, '/')+1]] {
+		its := w.by[key]
+		its.counted, its.written = counted{}, its.written+1
+		w.by[key] = its
 		all = append(all, key)
 	}
 	return all, secret

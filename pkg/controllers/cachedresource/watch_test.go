@@ -2,8 +2,12 @@ package cachedresource
 
 import (
 	"testing"
+	"time"
 
+	"github.com/kcp-dev/logicalcluster/v3"
+	cachev1alpha1 "github.com/kcp-dev/sdk/apis/cache/v1alpha1"
 	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/shardplane/shardplane/pkg/client"
 )
@@ -54,4 +58,57 @@ func TestWatched(t *testing.T) {
 	w.forget(one)
 	require.Empty(t, w.of)
 	require.Empty(t, w.by)
+}
+
+// stored is a Store of logical clusters that store as many bytes.
+type stored struct {
+	Store
+
+	bytes int64
+	known bool
+}
+
+func (s *stored) Bytes(logicalcluster.Name) (int64, bool) { return s.bytes, s.known }
+
+// TestUnchanged: nothing is counted again until something has changed, or much time has passed.
+func TestUnchanged(t *testing.T) {
+	store := &stored{bytes: 10, known: true}
+	c := &controller{Config: Config{Store: store, Limit: 3, LimitBytes: 20}, watched: newWatched()}
+	object := &cachev1alpha1.CachedResource{ObjectMeta: metav1.ObjectMeta{Name: "one", ResourceVersion: "1", Annotations: map[string]string{logicalcluster.AnnotationKey: "c"}}}
+	object.Status.ResourceCounts = &cachev1alpha1.ResourceCount{Local: 3, Cache: 3}
+	key, served := client.KeyOf(object), Served{Kind: "Thing", Prefix: "/g/things/c/"}
+	c.watched.objects(key, served.Prefix)
+	require.False(t, c.unchanged(object, served), "they were never counted")
+	count := func(at time.Time, between ...string) {
+		done := c.watched.count(key)
+		for _, written := range between {
+			c.watched.tell(written)
+		}
+		done(counted{version: "1", served: served, at: at})
+	}
+	count(time.Now(), "/g/things/c/n")
+	require.False(t, c.unchanged(object, served), "one was written while they were counted")
+	count(time.Now(), "/g/things/d/n")
+	require.True(t, c.unchanged(object, served))
+	for _, written := range []string{"/g/things/c/n", ""} {
+		count(time.Now())
+		c.watched.tell(written)
+		require.False(t, c.unchanged(object, served), "%q was written", written)
+	}
+	count(time.Now().Add(-countAgain))
+	require.False(t, c.unchanged(object, served), "it is long ago")
+
+	count(time.Now())
+	require.False(t, c.unchanged(object, Served{Kind: "Thing", Prefix: served.Prefix, API: "other"}), "another API is bound")
+	store.bytes = 21
+	require.False(t, c.unchanged(object, served), "they may be too large")
+	store.bytes, store.known = 10, false
+	require.False(t, c.unchanged(object, served), "they may be too large")
+	store.known = true
+	c.Limit = 2
+	require.False(t, c.unchanged(object, served), "they are too many")
+	c.Limit = 3
+	require.True(t, c.unchanged(object, served))
+	object.ResourceVersion = "2"
+	require.False(t, c.unchanged(object, served), "it was changed")
 }
