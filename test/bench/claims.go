@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -51,17 +50,20 @@ func addDeliveryFlags(cmd *cobra.Command, d *delivery) {
 }
 
 // shardOf returns the process of the cluster's shard.
-func shardOf(cluster *process.Cluster) (process.Memory, error) {
+func shardOf(cluster *process.Cluster) (process.Memory, error) { return componentOf(cluster, "shard") }
+
+// componentOf returns what the process of a component takes, the first whose command is such.
+func componentOf(cluster *process.Cluster, command string) (process.Memory, error) {
 	tree, err := process.Tree(cluster.PID())
 	if err != nil {
 		return process.Memory{}, err
 	}
 	for _, p := range tree {
-		if strings.Contains(p.Command, " shard") {
+		if strings.Contains(p.Command, " "+command) {
 			return p, nil
 		}
 	}
-	return process.Memory{}, errors.New("the cluster has no process of a shard")
+	return process.Memory{}, fmt.Errorf("the cluster has no process of a %s", command)
 }
 
 // in has the processor time of the cluster's shard measured.

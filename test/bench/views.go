@@ -41,13 +41,18 @@ type viewsRun struct {
 
 // inCluster starts a cluster of one shard in a new directory, and stops it after f.
 func inCluster(ctx context.Context, binary string, timeout time.Duration, f func(context.Context, *process.Cluster) error) error {
+	return inShards(ctx, binary, 1, timeout, f)
+}
+
+// inShards is inCluster for so many shards.
+func inShards(ctx context.Context, binary string, shards int, timeout time.Duration, f func(context.Context, *process.Cluster) error) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	dir, err := os.MkdirTemp("", "shardplane-bench-")
 	if err != nil {
 		return fmt.Errorf("making a directory for the cluster: %w", err)
 	}
-	cluster, _, err := process.StartCluster(ctx, process.ClusterOptions{Binary: binary, Dir: dir, Shards: 1, Out: io.Discard})
+	cluster, _, err := process.StartCluster(ctx, process.ClusterOptions{Binary: binary, Dir: dir, Shards: shards, Out: io.Discard})
 	if err == nil {
 		err = errors.Join(f(ctx, cluster), cluster.Stop())
 	}

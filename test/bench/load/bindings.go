@@ -12,7 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
 	"github.com/shardplane/shardplane/test/bench/measure"
@@ -88,13 +87,7 @@ func NewBindings(ctx context.Context, shard Target, o BindingOptions) (*Bindings
 // Reconnect makes new connections, after a restart of the shard.
 func (b *Bindings) Reconnect(shard Target) (err error) {
 	b.shard = shard
-	b.clients, err = clients(b.o.Creators, func() (*rest.RESTClient, error) {
-		c, err := kubernetes.NewForConfig(shard.rest())
-		if err != nil {
-			return nil, err
-		}
-		return c.RESTClient().(*rest.RESTClient), nil
-	})
+	b.clients, err = shard.restClients(b.o.Creators)
 	return err
 }
 
@@ -187,10 +180,12 @@ func bindingSpec(provider string, claims bool) map[string]any {
 
 // isBound reports whether a binding to an export of a benchmark is Ready.
 func isBound(binding *unstructured.Unstructured) bool {
-	if binding.GetName() != exportName { // one of the system
-		return false
-	}
-	all, _, _ := unstructured.NestedSlice(binding.Object, "status", "conditions")
+	return binding.GetName() == exportName && isReady(binding) // and not one of the system
+}
+
+// isReady reports whether an object is Ready.
+func isReady(object *unstructured.Unstructured) bool {
+	all, _, _ := unstructured.NestedSlice(object.Object, "status", "conditions")
 	for _, c := range all {
 		if c, ok := c.(map[string]any); ok && c["type"] == "Ready" {
 			return c["status"] == "True"

@@ -7,7 +7,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
 	"github.com/shardplane/shardplane/test/bench/measure"
@@ -30,13 +29,7 @@ func (s *Scale) Make(ctx context.Context, shard Target, progress func(format str
 	if s.Exports < 0 || s.Exports > len(s.Clusters) {
 		return nil, fmt.Errorf("%d logical clusters cannot have %d exports, one each", len(s.Clusters), s.Exports)
 	}
-	creators, err := clients(s.Creators, func() (*rest.RESTClient, error) {
-		c, err := kubernetes.NewForConfig(shard.rest())
-		if err != nil {
-			return nil, err
-		}
-		return c.RESTClient().(*rest.RESTClient), nil
-	})
+	creators, err := shard.restClients(s.Creators)
 	if err != nil {
 		return nil, err
 	}
@@ -68,7 +61,7 @@ func (s *Scale) Make(ctx context.Context, shard Target, progress func(format str
 			continue // nobody exports, or nobody is left to bind
 		}
 		progress("creating %d times %s", step.count, step.name)
-		made, err := s.step(ctx, shard, creators, step.name, step.count, step.ready, step.is, step.make)
+		made, err := makeAll(ctx, shard, creators, step.name, step.count, step.ready, step.is, step.make)
 		results = append(results, made...)
 		if err != nil {
 			return results, fmt.Errorf("creating %ss: %w", step.name, err)
@@ -77,8 +70,8 @@ func (s *Scale) Make(ctx context.Context, shard Target, progress func(format str
 	return results, nil
 }
 
-// step makes so many objects, and waits until all are ready, if that can be said of them.
-func (s *Scale) step(ctx context.Context, shard Target, creators []*rest.RESTClient, name string, count int, resource schema.GroupVersionResource,
+// makeAll makes so many objects, and waits until all are ready, if that can be said of them.
+func makeAll(ctx context.Context, shard Target, creators []*rest.RESTClient, name string, count int, resource schema.GroupVersionResource,
 	is func(*unstructured.Unstructured) bool, makeOne func(context.Context, *rest.RESTClient, int) error,
 ) ([]measure.Result, error) {
 	var ready *tracker

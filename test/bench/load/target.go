@@ -74,3 +74,14 @@ func (t Target) client() (*kubernetes.Clientset, error) {
 func (t Target) dynamic() (dynamic.Interface, error) {
 	return dynamic.NewForConfig(t.rest())
 }
+
+// restClients returns clients of any path, with a connection each.
+func (t Target) restClients(count int) ([]*rest.RESTClient, error) {
+	return clients(count, func() (*rest.RESTClient, error) {
+		c, err := kubernetes.NewForConfig(t.rest())
+		if err != nil {
+			return nil, err
+		}
+		return c.RESTClient().(*rest.RESTClient), nil
+	})
+}

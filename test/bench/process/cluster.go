@@ -77,6 +77,16 @@ func (c *Cluster) ShardKubeconfig(n int) string {
 	return filepath.Join(c.dir, fmt.Sprintf(".kcp-%d", n), "admin.kubeconfig")
 }
 
+// CacheKubeconfig is the administrator's of the cache server.
+func (c *Cluster) CacheKubeconfig() string {
+	return filepath.Join(c.dir, ".kcp-cache", "cache.kubeconfig")
+}
+
+// SnapshotFile is where shard n keeps what it knows of others.
+func (c *Cluster) SnapshotFile(n int) string {
+	return filepath.Join(c.dir, fmt.Sprintf(".kcp-%d", n), "data", "replicas", "snapshot.json")
+}
+
 // freePorts returns the first of n consecutive ports that are free now.
 func freePorts(ctx context.Context, n int) (int, error) {
 	const attempts = 50

@@ -86,7 +86,7 @@ func cutLast(s, separator string) (before, after string, found bool) {
 
 func read(pid int) (Memory, error) {
 	dir := filepath.Join("/proc", strconv.Itoa(pid))
-	command, err := os.ReadFile(filepath.Join(dir, "cmdline"))
+	arguments, err := Arguments(pid)
 	if err != nil {
 		return Memory{}, err
 	}
@@ -94,7 +94,7 @@ func read(pid int) (Memory, error) {
 	if err != nil {
 		return Memory{}, err
 	}
-	memory := Memory{PID: pid, Command: commandName(string(command))}
+	memory := Memory{PID: pid, Command: commandName(arguments)}
 	for line := range strings.Lines(string(rollup)) {
 		fields := strings.Fields(line)
 		if len(fields) != 3 || fields[2] != "kB" {
@@ -169,8 +169,7 @@ func wakeups(dir string) (sum int64, err error) {
 }
 
 // commandName shortens a command line to the program and its subcommand.
-func commandName(cmdline string) string {
-	args := strings.Split(strings.TrimRight(cmdline, "\x00"), "\x00")
+func commandName(args []string) string {
 	words := []string{filepath.Base(args[0])}
 	if len(args) > 1 && !strings.HasPrefix(args[1], "-") {
 		words = append(words, args[1])

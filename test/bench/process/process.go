@@ -7,6 +7,9 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -39,6 +42,15 @@ func Start(ctx context.Context, out io.Writer, name string, args ...string) (*Pr
 
 // PID returns the number of the process.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
+
+// Arguments returns the command line of a process, so that it can be started again. It needs Linux' /proc.
+func Arguments(pid int) ([]string, error) {
+	line, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "cmdline"))
+	if err != nil {
+		return nil, fmt.Errorf("reading the command line of process %d: %w", pid, err)
+	}
+	return strings.Split(strings.TrimRight(string(line), "\x00"), "\x00"), nil
+}
 
 // pollInterval is how exactly the time of a start is measured.
 const pollInterval = 5 * time.Millisecond

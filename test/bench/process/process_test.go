@@ -17,6 +17,9 @@ func TestTree(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { require.Error(t, child.Stop(10*time.Second), "a signal ends it") }()
 
+	arguments, err := process.Arguments(child.PID())
+	require.NoError(t, err)
+	require.Equal(t, []string{"sleep", "60"}, arguments)
 	tree, err := process.Tree(os.Getpid())
 	require.NoError(t, err)
 	var found bool
