@@ -151,6 +151,7 @@ func TestMistakes(t *testing.T) {
 		{[]string{"scale", "--exports", "-1"}, "--exports=-1"},
 		{[]string{"ring", "--rounds", "0"}, "must be above 0"},
 		{[]string{"replicas", "--rate", "0"}, "must be above 0"},
+		{[]string{"cached", "--kinds", "0"}, "must be above 0"},
 		{[]string{"restart", "--rounds", "0"}, "must be above 0"},
 		{[]string{"lists", "everything"}, "unknown command"},
 		{[]string{"everything"}, "unknown command"},

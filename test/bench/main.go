@@ -59,7 +59,7 @@ func newCommand() *cobra.Command {
 	}
 	root.PersistentFlags().StringVar(&jsonFile, "json", "", "also write the results to this file as JSON")
 	for _, workload := range []*workload{
-		newAll(), newStartup(), newWorkspaces(), newRequests(), newLists(), newWatches(), newFairness(), newBindings(), newViews(), newClaims(), newScale(), newGarbage(), newIndex(), newHops(), newRing(), newReplicas(), newRestart(), newMemory(), newIdle(),
+		newAll(), newStartup(), newWorkspaces(), newRequests(), newLists(), newWatches(), newFairness(), newBindings(), newViews(), newClaims(), newScale(), newGarbage(), newIndex(), newHops(), newRing(), newReplicas(), newCached(), newRestart(), newMemory(), newIdle(),
 	} {
 		root.AddCommand(workload.command(&jsonFile))
 	}
