@@ -76,10 +76,7 @@ func Example() {
 		if err != nil {
 			return err
 		}
-		if err := m.GetLocalManager().Add(manager.RunnableFunc(replicas.Run)); err != nil {
-			return err
-		}
-		return m.Start(ctx) // when it returns, end the process: others are about to begin the work
+		return replicas.Run(ctx, m.Start) // which works on until what it has is given away; then end the process: others are about to begin the work
 	}
 	_ = greet
 }

@@ -19,7 +19,6 @@ import (
 	toolscache "k8s.io/client-go/tools/cache"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/cluster"
-	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	mcbuilder "sigs.k8s.io/multicluster-runtime/pkg/builder"
 	"sigs.k8s.io/multicluster-runtime/pkg/multicluster"
@@ -325,8 +324,7 @@ func startReplica(t *testing.T, name string, options mcprovider.Options, leases 
 		controller = controller.For(&corev1.ConfigMap{})
 	}
 	require.NoError(t, controller.Complete(p.Gate(exclusive(t, name, working, r.seen.reader(m)))))
-	require.NoError(t, m.GetLocalManager().Add(manager.RunnableFunc(member.Run)))
-	r.stop = run(t, m.Start)
+	r.stop = run(t, func(ctx context.Context) error { return member.Run(ctx, m.Start) })
 	return r
 }
 

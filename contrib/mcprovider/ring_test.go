@@ -151,7 +151,7 @@ func TestComing(t *testing.T) {
 		return r, p
 	}
 	first, _ := member("first")
-	run(t, first.Run)
+	run(t, func(ctx context.Context) error { return first.Run(ctx) })
 	within := func(ranges client.Ranges) map[multicluster.ClusterName]bool {
 		some := map[multicluster.ClusterName]bool{}
 		for _, name := range names {
@@ -186,7 +186,7 @@ func TestComing(t *testing.T) {
 	})).Start(t.Context(), queue()))
 	all := queue() // has what is about to come, too, after the handler would
 	require.NoError(t, p.Source(&corev1.ConfigMap{}).Start(t.Context(), all))
-	run(t, second.Run)
+	run(t, func(ctx context.Context) error { return second.Run(ctx) })
 	var comes map[multicluster.ClusterName]bool
 	eventually(t, "something is about to come", func() bool {
 		_, coming := second.Ranges()

@@ -64,22 +64,13 @@ func (h *handovers) start(replica int) (r *ring.Ring, stop func()) {
 	h.worked[replica] = map[client.Key]int{}
 	h.mu.Unlock()
 	ctx, cancel := context.WithCancel(h.Context())
-	// The ring ends first: what it hands over the others tell.
-	working, end := context.WithCancel(h.Context())
-	var running, ringing sync.WaitGroup
-	ringing.Go(func() {
-		if err := r.Run(ctx); err != nil {
-			h.Errorf("replica %d: %v", replica, err)
-		}
-	})
-	for _, run := range []func(context.Context) error{informer.Run, controller.Run} {
-		running.Go(func() { _ = run(working) })
-	}
+	ended := make(chan error, 1)
+	go func() { ended <- r.Run(ctx, informer.Run, controller.Run) }()
 	stop = sync.OnceFunc(func() {
 		cancel()
-		ringing.Wait()
-		end()
-		running.Wait()
+		if err := <-ended; err != nil {
+			h.Errorf("replica %d: %v", replica, err)
+		}
 		factory.CloseIdleConnections()
 	})
 	h.Cleanup(stop)

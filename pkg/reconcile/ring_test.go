@@ -2,8 +2,8 @@ package reconcile_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"net/http"
 	"sync"
 	"testing"
 	"time"
@@ -48,25 +48,20 @@ func Example_ring() {
 				return reconcile.Result{}, err
 			},
 		})
-		ctx, stop := context.WithCancel(ctx)
-		var running sync.WaitGroup
-		running.Go(func() { _ = informer.Run(ctx) })
-		running.Go(func() { _ = controller.Run(ctx) })
-		err = replicas.Run(ctx) // gives away what it has when ctx ends
-		stop()
-		if !errors.Is(err, ring.ErrOverrun) {
-			running.Wait()
-		} // else end the process: Reconcile has not returned, and another replica is about to call it
-		return err
+		// When ctx ends, what this replica has is given away, and worked on until then. End the
+		// process at once if that is ring.ErrOverrun: Reconcile has not returned, and another
+		// replica is about to call it.
+		return replicas.Run(ctx, informer.Run, controller.Run)
 	}
 	_ = run
 }
 
 // TestRing has replicas of a controller come and go: each object is worked on by one of them
-// at a time, and again whenever another one has it.
+// at a time, and again whenever another one has it; and by the one that goes for as long as the
+// other one has not loaded it.
 func TestRing(t *testing.T) {
 	const clusters = 40
-	server := clienttest.New(t, kinds.Scheme)
+	server, elsewhere := clienttest.New(t, kinds.Scheme), clienttest.New(t, kinds.Scheme)
 	put := func(n int, content string) {
 		server.Put(t, kinds.ConfigMaps.GroupVersionResource, &corev1.ConfigMap{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a", Annotations: map[string]string{logicalcluster.AnnotationKey: fmt.Sprint("cluster", n)}},
@@ -84,12 +79,16 @@ func TestRing(t *testing.T) {
 	start := func(replica int) (stop func()) {
 		factory, err := client.NewFactory(server.ClientConfig())
 		require.NoError(t, err)
+		other, err := client.NewFactory(elsewhere.ClientConfig())
+		require.NoError(t, err)
 		r, err := ring.New(ring.Config{
 			Name: "greeter", ID: fmt.Sprint("replica", replica), Leases: factory.Cluster(logicalcluster.NewPath("root")), Namespace: "default", Key: client.ByCluster,
 			LeaseDuration: 4 * time.Second, RenewDeadline: 2 * time.Second, RenewInterval: 300 * time.Millisecond, GracePeriod: time.Second, RebalanceDelay: 50 * time.Millisecond,
+			LoadTimeout: 10 * time.Minute,
 		})
 		require.NoError(t, err)
 		informer := kinds.ConfigMaps.Informer(factory.Wildcard(), client.InformerOptions[*corev1.ConfigMap]{Ranges: r.Holds()})
+		loading := kinds.Secrets.Informer(other.Wildcard(), client.InformerOptions[*corev1.Secret]{Ranges: r.Holds()})
 		controller := reconcile.New(reconcile.Config[client.Key]{
 			Name: fmt.Sprint("greeter", replica), Gate: r,
 			Sources: []reconcile.Source[client.Key]{
@@ -116,18 +115,15 @@ func TestRing(t *testing.T) {
 			},
 		})
 		ctx, cancel := context.WithCancel(t.Context())
-		var running sync.WaitGroup
-		for _, run := range []func(context.Context) error{r.Run, informer.Run, controller.Run} {
-			running.Go(func() {
-				if err := run(ctx); err != nil {
-					t.Errorf("replica %d: %v", replica, err)
-				}
-			})
-		}
+		ended := make(chan error, 1)
+		go func() { ended <- r.Run(ctx, informer.Run, controller.Run, loading.Run) }()
 		stop = sync.OnceFunc(func() {
 			cancel()
-			running.Wait()
+			if err := <-ended; err != nil {
+				t.Errorf("replica %d: %v", replica, err)
+			}
 			factory.CloseIdleConnections()
+			other.CloseIdleConnections()
 		})
 		t.Cleanup(stop)
 		return stop
@@ -160,6 +156,19 @@ func TestRing(t *testing.T) {
 		put(n, "second")
 	}
 	worked("each does its part", "second", 1, 2)
-	stop()
-	worked("the second one does all", "second", 2)
+
+	elsewhere.Fail(http.StatusInternalServerError) // so that the second one cannot load what comes
+	defer elsewhere.Fail(0)
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		stop()
+	}()
+	for n := range clusters {
+		put(n, "third")
+	}
+	worked("each goes on with its part", "third", 1, 2)
+	elsewhere.Fail(0)
+	<-stopped
+	worked("the second one does all", "third", 2)
 }

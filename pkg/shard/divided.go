@@ -65,17 +65,5 @@ func (s *Server) divideOnce(ctx context.Context, controllers func(by reconcile.D
 	if err != nil {
 		return err
 	}
-	ctx, leave := context.WithCancel(ctx)
-	defer leave()
-	// The controllers end after this replica has given away what it has.
-	working, stop := context.WithCancel(context.WithoutCancel(ctx))
-	defer stop()
-	ended := make(chan error, 1)
-	go func() {
-		ended <- group.Run(working)
-		leave()
-	}()
-	err = replicas.Run(ctx)
-	stop()
-	return errors.Join(err, <-ended)
+	return replicas.Run(ctx, group.Run)
 }

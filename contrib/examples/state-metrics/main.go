@@ -13,7 +13,6 @@ import (
 	"os"
 	"os/signal"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
@@ -114,26 +113,7 @@ func run(ctx context.Context, o options) error {
 	})
 
 	// When ctx ends, what this replica has moves away, and is exported until it has.
-	ctx, fail := context.WithCancelCause(ctx)
-	defer fail(nil)
-	running, stop := context.WithCancel(context.WithoutCancel(ctx))
-	var parts sync.WaitGroup
-	start := func(part func(context.Context) error) {
-		parts.Go(func() {
-			if err := part(running); err != nil {
-				fail(err)
-			}
-		})
-	}
-	start(exported.informers.Run)
-	start(func(ctx context.Context) error { return serve(ctx, listener, mux) })
-	err = replicas.Run(ctx)
-	if failed := context.Cause(ctx); err == nil && !errors.Is(failed, context.Canceled) {
-		err = failed
-	}
-	stop()
-	parts.Wait()
-	return err
+	return replicas.Run(ctx, exported.informers.Run, func(ctx context.Context) error { return serve(ctx, listener, mux) })
 }
 
 // serve answers requests until ctx ends.

@@ -128,24 +128,19 @@ func run(ctx context.Context, o options) error {
 		}
 	})
 
-	// When ctx ends, what this replica has moves away, and is worked on until it does. What runs
-	// ends with the process, which has to end at once if that was ring.ErrOverrun.
-	ctx, fail := context.WithCancelCause(ctx)
-	defer fail(nil)
-	server := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
-	go func() { fail(server.Serve(listener)) }()
-	for _, part := range s.parts() {
-		go func() {
-			if err := part(context.WithoutCancel(ctx)); err != nil {
-				fail(err)
-			}
-		}()
+	// When ctx ends, what this replica has moves away, and is worked on until it does. The process
+	// has to end at once if that is ring.ErrOverrun.
+	return replicas.Run(ctx, append(s.parts(), func(ctx context.Context) error { return serve(ctx, listener, mux) })...)
+}
+
+// serve answers requests until ctx ends.
+func serve(ctx context.Context, listener net.Listener, handler http.Handler) error {
+	server := &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second}
+	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
+	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		return err
 	}
-	err = replicas.Run(ctx)
-	if failed := context.Cause(ctx); err == nil && !errors.Is(failed, context.Canceled) {
-		return failed
-	}
-	return err
+	return nil
 }
 
 func connect(flagName, kubeconfig string, registry *prometheus.Registry) (*client.Factory, error) {

@@ -106,15 +106,10 @@ func TestOutOfView(t *testing.T) {
 	require.NoError(t, err)
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error)
-	parts := append(s.parts(), replicas.Run)
-	for _, part := range parts {
-		go func() { ended <- part(ctx) }()
-	}
+	go func() { ended <- replicas.Run(ctx, s.parts()...) }()
 	t.Cleanup(func() {
 		stop()
-		for range parts {
-			require.NoError(t, <-ended)
-		}
+		require.NoError(t, <-ended)
 	})
 	require.Eventually(t, func() bool { return s.ready() == nil }, time.Minute, time.Millisecond)
 

@@ -74,12 +74,14 @@ func New(config Config) (*Ring, error) {
 // now is the reading of the member's monotonic clock.
 func (r *Ring) now() time.Duration { return time.Since(r.start) }
 
-// Run takes part in the ring. When ctx ends, it gives away what it has, which takes a few
-// seconds if others are there to take it, and returns. It fails if this member may not have
-// Leases, or has another configuration than the others; and with ErrOverrun, after which the
-// process has to end at once. When it has returned, no work begins, and the contexts of all
-// work have ended.
-func (r *Ring) Run(ctx context.Context) error {
+// Run takes part in the ring, and runs what works on what this member has, such as informers and
+// controllers. When ctx ends, it gives away what it has, which takes a few seconds if others are
+// there to take it and on which the parts go on to work meanwhile; then it ends the contexts of the
+// parts, and returns when these have. A part that returns before has this member leave. Run fails
+// if a part does, if this member may not have Leases, or has another configuration than the others;
+// and with ErrOverrun, without waiting for the parts: the process has to end at once. When it has
+// returned, no work begins, and the contexts of all work have ended.
+func (r *Ring) Run(ctx context.Context, parts ...func(ctx context.Context) error) error {
 	r.mu.Lock()
 	if r.ran {
 		r.mu.Unlock()
@@ -87,6 +89,30 @@ func (r *Ring) Run(ctx context.Context) error {
 	}
 	r.ran = true
 	r.mu.Unlock()
+	ctx, leave := context.WithCancel(ctx)
+	defer leave()
+	working, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	ended := make(chan error, len(parts))
+	for _, part := range parts {
+		go func() {
+			defer leave()
+			ended <- part(working)
+		}()
+	}
+	err := r.take(ctx)
+	if errors.Is(err, ErrOverrun) {
+		return err
+	}
+	stop()
+	for range parts {
+		err = errors.Join(err, <-ended)
+	}
+	return err
+}
+
+// take takes part in the ring until ctx ends, and what this member has is given away.
+func (r *Ring) take(ctx context.Context) error {
 	if r.config.Metrics != nil {
 		if err := r.config.Metrics.Register(r.metrics); err != nil {
 			return fmt.Errorf("ring %q: registering the metrics: %w", r.config.Name, err)

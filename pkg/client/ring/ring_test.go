@@ -2,6 +2,7 @@ package ring_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -161,6 +162,41 @@ func TestRing(t *testing.T) {
 	one.stop()
 	require.NoError(t, <-one.ended)
 	require.Error(t, one.Run(t.Context()), "once")
+}
+
+// TestParts: a part that fails has the member leave, and the others end; with ErrOverrun nobody
+// waits for them.
+func TestParts(t *testing.T) {
+	t.Parallel()
+	_, factory := newServer(t)
+	fails, err := ring.New(quick(factory))
+	require.NoError(t, err)
+	broken, ended := errors.New("broken"), false
+	require.ErrorIs(t, fails.Run(t.Context(), func(context.Context) error { return broken }, func(ctx context.Context) error {
+		<-ctx.Done()
+		ended = true
+		return nil
+	}), broken)
+	require.True(t, ended)
+
+	hangs, err := ring.New(quick(factory))
+	require.NoError(t, err)
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	hung, result := make(chan struct{}), make(chan error, 1)
+	defer close(hung)
+	go func() {
+		result <- hangs.Run(ctx, func(context.Context) error {
+			<-hung
+			return nil
+		})
+	}()
+	eventually(t, "work begins", func() bool {
+		_, _, ok := hangs.Begin(t.Context(), 1) // and does not end
+		return ok
+	})
+	stop()
+	require.ErrorIs(t, <-result, ring.ErrOverrun)
 }
 
 func metric(t *testing.T, registry *prometheus.Registry, name string) float64 {

@@ -8,7 +8,6 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -77,12 +76,7 @@ func Replica(ctx context.Context, shard Target, o ReplicaOptions, out io.Writer)
 		OnDelete: func(*corev1.ConfigMap, bool) { objects.Add(-1) },
 		OnLeave:  func(*corev1.ConfigMap, client.Leave) { objects.Add(-1) },
 	})
-	working, stop := context.WithCancel(context.WithoutCancel(ctx))
-	var parts sync.WaitGroup
-	defer parts.Wait()
-	defer stop()
-	parts.Go(func() { _ = informer.Run(working) })
-	parts.Go(func() {
+	return replicas.Run(ctx, informer.Run, func(ctx context.Context) error {
 		say := json.NewEncoder(out)
 		ticker := time.NewTicker(sayInterval)
 		defer ticker.Stop()
@@ -93,13 +87,12 @@ func Replica(ctx context.Context, shard Target, o ReplicaOptions, out io.Writer)
 			}
 			_ = say.Encode(state)
 			select {
-			case <-working.Done():
-				return
+			case <-ctx.Done():
+				return nil
 			case <-ticker.C:
 			}
 		}
 	})
-	return replicas.Run(ctx)
 }
 
 // Eighth has an informer that holds a half of all objects get an eighth of them in addition, by
