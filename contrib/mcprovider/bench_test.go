@@ -42,11 +42,11 @@ func heap() uint64 {
 }
 
 // startSource runs a provider and a source of ConfigMaps, and waits until it has told of n.
-func startSource(t testing.TB, options mcprovider.Options, n int) (*mcprovider.Provider, mcprovider.Queue) {
+func startSource(t testing.TB, options mcprovider.Options, n int) (p *mcprovider.Provider, queue mcprovider.Queue, stop func()) {
 	t.Helper()
 	options.NoEngage = true
-	p := start(t, options, nil)
-	queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[mcreconcile.Request]())
+	p, stop = start(t, options, nil)
+	queue = workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[mcreconcile.Request]())
 	t.Cleanup(queue.ShutDown)
 	source := p.Source(&corev1.ConfigMap{})
 	require.NoError(t, source.Start(t.Context(), queue))
@@ -55,7 +55,7 @@ func startSource(t testing.TB, options mcprovider.Options, n int) (*mcprovider.P
 		request, _ := queue.Get()
 		queue.Done(request)
 	}
-	return p, queue
+	return p, queue, stop
 }
 
 // TestGoroutines: how many there are does not depend on the number of logical clusters.
@@ -85,7 +85,7 @@ func BenchmarkEvent(b *testing.B) {
 	for _, n := range []int{10, 100, 1000, 10000} {
 		b.Run(fmt.Sprintf("source/clusters=%d", n), func(b *testing.B) {
 			s, names := crowd(b, n)
-			_, queue := startSource(b, s.options(), n)
+			_, queue, _ := startSource(b, s.options(), n)
 			b.ReportAllocs()
 			for i := 0; b.Loop(); i++ {
 				s.put(b, 0, names[i%n], "default", "a", fmt.Sprint(i))
@@ -132,7 +132,7 @@ func BenchmarkMemory(b *testing.B) {
 			options.ReadYourWrites = kept
 			for b.Loop() {
 				before := heap()
-				p, _ := startSource(b, options, n)
+				p, _, stop := startSource(b, options, n)
 				known := heap()
 				for _, name := range names {
 					c, err := p.Get(b.Context(), multicluster.ClusterName(name))
@@ -140,9 +140,10 @@ func BenchmarkMemory(b *testing.B) {
 					require.NoError(b, c.GetClient().Get(b.Context(), ctrlclient.ObjectKey{Namespace: "default", Name: "a"}, &corev1.ConfigMap{}))
 				}
 				used := heap()
-				b.ReportMetric(float64(known-before)/n, "B/cluster")
+				b.ReportMetric((float64(known)-float64(before))/n, "B/cluster")
 				b.ReportMetric((float64(used)-float64(known))/n, "B/used-cluster")
 				runtime.KeepAlive(p)
+				stop()
 			}
 		})
 	}
@@ -151,7 +152,7 @@ func BenchmarkMemory(b *testing.B) {
 // BenchmarkGet is what a reconciler takes to read an object: its cluster, a client, and the read.
 func BenchmarkGet(b *testing.B) {
 	s, names := crowd(b, 100)
-	p, _ := startSource(b, s.options(), 100)
+	p, _, _ := startSource(b, s.options(), 100)
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {
 		c, err := p.Get(b.Context(), multicluster.ClusterName(names[i%100]))

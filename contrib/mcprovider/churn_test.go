@@ -43,7 +43,7 @@ func TestComeAndGo(t *testing.T) {
 	options := s.options()
 	options.Config, options.ReadYourWrites = s.describing(t), true
 	a := &awares{engaged: map[multicluster.ClusterName]bool{}}
-	p := start(t, options, a)
+	p, _ := start(t, options, a)
 	const few = 50
 	base, goroutines := uint64(0), 0
 	for n := 0; n < changes(t); n += few {

@@ -120,16 +120,16 @@ func (s servers) put(t testing.TB, shard int, cluster logicalcluster.Name, names
 	})
 }
 
-// start runs a provider, and stops it when the test ends.
-func start(t testing.TB, options mcprovider.Options, aware multicluster.Aware) *mcprovider.Provider {
+// start runs a provider until the test ends, or stop is called.
+func start(t testing.TB, options mcprovider.Options, aware multicluster.Aware) (p *mcprovider.Provider, stop func()) {
 	t.Helper()
 	p, err := mcprovider.New(options)
 	require.NoError(t, err)
-	run(t, func(ctx context.Context) error { return p.Start(ctx, aware) })
+	stop = run(t, func(ctx context.Context) error { return p.Start(ctx, aware) })
 	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	require.NoError(t, p.Synced(ctx))
-	return p
+	return p, stop
 }
 
 // run runs something until the test ends, or stop is called.

@@ -40,7 +40,7 @@ func TestReads(t *testing.T) {
 		s.put(t, n%2, name, "default", "b", "same")
 		s.put(t, n%2, name, "other", "b", "same")
 	}
-	p := start(t, s.options(), nil)
+	p, _ := start(t, s.options(), nil)
 	content := func(obj ctrlclient.Object) []string { return []string{obj.(*corev1.ConfigMap).Data["content"]} }
 	require.NoError(t, p.IndexField(t.Context(), &corev1.ConfigMap{}, "data.content", content))
 	for n := range 6 {
@@ -124,7 +124,7 @@ func TestInformers(t *testing.T) {
 		s.cluster(t, 0, name)
 		s.put(t, 0, name, "default", "a", "first")
 	}
-	p := start(t, s.options(), nil)
+	p, _ := start(t, s.options(), nil)
 	var mu sync.Mutex
 	told := map[string][]string{}
 	note := func(cluster, what string, obj any) {
@@ -278,7 +278,7 @@ func TestEngagement(t *testing.T) {
 	options := s.options()
 	options.Select = func(obj *corev1alpha1.LogicalCluster) bool { return logicalcluster.From(obj) != "out" }
 	a := &awares{engaged: map[multicluster.ClusterName]bool{}, refuse: 1}
-	p := start(t, options, a)
+	p, _ := start(t, options, a)
 	are := func(names ...string) {
 		t.Helper()
 		require.EventuallyWithT(t, func(c *assert.CollectT) { require.ElementsMatch(c, names, a.names()) }, testTimeout, tick)
