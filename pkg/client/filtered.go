@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -143,10 +144,11 @@ func (s *stream) learnFromEnd(ctx context.Context, says string) error {
 }
 
 // learnFrom notes that the server has filtered, by the selector that it says. It fails if that
-// leaves out what was asked for: what is missing would be taken for deleted.
+// leaves out what was asked for, or may, since it cannot be read: what is missing would be taken
+// for deleted.
 func (s *stream) learnFrom(ctx context.Context, says string) error {
-	if answered, err := ParseRanges(says); err == nil && !s.asked.minus(answered).Empty() {
-		return fmt.Errorf("the server answers another shardSelector than it was asked, check what is between: asked %s, and got %s", s.asked, answered)
+	if answered, err := ParseRanges(says); err != nil || !s.asked.minus(answered).Empty() {
+		return fmt.Errorf("the server answers another shardSelector than it was asked, check what is between: asked %s, and got %s", s.asked, cmp.Or(says, "none"))
 	}
 	s.report.learn(ctx, FilteredByServer, nil)
 	return nil

@@ -172,16 +172,20 @@ func TestFiltered(t *testing.T) {
 
 // TestOtherSelector: what a server leaves out that was asked for is not taken for all there is.
 func TestOtherSelector(t *testing.T) {
-	for _, listed := range []bool{false, true} {
-		t.Run(fmt.Sprint("listed=", listed), func(t *testing.T) {
+	says := map[sharding]string{
+		narrows: "shardRange(object.metadata.cluster, '0x4000000000000000', '0x5000000000000001')", garbles: "shardRange(object.metadata.cluster)", unnamed: "none",
+	}
+	for n, does := range []sharding{narrows, narrows, garbles, garbles, unnamed, unnamed} {
+		listed := n%2 == 1
+		t.Run(fmt.Sprint(does, ",listed=", listed), func(t *testing.T) {
 			server := filledClusters(40)
-			server.shards = narrows
+			server.shards = does
 			inParts(t, server, partsOf(t, ByCluster, 1), InformerOptions[*corev1.ConfigMap]{DisableWatchList: listed}, func(t *testing.T, i *sharded) {
 				pass(time.Minute)
 				require.False(t, i.HasSynced())
 				require.Equal(t, FilteredUnknown, i.Filtered())
 				require.ErrorContains(t, i.LastError(), "the server answers another shardSelector than it was asked, check what is between: "+
-					"asked shardRange(object.metadata.cluster, '0x4000000000000000', '0x8000000000000000'), and got shardRange(object.metadata.cluster, '0x4000000000000000', '0x5000000000000001')")
+					"asked shardRange(object.metadata.cluster, '0x4000000000000000', '0x8000000000000000'), and got "+says[does])
 				server.mu.Lock()
 				server.shards = honours
 				server.mu.Unlock()

@@ -83,6 +83,8 @@ const (
 	fails   sharding = "fails"   // 500
 	invalid sharding = "invalid" // 400
 	narrows sharding = "narrows" // to a part of what was asked, and says so
+	garbles sharding = "garbles" // as narrows, and says what cannot be read
+	unnamed sharding = "unnamed" // as narrows, and a list says no selector of shards
 )
 
 // part returns what a request selects of the objects, and what the answer says of it.
@@ -98,13 +100,19 @@ func (s *scripted) part(opts metav1.ListOptions) (selects func(*corev1.ConfigMap
 	if err != nil || s.shards == invalid {
 		return nil, "", apierrors.NewBadRequest(fmt.Sprint("invalid shardSelector: ", err))
 	}
-	if s.shards == narrows {
+	if s.shards == narrows || s.shards == garbles || s.shards == unnamed {
 		ranges.intervals = []Range{{First: ranges.intervals[0].First, Last: ranges.intervals[0].First + 1<<60}}
 	}
 	if s.shards == silent {
 		return func(obj *corev1.ConfigMap) bool { return ranges.Contains(obj) }, "", nil
 	}
-	return func(obj *corev1.ConfigMap) bool { return ranges.Contains(obj) }, ranges.String(), nil
+	says = ranges.String()
+	if s.shards == garbles {
+		says = "shardRange(object.metadata.cluster)"
+	} else if s.shards == unnamed {
+		says = ""
+	}
+	return func(obj *corev1.ConfigMap) bool { return ranges.Contains(obj) }, says, nil
 }
 
 type record struct {
@@ -285,7 +293,7 @@ func (s *scripted) list(_ context.Context, opts metav1.ListOptions) (runtime.Obj
 	switch {
 	case opts.Continue == "":
 		rest = &corev1.ConfigMapList{ListMeta: metav1.ListMeta{ResourceVersion: strconv.FormatInt(s.revision, 10)}}
-		if says != "" {
+		if says != "" || s.shards == unnamed {
 			rest.ShardInfo = &metav1.ShardInfo{Selector: says}
 		}
 		if opts.Limit == 1 {
