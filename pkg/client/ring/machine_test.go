@@ -5,6 +5,9 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"k8s.io/client-go/rest"
+
+	"github.com/shardplane/shardplane/pkg/client"
 )
 
 // TestRenewalCountsFromWhenItWasSent: others count from when they see it, which may be before
@@ -24,4 +27,32 @@ func TestRenewalCountsFromWhenItWasSent(t *testing.T) {
 		m.answered(at, r, a)
 	}
 	require.Equal(t, time.Minute+defaultRenewDeadline, m.until())
+}
+
+// TestRangesAfterAFreeze: a process that was frozen for longer than it may work, and whose ring has
+// not noticed, shows nothing as its own.
+func TestRangesAfterAFreeze(t *testing.T) {
+	factory, err := client.NewFactory(&rest.Config{Host: "https://127.0.0.1:1"})
+	require.NoError(t, err)
+	for _, isolation := range []Isolation{Stop, Continue} {
+		r, err := New(Config{Name: "frozen", ID: "a", Key: client.ByCluster, Leases: factory.Plain(), Namespace: "default", Isolation: isolation})
+		require.NoError(t, err)
+		m := r.machine
+		m.phase, m.valid, m.validFrom = taking, true, r.now()
+		m.mine.has.add(0)
+		m.mine.coming.add(1)
+		r.tell()
+		first, second := m.mine.has.ranges(client.ByCluster), m.mine.coming.ranges(client.ByCluster)
+		owned, coming := r.Ranges()
+		require.True(t, owned.Equal(first) && coming.Equal(second), "%s, %s", owned, coming)
+
+		r.start = r.start.Add(-time.Hour)
+		owned, coming = r.Ranges()
+		if isolation == Continue {
+			require.True(t, owned.Equal(first) && coming.Equal(second), "%s, %s", owned, coming)
+			continue
+		}
+		both := m.mine.has.or(m.mine.coming)
+		require.True(t, owned.Empty() && coming.Equal(both.ranges(client.ByCluster)), "%s, %s", owned, coming)
+	}
 }

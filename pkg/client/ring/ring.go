@@ -48,6 +48,11 @@ type view struct {
 	leaving slots
 }
 
+// isolated is what is left of it when the Lease was not renewed in time: nothing to work on.
+func (v view) isolated() view {
+	return view{coming: v.coming.or(v.owned), leaving: v.leaving}
+}
+
 // sighting is a Lease as the watch shows it.
 type sighting struct {
 	lease   *coordinationv1.Lease
@@ -179,7 +184,11 @@ func (r *Ring) Begin(ctx context.Context, hash uint64) (work context.Context, en
 func (r *Ring) Ranges() (owned, coming client.Ranges) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.view.owned.ranges(r.config.Key), r.view.coming.ranges(r.config.Key)
+	v, now := r.view, r.now()
+	if now >= r.machine.grants(now, slots{}).until { // which was not told yet, as after a freeze
+		v = v.isolated()
+	}
+	return v.owned.ranges(r.config.Key), v.coming.ranges(r.config.Key)
 }
 
 // Changed returns a channel that is closed when Ranges returns something else than at the time
@@ -201,7 +210,7 @@ func (r *Ring) tell() {
 	g := m.grants(now, slots{})
 	v := view{owned: g.owned, coming: m.coming()}
 	if now >= g.until {
-		v = view{coming: v.coming.or(v.owned)}
+		v = v.isolated()
 	}
 	if m.phase == taking {
 		v.leaving = m.mine.leaving
