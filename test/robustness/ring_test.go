@@ -1,6 +1,7 @@
 package robustness
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"strings"
@@ -10,10 +11,7 @@ import (
 
 // shardSelector is the selector of a scope's ranges.
 func shardSelector(s history.Scope) string {
-	field := "object.metadata.uid"
-	if s.ByNamespace {
-		field = "object.metadata.namespace"
-	}
+	field := "object.metadata." + cmp.Or(string(s.By), "uid")
 	terms := make([]string, 0, len(s.Ranges))
 	for _, r := range s.Ranges {
 		end := "0x10000000000000000"

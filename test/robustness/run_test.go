@@ -220,8 +220,13 @@ func (r *run) watch(ctx context.Context, wg *sync.WaitGroup, t *target) {
 	add("one, by colour", t.direct, coloured, false)
 	add("the other, streaming", through, other, true)
 	if t.namespace != "" {
-		add("by namespace", t.direct, history.Scope{ByNamespace: true, Ranges: halves[:1]}, false)
-		add("by namespace, the rest", t.direct, history.Scope{ByNamespace: true, Ranges: halves[1:]}, false)
+		add("by namespace", t.direct, history.Scope{By: history.ByNamespace, Ranges: halves[:1]}, false)
+		add("by namespace, the rest", t.direct, history.Scope{By: history.ByNamespace, Ranges: halves[1:]}, false)
+	}
+	for i, half := range halves {
+		scope := t.part(half)
+		scope.By = history.ByCluster
+		add(fmt.Sprint("by logical cluster, half ", i), t.direct, scope, i == 1)
 	}
 	h := &handover{watcher{
 		reader: reader{target: t, rec: r.rec}, name: t.domain.Server + " " + t.domain.Resource + " handover",
@@ -244,7 +249,7 @@ func (r *run) passBy(ctx context.Context, wg *sync.WaitGroup, t *target) {
 		scopes = append(scopes, t.part(part))
 	}
 	if t.namespace != "" {
-		scopes = append(scopes, history.Scope{ByNamespace: true, Ranges: split(ring, 2)[1:]})
+		scopes = append(scopes, history.Scope{By: history.ByNamespace, Ranges: split(ring, 2)[1:]})
 	}
 	number := 1
 	if t.fleeting {
@@ -288,8 +293,8 @@ func (r *run) catchUp() {
 		}
 		behind := 0
 		for _, w := range r.watchers {
-			// A half of one namespace may hold nothing at all.
-			if !w.scope.ByNamespace && (fences[w.target] == 0 || w.reached() < fences[w.target]) {
+			// A half of one namespace, or of two logical clusters, may hold nothing at all.
+			if w.scope.By == history.ByUID && (fences[w.target] == 0 || w.reached() < fences[w.target]) {
 				behind++
 			}
 		}
@@ -307,7 +312,7 @@ func (r *run) catchUp() {
 		pace(r.t.Context(), 100*time.Millisecond)
 	}
 	for _, w := range r.watchers {
-		if !w.scope.ByNamespace {
+		if w.scope.By == history.ByUID {
 			w.through(fences[w.target])
 		}
 	}

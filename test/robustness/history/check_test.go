@@ -273,7 +273,12 @@ func TestScopes(t *testing.T) {
 		require.NotEqual(t, inLower, inUpper, "a uid is in one half")
 	}
 	// FNV-1a of "" is the offset basis, which is in the upper half.
-	require.True(t, Scope{ByNamespace: true, Ranges: upper}.Selects(Key{}, a1))
+	require.True(t, Scope{By: ByNamespace, Ranges: upper}.Selects(Key{}, a1))
+	// Those of "aa" and "a" are in different halves.
+	for _, s := range []State{a1, b1} {
+		require.True(t, Scope{By: ByCluster, Ranges: lower}.Selects(Key{Cluster: "aa"}, s))
+		require.True(t, Scope{By: ByCluster, Ranges: upper}.Selects(Key{Cluster: "a"}, s))
+	}
 	require.False(t, Scope{Cluster: "bb"}.Selects(a, a1))
 	require.False(t, red.Selects(a, a2))
 }

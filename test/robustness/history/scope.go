@@ -10,11 +10,21 @@ type Scope struct {
 	Shard, Cluster, Namespace string
 	// Label selects objects with this value of the label.
 	Label string
-	// ByNamespace hashes the namespace instead of the uid.
-	ByNamespace bool
+	// By is what is hashed; the uid by default.
+	By By
 	// Ranges select by hash; none selects all.
 	Ranges []Range
 }
+
+// By names what is hashed, as selectors do.
+type By string
+
+// What is hashed.
+const (
+	ByUID       By = ""
+	ByNamespace By = "namespace"
+	ByCluster   By = "cluster"
+)
 
 // selection is what of a Domain somebody sees.
 type selection interface {
@@ -43,8 +53,12 @@ func (s Scope) Selects(k Key, state State) bool {
 		return true
 	}
 	hashed := state.UID
-	if s.ByNamespace {
+	switch s.By {
+	case ByNamespace:
 		hashed = k.Namespace
+	case ByCluster:
+		hashed = k.Cluster
+	case ByUID:
 	}
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(hashed)) // never fails
