@@ -26,7 +26,7 @@ const module = "github.com/shardplane/shardplane/"
 // since package client gives its types other names.
 var public = []string{
 	"pkg/client", "pkg/client/clienttest", "pkg/client/documents", "pkg/client/kinds", "pkg/client/replicasnapshot", "pkg/client/ring", "pkg/client/shards",
-	"pkg/reconcile", "pkg/request/hashrange",
+	"pkg/reconcile", "pkg/reconcile/events", "pkg/request/hashrange",
 }
 
 var update = flag.Bool("update", false, "write what is exported now to testdata/api, and what is not any more to its incompatible.txt")

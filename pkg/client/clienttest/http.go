@@ -38,7 +38,7 @@ var kinds = map[string]string{
 	"apibindings":                       "APIBinding",
 	"leases":                            "Lease",
 
-	"apiexports": "APIExport", "cachedresources": "CachedResource", "clustercachedresources": "ClusterCachedResource",
+	"apiexports": "APIExport", "events": "Event", "cachedresources": "CachedResource", "clustercachedresources": "ClusterCachedResource",
 	"cachedresourceendpointslices": "CachedResourceEndpointSlice", "clustercachedresourceendpointslices": "ClusterCachedResourceEndpointSlice",
 }
 
