@@ -256,7 +256,8 @@ func (v *views) change(ctx context.Context, clusters []string, c *conn, path str
 	}
 	for cluster, claim := range begun {
 		for {
-			if _, says := v.binding(ctx, cluster); says == v.effect(cluster) {
+			if b, says := v.binding(ctx, cluster); says == v.effect(cluster) {
+				claim.Version = versionOf(b)
 				break
 			}
 			pace(ctx, v.pause/4)

@@ -58,7 +58,7 @@ func (w *watcher) run(ctx context.Context) {
 		}
 		s := &history.Session{
 			ID: w.rec.id(), Name: w.name, Domain: w.target.domain, Scope: w.scope,
-			Streaming: from == 0, From: from, Resumed: resumed, View: w.target.claimed,
+			Streaming: from == 0, From: from, Resumed: resumed, View: w.target.claimed, Start: w.rec.now(),
 		}
 		w.begin(s)
 		err := w.stream(ctx, s)

@@ -63,7 +63,9 @@ type Session struct {
 	Resumed bool
 	// View says that it was through the view of an export: what it shows depends on
 	// Claims, too. All sessions of a name are one client's, one after the other.
-	View   bool `json:",omitempty"`
+	View bool `json:",omitempty"`
+	// Start is when it was asked for, where that matters: in views.
+	Start  int64 `json:",omitempty"`
 	Events []Event
 	// Through is the resource version up to which the session had time to see
 	// everything; where it is lower than that of the last event, it says nothing.

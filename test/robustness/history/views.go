@@ -16,9 +16,9 @@ type Claim struct {
 	Held   bool
 	Labels []string
 	// After is a resource version from before the claim, Start when it was first asked
-	// for, and End when the binding said that it has effect.
-	After      uint64
-	Start, End int64
+	// for, and End when the binding, at Version, said that it has effect.
+	After, Version uint64
+	Start, End     int64
 }
 
 func (c *Claim) String() string {
@@ -57,7 +57,7 @@ func (s sight) Selects(k Key, state State) bool {
 // bookmark and in each list, by one claim at a time; in between exactly the events under
 // the claim, and then what its change comes to.
 func checkViews(h *History, t *truth) []Violation {
-	c := &viewCheck{truth: t, claims: map[Domain]map[string][]*Claim{}}
+	c := &viewCheck{truth: t, arrivals: newArrivals(h), claims: map[Domain]map[string][]*Claim{}}
 	for _, claim := range h.Claims {
 		if c.claims[claim.Domain] == nil {
 			c.claims[claim.Domain] = map[string][]*Claim{}
@@ -92,6 +92,7 @@ func checkViews(h *History, t *truth) []Violation {
 
 type viewCheck struct {
 	truth      *truth
+	arrivals   arrivals
 	claims     map[Domain]map[string][]*Claim
 	violations []Violation
 }
@@ -131,13 +132,18 @@ func (v *viewer) report(cluster, format string, args ...any) {
 	v.violations = append(v.violations, Violation{Claimed, v.where.String(), fmt.Sprintf(format, args...)})
 }
 
-// span is when something was seen: at a time, or between two, in so many pages.
+// span is between when an answer may have been made, in so many pages.
 type span struct {
 	began, ended int64
 	pages        int
 }
 
-func moment(at int64) span { return span{began: at, ended: at, pages: 1} }
+// made is when what a session shows at a resource version, or further on, may have been
+// made. It can come long after that, on a busy machine: but what the stream shows there was
+// made by when somebody knew that the server had got on, if the session had begun.
+func (v *viewer) made(s *Session, rv uint64, came int64) span {
+	return span{began: max(s.Start, min(came, v.arrivals.passed(v.domain.Server, rv))), ended: came, pages: 1}
+}
 
 // possible reports whether the nth claim on a logical cluster may count at a time.
 func (v *viewer) possible(cluster string, n int, at span) bool {
@@ -151,16 +157,16 @@ func (v *viewer) possible(cluster string, n int, at span) bool {
 
 // changed reports whether the claims on a logical cluster have changed so shortly before a
 // time that not all replicas need to go by them.
-func (v *viewer) changed(cluster string, at int64) bool {
+func (v *viewer) changed(cluster string, at span) bool {
 	return slices.ContainsFunc(v.claims[v.domain][cluster], func(c *Claim) bool {
-		return c.Start > 0 && at >= c.Start && (c.End == 0 || at <= c.End+lag+slack)
+		return c.Start > 0 && at.ended >= c.Start && (c.End == 0 || at.began <= c.End+lag+slack)
 	})
 }
 
 // toldAgain reports whether a segment may tell again what its client has seen of a logical
 // cluster: at the beginning of a stream, once the claims on it have changed.
 func (v *viewer) toldAgain(cluster string, s *segment) bool {
-	return s.first && slices.ContainsFunc(v.claims[v.domain][cluster], func(c *Claim) bool { return c.Start > 0 && s.at >= c.Start })
+	return s.first && slices.ContainsFunc(v.claims[v.domain][cluster], func(c *Claim) bool { return c.Start > 0 && s.at.ended >= c.Start })
 }
 
 // list starts afresh with a list.
@@ -254,7 +260,7 @@ func (v *viewer) pin(cluster string, rv uint64, at span) []int {
 	if len(may) == 0 && at.pages > 1 {
 		may = v.mixed(cluster, rv, at)
 	}
-	if len(may) == 0 && v.apart && v.changed(cluster, at.ended) {
+	if len(may) == 0 && v.apart && v.changed(cluster, at) {
 		return v.all(cluster)
 	}
 	if len(may) == 0 {
@@ -304,16 +310,18 @@ func (v *viewer) session(s *Session) {
 	} else if v.state == nil {
 		return // its list is not in the record
 	}
-	ended := false
+	ended, position := false, from
 	for _, e := range s.Events {
+		rv := e.Object.State.RV
+		position = max(position, rv)
+		at := v.made(s, position, e.Time)
 		if e.Type == Added || e.Type == Modified {
-			v.lets(e.Type, e.Object, moment(e.Time))
+			v.lets(e.Type, e.Object, at)
 		}
 		if e.Type != Bookmark {
 			events = append(events, e)
 			fold(v.state, e)
 		}
-		rv := e.Object.State.RV
 		if e.Type != Bookmark || s.Streaming && from == 0 && !e.InitialEnd {
 			continue
 		}
@@ -321,7 +329,7 @@ func (v *viewer) session(s *Session) {
 			ended = true
 			v.latestCounts(rv)
 		}
-		v.bookmark(&segment{from: from, to: rv, first: first, initial: e.InitialEnd, at: e.Time, events: events})
+		v.bookmark(&segment{from: from, to: rv, first: first, initial: e.InitialEnd, at: at, events: events})
 		from, events, first = rv, nil, e.InitialEnd
 	}
 	// What is told of claims has no order until the bookmark that follows it.
@@ -353,13 +361,13 @@ type segment struct {
 	// first says that the stream begins with it, but for initial events, and initial that
 	// it is these.
 	first, initial bool
-	at             int64
+	at             span
 	events         []Event
 }
 
 func (v *viewer) bookmark(s *segment) {
 	for cluster := range v.claims[v.domain] {
-		may := v.pin(cluster, s.to, moment(s.at))
+		may := v.pin(cluster, s.to, s.at)
 		if len(may) == 0 || s.initial {
 			v.may[cluster] = may
 			v.move(cluster)

@@ -23,6 +23,12 @@ func came(e Event, at int64) Event {
 //	10 a red · 11 b blue · 12 (bb) · red · 13 a blue · 14 b deleted · none · 15 a red · all
 func viewed() *History {
 	h := good()
+	for _, op := range h.Ops { // 12 is reached when red ones are claimed, and 14 when none are
+		op.Start, op.End = seconds(op.Start)/4, seconds(op.End)/4
+	}
+	for _, l := range h.Lists {
+		l.Start, l.End = seconds(l.Start)/4, seconds(l.End)/4
+	}
 	claim := func(cluster string, after uint64, at int64, held bool, labels ...string) *Claim {
 		return &Claim{Domain: configMaps, Cluster: cluster, Held: held, Labels: labels, After: after, Start: seconds(at), End: seconds(at)}
 	}
@@ -32,11 +38,11 @@ func viewed() *History {
 	}
 	h.Lists = append(h.Lists, &List{ID: 10, Name: "view", Client: "view", View: true, Domain: configMaps, Start: seconds(5), End: seconds(5), Match: Any, Pages: []Page{{RV: 12}}, Items: []Object{{a, a1}, {b, b1}, {elsewhere, e1}}})
 	h.Sessions = append(h.Sessions,
-		&Session{ID: 11, Name: "view", View: true, Domain: configMaps, From: 12, Events: []Event{
+		&Session{ID: 11, Name: "view", View: true, Domain: configMaps, From: 12, Start: seconds(9), Events: []Event{
 			came(event(Deleted, b, at(b1, 12)), 10), came(bookmark(12), 10),
 			came(event(Deleted, a, at(a1, 13)), 11), came(bookmark(14), 11),
 		}},
-		&Session{ID: 12, Name: "view", View: true, Resumed: true, Domain: configMaps, From: 14, Through: 16, Events: []Event{
+		&Session{ID: 12, Name: "view", View: true, Resumed: true, Domain: configMaps, From: 14, Start: seconds(30), Through: 16, Events: []Event{
 			came(event(Added, a, a3), 30), came(bookmark(16), 30), came(bookmark(17), 31),
 		}},
 	)
@@ -109,6 +115,29 @@ func TestToldAgain(t *testing.T) {
 	s := h.Sessions[len(h.Sessions)-1]
 	s.Events = append(s.Events, came(event(Added, a, a3), 91), came(bookmark(17), 91))
 	require.NotEmpty(t, Check(h), "after the bookmark")
+}
+
+// TestLateViews: what a stream shows may come long after it was made, but only what was made
+// when its claim counted.
+func TestLateViews(t *testing.T) {
+	late := func(change func(red *Claim, s *Session)) []Violation {
+		h := viewed()
+		l, s, red := h.Lists[len(h.Lists)-1], h.Sessions[len(h.Sessions)-2], h.Claims[2]
+		l.Pages, l.Items = []Page{{RV: 10}}, []Object{{a, a1}}
+		red.Version = 13
+		s.From, s.Events = 10, []Event{
+			came(event(Added, b, b1), 14), came(event(Added, elsewhere, e1), 14), came(bookmark(12), 14),
+			came(event(Deleted, b, at(b1, 12)), 14), came(bookmark(12), 14), came(event(Deleted, a, at(a1, 13)), 14), came(bookmark(14), 14),
+		}
+		change(red, s)
+		return Check(h)
+	}
+	require.Empty(t, late(func(*Claim, *Session) {}))
+	require.NotEmpty(t, late(func(_ *Claim, s *Session) { s.Start = seconds(11) }), "it was asked for when the claim had long had effect")
+	require.NotEmpty(t, late(func(red *Claim, _ *Session) { red.Version = 12 }), "the bookmark was made when the claim had long had effect")
+	require.NotEmpty(t, late(func(_ *Claim, s *Session) {
+		s.Events = append(s.Events[:3], came(event(Modified, a, a2), 14))
+	}), "so was the event")
 }
 
 // TestPagesOfTwoClaims: a claim may change between the pages of a list.
