@@ -10,7 +10,8 @@ import (
 type truth struct {
 	states map[Domain]map[Key][]State
 	// vanished are the uids whose deletion nobody saw, though a client asked for
-	// it: they may be gone at any time after their last state.
+	// it, or for that of their Workspace: they may be gone at any time after their
+	// last state.
 	vanished map[string]bool
 }
 
@@ -88,6 +89,34 @@ func (t *truth) findVanished(h *History) {
 			t.vanished[op.Expected.UID] = true
 		}
 	}
+	removed := removedClusters(h)
+	for _, keys := range t.states {
+		for k, states := range keys {
+			for _, s := range states {
+				if removed[k.Cluster] && !seen[s.UID] {
+					t.vanished[s.UID] = true
+				}
+			}
+		}
+	}
+}
+
+// removedClusters are those of Workspaces that somebody asked to delete: all that is in them
+// goes, too.
+func removedClusters(h *History) map[string]bool {
+	asked := map[string]bool{}
+	for _, o := range h.WorkspaceOps {
+		if o.Kind == Delete {
+			asked[o.Seen.UID] = true
+		}
+	}
+	clusters := map[string]bool{}
+	for _, o := range h.WorkspaceOps {
+		if asked[o.Seen.UID] && o.Seen.Cluster != "" {
+			clusters[o.Seen.Cluster] = true
+		}
+	}
+	return clusters
 }
 
 // known reports whether anybody else saw, or wrote, the object at that version.

@@ -95,3 +95,21 @@ func TestWorkspaces(t *testing.T) {
 		})
 	}
 }
+
+// TestContentOfRemovedWorkspaces: what is in a Workspace may go without anybody who sees it, but
+// only when somebody has asked to delete that.
+func TestContentOfRemovedWorkspaces(t *testing.T) {
+	h := good()
+	h.Sessions = append(h.Sessions,
+		&Session{ID: 20, Name: "there", Domain: configMaps, Scope: Scope{Cluster: "c1"}, From: 10, Events: []Event{event(Added, key("c1", "a"), State{RV: 11, UID: "uid-c"})}},
+		&Session{ID: 21, Name: "gone", Domain: configMaps, Scope: Scope{Cluster: "c1"}, Streaming: true, Events: []Event{initialEnd(15)}},
+	)
+	h.WorkspaceOps, h.Inventory = inhabited().WorkspaceOps, inhabited().Inventory
+	require.Empty(t, Check(h))
+	for _, o := range h.WorkspaceOps {
+		if o.Seen.UID == "u1" {
+			o.Seen.Cluster = "c4"
+		}
+	}
+	require.NotEmpty(t, Check(h))
+}
