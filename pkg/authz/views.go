@@ -8,6 +8,7 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 
 	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/request/identity"
 )
 
 // Views decide about requests that reach the content of other logical clusters through
@@ -64,8 +65,8 @@ func WithinViews(next authorizer.Authorizer) authorizer.Authorizer {
 		}
 		scope := request.Scope{Mount: through.Mount, Cluster: request.Cluster{Name: through.Provider}, View: &request.View{Name: through.View}}
 		scope.View.In, _ = request.ClusterFrom(ctx)
-		if through.Sender != nil {
-			a = As(a, through.Sender)
+		if sender, ok := identity.SenderFrom(ctx); ok {
+			a = As(a, sender)
 		}
 		return next.Authorize(request.WithScope(ctx, scope), a)
 	})

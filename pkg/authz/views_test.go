@@ -10,6 +10,7 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 
 	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/request/identity"
 )
 
 // someView opens, shows and permits what it says.
@@ -85,7 +86,7 @@ func TestWithinViews(t *testing.T) {
 	require.Equal(t, authorizer.Attributes(asked), of)
 
 	sender := &user.DefaultInfo{Name: "sender"}
-	_, _, err = within.Authorize(request.WithThrough(ctx, request.Through{Mount: request.APIExports, Provider: "provider", View: "e", Sender: sender}), asked)
+	_, _, err = within.Authorize(identity.WithSender(request.WithThrough(ctx, request.Through{Mount: request.APIExports, Provider: "provider", View: "e"}), sender), asked)
 	require.NoError(t, err)
 	require.Equal(t, request.Scope{
 		Mount: request.APIExports, Cluster: request.Cluster{Name: "provider"}, View: &request.View{Name: "e", In: request.Cluster{Name: "consumer"}},

@@ -6,7 +6,6 @@ import (
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	"k8s.io/apimachinery/pkg/api/validate/content"
-	"k8s.io/apiserver/pkg/authentication/user"
 )
 
 // ViewsPrefix starts the URLs of all views.
@@ -81,8 +80,6 @@ type Through struct {
 	// Provider is the logical cluster that has granted it, by the object View.
 	Provider logicalcluster.Name
 	View     string
-	// Sender is who has sent the request, where it goes on as somebody else.
-	Sender user.Info
 }
 
 // WithThrough returns a context for what goes on through a view.

@@ -126,7 +126,7 @@ func listSuites() []suite {
 			storagetesting.RunTestList(ctx, t, e.store, e.compact, e.cached, e.recorder)
 		}},
 		{name: "ConsistentList", ownEtcd: true, run: func(ctx context.Context, t *testing.T, e *suiteEnv) {
-			storagetesting.RunTestConsistentList(ctx, t, e.store, e.increaseSettledRV, e.cached, true, e.cached)
+			storagetesting.RunTestConsistentList(ctx, t, e.store, e.increaseRVAfterProgress, e.cached, true, e.cached)
 		}},
 		{name: "GetListNonRecursive", run: func(ctx context.Context, t *testing.T, e *suiteEnv) {
 			storagetesting.RunTestGetListNonRecursive(ctx, t, e.increaseRV, e.store)
@@ -316,15 +316,15 @@ func (e *suiteEnv) increaseRV(ctx context.Context, t *testing.T) int64 {
 	return resp.Header.Revision
 }
 
-// increaseSettledRV is increaseRV once etcd has dealt with all requests for progress on the stream
+// increaseRVAfterProgress is increaseRV once etcd has dealt with all requests for progress on the stream
 // of the watch cache: a slow read has upstream's cache ask twice, and a second answer that comes
 // late tells of what is written after the read.
-func (e *suiteEnv) increaseSettledRV(ctx context.Context, t *testing.T) int64 {
+func (e *suiteEnv) increaseRVAfterProgress(ctx context.Context, t *testing.T) int64 {
 	t.Helper()
 	if e.cached {
 		stream, cancel := context.WithCancel(clientv3.WithRequireLeader(cacheContext(ctx, fmt.Sprintf("cache %d of %s", caches.Load(), e.keys.root))))
 		defer cancel()
-		created, ok := <-e.client.Watch(stream, "settled", clientv3.WithCreatedNotify())
+		created, ok := <-e.client.Watch(stream, "progress", clientv3.WithCreatedNotify())
 		require.True(t, ok && created.Created)
 	}
 	return e.increaseRV(ctx, t)

@@ -1,6 +1,7 @@
 package identity
 
 import (
+	"context"
 	"encoding/json"
 	"maps"
 	"slices"
@@ -31,6 +32,20 @@ func Through(cluster logicalcluster.Name, u user.Info) user.Info {
 	}
 	extra[request.ExtraWarrant] = append(slices.Clone(extra[request.ExtraWarrant]), string(text))
 	return &user.DefaultInfo{Name: u.GetName(), UID: u.GetUID(), Groups: u.GetGroups(), Extra: extra}
+}
+
+type senderKey struct{}
+
+// WithSender returns a context for what goes on through a view, perhaps as somebody else than who
+// has sent the request.
+func WithSender(ctx context.Context, u user.Info) context.Context {
+	return context.WithValue(ctx, senderKey{}, u)
+}
+
+// SenderFrom returns who has sent a request that has entered a view, if that is known.
+func SenderFrom(ctx context.Context) (user.Info, bool) {
+	u, ok := ctx.Value(senderKey{}).(user.Info)
+	return u, ok
 }
 
 // WithoutView returns u without the warrant of a view, if it has one: as who it is by

@@ -42,6 +42,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
 	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/request/identity"
 )
 
 // logicalClusters is what waits.
@@ -261,8 +262,10 @@ func (v *Views) Wrap(next http.Handler) http.Handler {
 			return
 		}
 		through := request.Through{Mount: scope.Mount, Provider: e.workspaceType.Cluster, View: e.workspaceType.Name}
-		through.Sender, _ = genericapirequest.UserFrom(r.Context())
 		ctx := request.WithThrough(request.WithCluster(r.Context(), e.in), through)
+		if sender, ok := genericapirequest.UserFrom(ctx); ok {
+			ctx = identity.WithSender(ctx, sender)
+		}
 		r = r.WithContext(ctx)
 		if e.in.Wildcard {
 			v.serveAll(w, r, e, info, next)
