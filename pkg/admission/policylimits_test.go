@@ -65,7 +65,7 @@ func (r *rig) admitPolicy(t *testing.T, obj, old runtime.Object) error {
 // and who has more keeps them.
 func TestPolicyLimits(t *testing.T) {
 	const all = 64 << 10
-	r := newRig(t, 2)
+	r := newRig(t, 2, func(c *Config) { c.OwnVersion = func(version string) (string, error) { return version, nil } })
 	for name, tc := range map[string]struct {
 		obj, old runtime.Object
 		want     string

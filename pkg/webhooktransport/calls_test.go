@@ -2,6 +2,7 @@ package webhooktransport
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -26,7 +27,8 @@ func TestCallsWait(t *testing.T) {
 		}
 		waited <- err
 	}()
-	<-paused // while it waits
+	require.Eventually(t, func() bool { return len(paused) == 1 }, 10*time.Second, time.Millisecond, "while it waits")
+	<-paused
 	require.Empty(t, resumed)
 	first()
 	require.NoError(t, <-waited)
