@@ -85,7 +85,7 @@ func refusedWrites() []refusedWrite {
 	return []refusedWrite{
 		// Verbs that the claim does not have.
 		{configMaps, http.MethodPost, "", "", labelled(configMaps, "new", `"for":"a"`), http.StatusForbidden, "create configmaps"},
-		{configMaps, http.MethodPatch, "/new?fieldManager=x", apply, labelled(configMaps, "new", `"for":"a"`), http.StatusForbidden, "verb create"},
+		{configMaps, http.MethodPatch, "/new?fieldManager=x", apply, labelled(configMaps, "new", `"for":"a"`), http.StatusForbidden, "lets the APIExport e create configmaps"},
 		{configMaps, http.MethodDelete, "/seen", "", "", http.StatusForbidden, "delete configmaps"},
 		{configMaps, http.MethodDelete, "", "", "", http.StatusForbidden, "deletecollection configmaps"},
 		{configMaps, http.MethodDelete, "/hidden", "", "", http.StatusForbidden, "delete configmaps"},

@@ -7,9 +7,12 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -37,6 +40,21 @@ func (s *documentSet) serveV2(w http.ResponseWriter, r *http.Request) bool {
 	spec := openapidoc.V2()
 	spec.Hash = builtIn.hash
 	spec.BuiltIn = func(ctx context.Context) ([]byte, error) { return s.builtIns.document(ctx, openapiV2Path) }
+	if s.only {
+		var shown []string
+		for gv := range builtIn.versions {
+			shown = append(shown, "/"+pathOf(gv)+"/")
+		}
+		slices.Sort(shown)
+		spec.Hash += strings.Join(shown, "")
+		spec.BuiltIn = func(ctx context.Context) ([]byte, error) {
+			whole, err := s.builtIns.document(ctx, openapiV2Path)
+			if err != nil || whole == nil {
+				return nil, err
+			}
+			return pathsBelow(whole, shown)
+		}
+	}
 	for _, d := range s.definitions {
 		for i := range d.Schema.Spec().Versions {
 			if v := &d.Schema.Spec().Versions[i]; v.Served {
@@ -49,6 +67,26 @@ func (s *documentSet) serveV2(w http.ResponseWriter, r *http.Request) bool {
 		writeUnavailable(w, r, err)
 	}
 	return true
+}
+
+// pathsBelow returns a document of /openapi/v2 with the paths only that begin with some prefixes.
+func pathsBelow(document []byte, prefixes []string) ([]byte, error) {
+	var some map[string]json.RawMessage
+	var paths map[string]json.RawMessage
+	if err := json.Unmarshal(document, &some); err != nil {
+		return nil, fmt.Errorf("reading the built-in OpenAPI document: %w", err)
+	}
+	if err := json.Unmarshal(some["paths"], &paths); err != nil {
+		return nil, fmt.Errorf("reading the paths of the built-in OpenAPI document: %w", err)
+	}
+	maps.DeleteFunc(paths, func(path string, _ json.RawMessage) bool {
+		return !slices.ContainsFunc(prefixes, func(prefix string) bool { return strings.HasPrefix(path, prefix) })
+	})
+	var err error
+	if some["paths"], err = json.Marshal(paths); err != nil {
+		return nil, fmt.Errorf("encoding the paths of the built-in OpenAPI document: %w", err)
+	}
+	return json.Marshal(some)
 }
 
 func hashOf(data []byte) string {
