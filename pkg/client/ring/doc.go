@@ -52,7 +52,8 @@
 //   - A server that is set back to an older state knows nothing of what was agreed since. All
 //     join anew as soon as they see it; until then, for RenewDeadline and GracePeriod at most, two may
 //     work on one hash. Leases that somebody deletes are found missing, and are safe, unless the
-//     ring's Lease is deleted twice within LeaseDuration.
+//     ring's Lease is deleted within two LeaseDuration after it was made, as by a second deletion:
+//     who has not read it by then has waited for one for LeaseDuration, and makes another one.
 //   - Isolation Continue gives up all of this for a member that does not reach the server.
 //
 // The protocol is a state machine without a clock or a server of its own (machine.go,

@@ -169,8 +169,8 @@ func (s *schedule) trouble() {
 	case 11:
 		s.remove(n.m.id)
 	case 12:
-		if s.forgotten {
-			return // twice in a row is more than a ring stands
+		if s.forgotten || s.now < s.made+2*s.settings.leaseDuration {
+			return // twice in a row, or before all have read it, is more than a ring stands
 		}
 		s.forgotten, s.table = true, stored{}
 		if s.rand.IntN(2) == 0 {

@@ -23,6 +23,8 @@ type world struct {
 	revision int
 	leases   map[string]lease
 	table    stored
+	// made is when the table was made that there is, where there was none.
+	made time.Duration
 	// log is what watches tell, in that order.
 	log []change
 

@@ -21,6 +21,9 @@ func (w *world) serve(r *request) answer {
 		if w.table.table != nil && r.table.epoch != w.table.epoch+1 {
 			w.failf("table %d follows table %d", r.table.epoch, w.table.epoch)
 		}
+		if w.table.table == nil {
+			w.made = w.now
+		}
 		w.given(w.table, r.table)
 		w.table = stored{table: r.table, version: w.version()}
 		w.tell(change{table: w.table})
