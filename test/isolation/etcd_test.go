@@ -75,18 +75,27 @@ func (w *world) read(t testing.TB, into content, component, dir string) {
 		case strings.Contains(key, "/coordination.k8s.io/leases/root/kube-system/shard-"):
 			continue // a heartbeat
 		case strings.Contains(key, "/core.kcp.io/shards/root/"):
-			value, revision = spec(t, value), 0 // the rest says what heartbeats tell
+			value, revision = lasting(t, value), 0 // the rest says what heartbeats tell
+		case strings.Contains(key, "/cache.kcp.io/cachedresources/"):
+			value, revision = lasting(t, value), 0 // the rest says whether a cache server could be asked
 		}
 		into[component+key] = fmt.Sprintf("%x at %d", sha256.Sum256(value), revision)
 	}
 }
 
-// spec returns the spec of an object that is stored as JSON.
-func spec(t testing.TB, object []byte) []byte {
+// lasting returns of an object that is stored as JSON what no controller changes because of others:
+// the spec, and of a cached resource whose it is, and what it has.
+func lasting(t testing.TB, object []byte) []byte {
 	t.Helper()
-	var parts struct{ Spec json.RawMessage }
+	var parts struct {
+		Spec   json.RawMessage
+		Status struct {
+			IdentityHash   string
+			ResourceCounts json.RawMessage
+		}
+	}
 	require.NoError(t, json.Unmarshal(object, &parts))
-	return parts.Spec
+	return fmt.Appendf(nil, "%s %s %s", parts.Spec, parts.Status.IdentityHash, parts.Status.ResourceCounts)
 }
 
 // difference says what became of the victims' objects; empty where nothing did.
