@@ -25,7 +25,7 @@ import (
 )
 
 // testTimeout is how long what must come may take.
-const testTimeout = 30 * time.Second
+const testTimeout = 2 * time.Minute
 
 // run is one run of the workload against a cluster.
 type run struct {
