@@ -107,10 +107,12 @@ func (s *scripted) part(opts metav1.ListOptions) (selects func(*corev1.ConfigMap
 		return func(obj *corev1.ConfigMap) bool { return ranges.Contains(obj) }, "", nil
 	}
 	says = ranges.String()
-	if s.shards == garbles {
+	switch s.shards {
+	case garbles:
 		says = "shardRange(object.metadata.cluster)"
-	} else if s.shards == unnamed {
+	case unnamed:
 		says = ""
+	default:
 	}
 	return func(obj *corev1.ConfigMap) bool { return ranges.Contains(obj) }, says, nil
 }

@@ -46,7 +46,7 @@ func (s *documentSet) serveV2(w http.ResponseWriter, r *http.Request) bool {
 			shown = append(shown, "/"+pathOf(gv)+"/")
 		}
 		slices.Sort(shown)
-		spec.Hash += strings.Join(shown, "")
+		spec.Hash += " only " + strings.Join(shown, "") // also where it shows none of them
 		spec.BuiltIn = func(ctx context.Context) ([]byte, error) {
 			whole, err := s.builtIns.document(ctx, openapiV2Path)
 			if err != nil || whole == nil {
