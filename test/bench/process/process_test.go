@@ -3,6 +3,7 @@ package process_test
 import (
 	"io"
 	"os"
+	"slices"
 	"path/filepath"
 	"testing"
 	"time"
@@ -17,9 +18,11 @@ func TestTree(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { require.Error(t, child.Stop(10*time.Second), "a signal ends it") }()
 
-	arguments, err := process.Arguments(child.PID())
-	require.NoError(t, err)
-	require.Equal(t, []string{"sleep", "60"}, arguments)
+	// It has those of nobody for a moment, until it runs the program.
+	require.Eventually(t, func() bool {
+		arguments, err := process.Arguments(child.PID())
+		return err == nil && slices.Equal([]string{"sleep", "60"}, arguments)
+	}, 10*time.Second, time.Millisecond)
 	tree, err := process.Tree(os.Getpid())
 	require.NoError(t, err)
 	var found bool
