@@ -3,8 +3,8 @@ package process_test
 import (
 	"io"
 	"os"
-	"slices"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
