@@ -290,7 +290,7 @@ func calls(t *testing.T, w *world) {
 	require.NoError(t, err)
 	require.Eventually(t, func() bool {
 		err := create("too-many")
-		return apierrors.IsForbidden(err) && strings.Contains(err.Error(), "the rules of 66 webhooks match the request, and the server calls at most 64 at a time for a workspace (--webhook-calls-per-cluster)")
+		return apierrors.IsForbidden(err) && strings.Contains(err.Error(), "the rules of 66 webhooks match the request, and the server calls at most 64 for one, and for a workspace at a time (--webhook-calls-per-cluster)")
 	}, testTimeout, tick, "a write that too many webhooks match is denied")
 	require.NoError(t, configurations.Delete(t.Context(), config.Name, metav1.DeleteOptions{}), "which webhooks do not see")
 }
