@@ -77,7 +77,7 @@ func (w *world) read(t testing.TB, into content, component, dir string) {
 		case strings.Contains(key, "/core.kcp.io/shards/root/"):
 			value, revision = lasting(t, value), 0 // the rest says what heartbeats tell
 		case strings.Contains(key, "/cache.kcp.io/cachedresources/"):
-			value, revision = lasting(t, value), 0 // the rest says whether a cache server could be asked
+			value, revision = lasting(t, value), 0 // the rest depends on cache servers that could be asked
 		}
 		into[component+key] = fmt.Sprintf("%x at %d", sha256.Sum256(value), revision)
 	}
