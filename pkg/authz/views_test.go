@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
+	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
 
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/request/identity"
@@ -86,7 +87,7 @@ func TestWithinViews(t *testing.T) {
 	require.Equal(t, authorizer.Attributes(asked), of)
 
 	sender := &user.DefaultInfo{Name: "sender"}
-	_, _, err = within.Authorize(identity.WithSender(request.WithThrough(ctx, request.Through{Mount: request.APIExports, Provider: "provider", View: "e"}), sender), asked)
+	_, _, err = within.Authorize(identity.WithSender(request.WithThrough(genericapirequest.WithUser(ctx, sender), request.Through{Mount: request.APIExports, Provider: "provider", View: "e"})), asked)
 	require.NoError(t, err)
 	require.Equal(t, request.Scope{
 		Mount: request.APIExports, Cluster: request.Cluster{Name: "provider"}, View: &request.View{Name: "e", In: request.Cluster{Name: "consumer"}},

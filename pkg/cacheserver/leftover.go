@@ -41,18 +41,7 @@ func newLeftOver(d *digests, notes *etcd.Notes, gracePeriod time.Duration) *left
 
 // Run looks until ctx is done.
 func (l *leftOver) Run(ctx context.Context) error {
-	tick := time.NewTicker(min(leftOverInterval, l.period))
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-		}
-		if err := l.look(ctx); err != nil && ctx.Err() == nil {
-			klog.FromContext(ctx).Error(err, "Cannot delete what cached resources have left, trying again")
-		}
-	}
+	return repeat(ctx, min(leftOverInterval, l.period), "Cannot delete what cached resources have left, trying again", l.look)
 }
 
 // look deletes what has been left over for long enough.

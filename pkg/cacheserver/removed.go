@@ -148,18 +148,7 @@ func (r *removedShards) check(req *http.Request) error {
 
 // Run deletes what removed shards have pushed, until ctx is done.
 func (r *removedShards) Run(ctx context.Context) error {
-	tick := time.NewTicker(max(min(purgeInterval, r.gracePeriod), time.Second/10))
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-		}
-		if err := r.purge(ctx); err != nil && ctx.Err() == nil {
-			klog.FromContext(ctx).Error(err, "Cannot delete the replicas of removed shards, trying again")
-		}
-	}
+	return repeat(ctx, max(min(purgeInterval, r.gracePeriod), time.Second/10), "Cannot delete the replicas of removed shards, trying again", r.purge)
 }
 
 // purge deletes what is due.

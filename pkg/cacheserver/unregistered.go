@@ -51,23 +51,14 @@ func newUnregisteredShards(removed *removedShards, pushed func() sets.Set[string
 // Run looks until ctx is done.
 func (u *unregisteredShards) Run(ctx context.Context) error {
 	defer func() { u.are(context.WithoutCancel(ctx), nil) }()
-	tick := time.NewTicker(unregisteredInterval)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-		}
+	return repeat(ctx, unregisteredInterval, "Cannot find out which shards are not registered, trying again", func(ctx context.Context) error {
 		names, err := u.find(ctx)
 		if err != nil {
-			if ctx.Err() == nil {
-				klog.FromContext(ctx).Error(err, "Cannot find out which shards are not registered, trying again")
-			}
-			continue
+			return err
 		}
 		u.are(ctx, names)
-	}
+		return nil
+	})
 }
 
 // find returns which shards are unregistered. As long as root's part says nothing of root itself, it says

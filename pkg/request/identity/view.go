@@ -8,6 +8,7 @@ import (
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	"k8s.io/apiserver/pkg/authentication/user"
+	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 
 	"github.com/shardplane/shardplane/pkg/request"
 )
@@ -36,10 +37,13 @@ func Through(cluster logicalcluster.Name, u user.Info) user.Info {
 
 type senderKey struct{}
 
-// WithSender returns a context for what goes on through a view, perhaps as somebody else than who
-// has sent the request.
-func WithSender(ctx context.Context, u user.Info) context.Context {
-	return context.WithValue(ctx, senderKey{}, u)
+// WithSender returns a context for what goes on through a view, which notes the user of ctx as who
+// has sent the request: it may go on as somebody else.
+func WithSender(ctx context.Context) context.Context {
+	if u, ok := apirequest.UserFrom(ctx); ok {
+		return context.WithValue(ctx, senderKey{}, u)
+	}
+	return ctx
 }
 
 // SenderFrom returns who has sent a request that has entered a view, if that is known.

@@ -169,12 +169,8 @@ func (v *Views) enter(r *http.Request, info *genericapirequest.RequestInfo) (*ht
 	if view.In.Wildcard && info.Namespace != "" {
 		return nil, apierrors.NewBadRequest("the namespaces of different logical clusters have nothing to do with each other: ask for the objects of all namespaces, or of one logical cluster")
 	}
-	u, ok := genericapirequest.UserFrom(ctx)
-	ctx = request.WithThrough(request.WithCluster(ctx, view.In), request.Through{Provider: export.Cluster, View: view.Name, Mount: from.Mount})
-	if ok {
-		ctx = identity.WithSender(ctx, u)
-	}
-	if ok && !view.In.Wildcard {
+	ctx = identity.WithSender(request.WithThrough(request.WithCluster(ctx, view.In), request.Through{Provider: export.Cluster, View: view.Name, Mount: from.Mount}))
+	if u, ok := genericapirequest.UserFrom(ctx); ok && !view.In.Wildcard {
 		ctx = genericapirequest.WithUser(ctx, identity.Through(view.In.Name, u))
 	}
 	if !info.IsResourceRequest {

@@ -261,12 +261,8 @@ func (v *Views) Wrap(next http.Handler) http.Handler {
 			v.respond(w, r, apierrors.NewServiceUnavailable(fmt.Sprintf("the WorkspaceType %s is not known here: %v", e.id, err)))
 			return
 		}
-		through := request.Through{Mount: scope.Mount, Provider: e.workspaceType.Cluster, View: e.workspaceType.Name}
-		ctx := request.WithThrough(request.WithCluster(r.Context(), e.in), through)
-		if sender, ok := genericapirequest.UserFrom(ctx); ok {
-			ctx = identity.WithSender(ctx, sender)
-		}
-		r = r.WithContext(ctx)
+		ctx := request.WithThrough(request.WithCluster(r.Context(), e.in), request.Through{Mount: scope.Mount, Provider: e.workspaceType.Cluster, View: e.workspaceType.Name})
+		r = r.WithContext(identity.WithSender(ctx))
 		if e.in.Wildcard {
 			v.serveAll(w, r, e, info, next)
 			return
