@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"runtime"
+	"syscall"
 	"testing"
 
 	"github.com/kcp-dev/logicalcluster/v3"
@@ -58,6 +59,14 @@ func startSource(t testing.TB, options mcprovider.Options, n int) (p *mcprovider
 	return p, queue, stop
 }
 
+// processor returns the processor time that this process has had, in nanoseconds.
+func processor(b *testing.B) float64 {
+	b.Helper()
+	var usage syscall.Rusage
+	require.NoError(b, syscall.Getrusage(syscall.RUSAGE_SELF, &usage))
+	return float64(usage.Utime.Nano() + usage.Stime.Nano())
+}
+
 // TestGoroutines: how many there are does not depend on the number of logical clusters.
 func TestGoroutines(t *testing.T) {
 	count := func(n int) (count int) {
@@ -80,18 +89,20 @@ func TestGoroutines(t *testing.T) {
 }
 
 // BenchmarkEvent is what an event takes, from the write to the request in the queue, by Source and
-// by For, with the goroutines that there are.
+// by For, with the processor time of the server in it, and the goroutines that there are.
 func BenchmarkEvent(b *testing.B) {
 	for _, n := range []int{10, 100, 1000, 10000} {
 		b.Run(fmt.Sprintf("source/clusters=%d", n), func(b *testing.B) {
 			s, names := crowd(b, n)
 			_, queue, _ := startSource(b, s.options(), n)
 			b.ReportAllocs()
+			before := processor(b)
 			for i := 0; b.Loop(); i++ {
 				s.put(b, 0, names[i%n], "default", "a", fmt.Sprint(i))
 				request, _ := queue.Get()
 				queue.Done(request)
 			}
+			b.ReportMetric((processor(b)-before)/float64(b.N), "cpu-ns/op")
 			b.ReportMetric(float64(runtime.NumGoroutine()), "goroutines")
 		})
 	}
@@ -112,10 +123,12 @@ func BenchmarkEvent(b *testing.B) {
 				<-done
 			}
 			b.ReportAllocs()
+			before := processor(b)
 			for i := 0; b.Loop(); i++ {
 				s.put(b, 0, names[i%n], "default", "a", fmt.Sprint(i))
 				<-done
 			}
+			b.ReportMetric((processor(b)-before)/float64(b.N), "cpu-ns/op")
 			b.ReportMetric(float64(runtime.NumGoroutine()), "goroutines")
 		})
 	}

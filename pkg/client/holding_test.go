@@ -197,6 +197,20 @@ func TestOtherSelector(t *testing.T) {
 	}
 }
 
+// TestUnnamedInParts: of objects that say no logical cluster each replica tells, whoever's part they fall into.
+func TestUnnamedInParts(t *testing.T) {
+	for part := range 4 {
+		server := filledClusters(10)
+		server.shards = ignores
+		server.put(Key{Namespace: "default", Name: "x"}, "first", func(cm *corev1.ConfigMap) { delete(cm.Annotations, logicalcluster.AnnotationKey) })
+		inParts(t, server, partsOf(t, ByCluster, part), InformerOptions[*corev1.ConfigMap]{}, func(t *testing.T, i *sharded) {
+			pass(time.Minute)
+			require.True(t, i.HasSynced())
+			require.ErrorIs(t, i.LastError(), errUnnamed, "part %d", part)
+		})
+	}
+}
+
 // TestChangingRanges: what stays is not sent again and nobody is told of it, what comes is
 // streamed, what goes leaves at once and is no deletion.
 func TestChangingRanges(t *testing.T) {

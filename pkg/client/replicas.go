@@ -297,13 +297,13 @@ func bare[T Object](obj T) T {
 // resolve looks, until ctx is done, whether the cache has caught up, and whether all is known of
 // shards that have come.
 func (i *Informer[T]) resolve(ctx context.Context) {
-	tick := time.NewTicker(resolveInterval)
-	defer tick.Stop()
 	for {
+		// All informers look at the same moment, for which an idle process wakes once.
+		now := time.Now()
 		select {
 		case <-ctx.Done():
 			return
-		case <-tick.C:
+		case <-time.After(now.Truncate(resolveInterval).Add(resolveInterval).Sub(now)):
 		}
 		shards, member, round := i.unresolved()
 		if len(shards) == 0 {

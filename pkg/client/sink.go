@@ -53,13 +53,13 @@ func (s *informerSink[T]) put(ctx context.Context, received runtime.Object) erro
 		return fmt.Errorf("%w: %T", errWrongType, received)
 	}
 	s.counts.events.Add(1)
-	at := s.place(obj)
-	if !s.wants(ctx, at) {
-		return nil
-	}
-	key := s.KeyOf(obj)
+	at, key := s.place(obj), s.KeyOf(obj)
+	// Whose hash is not that of a logical cluster is said even if another replica has it.
 	if key.Cluster == "" && s.everywhere && !s.unnamed.Swap(true) {
 		klog.FromContext(ctx).Error(errUnnamed, "Cannot tell objects of logical clusters apart", "informer", s.name, "object", key)
+	}
+	if !s.wants(ctx, at) {
+		return nil
 	}
 	if s.options.Keep != nil && !s.options.Keep(obj) {
 		s.drop(key, obj, at)

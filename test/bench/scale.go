@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -130,7 +131,17 @@ func (o *scaleRun) memory(ctx context.Context, cluster *process.Cluster, shard l
 			return fmt.Errorf("writing a profile: %w", err)
 		}
 	}
+	tree, err := process.Tree(cluster.PID())
+	if err != nil {
+		return err
+	}
+	all, each := int64(0), make([]string, 0, len(tree))
+	for _, one := range tree {
+		all += one.Anonymous
+		each = append(each, fmt.Sprintf("%s %.0f", one.Command, mebibytes(one.Anonymous)))
+	}
 	report.Add(
+		measure.Result{Name: "anonymous, " + when, Target: "all", Value: mebibytes(all), Unit: "MiB", Note: strings.Join(each, ", ")},
 		measure.Result{
 			Name: "resident, " + when, Target: "shard", Value: mebibytes(p.Resident), Unit: "MiB",
 			Note: fmt.Sprintf("%.0f MiB with shared pages counted in parts; anonymous %.0f MiB", mebibytes(p.Proportional), mebibytes(p.Anonymous)),

@@ -1,7 +1,6 @@
 package isolation
 
 import (
-	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"path/filepath"
@@ -15,8 +14,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/etcd"
 )
 
-// content is what etcd holds of the victims: a digest of value and revision by
-// component and key.
+// content is what etcd holds of the victims: value and revision by component and key.
 type content map[string]string
 
 // stored stops the servers that have data, reads what they stored of the
@@ -79,7 +77,7 @@ func (w *world) read(t testing.TB, into content, component, dir string) {
 		case strings.Contains(key, "/cache.kcp.io/cachedresources/"):
 			value, revision = lasting(t, value), 0 // the rest depends on cache servers that could be asked
 		}
-		into[component+key] = fmt.Sprintf("%x at %d", sha256.Sum256(value), revision)
+		into[component+key] = fmt.Sprintf("%q at %d", value, revision)
 	}
 }
 
@@ -106,7 +104,7 @@ func (before content) difference(after content) []string {
 		case !kept:
 			out = append(out, key+" is gone")
 		case is != was:
-			out = append(out, key+" has changed")
+			out = append(out, fmt.Sprintf("%s has changed from %s to %s", key, was, is))
 		}
 	}
 	for key := range after {

@@ -20,8 +20,8 @@ func TestMain(m *testing.M) { os.Exit(harness.Main(m)) }
 // testTimeout is how long tests wait for what happens at once on an idle machine.
 const testTimeout = 2 * time.Minute
 
-// shard is the server of all tests. An APIExportEndpointSlice has its endpoints when the cache was read.
-var shard = harness.Shared{Options: harness.Options{Without: []string{"front-proxy"}}}
+// cluster is that of all tests, as shardplane dev starts it.
+var cluster = harness.Shared{}
 
 // block returns the first block of docs/client.md that begins so.
 func block(t *testing.T, begins string) string {
@@ -45,7 +45,7 @@ func TestDocumentedController(t *testing.T) {
 	program := build(t, page)
 
 	dir := t.TempDir()
-	kubeconfig, err := os.ReadFile(shard.Get(t).ShardKubeconfig(0))
+	kubeconfig, err := os.ReadFile(cluster.Get(t).Kubeconfig())
 	require.NoError(t, err)
 	require.NoError(t, os.Mkdir(filepath.Join(dir, ".kcp"), 0o700))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, ".kcp", "admin.kubeconfig"), kubeconfig, 0o600))

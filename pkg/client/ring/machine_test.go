@@ -1,9 +1,12 @@
 package ring
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/require"
 	"k8s.io/client-go/rest"
 
@@ -45,13 +48,23 @@ func TestRangesAfterAFreeze(t *testing.T) {
 		first, second := m.mine.has.ranges(client.ByCluster), m.mine.coming.ranges(client.ByCluster)
 		owned, coming := r.Ranges()
 		require.True(t, owned.Equal(first) && coming.Equal(second), "%s, %s", owned, coming)
+		share := func(slots int) {
+			require.NoError(t, testutil.CollectAndCompare(r.metrics, strings.NewReader(fmt.Sprintf(`
+# HELP shardplane_ring_share Part of all hashes that this member may work on, 0 to 1.
+# TYPE shardplane_ring_share gauge
+shardplane_ring_share{ring="frozen"} %v
+`, float64(slots)/slotCount)), "shardplane_ring_share"))
+		}
+		share(1)
 
 		r.start = r.start.Add(-time.Hour)
 		owned, coming = r.Ranges()
 		if isolation == Continue {
 			require.True(t, owned.Equal(first) && coming.Equal(second), "%s, %s", owned, coming)
+			share(1)
 			continue
 		}
+		share(0)
 		both := m.mine.has.or(m.mine.coming)
 		require.True(t, owned.Empty() && coming.Equal(both.ranges(client.ByCluster)), "%s, %s", owned, coming)
 	}

@@ -111,9 +111,7 @@ func (m *metrics) Collect(collected chan<- prometheus.Metric) {
 	if s.Isolated {
 		isolated = 1
 	}
-	m.ring.mu.Lock()
-	owned := m.ring.view.owned
-	m.ring.mu.Unlock()
+	owned := m.ring.shown().owned
 	for desc, value := range map[*prometheus.Desc]float64{
 		m.members: float64(len(s.Members)), m.share: float64(owned.len()) / slotCount, m.ranges: float64(owned.runs()), m.epoch: float64(s.Epoch), m.isolated: isolated,
 	} {

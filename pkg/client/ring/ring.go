@@ -182,13 +182,19 @@ func (r *Ring) Begin(ctx context.Context, hash uint64) (work context.Context, en
 // Ranges returns the hashes that this member may work on now, and those that it is to load and
 // not to work on yet: because they are about to come, or because the server cannot be reached.
 func (r *Ring) Ranges() (owned, coming client.Ranges) {
+	v := r.shown()
+	return v.owned.ranges(r.config.Key), v.coming.ranges(r.config.Key)
+}
+
+// shown returns the view of this moment.
+func (r *Ring) shown() view {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	v, now := r.view, r.now()
+	now := r.now()
 	if now >= r.machine.grants(now, slots{}).until { // which was not told yet, as after a freeze
-		v = v.isolated()
+		return r.view.isolated()
 	}
-	return v.owned.ranges(r.config.Key), v.coming.ranges(r.config.Key)
+	return r.view
 }
 
 // Changed returns a channel that is closed when Ranges returns something else than at the time
