@@ -55,8 +55,6 @@ func refused(t *testing.T, w *world) {
 		}
 	}
 	require.Equal(t, "things", made.Status.AcceptedNames.Plural)
-	w.attacker.undefine(t, made.Name)
-	w.attacker.undefine(t, other.Name)
 }
 
 // versions: what the attacker defines costs nothing for each object of others.
@@ -89,32 +87,25 @@ func versions(t *testing.T, w *world) {
 	const all = objects * weight
 	require.Less(t, caches()-made, 2.0, "watch caches that the attacker's definition made")
 	requireHeapGrowth(t, before, 8*all, "eight times what the objects weigh")
-	w.attacker.undefine(t, "things."+group)
-	w.quiet.undefine(t, "things."+group)
 }
 
 // definitions: what it takes to make a definition does not grow with how many
 // others there are.
 func definitions(t *testing.T, w *world) {
-	define := func(n int, prefix string) []string {
-		names := []string{}
+	define := func(n int, prefix string) {
 		for i := range n {
-			names = append(names, w.attacker.define(t, things(fmt.Sprintf("%s%d.%s.example", prefix, i, w.mark), "v1")).Name)
+			w.attacker.define(t, things(fmt.Sprintf("%s%d.%s.example", prefix, i, w.mark), "v1"))
 		}
-		return names
 	}
 	read := func() float64 {
 		of := map[string]string{"group": apiextensionsv1.GroupName, "resource": "customresourcedefinitions"}
 		return counters(t, "apiserver_storage_list_fetched_objects_total", of) + counters(t, "apiserver_cache_list_fetched_objects_total", of)
 	}
 	const many, few = 60, 10
-	crowd := define(many, "crowd")
+	define(many, "crowd")
 	before := read()
-	crowd = append(crowd, define(few, "more")...)
+	define(few, "more")
 	require.Less(t, read()-before, float64(many), "definitions that were read to make %d beside %d", few, many)
-	for _, name := range crowd {
-		w.attacker.undefine(t, name)
-	}
 }
 
 // requireHeapGrowth waits until the heap holds less than so many bytes more than before:

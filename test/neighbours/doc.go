@@ -46,6 +46,8 @@
 //	readers      does not read its answers                           seats, even of its own logical cluster
 //	bodies       sends writes whose bodies do not end                seats, even of its own logical cluster
 //
+// What a row makes goes when it ends, so that rows run in any order, and again and again.
+//
 // Latency is a figure, not a test: `make neighbours` prints what the quiet
 // tenant waits for before and during each row, all of which run then beside its
 // requests.

@@ -80,7 +80,7 @@ func hanging(t *testing.T, w *world) {
 // all.
 func events(t *testing.T, w *world) {
 	const size, streams, path = 768 << 10, 40, "/api/v1/namespaces/default/secrets"
-	w.attacker.must(t, http.MethodPost, path, fmt.Sprintf(`{"apiVersion":"v1","kind":"Secret","metadata":{"name":%q},"data":{"a":%q}}`, w.mark, base64.StdEncoding.EncodeToString(make([]byte, size))))
+	w.attacker.create(t, path, fmt.Sprintf(`{"apiVersion":"v1","kind":"Secret","metadata":{"name":%q},"data":{"a":%q}}`, w.mark, base64.StdEncoding.EncodeToString(make([]byte, size))))
 	before := heap()
 	got := 0
 	for range streams {

@@ -192,7 +192,7 @@ func readers(t *testing.T, w *world) {
 	robot := w.robot(t, "reading")
 	for i := range maps {
 		name := fmt.Sprintf("%s-large-%d", w.mark, i)
-		w.attacker.must(t, http.MethodPost, "/api/v1/namespaces/default/configmaps", fmt.Sprintf(`{"metadata":{"name":%q,"labels":{"large":"yes"}},"data":{"text":%q}}`, name, strings.Repeat("x", 200<<10)))
+		w.attacker.create(t, configMaps, fmt.Sprintf(`{"metadata":{"name":%q,"labels":{"large":"yes"}},"data":{"text":%q}}`, name, strings.Repeat("x", 200<<10)))
 	}
 	at, err := url.Parse(robot.config.Host)
 	require.NoError(t, err)
@@ -227,5 +227,4 @@ func readers(t *testing.T, w *world) {
 			require.Eventually(t, func() bool { return seen(func() bool { return waiting() == paused }) }, testTimeout, tick)
 		})
 	}
-	w.attacker.must(t, http.MethodDelete, "/api/v1/namespaces/default/configmaps?labelSelector=large", "")
 }

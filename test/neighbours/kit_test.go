@@ -2,6 +2,7 @@ package neighbours
 
 import (
 	"context"
+	"encoding/json"
 	"encoding/pem"
 	"fmt"
 	"io"
@@ -16,8 +17,6 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/stretchr/testify/require"
 	authenticationv1 "k8s.io/api/authentication/v1"
-	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apiextensionsclient "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -153,16 +152,15 @@ func newTenant(t testing.TB, config *rest.Config) *tenant {
 // everything there.
 func (w *world) robot(t *testing.T, name string) *tenant {
 	t.Helper()
-	u, name := w.attacker, name+"-"+w.mark
-	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}}
-	_, err := u.kube.CoreV1().ServiceAccounts("default").Create(t.Context(), account, metav1.CreateOptions{})
-	require.NoError(t, err)
-	_, err = u.kube.RbacV1().ClusterRoleBindings().Create(t.Context(), &rbacv1.ClusterRoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: name},
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
-		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: "default", Name: name}},
-	}, metav1.CreateOptions{})
-	require.NoError(t, err)
+	return w.attacker.robot(t, name+"-"+w.mark)
+}
+
+// robot returns a service account of the tenant's logical cluster, which may do
+// everything there.
+func (u *tenant) robot(t *testing.T, name string) *tenant {
+	t.Helper()
+	u.create(t, "/api/v1/namespaces/default/serviceaccounts", fmt.Sprintf(`{"apiVersion":"v1","kind":"ServiceAccount","metadata":{"name":%q}}`, name))
+	u.create(t, clusterBindings, rolesBinding("ClusterRoleBinding", name, "cluster-admin", `{"kind":"ServiceAccount","namespace":"default","name":%q}`, name))
 	token, err := u.kube.CoreV1().ServiceAccounts("default").CreateToken(t.Context(), name, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
 	require.NoError(t, err)
 	config := rest.AnonymousClientConfig(u.config)
@@ -218,23 +216,48 @@ func (u *tenant) must(t testing.TB, method, path, body string) []byte {
 	return content
 }
 
-// define creates a definition, which is served when it returns.
+// create creates an object, which goes when the test ends.
+func (u *tenant) create(t *testing.T, path, body string) {
+	t.Helper()
+	u.dropAfter(t, path, u.must(t, http.MethodPost, path, body))
+}
+
+// dropAfter has an object go when the test ends, of which made is what a create was answered with.
+func (u *tenant) dropAfter(t *testing.T, path string, made []byte) {
+	t.Helper()
+	var object metav1.PartialObjectMetadata
+	require.NoError(t, json.Unmarshal(made, &object))
+	t.Cleanup(func() { u.drop(t, path+"/"+object.Name) })
+}
+
+// drop deletes what may be at a path, and waits until it is gone.
+func (u *tenant) drop(t *testing.T, path string) {
+	t.Helper()
+	gone := func() bool {
+		code, _, err := u.call(context.WithoutCancel(t.Context()), http.MethodDelete, path, "")
+		return err == nil && code == http.StatusNotFound
+	}
+	for range 2 { // most go at once
+		if gone() {
+			return
+		}
+	}
+	require.Eventually(t, gone, testTimeout, tick, "%s goes", path)
+}
+
+// define creates a definition, which is served when it returns and goes when the test ends.
 func (u *tenant) define(t *testing.T, crd *apiextensionsv1.CustomResourceDefinition) *apiextensionsv1.CustomResourceDefinition {
 	t.Helper()
 	made, err := u.crds.ApiextensionsV1().CustomResourceDefinitions().Create(t.Context(), crd, metav1.CreateOptions{})
 	require.NoError(t, err)
+	t.Cleanup(func() { u.undefine(t, made.Name) })
 	return made
 }
 
 // undefine deletes a definition and waits until it is gone.
 func (u *tenant) undefine(t *testing.T, name string) {
 	t.Helper()
-	client := u.crds.ApiextensionsV1().CustomResourceDefinitions()
-	require.NoError(t, client.Delete(t.Context(), name, metav1.DeleteOptions{}))
-	require.Eventually(t, func() bool {
-		_, err := client.Get(t.Context(), name, metav1.GetOptions{})
-		return err != nil
-	}, testTimeout, tick, "definition %s goes", name)
+	u.drop(t, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/"+name)
 }
 
 // things is the definition of things.<group> in some versions, of which the

@@ -29,6 +29,8 @@ var latencyFlag = flag.Bool("latency", false, "measure what the quiet tenant wai
 
 const (
 	configMaps = "/api/v1/namespaces/default/configmaps"
+	// observed is the config map, and the binding, that the quiet tenant writes while it is measured.
+	observed = "latency"
 	// alone is how long the quiet tenant is measured before a row, attacked how long
 	// it is during the row at least, and loaded how long the load lasts.
 	alone, attacked, loaded = 10 * time.Second, 20 * time.Second, 5 * time.Second
@@ -132,7 +134,7 @@ func (s *sampler) requests(ctx context.Context) {
 		s.mu.Lock()
 		s.sent[n] = time.Now()
 		s.mu.Unlock()
-		s.send(ctx, http.MethodPut, configMaps+"/latency", fmt.Sprintf(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"latency"},"data":{"n":%q}}`, n))
+		s.send(ctx, http.MethodPut, configMaps+"/"+observed, fmt.Sprintf(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":%q},"data":{"n":%q}}`, observed, n))
 		if ctx.Err() == nil {
 			s.Took = append(s.Took, time.Since(start))
 		}
@@ -142,7 +144,7 @@ func (s *sampler) requests(ctx context.Context) {
 // events watches what requests writes.
 func (s *sampler) events(ctx context.Context) {
 	for ctx.Err() == nil {
-		r, err := http.NewRequestWithContext(ctx, http.MethodGet, s.config.Host+configMaps+"?watch=true&fieldSelector=metadata.name%3Dlatency", http.NoBody)
+		r, err := http.NewRequestWithContext(ctx, http.MethodGet, s.config.Host+configMaps+"?watch=true&fieldSelector=metadata.name%3D"+observed, http.NoBody)
 		if err != nil {
 			s.failed(ctx, err.Error())
 			return
@@ -183,7 +185,7 @@ func (s *sampler) bindings(ctx context.Context) {
 	for i := 0; ctx.Err() == nil; i++ {
 		start := time.Now()
 		who := fmt.Sprintf("somebody-%d", i)
-		s.send(ctx, http.MethodPut, clusterBindings+"/latency", administers("latency", who))
+		s.send(ctx, http.MethodPut, clusterBindings+"/"+observed, administers(observed, who))
 		for ctx.Err() == nil {
 			if strings.Contains(string(s.send(ctx, http.MethodPost, accessReviews, accessReview(who))), `"allowed":true`) {
 				s.Bound = append(s.Bound, time.Since(start))
@@ -218,8 +220,8 @@ func (w *world) observe(t *testing.T) {
 	if !*latencyFlag {
 		return
 	}
-	w.quiet.must(t, http.MethodPost, configMaps, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"latency"}}`)
-	w.quiet.must(t, http.MethodPost, clusterBindings, administers("latency", "nobody"))
+	w.quiet.must(t, http.MethodPost, configMaps, fmt.Sprintf(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":%q}}`, observed))
+	w.quiet.must(t, http.MethodPost, clusterBindings, administers(observed, "nobody"))
 	program, err := os.Executable()
 	require.NoError(t, err)
 	command := exec.CommandContext(t.Context(), program)
@@ -319,9 +321,9 @@ func load(t *testing.T, w *world) {
 		attacks.Go(func() {
 			for n := 0; ctx.Err() == nil; n++ {
 				name := fmt.Sprintf("a%d-%d", i, n)
-				_, _, _ = w.attacker.call(ctx, http.MethodPost, configMaps, fmt.Sprintf(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":%q},"data":{"text":%q}}`, name, text))
-				_, _, _ = w.attacker.call(ctx, http.MethodGet, configMaps, "")
-				_, _, _ = w.attacker.call(ctx, http.MethodDelete, configMaps+"/"+name, "")
+				_, _, _ = w.attacker.call(t.Context(), http.MethodPost, configMaps, fmt.Sprintf(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":%q},"data":{"text":%q}}`, name, text))
+				_, _, _ = w.attacker.call(t.Context(), http.MethodGet, configMaps, "")
+				_, _, _ = w.attacker.call(t.Context(), http.MethodDelete, configMaps+"/"+name, "")
 			}
 		})
 	}

@@ -41,14 +41,19 @@ func policies(t *testing.T, w *world) {
 		rule(`"CREATE","DELETE"`, `""`, `"configmaps","secrets","serviceaccounts"`),
 		rule(`"CREATE","DELETE"`, `"rbac.authorization.k8s.io"`, `"*"`),
 	}, ",")
-	w.attacker.must(t, http.MethodPost, policiesPath, fmt.Sprintf(`{"apiVersion":"admissionregistration.k8s.io/v1","kind":"ValidatingAdmissionPolicy","metadata":{"name":%q},"spec":{"failurePolicy":"Fail","matchConstraints":{"resourceRules":[%s]},"variables":[{"name":"l","expression":"[%s]"}],"validations":[%s]}}`,
+	denials := 0
+	t.Cleanup(func() { // those before it denied, once it does no more
+		for n := range denials {
+			w.attacker.drop(t, fmt.Sprintf("%s/%s-%d", configMaps, w.mark, n))
+		}
+	})
+	w.attacker.create(t, policiesPath, fmt.Sprintf(`{"apiVersion":"admissionregistration.k8s.io/v1","kind":"ValidatingAdmissionPolicy","metadata":{"name":%q},"spec":{"failurePolicy":"Fail","matchConstraints":{"resourceRules":[%s]},"variables":[{"name":"l","expression":"[%s]"}],"validations":[%s]}}`,
 		w.mark, matched, numbers, strings.Join(validations, ",")))
-	w.attacker.must(t, http.MethodPost, policyBindingsPath, fmt.Sprintf(`{"apiVersion":"admissionregistration.k8s.io/v1","kind":"ValidatingAdmissionPolicyBinding","metadata":{"name":%[1]q},"spec":{"policyName":%[1]q,"validationActions":["Deny"]}}`, w.mark))
+	w.attacker.create(t, policyBindingsPath, fmt.Sprintf(`{"apiVersion":"admissionregistration.k8s.io/v1","kind":"ValidatingAdmissionPolicyBinding","metadata":{"name":%[1]q},"spec":{"policyName":%[1]q,"validationActions":["Deny"]}}`, w.mark))
 	ctx, stop := context.WithCancel(t.Context())
 	write := func(n int) (int, []byte, error) {
 		return w.attacker.call(ctx, http.MethodPost, configMaps, fmt.Sprintf(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"%s-%d"}}`, w.mark, n))
 	}
-	denials := 0
 	require.Eventually(t, func() bool {
 		code, says, err := write(denials)
 		denials++
@@ -77,11 +82,6 @@ func policies(t *testing.T, w *world) {
 		<-started
 	}
 	w.live(t, w.quiet)
-	stop()
-	attacks.Wait()
-	for _, path := range []string{policyBindingsPath, policiesPath} {
-		w.attacker.must(t, http.MethodDelete, path+"/"+w.mark, "")
-	}
 }
 
 // live has the system write all that it writes for a tenant: the service account of a

@@ -29,18 +29,17 @@ func providers(t *testing.T, w *world) {
 	version := func(name string, stored bool) string {
 		return fmt.Sprintf(`{"name":%q,"served":true,"storage":%t,"schema":{"type":"object","properties":{"all":{"type":"array","items":{"type":"string"}},"n":{"type":"integer"}}}}`, name, stored)
 	}
-	w.attacker.must(t, http.MethodPost, apisV1+"apiresourceschemas", fmt.Sprintf(`{"apiVersion":"apis.kcp.io/v1alpha1","kind":"APIResourceSchema","metadata":{"name":%q},"spec":{"group":%q,"scope":"Cluster","conversion":{"strategy":"None"},"names":{"plural":"things","singular":"thing","kind":"Thing","listKind":"ThingList"},"versions":[%s,%s]}}`,
+	w.attacker.create(t, apisV1+"apiresourceschemas", fmt.Sprintf(`{"apiVersion":"apis.kcp.io/v1alpha1","kind":"APIResourceSchema","metadata":{"name":%q},"spec":{"group":%q,"scope":"Cluster","conversion":{"strategy":"None"},"names":{"plural":"things","singular":"thing","kind":"Thing","listKind":"ThingList"},"versions":[%s,%s]}}`,
 		name, group, version("v1", true), version("v2", false)))
-	w.attacker.must(t, http.MethodPost, apisV1+"apiconversions", fmt.Sprintf(`{"apiVersion":"apis.kcp.io/v1alpha1","kind":"APIConversion","metadata":{"name":%q},"spec":{"conversions":[{"from":"v1","to":"v2","rules":[{"field":".all","destination":".n","transformation":"self.map(x, self.filter(y, self.exists(z, z == x + y)).size()).size()"}]}]}}`, name))
-	w.attacker.must(t, http.MethodPost, apisV2+"apiexports", fmt.Sprintf(`{"apiVersion":"apis.kcp.io/v1alpha2","kind":"APIExport","metadata":{"name":%q},"spec":{"resources":[{"group":%q,"name":"things","schema":%q,"storage":{"crd":{}}}]}}`, w.mark, group, name))
+	w.attacker.create(t, apisV1+"apiconversions", fmt.Sprintf(`{"apiVersion":"apis.kcp.io/v1alpha1","kind":"APIConversion","metadata":{"name":%q},"spec":{"conversions":[{"from":"v1","to":"v2","rules":[{"field":".all","destination":".n","transformation":"self.map(x, self.filter(y, self.exists(z, z == x + y)).size()).size()"}]}]}}`, name))
+	w.attacker.create(t, apisV2+"apiexports", fmt.Sprintf(`{"apiVersion":"apis.kcp.io/v1alpha2","kind":"APIExport","metadata":{"name":%q},"spec":{"resources":[{"group":%q,"name":"things","schema":%q,"storage":{"crd":{}}}]}}`, w.mark, group, name))
 	for _, consumer := range []*tenant{w.quiet, w.attacker} {
-		consumer.must(t, http.MethodPost, apisV2+"apibindings", fmt.Sprintf(`{"apiVersion":"apis.kcp.io/v1alpha2","kind":"APIBinding","metadata":{"name":%q},"spec":{"reference":{"export":{"path":"root:attacker","name":%q}}}}`, w.mark, w.mark))
+		consumer.create(t, apisV2+"apibindings", fmt.Sprintf(`{"apiVersion":"apis.kcp.io/v1alpha2","kind":"APIBinding","metadata":{"name":%q},"spec":{"reference":{"export":{"path":"root:attacker","name":%q}}}}`, w.mark, w.mark))
 		require.Eventually(t, func() bool {
 			code, _, err := consumer.call(t.Context(), http.MethodGet, "/apis/"+group+"/v1/things", "")
 			return err == nil && code == http.StatusOK
 		}, testTimeout, tick, "the API is bound")
 	}
-	defer func() { _, _, _ = w.quiet.call(t.Context(), http.MethodDelete, apisV2+"apibindings/"+w.mark, "") }()
 	t.Run("rules", func(t *testing.T) { expensiveRules(t, w, group) })
 
 	asked, release := make(chan struct{}, 2*waiting), make(chan struct{})
@@ -50,10 +49,7 @@ func providers(t *testing.T, w *world) {
 	t.Cleanup(pending.Wait)
 	t.Cleanup(unblock)
 	hook := hangs(t, asked, release)
-	w.attacker.must(t, http.MethodPost, registration, validates("hangs."+w.mark+".example", hook, group, "things"))
-	defer func() {
-		_, _, _ = w.attacker.call(t.Context(), http.MethodDelete, registration+"/hangs."+w.mark+".example", "")
-	}()
+	w.attacker.create(t, registration, validates("hangs."+w.mark+".example", hook, group, "things"))
 	write := func(by *tenant) {
 		pending.Go(func() {
 			_, _, _ = by.call(t.Context(), http.MethodPost, "/apis/"+group+"/v1/things?dryRun=All", thing(group, "v1", "one", ""))

@@ -36,7 +36,7 @@ func replicas(t *testing.T, w *world) {
 			refused = string(says)
 		}
 		require.Contains(t, refused, fmt.Sprintf("may hold %d, since other shards know them: delete what is not needed, or have an administrator raise --max-replicated-objects", maxReplicated))
-		w.quiet.must(t, http.MethodPost, path, body("quiet-"+w.mark))
+		w.quiet.create(t, path, body("quiet-"+w.mark))
 		for _, name := range made {
 			w.attacker.must(t, http.MethodDelete, path+"/"+name, "")
 		}
@@ -56,6 +56,7 @@ func replicas(t *testing.T, w *world) {
 
 // cached is a tenant that has as many objects replicated as it can, and more.
 func cached(t *testing.T, w *world) {
+	const resources = "/apis/cache.kcp.io/v1alpha1/cachedresources"
 	says := func(u *tenant) (string, float64) {
 		var now struct {
 			Status struct {
@@ -63,7 +64,7 @@ func cached(t *testing.T, w *world) {
 				Conditions     []struct{ Type, Status, Reason string }
 			}
 		}
-		code, content, err := u.call(t.Context(), http.MethodGet, "/apis/cache.kcp.io/v1alpha1/cachedresources/things", "")
+		code, content, err := u.call(t.Context(), http.MethodGet, resources+"/"+w.mark, "")
 		if err != nil || code != http.StatusOK || json.Unmarshal(content, &now) != nil {
 			return "", 0
 		}
@@ -77,7 +78,7 @@ func cached(t *testing.T, w *world) {
 	group := w.mark + ".cached.example"
 	for _, u := range []*tenant{w.attacker, w.quiet} {
 		u.define(t, things(group, "v1"))
-		u.must(t, http.MethodPost, "/apis/cache.kcp.io/v1alpha1/cachedresources", fmt.Sprintf(`{"apiVersion":"cache.kcp.io/v1alpha1","kind":"CachedResource","metadata":{"name":"things"},"spec":{"group":%q,"version":"v1","resource":"things"}}`, group))
+		u.create(t, resources, fmt.Sprintf(`{"apiVersion":"cache.kcp.io/v1alpha1","kind":"CachedResource","metadata":{"name":%q},"spec":{"group":%q,"version":"v1","resource":"things"}}`, w.mark, group))
 	}
 	const path = "/things"
 	for n := range maxCached + 5 {
@@ -94,7 +95,4 @@ func cached(t *testing.T, w *world) {
 		_, there := says(w.quiet)
 		return there == 3
 	}, testTimeout, tick, "the quiet tenant's are replicated")
-	for _, u := range []*tenant{w.attacker, w.quiet} {
-		u.must(t, http.MethodDelete, "/apis/cache.kcp.io/v1alpha1/cachedresources/things", "")
-	}
 }

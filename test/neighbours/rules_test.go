@@ -70,7 +70,7 @@ func rules(t *testing.T, w *world) {
 	robot := w.robot(t, "judged")
 	account := strings.Repeat("judged-"+w.mark+" ", many)
 	bind := func(to string) {
-		w.attacker.must(t, http.MethodPost, roleBindings, rolesBinding("RoleBinding", to, to, `{"kind":"ServiceAccount","namespace":"default","name":%q}`, strings.Fields(account)...))
+		w.attacker.create(t, roleBindings, rolesBinding("RoleBinding", to, to, `{"kind":"ServiceAccount","namespace":"default","name":%q}`, strings.Fields(account)...))
 	}
 	get := func(prefix string, n int) []string {
 		all := make([]string, 0, n)
@@ -80,21 +80,20 @@ func rules(t *testing.T, w *world) {
 		return all
 	}
 	long := strings.Repeat("x", 100)
-	made := []string{"many-" + w.mark}
-	w.attacker.must(t, http.MethodPost, rolesPath, role(made[0], append(get("r", many), get("r", many)...)...))
+	repeats := "many-" + w.mark
+	w.attacker.create(t, rolesPath, role(repeats, append(get("r", many), get("r", many)...)...))
 	before, _, _ := robot.rulesOf(t)
-	bind(made[0])
+	bind(repeats)
 	start := allocated()
 	found, incomplete, bytes := robot.rulesOf(t)
 	require.Equal(t, many, found-before, "each rule once, of a binding that names the user %d times", many)
 	require.False(t, incomplete)
 	require.Less(t, allocated()-start, uint64(32<<20), "bytes that were allocated for an answer of %d", bytes)
 
+	named := func(i int) string { return fmt.Sprintf("large-%d-%s", i, w.mark) }
 	for i := range large {
-		name := fmt.Sprintf("large-%d-%s", i, w.mark)
-		made = append(made, name)
-		w.attacker.must(t, http.MethodPost, rolesPath, role(name, get(fmt.Sprintf("l%d-%s", i, long), each)...))
-		bind(name)
+		w.attacker.create(t, rolesPath, role(named(i), get(fmt.Sprintf("l%d-%s", i, long), each)...))
+		bind(named(i))
 	}
 	found, incomplete, bytes = robot.rulesOf(t)
 	require.True(t, incomplete, "%d rules", found)
@@ -111,16 +110,15 @@ func rules(t *testing.T, w *world) {
 				default:
 				}
 				if i == 0 { // the index takes all of it up each time
-					_, _, _ = w.attacker.call(t.Context(), http.MethodPut, rolesPath+"/"+made[1], role(made[1], get(fmt.Sprintf("n%d-%s", n, long), each)...))
+					_, _, _ = w.attacker.call(t.Context(), http.MethodPut, rolesPath+"/"+named(0), role(named(0), get(fmt.Sprintf("n%d-%s", n, long), each)...))
 				} else {
 					_, _, _ = robot.call(t.Context(), http.MethodPost, rulesReviews, rulesReview)
 				}
 			}
 		})
 	}
-	stop := sync.OnceFunc(func() { close(done); attacks.Wait() })
-	t.Cleanup(stop)
-	w.quiet.must(t, http.MethodPost, clusterBindings, administers(w.mark, "nobody"))
+	t.Cleanup(func() { close(done); attacks.Wait() })
+	w.quiet.create(t, clusterBindings, administers(w.mark, "nobody"))
 	for i := range 5 {
 		who, start := fmt.Sprintf("somebody-%d-%s", i, w.mark), time.Now()
 		w.quiet.must(t, http.MethodPut, clusterBindings+"/"+w.mark, administers(w.mark, who))
@@ -130,10 +128,4 @@ func rules(t *testing.T, w *world) {
 		}, testTimeout, tick, "the quiet tenant's binding counts")
 		t.Logf("the quiet tenant's binding counted after %v", time.Since(start))
 	}
-	stop()
-	for _, name := range made {
-		w.attacker.must(t, http.MethodDelete, roleBindings+"/"+name, "")
-		w.attacker.must(t, http.MethodDelete, rolesPath+"/"+name, "")
-	}
-	w.quiet.must(t, http.MethodDelete, clusterBindings+"/"+w.mark, "")
 }

@@ -51,15 +51,8 @@ func workspaceTypes(t *testing.T, w *world) {
 	names := make([]string, 0, many)
 	define := func(name, spec string) {
 		t.Helper()
-		w.attacker.must(t, http.MethodPost, typesPath, body(name, spec))
+		w.attacker.create(t, typesPath, body(name, spec))
 		names = append(names, name)
-	}
-	drop := func() {
-		t.Helper()
-		for _, name := range names {
-			w.attacker.must(t, http.MethodDelete, typesPath+"/"+name, "")
-		}
-		names = names[:0]
 	}
 	before := heap()
 	for n := range many {
@@ -73,7 +66,10 @@ func workspaceTypes(t *testing.T, w *world) {
 	}, testTimeout, tick, "the cache server has the last of them")
 	t.Logf("%d types of %d bytes: %d bytes of heap", many, size, int64(heap())-int64(before))
 	requireHeapGrowth(t, before, 40*many*size, "forty times what the types weigh, in the shard and the cache server together")
-	drop()
+	for _, name := range names {
+		w.attacker.must(t, http.MethodDelete, typesPath+"/"+name, "")
+	}
+	names = names[:0]
 	// Each type has all that it extends.
 	for n := range chain + 1 {
 		spec := ""
@@ -86,5 +82,4 @@ func workspaceTypes(t *testing.T, w *world) {
 	require.NoError(t, err)
 	require.Equal(t, http.StatusForbidden, code, "%.300s", says)
 	require.Contains(t, string(says), "extends 32 types or more")
-	drop()
 }
