@@ -11,8 +11,8 @@
 // whose requests hang is refused at its own bounds, and others are not.
 //
 // Watches are counted by Shares of their own, which has no part in the others. The
-// installation's own components are not counted by Shares, and not refused by
-// Executing.
+// requests of the installation's own components are neither counted nor refused: what
+// they write for one tenant takes no place of another.
 package inflight
 
 import (
@@ -72,7 +72,7 @@ func (e *Executing) Wrap(next http.Handler, longRunning apirequest.LongRunningRe
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx := r.Context()
 		info, ok := apirequest.RequestInfoFrom(ctx)
-		if !ok || longRunning(r, info) {
+		if !ok || longRunning(r, info) || identity.IsExempt(ctx) {
 			next.ServeHTTP(w, r)
 			return
 		}
@@ -80,7 +80,7 @@ func (e *Executing) Wrap(next http.Handler, longRunning apirequest.LongRunningRe
 		if reads(info.Verb) {
 			k = &e.reading
 		}
-		if !k.enter() && !identity.IsExempt(ctx) {
+		if !k.enter() {
 			k.leave()
 			rejected.WithLabelValues("server").Inc()
 			apimetrics.RecordDroppedRequest(r, info, apimetrics.APIServerComponent, k == &e.writing)
