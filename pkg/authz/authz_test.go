@@ -66,7 +66,7 @@ func newChain(t *testing.T, change func(*authz.Config)) authorizer.Authorizer {
 		Options: authz.NewOptions("/readyz", "/readyz/*"),
 		Find:    find,
 		Rules: table{
-			request.GroupAdmin: {"*"}, "owner": {"*"}, "reader": {"access", "get"}, "guest": {"access"}, "outsider": {"get", "create"},
+			request.GroupAdmin: {"*"}, request.GroupWorkspaceBootstrapper: {"*"}, "owner": {"*"}, "reader": {"access", "get"}, "guest": {"access"}, "outsider": {"get", "create"},
 			"system:serviceaccount:default:bot": {"get"}, "system:kcp:logical-cluster-admin": {"get"},
 		}.authorizer(),
 	}
@@ -127,7 +127,10 @@ func TestChain(t *testing.T) {
 		none  = authorizer.DecisionNoOpinion
 	)
 	masters, admins := []string{user.SystemPrivilegedGroup}, []string{request.GroupAdmin}
+	bootstrapper := []string{request.GroupWorkspaceBootstrapper}
 	elsewhere := map[string][]string{request.ExtraScopes: {"cluster:other"}}
+	warrant := map[string][]string{request.ExtraWarrant: {`{"user":"other","groups":["` + request.GroupAdmin + `"]}`}}
+	member := map[string][]string{request.ExtraWarrant: {`{"user":"other","groups":["c"]}`}}
 	for _, tc := range []chainCase{
 		{name: "masters anywhere", cluster: "root", groups: masters, want: allow},
 		{name: "masters see unknown logical clusters as empty", cluster: "nowhere", groups: masters, want: allow},
@@ -176,6 +179,11 @@ func TestChain(t *testing.T) {
 		{name: "half of the required groups", cluster: "closed", user: "owner", groups: []string{"a"}, want: deny, wantReason: notPermitted},
 		{name: "all of an alternative", cluster: "closed", user: "owner", groups: []string{"b", "a"}, want: allow},
 		{name: "another alternative", cluster: "closed", user: "owner", groups: []string{"c"}, want: allow},
+		{name: "admins, whatever the groups", cluster: "closed", groups: admins, want: allow},
+		{name: "the bootstrapper, whatever the groups", cluster: "closed", groups: bootstrapper, want: allow},
+		{name: "admins of another logical cluster, with rights in this one", cluster: "closed", user: "owner", groups: admins, extra: elsewhere, want: deny, wantReason: notPermitted},
+		{name: "an owner with an admin's warrant", cluster: "closed", user: "owner", extra: warrant, want: deny, wantReason: notPermitted},
+		{name: "an owner with a member's warrant", cluster: "closed", user: "owner", extra: member, want: allow},
 		{name: "required groups and no rights", cluster: "closed", user: "stranger", groups: []string{"c"}, want: none, wantReason: notPermitted},
 
 		{name: "probes", path: "/readyz", want: allow},
@@ -290,6 +298,7 @@ func TestAwaits(t *testing.T) {
 		"bound already":              {user: &user.DefaultInfo{Name: "bound"}, owner: `{"username":"jane"}`, want: true},
 		"not in the groups":          {user: &user.DefaultInfo{Name: "jane"}, owner: `{"username":"jane"}`, requires: "staff"},
 		"in the groups":              {user: &user.DefaultInfo{Name: "jane", Groups: []string{"staff"}}, owner: `{"username":"jane"}`, requires: "staff", want: true},
+		"an administrator":           {user: &user.DefaultInfo{Name: "bound", Groups: []string{request.GroupAdmin}}, owner: `{"username":"jane"}`, requires: "staff", want: true},
 		"scoped elsewhere":           {user: &user.DefaultInfo{Name: "jane", Extra: map[string][]string{request.ExtraScopes: {"cluster:other"}}}, owner: `{"username":"jane"}`},
 		"an account":                 {user: &user.DefaultInfo{Name: account, Extra: home}, owner: `{"username":"` + account + `","extra":{"authentication.kcp.io/cluster-name":["parent"]}}`, want: true},
 		"its namesake of elsewhere":  {user: &user.DefaultInfo{Name: account, Extra: map[string][]string{request.ExtraClusterName: {"other"}}}, owner: `{"username":"` + account + `","extra":{"authentication.kcp.io/cluster-name":["parent"]}}`},

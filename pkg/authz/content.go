@@ -66,8 +66,7 @@ func mayEnter(ctx context.Context, rules authorizer.Authorizer, u user.Info) (bo
 // Awaits reports whether u may enter a logical cluster when it is for users, which it is
 // not yet: its owner may, and whom rules give the verb access already.
 func Awaits(ctx context.Context, rules authorizer.Authorizer, lc *corev1alpha1.LogicalCluster, u user.Info) bool {
-	name := clusterName(ctx)
-	if !identity.IsLocalServiceAccount(name, u) && !inRequiredGroups(name, u, lc.Annotations[tenancy.RequiredGroupsAnnotation]) {
+	if !identity.IsLocalServiceAccount(clusterName(ctx), u) && !isAdmitted(ctx, lc, u) {
 		return false
 	}
 	if IsOwner(lc, u) {

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 
@@ -18,7 +19,8 @@ import (
 // WithRequiredGroups asks next about users who may enter the logical cluster as
 // far as others are concerned. It withdraws what next allows to those who are not
 // in the groups that the logical cluster requires, and lets the server know that
-// the others have entered. Its own service accounts are exempt.
+// the others have entered. Its own service accounts are exempt, and as in kcp those
+// who administer the installation: they name the groups, and must be able to undo that.
 func WithRequiredGroups(next authorizer.Authorizer, find FindLogicalCluster) authorizer.Authorizer {
 	return authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 		name, err := request.ClusterNameFrom(ctx)
@@ -30,7 +32,7 @@ func WithRequiredGroups(next authorizer.Authorizer, find FindLogicalCluster) aut
 		if err != nil {
 			return authorizer.DecisionNoOpinion, "", fmt.Errorf("looking up logical cluster %q: %w", name, err)
 		}
-		if lc != nil && inRequiredGroups(name, a.GetUser(), lc.Annotations[tenancy.RequiredGroupsAnnotation]) {
+		if lc != nil && isAdmitted(ctx, lc, a.GetUser()) {
 			request.Entered(ctx)
 			return next.Authorize(ctx, a)
 		}
@@ -40,6 +42,13 @@ func WithRequiredGroups(next authorizer.Authorizer, find FindLogicalCluster) aut
 		}
 		return decision, reason, err
 	})
+}
+
+// isAdmitted reports whether the required groups of a logical cluster, which is that of ctx,
+// let u enter.
+func isAdmitted(ctx context.Context, lc *corev1alpha1.LogicalCluster, u user.Info) bool {
+	return identity.MemberOf(ctx, u, request.GroupAdmin, request.GroupWorkspaceBootstrapper) ||
+		inRequiredGroups(clusterName(ctx), u, lc.Annotations[tenancy.RequiredGroupsAnnotation])
 }
 
 // inRequiredGroups reports whether one identity of u is in all groups of one of

@@ -100,6 +100,15 @@ var rights = []Mutant{
 		CaughtBy: "./pkg/authz", Test: "TestChain",
 	},
 	{
+		Name: "admin-of-another", Rule: "who administers another logical cluster is bound by the groups that this one requires",
+		Edits: []Edit{{
+			File:   "pkg/authz/requiredgroups.go",
+			Before: `	return identity.MemberOf(ctx, u, request.GroupAdmin, request.GroupWorkspaceBootstrapper) ||`,
+			After:  `	return slices.Contains(u.GetGroups(), request.GroupAdmin) ||`,
+		}},
+		CaughtBy: "./pkg/authz", Test: "TestChain",
+	},
+	{
 		Name: "entering", Rule: "rights in a logical cluster count for those who may enter it only",
 		Edits: []Edit{{
 			File:   "pkg/authz/content.go",
