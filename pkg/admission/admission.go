@@ -11,7 +11,7 @@
 //	merged          versions of objects that were read of all shards
 //	lifecycle       NamespaceLifecycle: no objects in namespaces that end
 //	workspaceowner  who created a Workspace is written on it
-//	workspacetype   the type of a new Workspace, and who may use it
+//	workspacetype   the type of a new Workspace, and who may use it; what is valid in types
 //	apikinds        what is valid in exports and bindings of APIs, and who may bind
 //	cachedresource  what can be replicated because a cached resource says so
 //	pathannotation  the path of their logical cluster on exports, bindings, types and cached resources

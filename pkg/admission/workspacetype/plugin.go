@@ -5,6 +5,8 @@
 //
 // Which of these it is, is told to those who may read the type, and what it extends.
 // All others get one answer, after the same time.
+//
+// And it refuses WorkspaceTypes that no Workspace could have as they are meant.
 package workspacetype
 
 import (
@@ -96,6 +98,9 @@ func (p *Plugin) Admit(ctx context.Context, a admission.Attributes, _ admission.
 // Validate implements admission.ValidationInterface. It judges again what is created, which hooks
 // may have changed.
 func (p *Plugin) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+	if a.GetResource().GroupResource() == workspaceTypes && a.GetSubresource() == "" {
+		return checkType(ctx, a)
+	}
 	u, ok := workspaceOf(a)
 	who := a.GetUserInfo()
 	if !ok {

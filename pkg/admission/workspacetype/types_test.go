@@ -1,0 +1,123 @@
+package workspacetype_test
+
+import (
+	"testing"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"github.com/stretchr/testify/require"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"sigs.k8s.io/yaml"
+
+	"github.com/shardplane/shardplane/config"
+	"github.com/shardplane/shardplane/pkg/admission/workspacetype"
+	"github.com/shardplane/shardplane/pkg/request"
+)
+
+// writeType writes a type, over an old one if that is not nil.
+func writeType(t *testing.T, cluster logicalcluster.Name, subresource string, now, old *unstructured.Unstructured) error {
+	t.Helper()
+	gv := schema.GroupVersion{Group: "tenancy.kcp.io", Version: "v1alpha1"}
+	var before runtime.Object
+	operation, options := admission.Create, runtime.Object(&metav1.CreateOptions{})
+	if old != nil {
+		before, operation, options = old, admission.Update, &metav1.UpdateOptions{}
+	}
+	a := admission.NewAttributesRecord(now, before, gv.WithKind("WorkspaceType"), "", now.GetName(), gv.WithResource("workspacetypes"), subresource, operation, options, false,
+		&user.DefaultInfo{Name: "admin", Groups: []string{user.SystemPrivilegedGroup}})
+	return workspacetype.New(workspacetype.Config{}).Validate(request.WithClusterName(t.Context(), cluster), a, nil)
+}
+
+func typeOf(t *testing.T, name, spec string) *unstructured.Unstructured {
+	t.Helper()
+	wt := &unstructured.Unstructured{}
+	require.NoError(t, yaml.Unmarshal([]byte("{apiVersion: tenancy.kcp.io/v1alpha1, kind: WorkspaceType, metadata: {name: "+name+"}, spec: {"+spec+"}}"), &wt.Object))
+	return wt
+}
+
+// TestTypes: what a type may be called and refer to, which holds for the system, too. What one
+// says already stays.
+func TestTypes(t *testing.T) {
+	const (
+		child    = "defaultChildWorkspaceType: {name: a}"
+		children = "limitAllowedChildren: {types: [{name: a, path: 'root:org'}, {name: b}]}"
+		parents  = "limitAllowedParents: {types: [{name: a}]}"
+		neither  = "limitAllowedParents: {}"
+		both     = "limitAllowedChildren: {none: true, types: [{name: a, path: root}]}"
+	)
+	fine := "defaultChildWorkspaceType: {name: a, path: root}, limitAllowedChildren: {none: true}, limitAllowedParents: {types: [{name: a, path: 2okdry95y5lkv}]}, extend: {with: [{name: a}]}"
+	for name, tc := range map[string]struct {
+		name      string // t if empty
+		cluster   logicalcluster.Name
+		spec, old string
+		forbids   string
+		invalid   string
+		update    bool
+	}{
+		"says nothing":               {},
+		"says all":                   {spec: fine},
+		"any":                        {name: "any", forbids: "metadata.name any is reserved"},
+		"system":                     {name: "system", forbids: "metadata.name system is reserved"},
+		"root":                       {name: "root", forbids: "metadata.name root is that of the type of the logical cluster root"},
+		"root in root":               {name: "root", cluster: "root"},
+		"system in root":             {name: "system", cluster: "root", forbids: "reserved"},
+		"one of former times":        {name: "system", update: true},
+		"a child somewhere":          {spec: child, forbids: "spec.defaultChildWorkspaceType.path must be set"},
+		"children somewhere":         {spec: children, forbids: "spec.limitAllowedChildren.types[1].path must be set"},
+		"parents somewhere":          {spec: parents, forbids: "spec.limitAllowedParents.types[0].path must be set"},
+		"an empty path":              {spec: "defaultChildWorkspaceType: {name: a, path: ''}", forbids: "path must be set"},
+		"neither":                    {spec: neither, invalid: "spec.limitAllowedParents: Invalid value"},
+		"both":                       {spec: both, invalid: "must have exactly one of none and types"},
+		"all that":                   {spec: "limitAllowedChildren: {none: false}"}, // kcp takes it, for all types
+		"all of former times":        {update: true, spec: child + ", " + children + ", " + neither, old: child + ", " + children + ", " + neither},
+		"both of former times":       {update: true, spec: both, old: both},
+		"a pathless one comes":       {update: true, spec: parents, old: "limitAllowedParents: {types: [{name: b}]}", forbids: "spec.limitAllowedParents.types[0].path must be set"},
+		"one comes to a pathless":    {update: true, spec: "limitAllowedParents: {types: [{name: b, path: root}, {name: a}]}", old: parents},
+		"one goes":                   {update: true, old: children},
+		"another pathless child":     {update: true, spec: "defaultChildWorkspaceType: {name: b}", old: child, forbids: "path must be set"},
+		"a limit becomes none":       {update: true, spec: neither, old: parents, invalid: "must have exactly one"},
+		"a limit loses what was bad": {update: true, spec: "limitAllowedChildren: {none: true}", old: both},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if tc.name == "" {
+				tc.name = "t"
+			}
+			if tc.cluster == "" {
+				tc.cluster = "here"
+			}
+			var old *unstructured.Unstructured
+			if tc.update {
+				old = typeOf(t, tc.name, tc.old)
+			}
+			err := writeType(t, tc.cluster, "", typeOf(t, tc.name, tc.spec), old)
+			switch {
+			case tc.forbids != "":
+				require.True(t, apierrors.IsForbidden(err), "%v", err)
+				require.ErrorContains(t, err, tc.forbids)
+			case tc.invalid != "":
+				require.True(t, apierrors.IsInvalid(err), "%v", err)
+				require.ErrorContains(t, err, tc.invalid)
+			default:
+				require.NoError(t, err)
+			}
+		})
+	}
+	old := typeOf(t, "system", child)
+	require.NoError(t, writeType(t, "here", "status", old, old))
+}
+
+// TestTypesOfRoot: those that root comes with are fine.
+func TestTypesOfRoot(t *testing.T) {
+	shipped, err := config.RootWorkspaceTypes()
+	require.NoError(t, err)
+	for _, wt := range shipped {
+		object, err := runtime.DefaultUnstructuredConverter.ToUnstructured(wt)
+		require.NoError(t, err)
+		require.NoError(t, writeType(t, "root", "", &unstructured.Unstructured{Object: object}, nil), wt.Name)
+	}
+}
