@@ -1,0 +1,90 @@
+package shard_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/spf13/pflag"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+)
+
+// TestOldData starts a shard on data of which nobody has collected garbage: it keeps what is to be
+// deleted for as long as its flag says, and tells of groups that mean something else now.
+func TestOldData(t *testing.T) {
+	o := options(t)
+	serve := func(t *testing.T, args ...string) (root kubernetes.Interface, itself rest.Interface) {
+		t.Helper()
+		with := *o
+		flags := pflag.NewFlagSet("", pflag.ContinueOnError)
+		for _, section := range with.Flags().FlagSets {
+			flags.AddFlagSet(section)
+		}
+		require.NoError(t, flags.Parse(args))
+		config := start(t, &with)
+		in := func(cluster string) kubernetes.Interface {
+			of := rest.CopyConfig(config)
+			of.Host += "/clusters/" + cluster
+			c, err := kubernetes.NewForConfig(of)
+			require.NoError(t, err)
+			require.Eventually(t, func() bool {
+				_, err := c.CoreV1().Namespaces().Get(t.Context(), metav1.NamespaceDefault, metav1.GetOptions{})
+				return err == nil
+			}, testTimeout, 20*time.Millisecond)
+			return c
+		}
+		return in("root"), in("system:admin").Discovery().RESTClient()
+	}
+	abandon := func(t *testing.T, c kubernetes.Interface, name string) {
+		t.Helper()
+		_, err := c.CoreV1().ConfigMaps(metav1.NamespaceDefault).Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
+			Name: name, OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: "gone", UID: "gone"}},
+		}}, metav1.CreateOptions{})
+		require.NoError(t, err)
+	}
+	const logicalCluster = "/apis/core.kcp.io/v1alpha1/logicalclusters/cluster"
+	t.Run("before", func(t *testing.T) {
+		root, _ := serve(t, "--enable-garbage-collector=false")
+		abandon(t, root, "old")
+		require.NoError(t, root.Discovery().RESTClient().Patch(types.MergePatchType).AbsPath(logicalCluster).
+			Body([]byte(`{"metadata":{"annotations":{"authorization.kcp.io/required-groups":"one,two"}}}`)).Do(t.Context()).Error())
+	})
+	var says bytes.Buffer
+	klog.SetSlogLogger(slog.New(slog.NewTextHandler(&says, nil)))
+	t.Cleanup(klog.ClearLogger)
+	t.Run("after", func(t *testing.T) {
+		root, itself := serve(t, "--garbage-collector-initial-delay=3h")
+		require.Eventually(t, func() bool {
+			var lc metav1.PartialObjectMetadata
+			raw, err := itself.Get().AbsPath(logicalCluster).DoRaw(t.Context())
+			require.NoError(t, err)
+			require.NoError(t, json.Unmarshal(raw, &lc))
+			since, begun := lc.Annotations["internal.shardplane.io/garbage-collected-since"]
+			if !begun {
+				return false
+			}
+			from, err := time.Parse(time.RFC3339, since)
+			require.NoError(t, err)
+			require.Greater(t, time.Until(from), 2*time.Hour)
+			return true
+		}, testTimeout, 20*time.Millisecond)
+		abandon(t, root, "new")
+		require.Eventually(t, func() bool {
+			_, err := root.CoreV1().ConfigMaps(metav1.NamespaceDefault).Get(t.Context(), "new", metav1.GetOptions{})
+			return apierrors.IsNotFound(err)
+		}, testTimeout, 20*time.Millisecond, "what comes later is collected")
+		old, err := root.CoreV1().ConfigMaps(metav1.NamespaceDefault).Get(t.Context(), "old", metav1.GetOptions{})
+		require.NoError(t, err)
+		require.Nil(t, old.DeletionTimestamp)
+	})
+	require.Regexp(t, `combined required groups.* cluster=root .*groups=one,two`, says.String(), "once the shard has stopped")
+}
