@@ -19,6 +19,9 @@ import (
 	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
+// regionLabel of a Shard says where it is, and goes to the Workspaces that are placed on it.
+const regionLabel = "region"
+
 // facts is what a claim is decided on.
 type facts struct {
 	// parent is the LogicalCluster that the Workspace is in.
@@ -74,7 +77,11 @@ func claim(ws *tenancyv1alpha1.Workspace, in facts) (*tenancyv1alpha1.Workspace,
 		t := types[0]
 		ws.Spec.Type = &tenancyv1alpha1.WorkspaceTypeReference{Name: tenancyv1alpha1.TypeName(t.Name), Path: t.Path.String()}
 	}
-	for key, value := range types.Labels() {
+	given := types.Labels()
+	if region := shard.Labels[regionLabel]; region != "" {
+		given[regionLabel] = region
+	}
+	for key, value := range given {
 		if _, set := ws.Labels[key]; !set {
 			metav1.SetMetaDataLabel(&ws.ObjectMeta, key, value)
 		}

@@ -88,6 +88,35 @@ func TestClaim(t *testing.T) {
 	require.Contains(t, p.message, `chosen shard "a" is not registered`)
 }
 
+// TestClaimTellsTheRegion: a Workspace gets the label by which its shard says where it is, unless
+// its creator has given it one.
+func TestClaimTellsTheRegion(t *testing.T) {
+	in := factsOf(t, shard("a", func(s *corev1alpha1.Shard) { s.Labels["region"] = "eu" }))
+	shipped := in.types
+	in.types = func(path logicalcluster.Path, name tenancyv1alpha1.WorkspaceTypeName) (*tenancyv1alpha1.WorkspaceType, bool) {
+		wt, ok := shipped(path, name)
+		if ok {
+			wt = wt.DeepCopy()
+			wt.Spec.AdditionalWorkspaceLabels = map[string]string{"region": "of the type", "tier": "gold"}
+		}
+		return wt, ok
+	}
+	ws := newWorkspace("w")
+	got, p := claim(ws, in)
+	require.Nil(t, p)
+	require.Equal(t, map[string]string{"region": "eu", "tier": "gold"}, got.Labels)
+
+	ws.Labels = map[string]string{"region": "mine"}
+	got, p = claim(ws, in)
+	require.Nil(t, p)
+	require.Equal(t, "mine", got.Labels["region"])
+
+	in.shards = []*corev1alpha1.Shard{shard("b")}
+	got, p = claim(newWorkspace("w"), in)
+	require.Nil(t, p)
+	require.Equal(t, "of the type", got.Labels["region"])
+}
+
 func TestClaimKeepsAUsersType(t *testing.T) {
 	ws := newWorkspace("w")
 	ws.Spec.Type = &tenancyv1alpha1.WorkspaceTypeReference{Name: "universal"}
