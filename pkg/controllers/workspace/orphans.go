@@ -60,6 +60,7 @@ const startsWithAtMost = 2
 // is old or that somebody has put anything into. Shards that place for others do so
 // themselves, by the same rules.
 func (r *reconciler) removeOrphans(ctx context.Context, key client.Key, uid types.UID) error {
+	kept := 0
 	for _, o := range r.owned(key) {
 		owner := o.lc.Spec.Owner.UID
 		if owner == uid || owner == "" || o.lc.DeletionTimestamp != nil || o.lc.Labels[tenancy.OwnerShardLabel] != r.self {
@@ -67,12 +68,17 @@ func (r *reconciler) removeOrphans(ctx context.Context, key client.Key, uid type
 		}
 		placed, err := o.at.places(ctx)
 		if err == nil && !placed {
-			err = removeOrphan(ctx, key, o, r.now(), func(ctx context.Context) (bool, error) { return r.exists(ctx, key, owner) })
+			var stays bool
+			stays, err = removeOrphan(ctx, key, o, r.now(), func(ctx context.Context) (bool, error) { return r.exists(ctx, key, owner) })
+			if stays {
+				kept++
+			}
 		}
 		if err != nil {
 			return fmt.Errorf("logical cluster %s, whose workspace %s does not exist: %w", logicalcluster.From(o.lc), key, err)
 		}
 	}
+	r.orphans.note(key, kept)
 	return nil
 }
 
@@ -82,35 +88,35 @@ type owned struct {
 	at logicalClusters
 }
 
-// removeOrphan deletes a LogicalCluster whose Workspace has gone. exists asks the shard of the
-// Workspace for it.
-func removeOrphan(ctx context.Context, key client.Key, o owned, now time.Time, exists func(context.Context) (bool, error)) error {
+// removeOrphan deletes a LogicalCluster whose Workspace has gone, or reports that it is kept
+// although that has gone. exists asks the shard of the Workspace for it.
+func removeOrphan(ctx context.Context, key client.Key, o owned, now time.Time, exists func(context.Context) (bool, error)) (kept bool, err error) {
 	cluster := logicalcluster.From(o.lc)
 	lc, err := o.at.get(ctx, cluster)
 	if apierrors.IsNotFound(err) || err == nil && (lc.UID != o.lc.UID || lc.DeletionTimestamp != nil) {
-		return nil // the watch will tell
+		return false, nil // the watch will tell
 	}
 	if err != nil {
-		return err
+		return false, err
 	}
 	if found, err := exists(ctx); err != nil || found {
-		return err
+		return false, err
 	}
 	logger := klog.FromContext(ctx).WithValues("cluster", cluster, "owner", key.String(), "ownerUID", lc.Spec.Owner.UID)
 	if age := now.Sub(lc.CreationTimestamp.Time); age > orphanAge {
 		logger.Info("A logical cluster has no Workspace and is too old to be deleted for that: delete its LogicalCluster, or restore the Workspace", "age", age)
-		return nil
+		return true, nil
 	}
 	unused, err := o.at.unused(ctx, cluster)
 	if err != nil {
-		return err
+		return false, err
 	}
 	if !unused {
 		logger.Info("A logical cluster has no Workspace and is not empty: delete its LogicalCluster, or restore the Workspace")
-		return nil
+		return true, nil
 	}
 	logger.Info("Deleting a logical cluster that was created after its Workspace had gone")
-	return o.at.remove(ctx, cluster, lc)
+	return false, o.at.remove(ctx, cluster, lc)
 }
 
 // unused reports whether a logical cluster holds nothing but what each one

@@ -87,6 +87,8 @@ type placement struct {
 	// owned returns the LogicalClusters here whose owner has a key.
 	owned func(key client.Key) []*corev1alpha1.LogicalCluster
 	here  logicalClusters
+
+	orphans orphans
 }
 
 func (p *placement) reconcile(ctx context.Context, key client.Key) (reconcile.Result, error) {
@@ -95,14 +97,20 @@ func (p *placement) reconcile(ctx context.Context, key client.Key) (reconcile.Re
 		return reconcile.Result{}, nil // comes again when it is
 	}
 	ws, found := shard.cached(key)
+	kept := 0
 	for _, lc := range p.owned(key) {
 		if found && lc.Spec.Owner.UID == ws.UID || lc.DeletionTimestamp != nil {
 			continue
 		}
-		if err := p.removeOrphan(ctx, key, shard, lc); err != nil {
+		stays, err := p.removeOrphan(ctx, key, shard, lc)
+		if err != nil {
 			return again(fmt.Errorf("logical cluster %s, whose workspace %s does not exist: %w", logicalcluster.From(lc), key, err))
 		}
+		if stays {
+			kept++
+		}
 	}
+	p.orphans.note(key, kept)
 	switch {
 	case !found:
 		return reconcile.Result{}, nil
@@ -169,10 +177,11 @@ func (p *placement) remove(ctx context.Context, ws *tenancyv1alpha1.Workspace) e
 	return p.here.remove(ctx, cluster, lc)
 }
 
-// removeOrphan deletes a LogicalCluster whose Workspace has gone.
-func (p *placement) removeOrphan(ctx context.Context, key client.Key, shard asker, lc *corev1alpha1.LogicalCluster) error {
+// removeOrphan deletes a LogicalCluster whose Workspace has gone, or reports that it is kept
+// although that has gone.
+func (p *placement) removeOrphan(ctx context.Context, key client.Key, shard asker, lc *corev1alpha1.LogicalCluster) (kept bool, err error) {
 	if asks, err := shard.places(ctx); err != nil || !asks {
-		return err
+		return false, err
 	}
 	return removeOrphan(ctx, key, owned{lc: lc, at: p.here}, p.now(), func(ctx context.Context) (bool, error) {
 		ws, err := shard.live(ctx, key)

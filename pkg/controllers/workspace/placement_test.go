@@ -345,9 +345,20 @@ func TestADeletionWhileTheTargetCreates(t *testing.T) {
 				f.ws = claimed.DeepCopy()
 				delete(f.ws.Labels, tenancy.TargetLabel) // so that the watch does not have it
 			}
+			before, told := orphaned(t), 0.0
+			if kept == "used" || kept == "old" {
+				told = 1
+			}
 			_, err = placing.reconcile(t.Context(), asked)
 			require.NoError(t, err)
 			require.Equal(t, kept != "", f.clusters[cluster].DeletionTimestamp == nil)
+			require.Equal(t, before+told, orphaned(t))
+			if told > 0 {
+				delete(f.clusters, cluster)
+				_, err = placing.reconcile(t.Context(), asked)
+				require.NoError(t, err)
+				require.Equal(t, before, orphaned(t))
+			}
 		})
 	}
 }

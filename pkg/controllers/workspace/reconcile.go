@@ -68,6 +68,8 @@ type reconciler struct {
 	claims claims
 	waits  tenancy.Waits[client.Key]
 	told   told
+
+	orphans orphans
 }
 
 func (r *reconciler) reconcile(ctx context.Context, key client.Key) (reconcile.Result, error) {

@@ -18,6 +18,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/component-base/metrics/testutil"
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
@@ -380,14 +381,16 @@ func TestACreateThatArrivesAfterTheEnd(t *testing.T) {
 		change func(f *fake, r *reconciler, late *corev1alpha1.LogicalCluster)
 		stays  bool
 		fails  bool
+		// told is that somebody has to do something about it.
+		told bool
 	}{
 		"nobody has used it": {},
 		"there is another Workspace of the name": {change: func(f *fake, _ *reconciler, _ *corev1alpha1.LogicalCluster) {
 			f.ws = newWorkspace("w")
 			f.ws.UID = "another"
 		}},
-		"somebody has used it": {stays: true, change: func(f *fake, _ *reconciler, _ *corev1alpha1.LogicalCluster) { f.used = true }},
-		"it is old": {stays: true, change: func(_ *fake, _ *reconciler, late *corev1alpha1.LogicalCluster) {
+		"somebody has used it": {stays: true, told: true, change: func(f *fake, _ *reconciler, _ *corev1alpha1.LogicalCluster) { f.used = true }},
+		"it is old": {stays: true, told: true, change: func(_ *fake, _ *reconciler, late *corev1alpha1.LogicalCluster) {
 			late.CreationTimestamp = metav1.NewTime(time.Now().Add(-2 * orphanAge))
 		}},
 		"its Workspace is another shard's": {stays: true, change: func(_ *fake, _ *reconciler, late *corev1alpha1.LogicalCluster) {
@@ -425,12 +428,33 @@ func TestACreateThatArrivesAfterTheEnd(t *testing.T) {
 			if tc.change != nil {
 				tc.change(f, r, late)
 			}
+			before := orphaned(t)
 			result, err := f.reconcile(r)
 			require.Equal(t, tc.fails, err != nil, "%v", err)
 			require.True(t, !f.down || result.RequeueAfter > 0, "it is asked again")
 			require.Equal(t, tc.stays, f.clusters[cluster].DeletionTimestamp == nil)
+			if !tc.told {
+				require.Equal(t, before, orphaned(t))
+				return
+			}
+			require.Equal(t, before+1, orphaned(t))
+			_, err = f.reconcile(r)
+			require.NoError(t, err)
+			require.Equal(t, before+1, orphaned(t), "it is one")
+			delete(f.clusters, cluster)
+			_, err = f.reconcile(r)
+			require.NoError(t, err)
+			require.Equal(t, before, orphaned(t), "until somebody has deleted it")
 		})
 	}
+}
+
+// orphaned returns how many logical clusters the metric tells of.
+func orphaned(t *testing.T) float64 {
+	t.Helper()
+	n, err := testutil.GetGaugeMetricValue(orphansGauge)
+	require.NoError(t, err)
+	return n
 }
 
 var errCannot = errors.New("cannot")
