@@ -410,8 +410,8 @@ func newAPIBinding(d Deps) (reconcile.Made, error) {
 	}
 	made := after(apibinding.New(apibinding.Config{
 		Local: d.Local, Cache: d.Cache, Bindings: d.Bindings, Exports: i.APIExports, Schemas: schemas,
-		LogicalClusters: i.LogicalClusters, APIs: d.APIs, Resolve: d.Resolve,
-	}), d.Bindings, i.APIExports, i.LogicalClusters)
+		Conversions: i.APIConversions, LogicalClusters: i.LogicalClusters, APIs: d.APIs, Resolve: d.Resolve,
+	}), d.Bindings, i.APIExports, i.APIConversions, i.LogicalClusters)
 	made.Owns = []client.Runner{schemas}
 	return made, nil
 }

@@ -109,6 +109,31 @@ func testConversion(t *testing.T, e *env) {
 		return field(other.get(v2+"/eve"), "spec", "name", "last") == "E"
 	})
 	require.Equal(t, "the Lovelace", field(k.get(v2+"/ada"), "spec", "name", "last"), "others have theirs")
+	testEarlyRules(t, provider, newAPIKinds(e, "conversion-early").in(t))
+}
+
+// testEarlyRules: rules that are there before their schema may not fit it. Who binds it is told so, and
+// has it as soon as the rules are mended, or gone.
+func testEarlyRules(t *testing.T, provider, k apiKinds) {
+	t.Helper()
+	const conversions = apisV1 + "apiconversions"
+	for prefix, mend := range map[string]func(name string){
+		"v3": func(name string) {
+			provider.ask(http.StatusOK, http.MethodPatch, conversions+"/"+name, conversion(name, "self"))
+		},
+		"v4": func(name string) { provider.ask(http.StatusOK, http.MethodDelete, conversions+"/"+name, "") },
+	} {
+		name := prefix + ".people.example.org"
+		provider.create(conversions, "%s", strings.Replace(conversion(name, "self"), ".spec.first", ".spec.nope", 1))
+		provider.create(apisV1+"apiresourceschemas", peopleSchema, name)
+		provider.export(prefix, name)
+		k.bind(prefix, provider, prefix)
+		b := k.until(prefix, "InitialBindingCompleted", "False APIResourceSchemaInvalid")
+		require.Contains(t, fmt.Sprint(field(b, "status", "conditions")), "spec.conversions[0].rules[0].field")
+		mend(name)
+		k.until(prefix, "Ready", "True <nil>")
+		k.ask(http.StatusOK, http.MethodDelete, apisV2+"apibindings/"+prefix, "")
+	}
 }
 
 // newConverter is a webhook that converts between the versions of peopleSchema, and counts the objects.

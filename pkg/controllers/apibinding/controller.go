@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	apisv1alpha1 "github.com/kcp-dev/sdk/apis/apis/v1alpha1"
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
@@ -99,7 +100,9 @@ type Config struct {
 	Exports *client.Dual[*apisv1alpha2.APIExport]
 	// Schemas need hold metadata only. Those of other shards have the UIDs that they have
 	// there.
-	Schemas         *client.Dual[*metav1.PartialObjectMetadata]
+	Schemas *client.Dual[*metav1.PartialObjectMetadata]
+	// Conversions may keep schemas of their names from being served.
+	Conversions     *client.Dual[*apisv1alpha1.APIConversion]
 	LogicalClusters *client.Informer[*corev1alpha1.LogicalCluster]
 	APIs            APIs
 	Resolve         Resolve
@@ -112,6 +115,17 @@ func New(config Config) *reconcile.Controller[client.Key] {
 	of := func(export *apisv1alpha2.APIExport) []client.Key {
 		return bindings.KeysByIndex(apis.ExportIndex, apis.ExportLabelValue(logicalcluster.From(export), export.Name))
 	}
+	// named are the bindings to the exports that name a schema.
+	named := func(schema client.Key) (keys []client.Key) {
+		exports, err := config.Exports.ByIndex(SchemaIndex, schema.String())
+		if err != nil {
+			return nil
+		}
+		for _, export := range exports {
+			keys = append(keys, of(export)...)
+		}
+		return keys
+	}
 	return reconcile.New(reconcile.Config[client.Key]{
 		Name:      Name,
 		Reconcile: r.reconcile,
@@ -120,17 +134,8 @@ func New(config Config) *reconcile.Controller[client.Key] {
 		Sources: []reconcile.Source[client.Key]{
 			reconcile.Keys(config.Bindings),
 			following(config.Exports, of),
-			following(config.Schemas, func(schema *metav1.PartialObjectMetadata) []client.Key {
-				exports, err := config.Exports.ByIndex(SchemaIndex, client.KeyOf(schema).String())
-				if err != nil {
-					return nil
-				}
-				var keys []client.Key
-				for _, export := range exports {
-					keys = append(keys, of(export)...)
-				}
-				return keys
-			}),
+			following(config.Schemas, func(schema *metav1.PartialObjectMetadata) []client.Key { return named(client.KeyOf(schema)) }),
+			following(config.Conversions, func(rules *apisv1alpha1.APIConversion) []client.Key { return named(client.KeyOf(rules)) }),
 			// Those that wait get names of bindings that go, or of others.
 			func(_ context.Context, queue reconcile.Queue[client.Key]) (func(), error) {
 				return config.Bindings.AddEventHandler(client.Handler[*apisv1alpha2.APIBinding]{
