@@ -143,7 +143,7 @@ func (x *Index) Convert(ctx context.Context, uid types.UID, rules *apisv1alpha1.
 		return fmt.Errorf("encoding the APIConversion %s: %w", copied.Original, err)
 	}
 	if _, err := x.schemas.copies.Patch(ctx, string(uid), types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
-		return fmt.Errorf("keeping a copy of the APIConversion %s: %w", copied.Original, err)
+		return notKept(copied, err)
 	}
 	return nil
 }

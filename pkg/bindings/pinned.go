@@ -243,7 +243,7 @@ func (x *Index) pin(ctx context.Context, copied *BoundSchema, p *pinned) error {
 		created, err = x.schemas.copies.Patch(ctx, copied.Name, types.MergePatchType, []byte(at), metav1.PatchOptions{})
 	}
 	if err != nil {
-		return fmt.Errorf("keeping a copy of the APIResourceSchema %s: %w", copied.Original, err)
+		return notKept(copied, err)
 	}
 	// It may have come, or changed, when whoever follows it found no copy.
 	now, err := x.conversionOf(ctx, copied)
@@ -260,6 +260,18 @@ func (x *Index) pin(ctx context.Context, copied *BoundSchema, p *pinned) error {
 		x.schemas.know(types.UID(copied.Name), p)
 	}
 	return nil
+}
+
+// notKept is the error of storing a copy: for what is too large to be stored, that the schema cannot
+// be served so.
+func notKept(copied *BoundSchema, err error) error {
+	if apierrors.IsRequestEntityTooLargeError(err) {
+		return fmt.Errorf("%w: it is too large to be kept, with the APIConversion of its name if there is one: %w", apis.ErrInvalidSchema, err)
+	}
+	if apierrors.IsNotFound(err) { // which would be taken for the original
+		return fmt.Errorf("keeping a copy of the APIResourceSchema %s: it has just been deleted", copied.Original)
+	}
+	return fmt.Errorf("keeping a copy of the APIResourceSchema %s: %w", copied.Original, err)
 }
 
 // Unpin deletes the copies that no binding has named for a while.

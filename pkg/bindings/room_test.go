@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/shardplane/shardplane/pkg/apis"
@@ -58,6 +59,47 @@ func TestRoom(t *testing.T) {
 			require.Empty(t, created)
 		})
 	}
+}
+
+// TestTooLargeToKeep: a schema with more rules than can be stored with it cannot be served, and what
+// binds it is not tried again and again.
+func TestTooLargeToKeep(t *testing.T) {
+	local := localTo(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPost {
+			w.WriteHeader(http.StatusRequestEntityTooLarge)
+			_, _ = w.Write([]byte(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"RequestEntityTooLarge","message":"it takes more","code":413}`))
+			return
+		}
+		_, _ = w.Write([]byte(`{"kind":"PartialObjectMetadataList","apiVersion":"meta.k8s.io/v1","metadata":{"resourceVersion":"1"},"items":[]}`))
+	})
+	index, err := bindings.New(bindings.Config{Local: local})
+	require.NoError(t, err)
+	_, err = index.Pin(t.Context(), "u", func(context.Context) (*apis.APIResourceSchema, error) { return boundOriginal(), nil })
+	require.ErrorIs(t, err, apis.ErrInvalidSchema)
+	require.NotErrorIs(t, err, apis.ErrNoRoom)
+	require.ErrorContains(t, err, "too large to be kept, with the APIConversion of its name if there is one: it takes more")
+}
+
+// TestCopyGoes: a copy that is deleted while it is pinned again is not taken for an original that does
+// not exist, of which nothing would tell.
+func TestCopyGoes(t *testing.T) {
+	local := localTo(t, func(w http.ResponseWriter, r *http.Request) {
+		switch r.Method {
+		case http.MethodPost:
+			w.WriteHeader(http.StatusConflict)
+			_, _ = w.Write([]byte(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"AlreadyExists","code":409}`))
+		case http.MethodPatch:
+			w.WriteHeader(http.StatusNotFound)
+			_, _ = w.Write([]byte(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","code":404}`))
+		default:
+			_, _ = w.Write([]byte(`{"kind":"PartialObjectMetadataList","apiVersion":"meta.k8s.io/v1","metadata":{"resourceVersion":"1"},"items":[]}`))
+		}
+	})
+	index, err := bindings.New(bindings.Config{Local: local})
+	require.NoError(t, err)
+	_, err = index.Pin(t.Context(), "u", func(context.Context) (*apis.APIResourceSchema, error) { return boundOriginal(), nil })
+	require.ErrorContains(t, err, "it has just been deleted")
+	require.False(t, apierrors.IsNotFound(err))
 }
 
 func boundOriginal() *apis.APIResourceSchema {

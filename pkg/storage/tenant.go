@@ -77,7 +77,7 @@ func (s *tenantStorage) Create(ctx context.Context, key string, obj, out runtime
 	if errors.Is(err, storage.ErrResourceVersionSetOnCreate) {
 		return badRequestError{apierrors.NewBadRequest("metadata.resourceVersion must not be set on an object that is created: leave it out"), err}
 	}
-	return err
+	return tellTooLarge(err)
 }
 
 // badRequestError is 400 for what upstream answers with 500.
@@ -143,7 +143,7 @@ func (s *tenantStorage) GuaranteedUpdate(
 		s.labels.drop(output)
 		return output, ttl, annotate(output, t)
 	}
-	return s.inner.GuaranteedUpdate(ctx, key, destination, ignoreNotFound, preconditions, annotated, cachedExistingObject)
+	return tellTooLarge(s.inner.GuaranteedUpdate(ctx, key, destination, ignoreNotFound, preconditions, annotated, cachedExistingObject))
 }
 
 // collection is a list or watch with its tenant.

@@ -150,10 +150,14 @@ func testWrongShapes(t *testing.T, e *env) {
 		status := refused(t, in.config, call{method: http.MethodPatch, path: "/clusters/" + in.cluster + path, body: w.body, header: http.Header{"Content-Type": {"application/merge-patch+json"}}}, http.StatusUnprocessableEntity)
 		require.Equal(t, w.field, status.Details.Causes[0].Field, status.Message)
 	}
-	// One that is too large, before anybody has read it.
-	huge := strings.Replace(widgetSchema, `"type":"integer"`, `"type":"integer","description":"`+strings.Repeat("x", 4<<20)+`"`, 1)
-	status := refused(t, provider.config, jsonBody(http.MethodPost, "/clusters/"+provider.cluster+apisV1+"apiresourceschemas", typed(apisV1+"apiresourceschemas", huge)), http.StatusRequestEntityTooLarge)
-	require.Equal(t, metav1.StatusReasonRequestEntityTooLarge, status.Reason)
+	// Those that are too large: for replicas, and before anybody has read them; and for etcd.
+	for _, size := range []int{5 << 18, 4 << 20} {
+		huge := strings.NewReplacer(`"type":"integer"`, `"type":"integer","description":"`+strings.Repeat("x", size)+`"`, "v1.widgets", "huge.widgets").Replace(widgetSchema)
+		status := refused(t, provider.config, jsonBody(http.MethodPost, "/clusters/"+provider.cluster+apisV1+"apiresourceschemas", typed(apisV1+"apiresourceschemas", huge)), http.StatusRequestEntityTooLarge)
+		require.Equal(t, metav1.StatusReasonRequestEntityTooLarge, status.Reason)
+	}
+	status := refused(t, k.config, call{method: http.MethodPatch, path: "/clusters/" + k.cluster + widgets + "/a/status", body: `{"status":{"text":"` + strings.Repeat("x", 2<<20) + `"}}`, header: http.Header{"Content-Type": {"application/merge-patch+json"}}}, http.StatusRequestEntityTooLarge)
+	require.Contains(t, status.Message, "takes more than etcd stores")
 	require.Equal(t, before, beside())
 	require.Equal(t, identity, field(provider.get(apisV2+"apiexports/e"), "status", "identityHash"))
 	k.create(widgets, "%s", widget("b", "size", 2))

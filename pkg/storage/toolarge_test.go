@@ -1,0 +1,61 @@
+package storage
+
+import (
+	"errors"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/apis/example"
+	"k8s.io/apiserver/pkg/storage"
+)
+
+// TestTooLarge: who writes more than etcd takes is told so, and what is stored stays.
+func TestTooLarge(t *testing.T) {
+	both(t, func(t *testing.T, s *tenantStorage) {
+		ctx, text := in(t.Context(), "one"), strings.Repeat("x", 1600<<10)
+		large := newPod("ns", "large")
+		large.Annotations = map[string]string{"text": text}
+		requireTooLarge(t, s.Create(ctx, "/pods/ns/large", large, &example.Pod{}, 0))
+		require.True(t, storage.IsNotFound(s.Get(ctx, "/pods/ns/large", storage.GetOptions{}, &example.Pod{})))
+
+		small := create(ctx, t, s, newPod("ns", "small"))
+		err := s.GuaranteedUpdate(ctx, "/pods/ns/small", &example.Pod{}, false, nil, func(obj runtime.Object, _ storage.ResponseMeta) (runtime.Object, *uint64, error) {
+			pod := obj.(*example.Pod)
+			pod.Annotations["text"] = text
+			return pod, nil, nil
+		}, nil)
+		requireTooLarge(t, err)
+		now := &example.Pod{}
+		require.NoError(t, s.Get(ctx, "/pods/ns/small", storage.GetOptions{}, now))
+		require.Equal(t, small.ResourceVersion, now.ResourceVersion)
+	})
+}
+
+// requireTooLarge wants an error to be 413, and to be what upstream's handlers take for etcd's.
+func requireTooLarge(t *testing.T, err error) {
+	t.Helper()
+	known, ok := err.(apierrors.APIStatus) //nolint:errorlint // nor do upstream's handlers unwrap it
+	require.True(t, ok, "%T: %v", err, err)
+	require.EqualValues(t, http.StatusRequestEntityTooLarge, known.Status().Code)
+	require.Contains(t, known.Status().Message, "1.5 MiB")
+	etcds, ok := err.(interface{ Code() codes.Code }) //nolint:errorlint // as above
+	require.True(t, ok)
+	require.Equal(t, codes.InvalidArgument, etcds.Code())
+	require.EqualError(t, err, "etcdserver: request is too large")
+}
+
+// TestTellTooLarge: of what is not sent to an external etcd it is told, too, and of nothing else.
+func TestTellTooLarge(t *testing.T) {
+	requireTooLarge(t, tellTooLarge(rpctypes.Error(rpctypes.ErrGRPCRequestTooLarge)))
+	requireTooLarge(t, tellTooLarge(status.Error(codes.ResourceExhausted, "trying to send message larger than max (3 vs. 2)")))
+	for _, err := range []error{nil, errors.New("other"), rpctypes.Error(rpctypes.ErrGRPCNoSpace), status.Error(codes.Unavailable, "trying to send message larger than max")} {
+		require.Equal(t, err, tellTooLarge(err))
+	}
+}
