@@ -111,7 +111,7 @@ func (p *Plugin) Validate(ctx context.Context, a admission.Attributes, _ admissi
 			return err
 		}
 	}
-	if used, known := p.c.Usage.OfKind(cluster, resource); known && a.GetSubresource() == "" && isLimited(cluster) {
+	if used, known := p.c.Usage.OfKind(cluster, resource); known && isLimited(cluster) {
 		if err := p.withinReplicated(w, cluster, used); err != nil {
 			return err
 		}
@@ -161,10 +161,21 @@ func (p *Plugin) withinOwn(w write, cluster logicalcluster.Name, lc *corev1alpha
 	return nil
 }
 
+// maxReplicaBytes is how large an object may be that is replicated: the replica has some annotations more, and one that
+// etcd does not take, which stores 1.5 MiB by default, would keep the shard from ever saying that all is replicated.
+const maxReplicaBytes = 5 << 18
+
 // withinReplicated refuses more of a kind than the cache server, and the other shards, are to have from one logical
 // cluster.
 func (p *Plugin) withinReplicated(w write, cluster logicalcluster.Name, used usage.Usage) error {
 	resource := w.GetResource().GroupResource()
+	if n := replicaSize(w.GetObject()); n > maxReplicaBytes && (w.create || n > replicaSize(w.GetOldObject())) {
+		refusedReplicated.WithLabelValues(resource.String()).Inc()
+		return apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("%s %q has %d bytes and may have %d, since cache servers store it with what they know of it", resource, w.GetName(), n, maxReplicaBytes))
+	}
+	if w.GetSubresource() != "" {
+		return nil
+	}
 	var err error
 	switch byObjects, byBytes := w.over(used.Objects, p.c.MaxReplicated, used.Bytes, p.c.MaxReplicatedBytes); {
 	case byObjects:
@@ -178,6 +189,20 @@ func (p *Plugin) withinReplicated(w write, cluster logicalcluster.Name, used usa
 	}
 	refusedReplicated.WithLabelValues(resource.String()).Inc()
 	return admission.NewForbidden(w, err)
+}
+
+// replicaSize returns how many bytes of JSON, which cache servers store, an object is, or fewer where these are
+// not many.
+func replicaSize(obj runtime.Object) int {
+	// JSON is not sixteen times as long as what else is stored.
+	if sized, ok := obj.(interface{ Size() int }); ok && sized.Size() < maxReplicaBytes/16 {
+		return sized.Size()
+	}
+	data, err := json.Marshal(obj)
+	if err != nil {
+		return 0
+	}
+	return len(data)
 }
 
 // withinSubtree refuses what a workspace may not store together with all below it.

@@ -42,7 +42,7 @@ type state struct {
 func (s state) Of(logicalcluster.Name) (usage.Usage, bool) { return s.usage, !s.unknown }
 func (s state) Full() bool                                 { return s.full }
 func (s state) OfKind(_ logicalcluster.Name, resource schema.GroupResource) (usage.Usage, bool) {
-	return s.types, !s.unknown && resource == types
+	return s.types, !s.unknown && (resource == types || resource == roles)
 }
 func (s state) of(cluster logicalcluster.Name) *corev1alpha1.LogicalCluster {
 	return s.clusters[cluster]
@@ -90,6 +90,11 @@ func aggregating(selectors, labels, values int) *rbacv1.ClusterRole {
 		selector.MatchExpressions = []metav1.LabelSelectorRequirement{{Key: "k", Operator: metav1.LabelSelectorOpIn, Values: make([]string, values)}}
 	}
 	return &rbacv1.ClusterRole{AggregationRule: &rbacv1.AggregationRule{ClusterRoleSelectors: slices.Repeat([]metav1.LabelSelector{selector}, selectors)}}
+}
+
+// escaped is a ClusterRole with n names that are three times as long in JSON.
+func escaped(n int) *rbacv1.ClusterRole {
+	return &rbacv1.ClusterRole{Rules: []rbacv1.PolicyRule{{Verbs: []string{"get"}, ResourceNames: slices.Repeat([]string{"\x01"}, n)}}}
 }
 
 // naming is an object with n entries in a list of its spec.
@@ -196,6 +201,13 @@ func TestLimits(t *testing.T) {
 		"a type of the system then":                {types: usage.Usage{Objects: 5}, as: theAPI, resource: types, obj: custom(1)},
 		"types before it is ready":                 {types: usage.Usage{Objects: 5}, lc: starting, resource: types, obj: custom(1), want: "may hold 5"},
 		"types that are not counted yet":           {types: usage.Usage{Objects: 5}, unknown: true, resource: types, obj: custom(1)},
+		"a role that is too large for a replica":   {resource: roles, obj: escaped(200_000), want: "bytes and may have 1310720", code: http.StatusRequestEntityTooLarge},
+		"one that grows":                           {resource: roles, obj: escaped(200_001), old: escaped(200_000), want: "may have 1310720", code: http.StatusRequestEntityTooLarge},
+		"one that was larger before":               {resource: roles, obj: escaped(200_000), old: escaped(200_001)},
+		"a large one of root":                      {cluster: "root", resource: roles, obj: escaped(200_000)},
+		"a large one of the system":                {resource: roles, as: theAPI, obj: escaped(200_000)},
+		"a role that is no larger":                 {resource: roles, obj: escaped(140_000)},
+		"a status that is too large for a replica": {resource: types, subresource: "status", obj: custom(5 << 18), old: custom(1), want: "may have 1310720", code: http.StatusRequestEntityTooLarge},
 		"a nearly full etcd":                       {full: true, resource: configMaps, obj: holding(1), want: "the shard is nearly full", code: http.StatusInsufficientStorage},
 		"an update that grows in it":               {full: true, resource: configMaps, obj: holding(2), old: holding(1), want: "the shard is nearly full", code: http.StatusInsufficientStorage},
 		"an update that shrinks in it":             {full: true, resource: configMaps, obj: holding(1), old: holding(2)},

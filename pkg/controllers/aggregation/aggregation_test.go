@@ -121,20 +121,24 @@ func TestReconcile(t *testing.T) {
 	require.Equal(t, []string{"pods"}, resources(written["view"]))
 }
 
-// TestTooLarge aggregates more than can be stored: nothing is written, and nothing
-// tried again.
+// TestTooLarge aggregates more than can be stored, here or as JSON on cache servers: nothing is
+// written, and nothing tried again.
 func TestTooLarge(t *testing.T) {
-	long := clusterRole("a", "view")
-	for n := range 1100 {
-		long.Rules = append(long.Rules, rbacv1.PolicyRule{Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{fmt.Sprint(n) + strings.Repeat("x", 1000)}})
+	for name, text := range map[string]string{"here": strings.Repeat("x", 1000), "as JSON": strings.Repeat("\x01", 200)} {
+		t.Run(name, func(t *testing.T) {
+			long := clusterRole("a", "view")
+			for n := range 1100 {
+				long.Rules = append(long.Rules, rbacv1.PolicyRule{Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{fmt.Sprint(n) + text}})
+			}
+			view := aggregated("view", "view")
+			r := &reconciler{
+				get:    func(client.Key) (*rbacv1.ClusterRole, error) { return view, nil },
+				all:    func(logicalcluster.Name) []*rbacv1.ClusterRole { return []*rbacv1.ClusterRole{view, long} },
+				commit: func(context.Context, *rbacv1.ClusterRole, *rbacv1.ClusterRole) error { t.Error("written"); return nil },
+			}
+			result, err := r.reconcile(t.Context(), client.Key{Cluster: "c", Name: "view"})
+			require.NoError(t, err)
+			require.Zero(t, result)
+		})
 	}
-	view := aggregated("view", "view")
-	r := &reconciler{
-		get:    func(client.Key) (*rbacv1.ClusterRole, error) { return view, nil },
-		all:    func(logicalcluster.Name) []*rbacv1.ClusterRole { return []*rbacv1.ClusterRole{view, long} },
-		commit: func(context.Context, *rbacv1.ClusterRole, *rbacv1.ClusterRole) error { t.Error("written"); return nil },
-	}
-	result, err := r.reconcile(t.Context(), client.Key{Cluster: "c", Name: "view"})
-	require.NoError(t, err)
-	require.Zero(t, result)
 }

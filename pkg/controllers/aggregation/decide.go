@@ -3,6 +3,7 @@ package aggregation
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -13,7 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// maxBytes is how large an aggregated role may be: etcd takes requests of 1.5 MiB.
+// maxBytes is how large an aggregated role may be, and its rules as JSON, which cache servers store: etcd takes requests
+// of 1.5 MiB.
 const maxBytes = 1 << 20
 
 var errTooLarge = errors.New("its rules are too large to be stored")
@@ -34,13 +36,16 @@ func aggregate(ctx context.Context, role *rbacv1.ClusterRole, all []*rbacv1.Clus
 			return nil, fmt.Errorf("collecting rules: %w", err)
 		}
 		for _, rule := range other.Rules {
-			text := rule.String()
-			if known[text] {
+			text, err := json.Marshal(rule)
+			if err != nil {
+				return nil, fmt.Errorf("encoding a rule: %w", err)
+			}
+			if known[string(text)] {
 				continue
 			}
-			known[text] = true
+			known[string(text)] = true
 			rules = append(rules, *rule.DeepCopy())
-			if bytes += rule.Size(); bytes > maxBytes {
+			if bytes += len(text); bytes > maxBytes {
 				return nil, errTooLarge
 			}
 		}
