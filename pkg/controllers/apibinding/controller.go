@@ -235,7 +235,7 @@ func (r *reconciler) lead(ctx context.Context, key client.Key) (reconcile.Result
 	binding, err := r.binding(ctx, key)
 	if err == nil && binding.DeletionTimestamp == nil {
 		again, err := r.bind(ctx, key, binding)
-		return reconcile.Result{Backoff: again}, ignoreNotFound(err)
+		return reconcile.Result{Backoff: again}, err
 	}
 	r.waiting.set(key, false)
 	r.roomless.set(key, false)
@@ -247,8 +247,7 @@ func (r *reconciler) lead(ctx context.Context, key client.Key) (reconcile.Result
 	if known, err := r.known(key); err != nil || known.DeletionTimestamp == nil {
 		return reconcile.Result{}, ignoreNotFound(err)
 	}
-	result, err := r.release(ctx, key, binding)
-	return result, ignoreNotFound(err)
+	return r.release(ctx, key, binding)
 }
 
 func ignoreNotFound(err error) error {
@@ -350,7 +349,7 @@ func (r *reconciler) bind(ctx context.Context, key client.Key, binding *apisv1al
 	}
 	written, err := r.commit(ctx, binding, advance(binding, p.provider, p.export, p.offer, p.wanted))
 	if err != nil {
-		return false, err
+		return false, ignoreNotFound(err)
 	}
 	if conflict != "" && r.conflictIsOver(ctx, key, binding, p) {
 		return false, errors.New("names became free in the meantime")

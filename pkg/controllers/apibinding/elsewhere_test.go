@@ -63,6 +63,59 @@ func TestNothingIsDeletedInDoubt(t *testing.T) {
 	}
 }
 
+// TestGoingInDoubt: a logical cluster that is being deleted need not wait for what other shards export
+// with a binding that has bound nothing: it takes what nobody serves.
+func TestGoingInDoubt(t *testing.T) {
+	w := newWorld()
+	w.bind("a")
+	w.r.resolve = func(logicalcluster.Path, string) (logicalcluster.Name, error) {
+		return "", fmt.Errorf("%w: the cache server is away", client.ErrIncomplete)
+	}
+	w.bindings["a"].DeletionTimestamp = new(metav1.Now())
+	key := client.Key{Cluster: consumer, Name: "a"}
+	result, err := w.r.reconcile(t.Context(), key)
+	require.NoError(t, err)
+	require.True(t, result.Backoff)
+	require.Contains(t, conditions.GetMessage(w.bindings["a"], apisv1alpha2.BindingResourceDeleteSuccess), "the cache server is away")
+	w.lc.DeletionTimestamp = new(metav1.Now())
+	_, err = w.r.reconcile(t.Context(), key)
+	require.NoError(t, err)
+	require.Nil(t, w.bindings["a"])
+}
+
+// copyless is a world without copies of schemas.
+type copyless struct{ *world }
+
+func (copyless) Reserve(context.Context, logicalcluster.Name, string, []types.UID) (func(), string, error) {
+	return nil, "", errNone
+}
+
+func (copyless) Empty(context.Context, logicalcluster.Name, *apisv1alpha2.BoundAPIResource) (int, map[string]int, error) {
+	return 0, nil, errNone
+}
+
+// TestCopiesThatAreGone: bindings that need a copy of a schema which somebody has deleted are looked at
+// again, since nothing tells when there is one. That a binding itself is gone is no error.
+func TestCopiesThatAreGone(t *testing.T) {
+	w := bound(t)
+	w.r.apis = copyless{w}
+	look := func(name string) error {
+		_, err := w.r.reconcile(t.Context(), client.Key{Cluster: consumer, Name: name})
+		return err
+	}
+	w.remove("a")
+	require.ErrorIs(t, look("a"), errNone)
+	w.bind("b")
+	require.ErrorIs(t, look("b"), errNone)
+	require.Equal(t, resourceDeletionFailed, conditions.GetReason(w.bindings["a"], apisv1alpha2.BindingResourceDeleteSuccess))
+	w.r.apis = w
+	w.r.commit = func(context.Context, *apisv1alpha2.APIBinding, *apisv1alpha2.APIBinding) (*apisv1alpha2.APIBinding, error) {
+		return nil, errNone
+	}
+	require.NoError(t, look("a"))
+	require.NoError(t, look("b"))
+}
+
 // TestWaitingIsSaid: a binding that has bound nothing says what it waits for, until that is known, and no other one does.
 func TestWaitingIsSaid(t *testing.T) {
 	w := newWorld()
@@ -114,6 +167,9 @@ func TestWaitingIsSaid(t *testing.T) {
 	}
 	w.pinned = map[types.UID]bool{}
 	says("resource widgets of APIExport e: not everything is known yet: the cache server does not answer for the APIResourceSchema " + widgetsOne + " of shard far")
+
+	w.r.readSchema = func(context.Context, client.Key) (*apis.APIResourceSchema, error) { return nil, errNone }
+	says("resource widgets of APIExport e: not everything is known yet: the cache server that is asked does not have the APIResourceSchema " + widgetsOne + " of shard far")
 
 	w.r.readSchema = readSchema
 	w.bindings["a"].DeletionTimestamp = new(metav1.Now())

@@ -77,11 +77,15 @@ func ReadSchema(ctx context.Context, local, cache *client.Factory, key client.Ke
 // cannot be read now.
 func (r *reconciler) read(ctx context.Context, key client.Key) (*apis.APIResourceSchema, error) {
 	schema, err := r.readSchema(ctx, key)
-	if err == nil || key.Shard == "" || apierrors.IsNotFound(err) || ctx.Err() != nil {
+	if err == nil || key.Shard == "" || ctx.Err() != nil {
 		return schema, err
 	}
 	klog.FromContext(ctx).V(2).Info("Cannot read the replica of a schema", "schema", key, "err", err)
-	return nil, fmt.Errorf("%w: the cache server does not answer for the APIResourceSchema %s of shard %s", client.ErrIncomplete, key.Name, key.Shard)
+	what := "does not answer for"
+	if apierrors.IsNotFound(err) { // if it is gone, the informer is about to hear of it
+		what = "that is asked does not have"
+	}
+	return nil, fmt.Errorf("%w: the cache server %s the APIResourceSchema %s of shard %s", client.ErrIncomplete, what, key.Name, key.Shard)
 }
 
 // readSchema reads what the SDK's type would lose, too.

@@ -22,16 +22,22 @@ func (r *reconciler) release(ctx context.Context, key client.Key, binding *apisv
 	left, err := r.empty(ctx, key, binding)
 	if err != nil || len(left) > 0 {
 		_, commitErr := r.commit(ctx, binding, remaining(binding, left, err))
-		return reconcile.Result{Backoff: err == nil}, errors.Join(err, commitErr)
+		return reconcile.Result{Backoff: err == nil}, errors.Join(err, ignoreNotFound(commitErr))
 	}
 	// A LogicalCluster that goes with it need not say so.
-	if lc, err := r.logicalCluster(key.Cluster); err != nil || lc.DeletionTimestamp == nil {
+	if !r.isGoing(key.Cluster) {
 		if err := ignoreNotFound(r.note(ctx, key.Cluster, key.Name, nil)); err != nil {
 			return reconcile.Result{}, err
 		}
 	}
 	_, err = r.commit(ctx, binding, released(binding))
-	return reconcile.Result{}, err
+	return reconcile.Result{}, ignoreNotFound(err)
+}
+
+// isGoing reports whether a logical cluster is being deleted.
+func (r *reconciler) isGoing(cluster logicalcluster.Name) bool {
+	lc, err := r.logicalCluster(cluster)
+	return err == nil && lc.DeletionTimestamp != nil
 }
 
 // left is what is left of a resource.
@@ -45,6 +51,9 @@ type left struct {
 // take over itself: who had bound that may have left it.
 func (r *reconciler) empty(ctx context.Context, key client.Key, binding *apisv1alpha2.APIBinding) ([]left, error) {
 	awaited, err := r.awaited(ctx, key.Cluster, binding)
+	if errors.Is(err, client.ErrIncomplete) && r.isGoing(key.Cluster) {
+		err = nil // the logical cluster takes what nobody serves
+	}
 	if err != nil {
 		return nil, err
 	}
