@@ -18,7 +18,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/component-base/metrics/testutil"
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
@@ -372,89 +371,6 @@ func TestALogicalClusterOfAnotherWorkspaceIsLeftAlone(t *testing.T) {
 	require.NoError(t, err)
 	require.Nil(t, f.ws)
 	require.Nil(t, f.clusters["taken"].DeletionTimestamp)
-}
-
-// TestACreateThatArrivesAfterTheEnd has the create of a logical cluster arrive
-// when its Workspace is gone: what it made goes too, unless somebody may miss it.
-func TestACreateThatArrivesAfterTheEnd(t *testing.T) {
-	cases := map[string]struct {
-		change func(f *fake, r *reconciler, late *corev1alpha1.LogicalCluster)
-		stays  bool
-		fails  bool
-		// told is that somebody has to do something about it.
-		told bool
-	}{
-		"nobody has used it": {},
-		"there is another Workspace of the name": {change: func(f *fake, _ *reconciler, _ *corev1alpha1.LogicalCluster) {
-			f.ws = newWorkspace("w")
-			f.ws.UID = "another"
-		}},
-		"somebody has used it": {stays: true, told: true, change: func(f *fake, _ *reconciler, _ *corev1alpha1.LogicalCluster) { f.used = true }},
-		"it is old": {stays: true, told: true, change: func(_ *fake, _ *reconciler, late *corev1alpha1.LogicalCluster) {
-			late.CreationTimestamp = metav1.NewTime(time.Now().Add(-2 * orphanAge))
-		}},
-		"its Workspace is another shard's": {stays: true, change: func(_ *fake, _ *reconciler, late *corev1alpha1.LogicalCluster) {
-			late.Labels[tenancy.OwnerShardLabel] = "elsewhere"
-		}},
-		"only the informer does not know the Workspace": {stays: true, change: func(_ *fake, r *reconciler, _ *corev1alpha1.LogicalCluster) {
-			r.exists = func(context.Context, client.Key, types.UID) (bool, error) { return true, nil }
-		}},
-		"the Workspace cannot be asked for": {stays: true, fails: true, change: func(_ *fake, r *reconciler, _ *corev1alpha1.LogicalCluster) {
-			r.exists = func(context.Context, client.Key, types.UID) (bool, error) { return false, errCannot }
-		}},
-		"its shard is away": {stays: true, change: func(f *fake, _ *reconciler, _ *corev1alpha1.LogicalCluster) { f.down = true }},
-	}
-	for name, tc := range cases {
-		t.Run(name, func(t *testing.T) {
-			f := newFake(t)
-			f.writes = 2 // the claim, and the process ends in the create
-			r := f.process()
-			_, err := f.reconcile(r)
-			require.ErrorIs(t, err, errCrash)
-			cluster := logicalcluster.Name(f.ws.Spec.Cluster)
-			parent, err := r.parent("parent")
-			require.NoError(t, err)
-			late, p := logicalClusterFor(f.ws, facts{parent: parent, types: r.types}, "here")
-			require.Nil(t, p)
-			late.UID, late.CreationTimestamp = "late", metav1.NewTime(r.now())
-
-			f.writes = -1
-			r = f.process()
-			f.delete()
-			_, err = f.reconcile(r)
-			require.NoError(t, err)
-			require.Nil(t, f.ws, "the Workspace has gone")
-			f.clusters[cluster] = late
-			if tc.change != nil {
-				tc.change(f, r, late)
-			}
-			before := orphaned(t)
-			result, err := f.reconcile(r)
-			require.Equal(t, tc.fails, err != nil, "%v", err)
-			require.True(t, !f.down || result.RequeueAfter > 0, "it is asked again")
-			require.Equal(t, tc.stays, f.clusters[cluster].DeletionTimestamp == nil)
-			if !tc.told {
-				require.Equal(t, before, orphaned(t))
-				return
-			}
-			require.Equal(t, before+1, orphaned(t))
-			_, err = f.reconcile(r)
-			require.NoError(t, err)
-			require.Equal(t, before+1, orphaned(t), "it is one")
-			delete(f.clusters, cluster)
-			_, err = f.reconcile(r)
-			require.NoError(t, err)
-			require.Equal(t, before, orphaned(t), "until somebody has deleted it")
-		})
-	}
-}
-
-// orphaned returns how many logical clusters the metric tells of.
-func orphaned(t *testing.T) float64 {
-	t.Helper()
-	n, err := testutil.GetGaugeMetricValue(orphansGauge)
-	require.NoError(t, err)
-	return n
 }
 
 var errCannot = errors.New("cannot")
