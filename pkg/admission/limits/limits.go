@@ -24,7 +24,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/admission"
@@ -78,7 +77,7 @@ func New(c Config) *Plugin {
 
 // Validate implements admission.ValidationInterface.
 func (p *Plugin) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
-	for _, valid := range []func(admission.Attributes) error{validAnnotations, validKind, validAggregation, validManagers} {
+	for _, valid := range []func(admission.Attributes) error{validAnnotations, validKind, validAggregation, validManagers, validOwners} {
 		if err := valid(a); err != nil {
 			return err
 		}
@@ -267,31 +266,6 @@ func validAnnotations(a admission.Attributes) error {
 		}
 	}
 	return nil
-}
-
-// validManagers refuses more managers of fields than there may be, and were before.
-func validManagers(a admission.Attributes) error {
-	n := managers(a.GetObject())
-	if n <= request.MaxFieldManagers || n <= managers(a.GetOldObject()) {
-		return nil
-	}
-	return admission.NewForbidden(a, fmt.Errorf("metadata.managedFields has %d entries and may have %d: apply by fewer managers, or remove the entries of those that do not write the object any more", n, request.MaxFieldManagers))
-}
-
-// managers returns how many entries of managers of fields an object has.
-func managers(obj runtime.Object) int {
-	if obj == nil {
-		return 0
-	}
-	if custom, ok := obj.(*unstructured.Unstructured); ok { // which would convert each entry
-		list, _, _ := unstructured.NestedFieldNoCopy(custom.Object, "metadata", "managedFields")
-		entries, _ := list.([]any)
-		return len(entries)
-	}
-	if m, err := meta.Accessor(obj); err == nil {
-		return len(m.GetManagedFields())
-	}
-	return 0
 }
 
 // isEvent reports whether objects of the resource are Events, which the limit of

@@ -132,6 +132,15 @@ func managedCustom(n int) *unstructured.Unstructured {
 	return &unstructured.Unstructured{Object: map[string]any{"metadata": map[string]any{"managedFields": make([]any, n)}}}
 }
 
+// owned is an object with n owners, and ownedCustom a custom resource.
+func owned(n int) *corev1.ConfigMap {
+	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{OwnerReferences: make([]metav1.OwnerReference, n)}}
+}
+
+func ownedCustom(n int) *unstructured.Unstructured {
+	return &unstructured.Unstructured{Object: map[string]any{"metadata": map[string]any{"ownerReferences": make([]any, n)}}}
+}
+
 func TestLimits(t *testing.T) {
 	options := Options{MaxObjects: 10, MaxBytes: 1024, MaxReplicated: 5, MaxReplicatedBytes: 500}
 	starting := ready(nil)
@@ -248,6 +257,10 @@ func TestLimits(t *testing.T) {
 		"one more than too many":                   {resource: configMaps, obj: managed(131), old: managed(130), want: "may have 128"},
 		"as many as ever, of a custom resource":    {resource: types, obj: managedCustom(129), old: managedCustom(129)},
 		"too many of a custom resource":            {resource: types, obj: managedCustom(129), old: managedCustom(128), want: "may have 128"},
+		"too many owners":                          {resource: configMaps, as: theAPI, obj: owned(1001), want: "metadata.ownerReferences has 1001 entries and may have 1000"},
+		"enough owners":                            {resource: configMaps, obj: owned(1000)},
+		"as many owners as ever":                   {resource: configMaps, obj: owned(1100), old: owned(1100)},
+		"one owner more":                           {resource: types, obj: ownedCustom(1101), old: ownedCustom(1100), want: "may have 1000"},
 		"annotations that are a number and a size": {resource: clusters, as: theAPI, obj: ready(map[string]string{tenancy.MaxObjectsAnnotation: "-1", tenancy.MaxBytesAnnotation: "2Gi"})},
 	} {
 		t.Run(name, func(t *testing.T) {
