@@ -24,6 +24,9 @@ const (
 	// maxImpersonated is how many groups and extra values a request may impersonate.
 	// Each of them is a decision of its own.
 	maxImpersonated = 64
+	// maxImpersonatedBytes is how long these, the name and the UID may be together: upstream's filter remembers
+	// for a while whom requests were allowed to impersonate, as many as there are.
+	maxImpersonatedBytes = 16 << 10
 )
 
 // WithImpersonationScope restricts whom a request impersonates to its logical
@@ -34,8 +37,7 @@ const (
 func WithImpersonationScope(next http.Handler, s runtime.NegotiatedSerializer) http.Handler {
 	header := authenticationv1.ImpersonateUserExtraHeaderPrefix + url.PathEscape(request.ExtraScopes)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if n := impersonated(r.Header); n > maxImpersonated {
-			err := apierrors.NewBadRequest(fmt.Sprintf("the request impersonates %d groups and extra values, at most %d are allowed", n, maxImpersonated))
+		if err := checkImpersonated(r.Header); err != nil {
 			responsewriters.ErrorNegotiated(err, s, schema.GroupVersion{Version: "v1"}, w, r)
 			return
 		}
@@ -51,15 +53,25 @@ func WithImpersonationScope(next http.Handler, s runtime.NegotiatedSerializer) h
 	})
 }
 
-// impersonated returns how many groups and extra values a request impersonates.
-func impersonated(header http.Header) int {
-	n := len(header[authenticationv1.ImpersonateGroupHeader])
+// checkImpersonated refuses a request that impersonates more than anybody is.
+func checkImpersonated(header http.Header) error {
+	n, bytes := 0, len(header.Get(authenticationv1.ImpersonateUserHeader))+len(header.Get(authenticationv1.ImpersonateUIDHeader))
 	for key, values := range header {
-		if strings.HasPrefix(key, authenticationv1.ImpersonateUserExtraHeaderPrefix) {
-			n += len(values)
+		if key != authenticationv1.ImpersonateGroupHeader && !strings.HasPrefix(key, authenticationv1.ImpersonateUserExtraHeaderPrefix) {
+			continue
+		}
+		n += len(values)
+		for _, value := range values {
+			bytes += len(key) + len(value)
 		}
 	}
-	return n
+	switch {
+	case n > maxImpersonated:
+		return apierrors.NewBadRequest(fmt.Sprintf("the request impersonates %d groups and extra values, at most %d are allowed", n, maxImpersonated))
+	case bytes > maxImpersonatedBytes:
+		return apierrors.NewBadRequest(fmt.Sprintf("the name, groups and extra values that the request impersonates have %d bytes, at most %d are allowed", bytes, maxImpersonatedBytes))
+	}
+	return nil
 }
 
 func scopeOf(cluster string) string { return request.ScopeClusterPrefix + cluster }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 
 	"github.com/kcp-dev/logicalcluster/v3"
@@ -126,4 +127,18 @@ func TestImpersonationScope(t *testing.T) {
 	require.Equal(t, http.StatusOK, many(40, 24))
 	require.Equal(t, http.StatusBadRequest, many(40, 25))
 	require.Equal(t, http.StatusBadRequest, many(65, 0))
+
+	long := func(header string, bytes int) int {
+		r := httptest.NewRequestWithContext(request.WithClusterName(t.Context(), "here"), http.MethodGet, "/", http.NoBody)
+		r.Header.Set("Impersonate-User", "x")
+		r.Header.Set(header, strings.Repeat("x", bytes))
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, r)
+		return w.Code
+	}
+	for _, header := range []string{"Impersonate-User", "Impersonate-Uid", "Impersonate-Group", "Impersonate-Extra-A"} {
+		require.Equal(t, http.StatusOK, long(header, 16000), header)
+		require.Equal(t, http.StatusBadRequest, long(header, 16400), header)
+	}
+	require.Equal(t, http.StatusOK, long("Accept", 20000))
 }

@@ -48,8 +48,13 @@ type Authenticator struct {
 	keys   atomic.Pointer[keyring]
 }
 
-// rememberAtMost bounds how many tokens are remembered; one takes about 2 KB.
-const rememberAtMost = 4096
+const (
+	// rememberAtMost bounds how many tokens are remembered; one takes about 2 KB.
+	rememberAtMost = 4096
+	// longestRemembered keeps longer ones from being remembered, which take more than that: who asks for a
+	// token chooses its audiences.
+	longestRemembered = 4096
+)
 
 // keyring is the keys, and tokens that one of them has signed: clients bring
 // the same token with every request. What can change, that is time and the
@@ -136,7 +141,9 @@ func (a *Authenticator) signed(token string) (*signedClaims, error) {
 	if _, ok := claimed.cluster(); !ok {
 		return nil, errors.New("the token does not name one logical cluster")
 	}
-	ring.signed.Add(id, claims)
+	if len(token) <= longestRemembered {
+		ring.signed.Add(id, claims)
+	}
 	return claims, nil
 }
 

@@ -193,6 +193,16 @@ func TestBoundTokens(t *testing.T) {
 	})
 }
 
+// TestLongTokens holds that long tokens, which take much memory, are good and not remembered.
+func TestLongTokens(t *testing.T) {
+	w := newWorld(t)
+	w.accepted(t, w.issue(t, nil, "api", "another"))
+	signed := w.tokens.keys.Load().signed
+	require.Equal(t, 1, signed.Len())
+	w.accepted(t, w.issue(t, nil, "api", strings.Repeat("a", longestRemembered)))
+	require.Equal(t, 1, signed.Len())
+}
+
 func TestTokensBoundToSecrets(t *testing.T) {
 	w := newWorld(t)
 	token := w.issue(t, w.secret, "api")

@@ -1,0 +1,48 @@
+package authz_test
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	authorizationv1 "k8s.io/api/authorization/v1"
+
+	"github.com/shardplane/shardplane/pkg/authz"
+)
+
+// TestLongQuestions holds that what is remembered takes as much memory, whatever the users are called
+// that somebody impersonates, and that nobody gets the answer to another question.
+func TestLongQuestions(t *testing.T) {
+	const many, long = 500, 64 << 10
+	heap := func() uint64 {
+		var stats runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&stats)
+		return stats.HeapAlloc
+	}
+	answers, asked := authz.NewAnswers(time.Hour, time.Hour), 0
+	may := func(where string, n int) bool {
+		review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{User: "jane", Groups: []string{strings.Repeat("x", long), fmt.Sprint(n)}}}
+		allowed, err := answers.May(t.Context(), where, review, func(context.Context) (bool, error) {
+			asked++
+			return where == "here" && n%2 == 0, nil
+		})
+		require.NoError(t, err)
+		return allowed
+	}
+	before := heap()
+	for n := range many {
+		require.Equal(t, n%2 == 0, may("here", n))
+	}
+	require.Less(t, heap(), before+many*long/4)
+	for n := range many {
+		require.Equal(t, n%2 == 0, may("here", n))
+	}
+	require.Equal(t, many, asked)
+	require.False(t, may("there", 0))
+	runtime.KeepAlive(answers)
+}
