@@ -7,7 +7,6 @@ import (
 	"github.com/kcp-dev/logicalcluster/v3"
 	cachev1alpha1 "github.com/kcp-dev/sdk/apis/cache/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	apivalidation "k8s.io/apimachinery/pkg/util/validation"
@@ -91,6 +90,11 @@ func CachedSecretOf(cached *cachev1alpha1.CachedResource) corev1.SecretReference
 
 // ValidateCachedResource returns what is wrong with a new cached resource in itself.
 func ValidateCachedResource(cached *cachev1alpha1.CachedResource) field.ErrorList {
+	return validateCachedResource(cached, 0)
+}
+
+// validateCachedResource validates a cached resource whose selector had so many labels and values before.
+func validateCachedResource(cached *cachev1alpha1.CachedResource, had int) field.ErrorList {
 	var errs field.ErrorList
 	if cached.Spec.Version == "" {
 		errs = append(errs, field.Required(spec.Child("version"), "name the version in which the objects are to be replicated, such as v1"))
@@ -101,7 +105,7 @@ func ValidateCachedResource(cached *cachev1alpha1.CachedResource) field.ErrorLis
 		errs = append(errs, field.Invalid(spec.Child("group"), cached.Spec.Group, `the core group is called ""`))
 	}
 	if selector := cached.Spec.LabelSelector; selector != nil {
-		errs = append(errs, validation.ValidateLabelSelector(selector, validation.LabelSelectorValidationOptions{}, spec.Child("labelSelector"))...)
+		errs = append(errs, validateLabels(selector, had, spec.Child("labelSelector"))...)
 	}
 	if identity := cached.Spec.Identity; identity != nil && identity.SecretRef != nil && identity.SecretRef.Name == "" {
 		errs = append(errs, field.Required(spec.Child("identity", "secretRef", "name"), "name the secret that has the identity under "+IdentityKey+", or leave secretRef out to have one made"))
@@ -112,7 +116,7 @@ func ValidateCachedResource(cached *cachev1alpha1.CachedResource) field.ErrorLis
 // ValidateCachedResourceUpdate returns what is wrong with a cached resource that was another one
 // before: of what and under which identity it has replicas does not change.
 func ValidateCachedResourceUpdate(cached, before *cachev1alpha1.CachedResource) field.ErrorList {
-	errs := ValidateCachedResource(cached)
+	errs := validateCachedResource(cached, selected(before.Spec.LabelSelector))
 	for _, kept := range []struct{ name, is, was string }{
 		{"group", cached.Spec.Group, before.Spec.Group},
 		{"version", cached.Spec.Version, before.Spec.Version},

@@ -40,7 +40,7 @@ func Validate(ctx context.Context, object, old *unstructured.Unstructured) field
 	case "APIResourceSchema":
 		return validateAs(object, old, func(s *APIResourceSchema) field.ErrorList { return ValidateSchema(ctx, s) }, ValidateSchemaUpdate)
 	case "APIExport":
-		return validateVersions(object, old, checkV1alpha1Export, ValidateExport, func(export, _ *apisv1alpha2.APIExport) field.ErrorList { return ValidateExport(export) })
+		return validateVersions(object, old, checkV1alpha1Export, ValidateExport, ValidateExportUpdate)
 	case "APIBinding":
 		return validateVersions(object, old, checkV1alpha1Binding, ValidateBinding, ValidateBindingUpdate)
 	case "APIExportEndpointSlice":

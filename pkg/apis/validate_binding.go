@@ -16,6 +16,11 @@ const immutableReference = "the reference never changes: delete the object, and 
 
 // ValidateBinding returns what is wrong with an APIBinding.
 func ValidateBinding(binding *apisv1alpha2.APIBinding) field.ErrorList {
+	return validateBinding(binding, 0)
+}
+
+// validateBinding validates a binding of which the largest selector had so many labels and values before.
+func validateBinding(binding *apisv1alpha2.APIBinding, had int) field.ErrorList {
 	var errs field.ErrorList
 	if export, path := binding.Spec.Reference.Export, spec.Child("reference", "export"); export == nil {
 		errs = append(errs, field.Required(path, "name the APIExport to bind, and the path of its logical cluster unless that is this one"))
@@ -26,9 +31,9 @@ func ValidateBinding(binding *apisv1alpha2.APIBinding) field.ErrorList {
 	for i := range binding.Spec.PermissionClaims {
 		claim, path := &binding.Spec.PermissionClaims[i], spec.Child("permissionClaims").Index(i)
 		errs = append(errs, validateClaimed(&claim.PermissionClaim, path)...)
-		errs = append(errs, validateSelector(&claim.Selector, path.Child("selector"))...)
+		errs = append(errs, validateSelector(&claim.Selector, had, path.Child("selector"))...)
 		if claim.DefaultSelector != nil {
-			errs = append(errs, validateSelector(claim.DefaultSelector, path.Child("defaultSelector"))...)
+			errs = append(errs, validateSelector(claim.DefaultSelector, had, path.Child("defaultSelector"))...)
 		}
 		if claim.State != apisv1alpha2.ClaimAccepted && claim.State != apisv1alpha2.ClaimRejected {
 			errs = append(errs, field.NotSupported(path.Child("state"), claim.State, []apisv1alpha2.AcceptablePermissionClaimState{apisv1alpha2.ClaimAccepted, apisv1alpha2.ClaimRejected}))
@@ -44,7 +49,7 @@ func ValidateBinding(binding *apisv1alpha2.APIBinding) field.ErrorList {
 
 // ValidateBindingUpdate returns what is wrong with a changed APIBinding.
 func ValidateBindingUpdate(binding, old *apisv1alpha2.APIBinding) field.ErrorList {
-	errs := ValidateBinding(binding)
+	errs := validateBinding(binding, mostSelected(old.Spec.PermissionClaims))
 	if !equality.Semantic.DeepEqual(binding.Spec.Reference, old.Spec.Reference) {
 		errs = append(errs, field.Invalid(spec.Child("reference"), binding.Spec.Reference, immutableReference))
 	}

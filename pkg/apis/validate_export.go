@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	apivalidation "k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -29,7 +28,15 @@ var (
 
 // ValidateExport returns what is wrong with an APIExport. It repeats what the schema of
 // v1alpha2 says, which nobody has checked of what came in annotations of v1alpha1.
-func ValidateExport(export *apisv1alpha2.APIExport) field.ErrorList {
+func ValidateExport(export *apisv1alpha2.APIExport) field.ErrorList { return validateExport(export, 0) }
+
+// ValidateExportUpdate returns what is wrong with a changed APIExport.
+func ValidateExportUpdate(export, old *apisv1alpha2.APIExport) field.ErrorList {
+	return validateExport(export, mostProposed(old.Spec.PermissionClaims))
+}
+
+// validateExport validates an export of which the largest selector had so many labels and values before.
+func validateExport(export *apisv1alpha2.APIExport, had int) field.ErrorList {
 	var errs field.ErrorList
 	seen := map[schema.GroupResource]bool{}
 	for i := range export.Spec.Resources {
@@ -44,7 +51,7 @@ func ValidateExport(export *apisv1alpha2.APIExport) field.ErrorList {
 	clear(seen)
 	for i := range export.Spec.PermissionClaims {
 		claim, path := &export.Spec.PermissionClaims[i], spec.Child("permissionClaims").Index(i)
-		errs = append(errs, validateClaim(claim, path)...)
+		errs = append(errs, validateClaim(claim, had, path)...)
 		id := schema.GroupResource{Group: claim.Group, Resource: claim.Resource}
 		if seen[id] {
 			errs = append(errs, field.Duplicate(path, fmt.Sprintf("%s of group %q", claim.Resource, claim.Group)))
@@ -118,13 +125,13 @@ func validateGroup(group string, path *field.Path) field.ErrorList {
 	return nil
 }
 
-func validateClaim(claim *apisv1alpha2.PermissionClaim, path *field.Path) field.ErrorList {
+func validateClaim(claim *apisv1alpha2.PermissionClaim, had int, path *field.Path) field.ErrorList {
 	errs := validateClaimed(claim, path)
 	if claim.IdentityHash == "" && hasIdentity(claim.Group, claim.Resource) {
 		errs = append(errs, field.Required(path.Child("identityHash"), "it is required unless the resource is built in or of apis.kcp.io: copy it from the status of the APIExport that the resource comes from"))
 	}
 	if claim.DefaultSelector != nil {
-		errs = append(errs, validateSelector(claim.DefaultSelector, path.Child("defaultSelector"))...)
+		errs = append(errs, validateSelector(claim.DefaultSelector, had, path.Child("defaultSelector"))...)
 	}
 	return errs
 }
@@ -160,23 +167,6 @@ func validateIdentity(hash string, path *field.Path) field.ErrorList {
 		return nil
 	}
 	return field.ErrorList{field.Invalid(path, hash, "must be an identity as the status of an APIExport has it: lower-case letters and digits")}
-}
-
-// validateSelector wants exactly one way to select, and a valid one.
-func validateSelector(selector *apisv1alpha2.PermissionClaimSelector, path *field.Path) field.ErrorList {
-	ways := 0
-	for _, used := range []bool{selector.MatchAll, len(selector.MatchLabels) > 0, len(selector.MatchExpressions) > 0} {
-		if used {
-			ways++
-		}
-	}
-	if ways == 0 {
-		return field.ErrorList{field.Required(path, "set one of matchAll, matchLabels and matchExpressions")}
-	}
-	if ways > 1 {
-		return field.ErrorList{field.Invalid(path, *selector, "only one of matchAll, matchLabels and matchExpressions may be set")}
-	}
-	return validation.ValidateLabelSelector(&selector.LabelSelector, validation.LabelSelectorValidationOptions{}, path)
 }
 
 // validateName wants the name of an object that is cluster-scoped, given in a reference.

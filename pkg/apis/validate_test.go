@@ -5,9 +5,12 @@ import (
 	"strings"
 	"testing"
 
+	cachev1alpha1 "github.com/kcp-dev/sdk/apis/cache/v1alpha1"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"sigs.k8s.io/yaml"
 
 	"github.com/shardplane/shardplane/pkg/apis"
@@ -188,6 +191,56 @@ func TestLengths(t *testing.T) {
 		require.ErrorContains(t, errs[0], "must have at most")
 	}
 	require.Empty(t, apis.Validate(t.Context(), parse(t, with(export1, "latestResourceSchemas: "+many(1000, "v1.#.core"))), nil))
+}
+
+// TestSelectors holds that selectors that events are matched with are bounded, and that who has a larger
+// one keeps it.
+func TestSelectors(t *testing.T) {
+	selector := func(n int) string {
+		return "{matchExpressions: [{key: a, operator: Exists}, {key: b, operator: In, values: [v" + strings.Repeat(", v", n-2) + "]}]}"
+	}
+	cached := func(n int) *cachev1alpha1.CachedResource {
+		u := parse(t, "{kind: CachedResource, spec: {version: v1, labelSelector: "+selector(n)+"}}")
+		typed := &cachev1alpha1.CachedResource{}
+		require.NoError(t, runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, typed))
+		return typed
+	}
+	for path, validate := range map[string]func(n, had int) field.ErrorList{
+		"spec.permissionClaims[0].selector": func(n, had int) field.ErrorList {
+			object := func(n int) *unstructured.Unstructured {
+				return parse(t, with(binding2, "{"+claim+", selector: "+selector(n)+"}"))
+			}
+			if had == 0 {
+				return apis.Validate(t.Context(), object(n), nil)
+			}
+			return apis.Validate(t.Context(), object(n), object(had))
+		},
+		"spec.permissionClaims[0].defaultSelector": func(n, had int) field.ErrorList {
+			object := func(n int) *unstructured.Unstructured {
+				return parse(t, with(export2, "permissionClaims: [{group: '', resource: secrets, verbs: [get], defaultSelector: "+selector(n)+"}]"))
+			}
+			if had == 0 {
+				return apis.Validate(t.Context(), object(n), nil)
+			}
+			return apis.Validate(t.Context(), object(n), object(had))
+		},
+		"spec.labelSelector": func(n, had int) field.ErrorList {
+			if had == 0 {
+				return apis.ValidateCachedResource(cached(n))
+			}
+			return apis.ValidateCachedResourceUpdate(cached(n), cached(had))
+		},
+	} {
+		require.Empty(t, validate(128, 0), path)
+		require.Empty(t, validate(128, 3), path)
+		require.Empty(t, validate(200, 200), path)
+		require.Empty(t, validate(190, 200), path)
+		for _, errs := range []field.ErrorList{validate(129, 0), validate(129, 128), validate(201, 200)} {
+			require.Len(t, errs, 1, path)
+			require.Equal(t, path, errs[0].Field)
+			require.ErrorContains(t, errs[0], "must have at most 128 items")
+		}
+	}
 }
 
 func TestUpdates(t *testing.T) {

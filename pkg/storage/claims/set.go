@@ -19,9 +19,10 @@ import (
 )
 
 const (
-	// remembered is how many changes a set knows. Watches from before are told to list
-	// again.
-	remembered = 10_000
+	// remembered is how many changes a set knows, and rememberedBytes how long their selectors
+	// and names may be together. Watches from before are told to list again.
+	remembered      = 10_000
+	rememberedBytes = 4 << 20
 	// lag is how much later than here another replica may have seen a change.
 	lag = 10 * time.Second
 )
@@ -45,6 +46,8 @@ type Set struct {
 	// have to be told.
 	changes []Change
 	ended   int
+	// bytes are what the changes take: that of Before is of the change before.
+	bytes int
 	// waiting are changes that the follower has yet to apply.
 	waiting []waiting
 	notify  func()
@@ -145,16 +148,20 @@ func (s *Set) applyLocked(w waiting, version uint64, now time.Time) Change {
 	s.view, s.version = nil, version
 	if version > s.floor || len(s.changes) > 0 {
 		s.changes = append(s.changes, change)
+		s.bytes += change.After.bytes()
 		s.compactLocked(version, now)
 	}
 	return change
 }
 
-// compactLocked drops the oldest changes, if there are too many: not those that another
+// compactLocked drops the oldest changes, if there are too many, or they are too large: not those that another
 // replica may have yet to see.
 func (s *Set) compactLocked(version uint64, now time.Time) {
 	s.advanceLocked(version, now)
-	n := min(max(0, len(s.changes)-remembered), s.ended)
+	n := 0
+	for ; n < s.ended && (len(s.changes)-n > remembered || s.bytes > rememberedBytes); n++ {
+		s.bytes -= s.changes[n].After.bytes()
+	}
 	if n == 0 {
 		return
 	}

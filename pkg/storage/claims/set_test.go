@@ -1,6 +1,7 @@
 package claims
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -9,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/selection"
 
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/test/bubble"
@@ -145,6 +147,49 @@ func TestCompacts(t *testing.T) {
 		require.ErrorIs(t, err, ErrCompacted, "the forgotten ones ended there")
 		_, err = s.Missed(last+2, false)
 		require.NoError(t, err)
+	})
+}
+
+// What changes select by is text of tenants: a set forgets the oldest where it is much.
+func TestCompactsByBytes(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		s := NewSet(nil, secrets, "", 0)
+		var names, values []string
+		for n := range 1000 {
+			names = append(names, fmt.Sprintf("%0200d", n))
+			values = append(values, fmt.Sprintf("%063d", n))
+		}
+		version := uint64(0)
+		change := func(n int) {
+			version++
+			if n%2 == 0 {
+				s.AllowNames("a", append(names, fmt.Sprint(n)), version)
+				return
+			}
+			selector, err := labels.ValidatedSelectorFromSet(labels.Set{"n": fmt.Sprint(n)})
+			require.NoError(t, err)
+			in, err := labels.NewRequirement("key", selection.In, values)
+			require.NoError(t, err)
+			s.Allow("a", selector.Add(*in), version)
+		}
+		const many = 100
+		for n := range many {
+			change(n)
+		}
+		require.Len(t, s.changes, many, "a replica may have yet to see them")
+		<-time.After(lag + 1)
+		change(many)
+		require.LessOrEqual(t, len(s.changes)*(len(values)*63+len(names)*200)/2, rememberedBytes)
+		require.Greater(t, len(s.changes), 10)
+		held := 0
+		for i := range s.changes {
+			held += s.changes[i].After.bytes()
+		}
+		require.Equal(t, held, s.bytes)
+		_, err := s.At(1)
+		require.ErrorIs(t, err, ErrCompacted)
+		s.Restart(version)
+		require.Zero(t, s.bytes)
 	})
 }
 

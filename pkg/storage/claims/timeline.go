@@ -76,7 +76,7 @@ func (s *Set) Apply(version uint64) (made []Change, more bool) {
 func (s *Set) Restart(version uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.changes, s.ended = nil, 0
+	s.changes, s.ended, s.bytes = nil, 0, 0
 	s.version, s.floor = version, version
 }
 

@@ -71,6 +71,27 @@ func (s Selection) text() string {
 	return s.selector.String()
 }
 
+// bytes returns about what the selection takes in memory: its names, or the texts of its selector.
+func (s Selection) bytes() int {
+	n := textBytes(s.names...)
+	if s.selector == nil {
+		return n
+	}
+	requirements, _ := s.selector.Requirements()
+	for i := range requirements {
+		n += textBytes(requirements[i].Key()) + textBytes(requirements[i].ValuesUnsorted()...)
+	}
+	return n
+}
+
+func textBytes(texts ...string) (n int) {
+	const header = 16
+	for _, text := range texts {
+		n += header + len(text)
+	}
+	return n
+}
+
 // Member is a logical cluster of a set.
 type Member struct {
 	Cluster   logicalcluster.Name
