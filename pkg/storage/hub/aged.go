@@ -64,7 +64,7 @@ func (h *Hub) expire() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	now := time.Now()
-	h.kept.expire(now)
+	h.kept.expire(now, h.written)
 	again := h.history.expire(now)
 	switch {
 	case again.IsZero() || h.closed:

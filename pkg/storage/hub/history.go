@@ -14,6 +14,9 @@ const (
 	historyIdle = 128
 	// historyMax is how many events are kept at most.
 	historyMax = 16384
+	// historyBytes is how large the objects of more than historyIdle events may be together: one
+	// tenant may change objects of more than a megabyte many times a second.
+	historyBytes = 128 << 20
 	// historyTime is how long events are kept, and for how long after the last watch its
 	// client may come back for them, as in upstream's watch cache.
 	historyTime = 75 * time.Second
@@ -31,10 +34,24 @@ type event struct {
 	// since is the version of the last state, in a deletion.
 	since  uint64
 	hashes hashes
+	// bytes is about what obj takes.
+	bytes int64
 
 	// sharing guards what watchers share.
 	sharing       sync.Mutex
 	current, gone weak.Pointer[cachingObject]
+}
+
+// bytesOf returns about what an object takes, of those that say so: typed ones, and packed custom resources.
+func bytesOf(obj runtime.Object) int64 {
+	switch sized := obj.(type) {
+	case interface{ Size() int }:
+		return int64(sized.Size())
+	case interface{ Bytes() int64 }:
+		return sized.Bytes()
+	default:
+		return 0
+	}
 }
 
 // history is a ring of the latest events. Each has a number, one more than that
@@ -47,11 +64,14 @@ type history struct {
 	floorTime time.Time
 	// cut is when one was forgotten last before its time, as there were too many.
 	cut time.Time
+	// bytes are those of the events.
+	bytes int64
 }
 
 // reset forgets everything before a version.
 func (l *history) reset(version uint64) {
 	clear(l.ring)
+	l.bytes = 0
 	l.first, l.floor, l.floorTime, l.cut = l.next, version, time.Now(), time.Time{}
 }
 
@@ -67,7 +87,7 @@ func (l *history) add(e *event, watched bool) {
 	}
 	for l.len() >= historyIdle {
 		old := e.time.Sub(l.at(l.first).time) > historyTime
-		if l.len() < limit && !old {
+		if l.len() < limit && l.bytes+e.bytes <= historyBytes && !old {
 			break
 		}
 		if !old {
@@ -79,12 +99,14 @@ func (l *history) add(e *event, watched bool) {
 		l.resize(max(historyIdle, 2*len(l.ring)))
 	}
 	l.ring[l.next%uint64(len(l.ring))] = e
+	l.bytes += e.bytes
 	l.next++
 }
 
 func (l *history) drop() {
 	slot := l.first % uint64(len(l.ring))
 	l.floor, l.floorTime = l.ring[slot].version, l.ring[slot].time
+	l.bytes -= l.ring[slot].bytes
 	l.ring[slot] = nil
 	l.first++
 }

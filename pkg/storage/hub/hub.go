@@ -70,6 +70,8 @@ type Hub struct {
 	objects   *tree
 	kept      keptSnapshots
 	history   history
+	// written is how large the objects of all events were that came.
+	written int64
 	// filling are the objects with which the watch cache is being filled.
 	filling *filling
 	// changed is closed when version grows, if anybody waits for it.
@@ -307,7 +309,7 @@ func (h *Hub) eventOf(received watch.Event) *event {
 	if received.Type == watch.Bookmark {
 		return e
 	}
-	e.key, e.obj = h.cfg.KeyFunc(obj), obj
+	e.key, e.obj, e.bytes = h.cfg.KeyFunc(obj), obj, bytesOf(obj)
 	h.current.Store(&item{e.key, obj})
 	if e.hashes, err = hashesOf(obj); err != nil {
 		klog.ErrorS(err, "Cannot hash an object", "resource", h.cfg.Resource, "key", e.key)
@@ -335,7 +337,8 @@ func (h *Hub) apply(e *event) {
 	if e.version > h.version {
 		h.version = e.version
 	}
-	h.kept.expire(e.time)
+	h.written += e.bytes
+	h.kept.expire(e.time, h.written)
 	if e.kind != watch.Bookmark {
 		h.lastEvent = e.version
 		h.history.add(e, h.keepsLocked(e.time))

@@ -12,10 +12,13 @@ import (
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	parser "k8s.io/apiserver/pkg/sharding"
@@ -233,6 +236,73 @@ func TestHistoryExpires(t *testing.T) {
 
 	l.add(&event{version: 1001, time: began.Add(101 * time.Second)}, false)
 	require.False(t, l.cut.IsZero(), "one was forgotten that was not too old")
+}
+
+// Large objects are forgotten before their time.
+func TestHistoryOfLargeObjects(t *testing.T) {
+	const many, bytes = 3000, 100 << 10
+	var l history
+	l.reset(0)
+	now := time.Now()
+	add := func() {
+		e := &event{version: l.next + 1, time: now, obj: sized(bytes)}
+		e.bytes = bytesOf(e.obj)
+		l.add(e, true)
+	}
+	for range many {
+		add()
+		require.LessOrEqual(t, l.bytes, int64(historyBytes))
+		require.EqualValues(t, l.len()*bytes, l.bytes)
+	}
+	require.Equal(t, historyBytes/bytes, l.len())
+	require.True(t, l.cut.Equal(now), "etcd has what is forgotten")
+	require.EqualValues(t, many-l.len(), l.floor)
+	l.expire(now.Add(time.Hour))
+	require.EqualValues(t, historyIdle*bytes, l.bytes)
+	l.reset(many)
+	require.Zero(t, l.bytes)
+
+	require.Greater(t, bytesOf(&corev1.ConfigMap{Data: map[string]string{"text": strings.Repeat("x", bytes)}}), int64(bytes))
+	require.Zero(t, bytesOf(&unstructured.Unstructured{}))
+}
+
+// sized is an object that says how large it is, as packed ones do.
+type sized int64
+
+func (s sized) Bytes() int64                     { return int64(s) }
+func (s sized) GetObjectKind() schema.ObjectKind { return schema.EmptyObjectKind }
+func (s sized) DeepCopyObject() runtime.Object   { return s }
+
+// Snapshots go when nobody comes back for them, and when much was written since.
+func TestKeptSnapshots(t *testing.T) {
+	var k keptSnapshots
+	now := time.Now()
+	s := newTree(nil).snapshot()
+	has := func() (versions []uint64) {
+		for version := range k.byVersion {
+			versions = append(versions, version)
+		}
+		slices.Sort(versions)
+		return versions
+	}
+	for n := range uint64(4) {
+		k.add(n+1, s, now, int64(n)*keptBytes/2)
+	}
+	k.expire(now, keptBytes*3/2)
+	require.Equal(t, []uint64{2, 3, 4}, has())
+	k.expire(now, keptBytes*3/2+1)
+	require.Equal(t, []uint64{3, 4}, has())
+	require.Nil(t, k.get(2, now))
+	require.Same(t, s, k.get(4, now.Add(keptTime)))
+	k.expire(now.Add(keptTime+1), keptBytes*2)
+	require.Equal(t, []uint64{4}, has())
+	k.expire(now.Add(keptTime+1), keptBytes*3)
+	require.Empty(t, has())
+	k.add(5, s, now, keptBytes*3)
+	k.expire(now, keptBytes*4)
+	require.Equal(t, []uint64{5}, has())
+	k.expire(now, keptBytes*5)
+	require.Empty(t, has())
 }
 
 // Events of a hub that keeps them seem too old to the watch cache, those of others do not, and

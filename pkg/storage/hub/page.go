@@ -22,6 +22,9 @@ const (
 	// from the watch cache or from etcd.
 	keptMax  = 64
 	keptTime = time.Minute
+	// keptBytes is how large what was written since a snapshot may be: that is how much it keeps
+	// in memory that is not there any more, and with it all later ones.
+	keptBytes = 128 << 20
 )
 
 // ErrCompacted says that etcd has compacted the version of a list: etcd is to
@@ -32,12 +35,16 @@ var ErrCompacted = errors.New("the resource version is compacted")
 type keptSnapshots struct {
 	byVersion map[uint64]*keptSnapshot
 	next      time.Time // when one may expire
+	// oldest is what had been written when the oldest was taken.
+	oldest int64
 }
 
 type keptSnapshot struct {
 	*snapshot
 
 	used time.Time
+	// written is what had been written when it was taken.
+	written int64
 }
 
 func (k *keptSnapshots) get(version uint64, now time.Time) *snapshot {
@@ -49,7 +56,7 @@ func (k *keptSnapshots) get(version uint64, now time.Time) *snapshot {
 	return s.snapshot
 }
 
-func (k *keptSnapshots) add(version uint64, s *snapshot, now time.Time) {
+func (k *keptSnapshots) add(version uint64, s *snapshot, now time.Time, written int64) {
 	if k.byVersion == nil {
 		k.byVersion = map[uint64]*keptSnapshot{}
 	}
@@ -66,20 +73,25 @@ func (k *keptSnapshots) add(version uint64, s *snapshot, now time.Time) {
 		}
 		delete(k.byVersion, oldest)
 	}
-	k.byVersion[version] = &keptSnapshot{snapshot: s, used: now}
+	if len(k.byVersion) == 0 {
+		k.oldest = written
+	}
+	k.byVersion[version] = &keptSnapshot{snapshot: s, used: now, written: written}
 }
 
-// expire drops snapshots that nobody came back for. Called with each event, it
-// mostly does nothing; without events, snapshots cost nothing.
-func (k *keptSnapshots) expire(now time.Time) {
-	if len(k.byVersion) == 0 || now.Before(k.next) {
+// expire drops snapshots that nobody came back for, and those since which much was written. Called
+// with each event, it mostly does nothing; without events, snapshots cost nothing.
+func (k *keptSnapshots) expire(now time.Time, written int64) {
+	if len(k.byVersion) == 0 || now.Before(k.next) && written-k.oldest <= keptBytes {
 		return
 	}
-	k.next = now.Add(keptTime / 4)
+	k.next, k.oldest = now.Add(keptTime/4), written
 	for version, s := range k.byVersion {
-		if now.Sub(s.used) > keptTime {
+		if now.Sub(s.used) > keptTime || written-s.written > keptBytes {
 			delete(k.byVersion, version)
+			continue
 		}
+		k.oldest = min(k.oldest, s.written)
 	}
 }
 
@@ -100,7 +112,7 @@ func (h *Hub) at(version uint64) *snapshot {
 func (h *Hub) keep(version uint64, s *snapshot) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.kept.add(version, s, time.Now())
+	h.kept.add(version, s, time.Now(), h.written)
 }
 
 // latest returns the objects as they are, and the version.
