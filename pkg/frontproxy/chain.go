@@ -23,6 +23,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/request/identity"
 	"github.com/shardplane/shardplane/pkg/serving"
 	"github.com/shardplane/shardplane/pkg/serving/bodies"
+	"github.com/shardplane/shardplane/pkg/serving/inflight"
 	"github.com/shardplane/shardplane/pkg/workspaceindex"
 )
 
@@ -121,7 +122,7 @@ func (s *Server) withShares(next http.Handler) http.Handler {
 		if r.Header.Get("Upgrade") != "" || isWatch(r) {
 			shares = s.watches
 		}
-		leave, why := shares.Take(r.Context(), 1)
+		leave, why := shares.Take(r.Context(), 1+inflight.OfHeaders(r))
 		if why != "" {
 			tooMany(w, r, why)
 			return

@@ -202,7 +202,7 @@ func InFlightShares(c *genericapiserver.Config, limits inflight.Limits) Filter {
 			if c.LongRunningFunc(r, info) {
 				return 0
 			}
-			return 1
+			return 1 + inflight.OfHeaders(r)
 		}, TooMany(c))
 	}}
 }
@@ -216,7 +216,7 @@ func WatchShares(c *genericapiserver.Config, limits inflight.Limits) Filter {
 			if !c.LongRunningFunc(r, info) {
 				return 0
 			}
-			return watchPlaces(r)
+			return watchPlaces(r) + inflight.OfHeaders(r)
 		}, TooMany(c))
 	}}
 }

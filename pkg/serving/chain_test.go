@@ -13,9 +13,17 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apiserver/pkg/authentication/user"
+	apirequest "k8s.io/apiserver/pkg/endpoints/request"
+	genericapiserver "k8s.io/apiserver/pkg/server"
 
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/serving"
+	"github.com/shardplane/shardplane/pkg/serving/inflight"
 )
 
 // leftOut are the filters of upstream's chain that ours have not.
@@ -100,5 +108,29 @@ func TestEntry(t *testing.T) {
 			require.Equal(t, []string{tc.want}, w.Result().Header.Values(request.EnteredHeader))
 			require.Equal(t, tc.want == "true", w.Header().Get(request.AuthorizedHeader) != "", "what the previous version's front-proxy looks for")
 		})
+	}
+}
+
+// TestHeadersCount holds that requests and watches with large headers, which are in memory as long as these last,
+// take more of what a user has.
+func TestHeadersCount(t *testing.T) {
+	scheme := runtime.NewScheme()
+	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
+	c := &genericapiserver.Config{
+		Serializer:      serializer.NewCodecFactory(scheme),
+		LongRunningFunc: func(_ *http.Request, info *apirequest.RequestInfo) bool { return info.Verb == "watch" },
+	}
+	requests, watches := inflight.NewLimits(), inflight.NewWatchLimits()
+	requests.User, watches.User = 2, 2
+	handler := serving.Chain{serving.InFlightShares(c, requests), serving.WatchShares(c, watches)}.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	for _, verb := range []string{"get", "watch"} {
+		for bytes, want := range map[int]int{0: http.StatusOK, 31 << 10: http.StatusOK, 33 << 10: http.StatusTooManyRequests} {
+			ctx := apirequest.WithUser(request.WithClusterName(t.Context(), "a"), &user.DefaultInfo{Name: "jane"})
+			r := httptest.NewRequestWithContext(apirequest.WithRequestInfo(ctx, &apirequest.RequestInfo{Verb: verb}), http.MethodGet, "/", http.NoBody)
+			r.Header.Set("X-Long", strings.Repeat("x", bytes))
+			w := httptest.NewRecorder()
+			handler.ServeHTTP(w, r)
+			require.Equal(t, want, w.Code, "%s with %d bytes", verb, bytes)
+		}
 	}
 }

@@ -36,11 +36,11 @@ type subject struct {
 var (
 	requests = subject{
 		flag: "max-requests-inflight", many: "too many requests %s are in flight",
-		counted: "requests of %s in flight at a time, those that wait included and watches not",
+		counted: "requests of %s in flight at a time, those that wait included and watches not; one more for each 16 KiB of a request's headers",
 	}
 	watches = subject{
 		flag: "max-watches", metric: "watches-", many: "too many watches %s are open, or their selectors are too large",
-		counted: "places of the watches of %s that are open at a time: a watch has one, and one more for each four requirements, values and ranges of its selectors",
+		counted: "places of the watches of %s that are open at a time: a watch has one, and one more for each four requirements, values and ranges of its selectors, and for each 16 KiB of its headers",
 	}
 	longRunning = subject{
 		flag: "max-watches", metric: "watches-", many: "too many watches and upgraded connections %s are open",
@@ -111,6 +111,21 @@ func NewShares(limits Limits) *Shares {
 
 // Count returns how much a request counts, 0 for those that are not limited.
 type Count func(r *http.Request, info *apirequest.RequestInfo) int
+
+// headerBytes is how long the headers of a request may be that count as none.
+const headerBytes = 16 << 10
+
+// OfHeaders returns how much more a request counts for its headers and its URL, which are in memory for as
+// long as it lasts, up to a megabyte: as one for each headerBytes.
+func OfHeaders(r *http.Request) int {
+	bytes := len(r.URL.RawQuery)
+	for name, values := range r.Header {
+		for _, value := range values {
+			bytes += len(name) + len(value)
+		}
+	}
+	return bytes / headerBytes
+}
 
 // Wrap returns next behind the shares.
 func (s *Shares) Wrap(next http.Handler, count Count, refuse Refuse) http.Handler {
