@@ -1,6 +1,7 @@
 package frontproxy
 
 import (
+	"crypto/sha256"
 	"sync"
 	"time"
 
@@ -18,16 +19,17 @@ const (
 	visitorsTurn = 5 * time.Minute
 )
 
-// visitor is a user in a logical cluster, or in what a view shows of one.
+// visitor is a user in a logical cluster, or in what a view shows of one. Of the name there is a digest: issuers of
+// tenants give users names of up to 64 KiB.
 type visitor struct {
-	user    string
-	home    identity.Payer
+	user    [sha256.Size]byte
+	home    logicalcluster.Name
 	cluster logicalcluster.Name
 	view    string
 }
 
 func visitorOf(who user.Info, to logicalcluster.Name, view string) visitor {
-	return visitor{user: who.GetName(), home: identity.PayerOf("", who), cluster: to, view: view}
+	return visitor{user: sha256.Sum256([]byte(who.GetName())), home: identity.PayerOf("", who).Cluster, cluster: to, view: view}
 }
 
 // visitors remembers who has entered which logical cluster lately: from them its

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -117,6 +118,25 @@ func TestVisitorsAreForgotten(t *testing.T) {
 	require.LessOrEqual(t, len(v.now)+len(v.before), 2*maxVisitors)
 }
 
+// TestVisitorsWithLongNames holds that visitors take as much memory, whatever they are called: tenants' issuers name
+// users as they like.
+func TestVisitorsWithLongNames(t *testing.T) {
+	const many, long = 500, 64 << 10
+	heap := func() uint64 {
+		var stats runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&stats)
+		return stats.HeapAlloc
+	}
+	before, v := heap(), newVisitors()
+	for i := range many {
+		v.entered(visitorOf(namedUser(fmt.Sprint(i)+strings.Repeat("x", long)), "a", ""))
+	}
+	require.Less(t, heap(), before+many*long/4)
+	require.Len(t, v.now, many)
+	require.True(t, v.has(visitorOf(namedUser("7"+strings.Repeat("x", long)), "a", "")))
+}
+
 func namedUser(name string) user.Info { return &user.DefaultInfo{Name: name} }
 
 // TestShares holds that a user who has as many requests, or streams, in flight as are allowed is
@@ -154,4 +174,8 @@ func TestShares(t *testing.T) {
 	hanging.Wait()
 	res, _ = jane.get(t, path)
 	require.Equal(t, http.StatusOK, res.StatusCode)
+	res, _ = jane.get(t, path, "X-Long", strings.Repeat("x", 17<<10))
+	require.Equal(t, http.StatusOK, res.StatusCode)
+	res, body := jane.get(t, path, "X-Long", strings.Repeat("x", 33<<10))
+	status(t, res, body, http.StatusTooManyRequests) // it counts as three
 }
