@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -53,20 +54,26 @@ func TestFlags(t *testing.T) {
 	requireGolden(t, "flags", strings.Join(lines, "\n")+"\n")
 }
 
-// TestLimitsAreDocumented holds that the page on security tells of each limit that has a flag.
+// TestLimitsAreDocumented holds that the page on security tells of each limit that has a flag, and
+// of no flag that there is not.
 func TestLimitsAreDocumented(t *testing.T) {
 	page, err := os.ReadFile("../../docs/security.md")
 	require.NoError(t, err)
+	flags := map[string]bool{}
 	for _, cmd := range newRootCommand().Commands() {
 		if !slices.Contains([]string{"shard", "front-proxy", "cache-server"}, cmd.Name()) {
 			continue
 		}
 		cmd.Flags().VisitAll(func(f *pflag.Flag) {
-			limits := strings.HasPrefix(f.Name, "max-") || strings.HasSuffix(f.Name, "-limit") || strings.Contains(f.Name, "-per-") || strings.HasSuffix(f.Name, "-allowed-cidrs")
+			flags[f.Name] = true
+			limits := strings.HasPrefix(f.Name, "max-") || strings.HasPrefix(f.Name, "fairness-seats") || strings.HasSuffix(f.Name, "-limit") || strings.Contains(f.Name, "-per-") || strings.HasSuffix(f.Name, "-allowed-cidrs")
 			if limits && !strings.Contains(string(page), "`--"+f.Name+"`") {
 				t.Errorf("docs/security.md does not name --%s of the %s", f.Name, cmd.Name())
 			}
 		})
+	}
+	for _, named := range regexp.MustCompile("--([a-z0-9]+(-[a-z0-9]+)*)").FindAllStringSubmatch(string(page), -1) {
+		require.True(t, flags[named[1]], "docs/security.md names %s, which no server has", named[0])
 	}
 }
 
