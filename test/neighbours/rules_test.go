@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -60,6 +61,39 @@ func (u *tenant) rulesOf(t *testing.T) (rules int, incomplete bool, bytes int) {
 	}
 	require.NoError(t, json.Unmarshal(answer, &review))
 	return len(review.Status.ResourceRules), review.Status.Incomplete, len(answer)
+}
+
+// maxBetween is how many writes of somebody else, each after the one before, may be done until a binding
+// counts: the index takes bindings up as storage tells of them, and waits for no decision.
+const maxBetween = 150
+
+// writesInRoot has the operator write one object of root again and again until done is closed, and counts
+// the writes. With -latency it does not: there the quiet tenant measures.
+func (w *world) writesInRoot(t *testing.T, done <-chan struct{}, running *sync.WaitGroup) *atomic.Int64 {
+	t.Helper()
+	written := new(atomic.Int64)
+	if *latencyFlag {
+		return written
+	}
+	const path = "/clusters/root" + configMaps
+	body := func(n int) string {
+		return fmt.Sprintf(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":%q},"data":{"n":"%d"}}`, w.mark, n)
+	}
+	w.masters.must(t, http.MethodPost, path, body(0))
+	running.Go(func() {
+		for n := 1; ; n++ {
+			select {
+			case <-done:
+				_, _, _ = w.masters.call(t.Context(), http.MethodDelete, path+"/"+w.mark, "")
+				return
+			default:
+			}
+			if code, _, err := w.masters.call(t.Context(), http.MethodPut, path+"/"+w.mark, body(n)); err == nil && code == http.StatusOK {
+				written.Add(1)
+			}
+		}
+	})
+	return written
 }
 
 // rules: bindings and roles that repeat themselves, and as many large ones as there may be,
@@ -119,13 +153,17 @@ func rules(t *testing.T, w *world) {
 	}
 	t.Cleanup(func() { close(done); attacks.Wait() })
 	w.quiet.create(t, clusterBindings, administers(w.mark, "nobody"))
+	written := w.writesInRoot(t, done, &attacks)
 	for i := range 5 {
 		who, start := fmt.Sprintf("somebody-%d-%s", i, w.mark), time.Now()
 		w.quiet.must(t, http.MethodPut, clusterBindings+"/"+w.mark, administers(w.mark, who))
+		before := written.Load()
 		require.Eventually(t, func() bool {
 			code, says, err := w.quiet.call(t.Context(), http.MethodPost, accessReviews, accessReview(who))
 			return err == nil && code == http.StatusCreated && strings.Contains(string(says), `"allowed":true`)
 		}, testTimeout, tick, "the quiet tenant's binding counts")
-		t.Logf("the quiet tenant's binding counted after %v", time.Since(start))
+		between := written.Load() - before
+		t.Logf("the quiet tenant's binding counted after %v, and %d writes of others, one after the other", time.Since(start), between)
+		require.Less(t, between, int64(maxBetween), "writes of others, one after the other, before the quiet tenant's binding counted")
 	}
 }
