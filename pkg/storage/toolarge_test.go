@@ -41,11 +41,11 @@ func TestTooLarge(t *testing.T) {
 // requireTooLarge wants an error to be 413, and to be what upstream's handlers take for etcd's.
 func requireTooLarge(t *testing.T, err error) {
 	t.Helper()
-	known, ok := err.(apierrors.APIStatus) //nolint:errorlint // nor do upstream's handlers unwrap it
+	known, ok := err.(apierrors.APIStatus) // nor do upstream's handlers unwrap it
 	require.True(t, ok, "%T: %v", err, err)
 	require.EqualValues(t, http.StatusRequestEntityTooLarge, known.Status().Code)
 	require.Contains(t, known.Status().Message, "1.5 MiB")
-	etcds, ok := err.(interface{ Code() codes.Code }) //nolint:errorlint // as above
+	etcds, ok := err.(interface{ Code() codes.Code })
 	require.True(t, ok)
 	require.Equal(t, codes.InvalidArgument, etcds.Code())
 	require.EqualError(t, err, "etcdserver: request is too large")
