@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"testing"
 	"time"
@@ -200,6 +202,20 @@ func (r *run) converge() {
 		}
 		return len(got) == len(want) && equal(got, want)
 	}, testTimeout, 50*time.Millisecond, "the cache server has what %s has", t.domain.Server)
+	r.compare()
+}
+
+// compare waits until no replica of any kind differs from its object, on any shard. Audits, which would mend
+// anything, come less often than that.
+func (r *run) compare() {
+	begin, comparisons := time.Now(), 0
+	require.EventuallyWithT(r.t, func(c *assert.CollectT) {
+		comparisons++
+		out, err := exec.CommandContext(r.t.Context(), harness.Binary(r.t), "cache", "verify", "--cache-kubeconfig", filepath.Join(r.cluster.Dir, ".kcp-cache", "cache.kubeconfig"),
+			"--shard-kubeconfig", r.cluster.ShardKubeconfig(0), "--shard-kubeconfig", r.cluster.ShardKubeconfig(1)).CombinedOutput()
+		require.NoError(c, err, "%s", out)
+	}, testTimeout, 50*time.Millisecond, "replicas are as their objects")
+	r.t.Logf("no replica differs from its object, after %d comparisons and %s", comparisons, time.Since(begin).Round(time.Millisecond))
 }
 
 func equal(a, b map[history.Key]string) bool {
