@@ -6,6 +6,5 @@
 //	            answers           for each write      for nobody's reading
 //
 // What cannot be written waits in the memory of the server and in its goroutine.
-// It is given up after a time. Until then it has no seat, and its bytes are bounded of each
-// user and in all.
+// It is given up after a time. Until then it has no seat.
 package answers
