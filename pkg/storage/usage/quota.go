@@ -39,9 +39,6 @@ type quota struct {
 	// is time for the next.
 	written, enough atomic.Int64
 	look            chan struct{}
-	// revision is the latest one when somebody looked, and history what is compacted early.
-	revision int64
-	history  compaction
 }
 
 func newQuota() *quota { return &quota{look: make(chan struct{}, 1)} }
@@ -64,12 +61,6 @@ func (q *quota) watch(ctx context.Context, client *clientv3.Client) {
 		q.written.Store(0)
 		if err := q.check(ctx, client); err != nil && ctx.Err() == nil {
 			klog.V(2).InfoS("Cannot learn how full etcd is", "err", err)
-		}
-		q.history.saw(q.revision, time.Now())
-		if q.full.Load() {
-			if err := q.history.run(ctx, client); err != nil && ctx.Err() == nil {
-				klog.InfoS("Cannot compact the history of an etcd that is nearly full", "err", err)
-			}
 		}
 		select {
 		case <-q.look:
@@ -100,7 +91,6 @@ func (q *quota) check(ctx context.Context, client *clientv3.Client) error {
 			continue
 		}
 		known = true
-		q.revision = status.Header.GetRevision()
 		inUse = max(inUse, status.DbSizeInUse)
 		if quota := status.DbSizeQuota; quota > 0 { // etcd before 3.6 does not say
 			if least == 0 || quota < least {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -110,61 +109,6 @@ func TestAlarm(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, q.check(t.Context(), larger))
 	require.False(t, q.full.Load())
-}
-
-// TestCompactsEarly changes one object over and over, up to twice as many bytes as an etcd has room for: history goes
-// before that is full.
-func TestCompactsEarly(t *testing.T) {
-	const quota, size, writes = 12 << 20, 512 << 10, 48
-	server, err := etcd.Start(t.Context(), etcd.Config{DataDir: t.TempDir(), UnsafeNoFsync: true, QuotaBytes: quota})
-	require.NoError(t, err)
-	t.Cleanup(server.Stop)
-	client := server.Client().Client
-	c := New(client, "/prefix", "/events")
-	c.CompactEarly()
-	q, now, first, full := c.quota, time.Now(), int64(0), 0
-	for n := range writes {
-		put, err := client.Put(t.Context(), "key", strings.Repeat("x", size))
-		require.NoError(t, err, "after %d writes", n)
-		if n == 0 {
-			first = put.Header.Revision
-		}
-		// etcd knows what is in use once it has committed it.
-		before := q.inUse.Load()
-		require.Eventually(t, func() bool {
-			require.NoError(t, q.check(t.Context(), client))
-			return q.inUse.Load() != before
-		}, time.Minute, time.Millisecond)
-		now = now.Add(historyTime)
-		q.history.saw(q.revision, now)
-		if q.full.Load() {
-			full++
-			require.NoError(t, q.history.run(t.Context(), client))
-			require.NoError(t, q.history.run(t.Context(), client), "what is done already")
-		}
-	}
-	require.Positive(t, full)
-	require.Less(t, full, writes/4, "there is room again")
-	_, err = client.Get(t.Context(), "key", clientv3.WithRev(first))
-	require.ErrorIs(t, err, rpctypes.ErrCompacted)
-	told, err := client.Get(t.Context(), "compact_rev_key")
-	require.NoError(t, err)
-	require.Len(t, told.Kvs, 1, "watch caches are told")
-	_, err = client.Get(t.Context(), "key", clientv3.WithRev(q.history.before))
-	require.NoError(t, err, "what is not old stays")
-}
-
-// TestHistoryStays holds that history is compacted early only where the operator has it compacted, and only what is
-// older than a moment.
-func TestHistoryStays(t *testing.T) {
-	c, now := compaction{}, time.Now()
-	c.saw(10, now)
-	require.Zero(t, c.before)
-	c.saw(11, now.Add(historyTime-1))
-	require.Zero(t, c.before)
-	c.saw(12, now.Add(historyTime))
-	require.EqualValues(t, 10, c.before)
-	require.NoError(t, c.run(t.Context(), nil))
 }
 
 // withQuota is an etcd whose operator has given it another quota.

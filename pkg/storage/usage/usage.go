@@ -96,10 +96,6 @@ func New(client *clientv3.Client, prefix, events string, apart ...schema.GroupRe
 	return c
 }
 
-// CompactEarly has the counter, once it runs, compact all history but that of some seconds while the
-// etcd is nearly full.
-func (c *Counter) CompactEarly() { c.quota.history.enabled = true }
-
 // Of returns what the logical cluster stores, and false as long as the counter
 // does not know yet: it reads all once when it starts.
 func (c *Counter) Of(cluster logicalcluster.Name) (Usage, bool) {
