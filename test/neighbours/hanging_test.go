@@ -17,6 +17,8 @@ import (
 type hangingFlood struct {
 	*tenant
 
+	// owner administers it, and is another user than who floods.
+	owner *tenant
 	// asked has an entry for each call of the webhook, and refused the code of each write that failed.
 	asked   chan struct{}
 	refused chan int
@@ -29,7 +31,7 @@ const floodOf = maxOfCluster/2 + 10
 // newHanging makes the webhook in a workspace, of which nobody knows yet when it returns.
 func newHanging(t *testing.T, in *tenant, mark string, pending *sync.WaitGroup, release <-chan struct{}) *hangingFlood {
 	t.Helper()
-	f := &hangingFlood{tenant: in.robot(t, "flooding-"+mark), asked: make(chan struct{}, floodOf), refused: make(chan int, floodOf), pending: pending}
+	f := &hangingFlood{tenant: in.robot(t, "flooding-"+mark), owner: in, asked: make(chan struct{}, floodOf), refused: make(chan int, floodOf), pending: pending}
 	hook := hangs(t, f.asked, release)
 	_, err := f.hooks().Create(t.Context(), &admissionregistrationv1.ValidatingWebhookConfiguration{
 		ObjectMeta: metav1.ObjectMeta{Name: mark},
@@ -102,7 +104,7 @@ func hanging(t *testing.T, w *world) {
 	})
 
 	paused := func() int { return int(counters(t, "shardplane_fairness_paused_requests", nil)) }
-	// must has others write, and those who flood read, while no more than so many requests hang.
+	// must has others write, also those read whose workspaces flood, while no more than so many requests hang.
 	must := func(most int) {
 		for i := range 2 * maxWriting {
 			for _, u := range others {
@@ -111,7 +113,7 @@ func hanging(t *testing.T, w *world) {
 			require.True(t, seen(func() bool { return paused() <= most }), "more requests hang than %d", most)
 		}
 		for _, f := range floods {
-			f.must(t, http.MethodGet, configMaps, "")
+			f.owner.must(t, http.MethodGet, configMaps, "")
 		}
 	}
 	floods[0].begin(ctx, t)
