@@ -23,13 +23,29 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/documents"
 	"github.com/shardplane/shardplane/pkg/controllers/replication"
 )
 
 var benchObjects = flag.Int("objects", 10_000, "objects of the benchmark of replication")
 
 // wire counts what goes over the connections of a client, TLS included.
-type wire struct{ up, down atomic.Int64 }
+type wire struct {
+	up, down atomic.Int64
+
+	mu   sync.Mutex
+	open []net.Conn
+}
+
+// cut ends the connections that there are.
+func (w *wire) cut() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, c := range w.open {
+		_ = c.Close()
+	}
+	w.open = nil
+}
 
 type wireConn struct {
 	net.Conn
@@ -54,7 +70,13 @@ func (w *wire) client(b *testing.B, config *rest.Config) *client.Factory {
 	config = rest.CopyConfig(config)
 	config.Dial = func(ctx context.Context, network, address string) (net.Conn, error) {
 		c, err := (&net.Dialer{}).DialContext(ctx, network, address)
-		return wireConn{c, w}, err
+		if err != nil {
+			return nil, err
+		}
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.open = append(w.open, c)
+		return wireConn{c, w}, nil
 	}
 	f, err := client.NewFactory(config)
 	require.NoError(b, err)
@@ -168,6 +190,76 @@ func benchReplication(b *testing.B) {
 		b.ReportMetric(pushing.kib(), "KiB/"+what)
 	}
 	benchUpdates(b, cache, amber, pushing)
+}
+
+// BenchmarkReconnect measures what goes over the connections to a cache server that has all replicas of all kinds, of 4 KiB, when
+// the process starts anew that pushes them, and when its connections break:
+//
+//	go test ./pkg/cacheserver -run XXX -bench Reconnect -benchtime 1x [-objects 1000]
+func BenchmarkReconnect(b *testing.B) {
+	for range b.N {
+		benchReconnect(b)
+	}
+	b.ReportMetric(0, "ns/op")
+}
+
+func benchReconnect(b *testing.B) {
+	b.Helper()
+	cache := newCacheServer(b)
+	source := &cacheServer{pki: cache.pki, dataDir: b.TempDir()} // which serves the kinds that a shard has built in, too
+	source.start(b)
+	local := factory(b, source.pki.master(b, source.url)).Shard("amber")
+	pushEach(b, local, *benchObjects)
+	pushing := &wire{}
+	run := func() (stop func()) {
+		controller, err := replication.New(replication.Config{Shard: "amber", Local: local, Cache: pushing.client(b, cache.pki.master(b, cache.url))})
+		require.NoError(b, err)
+		stop = start(b, "", controller.Run).stop
+		eventually(b, "all is replicated", controller.HasSynced)
+		return stop
+	}
+	// What comes after it has synced: marks, and a comparison of digests.
+	rest := func() { <-time.After(20 * time.Second) }
+	stop := run()
+	rest()
+	stop()
+	pushing.kib()
+	run()
+	rest()
+	b.ReportMetric(pushing.kib(), "KiB/restart")
+	rest()
+	b.ReportMetric(pushing.kib(), "KiB/nothing")
+	pushing.cut()
+	rest()
+	b.ReportMetric(pushing.kib(), "KiB/reconnect")
+}
+
+// pushEach makes as many objects of each replicated kind, of 4 KiB, all of which are marked to be replicated.
+func pushEach(b *testing.B, f *client.Factory, objects int) {
+	b.Helper()
+	discovery, err := documents.Of(f.Wildcard())
+	require.NoError(b, err)
+	_, served, err := discovery.ServerGroupsAndResources()
+	require.NoError(b, err)
+	kindOf := map[string]string{}
+	for _, list := range served {
+		for _, resource := range list.APIResources {
+			kindOf[list.GroupVersion+"/"+resource.Name] = resource.Kind
+		}
+	}
+	table, padding := replication.Defaults(), strings.Repeat("x", 3500)
+	var wg sync.WaitGroup
+	for worker := range 16 {
+		wg.Go(func() {
+			for n := worker; n < objects; n += 16 {
+				gvr := table[n%len(table)].GroupVersionResource
+				obj := object(gvr, kindOf[gvr.GroupVersion().String()+"/"+gvr.Resource], fmt.Sprintf("o-%06d", n), map[string]any{"padding": padding})
+				obj.SetAnnotations(map[string]string{"internal.kcp.io/replicate": "it"})
+				create(b, in(b, f, "c-"+strconv.Itoa(n/perCluster), gvr), obj)
+			}
+		})
+	}
+	wg.Wait()
 }
 
 // benchUpdates measures the bytes of an update on the way to the cache server, and to one that reads.
