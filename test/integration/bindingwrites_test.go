@@ -33,6 +33,7 @@ func (w *writes) until(resourceVersion string) []string {
 		for _, event := range answer.Events {
 			if w.revision = event.Kv.ModRevision; w.counts(string(event.Kv.Key)) {
 				written = append(written, event.Type.String()+" "+keyName(string(event.Kv.Key)))
+				w.t.Logf("%s %s: %s", event.Type, event.Kv.Key, event.Kv.Value) // which of them it was, and what it says now
 			}
 			if w.revision == last {
 				return written
@@ -71,6 +72,10 @@ func testBindingWrites(t *testing.T, e *env, etcd *clientv3.Client) {
 	provider.eventually("the first binding has had its effects elsewhere", func() bool {
 		_, says := provider.status(http.MethodGet, apisV1+"apiexportendpointslices/e", "")
 		return strings.Contains(says, `"url"`)
+	})
+	provider.eventually("its logical cluster is marked for other shards", func() bool {
+		_, says := provider.status(http.MethodGet, clusterItself, "")
+		return strings.Contains(says, `"internal.kcp.io/replicate"`)
 	})
 	for _, made := range []string{`"internal.shardplane.io/system-bindings":"true"`, `"tenancy.kcp.io/phase":"Ready"`} {
 		k.eventually("the workspace is all made", func() bool {

@@ -36,8 +36,7 @@
 //	             everything, changes an export all the time          copies of schemas, a watch that ends
 //	consumers    binds and unbinds, accepts and rejects claims       writes of objects, a watch through the view
 //	             over many objects, has many bindings that wait      that ends, copies of schemas
-//	hanging      sends writes from six workspaces that hang in        places among the requests that execute, or
-//	             webhooks there                                      429
+//	hanging      sends writes that hang in its admission webhook     places among the requests that execute
 //	managers     writes what thousands are said to manage the        processor time after the request
 //	             fields of
 //	paths        asks every server for what it has invented          series of metrics

@@ -19,7 +19,6 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apiextensionsclient "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -39,9 +38,9 @@ const (
 	tick        = 10 * time.Millisecond
 
 	// maxWriting and maxOfCluster are bounds of the shard on requests in flight:
-	// writing ones that execute, and all those of a logical cluster; maxPaused is that on
-	// those that wait for webhooks, and maxWatches that on the watches of a logical cluster.
-	maxWriting, maxOfCluster, maxPaused, maxWatches = 10, 250, 240, 100
+	// writing ones that execute, and all those of a logical cluster; maxWatches is
+	// that on the watches of a logical cluster.
+	maxWriting, maxOfCluster, maxWatches = 10, 250, 100
 	// maxWatchBytes is the bound on what the watches of a logical cluster hold.
 	maxWatchBytes = 16 << 20
 	// maxReplicated is the bound on objects of one kind that is replicated, and maxCached that on those
@@ -104,7 +103,6 @@ func newWorld(t testing.TB) *world {
 		"shard": append([]string{
 			fmt.Sprintf("--max-mutating-requests-inflight=%d", maxWriting),
 			fmt.Sprintf("--max-requests-inflight-per-cluster=%d", maxOfCluster),
-			fmt.Sprintf("--fairness-paused-requests=%d", maxPaused),
 			fmt.Sprintf("--max-watches-per-cluster=%d", maxWatches),
 			fmt.Sprintf("--max-watch-bytes-per-cluster=%d", maxWatchBytes),
 			fmt.Sprintf("--max-replicated-objects=%d", maxReplicated),
@@ -114,29 +112,23 @@ func newWorld(t testing.TB) *world {
 	}})
 	w := &world{Cluster: c, mark: newMark(), masters: newTenant(t, c.Shard(0))}
 	w.servers = []*tenant{w.masters, newTenant(t, c.Cache()), newTenant(t, c.Proxy())}
-	w.quiet, w.attacker = w.workspace(t, "quiet"), w.workspace(t, "attacker")
-	return w
-}
-
-// workspace returns the administrator of a workspace below root, which is made where there is none.
-func (w *world) workspace(t testing.TB, name string) *tenant {
-	t.Helper()
-	root := newTenant(t, harness.In(w.Proxy(), "root"))
-	_, err := root.dyn.Resource(workspaces).Create(t.Context(), &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": workspaces.GroupVersion().String(), "kind": "Workspace", "metadata": map[string]any{"name": name},
-	}}, metav1.CreateOptions{})
-	if !apierrors.IsAlreadyExists(err) {
+	root := newTenant(t, harness.In(c.Proxy(), "root"))
+	for _, name := range []string{"quiet", "attacker"} {
+		_, err := root.dyn.Resource(workspaces).Create(t.Context(), &unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": workspaces.GroupVersion().String(), "kind": "Workspace", "metadata": map[string]any{"name": name},
+		}}, metav1.CreateOptions{})
 		require.NoError(t, err)
+		require.Eventually(t, func() bool {
+			got, err := root.dyn.Resource(workspaces).Get(t.Context(), name, metav1.GetOptions{})
+			if err != nil {
+				return false
+			}
+			phase, _, _ := unstructured.NestedString(got.Object, "status", "phase")
+			return phase == "Ready"
+		}, testTimeout, tick, "workspace %s becomes Ready", name)
 	}
-	require.Eventually(t, func() bool {
-		got, err := root.dyn.Resource(workspaces).Get(t.Context(), name, metav1.GetOptions{})
-		if err != nil {
-			return false
-		}
-		phase, _, _ := unstructured.NestedString(got.Object, "status", "phase")
-		return phase == "Ready"
-	}, testTimeout, tick, "workspace %s becomes Ready", name)
-	return newTenant(t, harness.In(w.Proxy(), "root:"+name))
+	w.quiet, w.attacker = newTenant(t, harness.In(c.Proxy(), "root:quiet")), newTenant(t, harness.In(c.Proxy(), "root:attacker"))
+	return w
 }
 
 func newTenant(t testing.TB, config *rest.Config) *tenant {
