@@ -113,9 +113,9 @@ func TestACreateThatArrivesAfterTheEnd(t *testing.T) {
 }
 
 // orphaned returns how many logical clusters the metric tells of.
-func orphaned(t *testing.T) float64 {
+func orphaned(t *testing.T) int {
 	t.Helper()
 	n, err := testutil.GetGaugeMetricValue(orphansGauge)
 	require.NoError(t, err)
-	return n
+	return int(n)
 }

@@ -345,7 +345,7 @@ func TestADeletionWhileTheTargetCreates(t *testing.T) {
 				f.ws = claimed.DeepCopy()
 				delete(f.ws.Labels, tenancy.TargetLabel) // so that the watch does not have it
 			}
-			before, told := orphaned(t), 0.0
+			before, told := orphaned(t), 0
 			if kept == "used" || kept == "old" {
 				told = 1
 			}
