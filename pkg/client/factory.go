@@ -56,7 +56,7 @@ func NewFactory(config *rest.Config, options ...FactoryOption) (*Factory, error)
 		return nil, fmt.Errorf("cannot make an HTTP client for %s, check the certificates of the kubeconfig: %w", host, err)
 	}
 	counting := *httpClient // which may be everybody's
-	counting.Transport = &countingTransport{RoundTripper: cmp.Or(httpClient.Transport, http.DefaultTransport)}
+	counting.Transport = &countingTransport{RoundTripper: newFirstConnection(cmp.Or(httpClient.Transport, http.DefaultTransport))}
 	f := &Factory{config: config, http: &counting}
 	for _, option := range options {
 		if err := option(f); err != nil {
