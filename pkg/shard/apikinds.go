@@ -24,7 +24,13 @@ import (
 
 // apiKinds is what admission asks about exports and their bindings.
 func (s *Server) apiKinds() apikinds.Config {
-	return apikinds.Config{PathOf: s.local.pathOf, Resolve: s.exportCluster, Current: s.informers.APIExports.Current, MayBind: s.mayBind, Schema: s.schemaOf}
+	return apikinds.Config{PathOf: s.local.pathOf, Resolve: s.exportCluster, Current: s.current, MayBind: s.mayBind, Schema: s.schemaOf}
+}
+
+// current returns an error as long as this shard may not know all exports and who may bind
+// them: the rules of others are read apart from their exports.
+func (s *Server) current() error {
+	return cmp.Or(s.informers.APIExports.Current(), s.informers.RBAC.ClusterRoles.Complete(), s.informers.RBAC.ClusterRoleBindings.Complete())
 }
 
 // exportCluster returns the logical cluster that a path leads to: one of this shard,
