@@ -13,7 +13,8 @@ func newCacheServerCommand() *cobra.Command {
 		Short: "Run a cache server: it holds what all shards need to know of each other",
 		Long: `Runs a cache server, to which every shard copies the objects that other shards
 need to know, and from which they read those of all the others below
-/services/cache/shards/<shard>/clusters/<name>. Only system:masters may use it.
+/services/cache/shards/<shard>/clusters/<name>. Only shards, system:masters and
+the group shardplane:cache:readers may use it, with client certificates.
 
 Its data can be lost without harm: the shards copy everything again.`,
 		Example: `  # With the certificates that shardplane dev makes in .kcp

@@ -47,12 +47,16 @@ type identified struct {
 	identity string
 }
 
+// form is how objects are replicated: the same for all cached resources with one identity.
+type form struct{ version, kind, api string }
+
 // published is what cached resources with one identity have replicated of a resource.
 type published struct {
-	version, api string
-	definition   *definitions.Definition
-	set          *claims.Set
-	publishers   map[apis.Publisher]struct{}
+	form
+
+	definition *definitions.Definition
+	set        *claims.Set
+	publishers map[apis.Publisher]struct{}
 }
 
 // New returns an index that knows nothing. bound returns how the objects of an export's identity
@@ -79,8 +83,8 @@ func (x *Index) publish(publisher apis.Publisher, w identified, p *apis.Publicat
 	if before, ok := x.of[publisher]; ok && before != w {
 		x.forgetLocked(publisher)
 	}
-	of := x.identities[w]
-	if of != nil && len(of.publishers) == 1 && (of.version != p.Resource.Version || of.api != p.API) {
+	of, as := x.identities[w], form{p.Resource.Version, p.Kind, p.API}
+	if of != nil && len(of.publishers) == 1 && of.form != as {
 		if _, own := of.publishers[publisher]; own {
 			of.set.Deny(publisher.Cluster, p.Revision)
 			of, changed = nil, true // it is the only one
@@ -89,17 +93,17 @@ func (x *Index) publish(publisher apis.Publisher, w identified, p *apis.Publicat
 	switch {
 	case of == nil:
 		// As they are stored, whatever the schemas are that logical clusters have for them.
-		as, err := customresource.OpaqueSchema(p.Resource, p.Kind)
+		served, err := customresource.OpaqueSchema(p.Resource, p.Kind)
 		if err != nil {
 			return changed, err
 		}
 		of = &published{
-			version: p.Resource.Version, api: p.API, definition: &definitions.Definition{Schema: as, Identity: p.API}, publishers: map[apis.Publisher]struct{}{},
+			form: as, definition: &definitions.Definition{Schema: served, Identity: p.API}, publishers: map[apis.Publisher]struct{}{},
 			set: claims.NewSet(nil, w.resource, p.API, p.Revision),
 		}
 		x.identities[w] = of
-	case of.version != p.Resource.Version || of.api != p.API:
-		return changed, fmt.Errorf("another cached resource with this identity replicates %s %s of another API or in another version: let each have a secret of its own", w.resource, of.version)
+	case of.form != as:
+		return changed, fmt.Errorf("another cached resource with this identity replicates %s %s of another API or kind, or in another version: let each have a secret of its own", w.resource, of.version)
 	}
 	of.publishers[publisher] = struct{}{}
 	x.of[publisher], x.bytes[publisher] = w, p.Bytes

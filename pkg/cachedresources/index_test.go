@@ -111,9 +111,17 @@ func TestAPIs(t *testing.T) {
 
 	require.ErrorContains(t, x.Publish(two, publication()), "let each have a secret of its own")
 	require.ErrorContains(t, x.Publish(two, publication(bound, func(p *apis.Publication) { p.Resource.Version = "v2" })), "in another version")
+	require.ErrorContains(t, x.Publish(two, publication(bound, func(p *apis.Publication) { p.Kind = "Taste" })), "of another API or kind")
 	require.NoError(t, x.Publish(two, publication(bound)))
 	require.Error(t, x.Publish(two, publication()), "it is not alone")
 	require.NoError(t, x.Publish(two, publication(func(p *apis.Publication) { p.Identity = "f01" })))
 	_, by, _ := x.Published(one)
 	require.Equal(t, 1, by)
+
+	told = 0
+	require.NoError(t, x.Publish(two, publication(func(p *apis.Publication) { p.Identity, p.Kind = "f01", "Taste" })), "its definition was made anew")
+	require.Equal(t, 1, told)
+	d, err = x.Resolve(t.Context(), definitions.Lookup{Resource: flavors.GroupResource(), Identity: "f01"})
+	require.NoError(t, err)
+	require.Equal(t, "Taste", d.Schema.Names().Kind)
 }

@@ -71,8 +71,9 @@ func (c *cachedKinds) complete() {
 	defer c.mu.Unlock()
 	before := c.at
 	c.at, c.reading = c.reading, nil
-	for _, kind := range c.at {
-		c.addLocked(kind)
+	for key, kind := range c.at {
+		c.replaceLocked(before[key], kind)
+		delete(before, key)
 	}
 	for _, kind := range before {
 		c.removeLocked(kind)
@@ -102,8 +103,7 @@ func (c *cachedKinds) told(key string, after []byte) {
 		at[key] = kind
 	}
 	if c.reading == nil {
-		c.addLocked(kind)
-		c.removeLocked(before)
+		c.replaceLocked(before, kind)
 	}
 }
 
@@ -128,6 +128,16 @@ func (c *cachedKinds) read(key string, value []byte) *cachedKind {
 	return &cachedKind{kind: kind, cachedAs: cachedAs{
 		GroupVersionResource: apis.CachedResourceOf(&cached), identity: cached.Status.IdentityHash,
 	}}
+}
+
+// replaceLocked has what is served go on, unless its objects are of another kind now.
+func (c *cachedKinds) replaceLocked(before, kind *cachedKind) {
+	if before != nil && kind != nil && before.kind != kind.kind {
+		c.removeLocked(before)
+		before = nil
+	}
+	c.addLocked(kind)
+	c.removeLocked(before)
 }
 
 func (c *cachedKinds) addLocked(kind *cachedKind) {

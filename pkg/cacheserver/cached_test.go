@@ -86,6 +86,21 @@ func TestCachedKinds(t *testing.T) {
 	require.Equal(t, []string{"as:f0"}, gone)
 	require.Empty(t, of("", "", "as", "f0"))
 	require.Equal(t, "A:f2", of("one", "c", "as", ""))
+
+	// A definition that was made anew may have another kind.
+	for want, tell := range map[string]func(value []byte){
+		"B": func(value []byte) { c.told("/cache.kcp.io/cachedresources/one/c/x", value) },
+		"C": func(value []byte) {
+			c.begin()
+			c.told("/cache.kcp.io/cachedresources/one/c/x", value)
+			c.complete()
+		},
+	} {
+		gone = nil
+		tell(cached("as", "f2", want, "Cluster"))
+		require.Equal(t, want+":f2", of("", "", "as", "f2"))
+		require.Equal(t, []string{"as:f2"}, gone)
+	}
 }
 
 // TestReplicaAt: the digests have replicas by the resource that requests name, with its identity.
