@@ -58,19 +58,27 @@ type backend struct {
 
 func newBackend(shard *peers.Peer, config *tls.Config) *backend {
 	base, _ := url.Parse(shard.URL) // the book has done so before
-	return &backend{
+	b := &backend{
 		Peer: shard, base: base, prefix: strings.TrimSuffix(base.EscapedPath(), "/"),
 		multiplexed: newTransport(config, true, ahead), upgrades: newTransport(config, false, ahead), parts: newTransport(config, true, aheadOfMerged),
 	}
+	for _, t := range []*http.Transport{b.multiplexed, b.upgrades, b.parts} {
+		dial := few(connect(newDialer()))
+		t.DialTLSContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			return dial(ctx, network, addr, t.TLSClientConfig)
+		}
+	}
+	return b
 }
 
+func newDialer() *net.Dialer { return &net.Dialer{Timeout: dialTimeout, KeepAlive: keepAlive} }
+
 func newTransport(config *tls.Config, http2 bool, ahead int) *http.Transport {
-	dialer := &net.Dialer{Timeout: dialTimeout, KeepAlive: keepAlive}
 	var protocols http.Protocols
 	protocols.SetHTTP1(true)
 	protocols.SetHTTP2(http2)
 	return &http.Transport{
-		DialContext:         dialer.DialContext,
+		DialContext:         newDialer().DialContext,
 		TLSClientConfig:     config.Clone(),
 		TLSHandshakeTimeout: handshakeTimeout,
 		MaxIdleConns:        maxIdle,
@@ -96,18 +104,37 @@ func (b *backend) transport(upgrade bool) http.RoundTripper {
 
 // attempt is a request to a shard, as far as its connection goes.
 type attempt struct {
-	backend   *backend
-	connected atomic.Bool
+	backend *backend
+	// connected is whether it has ever had one, and looking whether it looks for one.
+	connected, looking atomic.Bool
+	// over is closed when the client has left.
+	over <-chan struct{}
+}
+
+type attemptKey struct{}
+
+// waits reports whether the request waits for a connection.
+func (a *attempt) waits() bool {
+	select {
+	case <-a.over:
+		return false
+	default:
+		return a.looking.Load()
+	}
 }
 
 // attempt returns a context for a request that ctx is of, and what is known of the request. That
 // there is a connection is good news of the shard; if there is none, failed has to be told.
 func (b *backend) attempt(ctx context.Context) (context.Context, *attempt) {
-	a := &attempt{backend: b}
-	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) {
-		a.connected.Store(true)
-		b.Heard(ctx, true, nil)
-	}}), a
+	a := &attempt{backend: b, over: ctx.Done()}
+	return httptrace.WithClientTrace(context.WithValue(ctx, attemptKey{}, a), &httptrace.ClientTrace{
+		GetConn: func(string) { a.looking.Store(true) },
+		GotConn: func(httptrace.GotConnInfo) {
+			a.connected.Store(true)
+			a.looking.Store(false)
+			b.Heard(ctx, true, nil)
+		},
+	}), a
 }
 
 // failed notes why a request has failed, which is bad news of the shard if there was no connection

@@ -97,14 +97,13 @@ func newMappedServer(e *mappingEntry) (*mappedServer, error) {
 		return nil, fmt.Errorf("proxy_client_cert and proxy_client_key: %w", err)
 	}
 	to := newBackend(&peers.Peer{Name: e.path, URL: e.backend}, &tls.Config{MinVersion: tls.VersionTLS12, GetClientCertificate: clientCertificate(client)})
-	dialer := &net.Dialer{Timeout: dialTimeout, KeepAlive: keepAlive}
-	dialWith(to.multiplexed, dialer, ca, "h2", "http/1.1")
-	dialWith(to.upgrades, dialer, ca, "http/1.1")
+	dialWith(to.multiplexed, few(connect(newDialer())), ca, "h2", "http/1.1")
+	dialWith(to.upgrades, few(connect(newDialer())), ca, "http/1.1")
 	return &mappedServer{mappingEntry: e, backend: to, ca: ca, client: client}, nil
 }
 
 // dialWith has t verify servers by the CAs as they are when it connects.
-func dialWith(t *http.Transport, dialer *net.Dialer, ca dynamiccertificates.CAContentProvider, protocols ...string) {
+func dialWith(t *http.Transport, dial connector, ca dynamiccertificates.CAContentProvider, protocols ...string) {
 	t.DialTLSContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
 		config := t.TLSClientConfig.Clone()
 		config.NextProtos = protocols
@@ -113,9 +112,7 @@ func dialWith(t *http.Transport, dialer *net.Dialer, ca dynamiccertificates.CACo
 			return nil, errors.New("there is no CA to verify the server by")
 		}
 		config.RootCAs = verify.Roots
-		ctx, cancel := context.WithTimeout(ctx, dialTimeout+handshakeTimeout)
-		defer cancel()
-		return (&tls.Dialer{NetDialer: dialer, Config: config}).DialContext(ctx, network, addr)
+		return dial(ctx, network, addr, config)
 	}
 }
 

@@ -85,7 +85,7 @@ func newMounts(o MountOptions) (m *mounts, err error) {
 	if m.client != nil {
 		told.GetClientCertificate = clientCertificate(m.client)
 	}
-	m.trusted = m.way(&net.Dialer{Timeout: dialTimeout, KeepAlive: keepAlive}, told)
+	m.trusted = m.way(newDialer(), told)
 	return m, nil
 }
 
@@ -96,7 +96,7 @@ func (m *mounts) way(dialer *net.Dialer, config *tls.Config) *backend {
 		transport.DialContext = dialer.DialContext
 		transport.ResponseHeaderTimeout, transport.MaxResponseHeaderBytes = mountWait, mountHeaderBytes
 		if m.ca != nil {
-			dialWith(transport, dialer, m.ca, protocols...)
+			dialWith(transport, connect(dialer), m.ca, protocols...)
 		}
 	}
 	return way
