@@ -36,7 +36,8 @@
 //	             everything, changes an export all the time          copies of schemas, a watch that ends
 //	consumers    binds and unbinds, accepts and rejects claims       writes of objects, a watch through the view
 //	             over many objects, has many bindings that wait      that ends, copies of schemas
-//	hanging      sends writes that hang in its admission webhook     places among the requests that execute
+//	hanging      sends writes, as one user and as several, that      places among the requests that execute, or
+//	             hang in webhooks of six workspaces                  answers 429 or 5xx
 //	managers     writes what thousands are said to manage the        processor time after the request
 //	             fields of
 //	paths        asks every server for what it has invented          series of metrics

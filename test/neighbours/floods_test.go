@@ -1,7 +1,6 @@
 package neighbours
 
 import (
-	"context"
 	"encoding/base64"
 	"fmt"
 	"io"
@@ -11,70 +10,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
-
-// hanging: requests of the attacker that hang in its webhook take nothing that
-// others need, and have a bound of their own.
-func hanging(t *testing.T, w *world) {
-	const flood = maxOfCluster
-	asked, release := make(chan struct{}, flood), make(chan struct{})
-	unblock := sync.OnceFunc(func() { close(release) })
-	hook := hangs(t, asked, release)
-	robot := w.robot(t, "flooding")
-	hooks := w.attacker.kube.AdmissionregistrationV1().ValidatingWebhookConfigurations()
-	_, err := hooks.Create(t.Context(), &admissionregistrationv1.ValidatingWebhookConfiguration{
-		ObjectMeta: metav1.ObjectMeta{Name: w.mark},
-		Webhooks: []admissionregistrationv1.ValidatingWebhook{{
-			Name: "hanging.example.com", AdmissionReviewVersions: []string{"v1"}, TimeoutSeconds: new(int32(30)),
-			SideEffects:   new(admissionregistrationv1.SideEffectClassNone),
-			FailurePolicy: new(admissionregistrationv1.Ignore),
-			ClientConfig:  admissionregistrationv1.WebhookClientConfig{URL: new(hook.URL), CABundle: caOf(hook)},
-			Rules: []admissionregistrationv1.RuleWithOperations{{
-				Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create},
-				Rule:       admissionregistrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"configmaps"}},
-			}},
-		}},
-	}, metav1.CreateOptions{})
-	require.NoError(t, err)
-
-	ctx, stop := context.WithCancel(t.Context())
-	var pending sync.WaitGroup
-	refused := make(chan int, flood)
-	post := func(i int) {
-		pending.Go(func() {
-			code, _, err := robot.call(ctx, http.MethodPost, "/api/v1/namespaces/default/configmaps?dryRun=All", fmt.Sprintf(`{"metadata":{"name":"flood-%d"}}`, i))
-			if err == nil && code != http.StatusCreated {
-				select {
-				case refused <- code:
-				default: // that many have been told
-				}
-			}
-		})
-	}
-	t.Cleanup(func() {
-		unblock()
-		stop()
-		pending.Wait()
-		_ = hooks.Delete(context.WithoutCancel(ctx), w.mark, metav1.DeleteOptions{})
-	})
-	// The webhook is there some time after its configuration.
-	require.Eventually(t, func() bool { post(0); return len(asked) > 0 }, testTimeout, tick, "the webhook is called")
-	for i := range flood {
-		post(i + 1)
-	}
-	require.Equal(t, http.StatusTooManyRequests, <-refused, "one user takes no more than are left for others of the logical cluster")
-	require.Eventually(t, func() bool { return len(asked) > maxWriting }, testTimeout, tick, "more hang than may execute")
-	for i := range 2 * maxWriting {
-		w.quiet.must(t, http.MethodPost, "/api/v1/namespaces/default/configmaps?dryRun=All", fmt.Sprintf(`{"metadata":{"name":"quiet-%d"}}`, i))
-	}
-	w.attacker.must(t, http.MethodGet, "/api/v1/namespaces/default/configmaps", "")
-	unblock() // all of them go on together, and may not execute together
-	for i := range 2 * maxWriting {
-		w.quiet.must(t, http.MethodPost, "/api/v1/namespaces/default/configmaps?dryRun=All", fmt.Sprintf(`{"metadata":{"name":"quieter-%d"}}`, i))
-	}
-}
 
 // events: what the watches of a logical cluster hold of large events is bounded in
 // all.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -19,6 +20,7 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apiextensionsclient "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -38,9 +40,9 @@ const (
 	tick        = 10 * time.Millisecond
 
 	// maxWriting and maxOfCluster are bounds of the shard on requests in flight:
-	// writing ones that execute, and all those of a logical cluster; maxWatches is
-	// that on the watches of a logical cluster.
-	maxWriting, maxOfCluster, maxWatches = 10, 250, 100
+	// writing ones that execute, all those of a logical cluster, and all those of a user; maxPaused is that
+	// on those that wait for webhooks, and maxWatches that on the watches of a logical cluster.
+	maxWriting, maxOfCluster, maxByUser, maxPaused, maxWatches = 10, 250, 200, 240, 100
 	// maxWatchBytes is the bound on what the watches of a logical cluster hold.
 	maxWatchBytes = 16 << 20
 	// maxReplicated is the bound on objects of one kind that is replicated, and maxCached that on those
@@ -99,10 +101,12 @@ func newWorld(t testing.TB) *world {
 	if *latencyFlag {
 		mode = harness.Processes // whose collector of garbage and scheduler know nothing of the attacker's
 	}
-	c := harness.Start(t, harness.Options{Mode: mode, ExtraArgs: map[string][]string{
+	c := harness.Start(t, harness.Options{Mode: mode, DevTokens: true, ExtraArgs: map[string][]string{
 		"shard": append([]string{
 			fmt.Sprintf("--max-mutating-requests-inflight=%d", maxWriting),
 			fmt.Sprintf("--max-requests-inflight-per-cluster=%d", maxOfCluster),
+			fmt.Sprintf("--max-requests-inflight-per-user=%d", maxByUser),
+			fmt.Sprintf("--fairness-paused-requests=%d", maxPaused),
 			fmt.Sprintf("--max-watches-per-cluster=%d", maxWatches),
 			fmt.Sprintf("--max-watch-bytes-per-cluster=%d", maxWatchBytes),
 			fmt.Sprintf("--max-replicated-objects=%d", maxReplicated),
@@ -112,23 +116,29 @@ func newWorld(t testing.TB) *world {
 	}})
 	w := &world{Cluster: c, mark: newMark(), masters: newTenant(t, c.Shard(0))}
 	w.servers = []*tenant{w.masters, newTenant(t, c.Cache()), newTenant(t, c.Proxy())}
-	root := newTenant(t, harness.In(c.Proxy(), "root"))
-	for _, name := range []string{"quiet", "attacker"} {
-		_, err := root.dyn.Resource(workspaces).Create(t.Context(), &unstructured.Unstructured{Object: map[string]any{
-			"apiVersion": workspaces.GroupVersion().String(), "kind": "Workspace", "metadata": map[string]any{"name": name},
-		}}, metav1.CreateOptions{})
-		require.NoError(t, err)
-		require.Eventually(t, func() bool {
-			got, err := root.dyn.Resource(workspaces).Get(t.Context(), name, metav1.GetOptions{})
-			if err != nil {
-				return false
-			}
-			phase, _, _ := unstructured.NestedString(got.Object, "status", "phase")
-			return phase == "Ready"
-		}, testTimeout, tick, "workspace %s becomes Ready", name)
-	}
-	w.quiet, w.attacker = newTenant(t, harness.In(c.Proxy(), "root:quiet")), newTenant(t, harness.In(c.Proxy(), "root:attacker"))
+	w.quiet, w.attacker = w.workspace(t, "quiet"), w.workspace(t, "attacker")
 	return w
+}
+
+// workspace returns the administrator of a workspace below root, which is made where there is none.
+func (w *world) workspace(t testing.TB, name string) *tenant {
+	t.Helper()
+	root := newTenant(t, harness.In(w.Proxy(), "root"))
+	_, err := root.dyn.Resource(workspaces).Create(t.Context(), &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": workspaces.GroupVersion().String(), "kind": "Workspace", "metadata": map[string]any{"name": name},
+	}}, metav1.CreateOptions{})
+	if !apierrors.IsAlreadyExists(err) {
+		require.NoError(t, err)
+	}
+	require.Eventually(t, func() bool {
+		got, err := root.dyn.Resource(workspaces).Get(t.Context(), name, metav1.GetOptions{})
+		if err != nil {
+			return false
+		}
+		phase, _, _ := unstructured.NestedString(got.Object, "status", "phase")
+		return phase == "Ready"
+	}, testTimeout, tick, "workspace %s becomes Ready", name)
+	return newTenant(t, harness.In(w.Proxy(), "root:"+name))
 }
 
 func newTenant(t testing.TB, config *rest.Config) *tenant {
@@ -166,27 +176,62 @@ func (u *tenant) robot(t *testing.T, name string) *tenant {
 	config := rest.AnonymousClientConfig(u.config)
 	config.BearerToken = token.Status.Token
 	made := newTenant(t, config)
-	require.Eventually(t, func() bool {
-		code, _, err := made.call(t.Context(), http.MethodGet, "/api/v1/namespaces/default/configmaps", "")
-		return err == nil && code == http.StatusOK
-	}, testTimeout, tick, "%s may do everything", name)
+	made.mayRead(t)
 	return made
+}
+
+// withToken returns who has a token of the development cluster, and may do everything in the tenant's logical
+// cluster as the user of that name.
+func (u *tenant) withToken(t *testing.T, user, token, binding string) *tenant {
+	t.Helper()
+	u.create(t, clusterBindings, administers(binding, user))
+	config := rest.AnonymousClientConfig(u.config)
+	config.BearerToken = token
+	made := newTenant(t, config)
+	made.mayRead(t)
+	return made
+}
+
+// apart returns the tenant with a connection of its own. Without, client-go has one for all that have no certificate, and opens
+// more than a server lets anybody open at a time where these send more requests than it carries.
+func (u *tenant) apart(t *testing.T) *tenant {
+	t.Helper()
+	config := rest.CopyConfig(u.config)
+	config.Dial = (&net.Dialer{}).DialContext // which nobody shares
+	made := newTenant(t, config)
+	made.mayRead(t)
+	return made
+}
+
+// mayRead waits until the tenant's rights count.
+func (u *tenant) mayRead(t *testing.T) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		code, _, err := u.call(t.Context(), http.MethodGet, configMaps, "")
+		return err == nil && code == http.StatusOK
+	}, testTimeout, tick, "the tenant may do everything")
 }
 
 // call sends a request of any form, and returns the answer.
 func (u *tenant) call(ctx context.Context, method, path, body string) (int, []byte, error) {
+	code, _, content, err := u.exchange(ctx, method, path, body)
+	return code, content, err
+}
+
+// exchange is call with the answer's headers.
+func (u *tenant) exchange(ctx context.Context, method, path, body string) (int, http.Header, []byte, error) {
 	r, err := http.NewRequestWithContext(ctx, method, u.config.Host+path, strings.NewReader(body))
 	if err != nil {
-		return 0, nil, err
+		return 0, nil, nil, err
 	}
 	r.Header.Set("Content-Type", "application/json")
 	response, err := u.http.Do(r)
 	if err != nil {
-		return 0, nil, err
+		return 0, nil, nil, err
 	}
 	defer func() { _ = response.Body.Close() }()
 	content, err := io.ReadAll(response.Body)
-	return response.StatusCode, content, err
+	return response.StatusCode, response.Header, content, err
 }
 
 // open opens a watch, which nobody reads, until the test ends. It returns the code
