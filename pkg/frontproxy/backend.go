@@ -62,7 +62,7 @@ func newBackend(shard *peers.Peer, config *tls.Config) *backend {
 		Peer: shard, base: base, prefix: strings.TrimSuffix(base.EscapedPath(), "/"),
 		multiplexed: newTransport(config, true, ahead), upgrades: newTransport(config, false, ahead), parts: newTransport(config, true, aheadOfMerged),
 	}
-	for _, t := range []*http.Transport{b.multiplexed, b.upgrades, b.parts} {
+	for _, t := range []*http.Transport{b.multiplexed, b.parts} {
 		dial := few(connect(newDialer()))
 		t.DialTLSContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
 			return dial(ctx, network, addr, t.TLSClientConfig)

@@ -5,13 +5,19 @@ import (
 	"crypto/tls"
 	"errors"
 	"net"
+	"time"
 )
 
 // maxDials is how many connections a transport makes at a time.
 const maxDials = 4
 
-// errSuperfluous ends a connection that nobody waits for any more, so that nobody is told.
-var errSuperfluous = errors.New("no request waits for this connection")
+var (
+	// errSuperfluous ends a connection that nobody waits for any more, so that nobody is told.
+	errSuperfluous = errors.New("no request waits for this connection")
+	// errNoPlace is for who has waited too long to make one. That says nothing of the server: clients
+	// can cause it.
+	errNoPlace = errors.New("too many connections are being made")
+)
 
 // connector makes connections with TLS.
 type connector func(ctx context.Context, network, addr string, config *tls.Config) (net.Conn, error)
@@ -45,19 +51,22 @@ func connect(dialer *net.Dialer) connector {
 	}
 }
 
-// few returns dial for few connections at a time. net/http dials for each request that finds no room
-// on the connections that there are, and the first connection takes most of those that wait.
-// Without a bound, a burst of one tenant costs a shard as many handshakes as it has requests, and above
-// its --max-anonymous-connections the shard closes connections that carry requests of others.
+// few returns dial for few connections at a time, each of which carries many requests. net/http dials for
+// each request that finds no room on the connections that there are, and the first connection takes most
+// of those that wait. Without a bound, a burst of one tenant costs a shard as many handshakes as it has
+// requests, and above its --max-anonymous-connections the shard closes connections that carry requests
+// of others.
 func few(dial connector) connector {
 	places := make(chan struct{}, maxDials)
 	return func(ctx context.Context, network, addr string, config *tls.Config) (net.Conn, error) {
-		ctx, cancel := context.WithTimeout(ctx, dialTimeout+handshakeTimeout)
-		defer cancel()
+		timer := time.NewTimer(dialTimeout)
+		defer timer.Stop()
 		select {
 		case places <- struct{}{}:
+		case <-timer.C:
+			return nil, errNoPlace
 		case <-ctx.Done():
-			return nil, &net.OpError{Op: "dial", Net: network, Err: ctx.Err()}
+			return nil, context.Cause(ctx)
 		}
 		defer func() { <-places }()
 		if superfluous(ctx) {

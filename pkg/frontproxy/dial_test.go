@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shardplane/shardplane/pkg/peers"
+	"github.com/shardplane/shardplane/test/bubble"
 )
 
 // busyListener accepts nothing before it is free, and counts what it accepts. Clients are connected
@@ -138,4 +139,28 @@ func TestNoConnectionsForNobody(t *testing.T) {
 	for _, done := range needless {
 		require.ErrorIs(t, <-done, errSuperfluous)
 	}
+}
+
+// TestNoPlaceIsNoNewsOfAShard holds that who finds no place to make a connection is told so in time, and that the
+// shard does not count as one that hangs, as clients can fill the places.
+func TestNoPlaceIsNoNewsOfAShard(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		goOn := make(chan struct{})
+		dial := few(func(context.Context, string, string, *tls.Config) (net.Conn, error) {
+			<-goOn
+			return nil, net.ErrClosed
+		})
+		var making sync.WaitGroup
+		for range maxDials {
+			making.Go(func() { _, _ = dial(t.Context(), "tcp", "shard:443", &tls.Config{MinVersion: tls.VersionTLS12}) })
+		}
+		bubble.Wait()
+		began := time.Now()
+		_, err := dial(t.Context(), "tcp", "shard:443", &tls.Config{MinVersion: tls.VersionTLS12})
+		require.ErrorIs(t, err, errNoPlace)
+		require.Equal(t, dialTimeout, time.Since(began))
+		require.False(t, hangs(err))
+		close(goOn)
+		making.Wait()
+	})
 }

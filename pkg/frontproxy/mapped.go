@@ -98,7 +98,7 @@ func newMappedServer(e *mappingEntry) (*mappedServer, error) {
 	}
 	to := newBackend(&peers.Peer{Name: e.path, URL: e.backend}, &tls.Config{MinVersion: tls.VersionTLS12, GetClientCertificate: clientCertificate(client)})
 	dialWith(to.multiplexed, few(connect(newDialer())), ca, "h2", "http/1.1")
-	dialWith(to.upgrades, few(connect(newDialer())), ca, "http/1.1")
+	dialWith(to.upgrades, connect(newDialer()), ca, "http/1.1")
 	return &mappedServer{mappingEntry: e, backend: to, ca: ca, client: client}, nil
 }
 
