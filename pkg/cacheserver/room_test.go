@@ -19,10 +19,11 @@ import (
 // TestFull fills the etcd of a cache server: what is new waits, changes and deletions arrive, who pushes says so, and
 // goes on by itself when there is room.
 func TestFull(t *testing.T) {
-	// Between two looks at how full it is, which are a tenth of a second apart, less is written than is left.
+	// Between two looks at how full it is, which are a tenth of a second apart, less is written than is left. Nothing is
+	// compacted, which could make room.
 	const quota, size = 32 << 20, 64 << 10
 	most := int64(quota)
-	cache := newCacheServer(t, func(o *cacheserver.Options) { o.Etcd.QuotaBytes = most })
+	cache := newCacheServer(t, func(o *cacheserver.Options) { o.Etcd.QuotaBytes, o.Etcd.CompactionInterval = most, 0 })
 	amber := newTestShard(t, "amber")
 	shards := in(t, amber.f, "root", shardsGVR)
 	for _, name := range []string{"one", "two"} {

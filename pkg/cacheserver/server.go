@@ -163,6 +163,9 @@ func (s *Server) openStorage(ctx context.Context, o CompletedOptions) (err error
 	if s.digests, err = newDigests(ctx, s.etcd, s.backend, o.Name); err != nil {
 		return err
 	}
+	if o.Etcd.CompactionInterval > 0 {
+		s.digests.counter.CompactEarly()
+	}
 	s.removed, err = newRemovedShards(ctx, s.etcd, o.RemovedShardGracePeriod, s.digests.prefixesOf)
 	return err
 }

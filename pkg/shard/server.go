@@ -175,6 +175,9 @@ func (s *Server) openStorage(ctx context.Context) error {
 	}
 	s.group.Opened(s.backend.Close)
 	s.usage = usage.New(s.etcd.Client().Client, s.etcd.Prefix(), storage.ResourcePrefix(corev1.Resource("events")), replicatedKinds()...)
+	if s.options.Etcd.CompactionInterval > 0 {
+		s.usage.CompactEarly()
+	}
 	return nil
 }
 

@@ -23,7 +23,7 @@ func TestFullEtcd(t *testing.T) {
 	t.Parallel()
 	const quota = 128 << 20 // four hundredths of it are more than etcd writes at once
 	address := harness.SmallEtcd(t, quota)
-	p := people{start(t, harness.Options{DevTokens: true, ExtraArgs: map[string][]string{"shard": {"--etcd-servers", address, "--logical-cluster-total-bytes-limit=0"}}})}
+	p := people{start(t, harness.Options{DevTokens: true, ExtraArgs: map[string][]string{"shard": {"--etcd-servers", address, "--logical-cluster-total-bytes-limit=0", "--etcd-compaction-interval=0"}}})}
 	cluster := p.workspace("root", "full").Spec.Cluster
 	p.bindUser("root:full", "user-1", "cluster-admin", 1)
 	direct, err := clientv3.New(clientv3.Config{Endpoints: []string{address}, DialTimeout: harness.StartTimeout, Context: t.Context()})

@@ -39,6 +39,9 @@ type quota struct {
 	// is time for the next.
 	written, enough atomic.Int64
 	look            chan struct{}
+	// revision is the latest one when somebody looked, and history what is compacted early.
+	revision int64
+	history  compaction
 }
 
 func newQuota() *quota { return &quota{look: make(chan struct{}, 1)} }
@@ -61,6 +64,9 @@ func (q *quota) watch(ctx context.Context, client *clientv3.Client) {
 		q.written.Store(0)
 		if err := q.check(ctx, client); err != nil && ctx.Err() == nil {
 			klog.V(2).InfoS("Cannot learn how full etcd is", "err", err)
+		}
+		if err := q.compact(ctx, client, time.Now()); err != nil && ctx.Err() == nil {
+			klog.InfoS("Cannot compact the history of an etcd that is nearly full", "err", err)
 		}
 		select {
 		case <-q.look:
@@ -91,6 +97,7 @@ func (q *quota) check(ctx context.Context, client *clientv3.Client) error {
 			continue
 		}
 		known = true
+		q.revision = status.Header.GetRevision()
 		inUse = max(inUse, status.DbSizeInUse)
 		if quota := status.DbSizeQuota; quota > 0 { // etcd before 3.6 does not say
 			if least == 0 || quota < least {
@@ -113,6 +120,15 @@ func (q *quota) check(ctx context.Context, client *clientv3.Client) error {
 		klog.InfoS("etcd has room again")
 	}
 	return nil
+}
+
+// compact compacts old history, if the etcd is nearly full.
+func (q *quota) compact(ctx context.Context, client *clientv3.Client, now time.Time) error {
+	q.history.saw(q.revision, now)
+	if !q.full.Load() {
+		return nil
+	}
+	return q.history.run(ctx, client, q.enough.Load())
 }
 
 // refusesWrites reports whether one of an etcd's alarms has it refuse writes until

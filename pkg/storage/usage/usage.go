@@ -96,6 +96,10 @@ func New(client *clientv3.Client, prefix, events string, apart ...schema.GroupRe
 	return c
 }
 
+// CompactEarly has the counter, once it runs, compact all history but that of some seconds while the
+// etcd is nearly full.
+func (c *Counter) CompactEarly() { c.quota.history.enabled = true }
+
 // Of returns what the logical cluster stores, and false as long as the counter
 // does not know yet: it reads all once when it starts.
 func (c *Counter) Of(cluster logicalcluster.Name) (Usage, bool) {
@@ -208,6 +212,7 @@ func (c *Counter) scan(ctx context.Context) (int64, error) {
 	c.mu.Lock()
 	c.counts = all
 	c.mu.Unlock()
+	c.quota.history.superseded.Add(c.quota.enough.Load()) // there may be as much that it has not seen
 	c.following.complete(revision)
 	c.listening.tell("")
 	c.changed()
@@ -259,6 +264,9 @@ func (c *Counter) apply(response *clientv3.WatchResponse) error {
 	for _, e := range response.Events {
 		if e.Type == clientv3.EventTypePut {
 			c.quota.wrote(len(e.Kv.Key) + len(e.Kv.Value))
+		}
+		if e.PrevKv != nil {
+			c.quota.history.superseded.Add(int64(len(e.PrevKv.Key) + len(e.PrevKv.Value)))
 		}
 		at, ok := c.parse(e.Kv.Key)
 		if !ok {

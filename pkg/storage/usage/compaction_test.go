@@ -1,0 +1,165 @@
+package usage
+
+import (
+	"context"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/shardplane/shardplane/pkg/etcd"
+)
+
+// updates are of one object, by a tenant who makes nothing larger.
+type updates struct {
+	t       *testing.T
+	server  *etcd.Server
+	client  *clientv3.Client
+	counter *Counter
+	watch   clientv3.WatchChan
+	now     time.Time
+}
+
+func newUpdates(t *testing.T) *updates {
+	t.Helper()
+	server, err := etcd.Start(t.Context(), etcd.Config{DataDir: t.TempDir(), UnsafeNoFsync: true})
+	require.NoError(t, err)
+	t.Cleanup(server.Stop)
+	u := &updates{t: t, server: server, client: server.Client().Client, now: time.Now()}
+	u.count()
+	return u
+}
+
+// count has another counter look.
+func (u *updates) count() {
+	u.t.Helper()
+	u.counter = New(u.client, "/prefix", "/events")
+	u.counter.CompactEarly()
+	require.NoError(u.t, u.counter.quota.check(u.t.Context(), u.client))
+	revision, err := u.counter.scan(u.t.Context())
+	require.NoError(u.t, err)
+	u.watch = u.client.Watch(u.t.Context(), u.counter.root, clientv3.WithPrefix(), clientv3.WithPrevKV(), clientv3.WithRev(revision+1))
+}
+
+// write writes once, has the counter look, and returns the revision.
+func (u *updates) write(size int) int64 {
+	u.t.Helper()
+	put, err := u.client.Put(u.t.Context(), "/prefix/core/configmaps/one/default/object", strings.Repeat("x", size))
+	require.NoError(u.t, err)
+	for counted := int64(0); counted < put.Header.Revision; {
+		response := <-u.watch
+		require.NoError(u.t, response.Err())
+		require.NoError(u.t, u.counter.apply(&response))
+		counted = response.Header.Revision
+	}
+	u.look()
+	return put.Header.Revision
+}
+
+// look has the counter look at the etcd, historyTime later.
+func (u *updates) look() {
+	u.t.Helper()
+	// It has etcd commit, which knows only then what is in use.
+	snapshot, err := u.server.Snapshot(u.t.Context())
+	require.NoError(u.t, err)
+	require.NoError(u.t, snapshot.Close())
+	u.now = u.now.Add(historyTime)
+	require.NoError(u.t, u.counter.quota.check(u.t.Context(), u.client))
+	require.NoError(u.t, u.counter.quota.compact(u.t.Context(), u.client, u.now))
+}
+
+// has reports whether the history of a revision is there.
+func (u *updates) has(revision int64) bool {
+	u.t.Helper()
+	_, err := u.client.Get(u.t.Context(), "key", clientv3.WithRev(revision))
+	if err != nil {
+		require.ErrorIs(u.t, err, rpctypes.ErrCompacted)
+	}
+	return err == nil
+}
+
+// small is an etcd that says that it has less room than it has, so that it goes on where it would be full.
+type small struct {
+	clientv3.Maintenance
+	quota int64
+}
+
+func (s small) Status(ctx context.Context, endpoint string) (*clientv3.StatusResponse, error) {
+	status, err := s.Maintenance.Status(ctx, endpoint)
+	if err == nil {
+		status.DbSize, status.DbSizeQuota = status.DbSizeInUse, s.quota
+	}
+	return status, err
+}
+
+// TestUpdatesFillNothing changes one object over and over, up to four times as many bytes as an etcd has room for.
+func TestUpdatesFillNothing(t *testing.T) {
+	const quota, size = 16 << 20, 256 << 10
+	u := newUpdates(t)
+	u.client.Maintenance = small{u.client.Maintenance, quota}
+	first := u.write(size)
+	for range 4 * quota / size {
+		u.write(size)
+		require.Less(t, u.counter.quota.inUse.Load(), int64(quota))
+		require.Eventually(t, func() bool {
+			u.look()
+			return !u.counter.Full()
+		}, time.Minute, time.Millisecond, "there is room again, once etcd has compacted")
+	}
+	require.False(t, u.has(first))
+}
+
+// TestCompactsEarly holds that what is not of the last moment is compacted, if it is worth that, whether or not others have
+// compacted before, and that watch caches are told.
+func TestCompactsEarly(t *testing.T) {
+	const size, enough = 1 << 10, 3 << 10
+	u := newUpdates(t)
+	u.write(size)
+	for range 2 { // servers one after the other
+		u.count()
+		history := &u.counter.quota.history
+		history.compacted = history.superseded.Load() // it need not compact what was before it
+		for range 2 {
+			compacted, revisions := history.compacted, []int64(nil)
+			for history.compacted == compacted {
+				revisions = append(revisions, u.write(size))
+				require.True(t, u.has(revisions[0]))
+				require.NoError(t, history.run(t.Context(), u.client, enough))
+			}
+			require.InDelta(t, enough+size/2, history.compacted-compacted, size/2)
+			require.NoError(t, history.run(t.Context(), u.client, enough))
+			require.Equal(t, revisions[len(revisions)-2], history.before.revision)
+			require.True(t, u.has(history.before.revision), "what is of the last moment stays")
+			require.False(t, u.has(history.before.revision-1))
+			told, err := u.client.Get(t.Context(), compactedKey)
+			require.NoError(t, err)
+			require.Len(t, told.Kvs, 1)
+			require.Equal(t, strconv.FormatInt(history.before.revision, 10), string(told.Kvs[0].Value))
+		}
+	}
+}
+
+// TestHistoryStays holds that history is compacted early only where the operator has it compacted, and only what is
+// older than a moment.
+func TestHistoryStays(t *testing.T) {
+	c, now := compaction{}, time.Now()
+	for _, at := range []struct {
+		revision int64
+		after    time.Duration
+		before   moment
+	}{
+		{10, 0, moment{}},
+		{11, historyTime - 1, moment{}},
+		{12, historyTime, moment{10, 1}},
+		{13, 3 * historyTime / 2, moment{10, 1}},
+	} {
+		c.superseded.Add(1)
+		c.saw(at.revision, now.Add(at.after))
+		require.Equal(t, at.before, c.before)
+	}
+	require.NoError(t, c.run(t.Context(), nil, 0))
+}
