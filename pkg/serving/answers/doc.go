@@ -6,5 +6,6 @@
 //	            answers           for each write      for nobody's reading
 //
 // What cannot be written waits in the memory of the server and in its goroutine.
-// It is given up after a time. Until then it has no seat.
+// It is given up after a time. Until then it has no seat, and its bytes are bounded of each
+// user and in all.
 package answers

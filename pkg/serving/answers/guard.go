@@ -58,7 +58,17 @@ func (g *guard) check() {
 			return
 		}
 	}
-	_ = g.control.SetWriteDeadline(time.Unix(1, 0))
+	g.giveUp()
+}
+
+// giveUp has a write end that waits for the client, and those after it.
+func (g *guard) giveUp() { _ = g.control.SetWriteDeadline(time.Unix(1, 0)) }
+
+// lasts reports whether the answer is one that lasts.
+func (g *guard) lasts() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.perWrite
 }
 
 // leave is for when the handler has returned: the server writes the rest.

@@ -19,10 +19,20 @@ const (
 )
 
 // WithPause returns next for requests that pause, see request.Pause, while a client
-// does not read.
-func WithPause(next http.Handler) http.Handler {
+// does not read. Where too much waits for clients of one user, or in all, the answer is
+// given up instead.
+func WithPause(next http.Handler) http.Handler { return withPause(next, newUnread(unreadBytes)) }
+
+func withPause(next http.Handler, unread *unread) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		p := &pausingWriter{ResponseWriter: w, pause: func() (resume func()) { return request.Pause(r.Context()) }} //nolint:contextcheck // it is the request's
+		ctx := r.Context()
+		p := &pausingWriter{ResponseWriter: w, pause: func(int) (resume func()) { return request.Pause(ctx) }}
+		if g, ok := bounded(ctx); ok {
+			p.pause = func(bytes int) (resume func()) { return unread.pause(ctx, g, bytes) }
+			var end func()
+			r, end = unread.compress(r)
+			defer end()
+		}
 		next.ServeHTTP(responsewriter.WrapForHTTP1Or2(p), r)
 	})
 }
@@ -30,13 +40,15 @@ func WithPause(next http.Handler) http.Handler {
 // pausingWriter pauses its request while a write takes long.
 type pausingWriter struct {
 	http.ResponseWriter
-	pause   func() (resume func())
+	pause   func(bytes int) (resume func())
 	written int
 
 	mu      sync.Mutex
 	timer   *time.Timer
 	waiting bool
-	resume  func()
+	// bytes is how much the write that is under way writes.
+	bytes  int
+	resume func()
 }
 
 // Unwrap implements responsewriter.UserProvidedDecorator.
@@ -45,7 +57,7 @@ func (w *pausingWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 // Write implements http.ResponseWriter.
 func (w *pausingWriter) Write(p []byte) (int, error) {
 	if w.written += len(p); w.written > unsent {
-		w.begin()
+		w.begin(len(p))
 		defer w.end()
 	}
 	return w.ResponseWriter.Write(p)
@@ -53,15 +65,15 @@ func (w *pausingWriter) Write(p []byte) (int, error) {
 
 // Flush implements http.Flusher.
 func (w *pausingWriter) Flush() {
-	w.begin()
+	w.begin(0)
 	defer w.end()
 	_ = http.NewResponseController(w.ResponseWriter).Flush()
 }
 
-func (w *pausingWriter) begin() {
+func (w *pausingWriter) begin(bytes int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.waiting = true
+	w.waiting, w.bytes = true, bytes
 	if w.timer == nil {
 		w.timer = time.AfterFunc(pauseAfter, w.slow)
 		return
@@ -74,7 +86,7 @@ func (w *pausingWriter) slow() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.waiting && w.resume == nil {
-		w.resume = w.pause()
+		w.resume = w.pause(w.bytes)
 	}
 }
 

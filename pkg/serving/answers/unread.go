@@ -1,0 +1,85 @@
+package answers
+
+import (
+	"context"
+	"net/http"
+	"strings"
+
+	apirequest "k8s.io/apiserver/pkg/endpoints/request"
+
+	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/request/identity"
+	"github.com/shardplane/shardplane/pkg/serving/budget"
+)
+
+var (
+	// unreadBytes bounds what is in memory of answers that wait for clients to read: each write that
+	// waits keeps what it writes, which may be a whole list, and has no seat that would bound how
+	// many there are. An answer that is longer than all of one user may be counts as long as that.
+	unreadBytes = budget.Limits{Total: 512 << 20, Each: 128 << 20, Own: 16 << 20}
+	// compressed are how many answers at a time are compressed that are encoded as a whole: of such a
+	// one only what is compressed already is seen to wait, and not what it keeps.
+	compressed = budget.Limits{Total: 8, Each: 2}
+)
+
+// unread bounds what is in memory of answers that are not read.
+type unread struct {
+	limits            budget.Limits
+	bytes, compressed *budget.Budget[identity.Payer]
+}
+
+func newUnread(limits budget.Limits) *unread {
+	return &unread{limits: limits, bytes: budget.New[identity.Payer](limits), compressed: budget.New[identity.Payer](compressed)}
+}
+
+// pause pauses the request of ctx, which waits for so many bytes to be read, until resume. It
+// gives the answer up if that is too much.
+func (u *unread) pause(ctx context.Context, g *guard, bytes int) (resume func()) {
+	payer, n := identity.PayerFrom(ctx), min(int64(bytes), u.limits.Each)
+	if !u.bytes.Take(payer, n) {
+		g.giveUp()
+		return func() {}
+	}
+	resumeSeat := request.Pause(ctx)
+	return func() {
+		u.bytes.Give(payer, n)
+		resumeSeat() // which may wait
+	}
+}
+
+// compress returns r without what has its answer compressed, if too many are, and what says that
+// it has ended.
+func (u *unread) compress(r *http.Request) (_ *http.Request, end func()) {
+	if !isWhole(r) {
+		return r, func() {}
+	}
+	payer := identity.PayerFrom(r.Context())
+	if u.compressed.Take(payer, 1) {
+		return r, func() { u.compressed.Give(payer, 1) }
+	}
+	r = r.WithContext(r.Context())
+	r.Header = r.Header.Clone()
+	r.Header.Del("Accept-Encoding")
+	return r, func() {}
+}
+
+// bounded returns the guard of a request whose answer is made for it alone, and false for others: watches have bounds
+// of their own, documents, such as the schemas of all kinds, are shared, and the system is not bounded.
+func bounded(ctx context.Context) (*guard, bool) {
+	g, ok := ctx.Value(guardKey{}).(*guard)
+	if !ok || g.lasts() || identity.IsExempt(ctx) {
+		return nil, false
+	}
+	info, ok := apirequest.RequestInfoFrom(ctx)
+	return g, ok && info.IsResourceRequest
+}
+
+// isWhole reports whether the answer may be encoded as a whole and compressed: lists are encoded
+// object by object as JSON and protobuf only, if they are not asked for as something else.
+func isWhole(r *http.Request) bool {
+	if r.Header.Get("Accept-Encoding") == "" {
+		return false
+	}
+	accept := strings.Join(r.Header.Values("Accept"), ",")
+	return strings.Contains(accept, "as=") || strings.Contains(accept, "cbor") || strings.Contains(accept, "yaml")
+}

@@ -1,0 +1,135 @@
+package answers
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"k8s.io/apiserver/pkg/authentication/user"
+	apirequest "k8s.io/apiserver/pkg/endpoints/request"
+
+	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/serving/budget"
+	"github.com/shardplane/shardplane/test/bubble"
+)
+
+// stuck is a response of which nothing is read before it is given up.
+type stuck struct {
+	*httptest.ResponseRecorder
+
+	once    sync.Once
+	givenUp chan struct{}
+}
+
+var errGivenUp = errors.New("given up")
+
+func (s *stuck) Write([]byte) (int, error) {
+	<-s.givenUp
+	return 0, errGivenUp
+}
+
+func (s *stuck) SetWriteDeadline(at time.Time) error {
+	if at.Before(time.Now()) {
+		s.once.Do(func() { close(s.givenUp) })
+	}
+	return nil
+}
+
+// TestUnread holds that what waits for clients to read is bounded of each user and in all, that
+// everybody has some room in any case, and one answer of any size.
+func TestUnread(t *testing.T) {
+	t.Parallel()
+	bubble.Test(t, func(t *testing.T) {
+		const mine = 40 << 10
+		var answering sync.WaitGroup
+		last := false
+		paused := withPause(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			_, err := w.Write(make([]byte, r.ContentLength))
+			if !errors.Is(err, errGivenUp) {
+				t.Errorf("it was read: %v", err)
+			}
+		}), newUnread(budget.Limits{Total: 4 * mine, Each: 2 * mine, Own: mine / 2}))
+		handler := WithGuard(WithStreams(paused, func(*http.Request, *apirequest.RequestInfo) bool { return last }))
+		var pauses atomic.Int64
+		answer := func(who string, bytes int64) (givenUp bool) {
+			ctx := apirequest.WithUser(context.WithoutCancel(t.Context()), &user.DefaultInfo{Name: who, Groups: map[string][]string{"root": {user.SystemPrivilegedGroup}}[who]})
+			ctx = apirequest.WithRequestInfo(ctx, &apirequest.RequestInfo{IsResourceRequest: who != "documents"})
+			ctx = request.WithPause(ctx, func() func() {
+				pauses.Add(1)
+				return func() { pauses.Add(-1) }
+			})
+			r := httptest.NewRequestWithContext(ctx, http.MethodGet, "/", http.NoBody)
+			r.ContentLength = bytes
+			w := &stuck{ResponseRecorder: httptest.NewRecorder(), givenUp: make(chan struct{})}
+			answering.Go(func() { handler.ServeHTTP(w, r) })
+			time.Sleep(2 * pauseAfter) //nolint:forbidigo // in a bubble
+			bubble.Wait()
+			select {
+			case <-w.givenUp:
+				return true
+			default:
+				return false
+			}
+		}
+		require.False(t, answer("jane", mine))
+		require.False(t, answer("jane", mine))
+		require.True(t, answer("jane", mine), "more than one user's")
+		require.True(t, answer("jane", mine/4), "however little")
+		require.False(t, answer("joe", 100*mine), "one of any size, which is as much as one may have")
+		require.True(t, answer("jim", mine), "there is no room left")
+		require.False(t, answer("jim", mine/2), "but what everybody has")
+		require.False(t, answer("root", 100*mine))
+		require.False(t, answer("documents", 100*mine), "they are shared")
+		last = true
+		require.False(t, answer("jane", mine), "what lasts has bounds of its own")
+		last = false
+		require.EqualValues(t, 7, pauses.Load())
+		answering.Wait() // the guard gives up what is left
+		require.Zero(t, pauses.Load())
+		require.False(t, answer("jane", mine), "there is room again")
+		answering.Wait()
+	})
+}
+
+// TestWhole holds that few answers at a time are compressed that are encoded as a whole.
+func TestWhole(t *testing.T) {
+	t.Parallel()
+	inside, goOn := make(chan bool), make(chan struct{})
+	last := false
+	paused := WithPause(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		inside <- r.Header.Get("Accept-Encoding") != ""
+		<-goOn
+	}))
+	handler := WithGuard(WithStreams(paused, func(*http.Request, *apirequest.RequestInfo) bool { return last }))
+	var answering sync.WaitGroup
+	packs := func(who, accept string) bool {
+		ctx := apirequest.WithUser(t.Context(), &user.DefaultInfo{Name: who})
+		r := httptest.NewRequestWithContext(apirequest.WithRequestInfo(ctx, &apirequest.RequestInfo{IsResourceRequest: true}), http.MethodGet, "/", http.NoBody)
+		r.Header.Set("Accept", accept)
+		r.Header.Set("Accept-Encoding", "gzip")
+		answering.Go(func() { handler.ServeHTTP(httptest.NewRecorder(), r) })
+		return <-inside
+	}
+	const table = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
+	require.True(t, packs("jane", table))
+	require.True(t, packs("jane", "application/yaml"))
+	require.False(t, packs("jane", table))
+	require.False(t, packs("jane", "application/cbor"))
+	require.True(t, packs("jane", "application/json"), "it is encoded object by object")
+	require.True(t, packs("joe", table))
+	last = true
+	require.True(t, packs("jane", table), "watches are encoded event by event")
+	last = false
+	close(goOn)
+	answering.Wait()
+	goOn = make(chan struct{})
+	require.True(t, packs("jane", table), "others have ended")
+	close(goOn)
+	answering.Wait()
+}
