@@ -5,7 +5,7 @@ import (
 	"net/http"
 	"strings"
 
-	apirequest "k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/request/identity"
@@ -63,23 +63,32 @@ func (u *unread) compress(r *http.Request) (_ *http.Request, end func()) {
 	return r, func() {}
 }
 
-// bounded returns the guard of a request whose answer is made for it alone, and false for others: watches have bounds
-// of their own, documents, such as the schemas of all kinds, are shared, and the system is not bounded.
+// bounded returns the guard of a request, and false where what it waits for is not bounded: watches have bounds of
+// their own, and the system has none.
 func bounded(ctx context.Context) (*guard, bool) {
 	g, ok := ctx.Value(guardKey{}).(*guard)
-	if !ok || g.lasts() || identity.IsExempt(ctx) {
-		return nil, false
-	}
-	info, ok := apirequest.RequestInfoFrom(ctx)
-	return g, ok && info.IsResourceRequest
+	return g, ok && !g.lasts() && !identity.IsExempt(ctx)
 }
 
-// isWhole reports whether the answer may be encoded as a whole and compressed: lists are encoded
-// object by object as JSON and protobuf only, if they are not asked for as something else.
+// isWhole reports whether the answer may be encoded as a whole and compressed. A list is encoded object by object
+// only as plain JSON or protobuf, that is not indented for people.
 func isWhole(r *http.Request) bool {
 	if r.Header.Get("Accept-Encoding") == "" {
 		return false
 	}
-	accept := strings.Join(r.Header.Values("Accept"), ",")
-	return strings.Contains(accept, "as=") || strings.Contains(accept, "cbor") || strings.Contains(accept, "yaml")
+	for _, clause := range strings.Split(strings.Join(r.Header.Values("Accept"), ","), ",") {
+		switch strings.TrimSpace(clause) {
+		case "", "*/*", runtime.ContentTypeJSON, runtime.ContentTypeProtobuf:
+		default:
+			return true
+		}
+	}
+	return mayIndent(r)
+}
+
+// mayIndent reports whether apimachinery may indent JSON for people, by what it goes by.
+func mayIndent(r *http.Request) bool {
+	agent := r.UserAgent()
+	return strings.Contains(r.URL.RawQuery, "pretty") ||
+		strings.HasPrefix(agent, "curl") || strings.HasPrefix(agent, "Wget") || strings.HasPrefix(agent, "Mozilla/5.0")
 }

@@ -59,7 +59,7 @@ func TestUnread(t *testing.T) {
 		var pauses atomic.Int64
 		answer := func(who string, bytes int64) (givenUp bool) {
 			ctx := apirequest.WithUser(context.WithoutCancel(t.Context()), &user.DefaultInfo{Name: who, Groups: map[string][]string{"root": {user.SystemPrivilegedGroup}}[who]})
-			ctx = apirequest.WithRequestInfo(ctx, &apirequest.RequestInfo{IsResourceRequest: who != "documents"})
+			ctx = apirequest.WithRequestInfo(ctx, &apirequest.RequestInfo{})
 			ctx = request.WithPause(ctx, func() func() {
 				pauses.Add(1)
 				return func() { pauses.Add(-1) }
@@ -85,11 +85,10 @@ func TestUnread(t *testing.T) {
 		require.True(t, answer("jim", mine), "there is no room left")
 		require.False(t, answer("jim", mine/2), "but what everybody has")
 		require.False(t, answer("root", 100*mine))
-		require.False(t, answer("documents", 100*mine), "they are shared")
 		last = true
 		require.False(t, answer("jane", mine), "what lasts has bounds of its own")
 		last = false
-		require.EqualValues(t, 7, pauses.Load())
+		require.EqualValues(t, 6, pauses.Load())
 		answering.Wait() // the guard gives up what is left
 		require.Zero(t, pauses.Load())
 		require.False(t, answer("jane", mine), "there is room again")
@@ -108,20 +107,27 @@ func TestWhole(t *testing.T) {
 	}))
 	handler := WithGuard(WithStreams(paused, func(*http.Request, *apirequest.RequestInfo) bool { return last }))
 	var answering sync.WaitGroup
-	packs := func(who, accept string) bool {
+	ask := func(who, accept, query, agent string) bool {
 		ctx := apirequest.WithUser(t.Context(), &user.DefaultInfo{Name: who})
-		r := httptest.NewRequestWithContext(apirequest.WithRequestInfo(ctx, &apirequest.RequestInfo{IsResourceRequest: true}), http.MethodGet, "/", http.NoBody)
+		r := httptest.NewRequestWithContext(apirequest.WithRequestInfo(ctx, &apirequest.RequestInfo{IsResourceRequest: true}), http.MethodGet, "/?"+query, http.NoBody)
 		r.Header.Set("Accept", accept)
 		r.Header.Set("Accept-Encoding", "gzip")
+		r.Header.Set("User-Agent", agent)
 		answering.Go(func() { handler.ServeHTTP(httptest.NewRecorder(), r) })
 		return <-inside
 	}
-	const table = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
+	packs := func(who, accept string) bool { return ask(who, accept, "", "kubectl") }
+	const table, plain = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json", "application/vnd.kubernetes.protobuf, application/json,*/*"
 	require.True(t, packs("jane", table))
 	require.True(t, packs("jane", "application/yaml"))
 	require.False(t, packs("jane", table))
+	require.False(t, packs("jane", "application/json; as =Table;v=v1;g=meta.k8s.io"))
+	require.False(t, packs("jane", "application/json;pretty=1"))
 	require.False(t, packs("jane", "application/cbor"))
-	require.True(t, packs("jane", "application/json"), "it is encoded object by object")
+	require.False(t, ask("jane", plain, "pretty=true", "kubectl"))
+	require.False(t, ask("jane", "", "", "curl/8.5.0"))
+	require.True(t, packs("jane", ""), "it is encoded object by object")
+	require.True(t, packs("jane", plain), "so is it")
 	require.True(t, packs("joe", table))
 	last = true
 	require.True(t, packs("jane", table), "watches are encoded event by event")
