@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"context"
 	"os"
 	"testing"
 	"time"
@@ -12,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
 
 	"github.com/shardplane/shardplane/pkg/client"
@@ -23,7 +25,7 @@ const (
 	mergePatch = types.MergePatchType
 
 	// testTimeout is how long a test waits for what must come.
-	testTimeout = 30 * time.Second
+	testTimeout = time.Minute
 )
 
 // env is a running cluster with clients of all its parts.
@@ -74,7 +76,9 @@ func path(p string) logicalcluster.Path { return logicalcluster.NewPath(p) }
 
 func (e *env) eventually(what string, condition func() bool) {
 	e.t.Helper()
-	require.Eventually(e.t, condition, testTimeout, 10*time.Millisecond, what)
+	// On the test's own goroutine, which a condition may fail.
+	err := wait.PollUntilContextTimeout(e.t.Context(), 10*time.Millisecond, testTimeout, true, func(context.Context) (bool, error) { return condition(), nil })
+	require.NoError(e.t, err, what)
 }
 
 // workspace creates a workspace below parent, on any shard, and waits until it

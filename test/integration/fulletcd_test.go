@@ -1,12 +1,14 @@
 package integration
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -21,23 +23,15 @@ import (
 // of whom the shard knows nothing.
 func TestFullEtcd(t *testing.T) {
 	t.Parallel()
-	const quota = 128 << 20 // four hundredths of it are more than etcd writes at once
-	address := harness.SmallEtcd(t, quota)
-	p := people{start(t, harness.Options{DevTokens: true, ExtraArgs: map[string][]string{"shard": {"--etcd-servers", address, "--logical-cluster-total-bytes-limit=0", "--etcd-compaction-interval=0"}}})}
-	cluster := p.workspace("root", "full").Spec.Cluster
-	p.bindUser("root:full", "user-1", "cluster-admin", 1)
-	direct, err := clientv3.New(clientv3.Config{Endpoints: []string{address}, DialTimeout: harness.StartTimeout, Context: t.Context()})
-	require.NoError(t, err)
-	defer func() { _ = direct.Close() }()
-	f := filling{t: t, etcd: direct, address: address, tenant: p.as(1, "root:full")}
-
+	f := newFilling(t, "--etcd-compaction-interval=0")
+	p, direct := f.people, f.etcd
 	made := f.fill()
 	require.False(t, f.alarmed(), "the tenant was refused before etcd was full")
-	_, err = f.tenant.CoreV1().ConfigMaps("default").Update(t.Context(), f.configMap(0), metav1.UpdateOptions{})
+	_, err := f.tenant.CoreV1().ConfigMaps("default").Update(t.Context(), f.configMap(0), metav1.UpdateOptions{})
 	require.NoError(t, err, "what makes nothing larger passes")
 	_, err = f.tenant.CoreV1().Secrets("default").Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "small"}}, metav1.CreateOptions{})
 	requireFull(t, err)
-	_, err = p.with(p.Shard(0), cluster).CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "of-the-masters"}}, metav1.CreateOptions{})
+	_, err = p.with(p.Shard(0), f.cluster).CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "of-the-masters"}}, metav1.CreateOptions{})
 	require.NoError(t, err, "there is room for the servers, and who makes room")
 	f.empty(0, made)
 	requireFull(t, f.create(made), "what is deleted takes its room until it is compacted")
@@ -62,12 +56,45 @@ func TestFullEtcd(t *testing.T) {
 	p.eventually("there is room again", func() bool { return f.create(made) == nil })
 }
 
+// TestFullEtcdCompacts fills a real etcd as a tenant, who deletes then: what that leaves behind is compacted within
+// seconds, minutes before history is compacted otherwise.
+func TestFullEtcdCompacts(t *testing.T) {
+	t.Parallel()
+	f := newFilling(t)
+	before, err := f.etcd.Get(t.Context(), "/none")
+	require.NoError(t, err)
+	f.empty(0, f.fill()/2)
+	f.people.eventually("history is compacted", func() bool {
+		_, err := f.etcd.Get(t.Context(), "/none", clientv3.WithRev(before.Header.Revision))
+		return errors.Is(err, rpctypes.ErrCompacted)
+	})
+}
+
 // filling is a tenant of a shard whose etcd has little room.
 type filling struct {
 	t       *testing.T
+	people  people
 	etcd    *clientv3.Client
 	address string
+	cluster string
 	tenant  kubernetes.Interface
+}
+
+// newFilling starts a shard, and an etcd for it.
+func newFilling(t *testing.T, args ...string) *filling {
+	t.Helper()
+	const quota = 128 << 20 // four hundredths of it are more than etcd writes at once
+	f := &filling{t: t, address: harness.SmallEtcd(t, quota)}
+	args = append([]string{"--etcd-servers", f.address, "--logical-cluster-total-bytes-limit=0"}, args...)
+	f.people = people{start(t, harness.Options{DevTokens: true, ExtraArgs: map[string][]string{"shard": args}})}
+	f.cluster = f.people.workspace("root", "full").Spec.Cluster
+	f.people.bindUser("root:full", "user-1", "cluster-admin", 1)
+	var err error
+	f.etcd, err = clientv3.New(clientv3.Config{Endpoints: []string{f.address}, DialTimeout: harness.StartTimeout, Context: t.Context()})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = f.etcd.Close() })
+	f.tenant = f.people.as(1, "root:full")
+	return f
 }
 
 // configMap is small enough that a slow etcd, which learns its size late, does not get further

@@ -54,12 +54,15 @@ func (c *compaction) run(ctx context.Context, client *clientv3.Client, enough in
 		return nil
 	}
 	_, err := client.Compact(ctx, c.before.revision)
-	if err == nil {
-		_, err = client.Put(ctx, compactedKey, strconv.FormatInt(c.before.revision, 10))
-	}
-	if err != nil && !errors.Is(err, rpctypes.ErrCompacted) { // another server may have compacted it
+	if err != nil && !errors.Is(err, rpctypes.ErrCompacted) {
 		return fmt.Errorf("compacting history up to revision %d: %w", c.before.revision, err)
 	}
 	c.compacted = c.before.superseded
+	if err != nil { // another server has, and has told
+		return nil
+	}
+	if _, err := client.Put(ctx, compactedKey, strconv.FormatInt(c.before.revision, 10)); err != nil {
+		return fmt.Errorf("telling that history is compacted up to revision %d: %w", c.before.revision, err)
+	}
 	return nil
 }
