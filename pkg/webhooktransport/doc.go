@@ -8,6 +8,7 @@
 //	addresses           public ones, and --webhook-allowed-cidrs  any
 //	proxies             none                                    those of the environment
 //	failed answers      their status, nothing of what they say  as they are
+//	Retry-After         nothing is called again                 client-go waits, and calls again
 //	errors              no addresses, no resolvers              as they are
 //
 // An address is judged when it is connected to, after the name was resolved: a

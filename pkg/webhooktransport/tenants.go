@@ -107,11 +107,9 @@ func (c caller) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	header := http.Header{"Content-Type": {"application/json"}}
 	if response.StatusCode >= http.StatusMultipleChoices {
-		// What it says may come from a server that the tenant could not ask.
+		// What it says may come from a server that the tenant could not ask. Nor is there a
+		// Retry-After: client-go would wait as long as it says, and the request with a seat.
 		header.Set("Content-Type", "text/plain")
-		if after := response.Header.Get("Retry-After"); after != "" {
-			header.Set("Retry-After", after)
-		}
 		response.Header = header
 		replace(response, fmt.Appendf(nil, "the webhook answered with status %d; what it said is not shown", response.StatusCode))
 		return response, nil

@@ -81,6 +81,14 @@ func TestAnswers(t *testing.T) {
 	require.Less(t, <-h.plain, int64(AnswerBytes+inFlight))
 }
 
+// TestRetryAfter: a webhook that fails is not called again, whatever it asks for. Between calls
+// nothing would know that the request waits for somebody else.
+func TestRetryAfter(t *testing.T) {
+	h := newHostile(t)
+	require.ErrorContains(t, h.ask(t, tenants(t, "127.0.0.0/8"), "/later"), "the server is currently unable to handle the request")
+	require.EqualValues(t, 1, h.calls.Load())
+}
+
 // TestWhere: the address decides, whatever leads to it, and errors say neither
 // which it is nor whether a name is known.
 func TestWhere(t *testing.T) {
