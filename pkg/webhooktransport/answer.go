@@ -6,13 +6,18 @@ import (
 	"io"
 	"net/http"
 
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/rest"
 )
 
-// AnswerBytes bounds an answer, after decompression. A request may have
-// 3 MiB, and etcd takes half of that of one object: no converted object is as
-// large, nor a patch in base64.
-const AnswerBytes = 4 << 20
+const (
+	// AnswerBytes bounds an answer, after decompression. A request may have
+	// 3 MiB, and etcd takes half of that of one object: no converted object is as
+	// large, nor a patch in base64.
+	AnswerBytes = 4 << 20
+	// headerBytes bounds the header of an answer, of which nothing is used.
+	headerBytes = 64 << 10
+)
 
 // answerError says what is wrong with an answer, and nothing of what is in it.
 type answerError string
@@ -24,7 +29,24 @@ func (e answerError) Error() string { return string(e) }
 // has named in a file: whoever breaks into it gets neither the memory of our
 // servers nor their credentials at another address.
 func Operator(c *rest.Config) {
-	c.Wrap(func(next http.RoundTripper) http.RoundTripper { return operator{next} })
+	if c.Proxy == nil {
+		c.Proxy = http.ProxyFromEnvironment // what nil means, but for a transport that is shared
+	}
+	c.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		boundHeaders(next)
+		return operator{next}
+	})
+}
+
+// boundHeaders bounds the header of an answer for a new transport of client-go, whose config has
+// a Proxy function: where there is none, client-go shares transports, which nobody may change.
+func boundHeaders(transport http.RoundTripper) {
+	switch t := transport.(type) {
+	case *http.Transport:
+		t.MaxResponseHeaderBytes = headerBytes
+	case utilnet.RoundTripperWrapper: // follows files of certificates, and CAs
+		boundHeaders(t.WrappedRoundTripper())
+	}
 }
 
 // operator carries calls to services of the operator.

@@ -13,12 +13,8 @@ import (
 	"k8s.io/klog/v2"
 )
 
-const (
-	// DocumentBytes bounds a document, after decompression.
-	DocumentBytes = 1 << 20
-	// documentHeaderBytes bounds the header of the answer that has it.
-	documentHeaderBytes = 64 << 10
-)
+// DocumentBytes bounds a document, after decompression.
+const DocumentBytes = 1 << 20
 
 // Documents reads what is at URLs that tenants chose, such as the keys of their issuers: by
 // GET, without credentials. It is safe for concurrent use.
@@ -45,7 +41,7 @@ func (d *Documents) Get(ctx context.Context, url string, roots *x509.CertPool) (
 	transport := &http.Transport{
 		DialContext:         d.dialer.DialContext,
 		TLSClientConfig:     &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
-		TLSHandshakeTimeout: connectTimeout, MaxResponseHeaderBytes: documentHeaderBytes,
+		TLSHandshakeTimeout: connectTimeout, MaxResponseHeaderBytes: headerBytes,
 		DisableKeepAlives: true, // it is asked for again in minutes
 	}
 	data, err := document(transport, r)

@@ -26,6 +26,7 @@ func TestDocuments(t *testing.T) {
 		h.URL + "/closes":                           "could not be asked",
 		h.URL + "/garbage":                          "could not be asked",
 		h.URL + "/bomb":                             "more than 1048576 bytes",
+		h.URL + "/headers":                          "could not be asked",
 		"http://" + h.Listener.Addr().String():      "not a URL that starts with https://",
 		"https://u:p@" + h.Listener.Addr().String(): "without credentials",
 	} {

@@ -2,12 +2,16 @@ package webhooktransport
 
 import (
 	"compress/gzip"
+	"crypto/x509"
 	"encoding/pem"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"path/filepath"
 	"runtime"
+	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -82,6 +86,12 @@ func newHostile(t *testing.T) *hostile {
 	})
 	mux.HandleFunc("/found", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, other.URL, http.StatusFound) })
 	mux.HandleFunc("/fails", func(w http.ResponseWriter, _ *http.Request) { http.Error(w, secret, http.StatusInternalServerError) })
+	mux.HandleFunc("/headers", func(w http.ResponseWriter, _ *http.Request) {
+		for i := range 64 {
+			w.Header().Set(fmt.Sprint("X-", i), strings.Repeat("x", headerBytes/32))
+		}
+		_, _ = io.WriteString(w, `{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1"}`)
+	})
 	mux.HandleFunc("/later", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Retry-After", "1")
 		http.Error(w, secret, http.StatusServiceUnavailable)
@@ -121,8 +131,33 @@ func newHostile(t *testing.T) *hostile {
 	return h
 }
 
+// overHTTP2 returns the same server over HTTP/2, where nobody can hijack a connection.
+func (h *hostile) overHTTP2(t *testing.T) *hostile {
+	t.Helper()
+	server := httptest.NewUnstartedServer(h.Config.Handler)
+	server.EnableHTTP2 = true
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	return &hostile{Server: server, seen: h.seen}
+}
+
 func (h *hostile) ca() []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: h.Certificate().Raw})
+}
+
+// files returns a CA, a certificate and its key as kubeconfigs name them.
+func (h *hostile) files(t *testing.T) rest.TLSClientConfig {
+	t.Helper()
+	key, err := x509.MarshalPKCS8PrivateKey(h.TLS.Certificates[0].PrivateKey)
+	require.NoError(t, err)
+	dir := t.TempDir()
+	files := rest.TLSClientConfig{CAFile: filepath.Join(dir, "ca"), CertFile: filepath.Join(dir, "crt"), KeyFile: filepath.Join(dir, "key")}
+	for name, content := range map[string][]byte{
+		files.CAFile: h.ca(), files.CertFile: h.ca(), files.KeyFile: pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key}),
+	} {
+		require.NoError(t, os.WriteFile(name, content, 0o600))
+	}
+	return files
 }
 
 // allocates returns how many bytes a function allocates in all.
@@ -139,6 +174,11 @@ func (h *hostile) operatorClient(t *testing.T) *http.Client {
 	t.Helper()
 	config := &rest.Config{BearerToken: "operators", TLSClientConfig: rest.TLSClientConfig{CAData: h.ca()}}
 	Operator(config)
+	return httpClient(t, config)
+}
+
+func httpClient(t *testing.T, config *rest.Config) *http.Client {
+	t.Helper()
 	client, err := rest.HTTPClientFor(config)
 	require.NoError(t, err)
 	t.Cleanup(client.CloseIdleConnections)

@@ -65,7 +65,10 @@ func (t *Tenants) config() *rest.Config {
 		Dial:      dialer.DialContext,
 		Proxy:     func(*http.Request) (*url.URL, error) { return nil, nil },
 	}
-	c.Wrap(func(next http.RoundTripper) http.RoundTripper { return caller{next} })
+	c.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		boundHeaders(next)
+		return caller{next}
+	})
 	return c
 }
 

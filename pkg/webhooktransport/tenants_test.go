@@ -81,6 +81,38 @@ func TestAnswers(t *testing.T) {
 	require.Less(t, <-h.plain, int64(AnswerBytes+inFlight))
 }
 
+// TestHeaders: headers of answers are bounded, in both versions of HTTP, and by that nobody
+// else's: transports of client-go are shared.
+func TestHeaders(t *testing.T) {
+	h := newHostile(t)
+	loopback := tenants(t, "127.0.0.0/8")
+	for version, h := range map[int]*hostile{1: h, 2: h.overHTTP2(t)} {
+		require.NoError(t, h.ask(t, loopback, "/"))
+		require.Equal(t, version, (<-h.seen).ProtoMajor)
+		require.ErrorContains(t, h.ask(t, loopback, "/headers"), errUnsaid.Error(), "HTTP/%d", version)
+
+		for _, tls := range []rest.TLSClientConfig{{CAData: h.ca()}, h.files(t)} {
+			config, others := &rest.Config{TLSClientConfig: tls}, &rest.Config{TLSClientConfig: tls}
+			Operator(config)
+			require.NoError(t, get(t, httpClient(t, config), h.URL))
+			require.Equal(t, version, (<-h.seen).ProtoMajor)
+			require.ErrorContains(t, get(t, httpClient(t, config), h.URL+"/headers"), "header", "HTTP/%d", version)
+			require.NoError(t, get(t, httpClient(t, others), h.URL+"/headers"), "of others, by HTTP/%d", version)
+		}
+	}
+}
+
+func get(t *testing.T, client *http.Client, url string) error {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, http.NoBody)
+	require.NoError(t, err)
+	response, err := client.Do(request)
+	if err != nil {
+		return err
+	}
+	return response.Body.Close()
+}
+
 // TestRetryAfter: a webhook that fails is not called again, whatever it asks for. Between calls
 // nothing would know that the request waits for somebody else.
 func TestRetryAfter(t *testing.T) {
