@@ -136,10 +136,12 @@ func (p *Plugin) judge(ctx context.Context, a admission.Attributes, ws *tenancyv
 	}
 	types, reason := p.config.Types(ctx, cluster, ws)
 	if unknown(types, reason) && p.config.Timeout > 0 {
+		resume := request.Pause(ctx)
 		_ = wait.PollUntilContextTimeout(ctx, poll, p.config.Timeout, false, func(ctx context.Context) (bool, error) {
 			types, reason = p.config.Types(ctx, cluster, ws)
 			return !unknown(types, reason), nil
 		})
+		resume()
 	}
 	who := a.GetUserInfo()
 	switch {
@@ -210,9 +212,15 @@ func (p *Plugin) mayKnow(ctx context.Context, who user.Info, types tenancy.Famil
 // unknown reports whether a type is none that is known.
 func unknown(types tenancy.Family, err error) bool { return err != nil && len(types) == 0 }
 
-// hold waits as long as is waited for a type that does not exist.
+// hold waits as long as is waited for a type that does not exist. Who has waited for that was paused
+// meanwhile, and is not once more: to get a seat again may take time, which would tell.
 func (p *Plugin) hold(ctx context.Context, start time.Time) {
-	timer := time.NewTimer(time.Until(start.Add(p.config.Timeout)))
+	left := time.Until(start.Add(p.config.Timeout))
+	if left <= 0 {
+		return
+	}
+	defer request.Pause(ctx)()
+	timer := time.NewTimer(left)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
