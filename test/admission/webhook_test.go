@@ -240,6 +240,10 @@ func TestWebhooks(t *testing.T) {
 		}
 		require.Len(t, seen, 3)
 		require.NoError(t, a.AdmissionregistrationV1().ValidatingWebhookConfigurations().Delete(t.Context(), "l", metav1.DeleteOptions{}))
+		eventually(t, "the webhook is gone", func() bool {
+			before := len(listens.requests())
+			return a.tries(t.Context(), "x") == nil && len(listens.requests()) == before
+		})
 	})
 
 	t.Run("hanging", func(t *testing.T) { hanging(t, a, b) })
