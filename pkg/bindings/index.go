@@ -40,14 +40,16 @@ var errNotSynced = errors.New("not all APIBindings and APIExports are known yet,
 type Config struct {
 	// Local reaches the shard itself as system:masters.
 	Local *client.Factory
-	// Export returns an APIExport, if there is one. WaitForExports waits until it knows
-	// all of them.
+	// Export returns an APIExport, if there is one. The error is client.ErrIncomplete if there
+	// may be one that it does not know. WaitForExports waits until it knows all that there are
+	// on the shard.
 	Export         func(key client.Key) (*apisv1alpha2.APIExport, error)
 	WaitForExports func(ctx context.Context) error
 	// Conversion returns an APIConversion, if there is one. Nil is that there are none.
 	Conversion func(ctx context.Context, key client.Key) (*apisv1alpha1.APIConversion, error)
-	// ExportsByIdentity returns the APIExports with an identity.
-	ExportsByIdentity func(identity string) []*apisv1alpha2.APIExport
+	// ExportsByIdentity returns the APIExports with an identity, and why there may be more that
+	// it does not know, if that is so.
+	ExportsByIdentity func(identity string) (known []*apisv1alpha2.APIExport, unknown error)
 	// Defined reports whether something else than a binding is known to serve a resource in
 	// a logical cluster.
 	Defined func(ctx context.Context, cluster logicalcluster.Name, resource schema.GroupResource) bool

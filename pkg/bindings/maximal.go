@@ -2,10 +2,13 @@ package bindings
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
+	conditionsv1alpha1 "github.com/kcp-dev/sdk/apis/third_party/conditions/apis/conditions/v1alpha1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
@@ -73,14 +76,17 @@ func (x *Index) CatchUp(ctx context.Context, a authorizer.Attributes) (bool, err
 
 // PermitsClaim decides whether the exports of an identity permit a request for an object
 // that another export claims; its sender is somebody of the logical cluster from. All
-// that have a policy must, and one has to be known.
+// that have a policy must, and one has to be known, as all have to be that bindings are to.
 func (x *Index) PermitsClaim(ctx context.Context, rules authorizer.Authorizer, from logicalcluster.Name, identityHash string, a authorizer.Attributes) (authorizer.Decision, string, error) {
 	if err := first(ctx, x.config.WaitForExports); err != nil {
 		return authorizer.DecisionNoOpinion, notPermitted, err
 	}
-	exports := x.config.ExportsByIdentity(identityHash)
-	if len(exports) == 0 {
-		return authorizer.DecisionNoOpinion, notPermitted, nil
+	exports, unknown := x.config.ExportsByIdentity(identityHash)
+	if unknown != nil && len(exports) > 0 {
+		unknown = x.lacksExport(identityHash)
+	}
+	if unknown != nil || len(exports) == 0 {
+		return authorizer.DecisionNoOpinion, notPermitted, unknown
 	}
 	for _, export := range exports {
 		if !isBounded(export) {
@@ -115,8 +121,47 @@ func isBounded(export *apisv1alpha2.APIExport) bool {
 
 // hasPolicy reports whether the export of a binding has a maximal permission policy.
 func (x *Index) hasPolicy(ctx context.Context, r *record) (bool, error) {
-	export, err := x.Export(ctx, client.Key{Cluster: r.provider, Name: r.export})
+	export, err := x.Export(ctx, r.list.exportKey())
+	if errors.Is(err, client.ErrIncomplete) && r.saysGone() {
+		return false, nil // what is bound of it is served, as before
+	}
 	return export != nil && isBounded(export), err
+}
+
+// lacksExport returns an error if something is bound under an identity of an export that is
+// not known.
+func (x *Index) lacksExport(identityHash string) error {
+	of := map[client.Key]bool{}
+	x.mu.RLock()
+	for _, l := range x.lists {
+		if !l.saysGone() && l.has(identityHash) {
+			of[l.exportKey()] = true
+		}
+	}
+	x.mu.RUnlock()
+	for key := range of {
+		if _, err := x.config.Export(key); errors.Is(err, client.ErrIncomplete) {
+			return err
+		}
+	}
+	return nil
+}
+
+// has reports whether something is bound under an identity.
+func (l *list) has(identityHash string) bool {
+	for _, b := range l.byResource {
+		if b.identity == identityHash {
+			return true
+		}
+	}
+	return false
+}
+
+// saysGone reports whether bindings say that there was no export when all were known.
+func (l *list) saysGone() bool {
+	return slices.ContainsFunc(l.said.Status.Conditions, func(c conditionsv1alpha1.Condition) bool {
+		return c.Type == apisv1alpha2.APIExportValid && c.Reason == apisv1alpha2.APIExportNotFoundReason
+	})
 }
 
 // as are attributes with another user.

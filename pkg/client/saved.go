@@ -4,6 +4,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"reflect"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
 // Changes counts the changes of what the informer holds.
@@ -75,4 +78,17 @@ func (d *Dual[T]) Current() error {
 		return nil
 	}
 	return fmt.Errorf("%w: informer %s%s has what it had before the start", ErrIncomplete, d.others.Name(), d.others.readFrom())
+}
+
+// GetCurrent is Get that says NotFound only if that is so now: what was saved before the
+// start may lack an object.
+func (d *Dual[T]) GetCurrent(cluster logicalcluster.Name, namespace, name string) (T, error) {
+	obj, err := d.Get(cluster, namespace, name)
+	if !apierrors.IsNotFound(err) || d.options.Holds(cluster) {
+		return obj, err
+	}
+	if unknown := d.Current(); unknown != nil {
+		return obj, unknown
+	}
+	return d.Get(cluster, namespace, name) // it may have come with what is known since
 }

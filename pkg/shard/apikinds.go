@@ -30,7 +30,7 @@ func (s *Server) apiKinds() apikinds.Config {
 // current returns an error as long as this shard may not know all exports and who may bind
 // them: the rules of others are read apart from their exports.
 func (s *Server) current() error {
-	return cmp.Or(s.informers.APIExports.Current(), s.informers.RBAC.ClusterRoles.Complete(), s.informers.RBAC.ClusterRoleBindings.Complete())
+	return cmp.Or(s.informers.APIExports.Current(), s.informers.RBAC.ClusterRoles.Current(), s.informers.RBAC.ClusterRoleBindings.Current())
 }
 
 // exportCluster returns the logical cluster that a path leads to: one of this shard,

@@ -3,36 +3,48 @@ package shard
 import (
 	"testing"
 
+	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/stretchr/testify/require"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/client-go/rest"
 
+	"github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/controllers"
 )
 
+// what is known of other shards in a view.
+type known int
+
+const (
+	nothing known = iota // it has not been read
+	saved                // what was saved before the start, which is nothing
+	all                  // there are none
+)
+
 // TestCurrent: nobody is told for good that he may not bind, as long as the exports or the rules of other shards
-// have not been read. These are read apart from each other.
+// have not been read since the start. These are read apart from each other.
 func TestCurrent(t *testing.T) {
-	clients, err := client.NewFactory(&rest.Config{Host: "https://nowhere.invalid"})
-	require.NoError(t, err)
-	all := clients.Wildcard()
 	for _, tc := range []struct {
 		name                     string
-		exports, roles, bindings bool
+		exports, roles, bindings known
 	}{
-		{"nothing", false, false, false},
-		{"no exports", false, true, true},
-		{"no cluster roles", true, false, true},
-		{"no bindings of these", true, true, false},
-		{"all", true, true, true},
+		{"nothing", nothing, nothing, nothing},
+		{"no exports", nothing, all, all},
+		{"no cluster roles", all, nothing, all},
+		{"no bindings of these", all, all, nothing},
+		{"the exports that were saved", saved, all, all},
+		{"the cluster roles that were saved", all, saved, all},
+		{"the bindings of these that were saved", all, all, saved},
+		{"all", all, all, all},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			s := &Server{informers: &controllers.Informers{APIExports: viewOf(t, kinds.APIExports, all, tc.exports)}}
-			s.informers.RBAC.ClusterRoles = viewOf(t, kinds.ClusterRoles, all, tc.roles)
-			s.informers.RBAC.ClusterRoleBindings = viewOf(t, kinds.ClusterRoleBindings, all, tc.bindings)
-			if err := s.apiKinds().Current(); tc.exports && tc.roles && tc.bindings {
+			s := &Server{informers: &controllers.Informers{APIExports: viewOf(t, kinds.APIExports, tc.exports, client.DualOptions{})}}
+			s.informers.RBAC.ClusterRoles = viewOf(t, kinds.ClusterRoles, tc.roles, client.DualOptions{})
+			s.informers.RBAC.ClusterRoleBindings = viewOf(t, kinds.ClusterRoleBindings, tc.bindings, client.DualOptions{})
+			if err := s.apiKinds().Current(); tc.exports == all && tc.roles == all && tc.bindings == all {
 				require.NoError(t, err)
 			} else {
 				require.ErrorIs(t, err, client.ErrIncomplete)
@@ -41,13 +53,49 @@ func TestCurrent(t *testing.T) {
 	}
 }
 
-// viewOf returns one of which the own side has been read, and that of others, unless there are none, has not.
-func viewOf[T client.Object, L runtime.Object](t *testing.T, resource client.Resource[T, L], scope client.Scope, complete bool) *client.Dual[T] {
-	t.Helper()
-	own := resource.Informer(scope, client.InformerOptions[T]{})
-	require.NoError(t, own.Restore(nil))
-	if complete {
-		return client.NewDual(own, nil, client.DualOptions{})
+// TestSavedExports: an export that was not saved before the start may be there, with a policy, unless
+// it would be on this shard, which knows all of its own.
+func TestSavedExports(t *testing.T) {
+	for of, want := range map[known]error{nothing: client.ErrIncomplete, saved: client.ErrIncomplete, all: nil} {
+		s := &Server{informers: &controllers.Informers{APIExports: viewOf(t, kinds.APIExports, of, client.DualOptions{
+			Holds: func(cluster logicalcluster.Name) bool { return cluster == "here" },
+		})}}
+		s.sources.Local = nowhere(t)
+		index, err := s.newBindings()
+		require.NoError(t, err)
+		_, err = index.Export(t.Context(), client.Key{Cluster: "away", Name: "e"})
+		require.ErrorIs(t, err, want)
+		_, err = index.Export(t.Context(), client.Key{Cluster: "here", Name: "e"})
+		require.NoError(t, err)
+		decision, _, err := index.PermitsClaim(t.Context(), nil, "away", "h", authorizer.AttributesRecord{})
+		require.ErrorIs(t, err, want)
+		require.Equal(t, authorizer.DecisionNoOpinion, decision)
 	}
-	return client.NewDual(own, resource.Informer(scope, client.InformerOptions[T]{}), client.DualOptions{})
+}
+
+// nowhere returns clients of a server that does not answer.
+func nowhere(t *testing.T) *client.Factory {
+	t.Helper()
+	clients, err := client.NewFactory(&rest.Config{Host: "https://nowhere.invalid"})
+	require.NoError(t, err)
+	t.Cleanup(clients.CloseIdleConnections)
+	return clients
+}
+
+// viewOf returns one of which the own side has been read.
+func viewOf[T client.Object, L runtime.Object](t *testing.T, resource client.Resource[T, L], of known, options client.DualOptions) *client.Dual[T] {
+	t.Helper()
+	scope := nowhere(t).Wildcard()
+	indexes := client.InformerOptions[T]{Indexers: map[string]client.IndexFunc[T]{apis.IdentityIndex: func(T) []string { return nil }}}
+	own := resource.Informer(scope, indexes)
+	require.NoError(t, own.Restore(nil))
+	if of == all {
+		return client.NewDual(own, nil, options)
+	}
+	others := resource.Informer(scope, indexes)
+	view := client.NewDual(own, others, options)
+	if of == saved {
+		require.NoError(t, others.Restore(nil))
+	}
+	return view
 }

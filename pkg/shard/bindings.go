@@ -1,6 +1,7 @@
 package shard
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -37,14 +38,12 @@ func (s *Server) newBindings() (*bindings.Index, error) {
 		Local:          s.sources.Local,
 		WaitForExports: exports.WaitForSync,
 		Export: func(key client.Key) (*apisv1alpha2.APIExport, error) {
-			return exports.Get(key.Cluster, "", key.Name)
+			return exports.GetCurrent(key.Cluster, "", key.Name)
 		},
-		ExportsByIdentity: func(identity string) []*apisv1alpha2.APIExport {
+		ExportsByIdentity: func(identity string) ([]*apisv1alpha2.APIExport, error) {
+			unknown := exports.Current() // before what is found
 			found, err := exports.ByIndex(apis.IdentityIndex, identity)
-			if err != nil {
-				return nil // there is the index
-			}
-			return found
+			return found, cmp.Or(err, unknown)
 		},
 		Defined: func(ctx context.Context, cluster logicalcluster.Name, resource schema.GroupResource) bool {
 			return s.customResources.Defined(ctx, cluster, resource)

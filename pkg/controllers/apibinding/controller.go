@@ -160,10 +160,10 @@ func newReconciler(config Config) *reconciler {
 		apis:    config.APIs,
 		resolve: config.Resolve,
 		export: func(key client.Key) (*apisv1alpha2.APIExport, error) {
-			return current(config.Exports, key)
+			return config.Exports.GetCurrent(key.Cluster, "", key.Name)
 		},
 		schema: func(key client.Key) (*metav1.PartialObjectMetadata, error) {
-			return current(config.Schemas, key)
+			return config.Schemas.GetCurrent(key.Cluster, "", key.Name)
 		},
 		known: bindings.Get,
 		siblings: func(cluster logicalcluster.Name) []*apisv1alpha2.APIBinding {

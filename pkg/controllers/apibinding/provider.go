@@ -100,15 +100,3 @@ func readSchema(ctx context.Context, scope client.Scope, name string) (*apis.API
 	}
 	return apis.SchemaFrom(u)
 }
-
-// current returns an object, and NotFound only if that is so now: what was saved before
-// the start may lack it.
-func current[T client.Object](of *client.Dual[T], key client.Key) (T, error) {
-	obj, err := of.Get(key.Cluster, "", key.Name)
-	if apierrors.IsNotFound(err) {
-		if unknown := of.Current(); unknown != nil && !of.Holds(key.Cluster) {
-			return obj, unknown
-		}
-	}
-	return obj, err
-}

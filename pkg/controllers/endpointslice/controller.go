@@ -209,14 +209,11 @@ func (c *Config[T]) stateOf(slice T) (s state, err error) {
 	}
 	export := client.Key{Cluster: provider, Name: its.Export}
 	if provider != "" {
-		if s.export, err = c.Exports.Get(provider, "", export.Name); err != nil && !apierrors.IsNotFound(err) {
+		if s.export, err = c.Exports.GetCurrent(provider, "", export.Name); err != nil && !apierrors.IsNotFound(err) {
 			return s, err
 		}
 		if err != nil {
 			s.export = nil
-			if unknown := c.Exports.Current(); unknown != nil && !c.Exports.Holds(provider) {
-				return s, unknown // what was saved before the start may lack it
-			}
 		}
 	}
 	partition, err := c.Partitions.Lister().Get(client.Key{Cluster: logicalcluster.From(slice), Name: its.Partition})
