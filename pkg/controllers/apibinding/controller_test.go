@@ -300,33 +300,6 @@ const (
 	gadgets                = "v1.gadgets.example.org"
 )
 
-// whole are events that lead to one binding of two resources, in any order in which
-// later versions of an object come after earlier ones.
-func whole() [][]func(*world) {
-	schemaIs := func(name string) func(*world) {
-		return func(w *world) { w.schemas[name] = types.UID(name) }
-	}
-	return [][]func(*world){
-		{
-			func(w *world) { w.offer(widgetsOne) },
-			func(w *world) { w.exports["e"].Status.IdentityHash = "h" },
-			func(w *world) { w.offer(widgetsTwo, gadgets) },
-		},
-		{schemaIs(widgetsOne)}, {schemaIs(widgetsTwo)}, {schemaIs(gadgets)},
-		{func(w *world) { w.bind("b") }},
-		{func(w *world) { w.taken["gadgets"] = "somebody" }, func(w *world) { delete(w.taken, "gadgets") }},
-	}
-}
-
-// ends are events after which the binding is as it was, but that its export is gone.
-func ends() [][]func(*world) {
-	return [][]func(*world){
-		{func(w *world) { delete(w.exports, "e") }},
-		{func(w *world) { delete(w.schemas, widgetsTwo) }},
-		{func(w *world) { delete(w.schemas, gadgets) }},
-	}
-}
-
 // play has the events happen in a random order, with the controller at work in between.
 func (w *world) play(t *testing.T, random *rand.Rand, lines [][]func(*world)) {
 	t.Helper()
@@ -360,6 +333,8 @@ func TestAnyOrder(t *testing.T) {
 			require.Equal(t, apisv1alpha2.APIBindingPhaseBound, b.Status.Phase)
 			require.Len(t, b.Status.BoundResources, 2)
 			require.True(t, conditions.IsTrue(b, "Ready"))
+			require.Len(t, b.Status.ExportPermissionClaims, 2)
+			require.Len(t, b.Status.AppliedPermissionClaims, 1)
 			require.JSONEq(t, `{"widgets.example.org":{"n":"b"},"gadgets.example.org":{"n":"b"}}`, w.lc.Annotations[locks])
 		}
 		require.Equal(t, bound, w.picture(), "seed %d", seed)
@@ -371,6 +346,8 @@ func TestAnyOrder(t *testing.T) {
 			orphaned = w.picture()
 			require.Equal(t, "APIExportNotFound", conditions.Get(w.bindings["b"], apisv1alpha2.APIExportValid).Reason)
 			require.True(t, conditions.IsTrue(w.bindings["b"], "Ready"), "what is bound goes on")
+			require.Empty(t, w.bindings["b"].Status.ExportPermissionClaims)
+			require.Empty(t, w.bindings["b"].Status.AppliedPermissionClaims)
 		}
 		require.Equal(t, orphaned, w.picture(), "seed %d", seed)
 	}

@@ -12,6 +12,47 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
+// whole are events that lead to one binding of two resources, in any order in which
+// later versions of an object come after earlier ones.
+func whole() [][]func(*world) {
+	schemaIs := func(name string) func(*world) {
+		return func(w *world) { w.schemas[name] = types.UID(name) }
+	}
+	return [][]func(*world){
+		{
+			func(w *world) { w.offer(widgetsOne) },
+			func(w *world) { w.exports["e"].Status.IdentityHash = "h" },
+			func(w *world) { w.offer(widgetsTwo, gadgets) },
+			func(w *world) {
+				w.exports["e"].Spec.PermissionClaims = []apisv1alpha2.PermissionClaim{asksFor("secrets", "get"), asksFor("configmaps", "get")}
+			},
+		},
+		{schemaIs(widgetsOne)}, {schemaIs(widgetsTwo)}, {schemaIs(gadgets)},
+		{func(w *world) { w.bind("b") }, accept("secrets")},
+		{func(w *world) { w.taken["gadgets"] = "somebody" }, func(w *world) { delete(w.taken, "gadgets") }},
+	}
+}
+
+// accept has the binding accept claims on resources.
+func accept(resources ...string) func(*world) {
+	return func(w *world) {
+		w.bindings["b"].Spec.PermissionClaims = nil
+		for _, resource := range resources {
+			w.bindings["b"].Spec.PermissionClaims = append(w.bindings["b"].Spec.PermissionClaims, accepts(asksFor(resource), "get"))
+		}
+	}
+}
+
+// ends are events after which the binding is as it was, but that its export is gone, with its claims.
+func ends() [][]func(*world) {
+	return [][]func(*world){
+		{func(w *world) { delete(w.exports, "e") }},
+		{accept("secrets", "configmaps")},
+		{func(w *world) { delete(w.schemas, widgetsTwo) }},
+		{func(w *world) { delete(w.schemas, gadgets) }},
+	}
+}
+
 // bound is a world in which binding a has bound widgets and gadgets, with objects.
 func bound(t *testing.T) *world {
 	t.Helper()

@@ -174,6 +174,7 @@ func advance(binding *apisv1alpha2.APIBinding, provider logicalcluster.Name, exp
 	}
 	binding.Status.APIExportClusterName = provider.String()
 	mirror(binding, export)
+	binding.Status.ExportPermissionClaims = nil // an export that is gone asks for nothing
 	if export != nil {
 		binding.Status.ExportPermissionClaims = export.DeepCopy().Spec.PermissionClaims
 	}

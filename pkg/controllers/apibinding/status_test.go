@@ -132,6 +132,10 @@ func allTold() map[string]told {
 		"a claim that goes": {happens: claims([]apisv1alpha2.PermissionClaim{secrets}, accepts(secrets, "*")), later: func(w *world) { w.exports["e"].Spec.PermissionClaims = nil }, says: map[string]string{
 			claimsValid: "False InvalidPermissionClaims Error: secrets is accepted, and the APIExport does not ask for it: take it out of spec.permissionClaims, or wait for the provider",
 		}},
+		"a claim whose export goes": {happens: claims([]apisv1alpha2.PermissionClaim{secrets}, accepts(secrets, "*")), later: func(w *world) { delete(w.exports, "e") }, says: map[string]string{
+			exportCondition: "False APIExportNotFound Error: The APIExport does not exist: create it, or delete the binding",
+			claimsValid:     "False InvalidPermissionClaims Error: secrets is accepted, and the APIExport does not ask for it: take it out of spec.permissionClaims, or wait for the provider",
+		}},
 		"other verbs":        {happens: claims([]apisv1alpha2.PermissionClaim{secrets}, accepts(secrets, "get", "delete")), says: map[string]string{claimsValid: otherClaim}},
 		"other objects":      {happens: claims([]apisv1alpha2.PermissionClaim{selected}, accepts(selected, "get")), says: map[string]string{claimsValid: otherClaim}},
 		"the same claim":     {happens: claims([]apisv1alpha2.PermissionClaim{secrets}, accepts(secrets, "list", "get"))},
