@@ -67,3 +67,21 @@ func testProviderGoes(t *testing.T, e *env, shard int) {
 		return code == http.StatusNotFound
 	})
 }
+
+// testClaimantGoes: the claims of an export end with it, on open watches, too.
+func testClaimantGoes(t *testing.T, e *env) {
+	provider, _, consumers := consumersOf(t, e, "claimant", 1)
+	k, all := consumers[0], provider.through("e", "*")
+	k.create(configMaps, `{"metadata":{"name":"a"}}`)
+	const claim = `{"group":"","resource":"configmaps","verbs":["get","list","watch"]`
+	provider.claim(`[` + claim + `}]`)
+	k.accept(`[` + claim + `,"selector":{"matchAll":true},"state":"Accepted"}]`)
+	all.untilShows("/api/v1/configmaps", `"name":"a"`)
+	w := all.follow(configMapsResource, "")
+	next(t, w, watch.Added, "a")
+	require.NotEmpty(t, k.get(configMaps+"/a").GetLabels())
+	provider.ask(http.StatusOK, http.MethodDelete, apisV2+"apiexports/e", "")
+	next(t, w, watch.Deleted, "a")
+	k.until("e", "PermissionClaimsValid", "False InvalidPermissionClaims")
+	require.Empty(t, k.get(configMaps+"/a").GetLabels())
+}

@@ -58,6 +58,7 @@ func TestView(t *testing.T) {
 	e := newEnv(t, two.Get(t))
 	t.Run("content", func(t *testing.T) { testView(t, e) })
 	t.Run("claims", func(t *testing.T) { testClaims(t, e) })
+	t.Run("claims of nobody", func(t *testing.T) { testClaimantGoes(t, e) })
 	for shard, where := range []string{"", " of a provider elsewhere"} {
 		t.Run("selectors"+where, func(t *testing.T) { testClaimSelectors(t, e, shard) })
 		t.Run("writers"+where, func(t *testing.T) { testClaimWriters(t, e, shard) })
