@@ -76,7 +76,7 @@ func isWhole(r *http.Request) bool {
 	if r.Header.Get("Accept-Encoding") == "" {
 		return false
 	}
-	for _, clause := range strings.Split(strings.Join(r.Header.Values("Accept"), ","), ",") {
+	for clause := range strings.SplitSeq(strings.Join(r.Header.Values("Accept"), ","), ",") {
 		switch strings.TrimSpace(clause) {
 		case "", "*/*", runtime.ContentTypeJSON, runtime.ContentTypeProtobuf:
 		default:
