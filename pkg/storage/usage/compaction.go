@@ -54,11 +54,12 @@ func (c *compaction) run(ctx context.Context, client *clientv3.Client, enough in
 		return nil
 	}
 	_, err := client.Compact(ctx, c.before.revision)
-	if err != nil && !errors.Is(err, rpctypes.ErrCompacted) {
+	byAnother := errors.Is(err, rpctypes.ErrCompacted) // who has told, too
+	if err != nil && !byAnother {
 		return fmt.Errorf("compacting history up to revision %d: %w", c.before.revision, err)
 	}
 	c.compacted = c.before.superseded
-	if err != nil { // another server has, and has told
+	if byAnother {
 		return nil
 	}
 	if _, err := client.Put(ctx, compactedKey, strconv.FormatInt(c.before.revision, 10)); err != nil {
