@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
@@ -200,15 +201,21 @@ func TestRing(t *testing.T) {
 	e.eventually("it joins anew", func() bool { return third.Status().ID != was })
 	divided(t, "it has a half again", one, third)
 
-	for _, m := range []*ringMember{one, third} {
-		m.stop()
+	// The coordinator deletes the Leases of who is no member any more, after it has written the table.
+	all := func() []*coordinationv1.Lease {
+		list, err := leases.List(t.Context(), metav1.ListOptions{LabelSelector: "ring.shardplane.io/ring=drill"})
+		require.NoError(t, err)
+		return list.Items
 	}
+	e.eventually("the ring's Lease and two members' are left", func() bool { return len(all()) == 3 })
+	one.stop()
 	require.NoError(t, <-one.ended)
+	e.eventually("the ring's Lease and one member's are left", func() bool { return len(all()) == 2 })
+	third.stop()
 	require.NoError(t, <-third.ended)
-	list, err := leases.List(t.Context(), metav1.ListOptions{LabelSelector: "ring.shardplane.io/ring=drill"})
-	require.NoError(t, err)
-	require.LessOrEqual(t, len(list.Items), 2, "the ring's, and perhaps that of the last one")
-	for _, l := range list.Items {
+	left := all()
+	require.LessOrEqual(t, len(left), 2, "the ring's, and perhaps that of the last one")
+	for _, l := range left {
 		if err := leases.Delete(t.Context(), l.Name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
 			require.NoError(t, err)
 		}
