@@ -202,7 +202,7 @@ func TestRing(t *testing.T) {
 	divided(t, "it has a half again", one, third)
 
 	// The coordinator deletes the Leases of who is no member any more, after it has written the table.
-	all := func() []*coordinationv1.Lease {
+	all := func() []coordinationv1.Lease {
 		list, err := leases.List(t.Context(), metav1.ListOptions{LabelSelector: "ring.shardplane.io/ring=drill"})
 		require.NoError(t, err)
 		return list.Items
@@ -215,8 +215,8 @@ func TestRing(t *testing.T) {
 	require.NoError(t, <-third.ended)
 	left := all()
 	require.LessOrEqual(t, len(left), 2, "the ring's, and perhaps that of the last one")
-	for _, l := range left {
-		if err := leases.Delete(t.Context(), l.Name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+	for i := range left {
+		if err := leases.Delete(t.Context(), left[i].Name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
 			require.NoError(t, err)
 		}
 	}
