@@ -46,6 +46,7 @@ func providers(t *testing.T, w *world) {
 	var once sync.Once
 	unblock := func() { once.Do(func() { close(release) }) }
 	var pending sync.WaitGroup
+	var finished atomic.Int64
 	t.Cleanup(pending.Wait)
 	t.Cleanup(unblock)
 	hook := hangs(t, asked, release)
@@ -53,6 +54,7 @@ func providers(t *testing.T, w *world) {
 	write := func(by *tenant) {
 		pending.Go(func() {
 			_, _, _ = by.call(t.Context(), http.MethodPost, "/apis/"+group+"/v1/things?dryRun=All", thing(group, "v1", "one", ""))
+			finished.Add(1)
 		})
 	}
 	require.Eventually(t, func() bool { write(w.quiet); return len(asked) > 0 }, testTimeout, tick, "the provider's webhook is called")
@@ -78,8 +80,18 @@ func providers(t *testing.T, w *world) {
 	w.quiet.must(t, http.MethodGet, "/apis/"+group+"/v1/things", "")
 	write(w.attacker)
 	require.Eventually(t, func() bool { return len(asked) == limit+1 }, testTimeout, tick, "another consumer has places of its own")
-	unblock()
-	pending.Wait()
+	// They answer one after the other, for the same reason.
+	over := make(chan struct{})
+	go func() { pending.Wait(); close(over) }()
+	for {
+		n := finished.Load()
+		select {
+		case <-over:
+			return
+		case release <- struct{}{}:
+			require.Eventually(t, func() bool { return finished.Load() > n }, testTimeout, tick, "a write goes on whose webhook answers")
+		}
+	}
 }
 
 // expensiveRules: an object that costs too much to convert is refused, and no other is.
