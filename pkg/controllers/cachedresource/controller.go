@@ -41,7 +41,7 @@ const (
 	lookAgain = time.Minute
 	// countAgain is how often objects are counted that nobody has told of, by a request to the shard and one
 	// to a cache server: on both they are compared all the time, so that counts differ for a moment only.
-	countAgain = 10 * time.Minute
+	countAgain = time.Hour
 	// removeTimeout bounds one wait until replicas are deleted.
 	removeTimeout = 10 * time.Second
 )
