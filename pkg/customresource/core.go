@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -197,7 +196,7 @@ func (c coreAdmission) Admit(ctx context.Context, a admission.Attributes, o admi
 		return errScopeShown
 	}
 	if c.terminating && a.GetOperation() == admission.Create {
-		return apierrors.NewForbidden(a.GetResource().GroupResource(), a.GetName(), errors.New("create not allowed while the definition of the resource is being deleted"))
+		return refuseCreation(a.GetResource().GroupResource(), a.GetName())
 	}
 	if next, ok := c.next.(admission.MutationInterface); ok && next.Handles(a.GetOperation()) {
 		return next.Admit(ctx, a, o)

@@ -253,7 +253,7 @@ func TestCoreGroupTerminating(t *testing.T) {
 	obj.SetAPIVersion("v1")
 	_, err := in.Create(t.Context(), obj, metav1.CreateOptions{})
 	require.NoError(t, err)
-	bound.terminate()
+	bound.terminate("one")
 	obj.SetName("b")
 	_, err = in.Create(t.Context(), obj, metav1.CreateOptions{})
 	require.True(t, apierrors.IsForbidden(err), "%v", err)

@@ -2,6 +2,7 @@ package customresource
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"strings"
 	"sync"
@@ -16,6 +17,7 @@ import (
 	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
 
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
+	"github.com/shardplane/shardplane/pkg/customresource/versions"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/request/identity"
 	"github.com/shardplane/shardplane/pkg/storage/claims"
@@ -124,6 +126,7 @@ func (s *Server) serveResource(w http.ResponseWriter, r *http.Request, info *gen
 	}
 	used := s.table.Acquire(definition.Schema)
 	defer func() { s.table.Release(used, time.Now()) }()
+	ctx = s.withCreation(ctx, info.Verb, l, definition)
 
 	private := *info
 	private.Resource = resource
@@ -131,6 +134,33 @@ func (s *Server) serveResource(w http.ResponseWriter, r *http.Request, info *gen
 	s.serveTyped(w, r, &private, used, func(w http.ResponseWriter, r *http.Request, info *genericapirequest.RequestInfo) { //nolint:contextcheck // it inherits the request's
 		s.serveObjects(w, r, info, used, definition)
 	})
+}
+
+// withCreation has a request to write ask once more, right before it stores a new object, whether the
+// resource is served as it was when the request came. Webhooks may have kept it waiting, while what has
+// the resource served was deleted with all objects: nobody would serve another one.
+func (s *Server) withCreation(ctx context.Context, verb string, l definitions.Lookup, then *definitions.Definition) context.Context {
+	if verb != "create" && verb != "update" && verb != "patch" {
+		return ctx
+	}
+	return versions.WithCreation(ctx, func(ctx context.Context, name string) error {
+		now, err := s.sources.Resolve(ctx, l)
+		switch {
+		case err != nil:
+			return err
+		case now == nil || now.Identity != then.Identity || now.Objects != nil:
+			return apierrors.NewGenericServerResponse(http.StatusNotFound, "create", l.Resource, name, "", 0, false)
+		case now.Terminating:
+			return refuseCreation(l.Resource, name)
+		default:
+			return nil
+		}
+	})
+}
+
+// refuseCreation is the answer to who creates an object while the definition is being deleted.
+func refuseCreation(resource schema.GroupResource, name string) error {
+	return apierrors.NewForbidden(resource, name, errors.New("create not allowed while the definition of the resource is being deleted"))
 }
 
 // serveNone answers a request for what is no custom resource here: with why, or as whoever is next

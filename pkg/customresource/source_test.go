@@ -31,7 +31,7 @@ import (
 type boundAPIs struct {
 	mu        sync.Mutex
 	bound     map[string]boundAPI // by logical cluster
-	ending    bool                // all of them are being deleted
+	ending    map[string]bool     // the logical clusters where they are being deleted
 	listeners map[int]func(definitions.Change)
 	next      int
 }
@@ -43,13 +43,19 @@ type boundAPI struct {
 }
 
 func newBoundAPIs(bound map[string]boundAPI) *boundAPIs {
-	return &boundAPIs{bound: bound, listeners: map[int]func(definitions.Change){}}
+	return &boundAPIs{bound: bound, ending: map[string]bool{}, listeners: map[int]func(definitions.Change){}}
 }
 
 // boundSchema is a schema of widgets with an identity, and with a property.
-func boundSchema(t *testing.T, identity, property string) boundAPI {
+func boundSchema(t testing.TB, identity, property string) boundAPI {
 	t.Helper()
-	crd := widgetCRD(map[string]apiextensionsv1.JSONSchemaProps{property: {Type: "string"}})
+	return boundWith(t, identity, map[string]apiextensionsv1.JSONSchemaProps{property: {Type: "string"}})
+}
+
+// boundWith is boundSchema with all of properties.
+func boundWith(t testing.TB, identity string, properties map[string]apiextensionsv1.JSONSchemaProps) boundAPI {
+	t.Helper()
+	crd := widgetCRD(properties)
 	apiextensionsserver.Scheme.Default(crd)
 	s, err := definitions.NewSchema(&crd.Spec, &crd.Spec.Names)
 	require.NoError(t, err)
@@ -62,7 +68,7 @@ func (b *boundAPIs) Resolve(_ context.Context, l definitions.Lookup) (*definitio
 	if !l.Cluster.Wildcard {
 		if s := b.bound[l.Cluster.Name.String()]; s.Schema != nil && s.Resource == l.Resource {
 			d := definitionOf(s)
-			d.Terminating = b.ending
+			d.Terminating = b.ending[l.Cluster.Name.String()]
 			return d, nil
 		}
 		return nil, nil
@@ -108,11 +114,11 @@ func (b *boundAPIs) Subscribe(f func(definitions.Change)) (stop func()) {
 	}
 }
 
-// terminate says of all APIs that they are being deleted.
-func (b *boundAPIs) terminate() {
+// terminate says of the API of a logical cluster that it is being deleted.
+func (b *boundAPIs) terminate(cluster string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.ending = true
+	b.ending[cluster] = true
 }
 
 // change binds a schema, or none, in the logical clusters, and tells of it once.

@@ -269,8 +269,13 @@ func newDenier(t *testing.T) (configuration string) {
 			review.Request.UID, allowed, judged.Metadata.Annotations["kcp.io/cluster"])
 	}))
 	t.Cleanup(server.Close)
+	return validating(server)
+}
+
+// validating is the configuration of a webhook for all that is written of bound APIs.
+func validating(server *httptest.Server) string {
 	ca := base64.StdEncoding.EncodeToString(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}))
-	return fmt.Sprintf(`{"apiVersion":"admissionregistration.k8s.io/v1","kind":"ValidatingWebhookConfiguration","metadata":{"name":"denier"},"webhooks":[{"name":"a.example.org","clientConfig":{"url":%q,"caBundle":%q},"sideEffects":"None","admissionReviewVersions":["v1"],"rules":[{"operations":["*"],"apiGroups":["example.org"],"apiVersions":["*"],"resources":["*"]}]}]}`, server.URL, ca)
+	return fmt.Sprintf(`{"apiVersion":"admissionregistration.k8s.io/v1","kind":"ValidatingWebhookConfiguration","metadata":{"name":"validating"},"webhooks":[{"name":"a.example.org","clientConfig":{"url":%q,"caBundle":%q},"timeoutSeconds":30,"sideEffects":"None","admissionReviewVersions":["v1"],"rules":[{"operations":["*"],"apiGroups":["example.org"],"apiVersions":["*"],"resources":["*"]}]}]}`, server.URL, ca)
 }
 
 // denies makes a policy that denies what an expression is false of, and its binding.
@@ -341,4 +346,56 @@ func testHooksOfWriters(t *testing.T, name string, provider, k apiKinds) {
 		require.Equal(t, http.StatusUnprocessableEntity, code, "%s: %s", by, says)
 		writer.create(configMaps, `{"metadata":{"name":%q}}`, "by-"+by)
 	}
+}
+
+// testUnboundWhileCreating: what a webhook of the provider holds up while the binding is deleted is not
+// stored when it lets it pass.
+func testUnboundWhileCreating(t *testing.T, provider, k apiKinds) {
+	t.Helper()
+	arrived, goOn := make(chan struct{}, 1), make(chan struct{})
+	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var review admissionv1.AdmissionReview
+		if body, err := io.ReadAll(r.Body); err != nil || json.Unmarshal(body, &review) != nil {
+			http.Error(w, "not a review", http.StatusBadRequest)
+			return
+		}
+		if !*review.Request.DryRun {
+			arrived <- struct{}{}
+			select {
+			case <-goOn:
+			case <-r.Context().Done():
+			}
+		}
+		_, _ = fmt.Fprintf(w, `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","response":{"uid":%q,"allowed":%t,"status":{"code":403,"message":"dry"}}}`, review.Request.UID, !*review.Request.DryRun)
+	}))
+	t.Cleanup(server.Close)
+	identity := provider.export("e", provider.schema("v1", "widgets", "size"))
+	bind := func() {
+		t.Helper()
+		k.bind("e", provider, "e")
+		k.until("e", "Ready", "True <nil>")
+	}
+	bind()
+	provider.create(registration+"validatingwebhookconfigurations", "%s", validating(server))
+	k.eventually("the webhook is called", func() bool {
+		code, _ := k.status(http.MethodPost, widgets+"?dryRun=All", widget("dry", "size", 1))
+		return code == http.StatusForbidden
+	})
+	answer := make(chan string, 1)
+	go func() {
+		code, says, err := send(t.Context(), k.config, call{method: http.MethodPost, path: "/clusters/" + k.cluster + widgets, body: widget("late", "size", 1), header: http.Header{"Content-Type": {"application/json"}}})
+		answer <- fmt.Sprint(code, " ", string(says), err)
+	}()
+	<-arrived
+	k.ask(http.StatusOK, http.MethodDelete, apisV2+"apibindings/e", "")
+	k.eventually("the binding is gone", func() bool {
+		code, _ := k.status(http.MethodGet, apisV2+"apibindings/e", "")
+		return code == http.StatusNotFound
+	})
+	close(goOn)
+	require.Regexp(t, "^(403|404) ", <-answer) // the index hears of it as informers do
+	bind()
+	require.Empty(t, field(k.get(widgets), "items"))
+	all := apiKinds{env: k.env, config: k.config, cluster: "*"}
+	require.Empty(t, field(all.get("/apis/example.org/v1/widgets:"+identity), "items"))
 }

@@ -87,6 +87,9 @@ func TestBinding(t *testing.T) {
 	t.Run("hooks of writers", func(t *testing.T) {
 		testHooksOfWriters(t, "near-judge", newAPIKinds(e, "near-judge").in(t), newAPIKinds(e, "near-judged").in(t))
 	})
+	t.Run("unbound while creating", func(t *testing.T) {
+		testUnboundWhileCreating(t, newAPIKinds(e, "slow-provider").in(t), newAPIKinds(e, "slow-consumer").in(t))
+	})
 	t.Run("conversion", func(t *testing.T) { testConversion(t, e) })
 	t.Run("conversion by a webhook", func(t *testing.T) {
 		testWebhookConversion(t, newAPIKinds(e, "webhook-provider").in(t), newAPIKinds(e, "webhook-consumer").in(t))

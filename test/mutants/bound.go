@@ -165,4 +165,13 @@ var bound = []Mutant{
 		}},
 		CaughtBy: "./pkg/bindings", Test: "TestReach",
 	},
+	{
+		Name: "late-object", Rule: "nothing is stored that nobody serves any more when webhooks let it pass",
+		Edits: []Edit{{
+			File:   "pkg/customresource/versions/view.go",
+			Before: `err == nil && before.IsZero() {`,
+			After:  `err == nil && !before.IsZero() {`,
+		}},
+		CaughtBy: "./pkg/customresource", Test: "TestUnservedWhileCreating",
+	},
 }

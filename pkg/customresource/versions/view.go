@@ -273,6 +273,9 @@ func (v *view) Create(ctx context.Context, key string, obj, out runtime.Object, 
 	if err := v.tries.reads(stored); err != nil {
 		return err
 	}
+	if err := mayCreate(ctx, stored.GetName()); err != nil {
+		return err
+	}
 	var created packed.Object
 	if err := v.raw.Create(ctx, key, stored, &created, ttl); err != nil {
 		return err
@@ -409,6 +412,9 @@ func (v *view) GuaranteedUpdate(ctx context.Context, key string, out runtime.Obj
 		stored, err := v.encode(ctx, updated)
 		if err == nil {
 			err = v.tries.still(before, stored)
+		}
+		if err == nil && before.IsZero() {
+			err = mayCreate(ctx, stored.GetName())
 		}
 		return stored, ttl, err
 	}
