@@ -52,7 +52,7 @@ type Config struct {
 	Webhook authorizer.Authorizer
 }
 
-// New assembles the authorization chain of a shard.
+// New assembles the authorization chain of a shard. Its errors are by Unavailable.
 func New(c Config) (authorizer.Authorizer, error) {
 	open, err := path.NewAuthorizer(c.Options.AlwaysAllowPaths)
 	if err != nil {
@@ -85,7 +85,7 @@ func New(c Config) (authorizer.Authorizer, error) {
 			return nil, fmt.Errorf("--authorization-order: %q is not one of %s", step, strings.Join(Steps(), ", "))
 		}
 	}
-	return WithAdminGate(WithWildcardGate(WithImpersonationGuard(WithViews(entering(withCatchUp(FirstOf(chain...), c.CatchUp)), c.Views)))), nil
+	return withUnavailable(WithAdminGate(WithWildcardGate(WithImpersonationGuard(WithViews(entering(withCatchUp(FirstOf(chain...), c.CatchUp)), c.Views))))), nil
 }
 
 // withCatchUp asks next again about what it has allowed before something was known.

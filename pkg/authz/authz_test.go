@@ -4,16 +4,19 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	"github.com/stretchr/testify/require"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 
 	"github.com/shardplane/shardplane/pkg/authz"
+	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/tenancy"
 )
@@ -195,6 +198,57 @@ func TestChain(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) { tc.ask(t, newChain(t, nil)) })
 	}
+}
+
+// TestUnavailable: what is not known yet is 503, whoever of the chain needs it.
+func TestUnavailable(t *testing.T) {
+	incomplete := fmt.Errorf("%w: the cache server is away", client.ErrIncomplete)
+	for name, tc := range map[string]struct {
+		change  func(*authz.Config)
+		allowed bool // in spite of it
+	}{
+		"logical clusters": {change: func(c *authz.Config) {
+			c.Find = func(context.Context, logicalcluster.Name) (*corev1alpha1.LogicalCluster, error) {
+				return nil, incomplete
+			}
+		}},
+		"rules": {change: func(c *authz.Config) {
+			c.Rules = authorizer.AuthorizerFunc(func(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
+				return authorizer.DecisionNoOpinion, "", incomplete
+			})
+		}},
+		"policies of providers": {change: func(c *authz.Config) {
+			c.MaximalPermission = func(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
+				return authorizer.DecisionNoOpinion, "", fmt.Errorf("looking up: %w", incomplete)
+			}
+		}},
+		"what has just been bound": {change: func(c *authz.Config) {
+			c.CatchUp = func(context.Context, authorizer.Attributes) (bool, error) { return false, incomplete }
+		}},
+		"rules of which one allows": {allowed: true, change: func(c *authz.Config) {
+			c.Rules = authorizer.AuthorizerFunc(func(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
+				return authorizer.DecisionAllow, "", incomplete
+			})
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			decision, _, err := newChain(t, tc.change).Authorize(request.WithClusterName(t.Context(), "root"), authorizer.AttributesRecord{
+				User: &user.DefaultInfo{Name: "owner"}, Verb: "get", Resource: "configmaps", ResourceRequest: true,
+			})
+			if tc.allowed {
+				require.Equal(t, authorizer.DecisionAllow, decision)
+				return
+			}
+			require.Equal(t, authorizer.DecisionNoOpinion, decision)
+			require.True(t, apierrors.IsServiceUnavailable(err), "%v", err)
+			require.ErrorContains(t, err, "the cache server is away")
+			seconds, _ := apierrors.SuggestsClientDelay(err)
+			require.Equal(t, 1, seconds)
+		})
+	}
+	plain := errors.New("broken")
+	require.Equal(t, plain, authz.Unavailable(plain))
+	require.NoError(t, authz.Unavailable(nil))
 }
 
 func TestOrder(t *testing.T) {

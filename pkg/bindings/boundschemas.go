@@ -80,7 +80,7 @@ func schemasOf(all []*record) []string {
 
 // WithBoundSchemas returns a context in which requests for SchemasResource see the
 // APIResourceSchemas that a consumer of the shard has bound, and no others: they are to be
-// read only. The set is kept up to date until done is called.
+// read only. The set is kept up to date until done is called. The error is an API status.
 func (x *Index) WithBoundSchemas(ctx context.Context, consumer logicalcluster.Name) (seeing context.Context, done func(), err error) {
 	if err := x.waitSynced(ctx); err != nil {
 		return nil, nil, err

@@ -2,7 +2,6 @@ package bindings
 
 import (
 	"context"
-	"errors"
 	"maps"
 	"slices"
 	"sync"
@@ -33,8 +32,13 @@ const (
 	sweepInterval = time.Minute
 )
 
-// errNotSynced is the answer to whoever asks before all bindings are known.
-var errNotSynced = errors.New("not all APIBindings and APIExports are known yet, try again")
+// errNotSynced is the answer to whoever asks before all bindings are known: 503, to be asked again in a
+// second. It is no client.ErrIncomplete, by which bindings go on as what they say.
+var errNotSynced = func() error {
+	answer := apierrors.NewServiceUnavailable("not all APIBindings and APIExports are known yet, try again")
+	answer.ErrStatus.Details = &metav1.StatusDetails{RetryAfterSeconds: 1}
+	return answer
+}()
 
 // Config is what an Index needs.
 type Config struct {

@@ -236,6 +236,9 @@ func TestReadsWhatItHasNotHeardOf(t *testing.T) {
 	cancel()
 	_, err := w.Resolve(ctx, definitions.Lookup{Cluster: in("a"), Resource: widgets})
 	require.ErrorIs(t, err, errNotSynced)
+	require.True(t, apierrors.IsServiceUnavailable(err), "%v", err)
+	seconds, _ := apierrors.SuggestsClientDelay(err)
+	require.Equal(t, 1, seconds)
 }
 
 // TestChanges: watches hear of what is served differently, and of nothing else.

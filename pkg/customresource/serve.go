@@ -97,7 +97,7 @@ func (s *Server) serveResource(w http.ResponseWriter, r *http.Request, info *gen
 	}
 
 	definition, err := s.resolve(ctx, l, current)
-	if apierrors.IsTooManyRequests(err) {
+	if _, later := apierrors.SuggestsClientDelay(err); later {
 		writeError(w, r, info, err)
 		return
 	}

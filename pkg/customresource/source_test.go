@@ -2,6 +2,7 @@ package customresource
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"slices"
 	"strings"
@@ -18,6 +19,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 
@@ -400,4 +402,31 @@ func TestQualifiedResources(t *testing.T) {
 	all := s.CRDs(t, "*").ApiextensionsV1().RESTClient()
 	require.ErrorContains(t, all.Get().AbsPath("/apis", widgets.Group, widgets.Version, "widgets:bbbb").Do(t.Context()).Error(), "nothing here binds widgets."+widgets.Group+" with the identity bbbb")
 	require.ErrorContains(t, all.Get().AbsPath("/apis", widgets.Group, widgets.Version, "widgets").Do(t.Context()).Error(), "ask for those of one identity")
+}
+
+// unknownAPIs stands for APIs of which it is not known yet whether a logical cluster has them.
+type unknownAPIs struct {
+	*boundAPIs
+	why map[string]error // by logical cluster
+}
+
+func (u unknownAPIs) Resolve(_ context.Context, l definitions.Lookup) (*definitions.Definition, error) {
+	return nil, u.why[l.Cluster.Name.String()]
+}
+
+// TestUnknownDefinitions: the error of a source is the answer if it says when to ask again.
+func TestUnknownDefinitions(t *testing.T) {
+	t.Parallel()
+	later := apierrors.NewServiceUnavailable("not known yet")
+	later.ErrStatus.Details = &metav1.StatusDetails{RetryAfterSeconds: 1}
+	s := startServer(t, serverOptions{sources: []definitions.Source{unknownAPIs{newBoundAPIs(nil), map[string]error{
+		"starting": later, "bound": apierrors.NewTooManyRequests("just bound", 1), "broken": errors.New("broken"), "odd": apierrors.NewNotFound(schema.GroupResource{}, "copy"),
+	}}}})
+	for cluster, want := range map[string]metav1.StatusReason{
+		"starting": metav1.StatusReasonServiceUnavailable, "bound": metav1.StatusReasonTooManyRequests, "broken": metav1.StatusReasonInternalError, "odd": metav1.StatusReasonInternalError,
+	} {
+		client := s.CRDs(t, cluster).ApiextensionsV1().RESTClient()
+		err := client.Get().AbsPath("/apis", widgets.Group, widgets.Version, widgets.Resource).MaxRetries(0).Do(t.Context()).Error()
+		require.Equal(t, want, apierrors.ReasonForError(err), "%s: %v", cluster, err)
+	}
 }

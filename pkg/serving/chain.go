@@ -173,8 +173,8 @@ func Decision(c *genericapiserver.Config, between ...Filter) Chain {
 			return tracked(c, name, func(next http.Handler) http.Handler { return filter(next, c.Authorization.Authorizer, c.Serializer) })(next)
 		}},
 	}, between, Chain{
-		{"authorization", "whether it may do so; 403", tracked(c, "authorization", func(next http.Handler) http.Handler {
-			return apifilters.WithAuthorization(next, c.Authorization.Authorizer, c.Serializer)
+		{"authorization", "whether it may do so; 403, and 503 before that is known", tracked(c, "authorization", func(next http.Handler) http.Handler {
+			return withRetries(next, c.Authorization.Authorizer, c.Serializer, apifilters.WithAuthorization)
 		})},
 	})
 }

@@ -118,6 +118,10 @@ func TestBoundAPIsInOutages(t *testing.T) {
 	views.change()
 	require.Equal(t, "True <nil>", condition(k.get(apisV2+"apibindings/e"), "APIExportValid"))
 	require.Contains(t, other.bindPath(http.StatusServiceUnavailable, "none", "root:away", "none"), "not everything is known yet")
+	for _, path := range []string{"/apis", "/apis/example.org/v1/widgets"} { // it may exist
+		code, says := provider.at(1).through("none", "*").status(http.MethodGet, path, "")
+		require.Equal(t, http.StatusServiceUnavailable, code, says)
+	}
 
 	// They come back, and what changes arrives, though each answer of the cache server takes 2 s; a front-proxy
 	// starts in this time.

@@ -115,7 +115,7 @@ func (v outageViews) work(round string) {
 	var says string
 	in.eventually("what the provider permits is known", func() bool {
 		code, says = in.status(http.MethodDelete, boundGadgets+"/mine", "")
-		return code != http.StatusInternalServerError
+		return code != http.StatusServiceUnavailable
 	})
 	require.Equal(t, http.StatusForbidden, code, says)
 	require.Contains(t, says, "maximal permission policy")

@@ -14,12 +14,13 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 
+	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/request/identity"
 )
 
 // errNotSynced is the answer as long as not all rules are known.
-var errNotSynced = errors.New("this server does not know all roles and bindings yet, try again")
+var errNotSynced = fmt.Errorf("%w: the roles and bindings of this server have not been read, try again", client.ErrIncomplete)
 
 // Config is what an Authorizer decides by.
 type Config struct {

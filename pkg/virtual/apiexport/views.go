@@ -30,6 +30,7 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
 
+	"github.com/shardplane/shardplane/pkg/authz"
 	"github.com/shardplane/shardplane/pkg/bindings"
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
@@ -180,7 +181,7 @@ func (v *Views) enter(r *http.Request, info *genericapirequest.RequestInfo) (*ht
 	reach, err := v.config.Bindings.Reach(ctx, export, view.In, resource, info.Verb)
 	switch {
 	case err != nil:
-		return nil, apierrors.NewInternalError(err)
+		return nil, err
 	case reach == nil && view.In.Wildcard:
 		none := apierrors.NewNotFound(resource, info.Name)
 		none.ErrStatus.Message = fmt.Sprintf("the APIExport %s neither offers %s nor has a permission claim to %s it", export.Name, resource, info.Verb)
@@ -227,6 +228,7 @@ func forbidden(message string) error {
 }
 
 func (v *Views) respond(w http.ResponseWriter, r *http.Request, err error) {
+	err = authz.Unavailable(err)
 	if status := apierrors.APIStatus(nil); !errors.As(err, &status) {
 		err = apierrors.NewInternalError(err)
 	}

@@ -98,7 +98,7 @@ func (v *Views) Wrap(next http.Handler) http.Handler {
 		}
 		ctx, done, err := v.config.Bindings.WithBoundSchemas(ctx, consumer)
 		if err != nil {
-			v.respond(w, r, apierrors.NewServiceUnavailable(err.Error()))
+			v.respond(w, r, err)
 			return
 		}
 		defer done()

@@ -1,0 +1,77 @@
+package serving_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	apirequest "k8s.io/apiserver/pkg/endpoints/request"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+
+	"github.com/shardplane/shardplane/pkg/serving"
+)
+
+// TestUndecided holds that an error of the authorizer is the answer if it says when to ask again, and
+// is asked for nothing else: what is allowed is served, with all that the writer of answers can do.
+func TestUndecided(t *testing.T) {
+	later := apierrors.NewServiceUnavailable("not everything is known yet")
+	later.ErrStatus.Details = &metav1.StatusDetails{RetryAfterSeconds: 7}
+	failed := errors.New("the disk is broken")
+	for name, tc := range map[string]struct {
+		decision authorizer.Decision
+		err      error
+		want     int
+	}{
+		"allowed":                     {authorizer.DecisionAllow, nil, http.StatusOK},
+		"allowed in spite of it":      {authorizer.DecisionAllow, later, http.StatusOK},
+		"denied":                      {authorizer.DecisionDeny, nil, http.StatusForbidden},
+		"unknown":                     {authorizer.DecisionNoOpinion, later, http.StatusServiceUnavailable},
+		"unknown, among other things": {authorizer.DecisionNoOpinion, errors.Join(failed, fmt.Errorf("looking: %w", later)), http.StatusServiceUnavailable},
+		"failed":                      {authorizer.DecisionNoOpinion, failed, http.StatusInternalServerError},
+		"failed with a status":        {authorizer.DecisionNoOpinion, apierrors.NewNotFound(schema.GroupResource{}, "x"), http.StatusInternalServerError},
+	} {
+		t.Run(name, func(t *testing.T) {
+			scheme := runtime.NewScheme()
+			metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
+			c := genericapiserver.NewConfig(serializer.NewCodecFactory(scheme))
+			c.FeatureGate = utilfeature.DefaultFeatureGate
+			asked := 0
+			c.Authorization.Authorizer = authorizer.AuthorizerFunc(func(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
+				asked++
+				return tc.decision, "", tc.err
+			})
+			w := httptest.NewRecorder()
+			handler := serving.Decision(c).Handler(http.HandlerFunc(func(served http.ResponseWriter, _ *http.Request) {
+				require.Same(t, w, served)
+			}))
+			ctx := apirequest.WithUser(t.Context(), &user.DefaultInfo{Name: "jane"})
+			ctx = apirequest.WithRequestInfo(ctx, &apirequest.RequestInfo{IsResourceRequest: true, Verb: "get", APIVersion: "v1", Resource: "pods"})
+			handler.ServeHTTP(w, httptest.NewRequestWithContext(ctx, http.MethodGet, "/", http.NoBody))
+			require.Equal(t, tc.want, w.Code)
+			require.Equal(t, 1, asked)
+			if tc.want != http.StatusServiceUnavailable {
+				require.Empty(t, w.Header().Get("Retry-After"))
+				return
+			}
+			require.Equal(t, "7", w.Header().Get("Retry-After"))
+			require.Equal(t, []string{"application/json"}, w.Header().Values("Content-Type"))
+			var status metav1.Status
+			require.NoError(t, json.Unmarshal(w.Body.Bytes(), &status), "%s", w.Body)
+			require.Equal(t, metav1.StatusReasonServiceUnavailable, status.Reason)
+			require.Equal(t, "not everything is known yet", status.Message)
+		})
+	}
+}
