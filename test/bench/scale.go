@@ -28,6 +28,7 @@ func newScale() *workload {
 	fs.DurationVar(&o.idle, "duration", time.Minute, "how long its processor is measured that is left alone")
 	fs.DurationVar(&o.timeout, "timeout", 2*time.Hour, "give up after this time")
 	fs.StringVar(&o.profile, "profile", "", "file for a profile of the shard's heap")
+	fs.StringVar(&o.processorProfile, "processor-profile", "", "file for a profile of the shard's processor while it is left alone, of --duration; garbage is collected every two minutes at least, and etcd compacted every five")
 	return &workload{Command: cmd, run: func(ctx context.Context, report *measure.Report) error {
 		if o.Exports < 0 || o.Exports > o.workspaces {
 			return fmt.Errorf("--exports=%d: there are as many as --workspaces=%d at most, and 0 at least", o.Exports, o.workspaces)
@@ -39,9 +40,9 @@ func newScale() *workload {
 type scaleRun struct {
 	load.Scale
 
-	binary, profile            string
-	workspaces                 int
-	quietBefore, idle, timeout time.Duration
+	binary, profile, processorProfile string
+	workspaces                        int
+	quietBefore, idle, timeout        time.Duration
 }
 
 func (o *scaleRun) measure(ctx context.Context, cluster *process.Cluster, report *measure.Report) error {
@@ -99,11 +100,16 @@ func (o *scaleRun) wait(ctx context.Context, cluster *process.Cluster, d time.Du
 
 // quiet measures the shard's processor and memory.
 func (o *scaleRun) quiet(ctx context.Context, cluster *process.Cluster, shard load.Target, report *measure.Report) error {
+	collector, err := load.ReadCollector(ctx, shard)
+	if err != nil {
+		return err
+	}
 	before, err := process.Tree(cluster.PID())
 	if err != nil {
 		return err
 	}
 	began := time.Now()
+	profiled := profileTo(ctx, o.processorProfile, shard, o.idle)
 	if err := o.wait(ctx, cluster, o.idle); err != nil {
 		return err
 	}
@@ -111,8 +117,26 @@ func (o *scaleRun) quiet(ctx context.Context, cluster *process.Cluster, shard lo
 	if err != nil {
 		return err
 	}
-	report.Add(idleResults(before, after, time.Since(began))...)
+	took := time.Since(began)
+	report.Add(idleResults(before, after, took)...)
+	if err := <-profiled; err != nil {
+		return fmt.Errorf("profiling the shard: %w", err)
+	}
+	collectorAfter, err := load.ReadCollector(ctx, shard)
+	if err != nil {
+		return err
+	}
+	report.Add(collectorResult(collectorAfter.Since(collector), took))
 	return o.memory(ctx, cluster, shard, report, "after compaction and quiet")
+}
+
+// collectorResult is what of the time in which a shard was left alone its collector of garbage took.
+func collectorResult(c load.Collector, took time.Duration) measure.Result {
+	return measure.Result{
+		Name: "idle, of that the collection of garbage", Target: "shard", Value: 1000 * c.Processor.Seconds() / took.Seconds(), Unit: "millicores",
+		Note: fmt.Sprintf("%d collections, %.1f millicores to return memory, %.0f KiB/s allocated",
+			c.Collections, 1000*c.Returning.Seconds()/took.Seconds(), float64(c.Allocated)/(1<<10)/took.Seconds()),
+	}
 }
 
 // memory reports what the shard's process takes: what is resident as it was left, and then

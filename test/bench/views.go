@@ -77,7 +77,7 @@ func (o *viewsRun) measure(ctx context.Context, cluster *process.Cluster, report
 	if err != nil {
 		return err
 	}
-	profiled := o.profileTo(ctx, shard)
+	profiled := profileTo(ctx, o.profile, shard, 10*time.Second)
 	progress("accepting and rejecting the claim")
 	results, err := views.Claims(ctx, o.repeat)
 	if err = errors.Join(err, <-profiled); err != nil {
@@ -112,17 +112,17 @@ func (o *viewsRun) measure(ctx context.Context, cluster *process.Cluster, report
 	return nil
 }
 
-// profileTo profiles the shard's processor for ten seconds, if it is asked for.
-func (o *viewsRun) profileTo(ctx context.Context, shard load.Target) <-chan error {
+// profileTo profiles a server's processor for so long, if there is a file for it.
+func profileTo(ctx context.Context, file string, server load.Target, duration time.Duration) <-chan error {
 	done := make(chan error, 1)
-	if o.profile == "" {
+	if file == "" {
 		close(done)
 		return done
 	}
 	go func() {
-		profile, err := load.CPUProfile(ctx, shard, 10)
+		profile, err := load.CPUProfile(ctx, server, max(int(duration.Seconds()), 1))
 		if err == nil {
-			err = os.WriteFile(o.profile, profile, 0o600)
+			err = os.WriteFile(file, profile, 0o600)
 		}
 		done <- err
 	}()

@@ -4,9 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime"
+	"runtime/debug"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -16,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
+	"k8s.io/component-base/metrics/legacyregistry"
 )
 
 var rangeOf = regexp.MustCompile(`^shardRange\(object\.metadata\.uid, '(0x[0-9a-f]{16})', '(0x1?[0-9a-f]{16})'\)$`)
@@ -100,6 +105,23 @@ func TestSumOf(t *testing.T) {
 	require.InDelta(t, 32, sumOf(metrics, `a_total{group="unexpected"`), 0)
 	require.InDelta(t, 1.5, sumOf(metrics, "b"), 0)
 	require.Zero(t, sumOf(metrics, "c"))
+}
+
+// TestCollector checks that a server of this version of Go says what its collector has taken.
+func TestCollector(t *testing.T) {
+	read := func() Collector {
+		answer := httptest.NewRecorder()
+		legacyregistry.Handler().ServeHTTP(answer, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", nil))
+		return collectorOf(answer.Body.Bytes())
+	}
+	before := read()
+	runtime.GC()
+	debug.FreeOSMemory()
+	took := read().Since(before)
+	require.GreaterOrEqual(t, took.Collections, 2)
+	require.Positive(t, took.Processor)
+	require.Positive(t, took.Allocated)
+	require.Positive(t, read().Returning)
 }
 
 // TestTracker: each object counts once, when it is there for the first time.
