@@ -140,7 +140,11 @@ func (s *several[T]) set(key local, obj T) {
 func (s *several[T]) add(e keyed[T]) {
 	n := len(s.entries)
 	if n == cap(s.entries) {
-		s.entries = append(make([]keyed[T], 0, min(n+4, few)), s.entries...)
+		room := 2 // which it begins with
+		if n > 0 {
+			room = min(n+4, few)
+		}
+		s.entries = append(make([]keyed[T], 0, room), s.entries...)
 	}
 	s.hashes[n], s.entries = e.key.hash(), append(s.entries, e)
 }

@@ -26,16 +26,16 @@ type store[T Object] struct {
 	mu       sync.RWMutex
 	indexers map[string]IndexFunc[T]
 	clusters map[logicalcluster.Name]*objects[T]
-	indices  map[string]map[string]map[Key]T
+	indices  map[string]map[string]*indexed[T]
 	count    int
 }
 
 func newStore[T Object](indexers map[string]IndexFunc[T]) *store[T] {
 	s := &store[T]{
-		indexers: maps.Clone(indexers), clusters: map[logicalcluster.Name]*objects[T]{}, indices: make(map[string]map[string]map[Key]T, len(indexers)),
+		indexers: maps.Clone(indexers), clusters: map[logicalcluster.Name]*objects[T]{}, indices: make(map[string]map[string]*indexed[T], len(indexers)),
 	}
 	for name := range s.indexers {
-		s.indices[name] = map[string]map[Key]T{}
+		s.indices[name] = map[string]*indexed[T]{}
 	}
 	return s
 }
@@ -116,12 +116,11 @@ func (s *store[T]) index(key Key, obj T) {
 func (s *store[T]) indexAs(name string, key Key, obj T) {
 	index := s.indices[name]
 	for _, value := range s.indexers[name](obj) {
-		entries := index[value]
-		if entries == nil {
-			entries = map[Key]T{}
-			index[value] = entries
+		if in := index[value]; in != nil {
+			in.set(key, obj)
+		} else {
+			index[value] = &indexed[T]{key: key, one: obj}
 		}
-		entries[key] = obj
 	}
 }
 
@@ -129,8 +128,7 @@ func (s *store[T]) unindex(key Key, obj T) {
 	for name, f := range s.indexers {
 		index := s.indices[name]
 		for _, value := range f(obj) {
-			delete(index[value], key)
-			if len(index[value]) == 0 {
+			if in := index[value]; in != nil && in.remove(key) {
 				delete(index, value)
 			}
 		}
@@ -196,11 +194,7 @@ func (s *store[T]) byIndex(name, value string) ([]T, error) {
 	if !ok {
 		return nil, fmt.Errorf("the informer has no index %q: add it to InformerOptions.Indexers, or by AddIndexers", name)
 	}
-	objs := make([]T, 0, len(index[value]))
-	for _, obj := range index[value] {
-		objs = append(objs, obj)
-	}
-	return objs, nil
+	return index[value].list(), nil
 }
 
 // keys returns the keys of the objects that are selected.
@@ -231,7 +225,7 @@ func (s *store[T]) addIndexers(indexers map[string]IndexFunc[T]) error {
 		s.indexers = map[string]IndexFunc[T]{}
 	}
 	for name, f := range indexers {
-		s.indexers[name], s.indices[name] = f, map[string]map[Key]T{}
+		s.indexers[name], s.indices[name] = f, map[string]*indexed[T]{}
 		for cluster, in := range s.clusters {
 			for l, obj := range in.all {
 				s.indexAs(name, l.key(cluster), obj)
