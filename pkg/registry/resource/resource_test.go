@@ -37,10 +37,12 @@ func things() *Resource[*corev1.ConfigMap] {
 	}
 }
 
-// memory counts the storages that are open. It fails for the resource fails.
+// memory counts the storages that are open, and has the attributes of the last. It fails for the
+// resource fails.
 type memory struct {
 	open  int
 	fails string
+	attrs apistorage.AttrFunc
 }
 
 func (m *memory) GetRESTOptions(resource schema.GroupResource, _ runtime.Object) (generic.RESTOptions, error) {
@@ -50,8 +52,8 @@ func (m *memory) GetRESTOptions(resource schema.GroupResource, _ runtime.Object)
 	return generic.RESTOptions{
 		ResourcePrefix: resource.Resource,
 		StorageConfig:  &storagebackend.ConfigForResource{GroupResource: resource},
-		Decorator: func(*storagebackend.ConfigForResource, string, func(runtime.Object) (string, error), func() runtime.Object, func() runtime.Object, apistorage.AttrFunc, apistorage.IndexerFuncs, *cache.Indexers) (apistorage.Interface, factory.DestroyFunc, error) {
-			m.open++
+		Decorator: func(_ *storagebackend.ConfigForResource, _ string, _ func(runtime.Object) (string, error), _, _ func() runtime.Object, attrs apistorage.AttrFunc, _ apistorage.IndexerFuncs, _ *cache.Indexers) (apistorage.Interface, factory.DestroyFunc, error) {
+			m.open, m.attrs = m.open+1, attrs
 			closed := false
 			return nil, func() {
 				if !closed {

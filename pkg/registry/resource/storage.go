@@ -19,7 +19,7 @@ func (r *Resource[T]) storage(b *Builder, gv schema.GroupVersion) (map[string]re
 	if r.Customize != nil {
 		r.Customize(store)
 	}
-	if err := store.CompleteWithOptions(&generic.StoreOptions{RESTOptions: b.RESTOptions, AttrFunc: r.attrs}); err != nil {
+	if err := store.CompleteWithOptions(&generic.StoreOptions{RESTOptions: b.RESTOptions, AttrFunc: sharedAttrs(r.attrs)}); err != nil {
 		return nil, fmt.Errorf("building the storage of %s: %w", r.groupResource(gv.Group), err)
 	}
 	store.StorageVersioner = gv
