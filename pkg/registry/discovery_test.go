@@ -3,7 +3,9 @@ package registry_test
 import (
 	"bytes"
 	"encoding/json"
+	"strings"
 	"testing"
+	"unsafe"
 
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -115,6 +117,31 @@ func TestStoredAsProtobuf(t *testing.T) {
 		"rbac.authorization.k8s.io/v1 Role": 1, "rbac.authorization.k8s.io/v1 RoleBinding": 1,
 		"rbac.authorization.k8s.io/v1 ClusterRole": 1, "rbac.authorization.k8s.io/v1 ClusterRoleBinding": 1,
 	}, kinds)
+}
+
+// TestRootCAIsShared: what is stored of the root CA in each namespace is in memory once, and nothing
+// else of objects is.
+func TestRootCAIsShared(t *testing.T) {
+	codec, err := registry.StorageCodec(corev1.Resource("configmaps"))
+	require.NoError(t, err)
+	decoded := func(name string) string {
+		stored, err := runtime.Encode(codec, &corev1.ConfigMap{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}, Data: map[string]string{"ca.crt": strings.Repeat("certificate ", 100)},
+		})
+		require.NoError(t, err)
+		obj, err := runtime.Decode(codec, stored)
+		require.NoError(t, err)
+		cm, ok := obj.(*corev1.ConfigMap)
+		require.True(t, ok)
+		require.Equal(t, strings.Repeat("certificate ", 100), cm.Data["ca.crt"])
+		return cm.Data["ca.crt"]
+	}
+	same := func(name string) bool {
+		one, other := decoded(name), decoded(name)
+		return unsafe.StringData(one) == unsafe.StringData(other)
+	}
+	require.True(t, same("kube-root-ca.crt"))
+	require.False(t, same("tenants-own"))
 }
 
 func TestStorageCodecUnknownGroup(t *testing.T) {

@@ -3,6 +3,7 @@ package registry
 import (
 	"fmt"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -82,6 +83,9 @@ func StorageCodec(resource schema.GroupResource) (runtime.Codec, error) {
 	})
 	if err != nil {
 		return nil, fmt.Errorf("making the storage codec for %s: %w", resource, err)
+	}
+	if resource == corev1.Resource("configmaps") {
+		codec = core.ShareCA(codec)
 	}
 	return codec, nil
 }
