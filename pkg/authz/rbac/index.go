@@ -56,8 +56,8 @@ type cluster struct {
 	// labelled are the cluster roles with labels, which may be aggregated.
 	labelled list[*role]
 	// bindings are what subjects holds, by their own names.
-	bindings map[objectKey]*binding
-	subjects map[subjectKey]list[*binding]
+	bindings small[objectKey, *binding]
+	subjects small[subjectKey, list[*binding]]
 	// busy holds who looks at many rules; see manyValues.
 	busy chan struct{}
 }
@@ -117,7 +117,7 @@ func (i *Index) change(name logicalcluster.Name, f func(c *cluster)) {
 	c.mu.Lock()
 	c.version++
 	f(c)
-	empty := len(c.roles) == 0 && len(c.bindings) == 0
+	empty := len(c.roles) == 0 && c.bindings.len() == 0
 	c.mu.Unlock()
 	if known != empty {
 		return
@@ -171,14 +171,11 @@ func (i *Index) setBinding(obj metav1.Object, ref rbacv1.RoleRef, subjects []rba
 	}
 	i.change(logicalcluster.From(obj), func(c *cluster) {
 		c.unbind(b.objectKey)
-		if c.bindings == nil {
-			c.bindings, c.subjects = map[objectKey]*binding{}, map[subjectKey]list[*binding]{}
-		}
-		c.bindings[b.objectKey] = b
+		c.bindings.set(b.objectKey, b)
 		for _, subject := range b.subjects {
-			of := c.subjects[subject]
+			of := c.subjects.get(subject)
 			of.add(b)
-			c.subjects[subject] = of
+			c.subjects.set(subject, of)
 		}
 	})
 }
@@ -189,18 +186,18 @@ func (i *Index) removeBinding(obj metav1.Object) {
 
 // unbind removes a binding from under all of its subjects.
 func (c *cluster) unbind(key objectKey) {
-	old := c.bindings[key]
+	old := c.bindings.get(key)
 	if old == nil {
 		return
 	}
-	delete(c.bindings, key)
+	c.bindings.remove(key)
 	old.gone.Store(c.version)
 	for _, subject := range old.subjects {
-		of := c.subjects[subject]
+		of := c.subjects.get(subject)
 		if of.removed(c.version); len(of.all) == 0 {
-			delete(c.subjects, subject)
+			c.subjects.remove(subject)
 		} else {
-			c.subjects[subject] = of
+			c.subjects.set(subject, of)
 		}
 	}
 }

@@ -72,7 +72,7 @@ func TestManyBindingsGiveWay(t *testing.T) {
 		seen[resource]++
 	}))
 	require.Equal(t, map[string]int{"": last - 2, fmt.Sprint("x", pause): 1, fmt.Sprint("x", last-1): 1, fmt.Sprint("x", last): 1}, seen)
-	all := f.index.get("hog").subjects[subjectKey{kindUser, "jane", "default"}].all
+	all := f.index.get("hog").subjects.get(subjectKey{kindUser, "jane", "default"}).all
 	require.LessOrEqual(t, len(all), 2*pause+4, "what has gone is left behind")
 
 	clear(seen)

@@ -151,7 +151,7 @@ func (g *grants) release() {
 // cluster, which may be nil, and visits in between. It returns without the locks
 // where there is no more to do.
 func (g *grants) ofUser(ctx context.Context, c *cluster, username string, groups []string, namespace string, f visitor) (more bool, err error) {
-	if c == nil || len(c.bindings) == 0 {
+	if c == nil || c.bindings.len() == 0 {
 		return true, nil
 	}
 	if username != "" {
@@ -169,7 +169,7 @@ func (g *grants) ofUser(ctx context.Context, c *cluster, username string, groups
 
 func (g *grants) ofSubject(ctx context.Context, c *cluster, subject subjectKey, namespace string, f visitor) (more bool, err error) {
 	for {
-		of, version := c.subjects[subject], c.version
+		of, version := c.subjects.get(subject), c.version
 		if more, err := g.lookedUp(ctx, f); !more {
 			return false, err
 		}
