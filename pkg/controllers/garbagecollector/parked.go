@@ -13,6 +13,7 @@ import (
 type parked struct {
 	mu    sync.Mutex
 	items map[logicalcluster.Name]map[Item]struct{}
+	count int
 }
 
 func (p *parked) add(item Item) {
@@ -27,7 +28,10 @@ func (p *parked) add(item Item) {
 		}
 		p.items[cluster] = in
 	}
-	in[item] = struct{}{}
+	if _, known := in[item]; !known {
+		in[item] = struct{}{}
+		p.count++
+	}
 }
 
 // take returns the items of a logical cluster, which are parked no more.
@@ -36,6 +40,7 @@ func (p *parked) take(cluster logicalcluster.Name) []Item {
 	defer p.mu.Unlock()
 	in := p.items[cluster]
 	delete(p.items, cluster)
+	p.count -= len(in)
 	return slices.Collect(maps.Keys(in))
 }
 
@@ -43,22 +48,23 @@ func (p *parked) take(cluster logicalcluster.Name) []Item {
 func (p *parked) len() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	n := 0
-	for _, in := range p.items {
-		n += len(in)
-	}
-	return n
+	return p.count
 }
 
 func (p *parked) remove(item Item) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if len(p.items) == 0 {
+	if p.count == 0 {
 		return
 	}
 	cluster := item.LogicalCluster()
-	delete(p.items[cluster], item)
-	if len(p.items[cluster]) == 0 {
+	in := p.items[cluster]
+	if _, known := in[item]; !known {
+		return
+	}
+	delete(in, item)
+	p.count--
+	if len(in) == 0 {
 		delete(p.items, cluster)
 	}
 }
