@@ -88,14 +88,15 @@ func New(c Config) (authorizer.Authorizer, error) {
 	return withUnavailable(WithAdminGate(WithWildcardGate(WithImpersonationGuard(WithViews(entering(withCatchUp(FirstOf(chain...), c.CatchUp)), c.Views))))), nil
 }
 
-// withCatchUp asks next again about what it has allowed before something was known.
+// withCatchUp asks next again about what it has allowed before something was known. To
+// impersonate somebody is no access to objects, which users and groups are not.
 func withCatchUp(next authorizer.Authorizer, catchUp func(context.Context, authorizer.Attributes) (bool, error)) authorizer.Authorizer {
 	if catchUp == nil {
 		return next
 	}
 	return authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 		decision, reason, err := next.Authorize(ctx, a)
-		if decision != authorizer.DecisionAllow {
+		if decision != authorizer.DecisionAllow || impersonates(a) {
 			return decision, reason, err
 		}
 		switch more, err := catchUp(ctx, a); {

@@ -310,6 +310,13 @@ func TestCatchUp(t *testing.T) {
 	})
 	chainCase{cluster: "root", user: "stranger", want: authorizer.DecisionNoOpinion, wantReason: notPermitted}.ask(t, chain)
 	require.Zero(t, waits)
+	impersonation := authorizer.AttributesRecord{
+		User: &user.DefaultInfo{Groups: []string{user.SystemPrivilegedGroup}}, Verb: "impersonate", Resource: "users", Name: "jane", ResourceRequest: true,
+	}
+	decision, _, err := chain.Authorize(request.WithClusterName(t.Context(), "root"), impersonation)
+	require.NoError(t, err)
+	require.Equal(t, authorizer.DecisionAllow, decision)
+	require.Zero(t, waits, "users are no objects")
 	chainCase{cluster: "root", user: "owner", want: authorizer.DecisionDeny, wantReason: "beyond the policy of the provider", entered: true}.ask(t, chain)
 	require.Equal(t, 1, waits)
 }

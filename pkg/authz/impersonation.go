@@ -82,8 +82,7 @@ func scopeOf(cluster string) string { return request.ScopeClusterPrefix + cluste
 // other impersonations it asks next, as about all other requests.
 func WithImpersonationGuard(next authorizer.Authorizer) authorizer.Authorizer {
 	return authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
-		impersonates := a.GetVerb() == verbImpersonate || strings.HasPrefix(a.GetVerb(), verbImpersonate+":")
-		if !impersonates || !a.IsResourceRequest() || identity.MemberOf(ctx, a.GetUser(), user.SystemPrivilegedGroup) {
+		if !impersonates(a) || identity.MemberOf(ctx, a.GetUser(), user.SystemPrivilegedGroup) {
 			return next.Authorize(ctx, a)
 		}
 		if a.GetResource() == "userextras" && a.GetSubresource() == request.ExtraScopes && a.GetName() == scopeOf(clusterName(ctx).String()) {
@@ -99,6 +98,11 @@ func WithImpersonationGuard(next authorizer.Authorizer) authorizer.Authorizer {
 		}
 		return next.Authorize(ctx, a)
 	})
+}
+
+// impersonates reports whether it is to be decided who may be impersonated.
+func impersonates(a authorizer.Attributes) bool {
+	return a.IsResourceRequest() && (a.GetVerb() == verbImpersonate || strings.HasPrefix(a.GetVerb(), verbImpersonate+":"))
 }
 
 // reservedIdentity reports whether a user name, group or extra attribute is one
