@@ -59,8 +59,8 @@ func Garbage(ctx context.Context, target Target, o GarbageOptions) (elapsed time
 			return 0, Spent{}, ctx.Err()
 		case <-time.After(20 * time.Millisecond):
 		}
-		// A page of one object costs next to nothing.
-		list, err := maps.List(ctx, metav1.ListOptions{LabelSelector: benchLabel + "=" + o.Run, ResourceVersion: "0", Limit: 1})
+		// A page of one object costs next to nothing; at resourceVersion 0 it is all of them.
+		list, err := maps.List(ctx, metav1.ListOptions{LabelSelector: benchLabel + "=" + o.Run, Limit: 1})
 		if err != nil {
 			return 0, Spent{}, fmt.Errorf("listing dependents: %w", err)
 		}
