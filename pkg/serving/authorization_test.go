@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -55,7 +56,7 @@ func TestUndecided(t *testing.T) {
 			})
 			w := httptest.NewRecorder()
 			handler := serving.Decision(c).Handler(http.HandlerFunc(func(served http.ResponseWriter, _ *http.Request) {
-				require.Same(t, w, served)
+				assert.Same(t, w, served)
 			}))
 			ctx := apirequest.WithUser(t.Context(), &user.DefaultInfo{Name: "jane"})
 			ctx = apirequest.WithRequestInfo(ctx, &apirequest.RequestInfo{IsResourceRequest: true, Verb: "get", APIVersion: "v1", Resource: "pods"})
