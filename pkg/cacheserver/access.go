@@ -99,7 +99,7 @@ func authorizeReader(ctx context.Context, a authorizer.Attributes) (authorizer.D
 
 // authorizeProfiles lets administrators read the profiles of the process, as on the other servers.
 func authorizeProfiles(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
-	if !a.IsResourceRequest() && a.GetVerb() == "get" && strings.HasPrefix(a.GetPath(), "/debug/pprof/") && identity.MemberOf(ctx, a.GetUser(), request.GroupAdmin) {
+	if !a.IsResourceRequest() && a.GetVerb() == "get" && strings.HasPrefix(a.GetPath(), serving.ProfilesPrefix) && identity.MemberOf(ctx, a.GetUser(), request.GroupAdmin) {
 		return authorizer.DecisionAllow, "", nil
 	}
 	return authorizer.DecisionNoOpinion, "", nil

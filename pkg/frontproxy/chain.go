@@ -33,7 +33,6 @@ const (
 	statusClientGone = 499
 	// accessLogLevel is the verbosity at which every request is logged.
 	accessLogLevel = 3
-	profilesPrefix = "/debug/pprof/"
 )
 
 // mapping says what serves the paths that start with prefix, or, if exact, that
@@ -56,7 +55,7 @@ var mappings = newMappings()
 func newMappings() []mapping {
 	table := []mapping{
 		{prefix: "/metrics", exact: true, serve: (*Server).serveMetrics},
-		{prefix: profilesPrefix, serve: (*Server).serveProfiles},
+		{prefix: serving.ProfilesPrefix, serve: (*Server).serveProfiles},
 	}
 	for _, mount := range shardMounts {
 		m := mapping{prefix: mount.Prefix, serve: (*Server).serveCluster}

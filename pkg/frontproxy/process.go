@@ -13,6 +13,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/request/identity"
+	"github.com/shardplane/shardplane/pkg/serving"
 	"github.com/shardplane/shardplane/pkg/serving/answers"
 )
 
@@ -50,7 +51,7 @@ func (s *Server) serveProfiles(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	w = answers.Stream(w, r)
-	switch strings.TrimPrefix(r.URL.Path, profilesPrefix) {
+	switch strings.TrimPrefix(r.URL.Path, serving.ProfilesPrefix) {
 	case "profile":
 		pprof.Profile(w, r)
 	case "symbol":

@@ -14,6 +14,9 @@ import (
 	"github.com/shardplane/shardplane/pkg/serving/connections"
 )
 
+// ProfilesPrefix is where servers have profiles of their process, below a name each.
+const ProfilesPrefix = "/debug/pprof/"
+
 // Options are what every server has: a listener with its certificates, an audit
 // log and profiles.
 type Options struct {
@@ -33,7 +36,7 @@ type Options struct {
 	Bodies bodies.Rate
 	// Connections bound how many connections there are.
 	Connections connections.Limits
-	// Profiling serves /debug/pprof.
+	// Profiling serves what is below ProfilesPrefix.
 	Profiling bool
 }
 
