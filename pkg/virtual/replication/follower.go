@@ -86,6 +86,7 @@ func (x *Replicas) followWanted(ctx context.Context) {
 		}
 	}
 	x.mu.Unlock()
+	x.endWatches()
 	for of, f := range asked {
 		x.stopUnasked(ctx, of, f)
 	}

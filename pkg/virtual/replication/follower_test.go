@@ -105,28 +105,66 @@ func (s shown) offers(cluster logicalcluster.Name, name string) offering {
 	s.t.Helper()
 	meta := metav1.ObjectMeta{Name: name, Annotations: map[string]string{logicalcluster.AnnotationKey: cluster.String()}}
 	resource := schema.GroupVersionResource{Group: "example.org", Version: "v1", Resource: name}
-	group := cachev1alpha1.SchemeGroupVersion.Group
 	s.here.Put(s.t, kinds.CachedResources.GroupVersionResource, &cachev1alpha1.CachedResource{
 		ObjectMeta: meta,
 		Spec:       cachev1alpha1.CachedResourceSpec{GroupVersionResource: cachev1alpha1.GroupVersionResource(resource)},
 		Status:     cachev1alpha1.CachedResourceStatus{IdentityHash: "id"},
 	})
+	s.slice(cluster, name, name)
+	o := s.export(cluster, name, name, "CachedResourceEndpointSlice", name, "id")
+	s.replica(cluster, name, "of-"+name)
+	return o
+}
+
+// slice has a slice be of a cached resource.
+func (s shown) slice(cluster logicalcluster.Name, name, cached string) {
+	s.t.Helper()
 	s.here.Put(s.t, kinds.CachedResourceEndpointSlices.GroupVersionResource, &cachev1alpha1.CachedResourceEndpointSlice{
-		ObjectMeta: meta, Spec: cachev1alpha1.CachedResourceEndpointSliceSpec{CachedResource: cachev1alpha1.CachedResourceReference{Name: name}},
+		ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{logicalcluster.AnnotationKey: cluster.String()}},
+		Spec:       cachev1alpha1.CachedResourceEndpointSliceSpec{CachedResource: cachev1alpha1.CachedResourceReference{Name: cached}},
 	})
-	s.here.Put(s.t, kinds.APIExports.GroupVersionResource, &apisv1alpha2.APIExport{ObjectMeta: meta, Spec: apisv1alpha2.APIExportSpec{Resources: []apisv1alpha2.ResourceSchema{{
-		Group: resource.Group, Name: name, Schema: "v1." + name, Storage: apisv1alpha2.ResourceSchemaStorage{Virtual: &apisv1alpha2.ResourceSchemaStorageVirtual{
-			Reference: corev1.TypedLocalObjectReference{APIGroup: &group, Kind: "CachedResourceEndpointSlice", Name: name}, IdentityHash: "id",
-		}},
-	}}}})
+}
+
+// export has an export offer a resource by what it refers to.
+func (s shown) export(cluster logicalcluster.Name, name, resource, kind, slice, identity string) offering {
+	s.t.Helper()
+	group := cachev1alpha1.SchemeGroupVersion.Group
+	s.here.Put(s.t, kinds.APIExports.GroupVersionResource, &apisv1alpha2.APIExport{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{logicalcluster.AnnotationKey: cluster.String()}},
+		Spec: apisv1alpha2.APIExportSpec{Resources: []apisv1alpha2.ResourceSchema{{
+			Group: "example.org", Name: resource, Schema: "v1." + resource, Storage: apisv1alpha2.ResourceSchemaStorage{Virtual: &apisv1alpha2.ResourceSchemaStorageVirtual{
+				Reference: corev1.TypedLocalObjectReference{APIGroup: &group, Kind: kind, Name: slice}, IdentityHash: identity,
+			}},
+		}}},
+	})
+	return offering{client.Key{Cluster: cluster, Name: name}, schema.GroupResource{Group: "example.org", Resource: resource}}
+}
+
+// replica has the cache server have an object.
+func (s shown) replica(cluster logicalcluster.Name, resource, name string) {
+	s.t.Helper()
 	replica := &unstructured.Unstructured{}
 	replica.SetAPIVersion("example.org/v1")
 	replica.SetKind("Flavor")
-	replica.SetName("of-" + name)
+	replica.SetName(name)
 	replica.SetAnnotations(map[string]string{logicalcluster.AnnotationKey: cluster.String(), request.ShardAnnotation: "other"})
-	resource.Resource += ":id"
-	s.cache.Put(s.t, resource, replica)
-	return offering{client.Key{Cluster: cluster, Name: name}, schema.GroupResource{Group: "example.org", Resource: name}}
+	s.cache.Put(s.t, schema.GroupVersionResource{Group: "example.org", Version: "v1", Resource: resource + ":id"}, replica)
+}
+
+// asIs shows what is offered as it is.
+func asIs(o offering) board.View {
+	return board.View{
+		Resource: o.resource,
+		Show:     func(obj client.Object, _ string) client.Object { return obj },
+		Fields:   func(client.Object) fields.Set { return nil },
+		List: func(_ metav1.ListMeta, shown []client.Object) runtime.Object {
+			all := &metav1.Status{}
+			for _, obj := range shown {
+				all.Message += obj.GetName()
+			}
+			return all
+		},
+	}
 }
 
 // asks asks for what is offered, as a request does.
@@ -139,18 +177,7 @@ func (s shown) asks(o offering) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	list, err := b.Read(board.View{
-		Resource: o.resource,
-		Show:     func(obj client.Object, _ string) client.Object { return obj },
-		Fields:   func(client.Object) fields.Set { return nil },
-		List: func(_ metav1.ListMeta, shown []client.Object) runtime.Object {
-			all := &metav1.Status{}
-			for _, obj := range shown {
-				all.Message += obj.GetName()
-			}
-			return all
-		},
-	}).List(s.t.Context(), &metainternalversion.ListOptions{})
+	list, err := b.Read(asIs(o)).List(s.t.Context(), &metainternalversion.ListOptions{})
 	if err != nil {
 		return "", err
 	}

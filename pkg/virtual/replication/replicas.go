@@ -63,6 +63,7 @@ type Replicas struct {
 	// which is nil before and after.
 	consumed map[client.Key]bool
 	followed map[source]*follower
+	watches  map[shownFrom]map[*openWatch]struct{}
 	running  context.Context //nolint:containedctx // that of Run, for what is followed when somebody asks
 }
 
@@ -84,7 +85,7 @@ func New(config Config) *Replicas {
 	if config.Clock == nil {
 		config.Clock = clock.RealClock{}
 	}
-	x := &Replicas{config: config, changed: make(chan struct{}, 1), consumed: map[client.Key]bool{}, followed: map[source]*follower{}}
+	x := &Replicas{config: config, changed: make(chan struct{}, 1), consumed: map[client.Key]bool{}, followed: map[source]*follower{}, watches: map[shownFrom]map[*openWatch]struct{}{}}
 	follow(x, config.Exports, func(export *apisv1alpha2.APIExport) bool {
 		return slices.ContainsFunc(export.Spec.Resources, func(r apisv1alpha2.ResourceSchema) bool { return r.Storage.Virtual != nil })
 	})

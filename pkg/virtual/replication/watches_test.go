@@ -1,0 +1,102 @@
+package replication
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	metainternalversion "k8s.io/apimachinery/pkg/apis/meta/internalversion"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
+)
+
+// watchOf opens a watch of what is offered, as a request does.
+func (s shown) watchOf(o offering) watch.Interface {
+	s.t.Helper()
+	of, err := s.offered(o)
+	require.NoError(s.t, err)
+	b, err := s.boardOf(s.t.Context(), of, o)
+	require.NoError(s.t, err)
+	w, err := reader{b.Read(asIs(o)), s.Replicas, shownFrom{o, of}}.Watch(s.t.Context(), &metainternalversion.ListOptions{})
+	require.NoError(s.t, err)
+	return w
+}
+
+// next returns the name of the object of the next event, or "" at the end of the watch.
+func next(t *testing.T, w watch.Interface) string {
+	t.Helper()
+	select {
+	case e, ok := <-w.ResultChan():
+		if !ok {
+			return ""
+		}
+		return e.Object.(client.Object).GetName() //nolint:forcetypeassert // as of all events
+	case <-time.After(testTimeout):
+		require.FailNow(t, "nothing has happened")
+		return ""
+	}
+}
+
+// TestReferences: what an export with virtual storage refers to may be missing, wrong or another thing than before. Who
+// reads is told what is wrong, and sees what there is when it is right again.
+func TestReferences(t *testing.T) {
+	const slices = "CachedResourceEndpointSlice"
+	s := start(t)
+	one := s.offers("aaaa", "ones")
+	s.offers("aaaa", "twos")
+	s.known(one)
+	s.runs()
+	back := func() {
+		s.slice("aaaa", "ones", "ones")
+		s.export("aaaa", "ones", "ones", slices, "ones", "id")
+	}
+	for says, change := range map[string]func(){
+		"the CachedResourceEndpointSlice none of the provider does not exist":                            func() { s.export("aaaa", "ones", "ones", slices, "none", "id") },
+		"the ClusterCachedResourceEndpointSlice ones of the provider does not exist":                     func() { s.export("aaaa", "ones", "ones", "Cluster"+slices, "ones", "id") },
+		"refers to something else than an endpoint slice of a cached resource":                           func() { s.export("aaaa", "ones", "ones", "ConfigMap", "ones", "id") },
+		"the CachedResource twos of the provider replicates twos.example.org":                            func() { s.export("aaaa", "ones", "ones", slices, "twos", "id") },
+		"the CachedResource ones of the provider has another identity than storage.virtual.identityHash": func() { s.export("aaaa", "ones", "ones", slices, "ones", "f00") },
+		"the APIExport ones does not offer them any more":                                                func() { s.export("aaaa", "ones", "twos", slices, "twos", "id") },
+		"the CachedResource none of the provider does not exist":                                         func() { s.slice("aaaa", "ones", "none") },
+		"the CachedResourceEndpointSlice ones of the provider does not exist": func() {
+			s.here.Delete(t, kinds.CachedResourceEndpointSlices.GroupVersionResource, "", "aaaa", "", "ones")
+		},
+	} {
+		w := s.watchOf(one)
+		require.Equal(t, "of-ones", next(t, w))
+		change()
+		require.Empty(t, next(t, w), "%s: its watches end", says)
+		_, err := s.asks(one)
+		require.ErrorContains(t, err, says)
+		back()
+		s.known(one)
+		found, err := s.asks(one)
+		require.NoError(t, err)
+		require.Equal(t, "of-ones", found)
+	}
+}
+
+// TestWatchesOfOthers: the watches of one export end when it refers to something else, also where the shard goes on to
+// follow what it has referred to, as others do; theirs go on.
+func TestWatchesOfOthers(t *testing.T) {
+	s := start(t)
+	one := s.offers("aaaa", "ones")
+	again := s.export("aaaa", "again", "ones", "CachedResourceEndpointSlice", "ones", "id")
+	s.known(one, again)
+	s.consumersOf(&again.export, again.export)
+	require.Eventually(t, func() bool { return s.following() == 1 }, testTimeout, time.Millisecond)
+	ends, goesOn := s.watchOf(one), s.watchOf(again)
+	require.Equal(t, "of-ones", next(t, ends))
+	require.Equal(t, "of-ones", next(t, goesOn))
+	s.export("aaaa", "ones", "ones", "CachedResourceEndpointSlice", "none", "id")
+	require.Empty(t, next(t, ends))
+	s.replica("aaaa", "ones", "more")
+	require.Equal(t, "more", next(t, goesOn))
+	require.Eventually(t, func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return len(s.watches) == 1
+	}, testTimeout, time.Millisecond, "what has ended is forgotten")
+}
