@@ -61,7 +61,7 @@ func (o Options) Validate() error {
 // Run compares, and writes each difference to out and then how many there are of each kind. It
 // returns how many there are in all. An error says that not everything could be compared.
 func Run(ctx context.Context, o Options, out io.Writer) (differences int, err error) {
-	v := &verifier{out: out, progress: o.Progress}
+	v := &verifier{out: out, progress: o.Progress, replicated: map[string]sets.Set[schema.GroupVersionResource]{}}
 	_, _ = fmt.Fprintf(o.Progress, "Comparing the replicas of %d shards\n", len(o.Shards))
 	defer func() {
 		if err != nil && ctx.Err() != nil {
@@ -93,7 +93,7 @@ func Run(ctx context.Context, o Options, out io.Writer) (differences int, err er
 	if err := v.others(ctx, cache); err != nil {
 		return 0, err
 	}
-	cached, err := selected(ctx, shards)
+	cached, err := v.selected(ctx, shards)
 	if err != nil {
 		return 0, err
 	}
@@ -114,10 +114,11 @@ func Run(ctx context.Context, o Options, out io.Writer) (differences int, err er
 }
 
 // selected returns what cached resources have replicated, by resource and identity. A shard shows under that what is
-// selected, and nothing else.
-func selected(ctx context.Context, shards map[string]*client.Factory) ([]replication.Resource, error) {
+// selected, and nothing else, and only the one of its replicas that leads.
+func (v *verifier) selected(ctx context.Context, shards map[string]*client.Factory) ([]replication.Resource, error) {
 	found := map[schema.GroupVersionResource]bool{}
 	for name, shard := range shards {
+		v.replicated[name] = sets.New[schema.GroupVersionResource]()
 		for _, of := range []client.Resource[*cachev1alpha1.CachedResource, *cachev1alpha1.CachedResourceList]{kinds.CachedResources, kinds.ClusterCachedResources} {
 			list, err := of.In(shard.Wildcard()).List(ctx, metav1.ListOptions{})
 			if err != nil {
@@ -129,6 +130,9 @@ func selected(ctx context.Context, shards map[string]*client.Factory) ([]replica
 					gvr := apis.CachedResourceOf(one)
 					gvr.Resource += ":" + identity
 					found[gvr] = true
+					if counts := one.Status.ResourceCounts; counts != nil && counts.Cache > 0 {
+						v.replicated[name].Insert(gvr)
+					}
 				}
 			}
 		}
@@ -172,9 +176,11 @@ type kind struct {
 type verifier struct {
 	out, progress io.Writer
 	shards        []string
-	kinds         []kind
-	lastTold      time.Time
-	differences   int
+	// replicated is what the cached resources of each shard say that they have replicas of.
+	replicated  map[string]sets.Set[schema.GroupVersionResource]
+	kinds       []kind
+	lastTold    time.Time
+	differences int
 }
 
 // compare compares the replicas of one kind of one shard.
@@ -188,7 +194,10 @@ func (v *verifier) compare(ctx context.Context, name string, shard, cache *clien
 		objects, replicas = o, r
 		v.tell(name, of.resource, o, r)
 	})
-	if apierrors.IsNotFound(err) && strings.Contains(of.resource.Resource, ":") {
+	switch cached := apierrors.IsNotFound(err) && strings.Contains(of.resource.Resource, ":"); {
+	case cached && v.replicated[name].Has(resource.GroupVersionResource):
+		return fmt.Errorf("it does not show %s, although its cached resources say that they are replicated: it has just started, or is a replica of the shard that does not lead; give the kubeconfig of the one that does", of.resource)
+	case cached:
 		found, err = leftOver(ctx, cache.Shard(name).Wildcard(), resource)
 		objects, replicas = 0, len(found)
 	}
