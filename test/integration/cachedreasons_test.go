@@ -3,9 +3,12 @@ package integration
 import (
 	"fmt"
 	"net/http"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
 // defineVersions makes a cluster-scoped kind of the group shared.example.org with versions, the first of which is stored.
@@ -43,6 +46,10 @@ func TestCachedResourceReasons(t *testing.T) {
 		second.untilCached("CachedResource", "pairs", 0, 0)
 		second.untilSays("CachedResource", "pairs", "ReplicationStarted", "True", "")
 	})
+	t.Run("IdentityVerificationFailed", func(t *testing.T) {
+		t.Parallel()
+		testIdentitySecret(t, newAPIKindsOn(e, "reasons-secret", 1).in(t))
+	})
 	t.Run("ResourceConverted", func(t *testing.T) {
 		t.Parallel()
 		k := newAPIKindsOn(e, "reasons-converted", 0).in(t)
@@ -54,5 +61,57 @@ func TestCachedResourceReasons(t *testing.T) {
 		k.ask(http.StatusOK, http.MethodPatch, crds+"/units.shared.example.org", `{"spec":{"conversion":{"strategy":"None","webhook":null}}}`)
 		k.untilCached("CachedResource", "units", 0, 0)
 		k.untilSays("CachedResource", "units", "ResourceValid", "True", "")
+	})
+}
+
+// testIdentitySecret: nothing is replicated before there is a secret with an identity. After that, one that goes or is
+// another is said, and changes nothing of what is replicated, until the former one is back.
+func testIdentitySecret(t *testing.T, k apiKinds) {
+	const secrets = "/api/v1/namespaces/default/secrets"
+	k.defineVersions("keys", "Key", `{"strategy":"None"}`, "v1")
+	key := func(name string) {
+		k.create("/apis/shared.example.org/v1/keys", `{"apiVersion":"shared.example.org/v1","kind":"Key","metadata":{"name":%q}}`, name)
+	}
+	key("a")
+	k.cached("CachedResource", "keys", `,"identity":{"secretRef":{"namespace":"default","name":"own"}}`)
+	failed := func(says, phase string) *unstructured.Unstructured {
+		t.Helper()
+		var now *unstructured.Unstructured
+		k.eventually("it says: "+says, func() bool {
+			now = k.get(cacheV1 + "cachedresources/keys")
+			return condition(now, "IdentityValid") == "False IdentityVerificationFailed" && strings.Contains(fmt.Sprint(field(now, "status", "conditions")), says)
+		})
+		require.Equal(t, phase, field(now, "status", "phase"))
+		return now
+	}
+	now := failed("The secret default/own does not exist: create it", "Initializing")
+	require.Nil(t, field(now, "status", "identityHash"))
+	k.untilSays("CachedResource", "keys", "ReplicationStarted", "False", "Waiting")
+	k.create(secrets, `{"apiVersion":"v1","kind":"Secret","metadata":{"name":"own"},"stringData":{"other":"x"}}`)
+	failed("The secret default/own has nothing under", "Initializing")
+	k.ask(http.StatusOK, http.MethodPatch, secrets+"/own", `{"stringData":{"key":"the first"}}`)
+	now = k.untilCached("CachedResource", "keys", 1, 1)
+	hash := sha256Hex([]byte("the first"))
+	require.Equal(t, hash, field(now, "status", "identityHash"))
+
+	k.ask(http.StatusOK, http.MethodDelete, secrets+"/own", "")
+	failed("The secret default/own does not exist", "Ready")
+	key("b")
+	k.untilReplicas("", "keys:"+hash, "a", "b")
+	k.create(secrets, `{"apiVersion":"v1","kind":"Secret","metadata":{"name":"own"},"stringData":{"key":"the second"}}`)
+	failed("has another identity than status.identityHash", "Ready")
+	key("c")
+	k.untilReplicas("", "keys:"+hash, "a", "b", "c")
+	k.untilSays("CachedResource", "keys", "ReplicationStarted", "True", "")
+	k.ask(http.StatusOK, http.MethodPatch, secrets+"/own", `{"stringData":{"key":"the first"}}`)
+	k.untilSays("CachedResource", "keys", "IdentityValid", "True", "")
+
+	// It goes without the secret, too.
+	k.ask(http.StatusOK, http.MethodDelete, secrets+"/own", "")
+	k.ask(http.StatusOK, http.MethodDelete, cacheV1+"cachedresources/keys", "")
+	k.gone(cacheV1+"cachedresources", "keys")
+	k.eventually("the kind is gone on the cache server", func() bool {
+		_, err := k.replicasOf("", "keys:"+hash)
+		return apierrors.IsNotFound(err)
 	})
 }

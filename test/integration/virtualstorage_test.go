@@ -311,6 +311,18 @@ func testVirtualGoes(t *testing.T, o offers, k apiKinds) {
 	k.bindPath(http.StatusCreated, o.plural, o.cluster, o.plural)
 	k.until(o.plural, "Ready", "True <nil>")
 	k.untilSees(o.objects, "large", "small")
+	refer := func(slice string) {
+		o.ask(http.StatusOK, http.MethodPatch, apisV2+"apiexports/"+o.plural, fmt.Sprintf(`{"spec":{"resources":[{"group":"shared.example.org","name":%[1]q,"schema":"v1.%[1]s.shared.example.org","storage":{"virtual":{"reference":{"apiGroup":"cache.kcp.io","kind":"%[2]sEndpointSlice","name":%[3]q},"identityHash":%[4]q}}}]}}`, o.plural, o.kind, slice, o.identity))
+	}
+	refer("none")
+	k.eventually("there is no such slice", func() bool {
+		code, said := k.status(http.MethodGet, o.objects, "")
+		return code == http.StatusServiceUnavailable && strings.Contains(said, o.kind+"EndpointSlice none of the provider does not exist")
+	})
+	o.saysOfSlice("APIExportValid", "False APIExportInvalidReference")
+	refer(o.plural)
+	o.saysOfSlice("APIExportValid", "True <nil>")
+	k.untilSees(o.objects, "large", "small")
 	o.ask(http.StatusOK, http.MethodDelete, cacheV1+resourceOf[o.kind]+"/"+o.plural, "")
 	k.eventually("who reads is told why there is nothing", func() bool {
 		code, said := k.status(http.MethodGet, o.objects, "")
