@@ -73,6 +73,16 @@ func (p *Publication) Replicated() schema.GroupVersionResource {
 	return p.Resource.GroupVersion().WithResource(p.Resource.Resource + ":" + p.Identity)
 }
 
+// CachedAlreadyError says that another cached resource of a logical cluster has a resource replicated.
+type CachedAlreadyError struct {
+	Resource schema.GroupVersionResource
+	By       Publisher
+}
+
+func (e *CachedAlreadyError) Error() string {
+	return fmt.Sprintf("%s is cached already, by the %s %s", e.Resource, e.By.Resource, e.By.Name)
+}
+
 // CachedResourceOf returns the group, version and resource of a cached resource's objects.
 func CachedResourceOf(cached *cachev1alpha1.CachedResource) schema.GroupVersionResource {
 	return schema.GroupVersionResource{Group: cached.Spec.Group, Version: cached.Spec.Version, Resource: cached.Spec.Resource}

@@ -10,8 +10,6 @@ package cachedresources
 import (
 	"context"
 	"fmt"
-	"maps"
-	"slices"
 	"strings"
 	"sync"
 
@@ -37,6 +35,8 @@ type Index struct {
 	identities map[identified]*published
 	of         map[apis.Publisher]identified
 	bytes      map[apis.Publisher]int64
+	// owners are those whose selection counts, of several cached resources of one logical cluster for the same resource.
+	owners map[owned]apis.Publisher
 
 	listeners definitions.Listeners[definitions.Change]
 }
@@ -45,6 +45,12 @@ type Index struct {
 type identified struct {
 	resource schema.GroupResource
 	identity string
+}
+
+// owned are the objects of a resource in a logical cluster.
+type owned struct {
+	cluster  logicalcluster.Name
+	resource schema.GroupVersionResource
 }
 
 // form is how objects are replicated: the same for all cached resources with one identity.
@@ -62,11 +68,12 @@ type published struct {
 // New returns an index that knows nothing. bound returns how the objects of an export's identity
 // are served to the wildcard.
 func New(bound func(ctx context.Context, l definitions.Lookup) (*definitions.Definition, error)) *Index {
-	return &Index{bound: bound, identities: map[identified]*published{}, of: map[apis.Publisher]identified{}, bytes: map[apis.Publisher]int64{}}
+	return &Index{bound: bound, identities: map[identified]*published{}, of: map[apis.Publisher]identified{}, bytes: map[apis.Publisher]int64{}, owners: map[owned]apis.Publisher{}}
 }
 
 // Publish has the objects of a cached resource replicated, in place of what it had before. It
-// fails where others with the same identity have other objects replicated under it.
+// fails where others with the same identity have other objects replicated under it, and with a
+// CachedAlreadyError where another of the logical cluster has these replicated.
 func (x *Index) Publish(publisher apis.Publisher, p *apis.Publication) error {
 	w := identified{p.Resource.GroupResource(), p.Identity}
 	changed, err := x.publish(publisher, w, p)
@@ -80,6 +87,10 @@ func (x *Index) Publish(publisher apis.Publisher, p *apis.Publication) error {
 func (x *Index) publish(publisher apis.Publisher, w identified, p *apis.Publication) (changed bool, err error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	objects := owned{publisher.Cluster, p.Resource}
+	if owner, ok := x.owners[objects]; ok && owner != publisher && p.Selector != nil {
+		return false, &apis.CachedAlreadyError{Resource: p.Resource, By: owner}
+	}
 	if before, ok := x.of[publisher]; ok && before != w {
 		x.forgetLocked(publisher)
 	}
@@ -107,9 +118,12 @@ func (x *Index) publish(publisher apis.Publisher, w identified, p *apis.Publicat
 	}
 	of.publishers[publisher] = struct{}{}
 	x.of[publisher], x.bytes[publisher] = w, p.Bytes
+	if p.Selector != nil {
+		x.owners[objects] = publisher
+	}
 	switch {
 	case p.Selector == nil:
-		of.set.Deny(publisher.Cluster, p.Revision)
+		x.denyLocked(publisher, w, of, p.Revision)
 	case p.Names != nil:
 		of.set.AllowNames(publisher.Cluster, p.Names, p.Revision)
 	default:
@@ -123,7 +137,17 @@ func (x *Index) publish(publisher apis.Publisher, w identified, p *apis.Publicat
 func (x *Index) Withdraw(publisher apis.Publisher, revision uint64) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if of := x.identities[x.of[publisher]]; of != nil {
+	w := x.of[publisher]
+	if of := x.identities[w]; of != nil {
+		x.denyLocked(publisher, w, of, revision)
+	}
+}
+
+// denyLocked has no object of a logical cluster replicated under an identity, unless it is another cached resource
+// that has.
+func (x *Index) denyLocked(publisher apis.Publisher, w identified, of *published, revision uint64) {
+	owner, ok := x.owners[owned{publisher.Cluster, w.resource.WithVersion(of.version)}]
+	if !ok || owner == publisher || x.of[owner] != w {
 		of.set.Deny(publisher.Cluster, revision)
 	}
 }
@@ -140,20 +164,25 @@ func (x *Index) forgetLocked(publisher apis.Publisher) {
 	if !ok {
 		return
 	}
+	of := x.identities[w]
+	x.denyLocked(publisher, w, of, of.set.Version())
+	if objects := (owned{publisher.Cluster, w.resource.WithVersion(of.version)}); x.owners[objects] == publisher {
+		delete(x.owners, objects)
+	}
 	delete(x.of, publisher)
 	delete(x.bytes, publisher)
-	of := x.identities[w]
-	of.set.Deny(publisher.Cluster, of.set.Version())
 	if delete(of.publishers, publisher); len(of.publishers) == 0 {
 		delete(x.identities, w)
 	}
 }
 
-// Publishers returns all cached resources that the index knows.
-func (x *Index) Publishers() []apis.Publisher {
-	x.mu.RLock()
-	defer x.mu.RUnlock()
-	return slices.Collect(maps.Keys(x.of))
+// Reset forgets all cached resources: who publishes next knows nothing of them.
+func (x *Index) Reset() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for publisher := range x.of {
+		x.forgetLocked(publisher)
+	}
 }
 
 // Bytes returns how many bytes a cached resource has replicated, as far as they were counted.

@@ -76,12 +76,66 @@ func TestPublications(t *testing.T) {
 	x.Forget(one)
 	_, by, _ = x.Published(two)
 	require.Equal(t, 1, by)
-	require.Equal(t, []apis.Publisher{two}, x.Publishers())
-	x.Forget(two)
+	x.Reset()
+	_, _, ok = x.Published(two)
+	require.False(t, ok)
 	require.Zero(t, d.Only.Len(), "who still reads sees that all is gone")
 	d, err = x.Resolve(t.Context(), lookup)
 	require.NoError(t, err)
 	require.Nil(t, d)
+}
+
+// TestRivals: of two cached resources of one logical cluster for the same resource, one has its objects replicated, and
+// the other takes nothing from it, whether they have one identity or two.
+func TestRivals(t *testing.T) {
+	rival := one
+	rival.Resource = apis.ClusterCachedResources
+	none := func(p *apis.Publication) { p.Selector = nil }
+	another := func(p *apis.Publication) { p.Identity = "f01" }
+	for name, change := range map[string]func(*apis.Publication){"one identity": func(*apis.Publication) {}, "two": another} {
+		t.Run(name, func(t *testing.T) {
+			x := New(nil)
+			selected := func(p *apis.Publication) bool {
+				return x.Selects(p.Replicated().GroupResource(), object("one", "n", nil))
+			}
+			require.NoError(t, x.Publish(one, publication()))
+			require.NoError(t, x.Publish(one, publication()), "it has them")
+			var already *apis.CachedAlreadyError
+			require.ErrorAs(t, x.Publish(rival, publication(change)), &already)
+			require.Equal(t, one, already.By)
+			require.ErrorContains(t, already, "example.org/v1, Resource=flavors is cached already, by the cachedresources x")
+			_, _, ok := x.Published(rival)
+			require.False(t, ok)
+
+			// Another version is another resource, and another logical cluster somebody else's.
+			require.NoError(t, x.Publish(rival, publication(another, func(p *apis.Publication) { p.Resource.Version = "v2" })))
+			x.Forget(rival)
+			require.NoError(t, x.Publish(two, publication(change)))
+
+			// Who takes away what was there before takes nothing of the other.
+			for range 2 {
+				require.NoError(t, x.Publish(rival, publication(change, none)))
+				require.True(t, selected(publication()))
+				x.Withdraw(rival, 6)
+				require.True(t, selected(publication()))
+				x.Forget(rival)
+				require.True(t, selected(publication()))
+			}
+
+			// It comes when the first one is forgotten, and not when that has no objects for now.
+			x.Withdraw(one, 7)
+			require.False(t, selected(publication()))
+			require.ErrorAs(t, x.Publish(rival, publication(change)), &already)
+			x.Forget(one)
+			require.NoError(t, x.Publish(rival, publication(change)))
+			require.True(t, selected(publication(change)))
+			require.ErrorAs(t, x.Publish(one, publication()), &already)
+			require.Equal(t, rival, already.By)
+			x.Forget(rival)
+			x.Forget(two)
+			require.Empty(t, x.owners)
+		})
+	}
 }
 
 // TestAPIs: objects of an export's identity are served as they are elsewhere; those of two APIs

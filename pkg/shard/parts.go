@@ -25,10 +25,6 @@ func (s *Server) addParts() error {
 	informers := &client.Group{}
 	informers.Add(append(s.informers.Runners(), s.bindings.Informer(), s.bindings.Copies())...)
 	snapshot := s.replicaSnapshot()
-	replicated, err := replication.NewTable(replication.Defaults()...)
-	if err != nil {
-		return err
-	}
 	garbage, err := s.garbage(s.generic.LoopbackClientConfig)
 	if err != nil {
 		return err
@@ -46,7 +42,6 @@ func (s *Server) addParts() error {
 		Peers:        s.peers,
 		Tokens:       s.tokens(),
 		RootCA:       rootCA,
-		Replicated:   replicated,
 		Subtrees:     s.subtrees,
 		Garbage:      garbage,
 		Objects:      s.customResources,
@@ -94,6 +89,7 @@ func (s *Server) addParts() error {
 		lifecycle.Part{Name: "divided controllers", Run: func(ctx context.Context) error { return s.divide(ctx, divided) }},
 		lifecycle.Part{Name: "controllers", Run: func(ctx context.Context) error {
 			return s.lead(ctx, func(ctx context.Context) error {
+				defer s.cached.Reset() // when this replica leads again, others have decided what is replicated
 				manager, err := leading()
 				if err != nil {
 					return err
@@ -109,7 +105,12 @@ func (s *Server) addParts() error {
 // that the replicas divide, which is tried now and done when the replica has them.
 func managers(deps controllers.Deps) (everywhere *lifecycle.Group, leading func() (*lifecycle.Group, error), divided func(by reconcile.Divider) (*lifecycle.Group, error), err error) {
 	leading = func() (*lifecycle.Group, error) {
-		return reconcile.NewManager(controllers.Catalogue(), deps, reconcile.OnLeader, reconcile.Dividable)
+		leader := deps
+		var err error
+		if leader.Replicated, err = replication.NewTable(replication.Defaults()...); err != nil {
+			return nil, err
+		}
+		return reconcile.NewManager(controllers.Catalogue(), leader, reconcile.OnLeader, reconcile.Dividable)
 	}
 	divided = func(by reconcile.Divider) (*lifecycle.Group, error) {
 		return reconcile.NewDivided(controllers.Catalogue(), deps, by)

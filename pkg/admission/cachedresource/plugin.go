@@ -96,7 +96,7 @@ func (p *Plugin) Validate(ctx context.Context, a admission.Attributes, _ admissi
 	return p.alone(ctx, a, cached)
 }
 
-// alone refuses what is cached already.
+// alone refuses what is cached already. Of those that are made at the same moment the controller has one replicated.
 func (p *Plugin) alone(ctx context.Context, a admission.Attributes, cached *cachev1alpha1.CachedResource) error {
 	cluster, err := request.ClusterNameFrom(ctx)
 	if err != nil {
@@ -110,7 +110,8 @@ func (p *Plugin) alone(ctx context.Context, a admission.Attributes, cached *cach
 		}
 		for i := range all {
 			if count++; apirules.CachedResourceOf(&all[i]) == apirules.CachedResourceOf(cached) {
-				return admission.NewForbidden(a, fmt.Errorf("%s is cached already, by the %s %s: delete that first, or change it", apirules.CachedResourceOf(cached), resource.Resource, all[i].Name))
+				already := &apirules.CachedAlreadyError{Resource: apirules.CachedResourceOf(cached), By: apirules.Publisher{Resource: resource.Resource, Cluster: cluster, Name: all[i].Name}}
+				return admission.NewForbidden(a, fmt.Errorf("%w: delete that first, or change it", already))
 			}
 		}
 	}

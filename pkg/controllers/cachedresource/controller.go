@@ -8,12 +8,14 @@
 //	                                                    ◄─ counts here and on the cache server
 //
 // What is decided about one (identity.go, resource.go, counts.go) is apart from what it takes to
-// hear of changes (watch.go).
+// hear of changes (watch.go), from what was there before (start.go), and from which one of several for one
+// resource counts (rivals.go).
 package cachedresource
 
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
@@ -84,7 +86,6 @@ type Store interface {
 type Publications interface {
 	Publish(publisher apis.Publisher, p *apis.Publication) error
 	Published(publisher apis.Publisher) (replicated schema.GroupVersionResource, by int, ok bool)
-	Publishers() []apis.Publisher
 	Bytes(publisher apis.Publisher) int64
 	Withdraw(publisher apis.Publisher, revision uint64)
 	Forget(publisher apis.Publisher)
@@ -129,7 +130,7 @@ func New(config Config) *reconcile.Controller[client.Key] {
 	return reconcile.New(reconcile.Config[client.Key]{
 		Name:      name,
 		Reconcile: c.reconcile,
-		Sources:   []reconcile.Source[client.Key]{reconcile.Keys(config.Objects), c.left, c.written},
+		Sources:   []reconcile.Source[client.Key]{c.remember, reconcile.Keys(config.Objects), c.written, c.rivalsOf(config.All[0]), c.rivalsOf(config.All[1])},
 	})
 }
 
@@ -138,17 +139,7 @@ type controller struct {
 
 	latest  reconcile.Latest[*cachev1alpha1.CachedResource]
 	watched *watched
-}
-
-// left has those looked at that went while nobody looked, as when another replica of the shard
-// ran this.
-func (c *controller) left(_ context.Context, queue reconcile.Queue[client.Key]) (func(), error) {
-	for _, p := range c.Publications.Publishers() {
-		if p.Resource == c.Resource.Resource {
-			queue.Add(client.Key{Cluster: p.Cluster, Name: p.Name})
-		}
-	}
-	return func() {}, nil
+	had     had
 }
 
 func (c *controller) publisher(key client.Key) apis.Publisher {
@@ -196,6 +187,10 @@ func (c *controller) advance(ctx context.Context, object *cachev1alpha1.CachedRe
 	if object.Status.Phase == "" {
 		object.Status.Phase = cachev1alpha1.CachedResourcePhaseInitializing
 	}
+	if already := c.already(object); already != nil {
+		says(object, already)
+		return reconcile.Result{Backoff: true}, c.withdraw(ctx, object)
+	}
 	key := client.KeyOf(object)
 	c.watched.secret(key, secretKey(object))
 	if err := c.identify(ctx, object); err != nil {
@@ -207,20 +202,25 @@ func (c *controller) advance(ctx context.Context, object *cachev1alpha1.CachedRe
 	}
 	c.watched.objects(key, served.Prefix)
 	if !valid || object.Status.IdentityHash == "" {
-		if object.Status.Phase == cachev1alpha1.CachedResourcePhaseReady {
-			object.Status.Phase = cachev1alpha1.CachedResourcePhaseInitializing
-		}
 		what := "ResourceValid"
 		if valid {
 			what = "IdentityValid"
 		}
-		conditions.MarkFalse(object, cachev1alpha1.ReplicationStarted, reasonWaiting, conditionsv1alpha1.ConditionSeverityInfo, "The condition %s says what is to be done first", what)
+		stopped(object, reasonWaiting, conditionsv1alpha1.ConditionSeverityInfo, fmt.Sprintf("The condition %s says what is to be done first", what))
 		return reconcile.Result{Backoff: true}, c.withdraw(ctx, object)
 	}
 	return c.replicate(ctx, object, served)
 }
 
-// withdraw has nothing of a cached resource replicated as long as it is not valid.
+// stopped says in a cached resource why nothing of it is to be replicated.
+func stopped(object *cachev1alpha1.CachedResource, reason string, severity conditionsv1alpha1.ConditionSeverity, why string) {
+	if object.Status.Phase == cachev1alpha1.CachedResourcePhaseReady {
+		object.Status.Phase = cachev1alpha1.CachedResourcePhaseInitializing
+	}
+	conditions.MarkFalse(object, cachev1alpha1.ReplicationStarted, reason, severity, "%s", why)
+}
+
+// withdraw has nothing of a cached resource replicated as long as it is not valid, or another one has the resource.
 func (c *controller) withdraw(ctx context.Context, object *cachev1alpha1.CachedResource) error {
 	publisher := c.publisher(client.KeyOf(object))
 	counts := object.Status.ResourceCounts
@@ -289,12 +289,15 @@ func (c *controller) takeAway(ctx context.Context, object *cachev1alpha1.CachedR
 // empty has no object of a cached resource replicated, and reports whether no replica is left.
 func (c *controller) empty(ctx context.Context, object *cachev1alpha1.CachedResource) (gone bool, err error) {
 	kind := object.Annotations[apis.CachedKindAnnotation]
-	if kind == "" || object.Status.IdentityHash == "" {
-		return true, nil // no cache server has known what they would be
+	if !begun(object) || c.sharedByFirst(object) {
+		return true, nil // no cache server has known what they would be, or they are those of another
 	}
 	p, err := c.publication(object, Served{Kind: kind})
 	if err != nil {
 		return false, err
+	}
+	if c.incomplete(p.Replicated().GroupResource()) {
+		return false, nil
 	}
 	publisher := c.publisher(client.KeyOf(object))
 	if replicated, _, ok := c.Publications.Published(publisher); ok && replicated == p.Replicated() {
@@ -318,6 +321,9 @@ func (c *controller) release(ctx context.Context, publisher apis.Publisher) erro
 		return nil
 	}
 	if by == 1 {
+		if c.incomplete(replicated.GroupResource()) {
+			return fmt.Errorf("not all that have replicas of %s are known yet", replicated.GroupResource())
+		}
 		ctx, cancel := context.WithTimeout(ctx, removeTimeout)
 		defer cancel()
 		if err := c.Table.Remove(ctx, replicated.GroupResource()); err != nil {

@@ -64,24 +64,17 @@ func (c *controller) choose(ctx context.Context, object *cachev1alpha1.CachedRes
 // older ones in its logical cluster leave of the limits.
 func (c *controller) room(object *cachev1alpha1.CachedResource) (objects int, bytes int64) {
 	objects, bytes = c.Limit, c.LimitBytes
-	for i, informer := range c.All {
-		for _, other := range informer.Lister().Cluster(logicalcluster.From(object)).List(nil) {
-			older := cmp.Or(other.CreationTimestamp.Compare(object.CreationTimestamp.Time), cmp.Compare(other.UID, object.UID)) < 0
-			if !older {
-				continue
-			}
-			if other.Status.ResourceCounts != nil {
-				objects -= min(other.Status.ResourceCounts.Local, objects)
-			}
-			publisher := apis.Publisher{Resource: names[i], Cluster: logicalcluster.From(other), Name: other.Name}
-			bytes -= min(c.Publications.Bytes(publisher), bytes)
+	for publisher, other := range c.others(object) {
+		if !older(other, object) {
+			continue
 		}
+		if other.Status.ResourceCounts != nil {
+			objects -= min(other.Status.ResourceCounts.Local, objects)
+		}
+		bytes -= min(c.Publications.Bytes(publisher), bytes)
 	}
 	return objects, bytes
 }
-
-// names are those of the resource, in the order of Config.All.
-var names = [...]string{apis.CachedResources, apis.ClusterCachedResources}
 
 // limits says what a logical cluster may have replicated.
 func (c *controller) limits() string {

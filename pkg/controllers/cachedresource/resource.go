@@ -2,6 +2,7 @@ package cachedresource
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strconv"
 	"time"
@@ -29,6 +30,8 @@ const (
 	reasonNoCache = "NoCacheServer"
 	// reasonIdentityInUse says that others have other objects under the identity.
 	reasonIdentityInUse = "IdentityInUse"
+	// reasonAlreadyCached says that another one has the resource replicated.
+	reasonAlreadyCached = "AlreadyCached"
 	// reasonTooMany says that not all objects are replicated.
 	reasonTooMany = "TooManyObjects"
 )
@@ -53,16 +56,18 @@ func (c *controller) serve(ctx context.Context, object *cachev1alpha1.CachedReso
 		return invalid(reasonConverted, "A webhook converts %s into the version %s: name the version in which objects are stored", resource.GroupResource(), resource.Version)
 	}
 	conditions.MarkTrue(object, cachev1alpha1.CachedResourceValid)
-	if object.Annotations[apis.CachedKindAnnotation] != served.Kind || object.Annotations[apis.CachedScopeAnnotation] != scopeCluster {
-		if object.Annotations == nil {
-			object.Annotations = map[string]string{}
-		}
-		object.Annotations[apis.CachedKindAnnotation], object.Annotations[apis.CachedScopeAnnotation] = served.Kind, scopeCluster
-	}
 	return served, true, nil
 }
 
 const scopeCluster = "Cluster"
+
+// tellCaches has cache servers know what the objects of a cached resource are, which are replicated after that.
+func tellCaches(object *cachev1alpha1.CachedResource, kind string) {
+	if object.Annotations == nil {
+		object.Annotations = map[string]string{}
+	}
+	object.Annotations[apis.CachedKindAnnotation], object.Annotations[apis.CachedScopeAnnotation] = kind, scopeCluster
+}
 
 // publication returns what a cached resource has replicated, all that it selects.
 func (c *controller) publication(object *cachev1alpha1.CachedResource, served Served) (*apis.Publication, error) {
@@ -94,12 +99,25 @@ func (c *controller) replicate(ctx context.Context, object *cachev1alpha1.Cached
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	if err := c.Publications.Publish(c.publisher(client.KeyOf(object)), p); err != nil {
-		conditions.MarkFalse(object, cachev1alpha1.ReplicationStarted, reasonIdentityInUse, conditionsv1alpha1.ConditionSeverityError, "%v", err)
-		return reconcile.Result{Backoff: true}, nil
-	}
 	wait := func(says string) {
 		conditions.MarkFalse(object, cachev1alpha1.ReplicationStarted, reasonWaiting, conditionsv1alpha1.ConditionSeverityInfo, "%s", says)
+	}
+	if !replicates(object) && c.incomplete(p.Replicated().GroupResource()) {
+		wait("Others with this identity had replicas before the shard started, and come first: it goes on by itself")
+		return reconcile.Result{Backoff: true}, nil
+	}
+	if err := c.Publications.Publish(c.publisher(client.KeyOf(object)), p); err != nil {
+		if already, ok := errors.AsType[*apis.CachedAlreadyError](err); ok {
+			says(object, already)
+		} else {
+			conditions.MarkFalse(object, cachev1alpha1.ReplicationStarted, reasonIdentityInUse, conditionsv1alpha1.ConditionSeverityError, "%v", err)
+			object.Status.ResourceCounts = nil // what it had, the others do not select
+		}
+		return reconcile.Result{Backoff: true}, nil
+	}
+	tellCaches(object, served.Kind)
+	if c.incomplete(p.Replicated().GroupResource()) {
+		return reconcile.Result{Backoff: true}, nil // what it says is true, as before the start
 	}
 	if err := c.Table.Ensure(p.Replicated()); err != nil {
 		wait("What was replicated before is being deleted: it goes on by itself when that is done")

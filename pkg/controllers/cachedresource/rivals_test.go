@@ -1,0 +1,239 @@
+package cachedresource
+
+import (
+	"testing"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	cachev1alpha1 "github.com/kcp-dev/sdk/apis/cache/v1alpha1"
+	conditionsv1alpha1 "github.com/kcp-dev/sdk/apis/third_party/conditions/apis/conditions/v1alpha1"
+	"github.com/kcp-dev/sdk/apis/third_party/conditions/util/conditions"
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/shardplane/shardplane/pkg/apis"
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/clienttest"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
+)
+
+// known are Publications that know some.
+type known struct {
+	Publications
+
+	all map[apis.Publisher]bool
+}
+
+func (k known) Publish(publisher apis.Publisher, _ *apis.Publication) error {
+	k.all[publisher] = true
+	return nil
+}
+
+func (k known) Published(publisher apis.Publisher) (schema.GroupVersionResource, int, bool) {
+	return schema.GroupVersionResource{}, 1, k.all[publisher]
+}
+
+// ensured is a Table that notes what it is to have.
+type ensured struct {
+	Table
+
+	all []schema.GroupVersionResource
+}
+
+func (e *ensured) Ensure(resource schema.GroupVersionResource) error {
+	e.all = append(e.all, resource)
+	return nil
+}
+
+// cachedOf is a cached resource for flavors, made so many seconds after another time.
+func cachedOf(cluster logicalcluster.Name, name string, after int, change ...func(*cachev1alpha1.CachedResource)) *cachev1alpha1.CachedResource {
+	cached := &cachev1alpha1.CachedResource{ObjectMeta: metav1.ObjectMeta{
+		Name: name, UID: types.UID("uid-" + name), ResourceVersion: "7", Annotations: map[string]string{logicalcluster.AnnotationKey: cluster.String()},
+		CreationTimestamp: metav1.NewTime(time.Date(2026, 1, 1, 0, 0, after, 0, time.UTC)),
+	}}
+	cached.Spec.GroupVersionResource = cachev1alpha1.GroupVersionResource{Group: "g.io", Version: "v1", Resource: "flavors"}
+	cached.Status.IdentityHash = "f00"
+	for _, c := range change {
+		c(cached)
+	}
+	return cached
+}
+
+func hasBegun(cached *cachev1alpha1.CachedResource) { tellCaches(cached, "Flavor") }
+
+func withReplicas(cached *cachev1alpha1.CachedResource) {
+	tellCaches(cached, "Flavor")
+	cached.Status.ResourceCounts = &cachev1alpha1.ResourceCount{Local: 2, Cache: 2}
+}
+
+func withIdentity(identity string) func(*cachev1alpha1.CachedResource) {
+	return func(cached *cachev1alpha1.CachedResource) { cached.Status.IdentityHash = identity }
+}
+
+func inVersion(version string) func(*cachev1alpha1.CachedResource) {
+	return func(cached *cachev1alpha1.CachedResource) { cached.Spec.Version = version }
+}
+
+// rivals returns the controllers of both names, where these cached resources are known.
+func rivals(t *testing.T, published map[apis.Publisher]bool, all, cluster []*cachev1alpha1.CachedResource) (of, ofCluster *controller) {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	require.NoError(t, cachev1alpha1.AddToScheme(scheme))
+	server := clienttest.New(t, scheme)
+	factory, err := client.NewFactory(server.ClientConfig())
+	require.NoError(t, err)
+	t.Cleanup(factory.CloseIdleConnections)
+	config := Config{
+		Publications: known{all: published}, Store: &stored{}, Table: &ensured{}, Local: factory,
+		Caches: func(cluster logicalcluster.Name) []client.Scope {
+			return []client.Scope{factory.Cluster(cluster.Path())}
+		},
+	}
+	group := &client.Group{}
+	for i, resource := range []client.Resource[*cachev1alpha1.CachedResource, *cachev1alpha1.CachedResourceList]{kinds.CachedResources, kinds.ClusterCachedResources} {
+		for _, one := range [][]*cachev1alpha1.CachedResource{all, cluster}[i] {
+			one = one.DeepCopy()
+			one.SetGroupVersionKind(cachev1alpha1.SchemeGroupVersion.WithKind([]string{"CachedResource", "ClusterCachedResource"}[i]))
+			server.Put(t, resource.GroupVersionResource, one)
+		}
+		informer := resource.Informer(factory.Wildcard(), client.InformerOptions[*cachev1alpha1.CachedResource]{})
+		group.Add(informer)
+		config.All = append(config.All, informer)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- group.Run(t.Context()) }()
+	t.Cleanup(func() { require.NoError(t, <-ended) })
+	for _, informer := range config.All {
+		<-informer.Synced()
+	}
+	controllers := [2]*controller{}
+	for i, resource := range []client.Resource[*cachev1alpha1.CachedResource, *cachev1alpha1.CachedResourceList]{kinds.CachedResources, kinds.ClusterCachedResources} {
+		config.Resource, config.Objects = resource, config.All[i]
+		controllers[i] = &controller{Config: config, watched: newWatched()}
+	}
+	return controllers[0], controllers[1]
+}
+
+// TestFirst: which one of several cached resources for one resource counts is the same for all of them, whatever
+// their order: the one that may have replicas, and the older of those that are alike.
+func TestFirst(t *testing.T) {
+	t.Parallel()
+	order := []*cachev1alpha1.CachedResource{
+		cachedOf("c", "d", 1, hasBegun), cachedOf("c", "c", 2, withReplicas), cachedOf("c", "a", 0), cachedOf("c", "b", 0), cachedOf("c", "e", 1, hasBegun, withIdentity("")),
+	}
+	for i, a := range order {
+		for j, b := range order {
+			require.Equal(t, i < j, first(a, b), "%s before %s", a.Name, b.Name)
+		}
+	}
+}
+
+// TestAlready: a cached resource hears of the one that has its resource replicated instead, by either name, in its
+// own logical cluster; what they share is not that one's to take away.
+func TestAlready(t *testing.T) {
+	t.Parallel()
+	winner := cachedOf("c", "x", 5, withReplicas)
+	loser, second := cachedOf("c", "x", 0, withIdentity("f00")), cachedOf("c", "y", 1, withIdentity("f01"))
+	other, elsewhere := cachedOf("c", "z", 0, inVersion("v2"), withReplicas), cachedOf("d", "x", 9)
+	of, ofCluster := rivals(t, nil, []*cachev1alpha1.CachedResource{winner, second, other, elsewhere}, []*cachev1alpha1.CachedResource{loser})
+	by := apis.Publisher{Resource: apis.CachedResources, Cluster: "c", Name: "x"}
+	require.Equal(t, by, ofCluster.already(loser).By)
+	require.Equal(t, by, of.already(second).By)
+	for _, none := range []*cachev1alpha1.CachedResource{winner, other, elsewhere} {
+		require.Nil(t, of.already(none), none.Name)
+	}
+	require.True(t, ofCluster.sharedByFirst(loser))
+	require.False(t, of.sharedByFirst(second), "it has an identity of its own")
+	require.False(t, of.sharedByFirst(winner), "they are its own")
+}
+
+// TestIncomplete: after a start nothing is done under an identity before all are known that had replicas under it, and
+// nobody waits for what has none, or is not going to have any.
+func TestIncomplete(t *testing.T) {
+	t.Parallel()
+	deleting := func(cached *cachev1alpha1.CachedResource) {
+		now := metav1.Now()
+		cached.DeletionTimestamp, cached.Finalizers = &now, []string{cachev1alpha1.CachedResourceFinalizer}
+	}
+	says := func(is bool, condition conditionsv1alpha1.ConditionType, reason string) func(*cachev1alpha1.CachedResource) {
+		return func(cached *cachev1alpha1.CachedResource) {
+			if is {
+				conditions.MarkTrue(cached, condition)
+			} else {
+				conditions.MarkFalse(cached, condition, reason, conditionsv1alpha1.ConditionSeverityInfo, "")
+			}
+		}
+	}
+	published := map[apis.Publisher]bool{}
+	resource := schema.GroupResource{Group: "g.io", Resource: "flavors:f00"}
+	of, ofCluster := rivals(t, published, []*cachev1alpha1.CachedResource{
+		cachedOf("c", "had", 0, withReplicas),
+		cachedOf("c", "other", 0, withReplicas, withIdentity("f01")),
+		cachedOf("d", "new", 0),
+		cachedOf("e", "empty", 0, hasBegun),
+		cachedOf("f", "deleting", 0, withReplicas, deleting),
+		cachedOf("g", "invalid", 0, withReplicas, says(false, cachev1alpha1.CachedResourceValid, cachev1alpha1.CachedResourceValidNoResources)),
+		cachedOf("h", "already", 0, withReplicas, says(false, cachev1alpha1.ReplicationStarted, reasonAlreadyCached)),
+	}, []*cachev1alpha1.CachedResource{
+		cachedOf("i", "started", 0, hasBegun, says(true, cachev1alpha1.ReplicationStarted, "")),
+		cachedOf("j", "waiting", 0, withReplicas, says(false, cachev1alpha1.ReplicationStarted, reasonWaiting), inVersion("v2")),
+	})
+	had := []apis.Publisher{
+		{Resource: apis.ClusterCachedResources, Cluster: "i", Name: "started"}, {Resource: apis.CachedResources, Cluster: "c", Name: "had"}, {Resource: apis.ClusterCachedResources, Cluster: "j", Name: "waiting"},
+	}
+	for _, c := range []*controller{of, ofCluster} {
+		clear(published)
+		require.False(t, c.incomplete(resource), "it has not begun")
+		_, err := c.remember(t.Context(), nil)
+		require.NoError(t, err)
+		require.ElementsMatch(t, had, c.had.of[resource])
+		require.Len(t, c.had.of, 2)
+		for _, publisher := range had {
+			require.True(t, c.incomplete(resource), publisher)
+			published[publisher] = true
+		}
+		require.False(t, c.incomplete(resource))
+		clear(published)
+		require.False(t, c.incomplete(resource), "who comes later is not waited for")
+		require.True(t, c.incomplete(schema.GroupResource{Group: "g.io", Resource: "flavors:f01"}))
+	}
+}
+
+// TestNothingBeforeAllAreKnown: after a start the first cached resource of an identity has nothing replicated, as what others
+// have there would be deleted, until these are known. What had nothing there comes after them.
+func TestNothingBeforeAllAreKnown(t *testing.T) {
+	t.Parallel()
+	one, two, late := cachedOf("c", "one", 0, withReplicas), cachedOf("d", "two", 0, withReplicas), cachedOf("e", "late", 0)
+	published := map[apis.Publisher]bool{}
+	of, _ := rivals(t, published, []*cachev1alpha1.CachedResource{one, two, late}, nil)
+	_, err := of.remember(t.Context(), nil)
+	require.NoError(t, err)
+	table := of.Table.(*ensured) //nolint:forcetypeassert // as rivals made it
+	replicate := func(object *cachev1alpha1.CachedResource) *cachev1alpha1.CachedResource {
+		t.Helper()
+		object = object.DeepCopy()
+		_, err := of.replicate(t.Context(), object, Served{Kind: "Flavor"})
+		require.NoError(t, err)
+		return object
+	}
+	replicate(late)
+	require.Empty(t, published)
+	require.Equal(t, one.Status, replicate(one).Status, "it says what is still true")
+	require.Len(t, published, 1)
+	require.Empty(t, table.all)
+	require.Equal(t, reasonWaiting, conditions.GetReason(replicate(late), cachev1alpha1.ReplicationStarted))
+	gone, err := of.empty(t.Context(), two)
+	require.NoError(t, err)
+	require.False(t, gone, "one that goes has nothing deleted either")
+	require.Empty(t, table.all)
+
+	replicate(two)
+	replicate(one)
+	replicate(late)
+	require.Len(t, published, 3)
+	flavors := schema.GroupVersionResource{Group: "g.io", Version: "v1", Resource: "flavors:f00"}
+	require.Equal(t, []schema.GroupVersionResource{flavors, flavors, flavors}, table.all)
+}
