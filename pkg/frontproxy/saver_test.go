@@ -162,7 +162,7 @@ func TestKilledWhileSaving(t *testing.T) {
 	directory := t.TempDir()
 	for round := range 4 {
 		process := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestKilledWhileSaving$")
-		process.Env = append(os.Environ(), killedDirectory+"="+directory)
+		process.Env = append(os.Environ(), killedDirectory+"="+directory, "TMPDIR="+t.TempDir()) // it does not come to delete its own
 		require.NoError(t, process.Start())
 		begun := filepath.Join(directory, "root"+savedSuffix)
 		require.Eventually(t, func() bool {
