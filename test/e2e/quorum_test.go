@@ -57,6 +57,12 @@ func TestExternalEtcdAway(t *testing.T) {
 		require.NoError(t, err)
 		return answer.StatusCode, string(text)
 	}
+	for replica := range urls { // what etcd had no time to tell a replica is not there for it
+		require.Eventually(t, func() bool {
+			code, _ := send(replica, http.MethodGet, "/api/v1/namespaces/default/configmaps/before?resourceVersion=0", "")
+			return code == http.StatusOK
+		}, testTimeout, 10*time.Millisecond, "replica %d knows of the object", replica)
+	}
 	var made []string
 	tried := 0
 	create := func(replica int) (int, string) {
