@@ -4,11 +4,10 @@ import (
 	"context"
 	"errors"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/request"
 )
 
 // Unavailable returns the answer to a request that failed by err: 503, to be sent again in a
@@ -17,9 +16,7 @@ func Unavailable(err error) error {
 	if !errors.Is(err, client.ErrIncomplete) {
 		return err
 	}
-	answer := apierrors.NewServiceUnavailable(err.Error())
-	answer.ErrStatus.Details = &metav1.StatusDetails{RetryAfterSeconds: 1}
-	return answer
+	return request.Unavailable(err.Error())
 }
 
 // withUnavailable has next say by Unavailable why it does not decide.

@@ -22,6 +22,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
+	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/storage/claims"
 )
 
@@ -34,11 +35,7 @@ const (
 
 // errNotSynced is the answer to whoever asks before all bindings are known: 503, to be asked again in a
 // second. It is no client.ErrIncomplete, by which bindings go on as what they say.
-var errNotSynced = func() error {
-	answer := apierrors.NewServiceUnavailable("not all APIBindings and APIExports are known yet, try again")
-	answer.ErrStatus.Details = &metav1.StatusDetails{RetryAfterSeconds: 1}
-	return answer
-}()
+var errNotSynced error = request.Unavailable("not all APIBindings and APIExports are known yet, try again")
 
 // Config is what an Index needs.
 type Config struct {

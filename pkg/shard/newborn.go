@@ -7,7 +7,6 @@ import (
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/authentication/user"
@@ -169,7 +168,5 @@ func (n *newborns) timeoutOf(r *http.Request) time.Duration {
 
 // unready is the answer to who has waited for long enough.
 func unready() error {
-	err := apierrors.NewServiceUnavailable("the workspace is not ready yet, try again")
-	err.ErrStatus.Details = &metav1.StatusDetails{RetryAfterSeconds: 1}
-	return err
+	return request.Unavailable("the workspace is not ready yet, try again")
 }

@@ -59,7 +59,8 @@ type Config struct {
 	// still has the data that it followed, with one small request per resource, where that has
 	// no digests.
 	ProbeInterval time.Duration
-	// AuditInterval is how often all replicas are compared with their objects, by reading both.
+	// AuditInterval is how often all replicas are compared with their objects, by reading both, where
+	// there are no digests or something was wrong, and a sixth as often otherwise.
 	AuditInterval time.Duration
 
 	// epoch is that of the shard's marks in all caches.

@@ -56,7 +56,7 @@ type session struct {
 	// started is set when all objects were compared once; fruitless counts comparisons of digests
 	// that have shown what is not there.
 	started   atomic.Bool
-	fruitless int
+	fruitless atomic.Int64
 	// breaks counts what may have replaced the data of the cache server, and checked how many of
 	// those were looked into.
 	breaks, checked atomic.Int64

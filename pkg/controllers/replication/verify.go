@@ -128,7 +128,7 @@ func (v *verifier) verify(ctx context.Context) error {
 		s.resource.server.keeps()
 		s.checked.Store(breaks[s])
 		expected := before[s]
-		if expected != nil && expected.root != rootOf(answer, resource) && s.fruitless < fruitless {
+		if expected != nil && expected.root != rootOf(answer, resource) && s.digested() {
 			errs = append(errs, s.verify(ctx))
 		}
 	}
@@ -272,14 +272,19 @@ func (s *session) differing(bucket int, theirs map[string]digest.Number) ([]clie
 	return keys, nil
 }
 
+// digested reports whether digests are compared: the cache server has them, and they show what is there.
+func (s *session) digested() bool {
+	return s.verifier.serves.Load() && s.fruitless.Load() < fruitless
+}
+
 // suspect has replicas read and put right, if they are wrong. If that turns out again and again to be
 // true of none, the two sides do not compare the same.
 func (s *session) suspect(ctx context.Context, keys []client.Key) {
 	switch repaired, groundless := s.doubts.results(); {
 	case repaired > 0:
-		s.fruitless = 0
+		s.fruitless.Store(0)
 	case groundless > 0:
-		if s.fruitless++; s.fruitless == fruitless {
+		if s.fruitless.Add(1) == fruitless {
 			klog.FromContext(ctx).Info("Digests show differences that are none, and are not compared any more: audits go on", "resource", s.name(), "keys", len(keys))
 			return
 		}

@@ -15,6 +15,10 @@ import (
 // how often until it is answered.
 const alertInterval = time.Second
 
+// digestedAudits is how many AuditIntervals pass between two audits where digests are compared, which
+// find the same within seconds and cost next to nothing. What was wrong is audited again after one.
+const digestedAudits = 6
+
 // watchdog finds out whether the cache server has other data than is known of it: its data was lost
 // or restored, and its resource versions started anew. A watch does not always notice, since a
 // resource version of the old data may well be one of the new data too.
@@ -26,6 +30,7 @@ func (s *session) watchdog(ctx context.Context) {
 	defer routine.Stop()
 	audit := time.NewTicker(jitter(s.config.AuditInterval))
 	defer audit.Stop()
+	passed := 0 // of audit, since all was found to be right
 
 	var alert <-chan time.Time
 	state := suspicion{}
@@ -51,7 +56,9 @@ func (s *session) watchdog(ctx context.Context) {
 				err = s.probe(ctx, &state)
 			}
 		case <-audit.C:
-			s.audit(ctx)
+			if passed++; (passed >= digestedAudits || !s.digested()) && s.audit(ctx) {
+				passed = 0
+			}
 		}
 		if err != nil {
 			s.end(err)
@@ -113,20 +120,22 @@ func (s *session) probe(ctx context.Context, state *suspicion) error {
 	return nil
 }
 
-// audit compares everything, by reading both sides, and has put right what is wrong.
-func (s *session) audit(ctx context.Context) {
+// audit compares everything, by reading both sides, and has put right what is wrong. It reports
+// whether all was right.
+func (s *session) audit(ctx context.Context) bool {
 	logger := klog.FromContext(ctx)
 	s.askAgain(ctx)
 	found, err := compareResource(ctx, s.config, s.resource, func(int, int) {})
 	if err != nil {
 		logger.V(2).Info("The replicas could not be compared with the shard", "err", err)
-		return
+		return false
 	}
 	differences.WithLabelValues(s.config.CacheName, s.name()).Set(float64(len(found)))
 	for _, difference := range found {
 		logger.Info("A replica is wrong", "key", difference.key.String(), "problem", difference.problem)
 		s.doubt(difference.key, false)
 	}
+	return len(found) == 0
 }
 
 // jitter spreads the requests of many shards.

@@ -209,8 +209,8 @@ var errNotYet = errors.New("it has just been asked for")
 
 // notYet says that something is going to be known soon.
 func notYet(resource schema.GroupResource, why error) error {
-	err := apierrors.NewServiceUnavailable(fmt.Sprintf("the replicas of %s have not been read from the cache server yet, try again: %v", resource, why))
-	err.ErrStatus.Details = &metav1.StatusDetails{Group: resource.Group, Kind: resource.Resource, RetryAfterSeconds: 1}
+	err := request.Unavailable(fmt.Sprintf("the replicas of %s have not been read from the cache server yet, try again: %v", resource, why))
+	err.ErrStatus.Details.Group, err.ErrStatus.Details.Kind = resource.Group, resource.Resource
 	return err
 }
 
