@@ -22,6 +22,7 @@ import (
 	cachev1alpha1 "github.com/kcp-dev/sdk/apis/cache/v1alpha1"
 	conditionsv1alpha1 "github.com/kcp-dev/sdk/apis/third_party/conditions/apis/conditions/v1alpha1"
 	"github.com/kcp-dev/sdk/apis/third_party/conditions/util/conditions"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -339,7 +340,11 @@ func (c *controller) release(ctx context.Context, publisher apis.Publisher) erro
 	return nil
 }
 
+// commit writes what has changed. Mostly nothing has, and to make a client costs more than to find that out.
 func (c *controller) commit(ctx context.Context, old, updated *cachev1alpha1.CachedResource) (*cachev1alpha1.CachedResource, error) {
+	if equality.Semantic.DeepEqual(old, updated) {
+		return updated, nil
+	}
 	written, err := reconcile.Commit(ctx, c.Resource.In(c.Local.Cluster(logicalcluster.From(old).Path())), old, updated)
 	if written != nil && written.ResourceVersion != old.ResourceVersion {
 		c.latest.Wrote(written)
