@@ -70,7 +70,14 @@ type Publication struct {
 // Replicated is the resource under which the objects are read from the shard and written to
 // caches.
 func (p *Publication) Replicated() schema.GroupVersionResource {
-	return p.Resource.GroupVersion().WithResource(p.Resource.Resource + ":" + p.Identity)
+	return Identified(p.Resource, p.Identity)
+}
+
+// Identified returns what the objects of a resource are called that have an identity, where others have another one:
+// <resource>:<identity>.
+func Identified(resource schema.GroupVersionResource, identity string) schema.GroupVersionResource {
+	resource.Resource += ":" + identity
+	return resource
 }
 
 // CachedAlreadyError says that another cached resource of a logical cluster has a resource replicated.
@@ -86,6 +93,11 @@ func (e *CachedAlreadyError) Error() string {
 // CachedResourceOf returns the group, version and resource of a cached resource's objects.
 func CachedResourceOf(cached *cachev1alpha1.CachedResource) schema.GroupVersionResource {
 	return schema.GroupVersionResource{Group: cached.Spec.Group, Version: cached.Spec.Version, Resource: cached.Spec.Resource}
+}
+
+// ReplicatedOf returns what the objects of a cached resource are on caches.
+func ReplicatedOf(cached *cachev1alpha1.CachedResource) schema.GroupVersionResource {
+	return Identified(CachedResourceOf(cached), cached.Status.IdentityHash)
 }
 
 // CachedSecretOf returns the reference to the secret with the identity of a cached resource,

@@ -202,7 +202,7 @@ func (x *Index) Published(publisher apis.Publisher) (replicated schema.GroupVers
 		return schema.GroupVersionResource{}, 0, false
 	}
 	of := x.identities[w]
-	return schema.GroupVersionResource{Group: w.resource.Group, Version: of.version, Resource: w.resource.Resource + ":" + w.identity}, len(of.publishers), true
+	return apis.Identified(w.resource.WithVersion(of.version), w.identity), len(of.publishers), true
 }
 
 // Selects reports whether an object is one that is replicated as a resource that Published

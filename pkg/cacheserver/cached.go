@@ -177,8 +177,7 @@ func (c *cachedKinds) have(of replicas) bool {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	for _, kind := range c.at {
-		as := kind.GroupResource()
-		as.Resource += ":" + kind.identity
+		as := apis.Identified(kind.GroupVersionResource, kind.identity).GroupResource()
 		if kind.shard == of.shard && (kind.kind == "" || as.String() == of.resource) {
 			return true
 		}

@@ -43,16 +43,14 @@ func (c *cachedResources) of() map[string]sets.Set[schema.GroupVersionResource] 
 			return nil
 		}
 		for _, cached := range informer.Lister().List(nil) {
-			identity := cached.Status.IdentityHash
-			if cached.Annotations[apis.CachedKindAnnotation] == "" || cached.Annotations[apis.CachedScopeAnnotation] != string(apiextensionsv1.ClusterScoped) || !request.ValidIdentity(identity) {
+			if cached.Annotations[apis.CachedKindAnnotation] == "" || cached.Annotations[apis.CachedScopeAnnotation] != string(apiextensionsv1.ClusterScoped) || !request.ValidIdentity(cached.Status.IdentityHash) {
 				continue
 			}
-			shard, resource := informer.KeyOf(cached).Shard, apis.CachedResourceOf(cached)
-			resource.Resource += ":" + identity
+			shard := informer.KeyOf(cached).Shard
 			if all[shard] == nil {
 				all[shard] = sets.New[schema.GroupVersionResource]()
 			}
-			all[shard].Insert(resource)
+			all[shard].Insert(apis.ReplicatedOf(cached))
 		}
 	}
 	return all

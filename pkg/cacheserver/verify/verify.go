@@ -126,9 +126,8 @@ func (v *verifier) selected(ctx context.Context, shards map[string]*client.Facto
 			}
 			for i := range list.Items {
 				one := &list.Items[i]
-				if identity := one.Status.IdentityHash; one.Annotations[apis.CachedKindAnnotation] != "" && request.ValidIdentity(identity) {
-					gvr := apis.CachedResourceOf(one)
-					gvr.Resource += ":" + identity
+				if one.Annotations[apis.CachedKindAnnotation] != "" && request.ValidIdentity(one.Status.IdentityHash) {
+					gvr := apis.ReplicatedOf(one)
 					found[gvr] = true
 					if counts := one.Status.ResourceCounts; counts != nil && counts.Cache > 0 {
 						v.replicated[name].Insert(gvr)

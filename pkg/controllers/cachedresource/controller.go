@@ -14,7 +14,6 @@ package cachedresource
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -22,10 +21,12 @@ import (
 	cachev1alpha1 "github.com/kcp-dev/sdk/apis/cache/v1alpha1"
 	conditionsv1alpha1 "github.com/kcp-dev/sdk/apis/third_party/conditions/apis/conditions/v1alpha1"
 	"github.com/kcp-dev/sdk/apis/third_party/conditions/util/conditions"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/client"
@@ -44,6 +45,8 @@ const (
 	// countAgain is how often objects are counted that nobody has told of, by a request to the shard and one
 	// to a cache server: on both they are compared all the time, so that counts differ for a moment only.
 	countAgain = time.Hour
+	// minSoon and maxSoon bound the time between two looks whether replicas are gone.
+	minSoon, maxSoon = 20 * time.Millisecond, 5 * time.Second
 	// removeTimeout bounds one wait until replicas are deleted.
 	removeTimeout = 10 * time.Second
 )
@@ -248,8 +251,11 @@ func (c *controller) finish(ctx context.Context, object *cachev1alpha1.CachedRes
 	}
 	if c.Caches != nil && object.Status.Phase != cachev1alpha1.CachedResourcePhaseDeleted {
 		if gone, err := c.takeAway(ctx, object); err != nil || !gone {
+			if err != nil { // the cached resource says so
+				klog.FromContext(ctx).V(2).Info("The replicas of a cached resource that is being deleted cannot be taken away yet", "err", err)
+			}
 			_, failed := c.commit(ctx, object, deleting(object, err))
-			return reconcile.Result{Backoff: true}, errors.Join(err, ignoreNotFound(failed))
+			return reconcile.Result{RequeueAfter: soon(object)}, ignoreNotFound(failed)
 		}
 	}
 	updated := object.DeepCopy()
@@ -263,6 +269,12 @@ func (c *controller) finish(ctx context.Context, object *cachev1alpha1.CachedRes
 	_, err = c.commit(ctx, object, updated)
 	c.watched.forget(client.KeyOf(object))
 	return reconcile.Result{}, ignoreNotFound(err)
+}
+
+// soon returns when to look again whether the replicas of a cached resource that is being deleted are gone, of which
+// nobody tells: the later the longer it takes, and soon enough when a cache server is back.
+func soon(object *cachev1alpha1.CachedResource) time.Duration {
+	return min(max(time.Since(object.DeletionTimestamp.Time)/8, minSoon), maxSoon)
 }
 
 // deleting returns a cached resource that says that its replicas are being deleted, and if something keeps them
@@ -339,7 +351,11 @@ func (c *controller) release(ctx context.Context, publisher apis.Publisher) erro
 	return nil
 }
 
+// commit writes what has changed. Mostly nothing has, and to make a client costs more than to find that out.
 func (c *controller) commit(ctx context.Context, old, updated *cachev1alpha1.CachedResource) (*cachev1alpha1.CachedResource, error) {
+	if equality.Semantic.DeepEqual(old, updated) {
+		return updated, nil
+	}
 	written, err := reconcile.Commit(ctx, c.Resource.In(c.Local.Cluster(logicalcluster.From(old).Path())), old, updated)
 	if written != nil && written.ResourceVersion != old.ResourceVersion {
 		c.latest.Wrote(written)

@@ -92,7 +92,7 @@ func (c *controller) limits() string {
 // read one that answers, too.
 func (c *controller) cachedObjects(ctx context.Context, object *cachev1alpha1.CachedResource) (count int, err error) {
 	for _, cache := range c.Caches(logicalcluster.From(object)) {
-		n, problem := total(ctx, cache, replicatedAs(object))
+		n, problem := total(ctx, cache, apis.ReplicatedOf(object))
 		if problem == nil {
 			return n, nil
 		}
@@ -107,19 +107,12 @@ func (c *controller) cachedObjects(ctx context.Context, object *cachev1alpha1.Ca
 // nothing.
 func (c *controller) gone(ctx context.Context, object *cachev1alpha1.CachedResource) (bool, error) {
 	for _, cache := range c.Caches(logicalcluster.From(object)) {
-		n, err := total(ctx, cache, replicatedAs(object))
+		n, err := total(ctx, cache, apis.ReplicatedOf(object))
 		if n > 0 || err != nil && !apierrors.IsNotFound(err) {
 			return false, err
 		}
 	}
 	return true, nil
-}
-
-// replicatedAs returns what the objects of a cached resource are on cache servers.
-func replicatedAs(object *cachev1alpha1.CachedResource) schema.GroupVersionResource {
-	gvr := apis.CachedResourceOf(object)
-	gvr.Resource += ":" + object.Status.IdentityHash
-	return gvr
 }
 
 // isUnserved reports whether a cache server has answered that it does not serve a resource, or not yet.

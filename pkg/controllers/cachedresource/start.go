@@ -37,7 +37,7 @@ func (c *controller) remember(context.Context, reconcile.Queue[client.Key]) (fun
 	for i, informer := range c.All {
 		for _, object := range informer.Lister().List(nil) {
 			if replicates(object) {
-				key, resource := client.KeyOf(object), replicatedAs(object).GroupResource()
+				key, resource := client.KeyOf(object), apis.ReplicatedOf(object).GroupResource()
 				c.had.of[resource] = append(c.had.of[resource], apis.Publisher{Resource: names[i], Cluster: key.Cluster, Name: key.Name})
 			}
 		}
@@ -56,7 +56,7 @@ func (c *controller) incomplete(resource schema.GroupResource) bool {
 		last := all[len(all)-1]
 		_, _, known := c.Publications.Published(last)
 		object, err := c.All[index(last)].Lister().Get(client.Key{Cluster: last.Cluster, Name: last.Name})
-		if !known && err == nil && replicates(object) && replicatedAs(object).GroupResource() == resource {
+		if !known && err == nil && replicates(object) && apis.ReplicatedOf(object).GroupResource() == resource {
 			c.had.of[resource] = all
 			return true
 		}

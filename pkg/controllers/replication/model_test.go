@@ -175,16 +175,18 @@ func (m *model) step() {
 
 // outage has the cache server answer nothing for a while.
 func (m *model) outage() {
-	set := func(failing int) {
-		m.cache.mu.Lock()
-		defer m.cache.mu.Unlock()
-		m.cache.failing = failing
-	}
-	set(100)
+	m.fails(100)
 	m.cache.breakWatches(false)
 	m.edit(m.shard)
 	<-time.After(5 * time.Second)
-	set(20)
+	m.fails(20)
+}
+
+// fails has so many of a hundred requests to the cache server fail.
+func (m *model) fails(n int) {
+	m.cache.mu.Lock()
+	defer m.cache.mu.Unlock()
+	m.cache.failing = n
 }
 
 func (m *model) save(s *modelServer) {
@@ -317,9 +319,7 @@ func runModel(t *testing.T, seed uint64, of trouble) {
 	for range 150 {
 		m.step()
 	}
-	m.cache.mu.Lock()
-	m.cache.failing = 0
-	m.cache.mu.Unlock()
+	m.fails(0)
 	var want, has map[string]string
 	equal := func() bool {
 		want, has = m.wanted(), m.has()

@@ -146,10 +146,20 @@ func (s *session) feed(_ context.Context, queue reconcile.Queue[client.Key]) (st
 		s.queue = queue
 	}
 	set(queue)
-	for _, key := range s.ledger.pending() {
-		queue.Add(key)
-	}
+	s.again()
 	return func() { set(nil) }, nil
+}
+
+// again has all that waits looked at now, whenever its next try would be.
+func (s *session) again() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.queue == nil {
+		return
+	}
+	for _, key := range s.ledger.pending() {
+		s.queue.Add(key)
+	}
 }
 
 // tell has an object looked at, under the lock. initial is for what is no change of it.

@@ -79,14 +79,25 @@ func (v *verifier) run(ctx context.Context) {
 			klog.FromContext(ctx).V(2).Info("The digests of replicas could not be compared", "err", err)
 			v.soon()
 		}
-		// Sessions that start together ask together; a server that does not answer is left alone.
+		// Sessions that start together ask together; a server that does not answer is left alone, but not for so long
+		// that somebody waits for it who finds it back.
 		pause := verifyPause
-		if failures++; err == nil {
+		switch {
+		case err != nil:
+			pause = alertInterval << min(failures, 1)
+			failures++
+		case failures > 0:
+			v.again()
 			failures = 0
-		} else {
-			pause = alertInterval << min(failures-1, 4)
 		}
 		kicked, rest = nil, time.After(min(pause, v.config.DigestInterval))
+	}
+}
+
+// again has tried what waits for its next try: the cache server answers again.
+func (v *verifier) again() {
+	for _, s := range v.sessions() {
+		s.again()
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/klog/v2"
 
+	"github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/virtual/board"
@@ -153,9 +154,7 @@ func (x *Replicas) wanted() (wanted map[source]bool, complete bool) {
 
 // followLocked follows a source until ctx ends. It returns nil if that is not possible.
 func (x *Replicas) followLocked(ctx context.Context, of source) *follower {
-	named := of.resource
-	named.Resource += ":" + of.identity
-	informer, err := client.NewDynamicInformer(x.config.Cache.Shard(request.Wildcard).Cluster(of.cluster.Path()), named, client.InformerOptions[*unstructured.Unstructured]{
+	informer, err := client.NewDynamicInformer(x.config.Cache.Shard(request.Wildcard).Cluster(of.cluster.Path()), apis.Identified(of.resource, of.identity), client.InformerOptions[*unstructured.Unstructured]{
 		Name: "replicas of " + of.resource.GroupResource().String() + " of " + of.cluster.String(), Transform: client.ShowDeletion[*unstructured.Unstructured],
 	})
 	if err != nil {

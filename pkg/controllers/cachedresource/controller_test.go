@@ -1,0 +1,43 @@
+package cachedresource
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	cachev1alpha1 "github.com/kcp-dev/sdk/apis/cache/v1alpha1"
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/shardplane/shardplane/pkg/apis"
+	"github.com/shardplane/shardplane/pkg/client"
+)
+
+// TestNoClientForNothing: a look after which nothing is different makes no client, which there is none for here.
+func TestNoClientForNothing(t *testing.T) {
+	t.Parallel()
+	object := cachedOf("c", "one", 0, withReplicas)
+	same, err := (&controller{}).commit(t.Context(), object, object.DeepCopy())
+	require.NoError(t, err)
+	require.Equal(t, object, same)
+}
+
+// TestDeletionGoesOnSoon: however long a cache server is away that may have replicas of a cached resource which is being
+// deleted, it is asked soon after it is back.
+func TestDeletionGoesOnSoon(t *testing.T) {
+	t.Parallel()
+	of, _ := rivals(t, map[apis.Publisher]bool{}, nil, nil)
+	away, err := client.NewFactory(&rest.Config{Host: "https://127.0.0.1:1"})
+	require.NoError(t, err)
+	of.Caches = func(cluster logicalcluster.Name) []client.Scope { return []client.Scope{away.Cluster(cluster.Path())} }
+	deleted := cachedOf("c", "one", 0, withReplicas, func(cached *cachev1alpha1.CachedResource) {
+		cached.Finalizers = []string{cachev1alpha1.CachedResourceFinalizer}
+		cached.DeletionTimestamp = &metav1.Time{Time: time.Now().Add(-time.Hour)}
+	})
+	result, err := of.finish(t.Context(), deleting(deleted, errors.New("it is away")))
+	require.NoError(t, err)
+	require.False(t, result.Backoff)
+	require.Equal(t, maxSoon, result.RequeueAfter)
+}
