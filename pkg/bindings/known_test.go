@@ -218,7 +218,7 @@ func TestReadsShare(t *testing.T) {
 	for range 50 {
 		ask()
 	}
-	require.Eventually(t, func() bool { return index.Next("consumer") == 50 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return index.Next("consumer") == 50 }, time.Minute, time.Millisecond)
 	close(proceed)
 	asking.Wait()
 	require.EqualValues(t, 2, lists.Load())

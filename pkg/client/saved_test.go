@@ -81,7 +81,7 @@ func TestSavedInformers(t *testing.T) {
 	require.NoError(t, later.Restore(saved))
 	require.Equal(t, map[string]int{"kept": 1, "changed": 1, "gone": 1}, told)
 	run(later)
-	require.Eventually(t, later.Current, 10*time.Second, time.Millisecond)
+	require.Eventually(t, later.Current, testTimeout, time.Millisecond)
 	require.Equal(t, []string{"1", "2", "none", "1"}, []string{get(later, "kept"), get(later, "changed"), get(later, "gone"), get(later, "new")})
 	later.Pause(func() {
 		require.Equal(t, map[string]int{"kept": 1, "changed": 2, "gone": 2, "new": 1}, told, "nobody is told of what did not change")
@@ -113,7 +113,7 @@ func TestGetCurrent(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- others.Run(ctx) }()
-	require.Eventually(t, others.Current, 10*time.Second, time.Millisecond)
+	require.Eventually(t, others.Current, testTimeout, time.Millisecond)
 	require.True(t, apierrors.IsNotFound(get("c", "saved")))
 	require.True(t, apierrors.IsNotFound(get("c", "other")))
 	cancel()

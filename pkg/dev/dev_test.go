@@ -26,7 +26,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-const deadline = 30 * time.Second
+const deadline = time.Minute
 
 // testOptions returns options for a cluster of fakes on free ports.
 func testOptions(t *testing.T) CompletedOptions {

@@ -90,7 +90,7 @@ func TestWorkspaceIssuers(t *testing.T) {
 		require.Eventually(t, func() bool {
 			res, _ := jane.get(t, path)
 			return res.StatusCode == http.StatusOK
-		}, 20*time.Second, 10*time.Millisecond, path)
+		}, timeout, 10*time.Millisecond, path)
 		got := jane.echoed(t, path).Header
 		require.Equal(t, []string{"jane"}, got["X-Remote-User"], path)
 		require.Equal(t, []string{"devs", "system:authenticated"}, got["X-Remote-Group"])
@@ -106,7 +106,7 @@ func TestWorkspaceIssuers(t *testing.T) {
 	require.Eventually(t, func() bool {
 		res, _ := jane.get(t, "/clusters/team/api")
 		return res.StatusCode == http.StatusUnauthorized
-	}, 20*time.Second, 10*time.Millisecond, "the configuration is gone")
+	}, timeout, 10*time.Millisecond, "the configuration is gone")
 }
 
 // TestWorkspaceIssuersAreWaitedFor: as long as a type, or what it names, has not been read since
@@ -141,7 +141,7 @@ func TestWorkspaceIssuersAreWaitedFor(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Name: "special", Annotations: map[string]string{logicalcluster.AnnotationKey: "home"}},
 		Spec:       tenancyv1alpha1.WorkspaceTypeSpec{AuthenticationConfigurations: []tenancyv1alpha1.AuthenticationConfigurationReference{{Name: "issuers"}}},
 	})
-	require.Eventually(t, func() bool { return known().Incomplete }, 20*time.Second, 10*time.Millisecond, "what it names has not been read")
+	require.Eventually(t, func() bool { return known().Incomplete }, timeout, 10*time.Millisecond, "what it names has not been read")
 	cancel()
 	require.NoError(t, <-done)
 }

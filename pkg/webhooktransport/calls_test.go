@@ -27,7 +27,7 @@ func TestCallsWait(t *testing.T) {
 		}
 		waited <- err
 	}()
-	require.Eventually(t, func() bool { return len(paused) == 1 }, 10*time.Second, time.Millisecond, "while it waits")
+	require.Eventually(t, func() bool { return len(paused) == 1 }, time.Minute, time.Millisecond, "while it waits")
 	<-paused
 	require.Empty(t, resumed)
 	first()

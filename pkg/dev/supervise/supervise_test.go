@@ -20,7 +20,7 @@ import (
 	"go.uber.org/goleak"
 )
 
-const deadline = 20 * time.Second
+const deadline = time.Minute
 
 // TestMain makes the test binary the program that the tests supervise: with
 // FAKE in the environment it is a component, otherwise it runs the tests.

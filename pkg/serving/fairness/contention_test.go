@@ -47,7 +47,7 @@ func TestAloneALogicalClusterHasMore(t *testing.T) {
 	b.pass(contentionWindow)
 	// What comes now finds a alone again.
 	after := b.must("a", "u", 1)
-	require.Eventually(t, func() bool { inUse, waiting := b.state("a"); return inUse == 3 && waiting == 0 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { inUse, waiting := b.state("a"); return inUse == 3 && waiting == 0 }, time.Minute, time.Millisecond)
 	running(0)
 	(<-next.release)(0)
 	after(0)
@@ -149,7 +149,7 @@ func TestPausedRequestsComeBackInTurns(t *testing.T) {
 	for _, resume := range resumes {
 		go resume()
 	}
-	require.Eventually(t, func() bool { return b.returning("noisy") == many }, 10*time.Second, time.Millisecond, "all wait for a seat")
+	require.Eventually(t, func() bool { return b.returning("noisy") == many }, time.Minute, time.Millisecond, "all wait for a seat")
 	b.must("quiet", "u", 1)(0)
 	first(0)
 	second(0)
