@@ -3,11 +3,15 @@ package integration
 import (
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
+
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 )
 
 const widgetDefinition = `{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"widgets.example.com"},
@@ -73,6 +77,7 @@ func endpoints(t *testing.T, e *env) []endpoint {
 		inMixed.create(t, fmt.Sprintf("listed-%d", n))
 	}
 	made(t, shard, "/clusters/"+other+configMaps, `{"metadata":{"name":"listed-0"}}`)
+	e.madeByItself()
 
 	of := func(c collection, at endpoint) endpoint {
 		at.create, at.remove, at.created = c.create, c.remove, c.created
@@ -100,6 +105,31 @@ func endpoints(t *testing.T, e *env) []endpoint {
 		of(inReplicas, endpoint{name: "cache server, all shards", config: cache, path: "/services/cache/shards/*/clusters/" + cluster + roles, filtered: true}),
 		of(inReplicas, endpoint{name: "cache server, everything", config: cache, path: "/services/cache/shards/*/clusters/*" + roles}),
 	}
+}
+
+// madeByItself waits until the shard root has all ConfigMaps that nobody asks for: tests of everything there count them.
+// The namespace kube-system of root comes some seconds after root.
+func (e *env) madeByItself() {
+	e.t.Helper()
+	all := e.shards["root"].Wildcard()
+	e.eventually("each namespace has its CA, and the identities are told", func() bool {
+		namespaces, err := kinds.Namespaces.In(all).List(e.t.Context(), metav1.ListOptions{})
+		require.NoError(e.t, err)
+		exports, err := kinds.APIExports.In(e.shards["root"].Cluster(path("root"))).List(e.t.Context(), metav1.ListOptions{})
+		require.NoError(e.t, err)
+		maps, err := kinds.ConfigMaps.In(all).List(e.t.Context(), metav1.ListOptions{})
+		require.NoError(e.t, err)
+		cas, identities := 0, 0
+		for i := range maps.Items {
+			switch maps.Items[i].Name {
+			case rootCA:
+				cas++
+			case "apiexport-identity-cache":
+				identities = len(maps.Items[i].Data)
+			}
+		}
+		return slices.Contains(namespaceNames(namespaces.Items), "root|kube-system") && cas == len(namespaces.Items) && identities == len(exports.Items)
+	})
 }
 
 // bound has an export bound in logical clusters. It returns where objects are written in the first
