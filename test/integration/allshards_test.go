@@ -94,7 +94,11 @@ func TestViewOfAllShards(t *testing.T) {
 	changed := everywhereMap("2")
 	_, err := kinds.ConfigMaps.InNamespace(e.shards["shard-1"].Cluster(path(on["shard-1"])), "default").Update(t.Context(), changed, metav1.UpdateOptions{})
 	require.NoError(t, err)
-	e.eventually("the change is seen", func() bool { return content(view, "shard-1") == "2" })
+	e.eventually("the change is seen, and told", func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return content(view, "shard-1") == "2" && told["update"] > 0
+	})
 	mu.Lock()
 	require.Equal(t, map[string]int{"add": 2, "update": 1}, told)
 	mu.Unlock()

@@ -313,7 +313,15 @@ func testIdentity(t *testing.T, k apiKinds) {
 	made := valid("made", "True <nil>")
 	require.Equal(t, map[string]any{"name": "made", "namespace": "kcp-system"}, field(made, "spec", "identity", "secretRef"))
 	require.Regexp(t, "^[0-9a-f]{64}$", field(made, "status", "identityHash"))
-	require.Equal(t, field(made, "status"), field(k.get(apisV1+"apiexports/made"), "status"))
+	k.eventually("the status is the same in both versions", func() bool { // of one moment
+		now := k.get(apisV2 + "apiexports/made")
+		old := k.get(apisV1 + "apiexports/made")
+		if now.GetResourceVersion() != old.GetResourceVersion() {
+			return false
+		}
+		require.Equal(t, field(now, "status"), field(old, "status"))
+		return true
+	})
 	k.eventually("it has an endpoint slice", func() bool {
 		list := k.get(apisV1 + "apiexportendpointslices")
 		return len(field(list, "items").([]any)) == 1
