@@ -236,8 +236,11 @@ func TestRestartsUnderAWatch(t *testing.T) {
 		require.Eventually(t, func() bool {
 			var err error
 			list, err = kinds.ConfigMaps.InNamespace(f.scope, "default").List(t.Context(), metav1.ListOptions{LabelSelector: "e2e=written"})
-			return err == nil && f.informer.Lister().Len() == len(list.Items)
-		}, testTimeout, 10*time.Millisecond, "the informer holds what the server holds")
+			f.seen.mu.Lock()
+			defer f.seen.mu.Unlock()
+			// Handlers are told after the lister has it.
+			return err == nil && f.informer.Lister().Len() == len(list.Items) && len(f.seen.added) == len(list.Items)
+		}, testTimeout, 10*time.Millisecond, "the informer holds what the server holds, and has told of it")
 		require.GreaterOrEqual(t, len(list.Items), f.writer.count())
 		f.seen.mu.Lock()
 		defer f.seen.mu.Unlock()

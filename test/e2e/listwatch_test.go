@@ -234,7 +234,7 @@ func (s side) testInformers(t *testing.T, prefix string) {
 	agree := func() bool {
 		return len(stores[0].ListKeys()) == len(stores[1].ListKeys())+len(stores[2].ListKeys())
 	}
-	require.True(t, agree())
+	require.Eventually(t, agree, testTimeout, testTimeout/1000)
 	in := client.Resource(s.resource).Namespace(s.namespace)
 	created, err := in.Create(t.Context(), &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": s.resource.GroupVersion().String(), "kind": s.kind, "metadata": map[string]any{"name": prefix + "-informed"},
