@@ -41,6 +41,8 @@ type world struct {
 
 	t                   testing.TB
 	alpha, bravo, blind tenant
+	// inner is a workspace in bravo, on the other shard.
+	inner tenant
 	// warden, on the other shard, has a say in what alpha does with its APIs.
 	warden tenant
 	// absent has a path and name as bravo's, and does not exist.
@@ -75,10 +77,10 @@ func newWorld(t testing.TB, c *harness.Cluster) *world {
 	w.must(w.masters, http.MethodGet, "root", "/api/v1/namespaces/kube-system/configmaps/kube-root-ca.crt", "", nil)
 	w.alpha, w.bravo, w.blind = w.workspace("root", "alpha", "root"), w.workspace("root", "bravo", "root"), w.workspace("root", "blind", "shard-1")
 	w.absent = tenant{path: "root:" + letters(len("bravo")), name: letters(16)}
-	inner := w.workspace(w.bravo.path, w.secret+"-inner", "shard-1")
+	w.inner = w.workspace(w.bravo.path, w.secret+"-inner", "shard-1")
 	w.canaries.add("the name of blind", w.blind.name)
-	w.canaries.add("the name of inner", inner.name)
-	w.victims = []string{w.bravo.name, w.blind.name, inner.name}
+	w.canaries.add("the name of inner", w.inner.name)
+	w.victims = []string{w.bravo.name, w.blind.name, w.inner.name}
 	w.protected = append([]string{"root", "system:admin"}, w.victims...)
 	w.furnish(w.alpha, "own", common)
 	for _, victim := range []tenant{w.bravo, w.blind} {
@@ -93,7 +95,61 @@ func newWorld(t testing.TB, c *harness.Cluster) *world {
 	w.whos = w.newWhos()
 	w.setVars()
 	w.newRelics()
+	w.awaitMarks()
 	return w
+}
+
+// awaitMarks waits until the LogicalClusters that must stay as they are say what controllers write into them at
+// their own time, some of it long after they are Ready: that they have the bindings of the system, what other shards have to
+// know of them, and since when garbage is collected; and until the cache server has them as they are.
+func (w *world) awaitMarks() {
+	w.t.Helper()
+	const (
+		path   = "/apis/core.kcp.io/v1alpha1/logicalclusters/cluster"
+		bound  = `"internal.shardplane.io/system-bindings":"true"`
+		marked = `"internal.kcp.io/replicate":"apis.kcp.io,tenancy.kcp.io"`
+		begun  = `"internal.shardplane.io/garbage-collected-since"`
+	)
+	first, second := w.masters, w.Shard(1)
+	for _, of := range []struct {
+		on      *rest.Config
+		shard   string // empty where there is no replica
+		cluster string
+		says    []string
+	}{
+		{first, "", "system:admin", []string{begun}},
+		{second, "", "system:admin", []string{begun}},
+		{second, "", w.inner.name, []string{bound}},
+		{first, "root", "root", []string{bound, marked}},
+		{first, "root", w.bravo.name, []string{bound, marked}},
+		{second, "shard-1", w.blind.name, []string{bound, marked}},
+	} {
+		var said answer
+		require.Eventually(w.t, func() bool {
+			var err error
+			if said, err = call(w.t.Context(), of.on, http.MethodGet, of.cluster, path, ""); err != nil {
+				return false
+			}
+			// The reason that was there first comes first.
+			says := strings.Replace(string(said.body), `"tenancy.kcp.io,apis.kcp.io"`, `"apis.kcp.io,tenancy.kcp.io"`, 1)
+			for _, word := range append(of.says, `"tenancy.kcp.io/phase":"Ready"`) {
+				if !strings.Contains(says, word) {
+					return false
+				}
+			}
+			return of.shard == "" || w.isReplicated(of.shard, of.cluster, path, said.body)
+		}, testTimeout, 20*time.Millisecond, "the LogicalCluster of %s is to say %v: %v", of.cluster, of.says, &said)
+	}
+}
+
+// isReplicated reports whether the cache server has an object of a shard as it is.
+func (w *world) isReplicated(shard, cluster, path string, object []byte) bool {
+	var obj struct {
+		Metadata struct{ ResourceVersion string }
+	}
+	replica, err := call(w.t.Context(), w.Cache(), http.MethodGet, "", "/services/cache/shards/"+shard+"/clusters/"+cluster+path, "")
+	return err == nil && json.Unmarshal(object, &obj) == nil &&
+		strings.Contains(string(replica.body), `"cache.kcp.io/original-resource-version":"`+obj.Metadata.ResourceVersion+`"`)
 }
 
 // setVars sets what requests may mention.
