@@ -5,6 +5,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -187,6 +188,9 @@ func TestRootBootstrapsAndShardsRegister(t *testing.T) {
 		}
 		for i := range list.Items {
 			versions[list.Items[i].Name] = list.Items[i].ResourceVersion
+			if len(list.Items[i].Status.VirtualWorkspaces) < 2*two.Options.Shards {
+				return notYetError("type " + list.Items[i].Name + " does not have its views on each shard")
+			}
 		}
 		shards, err := kinds.Shards.In(root).List(ctx, metav1.ListOptions{})
 		if err != nil {
@@ -204,6 +208,9 @@ func TestRootBootstrapsAndShardsRegister(t *testing.T) {
 		require.Equal(t, "root", lc.Annotations[core.LogicalClusterPathAnnotationKey])
 		if lc.Annotations[tenancy.SystemBindingsAnnotation] != tenancy.SystemBound {
 			return notYetError("root has not yet bound what it exports")
+		}
+		if lc.Labels[tenancyv1alpha1.WorkspacePhaseLabel] != "Ready" || len(strings.Split(lc.Annotations[core.ReplicateAnnotationKey], ",")) != 2 {
+			return notYetError("root is not yet labelled, and marked for other shards, for its exports and its types")
 		}
 		versions["cluster"] = lc.ResourceVersion
 		if len(versions) != 5+2+1 {
