@@ -3,8 +3,6 @@ package cacheserver_test
 import (
 	"context"
 	"net/http"
-	"net/url"
-	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -20,6 +18,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/cacheserver"
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/test/harness"
 )
 
 const deadline = 90 * time.Second
@@ -114,25 +113,17 @@ func (c *cacheServer) options(t testing.TB) *cacheserver.Options {
 	return o
 }
 
-// portOf returns the port of a server's URL.
-func portOf(t testing.TB, address string) int {
-	t.Helper()
-	u, err := url.Parse(address)
-	require.NoError(t, err)
-	port, err := strconv.Atoi(u.Port())
-	require.NoError(t, err)
-	return port
-}
-
 // start starts the server on its port with the data of its directory.
 func (c *cacheServer) start(t testing.TB) {
 	t.Helper()
 	if c.f != nil {
 		c.f.CloseIdleConnections()
 	}
+	if c.port == 0 {
+		c.port = harness.FreePort(t)
+	}
 	s, err := cacheserver.New(t.Context(), c.options(t).Complete())
 	require.NoError(t, err)
-	c.port = portOf(t, s.URL())
 	c.server = s
 	c.instance = start(t, s.URL(), s.Run)
 	waitReady(t, c.pki.anonymous(c.url))

@@ -2,7 +2,6 @@ package cacheserver_test
 
 import (
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -20,6 +19,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/cacheserver"
 	"github.com/shardplane/shardplane/pkg/controllers/replication"
 	"github.com/shardplane/shardplane/pkg/tenancy/replicationmarks"
+	"github.com/shardplane/shardplane/test/harness"
 )
 
 // region is a cache server with a name, which relays from others.
@@ -35,7 +35,7 @@ func newRegions(t testing.TB, relays map[string][]string) map[string]*region {
 	p := newPKI(t)
 	all := map[string]*region{}
 	for name := range relays {
-		all[name] = &region{cacheServer: &cacheServer{pki: p, dataDir: t.TempDir(), port: freePort(t)}, name: name}
+		all[name] = &region{cacheServer: &cacheServer{pki: p, dataDir: t.TempDir(), port: harness.FreePort(t)}, name: name}
 	}
 	for name, from := range relays {
 		r := all[name]
@@ -195,13 +195,4 @@ func TestRelayStar(t *testing.T) {
 	create(t, in(t, us.f.Shard("amber"), "root", shardsGVR), object(shardsGVR, "Shard", "invented", nil))
 	requireReplicas(t, us.cacheServer, []string{"amber|root|early", "blue|root|late"})
 	requireEqual(t, eu, us, "amber", "early")
-}
-
-// freePort returns one that nobody listens on now.
-func freePort(t testing.TB) int {
-	t.Helper()
-	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer func() { _ = l.Close() }()
-	return portOf(t, "https://"+l.Addr().String())
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/controllers/replication"
+	"github.com/shardplane/shardplane/test/harness"
 )
 
 // TestRelayLoop has cache servers relay from each other in a loop, and one behind it: each replica goes round
@@ -245,7 +246,7 @@ func TestReadersKeepWhatIsRegional(t *testing.T) {
 // TestRelayRefused has a relay lead to its own cache server, by another name: it says so, and serves.
 func TestRelayRefused(t *testing.T) {
 	checkLeaks(t)
-	eu := &region{name: "eu", cacheServer: &cacheServer{pki: newPKI(t), dataDir: t.TempDir(), port: freePort(t)}}
+	eu := &region{name: "eu", cacheServer: &cacheServer{pki: newPKI(t), dataDir: t.TempDir(), port: harness.FreePort(t)}}
 	file := writeFile(t, "relays.yaml", fmt.Sprintf("relays:\n- {from: {name: global, kubeconfig: %s}}\n", writeKubeconfig(t, eu.pki, fmt.Sprintf("https://127.0.0.1:%d", eu.port))))
 	eu.change = append(eu.change, func(o *cacheserver.Options) { o.Name, o.RelayConfig = "eu", file })
 	eu.run(t)

@@ -22,6 +22,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/serving"
 	"github.com/shardplane/shardplane/pkg/serving/bodies"
 	"github.com/shardplane/shardplane/pkg/storage"
+	"github.com/shardplane/shardplane/test/harness"
 )
 
 // testShard serves the system's kinds below /clusters/<name>, as a shard does,
@@ -61,6 +62,9 @@ func (s *testShard) start(t testing.TB) {
 	if s.f != nil {
 		s.f.CloseIdleConnections()
 	}
+	if s.port == 0 {
+		s.port = harness.FreePort(t)
+	}
 	data := etcd.NewOptions(s.dataDir, storage.DefaultPrefix)
 	data.UnsafeNoFsync = true
 	db, err := data.Open(t.Context())
@@ -83,7 +87,6 @@ func (s *testShard) start(t testing.TB) {
 	o.TLSCertFile, o.TLSPrivateKeyFile = s.pki.certFile, s.pki.keyFile
 	listener, err := o.Listen()
 	require.NoError(t, err)
-	s.port = portOf(t, listener.URL)
 	c, err := serving.NewConfig(&o, listener, serving.API{
 		Title: "test shard", Scheme: kinds.Scheme, Codecs: kinds.Codecs,
 		Definitions: openapi.GetOpenAPIDefinitions,

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -22,6 +21,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shardplane/shardplane/pkg/dev/supervise"
+	"github.com/shardplane/shardplane/test/ports"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -33,33 +33,13 @@ func testOptions(t *testing.T) CompletedOptions {
 	t.Helper()
 	o := NewOptions()
 	o.WorkDir = t.TempDir()
-	ports := freePorts(t, 4)
-	o.ShardPort, o.FrontProxyPort, o.CacheServerPort = ports, ports+2, ports+3
+	first := ports.Free(t, 4)
+	o.ShardPort, o.FrontProxyPort, o.CacheServerPort = first, first+2, first+3
 	o.StartTimeout = deadline
 	completed, err := o.Complete()
 	require.NoError(t, err)
 	require.NoError(t, completed.Validate())
 	return completed
-}
-
-// freePorts returns the first of n consecutive free ports.
-func freePorts(t *testing.T, n int) int {
-	t.Helper()
-	for range 100 {
-		listener, err := net.Listen("tcp", bindAddress+":0")
-		require.NoError(t, err)
-		first := listener.Addr().(*net.TCPAddr).Port
-		require.NoError(t, listener.Close())
-		ports := make([]port, n)
-		for i := range ports {
-			ports[i].port = first + i
-		}
-		if first+n < 65536 && checkPorts(t.Context(), ports) == nil {
-			return first
-		}
-	}
-	t.Fatal("no free ports")
-	return 0
 }
 
 // output collects what a cluster prints.
@@ -311,7 +291,7 @@ func TestKilledDevLeavesNothing(t *testing.T) {
 
 	t.Run("meanwhile the directory is taken", func(t *testing.T) {
 		other := o
-		other.ShardPort = freePorts(t, 4)
+		other.ShardPort = ports.Free(t, 4)
 		other.FrontProxyPort, other.CacheServerPort = other.ShardPort+2, other.ShardPort+3
 		err := New(other, &output{}, nil).Run(t.Context())
 		require.EqualError(t, err, fmt.Sprintf("%s is in use by another shardplane dev (pid %d): stop that one or pass another --work-dir",

@@ -15,6 +15,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/shardplane/shardplane/pkg/dev/pki"
+	"github.com/shardplane/shardplane/test/ports"
 )
 
 // mustPrepare prepares a working directory and gives its lock back.
@@ -249,8 +250,8 @@ func TestRenewsCertificatesInKubeconfigs(t *testing.T) {
 // TestArgs holds that further flags reach those that they are for, behind their own.
 func TestArgs(t *testing.T) {
 	o := NewOptions()
-	ports := freePorts(t, 4)
-	o.ShardPort, o.FrontProxyPort, o.CacheServerPort = ports, ports+2, ports+3
+	first := ports.Free(t, 4)
+	o.ShardPort, o.FrontProxyPort, o.CacheServerPort = first, first+2, first+3
 	o.WorkDir, o.ShardArgs = t.TempDir(), []string{"--fairness-throttle-factor=0", "--etcd-compaction-interval=1m"}
 	o.FrontProxyArgs = []string{"--mapping-file=mappings.yaml"}
 	completed, err := o.Complete()
@@ -274,8 +275,8 @@ func TestArgs(t *testing.T) {
 // encryption, under a path that does not depend on where it runs.
 func TestEncryption(t *testing.T) {
 	o := NewOptions()
-	ports := freePorts(t, 4)
-	o.ShardPort, o.FrontProxyPort, o.CacheServerPort = ports, ports+2, ports+3
+	first := ports.Free(t, 4)
+	o.ShardPort, o.FrontProxyPort, o.CacheServerPort = first, first+2, first+3
 	o.WorkDir, o.EncryptionConfigFile = t.TempDir(), "encryption.yaml"
 	completed, err := o.Complete()
 	require.NoError(t, err)

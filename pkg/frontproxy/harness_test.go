@@ -28,6 +28,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/client/clienttest"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/test/ports"
 )
 
 const timeout = 30 * time.Second
@@ -141,9 +142,11 @@ func (w *world) withdraw(t testing.TB, name string) {
 // start serves at the shard's address, which is chosen the first time.
 func (s *fakeShard) start(t testing.TB) {
 	t.Helper()
-	listener, err := net.Listen("tcp", orAny(s.addr))
+	if s.addr == "" {
+		s.addr = fmt.Sprintf("127.0.0.1:%d", ports.Free(t, 1))
+	}
+	listener, err := net.Listen("tcp", s.addr)
 	require.NoError(t, err)
-	s.addr = listener.Addr().String()
 	s.http = httptest.NewUnstartedServer(s)
 	require.NoError(t, s.http.Listener.Close())
 	s.http.Listener = listener
@@ -159,13 +162,6 @@ func (s *fakeShard) kill() {
 	s.data.Break()
 	s.http.CloseClientConnections()
 	s.http.Close()
-}
-
-func orAny(addr string) string {
-	if addr == "" {
-		return "127.0.0.1:0"
-	}
-	return addr
 }
 
 func (s *fakeShard) ServeHTTP(w http.ResponseWriter, r *http.Request) {

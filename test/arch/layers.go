@@ -291,9 +291,15 @@ var Layers = []Layer{
 		ForTests: true,
 	},
 	{
+		Units:    []string{"test/ports"},
+		Reason:   "ports, for whatever a test stops and starts again",
+		Only:     []string{},
+		ForTests: true,
+	},
+	{
 		Units:    []string{"test/harness"},
 		Reason:   "starts whole servers for tests; the product must not be able to import it",
-		Only:     []string{"pkg/shard", "pkg/frontproxy", "pkg/cacheserver", "pkg/dev", "test/mutants"},
+		Only:     []string{"pkg/shard", "pkg/frontproxy", "pkg/cacheserver", "pkg/dev", "test/mutants", "test/ports"},
 		ForTests: true,
 	},
 	{

@@ -11,8 +11,6 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
-	"math/rand/v2"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -26,6 +24,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/shardplane/shardplane/pkg/dev"
+	"github.com/shardplane/shardplane/test/ports"
 )
 
 // StartTimeout bounds how long a component may take to become ready; it is
@@ -95,11 +94,11 @@ func Start(t testing.TB, o Options) *Cluster {
 	if o.Replicas > 1 {
 		replicated = 1 + o.Replicas
 	}
-	ports := freePorts(t, shards+4+shards*replicated)
+	first := ports.Free(t, shards+4+shards*replicated)
 	options := dev.NewOptions()
 	options.WorkDir = t.TempDir()
 	options.Shards = shards
-	options.ShardPort, options.FrontProxyPort, options.CacheServerPort = ports, ports+shards, ports+shards+1
+	options.ShardPort, options.FrontProxyPort, options.CacheServerPort = first, first+shards, first+shards+1
 	options.DevTokens, options.EncryptionConfigFile = o.DevTokens, o.EncryptionConfig
 	completed, err := options.Complete()
 	require.NoError(t, err)
@@ -109,7 +108,7 @@ func Start(t testing.TB, o Options) *Cluster {
 	t.Cleanup(func() { require.NoError(t, deployment.Release()) })
 
 	c := &Cluster{Dir: completed.WorkDir, t: t}
-	second, next := ports+shards+3, ports+shards+4
+	second, next := first+shards+3, first+shards+4
 	for _, command := range deployment.Commands {
 		if o.SecondCache && command.Args[0] == "shard" {
 			command.Args = withSecondCache(t, command.Args, localURL("https", options.CacheServerPort), localURL("https", second))
@@ -121,7 +120,7 @@ func Start(t testing.TB, o Options) *Cluster {
 		}
 		c.components = append(c.components, newComponent(t, o, command, completed.WorkDir))
 		if command.Args[0] == "front-proxy" && len(o.SecondProxy) > 0 {
-			c.components = append(c.components, secondProxy(t, o, command, completed.WorkDir, ports+shards+2))
+			c.components = append(c.components, secondProxy(t, o, command, completed.WorkDir, first+shards+2))
 		}
 		if command.Args[0] == "cache-server" && o.SecondCache {
 			c.components = append(c.components, secondCache(t, o, command, completed.WorkDir, second))
@@ -210,47 +209,7 @@ func (c *Cluster) stop() {
 // while what listens on it is down.
 func FreePort(t testing.TB) int {
 	t.Helper()
-	return freePorts(t, 1)
-}
-
-// freePorts returns the first of n consecutive ports that are free, and that no other
-// caller gets until the test ends, in whatever process: what is down, or not up yet, keeps
-// its port. Ports are given in blocks, each of which belongs to who listens on its first.
-// They are not among those that systems give to outgoing connections: while a component
-// is down, one of those would take its port, a client's attempt to reach it even.
-func freePorts(t testing.TB, n int) int {
-	t.Helper()
-	const lowest, highest, block = 12000, 32000, 20
-	require.Less(t, n, block)
-	for range 1000 {
-		first := lowest + block*rand.IntN((highest-lowest)/block)
-		owned, err := listen(t.Context(), first)
-		if err != nil {
-			continue
-		}
-		if allFree(t.Context(), first+1, n) {
-			t.Cleanup(func() { _ = owned.Close() })
-			return first + 1
-		}
-		_ = owned.Close()
-	}
-	t.Fatalf("found no %d consecutive free ports", n)
-	return 0
-}
-
-func allFree(ctx context.Context, base, n int) bool {
-	for port := base; port < base+n; port++ {
-		l, err := listen(ctx, port)
-		if err != nil {
-			return false
-		}
-		_ = l.Close()
-	}
-	return true
-}
-
-func listen(ctx context.Context, port int) (net.Listener, error) {
-	return (&net.ListenConfig{}).Listen(ctx, "tcp", fmt.Sprintf("127.0.0.1:%d", port))
+	return ports.Free(t, 1)
 }
 
 // probe says why the server at url is not ready; nil when it is.
