@@ -31,20 +31,29 @@ const (
 // its URL.
 func Etcd(t testing.TB, tls transport.TLSInfo) string {
 	t.Helper()
-	server, err := OpenEtcd(t.TempDir(), tls)
-	require.NoError(t, err)
-	t.Cleanup(server.Close)
-	return server.Config().ListenClientUrls[0].String()
+	return startEtcd(t, tls, etcdQuota)
 }
 
 // SmallEtcd is Etcd with a quota in bytes, and without TLS.
 func SmallEtcd(t testing.TB, quota int64) string {
 	t.Helper()
-	address := url.URL{Scheme: "http", Host: fmt.Sprintf("127.0.0.1:%d", FreePort(t))}
-	server, err := openEtcd(t.TempDir(), address, transport.TLSInfo{}, quota)
+	return startEtcd(t, transport.TLSInfo{}, quota)
+}
+
+func startEtcd(t testing.TB, tls transport.TLSInfo, quota int64) string {
+	t.Helper()
+	address := url.URL{Scheme: schemeOf(tls), Host: fmt.Sprintf("127.0.0.1:%d", FreePort(t))}
+	server, err := openEtcd(t.TempDir(), address, tls, quota)
 	require.NoError(t, err)
 	t.Cleanup(server.Close)
 	return address.String()
+}
+
+func schemeOf(tls transport.TLSInfo) string {
+	if tls.Empty() {
+		return "http"
+	}
+	return "https"
 }
 
 // OpenEtcd starts an etcd that processes can share, with its data in dir. It
@@ -54,12 +63,9 @@ func OpenEtcd(dir string, tls transport.TLSInfo) (*embed.Etcd, error) {
 	if err != nil {
 		return nil, err
 	}
-	address := url.URL{Scheme: "http", Host: listener.Addr().String()}
+	address := url.URL{Scheme: schemeOf(tls), Host: listener.Addr().String()}
 	if err := listener.Close(); err != nil {
 		return nil, err
-	}
-	if !tls.Empty() {
-		address.Scheme = "https"
 	}
 	return openEtcd(dir, address, tls, etcdQuota)
 }
