@@ -77,17 +77,21 @@ func testBindingWrites(t *testing.T, e *env, etcd *clientv3.Client) {
 		_, says := provider.status(http.MethodGet, clusterItself, "")
 		return strings.Contains(says, `"internal.kcp.io/replicate"`)
 	})
-	for _, made := range []string{`"internal.shardplane.io/system-bindings":"true"`, `"tenancy.kcp.io/phase":"Ready"`} {
-		k.eventually("the workspace is all made", func() bool {
-			_, says := k.status(http.MethodGet, clusterItself, "")
-			return strings.Contains(says, made)
-		})
-	}
-	for _, made := range []string{"namespaces/default/configmaps/" + rootCA, "namespaces/kube-system/configmaps/" + rootCA, "namespaces/default/serviceaccounts/default"} {
-		k.eventually(made+" is there", func() bool {
-			code, _ := k.status(http.MethodGet, "/api/v1/"+made, "")
-			return code == http.StatusOK
-		})
+	for _, in := range []apiKinds{provider, k} {
+		for _, made := range []string{`"internal.shardplane.io/system-bindings":"true"`, `"tenancy.kcp.io/phase":"Ready"`} {
+			in.eventually("the workspace is all made", func() bool {
+				_, says := in.status(http.MethodGet, clusterItself, "")
+				return strings.Contains(says, made)
+			})
+		}
+		for _, namespace := range []string{"default", "kube-system"} {
+			for _, made := range []string{"configmaps/" + rootCA, "serviceaccounts/default"} {
+				in.eventually(made+" is in "+namespace, func() bool {
+					code, _ := in.status(http.MethodGet, "/api/v1/namespaces/"+namespace+"/"+made, "")
+					return code == http.StatusOK
+				})
+			}
+		}
 	}
 	const many = 40
 	for n := range many {
