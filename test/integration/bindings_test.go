@@ -472,6 +472,8 @@ func testBoundContent(t *testing.T, e *env) {
 		return code == http.StatusNotFound
 	})
 	all := apiKinds{env: e, config: k.config, cluster: "*"}.in(t)
-	code, says := all.status(http.MethodGet, "/apis/example.org/v1/widgets:"+identity, "")
-	require.Equal(t, http.StatusNotFound, code, says)
+	all.eventually("nobody has the identity", func() bool { // the index hears of it as informers do
+		code, _ := all.status(http.MethodGet, "/apis/example.org/v1/widgets:"+identity, "")
+		return code == http.StatusNotFound
+	})
 }
