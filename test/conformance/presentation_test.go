@@ -3,6 +3,7 @@ package conformance
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -41,7 +42,10 @@ var presentationRules = []rule{
 		u.define(versioned("additionalPrinterColumns: [{name: Size, type: integer, jsonPath: .spec.size}]\n"))
 		w := u.widget("a", `{size: 7}`)
 		u.widget("b", `{size: 8}`)
-		_, body := u.get("/apis/"+u.group+"/v1/namespaces/default/widgets?watch=true&timeoutSeconds=1&resourceVersion="+w.GetResourceVersion(), asTable)
+		var body []byte
+		for seconds := 1; len(body) == 0 && seconds < 60; seconds *= 2 { // one may be too short for anything to be told
+			_, body = u.get(fmt.Sprintf("/apis/%s/v1/namespaces/default/widgets?watch=true&timeoutSeconds=%d&resourceVersion=%s", u.group, seconds, w.GetResourceVersion()), asTable)
+		}
 		var event struct {
 			Type   string
 			Object metav1.Table
