@@ -162,7 +162,7 @@ func New(c Config) (*Admission, error) {
 		named{"CachedResource", cachedresource.New(cachedresource.Config{Clients: c.Clients, BuiltIn: c.BuiltIn})},
 		named{"PathAnnotation", pathannotation.New(c.FindCluster)},
 		named{"PermissionClaims", claims.New(c.ClaimAllows)},
-		named{"PolicyLimits", policy.NewLimits(hooks.MutatingPolicies, hooks.ValidatingPolicies)},
+		named{"PolicyLimits", policy.NewLimits(hooks.MutatingPolicies, hooks.ValidatingPolicies, hooks.MutatingBindings, hooks.ValidatingBindings)},
 		named{"MutatingAdmissionPolicy", reserved.Guard(policy.NewMutating(policies, hooks.MutatingPolicies, hooks.MutatingBindings))},
 		named{"MutatingAdmissionWebhook", reserved.Guard(webhook.NewMutating(webhooks, hooks.MutatingWebhooks))},
 		named{"DryRun", storage.NewDryRunAdmission()},

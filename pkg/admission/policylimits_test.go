@@ -49,8 +49,13 @@ func mutations(name string, n, bytes int) *admissionregistrationv1.MutatingAdmis
 func (r *rig) admitPolicy(t *testing.T, obj, old runtime.Object) error {
 	t.Helper()
 	resource, kind := "validatingadmissionpolicies", "ValidatingAdmissionPolicy"
-	if _, ok := obj.(*admissionregistrationv1.MutatingAdmissionPolicy); ok {
+	switch obj.(type) {
+	case *admissionregistrationv1.MutatingAdmissionPolicy:
 		resource, kind = "mutatingadmissionpolicies", "MutatingAdmissionPolicy"
+	case *admissionregistrationv1.ValidatingAdmissionPolicyBinding:
+		resource, kind = "validatingadmissionpolicybindings", "ValidatingAdmissionPolicyBinding"
+	case *admissionregistrationv1.MutatingAdmissionPolicyBinding:
+		resource, kind = "mutatingadmissionpolicybindings", "MutatingAdmissionPolicyBinding"
 	}
 	operation := admission.Create
 	if old != nil {
@@ -101,4 +106,22 @@ func TestPolicyLimits(t *testing.T) {
 	require.ErrorContains(t, r.admitPolicy(t, mutations("p", 1, 1), nil), "the policies of the logical cluster c0 have 4194305 bytes of expressions, and may have 4194304")
 	require.NoError(t, r.admitPolicy(t, validations("v0", 1, all), validations("v0", 1, all)), "what there is stays")
 	require.NoError(t, r.admitPolicy(t, validations("v0", 1, all-1), validations("v0", 1, all)), "and may shrink")
+}
+
+// TestPolicyBindingLimits: a logical cluster has few bindings of each kind, and keeps those that it has.
+func TestPolicyBindingLimits(t *testing.T) {
+	r := newRig(t, 2, func(c *Config) { c.OwnVersion = func(version string) (string, error) { return version, nil } })
+	for i := range 1000 {
+		meta := metav1.ObjectMeta{Name: fmt.Sprint("b", i), Annotations: in(name(0))}
+		r.server.Put(t, kinds.ValidatingAdmissionPolicyBindings.GroupVersionResource, &admissionregistrationv1.ValidatingAdmissionPolicyBinding{ObjectMeta: meta})
+		meta.Annotations = in(name(i % 2))
+		r.server.Put(t, kinds.MutatingAdmissionPolicyBindings.GroupVersionResource, &admissionregistrationv1.MutatingAdmissionPolicyBinding{ObjectMeta: meta})
+	}
+	validating := &admissionregistrationv1.ValidatingAdmissionPolicyBinding{ObjectMeta: metav1.ObjectMeta{Name: "p"}}
+	require.Eventually(t, func() bool { return r.admitPolicy(t, validating, nil) != nil }, testTimeout, time.Millisecond)
+	err := r.admitPolicy(t, validating, nil)
+	require.True(t, apierrors.IsForbidden(err), "%v", err)
+	require.ErrorContains(t, err, "the logical cluster c0 has 1000 of them and may have 1000: delete what is not needed")
+	require.NoError(t, r.admitPolicy(t, validating, validating), "what there is may change")
+	require.NoError(t, r.admitPolicy(t, &admissionregistrationv1.MutatingAdmissionPolicyBinding{ObjectMeta: metav1.ObjectMeta{Name: "p"}}, nil), "of this kind there are fewer")
 }

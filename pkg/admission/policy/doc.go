@@ -5,6 +5,6 @@
 //	policies, bindings ─► set of a logical cluster, made when it is needed
 //	                        ├─ evaluators, shared by logical clusters with equal policies
 //	                        ├─ parameters, watched only where a policy has some, and read where it is
-//	                        │  another shard's (remoteparams)
+//	                        │  another shard's, or where they are too large to be kept (remoteparams)
 //	                        └─ upstream's dispatcher, which does all the rest
 package policy

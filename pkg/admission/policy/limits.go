@@ -8,6 +8,7 @@ import (
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/admission"
 
 	"github.com/shardplane/shardplane/pkg/admission/percluster"
@@ -24,26 +25,42 @@ const (
 	maxExpressionBytes = 64 << 10
 	// maxExpressionBytesInCluster are those of all policies of a logical cluster.
 	maxExpressionBytesInCluster = 4 << 20
+	// maxBindings is how many bindings of a kind a logical cluster may have: a policy is evaluated for each.
+	maxBindings = 1000
 )
 
 // Limits is the admission plugin that refuses policies with too many or too large expressions, before
-// anybody compiles them. Policies that are larger already keep what they have, and may shrink.
+// anybody compiles them, and too many bindings. Policies that are larger already keep what they have, and may
+// shrink.
 type Limits struct {
 	*admission.Handler
 	mutating   *client.Dual[*admissionregistrationv1.MutatingAdmissionPolicy]
 	validating *client.Dual[*admissionregistrationv1.ValidatingAdmissionPolicy]
+	// bindings returns how many bindings there are, by their resource.
+	bindings map[schema.GroupResource]func(logicalcluster.Name) int
 }
 
 var _ admission.MutationInterface = &Limits{}
 
-// NewLimits returns the plugin, for policies of all logical clusters.
-func NewLimits(mutating *client.Dual[*admissionregistrationv1.MutatingAdmissionPolicy], validating *client.Dual[*admissionregistrationv1.ValidatingAdmissionPolicy]) *Limits {
-	return &Limits{Handler: admission.NewHandler(admission.Create, admission.Update), mutating: mutating, validating: validating}
+// NewLimits returns the plugin, for policies and bindings of all logical clusters.
+func NewLimits(mutating *client.Dual[*admissionregistrationv1.MutatingAdmissionPolicy], validating *client.Dual[*admissionregistrationv1.ValidatingAdmissionPolicy],
+	mutatingBindings *client.Dual[*admissionregistrationv1.MutatingAdmissionPolicyBinding], validatingBindings *client.Dual[*admissionregistrationv1.ValidatingAdmissionPolicyBinding],
+) *Limits {
+	return &Limits{
+		Handler: admission.NewHandler(admission.Create, admission.Update), mutating: mutating, validating: validating,
+		bindings: map[schema.GroupResource]func(logicalcluster.Name) int{
+			admissionregistrationv1.Resource("mutatingadmissionpolicybindings"):   func(in logicalcluster.Name) int { return len(mutatingBindings.In(in)) },
+			admissionregistrationv1.Resource("validatingadmissionpolicybindings"): func(in logicalcluster.Name) int { return len(validatingBindings.In(in)) },
+		},
+	}
 }
 
 // Admit implements admission.MutationInterface: policies are validated, and so compiled, after it and before
 // validating plugins.
 func (l *Limits) Admit(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+	if bindings := l.bindings[a.GetResource().GroupResource()]; bindings != nil {
+		return admitBinding(ctx, a, bindings)
+	}
 	now, old := expressionsOf(a.GetObject()), expressionsOf(a.GetOldObject())
 	grows := now.bytes > old.bytes
 	switch {
@@ -60,6 +77,21 @@ func (l *Limits) Admit(ctx context.Context, a admission.Attributes, _ admission.
 	}
 	if all := sumIn(l.mutating, cluster) + sumIn(l.validating, cluster) - old.bytes + now.bytes; all > maxExpressionBytesInCluster {
 		return admission.NewForbidden(a, fmt.Errorf("with it, the policies of the logical cluster %s have %d bytes of expressions, and may have %d: shorten them, or delete policies that are not needed", cluster, all, maxExpressionBytesInCluster))
+	}
+	return nil
+}
+
+// admitBinding refuses a new binding where there are enough.
+func admitBinding(ctx context.Context, a admission.Attributes, bindings func(logicalcluster.Name) int) error {
+	if a.GetOperation() != admission.Create || percluster.IsServer(a.GetUserInfo()) {
+		return nil
+	}
+	cluster, err := request.ClusterNameFrom(ctx)
+	if err != nil {
+		return apierrors.NewInternalError(err)
+	}
+	if n := bindings(cluster); n >= maxBindings {
+		return admission.NewForbidden(a, fmt.Errorf("the logical cluster %s has %d of them and may have %d: delete what is not needed, or select parameters instead of naming each in a binding of its own", cluster, n, maxBindings))
 	}
 	return nil
 }

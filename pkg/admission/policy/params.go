@@ -6,14 +6,13 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/dynamic"
@@ -31,21 +30,28 @@ const syncWait = time.Second
 var errStopped = errors.New("the server does not run, or not any more")
 
 // Params knows the parameters of policies: in each logical cluster of the shard it watches the
-// kinds that its policies name, and only while they do. Those on other shards are read.
+// kinds that its policies name, and only while they do. Those on other shards are read, and those
+// that are too large to be kept.
 type Params struct {
 	clients *client.Factory
-	remote  *remoteparams.Cache
+	// remote reads on other shards, own on this one.
+	remote, own *remoteparams.Cache
 
 	mu      sync.Mutex
 	ctx     context.Context //nolint:containedctx // the life of the watches, which is that of Run
 	watches sync.WaitGroup
 	kinds   map[logicalcluster.Name]map[schema.GroupVersionKind]*param
+	// kept is how many bytes are kept of a logical cluster.
+	kept map[logicalcluster.Name]int
 }
 
 // NewParams returns Params that watch nothing until they run. remote reads those of policies on
 // other shards; nil where there are none.
 func NewParams(clients *client.Factory, remote *remoteparams.Cache) *Params {
-	return &Params{clients: clients, remote: remote, kinds: map[logicalcluster.Name]map[schema.GroupVersionKind]*param{}}
+	return &Params{
+		clients: clients, remote: remote, own: remoteparams.New(remoteparams.FromOwn(clients)),
+		kinds: map[logicalcluster.Name]map[schema.GroupVersionKind]*param{}, kept: map[logicalcluster.Name]int{},
+	}
 }
 
 // Run lets parameters be watched until ctx ends, and waits for the watches.
@@ -56,9 +62,10 @@ func (p *Params) Run(ctx context.Context) error {
 	<-ctx.Done()
 	// Nobody adds a watch after this: get looks at ctx under the lock.
 	p.mu.Lock()
-	p.kinds = map[logicalcluster.Name]map[schema.GroupVersionKind]*param{}
+	p.kinds, p.kept = map[logicalcluster.Name]map[schema.GroupVersionKind]*param{}, map[logicalcluster.Name]int{}
 	p.mu.Unlock()
 	p.watches.Wait()
+	p.own.Stop()
 	if p.remote != nil {
 		p.remote.Stop()
 	}
@@ -80,15 +87,17 @@ type param struct {
 	// scope is where the parameters are, in namespaces or in none.
 	scope   meta.RESTScope
 	cluster logicalcluster.Name
-	// shard is the other one that has the policies, and remote reads the parameters there.
-	shard  string
-	remote *remoteparams.Kind
+	// shard is the other one that has the policies, and reads reads the parameters where they are.
+	shard string
+	reads *remoteparams.Kind
 	// These are for parameters of the own shard.
-	mapping  *meta.RESTMapping
-	informer *client.Informer[*unstructured.Unstructured]
-	dynamic  dynamic.Interface
-	// stop ends the watch, or drops what was read.
-	stop func()
+	mapping *meta.RESTMapping
+	dynamic dynamic.Interface
+	// informer keeps them, unless they are too large, and has bytes.
+	informer atomic.Pointer[client.Informer[*unstructured.Unstructured]]
+	bytes    int
+	// unwatch ends the watch.
+	unwatch func()
 	// users are the plugins with policies that name the kind.
 	users sets.Set[string]
 }
@@ -126,13 +135,14 @@ func (p *Params) get(cluster logicalcluster.Name, plugin string, gvk schema.Grou
 		return nil, fmt.Errorf("failed to find resource referenced by paramKind: '%v'", gvk)
 	}
 	param := p.start(ctx, opened, gvk, plugin)
-	if param.informer == nil {
+	informer := param.informer.Load()
+	if informer == nil {
 		return param, nil
 	}
 	wait, cancel := context.WithTimeout(ctx, syncWait)
 	defer cancel()
 	// A failure shows when the policy is evaluated, as its own error.
-	_ = param.informer.WaitForSync(wait)
+	_ = informer.WaitForSync(wait)
 	return param, nil
 }
 
@@ -143,8 +153,7 @@ func (p *Params) use(cluster logicalcluster.Name, plugin string, gvk schema.Grou
 	case found == nil:
 		return nil
 	case found.shard != shard: // the logical cluster is on another one by now
-		found.stop()
-		delete(p.kinds[cluster], gvk)
+		p.forget(found, gvk)
 		return nil
 	default:
 		found.users.Insert(plugin)
@@ -167,7 +176,7 @@ func (p *Params) openRemote(ctx context.Context, cluster logicalcluster.Name, gv
 	} else if kind, err = p.remote.Kind(at, gvk, watchable); err != nil { //nolint:contextcheck // it is read for all who wait
 		return nil, err
 	}
-	return &param{scope: kind.Scope, cluster: cluster, shard: shard, remote: kind, stop: kind.Forget, users: sets.New[string]()}, nil
+	return &param{scope: kind.Scope, cluster: cluster, shard: shard, reads: kind, unwatch: func() {}, users: sets.New[string]()}, nil
 }
 
 // open finds out which resource the kind is on this shard.
@@ -187,7 +196,13 @@ func (p *Params) open(ctx context.Context, cluster logicalcluster.Name, gvk sche
 	if err != nil {
 		return nil, err
 	}
-	return &param{scope: mapping.Scope, mapping: mapping, cluster: cluster, informer: informer, dynamic: clients, users: sets.New[string]()}, nil
+	opened := &param{
+		scope: mapping.Scope, mapping: mapping, cluster: cluster, dynamic: clients, unwatch: func() {}, users: sets.New[string](),
+		reads: p.own.Known(remoteparams.Place{Cluster: cluster}, mapping),
+	}
+	opened.informer.Store(informer)
+	p.weigh(opened, informer)
+	return opened, nil
 }
 
 // resourceOf asks a logical cluster which resource a kind is that can be watched.
@@ -233,12 +248,13 @@ func (p *Params) start(ctx context.Context, opened *param, gvk schema.GroupVersi
 		p.kinds[opened.cluster] = map[schema.GroupVersionKind]*param{}
 	}
 	p.kinds[opened.cluster][gvk] = opened
-	if opened.informer == nil {
+	informer := opened.informer.Load()
+	if informer == nil {
 		return opened
 	}
-	ctx, opened.stop = context.WithCancel(ctx)
+	ctx, opened.unwatch = context.WithCancel(ctx)
 	p.watches.Go(func() {
-		if err := opened.informer.Run(ctx); err != nil {
+		if err := informer.Run(ctx); err != nil {
 			klog.FromContext(ctx).Error(err, "Cannot watch parameters of policies", "cluster", opened.cluster, "kind", gvk)
 		}
 	})
@@ -256,13 +272,19 @@ func (p *Params) keep(cluster logicalcluster.Name, plugin string, needed sets.Se
 		}
 		param.users.Delete(plugin)
 		if param.users.Len() == 0 {
-			param.stop()
-			delete(p.kinds[cluster], gvk)
+			p.forget(param, gvk)
 		}
 	}
 	if len(p.kinds[cluster]) == 0 {
 		delete(p.kinds, cluster)
 	}
+}
+
+// forget drops all that is known of a kind. The caller holds the lock.
+func (p *Params) forget(param *param, gvk schema.GroupVersionKind) {
+	p.release(param)
+	param.reads.Forget()
+	delete(p.kinds[param.cluster], gvk)
 }
 
 // RESTMapping implements meta.RESTMapper for the one kind.
@@ -284,46 +306,15 @@ type paramSynced struct {
 }
 
 // HasSynced implements cache.SharedInformer.
-func (s paramSynced) HasSynced() bool { return s.p.informer == nil || s.p.informer.HasSynced() }
+func (s paramSynced) HasSynced() bool {
+	informer := s.p.informer.Load()
+	return informer == nil || informer.HasSynced()
+}
 
 // Lister implements informers.GenericInformer.
 func (p *param) Lister() cache.GenericLister {
-	if p.remote != nil {
-		return p.remote.Lister()
+	if informer := p.informer.Load(); informer != nil {
+		return keptLister{informer: informer, cluster: p.cluster}
 	}
-	return paramLister{p: p}
-}
-
-// paramLister reads the parameters of one namespace, or of all.
-type paramLister struct {
-	p         *param
-	namespace string
-}
-
-// ByNamespace implements cache.GenericLister.
-func (l paramLister) ByNamespace(namespace string) cache.GenericNamespaceLister {
-	return paramLister{p: l.p, namespace: namespace}
-}
-
-// Get implements cache.GenericLister.
-func (l paramLister) Get(name string) (runtime.Object, error) {
-	obj, err := l.p.informer.Lister().Cluster(l.p.cluster).Get(l.namespace, name)
-	if err != nil {
-		return nil, err
-	}
-	return obj, nil
-}
-
-// List implements cache.GenericLister.
-func (l paramLister) List(selector labels.Selector) ([]runtime.Object, error) {
-	lister := l.p.informer.Lister().Cluster(l.p.cluster)
-	found := lister.List(selector)
-	if l.namespace != "" {
-		found = lister.ListNamespace(l.namespace, selector)
-	}
-	out := make([]runtime.Object, 0, len(found))
-	for _, obj := range found {
-		out = append(out, obj)
-	}
-	return out, nil
+	return p.reads.Lister()
 }

@@ -59,6 +59,23 @@ type set[P, B client.Object, E any] struct {
 	hooks []generic.PolicyHook[P, B, E]
 	// evaluators keeps those of hooks shared for as long as the set is used.
 	evaluators []*E
+	// params is whether any of them has parameters.
+	params bool
+}
+
+// forOneWrite returns the hooks, whose parameters are counted.
+func (s *set[P, B, E]) forOneWrite() []generic.PolicyHook[P, B, E] {
+	if !s.params {
+		return s.hooks
+	}
+	left := maxParameters
+	hooks := slices.Clone(s.hooks)
+	for i := range hooks {
+		if param, ok := hooks[i].ParamInformer.(*param); ok {
+			hooks[i].ParamInformer = counted{param, &left}
+		}
+	}
+	return hooks
 }
 
 // kind is how one kind of policies works.
@@ -161,6 +178,7 @@ func (p *plugin[P, B, E]) build(cluster logicalcluster.Name) (*set[P, B, E], tim
 			} else {
 				hook.ParamInformer, hook.ParamScope = param, param.scope
 				hook.DynamicClient, hook.RESTMapper = param.dynamic, param
+				s.params = true
 			}
 		}
 		s.hooks = append(s.hooks, hook)
@@ -228,7 +246,7 @@ func (p *plugin[P, B, E]) dispatchTo(ctx context.Context, s *set[P, B, E], in lo
 	matcher := matching.NewMatcher(percluster.NewNamespaceLister(p.config.Namespaces, in), percluster.NewClientset(p.config.Clients, in))
 	dispatcher, err := p.kind.dispatcher(in, matcher)
 	if err == nil {
-		err = dispatcher.Dispatch(ctx, a, percluster.Pausing(ctx, o), s.hooks)
+		err = dispatcher.Dispatch(ctx, a, percluster.Pausing(ctx, o), s.forOneWrite())
 	}
 	var status apierrors.APIStatus
 	if err == nil || errors.As(err, &status) {

@@ -9,10 +9,11 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// maxObjects is how many parameters a selector may select.
-const maxObjects = 200
+// MaxObjects is how many parameters a selector may select.
+const MaxObjects = 200
 
-var errTooMany = fmt.Errorf("the selector of the binding selects more than %d parameters, and no more are read of another shard: select fewer, or name one", maxObjects)
+// ErrTooMany says that a selector selects more.
+var ErrTooMany = fmt.Errorf("the selector of the binding selects more than %d parameters: select fewer, or name one", MaxObjects)
 
 // answer is what a shard has said. Nobody changes it.
 type answer struct {
@@ -34,10 +35,13 @@ func (a *answer) weight() int {
 	}
 	weight := len(a.Resource)
 	for _, obj := range a.Objects {
-		weight += weigh(obj.Object)
+		weight += Weigh(obj)
 	}
 	return weight
 }
+
+// Weigh returns about how many bytes of memory a parameter takes.
+func Weigh(obj *unstructured.Unstructured) int { return weigh(obj.Object) }
 
 // weigh counts a value, with what Go takes for it in an interface, a slice or a map.
 func weigh(value any) int {
@@ -77,8 +81,8 @@ func parseList(content []byte) (*answer, error) {
 	if err := list.UnmarshalJSON(content); err != nil {
 		return nil, fmt.Errorf("decoding parameters: %w", err)
 	}
-	if len(list.Items) > maxObjects || list.GetContinue() != "" {
-		return nil, errTooMany
+	if len(list.Items) > MaxObjects || list.GetContinue() != "" {
+		return nil, ErrTooMany
 	}
 	found := &answer{Objects: make([]*unstructured.Unstructured, 0, len(list.Items))}
 	for i := range list.Items {

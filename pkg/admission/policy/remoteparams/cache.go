@@ -37,7 +37,7 @@ const (
 
 // errUnread is what writes are told when there is no answer, neither now nor from before.
 // Why, the shard's log says: where shards are is nobody else's business.
-var errUnread = errors.New("the parameters cannot be read: the shard of the provider whose policy it is does not answer, and nothing is known from before: try again later")
+var errUnread = errors.New("the parameters cannot be read: the shard that has them does not answer, and nothing is known from before: try again later")
 
 // Place is where a policy is, and so its parameters.
 type Place struct {
@@ -82,7 +82,7 @@ type key struct {
 func (k *key) query() url.Values {
 	query := url.Values{}
 	if k.list {
-		query.Set("limit", strconv.Itoa(maxObjects))
+		query.Set("limit", strconv.Itoa(MaxObjects))
 	}
 	if k.selector != "" {
 		query.Set("labelSelector", k.selector)
@@ -246,10 +246,10 @@ func (c *Cache) ask(e *entry, parse func([]byte) (*answer, error)) (*answer, err
 		return found, nil
 	case apierrors.IsNotFound(err):
 		return &answer{Missing: true}, nil
-	case errors.Is(err, errTooLarge) || errors.Is(err, errTooMany):
+	case errors.Is(err, errTooLarge) || errors.Is(err, ErrTooMany):
 		return &answer{refused: err}, nil
 	case said && status.Status().Code < http.StatusInternalServerError && !apierrors.IsTooManyRequests(err):
-		klog.V(2).InfoS("Another shard does not show parameters of policies", "shard", e.Shard, "cluster", e.Cluster, "path", e.path, "reason", err)
+		klog.V(2).InfoS("A shard does not show parameters of policies", "shard", e.Shard, "cluster", e.Cluster, "path", e.path, "reason", err)
 		return &answer{refused: errRefused}, nil
 	default:
 		return nil, err
@@ -258,12 +258,12 @@ func (c *Cache) ask(e *entry, parse func([]byte) (*answer, error)) (*answer, err
 
 // errRefused is what writes are told where the answer is neither an object nor that there is
 // none.
-var errRefused = errors.New("the parameters cannot be read: the shard of the provider whose policy it is refuses to show them")
+var errRefused = errors.New("the parameters cannot be read: the shard that has them refuses to show them")
 
 // told notes what came of a read: if nothing, the last answer holds.
 func (c *Cache) told(e *entry, found *answer, err error) {
 	if err != nil {
-		klog.V(2).InfoS("Cannot read parameters of policies on another shard", "shard", e.Shard, "cluster", e.Cluster, "path", e.path, "reason", err)
+		klog.V(2).InfoS("Cannot read parameters of policies", "shard", e.Shard, "cluster", e.Cluster, "path", e.path, "reason", err)
 		e.provider.retry = time.Now().Add(retryAfter)
 		if e.answer == nil {
 			c.remove(e)

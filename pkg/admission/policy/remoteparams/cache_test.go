@@ -297,7 +297,7 @@ func TestBounds(t *testing.T) {
 		before = far.count()
 		for range 10 {
 			_, err = k.Lister().ByNamespace("default").List(labels.Everything())
-			require.ErrorIs(t, err, errTooMany)
+			require.ErrorIs(t, err, ErrTooMany)
 			_, err = k.Lister().ByNamespace("big").Get("a")
 			require.ErrorIs(t, err, errTooLarge)
 		}

@@ -1,5 +1,5 @@
-// Package remoteparams reads the parameters of policies that are on other shards, and
-// remembers them for a moment.
+// Package remoteparams reads the parameters of policies that are on other shards, or are too
+// large to be kept, and remembers them for a moment.
 //
 //	policy of a provider elsewhere ─► Kind ─► Cache ──► one read at a time of each parameter,
 //	                                            │       at the shard that has the policy

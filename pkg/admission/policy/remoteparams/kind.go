@@ -17,12 +17,12 @@ import (
 // maxSelector is how long a selector may be, which is part of a URL.
 const maxSelector = 8 << 10
 
-var errLongSelector = errors.New("the selector of the binding is longer than can be asked of another shard: make it shorter, or name a parameter")
+var errLongSelector = errors.New("the selector of the binding is longer than parameters can be asked for with: make it shorter, or name a parameter")
 
 // Find returns the resource of a kind that parameters may be of, or nil.
 type Find func(list *metav1.APIResourceList, kind string) *metav1.APIResource
 
-// Kind is a kind of parameters of a policy on another shard. It is a lister of them.
+// Kind is a kind of parameters that are read. It is a lister of them.
 type Kind struct {
 	// Scope is where they are, in namespaces or in none.
 	Scope meta.RESTScope

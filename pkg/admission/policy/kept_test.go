@@ -1,0 +1,184 @@
+package policy
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/client-go/rest"
+
+	"github.com/shardplane/shardplane/pkg/admission/policy/remoteparams"
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/clienttest"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
+)
+
+const testTimeout = 30 * time.Second
+
+// paramServer is a server of config maps in memory, which also says that there are such.
+type paramServer struct {
+	*clienttest.Server
+	t      *testing.T
+	params *Params
+}
+
+// ServeHTTP implements http.Handler.
+func (s *paramServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if !strings.HasSuffix(r.URL.Path, "/api/v1") {
+		s.Server.ServeHTTP(w, r)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(metav1.APIResourceList{
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "APIResourceList"}, GroupVersion: "v1",
+		APIResources: []metav1.APIResource{{Name: "configmaps", Kind: "ConfigMap", Namespaced: true, Verbs: []string{"get", "list", "watch"}}},
+	})
+}
+
+// newParamServer returns the server, and what knows parameters of it, which runs.
+func newParamServer(t *testing.T) *paramServer {
+	t.Helper()
+	s := &paramServer{Server: clienttest.New(t, kinds.Scheme), t: t}
+	front := httptest.NewUnstartedServer(s)
+	front.EnableHTTP2 = true
+	front.StartTLS()
+	t.Cleanup(front.Close)
+	factory, err := client.NewFactory(&rest.Config{Host: front.URL, TLSClientConfig: rest.TLSClientConfig{Insecure: true}})
+	require.NoError(t, err)
+	s.params = NewParams(factory, nil)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- s.params.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		require.NoError(t, <-done)
+		factory.CloseIdleConnections()
+	})
+	return s
+}
+
+// of returns the config maps of a logical cluster as parameters.
+func (s *paramServer) of(cluster logicalcluster.Name) *param {
+	s.t.Helper()
+	var found *param
+	require.Eventually(s.t, func() bool {
+		var err error
+		found, err = s.params.get(cluster, "validating", corev1.SchemeGroupVersion.WithKind("ConfigMap"), "")
+		return err == nil && found.Informer().HasSynced()
+	}, testTimeout, time.Millisecond)
+	return found
+}
+
+// put stores a config map of some size, which selectors of its label find.
+func (s *paramServer) put(cluster logicalcluster.Name, name, label string, size int) {
+	s.t.Helper()
+	s.Put(s.t, kinds.ConfigMaps.GroupVersionResource, &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "default", Name: name, Labels: map[string]string{"of": label},
+			Annotations: map[string]string{logicalcluster.AnnotationKey: cluster.String()},
+		},
+		Data: map[string]string{"text": strings.Repeat("x", size)},
+	})
+}
+
+func labelled(value string) labels.Selector { return labels.SelectorFromSet(labels.Set{"of": value}) }
+
+// TestKeptParameters holds that few bytes of parameters are kept of a logical cluster, and that what is
+// too large for that is read, as long as a policy names the kind.
+func TestKeptParameters(t *testing.T) {
+	t.Parallel()
+	s := newParamServer(t)
+	for _, in := range []logicalcluster.Name{"a", "b"} {
+		s.put(in, "small", "few", 1)
+	}
+	a, b := s.of("a"), s.of("b")
+	has := func(p *param) {
+		t.Helper()
+		obj, err := p.Lister().ByNamespace("default").Get("small")
+		require.NoError(t, err)
+		u, ok := obj.(*unstructured.Unstructured)
+		require.True(t, ok)
+		require.Equal(t, map[string]any{"text": "x"}, u.Object["data"])
+		all, err := p.Lister().ByNamespace("default").List(labelled("few"))
+		require.NoError(t, err)
+		require.Len(t, all, 1)
+	}
+	kept := func(in logicalcluster.Name) int {
+		s.params.mu.Lock()
+		defer s.params.mu.Unlock()
+		return s.params.kept[in]
+	}
+	has(a)
+	small := kept("a")
+	require.Less(t, small, 4<<10)
+	s.put("a", "large", "other", maxKeptBytes/2)
+	require.Eventually(t, func() bool { return kept("a") > maxKeptBytes/2 }, testTimeout, time.Millisecond)
+	s.put("a", "large", "other", 1)
+	require.Eventually(t, func() bool { return kept("a") < 2*small+100 }, testTimeout, time.Millisecond, "what gets smaller counts less")
+	s.Delete(t, kinds.ConfigMaps.GroupVersionResource, "", "a", "default", "large")
+	require.Eventually(t, func() bool { return kept("a") == small }, testTimeout, time.Millisecond, "what goes does not count")
+	require.NotNil(t, a.informer.Load())
+
+	s.put("a", "large", "other", maxKeptBytes/2)
+	s.put("a", "larger", "other", maxKeptBytes/2)
+	require.Eventually(t, func() bool { return a.informer.Load() == nil }, testTimeout, time.Millisecond, "too much is not kept")
+	require.Zero(t, kept("a"))
+	require.True(t, a.Informer().HasSynced())
+	has(a)
+	_, err := a.Lister().ByNamespace("default").Get("large")
+	require.ErrorContains(t, err, "the parameters are larger than 2 MiB")
+	require.NotNil(t, b.informer.Load(), "others' are")
+	has(b)
+
+	s.params.keep("a", "validating", nil)
+	s.Delete(t, kinds.ConfigMaps.GroupVersionResource, "", "a", "default", "larger")
+	again := s.of("a")
+	require.NotNil(t, again.informer.Load(), "the next time they may be small enough")
+	has(again)
+}
+
+// TestManyParameters holds that one write is compared with few parameters.
+func TestManyParameters(t *testing.T) {
+	t.Parallel()
+	s := newParamServer(t)
+	for i := range remoteparams.MaxObjects {
+		s.put("a", fmt.Sprint("p", i), "many", 1)
+	}
+	a := s.of("a")
+	found, err := a.Lister().ByNamespace("default").List(labelled("many"))
+	require.NoError(t, err)
+	require.Len(t, found, remoteparams.MaxObjects)
+
+	left := maxParameters
+	one := counted{a, &left}
+	for range maxParameters / remoteparams.MaxObjects {
+		found, err = one.Lister().ByNamespace("default").List(labelled("many"))
+		require.NoError(t, err)
+		require.Len(t, found, remoteparams.MaxObjects)
+	}
+	_, err = one.Lister().ByNamespace("default").List(labelled("many"))
+	require.ErrorIs(t, err, errManyParameters)
+	_, err = one.Lister().ByNamespace("default").Get("p0")
+	require.ErrorIs(t, err, errManyParameters)
+	found, err = one.Lister().ByNamespace("default").List(labelled("nothing"))
+	require.NoError(t, err)
+	require.Empty(t, found)
+
+	s.put("a", "one-more", "many", 1)
+	require.Eventually(t, func() bool {
+		_, err = a.Lister().ByNamespace("default").List(labelled("many"))
+		return err != nil
+	}, testTimeout, time.Millisecond)
+	require.ErrorIs(t, err, remoteparams.ErrTooMany)
+}
