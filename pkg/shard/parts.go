@@ -45,7 +45,7 @@ func (s *Server) addParts() error {
 		Subtrees:     s.subtrees,
 		Garbage:      garbage,
 		Objects:      s.customResources,
-		Stored:       s.stored,
+		Stored:       s.stored(),
 		Unserved:     s.deleteUnserved,
 		Load:         s.load,
 		Mounts:       mountStore{s.usage, s.customResources},

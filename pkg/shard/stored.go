@@ -3,6 +3,7 @@ package shard
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -12,7 +13,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/klog/v2"
 
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/reconcile/purge"
+	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/storage"
 )
 
@@ -27,11 +30,18 @@ const (
 // logicalClustersPrefix starts the keys of LogicalClusters.
 var logicalClustersPrefix = storage.ResourcePrefix(corev1alpha1.Resource("logicalclusters")) + "/"
 
-var _ purge.Stored = (*Server)(nil).stored
+// apiDeletes are the kinds whose deletion is more than that of a key, or which finalizers hold as a rule.
+var apiDeletes = []schema.GroupResource{
+	kinds.Namespaces.GroupResource(), kinds.CustomResourceDefinitions.GroupResource(),
+	kinds.Workspaces.GroupResource(), kinds.APIBindings.GroupResource(),
+}
 
-// stored says which resources may have objects: those of which etcd has some, and those that
+// stored is what controllers ask, and delete, past the API.
+func (s *Server) stored() purge.Stored { return purge.Stored{Any: s.anyStored, Free: s.deleteFree} }
+
+// anyStored says which resources may have objects: those of which etcd has some, and those that
 // nobody knows to be there.
-func (s *Server) stored(ctx context.Context, cluster logicalcluster.Name, namespace string, resources []schema.GroupResource) ([]bool, error) {
+func (s *Server) anyStored(ctx context.Context, cluster logicalcluster.Name, namespace string, resources []schema.GroupResource) ([]bool, error) {
 	may := make([]bool, len(resources))
 	prefixes, at := make([]string, 0, len(resources)), make([]int, 0, len(resources))
 	for i, resource := range resources {
@@ -51,6 +61,25 @@ func (s *Server) stored(ctx context.Context, cluster logicalcluster.Name, namesp
 		may[at[i]] = found[i]
 	}
 	return may, nil
+}
+
+// deleteFree deletes the objects of some resources that nothing holds, and says which may have others. It is
+// for what goes as a whole: admission, validation and audit do not see it.
+func (s *Server) deleteFree(ctx context.Context, cluster logicalcluster.Name, namespace string, resources []schema.GroupResource) ([]bool, error) {
+	if !request.ValidClusterName(cluster) {
+		return nil, fmt.Errorf("invalid name of a logical cluster: %q", cluster)
+	}
+	others := make([]bool, len(resources))
+	for i, resource := range resources {
+		prefix, known, err := s.customResources.KeysOf(ctx, cluster, namespace, resource)
+		if others[i] = true; err == nil && known && !slices.Contains(apiDeletes, resource) {
+			others[i], err = s.backend.DeleteFree(ctx, prefix)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return others, nil
 }
 
 // deleteUnserved deletes what a logical cluster has stored beside its LogicalCluster, some at a

@@ -1,10 +1,15 @@
 package storage
 
 import (
+	"context"
+	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/storage/value"
 
 	"github.com/shardplane/shardplane/pkg/request"
 )
@@ -73,4 +78,78 @@ func TestDeleteAll(t *testing.T) {
 	deleted, err = b.DeleteAll(t.Context(), root+":1f/", "left", 2)
 	require.NoError(t, err)
 	require.EqualValues(t, 1, deleted)
+}
+
+// TestDeleteFree: what no finalizer holds goes, whatever it is stored as, and what cannot be read does not; of other
+// prefixes nothing.
+func TestDeleteFree(t *testing.T) {
+	b := backendOf(t, BackendConfig{})
+	s := open(t, b, podsGR)
+	const root = "/pods/"
+	prefix := Key(root, "", "going", "", "")
+	free := func() bool {
+		t.Helper()
+		others, err := b.DeleteFree(t.Context(), prefix)
+		require.NoError(t, err)
+		return others
+	}
+	require.False(t, free())
+	for n := range freePage + 2 {
+		create(in(t.Context(), "going"), t, s, newPod("ns", strconv.Itoa(n)))
+	}
+	create(in(t.Context(), "goingon"), t, s, newPod("ns", "other"))
+	require.False(t, free())
+	keys, err := b.Keys(t.Context(), prefix, 10)
+	require.NoError(t, err)
+	require.Empty(t, keys, "of all pages")
+
+	held := newPod("ns", "held")
+	held.Finalizers = []string{"example.com/keep"}
+	create(in(t.Context(), "going"), t, s, held)
+	create(in(t.Context(), "going"), t, s, newPod("ns", "last"))
+	damaged := Key(root, "", "going", "ns", "damaged")
+	_, err = b.cfg.Client.Put(t.Context(), b.cfg.Prefix+damaged, "k8s\x00\xff")
+	require.NoError(t, err)
+	require.True(t, free())
+	keys, err = b.Keys(t.Context(), root, 10)
+	require.NoError(t, err)
+	require.ElementsMatch(t, []string{damaged, Key(root, "", "going", "ns", "held"), Key(root, "", "goingon", "ns", "other")}, keys)
+}
+
+// meddler writes an object when somebody has read it.
+type meddler struct {
+	sealer
+	read func(key string)
+}
+
+func (m *meddler) TransformerForResource(schema.GroupResource) value.Transformer { return m }
+
+func (m *meddler) TransformFromStorage(_ context.Context, data []byte, key value.Context) (out []byte, stale bool, err error) {
+	m.read(string(key.AuthenticatedData()))
+	return data, false, nil
+}
+
+// TestDeleteFreeAsRead: what is written between being read and being deleted stays.
+func TestDeleteFreeAsRead(t *testing.T) {
+	m := &meddler{}
+	b := backendOf(t, BackendConfig{Transformers: m})
+	put := func(key, stored string) {
+		_, err := b.cfg.Client.Put(t.Context(), key, stored)
+		require.NoError(t, err)
+	}
+	m.read = func(key string) {
+		if strings.HasSuffix(key, "/changed") {
+			put(key, `{"metadata":{"finalizers":["example.com/keep"]}}`)
+		}
+	}
+	const prefix = "/pods/going/"
+	for _, name := range []string{"before", "changed", "later"} {
+		put(b.cfg.Prefix+prefix+name, `{"metadata":{}}`)
+	}
+	others, err := b.DeleteFree(t.Context(), prefix)
+	require.NoError(t, err)
+	require.True(t, others)
+	keys, err := b.Keys(t.Context(), prefix, 10)
+	require.NoError(t, err)
+	require.Equal(t, []string{prefix + "changed"}, keys)
 }

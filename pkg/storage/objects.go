@@ -102,6 +102,42 @@ func (b *Backend) DeleteAll(ctx context.Context, before string, cluster logicalc
 	return deleted, nil
 }
 
+// freePage is how many objects DeleteFree reads at a time.
+const freePage = 100
+
+// DeleteFree deletes the objects whose keys have a prefix, such as "/core/secrets/cluster/", and that no
+// finalizer holds. Each is a write of its own, so that no watch resumes between two, and of the version
+// that was read. It reports whether others may be there: what is held, cannot be read, or was written
+// meanwhile.
+func (b *Backend) DeleteFree(ctx context.Context, prefix string) (others bool, err error) {
+	next := b.cfg.Prefix + prefix
+	end := clientv3.GetPrefixRangeEnd(next)
+	for {
+		page, err := b.cfg.Client.KV.Get(ctx, next, clientv3.WithRange(end), clientv3.WithLimit(freePage))
+		if err != nil {
+			return true, fmt.Errorf("etcd does not tell what is below %s: %w", prefix, err)
+		}
+		for _, kv := range page.Kvs {
+			key := string(kv.Key)
+			header, err := b.Header(ctx, strings.TrimPrefix(key, b.cfg.Prefix), kv.Value)
+			if err != nil || len(header.Finalizers) > 0 {
+				others = true // an error is told to who lists it
+				continue
+			}
+			asRead := clientv3.Compare(clientv3.ModRevision(key), "=", kv.ModRevision)
+			done, err := b.cfg.Client.Txn(ctx).If(asRead).Then(clientv3.OpDelete(key)).Commit()
+			if err != nil {
+				return true, fmt.Errorf("etcd does not delete what is below %s: %w", prefix, err)
+			}
+			others = others || !done.Succeeded
+		}
+		if !page.More {
+			return others, nil
+		}
+		next = string(page.Kvs[len(page.Kvs)-1].Key) + "\x00"
+	}
+}
+
 // Key returns the key of an object below the prefix of its resource, as hubs have it.
 func Key(prefix, identity string, cluster logicalcluster.Name, namespace, name string) string {
 	prefix = keyspace{root: prefix}.prefix(tenant{identity: identity, cluster: cluster})

@@ -141,14 +141,17 @@ func contentOf(ctx context.Context, config Config, cluster logicalcluster.Name) 
 		return result{reason: reasonDiscoveryFailed, detail: err.Error(), err: err}
 	}
 	resources, err := purge.Discover(ctx, discovery)
-	present := config.Stored.In(cluster, "")
+	stored := config.Stored.In(cluster, "")
 	deleted := deleteContent(resources, err, func(s stage, of []purge.Resource) purge.Outcome {
 		var err error
 		switch s {
 		case content:
 			// From now on nobody creates anything in namespaces: others would
-			// put back what they want in each as fast as it is deleted.
-			_, err = purge.Remove(ctx, metadata, present, only(resources, namespaces), "")
+			// put back what they want in each as fast as it is deleted. One that the
+			// informer does not have yet is found at the end.
+			if slices.ContainsFunc(config.Namespaces.Lister().Cluster(cluster).List(nil), isOpen) {
+				_, err = purge.Remove(ctx, metadata, stored, only(resources, namespaces), "")
+			}
 		case namespaces:
 			err = release(ctx, kinds.Namespaces.In(scope))
 		default:
@@ -156,7 +159,7 @@ func contentOf(ctx context.Context, config Config, cluster logicalcluster.Name) 
 		if err != nil {
 			return purge.Outcome{Err: err}
 		}
-		return purge.Delete(ctx, metadata, present, of, "")
+		return purge.Delete(ctx, metadata, stored, of, "")
 	})
 	if !deleted.done() {
 		return deleted
@@ -182,6 +185,9 @@ func deleteUnserved(ctx context.Context, unserved Unserved, cluster logicalclust
 	}
 }
 
+// isOpen reports whether objects can be created in a namespace.
+func isOpen(ns *corev1.Namespace) bool { return ns.DeletionTimestamp == nil }
+
 // release lets the namespaces go whose content is deleted.
 func release(ctx context.Context, namespaces *client.Client[*corev1.Namespace, *corev1.NamespaceList]) error {
 	all, err := namespaces.List(ctx, metav1.ListOptions{})
@@ -190,7 +196,7 @@ func release(ctx context.Context, namespaces *client.Client[*corev1.Namespace, *
 	}
 	for i := range all.Items {
 		ns := &all.Items[i]
-		if ns.DeletionTimestamp == nil {
+		if isOpen(ns) {
 			continue // made anew since
 		}
 		ns.Spec.Finalizers = slices.DeleteFunc(ns.Spec.Finalizers, func(f corev1.FinalizerName) bool { return f == corev1.FinalizerKubernetes })

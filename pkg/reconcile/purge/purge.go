@@ -1,8 +1,8 @@
 // Package purge deletes everything of a namespace or of a logical cluster: all
 // objects of all resources that discovery names there, whatever serves them.
 //
-// One round lists each resource that may have objects, deletes what it finds and looks again. What is
-// left then waits for a finalizer, and the Outcome says how much of what; the
+// One round deletes what nothing holds where it is stored, lists each resource that may have more, deletes what it
+// finds and looks again. What is left then waits for a finalizer, and the Outcome says how much of what; the
 // caller comes back for another round. A resource that cannot be listed or
 // deleted is an error of the round, never skipped.
 package purge
@@ -66,12 +66,23 @@ func Discover(ctx context.Context, client discovery.DiscoveryInterface) ([]Resou
 	return resources, err
 }
 
-// Stored says of some resources which may have objects in a logical cluster, or in one namespace
-// of it unless that is empty.
-type Stored func(ctx context.Context, cluster logicalcluster.Name, namespace string, resources []schema.GroupResource) ([]bool, error)
+// Stored is where objects are stored, past the API, for what needs no request for each kind or object.
+type Stored struct {
+	// Any says of some resources which may have objects.
+	Any Ask
+	// Free deletes the objects of some resources that nothing holds, and says which may have others.
+	Free Ask
+}
 
-// In returns what asks of a logical cluster, or of one namespace of it unless that is empty.
-func (s Stored) In(cluster logicalcluster.Name, namespace string) Present {
+// Ask asks about some resources in a logical cluster, or in one namespace of it unless that is empty.
+type Ask func(ctx context.Context, cluster logicalcluster.Name, namespace string, resources []schema.GroupResource) ([]bool, error)
+
+// In returns what is stored of a logical cluster, or of one namespace of it unless that is empty.
+func (s Stored) In(cluster logicalcluster.Name, namespace string) Content {
+	return Content{Present: s.Any.in(cluster, namespace), Free: s.Free.in(cluster, namespace)}
+}
+
+func (a Ask) in(cluster logicalcluster.Name, namespace string) Choose {
 	return func(ctx context.Context, resources []Resource) ([]Resource, error) {
 		if len(resources) == 0 {
 			return nil, nil
@@ -80,23 +91,32 @@ func (s Stored) In(cluster logicalcluster.Name, namespace string) Present {
 		for i := range resources {
 			asked[i] = resources[i].GroupResource()
 		}
-		may, err := s(ctx, cluster, namespace, asked)
+		chosen, err := a(ctx, cluster, namespace, asked)
 		if err != nil {
 			return nil, fmt.Errorf("looking for objects: %w", err)
 		}
-		var present []Resource
+		var of []Resource
 		for i := range resources {
-			if may[i] {
-				present = append(present, resources[i])
+			if chosen[i] {
+				of = append(of, resources[i])
 			}
 		}
-		return present, nil
+		return of, nil
 	}
 }
 
-// Present returns those of some resources that may have objects now. Most have none, and a
-// request for each costs more than to ask for all at once.
-type Present func(ctx context.Context, resources []Resource) ([]Resource, error)
+// Content is what is stored of what is deleted.
+type Content struct {
+	// Present returns those resources that may have objects now. Most have none, and a request for
+	// each costs more than to ask for all at once.
+	Present Choose
+	// Free deletes the objects that nothing holds, without a request, and returns those resources that
+	// may have others.
+	Free Choose
+}
+
+// Choose returns some of the resources.
+type Choose func(ctx context.Context, resources []Resource) ([]Resource, error)
 
 // Outcome is what a round has left behind.
 type Outcome struct {
@@ -134,12 +154,12 @@ func (o Outcome) WaitingFor() string {
 
 // Delete runs one round over the objects of the given resources, in one
 // namespace, or everywhere if namespace is empty. The client is that of the
-// logical cluster, and present that of what is deleted.
-func Delete(ctx context.Context, client metadata.Interface, present Present, resources []Resource, namespace string) Outcome {
+// logical cluster, and content that of what is deleted.
+func Delete(ctx context.Context, client metadata.Interface, content Content, resources []Resource, namespace string) Outcome {
 	outcome := Outcome{Remaining: map[schema.GroupVersionResource]int{}, Finalizers: map[string]int{}}
-	touched, err := Remove(ctx, client, present, resources, namespace)
+	touched, err := Remove(ctx, client, content, resources, namespace)
 	errs := []error{err}
-	left, err := present(ctx, touched)
+	left, err := content.Present(ctx, touched)
 	errs = append(errs, err)
 	for _, resource := range left {
 		found, err := list(ctx, client.Resource(resource.GroupVersionResource), namespace)
@@ -161,13 +181,21 @@ func Delete(ctx context.Context, client metadata.Interface, present Present, res
 
 // Remove is Delete for those who do not ask what is left. It returns the resources that had
 // objects, or may have had.
-func Remove(ctx context.Context, client metadata.Interface, present Present, resources []Resource, namespace string) (touched []Resource, err error) {
-	resources, err = present(ctx, resources)
+func Remove(ctx context.Context, client metadata.Interface, content Content, resources []Resource, namespace string) (touched []Resource, err error) {
+	resources, err = content.Present(ctx, resources)
 	if err != nil {
 		return nil, err
 	}
+	held, err := content.Free(ctx, resources)
+	if err != nil {
+		return resources, err
+	}
 	var errs []error
 	for _, resource := range resources {
+		if !slices.Contains(held, resource) {
+			touched = append(touched, resource)
+			continue
+		}
 		getter := client.Resource(resource.GroupVersionResource)
 		found, err := list(ctx, getter, namespace)
 		if err == nil {

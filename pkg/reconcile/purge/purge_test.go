@@ -94,13 +94,25 @@ func (r *resource) Delete(_ context.Context, name string, options metav1.DeleteO
 }
 
 // present says what there is, but that nobody knows of things.
-func (f *fake) present(namespace string) Present {
+func (f *fake) present(namespace string) Choose {
 	return func(_ context.Context, resources []Resource) ([]Resource, error) {
 		return slices.DeleteFunc(slices.Clone(resources), func(r Resource) bool {
 			return r.Resource != "things" && !slices.ContainsFunc(f.objects[r.GroupVersionResource], func(o metav1.PartialObjectMetadata) bool {
 				return namespace == "" || o.Namespace == namespace
 			})
 		}), f.fail["look"]
+	}
+}
+
+// free deletes what nothing holds of some resources; others have objects that only the API deletes.
+func (f *fake) free(direct ...schema.GroupVersionResource) Choose {
+	return func(_ context.Context, resources []Resource) ([]Resource, error) {
+		for _, gvr := range direct {
+			(&resource{fake: f, gvr: gvr}).drop(func(metav1.PartialObjectMetadata) bool { return true })
+		}
+		return slices.DeleteFunc(slices.Clone(resources), func(r Resource) bool {
+			return slices.Contains(direct, r.GroupVersionResource) && len(f.objects[r.GroupVersionResource]) == 0
+		}), f.fail["free"]
 	}
 }
 
@@ -133,6 +145,7 @@ func TestDelete(t *testing.T) {
 	cases := map[string]struct {
 		fake      *fake
 		namespace string
+		direct    []schema.GroupVersionResource
 		log       []string
 		resources string
 		waiting   string
@@ -156,6 +169,19 @@ func TestDelete(t *testing.T) {
 				"list things a/",
 			},
 		},
+		"what nothing holds takes no request": {
+			fake: &fake{objects: full()}, direct: []schema.GroupVersionResource{configs, secrets},
+			log: []string{
+				"list secrets /", "delete secrets b/1",
+				"list things /", "list secrets /",
+			},
+			resources: "secrets has 1 objects", waiting: "keep.me/here in 1 objects",
+		},
+		"what cannot be deleted where it is stored fails, and remains": {
+			fake:      &fake{objects: full(), fail: map[string]error{"free": cannot}},
+			log:       []string{"list configmaps /", "list configmaps /more", "list secrets /", "list secrets /more", "list things /"},
+			resources: "configmaps has 3 objects, secrets has 2 objects", waiting: "keep.me/here in 1 objects", fails: true,
+		},
 		"what cannot be listed fails": {
 			fake:  &fake{objects: full(), fail: map[string]error{"list": cannot}},
 			log:   []string{"list configmaps /", "list secrets /", "list things /"},
@@ -178,7 +204,7 @@ func TestDelete(t *testing.T) {
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			outcome := Delete(t.Context(), tc.fake, tc.fake.present(tc.namespace), resources(), tc.namespace)
+			outcome := Delete(t.Context(), tc.fake, Content{Present: tc.fake.present(tc.namespace), Free: tc.fake.free(tc.direct...)}, resources(), tc.namespace)
 			require.Equal(t, tc.log, tc.fake.log)
 			require.Equal(t, tc.resources, outcome.Resources())
 			require.Equal(t, tc.waiting, outcome.WaitingFor())
@@ -225,25 +251,28 @@ func TestDiscover(t *testing.T) {
 	}, names, "each resource once, in its preferred version, and none without objects")
 }
 
-// TestPresent: what may have objects is kept, in its order, and a failure keeps nothing.
-func TestPresent(t *testing.T) {
+// TestStored: what is chosen is kept, in its order, and a failure keeps nothing.
+func TestStored(t *testing.T) {
 	resources := []Resource{{GroupVersionResource: schema.GroupVersionResource{Version: "v1", Resource: "secrets"}}, {GroupVersionResource: schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"}}}
-	stored := Stored(func(_ context.Context, cluster logicalcluster.Name, namespace string, asked []schema.GroupResource) ([]bool, error) {
-		require.Equal(t, logicalcluster.Name("c"), cluster)
-		require.Equal(t, []schema.GroupResource{{Resource: "secrets"}, {Group: "example.com", Resource: "widgets"}}, asked)
-		return []bool{false, namespace == "n"}, nil
-	})
-	present, err := stored.In("c", "n")(t.Context(), resources)
+	stored := Stored{
+		Any: func(_ context.Context, cluster logicalcluster.Name, namespace string, asked []schema.GroupResource) ([]bool, error) {
+			require.Equal(t, logicalcluster.Name("c"), cluster)
+			require.Equal(t, []schema.GroupResource{{Resource: "secrets"}, {Group: "example.com", Resource: "widgets"}}, asked)
+			return []bool{false, namespace == "n"}, nil
+		},
+		Free: func(context.Context, logicalcluster.Name, string, []schema.GroupResource) ([]bool, error) {
+			return nil, errors.New("etcd is away")
+		},
+	}
+	present, err := stored.In("c", "n").Present(t.Context(), resources)
 	require.NoError(t, err)
 	require.Equal(t, resources[1:], present)
-	present, err = stored.In("c", "")(t.Context(), resources)
+	present, err = stored.In("c", "").Present(t.Context(), resources)
 	require.NoError(t, err)
 	require.Empty(t, present)
-	present, err = stored.In("c", "n")(t.Context(), nil)
+	present, err = stored.In("c", "n").Present(t.Context(), nil)
 	require.NoError(t, err)
 	require.Empty(t, present, "nobody is asked")
-	_, err = Stored(func(context.Context, logicalcluster.Name, string, []schema.GroupResource) ([]bool, error) {
-		return nil, errors.New("etcd is away")
-	}).In("c", "")(t.Context(), resources)
+	_, err = stored.In("c", "").Free(t.Context(), resources)
 	require.ErrorContains(t, err, "etcd is away")
 }

@@ -1,0 +1,58 @@
+package controllers_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
+)
+
+// requestsFor matches what a server has answered about kinds whose objects go without requests.
+var requestsFor = regexp.MustCompile(`(?m)^apiserver_request_total\{.*resource="(configmaps|secrets|serviceaccounts|clusterrolebindings)".*verb="(LIST|DELETE|DELETECOLLECTION)".*$`)
+
+func requestsAbout(t *testing.T, shard *client.Factory) string {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, shard.Host()+"/metrics", nil)
+	require.NoError(t, err)
+	response, err := shard.HTTPClient().Do(request)
+	require.NoError(t, err)
+	defer response.Body.Close()
+	metrics, err := io.ReadAll(response.Body)
+	require.NoError(t, err)
+	require.Contains(t, string(metrics), "apiserver_request_total{")
+	return strings.Join(requestsFor.FindAllString(string(metrics), -1), "\n")
+}
+
+// TestDeletingAWorkspaceTakesNoRequestsForWhatNothingHolds: its ConfigMaps, accounts and rights go where they are stored,
+// however many there are.
+func TestDeletingAWorkspaceTakesNoRequestsForWhatNothingHolds(t *testing.T) {
+	e := start(t)
+	root := e.at(0, "root")
+	create(t, root, on("shard-1", named("plain")))
+	inside := e.at(1, awaitReady(t, root, "plain").Spec.Cluster)
+	await(t, "the objects of a namespace", func(ctx context.Context) error {
+		_, err := kinds.ServiceAccounts.InNamespace(inside, "default").Get(ctx, "default", metav1.GetOptions{})
+		return err
+	})
+	for n := range 150 {
+		_, err := kinds.ConfigMaps.InNamespace(inside, "default").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint(n)}}, metav1.CreateOptions{})
+		require.NoError(t, err)
+	}
+	before := requestsAbout(t, e.shards[1])
+	require.NoError(t, kinds.Workspaces.In(root).Delete(t.Context(), "plain", metav1.DeleteOptions{}))
+	gone(t, root, "plain")
+	require.Equal(t, before, requestsAbout(t, e.shards[1]))
+	left, err := kinds.ConfigMaps.In(inside).List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	require.Empty(t, left.Items)
+}
