@@ -170,6 +170,8 @@ func TestLatest(t *testing.T) {
 	l.Wrote(at("9"))
 	got, _ = l.Of(key, at("8"), true)
 	require.Equal(t, "10", got.ResourceVersion, "the informer is behind")
+	require.True(t, l.Is(at("10")))
+	require.False(t, l.Is(at("11")))
 	got, _ = l.Of(key, at("11"), true)
 	require.Equal(t, "11", got.ResourceVersion, "the informer has caught up")
 	require.Empty(t, l.objects)
@@ -182,8 +184,11 @@ func TestLatest(t *testing.T) {
 	l.Wrote(at("13"))
 	other := at("2")
 	other.UID = "another"
+	other.ResourceVersion = "13"
+	require.False(t, l.Is(other))
 	got, _ = l.Of(key, other, true)
-	require.Equal(t, "2", got.ResourceVersion, "another object of the same name is not compared")
+	require.Equal(t, "13", got.ResourceVersion, "another object of the same name is not compared")
+	require.False(t, l.Is(at("13")), "it is not remembered any more")
 }
 
 // storedWorkspace answers Modify with the next resourceVersion.

@@ -50,6 +50,14 @@ func (l *Latest[T]) Of(key client.Key, cached T, exists bool) (T, bool) {
 	return cached, exists
 }
 
+// Is reports whether obj is what was written last, as an informer has it when it catches up.
+func (l *Latest[T]) Is(obj T) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	written, ok := l.objects[client.KeyOf(obj)]
+	return ok && written.GetUID() == obj.GetUID() && written.GetResourceVersion() == obj.GetResourceVersion()
+}
+
 // newer reports whether a is a later state than b of the same object. It is false
 // where that cannot be known.
 func newer[T client.Object](a, b T) bool {

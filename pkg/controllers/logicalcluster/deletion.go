@@ -10,8 +10,6 @@ import (
 	"github.com/kcp-dev/logicalcluster/v3"
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
-	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
-	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -53,14 +51,6 @@ func NewDeletion(config Config) *reconcile.Controller[client.Key] {
 		},
 		writer: writer{commit: config.commit()},
 	}
-	// What goes may be the last that a logical cluster waited for.
-	deleting := func(cluster logicalcluster.Name) []client.Key {
-		keys := keyOf(cluster)
-		if lc, err := clusters.Get(keys[0]); err != nil || lc.DeletionTimestamp == nil {
-			return nil
-		}
-		return keys
-	}
 	return reconcile.New(reconcile.Config[client.Key]{
 		Name:      DeletionName,
 		Reconcile: r.reconcile,
@@ -68,16 +58,42 @@ func NewDeletion(config Config) *reconcile.Controller[client.Key] {
 		// A round may be many requests.
 		Timeout: 2 * time.Minute,
 		Sources: []reconcile.Source[client.Key]{
-			reconcile.FromInformer(config.LogicalClusters, func(lc *corev1alpha1.LogicalCluster) []client.Key {
-				if lc.DeletionTimestamp == nil {
-					return nil
-				}
-				return []client.Key{client.KeyOf(lc)}
-			}),
-			reconcile.OnDelete(config.Namespaces, func(ns *corev1.Namespace) []client.Key { return deleting(logicalcluster.From(ns)) }),
-			reconcile.OnDelete(config.Bindings, func(b *apisv1alpha2.APIBinding) []client.Key { return deleting(logicalcluster.From(b)) }),
-			reconcile.OnDelete(config.Workspaces, func(ws *tenancyv1alpha1.Workspace) []client.Key { return deleting(logicalcluster.From(ws)) }),
+			r.deletions(config.LogicalClusters),
+			lastOf(config.Namespaces, clusters), lastOf(config.Bindings, clusters), lastOf(config.Workspaces, clusters),
 		},
+	})
+}
+
+// deletions feeds a queue with the LogicalClusters that are being deleted, but for what r has written
+// itself: a round because of that would be one more.
+func (r *deleter) deletions(clusters *client.Informer[*corev1alpha1.LogicalCluster]) reconcile.Source[client.Key] {
+	return func(_ context.Context, queue reconcile.Queue[client.Key]) (func(), error) {
+		look := func(lc *corev1alpha1.LogicalCluster) {
+			if lc.DeletionTimestamp != nil && !r.latest.Is(lc) {
+				queue.Add(client.KeyOf(lc))
+			}
+		}
+		return clusters.AddEventHandler(client.Handler[*corev1alpha1.LogicalCluster]{
+			OnAdd:    func(lc *corev1alpha1.LogicalCluster, _ bool) { look(lc) },
+			OnUpdate: func(_, lc *corev1alpha1.LogicalCluster) { look(lc) },
+			OnDelete: func(last *corev1alpha1.LogicalCluster, _ bool) { queue.Add(client.KeyOf(last)) }, // forgets it
+		}).Remove, nil
+	}
+}
+
+// lastOf feeds a queue with logical clusters that are being deleted when the last object of a kind is gone
+// from one. A round for each object would find the others.
+func lastOf[T client.Object](informer *client.Informer[T], clusters client.Lister[*corev1alpha1.LogicalCluster]) reconcile.Source[client.Key] {
+	return reconcile.OnDelete(informer, func(object T) []client.Key {
+		cluster := logicalcluster.From(object)
+		if informer.Lister().Cluster(cluster).Len() > 0 {
+			return nil
+		}
+		keys := keyOf(cluster)
+		if lc, err := clusters.Get(keys[0]); err != nil || lc.DeletionTimestamp == nil {
+			return nil
+		}
+		return keys
 	})
 }
 
