@@ -17,11 +17,10 @@ const (
 	// still opens in seconds.
 	defaultQuotaBytes = 8 << 30
 
-	// A member that is alone has nobody to send heartbeats to, and no election to lose, so
-	// its clock may be slow: ticks are what wakes an idle process most. It does not wait for
-	// the timeout to elect itself, see Server.elect. etcd wants a factor of five between
-	// them, and makes of them the shortest life of a lease, 4 s.
-	tickInterval    = 500 * time.Millisecond
+	// A member that is alone cannot lose an election, so both may be short: a start
+	// waits for the election, 1 to 5 ticks. Nor may they be too short: ticks are most
+	// of what wakes an idle process. etcd wants a factor of five between them.
+	tickInterval    = 50 * time.Millisecond
 	electionTimeout = 5 * tickInterval
 
 	// The entries since the latest snapshot are what a start reads and applies again, and

@@ -6,18 +6,12 @@ import (
 	"fmt"
 	"io/fs"
 	"sync"
-	"time"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/kubernetes"
 	"go.etcd.io/etcd/server/v3/embed"
-	"go.etcd.io/raft/v3/raftpb"
-	"k8s.io/klog/v2"
 )
-
-// campaignInterval is how long a member waits that does not campaign yet, before it is told again.
-const campaignInterval = 5 * time.Millisecond
 
 // Server is an etcd server that runs in this process.
 type Server struct {
@@ -52,8 +46,14 @@ func Start(ctx context.Context, cfg Config) (s *Server, err error) {
 	if s.etcd, err = startEtcd(embedConfig); err != nil {
 		return s, err
 	}
-	if err := s.elect(ctx); err != nil {
-		return s, err
+	select {
+	case <-s.etcd.Server.ReadyNotify():
+	case err := <-s.etcd.Err():
+		return s, fmt.Errorf("the embedded etcd failed to start: %w", err)
+	case <-s.etcd.Server.StopNotify():
+		return s, errors.New("the embedded etcd stopped while it started: see its log with -v=5")
+	case <-ctx.Done():
+		return s, fmt.Errorf("the embedded etcd did not become ready: %w", context.Cause(ctx))
 	}
 	if err := s.dir.ready(); err != nil {
 		return s, err
@@ -64,35 +64,6 @@ func Start(ctx context.Context, cfg Config) (s *Server, err error) {
 		return s, err
 	}
 	return s, nil
-}
-
-// elect makes the member leader, and returns when it serves. It is told to campaign at once, as a leader that
-// leaves tells its successor: alone, it would wait for its clock. Until it has applied what changed its
-// membership, in a log that may be long, it does not.
-func (s *Server) elect(ctx context.Context) error {
-	member := uint64(s.etcd.Server.MemberID())
-	campaign := &raftpb.Message{Type: raftpb.MsgTimeoutNow.Enum(), From: &member, To: &member}
-	again := time.NewTicker(campaignInterval)
-	defer again.Stop()
-	for {
-		select {
-		case <-s.etcd.Server.ReadyNotify():
-			return nil
-		case err := <-s.etcd.Err():
-			return fmt.Errorf("the embedded etcd failed to start: %w", err)
-		case <-s.etcd.Server.StopNotify():
-			return errors.New("the embedded etcd stopped while it started: see its log with -v=5")
-		case <-ctx.Done():
-			return fmt.Errorf("the embedded etcd did not become ready: %w", context.Cause(ctx))
-		case <-again.C:
-			if s.etcd.Server.Leader() != 0 {
-				continue // it is elected, and publishes itself
-			}
-			if err := s.etcd.Server.Process(ctx, campaign); err != nil {
-				klog.FromContext(ctx).V(4).Info("The embedded etcd does not campaign yet", "err", err)
-			}
-		}
-	}
 }
 
 // writable has etcd accept writes again that it refuses since it was full. It

@@ -313,28 +313,3 @@ func TestSnapshotsOften(t *testing.T) {
 	s.Stop()
 	require.Equal(t, "value", get(t, start(t, dir), "key"))
 }
-
-// TestElectsItselfAtOnce: a start does not wait for the clock of raft, neither with an empty log nor with one of
-// as many entries as there may be, which it applies meanwhile.
-func TestElectsItselfAtOnce(t *testing.T) {
-	dir := t.TempDir()
-	for range 2 {
-		cfg, err := Config{DataDir: dir, UnsafeNoFsync: true}.embedConfig(newLogger())
-		require.NoError(t, err)
-		cfg.TickMs, cfg.ElectionMs = 10_000, 50_000
-		e, err := startEtcd(cfg)
-		require.NoError(t, err)
-		s := &Server{etcd: e, calls: &callCounter{}}
-		t.Cleanup(s.Stop)
-		ctx, cancel := context.WithTimeout(t.Context(), 9*time.Second)
-		defer cancel()
-		require.NoError(t, s.elect(ctx))
-		client := newInProcessClient(t.Context(), e.Server, s.calls)
-		for range snapshotEntries - 1 {
-			_, err := client.Put(t.Context(), "key", "value")
-			require.NoError(t, err)
-		}
-		_ = client.Close()
-		s.Stop()
-	}
-}
