@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/component-base/metrics/legacyregistry"
 	"k8s.io/klog/v2"
@@ -39,6 +40,9 @@ func (s *Server) divide(ctx context.Context, controllers func(by reconcile.Divid
 	}
 	for {
 		err := s.divideOnce(ctx, controllers)
+		if _, refused := errors.AsType[prometheus.AlreadyRegisteredError](err); refused && ctx.Err() != nil {
+			return nil // of several servers in a process one takes part, and the others stop as usual
+		}
 		if ctx.Err() != nil || errors.Is(err, ring.ErrOverrun) {
 			return err
 		}
