@@ -41,7 +41,7 @@ func (s *Server) divide(ctx context.Context, controllers func(by reconcile.Divid
 	for {
 		err := s.divideOnce(ctx, controllers)
 		if _, refused := errors.AsType[prometheus.AlreadyRegisteredError](err); refused && ctx.Err() != nil {
-			return nil // of several servers in a process one takes part, and the others stop as usual
+			err = nil // of several servers in a process one takes part, and the others stop as usual
 		}
 		if ctx.Err() != nil || errors.Is(err, ring.ErrOverrun) {
 			return err

@@ -87,7 +87,7 @@ type param struct {
 	// scope is where the parameters are, in namespaces or in none.
 	scope   meta.RESTScope
 	cluster logicalcluster.Name
-	// shard is the other one that has the policies, and reads reads the parameters where they are.
+	// shard is the other one that has the policies, and reads gets the parameters where they are.
 	shard string
 	reads *remoteparams.Kind
 	// These are for parameters of the own shard.
