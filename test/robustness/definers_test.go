@@ -273,12 +273,20 @@ func (d *definer) purged(end int64) {
 
 // use makes an object.
 func (d *definer) use(ctx context.Context) {
+	key := history.Key{Cluster: d.cluster(), Namespace: d.target.namespace, Name: fmt.Sprintf("made-%d-%d", d.id, d.n)}
+	if code, outcome := d.create(ctx, key); outcome == history.Unknown && code != http.StatusNotFound {
+		d.resolve(ctx, key)
+	}
+}
+
+// create sends a request that makes an object.
+func (d *definer) create(ctx context.Context, key history.Key) (int, history.Outcome) {
 	u := d.beginUse()
-	op := d.begin(history.Create, history.Key{Cluster: d.cluster(), Namespace: d.target.namespace, Name: fmt.Sprintf("made-%d-%d", d.id, d.n)}, history.State{})
+	op := d.begin(history.Create, key, history.State{})
 	code, answer := d.finishAs(ctx, op, http.MethodPost, d.target.collection(d.target.one(d.cluster())), d.bodyOf(op, d.kind))
 	switch {
 	case op.Outcome == history.OK:
-		d.made = append(d.made, history.Object{Key: op.Key, State: op.Result})
+		d.made = append(d.made, history.Object{Key: key, State: op.Result})
 		var o struct{ Variant string }
 		if d.one && json.Unmarshal(answer, &o) == nil {
 			u.Variant = o.Variant
@@ -286,9 +294,8 @@ func (d *definer) use(ctx context.Context) {
 		d.endUse(u, code)
 	case code == http.StatusNotFound:
 		d.endUse(u, code)
-	case op.Outcome == history.Unknown:
-		d.resolve(ctx, op.Key)
 	}
+	return code, op.Outcome
 }
 
 func (d *definer) beginUse() *history.Use {
@@ -300,7 +307,9 @@ func (d *definer) endUse(u *history.Use, code int) {
 	d.rec.use(u)
 }
 
-// resolve finds out whether an object was made, so that its end can be told.
+// resolve finds out what became of a request to make an object that had no answer, so that the end of the
+// object can be told. The request may still have its effect after a read that finds nothing: it is sent
+// again until there is an object, and then it can have none.
 func (d *definer) resolve(ctx context.Context, key history.Key) {
 	deadline := time.Now().Add(testTimeout)
 	for time.Now().Before(deadline) {
@@ -312,7 +321,9 @@ func (d *definer) resolve(ctx context.Context, key history.Key) {
 			d.made = append(d.made, history.Object{Key: key, State: op.Result})
 			return
 		case op.Outcome == history.NotFound:
-			return
+			if code, outcome := d.create(ctx, key); outcome == history.OK || code == http.StatusNotFound {
+				return
+			}
 		case code == http.StatusNotFound:
 			d.endUse(u, code)
 			return
