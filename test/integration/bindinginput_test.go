@@ -142,12 +142,16 @@ func testMarks(t *testing.T, e *env) {
 	k.bind("e", provider, "e")
 	k.until("e", "Ready", "True <nil>")
 	k.create(widgets, "%s", widget("a", "size", 1))
-	k.create(rbacPath+"clusterrolebindings", `{"metadata":{"name":"all"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"cluster-admin"},"subjects":[{"kind":"User","apiGroup":"rbac.authorization.k8s.io","name":"user-1"}]}`)
+	k.create(rbacPath+"clusterrolebindings", allRights)
+	provider.create(rbacPath+"clusterrolebindings", allRights)
 	tenant := k.as("user-1-token")
-	tenant.eventually("the tenant may write", func() bool {
-		code, _ := tenant.status(http.MethodGet, apisV2+"apibindings/e", "")
-		return code == http.StatusOK
-	})
+	for _, in := range []apiKinds{tenant, provider.as("user-1-token")} {
+		in.eventually("the tenant may write", func() bool {
+			code, _ := in.status(http.MethodGet, apisV2+"apibindings", "")
+			return code == http.StatusOK
+		})
+	}
+	testMarksOfOthers(t, provider, k)
 	before := k.get(apisV2 + "apibindings/e")
 	for _, tc := range []struct {
 		patch string
@@ -184,4 +188,45 @@ func testMarks(t *testing.T, e *env) {
 		require.Equal(t, field(before, "status", "boundResources"), field(after, "status", "boundResources"), "%s", tc.patch)
 		k.get(widgets + "/a")
 	}
+}
+
+// testMarksOfOthers: so it is with what is on exports, schemas and slices, on bound objects and the LogicalCluster,
+// and what that is about stays.
+func testMarksOfOthers(t *testing.T, provider, k apiKinds) {
+	t.Helper()
+	const export, slice = apisV2 + "apiexports/e", apisV1 + "apiexportendpointslices/e"
+	provider.eventually("the slice is made", func() bool {
+		code, _ := provider.status(http.MethodGet, slice, "")
+		return code == http.StatusOK
+	})
+	for _, tc := range []struct {
+		in          apiKinds
+		path, patch string
+		code        int
+		says        string
+	}{
+		{provider, export, `{"metadata":{"annotations":{"internal.apis.kcp.io/identity":"x"}}}`, http.StatusForbidden, "metadata.annotations[internal.apis.kcp.io/identity] is reserved"},
+		{provider, export, `{"metadata":{"annotations":{"kcp.io/path":"root:other"}}}`, http.StatusOK, ""},
+		{provider, export, `{"metadata":{"finalizers":["apis.kcp.io/apibinding-finalizer"]}}`, http.StatusForbidden, "metadata.finalizers[apis.kcp.io/apibinding-finalizer] is reserved"},
+		{provider, export + "/status", `{"status":{"identityHash":"0"}}`, http.StatusForbidden, "the status of apiexports is written by the system only"},
+		{provider, slice + "/status", `{"status":{"endpoints":[{"url":"https://example.org"}]}}`, http.StatusForbidden, "only the system may write it"},
+		{provider, apisV1 + "apiresourceschemas/v1.widgets.example.org", `{"metadata":{"annotations":{"internal.kcp.io/replicate":"x"}}}`, http.StatusForbidden, "metadata.annotations[internal.kcp.io/replicate] is reserved"},
+		{k, widgets + "/a", `{"metadata":{"annotations":{"internal.apis.kcp.io/identity":"x"}}}`, http.StatusForbidden, "metadata.annotations[internal.apis.kcp.io/identity] is reserved"},
+		{k, widgets + "/a", `{"metadata":{"finalizers":["core.kcp.io/logicalcluster"]}}`, http.StatusForbidden, "metadata.finalizers[core.kcp.io/logicalcluster] is reserved"},
+		{k, widgets + "/a", `{"metadata":{"labels":{"claimed.internal.apis.kcp.io/x":"y"},"annotations":{"kcp.io/cluster":"root"}}}`, http.StatusOK, ""},
+		{k, clusterItself, `{"metadata":{"annotations":{"internal.apis.kcp.io/resource-bindings":"{}"}}}`, http.StatusForbidden, "metadata.annotations[internal.apis.kcp.io/resource-bindings] is reserved"},
+		{k, clusterItself, `{"metadata":{"annotations":{"internal.shardplane.io/system-bindings":null}}}`, http.StatusForbidden, "metadata.annotations[internal.shardplane.io/system-bindings] is reserved"},
+	} {
+		object := strings.TrimSuffix(tc.path, "/status")
+		before := tc.in.get(object)
+		code, answer := tc.in.as("user-1-token").write(http.MethodPatch, tc.path, "merge-patch+json", tc.patch)
+		assert.Equal(t, tc.code, code, "%s of %s: %s", tc.patch, tc.path, answer)
+		assert.Contains(t, answer, tc.says, "%s of %s", tc.patch, tc.path)
+		after := tc.in.get(object)
+		require.Equal(t, before.GetFinalizers(), after.GetFinalizers(), "%s of %s", tc.patch, tc.path)
+		require.Equal(t, before.GetLabels(), after.GetLabels(), "%s of %s", tc.patch, tc.path)
+		require.Equal(t, before.GetAnnotations(), after.GetAnnotations(), "%s of %s", tc.patch, tc.path)
+		require.NotContains(t, fmt.Sprint(field(after, "status")), "example.org", "%s of %s", tc.patch, tc.path)
+	}
+	require.Regexp(t, "^[0-9a-f]{64}$", field(provider.get(export), "status", "identityHash"))
 }

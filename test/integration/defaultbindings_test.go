@@ -166,4 +166,16 @@ func TestDefaultBindingsOfStrangers(t *testing.T) {
 		code, _ := tenant.status(http.MethodPost, tenancyV1+"workspacetypes", workspaceTypeWith("mine", `"defaultAPIBindings":[{"path":"root:defaults-provider","export":"widgets"}]`))
 		return code == http.StatusCreated
 	})
+
+	// Who makes workspaces of the type may not bind the export, and gets what the type binds.
+	k.create(rbac+"clusterrolebindings", "%s", `{"metadata":{"name":"maker"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"cluster-admin"},`+strings.Replace(subject, "user-2", "user-3", 1)+`}`)
+	maker := k.as("user-3-token")
+	maker.eventually("the maker has rights", func() bool {
+		code, _ := maker.status(http.MethodGet, apisV2+"apibindings", "")
+		return code == http.StatusOK
+	})
+	require.Contains(t, maker.bindPath(http.StatusForbidden, "own", "root:defaults-provider", "widgets"), "no permission to bind")
+	made := maker.child("made", "mine")
+	made.untilReady()
+	require.Equal(t, "Bound", field(made.bindings()["widgets"], "status", "phase"))
 }

@@ -106,8 +106,12 @@ func wrongShapes() []wrong {
 		schemaWith(noRule, `"properties":{"all":{"type":"array","items":{"type":"array","items":{"type":"string"}}}},"x-kubernetes-validations":[{"rule":"self.all.all(a, a.all(b, self.all.all(c, c.all(d, d != b || d == b))))"}]`).answers("spec.versions[0].schema.properties[spec].x-kubernetes-validations[0].rule", "exceeds"),
 		schemaWith(`"versions":[`, `"conversion":{"strategy":"Webhook","webhook":{"conversionReviewVersions":["v1"],"clientConfig":{"url":"http://example.org"}}},"versions":[`).answers("spec.conversion.webhook.clientConfig.url", "https"),
 		schemaWith(`"versions":[`, `"nameValidation":"Anything","versions":[`).answers("spec.nameValidation", "DNS1123Subdomain"),
-		// Slices.
+		// Slices, and what types bind by default.
 		wrong{path: apisV1 + "apiexportendpointslices", body: `{"metadata":{"name":"bad"},"spec":{"export":{"path":"root"}}}`}.answers("spec.export.name", "Required value"),
+		wrong{path: apisV1 + "apiexportendpointslices", body: `{"metadata":{"name":"bad"},"spec":{"export":{"path":"root","name":"../e"}}}`}.answers("spec.export.name", "RFC 1123"),
+		wrong{path: apisV1 + "apiexportendpointslices", body: `{"metadata":{"name":"bad"},"spec":{"export":{"path":"*","name":"e"}}}`}.answers("spec.export.path", "should match"),
+		wrong{path: tenancyV1 + "workspacetypes", body: workspaceTypeWith("bad", `"defaultAPIBindings":[{"path":"root::x","export":"e"}]`)}.answers("spec.defaultAPIBindings[0].path", "should match"),
+		wrong{path: tenancyV1 + "workspacetypes", body: workspaceTypeWith("bad", `"defaultAPIBindings":[{"export":"e"},{"export":"../e"}]`)}.answers("spec.defaultAPIBindings[1].export", "RFC 1123"),
 	}
 }
 
@@ -120,7 +124,7 @@ func testWrongShapes(t *testing.T, e *env) {
 	k.until("e", "Ready", "True <nil>")
 	k.create(widgets, "%s", widget("a", "size", 1))
 	beside := func() (all []map[string]string) {
-		for _, path := range []string{apisV2 + "apiexports", apisV1 + "apiresourceschemas", apisV1 + "apiconversions"} {
+		for _, path := range []string{apisV2 + "apiexports", apisV1 + "apiresourceschemas", apisV1 + "apiconversions", tenancyV1 + "workspacetypes"} {
 			all = append(all, provider.versions(path), k.versions(path))
 		}
 		return append(all, k.versions(apisV2+"apibindings?fieldSelector=metadata.name%3De"), k.versions(widgets))

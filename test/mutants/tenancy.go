@@ -131,4 +131,14 @@ func (s Scopes) check(`,
 		}},
 		CaughtBy: "./pkg/admission/workspacetype", Test: "TestPlugin",
 	},
+	{
+		Name: "foreign-writer", Rule: "no shard writes to another, not even what that refuses",
+		Edits: []Edit{{
+			File:   "pkg/controllers/workspace/site.go",
+			Before: `	return s.placer.places(ctx)`,
+			After: `	_ = s.create(ctx, "elsewhere", &corev1alpha1.LogicalCluster{ObjectMeta: metav1.ObjectMeta{Name: corev1alpha1.LogicalClusterName}})
+	return s.placer.places(ctx)`,
+		}},
+		CaughtBy: "./test/integration", Test: "TestShardsWriteToNoOther",
+	},
 }

@@ -245,6 +245,9 @@ func TestTypes(t *testing.T) {
 		"the system names any":          {user: "root", groups: []string{"system:masters"}, refs: nowhere + ", " + others},
 		"what was there stays":          {user: "bob", refs: mine, old: mine},
 		"what is new is asked":          {user: "bob", refs: mine + ", " + others, old: mine, wants: denied("root:org:provider:f")},
+		"no name of an export":          {user: "root", groups: []string{"system:kcp:admin"}, refs: mine + ", {path: 'root:org:provider', export: ../e}", wants: "spec.defaultAPIBindings[1].export"},
+		"no name at all":                {user: "bob", refs: "{export: ''}", wants: "spec.defaultAPIBindings[0].export"},
+		"such a name of former times":   {user: "alice", refs: "{export: E}, " + mine, old: "{export: E}"},
 		"too many":                      {user: "alice", refs: strings.Repeat(mine+", ", 65), wants: "must have at most 64 items"},
 		"too many of former times stay": {user: "alice", refs: strings.Repeat(mine+", ", 65), old: strings.Repeat(mine+", ", 66)},
 	} {

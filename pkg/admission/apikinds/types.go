@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/admission"
 
@@ -40,10 +41,8 @@ func (p *Plugin) checkType(ctx context.Context, a admission.Attributes) error {
 			return err
 		}
 	}
-	if len(refs) > max(maxDefaultBindings, len(before)) {
-		return apierrors.NewInvalid(a.GetKind().GroupKind(), a.GetName(), field.ErrorList{
-			field.TooMany(field.NewPath("spec", "defaultAPIBindings"), len(refs), maxDefaultBindings),
-		})
+	if errs := checkDefaultBindings(refs, before); len(errs) > 0 {
+		return apierrors.NewInvalid(a.GetKind().GroupKind(), a.GetName(), errs)
 	}
 	if u := a.GetUserInfo(); u == nil || identity.Administers(ctx, u) {
 		return nil
@@ -57,6 +56,24 @@ func (p *Plugin) checkType(ctx context.Context, a admission.Attributes) error {
 		}
 	}
 	return nil
+}
+
+// checkDefaultBindings returns what is wrong with the exports that a type names, but for those that it named before.
+func checkDefaultBindings(refs, before []tenancyv1alpha1.APIExportReference) field.ErrorList {
+	at := field.NewPath("spec", "defaultAPIBindings")
+	if len(refs) > max(maxDefaultBindings, len(before)) {
+		return field.ErrorList{field.TooMany(at, len(refs), maxDefaultBindings)}
+	}
+	var errs field.ErrorList
+	for i, ref := range refs {
+		if slices.Contains(before, ref) {
+			continue
+		}
+		for _, message := range validation.IsDNS1123Subdomain(ref.Export) {
+			errs = append(errs, field.Invalid(at.Index(i).Child("export"), ref.Export, message))
+		}
+	}
+	return errs
 }
 
 func defaultBindingsOf(object runtime.Object) ([]tenancyv1alpha1.APIExportReference, error) {
