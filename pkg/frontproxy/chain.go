@@ -22,6 +22,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/request/identity"
 	"github.com/shardplane/shardplane/pkg/serving"
+	"github.com/shardplane/shardplane/pkg/serving/answers"
 	"github.com/shardplane/shardplane/pkg/serving/bodies"
 	"github.com/shardplane/shardplane/pkg/serving/inflight"
 	"github.com/shardplane/shardplane/pkg/workspaceindex"
@@ -101,6 +102,9 @@ func (s *Server) chain() serving.Chain {
 		}),
 		serving.Connections(nil, tooMany),
 		serving.NewFilter("shares", "429 above --max-requests-inflight-per-user and --max-watches-per-user", s.withShares),
+		serving.NewFilter("unread", "answers that are not read end, where too much of them is in memory", func(next http.Handler) http.Handler {
+			return answers.WithForwarded(next, ahead)
+		}),
 	}
 }
 

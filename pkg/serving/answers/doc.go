@@ -7,5 +7,6 @@
 //
 // What cannot be written waits in the memory of the server and in its goroutine.
 // It is given up after a time. Until then it has no seat, and its bytes are bounded of each
-// user and in all.
+// user and in all. The front-proxy, which forwards answers of others, has WithForwarded in place
+// of WithPause.
 package answers

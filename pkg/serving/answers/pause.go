@@ -26,7 +26,7 @@ func WithPause(next http.Handler) http.Handler { return withPause(next, newUnrea
 func withPause(next http.Handler, unread *unread) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx := r.Context()
-		p := &pausingWriter{ResponseWriter: w, pause: func(int) (resume func()) { return request.Pause(ctx) }}
+		p := &pausingWriter{ResponseWriter: w, after: pauseAfter, pause: func(int) (resume func()) { return request.Pause(ctx) }}
 		if g, ok := bounded(ctx); ok {
 			p.pause = func(bytes int) (resume func()) { return unread.pause(ctx, g, bytes) }
 			var end func()
@@ -40,6 +40,8 @@ func withPause(next http.Handler, unread *unread) http.Handler {
 // pausingWriter pauses its request while a write takes long.
 type pausingWriter struct {
 	http.ResponseWriter
+	// after is when it does.
+	after   time.Duration
 	pause   func(bytes int) (resume func())
 	written int
 
@@ -75,10 +77,10 @@ func (w *pausingWriter) begin(bytes int) {
 	defer w.mu.Unlock()
 	w.waiting, w.bytes = true, bytes
 	if w.timer == nil {
-		w.timer = time.AfterFunc(pauseAfter, w.slow)
+		w.timer = time.AfterFunc(w.after, w.slow)
 		return
 	}
-	w.timer.Reset(pauseAfter)
+	w.timer.Reset(w.after)
 }
 
 // slow is for a write that has taken long.

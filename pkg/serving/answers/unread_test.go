@@ -96,6 +96,59 @@ func TestUnread(t *testing.T) {
 	})
 }
 
+// TestForwarded holds that of answers of others so much counts as comes ahead of clients, watches as well, and that
+// who reads slowly is not taken for who does not.
+func TestForwarded(t *testing.T) {
+	t.Parallel()
+	bubble.Test(t, func(t *testing.T) {
+		const ahead = 8 << 10
+		last := false
+		writes := make([]byte, unsent+1)
+		var answering sync.WaitGroup
+		forwards := withForwarded(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			_, err := w.Write(writes)
+			if err != nil && !errors.Is(err, errGivenUp) {
+				t.Errorf("it is given up otherwise: %v", err)
+			}
+		}), newUnread(budget.Limits{Total: 8 * ahead, Each: 2 * ahead, Own: ahead}), ahead)
+		handler := WithGuard(WithStreams(forwards, func(*http.Request, *apirequest.RequestInfo) bool { return last }))
+		answer := func(who string, w http.ResponseWriter) {
+			ctx := apirequest.WithUser(context.WithoutCancel(t.Context()), &user.DefaultInfo{Name: who, Groups: map[string][]string{"root": {user.SystemPrivilegedGroup}}[who]})
+			r := httptest.NewRequestWithContext(apirequest.WithRequestInfo(ctx, &apirequest.RequestInfo{}), http.MethodGet, "/", http.NoBody)
+			answering.Go(func() { handler.ServeHTTP(w, r) })
+		}
+		givenUp := func(who string) bool {
+			w := &stuck{ResponseRecorder: httptest.NewRecorder(), givenUp: make(chan struct{})}
+			answer(who, w)
+			time.Sleep(2 * forwardedAfter) //nolint:forbidigo // in a bubble
+			bubble.Wait()
+			select {
+			case <-w.givenUp:
+				return true
+			default:
+				return false
+			}
+		}
+		for range 10 {
+			answer("jane", blocking{httptest.NewRecorder(), forwardedAfter / 2})
+		}
+		answering.Wait()
+		require.False(t, givenUp("jane"))
+		last = true
+		require.False(t, givenUp("jane"))
+		require.True(t, givenUp("jane"), "watches count")
+		last = false
+		require.True(t, givenUp("jane"), "and all else")
+		require.False(t, givenUp("joe"))
+		for range 10 {
+			require.False(t, givenUp("root"))
+		}
+		answering.Wait() // the guard gives up what is left
+		require.False(t, givenUp("jane"), "there is room again")
+		answering.Wait()
+	})
+}
+
 // TestWhole holds that few answers at a time are compressed that are encoded as a whole.
 func TestWhole(t *testing.T) {
 	t.Parallel()
