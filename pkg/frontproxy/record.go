@@ -46,6 +46,20 @@ func recordFrom(ctx context.Context) *record {
 	return rec
 }
 
+// recordOf returns the record that an answer is written through, or nil.
+func recordOf(w http.ResponseWriter) *record {
+	for {
+		switch of := w.(type) {
+		case *record:
+			return of
+		case interface{ Unwrap() http.ResponseWriter }:
+			w = of.Unwrap()
+		default:
+			return nil
+		}
+	}
+}
+
 // Unwrap lets the response be flushed and hijacked.
 func (rec *record) Unwrap() http.ResponseWriter { return rec.ResponseWriter }
 

@@ -37,7 +37,7 @@ var requestInfos = &genericapirequest.RequestInfoFactory{
 func writeStatus(w http.ResponseWriter, err *apierrors.StatusError) {
 	status := err.Status()
 	status.TypeMeta = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}
-	if rec, ok := w.(*record); ok {
+	if rec := recordOf(w); rec != nil {
 		rec.status = status
 	}
 	header := w.Header()

@@ -85,10 +85,13 @@ func (l keptLister) Get(name string) (runtime.Object, error) {
 // List implements cache.GenericLister.
 func (l keptLister) List(selector labels.Selector) ([]runtime.Object, error) {
 	lister := l.informer.Lister().Cluster(l.cluster)
-	found := lister.List(selector)
+	list := lister.List
 	if l.namespace != "" {
-		found = lister.ListNamespace(l.namespace, selector)
+		list = func(selector labels.Selector) []*unstructured.Unstructured {
+			return lister.ListNamespace(l.namespace, selector)
+		}
 	}
+	found := list(selector)
 	if len(found) > remoteparams.MaxObjects {
 		return nil, remoteparams.ErrTooMany
 	}

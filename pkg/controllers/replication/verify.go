@@ -63,7 +63,7 @@ func (v *verifier) run(ctx context.Context) {
 	defer ticker.Stop()
 	kicked := v.kicked
 	var rest <-chan time.Time
-	failures := 0
+	failing := false
 	for {
 		select {
 		case <-ctx.Done():
@@ -84,11 +84,13 @@ func (v *verifier) run(ctx context.Context) {
 		pause := verifyPause
 		switch {
 		case err != nil:
-			pause = alertInterval << min(failures, 1)
-			failures++
-		case failures > 0:
+			if pause = alertInterval; failing {
+				pause *= 2
+			}
+			failing = true
+		case failing:
 			v.again()
-			failures = 0
+			failing = false
 		}
 		kicked, rest = nil, time.After(min(pause, v.config.DigestInterval))
 	}
