@@ -115,7 +115,7 @@ func livesApart(t *testing.T, e *env, shard int) {
 		t.Helper()
 		of := func(in apiKinds, slice string) bool {
 			found, _ := field(in.get(apisV1+"apiexportendpointslices/"+slice), "status", "endpoints").([]any)
-			return fmt.Sprint(found) == fmt.Sprint(want)
+			return fmt.Sprint(found) == fmt.Sprintf("%v", want)
 		}
 		k.eventually(fmt.Sprintf("the slices have %v", want), func() bool { return of(provider, "e") && of(k, "elsewhere") })
 	}
