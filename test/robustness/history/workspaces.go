@@ -67,6 +67,8 @@ type life struct {
 	Workspace
 	// seen is when it was first known to exist: the end of the first answer that has it.
 	seen int64
+	// ready is whether it was ever seen Ready.
+	ready bool
 	// removing is when somebody first sent a request to delete it, and gone when it was first
 	// known not to exist any more. 0 is never.
 	removing, gone int64
@@ -124,6 +126,7 @@ func (c *workspaceCheck) note(o *WorkspaceOp) {
 	if l.seen == 0 || o.End < l.seen {
 		l.seen = o.End
 	}
+	l.ready = l.ready || o.Seen.Ready
 	switch {
 	case l.Cluster == "":
 		l.Cluster = o.Seen.Cluster
@@ -159,7 +162,8 @@ func (c *workspaceCheck) returned(seen Workspace, exists bool, at int64, where f
 }
 
 // use holds that a logical cluster can be used when its Workspace is Ready, and is gone when that
-// is gone.
+// is gone. Of one that never was, the logical cluster may come when it has gone already, by a request
+// that its deletion does not wait for; it is found, and must be gone in the end.
 func (c *workspaceCheck) use(u *WorkspaceUse) {
 	l := c.lives[u.UID]
 	if l == nil {
@@ -167,7 +171,7 @@ func (c *workspaceCheck) use(u *WorkspaceUse) {
 	}
 	kept := l.removing == 0 || l.removing > u.End
 	switch {
-	case u.In == u.Cluster && l.gone != 0 && l.gone < u.Start:
+	case u.In == u.Cluster && l.ready && l.gone != 0 && l.gone < u.Start:
 		c.report(Removed, u, "it was answered %d, and its workspace was gone", u.Code)
 	case u.In != "" && u.In != u.Cluster && kept:
 		c.report(OneLogicalCluster, u, "it was answered by %s", u.In)

@@ -96,6 +96,16 @@ func TestWorkspaces(t *testing.T) {
 	}
 }
 
+// TestLateLogicalClusters: where a Workspace goes before it is Ready, its logical cluster may come after it.
+func TestLateLogicalClusters(t *testing.T) {
+	h := inhabited()
+	h.WorkspaceUses[4].Code, h.WorkspaceUses[4].In = 200, "c1"
+	for _, o := range h.WorkspaceOps {
+		o.Seen.Ready = o.Seen.Ready && o.Seen.UID != "u1"
+	}
+	require.Empty(t, Check(h))
+}
+
 // TestContentOfRemovedWorkspaces: what is in a Workspace may go without anybody who sees it, but
 // only when somebody has asked to delete that.
 func TestContentOfRemovedWorkspaces(t *testing.T) {
