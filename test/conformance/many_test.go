@@ -12,6 +12,7 @@ import (
 	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/rest"
 
 	"github.com/shardplane/shardplane/test/harness"
 )
@@ -109,7 +110,9 @@ func (m *collector) discovers() {
 // change of one is in the next document, and that nothing is sent to who has it.
 func (m *collector) describes() {
 	m.t.Helper()
-	client, err := discovery.NewDiscoveryClientForConfig(m.config)
+	patient := rest.CopyConfig(m.config)
+	patient.Timeout = 5 * time.Minute // the first document of a thousand takes long on a busy machine
+	client, err := discovery.NewDiscoveryClientForConfig(patient)
 	require.NoError(m.t, err)
 	v2, err := client.OpenAPISchema()
 	require.NoError(m.t, err)
