@@ -2,9 +2,13 @@ package customresource
 
 import (
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/munnerz/goautoneg"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
 )
 
 const partialMetadata = "PartialObjectMetadata"
@@ -14,6 +18,22 @@ const partialMetadata = "PartialObjectMetadata"
 func asksForMetadata(r *http.Request) bool {
 	clauses := goautoneg.ParseAccept(r.Header.Get("Accept"))
 	return len(clauses) > 0 && isMetadata(clauses[0])
+}
+
+// errNoList is the answer to who would have the metadata of a list of what is one object.
+var errNoList = &apierrors.StatusError{ErrStatus: metav1.Status{
+	Status: metav1.StatusFailure, Code: http.StatusNotAcceptable, Reason: metav1.StatusReasonNotAcceptable,
+	Message: "you requested " + partialMetadata + "List, but the requested object is not a list: accept " + partialMetadata,
+}}
+
+// asksForListOfOne reports whether the client would have the metadata of a list of what is one object. Upstream
+// takes any object without a Go type for a list, and fails with 500 when it looks for the items, after it has written.
+func asksForListOfOne(r *http.Request, info *genericapirequest.RequestInfo) bool {
+	if !slices.Contains([]string{"get", "create", "update", "patch"}, info.Verb) || !strings.Contains(r.Header.Get("Accept"), partialMetadata) {
+		return false
+	}
+	first := goautoneg.ParseAccept(r.Header.Get("Accept"))[0]
+	return isMetadata(first) && first.Params["as"] != partialMetadata && slices.Contains([]string{"v1", "v1beta1"}, first.Params["v"])
 }
 
 func isMetadata(clause goautoneg.Accept) bool {

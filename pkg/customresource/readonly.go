@@ -53,6 +53,9 @@ func (s *Server) serveReadOnly(w http.ResponseWriter, r *http.Request, info *gen
 	case !slices.Contains([]string{"get", "list", "watch"}, info.Verb):
 		writeError(w, r, info, readOnly(d.Schema.Resource, info.Verb))
 		return
+	case asksForListOfOne(r, info):
+		writeError(w, r, info, errNoList)
+		return
 	}
 	reader, err := d.Objects.In(ctx, cluster, d.Schema, version.Name)
 	if err != nil {

@@ -187,6 +187,10 @@ func (s *Server) mayQualify(ctx context.Context, cluster request.Cluster, verb s
 // serveObjects serves a request for custom resources with the schema of a definition, in the
 // encodings that custom resources have.
 func (s *Server) serveObjects(w http.ResponseWriter, r *http.Request, info *genericapirequest.RequestInfo, used *definitions.Schema, definition *definitions.Definition) {
+	if asksForListOfOne(r, info) {
+		writeError(w, r, info, errNoList)
+		return
+	}
 	if s.stores.Calls(used) {
 		var err error
 		if r, err = s.managed(w, r, info); err != nil {

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/dynamic"
@@ -94,6 +95,41 @@ func TestMetadataNeverFallsBack(t *testing.T) {
 			require.True(t, apierrors.IsNotFound(err), "%s: %v", accept, err)
 		}
 	}
+}
+
+// TestMetadataOfOne: the metadata of one object are no list, which is refused before anything is written.
+func TestMetadataOfOne(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, serverOptions{})
+	s.CreateCRD(t, "one", widgetCRD(nil))
+	objects := s.Dynamic(t, "one").Resource(widgets).Namespace("default")
+	_, err := objects.Create(t.Context(), widget("a", map[string]any{"size": int64(1)}), metav1.CreateOptions{})
+	require.NoError(t, err)
+	client, err := rest.UnversionedRESTClientFor(rawConfig(s.ClusterConfig("one")))
+	require.NoError(t, err)
+	const all = "/apis/example.com/v1/namespaces/default/widgets"
+	as := func(r *rest.Request, kind, version string) error {
+		raw, err := r.SetHeader("Accept", "application/json;as="+kind+";g=meta.k8s.io;v="+version+",application/json").DoRaw(t.Context())
+		if err == nil {
+			require.Contains(t, string(raw), `"name":"a"`)
+		}
+		return err
+	}
+	for _, version := range []string{"v1", "v1beta1"} {
+		for name, r := range map[string]*rest.Request{
+			"read":    client.Get().AbsPath(all + "/a"),
+			"changed": client.Patch(types.MergePatchType).AbsPath(all + "/a").Body([]byte(`{"spec":{"size":2}}`)),
+		} {
+			err := as(r, "PartialObjectMetadataList", version)
+			require.True(t, apierrors.IsNotAcceptable(err), "%s: %v", name, err)
+		}
+		require.NoError(t, as(client.Get().AbsPath(all), "PartialObjectMetadataList", version))
+		require.NoError(t, as(client.Get().AbsPath(all+"/a"), "PartialObjectMetadata", version))
+	}
+	require.NoError(t, as(client.Get().AbsPath(all+"/a"), "PartialObjectMetadataList", "v9"), "what is not known is passed over")
+	got, err := objects.Get(t.Context(), "a", metav1.GetOptions{})
+	require.NoError(t, err)
+	require.EqualValues(t, 1, got.Object["spec"].(map[string]any)["size"])
 }
 
 func rawConfig(c *rest.Config) *rest.Config {
