@@ -16,8 +16,16 @@ const partialMetadata = "PartialObjectMetadata"
 // asksForMetadata reports whether the client would rather have the metadata of
 // objects than the objects.
 func asksForMetadata(r *http.Request) bool {
-	clauses := goautoneg.ParseAccept(r.Header.Get("Accept"))
-	return len(clauses) > 0 && isMetadata(clauses[0])
+	return isMetadata(preferred(r))
+}
+
+// preferred returns what the client would rather have than all else that it accepts; none is empty, as of what
+// names no media type.
+func preferred(r *http.Request) goautoneg.Accept {
+	if clauses := goautoneg.ParseAccept(r.Header.Get("Accept")); len(clauses) > 0 {
+		return clauses[0]
+	}
+	return goautoneg.Accept{}
 }
 
 // errNoList is the answer to who would have the metadata of a list of what is one object.
@@ -30,9 +38,9 @@ var errNoList = &apierrors.StatusError{ErrStatus: metav1.Status{
 // takes any object without a Go type for a list, and fails with 500 when it looks for the items, after it has written.
 func asksForListOfOne(r *http.Request, info *genericapirequest.RequestInfo) bool {
 	if !slices.Contains([]string{"get", "create", "update", "patch"}, info.Verb) || !strings.Contains(r.Header.Get("Accept"), partialMetadata) {
-		return false
+		return false // without taking it apart, of nearly all
 	}
-	first := goautoneg.ParseAccept(r.Header.Get("Accept"))[0]
+	first := preferred(r)
 	return isMetadata(first) && first.Params["as"] != partialMetadata && slices.Contains([]string{"v1", "v1beta1"}, first.Params["v"])
 }
 

@@ -127,6 +127,8 @@ func TestMetadataOfOne(t *testing.T) {
 		require.NoError(t, as(client.Get().AbsPath(all+"/a"), "PartialObjectMetadata", version))
 	}
 	require.NoError(t, as(client.Get().AbsPath(all+"/a"), "PartialObjectMetadataList", "v9"), "what is not known is passed over")
+	_, err = client.Get().AbsPath(all+"/a").SetHeader("Accept", "PartialObjectMetadataList").DoRaw(t.Context())
+	require.True(t, apierrors.IsNotAcceptable(err), "what is no media type: %v", err)
 	got, err := objects.Get(t.Context(), "a", metav1.GetOptions{})
 	require.NoError(t, err)
 	require.EqualValues(t, 1, got.Object["spec"].(map[string]any)["size"])

@@ -85,13 +85,12 @@ func (l keptLister) Get(name string) (runtime.Object, error) {
 // List implements cache.GenericLister.
 func (l keptLister) List(selector labels.Selector) ([]runtime.Object, error) {
 	lister := l.informer.Lister().Cluster(l.cluster)
-	list := lister.List
-	if l.namespace != "" {
-		list = func(selector labels.Selector) []*unstructured.Unstructured {
-			return lister.ListNamespace(l.namespace, selector)
-		}
+	var found []*unstructured.Unstructured
+	if l.namespace == "" {
+		found = lister.List(selector)
+	} else {
+		found = lister.ListNamespace(l.namespace, selector)
 	}
-	found := list(selector)
 	if len(found) > remoteparams.MaxObjects {
 		return nil, remoteparams.ErrTooMany
 	}
