@@ -16,7 +16,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/authn"
 	"github.com/shardplane/shardplane/pkg/authz"
 	"github.com/shardplane/shardplane/pkg/authz/rbac"
-	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/registry"
 	"github.com/shardplane/shardplane/pkg/request"
@@ -103,10 +102,14 @@ func (r incompleteRules) RulesFor(ctx context.Context, u user.Info, namespace st
 // The informer may lag behind one that was just created, so a miss is asked
 // again at the source.
 func (l *local) find(ctx context.Context, name logicalcluster.Name) (*corev1alpha1.LogicalCluster, error) {
-	key := client.Key{Cluster: name, Name: corev1alpha1.LogicalClusterName}
-	if lc, err := l.logicalClusters.Lister().Get(key); err == nil {
+	if lc := l.get(name); lc != nil {
 		return lc, nil
 	}
+	return l.read(ctx, name)
+}
+
+// read is find without the informer.
+func (l *local) read(ctx context.Context, name logicalcluster.Name) (*corev1alpha1.LogicalCluster, error) {
 	lc, err := kinds.LogicalClusters.In(l.clients.Cluster(name.Path())).Get(ctx, corev1alpha1.LogicalClusterName, metav1.GetOptions{})
 	switch {
 	case err == nil:

@@ -59,7 +59,7 @@ func (s *Server) newViews() {
 		Type: func(key client.Key) (*tenancyv1alpha1.WorkspaceType, error) {
 			return s.informers.WorkspaceTypes.Get(key.Cluster, "", key.Name)
 		},
-		Find: s.local.find, Rules: s.rules, Codecs: registry.Codecs,
+		Find: s.local.find, Read: s.local.read, Rules: s.rules, Codecs: registry.Codecs,
 		Bounds: func(next authorizer.Authorizer) authorizer.Authorizer {
 			return authz.WithProtectedStatus(authz.WithMaximalPermission(next, s.bindings.MaximalPermission(s.providersRules())))
 		},

@@ -52,8 +52,9 @@ var logicalClusters = corev1alpha1.Resource("logicalclusters")
 type Config struct {
 	// Type returns a WorkspaceType, wherever it is, if there is one.
 	Type func(key client.Key) (*tenancyv1alpha1.WorkspaceType, error)
-	// Find returns the LogicalCluster of a logical cluster of the shard, or nil.
-	Find authz.FindLogicalCluster
+	// Find returns the LogicalCluster of a logical cluster of the shard, or nil. It may
+	// lag behind what a watch of the views has said, and Read does not.
+	Find, Read authz.FindLogicalCluster
 	// Rules decide about content that is reached as the owner of a workspace. Bounds
 	// decide besides about all content, however it is reached.
 	Rules  authorizer.Authorizer
@@ -209,11 +210,16 @@ func (v *Views) waits(ctx context.Context, e entry) (*corev1alpha1.LogicalCluste
 	if e.in.Name == "" || request.IsSystem(e.in.Name) {
 		return nil, nil //nolint:nilnil // it is not here
 	}
-	lc, err := v.config.Find(ctx, e.in.Name)
-	if lc == nil || err != nil || !slices.Contains(e.waiting(lc), e.id) {
-		return nil, err
+	for _, find := range []authz.FindLogicalCluster{v.config.Find, v.config.Read} {
+		lc, err := find(ctx, e.in.Name)
+		if lc == nil || err != nil {
+			return nil, err
+		}
+		if slices.Contains(e.waiting(lc), e.id) {
+			return lc, nil
+		}
 	}
-	return lc, nil
+	return nil, nil //nolint:nilnil // it does not wait
 }
 
 // errNoOwner is the answer to who would act as the owner of what the system has made.

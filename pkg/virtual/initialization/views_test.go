@@ -1,0 +1,70 @@
+package initialization
+
+import (
+	"context"
+	"testing"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
+	"github.com/stretchr/testify/require"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+
+	"github.com/shardplane/shardplane/pkg/authz"
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/request"
+)
+
+// TestPermitsWhatAWatchHasShown: whoever has the event of a watch that something waits may enter
+// at once, whatever the informer has seen by then. What waits nowhere is denied.
+func TestPermitsWhatAWatchHasShown(t *testing.T) {
+	scheduling := &corev1alpha1.LogicalCluster{Status: corev1alpha1.LogicalClusterStatus{Phase: corev1alpha1.LogicalClusterPhaseScheduling}}
+	initializing := &corev1alpha1.LogicalCluster{Status: corev1alpha1.LogicalClusterStatus{
+		Phase: corev1alpha1.LogicalClusterPhaseInitializing, Initializers: []corev1alpha1.LogicalClusterInitializer{"home:apps"},
+	}}
+	terminators := corev1alpha1.LogicalClusterStatus{Terminators: []corev1alpha1.LogicalClusterTerminator{"home:apps"}}
+	ready := &corev1alpha1.LogicalCluster{Status: terminators}
+	terminating := &corev1alpha1.LogicalCluster{ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: &metav1.Time{}}, Status: terminators}
+	others := &corev1alpha1.LogicalCluster{ObjectMeta: terminating.ObjectMeta, Status: corev1alpha1.LogicalClusterStatus{
+		Terminators: []corev1alpha1.LogicalClusterTerminator{"home:others"},
+	}}
+	for name, c := range map[string]struct {
+		mount          *request.Mount
+		informer, etcd *corev1alpha1.LogicalCluster
+		want           authorizer.Decision
+	}{
+		"initializing":               {request.InitializingWorkspaces, initializing, initializing, authorizer.DecisionAllow},
+		"initializing, not yet seen": {request.InitializingWorkspaces, scheduling, initializing, authorizer.DecisionAllow},
+		"scheduling":                 {request.InitializingWorkspaces, scheduling, scheduling, authorizer.DecisionDeny},
+		"terminating":                {request.TerminatingWorkspaces, terminating, terminating, authorizer.DecisionAllow},
+		"terminating, not yet seen":  {request.TerminatingWorkspaces, ready, terminating, authorizer.DecisionAllow},
+		"ready":                      {request.TerminatingWorkspaces, ready, ready, authorizer.DecisionDeny},
+		"of another type":            {request.TerminatingWorkspaces, others, others, authorizer.DecisionDeny},
+		"gone":                       {request.TerminatingWorkspaces, ready, nil, authorizer.DecisionDeny},
+	} {
+		find := func(lc *corev1alpha1.LogicalCluster) authz.FindLogicalCluster {
+			return func(context.Context, logicalcluster.Name) (*corev1alpha1.LogicalCluster, error) { return lc, nil }
+		}
+		rules := []rbacv1.PolicyRule{{Verbs: []string{"*"}, APIGroups: []string{"*"}, Resources: []string{"*"}}}
+		views := New(Config{
+			Type: func(client.Key) (*tenancyv1alpha1.WorkspaceType, error) {
+				return &tenancyv1alpha1.WorkspaceType{Spec: tenancyv1alpha1.WorkspaceTypeSpec{InitializerPermissions: rules, TerminatorPermissions: rules}}, nil
+			},
+			Find: find(c.informer), Read: find(c.etcd),
+			Bounds: func(next authorizer.Authorizer) authorizer.Authorizer { return next },
+		})
+		ctx := request.WithScope(t.Context(), request.Scope{
+			Cluster: request.Cluster{Name: "home"}, Mount: c.mount,
+			View: &request.View{Name: "apps", In: request.Cluster{Name: "one"}},
+		})
+		got, reason, err := views.Permits(ctx, authorizer.AttributesRecord{
+			User: &user.DefaultInfo{Name: "controller"}, Verb: "delete", Resource: "configmaps", APIVersion: "v1", ResourceRequest: true,
+		})
+		require.NoError(t, err, name)
+		require.Equal(t, c.want, got, "%s: %s", name, reason)
+		require.Equal(t, c.want == authorizer.DecisionAllow, views.Shows(ctx), name)
+	}
+}
