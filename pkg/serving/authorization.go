@@ -11,7 +11,8 @@ import (
 )
 
 // withRetries is upstream's filter of authorization, but for an error of the authorizer that says
-// when to ask again: that is the answer, where upstream gives 500 for all errors.
+// when to ask again, or came when the request's timeout had passed: that is the answer, where
+// upstream gives 500 for all errors.
 func withRetries(
 	next http.Handler, a authorizer.UnconditionalAuthorizer, s runtime.NegotiatedSerializer,
 	filter func(http.Handler, authorizer.UnconditionalAuthorizer, runtime.NegotiatedSerializer) http.Handler,
@@ -21,7 +22,7 @@ func withRetries(
 		asked := authorizer.AuthorizerFunc(func(ctx context.Context, attributes authorizer.Attributes) (authorizer.Decision, string, error) {
 			decision, reason, err := a.Authorize(ctx, attributes)
 			if decision != authorizer.DecisionAllow {
-				upstreams.by = retryable(err)
+				upstreams.by = retryable(ctx, err)
 			}
 			return decision, reason, err
 		})
@@ -33,13 +34,17 @@ func withRetries(
 	})
 }
 
-// retryable returns the API status in an error that says when to ask again, or nil.
-func retryable(err error) *apierrors.StatusError {
+// retryable returns the API status in an error that says when to ask again, or that there was no
+// time to decide, or nil.
+func retryable(ctx context.Context, err error) *apierrors.StatusError {
 	var status apierrors.APIStatus
-	if _, later := apierrors.SuggestsClientDelay(err); !later || !errors.As(err, &status) {
-		return nil
+	if _, later := apierrors.SuggestsClientDelay(err); later && errors.As(err, &status) {
+		return &apierrors.StatusError{ErrStatus: status.Status()}
 	}
-	return &apierrors.StatusError{ErrStatus: status.Status()}
+	if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return apierrors.NewTimeoutError("the request's timeout passed before it was decided whether it is allowed", 0)
+	}
+	return nil
 }
 
 // replaced is an answer that is not given if another one takes its place.

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -25,24 +26,28 @@ import (
 	"github.com/shardplane/shardplane/pkg/serving"
 )
 
-// TestUndecided holds that an error of the authorizer is the answer if it says when to ask again, and
+// TestUndecided: an error of the authorizer is the answer if it says when to ask again, and
 // is asked for nothing else: what is allowed is served, with all that the writer of answers can do.
+// An error for want of time is 504.
 func TestUndecided(t *testing.T) {
 	later := apierrors.NewServiceUnavailable("not everything is known yet")
 	later.ErrStatus.Details = &metav1.StatusDetails{RetryAfterSeconds: 7}
 	failed := errors.New("the disk is broken")
 	for name, tc := range map[string]struct {
+		timeout  time.Duration
 		decision authorizer.Decision
 		err      error
 		want     int
 	}{
-		"allowed":                     {authorizer.DecisionAllow, nil, http.StatusOK},
-		"allowed in spite of it":      {authorizer.DecisionAllow, later, http.StatusOK},
-		"denied":                      {authorizer.DecisionDeny, nil, http.StatusForbidden},
-		"unknown":                     {authorizer.DecisionNoOpinion, later, http.StatusServiceUnavailable},
-		"unknown, among other things": {authorizer.DecisionNoOpinion, errors.Join(failed, fmt.Errorf("looking: %w", later)), http.StatusServiceUnavailable},
-		"failed":                      {authorizer.DecisionNoOpinion, failed, http.StatusInternalServerError},
-		"failed with a status":        {authorizer.DecisionNoOpinion, apierrors.NewNotFound(schema.GroupResource{}, "x"), http.StatusInternalServerError},
+		"allowed":                     {time.Minute, authorizer.DecisionAllow, nil, http.StatusOK},
+		"allowed in spite of it":      {time.Minute, authorizer.DecisionAllow, later, http.StatusOK},
+		"denied":                      {time.Minute, authorizer.DecisionDeny, nil, http.StatusForbidden},
+		"unknown":                     {time.Minute, authorizer.DecisionNoOpinion, later, http.StatusServiceUnavailable},
+		"unknown, among other things": {time.Minute, authorizer.DecisionNoOpinion, errors.Join(failed, fmt.Errorf("looking: %w", later)), http.StatusServiceUnavailable},
+		"failed":                      {time.Minute, authorizer.DecisionNoOpinion, failed, http.StatusInternalServerError},
+		"failed with a status":        {time.Minute, authorizer.DecisionNoOpinion, apierrors.NewNotFound(schema.GroupResource{}, "x"), http.StatusInternalServerError},
+		"out of time":                 {0, authorizer.DecisionNoOpinion, fmt.Errorf("looking: %w", context.DeadlineExceeded), http.StatusGatewayTimeout},
+		"denied in the last moment":   {0, authorizer.DecisionDeny, nil, http.StatusForbidden},
 	} {
 		t.Run(name, func(t *testing.T) {
 			scheme := runtime.NewScheme()
@@ -58,7 +63,9 @@ func TestUndecided(t *testing.T) {
 			handler := serving.Decision(c).Handler(http.HandlerFunc(func(served http.ResponseWriter, _ *http.Request) {
 				assert.Same(t, w, served)
 			}))
-			ctx := apirequest.WithUser(t.Context(), &user.DefaultInfo{Name: "jane"})
+			ctx, cancel := context.WithTimeout(t.Context(), tc.timeout)
+			defer cancel()
+			ctx = apirequest.WithUser(ctx, &user.DefaultInfo{Name: "jane"})
 			ctx = apirequest.WithRequestInfo(ctx, &apirequest.RequestInfo{IsResourceRequest: true, Verb: "get", APIVersion: "v1", Resource: "pods"})
 			handler.ServeHTTP(w, httptest.NewRequestWithContext(ctx, http.MethodGet, "/", http.NoBody))
 			require.Equal(t, tc.want, w.Code)

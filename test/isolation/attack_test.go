@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -40,13 +41,17 @@ func (w *world) attack(ctx context.Context, in input) (answer, *finding) {
 
 // hasTwin reports whether an input is about bravo and nothing else, so that its
 // answer must be the same if bravo did not exist. Without /clusters/, a token may
-// lead to alpha, where others are at work.
+// lead to alpha, where others are at work. Where an escape takes the first letters
+// of a name along, the two names are other text, and may well be answered otherwise.
 func hasTwin(in input) bool {
 	line, _, _ := strings.Cut(in.raw, "\r\n")
 	path, _, _ := strings.Cut(line, "?")
 	return strings.Contains(path, "clusters") && (strings.Contains(path, "$B$") || strings.Contains(path, "$BPATH$")) &&
-		!strings.Contains(line, "$A$") && !strings.Contains(line, "$APATH$")
+		!strings.Contains(line, "$A$") && !strings.Contains(line, "$APATH$") && !escapedName.MatchString(line)
 }
+
+// escapedName is a name that begins within a percent-encoded octet (RFC 3986, section 2.1).
+var escapedName = regexp.MustCompile(`%[0-9A-Fa-f]?\$B(PATH)?\$`)
 
 // compare sends an input once more about what does not exist. What differs, must
 // differ again and again: servers may be busy, and times pass.
