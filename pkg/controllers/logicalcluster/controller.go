@@ -144,7 +144,7 @@ func (r *reconciler) bringUp(ctx context.Context, lc *corev1alpha1.LogicalCluste
 	if wait := untilRemarkable(lc, next, r.now()); wait > 0 && failed == nil {
 		return reconcile.Result{RequeueAfter: wait}, nil
 	}
-	if _, err = r.tell(ctx, lc, r.defaults.Note(advance(next, r.externalURL))); err != nil {
+	if _, err = r.write(ctx, lc, label(r.defaults.Note(advance(next, r.externalURL)))); err != nil {
 		return reconcile.Result{}, err
 	}
 	return again, failed

@@ -126,7 +126,7 @@ func (r *deleter) delete(ctx context.Context, lc *corev1alpha1.LogicalCluster) (
 	if !slices.Contains(lc.Finalizers, tenancy.ContentFinalizer) {
 		return reconcile.Result{}, r.tellFinalizers(ctx, lc)
 	}
-	lc, err := r.tell(ctx, lc, terminate(lc))
+	lc, err := r.write(ctx, lc, label(terminate(lc)))
 	if err != nil {
 		return reconcile.Result{}, ignoreNotFound(err)
 	}

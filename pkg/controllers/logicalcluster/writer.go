@@ -25,20 +25,6 @@ func (w *writer) write(ctx context.Context, old, updated *corev1alpha1.LogicalCl
 	return written, err
 }
 
-// tell is write, with the labels by which the LogicalCluster is found. Who waits for an
-// initializer or terminator goes by these, and is refused until servers have seen the status:
-// so they follow it.
-func (w *writer) tell(ctx context.Context, old, updated *corev1alpha1.LogicalCluster) (*corev1alpha1.LogicalCluster, error) {
-	if len(updated.Status.Initializers)+len(updated.Status.Terminators) > 0 {
-		var err error
-		if old, err = w.write(ctx, old, updated); err != nil {
-			return old, err
-		}
-		updated = old
-	}
-	return w.write(ctx, old, label(updated))
-}
-
 // commit returns the function that writes to the shard.
 func (c Config) commit() func(ctx context.Context, old, updated *corev1alpha1.LogicalCluster) (*corev1alpha1.LogicalCluster, error) {
 	return func(ctx context.Context, old, updated *corev1alpha1.LogicalCluster) (*corev1alpha1.LogicalCluster, error) {
