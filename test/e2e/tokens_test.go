@@ -42,6 +42,10 @@ func TestContinueTokens(t *testing.T) {
 		}
 	}
 
+	require.Eventually(t, func() bool { // which a controller makes
+		_, err := resources["ConfigMap"].Get(t.Context(), "kube-root-ca.crt", metav1.GetOptions{})
+		return err == nil
+	}, testTimeout, 10*time.Millisecond)
 	first, rest := map[string]*unstructured.UnstructuredList{}, map[string]int{}
 	for kind, in := range resources {
 		whole, err := in.List(t.Context(), metav1.ListOptions{})

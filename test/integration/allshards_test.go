@@ -204,8 +204,12 @@ func (e *env) watchesShards(f *client.Factory) {
 	e.t.Helper()
 	ctx := e.t.Context()
 	in := kinds.Shards.In(f.Admin())
-	list, err := in.List(ctx, metav1.ListOptions{})
-	require.NoError(e.t, err)
+	var list *corev1alpha1.ShardList
+	var err error
+	e.eventually("an earlier change is undone", func() bool {
+		list, err = in.List(ctx, metav1.ListOptions{LabelSelector: "!changed-by-test"})
+		return err == nil && len(list.Items) == 2
+	})
 	_, err = in.Watch(ctx, metav1.ListOptions{ResourceVersion: "1"})
 	require.True(e.t, apierrors.IsResourceExpired(err), err)
 	everything := true

@@ -60,6 +60,9 @@ func (m *moody) serve(w http.ResponseWriter, r *http.Request) {
 		case <-r.Context().Done():
 		}
 		m.mu.Lock()
+		if m.hangs == hangs { // the caller has given up, and sends them again
+			m.held -= len(list.Items)
+		}
 		return
 	}
 	if m.fails {

@@ -129,5 +129,6 @@ func TestBindingSurvivesCrashes(t *testing.T) {
 	last := c.consumers[len(c.consumers)-1]
 	last.bind("e", c.provider, "e")
 	last.until("e", "Ready", "True <nil>")
+	require.Empty(t, field(last.get(widgets), "items")) // wildcards know of the binding then
 	require.Empty(t, field(all.get("/apis/example.org/v1/widgets:"+identity), "items"))
 }

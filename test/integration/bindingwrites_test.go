@@ -84,7 +84,11 @@ func testBindingWrites(t *testing.T, e *env, etcd *clientv3.Client) {
 				return strings.Contains(says, made)
 			})
 		}
-		for _, namespace := range []string{"default", "kube-system"} {
+		namespaces := []string{"default", "kube-system"}
+		if in.cluster == provider.cluster {
+			namespaces = append(namespaces, "kcp-system") // which has the identity of its export
+		}
+		for _, namespace := range namespaces {
 			for _, made := range []string{"configmaps/" + rootCA, "serviceaccounts/default"} {
 				in.eventually(made+" is in "+namespace, func() bool {
 					code, _ := in.status(http.MethodGet, "/api/v1/namespaces/"+namespace+"/"+made, "")

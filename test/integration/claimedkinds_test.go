@@ -232,6 +232,10 @@ func testViewReviews(t *testing.T, e *env) {
 		return fmt.Sprintf(`{"apiVersion":"authorization.k8s.io/v1","kind":"LocalSubjectAccessReview","metadata":{"namespace":"default"},"spec":{"user":%q,"resourceAttributes":{"namespace":"default","verb":"get","resource":"secrets"}}}`, who)
 	}
 	token := func(of apiKinds) string {
+		of.eventually("its account is made", func() bool {
+			code, _ := of.status(http.MethodGet, "/api/v1/namespaces/default/serviceaccounts/default", "")
+			return code == http.StatusOK
+		})
 		made := of.create("/api/v1/namespaces/default/serviceaccounts/default/token", `{"apiVersion":"authentication.k8s.io/v1","kind":"TokenRequest","spec":{}}`)
 		return fmt.Sprintf(`{"apiVersion":"authentication.k8s.io/v1","kind":"TokenReview","spec":{"token":%q}}`, field(made, "status", "token"))
 	}

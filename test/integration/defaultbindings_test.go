@@ -116,9 +116,13 @@ func TestDefaultBindings(t *testing.T) {
 	// What a type wants later is for new workspaces, unless it says otherwise.
 	k.export("gears", k.schema("v1", "gears", "teeth"))
 	k.ask(http.StatusOK, http.MethodPatch, tenancyV1+"workspacetypes/base", `{"spec":{"defaultAPIBindings":[{"path":"root:defaults","export":"widgets"},{"path":"root:defaults","export":"gears"}]}}`)
-	later := k.child("later", "apps")
-	later.untilReady()
-	require.Len(t, later.bindings(), 5)
+	news := 0
+	k.eventually("a new workspace has what the type wants", func() bool { // once the shard has seen that
+		news++
+		later := k.child(fmt.Sprint("later-", news), "apps")
+		later.untilReady()
+		return len(later.bindings()) == 5
+	})
 	require.Len(t, c.bindings(), 4)
 	k.ask(http.StatusOK, http.MethodPatch, tenancyV1+"workspacetypes/base", `{"spec":{"defaultAPIBindingLifecycle":"Maintain"}}`)
 	c.eventually("the type is maintained", func() bool {

@@ -184,6 +184,10 @@ func testKindsThatGo(t *testing.T, k, provider apiKinds) {
 		k.gone(configMaps, name)
 	}
 	k.gone(crds, "comes.comes.example.org")
+	k.eventually("it is not served any more", func() bool { // by which the collector goes
+		code, _ := k.status(http.MethodGet, comes, "")
+		return code == http.StatusNotFound
+	})
 	k.owned(configMaps, "of-the-first", owner(first))
 	probe := k.owned(configMaps, "probe", "v1 ConfigMap absent none")
 	k.gone(configMaps, probe.GetName()) // which came later

@@ -78,8 +78,10 @@ func testOwnHomes(t *testing.T, e *env) {
 		child := &tenancyv1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Name: "child"}, Spec: tenancyv1alpha1.WorkspaceSpec{Type: &tenancyv1alpha1.WorkspaceTypeReference{Name: "universal"}}}
 		_, err = kinds.Workspaces.In(clients.Cluster(path("user:"+name))).Create(t.Context(), child, metav1.CreateOptions{})
 		require.NoError(t, err)
-		_, err = kinds.Namespaces.In(clients.Cluster(path("user:"+name+":child"))).Get(t.Context(), "default", metav1.GetOptions{})
-		require.NoError(t, err)
+		e.eventually("the child is served", func() bool {
+			_, err := kinds.Namespaces.In(clients.Cluster(path("user:"+name+":child"))).Get(t.Context(), "default", metav1.GetOptions{})
+			return err == nil
+		})
 	}
 	require.Empty(t, listHidden(t, e, "root"), "nobody sees their Workspaces")
 }

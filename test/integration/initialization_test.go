@@ -86,7 +86,11 @@ func (k apiKinds) withGroups(groups ...string) apiKinds {
 // administrator sees it there, once it exists.
 func (k apiKinds) workspaceOf(name, typeName string, shard int) apiKinds {
 	k.t.Helper()
-	k.create(tenancyPath+"workspaces", `{"apiVersion":"tenancy.kcp.io/v1alpha1","kind":"Workspace","metadata":{"name":%q},"spec":{"type":{"name":%q},"location":{"selector":{"matchLabels":{"name":%q}}}}}`, name, typeName, []string{"root", "shard-1"}[shard])
+	body := fmt.Sprintf(`{"apiVersion":"tenancy.kcp.io/v1alpha1","kind":"Workspace","metadata":{"name":%q},"spec":{"type":{"name":%q},"location":{"selector":{"matchLabels":{"name":%q}}}}}`, name, typeName, []string{"root", "shard-1"}[shard])
+	k.eventually("it is made", func() bool { // the type may not be known yet
+		code, _ := k.status(http.MethodPost, tenancyPath+"workspaces", body)
+		return code == http.StatusCreated
+	})
 	made := k
 	made.config = k.Shard(shard)
 	k.eventually("the logical cluster exists", func() bool {

@@ -106,8 +106,8 @@ func testFuture(t *testing.T, all []endpoint) {
 	initial := []string{"sendInitialEvents", "true", "resourceVersionMatch", "NotOlderThan", "allowWatchBookmarks", "true"}
 	queries := map[string][]string{
 		"list":           {},
-		"watch":          {"watch", "true", "timeoutSeconds", "6"},
-		"initial events": append([]string{"watch", "true", "timeoutSeconds", "6"}, initial...),
+		"watch":          {"watch", "true", "timeoutSeconds", "20"},
+		"initial events": append([]string{"watch", "true", "timeoutSeconds", "20"}, initial...),
 	}
 	answers := map[string]*answer{}
 	for name, query := range queries {

@@ -103,9 +103,10 @@ func TestMounts(t *testing.T) {
 	require.Contains(t, k.proxied(at, http.StatusOK), `"name":"found"`)
 	k.proxied("/clusters/root:mounting:m:below/api", http.StatusForbidden)
 
-	code, answer := do(t, k.config, call{path: "/clusters/" + k.cluster + ":m/api"})
-	require.Equal(t, http.StatusServiceUnavailable, code)
-	require.Contains(t, string(answer), "is a mount of "+url)
+	k.eventually("the shard says where it leads", func() bool {
+		code, answer := do(t, k.config, call{path: "/clusters/" + k.cluster + ":m/api"})
+		return code == http.StatusServiceUnavailable && strings.Contains(string(answer), "is a mount of "+url)
+	})
 
 	// Each change of the object acts.
 	for reason, change := range map[string]func(){

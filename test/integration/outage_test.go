@@ -37,6 +37,10 @@ func TestBoundAPIsInOutages(t *testing.T) {
 	tenant.bindPath(http.StatusCreated, "e", "root:away", "e")
 	k.until("e", "Ready", "True <nil>")
 	k.create(widgets, "%s", widget("a", "size", 1))
+	tenant.eventually("the provider has a say here", func() bool {
+		code, _ := tenant.status(http.MethodPost, widgets+"?dryRun=All", widget("b", "size", 1))
+		return code == http.StatusForbidden
+	})
 	works := func(k apiKinds) {
 		t.Helper()
 		k.eventually("it may be read, and not written", func() bool {

@@ -64,7 +64,10 @@ func TestRootCA(t *testing.T) {
 			used := quota.Status.Used["count/configmaps"]
 			return used.Value() == 1
 		})
-		_, err = in.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "one-too-many"}}, metav1.CreateOptions{})
+		e.eventually("it has effect", func() bool { // admission hears of the count by an informer
+			_, err = in.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "one-too-many"}}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+			return err != nil
+		})
 		require.ErrorContains(t, err, "exceeded quota")
 		require.NoError(t, quotas.Delete(t.Context(), "maps", metav1.DeleteOptions{}))
 	})

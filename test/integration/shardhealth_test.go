@@ -119,12 +119,12 @@ func TestShardHealth(t *testing.T) {
 	h.Component("shard-1").Kill()
 	h.eventually("it is not ready", func() bool { return h.ready("shard-1") == "FalseHeartbeatMissing" })
 	require.Equal(t, "True", h.ready("root"))
+	h.create("root", "there", "shard-1")
+	h.waits("root", "there", "shard-1 is not ready (HeartbeatMissing)")
 	for i := range 6 {
 		h.create("root", fmt.Sprint("elsewhere-", i), "")
 		require.Equal(t, "root", h.lands("root", fmt.Sprint("elsewhere-", i)))
 	}
-	h.create("root", "there", "shard-1")
-	h.waits("root", "there", "shard-1 is not ready (HeartbeatMissing)")
 
 	// Who judges next still knows.
 	h.Component("root").Restart()

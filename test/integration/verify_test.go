@@ -60,6 +60,10 @@ func TestVerify(t *testing.T) {
 	root, alone := e.ShardKubeconfig(0), e.ShardKubeconfig(1)
 	k := newAPIKinds(e, "verified")
 	k.export("e", k.schema("v1", "widgets", "size"))
+	e.eventually("all is replicated", func() bool {
+		cmd, _, _ := e.verification(root)
+		return cmd.Run() == nil
+	})
 	out, errOut := e.verify(0, root)
 	require.Regexp(t, `(?m)^apiexports\.apis\.kcp\.io +[1-9]\d* +[1-9]\d* +0$`, out)
 	require.Contains(t, errOut, "Not compared, for want of a kubeconfig: shard-1")

@@ -8,6 +8,7 @@ import (
 
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
+	"github.com/kcp-dev/sdk/apis/third_party/conditions/util/conditions"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -15,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
 )
 
@@ -66,23 +68,8 @@ func TestWorkspaces(t *testing.T) {
 
 func testUnschedulable(t *testing.T, e *env) {
 	in := kinds.Workspaces.In(e.proxy.Cluster(path("root")))
-	_, err := in.Create(t.Context(), &tenancyv1alpha1.Workspace{
-		ObjectMeta: metav1.ObjectMeta{Name: "nowhere"},
-		Spec: tenancyv1alpha1.WorkspaceSpec{Location: &tenancyv1alpha1.WorkspaceLocation{
-			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"name": "no-such-shard"}},
-		}},
-	}, metav1.CreateOptions{})
-	require.NoError(t, err)
-	e.eventually("the condition says that no shard matches", func() bool {
-		ws, err := in.Get(t.Context(), "nowhere", metav1.GetOptions{})
-		require.NoError(t, err)
-		for _, condition := range ws.Status.Conditions {
-			if condition.Type == tenancyv1alpha1.WorkspaceScheduled && condition.Status == corev1.ConditionFalse {
-				return condition.Reason == tenancyv1alpha1.WorkspaceReasonUnschedulable && condition.Message != ""
-			}
-		}
-		return false
-	})
+	selects(t, in, "nowhere", "no-such-shard")
+	e.eventually("the condition says that no shard matches", func() bool { return unschedulable(t, in, "nowhere") })
 	require.NoError(t, in.Delete(t.Context(), "nowhere", metav1.DeleteOptions{}))
 	e.eventually("a workspace that was never scheduled can be deleted", func() bool {
 		_, err := in.Get(t.Context(), "nowhere", metav1.GetOptions{})
@@ -90,14 +77,43 @@ func testUnschedulable(t *testing.T, e *env) {
 	})
 }
 
+// selects makes a workspace that is for the shard of that name only.
+func selects(t *testing.T, in *client.Client[*tenancyv1alpha1.Workspace, *tenancyv1alpha1.WorkspaceList], name, shard string) {
+	t.Helper()
+	_, err := in.Create(t.Context(), &tenancyv1alpha1.Workspace{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: tenancyv1alpha1.WorkspaceSpec{Location: &tenancyv1alpha1.WorkspaceLocation{
+			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"name": shard}},
+		}},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+}
+
+// unschedulable reports whether a workspace says that there is no shard for it, and why.
+func unschedulable(t *testing.T, in *client.Client[*tenancyv1alpha1.Workspace, *tenancyv1alpha1.WorkspaceList], name string) bool {
+	t.Helper()
+	ws, err := in.Get(t.Context(), name, metav1.GetOptions{})
+	require.NoError(t, err)
+	return conditions.GetReason(ws, tenancyv1alpha1.WorkspaceScheduled) == tenancyv1alpha1.WorkspaceReasonUnschedulable &&
+		conditions.GetMessage(ws, tenancyv1alpha1.WorkspaceScheduled) != ""
+}
+
 func testCordoned(t *testing.T, e *env) {
 	const cordon = `{"metadata":{"annotations":{"experimental.core.kcp.io/unschedulable":%s}}}`
 	shards := kinds.Shards.In(e.proxy.Cluster(path("root")))
 	_, err := shards.Patch(t.Context(), "root", mergePatch, fmt.Appendf(nil, cordon, `"true"`), metav1.PatchOptions{})
 	require.NoError(t, err)
+	in, probes := kinds.Workspaces.In(e.proxy.Cluster(path("root"))), 0
 	e.eventually("the scheduler has seen the cordon", func() bool {
-		ws := e.workspace("root", fmt.Sprintf("probe-%d", len(listWorkspaces(t, e, "root"))))
-		return e.placement(ws.Spec.Cluster) == "shard-1"
+		probes++
+		probe := fmt.Sprint("probe-", probes)
+		selects(t, in, probe, "root")
+		e.eventually("it is looked at", func() bool {
+			ws, err := in.Get(t.Context(), probe, metav1.GetOptions{})
+			require.NoError(t, err)
+			return ws.Spec.Cluster != "" || unschedulable(t, in, probe)
+		})
+		return unschedulable(t, in, probe)
 	})
 	for n := range 6 {
 		ws := e.workspace("root", fmt.Sprintf("cordoned-%d", n))

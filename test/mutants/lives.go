@@ -18,13 +18,14 @@ var lives = []Mutant{
 	{
 		Name: "unlabelled-wait", Rule: "who is waited for finds what waits by its labels",
 		Edits: []Edit{{
-			File: "pkg/controllers/logicalcluster/writer.go",
-			Before: `	return w.write(ctx, old, label(updated))
+			File: "pkg/controllers/logicalcluster/controller.go",
+			Before: `	if _, err = r.write(ctx, lc, label(r.defaults.Note(advance(next, r.externalURL)))); err != nil {
 `,
-			After: `	if len(updated.Status.Initializers) > 0 {
-		return old, nil
+			After: `	labelled := label(r.defaults.Note(advance(next, r.externalURL)))
+	if len(labelled.Status.Initializers) > 0 {
+		labelled.Labels = lc.Labels
 	}
-	return w.write(ctx, old, label(updated))
+	if _, err = r.write(ctx, lc, labelled); err != nil {
 `,
 		}},
 		CaughtBy: "./pkg/controllers/logicalcluster", Test: "TestACrashAnywhereIsCompleted",

@@ -11,7 +11,7 @@ import (
 )
 
 // freshnessTimeout is how long after a write decisions wait for it at most.
-const freshnessTimeout = time.Second
+const freshnessTimeout = 10 * time.Second
 
 // maxPending bounds the writes that are waited for; with more under way
 // decisions do not wait for the oldest.
