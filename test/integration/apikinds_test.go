@@ -130,6 +130,18 @@ func (k apiKinds) create(path, format string, args ...any) *unstructured.Unstruc
 	return k.ask(http.StatusCreated, http.MethodPost, path, typed(path, body))
 }
 
+// accountToken returns a token of the account default of the namespace default, once there is one.
+func (k apiKinds) accountToken() string {
+	k.t.Helper()
+	const account = "/api/v1/namespaces/default/serviceaccounts/default"
+	k.eventually("there is an account", func() bool {
+		code, _ := k.status(http.MethodGet, account, "")
+		return code == http.StatusOK
+	})
+	made := k.create(account+"/token", `{"apiVersion":"authentication.k8s.io/v1","kind":"TokenRequest","spec":{}}`)
+	return fmt.Sprint(field(made, "status", "token"))
+}
+
 // field returns a field, or nil.
 func field(u *unstructured.Unstructured, path ...string) any {
 	value, _, _ := unstructured.NestedFieldNoCopy(u.Object, path...)

@@ -95,7 +95,8 @@ func testProvidersHooks(t *testing.T, e *env) {
 		allowed, _ := dry(k, "default", 3) // not so while it cannot read its parameters
 		return refused == http.StatusUnprocessableEntity && says != "" && allowed == http.StatusCreated
 	})
-	code, says := 0, ""
+	code, says := dry(k, "default", 3)
+	require.Equal(t, http.StatusCreated, code, says)
 
 	// A mutating policy, with an apply configuration: the consumer has the schema of it.
 	provider.create(registration+"mutatingadmissionpolicies", `{"apiVersion":"admissionregistration.k8s.io/v1","kind":"MutatingAdmissionPolicy","metadata":{"name":"m"},"spec":{"reinvocationPolicy":"Never","matchConstraints":{"resourceRules":[{"operations":["CREATE"],"apiGroups":["example.org"],"apiVersions":["*"],"resources":["widgets"]}]},"mutations":[{"patchType":"ApplyConfiguration","applyConfiguration":{"expression":"Object{metadata: Object.metadata{labels: {'from': namespaceObject.?metadata.labels.?marked.orValue('none')}}}"}}]}}`)

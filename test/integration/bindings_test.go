@@ -359,6 +359,7 @@ func testMaximalPolicy(t *testing.T, provider, k apiKinds) {
 	})
 	code, says := tenant.status(http.MethodPost, widgets, widget("a", "size", 1))
 	require.Equal(t, http.StatusForbidden, code, says)
+	require.Contains(t, says, "access not permitted by maximal permission policy")
 	// Nor by another name of the same, for which the policy is not asked.
 	for _, name := range []string{":", "::", ":" + strings.Repeat("0", 64), "%3a"} {
 		code, says = tenant.status(http.MethodPost, widgets+name, widget("a", "size", 1))

@@ -231,15 +231,10 @@ func testViewReviews(t *testing.T, e *env) {
 	asks := func(who string) string {
 		return fmt.Sprintf(`{"apiVersion":"authorization.k8s.io/v1","kind":"LocalSubjectAccessReview","metadata":{"namespace":"default"},"spec":{"user":%q,"resourceAttributes":{"namespace":"default","verb":"get","resource":"secrets"}}}`, who)
 	}
-	token := func(of apiKinds) string {
-		of.eventually("its account is made", func() bool {
-			code, _ := of.status(http.MethodGet, "/api/v1/namespaces/default/serviceaccounts/default", "")
-			return code == http.StatusOK
-		})
-		made := of.create("/api/v1/namespaces/default/serviceaccounts/default/token", `{"apiVersion":"authentication.k8s.io/v1","kind":"TokenRequest","spec":{}}`)
-		return fmt.Sprintf(`{"apiVersion":"authentication.k8s.io/v1","kind":"TokenReview","spec":{"token":%q}}`, field(made, "status", "token"))
+	review := func(of apiKinds) string {
+		return fmt.Sprintf(`{"apiVersion":"authentication.k8s.io/v1","kind":"TokenReview","spec":{"token":%q}}`, of.accountToken())
 	}
-	ofConsumer, ofProvider := token(k), token(provider)
+	ofConsumer, ofProvider := review(k), review(provider)
 	for path, body := range map[string]string{local: asks("somebody"), tokens: ofConsumer} {
 		code, says := in.status(http.MethodPost, path, body)
 		require.Equal(t, http.StatusForbidden, code, "%s, without a claim: %s", path, says)

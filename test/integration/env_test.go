@@ -91,19 +91,27 @@ func (e *env) workspace(parent, name string) *tenancyv1alpha1.Workspace {
 // workspaceOn is workspace on the named shard.
 func (e *env) workspaceOn(parent, name, shard string) *tenancyv1alpha1.Workspace {
 	e.t.Helper()
-	ws := &tenancyv1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Name: name}}
-	if shard != "" {
-		ws.Spec.Location = &tenancyv1alpha1.WorkspaceLocation{Selector: &metav1.LabelSelector{MatchLabels: labels.Set{"name": shard}}}
-	}
+	e.newWorkspace(parent, name, shard)
 	in := kinds.Workspaces.In(e.proxy.Cluster(path(parent)))
-	_, err := in.Create(e.t.Context(), ws, metav1.CreateOptions{})
-	require.NoError(e.t, err)
+	var ws *tenancyv1alpha1.Workspace
 	e.eventually("workspace "+parent+":"+name+" becomes Ready", func() bool {
+		var err error
 		ws, err = in.Get(e.t.Context(), name, metav1.GetOptions{})
 		require.NoError(e.t, err)
 		return ws.Status.Phase == corev1alpha1.LogicalClusterPhaseReady
 	})
 	return ws
+}
+
+// newWorkspace creates a workspace below parent, for the named shard or for any.
+func (e *env) newWorkspace(parent, name, shard string) {
+	e.t.Helper()
+	ws := &tenancyv1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	if shard != "" {
+		ws.Spec.Location = &tenancyv1alpha1.WorkspaceLocation{Selector: &metav1.LabelSelector{MatchLabels: labels.Set{"name": shard}}}
+	}
+	_, err := kinds.Workspaces.In(e.proxy.Cluster(path(parent))).Create(e.t.Context(), ws, metav1.CreateOptions{})
+	require.NoError(e.t, err)
 }
 
 // placement returns the name of the shard that holds a logical cluster.

@@ -2,7 +2,6 @@ package integration
 
 import (
 	"encoding/json"
-	"fmt"
 	"net/http"
 	"testing"
 
@@ -124,12 +123,7 @@ func testHomesOfOthers(t *testing.T, e *env) {
 	none := refused(t, e.Proxy(), call{path: homePath, header: http.Header{"Impersonate-User": {"user-4"}}}, http.StatusForbidden)
 	require.Equal(t, `workspaces.tenancy.kcp.io "~" is forbidden: User "user-4" cannot create resource "workspaces" in API group "tenancy.kcp.io" at the cluster scope: workspace access not permitted`, none.Message)
 	in := newAPIKinds(e, "accounts-without-home").in(t)
-	in.eventually("there is an account", func() bool {
-		code, _ := in.status(http.MethodGet, "/api/v1/namespaces/default/serviceaccounts/default", "")
-		return code == http.StatusOK
-	})
-	token := in.ask(http.StatusCreated, http.MethodPost, "/api/v1/namespaces/default/serviceaccounts/default/token", `{"apiVersion":"authentication.k8s.io/v1","kind":"TokenRequest","spec":{}}`)
-	refused(t, withToken(e.Proxy(), fmt.Sprint(field(token, "status", "token"))), call{path: homePath}, http.StatusForbidden)
+	refused(t, withToken(e.Proxy(), in.accountToken()), call{path: homePath}, http.StatusForbidden)
 }
 
 // testDeletedHome: who deletes the LogicalCluster gets a new home, with nothing in it.

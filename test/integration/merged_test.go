@@ -455,8 +455,10 @@ func TestMergedOutage(t *testing.T) {
 	away.Start()
 	m.create("shard-1", "e")
 	if e := without.next(); e.Type == "ERROR" {
-		// 503 where the start took longer than watches wait for a shard.
-		require.Contains(t, []int32{http.StatusGone, http.StatusServiceUnavailable}, e.Object.Code, e.Object.Message)
+		if e.Object.Code != http.StatusGone { // the start took longer than watches wait for a shard
+			require.EqualValues(t, http.StatusServiceUnavailable, e.Object.Code, e.Object.Message)
+			require.Equal(t, "shard-1", e.Object.Details.Causes[0].Field)
+		}
 	} else {
 		require.Equal(t, "ADDED e", e.String())
 	}

@@ -68,6 +68,7 @@ func TestRootCA(t *testing.T) {
 			_, err = in.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "one-too-many"}}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 			return err != nil
 		})
+		_, err = in.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "one-too-many"}}, metav1.CreateOptions{})
 		require.ErrorContains(t, err, "exceeded quota")
 		require.NoError(t, quotas.Delete(t.Context(), "maps", metav1.DeleteOptions{}))
 	})

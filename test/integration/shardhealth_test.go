@@ -52,17 +52,6 @@ func (h health) ready(name string) string {
 	return string(ready.Status) + ready.Reason
 }
 
-// create creates a workspace in a logical cluster, on a named shard, or any.
-func (h health) create(in, name, shard string) {
-	h.t.Helper()
-	ws := &tenancyv1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Name: name}}
-	if shard != "" {
-		ws.Spec.Location = &tenancyv1alpha1.WorkspaceLocation{Selector: &metav1.LabelSelector{MatchLabels: labels.Set{"name": shard}}}
-	}
-	_, err := kinds.Workspaces.In(h.proxy.Cluster(path(in))).Create(h.t.Context(), ws, metav1.CreateOptions{})
-	require.NoError(h.t, err)
-}
-
 func (h health) get(in, name string) *tenancyv1alpha1.Workspace {
 	h.t.Helper()
 	ws, err := kinds.Workspaces.In(h.proxy.Cluster(path(in))).Get(h.t.Context(), name, metav1.GetOptions{})
@@ -107,7 +96,7 @@ func TestShardHealth(t *testing.T) {
 		h.eventually(shard+" is ready", func() bool { return h.ready(shard) == "True" })
 	}
 	// Of a parent on the other shard, so that health is known there too.
-	h.create("root", "parent", "shard-1")
+	h.newWorkspace("root", "parent", "shard-1")
 	require.Equal(t, "shard-1", h.lands("root", "parent"))
 	parent := h.get("root", "parent").Spec.Cluster
 	shown, err := exec.CommandContext(t.Context(), harness.Kubectl(t), "--kubeconfig", h.Kubeconfig(), "get", "shards").CombinedOutput()
@@ -119,16 +108,16 @@ func TestShardHealth(t *testing.T) {
 	h.Component("shard-1").Kill()
 	h.eventually("it is not ready", func() bool { return h.ready("shard-1") == "FalseHeartbeatMissing" })
 	require.Equal(t, "True", h.ready("root"))
-	h.create("root", "there", "shard-1")
+	h.newWorkspace("root", "there", "shard-1")
 	h.waits("root", "there", "shard-1 is not ready (HeartbeatMissing)")
 	for i := range 6 {
-		h.create("root", fmt.Sprint("elsewhere-", i), "")
+		h.newWorkspace("root", fmt.Sprint("elsewhere-", i), "")
 		require.Equal(t, "root", h.lands("root", fmt.Sprint("elsewhere-", i)))
 	}
 
 	// Who judges next still knows.
 	h.Component("root").Restart()
-	h.create("root", "still-elsewhere", "")
+	h.newWorkspace("root", "still-elsewhere", "")
 	require.Equal(t, "root", h.lands("root", "still-elsewhere"))
 
 	h.Component("shard-1").Start()
@@ -136,7 +125,7 @@ func TestShardHealth(t *testing.T) {
 	require.Equal(t, "True", h.ready("shard-1"))
 
 	// It is told by replicas, and goes on with what it knew while root's shard is away.
-	h.create("root:parent", "child", "shard-1")
+	h.newWorkspace("root:parent", "child", "shard-1")
 	require.Equal(t, "shard-1", h.lands("root:parent", "child"))
 	h.Component("root").Kill()
 	local := kinds.Workspaces.In(h.shards["shard-1"].Cluster(path(parent)))
@@ -175,13 +164,13 @@ func TestShardsThatAreFull(t *testing.T) {
 	// faster than heartbeats.
 	on := map[string]int{}
 	for i := range 5 {
-		h.create("root", fmt.Sprint("w", i), "")
+		h.newWorkspace("root", fmt.Sprint("w", i), "")
 	}
 	for i := range 5 {
 		on[h.lands("root", fmt.Sprint("w", i))]++
 	}
 	require.Equal(t, map[string]int{"root": 3, "shard-1": 2}, on)
-	h.create("root", "late", "")
+	h.newWorkspace("root", "late", "")
 	h.waits("root", "late", "each is full by --max-objects, or is full by --max-storage, or is full by --max-workspaces")
 	h.eventually("they tell so", func() bool { return told("root", "workspaces") == "3" && told("shard-1", "workspaces") == "2" })
 

@@ -68,7 +68,7 @@ func TestWorkspaces(t *testing.T) {
 
 func testUnschedulable(t *testing.T, e *env) {
 	in := kinds.Workspaces.In(e.proxy.Cluster(path("root")))
-	selects(t, in, "nowhere", "no-such-shard")
+	e.newWorkspace("root", "nowhere", "no-such-shard")
 	e.eventually("the condition says that no shard matches", func() bool { return unschedulable(t, in, "nowhere") })
 	require.NoError(t, in.Delete(t.Context(), "nowhere", metav1.DeleteOptions{}))
 	e.eventually("a workspace that was never scheduled can be deleted", func() bool {
@@ -77,24 +77,13 @@ func testUnschedulable(t *testing.T, e *env) {
 	})
 }
 
-// selects makes a workspace that is for the shard of that name only.
-func selects(t *testing.T, in *client.Client[*tenancyv1alpha1.Workspace, *tenancyv1alpha1.WorkspaceList], name, shard string) {
-	t.Helper()
-	_, err := in.Create(t.Context(), &tenancyv1alpha1.Workspace{
-		ObjectMeta: metav1.ObjectMeta{Name: name},
-		Spec: tenancyv1alpha1.WorkspaceSpec{Location: &tenancyv1alpha1.WorkspaceLocation{
-			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"name": shard}},
-		}},
-	}, metav1.CreateOptions{})
-	require.NoError(t, err)
-}
-
 // unschedulable reports whether a workspace says that there is no shard for it, and why.
 func unschedulable(t *testing.T, in *client.Client[*tenancyv1alpha1.Workspace, *tenancyv1alpha1.WorkspaceList], name string) bool {
 	t.Helper()
 	ws, err := in.Get(t.Context(), name, metav1.GetOptions{})
 	require.NoError(t, err)
-	return conditions.GetReason(ws, tenancyv1alpha1.WorkspaceScheduled) == tenancyv1alpha1.WorkspaceReasonUnschedulable &&
+	return conditions.IsFalse(ws, tenancyv1alpha1.WorkspaceScheduled) &&
+		conditions.GetReason(ws, tenancyv1alpha1.WorkspaceScheduled) == tenancyv1alpha1.WorkspaceReasonUnschedulable &&
 		conditions.GetMessage(ws, tenancyv1alpha1.WorkspaceScheduled) != ""
 }
 
@@ -107,7 +96,7 @@ func testCordoned(t *testing.T, e *env) {
 	e.eventually("the scheduler has seen the cordon", func() bool {
 		probes++
 		probe := fmt.Sprint("probe-", probes)
-		selects(t, in, probe, "root")
+		e.newWorkspace("root", probe, "root")
 		e.eventually("it is looked at", func() bool {
 			ws, err := in.Get(t.Context(), probe, metav1.GetOptions{})
 			require.NoError(t, err)
