@@ -73,11 +73,20 @@ func (f faulty) Watch(ctx context.Context, key string, opts storage.ListOptions)
 	if err != nil {
 		return nil, err
 	}
-	return watch.Filter(w, func(event watch.Event) (watch.Event, bool) {
+	return drained{watch.Filter(w, func(event watch.Event) (watch.Event, bool) {
 		f.events.RLock()
 		defer f.events.RUnlock()
 		return event, true
-	}), nil
+	})}, nil
+}
+
+// drained is a filtered watch that need not be read to its end by who stops it.
+type drained struct{ watch.Interface }
+
+func (d drained) Stop() {
+	d.Interface.Stop()
+	for range d.ResultChan() {
+	}
 }
 
 // counters of what is asked of the storage of definitions. Whoever locks events keeps them from
