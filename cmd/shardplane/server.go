@@ -46,6 +46,7 @@ func serve[C interface{ Validate() error }, S interface {
 		if err := logsapi.ValidateAndApply(logging, gates); err != nil {
 			return invalid(fmt.Errorf("logging: %w", err))
 		}
+		setProcessors()
 		paceCollector()
 		ctx, force, done := untilSignal(cmd.Context())
 		defer done()

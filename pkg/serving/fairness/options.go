@@ -35,7 +35,13 @@ type Options struct {
 
 // NewOptions returns the defaults.
 func NewOptions() Options {
-	return Options{Enabled: true, Limits: Limits{Waiting: 1000, FlowWaiting: 200, Paused: 1000, ThrottleFactor: throttleOn(runtime.GOMAXPROCS(0))}}
+	return Options{Enabled: true, Limits: Limits{Waiting: 1000, FlowWaiting: 200, Paused: 1000, ThrottleFactor: throttleOn(cores())}}
+}
+
+// cores returns how many cores the process can use: of fewer than the machine has where it has
+// a quota of processor time, and threads that run Go code may be more.
+func cores() int {
+	return min(runtime.GOMAXPROCS(0), runtime.NumCPU())
 }
 
 // throttleOn returns the default of --fairness-throttle-factor on a machine with cores.
@@ -85,10 +91,10 @@ func (o *Options) New() *Fairness {
 	}
 	limits := o.Limits
 	if limits.Seats == 0 {
-		limits.Seats = max(leastSeats, seatsPerCore*runtime.GOMAXPROCS(0))
+		limits.Seats = max(leastSeats, seatsPerCore*cores())
 	}
 	if limits.FlowSeats == 0 {
-		limits.FlowSeats = max(1, runtime.GOMAXPROCS(0)/coresPerFlowSeat)
+		limits.FlowSeats = max(1, cores()/coresPerFlowSeat)
 	}
 	if limits.AloneSeats == 0 {
 		limits.AloneSeats = limits.Seats / 2
