@@ -221,10 +221,13 @@ func (d *definer) update(ctx context.Context, crd *apiextensionsv1.CustomResourc
 	for {
 		wanted := d.definition()
 		wanted.ResourceVersion = crd.ResourceVersion
-		if d.write(ctx, history.Update, wanted).Outcome != history.Unknown {
+		r := d.write(ctx, history.Update, wanted)
+		if r.Outcome == history.Refused {
+			d.kind = crd.Spec.Names.Kind // it stays
+		}
+		if r.Outcome != history.Unknown {
 			return
 		}
-		var r *history.Definition
 		for deadline := time.Now().Add(testTimeout); r == nil || r.Outcome == history.Unknown; pace(context.WithoutCancel(ctx), 20*time.Millisecond) {
 			if time.Now().After(deadline) {
 				return
@@ -274,10 +277,14 @@ func (d *definer) purged(end int64) {
 // use makes an object.
 func (d *definer) use(ctx context.Context) {
 	key := history.Key{Cluster: d.cluster(), Namespace: d.target.namespace, Name: fmt.Sprintf("made-%d-%d", d.id, d.n)}
-	if code, outcome := d.create(ctx, key); outcome == history.Unknown && code != http.StatusNotFound {
+	if code, outcome := d.create(ctx, key); outcome == history.Unknown && !unserved(code) {
 		d.resolve(ctx, key)
 	}
 }
+
+// unserved reports whether a request to make an object has none because there is no such resource, or it is
+// of another kind.
+func unserved(code int) bool { return code == http.StatusNotFound || code == http.StatusBadRequest }
 
 // create sends a request that makes an object.
 func (d *definer) create(ctx context.Context, key history.Key) (int, history.Outcome) {
@@ -321,7 +328,7 @@ func (d *definer) resolve(ctx context.Context, key history.Key) {
 			d.made = append(d.made, history.Object{Key: key, State: op.Result})
 			return
 		case op.Outcome == history.NotFound:
-			if code, outcome := d.create(ctx, key); outcome == history.OK || code == http.StatusNotFound {
+			if code, outcome := d.create(ctx, key); outcome == history.OK || unserved(code) {
 				return
 			}
 		case code == http.StatusNotFound:
