@@ -222,13 +222,13 @@ func (d *definer) update(ctx context.Context, crd *apiextensionsv1.CustomResourc
 		wanted := d.definition()
 		wanted.ResourceVersion = crd.ResourceVersion
 		r := d.write(ctx, history.Update, wanted)
-		if r.Outcome == history.Refused {
+		if r.Outcome != history.OK {
 			d.kind = crd.Spec.Names.Kind // it stays
 		}
 		if r.Outcome != history.Unknown {
 			return
 		}
-		for deadline := time.Now().Add(testTimeout); r == nil || r.Outcome == history.Unknown; pace(context.WithoutCancel(ctx), 20*time.Millisecond) {
+		for deadline := time.Now().Add(testTimeout); r.Outcome == history.Unknown; pace(context.WithoutCancel(ctx), 20*time.Millisecond) {
 			if time.Now().After(deadline) {
 				return
 			}
@@ -284,7 +284,7 @@ func (d *definer) use(ctx context.Context) {
 
 // unserved reports whether a request to make an object has none because there is no such resource, or it is
 // of another kind.
-func unserved(code int) bool { return code == http.StatusNotFound || code == http.StatusBadRequest }
+func unserved(code int) bool { return code == http.StatusNotFound || code == http.StatusUnprocessableEntity }
 
 // create sends a request that makes an object.
 func (d *definer) create(ctx context.Context, key history.Key) (int, history.Outcome) {
