@@ -284,7 +284,9 @@ func (d *definer) use(ctx context.Context) {
 
 // unserved reports whether a request to make an object has none because there is no such resource, or it is
 // of another kind.
-func unserved(code int) bool { return code == http.StatusNotFound || code == http.StatusUnprocessableEntity }
+func unserved(code int) bool {
+	return code == http.StatusNotFound || code == http.StatusUnprocessableEntity
+}
 
 // create sends a request that makes an object.
 func (d *definer) create(ctx context.Context, key history.Key) (int, history.Outcome) {
