@@ -41,7 +41,7 @@ var replicas = []Mutant{
 			Before: `		return nil, s.stillThere(ctx)`,
 			After:  `		return nil, nil`,
 		}},
-		CaughtBy: "./pkg/cacheserver", Test: "TestRelayLinks",
+		CaughtBy: "./pkg/controllers/replication", Test: "TestGoneWhereItIsRelayedFrom",
 	},
 	{
 		Name: "replica-kept", Rule: "the replica of an object that is gone goes, too",
