@@ -78,9 +78,9 @@ var passing = []string{"Date", "Audit-Id", "Content-Length"}
 
 // visible is what a client sees of an answer, with names replaced.
 func (w *world) visible(a answer, twin bool) string {
-	of := w.bravo
+	of, vars := w.bravo, w.vars
 	if twin {
-		of = w.absent
+		of, vars = w.absent, w.twins
 	}
 	var out strings.Builder
 	fmt.Fprintln(&out, a.code)
@@ -95,7 +95,13 @@ func (w *world) visible(a answer, twin bool) string {
 		fmt.Fprintln(&out, name, a.header[name])
 	}
 	out.Write(a.body)
+	text := out.String()
+	for _, home := range []string{"HPATH", "H"} {
+		if vars[home] != "" {
+			text = strings.ReplaceAll(text, vars[home], home)
+		}
+	}
 	return strings.NewReplacer(
 		of.path, "PATH", of.name, "NAME", strings.ToUpper(of.name), "UPPER", strings.TrimPrefix(of.path, "root:"), "LAST",
-	).Replace(out.String())
+	).Replace(text)
 }

@@ -76,7 +76,7 @@ func newWorld(t testing.TB, c *harness.Cluster) *world {
 	// It comes some seconds after root.
 	w.must(w.masters, http.MethodGet, "root", "/api/v1/namespaces/kube-system/configmaps/kube-root-ca.crt", "", nil)
 	w.alpha, w.bravo, w.blind = w.workspace("root", "alpha", "root"), w.workspace("root", "bravo", "root"), w.workspace("root", "blind", "shard-1")
-	w.absent = tenant{path: "root:" + letters(len("bravo")), name: letters(16)}
+	w.absent = tenant{path: "root:" + letters(len("bravo")), name: like(w.bravo.name)}
 	w.inner = w.workspace(w.bravo.path, w.secret+"-inner", "shard-1")
 	w.canaries.add("the name of blind", w.blind.name)
 	w.canaries.add("the name of inner", w.inner.name)
@@ -194,6 +194,20 @@ func letters(n int) string {
 		out[i] = alphabet[rand.IntN(len(alphabet))]
 	}
 	return string(out)
+}
+
+// like returns another name with letters and digits in the same places: what reads a name for something else,
+// such as a duration, reads as much of both.
+func like(name string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r >= '0' && r <= '9':
+			return '0' + (r-'0'+1)%10
+		case r >= 'a' && r <= 'z':
+			return 'a' + (r-'a'+1)%26
+		}
+		return r
+	}, name)
 }
 
 // fill replaces $NAME$ in text.
