@@ -13,13 +13,15 @@ import (
 // there are threads that have nothing else to do.
 const leastProcessors = 4
 
-// setProcessors sets how many threads run Go code at a time.
+// setProcessors sets how many threads run Go code at a time. Where that is to be what it is it sets
+// nothing: what is set, Go no longer adapts when a quota changes.
 func setProcessors() {
-	_, set := os.LookupEnv("GOMAXPROCS")
-	if now := runtime.GOMAXPROCS(0); !set {
-		if n := processorsOn(runtime.NumCPU(), now); n != now {
-			runtime.GOMAXPROCS(n)
-		}
+	if _, set := os.LookupEnv("GOMAXPROCS"); set {
+		return
+	}
+	now := runtime.GOMAXPROCS(0)
+	if n := processorsOn(runtime.NumCPU(), now); n != now {
+		runtime.GOMAXPROCS(n)
 	}
 }
 
