@@ -20,6 +20,7 @@ import (
 // which are switched off, and which paths lead to them. It reads the shard's
 // own API, as any controller does.
 type local struct {
+	log             klog.Logger
 	shard           string
 	clients         *client.Factory
 	logicalClusters *client.Informer[*corev1alpha1.LogicalCluster]
@@ -29,8 +30,9 @@ type local struct {
 	watches *serving.OpenWatches
 }
 
-func newLocal(shard string, clients *client.Factory, informers *controllers.Informers, watches *serving.OpenWatches) *local {
+func newLocal(log klog.Logger, shard string, clients *client.Factory, informers *controllers.Informers, watches *serving.OpenWatches) *local {
 	l := &local{
+		log:             log,
 		shard:           shard,
 		clients:         clients,
 		logicalClusters: informers.LogicalClusters,
@@ -41,7 +43,7 @@ func newLocal(shard string, clients *client.Factory, informers *controllers.Info
 	l.logicalClusters.AddEventHandler(client.Handler[*corev1alpha1.LogicalCluster]{
 		OnAdd: func(obj *corev1alpha1.LogicalCluster, initial bool) {
 			if initial {
-				tellRequiredGroups(obj)
+				l.tellRequiredGroups(obj)
 			}
 			l.upsertCluster(obj)
 		},
@@ -62,9 +64,9 @@ func newLocal(shard string, clients *client.Factory, informers *controllers.Info
 
 // tellRequiredGroups names a logical cluster, from before the server started, whose required
 // groups meant something else before commas and semicolons were as in kcp.
-func tellRequiredGroups(lc *corev1alpha1.LogicalCluster) {
+func (l *local) tellRequiredGroups(lc *corev1alpha1.LogicalCluster) {
 	if groups := lc.Annotations[tenancy.RequiredGroupsAnnotation]; strings.ContainsAny(groups, ",;") {
-		klog.InfoS("A logical cluster has combined required groups, of which semicolons separate alternatives and commas the groups of one. It was the other way round in earlier versions: see that it is what you mean",
+		l.log.Info("A logical cluster has combined required groups, of which semicolons separate alternatives and commas the groups of one. It was the other way round in earlier versions: see that it is what you mean",
 			"cluster", logicalcluster.From(lc), "annotation", tenancy.RequiredGroupsAnnotation, "groups", groups)
 	}
 }

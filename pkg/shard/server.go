@@ -207,7 +207,7 @@ func (s *Server) assembleAPI() error {
 		return err
 	}
 	serving.Authenticate(c, s.authentication)
-	s.local = newLocal(s.options.Name, s.sources.Local, s.informers, &s.watches)
+	s.local = newLocal(klog.FromContext(s.serving), s.options.Name, s.sources.Local, s.informers, &s.watches)
 	if s.bindings, err = s.newBindings(); err != nil {
 		return err
 	}

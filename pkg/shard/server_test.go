@@ -48,10 +48,16 @@ func options(t *testing.T) *shard.Options {
 
 func start(t *testing.T, o *shard.Options) *rest.Config {
 	t.Helper()
+	return startLogging(t, o, klog.Background())
+}
+
+// startLogging starts a shard with a logger of its own, until the test ends.
+func startLogging(t *testing.T, o *shard.Options, logger klog.Logger) *rest.Config {
+	t.Helper()
 	completed := o.Complete()
-	s, err := shard.New(t.Context(), completed)
+	ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), logger))
+	s, err := shard.New(ctx, completed)
 	require.NoError(t, err)
-	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- s.Run(ctx) }()
 	t.Cleanup(func() {

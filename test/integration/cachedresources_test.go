@@ -39,6 +39,13 @@ func (k apiKinds) cached(kind, plural, more string) *unstructured.Unstructured {
 	return k.create(cacheV1+resourceOf[kind], `{"apiVersion":"cache.kcp.io/v1alpha1","kind":%q,"metadata":{"name":%q},"spec":{"group":"shared.example.org","version":"v1","resource":%q%s}}`, kind, plural, plural, more)
 }
 
+// afterSecondOf waits until what is made is younger than an object: times of creation are in seconds,
+// and the older of two cached resources comes first.
+func (k apiKinds) afterSecondOf(object *unstructured.Unstructured) {
+	k.t.Helper()
+	k.eventually("the next one is younger", func() bool { return time.Since(object.GetCreationTimestamp().Time) > time.Second })
+}
+
 // clusterSchema makes a schema of a cluster-scoped resource of shared.example.org.
 func (k apiKinds) clusterSchema(prefix, plural, kind string) string {
 	k.t.Helper()
@@ -300,7 +307,7 @@ func TestCachedResourceBytes(t *testing.T) {
 	replicas(3, "the fourth does not fit")
 
 	// A younger one has the room that is left.
-	k.eventually("the next one is younger", func() bool { return time.Since(first.GetCreationTimestamp().Time) > 2*time.Second })
+	k.afterSecondOf(first)
 	k.defineCluster("sizes", "Size")
 	k.create("/apis/shared.example.org/v1/sizes", `{"apiVersion":"shared.example.org/v1","kind":"Size","metadata":{"name":"s"},"spec":{"text":%q}}`, strings.Repeat("x", size))
 	k.cached("ClusterCachedResource", "sizes", "")
@@ -326,7 +333,7 @@ func TestCachedResourceLimit(t *testing.T) {
 	for i := range 4 {
 		k.create("/apis/shared.example.org/v1/flavors", `{"apiVersion":"shared.example.org/v1","kind":"Flavor","metadata":{"name":"f%d"}}`, i)
 	}
-	k.cached("CachedResource", "flavors", "")
+	first := k.cached("CachedResource", "flavors", "")
 	now := k.untilSays("CachedResource", "flavors", "ReplicationStarted", "False", "TooManyObjects")
 	hash, _ := field(now, "status", "identityHash").(string)
 	require.Eventually(t, func() bool {
@@ -337,7 +344,8 @@ func TestCachedResourceLimit(t *testing.T) {
 	k.untilReplicas("", "flavors:"+hash, "f1", "f2", "f3")
 	k.untilCached("CachedResource", "flavors", 3, 3)
 
-	// The other name has no room left.
+	// The other name has no room left, as it is younger.
+	k.afterSecondOf(first)
 	k.defineCluster("sizes", "Size")
 	k.create("/apis/shared.example.org/v1/sizes", `{"apiVersion":"shared.example.org/v1","kind":"Size","metadata":{"name":"s"}}`)
 	k.cached("ClusterCachedResource", "sizes", "")
