@@ -6,6 +6,7 @@ import (
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/etcdserver"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3rpc"
@@ -30,7 +31,7 @@ func newInProcessClient(ctx context.Context, s *etcdserver.EtcdServer, calls *ca
 	c.KV = clientv3.NewKVFromKVClient(adapter.KvServerToKvClient(kv), c)
 	lease := countedLease{LeaseServer: v3rpc.NewQuotaLeaseServer(s), calls: calls}
 	c.Lease = clientv3.NewLeaseFromLeaseClient(adapter.LeaseServerToLeaseClient(lease), c, leaseKeepAliveTimeout)
-	watch := countedWatch{WatchServer: v3rpc.NewWatchServer(s), calls: calls}
+	watch := countedWatch{WatchServer: v3rpc.NewWatchServer(s), kv: kv, calls: calls}
 	c.Watcher = clientv3.NewWatchFromWatchClient(adapter.WatchServerToWatchClient(watch), c)
 	maintenance := countedMaintenance{server: v3rpc.NewMaintenanceServer(s, nil), calls: calls}
 	c.Maintenance = clientv3.NewMaintenanceFromMaintenanceClient(adapter.MaintenanceServerToMaintenanceClient(maintenance), c)
@@ -137,6 +138,7 @@ func (s countedLease) LeaseKeepAlive(stream pb.Lease_LeaseKeepAliveServer) error
 
 type countedWatch struct {
 	pb.WatchServer
+	kv    pb.KVServer
 	calls *callCounter
 }
 
@@ -145,7 +147,29 @@ func (s countedWatch) Watch(stream pb.Watch_WatchServer) error {
 		return err
 	}
 	defer s.calls.leave()
-	return s.WatchServer.Watch(stream)
+	return s.WatchServer.Watch(withValuesBefore{stream, s.kv})
+}
+
+// withValuesBefore sends each change with the value that was there before, which all watches of servers
+// ask for. etcd (v3rpc, recvLoop) notes that a watch asks for it after the watch has begun: an event that
+// comes in between has none, as if it had been compacted, which ends upstream's watches with an error.
+type withValuesBefore struct {
+	pb.Watch_WatchServer
+	kv pb.KVServer
+}
+
+func (s withValuesBefore) Send(r *pb.WatchResponse) error {
+	for i, e := range r.Events {
+		if e.PrevKv != nil || v3rpc.IsCreateEvent(e) {
+			continue
+		}
+		before, err := s.kv.Range(s.Context(), &pb.RangeRequest{Key: e.Kv.Key, Revision: e.Kv.ModRevision - 1, Serializable: true})
+		if err == nil && len(before.Kvs) == 1 {
+			// Another one, as other watches may have the same event.
+			r.Events[i] = &mvccpb.Event{Type: e.Type, Kv: e.Kv, PrevKv: before.Kvs[0]}
+		}
+	}
+	return s.Watch_WatchServer.Send(r)
 }
 
 // countedMaintenance serves what a client needs of maintenance; a call that is

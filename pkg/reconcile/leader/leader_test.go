@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
@@ -23,6 +24,33 @@ import (
 
 // lease is how long the leases of these tests last, by the clock of a bubble.
 const lease = 15 * time.Second
+
+// clientset returns one whose leases are updated as by a server, only by who has read the latest version:
+// else two replicas that ask at the same moment get the same lease.
+func clientset() *fake.Clientset {
+	c := fake.NewClientset()
+	c.PrependReactor("update", "leases", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		update, ok := action.(clienttesting.UpdateAction)
+		if !ok {
+			return false, nil, nil
+		}
+		lease, ok := update.GetObject().DeepCopyObject().(*coordinationv1.Lease)
+		if !ok {
+			return false, nil, nil
+		}
+		stored, err := c.Tracker().Get(action.GetResource(), lease.Namespace, lease.Name)
+		if err != nil {
+			return true, nil, err
+		}
+		was := stored.(*coordinationv1.Lease).ResourceVersion //nolint:forcetypeassert // it tracks leases
+		if was != lease.ResourceVersion {
+			return true, nil, apierrors.NewConflict(coordinationv1.Resource("leases"), lease.Name, errors.New("it has changed"))
+		}
+		lease.ResourceVersion = was + "i"
+		return true, lease, c.Tracker().Update(action.GetResource(), lease, lease.Namespace)
+	})
+	return c
+}
 
 func election(c *fake.Clientset, id string) leader.Election {
 	return leader.Election{Lease: lease, Lock: &resourcelock.LeaseLock{
@@ -37,7 +65,7 @@ func TestLead(t *testing.T) { bubble.Test(t, takeOver) }
 
 func takeOver(t *testing.T) {
 	const replicas = 3
-	c := fake.NewClientset()
+	c := clientset()
 	var leading atomic.Int32
 	led := make(chan int, replicas)
 	var running sync.WaitGroup
@@ -75,7 +103,7 @@ func takeOver(t *testing.T) {
 func TestLeadIsLost(t *testing.T) { bubble.Test(t, isLost) }
 
 func isLost(t *testing.T) {
-	c := fake.NewClientset()
+	c := clientset()
 	var down atomic.Bool
 	c.PrependReactor("*", "leases", func(clienttesting.Action) (bool, runtime.Object, error) {
 		if down.Load() {
@@ -102,7 +130,7 @@ func isLost(t *testing.T) {
 func TestLeadEndsFirst(t *testing.T) { bubble.Test(t, endsFirst) }
 
 func endsFirst(t *testing.T) {
-	c := fake.NewClientset()
+	c := clientset()
 	var late atomic.Bool
 	c.PrependReactor("update", "leases", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		update, ok := action.(clienttesting.UpdateAction)
@@ -161,7 +189,7 @@ func holder(obj runtime.Object) *string {
 func TestLeadAfterCrash(t *testing.T) { bubble.Test(t, afterCrash) }
 
 func afterCrash(t *testing.T) {
-	c := fake.NewClientset()
+	c := clientset()
 	now := metav1.NowMicro()
 	_, err := c.CoordinationV1().Leases("default").Create(t.Context(), &coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{Name: "controllers"},
@@ -184,7 +212,7 @@ func afterCrash(t *testing.T) {
 func TestLeadFails(t *testing.T) { bubble.Test(t, fails) }
 
 func fails(t *testing.T) {
-	c := fake.NewClientset()
+	c := clientset()
 	failure := errors.New("broken")
 	require.ErrorIs(t, election(c, "one").Lead(t.Context(), func(context.Context) error { return failure }), failure)
 
