@@ -150,8 +150,8 @@ func (s countedWatch) Watch(stream pb.Watch_WatchServer) error {
 	return s.WatchServer.Watch(withValuesBefore{stream, s.kv})
 }
 
-// withValuesBefore sends each change with the value that was there before, which all watches of servers
-// ask for. etcd (v3rpc, recvLoop) notes that a watch asks for it after the watch has begun: an event that
+// withValuesBefore sends each change with the value that was there before, which all watches ask for but
+// that of compactions, of which there are few. etcd (v3rpc, recvLoop) notes that a watch asks for it after the watch has begun: an event that
 // comes in between has none, as if it had been compacted, which ends upstream's watches with an error.
 type withValuesBefore struct {
 	pb.Watch_WatchServer

@@ -14,7 +14,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
-	"k8s.io/klog/v2/ktesting"
+
+	"github.com/shardplane/shardplane/test/logs"
 )
 
 // TestOldData starts a shard on data of which nobody has collected garbage: it keeps what is to be
@@ -57,7 +58,7 @@ func TestOldData(t *testing.T) {
 		require.NoError(t, root.Discovery().RESTClient().Patch(types.MergePatchType).AbsPath(logicalCluster).
 			Body([]byte(`{"metadata":{"annotations":{"authorization.kcp.io/required-groups":"one,two"}}}`)).Do(t.Context()).Error())
 	})
-	logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true)))
+	logger, logged := logs.New(t)
 	t.Run("after", func(t *testing.T) {
 		root, itself := serve(t, logger, "--garbage-collector-initial-delay=3h")
 		require.Eventually(t, func() bool {
@@ -83,7 +84,5 @@ func TestOldData(t *testing.T) {
 		require.NoError(t, err)
 		require.Nil(t, old.DeletionTimestamp)
 	})
-	underlier, ok := logger.GetSink().(ktesting.Underlier)
-	require.True(t, ok)
-	require.Regexp(t, `combined required groups.* cluster="root" .*groups="one,two"`, underlier.GetBuffer().String(), "once the shard has stopped")
+	require.Regexp(t, `combined required groups.* cluster="root" .*groups="one,two"`, logged.String(), "once the shard has stopped")
 }

@@ -24,6 +24,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/dev/pki"
 	"github.com/shardplane/shardplane/pkg/lifecycle/lifecycletest"
 	"github.com/shardplane/shardplane/pkg/shard"
+	"github.com/shardplane/shardplane/test/logs"
 )
 
 func options(t *testing.T) *shard.Options {
@@ -76,7 +77,7 @@ func startLogging(t *testing.T, o *shard.Options, logger klog.Logger) *rest.Conf
 func TestAnswersBeforeItForgets(t *testing.T) {
 	s, err := shard.New(t.Context(), options(t).Complete())
 	require.NoError(t, err)
-	logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.Verbosity(2), ktesting.BufferLogs(true)))
+	logger, logged := logs.New(t, ktesting.Verbosity(2))
 	ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), logger))
 	done := make(chan error, 1)
 	go func() { done <- s.Run(ctx) }()
@@ -84,10 +85,8 @@ func TestAnswersBeforeItForgets(t *testing.T) {
 	cancel()
 	require.NoError(t, <-done)
 
-	underlier, ok := logger.GetSink().(ktesting.Underlier)
-	require.True(t, ok)
 	var stopped []string
-	for _, entry := range underlier.GetBuffer().Data() {
+	for _, entry := range logged.Data() {
 		if entry.Message == "Stopped" && entry.ParameterKVList[0] == "part" {
 			stopped = append(stopped, fmt.Sprint(entry.ParameterKVList[1]))
 		}

@@ -285,6 +285,12 @@ var Layers = []Layer{
 		ForTests: true,
 	},
 	{
+		Units:    []string{"test/logs"},
+		Reason:   "what is logged, for whatever a test tries",
+		Only:     []string{},
+		ForTests: true,
+	},
+	{
 		Units:    []string{"test/documented"},
 		Reason:   "reads documentation, for tests that compare it with the code",
 		Only:     []string{},

@@ -23,6 +23,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/tenancy"
 	"github.com/shardplane/shardplane/test/bubble"
+	"github.com/shardplane/shardplane/test/logs"
 )
 
 // shardOf is a shard whose own logical cluster says since when garbage is collected, with the
@@ -191,13 +192,11 @@ func TestBegin(t *testing.T) {
 		t.Run(name+" that cannot be read", func(t *testing.T) {
 			s := withGarbage(t)
 			s.unreadable = unreadable
-			logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true)))
+			logger, logged := logs.New(t)
 			require.NoError(t, s.start().begin(klog.NewContext(t.Context(), logger)), "it does not stop the collector for all others")
 			require.Positive(t, s.held(oldGarbage))
 			require.Positive(t, s.held(at("ConfigMap", "owned")))
-			underlier, ok := logger.GetSink().(ktesting.Underlier)
-			require.True(t, ok)
-			require.Regexp(t, `Cannot judge an object.* object="`+string(at("ConfigMap", "owned"))+`"`, underlier.GetBuffer().String())
+			require.Regexp(t, `Cannot judge an object.* object="`+string(at("ConfigMap", "owned"))+`"`, logged.String())
 
 			// When it can be read again, it waits as the rest, and goes with it.
 			s.unreadable = ""
@@ -246,14 +245,12 @@ func (*revisionless) Revision(context.Context) (uint64, error) {
 // times a second.
 func TestCannotBegin(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
-		logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true)))
+		logger, logged := logs.New(t)
 		ctx, cancel := context.WithTimeout(klog.NewContext(t.Context(), logger), 5*complainAfter/2)
 		defer cancel()
 		require.NoError(t, New(Config{Store: &revisionless{}}).Run(ctx))
-		underlier, ok := logger.GetSink().(ktesting.Underlier)
-		require.True(t, ok)
 		says := 0
-		for _, entry := range underlier.GetBuffer().Data() {
+		for _, entry := range logged.Data() {
 			if entry.Type == ktesting.LogError {
 				says++
 				require.EqualError(t, entry.Err, "etcd does not answer")

@@ -30,14 +30,7 @@ const lease = 15 * time.Second
 func clientset() *fake.Clientset {
 	c := fake.NewClientset()
 	c.PrependReactor("update", "leases", func(action clienttesting.Action) (bool, runtime.Object, error) {
-		update, ok := action.(clienttesting.UpdateAction)
-		if !ok {
-			return false, nil, nil
-		}
-		lease, ok := update.GetObject().DeepCopyObject().(*coordinationv1.Lease)
-		if !ok {
-			return false, nil, nil
-		}
+		lease := action.(clienttesting.UpdateAction).GetObject().DeepCopyObject().(*coordinationv1.Lease) //nolint:forcetypeassert // it updates leases
 		stored, err := c.Tracker().Get(action.GetResource(), lease.Namespace, lease.Name)
 		if err != nil {
 			return true, nil, err
