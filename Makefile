@@ -3,12 +3,24 @@
 
 GO      ?= go
 BIN     := bin
-TOOLBIN := $(BIN)/tools
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 COMMIT  ?= $(shell git rev-parse HEAD 2>/dev/null || echo unknown)
-# The toolchain records the commit in the binary where git can be asked; an
-# unpacked archive has none.
+# The toolchain records the commit in the binary if this is a git checkout; an
+# unpacked archive is not.
 BUILDVCS := $(shell git rev-parse HEAD >/dev/null 2>&1 && echo true || echo false)
+
+# One build mode for the program, its tests, the programs that tests run, and the
+# tools, so that nothing is compiled twice. -trimpath lets checkouts in different
+# directories share the build cache. Compiling without DWARF takes a fifth less time;
+# `make debug` builds with it.
+ENV_GOFLAGS := $(filter-out -trimpath -gcflags=all=-dwarf=false,$(shell $(GO) env GOFLAGS))
+export GOFLAGS := $(strip $(ENV_GOFLAGS) -trimpath -gcflags=all=-dwarf=false)
+STRIP := -s -w
+
+# The tools are the versions in tools/go.mod. They are built once per machine and version,
+# outside of the checkout.
+TOOLBIN := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/shardplane/tools-$(shell cat tools/go.mod tools/go.sum tools/openapi-prune/*.go | git hash-object --stdin | cut -c1-12)
+
 # The Kubernetes release that this one serves, from go.mod: clients see it in /version.
 KUBE_VERSION := $(shell sed -n 's|^[[:space:]]*k8s.io/apiserver \(v0\..*\)|\1|p' go.mod | sed 's|^v0|v1|')
 KUBE_PKG := k8s.io/component-base/version
@@ -16,7 +28,7 @@ KUBE_LDFLAGS = -X $(KUBE_PKG).gitMajor=$(word 1,$(subst ., ,$(KUBE_VERSION:v%=%)
 	-X $(KUBE_PKG).gitMinor=$(word 2,$(subst ., ,$(KUBE_VERSION)))
 LDFLAGS = $(KUBE_LDFLAGS) -X $(KUBE_PKG).gitVersion=$(KUBE_VERSION)+shardplane-$(VERSION) \
 	-X $(KUBE_PKG).gitCommit=$(COMMIT)
-KUBECTL_LDFLAGS = -s -w $(KUBE_LDFLAGS) -X $(KUBE_PKG).gitVersion=$(KUBE_VERSION)
+KUBECTL_LDFLAGS = $(STRIP) $(KUBE_LDFLAGS) -X $(KUBE_PKG).gitVersion=$(KUBE_VERSION)
 
 # TEST_FLAGS adds to go test's flags: make test TEST_FLAGS='-run Wildcard -v'
 TEST_FLAGS ?=
@@ -38,54 +50,64 @@ help: ## Show what can be made
 	@awk 'BEGIN {FS = ":.*## "} /^[a-zA-Z0-9_\/-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: build
-build: ## Build bin/shardplane, and bin/shardplane.debug, the same with symbols for debuggers
-	$(GO) build -trimpath -buildvcs=$(BUILDVCS) -ldflags '$(LDFLAGS)' -o $(BIN)/shardplane.debug ./cmd/shardplane
-	$(GO) build -trimpath -buildvcs=$(BUILDVCS) -ldflags '$(LDFLAGS) -s -w' -o $(BIN)/shardplane ./cmd/shardplane
+build: ## Build bin/shardplane
+	$(GO) build -buildvcs=$(BUILDVCS) -ldflags '$(LDFLAGS) $(STRIP)' -o $(BIN)/shardplane ./cmd/shardplane
+
+.PHONY: debug
+debug: export GOFLAGS := $(ENV_GOFLAGS) -trimpath
+debug: ## Build bin/shardplane.debug, the same program with symbols for debuggers
+	$(GO) build -buildvcs=$(BUILDVCS) -ldflags '$(LDFLAGS)' -o $(BIN)/shardplane.debug ./cmd/shardplane
 
 .PHONY: dev
 dev: build ## Start a development cluster here; Ctrl-C stops it (DEV_FLAGS='--shards 3')
 	$(BIN)/shardplane dev $(DEV_FLAGS)
 
-# What go test does for all: the linters vet, and symbols for debuggers cost more
-# time than the tests of most packages. Without DWARF in the objects either, to
-# compile and to link takes a sixth less; programs for users are built apart. Without
-# paths, checkouts in other directories use the same build cache.
-GO_TEST := $(GO) test -vet=off -ldflags='-s -w'
-test unit mcprovider conformance isolation neighbours mutants lint verify: export GOFLAGS := $(shell $(GO) env GOFLAGS) -trimpath -gcflags=all=-dwarf=false
-# Tests wait for servers at times, so that one package more than there are processors
-# runs at a time, and those that take longest come first.
+# The linters vet.
+GO_TEST := $(GO) test -vet=off -ldflags='$(STRIP)'
+# Tests wait for servers at times, so one package more than there are processors runs
+# at a time, and those that take longest start first.
 TEST_PACKAGES = -p $(shell echo $$((1 + $$(getconf _NPROCESSORS_ONLN)))) $(if $(ALL),$(LONGEST)) $(PKG)
-ALL = $(filter ./...,$(PKG))
-# Their models play few of their seeds with the race detector, and all without it: bubble.Seeds.
-MODELS := ./pkg/client/ring ./pkg/client ./pkg/controllers/replication
-LONGEST := ./test/robustness ./test/isolation ./test/integration ./test/conformance ./test/e2e ./test/neighbours \
-	./pkg/customresource/... ./pkg/storage ./pkg/controllers ./test/admission
+ALL := $(filter ./...,$(PKG))
+LONGEST := ./test/integration/... ./test/e2e ./pkg/cacheserver ./test/conformance ./test/isolation ./test/robustness \
+	./contrib ./pkg/customresource/... ./pkg/storage ./test/neighbours
+# Packages with the most concurrent code and without servers: races in them are races of one
+# process, so that the gate looks for them, too. `make race` covers everything.
+RACE := ./pkg/client/... ./pkg/reconcile/... ./pkg/lifecycle ./pkg/merge ./pkg/storage/hub
+# CLUSTER is the directory in which `shardplane dev --dev-tokens` runs: tests use that cluster
+# and do not start their own.
+CLUSTER ?=
+PROGRAMS = $(if $(CLUSTER),SHARDPLANE_CLUSTER=$(abspath $(CLUSTER))) SHARDPLANE_BINARY=$(CURDIR)/$(BIN)/shardplane \
+	SHARDPLANE_KUBECTL=$(CURDIR)/$(BIN)/kubectl SHARDPLANE_DEX=$(CURDIR)/$(BIN)/dex
 
-# The programs that tests run are built once for all packages, by the build cache
-# and not by time stamps; single packages build what they need. They have no race
-# detector: it is on in the tests' own processes, where most tests run the servers.
 .PHONY: test
-test: $(if $(filter ./...,$(PKG)),test-programs) ## Run every test with the race detector, and all of the models without (PKG=./pkg/..., TEST_FLAGS=-v)
-	$(if $(ALL),SHARDPLANE_BINARY=$(CURDIR)/$(BIN)/test/shardplane SHARDPLANE_KUBECTL=$(CURDIR)/$(BIN)/test/kubectl SHARDPLANE_DEX=$(CURDIR)/$(BIN)/test/dex) \
-		$(GO_TEST) -race -timeout 60m $(TEST_FLAGS) $(TEST_PACKAGES)
-	$(if $(ALL),$(GO_TEST) -timeout 10m -run 'Model$$' $(TEST_FLAGS) $(MODELS))
+test: $(if $(ALL),programs) ## Run the gate: all tests but those of the nightly tier (PKG=./pkg/..., TEST_FLAGS=-v, CLUSTER=<work dir>)
+	$(if $(ALL)$(CLUSTER),$(PROGRAMS)) $(GO_TEST) -short -timeout 20m $(TEST_FLAGS) $(TEST_PACKAGES)
+	$(if $(ALL),cd contrib/mcprovider && $(GO_TEST) -short -timeout 10m $(TEST_FLAGS) ./...)
+
+.PHONY: quick
+quick: ## Run the unit tests of the packages that the working tree changes, and of their importers
+	$(GO_TEST) -short $(TEST_FLAGS) $$(tools/packages.sh changed)
+
+.PHONY: unit
+unit: ## Run the tests of all packages that start no servers
+	$(GO_TEST) -short $(TEST_FLAGS) $$(tools/packages.sh unit $(PKG))
+
+.PHONY: race
+race: programs ## Run the gate's tests with the race detector (PKG=./pkg/...)
+	$(PROGRAMS) $(GO_TEST) -race -short -timeout 60m $(TEST_FLAGS) $(TEST_PACKAGES)
 	$(if $(ALL),cd contrib/mcprovider && $(GO_TEST) -race -short -timeout 10m $(TEST_FLAGS) ./...)
 
-.PHONY: test-programs
-test-programs:
-	$(GO) build -buildvcs=false -ldflags='-s -w' -o $(BIN)/test/shardplane ./cmd/shardplane
-	$(GO) build -C tools -buildvcs=false -ldflags '$(KUBECTL_LDFLAGS)' -o ../$(BIN)/test/kubectl ./kubectl
-	$(GO) build -C tools -buildvcs=false -ldflags='-s -w' -o ../$(BIN)/test/dex ./dex
+.PHONY: flakes
+flakes: programs ## Run the gate 20 times, 10 of them beside four busy loops, and print what failed (RUNS=20, PKG=./pkg/...)
+	$(PROGRAMS) tools/flakes.sh $(or $(RUNS),20) $(PKG)
 
-# Tests that start an etcd import what starts it; packages with none are left. The
-# race detector needs a build of its own of everything, so that it is off here. What
-# most packages take is to be linked, by one processor each, while others wait.
-.PHONY: unit
-unit: ## Run the tests of all packages that start no servers, without the race detector
-	$(GO_TEST) -short -p $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN)))) $(TEST_FLAGS) \
-		$$($(GO) list -f '{{.ImportPath}} {{.TestImports}} {{.XTestImports}}' $(if $(ALL),$(LONGEST_UNIT)) $(PKG) | \
-		grep -vE '/test/harness|/pkg/etcd[] ]|etcd/server/v3/embed|/customresourcetest|/test/bench/reference' | cut -d ' ' -f 1)
-LONGEST_UNIT := ./pkg/frontproxy ./pkg/dev ./pkg/tenancy/subtrees
+.PHONY: nightly
+nightly: programs ## Run everything that is too long for the gate, and print a table of results (ONLY='mutants|race')
+	$(PROGRAMS) tools/nightly.sh '$(or $(ONLY),.*)'
+
+# The programs that tests run, built once for all packages.
+.PHONY: programs
+programs: build bin/kubectl bin/dex
 
 # A module of its own, with a go.work beside its go.mod that ties it to this tree: the
 # product has none of what it requires.
@@ -113,7 +135,7 @@ conformance: ## Run the rules of custom resources, with those that take minutes
 .PHONY: lint
 lint: $(TOOLBIN)/golangci-lint ## Run the linters of .golangci.yml
 	$(TOOLBIN)/golangci-lint run ./...
-	cd contrib/mcprovider && ../../$(TOOLBIN)/golangci-lint run ./...
+	cd contrib/mcprovider && $(TOOLBIN)/golangci-lint run ./...
 
 .PHONY: lint-fix
 lint-fix: $(TOOLBIN)/golangci-lint ## Let the linters and formatters mend what they can
@@ -121,7 +143,7 @@ lint-fix: $(TOOLBIN)/golangci-lint ## Let the linters and formatters mend what t
 
 .PHONY: generate
 generate: $(TOOLBIN)/controller-gen $(TOOLBIN)/openapi-gen $(TOOLBIN)/openapi-prune ## Regenerate generated code and manifests
-	PATH="$(CURDIR)/$(TOOLBIN):$$PATH" $(GO) generate ./...
+	PATH="$(TOOLBIN):$$PATH" $(GO) generate ./...
 
 .PHONY: verify
 verify: ## Check that formatting, go.mod files and generated code are up to date
@@ -137,7 +159,7 @@ upgrade: build ## Upgrade a running cluster from another release, process by pro
 	@test -n "$(PREVIOUS)" || { echo "Say which release to upgrade from: make upgrade PREVIOUS=<tag or commit>" >&2; exit 1; }
 	rm -rf $(BIN)/previous && mkdir -p $(BIN)/previous/source
 	git archive $(PREVIOUS) | tar x -C $(BIN)/previous/source
-	$(GO) build -C $(BIN)/previous/source -buildvcs=false -ldflags='-s -w' -o ../shardplane ./cmd/shardplane
+	$(GO) build -C $(BIN)/previous/source -buildvcs=false -ldflags='$(STRIP)' -o ../shardplane ./cmd/shardplane
 	SHARDPLANE_BINARY=$(CURDIR)/$(BIN)/shardplane SHARDPLANE_PREVIOUS_BINARY=$(CURDIR)/$(BIN)/previous/shardplane \
 		$(GO) test ./test/e2e -run '^TestUpgrade' -count=1 -timeout 20m -v $(TEST_FLAGS)
 
@@ -179,24 +201,26 @@ neighbours: ## Print what a quiet tenant waits for, alone and beside one that at
 clean: ## Remove bin/ (not the data of a development cluster)
 	rm -rf $(BIN)
 
-# The tools are ordinary files: make rebuilds one when tools/go.mod changes.
 .PHONY: tools
-tools: $(TOOLBIN)/golangci-lint $(TOOLBIN)/controller-gen $(TOOLBIN)/openapi-gen $(TOOLBIN)/benchstat bin/kubectl ## Build every tool
+tools: $(TOOLBIN)/golangci-lint $(TOOLBIN)/controller-gen $(TOOLBIN)/openapi-gen $(TOOLBIN)/openapi-prune $(TOOLBIN)/benchstat bin/kubectl ## Build every tool
 
-$(TOOLBIN)/golangci-lint: tools/go.mod tools/go.sum
-	$(GO) build -C tools -buildvcs=false -o ../$@ github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+$(TOOLBIN)/golangci-lint:
+	$(GO) build -C tools -buildvcs=false -ldflags '$(STRIP)' -o $@ github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 
-$(TOOLBIN)/controller-gen: tools/go.mod tools/go.sum
-	$(GO) build -C tools -buildvcs=false -o ../$@ sigs.k8s.io/controller-tools/cmd/controller-gen
+$(TOOLBIN)/controller-gen:
+	$(GO) build -C tools -buildvcs=false -ldflags '$(STRIP)' -o $@ sigs.k8s.io/controller-tools/cmd/controller-gen
 
-$(TOOLBIN)/openapi-gen: tools/go.mod tools/go.sum
-	$(GO) build -C tools -buildvcs=false -o ../$@ k8s.io/kube-openapi/cmd/openapi-gen
+$(TOOLBIN)/openapi-gen:
+	$(GO) build -C tools -buildvcs=false -ldflags '$(STRIP)' -o $@ k8s.io/kube-openapi/cmd/openapi-gen
 
-$(TOOLBIN)/openapi-prune: tools/go.mod tools/openapi-prune/main.go
-	$(GO) build -C tools -buildvcs=false -o ../$@ ./openapi-prune
+$(TOOLBIN)/openapi-prune:
+	$(GO) build -C tools -buildvcs=false -ldflags '$(STRIP)' -o $@ ./openapi-prune
 
-$(TOOLBIN)/benchstat: tools/go.mod tools/go.sum
-	$(GO) build -C tools -buildvcs=false -o ../$@ golang.org/x/perf/cmd/benchstat
+$(TOOLBIN)/benchstat:
+	$(GO) build -C tools -buildvcs=false -ldflags '$(STRIP)' -o $@ golang.org/x/perf/cmd/benchstat
 
 bin/kubectl: tools/go.mod tools/go.sum tools/kubectl/main.go ## Build the kubectl of this Kubernetes release
 	$(GO) build -C tools -buildvcs=false -ldflags '$(KUBECTL_LDFLAGS)' -o ../$@ ./kubectl
+
+bin/dex: tools/go.mod tools/go.sum tools/dex/main.go ## Build dex, an OpenID Connect issuer for tests
+	$(GO) build -C tools -buildvcs=false -ldflags '$(STRIP)' -o ../$@ ./dex

@@ -80,6 +80,9 @@ type Options struct {
 type Cluster struct {
 	// Dir is the working directory, laid out as `shardplane dev` does.
 	Dir string
+	// External is set if the cluster was running before the test: it has no components that
+	// a test could stop, and keeps what tests do not delete.
+	External bool
 
 	t          testing.TB
 	components []*Component
@@ -144,6 +147,9 @@ func Start(t testing.TB, o Options) *Cluster {
 // or front-proxy.
 func (c *Cluster) Component(name string) *Component {
 	c.t.Helper()
+	if c.External {
+		c.t.Skipf("the test controls the component %s, which the running cluster in %s does not allow; run it without CLUSTER", name, c.Dir)
+	}
 	for _, component := range c.components {
 		if component.Name == name {
 			return component

@@ -27,10 +27,17 @@ type Shared struct {
 	users   map[string]bool
 }
 
+// ClusterEnv names the environment variable with the working directory of a running
+// `shardplane dev`, which Shared.Get returns instead of starting a cluster.
+const ClusterEnv = "SHARDPLANE_CLUSTER"
+
 // Get returns the cluster, whose methods fail t. A test that asks a second time,
 // as with -count=2, gets a new cluster, without what the first run left there.
 func (s *Shared) Get(t testing.TB) *Cluster {
 	t.Helper()
+	if dir := os.Getenv(ClusterEnv); dir != "" {
+		return &Cluster{Dir: dir, External: true, t: t}
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.users[t.Name()] {

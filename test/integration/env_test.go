@@ -10,6 +10,7 @@ import (
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
 	"github.com/stretchr/testify/require"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
@@ -110,8 +111,26 @@ func (e *env) newWorkspace(parent, name, shard string) {
 	if shard != "" {
 		ws.Spec.Location = &tenancyv1alpha1.WorkspaceLocation{Selector: &metav1.LabelSelector{MatchLabels: labels.Set{"name": shard}}}
 	}
-	_, err := kinds.Workspaces.In(e.proxy.Cluster(path(parent))).Create(e.t.Context(), ws, metav1.CreateOptions{})
+	in := kinds.Workspaces.In(e.proxy.Cluster(path(parent)))
+	if e.External {
+		e.deleteWorkspace(e.t.Context(), parent, name) // of a run that was interrupted
+		e.t.Cleanup(func() { e.deleteWorkspace(context.WithoutCancel(e.t.Context()), parent, name) })
+	}
+	_, err := in.Create(e.t.Context(), ws, metav1.CreateOptions{})
 	require.NoError(e.t, err)
+}
+
+// deleteWorkspace deletes a workspace, if there is one, and waits until it is gone.
+func (e *env) deleteWorkspace(ctx context.Context, parent, name string) {
+	e.t.Helper()
+	in := kinds.Workspaces.In(e.proxy.Cluster(path(parent)))
+	if err := in.Delete(ctx, name, metav1.DeleteOptions{}); !apierrors.IsNotFound(err) {
+		require.NoError(e.t, err)
+	}
+	require.NoError(e.t, wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, testTimeout, true, func(ctx context.Context) (bool, error) {
+		_, err := in.Get(ctx, name, metav1.GetOptions{})
+		return apierrors.IsNotFound(err), nil
+	}), "workspace %s:%s is deleted", parent, name)
 }
 
 // placement returns the name of the shard that holds a logical cluster.

@@ -1,0 +1,63 @@
+#!/usr/bin/env bash
+# Runs the gate's tests again and again, half of the runs beside four busy loops, and prints
+# every test that failed at least once, with the log of the run. It exits non-zero if one did.
+#
+#   tools/flakes.sh RUNS PACKAGE...
+#
+# Each test binary is linked once. Logs are in bin/flakes.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+GO="${GO:-go}"
+runs="$1"
+shift
+
+out="$PWD/bin/flakes"
+rm -rf "$out" && mkdir -p "$out"
+loops=()
+stop() {
+  ((${#loops[@]} == 0)) || kill "${loops[@]}" 2>/dev/null || true
+  loops=()
+}
+trap stop EXIT
+
+# One package more than there are processors at a time, as in make test.
+export out
+run_package() {
+  IFS=' ' read -r path directory <<<"$1"
+  binary="$out/$(tr / _ <<<"$path").test"
+  [[ -x "$binary" ]] || exit 0 # no test files
+  cd "$directory"
+  "$binary" -test.short -test.timeout=20m -test.count=1 >"$2/$(basename "$binary").log" 2>&1 || echo "$path" >>"$2/failed"
+}
+export -f run_package
+
+packages="$("$GO" list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}} {{.Dir}}{{end}}' "$@")"
+while read -r path _; do
+  "$GO" test -c -vet=off -ldflags='-s -w' -o "$out/$(tr / _ <<<"$path").test" "$path"
+done <<<"$packages"
+
+for ((run = 1; run <= runs; run++)); do
+  load=none
+  if ((run % 2 == 0)); then
+    load="four busy loops"
+    for _ in 1 2 3 4; do
+      (while :; do :; done) &
+      loops+=($!)
+    done
+  fi
+  mkdir -p "$out/run-$run"
+  started=$SECONDS
+  xargs -P $((1 + $(getconf _NPROCESSORS_ONLN))) -d '\n' -I{} bash -c 'run_package "$1" "$2"' _ {} "$out/run-$run" <<<"$packages"
+  stop
+  failed="$([[ -f "$out/run-$run/failed" ]] && wc -l <"$out/run-$run/failed" || echo 0)"
+  echo "run $run of $runs: $((SECONDS - started)) s, load: $load, packages that failed: $failed"
+done
+
+# A package that fails without a failed test, such as a panic, is printed as a package.
+failures="$({ grep -rhoE '^ *--- FAIL: [^ ]+' "$out"/run-*/ --include='*.log' | sed 's/^ *--- FAIL: //'; cat "$out"/run-*/failed 2>/dev/null; } | sort | uniq -c | sort -rn)"
+if [[ -n "$failures" ]]; then
+  echo "failed, with the number of runs (logs in bin/flakes):"
+  echo "$failures"
+  exit 1
+fi
+echo "no test failed in $runs runs"

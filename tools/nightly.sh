@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# Runs the suites that take too long for the gate, and prints a table: suite, tests, duration,
+# result. It exits non-zero if a suite failed. Logs are in bin/nightly.
+#
+#   tools/nightly.sh REGEXP   only the suites whose name matches
+set -uo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+only="$1"
+go_test="go test -vet=off -ldflags=-s\ -w -count=1 -v"
+
+suites() {
+  cat <<END
+unit, race detector|$go_test -race -timeout 30m \$(tools/packages.sh unit)
+servers, race detector|$go_test -race -timeout 60m -p 2 ./test/integration/... ./pkg/cacheserver ./pkg/storage ./pkg/customresource ./pkg/shard
+whole suites|$go_test -timeout 60m -p 2 ./...
+models|$go_test -timeout 20m -run 'Model\$' ./pkg/client/ring ./pkg/client ./pkg/controllers/replication
+provider module, race detector|cd contrib/mcprovider && $go_test -race -timeout 20m ./...
+kcp clients|make --no-print-directory compat TEST_FLAGS=-v
+mutants|make --no-print-directory mutants
+isolation|make --no-print-directory isolation ISOLATION_FLAGS='-inputs 100000 -pairs 500'
+noisy neighbors|make --no-print-directory neighbours TEST_FLAGS=-v
+robustness|make --no-print-directory robustness ROBUSTNESS_FLAGS='-duration 3m'
+ring processes|make --no-print-directory ring-processes RING_FLAGS='-duration 3m'
+leaks|make --no-print-directory leaks CHANGES=2000
+END
+}
+
+logs="$PWD/bin/nightly"
+mkdir -p "$logs"
+table="$(printf '%-32s %7s %9s  %s' suite tests duration result)"
+failed=0
+while IFS='|' read -r name command; do
+  [[ "$name" =~ ^($only)$ ]] || continue
+  log="$logs/$(tr -c 'a-z\n' - <<<"$name").log"
+  started=$SECONDS result=passed
+  echo "==> $name"
+  (bash -c "$command") </dev/null >"$log" 2>&1 || { result=FAILED failed=1; grep -E '^ *--- FAIL|^(panic|fatal error):|^WARNING: DATA RACE|^FAIL' "$log" | head -50; }
+  tests="$(grep -cE '^ *--- PASS' "$log")"
+  table+="$(printf '\n%-32s %7s %7s s  %s' "$name" "$tests" "$((SECONDS - started))" "$result")"
+done < <(suites)
+echo "$table"
+exit "$failed"
