@@ -64,24 +64,26 @@ dev: build ## Start a development cluster here; Ctrl-C stops it (DEV_FLAGS='--sh
 
 # The linters vet.
 GO_TEST := $(GO) test -vet=off -ldflags='$(STRIP)'
-# Tests wait for servers at times, so one package more than there are processors runs
-# at a time, and those that take longest start first.
-TEST_PACKAGES = -p $(shell echo $$((1 + $$(getconf _NPROCESSORS_ONLN)))) $(if $(ALL),$(LONGEST)) $(PKG)
+# More packages at a time than there are processors, because tests wait for servers; those
+# that take longest start first.
+PARALLEL := -p $(shell echo $$((3 * $$(getconf _NPROCESSORS_ONLN))))
+LONGEST := ./test/integration ./test/e2e ./pkg/cacheserver ./test/conformance ./test/isolation ./test/robustness \
+	./contrib ./pkg/customresource ./pkg/storage ./test/neighbours
+# Concurrent packages without servers, which have few dependencies to compile a second time:
+# the gate runs them with the race detector. `make race` runs everything with it.
+RACE := ./pkg/client/... ./pkg/merge ./pkg/lifecycle
 ALL := $(filter ./...,$(PKG))
-LONGEST := ./test/integration/... ./test/e2e ./pkg/cacheserver ./test/conformance ./test/isolation ./test/robustness \
-	./contrib ./pkg/customresource/... ./pkg/storage ./test/neighbours
-# Packages with the most concurrent code and without servers: races in them are races of one
-# process, so that the gate looks for them, too. `make race` covers everything.
-RACE := ./pkg/client/... ./pkg/reconcile/... ./pkg/lifecycle ./pkg/merge ./pkg/storage/hub
+TEST_PACKAGES = $(PARALLEL) $(if $(ALL),$(LONGEST) $$($(GO) list ./... | grep -vxF "$$($(GO) list $(RACE))"),$(PKG))
 # CLUSTER is the directory in which `shardplane dev --dev-tokens` runs: tests use that cluster
 # and do not start their own.
 CLUSTER ?=
-PROGRAMS = $(if $(CLUSTER),SHARDPLANE_CLUSTER=$(abspath $(CLUSTER))) SHARDPLANE_BINARY=$(CURDIR)/$(BIN)/shardplane \
-	SHARDPLANE_KUBECTL=$(CURDIR)/$(BIN)/kubectl SHARDPLANE_DEX=$(CURDIR)/$(BIN)/dex
+PROGRAMS = SHARDPLANE_BINARY=$(CURDIR)/$(BIN)/shardplane SHARDPLANE_KUBECTL=$(CURDIR)/$(BIN)/kubectl SHARDPLANE_DEX=$(CURDIR)/$(BIN)/dex \
+	$(if $(CLUSTER),SHARDPLANE_CLUSTER=$(abspath $(CLUSTER)))
 
 .PHONY: test
 test: $(if $(ALL),programs) ## Run the gate: all tests but those of the nightly tier (PKG=./pkg/..., TEST_FLAGS=-v, CLUSTER=<work dir>)
 	$(if $(ALL)$(CLUSTER),$(PROGRAMS)) $(GO_TEST) -short -timeout 20m $(TEST_FLAGS) $(TEST_PACKAGES)
+	$(if $(ALL),$(GO_TEST) -race -short -timeout 10m $(TEST_FLAGS) $(RACE))
 	$(if $(ALL),cd contrib/mcprovider && $(GO_TEST) -short -timeout 10m $(TEST_FLAGS) ./...)
 
 .PHONY: quick
@@ -94,7 +96,7 @@ unit: ## Run the tests of all packages that start no servers
 
 .PHONY: race
 race: programs ## Run the gate's tests with the race detector (PKG=./pkg/...)
-	$(PROGRAMS) $(GO_TEST) -race -short -timeout 60m $(TEST_FLAGS) $(TEST_PACKAGES)
+	$(PROGRAMS) $(GO_TEST) -race -short -timeout 60m $(TEST_FLAGS) $(PARALLEL) $(PKG)
 	$(if $(ALL),cd contrib/mcprovider && $(GO_TEST) -race -short -timeout 10m $(TEST_FLAGS) ./...)
 
 .PHONY: flakes
@@ -130,7 +132,7 @@ kcp: ## Test pkg/client with a program of kcp (KCP_BINARY=/usr/local/bin/kcp)
 
 .PHONY: conformance
 conformance: ## Run the rules of custom resources, with those that take minutes
-	CONFORMANCE_LONG=1 $(GO) test -timeout 30m $(TEST_FLAGS) ./test/conformance
+	$(GO_TEST) -timeout 30m $(TEST_FLAGS) ./test/conformance
 
 .PHONY: lint
 lint: $(TOOLBIN)/golangci-lint ## Run the linters of .golangci.yml

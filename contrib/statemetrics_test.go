@@ -121,6 +121,9 @@ func doubled(replicas ...*replica) error {
 // TestStateMetrics has replicas of the example export what is on two shards while some of them
 // are killed, leave and come: soon everything is exported again, and nothing by two at any time.
 func TestStateMetrics(t *testing.T) {
+	if testing.Short() {
+		t.Skip("nightly: builds and runs an example among restarts")
+	}
 	t.Parallel()
 	cluster := two.Get(t)
 	proxy := factoryOf(t, cluster.Proxy())

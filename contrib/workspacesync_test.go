@@ -162,6 +162,9 @@ func (s *synced) told(name logicalcluster.Name, message string) {
 // the rights of its manifests only, while some of them are killed, leave and come. What others
 // have or change is left alone and told; nothing is deleted that is to stay, and nothing stays.
 func TestWorkspaceSync(t *testing.T) {
+	if testing.Short() {
+		t.Skip("nightly: builds and runs an example, and kills it")
+	}
 	t.Parallel()
 	cluster := two.Get(t)
 	s := &synced{T: t, proxy: factoryOf(t, cluster.Proxy())}

@@ -26,6 +26,3 @@ func TestMain(m *testing.M) {
 	}
 	os.Exit(harness.Main(m))
 }
-
-// long reports whether tests that take minutes are wanted.
-func long() bool { return os.Getenv("CONFORMANCE_LONG") != "" }

@@ -21,7 +21,7 @@ import (
 // neighbour who does not notice: a thousand in the long version.
 func TestManyDefinitions(t *testing.T) {
 	many := 16
-	if long() {
+	if !testing.Short() {
 		many = 1000
 	}
 	masters := one.Get(t).Shard(0)

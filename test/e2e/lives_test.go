@@ -243,6 +243,9 @@ func provide(t *testing.T, proxy *client.Factory) dynamic.Interface {
 // export that gets a new schema, hold objects with owners, unbind, and are deleted. In the
 // end each is as it should be, and nothing is left of what was deleted.
 func TestLivesAmongKills(t *testing.T) {
+	if testing.Short() {
+		t.Skip("nightly: kills processes again and again")
+	}
 	c := processes.Get(t)
 	proxy := factory(t, c.Proxy())
 	provider := provide(t, proxy)

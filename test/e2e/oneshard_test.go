@@ -88,6 +88,9 @@ func (o oneShard) comeAgain(user, says string, clusters ...string) {
 // TestFrontProxyStartsBesideOneShard starts a front-proxy while all shards but one are stopped, root's included, and the
 // cache server, too: by what it has on disk, and by what that shard tells, it serves what is on that shard.
 func TestFrontProxyStartsBesideOneShard(t *testing.T) {
+	if testing.Short() {
+		t.Skip("nightly: stops and starts shards")
+	}
 	t.Parallel()
 	o := newOneShard(t)
 	here, there := workspace(t, o.proxy, "root", "here", "shard-1"), workspace(t, o.proxy, "root", "there", "shard-2")

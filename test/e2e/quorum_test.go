@@ -26,6 +26,9 @@ import (
 // of any state go on, and all else says what is wrong in the time that it has. When
 // etcd is back, everything goes on, and no watch has missed anything.
 func TestExternalEtcdAway(t *testing.T) {
+	if testing.Short() {
+		t.Skip("nightly: stops members of an etcd cluster")
+	}
 	t.Parallel()
 	c := harness.Start(t, harness.Options{Mode: harness.Processes, Replicas: 2})
 	etcd := c.Component("etcd-root")

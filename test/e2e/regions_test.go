@@ -233,6 +233,9 @@ func (r *regions) verify() {
 // them meanwhile: it goes on, nobody gains or loses a right by what cannot be seen, and what waits says so and goes on by
 // itself. So it is when the other region's cache server is killed, and answers after 2 s when it is there again.
 func TestRegions(t *testing.T) {
+	if testing.Short() {
+		t.Skip("nightly: stops and starts the servers of three regions")
+	}
 	t.Parallel()
 	r := newRegions(t)
 	r.create(r.provider.Resource(clusterRolesOf), `{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRole, metadata: {name: bind}, rules: [{apiGroups: [apis.kcp.io], resources: [apiexports], verbs: [bind]}]}`)

@@ -130,6 +130,9 @@ func role(name string) *rbacv1.ClusterRole {
 // front-proxies, one that was there all the time and one that starts with what it has on disk
 // from before, while the shards are away.
 func TestRestore(t *testing.T) {
+	if testing.Short() {
+		t.Skip("nightly: restores shards from backups")
+	}
 	c := harness.Start(t, harness.Options{
 		Mode: harness.Processes, Shards: 2,
 		ExtraArgs:   map[string][]string{"front-proxy": {"--index-directory=" + t.TempDir()}},

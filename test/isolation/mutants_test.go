@@ -21,6 +21,9 @@ const untimely = "denied-at-once"
 // and by the time that they take: this
 // suite must be seen to find something.
 func TestCatchesMutants(t *testing.T) {
+	if testing.Short() {
+		t.Skip("nightly: builds servers with mutants")
+	}
 	names := append(mutants.Of(mutants.SuiteIsolation), "namesake")
 	c := harness.Start(t, harness.Options{
 		Mode: harness.Processes, Binary: harness.Mutated(t, names...), Shards: 2, DevTokens: true,

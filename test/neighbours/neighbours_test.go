@@ -1,6 +1,12 @@
 package neighbours
 
-import "testing"
+import (
+	"slices"
+	"testing"
+)
+
+// gate are the rows that run with -short, too.
+var gate = []string{"busy", "load", "metrics", "storage", "rules", "webhooks"}
 
 // TestNeighbours runs the rows of the table in doc.go, one after the other: some
 // look at the heap of the whole process.
@@ -39,6 +45,11 @@ func TestNeighbours(t *testing.T) {
 		{"readers", readers},
 		{"paths", paths},
 	} {
-		t.Run(row.name, func(t *testing.T) { w.measured(t, row.name, row.run) })
+		t.Run(row.name, func(t *testing.T) {
+			if testing.Short() && !slices.Contains(gate, row.name) {
+				t.Skip("nightly")
+			}
+			w.measured(t, row.name, row.run)
+		})
 	}
 }

@@ -37,6 +37,9 @@ var noticed = map[string]notice{
 // TestCatchesMutants runs a shard whose lists and watches have a bug of each
 // kind: what checks histories must be seen to find every one.
 func TestCatchesMutants(t *testing.T) {
+	if testing.Short() {
+		t.Skip("nightly: builds servers with mutants")
+	}
 	names := mutants.Of(mutants.SuiteRobustness)
 	c := harness.Start(t, harness.Options{Mode: harness.Processes, Binary: harness.Mutated(t, names...), Without: []string{"cache-server", "front-proxy"}})
 	r := &run{t: t, cluster: c, seed: harness.Seed(*seedFlag), rec: newRecorder(), pause: 30 * time.Millisecond}

@@ -61,6 +61,9 @@ func TestRobustness(t *testing.T) {
 // TestReplicas breaks the replicas of a shard, and the etcd that they share,
 // while clients go from one to the other.
 func TestReplicas(t *testing.T) {
+	if testing.Short() {
+		t.Skip("nightly: one short run is in the gate")
+	}
 	t.Parallel()
 	components := []string{"etcd-root", "root", "root-replica-2", "front-proxy"}
 	lives(t, func(r *run) [][]fault {
