@@ -63,7 +63,7 @@ dev: build ## Start a development cluster here; Ctrl-C stops it (DEV_FLAGS='--sh
 	$(BIN)/shardplane dev $(DEV_FLAGS)
 
 # The linters vet.
-GO_TEST := $(GO) test -vet=off -ldflags='$(STRIP)'
+GO_TEST := $(CURDIR)/tools/group.sh $(GO) test -vet=off -ldflags='$(STRIP)'
 # More packages at a time than there are processors, because tests wait for servers; those
 # that take longest start first.
 PARALLEL := -p $(shell echo $$((3 * $$(getconf _NPROCESSORS_ONLN))))
@@ -101,11 +101,11 @@ race: programs ## Run the gate's tests with the race detector (PKG=./pkg/...)
 
 .PHONY: flakes
 flakes: programs ## Run the gate 20 times, 10 of them beside four busy loops, and print what failed (RUNS=20, PKG=./pkg/...)
-	$(PROGRAMS) tools/flakes.sh $(or $(RUNS),20) $(PKG)
+	$(PROGRAMS) tools/group.sh tools/flakes.sh $(or $(RUNS),20) $(PKG)
 
 .PHONY: nightly
 nightly: programs ## Run everything that is too long for the gate, and print a table of results (ONLY='mutants|race')
-	$(PROGRAMS) tools/nightly.sh '$(or $(ONLY),.*)'
+	$(PROGRAMS) tools/group.sh tools/nightly.sh '$(or $(ONLY),.*)'
 
 # The programs that tests run, built once for all packages.
 .PHONY: programs
@@ -122,13 +122,13 @@ mcprovider: ## Test the provider for multicluster-runtime, and print what it cos
 # Its clients are made for another Kubernetes release than the product, which it does not import.
 .PHONY: compat
 compat: build ## Test the servers with kcp's own clients and informers
-	cd test/compat && GOWORK=off SHARDPLANE_BINARY=$(CURDIR)/$(BIN)/shardplane $(GO) test -count=1 -timeout 10m $(TEST_FLAGS) ./...
+	cd test/compat && GOWORK=off SHARDPLANE_BINARY=$(CURDIR)/$(BIN)/shardplane $(GO_TEST) -count=1 -timeout 10m $(TEST_FLAGS) ./...
 
 # KCP_ANSWERS=testdata/kcp.yaml records what it answers, in place of what every run of the tests replays.
 .PHONY: kcp
 kcp: ## Test pkg/client with a program of kcp (KCP_BINARY=/usr/local/bin/kcp)
 	@test -n "$(KCP_BINARY)" || { echo "Say which program of kcp: make kcp KCP_BINARY=<path>" >&2; exit 1; }
-	KCP_BINARY=$(abspath $(KCP_BINARY)) $(GO) test ./test/library -run '^TestKCP$$' -count=1 -timeout 10m -v $(TEST_FLAGS)
+	KCP_BINARY=$(abspath $(KCP_BINARY)) $(GO_TEST) ./test/library -run '^TestKCP$$' -count=1 -timeout 10m -v $(TEST_FLAGS)
 
 .PHONY: conformance
 conformance: ## Run the rules of custom resources, with those that take minutes
@@ -163,41 +163,41 @@ upgrade: build ## Upgrade a running cluster from another release, process by pro
 	git archive $(PREVIOUS) | tar x -C $(BIN)/previous/source
 	$(GO) build -C $(BIN)/previous/source -buildvcs=false -ldflags='$(STRIP)' -o ../shardplane ./cmd/shardplane
 	SHARDPLANE_BINARY=$(CURDIR)/$(BIN)/shardplane SHARDPLANE_PREVIOUS_BINARY=$(CURDIR)/$(BIN)/previous/shardplane \
-		$(GO) test ./test/e2e -run '^TestUpgrade' -count=1 -timeout 20m -v $(TEST_FLAGS)
+		$(GO_TEST) ./test/e2e -run '^TestUpgrade' -count=1 -timeout 20m -v $(TEST_FLAGS)
 
 # RING_SCHEDULES is how many: make ring RING_SCHEDULES=100000; RING_SEED is the first one.
 .PHONY: ring
 ring: ## Have the members of rings fail in 10000 ways, in time that passes at once
-	RING_SCHEDULES=$(or $(RING_SCHEDULES),10000) $(GO) test ./pkg/client/ring -run '^TestModel$$' -count=1 -timeout 60m -v
+	RING_SCHEDULES=$(or $(RING_SCHEDULES),10000) $(GO_TEST) ./pkg/client/ring -run '^TestModel$$' -count=1 -timeout 60m -v
 
 # CHANGES is how many: make leaks CHANGES=1000
 .PHONY: leaks
 leaks: export CHANGES := $(or $(CHANGES),10000)
 leaks: ## Change ranges, shards and logical clusters 10000 times each, of which nothing may be left
-	$(GO) test ./pkg/client ./pkg/client/shards -run LeaveNothing -count=1 -timeout 60m -v
-	cd contrib/mcprovider && $(GO) test . -run '^TestComeAndGo$$' -count=1 -timeout 60m -v
+	$(GO_TEST) ./pkg/client ./pkg/client/shards -run LeaveNothing -count=1 -timeout 60m -v
+	cd contrib/mcprovider && $(GO_TEST) . -run '^TestComeAndGo$$' -count=1 -timeout 60m -v
 
 # RING_FLAGS='-duration 2h -defaults' breaks it for longer, with the default times of a ring.
 .PHONY: ring-processes
 ring-processes: build ## Kill, freeze and cut off processes of a ring for half an hour (RING_FLAGS='-duration 2h')
-	SHARDPLANE_BINARY=$(CURDIR)/$(BIN)/shardplane $(GO) test ./test/ringprocesses -run '^TestRing$$' -count=1 -timeout 0 -v -duration 30m $(RING_FLAGS)
+	SHARDPLANE_BINARY=$(CURDIR)/$(BIN)/shardplane $(GO_TEST) ./test/ringprocesses -run '^TestRing$$' -count=1 -timeout 0 -v -duration 30m $(RING_FLAGS)
 
 .PHONY: robustness
 robustness: build ## Break clusters for long while clients check it (ROBUSTNESS_FLAGS='-duration 1h')
-	SHARDPLANE_BINARY=$(CURDIR)/$(BIN)/shardplane $(GO) test ./test/robustness -run '^(TestRobustness|TestReplicas)$$' -count=1 -timeout 0 -v $(ROBUSTNESS_FLAGS)
+	SHARDPLANE_BINARY=$(CURDIR)/$(BIN)/shardplane $(GO_TEST) ./test/robustness -run '^(TestRobustness|TestReplicas)$$' -count=1 -timeout 0 -v $(ROBUSTNESS_FLAGS)
 
 .PHONY: isolation
 isolation: ## Send a million requests that try to cross between logical clusters (ISOLATION_FLAGS='-seed 7')
-	$(GO) test ./test/isolation -run '^TestIsolation$$' -count=1 -timeout 0 -v -inputs 1000000 -pairs 2000 $(ISOLATION_FLAGS)
+	$(GO_TEST) ./test/isolation -run '^TestIsolation$$' -count=1 -timeout 0 -v -inputs 1000000 -pairs 2000 $(ISOLATION_FLAGS)
 
 .PHONY: mutants
 mutants: ## Try that each bug made on purpose is caught by a test
-	$(GO) test ./test/mutants -run '^TestCaught$$' -count=1 -timeout 60m -v -all
-	$(GO) test ./test/isolation ./test/robustness -run '^TestCatchesMutants$$' -count=1 -timeout 20m -v
+	$(GO_TEST) ./test/mutants -run '^TestCaught$$' -count=1 -timeout 60m -v -all
+	$(GO_TEST) ./test/isolation ./test/robustness -run '^TestCatchesMutants$$' -count=1 -timeout 20m -v
 
 .PHONY: neighbours
 neighbours: ## Print what a quiet tenant waits for, alone and beside one that attacks (ROWS='rules|types')
-	$(GO) test -C test/neighbours -run '^TestNeighbours$$/^($(or $(ROWS),.*))$$' -count=1 -timeout 30m -latency
+	cd test/neighbours && $(GO_TEST) -run '^TestNeighbours$$/^($(or $(ROWS),.*))$$' -count=1 -timeout 30m $(TEST_FLAGS) -latency
 
 .PHONY: clean
 clean: ## Remove bin/ (not the data of a development cluster)

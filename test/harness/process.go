@@ -145,7 +145,6 @@ func openProcess(binary string, args, env []string, log string) (*process, error
 	p := &process{command: exec.Command(binary, args...), ended: make(chan struct{})}
 	p.command.Env = append(os.Environ(), env...)
 	p.command.Stdout, p.command.Stderr = file, file
-	p.command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := p.command.Start(); err != nil {
 		_ = file.Close()
 		return nil, err
