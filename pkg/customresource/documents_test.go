@@ -17,6 +17,8 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/shardplane/shardplane/test/programs"
 )
 
 var rawNegotiator = serializer.NewCodecFactory(runtime.NewScheme()).WithoutConversion()
@@ -120,10 +122,7 @@ func TestOpenAPI(t *testing.T) {
 // kubectl returns what runs kubectl in a logical cluster.
 func (s *testServer) kubectl(t *testing.T, cluster string) func(args ...string) string {
 	t.Helper()
-	kubectl, err := exec.LookPath("kubectl")
-	if err != nil {
-		t.Skip("kubectl is not installed")
-	}
+	kubectl := programs.Kubectl(t)
 	dir := t.TempDir()
 	config := clientcmdapi.NewConfig()
 	config.Clusters["one"] = &clientcmdapi.Cluster{Server: s.ClusterConfig(cluster).Host, InsecureSkipTLSVerify: true}

@@ -11,6 +11,8 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/shardplane/shardplane/test/programs"
 )
 
 // kubectl runs the real kubectl against the server.
@@ -20,10 +22,7 @@ type kubectl struct {
 
 func newKubectl(t *testing.T, config *rest.Config) kubectl {
 	t.Helper()
-	binary, err := exec.LookPath("kubectl")
-	if err != nil {
-		t.Skip("kubectl is not installed")
-	}
+	binary := programs.Kubectl(t)
 	home := t.TempDir()
 	path := filepath.Join(home, "kubeconfig")
 	file := clientcmdapi.NewConfig()

@@ -303,9 +303,15 @@ var Layers = []Layer{
 		ForTests: true,
 	},
 	{
+		Units:    []string{"test/programs"},
+		Reason:   "programs that tests run, for tests with and without whole servers",
+		Only:     []string{},
+		ForTests: true,
+	},
+	{
 		Units:    []string{"test/harness"},
 		Reason:   "starts whole servers for tests; the product must not be able to import it",
-		Only:     []string{"pkg/shard", "pkg/frontproxy", "pkg/cacheserver", "pkg/dev", "test/mutants", "test/ports"},
+		Only:     []string{"pkg/shard", "pkg/frontproxy", "pkg/cacheserver", "pkg/dev", "test/mutants", "test/ports", "test/programs"},
 		ForTests: true,
 	},
 	{

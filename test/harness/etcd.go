@@ -112,8 +112,8 @@ func serveEtcd(dir, address string) error {
 	}
 }
 
-// Main runs the tests of a package whose clusters are Shared or have Replicas, or
-// that builds programs, and returns the exit code. TestMain calls it, after it has
+// Main runs the tests of a package whose clusters are Shared or have Replicas, and
+// returns the exit code. TestMain calls it, after it has
 // parsed the flags.
 func Main(m *testing.M) int {
 	if dir := os.Getenv(etcdDirEnv); dir != "" {
@@ -123,7 +123,6 @@ func Main(m *testing.M) int {
 		}
 		return 0
 	}
-	defer removeBinaries()
 	code := m.Run()
 	if err := endScopes(); err != nil {
 		_, _ = os.Stderr.WriteString(err.Error() + "\n")

@@ -1,51 +1,27 @@
 package harness
 
 import (
-	"fmt"
 	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"sync"
 	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/shardplane/shardplane/test/mutants"
+	"github.com/shardplane/shardplane/test/programs"
 )
 
-// BinaryEnv, KubectlEnv and DexEnv name the environment variables with the paths of built
-// programs; without them the harness builds its own. PreviousBinaryEnv names that
-// of the release before, which the harness does not build.
-const (
-	BinaryEnv         = "SHARDPLANE_BINARY"
-	KubectlEnv        = "SHARDPLANE_KUBECTL"
-	DexEnv            = "SHARDPLANE_DEX"
-	PreviousBinaryEnv = "SHARDPLANE_PREVIOUS_BINARY"
-)
-
-// program is a program that is built once for all tests of a package.
-type program struct {
-	name, dir, pkg, env string
-	flags               []string
-
-	once   sync.Once
-	path   string
-	remove string
-	err    error
-}
-
-var (
-	shardplane = program{name: "shardplane", dir: ".", pkg: "./cmd/shardplane", env: BinaryEnv}
-	kubectl    = program{name: "kubectl", dir: "tools", pkg: "./kubectl", env: KubectlEnv}
-	dex        = program{name: "dex", dir: "tools", pkg: "./dex", env: DexEnv}
-)
+// PreviousBinaryEnv names the environment variable with the path of the shardplane binary of the
+// previous release.
+const PreviousBinaryEnv = "SHARDPLANE_PREVIOUS_BINARY"
 
 // Binary returns the path of the shardplane binary.
 func Binary(t testing.TB) string {
 	t.Helper()
-	return shardplane.get(t)
+	return programs.Shardplane(t)
 }
 
 // Mutated returns the path of a shardplane binary with mutants, so that a test
@@ -55,9 +31,11 @@ func Mutated(t *testing.T, names ...string) string {
 	dir := t.TempDir()
 	overlay, err := mutants.Overlay(dir, Root(), names...)
 	require.NoError(t, err)
-	mutated := program{name: "shardplane", dir: ".", pkg: "./cmd/shardplane", flags: []string{"-ldflags=-s -w", "-overlay=" + overlay}}
-	binary := filepath.Join(dir, mutated.name)
-	require.NoError(t, mutated.build(binary))
+	binary := filepath.Join(dir, "shardplane")
+	command := exec.CommandContext(t.Context(), "go", "build", "-buildvcs=false", "-ldflags=-s -w", "-overlay="+overlay, "-o", binary, "./cmd/shardplane")
+	command.Dir = Root()
+	output, err := command.CombinedOutput()
+	require.NoError(t, err, "%s", output)
 	return binary
 }
 
@@ -74,61 +52,17 @@ func Seed(flag uint64) uint64 {
 // Shardplane is built on.
 func Kubectl(t testing.TB) string {
 	t.Helper()
-	return kubectl.get(t)
+	return programs.Kubectl(t)
 }
 
 // Dex returns the path of dex, an OpenID Connect issuer, as tools/dex says.
 func Dex(t testing.TB) string {
 	t.Helper()
-	return dex.get(t)
+	return programs.Dex(t)
 }
 
-// removeBinaries removes what Binary, Kubectl and Dex built.
-func removeBinaries() {
-	for _, p := range []*program{&shardplane, &kubectl, &dex} {
-		if p.remove != "" {
-			_ = os.RemoveAll(p.remove)
-		}
-	}
-}
-
-func (p *program) get(t testing.TB) string {
-	t.Helper()
-	p.once.Do(func() {
-		if p.env != "" && os.Getenv(p.env) != "" {
-			p.path = os.Getenv(p.env)
-			return
-		}
-		if p.remove, p.err = os.MkdirTemp("", "shardplane-test"); p.err == nil { //nolint:usetesting // tests share it
-			p.path = filepath.Join(p.remove, p.name)
-			p.err = p.build(p.path)
-		}
-	})
-	require.NoError(t, p.err)
-	return p.path
-}
-
-func (p *program) build(binary string) error {
-	args := append([]string{"build", "-buildvcs=false", "-o", binary}, p.flags...)
-	command := exec.Command("go", append(args, p.pkg)...)
-	command.Dir = filepath.Join(Root(), p.dir)
-	if output, err := command.CombinedOutput(); err != nil {
-		return fmt.Errorf("building %s: %w\n%s", p.name, err, output)
-	}
-	return nil
-}
-
-// Root returns the directory of the module, in which tests run somewhere.
-var Root = sync.OnceValue(func() string {
-	dir, err := os.Getwd()
-	for err == nil && dir != filepath.Dir(dir) {
-		if _, err := os.Stat(filepath.Join(dir, "cmd", "shardplane")); err == nil {
-			return dir
-		}
-		dir = filepath.Dir(dir)
-	}
-	panic(fmt.Sprintf("tests run in a directory of the module: %v", err))
-})
+// Root returns the directory of the module.
+func Root() string { return programs.Root() }
 
 // process is a component as a process of its own.
 type process struct {
