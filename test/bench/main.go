@@ -3,7 +3,8 @@
 //	go run ./test/bench all --binary bin/shardplane    a plain API server, then a development cluster
 //	go run ./test/bench server --kubeconfig FILE       a server that runs already
 //
-// It prints one table. The workloads and results are explained in docs/benchmarks.md.
+// It prints one table. docs/benchmarks.md explains the workloads and contains results. The package
+// reference is the plain API server.
 package main
 
 import (
@@ -64,9 +65,9 @@ type options struct {
 	duration         time.Duration
 	// creators create workspaces.
 	workspaces, creators int
-	// settle is the time between a change and the measurement of memory, idle the time in
+	// quietPeriod is the time between a change and the measurement of memory, idle the time in
 	// which the processor time of idle servers is measured.
-	settle, idle time.Duration
+	quietPeriod, idle time.Duration
 }
 
 func (o *options) addFlags(fs *pflag.FlagSet) {
@@ -81,7 +82,7 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.DurationVar(&o.duration, "duration", 10*time.Second, "duration of the writes and of the reads at each server")
 	fs.IntVar(&o.workspaces, "workspaces", 1000, "workspaces to create and delete")
 	fs.IntVar(&o.creators, "creators", 8, "clients that create workspaces")
-	fs.DurationVar(&o.settle, "settle", 20*time.Second, "time between a change and the measurement of memory")
+	fs.DurationVar(&o.quietPeriod, "quiet-period", 20*time.Second, "time between a change and the measurement of memory")
 	fs.DurationVar(&o.idle, "idle", 30*time.Second, "time in which the CPU usage of idle servers is measured")
 }
 

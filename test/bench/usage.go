@@ -28,7 +28,7 @@ func (o *options) measureIdle(ctx context.Context, to *column, s server) error {
 	if s.pid == 0 {
 		return nil
 	}
-	sum, err := o.settled(ctx, s)
+	sum, err := o.quietUsage(ctx, s)
 	if err != nil {
 		return err
 	}
@@ -63,12 +63,12 @@ func (o *options) measureIdleCPU(ctx context.Context, to *column, work string, p
 	return nil
 }
 
-// settled waits and returns the usage of the server, if its process is known.
-func (o *options) settled(ctx context.Context, s server) (usage, error) {
+// quietUsage returns the usage of the server after the quiet period, if its process is known.
+func (o *options) quietUsage(ctx context.Context, s server) (usage, error) {
 	if s.pid == 0 {
 		return usage{}, nil
 	}
-	if err := sleep(ctx, o.settle); err != nil {
+	if err := sleep(ctx, o.quietPeriod); err != nil {
 		return usage{}, err
 	}
 	return usageOf(s.pid)

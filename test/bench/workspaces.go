@@ -21,7 +21,7 @@ func (o *options) measureWorkspaces(ctx context.Context, to *column, s server) e
 		return nil
 	}
 	w := &workspaceRun{target: s.workspaces().in("root"), run: newRun()}
-	before, err := o.settled(ctx, s)
+	before, err := o.quietUsage(ctx, s)
 	if err != nil {
 		return err
 	}
@@ -39,12 +39,12 @@ func (o *options) measureWorkspaces(ctx context.Context, to *column, s server) e
 		}
 		to.add("CPU time per workspace", "ms", float64(created.processor-before.processor)/float64(time.Millisecond)/float64(o.workspaces), "until Ready, all processes")
 	}
-	full, err := o.settled(ctx, s)
+	full, err := o.quietUsage(ctx, s)
 	if err != nil {
 		return err
 	}
 	if s.pid != 0 {
-		to.add("memory per workspace", "KiB", float64(full.anonymous-before.anonymous)/(1<<10)/float64(o.workspaces), fmt.Sprintf("anonymous, all processes, %s after the last was Ready", o.settle))
+		to.add("memory per workspace", "KiB", float64(full.anonymous-before.anonymous)/(1<<10)/float64(o.workspaces), fmt.Sprintf("anonymous, all processes, %s after the last was Ready", o.quietPeriod))
 		if err := o.measureIdleCPU(ctx, to, with+"idle CPU", s.pid); err != nil {
 			return err
 		}
@@ -55,7 +55,7 @@ func (o *options) measureWorkspaces(ctx context.Context, to *column, s server) e
 	}
 	took := time.Since(begin).Seconds()
 	to.add(with+"deletion of all, below one parent", "s", took, fmt.Sprintf("%.1f/s", float64(o.workspaces)/took))
-	after, err := o.settled(ctx, s)
+	after, err := o.quietUsage(ctx, s)
 	if err == nil && s.pid != 0 {
 		to.add(with+"memory after the deletion, relative to before", "", float64(after.anonymous)/float64(before.anonymous), "anonymous, all processes")
 	}
