@@ -9,6 +9,7 @@ import (
 	"time"
 
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/watch"
@@ -112,16 +113,21 @@ func (w *workspaceRun) create(ctx context.Context, creators, count int) (timings
 
 // remove starts the deletion of all workspaces of the run, also after an interruption.
 func (w *workspaceRun) remove(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Minute)
 	defer cancel()
 	client, err := w.target.dynamic()
 	if err != nil {
 		return err
 	}
-	if err := client.Resource(workspacesGVR).DeleteCollection(ctx, metav1.DeleteOptions{}, ofRun(w.run)); err != nil {
-		return fmt.Errorf("deleting workspaces: %w", err)
+	for {
+		err := client.Resource(workspacesGVR).DeleteCollection(ctx, metav1.DeleteOptions{}, ofRun(w.run))
+		switch {
+		case err == nil:
+			return nil
+		case !apierrors.IsTimeout(err) || ctx.Err() != nil: // a large collection exceeds the server's request timeout
+			return fmt.Errorf("deleting workspaces: %w", err)
+		}
 	}
-	return nil
 }
 
 // waitGone waits until all workspaces are deleted.
