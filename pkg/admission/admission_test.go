@@ -223,15 +223,3 @@ func TestNoCluster(t *testing.T) {
 	require.Error(t, r.write(t.Context(), "x"))
 	require.Error(t, r.write(request.WithWildcard(t.Context()), "x"))
 }
-
-// BenchmarkIdle is a write in a logical cluster that configures nothing.
-func BenchmarkIdle(b *testing.B) {
-	r := newRig(b, 1)
-	ctx := request.WithClusterName(b.Context(), name(0))
-	b.ReportAllocs()
-	for b.Loop() {
-		if err := r.write(ctx, "x"); err != nil {
-			b.Fatal(err)
-		}
-	}
-}

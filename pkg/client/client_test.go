@@ -104,15 +104,6 @@ func TestNewFactoryErrors(t *testing.T) {
 	require.ErrorContains(t, err, "check the certificates")
 }
 
-func BenchmarkTypedClient(b *testing.B) {
-	factory, err := client.NewFactory(&rest.Config{Host: "https://127.0.0.1:1"})
-	require.NoError(b, err)
-	b.ReportAllocs()
-	for b.Loop() {
-		kinds.Workspaces.In(factory.Cluster(logicalcluster.NewPath("root:a")))
-	}
-}
-
 func TestSelectorsReachTheServer(t *testing.T) {
 	queries := make(chan url.Values, 10)
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

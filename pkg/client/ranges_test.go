@@ -123,22 +123,3 @@ func FuzzRanges(f *testing.F) {
 		require.Equal(t, in, ranges.Contains(obj))
 	})
 }
-
-// BenchmarkContains is the check of an object's hash, of one logical cluster or UID, with as
-// many ranges as a replica has.
-func BenchmarkContains(b *testing.B) {
-	for _, key := range []ShardKey{ByCluster, ByUID} {
-		b.Run(key.Path(), func(b *testing.B) {
-			ranges := Ranges{key: key}
-			for i := range uint64(16) {
-				ranges.intervals = append(ranges.intervals, Range{First: i << 60, Last: i<<60 + 1<<58})
-			}
-			obj := benchObject(7, 1)
-			obj.Annotations["kcp.io/cluster"], obj.UID = "2a9gq0v7hxj2vmf3", "2b1f6a0e-7a54-4c26-9c8e-0e3a2a7d9f11"
-			b.ReportAllocs()
-			for b.Loop() {
-				ranges.Contains(obj)
-			}
-		})
-	}
-}

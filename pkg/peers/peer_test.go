@@ -100,18 +100,6 @@ func TestWhatAShardSays(t *testing.T) {
 	require.False(t, p.Ask())
 }
 
-// BenchmarkAsk is what the breaker adds to a request.
-func BenchmarkAsk(b *testing.B) {
-	p := &Peer{Name: "there"}
-	b.ReportAllocs()
-	for b.Loop() {
-		if p.Ask() {
-			p.Heard(b.Context(), true, nil)
-			p.Left()
-		}
-	}
-}
-
 // TestSilent: a shard that did not answer is left alone for a while by who has others.
 func TestSilent(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {

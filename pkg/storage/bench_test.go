@@ -3,17 +3,19 @@ package storage
 import (
 	"context"
 	"fmt"
-	"runtime"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"k8s.io/apiserver/pkg/apis/example"
-	"k8s.io/apiserver/pkg/storage"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// BenchmarkConsistentList lists one logical cluster after a write to another
-// resource, of which the watch cache learns only by a progress notification.
+// BenchmarkConsistentList lists one logical cluster after a write to another resource, which the
+// watch cache observes only by a progress notification.
 func BenchmarkConsistentList(b *testing.B) {
 	backend := backendOf(b, BackendConfig{})
 	s := open(b, backend, podsGR)
@@ -27,48 +29,93 @@ func BenchmarkConsistentList(b *testing.B) {
 	}
 }
 
-// BenchmarkTenantWatchers measures what a write costs the server with few and
-// with many watchers, each in a logical cluster of its own.
-func BenchmarkTenantWatchers(b *testing.B) {
-	for _, path := range []string{"ours", "upstream"} {
-		for _, watchers := range []int{1, 2000} {
-			b.Run(fmt.Sprintf("%s/watchers=%d", path, watchers), func(b *testing.B) {
+// BenchmarkTenantWatch measures a write with few and with many watches, each of a logical cluster
+// of its own.
+func BenchmarkTenantWatch(b *testing.B) {
+	for _, watches := range []int{1, 2000} {
+		b.Run(fmt.Sprintf("watches=%d", watches), func(b *testing.B) {
+			s := open(b, backendOf(b, BackendConfig{}), podsGR)
+			cluster := func(i int) context.Context { return in(b.Context(), fmt.Sprintf("cluster-%d", i)) }
+			r := &readers{}
+			for i := range watches {
+				opts := listOpts()
+				opts.ResourceVersion = list(cluster(i), b, s, "/pods", listOpts()).ResourceVersion
+				w, err := s.Watch(cluster(i), "/pods/default", opts)
+				require.NoError(b, err)
+				r.add(b, w)
+			}
+			for i := range 2000 { // the same number of objects in both cases
+				create(cluster(i), b, s, newPod("default", "one"))
+			}
+			r.wait(b, watches)
+			measureWrites(b, r, func(i int) { touch(cluster(0), b, s, "/pods/default/one", i) })
+		})
+	}
+}
+
+// BenchmarkShardedWatch measures a write with wildcard watches that divide the objects among them.
+func BenchmarkShardedWatch(b *testing.B) {
+	enableSharding(b)
+	for _, field := range []string{"uid", "cluster"} {
+		for _, watches := range []int{1, 256} {
+			b.Run(fmt.Sprintf("by=%s/watches=%d", field, watches), func(b *testing.B) {
 				s := open(b, backendOf(b, BackendConfig{}), podsGR)
-				rv := list(in(b.Context(), "root"), b, s, "/pods", listOpts()).ResourceVersion
+				const clusters = 512
+				cluster := func(i int) context.Context { return in(b.Context(), fmt.Sprintf("cluster-%d", i%clusters)) }
+				for i := range clusters {
+					create(cluster(i), b, s, newUIDPod("default", "same"))
+				}
+				ctx := request.WithWildcard(b.Context())
 				r := &readers{}
-				b.Cleanup(r.stop)
-				for i := range watchers {
+				rv := list(ctx, b, s, "/pods", listOpts()).ResourceVersion
+				for i := range watches {
 					opts := listOpts()
-					opts.ResourceVersion = rv
-					cluster := fmt.Sprintf("cluster-%d", i)
-					from, key := storage.Interface(s), "/pods/default"
-					if paths[path] {
-						from, key = s.inner, "/pods/"+cluster+"/default/"
-					}
-					w, err := from.Watch(in(b.Context(), cluster), key, opts)
+					opts.ResourceVersion, opts.Predicate.ShardSelector = rv, selectorOf(b, slice(field, i, watches))
+					w, err := s.Watch(ctx, "/pods", opts)
 					require.NoError(b, err)
-					r.add(w)
+					r.add(b, w)
 				}
-				for i := range 2000 { // the same objects for few watchers and many, each of which has begun
-					create(in(b.Context(), fmt.Sprintf("cluster-%d", i)), b, s, newPod("default", "one"))
-				}
-				begun := int64(watchers)
-				require.Eventually(b, func() bool { return r.events.Load() == begun || r.ended.Load() > 0 }, deadline, time.Millisecond)
-				runtime.GC()
-				ctx := in(b.Context(), "cluster-0")
-				stop := measureCPU(b)
-				for i := range b.N {
-					touch(ctx, b, s, "/pods/default/one", i)
-				}
-				require.Eventually(b, func() bool { return r.events.Load() == int64(b.N)+begun || r.ended.Load() > 0 }, deadline, time.Millisecond)
-				stop()
-				b.ReportMetric(float64(r.ended.Load()), "ended")
+				measureWrites(b, r, func(i int) { touch(cluster(i), b, s, "/pods/default/same", i) })
 			})
 		}
 	}
 }
 
-func touch(ctx context.Context, tb testing.TB, s storage.Interface, key string, i int) {
-	tb.Helper()
-	require.NoError(tb, s.GuaranteedUpdate(ctx, key, &example.Pod{}, false, nil, relabel(fmt.Sprint(i)), nil))
+// measureWrites reports the CPU time of the process for each write and its events.
+func measureWrites(b *testing.B, r *readers, write func(i int)) {
+	b.Helper()
+	cpu := func() int64 {
+		var usage syscall.Rusage
+		require.NoError(b, syscall.Getrusage(syscall.RUSAGE_SELF, &usage))
+		return usage.Utime.Nano() + usage.Stime.Nano()
+	}
+	earlier := int(r.events.Load())
+	b.ResetTimer()
+	before := cpu()
+	for i := range b.N {
+		write(i)
+	}
+	r.wait(b, earlier+b.N)
+	b.StopTimer()
+	b.ReportMetric(float64(cpu()-before)/float64(b.N), "cpu-ns/op")
+}
+
+// readers drain watches and count their events.
+type readers struct{ events atomic.Int64 }
+
+func (r *readers) add(b *testing.B, w watch.Interface) {
+	b.Helper()
+	b.Cleanup(w.Stop)
+	go func() {
+		for event := range w.ResultChan() {
+			if event.Type != watch.Bookmark {
+				r.events.Add(1)
+			}
+		}
+	}()
+}
+
+func (r *readers) wait(b *testing.B, events int) {
+	b.Helper()
+	require.Eventually(b, func() bool { return r.events.Load() == int64(events) }, deadline, time.Millisecond)
 }

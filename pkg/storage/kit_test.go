@@ -231,3 +231,9 @@ func relabel(value string) storage.UpdateFunc {
 		return pod, nil, nil
 	}
 }
+
+// touch changes a label of a pod.
+func touch(ctx context.Context, tb testing.TB, s storage.Interface, key string, i int) {
+	tb.Helper()
+	require.NoError(tb, s.GuaranteedUpdate(ctx, key, &example.Pod{}, false, nil, relabel(fmt.Sprint(i)), nil))
+}

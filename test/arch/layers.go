@@ -316,7 +316,7 @@ var Layers = []Layer{
 	},
 	{
 		Units:  []string{"test/bench"},
-		Reason: "measures any server through its public API, so that it can measure others too; its reference server borrows the tables of built-in resources and the certificates of the development cluster. What is measured of the library runs in it",
+		Reason: "measures any server through its public API. Its reference server uses the tables of built-in resources and the certificates of the development cluster, and a test runs the library's informers against it",
 		Only:   []string{"pkg/registry", "pkg/dev/pki", "pkg/client"},
 		Leaf:   true,
 	},

@@ -1,17 +1,10 @@
-// Command bench measures Shardplane, or any other Kubernetes API server,
-// through its public API.
+// Command bench measures Shardplane, or any other Kubernetes API server, through its public API.
 //
-//	go run ./test/bench all --binary bin/shardplane       a cluster of its own against a plain API server
-//	go run ./test/bench requests --kubeconfig FILE        one workload against any server
+//	go run ./test/bench all --binary bin/shardplane    a plain API server, then a development cluster
+//	go run ./test/bench server --kubeconfig FILE       a server that runs already
 //
-// Each subcommand ends by itself and prints a table; --json writes the same as
-// JSON. Measured results are in docs/benchmarks.md.
-//
-//	load       the workloads
-//	measure    how long operations take, as tables and JSON
-//	process    the programs that are measured, as child processes
-//	shardsim   many shards in one process, for what follows them
-//	reference  the plain API server, and the plain reverse proxy, that Shardplane is compared with
+// It prints one table. docs/benchmarks.md explains the workloads and contains results. The package
+// reference is the plain API server.
 package main
 
 import (
@@ -20,23 +13,21 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"runtime"
 	"slices"
-	"strings"
 	"syscall"
 	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
-	"k8s.io/apimachinery/pkg/util/rand"
+	"github.com/spf13/pflag"
 	"k8s.io/klog/v2"
 
-	"github.com/shardplane/shardplane/test/bench/measure"
+	"github.com/shardplane/shardplane/test/bench/reference"
 )
 
 func main() {
 	if !slices.Contains(os.Args, "reference") {
-		// Client libraries log what a deadline cuts off, which is how phases end.
+		// The end of a phase interrupts requests, which client-go logs as errors.
 		klog.SetLogger(logr.Discard())
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -48,85 +39,135 @@ func main() {
 	}
 }
 
-// newCommand assembles the command line.
 func newCommand() *cobra.Command {
-	var jsonFile string
 	root := &cobra.Command{
 		Use:           "bench",
 		Short:         "Measure an API server through its public API",
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root.PersistentFlags().StringVar(&jsonFile, "json", "", "also write the results to this file as JSON")
-	for _, workload := range []*workload{
-		newAll(), newStartup(), newWorkspaces(), newRequests(), newLists(), newWatches(), newFairness(), newBindings(), newViews(), newClaims(), newScale(), newGarbage(), newIndex(), newHops(), newRing(), newReplicas(), newCached(), newRestart(), newMemory(), newIdle(),
-	} {
-		root.AddCommand(workload.command(&jsonFile))
-	}
-	root.AddCommand(newReference(), newReferenceProxy(), newFlood(), newSpread(), newReplica())
+	root.AddCommand(newAll(), newServer(), newReference())
 	return root
 }
 
-// workload is a subcommand that reports results.
-type workload struct {
-	*cobra.Command
-	// run measures and adds what it has measured to the report, also when it
-	// fails in the end.
-	run func(ctx context.Context, report *measure.Report) error
+// workloads are all workloads in the order in which they run, because the first two measure
+// memory, which the others increase.
+var workloads = []string{"idle", "workspaces", "writes", "gets", "lists"}
+
+// options specify the workloads.
+type options struct {
+	workloads []string
+	// objects of size bytes of data, in so many logical clusters, are listed repeat times.
+	objects, size, clusters, repeat int
+	pageSize                        int64
+	// writers and readers send one request after the other, for duration.
+	writers, readers int
+	duration         time.Duration
+	// creators create workspaces.
+	workspaces, creators int
+	// quietPeriod is the time between a change and the measurement of memory, idle the time in
+	// which the processor time of idle servers is measured.
+	quietPeriod, idle time.Duration
 }
 
-// command returns the cobra command that runs the workload and prints.
-func (w *workload) command(jsonFile *string) *cobra.Command {
-	w.Args = cobra.NoArgs
-	w.RunE = func(cmd *cobra.Command, _ []string) error {
-		report := &measure.Report{Machine: machine(), Command: "bench " + strings.Join(os.Args[1:], " ")}
-		err := w.run(cmd.Context(), report)
-		return errors.Join(err, write(cmd, report, *jsonFile))
-	}
-	return w.Command
+func (o *options) addFlags(fs *pflag.FlagSet) {
+	fs.StringSliceVar(&o.workloads, "workloads", workloads, "workloads to run")
+	fs.IntVar(&o.objects, "objects", 16000, "ConfigMaps to list")
+	fs.IntVar(&o.size, "object-size", 600, "bytes of data in a ConfigMap; 600 make an object of about 1 KB")
+	fs.IntVar(&o.clusters, "clusters", 20, "logical clusters that contain the ConfigMaps to list")
+	fs.IntVar(&o.repeat, "repeat", 9, "number of lists of each kind")
+	fs.Int64Var(&o.pageSize, "page-size", 500, "limit of the paginated lists")
+	fs.IntVar(&o.writers, "writers", 32, "clients that write")
+	fs.IntVar(&o.readers, "readers", 16, "clients that read")
+	fs.DurationVar(&o.duration, "duration", 10*time.Second, "duration of the writes and of the reads at each server")
+	fs.IntVar(&o.workspaces, "workspaces", 1000, "workspaces to create and delete")
+	fs.IntVar(&o.creators, "creators", 8, "clients that create workspaces")
+	fs.DurationVar(&o.quietPeriod, "quiet-period", 20*time.Second, "time between a change and the measurement of memory")
+	fs.DurationVar(&o.idle, "idle", 30*time.Second, "time in which the CPU usage of idle servers is measured")
 }
 
-// write prints the report; failed operations make the run fail.
-func write(cmd *cobra.Command, report *measure.Report, jsonFile string) error {
-	if len(report.Results) == 0 {
-		return nil
-	}
-	fmt.Fprintf(cmd.OutOrStdout(), "%s\n%s\n\n", report.Machine, report.Command)
-	if err := report.WriteTable(cmd.OutOrStdout()); err != nil {
-		return fmt.Errorf("printing the results: %w", err)
-	}
-	if jsonFile != "" {
-		file, err := os.Create(jsonFile)
-		if err != nil {
-			return fmt.Errorf("writing the results: %w", err)
-		}
-		if err := errors.Join(report.WriteJSON(file), file.Close()); err != nil {
-			return fmt.Errorf("writing the results: %w", err)
+func (o *options) validate() error {
+	for _, workload := range o.workloads {
+		if !slices.Contains(workloads, workload) {
+			return fmt.Errorf("--workloads: unknown workload %q, known are %v", workload, workloads)
 		}
 	}
-	if failed := report.Errors(); failed > 0 {
-		return fmt.Errorf("%d operations failed", failed)
+	if min(o.objects, o.clusters, o.repeat, int(o.pageSize), o.writers, o.readers, o.workspaces, o.creators) < 1 || min(o.duration, o.idle) <= 0 {
+		return errors.New("numbers and durations must be positive")
 	}
 	return nil
 }
 
-// machine says what the numbers were measured on.
-func machine() string {
-	description := fmt.Sprintf("%d cores, %s/%s, %s", runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, runtime.Version())
-	if info, err := os.ReadFile("/proc/cpuinfo"); err == nil {
-		for line := range strings.Lines(string(info)) {
-			if key, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(key) == "model name" {
-				return strings.TrimSpace(value) + ", " + description
-			}
+// measure runs the workloads against a server and adds their results to its column of the report.
+func (o *options) measure(ctx context.Context, to *column, s server) error {
+	for _, workload := range workloads {
+		if !slices.Contains(o.workloads, workload) {
+			continue
+		}
+		progress("%s: %s", to.name, workload)
+		run := map[string]func(context.Context, *column, server) error{
+			"idle": o.measureIdle, "workspaces": o.measureWorkspaces, "writes": o.measureWrites, "gets": o.measureGets, "lists": o.measureLists,
+		}[workload]
+		if err := run(ctx, to, s); err != nil {
+			return fmt.Errorf("%s at %s: %w", workload, to.name, err)
 		}
 	}
-	return description
+	return nil
 }
 
-// newRun returns a name that tells this run's objects from those of others.
-func newRun() string { return rand.String(5) }
+func newServer() *cobra.Command {
+	o := options{}
+	var name, kubeconfig, kubeContext, proxy string
+	var plain bool
+	s := server{}
+	cmd := &cobra.Command{Use: "server", Short: "Run the workloads against a server that runs already", Args: cobra.NoArgs}
+	fs := cmd.Flags()
+	fs.StringVar(&name, "name", "server", "name of the server in the table")
+	fs.StringVar(&kubeconfig, "kubeconfig", "", "kubeconfig of the server, which must be a shard for all workloads with logical clusters (required)")
+	fs.StringVar(&proxy, "front-proxy-kubeconfig", "", "kubeconfig of its front-proxy, if it has one")
+	fs.StringVar(&kubeContext, "context", "", "context in both kubeconfigs; the current one by default")
+	fs.BoolVar(&plain, "plain", false, "the server has no logical clusters")
+	fs.IntVar(&s.pid, "pid", 0, "process of the server, of which CPU and memory are measured including its children; 0 skips the workload idle")
+	o.addFlags(fs)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
+		if kubeconfig == "" {
+			return errors.New("--kubeconfig is required: for a development cluster, .kcp-0/admin.kubeconfig")
+		}
+		if err := o.validate(); err != nil {
+			return err
+		}
+		if s.direct, err = newTarget(kubeconfig, kubeContext, !plain); err != nil {
+			return err
+		}
+		if proxy != "" {
+			target, err := newTarget(proxy, kubeContext, true)
+			if err != nil {
+				return err
+			}
+			s.proxy = &target
+		}
+		table := &report{}
+		return errors.Join(o.measure(cmd.Context(), table.column(name), s), table.print(cmd.OutOrStdout()))
+	}
+	return cmd
+}
 
-// progress tells people on stderr what is going on.
+func newReference() *cobra.Command {
+	o := reference.Options{}
+	cmd := &cobra.Command{Use: "reference", Short: "Serve the plain API server that Shardplane is compared with, until interrupted", Args: cobra.NoArgs}
+	cmd.Flags().StringVar(&o.Dir, "dir", "", "directory for its data, certificates and kubeconfig (required)")
+	cmd.Flags().IntVar(&o.Port, "port", 0, "port on 127.0.0.1; 0 selects a free port")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if o.Dir == "" {
+			return errors.New("--dir is required")
+		}
+		o.Ready = func(kubeconfig string) { progress("ready: kubectl --kubeconfig %s get namespaces", kubeconfig) }
+		return reference.Run(cmd.Context(), o)
+	}
+	return cmd
+}
+
+// progress logs to standard error.
 func progress(format string, args ...any) {
 	fmt.Fprintf(os.Stderr, "%s  %s\n", time.Now().Format(time.TimeOnly), fmt.Sprintf(format, args...))
 }

@@ -17,9 +17,9 @@ import (
 	"github.com/shardplane/shardplane/pkg/client/kinds"
 )
 
-// TestUpstreamServer has informers of the library with ranges follow the reference server, which has
-// nothing of ours: it knows selectors by UID, and none by logical cluster. They hold the same
-// whichever it is.
+// TestUpstreamServer runs informers of the library with ranges against the reference server, i.e.
+// against upstream's code, which supports shard selectors by UID but not by logical cluster. The
+// informers must contain the same objects with both.
 func TestUpstreamServer(t *testing.T) {
 	config, err := clientcmd.BuildConfigFromFlags("", startReference(t))
 	require.NoError(t, err)

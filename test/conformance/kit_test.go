@@ -2,6 +2,7 @@ package conformance
 
 import (
 	"net/http"
+	"sync"
 	"testing"
 	"time"
 
@@ -60,4 +61,30 @@ var one = harness.Shared{Options: harness.Options{Without: []string{"front-proxy
 func startShard(t testing.TB) *harness.Cluster {
 	t.Helper()
 	return harness.Start(t, harness.Options{Without: []string{"cache-server", "front-proxy"}})
+}
+
+// inParallel calls f for 0..n-1, a few at a time.
+func inParallel(t testing.TB, n int, f func(i int) error) {
+	t.Helper()
+	numbers := make(chan int)
+	errs := make(chan error, n)
+	var workers sync.WaitGroup
+	for range 16 {
+		workers.Go(func() {
+			for i := range numbers {
+				if err := f(i); err != nil {
+					errs <- err
+				}
+			}
+		})
+	}
+	for i := range n {
+		numbers <- i
+	}
+	close(numbers)
+	workers.Wait()
+	close(errs)
+	for err := range errs {
+		require.NoError(t, err)
+	}
 }

@@ -1,7 +1,6 @@
 package conformance
 
 import (
-	"fmt"
 	"os"
 	"testing"
 
@@ -17,12 +16,5 @@ func TestMain(m *testing.M) {
 		klog.SetLogger(logr.Discard())
 	}
 	log.SetLogger(logr.Discard())
-	if dir := os.Getenv(etcdEnv); dir != "" {
-		if err := serveEtcd(dir); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		return
-	}
 	os.Exit(harness.Main(m))
 }

@@ -9,7 +9,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
+	"k8s.io/component-base/metrics/legacyregistry"
 
+	"github.com/shardplane/shardplane/pkg/storage"
 	"github.com/shardplane/shardplane/test/harness"
 )
 
@@ -46,4 +48,25 @@ func TestSharing(t *testing.T) {
 	require.Equal(t, kinds, watchCaches(t)-caches)
 	// Some come and go with requests: but not one stays for each cluster.
 	require.Eventually(t, func() bool { return runtime.NumGoroutine() < before+clusters/2 }, testTimeout, tick)
+}
+
+// watchCaches returns the number of watch caches of custom resources that were created.
+func watchCaches(t testing.TB) int {
+	t.Helper()
+	families, err := legacyregistry.DefaultGatherer.Gather()
+	require.NoError(t, err)
+	found := 0
+	for _, family := range families {
+		if family.GetName() != "apiserver_watch_cache_initializations_total" {
+			continue
+		}
+		for _, metric := range family.GetMetric() {
+			for _, label := range metric.GetLabel() {
+				if label.GetName() == "group" && label.GetValue() == storage.Unnamed.Group {
+					found += int(metric.GetCounter().GetValue())
+				}
+			}
+		}
+	}
+	return found
 }

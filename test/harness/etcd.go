@@ -3,7 +3,6 @@ package harness
 import (
 	"errors"
 	"fmt"
-	"net"
 	"net/url"
 	"os"
 	"os/signal"
@@ -27,8 +26,7 @@ const (
 	etcdURLEnv = "SHARDPLANE_TEST_ETCD_URL"
 )
 
-// Etcd starts an etcd, as OpenEtcd does, which ends with the test, and returns
-// its URL.
+// Etcd starts an etcd that ends with the test and returns its URL. It uses TLS if tls is not empty.
 func Etcd(t testing.TB, tls transport.TLSInfo) string {
 	t.Helper()
 	return startEtcd(t, tls, etcdQuota)
@@ -54,20 +52,6 @@ func schemeOf(tls transport.TLSInfo) string {
 		return "http"
 	}
 	return "https"
-}
-
-// OpenEtcd starts an etcd that processes can share, with its data in dir. It
-// listens on a free port of this machine, over TLS where tls says so.
-func OpenEtcd(dir string, tls transport.TLSInfo) (*embed.Etcd, error) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return nil, err
-	}
-	address := url.URL{Scheme: schemeOf(tls), Host: listener.Addr().String()}
-	if err := listener.Close(); err != nil {
-		return nil, err
-	}
-	return openEtcd(dir, address, tls, etcdQuota)
 }
 
 func openEtcd(dir string, address url.URL, tls transport.TLSInfo, quota int64) (*embed.Etcd, error) {

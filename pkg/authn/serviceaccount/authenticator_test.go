@@ -404,28 +404,3 @@ func encode(t testing.TB, value any) string {
 	require.NoError(t, err)
 	return base64.RawURLEncoding.EncodeToString(content)
 }
-
-func BenchmarkAuthenticateToken(b *testing.B) {
-	w := newWorld(b)
-	b.Run("known", func(b *testing.B) {
-		token := w.issue(b, nil, "api")
-		b.ReportAllocs()
-		for b.Loop() {
-			_, ok, err := w.tokens.AuthenticateToken(b.Context(), token)
-			if err != nil || !ok {
-				b.Fatal(err)
-			}
-		}
-	})
-	b.Run("new", func(b *testing.B) {
-		token := w.issue(b, nil, "api")
-		b.ReportAllocs()
-		for b.Loop() {
-			w.tokens.keys.Load().signed.Clear()
-			_, ok, err := w.tokens.AuthenticateToken(b.Context(), token)
-			if err != nil || !ok {
-				b.Fatal(err)
-			}
-		}
-	})
-}

@@ -1,9 +1,7 @@
 package definitions
 
 import (
-	"fmt"
 	goruntime "runtime"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -105,33 +103,4 @@ func TestSpecIsNotMistaken(t *testing.T) {
 		require.Len(t, crd.Spec.Validation.OpenAPIV3Schema.Properties, 2)
 		require.Zero(t, codec.interner.size())
 	}
-}
-
-// BenchmarkDecodeKnown decodes a stored definition of 24 KB whose spec is known,
-// as all but one of equal definitions are at the start of a server.
-func BenchmarkDecodeKnown(b *testing.B) {
-	plain := apiextensionsserver.Codecs.LegacyCodec(apiextensionsv1.SchemeGroupVersion)
-	properties := map[string]apiextensionsv1.JSONSchemaProps{}
-	for i := range 240 {
-		properties[fmt.Sprintf("field%d", i)] = apiextensionsv1.JSONSchemaProps{Type: "string", Description: strings.Repeat("It matters. ", 4)}
-	}
-	crd := widgetCRD(properties)
-	apiextensionsserver.Scheme.Default(crd)
-	crd.Status.AcceptedNames = crd.Spec.Names
-	data, err := runtime.Encode(plain, crd)
-	require.NoError(b, err)
-	interning := internCodec{Codec: plain, interner: newInterner()}
-	first, err := runtime.Decode(interning, data)
-	require.NoError(b, err)
-	for name, codec := range map[string]runtime.Decoder{"known": interning, "plain": plain} {
-		b.Run(name, func(b *testing.B) {
-			b.SetBytes(int64(len(data)))
-			b.ReportAllocs()
-			for b.Loop() {
-				_, err := runtime.Decode(codec, data)
-				require.NoError(b, err)
-			}
-		})
-	}
-	goruntime.KeepAlive(first)
 }

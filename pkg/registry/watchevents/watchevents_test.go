@@ -94,20 +94,3 @@ func TestSameBytes(t *testing.T) {
 		})
 	}
 }
-
-// BenchmarkEvent measures what an event takes whose object is encoded.
-func BenchmarkEvent(b *testing.B) {
-	upstream := codecs(b)
-	e := event(b, upstream, runtime.ContentTypeJSON, watch.Added, object)
-	for name, s := range map[string]runtime.NegotiatedSerializer{"ours": Serializer(upstream), "upstream": upstream} {
-		b.Run(name, func(b *testing.B) {
-			encoder := encoderOf(b, s, runtime.ContentTypeJSON)
-			b.ReportAllocs()
-			for b.Loop() {
-				if err := encoder.Encode(e, io.Discard); err != nil {
-					b.Fatal(err)
-				}
-			}
-		})
-	}
-}

@@ -17,8 +17,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apiserver/pkg/authentication/user"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
-
-	"github.com/shardplane/shardplane/pkg/request/identity"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -214,14 +212,4 @@ func TestValidate(t *testing.T) {
 	require.Empty(t, append(l.Validate(), r.Validate()...))
 	l.Waiting, r.MinRate = 1, -1
 	require.Len(t, append(l.Validate(), r.Validate()...), 2)
-}
-
-func BenchmarkBodies(b *testing.B) {
-	h := WithGuard(NewReader(NewLimits(), largest).Wrap(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) }), never, refuse), NewRate())
-	ctx := identity.WithPayer(apirequest.WithRequestInfo(b.Context(), &apirequest.RequestInfo{Verb: "create"}), identity.Payer{User: "jane"})
-	text, w := strings.Repeat("x", 1<<10), httptest.NewRecorder()
-	b.ReportAllocs()
-	for b.Loop() {
-		h.ServeHTTP(w, httptest.NewRequestWithContext(ctx, http.MethodPost, "/", strings.NewReader(text)))
-	}
 }

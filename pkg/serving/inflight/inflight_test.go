@@ -182,13 +182,3 @@ func TestWeights(t *testing.T) {
 	h.leave(3)
 	require.Empty(t, s.members)
 }
-
-func BenchmarkShares(b *testing.B) {
-	h := NewShares(NewLimits()).Wrap(NewExecuting(3000, 1000).Wrap(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), never, refuse), one, refuse)
-	r := asked(identity.WithPayer(b.Context(), identity.Payer{User: "jane"}), "a", "get", "jane")
-	w := httptest.NewRecorder()
-	b.ReportAllocs()
-	for b.Loop() {
-		h.ServeHTTP(w, r)
-	}
-}

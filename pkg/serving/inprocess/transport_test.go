@@ -298,30 +298,3 @@ func TestConcurrent(t *testing.T) {
 	}
 	all.Wait()
 }
-
-func BenchmarkRequest(b *testing.B) {
-	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		_, _ = io.Copy(io.Discard, r.Body)
-		_, _ = w.Write(make([]byte, 1000))
-	})
-	connected := httptest.NewUnstartedServer(handler)
-	connected.EnableHTTP2 = true
-	connected.StartTLS()
-	defer connected.Close()
-	transport := New()
-	defer transport.Serve(b.Context(), handler)()
-	for name, client := range map[string]*http.Client{"connection": connected.Client(), "in process": {Transport: transport}} {
-		b.Run(name, func(b *testing.B) {
-			b.ReportAllocs()
-			for b.Loop() {
-				r, _ := http.NewRequestWithContext(b.Context(), http.MethodPost, connected.URL, strings.NewReader("a body"))
-				response, err := client.Do(r)
-				if err != nil {
-					b.Fatal(err)
-				}
-				_, _ = io.Copy(io.Discard, response.Body)
-				_ = response.Body.Close()
-			}
-		})
-	}
-}

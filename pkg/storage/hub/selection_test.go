@@ -1,10 +1,7 @@
 package hub
 
 import (
-	"context"
-	"fmt"
 	"runtime"
-	"strings"
 	"testing"
 	"time"
 	"weak"
@@ -131,68 +128,4 @@ func TestInitialEventsKeepNothingOfOthers(t *testing.T) {
 		return true
 	}))
 	require.Equal(t, []string{"a/x", "a/y"}, names)
-}
-
-// BenchmarkSelectors measures what an event costs the hub under its lock with as
-// many watches with the largest selectors as one logical cluster may have, see
-// --max-watches-per-cluster, and what one of another logical cluster costs.
-func BenchmarkSelectors(b *testing.B) {
-	const places = 5000
-	var requirements, values strings.Builder
-	for i := range 128 {
-		fmt.Fprintf(&requirements, ",!r%d", i)
-	}
-	for i := range 4000 {
-		fmt.Fprintf(&values, ",%03x", i)
-	}
-	for _, c := range []struct {
-		name, selector string
-		watches        int
-	}{
-		{"none", "", places},
-		{"one requirement", "!other-%d", places},
-		{"128 requirements", "!other-%d" + requirements.String()[4:], places / (1 + 128/4)},
-		{"4000 values", "a notin (x%d" + values.String() + ")", places / (1 + 4000/4)},
-	} {
-		for _, event := range []string{"own", "foreign"} {
-			b.Run(fmt.Sprintf("%s/watches=%d/%s", c.name, c.watches, event), func(b *testing.B) { dispatchSelecting(b, c.selector, c.watches, event) })
-		}
-	}
-}
-
-func dispatchSelecting(b *testing.B, selector string, watches int, event string) {
-	b.Helper()
-	f := newFollower(b)
-	f.fill("a/x", "b/x")
-	f.follow(10)
-	for i := range watches {
-		text := selector
-		if text != "" {
-			text = fmt.Sprintf(selector, i)
-		}
-		parsed, err := labels.Parse(text)
-		require.NoError(b, err)
-		ctx, cancel := context.WithCancel(b.Context())
-		b.Cleanup(cancel)
-		w, err := f.Watch(ctx, Request{Key: "/r/a/", Version: 10, Predicate: storage.SelectionPredicate{Label: parsed, Field: fields.Everything()}})
-		require.NoError(b, err)
-		b.Cleanup(w.Stop)
-		go func() {
-			for range w.ResultChan() {
-			}
-		}()
-	}
-	require.Eventually(b, func() bool {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		return f.scopes["/r/a/"] != nil && f.scopes["/r/a/"].watchers == watches
-	}, deadline, time.Millisecond)
-	name := map[string]string{"own": "a/x", "foreign": "b/x"}[event]
-	version := 10
-	for b.Loop() {
-		version++
-		obj := versioned(name, version)
-		obj.Labels = map[string]string{"a": "yyy"}
-		f.apply(f.eventOf(watch.Event{Type: watch.Modified, Object: obj}))
-	}
 }

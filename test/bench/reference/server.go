@@ -2,6 +2,7 @@ package reference
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/url"
@@ -31,7 +32,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/registry/generated/openapi"
 )
 
-// Options say where the server runs.
+// Options specify where the server runs.
 type Options struct {
 	// Dir holds certificates, the kubeconfig and etcd's data.
 	Dir string
@@ -43,9 +44,9 @@ type Options struct {
 
 // Run runs the server until the context ends.
 func Run(ctx context.Context, o Options) error {
-	// As Shardplane has it, so that both are asked the same.
+	// Shardplane enables it, too.
 	if err := utilfeature.DefaultMutableFeatureGate.Set("ShardedListAndWatch=true"); err != nil {
-		return fmt.Errorf("switching on sharded lists and watches: %w", err)
+		return fmt.Errorf("enabling sharded lists and watches: %w", err)
 	}
 	certs, err := ensureCertificates(o.Dir)
 	if err != nil {
@@ -67,7 +68,7 @@ func Run(ctx context.Context, o Options) error {
 	}
 	server, err := config.Complete(nil).New("reference", genericapiserver.NewEmptyDelegate())
 	if err != nil {
-		return fmt.Errorf("making the server: %w", err)
+		return fmt.Errorf("creating the server: %w", err)
 	}
 	if err := registry.Install(server, storage{endpoint: "http://" + etcd.Clients[0].Addr().String()}, registry.NoAccess()); err != nil {
 		return err
@@ -85,7 +86,7 @@ func Run(ctx context.Context, o Options) error {
 	return server.PrepareRun().RunWithContext(ctx)
 }
 
-// certificates are what the server and its one user have.
+// certificates are those of the server and its only user.
 type certificates struct {
 	ca            *pki.Authority
 	serving, user *pki.Pair
@@ -94,7 +95,7 @@ type certificates struct {
 
 func ensureCertificates(dir string) (*certificates, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("making the directory of the reference server: %w", err)
+		return nil, fmt.Errorf("creating the directory of the reference server: %w", err)
 	}
 	store := pki.NewStore(dir, time.Now)
 	ca, err := store.Authority("ca")
@@ -112,8 +113,8 @@ func ensureCertificates(dir string) (*certificates, error) {
 	return &certificates{ca: ca, serving: serving, user: user, caFile: filepath.Join(dir, "ca.crt")}, nil
 }
 
-// startEtcd starts an etcd with upstream's defaults on any free port. Its peer
-// port is of record only, since it is alone.
+// startEtcd starts an etcd with upstream's defaults on a free port. Its peer port is not used,
+// because it is the only member.
 func startEtcd(ctx context.Context, dir string) (*embed.Etcd, error) {
 	anyPort := url.URL{Scheme: "http", Host: "127.0.0.1:0"}
 	config := embed.NewConfig()
@@ -144,7 +145,7 @@ func newConfig(certs *certificates, listener net.Listener) (*genericapiserver.Co
 	namer := openapinamer.NewDefinitionNamer(registry.Scheme)
 	config.OpenAPIConfig = genericapiserver.DefaultOpenAPIConfig(openapi.GetOpenAPIDefinitions, namer)
 	config.OpenAPIV3Config = genericapiserver.DefaultOpenAPIV3Config(openapi.GetOpenAPIDefinitions, namer)
-	// More than any benchmark asks at once: queues are not what is measured.
+	// More than the benchmark's clients, because queues are not measured.
 	config.MaxRequestsInFlight, config.MaxMutatingRequestsInFlight = 3000, 1000
 
 	secure := options.NewSecureServingOptions().WithLoopback()
@@ -164,7 +165,7 @@ func newConfig(certs *certificates, listener net.Listener) (*genericapiserver.Co
 	return config, nil
 }
 
-// storage says that resources are stored as upstream stores them.
+// storage stores resources as upstream does.
 type storage struct{ endpoint string }
 
 // GetRESTOptions implements generic.RESTOptionsGetter.
@@ -190,7 +191,9 @@ func writeKubeconfig(path, server string, certs *certificates) error {
 	config.AuthInfos["admin"] = &clientcmdapi.AuthInfo{ClientCertificateData: certs.user.CertPEM, ClientKeyData: certs.user.KeyPEM}
 	config.Contexts["reference"] = &clientcmdapi.Context{Cluster: "reference", AuthInfo: "admin"}
 	config.CurrentContext = "reference"
-	if err := clientcmd.WriteToFile(*config, path); err != nil {
+	// Readers wait until the file exists, so it must not exist before it is complete.
+	partial := path + ".partial"
+	if err := errors.Join(clientcmd.WriteToFile(*config, partial), os.Rename(partial, path)); err != nil {
 		return fmt.Errorf("writing the kubeconfig: %w", err)
 	}
 	return nil

@@ -325,24 +325,3 @@ func TestTogether(t *testing.T) {
 	all.Wait()
 	require.Equal(t, 1, made)
 }
-
-func BenchmarkParts(b *testing.B) {
-	for _, s := range []Spec{V2(), V3()} {
-		on, err := s.format.newBase([]byte(`{"swagger":"2.0","info":{"title":"x","version":"x"},"paths":{}}`), true)
-		require.NoError(b, err)
-		b.Run(s.format.name()+"-json", func(b *testing.B) {
-			for b.Loop() {
-				_, err := s.format.members(on, definition(0))
-				require.NoError(b, err)
-			}
-		})
-		b.Run(s.format.name()+"-protobuf", func(b *testing.B) {
-			m, err := s.format.members(on, definition(0))
-			require.NoError(b, err)
-			for b.Loop() {
-				_, err := s.format.protobuf(m)
-				require.NoError(b, err)
-			}
-		})
-	}
-}
