@@ -67,6 +67,7 @@ func codeOf(t *testing.T, config *rest.Config, path string) int {
 }
 
 func TestServiceAccounts(t *testing.T) {
+	t.Parallel()
 	e := kit.Shared(t)
 	proxy, first, second := e.Proxy(), e.Shard(0), e.Shard(1)
 	one := e.WorkspaceOn("root", "accounts-one", "root").Spec.Cluster

@@ -22,6 +22,7 @@ import (
 )
 
 func TestAuthorization(t *testing.T) {
+	t.Parallel()
 	p := kit.People{Env: kit.Shared(t)}
 	one, two := p.WorkspaceOn("root", "one", "root"), p.WorkspaceOn("root", "two", "shard-1")
 	require.NotEqual(t, one.Spec.Cluster, two.Spec.Cluster)

@@ -17,6 +17,7 @@ import (
 // TestStatusCodes holds every row of the contract's table of status codes that
 // a cluster in its ordinary state can show.
 func TestStatusCodes(t *testing.T) {
+	t.Parallel()
 	c := kit.Shared(t)
 	admin, masters := c.Proxy(), c.Shard(0)
 	adminAtShard := kit.AtHost(admin, masters.Host)

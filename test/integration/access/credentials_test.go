@@ -24,7 +24,9 @@ import (
 )
 
 func TestCredentials(t *testing.T) {
-	e := kit.Start(t, harness.Options{DevTokens: true})
+	t.Parallel()
+	// A cluster of its own, because the test replaces its certificates and keys.
+	e := kit.Start(t, harness.Options{DevTokens: true, ExtraArgs: map[string][]string{"shard": {"--home-workspaces-home-creator-groups=system:kcp:admin"}}})
 	proxy, masters := e.Proxy(), e.Shard(0)
 
 	t.Run("privileged groups stay outside", func(t *testing.T) {
@@ -59,6 +61,7 @@ func TestCredentials(t *testing.T) {
 		require.ElementsMatch(t, []string{"team-3", "system:authenticated"}, kit.WhoAmI(t, kit.WithToken(proxy, "user-3-token"), "root").Groups)
 	})
 
+	t.Run("only members of the groups of the flag get a home", func(t *testing.T) { testHomeCreators(t, e) })
 	t.Run("files are read again", func(t *testing.T) { reloading(t, e) })
 }
 

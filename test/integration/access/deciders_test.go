@@ -77,6 +77,7 @@ func (d *decider) kubeconfig(t *testing.T, path string) string {
 // where flags name them: users are the same at front-proxy and shard, and
 // decisions are one logical cluster's.
 func TestExternalDeciders(t *testing.T) {
+	t.Parallel()
 	var mu sync.Mutex
 	cluster := "none yet"
 	d := newDecider(t, func() string {
@@ -85,6 +86,7 @@ func TestExternalDeciders(t *testing.T) {
 		return cluster
 	})
 	tokens := []string{"--authentication-token-webhook-config-file", d.kubeconfig(t, "/tokens")}
+	// A cluster of its own, because its webhooks decide on every request.
 	e := kit.People{Env: kit.Start(t, harness.Options{ExtraArgs: map[string][]string{
 		"front-proxy": tokens,
 		"shard": append(tokens, "--authorization-webhook-config-file", d.kubeconfig(t, "/requests"),

@@ -53,7 +53,8 @@ func deleteWithPolicy(k kit.WorkspaceClient, path, name, policy string) {
 // TestGarbageCollection: objects go with their owners as in Kubernetes, in each logical cluster
 // for itself, whatever kinds they are of.
 func TestGarbageCollection(t *testing.T) {
-	e := kit.Start(t, harness.Options{DevTokens: true})
+	t.Parallel()
+	e := kit.Shared(t)
 	provider, k, other := kit.NewWorkspaceClient(e, "garbage-provider"), kit.NewWorkspaceClient(e, "garbage"), kit.NewWorkspaceClient(e, "garbage-other")
 	provider.CreateExport("widgets", provider.CreateSchema("v1", "widgets", "size"))
 	for _, in := range []kit.WorkspaceClient{k, other} {
@@ -69,8 +70,23 @@ func TestGarbageCollection(t *testing.T) {
 	t.Run("webhooks and policies", func(t *testing.T) { testJudgedCollection(t, k.ForTest(t)) })
 	t.Run("owners of all kinds", func(t *testing.T) { testOwnersOfAllKinds(t, k.ForTest(t)) })
 	t.Run("kinds that go and come back", func(t *testing.T) { testKindsThatGo(t, k.ForTest(t), provider.ForTest(t)) })
+}
 
-	// Of what nobody has asked for since the start, the collector knows all the same.
+// TestGarbageCollectorRestarts: a collector finds after a start what is to be collected, including
+// what was deleted while no collector ran.
+func TestGarbageCollectorRestarts(t *testing.T) {
+	if testing.Short() {
+		t.Skip("nightly: restarts a shard")
+	}
+	t.Parallel()
+	// A cluster of its own, because the test restarts a shard.
+	e := kit.Start(t, harness.Options{DevTokens: true})
+	provider, k := kit.NewWorkspaceClient(e, "garbage-provider"), kit.NewWorkspaceClient(e, "garbage")
+	provider.CreateExport("widgets", provider.CreateSchema("v1", "widgets", "size"))
+	k.Create(kit.DefinitionsPath, garbageCRD)
+	k.Bind("widgets", provider, "widgets")
+	k.UntilBinding("widgets", "Ready", "True <nil>")
+
 	a := createOwned(k, kit.ConfigMapsPath, "restart")
 	g := createOwned(k, gadgets, "restart", owner(a))
 	createOwned(k, kit.WidgetsPath, "restart", owner(g))

@@ -36,6 +36,9 @@ func logicalClusters(e *kit.Env) map[logicalcluster.Name]corev1alpha1.LogicalClu
 // TestHomesSurviveCrashes: wherever root's shard is killed while it makes a home, there is
 // one in the end, and one only.
 func TestHomesSurviveCrashes(t *testing.T) {
+	if testing.Short() {
+		t.Skip("nightly: kills processes")
+	}
 	t.Parallel()
 	e := kit.Start(t, harness.Options{Mode: harness.Processes, Shards: 2, DevTokens: true})
 	root := e.Component("root")

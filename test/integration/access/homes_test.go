@@ -14,7 +14,6 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/shardplane/shardplane/pkg/client/kinds"
-	"github.com/shardplane/shardplane/test/harness"
 	"github.com/shardplane/shardplane/test/integration/kit"
 )
 
@@ -38,6 +37,7 @@ func homeOf(e *kit.Env, config *rest.Config) *tenancyv1alpha1.Workspace {
 
 // TestHomes: who asks for ~ gets a workspace of its own, and nobody another's.
 func TestHomes(t *testing.T) {
+	t.Parallel()
 	e := kit.Shared(t)
 	t.Run("own", func(t *testing.T) { testOwnHomes(t, e) })
 	t.Run("of another", func(t *testing.T) { testHomesOfOthers(t, e) })
@@ -151,9 +151,8 @@ func testDeletedHome(t *testing.T, e *kit.Env) {
 	}
 }
 
-// TestHomeCreators: only members of the groups that the flag names get a new home.
-func TestHomeCreators(t *testing.T) {
-	e := kit.Start(t, harness.Options{DevTokens: true, ExtraArgs: map[string][]string{"shard": {"--home-workspaces-home-creator-groups=system:kcp:admin"}}})
+// testHomeCreators: only members of the groups that the flag names get a new home.
+func testHomeCreators(t *testing.T, e *kit.Env) {
 	denied := kit.RequireStatus(t, kit.WithToken(e.Proxy(), "user-1-token"), kit.Request{Path: homePath}, http.StatusForbidden)
 	require.Equal(t, `workspaces.tenancy.kcp.io "~" is forbidden: User "user-1" cannot create resource "workspaces" in API group "tenancy.kcp.io" at the cluster scope: workspace access not permitted`, denied.Message)
 	admin := homeOf(e, e.Proxy())

@@ -55,6 +55,7 @@ func clientsetOf(k kit.WorkspaceClient) kubernetes.Interface {
 
 // TestGroupsOfKubernetes: the groups of Kubernetes without a dot are defined as all others.
 func TestGroupsOfKubernetes(t *testing.T) {
+	t.Parallel()
 	e := kit.Shared(t)
 	k := kit.NewWorkspaceClient(e, "kubernetes-groups")
 	k.Define("", "pods", "Pod", "v1")
@@ -114,6 +115,7 @@ func TestGroupsOfKubernetes(t *testing.T) {
 // TestDeploymentsAsData: a workspace holds Deployments, defined or bound, for kubectl and
 // typed clients as where they are built in.
 func TestDeploymentsAsData(t *testing.T) {
+	t.Parallel()
 	e := kit.Shared(t)
 	t.Run("defined", func(t *testing.T) {
 		k := kit.NewWorkspaceClient(e, "deployments").ForTest(t)

@@ -17,6 +17,7 @@ import (
 // TestKubeSystem: workspaces whose type is universal, or extends it, start with the namespace
 // kube-system and what every namespace has; others do not have it.
 func TestKubeSystem(t *testing.T) {
+	t.Parallel()
 	e := kit.Shared(t)
 	root := kit.NewWorkspaceClient(e, "kube-system-organization") // of the type organization, which extends universal
 	names := func(k kit.WorkspaceClient) []string {

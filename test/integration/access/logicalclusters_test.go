@@ -19,6 +19,7 @@ import (
 // TestLogicalClusterByAdministrators holds what administrators may do with a
 // LogicalCluster as such: lead it on, as an initializer does without its view.
 func TestLogicalClusterByAdministrators(t *testing.T) {
+	t.Parallel()
 	e := kit.Shared(t)
 	types := kinds.WorkspaceTypes.In(e.ProxyClient.Cluster(kit.Path("root")))
 	_, err := types.Create(t.Context(), &tenancyv1alpha1.WorkspaceType{

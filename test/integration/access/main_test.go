@@ -1,10 +1,9 @@
 package access
 
 import (
-	"os"
 	"testing"
 
-	"github.com/shardplane/shardplane/test/harness"
+	"github.com/shardplane/shardplane/test/integration/kit"
 )
 
-func TestMain(m *testing.M) { os.Exit(harness.Main(m)) }
+func TestMain(m *testing.M) { kit.Main(m, nil) }

@@ -53,15 +53,11 @@ func strict(t *testing.T, config *rest.Config) *client.Factory {
 	return kit.NewFactory(t, config)
 }
 
-// patient is a front-proxy that looks longer for what it does not know, on machines where a
-// watch may lag by half a second.
-var patient = map[string][]string{"front-proxy": {"--index-timeout=2s"}}
-
 // TestCreateThenUse: who creates a workspace uses it at once, whatever the system has still
 // to do, and others learn as little of it as ever.
 func TestCreateThenUse(t *testing.T) {
 	t.Parallel()
-	maker := makerOf(t, kit.Start(t, harness.Options{Shards: 2, DevTokens: true, ExtraArgs: patient}), "makers")
+	maker := makerOf(t, kit.Shared(t), "makers")
 	t.Run("owner", func(t *testing.T) { testUseAtOnce(t, maker.ForTest(t)) })
 	t.Run("initializer", func(t *testing.T) { testUseInitializing(t, maker.ForTest(t)) })
 	t.Run("never ready", func(t *testing.T) { testUseNever(t, maker.ForTest(t)) })
@@ -69,8 +65,12 @@ func TestCreateThenUse(t *testing.T) {
 
 // TestCreateThenUseOfReplicas: nor does it matter which replica of a shard answers.
 func TestCreateThenUseOfReplicas(t *testing.T) {
+	if testing.Short() {
+		t.Skip("nightly: starts a cluster with replicas")
+	}
 	t.Parallel()
-	testUseAtOnce(t, makerOf(t, kit.Start(t, harness.Options{Shards: 2, Replicas: 2, DevTokens: true, ExtraArgs: patient}), "makers"))
+	// A cluster of its own, because shards have replicas.
+	testUseAtOnce(t, makerOf(t, kit.Start(t, harness.Options{Shards: 2, Replicas: 2, DevTokens: true, ExtraArgs: map[string][]string{"front-proxy": {"--index-timeout=2s"}}}), "makers"))
 }
 
 func testUseAtOnce(t *testing.T, maker kit.WorkspaceClient) {

@@ -25,6 +25,10 @@ type oldDefinition struct {
 // TestDefinitionsInGroupsOfTheSystem has definitions of a tenant in groups of the system in etcd
 // when a shard starts, from before that was refused.
 func TestDefinitionsInGroupsOfTheSystem(t *testing.T) {
+	if testing.Short() {
+		t.Skip("nightly: restarts a shard on data of another release")
+	}
+	t.Parallel()
 	etcd := harness.Etcd(t, transport.TLSInfo{})
 	e := kit.Start(t, harness.Options{Mode: harness.Processes, ExtraArgs: map[string][]string{"shard": {"--etcd-servers", etcd}}})
 	k := kit.NewWorkspaceClient(e, "old").ForTest(t)

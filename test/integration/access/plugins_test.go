@@ -41,6 +41,7 @@ type replayed struct {
 
 // TestPlugins replays what the published kubectl plugins of kcp send.
 func TestPlugins(t *testing.T) {
+	t.Parallel()
 	e := kit.Shared(t)
 	kit.NewWorkspaceClientOn(e, "plugins-provider", 1)
 	consumer := kit.NewWorkspaceClient(e, "plugins").ForTest(t)

@@ -13,6 +13,7 @@ import (
 // TestWorkspacesAsPeopleSeeThem: kubectl says what keeps a workspace waiting, once, and where
 // one is.
 func TestWorkspacesAsPeopleSeeThem(t *testing.T) {
+	t.Parallel()
 	e := kit.Shared(t)
 	parent := kit.NewWorkspaceClient(e, "seen").ForTest(t)
 	ready := e.WorkspaceOn("root:seen", "ready", "shard-1")

@@ -22,6 +22,7 @@ import (
 
 // TestRootCA holds that every namespace has what the front-proxy is verified with.
 func TestRootCA(t *testing.T) {
+	t.Parallel()
 	e := kit.Shared(t)
 	e.WorkspaceOn("root", "with-ca", "shard-1")
 	scope := e.ProxyClient.Cluster(kit.Path("root:with-ca"))
@@ -106,6 +107,10 @@ func awaitRootCA(t *testing.T, e *kit.Env, scope client.Scope, namespace, ca str
 // TestRootCAChanges has another CA while a shard runs, and while it does not; and a shard
 // that is told none, with namespaces from before.
 func TestRootCAChanges(t *testing.T) {
+	if testing.Short() {
+		t.Skip("nightly: restarts a shard")
+	}
+	t.Parallel()
 	store, file := pki.NewStore(t.TempDir(), time.Now), filepath.Join(t.TempDir(), "ca.crt")
 	place := func(name string) string {
 		t.Helper()
@@ -146,6 +151,10 @@ func TestRootCAChanges(t *testing.T) {
 
 // TestRootCALeftOut has a shard that is told none: nothing is made.
 func TestRootCALeftOut(t *testing.T) {
+	if testing.Short() {
+		t.Skip("nightly: starts a cluster for one flag")
+	}
+	t.Parallel()
 	e := kit.Start(t, harness.Options{ExtraArgs: map[string][]string{"shard": {"--root-ca-file="}}})
 	e.Workspace("root", "without")
 	e.Eventually("what is made beside it is there", func() bool {

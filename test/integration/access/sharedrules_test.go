@@ -23,6 +23,7 @@ import (
 // clusters on another: those that are marked for it, and, when a workspace is
 // created, whether its type may be used.
 func TestRulesAcrossShards(t *testing.T) {
+	t.Parallel()
 	p := kit.People{Env: kit.Shared(t)}
 	p.WorkspaceOn("root", "rules-one", "root")
 	two := p.WorkspaceOn("root", "rules-two", "shard-1").Spec.Cluster

@@ -19,6 +19,7 @@ import (
 // TestCredentialsOfTenants holds what credentials a tenant with all rights in a
 // workspace gets itself there: none but those of its own service accounts.
 func TestCredentialsOfTenants(t *testing.T) {
+	t.Parallel()
 	p := kit.People{Env: kit.Shared(t)}
 	cluster := p.WorkspaceOn("root", "credentials", "root").Spec.Cluster
 	p.BindUser("root:credentials", "user-1", "cluster-admin", 1)

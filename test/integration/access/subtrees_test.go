@@ -18,6 +18,7 @@ import (
 
 // TestSubtreeLimits has workspaces on two shards with one limit together, of bytes and of objects.
 func TestSubtreeLimits(t *testing.T) {
+	t.Parallel()
 	e := kit.Shared(t)
 	e.WorkspaceOn("root", "limitless", "shard-1")
 	t.Run("bytes", func(t *testing.T) {

@@ -170,6 +170,7 @@ func untilAuthenticated(e *kit.Env, config *rest.Config, cluster, token string) 
 // TestWorkspaceAuthentication: workspaces of a type know the users of the issuers that it names,
 // on whatever shard they are, and nobody else does.
 func TestWorkspaceAuthentication(t *testing.T) {
+	t.Parallel()
 	e := kit.Shared(t)
 	provider := newIssuer(t)
 	home := ofType(e, "root", "issuers", "root", "root", "universal")
@@ -233,6 +234,7 @@ func TestWorkspaceAuthentication(t *testing.T) {
 // TestWorkspaceAuthenticationChanges: keys, issuers and configurations come and go while servers
 // run.
 func TestWorkspaceAuthenticationChanges(t *testing.T) {
+	t.Parallel()
 	e := kit.Shared(t)
 	living, dead := newIssuer(t), newIssuer(t)
 	dead.hangs = make(chan struct{})
@@ -305,6 +307,7 @@ func TestWorkspaceAuthenticationChanges(t *testing.T) {
 
 // TestWorkspaceAuthenticationSchema: the API refuses what kcp's refuses.
 func TestWorkspaceAuthenticationSchema(t *testing.T) {
+	t.Parallel()
 	e := kit.Shared(t)
 	const jwts = `{"jwt":[{"issuer":{"url":"https://issuer.test"},%s"claimMappings":{"username":%s,"groups":{"expression":"claims."}%s}}]}`
 	for _, tc := range []struct{ spec, want string }{

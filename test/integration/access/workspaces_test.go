@@ -22,6 +22,7 @@ import (
 )
 
 func TestWorkspaces(t *testing.T) {
+	t.Parallel()
 	e := kit.Shared(t)
 	t.Run("Ready with URL and annotations", func(t *testing.T) {
 		for _, shard := range []string{"root", "shard-1"} {

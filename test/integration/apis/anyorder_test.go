@@ -16,6 +16,7 @@ import (
 // TestBindingInAnyOrder: what an export, its binding and its slices come to does not depend on the order in
 // which controllers hear of what belongs to them, and so with what is left when it goes again.
 func TestBindingInAnyOrder(t *testing.T) {
+	t.Parallel()
 	e := kit.Shared(t)
 	for seed := range uint64(8) {
 		shard := int(seed % 2) // of the provider; the consumer is on the first

@@ -35,6 +35,7 @@ const (
 
 // TestAPIKinds: the kinds of apis.kcp.io are served in both versions, everywhere.
 func TestAPIKinds(t *testing.T) {
+	t.Parallel()
 	e := kit.Shared(t)
 	k := kit.NewWorkspaceClient(e, "apikinds")
 	t.Run("discovery", func(t *testing.T) { testAPIDiscovery(t, k) })

@@ -29,6 +29,7 @@ func coreSchema(k kit.WorkspaceClient, plural, singular, kind string) string {
 // secrets and config maps that are. Quota, policies, roles and the deletion of
 // namespaces hold for them as for these.
 func TestBindingOfCoreGroup(t *testing.T) {
+	t.Parallel()
 	e := kit.Shared(t)
 	provider, k := kit.NewWorkspaceClient(e, "core-provider"), kit.NewWorkspaceClient(e, "core-consumer")
 	identity := provider.CreateExport("pods", coreSchema(provider, "pods", "pod", "Pod"))

@@ -16,6 +16,9 @@ import (
 // TestBindingCosts: many bindings of one export have no goroutine, watch cache, serving
 // info or document more than few, and take little memory each.
 func TestBindingCosts(t *testing.T) {
+	if testing.Short() {
+		t.Skip("nightly: measures memory and goroutines of a process")
+	}
 	// The goal is 10 KiB in 10,000 bindings. With fewer, what happens beside them weighs more, and of
 	// all that is left of requests a part is still there.
 	const few, many, most = 10, 300, 15 << 10
@@ -111,6 +114,7 @@ func costs(t *testing.T, k kit.WorkspaceClient) map[string]int {
 
 // TestListsOfBoundAPIs: lists that watch caches answer are counted by resource, where kcp's users look.
 func TestListsOfBoundAPIs(t *testing.T) {
+	t.Parallel()
 	e := kit.Shared(t)
 	provider, k := kit.NewWorkspaceClient(e, "lists-provider").ForTest(t), kit.NewWorkspaceClient(e, "lists-consumer").ForTest(t)
 	identity := provider.CreateExport("e", provider.CreateSchema("v1", "doodads", "size"))

@@ -68,6 +68,9 @@ func (c crashing) bound(schema string) (n int) {
 // TestBindingSurvivesCrashes: whether a shard is killed while many bind, follow another schema, take over and unbind,
 // all of them come to what they come to without.
 func TestBindingSurvivesCrashes(t *testing.T) {
+	if testing.Short() {
+		t.Skip("nightly: kills processes")
+	}
 	t.Parallel()
 	e := kit.Start(t, harness.Options{Mode: harness.Processes, Shards: 2})
 	c := crashing{Env: e, provider: kit.NewWorkspaceClient(e, "crashing")}

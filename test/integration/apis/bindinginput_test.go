@@ -25,6 +25,7 @@ import (
 //	groups of the system from outside         TestIsolation, credentials_test.go, oidc_test.go of test/e2e
 //	schemas that are huge and many, webhooks  test/neighbours
 func TestBindingInput(t *testing.T) {
+	t.Parallel()
 	e := kit.Shared(t)
 	t.Run("wrong shapes", func(t *testing.T) { testWrongShapes(t, e) })
 	t.Run("a hundred versions", func(t *testing.T) { testManyVersions(t, e) })

@@ -13,6 +13,7 @@ import (
 
 // TestBinding: what one logical cluster exports is an API of those that bind it.
 func TestBinding(t *testing.T) {
+	t.Parallel()
 	e := kit.Shared(t)
 	t.Run("life", func(t *testing.T) { testBinding(t, e) })
 	t.Run("names", func(t *testing.T) { testBindingNames(t, e) })

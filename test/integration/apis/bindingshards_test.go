@@ -14,6 +14,7 @@ import (
 
 // TestBindingAcrossShards: provider and consumer may be on different shards.
 func TestBindingAcrossShards(t *testing.T) {
+	t.Parallel()
 	e := kit.Shared(t)
 	t.Run("life", func(t *testing.T) { testBindingAcrossShards(t, e) })
 	t.Run("hooks", func(t *testing.T) { testHooksAcrossShards(t, e) })

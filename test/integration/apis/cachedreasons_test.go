@@ -26,6 +26,7 @@ func defineVersions(k kit.WorkspaceClient, plural, kind, conversion string, vers
 // TestCachedResourceReasons: a cached resource that cannot be replicated for now says why, and goes on by itself when
 // that is over.
 func TestCachedResourceReasons(t *testing.T) {
+	t.Parallel()
 	e := kit.Shared(t)
 	const none = `{"strategy":"None"}`
 	t.Run("IdentityInUse", func(t *testing.T) {

@@ -57,6 +57,7 @@ func untilReplicas(e *kit.Env, cluster, resource string, want ...string) []unstr
 // objects on the cache server, as <resource>:<identity> for all and by the plain name in one
 // logical cluster, follow it, and take it away again with the kind.
 func TestCachedResources(t *testing.T) {
+	t.Parallel()
 	e := kit.Shared(t)
 	for kind, shard := range map[string]int{"CachedResource": 0, "ClusterCachedResource": 1} {
 		t.Run(kind, func(t *testing.T) {
@@ -131,6 +132,7 @@ func TestCachedResources(t *testing.T) {
 
 // TestCachedResourceRefused: what can never be replicated is refused, with what to do.
 func TestCachedResourceRefused(t *testing.T) {
+	t.Parallel()
 	e := kit.Shared(t)
 	k := kit.NewWorkspaceClientOn(e, "cached-refused", 1).ForTest(t)
 	refused := func(want int, spec, says string) {
@@ -169,6 +171,7 @@ func TestCachedResourceRefused(t *testing.T) {
 // TestCachedResourceOfBoundAPI: what is bound is replicated as well, of each workspace that has a
 // cached resource and of no other; workspaces may share an identity.
 func TestCachedResourceOfBoundAPI(t *testing.T) {
+	t.Parallel()
 	e := kit.Shared(t)
 	provider := kit.NewWorkspaceClientOn(e, "cached-provider", 0).ForTest(t)
 	provider.CreateExport("sizes", clusterSchema(provider, "v1", "sizes", "Size"))
@@ -202,7 +205,11 @@ func TestCachedResourceOfBoundAPI(t *testing.T) {
 // TestCachedResourceBytes: a workspace has no more bytes on the cache server than the flag says, all its
 // cached resources together, also when objects grow that are there.
 func TestCachedResourceBytes(t *testing.T) {
-	e := kit.Start(t, harness.Options{Shards: 1, DevTokens: true, ExtraArgs: map[string][]string{"shard": {"--max-cached-bytes=24Ki"}}})
+	t.Parallel()
+	e := kit.Shared(t)
+	if e.External {
+		t.Skip("the running cluster was started without the limit of TestMain; run it without CLUSTER")
+	}
 	k := kit.NewWorkspaceClientOn(e, "cached-bytes", 0)
 	const flavors, size = "/apis/shared.example.org/v1/flavors", 6 << 10
 	k.DefineClusterScoped("flavors", "Flavor")
@@ -245,6 +252,10 @@ func TestCachedResourceBytes(t *testing.T) {
 // TestCachedResourceLimit: a workspace has no more objects on the cache server than the flag says,
 // the oldest. Restarts of both servers change nothing, and do not keep replicas from going.
 func TestCachedResourceLimit(t *testing.T) {
+	if testing.Short() {
+		t.Skip("nightly: restarts servers")
+	}
+	t.Parallel()
 	e := kit.Start(t, harness.Options{Shards: 1, DevTokens: true, ExtraArgs: map[string][]string{"shard": {"--max-cached-objects=3"}}})
 	k := kit.NewWorkspaceClientOn(e, "cached-limited", 0)
 	k.DefineClusterScoped("flavors", "Flavor")

@@ -97,6 +97,7 @@ func raceRivals(k kit.WorkspaceClient, plural string, rivals [2]rival) (winner, 
 // admission finds neither, one has the resource replicated. The other says so, and takes nothing away when it goes;
 // when the first one goes, it goes on.
 func TestCachedResourceRivals(t *testing.T) {
+	t.Parallel()
 	e := kit.Shared(t)
 	for name, rivals := range map[string][2]rival{
 		"two names": {{"CachedResource", "a"}, {"CachedResource", "b"}},

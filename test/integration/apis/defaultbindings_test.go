@@ -38,6 +38,7 @@ func bindingsByName(k kit.WorkspaceClient) map[string]*unstructured.Unstructured
 // TestDefaultBindings: workspaces start with the APIs that their type binds, and have more
 // when the type says so.
 func TestDefaultBindings(t *testing.T) {
+	t.Parallel()
 	e := kit.Shared(t)
 	k := kit.NewWorkspaceClient(e, "defaults").ForTest(t)
 	k.CreateExport("widgets", k.CreateSchema("v1", "widgets", "size"))
@@ -106,6 +107,7 @@ func TestDefaultBindings(t *testing.T) {
 // TestDefaultBindingsOfStrangers: a type binds nothing that its author may not bind, and
 // does not tell what there is.
 func TestDefaultBindingsOfStrangers(t *testing.T) {
+	t.Parallel()
 	e := kit.Shared(t)
 	k, provider := kit.NewWorkspaceClient(e, "defaults-tenant").ForTest(t), kit.NewWorkspaceClient(e, "defaults-provider").ForTest(t)
 	provider.CreateExport("widgets", provider.CreateSchema("v1", "widgets", "size"))

@@ -40,6 +40,7 @@ func grant(k kit.WorkspaceClient, name, verb string) {
 // TestInitializers: initializers and terminators see the workspaces that wait for them,
 // and their content as long as they do.
 func TestInitializers(t *testing.T) {
+	t.Parallel()
 	e := kit.Shared(t)
 	t.Run("URLs", func(t *testing.T) { testTypeURLs(t, e, kit.NewWorkspaceClient(e, "urls-home").ForTest(t)) })
 	for name, shard := range map[string]int{"of a type here": 0, "of a type on another shard": 1} {

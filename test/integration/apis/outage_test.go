@@ -18,6 +18,9 @@ import (
 // TestBoundAPIsInOutages: what is bound is served, by the provider's rules, while the
 // provider's shard, root and the cache server are away, also by a shard that starts then.
 func TestBoundAPIsInOutages(t *testing.T) {
+	if testing.Short() {
+		t.Skip("nightly: stops servers, and restarts them with other state")
+	}
 	t.Parallel()
 	encryption := kit.WriteFile(t, t.TempDir(), "encryption.yaml", kit.EncryptionConfig("["+kit.EncryptionKey+"]"))
 	e := kit.Start(t, harness.Options{Shards: 2, DevTokens: true, EncryptionConfig: encryption})

@@ -22,6 +22,7 @@ type summed struct {
 // TestReplicaDigests: each shard and the cache server sum up the replicas of all kinds, built-in ones
 // too, to the same.
 func TestReplicaDigests(t *testing.T) {
+	t.Parallel()
 	e := kit.Shared(t)
 	k := kit.NewWorkspaceClientOn(e, "summed", 1).ForTest(t)
 	k.CreateExport("widgets", k.CreateSchema("v1", "widgets", "size"))

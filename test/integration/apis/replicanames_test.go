@@ -18,7 +18,11 @@ import (
 // and the other one gets them as they become free. A few races are run here; who changes how names
 // are given runs many (-count=30), on a machine that has other things to do.
 func TestNamesOfReplicas(t *testing.T) {
+	if testing.Short() {
+		t.Skip("nightly: a race of two replicas, which needs many rounds")
+	}
 	t.Parallel()
+	// A cluster of its own, because the shard has replicas.
 	const rounds = 7
 	e := kit.Start(t, harness.Options{Replicas: 2})
 	provider, k := kit.NewWorkspaceClient(e, "names-provider"), kit.NewWorkspaceClient(e, "names-consumer")

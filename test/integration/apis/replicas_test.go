@@ -18,6 +18,7 @@ import (
 
 // TestReplicas: what the cache server has of shards is what the shards have.
 func TestReplicas(t *testing.T) {
+	t.Parallel()
 	e := kit.Shared(t)
 	t.Run("field by field", func(t *testing.T) { testReplicasFieldByField(t, kit.NewWorkspaceClientOn(e, "copied", 1).ForTest(t)) })
 	t.Run("being deleted", func(t *testing.T) { testReplicasBeingDeleted(t, e) })

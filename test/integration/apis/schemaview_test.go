@@ -35,6 +35,7 @@ func schemaNames(k kit.WorkspaceClient, cluster string) kit.WorkspaceClient {
 // TestSchemaView: a consumer sees the schemas of the APIs that it has bound, also those of
 // a provider on another shard, and nobody else's.
 func TestSchemaView(t *testing.T) {
+	t.Parallel()
 	e := kit.Shared(t)
 	t.Run("content", func(t *testing.T) { testSchemaView(t, e) })
 	t.Run("informer", func(t *testing.T) { testSchemaInformer(t, e) })

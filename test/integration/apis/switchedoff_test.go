@@ -20,6 +20,7 @@ const (
 // TestSwitchedOff: open watches end in a logical cluster that is switched off, whoever has
 // opened them, wherever and through whatever; those of others go on.
 func TestSwitchedOff(t *testing.T) {
+	t.Parallel()
 	e := kit.Shared(t)
 	provider, _, consumers := consumersOf(t, e, "switched", 2)
 	one, other := consumers[0], consumers[1]

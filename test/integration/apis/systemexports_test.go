@@ -17,6 +17,7 @@ import (
 // TestSystemExports: root exports the kinds of the system, whose identities are other names of
 // the same objects.
 func TestSystemExports(t *testing.T) {
+	t.Parallel()
 	e := kit.Shared(t)
 	root := kit.WorkspaceClient{Env: e, Config: e.Shard(0), ClusterName: "root"}.ForTest(t)
 	identity := root.IdentityOf
@@ -69,6 +70,7 @@ func TestSystemExports(t *testing.T) {
 // TestSystemBindings: a logical cluster has the kinds of the system that root exports only if
 // it binds them.
 func TestSystemBindings(t *testing.T) {
+	t.Parallel()
 	e := kit.Shared(t)
 	parent := createChild(kit.NewWorkspaceClient(e, "system-bindings").ForTest(t), "team", "root:team")
 	parent.UntilReady()
@@ -160,6 +162,7 @@ func TestSystemBindings(t *testing.T) {
 // TestSystemBindingsOfOld: logical clusters from before the kinds of the system were bound go
 // on, and get the bindings.
 func TestSystemBindingsOfOld(t *testing.T) {
+	t.Parallel()
 	e := kit.Shared(t)
 	for shard := range 2 {
 		k := kit.WorkspaceClient{Env: e, Config: e.Shard(shard), ClusterName: fmt.Sprintf("old-cluster-%d", shard)}.ForTest(t)
@@ -191,6 +194,7 @@ func TestSystemBindingsOfOld(t *testing.T) {
 // TestSystemClaims: what root exports is claimed as all else, by the identity that root tells, on the
 // shards of the consumers, wherever root is.
 func TestSystemClaims(t *testing.T) {
+	t.Parallel()
 	e := kit.Shared(t)
 	tenancy := kit.WorkspaceClient{Env: e, Config: e.Shard(0), ClusterName: "root"}.ForTest(t).IdentityOf("tenancy.kcp.io")
 	for shard, where := range []string{"on the shard of root", "on another one"} {

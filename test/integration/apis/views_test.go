@@ -36,6 +36,7 @@ func namesOf(list *unstructured.Unstructured, of map[string]string) []string {
 // TestView: through the view of its export a provider sees what consumers let it see,
 // and nothing else.
 func TestView(t *testing.T) {
+	t.Parallel()
 	e := kit.Shared(t)
 	t.Run("content", func(t *testing.T) { testView(t, e) })
 	t.Run("claims", func(t *testing.T) { testClaims(t, e) })

@@ -73,6 +73,7 @@ func (o offers) view(shard int) string {
 // TestCachedSlices: endpoint slices of cached resources, by both of their names, name the shards
 // with consumers of the export, as long as all is there that they refer to.
 func TestCachedSlices(t *testing.T) {
+	t.Parallel()
 	e := kit.Shared(t)
 	for kind, shard := range map[string]int{"CachedResource": 0, "ClusterCachedResource": 1} {
 		t.Run(kind, func(t *testing.T) {
@@ -147,6 +148,7 @@ func untilSees(k kit.WorkspaceClient, path string, want ...string) []unstructure
 // TestVirtualStorage: consumers on any shard get, list and watch what their provider has replicated,
 // under their own URL, and write nothing.
 func TestVirtualStorage(t *testing.T) {
+	t.Parallel()
 	e := kit.Shared(t)
 	for kind, shard := range map[string]int{"CachedResource": 0, "ClusterCachedResource": 1} {
 		t.Run(kind, func(t *testing.T) {

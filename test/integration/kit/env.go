@@ -61,7 +61,10 @@ func NewFactory(t *testing.T, config *rest.Config) *client.Factory {
 }
 
 // sharedCluster is one per test process, i.e. per package.
-var sharedCluster = harness.Shared{Options: harness.Options{Shards: 2, DevTokens: true}}
+var sharedCluster = harness.Shared{Options: harness.Options{Shards: 2, DevTokens: true, ExtraArgs: map[string][]string{
+	// On a busy machine a watch may lag by more than the default of the front-proxy.
+	"front-proxy": {"--index-timeout=2s"},
+}}}
 
 // Shared returns the cluster that the tests of a package share. They use workspaces of their own
 // in it, and do not stop its servers.

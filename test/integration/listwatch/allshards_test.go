@@ -52,6 +52,9 @@ func everywhereMap(content string) *corev1.ConfigMap {
 // TestViewOfAllShards has a view of two shards, of which one is killed, and comes back, and one
 // that begins while the root shard is away.
 func TestViewOfAllShards(t *testing.T) {
+	if testing.Short() {
+		t.Skip("nightly: kills processes")
+	}
 	t.Parallel()
 	e := kit.Start(t, harness.Options{Shards: 2, Mode: harness.Processes})
 	on := map[string]string{}
@@ -120,6 +123,7 @@ func TestViewOfAllShards(t *testing.T) {
 
 // TestShardsOfAnyShard: every shard tells administrators, and nobody else, of all Shards.
 func TestShardsOfAnyShard(t *testing.T) {
+	t.Parallel()
 	e := kit.Shared(t)
 	ctx := t.Context()
 	asked := maps.Clone(e.ShardClients)

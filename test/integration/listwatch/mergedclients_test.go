@@ -35,6 +35,9 @@ import (
 // TestMergedReflectors: client-go's informers and watchers follow all shards as they are,
 // also when a shard is killed and comes back.
 func TestMergedReflectors(t *testing.T) {
+	if testing.Short() {
+		t.Skip("nightly: stops processes")
+	}
 	t.Parallel()
 	m := newMerged(t, kit.Start(t, harness.Options{Mode: harness.Processes, Shards: 2}), "reflectors")
 	m.create("root", "a")
@@ -110,6 +113,7 @@ func TestMergedReflectors(t *testing.T) {
 
 // TestMergedKubectl: kubectl lists and watches all shards, once it knows what there is.
 func TestMergedKubectl(t *testing.T) {
+	t.Parallel()
 	m := newMerged(t, kit.Shared(t), "mergedkubectl")
 	m.create("root", "a")
 	m.create("shard-1", "b")
@@ -161,6 +165,7 @@ func TestMergedKubectl(t *testing.T) {
 
 // TestClientsThatCompareVersions are those that cannot be used, since they take versions for numbers.
 func TestClientsThatCompareVersions(t *testing.T) {
+	t.Parallel()
 	m := newMerged(t, kit.Shared(t), "mergednumbers")
 	m.create("root", "a")
 	version := m.list().Items[0].ResourceVersion

@@ -22,11 +22,12 @@ import (
 var rewrite = flag.Bool("rewrite", false, "write which OpenAPI models are served, for what is generated")
 
 // servedModels is what openapi-gen's definitions are pruned by.
-const servedModels = "../../pkg/registry/generated/openapi/served.txt"
+const servedModels = "../../../pkg/registry/generated/openapi/served.txt"
 
 // TestOpenAPIIsGeneratedForWhatIsServed holds that the generated definitions are
 // those of the documents of a shard and of the cache server, no more and no less.
 func TestOpenAPIIsGeneratedForWhatIsServed(t *testing.T) {
+	t.Parallel()
 	c := kit.Shared(t)
 	served := map[string]bool{}
 	for base, config := range map[string]*rest.Config{

@@ -163,6 +163,9 @@ func divided(t *testing.T, what string, members ...*ringMember) {
 
 // TestRing has members of a ring on a real shard join, leave, and lose the server.
 func TestRing(t *testing.T) {
+	if testing.Short() {
+		t.Skip("nightly: waits for real leases to expire")
+	}
 	t.Parallel()
 	e := kit.Shared(t)
 	config := e.Shard(0)

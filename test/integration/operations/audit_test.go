@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -24,58 +23,14 @@ import (
 	"github.com/shardplane/shardplane/test/integration/kit"
 )
 
-const auditPolicy = `apiVersion: audit.k8s.io/v1
-kind: Policy
-omitStages: [RequestReceived]
-rules:
-- level: None
-  users: ["system:apiserver"]
-- level: RequestResponse
-  verbs: [create]
-  resources: [{group: "", resources: [configmaps]}]
-- level: RequestResponse
-  namespaces: [recorded]
-  resources: [{group: "", resources: [secrets]}]
-- level: Request
-  verbs: [patch]
-  resources: [{group: example.com, resources: ["*"]}]
-- level: Metadata
-  resources: [{group: "", resources: [configmaps, secrets]}]
-`
-
-// proxyAuditPolicy is that of the front-proxy, which sees other requests.
-const proxyAuditPolicy = `apiVersion: audit.k8s.io/v1
-kind: Policy
-rules:
-- level: None
-  nonResourceURLs: ["/version"]
-- level: RequestResponse
-`
-
 // TestAudit holds that events in the log and at the webhook name the logical
 // cluster, its path and the whole URI, carry the ID that the front-proxy gave
 // the request, and hold what the policy asks for; and that the front-proxy
 // records what it refuses itself.
 func TestAudit(t *testing.T) {
-	dir := t.TempDir()
-	hook := newAuditHook(t)
-	policy, log := kit.WriteFile(t, dir, "policy.yaml", auditPolicy), filepath.Join(dir, "audit.log")
-	hookConfig := kit.WriteFile(t, dir, "webhook.yaml", `apiVersion: v1
-kind: Config
-clusters: [{name: hook, cluster: {server: "`+hook.URL+`"}}]
-contexts: [{name: hook, context: {cluster: hook}}]
-current-context: hook
-`)
-	proxyLog, cacheLog := filepath.Join(dir, "proxy.log"), filepath.Join(dir, "cache.log")
-	e := kit.Start(t, harness.Options{DevTokens: true, ExtraArgs: map[string][]string{
-		"shard": {
-			"--audit-policy-file", policy, "--audit-log-path", log, "--audit-log-maxsize", "1",
-			"--audit-webhook-config-file", hookConfig, "--audit-webhook-batch-max-wait", "100ms",
-		},
-		"cache-server": {"--audit-policy-file", kit.WriteFile(t, dir, "cache.yaml", proxyAuditPolicy), "--audit-log-path", cacheLog},
-		"front-proxy":  {"--audit-policy-file", kit.WriteFile(t, dir, "proxy.yaml", proxyAuditPolicy), "--audit-log-path", proxyLog},
-	}})
-	ws := e.Workspace("root", "audited")
+	t.Parallel()
+	e, hook := sharedWithEverything(t), everything.hook
+	ws := e.WorkspaceOn("root", "audited", "root")
 	in := clientset(t, harness.In(e.Proxy(), "root:audited"))
 	_, err := in.CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Name: "noted"}, Data: map[string]string{"k": "v"},
@@ -93,7 +48,7 @@ current-context: hook
 	code, _ = kit.Do(t, harness.In(kit.AtHost(stranger, e.Shard(0).Host), "root:audited"), kit.Request{Path: "/api/v1/namespaces/default/secrets/x"})
 	require.Equal(t, http.StatusForbidden, code)
 
-	for name, events := range map[string]func() []auditv1.Event{"log": func() []auditv1.Event { return readAuditLog(t, log) }, "webhook": hook.received} {
+	for name, events := range map[string]func() []auditv1.Event{"log": func() []auditv1.Event { return auditLog(t, "root") }, "webhook": hook.received} {
 		t.Run(name, func(t *testing.T) {
 			prefix := "/clusters/" + ws.Spec.Cluster
 			created := awaitAuditEvent(e, events, func(ev auditv1.Event) bool {
@@ -124,34 +79,20 @@ current-context: hook
 			require.Contains(t, denied.Annotations["authorization.k8s.io/reason"], kit.NotPermitted)
 		})
 	}
-	events := func() []auditv1.Event { return readAuditLog(t, log) }
+	events := func() []auditv1.Event { return auditLog(t, "root") }
 	t.Run("levels", func(t *testing.T) { testAuditLevels(t, e, in, events) })
 	t.Run("front-proxy", func(t *testing.T) {
-		testProxyAudit(t, e, ws.Spec.Cluster, func() []auditv1.Event { return readAuditLog(t, proxyLog) }, events)
+		testProxyAudit(t, e, ws.Spec.Cluster, func() []auditv1.Event { return auditLog(t, "front-proxy") }, events)
 	})
 	t.Run("cache server", func(t *testing.T) {
 		code, _ := kit.Do(t, e.Cache(), kit.Request{Path: "/services/cache/shards/root/clusters/root/apis/core.kcp.io/v1alpha1/shards/root", Header: http.Header{"Audit-ID": {"cached"}}})
 		require.Equal(t, http.StatusOK, code)
-		ev := awaitAuditEvent(e, func() []auditv1.Event { return readAuditLog(t, cacheLog) }, func(ev auditv1.Event) bool {
+		ev := awaitAuditEvent(e, func() []auditv1.Event { return auditLog(t, "cache-server") }, func(ev auditv1.Event) bool {
 			return ev.AuditID == "cached" && ev.Stage == auditv1.StageResponseComplete
 		})
 		require.Equal(t, "root", ev.Annotations["kcp.io/shard"])
 		require.Equal(t, "root", ev.Annotations["kcp.io/cluster"])
 		require.Equal(t, "/services/cache/shards/root/clusters/root/apis/core.kcp.io/v1alpha1/shards/root", ev.RequestURI)
-	})
-	t.Run("a large log is rotated", func(t *testing.T) {
-		// Each of them makes two thirds of the megabyte, as object and as answer.
-		for _, name := range []string{"big-1", "big-2"} {
-			_, err := in.CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{
-				ObjectMeta: metav1.ObjectMeta{Name: name}, Data: map[string]string{"k": strings.Repeat("x", 330<<10)},
-			}, metav1.CreateOptions{})
-			require.NoError(t, err)
-		}
-		e.Eventually("there is a second file", func() bool {
-			files, err := filepath.Glob(filepath.Join(dir, "audit-*.log"))
-			require.NoError(t, err)
-			return len(files) > 0
-		})
 	})
 }
 
@@ -274,8 +215,7 @@ type auditHook struct {
 	events []auditv1.Event
 }
 
-func newAuditHook(t *testing.T) *auditHook {
-	t.Helper()
+func newAuditHook() *auditHook {
 	h := &auditHook{}
 	h.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var list auditv1.EventList
@@ -287,7 +227,6 @@ func newAuditHook(t *testing.T) *auditHook {
 		defer h.mu.Unlock()
 		h.events = append(h.events, list.Items...)
 	}))
-	t.Cleanup(h.Close)
 	return h
 }
 

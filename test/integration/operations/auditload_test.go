@@ -103,6 +103,9 @@ func (m *moody) seen() (taken map[string]bool, held, failed int) {
 // lost is counted; when it is back it gets events again; and a shard stops while
 // it hangs.
 func TestAuditWebhookUnderLoad(t *testing.T) {
+	if testing.Short() {
+		t.Skip("nightly: floods a server")
+	}
 	t.Parallel()
 	const places, size, batch, long, tick = 100, 1 << 20, 10, 40 << 10, 10 * time.Millisecond
 	m := newMoody(t)

@@ -20,6 +20,9 @@ import (
 // TestDividedControllers: the replicas of a shard divide a controller, and when one is killed the
 // other one does its part.
 func TestDividedControllers(t *testing.T) {
+	if testing.Short() {
+		t.Skip("nightly: waits for real leases of replicas to expire")
+	}
 	t.Parallel()
 	e := kit.Start(t, harness.Options{Mode: harness.Processes, Replicas: 2})
 	admin := e.ShardClients["root"].Cluster(kit.Path("system:admin"))

@@ -14,11 +14,51 @@ import (
 	"github.com/shardplane/shardplane/test/integration/kit"
 )
 
-// TestSecretsAtRest holds that neither the data of a shard nor that of the cache
-// server has what is to be encrypted in the clear once they are told so, in any
-// logical cluster, and that what was stored before can be read.
+// TestSecretsAtRest: neither the data of a shard nor that of the cache server contains encrypted
+// resources in the clear, in any logical cluster.
 func TestSecretsAtRest(t *testing.T) {
 	t.Parallel()
+	e := sharedWithEverything(t)
+	e.WorkspaceOn("root", "closed", "root")
+	for _, cluster := range []string{"root", "root:closed"} {
+		in := kit.ClusterClientset(t, e.Shard(0), cluster)
+		_, err := in.CoreV1().Secrets("default").Create(t.Context(), &corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{Name: "at-rest"}, StringData: map[string]string{"k": "nobody-reads-this"},
+		}, metav1.CreateOptions{})
+		require.NoError(t, err)
+		got, err := in.CoreV1().Secrets("default").Get(t.Context(), "at-rest", metav1.GetOptions{})
+		require.NoError(t, err)
+		require.Equal(t, "nobody-reads-this", string(got.Data["k"]))
+	}
+	admin := kit.ClusterClientset(t, e.Shard(0), "root")
+	_, err := admin.RbacV1().ClusterRoles().Create(t.Context(), &rbacv1.ClusterRole{
+		ObjectMeta: metav1.ObjectMeta{Name: "at-rest", Annotations: map[string]string{"internal.kcp.io/replicate": "test"}},
+		Rules:      []rbacv1.PolicyRule{{Verbs: []string{"nobody-reads-this"}, APIGroups: []string{""}, Resources: []string{"configmaps"}}},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	// Files are written in the order of the requests.
+	_, err = admin.CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Name: "at-rest"}, Data: map[string]string{"k": "everybody-reads-this"},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	for dir, last := range map[string]string{
+		".kcp-0":     "everybody-reads-this",
+		".kcp-cache": "clusterroles/root/root/at-rest", // names are keys, which are not encrypted
+	} {
+		dir = filepath.Join(e.Dir, dir)
+		e.Eventually("the data is in the files", func() bool { return kit.StoredInFiles(t, dir, last) })
+		require.False(t, kit.StoredInFiles(t, dir, "nobody-reads-this"), dir)
+	}
+}
+
+// TestEncryptionBegins: what was stored before resources are encrypted can be read, and what is
+// written afterwards is encrypted.
+func TestEncryptionBegins(t *testing.T) {
+	if testing.Short() {
+		t.Skip("nightly: restarts servers")
+	}
+	t.Parallel()
+	// A cluster of its own, because the test restarts its servers.
 	file := kit.WriteFile(t, t.TempDir(), "encryption.yaml", kit.EncryptionConfig("[{identity: {}}]"))
 	e := kit.Start(t, harness.Options{EncryptionConfig: file})
 	shard, cache := filepath.Join(e.Dir, ".kcp-0"), filepath.Join(e.Dir, ".kcp-cache")

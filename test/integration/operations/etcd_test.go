@@ -47,6 +47,10 @@ func startEtcd(t *testing.T) externalEtcd {
 // TestExternalEtcd holds that a shard keeps everything in an external etcd,
 // over TLS with a client certificate, and finds it there after a restart.
 func TestExternalEtcd(t *testing.T) {
+	if testing.Short() {
+		t.Skip("nightly: restarts a shard on an external etcd")
+	}
+	t.Parallel()
 	etcd := startEtcd(t)
 	e := kit.Start(t, harness.Options{ExtraArgs: map[string][]string{"shard": {
 		"--etcd-servers", etcd.url, "--etcd-cafile", etcd.tls.TrustedCAFile,

@@ -23,6 +23,9 @@ import (
 // everybody, and makes room again; then it fills it as a neighbour in etcd would,
 // of whom the shard knows nothing.
 func TestFullEtcd(t *testing.T) {
+	if testing.Short() {
+		t.Skip("nightly: fills a database")
+	}
 	t.Parallel()
 	f := newFilling(t, "--etcd-compaction-interval=0")
 	p, direct := f.people, f.etcd
@@ -60,6 +63,9 @@ func TestFullEtcd(t *testing.T) {
 // TestFullEtcdCompacts fills a real etcd as a tenant, who deletes then: what that leaves behind is compacted within
 // seconds, minutes before history is compacted otherwise.
 func TestFullEtcdCompacts(t *testing.T) {
+	if testing.Short() {
+		t.Skip("nightly: fills a database")
+	}
 	t.Parallel()
 	f := newFilling(t)
 	before, err := f.etcd.Get(t.Context(), "/none")

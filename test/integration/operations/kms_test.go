@@ -103,6 +103,9 @@ func (k *keyService) Decrypt(_ context.Context, _ string, r *service.DecryptRequ
 // that is not there at the start, with a new key, while it is away, and after a
 // restart without it.
 func TestKMS(t *testing.T) {
+	if testing.Short() {
+		t.Skip("nightly: restarts a shard and its key service")
+	}
 	t.Parallel()
 	k := newKeyService(t)
 	file := kit.WriteFile(t, t.TempDir(), "encryption.yaml", kit.EncryptionConfig(fmt.Sprintf("[{kms: {apiVersion: v2, name: plugin, endpoint: 'unix://%s'}}, {identity: {}}]", k.socket)))

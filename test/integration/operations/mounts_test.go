@@ -2,7 +2,6 @@ package operations
 
 import (
 	"encoding/json"
-	"encoding/pem"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -12,7 +11,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
-	"github.com/shardplane/shardplane/test/harness"
 	"github.com/shardplane/shardplane/test/integration/kit"
 )
 
@@ -69,16 +67,17 @@ func proxied(k kit.WorkspaceClient, path string, want int) string {
 	return says
 }
 
-// TestMounts: Workspaces lead where the objects say that they mount.
-func TestMounts(t *testing.T) {
-	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+// newMountedServer returns a server outside of the installation that answers with what it gets.
+func newMountedServer() *httptest.Server {
+	return httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_ = json.NewEncoder(w).Encode(map[string]any{"path": r.RequestURI, "header": r.Header})
 	}))
-	t.Cleanup(server.Close)
-	ca := kit.WriteFile(t, t.TempDir(), "ca.crt", string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})))
-	e := kit.Start(t, harness.Options{Mode: harness.Processes, Shards: 2, ExtraArgs: map[string][]string{
-		"front-proxy": {"--mount-allowed-cidrs=127.0.0.0/8", "--mount-ca-file=" + ca},
-	}})
+}
+
+// TestMounts: Workspaces lead where the objects say that they mount.
+func TestMounts(t *testing.T) {
+	t.Parallel()
+	e, server := sharedWithEverything(t), everything.mounts
 	target := kit.NewWorkspaceClientOn(e, "mount-target", 1)
 	target.Create("/api/v1/namespaces/default/configmaps", `{"metadata":{"name":"found"}}`)
 	k := kit.NewWorkspaceClient(e, "mounting")
@@ -132,12 +131,9 @@ func TestMounts(t *testing.T) {
 	leadMount(k, links, "l", "Ready", "http://example.com")
 	mountIs(k, "m", "Unavailable", "False MountObjectNotReady")
 
-	// Outside of the installation, after a crash.
+	// Outside of the installation.
 	leadMount(k, links, "l", "Ready", server.URL+"/base")
 	mountIs(k, "m", "Ready", "True <nil>")
-	e.Component("root").Kill()
-	e.Component("root").Start()
-	e.Component("root").WaitReady()
 	k.Eventually("the mounted server answers", func() bool {
 		code, answer := kit.Do(t, k.Proxy(), kit.Request{Path: at + "?x=y", Header: http.Header{"X-Remote-User": {"root"}, "Cookie": {"a=b"}}})
 		says = string(answer)

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -21,6 +22,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 
 	"github.com/shardplane/shardplane/pkg/dev/pki"
@@ -31,9 +33,17 @@ import (
 // TestFloodOfOneTenant holds that a logical cluster whose requests wait and are
 // refused does not hinder another.
 func TestFloodOfOneTenant(t *testing.T) {
+	t.Parallel()
 	const held = 6
-	hold := newHook(t)
+	hold, dir := newHook(t), t.TempDir()
+	log := filepath.Join(dir, "audit.log")
+	// A cluster of its own, because it executes few requests at a time.
 	e := kit.People{Env: kit.Start(t, harness.Options{DevTokens: true, ExtraArgs: map[string][]string{"shard": {
+		"--audit-log-path", log, "--audit-policy-file", kit.WriteFile(t, dir, "policy.yaml", `apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived]
+rules: [{level: Metadata}]
+`),
 		"--fairness-seats", "4", "--fairness-seats-per-cluster", "2", "--fairness-seats-alone", "2",
 		// One user has half of it; as many as it is long wait for webhooks.
 		"--fairness-queue-length-per-cluster", fmt.Sprint(held),
@@ -75,6 +85,8 @@ func TestFloodOfOneTenant(t *testing.T) {
 	e.Eventually("the hook holds all that may wait for it", func() bool { return hold.calls.Load() == already+held })
 	e.Eventually("others are refused", func() bool { return refusals.Load() > clients })
 
+	requireRefusedOnce(t, e.Env, config, log)
+
 	// Now the quiet one works as if it were alone.
 	quiet := e.As(1, "root:quiet")
 	for i := range 20 {
@@ -110,6 +122,27 @@ func TestFloodOfOneTenant(t *testing.T) {
 	}
 	writes.Wait()
 	require.False(t, hold.failed.Load())
+}
+
+// requireRefusedOnce checks that a request for which a logical cluster has no capacity costs the shard
+// one request: the front-proxy neither retries nor authorizes it again.
+func requireRefusedOnce(t *testing.T, e *kit.Env, config *rest.Config, log string) {
+	t.Helper()
+	before := len(readAuditLog(t, log))
+	code, _ := kit.Do(t, config, kit.JSONRequest(http.MethodPost, "/api/v1/namespaces/default/configmaps?fieldManager=refused-once", `{"metadata":{"name":"refused"}}`))
+	require.Equal(t, http.StatusTooManyRequests, code)
+	var refused []int32
+	e.Eventually("the refusal is recorded", func() bool {
+		refused = nil
+		for _, event := range readAuditLog(t, log)[before:] {
+			require.NotContains(t, event.RequestURI, "/version", "the front-proxy asks whether its user may enter")
+			if strings.Contains(event.RequestURI, "refused-once") {
+				refused = append(refused, event.ResponseStatus.Code)
+			}
+		}
+		return len(refused) > 0
+	})
+	require.Equal(t, []int32{http.StatusTooManyRequests}, refused)
 }
 
 // hook is a validating webhook that allows everything, at once or once it is
@@ -201,15 +234,10 @@ func (h *hook) install(c kubernetes.Interface) {
 // that they ask for, from front-proxy, shard and cache server, a new one once
 // its file has changed, and no TLS older than was asked for.
 func TestServingCertificates(t *testing.T) {
-	dir := t.TempDir()
-	store := pki.NewStore(dir, time.Now)
-	ca, err := store.Authority("sni-ca")
+	t.Parallel()
+	e, other := sharedWithEverything(t), everything.sni
+	ca, err := everything.store.Authority("sni-ca")
 	require.NoError(t, err)
-	other, err := store.Certificate("other", ca, pki.Spec{CommonName: "first", DNSNames: []string{"other.example.com"}})
-	require.NoError(t, err)
-	args := []string{"--tls-min-version", "VersionTLS13", "--tls-sni-cert-key", other.CertFile + "," + other.KeyFile}
-	e := kit.Start(t, harness.Options{ExtraArgs: map[string][]string{"shard": args, "front-proxy": args, "cache-server": args}})
-
 	servers := []string{e.Proxy().Host, e.Shard(0).Host, e.Cache().Host}
 	for _, server := range servers {
 		require.NotEqual(t, "first", servedName(t, server, "", tls.VersionTLS13))

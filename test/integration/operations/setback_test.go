@@ -21,6 +21,10 @@ import (
 // since than was lost. The front-proxy does not go on where it was, at a revision that is another one
 // now: it misses nothing, and has nothing that is gone.
 func TestShardSetBack(t *testing.T) {
+	if testing.Short() {
+		t.Skip("nightly: restores older data of a shard")
+	}
+	t.Parallel()
 	e := kit.Start(t, harness.Options{Shards: 2, ExtraArgs: map[string][]string{"front-proxy": {"--index-directory=" + t.TempDir()}}})
 	const shard = "shard-1"
 	data, backup := filepath.Join(e.Dir, ".kcp-1", "data"), filepath.Join(t.TempDir(), "backup")

@@ -91,6 +91,9 @@ func (h health) waits(in, name, why string) {
 // TestShardHealth: a shard that dies is not ready after some heartbeats; workspaces go to
 // others meanwhile, and one that fits nowhere else says so, until the shard is back.
 func TestShardHealth(t *testing.T) {
+	if testing.Short() {
+		t.Skip("nightly: kills processes, and waits until a shard counts as unavailable")
+	}
 	t.Parallel()
 	h := health{kit.Start(t, harness.Options{Mode: harness.Processes, Shards: 2})}
 	for _, shard := range []string{"root", "shard-1"} {
@@ -144,6 +147,9 @@ func TestShardHealth(t *testing.T) {
 // TestShardsThatAreFull: a shard that has as much as it may takes no more workspaces, which
 // go elsewhere, or say what they wait for, until there is room.
 func TestShardsThatAreFull(t *testing.T) {
+	if testing.Short() {
+		t.Skip("nightly: fills databases of four shards")
+	}
 	t.Parallel()
 	h := health{kit.Start(t, harness.Options{Shards: 4, ExtraArgs: map[string][]string{
 		"root": {"--max-workspaces=3"}, "shard-1": {"--max-workspaces=2"}, "shard-2": {"--max-objects=1"}, "shard-3": {"--max-storage=1Mi"},

@@ -24,6 +24,9 @@ import (
 // TestTwoCaches: each cache to which a shard pushes has what that shard tells of consumers and of limited subtrees. When the
 // first is away this goes on with the second, which others read then, and the first hears of all when it is back.
 func TestTwoCaches(t *testing.T) {
+	if testing.Short() {
+		t.Skip("nightly: stops cache servers")
+	}
 	t.Parallel()
 	e := kit.Start(t, harness.Options{Shards: 2, DevTokens: true, SecondCache: true})
 	config := e.Cache()
