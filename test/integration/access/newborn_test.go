@@ -58,9 +58,9 @@ func strict(t *testing.T, config *rest.Config) *client.Factory {
 func TestCreateThenUse(t *testing.T) {
 	t.Parallel()
 	maker := makerOf(t, kit.Shared(t), "makers")
-	t.Run("owner", func(t *testing.T) { testUseAtOnce(t, maker.ForTest(t)) })
-	t.Run("initializer", func(t *testing.T) { testUseInitializing(t, maker.ForTest(t)) })
-	t.Run("never ready", func(t *testing.T) { testUseNever(t, maker.ForTest(t)) })
+	maker.RunParallel("owner", func(t *testing.T, _ *kit.Env) { testUseAtOnce(t, maker.ForTest(t)) })
+	maker.RunParallel("initializer", func(t *testing.T, _ *kit.Env) { testUseInitializing(t, maker.ForTest(t)) })
+	maker.RunParallel("never ready", func(t *testing.T, _ *kit.Env) { testUseNever(t, maker.ForTest(t)) })
 }
 
 // TestCreateThenUseOfReplicas: nor does it matter which replica of a shard answers.
@@ -75,7 +75,7 @@ func TestCreateThenUseOfReplicas(t *testing.T) {
 
 func testUseAtOnce(t *testing.T, maker kit.WorkspaceClient) {
 	owner, stranger := strict(t, maker.Config), kit.WithToken(maker.Config, "user-2-token")
-	for n := range 20 {
+	for n := range 6 {
 		name := fmt.Sprintf("at-once-%d", n)
 		shard := []string{"root", "shard-1"}[n%2]
 		_, err := kinds.Workspaces.In(owner.Cluster(kit.Path("root:makers"))).Create(t.Context(), &tenancyv1alpha1.Workspace{
@@ -83,7 +83,7 @@ func testUseAtOnce(t *testing.T, maker kit.WorkspaceClient) {
 			Spec:       tenancyv1alpha1.WorkspaceSpec{Location: &tenancyv1alpha1.WorkspaceLocation{Selector: &metav1.LabelSelector{MatchLabels: labels.Set{"name": shard}}}},
 		}, metav1.CreateOptions{})
 		require.NoError(t, err)
-		if n%5 == 0 {
+		if n%3 == 0 {
 			got := kit.RequireStatus(t, stranger, kit.Request{Path: "/clusters/root:makers:" + name + "/api/v1/configmaps"}, http.StatusForbidden)
 			unknown := kit.RequireStatus(t, stranger, kit.Request{Path: "/clusters/root:makers:no-such/api/v1/configmaps"}, http.StatusForbidden)
 			require.Equal(t, unknown, got)

@@ -107,6 +107,7 @@ func testConflicts(t *testing.T, e *kit.Env) {
 		"binding-binding": bindingWaitsForBinding, "binding-definition": bindingWaitsForDefinition, "definition-binding": definitionWaitsForBinding,
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			for _, c := range conflicts() {
 				t.Run(c.of, func(t *testing.T) {
 					t.Parallel()

@@ -15,31 +15,31 @@ import (
 func TestBinding(t *testing.T) {
 	t.Parallel()
 	e := kit.Shared(t)
-	t.Run("life", func(t *testing.T) { testBinding(t, e) })
-	t.Run("names", func(t *testing.T) { testBindingNames(t, e) })
-	t.Run("conflicts", func(t *testing.T) { testConflicts(t, e) })
-	t.Run("evolution", func(t *testing.T) { testBindingEvolution(t, e) })
-	t.Run("taking over", func(t *testing.T) {
+	e.RunParallel("life", func(t *testing.T, e *kit.Env) { testBinding(t, e) })
+	e.RunParallel("names", func(t *testing.T, e *kit.Env) { testBindingNames(t, e) })
+	e.RunParallel("conflicts", func(t *testing.T, e *kit.Env) { testConflicts(t, e) })
+	e.RunParallel("evolution", func(t *testing.T, e *kit.Env) { testBindingEvolution(t, e) })
+	e.RunParallel("taking over", func(t *testing.T, e *kit.Env) {
 		testTakingOver(t, kit.NewWorkspaceClient(e, "over-provider").ForTest(t), kit.NewWorkspaceClient(e, "over-consumer").ForTest(t))
 	})
-	t.Run("taking over from another export", func(t *testing.T) {
+	e.RunParallel("taking over from another export", func(t *testing.T, e *kit.Env) {
 		testSharedIdentity(t, kit.NewWorkspaceClient(e, "shared-provider").ForTest(t), kit.NewWorkspaceClient(e, "shared-consumer").ForTest(t))
 	})
-	t.Run("content", func(t *testing.T) { testBoundContent(t, e) })
-	t.Run("watches", func(t *testing.T) { testBoundWatches(t, e) })
-	t.Run("without a provider", func(t *testing.T) { testProviderGoes(t, e, 0) })
-	t.Run("hooks", func(t *testing.T) { testProvidersHooks(t, e) })
-	t.Run("hooks of writers", func(t *testing.T) {
+	e.RunParallel("content", func(t *testing.T, e *kit.Env) { testBoundContent(t, e) })
+	e.RunParallel("watches", func(t *testing.T, e *kit.Env) { testBoundWatches(t, e) })
+	e.RunParallel("without a provider", func(t *testing.T, e *kit.Env) { testProviderGoes(t, e, 0) })
+	e.RunParallel("hooks", func(t *testing.T, e *kit.Env) { testProvidersHooks(t, e) })
+	e.RunParallel("hooks of writers", func(t *testing.T, e *kit.Env) {
 		testHooksOfWriters(t, "near-judge", kit.NewWorkspaceClient(e, "near-judge").ForTest(t), kit.NewWorkspaceClient(e, "near-judged").ForTest(t))
 	})
-	t.Run("unbound while creating", func(t *testing.T) {
+	e.RunParallel("unbound while creating", func(t *testing.T, e *kit.Env) {
 		testUnboundWhileCreating(t, kit.NewWorkspaceClient(e, "slow-provider").ForTest(t), kit.NewWorkspaceClient(e, "slow-consumer").ForTest(t))
 	})
-	t.Run("conversion", func(t *testing.T) { testConversion(t, e) })
-	t.Run("conversion by a webhook", func(t *testing.T) {
+	e.RunParallel("conversion", func(t *testing.T, e *kit.Env) { testConversion(t, e) })
+	e.RunParallel("conversion by a webhook", func(t *testing.T, e *kit.Env) {
 		testWebhookConversion(t, kit.NewWorkspaceClient(e, "webhook-provider").ForTest(t), kit.NewWorkspaceClient(e, "webhook-consumer").ForTest(t))
 	})
-	t.Run("maximal policy", func(t *testing.T) {
+	e.RunParallel("maximal policy", func(t *testing.T, e *kit.Env) {
 		testMaximalPolicy(t, kit.NewWorkspaceClient(e, "policy-provider").ForTest(t), kit.NewWorkspaceClient(e, "policy-consumer").ForTest(t))
 	})
 }

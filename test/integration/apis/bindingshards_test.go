@@ -16,29 +16,29 @@ import (
 func TestBindingAcrossShards(t *testing.T) {
 	t.Parallel()
 	e := kit.Shared(t)
-	t.Run("life", func(t *testing.T) { testBindingAcrossShards(t, e) })
-	t.Run("hooks", func(t *testing.T) { testHooksAcrossShards(t, e) })
-	t.Run("hooks of writers", func(t *testing.T) {
+	e.RunParallel("life", func(t *testing.T, e *kit.Env) { testBindingAcrossShards(t, e) })
+	e.RunParallel("hooks", func(t *testing.T, e *kit.Env) { testHooksAcrossShards(t, e) })
+	e.RunParallel("hooks of writers", func(t *testing.T, e *kit.Env) {
 		testHooksOfWriters(t, "far-judge", kit.NewWorkspaceClientOn(e, "far-judge", 1).ForTest(t), kit.NewWorkspaceClient(e, "far-judged").ForTest(t))
 	})
-	t.Run("view", func(t *testing.T) { testViewAcrossShards(t, e) })
-	t.Run("conversion", func(t *testing.T) { testConversionAcrossShards(t, e) })
-	t.Run("bind", func(t *testing.T) { testBindAcrossShards(t, e) })
-	t.Run("maximal policy", func(t *testing.T) {
+	e.RunParallel("view", func(t *testing.T, e *kit.Env) { testViewAcrossShards(t, e) })
+	e.RunParallel("conversion", func(t *testing.T, e *kit.Env) { testConversionAcrossShards(t, e) })
+	e.RunParallel("bind", func(t *testing.T, e *kit.Env) { testBindAcrossShards(t, e) })
+	e.RunParallel("maximal policy", func(t *testing.T, e *kit.Env) {
 		testMaximalPolicy(t, kit.NewWorkspaceClientOn(e, "far-policy-provider", 1).ForTest(t), kit.NewWorkspaceClient(e, "far-policy-consumer").ForTest(t))
 	})
-	t.Run("taking over", func(t *testing.T) {
+	e.RunParallel("taking over", func(t *testing.T, e *kit.Env) {
 		testTakingOver(t, kit.NewWorkspaceClientOn(e, "far-over-provider", 1).ForTest(t), kit.NewWorkspaceClient(e, "far-over-consumer").ForTest(t))
 	})
-	t.Run("taking over from another export", func(t *testing.T) {
+	e.RunParallel("taking over from another export", func(t *testing.T, e *kit.Env) {
 		testSharedIdentity(t, newProviderOn(e, "far-shared-provider", 1).ForTest(t), kit.NewWorkspaceClient(e, "far-shared-consumer").ForTest(t))
 	})
-	t.Run("conversion by a webhook", func(t *testing.T) {
+	e.RunParallel("conversion by a webhook", func(t *testing.T, e *kit.Env) {
 		testWebhookConversion(t, kit.NewWorkspaceClientOn(e, "far-webhook-provider", 1).ForTest(t), kit.NewWorkspaceClient(e, "far-webhook-consumer").ForTest(t))
 	})
-	t.Run("without a provider", func(t *testing.T) { testProviderGoes(t, e, 1) })
-	t.Run("endpoint slices", func(t *testing.T) { testEndpointSlices(t, e) })
-	t.Run("marks", func(t *testing.T) { testReplicationMarks(t, e) })
+	e.RunParallel("without a provider", func(t *testing.T, e *kit.Env) { testProviderGoes(t, e, 1) })
+	e.RunParallel("endpoint slices", func(t *testing.T, e *kit.Env) { testEndpointSlices(t, e) })
+	e.RunParallel("marks", func(t *testing.T, e *kit.Env) { testReplicationMarks(t, e) })
 }
 
 func testBindingAcrossShards(t *testing.T, e *kit.Env) {

@@ -38,23 +38,23 @@ func namesOf(list *unstructured.Unstructured, of map[string]string) []string {
 func TestView(t *testing.T) {
 	t.Parallel()
 	e := kit.Shared(t)
-	t.Run("content", func(t *testing.T) { testView(t, e) })
-	t.Run("claims", func(t *testing.T) { testClaims(t, e) })
-	t.Run("claims of nobody", func(t *testing.T) { testClaimantGoes(t, e) })
+	e.RunParallel("content", func(t *testing.T, e *kit.Env) { testView(t, e) })
+	e.RunParallel("claims", func(t *testing.T, e *kit.Env) { testClaims(t, e) })
+	e.RunParallel("claims of nobody", func(t *testing.T, e *kit.Env) { testClaimantGoes(t, e) })
 	for shard, where := range []string{"", " of a provider elsewhere"} {
-		t.Run("selectors"+where, func(t *testing.T) { testClaimSelectors(t, e, shard) })
-		t.Run("writers"+where, func(t *testing.T) { testClaimWriters(t, e, shard) })
-		t.Run("creations"+where, func(t *testing.T) { testViewCreations(t, e, shard) })
-		t.Run("the label"+where, func(t *testing.T) { testClaimLabel(t, e, shard) })
-		t.Run("claims of bindings"+where, func(t *testing.T) { testClaimOfBindings(t, e, shard) })
+		e.RunParallel("selectors"+where, func(t *testing.T, e *kit.Env) { testClaimSelectors(t, e, shard) })
+		e.RunParallel("writers"+where, func(t *testing.T, e *kit.Env) { testClaimWriters(t, e, shard) })
+		e.RunParallel("creations"+where, func(t *testing.T, e *kit.Env) { testViewCreations(t, e, shard) })
+		e.RunParallel("the label"+where, func(t *testing.T, e *kit.Env) { testClaimLabel(t, e, shard) })
+		e.RunParallel("claims of bindings"+where, func(t *testing.T, e *kit.Env) { testClaimOfBindings(t, e, shard) })
 	}
-	t.Run("finalizers", func(t *testing.T) { testClaimFinalizers(t, e) })
-	t.Run("rights", func(t *testing.T) { testViewRights(t, e) })
-	t.Run("URLs", func(t *testing.T) { testViewURLs(t, e) })
-	t.Run("front-proxy", func(t *testing.T) { testViewThroughProxy(t, e) })
-	t.Run("claims of APIs", func(t *testing.T) { testClaimsOfAPIs(t, e) })
-	t.Run("claims of built-in kinds", func(t *testing.T) { testClaimedKinds(t, e) })
-	t.Run("reviews", func(t *testing.T) { testViewReviews(t, e) })
+	e.RunParallel("finalizers", func(t *testing.T, e *kit.Env) { testClaimFinalizers(t, e) })
+	e.RunParallel("rights", func(t *testing.T, e *kit.Env) { testViewRights(t, e) })
+	e.RunParallel("URLs", func(t *testing.T, e *kit.Env) { testViewURLs(t, e) })
+	e.RunParallel("front-proxy", func(t *testing.T, e *kit.Env) { testViewThroughProxy(t, e) })
+	e.RunParallel("claims of APIs", func(t *testing.T, e *kit.Env) { testClaimsOfAPIs(t, e) })
+	e.RunParallel("claims of built-in kinds", func(t *testing.T, e *kit.Env) { testClaimedKinds(t, e) })
+	e.RunParallel("reviews", func(t *testing.T, e *kit.Env) { testViewReviews(t, e) })
 }
 
 // consumersOf makes a provider with an export of widgets, and consumers that bind it.

@@ -2,6 +2,8 @@ package kit
 
 import (
 	"context"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -44,7 +46,9 @@ func NewEnv(t *testing.T, c *harness.Cluster) *Env {
 	for _, s := range list.Items {
 		n := 0
 		if s.Name != "root" {
-			n = int(s.Name[len("shard-")] - '0')
+			if n, err = strconv.Atoi(strings.TrimPrefix(s.Name, "shard-")); err != nil {
+				continue // a test has created it
+			}
 		}
 		e.ShardClients[s.Name] = NewFactory(t, c.Shard(n))
 	}
@@ -71,6 +75,22 @@ var sharedCluster = harness.Shared{Options: harness.Options{Shards: 2, DevTokens
 func Shared(t *testing.T) *Env {
 	t.Helper()
 	return NewEnv(t, sharedCluster.Get(t))
+}
+
+// ForTest returns an Env whose methods fail t.
+func (e *Env) ForTest(t *testing.T) *Env {
+	t.Helper()
+	same := *e
+	same.T = t
+	return &same
+}
+
+// RunParallel runs a subtest beside the others of the test.
+func (e *Env) RunParallel(name string, f func(t *testing.T, e *Env)) {
+	e.T.Run(name, func(t *testing.T) {
+		t.Parallel()
+		f(t, e.ForTest(t))
+	})
 }
 
 // Start starts a cluster for one test.

@@ -60,9 +60,7 @@ func (k WorkspaceClient) As(token string) WorkspaceClient {
 // ForTest returns a client that fails t.
 func (k WorkspaceClient) ForTest(t *testing.T) WorkspaceClient {
 	t.Helper()
-	e := *k.Env
-	e.T = t
-	k.Env = &e
+	k.Env = k.Env.ForTest(t)
 	return k
 }
 
