@@ -339,8 +339,19 @@ var Layers = []Layer{
 		Leaf:   true,
 	},
 	{
+		Units:  []string{"test/integration/kit"},
+		Reason: "what the packages of integration tests share",
+		Only:   []string{"pkg/client", "pkg/dev/pki", "test/harness"},
+	},
+	{
+		Units:  []string{"test/integration/*"},
+		Reason: "one suite in several packages, by topic, so that it runs in parallel. It sees servers as users do, and compares what is served with the generated documents",
+		Only:   []string{"pkg/client", "pkg/registry", "pkg/storage", "pkg/merge", "test/integration/kit"},
+		Leaf:   true,
+	},
+	{
 		Units:  []string{"test/*"},
-		Reason: "test suites see servers as users do, and nothing uses them. Integration compares what is served with the generated documents, conformance lists with the pages of storage; robustness takes versions of all shards apart",
+		Reason: "test suites see servers as users do, and nothing uses them. Conformance compares lists with the pages of storage; robustness takes versions of all shards apart",
 		Only:   []string{"pkg/client", "pkg/registry", "pkg/storage", "pkg/merge"},
 		Leaf:   true,
 	},

@@ -24,7 +24,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// sent is a request of a plugin, as in test/integration/testdata/plugins.yaml.
+// sent is a request of a plugin, as in test/integration/access/testdata/plugins.yaml.
 type sent struct {
 	Discovery          string
 	Served             map[string]string
@@ -46,7 +46,7 @@ func TestPlugins(t *testing.T) {
 		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: "user-1"}},
 	}, metav1.CreateOptions{})
 	require.NoError(t, err)
-	file, err := os.ReadFile("../integration/testdata/plugins.yaml")
+	file, err := os.ReadFile("../integration/access/testdata/plugins.yaml")
 	require.NoError(t, err)
 	var commands []struct {
 		Command  string

@@ -139,6 +139,6 @@ func (s Scopes) check(`,
 			After: `	_ = s.create(ctx, "elsewhere", &corev1alpha1.LogicalCluster{ObjectMeta: metav1.ObjectMeta{Name: corev1alpha1.LogicalClusterName}})
 	return s.placer.places(ctx)`,
 		}},
-		CaughtBy: "./test/integration", Test: "TestShardsWriteToNoOther",
+		CaughtBy: "./test/integration/operations", Test: "TestShardsWriteToNoOther",
 	},
 }

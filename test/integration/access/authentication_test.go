@@ -1,0 +1,349 @@
+package access
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"encoding/base64"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	jose "gopkg.in/go-jose/go-jose.v2"
+	"gopkg.in/go-jose/go-jose.v2/jwt"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/shardplane/shardplane/test/integration/kit"
+)
+
+// robots creates the service account name in namespace default, once that
+// exists.
+func robots(t *testing.T, e *kit.Env, c kubernetes.Interface, name string) *corev1.ServiceAccount {
+	t.Helper()
+	var account *corev1.ServiceAccount
+	e.Eventually("service account "+name, func() bool {
+		var err error
+		account, err = c.CoreV1().ServiceAccounts("default").Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+		return err == nil
+	})
+	return account
+}
+
+// request asks for a token of a service account in namespace default.
+func tokenOf(t *testing.T, c kubernetes.Interface, name string, spec authenticationv1.TokenRequestSpec) string {
+	t.Helper()
+	answer, err := c.CoreV1().ServiceAccounts("default").CreateToken(t.Context(), name, &authenticationv1.TokenRequest{Spec: spec}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	require.NotEmpty(t, answer.Status.Token)
+	return answer.Status.Token
+}
+
+// mayEverything binds a user to cluster-admin.
+func mayEverything(t *testing.T, c kubernetes.Interface, name string, subject rbacv1.Subject) {
+	t.Helper()
+	_, err := c.RbacV1().ClusterRoleBindings().Create(t.Context(), &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: name}, Subjects: []rbacv1.Subject{subject},
+		RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+}
+
+func codeOf(t *testing.T, config *rest.Config, path string) int {
+	t.Helper()
+	code, _ := kit.Do(t, config, kit.Request{Path: path})
+	return code
+}
+
+func TestServiceAccounts(t *testing.T) {
+	t.Parallel()
+	e := kit.Shared(t)
+	proxy, first, second := e.Proxy(), e.Shard(0), e.Shard(1)
+	one := e.WorkspaceOn("root", "accounts-one", "root").Spec.Cluster
+	two := e.WorkspaceOn("root", "accounts-two", "shard-1").Spec.Cluster
+	admin := kit.ClusterClientset(t, proxy, two)
+	robot := robots(t, e, admin, "robot")
+	mayEverything(t, admin, "robot", rbacv1.Subject{Kind: "ServiceAccount", Namespace: "default", Name: "robot"})
+	token := tokenOf(t, admin, "robot", authenticationv1.TokenRequestSpec{})
+	const namespaces = "/api/v1/namespaces"
+	withRobot := kit.WithToken(proxy, token)
+	e.Eventually("the token works", func() bool { return codeOf(t, withRobot, "/clusters/"+two+namespaces) == http.StatusOK })
+
+	t.Run("every namespace has a default account", func(t *testing.T) {
+		for _, c := range []kubernetes.Interface{kit.ClusterClientset(t, proxy, "root"), kit.ClusterClientset(t, proxy, one), admin} {
+			e.Eventually("default account", func() bool {
+				_, err := c.CoreV1().ServiceAccounts("default").Get(t.Context(), "default", metav1.GetOptions{})
+				return err == nil
+			})
+		}
+		require.NoError(t, admin.CoreV1().ServiceAccounts("default").Delete(t.Context(), "default", metav1.DeleteOptions{}))
+		e.Eventually("it comes back", func() bool {
+			_, err := admin.CoreV1().ServiceAccounts("default").Get(t.Context(), "default", metav1.GetOptions{})
+			return err == nil
+		})
+	})
+
+	t.Run("who am I", func(t *testing.T) {
+		for _, config := range []*rest.Config{withRobot, kit.WithToken(second, token)} {
+			review, err := kit.ClusterClientset(t, config, two).AuthenticationV1().SelfSubjectReviews().Create(t.Context(), &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
+			require.NoError(t, err)
+			who := review.Status.UserInfo
+			require.Equal(t, "system:serviceaccount:default:robot", who.Username)
+			require.Equal(t, string(robot.UID), who.UID)
+			require.ElementsMatch(t, []string{"system:serviceaccounts", "system:serviceaccounts:default", "system:authenticated"}, who.Groups)
+			require.Equal(t, authenticationv1.ExtraValue{two}, who.Extra["authentication.kcp.io/cluster-name"])
+			require.Len(t, who.Extra["authentication.kubernetes.io/credential-id"], 1)
+		}
+	})
+
+	t.Run("elsewhere it is a stranger's", func(t *testing.T) {
+		kit.RequireStatus(t, withRobot, kit.Request{Path: "/clusters/root" + namespaces}, http.StatusForbidden)
+		for _, cluster := range []string{one, "nowhere", "root:nowhere"} {
+			status := kit.RequireStatus(t, withRobot, kit.Request{Path: "/clusters/" + cluster + namespaces}, http.StatusForbidden)
+			require.Contains(t, status.Message, kit.NotPermitted, cluster)
+		}
+		for _, cluster := range []string{one, "root", two, "nowhere"} {
+			kit.RequireStatus(t, kit.WithToken(first, token), kit.Request{Path: "/clusters/" + cluster + namespaces}, http.StatusForbidden)
+		}
+		kit.RequireStatus(t, kit.WithToken(second, token), kit.Request{Path: "/clusters/*" + namespaces}, http.StatusForbidden)
+		kit.RequireStatus(t, kit.WithToken(second, token), kit.Request{Path: "/clusters/system:admin" + namespaces}, http.StatusForbidden)
+		require.NotEqual(t, http.StatusOK, codeOf(t, kit.WithToken(e.Cache(), token), "/services/cache/shards/*/clusters/*/apis/core.kcp.io/v1alpha1/shards"))
+
+		namesake := kit.ClusterClientset(t, proxy, one)
+		robots(t, e, namesake, "robot")
+		mayEverything(t, namesake, "robot", rbacv1.Subject{Kind: "ServiceAccount", Namespace: "default", Name: "robot"})
+		other := kit.WithToken(proxy, tokenOf(t, namesake, "robot", authenticationv1.TokenRequestSpec{}))
+		e.Eventually("its own token works", func() bool { return codeOf(t, other, "/clusters/"+one+namespaces) == http.StatusOK })
+		kit.RequireStatus(t, withRobot, kit.Request{Path: "/clusters/" + one + namespaces}, http.StatusForbidden)
+		kit.RequireStatus(t, other, kit.Request{Path: "/clusters/" + two + namespaces}, http.StatusForbidden)
+	})
+
+	t.Run("unless a rule lets it in", func(t *testing.T) {
+		host := kit.ClusterClientset(t, proxy, one)
+		mayEverything(t, host, "guest", rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: "User", Name: "system:kcp:serviceaccount:" + two + ":default:robot"})
+		e.Eventually("the guest is let in, across shards", func() bool { return codeOf(t, withRobot, "/clusters/"+one+namespaces) == http.StatusOK })
+		e.Eventually("and directly at the shard", func() bool {
+			return codeOf(t, kit.WithToken(first, token), "/clusters/"+one+namespaces) == http.StatusOK
+		})
+		require.NoError(t, host.RbacV1().ClusterRoleBindings().Delete(t.Context(), "guest", metav1.DeleteOptions{}))
+		e.Eventually("no more", func() bool { return codeOf(t, withRobot, "/clusters/"+one+namespaces) == http.StatusForbidden })
+	})
+
+	t.Run("a controller that knows host and token", func(t *testing.T) {
+		for _, config := range []*rest.Config{withRobot, kit.WithToken(second, token)} {
+			inCluster(t, e, config, admin)
+		}
+	})
+
+	t.Run("token reviews", func(t *testing.T) { tokenReviews(t, admin, kit.ClusterClientset(t, proxy, one), token) })
+	t.Run("forged", func(t *testing.T) { forgedTokens(t, proxy, second, two, token) })
+	t.Run("requests that cannot be", func(t *testing.T) { badTokenRequests(t, admin) })
+	t.Run("bound to a secret", func(t *testing.T) { boundToSecret(t, e, admin, two) })
+	t.Run("kept in a secret", func(t *testing.T) { keptInSecret(t, e, admin, two) })
+
+	mayEverything(t, kit.ClusterClientset(t, proxy, one), "guest", rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: "User", Name: "system:kcp:serviceaccount:" + two + ":default:robot"})
+	guest := kit.WithToken(first, token)
+	e.Eventually("it is a guest on the other shard", func() bool { return codeOf(t, guest, "/clusters/"+one+namespaces) == http.StatusOK })
+	require.NoError(t, admin.CoreV1().ServiceAccounts("default").Delete(t.Context(), "robot", metav1.DeleteOptions{}))
+	e.Eventually("the token dies with its account", func() bool {
+		return codeOf(t, kit.WithToken(second, token), "/clusters/"+two+namespaces) == http.StatusUnauthorized &&
+			codeOf(t, withRobot, "/clusters/"+two+namespaces) == http.StatusUnauthorized
+	})
+	e.Eventually("also where it is a guest, directly and through the front-proxy", func() bool {
+		return codeOf(t, guest, "/clusters/"+one+namespaces) == http.StatusUnauthorized &&
+			codeOf(t, withRobot, "/clusters/"+one+namespaces) == http.StatusUnauthorized
+	})
+	robots(t, e, admin, "robot")
+	require.Equal(t, http.StatusUnauthorized, codeOf(t, kit.WithToken(second, token), "/clusters/"+two+namespaces), "another account has the name")
+}
+
+// inCluster runs an ordinary informer with a configuration that names no
+// logical cluster, as rest.InClusterConfig gives it.
+func inCluster(t *testing.T, e *kit.Env, config *rest.Config, admin kubernetes.Interface) {
+	t.Helper()
+	c, err := kubernetes.NewForConfig(config)
+	require.NoError(t, err)
+	version, err := c.Discovery().ServerVersion()
+	require.NoError(t, err)
+	require.NotEmpty(t, version.Major)
+	factory := informers.NewSharedInformerFactoryWithOptions(c, 0, informers.WithNamespace("default"))
+	maps := factory.Core().V1().ConfigMaps()
+	informer := maps.Informer()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer factory.Shutdown()
+	defer cancel()
+	factory.Start(ctx.Done())
+	require.True(t, cache.WaitForCacheSync(ctx.Done(), informer.HasSynced))
+
+	created, err := c.CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "made-"}}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	e.Eventually("the informer sees it", func() bool {
+		_, err := maps.Lister().ConfigMaps("default").Get(created.Name)
+		return err == nil
+	})
+	_, err = admin.CoreV1().ConfigMaps("default").Get(t.Context(), created.Name, metav1.GetOptions{})
+	require.NoError(t, err, "it is in the account's own logical cluster")
+}
+
+func tokenReviews(t *testing.T, home, elsewhere kubernetes.Interface, token string) {
+	t.Helper()
+	review := func(c kubernetes.Interface, spec authenticationv1.TokenReviewSpec) authenticationv1.TokenReviewStatus {
+		answer, err := c.AuthenticationV1().TokenReviews().Create(t.Context(), &authenticationv1.TokenReview{Spec: spec}, metav1.CreateOptions{})
+		require.NoError(t, err)
+		return answer.Status
+	}
+	status := review(home, authenticationv1.TokenReviewSpec{Token: token})
+	require.True(t, status.Authenticated, status.Error)
+	require.Equal(t, "system:serviceaccount:default:robot", status.User.Username)
+	require.Equal(t, []string{"https://kcp.default.svc"}, status.Audiences)
+	for what, status := range map[string]authenticationv1.TokenReviewStatus{
+		"in another logical cluster": review(elsewhere, authenticationv1.TokenReviewSpec{Token: token}),
+		"for another audience":       review(home, authenticationv1.TokenReviewSpec{Token: token, Audiences: []string{"vault"}}),
+		"garbage":                    review(home, authenticationv1.TokenReviewSpec{Token: "garbage"}),
+	} {
+		require.False(t, status.Authenticated, what)
+		require.Empty(t, status.User.Username, what)
+	}
+	vault := tokenOf(t, home, "robot", authenticationv1.TokenRequestSpec{Audiences: []string{"vault"}})
+	status = review(home, authenticationv1.TokenReviewSpec{Token: vault, Audiences: []string{"vault", "other"}})
+	require.True(t, status.Authenticated, status.Error)
+	require.Equal(t, []string{"vault"}, status.Audiences)
+	require.False(t, review(home, authenticationv1.TokenReviewSpec{Token: vault}).Authenticated, "it is not for this API")
+	_, err := home.AuthenticationV1().TokenReviews().Create(t.Context(), &authenticationv1.TokenReview{}, metav1.CreateOptions{})
+	require.True(t, apierrors.IsBadRequest(err), "%v", err)
+}
+
+func forgedTokens(t *testing.T, proxy, shard *rest.Config, cluster, token string) {
+	t.Helper()
+	parsed, err := jwt.ParseSigned(token)
+	require.NoError(t, err)
+	claims := map[string]any{}
+	require.NoError(t, parsed.UnsafeClaimsWithoutVerification(&claims))
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: key}, nil)
+	require.NoError(t, err)
+	stranger, err := jwt.Signed(signer).Claims(claims).CompactSerialize()
+	require.NoError(t, err)
+	parts := strings.Split(token, ".")
+	none := base64.RawURLEncoding.EncodeToString([]byte(`{"alg":"none"}`)) + "." + parts[1] + "."
+	for what, forged := range map[string]string{"another key": stranger, "no signature": none, "cut": token[:len(token)-4], "another payload": parts[0] + "." + strings.Split(stranger, ".")[1] + "x." + parts[2]} {
+		for _, config := range []*rest.Config{proxy, shard} {
+			kit.RequireStatus(t, kit.WithToken(config, forged), kit.Request{Path: "/clusters/" + cluster + "/api/v1/namespaces"}, http.StatusUnauthorized)
+			require.Equal(t, http.StatusUnauthorized, codeOf(t, kit.WithToken(config, forged), "/api/v1/namespaces"), what)
+		}
+	}
+	who := kit.Request{Path: "/clusters/" + cluster + "/apis/authentication.k8s.io/v1/selfsubjectreviews", Method: http.MethodPost, Body: `{"kind":"SelfSubjectReview","apiVersion":"authentication.k8s.io/v1"}`, Header: http.Header{
+		"Content-Type": {"application/json"}, "X-Remote-User": {"root"}, "X-Remote-Group": {"system:masters"},
+		"X-Remote-Extra-Authentication.kcp.io%2fcluster-Name": {"root"},
+	}}
+	for _, config := range []*rest.Config{proxy, shard} {
+		code, body := kit.Do(t, kit.WithToken(config, token), who)
+		require.Equal(t, http.StatusCreated, code, "%s", body)
+		require.Contains(t, string(body), "system:serviceaccount:default:robot")
+		require.NotContains(t, string(body), "system:masters")
+	}
+}
+
+func badTokenRequests(t *testing.T, c kubernetes.Interface) {
+	t.Helper()
+	seconds := func(n int64) *int64 { return &n }
+	secret, err := c.CoreV1().Secrets("default").Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "mine"}}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	for what, tc := range map[string]struct {
+		account string
+		spec    authenticationv1.TokenRequestSpec
+		is      func(error) bool
+	}{
+		"no such account": {account: "nobody", is: apierrors.IsNotFound},
+		"too short":       {spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: seconds(599)}, is: apierrors.IsInvalid},
+		"too long":        {spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: seconds(1<<32 + 1)}, is: apierrors.IsInvalid},
+		"to a pod":        {spec: boundTo("Pod", "p", ""), is: apierrors.IsBadRequest},
+		"to no secret":    {spec: boundTo("Secret", "none", ""), is: apierrors.IsNotFound},
+		"to a former one": {spec: boundTo("Secret", "mine", "former"), is: apierrors.IsConflict},
+	} {
+		if tc.account == "" {
+			tc.account = "robot"
+		}
+		_, err := c.CoreV1().ServiceAccounts("default").CreateToken(t.Context(), tc.account, &authenticationv1.TokenRequest{Spec: tc.spec}, metav1.CreateOptions{})
+		require.True(t, tc.is(err), "%s: %v", what, err)
+	}
+	answer, err := c.CoreV1().ServiceAccounts("default").CreateToken(t.Context(), "robot",
+		&authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: seconds(600), BoundObjectRef: boundTo("Secret", "mine", secret.UID).BoundObjectRef}}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	require.WithinDuration(t, time.Now().Add(10*time.Minute), answer.Status.ExpirationTimestamp.Time, time.Minute)
+}
+
+func boundTo(kind, name string, uid types.UID) authenticationv1.TokenRequestSpec {
+	return authenticationv1.TokenRequestSpec{BoundObjectRef: &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: kind, Name: name, UID: uid}}
+}
+
+func boundToSecret(t *testing.T, e *kit.Env, c kubernetes.Interface, cluster string) {
+	t.Helper()
+	_, err := c.CoreV1().Secrets("default").Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "leash"}}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	token := tokenOf(t, c, "robot", boundTo("Secret", "leash", ""))
+	servers := []*rest.Config{kit.WithToken(e.Proxy(), token), kit.WithToken(e.Shard(1), token)}
+	for _, config := range servers {
+		require.Equal(t, http.StatusOK, codeOf(t, config, "/clusters/"+cluster+"/api/v1/namespaces"))
+	}
+	require.NoError(t, c.CoreV1().Secrets("default").Delete(t.Context(), "leash", metav1.DeleteOptions{}))
+	require.Equal(t, http.StatusUnauthorized, codeOf(t, servers[1], "/clusters/"+cluster+"/api/v1/namespaces"), "at the shard at once")
+	e.Eventually("the token dies with its secret", func() bool {
+		return codeOf(t, servers[0], "/clusters/"+cluster+"/api/v1/namespaces") == http.StatusUnauthorized
+	})
+}
+
+func keptInSecret(t *testing.T, e *kit.Env, c kubernetes.Interface, cluster string) {
+	t.Helper()
+	account := robots(t, e, c, "old")
+	mayEverything(t, c, "old", rbacv1.Subject{Kind: "ServiceAccount", Namespace: "default", Name: "old"})
+	secrets := c.CoreV1().Secrets("default")
+	for name, annotations := range map[string]map[string]string{
+		"old-token": {corev1.ServiceAccountNameKey: "old"},
+		"lost":      {corev1.ServiceAccountNameKey: "nobody"},
+		"former":    {corev1.ServiceAccountNameKey: "old", corev1.ServiceAccountUIDKey: "former"},
+	} {
+		_, err := secrets.Create(t.Context(), &corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: annotations}, Type: corev1.SecretTypeServiceAccountToken,
+		}, metav1.CreateOptions{})
+		require.NoError(t, err)
+	}
+	var secret *corev1.Secret
+	e.Eventually("the secret is filled", func() bool {
+		var err error
+		secret, err = secrets.Get(t.Context(), "old-token", metav1.GetOptions{})
+		return err == nil && len(secret.Data["token"]) > 0
+	})
+	require.Equal(t, string(account.UID), secret.Annotations[corev1.ServiceAccountUIDKey])
+	require.Equal(t, "default", string(secret.Data["namespace"]))
+	require.Contains(t, string(secret.Data["ca.crt"]), "BEGIN CERTIFICATE")
+	for _, gone := range []string{"lost", "former"} {
+		e.Eventually("secret "+gone+" goes, nobody is its account", func() bool {
+			_, err := secrets.Get(t.Context(), gone, metav1.GetOptions{})
+			return apierrors.IsNotFound(err)
+		})
+	}
+	config := rest.AnonymousClientConfig(e.Proxy())
+	config.BearerToken, config.CAData, config.CAFile = string(secret.Data["token"]), secret.Data["ca.crt"], ""
+	e.Eventually("the token works, with the CA beside it", func() bool { return codeOf(t, config, "/clusters/"+cluster+"/api/v1/namespaces") == http.StatusOK })
+	require.NoError(t, c.CoreV1().ServiceAccounts("default").Delete(t.Context(), "old", metav1.DeleteOptions{}))
+	e.Eventually("the secret goes with its account", func() bool {
+		_, err := secrets.Get(t.Context(), "old-token", metav1.GetOptions{})
+		return apierrors.IsNotFound(err)
+	})
+	e.Eventually("and so does the token", func() bool {
+		return codeOf(t, config, "/clusters/"+cluster+"/api/v1/namespaces") == http.StatusUnauthorized
+	})
+}

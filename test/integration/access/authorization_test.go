@@ -1,0 +1,449 @@
+package access
+
+import (
+	"fmt"
+	"net/http"
+	"testing"
+
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
+	"github.com/stretchr/testify/require"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
+	"github.com/shardplane/shardplane/test/integration/kit"
+)
+
+func TestAuthorization(t *testing.T) {
+	t.Parallel()
+	p := kit.People{Env: kit.Shared(t)}
+	one, two := p.WorkspaceOn("root", "one", "root"), p.WorkspaceOn("root", "two", "shard-1")
+	require.NotEqual(t, one.Spec.Cluster, two.Spec.Cluster)
+
+	t.Run("strangers", func(t *testing.T) { testStrangers(t, p) })
+	t.Run("same names, different rights", func(t *testing.T) { testSameNames(t, p) })
+	t.Run("escalation", func(t *testing.T) { testEscalation(t, p) })
+	t.Run("reviews", func(t *testing.T) { testReviews(t, p) })
+	t.Run("impersonation", func(t *testing.T) { testImpersonation(t, p) })
+	t.Run("owner", func(t *testing.T) { testOwner(t, p) })
+	t.Run("required groups", func(t *testing.T) { testRequiredGroups(t, p) })
+	t.Run("required groups of workspaces", func(t *testing.T) { testRequiredGroupsOfWorkspaces(t, p) })
+	t.Run("aggregation", func(t *testing.T) { testAggregation(t, p) })
+	t.Run("policy", func(t *testing.T) { testPolicy(t, p) })
+	t.Run("a binding counts at once", func(t *testing.T) { testAtOnce(t, p) })
+}
+
+// strangePaths are answered in different places.
+var strangePaths = []string{"/api/v1/namespaces/default/configmaps/x", "/readyz", "/metrics", "/clusters/root/api"}
+
+// testStrangers holds that who has no rights cannot tell a workspace from
+// nothing, at the front-proxy and at the shard.
+func testStrangers(t *testing.T, p kit.People) {
+	stranger := kit.WithToken(p.Proxy(), "user-5-token")
+	for host, clusters := range map[string][]string{
+		// The front-proxy takes its time for each.
+		p.Proxy().Host:  {"root:one", "root:nowhere"},
+		p.Shard(0).Host: {"root:one", "root:nowhere", workspaceNamed(p.Env, "one"), "0123456789abcdef"},
+	} {
+		var answers []string
+		for _, cluster := range clusters {
+			for _, path := range strangePaths {
+				code, says := http.StatusForbidden, kit.NotPermitted
+				if path == "/metrics" {
+					code, says = http.StatusNotImplemented, "about the serving process"
+				}
+				status := kit.RequireStatus(t, kit.AtHost(stranger, host), kit.Request{Path: "/clusters/" + cluster + path}, code)
+				require.Contains(t, status.Message, says)
+				answers = append(answers, fmt.Sprintf("%+v", status))
+			}
+			status := kit.RequireStatus(t, kit.AtHost(stranger, host), kit.Request{Path: "/clusters/" + cluster + "/api", Header: http.Header{"Impersonate-User": {"x"}}}, http.StatusForbidden)
+			answers = append(answers, fmt.Sprintf("%+v", status))
+		}
+		for i, answer := range answers {
+			require.Equal(t, answers[i%(len(strangePaths)+1)], answer, "at %s", host)
+		}
+	}
+	// Everybody may enter root, and has no rights in it.
+	_, err := p.As(5, "root").Discovery().ServerVersion()
+	require.NoError(t, err)
+	_, err = p.As(5, "root").CoreV1().Namespaces().List(t.Context(), metav1.ListOptions{})
+	require.EqualError(t, err, `namespaces is forbidden: User "user-5" cannot list resource "namespaces" in API group "" at the cluster scope`)
+	_, err = p.As(5, "root").CoreV1().Secrets("default").Get(t.Context(), "s", metav1.GetOptions{})
+	require.EqualError(t, err, `secrets "s" is forbidden: User "user-5" cannot get resource "secrets" in API group "" in the namespace "default"`)
+}
+
+func workspaceNamed(e *kit.Env, name string) string {
+	e.T.Helper()
+	ws, err := kinds.Workspaces.In(e.ProxyClient.Cluster(kit.Path("root"))).Get(e.T.Context(), name, metav1.GetOptions{})
+	require.NoError(e.T, err)
+	return ws.Spec.Cluster
+}
+
+// testSameNames holds that a role of the same name in another logical cluster
+// is another role.
+func testSameNames(t *testing.T, p kit.People) {
+	for cluster, verb := range map[string]string{"root:one": "get", "root:two": "create"} {
+		_, err := p.Admin(cluster).RbacV1().Roles("default").Create(t.Context(), &rbacv1.Role{
+			ObjectMeta: metav1.ObjectMeta{Name: "same"},
+			Rules:      []rbacv1.PolicyRule{{Verbs: []string{verb}, APIGroups: []string{""}, Resources: []string{"configmaps"}}},
+		}, metav1.CreateOptions{})
+		require.NoError(t, err)
+		_, err = p.Admin(cluster).RbacV1().RoleBindings("default").Create(t.Context(), &rbacv1.RoleBinding{
+			ObjectMeta: metav1.ObjectMeta{Name: "same"},
+			RoleRef:    rbacv1.RoleRef{Kind: "Role", Name: "same"},
+			Subjects:   []rbacv1.Subject{{Kind: "Group", Name: "team-1"}},
+		}, metav1.CreateOptions{})
+		require.NoError(t, err)
+		p.BindUser(cluster, "access-1", "system:kcp:workspace:access", 1)
+		_, err = p.Admin(cluster).CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "same"}}, metav1.CreateOptions{})
+		require.NoError(t, err)
+	}
+	get := func(cluster string) error {
+		_, err := p.As(1, cluster).CoreV1().ConfigMaps("default").Get(t.Context(), "same", metav1.GetOptions{})
+		return err
+	}
+	create := func(cluster string) error {
+		_, err := p.As(1, cluster).CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "mine"}}, metav1.CreateOptions{})
+		return err
+	}
+	require.NoError(t, get("root:one"))
+	require.NoError(t, create("root:two"))
+	require.True(t, apierrors.IsForbidden(get("root:two")))
+	require.True(t, apierrors.IsForbidden(create("root:one")))
+	require.EqualError(t, get("root:two"), `configmaps "same" is forbidden: User "user-1" cannot get resource "configmaps" in API group "" in the namespace "default"`)
+}
+
+// testEscalation holds that an administrator of a namespace cannot become one
+// of the logical cluster.
+func testEscalation(t *testing.T, p kit.People) {
+	_, err := p.Admin("root:one").RbacV1().RoleBindings("default").Create(t.Context(), &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "namespace-admin"},
+		RoleRef:    rbacv1.RoleRef{Kind: "ClusterRole", Name: "admin"},
+		Subjects:   []rbacv1.Subject{{Kind: "User", Name: "user-2"}},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	p.BindUser("root:one", "access-2", "system:kcp:workspace:access", 2)
+	mine := p.As(2, "root:one").RbacV1()
+	role := func(name, resource string) *rbacv1.Role {
+		return &rbacv1.Role{
+			ObjectMeta: metav1.ObjectMeta{Name: name},
+			Rules:      []rbacv1.PolicyRule{{Verbs: []string{"get", "list"}, APIGroups: []string{""}, Resources: []string{resource}}},
+		}
+	}
+	p.Eventually("the rules of admin are aggregated", func() bool {
+		_, err = mine.Roles("default").Create(t.Context(), role("own", "configmaps"), metav1.CreateOptions{})
+		return err == nil
+	})
+	_, err = mine.Roles("default").Create(t.Context(), role("more", "nodes"), metav1.CreateOptions{})
+	require.EqualError(t, err, `roles.rbac.authorization.k8s.io "more" is forbidden: user "user-2" (groups=["team-2" "system:authenticated"]) is attempting to grant RBAC permissions not currently held:
+{APIGroups:[""], Resources:["nodes"], Verbs:["get", "list"]}`)
+	_, err = mine.Roles("default").Update(t.Context(), role("own", "nodes"), metav1.UpdateOptions{})
+	require.True(t, apierrors.IsForbidden(err), "%v", err)
+	_, err = mine.Roles("kube-system").Create(t.Context(), role("own", "configmaps"), metav1.CreateOptions{})
+	require.True(t, apierrors.IsForbidden(err), "%v", err)
+	_, err = mine.ClusterRoles().Create(t.Context(), &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "x"}}, metav1.CreateOptions{})
+	require.True(t, apierrors.IsForbidden(err), "%v", err)
+	binding := &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "more"},
+		RoleRef:    rbacv1.RoleRef{Kind: "ClusterRole", Name: "cluster-admin"},
+		Subjects:   []rbacv1.Subject{{Kind: "User", Name: "user-2"}},
+	}
+	_, err = mine.RoleBindings("default").Create(t.Context(), binding, metav1.CreateOptions{})
+	require.ErrorContains(t, err, "attempting to grant RBAC permissions not currently held")
+	binding.RoleRef.Name = "missing"
+	_, err = mine.RoleBindings("default").Create(t.Context(), binding, metav1.CreateOptions{})
+	require.True(t, apierrors.IsNotFound(err), "%v", err)
+	binding.RoleRef.Name = "view"
+	binding.Subjects[0].Name = "user-3"
+	created, err := mine.RoleBindings("default").Create(t.Context(), binding, metav1.CreateOptions{})
+	require.NoError(t, err)
+	created.RoleRef.Name = "edit"
+	_, err = mine.RoleBindings("default").Update(t.Context(), created, metav1.UpdateOptions{})
+	require.True(t, apierrors.IsInvalid(err), "%v", err)
+	require.ErrorContains(t, err, "cannot change roleRef")
+}
+
+func testReviews(t *testing.T, p kit.People) {
+	attributes := &authorizationv1.ResourceAttributes{Namespace: "default", Verb: "get", Resource: "configmaps"}
+	self, err := p.As(1, "root:one").AuthorizationV1().SelfSubjectAccessReviews().Create(t.Context(), &authorizationv1.SelfSubjectAccessReview{
+		Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: attributes},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	require.True(t, self.Status.Allowed)
+	require.Contains(t, self.Status.Reason, `RoleBinding "same/default" of Role "same" to Group "team-1"`)
+
+	review := func(c kubernetes.Interface, n int) *authorizationv1.SubjectAccessReview {
+		answer, err := c.AuthorizationV1().SubjectAccessReviews().Create(t.Context(), &authorizationv1.SubjectAccessReview{
+			Spec: authorizationv1.SubjectAccessReviewSpec{
+				User: fmt.Sprintf("user-%d", n), Groups: []string{fmt.Sprintf("team-%d", n)}, ResourceAttributes: attributes,
+			},
+		}, metav1.CreateOptions{})
+		require.NoError(t, err)
+		return answer
+	}
+	require.True(t, review(p.Admin("root:one"), 1).Status.Allowed)
+	require.False(t, review(p.Admin("root:two"), 1).Status.Allowed)
+	require.False(t, review(p.Admin("root:one"), 4).Status.Allowed)
+
+	// user-4 may read, but not enter: only a deep review says so.
+	_, err = p.Admin("root:one").RbacV1().RoleBindings("default").Create(t.Context(), &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "reads"},
+		RoleRef:    rbacv1.RoleRef{Kind: "Role", Name: "same"},
+		Subjects:   []rbacv1.Subject{{Kind: "User", Name: "user-4"}},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	require.False(t, review(p.Admin("root:one"), 4).Status.Allowed)
+	require.True(t, review(p.With(deeply(p.Shard(0)), workspaceNamed(p.Env, "one")), 4).Status.Allowed)
+
+	local, err := p.Admin("root:one").AuthorizationV1().LocalSubjectAccessReviews("default").Create(t.Context(), &authorizationv1.LocalSubjectAccessReview{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default"},
+		Spec:       authorizationv1.SubjectAccessReviewSpec{User: "user-1", Groups: []string{"team-1"}, ResourceAttributes: attributes},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	require.True(t, local.Status.Allowed)
+
+	rules, err := p.As(1, "root:one").AuthorizationV1().SelfSubjectRulesReviews().Create(t.Context(), &authorizationv1.SelfSubjectRulesReview{
+		Spec: authorizationv1.SelfSubjectRulesReviewSpec{Namespace: "default"},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	require.False(t, rules.Status.Incomplete)
+	require.Contains(t, rules.Status.ResourceRules, authorizationv1.ResourceRule{Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{"configmaps"}})
+	require.Contains(t, rules.Status.NonResourceRules, authorizationv1.NonResourceRule{Verbs: []string{"access"}, NonResourceURLs: []string{"/"}})
+	require.NotContains(t, rules.Status.ResourceRules, authorizationv1.ResourceRule{Verbs: []string{"create"}, APIGroups: []string{""}, Resources: []string{"configmaps"}})
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// testImpersonation holds that who may impersonate in one logical cluster may
+// not in another, and nowhere beyond it.
+func testImpersonation(t *testing.T, p kit.People) {
+	_, err := p.Admin("root:one").RbacV1().ClusterRoles().Create(t.Context(), &rbacv1.ClusterRole{
+		ObjectMeta: metav1.ObjectMeta{Name: "impersonator"},
+		Rules: []rbacv1.PolicyRule{
+			{Verbs: []string{"*"}, APIGroups: []string{"*"}, Resources: []string{"*"}},
+		},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	p.BindUser("root:one", "impersonator", "impersonator", 3)
+	p.BindUser("root:one", "access-3", "system:kcp:workspace:access", 3)
+	p.BindUser("root:two", "access-3", "system:kcp:workspace:access", 3)
+	as := func(cluster string, who rest.ImpersonationConfig) error {
+		config := kit.WithToken(p.Proxy(), "user-3-token")
+		config.Impersonate = who
+		_, err := p.With(config, cluster).CoreV1().ConfigMaps("default").List(t.Context(), metav1.ListOptions{})
+		return err
+	}
+	p.BindUser("root:one", "cluster-admin-5", "cluster-admin", 5)
+	p.BindUser("root:two", "cluster-admin-5", "cluster-admin", 5)
+	require.NoError(t, as("root:one", rest.ImpersonationConfig{UserName: "user-5"}))
+	err = as("root:two", rest.ImpersonationConfig{UserName: "user-5"})
+	require.True(t, apierrors.IsForbidden(err), "%v", err)
+	require.ErrorContains(t, err, `User "user-3" cannot impersonate`)
+	for name, who := range map[string]rest.ImpersonationConfig{
+		"system:masters":   {UserName: "x", Groups: []string{"system:masters"}},
+		"system:kcp:admin": {UserName: "x", Groups: []string{"system:kcp:admin"}},
+		"lifecycle":        {UserName: "x", Groups: []string{"system:kcp:logical-cluster-admin"}},
+		"the server":       {UserName: "system:apiserver"},
+		"warrant":          {UserName: "x", Extra: map[string][]string{"authorization.kcp.io/warrant": {`{"user":"user-5"}`}}},
+		"wider scope":      {UserName: "x", Extra: map[string][]string{"authentication.kcp.io/scopes": {"cluster:root"}}},
+		"service account":  {UserName: "system:serviceaccount:default:x", Extra: map[string][]string{"authentication.kcp.io/cluster-name": {"root"}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			require.True(t, apierrors.IsForbidden(as("root:one", who)), "%v", as("root:one", who))
+		})
+	}
+	// Administrators may impersonate users, but not system:masters.
+	admin := p.Proxy()
+	admin.Impersonate = rest.ImpersonationConfig{UserName: "user-5"}
+	_, err = p.With(admin, "root:two").CoreV1().ConfigMaps("default").List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	admin.Impersonate.Groups = []string{"system:masters"}
+	_, err = p.With(admin, "root:two").CoreV1().ConfigMaps("default").List(t.Context(), metav1.ListOptions{})
+	require.True(t, apierrors.IsForbidden(err), "%v", err)
+	masters := p.Shard(0)
+	masters.Impersonate = admin.Impersonate
+	_, err = p.With(masters, "root").CoreV1().ConfigMaps("default").List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+}
+
+// testOwner holds that who creates a workspace is its administrator when it is
+// Ready, on every shard.
+func testOwner(t *testing.T, p kit.People) {
+	_, err := p.Admin("root").RbacV1().ClusterRoles().Create(t.Context(), &rbacv1.ClusterRole{
+		ObjectMeta: metav1.ObjectMeta{Name: "workspace-creator"},
+		Rules:      []rbacv1.PolicyRule{{Verbs: []string{"create", "get", "list", "watch"}, APIGroups: []string{"tenancy.kcp.io"}, Resources: []string{"workspaces"}}},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	p.BindUser("root", "workspace-creator", "workspace-creator", 4)
+	as4 := kit.People{Env: &kit.Env{Cluster: p.Cluster, T: t, ProxyClient: kit.NewFactory(t, kit.WithToken(p.Proxy(), "user-4-token")), CacheClient: p.CacheClient, ShardClients: p.ShardClients}}
+	for _, shard := range []string{"root", "shard-1"} {
+		ws := as4.WorkspaceOn("root", "mine-"+shard, shard)
+		p.Eventually("of its creator the Workspace keeps the name", func() bool {
+			kept, err := kinds.Workspaces.In(p.ProxyClient.Cluster(kit.Path("root"))).Get(t.Context(), ws.Name, metav1.GetOptions{})
+			return err == nil && kept.Annotations["experimental.tenancy.kcp.io/owner"] == `{"username":"user-4"}`
+		})
+		lc, err := kinds.LogicalClusters.In(p.ProxyClient.Cluster(kit.Path("root:mine-"+shard))).Get(t.Context(), "cluster", metav1.GetOptions{})
+		require.NoError(t, err)
+		require.Contains(t, lc.Annotations["experimental.tenancy.kcp.io/owner"], `"groups":[`)
+		require.Equal(t, "user-4", lc.Spec.CreatedBy.Username)
+		_, err = p.As(4, "root:mine-"+shard).CoreV1().Secrets("default").Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "s"}}, metav1.CreateOptions{})
+		require.NoError(t, err)
+		_, err = p.As(5, "root:mine-"+shard).CoreV1().Secrets("default").List(t.Context(), metav1.ListOptions{})
+		require.ErrorContains(t, err, kit.NotPermitted)
+	}
+}
+
+func testRequiredGroups(t *testing.T, p kit.People) {
+	cluster := workspaceNamed(p.Env, "one")
+	// All is said by a member of system:kcp:admin, who is in none of these groups.
+	demand := func(groups string) {
+		t.Helper()
+		patch := []byte(`{"metadata":{"annotations":{"authorization.kcp.io/required-groups":` + groups + `}}}`)
+		_, err := kinds.LogicalClusters.In(p.ProxyClient.Cluster(kit.Path(cluster))).Patch(t.Context(), "cluster", kit.MergePatch, patch, metav1.PatchOptions{})
+		require.NoError(t, err)
+	}
+	get := func() error {
+		_, err := p.As(1, "root:one").CoreV1().ConfigMaps("default").Get(t.Context(), "same", metav1.GetOptions{})
+		return err
+	}
+	require.NoError(t, get())
+	demand(`"team-1,others;third"`)
+	p.Eventually("user-1 is refused", func() bool { return apierrors.IsForbidden(get()) })
+	require.ErrorContains(t, get(), kit.NotPermitted)
+	demand(`"others;team-1"`)
+	p.Eventually("user-1 is let in", func() bool { return get() == nil })
+	demand("null")
+}
+
+// testRequiredGroupsOfWorkspaces: what a Workspace names holds in its logical cluster, and below
+// it where nothing else is named, on whatever shard.
+func testRequiredGroupsOfWorkspaces(t *testing.T, p kit.People) {
+	const annotation = "authorization.kcp.io/required-groups"
+	status := kit.RequireStatus(t, kit.WithToken(p.Proxy(), "user-4-token"), kit.Request{
+		Method: http.MethodPost, Path: "/clusters/root" + kit.TenancyPath + "workspaces",
+		Body: `{"apiVersion":"tenancy.kcp.io/v1alpha1","kind":"Workspace","metadata":{"name":"grouped","annotations":{"` + annotation + `":"team-1"}}}`,
+	}, http.StatusForbidden)
+	require.Contains(t, status.Message, annotation)
+
+	// Administrators of the installation are no members, and need not be.
+	create := func(parent, name, shard, groups string) string {
+		in := kinds.Workspaces.In(p.ProxyClient.Cluster(kit.Path(parent)))
+		ws := &tenancyv1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		if groups != "" {
+			ws.Annotations = map[string]string{annotation: groups}
+		}
+		ws.Spec.Location = &tenancyv1alpha1.WorkspaceLocation{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"name": shard}}}
+		_, err := in.Create(t.Context(), ws, metav1.CreateOptions{})
+		require.NoError(t, err)
+		p.Eventually("the workspace is ready", func() bool {
+			ws, err = in.Get(t.Context(), name, metav1.GetOptions{})
+			return err == nil && ws.Status.Phase == corev1alpha1.LogicalClusterPhaseReady
+		})
+		_, err = kinds.ClusterRoleBindings.In(p.ProxyClient.Cluster(kit.Path(ws.Spec.Cluster))).Create(t.Context(), &rbacv1.ClusterRoleBinding{
+			ObjectMeta: metav1.ObjectMeta{Name: "member"},
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
+			Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: "user-1"}},
+		}, metav1.CreateOptions{})
+		require.NoError(t, err)
+		return ws.Spec.Cluster
+	}
+	for name, groups := range map[string]string{"team": "others;team-1", "foreign": "team-1,others"} {
+		above := create("root", name, "root", groups)
+		for _, cluster := range []string{above, create(above, "near", "root", ""), create(above, "far", "shard-1", "")} {
+			lc, err := kinds.LogicalClusters.In(shardOf(p.Env, cluster).Cluster(kit.Path(cluster))).Get(t.Context(), "cluster", metav1.GetOptions{})
+			require.NoError(t, err)
+			require.Equal(t, groups, lc.Annotations[annotation])
+			list := func() error {
+				_, err := p.As(1, cluster).CoreV1().Namespaces().List(t.Context(), metav1.ListOptions{})
+				return err
+			}
+			if name == "team" {
+				p.Eventually("a member is let in", func() bool { return list() == nil })
+			} else {
+				require.ErrorContains(t, list(), kit.NotPermitted, cluster)
+			}
+		}
+	}
+}
+
+func testAggregation(t *testing.T, p kit.People) {
+	roles := p.Admin("root:two").RbacV1().ClusterRoles()
+	_, err := roles.Create(t.Context(), &rbacv1.ClusterRole{
+		ObjectMeta: metav1.ObjectMeta{Name: "all"},
+		AggregationRule: &rbacv1.AggregationRule{ClusterRoleSelectors: []metav1.LabelSelector{
+			{MatchLabels: map[string]string{"part-of": "all"}},
+		}},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	_, err = roles.Create(t.Context(), &rbacv1.ClusterRole{
+		ObjectMeta: metav1.ObjectMeta{Name: "part", Labels: map[string]string{"part-of": "all", "rbac.authorization.k8s.io/aggregate-to-view": "true"}},
+		Rules:      []rbacv1.PolicyRule{{Verbs: []string{"get"}, APIGroups: []string{"example.com"}, Resources: []string{"widgets"}}},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	p.Eventually("the rules are aggregated", func() bool {
+		all, err := roles.Get(t.Context(), "all", metav1.GetOptions{})
+		require.NoError(t, err)
+		return len(all.Rules) == 1 && all.Rules[0].Resources[0] == "widgets"
+	})
+	may := func(cluster string) bool {
+		review, err := p.Admin(cluster).AuthorizationV1().SubjectAccessReviews().Create(t.Context(), &authorizationv1.SubjectAccessReview{
+			Spec: authorizationv1.SubjectAccessReviewSpec{
+				User:               "user-1",
+				ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: "get", Group: "example.com", Resource: "widgets"},
+			},
+		}, metav1.CreateOptions{})
+		require.NoError(t, err)
+		return review.Status.Allowed
+	}
+	require.False(t, may("root:two"))
+	p.BindUser("root:two", "view-1", "view", 1)
+	p.BindUser("root:one", "view-1", "view", 1)
+	require.True(t, may("root:two"), "view has what this logical cluster adds to it")
+	require.False(t, may("root:one"), "and only there")
+}
+
+// testPolicy holds that the system's policy is for system:masters to change, and
+// comes back when it is deleted.
+func testPolicy(t *testing.T, p kit.People) {
+	kit.RequireStatus(t, kit.AtHost(p.Proxy(), p.Shard(0).Host), kit.Request{Path: "/clusters/system:admin/apis/rbac.authorization.k8s.io/v1/clusterroles"}, http.StatusForbidden)
+	kit.RequireStatus(t, p.Proxy(), kit.Request{Path: "/clusters/system:admin/apis/rbac.authorization.k8s.io/v1/clusterroles"}, http.StatusForbidden)
+	system := p.With(p.Shard(0), "system:admin").RbacV1()
+	require.NoError(t, system.ClusterRoles().Delete(t.Context(), "view", metav1.DeleteOptions{}))
+	require.NoError(t, system.ClusterRoleBindings().Delete(t.Context(), "system:discovery", metav1.DeleteOptions{}))
+	p.Eventually("the role and the binding are back, with their rules", func() bool {
+		role, err := system.ClusterRoles().Get(t.Context(), "view", metav1.GetOptions{})
+		_, bindingErr := system.ClusterRoleBindings().Get(t.Context(), "system:discovery", metav1.GetOptions{})
+		return err == nil && bindingErr == nil && len(role.Rules) > 0
+	})
+}
+
+// testAtOnce holds that a binding, and its end, count for the next request.
+func testAtOnce(t *testing.T, p kit.People) {
+	read := func() error {
+		_, err := p.As(4, "root:two").CoreV1().ConfigMaps("default").Get(t.Context(), "same", metav1.GetOptions{})
+		return err
+	}
+	// Who may not enter is answered slowly, so user-4 may.
+	p.BindUser("root:two", "access-4", "system:kcp:workspace:access", 4)
+	for n := range 30 {
+		require.True(t, apierrors.IsForbidden(read()), "round %d", n)
+		p.BindUser("root:two", "brief", "cluster-admin", 4)
+		require.NoError(t, read(), "round %d", n)
+		require.NoError(t, p.Admin("root:two").RbacV1().ClusterRoleBindings().Delete(t.Context(), "brief", metav1.DeleteOptions{}))
+	}
+}
+
+// shardOf returns the clients of the shard that holds a logical cluster.
+func shardOf(e *kit.Env, cluster string) *client.Factory {
+	e.T.Helper()
+	return e.ShardClients[e.Placement(cluster)]
+}

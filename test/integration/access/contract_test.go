@@ -1,0 +1,180 @@
+package access
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/shardplane/shardplane/pkg/client/kinds"
+	"github.com/shardplane/shardplane/test/integration/kit"
+)
+
+// TestStatusCodes holds every row of the contract's table of status codes that
+// a cluster in its ordinary state can show.
+func TestStatusCodes(t *testing.T) {
+	t.Parallel()
+	c := kit.Shared(t)
+	admin, masters := c.Proxy(), c.Shard(0)
+	adminAtShard := kit.AtHost(admin, masters.Host)
+
+	t.Run("front-proxy", func(t *testing.T) {
+		for name, path := range map[string]string{
+			"unknown name":  "/clusters/nowhere/api/v1/namespaces",
+			"unknown path":  "/clusters/root:nowhere/api/v1/namespaces",
+			"invalid":       "/clusters/UPPER/api/v1/namespaces",
+			"encoded slash": "/clusters/root%2F..%2Fother/api/v1/namespaces",
+		} {
+			t.Run(name, func(t *testing.T) {
+				status := kit.RequireStatus(t, admin, kit.Request{Path: path}, http.StatusForbidden)
+				require.Contains(t, status.Message, "workspace access not permitted")
+			})
+		}
+		status := kit.RequireStatus(t, kit.WithToken(admin, "user-1-token"), kit.Request{Path: "/clusters/*/api/v1/namespaces"}, http.StatusForbidden)
+		require.Contains(t, status.Message, "workspace access not permitted")
+		kit.RequireStatus(t, admin, kit.Request{Path: "/nothing/here"}, http.StatusNotFound)
+		kit.RequireStatus(t, kit.WithToken(admin, "wrong"), kit.Request{Path: "/clusters/root/api"}, http.StatusUnauthorized)
+		kit.RequireStatus(t, kit.Anonymous(admin), kit.Request{Path: "/clusters/root/api"}, http.StatusUnauthorized)
+		kit.RequireStatus(t, kit.WithToken(admin, "user-1-token"), kit.Request{Path: "/metrics"}, http.StatusForbidden)
+		for _, path := range []string{"/readyz", "/livez", "/healthz"} {
+			code, body := kit.Do(t, kit.Anonymous(admin), kit.Request{Path: path})
+			require.Equal(t, http.StatusOK, code, "%s: %s", path, body)
+		}
+		code, body := kit.Do(t, admin, kit.Request{Path: "/metrics"})
+		require.Equal(t, http.StatusOK, code)
+		require.Contains(t, string(body), "# TYPE")
+	})
+
+	t.Run("metrics for those whom root lets read them", func(t *testing.T) {
+		e := c
+		reader, atShard, atSecond := kit.WithToken(admin, "user-1-token"), kit.WithToken(masters, "user-1-token"), kit.WithToken(c.Shard(1), "user-1-token")
+		bindings := kinds.ClusterRoleBindings.In(e.ProxyClient.Cluster(kit.Path("root")))
+		_, err := bindings.Create(t.Context(), &rbacv1.ClusterRoleBinding{
+			ObjectMeta: metav1.ObjectMeta{Name: "metrics"},
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "system:kcp:metrics-reader"},
+			Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: "user-1"}},
+		}, metav1.CreateOptions{})
+		require.NoError(t, err)
+		for _, server := range []*rest.Config{reader, atShard, atSecond} {
+			e.Eventually("the reader may read", func() bool {
+				code, body := kit.Do(t, server, kit.Request{Path: "/metrics"})
+				return code == http.StatusOK && strings.Contains(string(body), "# TYPE")
+			})
+			kit.RequireStatus(t, server, kit.Request{Path: "/debug/pprof/heap"}, http.StatusForbidden)
+			kit.RequireStatus(t, server, kit.Request{Path: "/clusters/root/metrics"}, http.StatusNotImplemented)
+			kit.RequireStatus(t, kit.WithToken(server, "user-2-token"), kit.Request{Path: "/metrics"}, http.StatusForbidden)
+		}
+		require.NoError(t, bindings.Delete(t.Context(), "metrics", metav1.DeleteOptions{}))
+		for _, server := range []*rest.Config{reader, atShard, atSecond} {
+			e.Eventually("and then no more", func() bool {
+				code, _ := kit.Do(t, server, kit.Request{Path: "/metrics"})
+				return code == http.StatusForbidden
+			})
+		}
+	})
+
+	t.Run("nobody has metrics of a logical cluster", func(t *testing.T) {
+		for _, server := range []*rest.Config{admin, adminAtShard, masters, kit.WithToken(admin, "user-5-token"), kit.WithToken(masters, "user-5-token")} {
+			for _, cluster := range []string{"root", "root:nowhere", "0123456789abcdef"} {
+				kit.RequireStatus(t, server, kit.Request{Path: "/clusters/" + cluster + "/metrics"}, http.StatusNotImplemented)
+			}
+		}
+	})
+
+	t.Run("profiles", func(t *testing.T) {
+		for _, server := range []*rest.Config{admin, adminAtShard, masters, c.Cache()} {
+			code, body := kit.Do(t, server, kit.Request{Path: "/debug/pprof/goroutine?debug=1"})
+			require.Equal(t, http.StatusOK, code)
+			require.Contains(t, string(body), "goroutine profile")
+		}
+		kit.RequireStatus(t, kit.WithToken(admin, "user-1-token"), kit.Request{Path: "/debug/pprof/heap"}, http.StatusForbidden)
+		kit.RequireStatus(t, kit.WithToken(masters, "user-1-token"), kit.Request{Path: "/debug/pprof/heap"}, http.StatusForbidden)
+		kit.RequireStatus(t, kit.Anonymous(c.Cache()), kit.Request{Path: "/debug/pprof/heap"}, http.StatusForbidden)
+		kit.RequireStatus(t, masters, kit.Request{Path: "/clusters/root/debug/pprof/heap"}, http.StatusNotImplemented)
+	})
+
+	t.Run("shard", func(t *testing.T) {
+		status := kit.RequireStatus(t, masters, kit.Request{Path: "/clusters/root:nowhere/api/v1/namespaces"}, http.StatusNotFound)
+		require.Equal(t, "tenancy.kcp.io", status.Details.Group)
+		require.Equal(t, "workspaces", status.Details.Kind)
+		kit.RequireStatus(t, masters, kit.Request{Path: "/clusters/UPPER/api/v1/namespaces"}, http.StatusBadRequest)
+		kit.RequireStatus(t, masters, kit.Request{Path: "/api/v1/namespaces"}, http.StatusBadRequest)
+		kit.RequireStatus(t, masters, kit.Request{Path: "/clusters/root/metrics"}, http.StatusNotImplemented)
+		kit.RequireStatus(t, masters, kit.Request{Path: "/clusters/root/clusters/root/api"}, http.StatusNotFound)
+		kit.RequireStatus(t, adminAtShard, kit.Request{Path: "/clusters/nowhere/api/v1/namespaces"}, http.StatusForbidden)
+		kit.RequireStatus(t, adminAtShard, kit.Request{Path: "/clusters/*/api/v1/namespaces"}, http.StatusForbidden)
+		kit.RequireStatus(t, kit.Anonymous(masters), kit.Request{Path: "/clusters/root/api/v1/namespaces"}, http.StatusUnauthorized)
+
+		code, body := kit.Do(t, masters, kit.Request{Path: "/clusters/nowhere/api/v1/namespaces"})
+		require.Equal(t, http.StatusOK, code, "system:masters sees an unknown name as empty: %s", body)
+		require.NotContains(t, string(body), `"name":`)
+	})
+
+	t.Run("wildcard", func(t *testing.T) {
+		for name, c := range map[string]kit.Request{
+			"get":              {Path: "/clusters/*/api/v1/namespaces/default"},
+			"create":           {Method: http.MethodPost, Path: "/clusters/*/api/v1/namespaces", Body: `{"metadata":{"name":"x"}}`, Header: http.Header{"Content-Type": {"application/json"}}},
+			"update":           {Method: http.MethodPut, Path: "/clusters/*/api/v1/namespaces/default", Body: `{}`, Header: http.Header{"Content-Type": {"application/json"}}},
+			"delete":           {Method: http.MethodDelete, Path: "/clusters/*/api/v1/namespaces/default"},
+			"deletecollection": {Method: http.MethodDelete, Path: "/clusters/*/api/v1/namespaces/default/configmaps"},
+			"no resource":      {Path: "/clusters/*/version"},
+		} {
+			t.Run(name, func(t *testing.T) {
+				status := kit.RequireStatus(t, masters, c, http.StatusMethodNotAllowed)
+				require.Contains(t, status.Message, "`*` logical cluster")
+			})
+		}
+		code, body := kit.Do(t, masters, kit.Request{Path: "/clusters/*/api/v1/namespaces"})
+		require.Equal(t, http.StatusOK, code, "%s", body)
+		require.Contains(t, string(body), `"kcp.io/cluster":"root"`)
+	})
+
+	t.Run("forged identity headers", func(t *testing.T) {
+		forged := http.Header{"X-Remote-User": {"admin"}, "X-Remote-Group": {"system:masters"}}
+		ordinary := kit.WithToken(admin, "user-1-token")
+		kit.RequireStatus(t, ordinary, kit.Request{Path: "/clusters/root/api/v1/namespaces", Header: forged}, http.StatusForbidden)
+		kit.RequireStatus(t, kit.Anonymous(admin), kit.Request{Path: "/clusters/root/api/v1/namespaces", Header: forged}, http.StatusUnauthorized)
+		kit.RequireStatus(t, kit.AtHost(ordinary, masters.Host), kit.Request{Path: "/clusters/root/api/v1/namespaces", Header: forged}, http.StatusForbidden)
+		kit.RequireStatus(t, kit.Anonymous(masters), kit.Request{Path: "/clusters/root/api/v1/namespaces", Header: forged}, http.StatusUnauthorized)
+	})
+
+	t.Run("cache server", func(t *testing.T) {
+		cache := c.Cache()
+		for _, path := range []string{"/services/cache/clusters/root/apis", "/services/cache/shards/UPPER/clusters/root/apis", "/services/cache/shards//clusters/root/apis"} {
+			kit.RequireStatus(t, cache, kit.Request{Path: path}, http.StatusBadRequest)
+		}
+		kit.RequireStatus(t, kit.AtHost(admin, cache.Host), kit.Request{Path: "/services/cache/shards/*/clusters/*/apis/core.kcp.io/v1alpha1/shards"}, http.StatusForbidden)
+		code, _ := kit.Do(t, cache, kit.Request{Path: "/services/cache/shards/root/clusters/root/metrics"})
+		require.Equal(t, http.StatusNotImplemented, code)
+		code, _ = kit.Do(t, kit.Anonymous(cache), kit.Request{Path: "/readyz"})
+		require.Equal(t, http.StatusOK, code)
+	})
+
+	t.Run("inactive logical cluster", func(t *testing.T) {
+		e := c
+		name := e.Workspace("root", "asleep").Spec.Cluster
+		scope := shardOf(e, name).Cluster(kit.Path(name))
+		_, err := kinds.LogicalClusters.In(scope).Patch(t.Context(), "cluster", kit.MergePatch,
+			[]byte(`{"metadata":{"annotations":{"core.kcp.io/inactive":"true"}}}`), metav1.PatchOptions{})
+		require.NoError(t, err)
+		e.Eventually("the logical cluster refuses requests", func() bool {
+			code, _ := kit.Do(t, admin, kit.Request{Path: "/clusters/" + name + "/api/v1/namespaces"})
+			return code == http.StatusForbidden
+		})
+		for _, open := range []string{"/openapi/v3", "/apis/core.kcp.io/v1alpha1/logicalclusters/cluster"} {
+			code, body := kit.Do(t, admin, kit.Request{Path: "/clusters/" + name + open})
+			require.Equal(t, http.StatusOK, code, "%s: %s", open, body)
+		}
+		_, err = kinds.LogicalClusters.In(e.ProxyClient.Cluster(kit.Path(name))).Patch(t.Context(), "cluster", kit.MergePatch,
+			[]byte(`{"metadata":{"annotations":{"core.kcp.io/inactive":null}}}`), metav1.PatchOptions{})
+		require.NoError(t, err)
+		e.Eventually("the logical cluster serves again", func() bool {
+			code, _ := kit.Do(t, admin, kit.Request{Path: "/clusters/" + name + "/api/v1/namespaces"})
+			return code == http.StatusOK
+		})
+	})
+}

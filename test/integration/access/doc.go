@@ -1,0 +1,3 @@
+// Package access contains integration tests of authentication, authorization, workspaces, and what every workspace contains,
+// in clusters that run in the test process.
+package access

@@ -1,0 +1,366 @@
+package access
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/shardplane/shardplane/test/harness"
+	"github.com/shardplane/shardplane/test/integration/kit"
+)
+
+const (
+	garbageCRD = `{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"gadgets.garbage.example.org"},"spec":{"group":"garbage.example.org","scope":"Namespaced","names":{"plural":"gadgets","singular":"gadget","kind":"Gadget","listKind":"GadgetList"},"versions":[{"name":"v1","served":true,"storage":true,"schema":{"openAPIV3Schema":{"type":"object","x-kubernetes-preserve-unknown-fields":true}}},{"name":"v2","served":true,"storage":false,"schema":{"openAPIV3Schema":{"type":"object","x-kubernetes-preserve-unknown-fields":true}}}]}}`
+
+	gadgets = "/apis/garbage.example.org/v1/namespaces/default/gadgets"
+)
+
+// owned makes an object of a path with references to owners, each "<apiVersion> <kind> <name> <uid>",
+// which blocks them if it ends with " blocks".
+func createOwned(k kit.WorkspaceClient, path, name string, owners ...string) *unstructured.Unstructured {
+	k.T.Helper()
+	var references []string
+	for _, owner := range owners {
+		of := strings.Fields(owner)
+		references = append(references, fmt.Sprintf(`{"apiVersion":%q,"kind":%q,"name":%q,"uid":%q,"blockOwnerDeletion":%t}`, of[0], of[1], of[2], of[3], len(of) > 4))
+	}
+	kind := ""
+	switch path {
+	case gadgets:
+		kind = `"apiVersion":"garbage.example.org/v1","kind":"Gadget",`
+	case kit.WidgetsPath:
+		kind = `"apiVersion":"example.org/v1","kind":"Widget",`
+	}
+	return k.Create(path, `{%s"metadata":{"name":%q,"ownerReferences":[%s]}}`, kind, name, strings.Join(references, ","))
+}
+
+func owner(of *unstructured.Unstructured) string {
+	return fmt.Sprintf("%s %s %s %s", of.GetAPIVersion(), of.GetKind(), of.GetName(), of.GetUID())
+}
+
+func deleteWithPolicy(k kit.WorkspaceClient, path, name, policy string) {
+	k.T.Helper()
+	code, says := k.TryDo(http.MethodDelete, path+"/"+name, fmt.Sprintf(`{"kind":"DeleteOptions","apiVersion":"v1","propagationPolicy":%q}`, policy))
+	require.Equal(k.T, http.StatusOK, code, says)
+}
+
+// TestGarbageCollection: objects go with their owners as in Kubernetes, in each logical cluster
+// for itself, whatever kinds they are of.
+func TestGarbageCollection(t *testing.T) {
+	t.Parallel()
+	e := kit.Shared(t)
+	provider, k, other := kit.NewWorkspaceClient(e, "garbage-provider"), kit.NewWorkspaceClient(e, "garbage"), kit.NewWorkspaceClient(e, "garbage-other")
+	provider.CreateExport("widgets", provider.CreateSchema("v1", "widgets", "size"))
+	for _, in := range []kit.WorkspaceClient{k, other} {
+		in.Create(kit.DefinitionsPath, garbageCRD)
+		in.Bind("widgets", provider, "widgets")
+		in.UntilBinding("widgets", "Ready", "True <nil>")
+	}
+	t.Run("background", func(t *testing.T) { testBackground(t, k.ForTest(t), other.ForTest(t)) })
+	t.Run("foreground", func(t *testing.T) { testForeground(t, k.ForTest(t)) })
+	t.Run("orphan", func(t *testing.T) { testOrphan(t, k.ForTest(t)) })
+	t.Run("wrong references", func(t *testing.T) { testWrongReferences(t, k.ForTest(t)) })
+	t.Run("kinds that nobody serves", func(t *testing.T) { testUnservedOwners(t, k.ForTest(t)) })
+	t.Run("webhooks and policies", func(t *testing.T) { testJudgedCollection(t, k.ForTest(t)) })
+	t.Run("owners of all kinds", func(t *testing.T) { testOwnersOfAllKinds(t, k.ForTest(t)) })
+	t.Run("kinds that go and come back", func(t *testing.T) { testKindsThatGo(t, k.ForTest(t), provider.ForTest(t)) })
+}
+
+// TestGarbageCollectorRestarts: a collector finds after a start what is to be collected, including
+// what was deleted while no collector ran.
+func TestGarbageCollectorRestarts(t *testing.T) {
+	if testing.Short() {
+		t.Skip("nightly: restarts a shard")
+	}
+	t.Parallel()
+	// A cluster of its own, because the test restarts a shard.
+	e := kit.Start(t, harness.Options{DevTokens: true})
+	provider, k := kit.NewWorkspaceClient(e, "garbage-provider"), kit.NewWorkspaceClient(e, "garbage")
+	provider.CreateExport("widgets", provider.CreateSchema("v1", "widgets", "size"))
+	k.Create(kit.DefinitionsPath, garbageCRD)
+	k.Bind("widgets", provider, "widgets")
+	k.UntilBinding("widgets", "Ready", "True <nil>")
+
+	a := createOwned(k, kit.ConfigMapsPath, "restart")
+	g := createOwned(k, gadgets, "restart", owner(a))
+	createOwned(k, kit.WidgetsPath, "restart", owner(g))
+	shard := e.Component("root")
+	shard.RestartWith("--enable-garbage-collector=false")
+	withoutCollector(k)
+	shard.RestartWith()
+	deleteWithPolicy(k, kit.ConfigMapsPath, "restart", "Background")
+	k.UntilGone(kit.WidgetsPath, "restart")
+
+	// What nobody has collected meanwhile is.
+	k.UntilGone(kit.ConfigMapsPath, "probe-off")
+	k.UntilGone(kit.ConfigMapsPath, "orphan-off")
+	for _, path := range []string{kit.ConfigMapsPath, gadgets, kit.WidgetsPath} {
+		k.UntilGone(path, "below-off")
+		k.UntilGone(path, "waits-off")
+	}
+}
+
+// withoutCollector holds what a server does on which none runs: nothing is collected, a deletion asks
+// nobody to do anything with dependents, and finalizers that ask for it are like any other.
+func withoutCollector(k kit.WorkspaceClient) {
+	k.T.Helper()
+	k.Eventually("the bound kind is served", func() bool {
+		code, _ := k.TryDo(http.MethodGet, kit.WidgetsPath, "")
+		return code == http.StatusOK
+	})
+	for _, path := range []string{kit.ConfigMapsPath, gadgets, kit.WidgetsPath} {
+		for _, policy := range []string{"Background", "Foreground", "Orphan"} {
+			a := createOwned(k, path, "off")
+			if policy == "Background" {
+				createOwned(k, path, "below-off", owner(a)+" blocks")
+			}
+			deleteWithPolicy(k, path, "off", policy)
+			code, says := k.TryDo(http.MethodGet, path+"/off", "")
+			require.Equal(k.T, http.StatusNotFound, code, "%s, %s: %s", path, policy, says)
+		}
+		createOwned(k, path, "waits-off")
+		k.Do(http.StatusOK, http.MethodPatch, path+"/waits-off", `{"metadata":{"finalizers":["foregroundDeletion"]}}`)
+		deleteWithPolicy(k, path, "waits-off", "Background")
+		waits := k.Get(path + "/waits-off")
+		require.NotNil(k.T, waits.GetDeletionTimestamp())
+		require.Equal(k.T, []string{"foregroundDeletion"}, waits.GetFinalizers())
+	}
+	createOwned(k, kit.ConfigMapsPath, "orphan-off")
+	k.Do(http.StatusOK, http.MethodPatch, kit.ConfigMapsPath+"/orphan-off", `{"metadata":{"finalizers":["orphan"]}}`)
+	deleteWithPolicy(k, kit.ConfigMapsPath, "orphan-off", "Foreground")
+	require.Equal(k.T, []string{"orphan"}, k.Get(kit.ConfigMapsPath+"/orphan-off").GetFinalizers())
+	createOwned(k, kit.ConfigMapsPath, "probe-off", "v1 ConfigMap absent none")
+	for _, path := range []string{kit.ConfigMapsPath + "/probe-off", kit.ConfigMapsPath + "/below-off", gadgets + "/below-off", kit.WidgetsPath + "/below-off"} {
+		require.Nil(k.T, k.Get(path).GetDeletionTimestamp(), path)
+	}
+}
+
+// testOwnersOfAllKinds: what owns may be of the system's own kinds, cluster-scoped, a definition or
+// bound.
+func testOwnersOfAllKinds(t *testing.T, k kit.WorkspaceClient) {
+	late := strings.NewReplacer("garbage.example.org", "owner.example.org", "gadget", "owner", "Gadget", "Owner").Replace(garbageCRD)
+	for path, body := range map[string]string{
+		"/apis/tenancy.kcp.io/v1alpha1/workspacetypes": `{"apiVersion":"tenancy.kcp.io/v1alpha1","kind":"WorkspaceType","metadata":{"name":"owner"}}`,
+		kit.APIsV1Alpha2 + "apiexports":                `{"metadata":{"name":"owner"},"spec":{}}`,
+		kit.RBACPath + "clusterroles":                  `{"metadata":{"name":"owner"}}`,
+		"/api/v1/namespaces":                           `{"metadata":{"name":"owner"}}`,
+		kit.DefinitionsPath:                            late,
+		kit.WidgetsPath:                                `{"apiVersion":"example.org/v1","kind":"Widget","metadata":{"name":"owner"}}`,
+	} {
+		a := k.Create(path, "%s", body)
+		name := strings.ToLower("of-" + a.GetKind())
+		createOwned(k, kit.ConfigMapsPath, name, owner(a))
+		blocks := createOwned(k, kit.ConfigMapsPath, name+"-blocks", owner(a)+" blocks")
+		require.Nil(t, k.Get(kit.ConfigMapsPath+"/"+blocks.GetName()).GetDeletionTimestamp())
+		deleteWithPolicy(k, path, a.GetName(), "Foreground")
+		k.UntilGone(kit.ConfigMapsPath, name+"-blocks")
+		k.UntilGone(path, a.GetName())
+		k.UntilGone(kit.ConfigMapsPath, name)
+	}
+}
+
+// testKindsThatGo: definitions and bindings that go take their objects along, and these what they
+// own. What refers to a kind, or a version of one, that is not served is judged when it is.
+func testKindsThatGo(t *testing.T, k, provider kit.WorkspaceClient) {
+	const comes = "/apis/comes.example.org/v1/namespaces/default/comes"
+	definition := strings.NewReplacer("garbage.example.org", "comes.example.org", "gadget", "come", "Gadget", "Come").Replace(garbageCRD)
+	dependents := func(of *unstructured.Unstructured) (names []string) {
+		for n := range 10 {
+			name := fmt.Sprintf("of-%s-%d", of.GetName(), n)
+			createOwned(k, kit.ConfigMapsPath, name, owner(of))
+			names = append(names, name)
+		}
+		return names
+	}
+	instance := func() *unstructured.Unstructured {
+		k.Create(kit.DefinitionsPath, "%s", definition)
+		k.Eventually("it is served", func() bool {
+			code, _ := k.TryDo(http.MethodGet, comes, "")
+			return code == http.StatusOK
+		})
+		return k.Create(comes, `{"apiVersion":"comes.example.org/v1","kind":"Come","metadata":{"name":"here"}}`)
+	}
+	first := instance()
+	names := dependents(first)
+	deleteWithPolicy(k, kit.DefinitionsPath, "comes.comes.example.org", "Background")
+	for _, name := range names {
+		k.UntilGone(kit.ConfigMapsPath, name)
+	}
+	k.UntilGone(kit.DefinitionsPath, "comes.comes.example.org")
+	k.Eventually("it is not served any more", func() bool { // by which the collector goes
+		code, _ := k.TryDo(http.MethodGet, comes, "")
+		return code == http.StatusNotFound
+	})
+	createOwned(k, kit.ConfigMapsPath, "of-the-first", owner(first))
+	probe := createOwned(k, kit.ConfigMapsPath, "probe", "v1 ConfigMap absent none")
+	k.UntilGone(kit.ConfigMapsPath, probe.GetName()) // which came later
+	require.Nil(t, k.Get(kit.ConfigMapsPath+"/of-the-first").GetDeletionTimestamp(), "it cannot be verified")
+
+	second := instance()
+	k.UntilGone(kit.ConfigMapsPath, "of-the-first")
+	// An unserved version names nothing, and what it named before stays until it is served again.
+	createOwned(k, kit.ConfigMapsPath, "by-v1", owner(second))
+	createOwned(k, kit.ConfigMapsPath, "by-v2", strings.Replace(owner(second), "/v1 ", "/v2 ", 1))
+	serveV2 := func(served bool) {
+		crd := k.Get(kit.DefinitionsPath + "/comes.comes.example.org")
+		versions, _, err := unstructured.NestedSlice(crd.Object, "spec", "versions")
+		require.NoError(t, err)
+		versions[1].(map[string]any)["served"] = served
+		text, err := json.Marshal(map[string]any{"spec": map[string]any{"versions": versions}})
+		require.NoError(t, err)
+		k.Do(http.StatusOK, http.MethodPatch, kit.DefinitionsPath+"/comes.comes.example.org", string(text))
+		k.Eventually("its second version is served, or not", func() bool {
+			code, _ := k.TryDo(http.MethodGet, strings.Replace(comes, "/v1/", "/v2/", 1), "")
+			return (code == http.StatusOK) == served
+		})
+	}
+	serveV2(false)
+	createOwned(k, kit.ConfigMapsPath, "by-v2-late", strings.Replace(owner(second), "/v1 ", "/v2 ", 1))
+	createOwned(k, kit.ConfigMapsPath, "by-v2-wrong", "comes.example.org/v2 Come here none")
+	probe = createOwned(k, kit.ConfigMapsPath, "probe", "v1 ConfigMap absent none")
+	k.UntilGone(kit.ConfigMapsPath, probe.GetName())
+	serveV2(true)
+	k.UntilGone(kit.ConfigMapsPath, "by-v2-wrong")
+	for _, name := range []string{"by-v1", "by-v2", "by-v2-late"} {
+		require.Nil(t, k.Get(kit.ConfigMapsPath+"/"+name).GetDeletionTimestamp(), name)
+	}
+	deleteWithPolicy(k, comes, "here", "Background")
+	for _, name := range []string{"by-v1", "by-v2", "by-v2-late"} {
+		k.UntilGone(kit.ConfigMapsPath, name)
+	}
+
+	bound := createOwned(k, kit.WidgetsPath, "here")
+	names = dependents(bound)
+	deleteWithPolicy(k, kit.APIsV1Alpha2+"apibindings", "widgets", "Background")
+	for _, name := range names {
+		k.UntilGone(kit.ConfigMapsPath, name)
+	}
+	k.UntilGone(kit.APIsV1Alpha2+"apibindings", "widgets")
+	k.Bind("widgets", provider, "widgets")
+	k.UntilBinding("widgets", "Ready", "True <nil>")
+}
+
+func testBackground(t *testing.T, k, other kit.WorkspaceClient) {
+	for _, in := range []kit.WorkspaceClient{k, other} {
+		a := createOwned(in, kit.ConfigMapsPath, "a")
+		b := createOwned(in, gadgets, "b", owner(a))
+		c := createOwned(in, kit.WidgetsPath, "c", strings.Replace(owner(b), "/v1 ", "/v2 ", 1))
+		createOwned(in, "/api/v1/namespaces/default/secrets", "d", owner(c))
+	}
+	// The owner of another logical cluster, by its name and UID.
+	foreign := k.Get(kit.ConfigMapsPath + "/a")
+	createOwned(other, kit.ConfigMapsPath, "foreign", owner(foreign))
+	other.UntilGone(kit.ConfigMapsPath, "foreign")
+	deleteWithPolicy(k, kit.ConfigMapsPath, "a", "Background")
+	k.UntilGone(gadgets, "b")
+	k.UntilGone(kit.WidgetsPath, "c")
+	k.UntilGone("/api/v1/namespaces/default/secrets", "d")
+	for _, path := range []string{kit.ConfigMapsPath + "/a", gadgets + "/b", kit.WidgetsPath + "/c", "/api/v1/namespaces/default/secrets/d"} {
+		require.Nil(t, other.Get(path).GetDeletionTimestamp(), path)
+	}
+}
+
+func testForeground(t *testing.T, k kit.WorkspaceClient) {
+	a := createOwned(k, kit.ConfigMapsPath, "fore")
+	b := createOwned(k, gadgets, "fore", owner(a)+" blocks")
+	createOwned(k, kit.WidgetsPath, "fore", owner(b)+" blocks")
+	createOwned(k, kit.ConfigMapsPath, "second", owner(b))
+	stay := createOwned(k, kit.ConfigMapsPath, "stays")
+	createOwned(k, kit.ConfigMapsPath, "shared", owner(a)+" blocks", owner(stay))
+	k.Do(http.StatusOK, http.MethodPatch, kit.WidgetsPath+"/fore", `{"metadata":{"finalizers":["example.org/mine"]}}`)
+
+	kubectl := exec.CommandContext(t.Context(), harness.Kubectl(t), "--kubeconfig", k.ShardKubeconfig(0), "--server", k.Config.Host+"/clusters/"+k.ClusterName,
+		"delete", "configmap", "fore", "--cascade=foreground", "--wait=false")
+	out, err := kubectl.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	k.Eventually("the last is being deleted", func() bool { return k.Get(kit.WidgetsPath+"/fore").GetDeletionTimestamp() != nil })
+	require.Equal(t, []string{"foregroundDeletion"}, k.Get(kit.ConfigMapsPath+"/fore").GetFinalizers())
+	require.Equal(t, []string{"foregroundDeletion"}, k.Get(gadgets+"/fore").GetFinalizers())
+	k.UntilGone(kit.ConfigMapsPath, "second")
+	k.Do(http.StatusOK, http.MethodPatch, kit.WidgetsPath+"/fore", `{"metadata":{"finalizers":null}}`)
+	k.UntilGone(kit.WidgetsPath, "fore")
+	k.UntilGone(gadgets, "fore")
+	k.UntilGone(kit.ConfigMapsPath, "fore")
+	shared := k.Get(kit.ConfigMapsPath + "/shared").GetOwnerReferences()
+	require.Len(t, shared, 1)
+	require.Equal(t, "stays", shared[0].Name)
+}
+
+func testOrphan(t *testing.T, k kit.WorkspaceClient) {
+	a := createOwned(k, kit.ConfigMapsPath, "leaves")
+	b := createOwned(k, gadgets, "orphaned", owner(a))
+	createOwned(k, kit.WidgetsPath, "below", owner(b))
+	deleteWithPolicy(k, kit.ConfigMapsPath, "leaves", "Orphan")
+	k.UntilGone(kit.ConfigMapsPath, "leaves")
+	require.Empty(t, k.Get(gadgets+"/orphaned").GetOwnerReferences())
+	require.Len(t, k.Get(kit.WidgetsPath+"/below").GetOwnerReferences(), 1)
+}
+
+func testWrongReferences(t *testing.T, k kit.WorkspaceClient) {
+	a := createOwned(k, kit.ConfigMapsPath, "right")
+	good := createOwned(k, kit.ConfigMapsPath, "good", owner(a))
+	createOwned(k, kit.ConfigMapsPath, "wrong-uid", "v1 ConfigMap right 11111111-1111-1111-1111-111111111111")
+	createOwned(k, kit.ConfigMapsPath, "wrong-kind", strings.Replace(owner(a), "ConfigMap", "Secret", 1))
+	createOwned(k, kit.ConfigMapsPath, "no-uuid", "v1 ConfigMap right whatever")
+	createOwned(k, gadgets, "mixed", "v1 ConfigMap right whatever", owner(a), "v1 ConfigMap absent whatever")
+	k.UntilGone(kit.ConfigMapsPath, "wrong-uid")
+	k.UntilGone(kit.ConfigMapsPath, "wrong-kind")
+	k.UntilGone(kit.ConfigMapsPath, "no-uuid")
+	k.Eventually("one reference is left", func() bool { return len(k.Get(gadgets+"/mixed").GetOwnerReferences()) == 1 })
+	require.Nil(t, good.GetDeletionTimestamp())
+
+	k.Create("/api/v1/namespaces", `{"metadata":{"name":"elsewhere"}}`)
+	k.Create("/api/v1/namespaces/elsewhere/configmaps", `{"metadata":{"name":"crossing","ownerReferences":[{"apiVersion":"v1","kind":"ConfigMap","name":"right","uid":%q}]}}`, string(a.GetUID()))
+	k.UntilGone("/api/v1/namespaces/elsewhere/configmaps", "crossing")
+	scoped := k.Create("/apis/rbac.authorization.k8s.io/v1/clusterroles", `{"metadata":{"name":"scoped","ownerReferences":[{"apiVersion":"v1","kind":"ConfigMap","name":"absent","uid":"none"}]}}`)
+	for namespace, object := range map[string]string{"elsewhere": "crossing", "default": "scoped"} {
+		k.Eventually("an Event tells of "+object, func() bool {
+			events := k.Get("/api/v1/namespaces/" + namespace + "/events?fieldSelector=reason=OwnerRefInvalidNamespace,involvedObject.name=" + object)
+			items, _ := kit.Field(events, "items").([]any)
+			return len(items) == 1 && strings.Contains(fmt.Sprint(items), "does not exist in namespace")
+		})
+	}
+	require.Nil(t, k.Get("/apis/rbac.authorization.k8s.io/v1/clusterroles/"+scoped.GetName()).GetDeletionTimestamp())
+	k.Get(kit.ConfigMapsPath + "/good")
+}
+
+// testUnservedOwners: what cannot be verified stays, and is judged when it can be.
+func testUnservedOwners(t *testing.T, k kit.WorkspaceClient) {
+	createOwned(k, kit.ConfigMapsPath, "waits", "late.example.org/v1 Late late none")
+	probe := createOwned(k, kit.ConfigMapsPath, "probe", "v1 ConfigMap absent none")
+	k.UntilGone(kit.ConfigMapsPath, probe.GetName()) // which came later
+	require.Nil(t, k.Get(kit.ConfigMapsPath+"/waits").GetDeletionTimestamp())
+	late := strings.NewReplacer("garbage.example.org", "late.example.org", "gadget", "late", "Gadget", "Late").Replace(garbageCRD)
+	k.Create(kit.DefinitionsPath, "%s", late)
+	k.UntilGone(kit.ConfigMapsPath, "waits")
+}
+
+// testJudgedCollection: a policy that protects objects protects them from the collector.
+func testJudgedCollection(t *testing.T, k kit.WorkspaceClient) {
+	const admission = "/apis/admissionregistration.k8s.io/v1/"
+	k.Create(admission+"validatingadmissionpolicies", `{"metadata":{"name":"protect"},"spec":{"matchConstraints":{"resourceRules":[{"apiGroups":[""],"apiVersions":["v1"],"operations":["DELETE"],"resources":["configmaps"]}]},"validations":[{"expression":"oldObject.metadata.name != 'protected' || request.userInfo.username != 'system:serviceaccount:kube-system:generic-garbage-collector'"}]}}`)
+	k.Create(admission+"validatingadmissionpolicybindings", `{"metadata":{"name":"protect"},"spec":{"policyName":"protect","validationActions":["Deny"]}}`)
+	k.Eventually("the policy is enforced", func() bool {
+		createOwned(k, kit.ConfigMapsPath, "protected")
+		code, _ := kit.Do(t, k.Config, kit.Request{Method: http.MethodDelete, Path: "/clusters/" + k.ClusterName + kit.ConfigMapsPath + "/protected", Header: http.Header{
+			"Impersonate-User": {"system:serviceaccount:kube-system:generic-garbage-collector"}, "Impersonate-Group": {"system:masters"},
+		}})
+		if code == http.StatusOK {
+			return false
+		}
+		deleteWithPolicy(k, kit.ConfigMapsPath, "protected", "Background")
+		return true
+	})
+	createOwned(k, kit.ConfigMapsPath, "protected", "v1 ConfigMap absent none")
+	createOwned(k, kit.ConfigMapsPath, "unprotected", "v1 ConfigMap absent none")
+	k.UntilGone(kit.ConfigMapsPath, "unprotected")
+	require.Nil(t, k.Get(kit.ConfigMapsPath+"/protected").GetDeletionTimestamp())
+	deleteWithPolicy(k, admission+"validatingadmissionpolicybindings", "protect", "Background")
+	k.UntilGone(kit.ConfigMapsPath, "protected")
+}

@@ -1,0 +1,374 @@
+package apis
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/shardplane/shardplane/test/integration/kit"
+)
+
+// TestBindingAcrossShards: provider and consumer may be on different shards.
+func TestBindingAcrossShards(t *testing.T) {
+	t.Parallel()
+	e := kit.Shared(t)
+	e.RunParallel("life", func(t *testing.T, e *kit.Env) { testBindingAcrossShards(t, e) })
+	e.RunParallel("hooks", func(t *testing.T, e *kit.Env) { testHooksAcrossShards(t, e) })
+	e.RunParallel("hooks of writers", func(t *testing.T, e *kit.Env) {
+		testHooksOfWriters(t, "far-judge", kit.NewWorkspaceClientOn(e, "far-judge", 1).ForTest(t), kit.NewWorkspaceClient(e, "far-judged").ForTest(t))
+	})
+	e.RunParallel("view", func(t *testing.T, e *kit.Env) { testViewAcrossShards(t, e) })
+	e.RunParallel("conversion", func(t *testing.T, e *kit.Env) { testConversionAcrossShards(t, e) })
+	e.RunParallel("bind", func(t *testing.T, e *kit.Env) { testBindAcrossShards(t, e) })
+	e.RunParallel("maximal policy", func(t *testing.T, e *kit.Env) {
+		testMaximalPolicy(t, kit.NewWorkspaceClientOn(e, "far-policy-provider", 1).ForTest(t), kit.NewWorkspaceClient(e, "far-policy-consumer").ForTest(t))
+	})
+	e.RunParallel("taking over", func(t *testing.T, e *kit.Env) {
+		testTakingOver(t, kit.NewWorkspaceClientOn(e, "far-over-provider", 1).ForTest(t), kit.NewWorkspaceClient(e, "far-over-consumer").ForTest(t))
+	})
+	e.RunParallel("taking over from another export", func(t *testing.T, e *kit.Env) {
+		testSharedIdentity(t, newProviderOn(e, "far-shared-provider", 1).ForTest(t), kit.NewWorkspaceClient(e, "far-shared-consumer").ForTest(t))
+	})
+	e.RunParallel("conversion by a webhook", func(t *testing.T, e *kit.Env) {
+		testWebhookConversion(t, kit.NewWorkspaceClientOn(e, "far-webhook-provider", 1).ForTest(t), kit.NewWorkspaceClient(e, "far-webhook-consumer").ForTest(t))
+	})
+	e.RunParallel("without a provider", func(t *testing.T, e *kit.Env) { testProviderGoes(t, e, 1) })
+	e.RunParallel("endpoint slices", func(t *testing.T, e *kit.Env) { testEndpointSlices(t, e) })
+	e.RunParallel("marks", func(t *testing.T, e *kit.Env) { testReplicationMarks(t, e) })
+}
+
+func testBindingAcrossShards(t *testing.T, e *kit.Env) {
+	provider, k := kit.NewWorkspaceClientOn(e, "far-provider", 1).ForTest(t), kit.NewWorkspaceClient(e, "far-consumer").ForTest(t)
+	schema := provider.CreateSchema("v1", "widgets", "size")
+	identity := provider.CreateExport("widgets", schema)
+	provider.Do(http.StatusOK, http.MethodPatch, kit.APIsV1Alpha2+"apiexports/widgets", `{"metadata":{"annotations":{"extra.apis.kcp.io/a":"b"}}}`)
+	k.BindPath(http.StatusCreated, "widgets", "root:far-provider", "widgets")
+	bound := k.UntilBinding("widgets", "Ready", "True <nil>")
+	require.Equal(t, provider.ClusterName, kit.Field(bound, "status", "apiExportClusterName"))
+	require.Equal(t, map[string]any{
+		"group": "example.org", "resource": "widgets", "storageVersions": []any{"v1"},
+		"schema": map[string]any{"name": schema, "UID": string(provider.Get(kit.APIsV1Alpha1 + "apiresourceschemas/" + schema).GetUID()), "identityHash": identity},
+	}, kit.Field(bound, "status", "boundResources").([]any)[0])
+	k.Create(kit.WidgetsPath, "%s", kit.Widget("a", "size", 1))
+	k.Eventually("annotations are mirrored", func() bool {
+		return k.Get(kit.APIsV1Alpha2 + "apibindings/widgets").GetAnnotations()["extra.apis.kcp.io/a"] == "b"
+	})
+
+	// The export changes, and with it what is bound.
+	second := provider.CreateSchema("v2", "widgets", "length")
+	gadgets := provider.CreateSchema("v1", "gadgets", "size")
+	provider.Do(http.StatusOK, http.MethodPatch, kit.APIsV1Alpha2+"apiexports/widgets", fmt.Sprintf(
+		`{"spec":{"resources":[{"group":"example.org","name":"widgets","schema":%q,"storage":{"crd":{}}},{"group":"example.org","name":"gadgets","schema":%q,"storage":{"crd":{}}}]}}`, second, gadgets))
+	k.Eventually("the new schemas are bound", func() bool {
+		all, _ := kit.Field(k.Get(kit.APIsV1Alpha2+"apibindings/widgets"), "status", "boundResources").([]any)
+		return len(all) == 2 && fmt.Sprint(all[0].(map[string]any)["schema"].(map[string]any)["name"]) == second
+	})
+	k.Eventually("the new schema is served", func() bool { // the index hears of it as informers do
+		return kit.Field(k.Create(kit.WidgetsPath+"?dryRun=All", "%s", kit.Widget("b", "length", 2)), "spec", "length") != nil
+	})
+	k.Create(kit.WidgetsPath, "%s", kit.Widget("b", "length", 2))
+	require.EqualValues(t, 2, kit.Field(k.Get(kit.WidgetsPath+"/b"), "spec", "length"))
+
+	// What it takes away stays with those who have it.
+	provider.Do(http.StatusOK, http.MethodDelete, kit.APIsV1Alpha2+"apiexports/widgets", "")
+	for _, name := range []string{schema, second, gadgets} {
+		provider.Do(http.StatusOK, http.MethodDelete, kit.APIsV1Alpha1+"apiresourceschemas/"+name, "")
+	}
+	k.UntilBinding("widgets", "APIExportValid", "False APIExportNotFound")
+	k.Create(kit.WidgetsPath, "%s", kit.Widget("c", "length", 3))
+
+	// One that is made again has the identity, and other schemas.
+	third := provider.CreateSchema("v1", "widgets", "width")
+	require.Equal(t, identity, provider.CreateExport("widgets", third))
+	k.UntilBinding("widgets", "APIExportValid", "True <nil>")
+	k.Eventually("the schema of that name is another one", func() bool {
+		all, _ := kit.Field(k.Get(kit.APIsV1Alpha2+"apibindings/widgets"), "status", "boundResources").([]any)
+		return fmt.Sprint(all[0].(map[string]any)["schema"].(map[string]any)["UID"]) == string(provider.Get(kit.APIsV1Alpha1+"apiresourceschemas/"+third).GetUID())
+	})
+	k.Do(http.StatusOK, http.MethodDelete, kit.APIsV1Alpha2+"apibindings/widgets", "")
+	k.Eventually("the binding goes", func() bool {
+		code, _ := k.TryDo(http.MethodGet, kit.APIsV1Alpha2+"apibindings/widgets", "")
+		return code == http.StatusNotFound
+	})
+}
+
+// testViewAcrossShards: each shard has the view of an export for its consumers, and the
+// provider's rules hold on all.
+func testViewAcrossShards(t *testing.T, e *kit.Env) {
+	provider, k := kit.NewWorkspaceClientOn(e, "viewing-provider", 1).ForTest(t), kit.NewWorkspaceClient(e, "viewed-consumer").ForTest(t)
+	provider.CreateExport("e", provider.CreateSchema("v1", "widgets", "size"))
+	const claim = `{"group":"","resource":"configmaps","verbs":["*"]`
+	provider.ClaimInExport(`[` + claim + `}]`)
+	k.BindPath(http.StatusCreated, "e", "root:viewing-provider", "e")
+	k.UntilBinding("e", "Ready", "True <nil>")
+	k.Create(kit.WidgetsPath, "%s", kit.Widget("a", "size", 1))
+	k.Create(kit.ConfigMapsPath, `{"metadata":{"name":"a"}}`)
+	k.AcceptClaims(`[` + claim + `,"selector":{"matchAll":true},"state":"Accepted"}]`)
+
+	byName, byPath := kit.WorkspaceClient{Env: k.Env, Config: k.Config, ClusterName: provider.ClusterName}.ThroughExport("e", "*"), kit.WorkspaceClient{Env: k.Env, Config: k.Config, ClusterName: "root:viewing-provider"}.ThroughExport("e", k.ClusterName)
+	stranger := byName.As("user-1-token")
+	code, says := stranger.TryDo(http.MethodGet, "/apis/example.org/v1/widgets", "")
+	require.Equal(t, http.StatusForbidden, code, says)
+	require.Contains(t, says, kit.NotPermitted)
+	provider.Create(kit.RBACPath+"clusterroles", `{"metadata":{"name":"content"},"rules":[{"apiGroups":["apis.kcp.io"],"resources":["apiexports/content"],"resourceNames":["e"],"verbs":["get","list"]}]}`)
+	provider.Create(kit.RBACPath+"clusterrolebindings", `{"metadata":{"name":"content"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"content"},"subjects":[{"kind":"User","apiGroup":"rbac.authorization.k8s.io","name":"user-1"}]}`)
+	for _, view := range []kit.WorkspaceClient{byName, byPath, stranger, byPath.As("user-1-token")} {
+		view.Eventually("the view opens", func() bool {
+			code, _ := view.TryDo(http.MethodGet, "/apis/example.org/v1/widgets", "")
+			return code == http.StatusOK
+		})
+		view.Eventually("what is claimed is seen", func() bool {
+			code, says := view.TryDo(http.MethodGet, "/api/v1/configmaps", "")
+			return code == http.StatusOK && strings.Contains(says, `"name":"a"`)
+		})
+		require.Contains(t, fmt.Sprint(view.Get("/apis/example.org/v1").Object), "widgets")
+	}
+	code, says = byPath.As("user-1-token").TryDo(http.MethodDelete, kit.WidgetsPath+"/a", "")
+	require.Equal(t, http.StatusForbidden, code, says)
+
+	// The groups that the provider's logical cluster requires are known here, too.
+	for _, groups := range []struct {
+		required string
+		code     int
+	}{{"team-2", http.StatusForbidden}, {"team-1", http.StatusOK}, {"team-2", http.StatusForbidden}} {
+		provider.Do(http.StatusOK, http.MethodPatch, kit.LogicalClusterPath, `{"metadata":{"annotations":{"authorization.kcp.io/required-groups":"`+groups.required+`"}}}`)
+		stranger.Eventually("the view is for "+groups.required, func() bool {
+			code, says = stranger.TryDo(http.MethodGet, "/apis/example.org/v1/widgets", "")
+			return code == groups.code
+		})
+		require.Equal(t, code == http.StatusForbidden, strings.Contains(says, kit.NotPermitted), says)
+	}
+	byName.Get("/apis/example.org/v1/widgets")
+}
+
+// testConversionAcrossShards: the rules of a provider's APIConversion convert on the shards
+// of its consumers, and changes of them reach those.
+func testConversionAcrossShards(t *testing.T, e *kit.Env) {
+	const name, conversions = "v1.people.example.org", kit.APIsV1Alpha1 + "apiconversions"
+	const v1, v2 = "/apis/example.org/v1/namespaces/default/people", "/apis/example.org/v2/namespaces/default/people"
+	provider, k := kit.NewWorkspaceClientOn(e, "converting-provider", 1).ForTest(t), kit.NewWorkspaceClient(e, "converting-consumer").ForTest(t)
+	provider.Create(kit.APIsV1Alpha1+"apiresourceschemas", peopleSchema, name)
+	provider.Create(conversions, "%s", conversion(name, "self.upperAscii()"))
+	provider.CreateExport("people", name)
+	k.BindPath(http.StatusCreated, "people", "root:converting-provider", "people")
+	k.UntilBinding("people", "Ready", "True <nil>")
+	k.Create(v1, `{"apiVersion":"example.org/v1","kind":"Person","metadata":{"name":"ada"},"spec":{"first":"Ada","last":"Lovelace"}}`)
+	last := func(want string) {
+		t.Helper()
+		k.Eventually("it is converted to "+want, func() bool { return kit.Field(k.Get(v2+"/ada"), "spec", "name", "last") == want })
+	}
+	last("LOVELACE")
+	k.Create(v2, `{"apiVersion":"example.org/v2","kind":"Person","metadata":{"name":"bob"},"spec":{"name":{"first":"Bob","last":"B"},"age":7}}`)
+	require.Equal(t, map[string]any{"first": "Bob", "last": "B"}, k.Get(v1 + "/bob").Object["spec"])
+	require.EqualValues(t, 7, kit.Field(k.Get(v2+"/bob"), "spec", "age"))
+	provider.Do(http.StatusOK, http.MethodPatch, conversions+"/"+name, conversion(name, "self.lowerAscii()"))
+	last("lovelace")
+	// A schema that is bound before there are rules for it.
+	const late = "v2.people.example.org"
+	provider.Create(kit.APIsV1Alpha1+"apiresourceschemas", peopleSchema, late)
+	provider.Do(http.StatusOK, http.MethodPatch, kit.APIsV1Alpha2+"apiexports/people", `{"spec":{"resources":[{"group":"example.org","name":"people","schema":"`+late+`","storage":{"crd":{}}}]}}`)
+	k.Eventually("nothing converts", func() bool { return kit.Field(k.Get(v2+"/ada"), "spec", "name") == nil })
+	provider.Create(conversions, "%s", conversion(late, "self"))
+	last("Lovelace")
+}
+
+// testBindAcrossShards: the rules of the provider's logical cluster say who may bind, and
+// whoever may not cannot tell what there is.
+func testBindAcrossShards(t *testing.T, e *kit.Env) {
+	provider, k := kit.NewWorkspaceClientOn(e, "asked-provider", 1).ForTest(t), kit.NewWorkspaceClient(e, "asking-consumer").ForTest(t)
+	provider.CreateExport("e", provider.CreateSchema("v1", "widgets", "size"))
+	k.Create(kit.RBACPath+"clusterrolebindings", `{"metadata":{"name":"all"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"cluster-admin"},"subjects":[{"kind":"User","apiGroup":"rbac.authorization.k8s.io","name":"user-1"}]}`)
+	// The administrator's dry run shows that the export is known here.
+	k.Eventually("the export is known", func() bool {
+		code, _ := k.TryDo(http.MethodPost, kit.APIsV1Alpha2+"apibindings?dryRun=All", kit.WithKind(kit.APIsV1Alpha2+"apibindings", `{"metadata":{"name":"x"},"spec":{"reference":{"export":{"path":"root:asked-provider","name":"e"}}}}`))
+		return code == http.StatusCreated
+	})
+	tenant := k.As("user-1-token")
+	for _, path := range []string{"root:asked-provider", "root:asked-nowhere", provider.ClusterName} {
+		for _, export := range []string{"e", "none"} {
+			require.Contains(t, tenant.BindPath(http.StatusForbidden, "b", path, export), "no permission to bind to export "+path+":"+export)
+		}
+	}
+	provider.Create(kit.RBACPath+"clusterroles", `{"metadata":{"name":"bind"},"rules":[{"apiGroups":["apis.kcp.io"],"resources":["apiexports"],"resourceNames":["e"],"verbs":["bind"]}]}`)
+	provider.Create(kit.RBACPath+"clusterrolebindings", `{"metadata":{"name":"bind"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"bind"},"subjects":[{"kind":"User","apiGroup":"rbac.authorization.k8s.io","name":"user-1"}]}`)
+	tenant.BindPath(http.StatusCreated, "by-path", "root:asked-provider", "e")
+	k.UntilBinding("by-path", "Ready", "True <nil>") // before another one wants the names
+	tenant.BindPath(http.StatusCreated, "by-name", provider.ClusterName, "e")
+	k.UntilBinding("by-name", "Ready", "False NamingConflicts")
+	require.Contains(t, tenant.BindPath(http.StatusForbidden, "b", "root:asked-provider", "none"), "no permission to bind to export root:asked-provider:none")
+}
+
+// testReplicationMarks: what other shards have to know is marked because of what it says,
+// in whatever order it comes and goes, and nothing else is.
+func testReplicationMarks(t *testing.T, e *kit.Env) {
+	const key = "internal.kcp.io/replicate"
+	k := kit.NewWorkspaceClientOn(e, "marked-provider", 1).ForTest(t)
+	lc := "/apis/core.kcp.io/v1alpha1/logicalclusters/cluster"
+	mark := func(path string) string { return k.Get(path).GetAnnotations()[key] }
+	subject := func(kind, name string) string {
+		return fmt.Sprintf(`"subjects":[{"kind":%q,"apiGroup":"rbac.authorization.k8s.io","name":%q}]`, kind, name)
+	}
+	binding := func(name, role, subject string) func() {
+		return func() {
+			k.Create(kit.RBACPath+"clusterrolebindings", `{"metadata":{"name":%q},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":%q},%s}`, name, role, subject)
+		}
+	}
+	objects := []struct {
+		path   string
+		create func()
+	}{
+		{kit.RBACPath + "clusterroles/bind", func() {
+			k.Create(kit.RBACPath+"clusterroles", `{"metadata":{"name":"bind"},"rules":[{"apiGroups":["apis.kcp.io"],"resources":["apiexports"],"verbs":["bind"]}]}`)
+		}},
+		{kit.RBACPath + "clusterrolebindings/bind", binding("bind", "bind", subject("User", "user-1"))},
+		{kit.RBACPath + "clusterroles/read", func() {
+			k.Create(kit.RBACPath+"clusterroles", `{"metadata":{"name":"read"},"rules":[{"apiGroups":["example.org"],"resources":["widgets"],"verbs":["get"]}]}`)
+		}},
+		{kit.RBACPath + "clusterrolebindings/read", binding("read", "read", subject("User", "apis.kcp.io:binding:user-1"))},
+		{kit.RBACPath + "clusterroles/enter", func() {
+			k.Create(kit.RBACPath+"clusterroles", `{"metadata":{"name":"enter"},"rules":[{"nonResourceURLs":["/"],"verbs":["access"]}]}`)
+		}},
+		{kit.RBACPath + "clusterrolebindings/enter", binding("enter", "enter", subject("User", "user-1"))},
+		{kit.APIsV1Alpha2 + "apiexports/e", func() { k.Create(kit.APIsV1Alpha2+"apiexports", `{"metadata":{"name":"e"}}`) }},
+	}
+	marks := map[string]string{lc: "apis.kcp.io"}
+	for _, o := range objects[:len(objects)-1] {
+		if marks[o.path] = "apis.kcp.io"; strings.HasSuffix(o.path, "/enter") {
+			marks[o.path] = "core.kcp.io" // who enters is asked where the logical cluster is replicated
+		}
+	}
+	k.Create(kit.RBACPath+"clusterroles", `{"metadata":{"name":"other"},"rules":[{"apiGroups":[""],"resources":["pods"],"verbs":["get"]}]}`)
+	binding("other", "other", subject("User", "user-1"))()
+	for first := range objects {
+		for i := range objects {
+			objects[(first+i)%len(objects)].create()
+		}
+		for path, want := range marks {
+			k.Eventually(fmt.Sprintf("%s is marked, %s being first", path, objects[first].path), func() bool { return mark(path) == want })
+		}
+		if first == 0 {
+			require.Empty(t, mark(kit.RBACPath+"clusterroles/other"))
+			require.Empty(t, mark(kit.RBACPath+"clusterrolebindings/other"))
+			k.Do(http.StatusOK, http.MethodPatch, kit.RBACPath+"clusterrolebindings/other", `{"metadata":{"annotations":{"`+key+`":"mine"}}}`)
+			testMarksOfTenants(t, k, subject)
+		}
+		for i := range objects {
+			k.Do(http.StatusOK, http.MethodDelete, objects[(first+2*i)%len(objects)].path, "")
+		}
+		k.Eventually("without an export nothing is", func() bool { return mark(lc) == "" })
+	}
+	require.Equal(t, "mine", mark(kit.RBACPath+"clusterrolebindings/other"))
+}
+
+// testMarksOfTenants: a tenant who replaces a marked object keeps the mark, and cannot change it.
+func testMarksOfTenants(t *testing.T, k kit.WorkspaceClient, subject func(kind, name string) string) {
+	t.Helper()
+	k.Create(kit.RBACPath+"clusterrolebindings", `{"metadata":{"name":"tenant"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"cluster-admin"},%s}`, subject("User", "user-3"))
+	k.Eventually("a binding to a role of the system is marked", func() bool {
+		return k.Get(kit.RBACPath + "clusterrolebindings/tenant").GetAnnotations()["internal.kcp.io/replicate"] == "apis.kcp.io,core.kcp.io"
+	})
+	tenant := k.As("user-3-token")
+	role := `{"apiVersion":"rbac.authorization.k8s.io/v1","kind":"ClusterRole","metadata":{"name":"bind"%s},"rules":[{"apiGroups":["apis.kcp.io"],"resources":["apiexports"],"verbs":["bind","get"]}]}`
+	tenant.Eventually("the tenant may write", func() bool {
+		code, _ := tenant.TryDo(http.MethodPut, kit.RBACPath+"clusterroles/bind", fmt.Sprintf(role, ""))
+		return code == http.StatusOK
+	})
+	require.Equal(t, "apis.kcp.io", k.Get(kit.RBACPath + "clusterroles/bind").GetAnnotations()["internal.kcp.io/replicate"])
+	code, says := tenant.TryDo(http.MethodPut, kit.RBACPath+"clusterroles/bind", fmt.Sprintf(role, `,"annotations":{"internal.kcp.io/replicate":"x"}`))
+	require.Equal(t, http.StatusForbidden, code, says)
+	k.Do(http.StatusOK, http.MethodDelete, kit.RBACPath+"clusterrolebindings/tenant", "")
+}
+
+// testEndpointSlices: endpoint slices name the shards that have consumers, whether these
+// have bound anything or not, within their partition.
+func testEndpointSlices(t *testing.T, e *kit.Env) {
+	provider := kit.NewWorkspaceClientOn(e, "sliced-provider", 1).ForTest(t)
+	near, far := kit.NewWorkspaceClientOn(e, "sliced-near", 1).ForTest(t), kit.NewWorkspaceClient(e, "sliced-far").ForTest(t)
+	provider.CreateExport("e", provider.CreateSchema("v1", "widgets", "size"))
+	const partitions = "/apis/topology.kcp.io/v1alpha1/partitions"
+	slice := func(k kit.WorkspaceClient, name, more string) {
+		k.CreateEndpointSlice(name, provider.ClusterName, more)
+	}
+	url := func(shard int) string {
+		return e.Shard(shard).Host + "/services/apiexport/" + provider.ClusterName + "/e"
+	}
+	has := func(k kit.WorkspaceClient, name string, want ...string) {
+		t.Helper()
+		var found []string
+		k.Eventually(fmt.Sprintf("slice %s has %v", name, want), func() bool {
+			s := k.Get(kit.APIsV1Alpha1 + "apiexportendpointslices/" + name)
+			all, _ := kit.Field(s, "status", "endpoints").([]any)
+			found = nil
+			for _, endpoint := range all {
+				found = append(found, fmt.Sprint(endpoint.(map[string]any)["url"]))
+			}
+			return kit.Condition(s, "APIExportValid") != "" && slices.Equal(found, want)
+		})
+	}
+	const sets = "/apis/topology.kcp.io/v1alpha1/partitionsets"
+	provider.Create(sets, `{"apiVersion":"topology.kcp.io/v1alpha1","kind":"PartitionSet","metadata":{"name":"by-name"},"spec":{"dimensions":["name"]}}`)
+	provider.Eventually("each shard has a partition", func() bool {
+		set := provider.Get(sets + "/by-name")
+		return kit.Condition(set, "PartitionsReady") == "True <nil>" && fmt.Sprint(kit.Field(set, "status", "count")) == "2"
+	})
+	require.Equal(t, map[string]any{"name": "root"}, kit.Field(provider.Get(partitions+"/by-name-root"), "spec", "selector", "matchLabels"))
+	provider.Do(http.StatusOK, http.MethodDelete, sets+"/by-name", "")
+	provider.Eventually("the partitions go with the set", func() bool {
+		return len(kit.Field(provider.Get(partitions), "items").([]any)) == 0
+	})
+	provider.Create(partitions, `{"apiVersion":"topology.kcp.io/v1alpha1","kind":"Partition","metadata":{"name":"first"},"spec":{"selector":{"matchLabels":{"name":"root"}}}}`)
+	slice(provider, "all", "")
+	// Another path of the same logical cluster, which no annotation tells.
+	inner := provider
+	inner.ClusterName = e.WorkspaceOn("root:sliced-provider", "inner", "shard-1").Spec.Cluster
+	inner.CreateExport("e", inner.CreateSchema("v1", "gadgets", "size"))
+	provider.CreateEndpointSlice("alias", provider.ClusterName+":inner", "")
+	has(provider, "alias")
+	near.BindPath(http.StatusCreated, "inner", inner.ClusterName, "e")
+	has(provider, "alias", e.Shard(1).Host+"/services/apiexport/"+inner.ClusterName+"/e")
+	inner.Do(http.StatusOK, http.MethodDelete, kit.APIsV1Alpha2+"apiexports/e", "")
+	provider.Eventually("the export of the alias is missed", func() bool {
+		return kit.Condition(provider.Get(kit.APIsV1Alpha1+"apiexportendpointslices/alias"), "APIExportValid") == "False APIExportNotFound"
+	})
+	slice(provider, "first", `,"partition":"first"`)
+	slice(far, "elsewhere", "")
+	has(provider, "e")
+
+	// A binding that can bind nothing counts as well.
+	far.Create("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", `{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"widgets.example.org"},"spec":{"group":"example.org","scope":"Namespaced","names":{"plural":"widgets","singular":"widget","kind":"Widget","listKind":"WidgetList"},"versions":[{"name":"v1","served":true,"storage":true,"schema":{"openAPIV3Schema":{"type":"object"}}}]}}`)
+	far.BindPath(http.StatusCreated, "e", "root:sliced-provider", "e")
+	far.UntilBinding("e", "Ready", "False NamingConflicts")
+	for _, name := range []string{"e", "all", "first"} {
+		has(provider, name, url(0))
+	}
+	has(far, "elsewhere", url(0))
+	near.BindPath(http.StatusCreated, "e", provider.ClusterName, "e")
+	for _, name := range []string{"e", "all"} {
+		has(provider, name, url(0), url(1))
+	}
+	has(provider, "first", url(0))
+	has(far, "elsewhere", url(0), url(1))
+	require.Equal(t, "name=root", kit.Field(provider.Get(kit.APIsV1Alpha1+"apiexportendpointslices/first"), "status", "shardSelector"))
+
+	// A shard that does not match any more stays while it has consumers.
+	provider.Do(http.StatusOK, http.MethodPatch, partitions+"/first", `{"spec":{"selector":{"matchLabels":{"name":"shard-1"}}}}`)
+	has(provider, "first", url(0), url(1))
+	for _, k := range []kit.WorkspaceClient{far, near} {
+		k.Do(http.StatusOK, http.MethodDelete, kit.APIsV1Alpha2+"apibindings/e", "")
+	}
+	for _, name := range []string{"e", "all", "first"} {
+		has(provider, name)
+	}
+	provider.Do(http.StatusOK, http.MethodDelete, partitions+"/first", "")
+	provider.Eventually("the partition is missed", func() bool {
+		return kit.Condition(provider.Get(kit.APIsV1Alpha1+"apiexportendpointslices/first"), "PartitionValid") == "False PartitionInvalidReference"
+	})
+	provider.Do(http.StatusOK, http.MethodDelete, kit.APIsV1Alpha2+"apiexports/e", "")
+	far.Eventually("the export is missed", func() bool {
+		return kit.Condition(far.Get(kit.APIsV1Alpha1+"apiexportendpointslices/elsewhere"), "APIExportValid") == "False APIExportNotFound"
+	})
+}

@@ -1,0 +1,224 @@
+package apis
+
+import (
+	"crypto/x509/pkix"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/shardplane/shardplane/test/integration/kit"
+)
+
+// write sends a write, and returns its code and answer. A patch is of the kind that is named.
+func writeAs(k kit.WorkspaceClient, method, path, kind, body string) (code int, says string) {
+	k.T.Helper()
+	if kind == "" {
+		kind = "json"
+	}
+	code, answer := kit.Do(k.T, k.Config, kit.Request{Method: method, Path: k.PathPrefix + "/clusters/" + k.ClusterName + path, Body: body, Header: http.Header{"Content-Type": {"application/" + kind}}})
+	return code, string(answer)
+}
+
+// claimPrefix starts the labels by which objects tell who claims them.
+const claimPrefix = "claimed.internal.apis.kcp.io/"
+
+// claimed are the labels of an object that tell who claims it.
+func claimedObject(k kit.WorkspaceClient, path string) map[string]string {
+	k.T.Helper()
+	_, says := k.TryDo(http.MethodGet, path, "")
+	var object struct {
+		Metadata struct{ Labels map[string]string }
+	}
+	if json.Unmarshal([]byte(says), &object) != nil {
+		return nil
+	}
+	return claimLabelsIn(object.Metadata.Labels)
+}
+
+// claimLabelsIn are those labels that tell who claims an object.
+func claimLabelsIn(labels map[string]string) map[string]string {
+	found := maps.Clone(labels)
+	maps.DeleteFunc(found, func(key, _ string) bool { return !strings.HasPrefix(key, claimPrefix) })
+	return found
+}
+
+// versions are those of the objects of a list, by uid.
+func resourceVersions(k kit.WorkspaceClient, path string) map[string]string {
+	k.T.Helper()
+	all := map[string]string{}
+	items, _ := kit.Field(k.Get(path), "items").([]any)
+	for _, item := range items {
+		u := &unstructured.Unstructured{Object: item.(map[string]any)}
+		if u.GetName() != kit.RootCAConfigMap { // which a controller makes
+			all[string(u.GetUID())] = u.GetName() + " " + u.GetResourceVersion()
+		}
+	}
+	return all
+}
+
+const secrets = "/api/v1/namespaces/default/secrets"
+
+// refusedWrite is a write through a view, and what is answered.
+type refusedWrite struct {
+	in, method, name, kind, body string
+	code                         int
+	says                         string
+}
+
+// labelled is a ConfigMap or Secret, where it is created, with labels.
+func labelled(in, name, labels string) string {
+	kind := map[string]string{kit.ConfigMapsPath: "ConfigMap", secrets: "Secret"}[in]
+	return fmt.Sprintf(`{"apiVersion":"v1","kind":%q,"metadata":{"name":%q,"labels":{%s}}}`, kind, name, labels)
+}
+
+// refusedWrites are those that claims do not let: on ConfigMaps without the verbs create and delete,
+// with the label for=a, and on Secrets with all verbs, for which a or b has to be.
+func refusedWrites() []refusedWrite {
+	const merge, ordered, apply = "merge-patch+json", "json-patch+json", "apply-patch+yaml"
+	return []refusedWrite{
+		// Verbs that the claim does not have.
+		{kit.ConfigMapsPath, http.MethodPost, "", "", labelled(kit.ConfigMapsPath, "new", `"for":"a"`), http.StatusForbidden, "create configmaps"},
+		{kit.ConfigMapsPath, http.MethodPatch, "/new?fieldManager=x", apply, labelled(kit.ConfigMapsPath, "new", `"for":"a"`), http.StatusForbidden, "lets the APIExport e create configmaps"},
+		{kit.ConfigMapsPath, http.MethodDelete, "/seen", "", "", http.StatusForbidden, "delete configmaps"},
+		{kit.ConfigMapsPath, http.MethodDelete, "", "", "", http.StatusForbidden, "deletecollection configmaps"},
+		{kit.ConfigMapsPath, http.MethodDelete, "/hidden", "", "", http.StatusForbidden, "delete configmaps"},
+		// Out of the selector.
+		{kit.ConfigMapsPath, http.MethodPut, "/seen", "", labelled(kit.ConfigMapsPath, "seen", `"for":"b"`), http.StatusForbidden, "for=a"},
+		{kit.ConfigMapsPath, http.MethodPatch, "/seen", merge, `{"metadata":{"labels":{"for":"b"}}}`, http.StatusForbidden, "for=a"},
+		{kit.ConfigMapsPath, http.MethodPatch, "/seen", ordered, `[{"op":"replace","path":"/metadata/labels/for","value":"b"}]`, http.StatusForbidden, "for=a"},
+		{kit.ConfigMapsPath, http.MethodPatch, "/seen?fieldManager=x&force=true", apply, labelled(kit.ConfigMapsPath, "seen", `"for":"b"`), http.StatusForbidden, "for=a"},
+		{secrets, http.MethodPut, "/seen", "", labelled(secrets, "seen", ""), http.StatusForbidden, `for in (a,b)`},
+		{secrets, http.MethodPatch, "/seen", merge, `{"metadata":{"labels":null}}`, http.StatusForbidden, `for in (a,b)`},
+		{secrets, http.MethodPatch, "/seen", ordered, `[{"op":"remove","path":"/metadata/labels/for"}]`, http.StatusForbidden, `for in (a,b)`},
+		{secrets, http.MethodPatch, "/seen?fieldManager=x&force=true", apply, labelled(secrets, "seen", `"for":"c"`), http.StatusForbidden, `for in (a,b)`},
+		{secrets, http.MethodPost, "", "", labelled(secrets, "new", `"for":"c"`), http.StatusForbidden, `for in (a,b)`},
+		{secrets, http.MethodPost, "", "", labelled(secrets, "new", ""), http.StatusForbidden, `for in (a,b)`},
+		// What is not selected is not there, for whatever would bring it in.
+		{kit.ConfigMapsPath, http.MethodPut, "/hidden", "", labelled(kit.ConfigMapsPath, "hidden", `"for":"a"`), http.StatusNotFound, "not found"},
+		{kit.ConfigMapsPath, http.MethodPatch, "/hidden", merge, `{"metadata":{"labels":{"for":"a"}}}`, http.StatusNotFound, "not found"},
+		{kit.ConfigMapsPath, http.MethodPatch, "/hidden?fieldManager=x&force=true", apply, labelled(kit.ConfigMapsPath, "hidden", `"for":"a"`), http.StatusNotFound, "not found"},
+		{secrets, http.MethodPut, "/hidden", "", labelled(secrets, "hidden", `"for":"a"`), http.StatusNotFound, "not found"},
+		{secrets, http.MethodPatch, "/hidden", ordered, `[{"op":"add","path":"/metadata/labels","value":{"for":"a"}}]`, http.StatusNotFound, "not found"},
+		{secrets, http.MethodDelete, "/hidden", "", "", http.StatusNotFound, "not found"},
+		{secrets, http.MethodPost, "", "", labelled(secrets, "hidden", `"for":"a"`), http.StatusConflict, "already exists"},
+	}
+}
+
+// testClaimWriters: who writes through the view of an export writes with the verbs and within the
+// selectors of its claims, by whatever kind of request; what it may not write stays as it is.
+func testClaimWriters(t *testing.T, e *kit.Env, shard int) {
+	provider, _, consumers := consumersOn(t, e, shard, "writers", 1)
+	k := consumers[0]
+	in := provider.ThroughExport("e", k.ClusterName)
+	const verbs = `{"group":"","resource":"configmaps","verbs":["get","list","watch","update","patch"]%s},{"group":"","resource":"secrets","verbs":["*"]%s}`
+	provider.ClaimInExport(`[` + fmt.Sprintf(verbs, "", "") + `]`)
+	for _, in := range []string{kit.ConfigMapsPath, secrets} {
+		k.Create(in, `{"metadata":{"name":"seen","labels":{"for":"a"}}}`)
+		k.Create(in, `{"metadata":{"name":"hidden"}}`)
+	}
+	k.AcceptClaims(`[` + fmt.Sprintf(verbs, `,"selector":{"matchLabels":{"for":"a"}},"state":"Accepted"`, `,"selector":{"matchExpressions":[{"key":"for","operator":"In","values":["a","b"]}]},"state":"Accepted"`) + `]`)
+	in.Eventually("the index has it", func() bool {
+		code, _ := in.TryDo(http.MethodGet, kit.ConfigMapsPath+"/seen", "")
+		other, _ := in.TryDo(http.MethodGet, secrets+"/seen", "")
+		return code == http.StatusOK && other == http.StatusOK
+	})
+	for _, tc := range refusedWrites() {
+		before := []map[string]string{resourceVersions(k, kit.ConfigMapsPath), resourceVersions(k, secrets)}
+		code, says := writeAs(in, tc.method, tc.in+tc.name, tc.kind, tc.body)
+		require.Equal(t, tc.code, code, "%s %s%s %s: %s", tc.method, tc.in, tc.name, tc.body, says)
+		require.Contains(t, says, tc.says, "%s %s%s %s", tc.method, tc.in, tc.name, tc.body)
+		after := []map[string]string{resourceVersions(k, kit.ConfigMapsPath), resourceVersions(k, secrets)}
+		require.Equal(t, before, after, "%s %s%s: nothing is written", tc.method, tc.in, tc.name)
+	}
+	// Within the selector all is written, and a collection is what is selected.
+	in.Do(http.StatusOK, http.MethodPut, kit.ConfigMapsPath+"/seen", labelled(kit.ConfigMapsPath, "seen", ""))
+	require.Equal(t, "a", k.Get(kit.ConfigMapsPath + "/seen").GetLabels()["for"], "what matchLabels names comes back")
+	in.Do(http.StatusOK, http.MethodPatch, secrets+"/seen", `{"metadata":{"labels":{"for":"b"}}}`)
+	in.Do(http.StatusOK, http.MethodDelete, secrets, "")
+	require.Equal(t, []string{"hidden"}, kit.ItemNames(k.Get(secrets)))
+}
+
+// testClaimLabel: the label by which claimed objects tell who claims them is there as long as they
+// are claimed, whatever anybody writes, and on nothing else.
+func testClaimLabel(t *testing.T, e *kit.Env, shard int) {
+	provider, _, consumers := consumersOn(t, e, shard, "label", 1)
+	k := consumers[0]
+	k.Create(kit.RBACPath+"clusterrolebindings", kit.AllRights)
+	const (
+		requests = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
+		claim    = `{"group":"","resource":"configmaps","verbs":["*"]%[1]s},{"group":"","resource":"namespaces","verbs":["*"]%[1]s},{"group":"certificates.k8s.io","resource":"certificatesigningrequests","verbs":["*"]%[1]s}`
+	)
+	provider.ClaimInExport(`[` + fmt.Sprintf(claim, "") + `]`)
+	k.Create(kit.ConfigMapsPath, `{"metadata":{"name":"a","labels":{"for":"provider"}}}`)
+	k.Create("/api/v1/namespaces", `{"metadata":{"name":"team","labels":{"for":"provider"}}}`)
+	request := kit.NewSigningRequest(t, "jane", "kubernetes.io/kube-apiserver-client", pkix.Name{CommonName: "jane"})
+	request.Labels = map[string]string{"for": "provider"}
+	text, err := json.Marshal(request)
+	require.NoError(t, err)
+	tenant, in := k.As("user-1-token"), provider.ThroughExport("e", k.ClusterName)
+	tenant.Eventually("the tenant may write", func() bool {
+		code, _ := tenant.TryDo(http.MethodPost, requests, string(text))
+		return code == http.StatusCreated
+	})
+	k.AcceptClaims(`[` + fmt.Sprintf(claim, `,"selector":{"matchLabels":{"for":"provider"}},"state":"Accepted"`) + `]`)
+	k.Eventually("the label tells", func() bool {
+		return len(claimedObject(k, kit.ConfigMapsPath+"/a")) > 0
+	})
+	truth := claimedObject(k, kit.ConfigMapsPath+"/a")
+	require.Len(t, truth, 1)
+	key := slices.Collect(maps.Keys(truth))[0]
+
+	forged := fmt.Sprintf(`%q:"forged",%q:"forged"`, key, claimPrefix+"other")
+	object := `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a","labels":{"for":"provider",` + forged + `}},"data":{"by":%q}}`
+	bare := `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a","labels":{"for":"provider"}}}`
+	for who, as := range map[string]kit.WorkspaceClient{"tenant": tenant, "administrator": k, "provider": in} {
+		for _, w := range []struct{ method, name, kind, body string }{
+			{http.MethodPut, "", "", fmt.Sprintf(object, who)},
+			{http.MethodPut, "", "", bare},
+			{http.MethodPatch, "", "merge-patch+json", `{"metadata":{"labels":{` + forged + `}}}`},
+			{http.MethodPatch, "", "strategic-merge-patch+json", fmt.Sprintf(`{"metadata":{"labels":{%q:null}}}`, key)},
+			{http.MethodPatch, "", "json-patch+json", fmt.Sprintf(`[{"op":"add","path":"/metadata/labels/%s","value":"forged"}]`, strings.ReplaceAll(key, "/", "~1"))},
+			{http.MethodPatch, "?force=true&fieldManager=" + who, "apply-patch+yaml", fmt.Sprintf(object, who)},
+			{http.MethodPatch, "?force=true&fieldManager=" + who, "apply-patch+yaml", bare},
+		} {
+			code, says := writeAs(as, w.method, kit.ConfigMapsPath+"/a"+w.name, w.kind, w.body)
+			require.Equal(t, http.StatusOK, code, "%s: %s %s: %s", who, w.method, w.body, says)
+			require.NotContains(t, says, `"forged"`, "%s: %s %s", who, w.method, w.body)
+			require.Equal(t, truth, claimedObject(k, kit.ConfigMapsPath+"/a"), "%s: %s %s", who, w.method, w.body)
+		}
+		// What is not claimed has none.
+		if who != "provider" {
+			as.Create(kit.ConfigMapsPath, "%s", `{"metadata":{"name":"unclaimed","labels":{`+forged+`}}}`)
+			require.Empty(t, claimedObject(k, kit.ConfigMapsPath+"/unclaimed"))
+			as.Do(http.StatusOK, http.MethodDelete, kit.ConfigMapsPath+"/unclaimed", "")
+		}
+	}
+	require.Empty(t, kit.Field(k.Get(kit.ConfigMapsPath+"?labelSelector="+key+"%3Dforged"), "items"))
+
+	// Who writes back what it has read, to whatever subresource, is not taken for a forger.
+	approved := tenant.Get(requests + "/jane")
+	require.Len(t, claimedObject(k, requests+"/jane"), 1)
+	require.NoError(t, unstructured.SetNestedSlice(approved.Object, []any{map[string]any{"type": "Approved", "status": "True", "reason": "Mine"}}, "status", "conditions"))
+	for path, read := range map[string]*unstructured.Unstructured{requests + "/jane/approval": approved, "/api/v1/namespaces/team/finalize": tenant.Get("/api/v1/namespaces/team")} {
+		body, err := read.MarshalJSON()
+		require.NoError(t, err)
+		code, says := writeAs(tenant, http.MethodPut, path, "", string(body))
+		require.Equal(t, http.StatusOK, code, "%s: %s", path, says)
+	}
+	require.Len(t, claimedObject(k, "/api/v1/namespaces/team"), 1)
+
+	// It goes with the claim, and nothing of it was stored.
+	k.AcceptClaims(`[` + fmt.Sprintf(claim, `,"selector":{"matchLabels":{"for":"provider"}},"state":"Rejected"`) + `]`)
+	for _, path := range []string{kit.ConfigMapsPath + "/a", "/api/v1/namespaces/team", requests + "/jane"} {
+		k.Eventually("no claim, no label: "+path, func() bool {
+			return len(claimedObject(k, path)) == 0
+		})
+	}
+}

@@ -1,0 +1,15 @@
+package apis
+
+import (
+	"testing"
+
+	"github.com/shardplane/shardplane/test/harness"
+	"github.com/shardplane/shardplane/test/integration/kit"
+)
+
+func TestMain(m *testing.M) {
+	kit.Main(m, func(_ string, o *harness.Options) {
+		// For TestCachedResourceBytes. Other workspaces replicate less.
+		o.ExtraArgs["shard"] = []string{"--max-cached-bytes=24Ki"}
+	})
+}

@@ -1,0 +1,77 @@
+package apis
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"k8s.io/client-go/rest"
+
+	"github.com/shardplane/shardplane/test/integration/kit"
+)
+
+// testViewURLs: what is no URL of a view is told what one is like, by shards and the front-proxy
+// alike, whichever of its segments is missing, escaped or foreign.
+func testViewURLs(t *testing.T, e *kit.Env) {
+	provider, identity, consumers := consumersOf(t, e, "urls", 1)
+	k := consumers[0]
+	const (
+		after, below, granted, name = "what follows in the URL of a view is /clusters/", "invalid URL segment", "a view is granted by one logical cluster", "the name of the object that grants the view"
+		apis                        = "/apis/example.org/v1/"
+	)
+	views, ofE := "/services/apiexport/", "/services/apiexport/"+provider.ClusterName+"/e/clusters/"
+	for path, says := range map[string]string{
+		views:                                                                              below,
+		views + provider.ClusterName:                                                       name,
+		views + provider.ClusterName + "/e":                                                after,
+		views + provider.ClusterName + "/e/":                                               after,
+		views + provider.ClusterName + "/e/apis":                                           after,
+		views + provider.ClusterName + "/e/cluster/*/apis":                                 after,
+		views + "*/e/clusters/*/apis":                                                      granted,
+		views + provider.ClusterName + "/E/clusters/*/apis":                                name,
+		views + provider.ClusterName + "/*/clusters/*/apis":                                name,
+		views + provider.ClusterName + "/%2e%2e/clusters/*/apis":                           name,
+		views + provider.ClusterName + "/e%00/clusters/*/apis":                             name,
+		views + provider.ClusterName + "/" + strings.Repeat("e", 254) + "/clusters/*/apis": name,
+		views + provider.ClusterName + "//clusters/*/apis":                                 name,
+		views + "/e/clusters/*/apis":                                                       granted,
+		views + "UP/e/clusters/*/apis":                                                     granted,
+		views + provider.ClusterName + ":/e/clusters/*/apis":                               granted,
+		ofE + "UP/apis":                                                                    below,
+		ofE + "/apis":                                                                      below,
+		ofE + k.ClusterName + "%20/apis":                                                   below,
+		ofE + k.ClusterName + ":/apis":                                                     below,
+		ofE + "**/apis":                                                                    below,
+		ofE + "*:" + k.ClusterName + "/apis":                                               below,
+	} {
+		for _, config := range []*rest.Config{provider.Config, e.Proxy()} {
+			status := kit.RequireStatus(t, config, kit.Request{Path: path}, http.StatusBadRequest)
+			require.Contains(t, status.Message, says, "%s of %s", path, config.Host)
+		}
+	}
+	for path, want := range map[string]struct {
+		code int
+		says string
+	}{
+		ofE + k.ClusterName + "/clusters/" + k.ClusterName + "/api": {http.StatusNotFound, "a logical cluster has no logical clusters below it"},
+		ofE + k.ClusterName + "/metrics":                            {http.StatusNotImplemented, ""},
+		views + "root:nowhere/e/clusters/*/apis":                    {http.StatusNotFound, "root:nowhere"},
+		views + provider.ClusterName + "/none/clusters/*/apis":      {http.StatusNotFound, "apiexports.apis.kcp.io \"none\" not found"},
+		ofE + "root:nowhere" + apis + "widgets":                     {http.StatusForbidden, "no APIBinding"},
+		ofE + "nowhere" + apis + "widgets":                          {http.StatusForbidden, "no APIBinding"},
+		ofE + provider.ClusterName + apis + "widgets":               {http.StatusForbidden, "no APIBinding"},
+		ofE + "*" + apis + "widgets:0":                              {http.StatusNotFound, "the APIExport e neither offers widgets:0.example.org"},
+		ofE + "*" + apis + "widgets:" + identity:                    {http.StatusNotFound, "the APIExport e neither offers widgets:"},
+		ofE + "*" + apis + "gadgets":                                {http.StatusNotFound, "the APIExport e neither offers gadgets.example.org nor has a permission claim to list it"},
+		ofE + k.ClusterName + apis + "widgets:" + identity:          {http.StatusForbidden, "no APIBinding"},
+		ofE + k.ClusterName + apis + "gadgets":                      {http.StatusForbidden, "no APIBinding"},
+	} {
+		status := kit.RequireStatus(t, provider.Config, kit.Request{Path: path}, want.code)
+		require.Contains(t, status.Message, want.says, path)
+	}
+	for _, path := range []string{ofE + k.ClusterName, "/services/apiexport/root:urls-provider/e/clusters/root:urls-0", ofE + "*"} {
+		code, says := kit.Do(t, provider.Config, kit.Request{Path: path + apis + "widgets"})
+		require.Equal(t, http.StatusOK, code, "%s: %s", path, says)
+	}
+}

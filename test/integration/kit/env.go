@@ -1,0 +1,183 @@
+package kit
+
+import (
+	"context"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
+	"github.com/stretchr/testify/require"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
+
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
+	"github.com/shardplane/shardplane/test/harness"
+)
+
+// Timeout is how long a test waits for a state.
+const Timeout = time.Minute
+
+// Env is a running cluster with clients of all its parts.
+type Env struct {
+	*harness.Cluster
+
+	// T is the test that uses the cluster.
+	T            *testing.T
+	ProxyClient  *client.Factory
+	CacheClient  *client.Factory
+	ShardClients map[string]*client.Factory
+}
+
+// NewEnv returns an Env of a running cluster.
+func NewEnv(t *testing.T, c *harness.Cluster) *Env {
+	t.Helper()
+	e := &Env{Cluster: c, T: t, ProxyClient: NewFactory(t, c.Proxy()), CacheClient: NewFactory(t, c.Cache()), ShardClients: map[string]*client.Factory{}}
+	list, err := kinds.Shards.In(e.ProxyClient.Cluster(Path("root"))).List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	for _, s := range list.Items {
+		n := 0
+		if s.Name != "root" {
+			if n, err = strconv.Atoi(strings.TrimPrefix(s.Name, "shard-")); err != nil {
+				continue // a test has created it
+			}
+		}
+		e.ShardClients[s.Name] = NewFactory(t, c.Shard(n))
+	}
+	return e
+}
+
+// NewFactory returns a client factory, whose connections close when the test ends.
+func NewFactory(t *testing.T, config *rest.Config) *client.Factory {
+	t.Helper()
+	f, err := client.NewFactory(config)
+	require.NoError(t, err)
+	t.Cleanup(f.CloseIdleConnections)
+	return f
+}
+
+// sharedCluster is one per test process, i.e. per package.
+var sharedCluster = harness.Shared{Options: harness.Options{Shards: 2, DevTokens: true, ExtraArgs: map[string][]string{
+	// On a busy machine a watch may lag by more than the default of the front-proxy.
+	"front-proxy": {"--index-timeout=2s"},
+}}}
+
+// Shared returns the cluster that the tests of a package share. They use workspaces of their own
+// in it, and do not stop its servers.
+func Shared(t *testing.T) *Env {
+	t.Helper()
+	return NewEnv(t, sharedCluster.Get(t))
+}
+
+// ForTest returns an Env whose methods fail t.
+func (e *Env) ForTest(t *testing.T) *Env {
+	t.Helper()
+	same := *e
+	same.T = t
+	return &same
+}
+
+// RunParallel runs a subtest beside the others of the test.
+func (e *Env) RunParallel(name string, f func(t *testing.T, e *Env)) {
+	e.T.Run(name, func(t *testing.T) {
+		t.Parallel()
+		f(t, e.ForTest(t))
+	})
+}
+
+// Start starts a cluster for one test.
+func Start(t *testing.T, o harness.Options) *Env {
+	t.Helper()
+	return NewEnv(t, harness.Start(t, o))
+}
+
+// Path parses a workspace path.
+func Path(p string) logicalcluster.Path { return logicalcluster.NewPath(p) }
+
+// Eventually waits until condition returns true. The condition runs on the goroutine of the test
+// and may fail it.
+func (e *Env) Eventually(what string, condition func() bool) {
+	e.T.Helper()
+	err := wait.PollUntilContextTimeout(e.T.Context(), 10*time.Millisecond, Timeout, true, func(context.Context) (bool, error) { return condition(), nil })
+	require.NoError(e.T, err, what)
+}
+
+// Workspace creates a workspace below parent, on any shard, and waits until it
+// is Ready and the front-proxy knows it.
+func (e *Env) Workspace(parent, name string) *tenancyv1alpha1.Workspace {
+	e.T.Helper()
+	return e.WorkspaceOn(parent, name, "")
+}
+
+// WorkspaceOn is Workspace on the named shard.
+func (e *Env) WorkspaceOn(parent, name, shard string) *tenancyv1alpha1.Workspace {
+	e.T.Helper()
+	e.NewWorkspace(parent, name, shard)
+	in := kinds.Workspaces.In(e.ProxyClient.Cluster(Path(parent)))
+	var ws *tenancyv1alpha1.Workspace
+	e.Eventually("workspace "+parent+":"+name+" becomes Ready", func() bool {
+		var err error
+		ws, err = in.Get(e.T.Context(), name, metav1.GetOptions{})
+		require.NoError(e.T, err)
+		return ws.Status.Phase == corev1alpha1.LogicalClusterPhaseReady
+	})
+	return ws
+}
+
+// NewWorkspace creates a workspace below parent, for the named shard or for any.
+func (e *Env) NewWorkspace(parent, name, shard string) {
+	e.T.Helper()
+	ws := &tenancyv1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	if shard != "" {
+		ws.Spec.Location = &tenancyv1alpha1.WorkspaceLocation{Selector: &metav1.LabelSelector{MatchLabels: labels.Set{"name": shard}}}
+	}
+	in := kinds.Workspaces.In(e.ProxyClient.Cluster(Path(parent)))
+	if e.External {
+		e.deleteWorkspace(e.T.Context(), parent, name) // of a run that was interrupted
+		e.T.Cleanup(func() { e.deleteWorkspace(context.WithoutCancel(e.T.Context()), parent, name) })
+	}
+	_, err := in.Create(e.T.Context(), ws, metav1.CreateOptions{})
+	require.NoError(e.T, err)
+}
+
+// deleteWorkspace deletes a workspace, if there is one, and waits until it is gone.
+func (e *Env) deleteWorkspace(ctx context.Context, parent, name string) {
+	e.T.Helper()
+	in := kinds.Workspaces.In(e.ProxyClient.Cluster(Path(parent)))
+	if err := in.Delete(ctx, name, metav1.DeleteOptions{}); !apierrors.IsNotFound(err) {
+		require.NoError(e.T, err)
+	}
+	require.NoError(e.T, wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, Timeout, true, func(ctx context.Context) (bool, error) {
+		_, err := in.Get(ctx, name, metav1.GetOptions{})
+		return apierrors.IsNotFound(err), nil
+	}), "workspace %s:%s is deleted", parent, name)
+}
+
+// Placement returns the name of the shard that holds a logical cluster.
+func (e *Env) Placement(cluster string) string {
+	e.T.Helper()
+	for name, f := range e.ShardClients {
+		_, err := kinds.LogicalClusters.In(f.Cluster(Path(cluster))).Get(e.T.Context(), corev1alpha1.LogicalClusterName, metav1.GetOptions{})
+		if err == nil {
+			return name
+		}
+	}
+	e.T.Fatalf("no shard has logical cluster %s", cluster)
+	return ""
+}
+
+// DynamicClient returns a dynamic client of one logical cluster.
+func DynamicClient(t *testing.T, f *client.Factory, cluster string) dynamic.Interface {
+	t.Helper()
+	d, err := f.Cluster(logicalcluster.NewPath(cluster)).Dynamic()
+	require.NoError(t, err)
+	return d
+}

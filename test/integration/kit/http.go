@@ -1,0 +1,111 @@
+package kit
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/shardplane/shardplane/pkg/dev/pki"
+)
+
+// WithClientCert returns config with a client certificate as its only credentials.
+func WithClientCert(config *rest.Config, pair *pki.Pair) *rest.Config {
+	config = rest.AnonymousClientConfig(config)
+	config.CertFile, config.KeyFile = pair.CertFile, pair.KeyFile
+	return config
+}
+
+// Request is a raw HTTP request, for details that client-go hides.
+type Request struct {
+	Method string
+	Path   string
+	Header http.Header
+	Body   string
+}
+
+// Do sends the request with the credentials of config and returns code and body.
+func Do(t *testing.T, config *rest.Config, c Request) (int, []byte) {
+	t.Helper()
+	code, body, err := Send(t.Context(), config, c)
+	require.NoError(t, err)
+	return code, body
+}
+
+// Send is Do without a test, for goroutines.
+func Send(ctx context.Context, config *rest.Config, c Request) (int, []byte, error) {
+	transport, err := rest.TransportFor(config)
+	if err != nil {
+		return 0, nil, err
+	}
+	if c.Method == "" {
+		c.Method = http.MethodGet
+	}
+	request, err := http.NewRequestWithContext(ctx, c.Method, config.Host+c.Path, bytes.NewBufferString(c.Body))
+	if err != nil {
+		return 0, nil, err
+	}
+	maps.Copy(request.Header, c.Header)
+	response, err := transport.RoundTrip(request)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer func() { _ = response.Body.Close() }()
+	body, err := io.ReadAll(response.Body)
+	return response.StatusCode, body, err
+}
+
+// RequireStatus sends the request and checks that the answer is a Status of that code with a
+// message.
+func RequireStatus(t *testing.T, config *rest.Config, c Request, code int) metav1.Status {
+	t.Helper()
+	got, body := Do(t, config, c)
+	require.Equal(t, code, got, "%s", body)
+	var status metav1.Status
+	require.NoError(t, json.Unmarshal(body, &status), "the answer is no Status: %s", body)
+	require.Equal(t, "Status", status.Kind)
+	require.Equal(t, code, int(status.Code))
+	require.NotEmpty(t, status.Message)
+	return status
+}
+
+// Anonymous returns config without credentials.
+func Anonymous(config *rest.Config) *rest.Config { return rest.AnonymousClientConfig(config) }
+
+// WithToken returns config with a bearer token for its only credentials.
+func WithToken(config *rest.Config, token string) *rest.Config {
+	config = rest.AnonymousClientConfig(config)
+	config.BearerToken = token
+	return config
+}
+
+// AtHost returns config for another server.
+func AtHost(config *rest.Config, host string) *rest.Config {
+	config = rest.CopyConfig(config)
+	config.Host = host
+	return config
+}
+
+// JSONRequest returns a request with a JSON body.
+func JSONRequest(method, path, body string) Request {
+	return Request{Method: method, Path: path, Body: body, Header: http.Header{"Content-Type": {"application/json"}}}
+}
+
+// ShardRange returns a shard selector from one quarter of the ring to another.
+func ShardRange(by string, from, to int) string {
+	bound := func(quarter int) string {
+		if quarter == 4 {
+			return "0x10000000000000000"
+		}
+		return fmt.Sprintf("0x%x000000000000000", 4*quarter)
+	}
+	return fmt.Sprintf("shardRange(object.metadata.%s, '%s', '%s')", by, bound(from), bound(to))
+}

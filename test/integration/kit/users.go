@@ -1,0 +1,93 @@
+package kit
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	certificatesv1 "k8s.io/api/certificates/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/shardplane/shardplane/test/harness"
+)
+
+// ClusterClientset returns an ordinary client of one logical cluster.
+func ClusterClientset(t *testing.T, config *rest.Config, cluster string) kubernetes.Interface {
+	t.Helper()
+	c, err := kubernetes.NewForConfig(harness.In(config, cluster))
+	require.NoError(t, err)
+	return c
+}
+
+// People are users of the front-proxy with their clients.
+type People struct {
+	*Env
+}
+
+// As returns a client of the logical cluster at path for user-n.
+func (p People) As(n int, path string) kubernetes.Interface {
+	p.T.Helper()
+	return p.With(WithToken(p.Proxy(), fmt.Sprintf("user-%d-token", n)), path)
+}
+
+// Admin returns a client of an administrator.
+func (p People) Admin(path string) kubernetes.Interface {
+	p.T.Helper()
+	return p.With(p.Proxy(), path)
+}
+
+// With returns a client of the logical cluster at path with the credentials of config.
+func (p People) With(config *rest.Config, path string) kubernetes.Interface {
+	p.T.Helper()
+	c, err := kubernetes.NewForConfig(harness.In(config, path))
+	require.NoError(p.T, err)
+	return c
+}
+
+// BindUser makes a cluster role binding for user-n.
+func (p People) BindUser(path, name, role string, n int) {
+	p.T.Helper()
+	_, err := p.Admin(path).RbacV1().ClusterRoleBindings().Create(p.T.Context(), &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		RoleRef:    rbacv1.RoleRef{Kind: "ClusterRole", Name: role},
+		Subjects:   []rbacv1.Subject{{Kind: "User", Name: fmt.Sprintf("user-%d", n)}},
+	}, metav1.CreateOptions{})
+	require.NoError(p.T, err)
+}
+
+// NotPermitted is the reason in audit events and in answers for users without access to a workspace.
+const NotPermitted = "workspace access not permitted"
+
+// WhoAmI returns the user that a server authenticates by the credentials of config.
+func WhoAmI(t *testing.T, config *rest.Config, cluster string) authenticationv1.UserInfo {
+	t.Helper()
+	review, err := ClusterClientset(t, config, cluster).AuthenticationV1().SelfSubjectReviews().Create(t.Context(), &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	return review.Status.UserInfo
+}
+
+// NewSigningRequest returns a request for a client certificate with a new key.
+func NewSigningRequest(t *testing.T, name, signer string, subject pkix.Name) *certificatesv1.CertificateSigningRequest {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	content, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: subject}, key)
+	require.NoError(t, err)
+	return &certificatesv1.CertificateSigningRequest{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: certificatesv1.CertificateSigningRequestSpec{
+			SignerName: signer, Usages: []certificatesv1.KeyUsage{certificatesv1.UsageClientAuth},
+			Request: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: content}),
+		},
+	}
+}

@@ -1,0 +1,254 @@
+package listwatch
+
+import (
+	"context"
+	"maps"
+	"net/http"
+	"sync"
+	"testing"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/rest"
+
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
+	"github.com/shardplane/shardplane/pkg/client/shards"
+	"github.com/shardplane/shardplane/test/harness"
+	"github.com/shardplane/shardplane/test/integration/kit"
+)
+
+// everywhere runs a view of all ConfigMaps of a name.
+func runView(e *kit.Env, source shards.Source, handler client.Handler[*corev1.ConfigMap]) *shards.Multi[*corev1.ConfigMap] {
+	e.T.Helper()
+	view, err := shards.New(source, kinds.ConfigMaps, shards.Options[*corev1.ConfigMap]{
+		Informer: client.InformerOptions[*corev1.ConfigMap]{LabelSelector: "test=everywhere"},
+	})
+	require.NoError(e.T, err)
+	view.AddEventHandler(handler)
+	ctx, cancel := context.WithCancel(e.T.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- view.Run(ctx) }()
+	e.T.Cleanup(func() {
+		cancel()
+		require.NoError(e.T, <-ended)
+	})
+	return view
+}
+
+func everywhereMap(content string) *corev1.ConfigMap {
+	return &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Name: "here", Namespace: "default", Labels: map[string]string{"test": "everywhere"}},
+		Data:       map[string]string{"content": content},
+	}
+}
+
+// TestViewOfAllShards has a view of two shards, of which one is killed, and comes back, and one
+// that begins while the root shard is away.
+func TestViewOfAllShards(t *testing.T) {
+	if testing.Short() {
+		t.Skip("nightly: kills processes")
+	}
+	t.Parallel()
+	e := kit.Start(t, harness.Options{Shards: 2, Mode: harness.Processes})
+	on := map[string]string{}
+	for _, shard := range []string{"root", "shard-1"} {
+		cluster := e.WorkspaceOn("root", "on-"+shard, shard).Spec.Cluster
+		on[shard] = cluster
+		_, err := kinds.ConfigMaps.InNamespace(e.ShardClients[shard].Cluster(kit.Path(cluster)), "default").Create(t.Context(), everywhereMap("1"), metav1.CreateOptions{})
+		require.NoError(t, err)
+	}
+	var mu sync.Mutex
+	told := map[string]int{}
+	count := func(what string) {
+		mu.Lock()
+		defer mu.Unlock()
+		told[what]++
+	}
+	view := runView(e, shards.FromRoot(e.ShardClients["root"].Cluster(kit.Path("root"))), client.Handler[*corev1.ConfigMap]{
+		OnAdd:    func(*corev1.ConfigMap, bool) { count("add") },
+		OnUpdate: func(_, _ *corev1.ConfigMap) { count("update") },
+		OnDelete: func(*corev1.ConfigMap, bool) { count("delete") },
+		OnLeave:  func(*corev1.ConfigMap, client.Leave) { count("leave") },
+	})
+	content := func(view *shards.Multi[*corev1.ConfigMap], shard string) string {
+		obj, at, err := view.Lister().Find(client.Key{Cluster: logicalcluster.Name(on[shard]), Namespace: "default", Name: "here"})
+		if err != nil {
+			return err.Error()
+		}
+		require.Equal(t, shard, at)
+		return obj.Data["content"]
+	}
+	require.NoError(t, view.WaitForSync(t.Context(), shards.All))
+	require.Equal(t, "1", content(view, "root"))
+	require.Equal(t, "1", content(view, "shard-1"))
+
+	e.Component("shard-1").Kill()
+	e.Eventually("shard-1 is missing", func() bool { return len(view.Missing()) == 1 })
+	require.Equal(t, "shard-1", view.Missing()[0].Shard)
+	require.Equal(t, "1", content(view, "shard-1"), "what it had stays")
+	e.Component("shard-1").Start()
+	e.Eventually("shard-1 is back", func() bool { return len(view.Missing()) == 0 })
+	changed := everywhereMap("2")
+	_, err := kinds.ConfigMaps.InNamespace(e.ShardClients["shard-1"].Cluster(kit.Path(on["shard-1"])), "default").Update(t.Context(), changed, metav1.UpdateOptions{})
+	require.NoError(t, err)
+	e.Eventually("the change is seen, and told", func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return content(view, "shard-1") == "2" && told["update"] > 0
+	})
+	mu.Lock()
+	require.Equal(t, map[string]int{"add": 2, "update": 1}, told)
+	mu.Unlock()
+
+	// Who starts while root is away learns of all shards from another one.
+	e.Component("root").Kill()
+	late := runView(e, shards.FromAny(e.ShardClients["root"], e.ShardClients["shard-1"]), client.Handler[*corev1.ConfigMap]{})
+	require.NoError(t, late.WaitForSync(t.Context(), shards.Reachable))
+	require.Equal(t, "2", content(late, "shard-1"))
+	require.Len(t, late.Missing(), 1)
+	require.Equal(t, "root", late.Missing()[0].Shard)
+	_, err = late.Lister().Get(client.Key{Cluster: logicalcluster.Name(on["root"]), Namespace: "default", Name: "here"})
+	require.ErrorIs(t, err, client.ErrIncomplete)
+	e.Component("root").Start()
+	require.NoError(t, late.WaitForSync(t.Context(), shards.All))
+	require.Equal(t, "1", content(late, "root"))
+}
+
+// TestShardsOfAnyShard: every shard tells administrators, and nobody else, of all Shards.
+func TestShardsOfAnyShard(t *testing.T) {
+	t.Parallel()
+	e := kit.Shared(t)
+	ctx := t.Context()
+	asked := maps.Clone(e.ShardClients)
+	asked["front-proxy"] = e.ProxyClient
+	for name, f := range asked {
+		in := kinds.Shards.In(f.Admin())
+		var list *corev1alpha1.ShardList
+		e.Eventually(name+" knows both", func() bool {
+			var err error
+			list, err = in.List(ctx, metav1.ListOptions{})
+			return err == nil && len(list.Items) == 2
+		})
+		require.Equal(t, []string{"root", "shard-1"}, []string{list.Items[0].Name, list.Items[1].Name})
+		one, err := in.Get(ctx, "shard-1", metav1.GetOptions{})
+		require.NoError(t, err)
+		require.NotEmpty(t, one.Spec.BaseURL)
+		_, err = in.Get(ctx, "none", metav1.GetOptions{})
+		require.True(t, apierrors.IsNotFound(err), err)
+		list, err = in.List(ctx, metav1.ListOptions{LabelSelector: "name=shard-1"})
+		require.NoError(t, err)
+		require.Len(t, list.Items, 1)
+		list, err = in.List(ctx, metav1.ListOptions{FieldSelector: "metadata.name=root"})
+		require.NoError(t, err)
+		require.Len(t, list.Items, 1)
+
+		_, err = in.Create(ctx, one, metav1.CreateOptions{})
+		require.True(t, apierrors.IsMethodNotSupported(err), err)
+		require.True(t, apierrors.IsMethodNotSupported(in.Delete(ctx, "shard-1", metav1.DeleteOptions{})), "read only")
+		_, err = kinds.Workspaces.In(f.Admin()).List(ctx, metav1.ListOptions{})
+		require.True(t, apierrors.IsNotFound(err), err)
+		resources, err := f.Admin().Resources(ctx, corev1alpha1.SchemeGroupVersion)
+		require.NoError(t, err)
+		require.NotEmpty(t, resources.APIResources)
+		for _, other := range resources.APIResources {
+			require.Contains(t, other.Name, "shards")
+		}
+
+		// Who has no logical cluster in the URL has no other one either.
+		for path, want := range map[string]int{"/healthz": 404, "/metrics": 501, "/clusters/root/api/v1/namespaces": 404, "/api/v1/namespaces": 404, "/apis/core.kcp.io/v1alpha1/shards/root/status": 404} {
+			require.Equal(t, want, getStatus(e, f, f.Admin().Config(), path), path)
+		}
+	}
+	watchesShards(e, e.ShardClients["shard-1"])
+	watchesShards(e, e.ProxyClient)
+
+	for _, tc := range []struct {
+		as   rest.ImpersonationConfig
+		want int
+	}{
+		{rest.ImpersonationConfig{UserName: "x", Groups: []string{"system:kcp:admin"}}, http.StatusOK},
+		{rest.ImpersonationConfig{UserName: "x", Groups: []string{"system:kcp:admin"}, Extra: map[string][]string{"authentication.kcp.io/scopes": {"cluster:elsewhere"}}}, http.StatusForbidden},
+		{rest.ImpersonationConfig{UserName: "x", Groups: []string{"team"}}, http.StatusForbidden},
+		{rest.ImpersonationConfig{UserName: "system:anonymous"}, http.StatusForbidden},
+	} {
+		config := e.Shard(1)
+		config.Impersonate = tc.as
+		as := kit.NewFactory(t, config)
+		require.Equal(t, tc.want, getStatus(e, as, as.Admin().Config(), "/apis/core.kcp.io/v1alpha1/shards"), tc.as)
+		require.Equal(t, tc.want, getStatus(e, as, as.Admin().Config(), "/apis"), tc.as)
+	}
+	for _, path := range []string{"", "/apis", "/healthz", "/version", "/openapi/v3"} {
+		for _, config := range []*rest.Config{e.Shard(1), e.Proxy()} {
+			nobody := kit.NewFactory(t, rest.AnonymousClientConfig(config))
+			require.Contains(t, []int{http.StatusUnauthorized, http.StatusForbidden}, getStatus(e, nobody, nobody.Admin().Config(), path), path)
+		}
+	}
+}
+
+// status returns the code of the answer to a GET.
+func getStatus(e *kit.Env, f *client.Factory, config *rest.Config, path string) int {
+	e.T.Helper()
+	r, err := http.NewRequestWithContext(e.T.Context(), http.MethodGet, config.Host+path, http.NoBody)
+	require.NoError(e.T, err)
+	answer, err := f.HTTPClient().Do(r)
+	require.NoError(e.T, err)
+	require.NoError(e.T, answer.Body.Close())
+	return answer.StatusCode
+}
+
+// watchesShards watches the Shards by one of them, from a version and from the beginning, while
+// one is changed in root.
+func watchesShards(e *kit.Env, f *client.Factory) {
+	e.T.Helper()
+	ctx := e.T.Context()
+	in := kinds.Shards.In(f.Admin())
+	var list *corev1alpha1.ShardList
+	var err error
+	e.Eventually("an earlier change is undone", func() bool {
+		list, err = in.List(ctx, metav1.ListOptions{LabelSelector: "!changed-by-test"})
+		return err == nil && len(list.Items) == 2
+	})
+	_, err = in.Watch(ctx, metav1.ListOptions{ResourceVersion: "1"})
+	require.True(e.T, apierrors.IsResourceExpired(err), err)
+	everything := true
+	from, err := in.Watch(ctx, metav1.ListOptions{ResourceVersion: list.ResourceVersion})
+	require.NoError(e.T, err)
+	defer from.Stop()
+	initial, err := in.Watch(ctx, metav1.ListOptions{
+		SendInitialEvents: &everything, AllowWatchBookmarks: true, ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan, LabelSelector: "!changed-by-test",
+	})
+	require.NoError(e.T, err)
+	defer initial.Stop()
+	for _, want := range []watch.EventType{watch.Added, watch.Added, watch.Bookmark} {
+		require.Equal(e.T, want, (<-initial.ResultChan()).Type)
+	}
+	untyped, err := e.ShardClients["root"].Cluster(kit.Path("root")).Dynamic()
+	require.NoError(e.T, err)
+	change := func(patch string) *unstructured.Unstructured {
+		obj, err := untyped.Resource(kinds.Shards.GroupVersionResource).Patch(ctx, "shard-1", kit.MergePatch, []byte(patch), metav1.PatchOptions{})
+		require.NoError(e.T, err)
+		return obj
+	}
+	defer change(`{"metadata":{"labels":{"changed-by-test":null}}}`)
+	change(`{"metadata":{"labels":{"changed-by-test":"yes"}}}`)
+	for event := range from.ResultChan() {
+		obj, ok := event.Object.(*corev1alpha1.Shard)
+		require.True(e.T, ok, event)
+		require.Equal(e.T, watch.Modified, event.Type)
+		if obj.Labels["changed-by-test"] == "yes" {
+			break
+		}
+	}
+	for event := range initial.ResultChan() {
+		if event.Type == watch.Deleted { // it is not selected any more
+			break
+		}
+	}
+}

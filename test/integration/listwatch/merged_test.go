@@ -1,0 +1,474 @@
+package listwatch
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/test/harness"
+	"github.com/shardplane/shardplane/test/integration/kit"
+)
+
+// inAll is below what the front-proxy merges.
+const inAll = "/clusters/*"
+
+// merged is the wildcard of a front-proxy with objects on two shards.
+type merged struct {
+	*kit.Env
+
+	at endpoint
+	// of is a label of what the test has written.
+	of string
+	// clusters are a logical cluster of each shard.
+	clusters map[string]string
+}
+
+func newMerged(t *testing.T, e *kit.Env, name string) merged {
+	t.Helper()
+	m := merged{Env: e, of: name, clusters: map[string]string{}, at: endpoint{
+		name: "configmaps of all shards", config: e.Proxy(), path: inAll + kit.ConfigMapsPath,
+	}}
+	for _, shard := range []string{"root", "shard-1"} {
+		m.clusters[shard] = e.WorkspaceOn("root", name+"-"+shard, shard).Spec.Cluster
+	}
+	return m
+}
+
+// create makes an object on a shard, and returns it.
+func (m merged) create(shard, name string) metav1.PartialObjectMetadata {
+	m.T.Helper()
+	return m.write(http.StatusCreated, shard, kit.JSONRequest(http.MethodPost, "", fmt.Sprintf(`{"metadata":{"name":%q,"labels":{"of":%q}}}`, name, m.of)))
+}
+
+func (m merged) write(want int, shard string, c kit.Request) metav1.PartialObjectMetadata {
+	m.T.Helper()
+	c.Path = "/clusters/" + m.clusters[shard] + kit.ConfigMapsPath + c.Path
+	code, body := kit.Do(m.T, m.Proxy(), c)
+	require.Equal(m.T, want, code, "%s", body)
+	var obj metav1.PartialObjectMetadata
+	require.NoError(m.T, json.Unmarshal(body, &obj))
+	return obj
+}
+
+func (m merged) list(query ...string) anyList {
+	m.T.Helper()
+	return m.at.list(m.T, "", append([]string{"labelSelector", "of=" + m.of}, query...)...)
+}
+
+func (m merged) watch(query ...string) *stream {
+	m.T.Helper()
+	return m.at.watch(m.T, append([]string{"labelSelector", "of=" + m.of}, query...)...)
+}
+
+// as asks as somebody else.
+func as(config *rest.Config, token string) *rest.Config {
+	who := rest.AnonymousClientConfig(config)
+	who.BearerToken = token
+	return who
+}
+
+// TestMergedLists: administrators list all logical clusters of all shards through the
+// front-proxy, whole, in pages and in all forms; nobody else does.
+func TestMergedLists(t *testing.T) {
+	t.Parallel()
+	m := newMerged(t, kit.Shared(t), "mergedlists")
+	var names []string
+	for n := range 5 {
+		for _, shard := range []string{"root", "shard-1"} {
+			m.create(shard, fmt.Sprintf("cm-%d", n))
+			names = append(names, m.clusters[shard]+"|default/"+fmt.Sprintf("cm-%d", n))
+		}
+	}
+	slices.Sort(names)
+	sorted := func(l anyList) []string { return slices.Sorted(slices.Values(l.names())) }
+
+	whole := m.list()
+	require.Equal(t, "ConfigMapList", whole.Kind)
+	require.Equal(t, names, sorted(whole))
+	require.Equal(t, slices.Repeat([]string{"root"}, 5), m.onShards(whole)[:5], "shards by name")
+	for i := range whole.Items {
+		require.Regexp(t, `^m1\.`, whole.Items[i].ResourceVersion)
+	}
+	require.Equal(t, names, sorted(m.list("resourceVersion", "0")))
+	require.Equal(t, names, sorted(m.list("resourceVersion", whole.Metadata.ResourceVersion)))
+
+	m.create("shard-1", "later")
+	t.Run("pages are of one time", func(t *testing.T) {
+		var paged []string
+		token, pages := "", 0
+		for {
+			page := m.list("limit", "3", "continue", token)
+			if pages++; pages == 1 {
+				m.create("shard-1", "between")
+				m.create("root", "between")
+			}
+			paged, token = append(paged, page.names()...), page.Metadata.Continue
+			if token == "" {
+				break
+			}
+		}
+		require.Equal(t, 4, pages)
+		slices.Sort(paged)
+		require.Equal(t, slices.Sorted(slices.Values(append(slices.Clone(names), m.clusters["shard-1"]+"|default/later"))), paged)
+	})
+	t.Run("exact", func(t *testing.T) {
+		require.Equal(t, names, sorted(m.list("resourceVersion", whole.Metadata.ResourceVersion, "resourceVersionMatch", "Exact")))
+	})
+	t.Run("forms", func(t *testing.T) {
+		metadata := m.at.list(t, asMetadata, "labelSelector", "of="+m.of)
+		require.Equal(t, "PartialObjectMetadataList", metadata.Kind)
+		require.Len(t, metadata.Items, 13)
+		table := m.at.list(t, "application/json;as=Table;v=v1;g=meta.k8s.io,application/json", "labelSelector", "of="+m.of)
+		require.Equal(t, "Table", table.Kind)
+		require.Len(t, table.Rows, 13)
+		require.Regexp(t, `^m1\.`, table.Metadata.ResourceVersion)
+		require.Contains(t, string(table.Rows[0].Object.Raw), `"resourceVersion":"m1.`)
+		protobuf := m.at.list(t, "application/vnd.kubernetes.protobuf,application/json", "labelSelector", "of="+m.of)
+		require.Len(t, protobuf.Items, 13)
+		kit.RequireStatus(t, m.Proxy(), kit.Request{Path: m.at.path, Header: http.Header{"Accept": {"application/vnd.kubernetes.protobuf"}}}, http.StatusNotAcceptable)
+	})
+	t.Run("sharded", func(t *testing.T) {
+		lower, upper := m.list("shardSelector", lowerHalf), m.list("shardSelector", upperHalf)
+		require.NotNil(t, lower.Metadata.ShardInfo)
+		require.Len(t, append(lower.names(), upper.names()...), 13)
+	})
+	t.Run("sharded by logical cluster", func(t *testing.T) {
+		all := m.list()
+		for shard, cluster := range m.clusters {
+			part := m.list("shardSelector", onlyCluster(cluster))
+			require.NotNil(t, part.Metadata.ShardInfo)
+			var want []string
+			for i, name := range all.names() {
+				if all.Items[i].Annotations["kcp.io/cluster"] == cluster {
+					want = append(want, name)
+				}
+			}
+			require.NotEmpty(t, want)
+			require.Less(t, len(want), len(all.Items))
+			require.ElementsMatch(t, want, part.names(), shard)
+		}
+	})
+	t.Run("refusals", func(t *testing.T) {
+		with := func(query ...string) kit.Request { return m.at.call(query...) }
+		kit.RequireStatus(t, m.Proxy(), with("resourceVersion", "12345"), http.StatusGone)
+		kit.RequireStatus(t, m.Proxy(), with("resourceVersion", "m1.abc"), http.StatusBadRequest)
+		kit.RequireStatus(t, m.Proxy(), with("resourceVersion", "x"), http.StatusBadRequest)
+		kit.RequireStatus(t, m.Proxy(), with("watch", "true", "resourceVersion", "12345"), http.StatusGone)
+		kit.RequireStatus(t, m.Proxy(), with("resourceVersionMatch", "Exact"), http.StatusUnprocessableEntity)
+		kit.RequireStatus(t, m.Proxy(), with("resourceVersionMatch", "Exact", "resourceVersion", "0"), http.StatusUnprocessableEntity)
+		kit.RequireStatus(t, m.Proxy(), with("sendInitialEvents", "true"), http.StatusUnprocessableEntity)
+		kit.RequireStatus(t, m.Proxy(), with("watch", "true", "sendInitialEvents", "true"), http.StatusUnprocessableEntity)
+		kit.RequireStatus(t, m.Proxy(), with("labelSelector", "!!"), http.StatusBadRequest)
+		page := m.list("limit", "1")
+		kit.RequireStatus(t, m.Proxy(), with("continue", page.Metadata.Continue, "labelSelector", "of=other"), http.StatusBadRequest)
+		kit.RequireStatus(t, m.Proxy(), with("continue", page.Metadata.Continue+"x"), http.StatusBadRequest)
+		kit.RequireStatus(t, m.Proxy(), with("continue", page.Metadata.Continue, "labelSelector", "of="+m.of, "resourceVersion", "12"), http.StatusBadRequest)
+
+		kit.RequireStatus(t, m.Proxy(), kit.Request{Path: inAll + "/apis"}, http.StatusMethodNotAllowed)
+		kit.RequireStatus(t, m.Proxy(), kit.Request{Path: inAll + kit.ConfigMapsPath + "/cm-1"}, http.StatusMethodNotAllowed)
+		kit.RequireStatus(t, m.Proxy(), kit.Request{Method: http.MethodDelete, Path: inAll + kit.ConfigMapsPath}, http.StatusMethodNotAllowed)
+		kit.RequireStatus(t, m.Proxy(), kit.JSONRequest(http.MethodPost, inAll+kit.ConfigMapsPath, `{"metadata":{"name":"x"}}`), http.StatusMethodNotAllowed)
+		kit.RequireStatus(t, m.Proxy(), kit.Request{Path: inAll + "/apis/nothing.example.org/v1/things"}, http.StatusNotFound)
+		kit.RequireStatus(t, m.Proxy(), kit.Request{Path: inAll + "/apis/nothing.example.org/v1/things?watch=true"}, http.StatusNotFound)
+		kit.RequireStatus(t, m.Proxy(), kit.Request{Path: inAll + "/metrics"}, http.StatusNotImplemented)
+		kit.RequireStatus(t, m.Proxy(), kit.Request{Path: m.at.path, Header: http.Header{"Impersonate-User": {"user-1"}}}, http.StatusForbidden)
+	})
+	t.Run("others", func(t *testing.T) {
+		for _, token := range []string{"user-1-token", "admin-token"} {
+			for _, path := range []string{inAll, "/clusters/%2A"} {
+				for _, query := range []string{"", "?watch=true", "?limit=1"} {
+					status := kit.RequireStatus(t, as(m.Proxy(), token), kit.Request{Path: path + kit.ConfigMapsPath + query}, http.StatusForbidden)
+					require.Contains(t, status.Message, "workspace access not permitted")
+				}
+			}
+		}
+		// On a shard, only on the word of a front-proxy.
+		admin := rest.CopyConfig(m.Proxy())
+		admin.Host = m.Shard(1).Host
+		kit.RequireStatus(t, admin, kit.Request{Path: m.at.path, Header: http.Header{"X-Kcp-Internal-Merged": {"true"}}}, http.StatusForbidden)
+	})
+}
+
+// onlyCluster selects the objects of one logical cluster.
+func onlyCluster(name string) string {
+	hash := client.HashOf(name)
+	return fmt.Sprintf("shardRange(object.metadata.cluster, '0x%016x', '0x%016x')", hash, hash+1)
+}
+
+// onShards returns on which shard each item is.
+func (m merged) onShards(l anyList) []string {
+	var on []string
+	for i := range l.Items {
+		for shard, cluster := range m.clusters {
+			if l.Items[i].Annotations["kcp.io/cluster"] == cluster {
+				on = append(on, shard)
+			}
+		}
+	}
+	return on
+}
+
+// TestMergedWatches: a watch of all shards tells each event once, and goes on from any of
+// them, also from objects.
+func TestMergedWatches(t *testing.T) {
+	t.Parallel()
+	m := newMerged(t, kit.Shared(t), "mergedwatches")
+	m.create("root", "a")
+	m.create("shard-1", "b")
+	from := m.list().Metadata.ResourceVersion
+	live := m.watch("resourceVersion", from)
+	m.create("root", "c")
+	m.create("shard-1", "d")
+	m.write(http.StatusOK, "shard-1", kit.JSONRequest(http.MethodDelete, "/b", ""))
+	told := []event{live.next(), live.next(), live.next()}
+	require.ElementsMatch(t, []string{"ADDED c", "ADDED d", "DELETED b"}, text(told))
+	for i, e := range told {
+		resumed := m.watch("resourceVersion", e.Object.Metadata.ResourceVersion)
+		for _, later := range told[i+1:] {
+			require.Equal(t, later.String(), resumed.next().String())
+		}
+	}
+	t.Run("initial events", func(t *testing.T) {
+		query := []string{"sendInitialEvents", "true", "resourceVersionMatch", "NotOlderThan", "allowWatchBookmarks", "true"}
+		all := m.watch(query...).until(isInitialEnd)
+		require.ElementsMatch(t, []string{"ADDED a", "ADDED c", "ADDED d", "BOOKMARK "}, text(all))
+		version := all[3].Object.Metadata.ResourceVersion
+		resumed := m.watch("resourceVersion", version)
+		m.create("root", "e")
+		require.Equal(t, "ADDED e", resumed.next().String())
+		again := m.watch(append(query, "resourceVersion", version, "timeoutSeconds", "60")...).until(isInitialEnd)
+		require.ElementsMatch(t, []string{"ADDED a", "ADDED c", "ADDED d", "ADDED e", "BOOKMARK "}, text(again))
+	})
+	t.Run("without a version", func(t *testing.T) {
+		s := m.watch()
+		var names []string
+		for range 4 {
+			names = append(names, s.next().String())
+		}
+		require.ElementsMatch(t, []string{"ADDED a", "ADDED c", "ADDED d", "ADDED e"}, names)
+	})
+	t.Run("table", func(t *testing.T) {
+		s := m.at.watchAs(t, "application/json;as=Table;v=v1;g=meta.k8s.io", "labelSelector", "of="+m.of)
+		for range 4 {
+			require.Equal(t, "Table", s.next().Object.Kind)
+		}
+	})
+	t.Run("sharded", func(t *testing.T) {
+		lower, upper := m.watch("shardSelector", lowerHalf), m.watch("shardSelector", upperHalf)
+		for range 4 {
+			require.Equal(t, "ADDED", nextOf(t, lower, upper).Type)
+		}
+	})
+	t.Run("sharded by logical cluster", func(t *testing.T) {
+		root := m.watch("shardSelector", onlyCluster(m.clusters["root"]))
+		other := m.watch("shardSelector", onlyCluster(m.clusters["shard-1"]),
+			"sendInitialEvents", "true", "resourceVersionMatch", "NotOlderThan", "allowWatchBookmarks", "true")
+		require.ElementsMatch(t, []string{"ADDED a", "ADDED c", "ADDED e"}, text([]event{root.next(), root.next(), root.next()}))
+		require.Equal(t, []string{"ADDED d", "BOOKMARK "}, text(other.until(isInitialEnd)))
+		m.create("root", "f")
+		m.create("shard-1", "g")
+		m.create("root", "h")
+		m.write(http.StatusOK, "shard-1", kit.JSONRequest(http.MethodDelete, "/d", ""))
+		require.Equal(t, []string{"ADDED f", "ADDED h"}, text([]event{root.next(), root.next()}))
+		require.Equal(t, []string{"ADDED g", "DELETED d"}, text([]event{other.next(), other.next()}))
+	})
+}
+
+// TestMergedIdentities: one identity is listed, in pages and in parts, and watched across all shards
+// as any other resource is, and what is no identity there is 404.
+func TestMergedIdentities(t *testing.T) {
+	t.Parallel()
+	e := kit.Shared(t)
+	provider := kit.NewWorkspaceClient(e, "mergedidentities").ForTest(t)
+	identity := provider.CreateExport("e", provider.CreateSchema("v1", "gizmos", "size"), provider.CreateSchema("v1", "gadgets", "size"))
+	other := provider.CreateExport("other", provider.CreateSchema("v1", "widgets", "size"))
+	at := endpoint{name: "bound resources of all shards", config: e.Proxy(), path: inAll + "/apis/example.org/v1/gizmos:" + identity}
+	var names []string
+	for shard := range 2 {
+		k := kit.NewWorkspaceClientOn(e, fmt.Sprint("mergedidentities-", shard), shard)
+		k.BindPath(http.StatusCreated, "e", provider.ClusterName, "e")
+		k.UntilBinding("e", "Ready", "True <nil>")
+		for n := range 3 {
+			name := fmt.Sprintf("of-%d-%d", shard, n)
+			k.Create("/apis/example.org/v1/namespaces/default/gizmos", `{"apiVersion":"example.org/v1","kind":"Gizmo","metadata":{"name":%q}}`, name)
+			names = append(names, k.ClusterName+"|default/"+name)
+		}
+	}
+	require.ElementsMatch(t, names, at.list(t, "").names())
+	var paged []string
+	for token, more := "", true; more; more = token != "" {
+		page := at.list(t, "", "limit", "2", "continue", token)
+		paged, token = append(paged, page.names()...), page.Metadata.Continue
+		require.LessOrEqual(t, len(page.Items), 2)
+	}
+	require.ElementsMatch(t, names, paged)
+	require.ElementsMatch(t, names, append(at.list(t, "", shardSelector, lowerHalf).names(), at.list(t, "", shardSelector, upperHalf).names()...))
+	initial := at.watch(t, "sendInitialEvents", "true", "resourceVersionMatch", "NotOlderThan", "allowWatchBookmarks", "true").until(isInitialEnd)
+	require.Len(t, initial, len(names)+1)
+	from := at.watch(t, "resourceVersion", initial[len(names)].Object.Metadata.ResourceVersion)
+	k := kit.WorkspaceClient{Env: e, Config: e.Shard(0), ClusterName: strings.Split(names[0], "|")[0]}
+	k.Do(http.StatusOK, http.MethodDelete, "/apis/example.org/v1/namespaces/default/gizmos/of-0-0", "")
+	require.Equal(t, "DELETED of-0-0", from.next().String())
+
+	// By the front-proxy and by each shard, of the wrong identity nothing is told.
+	for _, config := range []*rest.Config{e.Proxy(), e.Shard(0), e.Shard(1)} {
+		for name, says := range map[string]string{
+			"gizmos:" + strings.Repeat("0", 64):   "nothing here binds gizmos.example.org with the identity 0000",
+			"gizmos:" + other:                     "nothing here binds gizmos.example.org with the identity " + other, // of another resource
+			"gizmos:":                             `"" is no identity`,
+			"gizmos:" + strings.ToUpper(identity): "is no identity",
+			"gizmos:" + identity + "0":            "is no identity",
+			"gizmos:" + identity[:63]:             "nothing here binds",
+			"gizmos":                              "ask for those of one identity, as gizmos:<status.identityHash of the APIExport>",
+			"gizmos:" + identity + ":" + identity: "is no identity",
+			"gizmos%3A" + strings.Repeat("f", 64): "nothing here binds",
+			"configmaps:" + identity:              "nothing here binds",
+		} {
+			for _, query := range []string{"", "?limit=1", "?watch=true"} {
+				status := kit.RequireStatus(t, config, kit.Request{Path: inAll + "/apis/example.org/v1/" + name + query}, http.StatusNotFound)
+				require.Contains(t, status.Message, says, "%s%s", name, query)
+				require.Contains(t, status.Message, "status.identityHash", "it says what to do: %s", name)
+			}
+		}
+	}
+	// Gadgets are of the same identity, and another resource.
+	require.Empty(t, endpoint{config: e.Proxy(), path: inAll + "/apis/example.org/v1/gadgets:" + identity}.list(t, "").Items)
+}
+
+// TestMergedPreconditions: what was read of all shards can be written back, unless it has changed
+// meanwhile, in whatever way, and says where to go on in its logical cluster.
+func TestMergedPreconditions(t *testing.T) {
+	t.Parallel()
+	m := newMerged(t, kit.Shared(t), "mergedpreconditions")
+	for _, shard := range []string{"root", "shard-1"} {
+		m.create(shard, "cm")
+		read := func() string {
+			for i, o := range m.list().Items {
+				if o.Annotations["kcp.io/cluster"] == m.clusters[shard] {
+					return m.list().Items[i].ResourceVersion
+				}
+			}
+			t.Fatal("it is not there")
+			return ""
+		}
+		patch := func(kind, body string) kit.Request {
+			return kit.Request{Method: http.MethodPatch, Path: "/cm", Body: body, Header: http.Header{"Content-Type": {kind}}}
+		}
+		writes := map[string]func(version string) kit.Request{
+			"update": func(version string) kit.Request {
+				return kit.JSONRequest(http.MethodPut, "/cm", fmt.Sprintf(`{"metadata":{"name":"cm","labels":{"of":%q},"resourceVersion":%q},"data":{"by":%q}}`, m.of, version, version))
+			},
+			"dry run": func(version string) kit.Request {
+				return kit.JSONRequest(http.MethodPut, "/cm?dryRun=All", fmt.Sprintf(`{"metadata":{"name":"cm","labels":{"of":%q},"resourceVersion":%q}}`, m.of, version))
+			},
+			"merge patch": func(version string) kit.Request {
+				return patch("application/merge-patch+json", fmt.Sprintf(`{"metadata":{"resourceVersion":%q},"data":{"merge":%q}}`, version, version))
+			},
+			"strategic merge patch": func(version string) kit.Request {
+				return patch("application/strategic-merge-patch+json", fmt.Sprintf(`{"metadata":{"resourceVersion":%q},"data":{"strategic":%q}}`, version, version))
+			},
+			"json patch": func(version string) kit.Request {
+				return patch("application/json-patch+json", fmt.Sprintf(`[{"op":"add","path":"/metadata/resourceVersion","value":%q},{"op":"add","path":"/metadata/annotations/json","value":%[1]q}]`, version))
+			},
+			"apply": func(version string) kit.Request {
+				c := patch("application/apply-patch+yaml", fmt.Sprintf(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"cm","resourceVersion":%q},"data":{"apply":%q}}`, version, version))
+				c.Path += "?fieldManager=test&force=true"
+				return c
+			},
+		}
+		for name, write := range writes {
+			old := read()
+			m.write(http.StatusOK, shard, patch("application/merge-patch+json", fmt.Sprintf(`{"data":{"meanwhile":%q}}`, name+old)))
+			m.write(http.StatusConflict, shard, write(old))
+			m.write(http.StatusOK, shard, write(read()))
+			m.write(http.StatusBadRequest, shard, write("m1.AAAA"))
+		}
+		one := m.at
+		one.path = "/clusters/" + m.clusters[shard] + kit.ConfigMapsPath
+		old := read()
+		m.write(http.StatusOK, shard, kit.Request{Path: "/cm?resourceVersion=" + old})
+		require.Len(t, one.list(t, "", "resourceVersion", old, "labelSelector", "of="+m.of).Items, 1)
+		follow := one.watch(t, "resourceVersion", old, "labelSelector", "of="+m.of)
+		m.write(http.StatusOK, shard, patch("application/merge-patch+json", `{"data":{"last":"one"}}`))
+		require.Equal(t, "MODIFIED cm", follow.next().String())
+		remove := func(version string) kit.Request {
+			return kit.JSONRequest(http.MethodDelete, "/cm", fmt.Sprintf(`{"apiVersion":"v1","kind":"DeleteOptions","preconditions":{"resourceVersion":%q}}`, version))
+		}
+		m.write(http.StatusConflict, shard, remove(old))
+		m.write(http.StatusOK, shard, remove(read()))
+	}
+}
+
+func text(events []event) []string {
+	said := make([]string, 0, len(events))
+	for _, e := range events {
+		said = append(said, e.String())
+	}
+	return said
+}
+
+// TestMergedOutage: a shard that is away is said to be, and is never taken for empty. Watches
+// wait for it for a while, and go on where it was.
+func TestMergedOutage(t *testing.T) {
+	if testing.Short() {
+		t.Skip("nightly: stops processes")
+	}
+	t.Parallel()
+	m := newMerged(t, kit.Start(t, harness.Options{Mode: harness.Processes, Shards: 2}), "outage")
+	m.create("root", "a")
+	m.create("shard-1", "b")
+	m.list()
+	from := m.list().Metadata.ResourceVersion
+	watching := m.watch("resourceVersion", from)
+	partial := http.Header{"X-Shardplane-Partial": {"allow"}}
+	away := m.Component("shard-1")
+	away.Kill()
+	list := kit.Request{Path: m.at.with("labelSelector", "of="+m.of)}
+	status := kit.RequireStatus(t, m.Proxy(), list, http.StatusServiceUnavailable)
+	require.Equal(t, "shard-1", status.Details.Causes[0].Field)
+	require.EqualValues(t, "ShardUnavailable", status.Details.Causes[0].Type)
+	require.EqualValues(t, 1, status.Details.RetryAfterSeconds)
+	list.Header = partial
+	code, body := kit.Do(t, m.Proxy(), list)
+	require.Equal(t, http.StatusOK, code)
+	var rest anyList
+	require.NoError(t, json.Unmarshal(body, &rest))
+	require.Equal(t, []string{m.clusters["root"] + "|default/a"}, rest.names())
+
+	// The watch goes on, and ends when the shard does not come back.
+	m.create("root", "c")
+	require.Equal(t, "ADDED c", watching.next().String())
+	failed := watching.next()
+	require.Equal(t, "ERROR", failed.Type)
+	require.EqualValues(t, http.StatusServiceUnavailable, failed.Object.Code)
+	require.Equal(t, "shard-1", failed.Object.Details.Causes[0].Field)
+
+	// What was left out appears by itself.
+	away.Start()
+	without := m.watch("resourceVersion", rest.Metadata.ResourceVersion)
+	require.ElementsMatch(t, []string{"ADDED b", "ADDED c"}, []string{without.next().String(), without.next().String()})
+	m.create("shard-1", "d")
+	require.Equal(t, "ADDED d", without.next().String())
+
+	// A short absence goes unnoticed, unless the shard has forgotten what was before.
+	away.Kill()
+	away.Start()
+	m.create("shard-1", "e")
+	if e := without.next(); e.Type == "ERROR" {
+		if e.Object.Code != http.StatusGone { // the start took longer than watches wait for a shard
+			require.EqualValues(t, http.StatusServiceUnavailable, e.Object.Code, e.Object.Message)
+			require.Equal(t, "shard-1", e.Object.Details.Causes[0].Field)
+		}
+	} else {
+		require.Equal(t, "ADDED e", e.String())
+	}
+	require.Len(t, m.list().Items, 5)
+}

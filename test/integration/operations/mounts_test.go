@@ -1,0 +1,179 @@
+package operations
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/shardplane/shardplane/test/integration/kit"
+)
+
+const (
+	linkCRD = `{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"links.mounts.example.org"},"spec":{"group":"mounts.example.org","scope":"%s","names":{"plural":"links","singular":"link","kind":"Link","listKind":"LinkList"},"versions":[{"name":"v1","served":true,"storage":true,"subresources":{"status":{}},"schema":{"openAPIV3Schema":{"type":"object","x-kubernetes-preserve-unknown-fields":true}}}]}}`
+	links   = "/apis/mounts.example.org/v1/links"
+	mounted = "/apis/tenancy.kcp.io/v1alpha1/workspaces"
+)
+
+// link makes an object that can be mounted, which leads to a URL.
+func linkMount(k kit.WorkspaceClient, path, name, url string) {
+	k.T.Helper()
+	k.Create(path, `{"apiVersion":"mounts.example.org/v1","kind":"Link","metadata":{"name":%q,"annotations":{"experimental.tenancy.kcp.io/is-mount":"true"}}}`, name)
+	leadMount(k, path, name, "Ready", url)
+}
+
+// lead sets where an object leads.
+func leadMount(k kit.WorkspaceClient, path, name, phase, url string) {
+	k.T.Helper()
+	k.Do(http.StatusOK, http.MethodPatch, path+"/"+name+"/status", fmt.Sprintf(`{"status":{"phase":%q,"URL":%q}}`, phase, url))
+}
+
+// mount creates a Workspace that mounts a Link.
+func mountWorkspace(k kit.WorkspaceClient, name, link, more string) (int, string) {
+	k.T.Helper()
+	return k.TryDo(http.MethodPost, mounted, fmt.Sprintf(`{"apiVersion":"tenancy.kcp.io/v1alpha1","kind":"Workspace","metadata":{"name":%q},"spec":{"mount":{"ref":{"apiVersion":"mounts.example.org/v1","kind":"Link","name":%q%s}}}}`, name, link, more))
+}
+
+// mountIs waits until a mount has a phase, and its condition a status and reason.
+func mountIs(k kit.WorkspaceClient, name, phase, ready string) *unstructured.Unstructured {
+	k.T.Helper()
+	var ws *unstructured.Unstructured
+	defer func() {
+		if k.T.Failed() {
+			k.T.Logf("%s: %v", name, ws)
+		}
+	}()
+	k.Eventually(name+" is "+phase+" "+ready, func() bool {
+		ws = k.Get(mounted + "/" + name)
+		return kit.Field(ws, "status", "phase") == phase && kit.Condition(ws, "WorkspaceMountReady") == ready && ws.GetLabels()["tenancy.kcp.io/phase"] == phase
+	})
+	return ws
+}
+
+// through waits until the front-proxy answers a path with a status, and returns what it says.
+func proxied(k kit.WorkspaceClient, path string, want int) string {
+	k.T.Helper()
+	var says string
+	k.Eventually(fmt.Sprintf("%s is %d", path, want), func() bool {
+		code, answer := kit.Do(k.T, k.Proxy(), kit.Request{Path: path})
+		says = string(answer)
+		return code == want
+	})
+	return says
+}
+
+// newMountedServer returns a server outside of the installation that answers with what it gets.
+func newMountedServer() *httptest.Server {
+	return httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_ = json.NewEncoder(w).Encode(map[string]any{"path": r.RequestURI, "header": r.Header})
+	}))
+}
+
+// TestMounts: Workspaces lead where the objects say that they mount.
+func TestMounts(t *testing.T) {
+	t.Parallel()
+	e, server := sharedWithEverything(t), everything.mounts
+	target := kit.NewWorkspaceClientOn(e, "mount-target", 1)
+	target.Create("/api/v1/namespaces/default/configmaps", `{"metadata":{"name":"found"}}`)
+	k := kit.NewWorkspaceClient(e, "mounting")
+	at := "/clusters/root:mounting:m/api/v1/namespaces/default/configmaps/found"
+
+	t.Run("admission", func(t *testing.T) { testMountAdmission(t, k.ForTest(t)) })
+
+	// Of a kind that is not served yet, to a workspace of another shard.
+	code, says := mountWorkspace(k, "m", "l", "")
+	require.Equal(t, http.StatusCreated, code, says)
+	require.Nil(t, kit.Field(mountIs(k, "m", "Unavailable", "False MountObjectNotFound"), "spec", "type"))
+	require.Contains(t, proxied(k, at, http.StatusServiceUnavailable), "mount that leads nowhere now")
+	k.Create(kit.DefinitionsPath, linkCRD, "Cluster")
+	k.Eventually("links are served", func() bool {
+		code, _ := k.TryDo(http.MethodGet, links, "")
+		return code == http.StatusOK
+	})
+	url := k.Proxy().Host + "/clusters/root:mount-target"
+	linkMount(k, links, "l", url)
+	ws := mountIs(k, "m", "Ready", "True <nil>")
+	require.Equal(t, url, kit.Field(ws, "spec", "URL"))
+	require.Empty(t, ws.GetFinalizers())
+	require.Contains(t, proxied(k, at, http.StatusOK), `"name":"found"`)
+	proxied(k, "/clusters/root:mounting:m:below/api", http.StatusForbidden)
+
+	k.Eventually("the shard says where it leads", func() bool {
+		code, answer := kit.Do(t, k.Config, kit.Request{Path: "/clusters/" + k.ClusterName + ":m/api"})
+		return code == http.StatusServiceUnavailable && strings.Contains(string(answer), "is a mount of "+url)
+	})
+
+	// Each change of the object acts.
+	for reason, change := range map[string]func(){
+		"MountObjectNotReady": func() { leadMount(k, links, "l", "Connecting", url) },
+		"MountObjectNotFound": func() { k.Do(http.StatusOK, http.MethodDelete, links+"/l", "") },
+	} {
+		change()
+		ws = mountIs(k, "m", "Unavailable", "False "+reason)
+		require.Equal(t, url, kit.Field(ws, "spec", "URL"))
+		proxied(k, at, http.StatusServiceUnavailable)
+		if code, _ := k.TryDo(http.MethodGet, links+"/l", ""); code == http.StatusNotFound {
+			linkMount(k, links, "l", url)
+		} else {
+			leadMount(k, links, "l", "Ready", url)
+		}
+		mountIs(k, "m", "Ready", "True <nil>")
+		proxied(k, at, http.StatusOK)
+	}
+	k.Do(http.StatusOK, http.MethodPatch, links+"/l", `{"metadata":{"annotations":{"experimental.tenancy.kcp.io/is-mount":null}}}`)
+	mountIs(k, "m", "Unavailable", "False MountObjectNotReady")
+	k.Do(http.StatusOK, http.MethodPatch, links+"/l", `{"metadata":{"annotations":{"experimental.tenancy.kcp.io/is-mount":"true"}}}`)
+	leadMount(k, links, "l", "Ready", "http://example.com")
+	mountIs(k, "m", "Unavailable", "False MountObjectNotReady")
+
+	// Outside of the installation.
+	leadMount(k, links, "l", "Ready", server.URL+"/base")
+	mountIs(k, "m", "Ready", "True <nil>")
+	k.Eventually("the mounted server answers", func() bool {
+		code, answer := kit.Do(t, k.Proxy(), kit.Request{Path: at + "?x=y", Header: http.Header{"X-Remote-User": {"root"}, "Cookie": {"a=b"}}})
+		says = string(answer)
+		return code == http.StatusOK && strings.Contains(says, `"path":"/base/api/v1/namespaces/default/configmaps/found?x=y"`)
+	})
+	for _, word := range []string{"Authorization", "Remote", "Cookie", "Forwarded", "kcp-admin"} {
+		require.NotContains(t, says, word)
+	}
+	leadMount(k, links, "l", "Ready", url)
+	k.Eventually("the workspace answers again", func() bool { return strings.Contains(proxied(k, at, http.StatusOK), `"name":"found"`) })
+
+	code, says = k.TryDo(http.MethodDelete, mounted+"/m", "")
+	require.Equal(t, http.StatusOK, code, says)
+	k.UntilGone(mounted, "m")
+	proxied(k, at, http.StatusForbidden)
+}
+
+// testMountAdmission: what has a mount has no type, and stays a mount.
+func testMountAdmission(t *testing.T, k kit.WorkspaceClient) {
+	typed := func(who kit.WorkspaceClient, spec string) (int, string) {
+		return who.TryDo(http.MethodPost, mounted, `{"apiVersion":"tenancy.kcp.io/v1alpha1","kind":"Workspace","metadata":{"name":"typed"},"spec":{"mount":{"ref":{"apiVersion":"v1","kind":"ConfigMap","name":"x","namespace":"default"}}`+spec+`}}`)
+	}
+	admin := k
+	admin.Config = k.Proxy() // of system:kcp:admin
+	code, says := typed(admin, `,"type":{"name":"universal","path":"root"}`)
+	require.Equal(t, http.StatusForbidden, code, says)
+	require.Contains(t, says, "no spec.type")
+	code, says = typed(admin, "")
+	require.Equal(t, http.StatusCreated, code, says)
+	for _, change := range []string{`{"spec":{"mount":null}}`, `{"spec":{"mount":{"ref":{"name":"y"}}}}`, `{"spec":{"type":{"name":"universal","path":"root"}}}`} {
+		code, answer := kit.Do(t, admin.Config, kit.Request{Method: http.MethodPatch, Path: "/clusters/" + k.ClusterName + mounted + "/typed", Body: change, Header: http.Header{"Content-Type": {"application/merge-patch+json"}}})
+		require.Contains(t, []int{http.StatusForbidden, http.StatusUnprocessableEntity}, code, string(answer))
+	}
+	k.Do(http.StatusCreated, http.MethodPost, mounted, `{"apiVersion":"tenancy.kcp.io/v1alpha1","kind":"Workspace","metadata":{"name":"usual"}}`)
+	k.Eventually("a usual workspace is Ready", func() bool { return kit.Field(k.Get(mounted+"/usual"), "status", "phase") == "Ready" })
+	refused := k.Do(http.StatusForbidden, http.MethodPatch, mounted+"/usual", `{"spec":{"mount":{"ref":{"apiVersion":"v1","kind":"ConfigMap","name":"x","namespace":"default"}}}}`)
+	require.Contains(t, kit.Field(refused, "message"), "spec.mount is immutable")
+
+	// Built-in kinds have no status that leads anywhere.
+	mountIs(k, "typed", "Unavailable", "False MountObjectNotFound")
+	k.Create(kit.ConfigMapsPath, `{"metadata":{"name":"x","annotations":{"experimental.tenancy.kcp.io/is-mount":"true"}}}`)
+	mountIs(k, "typed", "Unavailable", "False MountObjectNotReady")
+}

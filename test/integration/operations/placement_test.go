@@ -1,0 +1,260 @@
+package operations
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
+	"github.com/kcp-dev/sdk/apis/third_party/conditions/util/conditions"
+	"github.com/stretchr/testify/require"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
+	"github.com/shardplane/shardplane/test/harness"
+	"github.com/shardplane/shardplane/test/integration/kit"
+)
+
+const (
+	targetLabel         = "internal.shardplane.io/target"
+	ownerShardLabel     = "internal.shardplane.io/owner-shard"
+	placementAnnotation = "internal.tenancy.kcp.io/placement"
+)
+
+// placed are Workspaces in root whose logical clusters are on shard-1. The test talks to the
+// shards themselves.
+type placed struct {
+	*kit.Env
+	workspaces *client.Client[*tenancyv1alpha1.Workspace, *tenancyv1alpha1.WorkspaceList]
+}
+
+func startPlaced(t *testing.T) placed {
+	t.Helper()
+	e := kit.Start(t, harness.Options{Mode: harness.Processes, Shards: 2, DevTokens: true})
+	return placed{e, kinds.Workspaces.In(e.ShardClients["root"].Cluster(kit.Path("root")))}
+}
+
+func (p placed) create(name string) {
+	p.T.Helper()
+	ws := &tenancyv1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	ws.Spec.Location = &tenancyv1alpha1.WorkspaceLocation{Selector: &metav1.LabelSelector{MatchLabels: labels.Set{"name": "shard-1"}}}
+	_, err := p.workspaces.Create(p.T.Context(), ws, metav1.CreateOptions{})
+	require.NoError(p.T, err)
+}
+
+func (p placed) until(what, name string, holds func(ws *tenancyv1alpha1.Workspace) bool) (ws *tenancyv1alpha1.Workspace) {
+	p.T.Helper()
+	p.Eventually(what, func() bool {
+		var err error
+		ws, err = p.workspaces.Get(p.T.Context(), name, metav1.GetOptions{})
+		return err == nil && holds(ws)
+	})
+	return ws
+}
+
+func (p placed) ready(name string) *tenancyv1alpha1.Workspace {
+	p.T.Helper()
+	return p.until(name+" becomes Ready", name, func(ws *tenancyv1alpha1.Workspace) bool {
+		return ws.Status.Phase == corev1alpha1.LogicalClusterPhaseReady
+	})
+}
+
+func (p placed) delete(name string) {
+	p.T.Helper()
+	require.NoError(p.T, p.workspaces.Delete(p.T.Context(), name, metav1.DeleteOptions{}))
+}
+
+// gone waits until a Workspace has gone, and expects that its logical cluster went before it.
+func (p placed) gone(name, cluster string) {
+	p.T.Helper()
+	p.Eventually(name+" goes", func() bool {
+		_, err := p.workspaces.Get(p.T.Context(), name, metav1.GetOptions{})
+		return apierrors.IsNotFound(err)
+	})
+	if cluster != "" {
+		_, err := p.at(cluster)
+		require.True(p.T, apierrors.IsNotFound(err), "%v", err)
+	}
+}
+
+// at asks shard-1 for a LogicalCluster.
+func (p placed) at(cluster string) (*corev1alpha1.LogicalCluster, error) {
+	return kinds.LogicalClusters.In(p.ShardClients["shard-1"].Cluster(kit.Path(cluster))).Get(p.T.Context(), "cluster", metav1.GetOptions{})
+}
+
+// held returns the LogicalClusters on shard-1 that Workspaces of root own.
+func (p placed) held() []*corev1alpha1.LogicalCluster {
+	p.T.Helper()
+	list, err := kinds.LogicalClusters.In(p.ShardClients["shard-1"].Wildcard()).List(p.T.Context(), metav1.ListOptions{LabelSelector: ownerShardLabel + "=root"})
+	require.NoError(p.T, err)
+	found := make([]*corev1alpha1.LogicalCluster, 0, len(list.Items))
+	for i := range list.Items {
+		found = append(found, &list.Items[i])
+	}
+	return found
+}
+
+// knowsOthers reports whether shard-1 has stored what it knows of root's shard.
+func knowsOthers(e *kit.Env) bool {
+	_, err := os.Stat(filepath.Join(e.Dir, ".kcp-1", "data", "replicas"))
+	return err == nil
+}
+
+// TestPlacementInOutages: what a Workspace asks another shard for comes, and goes, by what the
+// two know of each other.
+func TestPlacementInOutages(t *testing.T) {
+	if testing.Short() {
+		t.Skip("nightly: stops processes")
+	}
+	t.Parallel()
+	p := startPlaced(t)
+	p.create("a")
+	a := p.ready("a")
+	require.Equal(t, "shard-1", a.Labels[targetLabel])
+	require.NotContains(t, a.Annotations, placementAnnotation)
+	lc, err := p.at(a.Spec.Cluster)
+	require.NoError(t, err)
+	require.Equal(t, a.UID, lc.Spec.Owner.UID)
+
+	// So that it can start alone.
+	for !knowsOthers(p.Env) {
+		p.Component("shard-1").Restart()
+	}
+	p.Component("cache-server").Stop()
+	p.create("b")
+	b := p.ready("b")
+	p.Component("shard-1").Restart()
+	p.create("c")
+	p.ready("c")
+	p.delete("a")
+	p.gone("a", a.Spec.Cluster)
+
+	// The target is away.
+	p.Component("shard-1").Stop()
+	p.create("d")
+	waits := p.until("it is said why", "d", func(ws *tenancyv1alpha1.Workspace) bool {
+		return conditions.GetReason(ws, tenancyv1alpha1.WorkspaceScheduled) == "ShardUnreachable"
+	})
+	p.create("e")
+	e := p.until("it asks for its logical cluster", "e", func(ws *tenancyv1alpha1.Workspace) bool {
+		return ws.Annotations[placementAnnotation] != ""
+	})
+	p.delete("b")
+	p.until("it is said why", "b", func(ws *tenancyv1alpha1.Workspace) bool {
+		return conditions.GetReason(ws, tenancyv1alpha1.WorkspaceContentDeleted) == "ShardUnreachable"
+	})
+	p.delete("e")
+	p.Component("shard-1").Start()
+	require.Equal(t, waits.Spec.Cluster, p.ready("d").Spec.Cluster)
+	p.gone("b", b.Spec.Cluster)
+	p.gone("e", e.Spec.Cluster)
+
+	// A logical cluster whose Workspace has gone is found.
+	late := &corev1alpha1.LogicalCluster{ObjectMeta: metav1.ObjectMeta{
+		Name: "cluster", Labels: map[string]string{ownerShardLabel: "root"}, Finalizers: []string{"core.kcp.io/logicalcluster-deletion"},
+	}}
+	late.Spec.Owner = &corev1alpha1.LogicalClusterOwner{
+		APIVersion: tenancyv1alpha1.SchemeGroupVersion.String(), Resource: "workspaces", Cluster: "root", Name: "b", UID: b.UID,
+	}
+	_, err = kinds.LogicalClusters.In(p.ShardClients["shard-1"].Cluster(kit.Path("late"))).Create(t.Context(), late, metav1.CreateOptions{})
+	require.NoError(t, err)
+	p.Eventually("it goes", func() bool {
+		_, err := p.at("late")
+		return apierrors.IsNotFound(err)
+	})
+}
+
+// madeBy returns how far a Workspace has come: 1 when it asks for a logical cluster, or has its
+// name, and 2 when that is there.
+func (p placed) madeBy(name string) int {
+	p.T.Helper()
+	ws, err := p.workspaces.Get(p.T.Context(), name, metav1.GetOptions{})
+	switch {
+	case err != nil, ws.Annotations[placementAnnotation] == "" && ws.Spec.Cluster == "":
+		return 0
+	case slices.ContainsFunc(p.held(), func(lc *corev1alpha1.LogicalCluster) bool { return lc.Spec.Owner.UID == ws.UID }):
+		return 2
+	}
+	return 1
+}
+
+// deletedBy returns how far a logical cluster has gone: 1 when it is being deleted, and 2 when it
+// is not there any more.
+func (p placed) deletedBy(cluster string) int {
+	p.T.Helper()
+	switch lc, err := p.at(cluster); {
+	case apierrors.IsNotFound(err):
+		return 2
+	case err == nil && lc.DeletionTimestamp != nil:
+		return 1
+	}
+	return 0
+}
+
+// absent returns 1 if there is no such Workspace.
+func (p placed) absent(name string) int {
+	p.T.Helper()
+	if _, err := p.workspaces.Get(p.T.Context(), name, metav1.GetOptions{}); apierrors.IsNotFound(err) {
+		return 1
+	}
+	return 0
+}
+
+// TestPlacementSurvivesCrashes: wherever one of the two shards is killed, there is one logical
+// cluster for a Workspace in the end, and none without.
+func TestPlacementSurvivesCrashes(t *testing.T) {
+	if testing.Short() {
+		t.Skip("nightly: kills processes")
+	}
+	t.Parallel()
+	p := startPlaced(t)
+	crash := func(n int, step func() int) {
+		p.Eventually("it is on the way", func() bool { return step() >= n/2 })
+		shard := p.Component([]string{"root", "shard-1"}[n%2])
+		shard.Kill()
+		shard.Start()
+	}
+	var left []string
+	for n := range 6 {
+		name := fmt.Sprintf("w%d", n)
+		p.create(name)
+		crash(n, func() int { return p.madeBy(name) })
+		ws := p.ready(name)
+		var held []logicalcluster.Name
+		for _, lc := range p.held() {
+			if lc.Spec.Owner.UID == ws.UID {
+				held = append(held, logicalcluster.From(lc))
+			}
+		}
+		require.Equal(t, []logicalcluster.Name{logicalcluster.Name(ws.Spec.Cluster)}, held)
+		if n%3 == 0 {
+			left = append(left, ws.Spec.Cluster)
+			continue
+		}
+		p.delete(name)
+		crash(n, func() int { return p.deletedBy(ws.Spec.Cluster) })
+		p.gone(name, ws.Spec.Cluster)
+	}
+	// Deleted while it is made.
+	for n := range 4 {
+		name := fmt.Sprintf("short%d", n)
+		p.create(name)
+		p.delete(name)
+		crash(n, func() int { return max(p.madeBy(name), 2*p.absent(name)) })
+		p.gone(name, "")
+	}
+	p.Eventually("only those are left that have a Workspace", func() bool {
+		held := p.held()
+		return len(held) == len(left)
+	})
+	for _, lc := range p.held() {
+		require.Contains(t, left, logicalcluster.From(lc).String())
+	}
+}
