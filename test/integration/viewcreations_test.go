@@ -106,7 +106,19 @@ func testPolicyInTypeViews(t *testing.T, home apiKinds) {
 		return code == http.StatusCreated || code == http.StatusConflict
 	})
 	in.eventually("the owner is nobody to the provider", refused)
+	// What the provider permits the owner is not the initializer's, but what it permits everybody is.
 	home.allowed("owners", "apis.kcp.io:binding:user-2", "example.org", "widgets", "", "create", "patch")
+	permit := func(name, verbs string) {
+		home.create(rbacPath+"clusterroles", `{"metadata":{"name":%q},"rules":[{"apiGroups":["example.org"],"resources":["widgets"],"verbs":[%s]}]}`, name, verbs)
+		home.create(rbacPath+"clusterrolebindings", `{"metadata":{"name":%[1]q},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":%[1]q},"subjects":[{"kind":"Group","apiGroup":"rbac.authorization.k8s.io","name":"apis.kcp.io:binding:system:authenticated"}]}`, name)
+	}
+	permit("readers", `"list"`)
+	in.eventually("the provider lets everybody read", func() bool {
+		code, _ := in.status(http.MethodGet, widgets, "")
+		return code == http.StatusOK
+	})
+	require.True(t, refused(), "the initializer is not the owner to the provider")
+	permit("writers", `"create","patch"`)
 	in.eventually("the provider permits it", func() bool {
 		code, _ := in.status(http.MethodPost, widgets, widget("a", "size", 1))
 		return code == http.StatusCreated || code == http.StatusConflict // one was made that was answered late
@@ -116,6 +128,9 @@ func testPolicyInTypeViews(t *testing.T, home apiKinds) {
 
 	// By the permissions of the type, as itself.
 	home.ask(http.StatusOK, http.MethodPatch, tenancyPath+"workspacetypes/apps", `{"spec":{"initializerPermissions":[{"apiGroups":["example.org"],"resources":["*"],"verbs":["*"]}]}}`)
+	for _, name := range []string{"readers", "writers"} {
+		home.ask(http.StatusOK, http.MethodDelete, rbacPath+"clusterrolebindings/"+name, "")
+	}
 	in.eventually("the initializer is nobody to the provider", refused)
 	home.allowed("initializers", "apis.kcp.io:binding:user-1", "example.org", "widgets", "", "create", "patch")
 	in.eventually("the provider permits it", func() bool {
