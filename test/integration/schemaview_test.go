@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"net/url"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -73,6 +74,14 @@ func testSchemaView(t *testing.T, e *env) {
 		require.Len(t, field(named, "items"), 1)
 		require.Empty(t, field(view.get(apisV1+"apiresourceschemas?fieldSelector=metadata.name%3Dv1.others.example.org"), "items"))
 		require.NotEmpty(t, field(view.get(apisV1+"apiresourceschemas?limit=1&resourceVersion=0"), "items"))
+		var parts []any
+		for _, selector := range []string{shardRange("uid", 0, 2), shardRange("uid", 2, 4)} {
+			part := view.get(apisV1 + "apiresourceschemas?shardSelector=" + url.QueryEscape(selector))
+			require.Equal(t, selector, field(part, "metadata", "shardInfo", "selector"))
+			items, _ := field(part, "items").([]any)
+			parts = append(parts, items...)
+		}
+		require.ElementsMatch(t, field(list, "items"), parts)
 
 		// Documents tell of that, and of nothing else.
 		groups := fmt.Sprint(view.get("/apis").Object)

@@ -73,6 +73,8 @@ func TestView(t *testing.T) {
 	t.Run("claims of APIs", func(t *testing.T) { testClaimsOfAPIs(t, e) })
 	t.Run("claims of built-in kinds", func(t *testing.T) { testClaimedKinds(t, e) })
 	t.Run("reviews", func(t *testing.T) { testViewReviews(t, e) })
+	t.Run("claims that nobody has accepted", func(t *testing.T) { testClaimsOfNone(t, e) })
+	t.Run("events", func(t *testing.T) { testClaimedEvents(t, e) })
 }
 
 // consumersOf makes a provider with an export of widgets, and consumers that bind it.

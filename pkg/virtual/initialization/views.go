@@ -268,7 +268,10 @@ func (v *Views) Wrap(next http.Handler) http.Handler {
 			v.respond(w, r, apierrors.NewServiceUnavailable(fmt.Sprintf("the WorkspaceType %s is not known here: %v", e.id, err)))
 			return
 		}
-		ctx := request.WithThrough(request.WithCluster(r.Context(), e.in), request.Through{Mount: scope.Mount, Provider: e.workspaceType.Cluster, View: e.workspaceType.Name})
+		// Of one logical cluster all content is visible, and serveAll selects by labels.
+		ctx := request.WithThrough(request.WithCluster(r.Context(), e.in), request.Through{
+			Mount: scope.Mount, Provider: e.workspaceType.Cluster, View: e.workspaceType.Name, Unrestricted: true,
+		})
 		r = r.WithContext(identity.WithSender(ctx))
 		if e.in.Wildcard {
 			v.serveAll(w, r, e, info, next)
