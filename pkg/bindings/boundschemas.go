@@ -96,7 +96,7 @@ func (x *Index) WithBoundSchemas(ctx context.Context, consumer logicalcluster.Na
 	}
 	set.requests++
 	ctx = request.WithIdentity(request.WithClusterName(ctx, tenancy.AdminCluster), SchemasResource, shownIdentity)
-	ctx = request.WithRestriction(ctx, set.Resource(), set.Set)
+	ctx = request.WithRestriction(ctx, set.Set)
 	return context.WithValue(ctx, consumerKey{}, consumer), sync.OnceFunc(func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()

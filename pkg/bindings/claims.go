@@ -44,7 +44,7 @@ func claimsIn(status *apisv1alpha2.APIBindingStatus) []claim {
 	for i := range status.AppliedPermissionClaims {
 		applied := &status.AppliedPermissionClaims[i]
 		c := claim{
-			identified: identified{schema.GroupResource{Group: applied.Group, Resource: applied.Resource}, applied.IdentityHash},
+			identified: identified{storedAs(schema.GroupResource{Group: applied.Group, Resource: applied.Resource}), applied.IdentityHash},
 			verbs:      applied.Verbs,
 			asked:      applied.PermissionClaim,
 		}
@@ -56,18 +56,35 @@ func claimsIn(status *apisv1alpha2.APIBindingStatus) []claim {
 			c.selector = selector
 		}
 		all = append(all, c)
-		if twin, ok := twins[c.resource]; ok {
-			c.resource = twin
-			all = append(all, c)
-		}
 	}
 	return all
 }
 
-// twins are resources of two groups that have the same objects.
-var twins = map[schema.GroupResource]schema.GroupResource{
-	corev1.Resource("events"):   eventsv1.Resource("events"),
+// shared are resources whose objects are stored as those of another one. A claim on either is
+// a claim on both.
+var shared = map[schema.GroupResource]schema.GroupResource{
 	eventsv1.Resource("events"): corev1.Resource("events"),
+}
+
+// storedAs returns the resource whose storage has the objects of a requested or claimed one.
+// Everything here uses it, because storage compares it with its own.
+func storedAs(resource schema.GroupResource) schema.GroupResource {
+	if stored, ok := shared[resource]; ok {
+		return stored
+	}
+	return resource
+}
+
+// servedAs returns the resources that show the objects of a claimed one.
+func servedAs(resource schema.GroupResource) []schema.GroupResource {
+	stored := storedAs(resource)
+	all := []schema.GroupResource{stored}
+	for other, of := range shared {
+		if of == stored {
+			all = append(all, other)
+		}
+	}
+	return all
 }
 
 // allows reports whether the claim is for a verb.

@@ -166,8 +166,9 @@ func FuzzClaims(f *testing.F) {
 		said := said{Status: apisv1alpha2.APIBindingStatus{APIExportClusterName: "provider", AppliedPermissionClaims: apis.CompareClaims(exported, accepted).Applied}}
 		let := newList("key", said)
 		for _, w := range []identified{{secrets, ""}, {coreEvents, ""}, {newEvents, ""}, {widgets, "h"}, {widgets, "other"}, {widgets, ""}} {
+			stored := identified{storedAs(w.resource), w.identity}
 			for _, verb := range []string{"get", "list", "create", "delete", "watch"} {
-				require.Equal(t, allowed(exported, accepted, w, verb, l), let.lets(w, verb).MatchesObject("name", labels.Set(l)), "%s %v of an object with %v\nexported %+v\naccepted %+v", verb, w, l, exported, accepted)
+				require.Equal(t, allowed(exported, accepted, w, verb, l), let.lets(stored, verb).MatchesObject("name", labels.Set(l)), "%s %v of an object with %v\nexported %+v\naccepted %+v", verb, w, l, exported, accepted)
 			}
 		}
 	})

@@ -20,8 +20,12 @@ import (
 
 // Reach is what requests for a resource reach through the view of an export.
 type Reach struct {
+	// Resource is the resource as it is stored.
+	Resource schema.GroupResource
 	// Identity is that by which exports name the objects; empty for those that no export defines.
 	Identity string
+	// Stored is the identity in the keys of the objects, which those of the system do not have.
+	Stored string
 	// Set is what they are restricted to; nil for the export's own resources.
 	Set *claims.Set
 }
@@ -63,7 +67,8 @@ func (x *Index) Reach(ctx context.Context, key client.Key, in request.Cluster, r
 	if !in.Wildcard && !letsIn(x.records(in.Name), key, w, verb).Held() {
 		return nil, nil //nolint:nilnil // nobody lets it
 	}
-	return &Reach{Identity: w.identity, Set: x.setOf(key, setKey{identified: w, stored: x.storedUnder(w), verb: verb})}, nil
+	stored := x.storedUnder(w)
+	return &Reach{Resource: w.resource, Identity: w.identity, Stored: stored, Set: x.setOf(key, setKey{identified: w, stored: stored, verb: verb})}, nil
 }
 
 // reachOwn is Reach for a resource that the export offers. Without an identity it reaches
@@ -81,7 +86,7 @@ func (x *Index) reachOwn(key client.Key, export *apisv1alpha2.APIExport, in requ
 	if identity == "" {
 		return nil
 	}
-	return &Reach{Identity: identity}
+	return &Reach{Resource: storedAs(resource), Identity: identity, Stored: x.storedUnder(identified{resource, identity})}
 }
 
 // offers reports whether a resource is one of the export's that are stored as custom
@@ -98,12 +103,11 @@ func storedHere(r *apisv1alpha2.ResourceSchema) bool { return r.Storage.Virtual 
 func claimedBy(export *apisv1alpha2.APIExport, resource schema.GroupResource, verb string) (identified, bool) {
 	for i := range export.Spec.PermissionClaims {
 		c := &export.Spec.PermissionClaims[i]
-		of := schema.GroupResource{Group: c.Group, Resource: c.Resource}
-		if of != resource && twins[of] != resource {
+		if storedAs(schema.GroupResource{Group: c.Group, Resource: c.Resource}) != storedAs(resource) {
 			continue
 		}
 		if slices.Contains(c.Verbs, verb) || slices.Contains(c.Verbs, everyVerb) {
-			return identified{resource, c.IdentityHash}, true
+			return identified{storedAs(resource), c.IdentityHash}, true
 		}
 	}
 	return identified{resource: resource}, resource == bindingsResource && slices.Contains(reads, verb)
@@ -133,7 +137,9 @@ func (x *Index) Claimed(ctx context.Context, export *apisv1alpha2.APIExport) (pl
 		switch {
 		case offers(export, resource):
 		case c.IdentityHash == "":
-			plain[resource] = true
+			for _, served := range servedAs(resource) {
+				plain[served] = true
+			}
 		case x.storedUnder(identified{resource, c.IdentityHash}) == "":
 			defined = append(defined, x.system(resource))
 		default:

@@ -115,7 +115,7 @@ func (s *Server) serveResource(w http.ResponseWriter, r *http.Request, info *gen
 		ctx = request.WithIdentity(ctx, l.Resource, definition.Identity)
 	}
 	if definition.Provider != "" {
-		ctx = request.WithProvider(ctx, l.Resource, definition.Provider)
+		ctx = request.WithProvider(ctx, definition.Provider)
 	}
 	if definition.Only != nil {
 		ctx = claims.WithSet(ctx, definition.Only)

@@ -3,6 +3,7 @@ package request
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -72,26 +73,20 @@ type Scope struct {
 	// given after authorization.
 	Refusal error
 
-	// selector is which part of the objects of one resource it is for.
-	selector struct {
-		resource string
-		sharding.Selector
-	}
-	// identity is which API's objects of one resource it is for.
+	// What follows is about the resource that is requested. Work for other resources or
+	// logical clusters needs a context of its own (WithCluster).
+
+	// selector is the part of the objects that is requested.
+	selector sharding.Selector
+	// identity is the API whose objects are requested, and the resource they are stored as.
 	identity struct {
 		resource schema.GroupResource
 		hash     string
 	}
-	// provider is the logical cluster that defines one resource for others.
-	provider struct {
-		resource schema.GroupResource
-		name     logicalcluster.Name
-	}
-	// restriction is what else the objects of one resource are restricted by.
-	restriction struct {
-		resource schema.GroupResource
-		by       any
-	}
+	// provider is the logical cluster that defines the resource for others.
+	provider logicalcluster.Name
+	// restriction is what the objects are restricted to.
+	restriction Restriction
 	// through is the view that it came through.
 	through Through
 	// merged is set where a front-proxy merges the answer with those of other shards.
@@ -169,10 +164,11 @@ func ShardFrom(ctx context.Context) (Shard, bool) {
 	return s, s.Wildcard || s.Name != ""
 }
 
-// WithIdentity returns a context whose requests to the storage of the resource, and
-// of no other, are for the objects of the API with that identity: APIs of the same
+// WithIdentity returns a context whose requests to the storage of the resource
+// are for the objects of the API with that identity: APIs of the same
 // group and resource that were exported by different providers keep their objects
-// apart. The empty identity is that of objects that no export defines.
+// apart. The empty identity is that of objects that no export defines. With any other, the
+// context leads to no other storage (CheckStorage).
 func WithIdentity(ctx context.Context, resource schema.GroupResource, hash string) context.Context {
 	s := ScopeFrom(ctx)
 	s.identity.resource, s.identity.hash = resource, hash
@@ -187,58 +183,64 @@ func IdentityFrom(ctx context.Context, resource schema.GroupResource) string {
 	return ""
 }
 
-// WithProvider returns a context that tells of the resource, and of no other, that it is
-// defined by another logical cluster: whose webhooks and policies judge it, and whose
-// webhooks convert it.
-func WithProvider(ctx context.Context, resource schema.GroupResource, provider logicalcluster.Name) context.Context {
+// WithProvider returns a context for a request for a resource that another logical cluster
+// defines, whose webhooks and policies judge it, and whose webhooks convert it.
+func WithProvider(ctx context.Context, provider logicalcluster.Name) context.Context {
 	s := ScopeFrom(ctx)
-	s.provider.resource, s.provider.name = resource, provider
+	s.provider = provider
 	return WithScope(ctx, s)
 }
 
-// ProviderFrom returns the logical cluster that defines the resource for that of ctx, or
-// "" if that does it itself.
-func ProviderFrom(ctx context.Context, resource schema.GroupResource) logicalcluster.Name {
-	if s := scopeFrom(ctx); s.provider.resource == resource {
-		return s.provider.name
-	}
-	return ""
+// ProviderFrom returns the logical cluster that defines the requested resource for that of
+// ctx, or "" if the latter does so itself.
+func ProviderFrom(ctx context.Context) logicalcluster.Name { return scopeFrom(ctx).provider }
+
+// Restriction is what a request is restricted to. Only storage can interpret it.
+type Restriction interface {
+	// Resource is the resource as it is stored, which may have another group than the
+	// requested one.
+	Resource() schema.GroupResource
 }
 
-// WithRestriction returns a context whose requests to the storage of the resource, and
-// of no other, see what by says, which the storage knows the meaning of. Use WithSet of
-// the storage's claims.
-func WithRestriction(ctx context.Context, resource schema.GroupResource, by any) context.Context {
+// WithRestriction returns a context whose requests see what by contains, and which leads to
+// no other storage than that of its resource (CheckStorage). Use WithSet of the storage's
+// claims.
+func WithRestriction(ctx context.Context, by Restriction) context.Context {
 	s := ScopeFrom(ctx)
-	s.restriction.resource, s.restriction.by = resource, by
+	s.restriction = by
 	return WithScope(ctx, s)
 }
 
-// RestrictionFrom returns what requests to the storage of the resource are restricted
-// by, or nil.
-func RestrictionFrom(ctx context.Context, resource schema.GroupResource) any {
-	if s := scopeFrom(ctx); s.restriction.resource == resource {
-		return s.restriction.by
+// RestrictionFrom returns what requests are restricted to, or nil.
+func RestrictionFrom(ctx context.Context) Restriction { return scopeFrom(ctx).restriction }
+
+// CheckStorage returns an error if a request that has reached the storage of a resource would
+// see more there than it may: its identity or restriction is for another resource, or it came
+// through a virtual workspace that had to provide one and did not. Otherwise a mistake on the
+// way to storage would not be noticed, because requests without a restriction see everything.
+func CheckStorage(ctx context.Context, resource schema.GroupResource) error {
+	s := scopeFrom(ctx)
+	identified := s.identity.hash != ""
+	switch {
+	case identified && s.identity.resource != resource:
+		return fmt.Errorf("a request for %s with an identity reached the storage of %s", s.identity.resource, resource)
+	case s.restriction != nil && s.restriction.Resource() != resource:
+		return fmt.Errorf("a request that is restricted to some %s reached the storage of %s", s.restriction.Resource(), resource)
+	case s.through.Mount != nil && !s.through.Unrestricted && !identified && s.restriction == nil:
+		return fmt.Errorf("a request through a virtual workspace (%s) reached the storage of %s without an identity or a restriction", s.through.Mount.Prefix, resource)
+	default:
+		return nil
 	}
-	return nil
 }
 
-// WithShardSelector returns a context whose lists and watches of the resource,
-// and of no other, are for the part of the objects that the selector (KEP-5866)
-// selects. It brings a selector that is parsed already past upstream's registry,
-// which parses what is in the query, for each request anew. The resource has no
-// group: one storage may serve two.
-func WithShardSelector(ctx context.Context, resource string, selector sharding.Selector) context.Context {
+// WithShardSelector returns a context whose lists and watches are for the part of the
+// objects that the selector (KEP-5866) selects. It brings a selector that is parsed already
+// past upstream's registry, which parses what is in the query, for each request anew.
+func WithShardSelector(ctx context.Context, selector sharding.Selector) context.Context {
 	s := ScopeFrom(ctx)
-	s.selector.resource, s.selector.Selector = resource, selector
+	s.selector = selector
 	return WithScope(ctx, s)
 }
 
-// ShardSelectorFrom returns the selector for lists and watches of the resource,
-// or nil.
-func ShardSelectorFrom(ctx context.Context, resource string) sharding.Selector {
-	if s := scopeFrom(ctx); s.selector.resource == resource {
-		return s.selector.Selector
-	}
-	return nil
-}
+// ShardSelectorFrom returns the selector for lists and watches, or nil.
+func ShardSelectorFrom(ctx context.Context) sharding.Selector { return scopeFrom(ctx).selector }

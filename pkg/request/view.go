@@ -80,6 +80,9 @@ type Through struct {
 	// Provider is the logical cluster that has granted it, by the object View.
 	Provider logicalcluster.Name
 	View     string
+	// Unrestricted must be set if the request may see all objects of Cluster in storage.
+	// Otherwise it needs an identity or a restriction (CheckStorage).
+	Unrestricted bool
 }
 
 // WithThrough returns a context for what goes on through a view.

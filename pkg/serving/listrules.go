@@ -41,7 +41,7 @@ func WithListRules(next http.Handler, s runtime.NegotiatedSerializer) http.Handl
 			next.ServeHTTP(w, r)
 			return
 		}
-		r = withParsedSelector(r, info.Resource, selector)
+		r = withParsedSelector(r, selector)
 		if info.Verb == "list" && !selector.Empty() && asksForConversion(r) {
 			serveWithShardInfo(next, w, r, selector.String())
 			return

@@ -52,14 +52,13 @@ func listRules(handler http.HandlerFunc) http.Handler {
 }
 
 // TestParsedSelectors holds that the storage gets the selector of a list or a
-// watch parsed, the same for each request, and under no other resource.
+// watch parsed, the same for each request.
 func TestParsedSelectors(t *testing.T) {
 	featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.ShardedListAndWatch, true)
 	var parsed []sharding.Selector
 	handler := listRules(func(_ http.ResponseWriter, r *http.Request) {
 		assert.Equal(t, "limit=1", r.URL.RawQuery)
-		assert.Nil(t, request.ShardSelectorFrom(r.Context(), "secrets"))
-		parsed = append(parsed, request.ShardSelectorFrom(r.Context(), "configmaps"))
+		parsed = append(parsed, request.ShardSelectorFrom(r.Context()))
 	})
 	for _, path := range []string{"/api/v1/configmaps?limit=1&shardSelector=", "/api/v1/configmaps:0123?limit=1&shardSelector=", "/api/v1/watch/configmaps?limit=1&shardSelector="} {
 		asks := httptest.NewRequestWithContext(t.Context(), http.MethodGet, path+url.QueryEscape(half), http.NoBody)
@@ -81,7 +80,7 @@ func askList(t testing.TB, method, path, selector, accept string, with reply) (c
 	handler := listRules(func(w http.ResponseWriter, r *http.Request) {
 		asked = true
 		passedOn = r.URL.Query().Get("shardSelector")
-		if parsed := request.ShardSelectorFrom(r.Context(), "configmaps"); parsed != nil {
+		if parsed := request.ShardSelectorFrom(r.Context()); parsed != nil {
 			assert.Empty(t, passedOn, "it is not parsed again")
 			assert.Equal(t, http.MethodGet, method, "what deletes keeps it in the query")
 			passedOn = selector
@@ -149,7 +148,7 @@ func TestDeletionByCluster(t *testing.T) {
 	handler := listRules(func(_ http.ResponseWriter, r *http.Request) {
 		asked = true
 		assert.Empty(t, r.URL.RawQuery)
-		assert.Equal(t, byCluster, request.ShardSelectorFrom(r.Context(), "configmaps").String())
+		assert.Equal(t, byCluster, request.ShardSelectorFrom(r.Context()).String())
 	})
 	asks := httptest.NewRequestWithContext(t.Context(), http.MethodDelete, "/api/v1/namespaces/default/configmaps?shardSelector="+url.QueryEscape(byCluster), http.NoBody)
 	handler.ServeHTTP(httptest.NewRecorder(), asks)

@@ -22,12 +22,27 @@ type claimedOne struct {
 	selection  claims.Selection
 }
 
-func (s *tenantStorage) claimedFor(ctx context.Context, t tenant) claimedOne {
-	set := claims.From(ctx, s.resource)
-	if set == nil {
-		return claimedOne{}
+func (s *tenantStorage) claimedFor(ctx context.Context, t tenant) (claimedOne, error) {
+	set, err := s.setFor(ctx, t)
+	if set == nil || err != nil {
+		return claimedOne{}, err
 	}
-	return claimedOne{restricted: true, selection: set.Selection(t.cluster)}
+	return claimedOne{restricted: true, selection: set.Selection(t.cluster)}, nil
+}
+
+// setFor returns what a request is restricted to, or nil.
+func (s *tenantStorage) setFor(ctx context.Context, t tenant) (*claims.Set, error) {
+	set := claims.From(ctx)
+	switch {
+	case set == nil:
+		return nil, nil //nolint:nilnil // it sees everything
+	case s.keys.sharded:
+		return nil, apierrors.NewInternalError(errors.New("the request is restricted by permission claims, which a backend with shards in its keys does not have"))
+	case t.identity != set.Identity():
+		return nil, apierrors.NewInternalError(fmt.Errorf("the request is for objects of the identity %q, but it is restricted by permission claims on those of %q", t.identity, set.Identity()))
+	default:
+		return set, nil
+	}
 }
 
 func (c claimedOne) matches(obj runtime.Object) bool {
@@ -63,14 +78,9 @@ func (c claimedOne) guard(key string, validate storage.ValidateObjectFunc) stora
 
 // claimsFor returns what a list or a watch is restricted to.
 func (s *tenantStorage) claimsFor(ctx context.Context, t tenant) (hub.Claims, error) {
-	set := claims.From(ctx, s.resource)
-	switch {
-	case set == nil:
-		return hub.Claims{}, nil
-	case s.keys.sharded:
-		return hub.Claims{}, apierrors.NewInternalError(errors.New("the request is restricted by permission claims, which a backend with shards in its keys does not have"))
-	case t.identity != set.Identity():
-		return hub.Claims{}, apierrors.NewInternalError(fmt.Errorf("the request is for objects of the identity %q, but it is restricted by permission claims on those of %q", t.identity, set.Identity()))
+	set, err := s.setFor(ctx, t)
+	if set == nil || err != nil {
+		return hub.Claims{}, err
 	}
 	return hub.Claims{Set: set, Root: s.keys.prefix(tenant{identity: t.identity})}, nil
 }

@@ -12,9 +12,11 @@ import (
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/stretchr/testify/require"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/apis/example"
 	"k8s.io/apiserver/pkg/storage"
@@ -80,6 +82,43 @@ func TestClaimsOfOneObject(t *testing.T) {
 	require.ElementsMatch(t, []string{"none|ns/yes", "none|ns/no", "part|ns/no"}, names(rest.Items...))
 	require.NoError(t, s.GuaranteedUpdate(claims.WithSet(in(t.Context(), "part"), set), "/pods/ns/new", &example.Pod{}, true, nil, relabel("no"), nil),
 		"what may be created is not the storage's to say")
+}
+
+// TestUnrestricted: no verb of a storage works for a request that is restricted to objects of
+// another one, or that came through a virtual workspace and is restricted to nothing.
+func TestUnrestricted(t *testing.T) {
+	s, _ := claimed(t, BackendConfig{})
+	other := schema.GroupResource{Group: "other", Resource: "pods"}
+	set := claims.NewSet(nil, other, "", 1)
+	set.Allow("all", nil, 1)
+	for name, ctx := range map[string]func(context.Context) context.Context{
+		"restricted to others": func(ctx context.Context) context.Context { return claims.WithSet(ctx, set) },
+		"of another identity":  func(ctx context.Context) context.Context { return request.WithIdentity(ctx, other, "h") },
+		"restricted to nothing": func(ctx context.Context) context.Context {
+			return request.WithThrough(ctx, request.Through{Mount: request.APIExports, Provider: "p", View: "e"})
+		},
+	} {
+		one, all := ctx(in(t.Context(), "all")), ctx(request.WithWildcard(t.Context()))
+		opts := listOpts()
+		for verb, err := range map[string]error{
+			"create": s.Create(one, "/pods/ns/new", newValuedPod("new", "x"), &example.Pod{}, 0),
+			"get":    s.Get(one, "/pods/ns/yes", storage.GetOptions{}, &example.Pod{}),
+			"update": s.GuaranteedUpdate(one, "/pods/ns/yes", &example.Pod{}, false, nil, relabel("x"), nil),
+			"delete": s.Delete(one, "/pods/ns/yes", &example.Pod{}, nil, storage.ValidateAllObjectFunc, nil, storage.DeleteOptions{}),
+			"list":   s.GetList(one, "/pods", opts, &example.PodList{}),
+			"all":    s.GetList(all, "/pods", opts, &example.PodList{}),
+			"watch": func() error {
+				w, err := s.Watch(all, "/pods", opts)
+				if err == nil {
+					w.Stop()
+				}
+				return err
+			}(),
+		} {
+			require.True(t, apierrors.IsInternalError(err), "%s, %s: %v", name, verb, err)
+		}
+	}
+	require.Len(t, list(request.WithWildcard(t.Context()), t, s, "/pods", listOpts()).Items, 6)
 }
 
 // A list that the hub cannot serve is restricted as well, to what the set held at its

@@ -67,6 +67,9 @@ func tenantFrom(ctx context.Context, resource schema.GroupResource, sharded bool
 	if !cluster.Wildcard && !request.ValidClusterName(cluster.Name) {
 		return tenant{}, apierrors.NewBadRequest(fmt.Sprintf("invalid name of a logical cluster: %q", cluster.Name))
 	}
+	if err := request.CheckStorage(ctx, resource); err != nil {
+		return tenant{}, apierrors.NewInternalError(err)
+	}
 	t := tenant{identity: request.IdentityFrom(ctx, resource), cluster: cluster.Name}
 	if t.identity != "" && !request.ValidIdentity(t.identity) {
 		return tenant{}, apierrors.NewBadRequest(fmt.Sprintf("invalid identity of an API: %q", t.identity))

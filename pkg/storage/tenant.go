@@ -99,7 +99,11 @@ func (s *tenantStorage) Delete(
 	if err != nil {
 		return err
 	}
-	validateDeletion = s.claimedFor(ctx, t).guard(key, validateDeletion)
+	claimed, err := s.claimedFor(ctx, t)
+	if err != nil {
+		return err
+	}
+	validateDeletion = claimed.guard(key, validateDeletion)
 	return s.inner.Delete(ctx, key, out, preconditions, validateDeletion, cachedExistingObject, opts)
 }
 
@@ -112,10 +116,14 @@ func (s *tenantStorage) Get(ctx context.Context, key string, opts storage.GetOpt
 	if _, err := s.Versioner().ParseResourceVersion(opts.ResourceVersion); err != nil {
 		return invalidVersion(err)
 	}
+	claimed, err := s.claimedFor(ctx, t)
+	if err != nil {
+		return err
+	}
 	if err := s.inner.Get(ctx, key, opts, out); err != nil {
 		return err
 	}
-	if err := s.claimedFor(ctx, t).show(key, opts, out); err != nil {
+	if err := claimed.show(key, opts, out); err != nil {
 		return err
 	}
 	return s.labels.show(out)
@@ -131,7 +139,10 @@ func (s *tenantStorage) GuaranteedUpdate(
 	if err != nil {
 		return err
 	}
-	in := s.claimedFor(ctx, t)
+	in, err := s.claimedFor(ctx, t)
+	if err != nil {
+		return err
+	}
 	annotated := func(input runtime.Object, res storage.ResponseMeta) (runtime.Object, *uint64, error) {
 		if res.ResourceVersion > 0 && !in.matches(input) {
 			return nil, nil, storage.NewKeyNotFoundError(key, 0)
@@ -190,7 +201,7 @@ func (s *tenantStorage) collect(ctx context.Context, key string, opts storage.Li
 	}
 	c.claimLabels = s.labels.selectBy(pred)
 	if pred.ShardSelector == nil {
-		pred.ShardSelector = request.ShardSelectorFrom(ctx, s.resource.Resource)
+		pred.ShardSelector = request.ShardSelectorFrom(ctx)
 	}
 	if !isSharded(pred) {
 		pred.ShardSelector = nil

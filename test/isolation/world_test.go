@@ -330,6 +330,7 @@ var common = append([]manifest{
 	{"/api/v1/namespaces/default/serviceaccounts", `{"metadata":{"name":"robot"}}`},
 	{"/api/v1/namespaces/vault/limitranges", `{"metadata":{"name":"treasure","labels":{"tier":"CANARY-limits"}},"spec":{"limits":[{"type":"Container"}]}}`},
 	{"/api/v1/namespaces/vault/resourcequotas", `{"metadata":{"name":"treasure","labels":{"tier":"CANARY-quota"}},"spec":{"hard":{"count/gadgets.example.com":"5"}}}`},
+	{"/api/v1/namespaces/vault/events", `{"metadata":{"name":"treasure","namespace":"vault"},"involvedObject":{"kind":"ConfigMap","namespace":"vault","name":"treasure"},"reason":"CANARY-reason","message":"CANARY-message"}`},
 	{"/apis/coordination.k8s.io/v1/namespaces/vault/leases", `{"metadata":{"name":"treasure"},"spec":{"holderIdentity":"CANARY-holder"}}`},
 	{"/apis/rbac.authorization.k8s.io/v1/clusterroles", `{"metadata":{"name":"treasure","labels":{"tier":"CANARY-role"}},"rules":[{"verbs":["get"],"apiGroups":["CANARY-group"],"resources":["things"]}]}`},
 	{"/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", `{"metadata":{"name":"robot"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"cluster-admin"},"subjects":[{"kind":"ServiceAccount","namespace":"default","name":"robot"}]}`},

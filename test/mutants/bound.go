@@ -47,6 +47,33 @@ var bound = []Mutant{
 		CaughtBy: "./pkg/controllers/apibinding", Test: "TestProvider",
 	},
 	{
+		Name: "other-group", Rule: "a permission claim restricts a request by the resource as it is stored, whichever group names it",
+		Edits: []Edit{{
+			File:   "pkg/bindings/views.go",
+			Before: `			return identified{storedAs(resource), c.IdentityHash}, true`,
+			After:  `			return identified{resource, c.IdentityHash}, true`,
+		}},
+		CaughtBy: "./pkg/bindings", Test: "TestReach",
+	},
+	{
+		Name: "other-storage", Rule: "a request that is restricted to some objects of one resource reaches no storage of another",
+		Edits: []Edit{{
+			File:   "pkg/request/scope.go",
+			Before: `	case s.restriction != nil && s.restriction.Resource() != resource:`,
+			After:  `	case s.restriction != nil && s.restriction.Resource() == (schema.GroupResource{}):`,
+		}},
+		CaughtBy: "./pkg/storage", Test: "TestUnrestricted",
+	},
+	{
+		Name: "unrestricted", Rule: "a request through the virtual workspace of an export reaches storage with an identity or a restriction, or not at all",
+		Edits: []Edit{{
+			File:   "pkg/request/scope.go",
+			Before: `	case s.through.Mount != nil && !s.through.Unrestricted && `,
+			After:  `	case s.through.Mount != nil && s.through.Unrestricted && `,
+		}},
+		CaughtBy: "./pkg/storage", Test: "TestUnrestricted",
+	},
+	{
 		Name: "bare-export", Rule: "an export without an identity reaches nothing through its view",
 		Edits: []Edit{{
 			File: "pkg/bindings/views.go",
@@ -160,8 +187,8 @@ var bound = []Mutant{
 		Name: "one-set", Rule: "a claim that loses a verb ends what goes on by it",
 		Edits: []Edit{{
 			File:   "pkg/bindings/views.go",
-			Before: `stored: x.storedUnder(w), verb: verb})}, nil`,
-			After:  `stored: x.storedUnder(w), verb: "get"})}, nil`,
+			Before: `stored: stored, verb: verb})}, nil`,
+			After:  `stored: stored, verb: "get"})}, nil`,
 		}},
 		CaughtBy: "./pkg/bindings", Test: "TestReach",
 	},

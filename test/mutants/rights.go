@@ -200,6 +200,24 @@ var rights = []Mutant{
 		CaughtBy: "./pkg/authz", Test: "TestChain",
 	},
 	{
+		Name: "owner-elsewhere", Rule: "an initializer that acts as the owner of a workspace has the owner's permissions in that one only",
+		Edits: []Edit{{
+			File:   "pkg/virtual/initialization/views.go",
+			Before: `	return identity.Within(e.in.Name, info), nil, nil`,
+			After:  `	return info, nil, nil`,
+		}},
+		CaughtBy: "./pkg/virtual/initialization", Test: "TestActsWithin",
+	},
+	{
+		Name: "account-elsewhere", Rule: "scopes also restrict the name that a service account has outside of its logical cluster",
+		Edits: []Edit{{
+			File:   "pkg/request/identity/identity.go",
+			Before: `ok && scopesAllow(f.cluster, u) {`,
+			After:  `ok {`,
+		}},
+		CaughtBy: "./pkg/request/identity", Test: "TestWithin",
+	},
+	{
 		Name: "wildcard-gate", Rule: "requests for all logical clusters need system:masters",
 		Edits: []Edit{{
 			File:   "pkg/authz/wildcard.go",

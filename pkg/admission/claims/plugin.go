@@ -60,7 +60,7 @@ func (*Plugin) Admit(ctx context.Context, a admission.Attributes, _ admission.Ob
 	if !isWhole(a) {
 		return nil
 	}
-	selected, restricted, err := selectionFor(ctx, a)
+	selected, restricted, err := selectionFor(ctx)
 	if !restricted || err != nil {
 		return err
 	}
@@ -84,7 +84,7 @@ func (*Plugin) Admit(ctx context.Context, a admission.Attributes, _ admission.Ob
 
 // Validate implements admission.ValidationInterface.
 func (p *Plugin) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
-	selected, restricted, err := selectionFor(ctx, a)
+	selected, restricted, err := selectionFor(ctx)
 	if !restricted || err != nil {
 		return err
 	}
@@ -119,8 +119,8 @@ func unselected(selected claims.Selection) error {
 
 // selectionFor returns what a claim lets a request write, and whether it is one that
 // comes by a claim.
-func selectionFor(ctx context.Context, a admission.Attributes) (claims.Selection, bool, error) {
-	set := claims.From(ctx, a.GetResource().GroupResource())
+func selectionFor(ctx context.Context) (claims.Selection, bool, error) {
+	set := claims.From(ctx)
 	if set == nil {
 		return claims.Selection{}, false, nil
 	}

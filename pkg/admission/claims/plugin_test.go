@@ -9,6 +9,7 @@ import (
 	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -98,29 +99,29 @@ func TestSelectors(t *testing.T) {
 		want     map[string]string
 		denied   string
 	}{
-		"create: the label is added":                    {write: write{after: map[string]string{"x": "y"}}, selector: "for=a", want: mine},
-		"create: all labels are added":                  {write: write{after: none}, selector: "for=a,x=y", want: mine},
-		"create: it has the label":                      {write: write{after: mine}, selector: "for=a", want: mine},
-		"create: another value":                         {write: write{after: others}, selector: "for=a", denied: `for=a, and this one has the value "c": set that value`},
-		"create: matches an expression":                 {write: write{after: mine}, selector: "for in (a,b)", want: mine},
-		"create: an expression adds nothing":            {write: write{after: none}, selector: "for in (a,b)", denied: `match "for in (a,b)"`},
-		"create: does not match an expression":          {write: write{after: others}, selector: "for in (a,b)", denied: `match "for in (a,b)"`},
-		"create: matches by absence":                    {write: write{after: none}, selector: "!for", want: none},
-		"create: a label and an expression":             {write: write{after: none}, selector: "for=a,x in (y)", denied: "match"},
-		"create: for all objects":                       {write: write{after: others}, want: others},
-		"update: the label comes back":                  {write: write{before: mine, after: map[string]string{"x": "y"}}, selector: "for=a", want: mine},
-		"update: to another value":                      {write: write{before: mine, after: others}, selector: "for=a", denied: "for=a"},
-		"update: out of an expression":                  {write: write{before: mine, after: others}, selector: "for in (a,b)", denied: "give it labels that match"},
-		"update: within an expression":                  {write: write{before: mine, after: map[string]string{"for": "b"}}, selector: "for in (a,b)", want: map[string]string{"for": "b"}},
-		"update: out of an absence":                     {write: write{before: none, after: mine}, selector: "!for", denied: "match"},
-		"update: into it":                               {write: write{before: others, after: mine}, selector: "for=a", denied: "match"},
-		"update: of what is outside":                    {write: write{before: others, after: others}, selector: "for in (a,b)", denied: "match"},
-		"status: out of it":                             {write: write{before: mine, after: others, subresource: "status"}, selector: "for in (a)", denied: "match"},
-		"status: the label comes back":                  {write: write{before: mine, after: map[string]string{"x": "y"}, subresource: "status"}, selector: "for=a", want: mine},
-		"delete":                                        {write: write{before: mine}, selector: "for=a"},
-		"delete: of what is outside":                    {write: write{before: others}, selector: "for=a", denied: "match"},
-		"another resource, which no claim brought here": {write: write{after: others, resource: corev1.Resource("secrets")}, selector: "for=a", want: others},
-		"the user does not matter":                      {write: write{after: others, user: &user.DefaultInfo{Groups: []string{user.SystemPrivilegedGroup}}}, selector: "for=a", denied: "for=a"},
+		"create: the label is added":                   {write: write{after: map[string]string{"x": "y"}}, selector: "for=a", want: mine},
+		"create: all labels are added":                 {write: write{after: none}, selector: "for=a,x=y", want: mine},
+		"create: it has the label":                     {write: write{after: mine}, selector: "for=a", want: mine},
+		"create: another value":                        {write: write{after: others}, selector: "for=a", denied: `for=a, and this one has the value "c": set that value`},
+		"create: matches an expression":                {write: write{after: mine}, selector: "for in (a,b)", want: mine},
+		"create: an expression adds nothing":           {write: write{after: none}, selector: "for in (a,b)", denied: `match "for in (a,b)"`},
+		"create: does not match an expression":         {write: write{after: others}, selector: "for in (a,b)", denied: `match "for in (a,b)"`},
+		"create: matches by absence":                   {write: write{after: none}, selector: "!for", want: none},
+		"create: a label and an expression":            {write: write{after: none}, selector: "for=a,x in (y)", denied: "match"},
+		"create: for all objects":                      {write: write{after: others}, want: others},
+		"update: the label comes back":                 {write: write{before: mine, after: map[string]string{"x": "y"}}, selector: "for=a", want: mine},
+		"update: to another value":                     {write: write{before: mine, after: others}, selector: "for=a", denied: "for=a"},
+		"update: out of an expression":                 {write: write{before: mine, after: others}, selector: "for in (a,b)", denied: "give it labels that match"},
+		"update: within an expression":                 {write: write{before: mine, after: map[string]string{"for": "b"}}, selector: "for in (a,b)", want: map[string]string{"for": "b"}},
+		"update: out of an absence":                    {write: write{before: none, after: mine}, selector: "!for", denied: "match"},
+		"update: into it":                              {write: write{before: others, after: mine}, selector: "for=a", denied: "match"},
+		"update: of what is outside":                   {write: write{before: others, after: others}, selector: "for in (a,b)", denied: "match"},
+		"status: out of it":                            {write: write{before: mine, after: others, subresource: "status"}, selector: "for in (a)", denied: "match"},
+		"status: the label comes back":                 {write: write{before: mine, after: map[string]string{"x": "y"}, subresource: "status"}, selector: "for=a", want: mine},
+		"delete":                                       {write: write{before: mine}, selector: "for=a"},
+		"delete: of what is outside":                   {write: write{before: others}, selector: "for=a", denied: "match"},
+		"a resource that is stored as the claimed one": {write: write{after: others, resource: eventsv1.Resource("events")}, selector: "for=a", denied: "for=a, and this one has"},
+		"the user does not matter":                     {write: write{after: others, user: &user.DefaultInfo{Groups: []string{user.SystemPrivilegedGroup}}}, selector: "for=a", denied: "for=a"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := test.send(through(t, test.selector, true), everything)

@@ -16,7 +16,7 @@ func Judge(ctx context.Context, a admission.Attributes) (judge, in logicalcluste
 	if in, err = request.ClusterNameFrom(ctx); err != nil {
 		return "", "", err
 	}
-	if provider := request.ProviderFrom(ctx, a.GetResource().GroupResource()); provider != "" {
+	if provider := request.ProviderFrom(ctx); provider != "" {
 		return provider, in, nil
 	}
 	return in, in, nil

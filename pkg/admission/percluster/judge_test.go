@@ -31,8 +31,8 @@ func TestJudge(t *testing.T) {
 	require.ErrorIs(t, err, request.ErrNoCluster)
 	ctx := request.WithClusterName(t.Context(), "consumer")
 	for provider, ctx := range map[logicalcluster.Name]context.Context{
-		"consumer": request.WithProvider(ctx, corev1.Resource("secrets"), "other"),
-		"provider": request.WithProvider(ctx, a.GetResource().GroupResource(), "provider"),
+		"consumer": request.WithClusterName(request.WithProvider(ctx, "other"), "consumer"),
+		"provider": request.WithProvider(ctx, "provider"),
 	} {
 		judge, in, err := Judge(ctx, a)
 		require.NoError(t, err)

@@ -86,8 +86,8 @@ func checkLogicalCluster(ctx context.Context, a admission.Attributes, as who) er
 func claimed(ctx context.Context, a admission.Attributes) bool {
 	cluster, err := request.ClusterNameFrom(ctx)
 	through, _ := request.ThroughFrom(ctx)
-	set := claims.From(ctx, logicalClusters)
-	return err == nil && set != nil && through.Mount == request.APIExports && through.Provider != cluster && set.Selection(cluster).Matches(a.GetOldObject())
+	set := claims.From(ctx)
+	return err == nil && set != nil && set.Resource() == logicalClusters && through.Mount == request.APIExports && through.Provider != cluster && set.Selection(cluster).Matches(a.GetOldObject())
 }
 
 // addsFinalizer reports whether an update adds a finalizer.

@@ -31,7 +31,7 @@ func (v *view) take(ctx context.Context, among *webhooktransport.Calls) (release
 	if !ok || cluster.Wildcard || identity.IsExempt(ctx) { // the servers', of many logical clusters
 		return func() {}, nil
 	}
-	return among.Take(ctx, webhooktransport.Caller{Cluster: cluster.Name, Provider: request.ProviderFrom(ctx, v.raw.resource)}, 1)
+	return among.Take(ctx, webhooktransport.Caller{Cluster: cluster.Name, Provider: request.ProviderFrom(ctx)}, 1)
 }
 
 // converts waits until an object may be converted, which is done when the caller calls

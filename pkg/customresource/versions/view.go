@@ -359,7 +359,7 @@ func (v *view) GetList(ctx context.Context, key string, opts storage.ListOptions
 	list.SetRemainingItemCount(stored.RemainingItemCount)
 	selector := opts.Predicate.ShardSelector
 	if selector == nil {
-		selector = request.ShardSelectorFrom(ctx, v.raw.resource.Resource)
+		selector = request.ShardSelectorFrom(ctx)
 	}
 	setShardInfo(list, selector)
 	return nil

@@ -49,6 +49,11 @@ func InScope(cluster logicalcluster.Name, u user.Info) bool {
 			return false
 		}
 	}
+	return scopesAllow(cluster, u)
+}
+
+// scopesAllow reports whether all scopes of u include the logical cluster.
+func scopesAllow(cluster logicalcluster.Name, u user.Info) bool {
 	for _, scopes := range u.GetExtra()[request.ExtraScopes] {
 		if !allows(scopes, cluster) {
 			return false
@@ -147,8 +152,12 @@ func (f *finder) add(u user.Info) {
 		f.found = append(f.found, u)
 	} else {
 		f.found = append(f.found, outOfScope(u))
-		if home, ok := HomeOf("", u); ok {
-			f.found = append(f.found, &user.DefaultInfo{Name: GlobalName(home, u.GetName()), Groups: authenticatedGroups(u)})
+		if home, ok := HomeOf("", u); ok && scopesAllow(f.cluster, u) {
+			global := &user.DefaultInfo{Name: GlobalName(home, u.GetName()), Groups: authenticatedGroups(u)}
+			if scopes := u.GetExtra()[request.ExtraScopes]; len(scopes) > 0 {
+				global.Extra = map[string][]string{request.ExtraScopes: scopes} // a provider compares them with its own logical cluster
+			}
+			f.found = append(f.found, global)
 		}
 	}
 	for _, text := range u.GetExtra()[request.ExtraWarrant] {

@@ -61,6 +61,14 @@ func TestIn(t *testing.T) {
 			want: []string{"system:anonymous[system:authenticated system:cluster:a]", "system:kcp:serviceaccount:a:ns:bot[system:authenticated]"},
 		},
 		{
+			name: "service account elsewhere, in scope", cluster: "b", user: user.DefaultInfo{Name: bot, Groups: authenticated, Extra: extra{request.ExtraClusterName: {"a"}, request.ExtraScopes: {"cluster:b"}}},
+			want: []string{"system:anonymous[system:authenticated system:cluster:a]", "system:kcp:serviceaccount:a:ns:bot[system:authenticated]"},
+		},
+		{
+			name: "service account elsewhere, out of scope", cluster: "b", user: user.DefaultInfo{Name: bot, Groups: authenticated, Extra: extra{request.ExtraClusterName: {"a"}, request.ExtraScopes: {"cluster:c"}}},
+			want: []string{"system:anonymous[system:authenticated system:cluster:a]"},
+		},
+		{
 			name: "service account of two homes has none", cluster: "b", user: user.DefaultInfo{Name: bot, Groups: authenticated, Extra: extra{request.ExtraClusterName: {"a", "b"}}},
 			want: []string{"system:anonymous[system:authenticated]"},
 		},
@@ -109,6 +117,40 @@ func TestIn(t *testing.T) {
 			require.Equal(t, tc.want, who(identity.In(tc.cluster, &tc.user)))
 		})
 	}
+}
+
+// TestWithin: who acts in one logical cluster on behalf of a user is not that user in others, not by
+// its warrants, and not by the name that a service account has elsewhere.
+func TestWithin(t *testing.T) {
+	groups := []string{"g", user.AllAuthenticated}
+	warrant := extra{request.ExtraWarrant: {`{"user":"v"}`}}
+	for _, tc := range []struct {
+		user user.DefaultInfo
+		here []string
+	}{
+		{user: user.DefaultInfo{Name: "u", Groups: groups}, here: []string{"u[g system:authenticated]"}},
+		{user: user.DefaultInfo{Name: "u", Groups: groups, Extra: warrant}, here: []string{"u[g system:authenticated]"}},
+		{
+			user: user.DefaultInfo{Name: "system:serviceaccount:ns:bot", Groups: groups, Extra: extra{request.ExtraClusterName: {"home"}}},
+			here: []string{"system:anonymous[system:authenticated system:cluster:home]", "system:kcp:serviceaccount:home:ns:bot[system:authenticated]"},
+		},
+		{
+			user: user.DefaultInfo{Name: "u", Groups: groups, Extra: extra{request.ExtraScopes: {"cluster:parent"}}},
+			here: []string{"system:anonymous[system:authenticated]"},
+		},
+	} {
+		within := identity.Within("here", &tc.user)
+		require.Equal(t, tc.here, who(identity.In("here", within)), tc.user.Name)
+		for _, elsewhere := range []logicalcluster.Name{"there", "home", "parent"} {
+			for _, found := range identity.In(elsewhere, within) {
+				require.Equal(t, user.Anonymous, found.GetName(), "%v in %s", tc.user, elsewhere)
+			}
+		}
+		for _, found := range identity.In("here", within) {
+			require.Equal(t, user.Anonymous, identity.Itself("there", found).GetName(), "to a provider: %v", tc.user)
+		}
+	}
+	require.Len(t, warrant[request.ExtraWarrant], 1, "the stored user stays as it is")
 }
 
 func TestWarrantsAreBounded(t *testing.T) {

@@ -35,6 +35,20 @@ func Through(cluster logicalcluster.Name, u user.Info) user.Info {
 	return &user.DefaultInfo{Name: u.GetName(), UID: u.GetUID(), Groups: u.GetGroups(), Extra: extra}
 }
 
+// Within returns u restricted to a logical cluster, as impersonated users are. Code that acts as
+// a stored user must use it, e.g. as the owner of a workspace, because nobody of that name has
+// sent the request: elsewhere u would lend its permissions to whoever has. Warrants are
+// dropped, because they are not subject to the scopes of their holder.
+func Within(cluster logicalcluster.Name, u user.Info) user.Info {
+	extra := maps.Clone(u.GetExtra())
+	if extra == nil {
+		extra = map[string][]string{}
+	}
+	delete(extra, request.ExtraWarrant)
+	extra[request.ExtraScopes] = append(slices.Clone(extra[request.ExtraScopes]), request.ScopeClusterPrefix+cluster.String())
+	return &user.DefaultInfo{Name: u.GetName(), UID: u.GetUID(), Groups: u.GetGroups(), Extra: extra}
+}
+
 type senderKey struct{}
 
 // WithSender returns a context for what goes on through a view, which notes the user of ctx as who

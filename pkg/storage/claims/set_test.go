@@ -236,15 +236,16 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// A restriction is for one resource, and ends where the request goes elsewhere.
+// A restriction leads to the storage of one resource only, and ends where the request goes elsewhere.
 func TestContext(t *testing.T) {
 	s := NewSet(nil, secrets, "hash", 0)
 	ctx := WithSet(request.WithWildcard(t.Context()), s)
-	require.Same(t, s, From(ctx, secrets))
+	require.Same(t, s, From(ctx))
 	require.Equal(t, "hash", request.IdentityFrom(ctx, secrets))
-	require.Nil(t, From(ctx, schema.GroupResource{Resource: "configmaps"}))
-	require.Nil(t, From(t.Context(), secrets))
-	require.Nil(t, From(request.WithClusterName(ctx, "other"), secrets))
+	require.NoError(t, request.CheckStorage(ctx, secrets))
+	require.Error(t, request.CheckStorage(ctx, schema.GroupResource{Resource: "configmaps"}))
+	require.Nil(t, From(t.Context()))
+	require.Nil(t, From(request.WithClusterName(ctx, "other")))
 	cluster, ok := request.ClusterFrom(ctx)
 	require.True(t, ok)
 	require.True(t, cluster.Wildcard)

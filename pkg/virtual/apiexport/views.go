@@ -170,7 +170,8 @@ func (v *Views) enter(r *http.Request, info *genericapirequest.RequestInfo) (*ht
 	if view.In.Wildcard && info.Namespace != "" {
 		return nil, apierrors.NewBadRequest("the namespaces of different logical clusters have nothing to do with each other: ask for the objects of all namespaces, or of one logical cluster")
 	}
-	ctx = identity.WithSender(request.WithThrough(request.WithCluster(ctx, view.In), request.Through{Provider: export.Cluster, View: view.Name, Mount: from.Mount}))
+	through := request.Through{Provider: export.Cluster, View: view.Name, Mount: from.Mount}
+	ctx = identity.WithSender(request.WithThrough(request.WithCluster(ctx, view.In), through))
 	if u, ok := genericapirequest.UserFrom(ctx); ok && !view.In.Wildcard {
 		ctx = genericapirequest.WithUser(ctx, identity.Through(view.In.Name, u))
 	}
@@ -189,7 +190,9 @@ func (v *Views) enter(r *http.Request, info *genericapirequest.RequestInfo) (*ht
 	case reach == nil: // since it was authorized
 		return nil, forbidden(notLet(export, resource, info.Verb))
 	case reach.Own():
-		ctx = request.WithIdentity(ctx, resource, reach.Identity)
+		// The objects of the system APIs, which root exports, have no identity in storage.
+		through.Unrestricted = reach.Stored == ""
+		ctx = request.WithIdentity(request.WithThrough(ctx, through), reach.Resource, reach.Identity)
 	default:
 		ctx = claims.WithSet(ctx, reach.Set)
 	}

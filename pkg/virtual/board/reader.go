@@ -111,7 +111,7 @@ type selection struct {
 }
 
 func (r *Reader) selection(ctx context.Context, options *metainternalversion.ListOptions) selection {
-	return selection{options.LabelSelector, options.FieldSelector, request.ShardSelectorFrom(ctx, r.view.Resource.Resource), r.view.Fields}
+	return selection{options.LabelSelector, options.FieldSelector, request.ShardSelectorFrom(ctx), r.view.Fields}
 }
 
 // all reports whether every object is selected.

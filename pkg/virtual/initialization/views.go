@@ -225,8 +225,9 @@ func (v *Views) waits(ctx context.Context, e entry) (*corev1alpha1.LogicalCluste
 // errNoOwner is the answer to who would act as the owner of what the system has made.
 var errNoOwner = errors.New("nobody owns the logical cluster: declare permissions in the WorkspaceType")
 
-// actsAs returns as whom a user reaches the content of a logical cluster: as its owner, or,
-// where the type declares what may be done, as itself in a group that says why.
+// actsAs returns as whom a user reaches the content of a logical cluster: as itself with an
+// additional group if the type declares permissions, otherwise as the owner, restricted to this
+// logical cluster, because the author of a type must not obtain the owner's permissions in others.
 func (v *Views) actsAs(e entry, lc *corev1alpha1.LogicalCluster, u user.Info) (as user.Info, rules []rbacv1.PolicyRule, err error) {
 	t, err := v.config.Type(e.workspaceType)
 	if err != nil {
@@ -250,7 +251,7 @@ func (v *Views) actsAs(e entry, lc *corev1alpha1.LogicalCluster, u user.Info) (a
 	for key, values := range owner.Extra {
 		info.Extra[key] = values
 	}
-	return info, nil, nil
+	return identity.Within(e.in.Name, info), nil, nil
 }
 
 // Wrap returns the filter that has requests enter their views, as that of exports does.
@@ -267,7 +268,10 @@ func (v *Views) Wrap(next http.Handler) http.Handler {
 			v.respond(w, r, apierrors.NewServiceUnavailable(fmt.Sprintf("the WorkspaceType %s is not known here: %v", e.id, err)))
 			return
 		}
-		ctx := request.WithThrough(request.WithCluster(r.Context(), e.in), request.Through{Mount: scope.Mount, Provider: e.workspaceType.Cluster, View: e.workspaceType.Name})
+		// Of one logical cluster all content is visible, and serveAll selects by labels.
+		ctx := request.WithThrough(request.WithCluster(r.Context(), e.in), request.Through{
+			Mount: scope.Mount, Provider: e.workspaceType.Cluster, View: e.workspaceType.Name, Unrestricted: true,
+		})
 		r = r.WithContext(identity.WithSender(ctx))
 		if e.in.Wildcard {
 			v.serveAll(w, r, e, info, next)

@@ -2,6 +2,8 @@ package initialization
 
 import (
 	"context"
+	"net/http"
+	"net/http/httptest"
 	"testing"
 
 	"github.com/kcp-dev/logicalcluster/v3"
@@ -12,10 +14,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
+	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
 
 	"github.com/shardplane/shardplane/pkg/authz"
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/request/identity"
 )
 
 // TestPermitsWhatAWatchHasShown: whoever has the event of a watch that something waits may enter
@@ -67,4 +71,62 @@ func TestPermitsWhatAWatchHasShown(t *testing.T) {
 		require.Equal(t, c.want, got, "%s: %s", name, reason)
 		require.Equal(t, c.want == authorizer.DecisionAllow, views.Shows(ctx), name)
 	}
+}
+
+// TestActsWithin: who initializes or terminates a logical cluster as its owner has the owner's
+// permissions there, and nowhere else.
+func TestActsWithin(t *testing.T) {
+	const owner = `{"username":"owner","groups":["team","system:authenticated"],"extra":{"authorization.kcp.io/warrant":["{\"user\":\"deputy\"}"]}}`
+	lc := &corev1alpha1.LogicalCluster{ObjectMeta: metav1.ObjectMeta{
+		Annotations: map[string]string{tenancyv1alpha1.ExperimentalWorkspaceOwnerAnnotationKey: owner},
+	}}
+	lc.Status.Phase = corev1alpha1.LogicalClusterPhaseInitializing
+	lc.Status.Initializers = []corev1alpha1.LogicalClusterInitializer{"home:apps"}
+	lc.Status.Terminators = []corev1alpha1.LogicalClusterTerminator{"home:apps"}
+	find := func(context.Context, logicalcluster.Name) (*corev1alpha1.LogicalCluster, error) { return lc, nil }
+	var asked user.Info
+	views := New(Config{
+		Type: func(client.Key) (*tenancyv1alpha1.WorkspaceType, error) { return &tenancyv1alpha1.WorkspaceType{}, nil },
+		Find: find, Read: find,
+		Bounds: func(authorizer.Authorizer) authorizer.Authorizer {
+			return authorizer.AuthorizerFunc(func(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+				asked = a.GetUser()
+				return authorizer.DecisionAllow, "", nil
+			})
+		},
+	})
+	for _, mount := range Mounts() {
+		if mount == request.TerminatingWorkspaces {
+			lc.DeletionTimestamp = &metav1.Time{}
+		}
+		ctx := genericapirequest.WithUser(t.Context(), &user.DefaultInfo{Name: "controller"})
+		ctx = request.WithScope(ctx, request.Scope{
+			Cluster: request.Cluster{Name: "home"}, Mount: mount, View: &request.View{Name: "apps", In: request.Cluster{Name: "one"}},
+		})
+		_, reason, err := views.Permits(ctx, authorizer.AttributesRecord{
+			User: &user.DefaultInfo{Name: "controller"}, Verb: "create", APIGroup: "apis.kcp.io", Resource: "apibindings", APIVersion: "v1alpha2", ResourceRequest: true,
+		})
+		require.NoError(t, err, reason)
+		var sent user.Info
+		r := httptest.NewRequestWithContext(genericapirequest.WithRequestInfo(ctx, &genericapirequest.RequestInfo{
+			IsResourceRequest: true, Verb: "create", APIGroup: "apis.kcp.io", Resource: "apibindings",
+		}), http.MethodPost, "/", http.NoBody)
+		views.Wrap(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			sent, _ = genericapirequest.UserFrom(r.Context())
+		})).ServeHTTP(httptest.NewRecorder(), r)
+
+		for what, as := range map[string]user.Info{"who is authorized": asked, "who goes on": sent} {
+			require.NotNil(t, as, "%s: %s", mount.Prefix, what)
+			require.Equal(t, []string{"owner"}, namesOf(identity.In("one", as)), "%s: %s", mount.Prefix, what)
+			require.Equal(t, []string{user.Anonymous}, namesOf(identity.In("home", as)), "%s: %s", mount.Prefix, what)
+		}
+	}
+}
+
+func namesOf(all []user.Info) []string {
+	var names []string
+	for _, u := range all {
+		names = append(names, u.GetName())
+	}
+	return names
 }

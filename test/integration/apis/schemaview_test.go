@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -70,6 +71,14 @@ func testSchemaView(t *testing.T, e *kit.Env) {
 		require.Len(t, kit.Field(named, "items"), 1)
 		require.Empty(t, kit.Field(view.Get(kit.APIsV1Alpha1+"apiresourceschemas?fieldSelector=metadata.name%3Dv1.others.example.org"), "items"))
 		require.NotEmpty(t, kit.Field(view.Get(kit.APIsV1Alpha1+"apiresourceschemas?limit=1&resourceVersion=0"), "items"))
+		var parts []any
+		for _, selector := range []string{kit.ShardRange("uid", 0, 2), kit.ShardRange("uid", 2, 4)} {
+			part := view.Get(kit.APIsV1Alpha1 + "apiresourceschemas?shardSelector=" + url.QueryEscape(selector))
+			require.Equal(t, selector, kit.Field(part, "metadata", "shardInfo", "selector"))
+			items, _ := kit.Field(part, "items").([]any)
+			parts = append(parts, items...)
+		}
+		require.ElementsMatch(t, kit.Field(list, "items"), parts)
 
 		// Documents tell of that, and of nothing else.
 		groups := fmt.Sprint(view.Get("/apis").Object)

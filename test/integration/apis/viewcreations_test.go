@@ -108,7 +108,19 @@ func testPolicyInTypeViews(t *testing.T, home kit.WorkspaceClient) {
 		return code == http.StatusCreated || code == http.StatusConflict
 	})
 	in.Eventually("the owner is nobody to the provider", refused)
+	// What the provider permits the owner is not the initializer's, but what it permits everybody is.
 	untilAllowed(home, "owners", "apis.kcp.io:binding:user-2", "example.org", "widgets", "", "create", "patch")
+	permit := func(name, verbs string) {
+		home.Create(kit.RBACPath+"clusterroles", `{"metadata":{"name":%q},"rules":[{"apiGroups":["example.org"],"resources":["widgets"],"verbs":[%s]}]}`, name, verbs)
+		home.Create(kit.RBACPath+"clusterrolebindings", `{"metadata":{"name":%[1]q},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":%[1]q},"subjects":[{"kind":"Group","apiGroup":"rbac.authorization.k8s.io","name":"apis.kcp.io:binding:system:authenticated"}]}`, name)
+	}
+	permit("readers", `"list"`)
+	in.Eventually("the provider lets everybody read", func() bool {
+		code, _ := in.TryDo(http.MethodGet, kit.WidgetsPath, "")
+		return code == http.StatusOK
+	})
+	require.True(t, refused(), "the initializer is not the owner to the provider")
+	permit("writers", `"create","patch"`)
 	in.Eventually("the provider permits it", func() bool {
 		code, _ := in.TryDo(http.MethodPost, kit.WidgetsPath, kit.Widget("a", "size", 1))
 		return code == http.StatusCreated || code == http.StatusConflict // one was made that was answered late
@@ -118,6 +130,9 @@ func testPolicyInTypeViews(t *testing.T, home kit.WorkspaceClient) {
 
 	// By the permissions of the type, as itself.
 	home.Do(http.StatusOK, http.MethodPatch, kit.TenancyPath+"workspacetypes/apps", `{"spec":{"initializerPermissions":[{"apiGroups":["example.org"],"resources":["*"],"verbs":["*"]}]}}`)
+	for _, name := range []string{"readers", "writers"} {
+		home.Do(http.StatusOK, http.MethodDelete, kit.RBACPath+"clusterrolebindings/"+name, "")
+	}
 	in.Eventually("the initializer is nobody to the provider", refused)
 	untilAllowed(home, "initializers", "apis.kcp.io:binding:user-1", "example.org", "widgets", "", "create", "patch")
 	in.Eventually("the provider permits it", func() bool {

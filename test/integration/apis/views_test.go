@@ -55,6 +55,8 @@ func TestView(t *testing.T) {
 	e.RunParallel("claims of APIs", func(t *testing.T, e *kit.Env) { testClaimsOfAPIs(t, e) })
 	e.RunParallel("claims of built-in kinds", func(t *testing.T, e *kit.Env) { testClaimedKinds(t, e) })
 	e.RunParallel("reviews", func(t *testing.T, e *kit.Env) { testViewReviews(t, e) })
+	e.RunParallel("claims that nobody has accepted", func(t *testing.T, e *kit.Env) { testClaimsOfNone(t, e) })
+	e.RunParallel("events", func(t *testing.T, e *kit.Env) { testClaimedEvents(t, e) })
 }
 
 // consumersOf makes a provider with an export of widgets, and consumers that bind it.
