@@ -369,7 +369,7 @@ func testMaximalPolicy(t *testing.T, provider, k apiKinds) {
 	}
 	code, says = tenant.status(http.MethodPatch, apisV2+"apibindings/e/status", `{"status":{"boundResources":[]}}`)
 	require.Equal(t, http.StatusForbidden, code, says)
-	provider.create(rules+"clusterroles", `{"metadata":{"name":"write"},"rules":[{"apiGroups":["example.org"],"resources":["widgets"],"verbs":["create"]}]}`)
+	provider.create(rules+"clusterroles", `{"metadata":{"name":"write"},"rules":[{"apiGroups":["example.org"],"resources":["widgets"],"verbs":["create","update","patch"]}]}`)
 	provider.create(rules+"clusterrolebindings", `{"metadata":{"name":"write"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"write"},"subjects":[{"kind":"User","apiGroup":"rbac.authorization.k8s.io","name":"apis.kcp.io:binding:user-1"}]}`)
 	tenant.eventually("the tenant may write", func() bool {
 		code, _ := tenant.status(http.MethodPost, widgets, widget("a", "size", 1))
@@ -377,6 +377,10 @@ func testMaximalPolicy(t *testing.T, provider, k apiKinds) {
 	})
 	code, _ = tenant.status(http.MethodDelete, widgets+"/a", "")
 	require.Equal(t, http.StatusForbidden, code)
+	code, says = tenant.write(http.MethodPatch, widgets+"/a", "merge-patch+json", `{"metadata":`+absentOwner+`}`)
+	require.Equal(t, http.StatusForbidden, code, says)
+	require.Contains(t, says, "requires the verb delete")
+	tenant.ask(http.StatusOK, http.MethodPatch, widgets+"/a", `{"metadata":{"labels":{"mine":"x"}}}`)
 	testPolicyForServiceAccounts(t, provider, k)
 	// Without the policy the consumer decides alone.
 	provider.ask(http.StatusOK, http.MethodPatch, apisV2+"apiexports/e", `{"spec":{"maximalPermissionPolicy":null}}`)

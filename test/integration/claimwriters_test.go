@@ -78,6 +78,9 @@ func labelled(in, name, labels string) string {
 	return fmt.Sprintf(`{"apiVersion":"v1","kind":%q,"metadata":{"name":%q,"labels":{%s}}}`, kind, name, labels)
 }
 
+// absentOwner is metadata with an owner that does not exist.
+const absentOwner = `{"ownerReferences":[{"apiVersion":"v1","kind":"ConfigMap","name":"none","uid":"00000000-0000-0000-0000-000000000000"}]}`
+
 // refusedWrites are those that claims do not let: on ConfigMaps without the verbs create and delete,
 // with the label for=a, and on Secrets with all verbs, for which a or b has to be.
 func refusedWrites() []refusedWrite {
@@ -89,6 +92,11 @@ func refusedWrites() []refusedWrite {
 		{configMaps, http.MethodDelete, "/seen", "", "", http.StatusForbidden, "delete configmaps"},
 		{configMaps, http.MethodDelete, "", "", "", http.StatusForbidden, "deletecollection configmaps"},
 		{configMaps, http.MethodDelete, "/hidden", "", "", http.StatusForbidden, "delete configmaps"},
+		// What has the garbage collector delete the object, or decides about its deletion, without the verb delete.
+		{configMaps, http.MethodPatch, "/seen", merge, `{"metadata":` + absentOwner + `}`, http.StatusForbidden, "requires the verb delete"},
+		{configMaps, http.MethodPatch, "/seen", ordered, `[{"op":"add","path":"/metadata/finalizers","value":["example.org/wait"]}]`, http.StatusForbidden, "requires the verb delete"},
+		{configMaps, http.MethodPut, "/seen", "", strings.Replace(labelled(configMaps, "seen", ""), `{"name"`, strings.TrimSuffix(absentOwner, "}")+`,"name"`, 1), http.StatusForbidden, "requires the verb delete"},
+		{configMaps, http.MethodPatch, "/seen?fieldManager=x", apply, strings.Replace(labelled(configMaps, "seen", ""), `{"name"`, strings.TrimSuffix(absentOwner, "}")+`,"name"`, 1), http.StatusForbidden, "requires the verb delete"},
 		// Out of the selector.
 		{configMaps, http.MethodPut, "/seen", "", labelled(configMaps, "seen", `"for":"b"`), http.StatusForbidden, "for=a"},
 		{configMaps, http.MethodPatch, "/seen", merge, `{"metadata":{"labels":{"for":"b"}}}`, http.StatusForbidden, "for=a"},
@@ -142,6 +150,9 @@ func testClaimWriters(t *testing.T, e *env, shard int) {
 	require.Equal(t, "a", k.get(configMaps + "/seen").GetLabels()["for"], "what matchLabels names comes back")
 	in.ask(http.StatusOK, http.MethodPatch, secrets+"/seen", `{"metadata":{"labels":{"for":"b"}}}`)
 	in.ask(http.StatusOK, http.MethodDelete, secrets, "")
+	in.create(secrets, "%s", labelled(secrets, "owned", `"for":"a"`))
+	in.ask(http.StatusOK, http.MethodPatch, secrets+"/owned", `{"metadata":`+absentOwner+`}`)
+	k.gone(secrets, "owned")
 	require.Equal(t, []string{"hidden"}, namesIn(k.get(secrets)))
 }
 

@@ -67,6 +67,24 @@ var bound = []Mutant{
 		CaughtBy: "./pkg/bindings", Test: "TestReach",
 	},
 	{
+		Name: "collected-claim", Rule: "whoever may not delete a claimed object may not have the garbage collector delete it",
+		Edits: []Edit{{
+			File:   "pkg/admission/claims/deletion.go",
+			Before: `	case !equality.Semantic.DeepEqual(now.GetOwnerReferences(), before.GetOwnerReferences()):`,
+			After:  `	case !equality.Semantic.DeepEqual(before.GetOwnerReferences(), before.GetOwnerReferences()):`,
+		}},
+		CaughtBy: "./pkg/admission/claims", Test: "TestDeletionByUpdate",
+	},
+	{
+		Name: "collected-by-consumer", Rule: "what a provider does not permit to delete is not deleted by an owner reference either",
+		Edits: []Edit{{
+			File:   "pkg/admission/claims/deletion.go",
+			Before: `	case field == ownerReferences && through.Mount`,
+			After:  `	case field == finalizers && through.Mount`,
+		}},
+		CaughtBy: "./pkg/admission/claims", Test: "TestDeletionByUpdate",
+	},
+	{
 		Name: "one-identity", Rule: "objects of each identity are told apart",
 		Edits: []Edit{{
 			File:   "pkg/storage/keys.go",
@@ -124,8 +142,8 @@ var bound = []Mutant{
 		Name: "rootless", Rule: "root keeps what servers need there",
 		Edits: []Edit{{
 			File:   "pkg/admission/reserved/fields.go",
-			Before: `a.GetOperation() != admission.Delete || cluster.Name != core.RootCluster {`,
-			After:  `a.GetOperation() != admission.Delete || cluster.Name == core.RootCluster {`,
+			Before: `!deletes(a) || cluster.Name != core.RootCluster {`,
+			After:  `!deletes(a) || cluster.Name == core.RootCluster {`,
 		}},
 		CaughtBy: "./pkg/admission/reserved", Test: "TestBindingsOfRoot",
 	},
