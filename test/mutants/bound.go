@@ -85,6 +85,24 @@ var bound = []Mutant{
 		CaughtBy: "./pkg/admission/claims", Test: "TestDeletionByUpdate",
 	},
 	{
+		Name: "export-by-time", Rule: "a denial takes the same steps whether an export exists or not",
+		Edits: []Edit{{
+			File:   "pkg/shard/apikinds.go",
+			Before: `	decoy.cluster, decoy.name = tenancy.AdminCluster, hex.EncodeToString(hash[:])`,
+			After:  `	decoy.cluster, decoy.name = logicalcluster.Name(hex.EncodeToString(hash[:])), tenancy.AdminCluster.String()`,
+		}},
+		CaughtBy: "./pkg/shard", Test: "TestDenialsDiscloseNoExport",
+	},
+	{
+		Name: "export-by-error", Rule: "an error discloses no more about an export than a denial does",
+		Edits: []Edit{{
+			File:   "pkg/admission/apikinds/plugin.go",
+			Before: `identity.WithoutView(u), provider, export); err != nil {`,
+			After:  `identity.WithoutView(u), provider, export); err != nil && found {`,
+		}},
+		CaughtBy: "./pkg/admission/apikinds", Test: "TestDenialsDiscloseNothing",
+	},
+	{
 		Name: "one-identity", Rule: "objects of each identity are told apart",
 		Edits: []Edit{{
 			File:   "pkg/storage/keys.go",
