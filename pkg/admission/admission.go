@@ -93,8 +93,8 @@ type Config struct {
 	APIKinds apikinds.Config
 	// BuiltIn reports whether a resource is one of the server itself.
 	BuiltIn func(ctx context.Context, resource schema.GroupResource) bool
-	// ClaimAllows says what permission claims let providers do.
-	ClaimAllows claims.Allows
+	// Claims decides what may be written by permission claims.
+	Claims claims.Config
 	// Limits says how much a logical cluster may store.
 	Limits limits.Config
 	// OwnVersion returns what a resource version says to this shard.
@@ -161,7 +161,7 @@ func New(c Config) (*Admission, error) {
 		named{"APIKinds", apikinds.New(c.APIKinds)},
 		named{"CachedResource", cachedresource.New(cachedresource.Config{Clients: c.Clients, BuiltIn: c.BuiltIn})},
 		named{"PathAnnotation", pathannotation.New(c.FindCluster)},
-		named{"PermissionClaims", claims.New(c.ClaimAllows)},
+		named{"PermissionClaims", claims.New(c.Claims)},
 		named{"PolicyLimits", policy.NewLimits(hooks.MutatingPolicies, hooks.ValidatingPolicies, hooks.MutatingBindings, hooks.ValidatingBindings)},
 		named{"MutatingAdmissionPolicy", reserved.Guard(policy.NewMutating(policies, hooks.MutatingPolicies, hooks.MutatingBindings))},
 		named{"MutatingAdmissionWebhook", reserved.Guard(webhook.NewMutating(webhooks, hooks.MutatingWebhooks))},

@@ -93,15 +93,19 @@ func IndexByExport(binding *apisv1alpha2.APIBinding) []string {
 	return nil
 }
 
-// IndexByPath indexes an export by where it is: by its logical cluster, and by the path
-// of that where an annotation tells it, each joined with the name of the export.
+// IndexByPath indexes an export by its logical cluster, and by the path of that if an annotation
+// contains it: each joined with the name of the export, and as AnyAt.
 func IndexByPath(export *apisv1alpha2.APIExport) []string {
-	paths := []string{logicalcluster.From(export).Path().Join(export.Name).String()}
-	if annotated := export.Annotations[core.LogicalClusterPathAnnotationKey]; annotated != "" {
-		paths = append(paths, logicalcluster.NewPath(annotated).Join(export.Name).String())
+	cluster := logicalcluster.From(export).Path()
+	keys := []string{cluster.Join(export.Name).String(), AnyAt(cluster)}
+	if annotated := logicalcluster.NewPath(export.Annotations[core.LogicalClusterPathAnnotationKey]); !annotated.Empty() && annotated != cluster {
+		keys = append(keys, annotated.Join(export.Name).String(), AnyAt(annotated))
 	}
-	return slices.Compact(paths)
+	return keys
 }
+
+// AnyAt is the key in PathIndex of all exports of the logical cluster at a path.
+func AnyAt(path logicalcluster.Path) string { return path.String() + ":" }
 
 // IndexByIdentity indexes an export by its identity.
 func IndexByIdentity(export *apisv1alpha2.APIExport) []string {

@@ -80,6 +80,12 @@ func (s *Server) providersRules() authorizer.Authorizer {
 	})
 }
 
+// providerPermits decides whether the provider of a bound API permits a request, for admission.
+func (s *Server) providerPermits(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+	decision, reason, err := s.bindings.MaximalPermission(s.providersRules())(ctx, a)
+	return decision, reason, authz.Unavailable(err)
+}
+
 // access is what the built-in resources know about who may do what.
 func (s *Server) access(a authorizer.Authorizer) registry.Access {
 	access := registry.Access{Authorizer: a, Rules: s.rules, Wrote: s.rules.Wrote}

@@ -35,7 +35,7 @@ func (s *Server) addParts() error {
 	}
 	base, external := s.options.urls(s.listener.URL)
 	deps := controllers.Deps{
-		Resolve:   s.apiKinds().Resolve,
+		Resolve:   s.exportCluster,
 		Sources:   s.sources,
 		Informers: s.informers,
 		BaseURL:   base, ExternalURL: external,

@@ -22,6 +22,7 @@ import (
 
 	"github.com/shardplane/shardplane/config"
 	"github.com/shardplane/shardplane/pkg/admission"
+	"github.com/shardplane/shardplane/pkg/admission/claims"
 	"github.com/shardplane/shardplane/pkg/admission/limits"
 	"github.com/shardplane/shardplane/pkg/admission/policy/remoteparams"
 	"github.com/shardplane/shardplane/pkg/admission/reserved"
@@ -263,10 +264,12 @@ func (s *Server) newAdmission(a authorizer.Authorizer, webhooks *webhooktranspor
 		WorkspaceTypes: s.workspaceTypes(),
 		FindCluster:    s.local.find,
 		APIKinds:       s.apiKinds(),
-		ClaimAllows:    s.exportViews.Allows,
-		BuiltIn:        s.builtIn,
-		OwnVersion:     s.ownVersion,
-		Limits:         limits.Config{Options: s.options.Limits, Usage: s.usage, Subtrees: s.subtrees.Of, LogicalCluster: s.local.get},
+		Claims: claims.Config{
+			Allows: s.exportViews.Allows, Through: authz.WithinViews(a).Authorize, Bound: s.providerPermits,
+		},
+		BuiltIn:    s.builtIn,
+		OwnVersion: s.ownVersion,
+		Limits:     limits.Config{Options: s.options.Limits, Usage: s.usage, Subtrees: s.subtrees.Of, LogicalCluster: s.local.get},
 	})
 }
 

@@ -9,6 +9,7 @@ import (
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
 	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/admission/workspacetype"
 	"github.com/shardplane/shardplane/pkg/request"
@@ -44,13 +45,20 @@ func (s *Server) workspaceTypes() workspacetype.Config {
 	}
 }
 
-// mayDo reports whether the rules of a type's logical cluster let u do something with it.
+// mayDo reports whether the rules of a type's logical cluster let u do something with it, as far as
+// is known. As for exports (mayBind), an unreachable shard permits nothing beyond what has been
+// replicated: an error would disclose that the type exists.
 func (s *Server) mayDo(ctx context.Context, u user.Info, verb string, t *tenancyv1alpha1.WorkspaceType) (bool, error) {
 	shard := t.Annotations[request.ShardAnnotation]
 	if shard == "" && s.sources.Root != nil {
 		shard = corev1alpha1.RootShard // without a cache server types are read there
 	}
-	return s.reviews.may(ctx, u, question{cluster: logicalcluster.From(t), shard: shard, verb: verb, resource: workspaceTypes, name: t.Name})
+	may, err := s.reviews.may(ctx, u, question{cluster: logicalcluster.From(t), shard: shard, verb: verb, resource: workspaceTypes, name: t.Name})
+	if unreachable(err) {
+		klog.FromContext(ctx).Info("Cannot ask the shard of a WorkspaceType who may use it", "shard", shard, "err", err)
+		return false, nil
+	}
+	return may, err
 }
 
 // wouldSee reports whether u may read types of that name wherever one would be looked for.

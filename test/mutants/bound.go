@@ -94,6 +94,42 @@ var bound = []Mutant{
 		CaughtBy: "./pkg/bindings", Test: "TestReach",
 	},
 	{
+		Name: "collected-claim", Rule: "whoever may not delete a claimed object may not have the garbage collector delete it",
+		Edits: []Edit{{
+			File:   "pkg/admission/claims/deletion.go",
+			Before: `	case !equality.Semantic.DeepEqual(now.GetOwnerReferences(), before.GetOwnerReferences()):`,
+			After:  `	case !equality.Semantic.DeepEqual(before.GetOwnerReferences(), before.GetOwnerReferences()):`,
+		}},
+		CaughtBy: "./pkg/admission/claims", Test: "TestDeletionByUpdate",
+	},
+	{
+		Name: "collected-by-consumer", Rule: "what a provider does not permit to delete is not deleted by an owner reference either",
+		Edits: []Edit{{
+			File:   "pkg/admission/claims/deletion.go",
+			Before: `	case field == ownerReferences && through.Mount`,
+			After:  `	case field == finalizers && through.Mount`,
+		}},
+		CaughtBy: "./pkg/admission/claims", Test: "TestDeletionByUpdate",
+	},
+	{
+		Name: "export-by-time", Rule: "a denial takes the same steps whether an export exists or not",
+		Edits: []Edit{{
+			File:   "pkg/shard/apikinds.go",
+			Before: `	decoy.cluster, decoy.name = tenancy.AdminCluster, hex.EncodeToString(hash[:])`,
+			After:  `	decoy.cluster, decoy.name = logicalcluster.Name(hex.EncodeToString(hash[:])), tenancy.AdminCluster.String()`,
+		}},
+		CaughtBy: "./pkg/shard", Test: "TestDenialsDiscloseNoExport",
+	},
+	{
+		Name: "export-by-error", Rule: "an error discloses no more about an export than a denial does",
+		Edits: []Edit{{
+			File:   "pkg/admission/apikinds/plugin.go",
+			Before: `identity.WithoutView(u), provider, export); err != nil {`,
+			After:  `identity.WithoutView(u), provider, export); err != nil && found {`,
+		}},
+		CaughtBy: "./pkg/admission/apikinds", Test: "TestDenialsDiscloseNothing",
+	},
+	{
 		Name: "one-identity", Rule: "objects of each identity are told apart",
 		Edits: []Edit{{
 			File:   "pkg/storage/keys.go",
@@ -151,8 +187,8 @@ var bound = []Mutant{
 		Name: "rootless", Rule: "root keeps what servers need there",
 		Edits: []Edit{{
 			File:   "pkg/admission/reserved/fields.go",
-			Before: `a.GetOperation() != admission.Delete || cluster.Name != core.RootCluster {`,
-			After:  `a.GetOperation() != admission.Delete || cluster.Name == core.RootCluster {`,
+			Before: `!deletes(a) || cluster.Name != core.RootCluster {`,
+			After:  `!deletes(a) || cluster.Name == core.RootCluster {`,
 		}},
 		CaughtBy: "./pkg/admission/reserved", Test: "TestBindingsOfRoot",
 	},

@@ -35,10 +35,9 @@ const (
 
 // Config is what the plugin asks.
 type Config struct {
-	// Resolve returns the logical cluster that has an export by its path, or would have
-	// it, and "" if no such logical cluster is known. Its error says that this cannot be
-	// told now.
-	Resolve func(path logicalcluster.Path, export string) (logicalcluster.Name, error)
+	// Resolve returns the logical cluster at a path, "" if it is not known, and whether the
+	// export can be bound there, as far as is known. Its error says that this is not known now.
+	Resolve func(path logicalcluster.Path, export string) (cluster logicalcluster.Name, known bool, err error)
 	// Current is the error of Resolve for all that is not known, as long as there may be more.
 	Current func() error
 	// PathOf returns the path of a logical cluster, if it has one, for what users are told.
@@ -223,10 +222,11 @@ func (p *Plugin) mayBindOne(ctx context.Context, a admission.Attributes, cluster
 	u := a.GetUserInfo()
 	may := u == nil || identity.Administers(ctx, u)
 	if !may {
-		// What a view lets somebody do does not count: a binding that is made through one is
-		// none that its maker could not make otherwise. Asked of logical clusters that do not
-		// exist, too: whoever may not bind cannot tell.
-		if may, err = p.config.MayBind(ctx, identity.WithoutView(u), provider, export); err != nil && found {
+		// What a virtual workspace permits does not count: a binding that is created through one
+		// must be one that its creator could create otherwise. Logical clusters that do not exist are
+		// treated alike, errors included, because otherwise the answer or its time would disclose
+		// which exports exist.
+		if may, err = p.config.MayBind(ctx, identity.WithoutView(u), provider, export); err != nil {
 			unknown = cmp.Or(unknown, err)
 		}
 		if !may && path != "" {
@@ -252,14 +252,14 @@ func (p *Plugin) denied(a admission.Attributes, cluster logicalcluster.Name, pat
 	return admission.NewForbidden(a, fmt.Errorf("no permission to bind to export %s:%s", path, export))
 }
 
-// reference returns the logical cluster of an export that an object in cluster refers to. If
-// the path leads nowhere, provider is a name that no logical cluster has.
+// reference returns the logical cluster of an export that an object in cluster refers to, and whether
+// the export can be bound. If the path leads nowhere, provider is a name that no logical cluster has.
 func (p *Plugin) reference(cluster logicalcluster.Name, path, export string) (provider logicalcluster.Name, found bool, err error) {
 	if path == "" {
 		return cluster, export != "", nil
 	}
-	provider, err = p.config.Resolve(logicalcluster.NewPath(path), export)
-	if found = provider != ""; !found {
+	provider, found, err = p.config.Resolve(logicalcluster.NewPath(path), export)
+	if provider == "" {
 		provider = logicalcluster.Name(path + ":-")
 	}
 	return provider, found && export != "", err

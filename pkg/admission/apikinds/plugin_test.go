@@ -26,14 +26,14 @@ import (
 func plugin(current error) *apikinds.Plugin {
 	return apikinds.New(apikinds.Config{
 		Current: func() error { return current },
-		Resolve: func(path logicalcluster.Path, _ string) (logicalcluster.Name, error) {
+		Resolve: func(path logicalcluster.Path, export string) (logicalcluster.Name, bool, error) {
 			switch path.String() {
 			case "root:org:provider", "provider":
-				return "provider", nil
+				return "provider", export != "elsewhere", nil
 			case "root:org:unknown":
-				return "", client.ErrIncomplete
+				return "", false, client.ErrIncomplete
 			default:
-				return "", current
+				return "", false, current
 			}
 		},
 		PathOf: func(cluster logicalcluster.Name) (string, bool) {
@@ -134,6 +134,7 @@ func TestPermission(t *testing.T) {
 		{name: "no such provider, who may bind elsewhere", resource: "apibindings", object: nowhere, user: "alice", says: "no permission to bind to export root:org:nowhere:e"},
 		{name: "administrators", resource: "apibindings", object: none, user: "root", groups: []string{"system:kcp:admin"}},
 		{name: "the system", resource: "apibindings", object: none, user: "root", groups: []string{user.SystemPrivilegedGroup}},
+		{name: "nobody can bind what a known provider does not have", resource: "apibindings", object: strings.Replace(none, "name: none", "name: elsewhere", 1), user: "root", groups: []string{user.SystemPrivilegedGroup}, says: "no permission to bind to export provider:elsewhere"},
 		{name: "nobody can bind what cannot be found", resource: "apibindings", object: nowhere, user: "root", groups: []string{user.SystemPrivilegedGroup}, says: "no permission to bind"},
 		{name: "not known yet", resource: "apibindings", object: unknown, user: "bob", says: "cannot find out"},
 		{name: "may, while not all is known", resource: "apibindings", object: binding, user: "alice", current: client.ErrIncomplete},
@@ -149,6 +150,7 @@ func TestPermission(t *testing.T) {
 		{name: "cached slice, no name", resource: "cachedresourceendpointslices", object: strings.Replace(cachedSlice, "name: c", "name: ''", 1), user: "alice", says: "spec.cachedResource.name"},
 		{name: "cached slice, of the other name", resource: "clustercachedresourceendpointslices", object: strings.ReplaceAll(cachedSlice, "cachedResource", "clusterCachedResource"), user: "bob", says: "no permission to bind to export root:org:provider:e"},
 		{name: "slice, may not", resource: "apiexportendpointslices", object: slice, user: "bob", says: "no permission to bind to export root:org:provider:e"},
+		{name: "cannot be told, of what does not exist", resource: "apibindings", object: nowhere, user: "unlucky", says: "try again"},
 		{name: "cannot be told", resource: "apibindings", object: binding, user: "unlucky", says: "try again"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -161,6 +163,60 @@ func TestPermission(t *testing.T) {
 			require.ErrorContains(t, err, tc.says)
 		})
 	}
+}
+
+// TestDenialsDiscloseNothing: a denied request causes the same look-ups, authorizations and errors, in
+// the same order, whether the export and its logical cluster exist or not.
+func TestDenialsDiscloseNothing(t *testing.T) {
+	for _, kind := range []struct{ resource, object string }{
+		{"apibindings", "{apiVersion: apis.kcp.io/v1alpha2, kind: APIBinding, metadata: {name: b}, spec: {reference: {export: {path: 'PATH', name: NAME}}}}"},
+		{"apiexportendpointslices", "{apiVersion: apis.kcp.io/v1alpha1, kind: APIExportEndpointSlice, metadata: {name: b}, spec: {export: {path: 'PATH', name: NAME}}}"},
+		{"cachedresourceendpointslices", "{apiVersion: cache.kcp.io/v1alpha1, kind: CachedResourceEndpointSlice, metadata: {name: b}, spec: {cachedResource: {name: c}, export: {path: 'PATH', name: NAME}}}"},
+		{"clustercachedresourceendpointslices", "{apiVersion: cache.kcp.io/v1alpha1, kind: ClusterCachedResourceEndpointSlice, metadata: {name: b}, spec: {clusterCachedResource: {name: c}, export: {path: 'PATH', name: NAME}}}"},
+		{"workspacetypes", "{apiVersion: tenancy.kcp.io/v1alpha1, kind: WorkspaceType, metadata: {name: b}, spec: {defaultAPIBindings: [{path: 'PATH', export: NAME}]}}"},
+	} {
+		for _, failure := range []error{nil, errors.New("unknown")} {
+			deny := func(path, export string) (calls []string, err error) {
+				object := parse(t, strings.NewReplacer("PATH", path, "NAME", export).Replace(kind.object))
+				gvk := object.GroupVersionKind()
+				a := admission.NewAttributesRecord(object, nil, gvk, "", "b", schema.GroupVersionResource{Group: gvk.Group, Version: gvk.Version, Resource: kind.resource}, "", admission.Create, nil, false, &user.DefaultInfo{Name: "bob"})
+				ctx := request.WithClusterName(t.Context(), "here")
+				p := recording(&calls, failure)
+				require.NoError(t, p.Admit(ctx, a, nil))
+				return calls, p.Validate(ctx, a, nil)
+			}
+			calls, denial := deny("root:org:provider", "e")
+			require.Error(t, denial)
+			require.Contains(t, calls, "may bind")
+			for _, other := range [][2]string{{"root:org:provider", "none"}, {"root:org:nowhere", "e"}, {"nowhere", "e"}} {
+				same, err := deny(other[0], other[1])
+				require.Equal(t, calls, same, "%s: %v", kind.resource, other)
+				require.Equal(t, apierrors.ReasonForError(denial), apierrors.ReasonForError(err), "%s: %v", kind.resource, other)
+				text := strings.ReplaceAll(strings.ReplaceAll(err.Error(), other[0], "root:org:provider"), ":"+other[1], ":e")
+				require.Equal(t, denial.Error(), strings.ReplaceAll(text, "export none may", "export e may"), "%s: %v", kind.resource, other)
+			}
+		}
+	}
+}
+
+// recording returns a plugin that notes what it calls, where nobody may bind or nobody knows.
+func recording(calls *[]string, failure error) *apikinds.Plugin {
+	note := func(call string) { *calls = append(*calls, call) }
+	return apikinds.New(apikinds.Config{
+		Current: func() error { note("current"); return nil },
+		Resolve: func(path logicalcluster.Path, export string) (logicalcluster.Name, bool, error) {
+			note("resolve")
+			if path.String() == "root:org:provider" {
+				return "provider", export == "e", nil
+			}
+			return "", false, nil
+		},
+		PathOf: func(logicalcluster.Name) (string, bool) { note("path"); return "", false },
+		MayBind: func(context.Context, user.Info, logicalcluster.Name, string) (bool, error) {
+			note("may bind")
+			return false, failure
+		},
+	})
 }
 
 // Webhooks and policies, which come in between, cannot change what the server gives.

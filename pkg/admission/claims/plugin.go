@@ -1,6 +1,8 @@
 // Package claims is the admission plugin of permission claims on API exports: a provider
 // that writes through the view of its export writes nothing but what consumers let it see,
-// by the selectors of the claims. It also drops the labels by which reads show who claims
+// by the selectors of the claims, and decides about the deletion of an object, by its owner
+// references and finalizers, only if it may delete it. The same holds for the owner references of
+// bound objects whose provider bounds what consumers may do. It also drops the labels by which reads show who claims
 // an object, which clients send back as they have read them: they are not stored, and
 // nobody sets them.
 package claims
@@ -19,20 +21,33 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
 
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/storage"
 	"github.com/shardplane/shardplane/pkg/storage/claims"
 )
 
-// Allows reports whether a claim lets a request, which has come through a view, use a
-// verb on a resource.
-type Allows func(ctx context.Context, resource schema.GroupResource, verb string) (bool, error)
+// Allows returns the objects of a resource on which claims let a request, which has come through a
+// view, use a verb. Claims with different verbs may have different selectors.
+type Allows func(ctx context.Context, resource schema.GroupResource, verb string) (claims.Selection, error)
+
+// Decides decides whether a request is authorized.
+type Decides func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error)
+
+// Config is what the plugin asks.
+type Config struct {
+	// Allows is asked about the verb create, and about delete if an update decides about a deletion.
+	Allows Allows
+	// Through decides about requests that have entered a virtual workspace as if their senders
+	// sent them anew, and Bound whether the provider of a bound API permits a request.
+	Through, Bound Decides
+}
 
 // Plugin implements admission.MutationInterface and admission.ValidationInterface.
 type Plugin struct {
 	*admission.Handler
-	allows Allows
+	config Config
 }
 
 var (
@@ -41,8 +56,8 @@ var (
 )
 
 // New returns the plugin.
-func New(allows Allows) *Plugin {
-	return &Plugin{admission.NewHandler(admission.Create, admission.Update, admission.Delete), allows}
+func New(config Config) *Plugin {
+	return &Plugin{admission.NewHandler(admission.Create, admission.Update, admission.Delete), config}
 }
 
 // Admit implements admission.MutationInterface. It gives new and changed objects the
@@ -85,27 +100,43 @@ func (*Plugin) Admit(ctx context.Context, a admission.Attributes, _ admission.Ob
 // Validate implements admission.ValidationInterface.
 func (p *Plugin) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
 	selected, restricted, err := selectionFor(ctx)
-	if !restricted || err != nil {
+	if err != nil {
+		return err
+	}
+	if err := p.checkDeletion(ctx, a, restricted); err != nil || !restricted {
 		return err
 	}
 	if a.GetOperation() == admission.Create {
 		// Also where a patch creates.
-		allowed, err := p.allows(ctx, a.GetResource().GroupResource(), "create")
-		if err != nil {
+		if err := p.checkVerb(ctx, a, "create"); err != nil {
 			return err
-		}
-		if !allowed {
-			return admission.NewForbidden(a, errors.New("no accepted permission claim has the verb create"))
 		}
 	}
 	if !isWhole(a) {
 		return nil
 	}
+	return checkSelected(a, selected)
+}
+
+// checkVerb denies a write that requires a verb beyond that of the request, unless a claim has the
+// verb for the object.
+func (p *Plugin) checkVerb(ctx context.Context, a admission.Attributes, verb string) error {
+	allowed, err := p.config.Allows(ctx, a.GetResource().GroupResource(), verb)
+	switch {
+	case err != nil:
+		return err
+	case !allowed.Held():
+		return admission.NewForbidden(a, fmt.Errorf("no accepted permission claim has the verb %s", verb))
+	default:
+		return checkSelected(a, allowed)
+	}
+}
+
+func checkSelected(a admission.Attributes, selected claims.Selection) error {
 	for _, obj := range []runtime.Object{a.GetObject(), a.GetOldObject()} {
-		if obj == nil || selected.Matches(obj) {
-			continue
+		if obj != nil && !selected.Matches(obj) {
+			return admission.NewForbidden(a, unselected(selected))
 		}
-		return admission.NewForbidden(a, unselected(selected))
 	}
 	return nil
 }

@@ -61,7 +61,7 @@ func (w write) send(ctx context.Context, allows claims.Allows) (map[string]strin
 	}
 	a := admission.NewAttributesRecord(object(w.after), object(w.before), corev1.SchemeGroupVersion.WithKind("ConfigMap"), "default", "x",
 		w.resource.WithVersion("v1"), w.subresource, operation, nil, false, w.user)
-	p := claims.New(allows)
+	p := claims.New(claims.Config{Allows: allows})
 	if err := p.Admit(ctx, a, nil); err != nil {
 		return nil, err
 	}
@@ -87,7 +87,9 @@ func through(t *testing.T, selector string, accepted bool) context.Context {
 	return storageclaims.WithSet(request.WithClusterName(t.Context(), consumer), set)
 }
 
-func everything(context.Context, schema.GroupResource, string) (bool, error) { return true, nil }
+func everything(context.Context, schema.GroupResource, string) (storageclaims.Selection, error) {
+	return storageclaims.Select(nil), nil
+}
 
 // Who writes by a claim writes nothing but what its selector selects, before and after.
 func TestSelectors(t *testing.T) {
@@ -153,11 +155,14 @@ func TestRejected(t *testing.T) {
 func TestCreateNeedsTheVerb(t *testing.T) {
 	asked := 0
 	unless := func(allowed bool, err error) claims.Allows {
-		return func(_ context.Context, resource schema.GroupResource, verb string) (bool, error) {
+		return func(_ context.Context, resource schema.GroupResource, verb string) (selected storageclaims.Selection, _ error) {
 			asked++
 			require.Equal(t, configMaps, resource)
 			require.Equal(t, "create", verb)
-			return allowed, err
+			if allowed {
+				selected = storageclaims.Select(nil)
+			}
+			return selected, err
 		}
 	}
 	ctx := through(t, "", true)
@@ -176,6 +181,17 @@ func TestCreateNeedsTheVerb(t *testing.T) {
 	_, err = creates.send(request.WithClusterName(t.Context(), consumer), unless(false, nil))
 	require.NoError(t, err, "it has not come by a claim")
 	require.Equal(t, 3, asked)
+}
+
+// TestSelectorOfTheVerb: what a write creates has to match the selector of the claim with the verb create.
+func TestSelectorOfTheVerb(t *testing.T) {
+	allows := func(context.Context, schema.GroupResource, string) (storageclaims.Selection, error) {
+		return storageclaims.Select(labels.SelectorFromSet(labels.Set{"for": "b"})), nil
+	}
+	_, err := write{after: map[string]string{"for": "a"}}.send(through(t, "", true), allows)
+	require.True(t, apierrors.IsForbidden(err), "%v", err)
+	_, err = write{after: map[string]string{"for": "b"}}.send(through(t, "", true), allows)
+	require.NoError(t, err)
 }
 
 // The labels that tell of claims are nobody's to set: writes lose them, with the object

@@ -111,10 +111,19 @@ func checkShard(ctx context.Context, a admission.Attributes) error {
 	return admission.NewForbidden(a, errForeign)
 }
 
+// deletes reports whether a write deletes an object, or changes its owner references: with an owner
+// that does not exist, the garbage collector deletes the object with the rights of the system.
+func deletes(a admission.Attributes) bool {
+	now, ok := metadataOf(a.GetObject())
+	before, existed := metadataOf(a.GetOldObject())
+	return a.GetOperation() == admission.Delete ||
+		a.GetOperation() == admission.Update && ok && existed && !equality.Semantic.DeepEqual(now.GetOwnerReferences(), before.GetOwnerReferences())
+}
+
 // checkBinding denies to delete what root binds of the system: the servers have their own
 // objects there, which would go with the binding.
 func checkBinding(ctx context.Context, a admission.Attributes) error {
-	if cluster, _ := request.ClusterFrom(ctx); a.GetOperation() != admission.Delete || cluster.Name != core.RootCluster {
+	if cluster, _ := request.ClusterFrom(ctx); !deletes(a) || cluster.Name != core.RootCluster {
 		return nil
 	}
 	path, _ := field(a.GetOldObject(), "spec", "reference", "export", "path")

@@ -53,6 +53,13 @@ func finalized(keys ...string) *corev1.ConfigMap {
 	return configMap(metav1.ObjectMeta{Finalizers: keys})
 }
 
+// owned is an object with an owner.
+func owned(obj runtime.Object) runtime.Object {
+	with := obj.DeepCopyObject()
+	with.(metav1.Object).SetOwnerReferences([]metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: "none", UID: "none"}})
+	return with
+}
+
 func attributes(resource schema.GroupResource, subresource string, obj, old runtime.Object, as user.Info) admission.Attributes {
 	operation := admission.Create
 	switch {
@@ -203,7 +210,7 @@ func TestFields(t *testing.T) {
 	}
 }
 
-// TestBindingsOfRoot: nobody deletes what root binds of the system.
+// TestBindingsOfRoot: nobody deletes what root binds of the system, by an owner reference either.
 func TestBindingsOfRoot(t *testing.T) {
 	to := func(path, export string) runtime.Object {
 		return object(map[string]any{"spec": map[string]any{"reference": map[string]any{"export": map[string]any{"path": path, "name": export}}}})
@@ -220,7 +227,10 @@ func TestBindingsOfRoot(t *testing.T) {
 		{"tenant", to("root", "tenancy.kcp.io"), ""},
 	} {
 		for as, denied := range map[user.Info]string{tenant: test.denied, admin: test.denied, machine: ""} {
-			verdict(t, New().Validate(request.WithClusterName(t.Context(), test.cluster), attributes(bindings, "", nil, test.binding, as), nil), denied)
+			ctx := request.WithClusterName(t.Context(), test.cluster)
+			verdict(t, New().Validate(ctx, attributes(bindings, "", nil, test.binding, as), nil), denied)
+			verdict(t, New().Validate(ctx, attributes(bindings, "", owned(test.binding), test.binding, as), nil), denied)
+			verdict(t, New().Validate(ctx, attributes(bindings, "", test.binding, test.binding, as), nil), "")
 		}
 	}
 }

@@ -120,15 +120,22 @@ func exportOf(ctx context.Context) (*request.View, client.Key) {
 	return view, client.Key{Cluster: provider.Name, Name: view.Name}
 }
 
-// Allows reports whether a request that has entered a view may use a verb on a resource.
-func (v *Views) Allows(ctx context.Context, resource schema.GroupResource, verb string) (bool, error) {
+// Allows returns the objects of a resource on which a request that has entered a view may use a verb.
+func (v *Views) Allows(ctx context.Context, resource schema.GroupResource, verb string) (claims.Selection, error) {
 	from, ok := request.ThroughFrom(ctx)
 	if !ok {
-		return false, nil
+		return claims.Selection{}, nil
 	}
 	in, _ := request.ClusterFrom(ctx)
 	reach, err := v.config.Bindings.Reach(ctx, client.Key{Cluster: from.Provider, Name: from.View}, in, resource, verb)
-	return reach != nil, err
+	switch {
+	case err != nil || reach == nil:
+		return claims.Selection{}, authz.Unavailable(err)
+	case reach.Own():
+		return claims.Select(nil), nil
+	default:
+		return reach.Set.Selection(in.Name), nil
+	}
 }
 
 // Wrap returns the filter that has requests enter their views, which all of its requests

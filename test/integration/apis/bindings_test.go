@@ -314,7 +314,7 @@ func testMaximalPolicy(t *testing.T, provider, k kit.WorkspaceClient) {
 	}
 	code, says = tenant.TryDo(http.MethodPatch, kit.APIsV1Alpha2+"apibindings/e/status", `{"status":{"boundResources":[]}}`)
 	require.Equal(t, http.StatusForbidden, code, says)
-	provider.Create(rules+"clusterroles", `{"metadata":{"name":"write"},"rules":[{"apiGroups":["example.org"],"resources":["widgets"],"verbs":["create"]}]}`)
+	provider.Create(rules+"clusterroles", `{"metadata":{"name":"write"},"rules":[{"apiGroups":["example.org"],"resources":["widgets"],"verbs":["create","update","patch"]}]}`)
 	provider.Create(rules+"clusterrolebindings", `{"metadata":{"name":"write"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"write"},"subjects":[{"kind":"User","apiGroup":"rbac.authorization.k8s.io","name":"apis.kcp.io:binding:user-1"}]}`)
 	tenant.Eventually("the tenant may write", func() bool {
 		code, _ := tenant.TryDo(http.MethodPost, kit.WidgetsPath, kit.Widget("a", "size", 1))
@@ -322,6 +322,10 @@ func testMaximalPolicy(t *testing.T, provider, k kit.WorkspaceClient) {
 	})
 	code, _ = tenant.TryDo(http.MethodDelete, kit.WidgetsPath+"/a", "")
 	require.Equal(t, http.StatusForbidden, code)
+	code, says = writeAs(tenant, http.MethodPatch, kit.WidgetsPath+"/a", "merge-patch+json", `{"metadata":`+absentOwner+`}`)
+	require.Equal(t, http.StatusForbidden, code, says)
+	require.Contains(t, says, "requires the verb delete")
+	tenant.Do(http.StatusOK, http.MethodPatch, kit.WidgetsPath+"/a", `{"metadata":{"labels":{"mine":"x"}}}`)
 	testPolicyForServiceAccounts(t, provider, k)
 	// Without the policy the consumer decides alone.
 	provider.Do(http.StatusOK, http.MethodPatch, kit.APIsV1Alpha2+"apiexports/e", `{"spec":{"maximalPermissionPolicy":null}}`)

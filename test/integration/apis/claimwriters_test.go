@@ -78,6 +78,9 @@ func labelled(in, name, labels string) string {
 	return fmt.Sprintf(`{"apiVersion":"v1","kind":%q,"metadata":{"name":%q,"labels":{%s}}}`, kind, name, labels)
 }
 
+// absentOwner is metadata with an owner that does not exist.
+const absentOwner = `{"ownerReferences":[{"apiVersion":"v1","kind":"ConfigMap","name":"none","uid":"00000000-0000-0000-0000-000000000000"}]}`
+
 // refusedWrites are those that claims do not let: on ConfigMaps without the verbs create and delete,
 // with the label for=a, and on Secrets with all verbs, for which a or b has to be.
 func refusedWrites() []refusedWrite {
@@ -89,6 +92,11 @@ func refusedWrites() []refusedWrite {
 		{kit.ConfigMapsPath, http.MethodDelete, "/seen", "", "", http.StatusForbidden, "delete configmaps"},
 		{kit.ConfigMapsPath, http.MethodDelete, "", "", "", http.StatusForbidden, "deletecollection configmaps"},
 		{kit.ConfigMapsPath, http.MethodDelete, "/hidden", "", "", http.StatusForbidden, "delete configmaps"},
+		// What has the garbage collector delete the object, or decides about its deletion, without the verb delete.
+		{kit.ConfigMapsPath, http.MethodPatch, "/seen", merge, `{"metadata":` + absentOwner + `}`, http.StatusForbidden, "requires the verb delete"},
+		{kit.ConfigMapsPath, http.MethodPatch, "/seen", ordered, `[{"op":"add","path":"/metadata/finalizers","value":["example.org/wait"]}]`, http.StatusForbidden, "requires the verb delete"},
+		{kit.ConfigMapsPath, http.MethodPut, "/seen", "", strings.Replace(labelled(kit.ConfigMapsPath, "seen", ""), `{"name"`, strings.TrimSuffix(absentOwner, "}")+`,"name"`, 1), http.StatusForbidden, "requires the verb delete"},
+		{kit.ConfigMapsPath, http.MethodPatch, "/seen?fieldManager=x", apply, strings.Replace(labelled(kit.ConfigMapsPath, "seen", ""), `{"name"`, strings.TrimSuffix(absentOwner, "}")+`,"name"`, 1), http.StatusForbidden, "requires the verb delete"},
 		// Out of the selector.
 		{kit.ConfigMapsPath, http.MethodPut, "/seen", "", labelled(kit.ConfigMapsPath, "seen", `"for":"b"`), http.StatusForbidden, "for=a"},
 		{kit.ConfigMapsPath, http.MethodPatch, "/seen", merge, `{"metadata":{"labels":{"for":"b"}}}`, http.StatusForbidden, "for=a"},
@@ -142,6 +150,9 @@ func testClaimWriters(t *testing.T, e *kit.Env, shard int) {
 	require.Equal(t, "a", k.Get(kit.ConfigMapsPath + "/seen").GetLabels()["for"], "what matchLabels names comes back")
 	in.Do(http.StatusOK, http.MethodPatch, secrets+"/seen", `{"metadata":{"labels":{"for":"b"}}}`)
 	in.Do(http.StatusOK, http.MethodDelete, secrets, "")
+	in.Create(secrets, "%s", labelled(secrets, "owned", `"for":"a"`))
+	in.Do(http.StatusOK, http.MethodPatch, secrets+"/owned", `{"metadata":`+absentOwner+`}`)
+	k.UntilGone(secrets, "owned")
 	require.Equal(t, []string{"hidden"}, kit.ItemNames(k.Get(secrets)))
 }
 

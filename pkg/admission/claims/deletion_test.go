@@ -1,0 +1,161 @@
+package claims_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+
+	"github.com/shardplane/shardplane/pkg/admission/claims"
+	"github.com/shardplane/shardplane/pkg/request"
+	storageclaims "github.com/shardplane/shardplane/pkg/storage/claims"
+)
+
+// lifetime is the metadata of an object that decides about its deletion.
+type lifetime struct {
+	owners     []metav1.OwnerReference
+	finalizers []string
+	deleted    bool
+}
+
+func (l lifetime) object() runtime.Object {
+	obj := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "x", Namespace: "default", OwnerReferences: l.owners, Finalizers: l.finalizers}}
+	if l.deleted {
+		obj.DeletionTimestamp = &metav1.Time{}
+	}
+	return obj
+}
+
+// asked is a decision that a plugin asked for.
+type asked struct {
+	by     string
+	verb   string
+	object string
+}
+
+// update has the plugin judge an update of an object of a resource, by sender, and returns what it asked.
+func update(ctx context.Context, resource schema.GroupResource, subresource string, before, after lifetime, sender user.Info, decision authorizer.Decision, failure error) (questions []asked, err error) {
+	decides := func(by string) claims.Decides {
+		return func(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+			questions = append(questions, asked{by, a.GetVerb(), a.GetAPIGroup() + "/" + a.GetResource() + "/" + a.GetNamespace() + "/" + a.GetName() + a.GetSubresource()})
+			return decision, "", failure
+		}
+	}
+	a := admission.NewAttributesRecord(after.object(), before.object(), corev1.SchemeGroupVersion.WithKind("ConfigMap"), "default", "x",
+		resource.WithVersion("v1"), subresource, admission.Update, nil, false, sender)
+	err = claims.New(claims.Config{Allows: everything, Through: decides("virtual workspace"), Bound: decides("policy")}).Validate(ctx, a, nil)
+	return questions, err
+}
+
+// TestDeletionByUpdate: a sender that may not delete an object may not change what decides about its
+// deletion either, if the object is claimed or bound.
+func TestDeletionByUpdate(t *testing.T) {
+	owner, other := metav1.OwnerReference{APIVersion: "v1", Kind: "Secret", Name: "s", UID: "none"}, metav1.OwnerReference{APIVersion: "v1", Kind: "Secret", Name: "t", UID: "one"}
+	blocking := owner
+	blocking.BlockOwnerDeletion = new(bool)
+	owned := lifetime{owners: []metav1.OwnerReference{owner}}
+	claimed := through(t, "", true)
+	bound := request.WithClusterName(t.Context(), consumer)
+	own := request.WithThrough(bound, request.Through{Mount: request.APIExports, Provider: "provider", View: "e"})
+	initializing := request.WithThrough(bound, request.Through{Mount: request.InitializingWorkspaces, Provider: "provider", View: "t"})
+	tenant, system := &user.DefaultInfo{Name: "tenant"}, &user.DefaultInfo{Groups: []string{user.SystemPrivilegedGroup}}
+	const claim, policy = "virtual workspace", "policy"
+	for name, test := range map[string]struct {
+		ctx           context.Context //nolint:containedctx // of one case
+		before, after lifetime
+		subresource   string
+		resource      schema.GroupResource
+		sender        user.Info
+		// by is who has to permit the deletion, if any.
+		by string
+	}{
+		"an owner":                                  {ctx: claimed, after: owned, by: claim},
+		"another owner":                             {ctx: claimed, before: owned, after: lifetime{owners: []metav1.OwnerReference{owner, other}}, by: claim},
+		"an owner less":                             {ctx: claimed, before: lifetime{owners: []metav1.OwnerReference{owner, other}}, after: owned, by: claim},
+		"no owner":                                  {ctx: claimed, before: owned, by: claim},
+		"an owner that is blocked":                  {ctx: claimed, before: owned, after: lifetime{owners: []metav1.OwnerReference{blocking}}, by: claim},
+		"an owner, by the status":                   {ctx: claimed, after: owned, subresource: "status", by: claim},
+		"an owner, by the system":                   {ctx: claimed, after: owned, sender: system, by: claim},
+		"the same owner":                            {ctx: claimed, before: owned, after: owned},
+		"no owner as before":                        {ctx: claimed, after: lifetime{owners: []metav1.OwnerReference{}}},
+		"a finalizer":                               {ctx: claimed, after: lifetime{finalizers: []string{"f"}}, by: claim},
+		"no finalizer":                              {ctx: claimed, before: lifetime{finalizers: []string{"f"}}, by: claim},
+		"the last finalizer":                        {ctx: claimed, before: lifetime{finalizers: []string{"f"}, deleted: true}, after: lifetime{deleted: true}, by: claim},
+		"the finalizers in another order":           {ctx: claimed, before: lifetime{finalizers: []string{"f", "g"}}, after: lifetime{finalizers: []string{"g", "f"}}},
+		"a finalizer of the logical cluster":        {ctx: claimed, resource: corev1alpha1.Resource("logicalclusters"), after: lifetime{finalizers: []string{"f"}}},
+		"an owner, of what is bound":                {ctx: bound, after: owned, by: policy},
+		"an owner, by an initializer":               {ctx: initializing, after: owned, by: policy},
+		"an owner, of what is bound, by the system": {ctx: bound, after: owned, sender: system},
+		"an owner, of what is bound, by the export": {ctx: own, after: owned},
+		"a finalizer, of what is bound":             {ctx: bound, after: lifetime{finalizers: []string{"f"}}},
+		"another field of what is bound":            {ctx: bound, before: owned, after: owned},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if test.resource.Empty() {
+				test.resource = configMaps
+			}
+			if test.sender == nil {
+				test.sender = tenant
+			}
+			if test.resource != configMaps {
+				set := storageclaims.NewSet(nil, test.resource, "", 1)
+				set.Allow(consumer, nil, 1)
+				test.ctx = storageclaims.WithSet(bound, set)
+			}
+			questions, err := update(test.ctx, test.resource, test.subresource, test.before, test.after, test.sender, authorizer.DecisionNoOpinion, nil)
+			if test.by == "" {
+				require.NoError(t, err)
+				require.Empty(t, questions)
+				return
+			}
+			require.True(t, apierrors.IsForbidden(err), "%v", err)
+			require.ErrorContains(t, err, "requires the verb delete")
+			require.Equal(t, []asked{{test.by, "delete", "/configmaps/default/x"}}, questions)
+			_, err = update(test.ctx, test.resource, test.subresource, test.before, test.after, test.sender, authorizer.DecisionAllow, nil)
+			require.NoError(t, err)
+			failure := errors.New("unknown")
+			_, err = update(test.ctx, test.resource, test.subresource, test.before, test.after, test.sender, authorizer.DecisionNoOpinion, failure)
+			require.ErrorIs(t, err, failure)
+		})
+	}
+}
+
+// TestNewObjectsWithOwners: whoever may create an object by a claim may give it owners and finalizers.
+func TestNewObjectsWithOwners(t *testing.T) {
+	created := lifetime{owners: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Secret", Name: "s", UID: "none"}}, finalizers: []string{"f"}}
+	a := admission.NewAttributesRecord(created.object(), nil, corev1.SchemeGroupVersion.WithKind("ConfigMap"), "default", "x",
+		configMaps.WithVersion("v1"), "", admission.Create, nil, false, &user.DefaultInfo{Name: "tenant"})
+	require.NoError(t, claims.New(claims.Config{Allows: everything}).Validate(through(t, "", true), a, nil))
+}
+
+// TestDeletionByTheClaimWithTheVerb: a claim with the verb delete for other objects is not sufficient.
+func TestDeletionByTheClaimWithTheVerb(t *testing.T) {
+	finalized := lifetime{finalizers: []string{"f"}}
+	a := admission.NewAttributesRecord(finalized.object(), lifetime{}.object(), corev1.SchemeGroupVersion.WithKind("ConfigMap"), "default", "x",
+		configMaps.WithVersion("v1"), "", admission.Update, nil, false, &user.DefaultInfo{Name: "tenant"})
+	for selector, denied := range map[string]bool{"": false, "!for": false, "for=a": true} {
+		parsed, err := labels.Parse(selector)
+		require.NoError(t, err)
+		err = claims.New(claims.Config{
+			Allows: func(_ context.Context, _ schema.GroupResource, verb string) (storageclaims.Selection, error) {
+				require.Equal(t, "delete", verb)
+				return storageclaims.Select(parsed), nil
+			},
+			Through: func(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
+				return authorizer.DecisionAllow, "", nil
+			},
+		}).Validate(through(t, "", true), a, nil)
+		require.Equal(t, denied, apierrors.IsForbidden(err), "%q: %v", selector, err)
+	}
+}

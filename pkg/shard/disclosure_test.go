@@ -1,0 +1,190 @@
+package shard
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
+	"github.com/kcp-dev/sdk/apis/core"
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
+	"github.com/stretchr/testify/require"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+
+	"github.com/shardplane/shardplane/pkg/apis"
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/clienttest"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
+	"github.com/shardplane/shardplane/pkg/controllers"
+	"github.com/shardplane/shardplane/pkg/peers"
+	"github.com/shardplane/shardplane/pkg/request"
+)
+
+// steps are what a server does to decide about a request, as far as it takes time.
+type steps struct {
+	mu  sync.Mutex
+	all []string
+}
+
+func (s *steps) add(step string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.all = append(s.all, step)
+}
+
+func (s *steps) take() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := s.all
+	s.all = nil
+	return all
+}
+
+// otherShard is a shard that answers SubjectAccessReviews by denying, and rejects as a shard does what it
+// does not authorize at all.
+func otherShard(t *testing.T, name string, did *steps) *httptest.Server {
+	t.Helper()
+	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		cluster, _, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, request.ClusterPath("")), "/")
+		if !request.ValidClusterName(logicalcluster.Name(cluster)) {
+			did.add("rejected by " + name)
+			http.Error(w, "invalid", http.StatusBadRequest)
+			return
+		}
+		did.add("denied by " + name)
+		review := &authorizationv1.SubjectAccessReview{}
+		_ = json.NewDecoder(r.Body).Decode(review)
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusCreated)
+		_ = json.NewEncoder(w).Encode(review)
+	}))
+	t.Cleanup(server.Close)
+	return server
+}
+
+// deniedServer is a shard "here", whose rules deny everything, beside the other shards: there, which
+// has the export e of the logical cluster provider, and those named.
+func deniedServer(t *testing.T, did *steps, others ...string) *Server {
+	t.Helper()
+	clientsOf := func(server *clienttest.Server) *client.Factory {
+		clients, err := client.NewFactory(server.ClientConfig())
+		require.NoError(t, err)
+		t.Cleanup(clients.CloseIdleConnections)
+		return clients
+	}
+	source, cache := clienttest.New(t, kinds.Scheme), clienttest.New(t, kinds.Scheme)
+	clients, replicas := clientsOf(source), clientsOf(cache)
+	for _, name := range append(others, "there") {
+		source.Put(t, kinds.Shards.GroupVersionResource, &corev1alpha1.Shard{
+			ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{logicalcluster.AnnotationKey: core.RootCluster.String()}},
+			Spec:       corev1alpha1.ShardSpec{BaseURL: otherShard(t, name, did).URL},
+		})
+	}
+	export := func(in *clienttest.Server, cluster string) {
+		in.Put(t, kinds.APIExports.GroupVersionResource, &apisv1alpha2.APIExport{ObjectMeta: metav1.ObjectMeta{Name: "e", Annotations: map[string]string{
+			logicalcluster.AnnotationKey: cluster, core.LogicalClusterPathAnnotationKey: "root:" + cluster, request.ShardAnnotation: "there",
+		}}})
+	}
+	export(cache, "provider")
+	export(source, "own")
+	source.Put(t, kinds.LogicalClusters.GroupVersionResource, &corev1alpha1.LogicalCluster{ObjectMeta: metav1.ObjectMeta{
+		Name: corev1alpha1.LogicalClusterName, Annotations: map[string]string{logicalcluster.AnnotationKey: "own", core.LogicalClusterPathAnnotationKey: "root:own"},
+	}})
+
+	shards := kinds.Shards.Informer(clients.Cluster(core.RootCluster.Path()), client.InformerOptions[*corev1alpha1.Shard]{})
+	byPath := client.InformerOptions[*apisv1alpha2.APIExport]{Indexers: map[string]client.IndexFunc[*apisv1alpha2.APIExport]{apis.PathIndex: apis.IndexByPath}}
+	informers := &controllers.Informers{
+		LogicalClusters: kinds.LogicalClusters.Informer(clients.Wildcard(), client.InformerOptions[*corev1alpha1.LogicalCluster]{}),
+		Workspaces:      kinds.Workspaces.Informer(clients.Wildcard(), client.InformerOptions[*tenancyv1alpha1.Workspace]{}),
+		Shards:          shards,
+	}
+	s := &Server{informers: informers}
+	s.local = newLocal(klog.Background(), "here", clients, informers, nil)
+	informers.APIExports = client.NewDual(kinds.APIExports.Informer(clients.Wildcard(), byPath),
+		kinds.APIExports.Informer(replicas.Shard(request.Wildcard).Wildcard(), byPath), client.DualOptions{Self: "here", Holds: s.local.has})
+	informers.RBAC.ClusterRoles = viewOf(t, kinds.ClusterRoles, all, client.DualOptions{})
+	informers.RBAC.ClusterRoleBindings = viewOf(t, kinds.ClusterRoleBindings, all, client.DualOptions{})
+	s.peers = peers.New(peers.Config{Self: "here", Local: clients, Shards: shards, Access: &rest.Config{TLSClientConfig: rest.TLSClientConfig{Insecure: true}, ContentConfig: rest.ContentConfig{ContentType: "application/json"}}})
+	s.reviews = newReviews(authorizer.AuthorizerFunc(func(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
+		did.add("denied here")
+		return authorizer.DecisionNoOpinion, "", nil
+	}), s.local.has, s.peers)
+
+	ctx, cancel := context.WithCancel(t.Context())
+	group := &client.Group{}
+	for _, r := range []client.Runner{shards, informers.LogicalClusters, informers.Workspaces, informers.APIExports} {
+		group.Add(r)
+	}
+	ended := make(chan error, 2)
+	go func() { ended <- group.Run(ctx) }()
+	go func() { ended <- s.peers.Run(ctx) }()
+	t.Cleanup(func() { cancel(); require.NoError(t, <-ended); require.NoError(t, <-ended) })
+	require.Eventually(t, func() bool {
+		known, complete := s.peers.All()
+		return complete && len(known) == len(others)+2 && informers.APIExports.Complete() == nil && s.local.has("own")
+	}, 10*time.Second, time.Millisecond)
+	return s
+}
+
+// TestDenialsDiscloseNoExport: a denied user causes the same steps whether an export exists or not.
+func TestDenialsDiscloseNoExport(t *testing.T) {
+	did := &steps{}
+	s := deniedServer(t, did)
+	deny := func(s *Server, as, path, export string) []string {
+		provider, _, err := s.exportAt(logicalcluster.NewPath(path), export)
+		require.NoError(t, err)
+		if provider == "" {
+			provider = "nowhere:-"
+		}
+		for range 2 {
+			may, err := s.mayBind(t.Context(), &user.DefaultInfo{Name: as}, provider, export)
+			require.NoError(t, err)
+			require.False(t, may)
+		}
+		return did.take()
+	}
+	exists := deny(s, "bob", "root:provider", "e")
+	require.Equal(t, []string{"denied here", "denied by there", "denied here"}, exists)
+	for name, ref := range map[string][2]string{
+		"no such export":                      {"root:provider", "none"},
+		"no such path":                        {"root:nowhere", "e"},
+		"the logical cluster":                 {"provider", "e"},
+		"no such export, the logical cluster": {"provider", "neither"},
+		"of this shard":                       {"root:own", "e"},
+		"no such export of this shard":        {"root:own", "none"},
+	} {
+		require.Equal(t, exists, deny(s, name, ref[0], ref[1]), name)
+	}
+
+	// The shard that is asked does not depend on the export either.
+	several := deniedServer(t, did, "another", "one", "two")
+	for _, export := range []string{"e", "a", "b", "c", "d", "f"} {
+		require.Equal(t, exists, deny(several, "bob", "root:provider", export), export)
+	}
+}
+
+// TestUnreachableShardDisclosesNoType: an unreachable shard permits nothing, and causes no error by which a
+// type of that shard differs from one that does not exist.
+func TestUnreachableShardDisclosesNoType(t *testing.T) {
+	did := &steps{}
+	s := deniedServer(t, did)
+	wt := &tenancyv1alpha1.WorkspaceType{ObjectMeta: metav1.ObjectMeta{Name: "t", Annotations: map[string]string{logicalcluster.AnnotationKey: "away", request.ShardAnnotation: "unknown"}}}
+	for _, verb := range []string{"use", "get"} {
+		may, err := s.mayDo(t.Context(), &user.DefaultInfo{Name: "bob"}, verb, wt)
+		require.NoError(t, err)
+		require.False(t, may)
+	}
+	require.Equal(t, []string{"denied here", "denied here"}, did.take())
+}
