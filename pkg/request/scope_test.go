@@ -69,7 +69,7 @@ func TestCheckStorage(t *testing.T) {
 		ctx := request.WithThrough(request.WithWildcard(t.Context()), through)
 		restricts := through.Mount != nil && !through.Unrestricted
 		for what, tc := range map[string]struct {
-			ctx     context.Context
+			ctx     context.Context //nolint:containedctx // the input of the test case
 			refused bool
 		}{
 			"nothing":                    {ctx, restricts},

@@ -107,7 +107,7 @@ func readList(ctx context.Context, client rest.Interface, accept string, limit i
 	var page bytes.Buffer
 	for token := ""; ; {
 		request := client.Get().AbsPath("/api/v1/configmaps").SetHeader("Accept", accept)
-		var into io.Writer = io.Discard
+		into := io.Discard
 		if limit > 0 {
 			page.Reset()
 			into = &page

@@ -54,18 +54,19 @@ func repeat[C any](ctx context.Context, until bounds, clients []C, op func(conte
 		group.Go(func() error {
 			for {
 				n := int(next.Add(1)) - 1
-				if running.Err() != nil || until.limit > 0 && n >= until.limit {
+				over := running.Err() != nil || until.limit > 0 && n >= until.limit
+				if over {
 					return nil
 				}
 				start := time.Now()
-				switch err := op(running, client, n); {
-				case err == nil:
-					each[i] = append(each[i], time.Since(start))
-				case running.Err() != nil:
-					return nil // interrupted by the end of the phase
-				default:
+				err := op(running, client, n)
+				if running.Err() != nil {
+					continue // interrupted by the end of the phase
+				}
+				if err != nil {
 					return err
 				}
+				each[i] = append(each[i], time.Since(start))
 			}
 		})
 	}

@@ -69,6 +69,9 @@ func TestDeletionByUpdate(t *testing.T) {
 	bound := request.WithClusterName(t.Context(), consumer)
 	own := request.WithThrough(bound, request.Through{Mount: request.APIExports, Provider: "provider", View: "e"})
 	initializing := request.WithThrough(bound, request.Through{Mount: request.InitializingWorkspaces, Provider: "provider", View: "t"})
+	logicalClusters := corev1alpha1.Resource("logicalclusters")
+	set := storageclaims.NewSet(nil, logicalClusters, "", 1)
+	set.Allow(consumer, nil, 1)
 	tenant, system := &user.DefaultInfo{Name: "tenant"}, &user.DefaultInfo{Groups: []string{user.SystemPrivilegedGroup}}
 	const claim, policy = "virtual workspace", "policy"
 	for name, test := range map[string]struct {
@@ -93,7 +96,7 @@ func TestDeletionByUpdate(t *testing.T) {
 		"no finalizer":                              {ctx: claimed, before: lifetime{finalizers: []string{"f"}}, by: claim},
 		"the last finalizer":                        {ctx: claimed, before: lifetime{finalizers: []string{"f"}, deleted: true}, after: lifetime{deleted: true}, by: claim},
 		"the finalizers in another order":           {ctx: claimed, before: lifetime{finalizers: []string{"f", "g"}}, after: lifetime{finalizers: []string{"g", "f"}}},
-		"a finalizer of the logical cluster":        {ctx: claimed, resource: corev1alpha1.Resource("logicalclusters"), after: lifetime{finalizers: []string{"f"}}},
+		"a finalizer of the logical cluster":        {ctx: storageclaims.WithSet(bound, set), resource: logicalClusters, after: lifetime{finalizers: []string{"f"}}},
 		"an owner, of what is bound":                {ctx: bound, after: owned, by: policy},
 		"an owner, by an initializer":               {ctx: initializing, after: owned, by: policy},
 		"an owner, of what is bound, by the system": {ctx: bound, after: owned, sender: system},
@@ -107,11 +110,6 @@ func TestDeletionByUpdate(t *testing.T) {
 			}
 			if test.sender == nil {
 				test.sender = tenant
-			}
-			if test.resource != configMaps {
-				set := storageclaims.NewSet(nil, test.resource, "", 1)
-				set.Allow(consumer, nil, 1)
-				test.ctx = storageclaims.WithSet(bound, set)
 			}
 			questions, err := update(test.ctx, test.resource, test.subresource, test.before, test.after, test.sender, authorizer.DecisionNoOpinion, nil)
 			if test.by == "" {
