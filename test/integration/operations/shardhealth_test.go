@@ -3,7 +3,6 @@ package operations
 import (
 	"fmt"
 	"os/exec"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -142,46 +141,4 @@ func TestShardHealth(t *testing.T) {
 		return err == nil && ws.Status.Phase == corev1alpha1.LogicalClusterPhaseReady
 	})
 	h.Component("root").Start()
-}
-
-// TestShardsThatAreFull: a shard that has as much as it may takes no more workspaces, which
-// go elsewhere, or say what they wait for, until there is room.
-func TestShardsThatAreFull(t *testing.T) {
-	if testing.Short() {
-		t.Skip("nightly: fills databases of four shards")
-	}
-	t.Parallel()
-	h := health{kit.Start(t, harness.Options{Shards: 4, ExtraArgs: map[string][]string{
-		"root": {"--max-workspaces=3"}, "shard-1": {"--max-workspaces=2"}, "shard-2": {"--max-objects=1"}, "shard-3": {"--max-storage=1Mi"},
-	}})}
-	told := func(name, annotation string) string {
-		return h.shard(name).Annotations["core.shardplane.io/"+annotation]
-	}
-	for _, shard := range []string{"root", "shard-1", "shard-2", "shard-3"} {
-		h.eventually(shard+" tells its load", func() bool { return told(shard, "workspaces") == "0" })
-	}
-	h.eventually("shard-2 and shard-3 tell that they are full", func() bool {
-		return !slices.Contains([]string{"", "0"}, told("shard-2", "objects")) && !slices.Contains([]string{"", "0"}, told("shard-3", "storage"))
-	})
-	capacity := h.shard("shard-1").Status.Capacity
-	require.Equal(t, "2", capacity.Name("workspaces", "").String())
-	require.Equal(t, "8Gi", capacity.Storage().String())
-
-	// Five have room on two shards, and fill these; with what is claimed only, since they come
-	// faster than heartbeats.
-	on := map[string]int{}
-	for i := range 5 {
-		h.NewWorkspace("root", fmt.Sprint("w", i), "")
-	}
-	for i := range 5 {
-		on[h.lands("root", fmt.Sprint("w", i))]++
-	}
-	require.Equal(t, map[string]int{"root": 3, "shard-1": 2}, on)
-	h.NewWorkspace("root", "late", "")
-	h.waits("root", "late", "each is full by --max-objects, or is full by --max-storage, or is full by --max-workspaces")
-	h.eventually("they tell so", func() bool { return told("root", "workspaces") == "3" && told("shard-1", "workspaces") == "2" })
-
-	gone := h.get("root", "w0")
-	require.NoError(t, kinds.Workspaces.In(h.ProxyClient.Cluster(kit.Path("root"))).Delete(t.Context(), "w0", metav1.DeleteOptions{}))
-	require.Equal(t, gone.Annotations["core.kcp.io/shard"], h.lands("root", "late"), "there is room again")
 }
