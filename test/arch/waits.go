@@ -15,7 +15,6 @@ var pauses = map[string]string{
 	"pkg/cacheserver/replication_test.go":             "between two looks at a state",
 	"pkg/controllers/replication/bench_test.go":       "between two looks at a state",
 	"pkg/cacheserver/bench_test.go":                   "a server rests before its memory is read",
-	"pkg/cacheserver/marks_test.go":                   "a client and a network that are slow",
 	"pkg/controllers/replication/modelserver_test.go": "a server that is slow, in the bubble of model_test.go",
 	"pkg/frontproxy/hide_test.go":                     "a shard that is slow",
 	"test/conformance/versions_test.go":               "a webhook that is slow",
