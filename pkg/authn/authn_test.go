@@ -66,6 +66,7 @@ func certificates(caFile string) authn.Options {
 }
 
 func TestAuthenticate(t *testing.T) {
+	t.Parallel()
 	clients, proxies, strangers := newAuthority(t, "clients"), newAuthority(t, "proxies"), newAuthority(t, "strangers")
 	var o authn.Options
 	o.ClientCAFile, o.RequestHeaderCAFile, o.DevTokens = clients.file, proxies.file, true
@@ -144,6 +145,7 @@ func TestAuthenticate(t *testing.T) {
 
 // TestDropGroups holds that the operator says which groups nobody from outside has.
 func TestDropGroups(t *testing.T) {
+	t.Parallel()
 	clients := newAuthority(t, "clients")
 	for _, test := range []struct{ drop, want []string }{
 		{nil, []string{user.SystemPrivilegedGroup, "system:kcp:admin"}},
@@ -164,6 +166,7 @@ func TestDropGroups(t *testing.T) {
 }
 
 func TestDevTokensAreOffByDefault(t *testing.T) {
+	t.Parallel()
 	authentication, err := authn.New(certificates(newAuthority(t, "clients").file), authn.Sources{})
 	require.NoError(t, err)
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/api", http.NoBody)
@@ -174,6 +177,7 @@ func TestDevTokensAreOffByDefault(t *testing.T) {
 }
 
 func TestUnreadableCA(t *testing.T) {
+	t.Parallel()
 	garbage := filepath.Join(t.TempDir(), "ca.crt")
 	require.NoError(t, os.WriteFile(garbage, []byte("no certificate"), 0o600))
 	for _, file := range []string{garbage, garbage + ".missing"} {

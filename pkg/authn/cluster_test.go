@@ -13,6 +13,7 @@ import (
 )
 
 func TestWithTokenCluster(t *testing.T) {
+	t.Parallel()
 	claims := func(cluster string) string {
 		body := `{"iss":"https://kcp.default.svc","kubernetes.io":{"clusterName":"` + cluster + `"}}`
 		return base64.RawURLEncoding.EncodeToString([]byte(`{"alg":"ES256"}`)) + "." + base64.RawURLEncoding.EncodeToString([]byte(body)) + ".c2ln"

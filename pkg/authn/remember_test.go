@@ -16,6 +16,7 @@ import (
 )
 
 func TestRemembering(t *testing.T) {
+	t.Parallel()
 	roots, verifications := x509.NewCertPool(), 0
 	var refuse error
 	verify := authenticator.RequestFunc(func(r *http.Request) (*authenticator.Response, bool, error) {

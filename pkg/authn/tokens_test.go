@@ -162,6 +162,7 @@ func eventually(t *testing.T, what string, condition func() bool) {
 }
 
 func TestOIDC(t *testing.T) {
+	t.Parallel()
 	provider := newIssuer(t)
 	file := filepath.Join(t.TempDir(), "authentication.yaml")
 	write := func(content string) { require.NoError(t, os.WriteFile(file, []byte(content), 0o600)) }
@@ -251,6 +252,7 @@ func TestOIDC(t *testing.T) {
 }
 
 func TestWebhook(t *testing.T) {
+	t.Parallel()
 	var calls atomic.Int32
 	var broken atomic.Bool
 	var elsewhere atomic.Int32
@@ -366,6 +368,7 @@ users: [{name: u, user: {}}]
 }
 
 func TestGroupFilter(t *testing.T) {
+	t.Parallel()
 	all := []string{
 		"system:masters", "devs", "system:kcp:logical-cluster-admin", "system:kcp:initializer:root:x", "system:kcp:terminator:root:x",
 		"system:kcp:admin", "system:kcp:external-logical-cluster-admin", "apis.kcp.io:binding:root:x", "system:authenticated",
@@ -380,6 +383,7 @@ func TestGroupFilter(t *testing.T) {
 }
 
 func TestOptions(t *testing.T) {
+	t.Parallel()
 	o := authn.NewOptions()
 	require.Len(t, o.Validate(), 1, "a client CA is needed")
 	o.ClientCAFile = "ca.crt"
@@ -395,6 +399,7 @@ func TestOptions(t *testing.T) {
 // TestReviewer holds whose tokens a review in a logical cluster knows, by the
 // logical clusters that their service accounts claim.
 func TestReviewer(t *testing.T) {
+	t.Parallel()
 	for name, tc := range map[string]struct {
 		user   string
 		claims []string

@@ -127,6 +127,7 @@ func (w *tenants) knows(cluster logicalcluster.Name, token string) string {
 // TestWorkspaceUsers: who is named by a workspace's issuer is somebody in that workspace, on the
 // first try, and nobody in others.
 func TestWorkspaceUsers(t *testing.T) {
+	t.Parallel()
 	provider, w := newIssuer(t), newTenants(t)
 	w.say("team", provider.entry("oidc:"))
 	jane := provider.token(t, map[string]any{"groups": []string{"devs"}})
@@ -167,6 +168,7 @@ func TestWorkspaceUsers(t *testing.T) {
 // TestWorkspaceUsersAreConfined: nothing that a tenant's issuer says makes a user one of the
 // installation's.
 func TestWorkspaceUsersAreConfined(t *testing.T) {
+	t.Parallel()
 	provider, w := newIssuer(t), newTenants(t)
 	entry := provider.entry("")
 	entry.ClaimMappings.Extra = []tenancyv1alpha1.ExtraMapping{
@@ -198,6 +200,7 @@ func TestWorkspaceUsersAreConfined(t *testing.T) {
 // TestWorkspaceIssuers: issuers change their keys and entries their rules, and what a tenant
 // says of them is wrong.
 func TestWorkspaceIssuers(t *testing.T) {
+	t.Parallel()
 	provider, w := newIssuer(t), newTenants(t)
 	w.say("team", provider.entry("oidc:"))
 	former := provider.token(t, map[string]any{"sub": "former"})
@@ -251,6 +254,7 @@ func TestWorkspaceIssuers(t *testing.T) {
 // TestDeadWorkspaceIssuer: an issuer that does not answer, and whose tokens fill all places of
 // its tenant, delays nobody else.
 func TestDeadWorkspaceIssuer(t *testing.T) {
+	t.Parallel()
 	dead, living, w := silent(t), newIssuer(t), newTenants(t)
 	w.say("team", dead.entry("dead:"), living.entry("living:"))
 	w.say("other", living.entry("other:"))
@@ -275,6 +279,7 @@ func TestDeadWorkspaceIssuer(t *testing.T) {
 
 // TestDeadIssuerBesideLivingOne is about one configuration with both.
 func TestDeadIssuerBesideLivingOne(t *testing.T) {
+	t.Parallel()
 	dead, living, w := silent(t), newIssuer(t), newTenants(t)
 	w.say("team", dead.entry("dead:"), living.entry("living:"))
 	answered := make(chan string, 1)

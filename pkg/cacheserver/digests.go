@@ -36,7 +36,9 @@ var errUnread = errors.New("not all replicas were read yet, try again")
 type digests struct {
 	backend *storage.Backend
 	counter *usage.Counter
-	dataID  string
+	// full reports whether etcd is nearly full.
+	full   func() bool
+	dataID string
 	// name is that of the cache server.
 	name    string
 	sizes   sizes
@@ -60,6 +62,7 @@ func newDigests(ctx context.Context, h *etcd.Handle, backend *storage.Backend, n
 		return backend.Decrypt(following, key, value)
 	}}
 	d.counter = usage.New(h.Client().Client, h.Prefix(), storage.ResourcePrefix(corev1.Resource("events")))
+	d.full = d.counter.Full
 	d.cached = newCachedKinds(d.decrypt)
 	d.counter.Follow(usage.Follower{
 		Begin: func() {
@@ -255,7 +258,7 @@ func (d *digests) answer(r *http.Request, shard request.Shard) (*digest.Answer, 
 	if err != nil {
 		return nil, apierrors.NewServiceUnavailable(err.Error())
 	}
-	answer := &digest.Answer{DataID: d.dataID, Name: d.name, Form: digest.Form, Full: d.counter.Full()}
+	answer := &digest.Answer{DataID: d.dataID, Name: d.name, Form: digest.Form, Full: d.full()}
 	table := tables[resource]
 	if table == nil {
 		table = digest.NewTable[struct{}]()

@@ -9,7 +9,6 @@ import (
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -27,26 +26,6 @@ var (
 	shardsGVR         = schema.GroupVersionResource{Group: "core.kcp.io", Version: "v1alpha1", Resource: "shards"}
 	workspaceTypesGVR = schema.GroupVersionResource{Group: "tenancy.kcp.io", Version: "v1alpha1", Resource: "workspacetypes"}
 )
-
-// checkLeaks makes the test fail if a goroutine outlives the servers and
-// controllers that it starts afterwards. It is not for the whole package, since
-// upstream's certificate files cannot be closed before a server has run.
-func checkLeaks(t testing.TB) {
-	t.Helper()
-	options := []goleak.Option{
-		goleak.IgnoreCurrent(),
-		goleak.IgnoreTopFunction("k8s.io/klog/v2.(*flushDaemon).run.func1"),
-		// The log's health check, once for the process.
-		goleak.IgnoreAnyFunction("k8s.io/apimachinery/pkg/util/wait.Forever"),
-	}
-	t.Cleanup(func() {
-		// Requests that their client has given up, and upstream's timers, end
-		// by themselves some seconds later.
-		var leaked error
-		require.Eventually(t, func() bool { leaked = goleak.Find(options...); return leaked == nil }, deadline, time.Second/10)
-		require.NoError(t, leaked)
-	})
-}
 
 // instance is a running server that a test can stop and start again.
 type instance struct {
@@ -92,7 +71,6 @@ type cacheServer struct {
 
 func newCacheServer(t testing.TB, change ...func(*cacheserver.Options)) *cacheServer {
 	t.Helper()
-	checkLeaks(t)
 	c := &cacheServer{pki: newPKI(t), dataDir: t.TempDir(), change: change}
 	c.start(t)
 	c.f = factory(t, c.pki.master(t, c.url))

@@ -29,6 +29,7 @@ func versionsOf(t *testing.T, f *client.Factory) string {
 // deletes nothing that has finalizers. Replicas come to rest there; and once this release has
 // taken its place, they become what they should be.
 func TestReplicationToFormerCacheServer(t *testing.T) {
+	t.Parallel()
 	cache := newCacheServer(t)
 	cache.stop()
 	cache.f.CloseIdleConnections()
@@ -40,7 +41,8 @@ func TestReplicationToFormerCacheServer(t *testing.T) {
 	create(t, shards, held)
 	create(t, shards, object(shardsGVR, "Shard", "edited", map[string]any{"baseURL": "https://x"}))
 	create(t, shards, object(shardsGVR, "Shard", "gone", nil))
-	config, _ := replicate(t, amber, cache)
+	restarts := startsOver(t)
+	config, _ := replicate(t, amber, cache, markOften) // it does not serve marks, nor digests
 	replicas := in(t, former.f.Shard("amber"), "root", shardsGVR)
 	url := func(name string) string {
 		replica, err := replicas.Get(t.Context(), name, metav1.GetOptions{})
@@ -68,7 +70,9 @@ func TestReplicationToFormerCacheServer(t *testing.T) {
 	eventually(t, "the edited replica is put right", func() bool { return url("edited") == "https://y" })
 
 	t.Log("audits ask again whether the server keeps UIDs, and change nothing")
-	asked := func() float64 { return counted(t, "shardplane_replication_operations_total", "operation", "update") }
+	asked := func() float64 {
+		return counted(t, "shardplane_replication_operations_total", map[string]string{"cache": t.Name(), "operation": "update"})
+	}
 	eventually(t, "the replicas are at rest", func() bool {
 		before, updates := versionsOf(t, former.f), asked()
 		eventually(t, "some audits", func() bool { return asked() > updates+3 })
@@ -85,6 +89,7 @@ func TestReplicationToFormerCacheServer(t *testing.T) {
 	require.NoError(t, err)
 	require.NotEqual(t, replica.GetAnnotations()["cache.kcp.io/original-resource-UID"], string(replica.GetUID()))
 
+	require.InDelta(t, restarts, startsOver(t), 0)
 	t.Log("the cache server becomes one of this release")
 	former.stop()
 	cache.start(t)
@@ -99,6 +104,7 @@ func TestReplicationToFormerCacheServer(t *testing.T) {
 // TestReplicasOfFormerShards: a shard of the previous release sends neither UIDs nor
 // finalizers; when it is upgraded, its replicas are put right, those that somebody holds too.
 func TestReplicasOfFormerShards(t *testing.T) {
+	t.Parallel()
 	cache := newCacheServer(t)
 	amber := newTestShard(t, "amber")
 	shards := in(t, amber.f, "root", shardsGVR)

@@ -50,6 +50,8 @@ type Options struct {
 	Name, RelayConfig string
 	// SyntheticDelay is for how long each request is held back, to test what happens if it takes so long.
 	SyntheticDelay time.Duration
+	// Relays are the intervals of relays, which no flag sets.
+	Relays relay.Timing
 }
 
 // NewOptions returns the defaults.

@@ -1,6 +1,7 @@
 package cacheserver_test
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/spf13/pflag"
@@ -11,6 +12,7 @@ import (
 )
 
 func TestFlags(t *testing.T) {
+	t.Parallel()
 	o := cacheserver.NewOptions()
 	fs := pflag.NewFlagSet("cache-server", pflag.ContinueOnError)
 	for _, section := range o.Flags().FlagSets {
@@ -30,6 +32,7 @@ func TestFlags(t *testing.T) {
 }
 
 func TestValidateNamesTheFlags(t *testing.T) {
+	t.Parallel()
 	o := cacheserver.NewOptions()
 	o.Serving.BindAddress = "nowhere"
 	o.Serving.SecurePort = 70000
@@ -40,6 +43,12 @@ func TestValidateNamesTheFlags(t *testing.T) {
 		require.ErrorContains(t, err, flag)
 	}
 	require.Error(t, (&cacheserver.Options{}).Complete().Validate())
+
+	o = cacheserver.NewOptions()
+	o.Name, o.RelayConfig = "global", writeFile(t, "relays.yaml", fmt.Sprintf("relays:\n- {from: {name: global, kubeconfig: %s}}\n", writeKubeconfig(t, newPKI(t), "https://127.0.0.1:1")))
+	require.ErrorContains(t, o.Complete().Validate(), "--relay-config: "+o.RelayConfig+": relays[0] (\"global\"): from.name: it is the name of this cache server")
+	o.Name = "a/b"
+	require.ErrorContains(t, o.Complete().Validate(), "--cache-name \"a/b\" is none")
 }
 
 // TestHalfStarted checks that a server that cannot start says why and leaves

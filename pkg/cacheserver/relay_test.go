@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -17,6 +18,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/shardplane/shardplane/pkg/cacheserver"
+	"github.com/shardplane/shardplane/pkg/cacheserver/relay"
 	"github.com/shardplane/shardplane/pkg/controllers/replication"
 	"github.com/shardplane/shardplane/pkg/tenancy/replicationmarks"
 	"github.com/shardplane/shardplane/test/harness"
@@ -28,10 +30,12 @@ type region struct {
 	name string
 }
 
+// relayOften are short intervals of relays.
+var relayOften = relay.Timing{Look: often, Check: time.Second, Retry: often, Mark: often, Digest: time.Second / 5, Alert: often}
+
 // newRegions returns cache servers that do not run yet, which relay as said. All have one CA.
 func newRegions(t testing.TB, relays map[string][]string) map[string]*region {
 	t.Helper()
-	checkLeaks(t)
 	p := newPKI(t)
 	all := map[string]*region{}
 	for name := range relays {
@@ -48,7 +52,7 @@ func newRegions(t testing.TB, relays map[string][]string) map[string]*region {
 			}
 			file = writeFile(t, "relays.yaml", config.String())
 		}
-		r.change = append(r.change, func(o *cacheserver.Options) { o.Name, o.RelayConfig = name, file })
+		r.change = append(r.change, func(o *cacheserver.Options) { o.Name, o.RelayConfig, o.Relays = name, file, relayOften })
 	}
 	return all
 }
@@ -122,7 +126,7 @@ func requireMark(t *testing.T, at, home *region, shard string, via ...string) {
 			}
 		}
 		return slices.Equal(via, here.Via)
-	}, deadline, deadline/900) {
+	}, deadline, 50*time.Millisecond) {
 		t.Fatalf("the mark of %s in %s is %+v, by %v, and in its region %+v", shard, at.name, here.Resources, here.Via, there.Resources)
 	}
 }
@@ -146,7 +150,7 @@ func requireEqual(t *testing.T, a, b *region, shard, name string) {
 			have[i] = obj
 		}
 		return assert.ObjectsAreEqual(have[0], have[1])
-	}, deadline, deadline/900) {
+	}, deadline, 50*time.Millisecond) {
 		t.Fatalf("%s has %v, and %s has %v", a.name, have[0], b.name, have[1])
 	}
 }
@@ -154,6 +158,7 @@ func requireEqual(t *testing.T, a, b *region, shard, name string) {
 // TestRelayStar has two regions around a cache server that relays between them: each gets what is meant for the whole
 // installation, with marks, and nothing comes back to where it is from.
 func TestRelayStar(t *testing.T) {
+	t.Parallel()
 	regions := runRegions(t, map[string][]string{"eu": {"global"}, "us": {"global"}, "global": {"eu", "us"}})
 	eu, us, global := regions["eu"], regions["us"], regions["global"]
 	amber, blue := newTestShard(t, "amber"), newTestShard(t, "blue")

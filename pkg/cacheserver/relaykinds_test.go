@@ -19,9 +19,10 @@ import (
 // TestRelayOfOtherKinds has what shards write to cache servers themselves relayed, and what cached resources
 // select, as long as there are such.
 func TestRelayOfOtherKinds(t *testing.T) {
+	t.Parallel()
 	regions := newRegions(t, map[string][]string{"eu": nil, "us": {"eu"}})
 	for _, r := range regions {
-		r.change = append(r.change, func(o *cacheserver.Options) { o.RemovedShardGracePeriod = 2 * time.Second })
+		r.change = append(r.change, func(o *cacheserver.Options) { o.RemovedShardGracePeriod = time.Second })
 		r.run(t)
 	}
 	eu, us := regions["eu"], regions["us"]

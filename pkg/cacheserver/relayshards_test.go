@@ -14,6 +14,7 @@ import (
 // TestRelayOfShardsOfRoot has a Shard in root say that it stays in its region: other regions would take that for the
 // removal of the shard, so it is relayed all the same, and the shard goes on pushing there.
 func TestRelayOfShardsOfRoot(t *testing.T) {
+	t.Parallel()
 	regions := newRegions(t, map[string][]string{"eu": nil, "us": {"eu"}})
 	eu, us := regions["eu"].run(t), regions["us"]
 	us.change = append(us.change, func(o *cacheserver.Options) { o.RemovedShardGracePeriod = time.Second })

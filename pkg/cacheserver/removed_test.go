@@ -17,7 +17,9 @@ import (
 // TestRemovedShards removes a shard: it may push no more, its replicas go after the grace period, also if the server
 // restarts in between, and those of others stay. When it has a Shard again it may push.
 func TestRemovedShards(t *testing.T) {
-	cache := newCacheServer(t, func(o *cacheserver.Options) { o.RemovedShardGracePeriod = 2 * time.Second })
+	t.Parallel()
+	gracePeriod := time.Hour
+	cache := newCacheServer(t, func(o *cacheserver.Options) { o.RemovedShardGracePeriod = gracePeriod })
 	registered := in(t, cache.f.Shard("root"), "root", shardsGVR)
 	push := func(shard, name string) error {
 		_, err := in(t, cache.f.Shard(shard), "c", workspaceTypesGVR).Create(t.Context(), object(workspaceTypesGVR, "WorkspaceType", name, nil), metav1.CreateOptions{})
@@ -56,7 +58,10 @@ func TestRemovedShards(t *testing.T) {
 	require.NoError(t, registered.Delete(t.Context(), "root", metav1.DeleteOptions{}))
 	create(t, registered, object(shardsGVR, "Shard", "root", nil))
 
+	before := count("blue")
 	cache.stop()
+	require.Equal(t, 3, before)
+	gracePeriod = 0
 	cache.start(t)
 	refused(push("blue", "t-4"))
 	eventually(t, "its replicas are gone", func() bool { return count("blue") == 0 && identified() <= 0 })
@@ -73,39 +78,6 @@ func TestRemovedShards(t *testing.T) {
 	eventually(t, "the replicas of the next one are gone", func() bool { return count("later") == 0 })
 	require.Equal(t, 1, count("blue"))
 	require.Equal(t, 4, count("green"))
-}
-
-// TestUnregisteredShards has a shard push that has no Shard: that is shown, as soon as it is known which shards there are,
-// until it is registered. What was removed is none.
-func TestUnregisteredShards(t *testing.T) {
-	cache := newCacheServer(t)
-	registered := in(t, cache.f.Shard("root"), "root", shardsGVR)
-	push := func(shard, name string) {
-		create(t, in(t, cache.f.Shard(shard), "c", workspaceTypesGVR), object(workspaceTypesGVR, "WorkspaceType", name, nil))
-	}
-	shown := func(shard string) func() bool {
-		return func() bool {
-			return measured(t, "shardplane_cache_unregistered_shard", map[string]string{"name": shard}) == 1
-		}
-	}
-	hidden := func(shard string) func() bool { return func() bool { return !shown(shard)() } }
-	push("stranger", "a")
-	push("removed", "a")
-	create(t, registered, object(shardsGVR, "Shard", "removed", nil))
-	require.NoError(t, registered.Delete(t.Context(), "removed", metav1.DeleteOptions{}))
-	create(t, registered, object(shardsGVR, "Shard", "root", nil))
-	eventually(t, "it is shown", shown("stranger"))
-	require.False(t, shown("root")())
-	require.False(t, shown("removed")(), "it was removed, which is no secret")
-
-	push("stranger", "b")
-	create(t, registered, object(shardsGVR, "Shard", "stranger", nil))
-	eventually(t, "it is registered", hidden("stranger"))
-
-	push("other", "a")
-	eventually(t, "another one is shown", shown("other"))
-	require.NoError(t, registered.Delete(t.Context(), "root", metav1.DeleteOptions{}))
-	eventually(t, "it is not known any more which shards there are", hidden("other"))
 }
 
 // pushCached has a shard push a cached resource, and an object of it under its identity.

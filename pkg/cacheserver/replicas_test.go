@@ -44,9 +44,9 @@ func content(obj *unstructured.Unstructured) map[string]any {
 	return obj.Object
 }
 
-// TestReplicasStayAsTheyAre: what names its shard keeps the metadata that it comes with.
-func TestReplicasStayAsTheyAre(t *testing.T) {
-	cache := newCacheServer(t)
+// testReplicasStayAsTheyAre: what names its shard keeps the metadata that it comes with.
+func testReplicasStayAsTheyAre(t *testing.T, cache *cacheServer) {
+	t.Helper()
 	shards := in(t, cache.f.Shard("amber"), "root", shardsGVR)
 	want := asReplica("one")
 	created := create(t, shards, want)
@@ -108,10 +108,10 @@ func TestReplicasStayAsTheyAre(t *testing.T) {
 	require.True(t, apierrors.IsBadRequest(err), "%v", err)
 }
 
-// TestOwnObjectsGetMetadata: what names no shard gets its metadata from the server.
-func TestOwnObjectsGetMetadata(t *testing.T) {
-	cache := newCacheServer(t)
-	shards := in(t, cache.f.Shard("amber"), "root", shardsGVR)
+// testOwnObjectsGetMetadata: what names no shard gets its metadata from the server.
+func testOwnObjectsGetMetadata(t *testing.T, cache *cacheServer) {
+	t.Helper()
+	shards := in(t, cache.f.Shard("amber"), "own", shardsGVR)
 	obj := asReplica("one")
 	obj.SetAnnotations(nil)
 	before := time.Now().Add(-time.Minute)
@@ -130,9 +130,9 @@ func TestOwnObjectsGetMetadata(t *testing.T) {
 	}
 }
 
-// TestReplicasGoAtOnce: their finalizers hold the object on its shard, and nothing here.
-func TestReplicasGoAtOnce(t *testing.T) {
-	cache := newCacheServer(t)
+// testReplicasGoAtOnce: their finalizers hold the object on its shard, and nothing here.
+func testReplicasGoAtOnce(t *testing.T, cache *cacheServer) {
+	t.Helper()
 	shards := in(t, cache.f.Shard("amber"), "root", shardsGVR)
 	one, two := create(t, shards, asReplica("one")), create(t, shards, asReplica("two"))
 	require.NotEmpty(t, one.GetFinalizers())
@@ -155,8 +155,8 @@ func TestReplicasGoAtOnce(t *testing.T) {
 	requireList(t, cache.f.Shard("*"), "*")
 }
 
-func TestMalformedReplicas(t *testing.T) {
-	cache := newCacheServer(t)
+func testMalformedReplicas(t *testing.T, cache *cacheServer) {
+	t.Helper()
 	master := httpClient(t, cache.pki.master(t, cache.url))
 	url := cache.url + "/services/cache/shards/amber/clusters/root/apis/core.kcp.io/v1alpha1/shards"
 	const annotated = `"annotations":{"kcp.io/shard":"amber"}`
@@ -176,9 +176,9 @@ func TestMalformedReplicas(t *testing.T) {
 	requireList(t, cache.f.Shard("*"), "*")
 }
 
-// TestReplicasOfRoles: roles have names that custom resources cannot have, and no generation.
-func TestReplicasOfRoles(t *testing.T) {
-	cache := newCacheServer(t)
+// testReplicasOfRoles: roles have names that custom resources cannot have, and no generation.
+func testReplicasOfRoles(t *testing.T, cache *cacheServer) {
+	t.Helper()
 	gvr := rbacv1.SchemeGroupVersion.WithResource("clusterroles")
 	roles := in(t, cache.f.Shard("amber"), "root", gvr)
 	want := asReplica("system:kcp:Some_Role:bind")

@@ -21,7 +21,7 @@ func (d *digests) room(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, scoped := request.ShardFrom(r.Context())
 		info, ok := apirequest.RequestInfoFrom(r.Context())
-		if !scoped || !ok || !info.IsResourceRequest || info.Verb != "create" || info.APIGroup == cachekinds.SchemeGroupVersion.Group || !d.counter.Full() {
+		if !scoped || !ok || !info.IsResourceRequest || info.Verb != "create" || info.APIGroup == cachekinds.SchemeGroupVersion.Group || !d.full() {
 			next.ServeHTTP(w, r)
 			return
 		}

@@ -1,82 +1,55 @@
-package cacheserver_test
+package cacheserver
 
 import (
-	"fmt"
+	"context"
 	"net/http"
-	"strings"
+	"net/http/httptest"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
+	genericrequest "k8s.io/apiserver/pkg/endpoints/request"
 
-	"github.com/shardplane/shardplane/pkg/cacheserver"
-	"github.com/shardplane/shardplane/pkg/controllers/replication"
+	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/test/bubble"
 )
 
-// TestFull fills the etcd of a cache server: what is new waits, changes and deletions arrive, who pushes says so, and
-// goes on by itself when there is room.
+// TestFull: while etcd is nearly full, new replicas are refused. Changes and deletions are served, and so is what
+// shards write to cache servers themselves, such as marks.
 func TestFull(t *testing.T) {
-	// Between two looks at how full it is, which are a tenth of a second apart, less is written than is left. Nothing is
-	// compacted, which could make room.
-	const quota, size = 32 << 20, 64 << 10
-	most := int64(quota)
-	cache := newCacheServer(t, func(o *cacheserver.Options) { o.Etcd.QuotaBytes, o.Etcd.CompactionInterval = most, 0 })
-	amber := newTestShard(t, "amber")
-	shards := in(t, amber.f, "root", shardsGVR)
-	for _, name := range []string{"one", "two"} {
-		create(t, shards, object(shardsGVR, "Shard", name, map[string]any{"baseURL": "https://x"}))
+	t.Parallel()
+	full := false
+	d := &digests{full: func() bool { return full }}
+	serve := func(verb, group string) *httptest.ResponseRecorder {
+		ctx := request.WithScope(t.Context(), request.Scope{Mount: request.CacheShards, Shard: request.Shard{Name: "amber"}, Cluster: request.Cluster{Name: "root"}})
+		ctx = genericrequest.WithRequestInfo(ctx, &genericrequest.RequestInfo{IsResourceRequest: true, Verb: verb, APIGroup: group, APIVersion: "v1alpha1", Resource: "things"})
+		recorder := httptest.NewRecorder()
+		d.room(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusAccepted) })).
+			ServeHTTP(recorder, httptest.NewRequestWithContext(ctx, http.MethodPost, "/", http.NoBody))
+		return recorder
 	}
-	config, _ := replicate(t, amber, cache, verifyOften, withoutAudits)
-	start(t, "", replication.NewCaches("amber", replication.WatchedCache{Name: "full", Kubeconfig: "k", Cache: config.Cache, Pushed: true}).Run)
-	trouble := func() bool {
-		return measured(t, "shardplane_replication_cache_trouble", map[string]string{"cache": "full", "reason": "Full"}) == 1
+	require.Equal(t, http.StatusAccepted, serve("create", "core.kcp.io").Code)
+	full = true
+	refused := serve("create", "core.kcp.io")
+	require.Equal(t, http.StatusInsufficientStorage, refused.Code)
+	require.Contains(t, refused.Body.String(), "things cannot be stored: the etcd of the cache server is nearly full")
+	for _, verb := range []string{"update", "patch", "delete", "list"} {
+		require.Equal(t, http.StatusAccepted, serve(verb, "core.kcp.io").Code, verb)
 	}
-	requireReplicas(t, cache, []string{"amber|root|one", "amber|root|two"})
-
-	filler := in(t, cache.f.Shard("filler"), "c", workspaceTypesGVR)
-	fill := func(n int) error {
-		_, err := filler.Create(t.Context(), object(workspaceTypesGVR, "WorkspaceType", fmt.Sprint("t-", n), map[string]any{"text": strings.Repeat("x", size)}), metav1.CreateOptions{})
-		return err
-	}
-	made := 0
-	for ; ; made++ {
-		require.Less(t, made, quota/size, "nothing is refused")
-		if err := fill(made); err != nil {
-			var status apierrors.APIStatus
-			require.ErrorAs(t, err, &status)
-			require.EqualValues(t, http.StatusInsufficientStorage, status.Status().Code, "%v", err)
-			require.ErrorContains(t, err, "the etcd of the cache server is nearly full")
-			break
-		}
-	}
-	require.Greater(t, made, quota/size/2)
-	create(t, shards, object(shardsGVR, "Shard", "three", nil))
-	_, err := shards.Patch(t.Context(), "one", types.MergePatchType, []byte(`{"spec":{"baseURL":"https://y"}}`), metav1.PatchOptions{})
-	require.NoError(t, err)
-	require.NoError(t, shards.Delete(t.Context(), "two", metav1.DeleteOptions{}))
-	requireReplicas(t, cache, []string{"amber|root|one"})
-	eventually(t, "the change arrives", func() bool {
-		replica, err := in(t, cache.f.Shard("amber"), "root", shardsGVR).Get(t.Context(), "one", metav1.GetOptions{})
-		return err == nil && fmt.Sprint(replica.Object["spec"]) == "map[baseURL:https://y]"
-	})
-	eventually(t, "it is said that the cache server is full", trouble)
-
-	cache.stop()
-	most *= 2
-	cache.start(t)
-	requireReplicas(t, cache, []string{"amber|root|one", "amber|root|three"}, config)
-	eventually(t, "it is not said any more", func() bool { return !trouble() })
+	require.Equal(t, http.StatusAccepted, serve("create", "cache.shardplane.io").Code)
 }
 
-// TestSyntheticDelay holds that requests are held back for as long as is said.
+// TestSyntheticDelay holds requests back, but not longer than their client waits.
 func TestSyntheticDelay(t *testing.T) {
-	const delay = 300 * time.Millisecond
-	cache := newCacheServer(t, func(o *cacheserver.Options) { o.SyntheticDelay = delay })
-	began := time.Now()
-	_, err := in(t, cache.f.Shard("*"), "*", shardsGVR).List(t.Context(), metav1.ListOptions{})
-	require.NoError(t, err)
-	require.GreaterOrEqual(t, time.Since(began), delay)
+	t.Parallel()
+	bubble.Test(t, func(t *testing.T) {
+		var served []time.Duration
+		began := time.Now()
+		handler := delayed(time.Second)(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { served = append(served, time.Since(began)) }))
+		handler.ServeHTTP(nil, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", http.NoBody))
+		impatient, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		handler.ServeHTTP(nil, httptest.NewRequestWithContext(impatient, http.MethodGet, "/", http.NoBody))
+		require.Equal(t, []time.Duration{time.Second}, served)
+	})
 }

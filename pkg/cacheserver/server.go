@@ -125,7 +125,7 @@ func (s *Server) addRelays(o CompletedOptions, loopback *rest.Config, token stri
 		return fmt.Errorf("relays: %w", err)
 	}
 	s.group.Opened(replicas.CloseIdleConnections)
-	if s.relays, err = relay.New(config, relay.Self{Name: o.Name, DataID: s.digests.dataID, Replicas: replicas, Written: written()}); err != nil {
+	if s.relays, err = relay.New(config, relay.Self{Name: o.Name, DataID: s.digests.dataID, Replicas: replicas, Written: written(), Timing: o.Relays}); err != nil {
 		return err
 	}
 	s.group.Add(lifecycle.Part{Name: "relays", Run: s.relays.Run})

@@ -19,6 +19,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/cacheserver"
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/documents"
+	"github.com/shardplane/shardplane/pkg/controllers/replication"
 )
 
 func do(t testing.TB, c *http.Client, method, url, body string) (int, string) {
@@ -46,127 +47,27 @@ func httpClient(t *testing.T, config *rest.Config) *http.Client {
 	return c
 }
 
-// claiming adds claims of logical clusters to requests, as a front-proxy does.
-type claiming struct {
-	next   http.RoundTripper
-	claims []string
-}
-
-func (c claiming) RoundTrip(r *http.Request) (*http.Response, error) {
-	r = r.Clone(r.Context())
-	r.Header.Set("X-Remote-User", "system:serviceaccount:default:robot")
-	r.Header.Set("X-Remote-Group", "system:masters")
-	for _, claim := range c.claims {
-		r.Header.Add("X-Remote-Extra-Authentication.kcp.io%2Fcluster-Name", claim)
-	}
-	return c.next.RoundTrip(r)
-}
-
-func TestAccess(t *testing.T) {
+// TestServer sends requests to one server. Its first parts list the Shards of all shards, and delete theirs.
+func TestServer(t *testing.T) {
+	t.Parallel()
 	cache := newCacheServer(t)
-	other := newPKI(t)
-	foreign := other.master(t, cache.url)
-	foreign.CAData = cache.pki.caPEM
-	master := httpClient(t, cache.pki.master(t, cache.url))
-	strangers := map[string]*http.Client{
-		"anonymous":            httpClient(t, cache.pki.anonymous(cache.url)),
-		"a user":               httpClient(t, cache.pki.user(t, cache.url, "somebody")),
-		"an administrator":     httpClient(t, cache.pki.user(t, cache.url, "admin", "system:kcp:admin")),
-		"a master by another":  httpClient(t, foreign),
-		"the shard's own name": httpClient(t, cache.pki.user(t, cache.url, "amber", "system:authenticated")),
-	}
-	// Whatever a service account claims: here is none at home.
-	for name, claims := range map[string][]string{"no": nil, "one": {"root"}, "several": {"root", "other"}, "a foreign": {"other"}} {
-		account := cache.pki.user(t, cache.url, "system:serviceaccount:default:robot", "system:masters")
-		account.Wrap(func(next http.RoundTripper) http.RoundTripper { return claiming{next, claims} })
-		strangers["an account that claims "+name+" logical cluster"] = httpClient(t, account)
-	}
-	scoped := cache.pki.master(t, cache.url)
-	scoped.Impersonate = rest.ImpersonationConfig{
-		UserName: "admin", Groups: []string{"system:kcp:admin"}, Extra: map[string][]string{"authentication.kcp.io/scopes": {"cluster:root"}},
-	}
-	strangers["an administrator of one logical cluster"] = httpClient(t, scoped)
-	const base = "/services/cache/shards/amber/clusters/root"
-	for _, path := range []string{"/livez", "/readyz", "/healthz", "/livez/ping"} {
-		for name, stranger := range strangers {
-			status, body := get(t, stranger, cache.url+path)
-			require.Equal(t, http.StatusOK, status, "%s as %s: %s", path, name, body)
-		}
-	}
-	for _, path := range []string{
-		"/metrics", "/version", base + "/apis", base + "/version", base + "/apis/core.kcp.io/v1alpha1/shards",
-		"/services/cache/shards/*/clusters/*/apis/core.kcp.io/v1alpha1/shards",
-	} {
-		for name, stranger := range strangers {
-			status, body := get(t, stranger, cache.url+path)
-			require.Equal(t, http.StatusForbidden, status, "%s as %s: %s", path, name, body)
-		}
-		status, body := get(t, master, cache.url+path)
-		require.Equal(t, http.StatusOK, status, "%s: %s", path, body)
-	}
-	const profile = "/debug/pprof/goroutine?debug=1"
-	for name, stranger := range strangers {
-		want := http.StatusForbidden
-		if name == "an administrator" {
-			want = http.StatusOK
-		}
-		status, body := get(t, stranger, cache.url+profile)
-		require.Equal(t, want, status, "as %s: %s", name, body)
-		status, body = do(t, stranger, http.MethodPost, cache.url+"/debug/pprof/symbol", "")
-		require.Equal(t, http.StatusForbidden, status, "as %s: %s", name, body)
-	}
-	status, body := get(t, master, cache.url+profile)
-	require.Equal(t, http.StatusOK, status, body)
-	for path, want := range map[string]int{
-		"/":                            http.StatusBadRequest,
-		"/apis":                        http.StatusBadRequest,
-		"/clusters/root/apis":          http.StatusBadRequest,
-		"/services/cache/shards//apis": http.StatusBadRequest,
-		"/services/cache/shards/NO/clusters/root/apis":                   http.StatusBadRequest,
-		"/services/cache/shards/amber/clusters/a:b/apis":                 http.StatusBadRequest,
-		"/services/cache/shards/amber/metrics":                           http.StatusNotImplemented,
-		base + "/metrics":                                                http.StatusNotImplemented,
-		base + "/clusters/other/apis/core.kcp.io/v1alpha1/shards":        http.StatusNotFound,
-		base + "/apis/core.kcp.io/v1alpha1/nothings":                     http.StatusNotFound,
-		base + "/apis/core.kcp.io/v1/shards":                             http.StatusNotFound,
-		base + "/api/v1/configmaps":                                      http.StatusNotFound,
-		base + "/apis/apiextensions.k8s.io/v1/customresourcedefinitions": http.StatusNotFound,
-	} {
-		status, body := get(t, master, cache.url+path)
-		require.Equal(t, want, status, "%s: %s", path, body)
-	}
-}
-
-// TestShardsWriteTheirReplicas: shards read everything, and write below their own names.
-func TestShardsWriteTheirReplicas(t *testing.T) {
-	cache := newCacheServer(t)
-	amber := httpClient(t, cache.pki.user(t, cache.url, "system:shard:amber", "system:kcp:shards"))
-	nobody := httpClient(t, cache.pki.user(t, cache.url, "amber", "system:kcp:shards"))
-	at := func(shard string) string {
-		return cache.url + "/services/cache/shards/" + shard + "/clusters/root/apis/core.kcp.io/v1alpha1/shards"
-	}
-	const one = `{"apiVersion":"core.kcp.io/v1alpha1","kind":"Shard","metadata":{"name":"one"}}`
-	for _, tt := range []struct {
-		client            *http.Client
-		method, url, body string
-		want              int
+	for _, part := range []struct {
+		name string
+		run  func(t *testing.T, cache *cacheServer)
 	}{
-		{amber, http.MethodPost, at("amber"), one, http.StatusCreated},
-		{amber, http.MethodPost, at("blue"), one, http.StatusForbidden},
-		{amber, http.MethodDelete, at("blue") + "/one", "", http.StatusForbidden},
-		{nobody, http.MethodPost, at("amber"), one, http.StatusForbidden},
-		{nobody, http.MethodGet, at("amber") + "/one", "", http.StatusOK},
-		{amber, http.MethodGet, cache.url + "/services/cache/shards/*/clusters/*/apis/core.kcp.io/v1alpha1/shards", "", http.StatusOK},
-		{amber, http.MethodGet, cache.url + "/metrics", "", http.StatusForbidden},
-		{amber, http.MethodDelete, at("amber") + "/one", "", http.StatusOK},
+		{"isolation", testIsolation}, {"watch of all shards", testWildcardWatch}, {"shards write their replicas", testShardsWriteTheirReplicas},
+		{"replicas are deleted at once", testReplicasGoAtOnce}, {"malformed replicas", testMalformedReplicas}, {"sharded list", testShardedList},
+		{"access", testAccess}, {"readers", testReaders}, {"garbage", testGarbage}, {"discovery", testDiscovery},
+		{"annotations cannot be forged", testAnnotationsCannotBeForged}, {"status is part of the object", testStatusIsPartOfTheObject},
+		{"names of roles", testNamesOfRoles}, {"roles in namespaces", testRolesInNamespaces}, {"replicas of roles", testReplicasOfRoles},
+		{"replicas stay as they are", testReplicasStayAsTheyAre}, {"own objects get metadata", testOwnObjectsGetMetadata},
 	} {
-		status, body := do(t, tt.client, tt.method, tt.url, tt.body)
-		require.Equal(t, tt.want, status, "%s %s: %s", tt.method, tt.url, body)
+		t.Run(part.name, func(t *testing.T) { part.run(t, cache) })
 	}
 }
 
-func TestGarbage(t *testing.T) {
-	cache := newCacheServer(t, func(o *cacheserver.Options) { o.Serving.Profiling = false })
+func testGarbage(t *testing.T, cache *cacheServer) {
+	t.Helper()
 	master := httpClient(t, cache.pki.master(t, cache.url))
 	shards := cache.url + "/services/cache/shards/amber/clusters/root/apis/core.kcp.io/v1alpha1/shards"
 	all := cache.url + "/services/cache/shards/*/clusters/*/apis/core.kcp.io/v1alpha1/shards"
@@ -186,15 +87,14 @@ func TestGarbage(t *testing.T) {
 		{http.MethodGet, all + "?limit=1&continue=garbage", "", http.StatusBadRequest},
 		{http.MethodGet, all + "?resourceVersion=garbage", "", http.StatusBadRequest},
 		{http.MethodGet, all + "?labelSelector=%21%21", "", http.StatusBadRequest},
-		{http.MethodGet, cache.url + "/debug/pprof/heap", "", http.StatusNotFound}, // there are none
 	} {
 		status, body := do(t, master, tt.method, tt.url, tt.body)
 		require.Equal(t, tt.want, status, "%s %s: %s", tt.method, tt.url, body)
 	}
 }
 
-func TestIsolation(t *testing.T) {
-	cache := newCacheServer(t)
+func testIsolation(t *testing.T, cache *cacheServer) {
+	t.Helper()
 	f := cache.f
 	for _, shard := range []string{"amber", "blue"} {
 		for _, cluster := range []string{"root", "other"} {
@@ -233,6 +133,13 @@ func TestIsolation(t *testing.T) {
 	requireList(t, f.Shard("*"), "*", "amber|other|same", "blue|other|same", "blue|root|same")
 	require.NoError(t, in(t, f.Shard("blue"), "other", shardsGVR).DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{}))
 	requireList(t, f.Shard("*"), "*", "amber|other|same", "blue|root|same")
+	deleteShards(t, f, "amber", "other")
+	deleteShards(t, f, "blue", "root")
+}
+
+func deleteShards(t *testing.T, f *client.Factory, shard, cluster string) {
+	t.Helper()
+	require.NoError(t, in(t, f.Shard(shard), cluster, shardsGVR).DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{}))
 }
 
 // requireList holds a list, and the same in pages, against what is expected.
@@ -253,12 +160,12 @@ func requireList(t *testing.T, f *client.Factory, cluster string, want ...string
 	}
 }
 
-func TestAnnotationsCannotBeForged(t *testing.T) {
-	cache := newCacheServer(t)
-	shards := in(t, cache.f.Shard("amber"), "root", shardsGVR)
+func testAnnotationsCannotBeForged(t *testing.T, cache *cacheServer) {
+	t.Helper()
+	shards := in(t, cache.f.Shard("amber"), "forged", shardsGVR)
 	obj := object(shardsGVR, "Shard", "one", nil)
 	obj.SetAnnotations(map[string]string{"kcp.io/shard": "blue", "kcp.io/cluster": "other", "mine": "kept"})
-	want := map[string]string{"kcp.io/shard": "amber", "kcp.io/cluster": "root", "mine": "kept"}
+	want := map[string]string{"kcp.io/shard": "amber", "kcp.io/cluster": "forged", "mine": "kept"}
 
 	created := create(t, shards, obj)
 	require.Equal(t, want, created.GetAnnotations())
@@ -273,13 +180,13 @@ func TestAnnotationsCannotBeForged(t *testing.T) {
 	dry, err := shards.Create(t.Context(), dryRun, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 	require.NoError(t, err)
 	require.Equal(t, "amber", dry.GetAnnotations()["kcp.io/shard"])
-	require.Equal(t, "root", dry.GetAnnotations()["kcp.io/cluster"])
+	require.Equal(t, "forged", dry.GetAnnotations()["kcp.io/cluster"])
 }
 
-// TestNamesOfRoles: roles and bindings have names that other custom resources cannot have,
+// testNamesOfRoles: roles and bindings have names that other custom resources cannot have,
 // and so do their replicas.
-func TestNamesOfRoles(t *testing.T) {
-	cache := newCacheServer(t)
+func testNamesOfRoles(t *testing.T, cache *cacheServer) {
+	t.Helper()
 	roles := in(t, cache.f.Shard("amber"), "root", rbacv1.SchemeGroupVersion.WithResource("clusterroles"))
 	const name = "system:kcp:Some_Role:bind"
 	obj := object(rbacv1.SchemeGroupVersion.WithResource("clusterroles"), "ClusterRole", name, nil)
@@ -307,10 +214,10 @@ func TestNamesOfRoles(t *testing.T) {
 	require.True(t, apierrors.IsInvalid(err), "%v", err)
 }
 
-// TestRolesInNamespaces: what no shard replicates can be read and written as all else, in namespaces that nobody has
+// testRolesInNamespaces: what no shard replicates can be read and written as all else, in namespaces that nobody has
 // made.
-func TestRolesInNamespaces(t *testing.T) {
-	cache := newCacheServer(t)
+func testRolesInNamespaces(t *testing.T, cache *cacheServer) {
+	t.Helper()
 	for resource, kind := range map[string]string{"roles": "Role", "rolebindings": "RoleBinding"} {
 		gvr := rbacv1.SchemeGroupVersion.WithResource(resource)
 		all, err := in(t, cache.f.Shard("*"), "*", gvr).List(t.Context(), metav1.ListOptions{})
@@ -331,9 +238,9 @@ func TestRolesInNamespaces(t *testing.T) {
 	}
 }
 
-func TestStatusIsPartOfTheObject(t *testing.T) {
-	cache := newCacheServer(t)
-	shards := in(t, cache.f.Shard("amber"), "root", shardsGVR)
+func testStatusIsPartOfTheObject(t *testing.T, cache *cacheServer) {
+	t.Helper()
+	shards := in(t, cache.f.Shard("amber"), "status", shardsGVR)
 	obj := object(shardsGVR, "Shard", "one", nil)
 	obj.Object["status"] = map[string]any{"ready": true}
 	require.Equal(t, map[string]any{"ready": true}, create(t, shards, obj).Object["status"])
@@ -341,8 +248,8 @@ func TestStatusIsPartOfTheObject(t *testing.T) {
 	require.True(t, apierrors.IsNotFound(err), "%v", err)
 }
 
-func TestWildcardWatch(t *testing.T) {
-	cache := newCacheServer(t)
+func testWildcardWatch(t *testing.T, cache *cacheServer) {
+	t.Helper()
 	f := cache.f
 	create(t, in(t, f.Shard("amber"), "root", shardsGVR), object(shardsGVR, "Shard", "first", nil))
 
@@ -365,6 +272,8 @@ func TestWildcardWatch(t *testing.T) {
 	require.Equal(t, "ADDED blue|other|second", next(t, initial))
 	require.Equal(t, "DELETED amber|root|second", next(t, initial))
 	require.Equal(t, "ADDED blue|other|second", next(t, one))
+	deleteShards(t, f, "amber", "root")
+	deleteShards(t, f, "blue", "other")
 }
 
 // next returns the next event as text.
@@ -387,8 +296,8 @@ func next(t *testing.T, w watch.Interface) string {
 	}
 }
 
-func TestShardedList(t *testing.T) {
-	cache := newCacheServer(t)
+func testShardedList(t *testing.T, cache *cacheServer) {
+	t.Helper()
 	f := cache.f
 	for _, shard := range []string{"amber", "blue"} {
 		for _, name := range []string{"a", "b", "c", "d", "e"} {
@@ -410,8 +319,8 @@ func TestShardedList(t *testing.T) {
 	require.ElementsMatch(t, names(whole), got)
 }
 
-func TestDiscovery(t *testing.T) {
-	cache := newCacheServer(t)
+func testDiscovery(t *testing.T, cache *cacheServer) {
+	t.Helper()
 	for _, scope := range []client.Scope{cache.f.Shard("amber").Cluster(rootPath), cache.f.Shard("*").Wildcard()} {
 		discovery, err := documents.Of(scope)
 		require.NoError(t, err)
@@ -423,11 +332,11 @@ func TestDiscovery(t *testing.T) {
 				served[list.GroupVersion+"/"+resource.Name] = resource
 			}
 		}
-		require.Contains(t, served, "core.kcp.io/v1alpha1/shards")
-		require.Contains(t, served, "tenancy.kcp.io/v1alpha1/workspacetypes")
-		require.Contains(t, served, "core.kcp.io/v1alpha1/logicalclusters")
 		require.Equal(t, "Shard", served["core.kcp.io/v1alpha1/shards"].Kind)
 		require.NotContains(t, served, "core.kcp.io/v1alpha1/shards/status")
+		for _, resource := range replication.Defaults() {
+			require.Contains(t, served, resource.GroupVersion().String()+"/"+resource.Resource)
+		}
 		_, err = discovery.ServerVersion()
 		require.NoError(t, err)
 		paths, err := discovery.OpenAPIV3().Paths()
@@ -436,42 +345,35 @@ func TestDiscovery(t *testing.T) {
 	}
 }
 
-func TestRestartKeepsData(t *testing.T) {
-	cache := newCacheServer(t)
+// TestRestart: watches end when the server stops, and clients resume them when it runs again with its data.
+func TestRestart(t *testing.T) {
+	t.Parallel()
+	cache := newCacheServer(t, func(o *cacheserver.Options) { o.Serving.Profiling = false })
 	f := cache.f
-	var want []string
-	for _, shard := range []string{"amber", "blue"} {
-		for _, cluster := range []string{"root", "other"} {
-			create(t, in(t, f.Shard(shard), cluster, shardsGVR), object(shardsGVR, "Shard", "same", nil))
-			want = append(want, shard+"|"+cluster+"|same")
-		}
-	}
+	create(t, in(t, f.Shard("amber"), "root", shardsGVR), object(shardsGVR, "Shard", "same", nil))
+	create(t, in(t, f.Shard("blue"), "other", shardsGVR), object(shardsGVR, "Shard", "same", nil))
 	before, err := in(t, f.Shard("*"), "*", shardsGVR).List(t.Context(), metav1.ListOptions{})
 	require.NoError(t, err)
+	open, err := in(t, f.Shard("*"), "*", shardsGVR).Watch(t.Context(), metav1.ListOptions{ResourceVersion: before.GetResourceVersion()})
+	require.NoError(t, err)
+	defer open.Stop()
+	status, body := get(t, httpClient(t, cache.pki.master(t, cache.url)), cache.url+"/debug/pprof/heap")
+	require.Equal(t, http.StatusNotFound, status, "profiles are off: %s", body)
 
 	cache.stop()
-	f.CloseIdleConnections()
+	ctx, cancel := contextWithDeadline(t)
+	defer cancel()
+	select {
+	case _, more := <-open.ResultChan():
+		require.False(t, more)
+	case <-ctx.Done():
+		require.Fail(t, "the watch outlives the server")
+	}
 	cache.start(t)
-	requireList(t, f.Shard("*"), "*", want...)
+	requireList(t, f.Shard("*"), "*", "amber|root|same", "blue|other|same")
 	w, err := in(t, f.Shard("*"), "*", shardsGVR).Watch(t.Context(), metav1.ListOptions{ResourceVersion: before.GetResourceVersion()})
 	require.NoError(t, err)
 	defer w.Stop()
 	create(t, in(t, f.Shard("blue"), "root", shardsGVR), object(shardsGVR, "Shard", "later", nil))
 	require.Equal(t, "ADDED blue|root|later", next(t, w))
-}
-
-func TestStopEndsWatches(t *testing.T) {
-	cache := newCacheServer(t)
-	w, err := in(t, cache.f.Shard("*"), "*", shardsGVR).Watch(t.Context(), metav1.ListOptions{})
-	require.NoError(t, err)
-	defer w.Stop()
-	cache.stop()
-	ctx, cancel := contextWithDeadline(t)
-	defer cancel()
-	select {
-	case _, open := <-w.ResultChan():
-		require.False(t, open)
-	case <-ctx.Done():
-		require.Fail(t, "the watch outlives the server")
-	}
 }

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,20 +12,27 @@ import (
 	"k8s.io/klog/v2"
 )
 
-const (
-	// cacheProbe is the time between two looks at the cache that is read, and cacheTimeout
-	// how long one may take.
-	cacheProbe   = time.Second
-	cacheTimeout = 2 * time.Second
-	// cacheAway is for how long a cache is away before another one is read.
-	cacheAway = 5 * time.Second
-	// cacheBackProbe is the time between two looks at caches that are preferred to the one that
-	// is read, and cacheBack for how long one has to be good to be read again.
-	cacheBackProbe = 5 * time.Second
-	cacheBack      = 30 * time.Second
-	// marksAge is how old marks may be that were read.
-	marksAge = time.Second
-)
+// CacheTiming contains the intervals at which Caches probes its caches and fails over. Zero fields have
+// the defaults.
+type CacheTiming struct {
+	// Probe is the interval between two probes of the cache that is read (default 1s), and Timeout
+	// limits each of them (2s).
+	Probe, Timeout time.Duration
+	// Away is for how long a cache must be unreachable before another one is read (5s).
+	Away time.Duration
+	// BackProbe is the interval between two probes of the caches that are preferred to the one that is
+	// read (5s), and Back is for how long a preferred one must be up to date to be read again (30s).
+	BackProbe, Back time.Duration
+	// MarksAge is the maximum age of marks that are reused (1s).
+	MarksAge time.Duration
+}
+
+func (t CacheTiming) withDefaults() CacheTiming {
+	return CacheTiming{
+		Probe: cmp.Or(t.Probe, time.Second), Timeout: cmp.Or(t.Timeout, 2*time.Second), Away: cmp.Or(t.Away, 5*time.Second),
+		BackProbe: cmp.Or(t.BackProbe, 5*time.Second), Back: cmp.Or(t.Back, 30*time.Second), MarksAge: cmp.Or(t.MarksAge, time.Second),
+	}
+}
 
 // Cache is one of the caches that have the same replicas.
 type Cache struct {
@@ -46,6 +54,7 @@ type ReadMarks func(ctx context.Context, cache *Factory, limit int64) (map[strin
 //	preferred one good for 30 s ─► back, the same way
 type Caches struct {
 	members []*cacheMember
+	timing  CacheTiming
 	metrics *metrics
 
 	mu   sync.Mutex
@@ -79,7 +88,7 @@ func NewCaches(marks ReadMarks, members ...Cache) (*Caches, error) {
 	if len(members) == 0 {
 		return nil, errors.New("there is no cache to read from")
 	}
-	c := &Caches{metrics: members[0].Factory.metrics, changed: make(chan struct{}), known: map[string]Mark{}, removed: func(string) bool { return false }}
+	c := &Caches{timing: CacheTiming{}.withDefaults(), metrics: members[0].Factory.metrics, changed: make(chan struct{}), known: map[string]Mark{}, removed: func(string) bool { return false }}
 	for _, m := range members {
 		c.members = append(c.members, newCacheMember(m, func(ctx context.Context, limit int64) (map[string]Mark, error) {
 			return marks(ctx, m.Factory, limit)
@@ -95,6 +104,9 @@ func (c *Caches) Factory() *Factory {
 	first.caches = c
 	return &first
 }
+
+// SetTiming replaces the default intervals. It must be called before Run.
+func (c *Caches) SetTiming(timing CacheTiming) { c.timing = timing.withDefaults() }
 
 // SetRemoved says which shards were removed for good: that their replicas, or marks, are missing says
 // nothing more. It is called before informers run.
@@ -156,7 +168,7 @@ func (c *Caches) marksOf(ctx context.Context, member int) (map[string]Mark, erro
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	if !m.read.IsZero() && (!m.read.Before(asked) || asked.Sub(m.read) < marksAge && c.allReached(m.last, known)) {
+	if !m.read.IsZero() && (!m.read.Before(asked) || asked.Sub(m.read) < c.timing.MarksAge && c.allReached(m.last, known)) {
 		return m.last, nil
 	}
 	now := time.Now()
@@ -196,16 +208,16 @@ func (c *Caches) Run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		began := time.Now()
 		used, _ := c.current()
-		switch err := c.members[used].answers(ctx); {
+		switch err := c.members[used].answers(ctx, c.timing.Timeout); {
 		case err == nil:
 			heard = began // it may have gone as soon as it had answered
-			if used > 0 && time.Since(look.at) >= cacheBackProbe {
+			if used > 0 && time.Since(look.at) >= c.timing.BackProbe {
 				if better, ok := look.find(ctx, c, used); ok {
 					c.use(ctx, better, "it is preferred, and has been good for a while")
 					look = backLook{}
 				}
 			}
-		case time.Since(heard) >= cacheAway:
+		case time.Since(heard) >= c.timing.Away:
 			if other, ok := c.other(ctx, used); ok {
 				c.use(ctx, other, fmt.Sprintf("the one before has not answered for %s: %s", time.Since(heard).Round(time.Second), err))
 				heard, look = time.Now(), backLook{}
@@ -213,7 +225,7 @@ func (c *Caches) Run(ctx context.Context) error {
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(cacheProbe - time.Since(began)):
+		case <-time.After(c.timing.Probe - time.Since(began)):
 		}
 	}
 	return nil
@@ -222,7 +234,7 @@ func (c *Caches) Run(ctx context.Context) error {
 // other returns the first of the others that answers.
 func (c *Caches) other(ctx context.Context, used int) (int, bool) {
 	for n, m := range c.members {
-		if n != used && m.answers(ctx) == nil {
+		if n != used && m.answers(ctx, c.timing.Timeout) == nil {
 			return n, true
 		}
 	}
@@ -230,8 +242,8 @@ func (c *Caches) other(ctx context.Context, used int) (int, bool) {
 }
 
 // answers asks the cache for what tells that its data can be read.
-func (m *cacheMember) answers(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, cacheTimeout)
+func (m *cacheMember) answers(ctx context.Context, timeout time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	_, err := m.marks(ctx, 1)
 	return err
@@ -249,7 +261,7 @@ type backLook struct {
 // find looks at the caches that are preferred, and returns the first that was good for long enough.
 func (l *backLook) find(ctx context.Context, c *Caches, used int) (int, bool) {
 	l.at = time.Now()
-	ctx, cancel := context.WithTimeout(ctx, cacheTimeout)
+	ctx, cancel := context.WithTimeout(ctx, c.timing.Timeout)
 	defer cancel()
 	now, err := c.marksOf(ctx, used)
 	before := l.before
@@ -267,7 +279,7 @@ func (l *backLook) find(ctx context.Context, c *Caches, used int) (int, bool) {
 		if _, ok := l.since[n]; !ok {
 			l.since[n] = l.at
 		}
-		if l.at.Sub(l.since[n]) >= cacheBack {
+		if l.at.Sub(l.since[n]) >= c.timing.Back {
 			return n, true
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -43,6 +44,7 @@ func ExampleNewCaches() {
 			fmt.Println(err)
 			return
 		}
+		caches.SetTiming(client.CacheTiming{Away: 3 * time.Second})
 		removed := map[string]bool{}
 		caches.SetRemoved(func(shard string) bool { return removed[shard] })
 		ctx, cancel := context.WithCancel(context.Background())

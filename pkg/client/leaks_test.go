@@ -20,6 +20,9 @@ import (
 // TestRangesLeaveNothing changes the ranges of an informer, 100 times or CHANGES: neither goroutines
 // nor memory are left of that.
 func TestRangesLeaveNothing(t *testing.T) {
+	if testing.Short() {
+		t.Skip("nightly: live heap and goroutines of a process with servers")
+	}
 	server, factory := newServer(t)
 	for n := range 200 {
 		server.Put(t, kinds.ConfigMaps.GroupVersionResource, configMap(logicalcluster.Name(fmt.Sprint("c", n%50)), "default", fmt.Sprint("x", n)))

@@ -105,7 +105,7 @@ func (c *scriptedCache) replace(by func()) {
 	away, stuck := c.away, c.stuck
 	c.lock.Unlock()
 	c.set(true, false)
-	pass(marksAge)
+	pass(CacheTiming{}.withDefaults().MarksAge)
 	by()
 	c.set(away, stuck)
 }
@@ -292,7 +292,7 @@ func reading(t *testing.T, f func(t *testing.T, r *cacheReader), members ...*scr
 	t.Helper()
 	bubble.Test(t, func(t *testing.T) {
 		r := &cacheReader{told: map[Key]string{}}
-		r.caches = &Caches{metrics: newMetrics(), changed: make(chan struct{}), known: map[string]Mark{}, removed: func(string) bool { return false }}
+		r.caches = &Caches{timing: CacheTiming{}.withDefaults(), metrics: newMetrics(), changed: make(chan struct{}), known: map[string]Mark{}, removed: func(string) bool { return false }}
 		sources := make([]listerWatcher, 0, len(members))
 		for _, m := range members {
 			r.caches.members = append(r.caches.members, newCacheMember(Cache{Name: m.name}, m.marks))

@@ -13,6 +13,7 @@ import (
 // TestBlob: a value of several keys is replaced as a whole, and nothing of the former is left,
 // whatever its sum.
 func TestBlob(t *testing.T) {
+	t.Parallel()
 	h := dataOf(t, t.TempDir())
 	b := h.Blob("some")
 	_, err := b.Load(t.Context())

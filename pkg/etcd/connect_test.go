@@ -77,6 +77,7 @@ func external(t *testing.T, ca, cert, key string) string {
 }
 
 func TestConnect(t *testing.T) {
+	t.Parallel()
 	ca, cert, key := certificates(t)
 	address := external(t, ca, cert, key)
 	c, err := Connect(t.Context(), ExternalConfig{Servers: []string{address}, CAFile: ca, CertFile: cert, KeyFile: key})
@@ -113,6 +114,7 @@ func TestConnect(t *testing.T) {
 }
 
 func TestConnectIsRefused(t *testing.T) {
+	t.Parallel()
 	_, cert, key := certificates(t)
 	for want, cfg := range map[string]ExternalConfig{
 		"set --etcd-servers":        {},

@@ -18,6 +18,7 @@ func owners(of ...Identity) Owners {
 
 // TestClaim has servers claim data below a prefix of their own of one etcd.
 func TestClaim(t *testing.T) {
+	t.Parallel()
 	s := start(t, t.TempDir())
 	root, other, cache := Identity{Kind: KindShard, Name: "root"}, Identity{Kind: KindShard, Name: "other"}, Identity{Kind: KindCacheServer}
 	const written = `{"format":1,"kind":"shard","name":"root"}`
@@ -73,6 +74,7 @@ func TestClaim(t *testing.T) {
 // TestClaimBesideAReplica has a replica claim empty data, and write what does not
 // say whose it is, after the caller has found no identity.
 func TestClaimBesideAReplica(t *testing.T) {
+	t.Parallel()
 	s := start(t, t.TempDir())
 	root, other := Identity{Kind: KindShard, Name: "root"}, Identity{Kind: KindShard, Name: "other"}
 	for _, c := range []struct {
@@ -93,6 +95,7 @@ func TestClaimBesideAReplica(t *testing.T) {
 
 // TestClaimAtOnce has servers start for the first time at the same time.
 func TestClaimAtOnce(t *testing.T) {
+	t.Parallel()
 	s := start(t, t.TempDir())
 	h := &Handle{client: s.Client(), where: "there", prefix: "/once"}
 	var all sync.WaitGroup
@@ -121,6 +124,7 @@ func TestClaimAtOnce(t *testing.T) {
 }
 
 func TestClaimBelowAnotherPrefix(t *testing.T) {
+	t.Parallel()
 	s := start(t, t.TempDir())
 	root := Identity{Kind: KindShard, Name: "root"}
 	require.NoError(t, (&Handle{client: s.Client(), prefix: "/a"}).Claim(t.Context(), root, nobody))
@@ -133,6 +137,7 @@ func TestClaimBelowAnotherPrefix(t *testing.T) {
 }
 
 func TestClaimEnds(t *testing.T) {
+	t.Parallel()
 	s := start(t, t.TempDir())
 	h := &Handle{client: s.Client(), where: "there", prefix: "/x"}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Nanosecond)
@@ -143,6 +148,7 @@ func TestClaimEnds(t *testing.T) {
 }
 
 func TestPrefix(t *testing.T) {
+	t.Parallel()
 	for prefix, ok := range map[string]bool{
 		"/shardplane": true, "/a/b-c_d.e": true,
 		"": false, "/": false, "shardplane": false, "/a/": false, "//a": false, "/a//b": false, "/a/../b": false, "/.": false, "/a b": false, "/a\n": false, "/ä": false,

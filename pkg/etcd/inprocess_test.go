@@ -40,6 +40,7 @@ func (s sends) Watch(stream pb.Watch_WatchServer) error {
 // TestValuesBefore: a change comes with the value before it, also if etcd has not looked that up, unless it
 // is compacted; what etcd has sent, and other watches may be about to send, stays as it is.
 func TestValuesBefore(t *testing.T) {
+	t.Parallel()
 	s := start(t, t.TempDir())
 	kv := v3rpc.NewQuotaKVServer(s.etcd.Server)
 	var events []*mvccpb.Event

@@ -60,6 +60,7 @@ func restore(t *testing.T, file string) (dir string, r Restored) {
 // what was acknowledged before is there, revisions only grow, and who watched
 // is told to read again.
 func TestRestore(t *testing.T) {
+	t.Parallel()
 	h := dataOf(t, t.TempDir())
 	_, err := h.client.Put(t.Context(), "/shardplane/a", "before")
 	require.NoError(t, err)
@@ -113,6 +114,7 @@ func TestRestore(t *testing.T) {
 }
 
 func TestRestoreRefuses(t *testing.T) {
+	t.Parallel()
 	h := dataOf(t, t.TempDir())
 	good := snapshotOf(t, h)
 	changed := bytes.Clone(good)
@@ -168,6 +170,7 @@ func TestRestoreRefuses(t *testing.T) {
 
 // TestRestoreAfterKilledRestore starts over what a restore leaves that is killed.
 func TestRestoreAfterKilledRestore(t *testing.T) {
+	t.Parallel()
 	file := inFile(t, snapshotOf(t, dataOf(t, t.TempDir())))
 	dir := t.TempDir()
 	half := filepath.Join(Directory(dir)+".restoring", subdirectory, memberDir)
@@ -182,6 +185,7 @@ func TestRestoreAfterKilledRestore(t *testing.T) {
 
 // TestSnapshotEnds ends snapshots that somebody still reads.
 func TestSnapshotEnds(t *testing.T) {
+	t.Parallel()
 	h := dataOf(t, t.TempDir())
 	ctx, cancel := context.WithCancel(t.Context())
 	canceled, err := h.Snapshot(ctx)

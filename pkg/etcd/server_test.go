@@ -44,6 +44,7 @@ func get(t *testing.T, s *Server, key string) string {
 }
 
 func TestInProcessClient(t *testing.T) {
+	t.Parallel()
 	s, err := Start(t.Context(), Config{DataDir: t.TempDir()}) // with fsync
 	require.NoError(t, err)
 	defer s.Stop()
@@ -83,6 +84,7 @@ func TestInProcessClient(t *testing.T) {
 }
 
 func TestRestartKeepsData(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	for i := range 3 {
 		s := start(t, dir)
@@ -100,6 +102,7 @@ func TestRestartKeepsData(t *testing.T) {
 // TestFull holds that an etcd which was full is written to again once it has been
 // started with room.
 func TestFull(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	open := func(quota int64) *Server {
 		s, err := Start(t.Context(), Config{DataDir: dir, UnsafeNoFsync: true, QuotaBytes: quota})
@@ -131,6 +134,7 @@ func TestFull(t *testing.T) {
 }
 
 func TestStopUnderLoad(t *testing.T) {
+	t.Parallel()
 	s := start(t, t.TempDir())
 	var working sync.WaitGroup
 	begun := make(chan struct{}, 100)
@@ -179,6 +183,7 @@ func TestStopUnderLoad(t *testing.T) {
 }
 
 func TestStartIsRefused(t *testing.T) {
+	t.Parallel()
 	_, err := Start(t.Context(), Config{})
 	require.ErrorContains(t, err, "--data-dir")
 	_, err = Start(t.Context(), Config{DataDir: t.TempDir(), QuotaBytes: -1})
@@ -195,6 +200,7 @@ func TestStartIsRefused(t *testing.T) {
 // TestFirstStartIsInterrupted starts over what a first start leaves that ends
 // after etcd has made its log and before it has become a member.
 func TestFirstStartIsInterrupted(t *testing.T) {
+	t.Parallel()
 	for range 5 {
 		dir := t.TempDir()
 		ctx, cancel := context.WithCancel(t.Context())
@@ -214,6 +220,7 @@ func TestFirstStartIsInterrupted(t *testing.T) {
 }
 
 func TestDataDirInUse(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	s := start(t, dir)
 	_, err := Start(t.Context(), Config{DataDir: dir})
@@ -226,6 +233,7 @@ func TestDataDirInUse(t *testing.T) {
 }
 
 func TestUnwritableDataDir(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join(t.TempDir(), "file")
 	require.NoError(t, os.WriteFile(file, nil, 0o600))
 	_, err := Start(t.Context(), Config{DataDir: filepath.Join(file, "dir")})
@@ -236,6 +244,7 @@ func TestUnwritableDataDir(t *testing.T) {
 
 // damaged data gives one error and leaves the directory to be repaired.
 func TestDamagedDataDir(t *testing.T) {
+	t.Parallel()
 	db := filepath.Join(memberDir, "snap", "db")
 	cases := map[string]struct {
 		damage func(t *testing.T, dir string)
@@ -301,6 +310,7 @@ func overwrite(t *testing.T, path, content string) {
 // TestSnapshotsOften: a start has a thousand entries to read and to apply again, not ten
 // thousand.
 func TestSnapshotsOften(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	s := start(t, dir)
 	for range snapshotEntries + snapshotEntries/10 {

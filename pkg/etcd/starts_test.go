@@ -12,6 +12,7 @@ import (
 // TestStarts: of data that is set back to a copy of it, what was seen since the copy is known not to
 // be there, however far it has got again; of data that goes on, all that was seen is.
 func TestStarts(t *testing.T) {
+	t.Parallel()
 	directory, backup := filepath.Join(t.TempDir(), "data"), filepath.Join(t.TempDir(), "backup")
 	var server *Server
 	// on starts a server on the data, and writes n times.

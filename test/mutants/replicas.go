@@ -134,7 +134,7 @@ var replicas = []Mutant{
 		err = replicas.Delete(ctx, key.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{ResourceVersion: &version}})`,
 			After: `		err = replicas.Delete(ctx, key.Name, metav1.DeleteOptions{})`,
 		}},
-		CaughtBy: "./pkg/cacheserver", Test: "TestReplicaIsDeletedAsCompared",
+		CaughtBy: "./pkg/controllers/replication", Test: "TestReplicaIsDeletedAsCompared",
 	},
 	{
 		Name: "replica-of-short-lived", Rule: "an object that is deleted while its replica is being written leaves none",
@@ -162,5 +162,70 @@ var replicas = []Mutant{
 			After:  `	return d.read || has && d.heard == 0 && d.gone`,
 		}},
 		CaughtBy: "./pkg/controllers/replication", Test: "TestEngineModel",
+	},
+	{
+		Name: "replica-unverified", Rule: "a replica that was changed without an event is repaired",
+		Edits: []Edit{{
+			File:   "pkg/controllers/replication/verify.go",
+			Before: `&& expected.root != rootOf(answer, resource) && s.digested() {`,
+			After:  `&& expected.root != rootOf(answer, resource) && !s.digested() {`,
+		}},
+		CaughtBy: "./pkg/controllers/replication", Test: "TestDigestsFindWhatNoEventReports",
+	},
+	{
+		Name: "replica-other-data", Rule: "data with another ID is compared anew",
+		Edits: []Edit{{
+			File:   "pkg/controllers/replication/verify.go",
+			Before: `if err == nil && v.dataID != "" && v.dataID != answer.DataID {`,
+			After:  `if err == nil && v.dataID != "" && v.dataID > answer.DataID {`,
+		}},
+		CaughtBy: "./pkg/controllers/replication", Test: "TestOtherDataID",
+	},
+	{
+		Name: "replica-digests-failed", Rule: "a cache server whose digests cannot be read is not one without digests",
+		Edits: []Edit{{
+			File: "pkg/controllers/replication/verify.go",
+			Before: `	if err != nil && !errors.Is(err, ErrNoDigests) {
+		return err // which does not say that there are none
+	}`,
+			After: ``,
+		}},
+		CaughtBy: "./pkg/controllers/replication", Test: "TestDigestsUnavailable",
+	},
+	{
+		Name: "mark-lost", Rule: "everything is compared anew after the loss of a mark",
+		Edits: []Edit{{
+			File:   "pkg/controllers/replication/marks.go",
+			Before: `	if before == nil || m.known != nil && m.known.Number`,
+			After:  `	if before == nil || m.known == nil || m.known.Number`,
+		}},
+		CaughtBy: "./pkg/controllers/replication", Test: "TestMarks",
+	},
+	{
+		Name: "mark-epoch", Rule: "marks have another epoch after the shard was restored from an older backup",
+		Edits: []Edit{{
+			File:   "pkg/controllers/replication/marks.go",
+			Before: `		next.Epoch = m.epoch.renew(found)`,
+			After:  `		next.Epoch = m.epoch.agree(found)`,
+		}},
+		CaughtBy: "./pkg/controllers/replication", Test: "TestMarks",
+	},
+	{
+		Name: "replicas-of-removed", Rule: "the replicas of a resource that was removed from the table are deleted",
+		Edits: []Edit{{
+			File:   "pkg/controllers/replication/remove.go",
+			Before: `		return left == 0 && err == nil, nil`,
+			After:  `		return left == 0 || err != nil, nil`,
+		}},
+		CaughtBy: "./pkg/controllers/replication", Test: "TestResourcesComeAndGo",
+	},
+	{
+		Name: "relay-loop", Rule: "a cache server does not relay what comes from itself",
+		Edits: []Edit{{
+			File:   "pkg/cacheserver/relay/relays.go",
+			Before: ` || slices.Contains(via, r.self.Name)`,
+			After:  ``,
+		}},
+		CaughtBy: "./pkg/cacheserver/relay", Test: "TestWays",
 	},
 }

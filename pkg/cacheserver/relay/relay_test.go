@@ -122,7 +122,8 @@ func TestChoose(t *testing.T) {
 			if tc.now != nil {
 				now = &relayedShard{source: tc.now}
 			}
-			got := choose(tc.ways, now)
+			r := &Relays{self: Self{Timing: Timing{}.withDefaults()}}
+			got := r.choose(tc.ways, now)
 			if tc.want == nil {
 				require.Nil(t, got)
 				return

@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -21,14 +22,28 @@ import (
 	"github.com/shardplane/shardplane/pkg/tenancy/replicationmarks"
 )
 
-const (
-	// MaxHops is by how many cache servers a replica may come.
-	MaxHops = 3
-	// lookInterval is the time between two looks which shards to relay from where, if nothing gives reason to.
-	lookInterval = 5 * time.Second
-	// awayTimeout is for how long a source is away before another one is relayed from that has the shard.
-	awayTimeout = 30 * time.Second
-)
+// MaxHops is by how many cache servers a replica may come.
+const MaxHops = 3
+
+// Timing contains the intervals of relays. Zero fields have the defaults.
+type Timing struct {
+	// Look is the interval at which is decided which shards are relayed from where (default 5s), unless
+	// an event gives a reason to do it earlier.
+	Look time.Duration
+	// Away is for how long a source must be unreachable before a shard is relayed from another one (30s).
+	Away time.Duration
+	// Check is the interval between two checks of the identity of a source (10s), and Retry that after
+	// a check that failed (1s).
+	Check, Retry time.Duration
+	// Mark, Digest and Alert are the intervals of the replication (see replication.Config).
+	Mark, Digest, Alert time.Duration
+}
+
+func (t Timing) withDefaults() Timing {
+	t.Look, t.Away = cmp.Or(t.Look, 5*time.Second), cmp.Or(t.Away, 30*time.Second)
+	t.Check, t.Retry = cmp.Or(t.Check, 10*time.Second), cmp.Or(t.Retry, time.Second)
+	return t
+}
 
 // Self is the cache server that relays.
 type Self struct {
@@ -38,6 +53,8 @@ type Self struct {
 	Replicas *client.Factory
 	// Written are the resources that shards write to cache servers themselves, but for marks.
 	Written []schema.GroupVersionResource
+	// Timing are the intervals of its relays.
+	Timing Timing
 }
 
 // Relays are those of one cache server.
@@ -71,6 +88,7 @@ type relayedShard struct {
 
 // New returns the relays of a cache server. They do nothing before they run.
 func New(config Config, self Self, options ...client.FactoryOption) (*Relays, error) {
+	self.Timing = self.Timing.withDefaults()
 	everything := self.Replicas.Shard(request.Wildcard).Wildcard()
 	r := &Relays{
 		self: self, news: make(chan struct{}, 1), running: map[string]*relayedShard{}, told: map[string]struct{}{},
@@ -133,7 +151,7 @@ func (r *Relays) Run(ctx context.Context) error {
 	for _, s := range r.sources {
 		wg.Go(func() { _ = s.run(ctx, r.changed) })
 	}
-	tick := time.NewTicker(lookInterval)
+	tick := time.NewTicker(r.self.Timing.Look)
 	defer tick.Stop()
 	defer r.stopAll()
 	for {
@@ -169,7 +187,7 @@ func (r *Relays) assign(ctx context.Context) {
 	counts := map[*source]int{}
 	running := r.all()
 	for shard, now := range running {
-		if next := choose(ways[shard], now); next == nil || next.source != now.source || !slices.Equal(next.via, now.via) {
+		if next := r.choose(ways[shard], now); next == nil || next.source != now.source || !slices.Equal(next.via, now.via) {
 			r.end(shard, now)
 			delete(running, shard)
 		}
@@ -177,7 +195,7 @@ func (r *Relays) assign(ctx context.Context) {
 	cached := r.cached.of()
 	for shard, all := range ways {
 		now := running[shard]
-		if next := choose(all, now); now == nil && next != nil {
+		if next := r.choose(all, now); now == nil && next != nil {
 			if now = r.begin(ctx, shard, *next); now == nil {
 				continue
 			}
@@ -236,15 +254,15 @@ func (r *Relays) tooFar(ctx context.Context, shard string, via []string) {
 
 // choose returns the way that a shard's replicas are to come, or nil. They go on coming as they do, unless that
 // has been impossible for a while.
-func choose(ways []way, now *relayedShard) *way {
+func (r *Relays) choose(ways []way, now *relayedShard) *way {
 	var best *way
 	for i := range ways {
 		w := &ways[i]
 		_, away := w.source.usable()
-		if now != nil && w.source == now.source && away < awayTimeout {
+		if now != nil && w.source == now.source && away < r.self.Timing.Away {
 			return w
 		}
-		if best == nil && away < awayTimeout {
+		if best == nil && away < r.self.Timing.Away {
 			best = w
 		}
 	}
@@ -268,7 +286,8 @@ func (r *Relays) begin(ctx context.Context, shard string, w way) *relayedShard {
 		controller, err = replication.New(replication.Config{
 			Shard: shard, Table: table, CacheName: w.source.Name + "/" + shard,
 			Local: w.source.factory.Shard(shard), Cache: r.self.Replicas,
-			Relay: &replication.Relay{Via: w.via, Marks: w.source.marks},
+			Relay:        &replication.Relay{Via: w.via, Marks: w.source.marks},
+			MarkInterval: r.self.Timing.Mark, DigestInterval: r.self.Timing.Digest, AlertInterval: r.self.Timing.Alert,
 		})
 	}
 	if err != nil {

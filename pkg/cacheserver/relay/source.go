@@ -19,11 +19,8 @@ import (
 )
 
 const (
-	// checkInterval is the time between two questions who a source is, and retryInterval while it
-	// does not answer, or is not the right one.
-	checkInterval = 10 * time.Second
-	retryInterval = time.Second
-	checkTimeout  = 10 * time.Second
+	// checkTimeout limits a check of the identity of a source.
+	checkTimeout = 10 * time.Second
 	// sameTroubleInterval is how often the log says the same.
 	sameTroubleInterval = 10 * time.Minute
 	// tolerableSkew is how far clocks may be apart, of which one second is that of HTTP.
@@ -73,9 +70,9 @@ func (s *source) run(ctx context.Context, changed func()) error {
 	defer following.Wait()
 	started := false
 	for {
-		wait := checkInterval
+		wait := s.self.Timing.Check
 		if err := s.check(ctx); err != nil {
-			wait = retryInterval
+			wait = s.self.Timing.Retry
 			s.failed(ctx, err)
 		} else {
 			s.succeeded(ctx)

@@ -18,6 +18,9 @@ import (
 // TestShardsLeaveNothing has shards come, get another address and go, 50 times or CHANGES: neither
 // goroutines nor memory are left of them.
 func TestShardsLeaveNothing(t *testing.T) {
+	if testing.Short() {
+		t.Skip("nightly: live heap and goroutines of a process with servers")
+	}
 	w := newWorld(t)
 	server := clienttest.New(t, kinds.Scheme)
 	other := alias(t, server)

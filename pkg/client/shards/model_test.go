@@ -115,8 +115,10 @@ type model struct {
 // clusters move, and holds what handlers are told against the rules, and what there is in the
 // end against the shards.
 func TestModel(t *testing.T) {
+	t.Parallel()
 	for seed := range uint64(3) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel()
 			m := &model{
 				world: newWorld(t), r: rand.New(rand.NewPCG(seed, 1)),
 				observer: &observer{t: t, told: map[client.Key]configMap{}, versions: map[string]int{}, deleted: map[types.UID]bool{}, left: map[string]bool{}},

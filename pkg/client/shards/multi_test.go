@@ -57,6 +57,7 @@ func (e *events) handler() client.Handler[configMap] {
 
 // TestShardsComeMoveAndGo follows shards through all that happens to their Shard objects.
 func TestShardsComeMoveAndGo(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	one, two := clienttest.New(t, kinds.Scheme), clienttest.New(t, kinds.Scheme)
 	put(t, one, object("a", "x", "1"))
@@ -132,6 +133,7 @@ func TestShardsComeMoveAndGo(t *testing.T) {
 
 // TestMigration moves a logical cluster: handlers see updates, and no end.
 func TestMigration(t *testing.T) {
+	t.Parallel()
 	one, two := clienttest.New(t, kinds.Scheme), clienttest.New(t, kinds.Scheme)
 	for _, name := range []string{"x", "y"} {
 		put(t, one, object("a", name, "one", "uid-"+"of-x"))
@@ -200,6 +202,7 @@ func clusters(m *shards.Multi[configMap]) (names []string) {
 
 // TestAway: what a shard had stays while it is away, and who waits learns why.
 func TestAway(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	one, two, three := clienttest.New(t, kinds.Scheme), clienttest.New(t, kinds.Scheme), clienttest.New(t, kinds.Scheme)
 	put(t, one, object("a", "x", "1"))
@@ -269,6 +272,7 @@ func TestAway(t *testing.T) {
 
 // TestPartition: shards are selected by labels, and what is not any more leaves.
 func TestPartition(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	one := clienttest.New(t, kinds.Scheme)
 	put(t, one, object("a", "x", "1"))
@@ -303,6 +307,7 @@ func TestPartition(t *testing.T) {
 
 // TestSources tries what else tells of shards.
 func TestSources(t *testing.T) {
+	t.Parallel()
 	one := clienttest.New(t, kinds.Scheme)
 	put(t, one, object("a", "x", "1"))
 	_, err := shards.New(shards.FromAny(), kinds.ConfigMaps, options{})
@@ -358,6 +363,7 @@ func (failing) Register(prometheus.Collector) error { return fmt.Errorf("no") }
 
 // TestIndexesLater adds an index while there are shards, and another one comes.
 func TestIndexesLater(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	one, other := clienttest.New(t, kinds.Scheme), clienttest.New(t, kinds.Scheme)
 	put(t, one, object("one", "a", "same"))
@@ -381,6 +387,7 @@ func TestIndexesLater(t *testing.T) {
 
 // TestPause: what is read while no handler runs is what handlers have been told.
 func TestPause(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	one := clienttest.New(t, kinds.Scheme)
 	w.announce(t, "shard-1", one.URL)

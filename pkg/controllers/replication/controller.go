@@ -25,6 +25,9 @@ const (
 	defaultDigestInterval = 15 * time.Second
 	defaultProbeInterval  = time.Minute
 	defaultAuditInterval  = 10 * time.Minute
+	// defaultAlertInterval and defaultRemovalInterval are those of outages.
+	defaultAlertInterval   = time.Second
+	defaultRemovalInterval = 10 * time.Second
 )
 
 // Config says what to replicate from where to where.
@@ -62,6 +65,12 @@ type Config struct {
 	// AuditInterval is how often all replicas are compared with their objects, by reading both, where
 	// there are no digests or something was wrong, and a sixth as often otherwise.
 	AuditInterval time.Duration
+	// AlertInterval is how long after its connection broke the cache server is asked whether it still
+	// has the same data, and the first pause between two attempts while it does not answer.
+	AlertInterval time.Duration
+	// RemovalInterval is the longest pause between two attempts to delete the replicas of a resource
+	// that was removed from the table.
+	RemovalInterval time.Duration
 
 	// epoch is that of the shard's marks in all caches.
 	epoch *epoch
@@ -98,6 +107,12 @@ func (c Config) complete() (Config, error) {
 	}
 	if c.AuditInterval <= 0 {
 		c.AuditInterval = defaultAuditInterval
+	}
+	if c.AlertInterval <= 0 {
+		c.AlertInterval = defaultAlertInterval
+	}
+	if c.RemovalInterval <= 0 {
+		c.RemovalInterval = defaultRemovalInterval
 	}
 	return c, nil
 }

@@ -46,7 +46,7 @@ func (s *session) compareFirst(ctx context.Context) ([]client.Key, error) {
 		}
 		klog.FromContext(ctx).V(2).Info("The shard could not be compared with the cache server yet", "err", err)
 		select {
-		case <-time.After(jitter(min(time.Second<<min(failures, 5), waitLogInterval))):
+		case <-time.After(jitter(min(s.config.AlertInterval<<min(failures, 5), waitLogInterval))):
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		}

@@ -49,7 +49,9 @@ type modelServer struct {
 	// failing is how many of a hundred requests go wrong, and late whether some arrive that were lost.
 	failing int
 	late    bool
-	stray   sync.WaitGroup
+	// ill has requests for digests fail.
+	ill   bool
+	stray sync.WaitGroup
 	// received counts the bytes of answers but those of watches, and lists the pages of more than one.
 	received, lists int
 	// marked is told of each mark.
@@ -315,8 +317,11 @@ func (q modelQuery) view(text []byte) json.RawMessage {
 func (m *modelServer) digests(rest string) (int, any) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.silent {
+	switch {
+	case m.silent:
 		return http.StatusNotFound, metav1.Status{}
+	case m.ill:
+		return http.StatusServiceUnavailable, metav1.Status{}
 	}
 	answer := &digest.Answer{DataID: strconv.Itoa(m.dataID + 1), Form: digest.Form, Resources: map[string]digest.Root{}}
 	table := m.table()
@@ -401,6 +406,16 @@ func (m *modelServer) stream(req *http.Request, w *modelWatch) *http.Response {
 		}
 	})
 	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}}, Body: in, Request: req}
+}
+
+// silently changes objects without an event, as a bug or a broken connection may.
+func (m *modelServer) silently(change func()) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	watches, history := m.watches, m.history
+	m.watches = nil
+	change()
+	m.watches, m.history = watches, history
 }
 
 // breakWatches ends all watches, as a restart does; forget has them begin anew.

@@ -6,8 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/require"
-
 	"github.com/shardplane/shardplane/test/bubble"
 )
 
@@ -36,13 +34,7 @@ func runOutage(t *testing.T, away time.Duration, starts bool) {
 		m.shard.stray.Wait()
 		m.cache.stray.Wait()
 	}()
-	arrives := func(most time.Duration) {
-		t.Helper()
-		for since := time.Now(); !maps.Equal(m.wanted(), m.has()); <-time.After(100 * time.Millisecond) {
-			require.Less(t, time.Since(since), most, "away for %s, with a start: %t", away, starts)
-		}
-	}
-	arrives(time.Minute)
+	m.arrives(t, time.Minute)
 	m.fails(100)
 	m.cache.breakWatches(false)
 	if starts {
@@ -59,5 +51,5 @@ func runOutage(t *testing.T, away time.Duration, starts bool) {
 	}
 	<-time.After(away)
 	m.fails(0)
-	arrives(soonAfter)
+	m.arrives(t, soonAfter)
 }

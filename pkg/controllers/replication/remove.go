@@ -12,13 +12,11 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 )
 
-// removal is how often the replicas of a removed resource are looked at.
-var removal = wait.Backoff{Duration: 50 * time.Millisecond, Factor: 2, Jitter: 0.5, Steps: 10, Cap: 10 * time.Second}
-
 // remove deletes the replicas of a resource that left the table, until there are
 // none or ctx is done.
 func (m *mirror) remove(ctx context.Context) error {
-	err := removal.DelayFunc().Until(ctx, true, false, func(ctx context.Context) (bool, error) {
+	backoff := wait.Backoff{Duration: 50 * time.Millisecond, Factor: 2, Jitter: 0.5, Steps: 10, Cap: m.config.RemovalInterval}
+	err := backoff.DelayFunc().Until(ctx, true, false, func(ctx context.Context) (bool, error) {
 		left, err := m.removeAll(ctx)
 		if err != nil {
 			klog.FromContext(ctx).Info("Cannot delete the replicas of a removed resource yet, trying again", "left", left, "err", err)

@@ -84,7 +84,7 @@ func (v *verifier) run(ctx context.Context) {
 		pause := verifyPause
 		switch {
 		case err != nil:
-			if pause = alertInterval; failing {
+			if pause = v.config.AlertInterval; failing {
 				pause *= 2
 			}
 			failing = true

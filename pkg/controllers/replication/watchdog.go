@@ -11,10 +11,6 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// alertInterval is how long after a watch was disconnected the watchdog asks the cache server, and
-// how often until it is answered.
-const alertInterval = time.Second
-
 // digestedAudits is how many AuditIntervals pass between two audits where digests are compared, which
 // find the same within seconds and cost next to nothing. What was wrong is audited again after one.
 const digestedAudits = 6
@@ -37,7 +33,7 @@ func (s *session) watchdog(ctx context.Context) {
 	for {
 		digests := s.verifier.serves.Load()
 		if alert == nil && !digests && (s.doubtful() || state != (suspicion{})) {
-			alert = time.After(min(alertInterval, s.config.ProbeInterval))
+			alert = time.After(min(s.config.AlertInterval, s.config.ProbeInterval))
 		}
 		var err error
 		select {
@@ -46,7 +42,7 @@ func (s *session) watchdog(ctx context.Context) {
 		case <-s.replicas.Disconnected():
 			s.broken()
 			// Where digests are not served any more, nobody else looks.
-			alert = time.After(min(alertInterval, s.config.ProbeInterval))
+			alert = time.After(min(s.config.AlertInterval, s.config.ProbeInterval))
 		case <-alert:
 			if alert = nil; !digests {
 				err = s.probe(ctx, &state)

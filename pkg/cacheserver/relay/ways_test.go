@@ -1,0 +1,79 @@
+package relay
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/tenancy/replicationmarks"
+)
+
+// marksOf returns the marks of a cache server that has those of shards, each with the cache servers by which its
+// replicas came.
+func marksOf(t *testing.T, via map[string][]string) *client.Informer[*replicationmarks.ReplicationMark] {
+	t.Helper()
+	list := replicationmarks.ReplicationMarkList{ListMeta: metav1.ListMeta{ResourceVersion: "1"}}
+	list.APIVersion, list.Kind = "cache.shardplane.io/v1alpha1", replicationmarks.Kind+"List"
+	for shard, via := range via {
+		list.Items = append(list.Items, replicationmarks.ReplicationMark{Via: via, ObjectMeta: metav1.ObjectMeta{
+			Name: replicationmarks.Name, Annotations: map[string]string{"kcp.io/cluster": replicationmarks.Cluster.String(), request.ShardAnnotation: shard},
+		}})
+	}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		switch query := r.URL.Query(); {
+		case query.Get("sendInitialEvents") != "":
+			w.WriteHeader(http.StatusUnprocessableEntity)
+		case query.Get("watch") != "":
+			_ = http.NewResponseController(w).Flush()
+			<-r.Context().Done()
+		default:
+			_ = json.NewEncoder(w).Encode(list)
+		}
+	}))
+	t.Cleanup(server.Close)
+	f, err := client.NewFactory(&rest.Config{Host: server.URL})
+	require.NoError(t, err)
+	t.Cleanup(f.CloseIdleConnections)
+	marks := replicationmarks.Marks.Informer(f.Shard(request.Wildcard).Wildcard(), client.InformerOptions[*replicationmarks.ReplicationMark]{})
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	ended := make(chan error, 1)
+	go func() { ended <- marks.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		require.NoError(t, <-ended)
+	})
+	require.Eventually(t, marks.HasSynced, 30*time.Second, 10*time.Millisecond)
+	return marks
+}
+
+// TestWays: replicas of a shard come by the shortest way, not by a cache server twice, nor by too many, and not at
+// all if the shard pushes here itself.
+func TestWays(t *testing.T) {
+	t.Parallel()
+	near := &source{From: From{Name: "near"}, known: true, marks: marksOf(t, map[string][]string{
+		"neighbor": nil, "own": nil, "relayed": {"far"}, "returns": {"eu"}, "loops": {"near", "far"}, "third": {"a", "b"}, "fourth": {"a", "b", "c"},
+	})}
+	far := &source{From: From{Name: "far"}, known: true, marks: marksOf(t, map[string][]string{"relayed": nil, "neighbor": {"near"}})}
+	unknown := &source{From: From{Name: "unknown"}, marks: marksOf(t, map[string][]string{"other": nil})}
+	r := &Relays{self: Self{Name: "eu"}, told: map[string]struct{}{}, sources: []*source{near, far, unknown}, marks: marksOf(t, map[string][]string{"own": nil, "third": {"x"}})}
+	ways := map[string][][]string{}
+	for shard, all := range r.ways(t.Context()) {
+		for _, w := range all {
+			require.Equal(t, w.source.Name, w.via[len(w.via)-1])
+			ways[shard] = append(ways[shard], w.via)
+		}
+	}
+	require.Equal(t, map[string][][]string{
+		"neighbor": {{"near"}, {"near", "far"}}, "relayed": {{"far"}, {"far", "near"}}, "third": {{"a", "b", "near"}},
+	}, ways)
+}
