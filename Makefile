@@ -67,7 +67,7 @@ GO_TEST := $(CURDIR)/tools/group.sh $(GO) test -vet=off -ldflags='$(STRIP)'
 # More packages at a time than there are processors, because tests wait for servers; those
 # that take longest start first.
 PARALLEL := -p $(shell echo $$((3 * $$(getconf _NPROCESSORS_ONLN))))
-LONGEST := ./test/integration ./test/e2e ./pkg/cacheserver ./test/conformance ./test/isolation ./test/robustness \
+LONGEST := ./test/integration/... ./test/e2e ./pkg/cacheserver ./test/conformance ./test/isolation ./test/robustness \
 	./contrib ./pkg/customresource ./pkg/storage ./test/neighbours
 # Concurrent packages without servers, which have few dependencies to compile a second time:
 # the gate runs them with the race detector. `make race` runs everything with it.
