@@ -253,7 +253,8 @@ func (x *Index) ClaimLabels(cluster logicalcluster.Name, resource schema.GroupRe
 	}
 	shown, _ := v.(claimLabels)
 	if identity == "" && x.config.SystemIdentity != nil {
-		identity = x.config.SystemIdentity(resource) // by which what the system has is claimed
+		// Exports claim resources of the system by it. While it is not known, no claim has effect.
+		identity, _ = x.config.SystemIdentity(resource)
 	}
 	return shown[identified{resource, identity}]
 }

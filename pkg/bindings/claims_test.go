@@ -1,6 +1,7 @@
 package bindings
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -107,11 +108,12 @@ func TestReach(t *testing.T) {
 func TestReachOfSystem(t *testing.T) {
 	w := newShard(t).run()
 	known := ""
-	w.config.SystemIdentity = func(resource schema.GroupResource) string {
-		if resource == gadgets {
-			return known
+	notYet := errors.New("not known yet")
+	w.config.SystemIdentity = func(resource schema.GroupResource) (string, error) {
+		if resource == gadgets && known == "" {
+			return "", notYet
 		}
-		return ""
+		return known, nil
 	}
 	ours := &definitions.Definition{}
 	w.config.System = func(schema.GroupResource) *definitions.Definition { return ours }
@@ -124,15 +126,19 @@ func TestReachOfSystem(t *testing.T) {
 		w.put(b)
 	}
 	for _, now := range []struct{ known, claimed, under, labelled string }{
-		{"", "root's", "root's", ""}, {"root's", "root's", "", "r"}, {"root's", "another", "another", "r"},
+		{"", "root's", "", ""}, {"root's", "root's", "", "r"}, {"root's", "another", "another", "r"},
 	} {
 		known = now.known
 		export.Spec.PermissionClaims = []apisv1alpha2.PermissionClaim{claimOn(gadgets, now.claimed, "*")}
 		reach, err := w.Reach(t.Context(), ofProvider, wildcard, gadgets, "list")
-		require.NoError(t, err)
-		require.Equal(t, now.claimed, reach.Identity, "whose policies decide")
-		require.Equal(t, now.under, reach.Set.Identity(), now)
-		require.True(t, reach.Set.Selection(logicalcluster.Name(now.claimed[:1])).Held())
+		if known == "" {
+			require.ErrorIs(t, err, notYet, "nothing is served under a wrong identity")
+		} else {
+			require.NoError(t, err)
+			require.Equal(t, now.claimed, reach.Identity, "whose policies decide")
+			require.Equal(t, now.under, reach.Set.Identity(), now)
+			require.True(t, reach.Set.Selection(logicalcluster.Name(now.claimed[:1])).Held())
+		}
 		for _, cluster := range []string{"r", "a"} {
 			require.Equal(t, cluster == now.labelled, len(w.ClaimLabels(logicalcluster.Name(cluster), gadgets, "")) == 1, now)
 		}

@@ -57,11 +57,11 @@ type Config struct {
 	// System returns how the system serves a resource of its own that logical clusters have
 	// only if they bind it, or nil if the resource is none such: its objects have no
 	// identity, and its schema is the server's. Nil is that there are none. SystemIdentity
-	// returns the identity by which exports claim such a resource, all the same, or "" if it is
-	// not known; it is asked where claim labels are (storage.ClaimLabels), and returns at once.
+	// returns the identity by which exports claim such a resource, all the same, or an error that
+	// asks to try again while it is not known. It must not block (storage.ClaimLabels).
 	// SystemBound reports whether a logical cluster has those only if it binds them.
 	System         func(resource schema.GroupResource) *definitions.Definition
-	SystemIdentity func(resource schema.GroupResource) string
+	SystemIdentity func(resource schema.GroupResource) (string, error)
 	SystemBound    func(cluster logicalcluster.Name) bool
 	// Virtual returns the objects of a resource that an export offers by virtual storage. Nil is
 	// that such resources are not served.

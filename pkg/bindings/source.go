@@ -67,11 +67,18 @@ func (x *Index) system(resource schema.GroupResource) *definitions.Definition {
 
 // storedUnder returns the identity in the keys of objects that exports claim by an identity:
 // that one, or none if it is another name of objects of the system.
-func (x *Index) storedUnder(w identified) string {
-	if x.config.SystemIdentity != nil && w.identity != "" && x.config.SystemIdentity(w.resource) == w.identity {
-		return ""
+func (x *Index) storedUnder(w identified) (string, error) {
+	if x.config.SystemIdentity == nil || w.identity == "" {
+		return w.identity, nil
 	}
-	return w.identity
+	switch system, err := x.config.SystemIdentity(w.resource); {
+	case err != nil:
+		return "", err
+	case system == w.identity:
+		return "", nil
+	default:
+		return w.identity, nil
+	}
 }
 
 // resolveWildcard serves one identity with the newest schema that is bound, and the

@@ -58,7 +58,7 @@ func (x *Index) Reach(ctx context.Context, key client.Key, in request.Cluster, r
 		return nil, err
 	}
 	if offers(export, resource) {
-		return x.reachOwn(key, export, in, resource), nil
+		return x.reachOwn(key, export, in, resource)
 	}
 	w, claims := claimedBy(export, resource, verb)
 	if !claims {
@@ -67,13 +67,16 @@ func (x *Index) Reach(ctx context.Context, key client.Key, in request.Cluster, r
 	if !in.Wildcard && !letsIn(x.records(in.Name), key, w, verb).Held() {
 		return nil, nil //nolint:nilnil // nobody lets it
 	}
-	stored := x.storedUnder(w)
+	stored, err := x.storedUnder(w)
+	if err != nil {
+		return nil, err
+	}
 	return &Reach{Resource: w.resource, Identity: w.identity, Stored: stored, Set: x.setOf(key, setKey{identified: w, stored: stored, verb: verb})}, nil
 }
 
 // reachOwn is Reach for a resource that the export offers. Without an identity it reaches
 // nothing: objects without one are those of everybody else.
-func (x *Index) reachOwn(key client.Key, export *apisv1alpha2.APIExport, in request.Cluster, resource schema.GroupResource) *Reach {
+func (x *Index) reachOwn(key client.Key, export *apisv1alpha2.APIExport, in request.Cluster, resource schema.GroupResource) (*Reach, error) {
 	identity := ""
 	if in.Wildcard {
 		identity = export.Status.IdentityHash
@@ -84,9 +87,13 @@ func (x *Index) reachOwn(key client.Key, export *apisv1alpha2.APIExport, in requ
 		}
 	}
 	if identity == "" {
-		return nil
+		return nil, nil //nolint:nilnil // nobody has bound it
 	}
-	return &Reach{Resource: storedAs(resource), Identity: identity, Stored: x.storedUnder(identified{resource, identity})}
+	stored, err := x.storedUnder(identified{resource, identity})
+	if err != nil {
+		return nil, err
+	}
+	return &Reach{Resource: storedAs(resource), Identity: identity, Stored: stored}, nil
 }
 
 // offers reports whether a resource is one of the export's that are stored as custom
@@ -134,13 +141,16 @@ func (x *Index) Claimed(ctx context.Context, export *apisv1alpha2.APIExport) (pl
 	for i := range export.Spec.PermissionClaims {
 		c := &export.Spec.PermissionClaims[i]
 		resource := schema.GroupResource{Group: c.Group, Resource: c.Resource}
+		stored, err := x.storedUnder(identified{resource, c.IdentityHash})
 		switch {
 		case offers(export, resource):
 		case c.IdentityHash == "":
 			for _, served := range servedAs(resource) {
 				plain[served] = true
 			}
-		case x.storedUnder(identified{resource, c.IdentityHash}) == "":
+		case err != nil:
+			return nil, nil, err
+		case stored == "":
 			defined = append(defined, x.system(resource))
 		default:
 			d, err := x.resolveWildcard(ctx, definitions.Lookup{Resource: resource, Identity: c.IdentityHash, Exported: true})

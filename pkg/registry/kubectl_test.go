@@ -88,7 +88,7 @@ func TestKubectl(t *testing.T) {
 			k.run(t, manifest, "apply", "--server-side", "--force-conflicts", "-f", "-"))
 		require.Equal(t, "1", k.run(t, "", "get", "cm", "applied", "-o", "jsonpath={.data.a}"))
 		require.Contains(t, k.run(t, "", "describe", "cm", "applied"), "applied")
-		require.Equal(t, "configmap \"applied\" deleted\n", k.run(t, "", "delete", "cm", "applied"))
+		require.Equal(t, "configmap \"applied\" deleted from ns namespace\n", k.run(t, "", "delete", "cm", "applied"))
 	})
 	t.Run("validation", func(t *testing.T) {
 		command := exec.CommandContext(t.Context(), k.binary, "create", "--kubeconfig", k.kubeconfig, "-f", "-")

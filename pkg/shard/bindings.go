@@ -54,14 +54,8 @@ func (s *Server) newBindings() (*bindings.Index, error) {
 			}
 			return s.customResources.System(resource)
 		},
-		SystemIdentity: func(resource schema.GroupResource) string {
-			identity, err := s.knownSystemIdentity(resource)
-			if err != nil {
-				return "" // requests that name it wait until it is known
-			}
-			return identity
-		},
-		SystemBound: s.bindsSystem,
+		SystemIdentity: s.knownSystemIdentity,
+		SystemBound:    s.bindsSystem,
 		Schema: func(ctx context.Context, key client.Key) (*apis.APIResourceSchema, error) {
 			return apibinding.ReadSchema(ctx, s.sources.Local, s.sources.Cache, key)
 		},

@@ -78,7 +78,7 @@ var bound = []Mutant{
 		Edits: []Edit{{
 			File: "pkg/bindings/views.go",
 			Before: `	if identity == "" {
-		return nil
+		return nil, nil //nolint:nilnil // nobody has bound it
 	}`,
 			After: ``,
 		}},

@@ -1,6 +1,7 @@
 package kit
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -89,7 +90,8 @@ func WithKind(path, body string) string {
 	return fmt.Sprintf(`{"apiVersion":"apis.kcp.io/%s","kind":%q,`, version, kindsOf[resource]) + body[1:]
 }
 
-// Do sends a request below the logical cluster, and returns the object in the answer.
+// Do sends a request below the logical cluster, and returns the object in the answer. As client-go
+// does, it tries again if the answer asks for that.
 func (k WorkspaceClient) Do(want int, method, path, body string) *unstructured.Unstructured {
 	k.T.Helper()
 	header := http.Header{"Content-Type": {"application/json"}}
@@ -99,7 +101,13 @@ func (k WorkspaceClient) Do(want int, method, path, body string) *unstructured.U
 	case method == http.MethodPatch:
 		header.Set("Content-Type", "application/merge-patch+json")
 	}
-	code, answer := Do(k.T, k.Config, Request{Method: method, Path: k.PathPrefix + "/clusters/" + k.ClusterName + path, Body: body, Header: header})
+	request := Request{Method: method, Path: k.PathPrefix + "/clusters/" + k.ClusterName + path, Body: body, Header: header}
+	var code int
+	var answer []byte
+	k.Eventually(method+" "+path+" is not answered with a request to try again", func() bool {
+		code, answer = Do(k.T, k.Config, request)
+		return code == want || !bytes.Contains(answer, []byte(`"retryAfterSeconds"`))
+	})
 	require.Equal(k.T, want, code, "%s %s: %s", method, path, answer)
 	u := &unstructured.Unstructured{}
 	require.NoError(k.T, json.Unmarshal(answer, &u.Object), "%s", answer)
