@@ -26,6 +26,7 @@ func TestDigestAnswers(t *testing.T) {
 	var answer digest.Answer
 	ask := func(config *rest.Config, shard, rest string) int {
 		c := factory(t, config)
+		defer c.CloseIdleConnections()
 		status, body := get(t, c.HTTPClient(), cache.url+"/services/cache/shards/"+shard+"/digests"+rest)
 		answer = digest.Answer{}
 		if status == http.StatusOK {

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 
@@ -31,6 +32,8 @@ var (
 type instance struct {
 	url  string
 	stop func()
+	// closeIdle closes connections to the server that are not used, for which it would wait for a second when it stops.
+	closeIdle func()
 }
 
 // start runs a server until stop is called or the test ends.
@@ -39,19 +42,25 @@ func start(t testing.TB, url string, run func(ctx context.Context) error) *insta
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	done := make(chan error, 1)
 	go func() { done <- run(ctx) }()
-	i := &instance{url: url}
-	var once sync.Once
-	i.stop = func() {
-		once.Do(func() {
-			cancel()
+	i := &instance{url: url, closeIdle: func() {}}
+	i.stop = sync.OnceFunc(func() {
+		cancel()
+		tick := time.NewTicker(10 * time.Millisecond)
+		defer tick.Stop()
+		for limit := time.Now().Add(deadline); ; {
 			select {
 			case err := <-done:
 				require.NoError(t, err)
-			case <-time.After(deadline):
-				t.Error("the server does not stop")
+				return
+			case <-tick.C:
+				i.closeIdle()
 			}
-		})
-	}
+			if time.Now().After(limit) {
+				t.Error("the server does not stop")
+				return
+			}
+		}
+	})
 	t.Cleanup(i.stop)
 	return i
 }
@@ -94,9 +103,6 @@ func (c *cacheServer) options(t testing.TB) *cacheserver.Options {
 // start starts the server on its port with the data of its directory.
 func (c *cacheServer) start(t testing.TB) {
 	t.Helper()
-	if c.f != nil {
-		c.f.CloseIdleConnections()
-	}
 	if c.port == 0 {
 		c.port = harness.FreePort(t)
 	}
@@ -104,6 +110,11 @@ func (c *cacheServer) start(t testing.TB) {
 	require.NoError(t, err)
 	c.server = s
 	c.instance = start(t, s.URL(), s.Run)
+	c.closeIdle = func() {
+		if c.f != nil {
+			c.f.CloseIdleConnections()
+		}
+	}
 	waitReady(t, c.pki.anonymous(c.url))
 }
 
@@ -131,7 +142,7 @@ func waitReady(t testing.TB, config *rest.Config) {
 	t.Helper()
 	c, err := rest.HTTPClientFor(config)
 	require.NoError(t, err)
-	defer c.CloseIdleConnections()
+	defer utilnet.CloseIdleConnectionsFor(c.Transport)
 	eventually(t, "the server is ready", func() bool {
 		status, _ := get(t, c, config.Host+"/readyz")
 		return status == http.StatusOK

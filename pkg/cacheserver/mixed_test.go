@@ -10,7 +10,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/shardplane/shardplane/pkg/client"
-	"github.com/shardplane/shardplane/pkg/controllers/replication"
 )
 
 // versionsOf returns the versions of all Shards that a cache server has.
@@ -32,7 +31,6 @@ func TestReplicationToFormerCacheServer(t *testing.T) {
 	t.Parallel()
 	cache := newCacheServer(t)
 	cache.stop()
-	cache.f.CloseIdleConnections()
 	former := newFormerCacheServer(t, cache)
 	amber := newTestShard(t, "amber")
 	shards := in(t, amber.f, "root", shardsGVR)
@@ -99,46 +97,4 @@ func TestReplicationToFormerCacheServer(t *testing.T) {
 	replica, err = in(t, cache.f.Shard("amber"), "root", shardsGVR).Get(t.Context(), "edited", metav1.GetOptions{})
 	require.NoError(t, err)
 	requireSame(t, source, replica)
-}
-
-// TestReplicasOfFormerShards: a shard of the previous release sends neither UIDs nor
-// finalizers; when it is upgraded, its replicas are put right, those that somebody holds too.
-func TestReplicasOfFormerShards(t *testing.T) {
-	t.Parallel()
-	cache := newCacheServer(t)
-	amber := newTestShard(t, "amber")
-	shards := in(t, amber.f, "root", shardsGVR)
-	replicas := in(t, cache.f.Shard("amber"), "root", shardsGVR)
-	former := func(name string) *unstructured.Unstructured {
-		obj := object(shardsGVR, "Shard", name, map[string]any{"baseURL": "https://x"})
-		obj.SetFinalizers([]string{"test/held"})
-		source := create(t, shards, obj)
-		obj.SetFinalizers(nil)
-		obj.SetAnnotations(map[string]string{
-			"cache.kcp.io/original-resource-version": source.GetResourceVersion(), "cache.kcp.io/original-resource-UID": string(source.GetUID()),
-		})
-		return create(t, replicas, obj)
-	}
-	former("one")
-	two := former("two")
-	two.Object["spec"] = map[string]any{"baseURL": "https://y"}
-	annotations := two.GetAnnotations()
-	delete(annotations, "kcp.io/shard")
-	two.SetAnnotations(annotations)
-	two, err := replicas.Update(t.Context(), two, metav1.UpdateOptions{})
-	require.NoError(t, err, "it writes them as it did")
-	require.Equal(t, "amber", two.GetAnnotations()["kcp.io/shard"])
-
-	config, _ := replicate(t, amber, cache, withoutAudits)
-	requireReplicas(t, cache, []string{"amber|root|one", "amber|root|two"}, config)
-	for _, name := range []string{"one", "two"} {
-		source, err := shards.Get(t.Context(), name, metav1.GetOptions{})
-		require.NoError(t, err)
-		replica, err := replicas.Get(t.Context(), name, metav1.GetOptions{})
-		require.NoError(t, err)
-		requireSame(t, source, replica)
-	}
-	found, err := replication.Compare(t.Context(), config)
-	require.NoError(t, err)
-	require.Empty(t, found)
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -129,7 +130,9 @@ func TestRelayOfRestoredShard(t *testing.T) {
 	}
 	start(t, "", controller.Run)
 	requireReplicas(t, us.cacheServer, []string{"amber|root|kept"})
-	eventually(t, "the epoch is a later one", func() bool { return markAt(t, us, "amber").Epoch > before.Epoch })
+	if !assert.Eventually(t, func() bool { return markAt(t, us, "amber").Epoch > before.Epoch }, deadline, often) {
+		t.Fatalf("the mark is still of the epoch of %+v: in its region it is %+v, here %+v", before, markAt(t, eu, "amber"), markAt(t, us, "amber"))
+	}
 	requireMark(t, us, eu, "amber", "eu")
 	requireEqual(t, eu, us, "amber", "kept")
 }

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -174,23 +173,4 @@ func testMalformedReplicas(t *testing.T, cache *cacheServer) {
 		require.Equal(t, want, status, "%s: %s", body, answer)
 	}
 	requireList(t, cache.f.Shard("*"), "*")
-}
-
-// testReplicasOfRoles: roles have names that custom resources cannot have, and no generation.
-func testReplicasOfRoles(t *testing.T, cache *cacheServer) {
-	t.Helper()
-	gvr := rbacv1.SchemeGroupVersion.WithResource("clusterroles")
-	roles := in(t, cache.f.Shard("amber"), "root", gvr)
-	want := asReplica("system:kcp:Some_Role:bind")
-	want.SetAPIVersion(gvr.GroupVersion().String())
-	want.SetKind("ClusterRole")
-	delete(want.Object["metadata"].(map[string]any), "generation")
-	require.Equal(t, want.Object, content(create(t, roles, want)))
-	read, err := roles.Get(t.Context(), want.GetName(), metav1.GetOptions{})
-	require.NoError(t, err)
-	require.Equal(t, want.Object, content(read))
-	read.SetLabels(nil)
-	_, err = roles.Update(t.Context(), read, metav1.UpdateOptions{})
-	require.NoError(t, err)
-	require.NoError(t, roles.Delete(t.Context(), want.GetName(), metav1.DeleteOptions{}))
 }

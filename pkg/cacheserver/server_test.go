@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 
@@ -43,7 +44,7 @@ func httpClient(t *testing.T, config *rest.Config) *http.Client {
 	t.Helper()
 	c, err := rest.HTTPClientFor(config)
 	require.NoError(t, err)
-	t.Cleanup(c.CloseIdleConnections)
+	t.Cleanup(func() { utilnet.CloseIdleConnectionsFor(c.Transport) })
 	return c
 }
 
@@ -59,7 +60,7 @@ func TestServer(t *testing.T) {
 		{"replicas are deleted at once", testReplicasGoAtOnce}, {"malformed replicas", testMalformedReplicas}, {"sharded list", testShardedList},
 		{"access", testAccess}, {"readers", testReaders}, {"garbage", testGarbage}, {"discovery", testDiscovery},
 		{"annotations cannot be forged", testAnnotationsCannotBeForged}, {"status is part of the object", testStatusIsPartOfTheObject},
-		{"names of roles", testNamesOfRoles}, {"roles in namespaces", testRolesInNamespaces}, {"replicas of roles", testReplicasOfRoles},
+		{"names of roles", testNamesOfRoles}, {"roles in namespaces", testRolesInNamespaces},
 		{"replicas stay as they are", testReplicasStayAsTheyAre}, {"own objects get metadata", testOwnObjectsGetMetadata},
 	} {
 		t.Run(part.name, func(t *testing.T) { part.run(t, cache) })

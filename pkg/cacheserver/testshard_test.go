@@ -59,9 +59,6 @@ func newFormerCacheServer(t testing.TB, like *cacheServer) *testShard {
 
 func (s *testShard) start(t testing.TB) {
 	t.Helper()
-	if s.f != nil {
-		s.f.CloseIdleConnections()
-	}
 	if s.port == 0 {
 		s.port = harness.FreePort(t)
 	}
@@ -117,5 +114,10 @@ func (s *testShard) start(t testing.TB) {
 		db.Stop()
 		return err
 	})
+	s.closeIdle = func() {
+		if s.f != nil {
+			s.f.CloseIdleConnections()
+		}
+	}
 	waitReady(t, s.pki.master(t, s.url))
 }
