@@ -66,7 +66,7 @@ dev: build ## Start a development cluster here; Ctrl-C stops it (DEV_FLAGS='--sh
 GO_TEST := $(CURDIR)/tools/group.sh $(GO) test -vet=off -ldflags='$(STRIP)'
 # More packages at a time than there are processors, because tests wait for servers; those
 # that take longest start first.
-PARALLEL := -p $(shell echo $$((3 * $$(getconf _NPROCESSORS_ONLN))))
+PARALLEL := -p $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN))))
 LONGEST := ./test/integration/... ./test/e2e ./pkg/cacheserver ./test/conformance ./test/isolation ./test/robustness \
 	./contrib ./pkg/customresource ./pkg/storage ./test/neighbours
 # Concurrent packages without servers, which have few dependencies to compile a second time:
