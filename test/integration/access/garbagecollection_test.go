@@ -1,7 +1,6 @@
 package access
 
 import (
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"os/exec"
@@ -65,11 +64,8 @@ func TestGarbageCollection(t *testing.T) {
 	t.Run("background", func(t *testing.T) { testBackground(t, k.ForTest(t), other.ForTest(t)) })
 	t.Run("foreground", func(t *testing.T) { testForeground(t, k.ForTest(t)) })
 	t.Run("orphan", func(t *testing.T) { testOrphan(t, k.ForTest(t)) })
-	t.Run("wrong references", func(t *testing.T) { testWrongReferences(t, k.ForTest(t)) })
-	t.Run("kinds that nobody serves", func(t *testing.T) { testUnservedOwners(t, k.ForTest(t)) })
 	t.Run("webhooks and policies", func(t *testing.T) { testJudgedCollection(t, k.ForTest(t)) })
 	t.Run("owners of all kinds", func(t *testing.T) { testOwnersOfAllKinds(t, k.ForTest(t)) })
-	t.Run("kinds that go and come back", func(t *testing.T) { testKindsThatGo(t, k.ForTest(t), provider.ForTest(t)) })
 }
 
 // TestGarbageCollectorRestarts: a collector finds after a start what is to be collected, including
@@ -165,87 +161,6 @@ func testOwnersOfAllKinds(t *testing.T, k kit.WorkspaceClient) {
 	}
 }
 
-// testKindsThatGo: definitions and bindings that go take their objects along, and these what they
-// own. What refers to a kind, or a version of one, that is not served is judged when it is.
-func testKindsThatGo(t *testing.T, k, provider kit.WorkspaceClient) {
-	const comes = "/apis/comes.example.org/v1/namespaces/default/comes"
-	definition := strings.NewReplacer("garbage.example.org", "comes.example.org", "gadget", "come", "Gadget", "Come").Replace(garbageCRD)
-	dependents := func(of *unstructured.Unstructured) (names []string) {
-		for n := range 10 {
-			name := fmt.Sprintf("of-%s-%d", of.GetName(), n)
-			createOwned(k, kit.ConfigMapsPath, name, owner(of))
-			names = append(names, name)
-		}
-		return names
-	}
-	instance := func() *unstructured.Unstructured {
-		k.Create(kit.DefinitionsPath, "%s", definition)
-		k.Eventually("it is served", func() bool {
-			code, _ := k.TryDo(http.MethodGet, comes, "")
-			return code == http.StatusOK
-		})
-		return k.Create(comes, `{"apiVersion":"comes.example.org/v1","kind":"Come","metadata":{"name":"here"}}`)
-	}
-	first := instance()
-	names := dependents(first)
-	deleteWithPolicy(k, kit.DefinitionsPath, "comes.comes.example.org", "Background")
-	for _, name := range names {
-		k.UntilGone(kit.ConfigMapsPath, name)
-	}
-	k.UntilGone(kit.DefinitionsPath, "comes.comes.example.org")
-	k.Eventually("it is not served any more", func() bool { // by which the collector goes
-		code, _ := k.TryDo(http.MethodGet, comes, "")
-		return code == http.StatusNotFound
-	})
-	createOwned(k, kit.ConfigMapsPath, "of-the-first", owner(first))
-	probe := createOwned(k, kit.ConfigMapsPath, "probe", "v1 ConfigMap absent none")
-	k.UntilGone(kit.ConfigMapsPath, probe.GetName()) // which came later
-	require.Nil(t, k.Get(kit.ConfigMapsPath+"/of-the-first").GetDeletionTimestamp(), "it cannot be verified")
-
-	second := instance()
-	k.UntilGone(kit.ConfigMapsPath, "of-the-first")
-	// An unserved version names nothing, and what it named before stays until it is served again.
-	createOwned(k, kit.ConfigMapsPath, "by-v1", owner(second))
-	createOwned(k, kit.ConfigMapsPath, "by-v2", strings.Replace(owner(second), "/v1 ", "/v2 ", 1))
-	serveV2 := func(served bool) {
-		crd := k.Get(kit.DefinitionsPath + "/comes.comes.example.org")
-		versions, _, err := unstructured.NestedSlice(crd.Object, "spec", "versions")
-		require.NoError(t, err)
-		versions[1].(map[string]any)["served"] = served
-		text, err := json.Marshal(map[string]any{"spec": map[string]any{"versions": versions}})
-		require.NoError(t, err)
-		k.Do(http.StatusOK, http.MethodPatch, kit.DefinitionsPath+"/comes.comes.example.org", string(text))
-		k.Eventually("its second version is served, or not", func() bool {
-			code, _ := k.TryDo(http.MethodGet, strings.Replace(comes, "/v1/", "/v2/", 1), "")
-			return (code == http.StatusOK) == served
-		})
-	}
-	serveV2(false)
-	createOwned(k, kit.ConfigMapsPath, "by-v2-late", strings.Replace(owner(second), "/v1 ", "/v2 ", 1))
-	createOwned(k, kit.ConfigMapsPath, "by-v2-wrong", "comes.example.org/v2 Come here none")
-	probe = createOwned(k, kit.ConfigMapsPath, "probe", "v1 ConfigMap absent none")
-	k.UntilGone(kit.ConfigMapsPath, probe.GetName())
-	serveV2(true)
-	k.UntilGone(kit.ConfigMapsPath, "by-v2-wrong")
-	for _, name := range []string{"by-v1", "by-v2", "by-v2-late"} {
-		require.Nil(t, k.Get(kit.ConfigMapsPath+"/"+name).GetDeletionTimestamp(), name)
-	}
-	deleteWithPolicy(k, comes, "here", "Background")
-	for _, name := range []string{"by-v1", "by-v2", "by-v2-late"} {
-		k.UntilGone(kit.ConfigMapsPath, name)
-	}
-
-	bound := createOwned(k, kit.WidgetsPath, "here")
-	names = dependents(bound)
-	deleteWithPolicy(k, kit.APIsV1Alpha2+"apibindings", "widgets", "Background")
-	for _, name := range names {
-		k.UntilGone(kit.ConfigMapsPath, name)
-	}
-	k.UntilGone(kit.APIsV1Alpha2+"apibindings", "widgets")
-	k.Bind("widgets", provider, "widgets")
-	k.UntilBinding("widgets", "Ready", "True <nil>")
-}
-
 func testBackground(t *testing.T, k, other kit.WorkspaceClient) {
 	for _, in := range []kit.WorkspaceClient{k, other} {
 		a := createOwned(in, kit.ConfigMapsPath, "a")
@@ -300,45 +215,6 @@ func testOrphan(t *testing.T, k kit.WorkspaceClient) {
 	k.UntilGone(kit.ConfigMapsPath, "leaves")
 	require.Empty(t, k.Get(gadgets+"/orphaned").GetOwnerReferences())
 	require.Len(t, k.Get(kit.WidgetsPath+"/below").GetOwnerReferences(), 1)
-}
-
-func testWrongReferences(t *testing.T, k kit.WorkspaceClient) {
-	a := createOwned(k, kit.ConfigMapsPath, "right")
-	good := createOwned(k, kit.ConfigMapsPath, "good", owner(a))
-	createOwned(k, kit.ConfigMapsPath, "wrong-uid", "v1 ConfigMap right 11111111-1111-1111-1111-111111111111")
-	createOwned(k, kit.ConfigMapsPath, "wrong-kind", strings.Replace(owner(a), "ConfigMap", "Secret", 1))
-	createOwned(k, kit.ConfigMapsPath, "no-uuid", "v1 ConfigMap right whatever")
-	createOwned(k, gadgets, "mixed", "v1 ConfigMap right whatever", owner(a), "v1 ConfigMap absent whatever")
-	k.UntilGone(kit.ConfigMapsPath, "wrong-uid")
-	k.UntilGone(kit.ConfigMapsPath, "wrong-kind")
-	k.UntilGone(kit.ConfigMapsPath, "no-uuid")
-	k.Eventually("one reference is left", func() bool { return len(k.Get(gadgets+"/mixed").GetOwnerReferences()) == 1 })
-	require.Nil(t, good.GetDeletionTimestamp())
-
-	k.Create("/api/v1/namespaces", `{"metadata":{"name":"elsewhere"}}`)
-	k.Create("/api/v1/namespaces/elsewhere/configmaps", `{"metadata":{"name":"crossing","ownerReferences":[{"apiVersion":"v1","kind":"ConfigMap","name":"right","uid":%q}]}}`, string(a.GetUID()))
-	k.UntilGone("/api/v1/namespaces/elsewhere/configmaps", "crossing")
-	scoped := k.Create("/apis/rbac.authorization.k8s.io/v1/clusterroles", `{"metadata":{"name":"scoped","ownerReferences":[{"apiVersion":"v1","kind":"ConfigMap","name":"absent","uid":"none"}]}}`)
-	for namespace, object := range map[string]string{"elsewhere": "crossing", "default": "scoped"} {
-		k.Eventually("an Event tells of "+object, func() bool {
-			events := k.Get("/api/v1/namespaces/" + namespace + "/events?fieldSelector=reason=OwnerRefInvalidNamespace,involvedObject.name=" + object)
-			items, _ := kit.Field(events, "items").([]any)
-			return len(items) == 1 && strings.Contains(fmt.Sprint(items), "does not exist in namespace")
-		})
-	}
-	require.Nil(t, k.Get("/apis/rbac.authorization.k8s.io/v1/clusterroles/"+scoped.GetName()).GetDeletionTimestamp())
-	k.Get(kit.ConfigMapsPath + "/good")
-}
-
-// testUnservedOwners: what cannot be verified stays, and is judged when it can be.
-func testUnservedOwners(t *testing.T, k kit.WorkspaceClient) {
-	createOwned(k, kit.ConfigMapsPath, "waits", "late.example.org/v1 Late late none")
-	probe := createOwned(k, kit.ConfigMapsPath, "probe", "v1 ConfigMap absent none")
-	k.UntilGone(kit.ConfigMapsPath, probe.GetName()) // which came later
-	require.Nil(t, k.Get(kit.ConfigMapsPath+"/waits").GetDeletionTimestamp())
-	late := strings.NewReplacer("garbage.example.org", "late.example.org", "gadget", "late", "Gadget", "Late").Replace(garbageCRD)
-	k.Create(kit.DefinitionsPath, "%s", late)
-	k.UntilGone(kit.ConfigMapsPath, "waits")
 }
 
 // testJudgedCollection: a policy that protects objects protects them from the collector.

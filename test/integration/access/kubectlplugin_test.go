@@ -13,10 +13,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/test/harness"
 	"github.com/shardplane/shardplane/test/integration/kit"
 )
@@ -98,11 +96,6 @@ func TestKubectlPlugin(t *testing.T) {
 		require.Regexp(t, `(?m)^root +Answers +\d+ +\d+ +\d+ +\d+ workspaces, \d+ objects, \d+Mi/8Gi storage +https://`, shards)
 		require.Regexp(t, `(?m)^shard-1 +Answers +[1-9]\d* +[1-9]\d* +\d+ +\d+ workspaces, .* storage +https://`, shards)
 		require.Regexp(t, `(?m)^<none> +[1-9]\d* +[1-9]\d* +[1-9]\d*$`, shards)
-		_, err := kinds.Shards.In(e.ProxyClient.Cluster(kit.Path("root"))).Patch(t.Context(), "shard-1", kit.MergePatch, []byte(`{"metadata":{"annotations":{"experimental.core.kcp.io/unschedulable":"true"}}}`), metav1.PatchOptions{})
-		require.NoError(t, err)
-		require.Regexp(t, `(?m)^shard-1 +Answers,SchedulingDisabled `, p.shows("shards"))
-		_, err = kinds.Shards.In(e.ProxyClient.Cluster(kit.Path("root"))).Patch(t.Context(), "shard-1", kit.MergePatch, []byte(`{"metadata":{"annotations":{"experimental.core.kcp.io/unschedulable":null}}}`), metav1.PatchOptions{})
-		require.NoError(t, err)
 	})
 	t.Run("describe", func(t *testing.T) {
 		require.Regexp(t, `(?s)Shard: +shard-1\n.*Logical cluster: +`+far.Spec.Cluster+`\n.*Conditions:\n.*WorkspaceScheduled +True`, p.shows("describe", "root:plugin:near:far"))

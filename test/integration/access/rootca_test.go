@@ -1,11 +1,7 @@
 package access
 
 import (
-	"os"
-	"path/filepath"
-	"slices"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
@@ -15,8 +11,6 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
-	"github.com/shardplane/shardplane/pkg/dev/pki"
-	"github.com/shardplane/shardplane/test/harness"
 	"github.com/shardplane/shardplane/test/integration/kit"
 )
 
@@ -102,66 +96,4 @@ func awaitRootCA(t *testing.T, e *kit.Env, scope client.Scope, namespace, ca str
 		return err == nil && len(found.Data) == 1 && found.Data["ca.crt"] == ca && found.Immutable == nil
 	})
 	return found
-}
-
-// TestRootCAChanges has another CA while a shard runs, and while it does not; and a shard
-// that is told none, with namespaces from before.
-func TestRootCAChanges(t *testing.T) {
-	if testing.Short() {
-		t.Skip("nightly: restarts a shard")
-	}
-	t.Parallel()
-	store, file := pki.NewStore(t.TempDir(), time.Now), filepath.Join(t.TempDir(), "ca.crt")
-	place := func(name string) string {
-		t.Helper()
-		ca, err := store.Authority(name)
-		require.NoError(t, err)
-		require.NoError(t, os.WriteFile(file+".new", ca.CertPEM, 0o600))
-		require.NoError(t, os.Rename(file+".new", file))
-		return string(ca.CertPEM)
-	}
-	first := place("first")
-	e := kit.Start(t, harness.Options{ExtraArgs: map[string][]string{"shard": {"--root-ca-file=" + file}}})
-	root := e.ShardClients["root"].Cluster(kit.Path("root"))
-	for _, name := range []string{"one", "two"} {
-		_, err := kinds.Namespaces.In(root).Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
-		require.NoError(t, err)
-	}
-	everywhere := func(ca string) {
-		t.Helper()
-		e.Eventually("all namespaces of the shard have it", func() bool {
-			namespaces, err := kinds.Namespaces.In(e.ShardClients["root"].Wildcard()).List(t.Context(), metav1.ListOptions{})
-			require.NoError(t, err)
-			have, err := kinds.ConfigMaps.In(e.ShardClients["root"].Wildcard()).List(t.Context(), metav1.ListOptions{FieldSelector: "metadata.name=" + kit.RootCAConfigMap})
-			require.NoError(t, err)
-			require.GreaterOrEqual(t, len(namespaces.Items), 5, "root's three, and those of the system")
-			require.Contains(t, kit.NamespaceNames(namespaces.Items), "system:admin|default")
-			return len(namespaces.Items) == len(have.Items) && !slices.ContainsFunc(have.Items, func(m corev1.ConfigMap) bool { return m.Data["ca.crt"] != ca })
-		})
-	}
-	everywhere(first)
-	everywhere(place("second"))
-
-	shard := e.Component("root")
-	shard.Stop()
-	third := place("third")
-	shard.Start()
-	everywhere(third)
-}
-
-// TestRootCALeftOut has a shard that is told none: nothing is made.
-func TestRootCALeftOut(t *testing.T) {
-	if testing.Short() {
-		t.Skip("nightly: starts a cluster for one flag")
-	}
-	t.Parallel()
-	e := kit.Start(t, harness.Options{ExtraArgs: map[string][]string{"shard": {"--root-ca-file="}}})
-	e.Workspace("root", "without")
-	e.Eventually("what is made beside it is there", func() bool {
-		_, err := kinds.ServiceAccounts.InNamespace(e.ProxyClient.Cluster(kit.Path("root:without")), "default").Get(t.Context(), "default", metav1.GetOptions{})
-		return err == nil
-	})
-	have, err := kinds.ConfigMaps.In(e.ShardClients["root"].Wildcard()).List(t.Context(), metav1.ListOptions{FieldSelector: "metadata.name=" + kit.RootCAConfigMap})
-	require.NoError(t, err)
-	require.Empty(t, have.Items)
 }

@@ -10,9 +10,7 @@ import (
 	"maps"
 	"net/http"
 	"net/http/httptest"
-	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -23,7 +21,6 @@ import (
 	"gopkg.in/go-jose/go-jose.v2/jwt"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/rest"
@@ -39,31 +36,18 @@ type issuer struct {
 	*httptest.Server
 	t *testing.T
 
-	mu   sync.Mutex
-	key  *ecdsa.PrivateKey
-	keys int
-	// hangs is closed when it answers; nil if it does.
-	hangs chan struct{}
+	key *ecdsa.PrivateKey
 }
 
 func newIssuer(t *testing.T) *issuer {
 	t.Helper()
-	i := &issuer{t: t}
-	i.rotate()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	i := &issuer{t: t, key: key}
 	i.Server = httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		i.mu.Lock()
-		key, id, hangs := i.key, i.keys, i.hangs
-		i.mu.Unlock()
-		if hangs != nil {
-			select {
-			case <-hangs:
-			case <-r.Context().Done():
-				return
-			}
-		}
 		var answer any = map[string]any{"issuer": i.URL, "jwks_uri": i.URL + "/keys"}
 		if r.URL.Path == "/keys" {
-			answer = jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: key.Public(), KeyID: strconv.Itoa(id), Algorithm: "ES256", Use: "sig"}}}
+			answer = jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: key.Public(), KeyID: "1", Algorithm: "ES256", Use: "sig"}}}
 		}
 		_ = json.NewEncoder(w).Encode(answer)
 	}))
@@ -71,21 +55,9 @@ func newIssuer(t *testing.T) *issuer {
 	return i
 }
 
-// rotate replaces the key.
-func (i *issuer) rotate() {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	require.NoError(i.t, err)
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	i.key = key
-	i.keys++
-}
-
 func (i *issuer) token(claims map[string]any) string {
 	i.t.Helper()
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: jose.JSONWebKey{Key: i.key, KeyID: strconv.Itoa(i.keys)}}, nil)
+	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: jose.JSONWebKey{Key: i.key, KeyID: "1"}}, nil)
 	require.NoError(i.t, err)
 	all := map[string]any{"iss": i.URL, "aud": "tenant", "sub": "jane", "exp": time.Now().Add(time.Hour).Unix()}
 	maps.Copy(all, claims)
@@ -228,80 +200,6 @@ func TestWorkspaceAuthentication(t *testing.T) {
 			})
 			require.Equal(t, http.StatusUnauthorized, codeOf(t, kit.WithToken(server, robot), "/clusters/"+cluster+configMapsPath))
 		}
-	})
-}
-
-// TestWorkspaceAuthenticationChanges: keys, issuers and configurations come and go while servers
-// run.
-func TestWorkspaceAuthenticationChanges(t *testing.T) {
-	t.Parallel()
-	e := kit.Shared(t)
-	living, dead := newIssuer(t), newIssuer(t)
-	dead.hangs = make(chan struct{})
-	home := ofType(e, "root", "changing-issuers", "root", "root", "universal")
-	configure(e, home, "living", living.entry("living:"))
-	configure(e, home, "dead", dead.entry("dead:"))
-	createWorkspaceType(e, home, "team", "dead", "living")
-	cluster := ofType(e, "root:changing-issuers", "team", "shard-1", "root:changing-issuers", "team")
-	servers := []*rest.Config{e.Proxy(), e.Shard(1)}
-	// A stranger is told 403 and nobody 401.
-	codeFor := func(server *rest.Config, token string) int {
-		return codeOf(t, kit.WithToken(server, token), "/clusters/"+cluster+configMapsPath)
-	}
-	everywhere := func(what, token string, known bool) {
-		t.Helper()
-		want := map[bool]int{true: http.StatusForbidden, false: http.StatusUnauthorized}[known]
-		for _, server := range servers {
-			e.Eventually(what, func() bool { return codeFor(server, token) == want })
-		}
-	}
-	lost := make(chan int, 1)
-	go func() { lost <- codeFor(e.Proxy(), dead.token(nil)) }()
-	everywhere("beside one that does not answer", living.token(nil), true)
-	require.Equal(t, http.StatusUnauthorized, <-lost, "in time")
-	close(dead.hangs)
-	everywhere("the issuer that was dead", dead.token(nil), true)
-
-	t.Run("keys", func(t *testing.T) {
-		former := living.token(map[string]any{"sub": "former"})
-		living.rotate()
-		everywhere("the new key", living.token(nil), true)
-		everywhere("the former key", former, false)
-	})
-	t.Run("faults", func(t *testing.T) {
-		entry := newIssuer(t).entry("x:")
-		entry.ClaimMappings.UID.Expression = "nonsense("
-		configure(e, home, "faulty", entry)
-		createWorkspaceType(e, home, "faulty", "faulty")
-		in := ofType(e, "root:changing-issuers", "faulty", "shard-1", "root:changing-issuers", "faulty")
-		token := living.token(map[string]any{"iss": entry.Issuer.URL})
-		e.Eventually("the shard says what is wrong", func() bool {
-			return strings.Contains(review(t, e.Shard(1), in, token).Error, "compilation failed")
-		})
-		// Shards write nothing on others: the front-proxy tells.
-		require.Equal(t, http.StatusUnauthorized, codeOf(t, kit.WithToken(e.Proxy(), token), "/clusters/"+in+configMapsPath))
-		e.Eventually("an Event says so, on the shard of the configuration", func() bool {
-			events, err := kit.ClusterClientset(t, e.Proxy(), home).CoreV1().Events("default").List(t.Context(), metav1.ListOptions{FieldSelector: "involvedObject.name=faulty"})
-			require.NoError(t, err)
-			return len(events.Items) == 1 && strings.Contains(events.Items[0].Message, "compilation failed") && events.Items[0].Reason == "IssuerFailed"
-		})
-	})
-	t.Run("removal", func(t *testing.T) {
-		in := kinds.WorkspaceAuthenticationConfigurations.In(e.ProxyClient.Cluster(kit.Path(home)))
-		wait := func(finalizers string) {
-			_, err := in.Patch(t.Context(), "living", kit.MergePatch, []byte(`{"metadata":{"finalizers":`+finalizers+`}}`), metav1.PatchOptions{})
-			require.NoError(t, err)
-		}
-		wait(`["example.com/wait"]`)
-		require.NoError(t, in.Delete(t.Context(), "living", metav1.DeleteOptions{}))
-		everywhere("its tokens are nobody's as soon as it is being deleted", living.token(nil), false)
-		wait("null")
-		e.Eventually("it is gone", func() bool {
-			_, err := in.Get(t.Context(), "living", metav1.GetOptions{})
-			return apierrors.IsNotFound(err)
-		})
-		everywhere("its tokens are nobody's", living.token(nil), false)
-		everywhere("those of the other are as before", dead.token(nil), true)
 	})
 }
 

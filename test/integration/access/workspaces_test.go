@@ -64,7 +64,6 @@ func TestWorkspaces(t *testing.T) {
 		}
 	})
 	t.Run("no shard matches", func(t *testing.T) { testUnschedulable(t, e) })
-	t.Run("cordoned shards are skipped", func(t *testing.T) { testCordoned(t, e) })
 	t.Run("deletion removes everything", func(t *testing.T) { testDeletion(t, e) })
 }
 
@@ -87,31 +86,6 @@ func unschedulable(t *testing.T, in *client.Client[*tenancyv1alpha1.Workspace, *
 	return conditions.IsFalse(ws, tenancyv1alpha1.WorkspaceScheduled) &&
 		conditions.GetReason(ws, tenancyv1alpha1.WorkspaceScheduled) == tenancyv1alpha1.WorkspaceReasonUnschedulable &&
 		conditions.GetMessage(ws, tenancyv1alpha1.WorkspaceScheduled) != ""
-}
-
-func testCordoned(t *testing.T, e *kit.Env) {
-	const cordon = `{"metadata":{"annotations":{"experimental.core.kcp.io/unschedulable":%s}}}`
-	shards := kinds.Shards.In(e.ProxyClient.Cluster(kit.Path("root")))
-	_, err := shards.Patch(t.Context(), "root", kit.MergePatch, fmt.Appendf(nil, cordon, `"true"`), metav1.PatchOptions{})
-	require.NoError(t, err)
-	in, probes := kinds.Workspaces.In(e.ProxyClient.Cluster(kit.Path("root"))), 0
-	e.Eventually("the scheduler has seen the cordon", func() bool {
-		probes++
-		probe := fmt.Sprint("probe-", probes)
-		e.NewWorkspace("root", probe, "root")
-		e.Eventually("it is looked at", func() bool {
-			ws, err := in.Get(t.Context(), probe, metav1.GetOptions{})
-			require.NoError(t, err)
-			return ws.Spec.Cluster != "" || unschedulable(t, in, probe)
-		})
-		return unschedulable(t, in, probe)
-	})
-	for n := range 6 {
-		ws := e.Workspace("root", fmt.Sprintf("cordoned-%d", n))
-		require.Equal(t, "shard-1", e.Placement(ws.Spec.Cluster))
-	}
-	_, err = shards.Patch(t.Context(), "root", kit.MergePatch, fmt.Appendf(nil, cordon, `null`), metav1.PatchOptions{})
-	require.NoError(t, err)
 }
 
 func listWorkspaces(t *testing.T, e *kit.Env, parent string) []tenancyv1alpha1.Workspace {

@@ -41,7 +41,6 @@ func TestAPIKinds(t *testing.T) {
 	t.Run("discovery", func(t *testing.T) { testAPIDiscovery(t, k) })
 	t.Run("versions", func(t *testing.T) { testAPIVersions(t, k) })
 	t.Run("apply", func(t *testing.T) { testAPIApply(t, k) })
-	t.Run("invalid", func(t *testing.T) { testAPIInvalid(t, k) })
 	t.Run("identity", func(t *testing.T) { testIdentity(t, kit.NewWorkspaceClient(e, "identity")) })
 	t.Run("bindings", func(t *testing.T) {
 		testBindings(t, kit.NewWorkspaceClient(e, "provider"), kit.NewWorkspaceClient(e, "consumer"))
@@ -143,43 +142,6 @@ func testAPIApply(t *testing.T, k kit.WorkspaceClient) {
 	require.Len(t, kit.Field(applied, "spec", "permissionClaims"), 2)
 	again := k.Do(http.StatusOK, http.MethodPatch, kit.APIsV1Alpha2+apply, `{"apiVersion":"apis.kcp.io/v1alpha2","kind":"APIExport","metadata":{"name":"applied"},"spec":{"resources":[{"name":"gadgets","group":"example.org","schema":"v1.gadgets.example.org"}]}}`)
 	require.Empty(t, kit.Field(again, "spec", "permissionClaims"), "what is not applied any more is taken away")
-}
-
-func testAPIInvalid(t *testing.T, k kit.WorkspaceClient) {
-	k = k.ForTest(t)
-	binding := `{"metadata":{"name":"bad"},"spec":{"reference":{"export":{"name":"one"}},"permissionClaims":[%s]}}`
-	for _, tc := range []struct{ path, body, field string }{
-		{kit.APIsV1Alpha2 + "apiexports", `{"metadata":{"name":"bad"},"spec":{"resources":[{"name":"widgets","group":"a.b","schema":"v1.other.a.b"}]}}`, "spec.resources[0].schema"},
-		{kit.APIsV1Alpha2 + "apiexports", `{"metadata":{"name":"bad"},"spec":{"resources":[{"name":"widgets","group":"a.b","schema":"v1.widgets.a.b","storage":{}}]}}`, "spec.resources[0].storage"},
-		{kit.APIsV1Alpha2 + "apiexports", `{"metadata":{"name":"bad"},"spec":{"permissionClaims":[{"group":"example.org","resource":"widgets","verbs":["get"]}]}}`, "spec.permissionClaims[0].identityHash"},
-		{kit.APIsV1Alpha2 + "apiexports", `{"metadata":{"name":"bad"},"spec":{"permissionClaims":[{"resource":"secrets","verbs":[]}]}}`, "spec.permissionClaims[0].verbs"},
-		{kit.APIsV1Alpha2 + "apiexports", `{"metadata":{"name":"bad"},"spec":{"permissionClaims":[{"group":"example.org","resource":"widgets","identityHash":"../a","verbs":["get"]}]}}`, "spec.permissionClaims[0].identityHash"},
-		{kit.APIsV1Alpha2 + "apiexports", `{"metadata":{"name":"bad"},"spec":{"permissionClaims":[{"group":"A.b","resource":"widgets","identityHash":"a","verbs":["get"]}]}}`, "spec.permissionClaims[0].group"},
-		{kit.APIsV1Alpha2 + "apibindings", fmt.Sprintf(binding, `{"resource":"secrets","identityHash":"A:b","verbs":["get"],"state":"Accepted","selector":{"matchAll":true}}`), "spec.permissionClaims[0].identityHash"},
-		{kit.APIsV1Alpha2 + "apibindings", fmt.Sprintf(binding, `{"resource":"se/crets","verbs":["get"],"state":"Accepted","selector":{"matchAll":true}}`), "spec.permissionClaims[0].resource"},
-		{kit.APIsV1Alpha1 + "apiexports", `{"metadata":{"name":"bad"},"spec":{"latestResourceSchemas":["widgets"]}}`, "spec.latestResourceSchemas[0]"},
-		{kit.APIsV1Alpha1 + "apiexports", `{"metadata":{"name":"bad","annotations":{"apis.v1alpha2.kcp.io/resource-schemas":"{"}}}`, "metadata.annotations"},
-		{kit.APIsV1Alpha2 + "apiexports", `{"metadata":{"name":"bad","annotations":{"apis.v1alpha2.kcp.io/v1alpha1-permission-claims":"{"}}}`, "metadata.annotations"},
-		{kit.APIsV1Alpha2 + "apibindings", `{"metadata":{"name":"bad"},"spec":{"reference":{}}}`, "spec.reference.export"},
-		{kit.APIsV1Alpha2 + "apibindings", `{"metadata":{"name":"bad"},"spec":{}}`, "spec.reference"},
-		{kit.APIsV1Alpha2 + "apibindings", fmt.Sprintf(binding, `{"resource":"secrets","verbs":["get"],"state":"Accepted","selector":{}}`), "spec.permissionClaims[0].selector"},
-		{kit.APIsV1Alpha2 + "apibindings", fmt.Sprintf(binding, `{"resource":"secrets","verbs":["get"],"state":"Maybe","selector":{"matchAll":true}}`), "spec.permissionClaims[0].state"},
-		{kit.APIsV1Alpha1 + "apiresourceschemas", strings.Replace(widgetSchema, "v1.widgets.example.org", "widgets", 1), "metadata.name"},
-		{kit.APIsV1Alpha1 + "apiresourceschemas", strings.Replace(widgetSchema, `"type":"integer"`, `"type":"number","format":7`, 1), "spec.versions[0].schema"},
-		{kit.APIsV1Alpha1 + "apiresourceschemas", strings.Replace(widgetSchema, `"storage":true`, `"storage":false`, 1), "spec.versions"},
-		{kit.APIsV1Alpha1 + "apiexportendpointslices", `{"metadata":{"name":"bad"},"spec":{"export":{"path":"root"}}}`, "spec.export.name"},
-		{kit.APIsV1Alpha1 + "apiconversions", `{"metadata":{"name":"bad"},"spec":{"conversions":[]}}`, "metadata.name"},
-	} {
-		status := kit.RequireStatus(t, k.Config, kit.Request{Method: http.MethodPost, Path: "/clusters/" + k.ClusterName + tc.path, Body: kit.WithKind(tc.path, tc.body), Header: http.Header{"Content-Type": {"application/json"}}}, http.StatusUnprocessableEntity)
-		var fields []string
-		for _, cause := range status.Details.Causes {
-			fields = append(fields, cause.Field)
-		}
-		require.Contains(t, fields, tc.field, "%s: %s", tc.body, status.Message)
-	}
-	changed := strings.Replace(widgetSchema, "integer", "string", 1)
-	status := kit.RequireStatus(t, k.Config, kit.Request{Method: http.MethodPatch, Path: "/clusters/" + k.ClusterName + kit.APIsV1Alpha1 + "apiresourceschemas/v1.widgets.example.org", Body: changed, Header: http.Header{"Content-Type": {"application/merge-patch+json"}}}, http.StatusUnprocessableEntity)
-	require.Contains(t, status.Message, "another prefix")
 }
 
 func testIdentity(t *testing.T, k kit.WorkspaceClient) {

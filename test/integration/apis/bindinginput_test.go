@@ -6,7 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
@@ -33,7 +32,6 @@ func TestBindingInput(t *testing.T) {
 	t.Run("claims in a circle", func(t *testing.T) { testClaimCircle(t, e) })
 	t.Run("ten exports of a resource", func(t *testing.T) { testTenExports(t, e) })
 	t.Run("missing schemas", func(t *testing.T) { testMissingSchemas(t, e) })
-	t.Run("the system's marks", func(t *testing.T) { testMarks(t, e) })
 }
 
 // testClaimCircle: two exports that claim each other's resource, and each its own.
@@ -136,100 +134,4 @@ func testMissingSchemas(t *testing.T, e *kit.Env) {
 	k.Do(http.StatusOK, http.MethodDelete, kit.APIsV1Alpha2+"apibindings/none", "")
 	provider.CreateSchema("v2", "widgets", "size")
 	k.UntilBinding("e", "APIExportValid", "True <nil>")
-}
-
-// testMarks: who sets what is the server's is refused, or changes nothing.
-func testMarks(t *testing.T, e *kit.Env) {
-	provider, k := kit.NewWorkspaceClient(e, "marks-provider").ForTest(t), kit.NewWorkspaceClient(e, "marks-consumer").ForTest(t)
-	provider.CreateExport("e", provider.CreateSchema("v1", "widgets", "size"))
-	k.Bind("e", provider, "e")
-	k.UntilBinding("e", "Ready", "True <nil>")
-	k.Create(kit.WidgetsPath, "%s", kit.Widget("a", "size", 1))
-	k.Create(kit.RBACPath+"clusterrolebindings", kit.AllRights)
-	provider.Create(kit.RBACPath+"clusterrolebindings", kit.AllRights)
-	tenant := k.As("user-1-token")
-	for _, in := range []kit.WorkspaceClient{tenant, provider.As("user-1-token")} {
-		in.Eventually("the tenant may write", func() bool {
-			code, _ := in.TryDo(http.MethodGet, kit.APIsV1Alpha2+"apibindings", "")
-			return code == http.StatusOK
-		})
-	}
-	testMarksOfOthers(t, provider, k)
-	before := k.Get(kit.APIsV1Alpha2 + "apibindings/e")
-	for _, tc := range []struct {
-		patch string
-		code  int
-		says  string
-	}{
-		// Refused, if it would say something else than the server.
-		{`{"metadata":{"finalizers":null}}`, http.StatusForbidden, "metadata.finalizers[apis.kcp.io/apibinding-finalizer] is reserved"},
-		{`{"metadata":{"finalizers":["apis.kcp.io/apibinding-finalizer","core.kcp.io/logicalcluster"]}}`, http.StatusForbidden, "metadata.finalizers[core.kcp.io/logicalcluster] is reserved"},
-		{`{"metadata":{"labels":{"internal.apis.kcp.io/export":"other"}}}`, http.StatusForbidden, "metadata.labels[internal.apis.kcp.io/export] is reserved"},
-		{`{"metadata":{"annotations":{"internal.apis.kcp.io/identity":"x"}}}`, http.StatusForbidden, "metadata.annotations[internal.apis.kcp.io/identity] is reserved"},
-		{`{"metadata":{"annotations":{"internal.apis.kcp.io/resource-bindings":"{}"}}}`, http.StatusForbidden, "metadata.annotations[internal.apis.kcp.io/resource-bindings] is reserved"},
-		{`{"metadata":{"annotations":{"internal.kcp.io/replicate":"x"}}}`, http.StatusForbidden, "metadata.annotations[internal.kcp.io/replicate] is reserved: only administrators"},
-		{`{"status":{"boundResources":[],"apiExportClusterName":"root"}}`, http.StatusForbidden, "the status of apibindings is written by the system only"},
-		// Taken back, as clients write what they have read elsewhere.
-		{`{"metadata":{"labels":{"claimed.internal.apis.kcp.io/x":"y"}}}`, http.StatusOK, ""},
-		{`{"metadata":{"labels":{"internal.apis.kcp.io/export":null}}}`, http.StatusOK, ""},
-		{`{"metadata":{"annotations":{"kcp.io/cluster":"root"}}}`, http.StatusOK, ""},
-		{`{"metadata":{"annotations":{"kcp.io/path":"root:other"}}}`, http.StatusOK, ""},
-		{`{"metadata":{"annotations":{"kcp.io/path":null}}}`, http.StatusOK, ""},
-		{`{"metadata":{"annotations":{"apis.v1alpha2.kcp.io/v1alpha1-status-applied-permission-claims":"[]"}}}`, http.StatusOK, ""},
-	} {
-		path := kit.APIsV1Alpha2 + "apibindings/e"
-		if strings.Contains(tc.patch, `{"status"`) {
-			path += "/status"
-		}
-		code, answer := writeAs(tenant, http.MethodPatch, path, "merge-patch+json", tc.patch)
-		assert.Equal(t, tc.code, code, "%s: %s", tc.patch, answer)
-		assert.Contains(t, answer, tc.says, "%s", tc.patch)
-		after := k.Get(kit.APIsV1Alpha2 + "apibindings/e")
-		require.Equal(t, before.GetFinalizers(), after.GetFinalizers(), "%s", tc.patch)
-		require.Equal(t, before.GetLabels(), after.GetLabels(), "%s", tc.patch)
-		require.Equal(t, before.GetAnnotations(), after.GetAnnotations(), "%s", tc.patch)
-		require.Equal(t, kit.Field(before, "status", "boundResources"), kit.Field(after, "status", "boundResources"), "%s", tc.patch)
-		k.Get(kit.WidgetsPath + "/a")
-	}
-}
-
-// testMarksOfOthers: so it is with what is on exports, schemas and slices, on bound objects and the LogicalCluster,
-// and what that is about stays.
-func testMarksOfOthers(t *testing.T, provider, k kit.WorkspaceClient) {
-	t.Helper()
-	const export, slice = kit.APIsV1Alpha2 + "apiexports/e", kit.APIsV1Alpha1 + "apiexportendpointslices/e"
-	provider.Eventually("the slice is made", func() bool {
-		code, _ := provider.TryDo(http.MethodGet, slice, "")
-		return code == http.StatusOK
-	})
-	for _, tc := range []struct {
-		in          kit.WorkspaceClient
-		path, patch string
-		code        int
-		says        string
-	}{
-		{provider, export, `{"metadata":{"annotations":{"internal.apis.kcp.io/identity":"x"}}}`, http.StatusForbidden, "metadata.annotations[internal.apis.kcp.io/identity] is reserved"},
-		{provider, export, `{"metadata":{"annotations":{"kcp.io/path":"root:other"}}}`, http.StatusOK, ""},
-		{provider, export, `{"metadata":{"finalizers":["apis.kcp.io/apibinding-finalizer"]}}`, http.StatusForbidden, "metadata.finalizers[apis.kcp.io/apibinding-finalizer] is reserved"},
-		{provider, export + "/status", `{"status":{"identityHash":"0"}}`, http.StatusForbidden, "the status of apiexports is written by the system only"},
-		{provider, slice + "/status", `{"status":{"endpoints":[{"url":"https://example.org"}]}}`, http.StatusForbidden, "only the system may write it"},
-		{provider, kit.APIsV1Alpha1 + "apiresourceschemas/v1.widgets.example.org", `{"metadata":{"annotations":{"internal.kcp.io/replicate":"x"}}}`, http.StatusForbidden, "metadata.annotations[internal.kcp.io/replicate] is reserved"},
-		{k, kit.WidgetsPath + "/a", `{"metadata":{"annotations":{"internal.apis.kcp.io/identity":"x"}}}`, http.StatusForbidden, "metadata.annotations[internal.apis.kcp.io/identity] is reserved"},
-		{k, kit.WidgetsPath + "/a", `{"metadata":{"finalizers":["core.kcp.io/logicalcluster"]}}`, http.StatusForbidden, "metadata.finalizers[core.kcp.io/logicalcluster] is reserved"},
-		{k, kit.WidgetsPath + "/a", `{"metadata":{"labels":{"claimed.internal.apis.kcp.io/x":"y"},"annotations":{"kcp.io/cluster":"root"}}}`, http.StatusOK, ""},
-		{k, kit.LogicalClusterPath, `{"metadata":{"annotations":{"internal.apis.kcp.io/resource-bindings":"{}"}}}`, http.StatusForbidden, "metadata.annotations[internal.apis.kcp.io/resource-bindings] is reserved"},
-		{k, kit.LogicalClusterPath, `{"metadata":{"annotations":{"internal.shardplane.io/system-bindings":null}}}`, http.StatusForbidden, "metadata.annotations[internal.shardplane.io/system-bindings] is reserved"},
-	} {
-		object := strings.TrimSuffix(tc.path, "/status")
-		before := tc.in.Get(object)
-		code, answer := writeAs(tc.in.As("user-1-token"), http.MethodPatch, tc.path, "merge-patch+json", tc.patch)
-		assert.Equal(t, tc.code, code, "%s of %s: %s", tc.patch, tc.path, answer)
-		assert.Contains(t, answer, tc.says, "%s of %s", tc.patch, tc.path)
-		after := tc.in.Get(object)
-		require.Equal(t, before.GetFinalizers(), after.GetFinalizers(), "%s of %s", tc.patch, tc.path)
-		require.Equal(t, before.GetLabels(), after.GetLabels(), "%s of %s", tc.patch, tc.path)
-		require.Equal(t, before.GetAnnotations(), after.GetAnnotations(), "%s of %s", tc.patch, tc.path)
-		require.NotContains(t, fmt.Sprint(kit.Field(after, "status")), "example.org", "%s of %s", tc.patch, tc.path)
-	}
-	require.Regexp(t, "^[0-9a-f]{64}$", kit.Field(provider.Get(export), "status", "identityHash"))
 }

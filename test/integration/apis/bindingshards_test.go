@@ -38,7 +38,6 @@ func TestBindingAcrossShards(t *testing.T) {
 	})
 	e.RunParallel("without a provider", func(t *testing.T, e *kit.Env) { testProviderGoes(t, e, 1) })
 	e.RunParallel("endpoint slices", func(t *testing.T, e *kit.Env) { testEndpointSlices(t, e) })
-	e.RunParallel("marks", func(t *testing.T, e *kit.Env) { testReplicationMarks(t, e) })
 }
 
 func testBindingAcrossShards(t *testing.T, e *kit.Env) {
@@ -200,87 +199,6 @@ func testBindAcrossShards(t *testing.T, e *kit.Env) {
 	tenant.BindPath(http.StatusCreated, "by-name", provider.ClusterName, "e")
 	k.UntilBinding("by-name", "Ready", "False NamingConflicts")
 	require.Contains(t, tenant.BindPath(http.StatusForbidden, "b", "root:asked-provider", "none"), "no permission to bind to export root:asked-provider:none")
-}
-
-// testReplicationMarks: what other shards have to know is marked because of what it says,
-// in whatever order it comes and goes, and nothing else is.
-func testReplicationMarks(t *testing.T, e *kit.Env) {
-	const key = "internal.kcp.io/replicate"
-	k := kit.NewWorkspaceClientOn(e, "marked-provider", 1).ForTest(t)
-	lc := "/apis/core.kcp.io/v1alpha1/logicalclusters/cluster"
-	mark := func(path string) string { return k.Get(path).GetAnnotations()[key] }
-	subject := func(kind, name string) string {
-		return fmt.Sprintf(`"subjects":[{"kind":%q,"apiGroup":"rbac.authorization.k8s.io","name":%q}]`, kind, name)
-	}
-	binding := func(name, role, subject string) func() {
-		return func() {
-			k.Create(kit.RBACPath+"clusterrolebindings", `{"metadata":{"name":%q},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":%q},%s}`, name, role, subject)
-		}
-	}
-	objects := []struct {
-		path   string
-		create func()
-	}{
-		{kit.RBACPath + "clusterroles/bind", func() {
-			k.Create(kit.RBACPath+"clusterroles", `{"metadata":{"name":"bind"},"rules":[{"apiGroups":["apis.kcp.io"],"resources":["apiexports"],"verbs":["bind"]}]}`)
-		}},
-		{kit.RBACPath + "clusterrolebindings/bind", binding("bind", "bind", subject("User", "user-1"))},
-		{kit.RBACPath + "clusterroles/read", func() {
-			k.Create(kit.RBACPath+"clusterroles", `{"metadata":{"name":"read"},"rules":[{"apiGroups":["example.org"],"resources":["widgets"],"verbs":["get"]}]}`)
-		}},
-		{kit.RBACPath + "clusterrolebindings/read", binding("read", "read", subject("User", "apis.kcp.io:binding:user-1"))},
-		{kit.RBACPath + "clusterroles/enter", func() {
-			k.Create(kit.RBACPath+"clusterroles", `{"metadata":{"name":"enter"},"rules":[{"nonResourceURLs":["/"],"verbs":["access"]}]}`)
-		}},
-		{kit.RBACPath + "clusterrolebindings/enter", binding("enter", "enter", subject("User", "user-1"))},
-		{kit.APIsV1Alpha2 + "apiexports/e", func() { k.Create(kit.APIsV1Alpha2+"apiexports", `{"metadata":{"name":"e"}}`) }},
-	}
-	marks := map[string]string{lc: "apis.kcp.io"}
-	for _, o := range objects[:len(objects)-1] {
-		if marks[o.path] = "apis.kcp.io"; strings.HasSuffix(o.path, "/enter") {
-			marks[o.path] = "core.kcp.io" // who enters is asked where the logical cluster is replicated
-		}
-	}
-	k.Create(kit.RBACPath+"clusterroles", `{"metadata":{"name":"other"},"rules":[{"apiGroups":[""],"resources":["pods"],"verbs":["get"]}]}`)
-	binding("other", "other", subject("User", "user-1"))()
-	for first := range objects {
-		for i := range objects {
-			objects[(first+i)%len(objects)].create()
-		}
-		for path, want := range marks {
-			k.Eventually(fmt.Sprintf("%s is marked, %s being first", path, objects[first].path), func() bool { return mark(path) == want })
-		}
-		if first == 0 {
-			require.Empty(t, mark(kit.RBACPath+"clusterroles/other"))
-			require.Empty(t, mark(kit.RBACPath+"clusterrolebindings/other"))
-			k.Do(http.StatusOK, http.MethodPatch, kit.RBACPath+"clusterrolebindings/other", `{"metadata":{"annotations":{"`+key+`":"mine"}}}`)
-			testMarksOfTenants(t, k, subject)
-		}
-		for i := range objects {
-			k.Do(http.StatusOK, http.MethodDelete, objects[(first+2*i)%len(objects)].path, "")
-		}
-		k.Eventually("without an export nothing is", func() bool { return mark(lc) == "" })
-	}
-	require.Equal(t, "mine", mark(kit.RBACPath+"clusterrolebindings/other"))
-}
-
-// testMarksOfTenants: a tenant who replaces a marked object keeps the mark, and cannot change it.
-func testMarksOfTenants(t *testing.T, k kit.WorkspaceClient, subject func(kind, name string) string) {
-	t.Helper()
-	k.Create(kit.RBACPath+"clusterrolebindings", `{"metadata":{"name":"tenant"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"cluster-admin"},%s}`, subject("User", "user-3"))
-	k.Eventually("a binding to a role of the system is marked", func() bool {
-		return k.Get(kit.RBACPath + "clusterrolebindings/tenant").GetAnnotations()["internal.kcp.io/replicate"] == "apis.kcp.io,core.kcp.io"
-	})
-	tenant := k.As("user-3-token")
-	role := `{"apiVersion":"rbac.authorization.k8s.io/v1","kind":"ClusterRole","metadata":{"name":"bind"%s},"rules":[{"apiGroups":["apis.kcp.io"],"resources":["apiexports"],"verbs":["bind","get"]}]}`
-	tenant.Eventually("the tenant may write", func() bool {
-		code, _ := tenant.TryDo(http.MethodPut, kit.RBACPath+"clusterroles/bind", fmt.Sprintf(role, ""))
-		return code == http.StatusOK
-	})
-	require.Equal(t, "apis.kcp.io", k.Get(kit.RBACPath + "clusterroles/bind").GetAnnotations()["internal.kcp.io/replicate"])
-	code, says := tenant.TryDo(http.MethodPut, kit.RBACPath+"clusterroles/bind", fmt.Sprintf(role, `,"annotations":{"internal.kcp.io/replicate":"x"}`))
-	require.Equal(t, http.StatusForbidden, code, says)
-	k.Do(http.StatusOK, http.MethodDelete, kit.RBACPath+"clusterrolebindings/tenant", "")
 }
 
 // testEndpointSlices: endpoint slices name the shards that have consumers, whether these

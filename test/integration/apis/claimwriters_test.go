@@ -1,12 +1,10 @@
 package apis
 
 import (
-	"crypto/x509/pkix"
 	"encoding/json"
 	"fmt"
 	"maps"
 	"net/http"
-	"slices"
 	"strings"
 	"testing"
 
@@ -143,82 +141,4 @@ func testClaimWriters(t *testing.T, e *kit.Env, shard int) {
 	in.Do(http.StatusOK, http.MethodPatch, secrets+"/seen", `{"metadata":{"labels":{"for":"b"}}}`)
 	in.Do(http.StatusOK, http.MethodDelete, secrets, "")
 	require.Equal(t, []string{"hidden"}, kit.ItemNames(k.Get(secrets)))
-}
-
-// testClaimLabel: the label by which claimed objects tell who claims them is there as long as they
-// are claimed, whatever anybody writes, and on nothing else.
-func testClaimLabel(t *testing.T, e *kit.Env, shard int) {
-	provider, _, consumers := consumersOn(t, e, shard, "label", 1)
-	k := consumers[0]
-	k.Create(kit.RBACPath+"clusterrolebindings", kit.AllRights)
-	const (
-		requests = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
-		claim    = `{"group":"","resource":"configmaps","verbs":["*"]%[1]s},{"group":"","resource":"namespaces","verbs":["*"]%[1]s},{"group":"certificates.k8s.io","resource":"certificatesigningrequests","verbs":["*"]%[1]s}`
-	)
-	provider.ClaimInExport(`[` + fmt.Sprintf(claim, "") + `]`)
-	k.Create(kit.ConfigMapsPath, `{"metadata":{"name":"a","labels":{"for":"provider"}}}`)
-	k.Create("/api/v1/namespaces", `{"metadata":{"name":"team","labels":{"for":"provider"}}}`)
-	request := kit.NewSigningRequest(t, "jane", "kubernetes.io/kube-apiserver-client", pkix.Name{CommonName: "jane"})
-	request.Labels = map[string]string{"for": "provider"}
-	text, err := json.Marshal(request)
-	require.NoError(t, err)
-	tenant, in := k.As("user-1-token"), provider.ThroughExport("e", k.ClusterName)
-	tenant.Eventually("the tenant may write", func() bool {
-		code, _ := tenant.TryDo(http.MethodPost, requests, string(text))
-		return code == http.StatusCreated
-	})
-	k.AcceptClaims(`[` + fmt.Sprintf(claim, `,"selector":{"matchLabels":{"for":"provider"}},"state":"Accepted"`) + `]`)
-	k.Eventually("the label tells", func() bool {
-		return len(claimedObject(k, kit.ConfigMapsPath+"/a")) > 0
-	})
-	truth := claimedObject(k, kit.ConfigMapsPath+"/a")
-	require.Len(t, truth, 1)
-	key := slices.Collect(maps.Keys(truth))[0]
-
-	forged := fmt.Sprintf(`%q:"forged",%q:"forged"`, key, claimPrefix+"other")
-	object := `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a","labels":{"for":"provider",` + forged + `}},"data":{"by":%q}}`
-	bare := `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a","labels":{"for":"provider"}}}`
-	for who, as := range map[string]kit.WorkspaceClient{"tenant": tenant, "administrator": k, "provider": in} {
-		for _, w := range []struct{ method, name, kind, body string }{
-			{http.MethodPut, "", "", fmt.Sprintf(object, who)},
-			{http.MethodPut, "", "", bare},
-			{http.MethodPatch, "", "merge-patch+json", `{"metadata":{"labels":{` + forged + `}}}`},
-			{http.MethodPatch, "", "strategic-merge-patch+json", fmt.Sprintf(`{"metadata":{"labels":{%q:null}}}`, key)},
-			{http.MethodPatch, "", "json-patch+json", fmt.Sprintf(`[{"op":"add","path":"/metadata/labels/%s","value":"forged"}]`, strings.ReplaceAll(key, "/", "~1"))},
-			{http.MethodPatch, "?force=true&fieldManager=" + who, "apply-patch+yaml", fmt.Sprintf(object, who)},
-			{http.MethodPatch, "?force=true&fieldManager=" + who, "apply-patch+yaml", bare},
-		} {
-			code, says := writeAs(as, w.method, kit.ConfigMapsPath+"/a"+w.name, w.kind, w.body)
-			require.Equal(t, http.StatusOK, code, "%s: %s %s: %s", who, w.method, w.body, says)
-			require.NotContains(t, says, `"forged"`, "%s: %s %s", who, w.method, w.body)
-			require.Equal(t, truth, claimedObject(k, kit.ConfigMapsPath+"/a"), "%s: %s %s", who, w.method, w.body)
-		}
-		// What is not claimed has none.
-		if who != "provider" {
-			as.Create(kit.ConfigMapsPath, "%s", `{"metadata":{"name":"unclaimed","labels":{`+forged+`}}}`)
-			require.Empty(t, claimedObject(k, kit.ConfigMapsPath+"/unclaimed"))
-			as.Do(http.StatusOK, http.MethodDelete, kit.ConfigMapsPath+"/unclaimed", "")
-		}
-	}
-	require.Empty(t, kit.Field(k.Get(kit.ConfigMapsPath+"?labelSelector="+key+"%3Dforged"), "items"))
-
-	// Who writes back what it has read, to whatever subresource, is not taken for a forger.
-	approved := tenant.Get(requests + "/jane")
-	require.Len(t, claimedObject(k, requests+"/jane"), 1)
-	require.NoError(t, unstructured.SetNestedSlice(approved.Object, []any{map[string]any{"type": "Approved", "status": "True", "reason": "Mine"}}, "status", "conditions"))
-	for path, read := range map[string]*unstructured.Unstructured{requests + "/jane/approval": approved, "/api/v1/namespaces/team/finalize": tenant.Get("/api/v1/namespaces/team")} {
-		body, err := read.MarshalJSON()
-		require.NoError(t, err)
-		code, says := writeAs(tenant, http.MethodPut, path, "", string(body))
-		require.Equal(t, http.StatusOK, code, "%s: %s", path, says)
-	}
-	require.Len(t, claimedObject(k, "/api/v1/namespaces/team"), 1)
-
-	// It goes with the claim, and nothing of it was stored.
-	k.AcceptClaims(`[` + fmt.Sprintf(claim, `,"selector":{"matchLabels":{"for":"provider"}},"state":"Rejected"`) + `]`)
-	for _, path := range []string{kit.ConfigMapsPath + "/a", "/api/v1/namespaces/team", requests + "/jane"} {
-		k.Eventually("no claim, no label: "+path, func() bool {
-			return len(claimedObject(k, path)) == 0
-		})
-	}
 }

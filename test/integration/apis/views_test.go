@@ -45,7 +45,6 @@ func TestView(t *testing.T) {
 		e.RunParallel("selectors"+where, func(t *testing.T, e *kit.Env) { testClaimSelectors(t, e, shard) })
 		e.RunParallel("writers"+where, func(t *testing.T, e *kit.Env) { testClaimWriters(t, e, shard) })
 		e.RunParallel("creations"+where, func(t *testing.T, e *kit.Env) { testViewCreations(t, e, shard) })
-		e.RunParallel("the label"+where, func(t *testing.T, e *kit.Env) { testClaimLabel(t, e, shard) })
 		e.RunParallel("claims of bindings"+where, func(t *testing.T, e *kit.Env) { testClaimOfBindings(t, e, shard) })
 	}
 	e.RunParallel("finalizers", func(t *testing.T, e *kit.Env) { testClaimFinalizers(t, e) })

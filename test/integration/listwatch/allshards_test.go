@@ -1,16 +1,12 @@
 package listwatch
 
 import (
-	"context"
 	"maps"
 	"net/http"
-	"sync"
 	"testing"
 
-	"github.com/kcp-dev/logicalcluster/v3"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	"github.com/stretchr/testify/require"
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -19,107 +15,8 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
-	"github.com/shardplane/shardplane/pkg/client/shards"
-	"github.com/shardplane/shardplane/test/harness"
 	"github.com/shardplane/shardplane/test/integration/kit"
 )
-
-// everywhere runs a view of all ConfigMaps of a name.
-func runView(e *kit.Env, source shards.Source, handler client.Handler[*corev1.ConfigMap]) *shards.Multi[*corev1.ConfigMap] {
-	e.T.Helper()
-	view, err := shards.New(source, kinds.ConfigMaps, shards.Options[*corev1.ConfigMap]{
-		Informer: client.InformerOptions[*corev1.ConfigMap]{LabelSelector: "test=everywhere"},
-	})
-	require.NoError(e.T, err)
-	view.AddEventHandler(handler)
-	ctx, cancel := context.WithCancel(e.T.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- view.Run(ctx) }()
-	e.T.Cleanup(func() {
-		cancel()
-		require.NoError(e.T, <-ended)
-	})
-	return view
-}
-
-func everywhereMap(content string) *corev1.ConfigMap {
-	return &corev1.ConfigMap{
-		ObjectMeta: metav1.ObjectMeta{Name: "here", Namespace: "default", Labels: map[string]string{"test": "everywhere"}},
-		Data:       map[string]string{"content": content},
-	}
-}
-
-// TestViewOfAllShards has a view of two shards, of which one is killed, and comes back, and one
-// that begins while the root shard is away.
-func TestViewOfAllShards(t *testing.T) {
-	if testing.Short() {
-		t.Skip("nightly: kills processes")
-	}
-	t.Parallel()
-	e := kit.Start(t, harness.Options{Shards: 2, Mode: harness.Processes})
-	on := map[string]string{}
-	for _, shard := range []string{"root", "shard-1"} {
-		cluster := e.WorkspaceOn("root", "on-"+shard, shard).Spec.Cluster
-		on[shard] = cluster
-		_, err := kinds.ConfigMaps.InNamespace(e.ShardClients[shard].Cluster(kit.Path(cluster)), "default").Create(t.Context(), everywhereMap("1"), metav1.CreateOptions{})
-		require.NoError(t, err)
-	}
-	var mu sync.Mutex
-	told := map[string]int{}
-	count := func(what string) {
-		mu.Lock()
-		defer mu.Unlock()
-		told[what]++
-	}
-	view := runView(e, shards.FromRoot(e.ShardClients["root"].Cluster(kit.Path("root"))), client.Handler[*corev1.ConfigMap]{
-		OnAdd:    func(*corev1.ConfigMap, bool) { count("add") },
-		OnUpdate: func(_, _ *corev1.ConfigMap) { count("update") },
-		OnDelete: func(*corev1.ConfigMap, bool) { count("delete") },
-		OnLeave:  func(*corev1.ConfigMap, client.Leave) { count("leave") },
-	})
-	content := func(view *shards.Multi[*corev1.ConfigMap], shard string) string {
-		obj, at, err := view.Lister().Find(client.Key{Cluster: logicalcluster.Name(on[shard]), Namespace: "default", Name: "here"})
-		if err != nil {
-			return err.Error()
-		}
-		require.Equal(t, shard, at)
-		return obj.Data["content"]
-	}
-	require.NoError(t, view.WaitForSync(t.Context(), shards.All))
-	require.Equal(t, "1", content(view, "root"))
-	require.Equal(t, "1", content(view, "shard-1"))
-
-	e.Component("shard-1").Kill()
-	e.Eventually("shard-1 is missing", func() bool { return len(view.Missing()) == 1 })
-	require.Equal(t, "shard-1", view.Missing()[0].Shard)
-	require.Equal(t, "1", content(view, "shard-1"), "what it had stays")
-	e.Component("shard-1").Start()
-	e.Eventually("shard-1 is back", func() bool { return len(view.Missing()) == 0 })
-	changed := everywhereMap("2")
-	_, err := kinds.ConfigMaps.InNamespace(e.ShardClients["shard-1"].Cluster(kit.Path(on["shard-1"])), "default").Update(t.Context(), changed, metav1.UpdateOptions{})
-	require.NoError(t, err)
-	e.Eventually("the change is seen, and told", func() bool {
-		mu.Lock()
-		defer mu.Unlock()
-		return content(view, "shard-1") == "2" && told["update"] > 0
-	})
-	mu.Lock()
-	require.Equal(t, map[string]int{"add": 2, "update": 1}, told)
-	mu.Unlock()
-
-	// Who starts while root is away learns of all shards from another one.
-	e.Component("root").Kill()
-	late := runView(e, shards.FromAny(e.ShardClients["root"], e.ShardClients["shard-1"]), client.Handler[*corev1.ConfigMap]{})
-	require.NoError(t, late.WaitForSync(t.Context(), shards.Reachable))
-	require.Equal(t, "2", content(late, "shard-1"))
-	require.Len(t, late.Missing(), 1)
-	require.Equal(t, "root", late.Missing()[0].Shard)
-	_, err = late.Lister().Get(client.Key{Cluster: logicalcluster.Name(on["root"]), Namespace: "default", Name: "here"})
-	require.ErrorIs(t, err, client.ErrIncomplete)
-	e.Component("root").Start()
-	require.NoError(t, late.WaitForSync(t.Context(), shards.All))
-	require.Equal(t, "1", content(late, "root"))
-}
 
 // TestShardsOfAnyShard: every shard tells administrators, and nobody else, of all Shards.
 func TestShardsOfAnyShard(t *testing.T) {

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -38,39 +37,12 @@ func testSharding(t *testing.T, e *kit.Env, all []endpoint) {
 		}
 	})
 	eachEndpoint(t, all, func(t *testing.T, at endpoint) {
-		t.Run("malformed selectors", func(t *testing.T) { testMalformedSelectors(t, at) })
 		t.Run("lists", func(t *testing.T) { testShardedLists(t, at) })
 		t.Run("combinations", func(t *testing.T) { testShardedCombinations(t, at) })
 		for _, by := range []string{"uid", "cluster"} {
 			t.Run("watches by "+by, func(t *testing.T) { testShardedWatches(t, at, by) })
 		}
 	})
-}
-
-// testMalformedSelectors holds that the client is told what is wrong with its
-// selector, whatever it asks for.
-func testMalformedSelectors(t *testing.T, at endpoint) {
-	for selector, message := range map[string]string{
-		"garbage": "invalid shardSelector",
-		" ":       "empty shard selector is not allowed",
-		"shardRange(object.metadata.uid, '0x0', '0x8000000000000000')":                 `did you mean "0x0000000000000000"`,
-		"shardRange(object.metadata.name, '0x0000000000000000', '0x8000000000000000')": "unsupported field path",
-		"shardRange(object.metadata.uid, '0x8000000000000000', '0x0000000000000000')":  "must be less than",
-		lowerHalf + " && " + upperHalf:                                                 "unsupported function",
-		lowerHalf + " || " + strings.ReplaceAll(upperHalf, "uid", "namespace"):         "must use the same field",
-		lowerHalf + " || " + strings.ReplaceAll(upperHalf, "uid", "cluster"):           "must use the same field",
-	} {
-		for _, watch := range []string{"false", "true"} {
-			status := kit.RequireStatus(t, at.config, at.call("shardSelector", selector, "watch", watch), http.StatusBadRequest)
-			require.Contains(t, status.Message, message)
-			require.Equal(t, metav1.StatusReasonBadRequest, status.Reason)
-		}
-		if at.one {
-			status := kit.RequireStatus(t, at.config, kit.Request{Method: http.MethodDelete, Path: at.with("shardSelector", selector)}, http.StatusBadRequest)
-			require.Contains(t, status.Message, message)
-		}
-	}
-	require.GreaterOrEqual(t, len(at.list(t, "").Items), lists, "nothing was deleted")
 }
 
 // testShardedLists holds that each form of a sharded list says which part it is,

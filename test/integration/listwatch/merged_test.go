@@ -13,7 +13,6 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/shardplane/shardplane/pkg/client"
-	"github.com/shardplane/shardplane/test/harness"
 	"github.com/shardplane/shardplane/test/integration/kit"
 )
 
@@ -118,27 +117,6 @@ func TestMergedLists(t *testing.T) {
 		require.Equal(t, 4, pages)
 		slices.Sort(paged)
 		require.Equal(t, slices.Sorted(slices.Values(append(slices.Clone(names), m.clusters["shard-1"]+"|default/later"))), paged)
-	})
-	t.Run("exact", func(t *testing.T) {
-		require.Equal(t, names, sorted(m.list("resourceVersion", whole.Metadata.ResourceVersion, "resourceVersionMatch", "Exact")))
-	})
-	t.Run("forms", func(t *testing.T) {
-		metadata := m.at.list(t, asMetadata, "labelSelector", "of="+m.of)
-		require.Equal(t, "PartialObjectMetadataList", metadata.Kind)
-		require.Len(t, metadata.Items, 13)
-		table := m.at.list(t, "application/json;as=Table;v=v1;g=meta.k8s.io,application/json", "labelSelector", "of="+m.of)
-		require.Equal(t, "Table", table.Kind)
-		require.Len(t, table.Rows, 13)
-		require.Regexp(t, `^m1\.`, table.Metadata.ResourceVersion)
-		require.Contains(t, string(table.Rows[0].Object.Raw), `"resourceVersion":"m1.`)
-		protobuf := m.at.list(t, "application/vnd.kubernetes.protobuf,application/json", "labelSelector", "of="+m.of)
-		require.Len(t, protobuf.Items, 13)
-		kit.RequireStatus(t, m.Proxy(), kit.Request{Path: m.at.path, Header: http.Header{"Accept": {"application/vnd.kubernetes.protobuf"}}}, http.StatusNotAcceptable)
-	})
-	t.Run("sharded", func(t *testing.T) {
-		lower, upper := m.list("shardSelector", lowerHalf), m.list("shardSelector", upperHalf)
-		require.NotNil(t, lower.Metadata.ShardInfo)
-		require.Len(t, append(lower.names(), upper.names()...), 13)
 	})
 	t.Run("sharded by logical cluster", func(t *testing.T) {
 		all := m.list()
@@ -246,26 +224,6 @@ func TestMergedWatches(t *testing.T) {
 		require.Equal(t, "ADDED e", resumed.next().String())
 		again := m.watch(append(query, "resourceVersion", version, "timeoutSeconds", "60")...).until(isInitialEnd)
 		require.ElementsMatch(t, []string{"ADDED a", "ADDED c", "ADDED d", "ADDED e", "BOOKMARK "}, text(again))
-	})
-	t.Run("without a version", func(t *testing.T) {
-		s := m.watch()
-		var names []string
-		for range 4 {
-			names = append(names, s.next().String())
-		}
-		require.ElementsMatch(t, []string{"ADDED a", "ADDED c", "ADDED d", "ADDED e"}, names)
-	})
-	t.Run("table", func(t *testing.T) {
-		s := m.at.watchAs(t, "application/json;as=Table;v=v1;g=meta.k8s.io", "labelSelector", "of="+m.of)
-		for range 4 {
-			require.Equal(t, "Table", s.next().Object.Kind)
-		}
-	})
-	t.Run("sharded", func(t *testing.T) {
-		lower, upper := m.watch("shardSelector", lowerHalf), m.watch("shardSelector", upperHalf)
-		for range 4 {
-			require.Equal(t, "ADDED", nextOf(t, lower, upper).Type)
-		}
 	})
 	t.Run("sharded by logical cluster", func(t *testing.T) {
 		root := m.watch("shardSelector", onlyCluster(m.clusters["root"]))
@@ -413,62 +371,4 @@ func text(events []event) []string {
 		said = append(said, e.String())
 	}
 	return said
-}
-
-// TestMergedOutage: a shard that is away is said to be, and is never taken for empty. Watches
-// wait for it for a while, and go on where it was.
-func TestMergedOutage(t *testing.T) {
-	if testing.Short() {
-		t.Skip("nightly: stops processes")
-	}
-	t.Parallel()
-	m := newMerged(t, kit.Start(t, harness.Options{Mode: harness.Processes, Shards: 2}), "outage")
-	m.create("root", "a")
-	m.create("shard-1", "b")
-	m.list()
-	from := m.list().Metadata.ResourceVersion
-	watching := m.watch("resourceVersion", from)
-	partial := http.Header{"X-Shardplane-Partial": {"allow"}}
-	away := m.Component("shard-1")
-	away.Kill()
-	list := kit.Request{Path: m.at.with("labelSelector", "of="+m.of)}
-	status := kit.RequireStatus(t, m.Proxy(), list, http.StatusServiceUnavailable)
-	require.Equal(t, "shard-1", status.Details.Causes[0].Field)
-	require.EqualValues(t, "ShardUnavailable", status.Details.Causes[0].Type)
-	require.EqualValues(t, 1, status.Details.RetryAfterSeconds)
-	list.Header = partial
-	code, body := kit.Do(t, m.Proxy(), list)
-	require.Equal(t, http.StatusOK, code)
-	var rest anyList
-	require.NoError(t, json.Unmarshal(body, &rest))
-	require.Equal(t, []string{m.clusters["root"] + "|default/a"}, rest.names())
-
-	// The watch goes on, and ends when the shard does not come back.
-	m.create("root", "c")
-	require.Equal(t, "ADDED c", watching.next().String())
-	failed := watching.next()
-	require.Equal(t, "ERROR", failed.Type)
-	require.EqualValues(t, http.StatusServiceUnavailable, failed.Object.Code)
-	require.Equal(t, "shard-1", failed.Object.Details.Causes[0].Field)
-
-	// What was left out appears by itself.
-	away.Start()
-	without := m.watch("resourceVersion", rest.Metadata.ResourceVersion)
-	require.ElementsMatch(t, []string{"ADDED b", "ADDED c"}, []string{without.next().String(), without.next().String()})
-	m.create("shard-1", "d")
-	require.Equal(t, "ADDED d", without.next().String())
-
-	// A short absence goes unnoticed, unless the shard has forgotten what was before.
-	away.Kill()
-	away.Start()
-	m.create("shard-1", "e")
-	if e := without.next(); e.Type == "ERROR" {
-		if e.Object.Code != http.StatusGone { // the start took longer than watches wait for a shard
-			require.EqualValues(t, http.StatusServiceUnavailable, e.Object.Code, e.Object.Message)
-			require.Equal(t, "shard-1", e.Object.Details.Causes[0].Field)
-		}
-	} else {
-		require.Equal(t, "ADDED e", e.String())
-	}
-	require.Len(t, m.list().Items, 5)
 }

@@ -2,8 +2,10 @@ package listwatch
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"slices"
 	"strconv"
 	"sync"
@@ -189,4 +191,35 @@ func TestRangesThatMove(t *testing.T) {
 	}, kit.Timeout, 10*time.Millisecond, "%v", &why)
 	require.NotEmpty(t, whole.of)
 	t.Logf("%d objects", len(whole.of))
+}
+
+// wire is a network that can be cut.
+type wire struct {
+	mu          sync.Mutex
+	cut         bool
+	connections []net.Conn
+}
+
+func (w *wire) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.cut {
+		return nil, errors.New("the wire is cut")
+	}
+	c, err := (&net.Dialer{}).DialContext(ctx, network, address)
+	if err == nil {
+		w.connections = append(w.connections, c)
+	}
+	return c, err
+}
+
+func (w *wire) set(cut bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.cut = cut; cut {
+		for _, c := range w.connections {
+			_ = c.Close()
+		}
+		w.connections = nil
+	}
 }

@@ -1,13 +1,10 @@
 package operations
 
 import (
-	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"testing"
 
-	"github.com/kcp-dev/logicalcluster/v3"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
 	"github.com/kcp-dev/sdk/apis/third_party/conditions/util/conditions"
@@ -169,92 +166,4 @@ func TestPlacementInOutages(t *testing.T) {
 		_, err := p.at("late")
 		return apierrors.IsNotFound(err)
 	})
-}
-
-// madeBy returns how far a Workspace has come: 1 when it asks for a logical cluster, or has its
-// name, and 2 when that is there.
-func (p placed) madeBy(name string) int {
-	p.T.Helper()
-	ws, err := p.workspaces.Get(p.T.Context(), name, metav1.GetOptions{})
-	switch {
-	case err != nil, ws.Annotations[placementAnnotation] == "" && ws.Spec.Cluster == "":
-		return 0
-	case slices.ContainsFunc(p.held(), func(lc *corev1alpha1.LogicalCluster) bool { return lc.Spec.Owner.UID == ws.UID }):
-		return 2
-	}
-	return 1
-}
-
-// deletedBy returns how far a logical cluster has gone: 1 when it is being deleted, and 2 when it
-// is not there any more.
-func (p placed) deletedBy(cluster string) int {
-	p.T.Helper()
-	switch lc, err := p.at(cluster); {
-	case apierrors.IsNotFound(err):
-		return 2
-	case err == nil && lc.DeletionTimestamp != nil:
-		return 1
-	}
-	return 0
-}
-
-// absent returns 1 if there is no such Workspace.
-func (p placed) absent(name string) int {
-	p.T.Helper()
-	if _, err := p.workspaces.Get(p.T.Context(), name, metav1.GetOptions{}); apierrors.IsNotFound(err) {
-		return 1
-	}
-	return 0
-}
-
-// TestPlacementSurvivesCrashes: wherever one of the two shards is killed, there is one logical
-// cluster for a Workspace in the end, and none without.
-func TestPlacementSurvivesCrashes(t *testing.T) {
-	if testing.Short() {
-		t.Skip("nightly: kills processes")
-	}
-	t.Parallel()
-	p := startPlaced(t)
-	crash := func(n int, step func() int) {
-		p.Eventually("it is on the way", func() bool { return step() >= n/2 })
-		shard := p.Component([]string{"root", "shard-1"}[n%2])
-		shard.Kill()
-		shard.Start()
-	}
-	var left []string
-	for n := range 6 {
-		name := fmt.Sprintf("w%d", n)
-		p.create(name)
-		crash(n, func() int { return p.madeBy(name) })
-		ws := p.ready(name)
-		var held []logicalcluster.Name
-		for _, lc := range p.held() {
-			if lc.Spec.Owner.UID == ws.UID {
-				held = append(held, logicalcluster.From(lc))
-			}
-		}
-		require.Equal(t, []logicalcluster.Name{logicalcluster.Name(ws.Spec.Cluster)}, held)
-		if n%3 == 0 {
-			left = append(left, ws.Spec.Cluster)
-			continue
-		}
-		p.delete(name)
-		crash(n, func() int { return p.deletedBy(ws.Spec.Cluster) })
-		p.gone(name, ws.Spec.Cluster)
-	}
-	// Deleted while it is made.
-	for n := range 4 {
-		name := fmt.Sprintf("short%d", n)
-		p.create(name)
-		p.delete(name)
-		crash(n, func() int { return max(p.madeBy(name), 2*p.absent(name)) })
-		p.gone(name, "")
-	}
-	p.Eventually("only those are left that have a Workspace", func() bool {
-		held := p.held()
-		return len(held) == len(left)
-	})
-	for _, lc := range p.held() {
-		require.Contains(t, left, logicalcluster.From(lc).String())
-	}
 }
