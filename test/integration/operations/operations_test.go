@@ -235,7 +235,8 @@ func (h *hook) install(c kubernetes.Interface) {
 // its file has changed, and no TLS older than was asked for.
 func TestServingCertificates(t *testing.T) {
 	t.Parallel()
-	e, other := sharedWithEverything(t), everything.sni
+	e := sharedWithEverything(t)
+	other := everything.sni
 	ca, err := everything.store.Authority("sni-ca")
 	require.NoError(t, err)
 	loaded, err := tls.LoadX509KeyPair(other.CertFile, other.KeyFile)
