@@ -74,6 +74,7 @@ var sharedCluster = harness.Shared{Options: harness.Options{Shards: 2, DevTokens
 // in it, and do not stop its servers.
 func Shared(t *testing.T) *Env {
 	t.Helper()
+	configureShared(t)
 	return NewEnv(t, sharedCluster.Get(t))
 }
 

@@ -29,7 +29,11 @@ import (
 // records what it refuses itself.
 func TestAudit(t *testing.T) {
 	t.Parallel()
-	e, hook := sharedWithEverything(t), everything.hook
+	e := sharedWithEverything(t)
+	logged := func(component string) func() []auditv1.Event {
+		return sinceNow(func() []auditv1.Event { return auditLog(t, component) })
+	}
+	events, received, ofProxy, ofCache := logged("root"), sinceNow(everything.hook.received), logged("front-proxy"), logged("cache-server")
 	ws := e.WorkspaceOn("root", "audited", "root")
 	in := clientset(t, harness.In(e.Proxy(), "root:audited"))
 	_, err := in.CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{
@@ -48,7 +52,7 @@ func TestAudit(t *testing.T) {
 	code, _ = kit.Do(t, harness.In(kit.AtHost(stranger, e.Shard(0).Host), "root:audited"), kit.Request{Path: "/api/v1/namespaces/default/secrets/x"})
 	require.Equal(t, http.StatusForbidden, code)
 
-	for name, events := range map[string]func() []auditv1.Event{"log": func() []auditv1.Event { return auditLog(t, "root") }, "webhook": hook.received} {
+	for name, events := range map[string]func() []auditv1.Event{"log": events, "webhook": received} {
 		t.Run(name, func(t *testing.T) {
 			prefix := "/clusters/" + ws.Spec.Cluster
 			created := awaitAuditEvent(e, events, func(ev auditv1.Event) bool {
@@ -70,7 +74,7 @@ func TestAudit(t *testing.T) {
 			require.Equal(t, views+"*", viewed.Annotations["shardplane.io/view"])
 
 			denied := awaitAuditEvent(e, events, func(ev auditv1.Event) bool {
-				return ev.User.Username == "user-5" && ev.ResponseStatus != nil && ev.ResponseStatus.Code == http.StatusForbidden
+				return ev.User.Username == "user-5" && ev.ObjectRef.Name == "x" && ev.ResponseStatus != nil && ev.ResponseStatus.Code == http.StatusForbidden
 			})
 			require.Equal(t, "/clusters/root:audited/api/v1/namespaces/default/secrets/x", denied.RequestURI, "as the client wrote it to the shard")
 			require.Equal(t, ws.Spec.Cluster, denied.Annotations["kcp.io/cluster"])
@@ -79,15 +83,14 @@ func TestAudit(t *testing.T) {
 			require.Contains(t, denied.Annotations["authorization.k8s.io/reason"], kit.NotPermitted)
 		})
 	}
-	events := func() []auditv1.Event { return auditLog(t, "root") }
 	t.Run("levels", func(t *testing.T) { testAuditLevels(t, e, in, events) })
 	t.Run("front-proxy", func(t *testing.T) {
-		testProxyAudit(t, e, ws.Spec.Cluster, func() []auditv1.Event { return auditLog(t, "front-proxy") }, events)
+		testProxyAudit(t, e, ws.Spec.Cluster, ofProxy, events)
 	})
 	t.Run("cache server", func(t *testing.T) {
 		code, _ := kit.Do(t, e.Cache(), kit.Request{Path: "/services/cache/shards/root/clusters/root/apis/core.kcp.io/v1alpha1/shards/root", Header: http.Header{"Audit-ID": {"cached"}}})
 		require.Equal(t, http.StatusOK, code)
-		ev := awaitAuditEvent(e, func() []auditv1.Event { return auditLog(t, "cache-server") }, func(ev auditv1.Event) bool {
+		ev := awaitAuditEvent(e, ofCache, func(ev auditv1.Event) bool {
 			return ev.AuditID == "cached" && ev.Stage == auditv1.StageResponseComplete
 		})
 		require.Equal(t, "root", ev.Annotations["kcp.io/shard"])

@@ -124,7 +124,17 @@ func sharedWithEverything(t *testing.T) *kit.Env {
 // auditLog returns the events that a component has logged.
 func auditLog(t *testing.T, component string) []auditv1.Event {
 	t.Helper()
-	return readAuditLog(t, filepath.Join(everything.dir, component+".log"))
+	file := filepath.Join(everything.dir, component+".log")
+	if _, err := os.Stat(file); os.IsNotExist(err) { // nothing was logged
+		return nil
+	}
+	return readAuditLog(t, file)
+}
+
+// sinceNow returns only events that come from now on, e.g. not those of an earlier run of the test.
+func sinceNow(events func() []auditv1.Event) func() []auditv1.Event {
+	before := len(events())
+	return func() []auditv1.Event { return events()[before:] }
 }
 
 func webhookConfig(url string) string {

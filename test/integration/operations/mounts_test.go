@@ -77,7 +77,8 @@ func newMountedServer() *httptest.Server {
 // TestMounts: Workspaces lead where the objects say that they mount.
 func TestMounts(t *testing.T) {
 	t.Parallel()
-	e, server := sharedWithEverything(t), everything.mounts
+	e := sharedWithEverything(t)
+	server := everything.mounts
 	target := kit.NewWorkspaceClientOn(e, "mount-target", 1)
 	target.Create("/api/v1/namespaces/default/configmaps", `{"metadata":{"name":"found"}}`)
 	k := kit.NewWorkspaceClient(e, "mounting")

@@ -86,18 +86,6 @@ func (p placed) at(cluster string) (*corev1alpha1.LogicalCluster, error) {
 	return kinds.LogicalClusters.In(p.ShardClients["shard-1"].Cluster(kit.Path(cluster))).Get(p.T.Context(), "cluster", metav1.GetOptions{})
 }
 
-// held returns the LogicalClusters on shard-1 that Workspaces of root own.
-func (p placed) held() []*corev1alpha1.LogicalCluster {
-	p.T.Helper()
-	list, err := kinds.LogicalClusters.In(p.ShardClients["shard-1"].Wildcard()).List(p.T.Context(), metav1.ListOptions{LabelSelector: ownerShardLabel + "=root"})
-	require.NoError(p.T, err)
-	found := make([]*corev1alpha1.LogicalCluster, 0, len(list.Items))
-	for i := range list.Items {
-		found = append(found, &list.Items[i])
-	}
-	return found
-}
-
 // knowsOthers reports whether shard-1 has stored what it knows of root's shard.
 func knowsOthers(e *kit.Env) bool {
 	_, err := os.Stat(filepath.Join(e.Dir, ".kcp-1", "data", "replicas"))
