@@ -25,7 +25,7 @@ func TestSubtreeLimits(t *testing.T) {
 		testSubtreeLimit(t, e, subtreeLimit{top: "limited", annotation: "max-subtree-bytes", most: `"4Mi"`, says: "may store 4194304 together", text: strings.Repeat("x", 256<<10)})
 	})
 	t.Run("objects", func(t *testing.T) {
-		testSubtreeLimit(t, e, subtreeLimit{top: "counted", annotation: "max-subtree-objects", most: `"300"`, says: "may hold 300 together"})
+		testSubtreeLimit(t, e, subtreeLimit{top: "counted", annotation: "max-subtree-objects", most: `"100"`, says: "may hold 100 together"})
 	})
 }
 
