@@ -69,40 +69,32 @@ type Config struct {
 type kind struct {
 	verb  string
 	group string
-	// label returns the label of LogicalClusters that wait.
+	// phase is that in which LogicalClusters wait, and label the label of those that do. Terminators
+	// are in the status and in labels of every phase.
+	phase corev1alpha1.LogicalClusterPhaseType
 	label func(id string) (key, value string)
 	// permissions are the rules in a type.
 	permissions func(t *tenancyv1alpha1.WorkspaceType) []rbacv1.PolicyRule
-	// waiting returns what a LogicalCluster waits for.
-	waiting func(lc *corev1alpha1.LogicalCluster) []string
+	// list returns what a LogicalCluster waits for in that phase.
+	list func(lc *corev1alpha1.LogicalCluster) []string
 }
 
 var kinds = map[*request.Mount]*kind{
 	request.InitializingWorkspaces: {
-		verb: "initialize", group: request.GroupPrefix + "initializer:",
+		verb: "initialize", group: request.GroupPrefix + "initializer:", phase: corev1alpha1.LogicalClusterPhaseInitializing,
 		label: func(id string) (string, string) {
 			return initialization.InitializerToLabel(corev1alpha1.LogicalClusterInitializer(id))
 		},
 		permissions: func(t *tenancyv1alpha1.WorkspaceType) []rbacv1.PolicyRule { return t.Spec.InitializerPermissions },
-		waiting: func(lc *corev1alpha1.LogicalCluster) []string {
-			if lc.Status.Phase != corev1alpha1.LogicalClusterPhaseInitializing {
-				return nil
-			}
-			return texts(lc.Status.Initializers)
-		},
+		list:        func(lc *corev1alpha1.LogicalCluster) []string { return texts(lc.Status.Initializers) },
 	},
 	request.TerminatingWorkspaces: {
-		verb: "terminate", group: request.GroupPrefix + "terminator:",
+		verb: "terminate", group: request.GroupPrefix + "terminator:", phase: corev1alpha1.LogicalClusterPhaseTerminating,
 		label: func(id string) (string, string) {
 			return termination.TerminatorToLabel(corev1alpha1.LogicalClusterTerminator(id))
 		},
 		permissions: func(t *tenancyv1alpha1.WorkspaceType) []rbacv1.PolicyRule { return t.Spec.TerminatorPermissions },
-		waiting: func(lc *corev1alpha1.LogicalCluster) []string {
-			if lc.DeletionTimestamp == nil {
-				return nil
-			}
-			return texts(lc.Status.Terminators)
-		},
+		list:        func(lc *corev1alpha1.LogicalCluster) []string { return texts(lc.Status.Terminators) },
 	},
 }
 
@@ -215,7 +207,7 @@ func (v *Views) waits(ctx context.Context, e entry) (*corev1alpha1.LogicalCluste
 		if lc == nil || err != nil {
 			return nil, err
 		}
-		if slices.Contains(e.waiting(lc), e.id) {
+		if lc.Status.Phase == e.phase && slices.Contains(e.list(lc), e.id) {
 			return lc, nil
 		}
 	}
@@ -299,7 +291,7 @@ func (v *Views) serveAll(w http.ResponseWriter, r *http.Request, e entry, info *
 		key, value := e.label(e.id)
 		selected := r.Clone(r.Context())
 		query := r.URL.Query()
-		selector := key + "=" + value
+		selector := key + "=" + value + "," + tenancyv1alpha1.WorkspacePhaseLabel + "=" + string(e.phase)
 		if given := query.Get("labelSelector"); given != "" {
 			selector = given + "," + selector
 		}
