@@ -201,10 +201,9 @@ func (d *Documents) set(ctx context.Context, cluster request.Cluster) (*document
 	if err != nil {
 		return nil, err
 	}
-	// What is built in is not served otherwise. What a binding has served that is being
-	// deleted can be read, and is not told of.
+	// What is built in is not served otherwise.
 	sorted := slices.DeleteFunc(slices.Clone(listed), func(of *definitions.Definition) bool {
-		return of.Terminating && of.Owner != "" || d.builtIns.Serves(ctx, of.Schema.Resource)
+		return d.builtIns.Serves(ctx, of.Schema.Resource)
 	})
 	sorted = sortedDefinitions(sorted)
 	return d.find(keyOf("", sorted), func(key string) *documentSet { return d.newSet(key, sorted) }), nil
