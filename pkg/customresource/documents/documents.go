@@ -145,7 +145,7 @@ func (d *Documents) ServeOnly(w http.ResponseWriter, r *http.Request, builtIn ma
 		writeUnavailable(w, r, err)
 		return true
 	}
-	sorted := sortedDefinitions(all)
+	sorted := sortedDefinitions(definitions.Limited(r.Context(), all))
 	sum := sha256.New()
 	for _, resource := range some.sorted() {
 		sum.Write([]byte(resource.String() + ","))
@@ -205,7 +205,7 @@ func (d *Documents) set(ctx context.Context, cluster request.Cluster) (*document
 	sorted := slices.DeleteFunc(slices.Clone(listed), func(of *definitions.Definition) bool {
 		return d.builtIns.Serves(ctx, of.Schema.Resource)
 	})
-	sorted = sortedDefinitions(sorted)
+	sorted = sortedDefinitions(definitions.Limited(ctx, sorted))
 	return d.find(keyOf("", sorted), func(key string) *documentSet { return d.newSet(key, sorted) }), nil
 }
 
@@ -226,6 +226,9 @@ func keyOf(kind string, sorted []*definitions.Definition) string {
 		}
 		if definition.Objects != nil {
 			sum.Write([]byte{2})
+		}
+		if definition.Verbs != nil {
+			sum.Write([]byte(definition.Verbs.String()))
 		}
 	}
 	return kind + hex.EncodeToString(sum.Sum(nil))

@@ -19,6 +19,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/authz"
 	"github.com/shardplane/shardplane/pkg/client"
+	clientkinds "github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/request/identity"
 )
@@ -150,6 +151,58 @@ func TestListsWhatWaits(t *testing.T) {
 			other := labels.Merge(waits, labels.Set{missing: "other"})
 			require.False(t, selector.Matches(other), "%s: %v", sent, other)
 		}
+	}
+}
+
+// TestRefusesVerbs: what is not served of a LogicalCluster is 405, or 404 if it does not wait.
+func TestRefusesVerbs(t *testing.T) {
+	lc := &corev1alpha1.LogicalCluster{Status: corev1alpha1.LogicalClusterStatus{
+		Phase: corev1alpha1.LogicalClusterPhaseTerminating, Terminators: []corev1alpha1.LogicalClusterTerminator{"home:apps"},
+	}}
+	find := func(_ context.Context, name logicalcluster.Name) (*corev1alpha1.LogicalCluster, error) {
+		if name == "one" {
+			return lc, nil
+		}
+		return nil, nil //nolint:nilnil // there is none
+	}
+	views := New(Config{
+		Type: func(client.Key) (*tenancyv1alpha1.WorkspaceType, error) { return &tenancyv1alpha1.WorkspaceType{}, nil },
+		Find: find, Read: find, Codecs: clientkinds.Codecs,
+	})
+	for _, tc := range []struct {
+		in                logicalcluster.Name
+		verb, subresource string
+		want              int
+	}{
+		{"one", "get", "", http.StatusOK},
+		{"one", "get", "status", http.StatusOK},
+		{"one", "patch", "status", http.StatusOK},
+		{"one", "update", "status", http.StatusOK},
+		{"one", "patch", "", http.StatusMethodNotAllowed},
+		{"one", "update", "", http.StatusMethodNotAllowed},
+		{"one", "create", "", http.StatusMethodNotAllowed},
+		{"one", "delete", "", http.StatusMethodNotAllowed},
+		{"one", "list", "", http.StatusMethodNotAllowed},
+		{"one", "create", "status", http.StatusMethodNotAllowed},
+		{"one", "get", "other", http.StatusNotFound},
+		{"two", "get", "", http.StatusNotFound},
+		{"two", "patch", "", http.StatusNotFound},
+	} {
+		ctx := request.WithScope(t.Context(), request.Scope{
+			Cluster: request.Cluster{Name: "home"}, Mount: request.TerminatingWorkspaces,
+			View: &request.View{Name: "apps", In: request.Cluster{Name: tc.in}},
+		})
+		decision, reason, err := views.Permits(ctx, authorizer.AttributesRecord{
+			User: &user.DefaultInfo{Name: "controller"}, Verb: tc.verb, APIGroup: "core.kcp.io", Resource: "logicalclusters", Subresource: tc.subresource, ResourceRequest: true,
+		})
+		require.NoError(t, err)
+		require.Equal(t, authorizer.DecisionAllow, decision, "%v: %s", tc, reason)
+		r := httptest.NewRequestWithContext(genericapirequest.WithRequestInfo(ctx, &genericapirequest.RequestInfo{
+			IsResourceRequest: true, Verb: tc.verb, APIGroup: "core.kcp.io", Resource: "logicalclusters", Subresource: tc.subresource, Name: "cluster",
+		}), http.MethodGet, "/", http.NoBody)
+		w := httptest.NewRecorder()
+		views.Wrap(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})).ServeHTTP(w, r)
+		require.Equal(t, tc.want, w.Code, "%v: %s", tc, w.Body)
 	}
 }
 

@@ -87,6 +87,7 @@ func testSchemaView(t *testing.T, e *kit.Env) {
 		resources := fmt.Sprint(view.Get("/apis/apis.kcp.io/v1alpha1").Object)
 		require.Contains(t, resources, "apiresourceschemas")
 		require.NotContains(t, resources, "apibindings")
+		require.Equal(t, map[string]any{"apiresourceschemas": []any{"get", "list", "watch"}}, verbsOf(view, "/apis/apis.kcp.io/v1alpha1"))
 		paths := kit.Field(view.Get("/openapi/v3"), "paths").(map[string]any)
 		require.Equal(t, []string{"apis/apis.kcp.io/v1alpha1"}, slices.Sorted(maps.Keys(paths)))
 

@@ -288,9 +288,11 @@ func testReplicationView(t *testing.T, k kit.WorkspaceClient, o offers, shard in
 		code, said := at.TryDo(method, path, `{}`)
 		require.Equal(t, want, code, "%s %s: %s", method, path, said)
 	}
-	refused(one, http.StatusForbidden, http.MethodPost, o.objects)
-	refused(one, http.StatusForbidden, http.MethodDelete, o.objects+"/large")
-	refused(all, http.StatusForbidden, http.MethodDelete, o.objects)
+	require.Equal(t, map[string]any{o.plural: []any{"get", "list", "watch"}}, verbsOf(one, "/apis/shared.example.org/v1"))
+	require.Equal(t, map[string]any{o.plural: []any{"list", "watch"}}, verbsOf(all, "/apis/shared.example.org/v1"))
+	refused(one, http.StatusMethodNotAllowed, http.MethodPost, o.objects)
+	refused(one, http.StatusMethodNotAllowed, http.MethodDelete, o.objects+"/large")
+	refused(all, http.StatusMethodNotAllowed, http.MethodDelete, o.objects)
 	refused(all, http.StatusMethodNotAllowed, http.MethodGet, o.objects+"/large")
 	refused(one, http.StatusNotFound, http.MethodGet, "/api/v1/secrets")
 	elsewhere := one
