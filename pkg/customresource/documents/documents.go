@@ -136,7 +136,11 @@ func (d *Documents) ServeOnly(w http.ResponseWriter, r *http.Request, builtIn ma
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		return false
 	}
-	handler := d.handlerFor(strings.Split(strings.Trim(r.URL.Path, "/"), "/"))
+	path := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
+	handler := d.handlerFor(path)
+	if handler == nil {
+		handler = rootHandlerFor(path)
+	}
 	if handler == nil {
 		return false
 	}
