@@ -29,6 +29,9 @@ const (
 	// workspaces is the name of the CRD whose objects need say nothing but
 	// their name.
 	workspaces = "workspaces.tenancy.kcp.io"
+	// workspaceTypes and partitionSets are the names of CRDs with rules of kcp (validation.go).
+	workspaceTypes = "workspacetypes.tenancy.kcp.io"
+	partitionSets  = "partitionsets.topology.kcp.io"
 	// apiBindings and apiExports are the names of the CRDs with two versions.
 	apiBindings = "apibindings.apis.kcp.io"
 	apiExports  = "apiexports.apis.kcp.io"
@@ -90,9 +93,17 @@ func RootWorkspaceTypes() ([]*tenancyv1alpha1.WorkspaceType, error) {
 // adjustments are what the API types cannot state, by the name of the CRD.
 var adjustments = map[string]func(schema *apiextensionsv1.JSONSchemaProps){
 	logicalClusters: requireSingletonName,
-	workspaces:      defaultSpec,
-	apiBindings:     letSelectorsChange,
-	apiExports:      defaultGroupsOfClaims,
+	workspaces: func(schema *apiextensionsv1.JSONSchemaProps) {
+		defaultSpec(schema)
+		restrictWorkspaceName(schema)
+	},
+	workspaceTypes: restrictWorkspaceName,
+	apiBindings:    letSelectorsChange,
+	apiExports: func(schema *apiextensionsv1.JSONSchemaProps) {
+		defaultGroupsOfClaims(schema)
+		requireLocalPolicy(schema)
+	},
+	partitionSets: restrictShardSelector,
 }
 
 // defaultGroupsOfClaims lets claims leave out the group in both versions: a key of a

@@ -85,6 +85,7 @@ func TestServerHelp(t *testing.T) {
 			require.NoError(t, err)
 			cmd.Flags().VisitAll(func(f *pflag.Flag) {
 				require.Equal(t, !f.Hidden, strings.Contains(out, " --"+f.Name+" "), "--%s", f.Name)
+				require.NotRegexp(t, `^the same|\bthese (objects|kinds)|^likewise`, f.Usage, "--%s: the help is sorted, so that other flags must be named", f.Name)
 			})
 			_, other, _ := strings.Cut(out, "\nOther:\n")
 			require.Regexp(t, `^  -h, --help +help for `+name+`\n$`, other, "every flag has its section")

@@ -33,7 +33,8 @@ const (
 // cluster, by adding the scope to the impersonation headers. It comes after the
 // logical cluster is known and before upstream's filter, whose caches know
 // nothing of logical clusters: with the scope in it their key is another one in
-// each. It answers 400 to requests that impersonate more than anybody is.
+// each, or the client has stated that of another logical cluster and the user is in
+// scope in neither. It answers 400 to requests that impersonate more than anybody is.
 func WithImpersonationScope(next http.Handler, s runtime.NegotiatedSerializer) http.Handler {
 	header := authenticationv1.ImpersonateUserExtraHeaderPrefix + url.PathEscape(request.ExtraScopes)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -85,9 +86,8 @@ func WithImpersonationGuard(next authorizer.Authorizer) authorizer.Authorizer {
 		if !impersonates(a) || identity.MemberOf(ctx, a.GetUser(), user.SystemPrivilegedGroup) {
 			return next.Authorize(ctx, a)
 		}
-		if a.GetResource() == "userextras" && a.GetSubresource() == request.ExtraScopes && a.GetName() == scopeOf(clusterName(ctx).String()) {
-			// WithImpersonationScope put it there. It only takes away.
-			return authorizer.DecisionAllow, "restricted to the logical cluster", nil
+		if a.GetResource() == "userextras" && a.GetSubresource() == request.ExtraScopes && restricts(ctx, a.GetName()) {
+			return authorizer.DecisionAllow, "scopes only restrict", nil
 		}
 		if reservedIdentity(a.GetResource(), a.GetSubresource(), a.GetName()) {
 			// Who may not enter is told that, here as everywhere.
@@ -98,6 +98,14 @@ func WithImpersonationGuard(next authorizer.Authorizer) authorizer.Authorizer {
 		}
 		return next.Authorize(ctx, a)
 	})
+}
+
+// restricts reports whether a scope can only take permissions away. This is so if WithImpersonationScope
+// adds that of the logical cluster, because all scopes must fit. Elsewhere a scope would give the user the
+// group of another logical cluster.
+func restricts(ctx context.Context, scope string) bool {
+	_, nowhere := request.NowhereFrom(ctx)
+	return (nowhere || clusterName(ctx) != "") && identity.WellFormed(scope)
 }
 
 // impersonates reports whether it is to be decided who may be impersonated.

@@ -50,8 +50,9 @@ func TestImpersonationGuard(t *testing.T) {
 		{resource: "uids", name: "1", able: allow, unable: none},
 		{resource: "userextras", subresource: "color", name: "red", able: allow, unable: none},
 		{resource: "userextras", subresource: request.ExtraScopes, name: "cluster:here", able: allow, unable: allow},
-		{resource: "userextras", subresource: request.ExtraScopes, name: "cluster:here,cluster:there", able: deny, unable: none},
-		{resource: "userextras", subresource: request.ExtraScopes, name: "cluster:there", able: deny, unable: none},
+		{resource: "userextras", subresource: request.ExtraScopes, name: "cluster:here,cluster:there", able: allow, unable: allow},
+		{resource: "userextras", subresource: request.ExtraScopes, name: "cluster:there", able: allow, unable: allow},
+		{resource: "userextras", subresource: request.ExtraScopes, name: " cluster:here", able: deny, unable: none},
 		{resource: "userextras", subresource: request.ExtraWarrant, name: `{"user":"x"}`, able: deny, unable: none},
 		{resource: "userextras", subresource: request.ExtraClusterName, name: "there", able: deny, unable: none},
 	} {
@@ -69,6 +70,23 @@ func TestImpersonationGuard(t *testing.T) {
 			require.Equal(t, allow, ask(everything, user.SystemPrivilegedGroup), "%s %+v", verb, tc)
 		}
 	}
+}
+
+// TestScopesOfOtherEndpoints: a request for no logical cluster gets no scope of the server that must fit besides.
+func TestScopesOfOtherEndpoints(t *testing.T) {
+	everything := authorizer.AuthorizerFunc(func(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
+		return authorizer.DecisionAllow, "", nil
+	})
+	ask := func(ctx context.Context) authorizer.Decision {
+		decision, _, err := authz.WithImpersonationGuard(everything).Authorize(ctx, authorizer.AttributesRecord{
+			User: &user.DefaultInfo{Name: "u"}, Verb: "impersonate", Resource: "userextras", Subresource: request.ExtraScopes, Name: "cluster:there", ResourceRequest: true,
+		})
+		require.NoError(t, err)
+		return decision
+	}
+	require.Equal(t, authorizer.DecisionDeny, ask(t.Context()))
+	require.Equal(t, authorizer.DecisionDeny, ask(request.WithScope(t.Context(), request.Scope{Cluster: request.Cluster{Wildcard: true}})))
+	require.Equal(t, authorizer.DecisionAllow, ask(request.WithScope(t.Context(), request.Scope{Nowhere: logicalcluster.NewPath("root:nowhere")})), "as if it existed")
 }
 
 // TestImpersonationGuardTellsStrangersNothing holds that who may not enter gets

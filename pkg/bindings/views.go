@@ -104,6 +104,44 @@ func offers(export *apisv1alpha2.APIExport, resource schema.GroupResource) bool 
 	})
 }
 
+// Virtual returns how a resource is served that an export offers by virtual storage, in one logical cluster
+// or in all of the shard. It is nil for other resources, and if no binding in the one logical cluster has it.
+func (x *Index) Virtual(ctx context.Context, key client.Key, in request.Cluster, resource schema.GroupResource) (*definitions.Definition, error) {
+	if err := x.waitSynced(ctx); err != nil {
+		return nil, err
+	}
+	export, err := x.Export(ctx, key)
+	if export == nil || err != nil {
+		return nil, err
+	}
+	bound := in.Wildcard || slices.ContainsFunc(x.records(in.Name), func(r *record) bool {
+		return r.of(key) && r.byResource[resource].virtual
+	})
+	for i := range export.Spec.Resources {
+		r := &export.Spec.Resources[i]
+		if bound && !storedHere(r) && r.Group == resource.Group && r.Name == resource.Resource {
+			return x.virtual(ctx, key, export, r)
+		}
+	}
+	return nil, nil //nolint:nilnil // there is none
+}
+
+func (x *Index) virtual(ctx context.Context, key client.Key, export *apisv1alpha2.APIExport, r *apisv1alpha2.ResourceSchema) (*definitions.Definition, error) {
+	s, err := x.schemaOf(ctx, export, r)
+	if s == nil || err != nil || x.config.Virtual == nil {
+		return nil, err
+	}
+	return &definitions.Definition{Schema: s.Schema, Identity: export.Status.IdentityHash, Objects: x.config.Virtual(key, s.Schema.Resource)}, nil
+}
+
+// ReadsBindingsOnly reports whether an export has no permission claim on APIBindings, so that it reads its own
+// and writes none.
+func ReadsBindingsOnly(export *apisv1alpha2.APIExport) bool {
+	return !slices.ContainsFunc(export.Spec.PermissionClaims, func(c apisv1alpha2.PermissionClaim) bool {
+		return c.Group == bindingsResource.Group && c.Resource == bindingsResource.Resource
+	})
+}
+
 func storedHere(r *apisv1alpha2.ResourceSchema) bool { return r.Storage.Virtual == nil }
 
 // claimedBy returns which objects of a resource an export asks for, for a verb.
@@ -128,6 +166,13 @@ func (x *Index) Claimed(ctx context.Context, export *apisv1alpha2.APIExport) (pl
 	for i := range export.Spec.Resources {
 		r := &export.Spec.Resources[i]
 		if !storedHere(r) {
+			d, err := x.virtual(ctx, client.KeyOf(export), export, r)
+			if err != nil {
+				return nil, nil, err
+			}
+			if d != nil {
+				defined = append(defined, d)
+			}
 			continue
 		}
 		s, err := x.schemaOf(ctx, export, r)

@@ -2,15 +2,20 @@ package customresource
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
+	"maps"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/client-go/openapi"
@@ -18,6 +23,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
+	"github.com/shardplane/shardplane/pkg/customresource/definitions"
+	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/test/programs"
 )
 
@@ -64,6 +71,57 @@ func TestDiscovery(t *testing.T) {
 
 	s.DeleteCRD(t, "one", "widgets.example.com")
 	require.Eventually(t, func() bool { return len(resourcesOf("one", true)) == 1 }, deadline, tick)
+}
+
+// TestOnlyIndex: the index of a virtual workspace has discovery and the version too, as kcp's clients
+// expect, and each of its documents is served.
+func TestOnlyIndex(t *testing.T) {
+	t.Parallel()
+	type entered struct{}
+	var server *Server
+	crd := widgetCRD(nil)
+	apiextensionsserver.Scheme.Default(crd)
+	sch, err := definitions.NewSchema(&crd.Spec, &crd.Spec.Names)
+	require.NoError(t, err)
+	s := startServer(t, serverOptions{
+		assembled: func(s *Server) { server = s },
+		around: func(next http.Handler) http.Handler {
+			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				cluster, _ := request.ClusterFrom(r.Context())
+				if cluster.Name != "only" || r.Context().Value(entered{}) != nil {
+					next.ServeHTTP(w, r)
+					return
+				}
+				r = r.WithContext(context.WithValue(r.Context(), entered{}, true))
+				if !server.ServeDocuments(w, r, nil, []*definitions.Definition{{Schema: sch}}) {
+					http.NotFound(w, r)
+				}
+			})
+		},
+	})
+	paths, err := openapi.NewClient(s.Discovery(t, "only").RESTClient()).Paths()
+	require.NoError(t, err)
+	require.Equal(t, []string{"api", "apis", "apis/example.com", "apis/example.com/v1", "version"}, slices.Sorted(maps.Keys(paths)))
+	for name, path := range paths {
+		for _, contentType := range []string{"application/json", openapi.ContentTypeOpenAPIV3PB} {
+			document, err := path.Schema(contentType)
+			require.NoError(t, err, name)
+			if name != "api" { // this server has no core group
+				require.Contains(t, string(document), "/"+name+"/")
+			}
+		}
+	}
+	group, err := paths["apis/example.com"].Schema("application/json")
+	require.NoError(t, err)
+	require.Contains(t, string(group), `"$ref":"#/components/schemas/io.k8s.apimachinery.pkg.apis.meta.v1.APIGroup"}`)
+	require.NotContains(t, string(group), "APIGroupList\"}")
+	version, err := s.Discovery(t, "only").ServerVersion()
+	require.NoError(t, err)
+	require.NotEmpty(t, version.GitVersion)
+
+	ordinary, err := openapi.NewClient(s.Discovery(t, "one").RESTClient()).Paths()
+	require.NoError(t, err)
+	require.Contains(t, ordinary, "version")
 }
 
 // sortedLike puts the scale subresource after the status, whatever the order.

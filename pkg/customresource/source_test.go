@@ -98,6 +98,9 @@ func (b *boundAPIs) List(_ context.Context, cluster request.Cluster) ([]*definit
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if d := definitionOf(b.bound[cluster.Name.String()]); d != nil {
+		if b.ending[cluster.Name.String()] {
+			d.Terminating, d.Owner = true, "an APIBinding"
+		}
 		return []*definitions.Definition{d}, nil
 	}
 	return nil, nil
@@ -252,6 +255,25 @@ func requireNoIdentity(t *testing.T, obj metav1.Object) {
 	t.Helper()
 	require.NotContains(t, obj.GetAnnotations(), request.IdentityAnnotation)
 	require.Contains(t, obj.GetAnnotations(), logicalcluster.AnnotationKey)
+}
+
+// TestTerminatingIsDiscovered: clients find what a binding serves that is being deleted, because they
+// may have to remove finalizers, as they find what a definition serves that is being deleted.
+func TestTerminatingIsDiscovered(t *testing.T) {
+	t.Parallel()
+	bound := newBoundAPIs(map[string]boundAPI{"one": boundSchema(t, "aaaa", "x")})
+	s := startServer(t, serverOptions{sources: []definitions.Source{bound}})
+	verbs := func() metav1.Verbs {
+		list, err := s.Discovery(t, "one").ServerResourcesForGroupVersion(widgets.GroupVersion().String())
+		require.NoError(t, err)
+		i := slices.IndexFunc(list.APIResources, func(r metav1.APIResource) bool { return r.Name == widgets.Resource })
+		require.GreaterOrEqual(t, i, 0, "%v", list)
+		return list.APIResources[i].Verbs
+	}
+	require.Contains(t, verbs(), "create")
+	bound.terminate("one")
+	require.NotContains(t, verbs(), "create")
+	require.Contains(t, verbs(), "delete")
 }
 
 // watchOf is a watch of a test that tells how it goes.

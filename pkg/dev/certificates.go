@@ -39,13 +39,15 @@ func ensureCertificates(files layout, shards int, now func() time.Time) (*certif
 	c := &certificates{shardClients: make([]*pki.Pair, shards)}
 	for _, ca := range []struct {
 		name   string
+		ensure func(name string) (*pki.Authority, error)
 		result **pki.Authority
 	}{
-		{"client-ca", &c.clientCA},
-		{"serving-ca", &c.servingCA},
-		{"requestheader-ca", &c.requestHeaderCA},
+		// kcp's test helpers sign client certificates by SHA256-RSA with it.
+		{"client-ca", store.RSAAuthority, &c.clientCA},
+		{"serving-ca", store.Authority, &c.servingCA},
+		{"requestheader-ca", store.Authority, &c.requestHeaderCA},
 	} {
-		authority, err := store.Authority(ca.name)
+		authority, err := ca.ensure(ca.name)
 		if err != nil {
 			return nil, fmt.Errorf("certificate authority: %w", err)
 		}

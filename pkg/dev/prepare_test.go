@@ -173,6 +173,7 @@ func TestKubeconfigs(t *testing.T) {
 	certs, err := ensureCertificates(files, o.Shards, time.Now)
 	require.NoError(t, err)
 	require.NoError(t, ensureKubeconfigs(o, certs))
+	require.Contains(t, string(certs.clientCA.KeyPEM), "RSA PRIVATE KEY", "kcp's test helpers sign with it")
 
 	for path, want := range map[string]struct {
 		user     string

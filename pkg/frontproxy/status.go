@@ -44,8 +44,8 @@ func writeStatus(w http.ResponseWriter, err *apierrors.StatusError) {
 	header.Set("Content-Type", "application/json")
 	header.Set("Cache-Control", "no-cache, private")
 	header.Set("X-Content-Type-Options", "nosniff")
-	if hidesReason(&status) {
-		if warning, err := utilnet.NewWarningHeader(warningCode, "-", authz.NotPermittedReason); err == nil {
+	if hidden := hiddenMessage(&status); hidden != "" {
+		if warning, err := utilnet.NewWarningHeader(warningCode, "-", hidden); err == nil {
 			header.Set("Warning", warning)
 		}
 	}
@@ -62,13 +62,24 @@ func writeStatus(w http.ResponseWriter, err *apierrors.StatusError) {
 	_, _ = w.Write(body)
 }
 
-// hidesReason reports whether kubectl would not show its user that there is no
-// access: of requests about other things than resources, with which it looks up
-// what is served, it says "unknown", and it has an answer of its own to whoami.
-// Warnings it shows.
-func hidesReason(status *metav1.Status) bool {
-	return status.Reason == metav1.StatusReasonForbidden && strings.Contains(status.Message, authz.NotPermitted) &&
-		(status.Details == nil || status.Details.Kind == "" || status.Details.Kind == "selfsubjectreviews")
+// hiddenMessage returns what kubectl would not show its user, and does if it is a warning. It does not read
+// the errors of requests that are not for a resource, by which it looks up what is served, and prints
+// "unknown" or "the server rejected our request for an unknown reason". For whoami it has a text of its own.
+func hiddenMessage(status *metav1.Status) string {
+	if status.Details != nil && status.Details.Kind != "" && status.Details.Kind != "selfsubjectreviews" {
+		return ""
+	}
+	switch status.Reason {
+	case metav1.StatusReasonForbidden:
+		if strings.Contains(status.Message, authz.NotPermitted) {
+			return authz.NotPermittedReason
+		}
+		return ""
+	case metav1.StatusReasonBadRequest, metav1.StatusReasonMethodNotAllowed:
+		return status.Message
+	default:
+		return ""
+	}
 }
 
 // forbidden is the answer to r, whose path is rest below a logical cluster, if

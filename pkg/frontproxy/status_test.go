@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/shardplane/shardplane/pkg/authz"
@@ -32,6 +33,10 @@ func TestWarnings(t *testing.T) {
 			require.Equal(t, `299 - "`+authz.NotPermittedReason+`"`, got)
 		}
 	}
+	require.Equal(t, `299 - "bad path"`, warning(apierrors.NewBadRequest("bad path")))
+	require.Equal(t, `299 - "not in *"`, warning(statusError(http.StatusMethodNotAllowed, metav1.StatusReasonMethodNotAllowed, 0, "not in *")))
+	require.Empty(t, warning(apierrors.NewBadRequest("a\r\nX-Header: b")), "it is no header")
+	require.Empty(t, warning(apierrors.NewMethodNotSupported(schema.GroupResource{Resource: "configmaps"}, "create")), "shown for resources")
 	require.Empty(t, warning(apierrors.NewForbidden(schema.GroupResource{}, "", nil)), "for another reason")
 	require.Empty(t, warning(apierrors.NewNotFound(schema.GroupResource{}, "x")))
 }

@@ -32,8 +32,8 @@ const (
 // AddFlags adds the flags to fs.
 func (o *CapacityOptions) AddFlags(fs *pflag.FlagSet) {
 	fs.Int64Var(&o.MaxWorkspaces, maxWorkspacesFlag, o.MaxWorkspaces, "how many workspaces the shard holds before new ones go to other shards, and wait while there is none; 0 means any number. From nine tenths on it takes those that fit nowhere else")
-	fs.Int64Var(&o.MaxObjects, maxObjectsFlag, o.MaxObjects, "the same by the objects of all logical clusters of the shard, without Events; 0 means any number")
-	fs.Var(limits.Quantity{To: &o.MaxStorage}, maxStorageFlag, "the same by what etcd has in use, history included; 0 means as much as the quota of etcd allows")
+	fs.Int64Var(&o.MaxObjects, maxObjectsFlag, o.MaxObjects, "how many objects all logical clusters of the shard have, without Events, before new workspaces go to other shards, and wait while there is none; 0 means any number")
+	fs.Var(limits.Quantity{To: &o.MaxStorage}, maxStorageFlag, "how much etcd has in use, history included, before new workspaces go to other shards, and wait while there is none; 0 means as much as the quota of etcd allows")
 }
 
 // Validate returns what is wrong with o.

@@ -30,7 +30,7 @@ func newGarbageOptions() GarbageOptions {
 
 // AddFlags adds the flags.
 func (o *GarbageOptions) AddFlags(fs *pflag.FlagSet) {
-	fs.BoolVar(&o.Enabled, "enable-garbage-collector", o.Enabled, "delete objects whose owners are gone, by their owner references, and let deletions orphan dependents or wait for them; the same for all replicas of a shard")
+	fs.BoolVar(&o.Enabled, "enable-garbage-collector", o.Enabled, "delete objects whose owners are gone, by their owner references, and let deletions orphan dependents or wait for them; all replicas of a shard must have the same value")
 	fs.DurationVar(&o.InitialDelay, "garbage-collector-initial-delay", o.InitialDelay, "how long objects whose owners are gone are kept that the shard finds when it first runs with --enable-garbage-collector; it says in its log how many there are")
 }
 

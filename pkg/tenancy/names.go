@@ -66,9 +66,6 @@ const (
 	ContentFinalizer = "core.kcp.io/logicalcluster-deletion"
 )
 
-// IsMountAnnotation with the value "true" lets Workspaces mount an object.
-const IsMountAnnotation = "experimental.tenancy.kcp.io/is-mount"
-
 // UnschedulableAnnotation on a Shard, with any value, keeps new logical clusters away from
 // it.
 const UnschedulableAnnotation = "experimental.core.kcp.io/unschedulable"

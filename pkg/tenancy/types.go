@@ -293,11 +293,11 @@ func (f Family) SystemBindings(lookup TypeLookup) string {
 	return cmp.Or(strings.Join(names, ","), SystemBound)
 }
 
-// Initializers returns those of the type and of what it extends; the servers' own, which
-// makes the default bindings, is the last.
+// Initializers returns those of the type and of what it extends, in the order of kcp: extended types
+// come first, and the servers' own, which makes the default bindings, is the last.
 func (f Family) Initializers() []corev1alpha1.LogicalClusterInitializer {
 	var all []corev1alpha1.LogicalClusterInitializer
-	for _, t := range f {
+	for _, t := range f.extendedFirst() {
 		if t.Spec.Initializer {
 			all = append(all, initialization.InitializerForType(t.WorkspaceType))
 		}
@@ -308,15 +308,24 @@ func (f Family) Initializers() []corev1alpha1.LogicalClusterInitializer {
 	return all
 }
 
-// Terminators returns those of the type and of what it extends.
+// Terminators returns those of the type and of what it extends; extended types come first, as in kcp.
 func (f Family) Terminators() []corev1alpha1.LogicalClusterTerminator {
 	var all []corev1alpha1.LogicalClusterTerminator
-	for _, t := range f {
+	for _, t := range f.extendedFirst() {
 		if t.Spec.Terminator {
 			all = append(all, termination.TerminatorForType(t.WorkspaceType))
 		}
 	}
 	return all
+}
+
+// extendedFirst returns the types in kcp's order of initializers and terminators: those that the type
+// extends, and then the type.
+func (f Family) extendedFirst() Family {
+	if len(f) == 0 {
+		return nil
+	}
+	return append(slices.Clone(f[1:]), f[0])
 }
 
 // Labels returns what Workspaces of the type are labelled with; the type itself

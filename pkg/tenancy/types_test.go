@@ -122,16 +122,18 @@ func TestAllowed(t *testing.T) {
 
 func TestFamily(t *testing.T) {
 	types := catalogue(t, map[string]tenancyv1alpha1.WorkspaceTypeSpec{
-		"root:org:base": {Initializer: true, AdditionalWorkspaceLabels: map[string]string{"kind": "base", "tier": "1"}},
+		"root:org:deep": {Terminator: true},
+		"root:org:base": {Extend: tenancyv1alpha1.WorkspaceTypeExtension{With: refs("deep")}, Initializer: true, Terminator: true, AdditionalWorkspaceLabels: map[string]string{"kind": "base", "tier": "1"}},
 		"root:org:big":  {Extend: tenancyv1alpha1.WorkspaceTypeExtension{With: refs("base", "base")}, Terminator: true, Initializer: true, AdditionalWorkspaceLabels: map[string]string{"tier": "2"}},
 	})
 	big, ok := types.resolve(logicalcluster.NewPath("root:org"), ref("big"))
 	require.True(t, ok)
 	all, err := types.closure(big)
 	require.NoError(t, err)
-	require.Len(t, all, 2, "each type once")
-	require.Equal(t, []corev1alpha1.LogicalClusterInitializer{"org:big", "org:base"}, all.Initializers())
-	require.Equal(t, []corev1alpha1.LogicalClusterTerminator{"org:big"}, all.Terminators())
+	require.Len(t, all, 3, "each type once")
+	require.Equal(t, []corev1alpha1.LogicalClusterInitializer{"org:base", "org:big"}, all.Initializers())
+	require.Equal(t, []corev1alpha1.LogicalClusterTerminator{"org:base", "org:deep", "org:big"}, all.Terminators())
+	require.Empty(t, Family(nil).Terminators())
 	require.Equal(t, map[string]string{"kind": "base", "tier": "2"}, all.Labels(), "a type wins over what it extends")
 }
 

@@ -29,7 +29,7 @@ func (w *world) testMounts(t *testing.T) {
 	door := func(url string) string {
 		n++
 		name := fmt.Sprintf("door-%02d", n)
-		got := w.mallory(t, http.MethodPost, doors, `{"apiVersion":"doors.example/v1","kind":"Door","metadata":{"name":"`+name+`","annotations":{"experimental.tenancy.kcp.io/is-mount":"true"}},"status":{"phase":"Ready","URL":"`+url+`"}}`)
+		got := w.mallory(t, http.MethodPost, doors, `{"apiVersion":"doors.example/v1","kind":"Door","metadata":{"name":"`+name+`"},"status":{"phase":"Ready","URL":"`+url+`"}}`)
 		require.Equal(t, http.StatusCreated, got.code, "%s", got)
 		got = w.mallory(t, http.MethodPost, workspaces, `{"apiVersion":"tenancy.kcp.io/v1alpha1","kind":"Workspace","metadata":{"name":"`+name+`"},"spec":{"mount":{"ref":{"apiVersion":"doors.example/v1","kind":"Door","name":"`+name+`"}}}}`)
 		require.Equal(t, http.StatusCreated, got.code, "%s", got)

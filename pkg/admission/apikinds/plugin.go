@@ -249,7 +249,11 @@ func (p *Plugin) denied(a admission.Attributes, cluster logicalcluster.Name, pat
 			path = canonical
 		}
 	}
-	return admission.NewForbidden(a, fmt.Errorf("no permission to bind to export %s:%s", path, export))
+	err := fmt.Errorf("no permission to bind to export %s:%s", path, export)
+	if a.GetResource().Resource == bindings {
+		err = fmt.Errorf("unable to create APIBinding: %w", err) // kcp's clients compare the text
+	}
+	return admission.NewForbidden(a, err)
 }
 
 // reference returns the logical cluster of an export that an object in cluster refers to, and whether

@@ -48,7 +48,7 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.Int64Var(&o.MaxObjects, objectsFlag, o.MaxObjects, "how many objects a logical cluster may hold, all kinds together but without Events; 0 means any number. The annotation core.kcp.io/max-total-objects of a LogicalCluster wins; root and system:* have no limit by default")
 	fs.Var(Quantity{&o.MaxBytes}, bytesFlag, "how much a logical cluster may store in etcd; 0 means any amount. The annotation core.shardplane.io/max-total-bytes of a LogicalCluster wins; root and system:* have no limit by default")
 	fs.Int64Var(&o.MaxReplicated, replicatedFlag, o.MaxReplicated, "how many objects a logical cluster may hold of each kind that is replicated to the cache server, such as APIExports, replicated or not; 0 means any number. root and system:* have no limit")
-	fs.Var(Quantity{&o.MaxReplicatedBytes}, replicatedBytesFlag, "how much a logical cluster may store of each of these kinds; 0 means any amount. root and system:* have no limit")
+	fs.Var(Quantity{&o.MaxReplicatedBytes}, replicatedBytesFlag, "how much a logical cluster may store of each kind that is replicated to the cache server, such as APIExports; 0 means any amount. root and system:* have no limit")
 }
 
 // Validate returns what is wrong with o.

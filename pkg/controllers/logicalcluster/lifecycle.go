@@ -24,6 +24,7 @@ func advance(lc *corev1alpha1.LogicalCluster, externalURL string) *corev1alpha1.
 	switch lc.Status.Phase {
 	case "", corev1alpha1.LogicalClusterPhaseScheduling:
 		lc.Status.Initializers = slices.Clone(lc.Spec.Initializers)
+		lc.Status.Terminators = slices.Clone(lc.Spec.Terminators)
 		lc.Status.Phase = corev1alpha1.LogicalClusterPhaseInitializing
 	case corev1alpha1.LogicalClusterPhaseReady, corev1alpha1.LogicalClusterPhaseInactive:
 		lc.Status.Phase = corev1alpha1.LogicalClusterPhaseReady
@@ -74,6 +75,7 @@ func terminate(lc *corev1alpha1.LogicalCluster) *corev1alpha1.LogicalCluster {
 		return lc
 	case corev1alpha1.LogicalClusterPhaseTerminating:
 	default:
+		// It may have been deleted before it was initialized, or initialized by a release that did not set them then.
 		lc.Status.Terminators = slices.Clone(lc.Spec.Terminators)
 	}
 	lc.Status.Phase = corev1alpha1.LogicalClusterPhaseDeleting

@@ -77,6 +77,8 @@ func TestAdvance(t *testing.T) {
 			require.Equal(t, got, advance(got, "https://proxy"), "doing it twice changes nothing")
 		})
 	}
+	ending := []corev1alpha1.LogicalClusterTerminator{"root:one"}
+	require.Equal(t, ending, advance(newCluster(terminators(ending, nil)), "https://proxy").Status.Terminators, "from initialization on")
 	unreachable := newCluster()
 	delete(unreachable.Annotations, "kcp.io/path")
 	require.Equal(t, "https://proxy/clusters/abc", advance(unreachable, "https://proxy").Status.URL)

@@ -44,9 +44,6 @@ func misnamed(ref tenancyv1alpha1.ObjectReference, kind storage.Kind, served boo
 
 // target returns where an object that is mounted leads, or why it leads nowhere.
 func target(obj *unstructured.Unstructured, ref tenancyv1alpha1.ObjectReference) (string, *problem) {
-	if obj.GetAnnotations()[tenancy.IsMountAnnotation] != "true" {
-		return "", notReady("the %s %q does not have the annotation %s: \"true\"", ref.Kind, ref.Name, tenancy.IsMountAnnotation)
-	}
 	text, _, _ := unstructured.NestedString(obj.Object, "status", "URL")
 	phase, _, _ := unstructured.NestedString(obj.Object, "status", "phase")
 	switch to, err := url.Parse(text); {

@@ -14,21 +14,17 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/storage"
-	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
 func link(url, phase string) *unstructured.Unstructured {
-	u := &unstructured.Unstructured{Object: map[string]any{"status": map[string]any{"URL": url, "phase": phase}}}
-	u.SetAnnotations(map[string]string{tenancy.IsMountAnnotation: "true"})
-	return u
+	return &unstructured.Unstructured{Object: map[string]any{"status": map[string]any{"URL": url, "phase": phase}}}
 }
 
-// TestTarget holds where objects lead, and why not.
+// TestTarget: objects need status.URL and status.phase to be mounted, and no annotation.
 func TestTarget(t *testing.T) {
 	ref := tenancyv1alpha1.ObjectReference{APIVersion: "example.org/v1", Kind: "Link", Name: "l"}
-	deleting, plain := link("https://x", "Ready"), link("https://x", "Ready")
+	deleting := link("https://x", "Ready")
 	deleting.SetDeletionTimestamp(&metav1.Time{Time: time.Unix(1, 0)})
-	plain.SetAnnotations(map[string]string{tenancy.IsMountAnnotation: "yes"})
 	for name, try := range map[string]struct {
 		obj  *unstructured.Unstructured
 		want string
@@ -45,8 +41,7 @@ func TestTarget(t *testing.T) {
 		"fragment":   {link("https://x#y", "Ready"), "is not a URL"},
 		"long":       {link("https://x/"+strings.Repeat("x", maxURL), "Ready"), "is not a URL"},
 		"deleting":   {deleting, "is being deleted"},
-		"no mount":   {plain, "does not have the annotation"},
-		"built-in":   {&unstructured.Unstructured{Object: map[string]any{"metadata": map[string]any{"annotations": map[string]any{tenancy.IsMountAnnotation: "true"}}}}, "the phase"},
+		"no status":  {&unstructured.Unstructured{Object: map[string]any{}}, "the phase"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			url, p := target(try.obj, ref)

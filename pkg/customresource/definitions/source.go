@@ -41,6 +41,8 @@ type Definition struct {
 	Only *storageclaims.Set
 	// Objects, if set, are the objects, which are not stored here then, to be read only.
 	Objects Objects
+	// Verbs, if set, are the verbs that are served, for discovery.
+	Verbs *Verbs
 }
 
 // Objects are objects of a resource that this server does not store. Its methods may be called

@@ -256,6 +256,8 @@ func (b *BuiltIns) resourceList(ctx context.Context, gv schema.GroupVersion) ([]
 
 func verbsOf(d *definitions.Definition) metav1.Verbs {
 	switch {
+	case d.Verbs != nil:
+		return d.Verbs.Object
 	case d.Objects != nil:
 		return readOnlyVerbs
 	case d.Terminating:
@@ -267,10 +269,14 @@ func verbsOf(d *definitions.Definition) metav1.Verbs {
 
 func subresourcesOf(d *definitions.Definition, v string) *apiextensionsv1.CustomResourceSubresources {
 	subresources, err := apihelpers.GetSubresourcesForVersion(d.Schema.CRD(), v)
-	if err != nil || subresources == nil || d.Objects != nil {
+	switch {
+	case err != nil || subresources == nil || d.Objects != nil || d.Verbs != nil && !d.Verbs.Status:
 		return &apiextensionsv1.CustomResourceSubresources{}
+	case d.Verbs != nil:
+		return &apiextensionsv1.CustomResourceSubresources{Status: subresources.Status}
+	default:
+		return subresources
 	}
-	return subresources
 }
 
 // plainResources is a custom resource in unaggregated discovery.

@@ -136,7 +136,11 @@ func (d *Documents) ServeOnly(w http.ResponseWriter, r *http.Request, builtIn ma
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		return false
 	}
-	handler := d.handlerFor(strings.Split(strings.Trim(r.URL.Path, "/"), "/"))
+	path := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
+	handler := d.handlerFor(path)
+	if handler == nil {
+		handler = rootHandlerFor(path)
+	}
 	if handler == nil {
 		return false
 	}
@@ -145,7 +149,7 @@ func (d *Documents) ServeOnly(w http.ResponseWriter, r *http.Request, builtIn ma
 		writeUnavailable(w, r, err)
 		return true
 	}
-	sorted := sortedDefinitions(all)
+	sorted := sortedDefinitions(definitions.Limited(r.Context(), all))
 	sum := sha256.New()
 	for _, resource := range some.sorted() {
 		sum.Write([]byte(resource.String() + ","))
@@ -201,12 +205,11 @@ func (d *Documents) set(ctx context.Context, cluster request.Cluster) (*document
 	if err != nil {
 		return nil, err
 	}
-	// What is built in is not served otherwise. What a binding has served that is being
-	// deleted can be read, and is not told of.
+	// What is built in is not served otherwise.
 	sorted := slices.DeleteFunc(slices.Clone(listed), func(of *definitions.Definition) bool {
-		return of.Terminating && of.Owner != "" || d.builtIns.Serves(ctx, of.Schema.Resource)
+		return d.builtIns.Serves(ctx, of.Schema.Resource)
 	})
-	sorted = sortedDefinitions(sorted)
+	sorted = sortedDefinitions(definitions.Limited(ctx, sorted))
 	return d.find(keyOf("", sorted), func(key string) *documentSet { return d.newSet(key, sorted) }), nil
 }
 
@@ -227,6 +230,9 @@ func keyOf(kind string, sorted []*definitions.Definition) string {
 		}
 		if definition.Objects != nil {
 			sum.Write([]byte{2})
+		}
+		if definition.Verbs != nil {
+			sum.Write([]byte(definition.Verbs.String()))
 		}
 	}
 	return kind + hex.EncodeToString(sum.Sum(nil))

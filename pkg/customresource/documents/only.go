@@ -40,7 +40,7 @@ func (b *BuiltIns) only(ctx context.Context, resources map[schema.GroupResource]
 			}
 			if openapi.versions[gv] {
 				documents.versions[gv] = true
-				index.Paths[pathOf(gv)] = handler3.OpenAPIV3DiscoveryGroupVersion{ServerRelativeURL: v3URL(gv, (&documentSet{builtIns: b}).v3(gv, openapi).ETag)}
+				index.Paths[pathOf(gv)] = handler3.OpenAPIV3DiscoveryGroupVersion{ServerRelativeURL: v3URL(pathOf(gv), (&documentSet{builtIns: b}).v3(gv, openapi).ETag)}
 			}
 		}
 	}

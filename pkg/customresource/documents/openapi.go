@@ -125,8 +125,16 @@ func (s *documentSet) serveV3Index(w http.ResponseWriter, r *http.Request) bool 
 	}
 	for gv := range s.versions {
 		index.Paths[pathOf(gv)] = handler3.OpenAPIV3DiscoveryGroupVersion{
-			ServerRelativeURL: v3URL(gv, s.v3(gv, builtIn).ETag),
+			ServerRelativeURL: v3URL(pathOf(gv), s.v3(gv, builtIn).ETag),
 		}
+	}
+	roots, err := s.roots(r.Context(), builtIn)
+	if err != nil {
+		writeUnavailable(w, r, err)
+		return true
+	}
+	for _, name := range roots {
+		index.Paths[name] = handler3.OpenAPIV3DiscoveryGroupVersion{ServerRelativeURL: v3URL(name, s.root(name, builtIn).ETag)}
 	}
 	data, err := json.Marshal(index)
 	if err != nil {
@@ -140,8 +148,8 @@ func (s *documentSet) serveV3Index(w http.ResponseWriter, r *http.Request) bool 
 }
 
 // v3URL is where a document is, as long as its hash is this one.
-func v3URL(gv schema.GroupVersion, hash string) string {
-	return openapiV3Path + "/" + pathOf(gv) + "?" + url.Values{"hash": {hash}}.Encode()
+func v3URL(path, hash string) string {
+	return openapiV3Path + "/" + path + "?" + url.Values{"hash": {hash}}.Encode()
 }
 
 // v3 says what the document of a group version is made of.
@@ -176,13 +184,18 @@ func (s *documentSet) serveV3(w http.ResponseWriter, r *http.Request, gv schema.
 	if len(s.versions[gv]) == 0 && !builtIn.versions[gv] {
 		return false
 	}
-	spec := s.v3(gv, builtIn)
+	s.serveSpec(w, r, s.v3(gv, builtIn), gv.Version)
+	return true
+}
+
+// serveSpec answers with a document of v3 whose path ends with last.
+func (s *documentSet) serveSpec(w http.ResponseWriter, r *http.Request, spec openapidoc.Spec, last string) {
 	if hash := r.URL.Query().Get("hash"); hash != "" {
 		if hash != spec.ETag {
 			// Relative: what comes before the path here is not known here.
-			w.Header().Set("Location", gv.Version+"?"+url.Values{"hash": {spec.ETag}}.Encode())
+			w.Header().Set("Location", last+"?"+url.Values{"hash": {spec.ETag}}.Encode())
 			w.WriteHeader(http.StatusMovedPermanently)
-			return true
+			return
 		}
 		w.Header().Set("Cache-Control", "public, immutable")
 		w.Header().Set("Expires", time.Now().AddDate(1, 0, 0).Format(time.RFC1123))
@@ -192,7 +205,6 @@ func (s *documentSet) serveV3(w http.ResponseWriter, r *http.Request, gv schema.
 		w.Header().Del("Expires")
 		writeUnavailable(w, r, err)
 	}
-	return true
 }
 
 // builtInOpenAPI is what the wrapped handler says of its OpenAPI documents.

@@ -1,9 +1,11 @@
 package pki
 
 import (
+	"crypto"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/rsa"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
@@ -16,7 +18,8 @@ import (
 
 const (
 	pemCertificate = "CERTIFICATE"
-	pemKey         = "EC PRIVATE KEY"
+	pemECKey       = "EC PRIVATE KEY"
+	pemRSAKey      = "RSA PRIVATE KEY"
 )
 
 // Spec says what a certificate is for.
@@ -82,7 +85,10 @@ func authorityTemplate(name string) *x509.Certificate {
 	}
 }
 
-func newKey() (*ecdsa.PrivateKey, []byte, error) {
+// newKey generates a key, and encodes it.
+type newKey func() (key crypto.Signer, encoded []byte, err error)
+
+func newECKey() (crypto.Signer, []byte, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, nil, fmt.Errorf("generate key: %w", err)
@@ -91,10 +97,18 @@ func newKey() (*ecdsa.PrivateKey, []byte, error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("encode key: %w", err)
 	}
-	return key, pem.EncodeToMemory(&pem.Block{Type: pemKey, Bytes: der}), nil
+	return key, pem.EncodeToMemory(&pem.Block{Type: pemECKey, Bytes: der}), nil
 }
 
-func sign(template, parent *x509.Certificate, key, signer *ecdsa.PrivateKey) (*x509.Certificate, []byte, error) {
+func newRSAKey() (crypto.Signer, []byte, error) {
+	key, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		return nil, nil, fmt.Errorf("generate key: %w", err)
+	}
+	return key, pem.EncodeToMemory(&pem.Block{Type: pemRSAKey, Bytes: x509.MarshalPKCS1PrivateKey(key)}), nil
+}
+
+func sign(template, parent *x509.Certificate, key, signer crypto.Signer) (*x509.Certificate, []byte, error) {
 	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
 	if err != nil {
 		return nil, nil, fmt.Errorf("generate serial number: %w", err)
@@ -111,15 +125,27 @@ func sign(template, parent *x509.Certificate, key, signer *ecdsa.PrivateKey) (*x
 	return cert, pem.EncodeToMemory(&pem.Block{Type: pemCertificate, Bytes: der}), nil
 }
 
-func parseKey(data []byte) (*ecdsa.PrivateKey, error) {
+func parseKey(data []byte) (crypto.Signer, error) {
 	block, _ := pem.Decode(data)
 	if block == nil {
 		return nil, errors.New("no PEM block")
 	}
-	if block.Type != pemKey {
-		return nil, fmt.Errorf("holds a PEM block %q, not %q", block.Type, pemKey)
+	switch block.Type {
+	case pemECKey:
+		return x509.ParseECPrivateKey(block.Bytes)
+	case pemRSAKey:
+		return x509.ParsePKCS1PrivateKey(block.Bytes)
+	default:
+		return nil, fmt.Errorf("holds a PEM block %q, not %q or %q", block.Type, pemECKey, pemRSAKey)
 	}
-	return x509.ParseECPrivateKey(block.Bytes)
+}
+
+// belongs reports whether the certificate is of the key.
+func belongs(cert *x509.Certificate, key crypto.Signer) bool {
+	public, ok := key.Public().(interface {
+		Equal(other crypto.PublicKey) bool
+	})
+	return ok && public.Equal(cert.PublicKey)
 }
 
 func parseCertificate(data []byte) (*x509.Certificate, error) {

@@ -1,7 +1,7 @@
 package pki
 
 import (
-	"crypto/ecdsa"
+	"crypto"
 	"crypto/x509"
 	"errors"
 	"fmt"
@@ -55,7 +55,7 @@ type Pair struct {
 	CertPEM, KeyPEM []byte
 
 	cert *x509.Certificate
-	key  *ecdsa.PrivateKey
+	key  crypto.Signer
 }
 
 // Authority is a certificate authority that signs certificates of a store.
@@ -84,7 +84,12 @@ func (e *CorruptError) Unwrap() error { return e.Err }
 // Authority returns the certificate authority of the given name. It is made
 // with name as its common name where there is none, and renewed with the same
 // key where it is about to expire.
-func (s *Store) Authority(name string) (*Authority, error) {
+func (s *Store) Authority(name string) (*Authority, error) { return s.authority(name, newECKey) }
+
+// RSAAuthority is Authority with an RSA key, unless there is another one.
+func (s *Store) RSAAuthority(name string) (*Authority, error) { return s.authority(name, newRSAKey) }
+
+func (s *Store) authority(name string, create newKey) (*Authority, error) {
 	pair, err := s.load(name)
 	if err != nil {
 		return nil, err
@@ -97,7 +102,7 @@ func (s *Store) Authority(name string) (*Authority, error) {
 		return &Authority{Pair: *pair}, nil
 	}
 	template := authorityTemplate(name)
-	if err := s.issue(pair, template, nil, authorityLifetime); err != nil {
+	if err := s.issue(pair, template, create, nil, authorityLifetime); err != nil {
 		return nil, fmt.Errorf("make certificate authority %s: %w", name, err)
 	}
 	s.note(name, reason)
@@ -118,7 +123,7 @@ func (s *Store) Key(name string) (file string, err error) {
 		}
 		return file, nil
 	}
-	_, content, err = newKey()
+	_, content, err = newECKey()
 	if err != nil {
 		return "", err
 	}
@@ -141,7 +146,7 @@ func (s *Store) Certificate(name string, ca *Authority, spec Spec) (*Pair, error
 	if pair.cert != nil && reason == "" {
 		return pair, nil
 	}
-	if err := s.issue(pair, spec.template(), ca, certificateLifetime); err != nil {
+	if err := s.issue(pair, spec.template(), newECKey, ca, certificateLifetime); err != nil {
 		return nil, fmt.Errorf("make certificate %s: %w", name, err)
 	}
 	s.note(name, reason)
@@ -206,7 +211,7 @@ func (s *Store) load(name string) (*Pair, error) {
 	if pair.cert, err = parseCertificate(pair.CertPEM); err != nil {
 		return nil, corrupt(pair.CertFile, err, pair)
 	}
-	if !pair.key.PublicKey.Equal(pair.cert.PublicKey) {
+	if !belongs(pair.cert, pair.key) {
 		return nil, corrupt(pair.CertFile, errors.New("it does not belong to "+filepath.Base(pair.KeyFile)), pair)
 	}
 	return pair, nil
@@ -222,10 +227,10 @@ func corrupt(file string, err error, pair *Pair) error {
 }
 
 // issue signs template with ca, or with its own key where ca is nil, and
-// stores the result in pair and its files.
-func (s *Store) issue(pair *Pair, template *x509.Certificate, ca *Authority, lifetime time.Duration) error {
+// stores the result in pair and its files. create makes the key if there is none.
+func (s *Store) issue(pair *Pair, template *x509.Certificate, create newKey, ca *Authority, lifetime time.Duration) error {
 	if pair.key == nil {
-		key, keyPEM, err := newKey()
+		key, keyPEM, err := create()
 		if err != nil {
 			return err
 		}

@@ -1,8 +1,10 @@
 package pki
 
 import (
+	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
+	"math/big"
 	"net"
 	"os"
 	"path/filepath"
@@ -57,6 +59,33 @@ func TestMakesUsableCertificates(t *testing.T) {
 	require.Equal(t, "kcp-admin", client.cert.Subject.CommonName)
 	require.Equal(t, []string{"system:kcp:admin"}, client.cert.Subject.Organization)
 	require.Equal(t, []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}, client.cert.ExtKeyUsage)
+}
+
+// TestRSAAuthority: kcp's test helpers sign with the client CA as in sdk/testing/server.
+func TestRSAAuthority(t *testing.T) {
+	dir := t.TempDir()
+	ca, err := NewStore(dir, at(today)).RSAAuthority("ca")
+	require.NoError(t, err)
+	pair, err := tls.X509KeyPair(ca.CertPEM, ca.KeyPEM)
+	require.NoError(t, err)
+	user := Client("user").template()
+	user.SignatureAlgorithm, user.SerialNumber = x509.SHA256WithRSA, big.NewInt(1)
+	_, err = x509.CreateCertificate(rand.Reader, user, ca.cert, ca.key.Public(), pair.PrivateKey)
+	require.NoError(t, err)
+
+	again, err := NewStore(dir, at(today.Add(authorityLifetime))).RSAAuthority("ca")
+	require.NoError(t, err)
+	require.Equal(t, ca.KeyPEM, again.KeyPEM, "a renewal keeps the key")
+	leaf, err := NewStore(dir, at(today)).Certificate("leaf", again, serving)
+	require.NoError(t, err)
+	require.NoError(t, leaf.cert.CheckSignatureFrom(again.cert))
+
+	other := t.TempDir()
+	old, err := NewStore(other, at(today)).Authority("ca")
+	require.NoError(t, err)
+	kept, err := NewStore(other, at(today)).RSAAuthority("ca")
+	require.NoError(t, err)
+	require.Equal(t, old.CertPEM, kept.CertPEM, "what it has signed stays valid")
 }
 
 func TestTakesAgainWhatIsThere(t *testing.T) {

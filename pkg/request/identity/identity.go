@@ -191,22 +191,30 @@ func authenticatedGroups(u user.Info) []string {
 	return nil
 }
 
-// originOf returns the logical cluster that u is from, where there is exactly
-// one that it can be.
+// originOf returns the logical cluster that u is from, if there is exactly one
+// that it can be.
 func originOf(u user.Info) string {
 	if claimsHome(u) {
 		home, _ := HomeOf("", u)
 		return home.String()
 	}
 	values := u.GetExtra()[request.ExtraScopes]
-	if len(values) != 1 {
+	if len(values) == 0 {
 		return ""
 	}
-	name, found := strings.CutPrefix(values[0], request.ScopeClusterPrefix)
-	if !found || !request.ValidClusterName(logicalcluster.Name(name)) {
-		return ""
+	// All values must fit, so u is from one logical cluster if only one is in all of them.
+	origin := ""
+	for scope := range strings.SplitSeq(values[0], ",") {
+		name, _ := strings.CutPrefix(strings.TrimSpace(scope), request.ScopeClusterPrefix)
+		if name == origin || !request.ValidClusterName(logicalcluster.Name(name)) || !scopesAllow(logicalcluster.Name(name), u) {
+			continue
+		}
+		if origin != "" {
+			return ""
+		}
+		origin = name
 	}
-	return name
+	return origin
 }
 
 // warrant is an identity in an extra attribute.

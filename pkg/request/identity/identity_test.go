@@ -47,7 +47,27 @@ func TestIn(t *testing.T) {
 		},
 		{
 			name: "all values must fit", cluster: "a", user: user.DefaultInfo{Name: "u", Groups: authenticated, Extra: extra{request.ExtraScopes: {"cluster:a,cluster:b", "cluster:b"}}},
+			want: []string{"system:anonymous[system:authenticated system:cluster:b]"},
+		},
+		{
+			name: "out of the same scope twice", cluster: "a", user: user.DefaultInfo{Name: "u", Groups: authenticated, Extra: extra{request.ExtraScopes: {"cluster:b", "cluster:b"}}},
+			want: []string{"system:anonymous[system:authenticated system:cluster:b]"},
+		},
+		{
+			name: "the same scope twice in one value", cluster: "a", user: user.DefaultInfo{Name: "u", Groups: authenticated, Extra: extra{request.ExtraScopes: {"cluster:b, cluster:b"}}},
+			want: []string{"system:anonymous[system:authenticated system:cluster:b]"},
+		},
+		{
+			name: "scopes that have several in common", cluster: "a", user: user.DefaultInfo{Name: "u", Groups: authenticated, Extra: extra{request.ExtraScopes: {"cluster:b,cluster:c", "cluster:c,cluster:b"}}},
 			want: []string{"system:anonymous[system:authenticated]"},
+		},
+		{
+			name: "scopes that have nothing in common", cluster: "a", user: user.DefaultInfo{Name: "u", Groups: authenticated, Extra: extra{request.ExtraScopes: {"cluster:b", "cluster:c"}}},
+			want: []string{"system:anonymous[system:authenticated]"},
+		},
+		{
+			name: "no origin among scopes of another kind", cluster: "a", user: user.DefaultInfo{Name: "u", Groups: authenticated, Extra: extra{request.ExtraScopes: {"cluster:b,shard:a"}}},
+			want: []string{"system:anonymous[system:authenticated system:cluster:b]"},
 		},
 		{
 			name: "out of scope, unauthenticated", cluster: "a", user: user.DefaultInfo{Name: "u", Groups: []string{"g"}, Extra: extra{request.ExtraScopes: {"cluster:b"}}},

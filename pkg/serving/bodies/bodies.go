@@ -44,7 +44,7 @@ func NewLimits() Limits { return Limits{Waiting: 512 << 20, WaitingPerUser: 128 
 // AddFlags adds the flags of l to fs.
 func (l *Limits) AddFlags(fs *pflag.FlagSet) {
 	fs.Int64Var(&l.Waiting, "max-request-body-bytes", l.Waiting, "bytes of bodies of requests that are in memory at a time while they come and wait for their turn; more are answered with 429")
-	fs.Int64Var(&l.WaitingPerUser, "max-request-body-bytes-per-user", l.WaitingPerUser, "the same of one user, who never gets all that is left; the service accounts of a logical cluster count as one user")
+	fs.Int64Var(&l.WaitingPerUser, "max-request-body-bytes-per-user", l.WaitingPerUser, "bytes of bodies of requests of one user that are in memory at a time while they come and wait for their turn, which is never all of what is free; more are answered with 429. The service accounts of a logical cluster count as one user")
 }
 
 // Validate returns what is wrong with l.

@@ -46,7 +46,7 @@ func NewLimits() Limits { return Limits{Cluster: 1 << 30, User: 1 << 30} }
 // AddFlags adds the flags of l to fs.
 func (l *Limits) AddFlags(fs *pflag.FlagSet) {
 	fs.Int64Var(&l.Cluster, "max-watch-bytes-per-cluster", l.Cluster, "bytes of the largest events of the open watches of one logical cluster together, each counted as 64 KiB at least: a watch with an event that exceeds that ends, and new ones are answered with 429. 0 means any number")
-	fs.Int64Var(&l.User, "max-watch-bytes-per-user", l.User, "the same of the open watches of one user in all logical clusters; service accounts of one logical cluster count together. 0 means any number")
+	fs.Int64Var(&l.User, "max-watch-bytes-per-user", l.User, "bytes of the largest events of the open watches of one user in all logical clusters together, each counted as 64 KiB at least: a watch with an event that exceeds that ends, and new ones are answered with 429; service accounts of one logical cluster count together. 0 means any number")
 }
 
 // Validate returns what is wrong with l.

@@ -32,6 +32,9 @@ import (
 // minWatch is how long a watch lasts at least, for which the client has not said how long.
 const minWatch = 30 * time.Minute
 
+// verbs are the verbs that are served.
+var verbs = definitions.Verbs{Object: []string{"get", "list", "watch"}}
+
 // Config is what is needed.
 type Config struct {
 	// Shards are those that the shard knows. Whoever makes it runs it.
@@ -69,7 +72,7 @@ func New(config Config) func(http.Handler) http.Handler {
 			switch {
 			case !ok:
 				respond(w, r, apierrors.NewInternalError(errors.New("no request info in the context")))
-			case !info.IsResourceRequest && config.ServeDocuments(w, r, map[schema.GroupResource]bool{shards: true}, nil):
+			case !info.IsResourceRequest && config.ServeDocuments(w, r.WithContext(definitions.WithVerbs(r.Context(), shards, verbs)), map[schema.GroupResource]bool{shards: true}, nil):
 			case resource != shards, info.APIVersion != gv.Version, info.Subresource != "", info.Namespace != "":
 				respond(w, r, apierrors.NewGenericServerResponse(http.StatusNotFound, info.Verb, resource, info.Name, "there are shards of "+gv.String()+", discovery and OpenAPI, and nothing else", 0, false))
 			case info.Verb == "list", info.Verb == "watch":

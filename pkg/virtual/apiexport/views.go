@@ -8,7 +8,7 @@
 // goes on in the consumer's logical cluster, or in all of them, to the same handlers and
 // storage as any other request, restricted to what bindings let be seen.
 //
-//	own resources    the objects of the export's identity
+//	own resources    the objects of the export's identity; with virtual storage, the replicas, read-only
 //	claimed ones     those in a claims.Set, which bindings keep up to date
 //	apibindings      those to the export; with an accepted claim, what that says
 package apiexport
@@ -33,6 +33,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/authz"
 	"github.com/shardplane/shardplane/pkg/bindings"
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/customresource"
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/request/identity"
@@ -88,11 +89,20 @@ func (v *Views) Permits(ctx context.Context, a authorizer.Attributes) (authorize
 	if err != nil {
 		return authorizer.DecisionNoOpinion, "", err
 	}
+	if reach == nil && !view.In.Wildcard {
+		virtual, err := v.config.Bindings.Virtual(ctx, export, view.In, resource)
+		switch {
+		case err != nil:
+			return authorizer.DecisionNoOpinion, "", err
+		case virtual != nil:
+			return authorizer.DecisionAllow, "", nil // writes are rejected with 405 Method Not Allowed
+		default:
+			return authorizer.DecisionDeny, v.notLet(view.In, export, resource, a.GetVerb()), nil
+		}
+	}
 	switch {
-	case reach == nil && view.In.Wildcard:
-		return authorizer.DecisionAllow, "", nil // there is no such resource
 	case reach == nil:
-		return authorizer.DecisionDeny, notLet(export, resource, a.GetVerb()), nil
+		return authorizer.DecisionAllow, "", nil // there is no such resource, or it has virtual storage
 	case !reach.Own() && a.GetSubresource() != "" && a.GetSubresource() != "status":
 		// Tokens of service accounts, say, are not what somebody means who lets them be seen.
 		return authorizer.DecisionDeny, "permission claims are for objects and their status, not for " + a.GetSubresource(), nil
@@ -108,10 +118,14 @@ func (v *Views) Shows(ctx context.Context) bool {
 	return view.In.Wildcard || v.config.Bindings.Binds(view.In.Name, export)
 }
 
-// notLet does not say which logical cluster it is: providers may ask for any, by path.
-func notLet(export client.Key, resource schema.GroupResource, verb string) string {
-	return fmt.Sprintf("no APIBinding in the logical cluster lets the APIExport %s %s %s: bind it there, and accept its permission claim",
-		export.Name, verb, resource)
+// notLet returns why an export may not do something. It does not name the logical cluster, because providers
+// may ask for any, by path.
+func (v *Views) notLet(in request.Cluster, export client.Key, resource schema.GroupResource, verb string) string {
+	advice := "bind it there"
+	if v.config.Bindings.Binds(in.Name, export) {
+		advice = "the APIExport needs a permission claim for that, which the APIBinding accepts"
+	}
+	return fmt.Sprintf("no APIBinding in the logical cluster lets the APIExport %s %s %s: %s", export.Name, verb, resource, advice)
 }
 
 func exportOf(ctx context.Context) (*request.View, client.Key) {
@@ -190,12 +204,17 @@ func (v *Views) enter(r *http.Request, info *genericapirequest.RequestInfo) (*ht
 	switch {
 	case err != nil:
 		return nil, err
-	case reach == nil && view.In.Wildcard:
+	case reach == nil:
+		virtual, err := v.config.Bindings.Virtual(ctx, export, view.In, resource)
+		if virtual != nil || err != nil {
+			return r.WithContext(customresource.WithReadOnly(ctx, virtual)), err
+		}
+		if !view.In.Wildcard { // since it was authorized
+			return nil, forbidden(v.notLet(view.In, export, resource, info.Verb))
+		}
 		none := apierrors.NewNotFound(resource, info.Name)
 		none.ErrStatus.Message = fmt.Sprintf("the APIExport %s neither offers %s nor has a permission claim to %s it", export.Name, resource, info.Verb)
 		return nil, none
-	case reach == nil: // since it was authorized
-		return nil, forbidden(notLet(export, resource, info.Verb))
 	case reach.Own():
 		// The objects of the system APIs, which root exports, have no identity in storage.
 		through.Unrestricted = reach.Stored == ""
@@ -222,6 +241,10 @@ func (v *Views) serveDocuments(w http.ResponseWriter, r *http.Request, from requ
 	if err != nil {
 		v.respond(w, r, err)
 		return
+	}
+	if bindings.ReadsBindingsOnly(export) {
+		verbs := definitions.Verbs{Object: []string{"get", "list", "watch"}}
+		r = r.WithContext(definitions.WithVerbs(ctx, apisv1alpha2.Resource("apibindings"), verbs))
 	}
 	if !v.config.Documents().ServeDocuments(w, r, plain, defined) {
 		v.respond(w, r, &apierrors.StatusError{ErrStatus: metav1.Status{

@@ -48,6 +48,12 @@ import (
 // logicalClusters is what waits.
 var logicalClusters = corev1alpha1.Resource("logicalclusters")
 
+// allVerbs and oneVerbs are the verbs that are served of LogicalClusters: of all, and of one.
+var (
+	allVerbs = definitions.Verbs{Object: []string{"list", "watch"}}
+	oneVerbs = definitions.Verbs{Object: []string{"get"}, Status: true}
+)
+
 // Config is what the views need.
 type Config struct {
 	// Type returns a WorkspaceType, wherever it is, if there is one.
@@ -69,40 +75,32 @@ type Config struct {
 type kind struct {
 	verb  string
 	group string
-	// label returns the label of LogicalClusters that wait.
+	// phase is that in which LogicalClusters wait, and label the label of those that do. Terminators
+	// are in the status and in labels of every phase.
+	phase corev1alpha1.LogicalClusterPhaseType
 	label func(id string) (key, value string)
 	// permissions are the rules in a type.
 	permissions func(t *tenancyv1alpha1.WorkspaceType) []rbacv1.PolicyRule
-	// waiting returns what a LogicalCluster waits for.
-	waiting func(lc *corev1alpha1.LogicalCluster) []string
+	// list returns what a LogicalCluster waits for in that phase.
+	list func(lc *corev1alpha1.LogicalCluster) []string
 }
 
 var kinds = map[*request.Mount]*kind{
 	request.InitializingWorkspaces: {
-		verb: "initialize", group: request.GroupPrefix + "initializer:",
+		verb: "initialize", group: request.GroupPrefix + "initializer:", phase: corev1alpha1.LogicalClusterPhaseInitializing,
 		label: func(id string) (string, string) {
 			return initialization.InitializerToLabel(corev1alpha1.LogicalClusterInitializer(id))
 		},
 		permissions: func(t *tenancyv1alpha1.WorkspaceType) []rbacv1.PolicyRule { return t.Spec.InitializerPermissions },
-		waiting: func(lc *corev1alpha1.LogicalCluster) []string {
-			if lc.Status.Phase != corev1alpha1.LogicalClusterPhaseInitializing {
-				return nil
-			}
-			return texts(lc.Status.Initializers)
-		},
+		list:        func(lc *corev1alpha1.LogicalCluster) []string { return texts(lc.Status.Initializers) },
 	},
 	request.TerminatingWorkspaces: {
-		verb: "terminate", group: request.GroupPrefix + "terminator:",
+		verb: "terminate", group: request.GroupPrefix + "terminator:", phase: corev1alpha1.LogicalClusterPhaseTerminating,
 		label: func(id string) (string, string) {
 			return termination.TerminatorToLabel(corev1alpha1.LogicalClusterTerminator(id))
 		},
 		permissions: func(t *tenancyv1alpha1.WorkspaceType) []rbacv1.PolicyRule { return t.Spec.TerminatorPermissions },
-		waiting: func(lc *corev1alpha1.LogicalCluster) []string {
-			if lc.DeletionTimestamp == nil {
-				return nil
-			}
-			return texts(lc.Status.Terminators)
-		},
+		list:        func(lc *corev1alpha1.LogicalCluster) []string { return texts(lc.Status.Terminators) },
 	},
 }
 
@@ -162,12 +160,7 @@ func (v *Views) Permits(ctx context.Context, a authorizer.Attributes) (authorize
 		return authorizer.DecisionNoOpinion, "", err
 	}
 	if a.IsResourceRequest() && isLogicalClusters(a.GetAPIGroup(), a.GetResource()) {
-		switch {
-		case a.GetSubresource() == "" && a.GetVerb() == "get", a.GetSubresource() == "status" && slices.Contains([]string{"get", "update", "patch"}, a.GetVerb()):
-			return authorizer.DecisionAllow, "", nil // 404 where it does not wait
-		default:
-			return authorizer.DecisionDeny, "of a LogicalCluster there are get, and update and patch of its status", nil
-		}
+		return authorizer.DecisionAllow, "", nil // enter rejects what is not served
 	}
 	if lc == nil {
 		return authorizer.DecisionDeny, "the logical cluster does not wait for " + e.id, nil // whichever it is
@@ -215,7 +208,7 @@ func (v *Views) waits(ctx context.Context, e entry) (*corev1alpha1.LogicalCluste
 		if lc == nil || err != nil {
 			return nil, err
 		}
-		if slices.Contains(e.waiting(lc), e.id) {
+		if lc.Status.Phase == e.phase && slices.Contains(e.list(lc), e.id) {
 			return lc, nil
 		}
 	}
@@ -289,17 +282,17 @@ func (v *Views) Wrap(next http.Handler) http.Handler {
 // serveAll serves what waits, and what tells of it.
 func (v *Views) serveAll(w http.ResponseWriter, r *http.Request, e entry, info *genericapirequest.RequestInfo, next http.Handler) {
 	switch {
-	case !info.IsResourceRequest && v.config.ServeDocuments(w, r, map[schema.GroupResource]bool{logicalClusters: true}, nil):
+	case !info.IsResourceRequest && v.config.ServeDocuments(w, r.WithContext(definitions.WithVerbs(r.Context(), logicalClusters, allVerbs)), map[schema.GroupResource]bool{logicalClusters: true}, nil):
 	case !info.IsResourceRequest, !isLogicalClusters(info.APIGroup, info.Resource), info.Subresource != "":
 		v.respond(w, r, apierrors.NewGenericServerResponse(http.StatusNotFound, info.Verb, schema.GroupResource{Group: info.APIGroup, Resource: info.Resource}, info.Name,
 			"of all logical clusters there are the LogicalClusters that wait, and nothing else", 0, false))
-	case info.Verb != "list" && info.Verb != "watch":
+	case !slices.Contains(allVerbs.Object, info.Verb):
 		v.respond(w, r, apierrors.NewMethodNotSupported(logicalClusters, info.Verb))
 	default:
 		key, value := e.label(e.id)
 		selected := r.Clone(r.Context())
 		query := r.URL.Query()
-		selector := key + "=" + value
+		selector := key + "=" + value + "," + tenancyv1alpha1.WorkspacePhaseLabel + "=" + string(e.phase)
 		if given := query.Get("labelSelector"); given != "" {
 			selector = given + "," + selector
 		}
@@ -326,7 +319,7 @@ func (v *Views) enter(r *http.Request, e entry, info *genericapirequest.RequestI
 			Message: fmt.Sprintf("the logical cluster does not wait for %s any more", e.id),
 		}}
 	case own:
-		return r, nil
+		return r, refusal(info)
 	}
 	u, ok := genericapirequest.UserFrom(ctx)
 	if !ok {
@@ -336,7 +329,24 @@ func (v *Views) enter(r *http.Request, e entry, info *genericapirequest.RequestI
 	if err != nil {
 		return nil, apierrors.NewInternalError(err)
 	}
+	ctx = definitions.WithVerbs(ctx, logicalClusters, oneVerbs)
 	return r.WithContext(genericapirequest.WithUser(ctx, as)), nil
+}
+
+// refusal returns the error for a request that is not served of a LogicalCluster.
+func refusal(info *genericapirequest.RequestInfo) error {
+	served := oneVerbs.Object
+	switch info.Subresource {
+	case "":
+	case "status":
+		served = []string{"get", "update", "patch"}
+	default:
+		return apierrors.NewNotFound(logicalClusters, info.Name)
+	}
+	if !slices.Contains(served, info.Verb) {
+		return apierrors.NewMethodNotSupported(logicalClusters, info.Verb)
+	}
+	return nil
 }
 
 func (v *Views) respond(w http.ResponseWriter, r *http.Request, err error) {

@@ -12,12 +12,14 @@ import (
 	"github.com/stretchr/testify/require"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
 
 	"github.com/shardplane/shardplane/pkg/authz"
 	"github.com/shardplane/shardplane/pkg/client"
+	clientkinds "github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/request/identity"
 )
@@ -31,9 +33,11 @@ func TestPermitsWhatAWatchHasShown(t *testing.T) {
 	}}
 	terminators := corev1alpha1.LogicalClusterStatus{Terminators: []corev1alpha1.LogicalClusterTerminator{"home:apps"}}
 	ready := &corev1alpha1.LogicalCluster{Status: terminators}
-	terminating := &corev1alpha1.LogicalCluster{ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: &metav1.Time{}}, Status: terminators}
+	deleted := &corev1alpha1.LogicalCluster{ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: &metav1.Time{}}, Status: terminators}
+	terminating := deleted.DeepCopy()
+	terminating.Status.Phase = corev1alpha1.LogicalClusterPhaseTerminating
 	others := &corev1alpha1.LogicalCluster{ObjectMeta: terminating.ObjectMeta, Status: corev1alpha1.LogicalClusterStatus{
-		Terminators: []corev1alpha1.LogicalClusterTerminator{"home:others"},
+		Phase: corev1alpha1.LogicalClusterPhaseTerminating, Terminators: []corev1alpha1.LogicalClusterTerminator{"home:others"},
 	}}
 	for name, c := range map[string]struct {
 		mount          *request.Mount
@@ -46,6 +50,7 @@ func TestPermitsWhatAWatchHasShown(t *testing.T) {
 		"terminating":                {request.TerminatingWorkspaces, terminating, terminating, authorizer.DecisionAllow},
 		"terminating, not yet seen":  {request.TerminatingWorkspaces, ready, terminating, authorizer.DecisionAllow},
 		"ready":                      {request.TerminatingWorkspaces, ready, ready, authorizer.DecisionDeny},
+		"not yet terminating":        {request.TerminatingWorkspaces, deleted, deleted, authorizer.DecisionDeny},
 		"of another type":            {request.TerminatingWorkspaces, others, others, authorizer.DecisionDeny},
 		"gone":                       {request.TerminatingWorkspaces, ready, nil, authorizer.DecisionDeny},
 	} {
@@ -97,7 +102,7 @@ func TestActsWithin(t *testing.T) {
 	})
 	for _, mount := range Mounts() {
 		if mount == request.TerminatingWorkspaces {
-			lc.DeletionTimestamp = &metav1.Time{}
+			lc.Status.Phase = corev1alpha1.LogicalClusterPhaseTerminating
 		}
 		ctx := genericapirequest.WithUser(t.Context(), &user.DefaultInfo{Name: "controller"})
 		ctx = request.WithScope(ctx, request.Scope{
@@ -120,6 +125,84 @@ func TestActsWithin(t *testing.T) {
 			require.Equal(t, []string{"owner"}, namesOf(identity.In("one", as)), "%s: %s", mount.Prefix, what)
 			require.Equal(t, []string{user.Anonymous}, namesOf(identity.In("home", as)), "%s: %s", mount.Prefix, what)
 		}
+	}
+}
+
+// TestListsWhatWaits: the terminators of a LogicalCluster are in its labels before it terminates.
+func TestListsWhatWaits(t *testing.T) {
+	for mount, phase := range map[*request.Mount]string{request.InitializingWorkspaces: "Initializing", request.TerminatingWorkspaces: "Terminating"} {
+		views := New(Config{Type: func(client.Key) (*tenancyv1alpha1.WorkspaceType, error) { return &tenancyv1alpha1.WorkspaceType{}, nil }})
+		ctx := request.WithScope(t.Context(), request.Scope{
+			Cluster: request.Cluster{Name: "home"}, Mount: mount, View: &request.View{Name: "apps", In: request.Cluster{Wildcard: true}},
+		})
+		r := httptest.NewRequestWithContext(genericapirequest.WithRequestInfo(ctx, &genericapirequest.RequestInfo{
+			IsResourceRequest: true, Verb: "list", APIGroup: "core.kcp.io", Resource: "logicalclusters",
+		}), http.MethodGet, "/?labelSelector=a%3Db", http.NoBody)
+		var sent string
+		views.Wrap(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			sent = r.URL.Query().Get("labelSelector")
+		})).ServeHTTP(httptest.NewRecorder(), r)
+		selector, err := labels.Parse(sent)
+		require.NoError(t, err)
+		key, value := kinds[mount].label("home:apps")
+		waits := labels.Set{"a": "b", key: value, tenancyv1alpha1.WorkspacePhaseLabel: phase}
+		require.True(t, selector.Matches(waits), sent)
+		for missing := range waits {
+			other := labels.Merge(waits, labels.Set{missing: "other"})
+			require.False(t, selector.Matches(other), "%s: %v", sent, other)
+		}
+	}
+}
+
+// TestRefusesVerbs: what is not served of a LogicalCluster is 405, or 404 if it does not wait.
+func TestRefusesVerbs(t *testing.T) {
+	lc := &corev1alpha1.LogicalCluster{Status: corev1alpha1.LogicalClusterStatus{
+		Phase: corev1alpha1.LogicalClusterPhaseTerminating, Terminators: []corev1alpha1.LogicalClusterTerminator{"home:apps"},
+	}}
+	find := func(_ context.Context, name logicalcluster.Name) (*corev1alpha1.LogicalCluster, error) {
+		if name == "one" {
+			return lc, nil
+		}
+		return nil, nil //nolint:nilnil // there is none
+	}
+	views := New(Config{
+		Type: func(client.Key) (*tenancyv1alpha1.WorkspaceType, error) { return &tenancyv1alpha1.WorkspaceType{}, nil },
+		Find: find, Read: find, Codecs: clientkinds.Codecs,
+	})
+	for _, tc := range []struct {
+		in                logicalcluster.Name
+		verb, subresource string
+		want              int
+	}{
+		{"one", "get", "", http.StatusOK},
+		{"one", "get", "status", http.StatusOK},
+		{"one", "patch", "status", http.StatusOK},
+		{"one", "update", "status", http.StatusOK},
+		{"one", "patch", "", http.StatusMethodNotAllowed},
+		{"one", "update", "", http.StatusMethodNotAllowed},
+		{"one", "create", "", http.StatusMethodNotAllowed},
+		{"one", "delete", "", http.StatusMethodNotAllowed},
+		{"one", "list", "", http.StatusMethodNotAllowed},
+		{"one", "create", "status", http.StatusMethodNotAllowed},
+		{"one", "get", "other", http.StatusNotFound},
+		{"two", "get", "", http.StatusNotFound},
+		{"two", "patch", "", http.StatusNotFound},
+	} {
+		ctx := request.WithScope(t.Context(), request.Scope{
+			Cluster: request.Cluster{Name: "home"}, Mount: request.TerminatingWorkspaces,
+			View: &request.View{Name: "apps", In: request.Cluster{Name: tc.in}},
+		})
+		decision, reason, err := views.Permits(ctx, authorizer.AttributesRecord{
+			User: &user.DefaultInfo{Name: "controller"}, Verb: tc.verb, APIGroup: "core.kcp.io", Resource: "logicalclusters", Subresource: tc.subresource, ResourceRequest: true,
+		})
+		require.NoError(t, err)
+		require.Equal(t, authorizer.DecisionAllow, decision, "%v: %s", tc, reason)
+		r := httptest.NewRequestWithContext(genericapirequest.WithRequestInfo(ctx, &genericapirequest.RequestInfo{
+			IsResourceRequest: true, Verb: tc.verb, APIGroup: "core.kcp.io", Resource: "logicalclusters", Subresource: tc.subresource, Name: "cluster",
+		}), http.MethodGet, "/", http.NoBody)
+		w := httptest.NewRecorder()
+		views.Wrap(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})).ServeHTTP(w, r)
+		require.Equal(t, tc.want, w.Code, "%v: %s", tc, w.Body)
 	}
 }
 

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"slices"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
@@ -99,16 +98,12 @@ func (v *Views) Needs(ctx context.Context, a authorizer.Attributes) authorizer.A
 }
 
 // Permits decides what authz.Views does: in one logical cluster, a binding to the export has to be
-// there. Nothing is written.
-func (v *Views) Permits(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
-	switch {
-	case a.IsResourceRequest() && !slices.Contains([]string{"get", "list", "watch"}, a.GetVerb()):
-		return authorizer.DecisionDeny, "what has been replicated is to be read only", nil
-	case !v.Shows(ctx):
+// there. Writes are permitted, because they are rejected with 405 Method Not Allowed.
+func (v *Views) Permits(ctx context.Context, _ authorizer.Attributes) (authorizer.Decision, string, error) {
+	if !v.Shows(ctx) {
 		return authorizer.DecisionDeny, "no APIBinding in the logical cluster is to the APIExport of the endpoint slice", nil
-	default:
-		return authorizer.DecisionAllow, "", nil
 	}
+	return authorizer.DecisionAllow, "", nil
 }
 
 // Shows reports what authz.Views does: whether the logical cluster binds the export.
@@ -173,7 +168,11 @@ func (v *Views) definition(ctx context.Context, info *genericapirequest.RequestI
 	if err != nil {
 		return nil, err
 	}
-	return &definitions.Definition{Schema: sch, Identity: o.export.Status.IdentityHash, Objects: v.config.Replicas.Of(o.key(), resource)}, nil
+	d := &definitions.Definition{Schema: sch, Identity: o.export.Status.IdentityHash, Objects: v.config.Replicas.Of(o.key(), resource)}
+	if in.Wildcard {
+		d.Verbs = &definitions.Verbs{Object: []string{"list", "watch"}}
+	}
+	return d, nil
 }
 
 func missing(message string) error {

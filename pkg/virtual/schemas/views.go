@@ -29,6 +29,9 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
+// verbs are the verbs that are served.
+var verbs = definitions.Verbs{Object: []string{"get", "list", "watch"}}
+
 // Config is what the views need.
 type Config struct {
 	// Bindings knows what is bound.
@@ -87,7 +90,7 @@ func (v *Views) Wrap(next http.Handler) http.Handler {
 			return
 		}
 		if !info.IsResourceRequest {
-			if !v.config.ServeDocuments(w, r, map[schema.GroupResource]bool{bindings.SchemasResource: true}, nil) {
+			if !v.config.ServeDocuments(w, r.WithContext(definitions.WithVerbs(ctx, bindings.SchemasResource, verbs)), map[schema.GroupResource]bool{bindings.SchemasResource: true}, nil) {
 				v.respond(w, r, missing("there are apiresourceschemas, discovery and OpenAPI, and not "+r.URL.Path))
 			}
 			return
@@ -112,7 +115,7 @@ func refusal(info *genericapirequest.RequestInfo) error {
 	switch {
 	case resource != bindings.SchemasResource, info.Subresource != "", info.Namespace != "":
 		return missing("there are apiresourceschemas, and nothing else")
-	case !slices.Contains([]string{"get", "list", "watch"}, info.Verb):
+	case !slices.Contains(verbs.Object, info.Verb):
 		return apierrors.NewMethodNotSupported(resource, info.Verb)
 	default:
 		return nil

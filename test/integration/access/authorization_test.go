@@ -259,13 +259,21 @@ func testImpersonation(t *testing.T, p kit.People) {
 	err = as("root:two", rest.ImpersonationConfig{UserName: "user-5"})
 	require.True(t, apierrors.IsForbidden(err), "%v", err)
 	require.ErrorContains(t, err, `User "user-3" cannot impersonate`)
+	scoped := func(scopes ...string) rest.ImpersonationConfig {
+		return rest.ImpersonationConfig{UserName: "user-5", Extra: map[string][]string{"authentication.kcp.io/scopes": scopes}}
+	}
+	lc, err := kinds.LogicalClusters.In(p.ProxyClient.Cluster(kit.Path("root:one"))).Get(t.Context(), "cluster", metav1.GetOptions{})
+	require.NoError(t, err)
+	one := "cluster:" + lc.Annotations["kcp.io/cluster"]
+	require.NoError(t, as("root:one", scoped(one)))
+	require.NoError(t, as("root:one", scoped("cluster:root,"+one, one)))
 	for name, who := range map[string]rest.ImpersonationConfig{
 		"system:masters":   {UserName: "x", Groups: []string{"system:masters"}},
 		"system:kcp:admin": {UserName: "x", Groups: []string{"system:kcp:admin"}},
 		"lifecycle":        {UserName: "x", Groups: []string{"system:kcp:logical-cluster-admin"}},
 		"the server":       {UserName: "system:apiserver"},
 		"warrant":          {UserName: "x", Extra: map[string][]string{"authorization.kcp.io/warrant": {`{"user":"user-5"}`}}},
-		"wider scope":      {UserName: "x", Extra: map[string][]string{"authentication.kcp.io/scopes": {"cluster:root"}}},
+		"another scope":    scoped("cluster:root"),
 		"service account":  {UserName: "system:serviceaccount:default:x", Extra: map[string][]string{"authentication.kcp.io/cluster-name": {"root"}}},
 	} {
 		t.Run(name, func(t *testing.T) {

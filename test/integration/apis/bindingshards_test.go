@@ -228,6 +228,9 @@ func testEndpointSlices(t *testing.T, e *kit.Env) {
 		})
 	}
 	const sets = "/apis/topology.kcp.io/v1alpha1/partitionsets"
+	for _, selector := range []string{`{"matchExpressions":[{"key":"region","operator":"Within","values":["a"]}]}`, `{"matchLabels":{"a/b/c":"x"}}`, `{"matchLabels":{"region":"not a label value!"}}`} {
+		provider.Do(http.StatusUnprocessableEntity, http.MethodPost, sets, `{"apiVersion":"topology.kcp.io/v1alpha1","kind":"PartitionSet","metadata":{"name":"bad"},"spec":{"dimensions":["region"],"shardSelector":`+selector+`}}`)
+	}
 	provider.Create(sets, `{"apiVersion":"topology.kcp.io/v1alpha1","kind":"PartitionSet","metadata":{"name":"by-name"},"spec":{"dimensions":["name"]}}`)
 	provider.Eventually("each shard has a partition", func() bool {
 		set := provider.Get(sets + "/by-name")

@@ -117,6 +117,9 @@ func testInitializing(t *testing.T, home kit.WorkspaceClient) {
 	code, says = applyAs(in, kit.ConfigMapsPath+"/applied", configMap("applied"))
 	require.Equal(t, http.StatusCreated, code, says)
 	require.Contains(t, fmt.Sprint(in.Get("/apis").Object), "tenancy.kcp.io")
+	require.Equal(t, map[string]any{"logicalclusters": []any{"list", "watch"}}, verbsOf(all, "/apis/core.kcp.io/v1alpha1"))
+	served := map[string]any{"logicalclusters": []any{"get"}, "logicalclusters/status": []any{"get", "patch", "update"}}
+	require.Equal(t, served, verbsOf(in, "/apis/core.kcp.io/v1alpha1"))
 	code, says = made.As("user-1-token").TryDo(http.MethodGet, kit.ConfigMapsPath+"/made", "")
 	require.Equal(t, http.StatusForbidden, code, says)
 
@@ -160,7 +163,7 @@ func testInitialized(t *testing.T, home, made kit.WorkspaceClient, w watch.Inter
 	// The LogicalCluster: this initializer goes, and nothing else changes.
 	in.Get(kit.LogicalClusterPath)
 	code, says := in.TryDo(http.MethodPut, kit.LogicalClusterPath, `{"apiVersion":"core.kcp.io/v1alpha1","kind":"LogicalCluster","metadata":{"name":"cluster"}}`)
-	require.Equal(t, http.StatusForbidden, code, says)
+	require.Equal(t, http.StatusMethodNotAllowed, code, says)
 	in.Do(http.StatusUnprocessableEntity, http.MethodPatch, kit.LogicalClusterPath+"/status", `{"status":{"initializers":["other"]}}`)
 	in.Do(http.StatusUnprocessableEntity, http.MethodPatch, kit.LogicalClusterPath+"/status", `{"status":{"phase":"Ready"}}`)
 	in.Do(http.StatusOK, http.MethodPatch, kit.LogicalClusterPath+"/status", `{"status":{"conditions":[{"type":"Seen","status":"True","lastTransitionTime":"2026-01-01T00:00:00Z"}]}}`)
@@ -183,6 +186,19 @@ func testInitialized(t *testing.T, home, made kit.WorkspaceClient, w watch.Inter
 	// A type that does not exist, for who may do everything there.
 	code, says = typeView(home, "initializing", "none", "*").TryDo(http.MethodGet, "/apis/core.kcp.io/v1alpha1/logicalclusters", "")
 	require.Equal(t, http.StatusServiceUnavailable, code, says)
+}
+
+// verbsOf returns the verbs of the resources in discovery of a group version.
+func verbsOf(k kit.WorkspaceClient, path string) map[string]any {
+	k.T.Helper()
+	verbs := map[string]any{}
+	resources, _, err := unstructured.NestedSlice(k.Get(path).Object, "resources")
+	require.NoError(k.T, err)
+	for _, r := range resources {
+		resource := r.(map[string]any)
+		verbs[resource["name"].(string)] = resource["verbs"]
+	}
+	return verbs
 }
 
 // testTypeURLs: the type says where its views are, on each shard, and goes on saying so.

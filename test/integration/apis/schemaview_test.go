@@ -87,12 +87,13 @@ func testSchemaView(t *testing.T, e *kit.Env) {
 		resources := fmt.Sprint(view.Get("/apis/apis.kcp.io/v1alpha1").Object)
 		require.Contains(t, resources, "apiresourceschemas")
 		require.NotContains(t, resources, "apibindings")
+		require.Equal(t, map[string]any{"apiresourceschemas": []any{"get", "list", "watch"}}, verbsOf(view, "/apis/apis.kcp.io/v1alpha1"))
 		paths := kit.Field(view.Get("/openapi/v3"), "paths").(map[string]any)
-		require.Equal(t, []string{"apis/apis.kcp.io/v1alpha1"}, slices.Sorted(maps.Keys(paths)))
+		require.Equal(t, []string{"api", "apis", "apis/apis.kcp.io", "apis/apis.kcp.io/v1alpha1", "version"}, slices.Sorted(maps.Keys(paths)))
 
 		for _, path := range []string{
 			kit.APIsV1Alpha1 + "apiresourceschemas/v1.others.example.org", kit.APIsV1Alpha1 + "apiresourceschemas/" + string(original.GetUID()), kit.APIsV1Alpha1 + "apibindings", "/api/v1/configmaps",
-			kit.APIsV1Alpha1 + "apiresourceschemas/v1.widgets.example.org/status", "/apis/internal.apis.shardplane.io/v1alpha1/boundschemas", "/version",
+			kit.APIsV1Alpha1 + "apiresourceschemas/v1.widgets.example.org/status", "/apis/internal.apis.shardplane.io/v1alpha1/boundschemas", "/readyz",
 		} {
 			code, says := view.TryDo(http.MethodGet, path, "")
 			require.Equal(t, http.StatusNotFound, code, "%s: %s", path, says)

@@ -133,15 +133,17 @@ func testView(t *testing.T, e *kit.Env) {
 		require.NotContains(t, fmt.Sprint(view.Get("/apis/apis.kcp.io/v1alpha2").Object), "apiexports")
 		require.Empty(t, kit.Field(view.Get("/api"), "versions"))
 		paths := kit.Field(view.Get("/openapi/v3"), "paths").(map[string]any)
-		require.Equal(t, []string{"apis/apis.kcp.io/v1alpha1", "apis/apis.kcp.io/v1alpha2", "apis/example.org/v1"}, slices.Sorted(maps.Keys(paths)))
+		require.Equal(t, []string{"api", "apis", "apis/apis.kcp.io", "apis/apis.kcp.io/v1alpha1", "apis/apis.kcp.io/v1alpha2", "apis/example.org", "apis/example.org/v1", "version"}, slices.Sorted(maps.Keys(paths)))
 		require.Contains(t, fmt.Sprint(view.Get("/openapi/v3/apis/example.org/v1").Object), "size")
 		v2 := kit.Field(view.Get("/openapi/v2"), "paths").(map[string]any)
 		require.Contains(t, v2, "/apis/example.org/v1/widgets")
 		require.NotContains(t, v2, "/api/v1/configmaps")
 		code, says := view.TryDo(http.MethodGet, "/apis/apps", "")
 		require.Equal(t, http.StatusNotFound, code, says)
-		code, says = view.TryDo(http.MethodGet, "/version", "")
-		require.Equal(t, http.StatusNotFound, code, says)
+		for name := range paths {
+			require.Contains(t, fmt.Sprint(view.Get("/openapi/v3/"+name).Object), "/"+name+"/")
+		}
+		require.NotEmpty(t, kit.Field(view.Get("/version"), "gitVersion"))
 	}
 
 	// What nobody offers or claims is not there.

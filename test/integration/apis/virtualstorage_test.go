@@ -193,6 +193,7 @@ func testVirtualStorage(t *testing.T, e *kit.Env, kind string, shard int) {
 		testVirtualWatch(t, k, o)
 		untilSees(k, o.objects, "large", "small")
 		testReplicationView(t, k, o, (shard+at)%2)
+		testVirtualThroughExport(t, k, o, (shard+at)%2)
 
 		// One logical cluster's binding goes, and takes nothing from anybody.
 		k.Do(http.StatusOK, http.MethodDelete, kit.APIsV1Alpha2+"apibindings/"+plural, "")
@@ -288,9 +289,11 @@ func testReplicationView(t *testing.T, k kit.WorkspaceClient, o offers, shard in
 		code, said := at.TryDo(method, path, `{}`)
 		require.Equal(t, want, code, "%s %s: %s", method, path, said)
 	}
-	refused(one, http.StatusForbidden, http.MethodPost, o.objects)
-	refused(one, http.StatusForbidden, http.MethodDelete, o.objects+"/large")
-	refused(all, http.StatusForbidden, http.MethodDelete, o.objects)
+	require.Equal(t, map[string]any{o.plural: []any{"get", "list", "watch"}}, verbsOf(one, "/apis/shared.example.org/v1"))
+	require.Equal(t, map[string]any{o.plural: []any{"list", "watch"}}, verbsOf(all, "/apis/shared.example.org/v1"))
+	refused(one, http.StatusMethodNotAllowed, http.MethodPost, o.objects)
+	refused(one, http.StatusMethodNotAllowed, http.MethodDelete, o.objects+"/large")
+	refused(all, http.StatusMethodNotAllowed, http.MethodDelete, o.objects)
 	refused(all, http.StatusMethodNotAllowed, http.MethodGet, o.objects+"/large")
 	refused(one, http.StatusNotFound, http.MethodGet, "/api/v1/secrets")
 	elsewhere := one
@@ -315,6 +318,31 @@ func testReplicationView(t *testing.T, k kit.WorkspaceClient, o offers, shard in
 		code, _ := user.TryDo(http.MethodGet, o.objects, "")
 		return code == http.StatusForbidden
 	})
+}
+
+// testVirtualThroughExport: the virtual workspace of the export serves the replicas too, read-only, and does not
+// ask users to bind what is bound.
+func testVirtualThroughExport(t *testing.T, k kit.WorkspaceClient, o offers, shard int) {
+	all := kit.WorkspaceClient{Env: o.Env, Config: o.Shard(shard), PathPrefix: "/services/apiexport/" + o.ClusterName + "/" + o.plural, ClusterName: "*"}.ForTest(t)
+	one := all
+	one.ClusterName = k.ClusterName
+	untilSees(all, o.objects, "large", "small")
+	untilSees(one, o.objects, "large", "small")
+	require.Equal(t, "large", one.Get(o.objects+"/large").GetName())
+	require.Equal(t, map[string]any{o.plural: []any{"get", "list", "watch"}}, verbsOf(one, "/apis/shared.example.org/v1"))
+	require.Equal(t, []any{"get", "list", "watch"}, verbsOf(one, "/apis/apis.kcp.io/v1alpha2")["apibindings"])
+	for method, path := range map[string]string{http.MethodPost: o.objects, http.MethodDelete: o.objects + "/large"} {
+		code, said := one.TryDo(method, path, `{}`)
+		require.Equal(t, http.StatusMethodNotAllowed, code, said)
+	}
+	code, said := one.TryDo(http.MethodGet, "/api/v1/secrets", "")
+	require.Equal(t, http.StatusForbidden, code, said)
+	require.NotContains(t, said, "bind it there")
+	unbound := one
+	unbound.ClusterName = o.ClusterName
+	code, said = unbound.TryDo(http.MethodGet, o.objects, "")
+	require.Equal(t, http.StatusForbidden, code, said)
+	require.Contains(t, said, "bind it there")
 }
 
 // testVirtualGoes: with the cached resource go its replicas, and who reads is told why; all of it

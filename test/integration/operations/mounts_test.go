@@ -23,7 +23,7 @@ const (
 // link makes an object that can be mounted, which leads to a URL.
 func linkMount(k kit.WorkspaceClient, path, name, url string) {
 	k.T.Helper()
-	k.Create(path, `{"apiVersion":"mounts.example.org/v1","kind":"Link","metadata":{"name":%q,"annotations":{"experimental.tenancy.kcp.io/is-mount":"true"}}}`, name)
+	k.Create(path, `{"apiVersion":"mounts.example.org/v1","kind":"Link","metadata":{"name":%q}}`, name)
 	leadMount(k, path, name, "Ready", url)
 }
 
@@ -126,9 +126,6 @@ func TestMounts(t *testing.T) {
 		mountIs(k, "m", "Ready", "True <nil>")
 		proxied(k, at, http.StatusOK)
 	}
-	k.Do(http.StatusOK, http.MethodPatch, links+"/l", `{"metadata":{"annotations":{"experimental.tenancy.kcp.io/is-mount":null}}}`)
-	mountIs(k, "m", "Unavailable", "False MountObjectNotReady")
-	k.Do(http.StatusOK, http.MethodPatch, links+"/l", `{"metadata":{"annotations":{"experimental.tenancy.kcp.io/is-mount":"true"}}}`)
 	leadMount(k, links, "l", "Ready", "http://example.com")
 	mountIs(k, "m", "Unavailable", "False MountObjectNotReady")
 
@@ -175,6 +172,6 @@ func testMountAdmission(t *testing.T, k kit.WorkspaceClient) {
 
 	// Built-in kinds have no status that leads anywhere.
 	mountIs(k, "typed", "Unavailable", "False MountObjectNotFound")
-	k.Create(kit.ConfigMapsPath, `{"metadata":{"name":"x","annotations":{"experimental.tenancy.kcp.io/is-mount":"true"}}}`)
+	k.Create(kit.ConfigMapsPath, `{"metadata":{"name":"x"}}`)
 	mountIs(k, "typed", "Unavailable", "False MountObjectNotReady")
 }
