@@ -245,6 +245,24 @@ var rights = []Mutant{
 		CaughtBy: "./pkg/authz", Test: "TestImpersonationGuard",
 	},
 	{
+		Name: "impersonated-scope", Rule: "a scope can be impersonated only where the server adds another one that must fit",
+		Edits: []Edit{{
+			File:   "pkg/authz/impersonation.go",
+			Before: `(nowhere || clusterName(ctx) != "") && `,
+			After:  `(nowhere || true) && `,
+		}},
+		CaughtBy: "./pkg/authz", Test: "TestScopesOfOtherEndpoints",
+	},
+	{
+		Name: "claimed-origin", Rule: "the origin of a user is in all of its scopes",
+		Edits: []Edit{{
+			File:   "pkg/request/identity/identity.go",
+			Before: ` || !scopesAllow(logicalcluster.Name(name), u) {`,
+			After:  ` {`,
+		}},
+		CaughtBy: "./pkg/request/identity", Test: "TestIn",
+	},
+	{
 		Name: "revoked-binding", Rule: "a role binding that is deleted gives nothing any more",
 		Edits: []Edit{{
 			File: "pkg/authz/rbac/index.go",
