@@ -91,6 +91,7 @@ type Index struct {
 	clusters   map[logicalcluster.Name][]*record
 	lists      map[string]*list
 	identities map[identified]map[types.UID]int // how many lists have bound a schema there
+	versions   map[identified]map[string]int    // how many lists have objects stored in a version
 	uses       map[types.UID]int                // how many lists have bound a schema
 	complete   map[client.Key]*list             // one that has bound all of an export
 	changed    chan struct{}                    // closed and renewed with each change
@@ -117,6 +118,7 @@ func New(config Config) (*Index, error) {
 		clusters:   map[logicalcluster.Name][]*record{},
 		lists:      map[string]*list{},
 		identities: map[identified]map[types.UID]int{},
+		versions:   map[identified]map[string]int{},
 		uses:       map[types.UID]int{},
 		complete:   map[client.Key]*list{},
 		changed:    make(chan struct{}),
@@ -237,6 +239,7 @@ func (x *Index) useLocked(l *list) {
 		return
 	}
 	x.lists[l.key] = l
+	x.countVersionsLocked(l, 1)
 	for _, b := range l.byResource {
 		x.uses[b.uid]++
 		if b.virtual {
@@ -261,6 +264,7 @@ func (x *Index) releaseLocked(l *list) {
 		return
 	}
 	delete(x.lists, l.key)
+	x.countVersionsLocked(l, -1)
 	if x.complete[l.exportKey()] == l {
 		delete(x.complete, l.exportKey())
 	}

@@ -75,12 +75,7 @@ func (s *Server) Defined(ctx context.Context, cluster logicalcluster.Name, resou
 func (s *Server) Empty(ctx context.Context, cluster logicalcluster.Name, d *definitions.Definition) (definitions.Remaining, error) {
 	used := s.table.Acquire(d.Schema)
 	defer func() { s.table.Release(used, time.Now()) }()
-	instances, err := s.instances(used.CRD())
-	if err != nil {
-		return definitions.Remaining{}, err
-	}
-	ctx = request.WithIdentity(request.WithClusterName(ctx, cluster), used.Resource, d.Identity)
-	return definitions.Empty(ctx, instances)
+	return s.stores.Empty(request.WithIdentity(request.WithClusterName(ctx, cluster), used.Resource, d.Identity), used)
 }
 
 // Each calls visit for each object of a definition in a logical cluster, as it is stored.

@@ -74,6 +74,26 @@ var bound = []Mutant{
 		CaughtBy: "./pkg/storage", Test: "TestUnrestricted",
 	},
 	{
+		Name: "incompatible-schema", Rule: "a binding keeps a schema with which its objects can be read",
+		Edits: []Edit{{
+			File: "pkg/controllers/apibinding/controller.go",
+			Before: `		if errors.Is(err, apis.ErrInvalidSchema) {
+			o.problem`,
+			After: `		if errors.Is(err, apis.ErrInvalidSchema) && o.identity == "" {
+			o.problem`,
+		}},
+		CaughtBy: "./pkg/controllers/apibinding", Test: "TestIncompatibleSchema",
+	},
+	{
+		Name: "incompatible-consumer", Rule: "what a wildcard reads with one schema can be read with it",
+		Edits: []Edit{{
+			File:   "pkg/bindings/replacement.go",
+			Before: `	uids, stored := x.storedIn(w)`,
+			After:  `	uids, stored := x.storedIn(identified{})`,
+		}},
+		CaughtBy: "./pkg/bindings", Test: "TestCheckReplacement",
+	},
+	{
 		Name: "bare-export", Rule: "an export without an identity reaches nothing through its view",
 		Edits: []Edit{{
 			File: "pkg/bindings/views.go",
