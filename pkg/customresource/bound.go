@@ -48,6 +48,15 @@ func (s *Server) System(resource schema.GroupResource) *definitions.Definition {
 	return s.system.Of(resource)
 }
 
+// PrefixOf returns the prefix of the keys of the objects of a resource that the system defines, or "".
+func (s *Server) PrefixOf(resource schema.GroupResource) string {
+	d := s.system.Of(resource)
+	if d == nil {
+		return ""
+	}
+	return s.stores.PrefixOf(d.Schema)
+}
+
 // BuiltIn reports whether a resource is one of the server itself, which no logical cluster
 // defines.
 func (s *Server) BuiltIn(ctx context.Context, resource schema.GroupResource) bool {

@@ -94,6 +94,38 @@ var bound = []Mutant{
 		CaughtBy: "./pkg/bindings", Test: "TestCheckReplacement",
 	},
 	{
+		Name: "young-set", Rule: "a claim set that is made after a claim was accepted tells those who list before",
+		Edits: []Edit{{
+			File:   "pkg/bindings/history.go",
+			Before: `	if !unchanged(before, after) {`,
+			After:  `	if before != nil && !unchanged(before, after) {`,
+		}},
+		CaughtBy: "./pkg/bindings", Test: "TestSetsHaveAHistory",
+	},
+	{
+		Name: "ended-claim", Rule: "a claim set does not answer for what was before the end of a binding",
+		Edits: []Edit{{
+			File:   "pkg/bindings/history.go",
+			Before: `		h.latest, h.unknown = max(h.latest, revision), false`,
+			After: `		if h.unknown = false; after != nil {
+			h.latest = max(h.latest, revision)
+		}`,
+		}},
+		CaughtBy: "./pkg/bindings", Test: "TestSetsHaveAHistory",
+	},
+	{
+		Name: "late-claim", Rule: "a list has the objects of all claims that were accepted before its version",
+		Edits: []Edit{{
+			File: "pkg/storage/hub/claims.go",
+			Before: `	if err := in.Set.CatchUp(ctx, version); err != nil {
+		return nil, err
+	}
+`,
+			After: ``,
+		}},
+		CaughtBy: "./pkg/storage/hub", Test: "TestListsHaveAcceptedClaims",
+	},
+	{
 		Name: "bare-export", Rule: "an export without an identity reaches nothing through its view",
 		Edits: []Edit{{
 			File: "pkg/bindings/views.go",
