@@ -126,6 +126,29 @@ var bound = []Mutant{
 		CaughtBy: "./pkg/storage/hub", Test: "TestListsHaveAcceptedClaims",
 	},
 	{
+		Name: "unknown-kind", Rule: "a kind of parameters does not exist only if a server that knows says so",
+		Edits: []Edit{{
+			File:   "pkg/admission/policy/params.go",
+			Before: `	return apierrors.IsNotFound(err) || errors.Is(err, errNoKind)`,
+			After:  `	return err != nil || errors.Is(err, errNoKind)`,
+		}, {
+			File: "pkg/admission/policy/params.go",
+			Before: `	apierrors "k8s.io/apimachinery/pkg/api/errors"
+`,
+			After: ``,
+		}},
+		CaughtBy: "./pkg/admission/policy", Test: "TestUnknownKinds",
+	},
+	{
+		Name: "final-denial", Rule: "a write that needs parameters that are not known yet may be tried again",
+		Edits: []Edit{{
+			File:   "pkg/admission/policy/policy.go",
+			Before: `	if err != nil && unknown() {`,
+			After:  `	if err == nil && unknown() {`,
+		}},
+		CaughtBy: "./pkg/admission/policy", Test: "TestUnknownParametersAreNotFinal",
+	},
+	{
 		Name: "bare-export", Rule: "an export without an identity reaches nothing through its view",
 		Edits: []Edit{{
 			File: "pkg/bindings/views.go",
