@@ -215,7 +215,7 @@ func (x *Index) put(b *apisv1alpha2.APIBinding, revision uint64) {
 // replace puts, changes or, if r is nil, removes a record, by a change of the binding at a revision. One goroutine at a
 // time calls it, that of the informer.
 func (x *Index) replace(cluster logicalcluster.Name, name string, r *record, revision uint64) {
-	x.replaceAndFollow(cluster, name, r, revision)
+	x.consumed.replaced(x.replaceAndFollow(cluster, name, r, revision), r)
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if revision != unknownRevision {
@@ -226,8 +226,8 @@ func (x *Index) replace(cluster logicalcluster.Name, name string, r *record, rev
 }
 
 // replaceAndFollow changes records and sets under the locks of the sets: one that is made at the same time must not have
-// the new record without its revision.
-func (x *Index) replaceAndFollow(cluster logicalcluster.Name, name string, r *record, revision uint64) {
+// the new record without its revision. It returns the record that there was.
+func (x *Index) replaceAndFollow(cluster logicalcluster.Name, name string, r *record, revision uint64) (before *record) {
 	x.claimed.mu.Lock()
 	defer x.claimed.mu.Unlock()
 	x.bound.mu.Lock()
@@ -236,7 +236,7 @@ func (x *Index) replaceAndFollow(cluster logicalcluster.Name, name string, r *re
 	x.history.add(&x.source, cluster, before, r, was, all, revision)
 	x.claimed.followLocked(cluster, before, r, all, x.history.latest)
 	x.bound.followLocked(cluster, all, x.history.latest)
-	x.consumed.replaced(before, r)
+	return before
 }
 
 // replaceRecord returns the record that there was, and all that there were and are now in the
