@@ -23,6 +23,10 @@ var ErrInvalidSchema = errors.New("the APIResourceSchema cannot be served")
 // shard keeps too many of their provider already.
 var ErrNoRoom = fmt.Errorf("%w now", ErrInvalidSchema)
 
+// ErrInUse is wrapped by the errors about schemas that cannot be served now, because the objects of other
+// bindings of the shard could not be read with them.
+var ErrInUse = fmt.Errorf("%w as long as other bindings of the shard use an incompatible one", ErrInvalidSchema)
+
 // places are where a schema says what a definition says elsewhere. The internal type
 // of definitions has some fields of a single version at the top.
 var places = strings.NewReplacer(

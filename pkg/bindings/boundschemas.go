@@ -32,8 +32,6 @@ const shownIdentity = "-bound"
 type boundSets struct {
 	mu   sync.Mutex
 	sets map[logicalcluster.Name]*boundSet
-	// latest is the revision of the newest binding that was seen.
-	latest uint64
 }
 
 // boundSet is which copies a consumer has bound.
@@ -43,25 +41,21 @@ type boundSet struct {
 	used     time.Time // when the last request ended
 }
 
-// follow brings a change to the set of a consumer. all are its bindings now.
-func (s *boundSets) follow(consumer logicalcluster.Name, after *record, all []*record) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if after != nil {
-		s.latest = max(s.latest, after.revision)
-	}
+// followLocked brings a change to the set of a consumer. all are its bindings now, and latest is the revision of the change.
+func (s *boundSets) followLocked(consumer logicalcluster.Name, all []*record, latest uint64) {
 	if set := s.sets[consumer]; set != nil {
-		set.AllowNames(tenancy.AdminCluster, schemasOf(all), s.latest)
+		set.AllowNames(tenancy.AdminCluster, schemasOf(all), latest)
 	}
 }
 
-// expire drops the sets that no request uses, nor has used lately.
-func (s *boundSets) expire(now time.Time) {
+// expireBound drops the sets that no request uses, nor has used lately.
+func (x *Index) expireBound(now time.Time) {
+	s := &x.bound
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for consumer, set := range s.sets {
 		if set.requests == 0 && now.Sub(set.used) > setIdleFor {
-			set.Deny(tenancy.AdminCluster, s.latest)
+			set.Deny(tenancy.AdminCluster, x.history.latest)
 			delete(s.sets, consumer)
 		}
 	}
@@ -90,8 +84,7 @@ func (x *Index) WithBoundSchemas(ctx context.Context, consumer logicalcluster.Na
 	defer s.mu.Unlock()
 	set := s.sets[consumer]
 	if set == nil {
-		set = &boundSet{Set: claims.NewSet(&x.source, x.own.Schema.Resource, "", s.latest)}
-		set.AllowNames(tenancy.AdminCluster, schemasOf(x.records(consumer)), s.latest)
+		set = &boundSet{Set: x.boundSetLocked(consumer)}
 		s.sets[consumer] = set
 	}
 	set.requests++
@@ -103,6 +96,24 @@ func (x *Index) WithBoundSchemas(ctx context.Context, consumer logicalcluster.Na
 		set.requests--
 		set.used = time.Now()
 	}), nil
+}
+
+// boundSetLocked makes the set of a consumer.
+func (x *Index) boundSetLocked(consumer logicalcluster.Name) *claims.Set {
+	latest, recent := x.history.since(x.informer.ResourceVersion())
+	set := claims.NewSet(&x.source, x.own.Schema.Resource, "", latest)
+	begins, changed := firstOf(recent)[consumer]
+	if !changed {
+		begins = x.records(consumer)
+	}
+	set.AllowNames(tenancy.AdminCluster, schemasOf(begins), latest)
+	set.Begin()
+	for i := range recent {
+		if recent[i].cluster == consumer {
+			set.AllowNames(tenancy.AdminCluster, schemasOf(recent[i].now), latest)
+		}
+	}
+	return set
 }
 
 type consumerKey struct{}

@@ -175,22 +175,15 @@ type claimed struct {
 
 	mu   sync.Mutex
 	sets map[client.Key]map[setKey]*heldSet
-	// latest is the revision of the newest binding that was seen.
-	latest uint64
 }
 
-// follow brings a change of a binding to the sets and labels. all are the bindings of the
-// logical cluster now.
-func (c *claimed) follow(cluster logicalcluster.Name, before, after *record, all []*record) {
-	if before != nil && after != nil && before.list == after.list {
+// followLocked brings a change of a binding to the sets and labels. all are the bindings of the
+// logical cluster now, and latest is the revision of the change.
+func (c *claimed) followLocked(cluster logicalcluster.Name, before, after *record, all []*record, latest uint64) {
+	if unchanged(before, after) {
 		return
 	}
 	c.show(cluster, all)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if after != nil {
-		c.latest = max(c.latest, after.revision)
-	}
 	exports := map[client.Key]bool{}
 	for _, r := range []*record{before, after} {
 		if export, ok := r.exportKey(); ok {
@@ -199,16 +192,16 @@ func (c *claimed) follow(cluster logicalcluster.Name, before, after *record, all
 	}
 	for export := range exports {
 		for key, set := range c.sets[export] {
-			c.bring(set.Set, cluster, letsIn(all, export, key.identified, key.verb))
+			bring(set.Set, cluster, letsIn(all, export, key.identified, key.verb), latest)
 		}
 	}
 }
 
-func (c *claimed) bring(set *claims.Set, cluster logicalcluster.Name, s claims.Selection) {
+func bring(set *claims.Set, cluster logicalcluster.Name, s claims.Selection, latest uint64) {
 	if s.Held() {
-		set.Allow(cluster, s.Selector(), c.latest)
+		set.Allow(cluster, s.Selector(), latest)
 	} else {
-		set.Deny(cluster, c.latest)
+		set.Deny(cluster, latest)
 	}
 }
 
@@ -269,9 +262,23 @@ func (x *Index) setOf(export client.Key, key setKey) *claims.Set {
 		set.used = time.Now()
 		return set.Set
 	}
-	set := claims.NewSet(&x.source, key.resource, key.stored, c.latest)
-	for _, cluster := range x.consumers(export) {
-		c.bring(set, cluster, letsIn(x.records(cluster), export, key.identified, key.verb))
+	latest, recent := x.history.since(x.informer.ResourceVersion())
+	set := claims.NewSet(&x.source, key.resource, key.stored, latest)
+	lets := func(cluster logicalcluster.Name, all []*record) {
+		bring(set, cluster, letsIn(all, export, key.identified, key.verb), latest)
+	}
+	former := firstOf(recent)
+	for cluster, all := range x.consumers(export) {
+		if _, changed := former[cluster]; !changed {
+			lets(cluster, all)
+		}
+	}
+	for cluster, all := range former {
+		lets(cluster, all)
+	}
+	set.Begin()
+	for i := range recent {
+		lets(recent[i].cluster, recent[i].now)
 	}
 	if c.sets[export] == nil {
 		c.sets[export] = map[setKey]*heldSet{}
@@ -280,15 +287,17 @@ func (x *Index) setOf(export client.Key, key setKey) *claims.Set {
 	return set
 }
 
-// consumers are the logical clusters with bindings to an export.
-func (x *Index) consumers(export client.Key) []logicalcluster.Name {
-	keys := x.informer.Lister().KeysByIndex(apis.ExportIndex, apis.ExportLabelValue(export.Cluster, export.Name))
-	all := make([]logicalcluster.Name, 0, len(keys))
-	for _, key := range keys {
-		all = append(all, key.Cluster)
+// consumers returns the bindings of the logical clusters with bindings to an export.
+func (x *Index) consumers(export client.Key) map[logicalcluster.Name][]*record {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	found := map[logicalcluster.Name][]*record{}
+	for cluster, all := range x.clusters {
+		if slices.ContainsFunc(all, func(r *record) bool { return r.of(export) }) {
+			found[cluster] = all
+		}
 	}
-	slices.Sort(all)
-	return slices.Compact(all)
+	return found
 }
 
 // expireSets drops sets that nobody watches, nor has asked for lately.

@@ -30,7 +30,7 @@ func TestConsumers(t *testing.T) {
 			b.Status.BoundResources = append(b.Status.BoundResources, boundTo(widgets, "one", "h"))
 		}
 		b.Spec.Reference.Export.Name, b.Status.APIExportClusterName = export, provider
-		x.put(b)
+		x.put(b, initialRevision)
 	}
 	put("a", "e", "", false)
 	require.Empty(t, told, "it is not known yet whose export it is")
@@ -48,7 +48,7 @@ func TestConsumers(t *testing.T) {
 
 	told = nil
 	for _, cluster := range []logicalcluster.Name{"a", "b"} {
-		x.replace(cluster, "b", nil)
+		x.replace(cluster, "b", nil, initialRevision)
 	}
 	require.Equal(t, []client.Key{e, other}, told)
 	require.False(t, x.Consumed(e))

@@ -26,7 +26,7 @@ func TestLike(t *testing.T) {
 		if upToDate {
 			conditions.MarkTrue(b, apisv1alpha2.BindingUpToDate)
 		}
-		x.put(b)
+		x.put(b, initialRevision)
 	}
 	export := func(name string) *apisv1alpha2.APIExport {
 		return &apisv1alpha2.APIExport{
@@ -62,7 +62,7 @@ func TestLike(t *testing.T) {
 	virtual := export("s1")
 	virtual.Spec.Resources[0].Storage.Virtual = &apisv1alpha2.ResourceSchemaStorageVirtual{}
 	require.False(t, like(virtual), "what is bound is stored with its consumer")
-	x.replace("one", "b", nil)
+	x.replace("one", "b", nil, initialRevision)
 	require.True(t, x.used("s1-uid"), "it is kept until the new binding is there")
 	release()
 	require.False(t, x.used("s1-uid"))

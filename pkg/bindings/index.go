@@ -15,7 +15,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/resourceversion"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 
 	"github.com/shardplane/shardplane/pkg/apis"
@@ -29,6 +28,8 @@ import (
 const (
 	// catchUpWait bounds how long somebody waits for the index.
 	catchUpWait = 10 * time.Second
+	// waitAgain is the time between two looks at what changes without a binding that does.
+	waitAgain = 100 * time.Millisecond
 	// sweepInterval is how often schemas are dropped that nothing binds any more.
 	sweepInterval = time.Minute
 )
@@ -66,6 +67,9 @@ type Config struct {
 	// Virtual returns the objects of a resource that an export offers by virtual storage. Nil is
 	// that such resources are not served.
 	Virtual func(export client.Key, resource schema.GroupResource) definitions.Objects
+	// LastChange returns the resource version of the latest change of an APIBinding of the shard, up to a version or later.
+	// Nil is that the index has all changes at any time.
+	LastChange func(ctx context.Context, version uint64) (uint64, error)
 	// Schema reads an APIResourceSchema, of the shard in the key if there is one.
 	Schema func(ctx context.Context, key client.Key) (*apis.APIResourceSchema, error)
 	// Schemas is the definition of APIResourceSchemas, which the index keeps. Nil if
@@ -91,11 +95,14 @@ type Index struct {
 	clusters   map[logicalcluster.Name][]*record
 	lists      map[string]*list
 	identities map[identified]map[types.UID]int // how many lists have bound a schema there
+	versions   map[identified]map[string]int    // how many lists have objects stored in a version
 	uses       map[types.UID]int                // how many lists have bound a schema
 	complete   map[client.Key]*list             // one that has bound all of an export
 	changed    chan struct{}                    // closed and renewed with each change
+	seen       uint64                           // the revision of the latest change
 
 	source    claims.Source
+	history   history
 	claimed   claimed
 	bound     boundSets
 	consumed  consumed
@@ -117,6 +124,7 @@ func New(config Config) (*Index, error) {
 		clusters:   map[logicalcluster.Name][]*record{},
 		lists:      map[string]*list{},
 		identities: map[identified]map[types.UID]int{},
+		versions:   map[identified]map[string]int{},
 		uses:       map[types.UID]int{},
 		complete:   map[client.Key]*list{},
 		changed:    make(chan struct{}),
@@ -125,6 +133,10 @@ func New(config Config) (*Index, error) {
 		changes:    changes{some: make(chan struct{}, 1)},
 
 		consumed: consumed{counts: map[client.Key]int{}},
+		history:  history{unknown: true},
+	}
+	if config.LastChange != nil {
+		x.source.CatchUpBy(x.catchUpTo)
 	}
 	if config.Schemas != nil {
 		if x.shown, err = x.showCopies(); err != nil {
@@ -142,9 +154,21 @@ func New(config Config) (*Index, error) {
 		Indexers:         map[string]client.IndexFunc[*apisv1alpha2.APIBinding]{apis.ExportIndex: apis.IndexByExport},
 	})
 	x.informer.AddEventHandler(client.Handler[*apisv1alpha2.APIBinding]{
-		OnAdd:    func(b *apisv1alpha2.APIBinding, _ bool) { x.put(b) },
-		OnUpdate: func(_, b *apisv1alpha2.APIBinding) { x.put(b) },
-		OnDelete: func(last *apisv1alpha2.APIBinding, _ bool) { x.replace(logicalcluster.From(last), last.Name, nil) },
+		OnAdd: func(b *apisv1alpha2.APIBinding, initial bool) {
+			revision := revisionOf(b.ResourceVersion)
+			if initial {
+				revision = initialRevision
+			}
+			x.put(b, revision)
+		},
+		OnUpdate: func(_, b *apisv1alpha2.APIBinding) { x.put(b, revisionOf(b.ResourceVersion)) },
+		OnDelete: func(last *apisv1alpha2.APIBinding, missed bool) {
+			revision := revisionOf(last.ResourceVersion)
+			if missed {
+				revision = unknownRevision
+			}
+			x.replace(logicalcluster.From(last), last.Name, nil, revision)
+		},
 	})
 	return x, nil
 }
@@ -171,39 +195,58 @@ func (x *Index) Run(ctx context.Context) error {
 		case <-ticker.C:
 			x.schemas.dropUnused(x.used)
 			x.claimed.expireSets(time.Now())
-			x.bound.expire(time.Now())
+			x.expireBound(time.Now())
 		case <-x.changes.some:
 			x.tell(ctx)
 		}
 	}
 }
 
-// put brings a binding into the index.
-func (x *Index) put(b *apisv1alpha2.APIBinding) {
+// put brings a binding into the index, by a change at a revision.
+func (x *Index) put(b *apisv1alpha2.APIBinding, revision uint64) {
 	l, err := x.listOf(b)
 	if err != nil {
 		utilruntime.HandleError(err) // slim has encoded it before
 		return
 	}
-	x.replace(logicalcluster.From(b), b.Name, newRecord(b, l))
+	x.replace(logicalcluster.From(b), b.Name, newRecord(b, l), revision)
 }
 
-// replace puts, changes or, if r is nil, removes a record. One goroutine at a time
-// calls it, that of the informer.
-func (x *Index) replace(cluster logicalcluster.Name, name string, r *record) {
-	before, all := x.replaceRecord(cluster, name, r)
-	x.claimed.follow(cluster, before, r, all)
-	x.bound.follow(cluster, r, all)
-	x.consumed.replaced(before, r)
-}
-
-// replaceRecord returns the record that there was, and all that there are now in the
-// logical cluster.
-func (x *Index) replaceRecord(cluster logicalcluster.Name, name string, r *record) (before *record, all []*record) {
+// replace puts, changes or, if r is nil, removes a record, by a change of the binding at a revision. One goroutine at a
+// time calls it, that of the informer.
+func (x *Index) replace(cluster logicalcluster.Name, name string, r *record, revision uint64) {
+	x.consumed.replaced(x.replaceAndFollow(cluster, name, r, revision), r)
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	if revision != unknownRevision {
+		x.seen = max(x.seen, revision)
+	}
+	close(x.changed)
+	x.changed = make(chan struct{})
+}
+
+// replaceAndFollow changes records and sets under the locks of the sets: one that is made at the same time must not have
+// the new record without its revision. It returns the record that there was.
+func (x *Index) replaceAndFollow(cluster logicalcluster.Name, name string, r *record, revision uint64) (before *record) {
+	x.claimed.mu.Lock()
+	defer x.claimed.mu.Unlock()
+	x.bound.mu.Lock()
+	defer x.bound.mu.Unlock()
+	before, was, all := x.replaceRecord(cluster, name, r)
+	x.history.add(&x.source, cluster, before, r, was, all, revision)
+	x.claimed.followLocked(cluster, before, r, all, x.history.latest)
+	x.bound.followLocked(cluster, all, x.history.latest)
+	return before
+}
+
+// replaceRecord returns the record that there was, and all that there were and are now in the
+// logical cluster.
+func (x *Index) replaceRecord(cluster logicalcluster.Name, name string, r *record) (before *record, was, all []*record) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	was = x.clusters[cluster]
 	// Readers may hold the slice that there was.
-	all = slices.Clone(x.clusters[cluster])
+	all = slices.Clone(was)
 	if i := slices.IndexFunc(all, func(other *record) bool { return other.name == name }); i >= 0 {
 		before = all[i]
 		all = slices.Delete(all, i, i+1)
@@ -222,9 +265,7 @@ func (x *Index) replaceRecord(cluster logicalcluster.Name, name string, r *recor
 		x.releaseLocked(before.list)
 	}
 	x.changes.add(transitions(cluster, before, r))
-	close(x.changed)
-	x.changed = make(chan struct{})
-	return before, all
+	return before, was, all
 }
 
 // useLocked notes that one more binding has a list.
@@ -237,6 +278,7 @@ func (x *Index) useLocked(l *list) {
 		return
 	}
 	x.lists[l.key] = l
+	x.countVersionsLocked(l, 1)
 	for _, b := range l.byResource {
 		x.uses[b.uid]++
 		if b.virtual {
@@ -261,6 +303,7 @@ func (x *Index) releaseLocked(l *list) {
 		return
 	}
 	delete(x.lists, l.key)
+	x.countVersionsLocked(l, -1)
 	if x.complete[l.exportKey()] == l {
 		delete(x.complete, l.exportKey())
 	}
@@ -353,21 +396,28 @@ func (x *Index) schemasOf(resource schema.GroupResource) []types.UID {
 // WaitFor waits until the index is as new as a binding that was written, so that the
 // next request finds in effect what the binding says.
 func (x *Index) WaitFor(ctx context.Context, written *apisv1alpha2.APIBinding) error {
-	key := client.KeyOf(written)
-	return x.wait(ctx, func() bool {
-		have, err := x.informer.Lister().Get(key)
-		if err != nil {
-			return apierrors.IsNotFound(err) && written.DeletionTimestamp != nil
+	key, revision := client.KeyOf(written), revisionOf(written.ResourceVersion)
+	err := x.wait(ctx, func() bool {
+		// The informer has what the index may not have yet.
+		for _, r := range x.records(key.Cluster) {
+			if r.name == key.Name {
+				return r.revision >= revision
+			}
 		}
-		order, err := resourceversion.CompareResourceVersion(have.ResourceVersion, written.ResourceVersion)
-		return err == nil && order >= 0
+		_, err := x.informer.Lister().Get(key)
+		return apierrors.IsNotFound(err) && written.DeletionTimestamp != nil
 	})
+	x.claimed.mu.Lock() // the sets follow under it
+	defer x.claimed.mu.Unlock()
+	return err
 }
 
 // wait waits until done.
 func (x *Index) wait(ctx context.Context, done func() bool) error {
 	ctx, cancel := context.WithTimeout(ctx, catchUpWait)
 	defer cancel()
+	again := time.NewTicker(waitAgain)
+	defer again.Stop()
 	for {
 		x.mu.RLock()
 		changed := x.changed
@@ -379,6 +429,7 @@ func (x *Index) wait(ctx context.Context, done func() bool) error {
 		case <-ctx.Done():
 			return errNotSynced
 		case <-changed:
+		case <-again.C:
 		}
 	}
 }

@@ -57,7 +57,7 @@ func TestSharing(t *testing.T) {
 	put := func(cluster, export, schema string) *apisv1alpha2.APIBinding {
 		b, err := x.slim(decoded(cluster, export, schema))
 		require.NoError(t, err)
-		x.put(b)
+		x.put(b, initialRevision)
 		return b
 	}
 	first := put("one", "a", "s1")
@@ -89,7 +89,7 @@ func TestSharing(t *testing.T) {
 	require.True(t, ok)
 	require.Equal(t, "b", r.export)
 	for _, cluster := range []logicalcluster.Name{"shared", "one", "two", "0", "1", "2", "3", "4", "5", "6", "7", "8", "9"} {
-		x.replace(cluster, "b", nil)
+		x.replace(cluster, "b", nil, initialRevision)
 	}
 	require.Empty(t, x.lists)
 	require.Empty(t, x.identities)
@@ -114,7 +114,7 @@ func TestBytes(t *testing.T) {
 	for i := range kept {
 		kept[i], err = x.slim(decoded(fmt.Sprintf("c%d", i), "widgets", "v1"))
 		require.NoError(t, err)
-		x.put(kept[i])
+		x.put(kept[i], initialRevision)
 	}
 	each := (heap() - before) / bindings
 	t.Logf("%d bytes each", each)

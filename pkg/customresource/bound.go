@@ -48,6 +48,15 @@ func (s *Server) System(resource schema.GroupResource) *definitions.Definition {
 	return s.system.Of(resource)
 }
 
+// PrefixOf returns the prefix of the keys of the objects of a resource that the system defines, or "".
+func (s *Server) PrefixOf(resource schema.GroupResource) string {
+	d := s.system.Of(resource)
+	if d == nil {
+		return ""
+	}
+	return s.stores.PrefixOf(d.Schema)
+}
+
 // BuiltIn reports whether a resource is one of the server itself, which no logical cluster
 // defines.
 func (s *Server) BuiltIn(ctx context.Context, resource schema.GroupResource) bool {
@@ -75,12 +84,7 @@ func (s *Server) Defined(ctx context.Context, cluster logicalcluster.Name, resou
 func (s *Server) Empty(ctx context.Context, cluster logicalcluster.Name, d *definitions.Definition) (definitions.Remaining, error) {
 	used := s.table.Acquire(d.Schema)
 	defer func() { s.table.Release(used, time.Now()) }()
-	instances, err := s.instances(used.CRD())
-	if err != nil {
-		return definitions.Remaining{}, err
-	}
-	ctx = request.WithIdentity(request.WithClusterName(ctx, cluster), used.Resource, d.Identity)
-	return definitions.Empty(ctx, instances)
+	return s.stores.Empty(request.WithIdentity(request.WithClusterName(ctx, cluster), used.Resource, d.Identity), used)
 }
 
 // Each calls visit for each object of a definition in a logical cluster, as it is stored.

@@ -201,7 +201,7 @@ func (s *Server) Definitions() *definitions.Managed {
 	if s.crds == nil {
 		return nil
 	}
-	return definitions.NewManaged(s.crds, s.instances)
+	return definitions.NewManaged(s.crds, s.stores.Empty)
 }
 
 // InstallCRDs registers apiextensions.k8s.io/v1 with a generic API server.

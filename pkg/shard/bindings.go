@@ -56,6 +56,9 @@ func (s *Server) newBindings() (*bindings.Index, error) {
 		},
 		SystemIdentity: s.knownSystemIdentity,
 		SystemBound:    s.bindsSystem,
+		LastChange: func(ctx context.Context, version uint64) (uint64, error) {
+			return s.backend.LastChange(ctx, s.customResources.PrefixOf(kinds.APIBindings.GroupResource()), version)
+		},
 		Schema: func(ctx context.Context, key client.Key) (*apis.APIResourceSchema, error) {
 			return apibinding.ReadSchema(ctx, s.sources.Local, s.sources.Cache, key)
 		},

@@ -7,6 +7,7 @@ import (
 	"maps"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -112,22 +113,37 @@ func (s *tenantStorage) restrict(pred *storage.SelectionPredicate, in hub.Claims
 	pred.Field = and(pred.Field, claimedField, claimedField)
 }
 
-// restrictAt restricts a list that etcd is asked for.
-func (s *tenantStorage) restrictAt(c *collection) error {
+// restrictAt restricts a list that etcd is asked for. caughtUp returns an error if the list lacks claims that were
+// accepted before its version.
+func (s *tenantStorage) restrictAt(c *collection) (caughtUp func(context.Context, runtime.Object) error, err error) {
 	set := c.claims.Set
 	if set == nil {
-		return nil
+		return func(context.Context, runtime.Object) error { return nil }, nil
 	}
 	at, _, err := storage.ValidateListOptions(c.key, s.Versioner(), c.opts)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	view := set.Latest()
+	view, version := set.Latest(), set.Version()
 	if at > 0 {
 		if view, err = set.At(uint64(at)); err != nil {
-			return apierrors.NewResourceExpired(err.Error())
+			return nil, apierrors.NewResourceExpired(err.Error())
 		}
 	}
 	s.restrict(&c.opts.Predicate, c.claims, view)
-	return nil
+	return func(ctx context.Context, list runtime.Object) error {
+		if listed, err := meta.ListAccessor(list); err == nil && at <= 0 {
+			until, err := s.Versioner().ParseResourceVersion(listed.GetResourceVersion())
+			if err != nil {
+				return err
+			}
+			if err := set.CatchUp(ctx, until); err != nil {
+				return err
+			}
+			if set.Version() != version {
+				return apierrors.NewTooManyRequests("the permission claims have changed in the meantime: try again", 1)
+			}
+		}
+		return set.Current()
+	}, nil
 }

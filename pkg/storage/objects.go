@@ -35,6 +35,16 @@ func (b *Backend) hubOf(prefix string) *hub.Hub {
 	return b.hubs[prefix]
 }
 
+// LastChange returns the resource version of the latest change of an object below the prefix of a resource, such as
+// "/core/secrets/", up to a version or later.
+func (b *Backend) LastChange(ctx context.Context, prefix string, version uint64) (uint64, error) {
+	h := b.hubOf(prefix)
+	if h == nil {
+		return 0, request.Unavailable(fmt.Sprintf("the storage of %s is not open yet, try again", prefix))
+	}
+	return h.LastChange(ctx, version)
+}
+
 // Revision asks a quorum of etcd for its revision: whatever was acknowledged before is not newer.
 func (b *Backend) Revision(ctx context.Context) (uint64, error) {
 	response, err := b.cfg.Client.KV.Get(ctx, b.cfg.Prefix+"/health")

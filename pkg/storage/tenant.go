@@ -310,13 +310,14 @@ func (s *tenantStorage) getList(ctx context.Context, c collection, list runtime.
 	if !beyondCache {
 		return s.inner.GetList(ctx, c.key, c.opts, list)
 	}
-	if err := s.restrictAt(&c); err != nil {
+	caughtUp, err := s.restrictAt(&c)
+	if err != nil {
 		return err
 	}
-	if err := s.raw.GetList(ctx, c.key, c.opts, list); err != nil || c.claims.Set == nil {
+	if err := s.raw.GetList(ctx, c.key, c.opts, list); err != nil {
 		return err
 	}
-	return c.claims.Set.Current()
+	return caughtUp(ctx, list)
 }
 
 // sealError seals the token with which a client may go on after its own has

@@ -74,6 +74,81 @@ var bound = []Mutant{
 		CaughtBy: "./pkg/storage", Test: "TestUnrestricted",
 	},
 	{
+		Name: "incompatible-schema", Rule: "a binding keeps a schema with which its objects can be read",
+		Edits: []Edit{{
+			File: "pkg/controllers/apibinding/controller.go",
+			Before: `		if errors.Is(err, apis.ErrInvalidSchema) {
+			o.problem`,
+			After: `		if errors.Is(err, apis.ErrInvalidSchema) && o.identity == "" {
+			o.problem`,
+		}},
+		CaughtBy: "./pkg/controllers/apibinding", Test: "TestIncompatibleSchema",
+	},
+	{
+		Name: "incompatible-consumer", Rule: "what a wildcard reads with one schema can be read with it",
+		Edits: []Edit{{
+			File:   "pkg/bindings/replacement.go",
+			Before: `	uids, stored := x.storedIn(w)`,
+			After:  `	uids, stored := x.storedIn(identified{})`,
+		}},
+		CaughtBy: "./pkg/bindings", Test: "TestCheckReplacement",
+	},
+	{
+		Name: "young-set", Rule: "a claim set that is made after a claim was accepted tells those who list before",
+		Edits: []Edit{{
+			File:   "pkg/bindings/history.go",
+			Before: `	if !unchanged(before, after) {`,
+			After:  `	if before != nil && !unchanged(before, after) {`,
+		}},
+		CaughtBy: "./pkg/bindings", Test: "TestSetsHaveAHistory",
+	},
+	{
+		Name: "ended-claim", Rule: "a claim set does not answer for what was before the end of a binding",
+		Edits: []Edit{{
+			File:   "pkg/bindings/history.go",
+			Before: `		h.latest, h.unknown = max(h.latest, revision), false`,
+			After: `		if h.unknown = false; after != nil {
+			h.latest = max(h.latest, revision)
+		}`,
+		}},
+		CaughtBy: "./pkg/bindings", Test: "TestSetsHaveAHistory",
+	},
+	{
+		Name: "late-claim", Rule: "a list has the objects of all claims that were accepted before its version",
+		Edits: []Edit{{
+			File: "pkg/storage/hub/claims.go",
+			Before: `	if err := in.Set.CatchUp(ctx, version); err != nil {
+		return nil, err
+	}
+`,
+			After: ``,
+		}},
+		CaughtBy: "./pkg/storage/hub", Test: "TestListsHaveAcceptedClaims",
+	},
+	{
+		Name: "unknown-kind", Rule: "a kind of parameters does not exist only if a server that knows says so",
+		Edits: []Edit{{
+			File:   "pkg/admission/policy/params.go",
+			Before: `	return apierrors.IsNotFound(err) || errors.Is(err, errNoKind)`,
+			After:  `	return err != nil || errors.Is(err, errNoKind)`,
+		}, {
+			File: "pkg/admission/policy/params.go",
+			Before: `	apierrors "k8s.io/apimachinery/pkg/api/errors"
+`,
+			After: ``,
+		}},
+		CaughtBy: "./pkg/admission/policy", Test: "TestUnknownKinds",
+	},
+	{
+		Name: "final-denial", Rule: "a write that needs parameters that are not known yet may be tried again",
+		Edits: []Edit{{
+			File:   "pkg/admission/policy/policy.go",
+			Before: `	if err != nil && unknown() {`,
+			After:  `	if err == nil && unknown() {`,
+		}},
+		CaughtBy: "./pkg/admission/policy", Test: "TestUnknownParametersAreNotFinal",
+	},
+	{
 		Name: "bare-export", Rule: "an export without an identity reaches nothing through its view",
 		Edits: []Edit{{
 			File: "pkg/bindings/views.go",

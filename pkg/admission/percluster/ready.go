@@ -11,6 +11,7 @@ import (
 	"k8s.io/apiserver/pkg/admission"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/request"
 )
 
 // readyTimeout is how long a write waits for what must be known before it, on a
@@ -22,9 +23,9 @@ var errNotReady = errors.New("not yet ready to handle request")
 // Ready are the informers without which no write can be judged.
 type Ready []client.Runner
 
-// Wait waits until all informers have synced, and denies the write if that
-// takes too long.
-func (r Ready) Wait(ctx context.Context, a admission.Attributes) error {
+// Wait waits until all informers have synced. If that takes too long, the client is told to try again: a denial would be
+// final.
+func (r Ready) Wait(ctx context.Context, _ admission.Attributes) error {
 	for _, informer := range r {
 		if informer.HasSynced() {
 			continue
@@ -33,7 +34,7 @@ func (r Ready) Wait(ctx context.Context, a admission.Attributes) error {
 		err := informer.WaitForSync(ctx)
 		cancel()
 		if err != nil {
-			return admission.NewForbidden(a, errNotReady)
+			return request.Unavailable(errNotReady.Error())
 		}
 	}
 	return nil

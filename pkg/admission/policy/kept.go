@@ -1,7 +1,9 @@
 package policy
 
 import (
+	"errors"
 	"fmt"
+	"sync/atomic"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -104,16 +106,41 @@ func (l keptLister) List(selector labels.Selector) ([]runtime.Object, error) {
 // counted is a kind of parameters for one write, of which no more than left may be compared with it.
 type counted struct {
 	*param
-	left *int
+	left  *int
+	needs *needs
 }
 
+// needs are whether a write needs parameters that are not known yet: of a kind that was not read yet, or of a shard that
+// does not answer.
+type needs struct{ unsynced, unread atomic.Bool }
+
 // Lister implements informers.GenericInformer.
-func (c counted) Lister() cache.GenericLister { return countedLister{c.param.Lister(), c.left} }
+func (c counted) Lister() cache.GenericLister {
+	return countedLister{c.param.Lister(), c.left, c.needs}
+}
+
+// Informer implements informers.GenericInformer. It is asked for the parameters of policies that match the write.
+func (c counted) Informer() cache.SharedIndexInformer {
+	return neededSynced{c.param.Informer(), c.needs}
+}
+
+type neededSynced struct {
+	cache.SharedIndexInformer
+	needs *needs
+}
+
+// HasSynced implements cache.SharedInformer. The last answer counts.
+func (s neededSynced) HasSynced() bool {
+	synced := s.SharedIndexInformer.HasSynced()
+	s.needs.unsynced.Store(!synced)
+	return synced
+}
 
 // countedLister counts what it returns.
 type countedLister struct {
 	lister cache.GenericNamespaceLister
 	left   *int
+	needs  *needs
 }
 
 // ByNamespace implements cache.GenericLister.
@@ -129,13 +156,22 @@ func (l countedLister) Get(name string) (runtime.Object, error) {
 	if err := l.take(1); err != nil { // one that is missing costs no less
 		return nil, err
 	}
-	return l.lister.Get(name)
+	obj, err := l.lister.Get(name)
+	l.noteUnread(err)
+	return obj, err
+}
+
+func (l countedLister) noteUnread(err error) {
+	if errors.Is(err, remoteparams.ErrUnread) {
+		l.needs.unread.Store(true)
+	}
 }
 
 // List implements cache.GenericLister.
 func (l countedLister) List(selector labels.Selector) ([]runtime.Object, error) {
 	found, err := l.lister.List(selector)
 	if err != nil {
+		l.noteUnread(err)
 		return nil, err
 	}
 	return found, l.take(len(found))

@@ -161,7 +161,7 @@ func TestManyParameters(t *testing.T) {
 	require.Len(t, found, remoteparams.MaxObjects)
 
 	left := maxParameters
-	one := counted{a, &left}
+	one := counted{a, &left, &needs{}}
 	for range maxParameters / remoteparams.MaxObjects {
 		found, err = one.Lister().ByNamespace("default").List(labelled("many"))
 		require.NoError(t, err)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -27,7 +28,17 @@ import (
 // syncWait is how long the first write waits for the parameters of a policy.
 const syncWait = time.Second
 
-var errStopped = errors.New("the server does not run, or not any more")
+var (
+	errStopped = fmt.Errorf("%w: the server does not run, or not any more", errUnknown)
+	// errUnknown is wrapped by the errors of parameters that may exist.
+	errUnknown = errors.New("the parameters of a policy are not known yet")
+	errNoKind  = errors.New("has no kind that can be watched")
+)
+
+// isUnserved reports whether an error is the answer of a server that a kind does not exist. After any other error, it may.
+func isUnserved(err error) bool {
+	return apierrors.IsNotFound(err) || errors.Is(err, errNoKind) || errors.Is(err, remoteparams.ErrNotServed)
+}
 
 // Params knows the parameters of policies: in each logical cluster of the shard it watches the
 // kinds that its policies name, and only while they do. Those on other shards are read, and those
@@ -127,8 +138,8 @@ func (p *Params) get(cluster logicalcluster.Name, plugin string, gvk schema.Grou
 		open = p.openRemote
 	}
 	opened, err := open(ctx, cluster, gvk, shard)
-	if shard != "" && err != nil && !errors.Is(err, remoteparams.ErrNotServed) {
-		return nil, err
+	if err != nil && !isUnserved(err) {
+		return nil, fmt.Errorf("%w: %w", errUnknown, err)
 	}
 	if err != nil {
 		klog.FromContext(ctx).V(2).Info("A policy's kind of parameters is not served", "cluster", cluster, "kind", gvk, "reason", err)
@@ -213,7 +224,7 @@ func resourceOf(ctx context.Context, scope client.Scope, gvk schema.GroupVersion
 	}
 	r := watchable(list, gvk.Kind)
 	if r == nil {
-		return nil, fmt.Errorf("%s has no kind %s that can be watched", gvk.GroupVersion(), gvk.Kind)
+		return nil, fmt.Errorf("%s %w: %s", gvk.GroupVersion(), errNoKind, gvk.Kind)
 	}
 	mapping := &meta.RESTMapping{Resource: gvk.GroupVersion().WithResource(r.Name), GroupVersionKind: gvk, Scope: meta.RESTScopeRoot}
 	if r.Namespaced {
@@ -308,13 +319,19 @@ type paramSynced struct {
 // HasSynced implements cache.SharedInformer.
 func (s paramSynced) HasSynced() bool {
 	informer := s.p.informer.Load()
-	return informer == nil || informer.HasSynced()
+	return informer == nil && s.p.reads != nil || informer != nil && informer.HasSynced()
 }
+
+// unknownParam is a kind of parameters of which nothing is known yet. It never syncs.
+func unknownParam() *param { return &param{scope: meta.RESTScopeRoot} }
 
 // Lister implements informers.GenericInformer.
 func (p *param) Lister() cache.GenericLister {
 	if informer := p.informer.Load(); informer != nil {
 		return keptLister{informer: informer, cluster: p.cluster}
+	}
+	if p.reads == nil {
+		return keptLister{} // which nobody asks before the kind is known
 	}
 	return p.reads.Lister()
 }

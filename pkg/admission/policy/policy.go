@@ -12,12 +12,14 @@ import (
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/admission/plugin/policy/generic"
 	"k8s.io/apiserver/pkg/admission/plugin/policy/matching"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/admission/percluster"
 	"github.com/shardplane/shardplane/pkg/client"
@@ -63,19 +65,28 @@ type set[P, B client.Object, E any] struct {
 	params bool
 }
 
-// forOneWrite returns the hooks, whose parameters are counted.
-func (s *set[P, B, E]) forOneWrite() []generic.PolicyHook[P, B, E] {
+// forOneWrite returns the hooks, whose parameters are counted, and a function that reports whether the write needed some
+// that are not known yet.
+func (s *set[P, B, E]) forOneWrite() (hooks []generic.PolicyHook[P, B, E], unknown func() bool) {
 	if !s.params {
-		return s.hooks
+		return s.hooks, func() bool { return false }
 	}
 	left := maxParameters
-	hooks := slices.Clone(s.hooks)
+	hooks = slices.Clone(s.hooks)
+	all := make([]needs, len(hooks))
 	for i := range hooks {
 		if param, ok := hooks[i].ParamInformer.(*param); ok {
-			hooks[i].ParamInformer = counted{param, &left}
+			hooks[i].ParamInformer = counted{param, &left, &all[i]}
 		}
 	}
-	return hooks
+	return hooks, func() bool {
+		for i := range all {
+			if all[i].unsynced.Load() || all[i].unread.Load() {
+				return true
+			}
+		}
+		return false
+	}
 }
 
 // kind is how one kind of policies works.
@@ -172,10 +183,16 @@ func (p *plugin[P, B, E]) build(cluster logicalcluster.Name) (*set[P, B, E], tim
 		hook := generic.PolicyHook[P, B, E]{Policy: policy, Bindings: bindings[policy.GetName()], Evaluator: *evaluator}
 		if gvk, ok := paramKindOf(p.kind.policy(policy)); ok {
 			param, err := p.config.Params.get(cluster, p.kind.name, gvk, p.shardOf(policy))
-			if err != nil {
+			switch {
+			case errors.Is(err, errUnknown):
+				// Only writes that the policy matches depend on it.
+				klog.V(2).InfoS("The parameters of a policy are not known yet", "logicalCluster", cluster, "policy", policy.GetName(), "err", err)
+				hook.ParamInformer, hook.ParamScope = unknownParam(), meta.RESTScopeRoot
+				s.params, retry = true, retryAfter
+			case err != nil:
 				// The policy's failure policy says what comes of this.
 				hook.ConfigurationError, retry = err, retryAfter
-			} else {
+			default:
 				hook.ParamInformer, hook.ParamScope = param, param.scope
 				hook.DynamicClient, hook.RESTMapper = param.dynamic, param
 				s.params = true
@@ -244,9 +261,14 @@ func (p *plugin[P, B, E]) dispatch(ctx context.Context, a admission.Attributes, 
 // in, also where the policies are another's.
 func (p *plugin[P, B, E]) dispatchTo(ctx context.Context, s *set[P, B, E], in logicalcluster.Name, a admission.Attributes, o admission.ObjectInterfaces) error {
 	matcher := matching.NewMatcher(percluster.NewNamespaceLister(p.config.Namespaces, in), percluster.NewClientset(p.config.Clients, in))
+	hooks, unknown := s.forOneWrite()
 	dispatcher, err := p.kind.dispatcher(in, matcher)
 	if err == nil {
-		err = dispatcher.Dispatch(ctx, a, percluster.Pausing(ctx, o), s.forOneWrite())
+		err = dispatcher.Dispatch(ctx, a, percluster.Pausing(ctx, o), hooks)
+	}
+	if err != nil && unknown() {
+		// It may be no more than that: a denial would be final.
+		return request.Unavailable(fmt.Sprintf("%v, try again: %v", errUnknown, err))
 	}
 	var status apierrors.APIStatus
 	if err == nil || errors.As(err, &status) {

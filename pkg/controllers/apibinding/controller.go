@@ -68,6 +68,9 @@ type APIs interface {
 	// returns, and returns the version in which objects are stored. Its error wraps
 	// apis.ErrInvalidSchema if the schema cannot be served.
 	Pin(ctx context.Context, uid types.UID, read func(context.Context) (*apis.APIResourceSchema, error)) (storageVersion string, err error)
+	// CheckReplacement returns an error that wraps apis.ErrInvalidSchema if objects that are stored already could
+	// not be read after a resource is bound with the schema of next. bound is what the binding has of it, or nil.
+	CheckReplacement(ctx context.Context, bound, next *apisv1alpha2.BoundAPIResource) error
 	reserver
 	// Yield has definitions yield that have names of what a binding has bound.
 	Yield(ctx context.Context, key client.Key) error
@@ -276,10 +279,35 @@ func (r *reconciler) plan(ctx context.Context, cluster logicalcluster.Name, bind
 	if p.offer, err = r.offer(ctx, p.provider, p.export); err != nil {
 		return p, err
 	}
+	if err = r.checkReplacements(ctx, binding, p.offer); err != nil {
+		return p, err
+	}
 	r.roomless.set(client.Key{Cluster: cluster, Name: binding.Name}, p.problem != nil && p.problem.noRoom)
 	p.wanted = p.follow(binding.Status.BoundResources)
 	p.added = newSchemas(binding.Status.BoundResources, p.wanted)
 	return p, nil
+}
+
+// checkReplacements notes in an offer if a binding must not follow it, because objects that are stored already
+// could not be read with the schema of a resource. The binding keeps all that it has then.
+func (r *reconciler) checkReplacements(ctx context.Context, binding *apisv1alpha2.APIBinding, o *offer) error {
+	for i := range o.resources {
+		next := &o.resources[i]
+		bound := boundAs(binding, next.Group, next.Resource)
+		if o.problem != nil || bound != nil && bound.Schema.UID == next.Schema.UID {
+			continue
+		}
+		if bound != nil && bound.Schema.IdentityHash != next.Schema.IdentityHash {
+			continue // it is not followed in any case
+		}
+		err := r.apis.CheckReplacement(ctx, bound, next)
+		if errors.Is(err, apis.ErrInvalidSchema) {
+			o.problem = invalidSchema(next.Schema.Name, err)
+		} else if err != nil {
+			return fmt.Errorf("comparing the APIResourceSchema %s: %w", next.Schema.Name, err)
+		}
+	}
+	return nil
 }
 
 // upToDate reports whether the informer has a binding that says what it should. Then it

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -177,6 +178,17 @@ func (w *world) Pin(ctx context.Context, uid types.UID, read func(context.Contex
 		return "", fmt.Errorf("%w: it is large", apis.ErrNoRoom)
 	}
 	return "v1", w.step(func() { w.pinned[uid] = true })
+}
+
+// CheckReplacement knows schemas that fit nothing by their names.
+func (w *world) CheckReplacement(_ context.Context, bound, next *apisv1alpha2.BoundAPIResource) error {
+	switch uid := next.Schema.UID; {
+	case strings.HasPrefix(uid, "unlike.") && bound != nil:
+		return fmt.Errorf("%w: it cannot replace %s", apis.ErrInvalidSchema, bound.Schema.Name)
+	case strings.HasPrefix(uid, "unlike."):
+		return fmt.Errorf("%w: it cannot replace that of others", apis.ErrInUse)
+	}
+	return nil
 }
 
 // Reserve knows schemas by names such as v1.widgets.example.org-1.

@@ -3,9 +3,9 @@ package apibinding
 import (
 	"context"
 	"errors"
-	"slices"
 
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
+	"k8s.io/apimachinery/pkg/api/equality"
 
 	"github.com/shardplane/shardplane/pkg/client"
 )
@@ -39,16 +39,10 @@ func (r *reconciler) rewrite(ctx context.Context, key client.Key) (bool, error) 
 		if stored.UID != known.UID || stored.DeletionTimestamp != nil {
 			return nil
 		}
-		wanted := p.follow(stored.Status.BoundResources)
-		for _, added := range newSchemas(stored.Status.BoundResources, wanted) {
-			if !slices.Contains(p.added, added) {
-				return nil // its names are not reserved
-			}
+		if !equality.Semantic.DeepEqual(stored.Status.BoundResources, known.Status.BoundResources) {
+			return nil // the names to reserve and the schemas to compare may be others
 		}
-		if p.problem != nil {
-			return nil
-		}
-		return advance(stored, p.provider, p.export, p.offer, wanted)
+		return advance(stored, p.provider, p.export, p.offer, p.wanted)
 	})
 	if err != nil || written == nil {
 		return false, ignoreNotFound(err)

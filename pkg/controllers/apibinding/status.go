@@ -34,7 +34,8 @@ const (
 type problem struct {
 	// export is set if it is the export that is not valid.
 	export bool
-	// noRoom is set if the shard keeps too many schemas of the provider.
+	// noRoom is set if the shard keeps too many schemas of the provider, or one that others still use and
+	// that this one is not compatible with: it is tried again when the shard has deleted copies of schemas.
 	noRoom   bool
 	reason   string
 	severity conditionsv1alpha1.ConditionSeverity
@@ -64,7 +65,7 @@ func noSchema(name string) *problem {
 
 func invalidSchema(name string, err error) *problem {
 	return &problem{
-		noRoom: errors.Is(err, apis.ErrNoRoom),
+		noRoom: errors.Is(err, apis.ErrNoRoom) || errors.Is(err, apis.ErrInUse),
 		reason: apisv1alpha2.APIResourceSchemaInvalidReason, severity: conditionsv1alpha1.ConditionSeverityError,
 		message: fmt.Sprintf("The provider has to name another APIResourceSchema than %s in the APIExport: %v", name, err),
 	}

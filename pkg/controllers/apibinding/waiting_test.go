@@ -54,3 +54,28 @@ func TestTooManyBound(t *testing.T) {
 	require.True(t, conditions.IsTrue(w.bindings["b"], "Ready"))
 	require.Empty(t, w.r.waiting.in(consumer))
 }
+
+// TestIncompatibleSchema: a binding keeps the schema with which its objects can be read, if the export names
+// one with which they cannot, and binds nothing of the kind anew.
+func TestIncompatibleSchema(t *testing.T) {
+	const unlike = "unlike.widgets.example.org"
+	w := bound(t)
+	w.schemas[unlike] = unlike
+	w.offer(unlike, gadgets)
+	w.bind("b")
+	w.converge(t)
+	kept := w.bindings["a"]
+	require.Equal(t, widgetsOne, kept.Status.BoundResources[0].Schema.Name)
+	condition := conditions.Get(kept, apisv1alpha2.BindingUpToDate)
+	require.NotNil(t, condition)
+	require.Equal(t, "APIResourceSchemaInvalid", condition.Reason)
+	require.Contains(t, condition.Message, "cannot replace "+widgetsOne)
+	require.True(t, conditions.IsTrue(kept, "Ready"), "what is bound is served")
+	require.Empty(t, w.bindings["b"].Status.BoundResources)
+	require.Equal(t, []client.Key{{Cluster: consumer, Name: "b"}}, w.r.roomless.everywhere(), "it is tried again when others do not use the former schema")
+	w.offer(widgetsTwo, gadgets)
+	delete(w.bindings, "b")
+	w.converge(t)
+	require.True(t, conditions.IsTrue(w.bindings["a"], apisv1alpha2.BindingUpToDate))
+	require.Equal(t, widgetsTwo, w.bindings["a"].Status.BoundResources[0].Schema.Name)
+}

@@ -130,8 +130,8 @@ func TestVersionsOfExports(t *testing.T) {
 	}
 	require.Equal(t, map[string]string{
 		"shards.core.kcp.io": "2 b929b6d992aad620",
-		"tenancy.kcp.io":     "2 84ebfa0823b95691",
-		"topology.kcp.io":    "1 8794472cd40bf203",
+		"tenancy.kcp.io":     "3 b08b09a7957bf14f",
+		"topology.kcp.io":    "2 061c1b37b0a0a4c2",
 	}, got)
 	for _, schema := range schemas {
 		require.Empty(t, apis.Validate(t.Context(), toUnstructured(t, schema, "APIResourceSchema", "v1alpha1"), nil), schema.Name)

@@ -3,6 +3,7 @@ package resourcequota
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -145,7 +146,7 @@ func (l *later) add(in namespace) {
 
 type reconciler struct {
 	quotas func(in namespace) []*corev1.ResourceQuota
-	count  func(ctx context.Context, in namespace, resources []schema.GroupResource) (map[schema.GroupResource]int64, error)
+	count  func(ctx context.Context, in namespace, resources []schema.GroupResource) counts
 	commit func(ctx context.Context, updated *corev1.ResourceQuota) error
 
 	now func() time.Time
@@ -169,8 +170,8 @@ type look struct {
 func (r *reconciler) reconcile(ctx context.Context, in namespace) (reconcile.Result, error) {
 	quotas := r.quotas(in)
 	resources := countedBy(quotas)
-	counts, err := r.count(ctx, in, resources)
-	if err != nil {
+	counts := r.count(ctx, in, resources)
+	if err := ctx.Err(); err != nil {
 		return reconcile.Result{}, err
 	}
 	r.prune(in, quotas)
@@ -178,12 +179,15 @@ func (r *reconciler) reconcile(ctx context.Context, in namespace) (reconcile.Res
 		return reconcile.Result{}, nil
 	}
 	result := reconcile.Result{RequeueAfter: recount}
-	if len(counts) < len(resources) {
+	if len(counts.objects) < len(resources) {
 		result.RequeueAfter = unserved
 	}
 	var errs []error
+	for resource, err := range counts.failed {
+		errs = append(errs, fmt.Errorf("counting %s: %w", resource, err))
+	}
 	for _, quota := range quotas {
-		now := countFor(quota, func(resource schema.GroupResource) int64 { return counts[resource] })
+		now := countFor(quota, counts)
 		again, err := r.publish(ctx, quota, now)
 		if err != nil && !apierrors.IsNotFound(err) {
 			errs = append(errs, err)

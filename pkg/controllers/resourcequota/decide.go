@@ -52,14 +52,22 @@ func scoped(quota *corev1.ResourceQuota) bool {
 // usage is how much is used, as a quota's status has it.
 type usage map[corev1.ResourceName]int64
 
-// countFor returns what the quota's entries count; number tells how many
-// objects of a resource there are.
-func countFor(quota *corev1.ResourceQuota, number func(schema.GroupResource) int64) usage {
+// counts are how many objects there are of resources. Those that are not served are in neither map.
+type counts struct {
+	objects map[schema.GroupResource]int64
+	// failed are the errors of resources that cannot be counted.
+	failed map[schema.GroupResource]error
+}
+
+// countFor returns what the quota's entries count, without those that cannot be counted.
+func countFor(quota *corev1.ResourceQuota, counts counts) usage {
 	out := make(usage, len(quota.Spec.Hard))
 	for name := range quota.Spec.Hard {
-		out[name] = 0
-		if resource, ok := counted(name); ok && !scoped(quota) {
-			out[name] = number(resource)
+		resource, ok := counted(name)
+		if !ok || scoped(quota) {
+			out[name] = 0
+		} else if counts.failed[resource] == nil {
+			out[name] = counts.objects[resource]
 		}
 	}
 	return out
@@ -71,6 +79,9 @@ func countFor(quota *corev1.ResourceQuota, number func(schema.GroupResource) int
 // before is what was used so long ago that all writes admitted until then are
 // stored: if there are fewer than that, the difference is gone for good. What
 // was admitted since may still be on its way, and stays counted.
+//
+// An entry that cannot be counted keeps what admission has counted so far. Without that it has a limit and nothing is said
+// of its use, so that admission denies writes: it is the only one that is affected.
 func observe(quota *corev1.ResourceQuota, now, before usage) (updated *corev1.ResourceQuota, above usage) {
 	updated = quota.DeepCopy()
 	updated.Status.Hard = quota.Spec.Hard.DeepCopy()
@@ -88,6 +99,14 @@ func observe(quota *corev1.ResourceQuota, now, before usage) (updated *corev1.Re
 			count = used
 		}
 		updated.Status.Used[name] = *apiresource.NewQuantity(count, apiresource.DecimalSI)
+	}
+	for name := range quota.Spec.Hard {
+		if _, known := now[name]; known {
+			continue
+		}
+		if used, known := quota.Status.Used[name]; known {
+			updated.Status.Used[name] = used
+		}
 	}
 	if equality.Semantic.DeepEqual(updated.Status, quota.Status) {
 		updated = quota

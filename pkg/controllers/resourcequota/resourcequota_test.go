@@ -2,9 +2,12 @@ package resourcequota
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"testing"
 	"time"
 
@@ -49,7 +52,7 @@ func quotaOf(hard, used int64, scopes ...corev1.ResourceQuotaScope) *corev1.Reso
 func TestScopedQuotasCountNothing(t *testing.T) {
 	quota := quotaOf(1, 0, corev1.ResourceQuotaScopeBestEffort)
 	require.Empty(t, countedBy([]*corev1.ResourceQuota{quota}))
-	require.Equal(t, usage{"secrets": 0}, countFor(quota, func(schema.GroupResource) int64 { return 7 }))
+	require.Equal(t, usage{"secrets": 0}, countFor(quota, counts{objects: map[schema.GroupResource]int64{{Resource: "secrets"}: 7}}))
 }
 
 // TestPublish plays counts over time: more is written at once, and less only
@@ -60,8 +63,8 @@ func TestPublish(t *testing.T) {
 	objects := int64(0)
 	r := &reconciler{
 		quotas: func(namespace) []*corev1.ResourceQuota { return []*corev1.ResourceQuota{quota} },
-		count: func(context.Context, namespace, []schema.GroupResource) (map[schema.GroupResource]int64, error) {
-			return map[schema.GroupResource]int64{{Resource: "secrets"}: objects}, nil
+		count: func(context.Context, namespace, []schema.GroupResource) counts {
+			return counts{objects: map[schema.GroupResource]int64{{Resource: "secrets"}: objects}}
 		},
 		commit: func(_ context.Context, updated *corev1.ResourceQuota) error {
 			quota = updated
@@ -155,4 +158,48 @@ func TestVersion(t *testing.T) {
 			require.Equal(t, resource.WithVersion(want), found)
 		}
 	}
+}
+
+// TestUncountable: a resource that cannot be counted is denied where nothing is known of it, and all other entries of
+// all quotas are counted.
+func TestUncountable(t *testing.T) {
+	things, broken := schema.GroupResource{Group: "example.com", Resource: "things"}, errors.New("the webhook does not answer")
+	const counting = corev1.ResourceName("count/things.example.com")
+	one, both := quotaOf(10, 5), quotaOf(10, 5)
+	both.Name, both.Status = "both", corev1.ResourceQuotaStatus{}
+	both.Spec.Hard[counting] = apiresource.MustParse("3")
+	written := map[string]*corev1.ResourceQuota{one.Name: one, both.Name: both}
+	failed := map[schema.GroupResource]error{things: broken}
+	r := &reconciler{
+		quotas: func(namespace) []*corev1.ResourceQuota { return slices.Collect(maps.Values(written)) },
+		count: func(context.Context, namespace, []schema.GroupResource) counts {
+			return counts{objects: map[schema.GroupResource]int64{{Resource: "secrets"}: 8, things: 2}, failed: failed}
+		},
+		commit: func(_ context.Context, updated *corev1.ResourceQuota) error {
+			written[updated.Name] = updated
+			return nil
+		},
+		now: time.Now, seen: map[limit]look{},
+	}
+	used := func(quota string) map[corev1.ResourceName]int64 {
+		all := map[corev1.ResourceName]int64{}
+		for name, quantity := range written[quota].Status.Used {
+			all[name] = quantity.Value()
+		}
+		return all
+	}
+	reconcile := func() error {
+		_, err := r.reconcile(t.Context(), namespace{Cluster: "c", Name: "n"})
+		return err
+	}
+	require.ErrorIs(t, reconcile(), broken, "it is tried again")
+	require.Equal(t, map[corev1.ResourceName]int64{"secrets": 8}, used("q"))
+	require.Equal(t, map[corev1.ResourceName]int64{"secrets": 8}, used("both"), "admission denies what it knows no use of")
+	require.Contains(t, written["both"].Status.Hard, counting)
+	failed = nil
+	require.NoError(t, reconcile())
+	require.EqualValues(t, 2, used("both")[counting])
+	failed = map[schema.GroupResource]error{things: broken}
+	require.ErrorIs(t, reconcile(), broken)
+	require.EqualValues(t, 2, used("both")[counting], "admission counts on from what was known")
 }

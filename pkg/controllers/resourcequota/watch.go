@@ -3,9 +3,9 @@ package resourcequota
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
@@ -49,6 +49,8 @@ type watches struct {
 type counter struct {
 	informer *client.Informer[*metav1.PartialObjectMetadata]
 	cancel   context.CancelFunc
+	// late is set if everything was not seen in time.
+	late atomic.Bool
 	// users are the namespaces with quotas that count the resource, under the lock of watches.
 	users sets.Set[string]
 }
@@ -73,21 +75,19 @@ func (w *watches) close() {
 }
 
 // count returns the number of objects of each resource in the namespace, and
-// watches these and no others for it from now on. Resources that are not served are
-// left out.
-func (w *watches) count(ctx context.Context, in namespace, resources []schema.GroupResource) (map[schema.GroupResource]int64, error) {
+// watches these and no others for it from now on.
+func (w *watches) count(ctx context.Context, in namespace, resources []schema.GroupResource) counts {
 	w.keep(in, resources)
-	counts := make(map[schema.GroupResource]int64, len(resources))
+	all := counts{objects: make(map[schema.GroupResource]int64, len(resources)), failed: map[schema.GroupResource]error{}}
 	for _, resource := range resources {
 		n, served, err := w.countOf(ctx, in, resource)
 		if err != nil {
-			return nil, fmt.Errorf("counting %s: %w", resource, err)
-		}
-		if served {
-			counts[resource] = n
+			all.failed[resource] = err
+		} else if served {
+			all.objects[resource] = n
 		}
 	}
-	return counts, nil
+	return all
 }
 
 func (w *watches) countOf(ctx context.Context, in namespace, resource schema.GroupResource) (n int64, served bool, err error) {
@@ -105,9 +105,7 @@ func (w *watches) countOf(ctx context.Context, in namespace, resource schema.Gro
 			return 0, false, err
 		}
 	}
-	wait, cancel := context.WithTimeout(ctx, syncWait)
-	defer cancel()
-	if err := c.informer.WaitForSync(wait); err != nil {
+	if err := c.wait(ctx); err != nil {
 		return 0, false, err
 	}
 	if in.Name == "" {
@@ -115,6 +113,35 @@ func (w *watches) countOf(ctx context.Context, in namespace, resource schema.Gro
 	}
 	found, err := c.informer.Lister().ByIndex(byNamespace, in.Name)
 	return int64(len(found)), true, err
+}
+
+// wait waits until the counter has seen everything. It does not wait for one that fails, e.g. because of a conversion
+// webhook, or that was too late before: all other entries of the quotas would be late, too.
+func (c *counter) wait(ctx context.Context) error {
+	if c.informer.HasSynced() {
+		return nil
+	}
+	limit := syncWait
+	if c.late.Load() {
+		limit = 0
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	again := time.NewTicker(gather)
+	defer again.Stop()
+	for {
+		select {
+		case <-c.informer.Synced():
+			return nil
+		case <-ctx.Done():
+			c.late.Store(true)
+			return c.informer.WaitForSync(ctx)
+		case <-again.C:
+			if err := c.informer.LastError(); err != nil {
+				return err
+			}
+		}
+	}
 }
 
 // list counts without a watch.

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/stretchr/testify/require"
@@ -63,10 +64,10 @@ func TestOneWatch(t *testing.T) {
 	const namespaces = 20
 	configMaps := schema.GroupResource{Resource: "configmaps"}
 	count := func(in string, resource schema.GroupResource) int64 {
-		counts, err := w.count(ctx, namespace{Cluster: "c", Name: in}, []schema.GroupResource{resource})
-		require.NoError(t, err)
-		require.Contains(t, counts, resource)
-		return counts[resource]
+		counts := w.count(ctx, namespace{Cluster: "c", Name: in}, []schema.GroupResource{resource})
+		require.Empty(t, counts.failed)
+		require.Contains(t, counts.objects, resource)
+		return counts.objects[resource]
 	}
 	for i := range namespaces {
 		put(fmt.Sprint("n", i), "one")
@@ -111,4 +112,42 @@ func drain(changed <-chan namespace) {
 			return
 		}
 	}
+}
+
+// TestCountersThatFail: a counter that fails does not keep the others waiting.
+func TestCountersThatFail(t *testing.T) {
+	server := clienttest.New(t, kinds.Scheme)
+	config := server.ClientConfig()
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return discovered{failing{next}} })
+	factory, err := client.NewFactory(config)
+	require.NoError(t, err)
+	t.Cleanup(factory.CloseIdleConnections)
+	w := newWatches(factory, func(namespace) {})
+	ctx, cancel := context.WithCancel(t.Context())
+	w.open(ctx)
+	t.Cleanup(func() {
+		cancel()
+		w.close()
+	})
+	began := time.Now()
+	configMaps, secrets := schema.GroupResource{Resource: "configmaps"}, schema.GroupResource{Resource: "secrets"}
+	counts := w.count(ctx, namespace{Cluster: "c", Name: "n"}, []schema.GroupResource{configMaps, secrets})
+	require.Error(t, counts.failed[configMaps])
+	require.Contains(t, counts.objects, secrets)
+	require.Less(t, time.Since(began), syncWait)
+}
+
+// failing fails requests for ConfigMaps.
+type failing struct{ next http.RoundTripper }
+
+// RoundTrip implements http.RoundTripper.
+func (f failing) RoundTrip(r *http.Request) (*http.Response, error) {
+	if !strings.HasSuffix(r.URL.Path, "/configmaps") {
+		return f.next.RoundTrip(r)
+	}
+	const status = `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"InternalError","code":500}`
+	return &http.Response{
+		StatusCode: http.StatusInternalServerError, Header: http.Header{"Content-Type": {"application/json"}}, Request: r,
+		Body: io.NopCloser(bytes.NewBufferString(status)), ProtoMajor: 1, ProtoMinor: 1,
+	}, nil
 }

@@ -8,14 +8,7 @@ import (
 	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/stretchr/testify/require"
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
-	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	"k8s.io/apiextensions-apiserver/pkg/controller/finalizer"
-	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apiserver/pkg/registry/rest"
 
 	"github.com/shardplane/shardplane/pkg/controllers/customresourcedefinition"
 	"github.com/shardplane/shardplane/pkg/customresource/customresourcetest"
@@ -55,9 +48,7 @@ func startServer(t *testing.T, data customresourcetest.Data, wrap customresource
 		},
 	})
 	require.NoError(t, err)
-	managed := NewManaged(s, func(*apiextensionsv1.CustomResourceDefinition) (finalizer.ListerCollectionDeleter, error) {
-		return noInstances{}, nil
-	})
+	managed := NewManaged(s, func(context.Context, *Schema) (Remaining, error) { return Remaining{}, nil })
 	return &testServer{Storage: s, API: customresourcetest.Serve(t, customresourcetest.Parts{
 		Wrap:    func(next http.Handler) http.Handler { return next },
 		Install: s.Install,
@@ -68,19 +59,6 @@ func startServer(t *testing.T, data customresourcetest.Data, wrap customresource
 		HasSynced: s.Index().HasSynced,
 		Close:     backend.Close,
 	})}
-}
-
-// noInstances are the instances of a definition that has none.
-type noInstances struct {
-	finalizer.ListerCollectionDeleter
-}
-
-func (noInstances) List(context.Context, *internalversion.ListOptions) (runtime.Object, error) {
-	return &unstructured.UnstructuredList{}, nil
-}
-
-func (noInstances) DeleteCollection(context.Context, rest.ValidateObjectFunc, *metav1.DeleteOptions, *internalversion.ListOptions) (runtime.Object, error) {
-	return &unstructured.UnstructuredList{}, nil
 }
 
 // serves reports whether the index serves a resource in a logical cluster.

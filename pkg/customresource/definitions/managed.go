@@ -9,8 +9,6 @@ import (
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
-	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	"k8s.io/apiextensions-apiserver/pkg/controller/finalizer"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -28,14 +26,22 @@ var errUnchanged = errors.New("nothing to change")
 // controllers of definitions do.
 type Managed struct {
 	storage *Storage
-	// instances gives access to the custom resources of a synthetic definition.
-	instances func(*apiextensionsv1.CustomResourceDefinition) (finalizer.ListerCollectionDeleter, error)
+	// empty deletes the custom resources of a schema in the logical cluster of ctx.
+	empty func(ctx context.Context, of *Schema) (Remaining, error)
 }
 
-// NewManaged returns the definitions of a storage for their controller. instances
-// gives access to the custom resources of the synthetic definition of a Schema.
-func NewManaged(s *Storage, instances func(*apiextensionsv1.CustomResourceDefinition) (finalizer.ListerCollectionDeleter, error)) *Managed {
-	return &Managed{storage: s, instances: instances}
+// Remaining is what is left of a custom resource's objects in a logical cluster.
+type Remaining struct {
+	// Objects is how many there are.
+	Objects int
+	// Finalizers is how many of them wait for each finalizer.
+	Finalizers map[string]int
+}
+
+// NewManaged returns the definitions of a storage for their controller. empty deletes the
+// custom resources of a schema in the logical cluster of ctx.
+func NewManaged(s *Storage, empty func(ctx context.Context, of *Schema) (Remaining, error)) *Managed {
+	return &Managed{storage: s, empty: empty}
 }
 
 // Follow calls f for every definition that has instances to clean up, does not
@@ -160,11 +166,7 @@ func (m *Managed) DeleteInstances(ctx context.Context, cluster logicalcluster.Na
 	if m.storage.names.sources.system.Serves(used) {
 		return false, nil // they are the system's, and stay
 	}
-	instances, err := m.instances(used.crd)
-	if err != nil {
-		return false, fmt.Errorf("no storage for the instances of %s: %w", crd.Name, err)
-	}
-	remaining, err := Empty(request.WithClusterName(ctx, cluster), instances)
+	remaining, err := m.empty(request.WithClusterName(ctx, cluster), used)
 	if err != nil {
 		return false, fmt.Errorf("%s: %w", crd.Name, err)
 	}

@@ -9,6 +9,7 @@
 package claims
 
 import (
+	"context"
 	"slices"
 	"sync"
 	"time"
@@ -38,6 +39,8 @@ type Set struct {
 	members map[logicalcluster.Name]Selection
 	// view is members in order, once somebody has asked.
 	view *View
+	// begun is set once the set is as another replica may have it, too.
+	begun bool
 	// version is that of the latest change.
 	version uint64
 	// floor is the version from which on all changes are known.
@@ -65,6 +68,22 @@ type waiting struct {
 // begins, and watches that resume below it are told to list again.
 func NewSet(source *Source, resource schema.GroupResource, identity string, since uint64) *Set {
 	return &Set{source: source, resource: resource, identity: identity, members: map[logicalcluster.Name]Selection{}, version: since, floor: since}
+}
+
+// Begin ends what the set begins with: the changes from now on are known to watches that resume from since, because
+// another replica, or a list of this one, may have counted by what was before.
+func (s *Set) Begin() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.begun = true
+}
+
+// CatchUp waits until the set has all changes up to a version.
+func (s *Set) CatchUp(ctx context.Context, version uint64) error {
+	if s.source == nil || s.source.catchUp == nil {
+		return nil
+	}
+	return s.source.catchUp(ctx, version)
 }
 
 // Resource is what the set has objects of.
@@ -139,14 +158,14 @@ func (s *Set) Len() int {
 }
 
 func (s *Set) applyLocked(w waiting, version uint64, now time.Time) Change {
-	change := Change{Cluster: w.cluster, Before: s.members[w.cluster], After: w.selection, Version: version, Time: now, until: forever}
+	change := Change{Cluster: w.cluster, Before: s.members[w.cluster], After: w.selection, Revision: w.revision, Version: version, Time: now, until: forever}
 	if w.selection.held {
 		s.members[w.cluster] = w.selection
 	} else {
 		delete(s.members, w.cluster)
 	}
 	s.view, s.version = nil, version
-	if version > s.floor || len(s.changes) > 0 {
+	if s.begun || version > s.floor || len(s.changes) > 0 {
 		s.changes = append(s.changes, change)
 		s.bytes += change.After.bytes()
 		s.compactLocked(version, now)

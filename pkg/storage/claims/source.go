@@ -1,6 +1,7 @@
 package claims
 
 import (
+	"context"
 	"sync"
 	"time"
 
@@ -28,6 +29,21 @@ type Source struct {
 	// have yet to be.
 	since   time.Time
 	reading bool
+	// catchUp waits until sets have all changes up to a version; nil if they always have.
+	catchUp func(ctx context.Context, version uint64) error
+}
+
+// CatchUpBy has sets use a function that waits until they have all changes up to a version. It is called before
+// there are sets.
+func (s *Source) CatchUpBy(catchUp func(ctx context.Context, version uint64) error) {
+	s.catchUp = catchUp
+}
+
+// SeenByAll reports whether all replicas have seen a change that this one saw at a time.
+func (s *Source) SeenByAll(at time.Time) bool {
+	now := time.Now()
+	since, current := s.currentSince(now)
+	return current && now.Sub(since) > lag && now.Sub(at) > lag
 }
 
 // Beat says that the source runs. It reports whether it stood still before: then the claims

@@ -17,7 +17,9 @@ const forever = ^uint64(0)
 type Change struct {
 	Cluster       logicalcluster.Name
 	Before, After Selection
-	// Version is the resource version after which it counts here, Time when that was.
+	// Revision is the resource version of the object that says so.
+	Revision uint64
+	// Version is the resource version after which watches are told of it here, Time when that was.
 	Version uint64
 	Time    time.Time
 	// until is a resource version that was reached when each replica had seen it.
@@ -106,7 +108,8 @@ func (s *Set) latestLocked() *View {
 	return s.view
 }
 
-// At returns the set as it was at a version, or ErrCompacted.
+// At returns the set as it was at a version, or ErrCompacted. It has the changes of all objects up to
+// the version, also those that came later.
 func (s *Set) At(version uint64) (*View, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -117,7 +120,7 @@ func (s *Set) At(version uint64) (*View, error) {
 		return nil, ErrCompacted
 	}
 	members := maps.Clone(s.members)
-	for i := len(s.changes) - 1; i >= 0 && s.changes[i].Version > version; i-- {
+	for i := len(s.changes) - 1; i >= 0 && s.changes[i].Revision > version; i-- {
 		if c := s.changes[i]; c.Before.held {
 			members[c.Cluster] = c.Before
 		} else {

@@ -335,11 +335,14 @@ type claimView struct {
 	Claims
 }
 
-// viewAt returns what a request shows at a version that the hub has seen. It is nil where
-// the request is not restricted.
-func (h *Hub) viewAt(in Claims, version uint64) (*claimView, error) {
+// viewAt returns what a request shows at a version that the hub has seen, by all claims that were accepted
+// until then. It is nil where the request is not restricted.
+func (h *Hub) viewAt(ctx context.Context, in Claims, version uint64) (*claimView, error) {
 	if in.Set == nil {
 		return nil, nil //nolint:nilnil // no restriction is no error
+	}
+	if err := in.Set.CatchUp(ctx, version); err != nil {
+		return nil, err
 	}
 	h.mu.Lock()
 	c := h.claimed.of[in.Set]

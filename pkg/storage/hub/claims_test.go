@@ -353,10 +353,10 @@ func TestClaimsOfAProcessThatStoodStill(t *testing.T) {
 		}
 		_, err := f.Watch(t.Context(), request)
 		require.True(t, apierrors.IsTooManyRequests(err), "%v", err)
-		_, err = f.viewAt(request.Claims, 500)
+		_, err = f.viewAt(t.Context(), request.Claims, 500)
 		require.True(t, apierrors.IsTooManyRequests(err), "%v", err)
 		source.Restart(time.Now())
-		_, err = f.viewAt(request.Claims, 500)
+		_, err = f.viewAt(t.Context(), request.Claims, 500)
 		require.NoError(t, err)
 		request.Version = 140
 		w := open()
@@ -417,5 +417,53 @@ func TestClaimsEndSlowWatchers(t *testing.T) {
 	require.True(t, w.stopped)
 	f.mu.Unlock()
 	for range w.ResultChan() {
+	}
+}
+
+// A list has the objects of all claims that were accepted before its version, whether the set has heard of them before
+// or not, and whoever watches from there is told what it may have missed.
+func TestListsHaveAcceptedClaims(t *testing.T) {
+	f := newFollower(t)
+	f.fill("b/x", "z")
+	f.follow(10)
+	var source claims.Source
+	var accepts func(version uint64)
+	source.CatchUpBy(func(_ context.Context, version uint64) error {
+		accepts(version)
+		return nil
+	})
+	for name, watched := range map[string]bool{"watched": true, "not watched": false} {
+		t.Run(name, func(t *testing.T) {
+			accepts = func(uint64) {}
+			set := claims.NewSet(&source, schema.GroupResource{}, "", 5)
+			in := Claims{Set: set, Root: "/r/"}
+			if watched {
+				f.watchClaims(set, "/r/")
+			}
+			shown := func() (all []string) {
+				view, err := f.viewAt(t.Context(), in, 10)
+				require.NoError(t, err)
+				objects, _ := f.latest()
+				view.walk(objects, "/r/", "/r/", func(it item) bool {
+					all = append(all, it.key)
+					return true
+				})
+				return all
+			}
+			require.Empty(t, shown())
+			if watched {
+				f.modify("z", int(f.Version())+1, nil) // the set is told later than the version of the list
+			}
+			accepts = func(version uint64) {
+				require.EqualValues(t, 10, version)
+				set.Allow("b", nil, 9)
+			}
+			require.Equal(t, []string{"/r/b/x"}, shown())
+			missed, err := set.Missed(10, false)
+			require.NoError(t, err)
+			require.Len(t, missed, 1)
+			accepts = func(uint64) { set.Deny("b", 10) }
+			require.Empty(t, shown(), "what is not accepted any more is not shown")
+		})
 	}
 }

@@ -394,6 +394,16 @@ func (h *Hub) WaitFresh(ctx context.Context, version uint64) error {
 	}
 }
 
+// LastChange returns the version of the latest event, after it has seen everything up to a version.
+func (h *Hub) LastChange(ctx context.Context, version uint64) (uint64, error) {
+	if err := h.WaitFresh(ctx, version); err != nil {
+		return 0, err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.lastEvent, nil
+}
+
 // GetAt returns the object of a key as of a version or later, nil if there is none, and false if
 // the hub is not that far and does not get there soon. The object is shared: do not change it.
 func (h *Hub) GetAt(ctx context.Context, key string, version uint64) (runtime.Object, bool) {

@@ -166,7 +166,7 @@ func (h *Hub) list(ctx context.Context, key string, in Claims, opts storage.List
 	if err != nil || objects == nil {
 		return err != nil, err
 	}
-	view, err := h.viewAt(in, version)
+	view, err := h.viewAt(ctx, in, version)
 	if err != nil {
 		return true, err
 	}
@@ -329,7 +329,7 @@ func (h *Hub) State(ctx context.Context, key string, in Claims, opts storage.Lis
 		return nil, err
 	}
 	s := &State{hub: h, Version: version, key: key, pred: opts.Predicate}
-	view, err := h.viewAt(in, version)
+	view, err := h.viewAt(ctx, in, version)
 	if err != nil {
 		return nil, err
 	}

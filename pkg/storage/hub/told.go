@@ -323,7 +323,7 @@ func (w *Watcher) missedLocked(version uint64) error {
 		if w.started && !known {
 			t.prefixes[n].began = append(t.prefixes[n].began, changes[i].Before)
 		}
-		if w.started && changes[i].Version <= w.begins { // it may have come before what was told, or after
+		if w.started && changes[i].Revision <= w.begins { // it may have come before what was told, or after
 			t.prefixes[n].began = append(t.prefixes[n].began, changes[i].After)
 		}
 	}

@@ -118,7 +118,7 @@ func TestBoundAPIsInOutages(t *testing.T) {
 	})
 	judged(k)
 	code, says := k.TryDo(http.MethodPost, boundGadgets, `{"apiVersion":"example.org/v1","kind":"Gadget","metadata":{"name":"unread"}}`)
-	require.Equal(t, http.StatusUnprocessableEntity, code, says)
+	require.Equal(t, http.StatusServiceUnavailable, code, says)
 	require.Contains(t, says, "the parameters cannot be read")
 	views.work("alone")
 	e.Component("front-proxy").Restart()

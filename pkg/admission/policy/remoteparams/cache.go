@@ -35,9 +35,9 @@ const (
 	unusedFor = 24 * time.Hour
 )
 
-// errUnread is what writes are told when there is no answer, neither now nor from before.
+// ErrUnread is what writes are told when there is no answer, neither now nor from before.
 // Why, the shard's log says: where shards are is nobody else's business.
-var errUnread = errors.New("the parameters cannot be read: the shard that has them does not answer, and nothing is known from before: try again later")
+var ErrUnread = errors.New("the parameters cannot be read: the shard that has them does not answer, and nothing is known from before: try again later")
 
 // Place is where a policy is, and so its parameters.
 type Place struct {
@@ -139,7 +139,7 @@ func (c *Cache) get(k key, parse func([]byte) (*answer, error)) (*answer, error)
 		c.mu.Unlock()
 	}
 	if last == nil {
-		return nil, errUnread
+		return nil, ErrUnread
 	}
 	return last, last.refused
 }

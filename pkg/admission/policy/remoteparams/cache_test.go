@@ -207,7 +207,7 @@ func TestOutage(t *testing.T) {
 				_, err = k.Lister().ByNamespace("default").Get("none")
 				require.True(t, apierrors.IsNotFound(err), "%v", err)
 				_, err = k.Lister().ByNamespace("default").Get("other")
-				require.ErrorIs(t, err, errUnread)
+				require.ErrorIs(t, err, ErrUnread)
 				<-time.After(time.Minute)
 			}
 			far.set(pathOfA, configMap("2"), nil)

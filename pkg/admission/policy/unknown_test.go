@@ -1,0 +1,114 @@
+package policy
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"testing"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/admission/plugin/policy/generic"
+	"k8s.io/apiserver/pkg/admission/plugin/policy/matching"
+	"k8s.io/apiserver/pkg/admission/plugin/policy/validating"
+	"k8s.io/client-go/rest"
+
+	"github.com/shardplane/shardplane/pkg/admission/policy/remoteparams"
+	"github.com/shardplane/shardplane/pkg/client"
+)
+
+// TestUnknownKinds: that a kind of parameters does not exist is what a server answers that knows. Any other answer, e.g. of
+// one that has just started, says nothing.
+func TestUnknownKinds(t *testing.T) {
+	t.Parallel()
+	status := http.StatusServiceUnavailable
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) }))
+	t.Cleanup(server.Close)
+	factory, err := client.NewFactory(&rest.Config{Host: server.URL})
+	require.NoError(t, err)
+	t.Cleanup(factory.CloseIdleConnections)
+	p := NewParams(factory, nil)
+	get := func() error {
+		_, err := p.get("a", "validating", corev1.SchemeGroupVersion.WithKind("Rule"), "")
+		return err
+	}
+	require.ErrorIs(t, get(), errUnknown, "it does not run yet")
+	p.ctx = t.Context()
+	for status = range map[int]bool{http.StatusServiceUnavailable: true, http.StatusInternalServerError: true, http.StatusForbidden: true} {
+		require.ErrorIs(t, get(), errUnknown, status)
+	}
+	status = http.StatusNotFound
+	err = get()
+	require.NotErrorIs(t, err, errUnknown)
+	require.ErrorContains(t, err, "failed to find resource referenced by paramKind")
+}
+
+// denying denies each write as upstream does if it cannot evaluate a policy.
+type denying struct {
+	err  error
+	asks func(hook validating.PolicyHook)
+}
+
+func (d denying) Start(context.Context) error { return nil }
+
+func (d denying) Dispatch(_ context.Context, _ admission.Attributes, _ admission.ObjectInterfaces, hooks []validating.PolicyHook) error {
+	for _, hook := range hooks {
+		d.asks(hook)
+	}
+	return d.err
+}
+
+// unread are parameters of a shard that does not answer.
+func unread() *param {
+	none := remoteparams.New(func(context.Context, remoteparams.Place, string, url.Values) ([]byte, error) {
+		return nil, context.DeadlineExceeded
+	})
+	return &param{reads: none.Known(remoteparams.Place{Shard: "s", Cluster: "c"}, &meta.RESTMapping{Resource: corev1.SchemeGroupVersion.WithResource("configmaps"), GroupVersionKind: corev1.SchemeGroupVersion.WithKind("ConfigMap"), Scope: meta.RESTScopeNamespace})}
+}
+
+// TestUnknownParametersAreNotFinal: a write that needs parameters that are not known yet is not denied for good. The failure policy
+// decides whether it needs them.
+func TestUnknownParametersAreNotFinal(t *testing.T) {
+	t.Parallel()
+	denied := apierrors.NewInvalid(schema.GroupKind{Kind: "ConfigMap"}, "x", nil)
+	synced := func(hook validating.PolicyHook) { hook.ParamInformer.Informer().HasSynced() }
+	for name, tc := range map[string]struct {
+		param *param
+		asks  func(hook validating.PolicyHook)
+		err   error
+		later bool
+	}{
+		"unknown":            {unknownParam(), synced, denied, true},
+		"unread":             {unread(), func(hook validating.PolicyHook) { _, _ = hook.ParamInformer.Lister().Get("x") }, denied, true},
+		"unread and ignored": {unread(), func(hook validating.PolicyHook) { _, _ = hook.ParamInformer.Lister().Get("x") }, nil, false},
+		"not matched":        {unknownParam(), func(validating.PolicyHook) {}, denied, false},
+		"ignored":            {unknownParam(), synced, nil, false},
+		"known":              {unread(), synced, denied, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := &plugin[*validating.Policy, *validating.PolicyBinding, validating.Validator]{}
+			p.kind.dispatcher = func(logicalcluster.Name, *matching.Matcher) (generic.Dispatcher[validating.PolicyHook], error) {
+				return denying{tc.err, tc.asks}, nil
+			}
+			s := &set[*validating.Policy, *validating.PolicyBinding, validating.Validator]{params: true, hooks: []validating.PolicyHook{{ParamInformer: tc.param}}}
+			err := p.dispatchTo(t.Context(), s, "c", nil, admission.NewObjectInterfacesFromScheme(runtime.NewScheme()))
+			if !tc.later {
+				require.Equal(t, tc.err == nil, err == nil)
+				require.Equal(t, tc.err != nil, apierrors.IsInvalid(err))
+				return
+			}
+			require.True(t, apierrors.IsServiceUnavailable(err), "%v", err)
+			seconds, retries := apierrors.SuggestsClientDelay(err)
+			require.True(t, retries)
+			require.Positive(t, seconds)
+		})
+	}
+}

@@ -1,0 +1,154 @@
+package bindings
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/shardplane/shardplane/pkg/apis"
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
+	"github.com/shardplane/shardplane/pkg/storage/claims"
+)
+
+// accepted is a binding in a logical cluster that accepts a claim on all secrets, for all verbs.
+func accepted(cluster string) *apisv1alpha2.APIBinding {
+	b := bindingOf(cluster, "x", boundTo(widgets, "one", "h"))
+	b.Labels = map[string]string{apis.ExportLabel: apis.ExportLabelValue("provider", "e")}
+	b.Status.AppliedPermissionClaims = []apisv1alpha2.ScopedPermissionClaim{applied(claimOn(secrets, "", "*"), "")}
+	return b
+}
+
+// claiming has the export of the provider claim all secrets.
+func (w *shard) claiming() *shard {
+	export := &apisv1alpha2.APIExport{ObjectMeta: metav1.ObjectMeta{Name: "e"}}
+	export.Spec.PermissionClaims = []apisv1alpha2.PermissionClaim{claimOn(secrets, "", "*")}
+	w.exports[ofProvider] = export
+	return w
+}
+
+// reached returns the set of a verb.
+func (w *shard) reached(verb string) *claims.Set {
+	w.t.Helper()
+	reach, err := w.Reach(w.t.Context(), ofProvider, wildcard, secrets, verb)
+	require.NoError(w.t, err)
+	return reach.Set
+}
+
+// requireTold checks that a watch from before a revision has to list again, and that one from the revision is told
+// which selection there was and is: the list may have been made by a replica that did not have the change yet.
+func (w *shard) requireTold(set *claims.Set, cluster string, revision uint64, was, is bool) {
+	w.t.Helper()
+	_, err := set.Missed(revision-1, false)
+	require.ErrorIs(w.t, err, claims.ErrCompacted)
+	missed, err := set.Missed(revision, false)
+	require.NoError(w.t, err)
+	missed = slices.DeleteFunc(missed, func(c claims.Change) bool { return c.Cluster.String() != cluster })
+	require.NotEmpty(w.t, missed)
+	require.Equal(w.t, was, missed[0].Before.Held())
+	require.Equal(w.t, is, missed[len(missed)-1].After.Held())
+}
+
+// TestSetsHaveAHistory: a set that is made with the first request knows what has just changed, and does not answer for what
+// came before.
+func TestSetsHaveAHistory(t *testing.T) {
+	t.Parallel()
+	w := newShard(t).claiming()
+	w.server.Put(t, kinds.APIBindings.GroupVersionResource, accepted("gone"))
+	w.server.Put(t, kinds.APIBindings.GroupVersionResource, accepted("old"))
+	w.server.Delete(t, kinds.APIBindings.GroupVersionResource, "", "gone", "", "x")
+	w.run()
+	began := revisionOf(w.Informer().ResourceVersion())
+	_, err := w.reached("list").Missed(began-1, false)
+	require.ErrorIs(t, err, claims.ErrCompacted, "what was deleted before the start is not known")
+	missed, err := w.reached("list").Missed(began, false)
+	require.NoError(t, err)
+	require.Empty(t, missed)
+	require.True(t, w.reached("list").Selection("old").Held())
+
+	at := revisionOf(w.server.Put(t, kinds.APIBindings.GroupVersionResource, accepted("new")))
+	w.until(at)
+	w.requireTold(w.reached("watch"), "new", at, false, true)
+	w.remove("new", "x")
+	w.until(at + 1)
+	w.requireTold(w.reached("get"), "new", at+1, false, false)
+	w.remove("old", "x")
+	w.until(at + 2)
+	w.requireTold(w.reached("create"), "old", at+2, true, false)
+
+	b := bindingOf("consumer", "x", boundTo(widgets, "one", "h"))
+	at = revisionOf(w.server.Put(t, kinds.APIBindings.GroupVersionResource, b))
+	w.until(at)
+	_, done, err := w.WithBoundSchemas(t.Context(), "consumer")
+	require.NoError(t, err)
+	defer done()
+	w.requireTold(w.bound.sets["consumer"].Set, "system:admin", at, false, true)
+}
+
+// until waits until the index has seen a revision.
+func (w *shard) until(revision uint64) {
+	w.t.Helper()
+	require.Eventually(w.t, func() bool {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return revisionOf(w.Informer().ResourceVersion()) >= revision
+	}, deadline, tick)
+}
+
+// TestSetsAreMadeBetweenChanges: while a set is made, no binding changes, because the set would have the change without
+// its revision. WaitFor does not return before the sets have the change.
+func TestSetsAreMadeBetweenChanges(t *testing.T) {
+	t.Parallel()
+	w := newShard(t).claiming().run()
+	for _, making := range []sync.Locker{&w.claimed.mu, &w.bound.mu} {
+		b := accepted("a")
+		waited := make(chan error, 1)
+		early := false
+		func() {
+			making.Lock()
+			defer making.Unlock()
+			b.ResourceVersion = w.server.Put(t, kinds.APIBindings.GroupVersionResource, b)
+			for {
+				if _, err := w.Informer().Lister().Get(client.Key{Cluster: "a", Name: "x"}); err == nil || t.Context().Err() != nil {
+					break
+				}
+			}
+			go func() { waited <- w.WaitFor(t.Context(), b) }()
+			select {
+			case <-waited:
+				early = true
+			case <-time.After(20 * time.Millisecond): // the informer calls the index right after it has the object
+			}
+			early = early || len(w.records("a")) > 0
+		}()
+		require.False(t, early, "the index has a binding that no set has")
+		require.NoError(t, <-waited)
+		require.Len(t, w.records("a"), 1)
+		w.remove("a", "x")
+		require.Eventually(t, func() bool { return len(w.records("a")) == 0 }, deadline, tick)
+	}
+}
+
+// TestCatchUpTo: a request that needs all claims up to a version waits until the index has the latest change before it.
+func TestCatchUpTo(t *testing.T) {
+	t.Parallel()
+	w := newShard(t).claiming()
+	last := uint64(0)
+	w.config.LastChange = func(context.Context, uint64) (uint64, error) { return last, nil }
+	w.source.CatchUpBy(w.catchUpTo)
+	w.run()
+	set := w.reached("list")
+	last = revisionOf(w.server.Put(t, kinds.APIBindings.GroupVersionResource, accepted("a")))
+	require.NoError(t, set.CatchUp(t.Context(), last+100))
+	require.True(t, set.Selection("a").Held())
+	w.remove("a", "x")
+	last++
+	require.NoError(t, set.CatchUp(t.Context(), last))
+	require.False(t, set.Selection("a").Held())
+}

@@ -1,0 +1,72 @@
+package bindings
+
+import (
+	"testing"
+
+	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
+	"github.com/stretchr/testify/require"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/shardplane/shardplane/pkg/apis"
+)
+
+// schemaOf has the shard know a schema of widgets.
+func (w *shard) schemaOf(uid types.UID, scope apiextensionsv1.ResourceScope, kind string, versions ...string) {
+	w.t.Helper()
+	copied := &BoundSchema{Original: string(uid)}
+	copied.Spec.Group, copied.Spec.Scope = widgets.Group, scope
+	copied.Spec.Names = apiextensionsv1.CustomResourceDefinitionNames{Plural: widgets.Resource, Singular: "widget", Kind: kind, ListKind: kind + "List"}
+	for i, name := range versions {
+		v := apis.APIResourceVersion{}
+		v.Name, v.Served, v.Storage, v.Schema.Raw = name, true, i == len(versions)-1, []byte(`{"type":"object"}`)
+		copied.Spec.Versions = append(copied.Spec.Versions, v)
+	}
+	p, err := newPinned(copied)
+	require.NoError(w.t, err)
+	w.schemas.know(uid, p)
+}
+
+// TestCheckReplacement: a schema replaces another one only if everything that is stored can be read with it, in
+// all logical clusters.
+func TestCheckReplacement(t *testing.T) {
+	t.Parallel()
+	w := newShard(t).run()
+	w.schemaOf("first", "Namespaced", "Widget", "v1")
+	w.schemaOf("more", "Namespaced", "Widget", "v1", "v2")
+	w.schemaOf("less", "Namespaced", "Widget", "v2")
+	w.schemaOf("scope", "Cluster", "Widget", "v1")
+	w.schemaOf("kind", "Namespaced", "Gizmo", "v1")
+	in := func(uid string, stored ...string) *apisv1alpha2.BoundAPIResource {
+		b := boundTo(widgets, uid, "id")
+		b.StorageVersions = stored
+		return &b
+	}
+	for _, next := range []string{"first", "more", "less", "scope", "kind"} {
+		require.NoError(t, w.CheckReplacement(t.Context(), nil, in(next, "v1")), "nothing is stored")
+	}
+	refused := map[string]string{"less": "spec.versions", "scope": "spec.scope", "kind": "spec.names.kind"}
+	check := func(bound *apisv1alpha2.BoundAPIResource, reason error, why string) {
+		t.Helper()
+		require.NoError(t, w.CheckReplacement(t.Context(), bound, in("more", "v2")), why)
+		require.NoError(t, w.CheckReplacement(t.Context(), bound, in("scope")), "%s: nothing of virtual storage is stored", why)
+		for next, field := range refused {
+			err := w.CheckReplacement(t.Context(), bound, in(next, "v1"))
+			require.ErrorIs(t, err, reason, "%s: %s", why, next)
+			require.ErrorContains(t, err, field, "%s: %s", why, next)
+			other := boundTo(widgets, next, "other")
+			require.NoError(t, w.CheckReplacement(t.Context(), nil, &other), "objects of another identity")
+		}
+	}
+	check(in("first", "v1"), apis.ErrInvalidSchema, "bound")
+	w.put(bindingOf("other", "b", *in("more", "v1", "v2")))
+	check(nil, apis.ErrInUse, "bound elsewhere")
+	require.NoError(t, w.CheckReplacement(t.Context(), in("more", "v2"), in("more", "v2")))
+	w.put(bindingOf("other", "b", *in("first", "v1")))
+	require.NoError(t, w.CheckReplacement(t.Context(), in("first", "v1"), in("more", "v2")))
+	w.remove("other", "b")
+	for next := range refused {
+		require.NoError(t, w.CheckReplacement(t.Context(), nil, in(next, "v1")), "no longer bound elsewhere")
+	}
+	require.Empty(t, w.versions)
+}
