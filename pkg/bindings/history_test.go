@@ -121,8 +121,9 @@ func TestSetsAreMadeBetweenChanges(t *testing.T) {
 			}
 			go func() { waited <- w.WaitFor(t.Context(), b) }()
 			select {
-			case <-waited:
+			case err := <-waited:
 				early = true
+				waited <- err
 			case <-time.After(20 * time.Millisecond): // the informer calls the index right after it has the object
 			}
 			early = early || len(w.records("a")) > 0

@@ -58,11 +58,11 @@ func (m *model) arrives(t *testing.T, most time.Duration) {
 }
 
 // restarts returns how often all objects and replicas were read again.
-func (m *model) restarts(t *testing.T) float64 {
+func (m *model) restarts(t *testing.T) int {
 	t.Helper()
 	n, err := testutil.GetCounterMetricValue(restarts.WithLabelValues(m.config.CacheName, modelResource))
 	require.NoError(t, err)
-	return n
+	return int(n)
 }
 
 // mark returns the mark that the cache server has.
@@ -116,7 +116,7 @@ func TestDigestsFindWhatNoEventReports(t *testing.T) {
 		for _, problem := range []Problem{ProblemDifferent, ProblemMissing, ProblemLeftOver} {
 			n, err := testutil.GetCounterMetricValue(repairs.WithLabelValues(m.config.CacheName, modelResource, string(problem)))
 			require.NoError(t, err)
-			require.EqualValues(t, 1, n, problem)
+			require.Equal(t, 1, int(n), problem)
 		}
 		require.Equal(t, lists, m.cache.lists)
 		require.Zero(t, m.restarts(t))
@@ -141,7 +141,7 @@ func TestOtherDataID(t *testing.T) {
 		m.cache.dataID++
 		m.cache.mu.Unlock()
 		<-time.After(untilNoticed)
-		require.EqualValues(t, 1, m.restarts(t))
+		require.Equal(t, 1, m.restarts(t))
 		m.arrives(t, untilNoticed)
 	})
 }
@@ -190,7 +190,7 @@ func TestMarks(t *testing.T) {
 		m.cache.mu.Unlock()
 		<-time.After(time.Minute)
 		require.Equal(t, first.Epoch, m.mark(t).Epoch, "the shard has the same data")
-		require.EqualValues(t, 1, m.restarts(t), "the cache server may have other data")
+		require.Equal(t, 1, m.restarts(t), "the cache server may have other data")
 
 		m.save(m.shard)
 		m.edit(m.shard)
