@@ -79,4 +79,13 @@ var listwatch = []Mutant{
 		}},
 		CaughtBy: "./pkg/merge", Test: "TestWatchesGoOnFromAnyEvent",
 	},
+	{
+		Name: "seated-watch", Rule: "a watch of a virtual workspace leaves its seat once it waits for changes",
+		Edits: []Edit{{
+			File:   "pkg/virtual/board/watch.go",
+			Before: `	utilflowcontrol.WatchInitialized(ctx)`,
+			After:  `	_ = utilflowcontrol.WatchInitialized`,
+		}},
+		CaughtBy: "./pkg/virtual/board", Test: "TestWatchesLeaveTheirSeats",
+	},
 }

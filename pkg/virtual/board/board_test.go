@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/storage"
+	utilflowcontrol "k8s.io/apiserver/pkg/util/flowcontrol"
 
 	"github.com/shardplane/shardplane/pkg/client"
 )
@@ -226,4 +227,26 @@ func TestInitialEvents(t *testing.T) {
 	require.Equal(t, "true", mark.Object.(*corev1alpha1.Shard).Annotations[metav1.InitialEventsAnnotationKey]) //nolint:forcetypeassert // see Show
 	of.Set("two", shard("two", nil))
 	require.Equal(t, "ADDED two", next(t, w))
+}
+
+// TestWatchesLeaveTheirSeats: a watch that waits for changes is not counted among the executing requests any more,
+// once its initial events are sent.
+func TestWatchesLeaveTheirSeats(t *testing.T) {
+	b := New(func() error { return nil })
+	b.Set("one", shard("one", nil))
+	signal := utilflowcontrol.NewInitializationSignal()
+	initialized := make(chan struct{})
+	go func() {
+		defer close(initialized)
+		signal.Wait()
+	}()
+	w, err := b.Read(shards).Watch(utilflowcontrol.WithInitializationSignal(t.Context(), signal), &metainternalversion.ListOptions{})
+	require.NoError(t, err)
+	defer w.Stop()
+	require.Equal(t, "ADDED one", next(t, w))
+	select {
+	case <-initialized:
+	case <-time.After(time.Minute):
+		require.Fail(t, "the watch keeps its seat")
+	}
 }

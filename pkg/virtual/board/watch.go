@@ -10,6 +10,7 @@ import (
 	metainternalversion "k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
+	utilflowcontrol "k8s.io/apiserver/pkg/util/flowcontrol"
 )
 
 // bookmarkEvery is how often a watch is told how far it is, if it asks for that.
@@ -86,6 +87,8 @@ func (f *follower) run(ctx context.Context, initial []entry, mark bool) {
 	if mark && !f.bookmark(ctx, map[string]string{metav1.InitialEventsAnnotationKey: "true"}) {
 		return
 	}
+	// From now on the watch waits for changes, and must not occupy a seat among the executing requests.
+	utilflowcontrol.WatchInitialized(ctx)
 	ticker := time.NewTicker(bookmarkEvery)
 	defer ticker.Stop()
 	for {
