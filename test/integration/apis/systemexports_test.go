@@ -194,7 +194,8 @@ func TestSystemBindingsOfOld(t *testing.T) {
 // TestSystemClaims: what root exports is claimed as all else, by the identity that root tells, on the
 // shards of the consumers, wherever root is.
 func TestSystemClaims(t *testing.T) {
-	t.Parallel()
+	// Not parallel: beside tests that bind many APIs, the watch did not get the accepted claim within a minute
+	// in 3 of 8 runs. The cause is not known yet.
 	e := kit.Shared(t)
 	tenancy := kit.WorkspaceClient{Env: e, Config: e.Shard(0), ClusterName: "root"}.ForTest(t).IdentityOf("tenancy.kcp.io")
 	for shard, where := range []string{"on the shard of root", "on another one"} {
@@ -252,9 +253,8 @@ func testSystemClaims(t *testing.T, e *kit.Env, tenancy string, shard int) {
 		code, _ := user.TryDo(http.MethodGet, workspaces+"/seen", "")
 		return code == http.StatusOK
 	})
-	code, says := user.TryDo(http.MethodPut, workspaces+"/seen/status", workspaceBody("seen"))
-	require.Equal(t, http.StatusForbidden, code, says)
-	require.Contains(t, says, "maximal permission policy")
+	denied := user.Do(http.StatusForbidden, http.MethodPut, workspaces+"/seen/status", workspaceBody("seen"))
+	require.Contains(t, kit.Field(denied, "message"), "maximal permission policy")
 
 	// Narrowed and widened, on the watch and in lists.
 	k.AcceptClaims(`[` + claim + `,"selector":{"matchLabels":{"for":"nobody"}},"state":"Accepted"}]`)
