@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
 	"github.com/kcp-dev/sdk/apis/core"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -39,18 +40,30 @@ func (s *Server) systemIdentity(ctx context.Context, resource schema.GroupResour
 
 // knownSystemIdentity is systemIdentity by what is known now.
 func (s *Server) knownSystemIdentity(resource schema.GroupResource) (string, error) {
+	if !s.knowsRoot() {
+		return "", nil
+	}
+	return identityFromRoot(resource, func(name string) (*apisv1alpha2.APIExport, error) {
+		return s.informers.APIExports.Get(core.RootCluster, "", name)
+	})
+}
+
+// identityFromRoot returns the identity of the export of root that offers a resource. An export that does not
+// exist, or has no identity, is about to be created again: a watch that started without the identity would
+// never see an object.
+func identityFromRoot(resource schema.GroupResource, get func(name string) (*apisv1alpha2.APIExport, error)) (string, error) {
 	name := config.RootExportOf(resource)
 	if name == "" {
 		return "", nil
 	}
-	export, err := s.informers.APIExports.Get(core.RootCluster, "", name)
+	export, err := get(name)
 	switch {
-	case apierrors.IsNotFound(err):
-		return "", nil
-	case errors.Is(err, client.ErrIncomplete):
+	case apierrors.IsNotFound(err), errors.Is(err, client.ErrIncomplete):
 		return "", notKnownYet(name, err)
 	case err != nil:
 		return "", fmt.Errorf("looking up the APIExport %s of root: %w", name, err)
+	case export.Status.IdentityHash == "":
+		return "", notKnownYet(name, errors.New("it has none yet"))
 	}
 	return export.Status.IdentityHash, nil
 }

@@ -126,6 +126,17 @@ var bound = []Mutant{
 		CaughtBy: "./pkg/storage/hub", Test: "TestListsHaveAcceptedClaims",
 	},
 	{
+		Name: "recreated-export", Rule: "while an export of root is created again, its resources are not without identity",
+		Edits: []Edit{{
+			File:   "pkg/shard/systemexports.go",
+			Before: `	case apierrors.IsNotFound(err), errors.Is(err, client.ErrIncomplete):`,
+			After: `	case apierrors.IsNotFound(err):
+		return "", nil
+	case errors.Is(err, client.ErrIncomplete):`,
+		}},
+		CaughtBy: "./pkg/shard", Test: "TestIdentityFromRoot",
+	},
+	{
 		Name: "unknown-kind", Rule: "a kind of parameters does not exist only if a server that knows says so",
 		Edits: []Edit{{
 			File:   "pkg/admission/policy/params.go",

@@ -194,8 +194,7 @@ func TestSystemBindingsOfOld(t *testing.T) {
 // TestSystemClaims: what root exports is claimed as all else, by the identity that root tells, on the
 // shards of the consumers, wherever root is.
 func TestSystemClaims(t *testing.T) {
-	// Not parallel: beside tests that bind many APIs, the watch did not get the accepted claim within a minute
-	// in 3 of 8 runs. The cause is not known yet.
+	t.Parallel()
 	e := kit.Shared(t)
 	tenancy := kit.WorkspaceClient{Env: e, Config: e.Shard(0), ClusterName: "root"}.ForTest(t).IdentityOf("tenancy.kcp.io")
 	for shard, where := range []string{"on the shard of root", "on another one"} {
