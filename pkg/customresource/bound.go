@@ -80,8 +80,12 @@ func (s *Server) Defined(ctx context.Context, cluster logicalcluster.Name, resou
 }
 
 // Empty deletes all objects of a definition in a logical cluster, past admission but
-// through their finalizers, and returns what is left.
+// through their finalizers, and returns what is left. There are none of a built-in resource,
+// whose objects have the same prefix and another encoding.
 func (s *Server) Empty(ctx context.Context, cluster logicalcluster.Name, d *definitions.Definition) (definitions.Remaining, error) {
+	if s.builtIns.Serves(ctx, d.Schema.Resource) {
+		return definitions.Remaining{}, nil
+	}
 	used := s.table.Acquire(d.Schema)
 	defer func() { s.table.Release(used, time.Now()) }()
 	return s.stores.Empty(request.WithIdentity(request.WithClusterName(ctx, cluster), used.Resource, d.Identity), used)

@@ -57,10 +57,10 @@ func mustGet(t testing.TB, get func() (string, error)) string {
 	return path
 }
 
-// find returns the path in the environment variable, or that of the file that make builds.
+// find returns the path in the environment variable if the file exists, or that of the file that make builds.
 func find(env, file, target string) (string, error) {
 	path := os.Getenv(env)
-	if path == "" {
+	if _, err := os.Stat(path); err != nil {
 		path = filepath.Join(Root(), file)
 		command := exec.Command("make", "--no-print-directory", "-s", target)
 		command.Dir = Root()

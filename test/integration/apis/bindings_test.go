@@ -157,8 +157,14 @@ func testBindingNames(t *testing.T, e *kit.Env) {
 	// What every logical cluster has cannot be had again.
 	provider.Create(kit.APIsV1Alpha1+"apiresourceschemas", `{"metadata":{"name":"v1.leases.coordination.k8s.io","annotations":{"api-approved.kubernetes.io":"https://example.org/approved"}},"spec":{"group":"coordination.k8s.io","scope":"Namespaced","names":{"plural":"leases","singular":"lease","kind":"Lease","listKind":"LeaseList"},"versions":[{"name":"v1","served":true,"storage":true,"schema":{"type":"object"}}]}}`)
 	provider.CreateExport("builtin", "v1.leases.coordination.k8s.io")
+	k.Create("/apis/coordination.k8s.io/v1/namespaces/default/leases", `{"metadata":{"name":"a"}}`)
 	k.Bind("builtin", provider, "builtin")
 	k.UntilBinding("builtin", "InitialBindingCompleted", "False NamingConflicts")
+	k.Do(http.StatusOK, http.MethodDelete, kit.APIsV1Alpha2+"apibindings/builtin", "")
+	k.Eventually("the binding is deleted, although the built-in objects cannot be read as custom resources", func() bool {
+		code, _ := k.TryDo(http.MethodGet, kit.APIsV1Alpha2+"apibindings/builtin", "")
+		return code == http.StatusNotFound
+	})
 }
 
 // testBindingEvolution: bindings follow their export, and keep what it drops.

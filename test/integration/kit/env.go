@@ -14,7 +14,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 
@@ -140,26 +143,52 @@ func (e *Env) NewWorkspace(parent, name, shard string) {
 	if shard != "" {
 		ws.Spec.Location = &tenancyv1alpha1.WorkspaceLocation{Selector: &metav1.LabelSelector{MatchLabels: labels.Set{"name": shard}}}
 	}
-	in := kinds.Workspaces.In(e.ProxyClient.Cluster(Path(parent)))
-	if e.External {
-		e.deleteWorkspace(e.T.Context(), parent, name) // of a run that was interrupted
-		e.T.Cleanup(func() { e.deleteWorkspace(context.WithoutCancel(e.T.Context()), parent, name) })
+	if e.External && parent == "root" { // others are deleted with their parents
+		e.deleteWorkspace(e.T.Context(), name) // of a run that was interrupted
+		e.T.Cleanup(func() { e.deleteWorkspace(context.WithoutCancel(e.T.Context()), name) })
 	}
-	_, err := in.Create(e.T.Context(), ws, metav1.CreateOptions{})
+	_, err := kinds.Workspaces.In(e.ProxyClient.Cluster(Path(parent))).Create(e.T.Context(), ws, metav1.CreateOptions{})
 	require.NoError(e.T, err)
 }
 
-// deleteWorkspace deletes a workspace, if there is one, and waits until it is gone.
-func (e *Env) deleteWorkspace(ctx context.Context, parent, name string) {
+// deleteWorkspace deletes a workspace below root, if there is one, and waits until it is gone.
+func (e *Env) deleteWorkspace(ctx context.Context, name string) {
 	e.T.Helper()
-	in := kinds.Workspaces.In(e.ProxyClient.Cluster(Path(parent)))
+	in := kinds.Workspaces.In(NewFactory(e.T, e.Proxy()).Cluster(Path("root")))
 	if err := in.Delete(ctx, name, metav1.DeleteOptions{}); !apierrors.IsNotFound(err) {
 		require.NoError(e.T, err)
 	}
+	config := rest.CopyConfig(e.Proxy())
+	config.Host += "/clusters/root:" + name
 	require.NoError(e.T, wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, Timeout, true, func(ctx context.Context) (bool, error) {
 		_, err := in.Get(ctx, name, metav1.GetOptions{})
+		if !apierrors.IsNotFound(err) {
+			removeFinalizers(ctx, config)
+		}
 		return apierrors.IsNotFound(err), nil
-	}), "workspace %s:%s is deleted", parent, name)
+	}), "workspace root:%s is deleted", name)
+}
+
+// removeFinalizers removes the finalizers of tests, which start with "example.", from what is being deleted. What
+// fails is tried again by the caller.
+func removeFinalizers(ctx context.Context, config *rest.Config) {
+	kinds, _ := discovery.NewDiscoveryClientForConfigOrDie(config).ServerPreferredResources()
+	clients := dynamic.NewForConfigOrDie(config)
+	for _, kind := range discovery.FilteredBy(discovery.SupportsAllVerbs{Verbs: []string{"list", "patch"}}, kinds) {
+		version, _ := schema.ParseGroupVersion(kind.GroupVersion)
+		for i := range kind.APIResources {
+			of := clients.Resource(version.WithResource(kind.APIResources[i].Name))
+			all, err := of.List(ctx, metav1.ListOptions{})
+			if err != nil {
+				continue
+			}
+			for _, item := range all.Items {
+				if held := item.GetFinalizers(); item.GetDeletionTimestamp() != nil && len(held) > 0 && strings.HasPrefix(held[0], "example.") {
+					_, _ = of.Namespace(item.GetNamespace()).Patch(ctx, item.GetName(), types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+				}
+			}
+		}
+	}
 }
 
 // Placement returns the name of the shard that holds a logical cluster.
