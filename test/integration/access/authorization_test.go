@@ -24,7 +24,7 @@ import (
 
 func TestAuthorization(t *testing.T) {
 	t.Parallel()
-	p := kit.People{Env: kit.Shared(t)}
+	p := kit.People{Env: kit.SharedUnchanged(t)}
 	one, two := p.WorkspaceOn("root", "one", "root"), p.WorkspaceOn("root", "two", "shard-1")
 	require.NotEqual(t, one.Spec.Cluster, two.Spec.Cluster)
 

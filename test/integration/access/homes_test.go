@@ -38,7 +38,7 @@ func homeOf(e *kit.Env, config *rest.Config) *tenancyv1alpha1.Workspace {
 // TestHomes: who asks for ~ gets a workspace of its own, and nobody another's.
 func TestHomes(t *testing.T) {
 	t.Parallel()
-	e := kit.Shared(t)
+	e := kit.SharedUnchanged(t)
 	t.Run("own", func(t *testing.T) { testOwnHomes(t, e) })
 	t.Run("of another", func(t *testing.T) { testHomesOfOthers(t, e) })
 	t.Run("deleted", func(t *testing.T) { testDeletedHome(t, e) })

@@ -18,7 +18,7 @@ import (
 // kube-system and what every namespace has; others do not have it.
 func TestKubeSystem(t *testing.T) {
 	t.Parallel()
-	e := kit.Shared(t)
+	e := kit.SharedUnchanged(t)
 	root := kit.NewWorkspaceClient(e, "kube-system-organization") // of the type organization, which extends universal
 	names := func(k kit.WorkspaceClient) []string {
 		list, err := kinds.Namespaces.In(kit.NewFactory(t, k.Config).Cluster(kit.Path(k.ClusterName))).List(t.Context(), metav1.ListOptions{})

@@ -20,7 +20,7 @@ import (
 // LogicalCluster as such: lead it on, as an initializer does without its view.
 func TestLogicalClusterByAdministrators(t *testing.T) {
 	t.Parallel()
-	e := kit.Shared(t)
+	e := kit.SharedUnchanged(t)
 	types := kinds.WorkspaceTypes.In(e.ProxyClient.Cluster(kit.Path("root")))
 	_, err := types.Create(t.Context(), &tenancyv1alpha1.WorkspaceType{
 		ObjectMeta: metav1.ObjectMeta{Name: "led"},

@@ -143,7 +143,7 @@ func untilAuthenticated(e *kit.Env, config *rest.Config, cluster, token string) 
 // on whatever shard they are, and nobody else does.
 func TestWorkspaceAuthentication(t *testing.T) {
 	t.Parallel()
-	e := kit.Shared(t)
+	e := kit.SharedUnchanged(t)
 	provider := newIssuer(t)
 	home := ofType(e, "root", "issuers", "root", "root", "universal")
 	configure(e, home, "own", provider.entry("oidc:"))

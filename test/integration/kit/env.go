@@ -81,6 +81,17 @@ func Shared(t *testing.T) *Env {
 	return NewEnv(t, sharedCluster.Get(t))
 }
 
+// SharedUnchanged is Shared for a test that leaves objects in root, or in home workspaces: it is skipped in a
+// cluster that was running before, where it would find those of the last run.
+func SharedUnchanged(t *testing.T) *Env {
+	t.Helper()
+	e := Shared(t)
+	if e.External {
+		t.Skip("it leaves objects in root or in home workspaces: run it without CLUSTER")
+	}
+	return e
+}
+
 // ForTest returns an Env whose methods fail t.
 func (e *Env) ForTest(t *testing.T) *Env {
 	t.Helper()
