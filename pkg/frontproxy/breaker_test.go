@@ -18,6 +18,7 @@ import (
 // take too long are answered at once, while one of them finds out whether that is
 // still so.
 func TestAHangingShardIsTriedByOne(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "root", "one")
 	w.cluster(t, "one", "aaaa")
 	w.ready(t)
@@ -55,6 +56,7 @@ func TestHangs(t *testing.T) {
 // TestConnectionsOfAShardThatIsGone holds that a request which outlasts the Shard
 // object is answered, and that no connection outlasts it.
 func TestConnectionsOfAShardThatIsGone(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "root", "one")
 	w.cluster(t, "one", "aaaa")
 	inside, goOn := make(chan struct{}), make(chan struct{})

@@ -44,6 +44,7 @@ var awkward = map[string]http.HandlerFunc{
 // authorized a request, or in a form that cannot be read, is no different from
 // the answer for what does not exist; and that whoever may enter gets it as it is.
 func TestStrangersLearnNothing(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "root")
 	w.options.IndexTimeout = 20 * time.Millisecond
 	w.cluster(t, "root", "hidden")
@@ -253,6 +254,7 @@ func TestLateDenials(t *testing.T) {
 // anything is there or not: the requests are seen waiting together, before any of
 // them is answered.
 func TestStrangersWait(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "root")
 	w.options.IndexTimeout = maxIndexTimeout
 	w.cluster(t, "root", "hidden")

@@ -50,6 +50,7 @@ func (w *world) mapping(t testing.TB, path string, s *fakeShard, more ...string)
 // TestMappedServers holds that the servers of a mapping file get what is for them, as it
 // was sent, and whose it is, in the headers that they know.
 func TestMappedServers(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "root")
 	w.options.Authentication.DropGroups = []string{"secret-group"}
 	plain, named := w.addMapped(t, "plain"), w.addMapped(t, "named")
@@ -129,6 +130,7 @@ func TestMappedServers(t *testing.T) {
 // TestMappedServersTellNothing holds that errors of a mapped server tell nobody of a logical
 // cluster that it may not enter.
 func TestMappedServersTellNothing(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "root")
 	mapped := w.addMapped(t, "mapped")
 	w.mapping(t, "/services/x", mapped)
@@ -260,6 +262,7 @@ func TestMappedStreams(t *testing.T) {
 // TestClustersEntry holds that an entry for /clusters/, as kcp's files have one, gives the
 // certificates for shards and nothing else.
 func TestClustersEntry(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "root")
 	elsewhere := &fakeShard{name: "elsewhere", world: w, addr: (&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 1}).String()}
 	w.mapping(t, "/clusters/", elsewhere)

@@ -95,6 +95,7 @@ func TestMountsOfWorkspaces(t *testing.T) {
 // TestMountsOfServers holds that a mounted server outside of the installation gets what is for
 // it, learns nothing of who sends it, and leads nobody elsewhere.
 func TestMountsOfServers(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "root")
 	mounted := w.addMapped(t, "mounted")
 	w.options.Mounts.AllowedCIDRs, w.options.Mounts.CAFile = []string{"127.0.0.0/8"}, w.servingCA.file
@@ -180,6 +181,7 @@ func TestMountsOfServers(t *testing.T) {
 // TestMountsOfForbiddenServers holds that mounts reach no addresses that are not public, nor
 // servers that nobody verifies.
 func TestMountsOfForbiddenServers(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "root")
 	mounted := w.addMapped(t, "mounted")
 	reached := make(chan string, 1)

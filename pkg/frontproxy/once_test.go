@@ -57,6 +57,7 @@ func (b *breaking) takeSeen() map[string]int {
 // TestRequestsAreSentOnce: what may have reached a shard is never sent there again by the
 // front-proxy, and a client is asked to repeat only what can be done twice.
 func TestRequestsAreSentOnce(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "root", "one")
 	w.cluster(t, "one", "aaaa")
 	b := &breaking{fakeShard: w.shards["one"], seen: map[string]int{}, cut: func(int) bool { return true }}

@@ -15,6 +15,7 @@ import (
 // TestStartsFromAnotherShard starts a front-proxy that knows nothing while root is away: it learns of the shards
 // from another one, serves what those that answer hold, denies nothing for certain, and follows root when that is back.
 func TestStartsFromAnotherShard(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "root", "one")
 	root, one := w.shards["root"], w.shards["one"]
 	for _, shard := range []*fakeShard{root, one} {

@@ -41,6 +41,7 @@ func (w *world) becomesComplete(t testing.TB) {
 // TestStartsWithoutShards holds that a front-proxy that has known shards begins with what it
 // has known, answers nobody for certain that there is nothing, and catches up.
 func TestStartsWithoutShards(t *testing.T) {
+	t.Parallel()
 	w := savedWorld(t)
 	w.stop()
 	w.shards["one"].kill()
@@ -93,6 +94,7 @@ func TestStaleIndex(t *testing.T) {
 // TestOtherDataAfterTheStart holds that what a shard does not hold goes whose data cannot be followed
 // from where they were: compacted, or restored.
 func TestOtherDataAfterTheStart(t *testing.T) {
+	t.Parallel()
 	for name, change := range map[string]func(w *world){
 		"compacted": func(w *world) { w.shards["one"].data.Compact() },
 		"set back":  func(w *world) { w.shards["one"].data.Rollback(50) },

@@ -267,6 +267,7 @@ func TestProfilingCanBeOff(t *testing.T) {
 }
 
 func TestUnknownAndForbiddenLookTheSame(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "root")
 	w.cluster(t, "root", "hidden")
 	w.shards["root"].handle(func(rw http.ResponseWriter, r *http.Request) {
@@ -373,6 +374,7 @@ func TestShardsComeAndGo(t *testing.T) {
 }
 
 func TestDeadShard(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "root", "one")
 	w.cluster(t, "one", "aaaa")
 	w.ready(t)

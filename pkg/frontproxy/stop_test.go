@@ -13,6 +13,7 @@ import (
 // TestShutdownDelay holds that a front-proxy that is to stop says so first and goes on to serve:
 // watches last, and each further request comes by another connection.
 func TestShutdownDelay(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "root")
 	w.options.ShutdownDelay = 4 * time.Second
 	w.ready(t)

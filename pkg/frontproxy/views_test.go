@@ -64,7 +64,9 @@ func TestViewsAreForwarded(t *testing.T) {
 // TestViewsTellNothing holds that whoever may open a view learns through it of no logical
 // cluster that it shows nothing of, whatever the shard answers.
 func TestViewsTellNothing(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "root")
+	w.options.IndexTimeout = 20 * time.Millisecond // each denial waits for it
 	w.cluster(t, "root", "provider")
 	w.cluster(t, "root", "consumer")
 	w.cluster(t, "root", "other")
