@@ -6,6 +6,7 @@ import (
 
 	apisv1alpha1 "github.com/kcp-dev/sdk/apis/apis/v1alpha1"
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -39,6 +40,27 @@ func Convert(in *unstructured.Unstructured, to string) (*unstructured.Unstructur
 	out.SetAPIVersion(to)
 	out.SetKind(gvk.Kind)
 	return out, nil
+}
+
+// specs read and write the specs of the versions that are not stored.
+var specs = map[schema.GroupVersionKind]func(u *unstructured.Unstructured) (*unstructured.Unstructured, error){
+	apisv1alpha1.SchemeGroupVersion.WithKind("APIExport"):  through(same[apisv1alpha1.APIExport]),
+	apisv1alpha1.SchemeGroupVersion.WithKind("APIBinding"): through(same[apisv1alpha1.APIBinding]),
+}
+
+func same[T any](in *T) (*T, error) { return in, nil }
+
+// KeepSpec gives an APIExport or APIBinding of v1alpha1 the spec that it had before if the two differ only by empty
+// fields, e.g. group: "", because these are not stored. Otherwise every update with them would be a change.
+func KeepSpec(object, old *unstructured.Unstructured) {
+	typed, ok := specs[object.GroupVersionKind()]
+	if !ok {
+		return
+	}
+	// Validation reports an object of another type.
+	if out, err := typed(object); err == nil && equality.Semantic.DeepEqual(out.Object["spec"], old.Object["spec"]) {
+		object.Object["spec"] = out.Object["spec"]
+	}
 }
 
 // through makes a conversion between types one between objects without types.
