@@ -39,7 +39,22 @@ func Convert(in *unstructured.Unstructured, to string) (*unstructured.Unstructur
 	}
 	out.SetAPIVersion(to)
 	out.SetKind(gvk.Kind)
+	if gvk.Kind == "APIExport" && to == apisv1alpha1.SchemeGroupVersion.String() {
+		setGroups(out)
+	}
 	return out, nil
+}
+
+// setGroups sets the group of claims that have none. It is the key of a list, and has a default in the schema (package
+// config). Requests are defaulted, but conversion is not. Without it, every update would add the group.
+func setGroups(export *unstructured.Unstructured) {
+	claims, _, _ := unstructured.NestedFieldNoCopy(export.Object, "spec", "permissionClaims")
+	all, _ := claims.([]any)
+	for i := range all {
+		if claim, ok := all[i].(map[string]any); ok && claim["group"] == nil {
+			claim["group"] = ""
+		}
+	}
 }
 
 // specs read and write the specs of the versions that are not stored.
@@ -57,9 +72,13 @@ func KeepSpec(object, old *unstructured.Unstructured) {
 	if !ok {
 		return
 	}
-	// Validation reports an object of another type.
-	if out, err := typed(object); err == nil && equality.Semantic.DeepEqual(out.Object["spec"], old.Object["spec"]) {
-		object.Object["spec"] = out.Object["spec"]
+	now, err := typed(object)
+	if err != nil {
+		return // validation reports an object of another type
+	}
+	before, err := typed(old)
+	if spec := old.Object["spec"]; spec != nil && err == nil && equality.Semantic.DeepEqual(now.Object["spec"], before.Object["spec"]) {
+		object.Object["spec"] = runtime.DeepCopyJSONValue(spec)
 	}
 }
 

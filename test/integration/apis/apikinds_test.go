@@ -41,6 +41,7 @@ func TestAPIKinds(t *testing.T) {
 	t.Run("discovery", func(t *testing.T) { testAPIDiscovery(t, k) })
 	t.Run("versions", func(t *testing.T) { testAPIVersions(t, k) })
 	t.Run("apply", func(t *testing.T) { testAPIApply(t, k) })
+	t.Run("unchanged", func(t *testing.T) { testUnchangedKinds(t, kit.NewWorkspaceClient(e, "unchanged")) })
 	t.Run("identity", func(t *testing.T) { testIdentity(t, kit.NewWorkspaceClient(e, "identity")) })
 	t.Run("bindings", func(t *testing.T) {
 		testBindings(t, kit.NewWorkspaceClient(e, "provider"), kit.NewWorkspaceClient(e, "consumer"))
