@@ -6,6 +6,7 @@ import (
 
 	apisv1alpha1 "github.com/kcp-dev/sdk/apis/apis/v1alpha1"
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -38,7 +39,47 @@ func Convert(in *unstructured.Unstructured, to string) (*unstructured.Unstructur
 	}
 	out.SetAPIVersion(to)
 	out.SetKind(gvk.Kind)
+	if gvk.Kind == "APIExport" && to == apisv1alpha1.SchemeGroupVersion.String() {
+		setGroups(out)
+	}
 	return out, nil
+}
+
+// setGroups sets the group of claims that have none. It is the key of a list, and has a default in the schema (package
+// config). Requests are defaulted, but conversion is not. Without it, every update would add the group.
+func setGroups(export *unstructured.Unstructured) {
+	claims, _, _ := unstructured.NestedFieldNoCopy(export.Object, "spec", "permissionClaims")
+	all, _ := claims.([]any)
+	for i := range all {
+		if claim, ok := all[i].(map[string]any); ok && claim["group"] == nil {
+			claim["group"] = ""
+		}
+	}
+}
+
+// specs read and write the specs of the versions that are not stored.
+var specs = map[schema.GroupVersionKind]func(u *unstructured.Unstructured) (*unstructured.Unstructured, error){
+	apisv1alpha1.SchemeGroupVersion.WithKind("APIExport"):  through(same[apisv1alpha1.APIExport]),
+	apisv1alpha1.SchemeGroupVersion.WithKind("APIBinding"): through(same[apisv1alpha1.APIBinding]),
+}
+
+func same[T any](in *T) (*T, error) { return in, nil }
+
+// KeepSpec gives an APIExport or APIBinding of v1alpha1 the spec that it had before if the two differ only by empty
+// fields, e.g. group: "", because these are not stored. Otherwise every update with them would be a change.
+func KeepSpec(object, old *unstructured.Unstructured) {
+	typed, ok := specs[object.GroupVersionKind()]
+	if !ok {
+		return
+	}
+	now, err := typed(object)
+	if err != nil {
+		return // validation reports an object of another type
+	}
+	before, err := typed(old)
+	if spec := old.Object["spec"]; spec != nil && err == nil && equality.Semantic.DeepEqual(now.Object["spec"], before.Object["spec"]) {
+		object.Object["spec"] = runtime.DeepCopyJSONValue(spec)
+	}
 }
 
 // through makes a conversion between types one between objects without types.

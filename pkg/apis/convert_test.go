@@ -1,6 +1,7 @@
 package apis_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -143,6 +144,34 @@ func TestChangesInTheOtherVersion(t *testing.T) {
 	require.Len(t, last.Spec.Resources, 1)
 	require.Equal(t, stored.Spec.PermissionClaims, last.Spec.PermissionClaims)
 	require.Equal(t, stored.Annotations, last.Annotations)
+}
+
+// TestKeepSpec: an object with empty fields is the same as what is read after it was stored in the other version.
+func TestKeepSpec(t *testing.T) {
+	for kind, text := range map[string]string{
+		"APIBinding": `{"reference":{"export":{"path":"","name":"e"}},"permissionClaims":[{"group":"","resource":"configmaps","identityHash":"","all":true,"resourceSelector":[],"state":"Accepted"}]}`,
+		"APIExport":  `{"latestResourceSchemas":[],"maximalPermissionPolicy":null,"permissionClaims":[{"group":"","resource":"configmaps","identityHash":"","all":true},{"resource":"secrets","all":false,"resourceSelector":[{"name":"x","namespace":""}]}]}`,
+	} {
+		t.Run(kind, func(t *testing.T) {
+			u := &unstructured.Unstructured{Object: map[string]any{"apiVersion": apisv1alpha1.SchemeGroupVersion.String(), "kind": kind}}
+			var content map[string]any
+			require.NoError(t, json.Unmarshal([]byte(text), &content))
+			u.Object["spec"] = content
+			stored, err := apis.Convert(u, apisv1alpha2.SchemeGroupVersion.String())
+			require.NoError(t, err)
+			read, err := apis.Convert(stored, apisv1alpha1.SchemeGroupVersion.String())
+			require.NoError(t, err)
+			require.NotEqual(t, read.Object["spec"], u.Object["spec"])
+			apis.KeepSpec(u, read)
+			require.Equal(t, read.Object["spec"], u.Object["spec"])
+
+			u.Object["spec"] = content
+			require.NoError(t, unstructured.SetNestedSlice(u.Object, nil, "spec", "permissionClaims"))
+			changed := u.DeepCopy()
+			apis.KeepSpec(u, read)
+			require.Equal(t, changed, u)
+		})
+	}
 }
 
 // A claim that says nothing of objects is valid in v1alpha1, too.

@@ -128,6 +128,9 @@ func (x *Index) Convert(ctx context.Context, uid types.UID, rules *apisv1alpha1.
 	if copied.Annotations[conversionAnnotation] == p.rules {
 		return nil
 	}
+	if err := p.validateNew(copied); err != nil {
+		return err
+	}
 	if err := x.room(ctx, copied); err != nil {
 		return err
 	}

@@ -177,6 +177,18 @@ func newPinned(stored *BoundSchema) (*pinned, error) {
 	return p, err
 }
 
+// validateNew returns what is wrong with new rules. Copies that have such rules already are used as they are. The error
+// wraps apis.ErrInvalidSchema.
+func (p *pinned) validateNew(copied *BoundSchema) error {
+	if copied.Conversion == nil {
+		return nil
+	}
+	if errs := conversions.ValidateSelectable(p.Spec(), copied.Conversion); len(errs) > 0 {
+		return fmt.Errorf("%w: the APIConversion %s does not fit the APIResourceSchema of its name: %w", apis.ErrInvalidSchema, copied.Original, errs.ToAggregate())
+	}
+	return nil
+}
+
 // Pin makes sure that the shard has a copy of an APIResourceSchema, before the status
 // of a binding names it, and returns the version in which objects are stored. read
 // returns the original, and is called where it is not known yet. The error wraps
@@ -219,6 +231,9 @@ func (x *Index) makeCopy(ctx context.Context, uid types.UID, read func(context.C
 	p, err := newPinned(copied)
 	if err != nil {
 		return "", fmt.Errorf("%w: %w", apis.ErrInvalidSchema, err)
+	}
+	if err := p.validateNew(copied); err != nil {
+		return "", err
 	}
 	if original.UID != uid {
 		return "", fmt.Errorf("the APIResourceSchema %s has just been replaced", original.Name)

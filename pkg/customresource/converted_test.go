@@ -87,6 +87,17 @@ func TestConvertedSchema(t *testing.T) {
 	require.NoError(t, err)
 	require.NotContains(t, other.GetAnnotations(), "from")
 
+	_, err = v1.Create(t.Context(), widget("b", nil), metav1.CreateOptions{})
+	require.NoError(t, err)
+	read, err := v2.Get(t.Context(), "b", metav1.GetOptions{})
+	require.NoError(t, err)
+	written, err := v2.Update(t.Context(), read, metav1.UpdateOptions{})
+	require.NoError(t, err)
+	require.Equal(t, read, written, "it is not converted back if it has not changed")
+	written, err = v2.Patch(t.Context(), "b", types.MergePatchType, []byte(`{"metadata":{"labels":{"a":"b"}}}`), metav1.PatchOptions{})
+	require.NoError(t, err)
+	require.Equal(t, "b", written.GetLabels()["a"])
+
 	for name, in := range map[string]func(*unstructured.Unstructured) error{
 		"v1": func(u *unstructured.Unstructured) error {
 			_, err := v1.Create(t.Context(), u, metav1.CreateOptions{})

@@ -7,6 +7,7 @@ import (
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -109,23 +110,39 @@ func addLabels(obj runtime.Object, add map[string]string) {
 
 // drop takes the labels out of an object that is written.
 func (c *claimLabels) drop(obj runtime.Object) {
-	object, err := meta.Accessor(obj)
-	if c == nil || err != nil {
-		return
+	if object, err := meta.Accessor(obj); c != nil && err == nil {
+		ReplaceClaimLabels(object, nil)
 	}
-	all := object.GetLabels()
-	var kept map[string]string
-	for key := range all {
-		if !strings.HasPrefix(key, ClaimLabelPrefix) {
-			continue
+}
+
+// WithoutClaimLabels returns labels without those of claims.
+func WithoutClaimLabels(all map[string]string) map[string]string {
+	isClaim := func(key, _ string) bool { return strings.HasPrefix(key, ClaimLabelPrefix) }
+	for key, value := range all {
+		if isClaim(key, value) {
+			kept := maps.Clone(all)
+			maps.DeleteFunc(kept, isClaim)
+			return kept
 		}
-		if kept == nil {
-			kept = maps.Clone(all)
-		}
-		delete(kept, key)
 	}
-	if kept != nil {
-		object.SetLabels(kept)
+	return all
+}
+
+// ReplaceClaimLabels gives an object those of the labels that are of claims, in place of its own.
+func ReplaceClaimLabels(object metav1.Object, by map[string]string) {
+	before := object.GetLabels()
+	after := WithoutClaimLabels(before)
+	for key, value := range by {
+		if strings.HasPrefix(key, ClaimLabelPrefix) {
+			after = labels.Merge(after, labels.Set{key: value})
+		}
+	}
+	switch {
+	case maps.Equal(before, after):
+	case len(after) == 0:
+		object.SetLabels(nil) // an empty map would be stored, and differ from none
+	default:
+		object.SetLabels(after)
 	}
 }
 

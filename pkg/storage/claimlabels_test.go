@@ -89,18 +89,41 @@ func TestClaimLabels(t *testing.T) {
 
 	// Watches share one object.
 	first, second := watchFrom(all, t, s, "/pods", at, listOpts()), watchFrom(own, t, s, "/pods", at, listOpts())
-	require.NoError(t, s.GuaranteedUpdate(own, "/pods/ns/one", &example.Pod{}, false, nil, func(obj runtime.Object, _ storage.ResponseMeta) (runtime.Object, *uint64, error) {
+	updated := &example.Pod{}
+	require.NoError(t, s.GuaranteedUpdate(own, "/pods/ns/one", updated, false, nil, func(obj runtime.Object, _ storage.ResponseMeta) (runtime.Object, *uint64, error) {
 		pod := obj.(*example.Pod)
-		require.Equal(t, plain, pod.Labels, "what is read to be written has none")
+		require.Equal(t, labelled, pod.Labels, "writes start from the object as reads show it")
 		pod.Labels = maps.Clone(labelled)
 		pod.Spec.NodeName = "node"
 		return pod, nil, nil
 	}, nil))
+	require.Equal(t, labelled, updated.Labels)
 	a, b := <-first.ResultChan(), <-second.ResultChan()
 	require.Same(t, a.Object, b.Object)
 	require.Equal(t, labelled, hub.Unwrap(a.Object).(*example.Pod).Labels)
-	require.NoError(t, s.Delete(own, "/pods/ns/one", &example.Pod{}, nil, storage.ValidateAllObjectFunc, nil, storage.DeleteOptions{}))
+	deleted := &example.Pod{}
+	require.NoError(t, s.Delete(own, "/pods/ns/one", deleted, nil, storage.ValidateAllObjectFunc, nil, storage.DeleteOptions{}))
+	require.Equal(t, labelled, deleted.Labels)
 	require.Equal(t, labelled, next(t, first).Object.(*example.Pod).Labels)
+}
+
+// TestClaimLabelsOfWrites writes an object back as it was read, without the label, and with another value.
+func TestClaimLabelsOfWrites(t *testing.T) {
+	var claimed atomic.Bool
+	claimed.Store(true)
+	s := open(t, backendOf(t, labelling(&claimed)), podsGR)
+	own, created := in(t.Context(), "claimed"), &example.Pod{}
+	require.NoError(t, s.Create(own, "/pods/ns/one", newPod("ns", "one"), created, 0))
+	require.Equal(t, map[string]string{claimLabel: "hash"}, created.Labels)
+	for _, written := range []map[string]string{created.Labels, nil, {}, {claimLabel: "forged", ClaimLabelPrefix + "x": "forged"}} {
+		updated := &example.Pod{}
+		require.NoError(t, s.GuaranteedUpdate(own, "/pods/ns/one", updated, false, nil, func(obj runtime.Object, _ storage.ResponseMeta) (runtime.Object, *uint64, error) {
+			pod := obj.(*example.Pod)
+			pod.Labels = written
+			return pod, nil, nil
+		}, nil))
+		require.Equal(t, created, updated, "%v", written)
+	}
 }
 
 // Selectors that name the labels of claims see them, others do not look at them, and

@@ -77,7 +77,7 @@ func (s *tenantStorage) Create(ctx context.Context, key string, obj, out runtime
 	if errors.Is(err, storage.ErrResourceVersionSetOnCreate) {
 		return badRequestError{apierrors.NewBadRequest("metadata.resourceVersion must not be set on an object that is created: leave it out"), err}
 	}
-	return tellTooLarge(err)
+	return s.wrote(out, err)
 }
 
 // badRequestError is 400 for what upstream answers with 500.
@@ -104,7 +104,15 @@ func (s *tenantStorage) Delete(
 		return err
 	}
 	validateDeletion = claimed.guard(key, validateDeletion)
-	return s.inner.Delete(ctx, key, out, preconditions, validateDeletion, cachedExistingObject, opts)
+	return s.wrote(out, s.inner.Delete(ctx, key, out, preconditions, validateDeletion, cachedExistingObject, opts))
+}
+
+// wrote completes a write. Its result shows the labels of claims, as reads do.
+func (s *tenantStorage) wrote(result runtime.Object, err error) error {
+	if err != nil || result == nil {
+		return tellTooLarge(err)
+	}
+	return s.labels.show(result)
 }
 
 // Get implements storage.Interface.
@@ -129,8 +137,9 @@ func (s *tenantStorage) Get(ctx context.Context, key string, opts storage.GetOpt
 	return s.labels.show(out)
 }
 
-// GuaranteedUpdate implements storage.Interface. Whatever the update says, the
-// object stays annotated with its logical cluster.
+// GuaranteedUpdate implements storage.Interface. The update gets the object with the
+// labels of claims, because clients and field managers compare what they write with what they
+// have read. Whatever the update says, the object stays annotated with its logical cluster.
 func (s *tenantStorage) GuaranteedUpdate(
 	ctx context.Context, key string, destination runtime.Object, ignoreNotFound bool,
 	preconditions *storage.Preconditions, tryUpdate storage.UpdateFunc, cachedExistingObject runtime.Object,
@@ -147,14 +156,14 @@ func (s *tenantStorage) GuaranteedUpdate(
 		if res.ResourceVersion > 0 && !in.matches(input) {
 			return nil, nil, storage.NewKeyNotFoundError(key, 0)
 		}
-		output, ttl, err := tryUpdate(input, res)
+		output, ttl, err := tryUpdate(s.labels.shown(input), res)
 		if err != nil {
 			return nil, nil, err
 		}
 		s.labels.drop(output)
 		return output, ttl, annotate(output, t)
 	}
-	return tellTooLarge(s.inner.GuaranteedUpdate(ctx, key, destination, ignoreNotFound, preconditions, annotated, cachedExistingObject))
+	return s.wrote(destination, s.inner.GuaranteedUpdate(ctx, key, destination, ignoreNotFound, preconditions, annotated, cachedExistingObject))
 }
 
 // collection is a list or watch with its tenant.

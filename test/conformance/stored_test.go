@@ -2,8 +2,10 @@ package conformance
 
 import (
 	"bytes"
+	"maps"
 	"math"
 	"net/http"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -16,7 +18,7 @@ import (
 )
 
 // TestRestart: what is in storage is served from the first request on after a
-// start, also what could not be created today.
+// start, also what could not be created today, and admission decides as before.
 func TestRestart(t *testing.T) {
 	etcd := harness.Etcd(t, transport.TLSInfo{})
 	shard := harness.Start(t, harness.Options{
@@ -34,6 +36,10 @@ func TestRestart(t *testing.T) {
 			require.NoError(t, err)
 		}
 	}
+	admitted, answers := guarded(t, shard.Shard(0)), map[string]string{}
+	for name, u := range admitted {
+		answers[name] = u.admission()
+	}
 	root := shard.Component("root")
 	root.Stop()
 	// As versions before v1 allowed it: a field without a type, and all fields
@@ -42,7 +48,13 @@ func TestRestart(t *testing.T) {
 		data = bytes.Replace(data, []byte(`"color":{"type":"string"}`), []byte(`"color":{"minLength":3}`), 1)
 		return bytes.Replace(data, []byte(`"scope":"Namespaced"`), []byte(`"preserveUnknownFields":true,"scope":"Namespaced"`), 1)
 	})
-	root.Start()
+	// Admission decides as before from the first request that is served on, which is before the shard is ready.
+	root.Launch()
+	features := slices.Collect(maps.Keys(answers))
+	inParallel(t, len(features), func(i int) error {
+		return admitted[features[i]].admitsAgain(answers[features[i]])
+	})
+	root.WaitReady()
 
 	paths := []string{"/apis/old.example.com/v1/widgets"}
 	for i := range kinds {

@@ -48,6 +48,7 @@ func TestRules(t *testing.T) {
 			{"names", namingRules, false},
 			{"lifecycle", lifecycleRules, false},
 			{"writes", writeRules, true},
+			{"writes without a change", unchangedRules, true},
 			{"wildcard", wildcardRules, false},
 			{"robustness", robustnessRules, false},
 		} {

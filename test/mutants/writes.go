@@ -70,6 +70,24 @@ var writes = []Mutant{
 		CaughtBy: "./pkg/admission/percluster", Test: "TestJudges",
 	},
 	{
+		Name: "early-admission", Rule: "admission decides as before from the first request after a start",
+		Edits: []Edit{{
+			File:   "pkg/admission/percluster/ready.go",
+			Before: `	for _, informer := range r {`,
+			After:  `	for _, informer := range r[:0] {`,
+		}},
+		CaughtBy: "./test/conformance", Test: "TestRestart",
+	},
+	{
+		Name: "uncomparable-kinds", Rule: "an apply that changes nothing is not stored",
+		Edits: []Edit{{
+			File:   "pkg/registry/resource/strategy.go",
+			Before: `	obj.GetObjectKind().SetGroupVersionKind(old.GetObjectKind().GroupVersionKind())`,
+			After:  `	_ = old.GetObjectKind()`,
+		}},
+		CaughtBy: "./pkg/registry", Test: "TestUnchanged",
+	},
+	{
 		Name: "second-organization", Rule: "nobody asks for a client certificate with a group by which servers decide",
 		Edits: []Edit{{
 			File:   "pkg/admission/reserved/requests.go",

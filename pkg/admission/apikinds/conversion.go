@@ -43,7 +43,8 @@ func (p *Plugin) checkConversion(ctx context.Context, a admission.Attributes, ob
 	if len(errs) > 0 {
 		return nil // what is bound says so
 	}
-	if _, errs := compiled.Compile(&crd.Spec, &conversion.Spec, environment.NewExpressions); len(errs) > 0 {
+	_, errs = compiled.Compile(&crd.Spec, &conversion.Spec, environment.NewExpressions)
+	if errs = append(errs, compiled.ValidateSelectable(&crd.Spec, &conversion.Spec)...); len(errs) > 0 {
 		return apierrors.NewInvalid(a.GetKind().GroupKind(), a.GetName(), errs)
 	}
 	return nil

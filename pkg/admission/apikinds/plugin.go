@@ -79,6 +79,7 @@ func (p *Plugin) Admit(ctx context.Context, a admission.Attributes, _ admission.
 	case resource != exports && resource != bindings:
 	case old != nil:
 		keep(object, old)
+		apirules.KeepSpec(object, old)
 	default:
 		p.complete(cluster, resource, object)
 	}

@@ -245,6 +245,10 @@ func TestUpdates(t *testing.T) {
 	require.Equal(t, stored.GetLabels(), now.GetLabels())
 	require.Equal(t, map[string]string{"own": "x", applied: "[]"}, now.GetAnnotations())
 
+	empty := parse(t, strings.Replace(local, "spec: {", "spec: {permissionClaims: [], ", 1))
+	require.NoError(t, call{resource: "apibindings", object: empty, old: parse(t, local), user: "bob"}.write(t, nil))
+	require.Equal(t, parse(t, local).Object["spec"], empty.Object["spec"], "empty fields are not stored")
+
 	fresh := parse(t, local)
 	fresh.SetAnnotations(map[string]string{applied: "[]"})
 	require.NoError(t, call{resource: "apibindings", object: fresh, old: parse(t, local), user: "bob"}.write(t, nil))

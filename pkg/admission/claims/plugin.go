@@ -2,20 +2,19 @@
 // that writes through the view of its export writes nothing but what consumers let it see,
 // by the selectors of the claims, and decides about the deletion of an object, by its owner
 // references and finalizers, only if it may delete it. The same holds for the owner references of
-// bound objects whose provider bounds what consumers may do. It also drops the labels by which reads show who claims
-// an object, which clients send back as they have read them: they are not stored, and
-// nobody sets them.
+// bound objects whose provider bounds what consumers may do.
+//
+// The plugin also restores the labels by which reads show who claims an object. No request changes
+// them, and storage drops them. If an update contained other labels than the object that it changes,
+// it would never be recognized as one that changes nothing.
 package claims
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"strings"
 
 	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -71,7 +70,11 @@ func (*Plugin) Admit(ctx context.Context, a admission.Attributes, _ admission.Ob
 		return nil //nolint:nilerr // it has no labels
 	}
 	// Of all subresources: approvals and finalizers are written with the object as it was read.
-	dropShown(object)
+	var shown map[string]string
+	if before, err := meta.Accessor(a.GetOldObject()); err == nil {
+		shown = before.GetLabels()
+	}
+	storage.ReplaceClaimLabels(object, shown)
 	if !isWhole(a) {
 		return nil
 	}
@@ -134,11 +137,17 @@ func (p *Plugin) checkVerb(ctx context.Context, a admission.Attributes, verb str
 
 func checkSelected(a admission.Attributes, selected claims.Selection) error {
 	for _, obj := range []runtime.Object{a.GetObject(), a.GetOldObject()} {
-		if obj != nil && !selected.Matches(obj) {
+		if obj != nil && !matches(selected, obj) {
 			return admission.NewForbidden(a, unselected(selected))
 		}
 	}
 	return nil
+}
+
+// matches reports whether a claim selects an object by the labels that are stored.
+func matches(selected claims.Selection, obj runtime.Object) bool {
+	object, err := meta.Accessor(obj)
+	return err == nil && selected.MatchesObject(object.GetName(), storage.WithoutClaimLabels(object.GetLabels()))
 }
 
 func unselected(selected claims.Selection) error {
@@ -170,18 +179,4 @@ func requirements(s labels.Selector) labels.Requirements {
 	}
 	all, _ := s.Requirements()
 	return all
-}
-
-// dropShown takes out the labels that reads show.
-func dropShown(object metav1.Object) {
-	isShown := func(key, _ string) bool { return strings.HasPrefix(key, storage.ClaimLabelPrefix) }
-	all := object.GetLabels()
-	for key := range all {
-		if isShown(key, "") {
-			kept := maps.Clone(all)
-			maps.DeleteFunc(kept, isShown)
-			object.SetLabels(kept)
-			return
-		}
-	}
 }

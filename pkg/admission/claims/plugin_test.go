@@ -194,8 +194,8 @@ func TestSelectorOfTheVerb(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// The labels that tell of claims are nobody's to set: writes lose them, with the object
-// as it was read and with forged ones, on whatever way.
+// TestShownLabels: no write changes the labels of claims. A new object has none, and an updated one has those
+// of the object before, whatever was sent.
 func TestShownLabels(t *testing.T) {
 	forged := map[string]string{shown: "forged", "claimed.internal.apis.kcp.io/": "", "mine": "kept", "internal.claimed": "kept"}
 	kept := map[string]string{"mine": "kept", "internal.claimed": "kept"}
@@ -217,6 +217,21 @@ func TestShownLabels(t *testing.T) {
 			require.NoError(t, err, "%s, by a claim: %s", name, way)
 			require.Equal(t, kept, got, "%s, by a claim: %s", name, way)
 		}
+	}
+	read := map[string]string{shown: "real", "mine": "kept"}
+	for _, sent := range []map[string]string{read, forged, {"mine": "kept", "internal.claimed": "kept"}, {}} {
+		want := map[string]string{shown: "real"}
+		for key, value := range sent {
+			if kept[key] != "" {
+				want[key] = value
+			}
+		}
+		got, err := write{before: read, after: sent}.send(request.WithClusterName(t.Context(), consumer), everything)
+		require.NoError(t, err)
+		require.Equal(t, want, got)
+		// Selectors see what is stored.
+		_, err = write{before: read, after: sent}.send(through(t, "!"+shown, true), everything)
+		require.NoError(t, err)
 	}
 	// A selector that names one selects nothing that somebody could write.
 	_, err := write{after: map[string]string{shown: "forged"}}.send(through(t, shown+" in (forged)", true), everything)

@@ -7,6 +7,7 @@ import (
 
 	apisv1alpha1 "github.com/kcp-dev/sdk/apis/apis/v1alpha1"
 	"github.com/stretchr/testify/require"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apiserver/pkg/cel/environment"
@@ -217,6 +218,30 @@ func TestRefusedRules(t *testing.T) {
 		_, err := compile(t, "conversions: ["+row.conversion+"]")
 		require.ErrorContains(t, err, row.field, row.conversion)
 		require.ErrorContains(t, err, row.says, row.conversion)
+	}
+}
+
+// TestSelectableFields: rules may not decide about selectable fields of the version that they make.
+func TestSelectableFields(t *testing.T) {
+	t.Parallel()
+	var schema apis.APIResourceSchema
+	require.NoError(t, yaml.Unmarshal([]byte(people), &schema.Spec))
+	schema.Spec.Versions[1].SelectableFields = []apiextensionsv1.SelectableField{{JSONPath: ".spec.name.last"}, {JSONPath: ".spec.more"}}
+	crd, errs := apis.Definition(&schema)
+	require.Empty(t, errs)
+	for conversion, fields := range map[string][]string{
+		rules: {"spec.conversions[0].rules[1].destination", "spec.conversions[1].preserve[1]"},
+		`conversions: [{from: v1, to: v2, rules: [{field: .spec.any, destination: .spec.name}]}]`:        {"spec.conversions[0].rules[0].destination"},
+		`conversions: [{from: v2, to: v1, rules: [{field: .spec.name.last, destination: .spec.last}]}]`:  {},
+		`conversions: [{from: v1, to: v2, rules: [{field: .spec.name, destination: .spec.name.first}]}]`: {},
+	} {
+		var spec apisv1alpha1.APIConversionSpec
+		require.NoError(t, yaml.UnmarshalStrict([]byte(conversion), &spec))
+		found := []string{}
+		for _, err := range ValidateSelectable(&crd.Spec, &spec) {
+			found = append(found, err.Field)
+		}
+		require.Equal(t, fields, found, conversion)
 	}
 }
 

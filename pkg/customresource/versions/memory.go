@@ -147,9 +147,9 @@ type memory[T any] struct {
 }
 
 type remembered[T any] struct {
-	resourceVersion string
-	value           T
-	bytes           int64
+	state stateKey
+	value T
+	bytes int64
 }
 
 func newMemory[T any](b *budget) *memory[T] {
@@ -164,7 +164,7 @@ func (m *memory[T]) recall(key stateKey) (T, bool) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	known, ok := m.byUID[key.uid]
-	if !ok || known.resourceVersion != key.resourceVersion {
+	if !ok || known.state != key {
 		var none T
 		return none, false
 	}
@@ -185,7 +185,7 @@ func (m *memory[T]) remember(key stateKey, value T, bytes int64) bool {
 	if kept {
 		m.idle.Store(0)
 		freed = m.byUID[key.uid].bytes
-		m.byUID[key.uid] = remembered[T]{resourceVersion: key.resourceVersion, value: value, bytes: bytes}
+		m.byUID[key.uid] = remembered[T]{state: key, value: value, bytes: bytes}
 		m.bytes.Add(bytes - freed)
 	}
 	m.mu.Unlock()

@@ -81,6 +81,10 @@ func TestMemoryForgets(t *testing.T) {
 	require.Equal(t, int64(20), m.held())
 	m.remember(stateKey{uid: "uid"}, "without a version", 10)
 	require.Equal(t, int64(20), m.held())
+	claimed := stateOf(1, "2")
+	claimed.claims = "label=value"
+	_, ok = m.recall(claimed)
+	require.False(t, ok, "claims change what is shown without a new version")
 
 	m.evictIdle()
 	m.evictIdle()

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
 	"sync"
 	"sync/atomic"
 
@@ -405,9 +406,13 @@ func (v *view) GuaranteedUpdate(ctx context.Context, key string, out runtime.Obj
 		if err := v.decodeInto(ctx, before, &current); err != nil {
 			return nil, nil, err
 		}
+		unchanged := v.unchanged(before, &current)
 		updated, ttl, err := v.managed(ctx, update, &current, res)
 		if err != nil {
 			return nil, nil, err
+		}
+		if unchanged(updated) {
+			return before, ttl, nil
 		}
 		stored, err := v.encode(ctx, updated)
 		if err == nil {
@@ -423,6 +428,17 @@ func (v *view) GuaranteedUpdate(ctx context.Context, key string, out runtime.Obj
 		return err
 	}
 	return v.decodeInto(ctx, &written, out)
+}
+
+// unchanged returns a function that reports whether an update has left an object as it was. It must be stored as it is
+// then, because to convert it and back may yield other content, and with it a new version. It is converted
+// nevertheless if it is not stored in the version in which it would be written, or does not differ from that.
+func (v *view) unchanged(stored *packed.Object, current *unstructured.Unstructured) func(updated runtime.Object) bool {
+	if version := v.gvk.GroupVersion(); version == v.stored || stored.GroupVersionKind().GroupVersion() != v.stored {
+		return func(runtime.Object) bool { return false }
+	}
+	before := current.DeepCopy()
+	return func(updated runtime.Object) bool { return reflect.DeepEqual(before, updated) }
 }
 
 // Watch implements storage.Interface.

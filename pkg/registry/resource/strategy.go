@@ -67,7 +67,11 @@ func (s strategy[T]) PrepareForCreate(ctx context.Context, obj runtime.Object) {
 	}
 }
 
+// PrepareForUpdate also gives both objects the same apiVersion and kind. Internal and served versions are the same Go
+// types here, and conversion between them sets or removes the kind of an object in place. The two would therefore
+// differ by chance, and the generic registry could not ignore an update that changes only timestamps of field managers.
 func (s strategy[T]) PrepareForUpdate(ctx context.Context, obj, old runtime.Object) {
+	obj.GetObjectKind().SetGroupVersionKind(old.GetObjectKind().GroupVersionKind())
 	if s.do.PrepareForUpdate != nil {
 		s.do.PrepareForUpdate(ctx, obj.(T), old.(T))
 	}

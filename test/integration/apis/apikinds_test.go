@@ -41,6 +41,7 @@ func TestAPIKinds(t *testing.T) {
 	t.Run("discovery", func(t *testing.T) { testAPIDiscovery(t, k) })
 	t.Run("versions", func(t *testing.T) { testAPIVersions(t, k) })
 	t.Run("apply", func(t *testing.T) { testAPIApply(t, k) })
+	t.Run("unchanged", func(t *testing.T) { testUnchangedKinds(t, kit.NewWorkspaceClient(e, "unchanged")) })
 	t.Run("identity", func(t *testing.T) { testIdentity(t, kit.NewWorkspaceClient(e, "identity")) })
 	t.Run("bindings", func(t *testing.T) {
 		testBindings(t, kit.NewWorkspaceClient(e, "provider"), kit.NewWorkspaceClient(e, "consumer"))
@@ -142,6 +143,29 @@ func testAPIApply(t *testing.T, k kit.WorkspaceClient) {
 	require.Len(t, kit.Field(applied, "spec", "permissionClaims"), 2)
 	again := k.Do(http.StatusOK, http.MethodPatch, kit.APIsV1Alpha2+apply, `{"apiVersion":"apis.kcp.io/v1alpha2","kind":"APIExport","metadata":{"name":"applied"},"spec":{"resources":[{"name":"gadgets","group":"example.org","schema":"v1.gadgets.example.org"}]}}`)
 	require.Empty(t, kit.Field(again, "spec", "permissionClaims"), "what is not applied any more is taken away")
+
+	// Empty fields that v1alpha1 does not store are no changes.
+	const claims = `"permissionClaims":[{"group":"","resource":"configmaps","identityHash":"","all":true%s}]`
+	for _, manifest := range []string{
+		`{"apiVersion":"apis.kcp.io/v1alpha1","kind":"APIExport","metadata":{"name":"empty"},"spec":{` + fmt.Sprintf(claims, "") + `}}`,
+		`{"apiVersion":"apis.kcp.io/v1alpha1","kind":"APIBinding","metadata":{"name":"empty"},"spec":{"reference":{"export":{"name":"empty"}},` + fmt.Sprintf(claims, `,"state":"Accepted"`) + `}}`,
+	} {
+		path := kit.APIsV1Alpha1 + "apiexports/empty"
+		if strings.Contains(manifest, "APIBinding") {
+			path = kit.APIsV1Alpha1 + "apibindings/empty"
+		}
+		created := k.Do(http.StatusCreated, http.MethodPatch, path+"?fieldManager=tests", manifest)
+		k.Eventually("controllers have completed "+path, func() bool {
+			created = k.Get(path)
+			return kit.Condition(created, "Ready") == "True <nil>" || kit.Condition(created, "IdentityValid") == "True <nil>"
+		})
+		// Without a field manager it is a merge patch, as kubectl apply sends it.
+		for _, query := range []string{"?fieldManager=tests", "?fieldManager=tests&dryRun=All", "?dryRun=All", "", "?dryRun=All", ""} {
+			again := k.Do(http.StatusOK, http.MethodPatch, path+query, manifest)
+			require.Equal(t, kit.Field(created, "metadata", "generation"), kit.Field(again, "metadata", "generation"), path+query)
+			require.Equal(t, created.Object["spec"], again.Object["spec"], path+query)
+		}
+	}
 }
 
 func testIdentity(t *testing.T, k kit.WorkspaceClient) {

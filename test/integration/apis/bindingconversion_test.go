@@ -123,15 +123,28 @@ func testEarlyRules(t *testing.T, provider, k kit.WorkspaceClient) {
 		"v3": func(name string) {
 			provider.Do(http.StatusOK, http.MethodPatch, conversions+"/"+name, conversion(name, "self"))
 		},
+		// What v2 selects by must not be computed.
+		"v5": func(name string) {
+			provider.Do(http.StatusOK, http.MethodPatch, conversions+"/"+name, `{"spec":{"conversions":[{"from":"v1","to":"v2","rules":[{"field":".spec.first","destination":".spec.name.first"}]}]}}`)
+		},
 		"v4": func(name string) { provider.Do(http.StatusOK, http.MethodDelete, conversions+"/"+name, "") },
 	} {
-		name := prefix + ".people.example.org"
-		provider.Create(conversions, "%s", strings.Replace(conversion(name, "self"), ".spec.first", ".spec.nope", 1))
-		provider.Create(kit.APIsV1Alpha1+"apiresourceschemas", peopleSchema, name)
+		name, schema, rules, wrong := prefix+".people.example.org", peopleSchema, conversion(prefix+".people.example.org", "self"), "spec.conversions[0].rules[0].field"
+		if prefix == "v5" {
+			schema, wrong = strings.Replace(schema, `"storage":false,`, `"storage":false,"selectableFields":[{"jsonPath":".spec.name.last"}],`, 1), "spec.conversions[0].rules[1].destination"
+		} else {
+			rules = strings.Replace(rules, ".spec.first", ".spec.nope", 1)
+		}
+		provider.Create(conversions, "%s", rules)
+		provider.Create(kit.APIsV1Alpha1+"apiresourceschemas", schema, name)
 		provider.CreateExport(prefix, name)
 		k.Bind(prefix, provider, prefix)
 		b := k.UntilBinding(prefix, "InitialBindingCompleted", "False APIResourceSchemaInvalid")
-		require.Contains(t, fmt.Sprint(kit.Field(b, "status", "conditions")), "spec.conversions[0].rules[0].field")
+		require.Contains(t, fmt.Sprint(kit.Field(b, "status", "conditions")), wrong)
+		if prefix == "v5" { // now that there is a schema
+			status := kit.RequireStatus(t, provider.Config, kit.Request{Method: http.MethodPatch, Path: "/clusters/" + provider.ClusterName + conversions + "/" + name, Body: conversion(name, "self + 'x'"), Header: http.Header{"Content-Type": {"application/merge-patch+json"}}}, http.StatusUnprocessableEntity)
+			require.Equal(t, wrong, status.Details.Causes[0].Field, status.Message)
+		}
 		mend(name)
 		k.UntilBinding(prefix, "Ready", "True <nil>")
 		k.Do(http.StatusOK, http.MethodDelete, kit.APIsV1Alpha2+"apibindings/"+prefix, "")

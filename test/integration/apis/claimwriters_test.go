@@ -153,3 +153,38 @@ func testClaimWriters(t *testing.T, e *kit.Env, shard int) {
 	k.UntilGone(secrets, "owned")
 	require.Equal(t, []string{"hidden"}, kit.ItemNames(k.Get(secrets)))
 }
+
+// testUnchangedClaimed writes a claimed object as its consumer and its provider see it. No write changes the label of
+// the claim, or the version of the object.
+func testUnchangedClaimed(consumer, provider kit.WorkspaceClient, path, label string) {
+	key, value, _ := strings.Cut(label, "=")
+	pointer := "/metadata/labels/" + strings.ReplaceAll(key, "/", "~1")
+	applied := `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a","labels":{` + fmt.Sprintf("%q:%q", key, value) + `}}}`
+	first := consumer.Get(path)
+	before, err := first.MarshalJSON()
+	require.NoError(consumer.T, err)
+	for _, write := range []struct {
+		by                        kit.WorkspaceClient
+		method, kind, query, body string
+		changes                   bool // of the managers
+	}{
+		{by: consumer, method: http.MethodPut, body: string(before)},
+		{by: consumer, method: http.MethodPatch, kind: "json-patch+json", body: fmt.Sprintf(`[{"op":"test","path":%q,"value":%q}]`, pointer, value)},
+		{by: consumer, method: http.MethodPatch, kind: "json-patch+json", body: fmt.Sprintf(`[{"op":"remove","path":%q}]`, pointer)},
+		{by: consumer, method: http.MethodPatch, kind: "merge-patch+json", body: `{"metadata":{"labels":null}}`},
+		{by: consumer, method: http.MethodPatch, kind: "strategic-merge-patch+json", body: fmt.Sprintf(`{"metadata":{"labels":{%q:null}}}`, key)},
+		{by: consumer, method: http.MethodPatch, kind: "apply-patch+yaml", query: "?fieldManager=a&force=true", body: applied, changes: true},
+		{by: consumer, method: http.MethodPatch, kind: "apply-patch+yaml", query: "?fieldManager=a&force=true", body: applied},
+	} {
+		code, answer := writeAs(write.by, write.method, path+write.query, write.kind, write.body)
+		require.Equal(consumer.T, http.StatusOK, code, "%s %s: %s", write.method, write.body, answer)
+		after := &unstructured.Unstructured{}
+		require.NoError(consumer.T, after.UnmarshalJSON([]byte(answer)))
+		require.Equal(consumer.T, value, after.GetLabels()[key], "%s %s", write.method, write.body)
+		if !write.changes {
+			require.Equal(consumer.T, first.GetResourceVersion(), after.GetResourceVersion(), "%s %s", write.method, write.body)
+		}
+		first = after
+	}
+	require.Equal(consumer.T, first.GetLabels(), provider.Get(path).GetLabels())
+}

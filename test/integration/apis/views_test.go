@@ -241,6 +241,8 @@ func testClaims(t *testing.T, e *kit.Env) {
 	require.Equal(t, claimed(added), claimed(one.Get(kit.ConfigMapsPath+"/a")))
 	require.Empty(t, claimed(two.Get(kit.ConfigMapsPath+"/a")))
 	require.Len(t, kit.Field(one.Get("/api/v1/configmaps?labelSelector="+strings.Replace(claimed(added)[0], "=", "%3D", 1)), "items"), 3)
+	testUnchangedClaimed(one, inOne, kit.ConfigMapsPath+"/a", claimed(added)[0])
+	next(t, w, watch.Modified, "a") // of the first apply
 	written := one.Get(kit.ConfigMapsPath + "/a")
 	written.Object["data"] = map[string]any{"x": "y"}
 	text, err := written.MarshalJSON()

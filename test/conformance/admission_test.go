@@ -1,0 +1,184 @@
+package conformance
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/restmapper"
+)
+
+const (
+	configMaps = `[{apiGroups: [""], apiVersions: [v1], operations: [CREATE], resources: [configmaps]}]`
+	bindPolicy = `
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata: {name: p}
+spec: {policyName: p, validationActions: [Deny], paramRef: {name: r, parameterNotFoundAction: Deny}}
+`
+	paramPolicy = `
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata: {name: p}
+spec:
+  paramKind: {apiVersion: %s, kind: %s}
+  matchConstraints: {resourceRules: ` + configMaps + `}
+  validations: [{expression: "object.metadata.name != params.data.denied", message: denied by a parameter}]
+` + bindPolicy
+	webhook = `
+apiVersion: admissionregistration.k8s.io/v1
+kind: %sWebhookConfiguration
+metadata: {name: w}
+webhooks:
+- name: w.example.com
+  admissionReviewVersions: [v1]
+  sideEffects: None
+  clientConfig: {url: "https://127.0.0.1:1/%s"}
+  matchConditions: [{name: one, expression: "object.metadata.name == 'denied'"}]
+  rules: ` + configMaps + `
+`
+)
+
+// admissionFeatures are the objects that decide about the creation of the ConfigMap denied, or change the ConfigMap
+// admitted, and a part of the answer to either.
+var admissionFeatures = map[string]struct{ manifests, answer string }{
+	"policy": {`
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata: {name: p}
+spec:
+  matchConstraints: {resourceRules: ` + configMaps + `}
+  validations: [{expression: "object.metadata.name != 'denied'", message: denied by a policy}]
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata: {name: p}
+spec: {policyName: p, validationActions: [Deny]}
+`, "denied by a policy"},
+	"policy-with-configmap": {`
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: r, namespace: default}
+data: {denied: denied}
+` + fmt.Sprintf(paramPolicy, "v1", "ConfigMap"), "denied by a parameter"},
+	"policy-with-custom-resource": {`
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: rules.param.example}
+spec:
+  group: param.example
+  scope: Cluster
+  names: {plural: rules, singular: rule, kind: Rule, listKind: RuleList}
+  versions: [{name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}]
+---
+apiVersion: param.example/v1
+kind: Rule
+metadata: {name: r}
+data: {denied: denied}
+` + fmt.Sprintf(paramPolicy, "param.example/v1", "Rule"), "denied by a parameter"},
+	"mutating-policy": {`
+apiVersion: admissionregistration.k8s.io/v1
+kind: MutatingAdmissionPolicy
+metadata: {name: p}
+spec:
+  reinvocationPolicy: Never
+  matchConstraints: {resourceRules: ` + configMaps + `}
+  mutations: [{patchType: ApplyConfiguration, applyConfiguration: {expression: "Object{metadata: Object.metadata{labels: {'by': 'policy'}}}"}}]
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: MutatingAdmissionPolicyBinding
+metadata: {name: p}
+spec: {policyName: p}
+`, "map[by:policy]"},
+	"validating-webhook": {fmt.Sprintf(webhook, "Validating", "validate"), "failed calling webhook"},
+	"mutating-webhook":   {fmt.Sprintf(webhook, "Mutating", "mutate"), "failed calling webhook"},
+	"quota": {`
+apiVersion: v1
+kind: ResourceQuota
+metadata: {name: q, namespace: default}
+spec: {hard: {count/configmaps: "0"}}
+`, "exceeded quota"},
+}
+
+// guarded are logical clusters with an admission feature each, by its name.
+func guarded(t *testing.T, masters *rest.Config) map[string]*user {
+	t.Helper()
+	all := map[string]*user{}
+	for name, feature := range admissionFeatures {
+		u := newUser(t, masters, name, "guarded.example.com")
+		all[name] = u
+		for decoder := yaml.NewYAMLOrJSONDecoder(strings.NewReader(feature.manifests), 4096); ; {
+			object := &unstructured.Unstructured{}
+			err := decoder.Decode(&object.Object)
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			require.NoError(t, err)
+			if object.Object != nil {
+				u.createAny(object)
+			}
+		}
+		u.eventually(name+" has effect", func() bool { return strings.Contains(u.admission(), feature.answer) })
+	}
+	return all
+}
+
+// createAny creates an object of a kind that is served by now.
+func (u *user) createAny(object *unstructured.Unstructured) {
+	u.t.Helper()
+	kind := object.GroupVersionKind()
+	u.eventually(kind.Kind+" is created", func() bool {
+		groups, err := restmapper.GetAPIGroupResources(u.kube.Discovery())
+		require.NoError(u.t, err)
+		mapping, err := restmapper.NewDiscoveryRESTMapper(groups).RESTMapping(kind.GroupKind(), kind.Version)
+		if meta.IsNoMatchError(err) {
+			return false
+		}
+		require.NoError(u.t, err)
+		_, err = u.dyn.Resource(mapping.Resource).Namespace(object.GetNamespace()).Create(u.t.Context(), object, metav1.CreateOptions{})
+		require.NoError(u.t, err)
+		return true
+	})
+}
+
+// admission returns the answers to the creation of two ConfigMaps. The client retries requests that the server asks it to
+// retry.
+func (u *user) admission() string {
+	var answers []string
+	for _, name := range []string{"admitted", "denied"} {
+		created, err := u.kube.CoreV1().ConfigMaps("default").Create(u.t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		if err != nil {
+			answers = append(answers, string(apierrors.ReasonForError(err))+": "+err.Error())
+			continue
+		}
+		answers = append(answers, fmt.Sprint(created.Labels))
+	}
+	return strings.Join(answers, "\n")
+}
+
+// admitsAgain returns an error if the first answer of a server that starts is not the one that it gave before.
+func (u *user) admitsAgain(before string) error {
+	deadline := time.Now().Add(testTimeout)
+	for time.Now().Before(deadline) {
+		switch answer := u.admission(); {
+		case answer == before:
+			return nil
+		case !strings.Contains(answer, "connection refused"):
+			return fmt.Errorf("in %s the first answers were %q, and %q before", u.name, answer, before)
+		}
+	}
+	return fmt.Errorf("%s is not served", u.name)
+}
