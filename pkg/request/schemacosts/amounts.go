@@ -1,5 +1,7 @@
 package schemacosts
 
+import "fmt"
+
 // Amounts is what an object is multiplied to.
 type Amounts struct {
 	// Defaults is the size of what defaults add to the object, as JSON.
@@ -13,7 +15,23 @@ type Amounts struct {
 }
 
 func (a *Amounts) exceeds() bool {
-	return a.Defaults > maxDefaults || a.Keyed > 2*maxKeyed || a.Validations > maxValidations || a.Matches > maxMatches
+	return a.check(maxKeyedInRequest) != ""
+}
+
+// check returns what is above the limits, or "".
+func (a *Amounts) check(mostKeyed int) string {
+	switch {
+	case a.Defaults > maxDefaults:
+		return fmt.Sprintf("the defaults in the schema add more than %d bytes to the object: use fewer items or smaller defaults", maxDefaults)
+	case a.Keyed > mostKeyed:
+		return fmt.Sprintf("the lists of type map and set, and those in metadata, have more than %d entries, at most %d allowed in one object: distribute them over several objects", mostKeyed, maxKeyed)
+	case a.Validations > maxValidations:
+		return fmt.Sprintf("the validation of the object takes more than %d comparisons of values with schemas: use fewer values, or fewer alternatives (anyOf, oneOf, allOf) in the schema", maxValidations)
+	case a.Matches > maxMatches:
+		return fmt.Sprintf("the validation of the object runs more than %d instructions of regular expressions: use fewer or shorter strings, maxLength, or smaller patterns in the schema", maxMatches)
+	default:
+		return ""
+	}
 }
 
 // count adds the amounts of a value. It ends early if a limit is exceeded.
@@ -75,9 +93,9 @@ func (a *Amounts) metadata(fields map[string]any) {
 	}
 }
 
-// of returns the amounts of an object, or of a patch that looks like one.
-func (s *Schema) of(object map[string]any) Amounts {
-	var sum Amounts
+// of returns the amounts of an object, or of a patch that looks like one. They may be too small if they are above the
+// limits.
+func (s *Schema) of(object map[string]any) (sum Amounts) {
 	if metadata, ok := object["metadata"].(map[string]any); ok {
 		sum.metadata(metadata)
 	}

@@ -93,6 +93,9 @@ func (c *checker) node(n, old *node, path *field.Path, repeated, branch bool) {
 		c.errs = append(c.errs, field.Invalid(path, field.OmitValueType{},
 			fmt.Sprintf("has %d schemas in allOf, anyOf, oneOf and not, at most %d allowed, because each value is validated with all of them", found, maxAlternatives)))
 	}
+	if found := len(n.schema.Required); found > maxRequired && found > len(old.schema.Required) {
+		c.errs = append(c.errs, field.TooMany(path.Child("required"), found, maxRequired))
+	}
 	c.defaults(n, old, path, repeated)
 	for name, property := range n.properties {
 		c.node(property, old.properties[name], path.Child("properties").Key(name), repeated, branch)

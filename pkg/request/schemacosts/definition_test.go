@@ -63,6 +63,7 @@ func TestCheckSpec(t *testing.T) {
 		"default of an item":          {ok: listed("properties: {d: {type: object, " + keys(100) + "}}"), bad: listed("properties: {d: {type: object, " + keys(1000) + "}}"), field: schemaAt + ".properties[spec].properties[l].items.properties[d].default", says: "at most 4096 allowed"},
 		"defaults in a default":       {ok: nested(10), bad: nested(200), field: schemaAt + ".properties[l].items.properties[d].default", says: "at most 4096 allowed"},
 		"alternatives":                {ok: listed(alternatives(maxAlternatives)), bad: listed(alternatives(maxAlternatives + 1)), field: schemaAt + ".properties[spec].properties[l].items", says: "has 101 schemas in allOf, anyOf, oneOf and not, at most 100 allowed"},
+		"required":                    {ok: listed("required: [" + strings.Repeat("x,", maxRequired) + "]"), bad: listed("required: [" + strings.Repeat("x,", maxRequired+1) + "]"), field: schemaAt + ".properties[spec].properties[l].items.required", says: "must have at most 1000 items"},
 		"alternatives in one another": {ok: listed("allOf: [{" + alternatives(50) + "}]"), bad: listed("allOf: [{" + alternatives(60) + "}, {" + alternatives(60) + "}]"), field: schemaAt + ".properties[spec].properties[l].items", says: "has 122 schemas"},
 	} {
 		t.Run(name, func(t *testing.T) {

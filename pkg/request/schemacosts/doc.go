@@ -4,6 +4,7 @@
 // result in memory. A definition, or an object, above the limits is rejected before.
 //
 //	definition ── CheckSpec ──► errors that name the field
-//	           └─ New ──► Schema ── Body, JSONPatch ──► what a request contains, before it is decoded
-//	                             └─ Object ──► an object, before it is validated
+//	           └─ New ──► Schema ── Body ──► what a request contains, before it is decoded
+//	                             ├─ Object, Errors ──► an object, before it is validated
+//	                             └─ Stored ──► an object, before it is read
 package schemacosts

@@ -41,6 +41,8 @@ type node struct {
 	// most is the most that defaults add to one object, or to one null, in this value, if all that is
 	// in it is sent with the request.
 	most int
+	// repeats is set if defaults are added to items of lists or maps in this value.
+	repeats bool
 }
 
 func newNode(schema *apiextensionsv1.JSONSchemaProps) *node {
@@ -56,7 +58,7 @@ func newNode(schema *apiextensionsv1.JSONSchemaProps) *node {
 		property := schema.Properties[name]
 		child := newNode(&property)
 		n.properties[name] = child
-		n.most = max(n.most, child.most)
+		n.most, n.repeats = max(n.most, child.most), n.repeats || child.repeats
 		if child.filled > 0 {
 			if n.defaulted == nil {
 				n.defaulted = map[string]*node{}
@@ -67,11 +69,11 @@ func newNode(schema *apiextensionsv1.JSONSchemaProps) *node {
 	}
 	if more := schema.AdditionalProperties; more != nil && more.Schema != nil {
 		n.additional = newNode(more.Schema)
-		n.most = max(n.most, n.additional.most)
+		n.most, n.repeats = max(n.most, n.additional.most), n.repeats || n.additional.most > 0
 	}
 	if items := schema.Items; items != nil && items.Schema != nil {
 		n.items = newNode(items.Schema)
-		n.most = max(n.most, n.items.most)
+		n.most, n.repeats = max(n.most, n.items.most), n.repeats || n.items.most > 0
 	}
 	for _, list := range [][]apiextensionsv1.JSONSchemaProps{schema.AllOf, schema.AnyOf, schema.OneOf} {
 		for i := range list {
@@ -86,7 +88,10 @@ func newNode(schema *apiextensionsv1.JSONSchemaProps) *node {
 		if json.Unmarshal(schema.Default.Raw, &value) == nil {
 			var in Amounts
 			n.count(value, &in)
-			n.filled = min(len(schema.Default.Raw)+in.Defaults, saturated)
+			n.filled = len(schema.Default.Raw) + in.Defaults
+			if in.exceeds() { // it was not counted to the end
+				n.filled = saturated
+			}
 		}
 	}
 	n.most = max(n.most, own, n.filled)
