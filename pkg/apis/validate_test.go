@@ -41,7 +41,7 @@ func schemaOf(name, group, versions string) string {
 
 // TestLimits verifies that a schema has the limits of a definition, and that the error names its field.
 func TestLimits(t *testing.T) {
-	columns := strings.TrimSuffix(strings.Repeat("{name: x, type: string, jsonPath: .spec},", 65), ",")
+	columns := strings.TrimSuffix(strings.Repeat("{name: x, type: string, jsonPath: .spec},", 33), ",")
 	for text, want := range map[string]string{
 		"{name: v1, served: true, storage: true, schema: {type: object, properties: {x: {type: string, pattern: '" + strings.Repeat(".{1000}", 300) + "'}}}}": "spec.versions[0].schema.properties[x].pattern",
 		strings.Replace(version, "storage: true", "storage: true, additionalPrinterColumns: ["+columns+"]", 1):                                                "spec.versions[0].additionalPrinterColumns",

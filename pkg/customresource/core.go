@@ -199,7 +199,7 @@ func (c coreAdmission) Admit(ctx context.Context, a admission.Attributes, o admi
 		return refuseCreation(a.GetResource().GroupResource(), a.GetName())
 	}
 	if next, ok := c.next.(admission.MutationInterface); ok && next.Handles(a.GetOperation()) {
-		if err := next.Admit(ctx, a, o); err != nil {
+		if err := admitted(ctx, a, o, next.Admit); err != nil {
 			return err
 		}
 	}

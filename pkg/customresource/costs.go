@@ -7,6 +7,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apiserver/pkg/admission"
 	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
@@ -26,7 +27,7 @@ func (s *Server) costed(w http.ResponseWriter, r *http.Request, info *genericapi
 	if costs == nil || info.Verb != "create" && info.Verb != "update" && info.Verb != "patch" || info.Subresource != "" && info.Subresource != "status" {
 		return r, nil
 	}
-	r = r.WithContext(context.WithValue(r.Context(), costsKey{}, &written{costs: costs, hasStatus: hasStatus(sch, info.APIVersion)}))
+	r = r.WithContext(context.WithValue(r.Context(), costsKey{}, &written{schema: sch, costs: costs, hasStatus: hasStatus(sch, info.APIVersion)}))
 	mediaType := contentType(r)
 	if mediaType != string(types.JSONPatchType) && r.ContentLength >= 0 && r.ContentLength < schemacosts.MinBytes {
 		return r, nil
@@ -59,8 +60,52 @@ type costsKey struct{}
 
 // written is what is known of the object that a request writes.
 type written struct {
+	schema    *definitions.Schema
 	costs     *schemacosts.Lazy
 	hasStatus bool
+}
+
+// limited are the interfaces of objects for admission plugins, which add defaults to objects that webhooks and
+// policies have changed.
+type limited struct {
+	admission.ObjectInterfaces
+
+	written *written
+	err     error
+}
+
+// GetObjectDefaulter implements admission.ObjectInterfaces.
+func (l *limited) GetObjectDefaulter() runtime.ObjectDefaulter { return l }
+
+// Default implements runtime.ObjectDefaulter. It leaves an object as it is to which too much would be added.
+func (l *limited) Default(in runtime.Object) {
+	if object, ok := in.(*unstructured.Unstructured); ok {
+		costs := l.written.schema.Costs(object.GroupVersionKind().Version)
+		if costs != nil && costs.IsLarge(object.Object) {
+			if schema := costs.Schema(); schema != nil && l.err == nil {
+				l.err = schema.Stored(object.Object)
+			}
+		}
+	}
+	if l.err == nil {
+		l.ObjectInterfaces.GetObjectDefaulter().Default(in)
+	}
+}
+
+// admitted has plugins admit what a request writes.
+func admitted(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces, admit func(context.Context, admission.Attributes, admission.ObjectInterfaces) error) error {
+	known, ok := ctx.Value(costsKey{}).(*written)
+	if !ok {
+		return admit(ctx, a, o)
+	}
+	l := &limited{ObjectInterfaces: o, written: known}
+	if err := admit(ctx, a, l); err != nil {
+		return err
+	}
+	if l.err != nil {
+		return apierrors.NewRequestEntityTooLargeError(l.err.Error())
+	}
+	return nil
 }
 
 // checkCosts returns why an object is not even validated.

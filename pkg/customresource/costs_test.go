@@ -1,6 +1,7 @@
 package customresource
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -11,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apiserver/pkg/admission"
 )
 
 // costly are properties by which the items of lists are multiplied.
@@ -109,6 +111,45 @@ func TestCosts(t *testing.T) {
 		_, err = client.UpdateStatus(t.Context(), w, metav1.UpdateOptions{})
 		require.NoError(t, err)
 	})
+}
+
+// adding is admission that adds items to objects, and defaults to the items, as webhooks do.
+type adding struct {
+	*admission.Handler
+	items int
+}
+
+// Admit implements admission.MutationInterface.
+func (m adding) Admit(_ context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
+	u, ok := a.GetObject().(*unstructured.Unstructured)
+	if !ok {
+		return nil
+	}
+	if err := unstructured.SetNestedSlice(u.Object, listOf(m.items, empty), "spec", "defaulted"); err != nil {
+		return err
+	}
+	o.GetObjectDefaulter().Default(u)
+	return nil
+}
+
+// TestCostsOfAdmission verifies that defaults are limited for what admission adds, too.
+func TestCostsOfAdmission(t *testing.T) {
+	t.Parallel()
+	for items, ok := range map[int]bool{100: true, 60_000: false} {
+		s := startServer(t, serverOptions{admission: adding{admission.NewHandler(admission.Create), items}})
+		s.CreateCRD(t, "one", widgetCRD(costly()))
+		created, err := s.Dynamic(t, "one").Resource(widgets).Namespace("default").Create(t.Context(), widget("one", nil), metav1.CreateOptions{})
+		if !ok {
+			require.True(t, apierrors.IsRequestEntityTooLargeError(err), "%v", err)
+			require.ErrorContains(t, err, "the defaults in the schema add more than")
+			continue
+		}
+		require.NoError(t, err)
+		list, _, err := unstructured.NestedSlice(created.Object, "spec", "defaulted")
+		require.NoError(t, err)
+		require.Len(t, list, items)
+		require.NotEmpty(t, list[0], "it has its defaults")
+	}
 }
 
 // TestCostsOfStoredObjects verifies that an object is not expanded by defaults that its definition got later, and that it can

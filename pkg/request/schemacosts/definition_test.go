@@ -55,7 +55,7 @@ func TestCheckSpec(t *testing.T) {
 		ok, bad       string
 		field, says   string
 	}{
-		"columns":                     {within: maxColumns, above: maxColumns + 1, ok: plain, bad: plain, field: "spec.versions[0].additionalPrinterColumns", says: "must have at most 64 items"},
+		"columns":                     {within: maxColumns, above: maxColumns + 1, ok: plain, bad: plain, field: "spec.versions[0].additionalPrinterColumns", says: "must have at most 32 items"},
 		"pattern, counted":            {ok: fmt.Sprintf(pattern, "^.{1000}$"), bad: fmt.Sprintf(pattern, strings.Repeat(".{1000}", 300)), field: schemaAt + ".properties[x].pattern", says: "at most 2500 allowed"},
 		"pattern, optional":           {ok: fmt.Sprintf(pattern, "a{0,1000}"), bad: fmt.Sprintf(pattern, strings.Repeat("a{0,1000}", 100)), field: schemaAt + ".properties[x].pattern", says: "at most 2500 allowed"},
 		"pattern of a rule":           {ok: rule("self.matches('a{0,1000}')"), bad: rule("self.matches('a{0,1000}a{0,1000}')"), field: schemaAt + ".x-kubernetes-validations[0].rule", says: "at most 2500 allowed"},

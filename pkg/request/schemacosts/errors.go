@@ -40,7 +40,7 @@ func (s *Schema) Errors(object, old map[string]any, only, except string) (field.
 
 // errors returns the validation errors of an object, up to one more than most.
 func (s *Schema) errors(object map[string]any, only, except string, most int) (field.ErrorList, error) {
-	v := validators{most: most, of: map[*node]validation.SchemaValidator{}}
+	v := validators{most: most}
 	if only != "" {
 		if property := s.root.properties[only]; property != nil {
 			v.validate(property, field.NewPath(only), object[only])
@@ -59,7 +59,6 @@ func (s *Schema) errors(object map[string]any, only, except string, most int) (f
 // validators validate values one by one, so that they can stop.
 type validators struct {
 	most int
-	of   map[*node]validation.SchemaValidator
 	errs field.ErrorList
 	err  error
 }
@@ -92,20 +91,17 @@ func (v *validators) validate(n *node, path *field.Path, value any) {
 
 // own validates a value without what is in it.
 func (v *validators) own(n *node, path *field.Path, value any) {
-	validator, ok := v.of[n]
-	if !ok {
-		validator, v.err = n.own()
-		if v.err != nil {
-			return
-		}
-		v.of[n] = validator
+	validator, err := n.own()
+	if err != nil {
+		v.err = err
+		return
 	}
 	v.errs = append(v.errs, validation.ValidateCustomResource(path, value, validator)...)
 }
 
-// own returns the validator of a value without what is in it.
-func (n *node) own() (validation.SchemaValidator, error) {
-	own := *n.schema
+// newOwn returns the validator of a value without what is in it.
+func newOwn(schema *apiextensionsv1.JSONSchemaProps) (validation.SchemaValidator, error) {
+	own := *schema
 	own.Properties, own.Items, own.AdditionalProperties = nil, nil, nil
 	var internal apiextensions.JSONSchemaProps
 	if err := apiextensionsv1.Convert_v1_JSONSchemaProps_To_apiextensions_JSONSchemaProps(&own, &internal, nil); err != nil {

@@ -5,7 +5,7 @@ package schemacosts
 const (
 	// maxColumns is the number of printer columns of a version; the largest is 11. A column may show
 	// a field as large as the object.
-	maxColumns = 64
+	maxColumns = 32
 	// maxUnions and maxDescents are the numbers of commas and of ".." in the path of a column; no path has any.
 	// Each of them multiplies the results of the one before.
 	maxUnions, maxDescents = 4, 2

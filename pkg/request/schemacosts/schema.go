@@ -2,8 +2,10 @@ package schemacosts
 
 import (
 	"encoding/json"
+	"sync"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
 
 	"github.com/shardplane/shardplane/pkg/request/patterns"
 )
@@ -41,12 +43,17 @@ type node struct {
 	// most is the most that defaults add to one object, or to one null, in this value, if all that is
 	// in it is sent with the request.
 	most int
+	// own returns the validator of a value without what is in it, which is made with the first large object.
+	own func() (validation.SchemaValidator, error)
 	// repeats is set if defaults are added to items of lists or maps in this value.
 	repeats bool
 }
 
 func newNode(schema *apiextensionsv1.JSONSchemaProps) *node {
-	n := &node{schema: schema, keyed: isKeyed(schema), validates: 1 + len(schema.Properties) + len(schema.Required) + len(schema.Enum)}
+	n := &node{
+		schema: schema, keyed: isKeyed(schema), validates: 1 + len(schema.Properties) + len(schema.Required) + len(schema.Enum),
+		own: sync.OnceValues(func() (validation.SchemaValidator, error) { return newOwn(schema) }),
+	}
 	if schema.Pattern != "" {
 		n.pattern = patterns.Size(schema.Pattern)
 	}
