@@ -91,12 +91,52 @@ func (v *validators) validate(n *node, path *field.Path, value any) {
 
 // own validates a value without what is in it.
 func (v *validators) own(n *node, path *field.Path, value any) {
+	if n.isPlain(value) {
+		return
+	}
 	validator, err := n.own()
 	if err != nil {
 		v.err = err
 		return
 	}
 	v.errs = append(v.errs, validation.ValidateCustomResource(path, value, validator)...)
+}
+
+// isPlain reports whether a value is obviously valid, as nearly all are, without regard to what is in it. The validator
+// decides otherwise.
+func (n *node) isPlain(value any) bool {
+	if n.restricts {
+		return false
+	}
+	switch value := value.(type) {
+	case map[string]any:
+		for _, name := range n.schema.Required {
+			if _, ok := value[name]; !ok {
+				return false
+			}
+		}
+		return n.schema.Type == "object"
+	case []any:
+		return n.schema.Type == "array"
+	case string:
+		return n.schema.Type == "string" || n.schema.XIntOrString
+	case int64:
+		return n.schema.Type == "integer" || n.schema.Type == "number" || n.schema.XIntOrString
+	case float64:
+		return n.schema.Type == "number"
+	case bool:
+		return n.schema.Type == "boolean"
+	default:
+		return false
+	}
+}
+
+// restricts reports whether a schema says more of a value than its type and its required properties.
+func restricts(s *apiextensionsv1.JSONSchemaProps) bool {
+	bounded := s.Maximum != nil || s.Minimum != nil || s.MultipleOf != nil || s.MaxLength != nil || s.MinLength != nil ||
+		s.MaxItems != nil || s.MinItems != nil || s.MaxProperties != nil || s.MinProperties != nil
+	combined := len(s.AllOf)+len(s.AnyOf)+len(s.OneOf) > 0 || s.Not != nil
+	return bounded || combined || s.Pattern != "" || s.Format != "" || len(s.Enum) > 0 || s.UniqueItems
 }
 
 // newOwn returns the validator of a value without what is in it.

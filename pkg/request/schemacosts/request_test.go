@@ -7,6 +7,9 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
 	"k8s.io/apimachinery/pkg/types"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 )
@@ -124,6 +127,32 @@ func TestErrors(t *testing.T) {
 	require.Equal(t, MaxErrors, errors(bad, bad, "", ""), "there are too many to compare them")
 	require.Zero(t, errors(bad, nil, "status", ""))
 	require.Zero(t, errors(bad, nil, "", "spec"))
+}
+
+// TestErrorsAsUpstream verifies that values have as many errors as in upstream's validation of the whole object.
+func TestErrorsAsUpstream(t *testing.T) {
+	t.Parallel()
+	const schema = `{type: object, required: [r], properties: {a: {type: string, pattern: '^x$'}, b: {type: integer, minimum: 3}, c: {type: array, items: {type: boolean}},
+		d: {type: object, additionalProperties: {type: number}}, e: {x-kubernetes-int-or-string: true, anyOf: [{type: integer}, {type: string}]}, f: {type: string, nullable: true}, g: {type: string, enum: [u, v]},
+		h: {type: object, x-kubernetes-preserve-unknown-fields: true}, i: {type: string, maxLength: 1, format: date}, j: {type: array, maxItems: 1, items: {type: object, required: [k], properties: {k: {type: string}}}},
+		k: {type: string}, l: {x-kubernetes-preserve-unknown-fields: true}, m: {x-kubernetes-int-or-string: true}}}`
+	s := schemaOf(t, schema)
+	var internal apiextensions.JSONSchemaProps
+	require.NoError(t, apiextensionsv1.Convert_v1_JSONSchemaProps_To_apiextensions_JSONSchemaProps(s.root.schema, &internal, nil))
+	whole, _, err := validation.NewSchemaValidator(&internal)
+	require.NoError(t, err)
+	values := []string{`null`, `true`, `1`, `1.5`, `"x"`, `"v"`, `""`, `"2026-01-01"`, `{}`, `{"k":"x"}`, `{"k":1}`, `[]`, `[true]`, `["x"]`, `[{}]`, `[{"k":"x"}]`, `[{"k":1},{}]`, `[null]`}
+	for name := range s.root.properties {
+		for _, value := range values {
+			for _, text := range []string{fmt.Sprintf(`{%q:%s}`, name, value), fmt.Sprintf(`{"r":1,%q:%s}`, name, value)} {
+				object := objectOf(t, text)
+				want := validation.ValidateCustomResource(nil, object, whole)
+				errs, err := s.errors(object, "", "", MaxErrors)
+				require.NoError(t, err)
+				require.Len(t, errs, len(want), "%s: %v instead of %v", text, errs, want) // paths may differ
+			}
+		}
+	}
 }
 
 func TestLarge(t *testing.T) {

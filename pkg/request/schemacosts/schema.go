@@ -43,6 +43,8 @@ type node struct {
 	// most is the most that defaults add to one object, or to one null, in this value, if all that is
 	// in it is sent with the request.
 	most int
+	// restricts is set if the schema says more of the value than its type and required properties.
+	restricts bool
 	// own returns the validator of a value without what is in it, which is made with the first large object.
 	own func() (validation.SchemaValidator, error)
 	// repeats is set if defaults are added to items of lists or maps in this value.
@@ -52,7 +54,8 @@ type node struct {
 func newNode(schema *apiextensionsv1.JSONSchemaProps) *node {
 	n := &node{
 		schema: schema, keyed: isKeyed(schema), validates: 1 + len(schema.Properties) + len(schema.Required) + len(schema.Enum),
-		own: sync.OnceValues(func() (validation.SchemaValidator, error) { return newOwn(schema) }),
+		restricts: restricts(schema),
+		own:       sync.OnceValues(func() (validation.SchemaValidator, error) { return newOwn(schema) }),
 	}
 	if schema.Pattern != "" {
 		n.pattern = patterns.Size(schema.Pattern)
