@@ -12,9 +12,15 @@ type Amounts struct {
 	Validations int
 	// Matches is the number of instructions of patterns, each for each character that is matched.
 	Matches int
+
+	// onlyDefaults is set if counting ends for no other limit than that on defaults.
+	onlyDefaults bool
 }
 
 func (a *Amounts) exceeds() bool {
+	if a.onlyDefaults {
+		return a.Defaults > maxDefaults
+	}
 	return a.check(maxKeyedInRequest) != ""
 }
 

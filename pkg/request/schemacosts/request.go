@@ -129,7 +129,7 @@ func (s *Schema) at(path string) *node {
 
 // Stored returns an error if defaults add too much to an object when it is read.
 func (s *Schema) Stored(object map[string]any) error {
-	var sum Amounts
+	sum := Amounts{onlyDefaults: true}
 	if s.root.most > 0 {
 		s.root.count(object, &sum)
 	}
