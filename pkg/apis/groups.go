@@ -5,8 +5,11 @@ import (
 	"strings"
 
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/shardplane/shardplane/pkg/request/schemacosts"
 )
 
 // undottedGroups are those of Kubernetes, which has given out no others since. Definitions
@@ -34,7 +37,13 @@ func DefinitionGroup(name string) string {
 // ValidateDefinition has upstream's validation look at a definition, and at what it was before
 // unless that is nil: in place of a group of Kubernetes without a dot it sees another, for
 // each its own.
+//
+// What is above the limits of schemacosts is reported alone, because upstream's validation compiles patterns and applies
+// defaults.
 func ValidateDefinition(crd, old *apiextensions.CustomResourceDefinition, validate func(crd, old *apiextensions.CustomResourceDefinition) field.ErrorList) field.ErrorList {
+	if errs := aboveLimits(crd, old); len(errs) > 0 {
+		return errs
+	}
 	if !slices.Contains(undottedGroups, crd.Spec.Group) || old != nil && old.Spec.Group != crd.Spec.Group {
 		return validate(crd, old)
 	}
@@ -45,6 +54,22 @@ func ValidateDefinition(crd, old *apiextensions.CustomResourceDefinition, valida
 		}
 	}
 	return errs
+}
+
+// aboveLimits returns what is above the limits in a definition, and was not before.
+func aboveLimits(crd, old *apiextensions.CustomResourceDefinition) field.ErrorList {
+	var specs [2]*apiextensionsv1.CustomResourceDefinitionSpec
+	for i, d := range []*apiextensions.CustomResourceDefinition{crd, old} {
+		if d == nil {
+			continue
+		}
+		var converted apiextensionsv1.CustomResourceDefinition
+		if err := apiextensionsv1.Convert_apiextensions_CustomResourceDefinition_To_v1_CustomResourceDefinition(d, &converted, nil); err != nil {
+			return field.ErrorList{field.InternalError(spec, err)}
+		}
+		specs[i] = &converted.Spec
+	}
+	return schemacosts.CheckSpec(specs[0], specs[1])
 }
 
 // withDot returns a definition with another name and group, that shares all else.

@@ -9,6 +9,8 @@ import (
 	apisv1alpha1 "github.com/kcp-dev/sdk/apis/apis/v1alpha1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/shardplane/shardplane/pkg/request/patterns"
 )
 
 const (
@@ -45,8 +47,15 @@ func ValidateConversion(conversion *apisv1alpha1.APIConversion) field.ErrorList 
 	if bytes > maxExpressionBytes {
 		return append(errs, field.Invalid(all, bytes, fmt.Sprintf("must have transformations of at most %d bytes, all together", maxExpressionBytes)))
 	}
+	var large patterns.Total
 	for i := range conversion.Spec.Conversions {
-		errs = append(errs, validateRules(&conversion.Spec.Conversions[i], all.Index(i))...)
+		c := &conversion.Spec.Conversions[i]
+		errs = append(errs, validateRules(c, all.Index(i))...)
+		for j := range c.Rules {
+			if err := large.AddExpression(c.Rules[j].Transformation); err != nil {
+				errs = append(errs, patterns.Invalid(all.Index(i).Child("rules").Index(j).Child("transformation"), c.Rules[j].Transformation, err))
+			}
+		}
 	}
 	return errs
 }
@@ -56,7 +65,7 @@ func ValidateConversionUpdate(conversion, old *apisv1alpha1.APIConversion) field
 	if equality.Semantic.DeepEqual(conversion.Spec, old.Spec) {
 		return nil
 	}
-	return ValidateConversion(conversion)
+	return patterns.WithoutFormer(ValidateConversion(conversion), func() field.ErrorList { return ValidateConversion(old) })
 }
 
 // validateRules returns what is wrong with the rules from one version to another.

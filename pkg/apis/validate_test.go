@@ -39,6 +39,33 @@ func schemaOf(name, group, versions string) string {
 	return with(strings.NewReplacer("NAME", name, "GROUP", group).Replace(ofSchema), versions)
 }
 
+// TestLimits verifies that a schema has the limits of a definition, and that the error names its field.
+func TestLimits(t *testing.T) {
+	columns := strings.TrimSuffix(strings.Repeat("{name: x, type: string, jsonPath: .spec},", 33), ",")
+	for text, want := range map[string]string{
+		"{name: v1, served: true, storage: true, schema: {type: object, properties: {x: {type: string, pattern: '" + strings.Repeat(".{1000}", 300) + "'}}}}": "spec.versions[0].schema.properties[x].pattern",
+		strings.Replace(version, "storage: true", "storage: true, additionalPrinterColumns: ["+columns+"]", 1):                                                "spec.versions[0].additionalPrinterColumns",
+	} {
+		errs := apis.Validate(t.Context(), parse(t, schemaOf("v1.widgets.example.org", "example.org", text)), nil)
+		require.Len(t, errs, 1, "%v", errs)
+		require.Equal(t, want, errs[0].Field)
+	}
+	conversion := func(transformation string) *unstructured.Unstructured {
+		return parse(t, "{apiVersion: v1alpha1, kind: APIConversion, metadata: {name: v1.widgets.core}, spec: {conversions: [{from: v1, to: v2, rules: [{field: .spec.a, destination: .spec.b, transformation: \""+transformation+"\"}]}]}}")
+	}
+	large := conversion("self.find('" + strings.Repeat("a{0,1000}", 100) + "')")
+	errs := apis.Validate(t.Context(), large, nil)
+	require.Len(t, errs, 1, "%v", errs)
+	require.Equal(t, "spec.conversions[0].rules[0].transformation", errs[0].Field)
+	require.Contains(t, errs[0].Detail, "at most 2500 allowed")
+	changed := large.DeepCopy()
+	conversions, _, _ := unstructured.NestedSlice(changed.Object, "spec", "conversions")
+	first, _ := conversions[0].(map[string]any)
+	first["preserve"] = []any{".spec.c"}
+	require.NoError(t, unstructured.SetNestedSlice(changed.Object, conversions, "spec", "conversions"))
+	require.Empty(t, apis.Validate(t.Context(), changed, large), "the expression was there before")
+}
+
 func TestValid(t *testing.T) {
 	second := "{name: v2, served: true, storage: false, schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}"
 	for _, text := range []string{

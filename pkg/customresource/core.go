@@ -199,9 +199,11 @@ func (c coreAdmission) Admit(ctx context.Context, a admission.Attributes, o admi
 		return refuseCreation(a.GetResource().GroupResource(), a.GetName())
 	}
 	if next, ok := c.next.(admission.MutationInterface); ok && next.Handles(a.GetOperation()) {
-		return next.Admit(ctx, a, o)
+		if err := admitted(ctx, a, o, next.Admit); err != nil {
+			return err
+		}
 	}
-	return nil
+	return checkCosts(ctx, a)
 }
 
 // Validate implements admission.ValidationInterface.

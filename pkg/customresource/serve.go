@@ -191,8 +191,12 @@ func (s *Server) serveObjects(w http.ResponseWriter, r *http.Request, info *gene
 		writeError(w, r, info, errNoList)
 		return
 	}
+	r, err := s.costed(w, r, info, used)
+	if err != nil {
+		writeError(w, r, info, err)
+		return
+	}
 	if s.stores.Calls(used) {
-		var err error
 		if r, err = s.managed(w, r, info); err != nil {
 			writeError(w, r, info, err)
 			return

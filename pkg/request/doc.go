@@ -13,5 +13,6 @@
 // Package identity says who a user is in the logical cluster of a request, and fieldmanagers counts the
 // entries of managed fields that a request brings along. Package hashrange
 // has what servers and clients agree on about parts of the objects, and shardselector parses
-// how requests name them.
+// how requests name them. Packages patterns, schemacosts and patchcosts limit what regular expressions,
+// schemas and patches of tenants cost.
 package request

@@ -3,6 +3,7 @@ package webhooktransport
 import (
 	"compress/gzip"
 	"crypto/x509"
+	"encoding/base64"
 	"encoding/pem"
 	"fmt"
 	"io"
@@ -104,6 +105,10 @@ func newHostile(t *testing.T) *hostile {
 	})
 	mux.HandleFunc("/success-of-another-kind", func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","message":"`+secret+`"}`)
+	})
+	mux.HandleFunc("/shifts", func(w http.ResponseWriter, _ *http.Request) {
+		patch := "[" + strings.TrimSuffix(strings.Repeat(`{"op":"remove","path":"/l/0"},`, 1001), ",") + "]"
+		_, _ = fmt.Fprintf(w, `{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","response":{"allowed":true,"PATCH":"","patch":%q}}`, base64.StdEncoding.EncodeToString([]byte(patch)))
 	})
 	mux.HandleFunc("/text", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "a: *"+secret) })
 	mux.HandleFunc("/closes", func(w http.ResponseWriter, _ *http.Request) {

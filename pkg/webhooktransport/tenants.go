@@ -13,11 +13,13 @@ import (
 	"syscall"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apiserver/pkg/util/webhook"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/request/patchcosts"
 )
 
 const (
@@ -120,9 +122,22 @@ func (c caller) RoundTrip(r *http.Request) (*http.Response, error) {
 	if !isReview(data) {
 		return nil, errors.New("the webhook's answer is not the JSON of an AdmissionReview or ConversionReview; it is not shown")
 	}
+	if err := patchcosts.Check(patchIn(data), string(types.JSONPatchType)); err != nil {
+		return nil, err
+	}
 	response.Header = header
 	replace(response, data)
 	return response, nil
+}
+
+// patchIn returns the patch in an AdmissionReview, or nil if there is none. Keys are compared exactly, as by the decoder that
+// reads the review.
+func patchIn(data []byte) (patch []byte) {
+	var review, response map[string]json.RawMessage
+	if json.Unmarshal(data, &review) != nil || json.Unmarshal(review["response"], &response) != nil || json.Unmarshal(response["patch"], &patch) != nil {
+		return nil
+	}
+	return patch
 }
 
 // call calls the webhook, and reads what it answers unless that is a failure. The request that the

@@ -59,6 +59,7 @@ func TestAnswers(t *testing.T) {
 		"/found":                   "the webhook answered with a redirect (302), and redirects are not followed",
 		"/success-of-another-kind": "the webhook's answer is not the JSON of an AdmissionReview or ConversionReview",
 		"/text":                    "the webhook's answer is not the JSON of an AdmissionReview or ConversionReview",
+		"/shifts":                  "the patch has 1001 operations that insert elements into lists or remove some",
 		"/garbage":                 "the call of the webhook failed; the server's log says why",
 		"/closes":                  "EOF",
 	} {

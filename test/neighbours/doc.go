@@ -10,6 +10,15 @@
 //	metrics      makes and deletes groups, keeps many, names         series, or bytes of /metrics
 //	             webhooks and policies, asks for what does not exist
 //	refused      sends definitions that are refused                  memory, and nobody's names are taken
+//	columns      shows a large field in thousands of columns         bytes allocated, as in the following rows
+//	patterns     has regular expressions with large programs, in
+//	             definitions, policies and authentication
+//	defaults     has defaults added to each of many items
+//	alternatives has many items validated with many alternatives
+//	invalid      sends an object with 100,000 errors
+//	keyed        has lists with very many keys
+//	patches      inserts into and merges long lists
+//	documents    asks for the OpenAPI documents of many definitions  bytes of the heap
 //	versions     defines a kind that others have many objects of,    watch caches, memory for each object
 //	             in thirty versions with different selectable fields
 //	definitions  has many definitions                                reads for each definition that others make

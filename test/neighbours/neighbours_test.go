@@ -6,7 +6,10 @@ import (
 )
 
 // gate are the rows that run with -short, too.
-var gate = []string{"busy", "load", "metrics", "storage", "rules", "webhooks"}
+var gate = []string{
+	"busy", "load", "metrics", "storage", "rules", "webhooks",
+	"columns", "patterns", "defaults", "alternatives", "invalid", "keyed", "patches", "documents",
+}
 
 // TestNeighbours runs the rows of the table in doc.go, one after the other: some
 // look at the heap of the whole process.
@@ -21,6 +24,14 @@ func TestNeighbours(t *testing.T) {
 		{"load", load},
 		{"metrics", metrics},
 		{"refused", refused},
+		{"columns", columns},
+		{"patterns", patterns},
+		{"defaults", defaults},
+		{"alternatives", alternatives},
+		{"invalid", invalid},
+		{"keyed", keyed},
+		{"patches", patches},
+		{"documents", documents},
 		{"versions", versions},
 		{"definitions", definitions},
 		{"conversion", conversion},

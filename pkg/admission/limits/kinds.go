@@ -9,7 +9,10 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/admission"
+
+	"github.com/shardplane/shardplane/pkg/request/patterns"
 )
 
 // kind bounds objects of one kind that every shard and the cache server keep in
@@ -21,6 +24,8 @@ type kind struct {
 	// time than their bytes say, wherever they are. 0 is as many as there is room for.
 	values int
 	lists  []list
+	// expressions is set if it has CEL expressions.
+	expressions bool
 }
 
 // list is a list of an object, and how many entries it may have.
@@ -34,7 +39,7 @@ var kinds = map[schema.GroupResource]kind{
 		{[]string{"spec", "extend", "with"}, 32}, {[]string{"spec", "authenticationConfigurations"}, 10},
 		{[]string{"spec", "limitAllowedChildren", "types"}, 64}, {[]string{"spec", "limitAllowedParents", "types"}, 64},
 	}},
-	tenancyv1alpha1.Resource("workspaceauthenticationconfigurations"): {bytes: 64 << 10, lists: []list{{[]string{"spec", "jwt"}, 10}}},
+	tenancyv1alpha1.Resource("workspaceauthenticationconfigurations"): {bytes: 64 << 10, lists: []list{{[]string{"spec", "jwt"}, 10}}, expressions: true},
 }
 
 // validKind refuses what is too large for its kind, and was not before.
@@ -54,7 +59,48 @@ func validKind(a admission.Attributes) error {
 			return admission.NewForbidden(a, fmt.Errorf("%s has %d entries and may have %d", strings.Join(l.path, "."), n, l.entries))
 		}
 	}
+	if k.expressions {
+		errs := patterns.WithoutFormer(largePatterns(a.GetObject()), func() field.ErrorList { return largePatterns(a.GetOldObject()) })
+		if len(errs) > 0 {
+			return apierrors.NewInvalid(a.GetKind().GroupKind(), a.GetName(), errs)
+		}
+	}
 	return nil
+}
+
+// largePatterns returns errors for the expressions of an object with regular expressions that are too large.
+func largePatterns(obj runtime.Object) field.ErrorList {
+	custom, ok := obj.(*unstructured.Unstructured)
+	if !ok {
+		return nil
+	}
+	var errs field.ErrorList
+	var total patterns.Total
+	var walk func(path *field.Path, value any)
+	walk = func(path *field.Path, value any) {
+		switch value := value.(type) {
+		case map[string]any:
+			for name, value := range value {
+				text, isText := value.(string)
+				if !isText {
+					walk(path.Child(name), value)
+					continue
+				}
+				if name != "expression" && name != "valueExpression" {
+					continue
+				}
+				if err := total.AddExpression(text); err != nil {
+					errs = append(errs, patterns.Invalid(path.Child(name), text, err))
+				}
+			}
+		case []any:
+			for i, value := range value {
+				walk(path.Index(i), value)
+			}
+		}
+	}
+	walk(field.NewPath("spec"), custom.Object["spec"])
+	return errs
 }
 
 // entries returns how long the list at the path is.

@@ -77,7 +77,7 @@ func New(c Config) *Plugin {
 
 // Validate implements admission.ValidationInterface.
 func (p *Plugin) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
-	for _, valid := range []func(admission.Attributes) error{validAnnotations, validKind, validAggregation, validManagers, validOwners} {
+	for _, valid := range []func(admission.Attributes) error{validAnnotations, validKind, validAggregation, validManagers, validOwners, validKeyed} {
 		if err := valid(a); err != nil {
 			return err
 		}

@@ -132,6 +132,11 @@ func managedCustom(n int) *unstructured.Unstructured {
 	return &unstructured.Unstructured{Object: map[string]any{"metadata": map[string]any{"managedFields": make([]any, n)}}}
 }
 
+// withSecrets is a service account with n secrets.
+func withSecrets(n int) *corev1.ServiceAccount {
+	return &corev1.ServiceAccount{Secrets: make([]corev1.ObjectReference, n)}
+}
+
 // owned is an object with n owners, and ownedCustom a custom resource.
 func owned(n int) *corev1.ConfigMap {
 	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{OwnerReferences: make([]metav1.OwnerReference, n)}}
@@ -257,6 +262,9 @@ func TestLimits(t *testing.T) {
 		"one more than too many":                   {resource: configMaps, obj: managed(131), old: managed(130), want: "may have 128"},
 		"as many as ever, of a custom resource":    {resource: types, obj: managedCustom(129), old: managedCustom(129)},
 		"too many of a custom resource":            {resource: types, obj: managedCustom(129), old: managedCustom(128), want: "may have 128"},
+		"too many secrets":                         {resource: configMaps, as: theAPI, obj: withSecrets(1001), want: "has 1001 entries in lists that are merged by key and may have 1000", code: http.StatusRequestEntityTooLarge},
+		"enough secrets":                           {resource: configMaps, obj: withSecrets(1000)},
+		"as many secrets as ever":                  {resource: configMaps, obj: withSecrets(1100), old: withSecrets(1100)},
 		"too many owners":                          {resource: configMaps, as: theAPI, obj: owned(1001), want: "metadata.ownerReferences has 1001 entries and may have 1000"},
 		"enough owners":                            {resource: configMaps, obj: owned(1000)},
 		"as many owners as ever":                   {resource: configMaps, obj: owned(1100), old: owned(1100)},

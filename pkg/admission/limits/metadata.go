@@ -3,6 +3,10 @@ package limits
 import (
 	"fmt"
 
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	certificatesv1 "k8s.io/api/certificates/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -10,6 +14,7 @@ import (
 	"k8s.io/apiserver/pkg/admission"
 
 	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/request/patchcosts"
 )
 
 // maxOwners is how many owners an object may have. The collector of garbage reads each of them,
@@ -32,6 +37,40 @@ func validOwners(a admission.Attributes) error {
 		return nil
 	}
 	return admission.NewForbidden(a, fmt.Errorf("metadata.ownerReferences has %d entries and may have %d: give the object one owner, which the others own", n, maxOwners))
+}
+
+// validKeyed refuses more entries in lists of built-in kinds that are merged by key than there may be, and were before: several
+// patches can add them.
+func validKeyed(a admission.Attributes) error {
+	n := keyed(a.GetObject())
+	if n <= patchcosts.MaxKeyed || n <= keyed(a.GetOldObject()) {
+		return nil
+	}
+	return apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("%s %q has %d entries in lists that are merged by key and may have %d: distribute them over several objects", a.GetResource().GroupResource(), a.GetName(), n, patchcosts.MaxKeyed))
+}
+
+// keyed returns how many entries a built-in object has in lists that are merged by key, of which no validation limits the
+// number.
+func keyed(obj runtime.Object) int {
+	n := 0
+	switch o := obj.(type) {
+	case nil, *unstructured.Unstructured:
+		return 0
+	case *corev1.ServiceAccount:
+		n = len(o.Secrets) + len(o.ImagePullSecrets)
+	case *corev1.Namespace:
+		n = len(o.Status.Conditions)
+	case *certificatesv1.CertificateSigningRequest:
+		n = len(o.Status.Conditions)
+	case *admissionregistrationv1.ValidatingWebhookConfiguration:
+		n = len(o.Webhooks)
+	case *admissionregistrationv1.MutatingWebhookConfiguration:
+		n = len(o.Webhooks)
+	case *admissionregistrationv1.ValidatingAdmissionPolicy:
+		n = len(o.Status.Conditions)
+	default:
+	}
+	return n + inMetadata(obj, "finalizers", func(m metav1.Object) int { return len(m.GetFinalizers()) })
 }
 
 // managers returns how many entries of managers of fields an object has.

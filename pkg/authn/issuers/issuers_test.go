@@ -219,3 +219,23 @@ func TestPauses(t *testing.T) {
 	_, ok, _ = i.AuthenticateToken(t.Context(), configuration, token("1"))
 	require.True(t, ok, "its keys are known")
 }
+
+// TestLargePatterns verifies that no server compiles large regular expressions of a configuration, whenever that was written:
+// tokens are matched with them before anybody has authenticated.
+func TestLargePatterns(t *testing.T) {
+	large := strings.Repeat("a{0,1000}", 100)
+	entry := func(expression string) tenancyv1alpha1.JWTAuthenticator {
+		return tenancyv1alpha1.JWTAuthenticator{
+			Issuer:        tenancyv1alpha1.Issuer{URL: "https://issuer.example", Audiences: []string{"a"}},
+			ClaimMappings: tenancyv1alpha1.ClaimMappings{Username: tenancyv1alpha1.PrefixedClaimOrExpression{Expression: expression}},
+		}
+	}
+	from := newIssuers(t)
+	built := func(entry tenancyv1alpha1.JWTAuthenticator) error {
+		p := &provider{from: from, entry: &entry}
+		p.build()
+		return p.err
+	}
+	require.NoError(t, built(entry("claims.sub")))
+	require.ErrorContains(t, built(entry("claims.sub.find('"+large+"')")), "at most 2500 allowed")
+}

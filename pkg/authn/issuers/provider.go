@@ -14,6 +14,8 @@ import (
 	"k8s.io/apiserver/pkg/apis/apiserver"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/plugin/pkg/authenticator/token/oidc"
+
+	"github.com/shardplane/shardplane/pkg/request/patterns"
 )
 
 const (
@@ -165,6 +167,10 @@ func (p *provider) build() {
 		p.err = fmt.Errorf("it has %d rules and extra attributes and may have %d, and %d bytes of expressions and may have %d", n, maxRules, bytes, maxExpressionBytes)
 		return
 	}
+	// Tokens are matched with the patterns before anybody has authenticated.
+	if p.err = checkPatterns(&jwt); p.err != nil {
+		return
+	}
 	// These say what is wrong with what the library is not given here.
 	if len(jwt.Issuer.Audiences) == 0 {
 		p.err = errors.New("issuer.audiences: at least one audience is required")
@@ -211,6 +217,27 @@ func rules(jwt *apiserver.JWTAuthenticator) (n, bytes int) {
 		bytes += len(e.ValueExpression)
 	}
 	return len(jwt.ClaimValidationRules) + len(jwt.UserValidationRules) + len(m.Extra), bytes
+}
+
+// checkPatterns returns an error if the regular expressions in the expressions of an entry are too large.
+func checkPatterns(jwt *apiserver.JWTAuthenticator) error {
+	m := &jwt.ClaimMappings
+	expressions := []string{m.Username.Expression, m.Groups.Expression, m.UID.Expression}
+	for _, r := range jwt.ClaimValidationRules {
+		expressions = append(expressions, r.Expression)
+	}
+	for _, r := range jwt.UserValidationRules {
+		expressions = append(expressions, r.Expression)
+	}
+	for _, e := range m.Extra {
+		expressions = append(expressions, e.ValueExpression)
+	}
+	for _, expression := range expressions {
+		if err := patterns.CheckExpression(expression); err != nil {
+			return fmt.Errorf("expression %q: %w", expression, err)
+		}
+	}
+	return nil
 }
 
 // toKubernetes returns an entry as Kubernetes' library has it.

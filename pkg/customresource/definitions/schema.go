@@ -14,6 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/version"
+
+	"github.com/shardplane/shardplane/pkg/request/schemacosts"
 )
 
 // Schema is all that decides how a custom resource is served: the spec and the
@@ -39,6 +41,9 @@ type Schema struct {
 	crd *apiextensionsv1.CustomResourceDefinition
 	// terminating is crd with the condition that forbids creation.
 	terminating *apiextensionsv1.CustomResourceDefinition
+
+	// costs are those of objects, by version.
+	costs map[string]*schemacosts.Lazy
 
 	// refs and idleSince belong to the table.
 	refs      int
@@ -86,6 +91,9 @@ func (s *Schema) Version(name string) *apiextensionsv1.CustomResourceDefinitionV
 	}
 	return nil
 }
+
+// Costs returns what the schema of a version makes of objects, or nil if there is no such version.
+func (s *Schema) Costs(version string) *schemacosts.Lazy { return s.costs[version] }
 
 // specV1 is the spec of a definition as clients write it.
 type specV1 = apiextensionsv1.CustomResourceDefinitionSpec
@@ -164,7 +172,12 @@ func newSchema(hash string, in hashInput) *Schema {
 		accepted, established,
 		{Type: apiextensionsv1.Terminating, Status: apiextensionsv1.ConditionTrue},
 	}
+	costs := make(map[string]*schemacosts.Lazy, len(crd.Spec.Versions))
+	for i := range crd.Spec.Versions {
+		costs[crd.Spec.Versions[i].Name] = schemacosts.NewLazy(&crd.Spec.Versions[i])
+	}
 	return &Schema{
+		costs:        costs,
 		Hash:         hash,
 		Resource:     schema.GroupResource{Group: in.Spec.Group, Resource: in.Names.Plural},
 		MetadataOnly: in.MetadataOnly,

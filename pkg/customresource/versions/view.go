@@ -22,6 +22,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
 	"github.com/shardplane/shardplane/pkg/customresource/packed"
 	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/request/schemacosts"
 	tenantstorage "github.com/shardplane/shardplane/pkg/storage"
 )
 
@@ -35,6 +36,8 @@ type view struct {
 	codec runtime.Codec
 	// shape says which objects the codec leaves as they are.
 	shape *shape
+	// costs are what defaults may add to an object; nil if the version has no schema.
+	costs *schemacosts.Lazy
 	// projection is what makes objects of the resource of what is stored; nil if they are.
 	projection *definitions.Projection
 	// asIs is set for the view of metadata: objects of any schema, of which
@@ -77,6 +80,7 @@ func newView(raw *rawStore, sch *definitions.Schema, gvk schema.GroupVersionKind
 		gvk:       gvk,
 		codec:     codec,
 		shape:     shapeOf(sch.Spec(), gvk.Version),
+		costs:     sch.Costs(gvk.Version),
 		asIs:      sch.MetadataOnly,
 		stored:    stored,
 		calls:     calls,
@@ -193,6 +197,9 @@ func (v *view) unpack(stored *packed.Object) (u *unstructured.Unstructured, left
 // convert runs the view's codec on an object, which it may change and keep.
 func (v *view) convert(ctx context.Context, u *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	name := types.NamespacedName{Namespace: u.GetNamespace(), Name: u.GetName()}
+	if err := v.expands(u); err != nil {
+		return nil, fmt.Errorf("%s %s cannot be read with its present definition: %w", v.gvk.Kind, name, err)
+	}
 	done, err := v.converts(ctx, u.GroupVersionKind().GroupVersion(), v.gvk.GroupVersion())
 	if err != nil {
 		return nil, err
@@ -203,6 +210,19 @@ func (v *view) convert(ctx context.Context, u *unstructured.Unstructured) (*unst
 		return nil, fmt.Errorf("%s %s cannot be read with its present definition: %w", v.gvk.Kind, name, err)
 	}
 	return out, nil
+}
+
+// expands returns an error if the codec would add too much to an object: its definition can have got
+// defaults since it was written.
+func (v *view) expands(u *unstructured.Unstructured) error {
+	if v.costs == nil || !v.costs.IsLarge(u.Object) {
+		return nil
+	}
+	schema := v.costs.Schema()
+	if schema == nil {
+		return nil
+	}
+	return schema.Stored(u.Object)
 }
 
 // hideIdentity removes from an object what storage alone has to know.

@@ -15,6 +15,8 @@ import (
 	"k8s.io/apiserver/pkg/admission/plugin/policy/validating"
 	"k8s.io/apiserver/pkg/admission/plugin/webhook/matchconditions"
 	"k8s.io/apiserver/pkg/cel/environment"
+
+	"github.com/shardplane/shardplane/pkg/request/patterns"
 )
 
 const maxMatchConditions = 64
@@ -32,6 +34,7 @@ type expressions struct {
 	compiler plugincel.Compiler
 	composed *plugincel.CompositedCompiler
 	options  plugincel.OptionalVariableDeclarations
+	patterns patterns.Total
 }
 
 // newExpressions returns the compiler for objects without variables.
@@ -59,7 +62,19 @@ func (e *expressions) check(accessor plugincel.ExpressionAccessor, options plugi
 	if strings.TrimSpace(text) == "" {
 		return field.ErrorList{field.Required(path, "")}
 	}
+	if errs := e.checkPatterns(text, path); len(errs) > 0 {
+		return errs
+	}
 	return compileError(e.compiler.CompileCELExpression(accessor, options, environment.NewExpressions), text, path)
+}
+
+// checkPatterns returns an error if the regular expressions of an expression are too large. Compiling the
+// expression compiles them.
+func (e *expressions) checkPatterns(text string, path *field.Path) field.ErrorList {
+	if err := e.patterns.AddExpression(text); err != nil {
+		return field.ErrorList{patterns.Invalid(path, text, err)}
+	}
+	return nil
 }
 
 func compileError(result plugincel.CompilationResult, text string, path *field.Path) field.ErrorList {
@@ -86,6 +101,10 @@ func (e *expressions) variables(variables []admissionregistrationv1.Variable, pa
 		names.Insert(v.Name)
 		if strings.TrimSpace(v.Expression) == "" {
 			errs = append(errs, field.Required(path.Child("expression"), "expression is required"))
+			continue
+		}
+		if large := e.checkPatterns(v.Expression, path.Child("expression")); len(large) > 0 {
+			errs = append(errs, large...)
 			continue
 		}
 		named := &validating.Variable{Name: v.Name, Expression: v.Expression}

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/shardplane/shardplane/pkg/registry/resource"
+	"github.com/shardplane/shardplane/pkg/request/patterns"
 )
 
 // Group returns admissionregistration.k8s.io/v1.
@@ -60,7 +61,7 @@ func strategy[T resource.Object](wanted func(T) any, validate func(T) field.Erro
 			if equality.Semantic.DeepEqual(wanted(obj), wanted(old)) {
 				return errs
 			}
-			return append(errs, validate(obj)...)
+			return append(errs, patterns.WithoutFormer(validate(obj), func() field.ErrorList { return validate(old) })...)
 		},
 	}
 }

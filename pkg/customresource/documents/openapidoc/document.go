@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -236,10 +237,15 @@ func writeProtobuf(on *base, parts []*part) ([]byte, error) {
 
 func compressing(write func(io.Writer) error) ([]byte, error) {
 	var b bytes.Buffer
-	w, err := gzip.NewWriterLevel(&b, gzip.BestSpeed)
-	if err != nil {
-		return nil, fmt.Errorf("compressing an OpenAPI document: %w", err)
+	w, ok := compressors.Get().(*gzip.Writer)
+	if !ok {
+		return nil, errors.New("compressing an OpenAPI document: there is no compressor")
 	}
+	w.Reset(&b)
+	defer func() {
+		w.Reset(nil) // it would keep the document
+		compressors.Put(w)
+	}()
 	if err := write(w); err != nil {
 		return nil, fmt.Errorf("putting an OpenAPI document together: %w", err)
 	}

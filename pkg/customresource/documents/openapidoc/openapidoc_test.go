@@ -10,6 +10,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -324,4 +325,20 @@ func TestTogether(t *testing.T) {
 	close(release)
 	all.Wait()
 	require.Equal(t, 1, made)
+}
+
+// TestAllocations verifies that the parts of a document need little memory while they are made, too: a client that asks for the
+// document of many small definitions makes the server do more than it can collect at once.
+func TestAllocations(t *testing.T) {
+	const n, most = 50, 5 << 20 // for each definition
+	data, err := json.Marshal(builtInV2(t))
+	require.NoError(t, err)
+	s := V2()
+	s.BuiltIn = func(context.Context) ([]byte, error) { return data, nil }
+	s.Hash, s.ETag, s.Definitions = "built-in", "document", definitions(n)
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	ask(t, NewLibrary(64<<20), s, nil)
+	runtime.ReadMemStats(&after)
+	require.Less(t, (after.TotalAlloc-before.TotalAlloc)/n, uint64(most))
 }

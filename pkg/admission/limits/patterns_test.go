@@ -1,0 +1,50 @@
+package limits
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
+	"github.com/stretchr/testify/require"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apiserver/pkg/admission"
+	"sigs.k8s.io/yaml"
+)
+
+// TestLargePatterns verifies that an authentication configuration cannot have large regular expressions,
+// with which tokens are matched before anybody has authenticated.
+func TestLargePatterns(t *testing.T) {
+	t.Parallel()
+	configuration := func(username, valid string) *unstructured.Unstructured {
+		u := &unstructured.Unstructured{}
+		require.NoError(t, yaml.Unmarshal(fmt.Appendf(nil, `{spec: {jwt: [{claimMappings: {username: {expression: %q}, extra: [{key: a, valueExpression: %q}]}}]}}`, username, valid), &u.Object))
+		return u
+	}
+	check := func(object, old *unstructured.Unstructured) error {
+		operation := admission.Create
+		if old != nil {
+			operation = admission.Update
+		}
+		resource := tenancyv1alpha1.SchemeGroupVersion.WithResource("workspaceauthenticationconfigurations")
+		kind := tenancyv1alpha1.SchemeGroupVersion.WithKind("WorkspaceAuthenticationConfiguration")
+		if old == nil {
+			return validKind(admission.NewAttributesRecord(object, nil, kind, "", "c", resource, "", operation, nil, false, nil))
+		}
+		return validKind(admission.NewAttributesRecord(object, old, kind, "", "c", resource, "", operation, nil, false, nil))
+	}
+	large := "claims.sub.find('" + strings.Repeat("a{0,1000}", 100) + "')"
+	small := "claims.sub.find('^[a-z]{1,63}')"
+	require.NoError(t, check(configuration(small, small), nil))
+	for field, bad := range map[string]*unstructured.Unstructured{
+		"spec.jwt[0].claimMappings.username.expression":      configuration(large, small),
+		"spec.jwt[0].claimMappings.extra[0].valueExpression": configuration(small, large),
+	} {
+		err := check(bad, nil)
+		require.True(t, apierrors.IsInvalid(err), "%v", err)
+		require.ErrorContains(t, err, field)
+		require.ErrorContains(t, err, "at most 2500 allowed")
+		require.NoError(t, check(bad, bad), "it was there before")
+	}
+}

@@ -1,0 +1,143 @@
+package customresource
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apiserver/pkg/admission"
+	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
+
+	"github.com/shardplane/shardplane/pkg/customresource/definitions"
+	"github.com/shardplane/shardplane/pkg/request/schemacosts"
+)
+
+// What a schema makes of an object is limited twice. The body of a request is examined before it is decoded, because decoding
+// adds defaults and tracks who manages the fields. The object is examined in admission, after a patch was
+// applied and before it is validated. Upstream does all of this without regard to the deadline of the request.
+
+// costed returns a request to write an object that is within the limits of the schema, as far as its body shows, or why it is
+// rejected. Its objects are examined again in admission.
+func (s *Server) costed(w http.ResponseWriter, r *http.Request, info *genericapirequest.RequestInfo, sch *definitions.Schema) (*http.Request, error) {
+	costs := sch.Costs(info.APIVersion)
+	if costs == nil || info.Verb != "create" && info.Verb != "update" && info.Verb != "patch" || info.Subresource != "" && info.Subresource != "status" {
+		return r, nil
+	}
+	r = r.WithContext(context.WithValue(r.Context(), costsKey{}, &written{schema: sch, costs: costs, hasStatus: hasStatus(sch, info.APIVersion)}))
+	mediaType := contentType(r)
+	if mediaType != string(types.JSONPatchType) && r.ContentLength >= 0 && r.ContentLength < schemacosts.MinBytes {
+		return r, nil
+	}
+	body, err := s.body(w, r)
+	if err != nil {
+		return r, err
+	}
+	r = withBody(r, r.Method, r.Header.Get("Content-Type"), body)
+	if len(body) < schemacosts.MinBytes && !schemacosts.MayCopy(body) {
+		return r, nil
+	}
+	schema := costs.Schema()
+	if schema == nil {
+		return r, nil
+	}
+	if err := schema.Body(body, mediaType); err != nil {
+		return r, apierrors.NewRequestEntityTooLargeError(err.Error())
+	}
+	return r, nil
+}
+
+// hasStatus reports whether a version has the subresource status.
+func hasStatus(sch *definitions.Schema, version string) bool {
+	v := sch.Version(version)
+	return v != nil && v.Subresources != nil && v.Subresources.Status != nil
+}
+
+type costsKey struct{}
+
+// written is what is known of the object that a request writes.
+type written struct {
+	schema    *definitions.Schema
+	costs     *schemacosts.Lazy
+	hasStatus bool
+}
+
+// limited are the interfaces of objects for admission plugins, which add defaults to objects that webhooks and
+// policies have changed.
+type limited struct {
+	admission.ObjectInterfaces
+
+	written *written
+	err     error
+}
+
+// GetObjectDefaulter implements admission.ObjectInterfaces.
+func (l *limited) GetObjectDefaulter() runtime.ObjectDefaulter { return l }
+
+// Default implements runtime.ObjectDefaulter. It leaves an object as it is to which too much would be added.
+func (l *limited) Default(in runtime.Object) {
+	if object, ok := in.(*unstructured.Unstructured); ok {
+		costs := l.written.schema.Costs(object.GroupVersionKind().Version)
+		if costs != nil && costs.IsLarge(object.Object) {
+			if schema := costs.Schema(); schema != nil && l.err == nil {
+				l.err = schema.Stored(object.Object)
+			}
+		}
+	}
+	if l.err == nil {
+		l.ObjectInterfaces.GetObjectDefaulter().Default(in)
+	}
+}
+
+// admitted has plugins admit what a request writes.
+func admitted(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces, admit func(context.Context, admission.Attributes, admission.ObjectInterfaces) error) error {
+	known, ok := ctx.Value(costsKey{}).(*written)
+	if !ok {
+		return admit(ctx, a, o)
+	}
+	l := &limited{ObjectInterfaces: o, written: known}
+	if err := admit(ctx, a, l); err != nil {
+		return err
+	}
+	if l.err != nil {
+		return apierrors.NewRequestEntityTooLargeError(l.err.Error())
+	}
+	return nil
+}
+
+// checkCosts returns why an object is not even validated.
+func checkCosts(ctx context.Context, a admission.Attributes) error {
+	known, ok := ctx.Value(costsKey{}).(*written)
+	object, isObject := a.GetObject().(*unstructured.Unstructured)
+	if !ok || !isObject || !known.costs.IsLarge(object.Object) {
+		return nil
+	}
+	schema := known.costs.Schema()
+	if schema == nil {
+		return nil
+	}
+	var before map[string]any
+	if old, ok := a.GetOldObject().(*unstructured.Unstructured); ok && old != nil {
+		before = old.Object
+	}
+	if err := schema.Object(object.Object, before); err != nil {
+		return apierrors.NewRequestEntityTooLargeError(err.Error())
+	}
+	only, except := a.GetSubresource(), ""
+	if only == "" && known.hasStatus {
+		except = "status" // it is not written
+	}
+	errs, err := schema.Errors(object.Object, before, only, except)
+	if err != nil {
+		return apierrors.NewInternalError(err)
+	}
+	if len(errs) == 0 {
+		return nil
+	}
+	invalid := apierrors.NewInvalid(a.GetKind().GroupKind(), a.GetName(), errs)
+	invalid.ErrStatus.Message += fmt.Sprintf(" (these are the first %d errors of more)", len(errs))
+	return invalid
+}

@@ -1,0 +1,181 @@
+package customresource
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apiserver/pkg/admission"
+)
+
+// costly are properties by which the items of lists are multiplied.
+func costly() map[string]apiextensionsv1.JSONSchemaProps {
+	list := func(item apiextensionsv1.JSONSchemaProps) apiextensionsv1.JSONSchemaProps {
+		return apiextensionsv1.JSONSchemaProps{Type: "array", Items: &apiextensionsv1.JSONSchemaPropsOrArray{Schema: &item}}
+	}
+	var alternatives []apiextensionsv1.JSONSchemaProps
+	for i := range 100 {
+		alternatives = append(alternatives, apiextensionsv1.JSONSchemaProps{Required: []string{fmt.Sprint("k", i)}})
+	}
+	set := list(apiextensionsv1.JSONSchemaProps{Type: "string"})
+	set.XListType = new("set")
+	return map[string]apiextensionsv1.JSONSchemaProps{
+		"defaulted": list(apiextensionsv1.JSONSchemaProps{Type: "object", Properties: map[string]apiextensionsv1.JSONSchemaProps{
+			"text": {Type: "string", Default: &apiextensionsv1.JSON{Raw: []byte(`"` + strings.Repeat("x", 4000) + `"`)}},
+		}}),
+		"chosen":   list(apiextensionsv1.JSONSchemaProps{Type: "object", XPreserveUnknownFields: new(true), AnyOf: alternatives}),
+		"required": list(apiextensionsv1.JSONSchemaProps{Type: "object", XPreserveUnknownFields: new(true), Required: []string{"x"}}),
+		"set":      set,
+		"plain":    list(apiextensionsv1.JSONSchemaProps{Type: "integer"}),
+	}
+}
+
+func listOf(n int, item func(i int) any) []any {
+	list := make([]any, n)
+	for i := range list {
+		list[i] = item(i)
+	}
+	return list
+}
+
+func empty(int) any { return map[string]any{} }
+
+func distinct(i int) any { return fmt.Sprint("s", i) }
+
+// TestCosts verifies that no request makes the server do much more than it has bytes.
+func TestCosts(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, serverOptions{})
+	s.CreateCRD(t, "one", widgetCRD(costly()))
+	client := s.Dynamic(t, "one").Resource(widgets).Namespace("default")
+	create := func(name, field string, list []any) error {
+		_, err := client.Create(t.Context(), widget(name, map[string]any{field: list}), metav1.CreateOptions{})
+		return err
+	}
+	require.NoError(t, create("patched", "set", listOf(10, distinct)))
+	tooLarge := func(t *testing.T, err error, says string) {
+		t.Helper()
+		require.True(t, apierrors.IsRequestEntityTooLargeError(err), "%v", err)
+		require.ErrorContains(t, err, says)
+	}
+	t.Run("defaults", func(t *testing.T) {
+		tooLarge(t, create("defaults", "defaulted", listOf(60_000, empty)), "defaults in the schema add more than")
+		require.NoError(t, create("defaults", "defaulted", listOf(100, empty)))
+		for media, patch := range map[types.PatchType]string{
+			types.MergePatchType: `{"spec":{"defaulted":[%s]}}`,
+			types.JSONPatchType:  `[{"op":"add","path":"/spec/defaulted","value":[%s]}]`,
+		} {
+			body := fmt.Appendf(nil, patch, strings.TrimSuffix(strings.Repeat("{},", 60_000), ","))
+			_, err := client.Patch(t.Context(), "patched", media, body, metav1.PatchOptions{})
+			tooLarge(t, err, "defaults in the schema add more than")
+		}
+		_, err := client.Patch(t.Context(), "patched", types.JSONPatchType, []byte(`[{"op":"copy","path":"/spec/defaulted","from":"/spec/set"}]`), metav1.PatchOptions{})
+		tooLarge(t, err, "use the operation add")
+		large := widget("applied", map[string]any{"defaulted": listOf(60_000, empty)})
+		_, err = client.Apply(t.Context(), "applied", large, metav1.ApplyOptions{FieldManager: "m"})
+		tooLarge(t, err, "defaults in the schema add more than")
+	})
+	t.Run("alternatives", func(t *testing.T) {
+		one := func(int) any { return map[string]any{"k99": int64(1)} }
+		tooLarge(t, create("alternatives", "chosen", listOf(30_000, one)), "comparisons of values with schemas")
+		require.NoError(t, create("alternatives", "chosen", listOf(1000, one)))
+	})
+	t.Run("keyed", func(t *testing.T) {
+		tooLarge(t, create("keyed", "set", listOf(6000, distinct)), "at most 5000 allowed")
+		tooLarge(t, create("keyed", "set", listOf(100_000, distinct)), "at most 5000 allowed")
+		require.NoError(t, create("keyed", "set", listOf(5000, distinct)))
+		_, err := client.Patch(t.Context(), "keyed", types.JSONPatchType, []byte(`[{"op":"add","path":"/spec/set/-","value":"more"}]`), metav1.PatchOptions{})
+		tooLarge(t, err, "at most 5000 allowed")
+	})
+	t.Run("errors", func(t *testing.T) {
+		err := create("errors", "required", listOf(100_000, empty))
+		require.True(t, apierrors.IsInvalid(err), "%v", err)
+		require.ErrorContains(t, err, "these are the first 100 errors of more")
+		status, ok := err.(apierrors.APIStatus) //nolint:errorlint // the client returns it as it is
+		require.True(t, ok)
+		require.Len(t, status.Status().Details.Causes, 100)
+	})
+	t.Run("status", func(t *testing.T) {
+		// What is not written is not examined.
+		w, err := client.Get(t.Context(), "patched", metav1.GetOptions{})
+		require.NoError(t, err)
+		require.NoError(t, unstructured.SetNestedSlice(w.Object, listOf(2000, empty), "spec", "required"))
+		require.NoError(t, unstructured.SetNestedField(w.Object, "done", "status", "phase"))
+		_, err = client.UpdateStatus(t.Context(), w, metav1.UpdateOptions{})
+		require.NoError(t, err)
+	})
+}
+
+// adding is admission that adds items to objects, and defaults to the items, as webhooks do.
+type adding struct {
+	*admission.Handler
+	items int
+}
+
+// Admit implements admission.MutationInterface.
+func (m adding) Admit(_ context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
+	u, ok := a.GetObject().(*unstructured.Unstructured)
+	if !ok {
+		return nil
+	}
+	if err := unstructured.SetNestedSlice(u.Object, listOf(m.items, empty), "spec", "defaulted"); err != nil {
+		return err
+	}
+	o.GetObjectDefaulter().Default(u)
+	return nil
+}
+
+// TestCostsOfAdmission verifies that defaults are limited for what admission adds, too.
+func TestCostsOfAdmission(t *testing.T) {
+	t.Parallel()
+	for items, ok := range map[int]bool{100: true, 60_000: false} {
+		s := startServer(t, serverOptions{admission: adding{admission.NewHandler(admission.Create), items}})
+		s.CreateCRD(t, "one", widgetCRD(costly()))
+		created, err := s.Dynamic(t, "one").Resource(widgets).Namespace("default").Create(t.Context(), widget("one", nil), metav1.CreateOptions{})
+		if !ok {
+			require.True(t, apierrors.IsRequestEntityTooLargeError(err), "%v", err)
+			require.ErrorContains(t, err, "the defaults in the schema add more than")
+			continue
+		}
+		require.NoError(t, err)
+		list, _, err := unstructured.NestedSlice(created.Object, "spec", "defaulted")
+		require.NoError(t, err)
+		require.Len(t, list, items)
+		require.NotEmpty(t, list[0], "it has its defaults")
+	}
+}
+
+// TestCostsOfStoredObjects verifies that an object is not expanded by defaults that its definition got later, and that it can
+// be read again when they are gone.
+func TestCostsOfStoredObjects(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, serverOptions{})
+	properties := costly()
+	defaulted := properties["defaulted"]
+	text := defaulted.Items.Schema.Properties["text"]
+	defaulted.Items.Schema.Properties["text"] = apiextensionsv1.JSONSchemaProps{Type: "string"}
+	crd := s.CreateCRD(t, "one", widgetCRD(properties))
+	client := s.Dynamic(t, "one").Resource(widgets).Namespace("default")
+	_, err := client.Create(t.Context(), widget("many", map[string]any{"defaulted": listOf(60_000, empty)}), metav1.CreateOptions{})
+	require.NoError(t, err)
+	update := func(property apiextensionsv1.JSONSchemaProps) {
+		crd, err = s.CRDs(t, "one").ApiextensionsV1().CustomResourceDefinitions().Get(t.Context(), crd.Name, metav1.GetOptions{})
+		require.NoError(t, err)
+		crd.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"].Properties["defaulted"].Items.Schema.Properties["text"] = property
+		crd, err = s.CRDs(t, "one").ApiextensionsV1().CustomResourceDefinitions().Update(t.Context(), crd, metav1.UpdateOptions{})
+		require.NoError(t, err)
+	}
+	update(text)
+	_, err = client.Get(t.Context(), "many", metav1.GetOptions{})
+	require.ErrorContains(t, err, "the defaults in the schema add more than")
+	update(apiextensionsv1.JSONSchemaProps{Type: "string"})
+	_, err = client.Get(t.Context(), "many", metav1.GetOptions{})
+	require.NoError(t, err)
+}

@@ -1,0 +1,190 @@
+package schemacosts
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/shardplane/shardplane/pkg/request/patterns"
+)
+
+// CheckSpec returns what in the spec of a definition is above the limits. A field that was above them before,
+// in old, may stay as it is or shrink, so that existing definitions can be changed. old is nil for
+// a new definition.
+func CheckSpec(spec, old *apiextensionsv1.CustomResourceDefinitionSpec) field.ErrorList {
+	c := &checker{}
+	var before patterns.Total
+	if old != nil {
+		for i := range old.Versions {
+			had := &checker{}
+			had.version(&old.Versions[i], nil, field.NewPath(""))
+			before += had.total
+		}
+	}
+	for i := range spec.Versions {
+		var was *apiextensionsv1.CustomResourceDefinitionVersion
+		for j := range versionsOf(old) {
+			if old.Versions[j].Name == spec.Versions[i].Name {
+				was = &old.Versions[j]
+			}
+		}
+		c.version(&spec.Versions[i], was, field.NewPath("spec", "versions").Index(i))
+	}
+	if c.total > patterns.MaxTotal && c.total > before {
+		c.errs = append(c.errs, c.overall)
+	}
+	return c.errs
+}
+
+func versionsOf(spec *apiextensionsv1.CustomResourceDefinitionSpec) []apiextensionsv1.CustomResourceDefinitionVersion {
+	if spec == nil {
+		return nil
+	}
+	return spec.Versions
+}
+
+// checker collects what is above the limits.
+type checker struct {
+	errs field.ErrorList
+	// total is of all patterns, and overall the error about the one with which they became too many.
+	total   patterns.Total
+	overall *field.Error
+}
+
+func (c *checker) version(v, old *apiextensionsv1.CustomResourceDefinitionVersion, path *field.Path) {
+	columns := path.Child("additionalPrinterColumns")
+	var had []apiextensionsv1.CustomResourceColumnDefinition
+	var before *node
+	if old != nil {
+		had = old.AdditionalPrinterColumns
+		if s := New(old); s != nil {
+			before = s.root
+		}
+	}
+	if n := len(v.AdditionalPrinterColumns); n > maxColumns && n > len(had) {
+		c.errs = append(c.errs, field.TooMany(columns, n, maxColumns))
+	}
+	for i := range v.AdditionalPrinterColumns {
+		at := v.AdditionalPrinterColumns[i].JSONPath
+		if i < len(had) && had[i].JSONPath == at {
+			continue
+		}
+		if strings.Count(at, ",") > maxUnions || strings.Count(at, "..") > maxDescents {
+			c.errs = append(c.errs, field.Invalid(columns.Index(i).Child("jsonPath"), field.OmitValueType{},
+				fmt.Sprintf("must have at most %d commas and at most %d recursive descents (..), because each multiplies the results", maxUnions, maxDescents)))
+		}
+	}
+	if s := New(v); s != nil {
+		c.node(s.root, before, path.Child("schema", "openAPIV3Schema"), false, false)
+	}
+}
+
+// node checks the schema of a value. repeated is set below items of lists and maps, and branch in alternatives, which count for
+// the value that they are of.
+func (c *checker) node(n, old *node, path *field.Path, repeated, branch bool) {
+	if old == nil {
+		old = &node{schema: &apiextensionsv1.JSONSchemaProps{}}
+	}
+	c.patterns(n, old, path)
+	if found := n.alternatives(); !branch && found > maxAlternatives && found > old.alternatives() {
+		c.errs = append(c.errs, field.Invalid(path, field.OmitValueType{},
+			fmt.Sprintf("has %d schemas in allOf, anyOf, oneOf and not, at most %d allowed, because each value is validated with all of them", found, maxAlternatives)))
+	}
+	if found := len(n.schema.Required); found > maxRequired && found > len(old.schema.Required) {
+		c.errs = append(c.errs, field.TooMany(path.Child("required"), found, maxRequired))
+	}
+	c.defaults(n, old, path, repeated)
+	for name, property := range n.properties {
+		c.node(property, old.properties[name], path.Child("properties").Key(name), repeated, branch)
+	}
+	if n.items != nil {
+		c.node(n.items, old.items, path.Child("items"), true, branch)
+	}
+	if n.additional != nil {
+		c.node(n.additional, old.additional, path.Child("additionalProperties"), true, branch)
+	}
+	for i, alternative := range n.branches {
+		var was *node
+		if i < len(old.branches) {
+			was = old.branches[i]
+		}
+		at, index := branchOf(n.schema, i)
+		if index < 0 {
+			c.node(alternative, was, path.Child(at), repeated, true)
+			continue
+		}
+		c.node(alternative, was, path.Child(at).Index(index), repeated, true)
+	}
+}
+
+// branchOf returns the field of a branch, and its index there, or -1.
+func branchOf(schema *apiextensionsv1.JSONSchemaProps, i int) (name string, index int) {
+	for _, list := range []struct {
+		name string
+		n    int
+	}{{"allOf", len(schema.AllOf)}, {"anyOf", len(schema.AnyOf)}, {"oneOf", len(schema.OneOf)}} {
+		if i < list.n {
+			return list.name, i
+		}
+		i -= list.n
+	}
+	return "not", -1
+}
+
+// patterns checks the pattern of a value, and those in its validation rules.
+func (c *checker) patterns(n, old *node, path *field.Path) {
+	add := func(path *field.Path, same bool, err error) {
+		switch {
+		case err == nil:
+		case errors.Is(err, patterns.ErrTotal):
+			c.overall = field.Invalid(path, field.OmitValueType{}, err.Error())
+		case !same:
+			c.errs = append(c.errs, field.Invalid(path, field.OmitValueType{}, err.Error()))
+		}
+	}
+	if pattern := n.schema.Pattern; pattern != "" {
+		add(path.Child("pattern"), pattern == old.schema.Pattern, c.total.Add(pattern))
+	}
+	for i := range n.schema.XValidations {
+		rule, had := &n.schema.XValidations[i], old.schema.XValidations
+		path := path.Child("x-kubernetes-validations").Index(i)
+		add(path.Child("rule"), i < len(had) && had[i].Rule == rule.Rule, c.total.AddExpression(rule.Rule))
+		if rule.MessageExpression != "" {
+			add(path.Child("messageExpression"), i < len(had) && had[i].MessageExpression == rule.MessageExpression, c.total.AddExpression(rule.MessageExpression))
+		}
+	}
+}
+
+// defaults checks what defaults add to each object of a schema.
+func (c *checker) defaults(n, old *node, path *field.Path, repeated bool) {
+	most, of := maxFieldDefaults, "an object"
+	if repeated {
+		most, of = maxItemDefaults, "each item of a list or map"
+	}
+	if n.filled > most && n.filled > old.filled {
+		c.errs = append(c.errs, field.Invalid(path.Child("default"), field.OmitValueType{},
+			fmt.Sprintf("adds %d bytes to %s, at most %d allowed", n.filled, of, most)))
+		return
+	}
+	if sum := n.added(); sum > most && sum > old.added() {
+		for _, property := range n.defaulted {
+			if property.filled > most {
+				return // which is reported
+			}
+		}
+		c.errs = append(c.errs, field.Invalid(path, field.OmitValueType{},
+			fmt.Sprintf("has defaults that add %d bytes to %s, at most %d allowed", sum, of, most)))
+	}
+}
+
+// added returns what defaults add to an empty object.
+func (n *node) added() int {
+	sum := 0
+	for name, property := range n.defaulted {
+		sum = min(sum+entrySize(name, property.filled), saturated)
+	}
+	return sum
+}

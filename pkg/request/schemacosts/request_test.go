@@ -1,0 +1,175 @@
+package schemacosts
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
+	"k8s.io/apimachinery/pkg/types"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
+)
+
+func schemaOf(t testing.TB, schema string) *Schema {
+	t.Helper()
+	return New(&specOf(t, 0, schema).Versions[0])
+}
+
+// items is an object with n items in spec.l.
+func items(item string, n int) string {
+	return `{"spec":{"l":[` + strings.TrimSuffix(strings.Repeat(item+",", n), ",") + `]}}`
+}
+
+func objectOf(t testing.TB, text string) (object map[string]any) {
+	t.Helper()
+	require.NoError(t, utiljson.Unmarshal([]byte(text), &object))
+	return object
+}
+
+const keyed = "{type: object, properties: {spec: {type: object, properties: {l: {type: array, x-kubernetes-list-type: set, items: {type: string}}, other: {type: array, items: {type: string}}}}}}"
+
+// TestBody verifies what a request may contain, in each form that it can have.
+func TestBody(t *testing.T) {
+	t.Parallel()
+	defaulted := schemaOf(t, listed("properties: {d: {type: object, "+keys(100)+"}}"))
+	set := schemaOf(t, keyed)
+	for name, c := range map[string]struct {
+		schema    *Schema
+		mediaType string
+		body      string
+		says      string // nothing: it is within the limits
+	}{
+		"few items with defaults":  {schema: defaulted, body: items("{}", 2000)},
+		"many items with defaults": {schema: defaulted, body: items("{}", 60_000), says: "the defaults in the schema add more than 3145728 bytes"},
+		"items that have them":     {schema: defaulted, body: items(`{"d":{}}`, 60_000)},
+		"defaults for null":        {schema: schemaOf(t, "{type: object, properties: {spec: {type: object, properties: {l: {type: array, items: {type: object, "+keys(100)+"}}}}}}"), body: items("null", 60_000), says: "the defaults"},
+		"defaults in YAML":         {schema: defaulted, mediaType: "application/yaml", body: "spec:\n  l:\n" + strings.Repeat("  - {}\n", 60_000), says: "the defaults"},
+		"defaults, applied":        {schema: defaulted, mediaType: string(types.ApplyYAMLPatchType), body: items("{}", 60_000), says: "the defaults"},
+		"defaults, merged":         {schema: defaulted, mediaType: string(types.MergePatchType), body: items("{}", 60_000), says: "the defaults"},
+		"defaults, patched":        {schema: defaulted, mediaType: string(types.JSONPatchType), body: `[{"op":"add","path":"/spec","value":` + strings.TrimSuffix(strings.TrimPrefix(items("{}", 60_000), `{"spec":`), "}") + `}]`, says: "the defaults"},
+		"defaults, item by item":   {schema: defaulted, mediaType: string(types.JSONPatchType), body: "[" + strings.TrimSuffix(strings.Repeat(`{"op":"add","path":"/spec/l/-","value":{}},`, 9000), ",") + "]", says: "the defaults"},
+		"few, patched":             {schema: defaulted, mediaType: string(types.JSONPatchType), body: `[{"op":"add","path":"/spec/l/-","value":{}},{"op":"move","path":"/spec/l/0","from":"/spec/l/1"}]`},
+		"moved to defaults":        {schema: defaulted, mediaType: string(types.JSONPatchType), body: `[{"op":"move","path":"/spec/l","from":"/spec/other"}]`, says: `must not move the value of another field to "/spec/l"`},
+		"copied to defaults":       {schema: defaulted, mediaType: string(types.JSONPatchType), body: `[{"op":"copy","path":"/spec","from":"/other"}]`, says: "must not copy"},
+		"entries of a set":         {schema: set, body: items(`"x"`, maxKeyedInRequest)},
+		"too many of a set":        {schema: set, body: items(`"x"`, maxKeyedInRequest+1), says: "at most 5000 allowed in one object: distribute them"},
+		"entries of a list":        {schema: set, body: strings.Replace(items(`"x"`, 100_000), `"l"`, `"other"`, 1)},
+		"owners":                   {schema: set, body: `{"metadata":{"ownerReferences":[` + strings.TrimSuffix(strings.Repeat("{},", 20_000), ",") + `]}}`, says: "those in metadata"},
+		"finalizers, patched":      {schema: set, mediaType: string(types.JSONPatchType), body: `[{"op":"add","path":"/metadata/finalizers","value":[` + strings.TrimSuffix(strings.Repeat(`"a/b",`, 20_000), ",") + `]}]`, says: "those in metadata"},
+		"garbage":                  {schema: set, body: "{"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			err := c.schema.Body([]byte(c.body), c.mediaType)
+			if c.says == "" {
+				require.NoError(t, err)
+				return
+			}
+			require.ErrorContains(t, err, c.says)
+		})
+	}
+}
+
+// TestStored verifies that an object which was written before its definition got defaults is not expanded.
+func TestStored(t *testing.T) {
+	t.Parallel()
+	object := objectOf(t, items("{}", 60_000))
+	require.NoError(t, schemaOf(t, listed("properties: {d: {type: string}}")).Stored(object))
+	for _, schema := range []string{
+		listed("properties: {d: {type: object, " + keys(100) + "}}"),
+		listed("properties: {d: {type: object, " + keys(9) + "}}, " + alternatives(100)), // which is another limit, and reached first
+	} {
+		require.ErrorContains(t, schemaOf(t, schema).Stored(object), "the defaults in the schema add more than")
+	}
+}
+
+// TestObject verifies what is examined before validation.
+func TestObject(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ schema, within, above, says string }{
+		"alternatives": {listed(alternatives(50)), items("{}", 5000), items("{}", 20_000), "more than 2000000 comparisons"},
+		"properties":   {"{type: object, properties: {spec: {type: object, properties: {l: {type: array, items: " + patternsOf(50) + "}}}}}", items("{}", 30_000), items("{}", 60_000), "more than 2000000 comparisons"},
+		"pattern":      {"{type: object, properties: {spec: {type: object, properties: {l: {type: array, items: {type: string, pattern: 'a{0,1000}'}}}}}}", items(`"aaaaaaaaaa"`, 5000), items(`"`+strings.Repeat("a", 10_000)+`"`, 20), "instructions of regular expressions"},
+		"set":          {keyed, items(`"x"`, maxKeyed), items(`"x"`, maxKeyed+1), "at most 5000 allowed"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s, above := schemaOf(t, c.schema), objectOf(t, c.above)
+			require.NoError(t, s.Object(objectOf(t, c.within), nil))
+			require.ErrorContains(t, s.Object(above, nil), c.says)
+			if err := s.Object(above, above); name == "set" {
+				require.NoError(t, err, "it had as many before")
+			} else {
+				require.Error(t, err, "its validation takes as long as before")
+			}
+		})
+	}
+}
+
+// TestErrors verifies that large objects are not validated as a whole if they have many errors.
+func TestErrors(t *testing.T) {
+	t.Parallel()
+	s := schemaOf(t, listed("required: [x], properties: {x: {type: string}}"))
+	errors := func(object, old map[string]any, only, except string) int {
+		errs, err := s.Errors(object, old, only, except)
+		require.NoError(t, err)
+		return len(errs)
+	}
+	bad, good := objectOf(t, items("{}", 30_000)), objectOf(t, items(`{"x":"a"}`, 2000))
+	errs, err := s.Errors(bad, nil, "", "")
+	require.NoError(t, err)
+	require.Len(t, errs, MaxErrors)
+	require.Equal(t, "spec.l[0].x: Required value", errs[0].Error())
+	require.Equal(t, MaxErrors, errors(objectOf(t, items(`{"x":1}`, 2000)), nil, "", ""))
+	require.Zero(t, errors(good, nil, "", ""))
+	require.Zero(t, errors(objectOf(t, items("{}", MaxErrors)), nil, "", ""), "upstream reports them")
+	require.Zero(t, errors(objectOf(t, items("{}", 500)), objectOf(t, items("{}", 500)), "", ""), "it had them before")
+	require.Equal(t, MaxErrors, errors(objectOf(t, items("{}", 500)), good, "", ""))
+	require.Equal(t, MaxErrors, errors(bad, bad, "", ""), "there are too many to compare them")
+	require.Zero(t, errors(bad, nil, "status", ""))
+	require.Zero(t, errors(bad, nil, "", "spec"))
+}
+
+// TestErrorsAsUpstream verifies that values have as many errors as in upstream's validation of the whole object.
+func TestErrorsAsUpstream(t *testing.T) {
+	t.Parallel()
+	const schema = `{type: object, required: [r], properties: {a: {type: string, pattern: '^x$'}, b: {type: integer, minimum: 3}, c: {type: array, items: {type: boolean}},
+		d: {type: object, additionalProperties: {type: number}}, e: {x-kubernetes-int-or-string: true, anyOf: [{type: integer}, {type: string}]}, f: {type: string, nullable: true}, g: {type: string, enum: [u, v]},
+		h: {type: object, x-kubernetes-preserve-unknown-fields: true}, i: {type: string, maxLength: 1, format: date}, j: {type: array, maxItems: 1, items: {type: object, required: [k], properties: {k: {type: string}}}},
+		k: {type: string}, l: {x-kubernetes-preserve-unknown-fields: true}, m: {x-kubernetes-int-or-string: true}}}`
+	s := schemaOf(t, schema)
+	var internal apiextensions.JSONSchemaProps
+	require.NoError(t, apiextensionsv1.Convert_v1_JSONSchemaProps_To_apiextensions_JSONSchemaProps(s.root.schema, &internal, nil))
+	whole, _, err := validation.NewSchemaValidator(&internal)
+	require.NoError(t, err)
+	values := []string{`null`, `true`, `1`, `1.5`, `"x"`, `"v"`, `""`, `"2026-01-01"`, `{}`, `{"k":"x"}`, `{"k":1}`, `[]`, `[true]`, `["x"]`, `[{}]`, `[{"k":"x"}]`, `[{"k":1},{}]`, `[null]`}
+	for name := range s.root.properties {
+		for _, value := range values {
+			for _, text := range []string{fmt.Sprintf(`{%q:%s}`, name, value), fmt.Sprintf(`{"r":1,%q:%s}`, name, value)} {
+				object := objectOf(t, text)
+				want := validation.ValidateCustomResource(nil, object, whole)
+				errs, err := s.errors(object, "", "", MaxErrors)
+				require.NoError(t, err)
+				require.Len(t, errs, len(want), "%s: %v instead of %v", text, errs, want) // paths may differ
+			}
+		}
+	}
+}
+
+func TestLarge(t *testing.T) {
+	t.Parallel()
+	plain := NewLazy(&specOf(t, 0, listed("required: [x]")).Versions[0])
+	require.False(t, plain.IsLarge(objectOf(t, items("{}", 100))))
+	require.True(t, plain.IsLarge(objectOf(t, items("{}", 1000))))
+	var names []string
+	for i := range maxRequired {
+		names = append(names, fmt.Sprint("k", i))
+	}
+	text, err := json.Marshal(names)
+	require.NoError(t, err)
+	require.True(t, NewLazy(&specOf(t, 0, listed("required: "+string(text))).Versions[0]).IsLarge(objectOf(t, items("{}", 100))), "each has 1,000 errors")
+}

@@ -1,0 +1,141 @@
+package schemacosts
+
+import (
+	"encoding/json"
+	"sync"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
+
+	"github.com/shardplane/shardplane/pkg/request/patterns"
+)
+
+// saturated is the largest amount, so that sums and products of amounts cannot overflow.
+const saturated = 1 << 40
+
+// Schema is the schema of one version of a custom resource.
+type Schema struct{ root *node }
+
+// New returns the schema of a version, or nil if it has none.
+func New(version *apiextensionsv1.CustomResourceDefinitionVersion) *Schema {
+	if version.Schema == nil || version.Schema.OpenAPIV3Schema == nil {
+		return nil
+	}
+	return &Schema{newNode(version.Schema.OpenAPIV3Schema)}
+}
+
+// node is the schema of one value.
+type node struct {
+	schema            *apiextensionsv1.JSONSchemaProps
+	properties        map[string]*node
+	items, additional *node // nil if there is no schema
+	// branches are the schemas by which the value is validated as well.
+	branches []*node
+	keyed    bool
+	pattern  int
+	// validates is what the validation of one value takes, without the values in it: a unit for
+	// each property, required property and enum value that it is compared with.
+	validates int
+	// defaulted are the properties with defaults.
+	defaulted map[string]*node
+	// filled is the size of the default of the value as JSON, with what defaults add to it; 0 if there is none.
+	filled int
+	// most is the most that defaults add to one object, or to one null, in this value, if all that is
+	// in it is sent with the request.
+	most int
+	// restricts is set if the schema says more of the value than its type and required properties.
+	restricts bool
+	// own returns the validator of a value without what is in it, which is made with the first large object.
+	own func() (validation.SchemaValidator, error)
+	// repeats is set if defaults are added to items of lists or maps in this value.
+	repeats bool
+}
+
+func newNode(schema *apiextensionsv1.JSONSchemaProps) *node {
+	n := &node{
+		schema: schema, keyed: isKeyed(schema), validates: 1 + len(schema.Properties) + len(schema.Required) + len(schema.Enum),
+		restricts: restricts(schema),
+		own:       sync.OnceValues(func() (validation.SchemaValidator, error) { return newOwn(schema) }),
+	}
+	if schema.Pattern != "" {
+		n.pattern = patterns.Size(schema.Pattern)
+	}
+	if len(schema.Properties) > 0 {
+		n.properties = make(map[string]*node, len(schema.Properties))
+	}
+	own := 0
+	for name := range schema.Properties {
+		property := schema.Properties[name]
+		child := newNode(&property)
+		n.properties[name] = child
+		n.most, n.repeats = max(n.most, child.most), n.repeats || child.repeats
+		if child.filled > 0 {
+			if n.defaulted == nil {
+				n.defaulted = map[string]*node{}
+			}
+			n.defaulted[name] = child
+			own = min(own+entrySize(name, child.filled), saturated)
+		}
+	}
+	if more := schema.AdditionalProperties; more != nil && more.Schema != nil {
+		n.additional = newNode(more.Schema)
+		n.most, n.repeats = max(n.most, n.additional.most), n.repeats || n.additional.most > 0
+	}
+	if items := schema.Items; items != nil && items.Schema != nil {
+		n.items = newNode(items.Schema)
+		n.most, n.repeats = max(n.most, n.items.most), n.repeats || n.items.most > 0
+	}
+	for _, list := range [][]apiextensionsv1.JSONSchemaProps{schema.AllOf, schema.AnyOf, schema.OneOf} {
+		for i := range list {
+			n.branches = append(n.branches, newNode(&list[i]))
+		}
+	}
+	if schema.Not != nil {
+		n.branches = append(n.branches, newNode(schema.Not))
+	}
+	if schema.Default != nil {
+		var value any
+		if json.Unmarshal(schema.Default.Raw, &value) == nil {
+			var in Amounts
+			n.count(value, &in)
+			n.filled = len(schema.Default.Raw) + in.Defaults
+			if in.exceeds() { // it was not counted to the end
+				n.filled = saturated
+			}
+		}
+	}
+	n.most = max(n.most, own, n.filled)
+	return n
+}
+
+// isKeyed reports whether a list is merged by its entries.
+func isKeyed(schema *apiextensionsv1.JSONSchemaProps) bool {
+	return schema.XListType != nil && *schema.XListType != "atomic"
+}
+
+// entrySize is the size of a field in JSON, with quotes, colon and comma.
+func entrySize(name string, value int) int { return len(name) + len(`"":,`) + value }
+
+// alternatives returns the number of schemas in the branches of a value.
+func (n *node) alternatives() int {
+	sum := 0
+	for _, branch := range n.branches {
+		sum += branch.nodes()
+	}
+	return sum
+}
+
+// nodes returns the number of schemas in a branch.
+func (n *node) nodes() int {
+	sum := 1 + n.alternatives()
+	for _, property := range n.properties {
+		sum += property.nodes()
+	}
+	if n.items != nil {
+		sum += n.items.nodes()
+	}
+	if n.additional != nil {
+		sum += n.additional.nodes()
+	}
+	return sum
+}
