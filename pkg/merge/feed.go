@@ -189,7 +189,7 @@ func (f *feed) take(ctx context.Context, next frame) error {
 	n := notice{what: event, frame: next, revision: revision}
 	if !f.known {
 		f.told = true
-		if next.Type == watch.Bookmark && endsInitial(next.Object) {
+		if next.Type == watch.Bookmark && endsInitial(next.Object, f.request.Tables) {
 			n.what = initialEnd
 		}
 	}
@@ -220,7 +220,7 @@ func wait(ctx context.Context, closed <-chan struct{}) bool {
 
 // revisionOf returns the resource version of an object.
 func revisionOf(raw []byte) (uint64, error) {
-	spans := versionsIn(raw)
+	spans := versionIn(raw)
 	if len(spans) == 0 {
 		return 0, fmt.Errorf("%w: an event without a version", errJSON)
 	}

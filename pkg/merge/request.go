@@ -50,6 +50,8 @@ type Request struct {
 	Path string
 	// Query is that of the client.
 	Query url.Values
+	// Tables is set if the client asks for Tables, as AsksForTables reports.
+	Tables bool
 	// Partial says that the answer may be without shards that do not answer.
 	Partial bool
 	// Shards returns those that there are, or the answer if that cannot be said.

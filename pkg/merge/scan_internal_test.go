@@ -40,11 +40,7 @@ func TestVersioned(t *testing.T) {
 		{"row", `{"cells":["7"],"object":{"metadata":{"resourceVersion":"7"}}}`, `{"cells":["7"],"object":{"metadata":{"resourceVersion":"` + own + `"}}}`, []string{"object"}},
 		{"row without an object", `{"cells":["7"],"object":null}`, `{"cells":["7"],"object":null}`, []string{"object"}},
 		{"no version", `{"metadata":{"name":"a"}}`, `{"metadata":{"name":"a"}}`, nil},
-		{
-			"table", `{"kind":"Table","metadata":{"resourceVersion":"7"},"rows":[{"object":{"metadata":{"resourceVersion":"7"}}}, {"object":null}]}`,
-			`{"kind":"Table","metadata":{"resourceVersion":"` + own + `"},"rows":[{"object":{"metadata":{"resourceVersion":"` + own + `"}}}, {"object":null}]}`, nil,
-		},
-		{"no table", `{"kind":"X","metadata":{"resourceVersion":"7"},"rows":[{"object":{"metadata":{"resourceVersion":"7"}}}]}`, `{"kind":"X","metadata":{"resourceVersion":"` + own + `"},"rows":[{"object":{"metadata":{"resourceVersion":"7"}}}]}`, nil},
+		{"kind named Table", `{"kind":"Table","metadata":{"resourceVersion":"7"},"rows":[{"object":{"metadata":{"resourceVersion":"a"}}}]}`, `{"kind":"Table","metadata":{"resourceVersion":"` + own + `"},"rows":[{"object":{"metadata":{"resourceVersion":"a"}}}]}`, nil},
 	} {
 		got, err := versioned([]byte(tc.raw), tc.prefix, 1, v)
 		require.NoError(t, err, tc.name)
@@ -63,7 +59,7 @@ func FuzzFind(f *testing.F) {
 	f.Add([]byte(`{"metadata`))
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		start, end, ok := find(raw, "metadata", "resourceVersion")
-		versionsIn(raw)
+		tableVersionsIn(raw)
 		var want struct {
 			Metadata map[string]json.RawMessage `json:"metadata"`
 		}
@@ -103,4 +99,22 @@ func TestMapColumns(t *testing.T) {
 	got, err := row(json.RawMessage(`{"cells":["a",1,"5m"],"object":{"x":1}}`))
 	require.NoError(t, err)
 	require.JSONEq(t, `{"cells":["a","5m","<unknown>"],"object":{"x":1}}`, string(got))
+}
+
+func TestAsksForTables(t *testing.T) {
+	const table, metadata = "application/json;as=Table;v=v1;g=meta.k8s.io", "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io"
+	for accept, want := range map[string]bool{
+		table:                            true,
+		table + ",application/json":      true,
+		"application/json," + table:      false,
+		metadata + "," + table:           false,
+		"application/json;q=.5," + table: true,
+		"application/json;as=Table;v=v1;g=furniture.example,application/json": false,
+		"application/json;as=Table;v=v2;g=meta.k8s.io,application/json":       false,
+		"application/json;as=Table;v=v2;g=meta.k8s.io," + table:               true,
+		"application/json": false,
+		"":                 false,
+	} {
+		require.Equal(t, want, AsksForTables(accept), accept)
+	}
 }

@@ -236,7 +236,7 @@ func (m *merged) bookmark(like []byte) error {
 	}
 	if len(m.away) > 0 {
 		var err error
-		if like, err = annotated(like, MissingAnnotation, strings.Join(m.away.names(), ",")); err != nil {
+		if like, err = annotated(like, m.request.Tables, MissingAnnotation, strings.Join(m.away.names(), ",")); err != nil {
 			return err
 		}
 	}
@@ -283,8 +283,11 @@ var errClient = errors.New("the client does not read")
 
 // write writes an object with a version.
 func (m *merged) write(event watch.EventType, raw []byte, version Vector) error {
-	raw = splice(raw, versionsIn(raw), version.String())
-	if start, end, ok := find(raw, columnDefinitions); ok && isTable(raw) {
+	if !m.request.Tables || !isTable(raw) {
+		return m.frame(event, splice(raw, versionIn(raw), version.String()))
+	}
+	raw = splice(raw, tableVersionsIn(raw), version.String())
+	if start, end, ok := find(raw, columnDefinitions); ok {
 		// Each shard tells its columns first; a client wants them once.
 		switch columns := raw[start:end]; {
 		case m.columns == nil:
