@@ -62,7 +62,7 @@ func (s *Server) serveAll(w http.ResponseWriter, r *http.Request, to *route) {
 	if a.long {
 		defer context.AfterFunc(s.forwarder.draining, cancel)() //nolint:contextcheck // the end of the server ends the request, nothing more
 	}
-	merged := merge.Request{Path: rest, Query: query, Tables: merge.AsksForTables(accept), Partial: r.Header.Get(merge.PartialHeader) == merge.PartialAllow, Shards: a.all}
+	merged := merge.Request{Path: rest, Query: query, Tables: merge.AsksForTables(accept), Hidden: request.IsSystem, Partial: r.Header.Get(merge.PartialHeader) == merge.PartialAllow, Shards: a.all}
 	answer := merged.List
 	if a.long {
 		answer = merged.Watch

@@ -75,6 +75,9 @@ type feed struct {
 	told bool
 	// answers is set once the shard has. It belongs to the watch that this is a part of.
 	answers bool
+	// columns are those of hidden events, which the client has not received yet. They belong to
+	// the watch, too.
+	columns []byte
 	out     chan<- notice
 	// open is closed when events may follow, and release when those after the initial may.
 	open, release <-chan struct{}

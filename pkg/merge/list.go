@@ -318,6 +318,9 @@ func (w *writer) part(p *part, v Vector) (Vector, error) {
 		}
 	}
 	err := p.each(func(element json.RawMessage) error {
+		if p.request.hides(element, prefix...) {
+			return nil
+		}
 		element, err := columns(element)
 		if err != nil {
 			return err
@@ -330,6 +333,9 @@ func (w *writer) part(p *part, v Vector) (Vector, error) {
 			_ = w.WriteByte(',')
 		}
 		w.count++
+		if p.array == "rows" {
+			out = p.request.withoutObject(out)
+		}
 		_, err = w.Write(out)
 		return err
 	})

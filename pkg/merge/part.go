@@ -19,10 +19,10 @@ type part struct {
 	shard   Shard
 	res     *http.Response
 	decoder *json.Decoder
-	// tables is set if the client accepts Tables. array is the name of the elements: items,
-	// or rows of a Table.
-	tables bool
-	array  string
+	// request is the one that the part answers.
+	request *Request
+	// array is the name of the elements: items, or rows of a Table.
+	array string
 	// before and after are the other members, without the metadata.
 	before, after []jsonMember
 	metadata      metav1.ListMeta
@@ -45,7 +45,7 @@ func (r *Request) openPart(ctx context.Context, s Shard, query url.Values) (*par
 	if err := check(res); err != nil {
 		return nil, err
 	}
-	p := &part{shard: s, res: res, tables: r.Tables, decoder: json.NewDecoder(bufio.NewReaderSize(res.Body, copyBytes))}
+	p := &part{shard: s, res: res, request: r, decoder: json.NewDecoder(bufio.NewReaderSize(res.Body, copyBytes))}
 	if err := p.open(); err != nil {
 		p.close()
 		return nil, fmt.Errorf("%w: %w", errAway, err)
@@ -72,7 +72,7 @@ func (p *part) members() (read []jsonMember, err error) {
 			return nil, err
 		}
 		name, _ := token.(string)
-		if p.array == "" && (name == "items" || name == "rows" && p.tables) {
+		if p.array == "" && (name == "items" || name == "rows" && p.request.Tables) {
 			token, err := p.decoder.Token()
 			if err != nil {
 				return nil, err

@@ -2,8 +2,10 @@ package merge
 
 import (
 	"encoding/json"
+	"net/url"
 	"testing"
 
+	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/stretchr/testify/require"
 )
 
@@ -117,4 +119,24 @@ func TestAsksForTables(t *testing.T) {
 	} {
 		require.Equal(t, want, AsksForTables(accept), accept)
 	}
+}
+
+// TestHiddenRows checks that the columns of a Table are sent although the first event is hidden,
+// and that rows are without objects if the client wants that.
+func TestHiddenRows(t *testing.T) {
+	m := &merged{request: &Request{Tables: true, Hidden: func(cluster logicalcluster.Name) bool { return cluster == "system:admin" }}}
+	table := func(columns, cluster string) []byte {
+		return []byte(`{"kind":"Table","apiVersion":"meta.k8s.io/v1","columnDefinitions":` + columns + `,"rows":[{"cells":["x"],"object":{"metadata":{"annotations":{"kcp.io/cluster":"` + cluster + `"}}}}]}`)
+	}
+	f := &feed{}
+	require.Nil(t, m.visible(f, table(`[{"name":"Name"}]`, "system:admin")))
+	require.Nil(t, m.visible(f, table(`null`, "system:admin")))
+	require.JSONEq(t, string(table(`[{"name":"Name"}]`, "a")), string(m.visible(f, table(`null`, "a"))))
+	require.JSONEq(t, string(table(`null`, "a")), string(m.visible(f, table(`null`, "a"))), "columns are sent once")
+
+	require.JSONEq(t, string(table(`null`, "a")), string(m.withoutRowObjects(table(`null`, "a"))))
+	m.request.Query = url.Values{"includeObject": {"None"}}
+	require.Equal(t, "Metadata", m.request.with().Get("includeObject"))
+	require.JSONEq(t, `{"kind":"Table","apiVersion":"meta.k8s.io/v1","columnDefinitions":null,"rows":[{"cells":["x"],"object":null}]}`, string(m.withoutRowObjects(table(`null`, "a"))))
+	require.JSONEq(t, `{"cells":[],"object":null}`, string(m.request.withoutObject([]byte(`{"cells":[],"object":{"a":1}}`))))
 }

@@ -202,7 +202,11 @@ func (m *merged) event(n notice) error {
 	if n.frame.Type == watch.Bookmark {
 		return m.bookmark(n.frame.Object)
 	}
-	return m.write(n.frame.Type, n.frame.Object, version)
+	obj := m.visible(n.feed, n.frame.Object)
+	if obj == nil {
+		return nil
+	}
+	return m.write(n.frame.Type, obj, version)
 }
 
 // initialized notes that nothing more is to be waited for of a shard before the end of the initial
@@ -296,7 +300,7 @@ func (m *merged) write(event watch.EventType, raw []byte, version Vector) error 
 			raw = slices.Concat(raw[:start], []byte("null"), raw[end:])
 		}
 	}
-	return m.frame(event, raw)
+	return m.frame(event, m.withoutRowObjects(raw))
 }
 
 // frame writes an event, and has the client get it.
