@@ -144,6 +144,7 @@ func (to *route) rewrite(f *forwarder) func(*httputil.ProxyRequest) {
 		p.Out.URL.Path, _ = url.PathUnescape(escaped) // its parts have been unescaped before
 		p.Out.URL.RawQuery = p.In.URL.RawQuery
 		p.Out.Host = ""
+		authn.DropWebSocketTokens(p.Out.Header)
 		if to.mount != nil {
 			to.mount.prepare(p, to, f)
 			return

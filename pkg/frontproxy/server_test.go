@@ -1,6 +1,7 @@
 package frontproxy
 
 import (
+	"encoding/base64"
 	"encoding/json"
 	"net"
 	"net/http"
@@ -136,6 +137,21 @@ func TestUsers(t *testing.T) {
 	got = jane.echoed(t, "/clusters/root/api")
 	require.Equal(t, []string{"jane"}, got.Header["X-Remote-User"], "a certificate comes before a token")
 	require.Empty(t, got.Header["Authorization"])
+
+	webSocket := func(token string) []string {
+		protocol := "base64url.bearer.authorization.k8s.io." + base64.RawURLEncoding.EncodeToString([]byte(token))
+		return []string{"Connection", "Upgrade", "Upgrade", "websocket", "Sec-WebSocket-Protocol", protocol + ", v4.channel.k8s.io"}
+	}
+	browser := w.withCerts(t).http1(t)
+	got = browser.echoed(t, "/clusters/root/api", webSocket("user-2-token")...)
+	require.Equal(t, []string{"Bearer user-2-token"}, got.Header["Authorization"])
+	require.Equal(t, []string{"v4.channel.k8s.io"}, got.Header["Sec-Websocket-Protocol"])
+	res, _ := browser.get(t, "/clusters/root/api", webSocket("wrong-token")...)
+	require.Equal(t, http.StatusUnauthorized, res.StatusCode)
+	jane.token = ""
+	got = jane.echoed(t, "/clusters/root/api", webSocket("any-token")...)
+	require.Equal(t, []string{"jane"}, got.Header["X-Remote-User"])
+	require.Equal(t, []string{"v4.channel.k8s.io"}, got.Header["Sec-Websocket-Protocol"], "tokens are not forwarded, also if they were not used")
 }
 
 func TestStatusCodes(t *testing.T) {
