@@ -310,3 +310,12 @@ func TestKilledDevLeavesNothing(t *testing.T) {
 	require.NoError(t, again.stop())
 	requireNothingLeft(t, o)
 }
+
+// TestLogLinesAreEscaped checks that what tenants write into logs does not control the terminal.
+func TestLogLinesAreEscaped(t *testing.T) {
+	var out bytes.Buffer
+	shown := &terminal{out: &out}
+	shown.log("root", "a\x1b[2J\u009b31m")
+	shown.note("b\x1b[2J")
+	require.Equal(t, " | a\\x1b[2J\\u009b31m\nNote: b\\x1b[2J\n", strings.TrimPrefix(out.String(), "root"))
+}

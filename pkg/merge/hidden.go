@@ -7,9 +7,9 @@ import (
 	"github.com/kcp-dev/logicalcluster/v3"
 )
 
-// hides reports whether an object is in a logical cluster that merged answers do not contain.
+// isHidden reports whether an object is in a logical cluster that merged answers do not contain.
 // prefix leads to the object.
-func (r *Request) hides(raw []byte, prefix ...string) bool {
+func (r *Request) isHidden(raw []byte, prefix ...string) bool {
 	if r.Hidden == nil {
 		return false
 	}
@@ -38,7 +38,7 @@ var null = []byte("null")
 // a Table with its first event only, so that those of a hidden event are sent with the next one.
 func (m *merged) visible(f *feed, raw []byte) []byte {
 	if !m.request.Tables || !isTable(raw) {
-		if m.request.hides(raw) {
+		if m.request.isHidden(raw) {
 			return nil
 		}
 		return raw
@@ -47,7 +47,7 @@ func (m *merged) visible(f *feed, raw []byte) []byte {
 	if at, _, ok := find(raw, "rows"); ok {
 		elements(raw, at, func(start, end int) {
 			rows++
-			if m.request.hides(raw[start:end], "object") {
+			if m.request.isHidden(raw[start:end], "object") {
 				hidden++
 			}
 		})

@@ -318,7 +318,7 @@ func (w *writer) part(p *part, v Vector) (Vector, error) {
 		}
 	}
 	err := p.each(func(element json.RawMessage) error {
-		if p.request.hides(element, prefix...) {
+		if p.request.isHidden(element, prefix...) {
 			return nil
 		}
 		element, err := columns(element)

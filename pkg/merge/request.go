@@ -58,7 +58,7 @@ type Request struct {
 	// Tables is set if the client asks for Tables, as AsksForTables reports.
 	Tables bool
 	// Hidden reports whether merged answers do not contain the objects of a logical cluster.
-	// Nil hides none.
+	// Nil is for none.
 	Hidden func(cluster logicalcluster.Name) bool
 	// Partial says that the answer may be without shards that do not answer.
 	Partial bool
