@@ -201,6 +201,22 @@ func (o CompletedOptions) caches() (caches.Config, error) {
 	return config, nil
 }
 
+// Warnings returns what the shard lacks without flags that are optional.
+func (o CompletedOptions) Warnings() []string {
+	var warnings []string
+	if o.CacheKubeconfig == "" && o.CacheConfig == "" {
+		warnings = append(warnings, "--cache-kubeconfig and --cache-config are not set: nothing is replicated. "+
+			"APIExports, WorkspaceTypes and permissions of other shards are unknown here, and those of this shard there, so that bindings between shards are forbidden")
+	}
+	if o.RootCAFile == "" {
+		warnings = append(warnings, "--root-ca-file is not set: namespaces have no ConfigMap kube-root-ca.crt, and token secrets no ca.crt")
+	}
+	if o.ExternalURL == "" {
+		warnings = append(warnings, "--external-url is not set: the URLs of workspaces lead to this shard and not to a front-proxy")
+	}
+	return append(warnings, o.Authentication.Warnings()...)
+}
+
 // Root reports whether this is the root shard.
 func (o CompletedOptions) Root() bool { return o.Name == RootName }
 
