@@ -135,6 +135,8 @@ type Deps struct {
 	Subtrees *subtrees.Sums
 	// Load returns what the shard holds, or nil as long as that is not known.
 	Load func() *shardload.Load
+	// Heartbeat is called with the result of each heartbeat.
+	Heartbeat func(err error)
 	// HomeCreators are the groups whose members may have home workspaces.
 	HomeCreators []string
 	// Bootstrapped is called once, when everything exists that a shard starts

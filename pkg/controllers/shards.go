@@ -33,7 +33,7 @@ func newShardRegistration(d Deps) (reconcile.Made, error) {
 
 func newHeartbeat(d Deps) (reconcile.Made, error) {
 	return after(heartbeat.New(heartbeat.Config{
-		ShardName: d.ShardName, Root: d.rootShard().Cluster(core.RootCluster.Path()), Own: d.Informers.OwnShard, Load: d.Load,
+		ShardName: d.ShardName, Root: d.rootShard().Cluster(core.RootCluster.Path()), Own: d.Informers.OwnShard, Load: d.Load, Done: d.Heartbeat,
 	}), d.Informers.OwnShard), nil
 }
 

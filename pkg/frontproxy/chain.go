@@ -89,7 +89,7 @@ func (s *Server) chain() serving.Chain {
 			return withAccounting(next, &s.requests, s.audit)
 		}),
 		serving.NewFilter("probes", "/livez, /readyz and /healthz, for everybody", func(next http.Handler) http.Handler {
-			return withProbes(next, s.liveness(), s.readiness())
+			return serving.WithReadinessWarnings(withProbes(next, s.liveness(), s.readiness()), s.shards.warnings)
 		}),
 		serving.NewFilter("stop", "connections close after the answer, of a server that is to stop", s.withStop),
 		serving.NewFilter("token's cluster", "a service account's logical cluster, where the URL has none", authn.WithTokenCluster),

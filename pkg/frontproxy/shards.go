@@ -12,6 +12,7 @@ import (
 	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/kcp-dev/sdk/apis/core"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
@@ -257,6 +258,37 @@ func (s *shards) ready() error {
 		return fmt.Errorf("shards that have not been read yet: %s", strings.Join(names, ", "))
 	}
 	return nil
+}
+
+// warnings returns how many shards cannot be read at the moment. They do not make the front-proxy
+// unready.
+func (s *shards) warnings() []string {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	all, refused, unreachable := 0, 0, 0
+	for _, to := range s.ways {
+		all++
+		switch err := to.follower.failure(); {
+		case err == nil:
+		case apierrors.IsUnauthorized(err) || apierrors.IsForbidden(err):
+			refused++
+		default:
+			unreachable++
+		}
+	}
+	var warnings []string
+	if err := s.objects.LastError(); err != nil {
+		warnings = append(warnings, "root: the Shard objects cannot be read with --root-kubeconfig, see the log of the front-proxy")
+	}
+	for _, of := range []struct {
+		count int
+		what  string
+	}{{refused, "Refused, they reject the certificate of --shard-client-cert-file"}, {unreachable, "Unreachable"}} {
+		if of.count > 0 {
+			warnings = append(warnings, fmt.Sprintf("shards: %d of %d: %s, see the log of the front-proxy", of.count, all, of.what))
+		}
+	}
+	return warnings
 }
 
 // anySynced reports whether a shard has been read. The caller holds the lock.
