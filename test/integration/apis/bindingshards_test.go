@@ -23,6 +23,7 @@ func TestBindingAcrossShards(t *testing.T) {
 	})
 	e.RunParallel("view", func(t *testing.T, e *kit.Env) { testViewAcrossShards(t, e) })
 	e.RunParallel("conversion", func(t *testing.T, e *kit.Env) { testConversionAcrossShards(t, e) })
+	e.RunParallel("bind before the export", func(t *testing.T, e *kit.Env) { testBindBeforeExport(t, e) })
 	e.RunParallel("bind", func(t *testing.T, e *kit.Env) { testBindAcrossShards(t, e) })
 	e.RunParallel("maximal policy", func(t *testing.T, e *kit.Env) {
 		testMaximalPolicy(t, kit.NewWorkspaceClientOn(e, "far-policy-provider", 1).ForTest(t), kit.NewWorkspaceClient(e, "far-policy-consumer").ForTest(t))
@@ -175,17 +176,26 @@ func testConversionAcrossShards(t *testing.T, e *kit.Env) {
 	last("Lovelace")
 }
 
+// testBindBeforeExport checks that administrators can bind an export that does not exist yet,
+// although its path leads to another shard, also if nothing of that logical cluster is known here.
+func testBindBeforeExport(t *testing.T, e *kit.Env) {
+	provider, k := kit.NewWorkspaceClientOn(e, "later-provider", 1).ForTest(t), kit.NewWorkspaceClient(e, "earlier-consumer").ForTest(t)
+	k.BindPath(http.StatusCreated, "widgets", "root:later-provider", "widgets")
+	k.BindPath(http.StatusForbidden, "nowhere", "root:later-nowhere", "widgets")
+	k.UntilBinding("widgets", "APIExportValid", "False APIExportNotFound")
+	provider.CreateExport("gadgets", provider.CreateSchema("v1", "gadgets", "size"))
+	k.BindPath(http.StatusCreated, "by-name", provider.ClusterName, "others")
+	provider.CreateExport("widgets", provider.CreateSchema("v1", "widgets", "size"))
+	k.UntilBinding("widgets", "Ready", "True <nil>")
+	k.Create(kit.WidgetsPath, "%s", kit.Widget("a", "size", 1))
+}
+
 // testBindAcrossShards: the rules of the provider's logical cluster say who may bind, and
 // whoever may not cannot tell what there is.
 func testBindAcrossShards(t *testing.T, e *kit.Env) {
 	provider, k := kit.NewWorkspaceClientOn(e, "asked-provider", 1).ForTest(t), kit.NewWorkspaceClient(e, "asking-consumer").ForTest(t)
 	provider.CreateExport("e", provider.CreateSchema("v1", "widgets", "size"))
 	k.Create(kit.RBACPath+"clusterrolebindings", `{"metadata":{"name":"all"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"cluster-admin"},"subjects":[{"kind":"User","apiGroup":"rbac.authorization.k8s.io","name":"user-1"}]}`)
-	// The administrator's dry run shows that the export is known here.
-	k.Eventually("the export is known", func() bool {
-		code, _ := k.TryDo(http.MethodPost, kit.APIsV1Alpha2+"apibindings?dryRun=All", kit.WithKind(kit.APIsV1Alpha2+"apibindings", `{"metadata":{"name":"x"},"spec":{"reference":{"export":{"path":"root:asked-provider","name":"e"}}}}`))
-		return code == http.StatusCreated
-	})
 	tenant := k.As("user-1-token")
 	for _, path := range []string{"root:asked-provider", "root:asked-nowhere", provider.ClusterName} {
 		for _, export := range []string{"e", "none"} {
@@ -194,6 +204,10 @@ func testBindAcrossShards(t *testing.T, e *kit.Env) {
 	}
 	provider.Create(kit.RBACPath+"clusterroles", `{"metadata":{"name":"bind"},"rules":[{"apiGroups":["apis.kcp.io"],"resources":["apiexports"],"resourceNames":["e"],"verbs":["bind"]}]}`)
 	provider.Create(kit.RBACPath+"clusterrolebindings", `{"metadata":{"name":"bind"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"bind"},"subjects":[{"kind":"User","apiGroup":"rbac.authorization.k8s.io","name":"user-1"}]}`)
+	k.Eventually("the export is known, and who may bind it", func() bool {
+		code, _ := tenant.TryDo(http.MethodPost, kit.APIsV1Alpha2+"apibindings?dryRun=All", kit.WithKind(kit.APIsV1Alpha2+"apibindings", `{"metadata":{"name":"x"},"spec":{"reference":{"export":{"path":"root:asked-provider","name":"e"}}}}`))
+		return code == http.StatusCreated
+	})
 	tenant.BindPath(http.StatusCreated, "by-path", "root:asked-provider", "e")
 	k.UntilBinding("by-path", "Ready", "True <nil>") // before another one wants the names
 	tenant.BindPath(http.StatusCreated, "by-name", provider.ClusterName, "e")
