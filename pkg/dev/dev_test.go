@@ -195,7 +195,7 @@ func TestStartRestartStop(t *testing.T) {
 		fewer.Shards = 1
 		r := startCluster(t, fewer, nil)
 		r.await(t, "Ctrl-C stops everything", 1)
-		require.Contains(t, r.out.String(), "Note: an earlier run had more shards: what lives on shard-1 to shard-1 is unavailable until --shards is 2 again")
+		require.Contains(t, r.out.String(), "Note: an earlier run had more shards: what is on shard-1 to shard-1 is unavailable (503) until --shards is 2 again, and so are workspaces that do not exist")
 	})
 }
 

@@ -168,7 +168,7 @@ func (s *Server) serveCluster(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	switch {
-	case at.all && s.mayReadAll(r.Context(), to.user):
+	case at.all && s.forwarder.administers(r.Context(), to.user):
 		s.serveAll(w, r, to)
 		return
 	case !at.valid:

@@ -212,21 +212,33 @@ func (s *shards) only() *backend {
 // complete reports whether everything that all shards hold has been seen since the start, so
 // that what the index does not know does not exist.
 func (s *shards) complete() bool {
-	if !s.objects.Current() {
-		return false
-	}
+	unread, _ := s.unread()
+	return len(unread) == 0
+}
+
+// unread returns the shards of which not everything has been seen since the start, by name, and the
+// last time at which one of them began to be followed.
+func (s *shards) unread() (names []string, since time.Time) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
+	if !s.objects.Current() {
+		return []string{corev1alpha1.RootShard}, s.started
+	}
 	for _, obj := range s.objects.Lister().List(nil) {
 		f := s.ways[obj.Name].follower
-		if f == nil && s.book.Unusable(obj) {
-			continue // nobody has ever reached what it may hold
-		}
-		if f == nil || !f.current() {
-			return false
+		switch {
+		case f == nil && s.book.Unusable(obj): // nobody has ever reached what it may hold
+		case f == nil:
+			names, since = append(names, obj.Name), time.Now()
+		case !f.current():
+			names = append(names, obj.Name)
+			if f.began.After(since) {
+				since = f.began
+			}
 		}
 	}
-	return true
+	slices.Sort(names)
+	return names, since
 }
 
 // ready returns why the front-proxy cannot serve yet: root must have been read, unless it has not
