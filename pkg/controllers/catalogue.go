@@ -100,6 +100,9 @@ type Deps struct {
 	// BaseURL is where other servers reach the shard, ExternalURL is where users
 	// reach its logical clusters.
 	BaseURL, ExternalURL string
+	// VirtualWorkspaceURL is where clients reach the virtual workspaces of the shard; BaseURL if it is
+	// empty.
+	VirtualWorkspaceURL string
 	// Peers are all shards.
 	Peers *peers.Book
 	// Tokens makes the tokens that are kept in secrets; nil where the shard makes

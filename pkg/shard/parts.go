@@ -38,7 +38,7 @@ func (s *Server) addParts() error {
 		Resolve:   s.exportCluster,
 		Sources:   s.sources,
 		Informers: s.informers,
-		BaseURL:   base, ExternalURL: external,
+		BaseURL:   base, ExternalURL: external, VirtualWorkspaceURL: s.options.VirtualWorkspaceURL,
 		Peers:        s.peers,
 		Tokens:       s.tokens(),
 		RootCA:       rootCA,

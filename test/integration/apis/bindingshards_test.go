@@ -127,6 +127,7 @@ func testViewAcrossShards(t *testing.T, e *kit.Env) {
 		})
 		require.Contains(t, fmt.Sprint(view.Get("/apis/example.org/v1").Object), "widgets")
 	}
+	testViewThroughFrontProxy(t, e, provider, k)
 	code, says = byPath.As("user-1-token").TryDo(http.MethodDelete, kit.WidgetsPath+"/a", "")
 	require.Equal(t, http.StatusForbidden, code, says)
 
@@ -143,6 +144,38 @@ func testViewAcrossShards(t *testing.T, e *kit.Env) {
 		require.Equal(t, code == http.StatusForbidden, strings.Contains(says, kit.NotPermitted), says)
 	}
 	byName.Get("/apis/example.org/v1/widgets")
+}
+
+// testViewThroughFrontProxy checks that a provider which can reach the front-proxy only uses the
+// virtual workspace of each shard there: with lists, watches and discovery of all consumers of a
+// shard, and with all verbs in one logical cluster.
+func testViewThroughFrontProxy(t *testing.T, e *kit.Env, provider, k kit.WorkspaceClient) {
+	on := func(shard, cluster string) kit.WorkspaceClient {
+		through := kit.WorkspaceClient{Env: k.Env, Config: e.Proxy(), ClusterName: provider.ClusterName}.ThroughExport("e", cluster)
+		through.PathPrefix = "/shards/" + shard + through.PathPrefix
+		return through
+	}
+	const widgets = "/apis/example.org/v1/widgets"
+	for _, through := range []kit.WorkspaceClient{on("root", "*"), on("root", "*").As("user-1-token")} {
+		require.Contains(t, fmt.Sprint(through.Get("/apis/example.org/v1").Object), "widgets")
+		require.Contains(t, fmt.Sprint(through.Get(widgets).Object), "kcp.io/cluster:"+k.ClusterName)
+	}
+	code, says := on("root", "*").TryDo(http.MethodGet, widgets+"?watch=true&timeoutSeconds=1", "")
+	require.Equal(t, http.StatusOK, code, says)
+	require.Contains(t, says, `"type":"ADDED"`)
+	require.NotContains(t, fmt.Sprint(on("shard-1", "*").Get(widgets).Object), k.ClusterName, "each shard has its own consumers")
+	require.Contains(t, fmt.Sprint(on("shard-1", k.ClusterName).Get("/apis/example.org/v1").Object), "widgets", "one logical cluster is on its shard")
+	on("root", k.ClusterName).Create(kit.WidgetsPath, "%s", kit.Widget("through-the-front-proxy", "size", 1))
+	var unknown string
+	for _, shard := range []string{"none", "root", "shard-1"} {
+		code, says := on(shard, "*").As("user-2-token").TryDo(http.MethodGet, widgets, "")
+		require.Equal(t, http.StatusForbidden, code)
+		require.Contains(t, says, kit.NotPermitted)
+		if unknown == "" {
+			unknown = says
+		}
+		require.Equal(t, unknown, says)
+	}
 }
 
 // testConversionAcrossShards: the rules of a provider's APIConversion convert on the shards
