@@ -17,7 +17,8 @@ need to know, and from which they read those of all the others below
 the group shardplane:cache:readers may use it, with client certificates.
 
 Its data can be lost without harm: the shards copy everything again.`,
-		Example: `  # With the certificates that shardplane dev makes in .kcp
+		Example: `  # With the certificates that shardplane dev makes. Each shard reaches it by its
+  # --cache-kubeconfig, such as .kcp-0/cache.kubeconfig
   shardplane cache-server --data-dir cache-data --secure-port 8012 \
     --tls-cert-file .kcp/apiserver.crt --tls-private-key-file .kcp/apiserver.key \
     --client-ca-file .kcp/client-ca.crt`,

@@ -15,13 +15,15 @@ func newFrontProxyCommand() *cobra.Command {
 cluster that a request is for, by name or by path, and forwards the request there
 with the user in its headers.
 
-It finds the shards through the root shard and follows their logical clusters.`,
-		Example: `  # With the certificates that shardplane dev makes in .kcp
+It finds the shards through the root shard and follows their logical clusters.
+
+Parts of an installation that are missing are logged as warnings at the start.`,
+		Example: `  # With the certificates and kubeconfigs that shardplane dev makes
   shardplane front-proxy --secure-port 6443 \
     --tls-cert-file .kcp/apiserver.crt --tls-private-key-file .kcp/apiserver.key \
     --client-ca-file .kcp/client-ca.crt --root-kubeconfig .kcp/front-proxy.kubeconfig \
     --shard-client-cert-file .kcp/front-proxy-client.crt --shard-client-key-file .kcp/front-proxy-client.key \
     --proxy-client-cert-file .kcp/front-proxy-requestheader.crt --proxy-client-key-file .kcp/front-proxy-requestheader.key \
-    --shard-ca-file .kcp/serving-ca.crt`,
+    --shard-ca-file .kcp/serving-ca.crt --service-account-key-file .kcp/service-account.key`,
 	}, options.Flags(), options.Complete, frontproxy.New)
 }

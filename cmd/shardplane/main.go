@@ -10,7 +10,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"strings"
@@ -19,6 +18,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/dev/exitcode"
 	"github.com/shardplane/shardplane/pkg/dev/supervise"
+	"github.com/shardplane/shardplane/pkg/plaintext"
 )
 
 func main() {
@@ -41,11 +41,11 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) int {
 		// What fails before a command begins is the fault of how it was called.
 		// Suggestions come on lines of their own.
 		reason := strings.Join(strings.Fields(err.Error()), " ")
-		_, _ = fmt.Fprintf(errOut, "%s: %s (see %s --help)\n", cmd.CommandPath(), reason, cmd.CommandPath())
+		_, _ = plaintext.Fprintf(errOut, "%s: %s (see %s --help)\n", cmd.CommandPath(), reason, cmd.CommandPath())
 		return supervise.ExitUsage
 	}
 	for line := range strings.Lines(strings.TrimSpace(err.Error())) { // one for each reason
-		_, _ = fmt.Fprintf(errOut, "%s: %s\n", cmd.CommandPath(), strings.TrimRight(line, "\r\n"))
+		_, _ = plaintext.Fprintf(errOut, "%s: %s\n", cmd.CommandPath(), strings.TrimRight(line, "\r\n"))
 	}
 	return failed.code
 }

@@ -18,9 +18,13 @@ import (
 
 	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
+	cliflag "k8s.io/component-base/cli/flag"
 
+	"github.com/shardplane/shardplane/pkg/cacheserver"
 	"github.com/shardplane/shardplane/pkg/dev/exitcode"
 	"github.com/shardplane/shardplane/pkg/dev/supervise"
+	"github.com/shardplane/shardplane/pkg/frontproxy"
+	"github.com/shardplane/shardplane/pkg/shard"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -89,15 +93,84 @@ func TestServerHelp(t *testing.T) {
 			})
 			_, other, _ := strings.Cut(out, "\nOther:\n")
 			require.Regexp(t, `^  -h, --help +help for `+name+`\n$`, other, "every flag has its section")
-			example := strings.ReplaceAll(cmd.Example, "\\\n", " ")
-			for line := range strings.Lines(example) {
-				words := strings.Fields(line)
-				if len(words) > 1 && words[0] == "shardplane" {
-					require.Equal(t, name, words[1])
-					require.NoError(t, cmd.ParseFlags(words[2:]), line)
-				}
+			for _, line := range exampleFlags(t, name) {
+				require.NoError(t, cmd.ParseFlags(line), line)
 			}
 		})
+	}
+}
+
+// exampleFlags returns the flags of each command line in the examples of a command.
+func exampleFlags(t *testing.T, name string) (lines [][]string) {
+	t.Helper()
+	cmd, _, err := newRootCommand().Find([]string{name})
+	require.NoError(t, err)
+	for line := range strings.Lines(strings.ReplaceAll(cmd.Example, "\\\n", " ")) {
+		if words := strings.Fields(line); len(words) > 1 && words[0] == "shardplane" {
+			lines = append(lines, words[2:])
+		}
+	}
+	require.NotEmpty(t, lines)
+	return lines
+}
+
+// TestExamplesAreComplete checks that servers which are started as in the examples lack nothing.
+func TestExamplesAreComplete(t *testing.T) {
+	for name, warnings := range map[string]func(parse func(cliflag.NamedFlagSets)) []string{
+		"shard": func(parse func(cliflag.NamedFlagSets)) []string {
+			o := shard.NewOptions()
+			parse(o.Flags())
+			return o.Complete().Warnings()
+		},
+		"front-proxy": func(parse func(cliflag.NamedFlagSets)) []string {
+			o := frontproxy.NewOptions()
+			parse(o.Flags())
+			return o.Complete().Warnings()
+		},
+		"cache-server": func(parse func(cliflag.NamedFlagSets)) []string {
+			o := cacheserver.NewOptions()
+			parse(o.Flags())
+			return o.Complete().Warnings()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, line := range exampleFlags(t, name) {
+				require.Empty(t, warnings(func(sections cliflag.NamedFlagSets) {
+					all := pflag.NewFlagSet(name, pflag.ContinueOnError)
+					for _, section := range sections.FlagSets {
+						all.AddFlagSet(section)
+					}
+					require.NoError(t, all.Parse(line))
+				}))
+			}
+		})
+	}
+}
+
+// TestMissingPartsAreLogged checks that a server warns of each part that is missing.
+func TestMissingPartsAreLogged(t *testing.T) {
+	program, err := os.Executable()
+	require.NoError(t, err)
+	file := filepath.Join(t.TempDir(), "empty")
+	require.NoError(t, os.WriteFile(file, nil, 0o600))
+	for name, missing := range map[string][]string{
+		"shard":       {"--cache-kubeconfig", "--root-ca-file", "--external-url", "--service-account-signing-key-file", "--service-account-key-file", "--requestheader-client-ca-file"},
+		"front-proxy": {"--service-account-key-file"},
+	} {
+		args := []string{name, "--data-dir=" + filepath.Join(t.TempDir(), "data")}
+		if name == "front-proxy" {
+			args = []string{name, "--root-kubeconfig=" + file, "--proxy-client-cert-file=" + file, "--proxy-client-key-file=" + file}
+		}
+		for _, flag := range []string{"tls-cert-file", "tls-private-key-file", "client-ca-file", "shard-client-cert-file", "shard-client-key-file", "shard-ca-file"} {
+			args = append(args, "--"+flag+"="+file)
+		}
+		cmd := exec.CommandContext(t.Context(), program, args...)
+		cmd.Env = append(os.Environ(), programEnv+"=1")
+		output, err := cmd.CombinedOutput()
+		require.Error(t, err, "the files are empty")
+		for _, flag := range missing {
+			require.Regexp(t, `(?m)^W.* `+flag+`.* (is|are) not set: `, string(output))
+		}
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"k8s.io/component-base/featuregate"
 	logsapi "k8s.io/component-base/logs/api/v1"
 	_ "k8s.io/component-base/logs/json/register" // --logging-format=json
+	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/dev/supervise"
 )
@@ -26,7 +27,10 @@ var errKilled = errors.New("killed before it had stopped")
 
 // serve makes cmd run the server that build makes of completed options: its
 // flags and those for logging, and signals that stop it.
-func serve[C interface{ Validate() error }, S interface {
+func serve[C interface {
+	Validate() error
+	Warnings() []string
+}, S interface {
 	Run(ctx context.Context) error
 }](
 	cmd *cobra.Command, flags cliflag.NamedFlagSets, complete func() C, build func(context.Context, C) (S, error),
@@ -45,6 +49,9 @@ func serve[C interface{ Validate() error }, S interface {
 		}
 		if err := logsapi.ValidateAndApply(logging, gates); err != nil {
 			return invalid(fmt.Errorf("logging: %w", err))
+		}
+		for _, warning := range completed.Warnings() {
+			klog.Warning(warning)
 		}
 		setProcessors()
 		paceCollector()

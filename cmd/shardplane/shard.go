@@ -15,17 +15,26 @@ func newShardCommand() *cobra.Command {
 each below /clusters/<name>, and of all together below /clusters/*.
 
 The shard named root holds the logical cluster root; every other shard registers
-itself there. Without --etcd-servers an etcd runs inside the process.`,
-		Example: `  # The root shard (shardplane dev makes such certificates in .kcp)
+itself there. Without --etcd-servers an etcd runs inside the process.
+
+Parts of an installation that are missing are logged as warnings at the start.`,
+		Example: `  # The root shard, with the certificates and kubeconfigs that shardplane dev makes
   shardplane shard --data-dir root-data --secure-port 6444 \
     --tls-cert-file .kcp/apiserver.crt --tls-private-key-file .kcp/apiserver.key \
     --client-ca-file .kcp/client-ca.crt --requestheader-client-ca-file .kcp/requestheader-ca.crt \
     --shard-client-cert-file .kcp/shard-client-root.crt --shard-client-key-file .kcp/shard-client-root.key \
-    --shard-ca-file .kcp/serving-ca.crt --external-url https://127.0.0.1:6443
+    --shard-ca-file .kcp/serving-ca.crt --external-url https://127.0.0.1:6443 \
+    --cache-kubeconfig .kcp-0/cache.kubeconfig --root-ca-file .kcp/serving-ca.crt \
+    --service-account-signing-key-file .kcp/service-account.key
 
-  # Another shard: the same with a name, a port, data and the way to root
+  # Another shard, with its own name, port, data and certificate, and a kubeconfig for root
   shardplane shard --name shard-1 --data-dir shard-1-data --secure-port 6445 \
+    --root-kubeconfig .kcp-1/root-shard.kubeconfig \
+    --tls-cert-file .kcp/apiserver.crt --tls-private-key-file .kcp/apiserver.key \
+    --client-ca-file .kcp/client-ca.crt --requestheader-client-ca-file .kcp/requestheader-ca.crt \
     --shard-client-cert-file .kcp/shard-client-shard-1.crt --shard-client-key-file .kcp/shard-client-shard-1.key \
-    --root-kubeconfig .kcp-1/root-shard.kubeconfig ...`,
+    --shard-ca-file .kcp/serving-ca.crt --external-url https://127.0.0.1:6443 \
+    --cache-kubeconfig .kcp-1/cache.kubeconfig --root-ca-file .kcp/serving-ca.crt \
+    --service-account-signing-key-file .kcp/service-account.key`,
 	}, options.Flags(), options.Complete, shard.New)
 }

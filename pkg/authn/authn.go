@@ -16,6 +16,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/request/bearertoken"
 	"k8s.io/apiserver/pkg/authentication/request/headerrequest"
 	"k8s.io/apiserver/pkg/authentication/request/union"
+	"k8s.io/apiserver/pkg/authentication/request/websocket"
 	"k8s.io/apiserver/pkg/authentication/request/x509"
 	apiserverserviceaccount "k8s.io/apiserver/pkg/authentication/serviceaccount"
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
@@ -87,7 +88,7 @@ func New(o Options, from Sources) (*Authentication, error) {
 	}
 	chain := []authenticator.Request{certificates}
 	if a.Tokens != nil {
-		chain = append(chain, bearertoken.New(a.Tokens))
+		chain = append(chain, bearertoken.New(a.Tokens), websocket.NewProtocolAuthenticator(a.Tokens))
 	}
 	a.Authenticator = union.NewFailOnError(
 		group.NewAuthenticatedGroupAdder(wellFormed(union.New(chain...))),

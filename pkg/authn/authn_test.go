@@ -7,12 +7,14 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/base64"
 	"encoding/pem"
 	"math/big"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -108,6 +110,10 @@ func TestAuthenticate(t *testing.T) {
 		{name: "user token", header: bearer("user-3-token"), user: "user-3", groups: []string{"team-3", user.AllAuthenticated}},
 		{name: "admin token", header: bearer("admin-token"), user: "admin", groups: []string{user.SystemPrivilegedGroup, user.AllAuthenticated}},
 		{name: "wrong token", header: bearer("user-6-token"), failed: true},
+		{name: "WebSocket token", header: webSocket("user-3-token", "v4.channel.k8s.io"), user: "user-3", groups: []string{"team-3", user.AllAuthenticated}},
+		{name: "wrong WebSocket token", header: webSocket("user-6-token", "v4.channel.k8s.io"), failed: true},
+		{name: "WebSocket token without another protocol", header: webSocket("user-3-token"), failed: true},
+		{name: "WebSocket token without an upgrade", header: http.Header{"Sec-Websocket-Protocol": webSocket("user-3-token", "v4.channel.k8s.io")["Sec-Websocket-Protocol"]}, refused: true},
 		{name: "nobody", refused: true},
 		{name: "nobody, probe", path: "/readyz", user: user.Anonymous, groups: []string{user.AllUnauthenticated}},
 		{name: "nobody, below a probe", path: "/readyz/etcd", refused: true},
@@ -184,6 +190,12 @@ func TestUnreadableCA(t *testing.T) {
 		_, err := authn.New(certificates(file), authn.Sources{})
 		require.ErrorContains(t, err, "--client-ca-file")
 	}
+}
+
+// webSocket returns what a browser sends that opens a WebSocket with a token.
+func webSocket(token string, protocols ...string) http.Header {
+	encoded := "base64url.bearer.authorization.k8s.io." + base64.RawURLEncoding.EncodeToString([]byte(token))
+	return http.Header{"Connection": {"Upgrade"}, "Upgrade": {"websocket"}, "Sec-Websocket-Protocol": {strings.Join(append([]string{encoded}, protocols...), ", ")}}
 }
 
 func bearer(token string) http.Header {

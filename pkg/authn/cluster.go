@@ -18,7 +18,7 @@ func WithTokenCluster(next http.Handler) http.Handler {
 			next.ServeHTTP(w, r)
 			return
 		}
-		token, ok := bearerToken(r.Header)
+		token, ok := BearerToken(r.Header)
 		if !ok {
 			next.ServeHTTP(w, r)
 			return
@@ -49,9 +49,13 @@ func hasTenantPath(path string) bool {
 	}
 }
 
-// bearerToken returns the bearer token of a request.
-func bearerToken(header http.Header) (string, bool) {
-	scheme, token, ok := strings.Cut(strings.TrimSpace(header.Get("Authorization")), " ")
+// BearerToken returns the bearer token of a request, which has not been verified.
+func BearerToken(header http.Header) (string, bool) {
+	authorization := strings.TrimSpace(header.Get("Authorization"))
+	if authorization == "" {
+		return webSocketToken(header)
+	}
+	scheme, token, ok := strings.Cut(authorization, " ")
 	if !ok || !strings.EqualFold(scheme, "bearer") {
 		return "", false
 	}

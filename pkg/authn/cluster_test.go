@@ -36,11 +36,16 @@ func TestWithTokenCluster(t *testing.T) {
 			var got string
 			handler := authn.WithTokenCluster(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { got = r.URL.EscapedPath() }))
 			r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, tc.path, http.NoBody)
-			if tc.token != "" {
-				r.Header = bearer(tc.token)
-			}
 			handler.ServeHTTP(httptest.NewRecorder(), r)
-			require.Equal(t, tc.want, got)
+			if tc.token == "" {
+				require.Equal(t, tc.want, got)
+				return
+			}
+			for _, header := range []http.Header{bearer(tc.token), webSocket(tc.token, "v4.channel.k8s.io")} {
+				r.Header = header
+				handler.ServeHTTP(httptest.NewRecorder(), r)
+				require.Equal(t, tc.want, got)
+			}
 		})
 	}
 }

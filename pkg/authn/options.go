@@ -256,6 +256,39 @@ func checkIssuer(issuer string) error {
 	return nil
 }
 
+// Warnings returns what a shard lacks without flags that are optional.
+func (o *Options) Warnings() []string {
+	var warnings []string
+	if o.SigningKeyFile == "" {
+		warnings = append(warnings, "--service-account-signing-key-file is not set: no tokens of service accounts are issued, e.g. by kubectl create token")
+	}
+	if len(o.verificationKeyFiles()) == 0 {
+		warnings = append(warnings, noKeyFiles)
+	}
+	if o.RequestHeaderCAFile == "" {
+		warnings = append(warnings, "--requestheader-client-ca-file is not set: requests that front-proxies forward are rejected (401)")
+	}
+	return append(warnings, o.warnings()...)
+}
+
+// Warnings returns what a front-proxy lacks without flags that are optional.
+func (o *UserOptions) Warnings() []string {
+	var warnings []string
+	if len(o.ServiceAccounts.KeyFiles) == 0 {
+		warnings = append(warnings, noKeyFiles)
+	}
+	return append(warnings, o.warnings()...)
+}
+
+const noKeyFiles = "--service-account-key-file is not set: tokens of service accounts are rejected (401)"
+
+func (o *UserOptions) warnings() []string {
+	if o.DevTokens {
+		return []string{"--dev-tokens is set: the tokens of the development cluster are accepted, which every person knows"}
+	}
+	return nil
+}
+
 // audiences are those of the API.
 func (o *TokenOptions) audiences() []string {
 	if len(o.APIAudiences) > 0 {

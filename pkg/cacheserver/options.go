@@ -89,6 +89,9 @@ type completedOptions struct{ Options }
 // is.
 func (o *Options) Complete() CompletedOptions { return CompletedOptions{completedOptions{*o}} }
 
+// Warnings returns what the cache server lacks without flags that are optional: nothing.
+func (o CompletedOptions) Warnings() []string { return nil }
+
 // relays are those of the flag.
 func (o CompletedOptions) relays() (relay.Config, error) {
 	if o.RelayConfig == "" {

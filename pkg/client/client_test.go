@@ -97,6 +97,21 @@ func TestURLs(t *testing.T) {
 	}
 }
 
+// TestURLsOfCaches checks that the server of a kubeconfig may be any URL of a cache server's API.
+func TestURLsOfCaches(t *testing.T) {
+	for _, server := range []string{
+		"https://cache:8012", "https://cache:8012/", "https://cache:8012/services/cache", "https://cache:8012/services/cache/",
+		"https://cache:8012/services/cache/shards/*", "https://cache:8012/services/cache/shards/*/clusters/*", "https://cache:8012/services/cache/shards/one/clusters/root",
+	} {
+		factory, err := client.NewFactory(&rest.Config{Host: server})
+		require.NoError(t, err)
+		require.Equal(t, "https://cache:8012/services/cache/shards/two", factory.Shard("two").Host(), server)
+	}
+	factory, err := client.NewFactory(&rest.Config{Host: "https://proxy/prefix/services/cache/shards/*/clusters/*"})
+	require.NoError(t, err)
+	require.Equal(t, "https://proxy/prefix/services/cache/shards/two", factory.Shard("two").Host())
+}
+
 func TestNewFactoryErrors(t *testing.T) {
 	_, err := client.NewFactory(&rest.Config{Host: "https://%zz"})
 	require.ErrorContains(t, err, "invalid server")

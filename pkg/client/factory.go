@@ -79,10 +79,13 @@ func bareHost(config *rest.Config) (string, error) {
 }
 
 // Shard returns the factory for the replicas of one shard on a cache server,
-// or of all of them for "*". Its informers keep shards apart.
+// or of all of them for "*". Its informers keep shards apart. The server of the client configuration
+// may be the cache server itself, or any URL of its API, such as one with the shards and logical
+// clusters that kubectl reads.
 func (f *Factory) Shard(name string) *Factory {
 	config := rest.CopyConfig(f.config)
-	config.Host = strings.TrimSuffix(config.Host, request.CachePrefix) + strings.TrimSuffix(request.ShardPath(name, ""), request.ClusterPath(""))
+	server, _, _ := strings.Cut(config.Host, request.CachePrefix)
+	config.Host = server + strings.TrimSuffix(request.ShardPath(name, ""), request.ClusterPath(""))
 	return &Factory{config: config, http: f.http, sharded: true, metrics: f.metrics, caches: f.caches, shard: name}
 }
 

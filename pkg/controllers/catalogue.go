@@ -100,6 +100,9 @@ type Deps struct {
 	// BaseURL is where other servers reach the shard, ExternalURL is where users
 	// reach its logical clusters.
 	BaseURL, ExternalURL string
+	// VirtualWorkspaceURL is where clients reach the virtual workspaces of the shard; BaseURL if it is
+	// empty.
+	VirtualWorkspaceURL string
 	// Peers are all shards.
 	Peers *peers.Book
 	// Tokens makes the tokens that are kept in secrets; nil where the shard makes
@@ -135,6 +138,8 @@ type Deps struct {
 	Subtrees *subtrees.Sums
 	// Load returns what the shard holds, or nil as long as that is not known.
 	Load func() *shardload.Load
+	// Heartbeat is called with the result of each heartbeat.
+	Heartbeat func(err error)
 	// HomeCreators are the groups whose members may have home workspaces.
 	HomeCreators []string
 	// Bootstrapped is called once, when everything exists that a shard starts

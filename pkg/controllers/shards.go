@@ -16,12 +16,13 @@ import (
 
 func newShardRegistration(d Deps) (reconcile.Made, error) {
 	return after(shardregistration.New(shardregistration.Config{
-		ShardName:   d.ShardName,
-		BaseURL:     d.BaseURL,
-		ExternalURL: d.ExternalURL,
-		Root:        d.rootShard().Cluster(core.RootCluster.Path()),
-		Own:         d.Informers.OwnShard,
-		Marks:       d.Informers.ReplicationMarks,
+		ShardName:           d.ShardName,
+		BaseURL:             d.BaseURL,
+		ExternalURL:         d.ExternalURL,
+		VirtualWorkspaceURL: d.VirtualWorkspaceURL,
+		Root:                d.rootShard().Cluster(core.RootCluster.Path()),
+		Own:                 d.Informers.OwnShard,
+		Marks:               d.Informers.ReplicationMarks,
 		Covers: func(mark *replicationmarks.ReplicationMark) bool {
 			return !slices.ContainsFunc(replication.Defaults(), func(r replication.Resource) bool {
 				_, named := mark.Resources[r.GroupResource().String()]
@@ -33,7 +34,7 @@ func newShardRegistration(d Deps) (reconcile.Made, error) {
 
 func newHeartbeat(d Deps) (reconcile.Made, error) {
 	return after(heartbeat.New(heartbeat.Config{
-		ShardName: d.ShardName, Root: d.rootShard().Cluster(core.RootCluster.Path()), Own: d.Informers.OwnShard, Load: d.Load,
+		ShardName: d.ShardName, Root: d.rootShard().Cluster(core.RootCluster.Path()), Own: d.Informers.OwnShard, Load: d.Load, Done: d.Heartbeat,
 	}), d.Informers.OwnShard), nil
 }
 

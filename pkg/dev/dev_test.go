@@ -195,7 +195,7 @@ func TestStartRestartStop(t *testing.T) {
 		fewer.Shards = 1
 		r := startCluster(t, fewer, nil)
 		r.await(t, "Ctrl-C stops everything", 1)
-		require.Contains(t, r.out.String(), "Note: an earlier run had more shards: what lives on shard-1 to shard-1 is unavailable until --shards is 2 again")
+		require.Contains(t, r.out.String(), "Note: an earlier run had more shards: what is on shard-1 to shard-1 is unavailable (503) until --shards is 2 again, and so are workspaces that do not exist")
 	})
 }
 
@@ -309,4 +309,13 @@ func TestKilledDevLeavesNothing(t *testing.T) {
 	again.await(t, "Ctrl-C stops everything", 1)
 	require.NoError(t, again.stop())
 	requireNothingLeft(t, o)
+}
+
+// TestLogLinesAreEscaped checks that what tenants write into logs does not control the terminal.
+func TestLogLinesAreEscaped(t *testing.T) {
+	var out bytes.Buffer
+	shown := &terminal{out: &out}
+	shown.log("root", "a\x1b[2J\u009b31m")
+	shown.note("b\x1b[2J")
+	require.Equal(t, " | a\\x1b[2J\\u009b31m\nNote: b\\x1b[2J\n", strings.TrimPrefix(out.String(), "root"))
 }

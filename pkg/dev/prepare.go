@@ -152,8 +152,9 @@ func leftOver(files layout, shards int) string {
 	if last < shards {
 		return ""
 	}
-	return fmt.Sprintf("an earlier run had more shards: what lives on %s to %s is unavailable until --shards is %d again",
-		shardName(shards), shardName(last), last+1)
+	return fmt.Sprintf("an earlier run had more shards: what is on %s to %s is unavailable (503) until --shards is %d again, and so are workspaces that do not exist, "+
+		"because they may be there. To give these shards up, delete their Shard objects (kubectl delete shards <name>, in root) and the directories %s-<n>",
+		shardName(shards), shardName(last), last+1, sharedDir)
 }
 
 // checkPorts refuses ports that cannot be listened on.

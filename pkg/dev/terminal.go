@@ -12,6 +12,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/shardplane/shardplane/pkg/dev/supervise"
+	"github.com/shardplane/shardplane/pkg/plaintext"
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
@@ -100,14 +101,14 @@ func (t *terminal) event(c component, e supervise.Event, lastWords string) {
 			what = "starting on " + c.url
 		}
 	case supervise.Waiting:
-		what = fmt.Sprintf("%s: %s (log: %s)", t.paint(yellow, "not ready yet"), oneLine(e.Err.Error()), t.path(c.logFile))
+		what = fmt.Sprintf("%s: %s (log: %s)", t.paint(yellow, "not ready yet"), plaintext.Escape(oneLine(e.Err.Error())), t.path(c.logFile))
 	case supervise.Ready:
 		what = fmt.Sprintf("%s after %s", t.paint(green, "ready"), seconds(e.Took))
 	case supervise.Exited:
 		what = fmt.Sprintf("%s (%s), starting again in %s (log: %s)",
-			t.paint(red, "died"), oneLine(e.Err.Error()), seconds(e.Delay), t.path(c.logFile))
+			t.paint(red, "died"), plaintext.Escape(oneLine(e.Err.Error())), seconds(e.Delay), t.path(c.logFile))
 		if lastWords != "" {
-			what += "\n  " + t.name("") + "  " + t.paint(dim, abbreviateLine(reason(lastWords)))
+			what += "\n  " + t.name("") + "  " + t.paint(dim, plaintext.Escape(abbreviateLine(reason(lastWords))))
 		}
 	case supervise.Stopping:
 		return // what matters is when it has
@@ -157,11 +158,13 @@ func (t *terminal) stopped(o CompletedOptions) {
 }
 
 // note shows a sentence that belongs to no component.
-func (t *terminal) note(text string) { t.print(t.paint(yellow, "Note:") + " " + oneLine(text) + "\n") }
+func (t *terminal) note(text string) {
+	t.print(t.paint(yellow, "Note:") + " " + plaintext.Escape(oneLine(text)) + "\n")
+}
 
 // log shows a line of a component's log.
 func (t *terminal) log(name, line string) {
-	t.print(t.paint(dim, t.name(name)+" |") + " " + line + "\n")
+	t.print(t.paint(dim, t.name(name)+" |") + " " + plaintext.Escape(line) + "\n")
 }
 
 // path returns a path as it is shown: relative where it is below the current

@@ -20,8 +20,10 @@ type address struct {
 	valid bool
 	// all is set instead for /clusters/*, which is valid for administrators.
 	all bool
-	// view is set for requests through a view.
-	view *viewAddress
+	// view is set for requests through a view, and shard if the path names the shard of which
+	// the wildcard means all logical clusters.
+	view  *viewAddress
+	shard string
 	// rest is what follows, escaped.
 	rest string
 }
@@ -33,11 +35,18 @@ type viewAddress struct {
 	granting, object string
 }
 
+// shardsPrefix starts the URLs of the virtual workspaces of one shard: /shards/<name>/services/….
+// A shard can publish them as spec.virtualWorkspaceURL of its Shard object.
+var shardsPrefix = request.Shards.Prefix
+
 // viewSegments is how many segments of a path a view takes at most.
 const viewSegments = 4
 
 // addressOf takes an escaped path apart. The error says why that of a view is malformed.
 func addressOf(path string) (address, error) {
+	if below, ok := strings.CutPrefix(path, shardsPrefix); ok {
+		return shardAddressOf(below)
+	}
 	mount, below := request.MountOf(path, shardMounts...)
 	switch {
 	case mount == nil || mount.Whole:
@@ -52,6 +61,21 @@ func addressOf(path string) (address, error) {
 	text, err := url.PathUnescape(segment)
 	at.all = err == nil && text == request.Wildcard
 	return at, nil
+}
+
+// shardAddressOf takes apart what follows shardsPrefix.
+func shardAddressOf(below string) (address, error) {
+	name, rest := splitEscaped(below)
+	mount, view := request.MountOf(rest, request.ViewMounts()...)
+	switch {
+	case !request.ValidName(name):
+		return address{}, &request.InvalidURLError{Segment: name, Reason: "a shard's name consists of lower-case letters, digits and hyphens"}
+	case mount == nil:
+		return address{}, &request.InvalidURLError{Segment: name, Reason: "what follows the name of a shard is the path of a virtual workspace, such as /services/apiexport/"}
+	}
+	at, err := viewAddressOf(mount, view)
+	at.shard = name
+	return at, err
 }
 
 // viewAddressOf takes apart what follows the prefix of a mount. Segments are unescaped one

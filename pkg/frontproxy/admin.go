@@ -17,7 +17,7 @@ func (s *Server) serveAdmin(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	to.whole, to.rest = true, strings.TrimPrefix(r.URL.EscapedPath(), request.AdminPath)
-	if !s.mayReadAll(r.Context(), to.user) {
+	if !s.forwarder.administers(r.Context(), to.user) {
 		writeStatus(w, forbidden(r, unescapedRest(to.rest)))
 		return
 	}

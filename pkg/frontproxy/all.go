@@ -17,23 +17,14 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	auditinternal "k8s.io/apiserver/pkg/apis/audit"
-	"k8s.io/apiserver/pkg/authentication/user"
 
 	"github.com/shardplane/shardplane/pkg/merge"
 	"github.com/shardplane/shardplane/pkg/request"
-	"github.com/shardplane/shardplane/pkg/request/identity"
 	"github.com/shardplane/shardplane/pkg/serving"
 )
 
 // allShards stands in metrics and logs for the shard of requests to all of them.
 const allShards = request.Wildcard
-
-// mayReadAll reports whether a user may list and watch across all logical clusters. Groups that
-// shards are not told of count for nothing.
-func (s *Server) mayReadAll(ctx context.Context, who user.Info) bool {
-	told := &user.DefaultInfo{Name: who.GetName(), UID: who.GetUID(), Groups: s.forwarder.groups.Filter(who.GetGroups()), Extra: who.GetExtra()}
-	return identity.MemberOf(ctx, told, request.GroupAdmin)
-}
 
 // serveAll answers a request for all logical clusters of all shards.
 func (s *Server) serveAll(w http.ResponseWriter, r *http.Request, to *route) {
@@ -62,7 +53,7 @@ func (s *Server) serveAll(w http.ResponseWriter, r *http.Request, to *route) {
 	if a.long {
 		defer context.AfterFunc(s.forwarder.draining, cancel)() //nolint:contextcheck // the end of the server ends the request, nothing more
 	}
-	merged := merge.Request{Path: rest, Query: query, Partial: r.Header.Get(merge.PartialHeader) == merge.PartialAllow, Shards: a.all}
+	merged := merge.Request{Path: rest, Query: query, Tables: merge.AsksForTables(accept), Hidden: request.IsSystem, Partial: r.Header.Get(merge.PartialHeader) == merge.PartialAllow, Shards: a.all}
 	answer := merged.List
 	if a.long {
 		answer = merged.Watch

@@ -34,7 +34,7 @@ func (s *Server) audit(r *http.Request, rec *record, received time.Time) {
 		answer.Status.Status = metav1.StatusSuccess
 	}
 	rest := r.URL.EscapedPath()
-	if strings.HasPrefix(rest, request.Clusters.Prefix) || strings.HasPrefix(rest, request.ViewsPrefix) {
+	if strings.HasPrefix(rest, request.Clusters.Prefix) || strings.HasPrefix(rest, request.ViewsPrefix) || strings.HasPrefix(rest, shardsPrefix) {
 		if at, err := addressOf(rest); err == nil {
 			rest = at.rest
 			answer.Cluster, answer.Path = clusterOf(at, rec.cluster)
@@ -55,7 +55,7 @@ func (s *Server) audit(r *http.Request, rec *record, received time.Time) {
 // presented says with which credentials somebody failed, but not what they are.
 func presented(r *http.Request) string {
 	var credentials []string
-	if r.Header.Get("Authorization") != "" {
+	if _, token := authn.BearerToken(r.Header); token || r.Header.Get("Authorization") != "" {
 		credentials = append(credentials, "a token")
 	}
 	if r.TLS != nil && len(r.TLS.PeerCertificates) > 0 {

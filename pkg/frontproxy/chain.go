@@ -57,6 +57,7 @@ func newMappings() []mapping {
 	table := []mapping{
 		{prefix: "/metrics", exact: true, serve: (*Server).serveMetrics},
 		{prefix: serving.ProfilesPrefix, serve: (*Server).serveProfiles},
+		{prefix: shardsPrefix, serve: (*Server).serveCluster},
 	}
 	for _, mount := range shardMounts {
 		m := mapping{prefix: mount.Prefix, serve: (*Server).serveCluster}
@@ -89,7 +90,7 @@ func (s *Server) chain() serving.Chain {
 			return withAccounting(next, &s.requests, s.audit)
 		}),
 		serving.NewFilter("probes", "/livez, /readyz and /healthz, for everybody", func(next http.Handler) http.Handler {
-			return withProbes(next, s.liveness(), s.readiness())
+			return serving.WithReadinessWarnings(withProbes(next, s.liveness(), s.readiness()), s.shards.warnings)
 		}),
 		serving.NewFilter("stop", "connections close after the answer, of a server that is to stop", s.withStop),
 		serving.NewFilter("token's cluster", "a service account's logical cluster, where the URL has none", authn.WithTokenCluster),
@@ -168,13 +169,13 @@ func (s *Server) serveCluster(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	switch {
-	case at.all && s.mayReadAll(r.Context(), to.user):
+	case at.all && s.forwarder.administers(r.Context(), to.user):
 		s.serveAll(w, r, to)
 		return
 	case !at.valid:
 		writeStatus(w, forbidden(r, unescapedRest(to.rest)))
 		return
-	case at.path == request.Wildcard && s.shards.only() == nil:
+	case at.path == request.Wildcard && at.shard == "" && s.shards.only() == nil:
 		writeStatus(w, apierrors.NewBadRequest(wildcardOfViews))
 		return
 	}
@@ -253,6 +254,13 @@ func (s *Server) find(at address, look func(path string) (workspaceindex.Target,
 		view = at.view.mount.ViewPath(granting.Cluster, at.view.object)
 	}
 	if at.path == request.Wildcard {
+		switch {
+		case at.shard == "":
+		case s.shards.backend(at.shard) == nil:
+			return target, view, workspaceindex.Unknown
+		default:
+			return workspaceindex.Target{Cluster: request.Wildcard, Shard: at.shard}, view, workspaceindex.Found
+		}
 		if only := s.shards.only(); only != nil {
 			return workspaceindex.Target{Cluster: request.Wildcard, Shard: only.Name}, view, workspaceindex.Found
 		}
@@ -275,6 +283,9 @@ func (s *Server) resolve(w http.ResponseWriter, r *http.Request, to *route, at a
 	to.holder, to.isNew = to.backend, outcome == workspaceindex.Found && at.view == nil && isNew(target)
 	switch {
 	case !known(outcome):
+		if at.shard != "" {
+			s.forwarder.resolver.hold(r.Context(), to.arrived) // which was not waited for
+		}
 		s.unknown(w, r, to, target, outcome)
 		return false
 	case outcome == workspaceindex.Unavailable || to.backend == nil:

@@ -76,8 +76,7 @@ func withCredentials(next http.Handler, own identityHeaders, devTokens map[strin
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		own.drop(r.Header)
 		if len(devTokens) > 0 {
-			_, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
-			if devTokens[token] != nil {
+			if token, _ := authn.BearerToken(r.Header); devTokens[token] != nil {
 				r = r.WithContext(context.WithValue(r.Context(), tokenKey{}, token))
 			}
 		}

@@ -3,6 +3,7 @@ package frontproxy
 import (
 	"context"
 	"strings"
+	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
@@ -32,6 +33,8 @@ type follower struct {
 	// seen is which data that is, and host the shard's address.
 	seen *dataSeen
 	host string
+	// began is when the shard began to be followed.
+	began time.Time
 }
 
 // newFollower connects to nothing yet, but announces the shard to the index.
@@ -41,7 +44,7 @@ func newFollower(peer *peers.Peer, index *workspaceindex.Index, seen *dataSeen) 
 	host, _, _ = strings.Cut(host, "/")
 	index.UpsertShard(peer.Name, peer.URL)
 	return &follower{
-		shard: peer.Name, seen: seen, host: host,
+		shard: peer.Name, seen: seen, host: host, began: time.Now(),
 		workspaces: kinds.Workspaces.Follower(peer.Clients.Wildcard(), "workspaces of shard "+peer.Name, workspaceSink{to}),
 		clusters:   kinds.LogicalClusters.Follower(peer.Clients.Wildcard(), "logicalclusters of shard "+peer.Name, clusterSink{to}),
 		types: kinds.WorkspaceTypes.Informer(peer.Clients.Wildcard(), client.InformerOptions[*tenancyv1alpha1.WorkspaceType]{

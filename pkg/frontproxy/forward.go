@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"net/url"
+	"strings"
 	"sync"
 	"time"
 
@@ -20,6 +21,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/authn"
 	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/request/identity"
 	"github.com/shardplane/shardplane/pkg/serving/bodies"
 )
 
@@ -41,8 +43,9 @@ type forwarder struct {
 	visitors *visitors
 	// groups decides which groups users keep.
 	groups authn.GroupFilter
-	// complete reports whether nothing exists that is not known.
-	complete func() bool
+	// unread returns the shards that have not been read since the start, and the last time at
+	// which one of them began to be read: without any, nothing exists that is not known.
+	unread func() (shards []string, since time.Time)
 	// draining is done once long-running requests have to end.
 	draining context.Context //nolint:containedctx // the life of the server, which outlasts every request
 }
@@ -144,6 +147,7 @@ func (to *route) rewrite(f *forwarder) func(*httputil.ProxyRequest) {
 		p.Out.URL.Path, _ = url.PathUnescape(escaped) // its parts have been unescaped before
 		p.Out.URL.RawQuery = p.In.URL.RawQuery
 		p.Out.Host = ""
+		authn.DropWebSocketTokens(p.Out.Header)
 		if to.mount != nil {
 			to.mount.prepare(p, to, f)
 			return
@@ -280,13 +284,33 @@ func (f *forwarder) refuse(w http.ResponseWriter, r *http.Request, to *route) {
 	writeStatus(w, f.unknown(r, to))
 }
 
+// shardRetryTimeout is for how long clients are asked to retry while a shard has not been read. Clients
+// that retry, such as kubectl, repeat each of their requests ten times before they show the error.
+const shardRetryTimeout = 10 * time.Second
+
 // unknown is the answer for what there is not, as far as is known, and to who may not enter: that
-// to come again as long as it may be elsewhere.
+// it is not known as long as it may be on a shard that has not been read.
 func (f *forwarder) unknown(r *http.Request, to *route) *apierrors.StatusError {
-	if !f.complete() {
-		return unavailable("the front-proxy does not know all workspaces yet, because a shard has not answered")
+	shards, since := f.unread()
+	if len(shards) == 0 {
+		return forbidden(r, unescapedRest(to.rest))
 	}
-	return forbidden(r, unescapedRest(to.rest))
+	message := "the front-proxy does not know all workspaces yet, because a shard has not answered"
+	if f.administers(r.Context(), to.user) {
+		message += ": " + strings.Join(shards, ", ") + ". Start it, or delete its Shard object in root if it does not exist any more"
+	}
+	retryAfter := retrySoon
+	if time.Since(since) > shardRetryTimeout {
+		retryAfter = 0
+	}
+	return statusError(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, retryAfter, "%s", message)
+}
+
+// administers reports whether a user administers the installation. Groups that shards are not told
+// of count for nothing.
+func (f *forwarder) administers(ctx context.Context, who user.Info) bool {
+	told := &user.DefaultInfo{Name: who.GetName(), UID: who.GetUID(), Groups: f.groups.Filter(who.GetGroups()), Extra: who.GetExtra()}
+	return identity.MemberOf(ctx, told, request.GroupAdmin)
 }
 
 // watchBody is the body of a watch, whose errors go through mend.

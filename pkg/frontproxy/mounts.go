@@ -43,8 +43,6 @@ const (
 	ownMounted     = 16
 	// mountName stands for all mounted servers in metrics and logs.
 	mountName = "mount"
-	// tokenProtocol begins what browsers send a token as.
-	tokenProtocol = "base64url.bearer.authorization.k8s.io."
 )
 
 // mounts is how requests get to servers that tenants mount.
@@ -233,13 +231,6 @@ func (m *mountedServer) prepare(p *httputil.ProxyRequest, to *route, f *forwarde
 	ownIdentity.drop(header)
 	for _, name := range []string{"Authorization", "Proxy-Authorization", "Cookie"} {
 		header.Del(name)
-	}
-	protocols := header.Values("Sec-Websocket-Protocol")
-	header.Del("Sec-Websocket-Protocol")
-	for protocol := range strings.SplitSeq(strings.Join(protocols, ","), ",") {
-		if protocol = strings.TrimSpace(protocol); protocol != "" && !strings.HasPrefix(protocol, tokenProtocol) {
-			header.Add("Sec-Websocket-Protocol", protocol)
-		}
 	}
 	if m.trusted {
 		p.SetXForwarded()

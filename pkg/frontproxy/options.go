@@ -121,6 +121,9 @@ func (o *Options) Complete() CompletedOptions {
 	return CompletedOptions{completedOptions{c}}
 }
 
+// Warnings returns what the front-proxy lacks without flags that are optional.
+func (o CompletedOptions) Warnings() []string { return o.Authentication.Warnings() }
+
 // Validate returns all that is wrong with the options, in the order of their
 // fields, naming the flags.
 func (o CompletedOptions) Validate() error {

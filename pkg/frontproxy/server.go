@@ -120,7 +120,7 @@ func New(ctx context.Context, o CompletedOptions) (s *Server, err error) {
 	s.group.Opened(drain)
 	s.forwarder = &forwarder{
 		resolver: newResolver(s.shards.index, o.IndexTimeout, o.WorkspaceReadyTimeout), visitors: newVisitors(), draining: draining,
-		groups: authn.GroupFilter{PassOn: o.PassOnGroups, Drop: o.Authentication.DropGroups}, complete: s.shards.complete,
+		groups: authn.GroupFilter{PassOn: o.PassOnGroups, Drop: o.Authentication.DropGroups}, unread: s.shards.unread,
 	}
 	s.readers = newMetricsReaders(s.shards.root, s.forwarder.groups)
 	s.addParts()

@@ -1,6 +1,7 @@
 package frontproxy
 
 import (
+	"encoding/base64"
 	"encoding/json"
 	"net"
 	"net/http"
@@ -136,6 +137,20 @@ func TestUsers(t *testing.T) {
 	got = jane.echoed(t, "/clusters/root/api")
 	require.Equal(t, []string{"jane"}, got.Header["X-Remote-User"], "a certificate comes before a token")
 	require.Empty(t, got.Header["Authorization"])
+
+	webSocket := func(token string) []string {
+		protocol := "base64url.bearer.authorization.k8s.io." + base64.RawURLEncoding.EncodeToString([]byte(token))
+		return []string{"Connection", "Upgrade", "Upgrade", "websocket", "Sec-WebSocket-Protocol", protocol + ", v4.channel.k8s.io"}
+	}
+	browser := w.withCerts(t).http1(t)
+	got = browser.echoed(t, "/clusters/root/api", webSocket("user-2-token")...)
+	require.Equal(t, []string{"Bearer user-2-token"}, got.Header["Authorization"])
+	require.Equal(t, []string{"v4.channel.k8s.io"}, got.Header["Sec-Websocket-Protocol"])
+	res, _ := browser.get(t, "/clusters/root/api", webSocket("wrong-token")...)
+	require.Equal(t, http.StatusUnauthorized, res.StatusCode)
+	got = w.person(t, "jane").http1(t).echoed(t, "/clusters/root/api", webSocket("any-token")...)
+	require.Equal(t, []string{"jane"}, got.Header["X-Remote-User"])
+	require.Equal(t, []string{"v4.channel.k8s.io"}, got.Header["Sec-Websocket-Protocol"], "tokens are not forwarded, also if they were not used")
 }
 
 func TestStatusCodes(t *testing.T) {
@@ -393,8 +408,19 @@ func TestDeadShard(t *testing.T) {
 	res, body = admin.get(t, "/clusters/unknown/api")
 	status(t, res, body, http.StatusForbidden)
 	require.NoError(t, w.proxy.Ready())
+	warns := func(text string) {
+		t.Helper()
+		require.Eventually(t, func() bool {
+			res, body = w.withCerts(t).get(t, "/readyz?verbose")
+			return res.StatusCode == http.StatusOK && strings.Contains(body, "[!]"+text)
+		}, timeout, 5*time.Millisecond)
+	}
+	warns("shards: 1 of 2: Unreachable")
 
+	w.shards["one"].data.Fail(http.StatusForbidden)
 	w.shards["one"].start(t)
+	warns("shards: 1 of 2: Refused")
+	w.shards["one"].data.Fail(0)
 	require.Equal(t, "one", admin.echoed(t, "/clusters/aaaa/api").Shard)
 	w.cluster(t, "one", "late")
 	w.knows(t, "late", "one")
@@ -425,6 +451,7 @@ func TestNotReadyWithoutRoot(t *testing.T) {
 	nobody := w.withCerts(t)
 	res, body := nobody.get(t, "/readyz?verbose")
 	require.Equal(t, http.StatusInternalServerError, res.StatusCode, body)
+	require.Contains(t, body, "[!]root: the Shard objects cannot be read")
 	res, _ = nobody.get(t, "/livez")
 	require.Equal(t, http.StatusOK, res.StatusCode)
 	w.shards["root"].start(t)

@@ -12,6 +12,7 @@ import (
 	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/kcp-dev/sdk/apis/core"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
@@ -211,21 +212,33 @@ func (s *shards) only() *backend {
 // complete reports whether everything that all shards hold has been seen since the start, so
 // that what the index does not know does not exist.
 func (s *shards) complete() bool {
-	if !s.objects.Current() {
-		return false
-	}
+	unread, _ := s.unread()
+	return len(unread) == 0
+}
+
+// unread returns the shards of which not everything has been seen since the start, by name, and the
+// last time at which one of them began to be followed.
+func (s *shards) unread() (names []string, since time.Time) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
+	if !s.objects.Current() {
+		return []string{corev1alpha1.RootShard}, s.started
+	}
 	for _, obj := range s.objects.Lister().List(nil) {
 		f := s.ways[obj.Name].follower
-		if f == nil && s.book.Unusable(obj) {
-			continue // nobody has ever reached what it may hold
-		}
-		if f == nil || !f.current() {
-			return false
+		switch {
+		case f == nil && s.book.Unusable(obj): // nobody has ever reached what it may hold
+		case f == nil:
+			names, since = append(names, obj.Name), time.Now()
+		case !f.current():
+			names = append(names, obj.Name)
+			if f.began.After(since) {
+				since = f.began
+			}
 		}
 	}
-	return true
+	slices.Sort(names)
+	return names, since
 }
 
 // ready returns why the front-proxy cannot serve yet: root must have been read, unless it has not
@@ -257,6 +270,37 @@ func (s *shards) ready() error {
 		return fmt.Errorf("shards that have not been read yet: %s", strings.Join(names, ", "))
 	}
 	return nil
+}
+
+// warnings returns how many shards cannot be read at the moment. They do not make the front-proxy
+// unready.
+func (s *shards) warnings() []string {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	all, refused, unreachable := 0, 0, 0
+	for _, to := range s.ways {
+		all++
+		switch err := to.follower.failure(); {
+		case err == nil:
+		case apierrors.IsUnauthorized(err) || apierrors.IsForbidden(err):
+			refused++
+		default:
+			unreachable++
+		}
+	}
+	var warnings []string
+	if err := s.objects.LastError(); err != nil {
+		warnings = append(warnings, "root: the Shard objects cannot be read with --root-kubeconfig, see the log of the front-proxy")
+	}
+	for _, of := range []struct {
+		count int
+		what  string
+	}{{refused, "Refused, they reject the certificate of --shard-client-cert-file"}, {unreachable, "Unreachable"}} {
+		if of.count > 0 {
+			warnings = append(warnings, fmt.Sprintf("shards: %d of %d: %s, see the log of the front-proxy", of.count, all, of.what))
+		}
+	}
+	return warnings
 }
 
 // anySynced reports whether a shard has been read. The caller holds the lock.

@@ -77,6 +77,11 @@ func hiddenMessage(status *metav1.Status) string {
 		return ""
 	case metav1.StatusReasonBadRequest, metav1.StatusReasonMethodNotAllowed:
 		return status.Message
+	case metav1.StatusReasonServiceUnavailable:
+		if status.Details == nil || status.Details.RetryAfterSeconds == 0 {
+			return status.Message
+		}
+		return ""
 	default:
 		return ""
 	}

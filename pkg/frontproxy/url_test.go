@@ -79,7 +79,13 @@ func TestMounts(t *testing.T) {
 		require.Equal(t, mount.Prefix, mappingOf(mount.Prefix+"a/b").prefix)
 	}
 	for _, mount := range request.CacheMounts() {
-		require.Empty(t, mappingOf(mount.Prefix+"a/b").prefix)
+		path := mount.Prefix + "a/clusters/b/api"
+		if mappingOf(path).prefix == "" {
+			continue
+		}
+		at, err := addressOf(path)
+		require.Error(t, err, path)
+		require.False(t, at.valid, path)
 	}
 }
 
@@ -89,15 +95,23 @@ func TestAddress(t *testing.T) {
 		return &viewAddress{mount: mount, granting: granting, object: object}
 	}
 	for path, want := range map[string]address{
-		"/services/apiexport/p/e.x/clusters/c/api%2F/v1":                 {path: "c", valid: true, view: view(request.APIExports, "p", "e.x"), rest: "/api%2F/v1"},
-		"/services/apiexport/root%3Ap/e/clusters/root:c":                 {path: "root:c", valid: true, view: view(request.APIExports, "root:p", "e")},
-		"/services/apiexport/p/clusters/clusters/clusters/clusters/a/x":  {path: "clusters", valid: true, view: view(request.APIExports, "p", "clusters"), rest: "/clusters/a/x"},
-		"/services/apiexport/p/e/clusters/%2A/api":                       {path: "*", valid: true, view: view(request.APIExports, "p", "e"), rest: "/api"},
-		"/services/apiexport/p/e/clusters/system:admin/api":              {path: "system:admin", view: view(request.APIExports, "p", "e"), rest: "/api"},
-		"/services/apiexport/system:admin/e/clusters/c/api":              {path: "c", view: view(request.APIExports, "system:admin", "e"), rest: "/api"},
-		"/services/apiresourceschema/c/clusters/c/apis":                  {path: "c", valid: true, view: view(request.APIResourceSchemas, "c", ""), rest: "/apis"},
-		"/services/initializingworkspaces/root:org:t/clusters/c":         {path: "c", valid: true, view: view(request.InitializingWorkspaces, "root:org", "t")},
-		"/services/terminatingworkspaces/x:t/clusters/*/":                {path: "*", valid: true, view: view(request.TerminatingWorkspaces, "x", "t"), rest: "/"},
+		"/services/apiexport/p/e.x/clusters/c/api%2F/v1":                {path: "c", valid: true, view: view(request.APIExports, "p", "e.x"), rest: "/api%2F/v1"},
+		"/services/apiexport/root%3Ap/e/clusters/root:c":                {path: "root:c", valid: true, view: view(request.APIExports, "root:p", "e")},
+		"/services/apiexport/p/clusters/clusters/clusters/clusters/a/x": {path: "clusters", valid: true, view: view(request.APIExports, "p", "clusters"), rest: "/clusters/a/x"},
+		"/services/apiexport/p/e/clusters/%2A/api":                      {path: "*", valid: true, view: view(request.APIExports, "p", "e"), rest: "/api"},
+		"/services/apiexport/p/e/clusters/system:admin/api":             {path: "system:admin", view: view(request.APIExports, "p", "e"), rest: "/api"},
+		"/services/apiexport/system:admin/e/clusters/c/api":             {path: "c", view: view(request.APIExports, "system:admin", "e"), rest: "/api"},
+		"/services/apiresourceschema/c/clusters/c/apis":                 {path: "c", valid: true, view: view(request.APIResourceSchemas, "c", ""), rest: "/apis"},
+		"/services/initializingworkspaces/root:org:t/clusters/c":        {path: "c", valid: true, view: view(request.InitializingWorkspaces, "root:org", "t")},
+		"/services/terminatingworkspaces/x:t/clusters/*/":               {path: "*", valid: true, view: view(request.TerminatingWorkspaces, "x", "t"), rest: "/"},
+		"/shards/one/services/apiexport/p/e/clusters/*/api":             {path: "*", valid: true, view: view(request.APIExports, "p", "e"), rest: "/api", shard: "one"},
+		"/shards/one/services/apiexport/p/e/clusters/c":                 {path: "c", valid: true, view: view(request.APIExports, "p", "e"), shard: "one"},
+		"/shards/one": {},
+		"/shards/*/services/apiexport/p/e/clusters/*/api":                {},
+		"/shards/%6fne/services/apiexport/p/e/clusters/*/api":            {},
+		"/shards/one/clusters/c/api":                                     {},
+		"/shards/one/services/admin/apis":                                {},
+		"/shards/one/shards/one/services/apiexport/p/e/clusters/*/api":   {},
 		"/services/apiexport/":                                           {},
 		"/services/apiexport/p":                                          {},
 		"/services/apiexport/p/e/clusters":                               {},

@@ -61,6 +61,52 @@ func TestViewsAreForwarded(t *testing.T) {
 	require.Contains(t, body, "APIExportEndpointSlice")
 }
 
+// TestVirtualWorkspacesOfOneShard checks that a URL below /shards/<name> leads to the virtual
+// workspaces of that shard, and that it does not disclose which shards there are.
+func TestVirtualWorkspacesOfOneShard(t *testing.T) {
+	w := newWorld(t, "root", "one")
+	w.cluster(t, "root", "provider")
+	w.workspace(t, "root", "root", "p", "provider")
+	w.cluster(t, "one", "consumer")
+	w.workspace(t, "root", "root", "c", "consumer")
+	for _, s := range w.shards {
+		s.handle(func(rw http.ResponseWriter, r *http.Request) {
+			may := r.Header.Get("X-Remote-User") == "jane"
+			rw.Header().Set(request.EnteredHeader, map[bool]string{true: "true", false: "false"}[may])
+			if !may {
+				rw.WriteHeader(http.StatusForbidden)
+			}
+			s.echo(rw, r)
+		})
+	}
+	w.ready(t)
+	w.knows(t, "root:p", "root")
+	w.knows(t, "root:c", "one")
+	jane, mallory := w.person(t, "jane"), w.person(t, "mallory")
+	const all, consumer = "/services/apiexport/provider/e/clusters/*/apis?x=1", "/services/apiexport/provider/e/clusters/consumer/apis?x=1"
+	for _, shard := range []string{"root", "one"} {
+		got := jane.echoed(t, "/shards/"+shard+"/services/apiexport/root:p/e/clusters/*/apis?x=1")
+		require.Equal(t, []string{shard, all}, []string{got.Shard, got.URI})
+		got = jane.echoed(t, "/shards/"+shard+"/services/apiexport/provider/e/clusters/root:c/apis?x=1")
+		require.Equal(t, []string{"one", consumer}, []string{got.Shard, got.URI}, "one logical cluster is on its shard")
+	}
+	for path, want := range map[string]int{
+		"/shards/none" + all: http.StatusForbidden, "/shards/none" + consumer: http.StatusOK,
+		"/shards/one/clusters/root/api": http.StatusBadRequest, "/shards/one": http.StatusBadRequest, "/shards/": http.StatusBadRequest, "/shards/one/services/admin/apis": http.StatusBadRequest,
+	} {
+		res, body := jane.get(t, path)
+		require.Equal(t, want, res.StatusCode, "%s: %s", path, body)
+	}
+
+	want, text := mallory.get(t, "/shards/none"+all)
+	status(t, want, text, http.StatusForbidden)
+	for _, shard := range []string{"root", "one"} {
+		res, body := mallory.get(t, "/shards/"+shard+all)
+		require.Equal(t, want.StatusCode, res.StatusCode)
+		require.Equal(t, text, body)
+	}
+}
+
 // TestViewsTellNothing holds that whoever may open a view learns through it of no logical
 // cluster that it shows nothing of, whatever the shard answers.
 func TestViewsTellNothing(t *testing.T) {

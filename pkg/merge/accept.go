@@ -3,6 +3,9 @@ package merge
 import (
 	"mime"
 	"strings"
+
+	"github.com/munnerz/goautoneg"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // jsonType is the one encoding in which answers are merged.
@@ -30,4 +33,25 @@ func Accept(header string) (accept string, ok bool) {
 		kept = append(kept, mime.FormatMediaType(jsonType, params))
 	}
 	return strings.Join(kept, ","), len(kept) > 0
+}
+
+// AsksForTables reports whether servers answer an Accept header with Tables: whether the
+// preferred clause of those that they can satisfy names them.
+func AsksForTables(accept string) bool {
+	for _, clause := range goautoneg.ParseAccept(accept) {
+		as, group, version := clause.Params["as"], clause.Params["g"], clause.Params["v"]
+		if as == "" && group == "" && version == "" {
+			return false
+		}
+		if group != metav1.GroupName || version != "v1" && version != "v1beta1" {
+			continue
+		}
+		switch as {
+		case "Table":
+			return true
+		case "PartialObjectMetadata", "PartialObjectMetadataList":
+			return false
+		}
+	}
+	return false
 }

@@ -9,8 +9,8 @@ import (
 )
 
 // metadataOf returns the metadata of a bookmark, which in a Table is in its row.
-func metadataOf(object map[string]any) map[string]any {
-	if rows, ok := object["rows"].([]any); ok && object["kind"] == "Table" && len(rows) > 0 {
+func metadataOf(object map[string]any, table bool) map[string]any {
+	if rows, ok := object["rows"].([]any); ok && table && len(rows) > 0 {
 		row, _ := rows[0].(map[string]any)
 		object, _ = row["object"].(map[string]any)
 	}
@@ -30,22 +30,22 @@ func decodeBookmark(raw []byte) (map[string]any, error) {
 }
 
 // endsInitial reports whether a bookmark is the one that ends the initial events.
-func endsInitial(raw []byte) bool {
+func endsInitial(raw []byte, tables bool) bool {
 	object, err := decodeBookmark(raw)
 	if err != nil {
 		return false
 	}
-	annotations, _ := metadataOf(object)["annotations"].(map[string]any)
+	annotations, _ := metadataOf(object, tables && isTable(raw))["annotations"].(map[string]any)
 	return annotations[metav1.InitialEventsAnnotationKey] == "true"
 }
 
 // annotated returns a bookmark with one more annotation.
-func annotated(raw []byte, key, value string) ([]byte, error) {
+func annotated(raw []byte, tables bool, key, value string) ([]byte, error) {
 	object, err := decodeBookmark(raw)
 	if err != nil {
 		return nil, err
 	}
-	metadata := metadataOf(object)
+	metadata := metadataOf(object, tables && isTable(raw))
 	if metadata == nil {
 		return raw, nil // a Table that is to be without objects
 	}

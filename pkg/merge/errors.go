@@ -70,7 +70,7 @@ func check(res *http.Response) error {
 		return fmt.Errorf("%w: %w", errAway, err)
 	}
 	var status metav1.Status
-	if err := json.Unmarshal(body, &status); err != nil || status.Kind != "Status" || status.Code == 0 {
+	if err := json.Unmarshal(body, &status); err != nil || status.Kind != "Status" || status.APIVersion != "v1" || status.Code == 0 {
 		status = metav1.Status{Status: metav1.StatusFailure, Code: int32(res.StatusCode), Reason: metav1.StatusReasonUnknown, Message: string(body)} //nolint:gosec // three digits
 	}
 	return judge(&apierrors.StatusError{ErrStatus: status})

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -37,6 +38,10 @@ type fake struct {
 	asked  []url.Values
 	// cut has watches end after so many initial events.
 	cut int
+	// clusters are the logical clusters of objects, by name.
+	clusters map[string]string
+	// members are those that objects have in addition.
+	members map[string]any
 	// gates has watches wait before some of their initial events.
 	gates map[int]<-chan struct{}
 }
@@ -165,7 +170,13 @@ func (f *fake) object(name string, revision int) map[string]any {
 	for revision > 0 && f.history[revision-1].name != name {
 		revision--
 	}
-	return map[string]any{"apiVersion": "v1", "kind": "Thing", "metadata": map[string]any{"name": f.name + "/" + name, "resourceVersion": strconv.Itoa(revision)}}
+	metadata := map[string]any{"name": f.name + "/" + name, "resourceVersion": strconv.Itoa(revision)}
+	if cluster, ok := f.clusters[name]; ok {
+		metadata["annotations"] = map[string]any{"kcp.io/cluster": cluster}
+	}
+	object := map[string]any{"apiVersion": "v1", "kind": "Thing", "metadata": metadata}
+	maps.Copy(object, f.members)
+	return object
 }
 
 func (f *fake) bookmark(revision int, annotations map[string]any) map[string]any {

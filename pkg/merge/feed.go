@@ -75,6 +75,9 @@ type feed struct {
 	told bool
 	// answers is set once the shard has. It belongs to the watch that this is a part of.
 	answers bool
+	// columns are those of hidden events, which the client has not received yet. They belong to
+	// the watch, too.
+	columns []byte
 	out     chan<- notice
 	// open is closed when events may follow, and release when those after the initial may.
 	open, release <-chan struct{}
@@ -189,7 +192,7 @@ func (f *feed) take(ctx context.Context, next frame) error {
 	n := notice{what: event, frame: next, revision: revision}
 	if !f.known {
 		f.told = true
-		if next.Type == watch.Bookmark && endsInitial(next.Object) {
+		if next.Type == watch.Bookmark && endsInitial(next.Object, f.request.Tables) {
 			n.what = initialEnd
 		}
 	}
@@ -220,7 +223,7 @@ func wait(ctx context.Context, closed <-chan struct{}) bool {
 
 // revisionOf returns the resource version of an object.
 func revisionOf(raw []byte) (uint64, error) {
-	spans := versionsIn(raw)
+	spans := versionIn(raw)
 	if len(spans) == 0 {
 		return 0, fmt.Errorf("%w: an event without a version", errJSON)
 	}

@@ -55,7 +55,7 @@ func (r *Request) heads(ctx context.Context, shards []Shard, exact bool) ([]Shar
 		return slices.DeleteFunc(shards, func(s Shard) bool { _, ok := v.Of(s.Number); return !ok }), v, nil, nil
 	}
 	answered, revisions, away, err := each(shards, func(s Shard) (uint64, error) {
-		return head(ctx, s, r.at(s, v, queryLimit, "1"))
+		return r.head(ctx, s, r.at(s, v, queryLimit, "1"))
 	})
 	if err == nil {
 		err = r.allowed(away, len(answered))
@@ -100,7 +100,7 @@ func (r *Request) whole(ctx context.Context, w http.ResponseWriter, shards []Sha
 	}
 	asked := len(shards)
 	answered, parts, lost, err := each(shards, func(s Shard) (*part, error) {
-		return openPart(ctx, s, r.at(s, v, queryMatch, string(match), queryLimit, ""))
+		return r.openPart(ctx, s, r.at(s, v, queryMatch, string(match), queryLimit, ""))
 	})
 	defer func() {
 		for _, p := range parts {
@@ -187,7 +187,7 @@ func (r *Request) page(ctx context.Context, w http.ResponseWriter, p page) error
 	left := p.limit
 	for i, s := range p.shards {
 		q := r.pageQuery(s, p, left)
-		part, err := openPart(ctx, s, q)
+		part, err := r.openPart(ctx, s, q)
 		if isCode(err, http.StatusNotFound) && i+1 < len(p.shards) {
 			p.token = ""
 			continue
@@ -318,6 +318,9 @@ func (w *writer) part(p *part, v Vector) (Vector, error) {
 		}
 	}
 	err := p.each(func(element json.RawMessage) error {
+		if p.request.isHidden(element, prefix...) {
+			return nil
+		}
 		element, err := columns(element)
 		if err != nil {
 			return err
@@ -330,6 +333,9 @@ func (w *writer) part(p *part, v Vector) (Vector, error) {
 			_ = w.WriteByte(',')
 		}
 		w.count++
+		if p.array == "rows" {
+			out = p.request.withoutObject(out)
+		}
 		_, err = w.Write(out)
 		return err
 	})

@@ -19,6 +19,8 @@ type part struct {
 	shard   Shard
 	res     *http.Response
 	decoder *json.Decoder
+	// request is the one that the part answers.
+	request *Request
 	// array is the name of the elements: items, or rows of a Table.
 	array string
 	// before and after are the other members, without the metadata.
@@ -35,7 +37,7 @@ type jsonMember struct {
 }
 
 // openPart sends a list to a shard. The caller closes the part.
-func openPart(ctx context.Context, s Shard, query url.Values) (*part, error) {
+func (r *Request) openPart(ctx context.Context, s Shard, query url.Values) (*part, error) {
 	res, err := s.Get(ctx, query) //nolint:bodyclose // close does
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errAway, err)
@@ -43,7 +45,7 @@ func openPart(ctx context.Context, s Shard, query url.Values) (*part, error) {
 	if err := check(res); err != nil {
 		return nil, err
 	}
-	p := &part{shard: s, res: res, decoder: json.NewDecoder(bufio.NewReaderSize(res.Body, copyBytes))}
+	p := &part{shard: s, res: res, request: r, decoder: json.NewDecoder(bufio.NewReaderSize(res.Body, copyBytes))}
 	if err := p.open(); err != nil {
 		p.close()
 		return nil, fmt.Errorf("%w: %w", errAway, err)
@@ -70,7 +72,7 @@ func (p *part) members() (read []jsonMember, err error) {
 			return nil, err
 		}
 		name, _ := token.(string)
-		if p.array == "" && (name == "items" || name == "rows") {
+		if p.array == "" && (name == "items" || name == "rows" && p.request.Tables) {
 			token, err := p.decoder.Token()
 			if err != nil {
 				return nil, err
@@ -132,8 +134,8 @@ func (p *part) revision() (uint64, error) {
 }
 
 // head returns the version at which a shard answers a query now.
-func head(ctx context.Context, s Shard, query url.Values) (uint64, error) {
-	p, err := openPart(ctx, s, query)
+func (r *Request) head(ctx context.Context, s Shard, query url.Values) (uint64, error) {
+	p, err := r.openPart(ctx, s, query)
 	if err != nil {
 		return 0, err
 	}
@@ -154,7 +156,7 @@ func errorOr(err error) error {
 // versioned returns an object of a shard with a version of all. In a list it is an item, or
 // the row of a Table with the object in it.
 func versioned(raw []byte, prefix []string, shard uint32, v Vector) ([]byte, error) {
-	spans := versionsIn(raw, prefix...)
+	spans := versionIn(raw, prefix...)
 	if len(spans) == 0 {
 		return raw, nil // a row without an object
 	}

@@ -10,7 +10,9 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/kcp-dev/logicalcluster/v3"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 const (
@@ -32,6 +34,9 @@ const (
 	queryInitial   = "sendInitialEvents"
 	queryBookmarks = "allowWatchBookmarks"
 	queryTimeout   = "timeoutSeconds"
+	queryObject    = "includeObject"
+	// noObject is the value of queryObject for rows of Tables without objects.
+	noObject = string(metav1.IncludeNone)
 )
 
 // Shard answers for one of the shards.
@@ -50,6 +55,11 @@ type Request struct {
 	Path string
 	// Query is that of the client.
 	Query url.Values
+	// Tables is set if the client asks for Tables, as AsksForTables reports.
+	Tables bool
+	// Hidden reports whether merged answers do not contain the objects of a logical cluster.
+	// Nil is for none.
+	Hidden func(cluster logicalcluster.Name) bool
 	// Partial says that the answer may be without shards that do not answer.
 	Partial bool
 	// Shards returns those that there are, or the answer if that cannot be said.
@@ -117,6 +127,9 @@ func (r *Request) with(change ...string) url.Values {
 	q := make(url.Values, len(r.Query)+len(change)/2) //nolint:mnd // pairs
 	maps.Copy(q, r.Query)
 	q.Del("pretty")
+	if r.withoutObjects() {
+		q.Set(queryObject, string(metav1.IncludeMetadata))
+	}
 	for i := 0; i+1 < len(change); i += 2 {
 		if change[i+1] == "" {
 			q.Del(change[i])

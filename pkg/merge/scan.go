@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 var errJSON = errors.New("what a shard answered is no JSON object of the API")
@@ -130,19 +132,20 @@ func (s span) plain(raw []byte) (string, error) {
 	return string(quoted[1 : len(quoted)-1]), nil
 }
 
-// versionsIn returns where an object has its resource version: a Table also has those of
-// its rows. prefix leads to the object.
-func versionsIn(raw []byte, prefix ...string) []span {
-	var found []span
+// versionIn returns where an object has its resource version. prefix leads to the object.
+func versionIn(raw []byte, prefix ...string) []span {
 	path := slices.Concat(prefix, []string{"metadata", "resourceVersion"})
 	if start, end, ok := find(raw, path...); ok {
-		found = append(found, span{start, end})
+		return []span{{start, end}}
 	}
-	if len(prefix) > 0 {
-		return found
-	}
+	return nil
+}
+
+// tableVersionsIn returns where a Table has its own resource version and those of its rows.
+func tableVersionsIn(raw []byte) []span {
+	found := versionIn(raw)
 	rows, _, ok := find(raw, "rows")
-	if !ok || !isTable(raw) {
+	if !ok {
 		return found
 	}
 	elements(raw, rows, func(start, end int) {
@@ -153,10 +156,12 @@ func versionsIn(raw []byte, prefix ...string) []span {
 	return found
 }
 
-// isTable reports whether an object is a Table, which has columns.
+// isTable reports whether an object that was requested as a Table is one. Without such a
+// request it is not, because tenants choose the groups and kinds of their objects.
 func isTable(raw []byte) bool {
-	start, end, ok := find(raw, "kind")
-	return ok && string(raw[start:end]) == `"Table"`
+	kind, kindEnd, ok := find(raw, "kind")
+	version, versionEnd, versioned := find(raw, "apiVersion")
+	return ok && versioned && string(raw[kind:kindEnd]) == `"Table"` && bytes.HasPrefix(raw[version:versionEnd], []byte(`"`+metav1.GroupName+`/`))
 }
 
 // splice returns raw with each span, which are in order, replaced by a string.

@@ -2,8 +2,10 @@ package merge
 
 import (
 	"encoding/json"
+	"net/url"
 	"testing"
 
+	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/stretchr/testify/require"
 )
 
@@ -40,11 +42,7 @@ func TestVersioned(t *testing.T) {
 		{"row", `{"cells":["7"],"object":{"metadata":{"resourceVersion":"7"}}}`, `{"cells":["7"],"object":{"metadata":{"resourceVersion":"` + own + `"}}}`, []string{"object"}},
 		{"row without an object", `{"cells":["7"],"object":null}`, `{"cells":["7"],"object":null}`, []string{"object"}},
 		{"no version", `{"metadata":{"name":"a"}}`, `{"metadata":{"name":"a"}}`, nil},
-		{
-			"table", `{"kind":"Table","metadata":{"resourceVersion":"7"},"rows":[{"object":{"metadata":{"resourceVersion":"7"}}}, {"object":null}]}`,
-			`{"kind":"Table","metadata":{"resourceVersion":"` + own + `"},"rows":[{"object":{"metadata":{"resourceVersion":"` + own + `"}}}, {"object":null}]}`, nil,
-		},
-		{"no table", `{"kind":"X","metadata":{"resourceVersion":"7"},"rows":[{"object":{"metadata":{"resourceVersion":"7"}}}]}`, `{"kind":"X","metadata":{"resourceVersion":"` + own + `"},"rows":[{"object":{"metadata":{"resourceVersion":"7"}}}]}`, nil},
+		{"kind named Table", `{"kind":"Table","metadata":{"resourceVersion":"7"},"rows":[{"object":{"metadata":{"resourceVersion":"a"}}}]}`, `{"kind":"Table","metadata":{"resourceVersion":"` + own + `"},"rows":[{"object":{"metadata":{"resourceVersion":"a"}}}]}`, nil},
 	} {
 		got, err := versioned([]byte(tc.raw), tc.prefix, 1, v)
 		require.NoError(t, err, tc.name)
@@ -63,7 +61,7 @@ func FuzzFind(f *testing.F) {
 	f.Add([]byte(`{"metadata`))
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		start, end, ok := find(raw, "metadata", "resourceVersion")
-		versionsIn(raw)
+		tableVersionsIn(raw)
 		var want struct {
 			Metadata map[string]json.RawMessage `json:"metadata"`
 		}
@@ -103,4 +101,42 @@ func TestMapColumns(t *testing.T) {
 	got, err := row(json.RawMessage(`{"cells":["a",1,"5m"],"object":{"x":1}}`))
 	require.NoError(t, err)
 	require.JSONEq(t, `{"cells":["a","5m","<unknown>"],"object":{"x":1}}`, string(got))
+}
+
+func TestAsksForTables(t *testing.T) {
+	const table, metadata = "application/json;as=Table;v=v1;g=meta.k8s.io", "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io"
+	for accept, want := range map[string]bool{
+		table:                            true,
+		table + ",application/json":      true,
+		"application/json," + table:      false,
+		metadata + "," + table:           false,
+		"application/json;q=.5," + table: true,
+		"application/json;as=Table;v=v1;g=furniture.example,application/json": false,
+		"application/json;as=Table;v=v2;g=meta.k8s.io,application/json":       false,
+		"application/json;as=Table;v=v2;g=meta.k8s.io," + table:               true,
+		"application/json": false,
+		"":                 false,
+	} {
+		require.Equal(t, want, AsksForTables(accept), accept)
+	}
+}
+
+// TestHiddenRows checks that the columns of a Table are sent although the first event is hidden,
+// and that rows are without objects if the client wants that.
+func TestHiddenRows(t *testing.T) {
+	m := &merged{request: &Request{Tables: true, Hidden: func(cluster logicalcluster.Name) bool { return cluster == "system:admin" }}}
+	table := func(columns, cluster string) []byte {
+		return []byte(`{"kind":"Table","apiVersion":"meta.k8s.io/v1","columnDefinitions":` + columns + `,"rows":[{"cells":["x"],"object":{"metadata":{"annotations":{"kcp.io/cluster":"` + cluster + `"}}}}]}`)
+	}
+	f := &feed{}
+	require.Nil(t, m.visible(f, table(`[{"name":"Name"}]`, "system:admin")))
+	require.Nil(t, m.visible(f, table(`null`, "system:admin")))
+	require.JSONEq(t, string(table(`[{"name":"Name"}]`, "a")), string(m.visible(f, table(`null`, "a"))))
+	require.JSONEq(t, string(table(`null`, "a")), string(m.visible(f, table(`null`, "a"))), "columns are sent once")
+
+	require.JSONEq(t, string(table(`null`, "a")), string(m.withoutRowObjects(table(`null`, "a"))))
+	m.request.Query = url.Values{"includeObject": {"None"}}
+	require.Equal(t, "Metadata", m.request.with().Get("includeObject"))
+	require.JSONEq(t, `{"kind":"Table","apiVersion":"meta.k8s.io/v1","columnDefinitions":null,"rows":[{"cells":["x"],"object":null}]}`, string(m.withoutRowObjects(table(`null`, "a"))))
+	require.JSONEq(t, `{"cells":[],"object":null}`, string(m.request.withoutObject([]byte(`{"cells":[],"object":{"a":1}}`))))
 }

@@ -202,7 +202,11 @@ func (m *merged) event(n notice) error {
 	if n.frame.Type == watch.Bookmark {
 		return m.bookmark(n.frame.Object)
 	}
-	return m.write(n.frame.Type, n.frame.Object, version)
+	obj := m.visible(n.feed, n.frame.Object)
+	if obj == nil {
+		return nil
+	}
+	return m.write(n.frame.Type, obj, version)
 }
 
 // initialized notes that nothing more is to be waited for of a shard before the end of the initial
@@ -236,7 +240,7 @@ func (m *merged) bookmark(like []byte) error {
 	}
 	if len(m.away) > 0 {
 		var err error
-		if like, err = annotated(like, MissingAnnotation, strings.Join(m.away.names(), ",")); err != nil {
+		if like, err = annotated(like, m.request.Tables, MissingAnnotation, strings.Join(m.away.names(), ",")); err != nil {
 			return err
 		}
 	}
@@ -283,8 +287,11 @@ var errClient = errors.New("the client does not read")
 
 // write writes an object with a version.
 func (m *merged) write(event watch.EventType, raw []byte, version Vector) error {
-	raw = splice(raw, versionsIn(raw), version.String())
-	if start, end, ok := find(raw, columnDefinitions); ok && isTable(raw) {
+	if !m.request.Tables || !isTable(raw) {
+		return m.frame(event, splice(raw, versionIn(raw), version.String()))
+	}
+	raw = splice(raw, tableVersionsIn(raw), version.String())
+	if start, end, ok := find(raw, columnDefinitions); ok {
 		// Each shard tells its columns first; a client wants them once.
 		switch columns := raw[start:end]; {
 		case m.columns == nil:
@@ -293,7 +300,7 @@ func (m *merged) write(event watch.EventType, raw []byte, version Vector) error 
 			raw = slices.Concat(raw[:start], []byte("null"), raw[end:])
 		}
 	}
-	return m.frame(event, raw)
+	return m.frame(event, m.withoutRowObjects(raw))
 }
 
 // frame writes an event, and has the client get it.

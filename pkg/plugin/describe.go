@@ -18,6 +18,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
+	"github.com/shardplane/shardplane/pkg/plaintext"
 )
 
 // Describe says where a workspace is, and what it waits for.
@@ -45,7 +46,7 @@ func (d Describe) Run(ctx context.Context, out io.Writer) error {
 	events, err := eventsOf(ctx, parent, ws.Name)
 	text := renderWorkspace(path, ws, time.Now())
 	if err != nil {
-		_, _ = fmt.Fprintf(text, "Events:  %s\n", oneLine(err.Error()))
+		_, _ = plaintext.Fprintf(text, "Events:  %s\n", oneLine(err.Error()))
 	} else {
 		renderEvents(text, ws, events, time.Now())
 	}
@@ -108,7 +109,7 @@ func renderWorkspace(path logicalcluster.Path, ws *tenancyv1alpha1.Workspace, no
 	table := newTable(&out)
 	row := func(name, value string) {
 		if value != "" {
-			_, _ = fmt.Fprintf(table, "%s:\t%s\n", name, value)
+			_, _ = plaintext.Fprintf(table, "%s:\t%s\n", name, value)
 		}
 	}
 	row("Path", path.String())
@@ -136,7 +137,7 @@ func renderWorkspace(path logicalcluster.Path, ws *tenancyv1alpha1.Workspace, no
 		table = newTable(&out)
 		_, _ = fmt.Fprintln(table, "  TYPE\tSTATUS\tSINCE\tREASON\tMESSAGE")
 		for _, c := range ws.Status.Conditions {
-			_, _ = fmt.Fprintf(table, "  %s\t%s\t%s\t%s\t%s\n", c.Type, c.Status, age(c.LastTransitionTime, now), c.Reason, oneLine(c.Message))
+			_, _ = plaintext.Fprintf(table, "  %s\t%s\t%s\t%s\t%s\n", c.Type, c.Status, age(c.LastTransitionTime, now), c.Reason, oneLine(c.Message))
 		}
 		_ = table.Flush()
 	}
@@ -145,14 +146,17 @@ func renderWorkspace(path logicalcluster.Path, ws *tenancyv1alpha1.Workspace, no
 
 func renderEvents(out io.Writer, ws *tenancyv1alpha1.Workspace, events []corev1.Event, now time.Time) {
 	table := newTable(out)
-	head := "Events:\n  SINCE\tTYPE\tREASON\tMESSAGE\n"
+	empty := true
 	for i := range events {
 		e := &events[i]
 		if e.InvolvedObject.UID != ws.UID {
 			continue // of another one that had the name
 		}
-		_, _ = fmt.Fprintf(table, "%s  %s\t%s\t%s\t%s\n", head, age(lastSeen(e), now), e.Type, e.Reason, oneLine(e.Message))
-		head = ""
+		if empty {
+			_, _ = fmt.Fprintln(table, "Events:\n  SINCE\tTYPE\tREASON\tMESSAGE")
+		}
+		empty = false
+		_, _ = plaintext.Fprintf(table, "  %s\t%s\t%s\t%s\n", age(lastSeen(e), now), e.Type, e.Reason, oneLine(e.Message))
 	}
 	_ = table.Flush()
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
@@ -60,6 +61,26 @@ root                                          root
 │   └── starting   universal   Initializing   two     c-starting   Event InitializerExists: waits for root:one
 └── waiting        universal   Scheduling             c-waiting    Unschedulable: no shard is available
 `, string(renderTree(sample())))
+}
+
+// TestTextOfTenantsIsEscaped checks that tenants can neither control the terminal nor add lines or
+// cells to what it shows.
+func TestTextOfTenantsIsEscaped(t *testing.T) {
+	t.Parallel()
+	const attack = "x\x1b[2J\u009b31m\u202e\x07y"
+	evil := workspace("evil", "root\tReady", "Unavailable", conditionsv1alpha1.Condition{Type: "Mounted\n", Status: corev1.ConditionFalse, Reason: attack, Message: attack})
+	evil.workspace.UID = "uid"
+	evil.event = &corev1.Event{InvolvedObject: corev1.ObjectReference{UID: "uid"}, Type: attack, Reason: "R" + attack, Message: attack}
+	evil.workspace.Spec.Mount = &tenancyv1alpha1.Mount{Reference: tenancyv1alpha1.ObjectReference{Kind: attack, Name: attack}}
+	failing := workspace("failing", "root", "Ready")
+	failing.err = errors.New(attack)
+	described := renderWorkspace(logicalcluster.NewPath("root:evil"), evil.workspace, time.Now())
+	renderEvents(described, evil.workspace, []corev1.Event{*evil.event}, time.Now())
+	for _, text := range []string{string(renderTree(&node{name: "root", children: []*node{evil, failing}})), described.String()} {
+		require.Equal(t, -1, strings.IndexFunc(text, func(r rune) bool { return r != '\n' && !unicode.IsGraphic(r) }), "%q", text)
+		require.Contains(t, text, `x\x1b[2J\u009b31m\u202e\ay`)
+		require.Contains(t, text, `root\tReady`)
+	}
 }
 
 // telling is a shard that says what it holds.

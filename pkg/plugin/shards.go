@@ -17,6 +17,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
+	"github.com/shardplane/shardplane/pkg/plaintext"
 	"github.com/shardplane/shardplane/pkg/tenancy"
 	"github.com/shardplane/shardplane/pkg/tenancy/shardload"
 )
@@ -142,7 +143,7 @@ func renderShards(shards []corev1alpha1.Shard, root *node) []byte {
 		if l == nil {
 			l = &load{}
 		}
-		_, _ = fmt.Fprintf(table, "%s\t%s\t%d\t%d\t%d\t%s\t%s\t%s\n", shard.Name, healthOf(shard, l), len(l.tenants), l.workspaces, l.waiting, toldBy(shard), shard.Labels["region"], shard.Spec.BaseURL)
+		_, _ = plaintext.Fprintf(table, "%s\t%s\t%d\t%d\t%d\t%s\t%s\t%s\n", shard.Name, healthOf(shard, l), len(l.tenants), l.workspaces, l.waiting, toldBy(shard), shard.Labels["region"], shard.Spec.BaseURL)
 		delete(of, shard.Name)
 	}
 	if l := of[""]; l != nil && l.workspaces > 0 {

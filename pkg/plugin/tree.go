@@ -8,6 +8,8 @@ import (
 	"text/tabwriter"
 
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+
+	"github.com/shardplane/shardplane/pkg/plaintext"
 )
 
 // Tree shows the workspaces below one.
@@ -49,7 +51,7 @@ func renderTree(root *node) []byte {
 	var out bytes.Buffer
 	table := newTable(&out)
 	_, _ = fmt.Fprintln(table, "NAME\tTYPE\tPHASE\tSHARD\tCLUSTER\tWAITS FOR")
-	_, _ = fmt.Fprintf(table, "%s\t\t\t%s\t\t%s\n", root.name, shardOf(root), cannotList(root.err))
+	_, _ = plaintext.Fprintf(table, "%s\t\t\t%s\t\t%s\n", root.name, shardOf(root), cannotList(root.err))
 	renderChildren(table, root, "")
 	_ = table.Flush()
 	return trimLines(out.Bytes())
@@ -77,7 +79,7 @@ func renderChildren(out io.Writer, n *node, indent string) {
 		if waits == "" {
 			waits = cannotList(child.err)
 		}
-		_, _ = fmt.Fprintf(out, "%s%s%s\t%s\t%s\t%s\t%s\t%s\n", indent, branch, child.name, kind, phase, shardOf(child), ws.Spec.Cluster, waits)
+		_, _ = plaintext.Fprintf(out, "%s%s%s\t%s\t%s\t%s\t%s\t%s\n", indent, branch, child.name, kind, phase, shardOf(child), ws.Spec.Cluster, waits)
 		renderChildren(out, child, indent+below)
 	}
 }

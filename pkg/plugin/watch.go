@@ -10,6 +10,8 @@ import (
 
 	"github.com/spf13/pflag"
 	"golang.org/x/term"
+
+	"github.com/shardplane/shardplane/pkg/plaintext"
 )
 
 const (
@@ -69,7 +71,7 @@ func (w *Watch) show(ctx context.Context, out, errOut io.Writer, look func(conte
 		case ctx.Err() != nil: // it was interrupted
 		case err != nil:
 			if err.Error() != told {
-				_, _ = fmt.Fprintf(errOut, "%s, trying again\n", oneLine(err.Error()))
+				_, _ = plaintext.Fprintf(errOut, "%s, trying again\n", oneLine(err.Error()))
 			}
 			told, changed = err.Error(), false
 		default:

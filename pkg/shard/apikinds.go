@@ -25,7 +25,7 @@ import (
 
 // apiKinds is what admission asks about exports and their bindings.
 func (s *Server) apiKinds() apikinds.Config {
-	return apikinds.Config{PathOf: s.local.pathOf, Resolve: s.exportAt, Current: s.current, MayBind: s.mayBind, Schema: s.schemaOf}
+	return apikinds.Config{PathOf: s.local.pathOf, Resolve: s.exportAt, Find: s.clusterAt, Current: s.current, MayBind: s.mayBind, Schema: s.schemaOf}
 }
 
 // current returns an error as long as this shard may not know all exports and who may bind

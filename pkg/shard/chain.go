@@ -65,6 +65,9 @@ func (s *Server) chain(c *genericapiserver.Config) serving.Chain {
 		serving.Answers(c),
 		serving.Chain{
 			serving.NewFilter("deep reviews", "SubjectAccessReviews that leave out entering, for the servers", authz.WithDeepReviews),
+			serving.NewFilter("readiness warnings", "/readyz?verbose shows what is wrong and does not make the shard unready", func(next http.Handler) http.Handler {
+				return serving.WithReadinessWarnings(next, func() []string { return s.others.readinessWarnings(s.informers.Shards.Lister().Len() < 2) })
+			}),
 			serving.NewFilter("admin", "the Shards, at /services/admin, to read; 404, 405, 503", s.withAdmin),
 			serving.NewFilter("scope rules", "404 for paths to nowhere, 400 without a logical cluster, 405 on *, 403 for inactive ones, whose watches end", scopes.Rules),
 			serving.NewFilter("managers", "objects that bring more than 128 managers of fields along; 400", func(next http.Handler) http.Handler { return serving.WithFieldManagerLimit(next, registry.Codecs) }),

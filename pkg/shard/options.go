@@ -55,6 +55,8 @@ type Options struct {
 	ExternalURL string
 	// BaseURL is where other shards and the front-proxy reach this shard.
 	BaseURL string
+	// VirtualWorkspaceURL is where clients reach the virtual workspaces of this shard.
+	VirtualWorkspaceURL string
 	// RootKubeconfig reaches the root shard. The root shard itself needs none.
 	RootKubeconfig string
 	// ReplicaSnapshotMaxAge is how old what was known of other shards may be that the
@@ -137,6 +139,7 @@ func (o *Options) Flags() (fss cliflag.NamedFlagSets) {
 	fs.BoolVar(&o.LeaderElect, "leader-elect", o.LeaderElect, "of the replicas that share an external etcd, let one run the controllers at a time; false spares a shard that has no replicas the wait for its own lease, 15 s, after a crash")
 	fs.StringVar(&o.ExternalURL, "external-url", o.ExternalURL, "URL of the front-proxy, with which the URLs of workspaces start; the shard's own by default")
 	fs.StringVar(&o.BaseURL, "base-url", o.BaseURL, "URL at which other shards and the front-proxy reach this shard; made of --bind-address and --secure-port by default")
+	fs.StringVar(&o.VirtualWorkspaceURL, "virtual-workspace-url", o.VirtualWorkspaceURL, "URL at which clients reach the virtual workspaces of this shard, with which the URLs in endpoint slices and workspace types start; https://<front-proxy>/shards/<name> leads there through a front-proxy; --base-url by default")
 	fs = fss.FlagSet("Other components")
 	fs.StringVar(&o.RootKubeconfig, "root-kubeconfig", o.RootKubeconfig, "kubeconfig for the root shard, as the shard (see --shard-client-cert-file); required for every other shard")
 	fs.StringVar(&o.CacheKubeconfig, "cache-kubeconfig", o.CacheKubeconfig, "kubeconfig for the cache server, as the shard (see --shard-client-cert-file); short for a --cache-config of one cache named "+caches.DefaultName+"; without either nothing is replicated")
@@ -201,6 +204,22 @@ func (o CompletedOptions) caches() (caches.Config, error) {
 	return config, nil
 }
 
+// Warnings returns what the shard lacks without flags that are optional.
+func (o CompletedOptions) Warnings() []string {
+	var warnings []string
+	if o.CacheKubeconfig == "" && o.CacheConfig == "" {
+		warnings = append(warnings, "--cache-kubeconfig and --cache-config are not set: nothing is replicated. "+
+			"APIExports, WorkspaceTypes and permissions of other shards are unknown here, and those of this shard there, so that bindings between shards are forbidden")
+	}
+	if o.RootCAFile == "" {
+		warnings = append(warnings, "--root-ca-file is not set: namespaces have no ConfigMap kube-root-ca.crt, and token secrets no ca.crt")
+	}
+	if o.ExternalURL == "" {
+		warnings = append(warnings, "--external-url is not set: the URLs of workspaces lead to this shard and not to a front-proxy")
+	}
+	return append(warnings, o.Authentication.Warnings()...)
+}
+
 // Root reports whether this is the root shard.
 func (o CompletedOptions) Root() bool { return o.Name == RootName }
 
@@ -211,7 +230,7 @@ func (o CompletedOptions) Validate() error {
 	if !request.ValidName(o.Name) {
 		errs = append(errs, fmt.Errorf("--name %q is not a shard's name: use up to %d lower-case letters, digits and hyphens", o.Name, request.MaxNameLength))
 	}
-	for _, option := range []struct{ flag, value string }{{"--external-url", o.ExternalURL}, {"--base-url", o.BaseURL}} {
+	for _, option := range []struct{ flag, value string }{{"--external-url", o.ExternalURL}, {"--base-url", o.BaseURL}, {"--virtual-workspace-url", o.VirtualWorkspaceURL}} {
 		if u, err := url.Parse(option.value); option.value != "" && (err != nil || u.Scheme != "https" || u.Host == "") {
 			errs = append(errs, fmt.Errorf("%s %q is not of the form https://host:port", option.flag, option.value))
 		}

@@ -38,7 +38,7 @@ func (s *Server) addParts() error {
 		Resolve:   s.exportCluster,
 		Sources:   s.sources,
 		Informers: s.informers,
-		BaseURL:   base, ExternalURL: external,
+		BaseURL:   base, ExternalURL: external, VirtualWorkspaceURL: s.options.VirtualWorkspaceURL,
 		Peers:        s.peers,
 		Tokens:       s.tokens(),
 		RootCA:       rootCA,
@@ -48,6 +48,7 @@ func (s *Server) addParts() error {
 		Stored:       s.stored(),
 		Unserved:     s.deleteUnserved,
 		Load:         s.load,
+		Heartbeat:    s.others.heartbeat,
 		Mounts:       mountStore{s.usage, s.customResources},
 		Cached:       s.cachedObjects(),
 		Definitions:  s.customResources.Definitions(),
@@ -177,8 +178,9 @@ func (s *Server) watchCaches(config caches.Config) error {
 		}
 		all = append(all, replication.WatchedCache{Name: cache.Name, Kubeconfig: cache.Kubeconfig, Cache: factory, Pushed: cache.Push})
 	}
+	s.others.caches = replication.NewCaches(s.options.Name, all...)
 	if len(all) > 0 {
-		s.group.Add(lifecycle.Part{Name: "cache checks", Run: replication.NewCaches(s.options.Name, all...).Run})
+		s.group.Add(lifecycle.Part{Name: "cache checks", Run: s.others.caches.Run})
 	}
 	return nil
 }

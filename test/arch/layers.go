@@ -58,6 +58,11 @@ var Layers = []Layer{
 		Only:   []string{},
 	},
 	{
+		Units:  []string{"pkg/plaintext"},
+		Reason: "texts of others, for terminals",
+		Only:   []string{},
+	},
+	{
 		Units:  []string{"pkg/merge"},
 		Reason: "one list and watch of those of several shards: it knows what they answer, and neither who they are nor who asks",
 		Only:   []string{},
@@ -137,7 +142,7 @@ var Layers = []Layer{
 	{
 		Units:  []string{"pkg/plugin"},
 		Reason: "kubectl's plugin is a client: it knows the words of workspaces and nothing of servers",
-		Only:   []string{"pkg/client", "pkg/request", "pkg/tenancy"},
+		Only:   []string{"pkg/client", "pkg/request", "pkg/tenancy", "pkg/plaintext"},
 	},
 	{
 		Units:  []string{"pkg/peers"},
@@ -241,18 +246,18 @@ var Layers = []Layer{
 		Reason: "stores what shards replicate, as custom resources: it knows the kinds from replication, those that shards write to it from tenancy, and what cached resources say from pkg/apis",
 		Only: []string{
 			"config", "pkg/request", "pkg/lifecycle", "pkg/storage", "pkg/etcd", "pkg/registry", "pkg/customresource/definitions", "pkg/customresource", "pkg/tenancy", "pkg/authn", "pkg/authz",
-			"pkg/serving", "pkg/serving/*", "pkg/client", "pkg/controllers/replication", "pkg/apis",
+			"pkg/serving", "pkg/serving/*", "pkg/client", "pkg/controllers/replication", "pkg/apis", "pkg/plaintext",
 		},
 	},
 	{
 		Units:  []string{"pkg/dev"},
 		Reason: "starts the servers as child processes, by the command line, and writes their files, in which logical clusters have their names. Of pkg/etcd it knows the errors, which become exit codes",
-		Only:   []string{"pkg/dev/pki", "pkg/request", "pkg/tenancy", "pkg/etcd"},
+		Only:   []string{"pkg/dev/pki", "pkg/request", "pkg/tenancy", "pkg/etcd", "pkg/plaintext"},
 	},
 	{
 		Units:  []string{"cmd/shardplane"},
 		Reason: "the command line only joins flags to servers, and to the plugin: what it could decide is decided, and tested, in them. Of pkg/etcd it knows the errors, which become exit codes",
-		Only:   []string{"pkg/shard", "pkg/frontproxy", "pkg/cacheserver", "pkg/dev", "pkg/etcd", "pkg/etcd/snapshot", "pkg/plugin"},
+		Only:   []string{"pkg/shard", "pkg/frontproxy", "pkg/cacheserver", "pkg/dev", "pkg/etcd", "pkg/etcd/snapshot", "pkg/plugin", "pkg/plaintext"},
 		Leaf:   true,
 	},
 	{

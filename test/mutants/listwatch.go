@@ -80,6 +80,15 @@ var listwatch = []Mutant{
 		CaughtBy: "./pkg/merge", Test: "TestWatchesGoOnFromAnyEvent",
 	},
 	{
+		Name: "tables-by-kind", Rule: "merged answers contain Tables only if the client asks for them",
+		Edits: []Edit{{
+			File:   "pkg/merge/watch.go",
+			Before: "if !m.request.Tables || !isTable(raw) {",
+			After:  `if kind, end, _ := find(raw, "kind"); string(raw[kind:end]) != "\"Table\"" {`,
+		}},
+		CaughtBy: "./pkg/merge", Test: "TestKindsNamedTable",
+	},
+	{
 		Name: "seated-watch", Rule: "a watch of a virtual workspace leaves its seat once it waits for changes",
 		Edits: []Edit{{
 			File:   "pkg/virtual/board/watch.go",

@@ -228,4 +228,17 @@ var replicas = []Mutant{
 		}},
 		CaughtBy: "./pkg/cacheserver/relay", Test: "TestWays",
 	},
+	{
+		Name: "last-writer", Rule: "an object is shown for as long as any shard has a replica of it",
+		Edits: []Edit{{
+			File: "pkg/virtual/replication/follower.go",
+			Before: `	others := f.copiesOfOthers(last)
+	switch {
+	case len(others) == 0:`,
+			After: `	others := f.copiesOfOthers(last)
+	switch {
+	case len(others) == 0 || before[len(before)-1].GetAnnotations()[request.ShardAnnotation] == last.GetAnnotations()[request.ShardAnnotation]:`,
+		}},
+		CaughtBy: "./pkg/virtual/replication", Test: "TestReplicasOfSeveralShards",
+	},
 }

@@ -38,6 +38,9 @@ type Config struct {
 	// Resolve returns the logical cluster at a path, "" if it is not known, and whether the
 	// export can be bound there, as far as is known. Its error says that this is not known now.
 	Resolve func(path logicalcluster.Path, export string) (cluster logicalcluster.Name, known bool, err error)
+	// Find returns the logical cluster at a path, "" if there is none, on whichever shard. It asks
+	// other shards, so that it is for administrators only: the time would disclose what exists.
+	Find func(ctx context.Context, path logicalcluster.Path) (logicalcluster.Name, error)
 	// Current is the error of Resolve for all that is not known, as long as there may be more.
 	Current func() error
 	// PathOf returns the path of a logical cluster, if it has one, for what users are told.
@@ -81,13 +84,13 @@ func (p *Plugin) Admit(ctx context.Context, a admission.Attributes, _ admission.
 		keep(object, old)
 		apirules.KeepSpec(object, old)
 	default:
-		p.complete(cluster, resource, object)
+		p.complete(ctx, a.GetUserInfo(), cluster, resource, object)
 	}
 	return nil
 }
 
 // complete gives a new export or binding what the server knows of it.
-func (p *Plugin) complete(cluster logicalcluster.Name, resource string, object *unstructured.Unstructured) {
+func (p *Plugin) complete(ctx context.Context, u user.Info, cluster logicalcluster.Name, resource string, object *unstructured.Unstructured) {
 	annotations := object.GetAnnotations()
 	for _, key := range statusAnnotations {
 		delete(annotations, key) // it has no status yet
@@ -99,7 +102,7 @@ func (p *Plugin) complete(cluster logicalcluster.Name, resource string, object *
 		export, _, _ := unstructured.NestedString(object.Object, "spec", "reference", "export", "name")
 		path, _, _ := unstructured.NestedString(object.Object, "spec", "reference", "export", "path")
 		label := ""
-		if provider, ok, err := p.reference(cluster, path, export); ok && err == nil {
+		if provider, ok, err := p.reference(ctx, u, cluster, path, export); ok && err == nil {
 			label = apirules.ExportLabelValue(provider, export)
 		}
 		apirules.Complete(object, "", label)
@@ -219,8 +222,8 @@ func (p *Plugin) mayBind(ctx context.Context, a admission.Attributes, object *un
 // mayBindOne refuses those who may not bind an export. Whoever may need not find it: then
 // found is false.
 func (p *Plugin) mayBindOne(ctx context.Context, a admission.Attributes, cluster logicalcluster.Name, path, export string) (provider logicalcluster.Name, found bool, err error) {
-	provider, found, unknown := p.reference(cluster, path, export)
 	u := a.GetUserInfo()
+	provider, found, unknown := p.reference(ctx, u, cluster, path, export)
 	may := u == nil || identity.Administers(ctx, u)
 	if !may {
 		// What a virtual workspace permits does not count: a binding that is created through one
@@ -259,11 +262,18 @@ func (p *Plugin) denied(a admission.Attributes, cluster logicalcluster.Name, pat
 
 // reference returns the logical cluster of an export that an object in cluster refers to, and whether
 // the export can be bound. If the path leads nowhere, provider is a name that no logical cluster has.
-func (p *Plugin) reference(cluster logicalcluster.Name, path, export string) (provider logicalcluster.Name, found bool, err error) {
+// Administrators can also bind an export that does not exist yet, in any logical cluster.
+func (p *Plugin) reference(ctx context.Context, u user.Info, cluster logicalcluster.Name, path, export string) (provider logicalcluster.Name, found bool, err error) {
 	if path == "" {
 		return cluster, export != "", nil
 	}
 	provider, found, err = p.config.Resolve(logicalcluster.NewPath(path), export)
+	if !found && u != nil && identity.Administers(ctx, u) {
+		if provider == "" {
+			provider, err = p.config.Find(ctx, logicalcluster.NewPath(path))
+		}
+		found = provider != ""
+	}
 	if provider == "" {
 		provider = logicalcluster.Name(path + ":-")
 	}

@@ -36,6 +36,16 @@ func plugin(current error) *apikinds.Plugin {
 				return "", false, current
 			}
 		},
+		Find: func(_ context.Context, path logicalcluster.Path) (logicalcluster.Name, error) {
+			switch path.String() {
+			case "root:org:far":
+				return "far", nil
+			case "root:org:unknown":
+				return "", client.ErrIncomplete
+			default:
+				return "", nil
+			}
+		},
 		PathOf: func(cluster logicalcluster.Name) (string, bool) {
 			return "root:" + cluster.String(), cluster != "pathless"
 		},
@@ -100,6 +110,7 @@ const (
 	binding     = "{apiVersion: apis.kcp.io/v1alpha2, kind: APIBinding, metadata: {name: b}, spec: {reference: {export: {path: 'root:org:provider', name: e}}}}"
 	local       = "{apiVersion: apis.kcp.io/v1alpha1, kind: APIBinding, metadata: {name: b}, spec: {reference: {export: {name: e}}}}"
 	nowhere     = "{apiVersion: apis.kcp.io/v1alpha2, kind: APIBinding, metadata: {name: b}, spec: {reference: {export: {path: 'root:org:nowhere', name: e}}}}"
+	far         = "{apiVersion: apis.kcp.io/v1alpha2, kind: APIBinding, metadata: {name: b}, spec: {reference: {export: {path: 'root:org:far', name: e}}}}"
 	unknown     = "{apiVersion: apis.kcp.io/v1alpha2, kind: APIBinding, metadata: {name: b}, spec: {reference: {export: {path: 'root:org:unknown', name: e}}}}"
 	none        = "{apiVersion: apis.kcp.io/v1alpha2, kind: APIBinding, metadata: {name: b}, spec: {reference: {export: {path: provider, name: none}}}}"
 	cachedSlice = "{apiVersion: cache.kcp.io/v1alpha1, kind: CachedResourceEndpointSlice, metadata: {name: b}, spec: {cachedResource: {name: c}, export: {path: 'root:org:provider', name: e}}}"
@@ -134,7 +145,11 @@ func TestPermission(t *testing.T) {
 		{name: "no such provider, who may bind elsewhere", resource: "apibindings", object: nowhere, user: "alice", says: `"b" is forbidden: unable to create APIBinding: no permission to bind to export root:org:nowhere:e`},
 		{name: "administrators", resource: "apibindings", object: none, user: "root", groups: []string{"system:kcp:admin"}},
 		{name: "the system", resource: "apibindings", object: none, user: "root", groups: []string{user.SystemPrivilegedGroup}},
-		{name: "nobody can bind what a known provider does not have", resource: "apibindings", object: strings.Replace(none, "name: none", "name: elsewhere", 1), user: "root", groups: []string{user.SystemPrivilegedGroup}, says: `"b" is forbidden: unable to create APIBinding: no permission to bind to export provider:elsewhere`},
+		{name: "administrators, what does not exist yet on another shard", resource: "apibindings", object: strings.Replace(none, "name: none", "name: elsewhere", 1), user: "root", groups: []string{"system:kcp:admin"}},
+		{name: "others, what does not exist yet on another shard", resource: "apibindings", object: strings.Replace(none, "name: none", "name: elsewhere", 1), user: "alice", says: `"b" is forbidden: unable to create APIBinding: no permission to bind to export provider:elsewhere`},
+		{name: "administrators, of a provider that is not known here", resource: "apibindings", object: far, user: "root", groups: []string{"system:kcp:admin"}},
+		{name: "administrators, while a shard does not answer", resource: "apibindings", object: unknown, user: "root", groups: []string{"system:kcp:admin"}, says: "cannot find out"},
+		{name: "others, of a provider that is not known here", resource: "apibindings", object: far, user: "alice", says: `no permission to bind to export root:org:far:e`},
 		{name: "nobody can bind what cannot be found", resource: "apibindings", object: nowhere, user: "root", groups: []string{user.SystemPrivilegedGroup}, says: `"b" is forbidden: unable to create APIBinding: no permission to bind`},
 		{name: "not known yet", resource: "apibindings", object: unknown, user: "bob", says: "cannot find out"},
 		{name: "may, while not all is known", resource: "apibindings", object: binding, user: "alice", current: client.ErrIncomplete},

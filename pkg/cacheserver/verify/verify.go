@@ -25,6 +25,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/controllers/replication"
+	"github.com/shardplane/shardplane/pkg/plaintext"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/tenancy"
 	"github.com/shardplane/shardplane/pkg/tenancy/replicationmarks"
@@ -213,7 +214,7 @@ func (v *verifier) compare(ctx context.Context, name string, shard, cache *clien
 		if d.Key.Namespace != "" {
 			object = d.Key.Namespace + "/" + d.Key.Name
 		}
-		if _, err := fmt.Fprintf(v.out, "%s %s %s %s: %s\n", name, d.Key.Cluster, d.Resource, object, what); err != nil {
+		if _, err := plaintext.Fprintf(v.out, "%s %s %s %s: %s\n", name, d.Key.Cluster, d.Resource, object, what); err != nil {
 			return fmt.Errorf("writing the differences: %w", err)
 		}
 	}
@@ -277,7 +278,7 @@ func (v *verifier) others(ctx context.Context, cache *client.Factory) error {
 		{"Not registered in root, so that their replicas count for nothing", pushed.Difference(registered)},
 	} {
 		if len(of.shards) > 0 {
-			_, _ = fmt.Fprintf(v.progress, "%s: %s\n", of.what, strings.Join(sets.List(of.shards), ", "))
+			_, _ = plaintext.Fprintf(v.progress, "%s: %s\n", of.what, strings.Join(sets.List(of.shards), ", "))
 		}
 	}
 	return nil

@@ -223,6 +223,10 @@ func TestSlices(t *testing.T) {
 	w.slice = own
 	w.reconcile(t)
 	require.Equal(t, own, w.slice)
+	// A kind of a tenant may have the same name.
+	own.OwnerReferences = []metav1.OwnerReference{{APIVersion: "example.org/v1", Kind: "APIExport", Name: "e", UID: "tenants"}}
+	w.reconcile(t)
+	require.Equal(t, own, w.slice)
 	w = newWorld()
 	w.export.Annotations["apiexports.apis.kcp.io/skip-endpointslice"] = ""
 	w.reconcile(t)

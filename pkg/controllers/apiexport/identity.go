@@ -2,6 +2,7 @@ package apiexport
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	apisv1alpha1 "github.com/kcp-dev/sdk/apis/apis/v1alpha1"
@@ -93,7 +94,7 @@ func ownerOf(slice *apisv1alpha1.APIExportEndpointSlice) (types.UID, bool) {
 		return "", false
 	}
 	for _, owner := range slice.OwnerReferences {
-		if owner.Kind == "APIExport" && owner.Name == slice.Name {
+		if owner.Kind == "APIExport" && strings.HasPrefix(owner.APIVersion, apisv1alpha1.SchemeGroupVersion.Group+"/") && owner.Name == slice.Name {
 			return owner.UID, true
 		}
 	}

@@ -41,6 +41,9 @@ type Config struct {
 	Own *client.Informer[*corev1alpha1.Shard]
 	// Load returns what the shard holds, or nil as long as that is not known.
 	Load func() *shardload.Load
+	// Done is called with the result of each heartbeat, unless root is just being made; nil
+	// ignores it.
+	Done func(err error)
 }
 
 // leases is the access to the heartbeats.
@@ -57,6 +60,7 @@ func New(config Config) *reconcile.Controller[string] {
 		shard:  config.ShardName,
 		leases: kinds.Leases.InNamespace(config.Root, shardload.LeaseNamespace),
 		load:   config.Load,
+		done:   config.Done,
 		now:    time.Now,
 		owner: func() []metav1.OwnerReference {
 			for _, shard := range own.List(nil) {
@@ -83,6 +87,7 @@ type heart struct {
 	shard  string
 	leases leases
 	load   func() *shardload.Load
+	done   func(err error)
 	now    func() time.Time
 	// owner is the Shard, with which the Lease goes.
 	owner func() []metav1.OwnerReference
@@ -93,6 +98,9 @@ type heart struct {
 // beat renews the Lease.
 func (h *heart) beat(ctx context.Context, _ string) (reconcile.Result, error) {
 	err := h.renew(ctx)
+	if h.done != nil && !apierrors.IsNotFound(err) {
+		h.done(err)
+	}
 	if err != nil {
 		h.last = nil // somebody else may have written it
 	}

@@ -64,12 +64,17 @@ func TestBeat(t *testing.T) {
 	var load *shardload.Load
 	owner := []metav1.OwnerReference{{Kind: "Shard", Name: "a", UID: "u"}}
 	h := &heart{shard: "a", leases: s, load: func() *shardload.Load { return load }, now: func() time.Time { return now }, owner: func() []metav1.OwnerReference { return owner }}
+	var results []error
+	h.done = func(err error) { results = append(results, err) }
 	beat := func(want ...string) error {
 		t.Helper()
 		s.asked = nil
 		now = now.Add(time.Second)
+		results = nil
 		result, err := h.beat(t.Context(), "a")
 		require.Equal(t, want, s.asked)
+		require.Len(t, results, 1)
+		require.Equal(t, err == nil, results[0] == nil)
 		if err == nil {
 			require.Equal(t, reconcile.Result{RequeueAfter: shardload.Interval}, result)
 			require.Equal(t, now, s.lease.Spec.RenewTime.Time)
@@ -82,6 +87,7 @@ func TestBeat(t *testing.T) {
 	s.fail = apierrors.NewNotFound(corev1.Resource("namespaces"), "kube-system")
 	result, err := h.beat(t.Context(), "a")
 	require.NoError(t, err, "root is being made")
+	require.Empty(t, results)
 	require.Equal(t, reconcile.Result{RequeueAfter: rootWait}, result)
 	s.fail = nil
 	require.NoError(t, beat("get", "create"))

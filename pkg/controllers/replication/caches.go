@@ -53,10 +53,12 @@ type watchedCache struct {
 
 	mu     sync.Mutex
 	dataID string
+	// reason is what is wrong, and checked is set once the cache server was looked at.
+	reason  string
+	checked bool
 
-	// reason is what is wrong, and told when the log has said so.
-	reason string
-	told   time.Time
+	// told is when the log has said what is wrong.
+	told time.Time
 }
 
 // NewCaches returns what looks at the cache servers of a shard. It does nothing before it runs.
@@ -92,6 +94,22 @@ func (c *Caches) Run(ctx context.Context) error {
 		})
 	}
 	return nil
+}
+
+// Reasons returns what is wrong with each cache server, or "" for nothing, by name. It is nil until
+// all of them have been looked at.
+func (c *Caches) Reasons() map[string]string {
+	reasons := map[string]string{}
+	for _, cache := range c.all {
+		cache.mu.Lock()
+		checked, reason := cache.checked, cache.reason
+		cache.mu.Unlock()
+		if !checked {
+			return nil
+		}
+		reasons[cache.Name] = reason
+	}
+	return reasons
 }
 
 // look returns what is wrong with a cache server, and what to do about it; nothing if all is well.
@@ -131,14 +149,17 @@ func (c *Caches) look(ctx context.Context, cache *watchedCache) (reason string, 
 
 // say tells of what has changed, and of what is wrong now and then.
 func (w *watchedCache) say(ctx context.Context, reason string, err error) {
-	other := reason != w.reason
-	if other && w.reason != "" {
-		troubles.Delete(map[string]string{"cache": w.Name, "reason": w.reason})
+	w.mu.Lock()
+	before := w.reason
+	w.reason, w.checked = reason, true
+	w.mu.Unlock()
+	other := reason != before
+	if other && before != "" {
+		troubles.Delete(map[string]string{"cache": w.Name, "reason": before})
 	}
 	if other && reason == "" && ctx.Err() == nil {
 		klog.FromContext(ctx).Info("The cache server can be used again", "cache", w.Name)
 	}
-	w.reason = reason
 	if reason == "" {
 		return
 	}

@@ -66,7 +66,8 @@ func New(config Config) *reconcile.Controller[string] {
 			_, err := reconcile.CommitStored(ctx, config.Objects, corev1alpha1.Resource("shards"), client, old, updated)
 			return err
 		},
-		told: map[string]time.Time{},
+		alone: func() bool { return len(shards.List(nil)) < 2 },
+		told:  map[string]time.Time{},
 	}
 	all := func(queue reconcile.Queue[string]) {
 		for _, shard := range shards.List(nil) {
@@ -99,6 +100,8 @@ type judge struct {
 	lease  func(name string) (*coordinationv1.Lease, error)
 	commit func(ctx context.Context, old, updated *corev1alpha1.Shard) error
 
+	// alone reports whether there is only one shard.
+	alone func() bool
 	// told is when the load of a shard was written last.
 	told map[string]time.Time
 }
@@ -123,6 +126,9 @@ func (j *judge) reconcile(ctx context.Context, name string) (reconcile.Result, e
 	} else {
 		load, known := shardload.OfLease(lease)
 		setReady(updated, j.heard.of(name), load)
+		if known {
+			setCachesReady(updated, j.heard.of(name), load, j.alone())
+		}
 		if telling = known && j.worthTelling(shard, load); telling {
 			load.SetOnShard(updated)
 		}

@@ -67,6 +67,7 @@ func (w *world) start() {
 			}
 			return nil, apierrors.NewNotFound(coordinationv1.Resource("leases"), name)
 		},
+		alone: func() bool { return len(w.shards) == 1 },
 		commit: func(_ context.Context, old, updated *corev1alpha1.Shard) error {
 			if w.fail != nil {
 				return w.fail
@@ -206,7 +207,7 @@ func TestLoad(t *testing.T) {
 		change()
 		w.now = w.now.Add(after)
 		w.beat("b", load)
-		require.Equal(t, want, told() == load, "%+v", load)
+		require.Equal(t, want, equality.Semantic.DeepEqual(told(), load), "%+v", load)
 	}
 	tell(func() { load.Workspaces.Used = 4 }, time.Second, false)
 	tell(func() {}, tellEvery, true)
@@ -229,4 +230,27 @@ func TestLoad(t *testing.T) {
 	w.fail = nil
 	w.beat("b", load)
 	require.Equal(t, "True", w.says("b"))
+}
+
+// TestCachesReady checks that Shards show which of their cache servers cannot be used.
+func TestCachesReady(t *testing.T) {
+	w := newWorld(t)
+	ready := func(caches map[string]string) *conditionsv1alpha1.Condition {
+		for range 2 {
+			w.beat("root", shardload.Load{Caches: caches})
+		}
+		return conditions.Get(w.shards["root"], shardload.CachesReady)
+	}
+	require.Nil(t, ready(nil), "the shard has not checked them yet, or is of an earlier release")
+	require.EqualValues(t, "True", ready(map[string]string{"a": "", "b": ""}).Status)
+	refused := ready(map[string]string{"a": "", "b": "Refused", "c": "NotACacheServer"})
+	require.EqualValues(t, "False", refused.Status)
+	require.Equal(t, "Refused", refused.Reason)
+	require.Contains(t, refused.Message, "b (Refused), c (NotACacheServer)")
+	require.Equal(t, "True", w.says("root"), "the shard is ready nevertheless")
+	none := ready(map[string]string{})
+	require.EqualValues(t, "False", none.Status)
+	require.Equal(t, "NoCache", none.Reason)
+	delete(w.shards, "b")
+	require.Nil(t, ready(map[string]string{}), "a single shard needs no cache")
 }

@@ -1,6 +1,11 @@
 package shardhealth
 
 import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	conditionsv1alpha1 "github.com/kcp-dev/sdk/apis/third_party/conditions/apis/conditions/v1alpha1"
 	"github.com/kcp-dev/sdk/apis/third_party/conditions/util/conditions"
@@ -21,6 +26,30 @@ func setReady(shard *corev1alpha1.Shard, heard verdict, load shardload.Load) {
 			"its etcd is nearly full: have tenants delete, compact and defragment it, or raise its quota. It takes no new workspaces until there is room")
 	default:
 		conditions.MarkTrue(shard, conditionsv1alpha1.ReadyCondition)
+	}
+}
+
+// setCachesReady sets the condition CachesReady of a shard by what the shard has reported. alone is
+// set if there is no other shard, so that no cache is needed.
+func setCachesReady(shard *corev1alpha1.Shard, heard verdict, load shardload.Load, alone bool) {
+	var wrong, reasons []string
+	for _, name := range slices.Sorted(maps.Keys(load.Caches)) {
+		if reason := load.Caches[name]; reason != "" {
+			wrong, reasons = append(wrong, fmt.Sprintf("%s (%s)", name, reason)), append(reasons, reason)
+		}
+	}
+	switch {
+	case heard != alive || load.Caches == nil:
+	case len(load.Caches) == 0 && alone:
+		conditions.Delete(shard, shardload.CachesReady)
+	case len(load.Caches) == 0:
+		conditions.MarkFalse(shard, shardload.CachesReady, shardload.ReasonNoCache, conditionsv1alpha1.ConditionSeverityError,
+			"the shard has neither --cache-kubeconfig nor --cache-config: exports, workspace types and permissions of other shards are unknown there, and those of this shard to others")
+	case len(wrong) > 0:
+		conditions.MarkFalse(shard, shardload.CachesReady, reasons[0], conditionsv1alpha1.ConditionSeverityError,
+			"cache servers that the shard cannot use: %s. The log of the shard contains the reason and what to do", strings.Join(wrong, ", "))
+	default:
+		conditions.MarkTrue(shard, shardload.CachesReady)
 	}
 }
 

@@ -11,6 +11,7 @@
 package shardregistration
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync/atomic"
@@ -45,6 +46,9 @@ type Config struct {
 	BaseURL string
 	// ExternalURL is what the URLs of workspaces on the shard start with.
 	ExternalURL string
+	// VirtualWorkspaceURL is where clients reach the virtual workspaces of the shard; BaseURL if it
+	// is empty.
+	VirtualWorkspaceURL string
 	// Marks are those in caches; nil where there are none. Covers reports whether one says of
 	// all that the shard replicates that it is there: then others can go by its marks.
 	Marks  *client.Informer[*replicationmarks.ReplicationMark]
@@ -160,7 +164,7 @@ func desired(existing *corev1alpha1.Shard, config Config) *corev1alpha1.Shard {
 	}
 	shard.Spec.BaseURL = config.BaseURL
 	shard.Spec.ExternalURL = config.ExternalURL
-	shard.Spec.VirtualWorkspaceURL = config.BaseURL // where views of its content are, too
+	shard.Spec.VirtualWorkspaceURL = cmp.Or(config.VirtualWorkspaceURL, config.BaseURL)
 	if shard.Spec.ExternalURL == "" {
 		shard.Spec.ExternalURL = config.BaseURL
 	}

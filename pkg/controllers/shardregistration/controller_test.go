@@ -35,6 +35,10 @@ func TestDesired(t *testing.T) {
 }
 
 func TestReconcile(t *testing.T) {
+	published := settings
+	published.VirtualWorkspaceURL = "https://proxy:6443/shards/a"
+	require.Equal(t, "https://proxy:6443/shards/a", desired(&corev1alpha1.Shard{}, published).Spec.VirtualWorkspaceURL)
+
 	deleting := desired(&corev1alpha1.Shard{}, settings)
 	deleting.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)}
 	down := errors.New("connection refused")

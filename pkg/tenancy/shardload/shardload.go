@@ -44,6 +44,14 @@ const (
 	ReasonStorageFull      = "StorageFull"
 )
 
+// CachesReady is a condition of Shards: the shard can use its cache servers. Without it other
+// shards have old replicas of what is on the shard, or none, and vice versa.
+const CachesReady conditionsv1alpha1.ConditionType = "CachesReady"
+
+// ReasonNoCache is the reason of CachesReady if the shard has no cache server, but there are
+// other shards.
+const ReasonNoCache = "NoCache"
+
 // Annotations of Shards, which say how much is used. How much there may be is in their
 // status.capacity.
 const (
@@ -69,6 +77,10 @@ type Load struct {
 	Storage Amount `json:"storage"`
 	// Full is set while etcd is so near its quota that tenants may only delete.
 	Full bool `json:"full,omitempty"`
+	// Caches are the cache servers that the shard uses, by name, with the reason if something is
+	// wrong with one. They are nil before the shard has checked them, and of shards of earlier
+	// releases.
+	Caches map[string]string `json:"caches"`
 }
 
 // With returns the load with so many workspaces more.
@@ -192,6 +204,7 @@ func ClearOnShard(shard *corev1alpha1.Shard) {
 	}
 	shard.Status.Capacity = nil
 	conditions.Delete(shard, conditionsv1alpha1.ReadyCondition)
+	conditions.Delete(shard, CachesReady)
 }
 
 // OfShard returns what a Shard object says, and whether it says anything: shards of

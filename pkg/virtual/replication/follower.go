@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -43,8 +44,9 @@ type follower struct {
 	ended  chan struct{}
 	// forget deletes what is kept of it.
 	forget func() error
-	// shards has the shard of each object, by name.
-	shards map[string]string
+	// copies are the replicas of each object, one for each shard that has it, by name. The last
+	// one was reported last, and is shown.
+	copies map[string][]*unstructured.Unstructured
 	began  time.Time
 
 	// consumed is set while there are consumers here. While there are none, somebody has asked for it, last at asked,
@@ -162,7 +164,7 @@ func (x *Replicas) followLocked(ctx context.Context, of source) *follower {
 		return nil
 	}
 	f := &follower{
-		synced: informer.Synced(), ended: make(chan struct{}), shards: map[string]string{}, began: x.config.Clock.Now(),
+		synced: informer.Synced(), ended: make(chan struct{}), copies: map[string][]*unstructured.Unstructured{}, began: x.config.Clock.Now(),
 		forget: func() error { return x.config.Kept.Forget(informer) },
 	}
 	f.board = board.New(func() error {
@@ -213,19 +215,35 @@ func notYet(resource schema.GroupResource, why error) error {
 	return err
 }
 
-// set notes a replica. While a logical cluster moves, two shards have one of each object.
+// set adds or replaces a replica. Several shards may have one of the same object, e.g. while a
+// logical cluster moves.
 func (f *follower) set(obj *unstructured.Unstructured) {
-	f.shards[obj.GetName()] = obj.GetAnnotations()[request.ShardAnnotation]
+	f.copies[obj.GetName()] = append(f.copiesOfOthers(obj), obj)
 	f.board.Set(obj.GetName(), obj)
 }
 
-// remove notes that a replica is gone, if it is the one that is shown.
+// remove removes a replica. The object exists for as long as any shard has a replica of it.
 func (f *follower) remove(last *unstructured.Unstructured) {
-	name := last.GetName()
-	if f.shards[name] == last.GetAnnotations()[request.ShardAnnotation] {
-		delete(f.shards, name)
+	name, before := last.GetName(), f.copies[last.GetName()]
+	others := f.copiesOfOthers(last)
+	switch {
+	case len(others) == 0:
+		delete(f.copies, name)
 		f.board.Set(name, nil)
+	case len(others) < len(before):
+		f.copies[name] = others
+		if shown := others[len(others)-1]; shown != before[len(before)-1] {
+			f.board.Set(name, shown)
+		}
 	}
+}
+
+// copiesOfOthers returns the replicas of an object that are not of the shard of this one.
+func (f *follower) copiesOfOthers(obj *unstructured.Unstructured) []*unstructured.Unstructured {
+	shard := obj.GetAnnotations()[request.ShardAnnotation]
+	return slices.DeleteFunc(slices.Clone(f.copies[obj.GetName()]), func(other *unstructured.Unstructured) bool {
+		return other.GetAnnotations()[request.ShardAnnotation] == shard
+	})
 }
 
 // boardOf returns what is known of a source, which an export offers. If it has just begun to be followed, as

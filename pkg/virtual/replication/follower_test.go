@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/shardplane/shardplane/pkg/client"
@@ -143,11 +144,17 @@ func (s shown) export(cluster logicalcluster.Name, name, resource, kind, slice, 
 // replica has the cache server have an object.
 func (s shown) replica(cluster logicalcluster.Name, resource, name string) {
 	s.t.Helper()
+	s.replicaOf("other", cluster, resource, name)
+}
+
+// replicaOf has the cache server have the object of a shard.
+func (s shown) replicaOf(shard string, cluster logicalcluster.Name, resource, name string) {
+	s.t.Helper()
 	replica := &unstructured.Unstructured{}
 	replica.SetAPIVersion("example.org/v1")
 	replica.SetKind("Flavor")
 	replica.SetName(name)
-	replica.SetAnnotations(map[string]string{logicalcluster.AnnotationKey: cluster.String(), request.ShardAnnotation: "other"})
+	replica.SetAnnotations(map[string]string{logicalcluster.AnnotationKey: cluster.String(), request.ShardAnnotation: shard})
 	s.cache.Put(s.t, schema.GroupVersionResource{Group: "example.org", Version: "v1", Resource: resource + ":id"}, replica)
 }
 
@@ -270,6 +277,39 @@ func TestConsumed(t *testing.T) {
 	require.Equal(t, 2, s.following())
 	s.consumersOf(nil, one.export)
 	require.Eventually(t, func() bool { return s.following() == 1 }, testTimeout, time.Millisecond)
+}
+
+// TestReplicasOfSeveralShards checks that an object is shown for as long as any shard has a
+// replica of it.
+func TestReplicasOfSeveralShards(t *testing.T) {
+	s := start(t)
+	one := s.offers("aaaa", "ones")
+	s.known(one)
+	s.runs()
+	w := s.watchOf(one)
+	event := func(kind watch.EventType, name, shard string) {
+		t.Helper()
+		select {
+		case e := <-w.ResultChan():
+			obj, ok := e.Object.(client.Object)
+			require.True(t, ok)
+			require.Equal(t, []any{kind, name, shard}, []any{e.Type, obj.GetName(), obj.GetAnnotations()[request.ShardAnnotation]})
+		case <-time.After(testTimeout):
+			require.FailNow(t, "no event", "%s %s of %s", kind, name, shard)
+		}
+	}
+	resource := schema.GroupVersionResource{Group: "example.org", Version: "v1", Resource: "ones:id"}
+	event(watch.Added, "of-ones", "other")
+	s.replicaOf("another", "aaaa", "ones", "of-ones")
+	event(watch.Modified, "of-ones", "another")
+	s.cache.Delete(t, resource, "another", "aaaa", "", "of-ones")
+	event(watch.Modified, "of-ones", "other")
+	s.replicaOf("another", "aaaa", "ones", "of-ones")
+	event(watch.Modified, "of-ones", "another")
+	// The copy that is not shown is deleted first.
+	s.cache.Delete(t, resource, "other", "aaaa", "", "of-ones")
+	s.cache.Delete(t, resource, "another", "aaaa", "", "of-ones")
+	event(watch.Deleted, "of-ones", "another")
 }
 
 // TestAskedWaits: who asks first is told when to ask again, if the cache server does not answer soon, and is

@@ -2,6 +2,7 @@ package access
 
 import (
 	"context"
+	"encoding/base64"
 	"net/http"
 	"testing"
 	"time"
@@ -57,6 +58,26 @@ func codeOf(t *testing.T, config *rest.Config, path string) int {
 	t.Helper()
 	code, _ := kit.Do(t, config, kit.Request{Path: path})
 	return code
+}
+
+// webSocket opens a WebSocket with a token, as a browser does, and returns the code of the response
+// and the subprotocol that the server has chosen.
+func webSocket(t *testing.T, config *rest.Config, path, token string) (code int, protocol string) {
+	t.Helper()
+	transport, err := rest.TransportFor(config)
+	require.NoError(t, err)
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, config.Host+path, http.NoBody)
+	require.NoError(t, err)
+	for name, value := range map[string]string{
+		"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13", "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==", "Origin": "https://localhost",
+		"Sec-WebSocket-Protocol": "base64url.bearer.authorization.k8s.io." + base64.RawURLEncoding.EncodeToString([]byte(token)) + ", base64.binary.k8s.io",
+	} {
+		r.Header.Set(name, value)
+	}
+	response, err := transport.RoundTrip(r)
+	require.NoError(t, err)
+	require.NoError(t, response.Body.Close())
+	return response.StatusCode, response.Header.Get("Sec-Websocket-Protocol")
 }
 
 func TestServiceAccounts(t *testing.T) {
@@ -136,6 +157,24 @@ func TestServiceAccounts(t *testing.T) {
 	t.Run("a controller that knows host and token", func(t *testing.T) {
 		for _, config := range []*rest.Config{withRobot, kit.WithToken(second, token)} {
 			inCluster(t, e, config, admin)
+		}
+	})
+
+	t.Run("a browser, whose token is a subprotocol of its WebSocket", func(t *testing.T) {
+		for _, config := range []*rest.Config{proxy, second} {
+			for path, want := range map[string]int{
+				"/clusters/" + two + namespaces: http.StatusSwitchingProtocols,
+				namespaces:                      http.StatusSwitchingProtocols, // the token names the logical cluster
+				"/clusters/" + one + namespaces: http.StatusForbidden,
+			} {
+				code, protocol := webSocket(t, kit.Anonymous(config), path+"?watch=true", token)
+				require.Equal(t, want, code, path)
+				if want == http.StatusSwitchingProtocols {
+					require.Equal(t, "base64.binary.k8s.io", protocol)
+				}
+			}
+			code, _ := webSocket(t, kit.Anonymous(config), "/clusters/"+two+namespaces+"?watch=true", token+"x")
+			require.Equal(t, http.StatusUnauthorized, code)
 		}
 	})
 

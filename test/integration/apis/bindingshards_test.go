@@ -23,6 +23,7 @@ func TestBindingAcrossShards(t *testing.T) {
 	})
 	e.RunParallel("view", func(t *testing.T, e *kit.Env) { testViewAcrossShards(t, e) })
 	e.RunParallel("conversion", func(t *testing.T, e *kit.Env) { testConversionAcrossShards(t, e) })
+	e.RunParallel("bind before the export", func(t *testing.T, e *kit.Env) { testBindBeforeExport(t, e) })
 	e.RunParallel("bind", func(t *testing.T, e *kit.Env) { testBindAcrossShards(t, e) })
 	e.RunParallel("maximal policy", func(t *testing.T, e *kit.Env) {
 		testMaximalPolicy(t, kit.NewWorkspaceClientOn(e, "far-policy-provider", 1).ForTest(t), kit.NewWorkspaceClient(e, "far-policy-consumer").ForTest(t))
@@ -126,6 +127,7 @@ func testViewAcrossShards(t *testing.T, e *kit.Env) {
 		})
 		require.Contains(t, fmt.Sprint(view.Get("/apis/example.org/v1").Object), "widgets")
 	}
+	testViewThroughFrontProxy(t, e, provider, k)
 	code, says = byPath.As("user-1-token").TryDo(http.MethodDelete, kit.WidgetsPath+"/a", "")
 	require.Equal(t, http.StatusForbidden, code, says)
 
@@ -142,6 +144,38 @@ func testViewAcrossShards(t *testing.T, e *kit.Env) {
 		require.Equal(t, code == http.StatusForbidden, strings.Contains(says, kit.NotPermitted), says)
 	}
 	byName.Get("/apis/example.org/v1/widgets")
+}
+
+// testViewThroughFrontProxy checks that a provider which can reach the front-proxy only uses the
+// virtual workspace of each shard there: with lists, watches and discovery of all consumers of a
+// shard, and with all verbs in one logical cluster.
+func testViewThroughFrontProxy(t *testing.T, e *kit.Env, provider, k kit.WorkspaceClient) {
+	on := func(shard, cluster string) kit.WorkspaceClient {
+		through := kit.WorkspaceClient{Env: k.Env, Config: e.Proxy(), ClusterName: provider.ClusterName}.ThroughExport("e", cluster)
+		through.PathPrefix = "/shards/" + shard + through.PathPrefix
+		return through
+	}
+	const widgets = "/apis/example.org/v1/widgets"
+	for _, through := range []kit.WorkspaceClient{on("root", "*"), on("root", "*").As("user-1-token")} {
+		require.Contains(t, fmt.Sprint(through.Get("/apis/example.org/v1").Object), "widgets")
+		require.Contains(t, fmt.Sprint(through.Get(widgets).Object), "kcp.io/cluster:"+k.ClusterName)
+	}
+	code, says := on("root", "*").TryDo(http.MethodGet, widgets+"?watch=true&timeoutSeconds=1", "")
+	require.Equal(t, http.StatusOK, code, says)
+	require.Contains(t, says, `"type":"ADDED"`)
+	require.NotContains(t, fmt.Sprint(on("shard-1", "*").Get(widgets).Object), k.ClusterName, "each shard has its own consumers")
+	require.Contains(t, fmt.Sprint(on("shard-1", k.ClusterName).Get("/apis/example.org/v1").Object), "widgets", "one logical cluster is on its shard")
+	on("root", k.ClusterName).Create(kit.WidgetsPath, "%s", kit.Widget("through-the-front-proxy", "size", 1))
+	var unknown string
+	for _, shard := range []string{"none", "root", "shard-1"} {
+		code, says := on(shard, "*").As("user-2-token").TryDo(http.MethodGet, widgets, "")
+		require.Equal(t, http.StatusForbidden, code)
+		require.Contains(t, says, kit.NotPermitted)
+		if unknown == "" {
+			unknown = says
+		}
+		require.Equal(t, unknown, says)
+	}
 }
 
 // testConversionAcrossShards: the rules of a provider's APIConversion convert on the shards
@@ -175,17 +209,26 @@ func testConversionAcrossShards(t *testing.T, e *kit.Env) {
 	last("Lovelace")
 }
 
+// testBindBeforeExport checks that administrators can bind an export that does not exist yet,
+// although its path leads to another shard, also if nothing of that logical cluster is known here.
+func testBindBeforeExport(t *testing.T, e *kit.Env) {
+	provider, k := kit.NewWorkspaceClientOn(e, "later-provider", 1).ForTest(t), kit.NewWorkspaceClient(e, "earlier-consumer").ForTest(t)
+	k.BindPath(http.StatusCreated, "widgets", "root:later-provider", "widgets")
+	k.BindPath(http.StatusForbidden, "nowhere", "root:later-nowhere", "widgets")
+	k.UntilBinding("widgets", "APIExportValid", "False APIExportNotFound")
+	provider.CreateExport("gadgets", provider.CreateSchema("v1", "gadgets", "size"))
+	k.BindPath(http.StatusCreated, "by-name", provider.ClusterName, "others")
+	provider.CreateExport("widgets", provider.CreateSchema("v1", "widgets", "size"))
+	k.UntilBinding("widgets", "Ready", "True <nil>")
+	k.Create(kit.WidgetsPath, "%s", kit.Widget("a", "size", 1))
+}
+
 // testBindAcrossShards: the rules of the provider's logical cluster say who may bind, and
 // whoever may not cannot tell what there is.
 func testBindAcrossShards(t *testing.T, e *kit.Env) {
 	provider, k := kit.NewWorkspaceClientOn(e, "asked-provider", 1).ForTest(t), kit.NewWorkspaceClient(e, "asking-consumer").ForTest(t)
 	provider.CreateExport("e", provider.CreateSchema("v1", "widgets", "size"))
 	k.Create(kit.RBACPath+"clusterrolebindings", `{"metadata":{"name":"all"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"cluster-admin"},"subjects":[{"kind":"User","apiGroup":"rbac.authorization.k8s.io","name":"user-1"}]}`)
-	// The administrator's dry run shows that the export is known here.
-	k.Eventually("the export is known", func() bool {
-		code, _ := k.TryDo(http.MethodPost, kit.APIsV1Alpha2+"apibindings?dryRun=All", kit.WithKind(kit.APIsV1Alpha2+"apibindings", `{"metadata":{"name":"x"},"spec":{"reference":{"export":{"path":"root:asked-provider","name":"e"}}}}`))
-		return code == http.StatusCreated
-	})
 	tenant := k.As("user-1-token")
 	for _, path := range []string{"root:asked-provider", "root:asked-nowhere", provider.ClusterName} {
 		for _, export := range []string{"e", "none"} {
@@ -194,6 +237,10 @@ func testBindAcrossShards(t *testing.T, e *kit.Env) {
 	}
 	provider.Create(kit.RBACPath+"clusterroles", `{"metadata":{"name":"bind"},"rules":[{"apiGroups":["apis.kcp.io"],"resources":["apiexports"],"resourceNames":["e"],"verbs":["bind"]}]}`)
 	provider.Create(kit.RBACPath+"clusterrolebindings", `{"metadata":{"name":"bind"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"bind"},"subjects":[{"kind":"User","apiGroup":"rbac.authorization.k8s.io","name":"user-1"}]}`)
+	k.Eventually("the export is known, and who may bind it", func() bool {
+		code, _ := tenant.TryDo(http.MethodPost, kit.APIsV1Alpha2+"apibindings?dryRun=All", kit.WithKind(kit.APIsV1Alpha2+"apibindings", `{"metadata":{"name":"x"},"spec":{"reference":{"export":{"path":"root:asked-provider","name":"e"}}}}`))
+		return code == http.StatusCreated
+	})
 	tenant.BindPath(http.StatusCreated, "by-path", "root:asked-provider", "e")
 	k.UntilBinding("by-path", "Ready", "True <nil>") // before another one wants the names
 	tenant.BindPath(http.StatusCreated, "by-name", provider.ClusterName, "e")

@@ -74,6 +74,40 @@ func as(config *rest.Config, token string) *rest.Config {
 	return who
 }
 
+// TestMergedSystemClusters checks that answers of all shards do not contain the logical clusters
+// of the system, of which each shard has its own with the same names.
+func TestMergedSystemClusters(t *testing.T) {
+	t.Parallel()
+	e := kit.Shared(t)
+	const path = inAll + "/apis/core.kcp.io/v1alpha1/logicalclusters"
+	var list metav1.PartialObjectMetadataList
+	code, body := kit.Do(t, e.Shard(1), kit.Request{Path: path})
+	require.Equal(t, http.StatusOK, code, "%s", body)
+	require.Contains(t, string(body), `"kcp.io/cluster":"system:`, "a shard has its own")
+
+	code, body = kit.Do(t, e.Proxy(), kit.Request{Path: path})
+	require.Equal(t, http.StatusOK, code, "%s", body)
+	require.NoError(t, json.Unmarshal(body, &list))
+	require.NotEmpty(t, list.Items)
+	seen := map[string]bool{}
+	for i := range list.Items {
+		cluster := list.Items[i].Annotations["kcp.io/cluster"]
+		require.NotContains(t, cluster, "system:")
+		require.False(t, seen[cluster], "%s is there twice", cluster)
+		seen[cluster] = true
+	}
+
+	var table metav1.Table
+	code, body = kit.Do(t, e.Proxy(), kit.Request{Path: path + "?includeObject=None", Header: http.Header{"Accept": {asTable}}})
+	require.Equal(t, http.StatusOK, code, "%s", body)
+	require.NoError(t, json.Unmarshal(body, &table))
+	require.NotEmpty(t, table.Rows)
+	require.NotEmpty(t, table.ColumnDefinitions)
+	for i := range table.Rows {
+		require.Nil(t, table.Rows[i].Object.Raw)
+	}
+}
+
 // TestMergedLists: administrators list all logical clusters of all shards through the
 // front-proxy, whole, in pages and in all forms; nobody else does.
 func TestMergedLists(t *testing.T) {

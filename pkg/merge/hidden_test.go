@@ -1,0 +1,56 @@
+package merge_test
+
+import (
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"github.com/stretchr/testify/require"
+)
+
+// TestHiddenLogicalClusters checks that objects of hidden logical clusters, of which each shard
+// has its own with the same names, are in no answer.
+func TestHiddenLogicalClusters(t *testing.T) {
+	a, b := newFake(t, "a", "1", "2", "3"), newFake(t, "b", "1", "2", "3")
+	for _, f := range []*fake{a, b} {
+		f.clusters = map[string]string{"1": "system:admin", "2": f.name + "-tenant", "3": "system:homes"}
+	}
+	w := newWorld(t, a, b)
+	hidden := func(cluster logicalcluster.Name) bool { return strings.HasPrefix(cluster.String(), "system:") }
+
+	r := w.request()
+	r.Hidden = hidden
+	whole, _ := w.listed(r)
+	require.Equal(t, "a/2 b/2", whole.names())
+
+	var names []string
+	for token := ""; ; {
+		r := w.request("limit", "1", "continue", token)
+		r.Hidden = hidden
+		page, _ := w.listed(r)
+		for _, item := range page.Items {
+			names = append(names, item.Metadata.Name)
+		}
+		if token = page.Metadata.Continue; token == "" {
+			break
+		}
+	}
+	require.Equal(t, []string{"a/2", "b/2"}, names)
+
+	r = w.request("resourceVersion", whole.Metadata.ResourceVersion)
+	r.Hidden = hidden
+	s := w.watched(r)
+	for _, f := range []*fake{a, b} {
+		f.happens("MODIFIED", "1")
+		f.happens("MODIFIED", "2")
+		event := s.next()
+		require.Equal(t, "MODIFIED "+f.name+"/2", event.String())
+		// The version includes the hidden event.
+		require.Equal(t, uint64(len(f.history)), positions(t, event.Object.Metadata.ResourceVersion, f.name)[0])
+	}
+
+	out := httptest.NewRecorder()
+	require.NoError(t, w.request().List(t.Context(), out))
+	require.Contains(t, out.Body.String(), "system:homes", "without Hidden nothing is")
+}

@@ -1,0 +1,50 @@
+package shard
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"sync/atomic"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/shardplane/shardplane/pkg/controllers/replication"
+	"github.com/shardplane/shardplane/pkg/tenancy/shardload"
+)
+
+// others is what the shard knows of its connections to other servers.
+type others struct {
+	caches *replication.Caches
+	// lastHeartbeat is the result of the last heartbeat in root.
+	lastHeartbeat atomic.Pointer[error]
+}
+
+// heartbeat notes the result of a heartbeat in root.
+func (o *others) heartbeat(err error) { o.lastHeartbeat.Store(&err) }
+
+// readinessWarnings returns what is wrong between this shard and other servers. It serves
+// nevertheless. alone is set if there is no other shard.
+func (o *others) readinessWarnings(alone bool) []string {
+	var warnings []string
+	reasons := o.caches.Reasons()
+	for _, name := range slices.Sorted(maps.Keys(reasons)) {
+		if reason := reasons[name]; reason != "" {
+			warnings = append(warnings, fmt.Sprintf("cache %s: %s, see the log of the shard", name, reason))
+		}
+	}
+	if reasons != nil && len(reasons) == 0 && !alone {
+		warnings = append(warnings, "cache: "+shardload.ReasonNoCache+", there is neither --cache-kubeconfig nor --cache-config, and there are other shards")
+	}
+	if last := o.lastHeartbeat.Load(); last != nil && *last != nil {
+		warnings = append(warnings, "root: "+reasonOf(*last)+", the shard cannot renew its heartbeat in root, see the log of the shard")
+	}
+	return warnings
+}
+
+// reasonOf returns why another server has not done what it was asked for.
+func reasonOf(err error) string {
+	if apierrors.IsUnauthorized(err) || apierrors.IsForbidden(err) {
+		return "Refused"
+	}
+	return "Unreachable"
+}

@@ -1,0 +1,49 @@
+package shard
+
+import (
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	"github.com/stretchr/testify/require"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/rest"
+
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/controllers/replication"
+)
+
+// TestReadinessWarnings checks that a shard shows a rejected certificate, a wrong URL and a missing
+// cache server.
+func TestReadinessWarnings(t *testing.T) {
+	var o others
+	o.caches = replication.NewCaches("a")
+	require.Empty(t, o.readinessWarnings(true))
+	require.Equal(t, []string{"cache: NoCache, there is neither --cache-kubeconfig nor --cache-config, and there are other shards"}, o.readinessWarnings(false))
+
+	watched := func(name string, code int) replication.WatchedCache {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(code) }))
+		t.Cleanup(server.Close)
+		factory, err := client.NewFactory(&rest.Config{Host: server.URL})
+		require.NoError(t, err)
+		t.Cleanup(factory.CloseIdleConnections)
+		return replication.WatchedCache{Name: name, Cache: factory}
+	}
+	o.caches = replication.NewCaches("a", watched("one", http.StatusUnauthorized), watched("two", http.StatusNotFound))
+	require.Empty(t, o.readinessWarnings(false), "they have not been checked yet")
+	go func() { _ = o.caches.Run(t.Context()) }()
+	require.Eventually(t, func() bool { return len(o.readinessWarnings(false)) == 2 }, time.Minute, time.Millisecond)
+	require.Equal(t, []string{"cache one: Refused, see the log of the shard", "cache two: NotACacheServer, see the log of the shard"}, o.readinessWarnings(false))
+
+	o.caches = replication.NewCaches("a")
+	o.heartbeat(apierrors.NewForbidden(corev1alpha1.Resource("shards"), "", nil))
+	require.Equal(t, []string{"root: Refused, the shard cannot renew its heartbeat in root, see the log of the shard"}, o.readinessWarnings(true))
+	o.heartbeat(errors.New("connection refused"))
+	require.Len(t, o.readinessWarnings(true), 1)
+	require.Contains(t, o.readinessWarnings(true)[0], "root: Unreachable")
+	o.heartbeat(nil)
+	require.Empty(t, o.readinessWarnings(true))
+}
