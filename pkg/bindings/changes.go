@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
 	"github.com/shardplane/shardplane/pkg/request"
@@ -63,6 +64,13 @@ func (c *changes) add(more []transition) {
 	case c.some <- struct{}{}:
 	default:
 	}
+}
+
+// concern reports whether a schema was bound before one of the changes.
+func (c *changes) concern(uid types.UID) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.ContainsFunc(c.all, func(t transition) bool { return t.before.uid == uid })
 }
 
 func (c *changes) take() []transition {

@@ -193,13 +193,19 @@ func (x *Index) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-ticker.C:
-			x.schemas.dropUnused(x.used)
+			x.dropUnused()
 			x.claimed.expireSets(time.Now())
 			x.expireBound(time.Now())
 		case <-x.changes.some:
 			x.tell(ctx)
 		}
 	}
+}
+
+// dropUnused drops the schemas that no binding has any more, except those that listeners have yet to be told of:
+// what is not known was never served.
+func (x *Index) dropUnused() {
+	x.schemas.dropUnused(func(uid types.UID) bool { return x.used(uid) || x.changes.concern(uid) })
 }
 
 // put brings a binding into the index, by a change at a revision.
