@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -142,11 +143,25 @@ func (k WorkspaceClient) ServiceAccountToken() string {
 	return fmt.Sprint(Field(made, "status", "token"))
 }
 
-// TryDo sends a request and returns the code and body of the answer.
+// maxRetries is that of client-go.
+const maxRetries = 10
+
+// TryDo sends a request and returns the code and body of the answer. As clients do, it tries again for a while if the
+// answer is 503 with Retry-After: on a busy machine a shard may not know for a moment what others have written.
 func (k WorkspaceClient) TryDo(method, path, body string) (code int, says string) {
 	k.T.Helper()
-	code, answer := Do(k.T, k.Config, Request{Method: method, Path: k.PathPrefix + "/clusters/" + k.ClusterName + path, Body: body, Header: http.Header{"Content-Type": {"application/json"}}})
-	return code, string(answer)
+	request := Request{Method: method, Path: k.PathPrefix + "/clusters/" + k.ClusterName + path, Body: body, Header: http.Header{"Content-Type": {"application/json"}}}
+	for tries := 0; ; tries++ {
+		code, answer := Do(k.T, k.Config, request)
+		if tries == maxRetries || code != http.StatusServiceUnavailable || !bytes.Contains(answer, []byte(`"retryAfterSeconds"`)) {
+			return code, string(answer)
+		}
+		select {
+		case <-k.T.Context().Done():
+			return code, string(answer)
+		case <-time.After(Timeout / 300):
+		}
+	}
 }
 
 // UntilGone waits until an object does not exist.
