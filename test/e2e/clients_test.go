@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"testing"
 	"time"
@@ -12,10 +13,21 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
+	"sigs.k8s.io/yaml"
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
+)
+
+var (
+	workspacesOf = schema.GroupVersionResource{Group: "tenancy.kcp.io", Version: "v1alpha1", Resource: "workspaces"}
+	bindingsOf   = schema.GroupVersionResource{Group: "apis.kcp.io", Version: "v1alpha2", Resource: "apibindings"}
+	exportsOf    = schema.GroupVersionResource{Group: "apis.kcp.io", Version: "v1alpha2", Resource: "apiexports"}
+	schemasOf    = schema.GroupVersionResource{Group: "apis.kcp.io", Version: "v1alpha1", Resource: "apiresourceschemas"}
 )
 
 func factory(t *testing.T, config *rest.Config) *client.Factory {
@@ -65,4 +77,20 @@ func watchConfigMaps(t *testing.T, scope client.Scope, label string) *client.Inf
 // configMap has the label that a test's informers select by.
 func configMap(test, name string) *corev1.ConfigMap {
 	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"e2e": test}}}
+}
+
+func dynamicOf(f *client.Factory, cluster string) dynamic.Interface {
+	d, err := f.Cluster(path(cluster)).Dynamic()
+	if err != nil {
+		panic(err) // of a configuration that works already
+	}
+	return d
+}
+
+func parse(text string, args ...any) *unstructured.Unstructured {
+	obj := &unstructured.Unstructured{}
+	if err := yaml.Unmarshal(fmt.Appendf(nil, text, args...), &obj.Object); err != nil {
+		panic(err)
+	}
+	return obj
 }
