@@ -32,9 +32,6 @@ func TestBinding(t *testing.T) {
 	e.RunParallel("hooks of writers", func(t *testing.T, e *kit.Env) {
 		testHooksOfWriters(t, "near-judge", kit.NewWorkspaceClient(e, "near-judge").ForTest(t), kit.NewWorkspaceClient(e, "near-judged").ForTest(t))
 	})
-	e.RunParallel("unbound while creating", func(t *testing.T, e *kit.Env) {
-		testUnboundWhileCreating(t, kit.NewWorkspaceClient(e, "slow-provider").ForTest(t), kit.NewWorkspaceClient(e, "slow-consumer").ForTest(t))
-	})
 	e.RunParallel("conversion", func(t *testing.T, e *kit.Env) { testConversion(t, e) })
 	e.RunParallel("conversion by a webhook", func(t *testing.T, e *kit.Env) {
 		testWebhookConversion(t, kit.NewWorkspaceClient(e, "webhook-provider").ForTest(t), kit.NewWorkspaceClient(e, "webhook-consumer").ForTest(t))
