@@ -6,6 +6,8 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/x509"
+	"encoding/base64"
 	"encoding/json"
 	"encoding/pem"
 	"fmt"
@@ -102,7 +104,13 @@ func (i *issuer) keyID() string { return strconv.Itoa(i.keys) }
 
 func (i *issuer) token(t *testing.T, claims map[string]any) string {
 	t.Helper()
-	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: jose.JSONWebKey{Key: i.key, KeyID: i.keyID()}}, nil)
+	return i.signed(t, jose.SigningKey{Algorithm: jose.ES256, Key: jose.JSONWebKey{Key: i.key, KeyID: i.keyID()}}, claims)
+}
+
+// signed returns a token that is signed with any key.
+func (i *issuer) signed(t *testing.T, key jose.SigningKey, claims map[string]any) string {
+	t.Helper()
+	signer, err := jose.NewSigner(key, nil)
 	require.NoError(t, err)
 	all := map[string]any{"iss": i.URL, "aud": "shardplane", "sub": "jane", "exp": time.Now().Add(time.Hour).Unix()}
 	maps.Copy(all, claims)
@@ -183,8 +191,23 @@ func TestOIDC(t *testing.T) {
 		name, _ := whose(t, a, provider.token(t, claims))
 		require.Empty(t, name, what)
 	}
-	name, _ := whose(t, a, newIssuer(t).token(t, map[string]any{"iss": provider.URL}))
-	require.Empty(t, name, "signed by another key")
+	parts := strings.Split(jane, ".")
+	joan := strings.Split(provider.token(t, map[string]any{"sub": "joan"}), ".")
+	unsigned := base64.RawURLEncoding.EncodeToString([]byte(`{"alg":"none"}`))
+	publicKey, err := x509.MarshalPKIXPublicKey(provider.key.Public())
+	require.NoError(t, err)
+	for what, forged := range map[string]string{
+		"signed with another key": newIssuer(t).token(t, map[string]any{"iss": provider.URL}),
+		"without a signature":     parts[0] + "." + parts[1] + ".",
+		"with algorithm none":     unsigned + "." + parts[1] + ".",
+		"with other claims":       parts[0] + "." + joan[1] + "." + parts[2],
+		"signed with the public key as a secret": provider.signed(t, jose.SigningKey{
+			Algorithm: jose.HS256, Key: pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: publicKey}),
+		}, nil),
+	} {
+		name, _ := whose(t, a, forged)
+		require.Empty(t, name, what)
+	}
 
 	t.Run("an issuer changes its key", func(t *testing.T) {
 		former := provider.token(t, map[string]any{"sub": "former"})

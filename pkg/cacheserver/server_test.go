@@ -57,7 +57,7 @@ func TestServer(t *testing.T) {
 		run  func(t *testing.T, cache *cacheServer)
 	}{
 		{"isolation", testIsolation}, {"watch of all shards", testWildcardWatch}, {"shards write their replicas", testShardsWriteTheirReplicas},
-		{"replicas are deleted at once", testReplicasGoAtOnce}, {"malformed replicas", testMalformedReplicas}, {"sharded list", testShardedList},
+		{"replicas are deleted at once", testReplicasGoAtOnce}, {"malformed replicas", testMalformedReplicas},
 		{"access", testAccess}, {"readers", testReaders}, {"garbage", testGarbage}, {"discovery", testDiscovery},
 		{"annotations cannot be forged", testAnnotationsCannotBeForged}, {"status is part of the object", testStatusIsPartOfTheObject},
 		{"names of roles", testNamesOfRoles}, {"roles in namespaces", testRolesInNamespaces},
@@ -72,7 +72,6 @@ func testGarbage(t *testing.T, cache *cacheServer) {
 	master := httpClient(t, cache.pki.master(t, cache.url))
 	shards := cache.url + "/services/cache/shards/amber/clusters/root/apis/core.kcp.io/v1alpha1/shards"
 	all := cache.url + "/services/cache/shards/*/clusters/*/apis/core.kcp.io/v1alpha1/shards"
-	const valid = `{"apiVersion":"core.kcp.io/v1alpha1","kind":"Shard","metadata":{"name":"one"}}`
 	for _, tt := range []struct {
 		method, url, body string
 		want              int
@@ -80,11 +79,7 @@ func testGarbage(t *testing.T, cache *cacheServer) {
 		{http.MethodPost, shards, "{", http.StatusBadRequest},
 		{http.MethodPost, shards, `{"apiVersion":"core.kcp.io/v1alpha1","kind":"Other","metadata":{"name":"one"}}`, http.StatusUnprocessableEntity},
 		{http.MethodPost, shards, `{"apiVersion":"core.kcp.io/v1alpha1","kind":"Shard","metadata":{"name":"../one"}}`, http.StatusUnprocessableEntity},
-		{http.MethodPost, all, valid, http.StatusMethodNotAllowed},
-		{http.MethodPut, all + "/one", valid, http.StatusMethodNotAllowed},
-		{http.MethodGet, all + "/one", "", http.StatusMethodNotAllowed},
-		{http.MethodDelete, all + "/one", "", http.StatusMethodNotAllowed},
-		{http.MethodDelete, all, "", http.StatusMethodNotAllowed},
+		{http.MethodDelete, all, "", http.StatusMethodNotAllowed}, // TestWildcardVerbs has the other verbs
 		{http.MethodGet, all + "?limit=1&continue=garbage", "", http.StatusBadRequest},
 		{http.MethodGet, all + "?resourceVersion=garbage", "", http.StatusBadRequest},
 		{http.MethodGet, all + "?labelSelector=%21%21", "", http.StatusBadRequest},
@@ -295,29 +290,6 @@ func next(t *testing.T, w watch.Interface) string {
 		require.Fail(t, "no event")
 		return ""
 	}
-}
-
-func testShardedList(t *testing.T, cache *cacheServer) {
-	t.Helper()
-	f := cache.f
-	for _, shard := range []string{"amber", "blue"} {
-		for _, name := range []string{"a", "b", "c", "d", "e"} {
-			create(t, in(t, f.Shard(shard), "root", shardsGVR), object(shardsGVR, "Shard", name, nil))
-		}
-	}
-	var got []string
-	for _, selector := range []string{
-		"shardRange(object.metadata.uid, '0x0000000000000000', '0x8000000000000000')",
-		"shardRange(object.metadata.uid, '0x8000000000000000', '0x10000000000000000')",
-	} {
-		list, err := in(t, f.Shard("*"), "*", shardsGVR).List(t.Context(), metav1.ListOptions{ShardSelector: selector})
-		require.NoError(t, err)
-		got = append(got, names(list)...)
-	}
-	whole, err := in(t, f.Shard("*"), "*", shardsGVR).List(t.Context(), metav1.ListOptions{})
-	require.NoError(t, err)
-	require.Len(t, whole.Items, 10)
-	require.ElementsMatch(t, names(whole), got)
 }
 
 func testDiscovery(t *testing.T, cache *cacheServer) {

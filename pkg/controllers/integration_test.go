@@ -3,7 +3,6 @@ package controllers_test
 import (
 	"context"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -13,17 +12,13 @@ import (
 	"github.com/kcp-dev/sdk/apis/core"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
-	"github.com/kcp-dev/sdk/apis/third_party/conditions/util/conditions"
 	"github.com/stretchr/testify/require"
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
-	"github.com/shardplane/shardplane/pkg/controllers/identitycache"
-	"github.com/shardplane/shardplane/pkg/controllers/rootca"
 	"github.com/shardplane/shardplane/pkg/tenancy"
 	"github.com/shardplane/shardplane/test/harness"
 )
@@ -58,20 +53,6 @@ func start(t *testing.T) *env {
 // at is the access to a logical cluster on a shard.
 func (e *env) at(shard int, cluster string) client.Scope {
 	return e.shards[shard].Cluster(logicalcluster.NewPath(cluster))
-}
-
-// shardOf returns the number of the shard that a workspace was scheduled to.
-func shardOf(t *testing.T, ws *tenancyv1alpha1.Workspace) int {
-	t.Helper()
-	switch name := ws.Annotations[corev1alpha1.LogicalClusterShardAnnotationKey]; name {
-	case "root":
-		return 0
-	case "shard-1":
-		return 1
-	default:
-		t.Fatalf("workspace %s is on unknown shard %q", ws.Name, name)
-		return 0
-	}
 }
 
 // await polls until check returns nil.
@@ -141,11 +122,6 @@ func named(name string) *tenancyv1alpha1.Workspace {
 
 func on(shard string, ws *tenancyv1alpha1.Workspace) *tenancyv1alpha1.Workspace {
 	ws.Spec.Location = &tenancyv1alpha1.WorkspaceLocation{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"name": shard}}}
-	return ws
-}
-
-func typed(name string, ws *tenancyv1alpha1.Workspace) *tenancyv1alpha1.Workspace {
-	ws.Spec.Type = &tenancyv1alpha1.WorkspaceTypeReference{Name: tenancyv1alpha1.WorkspaceTypeName(name), Path: "root"}
 	return ws
 }
 
@@ -255,82 +231,4 @@ func TestRootBootstrapsAndShardsRegister(t *testing.T) {
 		_, err := kinds.Shards.In(root).Get(ctx, corev1alpha1.RootShard, metav1.GetOptions{})
 		return err
 	})
-}
-
-func TestWorkspacesThreeLevelsDeepOnBothShards(t *testing.T) {
-	e := start(t)
-	parent, path := e.at(0, "root"), "root"
-	for _, level := range []struct{ name, shard, typ string }{
-		{"org", "shard-1", "organization"}, {"unit", "root", "universal"}, {"leaf", "shard-1", "universal"},
-	} {
-		create(t, parent, on(level.shard, named(level.name)))
-		ws := awaitReady(t, parent, level.name)
-		path += ":" + level.name
-		require.Equal(t, level.typ, string(ws.Spec.Type.Name))
-		require.Equal(t, ws.Spec.Cluster, ws.Annotations["internal.tenancy.kcp.io/cluster"])
-		require.Regexp(t, `^[a-z0-9]{16}$`, ws.Spec.Cluster)
-		require.Regexp(t, `^https://.*/clusters/`+path+`$`, ws.Spec.URL)
-		require.Contains(t, ws.Finalizers, "core.kcp.io/logicalcluster")
-		require.True(t, conditions.IsTrue(ws, tenancyv1alpha1.WorkspaceScheduled))
-		require.True(t, conditions.IsTrue(ws, tenancyv1alpha1.WorkspaceInitialized))
-
-		parentShard := shardOf(t, ws)
-		require.Equal(t, level.shard, ws.Annotations["core.kcp.io/shard"])
-		parent = e.at(parentShard, ws.Spec.Cluster)
-		lc, err := kinds.LogicalClusters.In(parent).Get(t.Context(), corev1alpha1.LogicalClusterName, metav1.GetOptions{})
-		require.NoError(t, err)
-		require.Equal(t, path, lc.Annotations["kcp.io/path"])
-		require.Equal(t, "root:"+level.typ, lc.Annotations["internal.tenancy.kcp.io/type"])
-		require.Equal(t, ws.UID, lc.Spec.Owner.UID)
-		_, err = kinds.Namespaces.In(parent).Get(t.Context(), metav1.NamespaceDefault, metav1.GetOptions{})
-		require.NoError(t, err)
-		_, err = kinds.ConfigMaps.InNamespace(parent, "default").Create(t.Context(),
-			&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "same-name"}, Data: map[string]string{"level": level.name}}, metav1.CreateOptions{})
-		require.NoError(t, err)
-	}
-
-	root := e.at(0, "root")
-	require.NoError(t, kinds.Workspaces.In(root).Delete(t.Context(), "org", metav1.DeleteOptions{}))
-	gone(t, root, "org")
-	for shard := range e.shards {
-		requireNothingLeft(t, e, shard)
-	}
-}
-
-// requireNothingLeft holds that a shard has nothing of logical clusters that are
-// gone, or whose Workspace is, and no ConfigMap but the system's own.
-func requireNothingLeft(t *testing.T, e *env, shard int) {
-	t.Helper()
-	all := e.shards[shard].Wildcard()
-	maps, err := kinds.ConfigMaps.In(all).List(t.Context(), metav1.ListOptions{})
-	require.NoError(t, err)
-	content := slices.DeleteFunc(slices.Clone(maps.Items), func(m corev1.ConfigMap) bool {
-		return logicalcluster.From(&m) == identitycache.Cluster || m.Name == rootca.ConfigMap
-	})
-	require.Empty(t, content, "shard %d still has content", shard)
-	// Namespaces go before what they belong to.
-	namespaces, err := kinds.Namespaces.In(all).List(t.Context(), metav1.ListOptions{})
-	require.NoError(t, err)
-	clusters, err := kinds.LogicalClusters.In(all).List(t.Context(), metav1.ListOptions{})
-	require.NoError(t, err)
-	workspaces, err := kinds.Workspaces.In(e.at(0, "root")).List(t.Context(), metav1.ListOptions{})
-	require.NoError(t, err)
-	var owners []types.UID
-	for i := range workspaces.Items {
-		owners = append(owners, workspaces.Items[i].UID)
-	}
-	names := []logicalcluster.Name{identitycache.Cluster} // which has no LogicalCluster
-	for i := range clusters.Items {
-		name := logicalcluster.From(&clusters.Items[i])
-		names = append(names, name)
-		if owner := clusters.Items[i].Spec.Owner; owner != nil {
-			require.Contains(t, owners, owner.UID, "shard %d still has logical cluster %s", shard, name)
-		}
-	}
-	for i := range namespaces.Items {
-		require.Contains(t, names, logicalcluster.From(&namespaces.Items[i]), "shard %d has namespaces of nobody", shard)
-	}
-	for i := range maps.Items {
-		require.Contains(t, names, logicalcluster.From(&maps.Items[i]), "shard %d has the CA for nobody", shard)
-	}
 }

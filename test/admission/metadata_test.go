@@ -3,16 +3,12 @@ package admission
 import (
 	"testing"
 
-	"github.com/kcp-dev/logicalcluster/v3"
-	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
 	"github.com/stretchr/testify/require"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-
-	"github.com/shardplane/shardplane/pkg/client/kinds"
 )
 
 func TestNamespacesAndMetadata(t *testing.T) {
@@ -79,33 +75,5 @@ func TestNamespacesAndMetadata(t *testing.T) {
 		eventually(t, "the policy is denied", func() bool { return apierrors.IsForbidden(a.tries(ctx, "x")) })
 		require.NoError(t, a.AdmissionregistrationV1().MutatingAdmissionPolicyBindings().Delete(ctx, "reserved", metav1.DeleteOptions{}))
 		eventually(t, "the policy is gone", func() bool { return a.tries(ctx, "x") == nil })
-	})
-
-	t.Run("workspaces", func(t *testing.T) {
-		root := kinds.Workspaces.In(a.factory.Cluster(logicalcluster.NewPath("root")))
-		_, err := root.Create(ctx, &tenancyv1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Name: "thief"}, Spec: tenancyv1alpha1.WorkspaceSpec{Cluster: a.name.String()}}, metav1.CreateOptions{})
-		require.True(t, apierrors.IsForbidden(err), "%v", err)
-		require.ErrorContains(t, err, "spec.cluster is set by the system")
-		_, err = root.Patch(ctx, "metadata-a", types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
-		require.True(t, apierrors.IsForbidden(err), "%v", err)
-		_, err = root.Patch(ctx, "metadata-a", types.MergePatchType, []byte(`{"status":{"phase":"Unavailable"}}`), metav1.PatchOptions{}, "status")
-		require.True(t, apierrors.IsForbidden(err), "%v", err)
-		_, err = root.Patch(ctx, "metadata-a", types.MergePatchType, []byte(`{"metadata":{"labels":{"mine":"x"}}}`), metav1.PatchOptions{})
-		require.NoError(t, err)
-		clusters := kinds.LogicalClusters.In(a.factory.Cluster(a.name.Path()))
-		err = clusters.Delete(ctx, "cluster", metav1.DeleteOptions{})
-		require.True(t, apierrors.IsForbidden(err), "%v", err)
-		_, err = clusters.Patch(ctx, "cluster", types.MergePatchType, []byte(`{"spec":{"createdBy":{"username":"me"}}}`), metav1.PatchOptions{})
-		require.True(t, apierrors.IsForbidden(err), "%v", err)
-
-		// Nor can whoever writes in a workspace keep its owner from deleting it.
-		a.validatingPolicy(t, "never", admissionregistrationv1.ValidatingAdmissionPolicySpec{
-			Validations: []admissionregistrationv1.Validation{{Expression: "false"}},
-		}, nil, admissionregistrationv1.Deny)
-		require.NoError(t, root.Delete(ctx, "metadata-a", metav1.DeleteOptions{}))
-		eventually(t, "the workspace goes", func() bool {
-			_, err := root.Get(ctx, "metadata-a", metav1.GetOptions{})
-			return apierrors.IsNotFound(err)
-		})
 	})
 }

@@ -1,15 +1,6 @@
 package e2e
 
 import (
-	"crypto"
-	"crypto/hmac"
-	"crypto/rand"
-	"crypto/rsa"
-	"crypto/sha256"
-	"crypto/x509"
-	"encoding/base64"
-	"encoding/json"
-	"encoding/pem"
 	"fmt"
 	"os"
 	"slices"
@@ -18,7 +9,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	jose "gopkg.in/go-jose/go-jose.v2"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -124,22 +114,12 @@ func (s *oidcSuite) testNames() {
 
 		want []string // groups; nil: 401
 	}{
-		"groups":                         {identity{"jane", []string{"devs", "ops"}}, []string{"devs", "ops"}},
-		"the system's groups":            {identity{"jane", []string{"system:masters", "devs", "system:kcp:logical-cluster-admin", "system:kcp:external-logical-cluster-admin", "system:kcp:initializer:root:x", "system:kcp:terminator:root:x", "apis.kcp.io:binding:root:x"}}, []string{"devs"}},
-		"groups of service accounts":     {identity{"jane", []string{"system:serviceaccounts", "system:serviceaccounts:default", "devs"}}, []string{"devs"}},
-		"groups of logical clusters":     {identity{"jane", []string{"system:cluster:root", "devs"}}, []string{"devs"}},
-		"administrators":                 {identity{"jane", []string{"system:kcp:admin"}}, []string{"system:kcp:admin"}},
-		"many groups":                    {identity{"jane", many}, many},
-		"a user of the system":           {identity{"system:apiserver", nil}, nil},
-		"a service account":              {identity{"system:serviceaccount:default:default", nil}, nil},
-		"a global service account":       {identity{"system:kcp:serviceaccount:root:default:default", nil}, nil},
-		"a blank before the name":        {identity{" jane", nil}, nil},
-		"a blank before a reserved name": {identity{" system:apiserver", nil}, nil},
-		"a control character":            {identity{"jane\n", nil}, nil},
-		"a header in a name":             {identity{"jane\r\nX-Remote-Group: system:masters", nil}, nil},
-		"a blank before a group":         {identity{"jane", []string{" system:masters"}}, nil},
-		"a control character in a group": {identity{"jane", []string{"devs\x00system:masters"}}, nil},
-		"an empty name":                  {identity{"", nil}, nil},
+		"groups":                 {identity{"jane", []string{"devs", "ops"}}, []string{"devs", "ops"}},
+		"the system's groups":    {identity{"jane", []string{"system:masters", "devs", "system:kcp:logical-cluster-admin", "system:serviceaccounts", "system:cluster:root"}}, []string{"devs"}},
+		"many groups":            {identity{"jane", many}, many},
+		"a user of the system":   {identity{"system:apiserver", nil}, nil},
+		"a header in a name":     {identity{"jane\r\nX-Remote-Group: system:masters", nil}, nil},
+		"a blank before a group": {identity{"jane", []string{" system:masters"}}, nil},
 	} {
 		token := s.dex.token(tc.identity, audience, "/token")
 		for name := range s.servers {
@@ -170,42 +150,17 @@ func (s *oidcSuite) testTooManyGroups(others string) {
 	require.NoError(s.t, err)
 }
 
-// testForgeries holds that what resembles a good token is none.
+// testForgeries holds that tokens of the issuer that are not for these servers are refused. What is forged is in
+// TestOIDC of pkg/authn.
 func (s *oidcSuite) testForgeries(good string) {
 	jane := identity{Username: "jane", Groups: []string{"devs"}}
 	parts := strings.Split(good, ".")
-	var header map[string]any
-	decoded, err := base64.RawURLEncoding.DecodeString(parts[0])
-	require.NoError(s.t, err)
-	require.NoError(s.t, json.Unmarshal(decoded, &header))
-	with := func(alg string, claims string, sign func(input string) []byte) string {
-		changed := map[string]any{"alg": alg, "kid": header["kid"]}
-		content, err := json.Marshal(changed)
-		require.NoError(s.t, err)
-		input := base64.RawURLEncoding.EncodeToString(content) + "." + claims
-		return input + "." + base64.RawURLEncoding.EncodeToString(sign(input))
-	}
-	mine, err := rsa.GenerateKey(rand.Reader, 2048)
-	require.NoError(s.t, err)
-	payload, err := base64.RawURLEncoding.DecodeString(parts[1])
-	require.NoError(s.t, err)
-	tampered := base64.RawURLEncoding.EncodeToString([]byte(strings.Replace(string(payload), "jane", "joan", 1)))
-	require.NotEqual(s.t, parts[1], tampered)
-
 	for what, token := range map[string]string{
-		"for another audience":    s.dex.token(jane, "others", "/token"),
-		"expired":                 s.dex.token(jane, audience, "/expired/token"),
-		"of another issuer":       s.dex.token(jane, audience, "/other/token"),
-		"without a signature":     parts[0] + "." + parts[1] + ".",
-		"with algorithm none":     with("none", parts[1], func(string) []byte { return nil }),
-		"signed with another key": with("RS256", parts[1], signedBy(s.t, mine)),
-		"with other claims":       parts[0] + "." + tampered + "." + parts[2],
-		"signed with the public key as a secret": with("HS256", parts[1], func(input string) []byte {
-			mac := hmac.New(sha256.New, s.publicKey(header["kid"]))
-			mac.Write([]byte(input))
-			return mac.Sum(nil)
-		}),
-		"long": strings.Repeat("a", 200<<10) + "." + parts[1] + "." + parts[2],
+		"for another audience": s.dex.token(jane, "others", "/token"),
+		"expired":              s.dex.token(jane, audience, "/expired/token"),
+		"of another issuer":    s.dex.token(jane, audience, "/other/token"),
+		"without a signature":  parts[0] + "." + parts[1] + ".",
+		"long":                 strings.Repeat("a", 200<<10) + "." + parts[1] + "." + parts[2],
 	} {
 		for name := range s.servers {
 			_, err := s.whoami(name, token)
@@ -216,31 +171,5 @@ func (s *oidcSuite) testForgeries(good string) {
 	for name := range s.servers {
 		_, err := s.whoami(name, good)
 		require.NoError(s.t, err, "the original is good")
-	}
-}
-
-// publicKey returns the issuer's key in PEM, with which a server would check the
-// signature.
-func (s *oidcSuite) publicKey(kid any) []byte {
-	s.t.Helper()
-	response, err := s.dex.http.Get(s.dex.url + "/keys") //nolint:noctx // of this test's server
-	require.NoError(s.t, err)
-	defer func() { _ = response.Body.Close() }()
-	var set jose.JSONWebKeySet
-	require.NoError(s.t, json.NewDecoder(response.Body).Decode(&set))
-	keys := set.Key(kid.(string))
-	require.Len(s.t, keys, 1)
-	der, err := x509.MarshalPKIXPublicKey(keys[0].Key)
-	require.NoError(s.t, err)
-	return pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der})
-}
-
-func signedBy(t *testing.T, key *rsa.PrivateKey) func(string) []byte {
-	t.Helper()
-	return func(input string) []byte {
-		digest := sha256.Sum256([]byte(input))
-		signature, err := rsa.SignPKCS1v15(nil, key, crypto.SHA256, digest[:])
-		require.NoError(t, err)
-		return signature
 	}
 }

@@ -27,6 +27,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/test/harness"
 )
@@ -125,6 +126,32 @@ func role(name string) *rbacv1.ClusterRole {
 	return &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{"internal.kcp.io/replicate": "test"}}}
 }
 
+// writer creates ConfigMaps for as long as it runs and remembers which of them
+// the server acknowledged.
+type writer struct {
+	mu           sync.Mutex
+	acknowledged []string
+}
+
+func (w *writer) run(ctx context.Context, scope client.Scope, prefix string) {
+	in := kinds.ConfigMaps.InNamespace(scope, "default")
+	for n := 0; ctx.Err() == nil; n++ {
+		name := fmt.Sprintf("%s-%d", prefix, n)
+		_, err := in.Create(ctx, configMap("restored", name), metav1.CreateOptions{})
+		if err == nil {
+			w.mu.Lock()
+			w.acknowledged = append(w.acknowledged, name)
+			w.mu.Unlock()
+		}
+	}
+}
+
+func (w *writer) count() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.acknowledged)
+}
+
 // TestRestore restores older snapshots, saved under load, below a front-proxy,
 // informers and watches that go on. In the end all of them hold what etcd holds, and so do two
 // front-proxies, one that was there all the time and one that starts with what it has on disk
@@ -154,8 +181,8 @@ func TestRestore(t *testing.T) {
 		_, err = roles.Create(t.Context(), role(name), metav1.CreateOptions{})
 		require.NoError(t, err)
 	}
-	overProxy, _ := watchConfigMaps(t, scope, "e2e=restored")
-	wildcard, _ := watchConfigMaps(t, factory(t, c.Shard(1)).Wildcard(), "e2e=restored")
+	overProxy := watchConfigMaps(t, scope, "e2e=restored")
+	wildcard := watchConfigMaps(t, factory(t, c.Shard(1)).Wildcard(), "e2e=restored")
 	store := clientGo(t, harness.In(c.Proxy(), kept))
 
 	// In etcd, at the cache server, and in everybody's memory.
@@ -195,7 +222,7 @@ func TestRestore(t *testing.T) {
 	agree("before")
 
 	// Save while others write, and go on.
-	w := writer{test: "restored"}
+	w := writer{}
 	load, stop := context.WithCancel(t.Context())
 	var working sync.WaitGroup
 	for n := range 2 {

@@ -4,12 +4,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"slices"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 const (
@@ -59,12 +57,11 @@ func (w *world) newRelics() {
 	}
 }
 
-// replicas asks each server for replicas, in each way, as everybody who may not have them, and as those whose certificates
-// are for a part of that.
+// replicas asks each server for replicas, in each way, as everybody who may not have them. What certificates are for that
+// let a client in is in TestServer of pkg/cacheserver.
 func (w *world) replicas(t *testing.T) {
 	w.inside()
 	t.Run("nobody else", w.testReplicasOfOthers)
-	t.Run("narrow certificates", w.testNarrowCertificates)
 }
 
 var verbs = []string{http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete}
@@ -102,95 +99,4 @@ func (w *world) testReplicasOfOthers(t *testing.T) {
 	}
 	got := w.mallory(t, http.MethodPost, "/clusters/$A$"+boundAPI+"apibindings", `{"apiVersion":"apis.kcp.io/v1alpha2","kind":"APIBinding","metadata":{"name":"relics"},"spec":{"reference":{"export":{"path":"$BPATH$","name":"relics"}}}}`)
 	require.Equal(t, http.StatusForbidden, got.code, "virtual storage is for whom the export is: %s", got)
-}
-
-// testNarrowCertificates tries certificates that are for a part of the cache server, by each verb on each kind, of each shard:
-// a reader's reads and writes nothing, and a shard's writes below its own name.
-func (w *world) testNarrowCertificates(t *testing.T) {
-	target := slices.IndexFunc(w.targets, func(at *target) bool { return at.name == cacheServer })
-	ask := func(by, verb, path string) answer {
-		t.Helper()
-		n := slices.IndexFunc(w.whos, func(p *who) bool { return p.name == by })
-		body, kind := "{}", "application/json"
-		if verb == http.MethodGet {
-			body = ""
-		}
-		if verb == http.MethodPatch {
-			kind = "application/merge-patch+json"
-		}
-		got := w.perform(t.Context(), input{who: n, target: target, raw: verb + " " + path + " HTTP/1.1\r\nContent-Type: " + kind + "\r\nConnection: close\r\n\r\n" + body}, false)
-		require.NoError(t, got.err)
-		return got
-	}
-	refused := []int{http.StatusForbidden, http.StatusMethodNotAllowed}
-	tried := 0
-	for _, resource := range w.cached(t) {
-		for _, shard := range []string{"root", aShard, "nowhere", "*"} {
-			for _, cluster := range []string{"$B$", "*"} {
-				list := "/services/cache/shards/" + shard + "/clusters/" + cluster + resource
-				one, wild := list+"/none", shard == "*" || cluster == "*"
-				for _, who := range []string{aReader, aShard} {
-					own := who == aShard && shard == aShard
-					require.Equal(t, http.StatusOK, ask(who, http.MethodGet, list).code, "%s reads %s", who, list)
-					if !wild {
-						require.Equal(t, http.StatusNotFound, ask(who, http.MethodGet, one).code, "%s reads %s", who, one)
-					}
-					for _, path := range []string{list, one, one + "/status"} {
-						for _, verb := range verbs[1:] {
-							if own && verb == http.MethodDelete && path == list {
-								continue // it would
-							}
-							got := ask(who, verb, path)
-							tried++
-							if own && !wild {
-								require.GreaterOrEqual(t, got.code, http.StatusBadRequest, "%s: %s %s: %s", who, verb, path, got)
-								require.NotEqual(t, http.StatusForbidden, got.code, "%s may: %s %s: %s", who, verb, path, got)
-							} else {
-								require.Contains(t, refused, got.code, "%s: %s %s: %s", who, verb, path, got)
-							}
-						}
-					}
-				}
-			}
-		}
-	}
-	require.Greater(t, tried, 1000)
-	for _, who := range []string{aReader, aShard} {
-		for _, path := range []string{"/services/cache/shards/root/digests", "/services/cache/shards/shard-1/digests/shards.core.kcp.io", "/services/cache/shards/root/digests/shards.core.kcp.io/00"} {
-			require.Contains(t, []int{http.StatusOK, http.StatusNotFound}, ask(who, http.MethodGet, path).code, path)
-			for _, verb := range verbs[1:] {
-				require.GreaterOrEqual(t, ask(who, verb, path).code, http.StatusBadRequest, "%s: %s %s", who, verb, path)
-			}
-		}
-		for _, path := range []string{"/metrics", "/debug/pprof/", "/services/cache/shards/root/metrics", "/services/cache", "/apis", "/configz"} {
-			for _, verb := range verbs {
-				require.GreaterOrEqual(t, ask(who, verb, path).code, http.StatusBadRequest, "%s: %s %s", who, verb, path)
-			}
-		}
-	}
-}
-
-// cached returns the paths of all kinds that the cache server serves.
-func (w *world) cached(t *testing.T) []string {
-	t.Helper()
-	read := func(path string, into any) {
-		t.Helper()
-		w.must(w.Cache(), http.MethodGet, "", "/services/cache/shards/*/clusters/*"+path, "", into)
-	}
-	var groups metav1.APIGroupList
-	read("/apis", &groups)
-	var paths []string
-	for i := range groups.Groups {
-		for _, version := range groups.Groups[i].Versions {
-			var list metav1.APIResourceList
-			read("/apis/"+version.GroupVersion, &list)
-			for _, kind := range list.APIResources {
-				if !strings.ContainsAny(kind.Name, "/:") {
-					paths = append(paths, "/apis/"+version.GroupVersion+"/"+kind.Name)
-				}
-			}
-		}
-	}
-	require.Greater(t, len(paths), 20)
-	return paths
 }

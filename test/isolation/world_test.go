@@ -109,6 +109,8 @@ func (w *world) awaitMarks() {
 		bound  = `"internal.shardplane.io/system-bindings":"true"`
 		marked = `"internal.kcp.io/replicate":"apis.kcp.io,tenancy.kcp.io"`
 		begun  = `"internal.shardplane.io/garbage-collected-since"`
+		// The last of what the type universal binds: the annotation above is there before all is bound.
+		topology = `partitionsets.topology.kcp.io`
 	)
 	first, second := w.masters, w.Shard(1)
 	for _, of := range []struct {
@@ -119,10 +121,10 @@ func (w *world) awaitMarks() {
 	}{
 		{first, "", "system:admin", []string{begun}},
 		{second, "", "system:admin", []string{begun}},
-		{second, "", w.inner.name, []string{bound}},
+		{second, "", w.inner.name, []string{bound, topology}},
 		{first, "root", "root", []string{bound, marked}},
-		{first, "root", w.bravo.name, []string{bound, marked}},
-		{second, "shard-1", w.blind.name, []string{bound, marked}},
+		{first, "root", w.bravo.name, []string{bound, topology, marked}},
+		{second, "shard-1", w.blind.name, []string{bound, topology, marked}},
 	} {
 		var said answer
 		require.Eventually(w.t, func() bool {

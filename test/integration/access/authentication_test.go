@@ -178,7 +178,6 @@ func TestServiceAccounts(t *testing.T) {
 		}
 	})
 
-	t.Run("token reviews", func(t *testing.T) { tokenReviews(t, admin, kit.ClusterClientset(t, proxy, one), token) })
 	t.Run("requests that cannot be", func(t *testing.T) { badTokenRequests(t, admin) })
 
 	mayEverything(t, kit.ClusterClientset(t, proxy, one), "guest", rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: "User", Name: "system:kcp:serviceaccount:" + two + ":default:robot"})
@@ -223,34 +222,6 @@ func inCluster(t *testing.T, e *kit.Env, config *rest.Config, admin kubernetes.I
 	})
 	_, err = admin.CoreV1().ConfigMaps("default").Get(t.Context(), created.Name, metav1.GetOptions{})
 	require.NoError(t, err, "it is in the account's own logical cluster")
-}
-
-func tokenReviews(t *testing.T, home, elsewhere kubernetes.Interface, token string) {
-	t.Helper()
-	review := func(c kubernetes.Interface, spec authenticationv1.TokenReviewSpec) authenticationv1.TokenReviewStatus {
-		answer, err := c.AuthenticationV1().TokenReviews().Create(t.Context(), &authenticationv1.TokenReview{Spec: spec}, metav1.CreateOptions{})
-		require.NoError(t, err)
-		return answer.Status
-	}
-	status := review(home, authenticationv1.TokenReviewSpec{Token: token})
-	require.True(t, status.Authenticated, status.Error)
-	require.Equal(t, "system:serviceaccount:default:robot", status.User.Username)
-	require.Equal(t, []string{"https://kcp.default.svc"}, status.Audiences)
-	for what, status := range map[string]authenticationv1.TokenReviewStatus{
-		"in another logical cluster": review(elsewhere, authenticationv1.TokenReviewSpec{Token: token}),
-		"for another audience":       review(home, authenticationv1.TokenReviewSpec{Token: token, Audiences: []string{"vault"}}),
-		"garbage":                    review(home, authenticationv1.TokenReviewSpec{Token: "garbage"}),
-	} {
-		require.False(t, status.Authenticated, what)
-		require.Empty(t, status.User.Username, what)
-	}
-	vault := tokenOf(t, home, "robot", authenticationv1.TokenRequestSpec{Audiences: []string{"vault"}})
-	status = review(home, authenticationv1.TokenReviewSpec{Token: vault, Audiences: []string{"vault", "other"}})
-	require.True(t, status.Authenticated, status.Error)
-	require.Equal(t, []string{"vault"}, status.Audiences)
-	require.False(t, review(home, authenticationv1.TokenReviewSpec{Token: vault}).Authenticated, "it is not for this API")
-	_, err := home.AuthenticationV1().TokenReviews().Create(t.Context(), &authenticationv1.TokenReview{}, metav1.CreateOptions{})
-	require.True(t, apierrors.IsBadRequest(err), "%v", err)
 }
 
 func badTokenRequests(t *testing.T, c kubernetes.Interface) {

@@ -132,7 +132,7 @@ func testSameNames(t *testing.T, p kit.People) {
 }
 
 // testEscalation holds that an administrator of a namespace cannot become one
-// of the logical cluster.
+// of the logical cluster. TestGuard of pkg/registry/rbac has all ways.
 func testEscalation(t *testing.T, p kit.People) {
 	_, err := p.Admin("root:one").RbacV1().RoleBindings("default").Create(t.Context(), &rbacv1.RoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: "namespace-admin"},
@@ -155,12 +155,6 @@ func testEscalation(t *testing.T, p kit.People) {
 	_, err = mine.Roles("default").Create(t.Context(), role("more", "nodes"), metav1.CreateOptions{})
 	require.EqualError(t, err, `roles.rbac.authorization.k8s.io "more" is forbidden: user "user-2" (groups=["team-2" "system:authenticated"]) is attempting to grant RBAC permissions not currently held:
 {APIGroups:[""], Resources:["nodes"], Verbs:["get", "list"]}`)
-	_, err = mine.Roles("default").Update(t.Context(), role("own", "nodes"), metav1.UpdateOptions{})
-	require.True(t, apierrors.IsForbidden(err), "%v", err)
-	_, err = mine.Roles("kube-system").Create(t.Context(), role("own", "configmaps"), metav1.CreateOptions{})
-	require.True(t, apierrors.IsForbidden(err), "%v", err)
-	_, err = mine.ClusterRoles().Create(t.Context(), &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "x"}}, metav1.CreateOptions{})
-	require.True(t, apierrors.IsForbidden(err), "%v", err)
 	binding := &rbacv1.RoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: "more"},
 		RoleRef:    rbacv1.RoleRef{Kind: "ClusterRole", Name: "cluster-admin"},
@@ -168,17 +162,6 @@ func testEscalation(t *testing.T, p kit.People) {
 	}
 	_, err = mine.RoleBindings("default").Create(t.Context(), binding, metav1.CreateOptions{})
 	require.ErrorContains(t, err, "attempting to grant RBAC permissions not currently held")
-	binding.RoleRef.Name = "missing"
-	_, err = mine.RoleBindings("default").Create(t.Context(), binding, metav1.CreateOptions{})
-	require.True(t, apierrors.IsNotFound(err), "%v", err)
-	binding.RoleRef.Name = "view"
-	binding.Subjects[0].Name = "user-3"
-	created, err := mine.RoleBindings("default").Create(t.Context(), binding, metav1.CreateOptions{})
-	require.NoError(t, err)
-	created.RoleRef.Name = "edit"
-	_, err = mine.RoleBindings("default").Update(t.Context(), created, metav1.UpdateOptions{})
-	require.True(t, apierrors.IsInvalid(err), "%v", err)
-	require.ErrorContains(t, err, "cannot change roleRef")
 }
 
 func testReviews(t *testing.T, p kit.People) {
@@ -235,7 +218,8 @@ type roundTripper func(*http.Request) (*http.Response, error)
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
 // testImpersonation holds that who may impersonate in one logical cluster may
-// not in another, and nowhere beyond it.
+// not in another, and nowhere beyond it. TestImpersonationGuard of pkg/authz has
+// all names and groups.
 func testImpersonation(t *testing.T, p kit.People) {
 	_, err := p.Admin("root:one").RbacV1().ClusterRoles().Create(t.Context(), &rbacv1.ClusterRole{
 		ObjectMeta: metav1.ObjectMeta{Name: "impersonator"},
@@ -270,11 +254,7 @@ func testImpersonation(t *testing.T, p kit.People) {
 	for name, who := range map[string]rest.ImpersonationConfig{
 		"system:masters":   {UserName: "x", Groups: []string{"system:masters"}},
 		"system:kcp:admin": {UserName: "x", Groups: []string{"system:kcp:admin"}},
-		"lifecycle":        {UserName: "x", Groups: []string{"system:kcp:logical-cluster-admin"}},
-		"the server":       {UserName: "system:apiserver"},
-		"warrant":          {UserName: "x", Extra: map[string][]string{"authorization.kcp.io/warrant": {`{"user":"user-5"}`}}},
 		"another scope":    scoped("cluster:root"),
-		"service account":  {UserName: "system:serviceaccount:default:x", Extra: map[string][]string{"authentication.kcp.io/cluster-name": {"root"}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			require.True(t, apierrors.IsForbidden(as("root:one", who)), "%v", as("root:one", who))

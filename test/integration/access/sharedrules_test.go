@@ -14,7 +14,6 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/test/integration/kit"
 )
@@ -106,7 +105,9 @@ func testMarkedRules(t *testing.T, p kit.People, two string) {
 }
 
 // testUseOfTypes holds that a user needs the verb use on the type of a new
-// Workspace, in the logical cluster of the type, which is on another shard.
+// Workspace, in the logical cluster of the type, which is on another shard. Types that
+// are new, and what administrators are told, are in TestNewTypes and TestPlugin of
+// pkg/admission/workspacetype.
 func testUseOfTypes(t *testing.T, p kit.People) {
 	types := kinds.WorkspaceTypes.In(p.ProxyClient.Cluster(kit.Path("root:rules-two")))
 	_, err := types.Create(t.Context(), &tenancyv1alpha1.WorkspaceType{
@@ -183,42 +184,4 @@ func testUseOfTypes(t *testing.T, p kit.People) {
 		ObjectMeta: metav1.ObjectMeta{Name: "x"}, Spec: tenancyv1alpha1.WorkspaceSpec{Type: &tenancyv1alpha1.WorkspaceTypeReference{Path: "root", Name: "home"}},
 	}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 	require.True(t, apierrors.IsForbidden(err), "%v", err)
-
-	// A type can be used soon after it was created: on the other shard when that
-	// has heard of it.
-	_, err = kinds.WorkspaceTypes.In(kit.NewFactory(t, kit.WithToken(p.Proxy(), "user-1-token")).Cluster(kit.Path("root:rules-two"))).Create(t.Context(), &tenancyv1alpha1.WorkspaceType{
-		ObjectMeta: metav1.ObjectMeta{Name: "fresh"},
-		Spec: tenancyv1alpha1.WorkspaceTypeSpec{Extend: tenancyv1alpha1.WorkspaceTypeExtension{
-			With: []tenancyv1alpha1.WorkspaceTypeReference{{Path: "root", Name: "universal"}},
-		}},
-	}, metav1.CreateOptions{})
-	require.NoError(t, err)
-	for _, in := range []*client.Client[*tenancyv1alpha1.Workspace, *tenancyv1alpha1.WorkspaceList]{inTwo, workspaces} {
-		p.Eventually("the type may be used", func() bool {
-			_, err = in.Create(t.Context(), &tenancyv1alpha1.Workspace{
-				ObjectMeta: metav1.ObjectMeta{Name: "x"}, Spec: tenancyv1alpha1.WorkspaceSpec{Type: &tenancyv1alpha1.WorkspaceTypeReference{Path: "root:rules-two", Name: "fresh"}},
-			}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
-			return err == nil
-		})
-	}
-
-	// What was checked stays.
-	_, err = workspaces.Create(t.Context(), &tenancyv1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Name: "kept"}}, metav1.CreateOptions{})
-	require.NoError(t, err)
-	for _, patch := range []string{`{"spec":{"type":null}}`, `{"spec":{"type":{"name":"special","path":"root:rules-two"}}}`} {
-		_, err = workspaces.Patch(t.Context(), "kept", kit.MergePatch, []byte(patch), metav1.PatchOptions{})
-		require.Error(t, err, patch)
-		require.ErrorContains(t, err, "immutable", patch)
-	}
-	// Administrators need no rule, and no type that is not there.
-	for ref, says := range map[tenancyv1alpha1.WorkspaceTypeReference]string{
-		{Path: "root:rules-two", Name: "later"}: "workspace type root:rules-two:later does not exist",
-		{Name: "later"}:                         "workspace type later does not exist",
-	} {
-		_, err = kinds.Workspaces.In(p.ProxyClient.Cluster(kit.Path("root:rules-one"))).Create(t.Context(), &tenancyv1alpha1.Workspace{
-			ObjectMeta: metav1.ObjectMeta{Name: "early"}, Spec: tenancyv1alpha1.WorkspaceSpec{Type: &ref},
-		}, metav1.CreateOptions{})
-		require.True(t, apierrors.IsForbidden(err), "%v", err)
-		require.ErrorContains(t, err, says)
-	}
 }

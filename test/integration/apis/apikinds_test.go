@@ -3,19 +3,16 @@ package apis
 import (
 	"bufio"
 	"context"
-	"fmt"
 	"net/http"
 	"os/exec"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/rest"
 
-	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/test/harness"
 	"github.com/shardplane/shardplane/test/integration/kit"
 )
@@ -42,10 +39,6 @@ func TestAPIKinds(t *testing.T) {
 	t.Run("versions", func(t *testing.T) { testAPIVersions(t, k) })
 	t.Run("apply", func(t *testing.T) { testAPIApply(t, k) })
 	t.Run("unchanged", func(t *testing.T) { testUnchangedKinds(t, kit.NewWorkspaceClient(e, "unchanged")) })
-	t.Run("identity", func(t *testing.T) { testIdentity(t, kit.NewWorkspaceClient(e, "identity")) })
-	t.Run("bindings", func(t *testing.T) {
-		testBindings(t, kit.NewWorkspaceClient(e, "provider"), kit.NewWorkspaceClient(e, "consumer"))
-	})
 }
 
 func testAPIDiscovery(t *testing.T, k kit.WorkspaceClient) {
@@ -166,157 +159,6 @@ func testAPIApply(t *testing.T, k kit.WorkspaceClient) {
 			require.Equal(t, created.Object["spec"], again.Object["spec"], path+query)
 		}
 	}
-}
-
-func testIdentity(t *testing.T, k kit.WorkspaceClient) {
-	k = k.ForTest(t)
-	valid := func(export, want string) *unstructured.Unstructured {
-		t.Helper()
-		var u *unstructured.Unstructured
-		k.Eventually("IdentityValid of "+export+" is "+want, func() bool {
-			u = k.Get(kit.APIsV1Alpha2 + "apiexports/" + export)
-			return kit.Condition(u, "IdentityValid") == want
-		})
-		return u
-	}
-	k.Create(kit.APIsV1Alpha2+"apiexports", `{"metadata":{"name":"made"}}`)
-	made := valid("made", "True <nil>")
-	require.Equal(t, map[string]any{"name": "made", "namespace": "kcp-system"}, kit.Field(made, "spec", "identity", "secretRef"))
-	require.Regexp(t, "^[0-9a-f]{64}$", kit.Field(made, "status", "identityHash"))
-	k.Eventually("the status is the same in both versions", func() bool { // of one moment
-		now := k.Get(kit.APIsV1Alpha2 + "apiexports/made")
-		old := k.Get(kit.APIsV1Alpha1 + "apiexports/made")
-		if now.GetResourceVersion() != old.GetResourceVersion() {
-			return false
-		}
-		require.Equal(t, kit.Field(now, "status"), kit.Field(old, "status"))
-		return true
-	})
-	k.Eventually("it has an endpoint slice", func() bool {
-		list := k.Get(kit.APIsV1Alpha1 + "apiexportendpointslices")
-		return len(kit.Field(list, "items").([]any)) == 1
-	})
-
-	// Brought by the user: late, shared, changed, deleted, each noticed when it happens.
-	secrets := "/api/v1/namespaces/default/secrets"
-	own := `{"metadata":{"name":%q},"spec":{"identity":{"secretRef":{"namespace":"default","name":"own"}}}}`
-	k.Create(kit.APIsV1Alpha2+"apiexports", own, "late")
-	valid("late", "False IdentityVerificationFailed")
-	k.Create(secrets, `{"metadata":{"name":"own"},"stringData":{"key":"abc"}}`)
-	late := valid("late", "True <nil>")
-	k.Create(kit.APIsV1Alpha2+"apiexports", own, "shared")
-	require.Equal(t, kit.Field(late, "status", "identityHash"), kit.Field(valid("shared", "True <nil>"), "status", "identityHash"))
-	k.Do(http.StatusOK, http.MethodPatch, secrets+"/own", `{"stringData":{"key":"other"}}`)
-	require.Equal(t, kit.Field(late, "status", "identityHash"), kit.Field(valid("late", "False IdentityVerificationFailed"), "status", "identityHash"))
-	k.Do(http.StatusOK, http.MethodPatch, secrets+"/own", `{"stringData":{"key":"abc"}}`)
-	valid("shared", "True <nil>")
-	// A secret that was there before its export, and that nobody has touched since.
-	k.Create(secrets, `{"metadata":{"name":"earlier"},"stringData":{"key":"abc"}}`)
-	k.Create(kit.APIsV1Alpha2+"apiexports", strings.Replace(own, `"name":"own"`, `"name":"earlier"`, 1), "before")
-	valid("before", "True <nil>")
-	k.Do(http.StatusOK, http.MethodDelete, secrets+"/earlier", "")
-	valid("before", "False IdentityVerificationFailed")
-
-	k.Do(http.StatusOK, http.MethodDelete, kit.APIsV1Alpha2+"apiexports/made", "")
-	k.Eventually("the endpoint slice goes with its export", func() bool {
-		code, _ := kit.Do(t, k.Config, kit.Request{Path: "/clusters/" + k.ClusterName + kit.APIsV1Alpha1 + "apiexportendpointslices/made"})
-		return code == http.StatusNotFound
-	})
-	k.Get("/api/v1/namespaces/kcp-system/secrets/made")
-}
-
-func testBindings(t *testing.T, provider, consumer kit.WorkspaceClient) {
-	provider, consumer = provider.ForTest(t), consumer.ForTest(t)
-	rules := "/apis/rbac.authorization.k8s.io/v1/"
-	subject := `"subjects":[{"kind":"User","apiGroup":"rbac.authorization.k8s.io","name":"user-1"}]`
-	consumer.Create(rules+"clusterrolebindings", `{"metadata":{"name":"all"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"cluster-admin"},%s}`, subject)
-	provider.Create(kit.APIsV1Alpha2+"apiexports", `{"metadata":{"name":"e"},"spec":{"permissionClaims":%s}}`, claimsBoth)
-	body := `{"metadata":{"name":"b"},"spec":{"reference":{"export":{"path":"root:provider","name":%q}}}}`
-	tenant := consumer.As("user-1-token")
-	post := func(body string) (int, string) {
-		code, answer := kit.Do(t, tenant.Config, kit.Request{Method: http.MethodPost, Path: "/clusters/" + tenant.ClusterName + kit.APIsV1Alpha2 + "apibindings", Body: kit.WithKind(kit.APIsV1Alpha2+"apibindings", body), Header: http.Header{"Content-Type": {"application/json"}}})
-		return code, string(answer)
-	}
-	consumer.Eventually("the tenant has rights", func() bool {
-		code, _ := kit.Do(t, tenant.Config, kit.Request{Path: "/clusters/" + tenant.ClusterName + kit.APIsV1Alpha2 + "apibindings"})
-		return code == http.StatusOK
-	})
-	there, answer := post(fmt.Sprintf(body, "e"))
-	missing, other := post(fmt.Sprintf(body, "none"))
-	require.Equal(t, http.StatusForbidden, there, answer)
-	require.Equal(t, http.StatusForbidden, missing, other)
-	require.Contains(t, answer, "no permission to bind to export root:provider:e")
-	require.Equal(t, strings.ReplaceAll(answer, "provider:e", "provider:none"), other)
-	nowhere, other := post(strings.Replace(fmt.Sprintf(body, "e"), "root:provider", "root:nowhere", 1))
-	require.Equal(t, http.StatusForbidden, nowhere)
-	require.Equal(t, strings.ReplaceAll(answer, "root:provider", "root:nowhere"), other)
-
-	provider.Create(rules+"clusterroles", `{"metadata":{"name":"bind-e"},"rules":[{"apiGroups":["apis.kcp.io"],"resources":["apiexports"],"resourceNames":["e"],"verbs":["bind"]}]}`)
-	provider.Create(rules+"clusterrolebindings", `{"metadata":{"name":"bind-e"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"bind-e"},%s}`, subject)
-	consumer.Eventually("the tenant may bind", func() bool {
-		code, _ := post(fmt.Sprintf(body, "e"))
-		return code == http.StatusCreated
-	})
-	var bound *unstructured.Unstructured
-	consumer.Eventually("the binding knows its export", func() bool {
-		bound = tenant.Get(kit.APIsV1Alpha2 + "apibindings/b")
-		return kit.Condition(bound, "Ready") == "True <nil>"
-	})
-	require.Equal(t, "Bound", kit.Field(bound, "status", "phase"))
-	require.Equal(t, provider.ClusterName, kit.Field(bound, "status", "apiExportClusterName"))
-	require.Len(t, kit.Field(bound, "status", "exportPermissionClaims"), 2)
-	require.Equal(t, []string{"apis.kcp.io/apibinding-finalizer"}, bound.GetFinalizers())
-	require.Equal(t, "root:consumer", bound.GetAnnotations()["kcp.io/path"])
-	require.NotEmpty(t, bound.GetLabels()["internal.apis.kcp.io/export"])
-
-	// Who applies a binding, also one that applying makes, keeps what the server gave it.
-	for _, name := range []string{"b", "applied", "applied"} {
-		code, answer := kit.Do(t, tenant.Config, kit.Request{
-			Method: http.MethodPatch, Path: "/clusters/" + tenant.ClusterName + kit.APIsV1Alpha2 + "apibindings/" + name + "?fieldManager=tests&force=true",
-			Body:   strings.Replace(kit.WithKind(kit.APIsV1Alpha2+"apibindings", fmt.Sprintf(body, "e")), `"name":"b"`, `"name":"`+name+`"`, 1),
-			Header: http.Header{"Content-Type": {"application/apply-patch+yaml"}},
-		})
-		require.Contains(t, []int{http.StatusOK, http.StatusCreated}, code, "%s", answer)
-		applied := tenant.Get(kit.APIsV1Alpha2 + "apibindings/" + name)
-		require.Equal(t, bound.GetLabels(), applied.GetLabels())
-		require.Equal(t, bound.GetFinalizers(), applied.GetFinalizers())
-	}
-	tenant.Do(http.StatusOK, http.MethodDelete, kit.APIsV1Alpha2+"apibindings/applied", "")
-
-	// What only v1alpha2 says of the status is not a v1alpha1 client's to write.
-	old := tenant.Get(kit.APIsV1Alpha1 + "apibindings/b")
-	require.Contains(t, old.GetAnnotations(), "apis.v1alpha2.kcp.io/status-export-permission-claims")
-	tenant.Do(http.StatusOK, http.MethodPatch, kit.APIsV1Alpha1+"apibindings/b", `{"metadata":{"annotations":{"apis.v1alpha2.kcp.io/status-export-permission-claims":"[{\"resource\":\"secrets\",\"verbs\":[\"*\"]}]"}}}`)
-	require.Equal(t, kit.Field(bound, "status"), kit.Field(tenant.Get(kit.APIsV1Alpha2+"apibindings/b"), "status"))
-	for _, tc := range []struct{ path, patch, says string }{
-		{"apibindings/b/status", `{"status":{"phase":"Bound"}}`, "written by the system only"},
-		{"apibindings/b", `{"metadata":{"finalizers":null}}`, "reserved"},
-		{"apibindings/b", `{"metadata":{"labels":{"internal.apis.kcp.io/export":"x"}}}`, "reserved"},
-	} {
-		require.Contains(t, kit.Field(tenant.Do(http.StatusForbidden, http.MethodPatch, kit.APIsV1Alpha2+tc.path, tc.patch), "message"), tc.says)
-	}
-	// Labels of claims are what reads show: those that come with what was read are dropped.
-	forged := tenant.Do(http.StatusOK, http.MethodPatch, kit.APIsV1Alpha2+"apibindings/b", `{"metadata":{"labels":{"claimed.internal.apis.kcp.io/x":"y"}}}`)
-	require.NotContains(t, forged.GetLabels(), "claimed.internal.apis.kcp.io/x")
-	require.Contains(t, kit.Field(tenant.Do(http.StatusUnprocessableEntity, http.MethodPatch, kit.APIsV1Alpha2+"apibindings/b", `{"spec":{"reference":{"export":{"name":"f"}}}}`), "message"), "reference")
-
-	provider.Do(http.StatusOK, http.MethodDelete, kit.APIsV1Alpha2+"apiexports/e", "")
-	consumer.Eventually("the export is gone", func() bool {
-		return kit.Condition(tenant.Get(kit.APIsV1Alpha2+"apibindings/b"), "APIExportValid") == "False APIExportNotFound"
-	})
-	tenant.Do(http.StatusOK, http.MethodDelete, kit.APIsV1Alpha2+"apibindings/b", "")
-	consumer.Eventually("nothing is bound, so the binding goes", func() bool {
-		code, _ := kit.Do(t, tenant.Config, kit.Request{Path: "/clusters/" + tenant.ClusterName + kit.APIsV1Alpha2 + "apibindings/b"})
-		return code == http.StatusNotFound
-	})
-	// A workspace with all of it can be deleted.
-	in := kinds.Workspaces.In(provider.ProxyClient.Cluster(kit.Path("root")))
-	require.NoError(t, in.Delete(t.Context(), "provider", metav1.DeleteOptions{}))
-	provider.Eventually("the provider is gone", func() bool {
-		_, err := kinds.Namespaces.In(provider.ShardClients["root"].Cluster(kit.Path(provider.ClusterName))).Get(t.Context(), corev1.NamespaceDefault, metav1.GetOptions{})
-		_, gone := in.Get(t.Context(), "provider", metav1.GetOptions{})
-		return err != nil && gone != nil
-	})
 }
 
 // initialEvents watches the path, which ends with a query, and returns what comes up to the

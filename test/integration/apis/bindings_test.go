@@ -16,7 +16,7 @@ func TestBinding(t *testing.T) {
 	t.Parallel()
 	e := kit.Shared(t)
 	e.RunParallel("life", func(t *testing.T, e *kit.Env) { testBinding(t, e) })
-	e.RunParallel("names", func(t *testing.T, e *kit.Env) { testBindingNames(t, e) })
+	e.RunParallel("names", func(t *testing.T, e *kit.Env) { testBuiltInNames(t, e) })
 	e.RunParallel("conflicts", func(t *testing.T, e *kit.Env) { testConflicts(t, e) })
 	e.RunParallel("evolution", func(t *testing.T, e *kit.Env) { testBindingEvolution(t, e) })
 	e.RunParallel("taking over", func(t *testing.T, e *kit.Env) {
@@ -31,9 +31,6 @@ func TestBinding(t *testing.T) {
 	e.RunParallel("hooks", func(t *testing.T, e *kit.Env) { testProvidersHooks(t, e) })
 	e.RunParallel("hooks of writers", func(t *testing.T, e *kit.Env) {
 		testHooksOfWriters(t, "near-judge", kit.NewWorkspaceClient(e, "near-judge").ForTest(t), kit.NewWorkspaceClient(e, "near-judged").ForTest(t))
-	})
-	e.RunParallel("unbound while creating", func(t *testing.T, e *kit.Env) {
-		testUnboundWhileCreating(t, kit.NewWorkspaceClient(e, "slow-provider").ForTest(t), kit.NewWorkspaceClient(e, "slow-consumer").ForTest(t))
 	})
 	e.RunParallel("conversion", func(t *testing.T, e *kit.Env) { testConversion(t, e) })
 	e.RunParallel("conversion by a webhook", func(t *testing.T, e *kit.Env) {
@@ -112,49 +109,10 @@ func testBinding(t *testing.T, e *kit.Env) {
 	require.EqualValues(t, 2, kit.Field(two.Get(kit.WidgetsPath+"/a"), "spec", "size"), "others keep theirs")
 }
 
-// testBindingNames: who comes first has a name, binding or definition, and who waits
-// gets it without being touched.
-func testBindingNames(t *testing.T, e *kit.Env) {
-	crd := func(plural string) string {
-		kind := strings.ToUpper(plural[:1]) + plural[1:len(plural)-1]
-		return fmt.Sprintf(`{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"%s.example.org"},"spec":{"group":"example.org","scope":"Namespaced","names":{"plural":%q,"singular":%q,"kind":%q,"listKind":%q},"versions":[{"name":"v1","served":true,"storage":true,"schema":{"openAPIV3Schema":{"type":"object","x-kubernetes-preserve-unknown-fields":true}}}]}}`,
-			plural, plural, plural[:len(plural)-1], kind, kind+"List")
-	}
+// testBuiltInNames: what every logical cluster has cannot be had again. Names that bindings and definitions compete for
+// are in testConflicts.
+func testBuiltInNames(t *testing.T, e *kit.Env) {
 	provider, k := kit.NewWorkspaceClient(e, "names-provider").ForTest(t), kit.NewWorkspaceClient(e, "names-consumer").ForTest(t)
-	provider.CreateExport("one", provider.CreateSchema("v1", "widgets", "size"))
-	provider.CreateExport("two", provider.CreateSchema("v2", "widgets", "weight"))
-
-	k.Bind("first", provider, "one")
-	k.UntilBinding("first", "Ready", "True <nil>")
-	k.Bind("second", provider, "two")
-	conflict := k.UntilBinding("second", "InitialBindingCompleted", "False NamingConflicts")
-	require.Contains(t, fmt.Sprint(kit.Field(conflict, "status", "conditions")), `"widgets" is already in use by APIBinding "first"`)
-	require.Equal(t, "Binding", kit.Field(conflict, "status", "phase"))
-	code, says := k.TryDo(http.MethodPost, kit.DefinitionsPath, crd("widgets"))
-	require.Equal(t, http.StatusForbidden, code, says)
-	require.Contains(t, says, `widgets.example.org is served by APIBinding \"first\"`)
-	k.Create(kit.WidgetsPath, "%s", kit.Widget("a", "size", 1))
-
-	// Another identity, another world.
-	k.Do(http.StatusOK, http.MethodDelete, kit.APIsV1Alpha2+"apibindings/first", "")
-	k.UntilBinding("second", "Ready", "True <nil>")
-	code, _ = k.TryDo(http.MethodGet, kit.WidgetsPath+"/a", "")
-	require.Equal(t, http.StatusNotFound, code)
-	k.Create(kit.WidgetsPath, "%s", kit.Widget("a", "weight", 1))
-
-	// A definition waits for a binding, and a binding for a definition.
-	k.Do(http.StatusOK, http.MethodDelete, kit.APIsV1Alpha2+"apibindings/second", "")
-	k.Eventually("the names are free", func() bool {
-		code, _ := k.TryDo(http.MethodPost, kit.DefinitionsPath, crd("widgets"))
-		return code == http.StatusCreated
-	})
-	k.Bind("third", provider, "one")
-	conflict = k.UntilBinding("third", "InitialBindingCompleted", "False NamingConflicts")
-	require.Contains(t, fmt.Sprint(kit.Field(conflict, "status", "conditions")), "in use by CustomResourceDefinition widgets.example.org")
-	k.Do(http.StatusOK, http.MethodDelete, kit.DefinitionsPath+"/widgets.example.org", "")
-	k.UntilBinding("third", "Ready", "True <nil>")
-
-	// What every logical cluster has cannot be had again.
 	provider.Create(kit.APIsV1Alpha1+"apiresourceschemas", `{"metadata":{"name":"v1.leases.coordination.k8s.io","annotations":{"api-approved.kubernetes.io":"https://example.org/approved"}},"spec":{"group":"coordination.k8s.io","scope":"Namespaced","names":{"plural":"leases","singular":"lease","kind":"Lease","listKind":"LeaseList"},"versions":[{"name":"v1","served":true,"storage":true,"schema":{"type":"object"}}]}}`)
 	provider.CreateExport("builtin", "v1.leases.coordination.k8s.io")
 	k.Create("/apis/coordination.k8s.io/v1/namespaces/default/leases", `{"metadata":{"name":"a"}}`)

@@ -3,7 +3,6 @@ package apis
 import (
 	"fmt"
 	"net/http"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -102,49 +101,4 @@ func TestDefaultBindings(t *testing.T) {
 		return len(claims) == 1 && all["gears"] != nil && all["gears"].GetDeletionTimestamp() == nil && kit.Condition(all["gears"], "Ready") == "True <nil>"
 	})
 	require.Equal(t, widgetsOf.GetUID(), bindingsByName(c)["widgets"].GetUID())
-}
-
-// TestDefaultBindingsOfStrangers: a type binds nothing that its author may not bind, and
-// does not tell what there is.
-func TestDefaultBindingsOfStrangers(t *testing.T) {
-	t.Parallel()
-	e := kit.Shared(t)
-	k, provider := kit.NewWorkspaceClient(e, "defaults-tenant").ForTest(t), kit.NewWorkspaceClient(e, "defaults-provider").ForTest(t)
-	provider.CreateExport("widgets", provider.CreateSchema("v1", "widgets", "size"))
-	const subject = `"subjects":[{"kind":"User","apiGroup":"rbac.authorization.k8s.io","name":"user-2"}]`
-	const rbac = "/apis/rbac.authorization.k8s.io/v1/"
-	k.Create(rbac+"clusterrolebindings", `{"metadata":{"name":"tenant"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"cluster-admin"},`+subject+`}`)
-	tenant := k.As("user-2-token")
-	tenant.Eventually("the tenant may write types", func() bool {
-		code, _ := tenant.TryDo(http.MethodPost, kit.TenancyPath+"workspacetypes", kit.WorkspaceTypeWith("first", `"limitAllowedChildren":{"none":true}`))
-		return code == http.StatusCreated
-	})
-	denial := func(path, export string) string {
-		code, says := tenant.TryDo(http.MethodPost, kit.TenancyPath+"workspacetypes", kit.WorkspaceTypeWith("stolen", fmt.Sprintf(`"defaultAPIBindings":[{"path":%q,"export":%q}]`, path, export)))
-		require.Equal(t, http.StatusForbidden, code, says)
-		require.Contains(t, says, "no permission to bind to export "+path+":"+export)
-		return says
-	}
-	require.Len(t, denial("root:defaults-provider", "widgets"), len(denial("root:defaults-provider", "wodgets")))
-	require.Len(t, denial("root:defaults-provider", "widgets"), len(denial("root:defaults-nowheres", "widgets")))
-	tenant.Do(http.StatusForbidden, http.MethodPatch, kit.TenancyPath+"workspacetypes/first", `{"spec":{"defaultAPIBindings":[{"path":"root:defaults-provider","export":"widgets"}]}}`)
-
-	provider.Create(rbac+"clusterroles", `{"metadata":{"name":"bind"},"rules":[{"apiGroups":["apis.kcp.io"],"resources":["apiexports"],"resourceNames":["widgets"],"verbs":["bind"]}]}`)
-	provider.Create(rbac+"clusterrolebindings", `{"metadata":{"name":"bind"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"bind"},`+subject+`}`)
-	tenant.Eventually("who may bind may write such a type", func() bool {
-		code, _ := tenant.TryDo(http.MethodPost, kit.TenancyPath+"workspacetypes", kit.WorkspaceTypeWith("mine", `"defaultAPIBindings":[{"path":"root:defaults-provider","export":"widgets"}]`))
-		return code == http.StatusCreated
-	})
-
-	// Who makes workspaces of the type may not bind the export, and gets what the type binds.
-	k.Create(rbac+"clusterrolebindings", "%s", `{"metadata":{"name":"maker"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"cluster-admin"},`+strings.Replace(subject, "user-2", "user-3", 1)+`}`)
-	maker := k.As("user-3-token")
-	maker.Eventually("the maker has rights", func() bool {
-		code, _ := maker.TryDo(http.MethodGet, kit.APIsV1Alpha2+"apibindings", "")
-		return code == http.StatusOK
-	})
-	require.Contains(t, maker.BindPath(http.StatusForbidden, "own", "root:defaults-provider", "widgets"), "no permission to bind")
-	made := createChild(maker, "made", "mine")
-	made.UntilReady()
-	require.Equal(t, "Bound", kit.Field(bindingsByName(made)["widgets"], "status", "phase"))
 }

@@ -108,6 +108,7 @@ func TestSystemBindings(t *testing.T) {
 		k.UntilReady()
 		require.Empty(t, bindingsByName(k))
 		none(k)
+		k.Do(http.StatusNotFound, http.MethodGet, "/api/v1/namespaces/kube-system", "") // which comes with the type universal
 
 		// Whoever binds them has them, by the policy of root.
 		k.Create(kit.RBACPath+"clusterrolebindings", `{"metadata":{"name":"owner"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"cluster-admin"},"subjects":[{"kind":"User","apiGroup":"rbac.authorization.k8s.io","name":"user-3"}]}`)

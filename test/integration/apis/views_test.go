@@ -42,7 +42,6 @@ func TestView(t *testing.T) {
 	e.RunParallel("claims", func(t *testing.T, e *kit.Env) { testClaims(t, e) })
 	e.RunParallel("claims of nobody", func(t *testing.T, e *kit.Env) { testClaimantGoes(t, e) })
 	for shard, where := range []string{"", " of a provider elsewhere"} {
-		e.RunParallel("selectors"+where, func(t *testing.T, e *kit.Env) { testClaimSelectors(t, e, shard) })
 		e.RunParallel("writers"+where, func(t *testing.T, e *kit.Env) { testClaimWriters(t, e, shard) })
 		e.RunParallel("creations"+where, func(t *testing.T, e *kit.Env) { testViewCreations(t, e, shard) })
 		e.RunParallel("claims of bindings"+where, func(t *testing.T, e *kit.Env) { testClaimOfBindings(t, e, shard) })
@@ -54,7 +53,6 @@ func TestView(t *testing.T) {
 	e.RunParallel("claims of APIs", func(t *testing.T, e *kit.Env) { testClaimsOfAPIs(t, e) })
 	e.RunParallel("claims of built-in kinds", func(t *testing.T, e *kit.Env) { testClaimedKinds(t, e) })
 	e.RunParallel("reviews", func(t *testing.T, e *kit.Env) { testViewReviews(t, e) })
-	e.RunParallel("claims that nobody has accepted", func(t *testing.T, e *kit.Env) { testClaimsOfNone(t, e) })
 	e.RunParallel("events", func(t *testing.T, e *kit.Env) { testClaimedEvents(t, e) })
 }
 
@@ -280,49 +278,6 @@ func testClaims(t *testing.T, e *kit.Env) {
 		code, _ := all.TryDo(http.MethodGet, "/api/v1/configmaps", "")
 		return code == http.StatusNotFound
 	})
-}
-
-// testClaimSelectors: selectors bind who reads and who writes.
-func testClaimSelectors(t *testing.T, e *kit.Env, shard int) {
-	provider, _, consumers := consumersOn(t, e, shard, "selectors", 1)
-	k := consumers[0]
-	in := provider.ThroughExport("e", k.ClusterName)
-	const claim = `{"group":"","resource":"configmaps","verbs":["*"]`
-	provider.ClaimInExport(`[` + claim + `}]`)
-	k.Create(kit.ConfigMapsPath, `{"metadata":{"name":"seen","labels":{"for":"provider"}}}`)
-	k.Create(kit.ConfigMapsPath, `{"metadata":{"name":"hidden"}}`)
-	k.AcceptClaims(`[` + claim + `,"selector":{"matchLabels":{"for":"provider"}},"state":"Accepted"}]`)
-	in.Eventually("the index has it", func() bool {
-		code, _ := in.TryDo(http.MethodGet, kit.ConfigMapsPath+"/seen", "")
-		return code == http.StatusOK
-	})
-	names := func() []string { return namesOf(in.Get(kit.ConfigMapsPath), map[string]string{k.ClusterName: "k"}) }
-	require.Equal(t, []string{"k/seen"}, names())
-	for method, body := range map[string]string{http.MethodGet: "", http.MethodDelete: "", http.MethodPut: `{"metadata":{"name":"hidden"}}`} {
-		code, says := in.TryDo(method, kit.ConfigMapsPath+"/hidden", body)
-		require.Equal(t, http.StatusNotFound, code, "%s: %s", method, says)
-	}
-	// Labels that are missing are added, and others refused.
-	in.Create(kit.ConfigMapsPath, `{"metadata":{"name":"made"}}`)
-	require.Equal(t, "provider", k.Get(kit.ConfigMapsPath + "/made").GetLabels()["for"])
-	code, says := in.TryDo(http.MethodPost, kit.ConfigMapsPath, `{"metadata":{"name":"other","labels":{"for":"others"}}}`)
-	require.Equal(t, http.StatusForbidden, code, says)
-	require.Contains(t, says, "for=provider")
-	in.Do(http.StatusOK, http.MethodPatch, kit.ConfigMapsPath+"/made", `{"metadata":{"labels":null},"data":{"a":"b"}}`)
-	require.Equal(t, "provider", k.Get(kit.ConfigMapsPath + "/made").GetLabels()["for"])
-	in.Do(http.StatusOK, http.MethodDelete, kit.ConfigMapsPath, "")
-	k.Get(kit.ConfigMapsPath + "/hidden")
-
-	// Expressions have to match before and after.
-	k.AcceptClaims(`[` + claim + `,"selector":{"matchExpressions":[{"key":"for","operator":"In","values":["a","b"]}]},"state":"Accepted"}]`)
-	in.Eventually("the index has it", func() bool {
-		code, _ := in.TryDo(http.MethodPost, kit.ConfigMapsPath, `{"metadata":{"name":"expression","labels":{"for":"a"}}}`)
-		return code == http.StatusCreated
-	})
-	code, says = in.TryDo(http.MethodPost, kit.ConfigMapsPath, `{"metadata":{"name":"none"}}`)
-	require.Equal(t, http.StatusForbidden, code, says)
-	in.Do(http.StatusOK, http.MethodPatch, kit.ConfigMapsPath+"/expression", `{"metadata":{"labels":{"for":"b"}}}`)
-	in.Do(http.StatusForbidden, http.MethodPatch, kit.ConfigMapsPath+"/expression", `{"metadata":{"labels":{"for":"c"}}}`)
 }
 
 // testViewThroughProxy: the front-proxy leads to the shard of the consumer, wherever the

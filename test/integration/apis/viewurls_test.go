@@ -2,7 +2,6 @@ package apis
 
 import (
 	"net/http"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -12,7 +11,7 @@ import (
 )
 
 // testViewURLs: what is no URL of a view is told what one is like, by shards and the front-proxy
-// alike, whichever of its segments is missing, escaped or foreign.
+// alike. TestViews of pkg/request has segments that are missing, escaped or foreign.
 func testViewURLs(t *testing.T, e *kit.Env) {
 	provider, identity, consumers := consumersOf(t, e, "urls", 1)
 	k := consumers[0]
@@ -22,28 +21,11 @@ func testViewURLs(t *testing.T, e *kit.Env) {
 	)
 	views, ofE := "/services/apiexport/", "/services/apiexport/"+provider.ClusterName+"/e/clusters/"
 	for path, says := range map[string]string{
-		views:                                                                              below,
-		views + provider.ClusterName:                                                       name,
-		views + provider.ClusterName + "/e":                                                after,
-		views + provider.ClusterName + "/e/":                                               after,
-		views + provider.ClusterName + "/e/apis":                                           after,
-		views + provider.ClusterName + "/e/cluster/*/apis":                                 after,
-		views + "*/e/clusters/*/apis":                                                      granted,
-		views + provider.ClusterName + "/E/clusters/*/apis":                                name,
-		views + provider.ClusterName + "/*/clusters/*/apis":                                name,
-		views + provider.ClusterName + "/%2e%2e/clusters/*/apis":                           name,
-		views + provider.ClusterName + "/e%00/clusters/*/apis":                             name,
-		views + provider.ClusterName + "/" + strings.Repeat("e", 254) + "/clusters/*/apis": name,
-		views + provider.ClusterName + "//clusters/*/apis":                                 name,
-		views + "/e/clusters/*/apis":                                                       granted,
-		views + "UP/e/clusters/*/apis":                                                     granted,
-		views + provider.ClusterName + ":/e/clusters/*/apis":                               granted,
-		ofE + "UP/apis":                                                                    below,
-		ofE + "/apis":                                                                      below,
-		ofE + k.ClusterName + "%20/apis":                                                   below,
-		ofE + k.ClusterName + ":/apis":                                                     below,
-		ofE + "**/apis":                                                                    below,
-		ofE + "*:" + k.ClusterName + "/apis":                                               below,
+		views:                                below,
+		views + provider.ClusterName:         name,
+		ofE[:len(ofE)-len("clusters/")]:      after,
+		views + "*/e/clusters/*/apis":        granted,
+		ofE + "*:" + k.ClusterName + "/apis": below,
 	} {
 		for _, config := range []*rest.Config{provider.Config, e.Proxy()} {
 			status := kit.RequireStatus(t, config, kit.Request{Path: path}, http.StatusBadRequest)
