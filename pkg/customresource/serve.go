@@ -110,6 +110,9 @@ func (s *Server) serveResource(w http.ResponseWriter, r *http.Request, info *gen
 		s.serveNone(w, r, info, s.refuseIdentity(l, qualified, definition))
 		return
 	}
+	if asksForMetadata(r) {
+		ctx = versions.WithMetadata(ctx)
+	}
 	if definition.Identity != request.IdentityFrom(ctx, l.Resource) {
 		// Of what the system has, identities are other names of the objects without one.
 		ctx = request.WithIdentity(ctx, l.Resource, definition.Identity)
