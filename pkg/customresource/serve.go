@@ -33,7 +33,7 @@ const pauseAfter = 2 * time.Second
 // cluster and the request info into the context. It can be called once.
 func (s *Server) Wrap(next http.Handler) http.Handler {
 	s.builtIns.Next = next
-	return http.HandlerFunc(s.serveHTTP)
+	return s.trimmingPatterns(s.serveHTTP)
 }
 
 // serveNext passes a request on.
@@ -64,6 +64,15 @@ func (s *Server) serveHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	s.serveResource(w, r, info, cluster)
+}
+
+// trimmingPatterns bounds the patterns that writes compile: those of objects, and of definitions, whose
+// defaults are validated.
+func (s *Server) trimmingPatterns(next http.HandlerFunc) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		next(w, r)
+		s.patterns.Trim()
+	})
 }
 
 // serveResource serves a request for what may be a custom resource.

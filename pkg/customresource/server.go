@@ -25,6 +25,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
 	"github.com/shardplane/shardplane/pkg/customresource/documents"
+	"github.com/shardplane/shardplane/pkg/customresource/patterns"
 	"github.com/shardplane/shardplane/pkg/customresource/versions"
 	"github.com/shardplane/shardplane/pkg/storage"
 	"github.com/shardplane/shardplane/pkg/storage/unreadable"
@@ -124,6 +125,7 @@ type Server struct {
 	streams *streams
 	hooks   *versions.Hooks
 
+	patterns     interface{ Trim() }
 	upstream     upstream
 	admission    admission.Interface
 	maxBodyBytes int64
@@ -146,6 +148,7 @@ func New(cfg Config) (*Server, error) {
 		replicas:     cfg.Replicas,
 		table:        definitions.NewTable(),
 		builtIns:     &documents.BuiltIns{},
+		patterns:     patterns.NewBound(patterns.DefaultLimit),
 	}
 	s.hooks = versions.NewHooks(cfg.Convert, s.table.Converts)
 	s.lister = newSyntheticLister(s.table)

@@ -15,6 +15,15 @@ var definitions = []Mutant{
 		CaughtBy: "./pkg/customresource/definitions", Test: "TestRefusedDefinitionsHoldNothing",
 	},
 	{
+		Name: "kept-patterns", Rule: "the compiled patterns that a process keeps have a limit in bytes",
+		Edits: []Edit{{
+			File:   "pkg/customresource/patterns/patterns.go",
+			Before: `	if b.bytes > b.limit {`,
+			After:  `	if b.bytes > b.limit && b.limit == 0 {`,
+		}},
+		CaughtBy: "./pkg/customresource/patterns", Test: "TestTrim",
+	},
+	{
 		Name: "bad-list", Rule: "an object that cannot be decoded does not fail the list that fills a watch cache",
 		Edits: []Edit{{
 			File:   "pkg/storage/progress.go",
