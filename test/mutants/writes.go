@@ -88,6 +88,24 @@ var writes = []Mutant{
 		CaughtBy: "./pkg/serving/fairness", Test: "TestSavesUpNothing",
 	},
 	{
+		Name: "left-seat", Rule: "a write that computes after its end keeps its seat until it has ended",
+		Edits: []Edit{{
+			File:   "pkg/serving/watchdog/watchdog.go",
+			Before: `		if ctx.Err() != nil || time`,
+			After:  `		if time`,
+		}},
+		CaughtBy: "./pkg/serving/watchdog", Test: "TestOverdueWrites",
+	},
+	{
+		Name: "unthrottled-user", Rule: "a user whose requests compute after their end sends no more of them",
+		Edits: []Edit{{
+			File:   "pkg/serving/watchdog/watchdog.go",
+			Before: `	case d.payers[identity.PayerFrom(ctx)] > 0:`,
+			After:  `	case d.payers[identity.PayerFrom(ctx)] > 1:`,
+		}},
+		CaughtBy: "./pkg/serving/watchdog", Test: "TestOverdueReads",
+	},
+	{
 		Name: "own-word", Rule: "nobody tells other servers through the front-proxy who he is, or what it knows",
 		Edits: []Edit{{
 			File: "pkg/frontproxy/credentials.go",

@@ -44,6 +44,7 @@ func TestNeighbours(t *testing.T) {
 		{"floods", floods},
 		{"readers", readers},
 		{"paths", paths},
+		{"overdue", overdue},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			if testing.Short() && !slices.Contains(gate, row.name) {
