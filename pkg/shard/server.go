@@ -273,7 +273,10 @@ func (s *Server) newAdmission(a authorizer.Authorizer, webhooks *webhooktranspor
 		},
 		BuiltIn:    s.builtIn,
 		OwnVersion: s.ownVersion,
-		Limits:     limits.Config{Options: s.options.Limits, Usage: s.usage, Subtrees: s.subtrees.Of, LogicalCluster: s.local.get},
+		Limits: limits.Config{
+			Options: s.options.Limits, Usage: s.usage, Subtrees: s.subtrees.Of, LogicalCluster: s.local.get,
+			Homes: s.options.Homes.Limits, Owners: newOwners(s.usage, s.informers, s.local),
+		},
 	})
 }
 

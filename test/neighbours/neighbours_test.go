@@ -45,6 +45,7 @@ func TestNeighbours(t *testing.T) {
 		{"readers", readers},
 		{"paths", paths},
 		{"overdue", overdue},
+		{"homes", homes},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			if testing.Short() && !slices.Contains(gate, row.name) {
