@@ -60,7 +60,7 @@ func TestMultipliedDefaults(t *testing.T) {
 
 	crd, err = s.CRDs(t, "a").ApiextensionsV1().CustomResourceDefinitions().Get(t.Context(), crd.Name, metav1.GetOptions{})
 	require.NoError(t, err)
-	crd.Spec = widgetCRD(multiplied(t, 1000)).Spec
+	crd.Spec = widgetCRD(multiplied(t, 100)).Spec
 	_, err = s.CRDs(t, "a").ApiextensionsV1().CustomResourceDefinitions().Update(t.Context(), crd, metav1.UpdateOptions{})
 	require.NoError(t, err)
 	require.Eventually(t, func() bool {
@@ -84,6 +84,7 @@ func TestMultipliedDefaults(t *testing.T) {
 	require.NoError(t, err, "what reads metadata reads all objects")
 	require.Len(t, metadata.Items, 2)
 	require.NoError(t, a.Delete(t.Context(), "large", metav1.DeleteOptions{}))
+	require.Empty(t, record.In("a", ""))
 	_, err = a.List(t.Context(), metav1.ListOptions{})
 	require.NoError(t, err)
 }
@@ -100,7 +101,7 @@ func TestWildcardsSkipUnreadableObjects(t *testing.T) {
 	}
 	before.Stop()
 
-	s := startServer(t, serverOptions{data: data, system: []*apiextensionsv1.CustomResourceDefinition{widgetCRD(multiplied(t, 1000))}})
+	s := startServer(t, serverOptions{data: data, system: []*apiextensionsv1.CustomResourceDefinition{widgetCRD(multiplied(t, 100))}})
 	all := s.Dynamic(t, "*").Resource(widgets)
 	list, err := all.List(t.Context(), metav1.ListOptions{})
 	require.NoError(t, err)

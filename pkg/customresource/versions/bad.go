@@ -35,7 +35,14 @@ func (v *view) note(stored *packed.Object, err error) {
 		})
 		return
 	}
-	if err == nil && !v.asIs && !v.raw.unreadable.Empty() {
+	if err == nil && !v.asIs {
+		v.forget(stored)
+	}
+}
+
+// forget removes the record of an object that was read or deleted.
+func (v *view) forget(stored *packed.Object) {
+	if !v.raw.unreadable.Empty() {
 		v.raw.unreadable.Remove(logicalcluster.From(stored), v.raw.keyOf(stored))
 	}
 }

@@ -310,7 +310,9 @@ func (v *view) Delete(ctx context.Context, key string, out runtime.Object, preco
 	if err := v.raw.Delete(ctx, key, &deleted, preconditions, v.validator(validate), nil, opts); err != nil {
 		return err
 	}
-	return v.decodeInto(ctx, &deleted, out)
+	err := v.decodeInto(ctx, &deleted, out)
+	v.forget(&deleted)
+	return err
 }
 
 // validator shows the view's form of an object to validate.
