@@ -121,6 +121,7 @@ func (v *view) decodeOnce(ctx context.Context, stored *packed.Object) (out *unst
 		}
 	}
 	out, left, err := v.show(ctx, stored)
+	v.note(stored, err)
 	if err != nil || left || !remembers {
 		return out, false, err // if left, to unpack it again takes less than to copy what is remembered
 	}
@@ -148,7 +149,8 @@ func (v *view) encodeShown(ctx context.Context, stored *packed.Object) (json.Raw
 	}
 	if out == nil {
 		var err error
-		if out, err = v.decodeAnew(ctx, stored); err != nil {
+		out, err = v.decodeAnew(ctx, stored)
+		if v.note(stored, err); err != nil {
 			return nil, err
 		}
 	}
@@ -170,13 +172,12 @@ func (v *view) decodeAnew(ctx context.Context, stored *packed.Object) (*unstruct
 }
 
 // show returns the view's form of a stored object, and whether it is as it is stored. An error of the
-// object itself is an unreadable.Error, and recorded.
+// object itself is an unreadable.Error.
 func (v *view) show(ctx context.Context, stored *packed.Object) (u *unstructured.Unstructured, left bool, err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			u, err = nil, unreadable.Recovered(r)
 		}
-		v.note(stored, err)
 	}()
 	if u, left, err = v.unpack(stored); err != nil || left {
 		return u, left, err

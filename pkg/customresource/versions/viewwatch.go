@@ -83,7 +83,7 @@ func (v *view) event(ctx context.Context, event watch.Event) watch.Event {
 		shown, err := v.shownEvent(ctx, event.Object, event.Type == watch.Deleted)
 		switch bad := unreadable.Of(err) != nil; {
 		case err == nil:
-		case bad && takesBare(ctx):
+		case bad && (takesBare(ctx) || event.Type == watch.Deleted):
 			shown = v.bareEvent(event.Object)
 		case bad && skips(ctx):
 			return watch.Event{}
