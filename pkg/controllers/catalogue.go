@@ -130,6 +130,8 @@ type Deps struct {
 	Stored  purge.Stored
 	// Unserved deletes what is stored of a logical cluster that has nothing else any more.
 	Unserved logicalcluster.Unserved
+	// Unreadable are the objects that cannot be read.
+	Unreadable logicalcluster.Unreadable
 	// Cached is what cached resources need.
 	Cached Cached
 	// Mounts are the objects that Workspaces mount.
@@ -295,6 +297,7 @@ func (d Deps) logicalClusters() logicalcluster.Config {
 		Workspaces:      d.Informers.Workspaces,
 		Stored:          d.Stored,
 		Unserved:        d.Unserved,
+		Unreadable:      d.Unreadable,
 
 		ClusterRoleBindings: d.Informers.RBAC.ClusterRoleBindings.Own(),
 	}

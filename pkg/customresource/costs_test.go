@@ -151,31 +151,3 @@ func TestCostsOfAdmission(t *testing.T) {
 		require.NotEmpty(t, list[0], "it has its defaults")
 	}
 }
-
-// TestCostsOfStoredObjects verifies that an object is not expanded by defaults that its definition got later, and that it can
-// be read again when they are gone.
-func TestCostsOfStoredObjects(t *testing.T) {
-	t.Parallel()
-	s := startServer(t, serverOptions{})
-	properties := costly()
-	defaulted := properties["defaulted"]
-	text := defaulted.Items.Schema.Properties["text"]
-	defaulted.Items.Schema.Properties["text"] = apiextensionsv1.JSONSchemaProps{Type: "string"}
-	crd := s.CreateCRD(t, "one", widgetCRD(properties))
-	client := s.Dynamic(t, "one").Resource(widgets).Namespace("default")
-	_, err := client.Create(t.Context(), widget("many", map[string]any{"defaulted": listOf(60_000, empty)}), metav1.CreateOptions{})
-	require.NoError(t, err)
-	update := func(property apiextensionsv1.JSONSchemaProps) {
-		crd, err = s.CRDs(t, "one").ApiextensionsV1().CustomResourceDefinitions().Get(t.Context(), crd.Name, metav1.GetOptions{})
-		require.NoError(t, err)
-		crd.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"].Properties["defaulted"].Items.Schema.Properties["text"] = property
-		crd, err = s.CRDs(t, "one").ApiextensionsV1().CustomResourceDefinitions().Update(t.Context(), crd, metav1.UpdateOptions{})
-		require.NoError(t, err)
-	}
-	update(text)
-	_, err = client.Get(t.Context(), "many", metav1.GetOptions{})
-	require.ErrorContains(t, err, "the defaults in the schema add more than")
-	update(apiextensionsv1.JSONSchemaProps{Type: "string"})
-	_, err = client.Get(t.Context(), "many", metav1.GetOptions{})
-	require.NoError(t, err)
-}

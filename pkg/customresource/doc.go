@@ -10,6 +10,7 @@
 //	             │                                         of packed objects
 //	             └─ /apis, /openapi ─► documents
 //
-// The package itself joins these; customresourcetest helps to test them.
+// The package itself joins these; patterns bounds what is kept of compiled patterns, and
+// customresourcetest helps to test all of it.
 // docs/customresources.md tells the story in one page.
 package customresource

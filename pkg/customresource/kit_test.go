@@ -20,6 +20,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/customresource/customresourcetest"
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
 	"github.com/shardplane/shardplane/pkg/customresource/versions"
+	"github.com/shardplane/shardplane/pkg/storage/unreadable"
 	"github.com/shardplane/shardplane/pkg/webhooktransport"
 )
 
@@ -55,6 +56,7 @@ type serverOptions struct {
 	release    time.Duration
 	calls      int
 	admission  admission.Interface
+	unreadable *unreadable.Record
 	data       customresourcetest.Data // of its own if there is none
 	assembled  func(*Server)           // called before the server runs
 	around     func(http.Handler) http.Handler
@@ -78,6 +80,7 @@ func startServer(t testing.TB, o serverOptions) *testServer {
 		Apart:        o.apart,
 		ReleaseAfter: o.release,
 		Admission:    o.admission,
+		Unreadable:   o.unreadable,
 		Webhooks:     webhooks,
 		WebhookCalls: o.calls,
 		Convert:      o.convert,

@@ -33,7 +33,7 @@ const pauseAfter = 2 * time.Second
 // cluster and the request info into the context. It can be called once.
 func (s *Server) Wrap(next http.Handler) http.Handler {
 	s.builtIns.Next = next
-	return http.HandlerFunc(s.serveHTTP)
+	return s.trimmingPatterns(s.serveHTTP)
 }
 
 // serveNext passes a request on.
@@ -64,6 +64,15 @@ func (s *Server) serveHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	s.serveResource(w, r, info, cluster)
+}
+
+// trimmingPatterns bounds the patterns that writes compile: those of objects, and of definitions, whose
+// defaults are validated.
+func (s *Server) trimmingPatterns(next http.HandlerFunc) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		next(w, r)
+		s.patterns.Trim()
+	})
 }
 
 // serveResource serves a request for what may be a custom resource.
@@ -109,6 +118,9 @@ func (s *Server) serveResource(w http.ResponseWriter, r *http.Request, info *gen
 		qualified && !cluster.Wildcard && !s.replicas && definition.Only == nil {
 		s.serveNone(w, r, info, s.refuseIdentity(l, qualified, definition))
 		return
+	}
+	if asksForMetadata(r) {
+		ctx = versions.WithMetadata(ctx)
 	}
 	if definition.Identity != request.IdentityFrom(ctx, l.Resource) {
 		// Of what the system has, identities are other names of the objects without one.

@@ -25,8 +25,10 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
 	"github.com/shardplane/shardplane/pkg/customresource/documents"
+	"github.com/shardplane/shardplane/pkg/customresource/patterns"
 	"github.com/shardplane/shardplane/pkg/customresource/versions"
 	"github.com/shardplane/shardplane/pkg/storage"
+	"github.com/shardplane/shardplane/pkg/storage/unreadable"
 	"github.com/shardplane/shardplane/pkg/webhooktransport"
 )
 
@@ -44,6 +46,8 @@ type Config struct {
 	// Storage gives the multi-tenant storage options for codecs of our choice;
 	// (*storage.Backend).RESTOptionsGetter is one.
 	Storage func(codecFor func(schema.GroupResource) (runtime.Codec, error)) generic.RESTOptionsGetter
+	// Unreadable records the objects that cannot be read with their definition; nil for a record of its own.
+	Unreadable *unreadable.Record
 	// System are definitions that are served in every logical cluster, and to
 	// the wildcard with full content and without an identity.
 	System []*apiextensionsv1.CustomResourceDefinition
@@ -121,6 +125,7 @@ type Server struct {
 	streams *streams
 	hooks   *versions.Hooks
 
+	patterns     interface{ Trim() }
 	upstream     upstream
 	admission    admission.Interface
 	maxBodyBytes int64
@@ -143,6 +148,7 @@ func New(cfg Config) (*Server, error) {
 		replicas:     cfg.Replicas,
 		table:        definitions.NewTable(),
 		builtIns:     &documents.BuiltIns{},
+		patterns:     patterns.NewBound(patterns.DefaultLimit),
 	}
 	s.hooks = versions.NewHooks(cfg.Convert, s.table.Converts)
 	s.lister = newSyntheticLister(s.table)
@@ -161,11 +167,12 @@ func New(cfg Config) (*Server, error) {
 		},
 		MetricName: s.metricName,
 		Replicas:   cfg.Replicas,
+		Unreadable: cfg.Unreadable,
 	})
 	s.sources = definitions.NewSources(s.system)
 	if !cfg.SystemOnly {
 		s.crds, err = definitions.New(definitions.Config{
-			Storage: cfg.Storage, Table: s.table, Sources: s.sources, BuiltInNames: s.builtIns.Names,
+			Storage: cfg.Storage, Unreadable: cfg.Unreadable, Table: s.table, Sources: s.sources, BuiltInNames: s.builtIns.Names,
 		})
 		if err != nil {
 			return nil, err

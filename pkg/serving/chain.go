@@ -21,6 +21,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/serving/connections"
 	"github.com/shardplane/shardplane/pkg/serving/inflight"
 	"github.com/shardplane/shardplane/pkg/serving/watchbytes"
+	"github.com/shardplane/shardplane/pkg/serving/watchdog"
 )
 
 // Filter is one step of a chain.
@@ -205,6 +206,20 @@ func InFlightShares(c *genericapiserver.Config, limits inflight.Limits) Filter {
 			return 1 + inflight.OfHeaders(r)
 		}, TooMany(c))
 	}}
+}
+
+// Watchdog returns the filters for requests that go on computing after their context has ended: throttle
+// refuses those of whom such requests compute, and watched, which stands behind all that gives requests
+// something, returns when they end.
+func Watchdog(c *genericapiserver.Config) (throttle, watched Filter) {
+	dog := watchdog.New(watchdog.Config{})
+	throttle = Filter{"watchdog", "429 while requests of the user, or several of the logical cluster, compute after their end", func(next http.Handler) http.Handler {
+		return dog.Throttle(next, TooMany(c))
+	}}
+	watched = Filter{"watched requests", "what computes after its end keeps its seat", func(next http.Handler) http.Handler {
+		return dog.Watch(next, c.LongRunningFunc)
+	}}
+	return throttle, watched
 }
 
 // WatchShares returns the bounds of open watches of each logical cluster and of

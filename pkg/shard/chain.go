@@ -19,6 +19,7 @@ func (s *Server) chain(c *genericapiserver.Config) serving.Chain {
 		Mounts: request.ShardMounts(), Resolve: s.local.resolve, Mounted: s.local.mounted, ResolveGrantor: s.grantor, Inactive: s.local.inactive,
 		Watches: &s.watches, Codecs: registry.Codecs,
 	}
+	throttle, watched := serving.Watchdog(c)
 	newborns := s.newNewborns(c.Authorization.Authorizer)
 	return slices.Concat(
 		serving.Arrival(c, s.options.Serving.Bodies),
@@ -49,6 +50,7 @@ func (s *Server) chain(c *genericapiserver.Config) serving.Chain {
 			}),
 		),
 		serving.Chain{
+			throttle,
 			serving.Bodies(c, s.options.Serving.BodyBytes),
 			serving.InFlightShares(c, s.options.InFlight),
 			serving.WatchShares(c, s.options.Watches),
@@ -61,6 +63,7 @@ func (s *Server) chain(c *genericapiserver.Config) serving.Chain {
 				return next
 			}),
 			serving.InFlight(c),
+			watched,
 		},
 		serving.Answers(c),
 		serving.Chain{

@@ -18,6 +18,7 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 
+	"github.com/shardplane/shardplane/pkg/admission/limits"
 	"github.com/shardplane/shardplane/pkg/admission/workspaceowner"
 	"github.com/shardplane/shardplane/pkg/authz"
 	"github.com/shardplane/shardplane/pkg/client"
@@ -42,16 +43,19 @@ type HomeOptions struct {
 	Enabled bool
 	// CreatorGroups are the groups whose members may have one.
 	CreatorGroups []string
+	// Limits are what each may have, with all workspaces below it.
+	Limits limits.HomeLimits
 }
 
 func newHomeOptions() HomeOptions {
-	return HomeOptions{Enabled: true, CreatorGroups: []string{user.AllAuthenticated}}
+	return HomeOptions{Enabled: true, CreatorGroups: []string{user.AllAuthenticated}, Limits: limits.NewHomeLimits()}
 }
 
 // AddFlags adds the flags to fs.
 func (o *HomeOptions) AddFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(&o.Enabled, "enable-home-workspaces", o.Enabled, "serve each user a home workspace, which is made when it is asked for; for the root shard")
 	fs.StringSliceVar(&o.CreatorGroups, "home-workspaces-home-creator-groups", o.CreatorGroups, "groups whose members may create their home workspace; those of others stay")
+	o.Limits.AddFlags(fs)
 }
 
 // creators returns the groups whose members may create a home workspace.

@@ -47,6 +47,7 @@ func (s *Server) addParts() error {
 		Objects:      s.customResources,
 		Stored:       s.stored(),
 		Unserved:     s.deleteUnserved,
+		Unreadable:   s.unreadableObjects(),
 		Load:         s.load,
 		Heartbeat:    s.others.heartbeat,
 		Mounts:       mountStore{s.usage, s.customResources},

@@ -46,6 +46,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/serving/ownership"
 	"github.com/shardplane/shardplane/pkg/storage"
 	"github.com/shardplane/shardplane/pkg/storage/encryption"
+	"github.com/shardplane/shardplane/pkg/storage/unreadable"
 	"github.com/shardplane/shardplane/pkg/storage/usage"
 	"github.com/shardplane/shardplane/pkg/tenancy"
 	"github.com/shardplane/shardplane/pkg/tenancy/subtrees"
@@ -66,6 +67,7 @@ type Server struct {
 	etcd            *etcd.Handle
 	encryption      *encryption.Providers
 	backend         *storage.Backend
+	unreadable      *unreadable.Record
 	starts          *etcd.Starts
 	dataID          string
 	usage           *usage.Counter
@@ -160,6 +162,7 @@ func (s *Server) openStorage(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	s.unreadable = unreadable.NewRecord()
 	s.backend, err = storage.NewBackend(storage.BackendConfig{ //nolint:contextcheck // it asks etcd with the context of the client, which outlives the start
 		Client:             s.etcd.Client(),
 		Prefix:             s.etcd.Prefix(),
@@ -167,6 +170,7 @@ func (s *Server) openStorage(ctx context.Context) error {
 		Transformers:       s.encryption.Transformers(),
 		Named:              named,
 
+		Unreadable:              s.unreadable,
 		EnableGarbageCollection: s.options.Garbage.Enabled,
 		ClaimLabels: func(cluster logicalcluster.Name, resource schema.GroupResource, identity string) []storage.ClaimLabel {
 			return s.bindings.ClaimLabels(cluster, resource, identity)
@@ -270,7 +274,10 @@ func (s *Server) newAdmission(a authorizer.Authorizer, webhooks *webhooktranspor
 		},
 		BuiltIn:    s.builtIn,
 		OwnVersion: s.ownVersion,
-		Limits:     limits.Config{Options: s.options.Limits, Usage: s.usage, Subtrees: s.subtrees.Of, LogicalCluster: s.local.get},
+		Limits: limits.Config{
+			Options: s.options.Limits, Usage: s.usage, Subtrees: s.subtrees.Of, LogicalCluster: s.local.get,
+			Homes: s.options.Homes.Limits, Owners: newOwners(s.usage, s.informers, s.local),
+		},
 	})
 }
 
@@ -280,8 +287,9 @@ func (s *Server) assembleCustomResources(a authorizer.Authorizer, webhooks *webh
 		return fmt.Errorf("reading the definitions of the system's kinds: %w", err)
 	}
 	s.customResources, err = customresource.New(customresource.Config{
-		Storage: s.backend.RESTOptionsGetter,
-		System:  system,
+		Storage:    s.backend.RESTOptionsGetter,
+		Unreadable: s.unreadable,
+		System:     system,
 
 		SystemIdentity: s.systemIdentity,
 		SystemBound: func(cluster logicalcluster.Name, resource schema.GroupResource) bool {

@@ -14,9 +14,11 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/client/kinds"
+	logicalclustercontroller "github.com/shardplane/shardplane/pkg/controllers/logicalcluster"
 	"github.com/shardplane/shardplane/pkg/reconcile/purge"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/storage"
+	"github.com/shardplane/shardplane/pkg/storage/unreadable"
 )
 
 const (
@@ -38,6 +40,17 @@ var apiDeletes = []schema.GroupResource{
 
 // stored is what controllers ask, and delete, past the API.
 func (s *Server) stored() purge.Stored { return purge.Stored{Any: s.anyStored, Free: s.deleteFree} }
+
+// unreadableObjects are what controllers report of objects that cannot be read.
+func (s *Server) unreadableObjects() logicalclustercontroller.Unreadable {
+	return logicalclustercontroller.Unreadable{
+		Describe: func(ctx context.Context, cluster logicalcluster.Name) (string, error) {
+			found, err := s.backend.Unreadable(ctx, cluster, "")
+			return unreadable.Describe(found), err
+		},
+		Follow: s.unreadable.Follow,
+	}
+}
 
 // anyStored says which resources may have objects: those of which etcd has some, and those that
 // nobody knows to be there.

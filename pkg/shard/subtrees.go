@@ -9,7 +9,35 @@ import (
 	"github.com/shardplane/shardplane/pkg/storage/usage"
 	"github.com/shardplane/shardplane/pkg/tenancy"
 	"github.com/shardplane/shardplane/pkg/tenancy/subtrees"
+	"github.com/shardplane/shardplane/pkg/tenancy/toplevel"
 )
+
+// newOwners returns what top-level owners store on the shard.
+func newOwners(counter *usage.Counter, informers *controllers.Informers, local *local) *toplevel.Sums {
+	return toplevel.New(toplevel.Config{
+		Stored: func() (map[logicalcluster.Name]subtrees.Amount, bool) {
+			all, known := counter.All()
+			amounts := make(map[logicalcluster.Name]subtrees.Amount, len(all))
+			for cluster, used := range all {
+				amounts[cluster] = subtrees.Amount(used)
+			}
+			return amounts, known && local.logicalClusters.HasSynced()
+		},
+		PathOf: func(cluster logicalcluster.Name) string {
+			if lc := local.get(cluster); lc != nil {
+				return tenancy.PathOf(lc).String()
+			}
+			return ""
+		},
+		Workspaces: func() map[logicalcluster.Name]int64 {
+			counts := map[logicalcluster.Name]int64{}
+			for _, ws := range informers.Workspaces.Lister().List(nil) {
+				counts[logicalcluster.From(ws)]++
+			}
+			return counts
+		},
+	})
+}
 
 // newSubtrees returns the sums of what the counter counts.
 func newSubtrees(shard string, counter *usage.Counter, informers *controllers.Informers) *subtrees.Sums {

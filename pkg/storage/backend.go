@@ -24,6 +24,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/shardplane/shardplane/pkg/storage/hub"
+	"github.com/shardplane/shardplane/pkg/storage/unreadable"
 )
 
 const (
@@ -67,6 +68,8 @@ type BackendConfig struct {
 	// EnableGarbageCollection lets deletion orphan or wait for dependents. It
 	// takes a garbage collector that removes the finalizers.
 	EnableGarbageCollection bool
+	// Unreadable records the objects that cannot be read; nil for a record of the backend's own.
+	Unreadable *unreadable.Record
 	// ReadyWait is how long a request waits for a watch cache that is being
 	// filled, before it is told to retry; 5 s if 0.
 	ReadyWait time.Duration
@@ -103,6 +106,9 @@ func NewBackend(cfg BackendConfig) (*Backend, error) {
 	}
 	if cfg.ReadyWait == 0 {
 		cfg.ReadyWait = defaultReadyWait
+	}
+	if cfg.Unreadable == nil {
+		cfg.Unreadable = unreadable.NewRecord()
 	}
 	checkFeatures(cfg.Client)
 	metrics.SetStorageMonitorGetter(func() ([]metrics.Monitor, error) {

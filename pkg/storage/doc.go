@@ -14,7 +14,7 @@
 //
 // Package hub serves watches and pages; claims says which objects of which logical
 // clusters a request is restricted to; encryption encrypts what etcd stores; usage counts
-// it.
+// it; unreadable records what cannot be read.
 // See docs/storage.md for the key layout and for why each piece is there, and
 // docs/listwatch.md for the hub.
 package storage

@@ -55,13 +55,13 @@ func (b *Backend) open(r resource) (storage.Interface, func(), error) {
 		getAttrs = withClusterField(getAttrs)
 	}
 	named := b.nameInMetrics(r.config.GroupResource)
-	s := &tenantStorage{keys: keys, resource: r.config.GroupResource, named: named, getAttrs: getAttrs, newFunc: r.newFunc}
+	s := &tenantStorage{keys: keys, resource: r.config.GroupResource, named: named, getAttrs: getAttrs, newFunc: r.newFunc, unreadable: b.Unreadable}
 
 	if b.cfg.ClaimLabels != nil && !keys.sharded {
 		s.labels = &claimLabels{b.cfg.ClaimLabels, r.config.GroupResource}
 	}
 
-	raw, closeRaw, err := b.openEtcd(r, keys)
+	raw, closeRaw, err := b.openEtcd(r, keys, &s.undecodable)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -84,6 +84,7 @@ func (b *Backend) open(r resource) (storage.Interface, func(), error) {
 		WantProgress:    below.progress.want,
 		CurrentVersion:  below.GetCurrentResourceVersion,
 		CompactRevision: raw.CompactRevision,
+		Undecodable:     func() bool { return s.undecodable.Swap(false) },
 	})
 	opened := make(chan struct{})
 	c, err := cacher.NewCacherFromConfig(cacher.Config{
@@ -127,7 +128,7 @@ func (b *Backend) open(r resource) (storage.Interface, func(), error) {
 }
 
 // openEtcd opens upstream's store on the shared client.
-func (b *Backend) openEtcd(r resource, keys keyspace) (storage.Interface, func(), error) {
+func (b *Backend) openEtcd(r resource, keys keyspace, undecodable *atomic.Bool) (storage.Interface, func(), error) {
 	cfg := r.config
 	if cfg.Codec == nil {
 		return nil, nil, errors.New("no codec")
@@ -137,14 +138,15 @@ func (b *Backend) openEtcd(r resource, keys keyspace) (storage.Interface, func()
 		transformer = identity.NewEncryptCheckTransformer()
 	}
 	versioner := storage.APIObjectVersioner{}
-	decoder := etcd3.NewDefaultDecoder(cfg.Codec, versioner)
+	codec := recoveringCodec{cfg.Codec, undecodable}
+	decoder := etcd3.NewDefaultDecoder(codec, versioner)
 	unsafeDelete := utilfeature.DefaultFeatureGate.Enabled(features.AllowUnsafeMalformedObjectDeletion)
 	if unsafeDelete {
 		transformer = etcd3.WithCorruptObjErrorHandlingTransformer(transformer)
 		decoder = etcd3.WithCorruptObjErrorHandlingDecoder(decoder)
 	}
-	s, err := etcd3.New(b.cfg.Client, b.compactor, cfg.Codec, r.newFunc, r.newListFunc, cfg.Prefix, keys.root,
-		b.nameInMetrics(cfg.GroupResource), transformer, cfg.LeaseManagerConfig, decoder, versioner)
+	s, err := etcd3.New(b.cfg.Client, b.compactor, codec, r.newFunc, r.newListFunc, cfg.Prefix, keys.root,
+		b.nameInMetrics(cfg.GroupResource), notingTransformer{transformer}, cfg.LeaseManagerConfig, tolerantDecoder{decoder, b.reporter(r, keys)}, versioner)
 	if err != nil {
 		return nil, nil, fmt.Errorf("etcd store: %w", err)
 	}

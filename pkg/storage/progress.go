@@ -150,7 +150,7 @@ func (f followed) GetList(ctx context.Context, key string, opts storage.ListOpti
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	if err := f.belowCache.GetList(ctx, key, opts, list); err != nil {
+	if err := listTolerant(ctx, f.belowCache, key, opts, list); err != nil {
 		return err
 	}
 	f.hub.Listed(opts.Predicate.Continue == "", list)

@@ -3,6 +3,7 @@ package storage
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -271,10 +272,10 @@ func openUncached(t *testing.T, b *Backend, codec runtime.Codec) *tenantStorage 
 	newPod := func() runtime.Object { return &example.Pod{} }
 	raw, closeRaw, err := b.openEtcd(resource{
 		config: b.storageConfig(podsGR, codec), newFunc: newPod, newListFunc: func() runtime.Object { return &example.PodList{} },
-	}, keys)
+	}, keys, new(atomic.Bool))
 	require.NoError(t, err)
 	t.Cleanup(closeRaw)
-	return &tenantStorage{keys: keys, resource: podsGR, getAttrs: podAttrs, newFunc: newPod, inner: raw, raw: raw, cache: neverReady{}, readyWait: 1}
+	return &tenantStorage{keys: keys, resource: podsGR, getAttrs: podAttrs, newFunc: newPod, unreadable: b.Unreadable, inner: raw, raw: raw, cache: neverReady{}, readyWait: 1}
 }
 
 // createdStore waits after each Create until the watch cache, and the hub, which

@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	"github.com/kcp-dev/logicalcluster/v3"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/fields"
@@ -17,6 +20,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/storage/hub"
+	"github.com/shardplane/shardplane/pkg/storage/unreadable"
 )
 
 // readiness is what tenantStorage wants of a watch cache beside serving.
@@ -33,6 +37,10 @@ type tenantStorage struct {
 	getAttrs storage.AttrFunc
 	newFunc  func() runtime.Object
 	labels   *claimLabels
+	// undecodable is set when an object cannot be decoded.
+	undecodable atomic.Bool
+	// unreadable returns the objects of a logical cluster that cannot be read.
+	unreadable func(ctx context.Context, cluster logicalcluster.Name, prefix string) ([]unreadable.Object, error)
 
 	// inner is the watch cache with etcd below it, raw is etcd beside it.
 	inner, raw storage.Interface
@@ -279,6 +287,9 @@ func (s *tenantStorage) GetList(ctx context.Context, key string, opts storage.Li
 	}
 	matching := makeStrict(pred)
 	s.waitReady(ctx)
+	if err := s.checkReadable(ctx, c); err != nil {
+		return err
+	}
 	err = s.getList(ctx, c, list)
 	if matching.err != nil {
 		return matching.err // the same, whoever serves
@@ -323,10 +334,30 @@ func (s *tenantStorage) getList(ctx context.Context, c collection, list runtime.
 	if err != nil {
 		return err
 	}
-	if err := s.raw.GetList(ctx, c.key, c.opts, list); err != nil {
+	if s.keys.single(c.tenant) {
+		err = s.raw.GetList(ctx, c.key, c.opts, list)
+	} else {
+		err = listTolerant(ctx, s.raw, c.key, c.opts, list)
+	}
+	if err != nil {
 		return err
 	}
 	return caughtUp(ctx, list)
+}
+
+// checkReadable fails a list of one logical cluster if one of its objects cannot be read, as
+// kube-apiserver does: what is missing in a list is taken for deleted. A list of several logical
+// clusters skips the object.
+func (s *tenantStorage) checkReadable(ctx context.Context, c collection) error {
+	if !s.keys.single(c.tenant) {
+		return nil
+	}
+	found, err := s.unreadable(ctx, c.tenant.cluster, c.key)
+	found = slices.DeleteFunc(found, func(o unreadable.Object) bool { return o.Reason != unreadable.Undecodable })
+	if err == nil && len(found) > 0 {
+		err = unreadable.NewStatus(s.resource, found...)
+	}
+	return err
 }
 
 // sealError seals the token with which a client may go on after its own has

@@ -5,6 +5,7 @@ import (
 	goruntime "runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -110,7 +111,7 @@ func newWatchCache(t *testing.T, b *Backend, clk clock.WithTicker, pods ...strin
 	cfg := b.storageConfig(podsGR, podCodec(t))
 	newPod := func() runtime.Object { return &example.Pod{} }
 	newList := func() runtime.Object { return &example.PodList{} }
-	raw, closeRaw, err := b.openEtcd(resource{config: cfg, newFunc: newPod, newListFunc: newList}, keyspace{root: "/pods/"})
+	raw, closeRaw, err := b.openEtcd(resource{config: cfg, newFunc: newPod, newListFunc: newList}, keyspace{root: "/pods/"}, new(atomic.Bool))
 	require.NoError(t, err)
 	t.Cleanup(closeRaw)
 	w := &watchCache{t: t, below: &calls{belowCache: &belowCache{Interface: raw, source: t.Name(), progress: newProgress(b.cfg.Client.Client, t.Name())}}}

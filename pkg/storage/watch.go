@@ -36,6 +36,11 @@ func (s *tenantStorage) Watch(ctx context.Context, key string, opts storage.List
 	if err := s.hub.WaitFresh(ctx, 0); err != nil {
 		return nil, err
 	}
+	if wantsInitialEvents(c.opts) {
+		if err := s.checkReadable(ctx, c); err != nil {
+			return nil, err
+		}
+	}
 	request := hub.Request{Key: c.key, Predicate: c.opts.Predicate, Claims: c.claims, Version: version}
 	if c.attributes != nil || c.claimLabels {
 		request.Attributes = attributesKey{c.attributes, c.claimLabels}

@@ -104,6 +104,11 @@ var Layers = []Layer{
 		Only:   []string{},
 	},
 	{
+		Units:  []string{"pkg/customresource/patterns"},
+		Reason: "bounds a map of a library, which belongs to the process: it knows neither definitions nor requests",
+		Only:   []string{},
+	},
+	{
 		Units:  []string{"pkg/customresource/definitions"},
 		Reason: "which custom resource is served where, for those who keep the objects and those who tell of them",
 		Only:   []string{"pkg/request", "pkg/apis", "pkg/storage"},

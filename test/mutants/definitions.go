@@ -78,15 +78,6 @@ var definitions = []Mutant{
 		CaughtBy: "./pkg/customresource", Test: "TestCosts",
 	},
 	{
-		Name: "expanded-reads", Rule: "defaults that a definition got later do not multiply what is stored",
-		Edits: []Edit{{
-			File:   "pkg/customresource/versions/view.go",
-			Before: "	return schema.Stored(u.Object)",
-			After:  "	return nil",
-		}},
-		CaughtBy: "./pkg/customresource", Test: "TestCostsOfStoredObjects",
-	},
-	{
 		Name: "shifted-lists", Rule: "a JSON patch shifts the elements of lists a limited number of times, from either end",
 		Edits: []Edit{{
 			File:   "pkg/request/patchcosts/patchcosts.go",
@@ -94,5 +85,50 @@ var definitions = []Mutant{
 			After:  "	_, err := strconv.ParseUint(path[strings.LastIndexByte(path, '/')+1:], 10, 64)",
 		}},
 		CaughtBy: "./pkg/request/patchcosts", Test: "TestCheck",
+	},
+	{
+		Name: "kept-patterns", Rule: "the compiled patterns that a process keeps have a limit in bytes",
+		Edits: []Edit{{
+			File:   "pkg/customresource/patterns/patterns.go",
+			Before: `	if b.bytes > b.limit {`,
+			After:  `	if b.bytes > b.limit && b.limit == 0 {`,
+		}},
+		CaughtBy: "./pkg/customresource/patterns", Test: "TestTrim",
+	},
+	{
+		Name: "bad-list", Rule: "an object that cannot be decoded does not fail the list that fills a watch cache",
+		Edits: []Edit{{
+			File:   "pkg/storage/progress.go",
+			Before: `	if err := listTolerant(ctx, f.belowCache, key, opts, list); err != nil {`,
+			After:  `	if err := f.belowCache.GetList(ctx, key, opts, list); err != nil {`,
+		}},
+		CaughtBy: "./pkg/storage", Test: "TestUnreadableObjects",
+	},
+	{
+		Name: "bad-wildcard", Rule: "an object that cannot be read with its definition does not fail requests for all logical clusters",
+		Edits: []Edit{{
+			File:   "pkg/customresource/versions/bad.go",
+			Before: `	return ok && cluster.Wildcard`,
+			After:  `	return ok && cluster.Wildcard && cluster.Name != ""`,
+		}},
+		CaughtBy: "./pkg/customresource", Test: "TestWildcardsSkipUnreadableObjects",
+	},
+	{
+		Name: "bad-definition", Rule: "a stored definition does not end the process",
+		Edits: []Edit{{
+			File:   "pkg/customresource/definitions/index.go",
+			Before: `		if r := recover(); r != nil { // it would`,
+			After:  `		if r := any(nil); r != nil { // it would`,
+		}},
+		CaughtBy: "./pkg/customresource/definitions", Test: "TestFaultyDefinition",
+	},
+	{
+		Name: "uncounted-defaults", Rule: "what defaults add to an object is counted before they are set, those within defaults included",
+		Edits: []Edit{{
+			File:   "pkg/customresource/versions/shape.go",
+			Before: `			s.fills = add(bytesOf(value), s.expansion(value))`,
+			After:  `			s.fills = bytesOf(value)`,
+		}},
+		CaughtBy: "./pkg/customresource/versions", Test: "TestExpansion",
 	},
 }

@@ -36,9 +36,9 @@ var writes = []Mutant{
 	{
 		Name: "growing-updates", Rule: "a shard that is nearly full takes no write of a tenant that makes it fuller",
 		Edits: []Edit{{
-			File:   "pkg/admission/limits/limits.go",
-			Before: `request.GroupShards) && (create || grows(a)) {`,
-			After:  `request.GroupShards) && create {`,
+			File:   "pkg/admission/limits/homes.go",
+			Before: `	if !isLimited(cluster) || !w.create && !grows(w) {`,
+			After:  `	if !isLimited(cluster) || !w.create {`,
 		}},
 		CaughtBy: "./pkg/admission/limits", Test: "TestLimits",
 	},
@@ -104,6 +104,42 @@ var writes = []Mutant{
 			After:  `	if f.inUse > 0 && !f.wants() {`,
 		}},
 		CaughtBy: "./pkg/serving/fairness", Test: "TestSavesUpNothing",
+	},
+	{
+		Name: "free-homes", Rule: "a home workspace and all below it have a limit of objects together",
+		Edits: []Edit{{
+			File:   "pkg/admission/limits/homes.go",
+			Before: `	byObjects, byBytes := w.over(used.Objects, most.Objects,`,
+			After:  `	byObjects, byBytes := w.over(used.Objects, 0,`,
+		}},
+		CaughtBy: "./pkg/admission/limits", Test: "TestOwners",
+	},
+	{
+		Name: "filling-for-all", Rule: "an etcd that is filling up refuses those who use most, and nobody else",
+		Edits: []Edit{{
+			File:   "pkg/admission/limits/homes.go",
+			Before: `owner != "" && p.c.Owners.UsesMost(owner) {`,
+			After:  `owner != "" && !p.c.Owners.UsesMost(owner) {`,
+		}},
+		CaughtBy: "./pkg/admission/limits", Test: "TestOwners",
+	},
+	{
+		Name: "left-seat", Rule: "a write that computes after its end keeps its seat until it has ended",
+		Edits: []Edit{{
+			File:   "pkg/serving/watchdog/watchdog.go",
+			Before: `		if ctx.Err() != nil || time`,
+			After:  `		if time`,
+		}},
+		CaughtBy: "./pkg/serving/watchdog", Test: "TestOverdueWrites",
+	},
+	{
+		Name: "unthrottled-user", Rule: "a user whose requests compute after their end sends no more of them",
+		Edits: []Edit{{
+			File:   "pkg/serving/watchdog/watchdog.go",
+			Before: `	case d.payers[identity.PayerFrom(ctx)] > 0:`,
+			After:  `	case d.payers[identity.PayerFrom(ctx)] > 1:`,
+		}},
+		CaughtBy: "./pkg/serving/watchdog", Test: "TestOverdueReads",
 	},
 	{
 		Name: "own-word", Rule: "nobody tells other servers through the front-proxy who he is, or what it knows",

@@ -48,6 +48,8 @@ const (
 	// maxReplicated is the bound on objects of one kind that is replicated, and maxCached that on those
 	// of cached resources.
 	maxReplicated, maxCached = 40, 20
+	// maxOfHome is the limit on objects of a home workspace and all below it, and maxInHome that on Workspaces.
+	maxOfHome, maxInHome = 200, 3
 	// maxAnonymous and maxOfUser are bounds of all servers on connections, and maxStreams
 	// on the requests of each.
 	maxAnonymous, maxOfUser, maxStreams = 50, 30, maxOfCluster + 10
@@ -111,6 +113,8 @@ func newWorld(t testing.TB) *world {
 			fmt.Sprintf("--max-watch-bytes-per-cluster=%d", maxWatchBytes),
 			fmt.Sprintf("--max-replicated-objects=%d", maxReplicated),
 			fmt.Sprintf("--max-cached-objects=%d", maxCached),
+			fmt.Sprintf("--home-workspaces-max-objects=%d", maxOfHome),
+			fmt.Sprintf("--home-workspaces-max-workspaces=%d", maxInHome),
 		}, connections...),
 		"front-proxy": connections, "cache-server": connections,
 	}})

@@ -55,6 +55,8 @@ func TestNeighbours(t *testing.T) {
 		{"floods", floods},
 		{"readers", readers},
 		{"paths", paths},
+		{"overdue", overdue},
+		{"homes", homes},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			if testing.Short() && !slices.Contains(gate, row.name) {

@@ -27,11 +27,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/admission"
-	"k8s.io/apiserver/pkg/authentication/user"
 
 	"github.com/shardplane/shardplane/pkg/admission/percluster"
 	"github.com/shardplane/shardplane/pkg/request"
-	"github.com/shardplane/shardplane/pkg/request/identity"
 	"github.com/shardplane/shardplane/pkg/storage/usage"
 	"github.com/shardplane/shardplane/pkg/tenancy"
 	"github.com/shardplane/shardplane/pkg/tenancy/subtrees"
@@ -47,6 +45,9 @@ type Config struct {
 	Subtrees func(path string) []*subtrees.Subtree
 	// LogicalCluster returns the object of a logical cluster of the shard, or nil.
 	LogicalCluster func(logicalcluster.Name) *corev1alpha1.LogicalCluster
+	// Homes are the limits of home workspaces, and Owners what these, and others, store; nil limits nothing.
+	Homes  HomeLimits
+	Owners Owners
 	// Unstored are resources that are created and not stored.
 	Unstored []schema.GroupResource
 }
@@ -57,8 +58,9 @@ type Usage interface {
 	Of(cluster logicalcluster.Name) (usage.Usage, bool)
 	// OfKind returns what it stores of a resource that is replicated, and whether that is known; it is not of others.
 	OfKind(cluster logicalcluster.Name, resource schema.GroupResource) (usage.Usage, bool)
-	// Full reports whether there is no room left for tenants.
+	// Full reports whether there is no room left for tenants, and Filling whether there is little.
 	Full() bool
+	Filling() bool
 }
 
 // Plugin implements admission.ValidationInterface.
@@ -94,15 +96,13 @@ func (p *Plugin) Validate(ctx context.Context, a admission.Attributes, _ admissi
 	if err != nil {
 		return apierrors.NewInternalError(err)
 	}
-	// Members of system:masters can make room.
-	if p.c.Usage.Full() && !identity.MemberOf(ctx, a.GetUserInfo(), user.SystemPrivilegedGroup, request.GroupShards) && (create || grows(a)) {
-		return full(a)
+	lc, w := p.c.LogicalCluster(cluster), write{Attributes: a, counts: create && !isEvent(resource), create: create}
+	if err := p.withinStorage(ctx, w, cluster, lc); err != nil || lc == nil {
+		return err
 	}
-	lc := p.c.LogicalCluster(cluster)
-	if lc == nil {
-		return nil
+	if err := p.withinHome(w, cluster, lc); err != nil {
+		return err
 	}
-	w := write{Attributes: a, counts: create && !isEvent(resource), create: create}
 	if used, known := p.c.Usage.Of(cluster); known {
 		own := w
 		own.counts = w.counts && isFilled(lc)
@@ -290,13 +290,13 @@ func size(obj runtime.Object) int {
 	return len(data)
 }
 
-// full is what tenants are told while the etcd is nearly full.
-func full(a admission.Attributes) error {
+// insufficient is the answer to growth that the shard has no capacity for.
+func insufficient(a admission.Attributes, why string) error {
 	return &apierrors.StatusError{ErrStatus: metav1.Status{
 		Status:  metav1.StatusFailure,
 		Code:    http.StatusInsufficientStorage,
 		Reason:  metav1.StatusReasonUnknown,
-		Message: fmt.Sprintf("%s cannot be stored: the shard is nearly full, and only deletes and updates that make nothing larger pass until its operator has made room", a.GetResource().GroupResource()),
+		Message: fmt.Sprintf("%s cannot be stored: %s, and only deletes and updates that make nothing larger pass until its operator has made room", a.GetResource().GroupResource(), why),
 		Details: &metav1.StatusDetails{Group: a.GetResource().Group, Kind: a.GetResource().Resource, Name: a.GetName()},
 	}}
 }

@@ -36,11 +36,13 @@ type state struct {
 	types    usage.Usage // of WorkspaceTypes
 	unknown  bool
 	full     bool
+	filling  bool
 	clusters map[logicalcluster.Name]*corev1alpha1.LogicalCluster
 }
 
 func (s state) Of(logicalcluster.Name) (usage.Usage, bool) { return s.usage, !s.unknown }
 func (s state) Full() bool                                 { return s.full }
+func (s state) Filling() bool                              { return s.filling || s.full }
 func (s state) OfKind(_ logicalcluster.Name, resource schema.GroupResource) (usage.Usage, bool) {
 	return s.types, !s.unknown && (resource == types || resource == roles)
 }

@@ -47,6 +47,8 @@ type Config struct {
 	Stored purge.Stored
 	// Unserved deletes what is left then.
 	Unserved Unserved
+	// Unreadable are the objects that cannot be read; the zero value reports none.
+	Unreadable Unreadable
 	// Defaults are the default bindings of types.
 	Defaults defaults.Config
 }
@@ -66,13 +68,14 @@ func New(config Config) *reconcile.Controller[client.Key] {
 		},
 		createBinding: createBinding(config.Local),
 		defaults:      bindings,
+		unreadable:    config.Unreadable.Describe,
 		writer:        writer{commit: config.commit()},
 	}
 	return reconcile.New(reconcile.Config[client.Key]{
 		Name:      Name,
 		Reconcile: r.reconcile,
 		Workers:   workers,
-		Sources: append(looks,
+		Sources: append(append(looks, config.Unreadable.sources()...),
 			reconcile.Keys(config.LogicalClusters),
 			reconcile.OnDelete(config.Namespaces, func(ns *corev1.Namespace) []client.Key {
 				if !isStart(ns.Name) {
@@ -96,6 +99,7 @@ type reconciler struct {
 	namespaces    *startNamespaces
 	hasBinding    func(cluster logicalcluster.Name, name string) bool
 	createBinding func(ctx context.Context, cluster logicalcluster.Name, binding *rbacv1.ClusterRoleBinding) error
+	unreadable    func(ctx context.Context, cluster logicalcluster.Name) (string, error)
 
 	defaults interface {
 		// Make makes the default bindings, and says in the LogicalCluster what has become
@@ -144,6 +148,16 @@ func (r *reconciler) bringUp(ctx context.Context, lc *corev1alpha1.LogicalCluste
 	if wait := untilRemarkable(lc, next, r.now()); wait > 0 && failed == nil {
 		return reconcile.Result{RequeueAfter: wait}, nil
 	}
+	unreadable := ""
+	if r.unreadable != nil {
+		if unreadable, err = r.unreadable(ctx, logicalcluster.From(lc)); err != nil {
+			return reconcile.Result{}, err
+		}
+	}
+	if unreadable != "" {
+		again.RequeueAfter = sooner(again.RequeueAfter, recheck)
+	}
+	next = reportUnreadable(next, unreadable)
 	if _, err = r.write(ctx, lc, label(r.defaults.Note(advance(next, r.externalURL)))); err != nil {
 		return reconcile.Result{}, err
 	}

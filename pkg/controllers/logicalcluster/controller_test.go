@@ -437,3 +437,27 @@ func TestDeleteContentInStages(t *testing.T) {
 }
 
 var errCannot = errors.New("cannot")
+
+// TestObjectsReadable: objects that cannot be read are reported until they can, and nothing is where all
+// can.
+func TestObjectsReadable(t *testing.T) {
+	f := &fake{lc: newCluster(), namespace: true}
+	r := f.controller()
+	description := ""
+	r.unreadable = func(context.Context, logicalcluster.Name) (string, error) { return description, nil }
+	_, err := r.reconcile(t.Context(), key)
+	require.NoError(t, err)
+	require.Nil(t, conditions.Get(f.lc, objectsReadable))
+
+	description = "widgets.example.com default/large: too large"
+	result, err := r.reconcile(t.Context(), key)
+	require.NoError(t, err)
+	require.Equal(t, recheck, result.RequeueAfter, "nothing else says that they were deleted")
+	require.True(t, conditions.IsFalse(f.lc, objectsReadable))
+	require.Equal(t, description, conditions.GetMessage(f.lc, objectsReadable))
+
+	description = ""
+	_, err = r.reconcile(t.Context(), key)
+	require.NoError(t, err)
+	require.True(t, conditions.IsTrue(f.lc, objectsReadable))
+}

@@ -17,7 +17,9 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/storage"
 	"github.com/shardplane/shardplane/pkg/storage/hub"
+	"github.com/shardplane/shardplane/pkg/storage/unreadable"
 )
 
 // Run keeps the index until ctx ends. The storage in this process is listed and
@@ -79,7 +81,9 @@ func (r reflected) Update(obj any) error { return r.Add(obj) }
 func (r reflected) Delete(obj any) error {
 	crd, err := definitionOf(obj)
 	if err == nil {
-		r.replace(logicalcluster.From(crd), crd.Name, nil)
+		cluster := logicalcluster.From(crd)
+		r.unreadable.Remove(cluster, keyOf(cluster, crd.Name))
+		r.replace(cluster, crd.Name, nil)
 	}
 	return err
 }
@@ -161,10 +165,33 @@ func (o *Index) upsert(ctx context.Context, crd *apiextensions.CustomResourceDef
 	e, err := o.newEntry(cluster, crd)
 	if err != nil {
 		klog.FromContext(ctx).Error(err, "A definition cannot be served", "logicalCluster", cluster, "definition", crd.Name)
+		o.noteFaulty(cluster, crd, err)
 		o.replace(cluster, crd.Name, nil)
 		return
 	}
+	o.unreadable.Remove(cluster, keyOf(cluster, crd.Name))
 	o.replace(cluster, crd.Name, e)
+}
+
+// noteFaulty records a definition that cannot be served.
+func (o *Index) noteFaulty(cluster logicalcluster.Name, crd *apiextensions.CustomResourceDefinition, err error) {
+	reason := unreadable.Conversion
+	if bad := unreadable.Of(err); bad != nil {
+		reason = bad.Reason
+	}
+	revision, _ := strconv.ParseInt(crd.ResourceVersion, 10, 64)
+	o.unreadable.Add(unreadable.Object{
+		Key: keyOf(cluster, crd.Name), Revision: revision, Resource: definitionsResource, Cluster: cluster, Name: crd.Name,
+		Reason: reason, Message: fmt.Sprintf("it cannot be served: %v", err),
+	})
+}
+
+// definitionsResource is the resource of definitions.
+var definitionsResource = apiextensions.Resource("customresourcedefinitions")
+
+// keyOf returns the key of a definition in etcd.
+func keyOf(cluster logicalcluster.Name, name string) string {
+	return storage.Key(storage.ResourcePrefix(definitionsResource)+"/", "", cluster, "", name)
 }
 
 // replace puts, changes or, if e is nil, removes an entry, and tells who wants

@@ -21,6 +21,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/storage/unreadable"
 )
 
 // catchUpWait bounds how long a write of a definition waits until this server
@@ -58,6 +59,8 @@ type Index struct {
 	byName   map[string]map[logicalcluster.Name]*entry
 	changes  Listeners[Change]
 	entries  Listeners[entryChange]
+	// unreadable records the definitions that cannot be served.
+	unreadable *unreadable.Record
 }
 
 // entryChange is an entry that came (before is nil), changed or went (after is
@@ -77,6 +80,8 @@ func newIndex(store *genericregistry.Store, table *Table, i *interner) *Index {
 		ended:    make(chan struct{}),
 		clusters: map[logicalcluster.Name]map[string]*entry{},
 		byName:   map[string]map[logicalcluster.Name]*entry{},
+
+		unreadable: unreadable.NewRecord(),
 	}
 }
 
@@ -282,7 +287,12 @@ func (o *Index) HasSynced() bool {
 }
 
 // newEntry makes an entry, which uses its schema.
-func (o *Index) newEntry(cluster logicalcluster.Name, crd *apiextensions.CustomResourceDefinition) (*entry, error) {
+func (o *Index) newEntry(cluster logicalcluster.Name, crd *apiextensions.CustomResourceDefinition) (e *entry, err error) {
+	defer func() {
+		if r := recover(); r != nil { // it would end the process, at every start
+			e, err = nil, unreadable.Recovered(r)
+		}
+	}()
 	revision, err := strconv.ParseUint(crd.ResourceVersion, 10, 64)
 	if err != nil {
 		return nil, fmt.Errorf("definition %s has resource version %q: %w", crd.Name, crd.ResourceVersion, err)

@@ -22,6 +22,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/storage/unreadable"
 )
 
 // Install registers apiextensions.k8s.io/v1 with a generic API server.
@@ -57,6 +58,8 @@ var (
 type Config struct {
 	// Storage gives the multi-tenant storage options for a codec.
 	Storage func(codecFor func(schema.GroupResource) (runtime.Codec, error)) generic.RESTOptionsGetter
+	// Unreadable records the definitions that cannot be served; nil for a record of its own.
+	Unreadable *unreadable.Record
 	// Table interns the schemas.
 	Table *Table
 	// Sources are what the definitions become the last of.
@@ -79,6 +82,9 @@ func New(cfg Config) (*Storage, error) {
 	}
 	store := *upstream.Store // upstream counts with the one that it made
 	objects := newIndex(&store, cfg.Table, interner)
+	if cfg.Unreadable != nil {
+		objects.unreadable = cfg.Unreadable
+	}
 	cfg.Sources.index = objects
 	objects.Subscribe(cfg.Sources.changes.Tell)
 	naming := &names{sources: cfg.Sources, builtIn: cfg.BuiltInNames, objects: objects, reserved: map[nameScope]map[*reservation]struct{}{}}

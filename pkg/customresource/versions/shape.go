@@ -2,6 +2,7 @@ package versions
 
 import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
 )
 
 // shape is what of a schema decides whether upstream's codec leaves a value as it is:
@@ -13,6 +14,10 @@ type shape struct {
 	additional, items *shape // nil where there is no schema
 	// defaulted are the properties that have defaults.
 	defaulted []string
+	// fills is what a value takes in memory that is set to the default of this schema, the defaults
+	// within it included; 0 without a default.
+	fills    int64
+	nullable bool
 	// anything is set where all is kept that has no schema, and nothing has one.
 	anything bool
 	// opaque is set where the codec has to be asked.
@@ -28,15 +33,24 @@ func shapeOf(spec *apiextensionsv1.CustomResourceDefinitionSpec, version string)
 		}
 		s := newShape(v.Schema.OpenAPIV3Schema)
 		if metadata := s.properties["metadata"]; metadata != nil && metadata.hasDefaults() {
-			return nil
+			s.opaque = true
 		}
 		return s
 	}
 	return nil
 }
 
+// shapesOf returns the shapes of all versions, by name.
+func shapesOf(spec *apiextensionsv1.CustomResourceDefinitionSpec) map[string]*shape {
+	all := make(map[string]*shape, len(spec.Versions))
+	for i := range spec.Versions {
+		all[spec.Versions[i].Name] = shapeOf(spec, spec.Versions[i].Name)
+	}
+	return all
+}
+
 func newShape(schema *apiextensionsv1.JSONSchemaProps) *shape {
-	s := &shape{opaque: schema.XEmbeddedResource || schema.Ref != nil}
+	s := &shape{opaque: schema.XEmbeddedResource || schema.Ref != nil, nullable: schema.Nullable}
 	if len(schema.Properties) > 0 {
 		s.properties = make(map[string]*shape, len(schema.Properties))
 	}
@@ -64,6 +78,12 @@ func newShape(schema *apiextensionsv1.JSONSchemaProps) *shape {
 	if keeps := schema.XPreserveUnknownFields; keeps != nil && *keeps {
 		s.anything = s.properties == nil && s.additional == nil && s.items == nil
 		s.opaque = s.opaque || !s.anything
+	}
+	if schema.Default != nil {
+		var value any
+		if err := utiljson.Unmarshal(schema.Default.Raw, &value); err == nil {
+			s.fills = add(bytesOf(value), s.expansion(value))
+		}
 	}
 	return s
 }

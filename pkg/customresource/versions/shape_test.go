@@ -1,6 +1,7 @@
 package versions
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -109,4 +110,44 @@ func TestShapeOf(t *testing.T) {
 	for _, version := range []string{"v1", "v2", "v3"} {
 		require.False(t, shapeOf(spec, version).leavesObject(object), version)
 	}
+}
+
+// TestExpansion: what defaults add is counted without setting them, however they multiply.
+func TestExpansion(t *testing.T) {
+	var schema apiextensionsv1.JSONSchemaProps
+	require.NoError(t, yaml.Unmarshal([]byte(`
+type: object
+properties:
+  leaf: {type: object, default: {a: 1, b: 2}, properties: {a: {type: integer}, b: {type: integer}, c: {type: integer, default: 3}}}
+  list: {type: array, items: {type: object, default: {}, properties: {x: {type: object, default: {}, properties: {y: {type: array, default: [{}, {}], items: {type: object, properties: {z: {type: integer, default: 1}}}}}}}}}
+  more: {type: object, additionalProperties: {type: object, default: {}, properties: {k: {type: integer, default: 1}}}}
+  none: {type: object, nullable: true, default: {}, properties: {k: {type: integer, default: 1}}}
+`), &schema))
+	shape := newShape(&schema)
+	require.True(t, shape.hasDefaults())
+	of := func(text string) int64 {
+		var value any
+		require.NoError(t, utiljson.Unmarshal([]byte(text), &value))
+		return shape.expansion(value)
+	}
+	require.Zero(t, of(`{"leaf":{"c":1},"none":{"k":1}}`))
+	require.Zero(t, of(`{"leaf":{"c":1},"none":null}`))
+	require.Zero(t, of(`"text"`))
+	set := `"leaf":{"c":1},"none":null`
+	one := of(`{` + set + `,"list":[{}]}`)
+	require.Positive(t, one)
+	require.Equal(t, 3*one, of(`{`+set+`,"list":[{},{},{}]}`))
+	require.Greater(t, of(`{`+set+`,"list":[null]}`), one, "null items are replaced by the default")
+	require.Positive(t, of(`{`+set+`,"more":{"a":{}}}`))
+	require.Positive(t, of(`{`+set+`,"more":{"a":null}}`))
+	require.Greater(t, of(`{"none":null}`), of(`{"none":null,"leaf":{}}`), "a default has defaults")
+
+	// Nested defaults of a few bytes that would be 10^18 values.
+	text := `{type: integer, default: 1}`
+	for range 9 {
+		text = `{type: array, default: [` + strings.Repeat("{},", 100) + `], items: {type: object, properties: {n: ` + text + `}}}`
+	}
+	var deep apiextensionsv1.JSONSchemaProps
+	require.NoError(t, yaml.Unmarshal([]byte(`{type: object, properties: {n: `+text+`}}`), &deep))
+	require.Greater(t, newShape(&deep).expansion(map[string]any{}), int64(1e18))
 }

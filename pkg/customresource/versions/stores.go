@@ -20,6 +20,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
 	"github.com/shardplane/shardplane/pkg/customresource/packed"
 	multitenant "github.com/shardplane/shardplane/pkg/storage"
+	"github.com/shardplane/shardplane/pkg/storage/unreadable"
 )
 
 // errClosed is what storage answers once the server has stopped.
@@ -81,9 +82,12 @@ type rawStore struct {
 	storage.Interface
 	resource schema.GroupResource
 	// key is the resource, or, of objects that lie apart, one that no resource is.
-	key     schema.GroupResource
-	destroy factory.DestroyFunc
-	users   int
+	key schema.GroupResource
+	// prefix is that of its keys, and unreadable records its objects that cannot be read.
+	prefix     string
+	unreadable *unreadable.Record
+	destroy    factory.DestroyFunc
+	users      int
 }
 
 // Config is what Stores are made of.
@@ -101,6 +105,8 @@ type Config struct {
 	Apart func(*definitions.Schema) bool
 	// Replicas is set where objects are replicas of those of other servers.
 	Replicas bool
+	// Unreadable records the objects that cannot be read with their definition; nil for a record of its own.
+	Unreadable *unreadable.Record
 	// Calls is how many conversion webhooks are called at a time for one logical cluster, and how
 	// many updates there are at a time that may call one for managed fields; 0 is
 	// webhooktransport.DefaultCallsPerCluster.
@@ -113,6 +119,9 @@ type Config struct {
 
 // New returns stores that hold nothing yet.
 func New(cfg Config) *Stores {
+	if cfg.Unreadable == nil {
+		cfg.Unreadable = unreadable.NewRecord()
+	}
 	packer := packed.NewPacker()
 	codec := packedCodec{newRawCodec(), packer}
 	s := &Stores{
@@ -278,7 +287,7 @@ func (s *Stores) openLocked(key, resource schema.GroupResource, shared generic.R
 	if err != nil {
 		return nil, fmt.Errorf("making the storage of %s: %w", resource, err)
 	}
-	raw := &rawStore{Interface: store, resource: resource, key: key, destroy: destroy}
+	raw := &rawStore{Interface: store, resource: resource, key: key, prefix: prefix, unreadable: s.config.Unreadable, destroy: destroy}
 	s.stores[key] = raw
 	select {
 	case s.opened <- key:

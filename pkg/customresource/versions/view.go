@@ -1,7 +1,6 @@
 package versions
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,7 +9,6 @@ import (
 	"sync"
 	"sync/atomic"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -22,8 +20,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
 	"github.com/shardplane/shardplane/pkg/customresource/packed"
 	"github.com/shardplane/shardplane/pkg/request"
-	"github.com/shardplane/shardplane/pkg/request/schemacosts"
 	tenantstorage "github.com/shardplane/shardplane/pkg/storage"
+	"github.com/shardplane/shardplane/pkg/storage/unreadable"
 )
 
 // view is the storage of one version of one schema: it reads from and writes to
@@ -34,10 +32,10 @@ type view struct {
 	raw   *rawStore
 	gvk   schema.GroupVersionKind
 	codec runtime.Codec
-	// shape says which objects the codec leaves as they are.
-	shape *shape
-	// costs are what defaults may add to an object; nil if the version has no schema.
-	costs *schemacosts.Lazy
+	// shape says which objects the codec leaves as they are, and shapes, by version, what defaults add
+	// to those that it does not.
+	shape  *shape
+	shapes map[string]*shape
 	// projection is what makes objects of the resource of what is stored; nil if they are.
 	projection *definitions.Projection
 	// asIs is set for the view of metadata: objects of any schema, of which
@@ -74,13 +72,12 @@ var _ storage.Interface = (*view)(nil)
 
 func newView(raw *rawStore, sch *definitions.Schema, gvk schema.GroupVersionKind, codec runtime.Codec, calls *calls, decoded, encoded *budget) *view {
 	stored := schema.GroupVersion{Group: gvk.Group, Version: sch.StoredVersion()}
-	return &view{
+	v := &view{
 		Interface: raw.Interface,
 		raw:       raw,
 		gvk:       gvk,
 		codec:     codec,
-		shape:     shapeOf(sch.Spec(), gvk.Version),
-		costs:     sch.Costs(gvk.Version),
+		shapes:    shapesOf(sch.Spec()),
 		asIs:      sch.MetadataOnly,
 		stored:    stored,
 		calls:     calls,
@@ -89,6 +86,8 @@ func newView(raw *rawStore, sch *definitions.Schema, gvk schema.GroupVersionKind
 		encoded:   newMemory[json.RawMessage](encoded),
 		done:      make(chan struct{}),
 	}
+	v.shape = v.shapes[gvk.Version]
+	return v
 }
 
 // close ends the watches of the view and forgets its objects.
@@ -122,12 +121,10 @@ func (v *view) decodeOnce(ctx context.Context, stored *packed.Object) (out *unst
 			return known, true, nil
 		}
 	}
-	out, left, err := v.unpack(stored)
-	if err != nil || left {
-		return out, false, err // to unpack it again takes less than to copy what is remembered
-	}
-	if out, err = v.convert(ctx, out); err != nil || !remembers {
-		return out, false, err
+	out, left, err := v.show(ctx, stored)
+	v.note(stored, err)
+	if err != nil || left || !remembers {
+		return out, false, err // if left, to unpack it again takes less than to copy what is remembered
 	}
 	return out, v.decoded.remember(key, out, bytesOf(out.Object)), nil
 }
@@ -153,7 +150,8 @@ func (v *view) encodeShown(ctx context.Context, stored *packed.Object) (json.Raw
 	}
 	if out == nil {
 		var err error
-		if out, err = v.decodeAnew(ctx, stored); err != nil {
+		out, err = v.decodeAnew(ctx, stored)
+		if v.note(stored, err); err != nil {
 			return nil, err
 		}
 	}
@@ -170,11 +168,26 @@ func (v *view) encodeShown(ctx context.Context, stored *packed.Object) (json.Raw
 // decodeAnew is decode without the view's memory, which it neither uses nor fills: the object
 // of a DELETED event is the state before under the resource version of the event.
 func (v *view) decodeAnew(ctx context.Context, stored *packed.Object) (*unstructured.Unstructured, error) {
-	shown, left, err := v.unpack(stored)
-	if err != nil || left {
-		return shown, err
+	shown, _, err := v.show(ctx, stored)
+	return shown, err
+}
+
+// show returns the view's form of a stored object, and whether it is as it is stored. An error of the
+// object itself is an unreadable.Error.
+func (v *view) show(ctx context.Context, stored *packed.Object) (u *unstructured.Unstructured, left bool, err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			u, err = nil, unreadable.Recovered(r)
+		}
+	}()
+	if u, left, err = v.unpack(stored); err != nil || left {
+		return u, left, err
 	}
-	return v.convert(ctx, shown)
+	if err := v.checkExpansion(stored, u.Object, u.GroupVersionKind().Version); err != nil {
+		return nil, false, err
+	}
+	u, err = v.convert(ctx, u)
+	return u, false, err
 }
 
 // unpack returns a stored object as the view's codec is to get it, and whether the codec would
@@ -184,7 +197,7 @@ func (v *view) unpack(stored *packed.Object) (u *unstructured.Unstructured, left
 	hideIdentity(u)
 	if v.projection != nil {
 		if u, err = v.projection.Show(u); err != nil {
-			return nil, false, err
+			return nil, false, &unreadable.Error{Reason: unreadable.Conversion, Err: err}
 		}
 	}
 	if v.asIs {
@@ -197,9 +210,7 @@ func (v *view) unpack(stored *packed.Object) (u *unstructured.Unstructured, left
 // convert runs the view's codec on an object, which it may change and keep.
 func (v *view) convert(ctx context.Context, u *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	name := types.NamespacedName{Namespace: u.GetNamespace(), Name: u.GetName()}
-	if err := v.expands(u); err != nil {
-		return nil, fmt.Errorf("%s %s cannot be read with its present definition: %w", v.gvk.Kind, name, err)
-	}
+	called := v.hooked && u.GroupVersionKind().GroupVersion() != v.gvk.GroupVersion()
 	done, err := v.converts(ctx, u.GroupVersionKind().GroupVersion(), v.gvk.GroupVersion())
 	if err != nil {
 		return nil, err
@@ -207,22 +218,13 @@ func (v *view) convert(ctx context.Context, u *unstructured.Unstructured) (*unst
 	defer done()
 	out, err := decodeObject(v.codec, u, v.gvk.GroupVersion())
 	if err != nil {
-		return nil, fmt.Errorf("%s %s cannot be read with its present definition: %w", v.gvk.Kind, name, err)
+		err = fmt.Errorf("%s %s cannot be read with its present definition: %w", v.gvk.Kind, name, err)
+		if !called { // a webhook may succeed the next time
+			err = &unreadable.Error{Reason: unreadable.Conversion, Err: err}
+		}
+		return nil, err
 	}
 	return out, nil
-}
-
-// expands returns an error if the codec would add too much to an object: its definition can have got
-// defaults since it was written.
-func (v *view) expands(u *unstructured.Unstructured) error {
-	if v.costs == nil || !v.costs.IsLarge(u.Object) {
-		return nil
-	}
-	schema := v.costs.Schema()
-	if schema == nil {
-		return nil
-	}
-	return schema.Stored(u.Object)
 }
 
 // hideIdentity removes from an object what storage alone has to know.
@@ -250,8 +252,11 @@ func (v *view) decodeInto(ctx context.Context, stored *packed.Object, into runti
 		return nil
 	}
 	out, err := v.decode(ctx, stored)
+	if unreadable.Of(err) != nil && takesBare(ctx) {
+		out, err = v.bare(stored), nil
+	}
 	if err != nil {
-		return unreadable(err)
+		return v.failed(stored, err)
 	}
 	target.Object = out.Object
 	return nil
@@ -275,14 +280,6 @@ func (v *view) encode(ctx context.Context, obj runtime.Object) (*unstructured.Un
 		return nil, err
 	}
 	return encodeObject(v.codec, u)
-}
-
-// unreadable is the answer where an object cannot be read.
-func unreadable(err error) error {
-	if apierrors.IsTooManyRequests(err) {
-		return err
-	}
-	return apierrors.NewInternalError(err)
 }
 
 // Create implements storage.Interface.
@@ -315,7 +312,9 @@ func (v *view) Delete(ctx context.Context, key string, out runtime.Object, preco
 	if err := v.raw.Delete(ctx, key, &deleted, preconditions, v.validator(validate), nil, opts); err != nil {
 		return err
 	}
-	return v.decodeInto(ctx, &deleted, out)
+	err := v.decodeInto(ctx, &deleted, out)
+	v.forget(&deleted)
+	return err
 }
 
 // validator shows the view's form of an object to validate.
@@ -329,6 +328,9 @@ func (v *view) validator(validate storage.ValidateObjectFunc) storage.ValidateOb
 			return err
 		}
 		u, err := v.decode(ctx, stored)
+		if unreadable.Of(err) != nil {
+			u, err = v.bare(stored), nil
+		}
 		if err != nil {
 			return err
 		}
@@ -370,7 +372,7 @@ func (v *view) GetList(ctx context.Context, key string, opts storage.ListOptions
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		return unreadable(err)
+		return err
 	}
 	if list.Object == nil {
 		list.Object = map[string]any{}
@@ -383,32 +385,6 @@ func (v *view) GetList(ctx context.Context, key string, opts storage.ListOptions
 		selector = request.ShardSelectorFrom(ctx)
 	}
 	setShardInfo(list, selector)
-	return nil
-}
-
-// showItems puts the view's form of stored objects into list, or as JSON to where
-// ctx says. The registry above copies what it changes. It ends with ctx:
-// there may be a slow webhook to ask about each object.
-func (v *view) showItems(ctx context.Context, stored []packed.Object, list *unstructured.UnstructuredList) error {
-	if asJSON := jsonItemsFrom(ctx); asJSON != nil {
-		asJSON.items = make([]json.RawMessage, len(stored))
-		for i := range stored {
-			data, err := v.encodeShown(ctx, &stored[i])
-			if err = cmp.Or(err, ctx.Err()); err != nil {
-				return err
-			}
-			asJSON.items[i] = data
-		}
-		return nil
-	}
-	list.Items = make([]unstructured.Unstructured, 0, len(stored))
-	for i := range stored {
-		u, err := v.decodeShared(ctx, &stored[i])
-		if err = cmp.Or(err, ctx.Err()); err != nil {
-			return err
-		}
-		list.Items = append(list.Items, *u)
-	}
 	return nil
 }
 

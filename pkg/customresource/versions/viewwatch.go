@@ -9,6 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/shardplane/shardplane/pkg/storage/unreadable"
 )
 
 // viewWatch shows the events of the shared store in the form of a view.
@@ -56,6 +58,9 @@ func (w *viewWatch) run(ctx context.Context) {
 				return
 			}
 			shown := w.view.event(ctx, event)
+			if shown.Type == "" { // skipped
+				continue
+			}
 			select {
 			case w.events <- shown:
 			case <-w.stop:
@@ -70,12 +75,19 @@ func (w *viewWatch) run(ctx context.Context) {
 	}
 }
 
-// event returns the view's form of an event of the shared store.
+// event returns the view's form of an event of the shared store, and an event without a type for one
+// that is skipped.
 func (v *view) event(ctx context.Context, event watch.Event) watch.Event {
 	switch event.Type {
 	case watch.Added, watch.Modified, watch.Deleted:
 		shown, err := v.shownEvent(ctx, event.Object, event.Type == watch.Deleted)
-		if err != nil {
+		switch bad := unreadable.Of(err) != nil; {
+		case err == nil:
+		case bad && (takesBare(ctx) || event.Type == watch.Deleted):
+			shown = v.bareEvent(event.Object)
+		case bad && skips(ctx):
+			return watch.Event{}
+		default:
 			status := apierrors.NewInternalError(err).Status()
 			return watch.Event{Type: watch.Error, Object: &status}
 		}
@@ -121,6 +133,18 @@ func (v *view) shownEvent(ctx context.Context, obj runtime.Object, deleted bool)
 			return v.decodeShared(ctx, stored)
 		}
 	})
+}
+
+// bareEvent is bare for the object of an event.
+func (v *view) bareEvent(obj runtime.Object) runtime.Object {
+	if wrapped, ok := obj.(runtime.CacheableObject); ok {
+		obj = wrapped.GetObject()
+	}
+	stored, err := storedObject(obj)
+	if err != nil {
+		return obj
+	}
+	return v.bare(stored)
 }
 
 // decodeEvent decodes the object of an event, which may be the wrapper by which

@@ -48,6 +48,8 @@ type Config struct {
 	// CurrentVersion asks etcd for its resource version.
 	CurrentVersion func(context.Context) (uint64, error)
 	// CompactRevision is up to where etcd was compacted.
+	// Undecodable reports whether an object could not be decoded since the last call; nil if all can.
+	Undecodable     func() bool
 	CompactRevision func() int64
 }
 
@@ -276,6 +278,11 @@ func (t *tap) run() {
 			}
 		case <-t.stopped:
 			return
+		}
+		if undecodable := t.hub.cfg.Undecodable; received.Type == watch.Error && undecodable != nil && undecodable() {
+			// Upstream's reflector would watch from the same version again, and never pass the object.
+			status := apierrors.NewResourceExpired("an object cannot be decoded").Status()
+			received.Object = &status
 		}
 		e := t.hub.eventOf(received)
 		if e != nil && e.kind != watch.Bookmark {

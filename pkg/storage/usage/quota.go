@@ -19,6 +19,8 @@ const (
 	// what is in use comes first. The file itself, near its quota, is the last
 	// warning: it grows although there is room in it when that is in small pieces.
 	inUseLimit, sizeLimit = 90, 96
+	// fillingLimit is the part that is in use from which on the etcd is filling up.
+	fillingLimit = 75
 	// step is the part of the quota, in percent, that may be written before somebody
 	// looks again. Together with the limits it leaves room for what is written
 	// meanwhile.
@@ -31,7 +33,7 @@ const (
 
 // quota knows whether an etcd is near its quota.
 type quota struct {
-	full atomic.Bool
+	full, filling atomic.Bool
 	// inUse is what of the file is in use, of the member that uses most, and limit is the
 	// least quota of a member.
 	inUse, limit atomic.Int64
@@ -85,10 +87,10 @@ func (q *quota) check(ctx context.Context, client *clientv3.Client) error {
 		endpoints = []string{""} // one in this process
 	}
 	var (
-		full         bool
-		inUse, least int64
-		last         error
-		known        bool
+		full, filling bool
+		inUse, least  int64
+		last          error
+		known         bool
 	)
 	for _, endpoint := range endpoints {
 		status, err := client.Status(ctx, endpoint)
@@ -103,6 +105,7 @@ func (q *quota) check(ctx context.Context, client *clientv3.Client) error {
 			if least == 0 || quota < least {
 				least = quota
 			}
+			filling = filling || status.DbSizeInUse >= quota/100*fillingLimit
 			full = full || isFull(status.DbSize, status.DbSizeInUse, quota)
 		}
 		if full = full || refusesWrites(status.Errors); full && !q.full.Load() {
@@ -116,6 +119,9 @@ func (q *quota) check(ctx context.Context, client *clientv3.Client) error {
 	q.enough.Store(least / 100 * step)
 	q.inUse.Store(inUse)
 	q.limit.Store(least)
+	if was := q.filling.Swap(filling); was != filling {
+		klog.InfoS("Space in etcd", "fillingUp", filling, "inUse", inUse, "quota", least)
+	}
 	if was := q.full.Swap(full); was && !full {
 		klog.InfoS("etcd has room again")
 	}

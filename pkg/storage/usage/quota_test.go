@@ -31,19 +31,21 @@ func TestFull(t *testing.T) {
 	client.Maintenance = m
 	q := newQuota()
 	for _, step := range []struct {
-		size, inUse int64
-		full        bool
+		size, inUse   int64
+		filling, full bool
 	}{
-		{899, 899, false},
-		{905, 899, false}, // what is free is used again
-		{905, 900, true},
-		{950, 890, false}, // compacted
-		{960, 100, true},  // the file does not shrink by itself
-		{100, 100, false},
+		{749, 749, false, false},
+		{800, 750, true, false},
+		{899, 899, true, false},
+		{905, 899, true, false}, // what is free is used again
+		{905, 900, true, true},
+		{950, 890, true, false}, // compacted
+		{960, 100, false, true}, // the file does not shrink by itself
+		{100, 100, false, false},
 	} {
 		m.size, m.inUse = step.size, step.inUse
 		require.NoError(t, q.check(t.Context(), client))
-		require.Equal(t, step.full, q.full.Load(), "%+v", step)
+		require.Equal(t, []bool{step.filling, step.full}, []bool{q.filling.Load(), q.full.Load()}, "%+v", step)
 		require.Equal(t, []int64{step.inUse, 1000}, []int64{q.inUse.Load(), q.limit.Load()})
 	}
 	m.size, m.inUse = 999, 999

@@ -157,6 +157,9 @@ func (c *Counter) OnChange(f func()) { c.changed = f }
 // the system. Once it reaches the quota, it refuses all writes but deletes.
 func (c *Counter) Full() bool { return c.quota.full.Load() }
 
+// Filling reports whether so much of the etcd's quota is in use that those who use most have to stop.
+func (c *Counter) Filling() bool { return c.quota.filling.Load() }
+
 // Run counts until ctx ends.
 func (c *Counter) Run(ctx context.Context) error {
 	// A stream of its own: etcd tells the progress of a stream to all watches on it.

@@ -3,6 +3,7 @@ package apis
 import (
 	"bufio"
 	"context"
+	"fmt"
 	"net/http"
 	"os/exec"
 	"strings"

@@ -77,6 +77,28 @@ func TestFullEtcdCompacts(t *testing.T) {
 	})
 }
 
+// TestFillingEtcd fills a real etcd as a tenant, who is refused before others are.
+func TestFillingEtcd(t *testing.T) {
+	if testing.Short() {
+		t.Skip("nightly: fills a database")
+	}
+	t.Parallel()
+	f := newFilling(t)
+	f.people.Workspace("root", "small")
+	f.people.BindUser("root:small", "user-2", "cluster-admin", 2)
+	small := f.people.As(2, "root:small").CoreV1().ConfigMaps("default")
+	var err error
+	for n := 0; err == nil; n++ {
+		require.Less(t, n, 1600, "nothing is refused")
+		err = f.create(n)
+	}
+	require.True(t, isFull(err), "%v", err)
+	require.ErrorContains(t, err, "root:full with all workspaces below it stores more")
+	_, err = small.Create(t.Context(), f.configMap(0), metav1.CreateOptions{})
+	require.NoError(t, err, "who stores little goes on")
+	f.people.Workspace("root", "after")
+}
+
 // filling is a tenant of a shard whose etcd has little room.
 type filling struct {
 	t       *testing.T

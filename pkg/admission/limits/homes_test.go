@@ -1,0 +1,120 @@
+package limits
+
+import (
+	"net/http"
+	"testing"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"github.com/kcp-dev/sdk/apis/core"
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	"github.com/spf13/pflag"
+	"github.com/stretchr/testify/require"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/authentication/user"
+
+	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/tenancy/subtrees"
+	"github.com/shardplane/shardplane/pkg/tenancy/toplevel"
+)
+
+// stored is what owners store, of whom one uses most.
+type stored struct {
+	used  toplevel.Usage
+	known bool
+	most  string
+}
+
+func (s stored) Usage(string) (toplevel.Usage, bool) { return s.used, s.known }
+func (s stored) UsesMost(owner string) bool          { return s.most == owner }
+
+// TestOwners: homes have limits together with all below them, and an etcd that is filling up refuses those
+// first who use most, and never root and the system.
+func TestOwners(t *testing.T) {
+	workspace := &unstructured.Unstructured{Object: map[string]any{}}
+	used := func(objects, bytes, workspaces int64) toplevel.Usage {
+		return toplevel.Usage{Amount: subtrees.Amount{Objects: objects, Bytes: bytes}, Workspaces: workspaces}
+	}
+	for name, tc := range map[string]struct {
+		path          string
+		used          toplevel.Usage
+		unknown       bool
+		own           subtrees.Amount // limits of the home itself
+		filling, full bool
+		as            user.Info
+		resource      schema.GroupResource
+		obj, old      runtime.Object
+		want          string
+		code          int
+	}{
+		"below all":                           {path: "user:alice:x", used: used(99, 999, 9), resource: workspaces, obj: workspace},
+		"objects of a home":                   {path: "user:alice:x:y", used: used(100, 0, 0), resource: configMaps, obj: holding(1), want: "user:alice and all below it have 100 objects on this shard, and may have 100", code: http.StatusForbidden},
+		"of a home without a path":            {path: "2hg5y7x:y", used: used(100, 0, 0), resource: configMaps, obj: holding(1), want: "2hg5y7x and all below it", code: http.StatusForbidden},
+		"bytes of a home":                     {path: "user:alice", used: used(0, 1000, 0), resource: configMaps, obj: holding(2), old: holding(1), want: "have 1000 bytes", code: http.StatusForbidden},
+		"an update that shrinks":              {path: "user:alice", used: used(0, 1000, 0), resource: configMaps, obj: holding(1), old: holding(2)},
+		"workspaces of a home":                {path: "user:alice", used: used(0, 0, 10), resource: workspaces, obj: workspace, want: "have 10 workspaces on this shard, and may have 10", code: http.StatusForbidden},
+		"other objects then":                  {path: "user:alice", used: used(0, 0, 10), resource: configMaps, obj: holding(1)},
+		"limits of its own for a home":        {path: "user:alice", used: used(100, 1000, 0), own: subtrees.Amount{Objects: 500, Bytes: 5000}, resource: configMaps, obj: holding(1)},
+		"the system in a home":                {path: "user:alice", used: used(100, 1000, 10), as: theAPI, resource: configMaps, obj: holding(1)},
+		"a workspace that is no home":         {path: "root:org", used: used(100, 1000, 10), resource: workspaces, obj: workspace},
+		"what is not known":                   {path: "user:alice", used: used(100, 1000, 10), unknown: true, resource: configMaps, obj: holding(1)},
+		"who uses most when it is filling up": {path: "root:most:x", filling: true, resource: configMaps, obj: holding(1), want: "root:most with all workspaces below it stores more", code: http.StatusInsufficientStorage},
+		"an update that shrinks then":         {path: "root:most:x", filling: true, resource: configMaps, obj: holding(1), old: holding(2)},
+		"administrators then":                 {path: "root:most:x", filling: true, as: master, resource: configMaps, obj: holding(1)},
+		"others then":                         {path: "root:org", filling: true, resource: configMaps, obj: holding(1)},
+		"others when it is full":              {path: "root:org", filling: true, full: true, resource: configMaps, obj: holding(1), want: "the shard is nearly full", code: http.StatusInsufficientStorage},
+		"root when it is full":                {path: "root", filling: true, full: true, resource: configMaps, obj: holding(1)},
+		"the system's when it is full":        {path: "system:admin", filling: true, full: true, resource: configMaps, obj: holding(1)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			lc := ready(nil)
+			metav1.SetMetaDataAnnotation(&lc.ObjectMeta, core.LogicalClusterPathAnnotationKey, tc.path)
+			cluster := logicalcluster.Name("one")
+			if toplevel.Of(tc.path) == "" {
+				cluster = logicalcluster.Name(tc.path)
+			}
+			if tc.as == nil {
+				tc.as = tenant
+			}
+			s := state{full: tc.full, filling: tc.filling, clusters: map[logicalcluster.Name]*corev1alpha1.LogicalCluster{cluster: lc}}
+			p := New(Config{
+				Usage: s, LogicalCluster: s.of, Homes: HomeLimits{Objects: 100, Bytes: 1000, Workspaces: 10},
+				Owners: stored{used: tc.used, known: !tc.unknown, most: "root:most"},
+				Subtrees: func(string) []*subtrees.Subtree {
+					if tc.own == (subtrees.Amount{}) {
+						return nil
+					}
+					return []*subtrees.Subtree{{Limit: subtrees.Limit{Path: toplevel.Of(tc.path), Most: tc.own}}}
+				},
+			})
+			operation := admission.Create
+			if tc.old != nil {
+				operation = admission.Update
+			}
+			a := admission.NewAttributesRecord(tc.obj, tc.old, schema.GroupVersionKind{}, "", "one", tc.resource.WithVersion("v1"), "", operation, nil, false, tc.as)
+			err := p.Validate(request.WithClusterName(t.Context(), cluster), a, nil)
+			if tc.want == "" {
+				require.NoError(t, err)
+				return
+			}
+			require.ErrorContains(t, err, tc.want)
+			var status apierrors.APIStatus
+			require.ErrorAs(t, err, &status)
+			require.EqualValues(t, tc.code, status.Status().Code)
+		})
+	}
+}
+
+func TestHomeLimits(t *testing.T) {
+	limits := NewHomeLimits()
+	require.Empty(t, limits.Validate())
+	require.NotEmpty(t, (&HomeLimits{Workspaces: -1}).Validate())
+	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
+	limits.AddFlags(fs)
+	require.NoError(t, fs.Parse([]string{"--" + homeObjectsFlag + "=7", "--" + homeBytesFlag + "=2Gi", "--" + homeWorkspacesFlag + "=8"}))
+	require.Equal(t, HomeLimits{Objects: 7, Bytes: 2 << 30, Workspaces: 8}, limits)
+}

@@ -1,0 +1,120 @@
+package customresource
+
+import (
+	"encoding/json"
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/shardplane/shardplane/pkg/customresource/customresourcetest"
+	"github.com/shardplane/shardplane/pkg/storage/unreadable"
+)
+
+// multiplied are properties of which each item of a list gets a default of some keys, or none.
+func multiplied(t *testing.T, keys int) map[string]apiextensionsv1.JSONSchemaProps {
+	t.Helper()
+	all := true
+	item := apiextensionsv1.JSONSchemaProps{Type: "object", XPreserveUnknownFields: &all}
+	if keys > 0 {
+		value := map[string]int{}
+		for i := range keys {
+			value[fmt.Sprintf("k%d", i)] = 1
+		}
+		data, err := json.Marshal(value)
+		require.NoError(t, err)
+		item.Default = &apiextensionsv1.JSON{Raw: data}
+	}
+	return map[string]apiextensionsv1.JSONSchemaProps{"items": {Type: "array", Items: &apiextensionsv1.JSONSchemaPropsOrArray{
+		Schema: &apiextensionsv1.JSONSchemaProps{Type: "object", Properties: map[string]apiextensionsv1.JSONSchemaProps{"of": item}},
+	}}}
+}
+
+// manyItems is an object to which each key of the default adds 60,000.
+func manyItems(name string) *unstructured.Unstructured {
+	list := make([]any, 60_000)
+	for i := range list {
+		list[i] = map[string]any{}
+	}
+	return widget(name, map[string]any{"items": list})
+}
+
+// TestMultipliedDefaults: an object that the defaults of its definition would expand without a bound
+// fails requests of its own logical cluster only, is recorded, and can be deleted.
+func TestMultipliedDefaults(t *testing.T) {
+	t.Parallel()
+	record := unreadable.NewRecord()
+	s := startServer(t, serverOptions{unreadable: record})
+	crd := s.CreateCRD(t, "a", widgetCRD(multiplied(t, 0)))
+	s.CreateCRD(t, "b", widgetCRD(multiplied(t, 0)))
+	a := s.Dynamic(t, "a").Resource(widgets).Namespace("default")
+	_, err := a.Create(t.Context(), manyItems("large"), metav1.CreateOptions{})
+	require.NoError(t, err)
+	_, err = a.Create(t.Context(), widget("small", map[string]any{"items": []any{map[string]any{}}}), metav1.CreateOptions{})
+	require.NoError(t, err)
+
+	crd, err = s.CRDs(t, "a").ApiextensionsV1().CustomResourceDefinitions().Get(t.Context(), crd.Name, metav1.GetOptions{})
+	require.NoError(t, err)
+	crd.Spec = widgetCRD(multiplied(t, 100)).Spec
+	_, err = s.CRDs(t, "a").ApiextensionsV1().CustomResourceDefinitions().Update(t.Context(), crd, metav1.UpdateOptions{})
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		_, err = a.Get(t.Context(), "large", metav1.GetOptions{})
+		return err != nil
+	}, deadline, tick)
+	require.True(t, apierrors.IsStoreReadError(err), "%v", err)
+	require.ErrorContains(t, err, "defaults")
+	_, err = a.List(t.Context(), metav1.ListOptions{})
+	require.True(t, apierrors.IsStoreReadError(err), "%v", err)
+	_, err = a.Get(t.Context(), "small", metav1.GetOptions{})
+	require.NoError(t, err)
+	_, err = s.Dynamic(t, "b").Resource(widgets).List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	found := record.In("a", "")
+	require.Len(t, found, 1)
+	require.Equal(t, "large", found[0].Name)
+	require.Equal(t, unreadable.Defaults, found[0].Reason)
+
+	metadata, err := s.Metadata(t, "a").Resource(widgets).Namespace("default").List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err, "what reads metadata reads all objects")
+	require.Len(t, metadata.Items, 2)
+	require.NoError(t, a.Delete(t.Context(), "large", metav1.DeleteOptions{}))
+	require.Empty(t, record.In("a", ""))
+	_, err = a.List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+}
+
+// TestWildcardsSkipUnreadableObjects: a controller of all logical clusters, and a server that starts,
+// skip an object that cannot be read.
+func TestWildcardsSkipUnreadableObjects(t *testing.T) {
+	t.Parallel()
+	data := customresourcetest.NewData(t)
+	before := startServer(t, serverOptions{data: data, system: []*apiextensionsv1.CustomResourceDefinition{widgetCRD(multiplied(t, 0))}})
+	for cluster, object := range map[string]*unstructured.Unstructured{"a": manyItems("large"), "b": widget("small", nil)} {
+		_, err := before.Dynamic(t, cluster).Resource(widgets).Namespace("default").Create(t.Context(), object, metav1.CreateOptions{})
+		require.NoError(t, err)
+	}
+	before.Stop()
+
+	s := startServer(t, serverOptions{data: data, system: []*apiextensionsv1.CustomResourceDefinition{widgetCRD(multiplied(t, 100))}})
+	all := s.Dynamic(t, "*").Resource(widgets)
+	list, err := all.List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	require.Len(t, list.Items, 1)
+	require.Equal(t, "small", list.Items[0].GetName())
+	send := true
+	w, err := all.Watch(t.Context(), metav1.ListOptions{SendInitialEvents: &send, ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan, AllowWatchBookmarks: true})
+	require.NoError(t, err)
+	defer w.Stop()
+	for _, want := range []watch.EventType{watch.Added, watch.Bookmark} {
+		event, _ := nextEvent(t, w)
+		require.Equal(t, want, event.Type)
+	}
+	_, err = s.Dynamic(t, "a").Resource(widgets).List(t.Context(), metav1.ListOptions{})
+	require.True(t, apierrors.IsStoreReadError(err), "%v", err)
+}

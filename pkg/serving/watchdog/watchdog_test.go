@@ -1,0 +1,155 @@
+package watchdog
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/endpoints/handlers/finisher"
+	apirequest "k8s.io/apiserver/pkg/endpoints/request"
+
+	"github.com/shardplane/shardplane/pkg/request"
+)
+
+const (
+	deadline = 30 * time.Second
+	tick     = time.Millisecond
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func shortRunning(*http.Request, *apirequest.RequestInfo) bool { return false }
+
+func contextOf(t *testing.T, cluster, who, verb string) context.Context {
+	t.Helper()
+	ctx := apirequest.WithUser(request.WithClusterName(t.Context(), logicalcluster.Name(cluster)), &user.DefaultInfo{Name: who})
+	return apirequest.WithRequestInfo(ctx, &apirequest.RequestInfo{Verb: verb})
+}
+
+// serve has a handler serve a request, and returns what is closed when it has.
+func serve(ctx context.Context, h http.Handler) <-chan struct{} {
+	done := make(chan struct{})
+	r := httptest.NewRequestWithContext(ctx, http.MethodPost, "/", http.NoBody)
+	go func() {
+		defer close(done)
+		h.ServeHTTP(httptest.NewRecorder(), r)
+	}()
+	return done
+}
+
+// code is what a request gets that is not watched.
+func (d *Watchdog) code(t *testing.T, cluster, who string) int {
+	t.Helper()
+	w := httptest.NewRecorder()
+	d.Throttle(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), func(w http.ResponseWriter, _ *http.Request, _ string) {
+		w.WriteHeader(http.StatusTooManyRequests)
+	}).ServeHTTP(w, httptest.NewRequestWithContext(contextOf(t, cluster, who, "get"), http.MethodGet, "/", http.NoBody))
+	return w.Code
+}
+
+// writing is a handler that does what those of k8s.io/apiserver do with a write, until release.
+func writing(release <-chan struct{}) http.Handler {
+	return http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = finisher.FinishRequest(r.Context(), func() (runtime.Object, error) {
+			<-release
+			return nil, nil
+		})
+	})
+}
+
+// TestOverdueWrites: a write that goes on after its context keeps what it has, and throttles its user,
+// until it ends.
+func TestOverdueWrites(t *testing.T) {
+	for _, verb := range []string{"create", "update", "patch", "delete", "deletecollection"} {
+		d := New(Config{GracePeriod: time.Microsecond})
+		release := make(chan struct{})
+		ctx, end := context.WithCancel(contextOf(t, "a", "mallory", verb))
+		done := serve(ctx, d.Watch(writing(release), shortRunning))
+		require.Equal(t, http.StatusOK, d.code(t, "a", "mallory"), "it may take its time")
+		end()
+		require.Eventually(t, func() bool { return d.code(t, "b", "mallory") == http.StatusTooManyRequests }, deadline, tick, verb)
+		d.look(time.Now())
+		select {
+		case <-done:
+			require.FailNow(t, "it has given its seat back, and goes on")
+		default:
+		}
+		require.Equal(t, http.StatusOK, d.code(t, "a", "alice"), "one user does not throttle the others")
+		close(release)
+		<-done
+		require.Equal(t, http.StatusOK, d.code(t, "b", "mallory"))
+		require.Empty(t, d.clusters)
+	}
+}
+
+// TestOverdueReads: a handler that goes on by itself is overdue as well, and several throttle their
+// logical cluster, but not root.
+func TestOverdueReads(t *testing.T) {
+	for cluster, want := range map[string]int{"a": http.StatusTooManyRequests, "root": http.StatusOK, "system:admin": http.StatusOK} {
+		d := New(Config{GracePeriod: time.Microsecond})
+		release := make(chan struct{})
+		computing := d.Watch(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-release }), shortRunning)
+		var all []<-chan struct{}
+		for _, who := range []string{"mallory", "moriarty"} {
+			ctx, end := context.WithCancel(contextOf(t, cluster, who, "list"))
+			all = append(all, serve(ctx, computing))
+			end()
+			require.Eventually(t, func() bool { return d.code(t, "b", who) == http.StatusTooManyRequests }, deadline, tick)
+		}
+		require.Equal(t, want, d.code(t, cluster, "alice"), cluster)
+		require.Equal(t, http.StatusOK, d.code(t, "b", "alice"))
+		close(release)
+		for _, done := range all {
+			<-done
+		}
+		require.Equal(t, http.StatusOK, d.code(t, cluster, "alice"))
+	}
+}
+
+// TestExempt: components of the installation are not throttled.
+func TestExempt(t *testing.T) {
+	d := New(Config{GracePeriod: time.Microsecond})
+	release := make(chan struct{})
+	ctx, end := context.WithCancel(apirequest.WithUser(contextOf(t, "a", "", "update"), &user.DefaultInfo{Name: user.APIServerUser}))
+	done := serve(ctx, d.Watch(writing(release), shortRunning))
+	end()
+	d.look(time.Now())
+	require.Empty(t, d.payers)
+	close(release)
+	<-done
+}
+
+// TestCutStacks: a goroutine counts whose stack is too deep for the profile.
+func TestCutStacks(t *testing.T) {
+	d := New(Config{GracePeriod: time.Microsecond})
+	release := make(chan struct{})
+	ctx, end := context.WithCancel(contextOf(t, "a", "mallory", "create"))
+	done := serve(ctx, d.Watch(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = finisher.FinishRequest(r.Context(), func() (runtime.Object, error) {
+			deep(1000, release)
+			return nil, nil
+		})
+	}), shortRunning))
+	end()
+	require.Eventually(t, func() bool { return d.code(t, "a", "mallory") == http.StatusTooManyRequests }, deadline, tick)
+	for range 2 {
+		require.NotEmpty(t, d.look(time.Now()))
+	}
+	close(release)
+	<-done
+}
+
+func deep(n int, release <-chan struct{}) int {
+	if n == 0 {
+		<-release
+		return 0
+	}
+	return deep(n-1, release) + 1
+}

@@ -1,0 +1,55 @@
+package unreadable
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"github.com/stretchr/testify/require"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+func object(cluster logicalcluster.Name, name string, revision int64) Object {
+	return Object{Key: "/pods/" + cluster.String() + "/" + name, Revision: revision, Resource: schema.GroupResource{Resource: "pods"}, Cluster: cluster, Name: name, Reason: Defaults, Message: "too large"}
+}
+
+func TestRecord(t *testing.T) {
+	r := NewRecord()
+	require.True(t, r.Empty())
+	r.Add(object("a", "before", 1))
+	var changed []logicalcluster.Name
+	stop := r.Follow(func(cluster logicalcluster.Name) { changed = append(changed, cluster) })
+	require.Equal(t, []logicalcluster.Name{"a"}, changed, "what was recorded before")
+	r.Add(object("a", "before", 1))
+	require.Len(t, changed, 1, "nothing has changed")
+	r.Add(object("a", "before", 2))
+	r.Add(object("b", "one", 1))
+	require.Equal(t, []logicalcluster.Name{"a", "a", "b"}, changed)
+	stop()
+
+	require.Len(t, r.In("a", "/pods/a/"), 1)
+	require.Empty(t, r.In("a", "/secrets/a/"))
+	r.Remove("b", "/pods/b/one")
+	require.Empty(t, r.In("b", ""))
+
+	r.Add(object("a", "gone", 3))
+	r.Add(object("a", "written", 3))
+	revisions := map[string]int64{"/pods/a/before": 2, "/pods/a/written": 4}
+	still, err := r.Prune(t.Context(), "a", "", func(_ context.Context, key string) (int64, error) { return revisions[key], nil })
+	require.NoError(t, err)
+	require.Equal(t, []Object{object("a", "before", 2)}, still)
+	require.Equal(t, still, r.In("a", ""))
+	_, err = r.Prune(t.Context(), "a", "", func(context.Context, string) (int64, error) { return 0, errors.New("etcd") })
+	require.Error(t, err)
+
+	for i := range 2 * perCluster {
+		r.Add(object("many", fmt.Sprintf("%03d", i), 1))
+	}
+	require.Len(t, r.In("many", ""), perCluster, "a tenant can make any number")
+	text := Describe(r.In("many", ""))
+	require.Contains(t, text, "002: too large; and 97 more")
+	require.True(t, apierrors.IsStoreReadError(NewStatus(schema.GroupResource{Resource: "pods"}, r.In("many", "")...)))
+}

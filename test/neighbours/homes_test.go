@@ -1,0 +1,64 @@
+package neighbours
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"k8s.io/client-go/rest"
+
+	"github.com/shardplane/shardplane/test/harness"
+)
+
+// homes: a user who can log in, and nothing else, makes as many workspaces below its home workspace, and
+// as many objects there, as it can.
+func homes(t *testing.T, w *world) {
+	as := func(cluster string) *tenant {
+		config := rest.AnonymousClientConfig(harness.In(w.Proxy(), cluster))
+		config.BearerToken = "user-5-token"
+		return newTenant(t, config)
+	}
+	const path = "/apis/tenancy.kcp.io/v1alpha1/workspaces"
+	var home struct{ Spec struct{ Cluster string } }
+	require.Eventually(t, func() bool {
+		code, body, err := as("root").call(t.Context(), http.MethodGet, path+"/~", "")
+		return err == nil && code == http.StatusOK && json.Unmarshal(body, &home) == nil
+	}, testTimeout, tick)
+	attacker := as(home.Spec.Cluster)
+	attacker.mayRead(t)
+
+	// fill sends requests until one is refused, and returns how many were not.
+	fill := func(path, object string) (made int, message string) {
+		for n := range 2 * maxOfHome {
+			code, body, err := attacker.call(t.Context(), http.MethodPost, path, fmt.Sprintf(object, fmt.Sprintf("%s-%d", w.mark, n)))
+			require.NoError(t, err)
+			if code == http.StatusForbidden {
+				return n, string(body)
+			}
+			require.Equal(t, http.StatusCreated, code, "%s", body)
+			attacker.dropAfter(t, path, body)
+		}
+		return 2 * maxOfHome, "nothing is refused"
+	}
+	// Sums are up to a second old: what is made within that is the overshoot.
+	const late = 100
+	made, message := 0, ""
+	require.Eventually(t, func() bool {
+		code, body, err := attacker.call(t.Context(), http.MethodPost, path, fmt.Sprintf(`{"apiVersion":"tenancy.kcp.io/v1alpha1","kind":"Workspace","metadata":{"name":"w-%s-%d"}}`, w.mark, made))
+		if err == nil && code == http.StatusCreated {
+			made++
+			attacker.dropAfter(t, path, body)
+		}
+		message = string(body)
+		return err == nil && code == http.StatusForbidden
+	}, testTimeout, 20*tick)
+	require.Contains(t, message, "workspaces on this shard, and may have 3")
+	require.Less(t, made, late)
+	made, message = fill(configMaps, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":%q}}`)
+	require.Contains(t, message, "objects on this shard, and may have")
+	require.Less(t, made, maxOfHome+late)
+	w.quiet.must(t, http.MethodPost, configMaps, fmt.Sprintf(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":%q}}`, w.mark))
+	w.quiet.must(t, http.MethodDelete, configMaps+"/"+w.mark, "")
+}
