@@ -491,17 +491,3 @@ func TestMaximalPermission(t *testing.T) {
 	require.Equal(t, authorizer.DecisionNoOpinion, ask("a", "widgets", warranted))
 	require.Equal(t, []string{"apis.kcp.io:binding:bob[]get", "apis.kcp.io:binding:system:anonymous[apis.kcp.io:binding:system:unauthenticated]get"}, asked)
 }
-
-// TestSchemasAreDroppedAfterTheirEnd: listeners are told of the end of a binding also if unused schemas are
-// dropped first.
-func TestSchemasAreDroppedAfterTheirEnd(t *testing.T) {
-	w := newShard(t)
-	w.schema("one", widgets, "size", 1)
-	w.Index.put(bindingOf("a", "x", boundTo(widgets, "one", "h")), 1)
-	w.replace("a", "x", nil, 2)
-	w.dropUnused()
-	w.tell(t.Context())
-	require.True(t, slices.ContainsFunc(w.changes, func(c definitions.Change) bool { return c.Gone && c.Cluster.Name == "a" }), "%v", w.changes)
-	w.dropUnused()
-	require.Nil(t, w.schemas.known("one"))
-}

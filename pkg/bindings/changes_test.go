@@ -1,0 +1,24 @@
+package bindings
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/shardplane/shardplane/pkg/customresource/definitions"
+)
+
+// TestSchemasAreDroppedAfterTheirEnd: listeners are told of the end of a binding also if unused schemas are
+// dropped first.
+func TestSchemasAreDroppedAfterTheirEnd(t *testing.T) {
+	w := newShard(t)
+	w.schema("one", widgets, "size", 1)
+	w.Index.put(bindingOf("a", "x", boundTo(widgets, "one", "h")), 1)
+	w.replace("a", "x", nil, 2)
+	w.dropUnused()
+	w.tell(t.Context())
+	require.True(t, slices.ContainsFunc(w.changes, func(c definitions.Change) bool { return c.Gone && c.Cluster.Name == "a" }), "%v", w.changes)
+	w.dropUnused()
+	require.Nil(t, w.schemas.known("one"))
+}
