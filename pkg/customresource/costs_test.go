@@ -98,7 +98,7 @@ func TestCosts(t *testing.T) {
 		err := create("errors", "required", listOf(100_000, empty))
 		require.True(t, apierrors.IsInvalid(err), "%v", err)
 		require.ErrorContains(t, err, "these are the first 100 errors of more")
-		status, ok := err.(apierrors.APIStatus) //nolint:errorlint // the client returns it as it is
+		status, ok := err.(apierrors.APIStatus)
 		require.True(t, ok)
 		require.Len(t, status.Status().Details.Causes, 100)
 	})

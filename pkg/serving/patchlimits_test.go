@@ -38,7 +38,7 @@ func TestListLimit(t *testing.T) {
 		served := WithPatchLimit(WithListLimit(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) }), scheme.Codecs), scheme.Codecs)
 		reader := bodies.NewReader(bodies.NewLimits(), 3<<20)
 		handler := reader.Wrap(served, func(*http.Request, *genericapirequest.RequestInfo) bool { return false }, func(http.ResponseWriter, *http.Request, error) {})
-		r := httptest.NewRequest(http.MethodPost, "/api/v1/namespaces/a/serviceaccounts", strings.NewReader(body))
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/api/v1/namespaces/a/serviceaccounts", strings.NewReader(body))
 		r.Header.Set("Content-Type", mediaType)
 		r = r.WithContext(genericapirequest.WithRequestInfo(r.Context(), &genericapirequest.RequestInfo{IsResourceRequest: true, Verb: verb, APIVersion: "v1", Resource: "serviceaccounts"}))
 		w := httptest.NewRecorder()

@@ -48,7 +48,7 @@ func TestUnreadableObjects(t *testing.T) {
 	}
 	require.ElementsMatch(t, []string{"a|ns/good", "b|ns/good"}, names(list(all, t, s, "/pods/", listOpts()).Items...))
 	require.Len(t, list(in(t.Context(), "a"), t, s, "/pods/", listOpts()).Items, 1)
-	require.Len(t, list(in(t.Context(), "b"), t, s, "/pods/other", listOpts()).Items, 0)
+	require.Empty(t, list(in(t.Context(), "b"), t, s, "/pods/other", listOpts()).Items)
 	for _, cluster := range []string{"b", "c"} {
 		err := s.GetList(in(t.Context(), cluster), "/pods/", listOpts(), &example.PodList{})
 		require.True(t, apierrors.IsStoreReadError(err), "%v", err)

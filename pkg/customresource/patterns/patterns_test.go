@@ -52,7 +52,7 @@ func TestTrimWhileUsed(t *testing.T) {
 		})
 	}
 	users.Wait()
-	require.LessOrEqual(t, kept(), int64(2000+Bytes("^a{1,20}$")))
+	require.LessOrEqual(t, kept(), 2000+Bytes("^a{1,20}$"))
 }
 
 // TestBytes: what counts is the program, not the length of the pattern.

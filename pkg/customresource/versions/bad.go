@@ -48,9 +48,9 @@ func (v *view) forget(stored *packed.Object) {
 }
 
 // keyOf returns the key of a stored object in etcd.
-func (r *rawStore) keyOf(stored *packed.Object) string {
+func (s *rawStore) keyOf(stored *packed.Object) string {
 	identity := stored.GetAnnotations()[request.IdentityAnnotation]
-	return tenantstorage.Key(r.prefix+"/", identity, logicalcluster.From(stored), stored.GetNamespace(), stored.GetName())
+	return tenantstorage.Key(s.prefix+"/", identity, logicalcluster.From(stored), stored.GetNamespace(), stored.GetName())
 }
 
 // failed is the answer to a request for a stored object that could not be read.

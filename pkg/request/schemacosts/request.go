@@ -32,15 +32,15 @@ func (s *Schema) Body(body []byte, mediaType string) error {
 		return s.jsonPatch(body)
 	case runtime.ContentTypeCBOR, string(types.ApplyCBORPatchType):
 		if cbor.Unmarshal(body, &object) != nil {
-			return nil
+			return nil //nolint:nilerr // the server rejects it
 		}
 	case runtime.ContentTypeYAML, string(types.ApplyYAMLPatchType):
 		if yaml.Unmarshal(body, &object) != nil {
-			return nil
+			return nil //nolint:nilerr // the server rejects it
 		}
 	default: // objects and merge patches in JSON
 		if !s.mayExceed(body) || utiljson.Unmarshal(body, &object) != nil {
-			return nil
+			return nil //nolint:nilerr // the server rejects it
 		}
 	}
 	return toError(s.of(object), maxKeyedInRequest)
@@ -64,13 +64,13 @@ func toError(amounts Amounts, mostKeyed int) error {
 func (s *Schema) jsonPatch(body []byte) error {
 	var operations []map[string]json.RawMessage // keys are compared exactly, as in the library that applies the patch
 	if json.Unmarshal(body, &operations) != nil {
-		return nil
+		return nil //nolint:nilerr // the server rejects it
 	}
 	var sum Amounts
 	for _, operation := range operations {
 		var op, path, from string
 		if json.Unmarshal(operation["op"], &op) != nil || json.Unmarshal(operation["path"], &path) != nil {
-			return nil
+			return nil //nolint:nilerr // the server rejects it
 		}
 		at := s.at(path)
 		switch op {

@@ -93,19 +93,23 @@ func newNode(schema *apiextensionsv1.JSONSchemaProps) *node {
 	if schema.Not != nil {
 		n.branches = append(n.branches, newNode(schema.Not))
 	}
-	if schema.Default != nil {
-		var value any
-		if json.Unmarshal(schema.Default.Raw, &value) == nil {
-			var in Amounts
-			n.count(value, &in)
-			n.filled = len(schema.Default.Raw) + in.Defaults
-			if in.exceeds() { // it was not counted to the end
-				n.filled = saturated
-			}
-		}
-	}
+	n.filled = n.sizeOfDefault()
 	n.most = max(n.most, own, n.filled)
 	return n
+}
+
+// sizeOfDefault returns the size of the value's default, with the defaults in it.
+func (n *node) sizeOfDefault() int {
+	var value any
+	if n.schema.Default == nil || json.Unmarshal(n.schema.Default.Raw, &value) != nil {
+		return 0
+	}
+	var in Amounts
+	n.count(value, &in)
+	if in.exceeds() { // it was not counted to the end
+		return saturated
+	}
+	return len(n.schema.Default.Raw) + in.Defaults
 }
 
 // isKeyed reports whether a list is merged by its entries.
