@@ -2,6 +2,7 @@ package access
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"testing"
 
@@ -138,10 +139,17 @@ func testDeletedHome(t *testing.T, e *kit.Env) {
 	_, err = kinds.ConfigMaps.InNamespace(clients.Cluster(kit.Path("user:user-5")), "default").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "old"}}, metav1.CreateOptions{})
 	require.NoError(t, err)
 	require.NoError(t, lcs.Delete(t.Context(), "cluster", metav1.DeleteOptions{}))
+	var said string
+	defer func() {
+		if t.Failed() {
+			t.Log(said)
+		}
+	}()
 	e.Eventually("there is a new one", func() bool {
 		code, body := kit.Do(t, config, kit.Request{Path: homePath})
 		require.Contains(t, []int{http.StatusOK, http.StatusTooManyRequests}, code, "%s", body)
 		lc, err := lcs.Get(t.Context(), "cluster", metav1.GetOptions{})
+		said = fmt.Sprint(code, string(body), err, lc)
 		return err == nil && lc.UID != before.UID && code == http.StatusOK
 	})
 	list, err := kinds.ConfigMaps.InNamespace(clients.Cluster(kit.Path("user:user-5")), "default").List(t.Context(), metav1.ListOptions{})

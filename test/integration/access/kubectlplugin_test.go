@@ -131,14 +131,14 @@ func testPluginUse(t *testing.T, e *kit.Env) {
 	config.AuthInfos["stranger"] = config.AuthInfos[config.Contexts[config.CurrentContext].AuthInfo].DeepCopy()
 	config.AuthInfos["stranger"].ClientCertificateData, config.AuthInfos["stranger"].ClientKeyData = nil, nil
 	config.AuthInfos["stranger"].ClientCertificate, config.AuthInfos["stranger"].ClientKey = "", ""
-	config.AuthInfos["stranger"].Token = "user-5-token"
+	config.AuthInfos["stranger"].Token = "user-4-token"
 	require.NoError(t, clientcmd.WriteToFile(*config, p.kubeconfig))
 	require.Contains(t, p.fails("use", "root:plugin", "--user", "stranger"), "workspace root:plugin does not exist, or you may not enter it")
 	require.Contains(t, p.fails("shards", "--user", "stranger"), "listing the shards, which are objects in root")
-	require.Regexp(t, `^Current workspace is "user:user-5"`, p.shows("use", "~", "--user", "stranger"))
+	require.Regexp(t, `^Current workspace is "user:user-4"`, p.shows("use", "~", "--user", "stranger"))
 	out, err := p.command(t.Context(), "auth", "whoami", "-o", "jsonpath={.status.userInfo.username}").CombinedOutput()
 	require.NoError(t, err, "%s", out)
-	require.Equal(t, "user-5", string(out))
+	require.Equal(t, "user-4", string(out))
 }
 
 // output is what a program has written so far.

@@ -202,5 +202,5 @@ func (c *listCheck) listAndWatch(s *Session, lists []*List) {
 
 func sameScope(a, b Scope) bool {
 	return a.Shard == b.Shard && a.Cluster == b.Cluster && a.Namespace == b.Namespace && a.Label == b.Label &&
-		a.By == b.By && slices.Equal(a.Ranges, b.Ranges)
+		a.By == b.By && a.tenants == b.tenants && slices.Equal(a.Ranges, b.Ranges)
 }

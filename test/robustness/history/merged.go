@@ -76,7 +76,7 @@ func (s *MergedSession) parts() []*Session {
 	var parts []*Session
 	for _, server := range slices.Sorted(maps.Keys(servers)) {
 		part := &Session{
-			ID: s.ID, Name: s.Name + ", of " + server, Domain: Domain{server, s.Resource}, Scope: s.Scope,
+			ID: s.ID, Name: s.Name + ", of " + server, Domain: Domain{server, s.Resource}, Scope: s.Scope.ofTenants(),
 			Streaming: s.Streaming, From: s.From[server], Resumed: s.Resumed, Through: s.Through[server],
 		}
 		for _, e := range s.Events {
@@ -100,7 +100,7 @@ func (l *MergedList) parts() []*List {
 	var parts []*List
 	for _, server := range slices.Sorted(maps.Keys(l.Pages[0])) {
 		part := &List{
-			ID: l.ID, Name: l.Name + ", of " + server, Domain: Domain{server, l.Resource}, Scope: l.Scope,
+			ID: l.ID, Name: l.Name + ", of " + server, Domain: Domain{server, l.Resource}, Scope: l.Scope.ofTenants(),
 			Start: l.Start, End: l.End, Match: Consistent, Pages: []Page{{RV: l.Pages[0][server]}},
 		}
 		for _, item := range l.Items {

@@ -1,6 +1,9 @@
 package history
 
-import "hash/fnv"
+import (
+	"hash/fnv"
+	"strings"
+)
 
 // Range is a range of hashes, Last included.
 type Range struct{ First, Last uint64 }
@@ -14,6 +17,14 @@ type Scope struct {
 	By By
 	// Ranges select by hash; none selects all.
 	Ranges []Range
+	// tenants leaves out the logical clusters of the system, as the front-proxy does.
+	tenants bool
+}
+
+// ofTenants is the scope without the logical clusters of the system.
+func (s Scope) ofTenants() Scope {
+	s.tenants = true
+	return s
 }
 
 // By names what is hashed, as selectors do.
@@ -41,7 +52,7 @@ func (s Scope) Selective() bool { return s.Label != "" || len(s.Ranges) > 0 }
 // holds reports whether objects of the key may be in the scope.
 func (s Scope) holds(k Key) bool {
 	return (s.Shard == "" || s.Shard == k.Shard) && (s.Cluster == "" || s.Cluster == k.Cluster) &&
-		(s.Namespace == "" || s.Namespace == k.Namespace)
+		(s.Namespace == "" || s.Namespace == k.Namespace) && !(s.tenants && strings.HasPrefix(k.Cluster, "system:"))
 }
 
 // Selects reports whether a state of the object of a key is in the scope.
