@@ -52,6 +52,7 @@ import (
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
 	"github.com/kcp-dev/sdk/apis/core"
 	topologyv1alpha1 "github.com/kcp-dev/sdk/apis/topology/v1alpha1"
+	"github.com/prometheus/client_golang/prometheus"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -140,6 +141,8 @@ type Deps struct {
 	// Bootstrapped is called once, when everything exists that a shard starts
 	// with; it may be nil.
 	Bootstrapped func()
+	// Metrics registers metrics.
+	Metrics prometheus.Registerer
 }
 
 // APIs are the bound APIs of a shard.
@@ -351,6 +354,7 @@ func newWorkspace(d Deps) (reconcile.Made, error) {
 		Shards:          i.Shards,
 		Types:           i.Types(),
 		WorkspaceTypes:  i.WorkspaceTypes,
+		Metrics:         d.Metrics,
 	}), i.Workspaces, i.LogicalClusters, i.Shards, i.WorkspaceTypes)
 	if !d.isRoot() {
 		// As Informers.TypesComplete says.
@@ -361,7 +365,7 @@ func newWorkspace(d Deps) (reconcile.Made, error) {
 
 func newPlacement(d Deps) (reconcile.Made, error) {
 	clusters := d.Informers.LogicalClusters
-	return after(workspace.NewPlacement(workspace.PlacementConfig{ShardName: d.ShardName, Peers: d.Peers, LogicalClusters: clusters}), clusters), nil
+	return after(workspace.NewPlacement(workspace.PlacementConfig{ShardName: d.ShardName, Peers: d.Peers, LogicalClusters: clusters, Metrics: d.Metrics}), clusters), nil
 }
 
 func newMount(d Deps) (reconcile.Made, error) {
@@ -472,7 +476,7 @@ func newReplication(d Deps) (reconcile.Made, error) {
 	for _, to := range d.Pushed {
 		configs = append(configs, replication.Config{
 			Shard: d.ShardName, Local: d.Local, Cache: to.Cache, CacheName: to.Name, Table: d.Replicated, LogicalClusters: d.Informers.LogicalClusters,
-			Marks: d.Informers.ReplicationMarks,
+			Marks: d.Informers.ReplicationMarks, Metrics: d.Metrics,
 		})
 	}
 	controllers, err := replication.NewAll(configs...)
@@ -480,7 +484,7 @@ func newReplication(d Deps) (reconcile.Made, error) {
 }
 
 func newReplicationObserver(d Deps) (reconcile.Made, error) {
-	return after(replication.NewObserver(d.ShardName, d.Informers.ReplicationMarks, d.Informers.Registered)), nil
+	return after(replication.NewObserver(d.ShardName, d.Informers.ReplicationMarks, d.Informers.Registered, d.Metrics)), nil
 }
 
 func newSubtreeUsage(d Deps) (reconcile.Made, error) {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	"github.com/prometheus/client_golang/prometheus"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
 	"k8s.io/apiextensions-apiserver/pkg/controller/finalizer"
@@ -95,6 +96,9 @@ type Config struct {
 	// their URLs. They are for definitions in System; a tenant's definition that has
 	// the host has no more than their answers.
 	Convert map[string]versions.Convert
+
+	// Metrics registers metrics; nil registers none.
+	Metrics prometheus.Registerer
 }
 
 // upstream is the upstream handler of custom resources.
@@ -145,7 +149,7 @@ func New(cfg Config) (*Server, error) {
 		builtIns:     &documents.BuiltIns{},
 	}
 	s.hooks = versions.NewHooks(cfg.Convert, s.table.Converts)
-	s.lister = newSyntheticLister(s.table)
+	s.lister = newSyntheticLister(s.table, newServingInfos(cfg.Metrics))
 	var err error
 	if s.system, err = definitions.NewSystem(s.table, cfg.System, cfg.SystemIdentity, cfg.SystemBound); err != nil {
 		return nil, err
@@ -173,7 +177,7 @@ func New(cfg Config) (*Server, error) {
 	}
 	s.streams = newStreams(s.sources.Resolve)
 	s.sources.Subscribe(s.streams.changed)
-	s.documents = documents.New(s.sources, s.builtIns)
+	s.documents = documents.New(s.sources, s.builtIns, cfg.Metrics)
 
 	if err := s.newUpstream(cfg); err != nil {
 		return nil, err

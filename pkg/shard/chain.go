@@ -49,18 +49,18 @@ func (s *Server) chain(c *genericapiserver.Config) serving.Chain {
 			}),
 		),
 		serving.Chain{
-			serving.Bodies(c, s.options.Serving.BodyBytes),
-			serving.InFlightShares(c, s.options.InFlight),
-			serving.WatchShares(c, s.options.Watches),
+			serving.Bodies(c, s.options.Serving.BodyBytes, s.metrics),
+			serving.InFlightShares(c, s.options.InFlight, s.metrics),
+			serving.WatchShares(c, s.options.Watches, s.metrics),
 			serving.WatchBytes(c, s.options.WatchBytes),
 			serving.LongRunningStop(s.serving, c),
 			serving.NewFilter("fairness", "a share for each logical cluster; 429", func(next http.Handler) http.Handler {
-				if shares := s.options.Fairness.New(); shares != nil {
+				if shares := s.options.Fairness.New(s.metrics); shares != nil {
 					return shares.Wrap(next, c.LongRunningFunc)
 				}
 				return next
 			}),
-			serving.InFlight(c),
+			serving.InFlight(c, s.metrics),
 		},
 		serving.Answers(c),
 		serving.Chain{

@@ -181,11 +181,11 @@ var rights = []Mutant{
 		}, {
 			File: "pkg/shard/chain.go",
 			Before: `		serving.Chain{
-			serving.Bodies(c, s.options.Serving.BodyBytes),
+			serving.Bodies(c, s.options.Serving.BodyBytes, s.metrics),
 `,
 			After: `		serving.Chain{
 			serving.NewFilter("entry", "marks answers that are given after somebody was allowed to enter", serving.WithEntry),
-			serving.Bodies(c, s.options.Serving.BodyBytes),
+			serving.Bodies(c, s.options.Serving.BodyBytes, s.metrics),
 `,
 		}},
 		CaughtBy: "./pkg/shard", Test: "TestChain",

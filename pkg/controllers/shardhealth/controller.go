@@ -15,6 +15,7 @@ import (
 
 	"github.com/kcp-dev/sdk/apis/core"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	"github.com/prometheus/client_golang/prometheus"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
@@ -41,6 +42,8 @@ type Config struct {
 	// NewInformer returns it.
 	Shards *client.Informer[*corev1alpha1.Shard]
 	Leases *client.Informer[*coordinationv1.Lease]
+	// Metrics registers metrics; nil registers none.
+	Metrics prometheus.Registerer
 }
 
 // NewInformer returns an informer of heartbeats.
@@ -66,7 +69,8 @@ func New(config Config) *reconcile.Controller[string] {
 			_, err := reconcile.CommitStored(ctx, config.Objects, corev1alpha1.Resource("shards"), client, old, updated)
 			return err
 		},
-		told: map[string]time.Time{},
+		told:    map[string]time.Time{},
+		metrics: newMetrics(config.Metrics),
 	}
 	all := func(queue reconcile.Queue[string]) {
 		for _, shard := range shards.List(nil) {
@@ -82,8 +86,8 @@ func New(config Config) *reconcile.Controller[string] {
 				stop := config.Leases.AddEventHandler(j.heard.handler(queue, all)).Remove
 				return func() {
 					stop()
-					ready.Reset() // who leads next says it
-					used.Reset()
+					j.metrics.ready.Reset() // who leads next says it
+					j.metrics.used.Reset()
 				}, nil
 			},
 			reconcile.FromInformer(config.Shards, func(shard *corev1alpha1.Shard) []string { return []string{shard.Name} }),
@@ -100,14 +104,15 @@ type judge struct {
 	commit func(ctx context.Context, old, updated *corev1alpha1.Shard) error
 
 	// told is when the load of a shard was written last.
-	told map[string]time.Time
+	told    map[string]time.Time
+	metrics metrics
 }
 
 func (j *judge) reconcile(ctx context.Context, name string) (reconcile.Result, error) {
 	shard, err := j.shard(name)
 	if apierrors.IsNotFound(err) {
 		delete(j.told, name)
-		deleteMetrics(name)
+		j.metrics.delete(name)
 		return reconcile.Result{}, nil
 	}
 	if err != nil {
@@ -136,7 +141,7 @@ func (j *judge) reconcile(ctx context.Context, name string) (reconcile.Result, e
 	if telling {
 		j.told[name] = j.now()
 	}
-	note(updated)
+	j.metrics.note(updated)
 	return reconcile.Result{}, nil
 }
 
