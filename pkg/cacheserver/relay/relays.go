@@ -99,8 +99,9 @@ func New(config Config, self Self, options ...client.FactoryOption) (*Relays, er
 	}
 	r.cached = newCachedResources(everything)
 	r.observer = replication.NewObserver("", r.marks, r.Relays, self.Metrics)
+	m := newMetrics(self.Metrics)
 	for _, relay := range config.Relays {
-		s, err := newSource(relay.From, self, options...)
+		s, err := newSource(relay.From, self, m, options...)
 		if err != nil {
 			return nil, fmt.Errorf("relaying from %q: %w", relay.From.Name, err)
 		}

@@ -49,7 +49,7 @@ type source struct {
 	skewed  bool
 }
 
-func newSource(from From, self Self, options ...client.FactoryOption) (*source, error) {
+func newSource(from From, self Self, m metrics, options ...client.FactoryOption) (*source, error) {
 	config, err := caches.Cache{Kubeconfig: from.Kubeconfig}.Client()
 	if err != nil {
 		return nil, err
@@ -59,7 +59,7 @@ func newSource(from From, self Self, options ...client.FactoryOption) (*source, 
 		return nil, err
 	}
 	everything := factory.Shard(request.Wildcard).Wildcard()
-	return &source{From: from, self: self, metrics: newMetrics(self.Metrics), factory: factory, marks: replicationmarks.Marks.Informer(everything, client.InformerOptions[*replicationmarks.ReplicationMark]{})}, nil
+	return &source{From: from, self: self, metrics: m, factory: factory, marks: replicationmarks.Marks.Informer(everything, client.InformerOptions[*replicationmarks.ReplicationMark]{})}, nil
 }
 
 // run asks who the source is, and follows the marks of its shards, until ctx is done. changed is
