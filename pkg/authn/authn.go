@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apiserver/pkg/apis/apiserver"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/authenticatorfactory"
@@ -60,6 +61,7 @@ type Authentication struct {
 	// issuers are those of tenants; it may be nil.
 	issuers *issuers.Issuers
 	watched []*watchedFiles
+	reloads *prometheus.CounterVec
 }
 
 // Sources is what a server knows of its logical clusters; what is left out, it knows nothing of.
@@ -71,14 +73,15 @@ type Sources struct {
 	Workspace func(ctx context.Context) Workspace
 	// Tell has the tenant know what is wrong with a configuration.
 	Tell func(ctx context.Context, of *issuers.Configuration, fault string) error
+	// Metrics registers metrics.
+	Metrics prometheus.Registerer
 }
 
 // New builds the authenticator of o. It reads all files, and fails where one
 // cannot be used. Tokens of OIDC issuers are accepted, and files read again,
 // once Run runs.
 func New(o Options, from Sources) (*Authentication, error) {
-	registerMetrics()
-	a := &Authentication{options: o, from: from, Audiences: o.audiences()}
+	a := &Authentication{options: o, from: from, reloads: newReloads(from.Metrics), Audiences: o.audiences()}
 	certificates, err := a.certificates()
 	if err != nil {
 		return nil, err

@@ -6,8 +6,8 @@ import (
 	"net/http/httptest"
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
-	"k8s.io/component-base/metrics/legacyregistry"
 
 	"github.com/shardplane/shardplane/pkg/authn"
 )
@@ -51,9 +51,9 @@ func TestWithTokenCluster(t *testing.T) {
 }
 
 // reloadsOf returns how often a file was read again with a result.
-func reloadsOf(t *testing.T, what, result string) float64 {
+func reloadsOf(t *testing.T, registry *prometheus.Registry, what, result string) float64 {
 	t.Helper()
-	families, err := legacyregistry.DefaultGatherer.Gather()
+	families, err := registry.Gather()
 	require.NoError(t, err)
 	for _, family := range families {
 		if family.GetName() != "shardplane_authentication_reloads_total" {

@@ -1,17 +1,14 @@
 package authn
 
 import (
-	"sync"
+	"github.com/prometheus/client_golang/prometheus"
 
-	"k8s.io/component-base/metrics"
-	"k8s.io/component-base/metrics/legacyregistry"
+	"github.com/shardplane/shardplane/pkg/instruments"
 )
 
-// reloads is shared by all servers of a process, as in tests.
-var reloads = metrics.NewCounterVec(&metrics.CounterOpts{
-	Namespace: "shardplane", Subsystem: "authentication", Name: "reloads_total",
-	Help:           "Files for authentication that were read again because they changed, by what they hold and result: success, or failure (what they held before stays in use).",
-	StabilityLevel: metrics.ALPHA,
-}, []string{"what", "result"})
-
-var registerMetrics = sync.OnceFunc(func() { legacyregistry.MustRegister(reloads) })
+func newReloads(registerer prometheus.Registerer) *prometheus.CounterVec {
+	return instruments.Register(registerer, prometheus.NewCounterVec(prometheus.CounterOpts{
+		Namespace: "shardplane", Subsystem: "authentication", Name: "reloads_total",
+		Help: "[ALPHA] Files for authentication that were read again because they changed, by what they hold and result: success, or failure (what they held before stays in use).",
+	}, []string{"what", "result"}))
+}

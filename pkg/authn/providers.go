@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -68,9 +69,9 @@ type generation struct {
 }
 
 // newProviders reads the file, but asks nobody yet.
-func newProviders(file string, disallowed []string, audiences authenticator.Audiences) (*providers, error) {
+func newProviders(file string, disallowed []string, audiences authenticator.Audiences, reloads *prometheus.CounterVec) (*providers, error) {
 	p := &providers{file: file, disallowed: disallowed, audiences: audiences, compiler: authenticationcel.NewDefaultCompiler()}
-	p.watched = newWatchedFiles(configurationName, []string{file}, p.load)
+	p.watched = newWatchedFiles(configurationName, []string{file}, reloads, p.load)
 	var err error
 	p.initial, err = p.read()
 	return p, err

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apiserver/pkg/util/filesystem"
 	"k8s.io/klog/v2"
 )
@@ -27,14 +28,16 @@ type watchedFiles struct {
 	name  string
 	files []string
 	load  func(ctx context.Context) error
+	// reloads counts them.
+	reloads *prometheus.CounterVec
 
 	mu   sync.Mutex
 	seen [sha256.Size]byte
 }
 
 // newWatchedFiles takes what the files hold now for loaded.
-func newWatchedFiles(name string, files []string, load func(ctx context.Context) error) *watchedFiles {
-	return &watchedFiles{name: name, files: files, load: load, seen: digest(files)}
+func newWatchedFiles(name string, files []string, reloads *prometheus.CounterVec, load func(ctx context.Context) error) *watchedFiles {
+	return &watchedFiles{name: name, files: files, load: load, reloads: reloads, seen: digest(files)}
 }
 
 func (w *watchedFiles) run(ctx context.Context) {
@@ -61,10 +64,10 @@ func (w *watchedFiles) check(ctx context.Context) {
 		if errors.Is(err, errAgain) {
 			w.seen = [sha256.Size]byte{}
 		}
-		reloads.WithLabelValues(w.name, "failure").Inc()
+		w.reloads.WithLabelValues(w.name, "failure").Inc()
 		logger.Error(err, "A changed file for authentication cannot be used; what it held before stays in use")
 	default:
-		reloads.WithLabelValues(w.name, "success").Inc()
+		w.reloads.WithLabelValues(w.name, "success").Inc()
 		logger.Info("Reloaded a file for authentication")
 	}
 }

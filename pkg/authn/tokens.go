@@ -39,7 +39,7 @@ func (a *Authentication) tokens() (authenticator.Token, error) {
 		known = append(known, accounts)
 	}
 	if a.options.ConfigFile != "" {
-		if a.providers, err = newProviders(a.options.ConfigFile, a.options.ServiceAccounts.Issuers, a.Audiences); err != nil {
+		if a.providers, err = newProviders(a.options.ConfigFile, a.options.ServiceAccounts.Issuers, a.Audiences, a.reloads); err != nil {
 			return nil, fmt.Errorf("--authentication-config: %w", err)
 		}
 		known = append(known, fromOutside(a.providers, a.options.outsideGroups()))
@@ -74,7 +74,7 @@ func (a *Authentication) serviceAccounts() (authenticator.Token, error) {
 			return nil, fmt.Errorf("--service-account-signing-key-file: %w", err)
 		}
 		a.Issuer = issuer
-		a.watched = append(a.watched, newWatchedFiles("service-account-signing-key", []string{o.SigningKeyFile}, func(context.Context) error { return issuer.Reload() }))
+		a.watched = append(a.watched, newWatchedFiles("service-account-signing-key", []string{o.SigningKeyFile}, a.reloads, func(context.Context) error { return issuer.Reload() }))
 	}
 	files := o.verificationKeyFiles()
 	if len(files) == 0 || a.from.Accounts == nil {
@@ -86,7 +86,7 @@ func (a *Authentication) serviceAccounts() (authenticator.Token, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--service-account-key-file: %w", err)
 	}
-	a.watched = append(a.watched, newWatchedFiles("service-account-keys", files, func(context.Context) error { return accounts.Reload() }))
+	a.watched = append(a.watched, newWatchedFiles("service-account-keys", files, a.reloads, func(context.Context) error { return accounts.Reload() }))
 	return accounts, nil
 }
 

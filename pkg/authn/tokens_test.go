@@ -24,6 +24,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr/funcr"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 	jose "gopkg.in/go-jose/go-jose.v2"
 	"gopkg.in/go-jose/go-jose.v2/jwt"
@@ -138,9 +139,9 @@ jwt:
 }
 
 // running returns the authentication of options while it runs.
-func running(t *testing.T, o authn.Options) *authn.Authentication {
+func running(t *testing.T, o authn.Options, from authn.Sources) *authn.Authentication {
 	t.Helper()
-	a, err := authn.New(o, authn.Sources{})
+	a, err := authn.New(o, from)
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
@@ -177,7 +178,8 @@ func TestOIDC(t *testing.T) {
 	write(provider.configuration("oidc:", ""))
 	o := authn.NewOptions()
 	o.ClientCAFile, o.ConfigFile = newAuthority(t, "clients").file, file
-	a := running(t, o)
+	registry := prometheus.NewRegistry()
+	a := running(t, o, authn.Sources{Metrics: registry})
 
 	jane := provider.token(t, map[string]any{"groups": []string{"devs"}})
 	eventually(t, "the issuer is known", func() bool { name, _ := whose(t, a, jane); return name == "oidc:jane" })
@@ -232,13 +234,13 @@ func TestOIDC(t *testing.T) {
 		eventually(t, "the former prefix", func() bool { name, _ := whose(t, a, jane); return name == "changed:jane" })
 	})
 	t.Run("a broken file changes nothing", func(t *testing.T) {
-		failures := reloadsOf(t, "authentication-config", "failure")
+		failures := reloadsOf(t, registry, "authentication-config", "failure")
 		for _, broken := range []string{"", "{", "kind: Pod", provider.configuration("x:", "unknown: field\n"), provider.configuration("x:", "anonymous: {enabled: true}\n"),
 			provider.configuration("x:", "    extra: [{key: authentication.kcp.io/cluster-name, valueExpression: \"'root'\"}]\n")} {
 			before := failures
 			write(broken)
 			eventually(t, "the failure is counted", func() bool {
-				failures = reloadsOf(t, "authentication-config", "failure")
+				failures = reloadsOf(t, registry, "authentication-config", "failure")
 				return failures > before
 			})
 			name, _ := whose(t, a, jane)
@@ -252,7 +254,7 @@ func TestOIDC(t *testing.T) {
 		late := silent(t)
 		answer := sync.OnceFunc(func() { close(late.answers) })
 		t.Cleanup(answer)
-		successes := reloadsOf(t, "authentication-config", "success")
+		successes := reloadsOf(t, registry, "authentication-config", "success")
 		write(late.configuration("late:", ""))
 		joe := late.token(t, map[string]any{"sub": "joe"})
 		select {
@@ -268,7 +270,7 @@ func TestOIDC(t *testing.T) {
 		}
 		answer()
 		eventually(t, "the new issuer takes over", func() bool { name, _ := whose(t, a, joe); return name == "late:joe" })
-		eventually(t, "the success is counted", func() bool { return reloadsOf(t, "authentication-config", "success") > successes })
+		eventually(t, "the success is counted", func() bool { return reloadsOf(t, registry, "authentication-config", "success") > successes })
 		name, _ := whose(t, a, jane)
 		require.Empty(t, name, "the former issuer is not trusted any more")
 	})
@@ -322,7 +324,7 @@ users: [{name: u, user: {}}]
 `, server.URL, base64Of(ca)), 0o600))
 	o := authn.NewOptions()
 	o.ClientCAFile, o.WebhookConfigFile, o.DevTokens = newAuthority(t, "clients").file, file, true
-	a := running(t, o)
+	a := running(t, o, authn.Sources{})
 
 	for range 3 {
 		name, groups := whose(t, a, "good")
@@ -369,7 +371,7 @@ users: [{name: u, user: {}}]
 	verbose := klog.NewContext(t.Context(), funcr.New(func(_, args string) { log.WriteString(args) }, funcr.Options{Verbosity: 10}))
 	forgets := o
 	forgets.WebhookCacheTTL = 0 // the cache takes the test's log away
-	_, _, err = running(t, forgets).Tokens.AuthenticateToken(verbose, "as a-token-for-nobody's-log")
+	_, _, err = running(t, forgets, authn.Sources{}).Tokens.AuthenticateToken(verbose, "as a-token-for-nobody's-log")
 	require.NoError(t, err)
 	require.NotContains(t, log.String(), "for-nobody's-log")
 	for _, token := range []string{"redirect", "blanks"} {

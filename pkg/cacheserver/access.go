@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/request/anonymous"
 	"k8s.io/apiserver/pkg/authentication/request/bearertoken"
@@ -27,8 +28,8 @@ import (
 // else is anonymous, so that the authorizer answers them with 403 as it does those
 // who may not come in.
 // token is that of the server's own relays, which write below the shards that writes names.
-func restrict(c *genericapiserver.Config, o authn.ClientCertificateOptions, token string, writes func(shard string) bool) error {
-	known, err := authn.New(authn.Options{UserOptions: authn.UserOptions{ClientCertificateOptions: o}}, authn.Sources{})
+func restrict(c *genericapiserver.Config, o authn.ClientCertificateOptions, registerer prometheus.Registerer, token string, writes func(shard string) bool) error {
+	known, err := authn.New(authn.Options{UserOptions: authn.UserOptions{ClientCertificateOptions: o}}, authn.Sources{Metrics: registerer})
 	if err != nil {
 		return err
 	}

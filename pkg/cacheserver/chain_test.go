@@ -3,6 +3,7 @@ package cacheserver
 import (
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 
 	"github.com/shardplane/shardplane/pkg/serving/chaintest"
@@ -10,5 +11,5 @@ import (
 
 // TestChain holds that docs/chains.md shows what requests pass.
 func TestChain(t *testing.T) {
-	chaintest.Documented(t, "cache server", (&Server{}).chain(&genericapiserver.Config{}, t.Context()))
+	chaintest.Documented(t, "cache server", (&Server{metrics: prometheus.NewRegistry()}).chain(&genericapiserver.Config{}, t.Context()))
 }

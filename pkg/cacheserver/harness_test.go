@@ -2,12 +2,19 @@ package cacheserver_test
 
 import (
 	"context"
+	"maps"
 	"net/http"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -76,11 +83,13 @@ type cacheServer struct {
 	f *client.Factory
 	// server is the one that runs.
 	server *cacheserver.Server
+	// pushes measures those who push to it, and observe it, in a test.
+	pushes *prometheus.Registry
 }
 
 func newCacheServer(t testing.TB, change ...func(*cacheserver.Options)) *cacheServer {
 	t.Helper()
-	c := &cacheServer{pki: newPKI(t), dataDir: t.TempDir(), change: change}
+	c := &cacheServer{pushes: prometheus.NewRegistry(), pki: newPKI(t), dataDir: t.TempDir(), change: change}
 	c.start(t)
 	c.f = factory(t, c.pki.master(t, c.url))
 	return c
@@ -116,6 +125,20 @@ func (c *cacheServer) start(t testing.TB) {
 		}
 	}
 	waitReady(t, c.pki.anonymous(c.url))
+}
+
+// own reads what the server itself measures.
+func (c *cacheServer) own(t testing.TB) prometheus.GathererFunc {
+	t.Helper()
+	client, err := rest.HTTPClientFor(c.pki.master(t, c.url))
+	require.NoError(t, err)
+	t.Cleanup(client.CloseIdleConnections)
+	return func() ([]*dto.MetricFamily, error) {
+		_, text := get(t, client, c.url+"/metrics")
+		parser := expfmt.NewTextParser(model.LegacyValidation)
+		families, err := parser.TextToMetricFamilies(strings.NewReader(text))
+		return slices.Collect(maps.Values(families)), err
+	}
 }
 
 func factory(t testing.TB, config *rest.Config) *client.Factory {

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -42,7 +43,7 @@ func TestLagAndStaleness(t *testing.T) {
 	amber := newTestShard(t, "stale")
 	marks := replicationmarks.Marks.Informer(cache.f.Shard("*").Wildcard(), client.InformerOptions[*replicationmarks.ReplicationMark]{})
 	start(t, "", marks.Run)
-	observer := replication.NewObserver("self", marks, func(shard string) bool { return shard != "left-over" })
+	observer := replication.NewObserver("self", marks, func(shard string) bool { return shard != "left-over" }, cache.pushes)
 	start(t, "", observer.Run)
 	_, stop := replicate(t, amber, cache, withoutAudits, markOften, func(config *replication.Config) { config.Marks = marks })
 	for _, shard := range []string{"left-over", "self"} {
@@ -55,11 +56,11 @@ func TestLagAndStaleness(t *testing.T) {
 	create(t, in(t, amber.f, "root", shardsGVR), object(shardsGVR, "Shard", "one", nil))
 	for _, until := range []string{"acknowledged", "marked"} {
 		eventually(t, "the lag until a change is "+until, func() bool {
-			return measured(t, "shardplane_replication_lag_seconds", map[string]string{"cache": t.Name(), "resource": shardsResource, "until": until}) > 0
+			return measured(t, cache.pushes, "shardplane_replication_lag_seconds", map[string]string{"cache": t.Name(), "resource": shardsResource, "until": until}) > 0
 		})
 	}
 	of := func(shard string) float64 {
-		return measured(t, "shardplane_replica_staleness_seconds", map[string]string{"name": shard})
+		return measured(t, cache.pushes, "shardplane_replica_staleness_seconds", map[string]string{"name": shard})
 	}
 	eventually(t, "the shard is known", func() bool { return of("stale") > 0 })
 	require.Less(t, of("left-over"), 0.0)
@@ -70,11 +71,11 @@ func TestLagAndStaleness(t *testing.T) {
 	eventually(t, "the shard has another mark", func() bool { return of("stale") < 0.5 })
 }
 
-// measured returns the value of a metric of this process, or the number of samples of a histogram;
+// measured returns the value of a metric, or the number of samples of a histogram;
 // -1 if it has no such series.
-func measured(t *testing.T, name string, labels map[string]string) float64 {
+func measured(t *testing.T, of prometheus.Gatherer, name string, labels map[string]string) float64 {
 	t.Helper()
-	all := series(t, name, labels)
+	all := series(t, of, name, labels)
 	switch {
 	case len(all) == 0:
 		return -1

@@ -94,7 +94,9 @@ func TestRelayOfOtherKinds(t *testing.T) {
 	require.NoError(t, all.Delete(t.Context(), "widgets", metav1.DeleteOptions{}))
 	eventually(t, "the cached resource has gone", gone(cachedResources, "widgets"))
 	eventually(t, "it is not served any more", gone(widgets, "one"))
+	inEU, inUS := eu.own(t), us.own(t)
+	left := map[string]string{"name": "amber", "resource": widgets.GroupResource().String()}
 	eventually(t, "and nothing is left of it", func() bool {
-		return measured(t, "shardplane_cache_replicas", map[string]string{"name": "amber", "resource": widgets.GroupResource().String()}) <= 0
+		return measured(t, inEU, "shardplane_cache_replicas", left) <= 0 && measured(t, inUS, "shardplane_cache_replicas", left) <= 0
 	})
 }

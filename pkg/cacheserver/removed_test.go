@@ -37,8 +37,9 @@ func TestRemovedShards(t *testing.T) {
 		}
 	}
 	require.NoError(t, push("lost", "t-0"), "without a Shard, which nobody was seen to delete")
+	own := cache.own(t)
 	identified := func() float64 {
-		return measured(t, "shardplane_cache_replicas", map[string]string{"name": "blue", "resource": "things:f0.g.io"})
+		return measured(t, own, "shardplane_cache_replicas", map[string]string{"name": "blue", "resource": "things:f0.g.io"})
 	}
 	pushCached(t, cache, "blue")
 	eventually(t, "what it has of a cached resource is counted", func() bool { return identified() == 1 })

@@ -6,6 +6,7 @@ import (
 	"net/http"
 
 	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/healthz"
 	"k8s.io/client-go/rest"
@@ -15,7 +16,9 @@ import (
 	"github.com/shardplane/shardplane/pkg/controllers/replication"
 	"github.com/shardplane/shardplane/pkg/customresource"
 	"github.com/shardplane/shardplane/pkg/etcd"
+	"github.com/shardplane/shardplane/pkg/instruments"
 	"github.com/shardplane/shardplane/pkg/lifecycle"
+	"github.com/shardplane/shardplane/pkg/reconcile"
 	"github.com/shardplane/shardplane/pkg/registry/generated/openapi"
 	"github.com/shardplane/shardplane/pkg/serving"
 	"github.com/shardplane/shardplane/pkg/serving/metriclabels"
@@ -28,6 +31,7 @@ import (
 // which does not serve before Run.
 type Server struct {
 	options    CompletedOptions
+	metrics    *prometheus.Registry
 	etcd       *etcd.Handle
 	encryption *encryption.Providers
 	backend    *storage.Backend
@@ -48,7 +52,7 @@ func New(ctx context.Context, o CompletedOptions) (s *Server, err error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
-	s = &Server{options: o, group: lifecycle.New("part")}
+	s = &Server{options: o, metrics: prometheus.NewRegistry(), group: lifecycle.New("part")}
 	defer func() {
 		if err != nil {
 			s.Close()
@@ -60,7 +64,7 @@ func New(ctx context.Context, o CompletedOptions) (s *Server, err error) {
 	s.group.Opened(endLongRunning)
 	// The port before the data: that it is taken is the more frequent mistake,
 	// and starting an etcd takes longer.
-	if s.listener, err = o.Serving.Listen(); err != nil {
+	if s.listener, err = o.Serving.Listen(s.metrics); err != nil {
 		return s, err
 	}
 	s.group.Opened(s.listener.Close)
@@ -69,7 +73,7 @@ func New(ctx context.Context, o CompletedOptions) (s *Server, err error) {
 		return s, err
 	}
 	token := uuid.NewString()
-	if err := restrict(c, o.Authentication, token, func(shard string) bool { return s.relays != nil && s.relays.Relays(shard) }); err != nil {
+	if err := restrict(c, o.Authentication, s.metrics, token, func(shard string) bool { return s.relays != nil && s.relays.Relays(shard) }); err != nil {
 		return s, err
 	}
 	serving.AllowSnapshots(c)
@@ -80,7 +84,7 @@ func New(ctx context.Context, o CompletedOptions) (s *Server, err error) {
 	c.ReadyzChecks = append(c.ReadyzChecks, s.encryption.HealthChecks()...)
 	// Not a liveness check: a restart of this server brings no etcd back.
 	c.AddReadyzChecks(healthz.NamedCheck("etcd", func(r *http.Request) error { return s.backend.Ready(r.Context()) }))
-	if s.resources, err = newResources(s.backend, c); err != nil {
+	if s.resources, err = newResources(s.backend, c, s.metrics); err != nil {
 		return s, err
 	}
 	s.resources.AddSource(s.digests.cached)
@@ -90,14 +94,14 @@ func New(ctx context.Context, o CompletedOptions) (s *Server, err error) {
 		return s, fmt.Errorf("assembling the API server: %w", err)
 	}
 	serving.InstallSnapshots(s.generic, s.etcd, codecs)
+	serving.InstallMetrics(s.generic, s.metrics, o.Serving.Profiling)
 	s.group.Add(
 		lifecycle.Part{Name: "etcd", Run: s.etcd.Run},
 		lifecycle.Part{Name: "encryption", Run: s.encryption.Run},
 		lifecycle.Part{Name: "digests", Run: s.digests.counter.Run},
-		lifecycle.Part{Name: "sizes", Run: s.digests.sizes.Run},
 		lifecycle.Part{Name: "removed shards", Run: s.removed.Run},
 		lifecycle.Part{Name: "left-over replicas", Run: newLeftOver(s.digests, s.removed.notes, o.RemovedShardGracePeriod).Run},
-		lifecycle.Part{Name: "unregistered shards", Run: newUnregisteredShards(s.removed, s.digests.sizes.shards).Run},
+		lifecycle.Part{Name: "unregistered shards", Run: newUnregisteredShards(s.removed, s.digests.sizes.shards, s.metrics).Run},
 		// The caches live as long as requests may use them.
 		lifecycle.Part{Name: "custom resources", Run: s.resources.Run},
 		lifecycle.Part{Name: "api", Run: func(ctx context.Context) error {
@@ -125,7 +129,7 @@ func (s *Server) addRelays(o CompletedOptions, loopback *rest.Config, token stri
 		return fmt.Errorf("relays: %w", err)
 	}
 	s.group.Opened(replicas.CloseIdleConnections)
-	if s.relays, err = relay.New(config, relay.Self{Name: o.Name, DataID: s.digests.dataID, Replicas: replicas, Written: written(), Timing: o.Relays}); err != nil {
+	if s.relays, err = relay.New(config, relay.Self{Name: o.Name, DataID: s.digests.dataID, Replicas: replicas, Written: written(), Timing: o.Relays, Metrics: s.metrics}); err != nil {
 		return err
 	}
 	s.group.Add(lifecycle.Part{Name: "relays", Run: s.relays.Run})
@@ -163,6 +167,7 @@ func (s *Server) openStorage(ctx context.Context, o CompletedOptions) (err error
 	if s.digests, err = newDigests(ctx, s.etcd, s.backend, o.Name); err != nil {
 		return err
 	}
+	instruments.Register(s.metrics, &s.digests.sizes)
 	if o.Etcd.CompactionInterval > 0 {
 		s.digests.counter.CompactEarly()
 	}
@@ -171,7 +176,7 @@ func (s *Server) openStorage(ctx context.Context, o CompletedOptions) (err error
 }
 
 // newResources returns the handler of the kinds.
-func newResources(backend *storage.Backend, c *genericapiserver.Config) (*customresource.Server, error) {
+func newResources(backend *storage.Backend, c *genericapiserver.Config, registerer prometheus.Registerer) (*customresource.Server, error) {
 	crds, err := served(replication.Defaults())
 	if err != nil {
 		return nil, err
@@ -184,6 +189,7 @@ func newResources(backend *storage.Backend, c *genericapiserver.Config) (*custom
 		Authorizer:          c.Authorization.Authorizer,
 		RequestTimeout:      c.RequestTimeout,
 		MaxRequestBodyBytes: c.MaxRequestBodyBytes,
+		Metrics:             registerer,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("serving the replicated kinds: %w", err)
@@ -205,7 +211,9 @@ func (s *Server) Handler() http.Handler { return s.generic.Handler }
 //	         ─► caches end ─► storage closes ─► etcd stops
 //
 // It fails if the port or the data fail it.
-func (s *Server) Run(ctx context.Context) error { return s.group.Run(ctx) }
+func (s *Server) Run(ctx context.Context) error {
+	return s.group.Run(reconcile.WithMetrics(ctx, s.metrics)) // relays have controllers
+}
 
 // Close releases what New opened. A server that runs is stopped through the
 // context of Run; calling Close again does nothing.

@@ -14,7 +14,7 @@ import (
 func TestSeveralCaches(t *testing.T) {
 	t.Parallel()
 	a := newCacheServer(t)
-	b := &cacheServer{pki: a.pki, dataDir: t.TempDir()}
+	b := &cacheServer{pushes: a.pushes, pki: a.pki, dataDir: t.TempDir()}
 	b.start(t)
 	b.f = factory(t, b.pki.master(t, b.url))
 	amber := newTestShard(t, "amber")
@@ -37,7 +37,7 @@ func TestSeveralCaches(t *testing.T) {
 	requireReplicas(t, b, []string{"amber|root|one", "amber|root|two"}, configB)
 
 	for _, name := range []string{configA.CacheName, configB.CacheName} {
-		require.Positive(t, measured(t, "shardplane_replication_operations_total", map[string]string{"cache": name, "operation": "create", "result": "success"}))
+		require.Positive(t, measured(t, a.pushes, "shardplane_replication_operations_total", map[string]string{"cache": name, "operation": "create", "result": "success"}))
 	}
 
 	t.Log("a kind has left when it has left all of them")

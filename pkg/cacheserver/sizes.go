@@ -1,12 +1,10 @@
 package cacheserver
 
 import (
-	"context"
 	"sync"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/util/sets"
-	"k8s.io/component-base/metrics"
-	"k8s.io/component-base/metrics/legacyregistry"
 )
 
 // size is what a shard has of a resource.
@@ -61,62 +59,25 @@ func (s *sizes) shards() sets.Set[string] {
 	return shards
 }
 
-// sizeCollector measures the cache servers that run in the process.
-type sizeCollector struct {
-	metrics.BaseStableCollector
-
-	mu  sync.Mutex
-	all map[*sizes]struct{}
-}
-
 var (
-	sizesRunning = &sizeCollector{all: map[*sizes]struct{}{}}
-	objectsGauge = metrics.NewDesc("shardplane_cache_replicas", "Objects that a shard has on the cache server, by the name of the shard and resource.",
-		[]string{"name", "resource"}, nil, metrics.ALPHA, "")
-	bytesGauge = metrics.NewDesc("shardplane_cache_replica_bytes", "What these take in etcd, without history, by the name of the shard and resource.",
-		[]string{"name", "resource"}, nil, metrics.ALPHA, "")
+	objectsGauge = prometheus.NewDesc("shardplane_cache_replicas", "[ALPHA] Objects that a shard has on the cache server, by the name of the shard and resource.", []string{"name", "resource"}, nil)
+	bytesGauge   = prometheus.NewDesc("shardplane_cache_replica_bytes", "[ALPHA] What these take in etcd, without history, by the name of the shard and resource.", []string{"name", "resource"}, nil)
 )
 
-func init() { legacyregistry.CustomMustRegister(sizesRunning) }
-
-// Run has the sizes measured until ctx is done.
-func (s *sizes) Run(ctx context.Context) error {
-	c := sizesRunning
-	c.mu.Lock()
-	c.all[s] = struct{}{}
-	c.mu.Unlock()
-	<-ctx.Done()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	delete(c.all, s)
-	return nil
-}
-
-// DescribeWithStability implements metrics.StableCollector.
-func (c *sizeCollector) DescribeWithStability(ch chan<- *metrics.Desc) {
+// Describe implements prometheus.Collector.
+func (s *sizes) Describe(ch chan<- *prometheus.Desc) {
 	ch <- objectsGauge
 	ch <- bytesGauge
 }
 
-// CollectWithStability implements metrics.StableCollector. Of several servers in one process, as in tests, the sums
-// are told.
-func (c *sizeCollector) CollectWithStability(ch chan<- metrics.Metric) {
-	type key struct{ shard, resource string }
-	sums := map[key]size{}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for s := range c.all {
-		s.mu.Lock()
-		for shard, of := range s.all {
-			for resource, now := range of {
-				sum := sums[key{shard, resource}]
-				sums[key{shard, resource}] = size{sum.objects + now.objects, sum.bytes + now.bytes}
-			}
+// Collect implements prometheus.Collector.
+func (s *sizes) Collect(ch chan<- prometheus.Metric) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for shard, of := range s.all {
+		for resource, now := range of {
+			ch <- prometheus.MustNewConstMetric(objectsGauge, prometheus.GaugeValue, float64(now.objects), shard, resource)
+			ch <- prometheus.MustNewConstMetric(bytesGauge, prometheus.GaugeValue, float64(now.bytes), shard, resource)
 		}
-		s.mu.Unlock()
-	}
-	for at, sum := range sums {
-		ch <- metrics.NewLazyConstMetric(objectsGauge, metrics.GaugeValue, float64(sum.objects), at.shard, at.resource)
-		ch <- metrics.NewLazyConstMetric(bytesGauge, metrics.GaugeValue, float64(sum.bytes), at.shard, at.resource)
 	}
 }

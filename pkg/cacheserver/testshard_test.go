@@ -82,7 +82,7 @@ func (s *testShard) start(t testing.TB) {
 
 	o := serving.NewAPIOptions(s.port)
 	o.TLSCertFile, o.TLSPrivateKeyFile = s.pki.certFile, s.pki.keyFile
-	listener, err := o.Listen()
+	listener, err := o.Listen(nil)
 	require.NoError(t, err)
 	c, err := serving.NewConfig(&o, listener, serving.API{
 		Title: "test shard", Scheme: kinds.Scheme, Codecs: kinds.Codecs,

@@ -8,10 +8,11 @@ import (
 	"time"
 
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/util/sets"
-	"k8s.io/component-base/metrics"
-	"k8s.io/component-base/metrics/legacyregistry"
 	"k8s.io/klog/v2"
+
+	"github.com/shardplane/shardplane/pkg/instruments"
 )
 
 const (
@@ -23,16 +24,6 @@ const (
 	tellUnregisteredInterval = 10 * time.Minute
 )
 
-var unregisteredGauge = metrics.NewGaugeVec(&metrics.GaugeOpts{
-	Namespace:      "shardplane",
-	Subsystem:      "cache",
-	Name:           "unregistered_shard",
-	Help:           "1 for each shard, by its name, that has replicas here and no Shard in root, so that they count for nothing.",
-	StabilityLevel: metrics.ALPHA,
-}, []string{"name"})
-
-func init() { legacyregistry.MustRegister(unregisteredGauge) }
-
 // unregisteredShards are those that have pushed something, and that have no Shard, as one that pushes to the
 // cache server of another installation. Nobody was seen to remove them, so that it is told and nothing else: their
 // Shard may come yet.
@@ -42,10 +33,17 @@ type unregisteredShards struct {
 	pushed func() sets.Set[string]
 	// since is since when a shard is one of them, and told when the log has said so last.
 	since, told map[string]time.Time
+	gauge       *prometheus.GaugeVec
 }
 
-func newUnregisteredShards(removed *removedShards, pushed func() sets.Set[string]) *unregisteredShards {
-	return &unregisteredShards{removed: removed, pushed: pushed, since: map[string]time.Time{}, told: map[string]time.Time{}}
+func newUnregisteredShards(removed *removedShards, pushed func() sets.Set[string], registerer prometheus.Registerer) *unregisteredShards {
+	return &unregisteredShards{
+		removed: removed, pushed: pushed, since: map[string]time.Time{}, told: map[string]time.Time{},
+		gauge: instruments.Register(registerer, prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Namespace: "shardplane", Subsystem: "cache", Name: "unregistered_shard",
+			Help: "[ALPHA] 1 for each shard, by its name, that has replicas here and no Shard in root, so that they count for nothing.",
+		}, []string{"name"})),
+	}
 }
 
 // Run looks until ctx is done.
@@ -78,14 +76,14 @@ func (u *unregisteredShards) are(ctx context.Context, names sets.Set[string]) {
 		if !names.Has(name) {
 			delete(u.since, name)
 			delete(u.told, name)
-			unregisteredGauge.Delete(map[string]string{"name": name})
+			u.gauge.Delete(map[string]string{"name": name})
 		}
 	}
 	now := time.Now()
 	for name := range names {
 		if _, known := u.since[name]; !known {
 			u.since[name] = now
-			unregisteredGauge.WithLabelValues(name).Set(1)
+			u.gauge.WithLabelValues(name).Set(1)
 		}
 		if now.Sub(u.since[name]) >= tellUnregisteredAfter && now.Sub(u.told[name]) >= tellUnregisteredInterval {
 			u.told[name] = now

@@ -21,7 +21,7 @@ func TestUnregisteredShards(t *testing.T) {
 	defer h.Stop()
 	r, err := newRemovedShards(t.Context(), h, time.Hour, nil)
 	require.NoError(t, err)
-	u := newUnregisteredShards(r, func() sets.Set[string] { return sets.New("stranger", "removed", "root") })
+	u := newUnregisteredShards(r, func() sets.Set[string] { return sets.New("stranger", "removed", "root") }, nil)
 	register := func(shard string) {
 		_, err := h.Client().Client.Put(t.Context(), h.Prefix()+shardKey(shard), "{}")
 		require.NoError(t, err)
@@ -47,7 +47,7 @@ func TestUnregisteredShards(t *testing.T) {
 	unregister("root")
 	require.Empty(t, found())
 
-	reported := func() bool { return unregisteredGauge.Delete(map[string]string{"name": "stranger"}) }
+	reported := func() bool { return u.gauge.Delete(map[string]string{"name": "stranger"}) }
 	u.are(t.Context(), sets.New("stranger"))
 	require.True(t, reported())
 	u.are(t.Context(), sets.New("stranger"))

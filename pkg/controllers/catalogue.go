@@ -52,6 +52,7 @@ import (
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
 	"github.com/kcp-dev/sdk/apis/core"
 	topologyv1alpha1 "github.com/kcp-dev/sdk/apis/topology/v1alpha1"
+	"github.com/prometheus/client_golang/prometheus"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -147,6 +148,8 @@ type Deps struct {
 	// Bootstrapped is called once, when everything exists that a shard starts
 	// with; it may be nil.
 	Bootstrapped func()
+	// Metrics registers metrics.
+	Metrics prometheus.Registerer
 }
 
 // APIs are the bound APIs of a shard.
@@ -359,6 +362,7 @@ func newWorkspace(d Deps) (reconcile.Made, error) {
 		Shards:          i.Shards,
 		Types:           i.Types(),
 		WorkspaceTypes:  i.WorkspaceTypes,
+		Metrics:         d.Metrics,
 	}), i.Workspaces, i.LogicalClusters, i.Shards, i.WorkspaceTypes)
 	if !d.isRoot() {
 		// As Informers.TypesComplete says.
@@ -369,7 +373,7 @@ func newWorkspace(d Deps) (reconcile.Made, error) {
 
 func newPlacement(d Deps) (reconcile.Made, error) {
 	clusters := d.Informers.LogicalClusters
-	return after(workspace.NewPlacement(workspace.PlacementConfig{ShardName: d.ShardName, Peers: d.Peers, LogicalClusters: clusters}), clusters), nil
+	return after(workspace.NewPlacement(workspace.PlacementConfig{ShardName: d.ShardName, Peers: d.Peers, LogicalClusters: clusters, Metrics: d.Metrics}), clusters), nil
 }
 
 func newMount(d Deps) (reconcile.Made, error) {
@@ -458,29 +462,12 @@ func newAPIConversion(d Deps) (reconcile.Made, error) {
 	return after(apibinding.NewConverting(apibinding.Converting{Local: d.Local, Cache: d.Cache, Conversions: i.APIConversions, Convert: d.APIs.Convert}), i.APIConversions), nil
 }
 
-func newReasons(controller func(replicationreasons.Config) *reconcile.Controller[client.Key]) func(Deps) (reconcile.Made, error) {
-	return func(d Deps) (reconcile.Made, error) {
-		c := d.reasons()
-		return after(controller(c), c.LogicalClusters, c.ClusterRoles, c.ClusterRoleBindings, c.APIExports, c.WorkspaceTypes, c.AuthenticationConfigurations), nil
-	}
-}
-
-// reasons is what the controllers need that mark what is replicated.
-func (d Deps) reasons() replicationreasons.Config {
-	i := d.Informers
-	return replicationreasons.Config{
-		Local: d.Local, LogicalClusters: i.LogicalClusters,
-		ClusterRoles: i.RBAC.ClusterRoles.Own(), ClusterRoleBindings: i.RBAC.ClusterRoleBindings.Own(),
-		APIExports: i.APIExports.Own(), WorkspaceTypes: i.WorkspaceTypes.Own(), AuthenticationConfigurations: i.AuthenticationConfigurations.Own(),
-	}
-}
-
 func newReplication(d Deps) (reconcile.Made, error) {
 	configs := make([]replication.Config, 0, len(d.Pushed))
 	for _, to := range d.Pushed {
 		configs = append(configs, replication.Config{
 			Shard: d.ShardName, Local: d.Local, Cache: to.Cache, CacheName: to.Name, Table: d.Replicated, LogicalClusters: d.Informers.LogicalClusters,
-			Marks: d.Informers.ReplicationMarks,
+			Marks: d.Informers.ReplicationMarks, Metrics: d.Metrics,
 		})
 	}
 	controllers, err := replication.NewAll(configs...)
@@ -488,7 +475,7 @@ func newReplication(d Deps) (reconcile.Made, error) {
 }
 
 func newReplicationObserver(d Deps) (reconcile.Made, error) {
-	return after(replication.NewObserver(d.ShardName, d.Informers.ReplicationMarks, d.Informers.Registered)), nil
+	return after(replication.NewObserver(d.ShardName, d.Informers.ReplicationMarks, d.Informers.Registered, d.Metrics)), nil
 }
 
 func newSubtreeUsage(d Deps) (reconcile.Made, error) {

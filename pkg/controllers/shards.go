@@ -41,7 +41,7 @@ func newHeartbeat(d Deps) (reconcile.Made, error) {
 func newShardHealth(d Deps) (reconcile.Made, error) {
 	leases := shardhealth.NewInformer(d.Local)
 	made := after(shardhealth.New(shardhealth.Config{
-		ShardName: d.ShardName, Local: d.Local, Objects: d.Objects, Shards: d.Informers.Shards, Leases: leases,
+		ShardName: d.ShardName, Local: d.Local, Objects: d.Objects, Shards: d.Informers.Shards, Leases: leases, Metrics: d.Metrics,
 	}), d.Informers.Shards)
 	made.Owns = []client.Runner{leases}
 	return made, nil

@@ -48,7 +48,7 @@ func manyItems(name string) *unstructured.Unstructured {
 // fails requests of its own logical cluster only, is recorded, and can be deleted.
 func TestMultipliedDefaults(t *testing.T) {
 	t.Parallel()
-	record := unreadable.NewRecord()
+	record := unreadable.NewRecord(nil)
 	s := startServer(t, serverOptions{unreadable: record})
 	crd := s.CreateCRD(t, "a", widgetCRD(multiplied(t, 0)))
 	s.CreateCRD(t, "b", widgetCRD(multiplied(t, 0)))

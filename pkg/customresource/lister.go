@@ -5,6 +5,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/prometheus/client_golang/prometheus"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	informers "k8s.io/apiextensions-apiserver/pkg/client/informers/externalversions/apiextensions/v1"
 	listers "k8s.io/apiextensions-apiserver/pkg/client/listers/apiextensions/v1"
@@ -26,6 +27,7 @@ import (
 // uses the key up, puts back the group, or what stands for it in metrics, and
 // returns the definition.
 type syntheticLister struct {
+	servingInfos                           prometheus.Counter
 	listers.CustomResourceDefinitionLister // the methods that the handler does not call
 
 	table *definitions.Table
@@ -56,8 +58,8 @@ type oneTime struct {
 	crd      *apiextensionsv1.CustomResourceDefinition
 }
 
-func newSyntheticLister(table *definitions.Table) *syntheticLister {
-	return &syntheticLister{table: table}
+func newSyntheticLister(table *definitions.Table, servingInfos prometheus.Counter) *syntheticLister {
+	return &syntheticLister{table: table, servingInfos: servingInfos}
 }
 
 // issue puts a one-time key for crd into info, which must be private to the
@@ -80,7 +82,7 @@ func (l *syntheticLister) Get(name string) (*apiextensionsv1.CustomResourceDefin
 	}
 	if s, ok := l.table.ByName(name); ok {
 		l.building.Store(s)
-		servingInfos.Inc()
+		l.servingInfos.Inc()
 		return s.CRD(), nil
 	}
 	return nil, apierrors.NewNotFound(apiextensionsv1.Resource("customresourcedefinitions"), name)

@@ -1,18 +1,15 @@
 package customresource
 
 import (
-	"k8s.io/component-base/metrics"
-	"k8s.io/component-base/metrics/legacyregistry"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/shardplane/shardplane/pkg/instruments"
 )
 
-// servingInfos grow with schemas, not with the definitions or bindings that have them.
-var servingInfos = metrics.NewCounter(&metrics.CounterOpts{
-	Namespace: "shardplane", Subsystem: "custom_resources", Name: "serving_infos_total",
-	Help:           "Serving infos of schemas that were made. One is kept while the schema is used.",
-	StabilityLevel: metrics.ALPHA,
-})
-
-// Metrics are registered once for the process, as component-base does it.
-func init() {
-	legacyregistry.MustRegister(servingInfos)
+// newServingInfos returns a counter that grows with schemas, not with the definitions or bindings that have them.
+func newServingInfos(registerer prometheus.Registerer) prometheus.Counter {
+	return instruments.Register(registerer, prometheus.NewCounter(prometheus.CounterOpts{
+		Namespace: "shardplane", Subsystem: "custom_resources", Name: "serving_infos_total",
+		Help: "[ALPHA] Serving infos of schemas that were made. One is kept while the schema is used.",
+	}))
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	"github.com/prometheus/client_golang/prometheus"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
 	"k8s.io/apiextensions-apiserver/pkg/controller/finalizer"
@@ -99,6 +100,9 @@ type Config struct {
 	// their URLs. They are for definitions in System; a tenant's definition that has
 	// the host has no more than their answers.
 	Convert map[string]versions.Convert
+
+	// Metrics registers metrics; nil registers none.
+	Metrics prometheus.Registerer
 }
 
 // upstream is the upstream handler of custom resources.
@@ -148,10 +152,10 @@ func New(cfg Config) (*Server, error) {
 		replicas:     cfg.Replicas,
 		table:        definitions.NewTable(),
 		builtIns:     &documents.BuiltIns{},
-		patterns:     patterns.NewBound(patterns.DefaultLimit),
+		patterns:     patterns.NewBound(patterns.DefaultLimit, cfg.Metrics),
 	}
 	s.hooks = versions.NewHooks(cfg.Convert, s.table.Converts)
-	s.lister = newSyntheticLister(s.table)
+	s.lister = newSyntheticLister(s.table, newServingInfos(cfg.Metrics))
 	var err error
 	if s.system, err = definitions.NewSystem(s.table, cfg.System, cfg.SystemIdentity, cfg.SystemBound); err != nil {
 		return nil, err
@@ -180,7 +184,7 @@ func New(cfg Config) (*Server, error) {
 	}
 	s.streams = newStreams(s.sources.Resolve)
 	s.sources.Subscribe(s.streams.changed)
-	s.documents = documents.New(s.sources, s.builtIns)
+	s.documents = documents.New(s.sources, s.builtIns, cfg.Metrics)
 
 	if err := s.newUpstream(cfg); err != nil {
 		return nil, err

@@ -153,7 +153,7 @@ func (a *askAll) get(obj *corev1alpha1.Shard) func(context.Context, url.Values) 
 		res, err := transport.RoundTrip(r)
 		if err != nil {
 			attempt.failed(ctx, err)
-			upstreamErrors.WithLabelValues(b.Name, "unreachable").Inc()
+			a.forwarder.metrics.upstreamErrors.WithLabelValues(b.Name, "unreachable").Inc()
 			b.Used(b.retire)
 			// Addresses of shards are no clients' business.
 			return nil, errNoWay

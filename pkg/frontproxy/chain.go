@@ -87,7 +87,7 @@ func (s *Server) chain() serving.Chain {
 		serving.NewFilter("panic recovery", "500 for requests that crash", withPanicRecovery),
 		serving.MaskTokens(),
 		serving.NewFilter("accounting", "metrics, the log, and audit events of what is answered here", func(next http.Handler) http.Handler {
-			return withAccounting(next, &s.requests, s.audit)
+			return withAccounting(next, s.forwarder.metrics, &s.requests, s.audit)
 		}),
 		serving.NewFilter("probes", "/livez, /readyz and /healthz, for everybody", func(next http.Handler) http.Handler {
 			return serving.WithReadinessWarnings(withProbes(next, s.liveness(), s.readiness()), s.shards.warnings)

@@ -48,6 +48,7 @@ type forwarder struct {
 	unread func() (shards []string, since time.Time)
 	// draining is done once long-running requests have to end.
 	draining context.Context //nolint:containedctx // the life of the server, which outlasts every request
+	metrics  *metrics
 }
 
 // route is where one request goes, and how.
@@ -238,7 +239,7 @@ func (f *forwarder) fail(w http.ResponseWriter, r *http.Request, to *route, err 
 		klog.FromContext(r.Context()).V(1).Info("A shard, or a server of the mapping file, is unreachable", "server", to.backend.Name, "err", err)
 		f.unreachable(w, to)
 	default:
-		upstreamErrors.WithLabelValues(to.backend.Name, "broken").Inc()
+		f.metrics.upstreamErrors.WithLabelValues(to.backend.Name, "broken").Inc()
 		klog.FromContext(r.Context()).V(1).Info("A connection to a shard, or to a server of the mapping file, broke", "server", to.backend.Name, "err", err)
 		// Clients repeat a request, whatever its verb, when they are told when
 		// to: only what can be done twice may say so.
@@ -261,7 +262,7 @@ func hangs(err error) bool {
 
 // unreachable answers where there is no connection to the shard.
 func (f *forwarder) unreachable(w http.ResponseWriter, to *route) {
-	upstreamErrors.WithLabelValues(to.backend.Name, "unreachable").Inc()
+	f.metrics.upstreamErrors.WithLabelValues(to.backend.Name, "unreachable").Inc()
 	writeStatus(w, unavailable("%s is not reachable, try again", to.server()))
 }
 
@@ -338,7 +339,7 @@ func (f *forwarder) mend(r *http.Request, to *route, err error) error {
 	case errors.Is(err, io.EOF) || r.Context().Err() != nil:
 		return err
 	}
-	upstreamErrors.WithLabelValues(to.backend.Name, "broken").Inc()
+	f.metrics.upstreamErrors.WithLabelValues(to.backend.Name, "broken").Inc()
 	return io.EOF
 }
 

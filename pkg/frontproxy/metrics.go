@@ -1,10 +1,9 @@
 package frontproxy
 
 import (
-	"sync"
+	"github.com/prometheus/client_golang/prometheus"
 
-	"k8s.io/component-base/metrics"
-	"k8s.io/component-base/metrics/legacyregistry"
+	"github.com/shardplane/shardplane/pkg/instruments"
 )
 
 const (
@@ -12,42 +11,50 @@ const (
 	metricsSubsystem = "frontproxy"
 )
 
-// Metrics of the process; a second front-proxy in the same process, as in
-// tests, shares them.
-var (
-	requestsTotal = metrics.NewCounterVec(&metrics.CounterOpts{
-		Namespace: metricsNamespace, Subsystem: metricsSubsystem, Name: "requests_total",
-		Help:           "Requests answered, by shard (empty for those the front-proxy answered itself) and status code.",
-		StabilityLevel: metrics.ALPHA,
-	}, []string{"shard", "code"})
-	requestSeconds = metrics.NewHistogramVec(&metrics.HistogramOpts{
-		Namespace: metricsNamespace, Subsystem: metricsSubsystem, Name: "request_duration_seconds",
-		Help:           "Time to answer requests other than watches and upgraded connections, by shard.",
-		Buckets:        []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60},
-		StabilityLevel: metrics.ALPHA,
-	}, []string{"shard"})
-	requestsInFlight = metrics.NewGaugeVec(&metrics.GaugeOpts{
-		Namespace: metricsNamespace, Subsystem: metricsSubsystem, Name: "requests_in_flight",
-		Help:           "Requests being served, by kind: short or long (watches and upgraded connections).",
-		StabilityLevel: metrics.ALPHA,
-	}, []string{"kind"})
-	upstreamErrors = metrics.NewCounterVec(&metrics.CounterOpts{
-		Namespace: metricsNamespace, Subsystem: metricsSubsystem, Name: "upstream_errors_total",
-		Help:           "Requests that a shard did not answer, by shard and reason: unreachable (nothing was sent) or broken (the connection failed later).",
-		StabilityLevel: metrics.ALPHA,
-	}, []string{"shard", "reason"})
-	indexSize = metrics.NewGaugeVec(&metrics.GaugeOpts{
-		Namespace: metricsNamespace, Subsystem: metricsSubsystem, Name: "index_entries",
-		Help:           "Size of the index, by kind: shards, logicalclusters or workspaces.",
-		StabilityLevel: metrics.ALPHA,
-	}, []string{"kind"})
-	indexWaits = metrics.NewCounterVec(&metrics.CounterOpts{
-		Namespace: metricsNamespace, Subsystem: metricsSubsystem, Name: "index_waits_total",
-		Help:           "Requests for logical clusters that were unknown at first, by result: found, gone (the client left), refused or crowded (too many waited already).",
-		StabilityLevel: metrics.ALPHA,
-	}, []string{"result"})
+type metrics struct {
+	requestsTotal    *prometheus.CounterVec
+	requestSeconds   *prometheus.HistogramVec
+	requestsInFlight *prometheus.GaugeVec
+	upstreamErrors   *prometheus.CounterVec
+	indexWaits       *prometheus.CounterVec
+}
 
-	registerMetrics = sync.OnceFunc(func() {
-		legacyregistry.MustRegister(requestsTotal, requestSeconds, requestsInFlight, upstreamErrors, indexSize, indexWaits)
-	})
-)
+func newMetrics(registerer prometheus.Registerer) *metrics {
+	return &metrics{
+		requestsTotal: instruments.Register(registerer, prometheus.NewCounterVec(prometheus.CounterOpts{
+			Namespace: metricsNamespace, Subsystem: metricsSubsystem, Name: "requests_total",
+			Help: "[ALPHA] Requests answered, by shard (empty for those the front-proxy answered itself) and status code.",
+		}, []string{"shard", "code"})),
+		requestSeconds: instruments.Register(registerer, prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Namespace: metricsNamespace, Subsystem: metricsSubsystem, Name: "request_duration_seconds",
+			Help:    "[ALPHA] Time to answer requests other than watches and upgraded connections, by shard.",
+			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60},
+		}, []string{"shard"})),
+		requestsInFlight: instruments.Register(registerer, prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Namespace: metricsNamespace, Subsystem: metricsSubsystem, Name: "requests_in_flight",
+			Help: "[ALPHA] Requests being served, by kind: short or long (watches and upgraded connections).",
+		}, []string{"kind"})),
+		upstreamErrors: instruments.Register(registerer, prometheus.NewCounterVec(prometheus.CounterOpts{
+			Namespace: metricsNamespace, Subsystem: metricsSubsystem, Name: "upstream_errors_total",
+			Help: "[ALPHA] Requests that a shard did not answer, by shard and reason: unreachable (nothing was sent) or broken (the connection failed later).",
+		}, []string{"shard", "reason"})),
+		indexWaits: instruments.Register(registerer, prometheus.NewCounterVec(prometheus.CounterOpts{
+			Namespace: metricsNamespace, Subsystem: metricsSubsystem, Name: "index_waits_total",
+			Help: "[ALPHA] Requests for logical clusters that were unknown at first, by result: found, gone (the client left), refused or crowded (too many waited already).",
+		}, []string{"result"})),
+	}
+}
+
+var indexSize = prometheus.NewDesc(prometheus.BuildFQName(metricsNamespace, metricsSubsystem, "index_entries"),
+	"[ALPHA] Size of the index, by kind: shards, logicalclusters or workspaces.", []string{"kind"}, nil)
+
+// Describe implements prometheus.Collector.
+func (s *shards) Describe(ch chan<- *prometheus.Desc) { ch <- indexSize }
+
+// Collect implements prometheus.Collector.
+func (s *shards) Collect(ch chan<- prometheus.Metric) {
+	stats := s.index.Stats()
+	for kind, size := range map[string]int{"shards": stats.Shards, "logicalclusters": stats.LogicalClusters, "workspaces": stats.Workspaces} {
+		ch <- prometheus.MustNewConstMetric(indexSize, prometheus.GaugeValue, float64(size), kind)
+	}
+}

@@ -8,7 +8,6 @@ import (
 
 	"k8s.io/apiserver/pkg/authentication/user"
 	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
-	"k8s.io/component-base/metrics/legacyregistry"
 	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/request"
@@ -17,7 +16,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/serving/answers"
 )
 
-// serveMetrics serves the metrics of this process to whoever may read them in
+// serveMetrics serves the metrics of this server, and those of its process, to whoever may read them in
 // root.
 func (s *Server) serveMetrics(w http.ResponseWriter, r *http.Request) {
 	who, ok := genericapirequest.UserFrom(r.Context())
@@ -34,8 +33,7 @@ func (s *Server) serveMetrics(w http.ResponseWriter, r *http.Request) {
 		writeStatus(w, forbidden(r, r.URL.Path))
 		return
 	}
-	s.shards.measure()
-	legacyregistry.Handler().ServeHTTP(w, r)
+	s.metrics.ServeHTTP(w, r)
 }
 
 // serveProfiles serves profiles of this process, at the paths that other servers

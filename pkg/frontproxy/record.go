@@ -92,8 +92,8 @@ func codeLabel(code int) string {
 
 // withAccounting counts requests, keeps track of those that run, logs them at
 // verbosity 3, and has audit see them when they end.
-func withAccounting(next http.Handler, running *tracker, audit func(r *http.Request, rec *record, received time.Time)) http.Handler {
-	short, long := requestsInFlight.WithLabelValues("short"), requestsInFlight.WithLabelValues("long")
+func withAccounting(next http.Handler, m *metrics, running *tracker, audit func(r *http.Request, rec *record, received time.Time)) http.Handler {
+	short, long := m.requestsInFlight.WithLabelValues("short"), m.requestsInFlight.WithLabelValues("long")
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer running.enter()()
 		start := time.Now()
@@ -110,11 +110,11 @@ func withAccounting(next http.Handler, running *tracker, audit func(r *http.Requ
 			if rec.code == 0 {
 				rec.code = statusClientGone
 			}
-			requestsTotal.WithLabelValues(rec.shard, codeLabel(rec.code)).Inc()
+			m.requestsTotal.WithLabelValues(rec.shard, codeLabel(rec.code)).Inc()
 			audit(r, rec, start)
 			took := time.Since(start)
 			if !lasting {
-				requestSeconds.WithLabelValues(rec.shard).Observe(took.Seconds())
+				m.requestSeconds.WithLabelValues(rec.shard).Observe(took.Seconds())
 			}
 			if logger := klog.FromContext(r.Context()).V(accessLogLevel); logger.Enabled() {
 				logger.Info("Request", "method", r.Method, "path", r.URL.Path, "query", r.URL.RawQuery, "code", rec.code,

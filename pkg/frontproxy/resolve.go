@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apiserver/pkg/authentication/user"
 
 	"github.com/shardplane/shardplane/pkg/request"
@@ -48,6 +49,8 @@ type resolver struct {
 	// ready is for how long those wait who may enter a new workspace.
 	ready  time.Duration
 	places *budget.Budget[identity.Payer]
+	// indexWaits counts how waits end.
+	indexWaits *prometheus.CounterVec
 }
 
 // delay is how long those wait who may not enter. It is longer for a while after a
@@ -86,8 +89,8 @@ func (d *delay) cover(took time.Duration) {
 	d.until = time.Now().Add(stretchTime)
 }
 
-func newResolver(index *workspaceindex.Index, timeout, ready time.Duration) *resolver {
-	return &resolver{index: index, delay: delay{least: timeout, now: timeout}, ready: ready, places: budget.New[identity.Payer](budget.Limits{Total: maxWaiting, Each: maxWaitingPerUser, Own: ownWaiting})}
+func newResolver(index *workspaceindex.Index, timeout, ready time.Duration, indexWaits *prometheus.CounterVec) *resolver {
+	return &resolver{index: index, indexWaits: indexWaits, delay: delay{least: timeout, now: timeout}, ready: ready, places: budget.New[identity.Payer](budget.Limits{Total: maxWaiting, Each: maxWaitingPerUser, Own: ownWaiting})}
 }
 
 // resolve waits until the index knows the path of a request that arrived then. Who expects
@@ -107,7 +110,7 @@ func (r *resolver) resolve(ctx context.Context, path string, arrived time.Time, 
 			continue
 		}
 		if ended != "" {
-			indexWaits.WithLabelValues(ended).Inc()
+			r.indexWaits.WithLabelValues(ended).Inc()
 			return target, outcome
 		}
 	}
@@ -171,7 +174,7 @@ func (r *resolver) hold(ctx context.Context, arrived time.Time) {
 // enter takes a place among those who may have to wait, if there is one.
 func (r *resolver) enter(who identity.Payer) (release func(), ok bool) {
 	if !r.places.Take(who, 1) {
-		indexWaits.WithLabelValues("crowded").Inc()
+		r.indexWaits.WithLabelValues("crowded").Inc()
 		return nil, false
 	}
 	return sync.OnceFunc(func() { r.places.Give(who, 1) }), true

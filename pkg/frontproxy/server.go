@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 	"k8s.io/apiserver/pkg/server/healthz"
@@ -20,6 +21,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/authn"
 	"github.com/shardplane/shardplane/pkg/authn/serviceaccount"
+	"github.com/shardplane/shardplane/pkg/instruments"
 	"github.com/shardplane/shardplane/pkg/lifecycle"
 	"github.com/shardplane/shardplane/pkg/peers"
 	"github.com/shardplane/shardplane/pkg/serving"
@@ -35,6 +37,8 @@ const drainTimeout = 5 * time.Second
 // but which does not serve before Run.
 type Server struct {
 	serving *serving.Listener
+	// metrics serves those of the server.
+	metrics http.Handler
 	// authentication tells who a request is from.
 	authentication *authn.Authentication
 	// devTokens are the tokens that are passed on to shards; there may be none.
@@ -74,10 +78,12 @@ func New(ctx context.Context, o CompletedOptions) (s *Server, err error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
-	registerMetrics()
+	registry := prometheus.NewRegistry()
+	m := newMetrics(registry)
 	s = &Server{
+		metrics:   serving.NewMetrics(registry),
 		profiling: o.Serving.Profiling, bodies: o.Serving.Bodies, shutdownDelay: o.ShutdownDelay, group: lifecycle.New("part"),
-		inFlight: inflight.NewShares(o.InFlight), watches: inflight.NewShares(o.Watches),
+		inFlight: inflight.NewShares(o.InFlight, registry), watches: inflight.NewShares(o.Watches, registry),
 		identity: identityHeaders{prefixes: slices.Clone(ownIdentity.prefixes)},
 	}
 	defer func() {
@@ -92,7 +98,7 @@ func New(ctx context.Context, o CompletedOptions) (s *Server, err error) {
 	if s.mounts, err = newMounts(o.Mounts); err != nil {
 		return s, err
 	}
-	if s.serving, err = o.Serving.Listen(); err != nil {
+	if s.serving, err = o.Serving.Listen(registry); err != nil {
 		return s, err
 	}
 	s.group.Opened(s.serving.Close)
@@ -105,11 +111,12 @@ func New(ctx context.Context, o CompletedOptions) (s *Server, err error) {
 	if err := s.openShards(o); err != nil {
 		return s, err
 	}
+	instruments.Register(registry, s.shards)
 	if o.Authentication.DevTokens {
 		s.devTokens = authn.DevTokens()
 	}
 	s.authentication, err = authn.New(authn.Options{UserOptions: o.Authentication}, authn.Sources{
-		Accounts: serviceaccount.NewRemote(s.shards.holding), Workspace: s.knownIn, Tell: s.tellOfIssuer,
+		Accounts: serviceaccount.NewRemote(s.shards.holding), Workspace: s.knownIn, Tell: s.tellOfIssuer, Metrics: registry,
 	})
 	if err != nil {
 		return s, err
@@ -119,8 +126,8 @@ func New(ctx context.Context, o CompletedOptions) (s *Server, err error) {
 	s.drain = drain
 	s.group.Opened(drain)
 	s.forwarder = &forwarder{
-		resolver: newResolver(s.shards.index, o.IndexTimeout, o.WorkspaceReadyTimeout), visitors: newVisitors(), draining: draining,
-		groups: authn.GroupFilter{PassOn: o.PassOnGroups, Drop: o.Authentication.DropGroups}, unread: s.shards.unread,
+		resolver: newResolver(s.shards.index, o.IndexTimeout, o.WorkspaceReadyTimeout, m.indexWaits), visitors: newVisitors(), draining: draining,
+		groups: authn.GroupFilter{PassOn: o.PassOnGroups, Drop: o.Authentication.DropGroups}, unread: s.shards.unread, metrics: m,
 	}
 	s.readers = newMetricsReaders(s.shards.root, s.forwarder.groups)
 	s.addParts()

@@ -271,6 +271,24 @@ func TestMetricsReaders(t *testing.T) {
 	}
 }
 
+// TestMetricsOfTwoServers holds that servers in one process have metrics of their own, beside those of upstream's packages.
+func TestMetricsOfTwoServers(t *testing.T) {
+	busy, idle := newWorld(t, "root"), newWorld(t, "root")
+	busy.run(t)
+	idle.run(t)
+	const refused = `shardplane_frontproxy_requests_total{code="404",shard=""}`
+	res, body := busy.person(t, "jane").get(t, "/nothing")
+	status(t, res, body, http.StatusNotFound)
+	for w, count := range map[*world]int{busy: 1, idle: 0} {
+		res, body := w.person(t, "admin", "system:kcp:admin").get(t, "/metrics")
+		require.Equal(t, http.StatusOK, res.StatusCode)
+		require.Equal(t, count, strings.Count(body, refused))
+		for _, line := range []string{"# TYPE go_goroutines gauge", "# HELP shardplane_frontproxy_index_entries [ALPHA] "} {
+			require.Equal(t, 1, strings.Count(body, line), line)
+		}
+	}
+}
+
 func TestProfilingCanBeOff(t *testing.T) {
 	w := newWorld(t, "root")
 	w.options.Serving.Profiling = false

@@ -27,8 +27,6 @@ const (
 	// startupTimeout is for how long a shard that neither answers nor refuses
 	// keeps the front-proxy from being ready.
 	startupTimeout = 5 * time.Second
-	// statsInterval is how often the size of the index is measured.
-	statsInterval = 10 * time.Second
 )
 
 // shards knows the shards of the installation: by their book, it keeps the way to
@@ -97,8 +95,6 @@ func (s *shards) Run(ctx context.Context) error {
 	ended := make(chan error, 1)
 	running.Go(func() { ended <- s.objects.Run(ctx) })
 	running.Go(func() { _ = s.book.Run(ctx) }) // it ends with ctx
-	stats := time.NewTicker(statsInterval)
-	defer stats.Stop()
 	saves := time.NewTicker(saveInterval)
 	defer saves.Stop()
 	for {
@@ -108,8 +104,6 @@ func (s *shards) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			s.saver.save(ctx, s.object)
 			return nil
-		case <-stats.C:
-			s.measure()
 		case <-saves.C:
 			s.saver.save(ctx, s.object)
 		}
@@ -311,13 +305,6 @@ func (s *shards) anySynced() bool {
 		}
 	}
 	return false
-}
-
-func (s *shards) measure() {
-	stats := s.index.Stats()
-	indexSize.WithLabelValues("shards").Set(float64(stats.Shards))
-	indexSize.WithLabelValues("logicalclusters").Set(float64(stats.LogicalClusters))
-	indexSize.WithLabelValues("workspaces").Set(float64(stats.Workspaces))
 }
 
 var errWaiting = errors.New("waiting for an answer")

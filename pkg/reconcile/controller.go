@@ -188,7 +188,7 @@ func (c *Controller[K]) next(ctx context.Context, worker int, queue *feed[K]) bo
 		logger.V(4).Info("Changed meanwhile, looking again", "reason", err.Error())
 		queue.failed(key)
 	case err != nil:
-		failures.WithLabelValues(c.config.Name).Inc()
+		metricsFrom(ctx).failures.WithLabelValues(c.config.Name).Inc()
 		logger.Error(err, "Reconciling failed, trying again", "attempt", queue.backoff.NumRequeues(key)+1)
 		queue.failed(key)
 	case result.Backoff:
@@ -210,7 +210,7 @@ func (c *Controller[K]) reconcile(ctx context.Context, key K) (result Result, er
 	defer cancel()
 	defer func() {
 		if r := recover(); r != nil {
-			panics.WithLabelValues(c.config.Name).Inc()
+			metricsFrom(ctx).panics.WithLabelValues(c.config.Name).Inc()
 			klog.FromContext(ctx).Error(nil, "Reconciling panicked", "panic", r, "stack", string(debug.Stack()))
 			err = fmt.Errorf("%w: %v", ErrPanic, r)
 		}

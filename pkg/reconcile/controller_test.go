@@ -8,10 +8,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/component-base/metrics/legacyregistry"
 )
 
 // eventually is how long tests wait for what happens at once on an idle machine.
@@ -21,7 +21,12 @@ const eventually = 30 * time.Second
 // stops it earlier and waits for it.
 func start(t *testing.T, r Runnable) (stop func()) {
 	t.Helper()
-	ctx, cancel := context.WithCancel(t.Context())
+	return startWith(t.Context(), t, r)
+}
+
+func startWith(parent context.Context, t *testing.T, r Runnable) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(parent)
 	done := make(chan error, 1)
 	go func() { done <- r.Run(ctx) }()
 	var once sync.Once
@@ -81,14 +86,14 @@ func TestErrorsConflictsAndPanicsAreTriedAgain(t *testing.T) {
 		"conflicts": func(int32) error { return apierrors.NewConflict(schema.GroupResource{}, "x", errors.New("changed")) },
 		"panics":    func(int32) error { panic("oh") },
 	}
-	failuresBefore, panicsBefore := metric(t, "shardplane_reconcile_failures_total", "again"), metric(t, "shardplane_reconcile_panics_total", "again")
+	ctx, registry := measured(t)
 	var attempts sync.Map
 	ks := make([]string, 0, len(outcomes))
 	for k := range outcomes {
 		attempts.Store(k, new(atomic.Int32))
 		ks = append(ks, k)
 	}
-	start(t, New(Config[string]{
+	startWith(ctx, t, New(Config[string]{
 		Name:       "again",
 		Sources:    []Source[string]{keys(ks...)},
 		MaxBackoff: 10 * time.Millisecond,
@@ -104,8 +109,8 @@ func TestErrorsConflictsAndPanicsAreTriedAgain(t *testing.T) {
 		n, _ := attempts.Load(k)
 		require.Eventually(t, func() bool { return n.(*atomic.Int32).Load() == 6 }, eventually, time.Millisecond, k)
 	}
-	require.InDelta(t, 10, metric(t, "shardplane_reconcile_failures_total", "again")-failuresBefore, 0, "conflicts are not failures")
-	require.InDelta(t, 5, metric(t, "shardplane_reconcile_panics_total", "again")-panicsBefore, 0)
+	require.InDelta(t, 10, metric(t, registry, "shardplane_reconcile_failures_total"), 0, "conflicts are not failures")
+	require.InDelta(t, 5, metric(t, registry, "shardplane_reconcile_panics_total"), 0)
 }
 
 func TestRequeueAfter(t *testing.T) {
@@ -124,9 +129,9 @@ func TestRequeueAfter(t *testing.T) {
 }
 
 func TestBackoffWithoutFailure(t *testing.T) {
-	before := metric(t, "shardplane_reconcile_failures_total", "waiting")
+	ctx, registry := measured(t)
 	var calls atomic.Int32
-	start(t, New(Config[string]{
+	startWith(ctx, t, New(Config[string]{
 		Name:    "waiting",
 		Sources: []Source[string]{keys("a")},
 		Reconcile: func(context.Context, string) (Result, error) {
@@ -134,7 +139,7 @@ func TestBackoffWithoutFailure(t *testing.T) {
 		},
 	}))
 	require.Eventually(t, func() bool { return calls.Load() == 4 }, eventually, time.Millisecond)
-	require.InDelta(t, 0, metric(t, "shardplane_reconcile_failures_total", "waiting")-before, 0)
+	require.InDelta(t, 0, metric(t, registry, "shardplane_reconcile_failures_total"), 0)
 }
 
 func TestStoppingWaitsForWorkersAndDropsWhatIsQueued(t *testing.T) {
@@ -190,19 +195,22 @@ func TestSourceThatFailsUnwindsTheOthers(t *testing.T) {
 	require.Equal(t, int32(1), stopped.Load())
 }
 
-// metric returns the counter of a controller.
-func metric(t *testing.T, name, controller string) float64 {
+// measured returns a context with which controllers register their metrics in the registry.
+func measured(t *testing.T) (context.Context, *prometheus.Registry) {
 	t.Helper()
-	families, err := legacyregistry.DefaultGatherer.Gather()
+	registry := prometheus.NewRegistry()
+	return WithMetrics(t.Context(), registry), registry
+}
+
+// metric returns the value of a metric of the only controller that has it.
+func metric(t *testing.T, registry *prometheus.Registry, name string) float64 {
+	t.Helper()
+	families, err := registry.Gather()
 	require.NoError(t, err)
 	for _, family := range families {
-		if family.GetName() != name {
-			continue
-		}
-		for _, m := range family.GetMetric() {
-			if m.GetLabel()[0].GetValue() == controller {
-				return m.GetCounter().GetValue() + m.GetGauge().GetValue()
-			}
+		if family.GetName() == name {
+			require.Len(t, family.GetMetric(), 1)
+			return family.GetMetric()[0].GetCounter().GetValue() + family.GetMetric()[0].GetGauge().GetValue()
 		}
 	}
 	return 0

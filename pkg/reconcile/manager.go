@@ -153,6 +153,7 @@ func (m Made) run(ctx context.Context, placement Placement) error {
 	switch {
 	case err == nil:
 		labels := map[string]string{"controller": m.Name(), "placement": string(placement)}
+		running := metricsFrom(ctx).running
 		running.With(labels).Set(1)
 		err = m.Run(ctx)
 		running.Delete(labels)

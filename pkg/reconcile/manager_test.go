@@ -162,18 +162,19 @@ func TestOneEntryIsEnough(t *testing.T) {
 	require.Equal(t, []string{"new-one"}, m.Names())
 	require.Empty(t, j.entries, "nothing starts before Run")
 
-	ctx, cancel := context.WithCancel(t.Context())
+	measuring, registry := measured(t)
+	ctx, cancel := context.WithCancel(measuring)
 	done := make(chan error, 1)
 	go func() { done <- m.Run(ctx) }()
 	require.Eventually(t, func() bool { return j.has("start informer") }, eventually, time.Millisecond)
 	require.False(t, j.has("start controller"))
-	require.Zero(t, metric(t, "shardplane_reconcile_controllers", "new-one"))
+	require.Zero(t, metric(t, registry, "shardplane_reconcile_controllers"))
 	close(informer.synced)
 	require.Eventually(t, func() bool {
-		return metric(t, "shardplane_reconcile_controllers", "new-one") == 1 && j.has("start controller")
+		return metric(t, registry, "shardplane_reconcile_controllers") == 1 && j.has("start controller")
 	}, eventually, time.Millisecond)
 	cancel()
 	require.NoError(t, <-done)
 	require.Equal(t, []string{"start informer", "start controller", "end controller", "end informer"}, j.entries)
-	require.Zero(t, metric(t, "shardplane_reconcile_controllers", "new-one"), "it runs no more")
+	require.Zero(t, metric(t, registry, "shardplane_reconcile_controllers"), "it runs no more")
 }

@@ -1,35 +1,55 @@
 package reconcile
 
 import (
-	"k8s.io/component-base/metrics"
-	"k8s.io/component-base/metrics/legacyregistry"
+	"context"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
-var (
-	failures = metrics.NewCounterVec(&metrics.CounterOpts{
-		Namespace:      "shardplane",
-		Subsystem:      "reconcile",
-		Name:           "failures_total",
-		Help:           "Reconciliations that failed and are tried again, by controller. Conflicts do not count.",
-		StabilityLevel: metrics.ALPHA,
-	}, []string{"controller"})
-	panics = metrics.NewCounterVec(&metrics.CounterOpts{
-		Namespace:      "shardplane",
-		Subsystem:      "reconcile",
-		Name:           "panics_total",
-		Help:           "Reconciliations that panicked and are tried again, by controller.",
-		StabilityLevel: metrics.ALPHA,
-	}, []string{"controller"})
-	running = metrics.NewGaugeVec(&metrics.GaugeOpts{
-		Namespace:      "shardplane",
-		Subsystem:      "reconcile",
-		Name:           "controllers",
-		Help:           "1 for each controller that runs in this process, with its placement: on the leader, on every replica, or dividable, which is on the leader, too, for now.",
-		StabilityLevel: metrics.ALPHA,
-	}, []string{"controller", "placement"})
-)
+type metrics struct {
+	failures *prometheus.CounterVec
+	panics   *prometheus.CounterVec
+	running  *prometheus.GaugeVec
+}
 
-// Metrics are registered once for the process, as component-base does it.
-func init() {
-	legacyregistry.MustRegister(failures, panics, running)
+func newMetrics(registerer prometheus.Registerer) metrics {
+	factory := promauto.With(registerer)
+	return metrics{
+		failures: factory.NewCounterVec(prometheus.CounterOpts{
+			Namespace: "shardplane",
+			Subsystem: "reconcile",
+			Name:      "failures_total",
+			Help:      "[ALPHA] Reconciliations that failed and are tried again, by controller. Conflicts do not count.",
+		}, []string{"controller"}),
+		panics: factory.NewCounterVec(prometheus.CounterOpts{
+			Namespace: "shardplane",
+			Subsystem: "reconcile",
+			Name:      "panics_total",
+			Help:      "[ALPHA] Reconciliations that panicked and are tried again, by controller.",
+		}, []string{"controller"}),
+		running: factory.NewGaugeVec(prometheus.GaugeOpts{
+			Namespace: "shardplane",
+			Subsystem: "reconcile",
+			Name:      "controllers",
+			Help:      "[ALPHA] 1 for each controller that runs in this process, with its placement: on the leader, on every replica, or dividable, which is on the leader, too, for now.",
+		}, []string{"controller", "placement"}),
+	}
+}
+
+type metricsKey struct{}
+
+// WithMetrics returns a context for Run of controllers, or of groups of them, whose metrics are registered with registerer.
+// It panics if they are already. Without it nobody sees them.
+func WithMetrics(ctx context.Context, registerer prometheus.Registerer) context.Context {
+	return context.WithValue(ctx, metricsKey{}, newMetrics(registerer))
+}
+
+// metricsFrom returns the metrics of ctx, or such as nobody sees.
+func metricsFrom(ctx context.Context) metrics {
+	m, ok := ctx.Value(metricsKey{}).(metrics)
+	if !ok {
+		return newMetrics(nil)
+	}
+	return m
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/prometheus/client_golang/prometheus"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apiserver/pkg/endpoints/filterlatency"
 	apifilters "k8s.io/apiserver/pkg/endpoints/filters"
@@ -91,9 +92,9 @@ func BodyGuard(limits bodies.Rate) Filter {
 
 // Bodies returns the filter that reads bodies before requests take anything that
 // others need.
-func Bodies(c *genericapiserver.Config, limits bodies.Limits) Filter {
+func Bodies(c *genericapiserver.Config, limits bodies.Limits, registerer prometheus.Registerer) Filter {
 	return Filter{"bodies", "into memory, within --max-request-body-bytes and --max-request-body-bytes-per-user; 408, 413, 429", func(next http.Handler) http.Handler {
-		return bodies.NewReader(limits, c.MaxRequestBodyBytes).Wrap(next, c.LongRunningFunc, func(w http.ResponseWriter, r *http.Request, err error) { respond(w, r, c.Serializer, err) })
+		return bodies.NewReader(limits, c.MaxRequestBodyBytes, registerer).Wrap(next, c.LongRunningFunc, func(w http.ResponseWriter, r *http.Request, err error) { respond(w, r, c.Serializer, err) })
 	}}
 }
 
@@ -182,8 +183,8 @@ func Decision(c *genericapiserver.Config, between ...Filter) Chain {
 
 // InFlight returns the bound of requests that the server of c executes at a time.
 // Behind fairness, it does not count what waits there.
-func InFlight(c *genericapiserver.Config) Filter {
-	executing := inflight.NewExecuting(c.MaxRequestsInFlight, c.MaxMutatingRequestsInFlight)
+func InFlight(c *genericapiserver.Config, registerer prometheus.Registerer) Filter {
+	executing := inflight.NewExecuting(c.MaxRequestsInFlight, c.MaxMutatingRequestsInFlight, registerer)
 	return Filter{"requests in flight", "429 above --max-requests-inflight and --max-mutating-requests-inflight; what is paused does not count", func(next http.Handler) http.Handler {
 		// In place of upstream's hook, which reports what upstream's filter counts.
 		c.AddPostStartHookOrDie("max-in-flight-filter", func(hook genericapiserver.PostStartHookContext) error {
@@ -196,8 +197,8 @@ func InFlight(c *genericapiserver.Config) Filter {
 
 // InFlightShares returns the bounds of requests in flight of each logical cluster
 // and of each user.
-func InFlightShares(c *genericapiserver.Config, limits inflight.Limits) Filter {
-	shares := inflight.NewShares(limits)
+func InFlightShares(c *genericapiserver.Config, limits inflight.Limits, registerer prometheus.Registerer) Filter {
+	shares := inflight.NewShares(limits, registerer)
 	return Filter{"shares in flight", "429 above --max-requests-inflight-per-cluster and --max-requests-inflight-per-user", func(next http.Handler) http.Handler {
 		return shares.Wrap(next, func(r *http.Request, info *apirequest.RequestInfo) int {
 			if c.LongRunningFunc(r, info) {
@@ -211,8 +212,8 @@ func InFlightShares(c *genericapiserver.Config, limits inflight.Limits) Filter {
 // Watchdog returns the filters for requests that go on computing after their context has ended: throttle
 // refuses those of whom such requests compute, and watched, which stands behind all that gives requests
 // something, returns when they end.
-func Watchdog(c *genericapiserver.Config) (throttle, watched Filter) {
-	dog := watchdog.New(watchdog.Config{})
+func Watchdog(c *genericapiserver.Config, registerer prometheus.Registerer) (throttle, watched Filter) {
+	dog := watchdog.New(watchdog.Config{Metrics: registerer})
 	throttle = Filter{"watchdog", "429 while requests of the user, or several of the logical cluster, compute after their end", func(next http.Handler) http.Handler {
 		return dog.Throttle(next, TooMany(c))
 	}}
@@ -224,8 +225,8 @@ func Watchdog(c *genericapiserver.Config) (throttle, watched Filter) {
 
 // WatchShares returns the bounds of open watches of each logical cluster and of
 // each user.
-func WatchShares(c *genericapiserver.Config, limits inflight.Limits) Filter {
-	shares := inflight.NewShares(limits)
+func WatchShares(c *genericapiserver.Config, limits inflight.Limits, registerer prometheus.Registerer) Filter {
+	shares := inflight.NewShares(limits, registerer)
 	return Filter{"shares of watches", "429 above --max-watches-per-cluster and --max-watches-per-user", func(next http.Handler) http.Handler {
 		return shares.Wrap(next, func(r *http.Request, info *apirequest.RequestInfo) int {
 			if !c.LongRunningFunc(r, info) {

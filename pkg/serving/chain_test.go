@@ -122,7 +122,7 @@ func TestHeadersCount(t *testing.T) {
 	}
 	requests, watches := inflight.NewLimits(), inflight.NewWatchLimits()
 	requests.User, watches.User = 2, 2
-	handler := serving.Chain{serving.InFlightShares(c, requests), serving.WatchShares(c, watches)}.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	handler := serving.Chain{serving.InFlightShares(c, requests, nil), serving.WatchShares(c, watches, nil)}.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	for _, verb := range []string{"get", "watch"} {
 		for bytes, want := range map[int]int{0: http.StatusOK, 31 << 10: http.StatusOK, 33 << 10: http.StatusTooManyRequests} {
 			ctx := apirequest.WithUser(request.WithClusterName(t.Context(), "a"), &user.DefaultInfo{Name: "jane"})

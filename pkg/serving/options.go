@@ -6,6 +6,7 @@ import (
 	"net"
 	"strconv"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/pflag"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
@@ -87,8 +88,8 @@ type Listener struct {
 }
 
 // Listen reads the certificates and opens the port. The caller closes the
-// listener, or serves it.
-func (o *Options) Listen() (*Listener, error) {
+// listener, or serves it. The metrics of connections go to registerer, which may be nil.
+func (o *Options) Listen(registerer prometheus.Registerer) (*Listener, error) {
 	cert, err := dynamiccertificates.NewDynamicServingContentFromFiles("serving-cert", o.TLSCertFile, o.TLSPrivateKeyFile)
 	if err != nil {
 		return nil, fmt.Errorf("reading the serving certificate of --tls-cert-file and --tls-private-key-file: %w", err)
@@ -106,7 +107,7 @@ func (o *Options) Listen() (*Listener, error) {
 		_ = info.Listener.Close()
 		return nil, fmt.Errorf("listening on %s: %w", address, err)
 	}
-	info.Listener = connections.New(info.Listener, o.Connections)
+	info.Listener = connections.New(info.Listener, o.Connections, registerer)
 	return &Listener{SecureServingInfo: info, URL: "https://" + net.JoinHostPort(o.BindAddress, port)}, nil
 }
 

@@ -36,7 +36,7 @@ func TestListLimit(t *testing.T) {
 	}
 	code := func(verb, mediaType, body string) int {
 		served := WithPatchLimit(WithListLimit(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) }), scheme.Codecs), scheme.Codecs)
-		reader := bodies.NewReader(bodies.NewLimits(), 3<<20)
+		reader := bodies.NewReader(bodies.NewLimits(), 3<<20, nil)
 		handler := reader.Wrap(served, func(*http.Request, *genericapirequest.RequestInfo) bool { return false }, func(http.ResponseWriter, *http.Request, error) {})
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/api/v1/namespaces/a/serviceaccounts", strings.NewReader(body))
 		r.Header.Set("Content-Type", mediaType)

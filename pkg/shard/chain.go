@@ -19,7 +19,7 @@ func (s *Server) chain(c *genericapiserver.Config) serving.Chain {
 		Mounts: request.ShardMounts(), Resolve: s.local.resolve, Mounted: s.local.mounted, ResolveGrantor: s.grantor, Inactive: s.local.inactive,
 		Watches: &s.watches, Codecs: registry.Codecs,
 	}
-	throttle, watched := serving.Watchdog(c)
+	throttle, watched := serving.Watchdog(c, s.metrics)
 	newborns := s.newNewborns(c.Authorization.Authorizer)
 	return slices.Concat(
 		serving.Arrival(c, s.options.Serving.Bodies),
@@ -51,18 +51,18 @@ func (s *Server) chain(c *genericapiserver.Config) serving.Chain {
 		),
 		serving.Chain{
 			throttle,
-			serving.Bodies(c, s.options.Serving.BodyBytes),
-			serving.InFlightShares(c, s.options.InFlight),
-			serving.WatchShares(c, s.options.Watches),
+			serving.Bodies(c, s.options.Serving.BodyBytes, s.metrics),
+			serving.InFlightShares(c, s.options.InFlight, s.metrics),
+			serving.WatchShares(c, s.options.Watches, s.metrics),
 			serving.WatchBytes(c, s.options.WatchBytes),
 			serving.LongRunningStop(s.serving, c),
 			serving.NewFilter("fairness", "a share for each logical cluster; 429", func(next http.Handler) http.Handler {
-				if shares := s.options.Fairness.New(); shares != nil {
+				if shares := s.options.Fairness.New(s.metrics); shares != nil {
 					return shares.Wrap(next, c.LongRunningFunc)
 				}
 				return next
 			}),
-			serving.InFlight(c),
+			serving.InFlight(c, s.metrics),
 			watched,
 		},
 		serving.Answers(c),

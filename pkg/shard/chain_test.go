@@ -3,6 +3,7 @@ package shard
 import (
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 
 	"github.com/shardplane/shardplane/pkg/serving/chaintest"
@@ -10,5 +11,5 @@ import (
 
 // TestChain holds that docs/chains.md shows what requests pass.
 func TestChain(t *testing.T) {
-	chaintest.Documented(t, "shard", (&Server{}).chain(&genericapiserver.Config{}))
+	chaintest.Documented(t, "shard", (&Server{metrics: prometheus.NewRegistry()}).chain(&genericapiserver.Config{}))
 }

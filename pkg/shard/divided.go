@@ -5,9 +5,7 @@ import (
 	"errors"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/component-base/metrics/legacyregistry"
 	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/client"
@@ -40,9 +38,6 @@ func (s *Server) divide(ctx context.Context, controllers func(by reconcile.Divid
 	}
 	for {
 		err := s.divideOnce(ctx, controllers)
-		if _, refused := errors.AsType[prometheus.AlreadyRegisteredError](err); refused && ctx.Err() != nil {
-			err = nil // of several servers in a process one takes part, and the others stop as usual
-		}
 		if ctx.Err() != nil || errors.Is(err, ring.ErrOverrun) {
 			return err
 		}
@@ -60,7 +55,7 @@ func (s *Server) divideOnce(ctx context.Context, controllers func(by reconcile.D
 	replicas, err := ring.New(ring.Config{
 		Name: ringName, ID: "replica", Key: client.ByCluster,
 		Leases: s.sources.Local.Cluster(tenancy.AdminCluster.Path()), Namespace: metav1.NamespaceDefault,
-		Metrics: legacyregistry.Registerer(),
+		Metrics: s.metrics,
 	})
 	if err != nil {
 		return err

@@ -55,7 +55,7 @@ func (s *Server) garbage(loopback *rest.Config) (*garbagecollector.Config, error
 	}
 	return &garbagecollector.Config{
 		Local: s.sources.Local, Deleting: deleting, InitialDelay: s.options.Garbage.InitialDelay,
-		Store: storedObjects{s.usage, s.backend}, Kinds: s.customResources,
+		Store: storedObjects{s.usage, s.backend}, Kinds: s.customResources, Metrics: s.metrics,
 	}, nil
 }
 

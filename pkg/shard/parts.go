@@ -6,7 +6,6 @@ import (
 
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
-	"k8s.io/component-base/metrics/legacyregistry"
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/caches"
@@ -58,6 +57,7 @@ func (s *Server) addParts() error {
 		BindsSystem:  s.knowsRoot(),
 		HomeCreators: s.options.Homes.creators(),
 		Bootstrapped: func() { s.bootstrapped.Store(true) },
+		Metrics:      s.metrics,
 	}
 	everywhere, leading, divided, err := managers(deps)
 	if err != nil {
@@ -146,7 +146,7 @@ func (s *Server) openSources(loopback *rest.Config) (controllers.Sources, error)
 	}
 	var readers []client.Cache
 	for _, cache := range config.Readers() {
-		reader, err := s.cacheFactory(cache, client.WithMetrics(legacyregistry.Registerer()))
+		reader, err := s.cacheFactory(cache, client.WithMetrics(s.metrics))
 		if err != nil {
 			return sources, err
 		}
@@ -179,7 +179,7 @@ func (s *Server) watchCaches(config caches.Config) error {
 		}
 		all = append(all, replication.WatchedCache{Name: cache.Name, Kubeconfig: cache.Kubeconfig, Cache: factory, Pushed: cache.Push})
 	}
-	s.others.caches = replication.NewCaches(s.options.Name, all...)
+	s.others.caches = replication.NewCaches(s.options.Name, s.metrics, all...)
 	if len(all) > 0 {
 		s.group.Add(lifecycle.Part{Name: "cache checks", Run: s.others.caches.Run})
 	}

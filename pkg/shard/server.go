@@ -11,6 +11,7 @@ import (
 	"github.com/kcp-dev/logicalcluster/v3"
 	apisgroup "github.com/kcp-dev/sdk/apis/apis"
 	"github.com/kcp-dev/sdk/apis/core"
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -38,6 +39,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/etcd"
 	"github.com/shardplane/shardplane/pkg/lifecycle"
 	"github.com/shardplane/shardplane/pkg/peers"
+	"github.com/shardplane/shardplane/pkg/reconcile"
 	"github.com/shardplane/shardplane/pkg/registry"
 	"github.com/shardplane/shardplane/pkg/registry/generated/openapi"
 	"github.com/shardplane/shardplane/pkg/request"
@@ -62,6 +64,7 @@ const etcdStartTimeout = 2 * time.Minute
 // Server is a shard that is ready to run. Either Run it or Close it.
 type Server struct {
 	options CompletedOptions
+	metrics *prometheus.Registry
 
 	listener        *serving.Listener
 	etcd            *etcd.Handle
@@ -108,7 +111,7 @@ func New(ctx context.Context, o CompletedOptions) (s *Server, err error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
-	s = &Server{options: o, group: lifecycle.New("part")}
+	s = &Server{options: o, metrics: prometheus.NewRegistry(), group: lifecycle.New("part")}
 	s.serving, s.stopServing = context.WithCancel(context.WithoutCancel(ctx))
 	defer func() {
 		if err != nil {
@@ -117,7 +120,7 @@ func New(ctx context.Context, o CompletedOptions) (s *Server, err error) {
 		}
 	}()
 	// The listener first: a port in use must not cost a start of etcd.
-	if s.listener, err = o.Serving.Listen(); err != nil {
+	if s.listener, err = o.Serving.Listen(s.metrics); err != nil {
 		return s, err
 	}
 	s.group.Opened(s.listener.Close)
@@ -162,7 +165,7 @@ func (s *Server) openStorage(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.unreadable = unreadable.NewRecord()
+	s.unreadable = unreadable.NewRecord(s.metrics)
 	s.backend, err = storage.NewBackend(storage.BackendConfig{ //nolint:contextcheck // it asks etcd with the context of the client, which outlives the start
 		Client:             s.etcd.Client(),
 		Prefix:             s.etcd.Prefix(),
@@ -208,7 +211,7 @@ func (s *Server) assembleAPI() error {
 	s.peers = peers.New(peers.Config{Self: s.options.Name, Local: s.sources.Local, Shards: s.informers.Shards, Access: access})
 	s.remoteParams = remoteparams.New(remoteparams.FromPeers(s.peers.Named))
 	if s.authentication, err = authn.New(s.options.Authentication, authn.Sources{
-		Accounts: newAccounts(s.sources.Local, s.informers, s.peers), Workspace: s.knownIn, Tell: s.tellOfIssuer,
+		Accounts: newAccounts(s.sources.Local, s.informers, s.peers), Workspace: s.knownIn, Tell: s.tellOfIssuer, Metrics: s.metrics,
 	}); err != nil {
 		return err
 	}
@@ -246,6 +249,7 @@ func (s *Server) assembleAPI() error {
 		return fmt.Errorf("assembling the API server: %w", err)
 	}
 	serving.InstallSnapshots(s.generic, s.etcd, registry.Codecs)
+	serving.InstallMetrics(s.generic, s.metrics, s.options.Serving.Profiling)
 	s.generic.Handler.NonGoRestfulMux.UnlistedHandleFunc(request.PlacementPath, s.servePlacement)
 	may := s.access(decides)
 	may.Identity = s.identity()
@@ -276,7 +280,7 @@ func (s *Server) newAdmission(a authorizer.Authorizer, webhooks *webhooktranspor
 		OwnVersion: s.ownVersion,
 		Limits: limits.Config{
 			Options: s.options.Limits, Usage: s.usage, Subtrees: s.subtrees.Of, LogicalCluster: s.local.get,
-			Homes: s.options.Homes.Limits, Owners: newOwners(s.usage, s.informers, s.local),
+			Homes: s.options.Homes.Limits, Owners: newOwners(s.usage, s.informers, s.local), Metrics: s.metrics,
 		},
 	})
 }
@@ -301,6 +305,7 @@ func (s *Server) assembleCustomResources(a authorizer.Authorizer, webhooks *webh
 		Authorizer: a,
 		Webhooks:   webhooks, WebhookCalls: s.options.Webhooks.CallsPerCluster,
 		Convert: map[string]versions.Convert{config.ConversionHost: apis.Convert},
+		Metrics: s.metrics,
 	})
 	if err != nil {
 		return fmt.Errorf("custom resources: %w", err)
@@ -360,7 +365,7 @@ func (s *Server) Handler() http.Handler { return s.generic.Handler }
 func (s *Server) Run(ctx context.Context) error {
 	defer s.Close()
 	logger := klog.FromContext(ctx).WithValues("shard", s.options.Name)
-	ctx = klog.NewContext(ctx, logger)
+	ctx = reconcile.WithMetrics(klog.NewContext(ctx, logger), s.metrics)
 	base, _ := s.options.urls(s.listener.URL)
 	logger.Info("Shard starts", "address", s.generic.SecureServingInfo.Listener.Addr().String(), "url", base)
 	if err := s.group.Run(ctx); err != nil {

@@ -108,7 +108,7 @@ func NewBackend(cfg BackendConfig) (*Backend, error) {
 		cfg.ReadyWait = defaultReadyWait
 	}
 	if cfg.Unreadable == nil {
-		cfg.Unreadable = unreadable.NewRecord()
+		cfg.Unreadable = unreadable.NewRecord(nil)
 	}
 	checkFeatures(cfg.Client)
 	metrics.SetStorageMonitorGetter(func() ([]metrics.Monitor, error) {

@@ -63,6 +63,11 @@ var Layers = []Layer{
 		Only:   []string{},
 	},
 	{
+		Units:  []string{"pkg/instruments"},
+		Reason: "metrics of a server, and not of its process, for whoever is given the registry",
+		Only:   []string{},
+	},
+	{
 		Units:  []string{"pkg/merge"},
 		Reason: "one list and watch of those of several shards: it knows what they answer, and neither who they are nor who asks",
 		Only:   []string{},
@@ -70,7 +75,7 @@ var Layers = []Layer{
 	{
 		Units:  []string{"pkg/storage"},
 		Reason: "tenancy lives here and knows resources by their keys only, so that any registry can be put on top",
-		Only:   []string{"pkg/request"},
+		Only:   []string{"pkg/request", "pkg/instruments"},
 	},
 	{
 		Units:    []string{"pkg/etcd"},
@@ -106,7 +111,7 @@ var Layers = []Layer{
 	{
 		Units:  []string{"pkg/customresource/patterns"},
 		Reason: "bounds a map of a library, which belongs to the process: it knows neither definitions nor requests",
-		Only:   []string{},
+		Only:   []string{"pkg/instruments"},
 	},
 	{
 		Units:  []string{"pkg/customresource/definitions"},
@@ -121,12 +126,12 @@ var Layers = []Layer{
 	{
 		Units:  []string{"pkg/customresource/documents"},
 		Reason: "discovery and OpenAPI are made from definitions, never from objects",
-		Only:   []string{"pkg/request", "pkg/storage", "pkg/customresource/definitions", "pkg/customresource/documents/openapigate"},
+		Only:   []string{"pkg/instruments", "pkg/request", "pkg/storage", "pkg/customresource/definitions", "pkg/customresource/documents/openapigate"},
 	},
 	{
 		Units:  []string{"pkg/customresource"},
 		Reason: "custom resources are served by upstream's handler over shared caches, which it joins with the rest; built-in ones do not know of them",
-		Only:   []string{"pkg/request", "pkg/storage", "pkg/webhooktransport", "pkg/customresource/*"},
+		Only:   []string{"pkg/instruments", "pkg/request", "pkg/storage", "pkg/webhooktransport", "pkg/customresource/*"},
 	},
 	{
 		Units:    []string{"pkg/customresource/customresourcetest"},
@@ -167,12 +172,12 @@ var Layers = []Layer{
 	{
 		Units:  []string{"pkg/authn", "pkg/authz"},
 		Reason: "who you are and what you may do are asked one after the other, never of each other",
-		Only:   []string{"pkg/client", "pkg/request", "pkg/tenancy", "pkg/peers", "pkg/webhooktransport"},
+		Only:   []string{"pkg/instruments", "pkg/client", "pkg/request", "pkg/tenancy", "pkg/peers", "pkg/webhooktransport"},
 	},
 	{
 		Units:  []string{"pkg/admission"},
 		Reason: "what you may write is asked last; admission of quotas counts what storage stores",
-		Only:   []string{"config", "pkg/apis", "pkg/client", "pkg/request", "pkg/tenancy", "pkg/peers", "pkg/storage", "pkg/webhooktransport"},
+		Only:   []string{"pkg/instruments", "config", "pkg/apis", "pkg/client", "pkg/request", "pkg/tenancy", "pkg/peers", "pkg/storage", "pkg/webhooktransport"},
 	},
 	{
 		Units:  []string{"pkg/serving/metriclabels"},
@@ -187,7 +192,7 @@ var Layers = []Layer{
 	{
 		Units:  []string{"pkg/serving"},
 		Reason: "filters that every server shares, assembled in one visible chain: generic, but for snapshots of etcd and documents of built-in resources",
-		Only:   []string{"pkg/authn", "pkg/request", "pkg/etcd", "pkg/etcd/snapshot", "pkg/webhooktransport", "pkg/customresource/documents/openapigate", "pkg/serving/metriclabels"},
+		Only:   []string{"pkg/instruments", "pkg/authn", "pkg/request", "pkg/etcd", "pkg/etcd/snapshot", "pkg/webhooktransport", "pkg/customresource/documents/openapigate", "pkg/serving/metriclabels"},
 	},
 	{
 		Units:  []string{"pkg/virtual/board"},
@@ -218,12 +223,12 @@ var Layers = []Layer{
 	{
 		Units:  []string{"pkg/controllers/garbagecollector", "pkg/controllers/mount"},
 		Reason: "controllers as the others, but of whatever is stored: they follow the storage, since a watch of each resource would cost what all objects do",
-		Only:   []string{"pkg/request", "pkg/client", "pkg/tenancy", "pkg/reconcile", "pkg/storage"},
+		Only:   []string{"pkg/instruments", "pkg/request", "pkg/client", "pkg/tenancy", "pkg/reconcile", "pkg/storage"},
 	},
 	{
 		Units:  []string{"pkg/controllers/*"},
 		Reason: "controllers talk through objects, never through each other's code, so that each can be read, tested and removed alone. Of pkg/authz they know the rules that everybody starts with",
-		Only:   []string{"config", "pkg/request", "pkg/apis", "pkg/client", "pkg/tenancy", "pkg/peers", "pkg/authz", "pkg/reconcile"},
+		Only:   []string{"pkg/instruments", "config", "pkg/request", "pkg/apis", "pkg/client", "pkg/tenancy", "pkg/peers", "pkg/authz", "pkg/reconcile"},
 	},
 	{
 		Units:  []string{"pkg/controllers"},
@@ -243,15 +248,15 @@ var Layers = []Layer{
 		Units:  []string{"pkg/frontproxy"},
 		Reason: "forwards requests and stores nothing but Events: it knows shards by their URLs and logical clusters by the index",
 		Only: []string{
-			"pkg/request", "pkg/lifecycle", "pkg/merge", "pkg/webhooktransport", "pkg/client", "pkg/tenancy", "pkg/peers", "pkg/authn", "pkg/authz", "pkg/serving", "pkg/reconcile", "pkg/workspaceindex",
+			"pkg/request", "pkg/instruments", "pkg/lifecycle", "pkg/merge", "pkg/webhooktransport", "pkg/client", "pkg/tenancy", "pkg/peers", "pkg/authn", "pkg/authz", "pkg/serving", "pkg/reconcile", "pkg/workspaceindex",
 		},
 	},
 	{
 		Units:  []string{"pkg/cacheserver"},
 		Reason: "stores what shards replicate, as custom resources: it knows the kinds from replication, those that shards write to it from tenancy, and what cached resources say from pkg/apis",
 		Only: []string{
-			"config", "pkg/request", "pkg/lifecycle", "pkg/storage", "pkg/etcd", "pkg/registry", "pkg/customresource/definitions", "pkg/customresource", "pkg/tenancy", "pkg/authn", "pkg/authz",
-			"pkg/serving", "pkg/serving/*", "pkg/client", "pkg/controllers/replication", "pkg/apis", "pkg/plaintext",
+			"config", "pkg/request", "pkg/instruments", "pkg/lifecycle", "pkg/storage", "pkg/etcd", "pkg/registry", "pkg/customresource/definitions", "pkg/customresource", "pkg/tenancy", "pkg/authn", "pkg/authz",
+			"pkg/serving", "pkg/serving/*", "pkg/client", "pkg/reconcile", "pkg/controllers/replication", "pkg/apis", "pkg/plaintext",
 		},
 	},
 	{

@@ -77,7 +77,7 @@ func connections(t *testing.T, w *world) {
 
 	robot := w.robot(t, "connecting")
 	codes := map[int]int{}
-	before := counters(t, "shardplane_connections_rejected_requests_total", nil)
+	before := w.counted(t, "shardplane_connections_rejected_requests_total")
 	for range maxOfUser + 5 {
 		// Each with a connection of its own, which stays open.
 		config := rest.CopyConfig(robot.config)
@@ -93,7 +93,7 @@ func connections(t *testing.T, w *world) {
 	require.Positive(t, codes[http.StatusOK])
 	require.LessOrEqual(t, codes[http.StatusOK], maxOfUser, "%v", codes)
 	require.True(t, seen(func() bool {
-		return counters(t, "shardplane_connections_rejected_requests_total", nil)-before == float64(codes[http.StatusTooManyRequests])
+		return w.counted(t, "shardplane_connections_rejected_requests_total")-before == float64(codes[http.StatusTooManyRequests])
 	}), "%v", codes)
 	newTenant(t, w.quiet.config).must(t, http.MethodGet, "/api/v1/namespaces/default/configmaps", "")
 	robot.must(t, http.MethodGet, "/api/v1/namespaces/default/configmaps", "")

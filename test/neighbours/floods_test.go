@@ -47,7 +47,7 @@ func slowBodies(t *testing.T, w *world) {
 	const slow = 40
 	var pending sync.WaitGroup
 	t.Cleanup(pending.Wait)
-	before := counters(t, "shardplane_bodies_waiting_bytes", nil)
+	before := w.counted(t, "shardplane_bodies_waiting_bytes")
 	var ends []*io.PipeWriter
 	for range slow {
 		body, end := io.Pipe()
@@ -67,7 +67,7 @@ func slowBodies(t *testing.T, w *world) {
 		}
 	})
 	require.Eventually(t, func() bool {
-		return seen(func() bool { return counters(t, "shardplane_bodies_waiting_bytes", nil)-before >= slow<<14 })
+		return seen(func() bool { return w.counted(t, "shardplane_bodies_waiting_bytes")-before >= slow<<14 })
 	}, testTimeout, tick, "the shard reads all of them")
 	for i := range 5 {
 		w.quiet.must(t, http.MethodPost, "/api/v1/namespaces/default/configmaps?dryRun=All", fmt.Sprintf(`{"metadata":{"name":"quick-%d"}}`, i))

@@ -199,7 +199,7 @@ func readers(t *testing.T, w *world) {
 	path := at.Path + "/api/v1/namespaces/default/configmaps?labelSelector=large"
 	for name, query := range map[string]string{"lists": "", "watches": "&watch=true&resourceVersion=0"} {
 		t.Run(name, func(t *testing.T) {
-			waiting := func() float64 { return counters(t, "shardplane_fairness_paused_requests", nil) }
+			waiting := func() float64 { return w.counted(t, "shardplane_fairness_paused_requests") }
 			paused := waiting()
 			f := newFrames(t, robot.config, http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})
 			var answered atomic.Int64

@@ -145,7 +145,7 @@ func hanging(t *testing.T, w *world) {
 	for _, in := range flood.in {
 		flood.call(ctx, t, in)
 	}
-	paused := func() int { return int(counters(t, "shardplane_fairness_paused_requests", nil)) }
+	paused := func() int { return int(w.counted(t, "shardplane_fairness_paused_requests")) }
 	// must has others write, and whose workspaces flood read, while no more than so many requests hang.
 	must := func(most int) {
 		t.Helper()

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -345,8 +346,23 @@ func thing(group, version, name, text string) string {
 // -latency servers count in processes of their own, and nothing is waited for.
 func seen(condition func() bool) bool { return *latencyFlag || condition() }
 
-// counters returns the sum of a metric's series in this process that have these
-// labels.
+// counted returns the sum of the series of a metric that servers have for themselves, of all servers.
+func (w *world) counted(t *testing.T, name string) (sum float64) {
+	t.Helper()
+	for _, server := range w.servers {
+		for line := range strings.Lines(string(server.must(t, http.MethodGet, "/metrics", ""))) {
+			if series, value, _ := strings.Cut(strings.TrimSpace(line), " "); series == name || strings.HasPrefix(series, name+"{") {
+				n, err := strconv.ParseFloat(value, 64)
+				require.NoError(t, err, line)
+				sum += n
+			}
+		}
+	}
+	return sum
+}
+
+// counters returns the sum of the series of a metric of upstream's packages that have these labels: the servers of
+// this process share them.
 func counters(t *testing.T, name string, labels map[string]string) float64 {
 	t.Helper()
 	families, err := legacyregistry.DefaultGatherer.Gather()

@@ -20,7 +20,7 @@ func replicas(t *testing.T, w *world) {
 			return fmt.Sprintf(`{"apiVersion":"rbac.authorization.k8s.io/v1","kind":"ClusterRole","metadata":{"name":%q,"labels":{"internal.kcp.io/replicate":"x"}},"rules":[{"apiGroups":["apis.kcp.io"],"resources":["apiexports"],"verbs":["bind"]}]}`, name)
 		},
 	}
-	before := counters(t, "shardplane_replicated_refused_total", nil)
+	before := w.counted(t, "shardplane_replicated_refused_total")
 	for path, body := range kinds {
 		made, refused := []string{}, ""
 		for n := 0; refused == ""; n++ {
@@ -42,7 +42,7 @@ func replicas(t *testing.T, w *world) {
 		}
 	}
 	require.True(t, seen(func() bool {
-		return counters(t, "shardplane_replicated_refused_total", nil) == before+float64(len(kinds))
+		return w.counted(t, "shardplane_replicated_refused_total") == before+float64(len(kinds))
 	}), "each refusal is counted")
 	cache := newTenant(t, w.Cache())
 	quiet := w.quiet.cluster(t)

@@ -36,8 +36,8 @@ func conversion(t *testing.T, w *world) {
 	w.quiet.define(t, things(group, "v1"))
 	robot := w.robot(t, "converting")
 
-	before := counters(t, "shardplane_fairness_paused_requests", nil)
-	paused := func() float64 { return counters(t, "shardplane_fairness_paused_requests", nil) - before }
+	before := w.counted(t, "shardplane_fairness_paused_requests")
+	paused := func() float64 { return w.counted(t, "shardplane_fairness_paused_requests") - before }
 	var pending sync.WaitGroup
 	for range waiting {
 		pending.Go(func() {

@@ -18,6 +18,7 @@ import (
 	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/kcp-dev/sdk/apis/core"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -50,6 +51,8 @@ type Config struct {
 	Owners Owners
 	// Unstored are resources that are created and not stored.
 	Unstored []schema.GroupResource
+	// Metrics registers metrics; nil registers none.
+	Metrics prometheus.Registerer
 }
 
 // Usage says what is stored.
@@ -67,14 +70,15 @@ type Usage interface {
 type Plugin struct {
 	*admission.Handler
 
-	c Config
+	c                 Config
+	refusedReplicated *prometheus.CounterVec
 }
 
 var _ admission.ValidationInterface = &Plugin{}
 
 // New returns the plugin.
 func New(c Config) *Plugin {
-	return &Plugin{Handler: admission.NewHandler(admission.Create, admission.Update), c: c}
+	return &Plugin{Handler: admission.NewHandler(admission.Create, admission.Update), c: c, refusedReplicated: newRefusedReplicated(c.Metrics)}
 }
 
 // Validate implements admission.ValidationInterface.
@@ -169,7 +173,7 @@ const maxReplicaBytes = 5 << 18
 func (p *Plugin) withinReplicated(w write, cluster logicalcluster.Name, used usage.Usage) error {
 	resource := w.GetResource().GroupResource()
 	if n := replicaSize(w.GetObject()); n > maxReplicaBytes && (w.create || n > replicaSize(w.GetOldObject())) {
-		refusedReplicated.WithLabelValues(resource.String()).Inc()
+		p.refusedReplicated.WithLabelValues(resource.String()).Inc()
 		return apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("%s %q has %d bytes and may have %d, since cache servers store it with what they know of it", resource, w.GetName(), n, maxReplicaBytes))
 	}
 	if w.GetSubresource() != "" {
@@ -186,7 +190,7 @@ func (p *Plugin) withinReplicated(w write, cluster logicalcluster.Name, used usa
 	default:
 		return nil
 	}
-	refusedReplicated.WithLabelValues(resource.String()).Inc()
+	p.refusedReplicated.WithLabelValues(resource.String()).Inc()
 	return admission.NewForbidden(w, err)
 }
 

@@ -82,7 +82,7 @@ func TestCheck(t *testing.T) {
 			f, err := client.NewFactory(&rest.Config{Host: server.URL})
 			require.NoError(t, err)
 			defer f.CloseIdleConnections()
-			s := &source{From: From{Name: "global", Kubeconfig: "g"}, self: Self{Name: "eu", DataID: "0"}, factory: f}
+			s := &source{From: From{Name: "global", Kubeconfig: "g"}, self: Self{Name: "eu", DataID: "0"}, metrics: newMetrics(nil), factory: f}
 			err = s.check(t.Context())
 			require.Equal(t, tc.behind > 0, s.skewed)
 			if tc.wrong == "" {

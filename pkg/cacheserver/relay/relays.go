@@ -12,6 +12,7 @@ import (
 
 	cachev1alpha1 "github.com/kcp-dev/sdk/apis/cache/v1alpha1"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/klog/v2"
@@ -55,6 +56,8 @@ type Self struct {
 	Written []schema.GroupVersionResource
 	// Timing are the intervals of its relays.
 	Timing Timing
+	// Metrics registers metrics; nil registers none.
+	Metrics prometheus.Registerer
 }
 
 // Relays are those of one cache server.
@@ -95,9 +98,10 @@ func New(config Config, self Self, options ...client.FactoryOption) (*Relays, er
 		marks: replicationmarks.Marks.Informer(everything, client.InformerOptions[*replicationmarks.ReplicationMark]{}),
 	}
 	r.cached = newCachedResources(everything)
-	r.observer = replication.NewObserver("", r.marks, r.Relays)
+	r.observer = replication.NewObserver("", r.marks, r.Relays, self.Metrics)
+	m := newMetrics(self.Metrics)
 	for _, relay := range config.Relays {
-		s, err := newSource(relay.From, self, options...)
+		s, err := newSource(relay.From, self, m, options...)
 		if err != nil {
 			return nil, fmt.Errorf("relaying from %q: %w", relay.From.Name, err)
 		}
@@ -208,7 +212,7 @@ func (r *Relays) assign(ctx context.Context) {
 		}
 	}
 	for _, s := range r.sources {
-		relayed.WithLabelValues(s.Name).Set(float64(counts[s]))
+		s.metrics.relayed.WithLabelValues(s.Name).Set(float64(counts[s]))
 	}
 }
 
@@ -284,7 +288,8 @@ func (r *Relays) begin(ctx context.Context, shard string, w way) *relayedShard {
 	var controller *replication.Controller
 	if err == nil {
 		controller, err = replication.New(replication.Config{
-			Shard: shard, Table: table, CacheName: w.source.Name + "/" + shard,
+			Metrics: r.self.Metrics,
+			Shard:   shard, Table: table, CacheName: w.source.Name + "/" + shard,
 			Local: w.source.factory.Shard(shard), Cache: r.self.Replicas,
 			Relay:        &replication.Relay{Via: w.via, Marks: w.source.marks},
 			MarkInterval: r.self.Timing.Mark, DigestInterval: r.self.Timing.Digest, AlertInterval: r.self.Timing.Alert,

@@ -35,6 +35,7 @@ type source struct {
 	From
 
 	self    Self
+	metrics metrics
 	factory *client.Factory
 	marks   *client.Informer[*replicationmarks.ReplicationMark]
 
@@ -48,7 +49,7 @@ type source struct {
 	skewed  bool
 }
 
-func newSource(from From, self Self, options ...client.FactoryOption) (*source, error) {
+func newSource(from From, self Self, m metrics, options ...client.FactoryOption) (*source, error) {
 	config, err := caches.Cache{Kubeconfig: from.Kubeconfig}.Client()
 	if err != nil {
 		return nil, err
@@ -58,14 +59,14 @@ func newSource(from From, self Self, options ...client.FactoryOption) (*source, 
 		return nil, err
 	}
 	everything := factory.Shard(request.Wildcard).Wildcard()
-	return &source{From: from, self: self, factory: factory, marks: replicationmarks.Marks.Informer(everything, client.InformerOptions[*replicationmarks.ReplicationMark]{})}, nil
+	return &source{From: from, self: self, metrics: m, factory: factory, marks: replicationmarks.Marks.Informer(everything, client.InformerOptions[*replicationmarks.ReplicationMark]{})}, nil
 }
 
 // run asks who the source is, and follows the marks of its shards, until ctx is done. changed is
 // called when it may count for more or less.
 func (s *source) run(ctx context.Context, changed func()) error {
 	defer s.factory.CloseIdleConnections()
-	defer deleteMetrics(s.Name)
+	defer s.metrics.delete(s.Name)
 	var following sync.WaitGroup
 	defer following.Wait()
 	started := false
@@ -121,7 +122,7 @@ func (s *source) measureSkew(ctx context.Context, date time.Time) {
 		return
 	}
 	apart := time.Since(date)
-	skew.WithLabelValues(s.Name).Set(apart.Seconds())
+	s.metrics.skew.WithLabelValues(s.Name).Set(apart.Seconds())
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	skewed := apart.Abs() > tolerableSkew
@@ -145,7 +146,7 @@ func (s *source) failed(ctx context.Context, err error) {
 	if s.trouble = err; errors.Is(err, errRefused) {
 		s.known = false
 	}
-	up.WithLabelValues(s.Name).Set(0)
+	s.metrics.up.WithLabelValues(s.Name).Set(0)
 	if other || time.Since(s.told) >= sameTroubleInterval {
 		s.told = time.Now()
 		klog.FromContext(ctx).Error(err, "Cannot relay from a cache server for now, what is known of its shards stays", "cache", s.Name)
@@ -159,7 +160,7 @@ func (s *source) succeeded(ctx context.Context) {
 		klog.FromContext(ctx).Info("Relaying from a cache server", "cache", s.Name)
 	}
 	s.known, s.trouble = true, nil
-	up.WithLabelValues(s.Name).Set(1)
+	s.metrics.up.WithLabelValues(s.Name).Set(1)
 }
 
 // usable reports whether something may be relayed from the source, and for how long it is away.

@@ -60,11 +60,11 @@ func marksOf(t *testing.T, via map[string][]string) *client.Informer[*replicatio
 // all if the shard pushes here itself.
 func TestWays(t *testing.T) {
 	t.Parallel()
-	near := &source{From: From{Name: "near"}, known: true, marks: marksOf(t, map[string][]string{
+	near := &source{From: From{Name: "near"}, metrics: newMetrics(nil), known: true, marks: marksOf(t, map[string][]string{
 		"neighbor": nil, "own": nil, "relayed": {"far"}, "returns": {"eu"}, "loops": {"near", "far"}, "third": {"a", "b"}, "fourth": {"a", "b", "c"},
 	})}
-	far := &source{From: From{Name: "far"}, known: true, marks: marksOf(t, map[string][]string{"relayed": nil, "neighbor": {"near"}})}
-	unknown := &source{From: From{Name: "unknown"}, marks: marksOf(t, map[string][]string{"other": nil})}
+	far := &source{From: From{Name: "far"}, metrics: newMetrics(nil), known: true, marks: marksOf(t, map[string][]string{"relayed": nil, "neighbor": {"near"}})}
+	unknown := &source{From: From{Name: "unknown"}, metrics: newMetrics(nil), marks: marksOf(t, map[string][]string{"other": nil})}
 	r := &Relays{self: Self{Name: "eu"}, told: map[string]struct{}{}, sources: []*source{near, far, unknown}, marks: marksOf(t, map[string][]string{"own": nil, "third": {"x"}})}
 	ways := map[string][][]string{}
 	for shard, all := range r.ways(t.Context()) {

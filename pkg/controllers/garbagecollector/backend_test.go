@@ -74,7 +74,8 @@ func newModel(t *testing.T, seed uint64) *model {
 		t: t, random: rand.New(rand.NewPCG(seed, 1)), stored: map[Item]object{}, seen: map[Item]object{},
 		unseen: map[string][]change{}, unserved: map[string]bool{}, removed: map[types.UID]bool{}, queue: map[Item]bool{}, writes: -1,
 	}
-	m.c = &collector{graph: newGraph(), backend: m}
+	m.c = newCollector(nil)
+	m.c.backend = m
 	return m
 }
 

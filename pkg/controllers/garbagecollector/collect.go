@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	"github.com/prometheus/client_golang/prometheus"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -43,7 +44,13 @@ type collector struct {
 	backend backend
 	parked  parked
 	// held are objects that wait although they are to be deleted, see first.go.
-	held holding
+	held    holding
+	metrics metrics
+}
+
+func newCollector(registerer prometheus.Registerer) *collector {
+	m := newMetrics(registerer)
+	return &collector{graph: newGraph(), held: holding{gauge: m.held}, metrics: m}
 }
 
 // errUnserved says that an object cannot be written, since nothing serves it.
@@ -105,7 +112,7 @@ func (c *collector) own(ctx context.Context, item Item, o object) (reconcile.Res
 	switch {
 	case len(v.drop) > 0:
 		err = c.backend.patch(ctx, kind, item, o, patch{references: without(o.references, v.drop)})
-		count(actionReference, err)
+		c.metrics.count(actionReference, err)
 	case v.remove != "":
 		if v.remove == metav1.DeletePropagationForeground && slices.Contains(v.states, waiting) {
 			if err := c.open(ctx, kind, item, o); err != nil {
@@ -113,7 +120,7 @@ func (c *collector) own(ctx context.Context, item Item, o object) (reconcile.Res
 			}
 		}
 		err = c.backend.remove(ctx, kind, item, o, v.remove)
-		count(actionDelete, err)
+		c.metrics.count(actionDelete, err)
 	}
 	return reconcile.Result{}, err
 }
@@ -135,7 +142,7 @@ func (c *collector) open(ctx context.Context, kind storage.Kind, item Item, o ob
 		return err
 	}
 	err = c.backend.patch(ctx, kind, item, o, patch{references: references})
-	count(actionReference, err)
+	c.metrics.count(actionReference, err)
 	if err == nil {
 		err = errAgain // with the version that it has now
 	}
@@ -193,7 +200,7 @@ func (c *collector) orphan(ctx context.Context, item Item, o object) error {
 		if err == nil {
 			err = c.backend.patch(ctx, kind, d.item, of, patch{references: slices.DeleteFunc(slices.Clone(of.references),
 				func(r metav1.OwnerReference) bool { return r.UID == o.uid })})
-			count(actionReference, err)
+			c.metrics.count(actionReference, err)
 		}
 		if err != nil && !apierrors.IsNotFound(err) {
 			errs = append(errs, err)
@@ -216,7 +223,7 @@ func (c *collector) unfinalize(ctx context.Context, item Item, o object, finaliz
 	}
 	left := slices.DeleteFunc(slices.Clone(o.finalizers), func(name string) bool { return name == finalizer })
 	err = c.backend.patch(ctx, kind, item, o, patch{finalizers: left})
-	count(actionFinalizer, err)
+	c.metrics.count(actionFinalizer, err)
 	return err
 }
 

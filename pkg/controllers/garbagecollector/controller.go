@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	"github.com/prometheus/client_golang/prometheus"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -62,6 +63,8 @@ type Config struct {
 	Kinds           Kinds
 	// InitialDelay is how long what was there before any collector waits for its deletion.
 	InitialDelay time.Duration
+	// Metrics registers metrics; nil registers none.
+	Metrics prometheus.Registerer
 }
 
 // Controller collects garbage.
@@ -76,7 +79,7 @@ type Controller struct {
 
 // New returns the controller.
 func New(config Config) *Controller {
-	c := &Controller{config: config, collector: &collector{graph: newGraph()}}
+	c := &Controller{config: config, collector: newCollector(config.Metrics)}
 	c.feed = newFeed(config.Store, c.collector.graph, &c.collector.parked)
 	c.collector.backend = &shard{
 		Kinds:    config.Kinds,
@@ -169,8 +172,8 @@ func (c *Controller) enqueue(queue reconcile.Queue[Item]) {
 			queue.Add(d.item)
 		}
 	}
-	referencesGauge.Set(float64(graph.size()))
-	parkedGauge.Set(float64(c.collector.parked.len()))
+	c.collector.metrics.references.Set(float64(graph.size()))
+	c.collector.metrics.parked.Set(float64(c.collector.parked.len()))
 }
 
 func (c *Controller) unpark(queue reconcile.Queue[Item]) {
@@ -181,7 +184,7 @@ func (c *Controller) unpark(queue reconcile.Queue[Item]) {
 			}
 		}
 	}
-	parkedGauge.Set(float64(c.collector.parked.len()))
+	c.collector.metrics.parked.Set(float64(c.collector.parked.len()))
 }
 
 // shard is the backend as it is.

@@ -35,7 +35,8 @@ func (m *model) crash() {
 	clear(m.unseen)
 	clear(m.queue)
 	clear(m.seen)
-	m.c = &collector{graph: newGraph(), backend: m}
+	m.c = newCollector(nil)
+	m.c.backend = m
 	read := newGraph()
 	for item, o := range m.stored {
 		m.seen[item] = o

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	"github.com/prometheus/client_golang/prometheus"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -27,6 +28,8 @@ const begunAnnotation = "internal.shardplane.io/garbage-collected-since"
 
 // holding are objects that are to be deleted, and wait until a time for somebody to object.
 type holding struct {
+	gauge prometheus.Gauge
+
 	mu    sync.Mutex
 	until time.Time
 	// items have their UIDs, but for those that could not be read.
@@ -43,7 +46,7 @@ func (h *holding) wait(item Item, uid types.UID) time.Duration {
 	left := time.Until(h.until)
 	if left <= 0 {
 		h.items = nil
-		heldGauge.Set(0)
+		h.gauge.Set(0)
 	}
 	return max(left, 0)
 }
@@ -100,7 +103,6 @@ func (c *Controller) begin(ctx context.Context) error {
 		logger.V(2).Info("Is to be deleted", "object", item)
 	}
 	c.collector.held.set(until, found)
-	heldGauge.Set(float64(len(found)))
 	return nil
 }
 
@@ -108,6 +110,7 @@ func (h *holding) set(until time.Time, items map[Item]types.UID) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.until, h.items = until, items
+	h.gauge.Set(float64(len(items)))
 }
 
 // summary names the resources with the most objects first.

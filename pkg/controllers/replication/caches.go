@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/client"
@@ -51,6 +52,8 @@ type Caches struct {
 type watchedCache struct {
 	WatchedCache
 
+	troubles *prometheus.GaugeVec
+
 	mu     sync.Mutex
 	dataID string
 	// reason is what is wrong, and checked is set once the cache server was looked at.
@@ -61,11 +64,12 @@ type watchedCache struct {
 	told time.Time
 }
 
-// NewCaches returns what looks at the cache servers of a shard. It does nothing before it runs.
-func NewCaches(shard string, caches ...WatchedCache) *Caches {
-	c := &Caches{shard: shard}
+// NewCaches returns what looks at the cache servers of a shard. It does nothing before it runs. registerer
+// may be nil.
+func NewCaches(shard string, registerer prometheus.Registerer, caches ...WatchedCache) *Caches {
+	c, troubles := &Caches{shard: shard}, newMetrics(registerer).troubles
 	for _, cache := range caches {
-		c.all = append(c.all, &watchedCache{WatchedCache: cache})
+		c.all = append(c.all, &watchedCache{WatchedCache: cache, troubles: troubles})
 	}
 	return c
 }
@@ -155,7 +159,7 @@ func (w *watchedCache) say(ctx context.Context, reason string, err error) {
 	w.mu.Unlock()
 	other := reason != before
 	if other && before != "" {
-		troubles.Delete(map[string]string{"cache": w.Name, "reason": before})
+		w.troubles.Delete(map[string]string{"cache": w.Name, "reason": before})
 	}
 	if other && reason == "" && ctx.Err() == nil {
 		klog.FromContext(ctx).Info("The cache server can be used again", "cache", w.Name)
@@ -163,7 +167,7 @@ func (w *watchedCache) say(ctx context.Context, reason string, err error) {
 	if reason == "" {
 		return
 	}
-	troubles.WithLabelValues(w.Name, reason).Set(1)
+	w.troubles.WithLabelValues(w.Name, reason).Set(1)
 	if other || time.Since(w.told) >= sameTroubleInterval {
 		w.told = time.Now()
 		klog.FromContext(ctx).Error(err, "Something is wrong with a cache server", "cache", w.Name, "reason", reason)

@@ -6,9 +6,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 	"k8s.io/client-go/rest"
-	"k8s.io/component-base/metrics/legacyregistry"
 
 	"github.com/shardplane/shardplane/pkg/client"
 )
@@ -58,7 +58,8 @@ func TestCaches(t *testing.T) {
 				t.Cleanup(f.CloseIdleConnections)
 				return f
 			}
-			c := NewCaches("amber",
+			registry := prometheus.NewRegistry()
+			c := NewCaches("amber", registry,
 				WatchedCache{Name: "first", Kubeconfig: "first.kubeconfig", Cache: factory(answers(200, `{"dataID":"1","form":1}`, 500, ""), false), Pushed: true},
 				WatchedCache{Name: "second", Kubeconfig: "second.kubeconfig", Cache: factory(tc.answer, tc.gone), Pushed: !tc.readOnly},
 			)
@@ -71,21 +72,21 @@ func TestCaches(t *testing.T) {
 			second.say(t.Context(), reason, err)
 			if tc.reason == "" {
 				require.NoError(t, err)
-				require.Empty(t, said(t))
+				require.Empty(t, said(t, registry))
 				return
 			}
 			require.ErrorContains(t, err, tc.says)
-			require.Equal(t, []string{"second " + tc.reason}, said(t))
+			require.Equal(t, []string{"second " + tc.reason}, said(t, registry))
 			second.say(t.Context(), "", nil)
-			require.Empty(t, said(t), "it is well again")
+			require.Empty(t, said(t, registry), "it is well again")
 		})
 	}
 }
 
 // said returns what the metric says to be wrong.
-func said(t *testing.T) (all []string) {
+func said(t *testing.T, registry *prometheus.Registry) (all []string) {
 	t.Helper()
-	families, err := legacyregistry.DefaultGatherer.Gather()
+	families, err := registry.Gather()
 	require.NoError(t, err)
 	for _, family := range families {
 		if family.GetName() != "shardplane_replication_cache_trouble" {

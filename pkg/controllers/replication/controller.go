@@ -10,6 +10,7 @@ import (
 	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/kcp-dev/sdk/apis/core"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/shardplane/shardplane/pkg/client"
@@ -72,8 +73,12 @@ type Config struct {
 	// that was removed from the table.
 	RemovalInterval time.Duration
 
+	// Metrics registers metrics; nil registers none.
+	Metrics prometheus.Registerer
+
 	// epoch is that of the shard's marks in all caches.
-	epoch *epoch
+	epoch   *epoch
+	metrics *metrics
 }
 
 func (c Config) complete() (Config, error) {
@@ -83,6 +88,7 @@ func (c Config) complete() (Config, error) {
 	if c.epoch == nil {
 		c.epoch = &epoch{}
 	}
+	c.metrics = newMetrics(c.Metrics)
 	if c.CacheName == "" {
 		c.CacheName = "cache"
 	}

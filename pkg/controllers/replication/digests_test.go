@@ -60,7 +60,7 @@ func (m *model) arrives(t *testing.T, most time.Duration) {
 // restarts returns how often all objects and replicas were read again.
 func (m *model) restarts(t *testing.T) int {
 	t.Helper()
-	n, err := testutil.GetCounterMetricValue(restarts.WithLabelValues(m.config.CacheName, modelResource))
+	n, err := testutil.GetCounterMetricValue(newMetrics(m.config.Metrics).restarts.WithLabelValues(m.config.CacheName, modelResource))
 	require.NoError(t, err)
 	return int(n)
 }
@@ -114,7 +114,7 @@ func TestDigestsFindWhatNoEventReports(t *testing.T) {
 		m.arrives(t, untilNoticed)
 		<-time.After(untilNoticed)
 		for _, problem := range []Problem{ProblemDifferent, ProblemMissing, ProblemLeftOver} {
-			n, err := testutil.GetCounterMetricValue(repairs.WithLabelValues(m.config.CacheName, modelResource, string(problem)))
+			n, err := testutil.GetCounterMetricValue(newMetrics(m.config.Metrics).repairs.WithLabelValues(m.config.CacheName, modelResource, string(problem)))
 			require.NoError(t, err)
 			require.Equal(t, 1, int(n), problem)
 		}

@@ -6,8 +6,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/component-base/metrics"
 	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/client"
@@ -129,7 +129,7 @@ func (s *session) differences(theirs digest.Sums, keysOf func(bucket int) (map[s
 // insist: what fails is left to the controller that runs afterwards.
 func (s *session) initial(ctx context.Context, outdated []client.Key) {
 	logger, total := klog.FromContext(ctx), len(outdated)
-	s.progress.start(pending.WithLabelValues(s.config.CacheName, s.name()), outdated)
+	s.progress.start(s.config.metrics.pending.WithLabelValues(s.config.CacheName, s.name()), outdated)
 	if total == 0 {
 		return
 	}
@@ -179,12 +179,12 @@ func (s *session) initial(ctx context.Context, outdated []client.Key) {
 // by the batches or by the controller after them.
 type progress struct {
 	mu      sync.Mutex
-	left    metrics.GaugeMetric
+	left    prometheus.Gauge
 	started bool
 	keys    map[client.Key]struct{}
 }
 
-func (p *progress) start(left metrics.GaugeMetric, keys []client.Key) {
+func (p *progress) start(left prometheus.Gauge, keys []client.Key) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.left, p.started, p.keys = left, true, make(map[client.Key]struct{}, len(keys))

@@ -279,7 +279,7 @@ func (m *marker) returned(mark *replicationmarks.ReplicationMark) {
 	}
 	for s, at := range checkpoints {
 		if since, waited := s.ledger.returned(at); waited {
-			lag.WithLabelValues(s.config.CacheName, s.counted(), untilMarked).Observe(time.Since(since).Seconds())
+			s.config.metrics.lag.WithLabelValues(s.config.CacheName, s.counted(), untilMarked).Observe(time.Since(since).Seconds())
 		}
 	}
 }

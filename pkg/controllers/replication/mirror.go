@@ -64,7 +64,7 @@ func (m *mirror) start(ctx context.Context, fail context.CancelCauseFunc) {
 	ctx = klog.NewContext(ctx, klog.FromContext(ctx).WithValues("controller", Name, "cache", m.config.CacheName, "resource", m.name()))
 	ctx, m.cancel = context.WithCancel(ctx)
 	for _, until := range []string{untilAcknowledged, untilMarked} {
-		lag.WithLabelValues(m.config.CacheName, m.counted(), until)
+		m.config.metrics.lag.WithLabelValues(m.config.CacheName, m.counted(), until)
 	}
 	work := m.run
 	if m.line.removed != nil {
@@ -92,7 +92,7 @@ func (m *mirror) run(ctx context.Context) error {
 		case ctx.Err() != nil:
 			return nil //nolint:nilerr // stopped, which is no failure
 		case errors.Is(err, errOtherData):
-			restarts.WithLabelValues(m.config.CacheName, m.counted()).Inc()
+			m.config.metrics.restarts.WithLabelValues(m.config.CacheName, m.counted()).Inc()
 			klog.FromContext(ctx).Info("Starting over", "reason", err.Error())
 		default:
 			return err

@@ -13,6 +13,7 @@ import (
 
 	"github.com/go-logr/logr"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/component-base/metrics/testutil"
@@ -55,7 +56,8 @@ func newModel(t *testing.T, seed uint64, of trouble) *model {
 	m := &model{trouble: of, t: t, seed: seed, dice: rand.New(rand.NewPCG(seed, 99)), shard: newModelServer(seed, ""), cache: newModelServer(seed, "amber"), saved: map[*modelServer]backup{}}
 	m.cache.silent, m.cache.late = of.silent, of.wild
 	m.config = Config{
-		Shard: "amber", Local: m.shard.factory(t), Cache: m.cache.factory(t), AuditInterval: time.Hour, ProbeInterval: time.Minute,
+		Metrics: prometheus.NewRegistry(),
+		Shard:   "amber", Local: m.shard.factory(t), Cache: m.cache.factory(t), AuditInterval: time.Hour, ProbeInterval: time.Minute,
 	}
 	if of.silent && of.wild {
 		m.config.AuditInterval = time.Minute
@@ -279,11 +281,11 @@ func (m *model) goneBy(key string, version int64) bool {
 	return m.shard.compacted <= version
 }
 
-// repairsSoFar returns how many replicas digests have shown to be wrong, in this process.
-func repairsSoFar(t *testing.T) (count float64) {
+// repairs returns how many replicas digests have shown to be wrong.
+func (m *model) repairs(t *testing.T) (count float64) {
 	t.Helper()
 	for _, problem := range []Problem{ProblemMissing, ProblemDifferent, ProblemLeftOver} {
-		n, err := testutil.GetCounterMetricValue(repairs.WithLabelValues("cache", "shards.core.kcp.io", string(problem)))
+		n, err := testutil.GetCounterMetricValue(newMetrics(m.config.Metrics).repairs.WithLabelValues("cache", "shards.core.kcp.io", string(problem)))
 		require.NoError(t, err)
 		count += n
 	}
@@ -307,7 +309,7 @@ func TestEngineModel(t *testing.T) {
 
 func runModel(t *testing.T, seed uint64, of trouble) {
 	t.Helper()
-	m, before := newModel(t, seed, of), repairsSoFar(t)
+	m := newModel(t, seed, of)
 	for range 20 {
 		m.edit(m.shard)
 		if of.wild {
@@ -333,7 +335,7 @@ func runModel(t *testing.T, seed uint64, of trouble) {
 	require.True(t, equal(), "seed %d: it stays so", seed)
 	m.holdsDigests()
 	if !of.wild {
-		require.InDelta(t, before, repairsSoFar(t), 0, "seed %d: digests found what was wrong", seed)
+		require.Zero(t, m.repairs(t), "seed %d: digests found what was wrong", seed)
 	}
 	m.reconnects(of.silent)
 	m.cache.mu.Lock()

@@ -2,10 +2,11 @@ package replication
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"time"
 
-	"k8s.io/component-base/metrics"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/tenancy/replicationmarks"
@@ -20,6 +21,7 @@ type Observer struct {
 	self       string
 	marks      *client.Informer[*replicationmarks.ReplicationMark]
 	registered func(shard string) bool
+	registerer prometheus.Registerer
 
 	mu sync.Mutex
 	// heard is when the last new mark of a shard came.
@@ -33,9 +35,10 @@ type heard struct {
 }
 
 // NewObserver returns the observer of a shard. marks are those of all shards, which somebody else
-// runs; those of shards that are not registered do not count.
-func NewObserver(self string, marks *client.Informer[*replicationmarks.ReplicationMark], registered func(shard string) bool) *Observer {
-	return &Observer{self: self, marks: marks, registered: registered, heard: map[string]heard{}}
+// runs; those of shards that are not registered do not count. registerer
+// may be nil.
+func NewObserver(self string, marks *client.Informer[*replicationmarks.ReplicationMark], registered func(shard string) bool, registerer prometheus.Registerer) *Observer {
+	return &Observer{registerer: registerer, self: self, marks: marks, registered: registered, heard: map[string]heard{}}
 }
 
 // Name returns the observer's name.
@@ -47,7 +50,12 @@ func (o *Observer) Run(ctx context.Context) error {
 		OnAdd:    func(mark *replicationmarks.ReplicationMark, _ bool) { o.hear(mark) },
 		OnUpdate: func(_, mark *replicationmarks.ReplicationMark) { o.hear(mark) },
 	}).Remove()
-	defer observers.add(o)()
+	if o.registerer != nil {
+		if err := o.registerer.Register(o); err != nil {
+			return fmt.Errorf("metrics of %s: %w", ObserverName, err)
+		}
+		defer o.registerer.Unregister(o)
+	}
 	<-ctx.Done()
 	return nil
 }
@@ -79,50 +87,15 @@ func (o *Observer) staleness() map[string]time.Duration {
 	return all
 }
 
-// staleness is a metric that grows while nobody does anything.
-type staleness struct {
-	metrics.BaseStableCollector
+var stalenessGauge = prometheus.NewDesc("shardplane_replica_staleness_seconds",
+	"[ALPHA] Since when no new mark of another shard has come from the cache server, by the name of that shard: what is known of it may be that old.", []string{"name"}, nil)
 
-	mu  sync.Mutex
-	all map[*Observer]struct{}
-}
+// Describe implements prometheus.Collector.
+func (o *Observer) Describe(ch chan<- *prometheus.Desc) { ch <- stalenessGauge }
 
-var (
-	observers      = &staleness{all: map[*Observer]struct{}{}}
-	stalenessGauge = metrics.NewDesc("shardplane_replica_staleness_seconds",
-		"Since when no new mark of another shard has come from the cache server, by the name of that shard: what is known of it may be that old.",
-		[]string{"name"}, nil, metrics.ALPHA, "")
-)
-
-// add has an observer asked until remove is called.
-func (s *staleness) add(o *Observer) (remove func()) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.all[o] = struct{}{}
-	return func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		delete(s.all, o)
-	}
-}
-
-// DescribeWithStability implements metrics.StableCollector.
-func (s *staleness) DescribeWithStability(ch chan<- *metrics.Desc) { ch <- stalenessGauge }
-
-// CollectWithStability implements metrics.StableCollector. Of several shards in one process the one
-// counts that has heard last.
-func (s *staleness) CollectWithStability(ch chan<- metrics.Metric) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	all := map[string]time.Duration{}
-	for o := range s.all {
-		for shard, since := range o.staleness() {
-			if known, ok := all[shard]; !ok || since < known {
-				all[shard] = since
-			}
-		}
-	}
-	for shard, since := range all {
-		ch <- metrics.NewLazyConstMetric(stalenessGauge, metrics.GaugeValue, since.Seconds(), shard)
+// Collect implements prometheus.Collector.
+func (o *Observer) Collect(ch chan<- prometheus.Metric) {
+	for shard, since := range o.staleness() {
+		ch <- prometheus.MustNewConstMetric(stalenessGauge, prometheus.GaugeValue, since.Seconds(), shard)
 	}
 }

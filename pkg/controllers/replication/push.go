@@ -41,10 +41,10 @@ func (s *session) reconcile(ctx context.Context, key client.Key) (err error) {
 	if err := s.push(ctx, key, local, why); err != nil {
 		return err
 	}
-	objects.WithLabelValues(s.config.CacheName, s.name()).Set(float64(s.expected.Len()))
+	s.config.metrics.objects.WithLabelValues(s.config.CacheName, s.name()).Set(float64(s.expected.Len()))
 	s.progress.done(key)
 	if since, waited := s.ledger.done(key); waited {
-		lag.WithLabelValues(s.config.CacheName, s.counted(), untilAcknowledged).Observe(time.Since(since).Seconds())
+		s.config.metrics.lag.WithLabelValues(s.config.CacheName, s.counted(), untilAcknowledged).Observe(time.Since(since).Seconds())
 	}
 	s.acknowledged()
 	return nil
@@ -148,7 +148,7 @@ func (s *session) readAndPush(ctx context.Context, key client.Key, local *unstru
 func (s *session) looked(ctx context.Context, key client.Key, problem Problem) {
 	s.doubts.looked(problem != "")
 	if problem != "" {
-		repairs.WithLabelValues(s.config.CacheName, s.counted(), string(problem)).Inc()
+		s.config.metrics.repairs.WithLabelValues(s.config.CacheName, s.counted(), string(problem)).Inc()
 		klog.FromContext(ctx).Info("A replica is wrong, as digests show, and is put right", "key", key.String(), "problem", problem)
 	}
 }
@@ -168,7 +168,7 @@ func (s *session) do(ctx context.Context, key client.Key, local *unstructured.Un
 // apply does what was decided, and counts it.
 func (m *mirror) apply(ctx context.Context, key client.Key, todo action, obj *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	written, err := m.write(ctx, key, todo, obj)
-	operations.WithLabelValues(m.config.CacheName, m.counted(), string(todo), result(err)).Inc()
+	m.config.metrics.operations.WithLabelValues(m.config.CacheName, m.counted(), string(todo), result(err)).Inc()
 	return written, err
 }
 

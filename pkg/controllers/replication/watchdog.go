@@ -126,7 +126,7 @@ func (s *session) audit(ctx context.Context) bool {
 		logger.V(2).Info("The replicas could not be compared with the shard", "err", err)
 		return false
 	}
-	differences.WithLabelValues(s.config.CacheName, s.name()).Set(float64(len(found)))
+	s.config.metrics.differences.WithLabelValues(s.config.CacheName, s.name()).Set(float64(len(found)))
 	for _, difference := range found {
 		logger.Info("A replica is wrong", "key", difference.key.String(), "problem", difference.problem)
 		s.doubt(difference.key, false)

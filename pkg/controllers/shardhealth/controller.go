@@ -15,6 +15,7 @@ import (
 
 	"github.com/kcp-dev/sdk/apis/core"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	"github.com/prometheus/client_golang/prometheus"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
@@ -41,6 +42,8 @@ type Config struct {
 	// NewInformer returns it.
 	Shards *client.Informer[*corev1alpha1.Shard]
 	Leases *client.Informer[*coordinationv1.Lease]
+	// Metrics registers metrics; nil registers none.
+	Metrics prometheus.Registerer
 }
 
 // NewInformer returns an informer of heartbeats.
@@ -66,8 +69,9 @@ func New(config Config) *reconcile.Controller[string] {
 			_, err := reconcile.CommitStored(ctx, config.Objects, corev1alpha1.Resource("shards"), client, old, updated)
 			return err
 		},
-		alone: func() bool { return len(shards.List(nil)) < 2 },
-		told:  map[string]time.Time{},
+		alone:   func() bool { return len(shards.List(nil)) < 2 },
+		told:    map[string]time.Time{},
+		metrics: newMetrics(config.Metrics),
 	}
 	all := func(queue reconcile.Queue[string]) {
 		for _, shard := range shards.List(nil) {
@@ -83,8 +87,8 @@ func New(config Config) *reconcile.Controller[string] {
 				stop := config.Leases.AddEventHandler(j.heard.handler(queue, all)).Remove
 				return func() {
 					stop()
-					ready.Reset() // who leads next says it
-					used.Reset()
+					j.metrics.ready.Reset() // who leads next says it
+					j.metrics.used.Reset()
 				}, nil
 			},
 			reconcile.FromInformer(config.Shards, func(shard *corev1alpha1.Shard) []string { return []string{shard.Name} }),
@@ -103,14 +107,15 @@ type judge struct {
 	// alone reports whether there is only one shard.
 	alone func() bool
 	// told is when the load of a shard was written last.
-	told map[string]time.Time
+	told    map[string]time.Time
+	metrics metrics
 }
 
 func (j *judge) reconcile(ctx context.Context, name string) (reconcile.Result, error) {
 	shard, err := j.shard(name)
 	if apierrors.IsNotFound(err) {
 		delete(j.told, name)
-		deleteMetrics(name)
+		j.metrics.delete(name)
 		return reconcile.Result{}, nil
 	}
 	if err != nil {
@@ -142,7 +147,7 @@ func (j *judge) reconcile(ctx context.Context, name string) (reconcile.Result, e
 	if telling {
 		j.told[name] = j.now()
 	}
-	note(updated)
+	j.metrics.note(updated)
 	return reconcile.Result{}, nil
 }
 

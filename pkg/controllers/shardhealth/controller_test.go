@@ -54,7 +54,7 @@ func newWorld(t *testing.T) *world {
 // start is a process that knows nothing yet.
 func (w *world) start() {
 	w.judge = &judge{
-		now: func() time.Time { return w.now }, heard: newHearing("root"), told: map[string]time.Time{},
+		now: func() time.Time { return w.now }, heard: newHearing("root"), told: map[string]time.Time{}, metrics: newMetrics(nil),
 		shard: func(name string) (*corev1alpha1.Shard, error) {
 			if shard := w.shards[name]; shard != nil {
 				return shard, nil

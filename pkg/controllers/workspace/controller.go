@@ -9,6 +9,7 @@ import (
 	"github.com/kcp-dev/logicalcluster/v3"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
+	"github.com/prometheus/client_golang/prometheus"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -46,6 +47,8 @@ type Config struct {
 	// WorkspaceTypes.
 	Types          tenancy.TypeLookup
 	WorkspaceTypes *client.Dual[*tenancyv1alpha1.WorkspaceType]
+	// Metrics registers metrics; nil registers none.
+	Metrics prometheus.Registerer
 }
 
 // New returns the controller.
@@ -84,8 +87,9 @@ func New(config Config) *reconcile.Controller[client.Key] {
 			return kinds.Workspaces.In(config.Local.Cluster(logicalcluster.From(ws).Path())).Delete(ctx, ws.Name,
 				metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(ws.UID))})
 		},
-		event: eventIn(config.Local),
-		owned: s.owned,
+		event:   eventIn(config.Local),
+		owned:   s.owned,
+		orphans: newOrphans(config.Metrics),
 		exists: func(ctx context.Context, key client.Key, uid types.UID) (bool, error) {
 			ws, err := live(ctx, config.Local, key)
 			return ws != nil && ws.UID == uid, err

@@ -3,24 +3,24 @@ package workspace
 import (
 	"sync"
 
-	"k8s.io/component-base/metrics"
-	"k8s.io/component-base/metrics/legacyregistry"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/instruments"
 )
 
-var orphansGauge = metrics.NewGauge(&metrics.GaugeOpts{
-	Namespace: "shardplane", Subsystem: "workspace", Name: "orphaned_logical_clusters",
-	Help:           "Logical clusters whose Workspace does not exist, and which are kept because they are old or not empty, where the controllers of their shard run.",
-	StabilityLevel: metrics.ALPHA,
-})
-
-//nolint:gochecknoinits // metrics are registered once for the process, as component-base does it
-func init() { legacyregistry.MustRegister(orphansGauge) }
+func newOrphans(registerer prometheus.Registerer) *orphans {
+	return &orphans{count: map[client.Key]int{}, gauge: instruments.Register(registerer, prometheus.NewGauge(prometheus.GaugeOpts{
+		Namespace: "shardplane", Subsystem: "workspace", Name: "orphaned_logical_clusters",
+		Help: "[ALPHA] Logical clusters whose Workspace does not exist, and which are kept because they are old or not empty, where the controllers of their shard run.",
+	}))}
+}
 
 // orphans are how many logical clusters are kept without their Workspace, by the key of that.
-// All of a process add to one gauge.
+// The controllers of Workspaces and of placement add to one gauge.
 type orphans struct {
+	gauge prometheus.Gauge
+
 	mu    sync.Mutex
 	count map[client.Key]int
 }
@@ -33,10 +33,7 @@ func (o *orphans) note(key client.Key, n int) {
 	if n == before {
 		return
 	}
-	orphansGauge.Add(float64(n - before))
-	if o.count == nil {
-		o.count = map[client.Key]int{}
-	}
+	o.gauge.Add(float64(n - before))
 	o.count[key] = n
 	if n == 0 {
 		delete(o.count, key)

@@ -91,31 +91,31 @@ func TestACreateThatArrivesAfterTheEnd(t *testing.T) {
 			if tc.change != nil {
 				tc.change(f, r, late)
 			}
-			before := orphaned(t)
+			before := orphaned(t, r.orphans)
 			result, err := f.reconcile(r)
 			require.Equal(t, tc.fails, err != nil, "%v", err)
 			require.True(t, !f.down || result.RequeueAfter > 0, "it is asked again")
 			require.Equal(t, tc.stays, f.clusters[cluster].DeletionTimestamp == nil)
 			if !tc.told {
-				require.Equal(t, before, orphaned(t))
+				require.Equal(t, before, orphaned(t, r.orphans))
 				return
 			}
-			require.Equal(t, before+1, orphaned(t))
+			require.Equal(t, before+1, orphaned(t, r.orphans))
 			_, err = f.reconcile(r)
 			require.NoError(t, err)
-			require.Equal(t, before+1, orphaned(t), "it is one")
+			require.Equal(t, before+1, orphaned(t, r.orphans), "it is one")
 			delete(f.clusters, cluster)
 			_, err = f.reconcile(r)
 			require.NoError(t, err)
-			require.Equal(t, before, orphaned(t), "until somebody has deleted it")
+			require.Equal(t, before, orphaned(t, r.orphans), "until somebody has deleted it")
 		})
 	}
 }
 
 // orphaned returns how many logical clusters the metric tells of.
-func orphaned(t *testing.T) int {
+func orphaned(t *testing.T, o *orphans) int {
 	t.Helper()
-	n, err := testutil.GetGaugeMetricValue(orphansGauge)
+	n, err := testutil.GetGaugeMetricValue(o.gauge)
 	require.NoError(t, err)
 	return int(n)
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/kcp-dev/logicalcluster/v3"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
+	"github.com/prometheus/client_golang/prometheus"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/klog/v2"
 
@@ -29,6 +30,8 @@ type PlacementConfig struct {
 	Peers *peers.Book
 	// LogicalClusters are those of the shard, with OwnerIndex by IndexByOwner.
 	LogicalClusters *client.Informer[*corev1alpha1.LogicalCluster]
+	// Metrics registers metrics; nil registers none.
+	Metrics prometheus.Registerer
 }
 
 // NewPlacement returns the controller. Its keys are those of Workspaces, with their shards.
@@ -41,8 +44,9 @@ func NewPlacement(config PlacementConfig) *reconcile.Controller[client.Key] {
 			shard, ok := a.at(name)
 			return shard, ok
 		},
-		owned: a.owned,
-		here:  localSite(config.Peers, config.ShardName, config.LogicalClusters),
+		owned:   a.owned,
+		here:    localSite(config.Peers, config.ShardName, config.LogicalClusters),
+		orphans: newOrphans(config.Metrics),
 	}
 	return reconcile.New(reconcile.Config[client.Key]{
 		Name:      PlacementName,
@@ -88,7 +92,7 @@ type placement struct {
 	owned func(key client.Key) []*corev1alpha1.LogicalCluster
 	here  logicalClusters
 
-	orphans orphans
+	orphans *orphans
 }
 
 func (p *placement) reconcile(ctx context.Context, key client.Key) (reconcile.Result, error) {

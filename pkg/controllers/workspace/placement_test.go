@@ -110,7 +110,8 @@ func (f *fake) target() (*placement, *owner) {
 			}
 			return found
 		},
-		here: f,
+		here:    f,
+		orphans: newOrphans(nil),
 	}, o
 }
 
@@ -345,19 +346,19 @@ func TestADeletionWhileTheTargetCreates(t *testing.T) {
 				f.ws = claimed.DeepCopy()
 				delete(f.ws.Labels, tenancy.TargetLabel) // so that the watch does not have it
 			}
-			before, told := orphaned(t), 0
+			before, told := orphaned(t, placing.orphans), 0
 			if kept == "used" || kept == "old" {
 				told = 1
 			}
 			_, err = placing.reconcile(t.Context(), asked)
 			require.NoError(t, err)
 			require.Equal(t, kept != "", f.clusters[cluster].DeletionTimestamp == nil)
-			require.Equal(t, before+told, orphaned(t))
+			require.Equal(t, before+told, orphaned(t, placing.orphans))
 			if told > 0 {
 				delete(f.clusters, cluster)
 				_, err = placing.reconcile(t.Context(), asked)
 				require.NoError(t, err)
-				require.Equal(t, before, orphaned(t))
+				require.Equal(t, before, orphaned(t, placing.orphans))
 			}
 		})
 	}

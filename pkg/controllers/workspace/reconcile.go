@@ -69,7 +69,7 @@ type reconciler struct {
 	waits  tenancy.Waits[client.Key]
 	told   told
 
-	orphans orphans
+	orphans *orphans
 }
 
 func (r *reconciler) reconcile(ctx context.Context, key client.Key) (reconcile.Result, error) {

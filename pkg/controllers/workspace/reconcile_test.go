@@ -132,8 +132,9 @@ func (f *fake) owned(key client.Key) []owned {
 // process is a fresh controller: it remembers nothing of the one before.
 func (f *fake) process() *reconciler {
 	return &reconciler{
-		self: "here",
-		now:  func() time.Time { return time.Now().Add(time.Hour) },
+		self:    "here",
+		orphans: newOrphans(nil),
+		now:     func() time.Time { return time.Now().Add(time.Hour) },
 		get: func(key client.Key) (*tenancyv1alpha1.Workspace, error) {
 			if f.ws == nil {
 				return nil, apierrors.NewNotFound(kinds.Workspaces.GroupResource(), key.Name)

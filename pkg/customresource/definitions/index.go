@@ -81,7 +81,7 @@ func newIndex(store *genericregistry.Store, table *Table, i *interner) *Index {
 		clusters: map[logicalcluster.Name]map[string]*entry{},
 		byName:   map[string]map[logicalcluster.Name]*entry{},
 
-		unreadable: unreadable.NewRecord(),
+		unreadable: unreadable.NewRecord(nil),
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
@@ -42,14 +43,15 @@ type Documents struct {
 	source   Lister
 	builtIns *BuiltIns
 	library  *openapidoc.Library
+	made     prometheus.Counter
 
 	mu   sync.Mutex
 	sets map[string]*documentSet // by their keys
 }
 
-// New returns the documents of what source lists, merged with the built-in ones.
-func New(source Lister, b *BuiltIns) *Documents {
-	return &Documents{source: source, builtIns: b, sets: map[string]*documentSet{}, library: openapidoc.NewLibrary(documentBytes)}
+// New returns the documents of what source lists, merged with the built-in ones. registerer may be nil.
+func New(source Lister, b *BuiltIns, registerer prometheus.Registerer) *Documents {
+	return &Documents{made: newMadeSets(registerer), source: source, builtIns: b, sets: map[string]*documentSet{}, library: openapidoc.NewLibrary(documentBytes)}
 }
 
 // Expire drops what nobody has asked for since before. Sets hold schemas.
@@ -84,7 +86,7 @@ func (d *Documents) find(key string, newSet func(key string) *documentSet) *docu
 			delete(d.sets, oldest)
 		}
 		set = newSet(key)
-		documentSets.Inc()
+		d.made.Inc()
 		d.sets[key] = set
 	}
 	set.used = time.Now()

@@ -18,9 +18,10 @@ import (
 	"sync/atomic"
 	_ "unsafe" // for go:linkname
 
-	"k8s.io/component-base/metrics"
-	"k8s.io/component-base/metrics/legacyregistry"
+	"github.com/prometheus/client_golang/prometheus"
 	_ "k8s.io/kube-openapi/pkg/validation/validate" // which has the variables
+
+	"github.com/shardplane/shardplane/pkg/instruments"
 )
 
 // compiled is the map[string]*regexp.Regexp of the library.
@@ -36,16 +37,6 @@ var compiling *sync.Mutex
 // DefaultLimit is how many bytes of compiled patterns a process keeps.
 const DefaultLimit = 32 << 20
 
-var (
-	bytesKept = metrics.NewGauge(&metrics.GaugeOpts{
-		Namespace: "shardplane", Subsystem: "custom_resources", Name: "compiled_pattern_bytes",
-		Help:           "Estimated memory of the compiled patterns of schemas that are kept.",
-		StabilityLevel: metrics.ALPHA,
-	})
-
-	registerMetrics = sync.OnceFunc(func() { legacyregistry.MustRegister(bytesKept) })
-)
-
 // Bound bounds the compiled patterns of the process.
 type Bound struct {
 	limit int64
@@ -55,12 +46,15 @@ type Bound struct {
 	mu    sync.Mutex
 	known map[string]int64
 	bytes int64
+	kept  prometheus.Gauge
 }
 
-// NewBound returns a bound of so many bytes.
-func NewBound(limit int64) *Bound {
-	registerMetrics()
-	return &Bound{limit: limit, known: map[string]int64{}}
+// NewBound returns a bound of so many bytes. registerer may be nil.
+func NewBound(limit int64, registerer prometheus.Registerer) *Bound {
+	return &Bound{limit: limit, known: map[string]int64{}, kept: instruments.Register(registerer, prometheus.NewGauge(prometheus.GaugeOpts{
+		Namespace: "shardplane", Subsystem: "custom_resources", Name: "compiled_pattern_bytes",
+		Help: "[ALPHA] Estimated memory of the compiled patterns of schemas that are kept.",
+	}))}
 }
 
 // Trim drops all compiled patterns if they have more bytes than the limit. It is called after each
@@ -90,7 +84,7 @@ func (b *Bound) Trim() {
 		b.known, b.bytes = map[string]int64{}, 0
 		b.seen.Store(0)
 	}
-	bytesKept.Set(float64(b.bytes))
+	b.kept.Set(float64(b.bytes))
 }
 
 func load() map[string]*regexp.Regexp {

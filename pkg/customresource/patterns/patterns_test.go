@@ -20,7 +20,7 @@ func kept() (sum int64) {
 // TestTrim: however many patterns are used, those that are kept have no more bytes than the limit.
 func TestTrim(t *testing.T) {
 	const limit = 100 << 10
-	b := NewBound(limit)
+	b := NewBound(limit, nil)
 	most := 0
 	for i := range 2000 {
 		require.Nil(t, validate.Pattern("", "", "a", fmt.Sprintf("^(a|b%d){1,3}$", i)))
@@ -39,7 +39,7 @@ func TestTrim(t *testing.T) {
 
 // TestTrimWhileUsed is for the race detector.
 func TestTrimWhileUsed(t *testing.T) {
-	b := NewBound(2000)
+	b := NewBound(2000, nil)
 	var users sync.WaitGroup
 	for user := range 4 {
 		users.Go(func() {

@@ -120,7 +120,7 @@ type Config struct {
 // New returns stores that hold nothing yet.
 func New(cfg Config) *Stores {
 	if cfg.Unreadable == nil {
-		cfg.Unreadable = unreadable.NewRecord()
+		cfg.Unreadable = unreadable.NewRecord(nil)
 	}
 	packer := packed.NewPacker()
 	codec := packedCodec{newRawCodec(), packer}

@@ -7,13 +7,13 @@ import (
 	"net/http"
 	"sync"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/pflag"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
-	"k8s.io/component-base/metrics"
-	"k8s.io/component-base/metrics/legacyregistry"
 
+	"github.com/shardplane/shardplane/pkg/instruments"
 	"github.com/shardplane/shardplane/pkg/request/identity"
 	"github.com/shardplane/shardplane/pkg/serving/budget"
 )
@@ -56,33 +56,36 @@ func (l *Limits) Validate() []error {
 	return nil
 }
 
-var (
-	rejected = metrics.NewCounterVec(&metrics.CounterOpts{
-		Namespace: "shardplane", Subsystem: "bodies", Name: "rejected_requests_total",
-		Help:           "Requests refused for their bodies, by reason: slow, large, crowded or broken.",
-		StabilityLevel: metrics.ALPHA,
-	}, []string{"reason"})
-	waitingBytes = metrics.NewGauge(&metrics.GaugeOpts{
-		Namespace: "shardplane", Subsystem: "bodies", Name: "waiting_bytes",
-		Help:           "Bytes of bodies in memory, of requests that wait for the rest of them or for their turn.",
-		StabilityLevel: metrics.ALPHA,
-	})
+type metrics struct {
+	rejected     *prometheus.CounterVec
+	waitingBytes prometheus.Gauge
+}
 
-	registerMetrics = sync.OnceFunc(func() { legacyregistry.MustRegister(rejected, waitingBytes) })
-)
+func newMetrics(registerer prometheus.Registerer) metrics {
+	return metrics{
+		rejected: instruments.Register(registerer, prometheus.NewCounterVec(prometheus.CounterOpts{
+			Namespace: "shardplane", Subsystem: "bodies", Name: "rejected_requests_total",
+			Help: "[ALPHA] Requests refused for their bodies, by reason: slow, large, crowded or broken.",
+		}, []string{"reason"})),
+		waitingBytes: instruments.Register(registerer, prometheus.NewGauge(prometheus.GaugeOpts{
+			Namespace: "shardplane", Subsystem: "bodies", Name: "waiting_bytes",
+			Help: "[ALPHA] Bytes of bodies in memory, of requests that wait for the rest of them or for their turn.",
+		})),
+	}
+}
 
 // Reader reads bodies before their requests execute.
 type Reader struct {
 	// largest is how many bytes a body may have.
 	largest int64
+	metrics metrics
 	budget  *budget.Budget[identity.Payer]
 }
 
-// NewReader returns a reader of bodies of up to largest bytes.
-func NewReader(l Limits, largest int64) *Reader {
-	registerMetrics()
+// NewReader returns a reader of bodies of up to largest bytes. registerer may be nil.
+func NewReader(l Limits, largest int64, registerer prometheus.Registerer) *Reader {
 	limits := budget.Limits{Total: l.Waiting, Each: l.WaitingPerUser, Own: min(l.WaitingPerUser, ownBodies*(2*largest+overhead))}
-	return &Reader{largest: largest, budget: budget.New[identity.Payer](limits)}
+	return &Reader{largest: largest, metrics: newMetrics(registerer), budget: budget.New[identity.Payer](limits)}
 }
 
 // Wrap returns next for requests whose bodies are in memory. Those of long-running
@@ -137,7 +140,7 @@ func (b *Reader) drop(r *http.Request) error {
 	n, err := io.Copy(io.Discard, body)
 	switch {
 	case err != nil:
-		return unread(err)
+		return b.unread(err)
 	case b.largest > 0 && n > b.largest:
 		return b.tooLarge()
 	default:
@@ -146,13 +149,13 @@ func (b *Reader) drop(r *http.Request) error {
 }
 
 // unread returns why a request is refused whose body cannot be read.
-func unread(err error) error {
+func (b *Reader) unread(err error) error {
 	if errors.Is(err, ErrSlow) {
-		return refusal("slow", &apierrors.StatusError{ErrStatus: metav1.Status{
+		return b.refusal("slow", &apierrors.StatusError{ErrStatus: metav1.Status{
 			Status: metav1.StatusFailure, Code: http.StatusRequestTimeout, Reason: metav1.StatusReasonTimeout, Message: ErrSlow.Error(),
 		}})
 	}
-	return refusal("broken", apierrors.NewBadRequest("the body of the request broke off"))
+	return b.refusal("broken", apierrors.NewBadRequest("the body of the request broke off"))
 }
 
 // fill reads the body of r, or returns why it is refused.
@@ -186,7 +189,7 @@ func (b *body) fill(r *http.Request) error {
 			b.rest = data
 			return nil
 		case err != nil:
-			return unread(err)
+			return b.reader.unread(err)
 		}
 	}
 }
@@ -195,10 +198,10 @@ func (b *body) fill(r *http.Request) error {
 func (b *body) take(n int64) error {
 	if !b.exempt && !b.reader.budget.Take(b.payer, n) {
 		const retryAfter = 1
-		return refusal("crowded", apierrors.NewTooManyRequests("too many bytes of bodies of requests wait, see --max-request-body-bytes and --max-request-body-bytes-per-user; try again later", retryAfter))
+		return b.reader.refusal("crowded", apierrors.NewTooManyRequests("too many bytes of bodies of requests wait, see --max-request-body-bytes and --max-request-body-bytes-per-user; try again later", retryAfter))
 	}
 	b.taken += n
-	waitingBytes.Add(float64(n))
+	b.reader.metrics.waitingBytes.Add(float64(n))
 	return nil
 }
 
@@ -216,16 +219,16 @@ func (b *body) giveLocked() {
 	if !b.exempt {
 		b.reader.budget.Give(b.payer, b.taken)
 	}
-	waitingBytes.Add(-float64(b.taken))
+	b.reader.metrics.waitingBytes.Add(-float64(b.taken))
 	b.taken, b.rest = 0, nil
 }
 
 func (b *Reader) tooLarge() error {
-	return refusal("large", apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("limit is %d", b.largest)))
+	return b.refusal("large", apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("limit is %d", b.largest)))
 }
 
-func refusal(reason string, err *apierrors.StatusError) error {
-	rejected.WithLabelValues(reason).Inc()
+func (b *Reader) refusal(reason string, err *apierrors.StatusError) error {
+	b.metrics.rejected.WithLabelValues(reason).Inc()
 	return err
 }
 

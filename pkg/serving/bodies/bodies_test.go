@@ -81,7 +81,7 @@ func send(ctx context.Context, client *http.Client, method, url, who string, bod
 var echo = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(w, r.Body) })
 
 func TestBodiesArriveWhole(t *testing.T) {
-	reader := NewReader(NewLimits(), largest)
+	reader := NewReader(NewLimits(), largest, nil)
 	url, clients := served(t, reader, NewRate(), echo)
 	for proto, client := range clients {
 		t.Run(proto, func(t *testing.T) {
@@ -110,7 +110,7 @@ func TestBodiesArriveWhole(t *testing.T) {
 func TestSlowBodies(t *testing.T) {
 	executed := make(chan struct{}, 1)
 	handler := http.HandlerFunc(func(http.ResponseWriter, *http.Request) { executed <- struct{}{} })
-	reader := NewReader(NewLimits(), largest)
+	reader := NewReader(NewLimits(), largest, nil)
 	url, clients := served(t, reader, Rate{Timeout: 50 * time.Millisecond}, handler)
 	for proto, client := range clients {
 		t.Run(proto, func(t *testing.T) {
@@ -133,8 +133,8 @@ func TestSlowBodies(t *testing.T) {
 // TestBodiesThatNobodyReads holds that nothing is left of the body of a request that
 // has none by its verb, and that it has no more time than others.
 func TestBodiesThatNobodyReads(t *testing.T) {
-	url, clients := served(t, NewReader(NewLimits(), largest), NewRate(), echo)
-	hasty, hastyClients := served(t, NewReader(NewLimits(), largest), Rate{Timeout: 50 * time.Millisecond}, echo)
+	url, clients := served(t, NewReader(NewLimits(), largest, nil), NewRate(), echo)
+	hasty, hastyClients := served(t, NewReader(NewLimits(), largest, nil), Rate{Timeout: 50 * time.Millisecond}, echo)
 	for proto, client := range clients {
 		t.Run(proto, func(t *testing.T) {
 			for size, want := range map[int]int{1: http.StatusOK, largest: http.StatusOK, largest + 1: http.StatusRequestEntityTooLarge} {
@@ -173,7 +173,7 @@ func TestMinRate(t *testing.T) {
 // TestBudget holds that bodies that wait have bounds, for each user and in all.
 func TestBudget(t *testing.T) {
 	const each = 8 * (overhead + firstBuffer)
-	reader := NewReader(Limits{Waiting: 3 * each, WaitingPerUser: each}, firstBuffer)
+	reader := NewReader(Limits{Waiting: 3 * each, WaitingPerUser: each}, firstBuffer, nil)
 	goOn := make(chan struct{})
 	inside := make(chan struct{})
 	url, clients := served(t, reader, NewRate(), http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {

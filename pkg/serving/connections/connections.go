@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apiserver/pkg/authentication/user"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 
@@ -24,7 +25,8 @@ const siteBits = 64
 type Listener struct {
 	net.Listener
 
-	limits Limits
+	limits  Limits
+	metrics metrics
 
 	mu    sync.Mutex
 	conns map[*conn]struct{}
@@ -37,10 +39,9 @@ type Listener struct {
 	accepted uint64
 }
 
-// New returns a listener for what l accepts, within those limits.
-func New(l net.Listener, limits Limits) *Listener {
-	registerMetrics()
-	return &Listener{Listener: l, limits: limits, conns: map[*conn]struct{}{}, users: map[identity.Payer]int{}, anonymous: map[netip.Prefix]*list.List{}}
+// New returns a listener for what l accepts, within those limits. Its metrics go to registerer, which may be nil.
+func New(l net.Listener, limits Limits, registerer prometheus.Registerer) *Listener {
+	return &Listener{Listener: l, limits: limits, metrics: newMetrics(registerer), conns: map[*conn]struct{}{}, users: map[identity.Payer]int{}, anonymous: map[netip.Prefix]*list.List{}}
 }
 
 // Accept implements net.Listener.
@@ -51,7 +52,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 	}
 	c := &conn{Conn: accepted, listener: l, site: siteOf(accepted.RemoteAddr())}
 	if superfluous := l.add(c); superfluous != nil {
-		closed.Inc()
+		l.metrics.closed.Inc()
 		_ = superfluous.Close()
 	}
 	return c, nil
@@ -86,7 +87,7 @@ func (l *Listener) add(c *conn) (superfluous *conn) {
 	}
 	c.place = of.PushBack(c)
 	l.waiting++
-	open.WithLabelValues(anonymous).Inc()
+	l.metrics.open.WithLabelValues(anonymous).Inc()
 	if l.limits.Anonymous == 0 || l.waiting <= l.limits.Anonymous {
 		return nil
 	}
@@ -109,7 +110,7 @@ func (l *Listener) known(c *conn) {
 		delete(l.anonymous, c.site)
 	}
 	l.waiting--
-	open.WithLabelValues(anonymous).Dec()
+	l.metrics.open.WithLabelValues(anonymous).Dec()
 }
 
 // conn is a connection of a client.
@@ -160,7 +161,7 @@ func (c *conn) leave() {
 		l.known(c)
 		return
 	}
-	open.WithLabelValues(authenticated).Dec()
+	l.metrics.open.WithLabelValues(authenticated).Dec()
 	if !c.paid {
 		return
 	}
@@ -186,7 +187,7 @@ func (c *conn) belong(owner identity.Payer, pays bool) bool {
 		l.users[owner]++
 	}
 	l.known(c)
-	open.WithLabelValues(authenticated).Inc()
+	l.metrics.open.WithLabelValues(authenticated).Inc()
 	c.owned.Store(true)
 	return true
 }
@@ -209,7 +210,7 @@ func WithOwner(next http.Handler, forwarded func(*http.Request) bool, refuse fun
 		}
 		pays := !identity.IsExempt(r.Context()) && (forwarded == nil || !forwarded(r))
 		if !c.belong(identity.PayerFrom(r.Context()), pays) {
-			rejected.Inc()
+			c.listener.metrics.rejected.Inc()
 			w.Header().Set("Connection", "close")
 			refuse(w, r, "this user has too many connections, see --max-connections-per-user: send more requests on each, or close some")
 			return

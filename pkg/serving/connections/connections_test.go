@@ -70,7 +70,7 @@ func isOpen(client net.Conn) bool {
 func TestAnonymous(t *testing.T) {
 	t.Parallel()
 	p := pipes{make(chan net.Conn)}
-	l := New(p, Limits{Anonymous: 4})
+	l := New(p, Limits{Anonymous: 4}, nil)
 	quiet, _ := connect(t, l, p, "[2001:db8::1]:1")
 	first, _ := connect(t, l, p, "192.0.2.1:1")
 	second, _ := connect(t, l, p, "192.0.2.1:2")
@@ -118,7 +118,7 @@ func server(t *testing.T, limits Limits) (*httptest.Server, *Listener) {
 		}
 		handler.ServeHTTP(w, r.WithContext(apirequest.WithUser(r.Context(), who)))
 	}))
-	l := New(s.Listener, limits)
+	l := New(s.Listener, limits, nil)
 	s.Listener, s.EnableHTTP2 = l, true
 	s.StartTLS()
 	t.Cleanup(s.Close)
@@ -201,7 +201,7 @@ func TestUser(t *testing.T) {
 func TestHandshakesHaveADeadline(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		p := pipes{make(chan net.Conn)}
-		l := New(p, Limits{})
+		l := New(p, Limits{}, nil)
 		stop := make(chan struct{})
 		_, _, err := (&genericapiserver.SecureServingInfo{Listener: l}).Serve(http.NotFoundHandler(), time.Second, stop)
 		require.NoError(t, err)

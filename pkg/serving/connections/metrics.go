@@ -1,10 +1,9 @@
 package connections
 
 import (
-	"sync"
+	"github.com/prometheus/client_golang/prometheus"
 
-	"k8s.io/component-base/metrics"
-	"k8s.io/component-base/metrics/legacyregistry"
+	"github.com/shardplane/shardplane/pkg/instruments"
 )
 
 // Values of the label of open.
@@ -13,22 +12,24 @@ const (
 	authenticated = "authenticated"
 )
 
-var (
-	open = metrics.NewGaugeVec(&metrics.GaugeOpts{
-		Namespace: "shardplane", Subsystem: "connections", Name: "open",
-		Help:           "Connections of clients, by state: authenticated once a user has sent a request, and anonymous before.",
-		StabilityLevel: metrics.ALPHA,
-	}, []string{"state"})
-	closed = metrics.NewCounter(&metrics.CounterOpts{
-		Namespace: "shardplane", Subsystem: "connections", Name: "closed_total",
-		Help:           "Anonymous connections that were closed because there were more than --max-anonymous-connections.",
-		StabilityLevel: metrics.ALPHA,
-	})
-	rejected = metrics.NewCounter(&metrics.CounterOpts{
-		Namespace: "shardplane", Subsystem: "connections", Name: "rejected_requests_total",
-		Help:           "Requests answered with 429 because their users had more than --max-connections-per-user.",
-		StabilityLevel: metrics.ALPHA,
-	})
+type metrics struct {
+	open             *prometheus.GaugeVec
+	closed, rejected prometheus.Counter
+}
 
-	registerMetrics = sync.OnceFunc(func() { legacyregistry.MustRegister(open, closed, rejected) })
-)
+func newMetrics(registerer prometheus.Registerer) metrics {
+	return metrics{
+		open: instruments.Register(registerer, prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Namespace: "shardplane", Subsystem: "connections", Name: "open",
+			Help: "[ALPHA] Connections of clients, by state: authenticated once a user has sent a request, and anonymous before.",
+		}, []string{"state"})),
+		closed: instruments.Register(registerer, prometheus.NewCounter(prometheus.CounterOpts{
+			Namespace: "shardplane", Subsystem: "connections", Name: "closed_total",
+			Help: "[ALPHA] Anonymous connections that were closed because there were more than --max-anonymous-connections.",
+		})),
+		rejected: instruments.Register(registerer, prometheus.NewCounter(prometheus.CounterOpts{
+			Namespace: "shardplane", Subsystem: "connections", Name: "rejected_requests_total",
+			Help: "[ALPHA] Requests answered with 429 because their users had more than --max-connections-per-user.",
+		})),
+	}
+}

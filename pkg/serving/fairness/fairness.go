@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -50,13 +51,14 @@ func newLevel(name string) level {
 type Fairness struct {
 	queue           *Queue
 	costs           *costs
+	metrics         metrics
 	exempt, tenants level
 }
 
-// New returns fairness within those limits.
-func New(limits Limits) *Fairness {
-	registerMetrics()
-	return &Fairness{queue: NewQueue(limits, clock.RealClock{}), costs: newCosts(), exempt: newLevel(exempt), tenants: newLevel(tenants)}
+// New returns fairness within those limits. registerer may be nil.
+func New(limits Limits, registerer prometheus.Registerer) *Fairness {
+	m := newMetrics(registerer)
+	return &Fairness{metrics: m, queue: NewQueue(limits, clock.RealClock{}, m.pausedRequests), costs: newCosts(), exempt: newLevel(exempt), tenants: newLevel(tenants)}
 }
 
 // Wrap returns next behind the queue. Requests that are refused get 429 with
@@ -143,7 +145,7 @@ func (c controller) Handle(
 ) {
 	if identity.IsExempt(ctx) {
 		note(c.exempt.schema, c.exempt.config, "")
-		defer executing(exempt, 1)()
+		defer c.metrics.executing(exempt, 1)()
 		execute()
 		return
 	}
@@ -152,22 +154,22 @@ func (c controller) Handle(
 	arrived := time.Now()
 	seat, err := c.queue.Acquire(ctx, flowOf(ctx, digest.RequestInfo), digest.User.GetName(), int(work.InitialSeats), func(waits bool) { //nolint:gosec // at most maxSeats
 		queued(waits)
-		waiting(waits)
+		c.metrics.waiting(waits)
 	})
 	if err != nil {
 		reason := "queue-full"
 		if errors.Is(err, errTimeout) {
 			reason = "time-out"
 		}
-		rejected.WithLabelValues(tenants, reason).Inc()
+		c.metrics.rejected.WithLabelValues(tenants, reason).Inc()
 		return
 	}
-	waitSeconds.WithLabelValues(tenants).Observe(time.Since(arrived).Seconds())
+	c.metrics.waitSeconds.WithLabelValues(tenants).Observe(time.Since(arrived).Seconds())
 	defer seat.Release(float64(work.FinalSeats) * work.AdditionalLatency.Seconds())
 	if place, ok := ctx.Value(placeKey{}).(*place); ok {
 		place.seat = seat
 	}
-	defer executing(tenants, int(work.InitialSeats))() //nolint:gosec // at most maxSeats
+	defer c.metrics.executing(tenants, int(work.InitialSeats))() //nolint:gosec // at most maxSeats
 	execute()
 }
 

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"runtime"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/pflag"
 )
 
@@ -84,8 +85,8 @@ func (o *Options) Validate() []error {
 	return errs
 }
 
-// New returns what the options ask for, or nil.
-func (o *Options) New() *Fairness {
+// New returns what the options ask for, or nil. registerer may be nil.
+func (o *Options) New(registerer prometheus.Registerer) *Fairness {
 	if !o.Enabled {
 		return nil
 	}
@@ -100,5 +101,5 @@ func (o *Options) New() *Fairness {
 		limits.AloneSeats = limits.Seats / 2
 	}
 	limits.FlowSeats, limits.AloneSeats = min(limits.FlowSeats, limits.Seats), min(limits.AloneSeats, limits.Seats)
-	return New(limits)
+	return New(limits, registerer)
 }

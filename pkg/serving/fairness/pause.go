@@ -98,7 +98,7 @@ func (q *Queue) move(t *queuedRequest, direction int) {
 	q.inUse += direction * t.seats
 	f.paused -= direction
 	q.paused -= direction
-	pausedRequests.Add(float64(-direction))
+	q.pausedRequests.Add(float64(-direction))
 	q.update(f)
 	if direction > 0 {
 		for held := range q.held {

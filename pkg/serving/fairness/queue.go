@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/utils/clock"
 )
 
@@ -47,8 +48,9 @@ const firstGuess = 5 * time.Millisecond
 //
 // Within a flow, users take turns.
 type Queue struct {
-	limits Limits
-	clock  Clock
+	limits         Limits
+	clock          Clock
+	pausedRequests prometheus.Gauge
 
 	mu      sync.Mutex
 	active  activity
@@ -120,8 +122,8 @@ type Clock interface {
 
 // NewQueue returns a queue with those limits. The numbers of seats and of places
 // to wait must be positive.
-func NewQueue(limits Limits, c Clock) *Queue {
-	return &Queue{limits: limits, clock: c, flows: map[FlowKey]*flow{}, held: map[*flow]struct{}{}}
+func NewQueue(limits Limits, c Clock, pausedRequests prometheus.Gauge) *Queue {
+	return &Queue{limits: limits, clock: c, pausedRequests: pausedRequests, flows: map[FlowKey]*flow{}, held: map[*flow]struct{}{}}
 }
 
 // Acquire waits for the turn of a request of user in the flow that takes that

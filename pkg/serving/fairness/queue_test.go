@@ -37,7 +37,7 @@ type bench struct {
 func newBench(t *testing.T, limits Limits) *bench {
 	t.Helper()
 	c := testClock{clocktesting.NewFakeClock(time.Unix(1000, 0))}
-	return &bench{t: t, clock: c, queue: NewQueue(limits, c)}
+	return &bench{t: t, clock: c, queue: NewQueue(limits, c, newMetrics(nil).pausedRequests)}
 }
 
 func (b *bench) pass(d time.Duration) { b.clock.Step(d) }

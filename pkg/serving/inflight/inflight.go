@@ -18,15 +18,14 @@ package inflight
 import (
 	"context"
 	"net/http"
-	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	apimetrics "k8s.io/apiserver/pkg/endpoints/metrics"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
-	"k8s.io/component-base/metrics"
-	"k8s.io/component-base/metrics/legacyregistry"
 
+	"github.com/shardplane/shardplane/pkg/instruments"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/request/identity"
 )
@@ -34,19 +33,18 @@ import (
 // Refuse answers a request with 429 and Retry-After, saying why.
 type Refuse func(w http.ResponseWriter, r *http.Request, why string)
 
-var (
-	rejected = metrics.NewCounterVec(&metrics.CounterOpts{
+// newRejected returns the counter that all bounds of a server share.
+func newRejected(registerer prometheus.Registerer) *prometheus.CounterVec {
+	return instruments.Register(registerer, prometheus.NewCounterVec(prometheus.CounterOpts{
 		Namespace: "shardplane", Subsystem: "inflight", Name: "rejected_requests_total",
-		Help:           "Requests answered with 429 because too many were in flight, by limit: cluster, user or server, and watches-cluster or watches-user.",
-		StabilityLevel: metrics.ALPHA,
-	}, []string{"limit"})
-
-	registerMetrics = sync.OnceFunc(func() { legacyregistry.MustRegister(rejected) })
-)
+		Help: "[ALPHA] Requests answered with 429 because too many were in flight, by limit: cluster, user or server, and watches-cluster or watches-user.",
+	}, []string{"limit"}))
+}
 
 // Executing bounds the requests that execute at a time in a server.
 type Executing struct {
 	reading, writing kind
+	rejected         *prometheus.CounterVec
 }
 
 // kind is the requests that read, or those that write.
@@ -58,10 +56,9 @@ type kind struct {
 }
 
 // NewExecuting returns bounds for requests that read and for those that write; 0
-// bounds nothing.
-func NewExecuting(reading, writing int) *Executing {
-	registerMetrics()
-	e := &Executing{}
+// bounds nothing. registerer may be nil.
+func NewExecuting(reading, writing int, registerer prometheus.Registerer) *Executing {
+	e := &Executing{rejected: newRejected(registerer)}
 	e.reading.limit, e.writing.limit = int64(reading), int64(writing)
 	return e
 }
@@ -82,7 +79,7 @@ func (e *Executing) Wrap(next http.Handler, longRunning apirequest.LongRunningRe
 		}
 		if !k.enter() {
 			k.leave()
-			rejected.WithLabelValues("server").Inc()
+			e.rejected.WithLabelValues("server").Inc()
 			apimetrics.RecordDroppedRequest(r, info, apimetrics.APIServerComponent, k == &e.writing)
 			apimetrics.RecordRequestTermination(r, info, apimetrics.APIServerComponent, http.StatusTooManyRequests)
 			refuse(w, r, "the server has as many requests in hand as --max-requests-inflight and --max-mutating-requests-inflight allow")

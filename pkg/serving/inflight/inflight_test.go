@@ -82,7 +82,7 @@ func (h *hanging) leave(n int) {
 }
 
 func TestExecuting(t *testing.T) {
-	e := NewExecuting(1, 2)
+	e := NewExecuting(1, 2, nil)
 	h := hang(t, false, func(next http.Handler) http.Handler { return e.Wrap(next, never, refuse) })
 	ctx := t.Context()
 	require.Zero(t, h.enter(asked(ctx, "a", "create", "jane")))
@@ -103,7 +103,7 @@ func TestExecuting(t *testing.T) {
 
 // TestPausedRequestsDoNotCount holds that however many wait for webhooks, others execute.
 func TestPausedRequestsDoNotCount(t *testing.T) {
-	e := NewExecuting(1, 1)
+	e := NewExecuting(1, 1, nil)
 	h := hang(t, true, func(next http.Handler) http.Handler { return e.Wrap(next, never, refuse) })
 	for range 10 {
 		require.Zero(t, h.enter(asked(t.Context(), "noisy", "create", "joe")))
@@ -115,7 +115,7 @@ func TestPausedRequestsDoNotCount(t *testing.T) {
 }
 
 func TestShares(t *testing.T) {
-	s := NewShares(Limits{Cluster: 8, User: 6, of: requests})
+	s := NewShares(Limits{Cluster: 8, User: 6, of: requests}, nil)
 	h := hang(t, false, func(next http.Handler) http.Handler { return s.Wrap(next, one, refuse) })
 	ctx := t.Context()
 	flood := func(r *http.Request) (entered int) {
@@ -141,7 +141,7 @@ func TestLimits(t *testing.T) {
 	require.Empty(t, l.Validate())
 	l.User = -1
 	require.Len(t, l.Validate(), 1)
-	s := NewShares(Limits{})
+	s := NewShares(Limits{}, nil)
 	for range 10_000 {
 		require.Empty(t, s.enter(member{cluster: "a"}, 1))
 	}
@@ -153,7 +153,7 @@ func TestWeights(t *testing.T) {
 	fs := pflag.NewFlagSet("", pflag.PanicOnError)
 	limits.AddFlags(fs)
 	require.NoError(t, fs.Parse([]string{"--max-watches-per-cluster=20", "--max-watches-per-user=12"}))
-	s := NewShares(limits)
+	s := NewShares(limits, nil)
 	var why []string
 	h := hang(t, false, func(next http.Handler) http.Handler {
 		return s.Wrap(next, func(r *http.Request, _ *apirequest.RequestInfo) int { return len(r.Header) }, func(w http.ResponseWriter, r *http.Request, text string) {

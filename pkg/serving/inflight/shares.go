@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/pflag"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 
@@ -89,7 +90,8 @@ func (l *Limits) Validate() []error {
 
 // Shares counts what logical clusters and users have.
 type Shares struct {
-	limits Limits
+	limits   Limits
+	rejected *prometheus.CounterVec
 
 	mu       sync.Mutex
 	clusters map[logicalcluster.Name]int
@@ -103,10 +105,9 @@ type member struct {
 	payer   identity.Payer
 }
 
-// NewShares returns shares within those limits.
-func NewShares(limits Limits) *Shares {
-	registerMetrics()
-	return &Shares{limits: limits, clusters: map[logicalcluster.Name]int{}, users: map[identity.Payer]int{}, members: map[member]int{}}
+// NewShares returns shares within those limits. registerer may be nil.
+func NewShares(limits Limits, registerer prometheus.Registerer) *Shares {
+	return &Shares{limits: limits, rejected: newRejected(registerer), clusters: map[logicalcluster.Name]int{}, users: map[identity.Payer]int{}, members: map[member]int{}}
 }
 
 // Count returns how much a request counts, 0 for those that are not limited.
@@ -155,7 +156,7 @@ func (s *Shares) Wrap(next http.Handler, count Count, refuse Refuse) http.Handle
 func (s *Shares) Take(ctx context.Context, n int) (leave func(), why string) {
 	m := memberOf(ctx)
 	if limit := s.enter(m, n); limit != "" {
-		rejected.WithLabelValues(s.limits.of.metric + limit).Inc()
+		s.rejected.WithLabelValues(s.limits.of.metric + limit).Inc()
 		whose := map[string]string{"cluster": "for this logical cluster", "user": "of this user"}[limit]
 		return nil, fmt.Sprintf(s.limits.of.many+", see --%s-per-%s", whose, s.limits.of.flag, limit)
 	}

@@ -26,11 +26,11 @@ import (
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/kcp-dev/sdk/apis/core"
+	"github.com/prometheus/client_golang/prometheus"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
-	"k8s.io/component-base/metrics"
-	"k8s.io/component-base/metrics/legacyregistry"
 	"k8s.io/klog/v2"
 
+	"github.com/shardplane/shardplane/pkg/instruments"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/request/identity"
 	"github.com/shardplane/shardplane/pkg/serving/inflight"
@@ -55,36 +55,44 @@ const (
 	finishing = "k8s.io/apiserver/pkg/endpoints/handlers/finisher."
 )
 
-var (
-	overdue = metrics.NewGauge(&metrics.GaugeOpts{
-		Namespace: "shardplane", Subsystem: "watchdog", Name: "overdue_requests",
-		Help:           "Requests that still compute although their context has ended.",
-		StabilityLevel: metrics.ALPHA,
-	})
-	overdueTotal = metrics.NewCounter(&metrics.CounterOpts{
-		Namespace: "shardplane", Subsystem: "watchdog", Name: "overdue_requests_total",
-		Help:           "Requests that still computed a second after their context had ended.",
-		StabilityLevel: metrics.ALPHA,
-	})
-	throttled = metrics.NewCounterVec(&metrics.CounterOpts{
-		Namespace: "shardplane", Subsystem: "watchdog", Name: "throttled_requests_total",
-		Help:           "Requests answered with 429 because overdue requests of the user, or of the logical cluster, still compute.",
-		StabilityLevel: metrics.ALPHA,
-	}, []string{"limit"})
+// metrics are those of a server.
+type metrics struct {
+	overdue      prometheus.Gauge
+	overdueTotal prometheus.Counter
+	throttled    *prometheus.CounterVec
+}
 
-	registerMetrics = sync.OnceFunc(func() { legacyregistry.MustRegister(overdue, overdueTotal, throttled) })
-)
+func newMetrics(registerer prometheus.Registerer) metrics {
+	const namespace, subsystem = "shardplane", "watchdog"
+	return metrics{
+		overdue: instruments.Register(registerer, prometheus.NewGauge(prometheus.GaugeOpts{
+			Namespace: namespace, Subsystem: subsystem, Name: "overdue_requests",
+			Help: "[ALPHA] Requests that still compute although their context has ended.",
+		})),
+		overdueTotal: instruments.Register(registerer, prometheus.NewCounter(prometheus.CounterOpts{
+			Namespace: namespace, Subsystem: subsystem, Name: "overdue_requests_total",
+			Help: "[ALPHA] Requests that still computed a second after their context had ended.",
+		})),
+		throttled: instruments.Register(registerer, prometheus.NewCounterVec(prometheus.CounterOpts{
+			Namespace: namespace, Subsystem: subsystem, Name: "throttled_requests_total",
+			Help: "[ALPHA] Requests answered with 429 because overdue requests of the user, or of the logical cluster, still compute.",
+		}, []string{"limit"})),
+	}
+}
 
 // Config has the durations that tests set.
 type Config struct {
 	// GracePeriod is how long a request may take to end after its context; 1 s if 0.
 	GracePeriod time.Duration
+	// Metrics registers the metrics; nil registers none.
+	Metrics prometheus.Registerer
 }
 
 // Watchdog knows the overdue requests of a server.
 type Watchdog struct {
-	config Config
-	last   atomic.Uint64
+	config  Config
+	metrics metrics
+	last    atomic.Uint64
 
 	mu       sync.Mutex
 	payers   map[identity.Payer]int
@@ -98,18 +106,17 @@ type Watchdog struct {
 
 // New returns a watchdog that has seen no requests.
 func New(config Config) *Watchdog {
-	registerMetrics()
 	if config.GracePeriod == 0 {
 		config.GracePeriod = gracePeriod
 	}
-	return &Watchdog{config: config, payers: map[identity.Payer]int{}, clusters: map[logicalcluster.Name]int{}}
+	return &Watchdog{config: config, metrics: newMetrics(config.Metrics), payers: map[identity.Payer]int{}, clusters: map[logicalcluster.Name]int{}}
 }
 
 // Throttle returns next behind the refusal of requests of whom overdue requests still compute.
 func (d *Watchdog) Throttle(next http.Handler, refuse inflight.Refuse) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if limit, why := d.exceeded(r.Context()); limit != "" {
-			throttled.WithLabelValues(limit).Inc()
+			d.metrics.throttled.WithLabelValues(limit).Inc()
 			refuse(w, r, why)
 			return
 		}
@@ -200,9 +207,9 @@ func (d *Watchdog) follow(ctx context.Context, info *apirequest.RequestInfo) (en
 
 // add counts an overdue request (1), or the end of one (-1).
 func (d *Watchdog) add(ctx context.Context, n int) {
-	overdue.Add(float64(n))
+	d.metrics.overdue.Add(float64(n))
 	if n > 0 {
-		overdueTotal.Inc()
+		d.metrics.overdueTotal.Inc()
 	}
 	if identity.IsExempt(ctx) {
 		return

@@ -16,12 +16,13 @@ import (
 	"sync/atomic"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	"github.com/prometheus/client_golang/prometheus"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/component-base/metrics"
-	"k8s.io/component-base/metrics/legacyregistry"
 	"k8s.io/klog/v2"
+
+	"github.com/shardplane/shardplane/pkg/instruments"
 )
 
 const (
@@ -38,16 +39,6 @@ const (
 	Defaults    = "defaults"
 	Conversion  = "conversion"
 	Panic       = "panic"
-)
-
-var (
-	skipped = metrics.NewCounterVec(&metrics.CounterOpts{
-		Namespace: "shardplane", Subsystem: "storage", Name: "unreadable_object_reads_total",
-		Help:           "Reads of stored objects that failed because the object itself cannot be read, by reason: undecodable, defaults, conversion or panic.",
-		StabilityLevel: metrics.ALPHA,
-	}, []string{"reason"})
-
-	registerMetrics = sync.OnceFunc(func() { legacyregistry.MustRegister(skipped) })
 )
 
 // Error is the error of an object that cannot be read, however often it is tried.
@@ -101,12 +92,18 @@ type Record struct {
 	mu       sync.Mutex
 	clusters map[logicalcluster.Name]map[string]*Object
 	changed  func(logicalcluster.Name)
+	reads    *prometheus.CounterVec
 }
 
-// NewRecord returns an empty record.
-func NewRecord() *Record {
-	registerMetrics()
-	return &Record{clusters: map[logicalcluster.Name]map[string]*Object{}, changed: func(logicalcluster.Name) {}}
+// NewRecord returns an empty record. registerer may be nil.
+func NewRecord(registerer prometheus.Registerer) *Record {
+	return &Record{
+		clusters: map[logicalcluster.Name]map[string]*Object{}, changed: func(logicalcluster.Name) {},
+		reads: instruments.Register(registerer, prometheus.NewCounterVec(prometheus.CounterOpts{
+			Namespace: "shardplane", Subsystem: "storage", Name: "unreadable_object_reads_total",
+			Help: "[ALPHA] Reads of stored objects that failed because the object itself cannot be read, by reason: undecodable, defaults, conversion or panic.",
+		}, []string{"reason"})),
+	}
 }
 
 // Follow has changed called with each logical cluster for which there is a record and for which it
@@ -127,7 +124,7 @@ func (r *Record) Follow(changed func(logicalcluster.Name)) (stop func()) {
 
 // Add records an object, and counts the read that failed.
 func (r *Record) Add(o Object) {
-	skipped.WithLabelValues(o.Reason).Inc()
+	r.reads.WithLabelValues(o.Reason).Inc()
 	o.Message = o.Message[:min(len(o.Message), messageBytes)]
 	r.mu.Lock()
 	defer r.mu.Unlock()
