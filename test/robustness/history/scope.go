@@ -52,7 +52,7 @@ func (s Scope) Selective() bool { return s.Label != "" || len(s.Ranges) > 0 }
 // holds reports whether objects of the key may be in the scope.
 func (s Scope) holds(k Key) bool {
 	return (s.Shard == "" || s.Shard == k.Shard) && (s.Cluster == "" || s.Cluster == k.Cluster) &&
-		(s.Namespace == "" || s.Namespace == k.Namespace) && !(s.tenants && strings.HasPrefix(k.Cluster, "system:"))
+		(s.Namespace == "" || s.Namespace == k.Namespace) && (!s.tenants || !strings.HasPrefix(k.Cluster, "system:"))
 }
 
 // Selects reports whether a state of the object of a key is in the scope.
