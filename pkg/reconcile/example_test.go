@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -322,14 +323,18 @@ func ExampleNewManager() {
 		return
 	}
 	fmt.Println(group.Names())
-	ctx, cancel := context.WithCancel(context.Background())
+	registry := prometheus.NewRegistry() // which the program serves at /metrics
+	ctx, cancel := context.WithCancel(reconcile.WithMetrics(context.Background(), registry))
 	ended := make(chan error, 1)
 	go func() { ended <- group.Run(ctx) }()
 	fmt.Println(<-worked)
+	families, err := registry.Gather()
+	fmt.Println(families[0].GetName(), err)
 	cancel()
 	fmt.Println(<-ended)
 	// Output:
 	// [greeter]
 	// hello
+	// shardplane_reconcile_controllers <nil>
 	// <nil>
 }
