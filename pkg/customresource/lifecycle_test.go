@@ -93,10 +93,14 @@ func TestWatchWithSelectableField(t *testing.T) {
 	s := startServer(t, serverOptions{})
 	s.CreateCRD(t, "one", widgetCRD(nil))
 	client := s.Dynamic(t, "one").Resource(widgets).Namespace("default")
-	w, err := client.Watch(t.Context(), metav1.ListOptions{FieldSelector: "spec.color=red"})
+	// A watch without a version starts with the state of some later time, as it does with kube-apiserver.
+	none, err := client.List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	from := none.GetResourceVersion()
+	w, err := client.Watch(t.Context(), metav1.ListOptions{FieldSelector: "spec.color=red", ResourceVersion: from})
 	require.NoError(t, err)
 	defer w.Stop()
-	all, err := client.Watch(t.Context(), metav1.ListOptions{})
+	all, err := client.Watch(t.Context(), metav1.ListOptions{ResourceVersion: from})
 	require.NoError(t, err)
 	defer all.Stop()
 	paint := func(u *unstructured.Unstructured, color string) *unstructured.Unstructured {

@@ -48,9 +48,9 @@ type Config struct {
 	// CurrentVersion asks etcd for its resource version.
 	CurrentVersion func(context.Context) (uint64, error)
 	// CompactRevision is up to where etcd was compacted.
-	// Undecodable reports whether an object could not be decoded since the last call; nil if all can.
-	Undecodable     func() bool
 	CompactRevision func() int64
+	// Undecodable reports whether an object could not be decoded since the last call; nil if all can.
+	Undecodable func() bool
 }
 
 // Hub follows what one watch cache reads from etcd.
