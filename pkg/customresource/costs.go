@@ -81,10 +81,8 @@ func (l *limited) GetObjectDefaulter() runtime.ObjectDefaulter { return l }
 func (l *limited) Default(in runtime.Object) {
 	if object, ok := in.(*unstructured.Unstructured); ok {
 		costs := l.written.schema.Costs(object.GroupVersionKind().Version)
-		if costs != nil && costs.IsLarge(object.Object) {
-			if schema := costs.Schema(); schema != nil && l.err == nil {
-				l.err = schema.Stored(object.Object)
-			}
+		if l.err == nil && costs != nil && costs.IsLarge(object.Object) {
+			l.err = costs.Schema().Stored(object.Object)
 		}
 	}
 	if l.err == nil {
@@ -116,9 +114,6 @@ func checkCosts(ctx context.Context, a admission.Attributes) error {
 		return nil
 	}
 	schema := known.costs.Schema()
-	if schema == nil {
-		return nil
-	}
 	var before map[string]any
 	if old, ok := a.GetOldObject().(*unstructured.Unstructured); ok && old != nil {
 		before = old.Object

@@ -24,27 +24,20 @@ type shape struct {
 	opaque bool
 }
 
-// shapeOf returns the shape of a version, or nil if the codec always has to be asked.
-func shapeOf(spec *apiextensionsv1.CustomResourceDefinitionSpec, version string) *shape {
-	for i := range spec.Versions {
-		v := &spec.Versions[i]
-		if v.Name != version || v.Schema == nil || v.Schema.OpenAPIV3Schema == nil {
-			continue
-		}
-		s := newShape(v.Schema.OpenAPIV3Schema)
-		if metadata := s.properties["metadata"]; metadata != nil && metadata.hasDefaults() {
-			s.opaque = true
-		}
-		return s
-	}
-	return nil
-}
-
-// shapesOf returns the shapes of all versions, by name.
+// shapesOf returns the shapes of all versions that have a schema, by name. Of the others the codec always has to be
+// asked.
 func shapesOf(spec *apiextensionsv1.CustomResourceDefinitionSpec) map[string]*shape {
 	all := make(map[string]*shape, len(spec.Versions))
 	for i := range spec.Versions {
-		all[spec.Versions[i].Name] = shapeOf(spec, spec.Versions[i].Name)
+		v := &spec.Versions[i]
+		if v.Schema == nil || v.Schema.OpenAPIV3Schema == nil {
+			continue
+		}
+		s := newShape(v.Schema.OpenAPIV3Schema)
+		if s.properties["metadata"].hasDefaults() {
+			s.opaque = true
+		}
+		all[v.Name] = s
 	}
 	return all
 }

@@ -32,7 +32,7 @@ func NewLazy(version *apiextensionsv1.CustomResourceDefinitionVersion) *Lazy {
 // Schema returns the schema of the version, or nil if it has none.
 func (l *Lazy) Schema() *Schema { return l.schema() }
 
-// IsLarge reports whether an object has so many values that its amounts have to be computed.
+// IsLarge reports whether an object has so many values that its amounts have to be computed. Then there is a schema.
 func (l *Lazy) IsLarge(object map[string]any) bool {
 	weight := l.weight()
 	if weight == 0 {
