@@ -1,6 +1,7 @@
 package limits
 
 import (
+	"cmp"
 	"fmt"
 	"net/http"
 	"slices"
@@ -296,19 +297,22 @@ func TestLimits(t *testing.T) {
 			}
 			a := admission.NewAttributesRecord(tc.obj, tc.old, schema.GroupVersionKind{}, "default", "one", tc.resource.WithVersion("v1"), tc.subresource, operation, nil, false, tc.as)
 			err := p.Validate(request.WithClusterName(t.Context(), tc.cluster), a, nil)
-			if tc.want == "" {
-				require.NoError(t, err)
-				return
-			}
-			require.ErrorContains(t, err, tc.want)
-			if tc.code == 0 {
-				tc.code = http.StatusForbidden
-			}
-			var status apierrors.APIStatus
-			require.ErrorAs(t, err, &status)
-			require.EqualValues(t, tc.code, status.Status().Code)
+			requireOutcome(t, err, tc.want, cmp.Or(tc.code, http.StatusForbidden))
 		})
 	}
+}
+
+// requireOutcome requires an error with a text and a code, or none if the text is empty.
+func requireOutcome(t *testing.T, err error, text string, code int) {
+	t.Helper()
+	if text == "" {
+		require.NoError(t, err)
+		return
+	}
+	require.ErrorContains(t, err, text)
+	var status apierrors.APIStatus
+	require.ErrorAs(t, err, &status)
+	require.EqualValues(t, code, status.Status().Code)
 }
 
 // TestValidate has a mistake in each option.

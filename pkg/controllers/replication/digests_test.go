@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -28,13 +27,11 @@ const (
 	untilNoticed = 30 * time.Second
 )
 
-// replicated runs f with a model whose objects are replicated, in a bubble. Its metrics are those of a cache
-// of its own.
+// replicated runs f with a model whose objects are replicated, in a bubble.
 func replicated(t *testing.T, of trouble, f func(t *testing.T, m *model)) {
 	t.Helper()
 	bubble.Test(t, func(t *testing.T) {
 		m := newModel(t, 1, of)
-		m.config.CacheName = uuid.NewString()
 		for range 30 {
 			m.edit(m.shard)
 		}

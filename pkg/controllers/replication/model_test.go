@@ -56,8 +56,8 @@ func newModel(t *testing.T, seed uint64, of trouble) *model {
 	m := &model{trouble: of, t: t, seed: seed, dice: rand.New(rand.NewPCG(seed, 99)), shard: newModelServer(seed, ""), cache: newModelServer(seed, "amber"), saved: map[*modelServer]backup{}}
 	m.cache.silent, m.cache.late = of.silent, of.wild
 	m.config = Config{
-		Metrics: prometheus.NewRegistry(),
-		Shard:   "amber", Local: m.shard.factory(t), Cache: m.cache.factory(t), AuditInterval: time.Hour, ProbeInterval: time.Minute,
+		Metrics: prometheus.NewRegistry(), CacheName: "cache",
+		Shard: "amber", Local: m.shard.factory(t), Cache: m.cache.factory(t), AuditInterval: time.Hour, ProbeInterval: time.Minute,
 	}
 	if of.silent && of.wild {
 		m.config.AuditInterval = time.Minute
