@@ -93,6 +93,7 @@ type Server struct {
 	authentication *authn.Authentication
 	peers          *peers.Book
 	remoteParams   *remoteparams.Cache
+	rootIdentities rootIdentities
 	others         others
 	// bootstrapped is set when everything that a shard starts with exists,
 	// inForce when decisions go by its roles and bindings.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
@@ -43,29 +44,40 @@ func (s *Server) knownSystemIdentity(resource schema.GroupResource) (string, err
 	if !s.knowsRoot() {
 		return "", nil
 	}
-	return identityFromRoot(resource, func(name string) (*apisv1alpha2.APIExport, error) {
+	return s.rootIdentities.of(resource, func(name string) (*apisv1alpha2.APIExport, error) {
 		return s.informers.APIExports.Get(core.RootCluster, "", name)
 	})
 }
 
-// identityFromRoot returns the identity of the export of root that offers a resource. An export that does not
-// exist, or has no identity, is about to be created again: a watch that started without the identity would
-// never see an object.
-func identityFromRoot(resource schema.GroupResource, get func(name string) (*apisv1alpha2.APIExport, error)) (string, error) {
+// rootIdentities are the identities of root's exports, by name. While an export that somebody deleted is created
+// again, the last known identity counts: the new export gets the same one from its secret, and without it watches
+// would start that never see an object, and events would lack the labels of claims.
+type rootIdentities struct{ last sync.Map }
+
+// of returns the identity of the export of root that offers a resource, "" if none does, or an error that asks to
+// try again if the identity has not been known so far.
+func (r *rootIdentities) of(resource schema.GroupResource, get func(name string) (*apisv1alpha2.APIExport, error)) (string, error) {
 	name := config.RootExportOf(resource)
 	if name == "" {
 		return "", nil
 	}
 	export, err := get(name)
 	switch {
-	case apierrors.IsNotFound(err), errors.Is(err, client.ErrIncomplete):
-		return "", notKnownYet(name, err)
-	case err != nil:
+	case err == nil && export.Status.IdentityHash != "":
+		if last, ok := r.last.Load(name); !ok || last != export.Status.IdentityHash {
+			r.last.Store(name, export.Status.IdentityHash)
+		}
+		return export.Status.IdentityHash, nil
+	case err == nil:
+		err = errors.New("it has none yet")
+	case !apierrors.IsNotFound(err) && !errors.Is(err, client.ErrIncomplete):
 		return "", fmt.Errorf("looking up the APIExport %s of root: %w", name, err)
-	case export.Status.IdentityHash == "":
-		return "", notKnownYet(name, errors.New("it has none yet"))
 	}
-	return export.Status.IdentityHash, nil
+	if last, ok := r.last.Load(name); ok {
+		identity, _ := last.(string)
+		return identity, nil
+	}
+	return "", notKnownYet(name, err)
 }
 
 // knowsRoot reports whether the shard knows what root exports: those that know nothing of

@@ -11,28 +11,37 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 )
 
-// TestIdentityFromRoot: while the export of root does not exist or has no identity, nobody is told that the
-// resource has none.
-func TestIdentityFromRoot(t *testing.T) {
+// TestRootIdentities: while the export of root does not exist or has no identity, its resources have the last known
+// one, or the request is to be tried again.
+func TestRootIdentities(t *testing.T) {
 	workspaces := schema.GroupResource{Group: "tenancy.kcp.io", Resource: "workspaces"}
 	var export *apisv1alpha2.APIExport
 	var failure error
-	get := func(name string) (*apisv1alpha2.APIExport, error) {
-		require.Equal(t, "tenancy.kcp.io", name)
-		return export, failure
+	var identities rootIdentities
+	of := func() (string, error) {
+		return identities.of(workspaces, func(name string) (*apisv1alpha2.APIExport, error) {
+			require.Equal(t, "tenancy.kcp.io", name)
+			return export, failure
+		})
 	}
-	for _, failure = range []error{apierrors.NewNotFound(schema.GroupResource{}, "tenancy.kcp.io"), client.ErrIncomplete} {
-		_, err := identityFromRoot(workspaces, get)
-		require.True(t, apierrors.IsTooManyRequests(err), "%v", err)
+	absent := func(want func(identity string, err error)) {
+		for _, failure = range []error{apierrors.NewNotFound(schema.GroupResource{}, "tenancy.kcp.io"), client.ErrIncomplete, nil} {
+			export = &apisv1alpha2.APIExport{}
+			want(of())
+		}
 	}
-	failure, export = nil, &apisv1alpha2.APIExport{}
-	_, err := identityFromRoot(workspaces, get)
-	require.True(t, apierrors.IsTooManyRequests(err), "%v", err)
-	export.Status.IdentityHash = "h"
-	identity, err := identityFromRoot(workspaces, get)
-	require.NoError(t, err)
-	require.Equal(t, "h", identity)
-	identity, err = identityFromRoot(schema.GroupResource{Resource: "configmaps"}, get)
+	absent(func(_ string, err error) { require.True(t, apierrors.IsTooManyRequests(err), "%v", err) })
+	for _, hash := range []string{"h", "changed"} {
+		export.Status.IdentityHash = hash
+		identity, err := of()
+		require.NoError(t, err)
+		require.Equal(t, hash, identity)
+		absent(func(identity string, err error) {
+			require.NoError(t, err)
+			require.Equal(t, hash, identity)
+		})
+	}
+	identity, err := identities.of(schema.GroupResource{Resource: "configmaps"}, nil)
 	require.NoError(t, err)
 	require.Empty(t, identity, "root exports none of the core group")
 }

@@ -129,12 +129,10 @@ var bound = []Mutant{
 		Name: "recreated-export", Rule: "while an export of root is created again, its resources are not without identity",
 		Edits: []Edit{{
 			File:   "pkg/shard/systemexports.go",
-			Before: `	case apierrors.IsNotFound(err), errors.Is(err, client.ErrIncomplete):`,
-			After: `	case apierrors.IsNotFound(err):
-		return "", nil
-	case errors.Is(err, client.ErrIncomplete):`,
+			Before: `	if last, ok := r.last.Load(name); ok {`,
+			After:  `	if last, ok := r.last.Load(name); ok && err == nil {`,
 		}},
-		CaughtBy: "./pkg/shard", Test: "TestIdentityFromRoot",
+		CaughtBy: "./pkg/shard", Test: "TestRootIdentities",
 	},
 	{
 		Name: "unknown-kind", Rule: "a kind of parameters does not exist only if a server that knows says so",
