@@ -2,6 +2,7 @@ package storage
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"os"
 	"sync"
@@ -44,6 +45,10 @@ func TestMain(m *testing.M) {
 	utilruntime.Must(examplev1.AddToScheme(scheme))
 	scheme.AddKnownTypes(example.SchemeGroupVersion, &example.PodList{})
 	scheme.AddKnownTypes(examplev1.SchemeGroupVersion, &examplev1.PodList{})
+	// Parallel tests are those that wait.
+	if err := flag.Set("test.parallel", "8"); err != nil {
+		panic(err)
+	}
 	goleak.VerifyTestMain(oneEtcd{m},
 		// Upstream's alarm for reads that wait for a fresh cache: it sleeps on
 		// for three seconds after the read.

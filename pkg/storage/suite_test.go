@@ -49,7 +49,8 @@ type suite struct {
 	// created waits after each Create until the watch cache has it.
 	created bool
 	// waits is set for suites that mostly wait: they run side by side, each with an
-	// etcd of its own. The others expect that nothing slows them down.
+	// etcd of its own. The others expect that nothing slows them down, e.g. Get reads an object
+	// that expires after a second.
 	waits bool
 	// ownEtcd is set for others that need an etcd of their own: they compact it, or
 	// count its revisions.
@@ -123,13 +124,13 @@ func writeSuites() []suite {
 
 func listSuites() []suite {
 	return []suite{
-		{name: "List", ownEtcd: true, run: func(ctx context.Context, t *testing.T, e *suiteEnv) {
+		{name: "List", waits: true, run: func(ctx context.Context, t *testing.T, e *suiteEnv) {
 			storagetesting.RunTestList(ctx, t, e.store, e.compact, e.cached, e.recorder)
 		}},
 		{name: "ConsistentList", ownEtcd: true, run: func(ctx context.Context, t *testing.T, e *suiteEnv) {
 			storagetesting.RunTestConsistentList(ctx, t, e.store, e.increaseRVAfterProgress, e.cached, true, e.cached)
 		}},
-		{name: "GetListNonRecursive", run: func(ctx context.Context, t *testing.T, e *suiteEnv) {
+		{name: "GetListNonRecursive", waits: true, run: func(ctx context.Context, t *testing.T, e *suiteEnv) {
 			storagetesting.RunTestGetListNonRecursive(ctx, t, e.increaseRV, e.store)
 		}},
 		{name: "GetListRecursivePrefix", run: plainSuite(storagetesting.RunTestGetListRecursivePrefix)},
@@ -185,26 +186,25 @@ func plainSuite(run func(context.Context, *testing.T, storage.Interface)) func(c
 	}
 }
 
+// TestConformance has one level of subtests, so that those that wait run side by side whatever their variant.
 func TestConformance(t *testing.T) {
 	for _, cached := range []bool{true, false} {
 		for _, crowd := range []bool{false, true} {
-			t.Run(fmt.Sprintf("cached=%t/crowd=%t", cached, crowd), func(t *testing.T) {
-				for _, s := range suites() {
-					if s.uncachedOnly == cached || s.aloneOnly && crowd {
-						continue
-					}
-					t.Run(s.name, func(t *testing.T) {
-						if s.waits {
-							t.Parallel()
-						}
-						if s.unsafeDelete != nil {
-							featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.AllowUnsafeMalformedObjectDeletion, *s.unsafeDelete)
-							etcd3.TestOnlySetFatalOnDecodeError(t, false)
-						}
-						s.run(in(t.Context(), suiteCluster), t, newSuiteEnv(t, s, cached, crowd))
-					})
+			for _, s := range suites() {
+				if s.uncachedOnly == cached || s.aloneOnly && crowd {
+					continue
 				}
-			})
+				t.Run(fmt.Sprintf("cached=%t/crowd=%t/%s", cached, crowd, s.name), func(t *testing.T) {
+					if s.waits {
+						t.Parallel()
+					}
+					if s.unsafeDelete != nil {
+						featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.AllowUnsafeMalformedObjectDeletion, *s.unsafeDelete)
+						etcd3.TestOnlySetFatalOnDecodeError(t, false)
+					}
+					s.run(in(t.Context(), suiteCluster), t, newSuiteEnv(t, s, cached, crowd))
+				})
+			}
 		}
 	}
 }
@@ -215,6 +215,9 @@ func TestConformanceOfTheHub(t *testing.T) {
 	enableSharding(t)
 	for _, s := range watchSuites() {
 		t.Run(s.name, func(t *testing.T) {
+			if s.waits {
+				t.Parallel()
+			}
 			e := newSuiteEnv(t, s, true, true)
 			e.ring = selectorOf(t, ring)
 			s.run(in(t.Context(), suiteCluster), t, e)
