@@ -32,9 +32,8 @@ run_package() {
 export -f run_package
 
 packages="$("$GO" list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}} {{.Dir}}{{end}}' "$@")"
-while read -r path _; do
-  "$GO" test -c -vet=off -ldflags='-s -w' -o "$out/$(tr / _ <<<"$path").test" "$path"
-done <<<"$packages"
+cut -d ' ' -f 1 <<<"$packages" | GO="$GO" xargs -P "$(getconf _NPROCESSORS_ONLN)" -d '\n' -I{} bash -c '
+  "$GO" test -c -vet=off -ldflags="-s -w" -o "$out/$(tr / _ <<<"$1").test" "$1"' _ {}
 
 for ((run = 1; run <= runs; run++)); do
   load=none
