@@ -53,7 +53,10 @@ for ((run = 1; run <= runs; run++)); do
 done
 
 # A package that fails without a failed test, such as a panic, is printed as a package.
-failures="$({ grep -rhoE '^ *--- FAIL: [^ ]+' "$out"/run-*/ --include='*.log' | sed 's/^ *--- FAIL: //'; cat "$out"/run-*/failed 2>/dev/null; } | sort | uniq -c | sort -rn)"
+failures="$({
+  { grep -rhoE '^ *--- FAIL: [^ ]+' "$out"/run-*/ --include='*.log' || true; } | sed 's/^ *--- FAIL: //'
+  cat "$out"/run-*/failed 2>/dev/null || true
+} | sort | uniq -c | sort -rn)"
 if [[ -n "$failures" ]]; then
   echo "failed, with the number of runs (logs in bin/flakes):"
   echo "$failures"

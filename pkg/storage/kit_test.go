@@ -45,7 +45,7 @@ func TestMain(m *testing.M) {
 	utilruntime.Must(examplev1.AddToScheme(scheme))
 	scheme.AddKnownTypes(example.SchemeGroupVersion, &example.PodList{})
 	scheme.AddKnownTypes(examplev1.SchemeGroupVersion, &examplev1.PodList{})
-	// Parallel tests are those that wait.
+	// Parallel tests are those that wait. The command line is read later, so that -parallel takes precedence.
 	if err := flag.Set("test.parallel", "8"); err != nil {
 		panic(err)
 	}

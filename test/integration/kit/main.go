@@ -27,13 +27,9 @@ var shared struct {
 // Main runs the tests of a package. If configure is not nil, it completes the options of the shared
 // cluster, e.g. with files in dir.
 func Main(m *testing.M, configure func(dir string, o *harness.Options)) {
-	flag.Parse()
-	isSet := false
-	flag.Visit(func(f *flag.Flag) { isSet = isSet || f.Name == "test.parallel" })
-	if !isSet {
-		if err := flag.Set("test.parallel", strconv.Itoa(parallel)); err != nil {
-			panic(err)
-		}
+	// The command line is read later, so that -parallel takes precedence.
+	if err := flag.Set("test.parallel", strconv.Itoa(parallel)); err != nil {
+		panic(err)
 	}
 	shared.configure = configure
 	code := harness.Main(m)
