@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"net/http"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -26,9 +27,15 @@ import (
 	"github.com/shardplane/shardplane/pkg/cacheserver"
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/test/harness"
+	"github.com/shardplane/shardplane/test/parallel"
 )
 
 const deadline = 90 * time.Second
+
+func TestMain(m *testing.M) {
+	parallel.Set(6)
+	os.Exit(m.Run())
+}
 
 var (
 	shardsGVR         = schema.GroupVersionResource{Group: "core.kcp.io", Version: "v1alpha1", Resource: "shards"}

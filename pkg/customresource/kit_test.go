@@ -22,6 +22,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/customresource/versions"
 	"github.com/shardplane/shardplane/pkg/storage/unreadable"
 	"github.com/shardplane/shardplane/pkg/webhooktransport"
+	"github.com/shardplane/shardplane/test/parallel"
 )
 
 const (
@@ -38,7 +39,10 @@ var (
 	requireCondition = customresourcetest.RequireCondition
 )
 
-func TestMain(m *testing.M) { customresourcetest.Main(m) }
+func TestMain(m *testing.M) {
+	parallel.Set(6)
+	customresourcetest.Main(m)
+}
 
 // testServer is an API server with custom resources, and nothing else.
 type testServer struct {

@@ -2,7 +2,6 @@ package storage
 
 import (
 	"context"
-	"flag"
 	"fmt"
 	"os"
 	"sync"
@@ -30,6 +29,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/etcd"
 	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/test/parallel"
 )
 
 // deadline bounds the wait for anything that a test expects to happen.
@@ -49,10 +49,7 @@ func TestMain(m *testing.M) {
 	scheme.AddKnownTypes(examplev1.SchemeGroupVersion, &examplev1.PodList{})
 	// As in the servers. A test that sets the gate cannot run in parallel with others.
 	utilruntime.Must(utilfeature.DefaultMutableFeatureGate.SetFromMap(map[string]bool{string(features.ShardedListAndWatch): true}))
-	// Parallel tests are those that wait.
-	if err := flag.Set("test.parallel", "8"); err != nil {
-		panic(err)
-	}
+	parallel.Set(8) // parallel tests are those that wait
 	goleak.VerifyTestMain(oneEtcd{m},
 		// Upstream's alarm for reads that wait for a fresh cache: it sleeps on
 		// for three seconds after the read.

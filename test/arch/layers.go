@@ -318,6 +318,12 @@ var Layers = []Layer{
 		ForTests: true,
 	},
 	{
+		Units:    []string{"test/parallel"},
+		Reason:   "sets a flag of the testing package, for the tests of any package",
+		Only:     []string{},
+		ForTests: true,
+	},
+	{
 		Units:    []string{"test/programs"},
 		Reason:   "programs that tests run, for tests with and without whole servers",
 		Only:     []string{},
@@ -356,7 +362,7 @@ var Layers = []Layer{
 	{
 		Units:  []string{"test/integration/kit"},
 		Reason: "what the packages of integration tests share",
-		Only:   []string{"pkg/client", "pkg/dev/pki", "test/harness"},
+		Only:   []string{"pkg/client", "pkg/dev/pki", "test/harness", "test/parallel"},
 	},
 	{
 		Units:  []string{"test/integration/*"},

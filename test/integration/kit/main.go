@@ -1,19 +1,15 @@
 package kit
 
 import (
-	"flag"
 	"os"
-	"strconv"
 	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/shardplane/shardplane/test/harness"
+	"github.com/shardplane/shardplane/test/parallel"
 )
-
-// parallel is how many tests of a package run at a time, because they mostly wait for servers.
-const parallel = 6
 
 // shared configures the shared cluster, when the first test asks for it: Main also runs in processes
 // of an etcd, which have no tests.
@@ -27,14 +23,7 @@ var shared struct {
 // Main runs the tests of a package. If configure is not nil, it completes the options of the shared
 // cluster, e.g. with files in dir.
 func Main(m *testing.M, configure func(dir string, o *harness.Options)) {
-	flag.Parse()
-	isSet := false
-	flag.Visit(func(f *flag.Flag) { isSet = isSet || f.Name == "test.parallel" })
-	if !isSet {
-		if err := flag.Set("test.parallel", strconv.Itoa(parallel)); err != nil {
-			panic(err)
-		}
-	}
+	parallel.Set(6)
 	shared.configure = configure
 	code := harness.Main(m)
 	if shared.dir != "" {
