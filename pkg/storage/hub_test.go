@@ -311,45 +311,6 @@ func slowEnded(s *tenantStorage) float64 {
 	return value
 }
 
-// The metrics count each sharded watch once, and each event once for each
-// watch that it was filtered for.
-func TestHubMetrics(t *testing.T) {
-	metrics.Register()
-	gr := podsGR
-	gr.Resource = "counted"
-	s := open(t, backendOf(t, BackendConfig{}), gr)
-	ctx := in(t.Context(), "aa")
-	at := list(ctx, t, s, "/pods", listOpts()).ResourceVersion
-	active := func() float64 {
-		value, err := testutil.GetGaugeMetricValue(metrics.WatchShardsTotal.WithLabelValues("", "counted"))
-		require.NoError(t, err)
-		return value
-	}
-	filtered := func() float64 {
-		value, err := testutil.GetCounterMetricValue(metrics.WatchFilteredEventsTotal.WithLabelValues("", "counted"))
-		require.NoError(t, err)
-		return value
-	}
-	const parts = 4
-	before := filtered()
-	var watches []watch.Interface
-	for i := range parts {
-		w := watchFrom(ctx, t, s, "/pods", at, sharded(t, listOpts(), slice("uid", i, parts)))
-		watches = append(watches, w)
-	}
-	watches = append(watches, watchFrom(in(t.Context(), "bb"), t, s, "/pods", at, sharded(t, listOpts(), slice("uid", 0, parts))))
-	require.InDelta(t, parts+1, active(), 0)
-	create(ctx, t, s, newUIDPod("ns", "one"))
-	touch(ctx, t, s, "/pods/ns/one", 1)
-	collect(t, watches, 2)
-	require.Eventually(t, func() bool { return filtered() == before+2*(parts-1) }, deadline, time.Millisecond)
-	for _, w := range watches {
-		w.Stop()
-		w.Stop()
-	}
-	require.Zero(t, active())
-}
-
 // Bookmarks come before the deadline of a watch, and nothing at or below their
 // version follows.
 func TestHubBookmarks(t *testing.T) {
@@ -391,25 +352,6 @@ func selectorOf(tb testing.TB, selector string) apisharding.Selector {
 	parsed, err := shardselector.Parse(selector)
 	require.NoError(tb, err)
 	return parsed
-}
-
-// A sharded watch that wants no initial events starts now.
-func TestHubFromNow(t *testing.T) {
-	s := open(t, backendOf(t, BackendConfig{}), podsGR)
-	ctx := in(t.Context(), "aa")
-	create(ctx, t, s, newUIDPod("ns", "before"))
-	for _, rv := range []string{"", "0"} {
-		list(ctx, t, s, "/pods", listOpts())
-		opts := sharded(t, streaming(rv), ring)
-		opts.SendInitialEvents = new(false)
-		w := watchFrom(ctx, t, s, "/pods", rv, opts)
-		require.Eventually(t, func() bool {
-			touch(ctx, t, s, "/pods/ns/before", 1)
-			touch(ctx, t, s, "/pods/ns/before", 2)
-			return len(w.ResultChan()) > 0
-		}, deadline, 10*time.Millisecond)
-		require.Equal(t, watch.Modified, next(t, w).Type)
-	}
 }
 
 // now counts who asks for the current resource version.
