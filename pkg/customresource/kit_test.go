@@ -9,11 +9,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/admission"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/apiserver/pkg/storage/storagebackend/factory"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 
 	"github.com/shardplane/shardplane/pkg/controllers/customresourcedefinition"
@@ -161,4 +164,12 @@ func (s *testServer) etag(t *testing.T, cluster, path string) string {
 	r.Header.Set("If-None-Match", etag)
 	get(http.StatusNotModified)
 	return etag
+}
+
+// mustCreate creates an object, and returns it as it is stored.
+func mustCreate(t testing.TB, client dynamic.ResourceInterface, obj *unstructured.Unstructured) *unstructured.Unstructured {
+	t.Helper()
+	created, err := client.Create(t.Context(), obj, metav1.CreateOptions{})
+	require.NoError(t, err)
+	return created
 }
