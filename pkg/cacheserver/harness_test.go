@@ -2,8 +2,10 @@ package cacheserver_test
 
 import (
 	"context"
+	"flag"
 	"maps"
 	"net/http"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -19,6 +21,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
@@ -29,6 +32,12 @@ import (
 )
 
 const deadline = 90 * time.Second
+
+func TestMain(m *testing.M) {
+	// Parallel tests mostly wait. The command line is read later, so that -parallel takes precedence.
+	utilruntime.Must(flag.Set("test.parallel", "6"))
+	os.Exit(m.Run())
+}
 
 var (
 	shardsGVR         = schema.GroupVersionResource{Group: "core.kcp.io", Version: "v1alpha1", Resource: "shards"}

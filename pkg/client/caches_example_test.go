@@ -17,17 +17,11 @@ import (
 // Two caches have the same replicas, and the one that is preferred is away: informers follow the other one. What
 // replicas are known to be complete is told by the marks of shards in the caches.
 func ExampleNewCaches() {
-	withServer(func(t testing.TB, server *clienttest.Server) {
+	withServer(func(t testing.TB, server *clienttest.Server, factory *client.Factory) {
 		t.Helper()
 		replica := configMap("three", "default", "settings")
 		replica.Annotations["kcp.io/shard"], replica.Annotations["cache.kcp.io/original-resource-version"] = "green", "7"
 		server.Put(t, kinds.ConfigMaps.GroupVersionResource, replica)
-		factory, err := client.NewFactory(server.ClientConfig())
-		if err != nil {
-			fmt.Println(err)
-			return
-		}
-		defer factory.CloseIdleConnections()
 		marks := func(_ context.Context, cache *client.Factory, _ int64) (map[string]client.Mark, error) {
 			if cache != factory {
 				return nil, errors.New("away")

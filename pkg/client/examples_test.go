@@ -42,21 +42,22 @@ func running(informers ...client.Runner) (stop func()) {
 	}
 }
 
-// withServer has a server that holds a ConfigMap "settings" in two logical clusters.
-func withServer(f func(t testing.TB, server *clienttest.Server)) {
+// withServer has a server that holds a ConfigMap "settings" in two logical clusters, and a factory of
+// its clients.
+func withServer(f func(t testing.TB, server *clienttest.Server, factory *client.Factory)) {
 	clienttest.ForExample(func(t testing.TB) {
 		t.Helper()
-		server, _ := newServer(t)
+		server, factory := newServer(t)
 		for _, cluster := range []logicalcluster.Name{"one", "two"} {
 			server.Put(t, kinds.ConfigMaps.GroupVersionResource, configMap(cluster, "default", "settings"))
 		}
-		f(t, server)
+		f(t, server, factory)
 	})
 }
 
 // All clients of a server share one transport.
 func ExampleNewFactory() {
-	withServer(func(_ testing.TB, server *clienttest.Server) {
+	withServer(func(_ testing.TB, server *clienttest.Server, _ *client.Factory) {
 		var received atomic.Int64
 		options := []client.FactoryOption{client.WithByteCounter(func(bytes int) { received.Add(int64(bytes)) })}
 		factory, err := client.NewFactory(server.ClientConfig(), options...)
@@ -80,7 +81,7 @@ func ExampleNewFactory() {
 }
 
 func ExampleWithMetrics() {
-	withServer(func(_ testing.TB, server *clienttest.Server) {
+	withServer(func(_ testing.TB, server *clienttest.Server, _ *client.Factory) {
 		registry := prometheus.NewRegistry()
 		factory, err := client.NewFactory(server.ClientConfig(), client.WithMetrics(registry))
 		if err != nil {
@@ -119,14 +120,8 @@ func ExampleDefineResource() {
 
 // An informer keeps objects of one name in different logical clusters apart.
 func ExampleInformer() {
-	withServer(func(t testing.TB, server *clienttest.Server) {
+	withServer(func(t testing.TB, server *clienttest.Server, factory *client.Factory) {
 		t.Helper()
-		factory, err := client.NewFactory(server.ClientConfig())
-		if err != nil {
-			fmt.Println(err)
-			return
-		}
-		defer factory.CloseIdleConnections()
 		var byName client.IndexFunc[*corev1.ConfigMap] = func(cm *corev1.ConfigMap) []string { return []string{cm.Name} }
 		informer := kinds.ConfigMaps.Informer(factory.Wildcard(), client.InformerOptions[*corev1.ConfigMap]{
 			Indexers: map[string]client.IndexFunc[*corev1.ConfigMap]{"by-name": byName},
@@ -162,13 +157,7 @@ func ExampleInformer() {
 
 // Without Go types, and of metadata alone.
 func ExampleNewDynamicInformer() {
-	withServer(func(_ testing.TB, server *clienttest.Server) {
-		factory, err := client.NewFactory(server.ClientConfig())
-		if err != nil {
-			fmt.Println(err)
-			return
-		}
-		defer factory.CloseIdleConnections()
+	withServer(func(_ testing.TB, server *clienttest.Server, factory *client.Factory) {
 		gvr := schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
 		whole, err := client.NewDynamicInformer(factory.Wildcard(), gvr, client.InformerOptions[*unstructured.Unstructured]{})
 		part, partErr := client.NewMetadataInformer(factory.Wildcard(), gvr, client.InformerOptions[*metav1.PartialObjectMetadata]{})
@@ -213,13 +202,7 @@ func ExampleRanges() {
 	parsed, err := client.ParseRanges("shardRange(object.metadata.cluster, '0x0000000000000000', '0x8000000000000000')")
 	fmt.Println(parsed.Equal(first), err)
 
-	withServer(func(_ testing.TB, server *clienttest.Server) {
-		factory, err := client.NewFactory(server.ClientConfig())
-		if err != nil {
-			fmt.Println(err)
-			return
-		}
-		defer factory.CloseIdleConnections()
+	withServer(func(_ testing.TB, server *clienttest.Server, factory *client.Factory) {
 		changing := client.NewChangingRanges(whole)
 		var source client.RangeSource = changing
 		informer := kinds.ConfigMaps.Informer(factory.Wildcard(), client.InformerOptions[*corev1.ConfigMap]{Ranges: source})
@@ -257,14 +240,8 @@ func ExampleLeft() {
 		fmt.Println(err)
 		return
 	}
-	withServer(func(t testing.TB, server *clienttest.Server) {
+	withServer(func(t testing.TB, server *clienttest.Server, factory *client.Factory) {
 		t.Helper()
-		factory, err := client.NewFactory(server.ClientConfig())
-		if err != nil {
-			fmt.Println(err)
-			return
-		}
-		defer factory.CloseIdleConnections()
 		source := loading{whole, make(chan func() client.Ranges, 1)}
 		var ranges client.LoadedRanges = source
 		informer := kinds.ConfigMaps.Informer(factory.Wildcard(), client.InformerOptions[*corev1.ConfigMap]{Ranges: ranges})
@@ -309,13 +286,7 @@ func (*names) Delete(*corev1.ConfigMap) {}
 
 // Who keeps little of many objects keeps that by itself.
 func ExampleFollower() {
-	withServer(func(_ testing.TB, server *clienttest.Server) {
-		factory, err := client.NewFactory(server.ClientConfig())
-		if err != nil {
-			fmt.Println(err)
-			return
-		}
-		defer factory.CloseIdleConnections()
+	withServer(func(_ testing.TB, server *clienttest.Server, factory *client.Factory) {
 		keep := &names{}
 		var sink client.Sink[*corev1.ConfigMap] = keep
 		follower := kinds.ConfigMaps.Follower(factory.Wildcard(), "names", sink)
@@ -328,13 +299,7 @@ func ExampleFollower() {
 
 // What a shard has itself wins over what others have, as the cache server knows it.
 func ExampleDual() {
-	withServer(func(_ testing.TB, server *clienttest.Server) {
-		factory, err := client.NewFactory(server.ClientConfig())
-		if err != nil {
-			fmt.Println(err)
-			return
-		}
-		defer factory.CloseIdleConnections()
+	withServer(func(_ testing.TB, server *clienttest.Server, factory *client.Factory) {
 		own := kinds.ConfigMaps.Informer(factory.Wildcard(), client.InformerOptions[*corev1.ConfigMap]{})
 		others := kinds.ConfigMaps.Informer(factory.Shard("*").Wildcard(), client.InformerOptions[*corev1.ConfigMap]{Transform: client.ShowDeletion[*corev1.ConfigMap]})
 		dual := client.NewDual(own, others, client.DualOptions{
@@ -356,13 +321,7 @@ func ExampleDual() {
 
 // The informers of several shards are one view; package shards follows the shards, too.
 func ExampleUnion() {
-	withServer(func(_ testing.TB, server *clienttest.Server) {
-		factory, err := client.NewFactory(server.ClientConfig())
-		if err != nil {
-			fmt.Println(err)
-			return
-		}
-		defer factory.CloseIdleConnections()
+	withServer(func(_ testing.TB, server *clienttest.Server, factory *client.Factory) {
 		union := client.NewUnion[*corev1.ConfigMap]("settings", nil)
 		informer := kinds.ConfigMaps.Informer(factory.Wildcard(), client.InformerOptions[*corev1.ConfigMap]{})
 		fmt.Println(union.Add("blue", informer))
@@ -378,13 +337,7 @@ func ExampleUnion() {
 
 // A kind that is known at run time only has the types of a scheme.
 func ExampleResourceOf() {
-	withServer(func(_ testing.TB, server *clienttest.Server) {
-		factory, err := client.NewFactory(server.ClientConfig())
-		if err != nil {
-			fmt.Println(err)
-			return
-		}
-		defer factory.CloseIdleConnections()
+	withServer(func(_ testing.TB, server *clienttest.Server, factory *client.Factory) {
 		configMaps, err := client.ResourceOf(kinds.Scheme, corev1.SchemeGroupVersion.WithKind("ConfigMap"), "configmaps")
 		if err != nil {
 			fmt.Println(err)
@@ -407,13 +360,7 @@ func (*last[T]) Delete(T) {}
 
 // Without Go types, and of metadata alone.
 func ExampleNewDynamicFollower() {
-	withServer(func(_ testing.TB, server *clienttest.Server) {
-		factory, err := client.NewFactory(server.ClientConfig())
-		if err != nil {
-			fmt.Println(err)
-			return
-		}
-		defer factory.CloseIdleConnections()
+	withServer(func(_ testing.TB, server *clienttest.Server, factory *client.Factory) {
 		gvr := schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
 		whole, part := &last[*unstructured.Unstructured]{}, &last[*metav1.PartialObjectMetadata]{}
 		first, err := client.NewDynamicFollower(factory.Wildcard(), gvr, "whole", whole)

@@ -53,12 +53,10 @@ func TestMultipliedDefaults(t *testing.T) {
 	crd := s.CreateCRD(t, "a", widgetCRD(multiplied(t, 0)))
 	s.CreateCRD(t, "b", widgetCRD(multiplied(t, 0)))
 	a := s.Dynamic(t, "a").Resource(widgets).Namespace("default")
-	_, err := a.Create(t.Context(), manyItems("large"), metav1.CreateOptions{})
-	require.NoError(t, err)
-	_, err = a.Create(t.Context(), widget("small", map[string]any{"items": []any{map[string]any{}}}), metav1.CreateOptions{})
-	require.NoError(t, err)
+	mustCreate(t, a, manyItems("large"))
+	mustCreate(t, a, widget("small", map[string]any{"items": []any{map[string]any{}}}))
 
-	crd, err = s.CRDs(t, "a").ApiextensionsV1().CustomResourceDefinitions().Get(t.Context(), crd.Name, metav1.GetOptions{})
+	crd, err := s.CRDs(t, "a").ApiextensionsV1().CustomResourceDefinitions().Get(t.Context(), crd.Name, metav1.GetOptions{})
 	require.NoError(t, err)
 	crd.Spec = widgetCRD(multiplied(t, 100)).Spec
 	_, err = s.CRDs(t, "a").ApiextensionsV1().CustomResourceDefinitions().Update(t.Context(), crd, metav1.UpdateOptions{})
@@ -96,8 +94,7 @@ func TestWildcardsSkipUnreadableObjects(t *testing.T) {
 	data := customresourcetest.NewData(t)
 	before := startServer(t, serverOptions{data: data, system: []*apiextensionsv1.CustomResourceDefinition{widgetCRD(multiplied(t, 0))}})
 	for cluster, object := range map[string]*unstructured.Unstructured{"a": manyItems("large"), "b": widget("small", nil)} {
-		_, err := before.Dynamic(t, cluster).Resource(widgets).Namespace("default").Create(t.Context(), object, metav1.CreateOptions{})
-		require.NoError(t, err)
+		mustCreate(t, before.Dynamic(t, cluster).Resource(widgets).Namespace("default"), object)
 	}
 	before.Stop()
 

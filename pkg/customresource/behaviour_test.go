@@ -21,8 +21,7 @@ func TestUpstreamBehaviour(t *testing.T) {
 	client := s.Dynamic(t, "one").Resource(widgets).Namespace("default")
 	create := func(t *testing.T, name string, spec map[string]any) *unstructured.Unstructured {
 		t.Helper()
-		w, err := client.Create(t.Context(), widget(name, spec), metav1.CreateOptions{})
-		require.NoError(t, err)
+		w := mustCreate(t, client, widget(name, spec))
 		return w
 	}
 
@@ -86,10 +85,9 @@ func TestUpstreamWrites(t *testing.T) {
 		require.ErrorContains(t, err, `unknown field "spec.nonsense"`)
 	})
 	t.Run("preconditions", func(t *testing.T) {
-		w, err := client.Create(t.Context(), widget("precious", map[string]any{"size": int64(1)}), metav1.CreateOptions{})
-		require.NoError(t, err)
+		w := mustCreate(t, client, widget("precious", map[string]any{"size": int64(1)}))
 		wrong := types.UID("wrong")
-		err = client.Delete(t.Context(), "precious", metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &wrong}})
+		err := client.Delete(t.Context(), "precious", metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &wrong}})
 		require.True(t, apierrors.IsConflict(err), "%v", err)
 		stale := w.DeepCopy()
 		w.SetLabels(map[string]string{"a": "b"})
@@ -103,8 +101,7 @@ func TestUpstreamWrites(t *testing.T) {
 	t.Run("generateName, update without change", func(t *testing.T) {
 		w := widget("", map[string]any{"size": int64(1)})
 		w.SetGenerateName("generated-")
-		w, err := client.Create(t.Context(), w, metav1.CreateOptions{})
-		require.NoError(t, err)
+		w = mustCreate(t, client, w)
 		same, err := client.Update(t.Context(), w, metav1.UpdateOptions{})
 		require.NoError(t, err)
 		require.Equal(t, w.GetResourceVersion(), same.GetResourceVersion())
@@ -125,8 +122,7 @@ func TestSelectorsPagesAndCollections(t *testing.T) {
 			}
 			w := widget(fmt.Sprintf("w-%d", i), spec)
 			w.SetLabels(map[string]string{"third": fmt.Sprint(i % 3)})
-			_, err := client.Create(t.Context(), w, metav1.CreateOptions{})
-			require.NoError(t, err)
+			mustCreate(t, client, w)
 		}
 	}
 	client := s.Dynamic(t, "one").Resource(widgets).Namespace("default")
@@ -184,8 +180,7 @@ func TestVersions(t *testing.T) {
 	alpha.Version = "v1alpha1"
 	w := widget("a", map[string]any{"size": int64(1)})
 	w.SetAPIVersion("example.com/v1alpha1")
-	created, err := s.Dynamic(t, "one").Resource(alpha).Namespace("default").Create(t.Context(), w, metav1.CreateOptions{})
-	require.NoError(t, err)
+	created := mustCreate(t, s.Dynamic(t, "one").Resource(alpha).Namespace("default"), w)
 	require.Equal(t, "example.com/v1alpha1", created.GetAPIVersion())
 	watcher, err := s.Dynamic(t, "one").Resource(alpha).Watch(t.Context(), metav1.ListOptions{})
 	require.NoError(t, err)

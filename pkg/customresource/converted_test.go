@@ -69,8 +69,7 @@ func TestConvertedSchema(t *testing.T) {
 	v1, v2 := s.Dynamic(t, "one").Resource(widgets).Namespace("default"), s.Dynamic(t, "one").Resource(second).Namespace("default")
 	group := widgets.Group
 
-	made, err := v2.Create(t.Context(), versioned(widget("a", nil), group+"/v2"), metav1.CreateOptions{})
-	require.NoError(t, err)
+	made := mustCreate(t, v2, versioned(widget("a", nil), group+"/v2"))
 	require.Equal(t, group+"/v1", made.GetAnnotations()["from"])
 	require.Empty(t, made.GetFinalizers())
 	got, err := v1.Get(t.Context(), "a", metav1.GetOptions{})
@@ -83,12 +82,10 @@ func TestConvertedSchema(t *testing.T) {
 	_, err = v2.List(t.Context(), metav1.ListOptions{})
 	require.NoError(t, err)
 	require.Equal(t, before, c.calls.Load(), "what it was converted to is remembered")
-	other, err := s.Dynamic(t, "two").Resource(second).Namespace("default").Create(t.Context(), versioned(widget("a", nil), group+"/v2"), metav1.CreateOptions{})
-	require.NoError(t, err)
+	other := mustCreate(t, s.Dynamic(t, "two").Resource(second).Namespace("default"), versioned(widget("a", nil), group+"/v2"))
 	require.NotContains(t, other.GetAnnotations(), "from")
 
-	_, err = v1.Create(t.Context(), widget("b", nil), metav1.CreateOptions{})
-	require.NoError(t, err)
+	mustCreate(t, v1, widget("b", nil))
 	read, err := v2.Get(t.Context(), "b", metav1.GetOptions{})
 	require.NoError(t, err)
 	written, err := v2.Update(t.Context(), read, metav1.UpdateOptions{})
@@ -145,8 +142,7 @@ func TestConvertedSystem(t *testing.T) {
 	}})
 	var c converter
 	s := startServer(t, serverOptions{system: []*apiextensionsv1.CustomResourceDefinition{crd}, convert: map[string]versions.Convert{host: c.convert}})
-	_, err := s.Dynamic(t, "one").Resource(widgets).Namespace("default").Create(t.Context(), widget("a", nil), metav1.CreateOptions{})
-	require.NoError(t, err)
+	mustCreate(t, s.Dynamic(t, "one").Resource(widgets).Namespace("default"), widget("a", nil))
 	second := widgets
 	second.Version = "v2"
 	for i := range 3 {

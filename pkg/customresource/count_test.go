@@ -27,8 +27,7 @@ func TestCount(t *testing.T) {
 	for i, cluster := range clusters {
 		before.CreateCRD(t, cluster, widgetCRD(map[string]apiextensionsv1.JSONSchemaProps{fmt.Sprintf("extra%d", i): {Type: "string"}}))
 		for name := range i + 1 {
-			_, err := before.Dynamic(t, cluster).Resource(widgets).Namespace("default").Create(t.Context(), widget(fmt.Sprint(name), nil), metav1.CreateOptions{})
-			require.NoError(t, err)
+			mustCreate(t, before.Dynamic(t, cluster).Resource(widgets).Namespace("default"), widget(fmt.Sprint(name), nil))
 		}
 	}
 	gadgets := widgetCRD(nil)
@@ -37,8 +36,7 @@ func TestCount(t *testing.T) {
 	before.CreateCRD(t, "one", gadgets)
 	gadget := widget("only", nil)
 	gadget.SetKind("Gadget")
-	_, err := before.Dynamic(t, "one").Resource(widgets.GroupVersion().WithResource("gadgets")).Namespace("default").Create(t.Context(), gadget, metav1.CreateOptions{})
-	require.NoError(t, err)
+	mustCreate(t, before.Dynamic(t, "one").Resource(widgets.GroupVersion().WithResource("gadgets")).Namespace("default"), gadget)
 	before.Stop()
 
 	// What there is, is counted when its store opens.
@@ -52,7 +50,7 @@ func TestCount(t *testing.T) {
 		require.NoError(t, err)
 	}
 	has(6)
-	_, err = s.Dynamic(t, "one").Resource(widgets.GroupVersion().WithResource("gadgets")).List(t.Context(), metav1.ListOptions{})
+	_, err := s.Dynamic(t, "one").Resource(widgets.GroupVersion().WithResource("gadgets")).List(t.Context(), metav1.ListOptions{})
 	require.NoError(t, err)
 	has(7)
 	require.Empty(t, objectsOf(t, resource))

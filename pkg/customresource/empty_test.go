@@ -27,8 +27,7 @@ func TestEmptyUnreadable(t *testing.T) {
 			if name == "kept" {
 				w.SetFinalizers([]string{"example.com/wait"})
 			}
-			_, err := objects.Create(t.Context(), w, metav1.CreateOptions{})
-			require.NoError(t, err)
+			mustCreate(t, objects, w)
 		}
 	}
 	crd := widgetCRD(nil)

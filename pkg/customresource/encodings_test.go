@@ -24,8 +24,7 @@ func TestEventsAreEncodedOnce(t *testing.T) {
 	s := startServer(t, serverOptions{})
 	s.CreateCRD(t, "one", widgetCRD(nil))
 	client := s.Dynamic(t, "one").Resource(widgets).Namespace("default")
-	created, err := client.Create(t.Context(), widget("a", map[string]any{"color": "red"}), metav1.CreateOptions{})
-	require.NoError(t, err)
+	created := mustCreate(t, client, widget("a", map[string]any{"color": "red"}))
 
 	ctx := genericapirequest.WithNamespace(request.WithClusterName(t.Context(), "one"), "")
 	v, done := s.listerOf(t, "one")

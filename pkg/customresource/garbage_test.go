@@ -18,8 +18,7 @@ func TestGarbage(t *testing.T) {
 	s := startServer(t, serverOptions{})
 	s.CreateCRD(t, "one", widgetCRD(nil))
 	client := s.Dynamic(t, "one").Resource(widgets).Namespace("default")
-	_, err := client.Create(t.Context(), widget("a", map[string]any{"size": int64(1)}), metav1.CreateOptions{})
-	require.NoError(t, err)
+	mustCreate(t, client, widget("a", map[string]any{"size": int64(1)}))
 
 	raw, err := rest.UnversionedRESTClientFor(rawConfig(s.ClusterConfig("one")))
 	require.NoError(t, err)
@@ -98,8 +97,7 @@ func TestUnreachableConversion(t *testing.T) {
 	v2 := widgets
 	v2.Version = "v2"
 	for _, cluster := range []string{"one", "two"} {
-		_, err := s.Dynamic(t, cluster).Resource(widgets).Namespace("default").Create(t.Context(), widget("a", map[string]any{"size": int64(1)}), metav1.CreateOptions{})
-		require.NoError(t, err)
+		mustCreate(t, s.Dynamic(t, cluster).Resource(widgets).Namespace("default"), widget("a", map[string]any{"size": int64(1)}))
 	}
 	_, err := s.Dynamic(t, "one").Resource(v2).List(t.Context(), metav1.ListOptions{})
 	require.NoError(t, err)

@@ -42,8 +42,7 @@ func TestStopWithHangingHook(t *testing.T) {
 		},
 	}
 	s.CreateCRD(t, "one", crd)
-	_, err := s.Dynamic(t, "one").Resource(widgets).Namespace("default").Create(t.Context(), widget("a", nil), metav1.CreateOptions{})
-	require.NoError(t, err)
+	mustCreate(t, s.Dynamic(t, "one").Resource(widgets).Namespace("default"), widget("a", nil))
 	resource := widgets
 	resource.Version = "v2"
 	gave, ended := make(chan error, 1), make(chan struct{})

@@ -2,6 +2,7 @@ package customresource
 
 import (
 	"context"
+	"flag"
 	"net/http"
 	"sync"
 	"testing"
@@ -9,11 +10,15 @@ import (
 
 	"github.com/stretchr/testify/require"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/apiserver/pkg/admission"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/apiserver/pkg/storage/storagebackend/factory"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 
 	"github.com/shardplane/shardplane/pkg/controllers/customresourcedefinition"
@@ -38,7 +43,11 @@ var (
 	requireCondition = customresourcetest.RequireCondition
 )
 
-func TestMain(m *testing.M) { customresourcetest.Main(m) }
+func TestMain(m *testing.M) {
+	// Parallel tests mostly wait. The command line is read later, so that -parallel takes precedence.
+	utilruntime.Must(flag.Set("test.parallel", "6"))
+	customresourcetest.Main(m)
+}
 
 // testServer is an API server with custom resources, and nothing else.
 type testServer struct {
@@ -157,4 +166,12 @@ func (s *testServer) etag(t *testing.T, cluster, path string) string {
 	r.Header.Set("If-None-Match", etag)
 	get(http.StatusNotModified)
 	return etag
+}
+
+// mustCreate creates an object, and returns it as it is stored.
+func mustCreate(t testing.TB, client dynamic.ResourceInterface, obj *unstructured.Unstructured) *unstructured.Unstructured {
+	t.Helper()
+	created, err := client.Create(t.Context(), obj, metav1.CreateOptions{})
+	require.NoError(t, err)
+	return created
 }

@@ -62,8 +62,7 @@ func TestConvertedManagers(t *testing.T) {
 	}
 	object := widget("a", map[string]any{"size": int64(1)})
 	object.SetManagedFields(brought)
-	created, err := objects.Create(t.Context(), object, metav1.CreateOptions{})
-	require.NoError(t, err)
+	created := mustCreate(t, objects, object)
 	for _, m := range created.GetManagedFields() {
 		require.Equal(t, "example.com/v1", m.APIVersion)
 	}

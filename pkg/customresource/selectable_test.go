@@ -21,16 +21,14 @@ func TestSelectableFieldsOfOthers(t *testing.T) {
 	s.CreateCRD(t, "large", widgetCRD(map[string]apiextensionsv1.JSONSchemaProps{"text": {Type: "string"}}))
 	large := s.Dynamic(t, "large").Resource(widgets).Namespace("default")
 	for i := range objects {
-		_, err := large.Create(t.Context(), widget(fmt.Sprint("w", i), map[string]any{"text": strings.Repeat("x", size)}), metav1.CreateOptions{})
-		require.NoError(t, err)
+		mustCreate(t, large, widget(fmt.Sprint("w", i), map[string]any{"text": strings.Repeat("x", size)}))
 	}
 	_, err := large.List(t.Context(), metav1.ListOptions{}) // fills what remembers lists
 	require.NoError(t, err)
 	before := customresourcetest.HeapInUse()
 	s.CreateCRD(t, "greedy", manyVersions(versions))
 	greedy := s.Dynamic(t, "greedy")
-	_, err = greedy.Resource(widgets).Namespace("default").Create(t.Context(), widget("mine", map[string]any{"size": int64(1)}), metav1.CreateOptions{})
-	require.NoError(t, err)
+	mustCreate(t, greedy.Resource(widgets).Namespace("default"), widget("mine", map[string]any{"size": int64(1)}))
 	for i := range versions {
 		resource := widgets
 		resource.Version = fmt.Sprint("v", i+1)

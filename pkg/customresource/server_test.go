@@ -28,12 +28,11 @@ func TestEstablishedInOneWrite(t *testing.T) {
 	require.Equal(t, []string{"v1"}, created.Status.StoredVersions)
 
 	// No moment in which the new resource is not found.
-	w, err := s.Dynamic(t, "one").Resource(widgets).Namespace("default").Create(t.Context(), widget("a", map[string]any{"size": int64(3), "weight": int64(9)}), metav1.CreateOptions{})
-	require.NoError(t, err)
+	w := mustCreate(t, s.Dynamic(t, "one").Resource(widgets).Namespace("default"), widget("a", map[string]any{"size": int64(3), "weight": int64(9)}))
 	require.Equal(t, "one", w.GetAnnotations()["kcp.io/cluster"])
 	require.Equal(t, map[string]any{"size": int64(3), "color": "blue"}, w.Object["spec"], "pruned and defaulted")
 
-	_, err = s.Dynamic(t, "two").Resource(widgets).Namespace("default").List(t.Context(), metav1.ListOptions{})
+	_, err := s.Dynamic(t, "two").Resource(widgets).Namespace("default").List(t.Context(), metav1.ListOptions{})
 	require.True(t, apierrors.IsNotFound(err), "%v", err)
 	_, err = s.Dynamic(t, "one").Resource(widgets).Namespace("default").Create(t.Context(), widget("b", map[string]any{"size": int64(0)}), metav1.CreateOptions{})
 	require.True(t, apierrors.IsInvalid(err), "%v", err)
@@ -49,9 +48,7 @@ func TestIsolation(t *testing.T) {
 	s.CreateCRD(t, "three", other)
 
 	for _, cluster := range []string{"one", "two", "three"} {
-		_, err := s.Dynamic(t, cluster).Resource(widgets).Namespace("default").Create(t.Context(),
-			widget("same", map[string]any{"size": int64(1), "weight": int64(7), "color": cluster}), metav1.CreateOptions{})
-		require.NoError(t, err)
+		mustCreate(t, s.Dynamic(t, cluster).Resource(widgets).Namespace("default"), widget("same", map[string]any{"size": int64(1), "weight": int64(7), "color": cluster}))
 	}
 	for _, cluster := range []string{"one", "two", "three"} {
 		list, err := s.Dynamic(t, cluster).Resource(widgets).List(t.Context(), metav1.ListOptions{})

@@ -158,8 +158,7 @@ func TestIdentities(t *testing.T) {
 	for _, cluster := range []string{"one", "two", "three", "four"} {
 		forged := widget("a", map[string]any{"x": cluster})
 		forged.SetAnnotations(map[string]string{request.IdentityAnnotation: "bbbb"})
-		created, err := s.Dynamic(t, cluster).Resource(widgets).Namespace("default").Create(t.Context(), forged, metav1.CreateOptions{})
-		require.NoError(t, err)
+		created := mustCreate(t, s.Dynamic(t, cluster).Resource(widgets).Namespace("default"), forged)
 		requireNoIdentity(t, created)
 	}
 	all.goesOn("a")
@@ -171,8 +170,7 @@ func TestIdentities(t *testing.T) {
 	one.ends("it is of another identity")
 	one = s.watchAll(t, "one", "")
 	in := s.Dynamic(t, "one").Resource(widgets).Namespace("default")
-	_, err := in.Create(t.Context(), widget("a", map[string]any{"x": "other"}), metav1.CreateOptions{})
-	require.NoError(t, err, "the name is free in this world")
+	mustCreate(t, in, widget("a", map[string]any{"x": "other"})) // the name is free in this world
 	one.goesOn("a")
 	all.goesOn("a")
 	patched, err := in.Patch(t.Context(), "a", types.MergePatchType, []byte(`{"metadata":{"annotations":{"`+request.IdentityAnnotation+`":"aaaa"}},"spec":{"x":"patched"}}`), metav1.PatchOptions{})
@@ -196,8 +194,7 @@ func TestIdentities(t *testing.T) {
 	three := s.watchAll(t, "three", "")
 	bound.change(definitions.Change{Schema: a.Schema, Identity: "aaaa"}, a, "two")
 	inThree := s.Dynamic(t, "three").Resource(widgets).Namespace("default")
-	_, err = inThree.Create(t.Context(), widget("b", nil), metav1.CreateOptions{})
-	require.NoError(t, err)
+	mustCreate(t, inThree, widget("b", nil))
 	three.goesOn("b")
 	require.NoError(t, inThree.Delete(t.Context(), "b", metav1.DeleteOptions{}))
 
@@ -342,8 +339,7 @@ func TestSourceComesAndGoes(t *testing.T) {
 	}
 	create := func(cluster, name, property string) {
 		t.Helper()
-		created, err := s.Dynamic(t, cluster).Resource(widgets).Namespace("default").Create(t.Context(), widget(name, map[string]any{property: "y"}), metav1.CreateOptions{})
-		require.NoError(t, err)
+		created := mustCreate(t, s.Dynamic(t, cluster).Resource(widgets).Namespace("default"), widget(name, map[string]any{property: "y"}))
 		value, _, _ := unstructured.NestedString(created.Object, "spec", property)
 		require.Equal(t, "y", value, "it is served with the schema of now")
 	}

@@ -32,14 +32,12 @@ func TestWildcardMetadata(t *testing.T) {
 	conflicting.Spec.Versions[0].Subresources = nil
 	conflicting.Spec.Scope = apiextensionsv1.ClusterScoped
 	s.CreateCRD(t, "two", conflicting)
-	_, err := s.Dynamic(t, "one").Resource(widgets).Namespace("default").Create(t.Context(), widget("a", map[string]any{"size": int64(1)}), metav1.CreateOptions{})
-	require.NoError(t, err)
+	mustCreate(t, s.Dynamic(t, "one").Resource(widgets).Namespace("default"), widget("a", map[string]any{"size": int64(1)}))
 	gizmo := widget("a", map[string]any{"size": "big"})
 	gizmo.SetKind("Gizmo")
-	_, err = s.Dynamic(t, "two").Resource(widgets).Create(t.Context(), gizmo, metav1.CreateOptions{})
-	require.NoError(t, err)
+	mustCreate(t, s.Dynamic(t, "two").Resource(widgets), gizmo)
 
-	_, err = s.Dynamic(t, "*").Resource(widgets).List(t.Context(), metav1.ListOptions{})
+	_, err := s.Dynamic(t, "*").Resource(widgets).List(t.Context(), metav1.ListOptions{})
 	require.True(t, apierrors.IsNotFound(err), "%v", err)
 
 	client := s.Metadata(t, "*").Resource(widgets)
@@ -77,8 +75,7 @@ func TestMetadataNeverFallsBack(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, serverOptions{})
 	s.CreateCRD(t, "one", widgetCRD(nil))
-	_, err := s.Dynamic(t, "one").Resource(widgets).Namespace("default").Create(t.Context(), widget("a", map[string]any{"size": int64(1)}), metav1.CreateOptions{})
-	require.NoError(t, err)
+	mustCreate(t, s.Dynamic(t, "one").Resource(widgets).Namespace("default"), widget("a", map[string]any{"size": int64(1)}))
 	client, err := rest.UnversionedRESTClientFor(rawConfig(s.ClusterConfig("*")))
 	require.NoError(t, err)
 	for accept, found := range map[string]bool{
@@ -103,8 +100,7 @@ func TestMetadataOfOne(t *testing.T) {
 	s := startServer(t, serverOptions{})
 	s.CreateCRD(t, "one", widgetCRD(nil))
 	objects := s.Dynamic(t, "one").Resource(widgets).Namespace("default")
-	_, err := objects.Create(t.Context(), widget("a", map[string]any{"size": int64(1)}), metav1.CreateOptions{})
-	require.NoError(t, err)
+	mustCreate(t, objects, widget("a", map[string]any{"size": int64(1)}))
 	client, err := rest.UnversionedRESTClientFor(rawConfig(s.ClusterConfig("one")))
 	require.NoError(t, err)
 	const all = "/apis/example.com/v1/namespaces/default/widgets"
@@ -145,8 +141,7 @@ func TestSystemDefinitions(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, serverOptions{system: []*apiextensionsv1.CustomResourceDefinition{widgetCRD(nil)}})
 	for _, cluster := range []string{"one", "two"} {
-		_, err := s.Dynamic(t, cluster).Resource(widgets).Namespace("default").Create(t.Context(), widget("a", map[string]any{"size": int64(1)}), metav1.CreateOptions{})
-		require.NoError(t, err)
+		mustCreate(t, s.Dynamic(t, cluster).Resource(widgets).Namespace("default"), widget("a", map[string]any{"size": int64(1)}))
 	}
 	list, err := s.Dynamic(t, "*").Resource(widgets).List(t.Context(), metav1.ListOptions{})
 	require.NoError(t, err)
@@ -172,8 +167,7 @@ func TestNewSystemDefinitions(t *testing.T) {
 	same := widgetCRD(nil)
 	for cluster, crd := range map[string]*apiextensionsv1.CustomResourceDefinition{"one": old, "two": same} {
 		earlier.CreateCRD(t, cluster, crd)
-		_, err := earlier.Dynamic(t, cluster).Resource(widgets).Namespace("default").Create(t.Context(), widget("old", nil), metav1.CreateOptions{})
-		require.NoError(t, err)
+		mustCreate(t, earlier.Dynamic(t, cluster).Resource(widgets).Namespace("default"), widget("old", nil))
 	}
 	earlier.Stop()
 
@@ -182,8 +176,7 @@ func TestNewSystemDefinitions(t *testing.T) {
 		in := s.Dynamic(t, cluster).Resource(widgets).Namespace("default")
 		_, err := in.Get(t.Context(), "old", metav1.GetOptions{})
 		require.True(t, apierrors.IsNotFound(err), "%v", err)
-		_, err = in.Create(t.Context(), widget("new", nil), metav1.CreateOptions{})
-		require.NoError(t, err)
+		mustCreate(t, in, widget("new", nil))
 		s.DeleteCRD(t, cluster, old.Name)
 	}
 	list, err := s.Dynamic(t, "*").Resource(widgets).List(t.Context(), metav1.ListOptions{})
@@ -221,8 +214,7 @@ func TestFixedSet(t *testing.T) {
 		for _, cluster := range []string{"one", "two"} {
 			u := widget("a", map[string]any{"size": int64(-1), "unheard": "of"})
 			require.NoError(t, unstructured.SetNestedField(u.Object, "done", "status", "phase"))
-			created, err := client(shard, cluster).Create(t.Context(), u, metav1.CreateOptions{})
-			require.NoError(t, err)
+			created := mustCreate(t, client(shard, cluster), u)
 			require.Equal(t, map[string]any{"phase": "done"}, created.Object["status"], "written with the object")
 			require.Equal(t, map[string]any{"size": int64(-1), "unheard": "of"}, created.Object["spec"], "kept as it is")
 			require.Equal(t, shard, created.GetAnnotations()["kcp.io/shard"])

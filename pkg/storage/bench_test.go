@@ -55,7 +55,6 @@ func BenchmarkTenantWatch(b *testing.B) {
 
 // BenchmarkShardedWatch measures a write with wildcard watches that divide the objects among them.
 func BenchmarkShardedWatch(b *testing.B) {
-	enableSharding(b)
 	for _, field := range []string{"uid", "cluster"} {
 		for _, watches := range []int{1, 256} {
 			b.Run(fmt.Sprintf("by=%s/watches=%d", field, watches), func(b *testing.B) {

@@ -321,7 +321,6 @@ func requirement(t *testing.T, selector string) labels.Requirements {
 }
 
 func TestClaimsModel(t *testing.T) {
-	enableSharding(t)
 	for seed := range uint64(3) {
 		m := newClaimsModel(t, seed)
 		watchers := m.watchers()

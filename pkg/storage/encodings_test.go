@@ -20,7 +20,6 @@ import (
 // An event is encoded once in each encoding for all its watchers, whatever part
 // of the collection they watch, and for those that come late.
 func TestEncodedOnce(t *testing.T) {
-	enableSharding(t)
 	s := open(t, backendOf(t, BackendConfig{}), podsGR)
 	one, all := in(t.Context(), "aa"), request.WithWildcard(t.Context())
 	at := list(all, t, s, "/pods", listOpts()).ResourceVersion

@@ -22,11 +22,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/uuid"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/apis/example"
-	"k8s.io/apiserver/pkg/features"
 	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/apiserver/pkg/storage/cacher/metrics"
-	utilfeature "k8s.io/apiserver/pkg/util/feature"
-	featuregatetesting "k8s.io/component-base/featuregate/testing"
 	"k8s.io/component-base/metrics/testutil"
 
 	"github.com/shardplane/shardplane/pkg/request"
@@ -36,11 +33,6 @@ import (
 
 // ring is the selector that selects everything.
 const ring = "shardRange(object.metadata.uid, '0x0000000000000000', '0x10000000000000000')"
-
-func enableSharding(tb testing.TB) {
-	tb.Helper()
-	featuregatetesting.SetFeatureGateDuringTest(tb, utilfeature.DefaultFeatureGate, features.ShardedListAndWatch, true)
-}
 
 // slice returns the selector of part i of n.
 func slice(field string, i, n int) string {
@@ -71,7 +63,6 @@ func watchFrom(ctx context.Context, tb testing.TB, s storage.Interface, key, rv 
 // Watchers that split the ring see what a plain watcher sees, each event once,
 // in order, wherever they start.
 func TestHubUnion(t *testing.T) {
-	enableSharding(t)
 	s := open(t, backendOf(t, BackendConfig{}), podsGR)
 	const parts, writes = 5, 400
 	ctx := request.WithWildcard(t.Context())
@@ -175,7 +166,6 @@ func collectUntil(tb testing.TB, w watch.Interface, version string) []string {
 // A sharded watch sees objects come and go as its label and field selectors see
 // them, and of a deletion the last state with the version of the deletion.
 func TestHubTransitions(t *testing.T) {
-	enableSharding(t)
 	s := open(t, backendOf(t, BackendConfig{}), podsGR)
 	ctx := in(t.Context(), "aa")
 	at := list(ctx, t, s, "/pods", listOpts()).ResourceVersion
@@ -215,7 +205,6 @@ func TestHubTransitions(t *testing.T) {
 
 // A watch of one object does not see one whose name starts with its name.
 func TestHubSingleObject(t *testing.T) {
-	enableSharding(t)
 	s := open(t, backendOf(t, BackendConfig{}), podsGR)
 	ctx := in(t.Context(), "aa")
 	at := list(ctx, t, s, "/pods", listOpts()).ResourceVersion
@@ -229,7 +218,6 @@ func TestHubSingleObject(t *testing.T) {
 // What the hub has forgotten comes from etcd where there was too much to keep, otherwise
 // from the watch cache, and what that has forgotten is gone.
 func TestHubOlder(t *testing.T) {
-	enableSharding(t)
 	backend := backendOf(t, BackendConfig{})
 	s := open(t, backend, podsGR)
 	ctx := in(t.Context(), "aa")
@@ -262,7 +250,6 @@ func TestHubOlder(t *testing.T) {
 
 // While somebody watches, the hub keeps the events, and the watch cache keeps few.
 func TestHubKeepsEvents(t *testing.T) {
-	enableSharding(t)
 	metrics.Register()
 	s := open(t, backendOf(t, BackendConfig{}), podsGR)
 	ctx := in(t.Context(), "aa")
@@ -285,9 +272,11 @@ func TestHubKeepsEvents(t *testing.T) {
 
 // A reader that does not read is ended, and nobody else notices.
 func TestHubSlowReader(t *testing.T) {
-	enableSharding(t)
+	t.Parallel()
 	metrics.Register()
-	s := open(t, backendOf(t, BackendConfig{}), podsGR)
+	gr := podsGR
+	gr.Resource = "slow" // the metric counts the watches of all tests
+	s := open(t, backendOf(t, BackendConfig{}), gr)
 	ctx := in(t.Context(), "aa")
 	at := create(ctx, t, s, newUIDPod("ns", "one")).ResourceVersion
 	before := slowEnded(s)
@@ -322,50 +311,10 @@ func slowEnded(s *tenantStorage) float64 {
 	return value
 }
 
-// The metrics count each sharded watch once, and each event once for each
-// watch that it was filtered for.
-func TestHubMetrics(t *testing.T) {
-	enableSharding(t)
-	metrics.Register()
-	gr := podsGR
-	gr.Resource = "counted"
-	s := open(t, backendOf(t, BackendConfig{}), gr)
-	ctx := in(t.Context(), "aa")
-	at := list(ctx, t, s, "/pods", listOpts()).ResourceVersion
-	active := func() float64 {
-		value, err := testutil.GetGaugeMetricValue(metrics.WatchShardsTotal.WithLabelValues("", "counted"))
-		require.NoError(t, err)
-		return value
-	}
-	filtered := func() float64 {
-		value, err := testutil.GetCounterMetricValue(metrics.WatchFilteredEventsTotal.WithLabelValues("", "counted"))
-		require.NoError(t, err)
-		return value
-	}
-	const parts = 4
-	before := filtered()
-	var watches []watch.Interface
-	for i := range parts {
-		w := watchFrom(ctx, t, s, "/pods", at, sharded(t, listOpts(), slice("uid", i, parts)))
-		watches = append(watches, w)
-	}
-	watches = append(watches, watchFrom(in(t.Context(), "bb"), t, s, "/pods", at, sharded(t, listOpts(), slice("uid", 0, parts))))
-	require.InDelta(t, parts+1, active(), 0)
-	create(ctx, t, s, newUIDPod("ns", "one"))
-	touch(ctx, t, s, "/pods/ns/one", 1)
-	collect(t, watches, 2)
-	require.Eventually(t, func() bool { return filtered() == before+2*(parts-1) }, deadline, time.Millisecond)
-	for _, w := range watches {
-		w.Stop()
-		w.Stop()
-	}
-	require.Zero(t, active())
-}
-
 // Bookmarks come before the deadline of a watch, and nothing at or below their
 // version follows.
 func TestHubBookmarks(t *testing.T) {
-	enableSharding(t)
+	t.Parallel()
 	s := open(t, backendOf(t, BackendConfig{}), podsGR)
 	ctx, cancel := context.WithTimeout(in(t.Context(), "aa"), 4*time.Second)
 	defer cancel()
@@ -403,26 +352,6 @@ func selectorOf(tb testing.TB, selector string) apisharding.Selector {
 	parsed, err := shardselector.Parse(selector)
 	require.NoError(tb, err)
 	return parsed
-}
-
-// A sharded watch that wants no initial events starts now.
-func TestHubFromNow(t *testing.T) {
-	enableSharding(t)
-	s := open(t, backendOf(t, BackendConfig{}), podsGR)
-	ctx := in(t.Context(), "aa")
-	create(ctx, t, s, newUIDPod("ns", "before"))
-	for _, rv := range []string{"", "0"} {
-		list(ctx, t, s, "/pods", listOpts())
-		opts := sharded(t, streaming(rv), ring)
-		opts.SendInitialEvents = new(false)
-		w := watchFrom(ctx, t, s, "/pods", rv, opts)
-		require.Eventually(t, func() bool {
-			touch(ctx, t, s, "/pods/ns/before", 1)
-			touch(ctx, t, s, "/pods/ns/before", 2)
-			return len(w.ResultChan()) > 0
-		}, deadline, 10*time.Millisecond)
-		require.Equal(t, watch.Modified, next(t, w).Type)
-	}
 }
 
 // now counts who asks for the current resource version.

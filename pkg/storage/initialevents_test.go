@@ -126,6 +126,7 @@ func TestInitialEvents(t *testing.T) {
 }
 
 func TestInitialEventsOfTheFuture(t *testing.T) {
+	t.Parallel()
 	s := open(t, backendOf(t, BackendConfig{}), podsGR)
 	w, err := s.Watch(in(t.Context(), "root"), "/pods", streaming("100000"))
 	require.NoError(t, err)

@@ -24,7 +24,9 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/apis/example"
 	examplev1 "k8s.io/apiserver/pkg/apis/example/v1"
+	"k8s.io/apiserver/pkg/features"
 	"k8s.io/apiserver/pkg/storage"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
 
 	"github.com/shardplane/shardplane/pkg/etcd"
 	"github.com/shardplane/shardplane/pkg/request"
@@ -45,6 +47,8 @@ func TestMain(m *testing.M) {
 	utilruntime.Must(examplev1.AddToScheme(scheme))
 	scheme.AddKnownTypes(example.SchemeGroupVersion, &example.PodList{})
 	scheme.AddKnownTypes(examplev1.SchemeGroupVersion, &examplev1.PodList{})
+	// As in the servers. A test that sets the gate cannot run in parallel with others.
+	utilruntime.Must(utilfeature.DefaultMutableFeatureGate.SetFromMap(map[string]bool{string(features.ShardedListAndWatch): true}))
 	// Parallel tests are those that wait. The command line is read later, so that -parallel takes precedence.
 	if err := flag.Set("test.parallel", "8"); err != nil {
 		panic(err)

@@ -76,7 +76,6 @@ const podCount = 120
 
 // Selectors filter pages; only the absence of a token ends them.
 func TestPagesWithSelectors(t *testing.T) {
-	enableSharding(t)
 	s := open(t, backendOf(t, BackendConfig{}), podsGR)
 	ctx := in(t.Context(), "aa")
 	for i := range 60 {
@@ -115,6 +114,7 @@ func TestPagesWithSelectors(t *testing.T) {
 // A token whose version is compacted is expired, whatever this replica still
 // remembers, and comes with one that goes on at the latest version.
 func TestPagesExpire(t *testing.T) {
+	t.Parallel()
 	backend := backendOf(t, BackendConfig{Client: startEtcd(t).Client()})
 	s := open(t, backend, podsGR)
 	seedPages(t, s)

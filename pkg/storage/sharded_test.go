@@ -13,11 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/uuid"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/apis/example"
-	"k8s.io/apiserver/pkg/features"
 	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/apiserver/pkg/storage/cacher/metrics"
-	utilfeature "k8s.io/apiserver/pkg/util/feature"
-	featuregatetesting "k8s.io/component-base/featuregate/testing"
 	"k8s.io/component-base/metrics/testutil"
 
 	"github.com/shardplane/shardplane/pkg/request"
@@ -38,7 +35,6 @@ func sharded(t testing.TB, opts storage.ListOptions, selector string) storage.Li
 // The parts of a list, of a watch and of a streamed list, in one logical
 // cluster and in all, are disjoint and make up the whole.
 func TestSharded(t *testing.T) {
-	featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.ShardedListAndWatch, true)
 	both(t, func(t *testing.T, s *tenantStorage) {
 		const pods = 20
 		for _, cluster := range []string{"aa", "bb"} {
@@ -94,7 +90,6 @@ func TestSharded(t *testing.T) {
 
 // Every path counts a sharded watch as long as it lasts, and no other.
 func TestShardedWatchesAreCounted(t *testing.T) {
-	enableSharding(t)
 	metrics.Register()
 	both(t, func(t *testing.T, s *tenantStorage) {
 		active := func() float64 {
@@ -125,7 +120,6 @@ func TestShardedWatchesAreCounted(t *testing.T) {
 // Every path counts an event once for each watch that it was filtered for, and
 // the objects that watches start with not at all.
 func TestFilteredEventsAreCounted(t *testing.T) {
-	enableSharding(t)
 	metrics.Register()
 	both(t, func(t *testing.T, s *tenantStorage) {
 		ctx := in(t.Context(), "aa")

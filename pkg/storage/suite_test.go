@@ -52,6 +52,9 @@ type suite struct {
 	// etcd of its own. The others expect that nothing slows them down, e.g. Get reads an object
 	// that expires after a second.
 	waits bool
+	// polls is set for suites that wait until the watch cache polls, every 15 s: the gate runs
+	// them without one.
+	polls bool
 	// ownEtcd is set for others that need an etcd of their own: they compact it, or
 	// count its revisions.
 	ownEtcd bool
@@ -116,7 +119,7 @@ func writeSuites() []suite {
 		{name: "Stats", aloneOnly: true, run: func(ctx context.Context, t *testing.T, e *suiteEnv) {
 			storagetesting.RunTestStats(ctx, t, e.store, e.codec, e.transformer, false)
 		}},
-		{name: "CompactRevision", waits: true, run: func(ctx context.Context, t *testing.T, e *suiteEnv) {
+		{name: "CompactRevision", waits: true, polls: true, run: func(ctx context.Context, t *testing.T, e *suiteEnv) {
 			storagetesting.RunTestCompactRevision(ctx, t, e.store, e.increaseRV, e.compactAndWait)
 		}},
 	}
@@ -186,41 +189,64 @@ func plainSuite(run func(context.Context, *testing.T, storage.Interface)) func(c
 	}
 }
 
-// TestConformance has one level of subtests, so that those that wait run side by side whatever their variant.
-func TestConformance(t *testing.T) {
-	for _, cached := range []bool{true, false} {
-		for _, crowd := range []bool{false, true} {
-			for _, s := range suites() {
-				if s.uncachedOnly == cached || s.aloneOnly && crowd {
-					continue
-				}
-				t.Run(fmt.Sprintf("cached=%t/crowd=%t/%s", cached, crowd, s.name), func(t *testing.T) {
-					if s.waits {
-						t.Parallel()
-					}
-					if s.unsafeDelete != nil {
-						featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.AllowUnsafeMalformedObjectDeletion, *s.unsafeDelete)
-						etcd3.TestOnlySetFatalOnDecodeError(t, false)
-					}
-					s.run(in(t.Context(), suiteCluster), t, newSuiteEnv(t, s, cached, crowd))
-				})
-			}
-		}
+// runsIn returns whether a suite runs in a variant. The gate has one variant of each suite, in a
+// crowd if it can.
+func (s suite) runsIn(cached, crowd bool) bool {
+	switch {
+	case s.aloneOnly && crowd, s.uncachedOnly && cached, !s.uncachedOnly && !s.polls && !cached:
+		return false
+	case testing.Short():
+		return crowd != s.aloneOnly && !(s.polls && cached)
 	}
+	return true
 }
 
-// The suites of watches pass through the hub, too, with a selector that selects
-// the whole ring.
-func TestConformanceOfTheHub(t *testing.T) {
-	enableSharding(t)
-	for _, s := range watchSuites() {
-		t.Run(s.name, func(t *testing.T) {
+// TestConformance runs the suites that are slowed down by others, one by one.
+func TestConformance(t *testing.T) { runSuites(t, false) }
+
+// TestConformanceInParallel runs the suites that wait, next to the other parallel tests.
+func TestConformanceInParallel(t *testing.T) {
+	t.Parallel()
+	runSuites(t, true)
+}
+
+// runSuites has one level of subtests, so that those that wait run side by side whatever their variant.
+func runSuites(t *testing.T, waits bool) {
+	t.Helper()
+	run := func(variant string, s suite, newEnv func(*testing.T) *suiteEnv) {
+		if s.waits != waits {
+			return
+		}
+		t.Run(variant+"/"+s.name, func(t *testing.T) {
 			if s.waits {
 				t.Parallel()
 			}
+			if s.unsafeDelete != nil {
+				featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.AllowUnsafeMalformedObjectDeletion, *s.unsafeDelete)
+				etcd3.TestOnlySetFatalOnDecodeError(t, false)
+			}
+			s.run(in(t.Context(), suiteCluster), t, newEnv(t))
+		})
+	}
+	for _, cached := range []bool{true, false} {
+		for _, crowd := range []bool{false, true} {
+			for _, s := range suites() {
+				if s.runsIn(cached, crowd) {
+					run(fmt.Sprintf("cached=%t/crowd=%t", cached, crowd), s, func(t *testing.T) *suiteEnv {
+						t.Helper()
+						return newSuiteEnv(t, s, cached, crowd)
+					})
+				}
+			}
+		}
+	}
+	// The suites of watches pass through the hub, too, with a selector that selects the whole ring.
+	for _, s := range watchSuites() {
+		run("hub", s, func(t *testing.T) *suiteEnv {
+			t.Helper()
 			e := newSuiteEnv(t, s, true, true)
 			e.ring = selectorOf(t, ring)
-			s.run(in(t.Context(), suiteCluster), t, e)
+			return e
 		})
 	}
 }

@@ -44,34 +44,6 @@ func (s uncached) Watch(ctx context.Context, key string, opts storage.ListOption
 	return s.cache.Watch(ctx, key, opts)
 }
 
-func TestSameNameInSeveralClusters(t *testing.T) {
-	both(t, func(t *testing.T, s *tenantStorage) {
-		for _, cluster := range []string{"aa", "bb", "system:admin"} {
-			create(in(t.Context(), cluster), t, s, newPod("ns", "same"))
-		}
-		got := list(in(t.Context(), "bb"), t, s, "/pods", listOpts())
-		require.Equal(t, []string{"bb|ns/same"}, names(got.Items...))
-		all := list(request.WithWildcard(t.Context()), t, s, "/pods", listOpts())
-		require.Equal(t, []string{"aa|ns/same", "bb|ns/same", "system:admin|ns/same"}, names(all.Items...))
-
-		deleted := &example.Pod{}
-		require.NoError(t, s.Delete(in(t.Context(), "aa"), "/pods/ns/same", deleted, nil, storage.ValidateAllObjectFunc, nil, storage.DeleteOptions{}))
-		require.Equal(t, "aa|ns/same", nameOf(deleted))
-		all = list(request.WithWildcard(t.Context()), t, s, "/pods", listOpts())
-		require.Equal(t, []string{"bb|ns/same", "system:admin|ns/same"}, names(all.Items...))
-	})
-}
-
-// A logical cluster whose name starts another's name is no prefix of it.
-func TestClusterNameThatStartsAnother(t *testing.T) {
-	both(t, func(t *testing.T, s *tenantStorage) {
-		create(in(t.Context(), "root"), t, s, newPod("ns", "one"))
-		create(in(t.Context(), "root2"), t, s, newPod("ns", "two"))
-		got := list(in(t.Context(), "root"), t, s, "/pods", listOpts())
-		require.Equal(t, []string{"root|ns/one"}, names(got.Items...))
-	})
-}
-
 func TestAnnotationIsTheServers(t *testing.T) {
 	both(t, func(t *testing.T, s *tenantStorage) {
 		ctx := in(t.Context(), "mine")
@@ -116,6 +88,9 @@ func TestAnnotationIsTheServers(t *testing.T) {
 				return newPod("ns", "two"), nil, nil
 			}, nil))
 		require.Equal(t, "mine|ns/two", nameOf(created))
+		deleted := &example.Pod{}
+		require.NoError(t, s.Delete(ctx, "/pods/ns/two", deleted, nil, storage.ValidateAllObjectFunc, nil, storage.DeleteOptions{}))
+		require.Equal(t, "mine|ns/two", nameOf(deleted))
 	})
 }
 

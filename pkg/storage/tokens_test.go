@@ -119,15 +119,3 @@ func TestTokensOfAnotherRequest(t *testing.T) {
 		require.True(t, apierrors.IsBadRequest(s.GetList(ctx, "/pods/ns1", opts, &example.PodList{})))
 	})
 }
-
-func TestTokenOfAnotherReplica(t *testing.T) {
-	client := startEtcd(t).Client()
-	first := open(t, backendOf(t, BackendConfig{Client: client}), podsGR)
-	second := open(t, backendOf(t, BackendConfig{Client: client}), podsGR)
-	seedPages(t, first)
-	ctx := in(t.Context(), "bb")
-	start := list(ctx, t, first, "/pods", page(2, ""))
-	rest := list(ctx, t, second, "/pods", page(100, start.Continue))
-	require.Equal(t, start.ResourceVersion, rest.ResourceVersion)
-	require.Equal(t, names(list(ctx, t, first, "/pods", listOpts()).Items...), append(names(start.Items...), names(rest.Items...)...))
-}

@@ -32,6 +32,7 @@ func (c touchy) Encode(obj runtime.Object, w io.Writer) error { return c.Codec.E
 // TestUnreadableObjects: an object that cannot be decoded is missing in lists of all logical clusters
 // and an error in those of its own; nobody else notices, also if it was there at the start.
 func TestUnreadableObjects(t *testing.T) {
+	t.Parallel()
 	server, prefix := commonEtcd(t)
 	b := backendOf(t, BackendConfig{Client: server.Client(), Prefix: prefix})
 	codec := touchy{codecs.LegacyCodec(examplev1.SchemeGroupVersion)}
