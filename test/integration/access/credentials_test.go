@@ -25,8 +25,11 @@ import (
 
 func TestCredentials(t *testing.T) {
 	t.Parallel()
-	// A cluster of its own, because the test replaces its certificates and keys.
-	e := kit.Start(t, harness.Options{DevTokens: true, ExtraArgs: map[string][]string{"shard": {"--home-workspaces-home-creator-groups=system:kcp:admin"}}})
+	// A cluster of its own, because the test replaces its certificates and keys, and webhooks decide there.
+	d := newDecider(t)
+	args := d.options(t)
+	args["shard"] = append(args["shard"], "--home-workspaces-home-creator-groups=system:kcp:admin")
+	e := kit.Start(t, harness.Options{DevTokens: true, ExtraArgs: args})
 	proxy, masters := e.Proxy(), e.Shard(0)
 
 	t.Run("privileged groups stay outside", func(t *testing.T) {
@@ -62,6 +65,7 @@ func TestCredentials(t *testing.T) {
 	})
 
 	t.Run("only members of the groups of the flag get a home", func(t *testing.T) { testHomeCreators(t, e) })
+	t.Run("webhooks decide", func(t *testing.T) { testExternalDeciders(t, kit.People{Env: e.ForTest(t)}, d) })
 	t.Run("files are read again", func(t *testing.T) { reloading(t, e) })
 }
 

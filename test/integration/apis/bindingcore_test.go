@@ -71,7 +71,6 @@ func TestBindingOfCoreGroup(t *testing.T) {
 	code, _ = provider.TryDo(http.MethodGet, kit.PodsPath, "")
 	require.Equal(t, http.StatusNotFound, code, "a provider does not have what it exports")
 
-	t.Run("names", func(t *testing.T) { testCoreNames(provider.ForTest(t), k.ForTest(t)) })
 	t.Run("rules", func(t *testing.T) { testCoreRules(provider.ForTest(t), k.ForTest(t)) })
 
 	k.Do(http.StatusOK, http.MethodDelete, kit.APIsV1Alpha2+"apibindings/pods", "")
@@ -80,20 +79,6 @@ func TestBindingOfCoreGroup(t *testing.T) {
 		return code == http.StatusNotFound
 	})
 	k.Get("/api/v1/namespaces/default/secrets/a")
-}
-
-// testCoreNames: what is built in keeps its names, and what clients take for something
-// else is never the kind of an API.
-func testCoreNames(provider, k kit.WorkspaceClient) {
-	for name, schema := range map[string]string{
-		"secrets": coreSchema(provider, "secrets", "secret", "Secret"),
-		"states":  coreSchema(provider, "states", "state", "Status"),
-	} {
-		provider.CreateExport(name, schema)
-		k.Bind(name, provider, name)
-		k.UntilBinding(name, "InitialBindingCompleted", "False NamingConflicts")
-	}
-	require.NotContains(k.T, k.Get("/api/v1/namespaces/default/secrets/a").Object, "spec")
 }
 
 // testCoreRules: roles, the provider's policies, quotas and namespaces know what is bound.
