@@ -15,8 +15,7 @@ import (
 )
 
 // NotPermitted begins the reason given to whom nothing is permitted in a logical
-// cluster, whether it exists or not. Front-proxies of the previous version know
-// it by this text.
+// cluster, whether it exists or not.
 const NotPermitted = "workspace access not permitted"
 
 // NotPermittedReason is the whole reason, the same on all servers. It says all

@@ -25,8 +25,7 @@ type follower struct {
 
 	workspaces *client.Follower[*tenancyv1alpha1.Workspace]
 	clusters   *client.Follower[*corev1alpha1.LogicalCluster]
-	// types name configurations. A shard of an earlier version has none of these, and is
-	// followed for the others all the same.
+	// types name configurations.
 	types          *client.Informer[*tenancyv1alpha1.WorkspaceType]
 	configurations *client.Informer[*tenancyv1alpha1.WorkspaceAuthenticationConfiguration]
 

@@ -40,8 +40,6 @@ func (f *forwarder) conceals(r *http.Request, res *http.Response, to *route) (bo
 		return false, nil
 	case res.StatusCode != http.StatusForbidden:
 		return f.denied(r.Context(), to), nil
-	case entered == "":
-		return f.concealsOfPrevious(r, res, to)
 	default:
 		return true, nil
 	}
@@ -51,11 +49,7 @@ func (f *forwarder) conceals(r *http.Request, res *http.Response, to *route) (bo
 // entered the logical cluster: "true", "false", or nothing.
 func takeMark(header http.Header) string {
 	entered := header.Get(request.EnteredHeader)
-	if entered == "" && header.Get(request.AuthorizedHeader) != "" {
-		entered = "true"
-	}
 	header.Del(request.EnteredHeader)
-	header.Del(request.AuthorizedHeader)
 	return entered
 }
 
@@ -106,10 +100,7 @@ func (f *forwarder) ask(ctx context.Context, to *route) (denied, entered bool) {
 	if to.view != "" && mark == "false" && (res.StatusCode < http.StatusBadRequest || res.StatusCode == http.StatusNotFound) {
 		return true, false // it shows nothing of the logical cluster
 	}
-	if res.StatusCode != http.StatusForbidden {
-		return false, mark == "true"
-	}
-	return mark == "false" || mark == "" && deniedByPrevious(res), mark == "true"
+	return res.StatusCode == http.StatusForbidden && mark != "true", mark == "true"
 }
 
 // undialled reports whether there was no connection to the shard.

@@ -19,6 +19,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/authz"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/lifecycle/lifecycletest"
+	"github.com/shardplane/shardplane/pkg/request"
 )
 
 // status checks that an answer is an error as Kubernetes clients expect it.
@@ -303,6 +304,7 @@ func TestUnknownAndForbiddenLookTheSame(t *testing.T) {
 	w.cluster(t, "root", "hidden")
 	w.shards["root"].handle(func(rw http.ResponseWriter, r *http.Request) {
 		if strings.Contains(r.URL.Path, "rbac") {
+			rw.Header().Set(request.EnteredHeader, "true")
 			rw.Header().Set("Audit-Id", "x")
 			rw.Header().Set("Content-Type", "application/json")
 			rw.WriteHeader(http.StatusForbidden)

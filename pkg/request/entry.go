@@ -13,10 +13,6 @@ const (
 	// answered to anybody, and tells that the logical cluster exists.
 	EnteredHeader = InternalHeaderPrefix + "Entered"
 
-	// AuthorizedHeader is what front-proxies of the previous version know instead
-	// of EnteredHeader: it is there where that is "true".
-	AuthorizedHeader = InternalHeaderPrefix + "Authorized"
-
 	// ReadyTimeoutHeader says, in a request that a front-proxy forwards, how long it
 	// is to wait for a new logical cluster to become ready, such as 9.5s.
 	ReadyTimeoutHeader = InternalHeaderPrefix + "Ready-Timeout"

@@ -22,10 +22,7 @@ func WithEntry(next http.Handler) http.Handler {
 		// Once: what the request does later may ask again, elsewhere and at any time.
 		var once sync.Once
 		ctx := request.WithEntry(r.Context(), func() {
-			once.Do(func() {
-				header.Set(request.EnteredHeader, "true")
-				header.Set(request.AuthorizedHeader, "true")
-			})
+			once.Do(func() { header.Set(request.EnteredHeader, "true") })
 		})
 		if who, ok := apirequest.UserFrom(ctx); ok {
 			cluster, _ := request.ClusterFrom(ctx)

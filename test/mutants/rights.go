@@ -144,7 +144,7 @@ var rights = []Mutant{
 			Before: `	default:
 		return true, nil`,
 			After: `	default:
-		return f.concealsOfPrevious(r, res, to)`,
+		return false, nil`,
 		}},
 		CaughtBy: "./pkg/frontproxy", Test: "TestTheMarkDecides",
 	},
