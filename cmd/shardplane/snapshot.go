@@ -99,9 +99,6 @@ so that they notice and read everything again; see docs/operations.md.`,
 			if err != nil {
 				return failed(err)
 			}
-			if restored.Identity == nil {
-				_, _ = fmt.Fprintln(cmd.ErrOrStderr(), "The snapshot does not say whose it is: the server that is started on it checks that.")
-			}
 			_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "Restored %s into %s: revision %d, which goes on at %d\n", config.File, config.DataDir, restored.From, restored.To)
 			return nil
 		},

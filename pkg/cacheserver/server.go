@@ -22,7 +22,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/registry/generated/openapi"
 	"github.com/shardplane/shardplane/pkg/serving"
 	"github.com/shardplane/shardplane/pkg/serving/metriclabels"
-	"github.com/shardplane/shardplane/pkg/serving/ownership"
 	"github.com/shardplane/shardplane/pkg/storage"
 	"github.com/shardplane/shardplane/pkg/storage/encryption"
 )
@@ -145,7 +144,7 @@ func (s *Server) openStorage(ctx context.Context, o CompletedOptions) (err error
 		return err
 	}
 	s.group.Opened(s.encryption.Close)
-	if err := ownership.Claim(ctx, s.etcd, etcd.Identity{Kind: etcd.KindCacheServer}, s.encryption.Transformers()); err != nil {
+	if err := s.etcd.Claim(ctx, etcd.Identity{Kind: etcd.KindCacheServer}); err != nil {
 		return err
 	}
 	named, err := metriclabels.Named()

@@ -16,10 +16,11 @@ import (
 )
 
 const (
-	// formatVersion is the version of what Shardplane keeps in its etcd: key
-	// layout and encoding. Raise it with a change that an older or newer binary
-	// cannot read.
-	formatVersion = 1
+	// formatVersion is the version of the data format: key layout and encoding.
+	// It is in the data directory of an embedded etcd and, with any etcd, in the
+	// identity key. Increase it with a change that a binary of an adjacent release
+	// cannot read. Version 1 and data without a version are from before v0.1.0.
+	formatVersion = 2
 
 	formatFile = "shardplane-format"
 	// firstStartFile exists until etcd has been ready once.
@@ -141,7 +142,7 @@ func (d *dataDir) checkFormat() error {
 	case err == nil:
 		format := strings.TrimSpace(string(content))
 		if format != strconv.Itoa(formatVersion) {
-			return fmt.Errorf("%w: %s says format %q, this version reads %d: run the version that wrote it or choose another --data-dir",
+			return fmt.Errorf("%w: %s has format %q, this version reads %d: run the version that wrote it or choose another --data-dir",
 				ErrDataDirFormat, path, format, formatVersion)
 		}
 		return nil

@@ -29,8 +29,7 @@ const (
 	identityTimeout = 20 * time.Second
 )
 
-// ErrIdentity says that the data in etcd is that of another server, or that it
-// does not say whose it is.
+// ErrIdentity says that the data in etcd is that of another server.
 var ErrIdentity = errors.New("the data in etcd is not this server's")
 
 // Identity says whose data is in etcd.
@@ -54,17 +53,11 @@ func (i Identity) String() string {
 // IdentityKey returns the key that says whose the data below prefix is.
 func IdentityKey(prefix string) string { return path.Join(prefix, identityKey) }
 
-// Owners reads from data that has no identity whose it is. It returns nothing
-// where there is no data, and an error where there is data that does not say.
-type Owners func(ctx context.Context) ([]Identity, error)
-
-// Claim compares who the caller is with whose the data is that its options name,
-// and fails with ErrIdentity where it is somebody else's, and with
-// ErrDataDirFormat where it has a format that this version does not read. The
-// first server to claim empty data writes its identity there, in a transaction;
-// data of a version that wrote none is claimed if owners finds nobody but the
-// caller. Several replicas may claim at the same time.
-func (h *Handle) Claim(ctx context.Context, want Identity, owners Owners) error {
+// Claim compares the identity of the data below the prefix of h with want. It returns ErrIdentity
+// if the data belongs to another server, and ErrDataDirFormat if the data has another format
+// version or none. The first server to claim an empty prefix writes its identity there in a
+// transaction. Several replicas may claim at the same time.
+func (h *Handle) Claim(ctx context.Context, want Identity) error {
 	want.Format = formatVersion
 	c := claim{kv: h.client.KV, where: h.where, prefix: h.prefix, want: want}
 	found, err := c.read(ctx)
@@ -73,25 +66,6 @@ func (h *Handle) Claim(ctx context.Context, want Identity, owners Owners) error 
 	}
 	if found != nil {
 		return c.compare(*found)
-	}
-	before, err := owners(ctx)
-	if err != nil {
-		// A replica that started at the same time has written its identity before
-		// anything that owners could have found.
-		switch found, readErr := c.read(ctx); {
-		case readErr != nil:
-			return readErr
-		case found != nil:
-			return c.compare(*found)
-		}
-		return fmt.Errorf("%w: %s has no key %s and does not say otherwise whose it is: choose another --etcd-prefix, or, if it is the data of this %s, put %s there: %w",
-			ErrIdentity, c.where, IdentityKey(c.prefix), want, c.encoded(), err)
-	}
-	for _, owner := range before {
-		owner.Format = formatVersion
-		if err := c.compare(owner); err != nil {
-			return fmt.Errorf("%w (it was read from its objects: there is no key %s)", err, IdentityKey(c.prefix))
-		}
 	}
 	return c.write(ctx)
 }
@@ -108,18 +82,27 @@ func (c claim) encoded() string {
 	return string(raw)
 }
 
-// read returns the identity of the data, or nil where it has none.
+// read returns the identity of the data, or nil if there is no data. Data without an identity has
+// no format version. Both are read at one revision, because a replica may start at the same time.
 func (c claim) read(ctx context.Context) (*Identity, error) {
 	ctx, cancel := context.WithTimeout(ctx, identityTimeout)
 	defer cancel()
-	answer, err := c.kv.Get(ctx, IdentityKey(c.prefix))
+	key := IdentityKey(c.prefix)
+	answer, err := c.kv.Txn(ctx).Then(
+		clientv3.OpGet(key),
+		clientv3.OpGet(c.prefix+"/", clientv3.WithPrefix(), clientv3.WithLimit(1), clientv3.WithKeysOnly()),
+	).Commit()
 	if err != nil {
 		return nil, fmt.Errorf("reading from %s whose it is: %w", c.where, err)
 	}
-	if len(answer.Kvs) == 0 {
-		return nil, nil //nolint:nilnil // there is none
+	for _, kv := range answer.Responses[0].GetResponseRange().GetKvs() {
+		return c.decode(kv.Value)
 	}
-	return c.decode(answer.Kvs[0].Value)
+	for _, kv := range answer.Responses[1].GetResponseRange().GetKvs() {
+		return nil, fmt.Errorf("%w: %s has keys such as %s but no key %s, so they are from before v0.1.0 or not from shardplane: use another --data-dir, etcd or --etcd-prefix",
+			ErrDataDirFormat, c.where, kv.Key, key)
+	}
+	return nil, nil //nolint:nilnil // there is none
 }
 
 func (c claim) decode(raw []byte) (*Identity, error) {
@@ -134,7 +117,7 @@ func (c claim) decode(raw []byte) (*Identity, error) {
 func (c claim) compare(found Identity) error {
 	switch {
 	case found.Format != formatVersion:
-		return fmt.Errorf("%w: the key %s of %s says format %d, this version reads %d: run the version that wrote it, or use another etcd or --etcd-prefix",
+		return fmt.Errorf("%w: the key %s of %s has format %d, this version reads %d: run the version that wrote it, or use another etcd or --etcd-prefix",
 			ErrDataDirFormat, IdentityKey(c.prefix), c.where, found.Format, formatVersion)
 	case found.Kind != c.want.Kind || found.Name != c.want.Name:
 		advice := "use another --data-dir, etcd or --etcd-prefix"

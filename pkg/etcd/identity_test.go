@@ -10,42 +10,33 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func nobody(context.Context) ([]Identity, error) { return nil, nil }
-
-func owners(of ...Identity) Owners {
-	return func(context.Context) ([]Identity, error) { return of, nil }
-}
-
 // TestClaim has servers claim data below a prefix of their own of one etcd.
 func TestClaim(t *testing.T) {
 	t.Parallel()
 	s := start(t, t.TempDir())
 	root, other, cache := Identity{Kind: KindShard, Name: "root"}, Identity{Kind: KindShard, Name: "other"}, Identity{Kind: KindCacheServer}
-	const written = `{"format":1,"kind":"shard","name":"root"}`
+	const written = `{"format":2,"kind":"shard","name":"root"}`
 	for name, c := range map[string]struct {
 		stored string
-		owners Owners
+		other  string // a key
 		want   Identity
 		err    error
 		says   []string
 		left   string
 	}{
-		"empty":                  {owners: nobody, want: root, left: written},
-		"empty, cache server":    {owners: nobody, want: cache, left: `{"format":1,"kind":"cache-server"}`},
-		"its own":                {stored: written, want: root, left: written},
-		"with more of the same":  {stored: `{"format":1,"kind":"shard","name":"root","more":1}`, want: root, left: `{"format":1,"kind":"shard","name":"root","more":1}`},
-		"another shard's":        {stored: written, want: other, err: ErrIdentity, says: []string{`shard "root"`, `shard "other"`, "--name root", "--etcd-prefix"}, left: written},
-		"a shard's":              {stored: written, want: cache, err: ErrIdentity, says: []string{`shard "root"`, "cache-server"}, left: written},
-		"a cache server's":       {stored: `{"format":1,"kind":"cache-server"}`, want: root, err: ErrIdentity, says: []string{"the cache-server"}, left: `{"format":1,"kind":"cache-server"}`},
-		"of another kind":        {stored: `{"format":1,"kind":"cache-server","name":"root"}`, want: root, err: ErrIdentity, left: `{"format":1,"kind":"cache-server","name":"root"}`},
-		"newer":                  {stored: `{"format":2,"kind":"shard","name":"root"}`, want: root, err: ErrDataDirFormat, says: []string{"format 2"}, left: `{"format":2,"kind":"shard","name":"root"}`},
-		"garbage":                {stored: "garbage", want: root, err: ErrIdentity, says: []string{"garbage", written}, left: "garbage"},
-		"nothing":                {stored: "{}", want: root, err: ErrIdentity, says: []string{written}, left: "{}"},
-		"older, its own":         {owners: owners(root), want: root, left: written},
-		"older, another's":       {owners: owners(other), want: root, err: ErrIdentity, says: []string{"--name other", "read from its objects"}},
-		"older, of several":      {owners: owners(root, other), want: root, err: ErrIdentity, says: []string{"--name other"}},
-		"older, cache server's":  {owners: owners(cache), want: root, err: ErrIdentity},
-		"older, does not say so": {owners: func(context.Context) ([]Identity, error) { return nil, errors.New("reason") }, want: root, err: ErrIdentity, says: []string{"reason", written}},
+		"empty":                 {want: root, left: written},
+		"empty, cache server":   {want: cache, left: `{"format":2,"kind":"cache-server"}`},
+		"its own":               {stored: written, want: root, left: written},
+		"with more of the same": {stored: `{"format":2,"kind":"shard","name":"root","more":1}`, want: root, left: `{"format":2,"kind":"shard","name":"root","more":1}`},
+		"another shard's":       {stored: written, want: other, err: ErrIdentity, says: []string{`shard "root"`, `shard "other"`, "--name root", "--etcd-prefix"}, left: written},
+		"a shard's":             {stored: written, want: cache, err: ErrIdentity, says: []string{`shard "root"`, "cache-server"}, left: written},
+		"a cache server's":      {stored: `{"format":2,"kind":"cache-server"}`, want: root, err: ErrIdentity, says: []string{"the cache-server"}, left: `{"format":2,"kind":"cache-server"}`},
+		"of another kind":       {stored: `{"format":2,"kind":"cache-server","name":"root"}`, want: root, err: ErrIdentity, left: `{"format":2,"kind":"cache-server","name":"root"}`},
+		"newer":                 {stored: `{"format":3,"kind":"shard","name":"root"}`, want: root, err: ErrDataDirFormat, says: []string{"format 3"}, left: `{"format":3,"kind":"shard","name":"root"}`},
+		"before v0.1.0":         {stored: `{"format":1,"kind":"shard","name":"root"}`, want: root, err: ErrDataDirFormat, says: []string{"format 1"}, left: `{"format":1,"kind":"shard","name":"root"}`},
+		"without a version":     {other: "/core/configmaps/root/default/x", want: root, err: ErrDataDirFormat, says: []string{"/core/configmaps/root/default/x", "before v0.1.0", "--etcd-prefix"}},
+		"garbage":               {stored: "garbage", want: root, err: ErrIdentity, says: []string{"garbage", written}, left: "garbage"},
+		"nothing":               {stored: "{}", want: root, err: ErrIdentity, says: []string{written}, left: "{}"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := &Handle{client: s.Client(), where: "there", prefix: "/" + t.Name()}
@@ -53,9 +44,15 @@ func TestClaim(t *testing.T) {
 			if c.stored != "" {
 				put(t, s, key, c.stored)
 			}
+			if c.other != "" {
+				put(t, s, h.prefix+c.other, "{}")
+			}
 			for range 2 {
-				err := h.Claim(t.Context(), c.want, c.owners)
+				err := h.Claim(t.Context(), c.want)
 				require.ErrorIs(t, err, c.err)
+				if err != nil {
+					require.NotContains(t, err.Error(), "\n")
+				}
 				for _, part := range c.says {
 					require.ErrorContains(t, err, part)
 				}
@@ -71,28 +68,6 @@ func TestClaim(t *testing.T) {
 	}
 }
 
-// TestClaimBesideAReplica has a replica claim empty data, and write what does not
-// say whose it is, after the caller has found no identity.
-func TestClaimBesideAReplica(t *testing.T) {
-	t.Parallel()
-	s := start(t, t.TempDir())
-	root, other := Identity{Kind: KindShard, Name: "root"}, Identity{Kind: KindShard, Name: "other"}
-	for _, c := range []struct {
-		first Identity
-		err   error
-	}{{root, nil}, {other, ErrIdentity}} {
-		h := &Handle{client: s.Client(), where: "there", prefix: "/beside/" + c.first.Name}
-		err := h.Claim(t.Context(), root, func(ctx context.Context) ([]Identity, error) {
-			require.NoError(t, h.Claim(ctx, c.first, nobody))
-			return nil, errors.New("there are keys that do not say so")
-		})
-		require.ErrorIs(t, err, c.err)
-		if c.err != nil {
-			require.ErrorContains(t, err, "--name other")
-		}
-	}
-}
-
 // TestClaimAtOnce has servers start for the first time at the same time.
 func TestClaimAtOnce(t *testing.T) {
 	t.Parallel()
@@ -101,11 +76,9 @@ func TestClaimAtOnce(t *testing.T) {
 	var all sync.WaitGroup
 	var mu sync.Mutex
 	claimed := map[string]int{}
-	begin := make(chan struct{})
-	read := func(context.Context) ([]Identity, error) { <-begin; return nil, nil } // all find nobody
 	for _, name := range []string{"a", "a", "b", "b"} {
 		all.Go(func() {
-			err := h.Claim(t.Context(), Identity{Kind: KindShard, Name: name}, read)
+			err := h.Claim(t.Context(), Identity{Kind: KindShard, Name: name})
 			mu.Lock()
 			defer mu.Unlock()
 			if err == nil {
@@ -115,7 +88,6 @@ func TestClaimAtOnce(t *testing.T) {
 			}
 		})
 	}
-	close(begin)
 	all.Wait()
 	require.Len(t, claimed, 1, "one shard gets it")
 	for name, n := range claimed {
@@ -127,13 +99,13 @@ func TestClaimBelowAnotherPrefix(t *testing.T) {
 	t.Parallel()
 	s := start(t, t.TempDir())
 	root := Identity{Kind: KindShard, Name: "root"}
-	require.NoError(t, (&Handle{client: s.Client(), prefix: "/a"}).Claim(t.Context(), root, nobody))
+	require.NoError(t, (&Handle{client: s.Client(), prefix: "/a"}).Claim(t.Context(), root))
 	for _, prefix := range []string{"/a/b", "/a/b/c"} {
-		err := (&Handle{client: s.Client(), prefix: prefix}).Claim(t.Context(), root, nobody)
+		err := (&Handle{client: s.Client(), prefix: prefix}).Claim(t.Context(), root)
 		require.ErrorIs(t, err, ErrIdentity, prefix)
 		require.ErrorContains(t, err, "/a/"+identityKey)
 	}
-	require.NoError(t, (&Handle{client: s.Client(), prefix: "/ab"}).Claim(t.Context(), root, nobody))
+	require.NoError(t, (&Handle{client: s.Client(), prefix: "/ab"}).Claim(t.Context(), root))
 }
 
 func TestClaimEnds(t *testing.T) {
@@ -142,9 +114,9 @@ func TestClaimEnds(t *testing.T) {
 	h := &Handle{client: s.Client(), where: "there", prefix: "/x"}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Nanosecond)
 	defer cancel()
-	require.ErrorContains(t, h.Claim(ctx, Identity{Kind: KindShard}, nobody), "there")
+	require.ErrorContains(t, h.Claim(ctx, Identity{Kind: KindShard}), "there")
 	s.Stop()
-	require.ErrorContains(t, h.Claim(t.Context(), Identity{Kind: KindShard}, nobody), "stop")
+	require.ErrorContains(t, h.Claim(t.Context(), Identity{Kind: KindShard}), "stop")
 }
 
 func TestPrefix(t *testing.T) {

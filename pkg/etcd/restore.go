@@ -38,9 +38,6 @@ type RestoreConfig struct {
 
 // Restored is what came of a restore.
 type Restored struct {
-	// Identity is whose the data is; nil where it was saved of a version that
-	// did not write it. The server that is started on it finds out then.
-	Identity *Identity
 	// From is the revision of the snapshot, To that with which the store starts.
 	From, To int64
 }
@@ -71,7 +68,7 @@ func Restore(ctx context.Context, c RestoreConfig) (r Restored, err error) {
 	if r, err = c.unpack(made); err != nil {
 		return r, err
 	}
-	if r.Identity, err = c.try(ctx, made, r.To); err != nil {
+	if err = c.try(ctx, made, r.To); err != nil {
 		return r, err
 	}
 	if err := os.Remove(target); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -162,27 +159,27 @@ func (c RestoreConfig) unpack(dir string) (r Restored, err error) {
 	return r, nil
 }
 
-// try starts an etcd on the restored data and reads whose it is.
-func (c RestoreConfig) try(ctx context.Context, dir string, revision int64) (*Identity, error) {
+// try starts an etcd on the restored data and compares its identity.
+func (c RestoreConfig) try(ctx context.Context, dir string, revision int64) error {
 	server, err := Start(ctx, Config{DataDir: dir})
 	if err != nil {
-		return nil, fmt.Errorf("what was restored does not open: %w", err)
+		return fmt.Errorf("what was restored does not open: %w", err)
 	}
 	defer server.Stop()
 	claimed := claim{kv: server.Client().KV, where: "the snapshot " + c.File, prefix: c.Prefix, want: c.Want}
 	some, err := server.Client().KV.Get(ctx, c.Prefix+"/", clientv3.WithPrefix(), clientv3.WithLimit(1), clientv3.WithKeysOnly())
 	if err != nil {
-		return nil, fmt.Errorf("reading what was restored: %w", err)
+		return fmt.Errorf("reading what was restored: %w", err)
 	}
 	if some.Header.Revision < revision {
-		return nil, fmt.Errorf("what was restored is at revision %d and not at %d", some.Header.Revision, revision)
+		return fmt.Errorf("what was restored is at revision %d and not at %d", some.Header.Revision, revision)
 	}
 	if len(some.Kvs) == 0 {
-		return nil, fmt.Errorf("%w: %s has nothing below %s, where the %s has its data", ErrIdentity, claimed.where, c.Prefix, c.Want)
+		return fmt.Errorf("%w: %s has nothing below %s, where the %s has its data", ErrIdentity, claimed.where, c.Prefix, c.Want)
 	}
 	found, err := claimed.read(ctx)
-	if err != nil || found == nil {
-		return nil, err
+	if err != nil {
+		return err
 	}
-	return found, claimed.compare(*found)
+	return claimed.compare(*found) // there are keys, so that it is not nil
 }

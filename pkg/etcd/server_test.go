@@ -252,7 +252,11 @@ func TestDamagedDataDir(t *testing.T) {
 	}{
 		"newer format": {func(t *testing.T, dir string) {
 			t.Helper()
-			overwrite(t, filepath.Join(dir, formatFile), "2\n")
+			overwrite(t, filepath.Join(dir, formatFile), "3\n")
+		}, ErrDataDirFormat},
+		"before v0.1.0": {func(t *testing.T, dir string) {
+			t.Helper()
+			overwrite(t, filepath.Join(dir, formatFile), "1\n")
 		}, ErrDataDirFormat},
 		"of something else": {func(t *testing.T, dir string) {
 			t.Helper()

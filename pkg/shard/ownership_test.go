@@ -17,8 +17,7 @@ import (
 )
 
 // TestDataOfAnotherShard starts a shard with the data of another, which it must
-// neither serve nor write to; that the data says so or, as that of the last
-// version, does not.
+// neither serve nor write to.
 func TestDataOfAnotherShard(t *testing.T) {
 	url := harness.Etcd(t, transport.TLSInfo{})
 	root := startReplica(t, url)
@@ -44,28 +43,22 @@ func TestDataOfAnotherShard(t *testing.T) {
 		}
 		return string(answer.Kvs[0].Value)
 	}
-	const rootsOwn = `{"format":1,"kind":"shard","name":"root"}`
+	const rootsOwn = `{"format":2,"kind":"shard","name":"root"}`
 	require.JSONEq(t, rootsOwn, identity())
 
 	other := options(t)
 	other.Name, other.RootKubeconfig = "other", filepath.Join(t.TempDir(), "kubeconfig")
 	require.NoError(t, os.WriteFile(other.RootKubeconfig, nil, 0o600))
 	other.Etcd.Servers = []string{url}
-	refused := func() {
-		t.Helper()
-		_, err := shard.New(t.Context(), other.Complete())
-		require.ErrorIs(t, err, etcd.ErrIdentity)
-		require.ErrorContains(t, err, "--name root")
-	}
-	refused()
-	// The last version goes on beside new ones, and wrote no key.
+	_, err = shard.New(t.Context(), other.Complete())
+	require.ErrorIs(t, err, etcd.ErrIdentity)
+	require.ErrorContains(t, err, "--name root")
+	// Data without a version is from before v0.1.0.
 	_, err = handle.Client().Client.Delete(t.Context(), key)
 	require.NoError(t, err)
-	refused()
-	require.Empty(t, identity(), "who is refused writes nothing")
-	startReplica(t, url).serves("x")
-	require.JSONEq(t, rootsOwn, identity())
-	refused()
+	_, err = shard.New(t.Context(), other.Complete())
+	require.ErrorIs(t, err, etcd.ErrDataDirFormat)
+	require.Empty(t, identity(), "the refused shard writes nothing")
 }
 
 // ask sends a request as a member of groups, or as the client itself.

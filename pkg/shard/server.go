@@ -45,7 +45,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/serving"
 	"github.com/shardplane/shardplane/pkg/serving/metriclabels"
-	"github.com/shardplane/shardplane/pkg/serving/ownership"
 	"github.com/shardplane/shardplane/pkg/storage"
 	"github.com/shardplane/shardplane/pkg/storage/encryption"
 	"github.com/shardplane/shardplane/pkg/storage/unreadable"
@@ -153,7 +152,7 @@ func (s *Server) openStorage(ctx context.Context) error {
 		return err
 	}
 	s.group.Opened(s.encryption.Close)
-	if err := ownership.Claim(ctx, s.etcd, etcd.Identity{Kind: etcd.KindShard, Name: s.options.Name}, s.encryption.Transformers()); err != nil {
+	if err := s.etcd.Claim(ctx, etcd.Identity{Kind: etcd.KindShard, Name: s.options.Name}); err != nil {
 		return err
 	}
 	if s.starts, err = s.etcd.Start(ctx); err != nil {

@@ -185,11 +185,6 @@ var Layers = []Layer{
 		Only:   []string{"config", "pkg/registry"},
 	},
 	{
-		Units:  []string{"pkg/serving/ownership"},
-		Reason: "whose the data is that a server starts on, told from what is stored",
-		Only:   []string{"pkg/etcd", "pkg/storage"},
-	},
-	{
 		Units:  []string{"pkg/serving"},
 		Reason: "filters that every server shares, assembled in one visible chain: generic, but for snapshots of etcd and documents of built-in resources",
 		Only:   []string{"pkg/instruments", "pkg/authn", "pkg/request", "pkg/etcd", "pkg/etcd/snapshot", "pkg/webhooktransport", "pkg/customresource/documents/openapigate", "pkg/serving/metriclabels"},
