@@ -155,10 +155,10 @@ verify: ## Check that formatting, go.mod files and generated code are up to date
 bench: build ## Measure a development cluster of its own; see docs/benchmarks.md (BENCH_FLAGS='all')
 	$(GO) run -buildvcs=false ./test/bench --binary $(BIN)/shardplane $(BENCH_FLAGS)
 
-# PREVIOUS is a tag or commit: make upgrade PREVIOUS=v0.1.0
+# PREVIOUS is a release tag: make upgrade PREVIOUS=v0.1.0
 .PHONY: upgrade
 upgrade: build ## Upgrade a running cluster from another release, process by process (PREVIOUS=v0.1.0)
-	@test -n "$(PREVIOUS)" || { echo "Say which release to upgrade from: make upgrade PREVIOUS=<tag or commit>" >&2; exit 1; }
+	@test -n "$(PREVIOUS)" || { echo "Say which release to upgrade from: make upgrade PREVIOUS=<tag>" >&2; exit 1; }
 	rm -rf $(BIN)/previous && mkdir -p $(BIN)/previous/source
 	git archive $(PREVIOUS) | tar x -C $(BIN)/previous/source
 	$(GO) build -C $(BIN)/previous/source -buildvcs=false -ldflags='$(STRIP)' -o ../shardplane ./cmd/shardplane
