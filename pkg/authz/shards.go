@@ -31,7 +31,7 @@ func shardMay(ctx context.Context, a authorizer.Attributes) bool {
 	cluster, inCluster := request.ClusterFrom(ctx)
 	if !a.IsResourceRequest() {
 		discovery := strings.HasPrefix(a.GetPath(), "/api/") || strings.HasPrefix(a.GetPath(), "/apis/")
-		return a.GetVerb() == "get" && (inCluster && discovery || !inCluster && a.GetPath() == request.PlacementPath)
+		return a.GetVerb() == "get" && inCluster && discovery
 	}
 	if Reads(a) {
 		return true

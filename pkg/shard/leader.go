@@ -3,9 +3,7 @@ package shard
 import (
 	"context"
 	"fmt"
-	"net/http"
 	"os"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -16,11 +14,9 @@ import (
 	coordinationv1client "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 	"k8s.io/klog/v2"
-	"k8s.io/utils/ptr"
 
 	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/reconcile/leader"
-	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
@@ -31,9 +27,6 @@ const (
 	// leasePoll is how often the shard tries to make the namespace of the lease,
 	// which it cannot before it serves.
 	leasePoll = 50 * time.Millisecond
-	// placesSuffix ends the name of a holder that places for other shards. Leaders of the
-	// previous version do not.
-	placesSuffix = "_places"
 )
 
 // lead calls run while this replica of the shard leads. An embedded etcd has one
@@ -56,7 +49,7 @@ func (s *Server) lead(ctx context.Context, run func(ctx context.Context) error) 
 	return leader.Election{Lock: &resourcelock.LeaseLock{
 		LeaseMeta:  metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: leaseName},
 		Client:     leases,
-		LockConfig: resourcelock.ResourceLockConfig{Identity: host + "_" + string(uuid.NewUUID()) + placesSuffix},
+		LockConfig: resourcelock.ResourceLockConfig{Identity: host + "_" + string(uuid.NewUUID())},
 	}}.Lead(ctx, run)
 }
 
@@ -84,31 +77,4 @@ func (s *Server) leases() (coordinationv1client.CoordinationV1Interface, error) 
 		return nil, fmt.Errorf("client for leases: %w", err)
 	}
 	return leases, nil
-}
-
-// servePlacement tells other shards whether the leader of this one places for them: it may be
-// of the previous version, while replicas are exchanged.
-func (s *Server) servePlacement(w http.ResponseWriter, r *http.Request) {
-	if _, inCluster := request.ClusterFrom(r.Context()); inCluster {
-		http.NotFound(w, r)
-		return
-	}
-	if !s.elects() {
-		w.WriteHeader(http.StatusOK)
-		return
-	}
-	leases, err := s.leases()
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusInternalServerError)
-		return
-	}
-	lease, err := leases.Leases(metav1.NamespaceDefault).Get(r.Context(), leaseName, metav1.GetOptions{})
-	switch {
-	case apierrors.IsNotFound(err), err == nil && !strings.HasSuffix(ptr.Deref(lease.Spec.HolderIdentity, ""), placesSuffix):
-		http.NotFound(w, r)
-	case err != nil:
-		http.Error(w, err.Error(), http.StatusServiceUnavailable)
-	default:
-		w.WriteHeader(http.StatusOK)
-	}
 }

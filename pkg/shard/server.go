@@ -42,7 +42,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/reconcile"
 	"github.com/shardplane/shardplane/pkg/registry"
 	"github.com/shardplane/shardplane/pkg/registry/generated/openapi"
-	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/serving"
 	"github.com/shardplane/shardplane/pkg/serving/metriclabels"
 	"github.com/shardplane/shardplane/pkg/storage"
@@ -250,7 +249,6 @@ func (s *Server) assembleAPI() error {
 	}
 	serving.InstallSnapshots(s.generic, s.etcd, registry.Codecs)
 	serving.InstallMetrics(s.generic, s.metrics, s.options.Serving.Profiling)
-	s.generic.Handler.NonGoRestfulMux.UnlistedHandleFunc(request.PlacementPath, s.servePlacement)
 	may := s.access(decides)
 	may.Identity = s.identity()
 	if err := registry.Install(s.generic, c.RESTOptionsGetter, may); err != nil {

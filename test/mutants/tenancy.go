@@ -134,10 +134,12 @@ func (s Scopes) check(`,
 	{
 		Name: "foreign-writer", Rule: "no shard writes to another, not even what that refuses",
 		Edits: []Edit{{
-			File:   "pkg/controllers/workspace/site.go",
-			Before: `	return s.placer.places(ctx)`,
-			After: `	_ = s.create(ctx, "elsewhere", &corev1alpha1.LogicalCluster{ObjectMeta: metav1.ObjectMeta{Name: corev1alpha1.LogicalClusterName}})
-	return s.placer.places(ctx)`,
+			File: "pkg/controllers/workspace/reconcile.go",
+			Before: `	if clusters.isRemote() {
+		return r.await(`,
+			After: `	_ = clusters.create(ctx, "elsewhere", &corev1alpha1.LogicalCluster{})
+	if clusters.isRemote() {
+		return r.await(`,
 		}},
 		CaughtBy: "./test/integration/operations", Test: "TestShardsWriteToNoOther",
 	},

@@ -30,7 +30,7 @@ type askers struct {
 
 // askingShard is one of them.
 type askingShard struct {
-	*placer
+	*peers.Peer
 	informer *client.Informer[*tenancyv1alpha1.Workspace]
 }
 
@@ -43,8 +43,8 @@ func (s *askingShard) cached(key client.Key) (*tenancyv1alpha1.Workspace, bool) 
 
 // live implements asker.
 func (s *askingShard) live(ctx context.Context, key client.Key) (ws *tenancyv1alpha1.Workspace, err error) {
-	err = s.peer.Do(ctx, requestTimeout, func(ctx context.Context) error {
-		ws, err = live(ctx, s.peer.Clients, key)
+	err = s.Do(ctx, requestTimeout, func(ctx context.Context) error {
+		ws, err = live(ctx, s.Clients, key)
 		return err
 	})
 	return ws, err
@@ -89,7 +89,7 @@ func (a *askers) follow(ctx context.Context, shard *peers.Peer, queue reconcile.
 		key.Shard = shard.Name
 		queue.Add(key)
 	}))
-	a.set(shard.Name, &askingShard{placer: &placer{peer: shard}, informer: informer})
+	a.set(shard.Name, &askingShard{Peer: shard, informer: informer})
 	defer a.set(shard.Name, nil)
 	var looking sync.WaitGroup
 	defer looking.Wait()

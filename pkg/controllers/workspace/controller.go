@@ -87,8 +87,12 @@ func New(config Config) *reconcile.Controller[client.Key] {
 			return kinds.Workspaces.In(config.Local.Cluster(logicalcluster.From(ws).Path())).Delete(ctx, ws.Name,
 				metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(ws.UID))})
 		},
-		event:   eventIn(config.Local),
-		owned:   s.owned,
+		event: eventIn(config.Local),
+		owned: func(key client.Key) []*corev1alpha1.LogicalCluster {
+			owned, _ := clusters.ByIndex(OwnerIndex, key.String()) // fails only if there is no index
+			return owned
+		},
+		here:    s.local,
 		orphans: newOrphans(config.Metrics),
 		exists: func(ctx context.Context, key client.Key, uid types.UID) (bool, error) {
 			ws, err := live(ctx, config.Local, key)

@@ -57,43 +57,33 @@ const startsWithAtMost = 2
 //
 // Nothing is deleted because it could not be seen. This shard is the one that
 // has the Workspaces, and is asked past its informer; and nothing is deleted that
-// is old or that somebody has put anything into. Shards that place for others do so
-// themselves, by the same rules.
+// is old or that somebody has put anything into. Other shards do so themselves, by the same
+// rules.
 func (r *reconciler) removeOrphans(ctx context.Context, key client.Key, uid types.UID) error {
 	kept := 0
-	for _, o := range r.owned(key) {
-		owner := o.lc.Spec.Owner.UID
-		if owner == uid || owner == "" || o.lc.DeletionTimestamp != nil || o.lc.Labels[tenancy.OwnerShardLabel] != r.self {
+	for _, lc := range r.owned(key) {
+		owner := lc.Spec.Owner.UID
+		if owner == uid || owner == "" || lc.DeletionTimestamp != nil || lc.Labels[tenancy.OwnerShardLabel] != r.self {
 			continue
 		}
-		placed, err := o.at.places(ctx)
-		if err == nil && !placed {
-			var stays bool
-			stays, err = removeOrphan(ctx, key, o, r.now(), func(ctx context.Context) (bool, error) { return r.exists(ctx, key, owner) })
-			if stays {
-				kept++
-			}
-		}
+		stays, err := removeOrphan(ctx, key, r.here, lc, r.now(), func(ctx context.Context) (bool, error) { return r.exists(ctx, key, owner) })
 		if err != nil {
-			return fmt.Errorf("logical cluster %s, whose workspace %s does not exist: %w", logicalcluster.From(o.lc), key, err)
+			return fmt.Errorf("logical cluster %s, whose workspace %s does not exist: %w", logicalcluster.From(lc), key, err)
+		}
+		if stays {
+			kept++
 		}
 	}
 	r.orphans.note(key, kept)
 	return nil
 }
 
-// owned is a LogicalCluster and the access to its shard.
-type owned struct {
-	lc *corev1alpha1.LogicalCluster
-	at logicalClusters
-}
-
 // removeOrphan deletes a LogicalCluster whose Workspace has gone, or reports that it is kept
 // although that has gone. exists asks the shard of the Workspace for it.
-func removeOrphan(ctx context.Context, key client.Key, o owned, now time.Time, exists func(context.Context) (bool, error)) (kept bool, err error) {
-	cluster := logicalcluster.From(o.lc)
-	lc, err := o.at.get(ctx, cluster)
-	if apierrors.IsNotFound(err) || err == nil && (lc.UID != o.lc.UID || lc.DeletionTimestamp != nil) {
+func removeOrphan(ctx context.Context, key client.Key, here logicalClusters, seen *corev1alpha1.LogicalCluster, now time.Time, exists func(context.Context) (bool, error)) (kept bool, err error) {
+	cluster := logicalcluster.From(seen)
+	lc, err := here.get(ctx, cluster)
+	if apierrors.IsNotFound(err) || err == nil && (lc.UID != seen.UID || lc.DeletionTimestamp != nil) {
 		return false, nil // the watch will tell
 	}
 	if err != nil {
@@ -107,7 +97,7 @@ func removeOrphan(ctx context.Context, key client.Key, o owned, now time.Time, e
 		logger.Info("A logical cluster has no Workspace and is too old to be deleted for that: delete its LogicalCluster, or restore the Workspace", "age", age)
 		return true, nil
 	}
-	unused, err := o.at.unused(ctx, cluster)
+	unused, err := here.unused(ctx, cluster)
 	if err != nil {
 		return false, err
 	}
@@ -116,7 +106,7 @@ func removeOrphan(ctx context.Context, key client.Key, o owned, now time.Time, e
 		return true, nil
 	}
 	logger.Info("Deleting a logical cluster that was created after its Workspace had gone")
-	return false, o.at.remove(ctx, cluster, lc)
+	return false, here.remove(ctx, cluster, lc)
 }
 
 // unused reports whether a logical cluster holds nothing but what each one

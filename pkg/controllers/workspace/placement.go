@@ -78,9 +78,6 @@ type asker interface {
 	cached(key client.Key) (*tenancyv1alpha1.Workspace, bool)
 	// live asks the shard for it; nil is that there is none.
 	live(ctx context.Context, key client.Key) (*tenancyv1alpha1.Workspace, error)
-	// places reports whether the shard asks at all. One of the previous version does not,
-	// and looks after its logical clusters here itself.
-	places(ctx context.Context) (bool, error)
 }
 
 type placement struct {
@@ -184,10 +181,7 @@ func (p *placement) remove(ctx context.Context, ws *tenancyv1alpha1.Workspace) e
 // removeOrphan deletes a LogicalCluster whose Workspace has gone, or reports that it is kept
 // although that has gone.
 func (p *placement) removeOrphan(ctx context.Context, key client.Key, shard asker, lc *corev1alpha1.LogicalCluster) (kept bool, err error) {
-	if asks, err := shard.places(ctx); err != nil || !asks {
-		return false, err
-	}
-	return removeOrphan(ctx, key, owned{lc: lc, at: p.here}, p.now(), func(ctx context.Context) (bool, error) {
+	return removeOrphan(ctx, key, p.here, lc, p.now(), func(ctx context.Context) (bool, error) {
 		ws, err := shard.live(ctx, key)
 		return ws != nil && ws.UID == lc.Spec.Owner.UID, err
 	})

@@ -19,15 +19,10 @@ import (
 	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
-// readOnly is another shard, which places by itself.
+// readOnly is another shard.
 type readOnly struct{ *fake }
 
-func (s readOnly) places(context.Context) (bool, error) {
-	if s.down {
-		return false, peers.ErrUnreachable
-	}
-	return true, nil
-}
+func (s readOnly) isRemote() bool { return true }
 
 func (s readOnly) create(context.Context, logicalcluster.Name, *corev1alpha1.LogicalCluster) error {
 	require.Fail(s.t, "the Workspace's shard creates on another one")
@@ -44,12 +39,7 @@ func (s readOnly) unused(context.Context, logicalcluster.Name) (bool, error) {
 	return false, nil
 }
 
-func (f *fake) places(context.Context) (bool, error) {
-	if f.down {
-		return false, peers.ErrUnreachable
-	}
-	return false, nil
-}
+func (f *fake) isRemote() bool { return false }
 
 // there is what the Workspace's shard has of the other one.
 func (f *fake) there() logicalClusters {
@@ -66,7 +56,6 @@ type owner struct {
 	seen *tenancyv1alpha1.Workspace
 	// before is called before each answer.
 	before func()
-	old    bool
 }
 
 func (o *owner) cached(client.Key) (*tenancyv1alpha1.Workspace, bool) {
@@ -94,8 +83,6 @@ func (o *owner) live(context.Context, client.Key) (*tenancyv1alpha1.Workspace, e
 	return ws, nil
 }
 
-func (o *owner) places(context.Context) (bool, error) { return !o.old, nil }
-
 // target is a fresh process of the shard that the logical cluster is on.
 func (f *fake) target() (*placement, *owner) {
 	o := &owner{fake: f}
@@ -103,12 +90,9 @@ func (f *fake) target() (*placement, *owner) {
 		self:  f.ws.Annotations[shardAnnotation],
 		now:   time.Now,
 		shard: func(string) (asker, bool) { return o, true },
-		owned: func(key client.Key) (found []*corev1alpha1.LogicalCluster) {
+		owned: func(key client.Key) []*corev1alpha1.LogicalCluster {
 			key.Shard = ""
-			for _, o := range f.owned(key) {
-				found = append(found, o.lc)
-			}
-			return found
+			return f.owned(key)
 		},
 		here:    f,
 		orphans: newOrphans(nil),
@@ -317,7 +301,7 @@ func TestANameThatIsTakenElsewhere(t *testing.T) {
 // TestADeletionWhileTheTargetCreates has the Workspace go between the target's last look at it
 // and its create.
 func TestADeletionWhileTheTargetCreates(t *testing.T) {
-	for _, kept := range []string{"", "used", "old", "owned by a shard of the previous version", "still there"} {
+	for _, kept := range []string{"", "used", "old", "still there"} {
 		t.Run(kept, func(t *testing.T) {
 			f := newPlaced(t)
 			r := f.process()
@@ -340,8 +324,6 @@ func TestADeletionWhileTheTargetCreates(t *testing.T) {
 				f.used = true
 			case "old":
 				f.clusters[cluster].CreationTimestamp = metav1.NewTime(time.Now().Add(-2 * orphanAge))
-			case "owned by a shard of the previous version":
-				o.old = true
 			case "still there":
 				f.ws = claimed.DeepCopy()
 				delete(f.ws.Labels, tenancy.TargetLabel) // so that the watch does not have it
@@ -368,6 +350,8 @@ func TestATargetThatIsAwayIsTold(t *testing.T) {
 	f := newPlaced(t)
 	f.down = true
 	r := f.process()
+	f.claim(r)
+	r.now = func() time.Time { return time.Now().Add(2 * time.Hour) } // without news
 	result, err := f.reconcile(r)
 	require.NoError(t, err)
 	require.Positive(t, result.RequeueAfter)

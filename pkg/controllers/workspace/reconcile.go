@@ -33,8 +33,8 @@ const (
 
 // logicalClusters is the access to the LogicalClusters of one shard.
 type logicalClusters interface {
-	// places reports whether the shard creates and deletes them by itself.
-	places(ctx context.Context) (bool, error)
+	// isRemote reports whether this is another shard, which creates and deletes them itself.
+	isRemote() bool
 	cached(cluster logicalcluster.Name) (*corev1alpha1.LogicalCluster, bool)
 	get(ctx context.Context, cluster logicalcluster.Name) (*corev1alpha1.LogicalCluster, error)
 	create(ctx context.Context, cluster logicalcluster.Name, lc *corev1alpha1.LogicalCluster) error
@@ -55,8 +55,9 @@ type reconciler struct {
 	at     func(shard string) (logicalClusters, error)
 	commit func(ctx context.Context, old, updated *tenancyv1alpha1.Workspace) (*tenancyv1alpha1.Workspace, error)
 	remove func(ctx context.Context, ws *tenancyv1alpha1.Workspace) error
-	// owned returns the LogicalClusters whose owner has a key, as watches tell.
-	owned func(key client.Key) []owned
+	// here is this shard, and owned returns its LogicalClusters whose owner has a key.
+	here  logicalClusters
+	owned func(key client.Key) []*corev1alpha1.LogicalCluster
 	// exists asks the shard itself for a Workspace.
 	exists func(ctx context.Context, key client.Key, uid types.UID) (bool, error)
 
@@ -173,10 +174,7 @@ func (r *reconciler) schedule(ctx context.Context, ws *tenancyv1alpha1.Workspace
 	if err != nil {
 		return r.failed(ctx, ws, err)
 	}
-	switch placed, err := clusters.places(ctx); {
-	case err != nil:
-		return r.failed(ctx, ws, err)
-	case placed:
+	if clusters.isRemote() {
 		return r.await(ctx, ws, clusters)
 	}
 	lc, p := logicalClusterFor(ws, in, r.self)
@@ -297,8 +295,9 @@ func (r *reconciler) delete(ctx context.Context, ws *tenancyv1alpha1.Workspace) 
 		return r.stuck(ctx, ws, err)
 	}
 	lc, found := clusters.cached(cluster)
-	if !found {
-		// The watch may be behind, so ask before letting go.
+	if !found || clusters.isRemote() && lc.DeletionTimestamp == nil {
+		// The watch may be behind, so ask before letting go. Of another shard, this also
+		// finds out whether it answers.
 		lc, err = clusters.get(ctx, cluster)
 		if apierrors.IsNotFound(err) {
 			return r.release(ctx, ws)
@@ -310,12 +309,8 @@ func (r *reconciler) delete(ctx context.Context, ws *tenancyv1alpha1.Workspace) 
 	if !owns(ws, lc) {
 		return r.release(ctx, ws) // not ours to delete
 	}
-	placed := false
-	if lc.DeletionTimestamp == nil {
-		if placed, err = clusters.places(ctx); err == nil && !placed {
-			err = clusters.remove(ctx, cluster, lc)
-		}
-		if err != nil {
+	if lc.DeletionTimestamp == nil && !clusters.isRemote() {
+		if err := clusters.remove(ctx, cluster, lc); err != nil {
 			return r.stuck(ctx, ws, err)
 		}
 	}
@@ -324,7 +319,7 @@ func (r *reconciler) delete(ctx context.Context, ws *tenancyv1alpha1.Workspace) 
 		err = nil
 	}
 	var next reconcile.Result
-	if !found || placed {
+	if !found || lc.DeletionTimestamp == nil && clusters.isRemote() {
 		next.RequeueAfter = observeTimeout // it may be away
 	}
 	return next, err

@@ -117,13 +117,13 @@ func (f *fake) remove(_ context.Context, cluster logicalcluster.Name, _ *corev1a
 
 func (f *fake) unused(context.Context, logicalcluster.Name) (bool, error) { return !f.used, nil }
 
-func (f *fake) owned(key client.Key) []owned {
-	var found []owned
+func (f *fake) owned(key client.Key) []*corev1alpha1.LogicalCluster {
+	var found []*corev1alpha1.LogicalCluster
 	for name, lc := range f.clusters {
 		if owner, ok := ownerOf(lc); ok && owner == key && !f.blind {
 			lc = lc.DeepCopy()
 			lc.Annotations[logicalcluster.AnnotationKey] = name.String()
-			found = append(found, owned{lc: lc, at: f.there()})
+			found = append(found, lc)
 		}
 	}
 	return found
@@ -175,7 +175,13 @@ func (f *fake) process() *reconciler {
 			f.events = append(f.events, w)
 			return nil
 		},
-		owned: f.owned,
+		here: f,
+		owned: func(key client.Key) []*corev1alpha1.LogicalCluster {
+			if f.placing {
+				return nil // they are on the other shard
+			}
+			return f.owned(key)
+		},
 		exists: func(_ context.Context, _ client.Key, uid types.UID) (bool, error) {
 			return f.ws != nil && f.ws.UID == uid, nil
 		},

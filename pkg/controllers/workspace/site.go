@@ -21,26 +21,20 @@ const requestTimeout = 10 * time.Second
 type site struct {
 	*peers.Peer
 	lister client.Lister[*corev1alpha1.LogicalCluster]
-	// placer is nil for the own shard.
-	placer *placer
+	// remote is set if it is another shard, which creates and deletes them itself.
+	remote bool
 }
 
 func newSite(peer *peers.Peer, informer *client.Informer[*corev1alpha1.LogicalCluster]) *site {
-	return &site{Peer: peer, lister: informer.Lister(), placer: &placer{peer: peer}}
+	return &site{Peer: peer, lister: informer.Lister(), remote: true}
 }
 
 func localSite(book *peers.Book, self string, informer *client.Informer[*corev1alpha1.LogicalCluster]) *site {
 	return &site{Peer: book.Named(self), lister: informer.Lister()}
 }
 
-// places reports whether the shard creates and deletes LogicalClusters for Workspaces of
-// others by itself, so that nobody else does. For its own Workspaces each shard does so here.
-func (s *site) places(ctx context.Context) (bool, error) {
-	if s.placer == nil {
-		return false, nil
-	}
-	return s.placer.places(ctx)
-}
+// isRemote reports whether this is another shard, which creates and deletes LogicalClusters itself.
+func (s *site) isRemote() bool { return s.remote }
 
 // cached returns what the watch has told about the LogicalCluster in cluster.
 func (s *site) cached(cluster logicalcluster.Name) (*corev1alpha1.LogicalCluster, bool) {

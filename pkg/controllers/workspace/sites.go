@@ -43,25 +43,6 @@ func (s *sites) at(shard string) (*site, error) {
 	return nil, fmt.Errorf("%w: shard %q is not known yet", peers.ErrUnreachable, shard)
 }
 
-// owned returns the LogicalClusters that watches know of an owner, on all shards.
-func (s *sites) owned(key client.Key) []owned {
-	all := []*site{s.local}
-	s.mu.Lock()
-	for _, remote := range s.remote {
-		all = append(all, remote)
-	}
-	s.mu.Unlock()
-	var found []owned
-	for _, site := range all {
-		// The index fails only where it does not exist.
-		clusters, _ := site.lister.ByIndex(OwnerIndex, key.String())
-		for _, lc := range clusters {
-			found = append(found, owned{lc: lc, at: site})
-		}
-	}
-	return found
-}
-
 // watch is the reconcile.Source of what happens to logical clusters on other
 // shards. It follows the registered shards.
 func (s *sites) watch(ctx context.Context, queue reconcile.Queue[client.Key]) (func(), error) {
