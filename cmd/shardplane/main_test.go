@@ -212,20 +212,6 @@ func TestServersNameTheirMissingFlags(t *testing.T) {
 	}
 }
 
-// A flag that is going is accepted for one more version, with a word about it.
-func TestDeprecatedFlags(t *testing.T) {
-	for line, want := range map[string][2]string{
-		"shard --watch-cache-events=false": {"Flag --watch-cache-events has been deprecated, events are in the watch cache", "--tls-cert-file is required"},
-		"shard --fairness-rest=-1":         {"Flag --fairness-rest has been deprecated, use --fairness-throttle-factor", "--fairness-throttle-factor -1 must be"},
-		"front-proxy --index-patience=1h":  {"Flag --index-patience has been deprecated, use --index-timeout", "--index-timeout 1h0m0s is not"},
-	} {
-		_, out, errOut := call(t, strings.Fields(line)...)
-		require.Contains(t, out, want[0])
-		require.Contains(t, errOut, want[1], "the old name sets what the new one does")
-		require.NotContains(t, errOut, "unknown flag")
-	}
-}
-
 func TestFailure(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	require.NoError(t, os.WriteFile(file, nil, 0o600))

@@ -59,7 +59,6 @@ type testServer struct {
 type serverOptions struct {
 	system     []*apiextensionsv1.CustomResourceDefinition
 	systemOnly bool
-	apart      []string
 	convert    map[string]versions.Convert
 	sources    []definitions.Source
 	release    time.Duration
@@ -86,7 +85,6 @@ func startServer(t testing.TB, o serverOptions) *testServer {
 		Storage:      customresourcetest.Wrapped(backend.RESTOptionsGetter, opened.wrap),
 		System:       o.system,
 		SystemOnly:   o.systemOnly,
-		Apart:        o.apart,
 		ReleaseAfter: o.release,
 		Admission:    o.admission,
 		Unreadable:   o.unreadable,

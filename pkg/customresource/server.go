@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"slices"
 	"sync"
 	"time"
 
@@ -21,7 +20,6 @@ import (
 	"k8s.io/apiserver/pkg/registry/generic"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/util/webhook"
-	"k8s.io/klog/v2"
 	"k8s.io/kube-openapi/pkg/validation/spec"
 
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
@@ -68,13 +66,6 @@ type Config struct {
 	// fields included. No generation is counted, and what is deleted is gone at once,
 	// whatever its finalizers.
 	Replicas bool
-	// Reserved are API groups in which there are no other definitions than System, but
-	// those from before that was refused, which are named in the log.
-	Reserved []string
-	// Apart are API groups of System whose objects lie apart from those of definitions
-	// of the same resources, from before that was refused: neither are ever read or
-	// deleted as the others.
-	Apart []string
 	// Admission admits writes of custom resources, and annotates those of dry
 	// runs; if nil, it does the latter only.
 	Admission admission.Interface
@@ -116,7 +107,6 @@ type upstream interface {
 // with InstallCRDs, and Run it.
 type Server struct {
 	releaseAfter time.Duration
-	reserved     []string
 	replicas     bool
 
 	table   *definitions.Table
@@ -148,7 +138,6 @@ func New(cfg Config) (*Server, error) {
 	setDefaults(&cfg)
 	s := &Server{
 		releaseAfter: cfg.ReleaseAfter,
-		reserved:     cfg.Reserved,
 		replicas:     cfg.Replicas,
 		table:        definitions.NewTable(),
 		builtIns:     &documents.BuiltIns{},
@@ -161,14 +150,11 @@ func New(cfg Config) (*Server, error) {
 		return nil, err
 	}
 	s.stores = versions.New(versions.Config{
-		Calls:     cfg.WebhookCalls,
-		Hooks:     s.hooks,
-		Storage:   cfg.Storage,
-		Building:  s.lister.building.Load,
-		Instances: s.instances,
-		Apart: func(sch *definitions.Schema) bool {
-			return slices.Contains(cfg.Apart, sch.Resource.Group) && s.system.Serves(sch)
-		},
+		Calls:      cfg.WebhookCalls,
+		Hooks:      s.hooks,
+		Storage:    cfg.Storage,
+		Building:   s.lister.building.Load,
+		Instances:  s.instances,
 		MetricName: s.metricName,
 		Replicas:   cfg.Replicas,
 		Unreadable: cfg.Unreadable,
@@ -280,19 +266,10 @@ func (s *Server) Run(ctx context.Context) error {
 	workers.Go(func() { s.stores.Count(ctx) })
 	if s.crds != nil {
 		workers.Go(func() { s.crds.Index().Run(ctx) })
-		workers.Go(func() { s.tellReserved(ctx) })
 	}
 	s.sweep(ctx)
 	s.hooks.Stop()
 	return nil
-}
-
-// tellReserved names the definitions that are in groups of the system, from before
-// that was refused.
-func (s *Server) tellReserved(ctx context.Context) {
-	for _, definition := range s.crds.Index().InGroups(ctx, s.reserved) {
-		klog.FromContext(ctx).Info("A CustomResourceDefinition is in a group of the system, where none can be made any more. Its objects are kept, and are never read as the system's: define it in another group", "definition", definition)
-	}
 }
 
 // sweep releases the serving info of schemas that nobody uses any more.

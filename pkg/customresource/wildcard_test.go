@@ -17,7 +17,6 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 
-	"github.com/shardplane/shardplane/pkg/customresource/customresourcetest"
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
@@ -155,41 +154,6 @@ func TestSystemDefinitions(t *testing.T) {
 	list, err = s.Dynamic(t, "one").Resource(widgets).List(t.Context(), metav1.ListOptions{})
 	require.NoError(t, err)
 	require.Len(t, list.Items, 1, "a definition that was never served takes nothing with it")
-}
-
-// TestNewSystemDefinitions: where a definition was before the system has one of the same
-// resource, neither is harmed by the other, whatever becomes of them.
-func TestNewSystemDefinitions(t *testing.T) {
-	t.Parallel()
-	data := customresourcetest.NewData(t)
-	earlier := startServer(t, serverOptions{data: data})
-	old := widgetCRD(map[string]apiextensionsv1.JSONSchemaProps{"extra": {Type: "string"}})
-	same := widgetCRD(nil)
-	for cluster, crd := range map[string]*apiextensionsv1.CustomResourceDefinition{"one": old, "two": same} {
-		earlier.CreateCRD(t, cluster, crd)
-		mustCreate(t, earlier.Dynamic(t, cluster).Resource(widgets).Namespace("default"), widget("old", nil))
-	}
-	earlier.Stop()
-
-	s := startServer(t, serverOptions{data: data, system: []*apiextensionsv1.CustomResourceDefinition{widgetCRD(nil)}, apart: []string{"example.com"}})
-	for _, cluster := range []string{"one", "two"} {
-		in := s.Dynamic(t, cluster).Resource(widgets).Namespace("default")
-		_, err := in.Get(t.Context(), "old", metav1.GetOptions{})
-		require.True(t, apierrors.IsNotFound(err), "%v", err)
-		mustCreate(t, in, widget("new", nil))
-		s.DeleteCRD(t, cluster, old.Name)
-	}
-	list, err := s.Dynamic(t, "*").Resource(widgets).List(t.Context(), metav1.ListOptions{})
-	require.NoError(t, err)
-	require.Len(t, list.Items, 2, "the definitions took nothing of the system with them")
-	s.Stop()
-
-	again := startServer(t, serverOptions{data: data})
-	left := again.CreateCRD(t, "one", old)
-	require.NotNil(t, left)
-	list, err = again.Dynamic(t, "one").Resource(widgets).List(t.Context(), metav1.ListOptions{})
-	require.NoError(t, err)
-	require.Empty(t, list.Items, "the old object went with its definition")
 }
 
 // TestFixedSet is how a server of replicas uses the package.

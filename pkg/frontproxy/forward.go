@@ -195,11 +195,8 @@ func (f *forwarder) modify(r *http.Request, res *http.Response, to *route) error
 	} else if rec := recordFrom(r.Context()); rec != nil {
 		rec.answeredByShard = true
 	}
-	conceal, err := f.conceals(r, res, to)
 	switch {
-	case err != nil:
-		return err
-	case conceal:
+	case f.conceals(r, res, to):
 		f.visitors.denied(to.visitor)
 		f.resolver.hold(r.Context(), to.arrived)
 		return &answerError{status: f.unknown(r, to)}

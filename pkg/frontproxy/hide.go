@@ -19,29 +19,29 @@ const deniedTimeout = 5 * time.Second
 // without the mark of those who have entered. Of other errors without it, such as
 // timeouts and malformed impersonation, which are answered before it is known
 // whether the user may enter, that is asked.
-func (f *forwarder) conceals(r *http.Request, res *http.Response, to *route) (bool, error) {
+func (f *forwarder) conceals(r *http.Request, res *http.Response, to *route) bool {
 	switch {
 	case to.mapped != nil:
-		return f.concealsMapped(r.Context(), res, to), nil
+		return f.concealsMapped(r.Context(), res, to)
 	case to.mount != nil:
-		return false, nil // the user has entered where the mount is
+		return false // the user has entered where the mount is
 	}
 	entered := takeMark(res.Header)
 	switch {
 	case to.whole:
-		return false, nil // it is of no logical cluster
+		return false // it is of no logical cluster
 	case entered == "true":
 		to.enter(f)
-		return false, nil
+		return false
 	case to.view != "" && res.StatusCode < http.StatusBadRequest:
-		return true, nil // a view is there, whatever it shows nothing of
+		return true // a view is there, whatever it shows nothing of
 	case res.StatusCode < http.StatusBadRequest:
 		to.release() // nothing waits any more, however long the answer takes
-		return false, nil
+		return false
 	case res.StatusCode != http.StatusForbidden:
-		return f.denied(r.Context(), to), nil
+		return f.denied(r.Context(), to)
 	default:
-		return true, nil
+		return true
 	}
 }
 

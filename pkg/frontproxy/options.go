@@ -99,8 +99,6 @@ func (o *Options) Flags() (fss cliflag.NamedFlagSets) {
 	fs.DurationVar(&o.IndexTimeout, "index-timeout", o.IndexTimeout, "for how long a request for an unknown logical cluster waits for it to appear, before it is refused")
 	fs.DurationVar(&o.WorkspaceReadyTimeout, "workspace-ready-timeout", o.WorkspaceReadyTimeout, "for how long a request for a new workspace, of its owner or of others who may enter it, waits for the workspace to become ready, before it is told to come again")
 	fs.DurationVar(&o.ShutdownDelay, "shutdown-delay-duration", o.ShutdownDelay, "for how long requests are still served when the front-proxy is to stop, while /readyz fails and clients are asked to connect elsewhere; as long as what stands before it takes to notice")
-	fs.DurationVar(&o.IndexTimeout, "index-patience", o.IndexTimeout, "the previous name of --index-timeout")
-	_ = fs.MarkDeprecated("index-patience", "use --index-timeout: the next version does not know this name")
 	fs = fss.FlagSet("Authentication")
 	o.Authentication.AddFlags(fs)
 	fs.StringSliceVar(&o.PassOnGroups, "authentication-pass-on-groups", o.PassOnGroups, "groups that users keep when their requests are forwarded to a shard, \"prefix*\" for all that begin so; empty for all but those of --authentication-drop-groups, which are taken from all users here, system:masters included")

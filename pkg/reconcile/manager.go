@@ -49,8 +49,7 @@ const (
 	// they do, the leader has all.
 	Dividable Placement = "dividable"
 	// Divided is a Dividable controller that each replica runs, for its part of the logical
-	// clusters. Its work may be done twice while replicas of the previous release run, whose
-	// leader has all.
+	// clusters.
 	Divided Placement = "divided"
 )
 

@@ -21,7 +21,6 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/client-go/rest"
-	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/client"
@@ -111,7 +110,7 @@ func deniedServer(t *testing.T, did *steps, others ...string) *Server {
 		Shards:          shards,
 	}
 	s := &Server{informers: informers}
-	s.local = newLocal(klog.Background(), "here", clients, informers, nil)
+	s.local = newLocal("here", clients, informers, nil)
 	informers.APIExports = client.NewDual(kinds.APIExports.Informer(clients.Wildcard(), byPath),
 		kinds.APIExports.Informer(replicas.Shard(request.Wildcard).Wildcard(), byPath), client.DualOptions{Self: "here", Holds: s.local.has})
 	informers.RBAC.ClusterRoles = viewOf(t, kinds.ClusterRoles, all, client.DualOptions{})

@@ -1,18 +1,14 @@
 package shard
 
 import (
-	"strings"
-
 	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/kcp-dev/sdk/apis/core"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
-	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/controllers"
 	"github.com/shardplane/shardplane/pkg/serving"
-	"github.com/shardplane/shardplane/pkg/tenancy"
 	"github.com/shardplane/shardplane/pkg/workspaceindex"
 )
 
@@ -20,7 +16,6 @@ import (
 // which are switched off, and which paths lead to them. It reads the shard's
 // own API, as any controller does.
 type local struct {
-	log             klog.Logger
 	shard           string
 	clients         *client.Factory
 	logicalClusters *client.Informer[*corev1alpha1.LogicalCluster]
@@ -30,9 +25,8 @@ type local struct {
 	watches *serving.OpenWatches
 }
 
-func newLocal(log klog.Logger, shard string, clients *client.Factory, informers *controllers.Informers, watches *serving.OpenWatches) *local {
+func newLocal(shard string, clients *client.Factory, informers *controllers.Informers, watches *serving.OpenWatches) *local {
 	l := &local{
-		log:             log,
 		shard:           shard,
 		clients:         clients,
 		logicalClusters: informers.LogicalClusters,
@@ -41,10 +35,7 @@ func newLocal(log klog.Logger, shard string, clients *client.Factory, informers 
 		watches:         watches,
 	}
 	l.logicalClusters.AddEventHandler(client.Handler[*corev1alpha1.LogicalCluster]{
-		OnAdd: func(obj *corev1alpha1.LogicalCluster, initial bool) {
-			if initial {
-				l.tellRequiredGroups(obj)
-			}
+		OnAdd: func(obj *corev1alpha1.LogicalCluster, _ bool) {
 			l.upsertCluster(obj)
 		},
 		OnUpdate: func(_, obj *corev1alpha1.LogicalCluster) { l.upsertCluster(obj) },
@@ -60,15 +51,6 @@ func newLocal(log klog.Logger, shard string, clients *client.Factory, informers 
 		},
 	})
 	return l
-}
-
-// tellRequiredGroups names a logical cluster, from before the server started, whose required
-// groups meant something else before commas and semicolons were as in kcp.
-func (l *local) tellRequiredGroups(lc *corev1alpha1.LogicalCluster) {
-	if groups := lc.Annotations[tenancy.RequiredGroupsAnnotation]; strings.ContainsAny(groups, ",;") {
-		l.log.Info("A logical cluster has combined required groups, of which semicolons separate alternatives and commas the groups of one. It was the other way round in earlier versions: see that it is what you mean",
-			"cluster", logicalcluster.From(lc), "annotation", tenancy.RequiredGroupsAnnotation, "groups", groups)
-	}
 }
 
 func (l *local) upsertCluster(obj *corev1alpha1.LogicalCluster) {

@@ -10,19 +10,15 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	"k8s.io/klog/v2"
-
-	"github.com/shardplane/shardplane/test/logs"
 )
 
 // TestOldData starts a shard on data of which nobody has collected garbage: it keeps what is to be
-// deleted for as long as its flag says, and tells of groups that mean something else now.
+// deleted for as long as its flag says.
 func TestOldData(t *testing.T) {
 	o := options(t)
-	serve := func(t *testing.T, logger klog.Logger, args ...string) (root kubernetes.Interface, itself rest.Interface) {
+	serve := func(t *testing.T, args ...string) (root kubernetes.Interface, itself rest.Interface) {
 		t.Helper()
 		with := *o
 		flags := pflag.NewFlagSet("", pflag.ContinueOnError)
@@ -30,7 +26,7 @@ func TestOldData(t *testing.T) {
 			flags.AddFlagSet(section)
 		}
 		require.NoError(t, flags.Parse(args))
-		config := startLogging(t, &with, logger)
+		config := start(t, &with)
 		in := func(cluster string) kubernetes.Interface {
 			of := rest.CopyConfig(config)
 			of.Host += "/clusters/" + cluster
@@ -53,14 +49,11 @@ func TestOldData(t *testing.T) {
 	}
 	const logicalCluster = "/apis/core.kcp.io/v1alpha1/logicalclusters/cluster"
 	t.Run("before", func(t *testing.T) {
-		root, _ := serve(t, klog.Background(), "--enable-garbage-collector=false")
+		root, _ := serve(t, "--enable-garbage-collector=false")
 		abandon(t, root, "old")
-		require.NoError(t, root.Discovery().RESTClient().Patch(types.MergePatchType).AbsPath(logicalCluster).
-			Body([]byte(`{"metadata":{"annotations":{"authorization.kcp.io/required-groups":"one,two"}}}`)).Do(t.Context()).Error())
 	})
-	logger, logged := logs.New(t)
 	t.Run("after", func(t *testing.T) {
-		root, itself := serve(t, logger, "--garbage-collector-initial-delay=3h")
+		root, itself := serve(t, "--garbage-collector-initial-delay=3h")
 		require.Eventually(t, func() bool {
 			var lc metav1.PartialObjectMetadata
 			raw, err := itself.Get().AbsPath(logicalCluster).DoRaw(t.Context())
@@ -84,5 +77,4 @@ func TestOldData(t *testing.T) {
 		require.NoError(t, err)
 		require.Nil(t, old.DeletionTimestamp)
 	})
-	require.Regexp(t, `combined required groups.* cluster="root" .*groups="one,two"`, logged.String(), "once the shard has stopped")
 }

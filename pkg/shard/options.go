@@ -147,7 +147,7 @@ func (o *Options) Flags() (fss cliflag.NamedFlagSets) {
 	fs.DurationVar(&o.ReplicaSnapshotMaxAge, "replica-snapshot-max-age", o.ReplicaSnapshotMaxAge, "how old what was known of other shards may be, in <data-dir>/replicas, for the shard to start with it while the cache server is away; 0: any age")
 	fs.IntVar(&o.MaxCachedObjects, "max-cached-objects", o.MaxCachedObjects, "how many objects of a logical cluster its CachedResources have on the cache server, all together; 0 means any number")
 	fs.Var(limits.Quantity{To: &o.MaxCachedBytes}, "max-cached-bytes", "how many bytes the objects have that the CachedResources of a logical cluster have on the cache server, all together; 0 means any number")
-	fs.StringVar(&o.ShardClientCertFile, "shard-client-cert-file", o.ShardClientCertFile, "PEM file of the client certificate for other shards: user system:shard:<name>, group system:kcp:shards; or a member of system:masters, for the previous version")
+	fs.StringVar(&o.ShardClientCertFile, "shard-client-cert-file", o.ShardClientCertFile, "PEM file of the client certificate for other shards: user system:shard:<name>, group system:kcp:shards")
 	fs.StringVar(&o.ShardClientKeyFile, "shard-client-key-file", o.ShardClientKeyFile, "PEM file of the private key of --shard-client-cert-file")
 	fs.StringVar(&o.ShardCAFile, "shard-ca-file", o.ShardCAFile, "PEM file of the CAs of other shards' serving certificates")
 	o.Serving.AddFlags(fss.FlagSet("Serving"))
@@ -169,8 +169,6 @@ func (o *Options) Flags() (fss cliflag.NamedFlagSets) {
 	o.Limits.AddFlags(fs)
 	o.Capacity.AddFlags(fs)
 	o.Encryption.AddFlags(fs)
-	fs.Bool("watch-cache-events", true, "without effect")
-	_ = fs.MarkDeprecated("watch-cache-events", "events are in the watch cache, as all other resources: leave it out, the next version does not know it")
 	return fss
 }
 

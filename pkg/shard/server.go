@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
-	apisgroup "github.com/kcp-dev/sdk/apis/apis"
 	"github.com/kcp-dev/sdk/apis/core"
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
@@ -26,7 +25,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/admission/claims"
 	"github.com/shardplane/shardplane/pkg/admission/limits"
 	"github.com/shardplane/shardplane/pkg/admission/policy/remoteparams"
-	"github.com/shardplane/shardplane/pkg/admission/reserved"
 	"github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/authn"
 	"github.com/shardplane/shardplane/pkg/authz"
@@ -215,7 +213,7 @@ func (s *Server) assembleAPI() error {
 		return err
 	}
 	serving.Authenticate(c, s.authentication)
-	s.local = newLocal(klog.FromContext(s.serving), s.options.Name, s.sources.Local, s.informers, &s.watches)
+	s.local = newLocal(s.options.Name, s.sources.Local, s.informers, &s.watches)
 	if s.bindings, err = s.newBindings(); err != nil {
 		return err
 	}
@@ -297,8 +295,6 @@ func (s *Server) assembleCustomResources(a authorizer.Authorizer, webhooks *webh
 		SystemBound: func(cluster logicalcluster.Name, resource schema.GroupResource) bool {
 			return config.RootExportOf(resource) != "" && s.bindsSystem(cluster)
 		},
-		Reserved:   reserved.Groups,
-		Apart:      []string{apisgroup.GroupName},
 		Admission:  s.admission.Interface(),
 		Authorizer: a,
 		Webhooks:   webhooks, WebhookCalls: s.options.Webhooks.CallsPerCluster,

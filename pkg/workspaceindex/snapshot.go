@@ -269,9 +269,7 @@ func readRevisions(from *reader) (revisions Revisions) {
 		revisions[kind].Version = from.text()
 	}
 	for kind := range kinds {
-		if len(from.rest) > 0 { // the previous version wrote none
-			revisions[kind].Data = from.text()
-		}
+		revisions[kind].Data = from.text()
 	}
 	return revisions
 }

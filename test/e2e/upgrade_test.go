@@ -69,7 +69,7 @@ func newUpgrade(t *testing.T, previous string) *upgrade {
 	c := harness.Start(t, harness.Options{
 		Mode: harness.Processes, Binary: previous, Replicas: 2, DevTokens: true, Fsync: true,
 		// The name that both releases know.
-		ExtraArgs: map[string][]string{"front-proxy": {"--index-patience=20ms"}},
+		ExtraArgs: map[string][]string{"front-proxy": {"--index-timeout=20ms"}},
 	})
 	u := &upgrade{Cluster: c, t: t, proxy: factory(t, c.Proxy()), kubectl: newKubectl(t, c)}
 	for n := range 2 {

@@ -28,7 +28,7 @@ func TestUpgradePlacement(t *testing.T) {
 		t.Run(order[0]+" first", func(t *testing.T) {
 			c := harness.Start(t, harness.Options{
 				Mode: harness.Processes, Binary: previous, Shards: 2, DevTokens: true, Fsync: true,
-				ExtraArgs: map[string][]string{"front-proxy": {"--index-patience=20ms"}},
+				ExtraArgs: map[string][]string{"front-proxy": {"--index-timeout=20ms"}},
 			})
 			u := &across{t: t, proxy: factory(t, c.Proxy())}
 			workspace(t, u.proxy, "root", "there", "shard-1")

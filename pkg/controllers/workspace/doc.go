@@ -20,6 +20,4 @@
 // for this one, and no shard writes on another: the claim has what is asked for, B fulfils it
 // (placement), and both look at the other live before they decide for good. On the own shard
 // A does all of it in the process.
-//
-// Shards of the previous version do not fulfil what is asked of them: there A writes itself.
 package workspace

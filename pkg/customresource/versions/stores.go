@@ -30,18 +30,10 @@ var errClosed = errors.New("the server is shutting down")
 // for lists, the views remember, all together.
 const decodedBytes, encodedBytes = 64 << 20, 64 << 20
 
-// apartSuffix follows the resource in the keys of objects that lie apart. No resource
-// or identity has it.
-const apartSuffix = ":-system"
-
 // customSuffix follows the resource in the keys of objects of the group "", so that
 // they lie apart from those of built-in resources, also of one that a later version
 // has under the same name.
 const customSuffix = ":-custom"
-
-func (s *Stores) isApart(sch *definitions.Schema) bool {
-	return s.config.Apart != nil && s.config.Apart(sch)
-}
 
 // viewKey names a view.
 type viewKey struct {
@@ -81,8 +73,6 @@ type Stores struct {
 type rawStore struct {
 	storage.Interface
 	resource schema.GroupResource
-	// key is the resource, or, of objects that lie apart, one that no resource is.
-	key schema.GroupResource
 	// prefix is that of its keys, and unreadable records its objects that cannot be read.
 	prefix     string
 	unreadable *unreadable.Record
@@ -100,9 +90,6 @@ type Config struct {
 	// Instances has the upstream handler make the serving info of a synthetic
 	// definition, unless there is some, and returns the registry in it.
 	Instances func(*apiextensionsv1.CustomResourceDefinition) (finalizer.ListerCollectionDeleter, error)
-	// Apart reports whether the objects of a schema lie apart from those of others of
-	// the same resource; nil means that none do.
-	Apart func(*definitions.Schema) bool
 	// Replicas is set where objects are replicas of those of other servers.
 	Replicas bool
 	// Unreadable records the objects that cannot be read with their definition; nil for a record of its own.
@@ -219,14 +206,10 @@ func (s *Stores) PrefixOf(sch *definitions.Schema) string {
 // suffix is what the prefix of the keys of a schema's objects has more than those of built-in
 // resources.
 func (s *Stores) suffix(sch *definitions.Schema) string {
-	switch {
-	case s.isApart(sch):
-		return apartSuffix
-	case sch.Resource.Group == "":
+	if sch.Resource.Group == "" {
 		return customSuffix
-	default:
-		return ""
 	}
+	return ""
 }
 
 // newView makes the view of a schema's version on the shared store.
@@ -235,10 +218,6 @@ func (s *Stores) newView(sch *definitions.Schema, shared generic.RESTOptions, pr
 	if !ok {
 		return nil, nil, fmt.Errorf("%s is not a custom resource", sch.Resource)
 	}
-	key := storedResource(sch)
-	if s.isApart(sch) {
-		key.Resource += apartSuffix
-	}
 	selectable, err := selectableFields(sch.Spec(), u.GroupVersionKind().Version)
 	if err != nil {
 		return nil, nil, err
@@ -246,7 +225,7 @@ func (s *Stores) newView(sch *definitions.Schema, shared generic.RESTOptions, pr
 
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	raw, err := s.openLocked(key, storedResource(sch), shared, prefix)
+	raw, err := s.openLocked(storedResource(sch), shared, prefix)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -270,13 +249,13 @@ func (s *Stores) Calls(sch *definitions.Schema) bool {
 	return conversion != nil && conversion.Strategy == apiextensionsv1.WebhookConverter && sch.Convert == nil && !s.config.Hooks.convertsHere(conversion)
 }
 
-// openLocked returns the store with a key, which it opens unless it is open. The caller counts
+// openLocked returns the store of a resource, which it opens unless it is open. The caller counts
 // itself among its users.
-func (s *Stores) openLocked(key, resource schema.GroupResource, shared generic.RESTOptions, prefix string) (*rawStore, error) {
+func (s *Stores) openLocked(resource schema.GroupResource, shared generic.RESTOptions, prefix string) (*rawStore, error) {
 	if s.closed {
 		return nil, errClosed
 	}
-	if raw, ok := s.stores[key]; ok {
+	if raw, ok := s.stores[resource]; ok {
 		return raw, nil
 	}
 	store, destroy, err := shared.Decorator(
@@ -287,10 +266,10 @@ func (s *Stores) openLocked(key, resource schema.GroupResource, shared generic.R
 	if err != nil {
 		return nil, fmt.Errorf("making the storage of %s: %w", resource, err)
 	}
-	raw := &rawStore{Interface: store, resource: resource, key: key, prefix: prefix, unreadable: s.config.Unreadable, destroy: destroy}
-	s.stores[key] = raw
+	raw := &rawStore{Interface: store, resource: resource, prefix: prefix, unreadable: s.config.Unreadable, destroy: destroy}
+	s.stores[resource] = raw
 	select {
-	case s.opened <- key:
+	case s.opened <- resource:
 	default:
 	}
 	return raw, nil
@@ -321,8 +300,8 @@ func (s *Stores) endLocked(v *view) (destroy func()) {
 	if v.raw.users > 0 || s.closed {
 		return func() {}
 	}
-	delete(s.stores, v.raw.key)
-	s.tallies.set(s.config.MetricName(v.raw.resource), v.raw.key, tally{})
+	delete(s.stores, v.raw.resource)
+	s.tallies.set(s.config.MetricName(v.raw.resource), v.raw.resource, tally{})
 	s.destroying.Add(1)
 	return func() {
 		defer s.destroying.Done()
@@ -339,9 +318,9 @@ func (s *Stores) Close() {
 	for v := range s.views {
 		v.close()
 	}
-	for key, raw := range s.stores {
+	for resource, raw := range s.stores {
 		raw.destroy()
-		s.tallies.set(s.config.MetricName(raw.resource), key, tally{})
+		s.tallies.set(s.config.MetricName(resource), resource, tally{})
 	}
 	s.stores = nil
 }

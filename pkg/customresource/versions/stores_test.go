@@ -16,7 +16,7 @@ import (
 
 // addView adds a view of a schema on a store of its own, as newView does.
 func (s *Stores) addView(sch *definitions.Schema, destroy func()) *view {
-	raw := &rawStore{Interface: struct{ storage.Interface }{}, resource: sch.Resource, key: sch.Resource, destroy: destroy, users: 1}
+	raw := &rawStore{Interface: struct{ storage.Interface }{}, resource: sch.Resource, destroy: destroy, users: 1}
 	s.stores[sch.Resource] = raw
 	v := newView(raw, sch, schema.GroupVersionKind{Version: "v1"}, nil, nil, s.decoded, s.encoded)
 	s.views[v] = viewKey{sch.Hash, "v1"}

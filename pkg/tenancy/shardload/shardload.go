@@ -207,8 +207,8 @@ func ClearOnShard(shard *corev1alpha1.Shard) {
 	conditions.Delete(shard, CachesReady)
 }
 
-// OfShard returns what a Shard object says, and whether it says anything: shards of
-// earlier versions tell no load.
+// OfShard returns what a Shard object says, and whether it says anything: a new
+// Shard has no load before its first heartbeat.
 func OfShard(shard *corev1alpha1.Shard) (load Load, known bool) {
 	for _, p := range load.parts() {
 		used, err := resource.ParseQuantity(shard.Annotations[p.annotation])

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
@@ -22,10 +21,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
-// turnInterval is the time between two logical clusters that are adopted: after an upgrade
-// that is so for all.
-const turnInterval = 10 * time.Millisecond
-
 // adopt gives a logical cluster the bindings to what root exports of the system: a new one
 // those that its type binds, and one from before there were such bindings to all that it has,
 // so that nothing is missing when it has only what it binds. It reports whether the logical
@@ -33,14 +28,7 @@ const turnInterval = 10 * time.Millisecond
 func (b *Bindings) adopt(ctx context.Context, lc *corev1alpha1.LogicalCluster) (adopting bool, again reconcile.Result, err error) {
 	cluster := logicalcluster.From(lc)
 	if !b.bindsSystem || lc.Annotations[tenancy.SystemBindingsAnnotation] == tenancy.SystemBound || request.IsSystem(cluster) {
-		b.turns.Forget(cluster)
 		return false, again, nil
-	}
-	if isOld := lc.Annotations[tenancy.SystemBindingsAnnotation] == ""; isOld {
-		if wait := b.turns.Wait(cluster, time.Now()); wait > 0 {
-			again.RequeueAfter = wait
-			return false, again, nil
-		}
 	}
 	b.watch(cluster, true) // before they are looked at
 	var errs []error

@@ -102,7 +102,6 @@ type Bindings struct {
 	made map[logicalcluster.Name][]*apisv1alpha2.APIBinding
 	// adopted are the logical clusters that are to say that they have the system's bindings.
 	adopted map[logicalcluster.Name]bool
-	turns   reconcile.Turns[logicalcluster.Name]
 }
 
 // New returns what makes default bindings, and what tells that a logical cluster is to be
@@ -129,7 +128,6 @@ func New(cfg Config) (*Bindings, []reconcile.Source[client.Key]) {
 		watched: map[logicalcluster.Name]bool{},
 		made:    map[logicalcluster.Name][]*apisv1alpha2.APIBinding{},
 		adopted: map[logicalcluster.Name]bool{},
-		turns:   reconcile.Turns[logicalcluster.Name]{Interval: turnInterval},
 	}
 	clusters := cfg.LogicalClusters.Lister()
 	return b, []reconcile.Source[client.Key]{
@@ -205,7 +203,6 @@ func (b *Bindings) Forget(cluster logicalcluster.Name) {
 	b.ofExports.Forget(cluster)
 	b.watch(cluster, false)
 	b.take(cluster)
-	b.turns.Forget(cluster)
 }
 
 // take returns what was made in a logical cluster since it was called last, and whether it
