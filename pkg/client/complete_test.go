@@ -11,7 +11,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
-	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/test/bubble"
 )
 
@@ -116,48 +115,5 @@ func TestRestoredIsComplete(t *testing.T) {
 		s.sync(b)
 		pass(10 * time.Second)
 		require.Equal(t, 19, informer.Lister().Len())
-	})
-}
-
-// TestRestoredFromThePreviousRelease holds that objects that were saved with the resourceVersions of a cache, and
-// without marks, are those that they are: no older ones come in their place, and what is gone goes.
-func TestRestoredFromThePreviousRelease(t *testing.T) {
-	s, a, _ := world()
-	var saved []json.RawMessage
-	for key, obj := range a.objects {
-		former := obj.DeepCopy()
-		former.ResourceVersion = "999999" // of a cache with a long history
-		if key.Name == "x02" {
-			delete(former.Annotations, request.OriginalVersionAnnotation) // a transformed object
-		}
-		text, err := json.Marshal(former)
-		require.NoError(t, err)
-		saved = append(saved, text)
-	}
-	bubble.Test(t, func(t *testing.T) {
-		caches := &Caches{changed: make(chan struct{}), known: map[string]Mark{}, removed: func(string) bool { return false }}
-		informer := a.informer(InformerOptions[*corev1.ConfigMap]{})
-		caches.members = []*cacheMember{newCacheMember(Cache{Name: "a"}, a.marks)}
-		informer.followCaches(caches, []listerWatcher{{list: a.list, watch: a.watch}}, func(_ int, shard string) (listerWatcher, error) {
-			return a.of(shard), nil
-		})
-		require.NoError(t, informer.Restore(saved))
-		s.remove("x01")
-		s.remove("x02")
-		s.write("x03", "second")
-		s.sync(a)
-		ctx, cancel := context.WithCancel(t.Context())
-		ended := make(chan error, 1)
-		go func() { ended <- informer.Run(ctx) }()
-		defer func() {
-			cancel()
-			require.NoError(t, <-ended)
-		}()
-		pass(10 * time.Second)
-		has := map[Key]string{}
-		for _, obj := range informer.Lister().List(nil) {
-			has[informer.KeyOf(obj)] = contentOf(obj)
-		}
-		require.Equal(t, s.state(), has)
 	})
 }

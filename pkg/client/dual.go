@@ -290,10 +290,7 @@ type copyOf[T Object] struct {
 
 // uid returns the UID of the object on its shard.
 func (c copyOf[T]) uid() types.UID {
-	if c.own {
-		return c.obj.GetUID()
-	}
-	return originalUID(c.obj)
+	return c.obj.GetUID()
 }
 
 // compareCopies orders copies, of one object or of several, the preferred one

@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/test/bubble"
@@ -244,13 +245,15 @@ func TestDualEvents(t *testing.T) {
 		key := scriptedKey(0)
 		at := func(shard string) Key { return Key{shard, key.Cluster, key.Namespace, key.Name} }
 		original := func(uid string) func(*corev1.ConfigMap) {
-			return func(obj *corev1.ConfigMap) { obj.Annotations[request.OriginalUIDAnnotation] = uid }
+			return func(obj *corev1.ConfigMap) {
+				obj.UID, obj.Annotations[request.OriginalUIDAnnotation] = types.UID(uid), uid
+			}
 		}
 		cache.put(at("self"), "the own replica")
 		cache.put(at("blue"), "blue 0", original("uid-101"))
 		told("add blue 0")
-		cache.put(at("blue"), "blue", original("uid-101"), func(obj *corev1.ConfigMap) { obj.UID = "uid-101" })
-		told("blue 0 -> blue") // the cache server keeps UIDs from now on
+		cache.put(at("blue"), "blue", original("uid-101"))
+		told("blue 0 -> blue")
 		own.put(key, "own")
 		told("blue -> own") // the first of the server, with uid-101: it has moved here
 		cache.put(at("blue"), "blue 2", original("uid-101"))

@@ -4,7 +4,6 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/shardplane/shardplane/pkg/request"
 )
@@ -24,14 +23,6 @@ func ShowDeletion[T Object](replica T) (T, error) {
 	}
 	replica.SetDeletionTimestamp(&metav1.Time{Time: at})
 	return replica, nil
-}
-
-// originalUID returns the UID that the object of a replica has on its shard.
-func originalUID(replica metav1.Object) types.UID {
-	if original := replica.GetAnnotations()[request.OriginalUIDAnnotation]; original != "" {
-		return types.UID(original)
-	}
-	return replica.GetUID()
 }
 
 // after returns a Transform that does first and then, where that is not nil, next.

@@ -29,8 +29,8 @@ const resolveInterval = time.Second
 //	less than that, or nothing  the cache is behind: what is missing is held, and what is older
 //	                            than what is known is doubted, until its mark says as much
 //
-// Then its part of that shard is listed once more, and compared. A shard that never had a mark is
-// one of the previous release: it is believed, as is a shard that was removed.
+// Then its part of that shard is listed once more, and compared. A shard that never had a mark
+// is believed, as is a shard that was removed.
 type replicas[T Object] struct {
 	caches *Caches
 	// resource is as marks name it.
@@ -148,7 +148,7 @@ func (i *Informer[T]) readMarks(ctx context.Context) error {
 	clear(r.behind)
 	clear(r.doubted)
 	if marks == nil {
-		return nil // of the previous release, or kcp's
+		return nil // kcp's
 	}
 	for shard := range r.seen {
 		target, ok := r.target(shard)

@@ -52,8 +52,6 @@ func (i *Informer[T]) Restore(saved []json.RawMessage) error {
 		if i.options.Keep == nil || i.options.Keep(obj) {
 			i.mu.Lock()
 			if i.replicas != nil {
-				// The previous release has saved that of the cache. Empty comes before all.
-				obj.SetResourceVersion(originalVersion(obj))
 				i.replicas.saw(i.KeyOf(obj).Shard, obj.GetResourceVersion())
 			}
 			i.upsert(i.KeyOf(obj), obj)

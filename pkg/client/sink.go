@@ -9,7 +9,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/klog/v2"
 )
@@ -164,22 +163,13 @@ func (i *Informer[T]) prepare(obj T) (T, error) {
 // upsert stores obj and tells the handlers, unless nothing changed, under the lock.
 func (i *Informer[T]) upsert(key Key, obj T) {
 	old, replaced := i.store.set(key, obj)
-	same := replaced && i.uidOf(old) == i.uidOf(obj)
+	same := replaced && old.GetUID() == obj.GetUID()
 	// Of one version there are two contents where the server's data was restored
 	// and has gone another way since.
 	if same && old.GetResourceVersion() == obj.GetResourceVersion() && obj.GetResourceVersion() != "" && equality.Semantic.DeepEqual(old, obj) {
 		return
 	}
 	i.notify(change[T]{key: key, old: old, had: replaced, obj: obj, has: true, same: same, initial: !i.HasSynced()})
-}
-
-// uidOf returns the UID of an object, of a replica that of its original: a cache server of the
-// previous release gives replicas others, until this release has taken its place.
-func (i *Informer[T]) uidOf(obj T) types.UID {
-	if i.sharded {
-		return originalUID(obj)
-	}
-	return obj.GetUID()
 }
 
 // remove forgets the object under key, under the lock. final is its last state where known;

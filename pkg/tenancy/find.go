@@ -92,8 +92,8 @@ func ShardsKnown(shards *client.Informer[*corev1alpha1.Shard]) error {
 	return fmt.Errorf("no mark of the root shard was seen since %s", lacks[corev1alpha1.RootShard].UTC().Format(time.RFC3339))
 }
 
-// MarksAnnotation is on Shards that leave marks in caches. Those of the previous release do not:
-// nobody waits for theirs.
+// MarksAnnotation is on Shards that leave marks in caches. Shards without a cache do not, and nobody
+// waits for theirs.
 const MarksAnnotation = "internal.shardplane.io/replication-marks"
 
 // LeavesMarks reports whether a shard leaves marks in caches.

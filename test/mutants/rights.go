@@ -142,9 +142,11 @@ var rights = []Mutant{
 		Edits: []Edit{{
 			File: "pkg/frontproxy/hide.go",
 			Before: `	default:
-		return true, nil`,
+		return true
+`,
 			After: `	default:
-		return false, nil`,
+		return false
+`,
 		}},
 		CaughtBy: "./pkg/frontproxy", Test: "TestTheMarkDecides",
 	},

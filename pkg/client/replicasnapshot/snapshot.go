@@ -29,9 +29,8 @@ const (
 	// refreshInterval is when what has not changed is saved again: its age is how long
 	// ago it was known to be so.
 	refreshInterval = 10 * time.Minute
-	// format is that of a snapshot. Those of the previous release are read, too: they have no marks,
-	// and the resourceVersions of the cache, which Restore corrects.
-	format, formerFormat = 2, 1
+	// format is the version of the format of a snapshot.
+	format = 2
 	// lastSave bounds the save at the end.
 	lastSave = 10 * time.Second
 )
@@ -154,11 +153,11 @@ func (s *Snapshot) read(ctx context.Context) (h header, objects map[string]json.
 	sum := sha256.Sum256(body)
 	age := time.Since(h.Time)
 	switch {
-	case h.Format != format && h.Format != formerFormat:
-		return h, nil, fmt.Errorf("it has format %d, and this version reads %d and %d", h.Format, formerFormat, format)
+	case h.Format != format:
+		return h, nil, fmt.Errorf("it has format %d, and this version reads %d", h.Format, format)
 	case h.Server != s.config.Server:
 		return h, nil, fmt.Errorf("it is that of %q, and this is %q", h.Server, s.config.Server)
-	case h.Data != s.config.Data && h.Data != "": // the previous release named none
+	case h.Data != s.config.Data:
 		return h, nil, fmt.Errorf("it is that of a server %q with other data: another installation, or one before the data were made anew", h.Server)
 	case h.SHA256 != hex.EncodeToString(sum[:]):
 		return h, nil, errDamaged

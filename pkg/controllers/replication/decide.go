@@ -19,9 +19,6 @@ const (
 	actionCreate action = "create"
 	actionUpdate action = "update"
 	actionDelete action = "delete"
-	// actionRelease takes finalizers off a replica that is being deleted, where a cache
-	// server of the previous release keeps it for them.
-	actionRelease action = "release"
 )
 
 // decide compares an object with its replica; either may be nil. It returns
@@ -34,10 +31,6 @@ func decide(resource Resource, local, replica *unstructured.Unstructured) (actio
 		return actionNone, nil
 	case replica == nil:
 		return actionCreate, resource.desired(local)
-	case replica.GetDeletionTimestamp() != nil && len(replica.GetFinalizers()) > 0:
-		released := replica.DeepCopy()
-		released.SetFinalizers(nil)
-		return actionRelease, released
 	case !wanted:
 		return actionDelete, replica
 	}
@@ -52,7 +45,7 @@ func decide(resource Resource, local, replica *unstructured.Unstructured) (actio
 // following returns what is to take the place of a replica, which it changes to say so. The
 // version makes the write fail if the replica is not the compared one. Another UID would
 // do so as well: without any, the server takes it from the annotation that has the
-// original's, or, if it is one of the previous release, leaves the replica its own.
+// original's.
 func following(want, replica *unstructured.Unstructured) *unstructured.Unstructured {
 	want.SetResourceVersion(replica.GetResourceVersion())
 	if want.GetUID() != replica.GetUID() {
@@ -124,11 +117,6 @@ func (r Resource) canonical(replica *unstructured.Unstructured) map[string]any {
 	metadata, _ := content["metadata"].(map[string]any)
 	metadata = maps.Clone(metadata)
 	delete(metadata, "resourceVersion")
-	if r.server.assigns() {
-		for _, field := range assigned {
-			delete(metadata, field)
-		}
-	}
 	metadata["annotations"] = r.compared(replica)
 	content["metadata"] = metadata
 	return content

@@ -57,16 +57,6 @@ func replicaOf(obj *unstructured.Unstructured, change ...func(*unstructured.Unst
 	return replica
 }
 
-// formerReplicaOf returns what a cache server of the previous release would.
-func formerReplicaOf(obj *unstructured.Unstructured, change ...func(*unstructured.Unstructured)) *unstructured.Unstructured {
-	return replicaOf(obj, append([]func(*unstructured.Unstructured){func(replica *unstructured.Unstructured) {
-		replica.SetUID("replica-uid")
-		replica.SetGeneration(1)
-		replica.SetCreationTimestamp(metav1.Now())
-		replica.SetManagedFields([]metav1.ManagedFieldsEntry{{Manager: Name}})
-	}}, change...)...)
-}
-
 func TestDesired(t *testing.T) {
 	local := localObject()
 	before := local.DeepCopy()
@@ -128,8 +118,6 @@ func TestPath(t *testing.T) {
 func TestDecide(t *testing.T) {
 	everything := Resource{}
 	marked := Resource{Filter: tenancy.Replicated}
-	former := Resource{server: &server{}}
-	former.server.learn(formerReplicaOf(localObject()))
 	terminating := func(obj *unstructured.Unstructured) { now := metav1.Now(); obj.SetDeletionTimestamp(&now) }
 	gone := localObject(terminating)
 	tests := []struct {
@@ -165,16 +153,10 @@ func TestDecide(t *testing.T) {
 		{"label added to the replica", everything, localObject(), replicaOf(localObject(), func(o *unstructured.Unstructured) { o.SetLabels(map[string]string{"name": "amber", "x": "y"}) }), actionUpdate},
 		{"annotation removed from the replica", everything, localObject(), replicaOf(localObject(), func(o *unstructured.Unstructured) { o.SetAnnotations(nil) }), actionUpdate},
 		{"finalizer added to the replica", everything, localObject(), replicaOf(localObject(), func(o *unstructured.Unstructured) { o.SetFinalizers([]string{"a/b"}) }), actionUpdate},
-		{"replica held by a finalizer", everything, localObject(), replicaOf(localObject(), terminating, func(o *unstructured.Unstructured) { o.SetFinalizers([]string{"a/b"}) }), actionRelease},
-		{"left-over held by a finalizer", everything, nil, replicaOf(localObject(), terminating), actionRelease},
 		{"left-over with a finalizer", everything, nil, replicaOf(localObject()), actionDelete},
 		{"UID edited in the replica", everything, localObject(), replicaOf(localObject(), func(o *unstructured.Unstructured) { o.SetUID("x") }), actionUpdate},
 		{"generation edited in the replica", everything, localObject(), replicaOf(localObject(), func(o *unstructured.Unstructured) { o.SetGeneration(4) }), actionUpdate},
 		{"managed fields edited in the replica", everything, localObject(), replicaOf(localObject(), func(o *unstructured.Unstructured) { o.SetManagedFields(nil) }), actionUpdate},
-		{"replica of a former cache server", everything, localObject(), formerReplicaOf(localObject()), actionUpdate},
-		{"that it still is", former, localObject(), formerReplicaOf(localObject()), actionNone},
-		{"that it still is, edited", former, localObject(), formerReplicaOf(localObject(), func(o *unstructured.Unstructured) { o.SetLabels(nil) }), actionUpdate},
-		{"that it still is, held by a finalizer", former, nil, formerReplicaOf(localObject(), terminating), actionRelease},
 		{"not marked", marked, localObject(), nil, actionNone},
 		{"mark removed", marked, localObject(), replicaOf(localObject()), actionDelete},
 		{"marked by annotation", marked, localObject(func(o *unstructured.Unstructured) {
@@ -201,8 +183,6 @@ func TestDecide(t *testing.T) {
 					want.SetUID("") // the server has it from the annotation
 				}
 				require.Equal(t, want, obj)
-			case actionRelease:
-				require.Empty(t, obj.GetFinalizers())
 			case actionDelete:
 				require.Equal(t, tt.replica, obj, "what is deleted must be what was compared")
 			case actionNone:

@@ -23,7 +23,7 @@ func (e *epoch) agree(found string) string {
 	switch {
 	case e.current == "" && found == "":
 		e.current = newEpoch()
-	case e.current == "", timed(found) && (!timed(e.current) || strings.Compare(found, e.current) > 0):
+	case e.current == "", strings.Compare(found, e.current) > 0:
 		e.current = found
 	}
 	return e.current
@@ -44,11 +44,11 @@ func newEpoch() string { return uuid.Must(uuid.NewV7()).String() }
 // newEpochAfter returns an epoch that is later than another one, whatever the clock says: the other may have been
 // made by a replica of the shard whose clock is ahead, or before this one's was set back.
 func newEpochAfter(before string) string {
-	now := newEpoch()
-	if !timed(before) || strings.Compare(now, before) > 0 {
-		return now
+	next := uuid.Must(uuid.NewV7())
+	last, err := uuid.Parse(before)
+	if err != nil || strings.Compare(next.String(), before) > 0 {
+		return next.String()
 	}
-	next, last := uuid.MustParse(now), uuid.MustParse(before)
 	// The first 48 bits are milliseconds.
 	for i, carry := 5, uint16(1); i >= 0; i-- {
 		carry += uint16(last[i])
@@ -56,10 +56,4 @@ func newEpochAfter(before string) string {
 		carry >>= 8
 	}
 	return next.String()
-}
-
-// timed reports whether an epoch has its time: those of the previous release do not.
-func timed(epoch string) bool {
-	id, err := uuid.Parse(epoch)
-	return err == nil && id.Version() == 7
 }

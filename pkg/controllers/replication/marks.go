@@ -103,8 +103,7 @@ func (m *marker) run(ctx context.Context, news <-chan struct{}) {
 	}
 }
 
-// write writes a mark of what there is now. A cache server of a previous release, or of kcp, has
-// none.
+// write writes a mark of what there is now. A cache server of kcp has none.
 func (m *marker) write(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, markTimeout)
 	defer cancel()

@@ -80,7 +80,7 @@ func (s *session) push(ctx context.Context, key client.Key, local *unstructured.
 		return nil
 	}
 	if local == nil {
-		if at == 0 || s.resource.server.assigns() {
+		if at == 0 {
 			return s.readAndPush(ctx, key, local, why)
 		}
 		err := s.do(ctx, key, nil, actionDelete, replicaAt(key, at))
@@ -98,7 +98,7 @@ func (s *session) push(ctx context.Context, key client.Key, local *unstructured.
 		return nil
 	case !has:
 		err = s.do(ctx, key, local, actionCreate, want)
-	case at == 0 || s.resource.server.assigns():
+	case at == 0:
 		return s.readAndPush(ctx, key, local, why)
 	default:
 		err = s.do(ctx, key, local, actionUpdate, following(want, replicaAt(key, at)))
@@ -137,7 +137,7 @@ func (s *session) readAndPush(ctx context.Context, key client.Key, local *unstru
 		case apierrors.IsConflict(err):
 		case err != nil:
 			return err
-		case todo != actionRelease && (todo != actionDelete || len(obj.GetFinalizers()) == 0):
+		default:
 			return nil
 		}
 	}
@@ -182,7 +182,7 @@ func (m *mirror) write(ctx context.Context, key client.Key, todo action, obj *un
 	switch todo {
 	case actionCreate:
 		written, err = replicas.Create(ctx, obj, metav1.CreateOptions{FieldManager: Name})
-	case actionUpdate, actionRelease:
+	case actionUpdate:
 		written, err = replicas.Update(ctx, obj, metav1.UpdateOptions{FieldManager: Name})
 	case actionDelete:
 		// Only what was compared: by now the object may be back, and so its replica.
@@ -192,9 +192,6 @@ func (m *mirror) write(ctx context.Context, key client.Key, todo action, obj *un
 			return nil, nil //nolint:nilnil // there is none, as it should be
 		}
 	case actionNone:
-	}
-	if err == nil && (todo == actionCreate || todo == actionUpdate) {
-		m.resource.server.learn(written)
 	}
 	if apierrors.IsAlreadyExists(err) || isObjectNotFound(err, key.Name) {
 		return nil, apierrors.NewConflict(m.resource.GroupResource(), key.String(), err)

@@ -43,8 +43,6 @@ type Resource struct {
 	path func(cluster logicalcluster.Name) string
 	// relayed says that they are replicas already.
 	relayed bool
-	// server is the one that has the replicas; nil for one that keeps all of them.
-	server *server
 }
 
 // selects reports whether an object is to have a replica, until it is gone. What each

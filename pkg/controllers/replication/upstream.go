@@ -141,7 +141,7 @@ func (p position) before(other position) bool {
 	case p.version == "":
 		return true
 	case p.epoch != other.epoch:
-		return timed(p.epoch) && timed(other.epoch) && strings.Compare(p.epoch, other.epoch) < 0
+		return strings.Compare(p.epoch, other.epoch) < 0
 	}
 	order, err := resourceversion.CompareResourceVersion(p.version, other.version)
 	return err == nil && order < 0

@@ -138,7 +138,6 @@ func (v *verifier) verify(ctx context.Context) error {
 		if answer == nil {
 			continue // probes look into what may be other data
 		}
-		s.resource.server.keeps()
 		s.checked.Store(breaks[s])
 		expected := before[s]
 		if expected != nil && expected.root != rootOf(answer, resource) && s.digested() {
@@ -206,7 +205,7 @@ func AskDigests(ctx context.Context, replicas *client.Factory, resource string, 
 }
 
 // parseAnswer returns what the cache server has answered. ofResource says that it was asked for the
-// buckets of one resource. Servers of a previous release answer 400, and kcp's 404.
+// buckets of one resource. Servers without digests, such as kcp's, answer 404.
 func parseAnswer(status int, body []byte, ofResource bool) (*digest.Answer, error) {
 	switch status {
 	case http.StatusOK:

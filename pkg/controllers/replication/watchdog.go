@@ -120,7 +120,6 @@ func (s *session) probe(ctx context.Context, state *suspicion) error {
 // whether all was right.
 func (s *session) audit(ctx context.Context) bool {
 	logger := klog.FromContext(ctx)
-	s.askAgain(ctx)
 	found, err := compareResource(ctx, s.config, s.resource, func(int, int) {})
 	if err != nil {
 		logger.V(2).Info("The replicas could not be compared with the shard", "err", err)

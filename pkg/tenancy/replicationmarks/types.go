@@ -66,7 +66,7 @@ func (m *ReplicationMark) Said() client.Mark {
 func Read(ctx context.Context, cache *client.Factory, limit int64) (map[string]client.Mark, error) {
 	list, err := Marks.In(cache.Shard(request.Wildcard).Cluster(Cluster.Path())).List(ctx, metav1.ListOptions{Limit: limit})
 	if apierrors.IsNotFound(err) {
-		return nil, nil // a cache server of the previous release, or of kcp
+		return nil, nil // a cache server of kcp
 	}
 	if err != nil {
 		return nil, err
