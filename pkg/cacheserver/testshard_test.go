@@ -33,9 +33,6 @@ type testShard struct {
 	name    string
 	dataDir string
 	port    int
-	// former is set for a cache server as one of the previous release is: it takes any object,
-	// and gives metadata of its own to each.
-	former bool
 	// f is a client of the shard that may do everything.
 	f *client.Factory
 }
@@ -43,15 +40,6 @@ type testShard struct {
 func newTestShard(t testing.TB, name string) *testShard {
 	t.Helper()
 	s := &testShard{pki: newPKI(t), name: name, dataDir: t.TempDir()}
-	s.start(t)
-	s.f = factory(t, s.pki.master(t, s.url))
-	return s
-}
-
-// newFormerCacheServer returns a cache server of the previous release, on a data directory.
-func newFormerCacheServer(t testing.TB, like *cacheServer) *testShard {
-	t.Helper()
-	s := &testShard{pki: like.pki, dataDir: like.dataDir, port: like.port, former: true}
 	s.start(t)
 	s.f = factory(t, s.pki.master(t, s.url))
 	return s
@@ -66,17 +54,11 @@ func (s *testShard) start(t testing.TB) {
 	data.UnsafeNoFsync = true
 	db, err := data.Open(t.Context())
 	require.NoError(t, err)
-	backend, err := storage.NewBackend(storage.BackendConfig{Client: db.Client(), ShardSegment: s.former})
+	backend, err := storage.NewBackend(storage.BackendConfig{Client: db.Client()})
 	require.NoError(t, err)
 	crds, err := config.SystemCRDs()
 	require.NoError(t, err)
 	scopes := serving.Scopes{Mounts: []*request.Mount{request.Clusters}, Codecs: kinds.Codecs}
-	if s.former {
-		for i := range crds {
-			crds[i] = customresource.Opaque(crds[i])
-		}
-		scopes.Mounts, scopes.ScopedOnly = request.CacheMounts(), true
-	}
 	resources, err := customresource.New(customresource.Config{Storage: backend.RESTOptionsGetter, System: crds, SystemOnly: true})
 	require.NoError(t, err)
 

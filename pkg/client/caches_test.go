@@ -226,7 +226,7 @@ func TestShardSetBack(t *testing.T) {
 	}, a, b)
 }
 
-// TestWithoutMarks holds that caches of the previous release, and shards of it, are believed.
+// TestWithoutMarks holds that caches without marks, and shards without a mark, are believed.
 func TestWithoutMarks(t *testing.T) {
 	s, a, b := world()
 	a.marked, b.marked = map[string]Mark{}, map[string]Mark{}

@@ -49,7 +49,7 @@ func markOf(data []byte) Mark {
 	case 0, 1, 2:
 		m.Epoch = fmt.Sprintf("0197d3a1-0c5%d-7000-8000-000000000000", epoch)
 	case 3:
-		m.Epoch = "6ba7b810-9dad-41d1-80b4-00c04fd430c8" // of version 4, as previous releases have
+		m.Epoch = "6ba7b810-9dad-41d1-80b4-00c04fd430c8" // of version 4, without a time
 	case 4:
 		m.Epoch = ""
 	}

@@ -66,7 +66,7 @@ func TestCheck(t *testing.T) {
 		{name: "itself", status: 200, answer: `{"dataID":"0","name":"eu","form":1}`, wrong: "this cache server itself", refused: true},
 		{name: "two of one name", status: 200, answer: `{"dataID":"1","name":"eu","form":1}`, wrong: "give each a name of its own with --cache-name", refused: true},
 		{name: "another one", status: 200, answer: `{"dataID":"1","name":"us","form":1}`, wrong: `it is called "us", and not "global"`, refused: true},
-		{name: "one of the previous release", status: 200, answer: `{"dataID":"1","form":1}`, wrong: `it is called "", and not "global"`, refused: true},
+		{name: "one without a name", status: 200, answer: `{"dataID":"1","form":1}`, wrong: `it is called "", and not "global"`, refused: true},
 		{name: "a shard", status: 404, answer: `404 page not found`, wrong: "no cache server of this version", refused: true},
 		{name: "something else", status: 200, answer: `<html>`, wrong: "no cache server of this version", refused: true},
 		{name: "no reader", status: 403, answer: `no`, wrong: "has to be one of group shardplane:cache:readers", refused: true},

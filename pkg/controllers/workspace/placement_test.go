@@ -374,8 +374,8 @@ func TestATargetThatIsAwayIsTold(t *testing.T) {
 	require.Equal(t, reasonShardUnreachable, conditions.GetReason(f.ws, tenancyv1alpha1.WorkspaceContentDeleted))
 }
 
-// TestWorkspacesOfThePreviousVersionGetTheirLabel: their deletion has to be seen as well.
-func TestWorkspacesOfThePreviousVersionGetTheirLabel(t *testing.T) {
+// TestWorkspacesGetALostLabelBack: the shard that is asked has to see their deletion as well.
+func TestWorkspacesGetALostLabelBack(t *testing.T) {
 	f := newPlaced(t)
 	r := f.process()
 	f.claim(r)
