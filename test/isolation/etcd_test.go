@@ -31,10 +31,13 @@ func (w *world) stored(t testing.TB, again bool) content {
 	if !again {
 		return all
 	}
-	for _, component := range []string{"root", "shard-1", "cache-server"} {
-		w.Component(component).Start()
+	started := []string{"root", "shard-1", "cache-server"}
+	for _, component := range started {
+		w.Component(component).Launch()
 	}
-	w.Component("front-proxy").WaitReady()
+	for _, component := range append(started, "front-proxy") {
+		w.Component(component).WaitReady()
+	}
 	return all
 }
 
