@@ -164,63 +164,51 @@ type APIs interface {
 }
 
 // Catalogue returns all controllers of a shard, in the order of starting. A
-// controller's entry is all that a shard has to know of it.
+// controller's entry is all that a shard has to know of it. They run on the leader, except
+// those whose work each replica needs for itself.
 func Catalogue() []reconcile.Descriptor[Deps] {
 	return slices.Concat([]reconcile.Descriptor[Deps]{
-		{Name: namespace.Name, Placement: reconcile.Dividable, New: newNamespace},
-		{Name: serviceaccount.Name, Placement: reconcile.Divided, New: newServiceAccount},
+		{Name: namespace.Name, Placement: reconcile.OnLeader, New: newNamespace},
+		{Name: serviceaccount.Name, Placement: reconcile.OnLeader, New: newServiceAccount},
 		{
 			Name:      serviceaccount.TokensName,
-			Placement: reconcile.Dividable,
+			Placement: reconcile.OnLeader,
 			Enabled:   func(d Deps) bool { return d.Tokens != nil },
 			New:       newTokens,
 		},
-		// It looks through all namespaces when the CA changes.
 		{Name: rootca.Name, Placement: reconcile.OnLeader, Enabled: func(d Deps) bool { return d.RootCA != nil }, New: newRootCA},
-		{Name: aggregation.Name, Placement: reconcile.Dividable, New: newAggregation},
-		{Name: logicalcluster.Name, Placement: reconcile.Dividable, New: newLogicalCluster},
-		{Name: logicalcluster.DeletionName, Placement: reconcile.Dividable, New: newDeletion},
+		{Name: aggregation.Name, Placement: reconcile.OnLeader, New: newAggregation},
+		{Name: logicalcluster.Name, Placement: reconcile.OnLeader, New: newLogicalCluster},
+		{Name: logicalcluster.DeletionName, Placement: reconcile.OnLeader, New: newDeletion},
 		// A replica is ready when it has seen this done.
 		{Name: bootstrap.Name, Placement: reconcile.OnEveryReplica, New: newBootstrap},
 		{Name: shardregistration.Name, Placement: reconcile.OnLeader, New: newShardRegistration},
-		// The replicas of a shard are one: who leads tells of it, and of others.
 		{Name: heartbeat.Name, Placement: reconcile.OnLeader, New: newHeartbeat},
 		{Name: shardhealth.Name, Placement: reconcile.OnLeader, Enabled: func(d Deps) bool { return d.isRoot() }, New: newShardHealth},
-		// It also looks for logical clusters on other shards that nobody wants any
-		// more, all at once.
 		{Name: workspace.Name, Placement: reconcile.OnLeader, New: newWorkspace},
-		// It watches each other shard for what that asks for, all at once.
 		{Name: workspace.PlacementName, Placement: reconcile.OnLeader, New: newPlacement},
-		// It follows what is mounted of the whole shard.
 		{Name: mount.Name, Placement: reconcile.OnLeader, New: newMount},
-		// Of two that want a name which became free, the first should get it.
 		{Name: customresourcedefinition.Name, Placement: reconcile.OnLeader, New: newCustomResourceDefinition},
-		// It shares its watches among all namespaces.
 		{Name: resourcequota.Name, Placement: reconcile.OnLeader, New: newResourceQuota},
-		// It knows the dependents of the whole shard.
 		{
 			Name:      garbagecollector.Name,
 			Placement: reconcile.OnLeader,
 			Enabled:   func(d Deps) bool { return d.Garbage != nil },
 			New:       newGarbageCollector,
 		},
-		{Name: policytypes.Name, Placement: reconcile.Dividable, New: newPolicyTypes},
-		{Name: apiexport.Name, Placement: reconcile.Dividable, New: newAPIExport},
-		// Of two that want a name which became free, the first should get it.
+		{Name: policytypes.Name, Placement: reconcile.OnLeader, New: newPolicyTypes},
+		{Name: apiexport.Name, Placement: reconcile.OnLeader, New: newAPIExport},
 		{Name: apibinding.Name, Placement: reconcile.OnLeader, New: newAPIBinding},
 		{Name: apibinding.ConvertingName, Placement: reconcile.OnLeader, New: newAPIConversion},
-		{Name: partitionset.Name, Placement: reconcile.Dividable, New: newPartitionSet},
-		{Name: workspacetype.Name, Placement: reconcile.Dividable, New: newWorkspaceType},
-		// The replicas of a shard have the same ConfigMap: one of them writes it.
+		{Name: partitionset.Name, Placement: reconcile.OnLeader, New: newPartitionSet},
+		{Name: workspacetype.Name, Placement: reconcile.OnLeader, New: newWorkspaceType},
 		{Name: identitycache.Name, Placement: reconcile.OnLeader, New: newIdentityCache},
-		// The replicas of a shard have the same bindings: one of them tells.
 		{Name: exportuse.Name, Placement: reconcile.OnLeader, Enabled: hasCache, New: newExportUse},
 		{Name: apibinding.UnpinningName, Placement: reconcile.OnLeader, New: newBoundSchemas},
-		{Name: replicationreasons.LogicalClustersName, Placement: reconcile.Dividable, Enabled: hasCache, New: newReasons(replicationreasons.NewLogicalClusters)},
-		{Name: replicationreasons.ClusterRolesName, Placement: reconcile.Dividable, Enabled: hasCache, New: newReasons(replicationreasons.NewClusterRoles)},
-		{Name: replicationreasons.ClusterRoleBindingsName, Placement: reconcile.Dividable, Enabled: hasCache, New: newReasons(replicationreasons.NewClusterRoleBindings)},
-		{Name: replicationreasons.AuthenticationConfigurationsName, Placement: reconcile.Dividable, Enabled: hasCache, New: newReasons(replicationreasons.NewAuthenticationConfigurations)},
-		// It follows both sides as a whole.
+		{Name: replicationreasons.LogicalClustersName, Placement: reconcile.OnLeader, Enabled: hasCache, New: newReasons(replicationreasons.NewLogicalClusters)},
+		{Name: replicationreasons.ClusterRolesName, Placement: reconcile.OnLeader, Enabled: hasCache, New: newReasons(replicationreasons.NewClusterRoles)},
+		{Name: replicationreasons.ClusterRoleBindingsName, Placement: reconcile.OnLeader, Enabled: hasCache, New: newReasons(replicationreasons.NewClusterRoleBindings)},
+		{Name: replicationreasons.AuthenticationConfigurationsName, Placement: reconcile.OnLeader, Enabled: hasCache, New: newReasons(replicationreasons.NewAuthenticationConfigurations)},
 		{
 			Name:      replication.Name,
 			Placement: reconcile.OnLeader,
@@ -229,7 +217,6 @@ func Catalogue() []reconcile.Descriptor[Deps] {
 		},
 		// Each replica of a shard follows the cache server by itself.
 		{Name: replication.ObserverName, Placement: reconcile.OnEveryReplica, Enabled: hasCache, New: newReplicationObserver},
-		// The replicas of a shard store the same: one of them tells.
 		{
 			Name:      subtreeusage.Name,
 			Placement: reconcile.OnLeader,

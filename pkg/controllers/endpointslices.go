@@ -11,9 +11,9 @@ import (
 // endpointSlices are the controllers of all kinds of endpoint slices.
 func endpointSlices() []reconcile.Descriptor[Deps] {
 	return []reconcile.Descriptor[Deps]{
-		{Name: endpointslice.OfExports.Name, Placement: reconcile.Dividable, New: newEndpointSlice},
-		{Name: endpointslice.OfCached.Name, Placement: reconcile.Dividable, New: newCachedSlice},
-		{Name: endpointslice.OfClusterCached.Name, Placement: reconcile.Dividable, New: newClusterCachedSlice},
+		{Name: endpointslice.OfExports.Name, Placement: reconcile.OnLeader, New: newEndpointSlice},
+		{Name: endpointslice.OfCached.Name, Placement: reconcile.OnLeader, New: newCachedSlice},
+		{Name: endpointslice.OfClusterCached.Name, Placement: reconcile.OnLeader, New: newClusterCachedSlice},
 	}
 }
 

@@ -58,7 +58,7 @@ func markedHooks() []reconcile.Descriptor[Deps] {
 
 func markedHook[T client.Object, L runtime.Object](resource client.Resource[T, L], of func(*Hooks) *client.Dual[T]) reconcile.Descriptor[Deps] {
 	return reconcile.Descriptor[Deps]{
-		Name: replicationreasons.NameOf(resource.Resource), Placement: reconcile.Dividable, Enabled: hasCache,
+		Name: replicationreasons.NameOf(resource.Resource), Placement: reconcile.OnLeader, Enabled: hasCache,
 		New: func(d Deps) (reconcile.Made, error) {
 			c, hooks := d.reasons(), of(&d.Informers.Hooks).Own()
 			return after(replicationreasons.NewHooks(c, resource, hooks), hooks, c.APIExports, c.WorkspaceTypes), nil

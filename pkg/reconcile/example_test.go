@@ -265,42 +265,6 @@ func ExampleTurns() {
 	// Output: 0s 1s 0s
 }
 
-// Replicas divide the logical clusters: each runs the controller for what comes to it.
-func ExampleNewDivided() {
-	ranges, err := client.PartOf(client.ByCluster, 0, 2)
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	withInformer(func(_ testing.TB, _ *clienttest.Server, informer *client.Informer[*corev1.ConfigMap]) {
-		worked := make(chan string, 10)
-		catalogue := []reconcile.Descriptor[string]{{Name: "greeter", Placement: reconcile.Divided, New: func(string) (reconcile.Made, error) {
-			return reconcile.Made{Runnable: reconcile.New(reconcile.Config[client.Key]{
-				Name: "greeter", Sources: []reconcile.Source[client.Key]{reconcile.Keys(informer)},
-				Reconcile: func(_ context.Context, key client.Key) (reconcile.Result, error) {
-					worked <- key.Cluster.String()
-					return reconcile.Result{}, nil
-				},
-			})}, nil
-		}}}
-		var by reconcile.Divider = half{ranges} // a ring.Ring as a rule
-		group, err := reconcile.NewDivided(catalogue, "", by)
-		if err != nil {
-			fmt.Println(err)
-			return
-		}
-		ctx, cancel := context.WithCancel(context.Background())
-		ended := make(chan error, 1)
-		go func() { ended <- group.Run(ctx) }()
-		fmt.Println(sorted(worked, 2))
-		cancel()
-		fmt.Println(<-ended)
-	}, "blue", "green", "red", "seven")
-	// Output:
-	// [green seven]
-	// <nil>
-}
-
 // A manager runs the controllers of a catalogue that belong on this replica.
 func ExampleNewManager() {
 	worked := make(chan string, 10)

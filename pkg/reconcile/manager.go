@@ -38,19 +38,11 @@ type Made struct {
 type Placement string
 
 const (
-	// OnLeader is a controller that runs once, on the replica that leads: its
-	// decisions depend on each other, or on something outside of the server.
+	// OnLeader is a controller that runs on the replica that leads only.
 	OnLeader Placement = "leader"
 	// OnEveryReplica is a controller that runs on each replica, whoever leads:
 	// nothing is wrong when its work is done twice.
 	OnEveryReplica Placement = "every replica"
-	// Dividable is a controller that may work on the keys of two logical clusters in
-	// two places at once: replicas may divide its keys by logical cluster. Until
-	// they do, the leader has all.
-	Dividable Placement = "dividable"
-	// Divided is a Dividable controller that each replica runs, for its part of the logical
-	// clusters.
-	Divided Placement = "divided"
 )
 
 // Descriptor is the entry of a controller in a catalogue, and all that has to be
@@ -70,10 +62,6 @@ type Descriptor[D any] struct {
 // placements, as a group that runs each as soon as its informers have synced. It
 // starts nothing.
 func NewManager[D any](catalogue []Descriptor[D], deps D, placements ...Placement) (*lifecycle.Group, error) {
-	return newManager(catalogue, deps, nil, placements...)
-}
-
-func newManager[D any](catalogue []Descriptor[D], deps D, by Divider, placements ...Placement) (*lifecycle.Group, error) {
 	group := lifecycle.New("controller")
 	seen := map[string]bool{}
 	for _, d := range catalogue {
@@ -88,13 +76,8 @@ func newManager[D any](catalogue []Descriptor[D], deps D, by Divider, placements
 		if err != nil {
 			return nil, fmt.Errorf("cannot make controller %s: %w", d.Name, err)
 		}
-		if err := d.check(made); err != nil {
-			return nil, err
-		}
-		if by != nil {
-			if keyed, ok := made.Runnable.(divided); ok {
-				made.Runnable = keyed.divide(by)
-			}
+		if made.Name() != d.Name {
+			return nil, fmt.Errorf("controller %s is called %s in the catalogue: logs and metrics would differ", made.Name(), d.Name)
 		}
 		group.Add(lifecycle.Part{
 			Name: d.Name, Needs: made.synced,
@@ -102,26 +85,6 @@ func newManager[D any](catalogue []Descriptor[D], deps D, by Divider, placements
 		})
 	}
 	return group, nil
-}
-
-// divided is what the keys of a controller are divided by.
-type divided interface {
-	byCluster() bool
-	divide(by Divider) Runnable
-}
-
-// check compares a controller with what the catalogue says of it.
-func (d Descriptor[D]) check(made Made) error {
-	if made.Name() != d.Name {
-		return fmt.Errorf("controller %s is called %s in the catalogue: logs and metrics would differ", made.Name(), d.Name)
-	}
-	if d.Placement != Dividable && d.Placement != Divided {
-		return nil
-	}
-	if keyed, ok := made.Runnable.(divided); !ok || !keyed.byCluster() {
-		return fmt.Errorf("controller %s is said to be dividable, but its keys do not tell their logical cluster", d.Name)
-	}
-	return nil
 }
 
 // synced waits for what others run.

@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/stretchr/testify/require"
 
 	"github.com/shardplane/shardplane/pkg/client"
@@ -103,20 +102,6 @@ func TestManagerRefusesBadCatalogues(t *testing.T) {
 	renamed.Name = "c"
 	_, err = NewManager([]Descriptor[string]{renamed}, "", OnLeader)
 	require.ErrorContains(t, err, "is called c")
-
-	// Nobody could say who has which of these keys.
-	for _, whole := range []Runnable{a, New(Config[string]{Name: "a"})} {
-		_, err = NewManager([]Descriptor[string]{dividable(whole)}, "", Dividable)
-		require.ErrorContains(t, err, "dividable")
-	}
-	for _, keyed := range []Runnable{New(Config[client.Key]{Name: "a"}), New(Config[logicalcluster.Name]{Name: "a"})} {
-		_, err = NewManager([]Descriptor[string]{dividable(keyed)}, "", Dividable)
-		require.NoError(t, err)
-	}
-}
-
-func dividable(r Runnable) Descriptor[string] {
-	return Descriptor[string]{Name: "a", Placement: Dividable, New: func(string) (Made, error) { return Made{Runnable: r}, nil }}
 }
 
 // own is an informer of one controller.
@@ -143,7 +128,7 @@ func (o *own) Run(ctx context.Context) error {
 func TestOneEntryIsEnough(t *testing.T) {
 	j := &journal{}
 	informer := &own{worker{"informer", j}, make(gate)}
-	entry := Descriptor[*journal]{Name: "new-one", Placement: Dividable, New: func(j *journal) (Made, error) {
+	entry := Descriptor[*journal]{Name: "new-one", Placement: OnLeader, New: func(j *journal) (Made, error) {
 		controller := New(Config[client.Key]{
 			Name:      "new-one",
 			Reconcile: func(context.Context, client.Key) (Result, error) { return Result{}, nil },
@@ -157,7 +142,7 @@ func TestOneEntryIsEnough(t *testing.T) {
 	elsewhere, err := NewManager([]Descriptor[*journal]{entry}, j, OnEveryReplica)
 	require.NoError(t, err)
 	require.Empty(t, elsewhere.Names())
-	m, err := NewManager([]Descriptor[*journal]{entry}, j, OnLeader, Dividable)
+	m, err := NewManager([]Descriptor[*journal]{entry}, j, OnLeader)
 	require.NoError(t, err)
 	require.Equal(t, []string{"new-one"}, m.Names())
 	require.Empty(t, j.entries, "nothing starts before Run")

@@ -32,7 +32,7 @@ func newMetrics(registerer prometheus.Registerer) metrics {
 			Namespace: "shardplane",
 			Subsystem: "reconcile",
 			Name:      "controllers",
-			Help:      "[ALPHA] 1 for each controller that runs in this process, with its placement: on the leader, on every replica, or dividable, which is on the leader, too, for now.",
+			Help:      "[ALPHA] 1 for each controller that runs in this process, with its placement: leader or every replica.",
 		}, []string{"controller", "placement"}),
 	}
 }

@@ -59,7 +59,7 @@ func (s *Server) addParts() error {
 		Bootstrapped: func() { s.bootstrapped.Store(true) },
 		Metrics:      s.metrics,
 	}
-	everywhere, leading, divided, err := managers(deps)
+	everywhere, leading, err := managers(deps)
 	if err != nil {
 		return err
 	}
@@ -88,7 +88,6 @@ func (s *Server) addParts() error {
 			return serving.Run(ctx, s.generic)
 		}},
 		lifecycle.Part{Name: "controllers of every replica", Run: everywhere.Run},
-		lifecycle.Part{Name: "divided controllers", Run: func(ctx context.Context) error { return s.divide(ctx, divided) }},
 		lifecycle.Part{Name: "controllers", Run: func(ctx context.Context) error {
 			return s.lead(ctx, func(ctx context.Context) error {
 				defer s.cached.Reset() // when this replica leads again, others have decided what is replicated
@@ -103,28 +102,22 @@ func (s *Server) addParts() error {
 	return nil
 }
 
-// managers returns the controllers of every replica, and what makes those of the leader and those
-// that the replicas divide, which is tried now and done when the replica has them.
-func managers(deps controllers.Deps) (everywhere *lifecycle.Group, leading func() (*lifecycle.Group, error), divided func(by reconcile.Divider) (*lifecycle.Group, error), err error) {
+// managers returns the controllers of every replica, and what makes those of the leader, which is
+// tried now so that a wrong one fails the start, and done each time the replica begins to lead.
+func managers(deps controllers.Deps) (everywhere *lifecycle.Group, leading func() (*lifecycle.Group, error), err error) {
 	leading = func() (*lifecycle.Group, error) {
 		leader := deps
 		var err error
 		if leader.Replicated, err = replication.NewTable(replication.Defaults()...); err != nil {
 			return nil, err
 		}
-		return reconcile.NewManager(controllers.Catalogue(), leader, reconcile.OnLeader, reconcile.Dividable)
-	}
-	divided = func(by reconcile.Divider) (*lifecycle.Group, error) {
-		return reconcile.NewDivided(controllers.Catalogue(), deps, by)
+		return reconcile.NewManager(controllers.Catalogue(), leader, reconcile.OnLeader)
 	}
 	if _, err = leading(); err != nil {
-		return nil, nil, nil, err
-	}
-	if _, err = divided(nil); err != nil {
-		return nil, nil, nil, err
+		return nil, nil, err
 	}
 	everywhere, err = reconcile.NewManager(controllers.Catalogue(), deps, reconcile.OnEveryReplica)
-	return everywhere, leading, divided, err
+	return everywhere, leading, err
 }
 
 // openSources makes the clients that the controllers read from. Nothing is

@@ -92,7 +92,7 @@ func TestAnswersBeforeItForgets(t *testing.T) {
 		}
 	}
 	require.Equal(t, []string{
-		"controllers", "divided controllers", "controllers of every replica", "api", "custom resources", "peers", "subtrees", "replicas", "bindings",
+		"controllers", "controllers of every replica", "api", "custom resources", "peers", "subtrees", "replicas", "bindings",
 		"replica snapshot", "informers", "admission", "encryption", "authentication", "usage", "etcd",
 	}, stopped)
 }
