@@ -233,33 +233,23 @@ func (l loading) Follow(holds func() client.Ranges) (stop func()) {
 	return func() {}
 }
 
-// What is left to do of a part is a version and keys: whoever goes on asks for what has changed since.
-func ExampleLeft() {
+// Who divides the objects is told what informers have loaded.
+func ExampleLoadedRanges() {
 	whole, err := client.PartOf(client.ByCluster, 0, 1)
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	withServer(func(t testing.TB, server *clienttest.Server, factory *client.Factory) {
-		t.Helper()
+	withServer(func(_ testing.TB, _ *clienttest.Server, factory *client.Factory) {
 		source := loading{whole, make(chan func() client.Ranges, 1)}
 		var ranges client.LoadedRanges = source
 		informer := kinds.ConfigMaps.Informer(factory.Wildcard(), client.InformerOptions[*corev1.ConfigMap]{Ranges: ranges})
 		defer running(informer)()
 		holds := <-source.holds
 		fmt.Println("loaded", holds().Covers(whole))
-		version, ok := informer.Reached(whole)
-		left := client.Left{Version: version}
-		server.Delete(t, kinds.ConfigMaps.GroupVersionResource, "", "one", "default", "settings")
-		err = informer.ChangedSince(context.Background(), left.Version, whole, func(obj *corev1.ConfigMap) {
-			fmt.Println(client.KeyFor(obj), whole.ContainsCluster("one"))
-		})
-		fmt.Println(ok, err)
 	})
 	// Output:
 	// loaded true
-	// one|default/settings true
-	// true <nil>
 }
 
 // names is a Sink that keeps the keys of objects.

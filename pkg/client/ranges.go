@@ -50,6 +50,15 @@ type RangeSource interface {
 	Changed() <-chan struct{}
 }
 
+// LoadedRanges is a RangeSource that is told what is loaded by the informers which have it.
+type LoadedRanges interface {
+	RangeSource
+
+	// Follow is called by an informer that runs: holds returns the ranges of which it has all
+	// objects. It calls stop when it ends.
+	Follow(holds func() Ranges) (stop func())
+}
+
 var (
 	errNoRange = errors.New("no range of hashes: name one at least")
 	errOverlap = errors.New("ranges of hashes overlap")
@@ -172,6 +181,12 @@ func (r Ranges) Contains(obj metav1.Object) bool { return r.has(r.key, r.key.Has
 // has reports whether a hash by a key is in the ranges.
 func (r Ranges) has(key ShardKey, hash uint64) bool {
 	return key == r.key && hashrange.Contains(r.intervals, hash)
+}
+
+// Covers reports whether all that is in other is in r, too.
+func (r Ranges) Covers(other Ranges) bool {
+	rest := other.minus(r)
+	return rest.Empty()
 }
 
 // union returns what is in either, if both have one key or either is empty.

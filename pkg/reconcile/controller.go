@@ -164,12 +164,10 @@ func (c *Controller[K]) next(ctx context.Context, worker int, queue *feed[K]) bo
 		return true
 	}
 
-	queue.taken(key)
 	if c.config.Gate != nil {
 		work, end, ok := c.config.Gate.Begin(ctx, c.hash(key))
 		if !ok {
 			queue.backoff.Forget(key)
-			queue.refuse(key)
 			return true
 		}
 		defer end()
@@ -182,7 +180,6 @@ func (c *Controller[K]) next(ctx context.Context, worker int, queue *feed[K]) bo
 	case err != nil && ctx.Err() != nil:
 		// Cut short by the end of the process, or the Gate; nothing to report.
 		queue.backoff.Forget(key)
-		queue.refuse(key)
 	case apierrors.IsConflict(err):
 		// Somebody else wrote first: not a failure, look again at the new state.
 		logger.V(4).Info("Changed meanwhile, looking again", "reason", err.Error())
@@ -195,7 +192,6 @@ func (c *Controller[K]) next(ctx context.Context, worker int, queue *feed[K]) bo
 		queue.failed(key)
 	default:
 		queue.backoff.Forget(key)
-		queue.workedOff(key)
 		if result.RequeueAfter > 0 {
 			queue.again(key, result.RequeueAfter)
 		}

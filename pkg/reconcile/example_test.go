@@ -181,34 +181,6 @@ func ExampleGained() {
 	// Output: [green seven]
 }
 
-func (h half) HandOver(_ string, _ func(client.Ranges) (client.Left, bool), takeOver func(client.Ranges, *client.Left)) (remove func()) {
-	takeOver(h.Ranges, nil)
-	return func() {}
-}
-
-// What another process hands over is not worked off again; without it all is.
-func ExampleHandedOver() {
-	ranges, err := client.PartOf(client.ByCluster, 0, 2)
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	withInformer(func(_ testing.TB, _ *clienttest.Server, informer *client.Informer[*corev1.ConfigMap]) {
-		worked := make(chan string, 10)
-		var from reconcile.HandsOver = half{ranges}
-		stop := running(reconcile.New(reconcile.Config[client.Key]{
-			Name: "handed", Gate: half{ranges}, Sources: []reconcile.Source[client.Key]{reconcile.HandedOver("handed", informer, from)},
-			Reconcile: func(_ context.Context, key client.Key) (reconcile.Result, error) {
-				worked <- key.Cluster.String()
-				return reconcile.Result{}, nil
-			},
-		}))
-		fmt.Println(sorted(worked, 2))
-		stop()
-	}, "blue", "green", "red", "seven")
-	// Output: [green seven]
-}
-
 // patches prints what is sent.
 type patches struct{}
 

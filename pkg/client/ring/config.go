@@ -36,17 +36,6 @@ const (
 	Continue
 )
 
-// Handover says what a member works on of what another one has given to it.
-type Handover int
-
-const (
-	// All has it work on every object there.
-	All Handover = iota
-	// Changed has it work on what the other one left to do, and on what has changed since,
-	// where both can tell; see HandOver. After a crash that is all, too.
-	Changed
-)
-
 // Config describes a member of a ring. LeaseDuration, RenewDeadline, GracePeriod and Key have to be
 // the same for all members of a ring. What is 0 has the default.
 type Config struct {
@@ -85,9 +74,6 @@ type Config struct {
 	// LoadTimeout is how long a member goes on working on what moves away from it, while the
 	// one that it moves to has not loaded it; LeaseDuration by default.
 	LoadTimeout time.Duration
-	// Handover is whether what was worked off already may be skipped when ranges move. Both
-	// members have to say so.
-	Handover Handover
 	// Isolation says what to do while the Leases cannot be reached.
 	Isolation Isolation
 	// Metrics has the metrics of the ring registered while it runs, unless it is nil.
@@ -169,8 +155,6 @@ func (c Config) wrong() string {
 		return fmt.Sprintf("RenewDeadline and GracePeriod are %s, and LeaseDuration %s: make it %s at least, so that work has ended before others take over, whose clocks may run faster", c.RenewDeadline+c.GracePeriod, c.LeaseDuration, (c.RenewDeadline+c.GracePeriod)/4*5)
 	case c.RenewInterval > c.RenewDeadline/2:
 		return fmt.Sprintf("RenewInterval is %s: set half of RenewDeadline, which is %s, at most, so that one renewal may fail", c.RenewInterval, c.RenewDeadline)
-	case c.Handover != All && c.Handover != Changed:
-		return fmt.Sprintf("Handover is %d: set All or Changed", c.Handover)
 	case c.Isolation != Stop && c.Isolation != Continue:
 		return fmt.Sprintf("Isolation is %d: set Stop or Continue", c.Isolation)
 	}

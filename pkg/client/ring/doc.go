@@ -5,7 +5,6 @@
 //	ring.New ─► Run ─┬─► Holds: what informers are to have      client.InformerOptions.Ranges
 //	                 ├─► Begin … end: around work on a hash     reconcile.Config.Gate
 //	                 └─► OnGain: what is new to work off        reconcile.Gained
-//	                     HandOver: and what of it is left to do reconcile.HandedOver
 //
 // Two kinds of Leases, in one namespace:
 //
@@ -22,8 +21,8 @@
 //  2. What a living member has moves in two writes of the table: the first enters the move; the
 //     new one loads what comes, and says so in its Lease; then, or after LoadTimeout, the member
 //     begins nothing there any more, lets what runs end, for GracePeriod, ends its contexts, and says
-//     in its Lease that it has released what moves up to this table, and what it has left to do
-//     there; the second gives it to the new one. A move that is taken back and comes again, or
+//     in its Lease that it has released what moves up to this table; the second gives it to the
+//     new one. A move that is taken back and comes again, or
 //     goes to somebody else, has to be loaded and released again.
 //  3. A member is expelled by who has seen its Lease at one version for LeaseDuration of its own
 //     monotonic clock, with an update of that version. If that conflicts, the member lives. Who

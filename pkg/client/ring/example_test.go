@@ -33,7 +33,6 @@ func ExampleRing() {
 			Leases: factory.Cluster(logicalcluster.NewPath("root")), Namespace: "default",
 			// Less than by default, since the first start of a ring takes LeaseDuration.
 			LeaseDuration: 2 * time.Second, RenewDeadline: time.Second, RenewInterval: 200 * time.Millisecond, GracePeriod: 100 * time.Millisecond, RebalanceDelay: 10 * time.Millisecond,
-			Handover:  []ring.Handover{ring.All, ring.Changed}[1],
 			Isolation: []ring.Isolation{ring.Stop, ring.Continue}[0],
 		})
 		if err != nil {
@@ -41,9 +40,7 @@ func ExampleRing() {
 			return
 		}
 		all := make(chan bool, 1)
-		defer replica.HandOver("greetings", func(client.Ranges) (client.Left, bool) { return client.Left{}, false }, func(_ client.Ranges, left *client.Left) {
-			all <- left == nil
-		})()
+		defer replica.OnGain(func(gained client.Ranges) { all <- !gained.Empty() })()
 		ctx, leave := context.WithCancel(context.Background())
 		ended := make(chan error, 1)
 		go func() { ended <- replica.Run(ctx) }()

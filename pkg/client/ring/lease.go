@@ -23,7 +23,6 @@ const (
 	stateAnnotation    = "ring.shardplane.io/state"
 	releasedAnnotation = "ring.shardplane.io/released"
 	loadedAnnotation   = "ring.shardplane.io/loaded"
-	handoverAnnotation = "ring.shardplane.io/handover"
 	renewalsAnnotation = "ring.shardplane.io/renewals"
 )
 
@@ -62,8 +61,6 @@ type lease struct {
 	// released is the epoch of a table: the member has ended its work in all slots that move
 	// away from it by that, and begins none before a later table gives them back.
 	released int64
-	// handover says what was left to do in these slots then; see record.
-	handover string
 	// loaded is the epoch of a table: the member has loaded all that comes to it by moves that
 	// began up to then.
 	loaded int64
@@ -87,9 +84,6 @@ func (l lease) object(ring string, duration time.Duration, now time.Time) *coord
 	}
 	if l.loaded > 0 {
 		annotations[loadedAnnotation] = strconv.FormatInt(l.loaded, 10)
-	}
-	if l.handover != "" {
-		annotations[handoverAnnotation] = l.handover
 	}
 	return &coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{
@@ -116,7 +110,7 @@ func leaseOf(ring string, object *coordinationv1.Lease) lease {
 	id, _ := strings.CutPrefix(object.Name, leaseName(ring, ""))
 	return lease{
 		id: id, uid: object.UID, version: object.ResourceVersion,
-		renewals: number(renewalsAnnotation), released: number(releasedAnnotation), loaded: number(loadedAnnotation), handover: object.Annotations[handoverAnnotation],
+		renewals: number(renewalsAnnotation), released: number(releasedAnnotation), loaded: number(loadedAnnotation),
 		weight: min(max(int(number(weightAnnotation)), 1), maxWeight),
 		config: object.Annotations[configAnnotation], state: state(object.Annotations[stateAnnotation]),
 	}

@@ -48,9 +48,6 @@ type request struct {
 	sent time.Duration
 	// lease is what is written, or whose version is deleted.
 	lease lease
-	// released are the slots of which lease says anew that they are released. Nothing is worked
-	// on there from before the request on.
-	released slots
 	// table is written in place of replaced, which is nil if there is no table yet.
 	table    *table
 	replaced stored
@@ -266,14 +263,11 @@ func (m *machine) wanted(now time.Duration, busy slots) *request {
 	if m.draining {
 		l.state = draining
 	}
-	var released slots
 	if closed, unsaid := m.closed(); unsaid && emptyAnd(closed, busy) {
-		l.released, released = m.closedUpTo, closed
+		l.released = m.closedUpTo
 	}
 	if now >= m.renewAt || l != m.own {
-		r := m.renewal(l)
-		r.released = released
-		return r
+		return m.renewal(l)
 	}
 	return m.coordinate(now)
 }

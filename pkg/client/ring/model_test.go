@@ -37,7 +37,6 @@ func TestModel(t *testing.T) {
 	var next, failed atomic.Uint64
 	var mu sync.Mutex
 	var slowest time.Duration
-	var handed, skipped int
 	var workers sync.WaitGroup
 	for range runtime.GOMAXPROCS(0) {
 		workers.Go(func() {
@@ -50,17 +49,12 @@ func TestModel(t *testing.T) {
 					failed.Add(1)
 				}
 				slowest = max(slowest, s.longest)
-				handed += s.data.handed
-				skipped += s.data.skipped
 				mu.Unlock()
 			}
 		})
 	}
 	workers.Wait()
-	t.Logf("%d schedules; a crash left hashes without a worker for %s at most; %d slots were handed over at a version, which spared %d changes", n, slowest, handed, skipped)
-	if n > 100 {
-		require.Positive(t, skipped)
-	}
+	t.Logf("%d schedules; a crash left hashes without a worker for %s at most", n, slowest)
 }
 
 // schedule is one course of events.

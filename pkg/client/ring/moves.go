@@ -15,9 +15,6 @@ type moving struct {
 	leaveBy [slotCount]time.Duration
 	// ready are slots that come to this member and are loaded, as far as it was told.
 	ready slots
-	// handed is what their former members have left to do in slots that this one got from
-	// them, as their Leases say. It is taken when this one begins there.
-	handed map[int]string
 }
 
 // open returns the slots that move away and that are still worked on.
@@ -91,28 +88,15 @@ func (m *machine) loadedUpTo() int64 {
 	return m.own.loaded
 }
 
-// follow notes what the step from one table to the next one changes of moves.
+// follow notes until when work goes on in the slots that move away since another table.
 func (m *machine) follow(now time.Duration, before, after stored) {
 	for slot := range slotCount {
 		var was assignment
 		if before.table != nil {
 			was = before.slots[slot]
 		}
-		is := after.slots[slot]
-		if m.mine.leaving.has(slot) && (was.owner != m.id || was.since != is.since) {
+		if m.mine.leaving.has(slot) && (was.owner != m.id || was.since != after.slots[slot].since) {
 			m.leaveBy[slot] = now + m.loadTimeout
-		}
-		switch {
-		case !m.mine.has.has(slot):
-			delete(m.handed, slot)
-		case was.owner != m.id && was.to == m.id && before.epoch+1 == after.epoch:
-			// Nobody has had it in between: of a table that was not seen that is not known.
-			if o := m.seen[was.owner]; o != nil && o.released >= was.since && o.handover != "" {
-				if m.handed == nil {
-					m.handed = map[int]string{}
-				}
-				m.handed[slot] = o.handover
-			}
 		}
 	}
 }

@@ -67,7 +67,7 @@ func New(config Config) (*Ring, error) {
 	}
 	r := &Ring{
 		config: config, server: newServer(config), start: time.Now(), holds: client.NewChangingRanges(client.Ranges{}),
-		followers: followers{holds: map[*func() client.Ranges]struct{}{}, givers: map[string]*giver{}},
+		followers: followers{holds: map[*func() client.Ranges]struct{}{}},
 		changed:   make(chan struct{}), gains: map[*gain]struct{}{}, look: make(chan struct{}, 1),
 	}
 	r.gate = newGate(r.now, config.GracePeriod)
@@ -223,12 +223,7 @@ func (r *Ring) tell() {
 	}
 	gained := v.owned.minus(r.view.owned)
 	for g := range r.gains {
-		g.note(m, gained)
-	}
-	for slot := range slotCount {
-		if gained.has(slot) {
-			delete(m.handed, slot)
-		}
+		g.note(gained)
 	}
 	if v == r.view {
 		return
@@ -343,9 +338,6 @@ func (d *driver) ask(ctx context.Context, r *request) {
 	d.running.Go(func() {
 		asking, cancel := context.WithTimeout(ctx, d.machine.requestTimeout())
 		defer cancel()
-		if !r.released.empty() {
-			r.lease.handover = d.handover(r.released)
-		}
 		a := d.server.do(asking, r)
 		if a.err != nil && ctx.Err() == nil {
 			logger.V(2).Info("Cannot reach the Leases of the ring as it should", "err", a.err)

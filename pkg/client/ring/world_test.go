@@ -439,9 +439,6 @@ func (w *world) live() []*node {
 
 // send takes a request to the server, and the answer back, if they are not lost.
 func (n *node) send(r *request) {
-	if !r.released.empty() {
-		r.lease.handover = n.handover(r.released)
-	}
 	n.after(time.Duration(float64(n.settings.requestTimeout())/n.rate), func() {
 		n.when(func() { n.receive(r, answer{outcome: failed, err: errors.New("timed out")}) })
 	})

@@ -1,7 +1,6 @@
 package ring
 
 import (
-	"encoding/json"
 	"maps"
 	"slices"
 	"time"
@@ -13,9 +12,6 @@ type data struct {
 	done    map[int]bool
 	// moves are since when a slot moves, by the epoch of the move.
 	moves map[move]time.Duration
-	// handed counts slots that came with what was left to do, and skipped the changes that
-	// were not worked off again for that.
-	handed, skipped int
 	// swift says that all loads in time, and setBack that epochs come again.
 	swift, setBack bool
 }
@@ -41,7 +37,7 @@ type replica struct {
 }
 
 func newReplica(told int) replica {
-	return replica{told: told, todo: map[int]map[int]bool{}, loading: map[move]bool{}, loaded: map[move]bool{}, gain: newGain()}
+	return replica{told: told, todo: map[int]map[int]bool{}, loading: map[move]bool{}, loaded: map[move]bool{}, gain: &gain{look: make(chan struct{}, 1)}}
 }
 
 // change changes something in a slot. Informers tell of it a little later.
@@ -142,26 +138,6 @@ func (n *node) load() {
 	}
 }
 
-// handed is what a member leaves to another one.
-type handed struct {
-	Version int
-	Keys    []int
-}
-
-func (n *node) handover(released slots) string {
-	if !n.replica.gain.hasBegun(released) {
-		return ""
-	}
-	h := handed{Version: n.replica.told}
-	for slot := range slotCount {
-		if released.has(slot) {
-			h.Keys = append(h.Keys, n.replica.take(slot)...)
-		}
-	}
-	raw, _ := json.Marshal(h) //nolint:errchkjson // numbers
-	return string(raw)
-}
-
 // gain has a member begin with what has come to it, a little later.
 func (n *node) gain() {
 	var owned slots
@@ -170,12 +146,7 @@ func (n *node) gain() {
 	}
 	gained := owned.minus(n.replica.owned)
 	n.replica.owned = owned
-	n.replica.gain.note(n.m, gained)
-	for slot := range slotCount {
-		if gained.has(slot) {
-			delete(n.m.handed, slot)
-		}
-	}
+	n.replica.gain.note(gained)
 	if !gained.empty() {
 		n.after(n.upTo(2*time.Second), func() { n.when(n.takeOver) })
 	}
@@ -189,34 +160,12 @@ func (n *node) gain() {
 
 // takeOver has a member know what is to do in what has come to it.
 func (n *node) takeOver() {
-	gained, said, told := n.replica.gain.take()
-	for slot := range slotCount {
-		if !gained.has(slot) {
-			continue
-		}
-		since := 0
-		if text := said[slot]; text != "" {
-			var h handed
-			_ = json.Unmarshal([]byte(text), &h)
-			for _, change := range h.Keys {
-				if n.data.changes[change] == slot {
-					n.replica.add(slot, change)
-				}
-			}
-			since = h.Version
-			n.data.handed++
-		}
-		for change, in := range n.data.changes {
-			switch {
-			case in != slot:
-			case change >= since:
-				n.replica.add(slot, change)
-			case !n.replica.todo[slot][change]:
-				n.data.skipped++
-			}
+	gained := n.replica.gain.take()
+	for change, slot := range n.data.changes {
+		if gained.has(slot) {
+			n.replica.add(slot, change)
 		}
 	}
-	told()
 }
 
 // given holds that nobody lets go of what the other one has not loaded, unless that takes too long.
