@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"maps"
 	"net/http"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -196,34 +195,4 @@ func (s *testServer) kubectl(t *testing.T, cluster string) func(args ...string) 
 		require.NoError(t, err, "kubectl %v: %s", args, out)
 		return string(out)
 	}
-}
-
-// TestKubectl uses the server as people do.
-func TestKubectl(t *testing.T) {
-	t.Parallel()
-	s := startServer(t, serverOptions{})
-	run := s.kubectl(t, "one")
-	s.CreateCRD(t, "one", widgetCRD(nil))
-	manifest := filepath.Join(t.TempDir(), "widget.yaml")
-	write := func(color string) {
-		require.NoError(t, os.WriteFile(manifest, []byte("apiVersion: example.com/v1\nkind: Widget\nmetadata:\n  name: a\nspec:\n  size: 2\n  color: "+color+"\n"), 0o600))
-	}
-	resources := run("api-resources")
-	require.Contains(t, resources, "widgets")
-	require.Contains(t, resources, "customresourcedefinitions")
-	require.Contains(t, run("explain", "widgets.spec"), "What the widget is to be.")
-	write("red")
-	require.Contains(t, run("apply", "-f", manifest), "created")
-	require.Contains(t, run("apply", "-f", manifest), "unchanged")
-	write("green")
-	require.Contains(t, run("apply", "-f", manifest), "configured")
-	require.Contains(t, run("apply", "--server-side", "--force-conflicts", "-f", manifest), "serverside-applied")
-	table := run("get", "wd")
-	require.Contains(t, table, "COLOR")
-	require.Contains(t, table, "green")
-	require.Contains(t, run("get", "crd"), "widgets.example.com")
-	require.Contains(t, run("scale", "widget", "a", "--replicas", "4"), "scaled")
-	require.Contains(t, run("wait", "--for", "condition=Established", "crd/widgets.example.com"), "condition met")
-	require.Contains(t, run("delete", "-f", manifest), "deleted")
-	require.Contains(t, run("delete", "crd", "widgets.example.com"), "deleted")
 }

@@ -204,6 +204,8 @@ func TestDeleteAndRecreate(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, list.Items)
 	mustCreate(t, unscoped, widget("a", map[string]any{"size": int64(1)}))
+	_, err = client.Get(t.Context(), "a", metav1.GetOptions{})
+	require.True(t, apierrors.IsNotFound(err), "there are no namespaces any more: %v", err)
 	list, err = s.Dynamic(t, "two").Resource(widgets).List(t.Context(), metav1.ListOptions{})
 	require.NoError(t, err)
 	require.Len(t, list.Items, 1, "another logical cluster's are left alone")

@@ -2,7 +2,6 @@ package conformance
 
 import (
 	"github.com/stretchr/testify/require"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -15,33 +14,6 @@ versions:
 }
 
 var namingRules = []rule{
-	{"a definition is established, with its names accepted, when the create returns", func(u *user) {
-		d := u.define(widgets())
-		require.Equal(u.t, "True InitialNamesAccepted", condition(d, "Established"))
-		require.Equal(u.t, "True NoConflicts", condition(d, "NamesAccepted"))
-		require.Equal(u.t, d.Spec.Names, d.Status.AcceptedNames)
-		require.Equal(u.t, []string{"v1"}, d.Status.StoredVersions)
-		require.Empty(u.t, condition(d, "NonStructuralSchema"))
-	}},
-	{"a definition whose names are taken waits until they are free", func(u *user) {
-		u.define(widgets())
-		d := u.define(gadgets("{plural: gadgets, singular: widget, kind: Widget, listKind: GadgetList, shortNames: [widgets]}"))
-		require.Equal(u.t, "False NotAccepted", condition(d, "Established"))
-		require.Contains(u.t, condition(d, "NamesAccepted"), "False")
-		require.Equal(u.t, "gadgets", d.Status.AcceptedNames.Plural)
-		require.Empty(u.t, d.Status.AcceptedNames.Kind)
-		_, err := u.resource("v1", "gadgets").List(u.t.Context(), metav1.ListOptions{})
-		require.True(u.t, apierrors.IsNotFound(err), "%v", err)
-		_, err = u.widgets().List(u.t.Context(), metav1.ListOptions{})
-		require.NoError(u.t, err, "the first one is not disturbed")
-
-		u.undefine("widgets")
-		u.eventually("the names are accepted", func() bool {
-			return condition(u.definition("gadgets"), "Established") == "True InitialNamesAccepted"
-		})
-		_, err = u.resource("v1", "gadgets").List(u.t.Context(), metav1.ListOptions{})
-		require.NoError(u.t, err)
-	}},
 	{"a conflict over short names alone is told and does not take the API away", func(u *user) {
 		u.define(gadgets("{plural: gadgets, singular: gadget, kind: Gadget, listKind: GadgetList}"))
 		u.define(widgets())
@@ -50,23 +22,6 @@ var namingRules = []rule{
 		require.Equal(u.t, "True InitialNamesAccepted", condition(d, "Established"))
 		_, err := u.resource("v1", "gadgets").List(u.t.Context(), metav1.ListOptions{})
 		require.NoError(u.t, err)
-	}},
-	{"two definitions that want one name at the same time do not both get it", func(u *user) {
-		for _, race := range []string{"one", "two", "three"} {
-			names := "singular: " + race + ", kind: Kind" + race + ", listKind: List" + race
-			drafts := []*crd{u.parse(gadgets("{plural: a" + race + ", " + names + "}")), u.parse(gadgets("{plural: b" + race + ", " + names + "}"))}
-			inParallel(u.t, 2, func(i int) error {
-				_, err := u.tryDefine(drafts[i])
-				return err
-			})
-			established := 0
-			for _, plural := range []string{"a" + race, "b" + race} {
-				if condition(u.definition(plural), "Established") == "True InitialNamesAccepted" {
-					established++
-				}
-			}
-			require.Equal(u.t, 1, established)
-		}
 	}},
 	{"the name of a definition is that of its resource and group, and does not change", func(u *user) {
 		d := u.parse(widgets())
@@ -109,7 +64,6 @@ var namingRules = []rule{
 		d.Spec.PreserveUnknownFields = true
 		u.refuse(d, "spec.preserveUnknownFields", "cannot set to true")
 	}},
-	{"definitions that are refused, corrected and deleted leave nothing behind", churn},
 	{"the status that a client sends with a definition is not its status", func(u *user) {
 		d := u.parse(widgets())
 		d.Status.StoredVersions = []string{"v9"}
@@ -119,15 +73,4 @@ var namingRules = []rule{
 		require.Equal(u.t, []string{"v1"}, created.Status.StoredVersions)
 		require.Equal(u.t, "Widget", created.Status.AcceptedNames.Kind)
 	}},
-}
-
-// undefine deletes a definition and waits until it is gone.
-func (u *user) undefine(name string) {
-	u.t.Helper()
-	client := u.crds.ApiextensionsV1().CustomResourceDefinitions()
-	require.NoError(u.t, client.Delete(u.t.Context(), name+"."+u.group, metav1.DeleteOptions{}))
-	u.eventually("the definition is gone", func() bool {
-		_, err := client.Get(u.t.Context(), name+"."+u.group, metav1.GetOptions{})
-		return apierrors.IsNotFound(err)
-	})
 }

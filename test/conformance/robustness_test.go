@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
-	"testing"
 
 	"github.com/stretchr/testify/require"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -15,34 +14,6 @@ import (
 )
 
 var robustnessRules = []rule{
-	{"a conversion webhook that hangs keeps nobody waiting but those who need it, and those for as long as they want", func(u *user) {
-		if testing.Short() {
-			u.t.Skip("nightly: a webhook hangs for half a minute")
-		}
-		hook := startConverter(u.t)
-		u.define(twoVersions())
-		u.convertBy(hook)
-		u.widget("a", `{size: 1}`)
-		hook.mode.Store("hangs")
-		gave := make(chan error, 1)
-		go func() {
-			seconds := int64(2)
-			_, err := u.resource("v2", "widgets").Namespace("default").List(u.t.Context(), metav1.ListOptions{TimeoutSeconds: &seconds})
-			gave <- err
-		}()
-		for i := range 5 {
-			_, err := u.widgets().List(u.t.Context(), metav1.ListOptions{})
-			require.NoError(u.t, err)
-			_, err = u.as("stranger").resource("v1", "widgets").List(u.t.Context(), metav1.ListOptions{})
-			require.NoError(u.t, err)
-			u.widget("b"+strings.Repeat("b", i), `{size: 1}`)
-		}
-		response, body := u.get("/apis/"+u.group+"/v2/namespaces/default/widgets/a?timeout=1s", "application/json")
-		require.Equal(u.t, http.StatusGatewayTimeout, response.StatusCode, "%s", body)
-		require.Contains(u.t, string(body), `"reason":"Timeout"`)
-		err := <-gave
-		require.True(u.t, apierrors.IsTimeout(err) || apierrors.IsInternalError(err), "%v", err)
-	}},
 	{"a conversion webhook that is slow, that refuses TLS or does not end its answer gives what it can, and else an error that says so", func(u *user) {
 		hook := startConverter(u.t)
 		u.define(twoVersions())
@@ -118,12 +89,5 @@ var robustnessRules = []rule{
 		d.Annotations = map[string]string{"a": strings.Repeat("x", 4<<20)}
 		_, err = u.tryDefine(d)
 		require.True(u.t, apierrors.IsRequestEntityTooLargeError(err) || apierrors.IsInvalid(err), "%v", err)
-	}},
-	{"requests for what there is not are not found", func(u *user) {
-		u.define(widgets())
-		for _, path := range []string{"/v1/gadgets", "/v2/widgets", "/v1/widgets/a", "/v1/namespaces/default/widgets/a/nonsense", "/v1/namespaces/default/widgets/none"} {
-			response, _ := u.get("/apis/"+u.group+path, "application/json")
-			require.Equal(u.t, 404, response.StatusCode, path)
-		}
 	}},
 }

@@ -2,7 +2,6 @@ package conformance
 
 import (
 	"github.com/stretchr/testify/require"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
@@ -101,12 +100,6 @@ var selectableRules = []rule{
 		u.next(label, watch.Added, "old")
 		require.NoError(u.t, u.widgets().Delete(u.t.Context(), "new", metav1.DeleteOptions{}))
 		u.next(w, watch.Deleted, "new")
-	}},
-	{"other fields cannot be selected by", func(u *user) {
-		u.define(versioned("selectableFields: [{jsonPath: .spec.color}]\n", "color: {type: string}"))
-		_, err := u.widgets().List(u.t.Context(), metav1.ListOptions{FieldSelector: "spec.size=1"})
-		require.True(u.t, apierrors.IsBadRequest(err), "%v", err)
-		require.ErrorContains(u.t, err, "field label not supported: spec.size")
 	}},
 	{"each version has its own selectable fields, of simple types", func(u *user) {
 		u.refuse(u.parse(versioned("selectableFields: [{jsonPath: .spec.many}]\n", "many: {type: array, items: {type: string}}")), "selectableFields[0].jsonPath")

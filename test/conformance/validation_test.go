@@ -1,8 +1,6 @@
 package conformance
 
 import (
-	"strings"
-
 	"github.com/stretchr/testify/require"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -46,14 +44,6 @@ var validationRules = []rule{
 		u.refuse(u.parse(widgets(`a: {type: array, items: {type: array, items: {type: string}}, x-kubernetes-validations: [{rule: 'self.all(x, x.all(y, self.all(z, z.all(w, w == y))))'}]}`)),
 			"estimated rule cost exceeds budget")
 	}},
-	{"transition rules see the old value, and only on updates", func(u *user) {
-		u.define(widgets("fixed: {type: string, x-kubernetes-validations: [{rule: 'self == oldSelf', message: fixed does not change}]}"))
-		u.widget("a", `{size: 1, fixed: x}`)
-		_, err := u.widgets().Patch(u.t.Context(), "a", types.MergePatchType, []byte(`{"spec":{"fixed":"y"}}`), metav1.PatchOptions{})
-		u.invalid(err, "fixed does not change")
-		_, err = u.widgets().Patch(u.t.Context(), "a", types.MergePatchType, []byte(`{"spec":{"size":2}}`), metav1.PatchOptions{})
-		require.NoError(u.t, err)
-	}},
 	{"rules may do without an old value, and make their messages", func(u *user) {
 		u.define(widgets("level: {type: integer, x-kubernetes-validations: [{rule: 'oldSelf.hasValue() ? self >= oldSelf.value() : self == 1', optionalOldSelf: true, messageExpression: 'self > 3 ? \"too high\" : \"too low\"'}]}"))
 		_, err := u.tryWidget("a", `{level: 3}`)
@@ -93,12 +83,5 @@ var validationRules = []rule{
 		u.define(widgets("a: {type: string}", "b: {type: boolean}", "c: {type: array, items: {type: integer}}"))
 		_, err := u.tryWidget("bad", `{a: 1, b: x, c: [1, y]}`)
 		u.invalid(err, "spec.a", "spec.b", "spec.c[1]")
-	}},
-	{"metadata is validated as everywhere", func(u *user) {
-		u.define(widgets())
-		_, err := u.tryWidget("Not_A_Name", `{size: 1}`)
-		u.invalid(err, "metadata.name")
-		_, err = u.tryWidget(strings.Repeat("x", 300), `{size: 1}`)
-		u.invalid(err, "metadata.name")
 	}},
 }
