@@ -2,26 +2,15 @@
 // has a quiet tenant, with objects and watches, and an attacker, who may do
 // everything in a workspace of its own and does the worst that each API allows.
 // What is asserted are counts, which do not depend on the machine: series and
-// bytes of metrics, watch caches, objects read from storage, bytes of the heap
-// after a garbage collection, and events that the quiet tenant gets.
+// bytes of metrics, bytes of the heap after a garbage collection, and events that
+// the quiet tenant gets.
 //
 //	row          the attacker                                        what the others must not pay
 //	load         reads, writes and deletes all the time              requests that fail
 //	metrics      makes and deletes groups, keeps many, names         series, or bytes of /metrics
 //	             webhooks and policies, asks for what does not exist
-//	refused      sends definitions that are refused                  memory, and nobody's names are taken
-//	columns      shows a large field in thousands of columns         bytes allocated, as in the following rows
-//	patterns     has regular expressions with large programs, in
-//	             definitions, policies and authentication
 //	defaults     has defaults added to each of many items
-//	alternatives has many items validated with many alternatives
-//	invalid      sends an object with 100,000 errors
-//	keyed        has lists with very many keys
-//	patches      inserts into and merges long lists
 //	documents    asks for the OpenAPI documents of many definitions  bytes of the heap
-//	versions     defines a kind that others have many objects of,    watch caches, memory for each object
-//	             in thirty versions with different selectable fields
-//	definitions  has many definitions                                reads for each definition that others make
 //	conversion   has a conversion webhook that does not answer       seats, or many calls at a time
 //	watches      opens all watches that it can, with large           a watch that ends, or is refused, or
 //	             selectors too, and writes                           events of others
@@ -38,7 +27,6 @@
 //	webhooks     has webhooks, admitting and converting, that        bytes that are read or allocated, calls
 //	             answer without end, redirect, fail or are           of servers that the attacker could not
 //	             servers of others                                   call itself, or with credentials
-//	calls        writes much, with webhooks that do not answer       calls that are under way at a time
 //	providers    exports an API with webhooks that do not answer      places for calls of their own webhooks and of
 //	             and rules that cost too much                        others', or other objects that are refused
 //	exports      offers schemas as large as can be, claims           what it was not let see, bytes of documents,
@@ -47,8 +35,6 @@
 //	             over many objects, has many bindings that wait      that ends, copies of schemas
 //	hanging      sends writes, as one user and as several, that      places among the requests that execute, or
 //	             hang in webhooks of six workspaces                  answers 429 or 5xx
-//	managers     writes what thousands are said to manage the        processor time after the request
-//	             fields of
 //	paths        asks every server for what it has invented          series of metrics
 //	connections  opens connections, anonymous ones and as one user   connections of others
 //	floods       resets streams at once, sends headers, pings and    memory, goroutines

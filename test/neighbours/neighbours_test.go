@@ -8,7 +8,7 @@ import (
 // gate are the rows that run with -short, too.
 var gate = []string{
 	"busy", "load", "metrics", "storage", "rules", "webhooks",
-	"columns", "patterns", "defaults", "alternatives", "invalid", "keyed", "patches", "documents",
+	"defaults", "documents",
 }
 
 // TestNeighbours runs the rows of the table in doc.go, one after the other: some
@@ -23,17 +23,8 @@ func TestNeighbours(t *testing.T) {
 		{"busy", busy},
 		{"load", load},
 		{"metrics", metrics},
-		{"refused", refused},
-		{"columns", columns},
-		{"patterns", patterns},
 		{"defaults", defaults},
-		{"alternatives", alternatives},
-		{"invalid", invalid},
-		{"keyed", keyed},
-		{"patches", patches},
 		{"documents", documents},
-		{"versions", versions},
-		{"definitions", definitions},
 		{"conversion", conversion},
 		{"watches", watches},
 		{"events", events},
@@ -44,12 +35,10 @@ func TestNeighbours(t *testing.T) {
 		{"replicas", replicas},
 		{"cached", cached},
 		{"webhooks", webhooks},
-		{"calls", calls},
 		{"providers", providers},
 		{"exports", exports},
 		{"consumers", consumers},
 		{"hanging", hanging},
-		{"managers", managers},
 		{"bodies", slowBodies},
 		{"connections", connections},
 		{"floods", floods},

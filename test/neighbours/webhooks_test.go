@@ -10,14 +10,12 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -223,74 +221,4 @@ func convertingWebhooks(t *testing.T, w *world, targets map[string]target, told 
 		require.Equal(t, http.StatusInternalServerError, code)
 		told(name, fmt.Errorf("%s", answer))
 	}
-}
-
-// calls: the attacker has few calls at a time, however much it writes, and none
-// for a write that too many webhooks match.
-func calls(t *testing.T, w *world) {
-	const limit, writes = 64, 80
-	var under, most atomic.Int64
-	release := make(chan struct{})
-	var once sync.Once
-	unblock := func() { once.Do(func() { close(release) }) }
-	hook := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if n := under.Add(1); n > most.Load() {
-			most.Store(n)
-		}
-		defer under.Add(-1)
-		body, _ := io.ReadAll(r.Body)
-		select {
-		case <-release:
-		case <-r.Context().Done():
-		}
-		_, after, _ := strings.Cut(string(body), `"uid":"`)
-		uid, _, _ := strings.Cut(after, `"`)
-		_, _ = io.WriteString(w, `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","response":{"uid":"`+uid+`","allowed":true}}`)
-	}))
-	t.Cleanup(hook.Close)
-	var pending sync.WaitGroup
-	t.Cleanup(pending.Wait) // whatever fails: writes that end after the test would end all tests
-	t.Cleanup(unblock)
-	to := target{url: hook.URL, ca: caOf(hook)}
-	config := &admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: w.mark + "-hangs"}}
-	for i := range 2 {
-		_, client, rules := to.admitted("")
-		config.Webhooks = append(config.Webhooks, admissionregistrationv1.ValidatingWebhook{
-			Name: fmt.Sprintf("n%d.hangs.example", i), ClientConfig: client, Rules: rules, TimeoutSeconds: new(int32(30)),
-			SideEffects: new(admissionregistrationv1.SideEffectClassNone), AdmissionReviewVersions: []string{"v1"},
-		})
-	}
-	configurations := w.attacker.kube.AdmissionregistrationV1().ValidatingWebhookConfigurations()
-	config, err := configurations.Create(t.Context(), config, metav1.CreateOptions{})
-	require.NoError(t, err)
-	maps := w.attacker.kube.CoreV1().ConfigMaps("default")
-	create := func(name string) error {
-		_, err := maps.Create(t.Context(), configMap(name), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
-		return err
-	}
-	for i := range writes {
-		pending.Go(func() {
-			if err := create(fmt.Sprintf("waits-%d", i)); err != nil {
-				t.Errorf("a write that waits for calls of others: %v", err)
-			}
-		})
-	}
-	require.Eventually(t, func() bool { return under.Load() == limit }, testTimeout, tick, "all calls that may be made are under way")
-	w.quiet.must(t, http.MethodPost, "/api/v1/namespaces/default/configmaps?dryRun=All", `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"mine-too"}}`)
-	unblock()
-	pending.Wait()
-	require.EqualValues(t, limit, most.Load(), "calls that were under way at a time")
-
-	for i := range limit {
-		more := *config.Webhooks[0].DeepCopy()
-		more.Name = fmt.Sprintf("more%d.hangs.example", i)
-		config.Webhooks = append(config.Webhooks, more)
-	}
-	_, err = configurations.Update(t.Context(), config, metav1.UpdateOptions{})
-	require.NoError(t, err)
-	require.Eventually(t, func() bool {
-		err := create("too-many")
-		return apierrors.IsForbidden(err) && strings.Contains(err.Error(), "the rules of 66 webhooks match the request, and the server calls at most 64 for one, and for a workspace at a time (--webhook-calls-per-cluster)")
-	}, testTimeout, tick, "a write that too many webhooks match is denied")
-	require.NoError(t, configurations.Delete(t.Context(), config.Name, metav1.DeleteOptions{}), "which webhooks do not see")
 }

@@ -1,0 +1,29 @@
+package neighbours
+
+import (
+	"runtime"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// requireHeapGrowth waits until the heap holds less than so many bytes more than before:
+// what the shard is about at the moment goes, what leaked stays.
+func requireHeapGrowth(t *testing.T, before uint64, bytes int64, what string) {
+	t.Helper()
+	require.Eventually(t, func() bool { return int64(heap())-int64(before) < bytes }, testTimeout/2, 10*tick, "the heap has grown by more than %d: %s", bytes, what)
+}
+
+// heap returns the bytes of the objects that are in use in this process, or 0 with
+// -latency.
+func heap() uint64 {
+	if *latencyFlag {
+		return 0
+	}
+	var stats runtime.MemStats
+	for range 3 { // finalizers and weak pointers take more than one round
+		runtime.GC()
+	}
+	runtime.ReadMemStats(&stats)
+	return stats.HeapAlloc
+}
