@@ -5,10 +5,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr/funcr"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/test/bubble"
 )
@@ -183,4 +185,16 @@ func TestMetrics(t *testing.T) {
 		}, gather())
 	})
 	require.Empty(t, gather())
+}
+
+// TestFilteredByClientIsLogged: that a server sends objects beyond the ranges is logged once.
+func TestFilteredByClientIsLogged(t *testing.T) {
+	var logged []string
+	ctx := klog.NewContext(t.Context(), funcr.New(func(_, line string) { logged = append(logged, line) }, funcr.Options{}))
+	r := &report{}
+	for _, by := range []Filtered{FilteredByServer, FilteredByClient, FilteredByServer, FilteredByClient} {
+		r.learn(ctx, by, nil)
+	}
+	require.Len(t, logged, 1)
+	require.Contains(t, logged[0], "each replica receives all of them")
 }

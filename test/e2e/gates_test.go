@@ -12,13 +12,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
-	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/test/harness"
 )
 
 // TestShardingOff turns the gate ShardedListAndWatch off. The server then says
 // that it knows no shardSelector: in its OpenAPI documents, by lists without
-// shardInfo, and by refusing to delete; and informers do what it does not.
+// shardInfo, and by refusing to delete. What informers make of such a server is in
+// TestFiltered of pkg/client.
 func TestShardingOff(t *testing.T) {
 	off := []string{"--feature-gates=ShardedListAndWatch=false"}
 	c := harness.Start(t, harness.Options{Mode: harness.Processes, ExtraArgs: map[string][]string{"shard": off, "cache-server": off}})
@@ -88,32 +88,5 @@ func TestShardingOff(t *testing.T) {
 		require.Contains(t, answer, "labelSelector", document)
 		// The parameter; endpoint slices have a field of the name.
 		require.NotContains(t, answer, `"name":"shardSelector"`, document)
-	}
-
-	// Informers with ranges hold the same, filter by themselves, and notice when the server does it.
-	proxy, err := client.NewFactory(c.Proxy())
-	require.NoError(t, err)
-	defer proxy.CloseIdleConnections()
-	halves := map[uint64]bool{client.HashOf("root") >> 63: true}
-	for n := 0; len(halves) < 2; n++ { // each half of the logical clusters has some
-		halves[client.HashOf(workspace(t, proxy, "root", fmt.Sprint("w", n), "root"))>>63] = true
-	}
-	var informers []*part
-	for _, key := range []client.ShardKey{client.ByUID, client.ByCluster} {
-		for i := range 2 {
-			p := followPart(t, c.Shard(0), (*client.Factory).Wildcard, key, i)
-			p.holdsItsPart()
-			p.isFilteredBy(client.FilteredByClient)
-			informers = append(informers, p)
-		}
-	}
-	c.Component("root").RestartWith("--feature-gates=ShardedListAndWatch=true")
-	for _, p := range informers {
-		p.isFilteredBy(client.FilteredByServer)
-		discarded := p.Discarded()
-		code, answer := ask(http.MethodPost, "/api/v1/namespaces/default/configmaps", `{"metadata":{"generateName":"later-"}}`)
-		require.Equal(t, http.StatusCreated, code, answer)
-		p.holdsItsPart()
-		require.Equal(t, discarded, p.Discarded())
 	}
 }

@@ -148,8 +148,6 @@ func TestKubectl(t *testing.T) {
 		require.Contains(t, k.run(t, "root:org", "", "get", "--raw", "/version"), `"gitVersion": "v1.37`)
 	})
 
-	t.Run("service accounts", func(t *testing.T) { serviceAccounts(t, k, "root:org:team") })
-
 	t.Run("a workspace that does not exist", func(t *testing.T) {
 		// kubectl shows no message for a discovery that was refused, whatever the
 		// server says; it does for a resource.
