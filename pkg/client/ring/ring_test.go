@@ -259,22 +259,6 @@ func TestIsolation(t *testing.T) {
 	}
 }
 
-// TestDeletedLeases: members whose Leases were deleted, or that of the ring, join anew.
-func TestDeletedLeases(t *testing.T) {
-	expiring(t)
-	_, factory := newServer(t)
-	config := quick(factory)
-	leases := kinds.Leases.InNamespace(config.Leases, "default")
-	one, two := start(t, config), start(t, config)
-	eventually(t, "they divide all", func() bool { return own(one, two) })
-	was := one.Status().ID
-	require.NoError(t, leases.Delete(t.Context(), "exporters-"+was, metav1.DeleteOptions{}))
-	eventually(t, "it joins anew", func() bool { return one.Status().ID != was && own(one, two) })
-	was = one.Status().ID
-	require.NoError(t, leases.Delete(t.Context(), "exporters", metav1.DeleteOptions{}))
-	eventually(t, "all join anew", func() bool { return one.Status().ID != was && own(one, two) })
-}
-
 // TestOtherConfiguration: who is to agree about less than all is refused.
 func TestOtherConfiguration(t *testing.T) {
 	expiring(t)
