@@ -153,7 +153,7 @@ func (d *definer) refusals(ctx context.Context) {
 		want = http.StatusCreated
 	}
 	if code != want {
-		d.rec.probe(history.Probe{Name: fmt.Sprintf("a bad definition, or a dry run of a good one: %s", answer), Code: code, Want: want})
+		record(d.rec, &d.rec.history.Probes, history.Probe{Name: fmt.Sprintf("a bad definition, or a dry run of a good one: %s", answer), Code: code, Want: want})
 	}
 }
 
@@ -193,7 +193,7 @@ func (d *definer) ask(ctx context.Context, kind history.Kind, method, path strin
 			}
 		}
 	}
-	d.rec.definition(r)
+	record(d.rec, &d.rec.history.Definitions, r)
 	return r, crd
 }
 
@@ -313,7 +313,7 @@ func (d *definer) beginUse() *history.Use {
 
 func (d *definer) endUse(u *history.Use, code int) {
 	u.Code, u.End = code, d.rec.now()
-	d.rec.use(u)
+	record(d.rec, &d.rec.history.Uses, u)
 }
 
 // resolve finds out what became of a request to make an object that had no answer, so that the end of the

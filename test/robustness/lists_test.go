@@ -203,9 +203,9 @@ func (l *lister) reach(ctx context.Context, cluster string) {
 		_, err := l.get(ctx, a, url.Values{"limit": {"2"}, "continue": {token}})
 		switch {
 		case err == nil:
-			l.rec.probe(history.Probe{Name: "continue token of " + other + " in " + cluster, Code: http.StatusOK})
+			record(l.rec, &l.rec.history.Probes, history.Probe{Name: "continue token of " + other + " in " + cluster, Code: http.StatusOK})
 		case asStatus(err, &refusal) && refusal.code < http.StatusInternalServerError && refusal.code != http.StatusTooManyRequests && refusal.code != http.StatusForbidden:
-			l.rec.probe(history.Probe{Name: "continue token of " + other + " in " + cluster, Code: refusal.code})
+			record(l.rec, &l.rec.history.Probes, history.Probe{Name: "continue token of " + other + " in " + cluster, Code: refusal.code})
 		}
 	}
 	answer, err := l.get(ctx, a, url.Values{"limit": {"2"}})

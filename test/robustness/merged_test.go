@@ -161,13 +161,13 @@ func (m *merging) list(ctx context.Context, name string, scope history.Scope, li
 		}
 	}
 	l.End = m.rec.now()
-	m.rec.mergedList(l)
+	record(m.rec, &m.rec.history.MergedLists, l)
 	return first, l.Pages[0], nil
 }
 
 // odd records an answer that nobody can make sense of.
 func (m *merging) odd(err error) error {
-	m.rec.probe(history.Probe{Name: "merged answer: " + err.Error(), Code: http.StatusOK})
+	record(m.rec, &m.rec.history.Probes, history.Probe{Name: "merged answer: " + err.Error(), Code: http.StatusOK})
 	return err
 }
 
@@ -222,7 +222,7 @@ func (w *mergedWatcher) run(ctx context.Context) {
 		}
 		w.begin(s, from)
 		err := w.stream(ctx, s, from)
-		w.rec.merged(s)
+		record(w.rec, &w.rec.history.Merged, s)
 		from, at = w.reached()
 		var refusal *statusError
 		if asStatus(err, &refusal) && expired(refusal.code) || w.streaming && w.rng.IntN(2) == 0 {

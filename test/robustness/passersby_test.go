@@ -62,7 +62,7 @@ func (p *passerby) step(ctx context.Context) {
 		s.Through = p.goal
 	}
 	p.atGoal = nil
-	p.rec.session(s)
+	record(p.rec, &p.rec.history.Sessions, s)
 }
 
 // pager is a client that lists in small pages, again and again.

@@ -103,22 +103,11 @@ func (r *recorder) list(l *history.List) {
 	r.versions[l.Domain.Server] = append(r.versions[l.Domain.Server], l.RV())
 }
 
-func (r *recorder) session(s *history.Session) {
+// record adds something to a part of the history.
+func record[T any](r *recorder, part *[]T, one T) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.history.Sessions = append(r.history.Sessions, s)
-}
-
-func (r *recorder) merged(s *history.MergedSession) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.history.Merged = append(r.history.Merged, s)
-}
-
-func (r *recorder) mergedList(l *history.MergedList) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.history.MergedLists = append(r.history.MergedLists, l)
+	*part = append(*part, one)
 }
 
 func (r *recorder) said(cluster string, text []byte) {
@@ -127,47 +116,11 @@ func (r *recorder) said(cluster string, text []byte) {
 	r.history.Errors = append(r.history.Errors, history.Said{Cluster: cluster, Text: string(text)})
 }
 
-func (r *recorder) probe(p history.Probe) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.history.Probes = append(r.history.Probes, p)
-}
-
-func (r *recorder) claim(c *history.Claim) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.history.Claims = append(r.history.Claims, c)
-}
-
 // claims is how many claims there were.
 func (r *recorder) claims() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return len(r.history.Claims)
-}
-
-func (r *recorder) definition(d *history.Definition) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.history.Definitions = append(r.history.Definitions, d)
-}
-
-func (r *recorder) use(u *history.Use) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.history.Uses = append(r.history.Uses, u)
-}
-
-func (r *recorder) workspaceOp(o *history.WorkspaceOp) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.history.WorkspaceOps = append(r.history.WorkspaceOps, o)
-}
-
-func (r *recorder) workspaceUse(u *history.WorkspaceUse) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.history.WorkspaceUses = append(r.history.WorkspaceUses, u)
 }
 
 // home notes which shard has a logical cluster.

@@ -185,7 +185,7 @@ func (v *views) begin(ctx, writing context.Context, r *run, writers, watchers *s
 	v.rng, v.rec, v.pause, v.viewers = r.rng(), r.rec, r.pause, nil
 	for _, cluster := range v.claimed.clusters {
 		w := v.accepted[cluster]
-		v.rec.claim(&history.Claim{Domain: v.claimed.domain, Cluster: cluster, Held: w.held, Labels: w.labels, Start: 1, End: 1})
+		record(v.rec, &v.rec.history.Claims, &history.Claim{Domain: v.claimed.domain, Cluster: cluster, Held: w.held, Labels: w.labels, Start: 1, End: 1})
 	}
 	writers.Go(func() { v.run(writing) })
 	v.watch(ctx, r, watchers)
@@ -242,7 +242,7 @@ func (v *views) change(ctx context.Context, clusters []string, c *conn, path str
 	for _, cluster := range clusters {
 		w := v.accepted[cluster]
 		begun[cluster] = &history.Claim{Domain: v.claimed.domain, Cluster: cluster, Held: w.held && v.exported, Labels: w.labels, After: v.version(ctx, cluster), Start: v.rec.now()}
-		v.rec.claim(begun[cluster])
+		record(v.rec, &v.rec.history.Claims, begun[cluster])
 	}
 	for done := false; !done; {
 		if obj := v.get(ctx, c, path); obj != nil {

@@ -62,7 +62,7 @@ func (w *watcher) run(ctx context.Context) {
 		}
 		w.begin(s)
 		err := w.stream(ctx, s)
-		w.rec.session(s)
+		record(w.rec, &w.rec.history.Sessions, s)
 		var refusal *statusError
 		if asStatus(err, &refusal) && expired(refusal.code) {
 			from = 0
@@ -250,7 +250,7 @@ func (w *watcher) follow(ctx context.Context, scope history.Scope, from uint64, 
 	s := &history.Session{ID: w.rec.id(), Name: w.name, Domain: w.target.domain, Scope: scope, From: from, Resumed: resumed}
 	w.begin(s)
 	err := w.stream(ctx, s)
-	w.rec.session(s)
+	record(w.rec, &w.rec.history.Sessions, s)
 	if err != nil {
 		pace(ctx, 50*time.Millisecond)
 	}

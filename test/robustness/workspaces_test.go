@@ -232,7 +232,7 @@ func (s *workspaceWriter) use(ctx context.Context, w history.Workspace, method, 
 	if u.Code = code; code < http.StatusMultipleChoices && json.Unmarshal(answer, &o) == nil {
 		u.In = o.Metadata.Annotations["kcp.io/cluster"]
 	}
-	s.rec.workspaceUse(u)
+	record(s.rec, &s.rec.history.WorkspaceUses, u)
 	return code
 }
 
@@ -273,7 +273,7 @@ func (s *workspaceWriter) ask(ctx context.Context, kind history.Kind, parent, na
 	case code < http.StatusMultipleChoices && kind == history.Delete:
 		o.Outcome = history.OK
 	}
-	s.rec.workspaceOp(o)
+	record(s.rec, &s.rec.history.WorkspaceOps, o)
 	return o
 }
 
