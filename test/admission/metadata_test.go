@@ -55,18 +55,6 @@ func TestNamespacesAndMetadata(t *testing.T) {
 		require.ErrorContains(t, err, "this namespace may not be deleted")
 	})
 
-	t.Run("reserved", func(t *testing.T) {
-		_, err := a.CoreV1().ConfigMaps("default").Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
-			Name: "r", Annotations: map[string]string{"internal.tenancy.kcp.io/cluster": "x"},
-		}}, metav1.CreateOptions{})
-		require.True(t, apierrors.IsForbidden(err), "%v", err)
-		require.ErrorContains(t, err, "metadata.annotations[internal.tenancy.kcp.io/cluster] is reserved")
-		_, err = a.widget(ctx, "fine", nil)
-		require.NoError(t, err)
-		_, err = a.dynamic.Resource(widgets).Namespace("default").Patch(ctx, "fine", types.MergePatchType, []byte(`{"metadata":{"labels":{"tenancy.kcp.io/phase":"Ready"}}}`), metav1.PatchOptions{})
-		require.True(t, apierrors.IsForbidden(err), "%v", err)
-	})
-
 	t.Run("a webhook does not say more than its user", func(t *testing.T) {
 		a.mutatingPolicy(t, "reserved", admissionregistrationv1.Mutation{
 			PatchType: admissionregistrationv1.PatchTypeJSONPatch,

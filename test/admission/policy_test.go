@@ -68,18 +68,6 @@ func TestPolicies(t *testing.T) {
 	t.Run("mutating with parameters", func(t *testing.T) { mutatingParameters(t, a, b) })
 	t.Run("parameters", func(t *testing.T) { parameters(t, a, b) })
 
-	t.Run("parameters of a kind that comes later", func(t *testing.T) {
-		a.validatingPolicy(t, "later", admissionregistrationv1.ValidatingAdmissionPolicySpec{
-			ParamKind:   &admissionregistrationv1.ParamKind{APIVersion: "later.example.com/v1", Kind: "Later"},
-			Validations: []admissionregistrationv1.Validation{{Expression: "true"}},
-		}, &admissionregistrationv1.ParamRef{Name: "p", Namespace: "default", ParameterNotFoundAction: new(admissionregistrationv1.DenyAction)}, admissionregistrationv1.Deny)
-		eventually(t, "the policy cannot be evaluated", func() bool { return a.tries(t.Context(), "x") != nil })
-		require.ErrorContains(t, a.tries(t.Context(), "x"), "failed to find resource referenced by paramKind")
-		require.NoError(t, b.tries(t.Context(), "x"))
-		a.dropValidating(t, "later")
-		eventually(t, "the policy is gone", func() bool { return a.tries(t.Context(), "x") == nil })
-	})
-
 	t.Run("warnings, access and removal", func(t *testing.T) {
 		a.validatingPolicy(t, "warn", admissionregistrationv1.ValidatingAdmissionPolicySpec{
 			Variables: []admissionregistrationv1.Variable{{Name: "allowed", Expression: "authorizer.group('').resource('configmaps').namespace('default').check('create').allowed()"}},
