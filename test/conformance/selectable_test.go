@@ -8,39 +8,6 @@ import (
 )
 
 var selectableRules = []rule{
-	{"lists, watches and collections are selected by selectable fields", func(u *user) {
-		u.define(versioned("selectableFields: [{jsonPath: .spec.color}]\n", "color: {type: string}"))
-		for name, color := range map[string]string{"a": "red", "b": "blue", "c": "red"} {
-			u.widget(name, "{color: "+color+"}")
-		}
-		red := metav1.ListOptions{FieldSelector: "spec.color=red"}
-		list, err := u.widgets().List(u.t.Context(), red)
-		require.NoError(u.t, err)
-		require.Len(u.t, list.Items, 2)
-
-		watching := red
-		watching.ResourceVersion = list.GetResourceVersion()
-		w, err := u.widgets().Watch(u.t.Context(), watching)
-		require.NoError(u.t, err)
-		defer w.Stop()
-		paint := func(name, color string) {
-			_, err := u.widgets().Patch(u.t.Context(), name, types.MergePatchType, []byte(`{"spec":{"color":"`+color+`"}}`), metav1.PatchOptions{})
-			require.NoError(u.t, err)
-		}
-		paint("b", "red")
-		u.next(w, watch.Added, "b")
-		paint("b", "green")
-		u.next(w, watch.Deleted, "b")
-		paint("b", "blue")
-		paint("a", "red")
-		paint("c", "blue")
-		u.next(w, watch.Deleted, "c")
-
-		require.NoError(u.t, u.widgets().DeleteCollection(u.t.Context(), metav1.DeleteOptions{}, red))
-		list, err = u.widgets().List(u.t.Context(), metav1.ListOptions{FieldSelector: "metadata.name!=x"})
-		require.NoError(u.t, err)
-		require.Len(u.t, list.Items, 2)
-	}},
 	{"objects are selected by defaults too, also those that were stored before", func(u *user) {
 		u.define(versioned("selectableFields: [{jsonPath: .spec.color}]\n", "color: {type: string}"))
 		u.widget("old", `{size: 1}`)

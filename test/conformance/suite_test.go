@@ -49,7 +49,6 @@ func TestRules(t *testing.T) {
 			{"lifecycle", lifecycleRules, false},
 			{"writes", writeRules, true},
 			{"writes without a change", unchangedRules, true},
-			{"wildcard", wildcardRules, false},
 			{"robustness", robustnessRules, false},
 		} {
 			for _, r := range topic.rules {
