@@ -26,7 +26,10 @@ func TestUpstreamBehaviour(t *testing.T) {
 	}
 
 	t.Run("status", func(t *testing.T) {
-		w := create(t, "status", map[string]any{"size": int64(1)})
+		w := widget("status", map[string]any{"size": int64(1)})
+		require.NoError(t, unstructured.SetNestedField(w.Object, "guessed", "status", "phase"))
+		w = mustCreate(t, client, w)
+		require.NotContains(t, w.Object, "status")
 		require.NoError(t, unstructured.SetNestedField(w.Object, "done", "status", "phase"))
 		require.NoError(t, unstructured.SetNestedField(w.Object, int64(5), "spec", "size"))
 		updated, err := client.UpdateStatus(t.Context(), w, metav1.UpdateOptions{})
@@ -34,6 +37,10 @@ func TestUpstreamBehaviour(t *testing.T) {
 		require.Equal(t, map[string]any{"phase": "done"}, updated.Object["status"])
 		require.Equal(t, map[string]any{"size": int64(1), "color": "blue"}, updated.Object["spec"])
 		require.Equal(t, int64(1), updated.GetGeneration())
+		updated, err = client.Patch(t.Context(), "status", types.MergePatchType, []byte(`{"spec":{"size":2},"status":{"phase":"x"}}`), metav1.PatchOptions{})
+		require.NoError(t, err)
+		require.Equal(t, map[string]any{"phase": "done"}, updated.Object["status"])
+		require.Equal(t, int64(2), updated.GetGeneration())
 	})
 	t.Run("scale", func(t *testing.T) {
 		create(t, "scale", map[string]any{"size": int64(2)})
@@ -126,6 +133,10 @@ func TestSelectorsPagesAndCollections(t *testing.T) {
 		}
 	}
 	client := s.Dynamic(t, "one").Resource(widgets).Namespace("default")
+	elsewhere := s.Dynamic(t, "one").Resource(widgets).Namespace("other")
+	apart := widget("w-0", nil)
+	apart.SetLabels(map[string]string{"third": "0"})
+	mustCreate(t, elsewhere, apart)
 	for _, rv := range []string{"", "0"} {
 		red, err := client.List(t.Context(), metav1.ListOptions{FieldSelector: "spec.color=red", ResourceVersion: rv})
 		require.NoError(t, err)
@@ -165,6 +176,8 @@ func TestSelectorsPagesAndCollections(t *testing.T) {
 	left, err = client.List(t.Context(), metav1.ListOptions{})
 	require.NoError(t, err)
 	require.Len(t, left.Items, 3)
+	_, err = elsewhere.Get(t.Context(), "w-0", metav1.GetOptions{})
+	require.NoError(t, err, "another namespace's are left alone")
 	others, err := s.Dynamic(t, "two").Resource(widgets).List(t.Context(), metav1.ListOptions{})
 	require.NoError(t, err)
 	require.Len(t, others.Items, 10, "another logical cluster's are left alone")
@@ -252,9 +265,19 @@ func TestStatusOfDefinitions(t *testing.T) {
 	next.Name = "v2"
 	crd.Spec.Versions[0].Storage = false
 	crd.Spec.Versions = append(crd.Spec.Versions, *next)
+	mustCreate(t, s.Dynamic(t, "one").Resource(widgets).Namespace("default"), widget("old", nil))
 	crd, err := client.Update(t.Context(), crd, metav1.UpdateOptions{})
 	require.NoError(t, err)
 	require.Equal(t, []string{"v1", "v2"}, crd.Status.StoredVersions)
+	mustCreate(t, s.Dynamic(t, "one").Resource(widgets).Namespace("default"), widget("new", nil))
+	list, err := s.Dynamic(t, "one").Resource(widgets).Namespace("default").List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	require.Len(t, list.Items, 2, "both versions are read")
+	without := crd.DeepCopy()
+	without.Spec.Versions = without.Spec.Versions[1:]
+	_, err = client.Update(t.Context(), without, metav1.UpdateOptions{})
+	require.True(t, apierrors.IsInvalid(err), "%v", err)
+	require.ErrorContains(t, err, "status.storedVersions[0]")
 
 	crd.Status.StoredVersions = []string{"v2"}
 	crd.Status.AcceptedNames.Kind = "Stolen"
@@ -264,4 +287,7 @@ func TestStatusOfDefinitions(t *testing.T) {
 	require.Equal(t, []string{"v2"}, crd.Status.StoredVersions)
 	require.Equal(t, "Widget", crd.Status.AcceptedNames.Kind)
 	requireCondition(t, crd, apiextensionsv1.Established, apiextensionsv1.ConditionTrue, "InitialNamesAccepted")
+	crd.Spec.Versions = crd.Spec.Versions[1:]
+	_, err = client.Update(t.Context(), crd, metav1.UpdateOptions{})
+	require.NoError(t, err)
 }

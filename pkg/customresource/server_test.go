@@ -13,7 +13,9 @@ import (
 func TestEstablishedInOneWrite(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, serverOptions{})
-	created := s.CreateCRD(t, "one", widgetCRD(nil))
+	crd := widgetCRD(nil)
+	crd.Status.StoredVersions, crd.Status.AcceptedNames.Kind = []string{"v9"}, "Other"
+	created := s.CreateCRD(t, "one", crd)
 	require.Equal(t, "one", created.Annotations["kcp.io/cluster"])
 	conditions := map[apiextensionsv1.CustomResourceDefinitionConditionType]apiextensionsv1.ConditionStatus{}
 	for _, c := range created.Status.Conditions {

@@ -64,13 +64,4 @@ var namingRules = []rule{
 		d.Spec.PreserveUnknownFields = true
 		u.refuse(d, "spec.preserveUnknownFields", "cannot set to true")
 	}},
-	{"the status that a client sends with a definition is not its status", func(u *user) {
-		d := u.parse(widgets())
-		d.Status.StoredVersions = []string{"v9"}
-		d.Status.AcceptedNames.Kind = "Other"
-		created, err := u.tryDefine(d)
-		require.NoError(u.t, err)
-		require.Equal(u.t, []string{"v1"}, created.Status.StoredVersions)
-		require.Equal(u.t, "Widget", created.Status.AcceptedNames.Kind)
-	}},
 }

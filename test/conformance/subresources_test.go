@@ -10,29 +10,6 @@ import (
 const withSubresources = "subresources: {status: {}, scale: {specReplicasPath: .spec.size, statusReplicasPath: .status.replicas, labelSelectorPath: .status.selector}}\n"
 
 var subresourceRules = []rule{
-	{"the status is written by itself and does not count as a new generation", func(u *user) {
-		u.define(versioned(withSubresources))
-		w := u.object("Widget", "a", `{spec: {size: 1}, status: {phase: Guessed}}`).Unstructured
-		w, err := u.widgets().Create(u.t.Context(), w, metav1.CreateOptions{})
-		require.NoError(u.t, err)
-		require.Nil(u.t, field(u.t, w, "status"), "a create does not set the status")
-		require.Equal(u.t, int64(1), w.GetGeneration())
-
-		w.Object["status"] = map[string]any{"phase": "Ready"}
-		w.Object["spec"] = map[string]any{"size": int64(9)}
-		w, err = u.widgets().UpdateStatus(u.t.Context(), w, metav1.UpdateOptions{})
-		require.NoError(u.t, err)
-		require.Equal(u.t, "Ready", field(u.t, w, "status", "phase"))
-		require.Equal(u.t, int64(1), field(u.t, w, "spec", "size"))
-		require.Equal(u.t, int64(1), w.GetGeneration())
-
-		w, err = u.widgets().Patch(u.t.Context(), "a", types.MergePatchType, []byte(`{"spec":{"size":2},"status":{"phase":"x"}}`), metav1.PatchOptions{})
-		require.NoError(u.t, err)
-		require.Equal(u.t, "Ready", field(u.t, w, "status", "phase"))
-		require.Equal(u.t, int64(2), w.GetGeneration())
-		_, err = u.widgets().Patch(u.t.Context(), "a", types.MergePatchType, []byte(`{"status":{"phase":7}}`), metav1.PatchOptions{}, "status")
-		u.invalid(err, "status.phase")
-	}},
 	{"the scale is read and written by its paths", func(u *user) {
 		u.define(versioned(withSubresources))
 		u.widget("a", `{size: 3}`)

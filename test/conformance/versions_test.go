@@ -61,26 +61,6 @@ var versionRules = []rule{
 		d.Spec.Versions[1].Storage = true
 		u.refuse(d, "must have exactly one version marked as storage version")
 	}},
-	{"a definition remembers the versions that objects may be stored in", func(u *user) {
-		u.needsDefinitions()
-		u.define(twoVersions())
-		u.widget("a", `{size: 1}`)
-		d := u.redefine("widgets", func(d *crd) {
-			d.Spec.Versions[0].Storage, d.Spec.Versions[1].Storage = false, true
-		})
-		require.Equal(u.t, []string{"v1", "v2"}, d.Status.StoredVersions)
-		u.widget("b", `{size: 2}`)
-		list, err := u.widgets().List(u.t.Context(), metav1.ListOptions{})
-		require.NoError(u.t, err)
-		require.Len(u.t, list.Items, 2, "both versions are read")
-		d.Spec.Versions = d.Spec.Versions[1:]
-		_, err = u.crds.ApiextensionsV1().CustomResourceDefinitions().Update(u.t.Context(), d, metav1.UpdateOptions{})
-		u.invalid(err, "status.storedVersions[0]")
-		d.Status.StoredVersions = []string{"v2"}
-		_, err = u.crds.ApiextensionsV1().CustomResourceDefinitions().UpdateStatus(u.t.Context(), d, metav1.UpdateOptions{})
-		require.NoError(u.t, err)
-		u.redefine("widgets", func(d *crd) { d.Spec.Versions = d.Spec.Versions[1:] })
-	}},
 	{"requests for a deprecated version are warned", func(u *user) {
 		d := u.parse(widgets())
 		text := "widgets v1 is old"

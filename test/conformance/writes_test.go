@@ -1,8 +1,6 @@
 package conformance
 
 import (
-	"fmt"
-
 	"github.com/stretchr/testify/require"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -77,17 +75,5 @@ var writeRules = []rule{
 		after, err := u.widgets().Get(u.t.Context(), "a", metav1.GetOptions{})
 		require.NoError(u.t, err)
 		require.Equal(u.t, before, after)
-	}},
-	{"collections are deleted by label, in one namespace", func(u *user) {
-		u.define(widgets())
-		for i, ns := range []string{"default", "default", "other"} {
-			w := u.object("Widget", fmt.Sprintf("w%d", i), `{metadata: {labels: {a: "`+fmt.Sprint(i%2)+`"}}}`).Unstructured
-			_, err := u.resource("v1", "widgets").Namespace(ns).Create(u.t.Context(), w, metav1.CreateOptions{})
-			require.NoError(u.t, err)
-		}
-		require.NoError(u.t, u.widgets().DeleteCollection(u.t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: "a=0"}))
-		list, err := u.resource("v1", "widgets").List(u.t.Context(), metav1.ListOptions{})
-		require.NoError(u.t, err)
-		require.Len(u.t, list.Items, 2, "the one in the other namespace is left too")
 	}},
 }
