@@ -56,7 +56,7 @@ var silent = []string{
 	"shardplane_relay_up",
 	"shardplane_replicated_refused_total",
 	"shardplane_replication_cache_trouble",
-	"shardplane_replication_differences",
+	"shardplane_replication_repairs_total",
 	"shardplane_replication_restarts_total",
 }
 

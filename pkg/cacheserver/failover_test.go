@@ -45,7 +45,6 @@ func newTwoCaches(t *testing.T, objects int) *twoCaches {
 	configs := []replication.Config{replicationConfig(t, w.amber, w.a), replicationConfig(t, w.amber, w.b)}
 	for n, name := range []string{"a", "b"} {
 		configs[n].CacheName, configs[n].Table = name, configs[0].Table
-		withoutAudits(&configs[n])
 		markOften(&configs[n])
 	}
 	all, err := replication.NewAll(configs...)

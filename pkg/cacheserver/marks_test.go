@@ -45,7 +45,7 @@ func TestLagAndStaleness(t *testing.T) {
 	start(t, "", marks.Run)
 	observer := replication.NewObserver("self", marks, func(shard string) bool { return shard != "left-over" }, cache.pushes)
 	start(t, "", observer.Run)
-	_, stop := replicate(t, amber, cache, withoutAudits, markOften, func(config *replication.Config) { config.Marks = marks })
+	_, stop := replicate(t, amber, cache, markOften, func(config *replication.Config) { config.Marks = marks })
 	for _, shard := range []string{"left-over", "self"} {
 		_, err := marksOf(cache, shard).Create(t.Context(), &replicationmarks.ReplicationMark{ObjectMeta: metav1.ObjectMeta{Name: replicationmarks.Name}, Number: 1}, metav1.CreateOptions{})
 		require.NoError(t, err)
@@ -67,7 +67,7 @@ func TestLagAndStaleness(t *testing.T) {
 	require.Less(t, of("self"), 0.0)
 	stop()
 	eventually(t, "the shard gets stale", func() bool { return of("stale") > 0.5 })
-	_, _ = replicate(t, amber, cache, withoutAudits, markOften)
+	_, _ = replicate(t, amber, cache, markOften)
 	eventually(t, "the shard has another mark", func() bool { return of("stale") < 0.5 })
 }
 

@@ -97,7 +97,7 @@ func writeFile(t testing.TB, name, content string) string {
 // push has a shard push to the cache server of its region.
 func (r *region) push(t *testing.T, shard *testShard, change ...func(*replication.Config)) replication.Config {
 	t.Helper()
-	config, _ := replicate(t, shard, r.cacheServer, append(change, withoutAudits, markOften)...)
+	config, _ := replicate(t, shard, r.cacheServer, append(change, markOften)...)
 	return config
 }
 

@@ -56,7 +56,7 @@ func TestRelayLinks(t *testing.T) {
 		create(t, shards, object(shardsGVR, "Shard", name, map[string]any{"baseURL": "https://x"}))
 		want = append(want, "amber|root|"+name)
 	}
-	config, stopPushing := replicate(t, amber, eu.cacheServer, verifyOften, withoutAudits, markOften)
+	config, stopPushing := replicate(t, amber, eu.cacheServer, verifyOften, markOften)
 	requireReplicas(t, us.cacheServer, want)
 	requireMark(t, us, eu, "amber", "eu")
 	lost := newDeletions(t, us)

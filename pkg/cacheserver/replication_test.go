@@ -30,9 +30,6 @@ var logicalClustersGVR = schema.GroupVersionResource{Group: "core.kcp.io", Versi
 // often is an interval at which tests look at a state, and have servers look at it.
 const often = 50 * time.Millisecond
 
-// seldom is an interval that no test waits for.
-const seldom = time.Hour
-
 // replicate runs the replication of a shard until stop is called.
 func replicate(t *testing.T, shard *testShard, cache *cacheServer, change ...func(*replication.Config)) (config replication.Config, stop func()) {
 	t.Helper()
@@ -45,9 +42,6 @@ func replicate(t *testing.T, shard *testShard, cache *cacheServer, change ...fun
 	i := start(t, "", controller.Run)
 	return config, i.stop
 }
-
-// withoutAudits is for tests of what has to be noticed without them.
-func withoutAudits(config *replication.Config) { config.AuditInterval = seldom }
 
 // startsOver returns how often the replication of a test has read everything again.
 func startsOver(t *testing.T, cache *cacheServer) float64 {
@@ -97,8 +91,6 @@ func replicationConfig(t testing.TB, shard *testShard, cache *cacheServer) repli
 		Local:     shard.f,
 		Cache:     cache.f,
 		// What is lost has to be noticed, not found by chance.
-		ProbeInterval:   seldom,
-		AuditInterval:   time.Second / 5,
 		AlertInterval:   often,
 		RemovalInterval: often,
 	}
@@ -254,7 +246,7 @@ func TestReplicationOfPaths(t *testing.T) {
 	create(t, in(t, amber.f, "a", workspaceTypesGVR), object(workspaceTypesGVR, "WorkspaceType", "one", nil))
 	clusters := kinds.LogicalClusters.Informer(amber.f.Wildcard(), client.InformerOptions[*corev1alpha1.LogicalCluster]{})
 	start(t, "", clusters.Run)
-	config, _ := replicate(t, amber, cache, withoutAudits, func(config *replication.Config) { config.LogicalClusters = clusters })
+	config, _ := replicate(t, amber, cache, func(config *replication.Config) { config.LogicalClusters = clusters })
 	requireReplicas(t, cache, []string{"amber|a|one"}, config)
 
 	lc := object(logicalClustersGVR, "LogicalCluster", "cluster", nil)
@@ -297,7 +289,7 @@ func TestReplicationSurvivesRestarts(t *testing.T) {
 		create(t, shards, object(shardsGVR, "Shard", name, map[string]any{"baseURL": "https://x"}))
 		want = append(want, "amber|root|"+name)
 	}
-	config, stop := replicate(t, amber, cache, withoutAudits)
+	config, stop := replicate(t, amber, cache)
 	requireReplicas(t, cache, slices.Clone(want), config)
 
 	t.Log("changes while the controller is down")
@@ -319,7 +311,7 @@ func TestReplicationSurvivesRestarts(t *testing.T) {
 		"root|s-03": replication.ProblemMissing,
 	}, problems)
 	want = slices.DeleteFunc(want, func(name string) bool { return name == "amber|root|s-01" })
-	config, _ = replicate(t, amber, cache, withoutAudits)
+	config, _ = replicate(t, amber, cache)
 	requireReplicas(t, cache, slices.Clone(want), config)
 
 	t.Log("both servers restart, and the cache server has lost its data")

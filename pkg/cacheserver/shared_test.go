@@ -92,7 +92,7 @@ func TestReplicasOfOneCache(t *testing.T) {
 	amber := newTestShard(t, "amber")
 	shards := in(t, amber.f, "root", shardsGVR)
 	cache := &cacheServer{f: balanced, pushes: prometheus.NewRegistry()}
-	replicated, _ := replicate(t, amber, cache, withoutAudits, markOften, verifyOften)
+	replicated, _ := replicate(t, amber, cache, markOften, verifyOften)
 	reader := kinds.Shards.Informer(balanced.Shard("*").Wildcard(), client.InformerOptions[*corev1alpha1.Shard]{})
 	start(t, "", reader.Run)
 	writes := 0

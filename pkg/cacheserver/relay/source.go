@@ -99,7 +99,7 @@ func (s *source) check(ctx context.Context) error {
 	switch {
 	case errors.Is(err, replication.ErrRefused):
 		return fmt.Errorf("%w: %w: that of %s has to be one of group %s, or %s, if it leads to a cache server", errRefused, err, s.Kubeconfig, request.GroupCacheReaders, user.SystemPrivilegedGroup)
-	case errors.Is(err, replication.ErrNoDigests), errors.Is(err, replication.ErrNoCacheServer):
+	case errors.Is(err, replication.ErrNoCacheServer):
 		return fmt.Errorf("%w: what %s leads to is no cache server of this version: correct the kubeconfig, or replace the cache servers that are relayed from first", errRefused, s.Kubeconfig)
 	case err != nil:
 		return err

@@ -122,12 +122,10 @@ func (c *Caches) look(ctx context.Context, cache *watchedCache) (reason string, 
 	defer cancel()
 	answer, err := Identify(ctx, cache.Cache, c.shard)
 	switch {
-	case errors.Is(err, ErrNoDigests): // one of another release, or kcp's
-		return "", nil
 	case errors.Is(err, ErrRefused):
 		return reasonRefused, fmt.Errorf("%w: if %s leads to a cache server, its certificate has to be that of %s in group %s, and otherwise correct the kubeconfig", err, cache.Kubeconfig, request.ShardUserPrefix+c.shard, request.GroupShards)
 	case errors.Is(err, ErrNoCacheServer):
-		return reasonNoCache, fmt.Errorf("%w: what %s leads to is something else, such as a shard or a front-proxy: correct its server, as https://<cache server>/services/cache", err, cache.Kubeconfig)
+		return reasonNoCache, fmt.Errorf("%w: what %s leads to is something else, such as a shard, a front-proxy or a cache server of another version: correct its server, as https://<cache server>/services/cache", err, cache.Kubeconfig)
 	case err != nil:
 		return reasonUnreachable, fmt.Errorf("it is tried again, and everything goes on with what is known: %w", err)
 	}

@@ -24,8 +24,6 @@ const (
 	defaultWrites         = 16
 	defaultMarkInterval   = time.Second
 	defaultDigestInterval = 15 * time.Second
-	defaultProbeInterval  = time.Minute
-	defaultAuditInterval  = 10 * time.Minute
 	// defaultAlertInterval and defaultRemovalInterval are those of outages.
 	defaultAlertInterval   = time.Second
 	defaultRemovalInterval = 10 * time.Second
@@ -59,15 +57,7 @@ type Config struct {
 	// DigestInterval is how often the digests of all replicas are compared with those that the
 	// cache server has, if nothing else gives reason to.
 	DigestInterval time.Duration
-	// ProbeInterval is how often the controller asks whether the cache server
-	// still has the data that it followed, with one small request per resource, where that has
-	// no digests.
-	ProbeInterval time.Duration
-	// AuditInterval is how often all replicas are compared with their objects, by reading both, where
-	// there are no digests or something was wrong, and a sixth as often otherwise.
-	AuditInterval time.Duration
-	// AlertInterval is how long after its connection broke the cache server is asked whether it still
-	// has the same data, and the first pause between two attempts while it does not answer.
+	// AlertInterval is the first pause between two attempts while it does not answer.
 	AlertInterval time.Duration
 	// RemovalInterval is the longest pause between two attempts to delete the replicas of a resource
 	// that was removed from the table.
@@ -107,12 +97,6 @@ func (c Config) complete() (Config, error) {
 	}
 	if c.DigestInterval <= 0 {
 		c.DigestInterval = defaultDigestInterval
-	}
-	if c.ProbeInterval <= 0 {
-		c.ProbeInterval = defaultProbeInterval
-	}
-	if c.AuditInterval <= 0 {
-		c.AuditInterval = defaultAuditInterval
 	}
 	if c.AlertInterval <= 0 {
 		c.AlertInterval = defaultAlertInterval

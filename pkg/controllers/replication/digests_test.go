@@ -88,20 +88,6 @@ func (m *model) damage() (keys []string) {
 	return keys
 }
 
-// TestAuditsFindWhatNoEventReports: where a cache server has no digests, audits repair what no event reports.
-func TestAuditsFindWhatNoEventReports(t *testing.T) {
-	replicated(t, trouble{silent: true, wild: true}, func(t *testing.T, m *model) {
-		m.config.ProbeInterval = time.Hour
-		m.stop()
-		m.start()
-		<-time.After(time.Minute)
-		m.damage()
-		require.NotEqual(t, m.wanted(), m.has())
-		m.arrives(t, 2*m.config.AuditInterval)
-		require.Zero(t, m.restarts(t))
-	})
-}
-
 // TestDigestsFindWhatNoEventReports: digests find such replicas, which are repaired one by one, without any list.
 func TestDigestsFindWhatNoEventReports(t *testing.T) {
 	replicated(t, trouble{}, func(t *testing.T, m *model) {

@@ -12,9 +12,6 @@ import (
 type doubts struct {
 	mu  sync.Mutex
 	all map[client.Key]doubt
-	// repaired and groundless count those that were counted: what turned out to be wrong, and what
-	// did not.
-	repaired, groundless int
 }
 
 // doubt is why a replica is doubted.
@@ -23,12 +20,12 @@ type doubt struct {
 	// deleted then. That is no reason if the session has written it itself, or later.
 	heard uint64
 	gone  bool
-	// read is set when it is read in any case, and counted when it counts as repaired if it is wrong.
-	read, counted bool
+	// read is set when it is read in any case, and digests when that is because digests differ.
+	read, digests bool
 }
 
-func (d *doubts) add(key client.Key, counted bool) {
-	d.change(key, func(one *doubt) { one.read, one.counted = true, one.counted || counted })
+func (d *doubts) add(key client.Key, digests bool) {
+	d.change(key, func(one *doubt) { one.read, one.digests = true, one.digests || digests })
 }
 
 func (d *doubts) hear(key client.Key, version uint64, gone bool) {
@@ -65,25 +62,6 @@ func (d *doubts) take(key client.Key) doubt {
 // reads reports whether a replica is to be read, by what is known of it when it was written last.
 func (d doubt) reads(acknowledged uint64, has bool) bool {
 	return d.read || has && d.heard > acknowledged || !has && d.heard > 0 && !d.gone
-}
-
-// looked notes what one that counts has turned out to be.
-func (d *doubts) looked(wrong bool) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if wrong {
-		d.repaired++
-	} else {
-		d.groundless++
-	}
-}
-
-// results returns how many turned out to be wrong, and not to be, since it was called last.
-func (d *doubts) results() (repaired, groundless int) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	repaired, groundless, d.repaired, d.groundless = d.repaired, d.groundless, 0, 0
-	return repaired, groundless
 }
 
 // recent are the objects that were written a moment ago. The zero value has none.

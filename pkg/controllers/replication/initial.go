@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/client"
@@ -21,8 +20,8 @@ const (
 	hopeless = 200
 )
 
-// compareFirst compares what the shard has with what the cache server has, by digests where there
-// are some. It returns the objects whose replicas are not as they should be; from then on
+// compareFirst compares what the shard has with what the cache server has, by digests.
+// It returns the objects whose replicas are not as they should be; from then on
 // expected is what the cache server has. It fails only if ctx ends.
 func (s *session) compareFirst(ctx context.Context) ([]client.Key, error) {
 	s.mu.Lock()
@@ -53,12 +52,8 @@ func (s *session) compareFirst(ctx context.Context) ([]client.Key, error) {
 	}
 }
 
-// compareWith compares with the cache server, which has said what it has in all, unless it does not
-// tell that: then answer is nil.
+// compareWith compares with the cache server, which has said what it has in all.
 func (s *session) compareWith(ctx context.Context, answer *digest.Answer) error {
-	if answer == nil {
-		return s.compareAll(ctx)
-	}
 	root := rootOf(answer, s.name())
 	if root == s.expected.Root() {
 		return nil
@@ -81,20 +76,6 @@ func (s *session) compareWith(ctx context.Context, answer *digest.Answer) error 
 		}
 		return keys.Keys, nil
 	})
-}
-
-// compareAll compares with a cache server that has no digests: it reads all replicas, and keeps none.
-func (s *session) compareAll(ctx context.Context) error {
-	theirs := digest.NewTable[struct{}]()
-	err := eachObject(ctx, s.config.replicas().Wildcard(), s.resource, func(replica *unstructured.Unstructured) {
-		text := client.KeyOf(replica).String()
-		hash, _ := HashReplica(text, replica.Object)
-		theirs.Set(text, hash, struct{}{})
-	})
-	if err != nil {
-		return err
-	}
-	return s.differences(theirs.Sums(), func(bucket int) (map[string]digest.Number, error) { return theirs.Keys(bucket), nil })
 }
 
 // differences has expected become what the cache server has, and what differs looked at.

@@ -16,14 +16,13 @@ const (
 )
 
 type metrics struct {
-	operations  *prometheus.CounterVec
-	objects     *prometheus.GaugeVec
-	pending     *prometheus.GaugeVec
-	restarts    *prometheus.CounterVec
-	lag         *prometheus.HistogramVec
-	repairs     *prometheus.CounterVec
-	troubles    *prometheus.GaugeVec
-	differences *prometheus.GaugeVec
+	operations *prometheus.CounterVec
+	objects    *prometheus.GaugeVec
+	pending    *prometheus.GaugeVec
+	restarts   *prometheus.CounterVec
+	lag        *prometheus.HistogramVec
+	repairs    *prometheus.CounterVec
+	troubles   *prometheus.GaugeVec
 }
 
 func newMetrics(registerer prometheus.Registerer) *metrics {
@@ -32,7 +31,7 @@ func newMetrics(registerer prometheus.Registerer) *metrics {
 			Namespace: metricsNamespace,
 			Subsystem: metricsSubsystem,
 			Name:      "operations_total",
-			Help:      "[ALPHA] Writes to the cache server, by cache, resource, operation (create, update, delete, release) and result (success, conflict, error).",
+			Help:      "[ALPHA] Writes to the cache server, by cache, resource, operation (create, update, delete) and result (success, conflict, error).",
 		}, []string{"cache", "resource", "operation", "result"})),
 		objects: instruments.Register(registerer, prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Namespace: metricsNamespace,
@@ -71,12 +70,6 @@ func newMetrics(registerer prometheus.Registerer) *metrics {
 			Name:      "cache_trouble",
 			Help:      "[ALPHA] 1 while something is wrong with a cache server that the shard uses, by cache and reason (Unreachable, Refused, NotACacheServer, SameServer, Full); no series otherwise. The shard's log says what to do.",
 		}, []string{"cache", "reason"})),
-		differences: instruments.Register(registerer, prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Namespace: metricsNamespace,
-			Subsystem: metricsSubsystem,
-			Name:      "differences",
-			Help:      "[ALPHA] Replicas that the last complete comparison found missing, different or left over, by cache, resource.",
-		}, []string{"cache", "resource"})),
 	}
 }
 
@@ -104,5 +97,4 @@ func (m *mirror) deleteMetrics() {
 	labels := map[string]string{"cache": m.config.CacheName, "resource": m.name()}
 	m.config.metrics.objects.Delete(labels)
 	m.config.metrics.pending.Delete(labels)
-	m.config.metrics.differences.Delete(labels)
 }

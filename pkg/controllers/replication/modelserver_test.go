@@ -36,8 +36,6 @@ import (
 // before it has arrived, or after. It is used within a bubble.
 type modelServer struct {
 	shard string // of a cache server
-	// silent is set for a cache server without digests.
-	silent bool
 
 	mu                  sync.Mutex
 	rand                *rand.Rand
@@ -317,10 +315,7 @@ func (q modelQuery) view(text []byte) json.RawMessage {
 func (m *modelServer) digests(rest string) (int, any) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	switch {
-	case m.silent:
-		return http.StatusNotFound, metav1.Status{}
-	case m.ill:
+	if m.ill {
 		return http.StatusServiceUnavailable, metav1.Status{}
 	}
 	answer := &digest.Answer{DataID: strconv.Itoa(m.dataID + 1), Form: digest.Form, Resources: map[string]digest.Root{}}

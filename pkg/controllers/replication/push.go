@@ -29,7 +29,7 @@ func (s *session) reconcile(ctx context.Context, key client.Key) (err error) {
 	why := s.doubts.take(key)
 	defer func() {
 		if err != nil { // nobody knows what has arrived
-			s.doubts.add(key, why.counted)
+			s.doubts.add(key, why.digests)
 		}
 	}()
 	s.ledger.begin(key)
@@ -124,7 +124,7 @@ func (s *session) readAndPush(ctx context.Context, key client.Key, local *unstru
 		if err != nil {
 			return err
 		}
-		if problem := problemOf(s.resource, local, replica); try == 0 && why.counted {
+		if problem := problemOf(s.resource, local, replica); try == 0 && why.digests {
 			s.looked(ctx, key, problem)
 		}
 		todo, obj := decide(s.resource, local, replica)
@@ -146,7 +146,6 @@ func (s *session) readAndPush(ctx context.Context, key client.Key, local *unstru
 
 // looked notes what a replica is that digests have shown to be wrong.
 func (s *session) looked(ctx context.Context, key client.Key, problem Problem) {
-	s.doubts.looked(problem != "")
 	if problem != "" {
 		s.config.metrics.repairs.WithLabelValues(s.config.CacheName, s.counted(), string(problem)).Inc()
 		klog.FromContext(ctx).Info("A replica is wrong, as digests show, and is put right", "key", key.String(), "problem", problem)

@@ -2,7 +2,6 @@ package replication
 
 import (
 	"context"
-	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -49,14 +48,12 @@ type session struct {
 	comparing bool
 	queue     reconcile.Queue[client.Key]
 
-	// roots gets what the cache server says of all its replicas, once, after comparing is set; nil
-	// if it says nothing. asked is set when it has.
+	// roots gets what the cache server says of all its replicas, once, after comparing is set.
+	// asked is set when it has.
 	roots chan *digest.Answer
 	asked atomic.Bool
-	// started is set when all objects were compared once; fruitless counts comparisons of digests
-	// that have shown what is not there.
-	started   atomic.Bool
-	fruitless atomic.Int64
+	// started is set when all objects were compared once.
+	started atomic.Bool
 	// breaks counts what may have replaced the data of the cache server, and checked how many of
 	// those were looked into.
 	breaks, checked atomic.Int64
@@ -118,9 +115,18 @@ func (m *mirror) session(ctx context.Context) error {
 
 // work replicates what changes, after the first comparison.
 func (s *session) work(ctx context.Context) error {
-	var watchdog sync.WaitGroup
-	defer watchdog.Wait()
-	watchdog.Go(func() { s.watchdog(ctx) })
+	var watching sync.WaitGroup
+	defer watching.Wait()
+	watching.Go(func() {
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-s.replicas.Disconnected():
+				s.broken()
+			}
+		}
+	})
 	controller := reconcile.New(reconcile.Config[client.Key]{
 		Name: Name + "-" + s.config.CacheName + "-" + s.counted(),
 		Reconcile: func(ctx context.Context, key client.Key) (reconcile.Result, error) {
@@ -170,10 +176,9 @@ func (s *session) tell(key client.Key, initial bool) {
 	}
 }
 
-// doubt has a replica read and compared, as it may not be what it is expected to be. counted says
-// that it counts as repaired if it is not.
-func (s *session) doubt(key client.Key, counted bool) {
-	s.doubts.add(key, counted)
+// doubt has a replica read and compared, as its digest is not the expected one.
+func (s *session) doubt(key client.Key) {
+	s.doubts.add(key, true)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.tell(key, true)
@@ -211,10 +216,6 @@ func (s *session) pathHandler() client.Handler[*corev1alpha1.LogicalCluster] {
 // before is compared.
 func (s *session) replicasVersion(ctx context.Context) (string, error) {
 	if s.replicas.HasSynced() {
-		if !s.verifier.serves.Load() {
-			s.end(fmt.Errorf("%w: it does not tell what has changed since", errOtherData))
-			return "", context.Cause(ctx)
-		}
 		s.broken()
 	}
 	clients, err := s.config.replicas().Wildcard().Metadata()

@@ -6,9 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net/http"
 	"strconv"
-	"sync/atomic"
 	"time"
 
 	"k8s.io/klog/v2"
@@ -21,15 +21,12 @@ const (
 	// digestTimeout bounds a request for digests, and maxAnswer its answer.
 	digestTimeout = 15 * time.Second
 	maxAnswer     = 64 << 20
-	// fruitless is how often differences may turn out to be none before nobody looks any more.
-	fruitless = 3
 	// verifyPause is the least time between two comparisons.
 	verifyPause = 50 * time.Millisecond
 )
 
 var (
-	// ErrNoDigests says that the cache server has no digests that can be compared.
-	ErrNoDigests = errors.New("the cache server has no digests that this release knows")
+	errNoDigests = errors.New("the server has no digests of this version")
 	errNewData   = errors.New("the cache server's data was lost and made anew")
 )
 
@@ -41,8 +38,6 @@ type verifier struct {
 	kicked chan struct{}
 	// dataID names the data that the cache server had.
 	dataID string
-	// serves is set while the cache server has digests.
-	serves atomic.Bool
 }
 
 func newVerifier(config Config, sessions func() map[string]*session) *verifier {
@@ -114,11 +109,10 @@ func (v *verifier) verify(ctx context.Context) error {
 		}
 	}
 	answer, err := v.ask(ctx, "")
-	if err != nil && !errors.Is(err, ErrNoDigests) {
-		return err // which does not say that there are none
+	if err != nil {
+		return err
 	}
-	v.serves.Store(err == nil)
-	if err == nil && v.dataID != "" && v.dataID != answer.DataID {
+	if v.dataID != "" && v.dataID != answer.DataID {
 		for _, s := range sessions {
 			if s.asked.Load() {
 				s.end(fmt.Errorf("%w: %w", errOtherData, errNewData))
@@ -126,21 +120,16 @@ func (v *verifier) verify(ctx context.Context) error {
 		}
 		before = nil
 	}
-	if err == nil {
-		v.dataID = answer.DataID
-	}
+	v.dataID = answer.DataID
 	var errs []error
 	for resource, s := range sessions {
 		if waiting[s] {
 			s.asked.Store(true)
 			s.roots <- answer
 		}
-		if answer == nil {
-			continue // probes look into what may be other data
-		}
 		s.checked.Store(breaks[s])
 		expected := before[s]
-		if expected != nil && expected.root != rootOf(answer, resource) && s.digested() {
+		if expected != nil && expected.root != rootOf(answer, resource) {
 			errs = append(errs, s.verify(ctx))
 		}
 	}
@@ -205,12 +194,12 @@ func AskDigests(ctx context.Context, replicas *client.Factory, resource string, 
 }
 
 // parseAnswer returns what the cache server has answered. ofResource says that it was asked for the
-// buckets of one resource. Servers without digests, such as kcp's, answer 404.
+// buckets of one resource. Servers that are no cache servers answer 404.
 func parseAnswer(status int, body []byte, ofResource bool) (*digest.Answer, error) {
 	switch status {
 	case http.StatusOK:
 	case http.StatusBadRequest, http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusNotImplemented:
-		return nil, ErrNoDigests
+		return nil, errNoDigests
 	default:
 		return nil, &StatusError{Code: status, Body: string(body)}
 	}
@@ -219,7 +208,7 @@ func parseAnswer(status int, body []byte, ofResource bool) (*digest.Answer, erro
 		return nil, fmt.Errorf("%w: %w", errNotJSON, err)
 	}
 	if answer.Form != digest.Form {
-		return nil, ErrNoDigests
+		return nil, errNoDigests
 	}
 	if err := answer.Check(ofResource); err != nil {
 		return nil, err
@@ -247,8 +236,8 @@ func (s *session) verify(ctx context.Context) error {
 		}
 		suspects = append(suspects, some...)
 	}
-	if len(suspects) > 0 {
-		s.suspect(ctx, suspects)
+	for _, key := range suspects {
+		s.doubt(key)
 	}
 	return nil
 }
@@ -284,24 +273,5 @@ func (s *session) differing(bucket int, theirs map[string]digest.Number) ([]clie
 	return keys, nil
 }
 
-// digested reports whether digests are compared: the cache server has them, and they show what is there.
-func (s *session) digested() bool {
-	return s.verifier.serves.Load() && s.fruitless.Load() < fruitless
-}
-
-// suspect has replicas read and put right, if they are wrong. If that turns out again and again to be
-// true of none, the two sides do not compare the same.
-func (s *session) suspect(ctx context.Context, keys []client.Key) {
-	switch repaired, groundless := s.doubts.results(); {
-	case repaired > 0:
-		s.fruitless.Store(0)
-	case groundless > 0:
-		if s.fruitless.Add(1) == fruitless {
-			klog.FromContext(ctx).Info("Digests show differences that are none, and are not compared any more: audits go on", "resource", s.name(), "keys", len(keys))
-			return
-		}
-	}
-	for _, key := range keys {
-		s.doubt(key, true)
-	}
-}
+// jitter spreads the requests of many shards.
+func jitter(d time.Duration) time.Duration { return d - d/8 + rand.N(d/4) }
