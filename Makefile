@@ -82,9 +82,16 @@ PROGRAMS = SHARDPLANE_BINARY=$(CURDIR)/$(BIN)/shardplane SHARDPLANE_KUBECTL=$(CU
 
 .PHONY: test
 test: $(if $(ALL),programs) ## Run the gate: all tests but those of the nightly tier (PKG=./pkg/..., TEST_FLAGS=-v, CLUSTER=<work dir>)
+	+$(MAKE) --no-print-directory -j3 test-packages $(if $(ALL),test-race test-provider)
+
+# The parts of test, which run at the same time.
+.PHONY: test-packages test-race test-provider
+test-packages:
 	$(if $(ALL)$(CLUSTER),$(PROGRAMS)) $(GO_TEST) -short -timeout 20m $(TEST_FLAGS) $(TEST_PACKAGES)
-	$(if $(ALL),$(GO_TEST) -race -short -timeout 10m $(TEST_FLAGS) $(RACE))
-	$(if $(ALL),cd contrib/mcprovider && $(GO_TEST) -short -timeout 10m $(TEST_FLAGS) ./...)
+test-race:
+	$(GO_TEST) -race -short -timeout 10m $(TEST_FLAGS) $(RACE)
+test-provider:
+	cd contrib/mcprovider && $(GO_TEST) -short -timeout 10m $(TEST_FLAGS) ./...
 
 .PHONY: quick
 quick: ## Run the unit tests of the packages that the working tree changes, and of their importers
