@@ -39,9 +39,9 @@ var (
 // reviews are the API groups whose objects are questions, which nobody stores.
 var reviews = []string{authorizationv1.GroupName, authenticationv1.GroupName}
 
-// Groups are the API groups of the system: those of the wire contract, and that of what
+// apiGroups are the API groups of the system: those of the wire contract, and that of what
 // shards keep for themselves. Nobody defines kinds in them.
-var Groups = []string{apirules.InternalGroup, apis.GroupName, cache.GroupName, core.GroupName, migration.GroupName, tenancy.GroupName, topology.GroupName}
+var apiGroups = []string{apirules.InternalGroup, apis.GroupName, cache.GroupName, core.GroupName, migration.GroupName, tenancy.GroupName, topology.GroupName}
 
 // workspaceFields are the fields of a Workspace that only the system sets.
 var workspaceFields = [][]string{{"spec", "cluster"}, {"spec", "URL"}}
@@ -59,7 +59,7 @@ func checkPlace(ctx context.Context, a admission.Attributes) error {
 			return admission.NewForbidden(a, errPlace)
 		}
 	case definitions:
-		if crd, ok := a.GetObject().(*apiextensions.CustomResourceDefinition); ok && slices.Contains(Groups, crd.Spec.Group) {
+		if crd, ok := a.GetObject().(*apiextensions.CustomResourceDefinition); ok && slices.Contains(apiGroups, crd.Spec.Group) {
 			return admission.NewForbidden(a, fmt.Errorf("spec.group %s is the system's, which defines all its kinds itself: choose a group of your own", crd.Spec.Group))
 		}
 	default:

@@ -12,8 +12,7 @@
 //	cache: watch of the metadata below  │                    below /shards/<me>/clusters/<cluster>
 //	       /shards/<me>/clusters/*    ──┤
 //	paths of logical clusters         ──┤
-//	digests of both sides             ──┤
-//	audit of everything, now and then ──┘
+//	digests of both sides             ──┘
 //
 // A replica is read only if it may not be as the controller has written it. Package digest sums up
 // both sides, so that what is wrong is found although nobody tells of it.
