@@ -13,7 +13,6 @@ import (
 	"github.com/kcp-dev/logicalcluster/v3"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 )
 
 // ErrIncomplete is the error of a look-up that found nothing as long as not
@@ -286,11 +285,6 @@ type copyOf[T Object] struct {
 	own      bool
 	shard    string
 	standing Standing
-}
-
-// uid returns the UID of the object on its shard.
-func (c copyOf[T]) uid() types.UID {
-	return c.obj.GetUID()
 }
 
 // compareCopies orders copies, of one object or of several, the preferred one

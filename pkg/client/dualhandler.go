@@ -88,7 +88,7 @@ func (d *Dual[T]) othersChanged(c change[T]) {
 // replaced tells the handlers that another copy is the preferred one, or has
 // changed.
 func (d *Dual[T]) replaced(c change[T], before, after copyOf[T]) {
-	c.old, c.obj, c.had, c.has, c.same = before.obj, after.obj, true, true, before.uid() == after.uid()
+	c.old, c.obj, c.had, c.has, c.same = before.obj, after.obj, true, true, before.obj.GetUID() == after.obj.GetUID()
 	d.handlers.tell(c)
 }
 
