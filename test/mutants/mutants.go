@@ -8,10 +8,11 @@
 //
 //	mutant ── Before, After ──► patched copy of the file ──► overlay ──► binary, or tests of a package
 //
+// One build has all mutants that tests of packages catch, of which each run activates one.
 // To add one, put it into the table of a file of this package: the rule that it
 // breaks, the text that it replaces, which must be in the file exactly once, and
-// which test catches it. `go test ./test/mutants` checks that each still fits
-// and that a few are caught; `make mutants` that all of them are. Those of
+// which test catches it. `go test -short ./test/mutants` checks that each still
+// fits; `make mutants` that all of them are caught. Those of
 // SuiteRobustness and SuiteIsolation are caught there, in runs against servers
 // that have several of them at once.
 package mutants
@@ -94,6 +95,11 @@ func Overlay(dir, root string, names ...string) (string, error) {
 			}
 		}
 	}
+	return writeOverlay(dir, root, files)
+}
+
+// writeOverlay writes the files to dir, and returns the path of the file for -overlay.
+func writeOverlay(dir, root string, files map[string]string) (string, error) {
 	replace := map[string]string{}
 	for file, text := range files {
 		path := filepath.Join(dir, strings.ReplaceAll(file, "/", "_"))

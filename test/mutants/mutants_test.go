@@ -17,15 +17,7 @@ import (
 	"github.com/shardplane/shardplane/test/mutants"
 )
 
-var (
-	allFlag  = flag.Bool("all", false, "try every mutant, not only a few")
-	onlyFlag = flag.String("only", "", "try these mutants, separated by commas")
-)
-
-// sample are the mutants that every run tries, one for each of five rules: who one is,
-// entering, permission claims, quotas and replication. Their tests start no server, so that
-// each takes seconds.
-var sample = []string{"namesake", "concealment", "any-verb", "hasty-place", "replica-alive"}
+var onlyFlag = flag.String("only", "", "try these mutants, separated by commas")
 
 func root(t *testing.T) string {
 	t.Helper()
@@ -68,6 +60,10 @@ func TestFit(t *testing.T) {
 				_, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
 				require.NoError(t, err)
 			}
+			if !suite {
+				_, err := mutants.Switchable(t.TempDir(), root(t), name)
+				require.NoError(t, err)
+			}
 		})
 	}
 }
@@ -88,34 +84,52 @@ func TestDoesNotFit(t *testing.T) {
 	require.ErrorContains(t, err, `no mutant is called "unknown"`)
 }
 
-// TestCaught runs the test that is to catch each mutant on the product with it.
+// TestCaught runs the test that is to catch each mutant on the product with it. Test binaries
+// are built once, with all mutants.
 func TestCaught(t *testing.T) {
 	if testing.Short() {
-		t.Skip("it builds the tests of other packages")
+		t.Skip("nightly: builds the tests of other packages with mutants")
 	}
-	names := sample
-	switch {
-	case *allFlag:
-		names = slices.Sorted(maps.Keys(mutants.All()))
-	case *onlyFlag != "":
+	names := slices.Sorted(maps.Keys(mutants.All()))
+	if *onlyFlag != "" {
 		names = strings.Split(*onlyFlag, ",")
 	}
+	tests := map[string][]mutants.Mutant{}
+	var all []string
 	for _, name := range names {
 		m, ok := mutants.All()[name]
 		require.True(t, ok, "no mutant is called %q", name)
-		if m.Test == "" {
-			continue
+		if m.Test != "" {
+			tests[m.CaughtBy] = append(tests[m.CaughtBy], m)
+			all = append(all, name)
 		}
-		t.Run(name, func(t *testing.T) {
-			overlay, err := mutants.Overlay(t.TempDir(), root(t), name)
-			require.NoError(t, err)
-			command := exec.CommandContext(t.Context(), "go", "test", "-vet=off", "-ldflags=-s -w", "-overlay", overlay, "-count=1", "-run", "^"+m.Test+"$", m.CaughtBy)
-			command.Dir = root(t)
-			output, err := command.CombinedOutput()
-			require.Error(t, err, "%s passed %s: nothing holds that %s", name, m.Test, m.Rule)
-			require.Contains(t, string(output), "--- FAIL: "+m.Test, "the test did not fail, something else did")
-			used := command.ProcessState.UserTime() + command.ProcessState.SystemTime()
-			t.Logf("%s: %s of %s holds that %s (%.0f s of processor time)", name, m.Test, m.CaughtBy, m.Rule, used.Seconds())
+	}
+	require.NotEmpty(t, all)
+	dir := t.TempDir()
+	overlay, err := mutants.Switchable(dir, root(t), all...)
+	require.NoError(t, err)
+	for pkg, list := range tests {
+		t.Run(strings.TrimPrefix(pkg, "./"), func(t *testing.T) {
+			t.Parallel()
+			binary := filepath.Join(dir, strings.ReplaceAll(pkg, "/", "_")+".test")
+			build := exec.CommandContext(t.Context(), "go", "test", "-c", "-vet=off", "-ldflags=-s -w", "-overlay", overlay, "-o", binary, pkg)
+			build.Dir = root(t)
+			output, err := build.CombinedOutput()
+			require.NoError(t, err, "%s", output)
+			for _, m := range list {
+				t.Run(m.Name, func(t *testing.T) { caught(t, m, binary) })
+			}
+			require.NoError(t, os.Remove(binary))
 		})
 	}
+}
+
+func caught(t *testing.T, m mutants.Mutant, binary string) {
+	command := exec.CommandContext(t.Context(), binary, "-test.count=1", "-test.timeout=10m", "-test.run", "^"+m.Test+"$")
+	command.Dir = filepath.Join(root(t), m.CaughtBy)
+	command.Env = append(os.Environ(), mutants.ActiveEnv+"="+m.Name)
+	output, err := command.CombinedOutput()
+	require.Error(t, err, "%s passed %s: nothing holds that %s", m.Name, m.Test, m.Rule)
+	require.Contains(t, string(output), "--- FAIL: "+m.Test, "the test did not fail, something else did:\n%.4000s", output)
+	t.Logf("%s of %s holds that %s", m.Test, m.CaughtBy, m.Rule)
 }
