@@ -13,7 +13,6 @@ import (
 	"github.com/kcp-dev/logicalcluster/v3"
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -29,22 +28,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
 	"github.com/shardplane/shardplane/pkg/request"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(patient{m}) }
-
-// patient are tests that end with the reads of schemas, which outlive requests: client-go repeats one after a
-// second if the server goes away.
-type patient struct{ *testing.M }
-
-func (p patient) Run() int {
-	code := p.M.Run()
-	for range 10 {
-		if goleak.Find() == nil {
-			break
-		}
-	}
-	return code
-}
 
 const (
 	deadline = 30 * time.Second

@@ -45,7 +45,7 @@ func TestLagAndStaleness(t *testing.T) {
 	start(t, "", marks.Run)
 	observer := replication.NewObserver("self", marks, func(shard string) bool { return shard != "left-over" }, cache.pushes)
 	start(t, "", observer.Run)
-	_, stop := replicate(t, amber, cache, markOften, func(config *replication.Config) { config.Marks = marks })
+	_, stop := replicate(t, amber, cache, markOften)
 	for _, shard := range []string{"left-over", "self"} {
 		_, err := marksOf(cache, shard).Create(t.Context(), &replicationmarks.ReplicationMark{ObjectMeta: metav1.ObjectMeta{Name: replicationmarks.Name}, Number: 1}, metav1.CreateOptions{})
 		require.NoError(t, err)

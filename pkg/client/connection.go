@@ -43,8 +43,6 @@ type connection struct {
 	asks      func(anew bool) Ranges
 	completed func()
 	reached   func(resourceVersion string)
-	// begins returns where to begin instead of reading the complete state, if it is not nil.
-	begins func(ctx context.Context) (resourceVersion string, err error)
 	// chooses is called before each connection, which ends with the context that it returns, and
 	// before is called before a complete state is asked for. Either may be nil.
 	chooses func(ctx context.Context) (context.Context, context.CancelFunc)

@@ -57,11 +57,6 @@ func NewMetadataFollower(scope Scope, gvr schema.GroupVersionResource, name stri
 	return &Follower[*metav1.PartialObjectMetadata]{newConnection(name, sourceOf(c.List, c.Watch)), sink}, nil
 }
 
-// BeginAt has a follower that does not run yet never read the complete state. Where it would, it
-// asks for a resourceVersion at which to begin instead: what the sink has of the time before is
-// the caller's business. It has synced when it has begun once.
-func (f *Follower[T]) BeginAt(version func(ctx context.Context) (string, error)) { f.begins = version }
-
 // Resume has a follower that does not run yet begin at a resourceVersion up to which the sink
 // has been told all, in an earlier process: synced, but not Current.
 func (f *Follower[T]) Resume(resourceVersion string) {

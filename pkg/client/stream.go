@@ -94,15 +94,6 @@ func (s *stream) connect(ctx context.Context) error {
 			return err
 		}
 	}
-	if rv == "" && s.begins != nil {
-		at, err := s.begins(ctx)
-		if err != nil {
-			return err
-		}
-		s.setResourceVersion(at)
-		s.isCurrent(ctx)
-		rv = at
-	}
 	if rv == "" && (s.pages || s.pagesOnly) {
 		listed, err := s.list(ctx)
 		if err != nil {

@@ -454,7 +454,7 @@ func newReplication(d Deps) (reconcile.Made, error) {
 	for _, to := range d.Pushed {
 		configs = append(configs, replication.Config{
 			Shard: d.ShardName, Local: d.Local, Cache: to.Cache, CacheName: to.Name, Table: d.Replicated, LogicalClusters: d.Informers.LogicalClusters,
-			Marks: d.Informers.ReplicationMarks, Metrics: d.Metrics,
+			Metrics: d.Metrics,
 		})
 	}
 	controllers, err := replication.NewAll(configs...)

@@ -155,15 +155,6 @@ var replicas = []Mutant{
 		CaughtBy: "./pkg/controllers/replication", Test: "TestEngineModel",
 	},
 	{
-		Name: "replica-trusted", Rule: "what somebody else has written is not taken for what was written last",
-		Edits: []Edit{{
-			File:   "pkg/controllers/replication/doubts.go",
-			Before: `	return d.read || has && d.heard > acknowledged`,
-			After:  `	return d.read || has && d.heard == 0 && d.gone`,
-		}},
-		CaughtBy: "./pkg/controllers/replication", Test: "TestEngineModel",
-	},
-	{
 		Name: "replica-unverified", Rule: "a replica that was changed without an event is repaired",
 		Edits: []Edit{{
 			File:   "pkg/controllers/replication/verify.go",

@@ -45,8 +45,6 @@ type Config struct {
 	// LogicalClusters are those of the shard, with their canonical paths, which
 	// replicas say: other shards cannot find them out. Nil leaves paths out.
 	LogicalClusters *client.Informer[*corev1alpha1.LogicalCluster]
-	// Marks are those of all shards on the cache server; nil measures no lag of marks.
-	Marks *client.Informer[*replicationmarks.ReplicationMark]
 	// Relay is set where Local is not the shard, but its replicas on another cache server, and
 	// the Cache gets those.
 	Relay *Relay
@@ -186,19 +184,46 @@ func (c *Controller) mark(ctx context.Context) {
 	if c.upstream != nil {
 		defer c.hear().Remove()
 	}
-	if c.config.Marks != nil {
-		returned := func(mark *replicationmarks.ReplicationMark) {
-			if c.config.Marks.KeyOf(mark).Shard == c.config.Shard {
-				m.returned(mark)
-			}
-		}
-		defer c.config.Marks.AddEventHandler(client.Handler[*replicationmarks.ReplicationMark]{
-			OnAdd:    func(mark *replicationmarks.ReplicationMark, _ bool) { returned(mark) },
-			OnUpdate: func(_, mark *replicationmarks.ReplicationMark) { returned(mark) },
-		}).Remove()
-	}
+	var watching sync.WaitGroup
+	defer watching.Wait()
+	watching.Go(func() { c.watchCache(ctx, m) })
 	m.run(ctx, c.news)
 }
+
+// watchCache follows the shard's mark on the cache server until ctx is done. It is the only watch
+// there: whenever it breaks, the cache server may have been replaced.
+func (c *Controller) watchCache(ctx context.Context, m *marker) {
+	follower := replicationmarks.Marks.Follower(c.config.replicas().Cluster(replicationmarks.Cluster.Path()), Name+"-cache", markSink{m, c.verifier})
+	var running sync.WaitGroup
+	defer running.Wait()
+	running.Go(func() { _ = follower.Run(ctx) }) // it ends with ctx
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-follower.Disconnected():
+			c.verifier.broken()
+		}
+	}
+}
+
+// markSink is told of the shard's mark on the cache server.
+type markSink struct {
+	*marker
+	verifier *verifier
+}
+
+// Begin implements client.Sink.
+func (s markSink) Begin() { s.verifier.broken() }
+
+// Put implements client.Sink.
+func (s markSink) Put(mark *replicationmarks.ReplicationMark) { s.returned(mark) }
+
+// Delete implements client.Sink.
+func (markSink) Delete(*replicationmarks.ReplicationMark) {}
+
+// End implements client.Sink.
+func (markSink) End() {}
 
 // hear has the marks heard that the cache server has which is relayed from.
 func (c *Controller) hear() *client.Registration {

@@ -15,53 +15,33 @@ type doubts struct {
 }
 
 // doubt is why a replica is doubted.
-type doubt struct {
-	// heard is the version at which the cache server has told of it, and gone says that it was
-	// deleted then. That is no reason if the session has written it itself, or later.
-	heard uint64
-	gone  bool
-	// read is set when it is read in any case, and digests when that is because digests differ.
-	read, digests bool
-}
+type doubt int
 
-func (d *doubts) add(key client.Key, digests bool) {
-	d.change(key, func(one *doubt) { one.read, one.digests = true, one.digests || digests })
-}
+const (
+	// doubtNone: it is as it was written.
+	doubtNone doubt = iota
+	// doubtWrite: it is not known whether the last write has arrived.
+	doubtWrite
+	// doubtDigest: its digest is not the expected one.
+	doubtDigest
+)
 
-func (d *doubts) hear(key client.Key, version uint64, gone bool) {
-	d.change(key, func(one *doubt) {
-		if version == 0 { // nobody can tell what is later
-			one.read = true
-		}
-		if version >= one.heard {
-			one.heard, one.gone = version, gone
-		}
-	})
-}
-
-func (d *doubts) change(key client.Key, f func(*doubt)) {
+func (d *doubts) add(key client.Key, why doubt) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.all == nil {
 		d.all = map[client.Key]doubt{}
 	}
-	one := d.all[key]
-	f(&one)
-	d.all[key] = one
+	d.all[key] = max(d.all[key], why)
 }
 
 // take returns why a replica is doubted, and forgets it.
 func (d *doubts) take(key client.Key) doubt {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	one := d.all[key]
+	why := d.all[key]
 	delete(d.all, key)
-	return one
-}
-
-// reads reports whether a replica is to be read, by what is known of it when it was written last.
-func (d doubt) reads(acknowledged uint64, has bool) bool {
-	return d.read || has && d.heard > acknowledged || !has && d.heard > 0 && !d.gone
+	return why
 }
 
 // recent are the objects that were written a moment ago. The zero value has none.

@@ -294,7 +294,7 @@ func (s *session) extent() (checkpoint, bool) {
 // checkpoint returns up to where the cache server has everything of the resource. While it may have
 // been replaced by another one, or by itself with older data, nothing is added to that.
 func (s *session) checkpoint() (checkpoint, bool) {
-	if !s.started.Load() || s.doubtful() {
+	if !s.started.Load() || s.verifier.doubtful() {
 		return s.ledger.last()
 	}
 	if s.upstream != nil {

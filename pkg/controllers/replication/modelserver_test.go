@@ -50,7 +50,7 @@ type modelServer struct {
 	// ill has requests for digests fail.
 	ill   bool
 	stray sync.WaitGroup
-	// received counts the bytes of answers but those of watches, and lists the pages of more than one.
+	// received counts the bytes of answers but those of watches, and lists the pages of shards.
 	received, lists int
 	// marked is told of each mark.
 	marked func(content map[string]any)
@@ -64,10 +64,9 @@ type modelEvent struct {
 }
 
 type modelWatch struct {
-	prefix   string
-	metadata bool
-	out      *io.PipeWriter
-	events   chan []byte // with more room than any course of events has taken, which was 90
+	prefix string
+	out    *io.PipeWriter
+	events chan []byte // with more room than any course of events has taken, which was 90
 }
 
 var errLost = errors.New("lost")
@@ -137,7 +136,6 @@ func (m *modelServer) RoundTrip(req *http.Request) (*http.Response, error) {
 // modelQuery is what a request is about.
 type modelQuery struct {
 	prefix, resource, cluster, name string
-	metadata                        bool
 }
 
 func (q modelQuery) key(name string) string { return q.prefix + q.cluster + "|" + name }
@@ -149,7 +147,7 @@ func (m *modelServer) answer(req *http.Request, body []byte) (status int, answer
 		return m.digests(rest)
 	}
 	parts := strings.Split(strings.Trim(path, "/"), "/") // clusters/<c>/apis/<g>/<v>/<resource>[/<name>]
-	q := modelQuery{resource: parts[5] + "." + parts[3], cluster: parts[1], metadata: strings.Contains(req.Header.Get("Accept"), "as=PartialObjectMetadata")}
+	q := modelQuery{resource: parts[5] + "." + parts[3], cluster: parts[1]}
 	q.prefix = q.resource + "/"
 	if len(parts) > 6 {
 		q.name = parts[6]
@@ -283,7 +281,7 @@ func (m *modelServer) list(q modelQuery, limit, from string) any {
 	keys := slices.Sorted(maps.Keys(m.objects))
 	items, meta := []json.RawMessage{}, map[string]any{"resourceVersion": strconv.FormatInt(m.revision, 10)}
 	most, _ := strconv.Atoi(limit)
-	if most != 1 {
+	if most != 1 && strings.HasPrefix(q.prefix, "shards.") {
 		m.lists++
 	}
 	for _, key := range keys {
@@ -298,17 +296,9 @@ func (m *modelServer) list(q modelQuery, limit, from string) any {
 			}
 			break
 		}
-		items, from = append(items, q.view(m.objects[key])), key
+		items, from = append(items, m.objects[key]), key
 	}
 	return map[string]any{"apiVersion": "core.kcp.io/v1alpha1", "kind": "ShardList", "metadata": meta, "items": items}
-}
-
-func (q modelQuery) view(text []byte) json.RawMessage {
-	if !q.metadata {
-		return text
-	}
-	partial := encoded(map[string]any{"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": decoded(text).Object["metadata"]})
-	return partial
 }
 
 // digests says what the replicas are, whoever wrote them.
@@ -358,7 +348,7 @@ func (m *modelServer) watch(q modelQuery, from string) (*modelWatch, *apierrors.
 		e.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: metav1.CauseTypeResourceVersionTooLarge}}
 		return nil, e
 	}
-	w := &modelWatch{prefix: q.prefix, metadata: q.metadata, events: make(chan []byte, 1000)}
+	w := &modelWatch{prefix: q.prefix, events: make(chan []byte, 1000)}
 	m.watches[w] = struct{}{}
 	for _, e := range m.history {
 		if e.revision > at {
@@ -374,7 +364,7 @@ func (m *modelServer) watch(q modelQuery, from string) (*modelWatch, *apierrors.
 
 func (w *modelWatch) send(e modelEvent) {
 	if strings.HasPrefix(e.key, w.prefix) {
-		event := encoded(map[string]any{"type": e.kind, "object": modelQuery{metadata: w.metadata}.view(e.object)})
+		event := encoded(map[string]any{"type": e.kind, "object": json.RawMessage(e.object)})
 		w.events <- event
 	}
 }

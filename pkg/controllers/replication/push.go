@@ -29,7 +29,7 @@ func (s *session) reconcile(ctx context.Context, key client.Key) (err error) {
 	why := s.doubts.take(key)
 	defer func() {
 		if err != nil { // nobody knows what has arrived
-			s.doubts.add(key, why.digests)
+			s.doubts.add(key, max(why, doubtWrite))
 		}
 	}()
 	s.ledger.begin(key)
@@ -73,7 +73,7 @@ func (s *session) wanted(ctx context.Context, key client.Key) (*unstructured.Uns
 // is to be none. It is read before only if it may be another one than the session has written.
 func (s *session) push(ctx context.Context, key client.Key, local *unstructured.Unstructured, why doubt) error {
 	hash, at, has := s.expected.Get(key.String())
-	if why.reads(at, has) {
+	if why != doubtNone {
 		return s.readAndPush(ctx, key, local, why)
 	}
 	if local == nil && !has {
@@ -124,7 +124,7 @@ func (s *session) readAndPush(ctx context.Context, key client.Key, local *unstru
 		if err != nil {
 			return err
 		}
-		if problem := problemOf(s.resource, local, replica); try == 0 && why.digests {
+		if problem := problemOf(s.resource, local, replica); try == 0 && why == doubtDigest {
 			s.looked(ctx, key, problem)
 		}
 		todo, obj := decide(s.resource, local, replica)

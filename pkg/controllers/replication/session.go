@@ -9,7 +9,6 @@ import (
 	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/kcp-dev/sdk/apis/core"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/klog/v2"
 
@@ -36,7 +35,6 @@ type session struct {
 	*mirror
 
 	local    *client.Follower[*unstructured.Unstructured]
-	replicas *client.Follower[*metav1.PartialObjectMetadata]
 	ledger   *ledger
 	expected *expected
 	doubts   doubts
@@ -54,10 +52,7 @@ type session struct {
 	asked atomic.Bool
 	// started is set when all objects were compared once.
 	started atomic.Bool
-	// breaks counts what may have replaced the data of the cache server, and checked how many of
-	// those were looked into.
-	breaks, checked atomic.Int64
-	end             context.CancelCauseFunc
+	end     context.CancelCauseFunc
 
 	// origin is the mark of the shard at the beginning, where its replicas are relayed, and regional
 	// are those that are not. lost counts what may have replaced the data there, and found
@@ -86,10 +81,6 @@ func (m *mirror) session(ctx context.Context) error {
 	if s.local, err = client.NewDynamicFollower(m.config.Local.Wildcard(), m.resource.GroupVersionResource, Name+"-shard-"+m.name(), &localSink{session: s}); err != nil {
 		return err
 	}
-	if s.replicas, err = client.NewMetadataFollower(m.config.replicas().Wildcard(), m.resource.GroupVersionResource, Name+"-cache-"+m.name(), replicaSink{s}); err != nil {
-		return err
-	}
-	s.replicas.BeginAt(s.replicasVersion)
 	if m.resource.path != nil {
 		// Before there is anything whose path may change.
 		defer m.config.LogicalClusters.AddEventHandler(s.pathHandler()).Remove()
@@ -97,7 +88,6 @@ func (m *mirror) session(ctx context.Context) error {
 	m.current.Store(s)
 	defer m.current.Store(nil)
 	wg.Go(func() { cancel(s.local.Run(ctx)) })
-	wg.Go(func() { cancel(s.replicas.Run(ctx)) })
 	if !s.waitForSync(ctx) {
 		return context.Cause(ctx)
 	}
@@ -115,18 +105,6 @@ func (m *mirror) session(ctx context.Context) error {
 
 // work replicates what changes, after the first comparison.
 func (s *session) work(ctx context.Context) error {
-	var watching sync.WaitGroup
-	defer watching.Wait()
-	watching.Go(func() {
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-s.replicas.Disconnected():
-				s.broken()
-			}
-		}
-	})
 	controller := reconcile.New(reconcile.Config[client.Key]{
 		Name: Name + "-" + s.config.CacheName + "-" + s.counted(),
 		Reconcile: func(ctx context.Context, key client.Key) (reconcile.Result, error) {
@@ -178,7 +156,7 @@ func (s *session) tell(key client.Key, initial bool) {
 
 // doubt has a replica read and compared, as its digest is not the expected one.
 func (s *session) doubt(key client.Key) {
-	s.doubts.add(key, true)
+	s.doubts.add(key, doubtDigest)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.tell(key, true)
@@ -212,32 +190,6 @@ func (s *session) pathHandler() client.Handler[*corev1alpha1.LogicalCluster] {
 	}
 }
 
-// replicasVersion returns the version from which on changes of the replicas are followed: what was
-// before is compared.
-func (s *session) replicasVersion(ctx context.Context) (string, error) {
-	if s.replicas.HasSynced() {
-		s.broken()
-	}
-	clients, err := s.config.replicas().Wildcard().Metadata()
-	if err != nil {
-		return "", err
-	}
-	page, err := clients.Resource(s.resource.GroupVersionResource).List(ctx, metav1.ListOptions{Limit: 1})
-	if err != nil {
-		return "", err
-	}
-	return page.GetResourceVersion(), nil
-}
-
-// broken says that the cache server may have been replaced by another one, or by itself with other
-// data. Until that was looked into, doubtful is true.
-func (s *session) broken() {
-	s.breaks.Add(1)
-	s.verifier.soon()
-}
-
-func (s *session) doubtful() bool { return s.breaks.Load() != s.checked.Load() }
-
 // waits reports whether the session waits for what the cache server says of all its replicas.
 func (s *session) waits() bool {
 	s.mu.Lock()
@@ -245,27 +197,18 @@ func (s *session) waits() bool {
 	return s.comparing && !s.asked.Load()
 }
 
-// waitForSync waits for both sides, and now and then says for which. It is false if ctx ended first.
+// waitForSync waits for the shard, and now and then says so. It is false if ctx ended first.
 func (s *session) waitForSync(ctx context.Context) bool {
 	ticker := time.NewTicker(waitLogInterval)
 	defer ticker.Stop()
-	for _, side := range []struct {
-		name     string
-		follower interface {
-			Synced() <-chan struct{}
-			LastError() error
-		}
-	}{{"shard", s.local}, {"cache server", s.replicas}} {
-		for synced := false; !synced; {
-			select {
-			case <-ctx.Done():
-				return false
-			case <-side.follower.Synced():
-				synced = true
-			case <-ticker.C:
-				klog.FromContext(ctx).Info("Waiting for the objects on the "+side.name, "err", side.follower.LastError())
-			}
+	for {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-s.local.Synced():
+			return true
+		case <-ticker.C:
+			klog.FromContext(ctx).Info("Waiting for the objects on the shard", "err", s.local.LastError())
 		}
 	}
-	return true
 }

@@ -3,7 +3,6 @@ package replication
 import (
 	"strconv"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/shardplane/shardplane/pkg/client"
@@ -99,35 +98,6 @@ func (l *localSink) End() {
 		}
 	}
 	l.seen = nil
-}
-
-// replicaSink is told what the cache server has, after what it was asked for. What the session has
-// written comes back with the version of the answer; all else was written by somebody else.
-type replicaSink struct{ *session }
-
-// Begin implements client.Sink. Nothing begins anew: see client.Follower.BeginAt.
-func (replicaSink) Begin() {}
-
-// End implements client.Sink.
-func (replicaSink) End() {}
-
-// Put implements client.Sink.
-func (r replicaSink) Put(replica *metav1.PartialObjectMetadata) { r.heard(replica, false) }
-
-// Delete implements client.Sink.
-func (r replicaSink) Delete(last *metav1.PartialObjectMetadata) { r.heard(last, true) }
-
-func (r replicaSink) heard(replica *metav1.PartialObjectMetadata, gone bool) {
-	key := client.KeyOf(replica)
-	at := versionNumber(replica.ResourceVersion)
-	_, acknowledged, has := r.expected.Get(key.String())
-	if gone && !has && !r.ledger.has(key) || has && at != 0 && at <= acknowledged {
-		return
-	}
-	r.doubts.hear(key, at, gone)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.tell(key, true)
 }
 
 // versionNumber returns a version as a number; 0 where it is none.

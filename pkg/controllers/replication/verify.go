@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/klog/v2"
@@ -38,6 +39,9 @@ type verifier struct {
 	kicked chan struct{}
 	// dataID names the data that the cache server had.
 	dataID string
+	// breaks counts what may have replaced the data of the cache server, and checked how many of
+	// those were looked into.
+	breaks, checked atomic.Int64
 }
 
 func newVerifier(config Config, sessions func() map[string]*session) *verifier {
@@ -51,6 +55,15 @@ func (v *verifier) soon() {
 	default:
 	}
 }
+
+// broken says that the cache server may have been replaced by another one, or by itself with other
+// data. Until that was looked into, doubtful is true.
+func (v *verifier) broken() {
+	v.breaks.Add(1)
+	v.soon()
+}
+
+func (v *verifier) doubtful() bool { return v.breaks.Load() != v.checked.Load() }
 
 // run compares until ctx is done.
 func (v *verifier) run(ctx context.Context) {
@@ -101,9 +114,9 @@ func (v *verifier) again() {
 // verify compares once, and has what is different repaired.
 func (v *verifier) verify(ctx context.Context) error {
 	sessions, before := v.sessions(), map[*session]*moment{}
-	breaks, waiting := map[*session]int64{}, map[*session]bool{}
+	breaks, waiting := v.breaks.Load(), map[*session]bool{}
 	for _, s := range sessions {
-		breaks[s], waiting[s] = s.breaks.Load(), s.waits()
+		waiting[s] = s.waits()
 		if s.started.Load() {
 			before[s] = s.now()
 		}
@@ -127,13 +140,16 @@ func (v *verifier) verify(ctx context.Context) error {
 			s.asked.Store(true)
 			s.roots <- answer
 		}
-		s.checked.Store(breaks[s])
 		expected := before[s]
 		if expected != nil && expected.root != rootOf(answer, resource) {
 			errs = append(errs, s.verify(ctx))
 		}
 	}
-	return errors.Join(errs...)
+	err = errors.Join(errs...)
+	if err == nil {
+		v.checked.Store(breaks)
+	}
+	return err
 }
 
 // rootOf returns what an answer says of a resource.
