@@ -35,9 +35,6 @@ func TestFlags(t *testing.T) {
 				line += ", -" + f.Shorthand
 			}
 			line += " " + f.Value.Type() + " = " + f.DefValue
-			if strings.HasPrefix(f.Name, "fairness-") && f.Value.Type() == "float64" {
-				line = strings.TrimSuffix(line, f.DefValue) + "by the number of cores"
-			}
 			if f.Deprecated != "" {
 				line += fmt.Sprintf(" (deprecated, hidden: %t)", f.Hidden)
 			}
@@ -81,16 +78,14 @@ func TestLimitsAreDocumented(t *testing.T) {
 func TestMistakes(t *testing.T) {
 	for line, want := range map[string]string{
 		"shard --name=No --base-url=no --external-url=no --cache-kubeconfig=/no --root-ca-file=/no --secure-port=-1 --tls-min-version=no --audit-log-path=/no --max-requests-inflight=-1" +
-			" --fairness-queue-length=0 --service-account-max-token-expiration=1s --authorization-webhook-version=no --etcd-compaction-interval=-1s --max-workspaces=-1 --max-objects=-2 --max-storage=9Gi" +
-			" --encryption-provider-config-automatic-reload": "--name --external-url --base-url --root-kubeconfig --shard-client-cert-file, --cache-kubeconfig: --root-ca-file:" +
-			" --secure-port --tls-cert-file --tls-private-key-file --tls-min-version: --audit-policy-file --max-requests-inflight --fairness-queue-length --client-ca-file" +
-			" --service-account-max-token-expiration --authorization-webhook-version --etcd-compaction-interval --max-workspaces --max-objects --max-storage" +
-			" --encryption-provider-config-automatic-reload",
+			" --fairness-paused-requests=-1 --service-account-max-token-expiration=1s --etcd-compaction-interval=-1s --max-workspaces=-1 --max-objects=-2 --max-storage=9Gi": "--name --external-url --base-url --root-kubeconfig --shard-client-cert-file, --cache-kubeconfig: --root-ca-file:" +
+			" --secure-port --tls-cert-file --tls-private-key-file --tls-min-version: --audit-policy-file --max-requests-inflight --fairness-paused-requests --client-ca-file" +
+			" --service-account-max-token-expiration --etcd-compaction-interval --max-workspaces --max-objects --max-storage",
 		"shard --cache-kubeconfig=/no --cache-config=/no": "--shard-client-cert-file, --cache-kubeconfig: --cache-kubeconfig --tls-cert-file --tls-private-key-file --client-ca-file",
 		"shard --cache-config=/no":                        "--shard-client-cert-file, --cache-config: --tls-cert-file --tls-private-key-file --client-ca-file",
-		"front-proxy --bind-address=no --audit-log-path=/no --service-account-key-file=no --service-account-issuer=http://no --authentication-token-webhook-cache-ttl=-1s": "--root-kubeconfig" +
+		"front-proxy --bind-address=no --audit-log-path=/no --service-account-key-file=no --service-account-issuer=http://no ": "--root-kubeconfig" +
 			" --shard-ca-file --shard-client-cert-file --shard-client-key-file --proxy-client-cert-file --proxy-client-key-file --bind-address --tls-cert-file --tls-private-key-file" +
-			" --audit-policy-file --client-ca-file --authentication-token-webhook-cache-ttl --service-account-issuer",
+			" --audit-policy-file --client-ca-file --service-account-issuer",
 		"cache-server --secure-port=-1 --data-dir= --audit-log-path=/no": "--secure-port --tls-cert-file --tls-private-key-file --audit-policy-file --client-ca-file --data-dir",
 	} {
 		code, _, errOut := call(t, strings.Fields(line)...)

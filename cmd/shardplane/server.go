@@ -92,15 +92,11 @@ func runUntilForced(ctx context.Context, force, lifeline <-chan struct{}, run fu
 	}
 }
 
-// addLoggingFlags adds the logging flags of all Kubernetes components. Those
-// that need a feature gate which is not offered are left out of the help.
+// addLoggingFlags adds the logging flags of Kubernetes components that operators use.
 func addLoggingFlags(c *logsapi.LoggingConfiguration, fs *pflag.FlagSet) {
-	logsapi.AddFlags(c, fs)
-	for _, name := range []string{
-		"log-text-split-stream", "log-text-info-buffer-size", "log-json-split-stream", "log-json-info-buffer-size",
-	} {
-		if f := fs.Lookup(name); f != nil {
-			f.Hidden = true
-		}
+	all := pflag.NewFlagSet("", pflag.ContinueOnError)
+	logsapi.AddFlags(c, all)
+	for _, name := range []string{"logging-format", "v"} {
+		fs.AddFlag(all.Lookup(name))
 	}
 }

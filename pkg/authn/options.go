@@ -19,7 +19,6 @@ const (
 	DefaultServiceAccountIssuer = "https://kcp.default.svc"
 
 	defaultWebhookCacheTTL = 2 * time.Minute
-	defaultWebhookVersion  = "v1"
 	// minServiceAccountLifetime is the shortest bound on the life of tokens.
 	minServiceAccountLifetime = time.Hour
 )
@@ -90,8 +89,6 @@ type TokenOptions struct {
 	ConfigFile string
 	// WebhookConfigFile is a kubeconfig for a service that reviews tokens.
 	WebhookConfigFile string
-	// WebhookVersion is the version of authentication.k8s.io that it speaks.
-	WebhookVersion string
 	// WebhookCacheTTL is for how long its answers are kept.
 	WebhookCacheTTL time.Duration
 	// ServiceAccounts are about the tokens of service accounts.
@@ -135,7 +132,6 @@ func NewOptions() Options { return Options{UserOptions: NewUserOptions()} }
 // NewUserOptions returns the defaults.
 func NewUserOptions() UserOptions {
 	return UserOptions{Workspaces: WorkspaceOptions{Enabled: true}, ClientCertificateOptions: ClientCertificateOptions{DropGroups: DefaultDropGroups()}, TokenOptions: TokenOptions{
-		WebhookVersion:  defaultWebhookVersion,
 		WebhookCacheTTL: defaultWebhookCacheTTL,
 		ServiceAccounts: ServiceAccountOptions{Issuers: []string{DefaultServiceAccountIssuer}},
 	}}
@@ -181,10 +177,6 @@ func (o *TokenOptions) AddFlags(fs *pflag.FlagSet) {
 		"file with an AuthenticationConfiguration of apiserver.config.k8s.io: the OIDC issuers whose tokens are accepted; read again when it changes")
 	fs.StringVar(&o.WebhookConfigFile, "authentication-token-webhook-config-file", o.WebhookConfigFile,
 		"kubeconfig for a service that is asked, with a TokenReview, whose a bearer token is")
-	fs.StringVar(&o.WebhookVersion, "authentication-token-webhook-version", o.WebhookVersion,
-		"version of authentication.k8s.io that the service speaks: v1 or v1beta1")
-	fs.DurationVar(&o.WebhookCacheTTL, "authentication-token-webhook-cache-ttl", o.WebhookCacheTTL,
-		"for how long the service's answers are kept")
 	fs.StringSliceVar(&o.APIAudiences, "api-audiences", o.APIAudiences,
 		"audiences of this API, one of which a service account's token must have; those of --service-account-issuer by default")
 	fs.StringArrayVar(&o.ServiceAccounts.Issuers, "service-account-issuer", o.ServiceAccounts.Issuers,
@@ -221,12 +213,6 @@ func (o *ClientCertificateOptions) Validate() []error {
 // Validate returns what is wrong with o, in the order of its fields.
 func (o *TokenOptions) Validate() []error {
 	var errs []error
-	if v := o.WebhookVersion; o.WebhookConfigFile != "" && v != "v1" && v != "v1beta1" {
-		errs = append(errs, fmt.Errorf("--authentication-token-webhook-version %q is neither v1 nor v1beta1", v))
-	}
-	if o.WebhookCacheTTL < 0 {
-		errs = append(errs, errors.New("--authentication-token-webhook-cache-ttl must not be negative"))
-	}
 	if len(o.ServiceAccounts.KeyFiles) > 0 {
 		errs = append(errs, o.ServiceAccounts.validateIssuers()...)
 	}

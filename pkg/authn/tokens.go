@@ -98,7 +98,7 @@ func (a *Authentication) webhook() (authenticator.Token, error) {
 		return nil, err
 	}
 	webhooktransport.Operator(config)
-	upstream, err := webhook.New(config, a.options.WebhookVersion, a.Audiences, webhookBackoff)
+	upstream, err := webhook.New(config, "v1", a.Audiences, webhookBackoff)
 	if err != nil {
 		return nil, err
 	}

@@ -37,8 +37,6 @@ type Options struct {
 	AlwaysAllowGroups []string
 	// WebhookConfigFile is a kubeconfig that leads to an external authorizer.
 	WebhookConfigFile string
-	// WebhookVersion is the version of the reviews that it is sent.
-	WebhookVersion string
 	// WebhookAuthorizedTTL and WebhookUnauthorizedTTL are for how long its
 	// decisions are remembered.
 	WebhookAuthorizedTTL, WebhookUnauthorizedTTL time.Duration
@@ -50,7 +48,6 @@ func NewOptions(openPaths ...string) Options {
 		Order:                  Steps(),
 		AlwaysAllowPaths:       openPaths,
 		AlwaysAllowGroups:      []string{user.SystemPrivilegedGroup},
-		WebhookVersion:         "v1",
 		WebhookAuthorizedTTL:   5 * time.Minute,
 		WebhookUnauthorizedTTL: 30 * time.Second,
 	}
@@ -66,12 +63,6 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 		"groups whose members may do everything in all logical clusters")
 	fs.StringVar(&o.WebhookConfigFile, "authorization-webhook-config-file", o.WebhookConfigFile,
 		"kubeconfig of an external authorizer, in the format of kube-apiserver; it learns the logical cluster from the extra attribute authorization.kcp.io/cluster-name")
-	fs.StringVar(&o.WebhookVersion, "authorization-webhook-version", o.WebhookVersion,
-		"version of the SubjectAccessReviews that the external authorizer is sent: v1 or v1beta1")
-	fs.DurationVar(&o.WebhookAuthorizedTTL, "authorization-webhook-cache-authorized-ttl", o.WebhookAuthorizedTTL,
-		"for how long a permission of the external authorizer is remembered")
-	fs.DurationVar(&o.WebhookUnauthorizedTTL, "authorization-webhook-cache-unauthorized-ttl", o.WebhookUnauthorizedTTL,
-		"for how long a denial of the external authorizer is remembered")
 }
 
 // Validate returns what is wrong with o.
@@ -92,9 +83,6 @@ func (o *Options) Validate() []error {
 	}
 	if !slices.Contains(o.AlwaysAllowGroups, user.SystemPrivilegedGroup) {
 		errs = append(errs, errors.New("--authorization-always-allow-groups: system:masters is required, because the servers themselves are members"))
-	}
-	if o.WebhookVersion != "v1" && o.WebhookVersion != "v1beta1" {
-		errs = append(errs, fmt.Errorf("--authorization-webhook-version %q is neither v1 nor v1beta1", o.WebhookVersion))
 	}
 	if o.WebhookConfigFile == "" {
 		return errs

@@ -43,7 +43,6 @@ func TestOptions(t *testing.T) {
 		"--authorization-order=AlwaysAllowGroups,Rbac":        `"Rbac" is not one of`,
 		"--authorization-order=AlwaysAllowGroups,RBAC,RBAC":   "twice",
 		"--authorization-always-allow-groups=ops":             "system:masters is required",
-		"--authorization-webhook-version=v2":                  "neither v1 nor v1beta1",
 		"--authorization-webhook-config-file=/does/not/exist": "no such file",
 	} {
 		require.Contains(t, parse(arg), want)

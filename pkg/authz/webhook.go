@@ -29,7 +29,7 @@ func NewWebhook(o Options) (authorizer.Authorizer, error) {
 		return nil, fmt.Errorf("--authorization-webhook-config-file: %w", err)
 	}
 	webhooktransport.Operator(config)
-	hook, err := webhook.New(config, o.WebhookVersion, o.WebhookAuthorizedTTL, o.WebhookUnauthorizedTTL, *webhook.DefaultRetryBackoff(),
+	hook, err := webhook.New(config, "v1", o.WebhookAuthorizedTTL, o.WebhookUnauthorizedTTL, *webhook.DefaultRetryBackoff(),
 		authorizer.DecisionNoOpinion, nil, "webhook", metrics.NoopAuthorizerMetrics{}, authorizationcel.NewDefaultCompiler())
 	if err != nil {
 		return nil, fmt.Errorf("--authorization-webhook-config-file: %w", err)

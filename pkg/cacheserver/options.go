@@ -121,5 +121,5 @@ func (o CompletedOptions) Validate() error {
 	if _, err := o.relays(); err != nil {
 		relays = append(relays, err)
 	}
-	return errors.Join(slices.Concat(o.Serving.Validate(), o.Authentication.Validate(), o.Etcd.Validate(), o.Encryption.Validate(), durations, relays)...)
+	return errors.Join(slices.Concat(o.Serving.Validate(), o.Authentication.Validate(), o.Etcd.Validate(), durations, relays)...)
 }

@@ -93,7 +93,7 @@ func New(ctx context.Context, o CompletedOptions) (s *Server, err error) {
 		return s, fmt.Errorf("assembling the API server: %w", err)
 	}
 	serving.InstallSnapshots(s.generic, s.etcd, codecs)
-	serving.InstallMetrics(s.generic, s.metrics, o.Serving.Profiling)
+	serving.InstallMetrics(s.generic, s.metrics)
 	s.group.Add(
 		lifecycle.Part{Name: "etcd", Run: s.etcd.Run},
 		lifecycle.Part{Name: "encryption", Run: s.encryption.Run},

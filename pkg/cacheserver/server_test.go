@@ -17,7 +17,6 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 
-	"github.com/shardplane/shardplane/pkg/cacheserver"
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/documents"
 	"github.com/shardplane/shardplane/pkg/controllers/replication"
@@ -321,7 +320,7 @@ func testDiscovery(t *testing.T, cache *cacheServer) {
 // TestRestart: watches end when the server stops, and clients resume them when it runs again with its data.
 func TestRestart(t *testing.T) {
 	t.Parallel()
-	cache := newCacheServer(t, func(o *cacheserver.Options) { o.Serving.Profiling = false })
+	cache := newCacheServer(t)
 	f := cache.f
 	create(t, in(t, f.Shard("amber"), "root", shardsGVR), object(shardsGVR, "Shard", "same", nil))
 	create(t, in(t, f.Shard("blue"), "other", shardsGVR), object(shardsGVR, "Shard", "same", nil))
@@ -330,8 +329,6 @@ func TestRestart(t *testing.T) {
 	open, err := in(t, f.Shard("*"), "*", shardsGVR).Watch(t.Context(), metav1.ListOptions{ResourceVersion: before.GetResourceVersion()})
 	require.NoError(t, err)
 	defer open.Stop()
-	status, body := get(t, httpClient(t, cache.pki.master(t, cache.url)), cache.url+"/debug/pprof/heap")
-	require.Equal(t, http.StatusNotFound, status, "profiles are off: %s", body)
 
 	cache.stop()
 	ctx, cancel := contextWithDeadline(t)

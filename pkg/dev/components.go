@@ -113,7 +113,7 @@ func tokenFlags(o CompletedOptions) []string {
 // cache server has replicas of what shards encrypt.
 func encryptionFlags(o CompletedOptions) []string {
 	if o.EncryptionConfigFile != "" {
-		return []string{"--encryption-provider-config=" + o.EncryptionConfigFile, "--encryption-provider-config-automatic-reload"}
+		return []string{"--encryption-provider-config=" + o.EncryptionConfigFile}
 	}
 	return nil
 }

@@ -253,7 +253,7 @@ func TestArgs(t *testing.T) {
 	o := NewOptions()
 	first := ports.Free(t, 4)
 	o.ShardPort, o.FrontProxyPort, o.CacheServerPort = first, first+2, first+3
-	o.WorkDir, o.ShardArgs = t.TempDir(), []string{"--fairness-throttle-factor=0", "--etcd-compaction-interval=1m"}
+	o.WorkDir, o.ShardArgs = t.TempDir(), []string{"--fairness-seats=9", "--etcd-compaction-interval=1m"}
 	o.FrontProxyArgs = []string{"--mapping-file=mappings.yaml"}
 	completed, err := o.Complete()
 	require.NoError(t, err)
@@ -289,7 +289,7 @@ func TestEncryption(t *testing.T) {
 	for _, command := range deployment.Commands {
 		want := command.Args[0] != "front-proxy"
 		require.Equal(t, want, slices.Contains(command.Args, "--encryption-provider-config="+filepath.Join(here, "encryption.yaml")), command.Name)
-		require.Equal(t, want, slices.Contains(command.Args, "--encryption-provider-config-automatic-reload"), command.Name)
+		require.Equal(t, want, slices.ContainsFunc(command.Args, func(arg string) bool { return strings.HasPrefix(arg, "--encryption-provider-config=") }), command.Name)
 	}
 }
 

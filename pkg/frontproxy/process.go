@@ -44,10 +44,6 @@ func (s *Server) serveProfiles(w http.ResponseWriter, r *http.Request) {
 		writeStatus(w, forbidden(r, r.URL.Path))
 		return
 	}
-	if !s.profiling {
-		notMapped.ServeHTTP(w, r)
-		return
-	}
 	w = answers.Stream(w, r)
 	switch strings.TrimPrefix(r.URL.Path, serving.ProfilesPrefix) {
 	case "profile":

@@ -59,8 +59,6 @@ type Server struct {
 	inFlight, watches *inflight.Shares
 	// shutdownDelay is for how long requests are served after the end of readiness.
 	shutdownDelay time.Duration
-	// profiling is whether profiles of this process are served.
-	profiling bool
 	// answers records what the front-proxy answers itself; it may be nil.
 	answers *serving.OwnAnswers
 
@@ -81,8 +79,8 @@ func New(ctx context.Context, o CompletedOptions) (s *Server, err error) {
 	registry := prometheus.NewRegistry()
 	m := newMetrics(registry)
 	s = &Server{
-		metrics:   serving.NewMetrics(registry),
-		profiling: o.Serving.Profiling, bodies: o.Serving.Bodies, shutdownDelay: o.ShutdownDelay, group: lifecycle.New("part"),
+		metrics: serving.NewMetrics(registry),
+		bodies:  o.Serving.Bodies, shutdownDelay: o.ShutdownDelay, group: lifecycle.New("part"),
 		inFlight: inflight.NewShares(o.InFlight, registry), watches: inflight.NewShares(o.Watches, registry),
 		identity: identityHeaders{prefixes: slices.Clone(ownIdentity.prefixes)},
 	}

@@ -290,14 +290,6 @@ func TestMetricsOfTwoServers(t *testing.T) {
 	}
 }
 
-func TestProfilingCanBeOff(t *testing.T) {
-	w := newWorld(t, "root")
-	w.options.Serving.Profiling = false
-	w.run(t)
-	res, body := w.person(t, "admin", "system:masters").get(t, "/debug/pprof/goroutine?debug=1")
-	status(t, res, body, http.StatusNotFound)
-}
-
 func TestUnknownAndForbiddenLookTheSame(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "root")

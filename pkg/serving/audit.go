@@ -54,7 +54,20 @@ func NewAuditOptions() AuditOptions {
 
 // AddFlags adds the flags of o to fs.
 func (o *AuditOptions) AddFlags(fs *pflag.FlagSet) {
-	o.AuditOptions.AddFlags(fs)
+	fs.StringVar(&o.PolicyFile, "audit-policy-file", o.PolicyFile, "Audit policy (audit.k8s.io/v1) that says which requests are recorded, and how much of them")
+	log, webhook := &o.LogOptions, &o.WebhookOptions
+	fs.StringVar(&log.Path, "audit-log-path", log.Path, "Log file for audit events, in JSON; '-' is the standard output")
+	fs.IntVar(&log.MaxAge, "audit-log-maxage", log.MaxAge, "Number of days to keep rotated log files; 0 keeps them")
+	fs.IntVar(&log.MaxBackups, "audit-log-maxbackup", log.MaxBackups, "Number of rotated log files to keep; 0 keeps all")
+	fs.IntVar(&log.MaxSize, "audit-log-maxsize", log.MaxSize, "Size in megabytes at which the log file is rotated")
+	fs.StringVar(&webhook.ConfigFile, "audit-webhook-config-file", webhook.ConfigFile, "Kubeconfig file of the webhook that receives audit events")
+	fs.StringVar(&webhook.BatchOptions.Mode, "audit-webhook-mode", webhook.BatchOptions.Mode, "When the webhook receives events: batch (later, several together), blocking (before the response), or blocking-strict (before the response, and before the request is processed)")
+	fs.DurationVar(&webhook.InitialBackoff, "audit-webhook-initial-backoff", webhook.InitialBackoff, "Time before the first retry of a failed request to the webhook")
+	fs.BoolVar(&webhook.TruncateOptions.Enabled, "audit-webhook-truncate-enabled", webhook.TruncateOptions.Enabled, "Whether the content of events above 100 KiB is left out")
+	batch := &webhook.BatchOptions.BatchConfig
+	fs.IntVar(&batch.BufferSize, "audit-webhook-batch-buffer-size", batch.BufferSize, "Number of events that may wait for the webhook or be on their way to it. What does not fit is lost, and counted. Only used in batch mode.")
+	fs.IntVar(&batch.MaxBatchSize, "audit-webhook-batch-max-size", batch.MaxBatchSize, "Maximum number of events in one request to the webhook. Only used in batch mode.")
+	fs.DurationVar(&batch.MaxBatchWait, "audit-webhook-batch-max-wait", batch.MaxBatchWait, "Maximum time that an event waits for others. Only used in batch mode.")
 	fs.Int64Var(&o.WebhookBufferBytes, flagAuditBufferBytes, o.WebhookBufferBytes,
 		"How many bytes of events may wait for the webhook or be on their way to it. What does not fit is lost, and counted. Only used in batch mode.")
 }

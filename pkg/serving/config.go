@@ -66,7 +66,7 @@ func NewConfig(o *APIOptions, l *Listener, api API) (*genericapiserver.Config, e
 	c.EffectiveVersion = effectiveVersion{compatibility.DefaultBuildEffectiveVersion()}
 	c.MaxRequestsInFlight = o.MaxRequestsInFlight
 	c.MaxMutatingRequestsInFlight = o.MaxMutatingRequestsInFlight
-	c.EnableProfiling = o.Profiling
+	c.EnableProfiling = true
 	c.EnableIndex = false
 	addOpenAPI(c, api)
 	return c, nil

@@ -18,13 +18,13 @@ func NewMetrics(server prometheus.Gatherer) http.Handler {
 	return promhttp.HandlerFor(prometheus.Gatherers{legacyregistry.DefaultGatherer, server}, promhttp.HandlerOpts{ProcessStartTime: legacyregistry.GetProcessStart()})
 }
 
-// InstallMetrics serves the metrics of server where s serves those of upstream's packages alone. With profiling, as
-// upstream has it, DELETE resets the latter.
-func InstallMetrics(s *genericapiserver.GenericAPIServer, server prometheus.Gatherer, profiling bool) {
+// InstallMetrics serves the metrics of server where s serves those of upstream's packages alone. As upstream,
+// DELETE resets the latter.
+func InstallMetrics(s *genericapiserver.GenericAPIServer, server prometheus.Gatherer) {
 	all, upstream := NewMetrics(server), legacyregistry.HandlerWithReset()
 	s.Handler.NonGoRestfulMux.Unregister(metricsPath)
 	s.Handler.NonGoRestfulMux.HandleFunc(metricsPath, func(w http.ResponseWriter, r *http.Request) {
-		if profiling && r.Method == http.MethodDelete {
+		if r.Method == http.MethodDelete {
 			upstream.ServeHTTP(w, r)
 			return
 		}

@@ -18,8 +18,8 @@ import (
 // ProfilesPrefix is where servers have profiles of their process, below a name each.
 const ProfilesPrefix = "/debug/pprof/"
 
-// Options are what every server has: a listener with its certificates, an audit
-// log and profiles.
+// Options are what every server has: a listener with its certificates and an audit
+// log.
 type Options struct {
 	// BindAddress and SecurePort are where the server listens; port 0 takes any
 	// free port.
@@ -37,13 +37,11 @@ type Options struct {
 	Bodies bodies.Rate
 	// Connections bound how many connections there are.
 	Connections connections.Limits
-	// Profiling serves what is below ProfilesPrefix.
-	Profiling bool
 }
 
 // NewOptions returns the defaults for a server on port.
 func NewOptions(port int) Options {
-	return Options{BindAddress: "127.0.0.1", SecurePort: port, TLS: NewTLSOptions(), Audit: NewAuditOptions(), Bodies: bodies.NewRate(), Connections: connections.NewLimits(), Profiling: true}
+	return Options{BindAddress: "127.0.0.1", SecurePort: port, TLS: NewTLSOptions(), Audit: NewAuditOptions(), Bodies: bodies.NewRate(), Connections: connections.NewLimits()}
 }
 
 // AddFlags adds the flags of o to fs, but for those of Audit.
@@ -53,9 +51,7 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.TLSCertFile, "tls-cert-file", o.TLSCertFile, "PEM file of the serving certificate, intermediates included; read again when it changes")
 	fs.StringVar(&o.TLSPrivateKeyFile, "tls-private-key-file", o.TLSPrivateKeyFile, "PEM file of the private key of --tls-cert-file")
 	o.TLS.AddFlags(fs)
-	o.Bodies.AddFlags(fs)
 	o.Connections.AddFlags(fs)
-	fs.BoolVar(&o.Profiling, "profiling", o.Profiling, "serve profiles of this process at /debug/pprof, to members of system:masters and system:kcp:admin only")
 }
 
 // Validate returns what is wrong with o, in the order of its fields.
@@ -74,7 +70,6 @@ func (o *Options) Validate() []error {
 		errs = append(errs, errors.New("--tls-private-key-file is required: all requests are served over TLS"))
 	}
 	errs = append(errs, o.TLS.Validate()...)
-	errs = append(errs, o.Bodies.Validate()...)
 	errs = append(errs, o.Connections.Validate()...)
 	return append(errs, o.Audit.Validate()...)
 }

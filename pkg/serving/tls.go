@@ -18,13 +18,9 @@ type TLSOptions struct {
 	CipherSuites []string
 	// MinVersion is the oldest version spoken, as VersionTLS12; TLS 1.2 if empty.
 	MinVersion string
-	// CurvePreferences are the allowed key exchanges as Go's CurveIDs.
-	CurvePreferences []int32
 	// SNICertKeys are certificates for clients that ask for other names. They
 	// are read again when they change.
 	SNICertKeys []cliflag.NamedCertKey
-	// DisableHTTP2 leaves HTTP/1.1 only.
-	DisableHTTP2 bool
 	// MaxStreams is how many requests one HTTP/2 connection carries at a time.
 	MaxStreams int
 }
@@ -39,8 +35,6 @@ func NewTLSOptions() TLSOptions { return TLSOptions{MaxStreams: defaultMaxStream
 func (o *TLSOptions) AddFlags(fs *pflag.FlagSet) {
 	fs.StringSliceVar(&o.CipherSuites, "tls-cipher-suites", o.CipherSuites, "cipher suites allowed in TLS 1.2, as a comma-separated list; Go's choice if empty. Good: "+strings.Join(cliflag.PreferredTLSCipherNames(), ", ")+". Insecure: "+strings.Join(cliflag.InsecureTLSCipherNames(), ", "))
 	fs.StringVar(&o.MinVersion, "tls-min-version", o.MinVersion, "oldest TLS version spoken: "+strings.Join(cliflag.TLSPossibleVersions(), ", ")+"; VersionTLS12 if empty")
-	fs.Int32SliceVar(&o.CurvePreferences, "tls-curve-preferences", o.CurvePreferences, "key exchanges allowed, as a comma-separated list of Go's crypto/tls CurveID numbers; their order does not count, and Go's choice if empty")
-	fs.BoolVar(&o.DisableHTTP2, "disable-http2-serving", o.DisableHTTP2, "serve HTTP/1.1 only")
 	fs.IntVar(&o.MaxStreams, "http2-max-streams-per-connection", o.MaxStreams, "requests, watches included, that one HTTP/2 connection of a client carries at a time")
 	fs.Var(cliflag.NewNamedCertKeyArray(&o.SNICertKeys), "tls-sni-cert-key", "certificate and key for clients that ask for another name (SNI), as cert.pem,key.pem or cert.pem,key.pem:*.example.com,example.com; names are taken from the certificate if none are given. May be repeated; read again when the files change")
 }
@@ -54,9 +48,6 @@ func (o *TLSOptions) Validate() []error {
 	if _, err := cliflag.TLSVersion(o.MinVersion); err != nil {
 		errs = append(errs, fmt.Errorf("--tls-min-version: %w", err))
 	}
-	if _, err := cliflag.TLSCurvePreferences(o.CurvePreferences); err != nil {
-		errs = append(errs, fmt.Errorf("--tls-curve-preferences: %w", err))
-	}
 	if o.MaxStreams < 1 {
 		errs = append(errs, fmt.Errorf("--http2-max-streams-per-connection %d is less than 1", o.MaxStreams))
 	}
@@ -65,7 +56,7 @@ func (o *TLSOptions) Validate() []error {
 
 // ApplyTo sets what o says, and reads the certificates of --tls-sni-cert-key.
 func (o *TLSOptions) ApplyTo(s *genericapiserver.SecureServingInfo) error {
-	s.DisableHTTP2, s.HTTP2MaxStreamsPerConnection = o.DisableHTTP2, o.MaxStreams
+	s.HTTP2MaxStreamsPerConnection = o.MaxStreams
 	var err error
 	if len(o.CipherSuites) > 0 {
 		if s.CipherSuites, err = cliflag.TLSCipherSuites(o.CipherSuites); err != nil {
@@ -74,11 +65,6 @@ func (o *TLSOptions) ApplyTo(s *genericapiserver.SecureServingInfo) error {
 	}
 	if s.MinTLSVersion, err = cliflag.TLSVersion(o.MinVersion); err != nil {
 		return fmt.Errorf("--tls-min-version: %w", err)
-	}
-	if len(o.CurvePreferences) > 0 {
-		if s.CurvePreferences, err = cliflag.TLSCurvePreferences(o.CurvePreferences); err != nil {
-			return fmt.Errorf("--tls-curve-preferences: %w", err)
-		}
 	}
 	for _, named := range o.SNICertKeys {
 		content, err := dynamiccertificates.NewDynamicSNIContentFromFiles("sni-serving-cert", named.CertFile, named.KeyFile, named.Names...)

@@ -68,32 +68,19 @@ func TestTLSOptions(t *testing.T) {
 	require.Error(t, err, "TLS 1.2 is the oldest by default")
 
 	o := serving.NewTLSOptions()
-	o.CipherSuites, o.DisableHTTP2 = []string{"TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256", "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"}, true
+	o.CipherSuites = []string{"TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256", "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"}
 	address = serveTLS(t, o)
 	state, err = shake(t, address, old(good))
 	require.NoError(t, err)
 	require.Equal(t, good, state.CipherSuite)
 	_, err = shake(t, address, old(other))
 	require.Error(t, err, "a suite that is not listed")
-	state, err = shake(t, address, protocols)
-	require.NoError(t, err)
-	require.Equal(t, "http/1.1", state.NegotiatedProtocol)
-
-	o = serving.NewTLSOptions()
-	o.CurvePreferences = []int32{int32(tls.CurveP384)}
-	address = serveTLS(t, o)
-	state, err = shake(t, address, &tls.Config{}) //nolint:gosec // the server chooses
-	require.NoError(t, err)
-	require.Equal(t, tls.CurveP384, state.CurveID)
-	_, err = shake(t, address, &tls.Config{CurvePreferences: []tls.CurveID{tls.X25519}}) //nolint:gosec // it is refused
-	require.Error(t, err, "a curve that is not listed")
 }
 
 func TestTLSOptionsNameTheFlag(t *testing.T) {
 	for flag, o := range map[string]serving.TLSOptions{
 		"--tls-cipher-suites":                {MaxStreams: 1, CipherSuites: []string{"ROT13"}},
 		"--tls-min-version":                  {MaxStreams: 1, MinVersion: "SSL3"},
-		"--tls-curve-preferences":            {MaxStreams: 1, CurvePreferences: []int32{-1}},
 		"--http2-max-streams-per-connection": {},
 	} {
 		errs := o.Validate()

@@ -266,5 +266,5 @@ func (o CompletedOptions) Validate() error {
 		errs = append(errs, err)
 	}
 	return errors.Join(slices.Concat(errs, o.Serving.Validate(), o.Fairness.Validate(), o.InFlight.Validate(), o.Watches.Validate(), o.WatchBytes.Validate(), o.Authentication.Validate(),
-		o.Authorization.Validate(), o.Webhooks.Validate(), o.Etcd.Validate(), o.Limits.Validate(), o.Homes.Limits.Validate(), o.Capacity.Validate(o.Etcd), o.Encryption.Validate(), o.Garbage.Validate())...)
+		o.Authorization.Validate(), o.Webhooks.Validate(), o.Etcd.Validate(), o.Limits.Validate(), o.Homes.Limits.Validate(), o.Capacity.Validate(o.Etcd), o.Garbage.Validate())...)
 }

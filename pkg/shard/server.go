@@ -246,7 +246,7 @@ func (s *Server) assembleAPI() error {
 		return fmt.Errorf("assembling the API server: %w", err)
 	}
 	serving.InstallSnapshots(s.generic, s.etcd, registry.Codecs)
-	serving.InstallMetrics(s.generic, s.metrics, s.options.Serving.Profiling)
+	serving.InstallMetrics(s.generic, s.metrics)
 	may := s.access(decides)
 	may.Identity = s.identity()
 	if err := registry.Install(s.generic, c.RESTOptionsGetter, may); err != nil {

@@ -140,9 +140,7 @@ func TestAlone(t *testing.T) {
 	proxy, err := store.Certificate("proxy", ca, pki.Client("proxy"))
 	require.NoError(t, err)
 	o.Authentication.RequestHeaderCAFile = ca.CertFile
-	o.Serving.Profiling = false
 	cfg := start(t, o)
-	require.True(t, apierrors.IsNotFound(read(t, cfg, "/debug/pprof/heap")), "profiles are off")
 	cfg.Host += "/clusters/root"
 	c, err := kubernetes.NewForConfig(cfg)
 	require.NoError(t, err)

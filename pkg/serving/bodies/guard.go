@@ -3,16 +3,15 @@ package bodies
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"sync"
 	"time"
-
-	"github.com/spf13/pflag"
 )
 
 // ErrSlow is the error of reading a body that is given up.
-var ErrSlow = errors.New("the body of the request did not come in time: send it faster, or see --request-body-timeout and --request-body-min-rate")
+var ErrSlow = fmt.Errorf("the request body did not arrive in time: it must arrive within %s and at %d bytes per second or faster", NewRate().Timeout, NewRate().MinRate)
 
 const (
 	// rateWindow is the time over which the rate of a body counts.
@@ -53,20 +52,6 @@ type Rate struct {
 // NewRate returns the defaults: they leave a quarter of the minute that a request
 // has to the request itself.
 func NewRate() Rate { return Rate{Timeout: 45 * time.Second, MinRate: 1 << 10} }
-
-// AddFlags adds the flags of r to fs.
-func (r *Rate) AddFlags(fs *pflag.FlagSet) {
-	fs.DurationVar(&r.Timeout, "request-body-timeout", r.Timeout, "how long the body of a request may take to come; later it is answered with 408. 0 means any time")
-	fs.IntVar(&r.MinRate, "request-body-min-rate", r.MinRate, "bytes per second of the body of a request that must come, over 10 s, before it is answered with 408. 0 means any rate")
-}
-
-// Validate returns what is wrong with r.
-func (r *Rate) Validate() []error {
-	if r.Timeout < 0 || r.MinRate < 0 {
-		return []error{errors.New("--request-body-timeout and --request-body-min-rate must not be negative")}
-	}
-	return nil
-}
 
 // WithGuard returns next for requests whose bodies are guarded. It stands before
 // all filters that put something around the connection.

@@ -162,7 +162,7 @@ func TestOptions(t *testing.T) {
 	f := o.New(nil)
 	require.Positive(t, f.queue.limits.Seats)
 	require.Less(t, f.queue.limits.FlowSeats, f.queue.limits.Seats)
-	o.Seats, o.Waiting = -1, 0
+	o.Seats, o.Paused = -1, -1
 	require.Len(t, o.Validate(), 2)
 	o.Enabled = false
 	require.Nil(t, o.New(nil))

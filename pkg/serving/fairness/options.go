@@ -22,7 +22,6 @@ const (
 	// one that reads or writes leaves half, so that it need not be throttled.
 	fewCores           = 3
 	throttleOnFewCores = 2
-	maxThrottleFactor  = 100
 )
 
 // Options say how the server is shared among logical clusters.
@@ -45,7 +44,7 @@ func cores() int {
 	return min(runtime.GOMAXPROCS(0), runtime.NumCPU())
 }
 
-// throttleOn returns the default of --fairness-throttle-factor on a machine with cores.
+// throttleOn returns the ThrottleFactor on a machine with cores.
 func throttleOn(cores int) float64 {
 	if cores <= fewCores {
 		return throttleOnFewCores
@@ -58,27 +57,17 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(&o.Enabled, "enable-priority-and-fairness", o.Enabled, "share the server fairly among logical clusters; if false, only --max-requests-inflight and --max-mutating-requests-inflight bound them")
 	fs.IntVar(&o.Seats, "fairness-seats", o.Seats, fmt.Sprintf("requests executed at a time, those of the installation's own components apart, of watches only their beginning; large lists count up to %d-fold. 0 means %d for each core, but at least %d", maxSeats, seatsPerCore, leastSeats))
 	fs.IntVar(&o.FlowSeats, "fairness-seats-per-cluster", o.FlowSeats, "requests of one logical cluster executed at a time while others send requests too, reading and writing ones each; 0 means half as many as there are cores, but at least 1. Tenants whose webhooks are slow may need more")
-	fs.IntVar(&o.AloneSeats, "fairness-seats-alone", o.AloneSeats, "requests of one logical cluster executed at a time while no other sends any, reading and writing ones each; 0 means half of --fairness-seats")
-	fs.Float64Var(&o.ThrottleFactor, "fairness-throttle-factor", o.ThrottleFactor, fmt.Sprintf("while other logical clusters send requests too, the next request of one of which requests wait starts this multiple of the time that the last one took after that one, at most %s: what is left free keeps answers to others quick. 0 throttles nobody, which is the default with more than %d cores", maxThrottle, fewCores))
-	fs.IntVar(&o.Waiting, "fairness-queue-length", o.Waiting, "requests that wait for their turn at a time; more are answered with 429")
-	fs.IntVar(&o.FlowWaiting, "fairness-queue-length-per-cluster", o.FlowWaiting, "requests of one logical cluster that wait for their turn at a time, reading and writing ones each, one user's at most half of them; more are answered with 429")
-	fs.IntVar(&o.Paused, "fairness-paused-requests", o.Paused, "requests that wait for webhooks, or for clients to read, at a time, whose seats are free meanwhile; of one logical cluster as many as --fairness-queue-length-per-cluster, and never all that are left. What there is no place for waits in the queue. 0 means any number")
+	fs.IntVar(&o.Paused, "fairness-paused-requests", o.Paused, "requests that wait for webhooks, or for clients to read, at a time, whose seats are free meanwhile; of one logical cluster a fifth of them at most, and never all that are left. What there is no place for waits in the queue. 0 means any number")
 }
 
 // Validate returns what is wrong with o.
 func (o *Options) Validate() []error {
 	var errs []error
-	if o.Seats < 0 || o.FlowSeats < 0 || o.AloneSeats < 0 {
-		errs = append(errs, fmt.Errorf("--fairness-seats %d, --fairness-seats-per-cluster %d and --fairness-seats-alone %d must not be negative", o.Seats, o.FlowSeats, o.AloneSeats))
-	}
-	if !(o.ThrottleFactor >= 0 && o.ThrottleFactor <= maxThrottleFactor) {
-		errs = append(errs, fmt.Errorf("--fairness-throttle-factor %g must be between 0 and %d", o.ThrottleFactor, maxThrottleFactor))
+	if o.Seats < 0 || o.FlowSeats < 0 {
+		errs = append(errs, fmt.Errorf("--fairness-seats %d and --fairness-seats-per-cluster %d must not be negative", o.Seats, o.FlowSeats))
 	}
 	if o.Paused < 0 {
 		errs = append(errs, fmt.Errorf("--fairness-paused-requests %d must not be negative", o.Paused))
-	}
-	if o.Waiting < 1 || o.FlowWaiting < 1 {
-		errs = append(errs, fmt.Errorf("--fairness-queue-length %d and --fairness-queue-length-per-cluster %d must be at least 1", o.Waiting, o.FlowWaiting))
 	}
 	return errs
 }

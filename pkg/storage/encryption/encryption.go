@@ -11,7 +11,6 @@ package encryption
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/spf13/pflag"
@@ -27,29 +26,18 @@ import (
 type Options struct {
 	// ConfigFile is an EncryptionConfiguration; nothing is encrypted without.
 	ConfigFile string
-	// AutomaticReload takes up changes of ConfigFile while the server runs.
-	AutomaticReload bool
 }
 
 // AddFlags adds the flags of o to fs.
 func (o *Options) AddFlags(fs *pflag.FlagSet) {
-	fs.StringVar(&o.ConfigFile, "encryption-provider-config", o.ConfigFile, "EncryptionConfiguration file (apiserver.config.k8s.io/v1) that says which resources are encrypted in etcd, and with which keys")
-	fs.BoolVar(&o.AutomaticReload, "encryption-provider-config-automatic-reload", o.AutomaticReload, "take up changes of --encryption-provider-config within a minute, without a restart")
-}
-
-// Validate returns what is wrong with o.
-func (o *Options) Validate() []error {
-	if o.AutomaticReload && o.ConfigFile == "" {
-		return []error{errors.New("--encryption-provider-config-automatic-reload needs --encryption-provider-config")}
-	}
-	return nil
+	fs.StringVar(&o.ConfigFile, "encryption-provider-config", o.ConfigFile, "EncryptionConfiguration file (apiserver.config.k8s.io/v1) that says which resources are encrypted in etcd, and with which keys; read again within a minute when it changes")
 }
 
 // Providers are the opened providers of a configuration. Close them in the end.
 type Providers struct {
 	transformers value.ResourceTransformers
 	checks       []healthz.HealthChecker
-	reload       *controller.DynamicEncryptionConfigContent
+	reload       func(ctx context.Context)
 	closeKMS     context.CancelFunc
 }
 
@@ -61,30 +49,25 @@ func (o *Options) Open(ctx context.Context, serverID string) (*Providers, error)
 		return &Providers{transformers: encryptionconfig.StaticTransformers{}, closeKMS: func() {}}, nil
 	}
 	kms, closeKMS := context.WithCancel(context.WithoutCancel(ctx))
-	loaded, err := encryptionconfig.LoadEncryptionConfig(kms, o.ConfigFile, o.AutomaticReload, serverID)
+	loaded, err := encryptionconfig.LoadEncryptionConfig(kms, o.ConfigFile, true, serverID)
 	if err != nil {
 		closeKMS()
 		return nil, fmt.Errorf("--encryption-provider-config %s: %w", o.ConfigFile, err)
 	}
 	metrics.RegisterMetrics()
 	metrics.RecordEncryptionConfigLastConfigInfo(serverID, loaded.EncryptionFileContentHash)
-	if !o.AutomaticReload {
-		return &Providers{
-			transformers: encryptionconfig.StaticTransformers(loaded.Transformers),
-			checks:       loaded.HealthChecks,
-			closeKMS:     closeKMS,
-		}, nil
-	}
 	if len(loaded.HealthChecks) != 1 {
 		closeKMS()
-		return nil, fmt.Errorf("--encryption-provider-config-automatic-reload: %d health checks where one is needed", len(loaded.HealthChecks))
+		return nil, fmt.Errorf("--encryption-provider-config: %d health checks where one is needed", len(loaded.HealthChecks))
 	}
 	dynamic := encryptionconfig.NewDynamicTransformers(loaded.Transformers, loaded.HealthChecks[0], closeKMS, loaded.KMSCloseGracePeriod)
 	return &Providers{
 		transformers: dynamic,
 		checks:       []healthz.HealthChecker{dynamic},
-		reload: controller.NewDynamicEncryptionConfiguration("encryption-provider-config-automatic-reload-controller",
-			o.ConfigFile, dynamic, loaded.EncryptionFileContentHash, serverID),
+		reload: func(ctx context.Context) {
+			controller.NewDynamicEncryptionConfiguration("encryption-provider-config-automatic-reload-controller",
+				o.ConfigFile, dynamic, loaded.EncryptionFileContentHash, serverID).Run(ctx)
+		},
 		closeKMS: closeKMS,
 	}, nil
 }
@@ -121,7 +104,7 @@ func (p *Providers) Run(ctx context.Context) error {
 		<-ctx.Done()
 		return nil
 	}
-	p.reload.Run(ctx)
+	p.reload(ctx)
 	return nil
 }
 

@@ -157,7 +157,6 @@ resources:
 
 func providers(t *testing.T, o Options) *Providers {
 	t.Helper()
-	require.Empty(t, o.Validate())
 	p, err := o.Open(t.Context(), "test")
 	require.NoError(t, err)
 	t.Cleanup(p.Close)
@@ -211,7 +210,7 @@ func TestRotatesKeysWithoutRestart(t *testing.T) {
 	t.Cleanup(server.Stop)
 	file := filepath.Join(t.TempDir(), "encryption.yaml")
 	config(t, file, "key1")
-	p := providers(t, Options{ConfigFile: file, AutomaticReload: true})
+	p := providers(t, Options{ConfigFile: file})
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- p.Run(ctx) }()
@@ -286,7 +285,6 @@ func TestReplicas(t *testing.T) {
 }
 
 func TestRefusesWhatCannotWork(t *testing.T) {
-	require.ErrorContains(t, (&Options{AutomaticReload: true}).Validate()[0], "--encryption-provider-config")
 	_, err := (&Options{ConfigFile: filepath.Join(t.TempDir(), "missing")}).Open(t.Context(), "test")
 	require.ErrorContains(t, err, "--encryption-provider-config")
 	file := filepath.Join(t.TempDir(), "broken.yaml")

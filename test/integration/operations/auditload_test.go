@@ -118,7 +118,7 @@ func TestAuditWebhookUnderLoad(t *testing.T) {
 "clusters":[{"name":"c","cluster":{"server":"`+m.URL+`"}}],"contexts":[{"name":"c","context":{"cluster":"c"}}]}`),
 			fmt.Sprintf("--audit-webhook-batch-buffer-size=%d", places), fmt.Sprintf("--audit-webhook-batch-buffer-bytes=%d", size),
 			fmt.Sprintf("--audit-webhook-batch-max-size=%d", batch), "--audit-webhook-batch-max-wait=10ms",
-			"--audit-webhook-batch-throttle-enable=false", "--audit-webhook-initial-backoff=1ms",
+			"--audit-webhook-initial-backoff=1ms",
 		}},
 	})
 	in, sent := harness.In(c.Shard(0), "system:admin"), 0
