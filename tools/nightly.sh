@@ -12,7 +12,7 @@ suites() {
   cat <<END
 unit, race detector|$go_test -race -timeout 30m \$(tools/packages.sh unit)
 servers, race detector|$go_test -race -timeout 60m -p 2 ./test/integration/... ./pkg/cacheserver ./pkg/storage ./pkg/customresource ./pkg/shard
-whole suites|$go_test -timeout 60m -p 2 ./...
+whole suites|$go_test -timeout 60m -p 2 \$(go list ./... | grep -vE '/test/(mutants|isolation|neighbours|robustness|ringprocesses)\$')
 vet of tools|go -C tools vet ./...
 models|$go_test -timeout 20m -run 'Model\$' ./pkg/client/ring ./pkg/client ./pkg/controllers/replication
 provider module, race detector|cd contrib/mcprovider && $go_test -race -timeout 20m ./...
@@ -35,8 +35,8 @@ while IFS='|' read -r name command; do
   log="$logs/$(tr -c 'a-z\n' - <<<"$name").log"
   started=$SECONDS result=passed
   echo "==> $name"
-  (bash -c "$command") </dev/null >"$log" 2>&1 || { result=FAILED failed=1; grep -E '^ *--- FAIL|^(panic|fatal error):|^WARNING: DATA RACE|^FAIL' "$log" | head -50; }
-  tests="$(grep -cE '^ *--- PASS' "$log")"
+  (bash -c "$command") </dev/null >"$log" 2>&1 || { result=FAILED failed=1; grep -aE '^ *--- FAIL|^(panic|fatal error):|^WARNING: DATA RACE|^FAIL' "$log" | head -50; }
+  tests="$(grep -acE '^ *--- PASS' "$log")"
   table+="$(printf '\n%-32s %7s %7s s  %s' "$name" "$tests" "$((SECONDS - started))" "$result")"
 done < <(suites)
 echo "$table"

@@ -31,11 +31,18 @@ func TestEventsAreEncodedOnce(t *testing.T) {
 	defer done()
 	watcher, ok := v.(rest.Watcher)
 	require.True(t, ok)
+	// The storage has no history of the time before its first watch.
+	first, err := watcher.Watch(ctx, &internalversion.ListOptions{ResourceVersion: "0"})
+	require.NoError(t, err)
+	defer first.Stop()
+	require.Equal(t, watch.Added, (<-first.ResultChan()).Type)
+	now, err := client.List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
 	var watches []watch.Interface
 	for _, namespace := range []string{"", "", "default"} {
 		for _, label := range []labels.Selector{labels.Everything(), labels.Set{"kept": "no"}.AsSelector()} {
 			w, err := watcher.Watch(genericapirequest.WithNamespace(ctx, namespace), &internalversion.ListOptions{
-				ResourceVersion: created.GetResourceVersion(), LabelSelector: label,
+				ResourceVersion: now.GetResourceVersion(), LabelSelector: label,
 			})
 			require.NoError(t, err)
 			defer w.Stop()
@@ -58,7 +65,7 @@ func TestEventsAreEncodedOnce(t *testing.T) {
 			if kind == watch.Modified && i%2 == 1 {
 				require.Equal(t, watch.Added, event.Type, "it comes to be selected")
 			} else {
-				require.Equal(t, kind, event.Type)
+				require.Equal(t, kind, event.Type, "%v", event.Object)
 			}
 			shared, ok := event.Object.(runtime.CacheableObject)
 			require.True(t, ok, "%T", event.Object)
