@@ -3,60 +3,48 @@ package isolation
 import (
 	"encoding/json"
 	"fmt"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/client/pkg/v3/transport"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
 
-	"github.com/shardplane/shardplane/pkg/etcd"
+	"github.com/shardplane/shardplane/test/harness"
 )
 
-// content is what etcd holds of the victims: value and revision by component and key.
+// content is what etcd holds of the victims: value and revision by key, which begins with the component.
 type content map[string]string
 
-// stored stops the servers that have data, reads what they stored of the
-// victims, and starts them again if they are to go on.
-func (w *world) stored(t testing.TB, again bool) content {
+// withEtcd has the shards and the cache server of a cluster store their data in an etcd that the test
+// can read while they run.
+func withEtcd(t testing.TB, o harness.Options) (harness.Options, *clientv3.Client) {
 	t.Helper()
-	all := content{}
-	for component, dir := range map[string]string{
-		"root": filepath.Join(".kcp-0", "data"), "shard-1": filepath.Join(".kcp-1", "data"), "cache-server": filepath.Join(".kcp-cache", "data"),
-	} {
-		w.Component(component).Stop()
-		w.read(t, all, component, filepath.Join(w.Dir, dir))
+	url := harness.Etcd(t, transport.TLSInfo{})
+	client, err := clientv3.New(clientv3.Config{Endpoints: []string{url}, Logger: zap.NewNop()})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = client.Close() })
+	for _, component := range []string{"root", "shard-1", cacheServer} {
+		o.ExtraArgs[component] = []string{"--etcd-servers=" + url, "--etcd-prefix=/" + component}
 	}
-	if !again {
-		return all
-	}
-	started := []string{"root", "shard-1", "cache-server"}
-	for _, component := range started {
-		w.Component(component).Launch()
-	}
-	for _, component := range append(started, "front-proxy") {
-		w.Component(component).WaitReady()
-	}
-	return all
+	return o, client
 }
 
-func (w *world) read(t testing.TB, into content, component, dir string) {
+// stored returns what etcd holds of the victims.
+func (w *world) stored(t testing.TB, etcd *clientv3.Client) content {
 	t.Helper()
-	options := etcd.NewOptions(dir, "/shardplane")
-	options.UnsafeNoFsync = true
-	handle, err := options.Open(t.Context())
+	into := content{}
+	answer, err := etcd.Get(t.Context(), "/", clientv3.WithPrefix())
 	require.NoError(t, err)
-	defer handle.Stop()
-	answer, err := handle.Client().Client.Get(t.Context(), "/", clientv3.WithPrefix())
-	require.NoError(t, err)
-	require.NotEmpty(t, answer.Kvs, "%s has stored nothing", component)
+	require.NotEmpty(t, answer.Kvs)
 	for _, kv := range answer.Kvs {
 		key := string(kv.Key)
 		// /<prefix>/<group>/<resource>/[<shard>/]<logical cluster>/…
 		segments := strings.Split(key, "/")
 		at, revision, of := 4, kv.ModRevision, w.protected
-		if component == cacheServer {
+		if segments[1] == cacheServer {
 			// Shards may write their replicas again, as they are, and those of their
 			// own objects when they come back.
 			at, revision, of = 5, 0, w.victims
@@ -75,13 +63,16 @@ func (w *world) read(t testing.TB, into content, component, dir string) {
 		switch {
 		case strings.Contains(key, "/coordination.k8s.io/leases/root/kube-system/shard-"):
 			continue // a heartbeat
+		case strings.HasSuffix(key, "/coordination.k8s.io/leases/system:admin/default/shard-controllers"):
+			continue // the leader renews it
 		case strings.Contains(key, "/core.kcp.io/shards/root/"):
 			value, revision = lasting(t, value), 0 // the rest says what heartbeats tell
 		case strings.Contains(key, "/cache.kcp.io/cachedresources/"):
 			value, revision = lasting(t, value), 0 // the rest depends on cache servers that could be asked
 		}
-		into[component+key] = fmt.Sprintf("%q at %d", value, revision)
+		into[key] = fmt.Sprintf("%q at %d", value, revision)
 	}
+	return into
 }
 
 // lasting returns of an object that is stored as JSON what no controller changes because of others:

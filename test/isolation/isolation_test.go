@@ -15,6 +15,7 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/test/harness"
@@ -38,14 +39,15 @@ func TestMain(m *testing.M) {
 // crosses, that nobody learns what exists, and that etcd holds of the victims
 // what it held before.
 func TestIsolation(t *testing.T) {
-	c := harness.Start(t, harness.Options{
+	options, etcd := withEtcd(t, harness.Options{
 		Shards: 2, DevTokens: true,
 		// The front-proxy lets strangers wait, for what exists as for what does not.
 		ExtraArgs:   map[string][]string{"front-proxy": {"--index-timeout=1ms"}},
 		SecondProxy: []string{"--index-timeout=" + patientTimeout.String()},
 	})
+	c := harness.Start(t, options)
 	w := newWorld(t, c)
-	before := w.quiet(t)
+	before := w.quiet(t, etcd)
 	stop := w.beat(t)
 	t.Run("by the table", w.table)
 	t.Run("replicas", w.replicas)
@@ -59,27 +61,27 @@ func TestIsolation(t *testing.T) {
 	t.Run("with objects", w.objects)
 	t.Run("generated", func(t *testing.T) { w.generated(t, harness.Seed(*seedFlag), *fromFlag, *inputsFlag) })
 	stop()
-	require.Empty(t, before.difference(w.stored(t, false)), "what the victims had in etcd")
+	require.Empty(t, before.difference(w.stored(t, etcd)), "what the victims had in etcd")
 }
 
-// stillLooks is how many starts in a row may change nothing of the victims: a controller that marks what is new may be
-// late by one, on a busy machine.
-const stillLooks = 3
+// quietFor is for how long nothing of the victims has to change: a controller that marks what is new
+// may be late on a busy machine.
+const quietFor = 5 * time.Second
 
 // quiet waits until nothing of the victims changes by itself any more, and
 // returns what is stored of them.
-func (w *world) quiet(t *testing.T) content {
+func (w *world) quiet(t *testing.T, etcd *clientv3.Client) content {
 	t.Helper()
-	before, same := w.stored(t, true), 0
-	for range 20 {
-		now := w.stored(t, true)
-		if same++; len(before.difference(now)) > 0 {
-			same = 0
+	before, since := w.stored(t, etcd), time.Now()
+	for deadline := time.Now().Add(2 * time.Minute); time.Now().Before(deadline); time.Sleep(quietFor / 20) {
+		now := w.stored(t, etcd)
+		if d := before.difference(now); len(d) > 0 {
+			t.Log(d)
+			before, since = now, time.Now()
 		}
-		if same == stillLooks {
+		if time.Since(since) >= quietFor {
 			return now
 		}
-		before = now
 	}
 	t.Fatal("the victims' objects change all the time")
 	return nil
