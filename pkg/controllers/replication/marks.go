@@ -40,8 +40,6 @@ type marker struct {
 	// acknowledged is the last mark that the cache server has acknowledged to this process, and
 	// known the one that it has, as far as is known; nil if it has none, or nobody has asked.
 	acknowledged, known *replicationmarks.ReplicationMark
-	// unserved is set while the cache server does not know the kind.
-	unserved bool
 	// table has what is replicated, and hadExtent are the resources of which this process has known
 	// the extent once.
 	table     *Table
@@ -103,16 +101,13 @@ func (m *marker) run(ctx context.Context, news <-chan struct{}) {
 	}
 }
 
-// write writes a mark of what there is now. A cache server of kcp has none.
+// write writes a mark of what there is now.
 func (m *marker) write(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, markTimeout)
 	defer cancel()
 	if m.known == nil {
 		if err := m.read(ctx); err != nil {
 			return err
-		}
-		if m.unserved {
-			return nil
 		}
 	}
 	next := m.next()
@@ -144,13 +139,12 @@ func (m *marker) write(ctx context.Context) error {
 func (m *marker) read(ctx context.Context) error {
 	found, err := m.marks.Get(ctx, replicationmarks.Name, metav1.GetOptions{})
 	if err == nil {
-		m.known, m.unserved = found, false
+		m.known = found
 	} else {
 		m.known = nil
-		if !apierrors.IsNotFound(err) {
+		if !isObjectNotFound(err, replicationmarks.Name) {
 			return err
 		}
-		m.unserved = !isObjectNotFound(err, replicationmarks.Name)
 	}
 	before := m.acknowledged
 	if before == nil || m.known != nil && m.known.Number >= before.Number {
