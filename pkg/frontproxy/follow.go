@@ -73,6 +73,16 @@ func (f *follower) synced() bool { return f.workspaces.HasSynced() && f.clusters
 // has been seen.
 func (f *follower) current() bool { return f.workspaces.Current() && f.clusters.Current() }
 
+// away returns since when the shard is not connected, or zero if it is.
+func (f *follower) away() (at time.Time) {
+	for _, since := range []func() (time.Time, error){f.workspaces.Away, f.clusters.Away} {
+		if broke, why := since(); why != nil {
+			at = later(at, broke)
+		}
+	}
+	return at
+}
+
 // revisions returns up to where the index has what the shard holds; empty while that is read
 // anew.
 func (f *follower) revisions() (to workspaceindex.Revisions) {

@@ -43,8 +43,8 @@ type forwarder struct {
 	visitors *visitors
 	// groups decides which groups users keep.
 	groups authn.GroupFilter
-	// unread returns the shards that have not been read since the start, and the last time at
-	// which one of them began to be read: without any, nothing exists that is not known.
+	// unread returns the shards that have not been read since the start, or whose connection has
+	// broken, and since when the last one is not: without any, nothing exists that is not known.
 	unread func() (shards []string, since time.Time)
 	// draining is done once long-running requests have to end.
 	draining context.Context //nolint:containedctx // the life of the server, which outlasts every request
@@ -287,13 +287,13 @@ func (f *forwarder) refuse(w http.ResponseWriter, r *http.Request, to *route) {
 const shardRetryTimeout = 10 * time.Second
 
 // unknown is the answer for what there is not, as far as is known, and to who may not enter: that
-// it is not known as long as it may be on a shard that has not been read.
+// it is not known as long as it may be on a shard that has not been read, or that is not connected.
 func (f *forwarder) unknown(r *http.Request, to *route) *apierrors.StatusError {
 	shards, since := f.unread()
 	if len(shards) == 0 {
 		return forbidden(r, unescapedRest(to.rest))
 	}
-	message := "the front-proxy does not know all workspaces yet, because a shard has not answered"
+	message := "the front-proxy does not know all workspaces, because a shard does not answer"
 	if f.administers(r.Context(), to.user) {
 		message += ": " + strings.Join(shards, ", ") + ". Start it, or delete its Shard object in root if it does not exist any more"
 	}

@@ -210,8 +210,8 @@ func (s *shards) complete() bool {
 	return len(unread) == 0
 }
 
-// unread returns the shards of which not everything has been seen since the start, by name, and the
-// last time at which one of them began to be followed.
+// unread returns the shards of which not everything has been seen since the start, or what has
+// changed since the connection to them broke, by name, and since when the last one of them is not.
 func (s *shards) unread() (names []string, since time.Time) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -226,13 +226,22 @@ func (s *shards) unread() (names []string, since time.Time) {
 			names, since = append(names, obj.Name), time.Now()
 		case !f.current():
 			names = append(names, obj.Name)
-			if f.began.After(since) {
-				since = f.began
+			since = later(since, f.began)
+		default:
+			if at := f.away(); !at.IsZero() {
+				names, since = append(names, obj.Name), later(since, at)
 			}
 		}
 	}
 	slices.Sort(names)
 	return names, since
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
 }
 
 // ready returns why the front-proxy cannot serve yet: root must have been read, unless it has not

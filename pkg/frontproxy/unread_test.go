@@ -36,7 +36,7 @@ func TestShardThatWasNeverReachable(t *testing.T) {
 	require.NotContains(t, message, "never")
 	message, retryAfter = unknown(admin)
 	require.Empty(t, retryAfter)
-	require.Contains(t, message, "a shard has not answered: never. Start it, or delete its Shard object")
+	require.Contains(t, message, "a shard does not answer: never. Start it, or delete its Shard object")
 	res, _ := admin.get(t, "/clusters/root:mistyped/api")
 	require.Contains(t, res.Header.Get("Warning"), "never", "kubectl does not show the message of a 503")
 
@@ -44,4 +44,25 @@ func TestShardThatWasNeverReachable(t *testing.T) {
 	require.Eventually(t, w.proxy.shards.complete, timeout, time.Millisecond)
 	res, body := admin.get(t, "/clusters/root:mistyped/api")
 	status(t, res, body, http.StatusForbidden)
+}
+
+// TestUnknownWhileAShardIsAway checks that a workspace that may have been created since the connection
+// to its shard broke is not said to be forbidden, to users who may not enter others neither.
+func TestUnknownWhileAShardIsAway(t *testing.T) {
+	w := newWorld(t, "root", "one")
+	w.ready(t)
+	w.becomesComplete(t)
+	jane := w.person(t, "jane")
+	answers := func(code int) {
+		t.Helper()
+		require.Eventually(t, func() bool {
+			res, _ := jane.get(t, "/clusters/root:new/api")
+			return res.StatusCode == code
+		}, timeout, time.Millisecond)
+	}
+	answers(http.StatusForbidden)
+	w.shards["one"].kill()
+	answers(http.StatusServiceUnavailable)
+	w.shards["one"].start(t)
+	answers(http.StatusForbidden)
 }
