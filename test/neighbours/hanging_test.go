@@ -184,4 +184,7 @@ func hanging(t *testing.T, w *world) {
 
 	unblock() // all of them go on together, and may not execute together
 	must(maxPaused + own*(flooding+len(others)))
+	// Writes whose clients disconnect while they wait for their turn throttle their workspaces, until the
+	// last of them has ended.
+	flood.pending.Wait()
 }

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -283,8 +284,10 @@ func (u *tenant) dropAfter(t *testing.T, path string, made []byte) {
 // drop deletes what may be at a path, and waits until it is gone.
 func (u *tenant) drop(t *testing.T, path string) {
 	t.Helper()
+	var answer string
 	gone := func() bool {
-		code, _, err := u.call(context.WithoutCancel(t.Context()), http.MethodDelete, path, "")
+		code, content, err := u.call(context.WithoutCancel(t.Context()), http.MethodDelete, path, "")
+		answer = fmt.Sprintf("%d %.300s %v", code, content, err)
 		return err == nil && code == http.StatusNotFound
 	}
 	for range 2 { // most go at once
@@ -292,7 +295,9 @@ func (u *tenant) drop(t *testing.T, path string) {
 			return
 		}
 	}
-	require.Eventually(t, gone, testTimeout, tick, "%s goes", path)
+	if !assert.Eventually(t, gone, testTimeout, tick) {
+		t.Fatalf("%s does not go: %s", path, answer)
+	}
 }
 
 // define creates a definition, which is served when it returns and goes when the test ends.
