@@ -33,8 +33,7 @@ type reader struct {
 // newReader returns a reader that runs until the test ends.
 func newReader(t *testing.T, cache *cacheServer) *reader {
 	t.Helper()
-	replicas, err := client.NewCaches(replicationmarks.Read, client.Cache{Name: "cache", Factory: cache.f})
-	require.NoError(t, err)
+	replicas := client.NewReplicaCache("cache", cache.f, replicationmarks.Read)
 	everything := replicas.Factory().Shard("*").Wildcard()
 	marks := replicationmarks.Marks.Informer(everything, client.InformerOptions[*replicationmarks.ReplicationMark]{})
 	note := func(mark *replicationmarks.ReplicationMark) { replicas.Note(marks.KeyOf(mark).Shard, mark.Said()) }

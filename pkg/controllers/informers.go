@@ -48,7 +48,7 @@ type Sources struct {
 	// other shards have there. If both are nil, there is no cache server, and what other shards
 	// own is read from the root shard.
 	Cache    *client.Factory
-	Replicas *client.Caches
+	Replicas *client.ReplicaCache
 }
 
 // isRoot reports whether the shard is the one that has the logical cluster root.
@@ -240,7 +240,7 @@ func (i *Informers) followCached(s Sources) {
 }
 
 // followMarks has those who read replicas know what shards say of them, and which were removed.
-func (i *Informers) followMarks(replicas *client.Caches) {
+func (i *Informers) followMarks(replicas *client.ReplicaCache) {
 	note := func(mark *replicationmarks.ReplicationMark) {
 		if shard := i.ReplicationMarks.KeyOf(mark).Shard; mark.Name == replicationmarks.Name && i.Registered(shard) {
 			replicas.Note(shard, mark.Said())

@@ -146,9 +146,7 @@ func (s *Server) openCache(sources *controllers.Sources) error {
 	if err != nil {
 		return err
 	}
-	if sources.Replicas, err = client.NewCaches(replicationmarks.Read, client.Cache{Name: replication.DefaultCacheName, Factory: reader}); err != nil {
-		return err
-	}
+	sources.Replicas = client.NewReplicaCache(replication.DefaultCacheName, reader, replicationmarks.Read)
 	if sources.Cache, err = s.factoryOf(flag, file); err != nil {
 		return err
 	}
