@@ -116,7 +116,7 @@ func TestReadersOfARestoredServer(t *testing.T) {
 	for n := range objects {
 		create(t, shards, object(shardsGVR, "Shard", fmt.Sprintf("s-%02d", n), map[string]any{"baseURL": "https://x"}))
 	}
-	replicate(t, amber, cache, markOften)
+	_, stopPushing := replicate(t, amber, cache, markOften)
 	r := newReader(t, cache)
 	r.waitFor(t, "the reader has all", func() error { return r.has(objects) })
 	require.Contains(t, r.Lacks([]string{"amber", "blue"}), "blue", "nothing is known of it")
@@ -137,13 +137,19 @@ func TestReadersOfARestoredServer(t *testing.T) {
 	}
 	r.news()
 
+	stopPushing()
 	cache.stop()
 	cache.dataDir = t.TempDir()
 	_, err = etcd.Restore(t.Context(), etcd.RestoreConfig{File: backup, DataDir: cache.dataDir, Want: etcd.Identity{Kind: etcd.KindCacheServer}, Prefix: "/shardplane-cache"})
 	require.NoError(t, err)
 	cache.start(t)
+	// When a replica of another shard comes, the reader has read all of the older data.
+	create(t, in(t, cache.f.Shard("blue"), "root", shardsGVR), object(shardsGVR, "Shard", "other", map[string]any{"baseURL": "https://x"}))
+	r.waitTold(t, "add other")
+	require.Equal(t, []string{"add other"}, r.news())
+	replicate(t, amber, cache, markOften)
 	create(t, shards, object(shardsGVR, "Shard", "after", map[string]any{"baseURL": "https://x"}))
 	r.waitTold(t, "add after")
 	require.Equal(t, []string{"add after"}, r.news())
-	require.NoError(t, r.has(objects+1))
+	require.NoError(t, r.has(objects+2))
 }
