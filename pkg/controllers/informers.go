@@ -44,9 +44,9 @@ type Sources struct {
 	Local *client.Factory
 	// Root reaches the root shard, to read. The root shard leaves it out.
 	Root *client.Factory
-	// Cache reaches the cache server, to write what the shard has there, and Replicas reads what
-	// other shards have there. If both are nil, there is no cache server, and what other shards
-	// own is read from the root shard.
+	// Cache reaches the cache server as it is, and Replicas is for informers of what other shards
+	// have there, which keep what it has lost. If both are nil, there is no cache server, and what
+	// other shards own is read from the root shard.
 	Cache    *client.Factory
 	Replicas *client.ReplicaCache
 }
