@@ -95,7 +95,7 @@ func TestMetricsAreServed(t *testing.T) {
 	own := prometheus.NewRegistry()
 	reconcile.WithMetrics(t.Context(), own)
 	limits.New(limits.Config{Metrics: own})
-	replication.NewCaches("", own)
+	replication.NewCacheCheck(replication.CheckedCache{Metrics: own})
 	unused, err := client.NewFactory(cluster.Cache())
 	require.NoError(t, err)
 	_, err = relay.New(relay.Config{}, relay.Self{Replicas: unused, Metrics: own})

@@ -81,8 +81,7 @@ func TestMistakes(t *testing.T) {
 			" --fairness-paused-requests=-1 --service-account-max-token-expiration=1s --etcd-compaction-interval=-1s --max-workspaces=-1 --max-objects=-2 --max-storage=9Gi": "--name --external-url --base-url --root-kubeconfig --shard-client-cert-file, --cache-kubeconfig: --root-ca-file:" +
 			" --secure-port --tls-cert-file --tls-private-key-file --tls-min-version: --audit-policy-file --max-requests-inflight --fairness-paused-requests --client-ca-file" +
 			" --service-account-max-token-expiration --etcd-compaction-interval --max-workspaces --max-objects --max-storage",
-		"shard --cache-kubeconfig=/no --cache-config=/no": "--shard-client-cert-file, --cache-kubeconfig: --cache-kubeconfig --tls-cert-file --tls-private-key-file --client-ca-file",
-		"shard --cache-config=/no":                        "--shard-client-cert-file, --cache-config: --tls-cert-file --tls-private-key-file --client-ca-file",
+		"shard --cache-kubeconfig=/no": "--shard-client-cert-file, --cache-kubeconfig: --tls-cert-file --tls-private-key-file --client-ca-file",
 		"front-proxy --bind-address=no --audit-log-path=/no --service-account-key-file=no --service-account-issuer=http://no ": "--root-kubeconfig" +
 			" --shard-ca-file --shard-client-cert-file --shard-client-key-file --proxy-client-cert-file --proxy-client-key-file --bind-address --tls-cert-file --tls-private-key-file" +
 			" --audit-policy-file --client-ca-file --service-account-issuer",

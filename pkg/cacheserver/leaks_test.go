@@ -22,10 +22,9 @@ func TestServersLeaveNothing(t *testing.T) {
 		amber := newTestShard(t, "amber")
 		create(t, in(t, amber.f, "root", shardsGVR), object(shardsGVR, "Shard", "one", nil))
 		regions["eu"].push(t, amber)
-		w := &twoCaches{a: regions["us"].cacheServer, b: regions["eu"].cacheServer, amber: amber}
-		w.read(t)
+		r := newReader(t, regions["us"].cacheServer)
 		requireReplicas(t, regions["us"].cacheServer, []string{"amber|root|one"})
-		w.waitTold(t, "add one")
+		r.waitTold(t, "add one")
 	})
 	// Requests that their client has given up, and upstream's timers, end by themselves some seconds later.
 	var leaked error

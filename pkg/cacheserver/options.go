@@ -10,7 +10,6 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/authn"
 	"github.com/shardplane/shardplane/pkg/cacheserver/relay"
-	"github.com/shardplane/shardplane/pkg/client/caches"
 	"github.com/shardplane/shardplane/pkg/etcd"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/serving"
@@ -26,6 +25,8 @@ const (
 	// defaultGracePeriod is for those who delete a Shard by mistake.
 	defaultGracePeriod = time.Hour
 	gracePeriodFlag    = "removed-shard-grace-period"
+	// defaultName is also what shards call their cache server.
+	defaultName        = "cache"
 	relayConfigFlag    = "relay-config"
 	syntheticDelayFlag = "synthetic-delay"
 )
@@ -58,7 +59,7 @@ type Options struct {
 func NewOptions() *Options {
 	return &Options{
 		Serving: serving.NewAPIOptions(defaultPort), Etcd: etcd.NewOptions(defaultDataDir, defaultPrefix),
-		RemovedShardGracePeriod: defaultGracePeriod, Name: caches.DefaultName,
+		RemovedShardGracePeriod: defaultGracePeriod, Name: defaultName,
 	}
 }
 

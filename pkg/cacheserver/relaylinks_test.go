@@ -1,7 +1,6 @@
 package cacheserver_test
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -159,44 +158,4 @@ func TestRelayToPushed(t *testing.T) {
 	requireEqual(t, eu, us, "amber", "public")
 	requireMark(t, us, eu, "amber")
 	requireReplicas(t, us.cacheServer, []string{"amber|root|public", "amber|root|secret"})
-}
-
-// TestReadersKeepWhatIsRegional has readers come from the cache server of a region to one that relays from it, which
-// does not have what is regional: it is not gone.
-func TestReadersKeepWhatIsRegional(t *testing.T) {
-	t.Parallel()
-	regions := runRegions(t, map[string][]string{"eu": nil, "us": {"eu"}})
-	eu, us := regions["eu"], regions["us"]
-	w := &twoCaches{a: eu.cacheServer, b: us.cacheServer, amber: newTestShard(t, "amber")}
-	w.shards = in(t, w.amber.f, "root", shardsGVR)
-	for _, name := range []string{"one", "two"} {
-		create(t, w.shards, object(shardsGVR, "Shard", name, map[string]any{"baseURL": "https://x"}))
-	}
-	create(t, w.shards, regional(object(shardsGVR, "Shard", "secret", nil)))
-	eu.push(t, w.amber)
-	requireReplicas(t, us.cacheServer, []string{"amber|root|one", "amber|root|two"})
-	w.read(t)
-	w.waitFor(t, "the reader has all", func() error { return w.has(3) })
-	requireMark(t, us, eu, "amber", "eu")
-	w.news()
-
-	eu.stop()
-	w.waitFor(t, "another cache is read", func() error {
-		if name := w.caches.Name(); name != "b" {
-			return errors.New(name)
-		}
-		return w.informer.LastError()
-	})
-	// What comes of a shard of the other region tells that all of it was read.
-	create(t, in(t, us.f.Shard("blue"), "root", shardsGVR), object(shardsGVR, "Shard", "other", map[string]any{"baseURL": "https://x"}))
-	w.waitTold(t, "add other")
-	require.Equal(t, []string{"add other"}, w.news())
-
-	t.Log("they come back, and what has gone meanwhile goes, and what is regional, too")
-	require.NoError(t, w.shards.Delete(t.Context(), "two", metav1.DeleteOptions{}))
-	require.NoError(t, w.shards.Delete(t.Context(), "secret", metav1.DeleteOptions{}))
-	eu.start(t)
-	requireReplicas(t, us.cacheServer, []string{"amber|root|one", "blue|root|other"})
-	w.waitTold(t, "delete two")
-	w.waitTold(t, "delete secret")
 }

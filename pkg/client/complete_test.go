@@ -18,15 +18,8 @@ import (
 // covered, and not before.
 func TestCompleteByMarks(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
-		s, cache, _ := world()
-		caches := &Caches{
-			changed: make(chan struct{}), known: map[string]Mark{}, removed: func(string) bool { return false },
-			members: []*cacheMember{newCacheMember(Cache{Name: "a"}, cache.marks)},
-		}
-		others := cache.informer(InformerOptions[*corev1.ConfigMap]{})
-		others.followCaches(caches, []listerWatcher{{list: cache.list, watch: cache.watch}}, func(_ int, shard string) (listerWatcher, error) {
-			return cache.of(shard), nil
-		})
+		s, cache := world()
+		others, replicas := cache.reader()
 		unknown := errors.New("nobody knows")
 		d := NewDual(newScripted().informer(InformerOptions[*corev1.ConfigMap]{}), others, DualOptions{
 			Self: "self", Marked: func() ([]string, error) { return []string{"s", "t"}, unknown },
@@ -63,7 +56,7 @@ func TestCompleteByMarks(t *testing.T) {
 			cache.lock.Lock()
 			cache.marked["t"] = Mark{Epoch: other.epoch, Versions: versions}
 			cache.lock.Unlock()
-			caches.Note("t", Mark{Epoch: other.epoch, Versions: versions})
+			replicas.Note("t", Mark{Epoch: other.epoch, Versions: versions})
 			pass(5 * time.Second)
 		}
 		mark(map[string]string{"secrets": "5"})
@@ -76,26 +69,21 @@ func TestCompleteByMarks(t *testing.T) {
 	})
 }
 
-// TestRestoredIsComplete holds that what was saved is as complete as it was, while no cache answers and when one
-// comes that has lost its data.
+// TestRestoredIsComplete holds that what was saved is as complete as it was, while the cache does not answer and when
+// it comes back without its data.
 func TestRestoredIsComplete(t *testing.T) {
-	s, a, b := world()
+	s, a := world()
 	var saved []json.RawMessage
-	reading(t, func(t *testing.T, r *cacheReader) {
+	reading(t, a, func(t *testing.T, r *cacheReader) {
 		var err error
 		saved, err = r.Save()
 		require.NoError(t, err)
-	}, a)
-	b.wipe()
+	})
+	b := newScriptedCache()
 	b.set(true, false)
 	bubble.Test(t, func(t *testing.T) {
-		caches := &Caches{changed: make(chan struct{}), known: map[string]Mark{}, removed: func(string) bool { return false }}
-		informer := b.informer(InformerOptions[*corev1.ConfigMap]{})
-		caches.members = []*cacheMember{newCacheMember(Cache{Name: "b"}, b.marks)}
-		informer.followCaches(caches, []listerWatcher{{list: b.list, watch: b.watch}}, func(_ int, shard string) (listerWatcher, error) {
-			return b.of(shard), nil
-		})
-		caches.Note(s.name, a.marked[s.name])
+		informer, replicas := b.reader()
+		replicas.Note(s.name, a.marked[s.name])
 		require.NoError(t, informer.Restore(saved))
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)

@@ -43,15 +43,10 @@ type connection struct {
 	asks      func(anew bool) Ranges
 	completed func()
 	reached   func(resourceVersion string)
-	// chooses is called before each connection, which ends with the context that it returns, and
-	// before is called before a complete state is asked for. Either may be nil.
-	chooses func(ctx context.Context) (context.Context, context.CancelFunc)
-	before  func(ctx context.Context) error
-	// elsewhere returns a channel that is closed when the next connection will be to another
-	// server, for which it does not wait.
-	elsewhere func() <-chan struct{}
-	report    *report
-	counts    *counts
+	// before is called before a complete state is asked for; it may be nil.
+	before func(ctx context.Context) error
+	report *report
+	counts *counts
 
 	synced     chan struct{}
 	syncedOnce sync.Once
@@ -67,7 +62,6 @@ func newConnection(name string, source listerWatcher) connection {
 	return connection{
 		name: name, source: source, broken: make(chan struct{}, 1), synced: make(chan struct{}),
 		report: newReport(name), counts: &counts{}, completed: func() {}, reached: func(string) {}, onSynced: func() {},
-		elsewhere: func() <-chan struct{} { return nil },
 	}
 }
 
@@ -235,26 +229,13 @@ func (c *connection) follow(ctx context.Context, to sink) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-c.elsewhere():
 		case <-timer.C:
 		}
 		s.progress = false
-		connected, end := ctx, context.CancelFunc(func() {})
-		if c.chooses != nil {
-			connected, end = c.chooses(ctx)
-		}
-		err := s.connect(connected)
-		moved := connected.Err() != nil
-		end()
-		switch {
-		case ctx.Err() != nil:
+		err := s.connect(ctx)
+		if ctx.Err() != nil {
 			return
-		case moved:
-			s.failures = 0
-			c.disconnected()
-			timer.Reset(0)
-		default:
-			timer.Reset(s.ended(ctx, err))
 		}
+		timer.Reset(s.ended(ctx, err))
 	}
 }

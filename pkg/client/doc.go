@@ -21,5 +21,5 @@
 // Package ring divides the objects among replicas of a controller. Package shards has one
 // view of what all shards have, by an informer of each. Package
 // replicasnapshot keeps what informers hold in a file, for a start without their
-// servers. Package caches says which caches a shard uses. Package clienttest has an API server in memory for tests of such clients.
+// servers. Package clienttest has an API server in memory for tests of such clients.
 package client

@@ -28,10 +28,8 @@ type Factory struct {
 	http    *http.Client
 	sharded bool
 	metrics *metrics
-	// caches is set where this is whichever cache is read, and shard is then the one whose
-	// replicas are meant.
-	caches *Caches
-	shard  string
+	// replicas is set if informers keep what this cache server has lost.
+	replicas *ReplicaCache
 }
 
 // NewFactory returns a factory for the server of config. A logical cluster in
@@ -86,7 +84,7 @@ func (f *Factory) Shard(name string) *Factory {
 	config := rest.CopyConfig(f.config)
 	server, _, _ := strings.Cut(config.Host, request.CachePrefix)
 	config.Host = server + strings.TrimSuffix(request.ShardPath(name, ""), request.ClusterPath(""))
-	return &Factory{config: config, http: f.http, sharded: true, metrics: f.metrics, caches: f.caches, shard: name}
+	return &Factory{config: config, http: f.http, sharded: true, metrics: f.metrics, replicas: f.replicas}
 }
 
 // Cluster returns the access to one logical cluster, by name or path. With a
@@ -140,25 +138,9 @@ type Scope struct {
 // the whole installation, and nothing for a server that has none.
 func (s Scope) String() string { return s.segment }
 
-// on returns the same scope in one of several caches.
-func (s Scope) on(member int) Scope {
-	s.factory = s.factory.caches.members[member].Factory.Shard(s.factory.shard)
-	return s
-}
-
-// now returns the scope in the cache that is read now.
-func (s Scope) now() Scope {
-	if s.factory.caches == nil || !s.factory.sharded {
-		return s
-	}
-	used, _ := s.factory.caches.current()
-	return s.on(used)
-}
-
 // Config returns a client configuration for other libraries. They make their
 // own transport unless they are given HTTPClient of the factory.
 func (s Scope) Config() *rest.Config {
-	s = s.now()
 	config := rest.CopyConfig(s.factory.config)
 	if !s.whole {
 		config.Host += request.ClusterPath(s.segment)
@@ -167,11 +149,10 @@ func (s Scope) Config() *rest.Config {
 }
 
 // HTTPClient returns the HTTP client of the factory, to go with Config.
-func (s Scope) HTTPClient() *http.Client { return s.now().factory.http }
+func (s Scope) HTTPClient() *http.Client { return s.factory.http }
 
 // Dynamic returns a client for objects of any kind.
 func (s Scope) Dynamic() (dynamic.Interface, error) {
-	s = s.now()
 	c, err := dynamic.NewForConfigAndClient(s.Config(), s.factory.http)
 	if err != nil {
 		return nil, s.clientError(err)
@@ -181,7 +162,6 @@ func (s Scope) Dynamic() (dynamic.Interface, error) {
 
 // Metadata returns a client for the metadata of objects of any kind.
 func (s Scope) Metadata() (metadata.Interface, error) {
-	s = s.now()
 	c, err := metadata.NewForConfigAndClient(s.Config(), s.factory.http)
 	if err != nil {
 		return nil, s.clientError(err)
@@ -191,7 +171,6 @@ func (s Scope) Metadata() (metadata.Interface, error) {
 
 // Resources returns what a group version has; NotFound where it is not served.
 func (s Scope) Resources(ctx context.Context, gv schema.GroupVersion) (*metav1.APIResourceList, error) {
-	s = s.now()
 	config := s.Config()
 	config.NegotiatedSerializer = metaCodecs.WithoutConversion()
 	c, err := rest.UnversionedRESTClientForConfigAndClient(config, s.factory.http)

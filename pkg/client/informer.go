@@ -82,7 +82,7 @@ type Informer[T Object] struct {
 	// sourceAt returns the client of the same resource at another scope.
 	sourceAt func(Scope) (listerWatcher, error)
 	metrics  *metrics
-	// holding is nil without ranges, and replicas but for what is read from caches.
+	// holding is nil without ranges, and replicas for what is not read from a ReplicaCache.
 	holding  *holding
 	replicas *replicas[T]
 	// everywhere is set for all logical clusters, and unnamed once an object came that does not

@@ -11,7 +11,7 @@ import (
 // Mark is what a shard says of its replicas in a cache: everything up to these versions is there.
 type Mark struct {
 	// Epoch tells versions apart that cannot be compared, since the shard was set back between
-	// them. It is the same in all caches.
+	// them.
 	Epoch string
 	// Versions are resourceVersions of the shard, by resource and group. Of one that is not
 	// named nothing is said.
@@ -51,8 +51,7 @@ func (m Mark) reaches(other Mark) bool {
 	return true
 }
 
-// later returns a mark of all that two say that were seen in different caches, or one after the
-// other.
+// later returns a mark of all that two say that were seen one after the other.
 func (m Mark) later(other Mark) Mark {
 	switch order := compareEpochs(other.Epoch, m.Epoch); {
 	case order < 0:

@@ -2,7 +2,6 @@ package client
 
 import (
 	"errors"
-	"strconv"
 	"sync"
 	"sync/atomic"
 
@@ -43,8 +42,6 @@ type metrics struct {
 	mu        sync.Mutex
 	informer  map[counted]string
 	described map[string]*prometheus.Desc
-	caches    map[*Caches]struct{}
-	read      *prometheus.Desc
 }
 
 var informerMetrics = map[string]string{
@@ -61,9 +58,7 @@ var informerMetrics = map[string]string{
 }
 
 func newMetrics() *metrics {
-	m := &metrics{informer: map[counted]string{}, described: map[string]*prometheus.Desc{}, caches: map[*Caches]struct{}{}}
-	m.read = prometheus.NewDesc("shardplane_client_cache_read",
-		"1 for the cache from which replicas of other shards are read, 0 for each other one; preference 1 is that of the first.", []string{"cache", "preference"}, nil)
+	m := &metrics{informer: map[counted]string{}, described: map[string]*prometheus.Desc{}}
 	for name, help := range informerMetrics {
 		labels := []string{"informer"}
 		if name == "filtered" {
@@ -92,27 +87,11 @@ func (m *metrics) watch(i interface {
 	}
 }
 
-// watchCaches collects which of the caches is read until stop is called.
-func (m *metrics) watchCaches(c *Caches) (stop func()) {
-	if m == nil {
-		return func() {}
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.caches[c] = struct{}{}
-	return func() {
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		delete(m.caches, c)
-	}
-}
-
 // Describe implements prometheus.Collector.
 func (m *metrics) Describe(descriptions chan<- *prometheus.Desc) {
 	for _, d := range m.described {
 		descriptions <- d
 	}
-	descriptions <- m.read
 }
 
 // Collect implements prometheus.Collector. Informers of one name are one.
@@ -143,28 +122,6 @@ func (m *metrics) Collect(collected chan<- prometheus.Metric) {
 			labels = append(labels, s.label)
 		}
 		collected <- prometheus.MustNewConstMetric(m.described[s.what], s.kind, value, labels...)
-	}
-	m.collectRead(collected)
-}
-
-// collectRead has which caches are read. Of several shards in one process one is enough.
-func (m *metrics) collectRead(collected chan<- prometheus.Metric) {
-	type series struct {
-		cache      string
-		preference int
-	}
-	read := map[series]float64{}
-	for c := range m.caches {
-		used, _ := c.current()
-		for n, member := range c.members {
-			s := series{member.Name, n + 1}
-			if read[s] += 0; n == used {
-				read[s] = 1
-			}
-		}
-	}
-	for s, value := range read {
-		collected <- prometheus.MustNewConstMetric(m.read, prometheus.GaugeValue, value, s.cache, strconv.Itoa(s.preference))
 	}
 }
 

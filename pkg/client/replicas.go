@@ -20,10 +20,9 @@ import (
 // resolveInterval is the time between two looks whether a cache has caught up.
 const resolveInterval = time.Second
 
-// replicas is how an informer follows what is in several caches, or in one whose data may be lost.
-// A replica's version is the resourceVersion of its object, which is the same in all of them, and
-// which it has as its own here. When the complete state of a cache comes, its marks were read
-// before, and tell of each shard:
+// replicas is how an informer follows a cache server whose data may be lost.
+// A replica's version is the resourceVersion of its object, which it has as its own here. When the
+// complete state of the cache server comes, its marks were read before, and tell of each shard:
 //
 //	at least what was known    what is missing is gone
 //	less than that, or nothing  the cache is behind: what is missing is held, and what is older
@@ -32,17 +31,16 @@ const resolveInterval = time.Second
 // Then its part of that shard is listed once more, and compared. A shard that never had a mark
 // is believed, as is a shard that was removed.
 type replicas[T Object] struct {
-	caches *Caches
+	cache *ReplicaCache
 	// resource is as marks name it.
 	resource string
-	sources  []listerWatcher
-	// part returns the source of a shard's replicas in a cache.
-	part func(member int, shard string) (listerWatcher, error)
+	// part returns the source of a shard's replicas.
+	part func(shard string) (listerWatcher, error)
 
 	// Under the informer's lock:
 
-	// member is the cache that is followed, and round counts complete states.
-	member, round int
+	// round counts complete states.
+	round int
 	// seen are the versions of the last change of each shard that was seen.
 	seen map[string]seenVersion
 	// behind are the shards of which the cache has less than was known.
@@ -97,47 +95,20 @@ type lag struct {
 	due   map[Key]string
 }
 
-// followCaches has an informer that does not run yet follow whichever cache is read.
-func (i *Informer[T]) followCaches(caches *Caches, sources []listerWatcher, part func(member int, shard string) (listerWatcher, error)) {
+// followCache has an informer that does not run yet keep what the cache server has lost.
+func (i *Informer[T]) followCache(cache *ReplicaCache, part func(shard string) (listerWatcher, error)) {
 	i.replicas = &replicas[T]{
-		caches: caches, resource: i.gvr.GroupResource().String(), sources: sources, part: part,
+		cache: cache, resource: i.gvr.GroupResource().String(), part: part,
 		seen: map[string]seenVersion{}, behind: map[string]*lag{}, held: map[Key]struct{}{}, doubted: map[Key]T{},
 		coverage: coverage{covered: map[string]struct{}{}, lacking: map[string]time.Time{}},
 	}
-	i.source = sources[0]
-	i.chooses, i.before = i.chooseCache, i.readMarks
-	i.elsewhere = func() <-chan struct{} {
-		_, changed := caches.current()
-		return changed
-	}
+	i.before = i.readMarks
 }
 
-// chooseCache has the next connection be one to the cache that is read now. The context is done
-// when that is another one.
-func (i *Informer[T]) chooseCache(ctx context.Context) (context.Context, context.CancelFunc) {
-	r := i.replicas
-	member, changed := r.caches.current()
-	i.mu.Lock()
-	if r.member != member {
-		r.member, i.source = member, r.sources[member]
-		i.setResourceVersion("")
-	}
-	i.mu.Unlock()
-	connected, cancel := context.WithCancel(ctx)
-	go func() {
-		select {
-		case <-changed:
-			cancel()
-		case <-connected.Done():
-		}
-	}()
-	return connected, cancel
-}
-
-// readMarks reads the marks of a cache before its complete state.
+// readMarks reads the marks on the cache server before its complete state.
 func (i *Informer[T]) readMarks(ctx context.Context) error {
 	r := i.replicas
-	marks, err := r.caches.marksOf(ctx, r.member) // nobody else changes it
+	marks, err := r.cache.currentMarks(ctx)
 	if err != nil {
 		return err
 	}
@@ -153,9 +124,9 @@ func (i *Informer[T]) readMarks(ctx context.Context) error {
 	for shard := range r.seen {
 		target, ok := r.target(shard)
 		mark, marked := marks[shard]
-		if complete := marked && mark.reaches(target); ok && !complete && !r.caches.removed(shard) {
+		if complete := marked && mark.reaches(target); ok && !complete && !r.cache.removed(shard) {
 			r.behind[shard] = &lag{target: target, other: marked && mark.Epoch != target.Epoch}
-			klog.FromContext(ctx).V(2).Info("The cache has less of a shard than was known", "informer", i.name, "cache", r.caches.members[r.member].Name, "shard", shard)
+			klog.FromContext(ctx).V(2).Info("The cache has less of a shard than was known", "informer", i.name, "cache", r.cache.name, "shard", shard)
 		}
 	}
 	return nil
@@ -174,7 +145,7 @@ func (r *replicas[T]) target(shard string) (Mark, bool) {
 // known returns what the shard itself has said to be complete. Of what marks do not name, those of
 // all the rest speak.
 func (r *replicas[T]) known(shard string) (Mark, bool) {
-	mark, ok := r.caches.marked(shard)
+	mark, ok := r.cache.marked(shard)
 	if version, named := mark.Versions[r.resource]; named {
 		mark.Versions = map[string]string{r.resource: version}
 	}
@@ -189,7 +160,7 @@ func originalVersion(obj metav1.Object) string {
 
 // saw notes a version of a shard. What was seen before its first mark is of the epoch of that.
 func (r *replicas[T]) saw(shard, version string) {
-	known, _ := r.caches.marked(shard)
+	known, _ := r.cache.marked(shard)
 	if last := r.seen[shard]; (last.epoch == "" || last.epoch == known.Epoch) && older(version, last.version) {
 		version = last.version
 	}
@@ -267,7 +238,7 @@ func (r *replicas[T]) cover() {
 
 // restored says that what was saved is there. It was saved after the marks that are known by now.
 func (r *replicas[T]) restored() {
-	for _, shard := range r.caches.naming(r.resource) {
+	for _, shard := range r.cache.naming(r.resource) {
 		r.coverage.add(shard)
 	}
 }
@@ -305,16 +276,16 @@ func (i *Informer[T]) resolve(ctx context.Context) {
 			return
 		case <-time.After(now.Truncate(resolveInterval).Add(resolveInterval).Sub(now)):
 		}
-		shards, member, round := i.unresolved()
+		shards, round := i.unresolved()
 		if len(shards) == 0 {
 			continue
 		}
-		marks, err := i.replicas.caches.marksOf(ctx, member)
+		marks, err := i.replicas.cache.currentMarks(ctx)
 		if err != nil {
 			continue // the stream says what is wrong
 		}
 		for _, shard := range shards {
-			if err := i.resolveShard(ctx, member, round, shard, marks[shard]); err != nil && ctx.Err() == nil {
+			if err := i.resolveShard(ctx, round, shard, marks[shard]); err != nil && ctx.Err() == nil {
 				klog.FromContext(ctx).V(2).Info("Cannot compare the replicas of a shard, trying again", "informer", i.name, "shard", shard, "err", err)
 			}
 		}
@@ -322,13 +293,13 @@ func (i *Informer[T]) resolve(ctx context.Context) {
 }
 
 // unresolved returns the shards of which the cache may have caught up, or which are not covered.
-func (i *Informer[T]) unresolved() (shards []string, member, round int) {
+func (i *Informer[T]) unresolved() (shards []string, round int) {
 	r := i.replicas
-	named := r.caches.naming(r.resource)
+	named := r.cache.naming(r.resource)
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if !i.Current() {
-		return nil, 0, 0
+		return nil, 0
 	}
 	for shard, l := range r.behind {
 		if l.until == "" {
@@ -336,31 +307,18 @@ func (i *Informer[T]) unresolved() (shards []string, member, round int) {
 		}
 	}
 	for _, shard := range named {
-		if !r.coverage.has(shard) && r.behind[shard] == nil && !r.caches.removed(shard) {
+		if !r.coverage.has(shard) && r.behind[shard] == nil && !r.cache.removed(shard) {
 			shards = append(shards, shard)
 		}
 	}
-	return shards, r.member, r.round
-}
-
-// naming returns the shards whose marks name a resource.
-func (c *Caches) naming(resource string) []string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	var shards []string
-	for shard, mark := range c.known {
-		if _, named := mark.Versions[resource]; named {
-			shards = append(shards, shard)
-		}
-	}
-	return shards
+	return shards, r.round
 }
 
 // resolveShard compares a shard's part with what is known, if its mark says that it is complete.
-func (i *Informer[T]) resolveShard(ctx context.Context, member, round int, shard string, mark Mark) error {
+func (i *Informer[T]) resolveShard(ctx context.Context, round int, shard string, mark Mark) error {
 	r := i.replicas
 	i.mu.Lock()
-	l, removed := r.behind[shard], r.caches.removed(shard)
+	l, removed := r.behind[shard], r.cache.removed(shard)
 	i.mu.Unlock()
 	_, named := mark.Versions[r.resource]
 	// The shard may have said more since the cache was found to be behind, and that cache, restored since, have less again.
@@ -371,7 +329,7 @@ func (i *Informer[T]) resolveShard(ctx context.Context, member, round int, shard
 	present, version := map[Key]T{}, ""
 	if !removed {
 		var err error
-		if present, version, err = i.listPart(ctx, member, shard); err != nil {
+		if present, version, err = i.listPart(ctx, shard); err != nil {
 			return err
 		}
 	}
@@ -413,9 +371,9 @@ func (i *Informer[T]) resolveShard(ctx context.Context, member, round int, shard
 	return nil
 }
 
-// listPart lists what a cache has of a shard, as far as it is kept, and at which of its versions.
-func (i *Informer[T]) listPart(ctx context.Context, member int, shard string) (map[Key]T, string, error) {
-	source, err := i.replicas.part(member, shard)
+// listPart lists what the cache server has of a shard, as far as it is kept, and at which of its versions.
+func (i *Informer[T]) listPart(ctx context.Context, shard string) (map[Key]T, string, error) {
+	source, err := i.replicas.part(shard)
 	if err != nil {
 		return nil, "", err
 	}
@@ -449,8 +407,8 @@ func (i *Informer[T]) listPart(ctx context.Context, member int, shard string) (m
 	}
 }
 
-// readFrom says from which cache an informer reads, and since when that is away; nothing of one that
-// reads from a server. Why a cache is away is for the log: who waits for its replicas may be a tenant.
+// readFrom returns from which cache server an informer reads replicas, and since when that is away; nothing
+// for other informers. Why a cache is away is for the log: who waits for its replicas may be a tenant.
 func (i *Informer[T]) readFrom() string {
 	if i.replicas == nil {
 		return ""
@@ -459,7 +417,7 @@ func (i *Informer[T]) readFrom() string {
 	if since, why := i.Away(); why != nil {
 		away = ", away since " + since.UTC().Format(time.RFC3339)
 	}
-	return fmt.Sprintf(" (read from cache %q%s)", i.replicas.caches.Name(), away)
+	return fmt.Sprintf(" (read from cache %q%s)", i.replicas.cache.name, away)
 }
 
 // Lacks returns which of the shards have not been known completely by marks, and since when that

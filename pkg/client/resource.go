@@ -190,15 +190,9 @@ func newInformerAt[T Object](scope Scope, gvr schema.GroupVersionResource, optio
 	}
 	i := newInformer(gvr, scope, at, options)
 	i.sourceAt = source
-	if caches := scope.factory.caches; caches != nil && scope.factory.sharded {
-		sources := make([]listerWatcher, len(caches.members))
-		for member := range sources {
-			if sources[member], err = source(scope.on(member)); err != nil {
-				return nil, err
-			}
-		}
-		i.followCaches(caches, sources, func(member int, shard string) (listerWatcher, error) {
-			return source(Scope{factory: caches.members[member].Factory.Shard(shard), segment: scope.segment})
+	if cache := scope.factory.replicas; cache != nil && scope.factory.sharded {
+		i.followCache(cache, func(shard string) (listerWatcher, error) {
+			return source(Scope{factory: cache.factory.Shard(shard), segment: scope.segment})
 		})
 	}
 	return i, nil
@@ -234,7 +228,6 @@ func NewDynamicInformer(scope Scope, gvr schema.GroupVersionResource, options In
 // cannot fail: NewFactory has parsed the host, a Scope's segment is escaped, and
 // the rest is set here.
 func (r Resource[T, L]) restClient(scope Scope) rest.Interface {
-	scope = scope.now()
 	config := scope.Config()
 	gv := r.GroupVersion()
 	config.GroupVersion = &gv

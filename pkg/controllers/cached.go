@@ -3,7 +3,6 @@ package controllers
 import (
 	"context"
 
-	"github.com/kcp-dev/logicalcluster/v3"
 	cachev1alpha1 "github.com/kcp-dev/sdk/apis/cache/v1alpha1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -68,12 +67,7 @@ func newCachedResource(resource client.Resource[*cachev1alpha1.CachedResource, *
 			config.Objects = all[1]
 		}
 		if d.Cache != nil {
-			config.Caches = func(cluster logicalcluster.Name) (all []client.Scope) {
-				for _, to := range d.Pushed {
-					all = append(all, to.Cache.Shard(d.ShardName).Cluster(cluster.Path()))
-				}
-				return all
-			}
+			config.Cache = d.Cache.Shard(d.ShardName)
 		}
 		return after(cachedresource.New(config), all[0], all[1], i.LogicalClusters), nil
 	}

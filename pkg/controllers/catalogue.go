@@ -429,10 +429,10 @@ func newWorkspaceType(d Deps) (reconcile.Made, error) {
 }
 
 func newExportUse(d Deps) (reconcile.Made, error) {
-	made := newPerCache(d, exportuse.Name, exportuses.Uses.Informer, func(cache Pushed, written *client.Informer[*exportuses.ExportUse]) reconcile.Runnable {
-		return exportuse.New(exportuse.Config{ShardName: d.ShardName, Cache: cache.Cache, CacheName: cache.Name, Uses: written, Consumers: d.APIs})
-	})
-	made.Needs = []reconcile.Synced{d.Bindings}
+	// What the shard really has there: an informer of d.Replicas keeps what the cache server has lost.
+	uses := exportuses.Uses.Informer(d.Cache.Shard(d.ShardName).Wildcard(), client.InformerOptions[*exportuses.ExportUse]{Name: exportuse.Name})
+	made := after(exportuse.New(exportuse.Config{ShardName: d.ShardName, Cache: d.Cache, Uses: uses, Consumers: d.APIs}), d.Bindings)
+	made.Owns = []client.Runner{uses}
 	return made, nil
 }
 
@@ -450,15 +450,10 @@ func newAPIConversion(d Deps) (reconcile.Made, error) {
 }
 
 func newReplication(d Deps) (reconcile.Made, error) {
-	configs := make([]replication.Config, 0, len(d.Pushed))
-	for _, to := range d.Pushed {
-		configs = append(configs, replication.Config{
-			Shard: d.ShardName, Local: d.Local, Cache: to.Cache, CacheName: to.Name, Table: d.Replicated, LogicalClusters: d.Informers.LogicalClusters,
-			Metrics: d.Metrics,
-		})
-	}
-	controllers, err := replication.NewAll(configs...)
-	return after(controllers, d.Informers.LogicalClusters), err
+	controller, err := replication.New(replication.Config{
+		Shard: d.ShardName, Local: d.Local, Cache: d.Cache, Table: d.Replicated, LogicalClusters: d.Informers.LogicalClusters, Metrics: d.Metrics,
+	})
+	return after(controller, d.Informers.LogicalClusters), err
 }
 
 func newReplicationObserver(d Deps) (reconcile.Made, error) {
@@ -466,7 +461,8 @@ func newReplicationObserver(d Deps) (reconcile.Made, error) {
 }
 
 func newSubtreeUsage(d Deps) (reconcile.Made, error) {
-	return newPerCache(d, subtreeusage.Name, subtrees.Usages.Informer, func(cache Pushed, written *client.Informer[*subtrees.SubtreeUsage]) reconcile.Runnable {
-		return subtreeusage.New(subtreeusage.Config{ShardName: d.ShardName, Cache: cache.Cache, CacheName: cache.Name, Usages: written, Sums: d.Subtrees})
-	}), nil
+	usages := subtrees.Usages.Informer(d.Cache.Shard(d.ShardName).Wildcard(), client.InformerOptions[*subtrees.SubtreeUsage]{Name: subtreeusage.Name}) // as in newExportUse
+	made := after(subtreeusage.New(subtreeusage.Config{ShardName: d.ShardName, Cache: d.Cache, Usages: usages, Sums: d.Subtrees}))
+	made.Owns = []client.Runner{usages}
+	return made, nil
 }

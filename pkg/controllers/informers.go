@@ -44,18 +44,11 @@ type Sources struct {
 	Local *client.Factory
 	// Root reaches the root shard, to read. The root shard leaves it out.
 	Root *client.Factory
-	// Cache reaches the cache that is read, and Caches are those that it is one of. It may be
-	// left out: what other shards own is then read from the root shard.
-	Cache  *client.Factory
-	Caches *client.Caches
-	// Pushed are the caches to which the shard pushes; one at least where there is a Cache.
-	Pushed []Pushed
-}
-
-// Pushed is a cache to which a shard pushes its replicas.
-type Pushed struct {
-	Name  string
-	Cache *client.Factory
+	// Cache reaches the cache server as it is, and Replicas is for informers of what other shards
+	// have there, which keep what it has lost. If both are nil, there is no cache server, and what
+	// other shards own is read from the root shard.
+	Cache    *client.Factory
+	Replicas *client.ReplicaCache
 }
 
 // isRoot reports whether the shard is the one that has the logical cluster root.
@@ -73,9 +66,14 @@ func (s Sources) rootShard() *client.Factory {
 // of the logical cluster root and no others.
 func (s Sources) rootCluster() client.Scope {
 	if !s.isRoot() && s.Cache != nil {
-		return s.Cache.Shard(corev1alpha1.RootShard).Cluster(core.RootCluster.Path())
+		return s.Replicas.Factory().Shard(corev1alpha1.RootShard).Cluster(core.RootCluster.Path())
 	}
 	return s.rootShard().Cluster(core.RootCluster.Path())
+}
+
+// replicas is where what other shards have on the cache server is read.
+func (s Sources) replicas() client.Scope {
+	return s.Replicas.Factory().Shard(request.Wildcard).Wildcard()
 }
 
 // Informers is what a shard's controllers watch, shared among them.
@@ -214,13 +212,13 @@ func NewInformers(s Sources) *Informers {
 	i.followCached(s)
 	i.Partitions = add(i, kinds.Partitions.Informer(all, client.InformerOptions[*topologyv1alpha1.Partition]{}))
 	if s.Cache != nil {
-		i.ExportUses = add(i, exportuses.Uses.Informer(s.Cache.Shard(request.Wildcard).Wildcard(), client.InformerOptions[*exportuses.ExportUse]{}))
-		i.ReplicationMarks = add(i, replicationmarks.Marks.Informer(s.Cache.Shard(request.Wildcard).Wildcard(), client.InformerOptions[*replicationmarks.ReplicationMark]{}))
-		i.SubtreeUsages = add(i, subtrees.Usages.Informer(s.Cache.Shard(request.Wildcard).Wildcard(), client.InformerOptions[*subtrees.SubtreeUsage]{}))
+		i.ExportUses = add(i, exportuses.Uses.Informer(s.replicas(), client.InformerOptions[*exportuses.ExportUse]{}))
+		i.ReplicationMarks = add(i, replicationmarks.Marks.Informer(s.replicas(), client.InformerOptions[*replicationmarks.ReplicationMark]{}))
+		i.SubtreeUsages = add(i, subtrees.Usages.Informer(s.replicas(), client.InformerOptions[*subtrees.SubtreeUsage]{}))
 	}
 	i.Hooks = newHooks(i, s)
-	if s.Caches != nil {
-		i.followMarks(s.Caches)
+	if s.Cache != nil {
+		i.followMarks(s.Replicas)
 	}
 	return i
 }
@@ -242,17 +240,17 @@ func (i *Informers) followCached(s Sources) {
 }
 
 // followMarks has those who read replicas know what shards say of them, and which were removed.
-func (i *Informers) followMarks(caches *client.Caches) {
+func (i *Informers) followMarks(replicas *client.ReplicaCache) {
 	note := func(mark *replicationmarks.ReplicationMark) {
 		if shard := i.ReplicationMarks.KeyOf(mark).Shard; mark.Name == replicationmarks.Name && i.Registered(shard) {
-			caches.Note(shard, mark.Said())
+			replicas.Note(shard, mark.Said())
 		}
 	}
 	i.ReplicationMarks.AddEventHandler(client.Handler[*replicationmarks.ReplicationMark]{
 		OnAdd:    func(mark *replicationmarks.ReplicationMark, _ bool) { note(mark) },
 		OnUpdate: func(_, mark *replicationmarks.ReplicationMark) { note(mark) },
 	})
-	caches.SetRemoved(func(shard string) bool { return !i.Registered(shard) })
+	replicas.SetRemoved(func(shard string) bool { return !i.Registered(shard) })
 }
 
 // marked returns the other shards that leave marks.
@@ -294,7 +292,7 @@ func dual[T client.Object, L runtime.Object](i *Informers, s Sources, resource c
 	options.Name = resource.GroupResource().String() + " of other shards"
 	switch {
 	case s.Cache != nil:
-		others = resource.Informer(s.Cache.Shard(request.Wildcard).Wildcard(), options)
+		others = resource.Informer(s.replicas(), options)
 	case fromRoot && !s.isRoot():
 		others = resource.Informer(s.Root.Wildcard(), options)
 	}
@@ -304,7 +302,7 @@ func dual[T client.Object, L runtime.Object](i *Informers, s Sources, resource c
 // view is what the shard has of a resource, and what others have, who may be nil.
 func view[T client.Object](i *Informers, s Sources, own, others *client.Informer[T]) *client.Dual[T] {
 	options := client.DualOptions{Self: s.ShardName, Holds: i.holds, Standing: tenancy.Standing(i.Shards)}
-	if s.Caches != nil {
+	if s.Cache != nil {
 		options.Marked = i.marked(s.ShardName)
 	}
 	return client.NewDual(own, others, options)
@@ -315,7 +313,7 @@ func (i *Informers) clusters(s Sources) *client.Dual[*corev1alpha1.LogicalCluste
 	if s.Cache == nil {
 		return view(i, s, i.LogicalClusters, nil)
 	}
-	others := kinds.LogicalClusters.Informer(s.Cache.Shard(request.Wildcard).Wildcard(), client.InformerOptions[*corev1alpha1.LogicalCluster]{
+	others := kinds.LogicalClusters.Informer(s.replicas(), client.InformerOptions[*corev1alpha1.LogicalCluster]{
 		Name: "logicalclusters.core.kcp.io of other shards", Transform: slimLogicalCluster,
 	})
 	return view(i, s, i.LogicalClusters, add(i, others))
@@ -328,7 +326,7 @@ func (i *Informers) schemas(s Sources) (*client.Dual[*metav1.PartialObjectMetada
 	if err != nil || s.Cache == nil {
 		return view(i, s, own, nil), err
 	}
-	others, err := client.NewMetadataInformer(s.Cache.Shard(request.Wildcard).Wildcard(), resource, client.InformerOptions[*metav1.PartialObjectMetadata]{
+	others, err := client.NewMetadataInformer(s.replicas(), resource, client.InformerOptions[*metav1.PartialObjectMetadata]{
 		Transform: slimReplica, Name: resource.GroupResource().String() + " of other shards",
 	})
 	return view(i, s, own, others), err

@@ -7,6 +7,7 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/controllers"
 	"github.com/shardplane/shardplane/pkg/controllers/cachedresource"
 	"github.com/shardplane/shardplane/pkg/customresource"
@@ -29,8 +30,12 @@ func (s *Server) cachedObjects() controllers.Cached {
 // newReplicas returns what others have replicated for consumers of the shard.
 func (s *Server) newReplicas() *replication.Replicas {
 	i := s.informers
+	var cache *client.Factory
+	if s.sources.Replicas != nil {
+		cache = s.sources.Replicas.Factory()
+	}
 	return replication.New(replication.Config{
-		Cache: s.sources.Cache, Exports: i.APIExports, Slices: i.CachedSlices, ClusterSlices: i.ClusterCachedSlices,
+		Cache: cache, Exports: i.APIExports, Slices: i.CachedSlices, ClusterSlices: i.ClusterCachedSlices,
 		Cached: i.CachedResources, ClusterCached: i.ClusterCachedResources,
 		Consumed: s.bindings.Consumed, FollowConsumers: s.bindings.FollowConsumers,
 		Kept: s.cachedSnapshots(),

@@ -70,7 +70,7 @@ func (s *Server) load() *shardload.Load {
 		Objects:    shardload.Amount{Used: total.Objects, Limit: o.MaxObjects},
 		Storage:    storage,
 		Full:       s.usage.Full(),
-		Caches:     s.others.caches.Reasons(),
+		Caches:     s.others.cache.Reasons(),
 	}
 }
 

@@ -14,7 +14,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/admission/limits"
 	"github.com/shardplane/shardplane/pkg/authn"
 	"github.com/shardplane/shardplane/pkg/authz"
-	"github.com/shardplane/shardplane/pkg/client/caches"
 	"github.com/shardplane/shardplane/pkg/etcd"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/serving"
@@ -62,9 +61,8 @@ type Options struct {
 	// ReplicaSnapshotMaxAge is how old what was known of other shards may be that the
 	// shard starts with; 0: any age.
 	ReplicaSnapshotMaxAge time.Duration
-	// CacheKubeconfig reaches the cache server, where there is one only, and CacheConfig is the
-	// file that lists several. Without either nothing is replicated.
-	CacheKubeconfig, CacheConfig string
+	// CacheKubeconfig reaches the cache server. Without it nothing is replicated.
+	CacheKubeconfig string
 	// MaxCachedObjects is how many objects of a logical cluster cached resources replicate; 0 is
 	// any number.
 	MaxCachedObjects int
@@ -142,8 +140,7 @@ func (o *Options) Flags() (fss cliflag.NamedFlagSets) {
 	fs.StringVar(&o.VirtualWorkspaceURL, "virtual-workspace-url", o.VirtualWorkspaceURL, "URL at which clients reach the virtual workspaces of this shard, with which the URLs in endpoint slices and workspace types start; https://<front-proxy>/shards/<name> leads there through a front-proxy; --base-url by default")
 	fs = fss.FlagSet("Other components")
 	fs.StringVar(&o.RootKubeconfig, "root-kubeconfig", o.RootKubeconfig, "kubeconfig for the root shard, as the shard (see --shard-client-cert-file); required for every other shard")
-	fs.StringVar(&o.CacheKubeconfig, "cache-kubeconfig", o.CacheKubeconfig, "kubeconfig for the cache server, as the shard (see --shard-client-cert-file); short for a --cache-config of one cache named "+caches.DefaultName+"; without either nothing is replicated")
-	fs.StringVar(&o.CacheConfig, "cache-config", o.CacheConfig, "YAML file that lists the caches, by name and kubeconfig, to which the shard pushes, and which it reads and in which order")
+	fs.StringVar(&o.CacheKubeconfig, "cache-kubeconfig", o.CacheKubeconfig, "kubeconfig for the cache server, as the shard (see --shard-client-cert-file); without it nothing is replicated")
 	fs.DurationVar(&o.ReplicaSnapshotMaxAge, "replica-snapshot-max-age", o.ReplicaSnapshotMaxAge, "how old what was known of other shards may be, in <data-dir>/replicas, for the shard to start with it while the cache server is away; 0: any age")
 	fs.IntVar(&o.MaxCachedObjects, "max-cached-objects", o.MaxCachedObjects, "how many objects of a logical cluster its CachedResources have on the cache server, all together; 0 means any number")
 	fs.Var(limits.Quantity{To: &o.MaxCachedBytes}, "max-cached-bytes", "how many bytes the objects have that the CachedResources of a logical cluster have on the cache server, all together; 0 means any number")
@@ -190,23 +187,11 @@ func (o CompletedOptions) urls(own string) (base, external string) {
 	return base, cmp.Or(o.ExternalURL, base)
 }
 
-// caches are those of the flags.
-func (o CompletedOptions) caches() (caches.Config, error) {
-	if o.CacheConfig == "" {
-		return caches.Single(o.CacheKubeconfig), nil
-	}
-	config, err := caches.Load(o.CacheConfig)
-	if err != nil {
-		return config, fmt.Errorf("--cache-config: %w", err)
-	}
-	return config, nil
-}
-
 // Warnings returns what the shard lacks without flags that are optional.
 func (o CompletedOptions) Warnings() []string {
 	var warnings []string
-	if o.CacheKubeconfig == "" && o.CacheConfig == "" {
-		warnings = append(warnings, "--cache-kubeconfig and --cache-config are not set: nothing is replicated. "+
+	if o.CacheKubeconfig == "" {
+		warnings = append(warnings, "--cache-kubeconfig is not set: nothing is replicated. "+
 			"APIExports, WorkspaceTypes and permissions of other shards are unknown here, and those of this shard there, so that bindings between shards are forbidden")
 	}
 	if o.RootCAFile == "" {
@@ -259,11 +244,6 @@ func (o CompletedOptions) Validate() error {
 		if _, err := os.Stat(option.file); option.file != "" && err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", option.flag, err))
 		}
-	}
-	if o.CacheKubeconfig != "" && o.CacheConfig != "" {
-		errs = append(errs, errors.New("--cache-kubeconfig is short for a --cache-config of one cache: leave out one of them"))
-	} else if _, err := o.caches(); err != nil {
-		errs = append(errs, err)
 	}
 	return errors.Join(slices.Concat(errs, o.Serving.Validate(), o.Fairness.Validate(), o.InFlight.Validate(), o.Watches.Validate(), o.WatchBytes.Validate(), o.Authentication.Validate(),
 		o.Authorization.Validate(), o.Webhooks.Validate(), o.Etcd.Validate(), o.Limits.Validate(), o.Homes.Limits.Validate(), o.Capacity.Validate(o.Etcd), o.Garbage.Validate())...)

@@ -8,7 +8,6 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/shardplane/shardplane/pkg/client"
-	"github.com/shardplane/shardplane/pkg/client/caches"
 	"github.com/shardplane/shardplane/pkg/controllers"
 	"github.com/shardplane/shardplane/pkg/controllers/replication"
 	"github.com/shardplane/shardplane/pkg/controllers/rootca"
@@ -133,70 +132,35 @@ func (s *Server) openSources(loopback *rest.Config) (controllers.Sources, error)
 			return sources, err
 		}
 	}
-	config, err := s.options.caches()
-	if err != nil {
-		return sources, err
-	}
-	var readers []client.Cache
-	for _, cache := range config.Readers() {
-		reader, err := s.cacheFactory(cache, client.WithMetrics(s.metrics))
-		if err != nil {
-			return sources, err
-		}
-		readers = append(readers, client.Cache{Name: cache.Name, Factory: reader})
-	}
-	if len(readers) > 0 {
-		if sources.Caches, err = client.NewCaches(replicationmarks.Read, readers...); err != nil {
-			return sources, err
-		}
-		sources.Cache = sources.Caches.Factory()
-		s.group.Add(lifecycle.Part{Name: "caches", Run: sources.Caches.Run})
-	}
-	for _, cache := range config.Pushed() {
-		pushed, err := s.cacheFactory(cache)
-		if err != nil {
-			return sources, err
-		}
-		sources.Pushed = append(sources.Pushed, controllers.Pushed{Name: cache.Name, Cache: pushed})
-	}
-	return sources, s.watchCaches(config)
+	return sources, s.openCache(&sources)
 }
 
-// watchCaches has somebody look whether the caches are what they should be, and say so.
-func (s *Server) watchCaches(config caches.Config) error {
-	all := make([]replication.WatchedCache, 0, len(config.Caches))
-	for _, cache := range config.Caches {
-		factory, err := s.cacheFactory(cache)
-		if err != nil {
-			return err
-		}
-		all = append(all, replication.WatchedCache{Name: cache.Name, Kubeconfig: cache.Kubeconfig, Cache: factory, Pushed: cache.Push})
+// openCache makes the clients of the cache server, if there is one, and the check of it.
+func (s *Server) openCache(sources *controllers.Sources) error {
+	const flag = "--cache-kubeconfig"
+	file := s.options.CacheKubeconfig
+	if file == "" {
+		return nil
 	}
-	s.others.caches = replication.NewCaches(s.options.Name, s.metrics, all...)
-	if len(all) > 0 {
-		s.group.Add(lifecycle.Part{Name: "cache checks", Run: s.others.caches.Run})
+	reader, err := s.factoryOf(flag, file, client.WithMetrics(s.metrics))
+	if err != nil {
+		return err
 	}
+	sources.Replicas = client.NewReplicaCache(replication.DefaultCacheName, reader, replicationmarks.Read)
+	if sources.Cache, err = s.factoryOf(flag, file); err != nil {
+		return err
+	}
+	s.others.cache = replication.NewCacheCheck(replication.CheckedCache{Shard: s.options.Name, Kubeconfig: file, Cache: sources.Cache, Metrics: s.metrics})
+	s.group.Add(lifecycle.Part{Name: "cache check", Run: s.others.cache.Run})
 	return nil
 }
 
-func (s *Server) cacheFactory(cache caches.Cache, options ...client.FactoryOption) (*client.Factory, error) {
-	config, err := cache.Client()
-	if err != nil {
-		return nil, fmt.Errorf("cache %q: %w", cache.Name, err)
-	}
-	factory, err := s.factory(config, options...)
-	if err != nil {
-		return nil, fmt.Errorf("cache %q: %w", cache.Name, err)
-	}
-	return factory, nil
-}
-
-func (s *Server) factoryOf(flag, file string) (*client.Factory, error) {
+func (s *Server) factoryOf(flag, file string, options ...client.FactoryOption) (*client.Factory, error) {
 	config, err := clientcmd.BuildConfigFromFlags("", file)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", flag, err)
 	}
-	factory, err := s.factory(config)
+	factory, err := s.factory(config, options...)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", flag, err)
 	}

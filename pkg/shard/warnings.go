@@ -1,9 +1,6 @@
 package shard
 
 import (
-	"fmt"
-	"maps"
-	"slices"
 	"sync/atomic"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -14,7 +11,8 @@ import (
 
 // others is what the shard knows of its connections to other servers.
 type others struct {
-	caches *replication.Caches
+	// cache is nil where there is no cache server.
+	cache *replication.CacheCheck
 	// lastHeartbeat is the result of the last heartbeat in root.
 	lastHeartbeat atomic.Pointer[error]
 }
@@ -26,14 +24,12 @@ func (o *others) heartbeat(err error) { o.lastHeartbeat.Store(&err) }
 // nevertheless. alone is set if there is no other shard.
 func (o *others) readinessWarnings(alone bool) []string {
 	var warnings []string
-	reasons := o.caches.Reasons()
-	for _, name := range slices.Sorted(maps.Keys(reasons)) {
-		if reason := reasons[name]; reason != "" {
-			warnings = append(warnings, fmt.Sprintf("cache %s: %s, see the log of the shard", name, reason))
-		}
+	reasons := o.cache.Reasons()
+	if reason := reasons[replication.DefaultCacheName]; reason != "" {
+		warnings = append(warnings, "cache: "+reason+", see the log of the shard")
 	}
 	if reasons != nil && len(reasons) == 0 && !alone {
-		warnings = append(warnings, "cache: "+shardload.ReasonNoCache+", there is neither --cache-kubeconfig nor --cache-config, and there are other shards")
+		warnings = append(warnings, "cache: "+shardload.ReasonNoCache+", there is no --cache-kubeconfig, and there are other shards")
 	}
 	if last := o.lastHeartbeat.Load(); last != nil && *last != nil {
 		warnings = append(warnings, "root: "+reasonOf(*last)+", the shard cannot renew its heartbeat in root, see the log of the shard")

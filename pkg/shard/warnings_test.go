@@ -20,25 +20,21 @@ import (
 // cache server.
 func TestReadinessWarnings(t *testing.T) {
 	var o others
-	o.caches = replication.NewCaches("a", nil)
 	require.Empty(t, o.readinessWarnings(true))
-	require.Equal(t, []string{"cache: NoCache, there is neither --cache-kubeconfig nor --cache-config, and there are other shards"}, o.readinessWarnings(false))
+	require.Equal(t, []string{"cache: NoCache, there is no --cache-kubeconfig, and there are other shards"}, o.readinessWarnings(false))
 
-	watched := func(name string, code int) replication.WatchedCache {
-		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(code) }))
-		t.Cleanup(server.Close)
-		factory, err := client.NewFactory(&rest.Config{Host: server.URL})
-		require.NoError(t, err)
-		t.Cleanup(factory.CloseIdleConnections)
-		return replication.WatchedCache{Name: name, Cache: factory}
-	}
-	o.caches = replication.NewCaches("a", nil, watched("one", http.StatusUnauthorized), watched("two", http.StatusNotFound))
-	require.Empty(t, o.readinessWarnings(false), "they have not been checked yet")
-	go func() { _ = o.caches.Run(t.Context()) }()
-	require.Eventually(t, func() bool { return len(o.readinessWarnings(false)) == 2 }, time.Minute, time.Millisecond)
-	require.Equal(t, []string{"cache one: Refused, see the log of the shard", "cache two: NotACacheServer, see the log of the shard"}, o.readinessWarnings(false))
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) }))
+	t.Cleanup(server.Close)
+	factory, err := client.NewFactory(&rest.Config{Host: server.URL})
+	require.NoError(t, err)
+	t.Cleanup(factory.CloseIdleConnections)
+	o.cache = replication.NewCacheCheck(replication.CheckedCache{Shard: "a", Cache: factory})
+	require.Empty(t, o.readinessWarnings(false), "it has not been checked yet")
+	go func() { _ = o.cache.Run(t.Context()) }()
+	require.Eventually(t, func() bool { return len(o.readinessWarnings(false)) == 1 }, time.Minute, time.Millisecond)
+	require.Equal(t, []string{"cache: Refused, see the log of the shard"}, o.readinessWarnings(false))
 
-	o.caches = replication.NewCaches("a", nil)
+	o.cache = nil
 	o.heartbeat(apierrors.NewForbidden(corev1alpha1.Resource("shards"), "", nil))
 	require.Equal(t, []string{"root: Refused, the shard cannot renew its heartbeat in root, see the log of the shard"}, o.readinessWarnings(true))
 	o.heartbeat(errors.New("connection refused"))

@@ -66,17 +66,16 @@ func newRegions(t *testing.T) *regions {
 		ExtraArgs: map[string][]string{
 			"cache-server":   {"--relay-config=" + in("cache-server")},
 			"cache-server-2": {"--relay-config=" + in("cache-server-2")},
-			"root":           {"--cache-config=" + in("root"), "--base-url=" + r.links["root"].URL},
-			"shard-1":        {"--cache-config=" + in("shard-1"), "--root-kubeconfig=" + in("root-of-shard")},
+			"root":           {"--cache-kubeconfig=" + in("root.kubeconfig"), "--base-url=" + r.links["root"].URL},
+			"shard-1":        {"--cache-kubeconfig=" + in("shard-1.kubeconfig"), "--root-kubeconfig=" + in("root-of-shard")},
 			"front-proxy":    {"--root-kubeconfig=" + in("root-of-proxy"), "--index-directory=" + in("index")},
 		},
 	})
 	r.connect()
 	names := []string{"cache", "second"}
 	for n, cache := range caches {
-		own := r.kubeconfig(fmt.Sprintf(".kcp-%d/cache.kubeconfig", n), shards[n]+".kubeconfig", "cache-server", r.Component(cache).URL)
+		r.kubeconfig(fmt.Sprintf(".kcp-%d/cache.kubeconfig", n), shards[n]+".kubeconfig", "cache-server", r.Component(cache).URL)
 		link := r.kubeconfig(".kcp-1/cache.kubeconfig", cache+".kubeconfig", "cache-server", r.links[cache].URL)
-		r.write(shards[n], "caches:\n- {name: %s, kubeconfig: %q, push: true, read: 1}\n", names[n], own)
 		r.write(caches[1-n], "relays:\n- {from: {name: %s, kubeconfig: %q}}\n", names[n], link)
 	}
 	r.kubeconfig(".kcp-1/root-shard.kubeconfig", "root-of-shard", "root", r.links["root"].URL)

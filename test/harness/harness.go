@@ -69,8 +69,8 @@ type Options struct {
 	// SecondProxy are the further arguments of a second front-proxy, front-proxy-2; it
 	// has none of ExtraArgs. There is none without any.
 	SecondProxy []string
-	// SecondCache adds a cache server, cache-server-2, with a database of its own: shards push to
-	// both, and read from the first as long as that answers.
+	// SecondCache adds a cache server, cache-server-2, with a database of its own. No shard uses it
+	// unless ExtraArgs say so.
 	SecondCache bool
 	// Without leaves out components by name; they can be started later.
 	Without []string
@@ -113,9 +113,6 @@ func Start(t testing.TB, o Options) *Cluster {
 	c := &Cluster{Dir: completed.WorkDir, t: t}
 	second, next := first+shards+3, first+shards+4
 	for _, command := range deployment.Commands {
-		if o.SecondCache && command.Args[0] == "shard" {
-			command.Args = withSecondCache(t, command.Args, localURL("https", options.CacheServerPort), localURL("https", second))
-		}
 		if replicated > 0 && command.Args[0] == "shard" {
 			c.components = append(c.components, replicate(t, o, command, completed.WorkDir, next)...)
 			next += replicated

@@ -184,9 +184,9 @@ var replicas = []Mutant{
 	{
 		Name: "mark-epoch", Rule: "marks have another epoch after the shard was restored from an older backup",
 		Edits: []Edit{{
-			File:   "pkg/controllers/replication/marks.go",
-			Before: `		next.Epoch = m.epoch.renew(found)`,
-			After:  `		next.Epoch = m.epoch.agree(found)`,
+			File:   "pkg/controllers/replication/epoch.go",
+			Before: `		m.epoch = newEpochAfter(found)`,
+			After:  `		m.epoch = found`,
 		}},
 		CaughtBy: "./pkg/controllers/replication", Test: "TestMarks",
 	},

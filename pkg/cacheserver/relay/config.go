@@ -12,9 +12,10 @@ import (
 	"os"
 	"path/filepath"
 
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/yaml"
 
-	"github.com/shardplane/shardplane/pkg/client/caches"
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
@@ -33,6 +34,14 @@ type From struct {
 	Name string `json:"name"`
 	// Kubeconfig is the file by which it is reached.
 	Kubeconfig string `json:"kubeconfig"`
+}
+
+func (f From) client() (*rest.Config, error) {
+	config, err := clientcmd.BuildConfigFromFlags("", f.Kubeconfig)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", f.Kubeconfig, err)
+	}
+	return config, nil
 }
 
 // Select says what is read.
@@ -90,7 +99,7 @@ func (c Config) validate(self string) error {
 		names[relay.From.Name] = i
 		if relay.From.Kubeconfig == "" {
 			wrong("from.kubeconfig: it is required")
-		} else if _, err := (caches.Cache{Kubeconfig: relay.From.Kubeconfig}).Client(); err != nil {
+		} else if _, err := relay.From.client(); err != nil {
 			wrong("from.kubeconfig: %w", err)
 		}
 		if scope := relay.Select.Scope; scope != "" && scope != ScopeInstallation {

@@ -12,7 +12,6 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/client"
-	"github.com/shardplane/shardplane/pkg/client/caches"
 	"github.com/shardplane/shardplane/pkg/controllers/replication"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/tenancy/replicationmarks"
@@ -50,7 +49,7 @@ type source struct {
 }
 
 func newSource(from From, self Self, m metrics, options ...client.FactoryOption) (*source, error) {
-	config, err := caches.Cache{Kubeconfig: from.Kubeconfig}.Client()
+	config, err := from.client()
 	if err != nil {
 		return nil, err
 	}

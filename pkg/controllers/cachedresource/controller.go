@@ -109,10 +109,9 @@ type Config struct {
 	Objects  *client.Informer[*cachev1alpha1.CachedResource]
 	// All are those of both names, CachedResources first.
 	All []*client.Informer[*cachev1alpha1.CachedResource]
-	// Local reaches the shard itself as system:masters, and Caches what it has on each cache server
-	// to which it pushes; nil where there is none.
-	Local  *client.Factory
-	Caches func(cluster logicalcluster.Name) []client.Scope
+	// Local reaches the shard itself as system:masters, and Cache what it has on the cache server;
+	// nil where there is none.
+	Local, Cache *client.Factory
 
 	Store        Store
 	Publications Publications
@@ -161,7 +160,7 @@ func (c *controller) reconcile(ctx context.Context, key client.Key) (reconcile.R
 		return reconcile.Result{}, c.release(ctx, c.publisher(key))
 	case object.DeletionTimestamp != nil:
 		return c.finish(ctx, object)
-	case c.Caches == nil:
+	case c.Cache == nil:
 		updated := object.DeepCopy()
 		conditions.MarkFalse(updated, cachev1alpha1.ReplicationStarted, reasonNoCache, conditionsv1alpha1.ConditionSeverityError,
 			"This installation has no cache server: nothing is replicated")
@@ -249,7 +248,7 @@ func (c *controller) finish(ctx context.Context, object *cachev1alpha1.CachedRes
 			return reconcile.Result{}, ignoreNotFound(err)
 		}
 	}
-	if c.Caches != nil && object.Status.Phase != cachev1alpha1.CachedResourcePhaseDeleted {
+	if c.Cache != nil && object.Status.Phase != cachev1alpha1.CachedResourcePhaseDeleted {
 		if gone, err := c.takeAway(ctx, object); err != nil || !gone {
 			if err != nil { // the cached resource says so
 				klog.FromContext(ctx).V(2).Info("The replicas of a cached resource that is being deleted cannot be taken away yet", "err", err)
@@ -272,7 +271,7 @@ func (c *controller) finish(ctx context.Context, object *cachev1alpha1.CachedRes
 }
 
 // soon returns when to look again whether the replicas of a cached resource that is being deleted are gone, of which
-// nobody tells: the later the longer it takes, and soon enough when a cache server is back.
+// nobody tells: the later the longer it takes, and soon enough when the cache server is back.
 func soon(object *cachev1alpha1.CachedResource) time.Duration {
 	return min(max(time.Since(object.DeletionTimestamp.Time)/8, minSoon), maxSoon)
 }
@@ -282,7 +281,7 @@ func soon(object *cachev1alpha1.CachedResource) time.Duration {
 func deleting(object *cachev1alpha1.CachedResource, err error) *cachev1alpha1.CachedResource {
 	updated, says := object.DeepCopy(), "Its replicas are being deleted"
 	if err != nil {
-		says += ". A cache server cannot be asked, or has not deleted them yet: it goes on by itself"
+		says += ". The cache server cannot be asked, or has not deleted them yet: it goes on by itself"
 	}
 	updated.Status.Phase = cachev1alpha1.CachedResourcePhaseDeleting
 	conditions.MarkFalse(updated, cachev1alpha1.ReplicationStarted, cachev1alpha1.CachedResourceValidDeleting, conditionsv1alpha1.ConditionSeverityInfo, "%s", says)
@@ -302,7 +301,7 @@ func (c *controller) takeAway(ctx context.Context, object *cachev1alpha1.CachedR
 func (c *controller) empty(ctx context.Context, object *cachev1alpha1.CachedResource) (gone bool, err error) {
 	kind := object.Annotations[apis.CachedKindAnnotation]
 	if !begun(object) || c.sharedByFirst(object) {
-		return true, nil // no cache server has known what they would be, or they are those of another
+		return true, nil // the cache server has not known what they would be, or they are those of another
 	}
 	p, err := c.publication(object, Served{Kind: kind})
 	if err != nil {

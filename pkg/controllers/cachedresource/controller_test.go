@@ -5,7 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kcp-dev/logicalcluster/v3"
 	cachev1alpha1 "github.com/kcp-dev/sdk/apis/cache/v1alpha1"
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -31,7 +30,7 @@ func TestDeletionGoesOnSoon(t *testing.T) {
 	of, _ := rivals(t, map[apis.Publisher]bool{}, nil, nil)
 	away, err := client.NewFactory(&rest.Config{Host: "https://127.0.0.1:1"})
 	require.NoError(t, err)
-	of.Caches = func(cluster logicalcluster.Name) []client.Scope { return []client.Scope{away.Cluster(cluster.Path())} }
+	of.Cache = away
 	deleted := cachedOf("c", "one", 0, withReplicas, func(cached *cachev1alpha1.CachedResource) {
 		cached.Finalizers = []string{cachev1alpha1.CachedResourceFinalizer}
 		cached.DeletionTimestamp = &metav1.Time{Time: time.Now().Add(-time.Hour)}

@@ -88,34 +88,21 @@ func (c *controller) limits() string {
 	return strings.Join(all, ", and ")
 }
 
-// cachedObjects counts the replicas of a cached resource on the first cache server that has them: others
-// read one that answers, too.
-func (c *controller) cachedObjects(ctx context.Context, object *cachev1alpha1.CachedResource) (count int, err error) {
-	for _, cache := range c.Caches(logicalcluster.From(object)) {
-		n, problem := total(ctx, cache, apis.ReplicatedOf(object))
-		if problem == nil {
-			return n, nil
-		}
-		if err == nil || isUnserved(problem) {
-			err = problem
-		}
-	}
-	return 0, err
+// cachedObjects counts the replicas of a cached resource on the cache server.
+func (c *controller) cachedObjects(ctx context.Context, object *cachev1alpha1.CachedResource) (int, error) {
+	return total(ctx, c.Cache.Cluster(logicalcluster.From(object).Path()), apis.ReplicatedOf(object))
 }
 
-// gone reports whether no cache server has replicas of a cached resource. That one cannot be asked says
-// nothing.
+// gone reports whether the cache server has no replicas of a cached resource. It fails if that is unknown.
 func (c *controller) gone(ctx context.Context, object *cachev1alpha1.CachedResource) (bool, error) {
-	for _, cache := range c.Caches(logicalcluster.From(object)) {
-		n, err := total(ctx, cache, apis.ReplicatedOf(object))
-		if n > 0 || err != nil && !apierrors.IsNotFound(err) {
-			return false, err
-		}
+	n, err := c.cachedObjects(ctx, object)
+	if apierrors.IsNotFound(err) {
+		return true, nil
 	}
-	return true, nil
+	return n == 0 && err == nil, err
 }
 
-// isUnserved reports whether a cache server has answered that it does not serve a resource, or not yet.
+// isUnserved reports whether the cache server has answered that it does not serve a resource, or not yet.
 func isUnserved(err error) bool { return apierrors.IsNotFound(err) || apierrors.IsTooManyRequests(err) }
 
 // total counts all objects of a resource, which one short list tells.

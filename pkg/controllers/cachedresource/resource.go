@@ -61,8 +61,8 @@ func (c *controller) serve(ctx context.Context, object *cachev1alpha1.CachedReso
 
 const scopeCluster = "Cluster"
 
-// tellCaches has cache servers know what the objects of a cached resource are, which are replicated after that.
-func tellCaches(object *cachev1alpha1.CachedResource, kind string) {
+// tellCache has the cache server know what the objects of a cached resource are, which are replicated after that.
+func tellCache(object *cachev1alpha1.CachedResource, kind string) {
 	if object.Annotations == nil {
 		object.Annotations = map[string]string{}
 	}
@@ -115,7 +115,7 @@ func (c *controller) replicate(ctx context.Context, object *cachev1alpha1.Cached
 		}
 		return reconcile.Result{Backoff: true}, nil
 	}
-	tellCaches(object, served.Kind)
+	tellCache(object, served.Kind)
 	if c.incomplete(p.Replicated().GroupResource()) {
 		return reconcile.Result{Backoff: true}, nil // what it says is true, as before the start
 	}
@@ -129,7 +129,7 @@ func (c *controller) replicate(ctx context.Context, object *cachev1alpha1.Cached
 		wait("The cache server does not serve the resource yet")
 		return reconcile.Result{Backoff: true}, nil
 	case err != nil:
-		wait("No cache server can be asked what it has: it goes on by itself when one answers")
+		wait("The cache server cannot be asked what it has: it goes on by itself when that answers")
 		return reconcile.Result{}, err
 	}
 	object.Status.ResourceCounts = &cachev1alpha1.ResourceCount{Local: local, Cache: replicated}

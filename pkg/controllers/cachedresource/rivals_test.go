@@ -62,10 +62,10 @@ func cachedOf(cluster logicalcluster.Name, name string, after int, change ...fun
 	return cached
 }
 
-func hasBegun(cached *cachev1alpha1.CachedResource) { tellCaches(cached, "Flavor") }
+func hasBegun(cached *cachev1alpha1.CachedResource) { tellCache(cached, "Flavor") }
 
 func withReplicas(cached *cachev1alpha1.CachedResource) {
-	tellCaches(cached, "Flavor")
+	tellCache(cached, "Flavor")
 	cached.Status.ResourceCounts = &cachev1alpha1.ResourceCount{Local: 2, Cache: 2}
 }
 
@@ -88,9 +88,7 @@ func rivals(t *testing.T, published map[apis.Publisher]bool, all, cluster []*cac
 	t.Cleanup(factory.CloseIdleConnections)
 	config := Config{
 		Publications: known{all: published}, Store: &stored{}, Table: &ensured{}, Local: factory,
-		Caches: func(cluster logicalcluster.Name) []client.Scope {
-			return []client.Scope{factory.Cluster(cluster.Path())}
-		},
+		Cache: factory,
 	}
 	group := &client.Group{}
 	for i, resource := range []client.Resource[*cachev1alpha1.CachedResource, *cachev1alpha1.CachedResourceList]{kinds.CachedResources, kinds.ClusterCachedResources} {

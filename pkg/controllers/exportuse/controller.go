@@ -30,10 +30,9 @@ type Consumers interface {
 type Config struct {
 	// ShardName is the name of the shard.
 	ShardName string
-	// Cache reaches the cache server, and CacheName is its name.
-	Cache     *client.Factory
-	CacheName string
-	// Uses are those of the shard on that cache server.
+	// Cache reaches the cache server.
+	Cache *client.Factory
+	// Uses are those of the shard on the cache server.
 	Uses *client.Informer[*exportuses.ExportUse]
 	// Consumers are those of this shard.
 	Consumers Consumers
@@ -42,7 +41,7 @@ type Config struct {
 // New returns the controller. Its keys are ExportUses of the shard.
 func New(config Config) *reconcile.Controller[client.Key] {
 	return reconcile.New(reconcile.Config[client.Key]{
-		Name:      Name + "-" + config.CacheName,
+		Name:      Name,
 		Reconcile: config.reconcile,
 		Sources: []reconcile.Source[client.Key]{
 			reconcile.Keys(config.Uses),

@@ -21,6 +21,9 @@ const (
 	// Name is the controller's name in catalogues, logs and metrics.
 	Name = "replication"
 
+	// DefaultCacheName is the name of a shard's cache server in logs and metrics.
+	DefaultCacheName = "cache"
+
 	defaultWrites         = 16
 	defaultMarkInterval   = time.Second
 	defaultDigestInterval = 15 * time.Second
@@ -36,11 +39,11 @@ type Config struct {
 	// Local is the shard itself, as a system:masters user.
 	Local *client.Factory
 	// Cache is the cache server, as a system:masters user, and CacheName its name in logs and
-	// metrics, cache if that is empty.
+	// metrics, DefaultCacheName if that is empty.
 	Cache     *client.Factory
 	CacheName string
 	// Table is what is replicated, a table of the Defaults if nil. It may change
-	// while the controller runs.
+	// while the controller runs, and is of no other controller.
 	Table *Table
 	// LogicalClusters are those of the shard, with their canonical paths, which
 	// replicas say: other shards cannot find them out. Nil leaves paths out.
@@ -64,8 +67,6 @@ type Config struct {
 	// Metrics registers metrics; nil registers none.
 	Metrics prometheus.Registerer
 
-	// epoch is that of the shard's marks in all caches.
-	epoch   *epoch
 	metrics *metrics
 }
 
@@ -73,12 +74,9 @@ func (c Config) complete() (Config, error) {
 	if c.Shard == "" || c.Local == nil || c.Cache == nil {
 		return c, errors.New("replication needs the shard's name, a client of the shard and a client of the cache server")
 	}
-	if c.epoch == nil {
-		c.epoch = &epoch{}
-	}
 	c.metrics = newMetrics(c.Metrics)
 	if c.CacheName == "" {
-		c.CacheName = "cache"
+		c.CacheName = DefaultCacheName
 	}
 	if c.Table == nil {
 		table, err := NewTable(Defaults()...)
@@ -158,7 +156,6 @@ func (c *Controller) Name() string { return Name }
 func (c *Controller) Run(parent context.Context) error {
 	ctx, fail := context.WithCancelCause(parent)
 	defer fail(nil)
-	defer c.config.Table.follow(c)()
 	var others sync.WaitGroup
 	defer others.Wait()
 	others.Go(func() { c.mark(ctx) })
@@ -274,7 +271,7 @@ func (c *Controller) follow(ctx context.Context, lines map[schema.GroupResource]
 	for resource, l := range lines {
 		if c.mirrors[resource] == nil {
 			m := newMirror(c.config, l)
-			m.removed = func() { c.config.Table.gone(l, c) }
+			m.removed = func() { c.config.Table.gone(l) }
 			m.acknowledged, m.verifier, m.slots, m.upstream = c.acknowledged, c.verifier, c.slots, c.upstream
 			m.start(ctx, fail)
 			c.mirrors[resource] = m

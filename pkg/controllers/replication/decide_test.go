@@ -216,9 +216,9 @@ func TestTable(t *testing.T) {
 	<-changed
 	now, _ := table.snapshot()
 	require.NotSame(t, lines[shards], now[shards], "who follows the line starts over")
-	table.gone(lines[shards], nil)
+	table.gone(lines[shards])
 	require.Error(t, table.Remove(impatient, shards), "another line is gone")
-	table.gone(now[shards], nil)
+	table.gone(now[shards])
 	require.NoError(t, table.Remove(impatient, shards))
 	require.NoError(t, table.Add(Resource{GroupVersionResource: shards.WithVersion("v1")}))
 }

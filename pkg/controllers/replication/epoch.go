@@ -2,41 +2,22 @@ package replication
 
 import (
 	"strings"
-	"sync"
 
 	"github.com/google/uuid"
 )
 
-// epoch is that of a shard's marks, the same in all caches: readers that come from one to another
-// tell by it whether versions can be compared. It is a UUID of version 7, which has its time, so that
-// the later of two is known. The zero value has none yet.
-type epoch struct {
-	mu      sync.Mutex
-	current string
-}
-
-// agree returns the epoch of the shard, which is the latest of those that its marks have had in any
-// cache. found is that of a mark; empty where there is none.
-func (e *epoch) agree(found string) string {
-	e.mu.Lock()
-	defer e.mu.Unlock()
+// nextEpoch returns the epoch of the mark that comes after one of the epoch found, which is empty if there is none.
+// It is a UUID of version 7, which contains its time, so that readers can order two epochs: the latest that marks of
+// the shard have had, or a later one if the shard has older data than its mark.
+func (m *marker) nextEpoch(found string, setBack bool) string {
+	m.epoch = max(m.epoch, found)
 	switch {
-	case e.current == "" && found == "":
-		e.current = newEpoch()
-	case e.current == "", strings.Compare(found, e.current) > 0:
-		e.current = found
+	case m.epoch == "":
+		m.epoch = newEpoch()
+	case setBack && m.epoch == found:
+		m.epoch = newEpochAfter(found)
 	}
-	return e.current
-}
-
-// renew starts another epoch, unless somebody has done so since it was before.
-func (e *epoch) renew(before string) string {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.current == "" || e.current == before {
-		e.current = newEpochAfter(before)
-	}
-	return e.current
+	return m.epoch
 }
 
 func newEpoch() string { return uuid.Must(uuid.NewV7()).String() }

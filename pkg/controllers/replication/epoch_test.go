@@ -6,29 +6,27 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestEpoch holds that the marks of all caches come to one epoch, the latest.
+// TestEpoch checks that the epoch of marks never goes back, whatever the cache server has lost.
 func TestEpoch(t *testing.T) {
 	first, second := newEpoch(), newEpoch()
 	require.Less(t, first, second)
 
-	e := &epoch{}
-	require.Equal(t, first, e.agree(first))
-	require.Equal(t, first, e.agree(""), "a cache without a mark gets the same")
-	require.Equal(t, second, e.agree(second))
-	require.Equal(t, second, e.agree(first), "a cache that was away")
-	require.Equal(t, second, e.renew(first), "that the shard was set back was noticed elsewhere already")
-	third := e.renew(second)
+	m := &marker{}
+	require.Equal(t, first, m.nextEpoch(first, false))
+	require.Equal(t, first, m.nextEpoch("", false), "the mark was lost")
+	require.Equal(t, second, m.nextEpoch(second, false))
+	require.Equal(t, second, m.nextEpoch(first, false), "the cache server was restored from a backup")
+	require.Equal(t, second, m.nextEpoch(first, true), "the mark is of an earlier epoch")
+	third := m.nextEpoch(second, true)
 	require.Greater(t, third, second)
-	require.Equal(t, third, e.agree(""))
+	require.Equal(t, third, m.nextEpoch("", false))
+	require.NotEmpty(t, (&marker{}).nextEpoch("", false))
 
 	// Clocks of a shard's replicas may differ, or be set back.
 	ahead := "ffffffff-fffe-7fff-bfff-ffffffffffff"
-	require.Equal(t, ahead, e.agree(ahead))
-	fourth := e.renew(ahead)
+	require.Equal(t, ahead, m.nextEpoch(ahead, false))
+	fourth := m.nextEpoch(ahead, true)
 	require.Greater(t, fourth, ahead)
 	require.Contains(t, fourth, "ffffffff-ffff-7")
-	require.Equal(t, fourth, e.agree(third))
-	carried := newEpochAfter("ff00ffff-ffff-7fff-bfff-ffffffffffff")
-	require.Contains(t, carried, "ff010000-0000-7")
-	require.NotEmpty(t, (&epoch{}).agree(""))
+	require.Contains(t, newEpochAfter("ff00ffff-ffff-7fff-bfff-ffffffffffff"), "ff010000-0000-7")
 }

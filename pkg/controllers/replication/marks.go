@@ -44,7 +44,8 @@ type marker struct {
 	// the extent once.
 	table     *Table
 	hadExtent map[string]bool
-	epoch     *epoch
+	// epoch is the latest that a mark of the shard has had; only write uses it.
+	epoch string
 	// upstream and via are where the mark comes from that is relayed; nil for the shard itself.
 	// written is the one that was relayed last.
 	upstream *upstream
@@ -63,7 +64,7 @@ type marker struct {
 func newMarker(config Config, sessions func() map[string]*session, up *upstream) *marker {
 	m := &marker{
 		marks: marksIn(config.replicas()), interval: config.MarkInterval, sessions: sessions, table: config.Table,
-		hadExtent: map[string]bool{}, epoch: config.epoch, upstream: up,
+		hadExtent: map[string]bool{}, upstream: up,
 	}
 	if up != nil {
 		m.via = config.Relay.Via
@@ -177,12 +178,11 @@ func (m *marker) next() *replicationmarks.ReplicationMark {
 		root := s.expected.Root()
 		next.Resources[resource] = replicationmarks.Extent{ResourceVersion: at.version, Count: int64(root.Count), Digest: root.Digest.String()}
 	}
-	switch next.Epoch = m.epoch.agree(found); {
-	case m.upstream != nil: // it is no mark of this process
-	case setBack(before, next.Resources):
-		next.Epoch = m.epoch.renew(found)
-	case next.Epoch == found:
-		m.carry(before, next.Resources)
+	if m.upstream == nil { // otherwise it is the shard's, which relay sets
+		older := setBack(before, next.Resources)
+		if next.Epoch = m.nextEpoch(found, older); next.Epoch == found && !older {
+			m.carry(before, next.Resources)
+		}
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()

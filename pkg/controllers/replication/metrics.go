@@ -68,7 +68,7 @@ func newMetrics(registerer prometheus.Registerer) *metrics {
 			Namespace: metricsNamespace,
 			Subsystem: metricsSubsystem,
 			Name:      "cache_trouble",
-			Help:      "[ALPHA] 1 while something is wrong with a cache server that the shard uses, by cache and reason (Unreachable, Refused, NotACacheServer, SameServer, Full); no series otherwise. The shard's log says what to do.",
+			Help:      "[ALPHA] 1 while something is wrong with a cache server that the shard uses, by cache and reason (Unreachable, Refused, NotACacheServer, Full); no series otherwise. The shard's log says what to do.",
 		}, []string{"cache", "reason"})),
 	}
 }

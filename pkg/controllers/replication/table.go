@@ -80,12 +80,10 @@ func Defaults() []Resource {
 }
 
 // Table is what is replicated, each resource once. It may change at any time:
-// controllers follow it. It is safe for concurrent use.
+// one controller follows it. It is safe for concurrent use.
 type Table struct {
 	mu    sync.Mutex
 	lines map[schema.GroupResource]*line
-	// followers are the controllers that replicate it now, one for each cache server.
-	followers map[*Controller]struct{}
 	// changed is closed at the next change.
 	changed chan struct{}
 }
@@ -95,15 +93,13 @@ type Table struct {
 type line struct {
 	Resource
 
-	// removed is set when the resource is to go; it is closed when it has gone everywhere. goneFrom
-	// are those that have deleted its replicas.
-	removed  chan struct{}
-	goneFrom map[*Controller]struct{}
+	// removed is set when the resource is to go, and closed when its replicas are deleted.
+	removed chan struct{}
 }
 
 // NewTable returns a table of resources.
 func NewTable(resources ...Resource) (*Table, error) {
-	t := &Table{lines: map[schema.GroupResource]*line{}, followers: map[*Controller]struct{}{}, changed: make(chan struct{})}
+	t := &Table{lines: map[schema.GroupResource]*line{}, changed: make(chan struct{})}
 	for _, r := range resources {
 		if err := t.Add(r); err != nil {
 			return nil, err
@@ -149,7 +145,7 @@ func (t *Table) Remove(ctx context.Context, resource schema.GroupResource) error
 	t.mu.Lock()
 	l := t.lines[resource]
 	if l != nil && l.removed == nil {
-		l = &line{Resource: l.Resource, removed: make(chan struct{}), goneFrom: map[*Controller]struct{}{}}
+		l = &line{Resource: l.Resource, removed: make(chan struct{})}
 		t.lines[resource] = l
 		t.change()
 	}
@@ -165,35 +161,14 @@ func (t *Table) Remove(ctx context.Context, resource schema.GroupResource) error
 	}
 }
 
-// gone says that nothing is left on one cache server of a line that was to be removed.
-func (t *Table) gone(l *line, from *Controller) {
+// gone removes a line whose replicas are deleted.
+func (t *Table) gone(l *line) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if l.removed == nil {
-		return
-	}
-	l.goneFrom[from] = struct{}{}
-	for follower := range t.followers {
-		if _, gone := l.goneFrom[follower]; !gone {
-			return
-		}
-	}
-	if t.lines[l.GroupResource()] == l {
+	if l.removed != nil && t.lines[l.GroupResource()] == l {
 		delete(t.lines, l.GroupResource())
 		close(l.removed)
 		t.change()
-	}
-}
-
-// follow says that a controller replicates the table until it leaves.
-func (t *Table) follow(c *Controller) (leave func()) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.followers[c] = struct{}{}
-	return func() {
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		delete(t.followers, c)
 	}
 }
 

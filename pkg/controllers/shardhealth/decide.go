@@ -44,7 +44,7 @@ func setCachesReady(shard *corev1alpha1.Shard, heard verdict, load shardload.Loa
 		conditions.Delete(shard, shardload.CachesReady)
 	case len(load.Caches) == 0:
 		conditions.MarkFalse(shard, shardload.CachesReady, shardload.ReasonNoCache, conditionsv1alpha1.ConditionSeverityError,
-			"the shard has neither --cache-kubeconfig nor --cache-config: exports, workspace types and permissions of other shards are unknown there, and those of this shard to others")
+			"the shard has no --cache-kubeconfig: exports, workspace types and permissions of other shards are unknown there, and those of this shard to others")
 	case len(wrong) > 0:
 		conditions.MarkFalse(shard, shardload.CachesReady, reasons[0], conditionsv1alpha1.ConditionSeverityError,
 			"cache servers that the shard cannot use: %s. The log of the shard contains the reason and what to do", strings.Join(wrong, ", "))

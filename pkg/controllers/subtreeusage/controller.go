@@ -36,10 +36,9 @@ const (
 type Config struct {
 	// ShardName is the name of the shard.
 	ShardName string
-	// Cache reaches the cache server, and CacheName is its name.
-	Cache     *client.Factory
-	CacheName string
-	// Usages are those of the shard on that cache server.
+	// Cache reaches the cache server.
+	Cache *client.Factory
+	// Usages are those of the shard on the cache server.
 	Usages *client.Informer[*subtrees.SubtreeUsage]
 	// Sums has what is to be told.
 	Sums *subtrees.Sums
@@ -51,7 +50,7 @@ func New(config Config) *reconcile.Controller[client.Key] {
 		return client.Key{Shard: config.ShardName, Cluster: top, Name: corev1alpha1.LogicalClusterName}
 	}
 	return reconcile.New(reconcile.Config[client.Key]{
-		Name:       Name + "-" + config.CacheName,
+		Name:       Name,
 		Reconcile:  config.reconcile,
 		MaxBackoff: maxBackoff,
 		Sources: []reconcile.Source[client.Key]{

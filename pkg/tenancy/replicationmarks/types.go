@@ -61,10 +61,9 @@ func (m *ReplicationMark) Said() client.Mark {
 	return client.Mark{Epoch: m.Epoch, Versions: versions, Partial: len(m.Via) > 0}
 }
 
-// Read reads the marks of all shards in a cache, or some of them if there is a limit. It is a
-// client.ReadMarks.
-func Read(ctx context.Context, cache *client.Factory, limit int64) (map[string]client.Mark, error) {
-	list, err := Marks.In(cache.Shard(request.Wildcard).Cluster(Cluster.Path())).List(ctx, metav1.ListOptions{Limit: limit})
+// Read reads the marks of all shards on a cache server. It is a client.ReadMarks.
+func Read(ctx context.Context, cache *client.Factory) (map[string]client.Mark, error) {
+	list, err := Marks.In(cache.Shard(request.Wildcard).Cluster(Cluster.Path())).List(ctx, metav1.ListOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil, nil // a cache server of kcp
 	}

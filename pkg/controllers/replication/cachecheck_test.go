@@ -13,8 +13,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 )
 
-// TestCaches holds what is said of cache servers with which something is wrong, and of what is no cache server.
-func TestCaches(t *testing.T) {
+// TestCacheCheck checks what is reported about a cache server that cannot be used, and about other servers.
+func TestCacheCheck(t *testing.T) {
 	const shards = `{"kind":"PartialObjectMetadataList","apiVersion":"meta.k8s.io/v1","metadata":{"resourceVersion":"1"},"items":[]}`
 	answers := func(digests int, body string, list int, listed string) func(w http.ResponseWriter, r *http.Request) {
 		return func(w http.ResponseWriter, r *http.Request) {
@@ -28,18 +28,16 @@ func TestCaches(t *testing.T) {
 		}
 	}
 	for _, tc := range []struct {
-		name           string
-		answer         func(w http.ResponseWriter, r *http.Request)
-		reason, says   string
-		readOnly, gone bool
+		name         string
+		answer       http.HandlerFunc
+		reason, says string
+		gone         bool
 	}{
 		{name: "a good one", answer: answers(200, `{"dataID":"2","form":1}`, 500, "")},
-		{name: "one that is only read", answer: answers(200, `{"dataID":"1","form":1}`, 500, ""), readOnly: true},
 		{name: "kcp's", answer: answers(404, "", 200, shards), reason: "NotACacheServer", says: "something else"},
 		{name: "one of another version", answer: answers(200, `{"dataID":"1","form":2}`, 200, shards), reason: "NotACacheServer", says: "a cache server of another version"},
-		{name: "the first once more", answer: answers(200, `{"dataID":"1","form":1}`, 500, ""), reason: "SameServer", says: `leads to the same cache server, or to its data, as first.kubeconfig of cache "first"`},
 		{name: "a shard", answer: answers(404, "404 page not found", 404, "404 page not found"), reason: "NotACacheServer", says: "correct its server, as https://<cache server>/services/cache"},
-		{name: "another server", answer: answers(200, "<html>", 200, "<html>"), reason: "NotACacheServer", says: "second.kubeconfig leads to is something else"},
+		{name: "another server", answer: answers(200, "<html>", 200, "<html>"), reason: "NotACacheServer", says: "cache.kubeconfig leads to is something else"},
 		{name: "a kube-apiserver", answer: answers(403, "{}", 403, "{}"), reason: "Refused", says: "and otherwise correct the kubeconfig"},
 		{name: "one that knows nobody", answer: answers(401, "{}", 401, "{}"), reason: "Refused", says: "has to be that of system:shard:amber in group system:kcp:shards"},
 		{name: "a full one", answer: answers(200, `{"dataID":"2","form":1,"full":true}`, 500, ""), reason: "Full", says: "make room there, or raise its quota"},
@@ -47,37 +45,29 @@ func TestCaches(t *testing.T) {
 		{name: "one that is away", answer: answers(200, "", 200, ""), gone: true, reason: "Unreachable", says: "everything goes on with what is known"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			factory := func(handler http.HandlerFunc, gone bool) *client.Factory {
-				server := httptest.NewServer(handler)
-				t.Cleanup(server.Close)
-				if gone {
-					server.Close()
-				}
-				f, err := client.NewFactory(&rest.Config{Host: server.URL})
-				require.NoError(t, err)
-				t.Cleanup(f.CloseIdleConnections)
-				return f
+			server := httptest.NewServer(tc.answer)
+			t.Cleanup(server.Close)
+			if tc.gone {
+				server.Close()
 			}
-			registry := prometheus.NewRegistry()
-			c := NewCaches("amber", registry,
-				WatchedCache{Name: "first", Kubeconfig: "first.kubeconfig", Cache: factory(answers(200, `{"dataID":"1","form":1}`, 500, ""), false), Pushed: true},
-				WatchedCache{Name: "second", Kubeconfig: "second.kubeconfig", Cache: factory(tc.answer, tc.gone), Pushed: !tc.readOnly},
-			)
-			reason, err := c.look(t.Context(), c.all[0])
+			f, err := client.NewFactory(&rest.Config{Host: server.URL})
 			require.NoError(t, err)
-			require.Empty(t, reason)
-			second := c.all[1]
-			reason, err = c.look(t.Context(), second)
+			t.Cleanup(f.CloseIdleConnections)
+			registry := prometheus.NewRegistry()
+			c := NewCacheCheck(CheckedCache{Shard: "amber", Kubeconfig: "cache.kubeconfig", Cache: f, Metrics: registry})
+			require.Nil(t, c.Reasons(), "nothing is known yet")
+			reason, err := c.look(t.Context())
 			require.Equal(t, tc.reason, reason, "%v", err)
-			second.say(t.Context(), reason, err)
+			c.report(t.Context(), reason, err)
+			require.Equal(t, map[string]string{"cache": tc.reason}, c.Reasons())
 			if tc.reason == "" {
 				require.NoError(t, err)
 				require.Empty(t, said(t, registry))
 				return
 			}
 			require.ErrorContains(t, err, tc.says)
-			require.Equal(t, []string{"second " + tc.reason}, said(t, registry))
-			second.say(t.Context(), "", nil)
+			require.Equal(t, []string{"cache " + tc.reason}, said(t, registry))
+			c.report(t.Context(), "", nil)
 			require.Empty(t, said(t, registry), "it is well again")
 		})
 	}

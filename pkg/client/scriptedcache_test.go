@@ -11,8 +11,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/prometheus/client_golang/prometheus"
-	dto "github.com/prometheus/client_model/go"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -25,18 +23,15 @@ import (
 // scriptedCache is a cache that has replicas and marks of shards.
 type scriptedCache struct {
 	*scripted
-	name string
 
 	lock sync.Mutex
 	// away has it answer nothing, and stuck not even an error.
 	away, stuck bool
 	marked      map[string]Mark
-	// takes is how long it takes to answer.
-	takes time.Duration
 }
 
-func newScriptedCache(name string) *scriptedCache {
-	c := &scriptedCache{scripted: newScripted(), name: name, marked: map[string]Mark{}}
+func newScriptedCache() *scriptedCache {
+	c := &scriptedCache{scripted: newScripted(), marked: map[string]Mark{}}
 	c.sharded = true
 	c.next = func() fault {
 		c.lock.Lock()
@@ -49,13 +44,10 @@ func newScriptedCache(name string) *scriptedCache {
 	return c
 }
 
-func (c *scriptedCache) marks(ctx context.Context, _ int64) (map[string]Mark, error) {
+func (c *scriptedCache) marks(ctx context.Context) (map[string]Mark, error) {
 	c.lock.Lock()
-	away, stuck, marks, takes := c.away, c.stuck, maps.Clone(c.marked), c.takes
+	away, stuck, marks := c.away, c.stuck, maps.Clone(c.marked)
 	c.lock.Unlock()
-	if takes > 0 {
-		<-time.After(takes)
-	}
 	switch {
 	case stuck:
 		<-ctx.Done()
@@ -105,7 +97,7 @@ func (c *scriptedCache) replace(by func()) {
 	away, stuck := c.away, c.stuck
 	c.lock.Unlock()
 	c.set(true, false)
-	pass(CacheTiming{}.withDefaults().MarksAge)
+	pass(marksMaxAge)
 	by()
 	c.set(away, stuck)
 }
@@ -207,11 +199,9 @@ func (s *scriptedShard) mark(c *scriptedCache) {
 }
 
 // sync pushes all, and says so.
-func (s *scriptedShard) sync(caches ...*scriptedCache) {
-	for _, c := range caches {
-		s.push(c)
-		s.mark(c)
-	}
+func (s *scriptedShard) sync(c *scriptedCache) {
+	s.push(c)
+	s.mark(c)
 }
 
 func (s *scriptedShard) state() map[Key]string {
@@ -222,10 +212,10 @@ func (s *scriptedShard) state() map[Key]string {
 	return all
 }
 
-// cacheReader is an informer of several caches, and what it has told.
+// cacheReader is an informer of a cache, and what it has told.
 type cacheReader struct {
 	*Informer[*corev1.ConfigMap]
-	caches *Caches
+	cache *ReplicaCache
 
 	lock   sync.Mutex
 	told   map[Key]string
@@ -248,15 +238,9 @@ func (r *cacheReader) log(kind string, obj *corev1.ConfigMap) {
 
 // marked returns up to where a shard has said to be complete, as far as is known.
 func (r *cacheReader) marked(shard string) int {
-	mark, _ := r.caches.marked(shard)
+	mark, _ := r.cache.marked(shard)
 	version, _ := strconv.Atoi(mark.Versions["configmaps"])
 	return version
-}
-
-// reads returns the one that is read.
-func (r *cacheReader) reads(caches ...*scriptedCache) *scriptedCache {
-	used, _ := r.caches.current()
-	return caches[used]
 }
 
 // news returns what was told since it was called last.
@@ -287,21 +271,12 @@ func (r *cacheReader) has(t *testing.T, want map[Key]string) {
 	require.Equal(t, want, r.known())
 }
 
-// reading runs f with a reader of caches, the preferred one first, in a bubble.
-func reading(t *testing.T, f func(t *testing.T, r *cacheReader), members ...*scriptedCache) {
+// reading runs f with a reader of a cache, in a bubble.
+func reading(t *testing.T, cache *scriptedCache, f func(t *testing.T, r *cacheReader)) {
 	t.Helper()
 	bubble.Test(t, func(t *testing.T) {
 		r := &cacheReader{told: map[Key]string{}}
-		r.caches = &Caches{timing: CacheTiming{}.withDefaults(), metrics: newMetrics(), changed: make(chan struct{}), known: map[string]Mark{}, removed: func(string) bool { return false }}
-		sources := make([]listerWatcher, 0, len(members))
-		for _, m := range members {
-			r.caches.members = append(r.caches.members, newCacheMember(Cache{Name: m.name}, m.marks))
-			sources = append(sources, listerWatcher{list: m.list, watch: m.watch})
-		}
-		r.Informer = members[0].informer(InformerOptions[*corev1.ConfigMap]{})
-		r.followCaches(r.caches, sources, func(member int, shard string) (listerWatcher, error) {
-			return members[member].of(shard), nil
-		})
+		r.Informer, r.cache = cache.reader()
 		r.AddEventHandler(Handler[*corev1.ConfigMap]{
 			OnAdd: func(obj *corev1.ConfigMap, _ bool) { r.log("add", obj) },
 			OnUpdate: func(old, obj *corev1.ConfigMap) {
@@ -318,12 +293,10 @@ func reading(t *testing.T, f func(t *testing.T, r *cacheReader), members ...*scr
 		ctx, cancel := context.WithCancel(t.Context())
 		group := &Group{}
 		group.Add(r.Informer)
-		ended := make(chan error, 2)
+		ended := make(chan error, 1)
 		go func() { ended <- group.Run(ctx) }()
-		go func() { ended <- r.caches.Run(ctx) }()
 		defer func() {
 			cancel()
-			require.NoError(t, <-ended)
 			require.NoError(t, <-ended)
 		}()
 		pass(time.Second)
@@ -333,19 +306,11 @@ func reading(t *testing.T, f func(t *testing.T, r *cacheReader), members ...*scr
 	})
 }
 
-// measured returns what the metric of the cache that is read says, by name and preference of each.
-func (r *cacheReader) measured(t *testing.T) map[string]float64 {
-	t.Helper()
-	collected := make(chan prometheus.Metric, 10)
-	r.caches.metrics.Collect(collected)
-	close(collected)
-	read := map[string]float64{}
-	for m := range collected {
-		var d dto.Metric
-		require.NoError(t, m.Write(&d))
-		read[d.GetLabel()[0].GetValue()+" "+d.GetLabel()[1].GetValue()] = d.GetGauge().GetValue()
-	}
-	return read
+// reader returns an informer of the cache that does not run yet.
+func (c *scriptedCache) reader() (*Informer[*corev1.ConfigMap], *ReplicaCache) {
+	informer, cache := c.informer(InformerOptions[*corev1.ConfigMap]{}), newReplicaCache("a", c.marks)
+	informer.followCache(cache, func(shard string) (listerWatcher, error) { return c.of(shard), nil })
+	return informer, cache
 }
 
 // of returns the source of one shard's part.
@@ -363,14 +328,14 @@ func (c *scriptedCache) of(shard string) listerWatcher {
 	return listerWatcher{list: part.list, watch: part.watch}
 }
 
-// world is a shard with twenty objects in two caches.
-func world() (s *scriptedShard, a, b *scriptedCache) {
-	s, a, b = newScriptedShard("s"), newScriptedCache("a"), newScriptedCache("b")
+// world is a shard with twenty objects in a cache.
+func world() (*scriptedShard, *scriptedCache) {
+	s, c := newScriptedShard("s"), newScriptedCache()
 	for i := range 20 {
 		s.write(fmt.Sprintf("x%02d", i), "first")
 	}
-	b.revision = 70_000 // nothing is to go by the versions of caches
-	b.compacted = b.revision
-	s.sync(a, b)
-	return s, a, b
+	c.revision = 70_000 // nothing is to go by the versions of caches
+	c.compacted = c.revision
+	s.sync(c)
+	return s, c
 }

@@ -14,75 +14,36 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"k8s.io/client-go/rest"
 
 	"github.com/shardplane/shardplane/test/bubble"
 )
 
-func TestReadersChangeTheCache(t *testing.T) {
+// TestCacheAway checks that a reader keeps what it knows.
+func TestCacheAway(t *testing.T) {
 	for name, stuck := range map[string]bool{"away": false, "cut off": true} {
 		t.Run(name, func(t *testing.T) {
-			s, a, b := world()
-			a.takes, b.takes = 20*time.Millisecond, 20*time.Millisecond
-			reading(t, func(t *testing.T, r *cacheReader) {
-				require.Equal(t, map[string]float64{"a 1": 1, "b 2": 0}, r.measured(t))
+			s, a := world()
+			reading(t, a, func(t *testing.T, r *cacheReader) {
 				a.set(!stuck, stuck)
-				gone := time.Now()
-				for r.caches.Name() == "a" {
-					pass(10 * time.Millisecond)
-					require.LessOrEqual(t, time.Since(gone), 6*time.Second)
-				}
-				s.write("x03", "second")
-				s.remove("x04")
-				s.sync(b)
-				for len(r.known()) == 20 {
-					pass(10 * time.Millisecond)
-					require.LessOrEqual(t, time.Since(gone), 6*time.Second)
-				}
-				require.Equal(t, []string{"update x03@1021", "delete x04@1005"}, r.news())
+				pass(time.Minute)
 				r.has(t, s.state())
-				require.Equal(t, map[string]float64{"a 1": 0, "b 2": 1}, r.measured(t))
-
-				// It goes back when the preferred one is good again, which it is not yet.
 				a.set(false, false)
-				pass(2 * time.Minute)
-				require.Equal(t, "b", r.caches.Name(), "it is behind")
-				s.sync(a)
-				pass(20 * time.Second)
-				require.Equal(t, "b", r.caches.Name(), "it has not been good for long enough")
-				pass(20 * time.Second)
-				require.Equal(t, "a", r.caches.Name())
+				pass(3 * time.Second)
 				require.Empty(t, r.news())
-				s.write("x05", "third")
+				s.write("x05", "second")
 				s.sync(a)
 				pass(time.Second)
-				require.Equal(t, []string{"update x05@1023"}, r.news())
-				r.has(t, s.state())
-			}, a, b)
+				require.Equal(t, []string{"update x05@1021"}, r.news())
+			})
 		})
 	}
 }
 
-// TestReadersStayWhereThereIsNoOther holds that a reader goes on with what it knows.
-func TestReadersStayWhereThereIsNoOther(t *testing.T) {
-	s, a, b := world()
-	reading(t, func(t *testing.T, r *cacheReader) {
-		a.set(true, false)
-		b.set(true, false)
-		pass(time.Minute)
-		r.has(t, s.state())
-		require.Equal(t, "a", r.caches.Name())
-		b.set(false, false)
-		pass(3 * time.Second)
-		require.Equal(t, "b", r.caches.Name())
-		require.Empty(t, r.news())
-	}, a, b)
-}
-
 // TestCacheBehind holds that a cache that is behind shows nothing that is older than what was known.
 func TestCacheBehind(t *testing.T) {
-	s, a, b := world()
-	reading(t, func(t *testing.T, r *cacheReader) {
+	s, a := world()
+	reading(t, a, func(t *testing.T, r *cacheReader) {
+		restore := a.keep()
 		s.write("x01", "second")
 		s.remove("x02")
 		s.write("x20", "first")
@@ -93,129 +54,109 @@ func TestCacheBehind(t *testing.T) {
 		r.has(t, s.state())
 		r.news()
 
-		a.set(true, false)
+		a.replace(restore)
 		pass(10 * time.Second)
-		require.Equal(t, "b", r.caches.Name())
-		require.Empty(t, r.news(), "b has x01 as it was, x02 still, and x20 not yet")
+		require.Empty(t, r.news(), "it has x01 as it was, x02 still, and x20 not yet")
 		r.has(t, s.state())
 
 		// New things are told meanwhile, and nothing old.
 		s.write("x30", "first")
-		s.push(b, "x30", "x01")
+		s.push(a, "x30", "x01")
 		pass(5 * time.Second)
 		require.Equal(t, []string{"add x30@1026"}, r.news())
-		// What b deletes of old objects is no deletion of theirs.
-		s.push(b, "x03")
+		// What is deleted of old objects is no deletion of theirs.
+		s.push(a, "x03")
 		pass(5 * time.Second)
 		require.Empty(t, r.news())
 		r.has(t, s.state())
 
 		s.remove("x05")
-		s.sync(b)
+		s.sync(a)
 		pass(5 * time.Second)
 		require.Equal(t, []string{"delete x05@1006"}, r.news())
 		r.has(t, s.state())
-	}, a, b)
+	})
 }
 
 // TestHeldObjectsGo holds that what a cache did not have is gone when the cache has caught up, and
 // what it had too much is there if it stays.
 func TestHeldObjectsGo(t *testing.T) {
-	s, a, b := world()
-	reading(t, func(t *testing.T, r *cacheReader) {
+	s, a := world()
+	reading(t, a, func(t *testing.T, r *cacheReader) {
+		restore := a.keep()
 		s.write("x20", "first")
 		s.write("x21", "first")
 		s.sync(a)
 		pass(time.Second)
 		r.news()
-		a.set(true, false)
+		a.replace(restore)
 		pass(10 * time.Second)
 		s.remove("x20")
-		s.push(b)
+		s.push(a)
 		pass(10 * time.Second)
-		require.Empty(t, r.news(), "b has not said that it has everything")
-		s.mark(b)
+		require.Empty(t, r.news(), "the shard has not said that all is there")
+		s.mark(a)
 		pass(5 * time.Second)
 		require.Equal(t, []string{"delete x20@1021"}, r.news())
 		r.has(t, s.state())
-	}, a, b)
+	})
 }
 
 func TestCacheWiped(t *testing.T) {
-	t.Run("the other one", func(t *testing.T) {
-		s, a, b := world()
-		reading(t, func(t *testing.T, r *cacheReader) {
-			b.wipe()
-			a.set(true, false)
-			pass(time.Minute)
-			require.Equal(t, "b", r.caches.Name())
-			require.Empty(t, r.news())
-			r.has(t, s.state())
-			s.remove("x01")
-			s.write("x02", "second")
-			s.push(b)
-			pass(time.Minute)
-			require.Equal(t, []string{"update x02@1022"}, r.news())
-			s.mark(b)
-			pass(5 * time.Second)
-			require.Equal(t, []string{"delete x01@1002"}, r.news())
-			r.has(t, s.state())
-		}, a, b)
-	})
-	t.Run("the only one", func(t *testing.T) {
-		s, a, _ := world()
-		reading(t, func(t *testing.T, r *cacheReader) {
-			a.wipe()
-			pass(time.Minute)
-			require.Empty(t, r.news())
-			s.write("x02", "second")
-			s.remove("x03")
-			s.sync(a)
-			pass(5 * time.Second)
-			require.ElementsMatch(t, []string{"update x02@1021", "delete x03@1004"}, r.news())
-			r.has(t, s.state())
-		}, a)
+	s, a := world()
+	reading(t, a, func(t *testing.T, r *cacheReader) {
+		a.wipe()
+		pass(time.Minute)
+		require.Empty(t, r.news())
+		r.has(t, s.state())
+		s.remove("x01")
+		s.write("x02", "second")
+		s.push(a)
+		pass(time.Minute)
+		require.Equal(t, []string{"update x02@1022"}, r.news())
+		s.mark(a)
+		pass(5 * time.Second)
+		require.Equal(t, []string{"delete x01@1002"}, r.news())
+		r.has(t, s.state())
 	})
 }
 
 // TestRemovedShard holds that nobody waits for the marks of a shard that was removed.
 func TestRemovedShard(t *testing.T) {
-	s, a, b := world()
-	reading(t, func(t *testing.T, r *cacheReader) {
-		b.wipe()
-		a.set(true, false)
+	s, a := world()
+	reading(t, a, func(t *testing.T, r *cacheReader) {
+		a.wipe()
 		pass(10 * time.Second)
 		require.Empty(t, r.news())
 		r.mu.Lock()
-		r.caches.removed = func(shard string) bool { return shard == s.name }
+		r.cache.removed = func(shard string) bool { return shard == s.name }
 		r.mu.Unlock()
 		pass(5 * time.Second)
 		require.Len(t, r.news(), 20)
 		r.has(t, map[Key]string{})
-	}, a, b)
+	})
 }
 
 // TestShardSetBack holds that versions of another epoch are not compared.
 func TestShardSetBack(t *testing.T) {
-	s, a, b := world()
-	reading(t, func(t *testing.T, r *cacheReader) {
-		a.set(true, false)
-		pass(10 * time.Second)
-		require.Equal(t, "b", r.caches.Name())
+	s, a := world()
+	reading(t, a, func(t *testing.T, r *cacheReader) {
+		restore := a.keep()
 		pass(time.Millisecond)
 		s.epoch, s.version = uuid.Must(uuid.NewV7()).String(), 500
 		s.remove("x01")
 		s.write("x02", "again")
-		s.sync(b)
+		s.push(a)
+		pass(time.Second)
+		s.mark(a)
+		r.cache.Note(s.name, a.marked[s.name]) // as the informer of marks does
 		pass(5 * time.Second)
 		require.ElementsMatch(t, []string{"delete x01@1002", "back x02@502", "update x02@502"}, r.news())
 		r.has(t, s.state())
 
 		// A cache that has not heard of it is behind, whatever its versions are.
-		b.set(true, false)
-		a.set(false, false)
+		a.replace(restore)
 		pass(10 * time.Second)
-		require.Equal(t, "a", r.caches.Name())
 		require.Empty(t, r.news())
 		r.has(t, s.state())
 		s.write("x03", "again")
@@ -223,43 +164,41 @@ func TestShardSetBack(t *testing.T) {
 		pass(5 * time.Second)
 		require.ElementsMatch(t, []string{"back x03@503", "update x03@503"}, r.news())
 		r.has(t, s.state())
-	}, a, b)
+	})
 }
 
 // TestWithoutMarks holds that caches without marks, and shards without a mark, are believed.
 func TestWithoutMarks(t *testing.T) {
-	s, a, b := world()
-	a.marked, b.marked = map[string]Mark{}, map[string]Mark{}
-	reading(t, func(t *testing.T, r *cacheReader) {
+	s, a := world()
+	a.marked = map[string]Mark{}
+	reading(t, a, func(t *testing.T, r *cacheReader) {
 		s.remove("x01")
-		s.push(b)
-		a.set(true, false)
+		a.replace(func() {
+			s.push(a)
+			a.keep()() // no version from before can be resumed from
+		})
 		pass(10 * time.Second)
 		require.Equal(t, []string{"delete x01@1002"}, r.news())
 		r.has(t, s.state())
-	}, a, b)
+	})
 }
 
-// TestCachesModel has caches be behind, away, wiped, restored from a backup and read in turn at random while objects come,
+// TestCacheModel has a cache be behind, away, wiped and restored from a backup at random while objects come,
 // change and go: a reader is told nothing twice and nothing older, nothing as deleted that is there, and nothing
-// that has gone anew, and in the end it has what the shards have. As long as it knows no mark of a shard, caches are
+// that has gone anew, and in the end it has what the shards have. As long as it knows no mark of a shard, the cache is
 // believed.
-func TestCachesModel(t *testing.T) {
-	seeds := []uint64{889, 2431, 2481, 14398, 19659} // each has failed once
+func TestCacheModel(t *testing.T) {
 	for seed := range bubble.Seeds(200, 40) {
-		seeds = append(seeds, seed)
-	}
-	for _, seed := range seeds {
 		t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) {
 			dice := rand.New(rand.NewPCG(seed, 1))
 			shards := []*scriptedShard{newScriptedShard("s"), newScriptedShard("t")}
-			caches := []*scriptedCache{newScriptedCache("a"), newScriptedCache("b")}
-			reading(t, func(t *testing.T, r *cacheReader) {
+			c := newScriptedCache()
+			reading(t, c, func(t *testing.T, r *cacheReader) {
 				last, before, removed := map[Key]int{}, map[Key]string{}, map[string]int{}
 				marked, read := map[string]bool{}, map[string]bool{}
-				kept := map[*scriptedCache]func(){}
+				var restore func()
 				for range 100 {
-					s, c := shards[dice.IntN(2)], caches[dice.IntN(2)]
+					s := shards[dice.IntN(2)]
 					name := fmt.Sprintf("x%d", dice.IntN(6))
 					said := map[string]int{}
 					for _, s := range shards {
@@ -267,11 +206,11 @@ func TestCachesModel(t *testing.T) {
 					}
 					switch dice.IntN(13) {
 					case 12:
-						if restore := kept[c]; restore != nil {
+						if restore != nil {
 							c.replace(restore)
-							delete(kept, c)
+							restore = nil
 						} else {
-							kept[c] = c.keep()
+							restore = c.keep()
 						}
 					case 0, 1, 2:
 						s.write(name, strconv.Itoa(s.version))
@@ -321,16 +260,14 @@ func TestCachesModel(t *testing.T) {
 					for key := range known {
 						read[key.Shard] = true
 					}
-					for name, mark := range r.reads(caches...).said() { // as the informer of marks does
-						r.caches.Note(name, mark)
+					for name, mark := range c.said() { // as the informer of marks does
+						r.cache.Note(name, mark)
 						marked[name] = true
 					}
 				}
-				for _, c := range caches {
-					c.set(false, false)
-					for _, s := range shards {
-						s.sync(c)
-					}
+				c.set(false, false)
+				for _, s := range shards {
+					s.sync(c)
 				}
 				pass(2 * time.Minute)
 				want := shards[0].state()
@@ -340,7 +277,7 @@ func TestCachesModel(t *testing.T) {
 				for _, wrong := range []string{"back ", "again ", "wrong: "} {
 					require.NotContains(t, news, wrong)
 				}
-			}, caches...)
+			})
 		})
 	}
 }
@@ -349,23 +286,19 @@ func TestCachesModel(t *testing.T) {
 // for one reading more than is going on, and not for one after the other.
 func TestSlowMarks(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
-		f, err := NewFactory(&rest.Config{Host: "http://localhost"})
-		require.NoError(t, err)
-		defer f.CloseIdleConnections()
 		const slow = 2 * time.Second
 		reads := 0 // one goes on at a time
-		caches, err := NewCaches(func(context.Context, *Factory, int64) (map[string]Mark, error) {
+		cache := newReplicaCache("a", func(context.Context) (map[string]Mark, error) {
 			reads++
 			version := strconv.Itoa(reads)
 			<-time.After(slow)
 			return map[string]Mark{"s": {Epoch: "e", Versions: map[string]string{"x": version}}}, nil
-		}, Cache{Name: "a", Factory: f})
-		require.NoError(t, err)
+		})
 		var all sync.WaitGroup
 		ask := func(want string) {
 			for range 20 {
 				all.Go(func() {
-					marks, err := caches.marksOf(t.Context(), 0)
+					marks, err := cache.currentMarks(t.Context())
 					assert.NoError(t, err)
 					assert.Equal(t, want, marks["s"].Versions["x"])
 				})

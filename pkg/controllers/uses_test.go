@@ -62,21 +62,18 @@ func (c *consumers) set(consumed bool, export client.Key) {
 	}
 }
 
-// TestEachCacheIsTold: each cache that the shard pushes to has its uses of exports and of subtrees, also one that
-// was away, or has lost them, whatever is with the others.
-func TestEachCacheIsTold(t *testing.T) {
-	servers, d := map[string]*clienttest.Server{}, Deps{Sources: Sources{ShardName: "blue"}}
+// TestUsesOnTheCacheServer checks that the cache server has the uses of exports and of subtrees, also after it was
+// unreachable or has lost them.
+func TestUsesOnTheCacheServer(t *testing.T) {
 	factory := func(server *clienttest.Server) *client.Factory {
 		f, err := client.NewFactory(server.ClientConfig())
 		require.NoError(t, err)
 		t.Cleanup(f.CloseIdleConnections)
 		return f
 	}
-	for _, name := range []string{"away", "a", "b"} {
-		servers[name] = clienttest.New(t, kinds.Scheme)
-		d.Pushed = append(d.Pushed, Pushed{Name: name, Cache: factory(servers[name])})
-	}
-	servers["away"].Fail(http.StatusServiceUnavailable)
+	cache := clienttest.New(t, kinds.Scheme)
+	cache.Fail(http.StatusServiceUnavailable)
+	d := Deps{Sources: Sources{ShardName: "blue", Cache: factory(cache)}}
 	export := func(name string) client.Key { return client.Key{Cluster: "p", Name: name} }
 	uses := &consumers{all: map[client.Key]bool{export("one"): true}}
 	d.APIs = uses
@@ -102,50 +99,37 @@ func TestEachCacheIsTold(t *testing.T) {
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
-	for _, run := range []func(context.Context) error{clusters.Run, d.Subtrees.Run, exportUse.Run, subtreeUsage.Run} {
-		running.Go(func() { assert.NoError(t, run(ctx)) })
-	}
 	defer running.Wait()
 	defer cancel()
+	for _, run := range []func(context.Context) error{clusters.Run, d.Subtrees.Run, exportUse.Owns[0].Run, exportUse.Run, subtreeUsage.Owns[0].Run, subtreeUsage.Run} {
+		running.Go(func() { assert.NoError(t, run(ctx)) })
+	}
 
-	// told waits until a cache has exactly these uses, and that of the subtree.
-	told := func(cache string, want ...string) {
+	// told waits until the cache server has exactly these uses, and that of the subtree.
+	own := factory(cache).Shard("blue").Wildcard()
+	told := func(want ...string) {
 		t.Helper()
-		own := factory(servers[cache]).Shard("blue").Wildcard()
-		var got []string
-		var used []int64
-		var failed error
-		ok := assert.Eventually(t, func() bool {
-			got, used = []string{}, nil
+		require.EventuallyWithT(t, func(c *assert.CollectT) {
 			list, err := exportuses.Uses.In(own).List(t.Context(), metav1.ListOptions{})
-			if failed = err; err != nil {
-				return false
-			}
+			require.NoError(c, err)
+			var got []string
 			for i := range list.Items {
 				got = append(got, list.Items[i].Name)
 			}
+			require.Equal(c, want, got)
 			usages, err := subtrees.Usages.In(own).List(t.Context(), metav1.ListOptions{})
-			if failed = err; err != nil {
-				return false
-			}
-			for i := range usages.Items {
-				used = append(used, usages.Items[i].Used.Objects)
-			}
-			return assert.ObjectsAreEqual(want, got) && assert.ObjectsAreEqual([]int64{7}, used)
+			require.NoError(c, err)
+			require.Len(c, usages.Items, 1)
+			require.EqualValues(c, 7, usages.Items[0].Used.Objects)
 		}, time.Minute, 20*time.Millisecond)
-		require.True(t, ok, "%s has %v and %v, and not %v (%v)", cache, got, used, want, failed)
 	}
-	told("a", "one")
-	told("b", "one")
+	cache.Fail(0)
+	told("one")
 	uses.set(true, export("two"))
-	told("a", "one", "two")
-	told("b", "one", "two")
-	servers["b"].Delete(t, exportuses.Uses.GroupVersionResource, "blue", "p", "", "one")
-	servers["b"].Delete(t, subtrees.Usages.GroupVersionResource, "blue", "top", "", corev1alpha1.LogicalClusterName)
-	told("b", "one", "two")
+	told("one", "two")
+	cache.Delete(t, exportuses.Uses.GroupVersionResource, "blue", "p", "", "one")
+	cache.Delete(t, subtrees.Usages.GroupVersionResource, "blue", "top", "", corev1alpha1.LogicalClusterName)
+	told("one", "two")
 	uses.set(false, export("one"))
-	told("a", "two")
-	told("b", "two")
-	servers["away"].Fail(0)
-	told("away", "two")
+	told("two")
 }

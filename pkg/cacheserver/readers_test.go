@@ -1,0 +1,155 @@
+package cacheserver_test
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
+	"github.com/shardplane/shardplane/pkg/etcd"
+	"github.com/shardplane/shardplane/pkg/tenancy/replicationmarks"
+)
+
+// reader is an informer of the Shards on a cache server, and what its handlers were called with.
+type reader struct {
+	*client.Informer[*corev1alpha1.Shard]
+
+	mu   sync.Mutex
+	told []string
+}
+
+// newReader returns a reader that runs until the test ends.
+func newReader(t *testing.T, cache *cacheServer) *reader {
+	t.Helper()
+	replicas := client.NewReplicaCache("cache", cache.f, replicationmarks.Read)
+	everything := replicas.Factory().Shard("*").Wildcard()
+	marks := replicationmarks.Marks.Informer(everything, client.InformerOptions[*replicationmarks.ReplicationMark]{})
+	note := func(mark *replicationmarks.ReplicationMark) { replicas.Note(marks.KeyOf(mark).Shard, mark.Said()) }
+	marks.AddEventHandler(client.Handler[*replicationmarks.ReplicationMark]{
+		OnAdd:    func(mark *replicationmarks.ReplicationMark, _ bool) { note(mark) },
+		OnUpdate: func(_, mark *replicationmarks.ReplicationMark) { note(mark) },
+	})
+	r := &reader{Informer: kinds.Shards.Informer(everything, client.InformerOptions[*corev1alpha1.Shard]{})}
+	r.AddEventHandler(client.Handler[*corev1alpha1.Shard]{
+		OnAdd:    func(shard *corev1alpha1.Shard, _ bool) { r.tell("add", shard) },
+		OnUpdate: func(_, shard *corev1alpha1.Shard) { r.tell("update", shard) },
+		OnDelete: func(shard *corev1alpha1.Shard, _ bool) { r.tell("delete", shard) },
+	})
+	start(t, "", marks.Run)
+	start(t, "", r.Run)
+	return r
+}
+
+// has returns an error unless the reader has as many objects, and knows that these are all.
+func (r *reader) has(objects int) error {
+	if has, lacks := r.Lister().Len(), r.Lacks([]string{"amber"}); has != objects || len(lacks) > 0 {
+		return errors.Join(fmt.Errorf("the reader has %d objects, and lacks %v", has, lacks), r.LastError())
+	}
+	return nil
+}
+
+func (r *reader) tell(kind string, shard *corev1alpha1.Shard) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.told = append(r.told, kind+" "+shard.Name)
+}
+
+// news returns what was told since it was called last.
+func (r *reader) news() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	told := r.told
+	r.told = nil
+	return told
+}
+
+func (r *reader) waitFor(t *testing.T, what string, ok func() error) {
+	t.Helper()
+	var last error
+	if !assert.Eventually(t, func() bool { last = ok(); return last == nil }, deadline, 50*time.Millisecond) {
+		require.NoError(t, last, what)
+	}
+}
+
+// waitTold waits until something was told.
+func (r *reader) waitTold(t *testing.T, what string) {
+	t.Helper()
+	r.waitFor(t, what, func() error {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if !slices.Contains(r.told, what) {
+			return fmt.Errorf("told were %v", r.told)
+		}
+		return nil
+	})
+}
+
+// snapshotOf returns a snapshot of the data of a cache server that is stopped.
+func snapshotOf(t *testing.T, cache *cacheServer) string {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(etcd.Directory(cache.dataDir), "member", "snap", "db"))
+	require.NoError(t, err)
+	sum, file := sha256.Sum256(data), filepath.Join(t.TempDir(), "snapshot")
+	require.NoError(t, os.WriteFile(file, append(data, sum[:]...), 0o600))
+	return file
+}
+
+// TestReadersOfARestoredServer checks that readers see nothing of the past when the cache server is restored from a
+// backup.
+func TestReadersOfARestoredServer(t *testing.T) {
+	t.Parallel()
+	const objects = 20
+	cache, amber := newCacheServer(t), newTestShard(t, "amber")
+	shards := in(t, amber.f, "root", shardsGVR)
+	for n := range objects {
+		create(t, shards, object(shardsGVR, "Shard", fmt.Sprintf("s-%02d", n), map[string]any{"baseURL": "https://x"}))
+	}
+	_, stopPushing := replicate(t, amber, cache, markOften)
+	r := newReader(t, cache)
+	r.waitFor(t, "the reader has all", func() error { return r.has(objects) })
+	require.Contains(t, r.Lacks([]string{"amber", "blue"}), "blue", "nothing is known of it")
+
+	cache.stop()
+	backup := snapshotOf(t, cache)
+	cache.start(t)
+	r.news()
+	require.NoError(t, shards.Delete(t.Context(), "s-01", metav1.DeleteOptions{}))
+	changed, err := shards.Get(t.Context(), "s-02", metav1.GetOptions{})
+	require.NoError(t, err)
+	changed.SetLabels(map[string]string{"changed": "true"})
+	_, err = shards.Update(t.Context(), changed, metav1.UpdateOptions{})
+	require.NoError(t, err)
+	create(t, shards, object(shardsGVR, "Shard", "new", map[string]any{"baseURL": "https://x"}))
+	for _, what := range []string{"delete s-01", "update s-02", "add new"} {
+		r.waitTold(t, what)
+	}
+	r.news()
+
+	stopPushing()
+	cache.stop()
+	cache.dataDir = t.TempDir()
+	_, err = etcd.Restore(t.Context(), etcd.RestoreConfig{File: backup, DataDir: cache.dataDir, Want: etcd.Identity{Kind: etcd.KindCacheServer}, Prefix: "/shardplane-cache"})
+	require.NoError(t, err)
+	cache.start(t)
+	// When a replica of another shard comes, the reader has read all of the older data.
+	create(t, in(t, cache.f.Shard("blue"), "root", shardsGVR), object(shardsGVR, "Shard", "other", map[string]any{"baseURL": "https://x"}))
+	r.waitTold(t, "add other")
+	require.Equal(t, []string{"add other"}, r.news())
+	replicate(t, amber, cache, markOften)
+	create(t, shards, object(shardsGVR, "Shard", "after", map[string]any{"baseURL": "https://x"}))
+	r.waitTold(t, "add after")
+	require.Equal(t, []string{"add after"}, r.news())
+	require.NoError(t, r.has(objects+2))
+}

@@ -1,0 +1,142 @@
+package client
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"sync"
+	"time"
+)
+
+// marksMaxAge is the maximum age of marks that are reused.
+const marksMaxAge = time.Second
+
+// ReadMarks reads the marks of the shards on a cache server. They are nil where the cache server knows no marks.
+type ReadMarks func(ctx context.Context, cache *Factory) (map[string]Mark, error)
+
+// ReplicaCache is a cache server from which the replicas of other shards are read, and whose data may be lost or
+// restored from a backup. Informers that its Factory makes compare the marks on the cache server with those that
+// were known, and keep what is only missing because the cache server is behind.
+type ReplicaCache struct {
+	name      string
+	factory   *Factory
+	readMarks func(ctx context.Context) (map[string]Mark, error)
+
+	// reading is held by sending, while marks are read and for last and lastRead.
+	reading  chan struct{}
+	last     map[string]Mark
+	lastRead time.Time
+
+	mu sync.Mutex
+	// known are the latest marks of the shards.
+	known map[string]Mark
+	// removed reports whether a shard was removed for good.
+	removed func(shard string) bool
+}
+
+// NewReplicaCache returns a cache server. Its name is used in logs and errors.
+func NewReplicaCache(name string, cache *Factory, marks ReadMarks) *ReplicaCache {
+	c := newReplicaCache(name, func(ctx context.Context) (map[string]Mark, error) { return marks(ctx, cache) })
+	c.factory = cache
+	return c
+}
+
+func newReplicaCache(name string, readMarks func(ctx context.Context) (map[string]Mark, error)) *ReplicaCache {
+	return &ReplicaCache{
+		name: name, readMarks: readMarks, reading: make(chan struct{}, 1),
+		known: map[string]Mark{}, removed: func(string) bool { return false },
+	}
+}
+
+// Factory returns a factory whose informers keep what the cache server has lost.
+func (c *ReplicaCache) Factory() *Factory {
+	f := *c.factory
+	f.replicas = c
+	return &f
+}
+
+// SetRemoved sets what reports whether a shard was removed for good, so that missing replicas and marks of it are
+// gone. It must be called before informers run.
+func (c *ReplicaCache) SetRemoved(removed func(shard string) bool) { c.removed = removed }
+
+// Note notes a mark of a shard that was seen on the cache server.
+func (c *ReplicaCache) Note(shard string, mark Mark) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.note(shard, mark)
+}
+
+func (c *ReplicaCache) note(shard string, mark Mark) {
+	if known, ok := c.known[shard]; ok {
+		mark = known.later(mark)
+	}
+	c.known[shard] = mark
+}
+
+// marked returns the latest mark of a shard.
+func (c *ReplicaCache) marked(shard string) (Mark, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	mark, ok := c.known[shard]
+	return mark, ok
+}
+
+// marks returns the latest marks of the shards.
+func (c *ReplicaCache) marks() map[string]Mark {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return maps.Clone(c.known)
+}
+
+// naming returns the shards whose marks name a resource.
+func (c *ReplicaCache) naming(resource string) []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var shards []string
+	for shard, mark := range c.known {
+		if _, named := mark.Versions[resource]; named {
+			shards = append(shards, shard)
+		}
+	}
+	return shards
+}
+
+// currentMarks returns the marks on the cache server. They are at most marksMaxAge older than the call, and not
+// older than the latest known ones. Calls during a reading share the next one, because a slow cache server takes
+// longer than marksMaxAge.
+func (c *ReplicaCache) currentMarks(ctx context.Context) (map[string]Mark, error) {
+	called, known := time.Now(), c.marks()
+	select {
+	case c.reading <- struct{}{}:
+		defer func() { <-c.reading }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	if !c.lastRead.IsZero() && (!c.lastRead.Before(called) || called.Sub(c.lastRead) < marksMaxAge && c.allReached(c.last, known)) {
+		return c.last, nil
+	}
+	now := time.Now()
+	ctx, cancel := context.WithTimeout(ctx, initialEventsTimeout)
+	defer cancel()
+	marks, err := c.readMarks(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("the marks of the shards in cache %s: %w", c.name, err)
+	}
+	c.last, c.lastRead = marks, now
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for shard, mark := range marks {
+		c.note(shard, mark)
+	}
+	return marks, nil
+}
+
+// allReached reports whether marks of all shards reach others.
+func (c *ReplicaCache) allReached(marks, others map[string]Mark) bool {
+	for shard, other := range others {
+		if mark, ok := marks[shard]; !c.removed(shard) && (!ok || !mark.reaches(other)) {
+			return false
+		}
+	}
+	return true
+}
