@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 	"github.com/stretchr/testify/require"
@@ -20,8 +19,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/shardplane/shardplane/pkg/client"
-	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/controllers/replication"
 )
 
@@ -234,42 +231,6 @@ func requireSame(t *testing.T, source, replica *unstructured.Unstructured) {
 	replica.SetAnnotations(annotations)
 	replica.SetResourceVersion(source.GetResourceVersion())
 	require.Equal(t, source.Object, replica.Object)
-}
-
-// TestReplicationOfPaths holds that replicas of what is looked for by its path say that,
-// also when that is told or changed after the object itself.
-func TestReplicationOfPaths(t *testing.T) {
-	t.Parallel()
-	cache := newCacheServer(t)
-	amber := newTestShard(t, "amber")
-	create(t, in(t, amber.f, "a", shardsGVR), object(shardsGVR, "Shard", "one", nil))
-	create(t, in(t, amber.f, "a", workspaceTypesGVR), object(workspaceTypesGVR, "WorkspaceType", "one", nil))
-	clusters := kinds.LogicalClusters.Informer(amber.f.Wildcard(), client.InformerOptions[*corev1alpha1.LogicalCluster]{})
-	start(t, "", clusters.Run)
-	config, _ := replicate(t, amber, cache, func(config *replication.Config) { config.LogicalClusters = clusters })
-	requireReplicas(t, cache, []string{"amber|a|one"}, config)
-
-	lc := object(logicalClustersGVR, "LogicalCluster", "cluster", nil)
-	lc.SetAnnotations(map[string]string{"kcp.io/path": "root:a"})
-	create(t, in(t, amber.f, "a", logicalClustersGVR), lc)
-	requirePath(t, cache, "root:a")
-	_, err := in(t, amber.f, "a", logicalClustersGVR).Patch(t.Context(), "cluster", types.MergePatchType,
-		[]byte(`{"metadata":{"annotations":{"kcp.io/path":"root:b"}}}`), metav1.PatchOptions{})
-	require.NoError(t, err)
-	requirePath(t, cache, "root:b")
-	requireTrue(t, config)
-	replica, err := in(t, cache.f.Shard("amber"), "a", shardsGVR).Get(t.Context(), "one", metav1.GetOptions{})
-	require.NoError(t, err)
-	require.NotContains(t, replica.GetAnnotations(), "kcp.io/path", "nobody looks for it by its path")
-}
-
-func requirePath(t *testing.T, cache *cacheServer, path string) {
-	t.Helper()
-	eventually(t, "the replica says the path "+path, func() bool {
-		replica, err := in(t, cache.f.Shard("amber"), "a", workspaceTypesGVR).Get(t.Context(), "one", metav1.GetOptions{})
-		require.NoError(t, err)
-		return replica.GetAnnotations()["kcp.io/path"] == path
-	})
 }
 
 type roundTripper func(*http.Request) (*http.Response, error)

@@ -451,9 +451,9 @@ func newAPIConversion(d Deps) (reconcile.Made, error) {
 
 func newReplication(d Deps) (reconcile.Made, error) {
 	controller, err := replication.New(replication.Config{
-		Shard: d.ShardName, Local: d.Local, Cache: d.Cache, Table: d.Replicated, LogicalClusters: d.Informers.LogicalClusters, Metrics: d.Metrics,
+		Shard: d.ShardName, Local: d.Local, Cache: d.Cache, Table: d.Replicated, Metrics: d.Metrics,
 	})
-	return after(controller, d.Informers.LogicalClusters), err
+	return after(controller), err
 }
 
 func newReplicationObserver(d Deps) (reconcile.Made, error) {

@@ -56,8 +56,8 @@ var replicas = []Mutant{
 		Name: "replica-stale", Rule: "a replica is compared by its whole content",
 		Edits: []Edit{{
 			File:   "pkg/controllers/replication/decide.go",
-			Before: `	metadata["annotations"] = r.compared(replica)`,
-			After:  `	metadata["annotations"] = len(r.compared(replica))`,
+			Before: `	metadata["annotations"] = annotations`,
+			After:  `	metadata["annotations"] = len(annotations)`,
 		}},
 		CaughtBy: "./pkg/controllers/replication", Test: "TestDecide",
 	},

@@ -3,7 +3,6 @@ package replication
 import (
 	"testing"
 
-	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/stretchr/testify/require"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
@@ -26,16 +25,4 @@ func TestDiffering(t *testing.T) {
 			o.Object["extra"], o.Object["status"] = "x", nil
 			require.NoError(t, unstructured.SetNestedField(o.Object, "https://other", "spec", "baseURL"))
 		}))
-
-	// Who compares without knowing paths does not count one against a replica.
-	pathless := func(o *unstructured.Unstructured) {
-		annotations := o.GetAnnotations()
-		delete(annotations, "kcp.io/path")
-		o.SetAnnotations(annotations)
-	}
-	require.Equal(t, []string{"metadata.annotations.kcp.io/path"}, fields(r, pathless))
-	r.Path = true
-	require.Empty(t, fields(r, pathless))
-	r.path = func(logicalcluster.Name) string { return "root" }
-	require.NotEmpty(t, fields(r, pathless))
 }

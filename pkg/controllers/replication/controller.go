@@ -7,9 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/kcp-dev/logicalcluster/v3"
-	"github.com/kcp-dev/sdk/apis/core"
-	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
@@ -45,9 +42,6 @@ type Config struct {
 	// Table is what is replicated, a table of the Defaults if nil. It may change
 	// while the controller runs, and is of no other controller.
 	Table *Table
-	// LogicalClusters are those of the shard, with their canonical paths, which
-	// replicas say: other shards cannot find them out. Nil leaves paths out.
-	LogicalClusters *client.Informer[*corev1alpha1.LogicalCluster]
 	// Relay is set where Local is not the shard, but its replicas on another cache server, and
 	// the Cache gets those.
 	Relay *Relay
@@ -101,19 +95,6 @@ func (c Config) complete() (Config, error) {
 		c.RemovalInterval = defaultRemovalInterval
 	}
 	return c, nil
-}
-
-// pathOf returns the canonical path of a logical cluster; empty where it is not
-// known.
-func (c Config) pathOf(cluster logicalcluster.Name) string {
-	if c.LogicalClusters == nil {
-		return ""
-	}
-	lc, err := c.LogicalClusters.Lister().Get(client.Key{Cluster: cluster, Name: corev1alpha1.LogicalClusterName})
-	if err != nil {
-		return ""
-	}
-	return lc.Annotations[core.LogicalClusterPathAnnotationKey]
 }
 
 // replicas returns the access to the shard's own part of the cache server.

@@ -4,7 +4,6 @@ import (
 	"maps"
 
 	"github.com/kcp-dev/logicalcluster/v3"
-	"github.com/kcp-dev/sdk/apis/core"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
@@ -80,11 +79,6 @@ func (r Resource) desired(local *unstructured.Unstructured) *unstructured.Unstru
 	if since := deletion(local); since != "" {
 		annotations[request.DeletingAnnotation] = since
 	}
-	if _, has := annotations[core.LogicalClusterPathAnnotationKey]; !has && r.path != nil {
-		if path := r.path(logicalcluster.From(local)); path != "" {
-			annotations[core.LogicalClusterPathAnnotationKey] = path
-		}
-	}
 	replica.SetAnnotations(annotations)
 	return replica
 }
@@ -117,21 +111,13 @@ func (r Resource) canonical(replica *unstructured.Unstructured) map[string]any {
 	metadata, _ := content["metadata"].(map[string]any)
 	metadata = maps.Clone(metadata)
 	delete(metadata, "resourceVersion")
-	metadata["annotations"] = r.compared(replica)
-	content["metadata"] = metadata
-	return content
-}
-
-// compared returns the annotations of a replica that are compared. Where nobody knows paths, who
-// says them does not matter.
-func (r Resource) compared(replica *unstructured.Unstructured) map[string]any {
 	annotations := map[string]any{}
 	for key, value := range ownAnnotations(replica) {
-		if key != core.LogicalClusterPathAnnotationKey || !r.Path || r.path != nil {
-			annotations[key] = value
-		}
+		annotations[key] = value
 	}
-	return annotations
+	metadata["annotations"] = annotations
+	content["metadata"] = metadata
+	return content
 }
 
 // ownAnnotations returns a copy of an object's annotations without those that the cache server

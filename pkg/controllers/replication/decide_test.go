@@ -5,7 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -100,19 +99,6 @@ func TestDesiredOfDeleted(t *testing.T) {
 	require.Nil(t, got.GetDeletionTimestamp())
 	require.Nil(t, got.GetDeletionGracePeriodSeconds())
 	require.Equal(t, local.GetFinalizers(), got.GetFinalizers())
-}
-
-// TestPath holds that replicas say the path of their logical cluster, where the
-// object itself does not.
-func TestPath(t *testing.T) {
-	paths := Resource{path: func(cluster logicalcluster.Name) string {
-		return map[logicalcluster.Name]string{"x": "root:x"}[cluster]
-	}}
-	for cluster, want := range map[string]string{"x": "root:x", "unknown": ""} {
-		local := localObject(func(o *unstructured.Unstructured) { o.SetAnnotations(map[string]string{"kcp.io/cluster": cluster}) })
-		require.Equal(t, want, paths.desired(local).GetAnnotations()["kcp.io/path"])
-	}
-	require.Equal(t, "root", paths.desired(localObject()).GetAnnotations()["kcp.io/path"])
 }
 
 func TestDecide(t *testing.T) {

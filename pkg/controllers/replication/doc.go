@@ -7,8 +7,7 @@
 // acknowledged. Of every key that changes, the object is read, and its replica is created,
 // updated or deleted:
 //
-//	shard: watch of /clusters/*  ──┐
-//	paths of logical clusters    ──┼─► queue ─► push ─► create, update, delete
+//	shard: watch of /clusters/*  ──┬─► queue ─► push ─► create, update, delete
 //	digests of both sides        ──┘                    below /shards/<me>/clusters/<cluster>
 //
 // Replicas are not watched. Package digest sums up both sides, so that a replica that somebody else

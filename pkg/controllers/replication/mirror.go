@@ -41,9 +41,6 @@ type mirror struct {
 func newMirror(config Config, l *line) *mirror {
 	m := &mirror{config: config, line: l, resource: l.Resource, acknowledged: func() {}, removed: func() {}}
 	m.resource.shard, m.resource.relayed = config.Shard, config.Relay != nil
-	if l.Path && config.LogicalClusters != nil {
-		m.resource.path = config.pathOf
-	}
 	return m
 }
 

@@ -6,9 +6,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/kcp-dev/logicalcluster/v3"
-	"github.com/kcp-dev/sdk/apis/core"
-	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/klog/v2"
 
@@ -80,10 +77,6 @@ func (m *mirror) session(ctx context.Context) error {
 	}
 	if s.local, err = client.NewDynamicFollower(m.config.Local.Wildcard(), m.resource.GroupVersionResource, Name+"-shard-"+m.name(), &localSink{session: s}); err != nil {
 		return err
-	}
-	if m.resource.path != nil {
-		// Before there is anything whose path may change.
-		defer m.config.LogicalClusters.AddEventHandler(s.pathHandler()).Remove()
 	}
 	m.current.Store(s)
 	defer m.current.Store(nil)
@@ -160,34 +153,6 @@ func (s *session) doubt(key client.Key) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.tell(key, true)
-}
-
-// pathHandler has the replicas in a logical cluster looked at when its path changes, which they say.
-func (s *session) pathHandler() client.Handler[*corev1alpha1.LogicalCluster] {
-	changed := func(lc *corev1alpha1.LogicalCluster) {
-		cluster := logicalcluster.From(lc)
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		for _, text := range s.expected.WithPrefix(string(cluster) + "|") {
-			if key, err := client.SplitKey(text); err == nil {
-				s.tell(key, true)
-			}
-		}
-		for _, key := range s.ledger.pending() {
-			if key.Cluster == cluster {
-				s.tell(key, true)
-			}
-		}
-	}
-	return client.Handler[*corev1alpha1.LogicalCluster]{
-		OnAdd: func(lc *corev1alpha1.LogicalCluster, _ bool) { changed(lc) },
-		OnUpdate: func(old, lc *corev1alpha1.LogicalCluster) {
-			if old.Annotations[core.LogicalClusterPathAnnotationKey] != lc.Annotations[core.LogicalClusterPathAnnotationKey] {
-				changed(lc)
-			}
-		},
-		OnDelete: func(last *corev1alpha1.LogicalCluster, _ bool) { changed(last) },
-	}
 }
 
 // waits reports whether the session waits for what the cache server says of all its replicas.

@@ -30,17 +30,12 @@ type Resource struct {
 	schema.GroupVersionResource
 	// Filter selects the objects to replicate; nil selects all.
 	Filter func(metav1.Object) bool
-	// Path has replicas say the path of their logical cluster where the object does not, as
-	// one from before admission gave it: other shards look for them by it.
-	Path bool
 	// Unmarked says that shards write it to cache servers themselves, so that marks do not name it. It
 	// can be relayed only.
 	Unmarked bool
 
 	// shard is the name of the shard whose objects they are.
 	shard string
-	// path is Config.pathOf, with Path; nil leaves paths out.
-	path func(cluster logicalcluster.Name) string
 	// relayed says that they are replicas already.
 	relayed bool
 }
@@ -58,14 +53,14 @@ func Defaults() []Resource {
 	return []Resource{
 		{GroupVersionResource: corev1alpha1.SchemeGroupVersion.WithResource("shards")},
 		{GroupVersionResource: corev1alpha1.SchemeGroupVersion.WithResource("logicalclusters"), Filter: tenancy.Replicated},
-		{GroupVersionResource: tenancyv1alpha1.SchemeGroupVersion.WithResource("workspacetypes"), Path: true},
+		{GroupVersionResource: tenancyv1alpha1.SchemeGroupVersion.WithResource("workspacetypes")},
 		{GroupVersionResource: tenancyv1alpha1.SchemeGroupVersion.WithResource("workspaceauthenticationconfigurations"), Filter: tenancy.Replicated},
-		{GroupVersionResource: apisv1alpha2.SchemeGroupVersion.WithResource("apiexports"), Path: true},
+		{GroupVersionResource: apisv1alpha2.SchemeGroupVersion.WithResource("apiexports")},
 		{GroupVersionResource: apisv1alpha1.SchemeGroupVersion.WithResource("apiresourceschemas")},
 		{GroupVersionResource: apisv1alpha1.SchemeGroupVersion.WithResource("apiconversions")},
 		{GroupVersionResource: apisv1alpha1.SchemeGroupVersion.WithResource("apiexportendpointslices")},
-		{GroupVersionResource: cachev1alpha1.SchemeGroupVersion.WithResource("cachedresources"), Path: true},
-		{GroupVersionResource: cachev1alpha1.SchemeGroupVersion.WithResource("clustercachedresources"), Path: true},
+		{GroupVersionResource: cachev1alpha1.SchemeGroupVersion.WithResource("cachedresources")},
+		{GroupVersionResource: cachev1alpha1.SchemeGroupVersion.WithResource("clustercachedresources")},
 		{GroupVersionResource: cachev1alpha1.SchemeGroupVersion.WithResource("cachedresourceendpointslices")},
 		{GroupVersionResource: cachev1alpha1.SchemeGroupVersion.WithResource("clustercachedresourceendpointslices")},
 		{GroupVersionResource: rbacv1.SchemeGroupVersion.WithResource("clusterroles"), Filter: tenancy.Replicated},
