@@ -266,7 +266,7 @@ func TestRegions(t *testing.T) {
 	r.works("a", "b")
 	rights(first)
 	r.until(func(c *assert.CollectT) {
-		err := r.tryBind(r.consumer, "late")
+		err := r.tryBind(r.users["user-1"], "late")
 		require.True(c, apierrors.IsForbidden(err), "as if there were none: %v", err)
 	})
 	r.create(r.consumer.Resource(typesOf), `{apiVersion: tenancy.kcp.io/v1alpha1, kind: WorkspaceType, metadata: {name: binds-late},
