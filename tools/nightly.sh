@@ -11,7 +11,7 @@ go_test="go test -vet=off -ldflags=-s\ -w -count=1 -v"
 suites() {
   cat <<END
 unit, race detector|$go_test -race -timeout 30m \$(tools/packages.sh unit)
-servers, race detector|$go_test -race -timeout 60m -p 2 \$(go list ./pkg/... ./test/integration/... ./test/admission ./test/conformance | grep -vxF "\$(tools/packages.sh unit)")
+servers, race detector|$go_test -race -timeout 60m -p 2 \$(go list ./pkg/... ./test/integration/... ./test/admission | grep -vxF "\$(tools/packages.sh unit)")
 whole suites|$go_test -timeout 60m -p 2 \$(go list ./... | grep -vE '/test/(mutants|isolation|neighbours|robustness|ringprocesses)\$')
 vet of tools|go -C tools vet ./...
 models|$go_test -timeout 20m -run 'Model\$' ./pkg/client/ring ./pkg/client ./pkg/controllers/replication
