@@ -132,7 +132,8 @@ func (s *Server) openSources(loopback *rest.Config) (controllers.Sources, error)
 			return sources, err
 		}
 	}
-	return sources, s.openCache(&sources)
+	err = s.openCache(&sources)
+	return sources, err
 }
 
 // openCache makes the clients of the cache server, if there is one, and the check of it.

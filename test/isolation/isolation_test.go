@@ -16,6 +16,7 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/test/harness"
@@ -73,18 +74,13 @@ const quietFor = 5 * time.Second
 func (w *world) quiet(t *testing.T, etcd *clientv3.Client) content {
 	t.Helper()
 	before, since := w.stored(t, etcd), time.Now()
-	for deadline := time.Now().Add(2 * time.Minute); time.Now().Before(deadline); time.Sleep(quietFor / 20) {
-		now := w.stored(t, etcd)
-		if d := before.difference(now); len(d) > 0 {
-			t.Log(d)
+	require.NoError(t, wait.PollUntilContextTimeout(t.Context(), quietFor/20, 2*time.Minute, true, func(context.Context) (bool, error) {
+		if now := w.stored(t, etcd); len(before.difference(now)) > 0 {
 			before, since = now, time.Now()
 		}
-		if time.Since(since) >= quietFor {
-			return now
-		}
-	}
-	t.Fatal("the victims' objects change all the time")
-	return nil
+		return time.Since(since) >= quietFor, nil
+	}), "the victims' objects change all the time")
+	return before
 }
 
 // beat changes an object of each victim all the time, until stop is called.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/shardplane/shardplane/test/harness"
 	"github.com/shardplane/shardplane/test/integration/kit"
@@ -128,14 +129,15 @@ func testPluginUse(t *testing.T, e *kit.Env) {
 
 	config, err := clientcmd.LoadFromFile(p.kubeconfig)
 	require.NoError(t, err)
-	config.AuthInfos["stranger"] = config.AuthInfos[config.Contexts[config.CurrentContext].AuthInfo].DeepCopy()
-	config.AuthInfos["stranger"].ClientCertificateData, config.AuthInfos["stranger"].ClientKeyData = nil, nil
-	config.AuthInfos["stranger"].ClientCertificate, config.AuthInfos["stranger"].ClientKey = "", ""
-	config.AuthInfos["stranger"].Token = "user-4-token"
+	// Other tests let user-4 see the workspaces in root.
+	for name, token := range map[string]string{"stranger": "user-5-token", "visitor": "user-4-token"} {
+		config.AuthInfos[name] = clientcmdapi.NewAuthInfo()
+		config.AuthInfos[name].Token = token
+	}
 	require.NoError(t, clientcmd.WriteToFile(*config, p.kubeconfig))
 	require.Contains(t, p.fails("use", "root:plugin", "--user", "stranger"), "workspace root:plugin does not exist, or you may not enter it")
 	require.Contains(t, p.fails("shards", "--user", "stranger"), "listing the shards, which are objects in root")
-	require.Regexp(t, `^Current workspace is "user:user-4"`, p.shows("use", "~", "--user", "stranger"))
+	require.Regexp(t, `^Current workspace is "user:user-4"`, p.shows("use", "~", "--user", "visitor"))
 	out, err := p.command(t.Context(), "auth", "whoami", "-o", "jsonpath={.status.userInfo.username}").CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	require.Equal(t, "user-4", string(out))
