@@ -119,6 +119,13 @@ func TestReadersOfARestoredServer(t *testing.T) {
 	_, stopPushing := replicate(t, amber, cache, markOften)
 	r := newReader(t, cache)
 	r.waitFor(t, "the reader has all", func() error { return r.has(objects) })
+	// Without a mark of the shard, the reader believes whatever the cache server has.
+	r.waitFor(t, "the reader knows a mark of the shard", func() error {
+		if lacking := r.Lacks([]string{"amber"}); len(lacking) > 0 {
+			return fmt.Errorf("lacking are %v", lacking)
+		}
+		return nil
+	})
 	require.Contains(t, r.Lacks([]string{"amber", "blue"}), "blue", "nothing is known of it")
 
 	cache.stop()

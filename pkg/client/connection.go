@@ -72,6 +72,7 @@ type state struct {
 	started         time.Time
 	err             error
 	since           time.Time
+	broke           time.Time // when the last connection ended
 	resourceVersion string
 }
 
@@ -157,7 +158,17 @@ func (c *connection) ResourceVersion() string {
 // Breaks that nobody has received yet are one. It is for one receiver.
 func (c *connection) Disconnected() <-chan struct{} { return c.broken }
 
+// lastBreak returns when the last connection ended or failed, or zero if none has.
+func (c *connection) lastBreak() time.Time {
+	c.state.mu.Lock()
+	defer c.state.mu.Unlock()
+	return c.state.broke
+}
+
 func (c *connection) disconnected() {
+	c.state.mu.Lock()
+	c.state.broke = time.Now()
+	c.state.mu.Unlock()
 	select {
 	case c.broken <- struct{}{}:
 	default:

@@ -101,10 +101,10 @@ func (c *ReplicaCache) naming(resource string) []string {
 	return shards
 }
 
-// currentMarks returns the marks on the cache server. They are at most marksMaxAge older than the call, and not
-// older than the latest known ones. Calls during a reading share the next one, because a slow cache server takes
-// longer than marksMaxAge.
-func (c *ReplicaCache) currentMarks(ctx context.Context) (map[string]Mark, error) {
+// currentMarks returns the marks on the cache server. They are at most marksMaxAge older than the call, were read
+// after a time, since which the data may have been replaced, and are not older than the latest known ones. Calls
+// during a reading share the next one, because a slow cache server takes longer than marksMaxAge.
+func (c *ReplicaCache) currentMarks(ctx context.Context, after time.Time) (map[string]Mark, error) {
 	called, known := time.Now(), c.marks()
 	select {
 	case c.reading <- struct{}{}:
@@ -112,7 +112,7 @@ func (c *ReplicaCache) currentMarks(ctx context.Context) (map[string]Mark, error
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	if !c.lastRead.IsZero() && (!c.lastRead.Before(called) || called.Sub(c.lastRead) < marksMaxAge && c.allReached(c.last, known)) {
+	if !c.lastRead.IsZero() && (!c.lastRead.Before(called) || called.Sub(c.lastRead) < marksMaxAge && c.lastRead.After(after) && c.allReached(c.last, known)) {
 		return c.last, nil
 	}
 	now := time.Now()

@@ -298,7 +298,7 @@ func TestSlowMarks(t *testing.T) {
 		ask := func(want string) {
 			for range 20 {
 				all.Go(func() {
-					marks, err := cache.currentMarks(t.Context())
+					marks, err := cache.currentMarks(t.Context(), time.Time{})
 					assert.NoError(t, err)
 					assert.Equal(t, want, marks["s"].Versions["x"])
 				})

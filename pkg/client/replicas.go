@@ -108,7 +108,7 @@ func (i *Informer[T]) followCache(cache *ReplicaCache, part func(shard string) (
 // readMarks reads the marks on the cache server before its complete state.
 func (i *Informer[T]) readMarks(ctx context.Context) error {
 	r := i.replicas
-	marks, err := r.cache.currentMarks(ctx)
+	marks, err := r.cache.currentMarks(ctx, i.lastBreak())
 	if err != nil {
 		return err
 	}
@@ -280,7 +280,7 @@ func (i *Informer[T]) resolve(ctx context.Context) {
 		if len(shards) == 0 {
 			continue
 		}
-		marks, err := i.replicas.cache.currentMarks(ctx)
+		marks, err := i.replicas.cache.currentMarks(ctx, time.Time{})
 		if err != nil {
 			continue // the stream says what is wrong
 		}
