@@ -16,5 +16,5 @@ func HashReplica(key string, replica map[string]any) (uint64, error) {
 	if _, ok := replica["metadata"].(map[string]any); !ok {
 		return 0, errNoMetadata
 	}
-	return digest.Hash(key, Resource{}.canonical(&unstructured.Unstructured{Object: replica}))
+	return digest.Hash(key, canonical(&unstructured.Unstructured{Object: replica}))
 }

@@ -122,7 +122,7 @@ func compareResource(ctx context.Context, config Config, resource Resource, told
 	}
 	replicas := map[client.Key]listed{}
 	hash := func(obj *unstructured.Unstructured) uint64 {
-		hash, err := digest.Hash("", resource.canonical(obj))
+		hash, err := digest.Hash("", canonical(obj))
 		if err != nil {
 			return 0 // looked at more closely
 		}
@@ -215,7 +215,7 @@ func lookAgain(ctx context.Context, config Config, resource Resource, key client
 	}
 	now := suspect{key: key, local: version(local), replica: version(replica), problem: problemOf(resource, local, replica)}
 	if now.problem == ProblemDifferent {
-		now.fields = differing("", resource.canonical(resource.desired(local)), resource.canonical(replica))
+		now.fields = differing("", canonical(resource.desired(local)), canonical(replica))
 	}
 	return now, nil
 }

@@ -11,7 +11,7 @@ import (
 func TestDiffering(t *testing.T) {
 	r := Resource{shard: "amber"}
 	fields := func(r Resource, edit func(*unstructured.Unstructured)) []string {
-		return differing("", r.canonical(r.desired(localObject())), r.canonical(replicaOf(localObject(), edit)))
+		return differing("", canonical(r.desired(localObject())), canonical(replicaOf(localObject(), edit)))
 	}
 	require.Empty(t, fields(r, func(o *unstructured.Unstructured) { o.SetResourceVersion("100") }))
 	require.Equal(t, []string{"extra", "metadata.annotations.custom", "metadata.annotations.more", "metadata.finalizers", "metadata.uid", "spec.baseURL", "status"},

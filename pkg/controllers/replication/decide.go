@@ -35,7 +35,7 @@ func decide(resource Resource, local, replica *unstructured.Unstructured) (actio
 	}
 
 	want := resource.desired(local)
-	if resource.sameContent(want, replica) {
+	if sameContent(want, replica) {
 		return actionNone, nil
 	}
 	return actionUpdate, following(want, replica)
@@ -100,13 +100,13 @@ func deletion(obj *unstructured.Unstructured) string {
 }
 
 // sameContent reports whether a replica is as it should be.
-func (r Resource) sameContent(want, replica *unstructured.Unstructured) bool {
-	return equality.Semantic.DeepEqual(r.canonical(want), r.canonical(replica))
+func sameContent(want, replica *unstructured.Unstructured) bool {
+	return equality.Semantic.DeepEqual(canonical(want), canonical(replica))
 }
 
 // canonical returns what of a replica is compared, and it is the same of a replica that is
 // to be written and of one that is as it should be. It shares what it can with the replica.
-func (r Resource) canonical(replica *unstructured.Unstructured) map[string]any {
+func canonical(replica *unstructured.Unstructured) map[string]any {
 	content := maps.Clone(replica.Object)
 	metadata, _ := content["metadata"].(map[string]any)
 	metadata = maps.Clone(metadata)
