@@ -1,6 +1,10 @@
 package dev
 
-import "context"
+import (
+	"context"
+
+	"github.com/gofrs/flock"
+)
 
 // Command says how one component of a cluster is started: with these arguments
 // of the shardplane program.
@@ -20,7 +24,7 @@ type Deployment struct {
 	// Commands are the components, in the order in which Run starts them.
 	Commands []Command
 
-	lock *lock
+	lock *flock.Flock
 }
 
 // Prepare makes, or checks, certificates, kubeconfigs and data directories of
@@ -38,4 +42,4 @@ func Prepare(ctx context.Context, o CompletedOptions) (*Deployment, error) {
 }
 
 // Release unlocks the working directory.
-func (d *Deployment) Release() error { return d.lock.release() }
+func (d *Deployment) Release() error { return d.lock.Unlock() }

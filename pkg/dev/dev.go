@@ -41,7 +41,7 @@ func (c *Cluster) Run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, p.lock.release()) }()
+	defer func() { err = errors.Join(err, p.lock.Unlock()) }()
 
 	ready, err := newReadiness(p.certs)
 	if err != nil {

@@ -126,8 +126,17 @@ func needProc(t *testing.T) {
 func requireNothingLeft(t *testing.T, o CompletedOptions) {
 	t.Helper()
 	require.Eventually(t, func() bool { return len(componentPids(o.WorkDir)) == 0 }, deadline, 10*time.Millisecond)
-	require.NoFileExists(t, layout(o.WorkDir).shared(lockFile))
+	requireUnlocked(t, layout(o.WorkDir))
 	require.NoFileExists(t, layout(o.WorkDir).shared(readyFile))
+}
+
+func requireUnlocked(t *testing.T, files layout) {
+	t.Helper()
+	lock, err := acquireLock(files.shared(lockFile))
+	require.NotErrorIs(t, err, errLocked)
+	if err == nil { // otherwise there is no such directory
+		require.NoError(t, lock.Unlock())
+	}
 }
 
 var (

@@ -2,18 +2,18 @@ package dev
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
-	"os"
 	"strings"
 	"sync"
 	"time"
+
+	"gopkg.in/natefinch/lumberjack.v2"
 )
 
 const (
-	// maxLogBytes is the size at which a log becomes <name>.log.1, replacing
-	// the former one.
-	maxLogBytes = 16 << 20
+	// maxLogMegabytes is the size at which a log is renamed to <name>-<time>.log, and the
+	// one that was renamed before is removed.
+	maxLogMegabytes = 16
 
 	// maxLineBytes is the longest line that is kept in one piece.
 	maxLineBytes = 64 << 10
@@ -26,13 +26,11 @@ const (
 // by line to the terminal if wanted. Writes never fail, because a component
 // must not suffer from a full disk of its log; the first failure is reported.
 type componentLog struct {
-	path    string
 	onLine  func(line string) // optional
 	onError func(error)
 
 	mu      sync.Mutex
-	file    *os.File
-	size    int64
+	file    *lumberjack.Logger
 	partial []byte
 	tail    []string
 	failed  bool
@@ -40,16 +38,15 @@ type componentLog struct {
 
 // openLog opens a log for appending and marks where this run begins.
 func openLog(path string, onLine func(string), onError func(error)) (*componentLog, error) {
-	file, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	l := &componentLog{
+		onLine:  onLine,
+		onError: onError,
+		file:    &lumberjack.Logger{Filename: path, MaxSize: maxLogMegabytes, MaxBackups: 1},
+	}
+	_, err := l.file.Write([]byte("--- started by shardplane dev at " + time.Now().Format(time.RFC3339) + "\n"))
 	if err != nil {
 		return nil, fmt.Errorf("open log: %w", err)
 	}
-	info, err := file.Stat()
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("open log: %w", err), file.Close())
-	}
-	l := &componentLog{path: path, onLine: onLine, onError: onError, file: file, size: info.Size()}
-	l.save([]byte("--- started by shardplane dev at " + time.Now().Format(time.RFC3339) + "\n"))
 	return l, nil
 }
 
@@ -91,27 +88,8 @@ func (l *componentLog) lines(block []byte) {
 
 // save writes complete lines to the file.
 func (l *componentLog) save(block []byte) {
-	if l.size+int64(len(block)) > maxLogBytes {
-		l.report(l.rotate())
-	}
-	n, err := l.file.Write(block)
-	l.size += int64(n)
+	_, err := l.file.Write(block)
 	l.report(err)
-}
-
-// rotate moves the file out of the way. Where that fails, the old file is
-// written on.
-func (l *componentLog) rotate() error {
-	if err := os.Rename(l.path, l.path+".1"); err != nil {
-		return fmt.Errorf("rotate log: %w", err)
-	}
-	file, err := os.OpenFile(l.path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
-	if err != nil {
-		return fmt.Errorf("rotate log: %w", err)
-	}
-	err = l.file.Close()
-	l.file, l.size = file, 0
-	return err
 }
 
 func (l *componentLog) report(err error) {
@@ -119,7 +97,7 @@ func (l *componentLog) report(err error) {
 		return
 	}
 	l.failed = true
-	l.onError(fmt.Errorf("log %s is incomplete: %w", l.path, err))
+	l.onError(fmt.Errorf("log %s is incomplete: %w", l.file.Filename, err))
 }
 
 // lastWords returns the line that most likely says why the component died;

@@ -45,7 +45,8 @@ func TestMain(m *testing.M) {
 			return
 		}
 	}
-	goleak.VerifyTestMain(m)
+	// lumberjack has no way to stop the goroutine that removes old logs.
+	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("gopkg.in/natefinch/lumberjack%2ev2.(*Logger).millRun"))
 }
 
 // devProcess runs a cluster in a process of its own, for tests that kill it.

@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/gofrs/flock"
+
 	"github.com/shardplane/shardplane/pkg/dev/pki"
 )
 
@@ -29,7 +31,7 @@ const (
 // prepared is a working directory in which everything is in place to start the
 // components. It holds the directory's lock.
 type prepared struct {
-	lock  *lock
+	lock  *flock.Flock
 	certs *certificates
 	// notes tell people what was done to files that they may not expect.
 	notes []string
@@ -51,7 +53,7 @@ func prepare(ctx context.Context, o CompletedOptions) (p *prepared, err error) {
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, held.release())
+			err = errors.Join(err, held.Unlock())
 		}
 	}()
 

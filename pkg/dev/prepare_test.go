@@ -23,7 +23,7 @@ func mustPrepare(t *testing.T, o CompletedOptions) *prepared {
 	t.Helper()
 	p, err := prepare(t.Context(), o)
 	require.NoError(t, err)
-	require.NoError(t, p.lock.release())
+	require.NoError(t, p.lock.Unlock())
 	return p
 }
 
@@ -133,7 +133,7 @@ func TestRefuses(t *testing.T) {
 			require.True(t, strings.HasPrefix(message, test.want), message)
 			require.NotContains(t, oneLine(message), "\n")
 			require.Empty(t, out.String(), "nothing is started, so there is nothing to tell")
-			require.NoFileExists(t, files.shared(lockFile))
+			requireUnlocked(t, files)
 		})
 	}
 }
