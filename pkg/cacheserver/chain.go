@@ -28,7 +28,7 @@ func (s *Server) chain(c *genericapiserver.Config, longRunning context.Context) 
 		serving.Chain{serving.Connections(nil, serving.TooMany(c))},
 		serving.Decision(c),
 		serving.Chain{
-			serving.Bodies(c, s.options.Serving.BodyBytes, s.metrics),
+			serving.Bodies(c, s.options.Serving.Limits, s.metrics),
 			serving.InFlight(c, s.metrics), //nolint:contextcheck // its hook has a context of its own
 			serving.LongRunningStop(longRunning, c),
 		},

@@ -24,7 +24,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/serving"
 	"github.com/shardplane/shardplane/pkg/serving/answers"
 	"github.com/shardplane/shardplane/pkg/serving/bodies"
-	"github.com/shardplane/shardplane/pkg/serving/inflight"
+	"github.com/shardplane/shardplane/pkg/serving/ledger"
 	"github.com/shardplane/shardplane/pkg/workspaceindex"
 )
 
@@ -102,7 +102,7 @@ func (s *Server) chain() serving.Chain {
 			return apifilters.WithAuthentication(next, s.authentication.Authenticator, unauthorized, s.authentication.Audiences, nil)
 		}),
 		serving.Connections(nil, tooMany),
-		serving.NewFilter("shares", "429 above --max-requests-inflight-per-user and --max-watches-per-user", s.withShares),
+		serving.NewFilter("limits", "429 above --limit requests-per-user and watches-per-user", s.withLimits),
 		serving.NewFilter("unread", "answers that are not read end, where too much of them is in memory", func(next http.Handler) http.Handler {
 			return answers.WithForwarded(next, ahead)
 		}),
@@ -114,24 +114,24 @@ func tooMany(w http.ResponseWriter, _ *http.Request, why string) {
 	writeStatus(w, statusError(http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests, retrySoon, "%s, try again later", why))
 }
 
-// withShares bounds the requests that one user has in flight, and the streams, which take
+// withLimits bounds the requests that one user has in flight, and the streams, which take
 // memory here as long as they last.
-func (s *Server) withShares(next http.Handler) http.Handler {
+func (s *Server) withLimits(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if identity.IsExempt(r.Context()) {
 			next.ServeHTTP(w, r)
 			return
 		}
-		shares := s.inFlight
+		resource := s.inFlight
 		if r.Header.Get("Upgrade") != "" || isWatch(r) {
-			shares = s.watches
+			resource = s.watches
 		}
-		leave, why := shares.Take(r.Context(), 1+inflight.OfHeaders(r))
-		if why != "" {
-			tooMany(w, r, why)
+		give, err := resource.TakeFor(r.Context(), 1+ledger.OfHeaders(r))
+		if err != nil {
+			tooMany(w, r, err.Error())
 			return
 		}
-		defer leave()
+		defer give()
 		next.ServeHTTP(w, r)
 	})
 }

@@ -54,7 +54,7 @@ func connect(dialer *net.Dialer) connector {
 // few returns dial for few connections at a time, each of which carries many requests. net/http dials for
 // each request that finds no room on the connections that there are, and the first connection takes most
 // of those that wait. Without a bound, a burst of one tenant costs a shard as many handshakes as it has
-// requests, and above its --max-anonymous-connections the shard closes connections that carry requests
+// requests, and above its --limit anonymous-connections the shard closes connections that carry requests
 // of others.
 func few(dial connector) connector {
 	places := make(chan struct{}, maxDials)

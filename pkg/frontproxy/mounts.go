@@ -24,7 +24,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/peers"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/request/identity"
-	"github.com/shardplane/shardplane/pkg/serving/budget"
+	"github.com/shardplane/shardplane/pkg/serving/ledger"
 	"github.com/shardplane/shardplane/pkg/webhooktransport"
 	"github.com/shardplane/shardplane/pkg/workspaceindex"
 )
@@ -48,7 +48,7 @@ const (
 // mounts is how requests get to servers that tenants mount.
 type mounts struct {
 	// places bound the requests, by the logical cluster that has the mount.
-	places *budget.Budget[logicalcluster.Name]
+	places *ledger.Ledger
 	// anywhere reaches the servers of tenants' URLs, and trusted those of the hosts that the
 	// operator trusts, which are told who somebody is.
 	anywhere, trusted *backend
@@ -59,7 +59,7 @@ type mounts struct {
 
 // newMounts reads certificates. Nothing is connected.
 func newMounts(o MountOptions) (m *mounts, err error) {
-	m = &mounts{places: budget.New[logicalcluster.Name](budget.Limits{Total: maxMounted, Each: maxMountedEach, Own: ownMounted})}
+	m = &mounts{places: ledger.New(ledger.Bounds{Total: maxMounted, User: maxMountedEach, Own: ownMounted})}
 	if o.CAFile != "" {
 		if m.ca, err = dynamiccertificates.NewDynamicCAContentFromFile("mount-ca", o.CAFile); err != nil {
 			return nil, fmt.Errorf("reading --mount-ca-file: %w", err)
@@ -200,6 +200,7 @@ func (s *Server) leaveFor(w http.ResponseWriter, r *http.Request, to *route, u *
 		}
 	}
 	to.backend, to.mount = s.mounts.to(u)
+	holder := ledger.Holder{User: identity.Payer{Cluster: cluster}} // who mounts pays, not who visits
 	switch {
 	case !entered:
 		writeStatus(w, unavailable("the workspace is unavailable"))
@@ -208,12 +209,12 @@ func (s *Server) leaveFor(w http.ResponseWriter, r *http.Request, to *route, u *
 		writeStatus(w, statusError(http.StatusForbidden, metav1.StatusReasonForbidden, 0,
 			"the mounted server is told who somebody is, and service accounts and users that are restricted to some workspaces mean somebody else there"))
 		return false
-	case !s.mounts.places.Take(cluster, 1):
+	case s.mounts.places.Take(holder, 1) != nil:
 		writeStatus(w, statusError(http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests, retrySoon,
 			"too many requests are at servers that are mounted here, try again later"))
 		return false
 	}
-	to.mount.leave = func() { s.mounts.places.Give(cluster, 1) }
+	to.mount.leave = func() { s.mounts.places.Give(holder, 1) }
 	to.release()
 	return true
 }

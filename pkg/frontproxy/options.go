@@ -13,7 +13,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/authn"
 	"github.com/shardplane/shardplane/pkg/serving"
-	"github.com/shardplane/shardplane/pkg/serving/inflight"
+	"github.com/shardplane/shardplane/pkg/serving/ledger"
 )
 
 const (
@@ -58,8 +58,6 @@ type Options struct {
 	// Serving are the listener and the audit log of what the front-proxy
 	// answers itself.
 	Serving serving.Options
-	// InFlight and Watches bound the requests in flight, and the streams, of each user.
-	InFlight, Watches inflight.Limits
 	// Authentication says who may connect.
 	Authentication authn.UserOptions
 	// PassOnGroups are the groups that users keep on their way to a shard, except
@@ -75,7 +73,8 @@ func NewOptions() *Options {
 		Serving:               serving.NewOptions(defaultPort),
 		Authentication:        authn.NewUserOptions(),
 	}
-	o.InFlight, o.Watches = inflight.NewProxyLimits()
+	// More than at one shard, which limits logical clusters as well.
+	o.Serving.Limits[ledger.RequestsPerUser], o.Serving.Limits[ledger.WatchesPerUser] = 3000, 15000
 	return o
 }
 
@@ -93,8 +92,6 @@ func (o *Options) Flags() (fss cliflag.NamedFlagSets) {
 	o.Mounts.addFlags(fss.FlagSet("Mounts"))
 	fs = fss.FlagSet("Serving")
 	o.Serving.AddFlags(fs)
-	o.InFlight.AddUserFlag(fs)
-	o.Watches.AddUserFlag(fs)
 	fs.StringVar(&o.IndexDirectory, "index-directory", o.IndexDirectory, "directory for files of what is known of each shard, with which the next start serves at once, before shards have answered; of this process alone. Nothing is kept without it")
 	fs.DurationVar(&o.IndexTimeout, "index-timeout", o.IndexTimeout, "for how long a request for an unknown logical cluster waits for it to appear, before it is refused")
 	fs.DurationVar(&o.WorkspaceReadyTimeout, "workspace-ready-timeout", o.WorkspaceReadyTimeout, "for how long a request for a new workspace, of its owner or of others who may enter it, waits for the workspace to become ready, before it is told to come again")
@@ -143,7 +140,7 @@ func (o CompletedOptions) Validate() error {
 	if file := o.Mounts.ClientCertFile; file != "" && samePath(file, o.ProxyClientCertFile) {
 		errs = append(errs, errors.New("--mount-client-cert-file is that of --proxy-client-cert-file, which shards believe: mounted servers must not see it"))
 	}
-	return errors.Join(slices.Concat(errs, o.Mounts.validate(), o.InFlight.Validate(), o.Watches.Validate(), o.Serving.Validate(), o.Authentication.Validate())...)
+	return errors.Join(slices.Concat(errs, o.Mounts.validate(), o.Serving.Validate(), o.Authentication.Validate())...)
 }
 
 // validateFiles returns which files are missing. What the mapping file may give is missing

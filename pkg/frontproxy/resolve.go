@@ -11,7 +11,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/request/identity"
-	"github.com/shardplane/shardplane/pkg/serving/budget"
+	"github.com/shardplane/shardplane/pkg/serving/ledger"
 	"github.com/shardplane/shardplane/pkg/tenancy"
 	"github.com/shardplane/shardplane/pkg/workspaceindex"
 )
@@ -48,7 +48,7 @@ type resolver struct {
 	delay delay
 	// ready is for how long those wait who may enter a new workspace.
 	ready  time.Duration
-	places *budget.Budget[identity.Payer]
+	places *ledger.Ledger
 	// indexWaits counts how waits end.
 	indexWaits *prometheus.CounterVec
 }
@@ -90,7 +90,7 @@ func (d *delay) cover(took time.Duration) {
 }
 
 func newResolver(index *workspaceindex.Index, timeout, ready time.Duration, indexWaits *prometheus.CounterVec) *resolver {
-	return &resolver{index: index, indexWaits: indexWaits, delay: delay{least: timeout, now: timeout}, ready: ready, places: budget.New[identity.Payer](budget.Limits{Total: maxWaiting, Each: maxWaitingPerUser, Own: ownWaiting})}
+	return &resolver{index: index, indexWaits: indexWaits, delay: delay{least: timeout, now: timeout}, ready: ready, places: ledger.New(ledger.Bounds{Total: maxWaiting, User: maxWaitingPerUser, Own: ownWaiting})}
 }
 
 // resolve waits until the index knows the path of a request that arrived then. Who expects
@@ -173,11 +173,12 @@ func (r *resolver) hold(ctx context.Context, arrived time.Time) {
 
 // enter takes a place among those who may have to wait, if there is one.
 func (r *resolver) enter(who identity.Payer) (release func(), ok bool) {
-	if !r.places.Take(who, 1) {
+	holder := ledger.Holder{User: who}
+	if r.places.Take(holder, 1) != nil {
 		r.indexWaits.WithLabelValues("crowded").Inc()
 		return nil, false
 	}
-	return sync.OnceFunc(func() { r.places.Give(who, 1) }), true
+	return sync.OnceFunc(func() { r.places.Give(holder, 1) }), true
 }
 
 // final reports whether there is nothing to wait for.

@@ -26,7 +26,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/peers"
 	"github.com/shardplane/shardplane/pkg/serving"
 	"github.com/shardplane/shardplane/pkg/serving/bodies"
-	"github.com/shardplane/shardplane/pkg/serving/inflight"
+	"github.com/shardplane/shardplane/pkg/serving/ledger"
 )
 
 // drainTimeout is how long requests in flight may take when the server stops;
@@ -56,7 +56,7 @@ type Server struct {
 	// bodies say how long bodies of requests take at most.
 	bodies bodies.Rate
 	// inFlight and watches are what each user has of requests and of streams.
-	inFlight, watches *inflight.Shares
+	inFlight, watches *ledger.Ledger
 	// shutdownDelay is for how long requests are served after the end of readiness.
 	shutdownDelay time.Duration
 	// answers records what the front-proxy answers itself; it may be nil.
@@ -81,7 +81,7 @@ func New(ctx context.Context, o CompletedOptions) (s *Server, err error) {
 	s = &Server{
 		metrics: serving.NewMetrics(registry),
 		bodies:  o.Serving.Bodies, shutdownDelay: o.ShutdownDelay, group: lifecycle.New("part"),
-		inFlight: inflight.NewShares(o.InFlight, registry), watches: inflight.NewShares(o.Watches, registry),
+		inFlight: o.Serving.Limits.Ledger(ledger.RequestsResource, 0, registry), watches: o.Serving.Limits.Ledger(ledger.WatchesResource, 0, registry),
 		identity: identityHeaders{prefixes: slices.Clone(ownIdentity.prefixes)},
 	}
 	defer func() {

@@ -16,6 +16,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/authz"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/request/identity"
+	"github.com/shardplane/shardplane/pkg/serving/ledger"
 )
 
 // doors makes the shard let owner in and nobody else, and returns what it was asked.
@@ -143,7 +144,7 @@ func namedUser(name string) user.Info { return &user.DefaultInfo{Name: name} }
 // refused more of that kind, and nobody else, until one has ended.
 func TestShares(t *testing.T) {
 	w := newWorld(t, "root")
-	w.options.InFlight.User, w.options.Watches.User = 2, 1
+	w.options.Serving.Limits[ledger.RequestsPerUser], w.options.Serving.Limits[ledger.WatchesPerUser] = 2, 1
 	inside, goOn := make(chan struct{}), make(chan struct{})
 	w.shards["root"].handle(func(rw http.ResponseWriter, r *http.Request) {
 		if strings.HasSuffix(r.URL.Path, "/hang") {
@@ -162,7 +163,7 @@ func TestShares(t *testing.T) {
 		hanging.Go(func() { jane.get(t, path) })
 		<-inside
 	}
-	for path, flag := range map[string]string{path: "--max-requests-inflight-per-user", stream: "--max-watches-per-user"} {
+	for path, flag := range map[string]string{path: "--limit requests-per-user=2", stream: "--limit watches-per-user=1"} {
 		res, body := jane.get(t, path)
 		status(t, res, body, http.StatusTooManyRequests)
 		require.Equal(t, "1", res.Header.Get("Retry-After"))

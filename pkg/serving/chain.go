@@ -21,6 +21,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/serving/bodies"
 	"github.com/shardplane/shardplane/pkg/serving/connections"
 	"github.com/shardplane/shardplane/pkg/serving/inflight"
+	"github.com/shardplane/shardplane/pkg/serving/ledger"
 	"github.com/shardplane/shardplane/pkg/serving/watchbytes"
 	"github.com/shardplane/shardplane/pkg/serving/watchdog"
 )
@@ -92,8 +93,8 @@ func BodyGuard(limits bodies.Rate) Filter {
 
 // Bodies returns the filter that reads bodies before requests take anything that
 // others need.
-func Bodies(c *genericapiserver.Config, limits bodies.Limits, registerer prometheus.Registerer) Filter {
-	return Filter{"bodies", "into memory, within --max-request-body-bytes and --max-request-body-bytes-per-user; 408, 413, 429", func(next http.Handler) http.Handler {
+func Bodies(c *genericapiserver.Config, limits ledger.Limits, registerer prometheus.Registerer) Filter {
+	return Filter{"bodies", "into memory, within --limit body-bytes and body-bytes-per-user; 408, 413, 429", func(next http.Handler) http.Handler {
 		return bodies.NewReader(limits, c.MaxRequestBodyBytes, registerer).Wrap(next, c.LongRunningFunc, func(w http.ResponseWriter, r *http.Request, err error) { respond(w, r, c.Serializer, err) })
 	}}
 }
@@ -101,8 +102,8 @@ func Bodies(c *genericapiserver.Config, limits bodies.Limits, registerer prometh
 // Connections returns the filter that bounds the connections of each user. forwarded
 // reports whether a request comes from who forwards those of many; it may be nil.
 // refuse answers with 429, saying why.
-func Connections(forwarded func(*http.Request) bool, refuse inflight.Refuse) Filter {
-	return Filter{"connections", "whose connection it is; 429 above --max-connections-per-user", func(next http.Handler) http.Handler {
+func Connections(forwarded func(*http.Request) bool, refuse ledger.Refuse) Filter {
+	return Filter{"connections", "whose connection it is; 429 above --limit connections-per-user", func(next http.Handler) http.Handler {
 		return connections.WithOwner(next, forwarded, refuse)
 	}}
 }
@@ -195,16 +196,15 @@ func InFlight(c *genericapiserver.Config, registerer prometheus.Registerer) Filt
 	}}
 }
 
-// InFlightShares returns the bounds of requests in flight of each logical cluster
-// and of each user.
-func InFlightShares(c *genericapiserver.Config, limits inflight.Limits, registerer prometheus.Registerer) Filter {
-	shares := inflight.NewShares(limits, registerer)
-	return Filter{"shares in flight", "429 above --max-requests-inflight-per-cluster and --max-requests-inflight-per-user", func(next http.Handler) http.Handler {
-		return shares.Wrap(next, func(r *http.Request, info *apirequest.RequestInfo) int {
+// RequestLimits returns the limits of requests in flight of each logical cluster and of each user.
+func RequestLimits(c *genericapiserver.Config, limits ledger.Limits, registerer prometheus.Registerer) Filter {
+	requests := limits.Ledger(ledger.RequestsResource, 0, registerer)
+	return Filter{"request limits", "429 above --limit requests-per-cluster and requests-per-user", func(next http.Handler) http.Handler {
+		return requests.Wrap(next, func(r *http.Request, info *apirequest.RequestInfo) int64 {
 			if c.LongRunningFunc(r, info) {
 				return 0
 			}
-			return 1 + inflight.OfHeaders(r)
+			return 1 + ledger.OfHeaders(r)
 		}, TooMany(c))
 	}}
 }
@@ -223,30 +223,30 @@ func Watchdog(c *genericapiserver.Config, registerer prometheus.Registerer) (thr
 	return throttle, watched
 }
 
-// WatchShares returns the bounds of open watches of each logical cluster and of
-// each user.
-func WatchShares(c *genericapiserver.Config, limits inflight.Limits, registerer prometheus.Registerer) Filter {
-	shares := inflight.NewShares(limits, registerer)
-	return Filter{"shares of watches", "429 above --max-watches-per-cluster and --max-watches-per-user", func(next http.Handler) http.Handler {
-		return shares.Wrap(next, func(r *http.Request, info *apirequest.RequestInfo) int {
+// WatchLimits returns the limits of open watches of each logical cluster and of each user.
+func WatchLimits(c *genericapiserver.Config, limits ledger.Limits, registerer prometheus.Registerer) Filter {
+	watches := limits.Ledger(ledger.WatchesResource, 0, registerer)
+	return Filter{"watch limits", "429 above --limit watches-per-cluster and watches-per-user", func(next http.Handler) http.Handler {
+		return watches.Wrap(next, func(r *http.Request, info *apirequest.RequestInfo) int64 {
 			if !c.LongRunningFunc(r, info) {
 				return 0
 			}
-			return watchPlaces(r) + inflight.OfHeaders(r)
+			return watchPlaces(r) + ledger.OfHeaders(r)
 		}, TooMany(c))
 	}}
 }
 
-// WatchBytes returns the bounds of what the watches of each logical cluster, and of each
+// WatchBytes returns the limits of what the watches of each logical cluster, and of each
 // user, hold of large events.
-func WatchBytes(c *genericapiserver.Config, limits watchbytes.Limits) Filter {
-	return Filter{"watch bytes", "watches with large events end above --max-watch-bytes-per-cluster and --max-watch-bytes-per-user; 429", func(next http.Handler) http.Handler {
-		return limits.Wrap(next, c.LongRunningFunc, TooMany(c))
+func WatchBytes(c *genericapiserver.Config, limits ledger.Limits, registerer prometheus.Registerer) Filter {
+	held := limits.Ledger(ledger.WatchBytesResource, 0, registerer)
+	return Filter{"watch bytes", "watches with large events end above --limit watch-bytes-per-cluster and watch-bytes-per-user; 429", func(next http.Handler) http.Handler {
+		return watchbytes.Wrap(next, held, c.LongRunningFunc, TooMany(c))
 	}}
 }
 
 // TooMany returns what answers requests that are one too many.
-func TooMany(c *genericapiserver.Config) inflight.Refuse {
+func TooMany(c *genericapiserver.Config) ledger.Refuse {
 	return func(w http.ResponseWriter, r *http.Request, why string) {
 		const retryAfter = 1
 		respond(w, r, c.Serializer, apierrors.NewTooManyRequests(why+", try again later", retryAfter))

@@ -23,7 +23,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/serving"
-	"github.com/shardplane/shardplane/pkg/serving/inflight"
+	"github.com/shardplane/shardplane/pkg/serving/ledger"
 )
 
 // leftOut are the filters of upstream's chain that ours have not.
@@ -119,9 +119,8 @@ func TestHeadersCount(t *testing.T) {
 		Serializer:      serializer.NewCodecFactory(scheme),
 		LongRunningFunc: func(_ *http.Request, info *apirequest.RequestInfo) bool { return info.Verb == "watch" },
 	}
-	requests, watches := inflight.NewLimits(), inflight.NewWatchLimits()
-	requests.User, watches.User = 2, 2
-	handler := serving.Chain{serving.InFlightShares(c, requests, nil), serving.WatchShares(c, watches, nil)}.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	limits := ledger.Limits{ledger.RequestsPerUser: 2, ledger.WatchesPerUser: 2}
+	handler := serving.Chain{serving.RequestLimits(c, limits, nil), serving.WatchLimits(c, limits, nil)}.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	for _, verb := range []string{"get", "watch"} {
 		for bytes, want := range map[int]int{0: http.StatusOK, 31 << 10: http.StatusOK, 33 << 10: http.StatusTooManyRequests} {
 			ctx := apirequest.WithUser(request.WithClusterName(t.Context(), "a"), &user.DefaultInfo{Name: "jane"})

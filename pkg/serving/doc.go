@@ -8,11 +8,11 @@
 // takes the scope off the URL, so that everything behind sees a plain Kubernetes
 // path, and answers, after authorization, what nothing in the scope serves.
 //
-// Below it, connections bounds those of each user and those of nobody yet, fairness shares a server among logical clusters, inflight bounds how
-// many requests there are at a time, bodies reads what they bring before they take
-// anything that others need, answers gives up what nobody reads, budget counts what several share, watchbytes bounds what watches hold of large events,
-// watchdog handles requests that go on computing after their end,
-// metriclabels keeps names that tenants choose out of metrics, inprocess takes a server's requests to itself past connections, and ownership
-// compares whose the data in an etcd is before a server uses it. Package chaintest
-// compares the chain of a server with the page that shows it.
+// Below it, ledger limits what logical clusters and users hold at a time; connections, bodies,
+// watchbytes and answers count in it what their names say, and answers ends answers that nobody
+// reads. fairness shares a server among logical clusters, inflight limits the requests that execute,
+// and watchdog handles requests that compute after their end. metriclabels keeps names that tenants
+// choose out of metrics, inprocess takes a server's requests to itself past connections, and
+// ownership compares whose data is in an etcd before a server uses it. Package chaintest compares
+// the chain of a server with the page that shows it.
 package serving

@@ -13,6 +13,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/serving/bodies"
 	"github.com/shardplane/shardplane/pkg/serving/connections"
+	"github.com/shardplane/shardplane/pkg/serving/ledger"
 )
 
 // ProfilesPrefix is where servers have profiles of their process, below a name each.
@@ -35,13 +36,15 @@ type Options struct {
 	Audit AuditOptions
 	// Bodies say how long bodies of requests take at most.
 	Bodies bodies.Rate
-	// Connections bound how many connections there are.
-	Connections connections.Limits
+	// Limits bound what logical clusters and users hold at a time.
+	Limits ledger.Limits
 }
 
 // NewOptions returns the defaults for a server on port.
 func NewOptions(port int) Options {
-	return Options{BindAddress: "127.0.0.1", SecurePort: port, TLS: NewTLSOptions(), Audit: NewAuditOptions(), Bodies: bodies.NewRate(), Connections: connections.NewLimits()}
+	return Options{BindAddress: "127.0.0.1", SecurePort: port, TLS: NewTLSOptions(), Audit: NewAuditOptions(), Bodies: bodies.NewRate(), Limits: ledger.Limits{
+		ledger.AnonymousConnections: 4000, ledger.ConnectionsPerUser: 1000,
+	}}
 }
 
 // AddFlags adds the flags of o to fs, but for those of Audit.
@@ -51,7 +54,7 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.TLSCertFile, "tls-cert-file", o.TLSCertFile, "PEM file of the serving certificate, intermediates included; read again when it changes")
 	fs.StringVar(&o.TLSPrivateKeyFile, "tls-private-key-file", o.TLSPrivateKeyFile, "PEM file of the private key of --tls-cert-file")
 	o.TLS.AddFlags(fs)
-	o.Connections.AddFlags(fs)
+	o.Limits.AddFlags(fs)
 }
 
 // Validate returns what is wrong with o, in the order of its fields.
@@ -70,7 +73,6 @@ func (o *Options) Validate() []error {
 		errs = append(errs, errors.New("--tls-private-key-file is required: all requests are served over TLS"))
 	}
 	errs = append(errs, o.TLS.Validate()...)
-	errs = append(errs, o.Connections.Validate()...)
 	return append(errs, o.Audit.Validate()...)
 }
 
@@ -102,7 +104,7 @@ func (o *Options) Listen(registerer prometheus.Registerer) (*Listener, error) {
 		_ = info.Listener.Close()
 		return nil, fmt.Errorf("listening on %s: %w", address, err)
 	}
-	info.Listener = connections.New(info.Listener, o.Connections, registerer)
+	info.Listener = connections.New(info.Listener, o.Limits, registerer)
 	return &Listener{SecureServingInfo: info, URL: "https://" + net.JoinHostPort(o.BindAddress, port)}, nil
 }
 
@@ -116,15 +118,15 @@ type APIOptions struct {
 	// requests other than watches are served at a time; more get 429.
 	MaxRequestsInFlight         int
 	MaxMutatingRequestsInFlight int
-	// BodyBytes bounds the memory of bodies of requests that wait.
-	BodyBytes bodies.Limits
 	// FeatureGates switches Kubernetes' feature gates, as in "Gate=true".
 	FeatureGates map[string]string
 }
 
 // NewAPIOptions returns the defaults for a server on port.
 func NewAPIOptions(port int) APIOptions {
-	return APIOptions{Options: NewOptions(port), MaxRequestsInFlight: 3000, MaxMutatingRequestsInFlight: 1000, BodyBytes: bodies.NewLimits(), FeatureGates: map[string]string{}}
+	o := APIOptions{Options: NewOptions(port), MaxRequestsInFlight: 3000, MaxMutatingRequestsInFlight: 1000, FeatureGates: map[string]string{}}
+	o.Limits[ledger.BodyBytes], o.Limits[ledger.BodyBytesPerUser] = 512<<20, 128<<20
+	return o
 }
 
 // AddFlags adds the flags of o to fs, but for those of Audit.
@@ -132,7 +134,6 @@ func (o *APIOptions) AddFlags(fs *pflag.FlagSet) {
 	o.Options.AddFlags(fs)
 	fs.IntVar(&o.MaxRequestsInFlight, "max-requests-inflight", o.MaxRequestsInFlight, "reading requests executed at a time, watches and what waits for its turn or for a webhook not counted; more are answered with 429")
 	fs.IntVar(&o.MaxMutatingRequestsInFlight, "max-mutating-requests-inflight", o.MaxMutatingRequestsInFlight, "writing requests executed at a time, what waits for its turn or for a webhook not counted; more are answered with 429")
-	o.BodyBytes.AddFlags(fs)
 	fs.StringToStringVar(&o.FeatureGates, "feature-gates", o.FeatureGates, "Kubernetes feature gates of this process, as Gate=true,Other=false; ShardedListAndWatch and WatchList are on unless switched off here, and DetectCacheInconsistency, which reads all that is stored every five minutes, is off unless switched on")
 }
 
@@ -142,5 +143,5 @@ func (o *APIOptions) Validate() []error {
 	if o.MaxRequestsInFlight < 0 || o.MaxMutatingRequestsInFlight < 0 {
 		errs = append(errs, errors.New("--max-requests-inflight and --max-mutating-requests-inflight must not be negative"))
 	}
-	return append(errs, o.BodyBytes.Validate()...)
+	return errs
 }

@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 
 	"github.com/shardplane/shardplane/pkg/serving/bodies"
+	"github.com/shardplane/shardplane/pkg/serving/ledger"
 )
 
 // TestListLimit verifies that objects are rejected in each encoding before anything compares their lists.
@@ -36,7 +37,7 @@ func TestListLimit(t *testing.T) {
 	}
 	code := func(verb, mediaType, body string) int {
 		served := WithPatchLimit(WithListLimit(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) }), scheme.Codecs), scheme.Codecs)
-		reader := bodies.NewReader(bodies.NewLimits(), 3<<20, nil)
+		reader := bodies.NewReader(ledger.Limits{}, 3<<20, nil)
 		handler := reader.Wrap(served, func(*http.Request, *genericapirequest.RequestInfo) bool { return false }, func(http.ResponseWriter, *http.Request, error) {})
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/api/v1/namespaces/a/serviceaccounts", strings.NewReader(body))
 		r.Header.Set("Content-Type", mediaType)

@@ -66,12 +66,12 @@ func requirements(parameter, selector string) int {
 
 // watchPlaces is the inflight.Count of watches: an event is matched with the
 // selectors of all of them, and with each of their values.
-func watchPlaces(r *http.Request) int {
+func watchPlaces(r *http.Request) int64 {
 	parts, query := 0, r.URL.Query()
 	for parameter, separator := range map[string]string{"labelSelector": ",", "fieldSelector": ",", shardSelectorParameter: rangeSeparator} {
 		for _, selector := range query[parameter] {
 			parts += 1 + strings.Count(selector, separator)
 		}
 	}
-	return 1 + parts/partsPerPlace
+	return 1 + int64(parts/partsPerPlace)
 }

@@ -51,10 +51,10 @@ func (s *Server) chain(c *genericapiserver.Config) serving.Chain {
 		),
 		serving.Chain{
 			throttle,
-			serving.Bodies(c, s.options.Serving.BodyBytes, s.metrics),
-			serving.InFlightShares(c, s.options.InFlight, s.metrics),
-			serving.WatchShares(c, s.options.Watches, s.metrics),
-			serving.WatchBytes(c, s.options.WatchBytes),
+			serving.Bodies(c, s.options.Serving.Limits, s.metrics),
+			serving.RequestLimits(c, s.options.Serving.Limits, s.metrics),
+			serving.WatchLimits(c, s.options.Serving.Limits, s.metrics),
+			serving.WatchBytes(c, s.options.Serving.Limits, s.metrics),
 			serving.LongRunningStop(s.serving, c),
 			serving.NewFilter("fairness", "a share for each logical cluster; 429", func(next http.Handler) http.Handler {
 				if shares := s.options.Fairness.New(s.metrics); shares != nil {

@@ -19,8 +19,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/registry"
 	"github.com/shardplane/shardplane/pkg/request"
-	"github.com/shardplane/shardplane/pkg/request/identity"
-	"github.com/shardplane/shardplane/pkg/serving/budget"
+	"github.com/shardplane/shardplane/pkg/serving/ledger"
 	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
@@ -50,7 +49,7 @@ type newborns struct {
 	access authorizer.Authorizer
 	// forwarded reports whether a front-proxy has sent a request.
 	forwarded func(r *http.Request) bool
-	places    *budget.Budget[identity.Payer]
+	places    *ledger.Ledger
 	// serving ends when the server does.
 	serving context.Context //nolint:containedctx // the life of the listener, which outlasts every request
 }
@@ -58,7 +57,7 @@ type newborns struct {
 func (s *Server) newNewborns(access authorizer.Authorizer) *newborns {
 	return &newborns{
 		local: s.local, rules: s.rules, access: access, forwarded: s.authentication.Forwarded, serving: s.serving,
-		places: budget.New[identity.Payer](budget.Limits{Total: maxNewborn, Each: maxNewbornEach, Own: maxNewbornOwn}),
+		places: ledger.New(ledger.Bounds{Total: maxNewborn, User: maxNewbornEach, Own: maxNewbornOwn}),
 	}
 }
 
@@ -123,11 +122,11 @@ func (n *newborns) wait(ctx context.Context, name logicalcluster.Name, timeout t
 // await waits until look, which is called again when something has changed, says that it is
 // over, and reports whether it did in time and there was a place to wait.
 func (n *newborns) await(ctx context.Context, timeout time.Duration, changed <-chan struct{}, look func() bool) bool {
-	payer := identity.PayerFrom(ctx)
-	if !n.places.Take(payer, 1) {
+	leave, err := n.places.TakeFor(ctx, 1)
+	if err != nil {
 		return false
 	}
-	defer n.places.Give(payer, 1)
+	defer leave()
 	timer := time.NewTimer(timeout)
 	defer timer.Stop()
 	for !look() {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"net/url"
 	"os"
 	"slices"
@@ -18,8 +19,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/serving"
 	"github.com/shardplane/shardplane/pkg/serving/fairness"
-	"github.com/shardplane/shardplane/pkg/serving/inflight"
-	"github.com/shardplane/shardplane/pkg/serving/watchbytes"
+	"github.com/shardplane/shardplane/pkg/serving/ledger"
 	"github.com/shardplane/shardplane/pkg/storage"
 	"github.com/shardplane/shardplane/pkg/storage/encryption"
 	"github.com/shardplane/shardplane/pkg/webhooktransport"
@@ -79,12 +79,6 @@ type Options struct {
 	Serving serving.APIOptions
 	// Fairness says how the shard is shared among logical clusters.
 	Fairness fairness.Options
-	// InFlight bounds the requests in flight of each logical cluster and user.
-	InFlight inflight.Limits
-	// Watches bounds the open watches of each logical cluster and user.
-	Watches inflight.Limits
-	// WatchBytes bounds what the open watches of each logical cluster hold.
-	WatchBytes watchbytes.Limits
 	// Authentication says who may connect.
 	Authentication authn.Options
 	// Authorization says what decides who may do what.
@@ -107,7 +101,7 @@ type Options struct {
 
 // NewOptions returns the defaults of the root shard.
 func NewOptions() *Options {
-	return &Options{
+	o := &Options{
 		Name:        RootName,
 		LeaderElect: true,
 
@@ -117,17 +111,20 @@ func NewOptions() *Options {
 
 		Serving:        serving.NewAPIOptions(defaultPort),
 		Fairness:       fairness.NewOptions(),
-		InFlight:       inflight.NewLimits(),
-		Watches:        inflight.NewWatchLimits(),
-		WatchBytes:     watchbytes.NewLimits(),
 		Authentication: authn.NewOptions(),
 		Authorization:  authorizationOptions(),
-		Webhooks:       webhooktransport.NewOptions(),
 		Etcd:           etcd.NewOptions(".shardplane", storage.DefaultPrefix),
 		Limits:         limits.NewOptions(),
 		Garbage:        newGarbageOptions(),
 		Homes:          newHomeOptions(),
 	}
+	maps.Copy(o.Serving.Limits, ledger.Limits{
+		ledger.RequestsPerCluster: 1000, ledger.RequestsPerUser: 1000,
+		ledger.WatchesPerCluster: 5000, ledger.WatchesPerUser: 5000,
+		ledger.WatchBytesPerCluster: 1 << 30, ledger.WatchBytesPerUser: 1 << 30,
+		ledger.WebhookCallsPerCluster: webhooktransport.DefaultCallsPerCluster,
+	})
+	return o
 }
 
 // Flags returns the flags of all options, by the sections of the help.
@@ -150,9 +147,6 @@ func (o *Options) Flags() (fss cliflag.NamedFlagSets) {
 	o.Serving.AddFlags(fss.FlagSet("Serving"))
 	fs = fss.FlagSet("Fairness")
 	o.Fairness.AddFlags(fs)
-	o.InFlight.AddFlags(fs)
-	o.Watches.AddFlags(fs)
-	o.WatchBytes.AddFlags(fs)
 	fs = fss.FlagSet("Authentication")
 	o.Authentication.AddFlags(fs)
 	fs.StringVar(&o.RootCAFile, "root-ca-file", o.RootCAFile, "PEM file of the CAs of the front-proxy's serving certificate, which goes into the ConfigMap kube-root-ca.crt of each namespace and into the token secrets of service accounts, as ca.crt; without it there are no such ConfigMaps")
@@ -245,6 +239,6 @@ func (o CompletedOptions) Validate() error {
 			errs = append(errs, fmt.Errorf("%s: %w", option.flag, err))
 		}
 	}
-	return errors.Join(slices.Concat(errs, o.Serving.Validate(), o.Fairness.Validate(), o.InFlight.Validate(), o.Watches.Validate(), o.WatchBytes.Validate(), o.Authentication.Validate(),
+	return errors.Join(slices.Concat(errs, o.Serving.Validate(), o.Fairness.Validate(), o.Authentication.Validate(),
 		o.Authorization.Validate(), o.Webhooks.Validate(), o.Etcd.Validate(), o.Limits.Validate(), o.Homes.Limits.Validate(), o.Capacity.Validate(o.Etcd), o.Garbage.Validate())...)
 }

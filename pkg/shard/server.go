@@ -41,6 +41,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/registry"
 	"github.com/shardplane/shardplane/pkg/registry/generated/openapi"
 	"github.com/shardplane/shardplane/pkg/serving"
+	"github.com/shardplane/shardplane/pkg/serving/ledger"
 	"github.com/shardplane/shardplane/pkg/serving/metriclabels"
 	"github.com/shardplane/shardplane/pkg/storage"
 	"github.com/shardplane/shardplane/pkg/storage/encryption"
@@ -265,7 +266,7 @@ func (s *Server) newAdmission(a authorizer.Authorizer, webhooks *webhooktranspor
 		Local:          s.local.has,
 		Authorizer:     a,
 		Webhooks:       webhooks,
-		WebhookCalls:   s.options.Webhooks.CallsPerCluster,
+		WebhookCalls:   s.options.Serving.Limits.Max(ledger.WebhookCallsPerCluster),
 		WorkspaceTypes: s.workspaceTypes(),
 		FindCluster:    s.local.find,
 		APIKinds:       s.apiKinds(),
@@ -297,7 +298,7 @@ func (s *Server) assembleCustomResources(a authorizer.Authorizer, webhooks *webh
 		},
 		Admission:  s.admission.Interface(),
 		Authorizer: a,
-		Webhooks:   webhooks, WebhookCalls: s.options.Webhooks.CallsPerCluster,
+		Webhooks:   webhooks, WebhookCalls: s.options.Serving.Limits.Max(ledger.WebhookCallsPerCluster),
 		Convert: map[string]versions.Convert{config.ConversionHost: apis.Convert},
 		Metrics: s.metrics,
 	})

@@ -14,7 +14,7 @@ import (
 )
 
 // FlagCalls is the flag that errors about Calls name.
-const FlagCalls = "--webhook-calls-per-cluster"
+const FlagCalls = "--limit webhook-calls-per-cluster"
 
 // maxWait is how long a request waits for calls of others to end.
 const maxWait = 10 * time.Second

@@ -77,7 +77,7 @@ func connections(t *testing.T, w *world) {
 
 	robot := w.robot(t, "connecting")
 	codes := map[int]int{}
-	before := w.counted(t, "shardplane_connections_rejected_requests_total")
+	before := w.counted(t, `shardplane_limits_rejected_total{limit="connections-per-user"}`)
 	for range maxOfUser + 5 {
 		// Each with a connection of its own, which stays open.
 		config := rest.CopyConfig(robot.config)
@@ -86,14 +86,14 @@ func connections(t *testing.T, w *world) {
 		require.NoError(t, err)
 		codes[code]++
 		if code == http.StatusTooManyRequests {
-			require.Contains(t, string(body), "--max-connections-per-user")
+			require.Contains(t, string(body), "--limit connections-per-user=")
 		}
 	}
 	require.Positive(t, codes[http.StatusTooManyRequests])
 	require.Positive(t, codes[http.StatusOK])
 	require.LessOrEqual(t, codes[http.StatusOK], maxOfUser, "%v", codes)
 	require.True(t, seen(func() bool {
-		return w.counted(t, "shardplane_connections_rejected_requests_total")-before == float64(codes[http.StatusTooManyRequests])
+		return w.counted(t, `shardplane_limits_rejected_total{limit="connections-per-user"}`)-before == float64(codes[http.StatusTooManyRequests])
 	}), "%v", codes)
 	newTenant(t, w.quiet.config).must(t, http.MethodGet, "/api/v1/namespaces/default/configmaps", "")
 	robot.must(t, http.MethodGet, "/api/v1/namespaces/default/configmaps", "")

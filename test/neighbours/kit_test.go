@@ -100,7 +100,7 @@ type tenant struct {
 func newWorld(t testing.TB) *world {
 	t.Helper()
 	// So few that the rows need not send thousands of requests.
-	connections := []string{fmt.Sprintf("--max-anonymous-connections=%d", maxAnonymous), fmt.Sprintf("--max-connections-per-user=%d", maxOfUser), fmt.Sprintf("--http2-max-streams-per-connection=%d", maxStreams)}
+	connections := []string{fmt.Sprintf("--limit=anonymous-connections=%d,connections-per-user=%d", maxAnonymous, maxOfUser), fmt.Sprintf("--http2-max-streams-per-connection=%d", maxStreams)}
 	mode := harness.InProcess
 	if *latencyFlag {
 		mode = harness.Processes // whose collector of garbage and scheduler know nothing of the attacker's
@@ -108,11 +108,10 @@ func newWorld(t testing.TB) *world {
 	c := harness.Start(t, harness.Options{Mode: mode, DevTokens: true, ExtraArgs: map[string][]string{
 		"shard": append([]string{
 			fmt.Sprintf("--max-mutating-requests-inflight=%d", maxWriting),
-			fmt.Sprintf("--max-requests-inflight-per-cluster=%d", maxOfCluster),
-			fmt.Sprintf("--max-requests-inflight-per-user=%d", maxByUser),
+			fmt.Sprintf("--limit=requests-per-cluster=%d,requests-per-user=%d", maxOfCluster, maxByUser),
+			// One user gets half of what a logical cluster may have.
+			fmt.Sprintf("--limit=watches-per-cluster=%d,watch-bytes-per-cluster=%d", maxWatches, 2*maxWatchBytes),
 			fmt.Sprintf("--fairness-paused-requests=%d", maxPaused),
-			fmt.Sprintf("--max-watches-per-cluster=%d", maxWatches),
-			fmt.Sprintf("--max-watch-bytes-per-cluster=%d", maxWatchBytes),
 			fmt.Sprintf("--max-replicated-objects=%d", maxReplicated),
 			fmt.Sprintf("--max-cached-objects=%d", maxCached),
 			fmt.Sprintf("--home-workspaces-max-objects=%d", maxOfHome),

@@ -109,7 +109,7 @@ func watches(t *testing.T, w *world) {
 		if code, retryAfter, message = w.attacker.open(t, path); code != http.StatusOK {
 			require.Equal(t, http.StatusTooManyRequests, code, message)
 			require.NotEmpty(t, retryAfter)
-			require.Contains(t, message, "see --max-watches-per-cluster")
+			require.Contains(t, message, "--limit watches-per-cluster=")
 			break
 		}
 	}

@@ -11,19 +11,19 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/request/identity"
-	"github.com/shardplane/shardplane/pkg/serving/budget"
+	"github.com/shardplane/shardplane/pkg/serving/ledger"
 )
 
 var (
 	// unreadBytes bounds what is in memory of answers that wait for clients to read: each write that
 	// waits keeps what it writes, which may be a whole list, and has no seat that would bound how
 	// many there are. An answer that is longer than all of one user may be counts as long as that.
-	unreadBytes = budget.Limits{Total: 512 << 20, Each: 128 << 20, Own: 16 << 20}
+	unreadBytes = ledger.Bounds{Total: 512 << 20, User: 128 << 20, Own: 16 << 20}
 	// forwarded bounds what is in memory of answers of other servers, which come ahead of what clients read.
-	forwarded = budget.Limits{Total: 1 << 30, Each: 256 << 20, Own: 16 << 20}
+	forwarded = ledger.Bounds{Total: 1 << 30, User: 256 << 20, Own: 16 << 20}
 	// compressed are how many answers at a time are compressed that are encoded as a whole: of such a
 	// one only what is compressed already is seen to wait, and not what it keeps.
-	compressed = budget.Limits{Total: 8, Each: 2}
+	compressed = ledger.Bounds{Total: 8, User: 2}
 )
 
 // forwardedAfter is how long a write of a forwarded answer takes before that counts: many clients read through
@@ -53,25 +53,25 @@ func withForwarded(next http.Handler, unread *unread, ahead int) http.Handler {
 
 // unread bounds what is in memory of answers that are not read.
 type unread struct {
-	limits            budget.Limits
-	bytes, compressed *budget.Budget[identity.Payer]
+	most              int64 // of one user
+	bytes, compressed *ledger.Ledger
 }
 
-func newUnread(limits budget.Limits) *unread {
-	return &unread{limits: limits, bytes: budget.New[identity.Payer](limits), compressed: budget.New[identity.Payer](compressed)}
+func newUnread(bounds ledger.Bounds) *unread {
+	return &unread{most: bounds.User, bytes: ledger.New(bounds), compressed: ledger.New(compressed)}
 }
 
 // pause pauses the request of ctx, which waits for so many bytes to be read, until resume. It
 // gives the answer up if that is too much.
 func (u *unread) pause(ctx context.Context, g *guard, bytes int) (resume func()) {
-	payer, n := identity.PayerFrom(ctx), min(int64(bytes), u.limits.Each)
-	if !u.bytes.Take(payer, n) {
+	give, err := u.bytes.TakeFor(ctx, min(int64(bytes), u.most))
+	if err != nil {
 		g.giveUp()
 		return func() {}
 	}
 	resumeSeat := request.Pause(ctx)
 	return func() {
-		u.bytes.Give(payer, n)
+		give()
 		resumeSeat() // which may wait
 	}
 }
@@ -82,9 +82,8 @@ func (u *unread) compress(r *http.Request) (_ *http.Request, end func()) {
 	if !isWhole(r) {
 		return r, func() {}
 	}
-	payer := identity.PayerFrom(r.Context())
-	if u.compressed.Take(payer, 1) {
-		return r, func() { u.compressed.Give(payer, 1) }
+	if give, err := u.compressed.TakeFor(r.Context(), 1); err == nil {
+		return r, give
 	}
 	r = r.WithContext(r.Context())
 	r.Header = r.Header.Clone()

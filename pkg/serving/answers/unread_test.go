@@ -15,7 +15,7 @@ import (
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 
 	"github.com/shardplane/shardplane/pkg/request"
-	"github.com/shardplane/shardplane/pkg/serving/budget"
+	"github.com/shardplane/shardplane/pkg/serving/ledger"
 	"github.com/shardplane/shardplane/test/bubble"
 )
 
@@ -54,7 +54,7 @@ func TestUnread(t *testing.T) {
 			if !errors.Is(err, errGivenUp) {
 				t.Errorf("it was read: %v", err)
 			}
-		}), newUnread(budget.Limits{Total: 4 * mine, Each: 2 * mine, Own: mine / 2}))
+		}), newUnread(ledger.Bounds{Total: 4 * mine, User: 2 * mine, Own: mine / 2}))
 		handler := WithGuard(WithStreams(paused, func(*http.Request, *apirequest.RequestInfo) bool { return last }))
 		var pauses atomic.Int64
 		answer := func(who string, bytes int64) (givenUp bool) {
@@ -110,7 +110,7 @@ func TestForwarded(t *testing.T) {
 			if err != nil && !errors.Is(err, errGivenUp) {
 				t.Errorf("it is given up otherwise: %v", err)
 			}
-		}), newUnread(budget.Limits{Total: 8 * ahead, Each: 2 * ahead, Own: ahead}), ahead)
+		}), newUnread(ledger.Bounds{Total: 8 * ahead, User: 2 * ahead, Own: ahead}), ahead)
 		handler := WithGuard(WithStreams(forwards, func(*http.Request, *apirequest.RequestInfo) bool { return last }))
 		answer := func(who string, w http.ResponseWriter) {
 			ctx := apirequest.WithUser(context.WithoutCancel(t.Context()), &user.DefaultInfo{Name: who, Groups: map[string][]string{"root": {user.SystemPrivilegedGroup}}[who]})

@@ -8,14 +8,13 @@ import (
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/spf13/pflag"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 
 	"github.com/shardplane/shardplane/pkg/instruments"
 	"github.com/shardplane/shardplane/pkg/request/identity"
-	"github.com/shardplane/shardplane/pkg/serving/budget"
+	"github.com/shardplane/shardplane/pkg/serving/ledger"
 )
 
 const (
@@ -31,31 +30,6 @@ const (
 	ownBodies = 2
 )
 
-// Limits bound the memory of bodies.
-type Limits struct {
-	// Waiting is how many bytes of bodies are in memory for requests that wait for
-	// the rest of them or for their turn; WaitingPerUser is how many of one user.
-	Waiting, WaitingPerUser int64
-}
-
-// NewLimits returns the defaults.
-func NewLimits() Limits { return Limits{Waiting: 512 << 20, WaitingPerUser: 128 << 20} }
-
-// AddFlags adds the flags of l to fs.
-func (l *Limits) AddFlags(fs *pflag.FlagSet) {
-	fs.Int64Var(&l.Waiting, "max-request-body-bytes", l.Waiting, "bytes of bodies of requests that are in memory at a time while they come and wait for their turn; more are answered with 429")
-	fs.Int64Var(&l.WaitingPerUser, "max-request-body-bytes-per-user", l.WaitingPerUser, "bytes of bodies of requests of one user that are in memory at a time while they come and wait for their turn, which is never all of what is free; more are answered with 429. The service accounts of a logical cluster count as one user")
-}
-
-// Validate returns what is wrong with l.
-func (l *Limits) Validate() []error {
-	const least = 16 << 20
-	if l.Waiting < least || l.WaitingPerUser < least {
-		return []error{fmt.Errorf("--max-request-body-bytes %d and --max-request-body-bytes-per-user %d must be at least %d, a few bodies of the largest size", l.Waiting, l.WaitingPerUser, least)}
-	}
-	return nil
-}
-
 type metrics struct {
 	rejected     *prometheus.CounterVec
 	waitingBytes prometheus.Gauge
@@ -65,7 +39,7 @@ func newMetrics(registerer prometheus.Registerer) metrics {
 	return metrics{
 		rejected: instruments.Register(registerer, prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: "shardplane", Subsystem: "bodies", Name: "rejected_requests_total",
-			Help: "[ALPHA] Requests refused for their bodies, by reason: slow, large, crowded or broken.",
+			Help: "[ALPHA] Requests refused for their bodies, by reason: slow, large or broken.",
 		}, []string{"reason"})),
 		waitingBytes: instruments.Register(registerer, prometheus.NewGauge(prometheus.GaugeOpts{
 			Namespace: "shardplane", Subsystem: "bodies", Name: "waiting_bytes",
@@ -79,13 +53,16 @@ type Reader struct {
 	// largest is how many bytes a body may have.
 	largest int64
 	metrics metrics
-	budget  *budget.Budget[identity.Payer]
+	memory  *ledger.Ledger
 }
 
 // NewReader returns a reader of bodies of up to largest bytes. registerer may be nil.
-func NewReader(l Limits, largest int64, registerer prometheus.Registerer) *Reader {
-	limits := budget.Limits{Total: l.Waiting, Each: l.WaitingPerUser, Own: min(l.WaitingPerUser, ownBodies*(2*largest+overhead))}
-	return &Reader{largest: largest, metrics: newMetrics(registerer), budget: budget.New[identity.Payer](limits)}
+func NewReader(l ledger.Limits, largest int64, registerer prometheus.Registerer) *Reader {
+	own := ownBodies * (2*largest + overhead)
+	if user := l[ledger.BodyBytesPerUser]; user > 0 {
+		own = min(own, user)
+	}
+	return &Reader{largest: largest, metrics: newMetrics(registerer), memory: l.Ledger(ledger.BodyBytesResource, own, registerer)}
 }
 
 // Wrap returns next for requests whose bodies are in memory. Those of long-running
@@ -108,7 +85,7 @@ func (b *Reader) Wrap(next http.Handler, longRunning apirequest.LongRunningReque
 			next.ServeHTTP(w, r)
 			return
 		}
-		read := &body{reader: b, payer: identity.PayerFrom(r.Context()), exempt: identity.IsExempt(r.Context())}
+		read := &body{reader: b, holder: ledger.HolderOf(r.Context()), exempt: identity.IsExempt(r.Context())}
 		defer read.give()
 		if err := read.fill(r); err != nil {
 			refuse(w, r, err)
@@ -123,7 +100,7 @@ func (b *Reader) Wrap(next http.Handler, longRunning apirequest.LongRunningReque
 // body is a body in memory. Its memory counts until it has been read.
 type body struct {
 	reader *Reader
-	payer  identity.Payer
+	holder ledger.Holder
 	exempt bool
 
 	mu    sync.Mutex
@@ -194,11 +171,13 @@ func (b *body) fill(r *http.Request) error {
 	}
 }
 
-// take takes room from the budget.
+// take takes room for n more bytes.
 func (b *body) take(n int64) error {
-	if !b.exempt && !b.reader.budget.Take(b.payer, n) {
-		const retryAfter = 1
-		return b.reader.refusal("crowded", apierrors.NewTooManyRequests("too many bytes of bodies of requests wait, see --max-request-body-bytes and --max-request-body-bytes-per-user; try again later", retryAfter))
+	if !b.exempt {
+		if err := b.reader.memory.Take(b.holder, n); err != nil {
+			const retryAfter = 1
+			return apierrors.NewTooManyRequests(err.Error()+", try again later", retryAfter)
+		}
 	}
 	b.taken += n
 	b.reader.metrics.waitingBytes.Add(float64(n))
@@ -217,7 +196,7 @@ func (b *body) giveLocked() {
 		return
 	}
 	if !b.exempt {
-		b.reader.budget.Give(b.payer, b.taken)
+		b.reader.memory.Give(b.holder, b.taken)
 	}
 	b.reader.metrics.waitingBytes.Add(-float64(b.taken))
 	b.taken, b.rest = 0, nil

@@ -17,6 +17,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apiserver/pkg/authentication/user"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
+
+	"github.com/shardplane/shardplane/pkg/serving/ledger"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -81,7 +83,7 @@ func send(ctx context.Context, client *http.Client, method, url, who string, bod
 var echo = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(w, r.Body) })
 
 func TestBodiesArriveWhole(t *testing.T) {
-	reader := NewReader(NewLimits(), largest, nil)
+	reader := NewReader(ledger.Limits{ledger.BodyBytes: 512 << 20, ledger.BodyBytesPerUser: 128 << 20}, largest, nil)
 	url, clients := served(t, reader, NewRate(), echo)
 	for proto, client := range clients {
 		t.Run(proto, func(t *testing.T) {
@@ -100,7 +102,7 @@ func TestBodiesArriveWhole(t *testing.T) {
 				require.Equal(t, http.StatusRequestEntityTooLarge, code)
 				require.Contains(t, got, "limit is 1048576")
 			}
-			require.Eventually(t, func() bool { return reader.budget.Taken() == 0 }, time.Minute, time.Millisecond)
+			require.Eventually(t, func() bool { return reader.memory.Held() == 0 }, time.Minute, time.Millisecond)
 		})
 	}
 }
@@ -110,7 +112,7 @@ func TestBodiesArriveWhole(t *testing.T) {
 func TestSlowBodies(t *testing.T) {
 	executed := make(chan struct{}, 1)
 	handler := http.HandlerFunc(func(http.ResponseWriter, *http.Request) { executed <- struct{}{} })
-	reader := NewReader(NewLimits(), largest, nil)
+	reader := NewReader(ledger.Limits{ledger.BodyBytes: 512 << 20, ledger.BodyBytesPerUser: 128 << 20}, largest, nil)
 	url, clients := served(t, reader, Rate{Timeout: 50 * time.Millisecond}, handler)
 	for proto, client := range clients {
 		t.Run(proto, func(t *testing.T) {
@@ -122,7 +124,7 @@ func TestSlowBodies(t *testing.T) {
 			require.Equal(t, http.StatusRequestTimeout, code)
 			require.Contains(t, got, "did not arrive in time")
 			require.Empty(t, executed)
-			require.Eventually(t, func() bool { return reader.budget.Taken() == 0 }, time.Minute, time.Millisecond)
+			require.Eventually(t, func() bool { return reader.memory.Held() == 0 }, time.Minute, time.Millisecond)
 			_, _, err = post(t.Context(), client, url, "jane", strings.NewReader("{}"))
 			require.NoError(t, err)
 			<-executed
@@ -133,8 +135,8 @@ func TestSlowBodies(t *testing.T) {
 // TestBodiesThatNobodyReads holds that nothing is left of the body of a request that
 // has none by its verb, and that it has no more time than others.
 func TestBodiesThatNobodyReads(t *testing.T) {
-	url, clients := served(t, NewReader(NewLimits(), largest, nil), NewRate(), echo)
-	hasty, hastyClients := served(t, NewReader(NewLimits(), largest, nil), Rate{Timeout: 50 * time.Millisecond}, echo)
+	url, clients := served(t, NewReader(ledger.Limits{ledger.BodyBytes: 512 << 20, ledger.BodyBytesPerUser: 128 << 20}, largest, nil), NewRate(), echo)
+	hasty, hastyClients := served(t, NewReader(ledger.Limits{ledger.BodyBytes: 512 << 20, ledger.BodyBytesPerUser: 128 << 20}, largest, nil), Rate{Timeout: 50 * time.Millisecond}, echo)
 	for proto, client := range clients {
 		t.Run(proto, func(t *testing.T) {
 			for size, want := range map[int]int{1: http.StatusOK, largest: http.StatusOK, largest + 1: http.StatusRequestEntityTooLarge} {
@@ -173,7 +175,7 @@ func TestMinRate(t *testing.T) {
 // TestBudget holds that bodies that wait have bounds, for each user and in all.
 func TestBudget(t *testing.T) {
 	const each = 8 * (overhead + firstBuffer)
-	reader := NewReader(Limits{Waiting: 3 * each, WaitingPerUser: each}, firstBuffer, nil)
+	reader := NewReader(ledger.Limits{ledger.BodyBytes: 3 * each, ledger.BodyBytesPerUser: each}, firstBuffer, nil)
 	goOn := make(chan struct{})
 	inside := make(chan struct{})
 	url, clients := served(t, reader, NewRate(), http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -204,12 +206,5 @@ func TestBudget(t *testing.T) {
 		goOn <- struct{}{}
 		require.Equal(t, http.StatusOK, <-done)
 	}
-	require.Eventually(t, func() bool { return reader.budget.Taken() == 0 }, time.Minute, time.Millisecond)
-}
-
-func TestValidate(t *testing.T) {
-	l := NewLimits()
-	require.Empty(t, l.Validate())
-	l.Waiting = 1
-	require.Len(t, l.Validate(), 1)
+	require.Eventually(t, func() bool { return reader.memory.Held() == 0 }, time.Minute, time.Millisecond)
 }

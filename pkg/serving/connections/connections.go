@@ -14,6 +14,7 @@ import (
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 
 	"github.com/shardplane/shardplane/pkg/request/identity"
+	"github.com/shardplane/shardplane/pkg/serving/ledger"
 )
 
 // siteBits is how much of an IPv6 address says whose it is: who has one has all
@@ -25,12 +26,13 @@ const siteBits = 64
 type Listener struct {
 	net.Listener
 
-	limits  Limits
+	// most is how many anonymous connections there may be; 0 is any number.
+	most    int
+	users   *ledger.Ledger
 	metrics metrics
 
 	mu    sync.Mutex
 	conns map[*conn]struct{}
-	users map[identity.Payer]int
 	// anonymous are the connections on which nobody has authenticated, of each
 	// address the oldest first, and waiting is their number.
 	anonymous map[netip.Prefix]*list.List
@@ -40,8 +42,11 @@ type Listener struct {
 }
 
 // New returns a listener for what l accepts, within those limits. Its metrics go to registerer, which may be nil.
-func New(l net.Listener, limits Limits, registerer prometheus.Registerer) *Listener {
-	return &Listener{Listener: l, limits: limits, metrics: newMetrics(registerer), conns: map[*conn]struct{}{}, users: map[identity.Payer]int{}, anonymous: map[netip.Prefix]*list.List{}}
+func New(l net.Listener, limits ledger.Limits, registerer prometheus.Registerer) *Listener {
+	return &Listener{
+		Listener: l, most: int(limits[ledger.AnonymousConnections]), users: limits.Ledger(ledger.ConnectionsResource, 0, registerer),
+		metrics: newMetrics(registerer), conns: map[*conn]struct{}{}, anonymous: map[netip.Prefix]*list.List{},
+	}
 }
 
 // Accept implements net.Listener.
@@ -88,7 +93,7 @@ func (l *Listener) add(c *conn) (superfluous *conn) {
 	c.place = of.PushBack(c)
 	l.waiting++
 	l.metrics.open.WithLabelValues(anonymous).Inc()
-	if l.limits.Anonymous == 0 || l.waiting <= l.limits.Anonymous {
+	if l.most == 0 || l.waiting <= l.most {
 		return nil
 	}
 	most := 0
@@ -127,9 +132,8 @@ type conn struct {
 	number uint64
 	// place is that among the anonymous ones.
 	place *list.Element
-	// owner pays for it, if paid.
-	owner  identity.Payer
-	paid   bool
+	// give returns its place, if somebody pays for it.
+	give   func()
 	closed bool
 }
 
@@ -162,34 +166,31 @@ func (c *conn) leave() {
 		return
 	}
 	l.metrics.open.WithLabelValues(authenticated).Dec()
-	if !c.paid {
-		return
-	}
-	if l.users[c.owner]--; l.users[c.owner] <= 0 {
-		delete(l.users, c.owner)
+	if c.give != nil {
+		c.give()
 	}
 }
 
-// belong makes a connection that of a payer, or of nobody who pays, unless it is
-// somebody's. It reports whether the payer may have it.
-func (c *conn) belong(owner identity.Payer, pays bool) bool {
+// belong makes a connection that of the user of ctx, or of nobody who pays, unless it is
+// somebody's. The error says why the user may not have it.
+func (c *conn) belong(ctx context.Context, pays bool) error {
 	l := c.listener
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if c.closed || c.place == nil {
-		return true
+		return nil
 	}
-	if pays && l.limits.User > 0 && l.users[owner] >= l.limits.User {
-		return false
-	}
-	if c.paid = pays; pays {
-		c.owner = owner
-		l.users[owner]++
+	if pays {
+		give, err := l.users.TakeFor(ctx, 1)
+		if err != nil {
+			return err
+		}
+		c.give = give
 	}
 	l.known(c)
 	l.metrics.open.WithLabelValues(authenticated).Inc()
 	c.owned.Store(true)
-	return true
+	return nil
 }
 
 // WithOwner returns next for requests on connections that are their users', as
@@ -197,7 +198,7 @@ func (c *conn) belong(owner identity.Payer, pays bool) bool {
 // installation's own, and what forwarded reports to be sent by who forwards the
 // requests of many, is not counted; forwarded may be nil. A connection is of who
 // sends the first request.
-func WithOwner(next http.Handler, forwarded func(*http.Request) bool, refuse func(w http.ResponseWriter, r *http.Request, why string)) http.Handler {
+func WithOwner(next http.Handler, forwarded func(*http.Request) bool, refuse ledger.Refuse) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c := connOf(r.Context())
 		if c == nil || c.owned.Load() {
@@ -209,10 +210,9 @@ func WithOwner(next http.Handler, forwarded func(*http.Request) bool, refuse fun
 			return
 		}
 		pays := !identity.IsExempt(r.Context()) && (forwarded == nil || !forwarded(r))
-		if !c.belong(identity.PayerFrom(r.Context()), pays) {
-			c.listener.metrics.rejected.Inc()
+		if err := c.belong(r.Context(), pays); err != nil {
 			w.Header().Set("Connection", "close")
-			refuse(w, r, "this user has too many connections, see --max-connections-per-user: send more requests on each, or close some")
+			refuse(w, r, err.Error()+": send more requests on each connection, or close some")
 			return
 		}
 		next.ServeHTTP(w, r)

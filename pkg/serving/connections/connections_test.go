@@ -15,6 +15,7 @@ import (
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 
+	"github.com/shardplane/shardplane/pkg/serving/ledger"
 	"github.com/shardplane/shardplane/test/bubble"
 )
 
@@ -70,7 +71,7 @@ func isOpen(client net.Conn) bool {
 func TestAnonymous(t *testing.T) {
 	t.Parallel()
 	p := pipes{make(chan net.Conn)}
-	l := New(p, Limits{Anonymous: 4}, nil)
+	l := New(p, ledger.Limits{ledger.AnonymousConnections: 4}, nil)
 	quiet, _ := connect(t, l, p, "[2001:db8::1]:1")
 	first, _ := connect(t, l, p, "192.0.2.1:1")
 	second, _ := connect(t, l, p, "192.0.2.1:2")
@@ -104,7 +105,7 @@ func TestAnonymous(t *testing.T) {
 
 // server serves on a listener within limits, and knows who somebody is by the
 // header "User".
-func server(t *testing.T, limits Limits) (*httptest.Server, *Listener) {
+func server(t *testing.T, limits ledger.Limits) (*httptest.Server, *Listener) {
 	t.Helper()
 	handler := WithOwner(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}),
 		func(r *http.Request) bool { return r.Header.Get("Forwarded") != "" },
@@ -155,7 +156,7 @@ func TestUser(t *testing.T) {
 	for name, http2 := range map[string]bool{"HTTP/1.1": false, "HTTP/2": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s, l := server(t, Limits{User: 1})
+			s, l := server(t, ledger.Limits{ledger.ConnectionsPerUser: 1})
 			count := func() (conns, waiting int) {
 				l.mu.Lock()
 				defer l.mu.Unlock()
@@ -174,7 +175,7 @@ func TestUser(t *testing.T) {
 			served(one, "User", "a")
 			code, body := ask(t, s, other, "User", "a")
 			require.Equal(t, http.StatusTooManyRequests, code)
-			require.Contains(t, body, "--max-connections-per-user")
+			require.Contains(t, body, "--limit connections-per-user=1")
 			require.Eventually(t, func() bool { conns, _ := count(); return conns == 1 }, testTimeout, time.Millisecond, "the connection of who is refused closes")
 			served(other, "User", "b")
 			served(other, "User", "a")
@@ -191,7 +192,7 @@ func TestUser(t *testing.T) {
 			require.Eventually(t, func() bool { conns, _ := count(); return conns == 7 }, testTimeout, time.Millisecond)
 			served(client(s, http2), "User", "a")
 			l.CloseAll()
-			require.Empty(t, l.users)
+			require.Zero(t, l.users.Held())
 		})
 	}
 }
@@ -201,7 +202,7 @@ func TestUser(t *testing.T) {
 func TestHandshakesHaveADeadline(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		p := pipes{make(chan net.Conn)}
-		l := New(p, Limits{}, nil)
+		l := New(p, ledger.Limits{}, nil)
 		stop := make(chan struct{})
 		_, _, err := (&genericapiserver.SecureServingInfo{Listener: l}).Serve(http.NotFoundHandler(), time.Second, stop)
 		require.NoError(t, err)

@@ -13,8 +13,8 @@ const (
 )
 
 type metrics struct {
-	open             *prometheus.GaugeVec
-	closed, rejected prometheus.Counter
+	open   *prometheus.GaugeVec
+	closed prometheus.Counter
 }
 
 func newMetrics(registerer prometheus.Registerer) metrics {
@@ -25,11 +25,7 @@ func newMetrics(registerer prometheus.Registerer) metrics {
 		}, []string{"state"})),
 		closed: instruments.Register(registerer, prometheus.NewCounter(prometheus.CounterOpts{
 			Namespace: "shardplane", Subsystem: "connections", Name: "closed_total",
-			Help: "[ALPHA] Anonymous connections that were closed because there were more than --max-anonymous-connections.",
-		})),
-		rejected: instruments.Register(registerer, prometheus.NewCounter(prometheus.CounterOpts{
-			Namespace: "shardplane", Subsystem: "connections", Name: "rejected_requests_total",
-			Help: "[ALPHA] Requests answered with 429 because their users had more than --max-connections-per-user.",
+			Help: "[ALPHA] Anonymous connections that were closed because there were more than --limit anonymous-connections.",
 		})),
 	}
 }

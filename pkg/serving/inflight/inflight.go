@@ -1,17 +1,15 @@
-// Package inflight bounds the requests that a server has in hand at a time.
+// Package inflight bounds the requests that a server executes at a time.
 //
-//	authorization ─► Shares.Wrap ─► fairness ─► Executing.Wrap ─► handler
-//	                 by logical      queue        by the server
+//	authorization ─► ledger ─► fairness ─► Executing.Wrap ─► handler
+//	                 by logical   queue        of the server
 //	                 cluster, user
 //
-// Shares counts requests from their authorization to their answer, whatever they
-// wait for, each for its logical cluster and for who pays for it. Executing counts
-// those that execute: neither those that wait in fairness' queue nor those
-// that wait for a webhook, which take nothing that others need. So a logical cluster
-// whose requests hang is refused at its own bounds, and others are not.
+// Requests that wait in the queue of fairness or for a webhook are not counted, because they
+// take nothing that others need. The ledger counts them for their logical cluster and their user
+// from authorization to the answer, so a logical cluster whose requests hang reaches its own
+// limits and not those of others.
 //
-// Watches are counted by Shares of their own, which has no part in the others. The
-// requests of the installation's own components are neither counted nor refused: what
+// The requests of the installation's own components are neither counted nor refused: what
 // they write for one tenant takes no place of another.
 package inflight
 
@@ -25,21 +23,10 @@ import (
 	apimetrics "k8s.io/apiserver/pkg/endpoints/metrics"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 
-	"github.com/shardplane/shardplane/pkg/instruments"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/request/identity"
+	"github.com/shardplane/shardplane/pkg/serving/ledger"
 )
-
-// Refuse answers a request with 429 and Retry-After, saying why.
-type Refuse func(w http.ResponseWriter, r *http.Request, why string)
-
-// newRejected returns the counter that all bounds of a server share.
-func newRejected(registerer prometheus.Registerer) *prometheus.CounterVec {
-	return instruments.Register(registerer, prometheus.NewCounterVec(prometheus.CounterOpts{
-		Namespace: "shardplane", Subsystem: "inflight", Name: "rejected_requests_total",
-		Help: "[ALPHA] Requests answered with 429 because too many were in flight, by limit: cluster, user or server, and watches-cluster or watches-user.",
-	}, []string{"limit"}))
-}
 
 // Executing bounds the requests that execute at a time in a server.
 type Executing struct {
@@ -58,14 +45,14 @@ type kind struct {
 // NewExecuting returns bounds for requests that read and for those that write; 0
 // bounds nothing. registerer may be nil.
 func NewExecuting(reading, writing int, registerer prometheus.Registerer) *Executing {
-	e := &Executing{rejected: newRejected(registerer)}
+	e := &Executing{rejected: ledger.NewRejected(registerer)}
 	e.reading.limit, e.writing.limit = int64(reading), int64(writing)
 	return e
 }
 
 // Wrap returns next behind the bounds. A request that pauses, see request.Pause,
 // is not counted meanwhile.
-func (e *Executing) Wrap(next http.Handler, longRunning apirequest.LongRunningRequestCheck, refuse Refuse) http.Handler {
+func (e *Executing) Wrap(next http.Handler, longRunning apirequest.LongRunningRequestCheck, refuse ledger.Refuse) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx := r.Context()
 		info, ok := apirequest.RequestInfoFrom(ctx)
@@ -79,7 +66,7 @@ func (e *Executing) Wrap(next http.Handler, longRunning apirequest.LongRunningRe
 		}
 		if !k.enter() {
 			k.leave()
-			e.rejected.WithLabelValues("server").Inc()
+			e.rejected.WithLabelValues("max-requests-inflight").Inc()
 			apimetrics.RecordDroppedRequest(r, info, apimetrics.APIServerComponent, k == &e.writing)
 			apimetrics.RecordRequestTermination(r, info, apimetrics.APIServerComponent, http.StatusTooManyRequests)
 			refuse(w, r, "the server has as many requests in hand as --max-requests-inflight and --max-mutating-requests-inflight allow")

@@ -17,15 +17,16 @@ import (
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 
 	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/serving/ledger"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // serve returns the URL of a server of watches, whose logical cluster is the path,
 // and a client of it.
-func serve(t *testing.T, limits Limits, handler http.HandlerFunc) (url string, client *http.Client) {
+func serve(t *testing.T, limits ledger.Limits, handler http.HandlerFunc) (url string, client *http.Client) {
 	t.Helper()
-	watches := limits.Wrap(handler, func(*http.Request, *apirequest.RequestInfo) bool { return true }, func(w http.ResponseWriter, _ *http.Request, why string) {
+	watches := Wrap(handler, limits.Ledger(ledger.WatchBytesResource, 0, nil), func(*http.Request, *apirequest.RequestInfo) bool { return true }, func(w http.ResponseWriter, _ *http.Request, why string) {
 		http.Error(w, why, http.StatusTooManyRequests)
 	})
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -53,8 +54,8 @@ func open(t *testing.T, client *http.Client, url string, groups ...string) *http
 // TestClusterBytes holds what the watches of a logical cluster may hold, and that
 // others and the servers have nothing to do with it.
 func TestClusterBytes(t *testing.T) {
-	const limit = 8 * least
-	url, client := serve(t, Limits{Cluster: limit}, func(w http.ResponseWriter, r *http.Request) {
+	const limit = 14 * least // of which one user gets half
+	url, client := serve(t, ledger.Limits{ledger.WatchBytesPerCluster: limit}, func(w http.ResponseWriter, r *http.Request) {
 		for range 3 { // the largest counts
 			if _, err := w.Write(bytes.Repeat([]byte("x"), 3*least)); err != nil {
 				return
@@ -90,7 +91,7 @@ func TestClusterBytes(t *testing.T) {
 // TestUserBytes holds what the watches of a user may hold in all logical clusters, which is
 // nothing to others, and that what is refused there is not taken of a logical cluster.
 func TestUserBytes(t *testing.T) {
-	url, client := serve(t, Limits{Cluster: 3 * least, User: 2 * least}, func(w http.ResponseWriter, r *http.Request) {
+	url, client := serve(t, ledger.Limits{ledger.WatchBytesPerCluster: 3 * least, ledger.WatchBytesPerUser: 2 * least}, func(w http.ResponseWriter, r *http.Request) {
 		_ = http.NewResponseController(w).Flush()
 		<-r.Context().Done()
 	})
@@ -102,7 +103,7 @@ func TestUserBytes(t *testing.T) {
 		require.Equal(t, http.StatusTooManyRequests, res.StatusCode)
 		text, err := io.ReadAll(res.Body)
 		require.NoError(t, err)
-		require.Contains(t, string(text), "--max-watch-bytes-per-user")
+		require.Contains(t, string(text), "--limit watch-bytes-per-user=")
 	}
 	for _, name := range []string{"jane", "jack", "jill"} {
 		require.Equal(t, http.StatusOK, open(t, client, url+"/c?"+name).StatusCode)
@@ -110,17 +111,9 @@ func TestUserBytes(t *testing.T) {
 	require.Equal(t, http.StatusTooManyRequests, open(t, client, url+"/c?jim").StatusCode, "of the logical cluster")
 }
 
-// TestValidate has a mistake in each option.
-func TestValidate(t *testing.T) {
-	defaults := NewLimits()
-	require.Empty(t, defaults.Validate())
-	wrong := Limits{Cluster: -1, User: -1}
-	require.Len(t, wrong.Validate(), 2)
-}
-
 // TestFull holds what a watch is told for which there is no room.
 func TestFull(t *testing.T) {
-	url, client := serve(t, Limits{Cluster: 2 * least}, func(w http.ResponseWriter, r *http.Request) {
+	url, client := serve(t, ledger.Limits{ledger.WatchBytesPerCluster: 4 * least}, func(w http.ResponseWriter, r *http.Request) {
 		_ = http.NewResponseController(w).Flush()
 		<-r.Context().Done()
 	})
@@ -131,5 +124,5 @@ func TestFull(t *testing.T) {
 	require.Equal(t, http.StatusTooManyRequests, res.StatusCode)
 	text, err := io.ReadAll(res.Body)
 	require.NoError(t, err)
-	require.Contains(t, string(text), "--max-watch-bytes-per-cluster")
+	require.Contains(t, string(text), "--limit watch-bytes-per-cluster=")
 }

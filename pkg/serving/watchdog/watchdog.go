@@ -33,7 +33,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/instruments"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/request/identity"
-	"github.com/shardplane/shardplane/pkg/serving/inflight"
+	"github.com/shardplane/shardplane/pkg/serving/ledger"
 )
 
 const (
@@ -113,7 +113,7 @@ func New(config Config) *Watchdog {
 }
 
 // Throttle returns next behind the refusal of requests of whom overdue requests still compute.
-func (d *Watchdog) Throttle(next http.Handler, refuse inflight.Refuse) http.Handler {
+func (d *Watchdog) Throttle(next http.Handler, refuse ledger.Refuse) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if limit, why := d.exceeded(r.Context()); limit != "" {
 			d.metrics.throttled.WithLabelValues(limit).Inc()

@@ -1,0 +1,161 @@
+package ledger
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/spf13/pflag"
+	"github.com/stretchr/testify/require"
+	"k8s.io/apiserver/pkg/authentication/user"
+	apirequest "k8s.io/apiserver/pkg/endpoints/request"
+
+	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/request/identity"
+)
+
+func holder(cluster, name string) Holder {
+	return Holder{Cluster: logicalcluster.Name(cluster), User: identity.Payer{User: name}}
+}
+
+// takeAll takes one after the other until it is refused.
+func takeAll(l *Ledger, h Holder) (n int) {
+	for l.Take(h, 1) == nil {
+		n++
+	}
+	return n
+}
+
+func TestTotal(t *testing.T) {
+	l := New(Bounds{Total: 100, User: 30})
+	require.Equal(t, 30, takeAll(l, holder("", "a")), "the user's limit")
+	require.Equal(t, 30, takeAll(l, holder("", "b")))
+	require.Equal(t, 20, takeAll(l, holder("", "c")), "as much as is left for others")
+	require.Equal(t, 10, takeAll(l, holder("", "d")))
+	require.Equal(t, 5, takeAll(l, holder("", "e")))
+	require.EqualValues(t, 95, l.Held())
+	require.NoError(t, l.Take(holder("", "newcomer"), 1))
+	require.Error(t, l.Take(holder("", "large"), 30))
+
+	l.Give(holder("", "a"), 30)
+	require.Equal(t, 17, takeAll(l, holder("", "a")))
+	for h, n := range l.holders {
+		l.Give(h, n)
+	}
+	require.Zero(t, l.Held())
+	require.Empty(t, l.holders)
+	require.Empty(t, l.users)
+	require.Empty(t, l.clusters)
+}
+
+func TestOwn(t *testing.T) {
+	l := New(Bounds{Total: 4, User: 3, Own: 2})
+	for _, who := range []string{"a", "b", "c", "d"} {
+		require.Equal(t, 2, takeAll(l, holder("", who)), "whatever others have")
+	}
+	require.EqualValues(t, 8, l.Held())
+}
+
+func TestClusterAndUser(t *testing.T) {
+	l := New(Bounds{Cluster: 8, User: 6})
+	require.Equal(t, 4, takeAll(l, holder("noisy", "joe")), "as many as are left for other users")
+	require.Equal(t, 2, takeAll(l, holder("noisy", "jim")))
+	require.Equal(t, 2, takeAll(l, holder("another", "joe")), "the user's limit is for all logical clusters")
+	require.Equal(t, 4, takeAll(l, holder("quiet", "jane")))
+	require.Equal(t, 6, takeAll(l, holder("", "jack")), "requests for no logical cluster have the user's limit only")
+}
+
+func TestUnlimited(t *testing.T) {
+	l := New(Bounds{})
+	for range 10_000 {
+		require.NoError(t, l.Take(holder("a", "joe"), 1))
+	}
+}
+
+// TestLimits holds how limits are set, and that what they refuse names them and is counted.
+func TestLimits(t *testing.T) {
+	limits := Limits{WatchesPerCluster: 5000, WatchesPerUser: 5000, BodyBytes: 1}
+	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
+	limits.AddFlags(fs)
+	require.NoError(t, fs.Parse([]string{"--limit", "watches-per-cluster=20,watches-per-user=12", "--limit=body-bytes=64Mi"}))
+	require.Equal(t, Limits{WatchesPerCluster: 20, WatchesPerUser: 12, BodyBytes: 64 << 20}, limits)
+	require.Equal(t, "body-bytes=67108864,watches-per-cluster=20,watches-per-user=12", limits.String())
+	for name := range limits {
+		require.Contains(t, fs.FlagUsages(), name+": "+strings.SplitN(descriptions[name], ";", 2)[0])
+	}
+	require.ErrorContains(t, fs.Parse([]string{"--limit=requests=1"}), `"requests" is not one of the limits body-bytes, watches-per-cluster, watches-per-user`)
+	for _, wrong := range []string{"watches-per-user", "watches-per-user=", "watches-per-user=-1", "watches-per-user=many"} {
+		require.ErrorContains(t, fs.Parse([]string{"--limit", wrong}), "limit watches-per-user must be a quantity of at least 0, such as watches-per-user=1000")
+	}
+
+	registry := prometheus.NewRegistry()
+	l := limits.Ledger(WatchesResource, 0, registry)
+	require.NoError(t, l.Take(holder("noisy", "joe"), 10))
+	require.EqualError(t, l.Take(holder("noisy", "joe"), 1), "the watches in this logical cluster would exceed --limit watches-per-cluster=20")
+	require.EqualError(t, l.Take(holder("quiet", "joe"), 3), "the watches of this user would exceed --limit watches-per-user=12")
+	bodies := limits.Ledger(BodyBytesResource, 0, registry)
+	require.EqualError(t, bodies.Take(holder("quiet", "joe"), 65<<20), "the body-bytes of all users would exceed --limit body-bytes=67108864")
+	require.NoError(t, testutil.GatherAndCompare(registry, strings.NewReader(`
+# HELP shardplane_limits_rejected_total [ALPHA] Requests answered with 429, and watches that ended, because of a limit, by the limit's name: one of --limit, or max-requests-inflight.
+# TYPE shardplane_limits_rejected_total counter
+shardplane_limits_rejected_total{limit="body-bytes"} 1
+shardplane_limits_rejected_total{limit="watches-per-cluster"} 1
+shardplane_limits_rejected_total{limit="watches-per-user"} 1
+`)))
+}
+
+// TestDescriptions holds that the help describes all limits.
+func TestDescriptions(t *testing.T) {
+	for name, description := range descriptions {
+		require.NotEmpty(t, description, name)
+	}
+	require.Len(t, descriptions, 11)
+}
+
+func TestWrap(t *testing.T) {
+	l := New(Bounds{User: 2})
+	inside, goOn, done := make(chan struct{}), make(chan struct{}), make(chan int)
+	handler := l.Wrap(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		inside <- struct{}{}
+		<-goOn
+	}), func(r *http.Request, _ *apirequest.RequestInfo) int64 { return int64(len(r.Header)) }, func(w http.ResponseWriter, _ *http.Request, why string) {
+		http.Error(w, why, http.StatusTooManyRequests)
+	})
+	// enter sends a request that counts n, and returns the answer or 0 if it is inside.
+	enter := func(ctx context.Context, n int, who string, groups ...string) int {
+		ctx = apirequest.WithUser(request.WithClusterName(ctx, "a"), &user.DefaultInfo{Name: who, Groups: groups})
+		r := httptest.NewRequestWithContext(apirequest.WithRequestInfo(ctx, &apirequest.RequestInfo{}), http.MethodGet, "/", http.NoBody)
+		for i := range n {
+			r.Header.Set("X-"+string(rune('a'+i)), "")
+		}
+		go func() {
+			w := httptest.NewRecorder()
+			handler.ServeHTTP(w, r)
+			done <- w.Code
+		}()
+		select {
+		case <-inside:
+			return 0
+		case code := <-done:
+			return code
+		}
+	}
+	ctx := t.Context()
+	require.Zero(t, enter(ctx, 2, "joe"))
+	require.Equal(t, http.StatusTooManyRequests, enter(ctx, 1, "joe"))
+	require.Zero(t, enter(ctx, 0, "joe"), "it is not limited")
+	require.Zero(t, enter(ctx, 1, "jane"))
+	require.Zero(t, enter(identity.WithPayer(ctx, identity.Payer{User: "jane"}), 1, "joe"), "who impersonates pays")
+	require.Equal(t, http.StatusTooManyRequests, enter(ctx, 1, "jane"))
+	require.Zero(t, enter(ctx, 3, "root", user.SystemPrivilegedGroup))
+	for range 5 {
+		goOn <- struct{}{}
+		require.Equal(t, http.StatusOK, <-done)
+	}
+	require.Zero(t, l.Held())
+}
