@@ -1,5 +1,6 @@
 // Package arch holds the house's structure as rules with reasons and checks
-// the source tree against them: who may import whom, what go.mod may ask for,
+// the source tree against them: who may import whom, which files of a package
+// use which, what go.mod may ask for,
 // that every package says what it is for, that controllers share their workers
 // among logical clusters, that files stay small, and that
 // links in the documentation lead somewhere.

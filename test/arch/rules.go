@@ -30,6 +30,11 @@ func Rules(layers []Layer) []Rule {
 			Check:  func(t *Tree) []string { return checkLayers(t, layers) },
 		},
 		{
+			Name:   "files",
+			Reason: "the files of a package form layers as packages do, so that each can be read, tested and replaced without those above it",
+			Check:  func(t *Tree) []string { return checkFiles(t, upwardAllowed) },
+		},
+		{
 			Name:   "tests stay outside",
 			Reason: "what ships must not depend on test libraries or test code",
 			Check:  checkTestCode,

@@ -68,6 +68,8 @@ type File struct {
 	// their logical cluster; see checkWorkers.
 	Workers     []Workers
 	ClusterKeys []string
+	// Names are what other files of the package know it by; see checkFiles.
+	Names Names
 }
 
 // GoMod is what the rules want to know of a go.mod file; its form is that of
@@ -145,7 +147,7 @@ func (t *Tree) addFile(rel string) error {
 		return err
 	}
 	set := token.NewFileSet()
-	parsed, err := parser.ParseFile(set, rel, content, parser.SkipObjectResolution|parser.ParseComments)
+	parsed, err := parser.ParseFile(set, rel, content, parser.ParseComments)
 	if err != nil {
 		return err
 	}
@@ -158,6 +160,7 @@ func (t *Tree) addFile(rel string) error {
 		Words:     wordsIn(parsed),
 		Dialect:   dialectIn(parsed, strings.HasSuffix(rel, "_test.go") || testSupport(path.Dir(rel))),
 		Waits:     waitsIn(parsed, set),
+		Names:     namesIn(parsed),
 	}
 	file.Workers, file.ClusterKeys = workersIn(parsed)
 	for _, group := range parsed.Comments {

@@ -1,0 +1,5 @@
+package whole
+
+type lower struct{ text string }
+
+func (l *lower) grow() string { return (&upper{lower: l}).name() }
