@@ -10,7 +10,8 @@ import (
 )
 
 // Names are what the files of a package know each other by. They are names alone, without
-// types: a method that two files declare, or that is called like a field, gives no dependency.
+// types: an exported method, whose name other packages use as well, one that two files declare, or
+// one that is called like a field, gives no dependency.
 type Names struct {
 	// Declared are constants, variables, types and functions of the package.
 	Declared []string
@@ -126,7 +127,7 @@ func dependencies(pkg *Package) map[dependency][]string {
 			add(file.Name, declared[name], name)
 		}
 		for _, name := range file.Names.Selected {
-			if in := methods[name]; len(in) == 1 && !members[name] {
+			if in := methods[name]; len(in) == 1 && !members[name] && !ast.IsExported(name) {
 				add(file.Name, in[0], name)
 			}
 		}
