@@ -11,25 +11,22 @@ import (
 
 // serveAdmin forwards a request for what is of the whole installation, which each shard
 // knows, to one that answers. Shards tell administrators only.
-func (s *Server) serveAdmin(w http.ResponseWriter, r *http.Request) {
-	to, ok := s.newRoute(w, r)
+func (rt *router) serveAdmin(w http.ResponseWriter, r *http.Request) {
+	c, ok := newCall(w, r, rt.devTokens)
 	if !ok {
 		return
 	}
-	to.whole, to.rest = true, strings.TrimPrefix(r.URL.EscapedPath(), request.AdminPath)
-	if !s.forwarder.administers(r.Context(), to.user) {
-		writeStatus(w, forbidden(r, unescapedRest(to.rest)))
+	c.rest = strings.TrimPrefix(r.URL.EscapedPath(), request.AdminPath)
+	if !rt.administers(r.Context(), c.user) {
+		writeStatus(w, forbidden(r, unescapedRest(c.rest)))
 		return
 	}
-	if to.backend = s.shards.any(); to.backend == nil {
+	shard := rt.shards.any()
+	if shard == nil {
 		writeStatus(w, unavailable("the shards are not known yet"))
 		return
 	}
-	auditID := identified(r)
-	if rec := recordFrom(r.Context()); rec != nil {
-		rec.shard, rec.auditID = to.backend.Name, auditID
-	}
-	s.forwarder.forward(w, r, to)
+	rt.send(w, r, c, "", &adminTarget{backend: shard, call: c, groups: rt.groups})
 }
 
 // any returns the way to a shard, or nil if none is known: root, or while that does not answer,

@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	auditinternal "k8s.io/apiserver/pkg/apis/audit"
 
+	"github.com/shardplane/shardplane/pkg/authn"
 	"github.com/shardplane/shardplane/pkg/merge"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/serving"
@@ -27,8 +28,8 @@ import (
 const allShards = request.Wildcard
 
 // serveAll answers a request for all logical clusters of all shards.
-func (s *Server) serveAll(w http.ResponseWriter, r *http.Request, to *route) {
-	rest := unescapedRest(to.rest)
+func (rt *router) serveAll(w http.ResponseWriter, r *http.Request, c *call) {
+	rest := unescapedRest(c.rest)
 	info, err := requestInfo(r, rest)
 	if err == nil {
 		err = serving.CheckWildcard(request.Scope{Mount: request.Clusters, Cluster: request.Cluster{Wildcard: true}}, info)
@@ -47,11 +48,11 @@ func (s *Server) serveAll(w http.ResponseWriter, r *http.Request, to *route) {
 		writeStatus(w, apierrors.NewBadRequest(err.Error()))
 		return
 	}
-	a := &askAll{forwarder: s.forwarder, shards: s.shards, to: to, header: headerForAll(r, accept), long: info.Verb == "watch"}
+	a := &askAll{forwarder: rt.forwarder, shards: rt.shards, groups: rt.groups, call: c, header: headerForAll(r, accept), long: info.Verb == "watch"}
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
 	if a.long {
-		defer context.AfterFunc(s.forwarder.draining, cancel)() //nolint:contextcheck // the end of the server ends the request, nothing more
+		defer context.AfterFunc(rt.forwarder.draining, cancel)() //nolint:contextcheck // the end of the server ends the request, nothing more
 	}
 	merged := merge.Request{Path: rest, Query: query, Tables: merge.AsksForTables(accept), Hidden: request.IsSystem, Partial: r.Header.Get(merge.PartialHeader) == merge.PartialAllow, Shards: a.all}
 	answer := merged.List
@@ -113,7 +114,8 @@ func passesToAll(name string) bool {
 type askAll struct {
 	forwarder *forwarder
 	shards    *shards
-	to        *route
+	groups    authn.GroupFilter
+	call      *call
 	header    http.Header
 	long      bool
 	answered  atomic.Bool
@@ -166,7 +168,7 @@ func (a *askAll) get(obj *corev1alpha1.Shard) func(context.Context, url.Values) 
 
 // request makes the request to a shard.
 func (a *askAll) request(ctx context.Context, b *backend, query url.Values) (*http.Request, error) {
-	escaped := b.prefix + request.ClusterPath(request.Wildcard) + a.to.rest
+	escaped := b.prefix + request.ClusterPath(request.Wildcard) + a.call.rest
 	path, err := url.PathUnescape(escaped)
 	if err != nil {
 		return nil, err
@@ -177,7 +179,7 @@ func (a *askAll) request(ctx context.Context, b *backend, query url.Values) (*ht
 	}
 	r.URL.Path, r.URL.RawPath, r.URL.RawQuery = path, escaped, query.Encode()
 	maps.Copy(r.Header, a.header)
-	a.to.identify(r, a.forwarder)
+	a.call.identify(r.Header, a.groups)
 	return r, nil
 }
 

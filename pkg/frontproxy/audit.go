@@ -14,10 +14,13 @@ import (
 	"github.com/shardplane/shardplane/pkg/serving"
 )
 
-// audit records a request that the front-proxy has answered itself. What a shard
+// auditor records what the front-proxy answers itself; answers may be nil.
+type auditor struct{ answers *serving.OwnAnswers }
+
+// record records a request that the front-proxy has answered itself. What a shard
 // has answered is in the shard's audit log, and probes are in none.
-func (s *Server) audit(r *http.Request, rec *record, received time.Time) {
-	if s.answers == nil || rec.answeredByShard || slices.Contains(authn.ProbePaths(), r.URL.Path) {
+func (a auditor) record(r *http.Request, rec *record, received time.Time) {
+	if a.answers == nil || rec.answeredByShard || slices.Contains(authn.ProbePaths(), r.URL.Path) {
 		return
 	}
 	answer := serving.OwnAnswer{Request: r, User: rec.who, AuditID: rec.auditID, Received: received, Status: rec.status}
@@ -49,7 +52,7 @@ func (s *Server) audit(r *http.Request, rec *record, received time.Time) {
 		info = &genericapirequest.RequestInfo{Path: innerURL.Path, Verb: strings.ToLower(r.Method)}
 	}
 	answer.Info = info
-	s.answers.Record(answer)
+	a.answers.Record(answer)
 }
 
 // presented says with which credentials somebody failed, but not what they are.

@@ -4,15 +4,14 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
-	"net/http/httptrace"
 	"net/url"
 	"os"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
@@ -21,12 +20,9 @@ import (
 )
 
 const (
-	dialTimeout      = 5 * time.Second
-	handshakeTimeout = 10 * time.Second
 	// continueTimeout is how long a shard may think about whether it wants a
 	// body that the client offers with "Expect: 100-continue".
 	continueTimeout = 30 * time.Second
-	keepAlive       = 30 * time.Second
 	idleTimeout     = 90 * time.Second
 	maxIdle         = 512
 	// pingAfter is after how much silence an HTTP/2 connection is tested, and
@@ -54,6 +50,8 @@ type backend struct {
 	multiplexed, upgrades *http.Transport
 	// parts carries watches that are merged with those of other shards. Only shards have it.
 	parts *http.Transport
+	// outside is set for servers of tenants, whose failures are no news of the installation.
+	outside bool
 }
 
 func newBackend(shard *peers.Peer, config *tls.Config) *backend {
@@ -70,8 +68,6 @@ func newBackend(shard *peers.Peer, config *tls.Config) *backend {
 	}
 	return b
 }
-
-func newDialer() *net.Dialer { return &net.Dialer{Timeout: dialTimeout, KeepAlive: keepAlive} }
 
 func newTransport(config *tls.Config, http2 bool, ahead int) *http.Transport {
 	var protocols http.Protocols
@@ -102,47 +98,10 @@ func (b *backend) transport(upgrade bool) http.RoundTripper {
 	return b.multiplexed
 }
 
-// attempt is a request to a shard, as far as its connection goes.
-type attempt struct {
-	backend *backend
-	// connected is whether it has ever had one, and looking whether it looks for one.
-	connected, looking atomic.Bool
-	// over is closed when the client has left.
-	over <-chan struct{}
-}
-
-type attemptKey struct{}
-
-// waits reports whether the request waits for a connection.
-func (a *attempt) waits() bool {
-	select {
-	case <-a.over:
-		return false
-	default:
-		return a.looking.Load()
-	}
-}
-
 // attempt returns a context for a request that ctx is of, and what is known of the request. That
 // there is a connection is good news of the shard; if there is none, failed has to be told.
 func (b *backend) attempt(ctx context.Context) (context.Context, *attempt) {
-	a := &attempt{backend: b, over: ctx.Done()}
-	return httptrace.WithClientTrace(context.WithValue(ctx, attemptKey{}, a), &httptrace.ClientTrace{
-		GetConn: func(string) { a.looking.Store(true) },
-		GotConn: func(httptrace.GotConnInfo) {
-			a.connected.Store(true)
-			a.looking.Store(false)
-			b.Heard(ctx, true, nil)
-		},
-	}), a
-}
-
-// failed notes why a request has failed, which is bad news of the shard if there was no connection
-// in time; ctx is the client's, who may have left.
-func (a *attempt) failed(ctx context.Context, err error) {
-	if !a.connected.Load() && ctx.Err() == nil && hangs(err) {
-		a.backend.Heard(ctx, false, err)
-	}
+	return newAttempt(ctx, b.Peer, b.outside)
 }
 
 // retire closes what is idle; requests in flight go on, and close the rest.
@@ -151,6 +110,20 @@ func (b *backend) retire() {
 	b.upgrades.CloseIdleConnections()
 	if b.parts != nil {
 		b.parts.CloseIdleConnections()
+	}
+}
+
+// dialWith has t verify servers by the CAs as they are when it connects.
+func dialWith(t *http.Transport, dial connector, ca dynamiccertificates.CAContentProvider, protocols ...string) {
+	t.DialTLSContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		config := t.TLSClientConfig.Clone()
+		config.NextProtos = protocols
+		verify, ok := ca.VerifyOptions()
+		if !ok {
+			return nil, errors.New("there is no CA to verify the server by")
+		}
+		config.RootCAs = verify.Roots
+		return dial(ctx, network, addr, config)
 	}
 }
 

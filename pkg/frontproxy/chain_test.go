@@ -8,5 +8,5 @@ import (
 
 // TestChain holds that docs/chains.md shows what requests pass.
 func TestChain(t *testing.T) {
-	chaintest.Documented(t, "front-proxy", (&Server{}).chain())
+	chaintest.Documented(t, "front-proxy", (&handler{router: &router{}, health: &health{}}).chain())
 }

@@ -86,9 +86,9 @@ func withCredentials(next http.Handler, own identityHeaders, devTokens map[strin
 
 // passedOn returns the token that goes to the shard instead of the user; empty
 // for users that are not known by a token of the development cluster.
-func (s *Server) passedOn(ctx context.Context, who user.Info) string {
+func passedOn(ctx context.Context, who user.Info, devTokens map[string]*user.DefaultInfo) string {
 	token, _ := ctx.Value(tokenKey{}).(string)
-	if known := s.devTokens[token]; known != nil && known.Name == who.GetName() && known.UID == who.GetUID() {
+	if known := devTokens[token]; known != nil && known.Name == who.GetName() && known.UID == who.GetUID() {
 		return token
 	}
 	return ""

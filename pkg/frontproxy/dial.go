@@ -8,8 +8,13 @@ import (
 	"time"
 )
 
-// maxDials is how many connections a transport makes at a time.
-const maxDials = 4
+const (
+	dialTimeout      = 5 * time.Second
+	handshakeTimeout = 10 * time.Second
+	keepAlive        = 30 * time.Second
+	// maxDials is how many connections a transport makes at a time.
+	maxDials = 4
+)
 
 var (
 	// errSuperfluous ends a connection that nobody waits for any more, so that nobody is told.
@@ -18,6 +23,8 @@ var (
 	// can cause it.
 	errNoPlace = errors.New("too many connections are being made")
 )
+
+func newDialer() *net.Dialer { return &net.Dialer{Timeout: dialTimeout, KeepAlive: keepAlive} }
 
 // connector makes connections with TLS.
 type connector func(ctx context.Context, network, addr string, config *tls.Config) (net.Conn, error)

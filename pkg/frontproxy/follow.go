@@ -164,3 +164,10 @@ func slimType(obj *tenancyv1alpha1.WorkspaceType) (*tenancyv1alpha1.WorkspaceTyp
 	slim.Spec.AuthenticationConfigurations = obj.Spec.AuthenticationConfigurations
 	return slim, nil
 }
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}

@@ -4,24 +4,17 @@ import (
 	"context"
 	"errors"
 	"io"
-	"maps"
 	"net"
 	"net/http"
 	"net/http/httputil"
 	"net/url"
-	"strings"
 	"sync"
-	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apiserver/pkg/authentication/user"
-	"k8s.io/client-go/transport"
 	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/authn"
-	"github.com/shardplane/shardplane/pkg/request"
-	"github.com/shardplane/shardplane/pkg/request/identity"
 	"github.com/shardplane/shardplane/pkg/serving/bodies"
 )
 
@@ -37,77 +30,58 @@ var (
 	longBuffers  = newBufferPool(longBuffer)
 )
 
-// forwarder sends requests to shards and their answers to clients.
+// target is where a call is forwarded to: the shard of a logical cluster, a shard for what is of
+// the whole installation, a server of the mapping file, or a server that a tenant has mounted.
+type target interface {
+	// way returns the address and the connections.
+	way() *backend
+	// path returns the escaped path of the request there, of that of the client.
+	path(escaped string) string
+	// identify makes the header of the request say who it is from.
+	identify(p *httputil.ProxyRequest)
+	// accept looks at an answer before the client gets it. The client gets what it returns
+	// instead, if that is not nil.
+	accept(r *http.Request, res *http.Response) *apierrors.StatusError
+	// lost returns what the client is answered if there is no answer because of err, or nil
+	// for what everybody is told.
+	lost(r *http.Request, err error) *apierrors.StatusError
+	// String says in answers where the call was to go.
+	String() string
+}
+
+// forwarder sends calls to targets and their answers to clients.
 type forwarder struct {
-	resolver *resolver
-	visitors *visitors
-	// groups decides which groups users keep.
-	groups authn.GroupFilter
-	// unread returns the shards that have not been read since the start, or whose connection has
-	// broken, and since when the last one is not: without any, nothing exists that is not known.
-	unread func() (shards []string, since time.Time)
 	// draining is done once long-running requests have to end.
 	draining context.Context //nolint:containedctx // the life of the server, which outlasts every request
 	metrics  *metrics
 }
 
-// route is where one request goes, and how.
-type route struct {
-	backend *backend
-	// mapped is set where backend is of the mapping file, and not a shard.
-	mapped *mappedServer
-	// mount is set where backend is outside of the installation, by a mount, and hops counts
-	// those that have led to workspaces.
-	mount *mountedServer
-	hops  int
-	// holder is the shard of the logical cluster, which says who may enter; nil where
-	// there is none.
-	holder *backend
-	// cluster is the resolved name, rest the escaped path below it. Where it is seen
-	// through a view, that is before it in the path.
-	cluster string
-	view    string
-	rest    string
-	// whole says that the path goes to the server as the client wrote it.
-	whole bool
-	user  user.Info
-	// token is passed on instead of the user, if it is set.
-	token   string
-	long    bool
-	upgrade bool
-	// arrived is when the request came, from which on it waits for the index.
-	arrived time.Time
-	// isNew is set while the logical cluster is not for users yet, or servers may not
-	// know yet that it is.
-	isNew bool
-	// visitor is the user in the logical cluster.
-	visitor visitor
-	// release gives the place back that the request has among those who may have to
-	// wait.
-	release func()
-	// attempt knows whether the request may have reached the shard.
+// forwarding is a call on its way to a target.
+type forwarding struct {
+	*forwarder
+	*call
+
+	to  target
+	way *backend
+	// attempt knows whether the request may have reached the server.
 	attempt *attempt
 }
 
-// enter notes that the user has entered the logical cluster.
-func (to *route) enter(f *forwarder) {
-	f.visitors.entered(to.visitor)
-	to.release()
-}
-
-// forward sends r to the shard of to and answers with what the shard answers.
-func (f *forwarder) forward(w http.ResponseWriter, r *http.Request, to *route) {
-	if !to.backend.Ask() {
-		f.unreachable(w, to)
+// forward sends r to a target and answers with what that answers.
+func (f *forwarder) forward(w http.ResponseWriter, r *http.Request, c *call, to target) {
+	way := to.way()
+	fw := &forwarding{forwarder: f, call: c, to: to, way: way}
+	if !way.Ask() {
+		fw.unreachable(w)
 		return
 	}
 	defer func() {
-		to.backend.Left()
-		to.backend.Used(to.backend.retire)
+		way.Left()
+		way.Used(way.retire)
 	}()
-	ctx, attempt := to.backend.attempt(r.Context())
-	to.attempt = attempt
-	if to.long {
+	var ctx context.Context
+	ctx, fw.attempt = way.attempt(r.Context())
+	if c.long {
 		// Watches would keep the server from stopping.
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithCancel(ctx)
@@ -115,93 +89,45 @@ func (f *forwarder) forward(w http.ResponseWriter, r *http.Request, to *route) {
 		defer context.AfterFunc(f.draining, cancel)() //nolint:contextcheck // the end of the server ends the request, nothing more
 	}
 	proxy := httputil.ReverseProxy{
-		Rewrite:   to.rewrite(f),
-		Transport: to.backend.transport(to.upgrade),
+		Rewrite:   fw.rewrite,
+		Transport: way.transport(c.upgrade),
 		// Answers of unknown length, all watches among them, are flushed after
 		// every write, whatever is set here; the others need not be.
 		FlushInterval:  0,
 		BufferPool:     shortBuffers,
-		ModifyResponse: func(res *http.Response) error { return f.modify(r, res, to) },
-		ErrorHandler:   func(w http.ResponseWriter, r *http.Request, err error) { f.fail(w, r, to, err) },
+		ModifyResponse: func(res *http.Response) error { return fw.modify(r, res) },
+		ErrorHandler:   fw.fail,
 		ErrorLog:       quietLog,
 	}
-	if to.long {
+	if c.long {
 		proxy.BufferPool = longBuffers
 	}
 	proxy.ServeHTTP(w, r.WithContext(ctx))
 }
 
-// rewrite returns the function that makes the request to the shard.
-func (to *route) rewrite(f *forwarder) func(*httputil.ProxyRequest) {
-	return func(p *httputil.ProxyRequest) {
-		// The shard gets the name, so that it has nothing to resolve; the rest
-		// of the path stays as the client wrote it, and so does the query.
-		escaped := to.backend.prefix + to.view + request.ClusterPath(to.cluster) + to.rest
-		switch {
-		case to.whole:
-			escaped = to.backend.prefix + p.In.URL.EscapedPath()
-		case to.mount != nil:
-			escaped = to.backend.prefix + to.rest
-		}
-		p.Out.URL.Scheme, p.Out.URL.Host = to.backend.base.Scheme, to.backend.base.Host
-		p.Out.URL.RawPath = escaped
-		p.Out.URL.Path, _ = url.PathUnescape(escaped) // its parts have been unescaped before
-		p.Out.URL.RawQuery = p.In.URL.RawQuery
-		p.Out.Host = ""
-		authn.DropWebSocketTokens(p.Out.Header)
-		if to.mount != nil {
-			to.mount.prepare(p, to, f)
-			return
-		}
-		p.SetXForwarded()
-
-		ownIdentity.drop(p.Out.Header)
-		if to.mapped != nil {
-			to.mapped.identify(p.Out.Header, to.user, f.groups.Filter(to.user.GetGroups()))
-			return
-		}
-		to.identify(p.Out, f)
-	}
+// rewrite makes the request to the server.
+func (fw *forwarding) rewrite(p *httputil.ProxyRequest) {
+	escaped := fw.way.prefix + fw.to.path(p.In.URL.EscapedPath())
+	p.Out.URL.Scheme, p.Out.URL.Host = fw.way.base.Scheme, fw.way.base.Host
+	p.Out.URL.RawPath = escaped
+	p.Out.URL.Path, _ = url.PathUnescape(escaped) // its parts have been unescaped before
+	p.Out.URL.RawQuery = p.In.URL.RawQuery
+	p.Out.Host = ""
+	authn.DropWebSocketTokens(p.Out.Header)
+	ownIdentity.drop(p.Out.Header)
+	fw.to.identify(p)
 }
 
-// readyIn returns how long a request still waits for a logical cluster to become ready.
-func (f *forwarder) readyIn(to *route) time.Duration {
-	return max(0, time.Until(to.arrived.Add(f.resolver.ready)))
-}
-
-// identify says in a request to the shard who it is from. The request says nothing
-// about that yet.
-func (to *route) identify(r *http.Request, f *forwarder) {
-	if to.isNew {
-		r.Header.Set(request.ReadyTimeoutHeader, f.readyIn(to).String())
-	}
-	if to.token != "" {
-		r.Header.Set("Authorization", "Bearer "+to.token)
-		return
-	}
-	r.Header.Del("Authorization")
-	// Apart, since it compares each header that there is with those that it sets.
-	said := http.Request{Header: http.Header{}}
-	transport.SetAuthProxyHeaders(&said, to.user.GetName(), to.user.GetUID(), f.groups.Filter(to.user.GetGroups()), to.user.GetExtra())
-	maps.Copy(r.Header, said.Header)
-}
-
-// modify looks at a shard's answer before the client gets it.
-func (f *forwarder) modify(r *http.Request, res *http.Response, to *route) error {
-	if to.mount != nil {
-		if err := to.mount.accept(res); err != nil {
-			return err
-		}
-	} else if rec := recordFrom(r.Context()); rec != nil {
+// modify looks at a server's answer before the client gets it.
+func (fw *forwarding) modify(r *http.Request, res *http.Response) error {
+	if rec := recordFrom(r.Context()); rec != nil && !fw.way.outside {
 		rec.answeredByShard = true
 	}
-	switch {
-	case f.conceals(r, res, to):
-		f.visitors.denied(to.visitor)
-		f.resolver.hold(r.Context(), to.arrived)
-		return &answerError{status: f.unknown(r, to)}
-	case to.long && res.StatusCode != http.StatusForbidden && res.StatusCode != http.StatusSwitchingProtocols:
-		res.Body = &watchBody{ReadCloser: res.Body, mend: func(err error) error { return f.mend(r, to, err) }}
+	if status := fw.to.accept(r, res); status != nil {
+		return &answerError{status: status}
+	}
+	if fw.long && res.StatusCode != http.StatusForbidden && res.StatusCode != http.StatusSwitchingProtocols {
+		res.Body = &watchBody{ReadCloser: res.Body, mend: func(err error) error { return fw.mend(r, err) }}
 	}
 	return nil
 }
@@ -213,102 +139,56 @@ type answerError struct {
 
 func (e *answerError) Error() string { return e.status.Error() }
 
-// fail answers when the shard did not.
-func (f *forwarder) fail(w http.ResponseWriter, r *http.Request, to *route, err error) {
+// fail answers when the server did not.
+func (fw *forwarding) fail(w http.ResponseWriter, r *http.Request, err error) {
+	fw.attempt.failed(r.Context(), err)
 	var answer *answerError
-	if to.mount == nil {
-		to.attempt.failed(r.Context(), err)
-	}
 	switch {
 	case errors.As(err, &answer):
 		writeStatus(w, answer.status)
-	case f.draining.Err() != nil:
+		return
+	case fw.draining.Err() != nil:
 		writeStatus(w, unavailable("the front-proxy is shutting down"))
+		return
 	case bodies.Slow(r.Context()):
 		writeStatus(w, statusError(http.StatusRequestTimeout, metav1.StatusReasonTimeout, 0, "%s", bodies.ErrSlow.Error()))
+		return
 	case r.Context().Err() != nil:
 		// The client has gone; there is nobody to answer.
 		w.WriteHeader(statusClientGone)
-	case to.mount == nil && !undialled(err) && f.denied(r.Context(), to):
-		f.visitors.denied(to.visitor)
-		f.refuse(w, r, to)
-	case !to.attempt.connected.Load():
-		klog.FromContext(r.Context()).V(1).Info("A shard, or a server of the mapping file, is unreachable", "server", to.backend.Name, "err", err)
-		f.unreachable(w, to)
-	default:
-		f.metrics.upstreamErrors.WithLabelValues(to.backend.Name, "broken").Inc()
-		klog.FromContext(r.Context()).V(1).Info("A connection to a shard, or to a server of the mapping file, broke", "server", to.backend.Name, "err", err)
-		// Clients repeat a request, whatever its verb, when they are told when
-		// to: only what can be done twice may say so.
-		retryAfter := 0
-		if r.Method == http.MethodGet || r.Method == http.MethodHead {
-			retryAfter = retrySoon
-		}
-		writeStatus(w, statusError(http.StatusBadGateway, metav1.StatusReasonInternalError, retryAfter,
-			"the connection to %s broke before it answered", to.server()))
+		return
 	}
-}
-
-// hangs reports whether a connection to a shard took too long, so that nobody else
-// should wait for one. A shard that refuses connections costs nobody a wait, and
-// is served again as soon as it is back; other errors clients can cause.
-func hangs(err error) bool {
-	var network net.Error
-	return errors.As(err, &network) && network.Timeout()
-}
-
-// unreachable answers where there is no connection to the shard.
-func (f *forwarder) unreachable(w http.ResponseWriter, to *route) {
-	f.metrics.upstreamErrors.WithLabelValues(to.backend.Name, "unreachable").Inc()
-	writeStatus(w, unavailable("%s is not reachable, try again", to.server()))
-}
-
-// server says in answers where a request was to go.
-func (to *route) server() string {
-	switch {
-	case to.mapped != nil:
-		return "the server of this path"
-	case to.mount != nil:
-		return "the mounted server"
-	case to.whole:
-		return "the shard"
+	if status := fw.to.lost(r, err); status != nil {
+		writeStatus(w, status)
+		return
 	}
-	return "the workspace's shard"
+	logger := klog.FromContext(r.Context()).V(1)
+	if !fw.attempt.connected.Load() {
+		logger.Info("A shard, or a server of the mapping file, is unreachable", "server", fw.way.Name, "err", err)
+		fw.unreachable(w)
+		return
+	}
+	fw.metrics.upstreamErrors.WithLabelValues(fw.way.Name, "broken").Inc()
+	logger.Info("A connection to a shard, or to a server of the mapping file, broke", "server", fw.way.Name, "err", err)
+	// Clients repeat a request, whatever its verb, when they are told when
+	// to: only what can be done twice may say so.
+	retryAfter := 0
+	if r.Method == http.MethodGet || r.Method == http.MethodHead {
+		retryAfter = retrySoon
+	}
+	writeStatus(w, statusError(http.StatusBadGateway, metav1.StatusReasonInternalError, retryAfter, "the connection to %s broke before it answered", fw.to))
 }
 
-// refuse answers a user who may not enter as if there were nothing, and after the same time.
-func (f *forwarder) refuse(w http.ResponseWriter, r *http.Request, to *route) {
-	f.resolver.hold(r.Context(), to.arrived)
-	writeStatus(w, f.unknown(r, to))
+// unreachable answers where there is no connection to the server.
+func (fw *forwarding) unreachable(w http.ResponseWriter) {
+	fw.metrics.upstreamErrors.WithLabelValues(fw.way.Name, "unreachable").Inc()
+	writeStatus(w, unavailable("%s is not reachable, try again", fw.to))
 }
 
-// shardRetryTimeout is for how long clients are asked to retry while a shard has not been read. Clients
-// that retry, such as kubectl, repeat each of their requests ten times before they show the error.
-const shardRetryTimeout = 10 * time.Second
-
-// unknown is the answer for what there is not, as far as is known, and to who may not enter: that
-// it is not known as long as it may be on a shard that has not been read, or that is not connected.
-func (f *forwarder) unknown(r *http.Request, to *route) *apierrors.StatusError {
-	shards, since := f.unread()
-	if len(shards) == 0 {
-		return forbidden(r, unescapedRest(to.rest))
-	}
-	message := "the front-proxy does not know all workspaces, because a shard does not answer"
-	if f.administers(r.Context(), to.user) {
-		message += ": " + strings.Join(shards, ", ") + ". Start it, or delete its Shard object in root if it does not exist any more"
-	}
-	retryAfter := retrySoon
-	if time.Since(since) > shardRetryTimeout {
-		retryAfter = 0
-	}
-	return statusError(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, retryAfter, "%s", message)
-}
-
-// administers reports whether a user administers the installation. Groups that shards are not told
-// of count for nothing.
-func (f *forwarder) administers(ctx context.Context, who user.Info) bool {
-	told := &user.DefaultInfo{Name: who.GetName(), UID: who.GetUID(), Groups: f.groups.Filter(who.GetGroups()), Extra: who.GetExtra()}
-	return identity.MemberOf(ctx, told, request.GroupAdmin)
+// undialled reports whether there was no connection to the server.
+func undialled(err error) bool {
+	var operation *net.OpError
+	return errors.As(err, &operation) && operation.Op == "dial"
 }
 
 // watchBody is the body of a watch, whose errors go through mend.
@@ -329,23 +209,15 @@ func (b *watchBody) Read(p []byte) (int, error) {
 // shuts down: for clients that is the usual end of a watch, after which they
 // resume, while a broken stream is an error that kubectl, for one, shows to its
 // user.
-func (f *forwarder) mend(r *http.Request, to *route, err error) error {
+func (fw *forwarding) mend(r *http.Request, err error) error {
 	switch {
-	case f.draining.Err() != nil:
+	case fw.draining.Err() != nil:
 		return io.EOF
 	case errors.Is(err, io.EOF) || r.Context().Err() != nil:
 		return err
 	}
-	f.metrics.upstreamErrors.WithLabelValues(to.backend.Name, "broken").Inc()
+	fw.metrics.upstreamErrors.WithLabelValues(fw.way.Name, "broken").Inc()
 	return io.EOF
-}
-
-func unescapedRest(rest string) string {
-	path, err := url.PathUnescape(rest)
-	if err != nil || path == "" {
-		return "/"
-	}
-	return path
 }
 
 // bufferPool keeps buffers of one size.

@@ -228,7 +228,7 @@ func TestLateDenials(t *testing.T) {
 	require.GreaterOrEqual(t, ask("absent"), stretched)
 	late.Store(false)
 	require.GreaterOrEqual(t, ask("hidden"), stretched, "nor does it show when the shard is quick again")
-	d := &w.proxy.forwarder.resolver.delay
+	d := &w.proxy.router.resolver.delay
 	d.cover(time.Hour)
 	require.Equal(t, maxStretch*d.least, d.get(), "within bounds")
 	d.until = time.Now()

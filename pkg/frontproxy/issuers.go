@@ -29,8 +29,8 @@ func withTarget(next http.Handler) http.Handler {
 }
 
 // targetOf returns the name or path of the logical cluster that an escaped path names.
-func (s *Server) targetOf(path string) (string, bool) {
-	if to := s.mappedTo(path, mappingOf(path).prefix); to != nil {
+func (rt *router) targetOf(path string) (string, bool) {
+	if to := rt.mapped.of(path, mappingOf(path).prefix); to != nil {
 		segment, _, malformed := to.clusterIn(path)
 		if malformed || segment == "" {
 			return "", false
@@ -44,13 +44,13 @@ func (s *Server) targetOf(path string) (string, bool) {
 // knownIn returns the logical cluster that a request is for and the issuers that its type names,
 // in the logical cluster of the type. A path that leads nowhere yet is waited for, no longer
 // than for everybody.
-func (s *Server) knownIn(ctx context.Context) authn.Workspace {
+func (rt *router) knownIn(ctx context.Context) authn.Workspace {
 	escaped, _ := ctx.Value(targetKey{}).(string)
-	path, ok := s.targetOf(escaped)
+	path, ok := rt.targetOf(escaped)
 	if !ok {
 		return authn.Workspace{}
 	}
-	resolver := s.forwarder.resolver
+	resolver := rt.resolver
 	target, outcome := resolver.index.Lookup(path)
 	if !final(outcome) {
 		release, ok := resolver.enter(identity.Payer{}) // nobody, yet
@@ -65,7 +65,7 @@ func (s *Server) knownIn(ctx context.Context) authn.Workspace {
 	}
 	w := authn.Workspace{Cluster: target.Cluster}
 	isNew := time.Since(time.Unix(target.Created, 0)) < authn.NewFor
-	t, f, coming := s.typeOf(target, isNew)
+	t, f, coming := rt.typeOf(target, isNew)
 	if t == nil {
 		w.Incomplete = coming
 		return w
@@ -83,17 +83,17 @@ func (s *Server) knownIn(ctx context.Context) authn.Workspace {
 
 // typeOf returns the type of a logical cluster, and who follows the shard that has it. It is
 // coming where nobody knows of it here yet.
-func (s *Server) typeOf(of workspaceindex.Target, isNew bool) (t *tenancyv1alpha1.WorkspaceType, f *follower, coming bool) {
+func (rt *router) typeOf(of workspaceindex.Target, isNew bool) (t *tenancyv1alpha1.WorkspaceType, f *follower, coming bool) {
 	path, name := logicalcluster.NewPath(of.Type).Split()
 	if name == "" {
 		return nil, nil, false
 	}
-	at, outcome := s.shards.index.Lookup(path.String())
+	at, outcome := rt.shards.index.Lookup(path.String())
 	if !known(outcome) {
 		return nil, nil, isNew
 	}
 	// The index may be that of before a restart.
-	if f = s.shards.follower(at.Shard); f == nil {
+	if f = rt.shards.follower(at.Shard); f == nil {
 		return nil, nil, true
 	}
 	t, err := f.types.Lister().Get(client.Key{Cluster: at.Cluster, Name: tenancyv1alpha1.ObjectName(tenancyv1alpha1.WorkspaceTypeName(name))})
@@ -101,10 +101,10 @@ func (s *Server) typeOf(of workspaceindex.Target, isNew bool) (t *tenancyv1alpha
 }
 
 // tellOfIssuer has an Event say what is wrong with a configuration, on the shard that has it.
-func (s *Server) tellOfIssuer(ctx context.Context, of *issuers.Configuration, fault string) error {
+func (rt *router) tellOfIssuer(ctx context.Context, of *issuers.Configuration, fault string) error {
 	cluster := logicalcluster.From(of)
-	target, _ := s.shards.index.Lookup(cluster.String())
-	shard := s.shards.book.Named(target.Shard)
+	target, _ := rt.shards.index.Lookup(cluster.String())
+	shard := rt.shards.book.Named(target.Shard)
 	if shard == nil {
 		return nil // it has gone
 	}

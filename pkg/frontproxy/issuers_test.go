@@ -118,8 +118,7 @@ func TestWorkspaceIssuersAreWaitedFor(t *testing.T) {
 	}})
 	require.NoError(t, err)
 	index := workspaceindex.New()
-	s := &Server{shards: &shards{index: index, ways: map[string]way{}}}
-	s.forwarder = &forwarder{resolver: newResolver(index, 0, 0, newMetrics(nil).indexWaits)}
+	s := &router{shards: &shards{index: index, ways: map[string]way{}}, gate: &gate{resolver: newResolver(index, 0, 0, newMetrics(nil).indexWaits)}}
 	index.UpsertLogicalCluster("root", workspaceindex.LogicalCluster{Name: "home", Shard: "root", Phase: corev1alpha1.LogicalClusterPhaseReady, Created: 1})
 	index.UpsertLogicalCluster("root", workspaceindex.LogicalCluster{Name: "team", Shard: "root", Phase: corev1alpha1.LogicalClusterPhaseReady, Created: 1, Type: "home:special"})
 	known := func() authn.Workspace {

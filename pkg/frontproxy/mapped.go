@@ -5,10 +5,9 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
+	"net/http/httputil"
 	"net/url"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -21,9 +20,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/authn"
 	"github.com/shardplane/shardplane/pkg/lifecycle"
 	"github.com/shardplane/shardplane/pkg/peers"
-	"github.com/shardplane/shardplane/pkg/request"
-	"github.com/shardplane/shardplane/pkg/serving/answers"
-	"github.com/shardplane/shardplane/pkg/workspaceindex"
 )
 
 // mappedServer is a server that the mapping file names, for the paths of one entry.
@@ -34,11 +30,14 @@ type mappedServer struct {
 	client *dynamiccertificates.DynamicCertKeyPairContent
 }
 
+// mappedServers are the servers of the mapping file, those of longer paths first.
+type mappedServers []*mappedServer
+
 // openMappings reads the mapping file, and the certificates that it names. It returns o with
 // the certificates for shards that the file gives.
-func (s *Server) openMappings(ctx context.Context, o CompletedOptions) (CompletedOptions, error) {
+func openMappings(ctx context.Context, o CompletedOptions) (mapped mappedServers, _ CompletedOptions, err error) {
 	if o.MappingFile == "" {
-		return o, nil
+		return nil, o, nil
 	}
 	entries, clusters, err := readMappings(o.MappingFile)
 	if err == nil && clusters != nil {
@@ -46,45 +45,18 @@ func (s *Server) openMappings(ctx context.Context, o CompletedOptions) (Complete
 		klog.FromContext(ctx).Info("The mapping file's entry for /clusters/ gives certificates only: requests go to the shards that are registered", "backend", clusters.backend)
 	}
 	if err != nil {
-		return o, fmt.Errorf("reading --mapping-file %s: %w", o.MappingFile, err)
+		return nil, o, fmt.Errorf("reading --mapping-file %s: %w", o.MappingFile, err)
 	}
 	for _, e := range entries {
 		server, err := newMappedServer(e)
 		if err != nil {
-			return o, fmt.Errorf("reading --mapping-file %s: entry with path %q: %w", o.MappingFile, e.path, err)
+			return nil, o, fmt.Errorf("reading --mapping-file %s: entry with path %q: %w", o.MappingFile, e.path, err)
 		}
-		s.mapped = append(s.mapped, server)
-		s.identity.names = append(s.identity.names, e.userHeader, e.groupHeader)
-		s.identity.prefixes = append(s.identity.prefixes, e.extraPrefix)
+		mapped = append(mapped, server)
 	}
 	read := o
 	read.MappingFile = ""
-	return o, errors.Join(read.validateFiles()...)
-}
-
-// take fills in the certificates for shards that the entry for /clusters/ names.
-func (o *CompletedOptions) take(clusters *mappingEntry) error {
-	for _, give := range []struct {
-		field, flag, value string
-		to                 *string
-	}{
-		{"backend_server_ca", "shard-ca-file", clusters.serverCA, &o.ShardCAFile},
-		{"proxy_client_cert", "proxy-client-cert-file", clusters.clientCert, &o.ProxyClientCertFile},
-		{"proxy_client_key", "proxy-client-key-file", clusters.clientKey, &o.ProxyClientKeyFile},
-	} {
-		if *give.to != "" && !samePath(*give.to, give.value) {
-			return fmt.Errorf("the entry for /clusters/ gives %s %q, and --%s is %q: leave one of the two out", give.field, give.value, give.flag, *give.to)
-		}
-		*give.to = give.value
-	}
-	return nil
-}
-
-// samePath reports whether two names are of the same file, as they are written.
-func samePath(a, b string) bool {
-	a, errA := filepath.Abs(a)
-	b, errB := filepath.Abs(b)
-	return errA == nil && errB == nil && a == b
+	return mapped, o, errors.Join(read.validateFiles()...)
 }
 
 func newMappedServer(e *mappingEntry) (*mappedServer, error) {
@@ -102,18 +74,14 @@ func newMappedServer(e *mappingEntry) (*mappedServer, error) {
 	return &mappedServer{mappingEntry: e, backend: to, ca: ca, client: client}, nil
 }
 
-// dialWith has t verify servers by the CAs as they are when it connects.
-func dialWith(t *http.Transport, dial connector, ca dynamiccertificates.CAContentProvider, protocols ...string) {
-	t.DialTLSContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
-		config := t.TLSClientConfig.Clone()
-		config.NextProtos = protocols
-		verify, ok := ca.VerifyOptions()
-		if !ok {
-			return nil, errors.New("there is no CA to verify the server by")
-		}
-		config.RootCAs = verify.Roots
-		return dial(ctx, network, addr, config)
+// headers returns the headers by which shards and all of these servers are told who somebody is.
+func (all mappedServers) headers() identityHeaders {
+	headers := identityHeaders{prefixes: slices.Clone(ownIdentity.prefixes)}
+	for _, m := range all {
+		headers.names = append(headers.names, m.userHeader, m.groupHeader)
+		headers.prefixes = append(headers.prefixes, m.extraPrefix)
 	}
+	return headers
 }
 
 // part keeps the certificates true to their files, and closes connections in the end.
@@ -131,8 +99,8 @@ func (m *mappedServer) part() lifecycle.Part {
 	}}
 }
 
-// identify says in a request who it is from, in the headers that the server knows.
-func (m *mappedServer) identify(header http.Header, who user.Info, groups []string) {
+// say says in a request who it is from, in the headers that the server knows.
+func (m *mappedServer) say(header http.Header, who user.Info, groups []string) {
 	header.Del("Authorization")
 	said := http.Request{Header: http.Header{}}
 	transport.SetAuthProxyHeaders(&said, who.GetName(), who.GetUID(), groups, who.GetExtra())
@@ -149,18 +117,18 @@ func (m *mappedServer) identify(header http.Header, who user.Info, groups []stri
 	}
 }
 
-// mappedTo returns the server that the mapping file names for an escaped path. A prefix of
+// of returns the server that the mapping file names for an escaped path. A prefix of
 // the front-proxy's own, which may be empty, gives way to entries that begin with it.
-func (s *Server) mappedTo(path, own string) *mappedServer {
-	if len(s.mapped) == 0 {
+func (all mappedServers) of(path, own string) *mappedServer {
+	if len(all) == 0 {
 		return nil
 	}
 	segments := strings.Split(strings.TrimPrefix(path, "/"), "/")
-	at := slices.IndexFunc(s.mapped, func(m *mappedServer) bool { return m.fits(segments) })
+	at := slices.IndexFunc(all, func(m *mappedServer) bool { return m.fits(segments) })
 	if at < 0 {
 		return nil
 	}
-	m := s.mapped[at]
+	m := all[at]
 	if own = strings.Trim(own, "/"); own != "" {
 		length := strings.Count(own, "/") + 1
 		if m.length() < length || strings.Join(m.segments[:length], "/") != own {
@@ -191,66 +159,39 @@ func (m *mappedServer) clusterIn(path string) (segment, rest string, malformed b
 	return "", path, false
 }
 
-// serveMapped forwards a request to a server of the mapping file, if the logical cluster
-// that its path names, if any, exists.
-func (s *Server) serveMapped(w http.ResponseWriter, r *http.Request, m *mappedServer) {
-	to, ok := s.newRoute(w, r)
-	if !ok {
-		return
-	}
-	segment, rest, malformed := m.clusterIn(r.URL.EscapedPath())
-	if malformed {
-		writeStatus(w, apierrors.NewBadRequest("the path may lead elsewhere than it seems to: it has segments of dots, or escaped slashes around \"clusters\""))
-		return
-	}
-	to.mapped, to.backend, to.token, to.rest, to.whole = m, m.backend, "", rest, true
-	defer func() { to.release() }()
-	if segment != "" && segment != request.Wildcard && !s.exists(w, r, to, segment) {
-		return
-	}
-	if rec := recordFrom(r.Context()); rec != nil {
-		rec.shard, rec.cluster, rec.auditID = m.Name, to.cluster, identified(r)
-		// The server knows how long its answers take.
-		rec.ResponseWriter = answers.Stream(rec.ResponseWriter, r)
-	}
-	s.forwarder.forward(w, r, to)
+// mappedTarget is a server of the mapping file, as the target of a call.
+type mappedTarget struct {
+	*mappedServer
+	visit *visit
 }
 
-// exists reports whether there is the logical cluster that a segment names, or answers.
-func (s *Server) exists(w http.ResponseWriter, r *http.Request, to *route, segment string) bool {
-	path, ok := clusterPath(segment)
-	if !ok {
-		writeStatus(w, forbidden(r, unescapedRest(to.rest)))
-		return false
-	}
-	at := address{path: path, valid: true, rest: to.rest}
-	if !s.place(w, to, at) {
-		return false
-	}
-	target, outcome := s.forwarder.resolver.resolve(r.Context(), path, to.arrived, to.user)
-	to.cluster, to.holder, to.visitor = target.Cluster.String(), s.shards.backend(target.Shard), visitorOf(to.user, target.Cluster, "")
-	to.isNew = isNew(target)
-	switch {
-	case outcome == workspaceindex.Mounted || outcome == workspaceindex.Unmounted:
-		s.forwarder.refuse(w, r, to) // it is no logical cluster
-		return false
-	case !known(outcome):
-		s.unknown(w, r, to, target, outcome)
-		return false
-	case outcome == workspaceindex.Unavailable || to.holder == nil:
-		s.unavailable(w, r, to, "the workspace is unavailable")
-		return false
-	default:
-		return true
-	}
+func (t *mappedTarget) way() *backend { return t.backend }
+
+// path is the one that the client wrote.
+func (t *mappedTarget) path(escaped string) string { return escaped }
+
+func (t *mappedTarget) identify(p *httputil.ProxyRequest) {
+	p.SetXForwarded()
+	t.say(p.Out.Header, t.visit.user, t.visit.groups.Filter(t.visit.user.GetGroups()))
 }
 
-// concealsMapped reports whether an error of a server of the mapping file must not reach
-// the client, because it would tell a user who may not enter the logical cluster that it
+// accept conceals errors that would tell a user who may not enter the logical cluster that it
 // exists. Whom the server lets in, it has told that itself.
-func (f *forwarder) concealsMapped(ctx context.Context, res *http.Response, to *route) bool {
+func (t *mappedTarget) accept(r *http.Request, res *http.Response) *apierrors.StatusError {
 	takeMark(res.Header)
-	conceal := res.StatusCode >= http.StatusBadRequest && f.notEntered(ctx, to)
-	to.release()
-	return conceal
+	conceal := res.StatusCode >= http.StatusBadRequest && t.visit.notEntered(r.Context())
+	t.visit.release()
+	if conceal {
+		return t.visit.revoked(r)
+	}
+	return nil
 }
+
+func (t *mappedTarget) lost(r *http.Request, err error) *apierrors.StatusError {
+	if !undialled(err) && t.visit.denied(r.Context()) {
+		return t.visit.revoked(r)
+	}
+	return nil
+}
+
+func (t *mappedTarget) String() string { return "the server of this path" }

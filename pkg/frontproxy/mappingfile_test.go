@@ -28,9 +28,9 @@ func TestMappingFileOrder(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "/clusters/", clusters.path)
 	require.Equal(t, "X-Remote-User X-Remote-Group X-Remote-Extra-", clusters.userHeader+" "+clusters.groupHeader+" "+clusters.extraPrefix)
-	s := &Server{}
+	var mapped mappedServers
 	for _, e := range entries {
-		s.mapped = append(s.mapped, &mappedServer{mappingEntry: e})
+		mapped = append(mapped, &mappedServer{mappingEntry: e})
 	}
 	for _, try := range []struct{ path, own, want string }{
 		{"/", "", "/"},
@@ -54,7 +54,7 @@ func TestMappingFileOrder(t *testing.T) {
 		{"/clusters-of-mine/x", "", "/clusters-of-mine"},
 	} {
 		got := ""
-		if m := s.mappedTo(try.path, try.own); m != nil {
+		if m := mapped.of(try.path, try.own); m != nil {
 			got = m.path
 		}
 		require.Equal(t, try.want, got, "%s beside %q", try.path, try.own)

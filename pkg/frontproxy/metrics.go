@@ -44,17 +44,3 @@ func newMetrics(registerer prometheus.Registerer) *metrics {
 		}, []string{"result"})),
 	}
 }
-
-var indexSize = prometheus.NewDesc(prometheus.BuildFQName(metricsNamespace, metricsSubsystem, "index_entries"),
-	"[ALPHA] Size of the index, by kind: shards, logicalclusters or workspaces.", []string{"kind"}, nil)
-
-// Describe implements prometheus.Collector.
-func (s *shards) Describe(ch chan<- *prometheus.Desc) { ch <- indexSize }
-
-// Collect implements prometheus.Collector.
-func (s *shards) Collect(ch chan<- prometheus.Metric) {
-	stats := s.index.Stats()
-	for kind, size := range map[string]int{"shards": stats.Shards, "logicalclusters": stats.LogicalClusters, "workspaces": stats.Workspaces} {
-		ch <- prometheus.MustNewConstMetric(indexSize, prometheus.GaugeValue, float64(size), kind)
-	}
-}

@@ -3,7 +3,6 @@ package frontproxy
 import (
 	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -15,7 +14,7 @@ import (
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
-	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
@@ -26,12 +25,9 @@ import (
 	"github.com/shardplane/shardplane/pkg/request/identity"
 	"github.com/shardplane/shardplane/pkg/serving/ledger"
 	"github.com/shardplane/shardplane/pkg/webhooktransport"
-	"github.com/shardplane/shardplane/pkg/workspaceindex"
 )
 
 const (
-	// maxHops is how many mounts lead to each other at most.
-	maxHops = 3
 	// mountWait is how long a mounted server may take to begin its answer.
 	mountWait = time.Minute
 	// mountHeaderBytes is how long the header of its answer may be.
@@ -118,23 +114,25 @@ func (m *mounts) part() lifecycle.Part {
 	}}
 }
 
-// mountedServer is the server that a request goes to through a mount.
-type mountedServer struct {
+// mountTarget is the server that a call goes to through a mount.
+type mountTarget struct {
+	*backend
+	visit *visit
 	// trusted is set if it is told who the user is.
 	trusted bool
 	leave   func()
 }
 
-// to returns the way to a URL.
-func (m *mounts) to(u *url.URL) (*backend, *mountedServer) {
-	way, server := m.anywhere, &mountedServer{leave: func() {}}
-	if slices.Contains(m.hosts, withPort(u.Host)) {
-		way, server.trusted = m.trusted, true
+// to returns the target of a visit for a URL.
+func (m *mounts) to(u *url.URL, v *visit) *mountTarget {
+	way, trusted := m.anywhere, slices.Contains(m.hosts, withPort(u.Host))
+	if trusted {
+		way = m.trusted
 	}
-	return &backend{
+	return &mountTarget{visit: v, trusted: trusted, backend: &backend{
 		Peer: &peers.Peer{Name: mountName}, base: u, prefix: strings.TrimSuffix(u.EscapedPath(), "/"),
-		multiplexed: way.multiplexed, upgrades: way.upgrades,
-	}, server
+		multiplexed: way.multiplexed, upgrades: way.upgrades, outside: true,
+	}}
 }
 
 // withPort returns a host as it is compared.
@@ -146,77 +144,27 @@ func withPort(host string) string {
 	return net.JoinHostPort(strings.Trim(host, "[]"), "443")
 }
 
-// workspaceAt returns the segment of the workspace that a URL of this installation means, and
-// whether it is such a URL.
-func (s *Server) workspaceAt(u *url.URL) (segment string, own bool) {
-	is := func(address string) bool {
-		at, err := url.Parse(address)
-		return err == nil && at.Host != "" && withPort(at.Host) == withPort(u.Host)
-	}
-	if !is(s.URL()) && !slices.ContainsFunc(s.shards.objects.Lister().List(nil), func(shard *corev1alpha1.Shard) bool {
-		return is(shard.Spec.ExternalURL) || is(shard.Spec.BaseURL) || is(shard.Spec.VirtualWorkspaceURL)
-	}) {
-		return "", false
-	}
-	segment, _ = strings.CutPrefix(strings.TrimSuffix(u.EscapedPath(), "/"), request.Clusters.Prefix)
-	return segment, true
-}
-
-// resolveMount goes on where a mount leads, of which the index has told, or answers and reports
-// false. A URL of this installation means a workspace, which is served as if it had been asked
-// for, to whom it lets in. Any other server is for those who may enter the logical cluster that
-// has the mount, and told of nobody else.
-func (s *Server) resolveMount(w http.ResponseWriter, r *http.Request, to *route, at address, target workspaceindex.Target, outcome workspaceindex.Outcome) bool {
-	to.cluster, to.holder, to.visitor = target.Cluster.String(), s.shards.backend(target.Shard), visitorOf(to.user, target.Cluster, "")
-	u, err := url.Parse(target.Mount)
-	switch {
-	case at.view != nil:
-		s.forwarder.refuse(w, r, to) // there is nothing to be seen through a view
-		return false
-	case outcome == workspaceindex.Unmounted || err != nil:
-		s.unavailable(w, r, to, "the workspace is a mount that leads nowhere now: its conditions say why")
-		return false
-	}
-	if segment, own := s.workspaceAt(u); own {
-		path, valid := clusterPath(segment)
-		if to.hops++; valid && to.hops <= maxHops {
-			return s.resolve(w, r, to, address{path: path, valid: true, rest: at.rest})
-		}
-		s.unavailable(w, r, to, fmt.Sprintf("the workspace is a mount of no workspace of this installation, or of mounts that lead to each other more than %d times", maxHops))
-		return false
-	}
-	return s.leaveFor(w, r, to, u, target.Cluster)
-}
-
-// leaveFor has a request go to a server outside of the installation, by a mount in a logical
-// cluster that the user may enter, or answers and reports false.
-func (s *Server) leaveFor(w http.ResponseWriter, r *http.Request, to *route, u *url.URL, cluster logicalcluster.Name) bool {
-	entered := false
-	if to.holder != nil {
-		var denied bool
-		if denied, entered = s.forwarder.ask(r.Context(), to); denied {
-			s.forwarder.refuse(w, r, to)
-			return false
-		}
-	}
-	to.backend, to.mount = s.mounts.to(u)
+// enter returns the target of a visit for a URL outside of the installation, by a mount in the logical
+// cluster of the visit, which the user may enter, or the answer if there is none.
+func (m *mounts) enter(r *http.Request, v *visit, u *url.URL, cluster logicalcluster.Name) (*mountTarget, *apierrors.StatusError) {
+	denied, entered := v.ask(r.Context())
+	to := m.to(u, v)
 	holder := ledger.Holder{User: identity.Payer{Cluster: cluster}} // who mounts pays, not who visits
 	switch {
+	case denied:
+		return nil, v.refusal(r)
 	case !entered:
-		writeStatus(w, unavailable("the workspace is unavailable"))
-		return false
-	case to.mount.trusted && !tellable(to.user):
-		writeStatus(w, statusError(http.StatusForbidden, metav1.StatusReasonForbidden, 0,
-			"the mounted server is told who somebody is, and service accounts and users that are restricted to some workspaces mean somebody else there"))
-		return false
-	case s.mounts.places.Take(holder, 1) != nil:
-		writeStatus(w, statusError(http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests, retrySoon,
-			"too many requests are at servers that are mounted here, try again later"))
-		return false
+		return nil, unavailable("the workspace is unavailable")
+	case to.trusted && !tellable(v.user):
+		return nil, statusError(http.StatusForbidden, metav1.StatusReasonForbidden, 0,
+			"the mounted server is told who somebody is, and service accounts and users that are restricted to some workspaces mean somebody else there")
+	case m.places.Take(holder, 1) != nil:
+		return nil, statusError(http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests, retrySoon,
+			"too many requests are at servers that are mounted here, try again later")
 	}
-	to.mount.leave = func() { s.mounts.places.Give(holder, 1) }
-	to.release()
-	return true
+	to.leave = func() { m.places.Give(holder, 1) }
+	v.release()
+	return to, nil
 }
 
 // tellable reports whether the name of a user means the same outside of the installation.
@@ -225,31 +173,34 @@ func tellable(who user.Info) bool {
 	return !identity.IsServiceAccount(who) && len(extra[request.ExtraScopes]) == 0 && len(extra[request.ExtraWarrant]) == 0
 }
 
-// prepare makes a request to a mounted server say who it is from, if that is trusted, and
+func (t *mountTarget) way() *backend { return t.backend }
+
+func (t *mountTarget) path(string) string { return t.visit.rest }
+
+// identify makes a request say who it is from if the server is trusted, and
 // nothing of it otherwise. Tokens go nowhere.
-func (m *mountedServer) prepare(p *httputil.ProxyRequest, to *route, f *forwarder) {
+func (t *mountTarget) identify(p *httputil.ProxyRequest) {
 	header := p.Out.Header
-	ownIdentity.drop(header)
 	for _, name := range []string{"Authorization", "Proxy-Authorization", "Cookie"} {
 		header.Del(name)
 	}
-	if m.trusted {
+	if t.trusted {
 		p.SetXForwarded()
-		told := *to
+		told := *t.visit.call
 		told.token = ""
-		told.identify(p.Out, f)
+		told.identify(header, t.visit.groups)
 		return
 	}
 	identityHeaders{prefixes: []string{"impersonate-"}}.drop(header)
 }
 
-// accept looks at the answer of a mounted server before the client gets it: it is not to lead
-// the client elsewhere, nor to set anything for this server's name.
-func (m *mountedServer) accept(res *http.Response) error {
+// accept keeps an answer from leading the client elsewhere, and from setting anything for this
+// server's name.
+func (t *mountTarget) accept(_ *http.Request, res *http.Response) *apierrors.StatusError {
 	takeMark(res.Header)
 	if res.StatusCode >= 300 && res.StatusCode < 400 && res.StatusCode != http.StatusNotModified {
-		return &answerError{status: statusError(http.StatusBadGateway, metav1.StatusReasonInternalError, 0,
-			"the mounted server answered with a redirect (%d), and redirects are not followed", res.StatusCode)}
+		return statusError(http.StatusBadGateway, metav1.StatusReasonInternalError, 0,
+			"the mounted server answered with a redirect (%d), and redirects are not followed", res.StatusCode)
 	}
 	for _, name := range []string{"Set-Cookie", "Strict-Transport-Security", "Alt-Svc", "Clear-Site-Data", "Location", "Refresh"} {
 		res.Header.Del(name)
@@ -257,25 +208,5 @@ func (m *mountedServer) accept(res *http.Response) error {
 	return nil
 }
 
-const flagMountCIDRs = "--mount-allowed-cidrs"
-
-// validate returns what is wrong with the options.
-func (o *MountOptions) validate() (errs []error) {
-	if _, err := webhooktransport.NewDialer(flagMountCIDRs, o.AllowedCIDRs); err != nil {
-		errs = append(errs, err)
-	}
-	for _, host := range o.TrustedHosts {
-		if at, err := url.Parse("https://" + host); err != nil || at.Hostname() == "" || at.Host != host {
-			errs = append(errs, fmt.Errorf("--mount-trusted-hosts: %q is not a host such as example.com or example.com:6443", host))
-		}
-	}
-	switch {
-	case (o.ClientCertFile == "") != (o.ClientKeyFile == ""):
-		errs = append(errs, errors.New("--mount-client-cert-file and --mount-client-key-file belong together"))
-	case len(o.TrustedHosts) > 0 && o.ClientCertFile == "":
-		errs = append(errs, errors.New("--mount-trusted-hosts needs --mount-client-cert-file: these servers could not tell the front-proxy from anybody else"))
-	case len(o.TrustedHosts) == 0 && o.ClientCertFile != "":
-		errs = append(errs, errors.New("--mount-client-cert-file is for --mount-trusted-hosts, and there are none"))
-	}
-	return errs
-}
+func (t *mountTarget) lost(*http.Request, error) *apierrors.StatusError { return nil }
+func (t *mountTarget) String() string                                   { return "the mounted server" }

@@ -128,7 +128,7 @@ func TestShardsLearnHowLongToWait(t *testing.T) {
 		require.Positive(t, left)
 	}
 	told(http.MethodGet)
-	w.proxy.forwarder.visitors.denied(visitorOf(namedUser("owner"), "born", ""))
+	w.proxy.router.visitors.denied(visitorOf(namedUser("owner"), "born", ""))
 	res, _ = owner.do(t, http.MethodPost, "/clusters/born/api", strings.NewReader("a body"))
 	require.Equal(t, http.StatusServiceUnavailable, res.StatusCode)
 	told(http.MethodGet)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"path/filepath"
 	"slices"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/authn"
 	"github.com/shardplane/shardplane/pkg/serving"
 	"github.com/shardplane/shardplane/pkg/serving/ledger"
+	"github.com/shardplane/shardplane/pkg/webhooktransport"
 )
 
 const (
@@ -182,4 +184,52 @@ func (o *MountOptions) addFlags(fs *pflag.FlagSet) {
 		"hosts, such as example.com:6443, of servers that are told in X-Remote-* headers who users are when workspaces mount them; they may have any address, and must believe nobody without the certificate of --mount-client-cert-file. No other server is told")
 	fs.StringVar(&o.ClientCertFile, "mount-client-cert-file", o.ClientCertFile, "PEM file of the client certificate for --mount-trusted-hosts; not the one of --proxy-client-cert-file, which shards believe")
 	fs.StringVar(&o.ClientKeyFile, "mount-client-key-file", o.ClientKeyFile, "PEM file of the private key of --mount-client-cert-file")
+}
+
+// take fills in the certificates for shards that the entry for /clusters/ names.
+func (o *CompletedOptions) take(clusters *mappingEntry) error {
+	for _, give := range []struct {
+		field, flag, value string
+		to                 *string
+	}{
+		{"backend_server_ca", "shard-ca-file", clusters.serverCA, &o.ShardCAFile},
+		{"proxy_client_cert", "proxy-client-cert-file", clusters.clientCert, &o.ProxyClientCertFile},
+		{"proxy_client_key", "proxy-client-key-file", clusters.clientKey, &o.ProxyClientKeyFile},
+	} {
+		if *give.to != "" && !samePath(*give.to, give.value) {
+			return fmt.Errorf("the entry for /clusters/ gives %s %q, and --%s is %q: leave one of the two out", give.field, give.value, give.flag, *give.to)
+		}
+		*give.to = give.value
+	}
+	return nil
+}
+
+// samePath reports whether two names are of the same file, as they are written.
+func samePath(a, b string) bool {
+	a, errA := filepath.Abs(a)
+	b, errB := filepath.Abs(b)
+	return errA == nil && errB == nil && a == b
+}
+
+const flagMountCIDRs = "--mount-allowed-cidrs"
+
+// validate returns what is wrong with the options.
+func (o *MountOptions) validate() (errs []error) {
+	if _, err := webhooktransport.NewDialer(flagMountCIDRs, o.AllowedCIDRs); err != nil {
+		errs = append(errs, err)
+	}
+	for _, host := range o.TrustedHosts {
+		if at, err := url.Parse("https://" + host); err != nil || at.Hostname() == "" || at.Host != host {
+			errs = append(errs, fmt.Errorf("--mount-trusted-hosts: %q is not a host such as example.com or example.com:6443", host))
+		}
+	}
+	switch {
+	case (o.ClientCertFile == "") != (o.ClientKeyFile == ""):
+		errs = append(errs, errors.New("--mount-client-cert-file and --mount-client-key-file belong together"))
+	case len(o.TrustedHosts) > 0 && o.ClientCertFile == "":
+		errs = append(errs, errors.New("--mount-trusted-hosts needs --mount-client-cert-file: these servers could not tell the front-proxy from anybody else"))
+	case len(o.TrustedHosts) == 0 && o.ClientCertFile != "":
+		errs = append(errs, errors.New("--mount-client-cert-file is for --mount-trusted-hosts, and there are none"))
+	}
+	return errs
 }

@@ -26,9 +26,11 @@ const (
 
 var errNoShards = errors.New("it knows no shards")
 
-// newOthers returns clients of the shards of --other-shards.
-func newOthers(urls []string, access *rest.Config) ([]*client.Factory, error) {
-	others := make([]*client.Factory, 0, len(urls))
+// others are clients of the shards of --other-shards.
+type others []*client.Factory
+
+func newOthers(urls []string, access *rest.Config) (others, error) {
+	all := make(others, 0, len(urls))
 	for _, url := range urls {
 		config := rest.CopyConfig(access)
 		config.Host = url
@@ -36,33 +38,33 @@ func newOthers(urls []string, access *rest.Config) ([]*client.Factory, error) {
 		if err != nil {
 			return nil, fmt.Errorf("--other-shards %s: %w", url, err)
 		}
-		others = append(others, factory)
+		all = append(all, factory)
 	}
-	return others, nil
+	return all, nil
 }
 
 // learn has the front-proxy begin with the Shard objects that another shard knows, if root does
 // not answer and another one does. It returns when one of them has answered: without their
 // answers there is nothing to serve. What root says when it is back counts.
-func (s *shards) learn(ctx context.Context) {
-	if len(s.others) == 0 {
+func (o others) learn(ctx context.Context, root *client.Factory, shards *client.Informer[*corev1alpha1.Shard]) {
+	if len(o) == 0 {
 		return
 	}
 	logger := klog.FromContext(ctx)
 	defer func() {
-		for _, other := range s.others {
+		for _, other := range o {
 			other.CloseIdleConnections()
 		}
 	}()
 	for {
-		_, err := list(ctx, s.root.Cluster(core.RootCluster.Path()), metav1.ListOptions{Limit: 1})
+		_, err := list(ctx, root.Cluster(core.RootCluster.Path()), metav1.ListOptions{Limit: 1})
 		if err == nil {
 			return
 		}
-		for _, other := range s.others {
+		for _, other := range o {
 			objects, failure := list(ctx, other.Admin(), metav1.ListOptions{})
 			if failure == nil {
-				failure = s.begin(objects)
+				failure = begin(shards, objects)
 			}
 			if failure == nil {
 				logger.Info("Starting with the shards that another shard knows, since root does not answer", "url", other.Admin().Config().Host, "shards", len(objects), "err", err)
@@ -93,8 +95,8 @@ func list(ctx context.Context, at client.Scope, options metav1.ListOptions) ([]c
 	return known.Items, nil
 }
 
-// begin has the informer begin with Shard objects that another shard knows.
-func (s *shards) begin(objects []corev1alpha1.Shard) error {
+// begin has an informer begin with Shard objects that another shard knows.
+func begin(shards *client.Informer[*corev1alpha1.Shard], objects []corev1alpha1.Shard) error {
 	if len(objects) == 0 {
 		return errNoShards
 	}
@@ -107,5 +109,5 @@ func (s *shards) begin(objects []corev1alpha1.Shard) error {
 		}
 		saved[i] = text
 	}
-	return s.objects.Restore(saved)
+	return shards.Restore(saved)
 }

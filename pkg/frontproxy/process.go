@@ -16,14 +16,21 @@ import (
 	"github.com/shardplane/shardplane/pkg/serving/answers"
 )
 
+// process serves what is known of this process.
+type process struct {
+	// metrics serves those of the server.
+	metrics http.Handler
+	readers *metricsReaders
+}
+
 // serveMetrics serves the metrics of this server, and those of its process, to whoever may read them in
 // root.
-func (s *Server) serveMetrics(w http.ResponseWriter, r *http.Request) {
+func (p *process) serveMetrics(w http.ResponseWriter, r *http.Request) {
 	who, ok := genericapirequest.UserFrom(r.Context())
 	may := ok && mayReadProcess(r.Context(), who)
 	if ok && !may {
 		var err error
-		if may, err = s.readers.may(r.Context(), who); err != nil {
+		if may, err = p.readers.may(r.Context(), who); err != nil {
 			klog.FromContext(r.Context()).Error(err, "Cannot find out whether a user may read metrics", "user", who.GetName())
 			writeStatus(w, unavailable("the shard of root does not say whether this user may read metrics"))
 			return
@@ -33,12 +40,12 @@ func (s *Server) serveMetrics(w http.ResponseWriter, r *http.Request) {
 		writeStatus(w, forbidden(r, r.URL.Path))
 		return
 	}
-	s.metrics.ServeHTTP(w, r)
+	p.metrics.ServeHTTP(w, r)
 }
 
 // serveProfiles serves profiles of this process, at the paths that other servers
 // of Kubernetes have them.
-func (s *Server) serveProfiles(w http.ResponseWriter, r *http.Request) {
+func serveProfiles(w http.ResponseWriter, r *http.Request) {
 	who, ok := genericapirequest.UserFrom(r.Context())
 	if !ok || !mayReadProcess(r.Context(), who) {
 		writeStatus(w, forbidden(r, r.URL.Path))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"strconv"
+	"sync"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -11,6 +12,14 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/serving/answers"
+)
+
+const (
+	// statusClientGone stands in metrics and logs for requests whose client
+	// left before the answer.
+	statusClientGone = 499
+	// accessLogLevel is the verbosity at which every request is logged.
+	accessLogLevel = 3
 )
 
 type recordKey struct{}
@@ -123,4 +132,45 @@ func withAccounting(next http.Handler, m *metrics, running *tracker, audit func(
 		}()
 		next.ServeHTTP(rec, r.WithContext(context.WithValue(r.Context(), recordKey{}, rec)))
 	})
+}
+
+// tracker knows how many requests run. Unlike the HTTP server it also knows
+// those whose connection was upgraded.
+type tracker struct {
+	mu      sync.Mutex
+	running int
+	idle    chan struct{}
+}
+
+func (t *tracker) enter() (leave func()) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.running++
+	return func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		t.running--
+		if t.running == 0 && t.idle != nil {
+			close(t.idle)
+			t.idle = nil
+		}
+	}
+}
+
+// wait waits until no request runs, but not longer than timeout.
+func (t *tracker) wait(timeout time.Duration) {
+	t.mu.Lock()
+	if t.running == 0 {
+		t.mu.Unlock()
+		return
+	}
+	idle := make(chan struct{})
+	t.idle = idle
+	t.mu.Unlock()
+	timer := time.NewTimer(timeout)
+	defer timer.Stop()
+	select {
+	case <-idle:
+	case <-timer.C:
+	}
 }

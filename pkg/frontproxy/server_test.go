@@ -344,7 +344,7 @@ func TestWaitsForNewWorkspaces(t *testing.T) {
 }
 
 // waiting returns how many requests have places among those who may have to wait.
-func (w *world) waiting() int { return int(w.proxy.forwarder.resolver.places.Held()) }
+func (w *world) waiting() int { return int(w.proxy.router.resolver.places.Held()) }
 
 // nowhere is an address at which nothing listens.
 const nowhere = "https://127.0.0.1:1"

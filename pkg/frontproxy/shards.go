@@ -12,6 +12,7 @@ import (
 	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/kcp-dev/sdk/apis/core"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	"github.com/prometheus/client_golang/prometheus"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
@@ -34,7 +35,7 @@ const (
 type shards struct {
 	index      *workspaceindex.Index
 	root       *client.Factory
-	others     []*client.Factory
+	others     others
 	objects    *client.Informer[*corev1alpha1.Shard]
 	book       *peers.Book
 	newBackend func(shard *peers.Peer) *backend
@@ -85,7 +86,7 @@ func (s *shards) Run(ctx context.Context) error {
 	defer s.saver.close()
 	defer s.root.CloseIdleConnections()
 	if !s.restore(ctx) {
-		s.learn(ctx)
+		s.others.learn(ctx, s.root, s.objects)
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	var running sync.WaitGroup
@@ -237,13 +238,6 @@ func (s *shards) unread() (names []string, since time.Time) {
 	return names, since
 }
 
-func later(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
-}
-
 // ready returns why the front-proxy cannot serve yet: root must have been read, unless it has not
 // answered since the start, and then another shard, and each other one unless it fails to answer.
 func (s *shards) ready() error {
@@ -323,4 +317,18 @@ func orWaiting(err error) error {
 		return err
 	}
 	return errWaiting
+}
+
+var indexSize = prometheus.NewDesc(prometheus.BuildFQName(metricsNamespace, metricsSubsystem, "index_entries"),
+	"[ALPHA] Size of the index, by kind: shards, logicalclusters or workspaces.", []string{"kind"}, nil)
+
+// Describe implements prometheus.Collector.
+func (s *shards) Describe(ch chan<- *prometheus.Desc) { ch <- indexSize }
+
+// Collect implements prometheus.Collector.
+func (s *shards) Collect(ch chan<- prometheus.Metric) {
+	stats := s.index.Stats()
+	for kind, size := range map[string]int{"shards": stats.Shards, "logicalclusters": stats.LogicalClusters, "workspaces": stats.Workspaces} {
+		ch <- prometheus.MustNewConstMetric(indexSize, prometheus.GaugeValue, float64(size), kind)
+	}
 }

@@ -12,7 +12,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
-	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apiserver/pkg/endpoints/filters"
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
@@ -25,12 +24,6 @@ const retrySoon = 1
 
 // warningCode is the code of warnings that are shown to people.
 const warningCode = 299
-
-// requestInfos takes the paths of requests apart as the shards do.
-var requestInfos = &genericapirequest.RequestInfoFactory{
-	APIPrefixes:          sets.NewString("api", "apis"),
-	GrouplessAPIPrefixes: sets.NewString("api"),
-}
 
 // writeStatus answers with an error as Kubernetes clients expect it. It is JSON
 // always: every client takes that for errors.
@@ -100,16 +93,6 @@ func forbidden(r *http.Request, rest string) *apierrors.StatusError {
 		return apierrors.NewForbidden(schema.GroupResource{}, "", errors.New(authz.NotPermittedReason))
 	}
 	return responsewriters.ForbiddenStatusError(attributes, authz.NotPermittedReason)
-}
-
-// requestInfo returns what r, whose path is rest below a logical cluster, asks
-// for.
-func requestInfo(r *http.Request, rest string) (*genericapirequest.RequestInfo, error) {
-	inner := *r
-	innerURL := *r.URL
-	innerURL.Path = rest
-	inner.URL = &innerURL
-	return requestInfos.NewRequestInfo(&inner)
 }
 
 // unavailable is the answer to what will work by itself before long.

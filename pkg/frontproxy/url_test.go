@@ -49,12 +49,13 @@ func FuzzURL(f *testing.F) {
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "https://proxy/", http.NoBody)
 		r.URL = in
 		out := r.Clone(t.Context())
-		to := &route{backend: backend, cluster: resolved, rest: rest, user: &user.DefaultInfo{Name: "jane"}}
+		v := (&gate{}).visit(&call{rest: rest, user: &user.DefaultInfo{Name: "jane"}})
+		v.cluster = resolved
 		if at.view != nil {
 			require.True(t, logicalcluster.NewPath(at.view.granting).IsValid(), at.view.granting)
-			to.view = at.view.mount.ViewPath("granting", at.view.object)
+			v.view = at.view.mount.ViewPath("granting", at.view.object)
 		}
-		to.rewrite(&forwarder{})(&httputil.ProxyRequest{In: r, Out: out})
+		(&forwarding{call: v.call, to: &shardTarget{backend: backend, visit: v}, way: backend}).rewrite(&httputil.ProxyRequest{In: r, Out: out})
 		sent, err := url.ParseRequestURI(out.URL.RequestURI())
 		require.NoError(t, err)
 		require.Equal(t, in.RawQuery, sent.RawQuery)
@@ -69,7 +70,7 @@ func FuzzURL(f *testing.F) {
 			reached = l.View.Path.String()
 		}
 		require.Equal(t, resolved, reached)
-		require.Equal(t, rest, strings.TrimPrefix(sent.EscapedPath(), "/prefix"+to.view+"/clusters/"+resolved))
+		require.Equal(t, rest, strings.TrimPrefix(sent.EscapedPath(), "/prefix"+v.view+"/clusters/"+resolved))
 	})
 }
 

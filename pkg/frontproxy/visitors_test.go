@@ -67,7 +67,7 @@ func TestStrangersBodiesAreNotRead(t *testing.T) {
 		require.Equal(t, "a body", body)
 	}
 	require.Equal(t, []string{"GET /clusters/hidden/version", "POST " + path, "POST " + path, "POST " + path}, asked())
-	w.proxy.forwarder.visitors.denied(visitorOf(namedUser("owner"), "hidden", ""))
+	w.proxy.router.visitors.denied(visitorOf(namedUser("owner"), "hidden", ""))
 	owner.get(t, path)
 	owner.do(t, http.MethodPost, path, strings.NewReader("a body"))
 	require.Equal(t, []string{"GET " + path, "POST " + path}, asked(), "who has entered otherwise is known as well")
@@ -82,7 +82,7 @@ func TestFullPlaces(t *testing.T) {
 	owner.get(t, "/clusters/hidden/api")
 	for _, name := range []string{"jane", "owner"} {
 		for range maxWaitingPerUser {
-			_, ok := w.proxy.forwarder.resolver.enter(identity.Payer{User: name})
+			_, ok := w.proxy.router.resolver.enter(identity.Payer{User: name})
 			require.True(t, ok)
 		}
 	}

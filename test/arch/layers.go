@@ -458,7 +458,6 @@ var upwardAllowed = map[string]int{
 	"pkg/dev":                                 2,
 	"pkg/dev/supervise":                       2,
 	"pkg/etcd":                                1,
-	"pkg/frontproxy":                          25,
 	"pkg/merge":                               5,
 	"pkg/plugin":                              2,
 	"pkg/reconcile":                           2,

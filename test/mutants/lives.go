@@ -34,10 +34,10 @@ var lives = []Mutant{
 		Name: "repeated-writes", Rule: "a client is asked to repeat only what can be done twice",
 		Edits: []Edit{{
 			File: "pkg/frontproxy/forward.go",
-			Before: `		if r.Method == http.MethodGet || r.Method == http.MethodHead {
-			retryAfter = retrySoon
-		}`,
-			After: `		retryAfter = retrySoon`,
+			Before: `	if r.Method == http.MethodGet || r.Method == http.MethodHead {
+		retryAfter = retrySoon
+	}`,
+			After: `	retryAfter = retrySoon`,
 		}},
 		CaughtBy: "./pkg/frontproxy", Test: "TestRequestsAreSentOnce",
 	},

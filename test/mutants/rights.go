@@ -140,7 +140,7 @@ var rights = []Mutant{
 	{
 		Name: "unconcealed", Rule: "the front-proxy conceals each 403 without the mark",
 		Edits: []Edit{{
-			File: "pkg/frontproxy/hide.go",
+			File: "pkg/frontproxy/gate.go",
 			Before: `	default:
 		return true
 `,
@@ -153,19 +153,18 @@ var rights = []Mutant{
 	{
 		Name: "denied-at-once", Rule: "who may not enter is told so after the same time, whether something exists or not",
 		Edits: []Edit{{
-			File: "pkg/frontproxy/forward.go",
-			Before: `		f.visitors.denied(to.visitor)
-		f.resolver.hold(r.Context(), to.arrived)
-		return &answerError`,
-			After: `		f.visitors.denied(to.visitor)
-		return &answerError`,
+			File: "pkg/frontproxy/gate.go",
+			Before: `	v.visitors.denied(v.visitor)
+	return v.refusal(r)`,
+			After: `	v.visitors.denied(v.visitor)
+	return v.unknown(r)`,
 		}},
 		CaughtBy: SuiteIsolation,
 	},
 	{
 		Name: "mark-for-clients", Rule: "the mark is between the servers",
 		Edits: []Edit{{
-			File:   "pkg/frontproxy/hide.go",
+			File:   "pkg/frontproxy/gate.go",
 			Before: `	header.Del(request.EnteredHeader)`,
 			After:  ``,
 		}},
