@@ -33,6 +33,33 @@ var definitions = []Mutant{
 		CaughtBy: "./pkg/request/patterns", Test: "TestExpressions",
 	},
 	{
+		Name: "unbounded-expressions", Rule: "regular expressions of CEL expressions are limited in upstream's compilers as well",
+		Edits: []Edit{{
+			File:   "pkg/request/patterns/environment.go",
+			Before: "	*base = *bounded",
+			After:  "	*bounded = *base",
+		}},
+		CaughtBy: "./pkg/request/patterns", Test: "TestCompilers",
+	},
+	{
+		Name: "computed-patterns", Rule: "a regular expression that an expression computes is limited before it is compiled",
+		Edits: []Edit{{
+			File:   "pkg/request/patterns/environment.go",
+			Before: "		if n := cachedSize(pattern); n > MaxSize {",
+			After:  "		if n := cachedSize(pattern); n > saturated {",
+		}},
+		CaughtBy: "./pkg/request/patterns", Test: "TestEvaluation",
+	},
+	{
+		Name: "cheap-programs", Rule: "a regular expression costs as much as its program",
+		Edits: []Edit{{
+			File:   "pkg/request/patterns/environment.go",
+			Before: "	program := max(utf8",
+			After:  "	program := min(utf8",
+		}},
+		CaughtBy: "./pkg/request/patterns", Test: "TestEvaluation",
+	},
+	{
 		Name: "unlimited-definitions", Rule: "definitions have limits before they are validated",
 		Edits: []Edit{{
 			File:   "pkg/apis/groups.go",

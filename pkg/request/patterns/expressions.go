@@ -46,8 +46,14 @@ func CheckExpression(expression string) error {
 func constant(e ast.Expr) (string, bool) {
 	switch e.Kind() {
 	case ast.LiteralKind:
-		text, ok := e.AsLiteral().Value().(string)
-		return text, ok
+		switch value := e.AsLiteral().Value().(type) {
+		case string:
+			return value, true
+		case []byte: // for string()
+			return string(value), true
+		default:
+			return "", false
+		}
 	case ast.CallKind:
 		call := e.AsCall()
 		if call.FunctionName() != operators.Add || len(call.Args()) != 2 {
