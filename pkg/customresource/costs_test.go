@@ -94,6 +94,19 @@ func TestCosts(t *testing.T) {
 		_, err := client.Patch(t.Context(), "keyed", types.JSONPatchType, []byte(`[{"op":"add","path":"/spec/set/-","value":"more"}]`), metav1.PatchOptions{})
 		tooLarge(t, err, "at most 5000 allowed")
 	})
+	t.Run("pattern", func(t *testing.T) {
+		text := apiextensionsv1.JSONSchemaProps{Type: "string", Pattern: "(a?){600}c$"}
+		s.CreateCRD(t, "two", widgetCRD(map[string]apiextensionsv1.JSONSchemaProps{"texts": {Type: "array", Items: &apiextensionsv1.JSONSchemaPropsOrArray{Schema: &text}}}))
+		client := s.Dynamic(t, "two").Resource(widgets).Namespace("default")
+		_, err := client.Create(t.Context(), widget("long", map[string]any{"texts": []any{strings.Repeat("a", 1_000_000) + "c"}}), metav1.CreateOptions{})
+		tooLarge(t, err, "instructions of regular expressions")
+		_, err = client.Create(t.Context(), widget("patched", map[string]any{"texts": []any{strings.Repeat("a", 10_000) + "c"}}), metav1.CreateOptions{})
+		require.NoError(t, err)
+		// The strings are long once the patch is applied.
+		patch := "[" + strings.TrimSuffix(strings.Repeat(`{"op":"copy","path":"/spec/texts/-","from":"/spec/texts/0"},`, 30), ",") + "]"
+		_, err = client.Patch(t.Context(), "patched", types.JSONPatchType, []byte(patch), metav1.PatchOptions{})
+		tooLarge(t, err, "instructions of regular expressions")
+	})
 	t.Run("errors", func(t *testing.T) {
 		err := create("errors", "required", listOf(100_000, empty))
 		require.True(t, apierrors.IsInvalid(err), "%v", err)

@@ -96,6 +96,24 @@ var definitions = []Mutant{
 		CaughtBy: "./pkg/request/schemacosts", Test: "TestBody",
 	},
 	{
+		Name: "long-bodies", Rule: "a body with few values is examined if its strings are long for the patterns of the schema",
+		Edits: []Edit{{
+			File:   "pkg/request/schemacosts/request.go",
+			Before: "	if s.perByte*len(body) > maxMatches {",
+			After:  "	if s.perByte > maxMatches {",
+		}},
+		CaughtBy: "./pkg/request/schemacosts", Test: "TestBody",
+	},
+	{
+		Name: "long-strings", Rule: "an object with few values is examined if its strings are long for the patterns of the schema",
+		Edits: []Edit{{
+			File:   "pkg/customresource/costs.go",
+			Before: "	if !isLarge && !known.costs.IsLong(object.Object) {",
+			After:  "	if !isLarge {",
+		}},
+		CaughtBy: "./pkg/customresource", Test: "TestCosts",
+	},
+	{
 		Name: "unexamined-objects", Rule: "an object is examined in admission, after patches and before validation",
 		Edits: []Edit{{
 			File:   "pkg/customresource/core.go",
