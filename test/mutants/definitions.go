@@ -78,6 +78,15 @@ var definitions = []Mutant{
 		CaughtBy: "./pkg/request/schemacosts", Test: "TestCheckSpec",
 	},
 	{
+		Name: "stored-columns", Rule: "printer columns of a definition from before the limits are not all served",
+		Edits: []Edit{{
+			File:   "pkg/customresource/definitions/schema.go",
+			Before: "	schemacosts.LimitColumns(crd.Spec.Versions)",
+			After:  "	schemacosts.LimitColumns(nil)",
+		}},
+		CaughtBy: "./pkg/customresource/definitions", Test: "TestStoredColumns",
+	},
+	{
 		Name: "default-of-null", Rule: "a null is replaced by its default, which counts",
 		Edits: []Edit{{
 			File:   "pkg/request/schemacosts/amounts.go",
