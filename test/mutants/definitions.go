@@ -159,6 +159,26 @@ var definitions = []Mutant{
 		CaughtBy: "./pkg/storage", Test: "TestUnreadableObjects",
 	},
 	{
+		Name: "uncounted-reads", Rule: "each read of an object that cannot be read is counted",
+		Edits: []Edit{{
+			File:   "pkg/storage/unreadable/unreadable.go",
+			Before: "	r.reads.WithLabelValues(o.Reason).Inc()",
+			After:  "	r.reads.WithLabelValues(o.Reason)",
+		}},
+		CaughtBy: "./pkg/storage/unreadable", Test: "TestRecord",
+	},
+	{
+		Name: "uncounted-overdue", Rule: "each overdue request is counted",
+		Edits: []Edit{{
+			File: "pkg/serving/watchdog/watchdog.go",
+			Before: `	if n > 0 {
+		d.metrics.overdueTotal.Inc()`,
+			After: `	if n > 1 {
+		d.metrics.overdueTotal.Inc()`,
+		}},
+		CaughtBy: "./pkg/serving/watchdog", Test: "TestOverdueReads",
+	},
+	{
 		Name: "bad-wildcard", Rule: "an object that cannot be read with its definition does not fail requests for all logical clusters",
 		Edits: []Edit{{
 			File:   "pkg/customresource/versions/bad.go",
