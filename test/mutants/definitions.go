@@ -60,6 +60,15 @@ var definitions = []Mutant{
 		CaughtBy: "./pkg/request/patterns", Test: "TestEvaluation",
 	},
 	{
+		Name: "free-programs", Rule: "the regular expressions of all policies of a logical cluster have a limit together",
+		Edits: []Edit{{
+			File:   "pkg/admission/policy/limits.go",
+			Before: "func (a *amount) memory() int { return a.bytes + int(a.instructions) }",
+			After:  "func (a *amount) memory() int { return a.bytes }",
+		}},
+		CaughtBy: "./pkg/admission", Test: "TestPolicyPatterns",
+	},
+	{
 		Name: "unlimited-definitions", Rule: "definitions have limits before they are validated",
 		Edits: []Edit{{
 			File:   "pkg/apis/groups.go",

@@ -1,6 +1,7 @@
 package patterns
 
 import (
+	"strings"
 	"sync"
 
 	"github.com/google/cel-go/cel"
@@ -34,6 +35,16 @@ func (t *Total) AddExpression(expression string) error {
 		}
 	}))
 	return err
+}
+
+// Excess returns the Total of the patterns of an expression, up to one that is too large. Expressions without braces and
+// escape sequences are not parsed, because no pattern in them has many more instructions than characters.
+func Excess(expression string) Total {
+	var t Total
+	if strings.ContainsAny(expression, `{\`) {
+		_ = t.AddExpression(expression)
+	}
+	return t
 }
 
 // CheckExpression returns an error if a pattern in a CEL expression is too large.

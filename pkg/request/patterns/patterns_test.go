@@ -75,3 +75,16 @@ func TestExpressions(t *testing.T) {
 	require.NoError(t, CheckExpression(`self.x.matches('^[a-z]{1,63}$') && self.y.size() < 1000`))
 	require.NoError(t, CheckExpression(`self.x.matches(`), "its own validation reports it")
 }
+
+func TestExcess(t *testing.T) {
+	t.Parallel()
+	for expression, want := range map[string]Total{
+		`self.x.matches('a{0,1000}')`:             1991,
+		`self.x.matches('a\x7b0,1000}')`:          1991,
+		`self.x.matches('a{2}') || self.x == 'b'`: 0,
+		`self.x.matches('^[a-z]+(-[a-z]+)*$')`:    0,
+		`Object{spec: {'a': 'b'}}`:                0,
+	} {
+		require.Equal(t, want, Excess(expression), expression)
+	}
+}
