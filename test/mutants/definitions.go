@@ -129,7 +129,7 @@ var definitions = []Mutant{
 			Before: "	if !isLarge && !known.costs.IsLong(object.Object) {",
 			After:  "	if !isLarge {",
 		}},
-		CaughtBy: "./pkg/customresource", Test: "TestCosts",
+		CaughtBy: "./pkg/customresource", Test: "TestPatternCosts",
 	},
 	{
 		Name: "unexamined-objects", Rule: "an object is examined in admission, after patches and before validation",
