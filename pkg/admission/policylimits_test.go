@@ -125,3 +125,27 @@ func TestPolicyBindingLimits(t *testing.T) {
 	require.NoError(t, r.admitPolicy(t, validating, validating), "what there is may change")
 	require.NoError(t, r.admitPolicy(t, &admissionregistrationv1.MutatingAdmissionPolicyBinding{ObjectMeta: metav1.ObjectMeta{Name: "p"}}, nil), "of this kind there are fewer")
 }
+
+// TestPolicyPatterns verifies that the programs of regular expressions count in the memory of the policies of a logical cluster.
+func TestPolicyPatterns(t *testing.T) {
+	r := newRig(t, 2, func(c *Config) { c.OwnVersion = func(version string) (string, error) { return version, nil } })
+	policy := func(name string, n int) *admissionregistrationv1.ValidatingAdmissionPolicy {
+		p := validations(name, 0, 0)
+		for range n {
+			p.Spec.Validations = append(p.Spec.Validations, admissionregistrationv1.Validation{Expression: "object.metadata.name.matches('a{0,1000}')"}) // 2000 instructions
+		}
+		return p
+	}
+	for i := range 103 {
+		p := policy(fmt.Sprint("p", i), 20)
+		p.Annotations = in(name(0))
+		r.server.Put(t, kinds.ValidatingAdmissionPolicies.GroupVersionResource, p)
+	}
+	require.Eventually(t, func() bool { return r.admitPolicy(t, policy("p", 20), nil) != nil }, testTimeout, time.Millisecond)
+	err := r.admitPolicy(t, policy("p", 20), nil)
+	require.True(t, apierrors.IsForbidden(err), "%v", err)
+	require.ErrorContains(t, err, "bytes of expressions, and may have 4194304")
+	require.Error(t, r.admitPolicy(t, policy("p1", 25), policy("p1", 20)))
+	require.NoError(t, r.admitPolicy(t, policy("p1", 19), policy("p1", 20)), "it shrinks")
+	require.NoError(t, r.admitPolicy(t, validations("p", 1, 100), nil), "there is room for it")
+}

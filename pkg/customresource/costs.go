@@ -110,7 +110,11 @@ func admitted(ctx context.Context, a admission.Attributes, o admission.ObjectInt
 func checkCosts(ctx context.Context, a admission.Attributes) error {
 	known, ok := ctx.Value(costsKey{}).(*written)
 	object, isObject := a.GetObject().(*unstructured.Unstructured)
-	if !ok || !isObject || !known.costs.IsLarge(object.Object) {
+	if !ok || !isObject {
+		return nil
+	}
+	isLarge := known.costs.IsLarge(object.Object)
+	if !isLarge && !known.costs.IsLong(object.Object) {
 		return nil
 	}
 	schema := known.costs.Schema()
@@ -120,6 +124,9 @@ func checkCosts(ctx context.Context, a admission.Attributes) error {
 	}
 	if err := schema.Object(object.Object, before); err != nil {
 		return apierrors.NewRequestEntityTooLargeError(err.Error())
+	}
+	if !isLarge {
+		return nil
 	}
 	only, except := a.GetSubresource(), ""
 	if only == "" && known.hasStatus {

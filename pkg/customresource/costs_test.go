@@ -49,6 +49,12 @@ func empty(int) any { return map[string]any{} }
 
 func distinct(i int) any { return fmt.Sprint("s", i) }
 
+func tooLarge(t *testing.T, err error, says string) {
+	t.Helper()
+	require.True(t, apierrors.IsRequestEntityTooLargeError(err), "%v", err)
+	require.ErrorContains(t, err, says)
+}
+
 // TestCosts verifies that no request makes the server do much more than it has bytes.
 func TestCosts(t *testing.T) {
 	t.Parallel()
@@ -60,11 +66,6 @@ func TestCosts(t *testing.T) {
 		return err
 	}
 	require.NoError(t, create("patched", "set", listOf(10, distinct)))
-	tooLarge := func(t *testing.T, err error, says string) {
-		t.Helper()
-		require.True(t, apierrors.IsRequestEntityTooLargeError(err), "%v", err)
-		require.ErrorContains(t, err, says)
-	}
 	t.Run("defaults", func(t *testing.T) {
 		tooLarge(t, create("defaults", "defaulted", listOf(60_000, empty)), "defaults in the schema add more than")
 		require.NoError(t, create("defaults", "defaulted", listOf(100, empty)))
@@ -109,6 +110,35 @@ func TestCosts(t *testing.T) {
 		require.NoError(t, unstructured.SetNestedSlice(w.Object, listOf(2000, empty), "spec", "required"))
 		require.NoError(t, unstructured.SetNestedField(w.Object, "done", "status", "phase"))
 		_, err = client.UpdateStatus(t.Context(), w, metav1.UpdateOptions{})
+		require.NoError(t, err)
+	})
+}
+
+// TestPatternCosts verifies that the regular expressions of a definition run no more instructions than they may.
+func TestPatternCosts(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, serverOptions{})
+	t.Run("pattern", func(t *testing.T) {
+		text := apiextensionsv1.JSONSchemaProps{Type: "string", Pattern: "(a?){600}c$"}
+		s.CreateCRD(t, "one", widgetCRD(map[string]apiextensionsv1.JSONSchemaProps{"texts": {Type: "array", Items: &apiextensionsv1.JSONSchemaPropsOrArray{Schema: &text}}}))
+		client := s.Dynamic(t, "one").Resource(widgets).Namespace("default")
+		_, err := client.Create(t.Context(), widget("long", map[string]any{"texts": []any{strings.Repeat("a", 1_000_000) + "c"}}), metav1.CreateOptions{})
+		tooLarge(t, err, "instructions of regular expressions")
+		_, err = client.Create(t.Context(), widget("patched", map[string]any{"texts": []any{strings.Repeat("a", 10_000) + "c"}}), metav1.CreateOptions{})
+		require.NoError(t, err)
+		// The strings are long once the patch is applied.
+		patch := "[" + strings.TrimSuffix(strings.Repeat(`{"op":"copy","path":"/spec/texts/-","from":"/spec/texts/0"},`, 30), ",") + "]"
+		_, err = client.Patch(t.Context(), "patched", types.JSONPatchType, []byte(patch), metav1.PatchOptions{})
+		tooLarge(t, err, "instructions of regular expressions")
+	})
+	t.Run("rule", func(t *testing.T) {
+		text := apiextensionsv1.JSONSchemaProps{Type: "string", MaxLength: new(int64(100)), XValidations: apiextensionsv1.ValidationRules{{Rule: "'a'.matches(self)"}}}
+		s.CreateCRD(t, "two", widgetCRD(map[string]apiextensionsv1.JSONSchemaProps{"text": text}))
+		client := s.Dynamic(t, "two").Resource(widgets).Namespace("default")
+		_, err := client.Create(t.Context(), widget("large", map[string]any{"text": "a{0,1000}a{0,1000}"}), metav1.CreateOptions{})
+		require.True(t, apierrors.IsInvalid(err), "%v", err)
+		require.ErrorContains(t, err, "at most 2500 allowed")
+		_, err = client.Create(t.Context(), widget("small", map[string]any{"text": "a{0,1000}"}), metav1.CreateOptions{})
 		require.NoError(t, err)
 	})
 }

@@ -33,6 +33,42 @@ var definitions = []Mutant{
 		CaughtBy: "./pkg/request/patterns", Test: "TestExpressions",
 	},
 	{
+		Name: "unbounded-expressions", Rule: "regular expressions of CEL expressions are limited in upstream's compilers as well",
+		Edits: []Edit{{
+			File:   "pkg/request/patterns/environment.go",
+			Before: "	*base = *bounded",
+			After:  "	*bounded = *base",
+		}},
+		CaughtBy: "./pkg/request/patterns", Test: "TestCompilers",
+	},
+	{
+		Name: "computed-patterns", Rule: "a regular expression that an expression computes is limited before it is compiled",
+		Edits: []Edit{{
+			File:   "pkg/request/patterns/environment.go",
+			Before: "		if n := cachedSize(pattern); n > MaxSize {",
+			After:  "		if n := cachedSize(pattern); n > saturated {",
+		}},
+		CaughtBy: "./pkg/request/patterns", Test: "TestEvaluation",
+	},
+	{
+		Name: "cheap-programs", Rule: "a regular expression costs as much as its program",
+		Edits: []Edit{{
+			File:   "pkg/request/patterns/environment.go",
+			Before: "	program := max(utf8",
+			After:  "	program := min(utf8",
+		}},
+		CaughtBy: "./pkg/request/patterns", Test: "TestEvaluation",
+	},
+	{
+		Name: "free-programs", Rule: "the regular expressions of all policies of a logical cluster have a limit together",
+		Edits: []Edit{{
+			File:   "pkg/admission/policy/limits.go",
+			Before: "func (a *amount) memory() int { return a.bytes + int(a.instructions) }",
+			After:  "func (a *amount) memory() int { return a.bytes }",
+		}},
+		CaughtBy: "./pkg/admission", Test: "TestPolicyPatterns",
+	},
+	{
 		Name: "unlimited-definitions", Rule: "definitions have limits before they are validated",
 		Edits: []Edit{{
 			File:   "pkg/apis/groups.go",
@@ -51,6 +87,15 @@ var definitions = []Mutant{
 		CaughtBy: "./pkg/request/schemacosts", Test: "TestCheckSpec",
 	},
 	{
+		Name: "stored-columns", Rule: "printer columns of a definition from before the limits are not all served",
+		Edits: []Edit{{
+			File:   "pkg/customresource/definitions/schema.go",
+			Before: "	schemacosts.LimitColumns(crd.Spec.Versions)",
+			After:  "	schemacosts.LimitColumns(nil)",
+		}},
+		CaughtBy: "./pkg/customresource/definitions", Test: "TestStoredColumns",
+	},
+	{
 		Name: "default-of-null", Rule: "a null is replaced by its default, which counts",
 		Edits: []Edit{{
 			File:   "pkg/request/schemacosts/amounts.go",
@@ -67,6 +112,24 @@ var definitions = []Mutant{
 			After:  "&& at != nil && at.repeats && s.at(from) == at {",
 		}},
 		CaughtBy: "./pkg/request/schemacosts", Test: "TestBody",
+	},
+	{
+		Name: "long-bodies", Rule: "a body with few values is examined if its strings are long for the patterns of the schema",
+		Edits: []Edit{{
+			File:   "pkg/request/schemacosts/request.go",
+			Before: "	if s.perByte*len(body) > maxMatches {",
+			After:  "	if s.perByte > maxMatches {",
+		}},
+		CaughtBy: "./pkg/request/schemacosts", Test: "TestBody",
+	},
+	{
+		Name: "long-strings", Rule: "an object with few values is examined if its strings are long for the patterns of the schema",
+		Edits: []Edit{{
+			File:   "pkg/customresource/costs.go",
+			Before: "	if !isLarge && !known.costs.IsLong(object.Object) {",
+			After:  "	if !isLarge {",
+		}},
+		CaughtBy: "./pkg/customresource", Test: "TestPatternCosts",
 	},
 	{
 		Name: "unexamined-objects", Rule: "an object is examined in admission, after patches and before validation",
@@ -103,6 +166,26 @@ var definitions = []Mutant{
 			After:  `	if err := f.belowCache.GetList(ctx, key, opts, list); err != nil {`,
 		}},
 		CaughtBy: "./pkg/storage", Test: "TestUnreadableObjects",
+	},
+	{
+		Name: "uncounted-reads", Rule: "each read of an object that cannot be read is counted",
+		Edits: []Edit{{
+			File:   "pkg/storage/unreadable/unreadable.go",
+			Before: "	r.reads.WithLabelValues(o.Reason).Inc()",
+			After:  "	r.reads.WithLabelValues(o.Reason)",
+		}},
+		CaughtBy: "./pkg/storage/unreadable", Test: "TestRecord",
+	},
+	{
+		Name: "uncounted-overdue", Rule: "each overdue request is counted",
+		Edits: []Edit{{
+			File: "pkg/serving/watchdog/watchdog.go",
+			Before: `	if n > 0 {
+		d.metrics.overdueTotal.Inc()`,
+			After: `	if n > 1 {
+		d.metrics.overdueTotal.Inc()`,
+		}},
+		CaughtBy: "./pkg/serving/watchdog", Test: "TestOverdueReads",
 	},
 	{
 		Name: "bad-wildcard", Rule: "an object that cannot be read with its definition does not fail requests for all logical clusters",

@@ -9,11 +9,14 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/utils/lru"
 
 	"github.com/shardplane/shardplane/pkg/admission/percluster"
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/request/patterns"
 )
 
 // What policies may have in expressions: these are compiled when a policy is written, and with the
@@ -23,8 +26,11 @@ const (
 	maxExpressions = 1000
 	// maxExpressionBytes are theirs, in one policy.
 	maxExpressionBytes = 64 << 10
-	// maxExpressionBytesInCluster are those of all policies of a logical cluster.
+	// maxExpressionBytesInCluster are those of all policies of a logical cluster. An instruction of a regular expression
+	// takes as much memory as a byte of an expression, and counts as one.
 	maxExpressionBytesInCluster = 4 << 20
+	// amountsKept is how many policies are not parsed again to count their instructions.
+	amountsKept = 16 << 10
 	// maxBindings is how many bindings of a kind a logical cluster may have: a policy is evaluated for each.
 	maxBindings = 1000
 )
@@ -38,6 +44,14 @@ type Limits struct {
 	validating *client.Dual[*admissionregistrationv1.ValidatingAdmissionPolicy]
 	// bindings returns how many bindings there are, by their resource.
 	bindings map[schema.GroupResource]func(logicalcluster.Name) int
+	// amounts are those of stored policies, by stored.
+	amounts *lru.Cache
+}
+
+// stored identifies a stored policy.
+type stored struct {
+	uid             types.UID
+	resourceVersion string
 }
 
 var _ admission.MutationInterface = &Limits{}
@@ -47,7 +61,7 @@ func NewLimits(mutating *client.Dual[*admissionregistrationv1.MutatingAdmissionP
 	mutatingBindings *client.Dual[*admissionregistrationv1.MutatingAdmissionPolicyBinding], validatingBindings *client.Dual[*admissionregistrationv1.ValidatingAdmissionPolicyBinding],
 ) *Limits {
 	return &Limits{
-		Handler: admission.NewHandler(admission.Create, admission.Update), mutating: mutating, validating: validating,
+		Handler: admission.NewHandler(admission.Create, admission.Update), mutating: mutating, validating: validating, amounts: lru.New(amountsKept),
 		bindings: map[schema.GroupResource]func(logicalcluster.Name) int{
 			admissionregistrationv1.Resource("mutatingadmissionpolicybindings"):   func(in logicalcluster.Name) int { return len(mutatingBindings.In(in)) },
 			admissionregistrationv1.Resource("validatingadmissionpolicybindings"): func(in logicalcluster.Name) int { return len(validatingBindings.In(in)) },
@@ -68,15 +82,15 @@ func (l *Limits) Admit(ctx context.Context, a admission.Attributes, _ admission.
 		return admission.NewForbidden(a, fmt.Errorf("it has %d expressions and may have %d: leave out those that are not needed, or split the policy", now.number, maxExpressions))
 	case now.bytes > maxExpressionBytes && grows:
 		return admission.NewForbidden(a, fmt.Errorf("it has %d bytes of expressions and may have %d: shorten them, or split the policy", now.bytes, maxExpressionBytes))
-	case !grows || percluster.IsServer(a.GetUserInfo()):
+	case now.memory() <= old.memory() || percluster.IsServer(a.GetUserInfo()):
 		return nil
 	}
 	cluster, err := request.ClusterNameFrom(ctx)
 	if err != nil {
 		return apierrors.NewInternalError(err)
 	}
-	if all := sumIn(l.mutating, cluster) + sumIn(l.validating, cluster) - old.bytes + now.bytes; all > maxExpressionBytesInCluster {
-		return admission.NewForbidden(a, fmt.Errorf("with it, the policies of the logical cluster %s have %d bytes of expressions, and may have %d: shorten them, or delete policies that are not needed", cluster, all, maxExpressionBytesInCluster))
+	if all := sumIn(l, l.mutating, cluster) + sumIn(l, l.validating, cluster) - old.memory() + now.memory(); all > maxExpressionBytesInCluster {
+		return admission.NewForbidden(a, fmt.Errorf("with it, the policies of the logical cluster %s have %d bytes of expressions, and may have %d, where each instruction by which the program of a regular expression is longer than its text counts as one: shorten them, or delete policies that are not needed", cluster, all, maxExpressionBytesInCluster))
 	}
 	return nil
 }
@@ -96,13 +110,21 @@ func admitBinding(ctx context.Context, a admission.Attributes, bindings func(log
 	return nil
 }
 
-// amount is how many expressions a policy has, and of how many bytes.
-type amount struct{ number, bytes int }
+// amount is how many expressions a policy has, and of how many bytes, and how many instructions more than bytes their regular
+// expressions have.
+type amount struct {
+	number, bytes int
+	instructions  patterns.Total
+}
+
+// memory returns the memory that the expressions take, as the bytes of expressions that take as much.
+func (a *amount) memory() int { return a.bytes + int(a.instructions) }
 
 func (a *amount) add(expression string) {
 	if expression != "" {
 		a.number++
 		a.bytes += len(expression)
+		a.instructions += patterns.Excess(expression)
 	}
 }
 
@@ -141,10 +163,17 @@ func expressionsOf(obj runtime.Object) (a amount) {
 	return a
 }
 
-// sumIn returns how many bytes the policies of a kind have in expressions in a logical cluster.
-func sumIn[P client.Object](policies *client.Dual[P], cluster logicalcluster.Name) (bytes int) {
+// sumIn returns the memory of the expressions of all policies of a kind in a logical cluster.
+func sumIn[P client.Object](l *Limits, policies *client.Dual[P], cluster logicalcluster.Name) (bytes int) {
 	for _, policy := range policies.In(cluster) {
-		bytes += expressionsOf(policy).bytes
+		key := stored{policy.GetUID(), policy.GetResourceVersion()}
+		known, ok := l.amounts.Get(key)
+		if !ok {
+			of := expressionsOf(policy)
+			known = of.memory()
+			l.amounts.Add(key, known)
+		}
+		bytes += known.(int) //nolint:forcetypeassert // only this function adds
 	}
 	return bytes
 }

@@ -273,6 +273,7 @@ func TestCosts(t *testing.T) {
 		{rule("a", "type(self)"), "objects do not have"},
 		{rule("a", "18446744073709551615u"), "64 bits"},
 		{rule("a", "1.0 / 0.0"), "JSON does not have"},
+		{rule("a", "self[0].find(['a{0,1000}', 'a{0,1000}'].join())"), "at most 2500 allowed"},
 	} {
 		r, err := compile(t, "{conversions: [{from: v1, to: v2, rules: ["+row.rules+"]}]}")
 		require.NoError(t, err, row.rules)

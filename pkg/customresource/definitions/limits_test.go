@@ -2,6 +2,7 @@ package definitions
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -32,4 +33,25 @@ func TestLimits(t *testing.T) {
 	changed.Labels = map[string]string{"a": "b"}
 	changed.Spec.Names.Categories = []string{"all"}
 	require.Empty(t, strategy.ValidateUpdate(t.Context(), changed, stored))
+}
+
+// TestStoredColumns verifies that the printer columns of a definition from before the limits cannot exhaust the memory of a server.
+func TestStoredColumns(t *testing.T) {
+	t.Parallel()
+	crd := customresourcetest.WidgetCRD(nil)
+	columns := []apiextensionsv1.CustomResourceColumnDefinition{
+		{Name: "Union", Type: "string", JSONPath: ".spec" + strings.Repeat("[0,0]", 10)},
+		{Name: "Descent", Type: "string", JSONPath: strings.Repeat("..x", 10)},
+	}
+	for i := range 3000 {
+		columns = append(columns, apiextensionsv1.CustomResourceColumnDefinition{Name: fmt.Sprint(i), Type: "string", JSONPath: ".spec.color"})
+	}
+	crd.Spec.Versions[0].AdditionalPrinterColumns = columns
+	schema, err := NewSchema(&crd.Spec, &crd.Spec.Names)
+	require.NoError(t, err)
+	served := schema.Version("v1").AdditionalPrinterColumns
+	require.Len(t, served, 32)
+	require.Equal(t, columns[2:34], served)
+	require.Len(t, schema.TerminatingCRD().Spec.Versions[0].AdditionalPrinterColumns, 32)
+	require.Len(t, crd.Spec.Versions[0].AdditionalPrinterColumns, len(columns), "the definition is shared")
 }

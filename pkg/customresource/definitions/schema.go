@@ -142,7 +142,7 @@ func NewConvertedSchema(spec *apiextensionsv1.CustomResourceDefinitionSpec, name
 }
 
 // newSchema makes the schema of a spec and accepted names, both of which it
-// keeps.
+// keeps. It does not serve printer columns above the limits.
 func newSchema(hash string, in hashInput) *Schema {
 	accepted := apiextensionsv1.CustomResourceDefinitionCondition{
 		Type: apiextensionsv1.NamesAccepted, Status: apiextensionsv1.ConditionTrue,
@@ -161,6 +161,8 @@ func newSchema(hash string, in hashInput) *Schema {
 			Conditions:    []apiextensionsv1.CustomResourceDefinitionCondition{accepted, established},
 		},
 	}
+	crd.Spec.Versions = slices.Clone(crd.Spec.Versions)
+	schemacosts.LimitColumns(crd.Spec.Versions)
 	if in.Spec.Group == "" {
 		tellDeprecated(&crd.Spec)
 	}
@@ -191,7 +193,6 @@ func newSchema(hash string, in hashInput) *Schema {
 // tellDeprecated has the deprecated versions of the group "" say so, and which to use:
 // what upstream says of itself is for groups that have a name.
 func tellDeprecated(spec *specV1) {
-	spec.Versions = slices.Clone(spec.Versions)
 	for i := range spec.Versions {
 		v := &spec.Versions[i]
 		if !v.Deprecated || v.DeprecationWarning != nil {

@@ -40,7 +40,7 @@ func Tell(ctx context.Context, scope client.Scope, e Event, once ...any) error {
 			Name:      fmt.Sprintf("%s.%016x", strings.ReplaceAll(e.About.Name[:min(len(e.About.Name), 200)], ":", "."), hash.Sum64()),
 		},
 		InvolvedObject: e.About,
-		Type:           e.Type, Reason: e.Reason, Message: e.Message[:min(len(e.Message), maxMessage)],
+		Type:           e.Type, Reason: e.Reason, Message: strings.ToValidUTF8(e.Message[:min(len(e.Message), maxMessage)], ""), // not a part of a character
 		Source:         corev1.EventSource{Component: e.Component},
 		FirstTimestamp: now, LastTimestamp: now, Count: 1,
 	}

@@ -1,6 +1,7 @@
 package patterns
 
 import (
+	"strings"
 	"sync"
 
 	"github.com/google/cel-go/cel"
@@ -36,6 +37,16 @@ func (t *Total) AddExpression(expression string) error {
 	return err
 }
 
+// Excess returns the Total of the patterns of an expression, up to one that is too large. Expressions without braces and
+// escape sequences are not parsed, because no pattern in them has many more instructions than characters.
+func Excess(expression string) Total {
+	var t Total
+	if strings.ContainsAny(expression, `{\`) {
+		_ = t.AddExpression(expression)
+	}
+	return t
+}
+
 // CheckExpression returns an error if a pattern in a CEL expression is too large.
 func CheckExpression(expression string) error {
 	var t Total
@@ -46,8 +57,14 @@ func CheckExpression(expression string) error {
 func constant(e ast.Expr) (string, bool) {
 	switch e.Kind() {
 	case ast.LiteralKind:
-		text, ok := e.AsLiteral().Value().(string)
-		return text, ok
+		switch value := e.AsLiteral().Value().(type) {
+		case string:
+			return value, true
+		case []byte: // for string()
+			return string(value), true
+		default:
+			return "", false
+		}
 	case ast.CallKind:
 		call := e.AsCall()
 		if call.FunctionName() != operators.Add || len(call.Args()) != 2 {

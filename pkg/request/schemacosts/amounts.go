@@ -63,7 +63,7 @@ func (n *node) count(value any, sum *Amounts) {
 			n.items.count(item, sum)
 		}
 	case string:
-		sum.Matches += n.pattern * len(value)
+		sum.Matches += n.pattern * max(1, len(value))
 	default:
 	}
 	for _, branch := range n.branches {

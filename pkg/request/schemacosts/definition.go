@@ -3,6 +3,7 @@ package schemacosts
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -72,13 +73,28 @@ func (c *checker) version(v, old *apiextensionsv1.CustomResourceDefinitionVersio
 		if i < len(had) && had[i].JSONPath == at {
 			continue
 		}
-		if strings.Count(at, ",") > maxUnions || strings.Count(at, "..") > maxDescents {
+		if multiplies(at) {
 			c.errs = append(c.errs, field.Invalid(columns.Index(i).Child("jsonPath"), field.OmitValueType{},
 				fmt.Sprintf("must have at most %d commas and at most %d recursive descents (..), because each multiplies the results", maxUnions, maxDescents)))
 		}
 	}
 	if s := New(v); s != nil {
 		c.node(s.root, before, path.Child("schema", "openAPIV3Schema"), false, false)
+	}
+}
+
+// multiplies reports whether the path of a column may have too many results.
+func multiplies(path string) bool {
+	return strings.Count(path, ",") > maxUnions || strings.Count(path, "..") > maxDescents
+}
+
+// LimitColumns drops the printer columns above the limits from versions, which a definition that was stored before
+// there were limits may have. It does not change the columns themselves, because these may be shared.
+func LimitColumns(versions []apiextensionsv1.CustomResourceDefinitionVersion) {
+	for i := range versions {
+		columns := slices.Clone(versions[i].AdditionalPrinterColumns)
+		columns = slices.DeleteFunc(columns, func(c apiextensionsv1.CustomResourceColumnDefinition) bool { return multiplies(c.JSONPath) })
+		versions[i].AdditionalPrinterColumns = columns[:min(len(columns), maxColumns)]
 	}
 }
 

@@ -34,4 +34,7 @@ const (
 	// maxMatches is the number of characters that are matched with patterns, each multiplied by the
 	// instructions of the pattern. An instruction takes some 10 ns for each character.
 	maxMatches = 200_000_000
+	// maxProgram is the largest program of a pattern that is compiled, in instructions. Patterns above patterns.MaxSize
+	// are in definitions that were stored before there was a limit.
+	maxProgram = 100_000
 )

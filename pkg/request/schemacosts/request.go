@@ -46,9 +46,11 @@ func (s *Schema) Body(body []byte, mediaType string) error {
 	return toError(s.of(object), maxKeyedInRequest)
 }
 
-// mayExceed reports whether JSON has so many objects, lists and nulls that it must be decoded. Nothing else is
-// multiplied before the object is validated.
+// mayExceed reports whether JSON has so many objects, lists, nulls and bytes that it must be decoded.
 func (s *Schema) mayExceed(body []byte) bool {
+	if s.perByte*len(body) > maxMatches {
+		return true
+	}
 	containers := bytes.Count(body, []byte("{")) + bytes.Count(body, []byte("[")) + bytes.Count(body, []byte("null"))
 	return containers*s.root.most > maxDefaults || containers+bytes.Count(body, []byte(",")) > maxKeyedInRequest
 }
@@ -146,6 +148,29 @@ func (s *Schema) Object(object, old map[string]any) error {
 		mostKeyed = max(maxKeyed, before.Keyed)
 	}
 	return toError(now, mostKeyed)
+}
+
+// textBytes returns the number of bytes of all strings in a document, and at least most if there are more.
+func textBytes(document any, most int) int {
+	n := 0
+	switch document := document.(type) {
+	case map[string]any:
+		for _, value := range document {
+			if n += textBytes(value, most-n); n >= most {
+				return n
+			}
+		}
+	case []any:
+		for _, value := range document {
+			if n += textBytes(value, most-n); n >= most {
+				return n
+			}
+		}
+	case string:
+		return max(1, len(document))
+	default:
+	}
+	return n
 }
 
 // values returns the number of values in a document, and at least most if there are more.

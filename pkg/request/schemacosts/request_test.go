@@ -37,6 +37,7 @@ func TestBody(t *testing.T) {
 	t.Parallel()
 	defaulted := schemaOf(t, listed("properties: {d: {type: object, "+keys(100)+"}}"))
 	set := schemaOf(t, keyed)
+	matched := schemaOf(t, "{type: object, properties: {spec: {type: object, properties: {s: {type: string, pattern: '(a?){600}c$'}, other: {type: string}, l: {type: array, items: {type: string, allOf: [{pattern: '(a?){600}c$'}]}}}}}}")
 	for name, c := range map[string]struct {
 		schema    *Schema
 		mediaType string
@@ -60,6 +61,9 @@ func TestBody(t *testing.T) {
 		"entries of a list":        {schema: set, body: strings.Replace(items(`"x"`, 100_000), `"l"`, `"other"`, 1)},
 		"owners":                   {schema: set, body: `{"metadata":{"ownerReferences":[` + strings.TrimSuffix(strings.Repeat("{},", 20_000), ",") + `]}}`, says: "those in metadata"},
 		"finalizers, patched":      {schema: set, mediaType: string(types.JSONPatchType), body: `[{"op":"add","path":"/metadata/finalizers","value":[` + strings.TrimSuffix(strings.Repeat(`"a/b",`, 20_000), ",") + `]}]`, says: "those in metadata"},
+		"one long string":          {schema: matched, body: `{"spec":{"s":"` + strings.Repeat("a", 1_500_000) + `"}}`, says: "instructions of regular expressions"},
+		"a string in an item":      {schema: matched, body: items(`"`+strings.Repeat("a", 1_500_000)+`"`, 1), says: "instructions of regular expressions"},
+		"another long string":      {schema: matched, body: `{"spec":{"other":"` + strings.Repeat("a", 1_500_000) + `"}}`},
 		"garbage":                  {schema: set, body: "{"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -172,4 +176,26 @@ func TestLarge(t *testing.T) {
 	text, err := json.Marshal(names)
 	require.NoError(t, err)
 	require.True(t, NewLazy(&specOf(t, 0, listed("required: "+string(text))).Versions[0]).IsLarge(objectOf(t, items("{}", 100))), "each has 1,000 errors")
+}
+
+// TestLong verifies that objects are examined if their strings are long for the patterns of the schema, or if a pattern is
+// so large that it must not be compiled.
+func TestLong(t *testing.T) {
+	t.Parallel()
+	text := func(n int) map[string]any { return objectOf(t, `{"x":"`+strings.Repeat("a", n)+`"}`) }
+	for schema, least := range map[string]int{
+		plain:                               1 << 40,
+		fmt.Sprintf(pattern, "^a{0,1000}$"): 100_000,
+		"{type: object, properties: {x: {type: string, allOf: [{pattern: 'a{0,1000}'}, {not: {pattern: 'a{0,1000}'}}]}}}": 50_000,
+		fmt.Sprintf(pattern, strings.Repeat("a{0,1000}", 100)):                                                            0, // it was stored before there was a limit
+	} {
+		lazy := NewLazy(&specOf(t, 0, schema).Versions[0])
+		for _, n := range []int{0, 10, 30_000, 70_000, 1_000_000} {
+			require.Equal(t, n >= least, lazy.IsLong(text(n)), "%d: %s", n, schema)
+			if n >= least {
+				require.ErrorContains(t, lazy.Schema().Object(text(n), nil), "instructions of regular expressions", "%d: %s", n, schema)
+			}
+		}
+		require.False(t, lazy.IsLong(objectOf(t, `{"y":1}`)), "no pattern is used")
+	}
 }

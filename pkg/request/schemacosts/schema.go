@@ -14,14 +14,18 @@ import (
 const saturated = 1 << 40
 
 // Schema is the schema of one version of a custom resource.
-type Schema struct{ root *node }
+type Schema struct {
+	root *node
+	// perByte is the most instructions of patterns that are run for one byte of an object.
+	perByte int
+}
 
 // New returns the schema of a version, or nil if it has none.
 func New(version *apiextensionsv1.CustomResourceDefinitionVersion) *Schema {
 	if version.Schema == nil || version.Schema.OpenAPIV3Schema == nil {
 		return nil
 	}
-	return &Schema{newNode(version.Schema.OpenAPIV3Schema)}
+	return &Schema{newNode(version.Schema.OpenAPIV3Schema), perByte(version.Schema.OpenAPIV3Schema)}
 }
 
 // node is the schema of one value.
@@ -32,7 +36,8 @@ type node struct {
 	// branches are the schemas by which the value is validated as well.
 	branches []*node
 	keyed    bool
-	pattern  int
+	// pattern is the size of the program of the pattern.
+	pattern int
 	// validates is what the validation of one value takes, without the values in it: a unit for
 	// each property, required property and enum value that it is compared with.
 	validates int
@@ -57,9 +62,7 @@ func newNode(schema *apiextensionsv1.JSONSchemaProps) *node {
 		restricts: restricts(schema),
 		own:       sync.OnceValues(func() (validation.SchemaValidator, error) { return newOwn(schema) }),
 	}
-	if schema.Pattern != "" {
-		n.pattern = patterns.Size(schema.Pattern)
-	}
+	n.pattern = programOf(schema)
 	if len(schema.Properties) > 0 {
 		n.properties = make(map[string]*node, len(schema.Properties))
 	}
@@ -96,6 +99,17 @@ func newNode(schema *apiextensionsv1.JSONSchemaProps) *node {
 	n.filled = n.sizeOfDefault()
 	n.most = max(n.most, own, n.filled)
 	return n
+}
+
+// programOf returns the size of the program of a schema's pattern.
+func programOf(schema *apiextensionsv1.JSONSchemaProps) int {
+	if schema.Pattern == "" {
+		return 0
+	}
+	if n := patterns.Size(schema.Pattern); n <= maxProgram {
+		return n
+	}
+	return saturated
 }
 
 // sizeOfDefault returns the size of the value's default, with the defaults in it.

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/endpoints/handlers/finisher"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/component-base/metrics/testutil"
 
 	"github.com/shardplane/shardplane/pkg/request"
 )
@@ -104,12 +105,21 @@ func TestOverdueReads(t *testing.T) {
 			require.Eventually(t, func() bool { return d.code(t, "b", who) == http.StatusTooManyRequests }, deadline, tick)
 		}
 		require.Equal(t, want, d.code(t, cluster, "alice"), cluster)
+		total, err := testutil.GetCounterMetricValue(d.metrics.overdueTotal)
+		require.NoError(t, err)
+		require.InDelta(t, 2, total, 0)
+		now, err := testutil.GetGaugeMetricValue(d.metrics.overdue)
+		require.NoError(t, err)
+		require.InDelta(t, 2, now, 0)
 		require.Equal(t, http.StatusOK, d.code(t, "b", "alice"))
 		close(release)
 		for _, done := range all {
 			<-done
 		}
 		require.Equal(t, http.StatusOK, d.code(t, cluster, "alice"))
+		now, err = testutil.GetGaugeMetricValue(d.metrics.overdue)
+		require.NoError(t, err)
+		require.Zero(t, now)
 	}
 }
 

@@ -125,7 +125,7 @@ func (r *Record) Follow(changed func(logicalcluster.Name)) (stop func()) {
 // Add records an object, and counts the read that failed.
 func (r *Record) Add(o Object) {
 	r.reads.WithLabelValues(o.Reason).Inc()
-	o.Message = o.Message[:min(len(o.Message), messageBytes)]
+	o.Message = strings.ToValidUTF8(o.Message[:min(len(o.Message), messageBytes)], "") // not a part of a character
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	of := r.clusters[o.Cluster]

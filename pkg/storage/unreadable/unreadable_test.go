@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/stretchr/testify/require"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/component-base/metrics/testutil"
 )
 
 func object(cluster logicalcluster.Name, name string, revision int64) Object {
@@ -29,6 +31,9 @@ func TestRecord(t *testing.T) {
 	r.Add(object("b", "one", 1))
 	require.Equal(t, []logicalcluster.Name{"a", "a", "b"}, changed)
 	stop()
+	reads, err := testutil.GetCounterMetricValue(r.reads.WithLabelValues(Defaults))
+	require.NoError(t, err)
+	require.InDelta(t, 4, reads, 0, "each read counts, also of an object that is known")
 
 	require.Len(t, r.In("a", "/pods/a/"), 1)
 	require.Empty(t, r.In("a", "/secrets/a/"))
@@ -44,6 +49,11 @@ func TestRecord(t *testing.T) {
 	require.Equal(t, still, r.In("a", ""))
 	_, err = r.Prune(t.Context(), "a", "", func(context.Context, string) (int64, error) { return 0, errors.New("etcd") })
 	require.Error(t, err)
+
+	long := object("long", "one", 1)
+	long.Message = "x" + strings.Repeat("ü", messageBytes)
+	r.Add(long)
+	require.Equal(t, "x"+strings.Repeat("ü", (messageBytes-1)/2), r.In("long", "")[0].Message, "no part of a character")
 
 	for i := range 2 * perCluster {
 		r.Add(object("many", fmt.Sprintf("%03d", i), 1))
