@@ -36,13 +36,19 @@ func namesIn(file *ast.File) Names {
 	for _, decl := range file.Decls {
 		n.declare(decl)
 	}
-	for _, used := range file.Unresolved {
-		if !imported[used.Name] {
-			n.Used = append(n.Used, used.Name)
-		}
-	}
+	keys := map[*ast.Ident]bool{} // of fields, which the parser does not resolve
 	ast.Inspect(file, func(node ast.Node) bool {
 		switch node := node.(type) {
+		case *ast.CompositeLit:
+			if _, ok := node.Type.(*ast.MapType); !ok {
+				for _, element := range node.Elts {
+					if pair, ok := element.(*ast.KeyValueExpr); ok {
+						if key, ok := pair.Key.(*ast.Ident); ok {
+							keys[key] = true
+						}
+					}
+				}
+			}
 		case *ast.StructType:
 			n.Members = append(n.Members, fieldNames(node.Fields)...)
 		case *ast.InterfaceType:
@@ -55,6 +61,11 @@ func namesIn(file *ast.File) Names {
 		}
 		return true
 	})
+	for _, used := range file.Unresolved {
+		if !imported[used.Name] && !keys[used] {
+			n.Used = append(n.Used, used.Name)
+		}
+	}
 	return n
 }
 

@@ -467,7 +467,6 @@ var upwardAllowed = map[string]int{
 	"pkg/registry/rbac":                       3,
 	"pkg/registry/resource":                   3,
 	"pkg/request":                             4,
-	"pkg/request/schemacosts":                 2,
 	"pkg/serving":                             4,
 	"pkg/serving/answers":                     1,
 	"pkg/serving/fairness":                    3,

@@ -98,7 +98,7 @@ var definitions = []Mutant{
 	{
 		Name: "default-of-null", Rule: "a null is replaced by its default, which counts",
 		Edits: []Edit{{
-			File:   "pkg/request/schemacosts/amounts.go",
+			File:   "pkg/request/schemacosts/schema.go",
 			Before: "				sum.Defaults += n.items.filled",
 			After:  "				sum.Defaults += len(value) - len(value)",
 		}},

@@ -1,10 +1,6 @@
 package schemacosts
 
 import (
-	"fmt"
-
-	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
-	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
@@ -129,27 +125,4 @@ func (n *node) isPlain(value any) bool {
 	default:
 		return false
 	}
-}
-
-// restricts reports whether a schema says more of a value than its type and its required properties.
-func restricts(s *apiextensionsv1.JSONSchemaProps) bool {
-	bounded := s.Maximum != nil || s.Minimum != nil || s.MultipleOf != nil || s.MaxLength != nil || s.MinLength != nil ||
-		s.MaxItems != nil || s.MinItems != nil || s.MaxProperties != nil || s.MinProperties != nil
-	combined := len(s.AllOf)+len(s.AnyOf)+len(s.OneOf) > 0 || s.Not != nil
-	return bounded || combined || s.Pattern != "" || s.Format != "" || len(s.Enum) > 0 || s.UniqueItems
-}
-
-// newOwn returns the validator of a value without what is in it.
-func newOwn(schema *apiextensionsv1.JSONSchemaProps) (validation.SchemaValidator, error) {
-	own := *schema
-	own.Properties, own.Items, own.AdditionalProperties = nil, nil, nil
-	var internal apiextensions.JSONSchemaProps
-	if err := apiextensionsv1.Convert_v1_JSONSchemaProps_To_apiextensions_JSONSchemaProps(&own, &internal, nil); err != nil {
-		return nil, fmt.Errorf("converting a schema: %w", err)
-	}
-	validator, _, err := validation.NewSchemaValidator(&internal)
-	if err != nil {
-		return nil, fmt.Errorf("making the validator of a schema: %w", err)
-	}
-	return validator, nil
 }

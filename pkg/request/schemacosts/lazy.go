@@ -56,39 +56,3 @@ func (l *Lazy) IsLong(object map[string]any) bool {
 	least := maxMatches/perByte + 1
 	return textBytes(object, least) >= least
 }
-
-// weightOf returns what the validation of one value takes at most, in units of a value without alternatives.
-func weightOf(schema *apiextensionsv1.JSONSchemaProps) int {
-	const perUnit = 16 // properties and enum values are compared faster than required properties are missed
-	own := 1 + len(schema.Required) + (len(schema.Properties)+len(schema.Enum))/perUnit
-	return most(schema, own, weightOf)
-}
-
-// perByte returns how many instructions of patterns the validation of one byte of a string runs at most.
-func perByte(schema *apiextensionsv1.JSONSchemaProps) int {
-	return min(most(schema, programOf(schema), perByte), saturated)
-}
-
-// most returns the largest sum of a schema and its alternatives, or of one of the schemas of what is in the value.
-func most(schema *apiextensionsv1.JSONSchemaProps, own int, of func(*apiextensionsv1.JSONSchemaProps) int) int {
-	inside := 0
-	for _, list := range [][]apiextensionsv1.JSONSchemaProps{schema.AllOf, schema.AnyOf, schema.OneOf} {
-		for i := range list {
-			own += of(&list[i])
-		}
-	}
-	if schema.Not != nil {
-		own += of(schema.Not)
-	}
-	for name := range schema.Properties {
-		property := schema.Properties[name]
-		inside = max(inside, of(&property))
-	}
-	if schema.Items != nil && schema.Items.Schema != nil {
-		inside = max(inside, of(schema.Items.Schema))
-	}
-	if schema.AdditionalProperties != nil && schema.AdditionalProperties.Schema != nil {
-		inside = max(inside, of(schema.AdditionalProperties.Schema))
-	}
-	return max(own, inside)
-}
