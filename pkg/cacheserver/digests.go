@@ -21,9 +21,9 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 	"k8s.io/klog/v2"
 
-	"github.com/shardplane/shardplane/pkg/controllers/replication"
-	"github.com/shardplane/shardplane/pkg/controllers/replication/digest"
 	"github.com/shardplane/shardplane/pkg/etcd"
+	"github.com/shardplane/shardplane/pkg/replication"
+	"github.com/shardplane/shardplane/pkg/replication/digest"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/storage"
 	"github.com/shardplane/shardplane/pkg/storage/usage"
