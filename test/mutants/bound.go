@@ -103,6 +103,15 @@ var bound = []Mutant{
 		CaughtBy: "./pkg/bindings", Test: "TestCheckReplacement",
 	},
 	{
+		Name: "newer-schema", Rule: "a wildcard reads with a schema that has all versions in which objects are stored",
+		Edits: []Edit{{
+			File:   "pkg/bindings/source.go",
+			Before: `return s.Version(version) == nil })`,
+			After:  `return s == nil || version == "" })`,
+		}},
+		CaughtBy: "./pkg/bindings", Test: "TestWildcardsReadAllVersions",
+	},
+	{
 		Name: "young-set", Rule: "a claim set that is made after a claim was accepted tells those who list before",
 		Edits: []Edit{{
 			File:   "pkg/bindings/history.go",
