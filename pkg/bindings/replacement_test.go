@@ -1,6 +1,7 @@
 package bindings
 
 import (
+	"context"
 	"slices"
 	"testing"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/shardplane/shardplane/pkg/apis"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
 )
 
@@ -72,6 +74,23 @@ func TestCheckReplacement(t *testing.T) {
 		require.NoError(t, w.CheckReplacement(t.Context(), nil, in(next, "v1")), "no longer bound elsewhere")
 	}
 	require.Empty(t, w.versions)
+}
+
+// TestReplacementsAreComparedWithTheLatest: a schema is compared with those of all bindings that are written, also if the index
+// does not have them yet.
+func TestReplacementsAreComparedWithTheLatest(t *testing.T) {
+	t.Parallel()
+	w := newShard(t)
+	w.schemaOf("first", "Namespaced", "Widget", "v1")
+	w.schemaOf("less", "Namespaced", "Widget", "v2")
+	last := revisionOf(w.server.Put(t, kinds.APIBindings.GroupVersionResource, bindingOf("other", "b", boundTo(widgets, "first", "id"))))
+	w.config.LastChange = func(context.Context, uint64) (uint64, error) { return last, nil }
+	next := boundTo(widgets, "less", "id")
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.ErrorIs(t, w.CheckReplacement(ctx, nil, &next), errNotSynced)
+	w.run()
+	require.ErrorIs(t, w.CheckReplacement(t.Context(), nil, &next), apis.ErrInUse)
 }
 
 // TestWildcardsReadAllVersions: a wildcard reads the objects of all consumers with a schema that has all versions in which they
