@@ -214,4 +214,18 @@ var definitions = []Mutant{
 		}},
 		CaughtBy: "./pkg/customresource/versions", Test: "TestExpansion",
 	},
+	{
+		Name: "decoded-deletion", Rule: "deletion of bound objects needs only keys and metadata",
+		Edits: []Edit{{
+			File: "pkg/customresource/versions/empty.go",
+			Before: `		key, err := keyOf(&all.Items[i])
+`,
+			After: `		key, err := keyOf(&all.Items[i])
+		if err == nil {
+			_, err = v.decode(ctx, &all.Items[i])
+		}
+`,
+		}},
+		CaughtBy: "./pkg/customresource", Test: "TestEmptyUnreadable",
+	},
 }
