@@ -449,7 +449,6 @@ var upwardAllowed = map[string]int{
 	"pkg/controllers/garbagecollector":        4,
 	"pkg/controllers/logicalcluster":          4,
 	"pkg/controllers/logicalcluster/defaults": 1,
-	"pkg/replication/push":                    20,
 	"pkg/controllers/resourcequota":           1,
 	"pkg/controllers/rootca":                  2,
 	"pkg/controllers/workspace":               8,

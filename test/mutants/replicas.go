@@ -33,8 +33,8 @@ var replicas = []Mutant{
 	{
 		Name: "believed-relay", Rule: "a cache server that has lost its data takes nothing away where it is relayed from",
 		Edits: []Edit{{
-			File:   "pkg/replication/push/upstream.go",
-			Before: `func (s *session) unsure() bool { return s.upstream != nil && s.lost.Load() != s.found.Load() }`,
+			File:   "pkg/replication/push/relayed.go",
+			Before: `func (s *session) unsure() bool { return s.trust != nil && s.lost.Load() != s.found.Load() }`,
 			After:  `func (s *session) unsure() bool { return false }`,
 		}, {
 			File:   "pkg/replication/push/push.go",
@@ -129,10 +129,10 @@ var replicas = []Mutant{
 	{
 		Name: "replica-deleted-blindly", Rule: "a replica is deleted only if it is the one that was compared",
 		Edits: []Edit{{
-			File: "pkg/replication/push/push.go",
+			File: "pkg/replication/push/replicas.go",
 			Before: `		version := obj.GetResourceVersion()
-		err = replicas.Delete(ctx, key.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{ResourceVersion: &version}})`,
-			After: `		err = replicas.Delete(ctx, key.Name, metav1.DeleteOptions{})`,
+		err = to.Delete(ctx, key.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{ResourceVersion: &version}})`,
+			After: `		err = to.Delete(ctx, key.Name, metav1.DeleteOptions{})`,
 		}},
 		CaughtBy: "./pkg/replication/push", Test: "TestReplicaIsDeletedAsCompared",
 	},
@@ -157,7 +157,7 @@ var replicas = []Mutant{
 	{
 		Name: "replica-unverified", Rule: "a replica that was changed without an event is repaired",
 		Edits: []Edit{{
-			File:   "pkg/replication/push/digests.go",
+			File:   "pkg/replication/push/verifier.go",
 			Before: `&& expected.root != rootOf(answer, resource) {`,
 			After:  `&& expected.root == rootOf(answer, resource) {`,
 		}},
@@ -166,7 +166,7 @@ var replicas = []Mutant{
 	{
 		Name: "replica-other-data", Rule: "data with another ID is compared anew",
 		Edits: []Edit{{
-			File:   "pkg/replication/push/digests.go",
+			File:   "pkg/replication/push/verifier.go",
 			Before: `if v.dataID != "" && v.dataID != answer.DataID {`,
 			After:  `if v.dataID != "" && v.dataID > answer.DataID {`,
 		}},
@@ -185,15 +185,15 @@ var replicas = []Mutant{
 		Name: "mark-epoch", Rule: "marks have another epoch after the shard was restored from an older backup",
 		Edits: []Edit{{
 			File:   "pkg/replication/push/epoch.go",
-			Before: `		m.epoch = newEpochAfter(found)`,
-			After:  `		m.epoch = found`,
+			Before: `		latest = newEpochAfter(found)`,
+			After:  `		latest = found`,
 		}},
 		CaughtBy: "./pkg/replication/push", Test: "TestMarks",
 	},
 	{
 		Name: "replicas-of-removed", Rule: "the replicas of a resource that was removed from the table are deleted",
 		Edits: []Edit{{
-			File:   "pkg/replication/push/remove.go",
+			File:   "pkg/replication/push/mirror.go",
 			Before: `		return left == 0 && err == nil, nil`,
 			After:  `		return left == 0 || err != nil, nil`,
 		}},

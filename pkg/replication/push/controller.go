@@ -2,101 +2,15 @@ package push
 
 import (
 	"context"
-	"errors"
 	"maps"
 	"sync"
-	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/replication"
 	"github.com/shardplane/shardplane/pkg/tenancy/replicationmarks"
 )
-
-const (
-	// Name is the controller's name in catalogues, logs and metrics.
-	Name = "replication"
-
-	defaultWrites         = 16
-	defaultMarkInterval   = time.Second
-	defaultDigestInterval = 15 * time.Second
-	// defaultAlertInterval and defaultRemovalInterval are those of outages.
-	defaultAlertInterval   = time.Second
-	defaultRemovalInterval = 10 * time.Second
-)
-
-// Config says what to replicate from where to where.
-type Config struct {
-	// Shard is the name of the shard whose objects are pushed.
-	Shard string
-	// Local is the shard itself, as a system:masters user.
-	Local *client.Factory
-	// Cache is the cache server, as a system:masters user, and CacheName its name in logs and
-	// metrics, replication.DefaultCacheName if that is empty.
-	Cache     *client.Factory
-	CacheName string
-	// Table is what is replicated, a table of the Defaults if nil. It may change
-	// while the controller runs, and is of no other controller.
-	Table *replication.Table
-	// Relay is set where Local is not the shard, but its replicas on another cache server, and
-	// the Cache gets those.
-	Relay *Relay
-	// MarkInterval is the least time between two marks. Five times as much is the longest.
-	MarkInterval time.Duration
-	// Writes is how many replicas are written at a time.
-	Writes int
-	// DigestInterval is how often the digests of all replicas are compared with those that the
-	// cache server has, if nothing else gives reason to.
-	DigestInterval time.Duration
-	// AlertInterval is the first pause between two attempts while it does not answer.
-	AlertInterval time.Duration
-	// RemovalInterval is the longest pause between two attempts to delete the replicas of a resource
-	// that was removed from the table.
-	RemovalInterval time.Duration
-
-	// Metrics registers metrics; nil registers none.
-	Metrics prometheus.Registerer
-
-	metrics *metrics
-}
-
-func (c Config) complete() (Config, error) {
-	if c.Shard == "" || c.Local == nil || c.Cache == nil {
-		return c, errors.New("replication needs the shard's name, a client of the shard and a client of the cache server")
-	}
-	c.metrics = newMetrics(c.Metrics)
-	if c.CacheName == "" {
-		c.CacheName = replication.DefaultCacheName
-	}
-	if c.Table == nil {
-		table, err := replication.NewTable(replication.Defaults()...)
-		if err != nil {
-			return c, err
-		}
-		c.Table = table
-	}
-	if c.Writes <= 0 {
-		c.Writes = defaultWrites
-	}
-	if c.MarkInterval <= 0 {
-		c.MarkInterval = defaultMarkInterval
-	}
-	if c.DigestInterval <= 0 {
-		c.DigestInterval = defaultDigestInterval
-	}
-	if c.AlertInterval <= 0 {
-		c.AlertInterval = defaultAlertInterval
-	}
-	if c.RemovalInterval <= 0 {
-		c.RemovalInterval = defaultRemovalInterval
-	}
-	return c, nil
-}
-
-// replicas returns the access to the shard's own part of the cache server.
-func (c Config) replicas() *client.Factory { return c.Cache.Shard(c.Shard) }
 
 // Controller keeps the replicas of one shard's objects on one cache server true. It implements
 // reconcile.Runnable.
@@ -106,6 +20,7 @@ type Controller struct {
 	mu sync.Mutex
 	// mirrors are those of the table's lines, as far as they run.
 	mirrors  map[schema.GroupResource]*mirror
+	digests  *digests
 	verifier *verifier
 	// slots bound how many replicas are written at a time.
 	slots chan struct{}
@@ -122,7 +37,8 @@ func New(config Config) (*Controller, error) {
 		return nil, err
 	}
 	c := &Controller{config: config, mirrors: map[schema.GroupResource]*mirror{}, slots: make(chan struct{}, config.Writes), news: make(chan struct{}, 1)}
-	c.verifier, c.upstream = newVerifier(config, c.sessions), newUpstream(config)
+	c.digests, c.upstream = newDigests(config), newUpstream(config)
+	c.verifier = &verifier{digests: c.digests, sessions: c.sessions}
 	return c, nil
 }
 
@@ -169,7 +85,7 @@ func (c *Controller) mark(ctx context.Context) {
 // watchCache follows the shard's mark on the cache server until ctx is done. It is the only watch
 // there: whenever it breaks, the cache server may have been replaced.
 func (c *Controller) watchCache(ctx context.Context, m *marker) {
-	follower := replicationmarks.Marks.Follower(c.config.replicas().Cluster(replicationmarks.Cluster.Path()), Name+"-cache", markSink{m, c.verifier})
+	follower := replicationmarks.Marks.Follower(c.config.replicas().Cluster(replicationmarks.Cluster.Path()), Name+"-cache", markSink{m, c.digests})
 	var running sync.WaitGroup
 	defer running.Wait()
 	running.Go(func() { _ = follower.Run(ctx) }) // it ends with ctx
@@ -178,7 +94,7 @@ func (c *Controller) watchCache(ctx context.Context, m *marker) {
 		case <-ctx.Done():
 			return
 		case <-follower.Disconnected():
-			c.verifier.broken()
+			c.digests.broken()
 		}
 	}
 }
@@ -186,11 +102,11 @@ func (c *Controller) watchCache(ctx context.Context, m *marker) {
 // markSink is told of the shard's mark on the cache server.
 type markSink struct {
 	*marker
-	verifier *verifier
+	digests *digests
 }
 
 // Begin implements client.Sink.
-func (s markSink) Begin() { s.verifier.broken() }
+func (s markSink) Begin() { s.digests.broken() }
 
 // Put implements client.Sink.
 func (s markSink) Put(mark *replicationmarks.ReplicationMark) { s.returned(mark) }
@@ -205,7 +121,10 @@ func (markSink) End() {}
 func (c *Controller) hear() *client.Registration {
 	heard := func(mark *replicationmarks.ReplicationMark) {
 		if mark.Name == replicationmarks.Name && c.config.Relay.Marks.KeyOf(mark).Shard == c.config.Shard {
-			c.upstream.hear(mark, c.sessions())
+			setBack := c.upstream.hear(mark)
+			for _, s := range c.sessions() {
+				s.heardMark(mark, setBack)
+			}
 			c.acknowledged()
 		}
 	}
@@ -249,9 +168,13 @@ func (c *Controller) follow(ctx context.Context, lines map[schema.GroupResource]
 	defer c.mu.Unlock()
 	for resource, l := range lines {
 		if c.mirrors[resource] == nil {
-			m := newMirror(c.config, l)
-			m.removed = func() { c.config.Table.Gone(l) }
-			m.acknowledged, m.verifier, m.slots, m.upstream = c.acknowledged, c.verifier, c.slots, c.upstream
+			m := &mirror{
+				replicas: &replicas{config: c.config, resource: l.Of(c.config.Shard, c.config.Relay != nil)}, line: l,
+				slots: c.slots, acknowledged: c.acknowledged, digests: c.digests, removed: func() { c.config.Table.Gone(l) },
+			}
+			if c.upstream != nil {
+				m.trust = &trust{upstream: c.upstream, resource: m.name(), unmarked: l.Unmarked}
+			}
 			m.start(ctx, fail)
 			c.mirrors[resource] = m
 		}

@@ -7,6 +7,9 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 )
 
+// coalescing is how long an object that was written waits for further changes.
+const coalescing = 50 * time.Millisecond
+
 // doubts are replicas that may not be what they are expected to be, so that they are read before
 // they are written. The zero value has none.
 type doubts struct {

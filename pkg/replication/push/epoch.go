@@ -6,18 +6,22 @@ import (
 	"github.com/google/uuid"
 )
 
-// nextEpoch returns the epoch of the mark that comes after one of the epoch found, which is empty if there is none.
+// epochs makes the epochs of a shard's marks. It is the latest that one of them has had.
+type epochs string
+
+// next returns the epoch of the mark that comes after one of the epoch found, which is empty if there is none.
 // It is a UUID of version 7, which contains its time, so that readers can order two epochs: the latest that marks of
 // the shard have had, or a later one if the shard has older data than its mark.
-func (m *marker) nextEpoch(found string, setBack bool) string {
-	m.epoch = max(m.epoch, found)
+func (e *epochs) next(found string, setBack bool) string {
+	latest := max(string(*e), found)
 	switch {
-	case m.epoch == "":
-		m.epoch = newEpoch()
-	case setBack && m.epoch == found:
-		m.epoch = newEpochAfter(found)
+	case latest == "":
+		latest = newEpoch()
+	case setBack && latest == found:
+		latest = newEpochAfter(found)
 	}
-	return m.epoch
+	*e = epochs(latest)
+	return latest
 }
 
 func newEpoch() string { return uuid.Must(uuid.NewV7()).String() }

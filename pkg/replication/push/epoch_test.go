@@ -11,21 +11,21 @@ func TestEpoch(t *testing.T) {
 	first, second := newEpoch(), newEpoch()
 	require.Less(t, first, second)
 
-	m := &marker{}
-	require.Equal(t, first, m.nextEpoch(first, false))
-	require.Equal(t, first, m.nextEpoch("", false), "the mark was lost")
-	require.Equal(t, second, m.nextEpoch(second, false))
-	require.Equal(t, second, m.nextEpoch(first, false), "the cache server was restored from a backup")
-	require.Equal(t, second, m.nextEpoch(first, true), "the mark is of an earlier epoch")
-	third := m.nextEpoch(second, true)
+	m := new(epochs)
+	require.Equal(t, first, m.next(first, false))
+	require.Equal(t, first, m.next("", false), "the mark was lost")
+	require.Equal(t, second, m.next(second, false))
+	require.Equal(t, second, m.next(first, false), "the cache server was restored from a backup")
+	require.Equal(t, second, m.next(first, true), "the mark is of an earlier epoch")
+	third := m.next(second, true)
 	require.Greater(t, third, second)
-	require.Equal(t, third, m.nextEpoch("", false))
-	require.NotEmpty(t, (&marker{}).nextEpoch("", false))
+	require.Equal(t, third, m.next("", false))
+	require.NotEmpty(t, new(epochs).next("", false))
 
 	// Clocks of a shard's replicas may differ, or be set back.
 	ahead := "ffffffff-fffe-7fff-bfff-ffffffffffff"
-	require.Equal(t, ahead, m.nextEpoch(ahead, false))
-	fourth := m.nextEpoch(ahead, true)
+	require.Equal(t, ahead, m.next(ahead, false))
+	fourth := m.next(ahead, true)
 	require.Greater(t, fourth, ahead)
 	require.Contains(t, fourth, "ffffffff-ffff-7")
 	require.Contains(t, newEpochAfter("ff00ffff-ffff-7fff-bfff-ffffffffffff"), "ff010000-0000-7")

@@ -2,6 +2,7 @@ package push
 
 import (
 	"context"
+	"strconv"
 	"sync"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -48,16 +49,15 @@ type moment struct {
 	turns [digest.Buckets]uint64
 }
 
-// now returns what is expected of the replicas.
-func (s *session) now() *moment {
-	e := s.expected
+// now returns what is expected of the replicas, and which of them changes is in l.
+func (e *expected) now(l *ledger) *moment {
 	e.mu.Lock()
 	m := &moment{root: e.Root(), sums: e.Sums(), turns: e.turns}
 	for bucket, n := range e.working {
 		m.busy[bucket] = n > 0
 	}
 	e.mu.Unlock()
-	for _, key := range s.ledger.pending() {
+	for _, key := range l.pending() {
 		m.busy[digest.BucketOf(key.String())] = true
 	}
 	return m
@@ -69,16 +69,25 @@ func (m *moment) still(later *moment, bucket int) bool {
 }
 
 // expect notes what the replica of an object is now; both are nil where there is none.
-func (s *session) expect(ctx context.Context, key client.Key, local, replica *unstructured.Unstructured) {
+func (e *expected) expect(ctx context.Context, resource replication.Resource, key client.Key, local, replica *unstructured.Unstructured) {
 	text := key.String()
 	if local == nil || replica == nil {
-		s.expected.Remove(text)
+		e.Remove(text)
 		return
 	}
-	hash, err := replication.HashReplica(text, s.resource.Desired(local).Object)
+	hash, err := replication.HashReplica(text, resource.Desired(local).Object)
 	if err != nil {
 		klog.FromContext(ctx).Error(err, "A replica cannot be compared")
 		return
 	}
-	s.expected.Set(text, hash, versionNumber(replica.GetResourceVersion()))
+	e.Set(text, hash, versionNumber(replica.GetResourceVersion()))
+}
+
+// versionNumber returns a version as a number; 0 where it is none.
+func versionNumber(version string) uint64 {
+	n, err := strconv.ParseUint(version, 10, 64)
+	if err != nil {
+		return 0
+	}
+	return n
 }

@@ -16,9 +16,9 @@ func TestMoments(t *testing.T) {
 	bucket, other := digest.BucketOf(key.String()), (digest.BucketOf(key.String())+1)%digest.Buckets
 	still := func(between func()) bool {
 		t.Helper()
-		before := s.now()
+		before := s.expected.now(s.ledger)
 		between()
-		after := s.now()
+		after := s.expected.now(s.ledger)
 		require.True(t, before.still(after, other))
 		return before.still(after, bucket)
 	}

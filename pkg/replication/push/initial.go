@@ -6,7 +6,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/client"
@@ -27,7 +26,7 @@ func (s *session) compareFirst(ctx context.Context) ([]client.Key, error) {
 	s.mu.Lock()
 	s.comparing = true
 	s.mu.Unlock()
-	s.verifier.soon()
+	s.digests.soon()
 	var answer *digest.Answer
 	select {
 	case answer = <-s.roots:
@@ -60,7 +59,7 @@ func (s *session) compareWith(ctx context.Context, answer *digest.Answer) error 
 	}
 	var theirs digest.Sums
 	if root.Count > 0 {
-		buckets, err := s.verifier.ask(ctx, s.name())
+		buckets, err := s.digests.ask(ctx, s.name())
 		if err != nil {
 			return err
 		}
@@ -70,7 +69,7 @@ func (s *session) compareWith(ctx context.Context, answer *digest.Answer) error 
 		if theirs[bucket] == 0 { // nothing is there, but for a chance of one in 2^64
 			return nil, nil
 		}
-		keys, err := s.verifier.ask(ctx, s.name(), bucket)
+		keys, err := s.digests.ask(ctx, s.name(), bucket)
 		if err != nil {
 			return nil, err
 		}
@@ -154,48 +153,4 @@ func (s *session) initial(ctx context.Context, outdated []client.Key) {
 		return
 	}
 	logger.Info("The replicas are up to date", "objects", total)
-}
-
-// progress knows what of the initial synchronization is still to be done, be it
-// by the batches or by the controller after them.
-type progress struct {
-	mu      sync.Mutex
-	left    prometheus.Gauge
-	started bool
-	keys    map[client.Key]struct{}
-}
-
-func (p *progress) start(left prometheus.Gauge, keys []client.Key) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.left, p.started, p.keys = left, true, make(map[client.Key]struct{}, len(keys))
-	for _, key := range keys {
-		p.keys[key] = struct{}{}
-	}
-	left.Set(float64(len(p.keys)))
-}
-
-// done says that key has its replica.
-func (p *progress) done(key client.Key) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if _, ok := p.keys[key]; ok {
-		delete(p.keys, key)
-		p.left.Set(float64(len(p.keys)))
-		if len(p.keys) == 0 {
-			p.keys = nil // maps do not shrink
-		}
-	}
-}
-
-func (p *progress) open() int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return len(p.keys)
-}
-
-func (p *progress) complete() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.started && len(p.keys) == 0
 }

@@ -24,8 +24,6 @@ const (
 	// idleMarks is how many times longer than the least the time between two marks is that say
 	// the same.
 	idleMarks = 5
-	// markTimeout bounds the requests for one mark.
-	markTimeout = 10 * time.Second
 )
 
 // errMarkLost says that the cache server has not the mark that it has acknowledged.
@@ -45,8 +43,8 @@ type marker struct {
 	// the extent once.
 	table     *replication.Table
 	hadExtent map[string]bool
-	// epoch is the latest that a mark of the shard has had; only write uses it.
-	epoch string
+	// epochs is used by write only.
+	epochs epochs
 	// upstream and via are where the mark comes from that is relayed; nil for the shard itself.
 	// written is the one that was relayed last.
 	upstream *upstream
@@ -71,11 +69,6 @@ func newMarker(config Config, sessions func() map[string]*session, up *upstream)
 		m.via = config.Relay.Via
 	}
 	return m
-}
-
-// marksIn returns the client of the mark of one shard on a cache server.
-func marksIn(replicas *client.Factory) *client.Client[*replicationmarks.ReplicationMark, *replicationmarks.ReplicationMarkList] {
-	return replicationmarks.Marks.In(replicas.Cluster(replicationmarks.Cluster.Path()))
 }
 
 // run writes marks until ctx is done: soon after something was acknowledged, and otherwise now and
@@ -181,7 +174,7 @@ func (m *marker) next() *replicationmarks.ReplicationMark {
 	}
 	if m.upstream == nil { // otherwise it is the shard's, which relay sets
 		older := setBack(before, next.Resources)
-		if next.Epoch = m.nextEpoch(found, older); next.Epoch == found && !older {
+		if next.Epoch = m.epochs.next(found, older); next.Epoch == found && !older {
 			m.carry(before, next.Resources)
 		}
 	}
@@ -276,24 +269,4 @@ func (m *marker) returned(mark *replicationmarks.ReplicationMark) {
 			s.config.metrics.lag.WithLabelValues(s.config.CacheName, s.counted(), untilMarked).Observe(time.Since(since).Seconds())
 		}
 	}
-}
-
-// extent returns up to which version of the shard the cache server has everything of the resource.
-func (s *session) extent() (checkpoint, bool) {
-	if s.upstream != nil {
-		return s.relayed()
-	}
-	return s.checkpoint()
-}
-
-// checkpoint returns up to where the cache server has everything of the resource. While it may have
-// been replaced by another one, or by itself with older data, nothing is added to that.
-func (s *session) checkpoint() (checkpoint, bool) {
-	if !s.started.Load() || s.verifier.doubtful() {
-		return s.ledger.last()
-	}
-	if s.upstream != nil {
-		return s.ledger.checkpoint(s.reached)
-	}
-	return s.ledger.checkpoint(s.local.ResourceVersion)
 }

@@ -79,15 +79,3 @@ func result(err error) string {
 
 // cachedResources is what all cached resources are counted as.
 const cachedResources = "cachedresources"
-
-// deleteMetrics takes back the gauges of a resource that is not replicated to a cache server any more.
-func (m *mirror) deleteMetrics() {
-	if m.counted() == m.name() {
-		for _, until := range []string{untilAcknowledged, untilMarked} {
-			m.config.metrics.lag.Delete(map[string]string{"cache": m.config.CacheName, "resource": m.name(), "until": until})
-		}
-	}
-	labels := map[string]string{"cache": m.config.CacheName, "resource": m.name()}
-	m.config.metrics.objects.Delete(labels)
-	m.config.metrics.pending.Delete(labels)
-}

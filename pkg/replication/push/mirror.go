@@ -3,34 +3,30 @@ package push
 import (
 	"context"
 	"errors"
-	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/klog/v2"
 
+	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/replication"
+	"github.com/shardplane/shardplane/pkg/replication/digest"
 )
-
-// errOtherData says that a server does not have the data that was followed.
-var errOtherData = errors.New("a server has other data than is known of it")
 
 // mirror replicates one resource.
 type mirror struct {
-	config   Config
+	*replicas
+
 	line     *replication.Line
-	resource replication.Resource
 	progress progress
-	// slots bound how many replicas of all resources are written at a time.
-	slots chan struct{}
+	slots    chan struct{}
 	// acknowledged is called when changes of the shard are on the cache server.
 	acknowledged func()
-	verifier     *verifier
-	// upstream is the cache server that is relayed from; nil for the shard itself. high is up to
-	// where the shard's objects were known, from wherever.
-	upstream *upstream
-	highMu   sync.Mutex
-	high     position
+	digests      *digests
+	// trust is of the cache server that is relayed from; nil for the shard itself.
+	trust *trust
 	// removed is called when the replicas of a removed resource are gone.
 	removed func()
 	// current is the session that runs.
@@ -38,23 +34,6 @@ type mirror struct {
 
 	cancel context.CancelFunc
 	ended  sync.WaitGroup
-}
-
-func newMirror(config Config, l *replication.Line) *mirror {
-	m := &mirror{config: config, line: l, resource: l.Of(config.Shard, config.Relay != nil), acknowledged: func() {}, removed: func() {}}
-	return m
-}
-
-// name is that of the resource in logs and marks, and in gauges, which end with it.
-func (m *mirror) name() string { return m.resource.GroupResource().String() }
-
-// counted is what the resource is counted as by what stays as long as the process: tenants name the
-// resources of their cached resources, which are one there.
-func (m *mirror) counted() string {
-	if strings.Contains(m.resource.Resource, ":") {
-		return cachedResources
-	}
-	return m.name()
 }
 
 // start works until ctx is done or stop is called.
@@ -96,4 +75,60 @@ func (m *mirror) run(ctx context.Context) error {
 			return err
 		}
 	}
+}
+
+// remove deletes the replicas of a resource that left the table, until there are
+// none or ctx is done.
+func (m *mirror) remove(ctx context.Context) error {
+	backoff := wait.Backoff{Duration: 50 * time.Millisecond, Factor: 2, Jitter: 0.5, Steps: 10, Cap: m.config.RemovalInterval}
+	err := backoff.DelayFunc().Until(ctx, true, false, func(ctx context.Context) (bool, error) {
+		left, err := m.removeAll(ctx)
+		if err != nil {
+			klog.FromContext(ctx).Info("Cannot delete the replicas of a removed resource yet, trying again", "left", left, "err", err)
+		}
+		return left == 0 && err == nil, nil
+	})
+	if err == nil {
+		m.removed()
+	}
+	return nil // stopped, which is no failure
+}
+
+// session replicates until ctx is done or a server turns out to have other data than is known.
+func (m *mirror) session(ctx context.Context) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel(nil)
+	s := &session{
+		replicas: m.replicas, digests: m.digests, progress: &m.progress, trust: m.trust, slots: m.slots, acknowledged: m.acknowledged,
+		ledger: newLedger(), expected: newExpected(), roots: make(chan *digest.Answer, 1), end: cancel,
+	}
+	var err error
+	if m.trust != nil {
+		if s.origin, err = m.trust.await(ctx); err != nil {
+			return err
+		}
+		s.regional, s.losing = digest.NewTable[struct{}](), make(chan struct{}, 1)
+		s.lose() // until it has told what it has
+	}
+	if s.local, err = client.NewDynamicFollower(m.config.Local.Wildcard(), m.resource.GroupVersionResource, Name+"-shard-"+m.name(), &localSink{session: s}); err != nil {
+		return err
+	}
+	m.current.Store(s)
+	defer m.current.Store(nil)
+	wg.Go(func() { cancel(s.local.Run(ctx)) })
+	if !s.waitForSync(ctx) {
+		return context.Cause(ctx)
+	}
+	if m.trust != nil {
+		wg.Go(func() { s.reassure(ctx) })
+	}
+	outdated, err := s.compareFirst(ctx)
+	if err != nil {
+		return context.Cause(ctx)
+	}
+	s.initial(ctx, outdated)
+	s.started.Store(true)
+	return s.work(ctx)
 }

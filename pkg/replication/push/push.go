@@ -7,12 +7,11 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/client-go/dynamic"
 	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/reconcile"
 	"github.com/shardplane/shardplane/pkg/replication"
 )
 
@@ -62,7 +61,7 @@ func (s *session) wanted(ctx context.Context, key client.Key) (*unstructured.Uns
 		return nil, err
 	case s.unsure(): // who knows who has answered
 		return nil, errUnsure
-	case local == nil && s.upstream != nil:
+	case local == nil && s.trust != nil:
 		return nil, s.stillThere(ctx)
 	case local != nil && !s.resource.Selects(local):
 		return nil, nil //nolint:nilnil // it is to have none
@@ -130,7 +129,7 @@ func (s *session) readAndPush(ctx context.Context, key client.Key, local *unstru
 		}
 		todo, obj := replication.Decide(s.resource, local, replica)
 		if todo == replication.ActionNone {
-			s.expect(ctx, key, local, replica)
+			s.expected.expect(ctx, s.resource, key, local, replica)
 			return nil
 		}
 		err = s.do(ctx, key, local, todo, obj)
@@ -160,63 +159,26 @@ func (s *session) do(ctx context.Context, key client.Key, local *unstructured.Un
 		return err
 	}
 	s.recent.wrote(key)
-	s.expect(ctx, key, local, written)
+	s.expected.expect(ctx, s.resource, key, local, written)
 	klog.FromContext(ctx).V(3).Info("Replicated", "action", todo, "key", key.String())
 	return nil
 }
 
-// apply does what was decided, and counts it.
-func (m *mirror) apply(ctx context.Context, key client.Key, todo replication.Action, obj *unstructured.Unstructured) (*unstructured.Unstructured, error) {
-	written, err := m.write(ctx, key, todo, obj)
-	m.config.metrics.operations.WithLabelValues(m.config.CacheName, m.counted(), string(todo), result(err)).Inc()
-	return written, err
-}
-
-// write writes to the cache server, and returns the replica as it is then, unless it is gone. Where
-// the replica is not what it was taken for, the error is a conflict.
-func (m *mirror) write(ctx context.Context, key client.Key, todo replication.Action, obj *unstructured.Unstructured) (written *unstructured.Unstructured, err error) {
-	replicas, err := m.replicaClient(key)
-	if err != nil {
-		return nil, err
+// work replicates what changes, after the first comparison.
+func (s *session) work(ctx context.Context) error {
+	controller := reconcile.New(reconcile.Config[client.Key]{
+		Name: Name + "-" + s.config.CacheName + "-" + s.counted(),
+		Reconcile: func(ctx context.Context, key client.Key) (reconcile.Result, error) {
+			if wait := s.recent.wait(key); wait > 0 {
+				return reconcile.Result{RequeueAfter: wait}, nil
+			}
+			return reconcile.Result{}, s.reconcile(ctx, key)
+		},
+		Sources: []reconcile.Source[client.Key]{s.feed},
+		Workers: s.config.Writes,
+	})
+	if err := controller.Run(ctx); err != nil {
+		return err
 	}
-	switch todo {
-	case replication.ActionCreate:
-		written, err = replicas.Create(ctx, obj, metav1.CreateOptions{FieldManager: Name})
-	case replication.ActionUpdate:
-		written, err = replicas.Update(ctx, obj, metav1.UpdateOptions{FieldManager: Name})
-	case replication.ActionDelete:
-		// Only what was compared: by now the object may be back, and so its replica.
-		version := obj.GetResourceVersion()
-		err = replicas.Delete(ctx, key.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{ResourceVersion: &version}})
-		if apierrors.IsNotFound(err) {
-			return nil, nil //nolint:nilnil // there is none, as it should be
-		}
-	case replication.ActionNone:
-	}
-	if apierrors.IsAlreadyExists(err) || isObjectNotFound(err, key.Name) {
-		return nil, apierrors.NewConflict(m.resource.GroupResource(), key.String(), err)
-	}
-	if err != nil && !apierrors.IsConflict(err) {
-		return nil, fmt.Errorf("cannot %s the replica of %s %s: %w", todo, m.resource.GroupResource(), key, err)
-	}
-	return written, err
-}
-
-func (m *mirror) replicaClient(key client.Key) (dynamic.ResourceInterface, error) {
-	clients, err := m.config.replicas().Cluster(key.Cluster.Path()).Dynamic()
-	if err != nil {
-		return nil, err
-	}
-	return clients.Resource(m.resource.GroupVersionResource).Namespace(key.Namespace), nil
-}
-
-// isObjectNotFound tells a missing object from a resource that the server does
-// not serve at all.
-func isObjectNotFound(err error, name string) bool {
-	var status apierrors.APIStatus
-	if !apierrors.IsNotFound(err) || !errors.As(err, &status) {
-		return false
-	}
-	details := status.Status().Details
-	return details != nil && details.Name == name
+	return context.Cause(ctx)
 }

@@ -2,6 +2,7 @@ package push
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -15,12 +16,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/tenancy/replicationmarks"
 )
 
-const (
-	// waitLogInterval is how often the log says what the controller waits for.
-	waitLogInterval = 10 * time.Second
-	// coalescing is how long an object that was written waits for further changes.
-	coalescing = 50 * time.Millisecond
-)
+// errOtherData says that a server does not have the data that was followed.
+var errOtherData = errors.New("a server has other data than is known of it")
 
 // session is one period in which shard and cache server are followed. When a server turns out to
 // have other data than is known of it, the session ends and a new one starts from nothing.
@@ -29,7 +26,16 @@ const (
 // compared with what the cache server has, once: from there on expected has what the cache server
 // has acknowledged, and what changes in the shard is written.
 type session struct {
-	*mirror
+	*replicas
+
+	digests  *digests
+	progress *progress
+	// trust is of the cache server that is relayed from; nil for the shard itself.
+	trust *trust
+	// slots bound how many replicas of all resources are written at a time.
+	slots chan struct{}
+	// acknowledged is called when changes of the shard are on the cache server.
+	acknowledged func()
 
 	local    *client.Follower[*unstructured.Unstructured]
 	ledger   *ledger
@@ -58,61 +64,6 @@ type session struct {
 	regional    *digest.Table[struct{}]
 	lost, found atomic.Int64
 	losing      chan struct{}
-}
-
-// session replicates until ctx is done or a server turns out to have other data than is known.
-func (m *mirror) session(ctx context.Context) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	defer cancel(nil)
-	s := &session{mirror: m, ledger: newLedger(), expected: newExpected(), roots: make(chan *digest.Answer, 1), end: cancel}
-	var err error
-	if m.upstream != nil {
-		if s.origin, err = m.await(ctx); err != nil {
-			return err
-		}
-		s.regional, s.losing = digest.NewTable[struct{}](), make(chan struct{}, 1)
-		s.lose() // until it has told what it has
-	}
-	if s.local, err = client.NewDynamicFollower(m.config.Local.Wildcard(), m.resource.GroupVersionResource, Name+"-shard-"+m.name(), &localSink{session: s}); err != nil {
-		return err
-	}
-	m.current.Store(s)
-	defer m.current.Store(nil)
-	wg.Go(func() { cancel(s.local.Run(ctx)) })
-	if !s.waitForSync(ctx) {
-		return context.Cause(ctx)
-	}
-	if m.upstream != nil {
-		wg.Go(func() { s.reassure(ctx) })
-	}
-	outdated, err := s.compareFirst(ctx)
-	if err != nil {
-		return context.Cause(ctx)
-	}
-	s.initial(ctx, outdated)
-	s.started.Store(true)
-	return s.work(ctx)
-}
-
-// work replicates what changes, after the first comparison.
-func (s *session) work(ctx context.Context) error {
-	controller := reconcile.New(reconcile.Config[client.Key]{
-		Name: Name + "-" + s.config.CacheName + "-" + s.counted(),
-		Reconcile: func(ctx context.Context, key client.Key) (reconcile.Result, error) {
-			if wait := s.recent.wait(key); wait > 0 {
-				return reconcile.Result{RequeueAfter: wait}, nil
-			}
-			return reconcile.Result{}, s.reconcile(ctx, key)
-		},
-		Sources: []reconcile.Source[client.Key]{s.feed},
-		Workers: s.config.Writes,
-	})
-	if err := controller.Run(ctx); err != nil {
-		return err
-	}
-	return context.Cause(ctx)
 }
 
 // feed has a queue get what waits, and what is to be looked at from now on.

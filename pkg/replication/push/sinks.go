@@ -1,8 +1,6 @@
 package push
 
 import (
-	"strconv"
-
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/shardplane/shardplane/pkg/client"
@@ -99,13 +97,4 @@ func (l *localSink) End() {
 		}
 	}
 	l.seen = nil
-}
-
-// versionNumber returns a version as a number; 0 where it is none.
-func versionNumber(version string) uint64 {
-	n, err := strconv.ParseUint(version, 10, 64)
-	if err != nil {
-		return 0
-	}
-	return n
 }

@@ -73,11 +73,12 @@ func TestGoneWhereItIsRelayedFrom(t *testing.T) {
 			of.Unmarked = c.unmarked
 			var ended error
 			s := &session{
-				mirror: &mirror{config: Config{Local: from}, resource: of, upstream: &upstream{shard: "amber", marks: marksIn(from)}},
-				origin: origin, losing: make(chan struct{}, 1), end: func(err error) { ended = err },
+				replicas: &replicas{config: Config{Local: from}, resource: of},
+				trust:    &trust{upstream: &upstream{shard: "amber", marks: marksIn(from)}, resource: of.GroupResource().String(), unmarked: c.unmarked},
+				origin:   origin, losing: make(chan struct{}, 1), end: func(err error) { ended = err },
 			}
-			s.upstream.hear(heard, nil)
-			s.raise(heard)
+			s.trust.hear(heard)
+			s.trust.raise(heard)
 			if c.disconnected {
 				s.lose()
 			}
