@@ -50,12 +50,15 @@ type Scopes struct {
 	// OfShard reports whether a path below a shard is of all that it has, and of no logical
 	// cluster. Nil: none is.
 	OfShard func(rest string) bool
+	// Ready returns the response to a request with a scope while it cannot be decided yet which logical
+	// clusters exist; nil if that is always known.
+	Ready func(r *http.Request) error
 	// Codecs encode errors.
 	Codecs runtime.NegotiatedSerializer
 }
 
 // Find takes the scope off the URLs of requests and puts it into their context.
-// Malformed URLs get 400. What could be answered differently for a logical
+// Malformed URLs get 400, others the response of Ready. What could be answered differently for a logical
 // cluster that exists, as a path that does not resolve, is left to Rules, which
 // answers after authorization: before, it would tell those who may not enter what exists.
 func (s Scopes) Find(next http.Handler) http.Handler {
@@ -71,6 +74,12 @@ func (s Scopes) Find(next http.Handler) http.Handler {
 			return
 		}
 		var scope request.Scope
+		if err == nil && s.Ready != nil && !isProcessPath(l.Rest) {
+			if unready := s.Ready(r); unready != nil {
+				respond(w, r, s.Codecs, unready)
+				return
+			}
+		}
 		if err == nil {
 			scope, err = s.scopeOf(l)
 		}
@@ -126,9 +135,9 @@ func (s Scopes) nowhere(path logicalcluster.Path) error {
 	case !mounted:
 		return apierrors.NewNotFound(workspaces, path.String())
 	case url == "":
-		return apierrors.NewServiceUnavailable(path.String() + " is a mount that leads nowhere now: the conditions of the Workspace say why")
+		return apierrors.NewServiceUnavailable(path.String() + " is a mount that leads nowhere now: the conditions of the Workspace say why") //nolint:forbidigo // until that changes
 	default:
-		return apierrors.NewServiceUnavailable(path.String() + " is a mount of " + url + ", to which the front-proxy leads and this shard does not")
+		return apierrors.NewServiceUnavailable(path.String() + " is a mount of " + url + ", to which the front-proxy leads and this shard does not") //nolint:forbidigo // it never will
 	}
 }
 

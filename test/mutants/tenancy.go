@@ -3,6 +3,15 @@ package mutants
 // tenancy are mutants of what keeps logical clusters apart in URLs and keys.
 var tenancy = []Mutant{
 	{
+		Name: "cold-paths", Rule: "a path leads nowhere only if the shard has read its logical clusters",
+		Edits: []Edit{{
+			File:   "pkg/shard/local.go",
+			Before: `	if l.hasSynced() || inprocess.Own(r.Context()) {`,
+			After:  `	if l.shard != "" || inprocess.Own(r.Context()) {`,
+		}},
+		CaughtBy: "./pkg/shard", Test: "TestStarting",
+	},
+	{
 		Name: "forgotten-cluster", Rule: "a list shows one logical cluster",
 		Edits: []Edit{{
 			File: "pkg/serving/scope.go",
