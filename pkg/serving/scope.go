@@ -36,8 +36,9 @@ type Scopes struct {
 	Mounted func(path logicalcluster.Path) (url string, mounted bool)
 	// ResolveGrantor is Resolve for the logical cluster of the object that grants a view,
 	// which may be on another server, by the name of the object. Nil where there are no
-	// views.
-	ResolveGrantor func(path logicalcluster.Path, mount *request.Mount, object string) (logicalcluster.Name, bool)
+	// views. It returns "" where the path leads nowhere.
+	// The error is the response while this cannot be decided yet.
+	ResolveGrantor func(path logicalcluster.Path, mount *request.Mount, object string) (logicalcluster.Name, error)
 	// Inactive reports whether a logical cluster is switched off by its
 	// administrator (annotation core.kcp.io/inactive); nil if none can be.
 	Inactive func(name logicalcluster.Name) bool
@@ -84,7 +85,10 @@ func (s Scopes) Find(next http.Handler) http.Handler {
 			scope, err = s.scopeOf(l)
 		}
 		if err != nil {
-			respond(w, r, s.Codecs, apierrors.NewBadRequest(err.Error()))
+			if _, later := apierrors.SuggestsClientDelay(err); !later {
+				err = apierrors.NewBadRequest(err.Error())
+			}
+			respond(w, r, s.Codecs, err)
 			return
 		}
 		next.ServeHTTP(w, request.Scoped(r, scope, l.Rest))
@@ -104,7 +108,11 @@ func (s Scopes) scopeOf(l request.Location) (request.Scope, error) {
 		return scope, &request.InvalidURLError{Segment: l.Path.String(), Reason: "this server knows logical clusters by name only, not by path"}
 	default:
 		if scope.View != nil {
-			scope.Cluster.Name, known = s.ResolveGrantor(l.Path, l.Mount, scope.View.Name)
+			var err error
+			if scope.Cluster.Name, err = s.ResolveGrantor(l.Path, l.Mount, scope.View.Name); err != nil {
+				return scope, err
+			}
+			known = scope.Cluster.Name != ""
 		} else {
 			scope.Cluster.Name, known = s.Resolve(l.Path)
 		}
