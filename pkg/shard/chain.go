@@ -17,7 +17,7 @@ import (
 func (s *Server) chain(c *genericapiserver.Config) serving.Chain {
 	scopes := serving.Scopes{
 		Mounts: request.ShardMounts(), Resolve: s.local.resolve, Mounted: s.local.mounted, ResolveGrantor: s.grantor, Inactive: s.local.inactive,
-		Watches: &s.watches, Codecs: registry.Codecs,
+		Watches: &s.watches, Ready: s.local.ready, Codecs: registry.Codecs,
 	}
 	throttle, watched := serving.Watchdog(c, s.metrics)
 	newborns := s.newNewborns(c.Authorization.Authorizer)
@@ -25,7 +25,7 @@ func (s *Server) chain(c *genericapiserver.Config) serving.Chain {
 		serving.Arrival(c, s.options.Serving.Bodies),
 		serving.Chain{
 			serving.NewFilter("token's cluster", "a service account's logical cluster, where the URL has none", authn.WithTokenCluster),
-			serving.NewFilter("scope", "/clusters/<name> off the URL and into the context; 400 for malformed ones", scopes.Find),
+			serving.NewFilter("scope", "/clusters/<name> off the URL and into the context; 400 for malformed ones, 503 before the logical clusters are known", scopes.Find),
 			serving.NewFilter("merged", "what a front-proxy merges with the answers of other shards", func(next http.Handler) http.Handler {
 				return withMerged(next, s.authentication.Forwarded)
 			}),

@@ -3,6 +3,21 @@ package mutants
 // definitions are mutants of custom resources.
 var definitions = []Mutant{
 	{
+		Name: "cold-wildcards", Rule: "a wildcard finds no definition only if the definitions have been read",
+		Edits: []Edit{{
+			File: "pkg/customresource/definitions/index.go",
+			Before: `	if !o.waitSynced(ctx) {
+		return nil, errNotSynced
+	}
+	o.mu.RLock()
+	var found`,
+			After: `	o.waitSynced(ctx)
+	o.mu.RLock()
+	var found`,
+		}},
+		CaughtBy: "./pkg/customresource/definitions", Test: "TestUnreadDefinitions",
+	},
+	{
 		Name: "kept-names", Rule: "a definition that was not written has no names",
 		Edits: []Edit{{
 			File: "pkg/customresource/definitions/reservation.go",

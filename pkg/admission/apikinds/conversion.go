@@ -30,7 +30,7 @@ func (p *Plugin) checkConversion(ctx context.Context, a admission.Attributes, ob
 	}
 	schema, err := p.config.Schema(ctx, cluster, object.GetName())
 	if err != nil {
-		return apierrors.NewServiceUnavailable(fmt.Sprintf("cannot read the APIResourceSchema %s, try again: %v", object.GetName(), err))
+		return request.Unavailable(fmt.Sprintf("cannot read the APIResourceSchema %s, try again: %v", object.GetName(), err))
 	}
 	if schema == nil {
 		return nil
