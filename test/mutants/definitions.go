@@ -150,6 +150,15 @@ var definitions = []Mutant{
 		CaughtBy: "./pkg/request/patchcosts", Test: "TestCheck",
 	},
 	{
+		Name: "policy-patches", Rule: "patches that policies compute have the limits of patches in requests",
+		Edits: []Edit{{
+			File:   "pkg/admission/policy/mutating.go",
+			Before: "		return limitedPatches{compiler.CompileMutatingEvaluator(expression, patching, environment.StoredExpressions)}",
+			After:  "		return compiler.CompileMutatingEvaluator(expression, patching, environment.StoredExpressions)",
+		}},
+		CaughtBy: "./pkg/admission/policy", Test: "TestPatchLimits",
+	},
+	{
 		Name: "kept-patterns", Rule: "the compiled patterns that a process keeps have a limit in bytes",
 		Edits: []Edit{{
 			File:   "pkg/customresource/patterns/patterns.go",

@@ -33,9 +33,7 @@ var keyed = sets.New("conditions", "finalizers", "imagePullSecrets", "matchCondi
 func Check(body []byte, mediaType string) error {
 	switch types.PatchType(mediaType) {
 	case types.JSONPatchType:
-		if n := shifts(body); n > maxShifts {
-			return fmt.Errorf("the patch has %d operations that insert elements into lists or remove some, at most %d allowed: replace the list, append to it (/-), or send several patches", n, maxShifts)
-		}
+		return CheckShifts(shifts(body))
 	case types.StrategicMergePatchType:
 		if n := entries(body); n > maxMerged {
 			return fmt.Errorf("the lists of the patch have %d entries, at most %d allowed in a strategic merge patch: update the object, or send several patches", n, maxMerged)
@@ -60,14 +58,32 @@ func shifts(body []byte) int {
 		if json.Unmarshal(operation["op"], &op) != nil || json.Unmarshal(operation["path"], &path) != nil {
 			continue
 		}
-		if (op == "add" || op == "remove" || op == "copy" || op == "move") && isIndex(path) {
-			n++
+		if json.Unmarshal(operation["from"], &from) != nil {
+			from = ""
 		}
-		if op == "move" && json.Unmarshal(operation["from"], &from) == nil && isIndex(from) {
-			n++
-		}
+		n += Shifts(op, path, from)
 	}
 	return n
+}
+
+// Shifts returns how many times an operation of a JSON patch may shift the elements of a list.
+func Shifts(op, path, from string) int {
+	n := 0
+	if (op == "add" || op == "remove" || op == "copy" || op == "move") && isIndex(path) {
+		n++
+	}
+	if op == "move" && isIndex(from) {
+		n++
+	}
+	return n
+}
+
+// CheckShifts returns an error if the operations of a JSON patch may shift the elements of lists too many times.
+func CheckShifts(n int) error {
+	if n > maxShifts {
+		return fmt.Errorf("the patch has %d operations that insert elements into lists or remove some, at most %d allowed: replace the list, append to it (/-), or send several patches", n, maxShifts)
+	}
+	return nil
 }
 
 // isIndex reports whether a path may end in the index of an element. The name of a field can look like one.
