@@ -150,6 +150,24 @@ var definitions = []Mutant{
 		CaughtBy: "./pkg/request/patchcosts", Test: "TestCheck",
 	},
 	{
+		Name: "many-errors", Rule: "few validation errors are reported, however many there are",
+		Edits: []Edit{{
+			File:   "pkg/request/invalid.go",
+			Before: "		if i == MaxErrors {",
+			After:  "		if i > MaxErrors*MaxErrors {",
+		}},
+		CaughtBy: "./pkg/request", Test: "TestLimitErrors",
+	},
+	{
+		Name: "large-errors", Rule: "validation errors do not contain a list once for each of its items",
+		Edits: []Edit{{
+			File:   "pkg/admission/limits/metadata.go",
+			Before: "	if len(controllers) < 2 {",
+			After:  "	if len(controllers) < 2000 {",
+		}},
+		CaughtBy: "./pkg/admission/limits", Test: "TestMetadata",
+	},
+	{
 		Name: "policy-patches", Rule: "patches that policies compute have the limits of patches in requests",
 		Edits: []Edit{{
 			File:   "pkg/admission/policy/mutating.go",

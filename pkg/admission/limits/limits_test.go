@@ -142,7 +142,7 @@ func withSecrets(n int) *corev1.ServiceAccount {
 
 // owned is an object with n owners, and ownedCustom a custom resource.
 func owned(n int) *corev1.ConfigMap {
-	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{OwnerReferences: make([]metav1.OwnerReference, n)}}
+	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{OwnerReferences: slices.Repeat([]metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: "a", UID: "u"}}, n)}}
 }
 
 func ownedCustom(n int) *unstructured.Unstructured {
@@ -296,7 +296,11 @@ func TestLimits(t *testing.T) {
 				operation = admission.Update
 			}
 			a := admission.NewAttributesRecord(tc.obj, tc.old, schema.GroupVersionKind{}, "default", "one", tc.resource.WithVersion("v1"), tc.subresource, operation, nil, false, tc.as)
-			err := p.Validate(request.WithClusterName(t.Context(), tc.cluster), a, nil)
+			ctx := request.WithClusterName(t.Context(), tc.cluster)
+			err := p.Admit(ctx, a, nil)
+			if err == nil {
+				err = p.Validate(ctx, a, nil)
+			}
 			requireOutcome(t, err, tc.want, cmp.Or(tc.code, http.StatusForbidden))
 		})
 	}
