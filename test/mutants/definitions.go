@@ -168,6 +168,15 @@ var definitions = []Mutant{
 		CaughtBy: "./pkg/admission/limits", Test: "TestMetadata",
 	},
 	{
+		Name: "large-maps", Rule: "the fields that a write changes are few enough to be sorted by insertion",
+		Edits: []Edit{{
+			File:   "pkg/serving/patchlimits.go",
+			Before: "			if err == nil && mayHaveLargeMaps(body, mediaType) {",
+			After:  "			if err == nil && info.Verb == \"patch\" && mayHaveLargeMaps(body, mediaType) {",
+		}},
+		CaughtBy: "./pkg/serving", Test: "TestMapLimit",
+	},
+	{
 		Name: "policy-patches", Rule: "patches that policies compute have the limits of patches in requests",
 		Edits: []Edit{{
 			File:   "pkg/admission/policy/mutating.go",

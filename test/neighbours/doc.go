@@ -15,7 +15,7 @@
 //	defaults     has defaults added to each of many items
 //	alternatives has many items validated with many alternatives
 //	invalid      sends objects with 100,000 errors, or large ones
-//	keyed        has lists with very many keys
+//	keyed        has lists and maps with very many keys
 //	patches      inserts into and merges long lists, and has
 //	             policies compute patches that repeat an object
 //	documents    asks for the OpenAPI documents of many definitions  bytes of the heap

@@ -93,12 +93,15 @@ func invalid(t *testing.T, w *world) {
 	}
 }
 
-// keyed: lists that are merged by key, of custom resources and built-in kinds.
+// keyed: lists that are merged by key, of custom resources and built-in kinds, and large maps.
 func keyed(t *testing.T, w *world) {
 	set := listOf(apiextensionsv1.JSONSchemaProps{Type: "string"})
 	set.XListType = new("set")
 	create := w.attacker.withList(t, w.mark+".keyed.example", set)
 	rejected(t, http.StatusRequestEntityTooLarge, "at most 5000 allowed", func() (int, []byte, error) { return create(`"s#"`, 100_000) })
+	rejected(t, http.StatusRequestEntityTooLarge, "at most 50000 allowed", func() (int, []byte, error) {
+		return w.attacker.call(t.Context(), http.MethodPost, configMaps, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"keyed"},"data":{`+repeated(`"k#":""`, 200_000)+`}}`)
+	})
 	rejected(t, http.StatusRequestEntityTooLarge, "at most 1000 allowed", func() (int, []byte, error) {
 		return w.attacker.call(t.Context(), http.MethodPost, "/api/v1/namespaces/default/serviceaccounts", fmt.Sprintf(`{"apiVersion":"v1","kind":"ServiceAccount","metadata":{"name":%q},"secrets":[%s]}`, w.mark, repeated(`{"name":"s#"}`, 50_000)))
 	})

@@ -94,7 +94,7 @@ func (p *Plugin) Admit(_ context.Context, a admission.Attributes, _ admission.Ob
 
 // Validate implements admission.ValidationInterface.
 func (p *Plugin) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
-	for _, valid := range []func(admission.Attributes) error{validAnnotations, validKind, validAggregation, validManagers, validKeyed} {
+	for _, valid := range []func(admission.Attributes) error{validAnnotations, validKind, validAggregation, validManagers, validKeyed, validMaps} {
 		if err := valid(a); err != nil {
 			return err
 		}

@@ -133,6 +133,32 @@ func validKeyed(a admission.Attributes) error {
 	return apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("%s %q has %d entries in lists that are merged by key and may have %d: distribute them over several objects", a.GetResource().GroupResource(), a.GetName(), n, patchcosts.MaxKeyed))
 }
 
+// validMaps rejects maps with more entries than allowed, and than before: several patches can add them.
+func validMaps(a admission.Attributes) error {
+	n := largestMap(a.GetObject())
+	if n <= patchcosts.MaxFields || n <= largestMap(a.GetOldObject()) {
+		return nil
+	}
+	return apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("%s %q has a map with %d entries, at most %d allowed: distribute them over several objects", a.GetResource().GroupResource(), a.GetName(), n, patchcosts.MaxFields))
+}
+
+// largestMap returns the number of entries of the largest map in a custom resource, and of the maps of a built-in object that
+// no validation limits.
+func largestMap(obj runtime.Object) int {
+	switch o := obj.(type) {
+	case nil:
+		return 0
+	case *unstructured.Unstructured:
+		return patchcosts.LargestMap(o.Object)
+	case *corev1.ConfigMap:
+		return max(len(o.Data), len(o.BinaryData), len(o.Labels), len(o.Annotations))
+	case *corev1.Secret:
+		return max(len(o.Data), len(o.Labels), len(o.Annotations))
+	default:
+		return named(obj)
+	}
+}
+
 // keyed returns how many entries a built-in object has in lists that are merged by key, of which no validation limits the
 // number.
 func keyed(obj runtime.Object) int {
