@@ -154,7 +154,7 @@ func (p *Plugin) Validate(ctx context.Context, a admission.Attributes, _ admissi
 		return nil
 	}
 	if errs := apirules.Validate(ctx, object, old); len(errs) > 0 {
-		return apierrors.NewInvalid(a.GetKind().GroupKind(), a.GetName(), errs)
+		return request.NewInvalid(a.GetKind().GroupKind(), a.GetName(), errs)
 	}
 	if a.GetSubresource() != "" {
 		return nil

@@ -137,7 +137,7 @@ func invalid(a admission.Attributes, errs field.ErrorList) error {
 	if len(errs) == 0 {
 		return nil
 	}
-	return apierrors.NewInvalid(a.GetKind().GroupKind(), a.GetName(), errs)
+	return request.NewInvalid(a.GetKind().GroupKind(), a.GetName(), errs)
 }
 
 func typed(object *unstructured.Unstructured) (*cachev1alpha1.CachedResource, error) {

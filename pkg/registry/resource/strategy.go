@@ -9,6 +9,7 @@ import (
 	"k8s.io/apiserver/pkg/storage/names"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
+	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/request/fieldmanagers"
 )
 
@@ -84,14 +85,14 @@ func (s strategy[T]) Validate(ctx context.Context, obj runtime.Object) field.Err
 	if s.do.Validate == nil {
 		return nil
 	}
-	return s.do.Validate(ctx, obj.(T))
+	return request.LimitErrors(s.do.Validate(ctx, obj.(T)))
 }
 
 func (s strategy[T]) ValidateUpdate(ctx context.Context, obj, old runtime.Object) field.ErrorList {
 	if s.do.ValidateUpdate == nil {
 		return nil
 	}
-	return s.do.ValidateUpdate(ctx, obj.(T), old.(T))
+	return request.LimitErrors(s.do.ValidateUpdate(ctx, obj.(T), old.(T)))
 }
 
 func (s strategy[T]) WarningsOnCreate(ctx context.Context, obj runtime.Object) []string {
