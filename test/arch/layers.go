@@ -475,7 +475,6 @@ var upwardAllowed = map[string]int{
 	"pkg/storage":                             6,
 	"pkg/storage/claims":                      2,
 	"pkg/storage/hub":                         16,
-	"pkg/storage/usage":                       1,
 	"pkg/virtual/replication":                 3,
 	"pkg/webhooktransport":                    1,
 	"pkg/workspaceindex":                      5,
