@@ -473,7 +473,6 @@ var upwardAllowed = map[string]int{
 	"pkg/serving/ledger":                      1,
 	"pkg/shard":                               15,
 	"pkg/storage":                             6,
-	"pkg/storage/claims":                      2,
 	"pkg/storage/hub":                         16,
 	"pkg/virtual/replication":                 3,
 	"pkg/webhooktransport":                    1,
