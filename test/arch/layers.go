@@ -457,7 +457,6 @@ var upwardAllowed = map[string]int{
 	"pkg/customresource/versions":             12,
 	"pkg/dev":                                 2,
 	"pkg/dev/supervise":                       2,
-	"pkg/etcd":                                1,
 	"pkg/merge":                               5,
 	"pkg/plugin":                              2,
 	"pkg/reconcile":                           2,
