@@ -455,7 +455,6 @@ var upwardAllowed = map[string]int{
 	"pkg/customresource/documents/openapidoc": 1,
 	"pkg/customresource/packed":               1,
 	"pkg/customresource/versions":             12,
-	"pkg/dev/supervise":                       2,
 	"pkg/merge":                               5,
 	"pkg/plugin":                              2,
 	"pkg/reconcile":                           2,
