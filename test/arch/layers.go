@@ -425,7 +425,6 @@ var upwardAllowed = map[string]int{
 	"pkg/admission/reserved":                  2,
 	"pkg/apis":                                6,
 	"pkg/apis/conversions":                    1,
-	"pkg/authn/issuers":                       2,
 	"pkg/authz":                               3,
 	"pkg/authz/policy":                        1,
 	"pkg/authz/rbac":                          1,
