@@ -468,6 +468,5 @@ var upwardAllowed = map[string]int{
 	"pkg/storage":                             6,
 	"pkg/storage/hub":                         16,
 	"pkg/virtual/replication":                 3,
-	"pkg/webhooktransport":                    1,
 	"pkg/workspaceindex":                      5,
 }
