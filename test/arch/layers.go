@@ -426,7 +426,6 @@ var upwardAllowed = map[string]int{
 	"pkg/apis":                                6,
 	"pkg/apis/conversions":                    1,
 	"pkg/authz":                               3,
-	"pkg/authz/policy":                        1,
 	"pkg/bindings":                            16,
 	"pkg/cacheserver":                         5,
 	"pkg/cacheserver/relay":                   2,
