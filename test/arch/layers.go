@@ -425,7 +425,6 @@ var upwardAllowed = map[string]int{
 	"pkg/admission/reserved":                  2,
 	"pkg/apis":                                6,
 	"pkg/apis/conversions":                    1,
-	"pkg/authz":                               3,
 	"pkg/bindings":                            16,
 	"pkg/cacheserver":                         5,
 	"pkg/cacheserver/relay":                   2,
