@@ -456,7 +456,6 @@ var upwardAllowed = map[string]int{
 	"pkg/registry/core":                       3,
 	"pkg/registry/rbac":                       3,
 	"pkg/registry/resource":                   3,
-	"pkg/request":                             4,
 	"pkg/serving":                             4,
 	"pkg/serving/answers":                     1,
 	"pkg/serving/fairness":                    3,
