@@ -450,7 +450,6 @@ var upwardAllowed = map[string]int{
 	"pkg/customresource/documents/openapidoc": 1,
 	"pkg/customresource/packed":               1,
 	"pkg/customresource/versions":             12,
-	"pkg/merge":                               5,
 	"pkg/registry/admissionregistration":      5,
 	"pkg/registry/certificates":               2,
 	"pkg/registry/core":                       3,
