@@ -463,5 +463,4 @@ var upwardAllowed = map[string]int{
 	"pkg/storage":                             6,
 	"pkg/storage/hub":                         16,
 	"pkg/virtual/replication":                 3,
-	"pkg/workspaceindex":                      5,
 }
