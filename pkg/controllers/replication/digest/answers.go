@@ -3,7 +3,6 @@ package digest
 import (
 	"errors"
 	"fmt"
-	"strconv"
 	"time"
 )
 
@@ -14,25 +13,6 @@ const (
 	// Form is the version of what is hashed, and how. Digests of two forms cannot be compared.
 	Form = 1
 )
-
-// Number is a hash or a sum of hashes, in hexadecimal.
-type Number uint64
-
-// String returns the number in hexadecimal.
-func (n Number) String() string { return strconv.FormatUint(uint64(n), 16) }
-
-// MarshalText implements encoding.TextMarshaler.
-func (n Number) MarshalText() ([]byte, error) { return strconv.AppendUint(nil, uint64(n), 16), nil }
-
-// UnmarshalText implements encoding.TextUnmarshaler.
-func (n *Number) UnmarshalText(text []byte) error {
-	value, err := strconv.ParseUint(string(text), 16, 64)
-	if err != nil {
-		return fmt.Errorf("a digest is a hexadecimal number of 64 bits, not %.20q", text)
-	}
-	*n = Number(value)
-	return nil
-}
 
 // Answer is what a cache server says of the replicas of a shard: of all resources, of one, or of one
 // bucket of it.
