@@ -440,7 +440,6 @@ var upwardAllowed = map[string]int{
 	"pkg/controllers/logicalcluster":          4,
 	"pkg/controllers/logicalcluster/defaults": 1,
 	"pkg/controllers/replication":             21,
-	"pkg/controllers/rootca":                  2,
 	"pkg/controllers/workspace":               8,
 	"pkg/customresource":                      8,
 	"pkg/customresource/definitions":          9,
