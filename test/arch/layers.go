@@ -434,7 +434,6 @@ var upwardAllowed = map[string]int{
 	"pkg/client/shards":                       2,
 	"pkg/controllers":                         6,
 	"pkg/controllers/apibinding":              8,
-	"pkg/controllers/bootstrap":               2,
 	"pkg/controllers/cachedresource":          8,
 	"pkg/controllers/garbagecollector":        4,
 	"pkg/controllers/logicalcluster":          4,
