@@ -435,7 +435,6 @@ var upwardAllowed = map[string]int{
 	"pkg/controllers":                         6,
 	"pkg/controllers/apibinding":              8,
 	"pkg/controllers/cachedresource":          8,
-	"pkg/controllers/garbagecollector":        4,
 	"pkg/controllers/replication":             21,
 	"pkg/controllers/workspace":               8,
 	"pkg/customresource":                      8,
