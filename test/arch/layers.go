@@ -432,7 +432,6 @@ var upwardAllowed = map[string]int{
 	"pkg/client/clienttest":                   2,
 	"pkg/client/ring":                         8,
 	"pkg/client/shards":                       2,
-	"pkg/controllers":                         6,
 	"pkg/controllers/apibinding":              8,
 	"pkg/controllers/cachedresource":          8,
 	"pkg/controllers/replication":             21,
