@@ -440,7 +440,6 @@ var upwardAllowed = map[string]int{
 	"pkg/customresource/definitions":          9,
 	"pkg/customresource/documents":            9,
 	"pkg/customresource/documents/openapidoc": 1,
-	"pkg/customresource/packed":               1,
 	"pkg/customresource/versions":             12,
 	"pkg/registry/admissionregistration":      5,
 	"pkg/registry/certificates":               2,
