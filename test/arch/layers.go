@@ -448,7 +448,6 @@ var upwardAllowed = map[string]int{
 	"pkg/serving":                        4,
 	"pkg/serving/answers":                1,
 	"pkg/serving/fairness":               3,
-	"pkg/serving/ledger":                 1,
 	"pkg/shard":                          15,
 	"pkg/storage":                        6,
 	"pkg/storage/hub":                    16,
