@@ -447,7 +447,6 @@ var upwardAllowed = map[string]int{
 	"pkg/registry/resource":              3,
 	"pkg/serving":                        4,
 	"pkg/serving/answers":                1,
-	"pkg/serving/fairness":               3,
 	"pkg/shard":                          15,
 	"pkg/storage":                        6,
 	"pkg/storage/hub":                    16,
