@@ -446,7 +446,6 @@ var upwardAllowed = map[string]int{
 	"pkg/registry/rbac":                  3,
 	"pkg/registry/resource":              3,
 	"pkg/serving":                        4,
-	"pkg/serving/answers":                1,
 	"pkg/shard":                          15,
 	"pkg/storage":                        6,
 	"pkg/storage/hub":                    16,
