@@ -421,7 +421,6 @@ var upwardAllowed = map[string]int{
 	"pkg/admission/claims":               1,
 	"pkg/admission/limits":               2,
 	"pkg/admission/policy":               1,
-	"pkg/admission/policy/remoteparams":  2,
 	"pkg/admission/reserved":             2,
 	"pkg/apis":                           6,
 	"pkg/apis/conversions":               1,
