@@ -418,7 +418,6 @@ func unitOf(unit, pkg string) (string, bool) {
 var upwardAllowed = map[string]int{
 	"cmd/shardplane":                     4,
 	"pkg/admission/apikinds":             3,
-	"pkg/admission/claims":               1,
 	"pkg/admission/limits":               2,
 	"pkg/admission/policy":               1,
 	"pkg/admission/reserved":             2,
