@@ -420,7 +420,6 @@ var upwardAllowed = map[string]int{
 	"pkg/admission/apikinds":             3,
 	"pkg/admission/limits":               2,
 	"pkg/admission/policy":               1,
-	"pkg/admission/reserved":             2,
 	"pkg/apis":                           6,
 	"pkg/apis/conversions":               1,
 	"pkg/bindings":                       16,
