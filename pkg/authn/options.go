@@ -9,8 +9,10 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+	"k8s.io/apiserver/pkg/authentication/user"
 
 	"github.com/shardplane/shardplane/pkg/authn/serviceaccount"
+	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/webhooktransport"
 )
 
@@ -77,6 +79,21 @@ type ClientCertificateOptions struct {
 	// or webhook; see GroupFilter. Certificates may name members of system:masters
 	// all the same. Nil: DefaultDropGroups.
 	DropGroups []string
+}
+
+// outsideGroups filters what OIDC issuers and webhooks say.
+func (o *ClientCertificateOptions) outsideGroups() GroupFilter {
+	drop := o.DropGroups
+	if drop == nil {
+		drop = DefaultDropGroups()
+	}
+	return GroupFilter{Drop: append(homeGroups(), drop...)}
+}
+
+// certificateGroups filters what client certificates say. They name shards, and members of
+// system:masters.
+func (o *ClientCertificateOptions) certificateGroups() GroupFilter {
+	return GroupFilter{Drop: append(slices.Clone(o.outsideGroups().Drop), "!"+user.SystemPrivilegedGroup, "!"+request.GroupShards)}
 }
 
 // TokenOptions say which bearer tokens are accepted.

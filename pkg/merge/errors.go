@@ -17,6 +17,11 @@ import (
 )
 
 const (
+	// PartialHeader has, with the value PartialAllow, a request answered without shards
+	// that do not answer.
+	PartialHeader = "X-Shardplane-Partial"
+	// PartialAllow is the one value of PartialHeader that means something.
+	PartialAllow = "allow"
 	// CauseShardUnavailable is the type of the causes of an answer that is missing shards:
 	// the field of each is the shard's name.
 	CauseShardUnavailable metav1.CauseType = "ShardUnavailable"

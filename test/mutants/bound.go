@@ -198,7 +198,7 @@ var bound = []Mutant{
 	{
 		Name: "collected-claim", Rule: "whoever may not delete a claimed object may not have the garbage collector delete it",
 		Edits: []Edit{{
-			File:   "pkg/admission/claims/deletion.go",
+			File:   "pkg/admission/claims/plugin.go",
 			Before: `	case !equality.Semantic.DeepEqual(now.GetOwnerReferences(), before.GetOwnerReferences()):`,
 			After:  `	case !equality.Semantic.DeepEqual(before.GetOwnerReferences(), before.GetOwnerReferences()):`,
 		}},
@@ -207,7 +207,7 @@ var bound = []Mutant{
 	{
 		Name: "collected-by-consumer", Rule: "what a provider does not permit to delete is not deleted by an owner reference either",
 		Edits: []Edit{{
-			File:   "pkg/admission/claims/deletion.go",
+			File:   "pkg/admission/claims/plugin.go",
 			Before: `	case field == ownerReferences && through.Mount`,
 			After:  `	case field == finalizers && through.Mount`,
 		}},

@@ -83,8 +83,8 @@ var listwatch = []Mutant{
 		Name: "tables-by-kind", Rule: "merged answers contain Tables only if the client asks for them",
 		Edits: []Edit{{
 			File:   "pkg/merge/watch.go",
-			Before: "if !m.request.Tables || !isTable(raw) {",
-			After:  `if kind, end, _ := find(raw, "kind"); string(raw[kind:end]) != "\"Table\"" {`,
+			Before: "if !m.request.Tables || !isTable(raw) {\n\t\treturn m.frame",
+			After:  `if kind, end, _ := find(raw, "kind"); string(raw[kind:end]) != "\"Table\"" { return m.frame`,
 		}},
 		CaughtBy: "./pkg/merge", Test: "TestKindsNamedTable",
 	},

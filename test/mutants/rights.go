@@ -112,7 +112,7 @@ var rights = []Mutant{
 	{
 		Name: "concealment", Rule: "a logical cluster that does not exist is answered as one that may not be entered",
 		Edits: []Edit{{
-			File:   "pkg/authz/requiredgroups.go",
+			File:   "pkg/authz/content.go",
 			Before: `			return authorizer.DecisionDeny, NotPermittedReason, nil`,
 			After:  `			return authorizer.DecisionDeny, "the user lacks a group that this workspace requires", nil`,
 		}},
@@ -121,7 +121,7 @@ var rights = []Mutant{
 	{
 		Name: "admin-of-another", Rule: "who administers another logical cluster is bound by the groups that this one requires",
 		Edits: []Edit{{
-			File:   "pkg/authz/requiredgroups.go",
+			File:   "pkg/authz/content.go",
 			Before: `	return identity.MemberOf(ctx, u, request.GroupAdmin, request.GroupWorkspaceBootstrapper) ||`,
 			After:  `	return slices.Contains(u.GetGroups(), request.GroupAdmin) ||`,
 		}},
@@ -149,7 +149,7 @@ var rights = []Mutant{
 	{
 		Name: "mark-without-groups", Rule: "who lacks the required groups has not entered",
 		Edits: []Edit{{
-			File:   "pkg/authz/requiredgroups.go",
+			File:   "pkg/authz/content.go",
 			Before: `		decision, reason, err := next.Authorize(ctx, a)`,
 			After: `		request.Entered(ctx)
 		decision, reason, err := next.Authorize(ctx, a)`,

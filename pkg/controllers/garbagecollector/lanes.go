@@ -1,12 +1,18 @@
 package garbagecollector
 
 import (
+	"errors"
 	"sync"
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
+
+const workers = 16
+
+// errBusy has an object looked at later, when others of slow logical clusters are done.
+var errBusy = errors.New("too many deletions wait for webhooks")
 
 const (
 	// deleteTimeout is how long one deletion may take, webhooks included.

@@ -49,6 +49,25 @@ func BucketOf(key string) int { return int(xxhash.Sum64String(key) % Buckets) }
 // Sums are those of the hashes in each bucket.
 type Sums [Buckets]uint64
 
+// Number is a hash or a sum of hashes, in hexadecimal.
+type Number uint64
+
+// String returns the number in hexadecimal.
+func (n Number) String() string { return strconv.FormatUint(uint64(n), 16) }
+
+// MarshalText implements encoding.TextMarshaler.
+func (n Number) MarshalText() ([]byte, error) { return strconv.AppendUint(nil, uint64(n), 16), nil }
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (n *Number) UnmarshalText(text []byte) error {
+	value, err := strconv.ParseUint(string(text), 16, 64)
+	if err != nil {
+		return fmt.Errorf("a digest is a hexadecimal number of 64 bits, not %.20q", text)
+	}
+	*n = Number(value)
+	return nil
+}
+
 // Root sums up a table.
 type Root struct {
 	// Count is the number of keys.
@@ -186,23 +205,4 @@ func (t *Table[N]) WithPrefix(prefix string) []string {
 		}
 	}
 	return keys
-}
-
-// Number is a hash or a sum of hashes, in hexadecimal.
-type Number uint64
-
-// String returns the number in hexadecimal.
-func (n Number) String() string { return strconv.FormatUint(uint64(n), 16) }
-
-// MarshalText implements encoding.TextMarshaler.
-func (n Number) MarshalText() ([]byte, error) { return strconv.AppendUint(nil, uint64(n), 16), nil }
-
-// UnmarshalText implements encoding.TextUnmarshaler.
-func (n *Number) UnmarshalText(text []byte) error {
-	value, err := strconv.ParseUint(string(text), 16, 64)
-	if err != nil {
-		return fmt.Errorf("a digest is a hexadecimal number of 64 bits, not %.20q", text)
-	}
-	*n = Number(value)
-	return nil
 }
