@@ -44,7 +44,7 @@ type UserOptions struct {
 
 // WorkspaceOptions are about issuers that tenants name in WorkspaceAuthenticationConfigurations.
 type WorkspaceOptions struct {
-	// Enabled is whether tokens of theirs are accepted.
+	// Enabled is whether tokens of theirs are accepted; a feature gate, and no flag, sets it.
 	Enabled bool
 	// AllowedCIDRs are the ranges that they may have addresses in beside public ones.
 	AllowedCIDRs []string
@@ -55,8 +55,6 @@ const flagIssuerCIDRs = "--workspace-issuer-allowed-cidrs"
 
 // AddFlags adds the flags of o to fs.
 func (o *WorkspaceOptions) AddFlags(fs *pflag.FlagSet) {
-	fs.BoolVar(&o.Enabled, "enable-workspace-authentication", o.Enabled,
-		"accept, in workspaces of types that name WorkspaceAuthenticationConfigurations, tokens of the issuers in these")
 	fs.StringSliceVar(&o.AllowedCIDRs, strings.TrimPrefix(flagIssuerCIDRs, "--"), o.AllowedCIDRs,
 		"ranges of addresses, such as 10.96.0.0/12, in which issuers of WorkspaceAuthenticationConfigurations may be beside public addresses; "+
 			"loopback, link-local, private and reserved ones are refused otherwise. Every tenant can have the server send requests to what is in them")

@@ -11,6 +11,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/serving"
 	"github.com/shardplane/shardplane/pkg/serving/answers"
+	"github.com/shardplane/shardplane/pkg/serving/features"
 	"github.com/shardplane/shardplane/pkg/workspaceindex"
 )
 
@@ -92,7 +93,7 @@ func (rt *router) serveCluster(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	switch {
-	case at.all && rt.administers(r.Context(), c.user):
+	case at.all && rt.gates.Enabled(features.AllShards) && rt.administers(r.Context(), c.user):
 		rt.serveAll(w, r, c)
 		return
 	case !at.valid:

@@ -5,6 +5,7 @@ package cachedresource
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -37,7 +38,11 @@ type Config struct {
 	Clients *client.Factory
 	// BuiltIn reports whether a resource is one of the server itself.
 	BuiltIn func(ctx context.Context, resource schema.GroupResource) bool
+	// Disabled has no new ones made.
+	Disabled bool
 }
+
+var errDisabled = errors.New("the feature gate CachedResources of the shard is off")
 
 // Plugin implements admission.MutationInterface and admission.ValidationInterface.
 type Plugin struct {
@@ -85,6 +90,9 @@ func (p *Plugin) Validate(ctx context.Context, a admission.Attributes, _ admissi
 			return nil //nolint:nilerr // what cannot be read may be mended
 		}
 		return invalid(a, apirules.ValidateCachedResourceUpdate(cached, before))
+	}
+	if p.config.Disabled {
+		return admission.NewForbidden(a, errDisabled)
 	}
 	errs := apirules.ValidateCachedResource(cached)
 	if of := apirules.CachedResourceOf(cached); of.Group == apis.GroupName || p.config.BuiltIn(ctx, of.GroupResource()) {
