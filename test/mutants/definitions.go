@@ -192,6 +192,15 @@ var definitions = []Mutant{
 		CaughtBy: "./pkg/serving", Test: "TestMapLimit",
 	},
 	{
+		Name: "rule-errors", Rule: "few errors of validation rules are reported, however many there are",
+		Edits: []Edit{{
+			File:   "pkg/customresource/costs.go",
+			Before: "	if len(errs) <= request.MaxErrors {",
+			After:  "	if len(errs) <= request.MaxErrors*request.MaxErrors {",
+		}},
+		CaughtBy: "./pkg/customresource", Test: "TestCosts",
+	},
+	{
 		Name: "policy-patches", Rule: "patches that policies compute have the limits of patches in requests",
 		Edits: []Edit{{
 			File:   "pkg/admission/policy/mutating.go",

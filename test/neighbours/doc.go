@@ -50,6 +50,8 @@
 //	readers      does not read its answers                           seats, even of its own logical cluster
 //	bodies       sends writes whose bodies do not end                seats, even of its own logical cluster
 //	homes        fills its home workspace, and workspaces below      room in etcd
+//	tokens       has an issuer whose tokens take long to map to      authentication
+//	             users, and sends many of them
 //	overdue      disconnects from writes that compute for seconds    seats of more such writes, or answers 429
 //
 // What a row makes goes when it ends, so that rows run in any order, and again and again.

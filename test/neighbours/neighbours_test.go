@@ -52,6 +52,7 @@ func TestNeighbours(t *testing.T) {
 		{"paths", paths},
 		{"overdue", overdue},
 		{"homes", homes},
+		{"tokens", tokens},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			if testing.Short() && !slices.Contains(gate, row.name) {

@@ -1,6 +1,7 @@
 package definitions
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -13,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apimachinery/pkg/version"
 
 	"github.com/shardplane/shardplane/pkg/request/schemacosts"
@@ -44,6 +46,8 @@ type Schema struct {
 
 	// costs are those of objects, by version.
 	costs map[string]*schemacosts.Lazy
+	// rules are their validation rules, by version.
+	rules map[string]func() rules
 
 	// refs and idleSince belong to the table.
 	refs      int
@@ -94,6 +98,15 @@ func (s *Schema) Version(name string) *apiextensionsv1.CustomResourceDefinitionV
 
 // Costs returns what the schema of a version makes of objects, or nil if there is no such version.
 func (s *Schema) Costs(version string) *schemacosts.Lazy { return s.costs[version] }
+
+// RuleErrors returns the errors of the validation rules of a version for an object; old is nil for a new object.
+func (s *Schema) RuleErrors(ctx context.Context, version string, object, old map[string]any) (field.ErrorList, error) {
+	of := s.rules[version]
+	if of == nil {
+		return nil, nil
+	}
+	return of().errors(ctx, object, old)
+}
 
 // specV1 is the spec of a definition as clients write it.
 type specV1 = apiextensionsv1.CustomResourceDefinitionSpec
@@ -175,11 +188,14 @@ func newSchema(hash string, in hashInput) *Schema {
 		{Type: apiextensionsv1.Terminating, Status: apiextensionsv1.ConditionTrue},
 	}
 	costs := make(map[string]*schemacosts.Lazy, len(crd.Spec.Versions))
+	rulesOf := make(map[string]func() rules, len(crd.Spec.Versions))
 	for i := range crd.Spec.Versions {
-		costs[crd.Spec.Versions[i].Name] = schemacosts.NewLazy(&crd.Spec.Versions[i])
+		version := &crd.Spec.Versions[i]
+		costs[version.Name], rulesOf[version.Name] = schemacosts.NewLazy(version), lazyRules(version)
 	}
 	return &Schema{
 		costs:        costs,
+		rules:        rulesOf,
 		Hash:         hash,
 		Resource:     schema.GroupResource{Group: in.Spec.Group, Resource: in.Names.Plural},
 		MetadataOnly: in.MetadataOnly,
