@@ -435,7 +435,6 @@ var upwardAllowed = map[string]int{
 	"pkg/authz":                               3,
 	"pkg/authz/policy":                        1,
 	"pkg/authz/rbac":                          1,
-	"pkg/bindings":                            17,
 	"pkg/cacheserver":                         5,
 	"pkg/cacheserver/relay":                   2,
 	"pkg/client":                              20,

@@ -49,7 +49,7 @@ var bound = []Mutant{
 	{
 		Name: "other-group", Rule: "a permission claim restricts a request by the resource as it is stored, whichever group names it",
 		Edits: []Edit{{
-			File:   "pkg/bindings/views.go",
+			File:   "pkg/bindings/reach.go",
 			Before: `			return identified{storedAs(resource), c.IdentityHash}, true`,
 			After:  `			return identified{resource, c.IdentityHash}, true`,
 		}},
@@ -178,7 +178,7 @@ var bound = []Mutant{
 	{
 		Name: "bare-export", Rule: "an export without an identity reaches nothing through its view",
 		Edits: []Edit{{
-			File: "pkg/bindings/views.go",
+			File: "pkg/bindings/reach.go",
 			Before: `	if identity == "" {
 		return nil, nil //nolint:nilnil // nobody has bound it
 	}`,
@@ -189,7 +189,7 @@ var bound = []Mutant{
 	{
 		Name: "any-verb", Rule: "a claim is for its verbs",
 		Edits: []Edit{{
-			File:   "pkg/bindings/claims.go",
+			File:   "pkg/bindings/claim.go",
 			Before: `	return slices.Contains(c.verbs, verb) || slices.Contains(c.verbs, everyVerb)`,
 			After:  `	return verb != "" || slices.Contains(c.verbs, everyVerb)`,
 		}},
@@ -324,7 +324,7 @@ var bound = []Mutant{
 	{
 		Name: "one-set", Rule: "a claim that loses a verb ends what goes on by it",
 		Edits: []Edit{{
-			File:   "pkg/bindings/views.go",
+			File:   "pkg/bindings/reach.go",
 			Before: `stored: stored, verb: verb})}, nil`,
 			After:  `stored: stored, verb: "get"})}, nil`,
 		}},
