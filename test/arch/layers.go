@@ -442,7 +442,6 @@ var upwardAllowed = map[string]int{
 	"pkg/client/ring":                         8,
 	"pkg/client/shards":                       2,
 	"pkg/controllers":                         6,
-	"pkg/controllers/apibinding":              9,
 	"pkg/controllers/bootstrap":               2,
 	"pkg/controllers/cachedresource":          8,
 	"pkg/controllers/garbagecollector":        4,

@@ -76,11 +76,11 @@ var bound = []Mutant{
 	{
 		Name: "incompatible-schema", Rule: "a binding keeps a schema with which its objects can be read",
 		Edits: []Edit{{
-			File: "pkg/controllers/apibinding/replacement.go",
+			File: "pkg/controllers/apibinding/apply.go",
 			Before: `		if errors.Is(err, apis.ErrInvalidSchema) {
-			o.problem`,
-			After: `		if errors.Is(err, apis.ErrInvalidSchema) && o.identity == "" {
-			o.problem`,
+			p.problem`,
+			After: `		if errors.Is(err, apis.ErrInvalidSchema) && p.export == nil {
+			p.problem`,
 		}},
 		CaughtBy: "./pkg/controllers/apibinding", Test: "TestIncompatibleSchema",
 	},
