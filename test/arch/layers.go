@@ -456,7 +456,6 @@ var upwardAllowed = map[string]int{
 	"pkg/customresource/documents":            9,
 	"pkg/customresource/documents/openapidoc": 1,
 	"pkg/customresource/packed":               1,
-	"pkg/customresource/versions":             12,
 	"pkg/dev":                                 2,
 	"pkg/dev/supervise":                       2,
 	"pkg/etcd":                                1,
