@@ -452,7 +452,6 @@ var upwardAllowed = map[string]int{
 	"pkg/controllers/rootca":                  2,
 	"pkg/controllers/workspace":               8,
 	"pkg/customresource":                      8,
-	"pkg/customresource/documents":            9,
 	"pkg/customresource/documents/openapidoc": 1,
 	"pkg/customresource/packed":               1,
 	"pkg/dev":                                 2,
