@@ -425,8 +425,8 @@ func TestModel(t *testing.T) {
 			}
 		}
 	}
-	w.Index.mu.RLock()
-	defer w.Index.mu.RUnlock()
+	w.Index.table.mu.RLock()
+	defer w.Index.table.mu.RUnlock()
 	require.Empty(t, w.clusters)
 	require.Empty(t, w.lists)
 	require.Empty(t, w.identities)

@@ -7,7 +7,6 @@ import (
 	"slices"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
@@ -39,7 +38,7 @@ func (x *Index) Resolve(ctx context.Context, l definitions.Lookup) (*definitions
 }
 
 func (x *Index) definition(ctx context.Context, r *record, b bound) (*definitions.Definition, error) {
-	if d := x.system(b.resource); d != nil {
+	if d := x.config.system(b.resource); d != nil {
 		return &definitions.Definition{Schema: d.Schema, Terminating: r.deleting, Owner: r.owner()}, nil
 	}
 	s, err := x.schemas.get(ctx, b.uid)
@@ -54,31 +53,6 @@ func (x *Index) definition(ctx context.Context, r *record, b bound) (*definition
 		d.Objects = x.config.Virtual(r.list.exportKey(), b.resource)
 	}
 	return d, nil
-}
-
-// system returns how the system serves a resource that is bound, if it is one of its own. The
-// binding decides that it is served, and the server how: nobody else can export it.
-func (x *Index) system(resource schema.GroupResource) *definitions.Definition {
-	if x.config.System == nil {
-		return nil
-	}
-	return x.config.System(resource)
-}
-
-// storedUnder returns the identity in the keys of objects that exports claim by an identity:
-// that one, or none if it is another name of objects of the system.
-func (x *Index) storedUnder(w identified) (string, error) {
-	if x.config.SystemIdentity == nil || w.identity == "" {
-		return w.identity, nil
-	}
-	switch system, err := x.config.SystemIdentity(w.resource); {
-	case err != nil:
-		return "", err
-	case system == w.identity:
-		return "", nil
-	default:
-		return w.identity, nil
-	}
 }
 
 // resolveWildcard serves one identity with the newest schema that can read all of its objects, and

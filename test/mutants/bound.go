@@ -49,7 +49,7 @@ var bound = []Mutant{
 	{
 		Name: "other-group", Rule: "a permission claim restricts a request by the resource as it is stored, whichever group names it",
 		Edits: []Edit{{
-			File:   "pkg/bindings/views.go",
+			File:   "pkg/bindings/reach.go",
 			Before: `			return identified{storedAs(resource), c.IdentityHash}, true`,
 			After:  `			return identified{resource, c.IdentityHash}, true`,
 		}},
@@ -76,11 +76,11 @@ var bound = []Mutant{
 	{
 		Name: "incompatible-schema", Rule: "a binding keeps a schema with which its objects can be read",
 		Edits: []Edit{{
-			File: "pkg/controllers/apibinding/replacement.go",
+			File: "pkg/controllers/apibinding/apply.go",
 			Before: `		if errors.Is(err, apis.ErrInvalidSchema) {
-			o.problem`,
-			After: `		if errors.Is(err, apis.ErrInvalidSchema) && o.identity == "" {
-			o.problem`,
+			p.problem`,
+			After: `		if errors.Is(err, apis.ErrInvalidSchema) && p.export == nil {
+			p.problem`,
 		}},
 		CaughtBy: "./pkg/controllers/apibinding", Test: "TestIncompatibleSchema",
 	},
@@ -178,7 +178,7 @@ var bound = []Mutant{
 	{
 		Name: "bare-export", Rule: "an export without an identity reaches nothing through its view",
 		Edits: []Edit{{
-			File: "pkg/bindings/views.go",
+			File: "pkg/bindings/reach.go",
 			Before: `	if identity == "" {
 		return nil, nil //nolint:nilnil // nobody has bound it
 	}`,
@@ -189,7 +189,7 @@ var bound = []Mutant{
 	{
 		Name: "any-verb", Rule: "a claim is for its verbs",
 		Edits: []Edit{{
-			File:   "pkg/bindings/claims.go",
+			File:   "pkg/bindings/claim.go",
 			Before: `	return slices.Contains(c.verbs, verb) || slices.Contains(c.verbs, everyVerb)`,
 			After:  `	return verb != "" || slices.Contains(c.verbs, everyVerb)`,
 		}},
@@ -324,7 +324,7 @@ var bound = []Mutant{
 	{
 		Name: "one-set", Rule: "a claim that loses a verb ends what goes on by it",
 		Edits: []Edit{{
-			File:   "pkg/bindings/views.go",
+			File:   "pkg/bindings/reach.go",
 			Before: `stored: stored, verb: verb})}, nil`,
 			After:  `stored: stored, verb: "get"})}, nil`,
 		}},
@@ -333,7 +333,7 @@ var bound = []Mutant{
 	{
 		Name: "late-object", Rule: "nothing is stored that nobody serves any more when webhooks let it pass",
 		Edits: []Edit{{
-			File:   "pkg/customresource/versions/view.go",
+			File:   "pkg/customresource/versions/viewstorage.go",
 			Before: `err == nil && before.IsZero() {`,
 			After:  `err == nil && !before.IsZero() {`,
 		}},

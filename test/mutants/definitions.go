@@ -20,7 +20,7 @@ var definitions = []Mutant{
 	{
 		Name: "kept-names", Rule: "a definition that was not written has no names",
 		Edits: []Edit{{
-			File: "pkg/customresource/definitions/reservation.go",
+			File: "pkg/customresource/definitions/names.go",
 			Before: `	r.of.mu.Lock()
 	r.of.freeLocked(r)
 	scope`,

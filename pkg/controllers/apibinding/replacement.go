@@ -2,63 +2,11 @@ package apibinding
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"sync"
 
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-
-	"github.com/shardplane/shardplane/pkg/apis"
-	"github.com/shardplane/shardplane/pkg/client"
 )
-
-// checkReplacements notes in an offer if a binding must not follow it, because objects that are stored already
-// could not be read with the schema of a resource. The binding keeps all that it has then.
-func (r *reconciler) checkReplacements(ctx context.Context, binding *apisv1alpha2.APIBinding, o *offer) error {
-	for i := range o.resources {
-		next := &o.resources[i]
-		if o.problem != nil || !isReplaced(binding, next) {
-			continue
-		}
-		err := r.apis.CheckReplacement(ctx, boundAs(binding, next.Group, next.Resource), next)
-		if errors.Is(err, apis.ErrInvalidSchema) {
-			o.problem = invalidSchema(next.Schema.Name, err)
-		} else if err != nil {
-			return fmt.Errorf("comparing the APIResourceSchema %s: %w", next.Schema.Name, err)
-		}
-	}
-	return nil
-}
-
-// isReplaced reports whether a binding gets another schema for a resource if it follows an offer. A resource that it has
-// bound under another identity is not followed.
-func isReplaced(binding *apisv1alpha2.APIBinding, next *apisv1alpha2.BoundAPIResource) bool {
-	bound := boundAs(binding, next.Group, next.Resource)
-	return bound == nil || bound.Schema.UID != next.Schema.UID && bound.Schema.IdentityHash == next.Schema.IdentityHash
-}
-
-// planAlone is plan for a binding that is about to be written. Until done is called, no other binding gets another schema
-// than this one for the same resource and identity: each would only be compared with the schemas that were bound before.
-func (r *reconciler) planAlone(ctx context.Context, key client.Key, binding *apisv1alpha2.APIBinding) (p plan, done func(), err error) {
-	if p, err = r.outline(ctx, key, binding); err != nil {
-		return p, nil, err
-	}
-	var replaced []apisv1alpha2.BoundAPIResource
-	for i := range p.resources {
-		if isReplaced(binding, &p.resources[i]) {
-			replaced = append(replaced, p.resources[i])
-		}
-	}
-	if done, err = r.replacing.start(ctx, replaced); err != nil {
-		return p, nil, err
-	}
-	if err = r.complete(ctx, key, binding, &p); err != nil {
-		done()
-		return p, nil, err
-	}
-	return p, done, nil
-}
 
 // replacements are the schemas that bindings are about to bind. Bindings that bind the same schema do not wait for each
 // other, because an export may have thousands, and the schema can replace what is bound for all of them or for none. The zero
@@ -82,6 +30,9 @@ type replacement struct {
 
 // start waits until no other schema is about to be bound for any of some resources, and keeps it so until done is called.
 func (s *replacements) start(ctx context.Context, resources []apisv1alpha2.BoundAPIResource) (done func(), err error) {
+	if len(resources) == 0 {
+		return func() {}, nil
+	}
 	for {
 		finished := s.tryStart(resources)
 		if finished == nil {

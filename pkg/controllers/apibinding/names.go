@@ -11,7 +11,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/shardplane/shardplane/config"
-	"github.com/shardplane/shardplane/pkg/client"
 )
 
 // reserver keeps names.
@@ -21,9 +20,13 @@ type reserver interface {
 	Reserve(ctx context.Context, cluster logicalcluster.Name, binding string, schemas []types.UID) (release func(), conflict string, err error)
 }
 
-// reserve keeps the names for a binding that it does not have yet.
-func (r *reconciler) reserve(ctx context.Context, key client.Key, binding *apisv1alpha2.APIBinding, p plan) (release func(), conflict string, err error) {
-	return reserve(ctx, r.apis, r.siblings, names{cluster: key.Cluster, binding: binding, provider: p.provider, resources: p.wanted, schemas: p.added})
+// names are those that a binding wants.
+type names struct {
+	cluster   logicalcluster.Name
+	binding   *apisv1alpha2.APIBinding
+	provider  logicalcluster.Name
+	resources []apisv1alpha2.BoundAPIResource
+	schemas   []types.UID
 }
 
 // reserve keeps names for a binding. The names of the system's own kinds are the servers': a

@@ -2,16 +2,11 @@ package bindings
 
 import (
 	"context"
-	"fmt"
 	"slices"
 
-	"github.com/kcp-dev/logicalcluster/v3"
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
 	"github.com/shardplane/shardplane/pkg/request"
@@ -32,18 +27,6 @@ type Reach struct {
 
 // Own reports whether the resource is one that the export offers.
 func (r *Reach) Own() bool { return r.Set == nil }
-
-// Export returns an export of a provider, or nil if there is none.
-func (x *Index) Export(ctx context.Context, key client.Key) (*apisv1alpha2.APIExport, error) {
-	if err := first(ctx, x.config.WaitForExports); err != nil {
-		return nil, err
-	}
-	export, err := x.config.Export(key)
-	if apierrors.IsNotFound(err) {
-		return nil, nil //nolint:nilnil // there is none
-	}
-	return export, err
-}
 
 // Reach returns what requests with a verb for a resource reach through the view of an
 // export: in one logical cluster, or in all of the shard. It is nil where they reach
@@ -67,7 +50,7 @@ func (x *Index) Reach(ctx context.Context, key client.Key, in request.Cluster, r
 	if !in.Wildcard && !letsIn(x.records(in.Name), key, w, verb).Held() {
 		return nil, nil //nolint:nilnil // nobody lets it
 	}
-	stored, err := x.storedUnder(w)
+	stored, err := x.config.storedUnder(w)
 	if err != nil {
 		return nil, err
 	}
@@ -89,7 +72,7 @@ func (x *Index) reachOwn(key client.Key, export *apisv1alpha2.APIExport, in requ
 	if identity == "" {
 		return nil, nil //nolint:nilnil // nobody has bound it
 	}
-	stored, err := x.storedUnder(identified{resource, identity})
+	stored, err := x.config.storedUnder(identified{resource, identity})
 	if err != nil {
 		return nil, err
 	}
@@ -142,8 +125,6 @@ func ReadsBindingsOnly(export *apisv1alpha2.APIExport) bool {
 	})
 }
 
-func storedHere(r *apisv1alpha2.ResourceSchema) bool { return r.Storage.Virtual == nil }
-
 // claimedBy returns which objects of a resource an export asks for, for a verb.
 func claimedBy(export *apisv1alpha2.APIExport, resource schema.GroupResource, verb string) (identified, bool) {
 	for i := range export.Spec.PermissionClaims {
@@ -186,7 +167,7 @@ func (x *Index) Claimed(ctx context.Context, export *apisv1alpha2.APIExport) (pl
 	for i := range export.Spec.PermissionClaims {
 		c := &export.Spec.PermissionClaims[i]
 		resource := schema.GroupResource{Group: c.Group, Resource: c.Resource}
-		stored, err := x.storedUnder(identified{resource, c.IdentityHash})
+		stored, err := x.config.storedUnder(identified{resource, c.IdentityHash})
 		switch {
 		case offers(export, resource):
 		case c.IdentityHash == "":
@@ -196,7 +177,7 @@ func (x *Index) Claimed(ctx context.Context, export *apisv1alpha2.APIExport) (pl
 		case err != nil:
 			return nil, nil, err
 		case stored == "":
-			defined = append(defined, x.system(resource))
+			defined = append(defined, x.config.system(resource))
 		default:
 			d, err := x.resolveWildcard(ctx, definitions.Lookup{Resource: resource, Identity: c.IdentityHash, Exported: true})
 			if err != nil {
@@ -208,80 +189,4 @@ func (x *Index) Claimed(ctx context.Context, export *apisv1alpha2.APIExport) (pl
 		}
 	}
 	return plain, defined, nil
-}
-
-// exported returns the schema of an export with an identity, or nil if there is none.
-func (x *Index) exported(ctx context.Context, w identified) (*pinned, error) {
-	if err := first(ctx, x.config.WaitForExports); err != nil {
-		return nil, err
-	}
-	var newest *pinned
-	known, _ := x.config.ExportsByIdentity(w.identity)
-	for _, export := range known {
-		for i := range export.Spec.Resources {
-			r := &export.Spec.Resources[i]
-			if r.Group != w.resource.Group || r.Name != w.resource.Resource || !storedHere(r) {
-				continue
-			}
-			s, err := x.schemaOf(ctx, export, r)
-			if err != nil {
-				return nil, err
-			}
-			if s != nil && s.newer(newest) {
-				newest = s
-			}
-		}
-	}
-	return newest, nil
-}
-
-// Offered returns the schema that an export offers a resource with, or nil if it does not exist,
-// or cannot be served.
-func (x *Index) Offered(ctx context.Context, export *apisv1alpha2.APIExport, r *apisv1alpha2.ResourceSchema) (*definitions.Schema, error) {
-	s, err := x.schemaOf(ctx, export, r)
-	if s == nil || err != nil {
-		return nil, err
-	}
-	return s.Schema, nil
-}
-
-// schemaOf returns the schema that an export offers a resource with, or nil if it does
-// not exist, or cannot be served. It is known where it is bound.
-func (x *Index) schemaOf(ctx context.Context, export *apisv1alpha2.APIExport, r *apisv1alpha2.ResourceSchema) (*pinned, error) {
-	for _, uid := range x.schemasIn(identified{schema.GroupResource{Group: r.Group, Resource: r.Name}, export.Status.IdentityHash}) {
-		if p := x.schemas.known(uid); p != nil && p.name == r.Schema {
-			return p, nil
-		}
-	}
-	original, err := x.config.Schema(ctx, client.Key{Shard: export.Annotations[request.ShardAnnotation], Cluster: logicalcluster.From(export), Name: r.Schema})
-	switch {
-	case apierrors.IsNotFound(err):
-		return nil, nil //nolint:nilnil // there is none
-	case err != nil:
-		return nil, fmt.Errorf("reading the APIResourceSchema %s: %w", r.Schema, err)
-	}
-	if p := x.schemas.known(original.UID); p != nil {
-		return p, nil
-	}
-	copied := copyOf(original)
-	if copied.Conversion, err = x.conversionOf(ctx, copied); err != nil {
-		return nil, err
-	}
-	p, err := newPinned(copied)
-	if err != nil {
-		return nil, nil //nolint:nilerr,nilnil // conditions of bindings say what is the matter
-	}
-	x.schemas.know(original.UID, p)
-	return p, nil
-}
-
-// copyOf returns what the shard keeps of an APIResourceSchema.
-func copyOf(original *apis.APIResourceSchema) *BoundSchema {
-	return &BoundSchema{
-		ObjectMeta: metav1.ObjectMeta{Name: string(original.UID)},
-		Original:   original.Name,
-		Provider:   logicalcluster.From(original).String(),
-		Created:    original.CreationTimestamp,
-		Spec:       original.Spec,
-	}
 }
