@@ -443,7 +443,6 @@ var upwardAllowed = map[string]int{
 	"pkg/registry/resource":              3,
 	"pkg/serving":                        4,
 	"pkg/shard":                          15,
-	"pkg/storage":                        6,
 	"pkg/storage/hub":                    16,
 	"pkg/virtual/replication":            3,
 }

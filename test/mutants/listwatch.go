@@ -14,7 +14,7 @@ var listwatch = []Mutant{
 	{
 		Name: "skipped-page", Rule: "the pages of a list are the whole list",
 		Edits: []Edit{{
-			File: "pkg/storage/tenant.go",
+			File: "pkg/storage/requests.go",
 			Before: `	accessor.SetContinue(sealToken(c.scope, accessor.GetContinue()))
 	return nil`,
 			After: `	accessor.SetContinue(sealToken(c.scope, accessor.GetContinue()))
