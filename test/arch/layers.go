@@ -420,7 +420,6 @@ var upwardAllowed = map[string]int{
 	"pkg/admission/apikinds":             3,
 	"pkg/admission/limits":               2,
 	"pkg/admission/policy":               1,
-	"pkg/apis":                           6,
 	"pkg/bindings":                       16,
 	"pkg/cacheserver":                    5,
 	"pkg/cacheserver/relay":              2,
