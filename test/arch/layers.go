@@ -421,7 +421,6 @@ var upwardAllowed = map[string]int{
 	"pkg/admission/limits":               2,
 	"pkg/admission/policy":               1,
 	"pkg/bindings":                       16,
-	"pkg/cacheserver/relay":              2,
 	"pkg/client":                         20,
 	"pkg/client/clienttest":              2,
 	"pkg/client/ring":                    8,
