@@ -432,7 +432,6 @@ var upwardAllowed = map[string]int{
 	"pkg/customresource/definitions": 9,
 	"pkg/customresource/documents":   9,
 	"pkg/customresource/versions":    12,
-	"pkg/registry/rbac":              3,
 	"pkg/registry/resource":          3,
 	"pkg/serving":                    4,
 	"pkg/shard":                      15,
