@@ -425,7 +425,6 @@ var upwardAllowed = map[string]int{
 	"pkg/client/ring":                8,
 	"pkg/client/shards":              2,
 	"pkg/controllers/apibinding":     8,
-	"pkg/controllers/cachedresource": 8,
 	"pkg/controllers/replication":    21,
 	"pkg/controllers/workspace":      8,
 	"pkg/customresource":             8,
