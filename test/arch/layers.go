@@ -426,7 +426,6 @@ var upwardAllowed = map[string]int{
 	"pkg/client/shards":              2,
 	"pkg/controllers/apibinding":     8,
 	"pkg/controllers/replication":    21,
-	"pkg/controllers/workspace":      8,
 	"pkg/customresource":             8,
 	"pkg/customresource/definitions": 9,
 	"pkg/customresource/documents":   9,
