@@ -147,9 +147,14 @@ func (r *reconciler) step(ctx context.Context, ws *tenancyv1alpha1.Workspace, sc
 	}
 }
 
-// leaveScheduling leads a Workspace that has claimed a logical cluster out of the phase
-// Scheduling. Most logical clusters are Ready within milliseconds: that is then
-// written at once, without the phase between.
+// leaveScheduling leads a Workspace that has claimed a logical cluster out of the phase Scheduling, by
+// the first line of this table that applies:
+//
+//	the logical cluster is                     next
+//	initialized, or being deleted              it is followed, in whatever phase it is
+//	started by this process a moment ago       wait, because most are Ready within milliseconds
+//	seen, or created by this process           the phase Initializing
+//	neither                                    it is claimed and created, or asked for, once more
 func (r *reconciler) leaveScheduling(ctx context.Context, ws *tenancyv1alpha1.Workspace) (reconcile.Result, error) {
 	clusters, err := r.at(ws.Annotations[shardAnnotation])
 	if err != nil {
@@ -218,7 +223,7 @@ func (r *reconciler) schedule(ctx context.Context, ws *tenancyv1alpha1.Workspace
 	}
 	klog.FromContext(ctx).V(2).Info("Created a logical cluster", "cluster", ws.Spec.Cluster, "shard", ws.Annotations[shardAnnotation])
 	r.starts.note(client.KeyOf(ws), started{uid: ws.UID, when: r.now(), created: true})
-	return r.leaveScheduling(ctx, ws)
+	return reconcile.Result{RequeueAfter: unremarkable}, nil // the watch brings it back when it is Ready
 }
 
 // await waits for the logical cluster of a Workspace that its shard creates by itself. The
