@@ -433,6 +433,6 @@ var upwardAllowed = map[string]int{
 	"pkg/registry/resource":          3,
 	"pkg/serving":                    4,
 	"pkg/shard":                      15,
-	"pkg/storage/hub":                16,
+	"pkg/storage/hub":                1,
 	"pkg/virtual/replication":        3,
 }
