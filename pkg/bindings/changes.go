@@ -123,7 +123,7 @@ func (x *Index) after(ctx context.Context, t transition) *pinned {
 // one that it reads it with now. changed is what came or went.
 func (x *Index) tellWildcard(ctx context.Context, changed bound) {
 	uids := x.schemasIn(changed.identified)
-	now, err := x.newest(ctx, uids)
+	now, err := x.newest(ctx, changed.identified)
 	if err != nil {
 		now = nil
 	}

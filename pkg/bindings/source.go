@@ -4,10 +4,10 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
@@ -81,12 +81,12 @@ func (x *Index) storedUnder(w identified) (string, error) {
 	}
 }
 
-// resolveWildcard serves one identity with the newest schema that is bound, and the
-// metadata of all.
+// resolveWildcard serves one identity with the newest schema that can read all of its objects, and
+// the metadata of all.
 func (x *Index) resolveWildcard(ctx context.Context, l definitions.Lookup) (*definitions.Definition, error) {
 	if l.Identity != "" {
 		w := identified{l.Resource, l.Identity}
-		newest, err := x.newest(ctx, x.schemasIn(w))
+		newest, err := x.newest(ctx, w)
 		if newest == nil && err == nil && l.Exported {
 			newest, err = x.exported(ctx, w)
 		}
@@ -115,16 +115,21 @@ func (x *Index) resolveWildcard(ctx context.Context, l definitions.Lookup) (*def
 	return &definitions.Definition{Schema: metadata, MetadataOnly: true}, nil
 }
 
-// newest returns the newest of schemas, or nil if there are none.
-func (x *Index) newest(ctx context.Context, uids []types.UID) (*pinned, error) {
+// newest returns the newest schema that is bound for a resource under an identity, of those that have all versions in which
+// objects may be stored, or nil if none is bound. The schema that was bound last has them, but its original may be older than
+// others, e.g. if a provider returns to a former schema.
+func (x *Index) newest(ctx context.Context, w identified) (*pinned, error) {
+	uids, stored := x.storedIn(w)
 	var newest *pinned
+	newestReadsAll := false
 	for _, uid := range uids {
 		s, err := x.schemas.get(ctx, uid)
 		if err != nil {
 			return nil, err
 		}
-		if s.newer(newest) {
-			newest = s
+		readsAll := !slices.ContainsFunc(stored, func(version string) bool { return s.Version(version) == nil })
+		if readsAll == newestReadsAll && s.newer(newest) || readsAll && !newestReadsAll {
+			newest, newestReadsAll = s, readsAll
 		}
 	}
 	return newest, nil

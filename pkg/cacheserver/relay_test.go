@@ -19,7 +19,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/cacheserver"
 	"github.com/shardplane/shardplane/pkg/cacheserver/relay"
-	"github.com/shardplane/shardplane/pkg/controllers/replication"
+	"github.com/shardplane/shardplane/pkg/replication/push"
 	"github.com/shardplane/shardplane/pkg/tenancy/replicationmarks"
 	"github.com/shardplane/shardplane/test/harness"
 )
@@ -95,7 +95,7 @@ func writeFile(t testing.TB, name, content string) string {
 }
 
 // push has a shard push to the cache server of its region.
-func (r *region) push(t *testing.T, shard *testShard, change ...func(*replication.Config)) replication.Config {
+func (r *region) push(t *testing.T, shard *testShard, change ...func(*push.Config)) push.Config {
 	t.Helper()
 	config, _ := replicate(t, shard, r.cacheServer, append(change, markOften)...)
 	return config

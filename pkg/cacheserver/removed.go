@@ -134,13 +134,13 @@ func (r *removedShards) check(req *http.Request) error {
 		// The root shard is never removed: it tells which shards there are, itself among them.
 		if shard.Name == corev1alpha1.RootShard && cluster.Name == core.RootCluster && resource.Group == corev1alpha1.SchemeGroupVersion.Group && resource.Resource == "shards" && info.Name != corev1alpha1.RootShard {
 			if err := r.deleting(req.Context(), info.Name); err != nil {
-				return apierrors.NewServiceUnavailable("noting that the shard is removed: " + err.Error())
+				return apierrors.NewServiceUnavailable("noting that the shard is removed: " + err.Error()) //nolint:forbidigo // as in digests.go
 			}
 		}
 	case "create", "update", "patch":
 		at, removed, err := r.since(req.Context(), shard.Name)
 		if err != nil {
-			return apierrors.NewServiceUnavailable("asking whether the shard was removed: " + err.Error())
+			return apierrors.NewServiceUnavailable("asking whether the shard was removed: " + err.Error()) //nolint:forbidigo // as in digests.go
 		}
 		if removed {
 			return apierrors.NewForbidden(resource, info.Name, fmt.Errorf("shard %q was removed: its Shard was deleted in root, %s, and its replicas are deleted here; it may push again when there is a Shard of its name", shard.Name, at.Format(time.RFC3339)))

@@ -30,7 +30,6 @@
 //	                    deleted; copies of schemas follow the rules between their
 //	                    versions, and go when nothing binds them any more
 //	identitycache       a ConfigMap has the identities of what root exports
-//	replication         what other shards must know is pushed to the cache server
 //	                    with a mark that says up to where; an observer measures how
 //	                    old the marks of others are
 //	cachedresource, clustercachedresource
@@ -69,7 +68,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/controllers/namespace"
 	"github.com/shardplane/shardplane/pkg/controllers/partitionset"
 	"github.com/shardplane/shardplane/pkg/controllers/policytypes"
-	"github.com/shardplane/shardplane/pkg/controllers/replication"
 	"github.com/shardplane/shardplane/pkg/controllers/replicationreasons"
 	"github.com/shardplane/shardplane/pkg/controllers/resourcequota"
 	"github.com/shardplane/shardplane/pkg/controllers/rootca"
@@ -80,6 +78,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/controllers/workspace"
 	"github.com/shardplane/shardplane/pkg/controllers/workspacetype"
 	"github.com/shardplane/shardplane/pkg/reconcile"
+	"github.com/shardplane/shardplane/pkg/replication/health"
+	"github.com/shardplane/shardplane/pkg/replication/push"
 	"github.com/shardplane/shardplane/pkg/tenancy/exportuses"
 	"github.com/shardplane/shardplane/pkg/tenancy/subtrees"
 )
@@ -131,13 +131,13 @@ func Catalogue() []reconcile.Descriptor[Deps] {
 		{Name: replicationreasons.ClusterRoleBindingsName, Placement: reconcile.OnLeader, Enabled: hasCache, New: newReasons(replicationreasons.NewClusterRoleBindings)},
 		{Name: replicationreasons.AuthenticationConfigurationsName, Placement: reconcile.OnLeader, Enabled: hasCache, New: newReasons(replicationreasons.NewAuthenticationConfigurations)},
 		{
-			Name:      replication.Name,
+			Name:      push.Name,
 			Placement: reconcile.OnLeader,
 			Enabled:   hasCache,
 			New:       newReplication,
 		},
 		// Each replica of a shard follows the cache server by itself.
-		{Name: replication.ObserverName, Placement: reconcile.OnEveryReplica, Enabled: hasCache, New: newReplicationObserver},
+		{Name: health.ObserverName, Placement: reconcile.OnEveryReplica, Enabled: hasCache, New: newReplicationObserver},
 		{
 			Name:      subtreeusage.Name,
 			Placement: reconcile.OnLeader,
@@ -364,14 +364,14 @@ func newAPIConversion(d Deps) (reconcile.Made, error) {
 }
 
 func newReplication(d Deps) (reconcile.Made, error) {
-	controller, err := replication.New(replication.Config{
+	controller, err := push.New(push.Config{
 		Shard: d.ShardName, Local: d.Local, Cache: d.Cache, Table: d.Replicated, Metrics: d.Metrics,
 	})
 	return after(controller), err
 }
 
 func newReplicationObserver(d Deps) (reconcile.Made, error) {
-	return after(replication.NewObserver(d.ShardName, d.Informers.ReplicationMarks, d.Informers.Registered, d.Metrics)), nil
+	return after(health.NewObserver(d.ShardName, d.Informers.ReplicationMarks, d.Informers.Registered, d.Metrics)), nil
 }
 
 func newSubtreeUsage(d Deps) (reconcile.Made, error) {

@@ -70,9 +70,9 @@ func (rt *router) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	own.serve(rt, w, r)
 }
 
-// wildcardOfViews is the answer to requests for all that a view shows, of several shards.
-const wildcardOfViews = "each shard has a view of its own logical clusters: use the URLs of the shards, which are in status.endpoints of the " +
-	"APIExportEndpointSlice, or in status.virtualWorkspaces of the WorkspaceType"
+// wildcardOfViews is the response to wildcard requests in virtual workspaces of several shards.
+const wildcardOfViews = "each shard has virtual workspaces of its own logical clusters: use /shards/<name>/services/… for each shard. " +
+	"If the shards have --virtual-workspace-url, these URLs are in status.endpoints of the endpoint slice and in status.virtualWorkspaces of the WorkspaceType"
 
 // serveCluster forwards a request for a logical cluster, or for what a view shows of one,
 // to its shard.

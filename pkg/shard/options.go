@@ -194,6 +194,10 @@ func (o CompletedOptions) Warnings() []string {
 	if o.ExternalURL == "" {
 		warnings = append(warnings, "--external-url is not set: the URLs of workspaces lead to this shard and not to a front-proxy")
 	}
+	if o.ExternalURL != "" && o.VirtualWorkspaceURL == "" {
+		warnings = append(warnings, "--virtual-workspace-url is not set: the URLs in endpoint slices and workspace types lead to this shard, so that providers "+
+			"which can connect to the front-proxy only cannot use them")
+	}
 	return append(warnings, o.Authentication.Warnings()...)
 }
 

@@ -321,7 +321,7 @@ func (s *Server) readyChecks() []healthz.HealthChecker {
 			return synced(s.bindings.HasSynced(), "not all APIBindings are known yet")
 		}),
 		healthz.NamedCheck("logical-clusters", func(*http.Request) error {
-			return synced(s.local.logicalClusters.HasSynced() && s.local.workspaces.HasSynced(), "not all logical clusters are known yet")
+			return synced(s.local.hasSynced(), "not all logical clusters are known yet")
 		}),
 		healthz.NamedCheck("rbac", func(*http.Request) error {
 			return synced(s.rules.HasSynced(), "not all roles and bindings are known yet")

@@ -226,9 +226,14 @@ var Layers = []Layer{
 		Only:   []string{"pkg/instruments", "config", "pkg/request", "pkg/apis", "pkg/client", "pkg/tenancy", "pkg/peers", "pkg/authz", "pkg/reconcile"},
 	},
 	{
+		Units:  []string{"pkg/replication"},
+		Reason: "pushes what shards replicate to cache servers, between any two servers: shards run it, and cache servers that relay",
+		Only:   []string{"pkg/instruments", "pkg/request", "pkg/client", "pkg/tenancy", "pkg/reconcile"},
+	},
+	{
 		Units:  []string{"pkg/controllers"},
 		Reason: "the catalogue of controllers: it names them all, and servers start what it names",
-		Only:   []string{"pkg/controllers/*", "pkg/request", "pkg/apis", "pkg/client", "pkg/tenancy", "pkg/peers", "pkg/authz", "pkg/reconcile"},
+		Only:   []string{"pkg/controllers/*", "pkg/replication", "pkg/request", "pkg/apis", "pkg/client", "pkg/tenancy", "pkg/peers", "pkg/authz", "pkg/reconcile"},
 	},
 	{
 		Units:  []string{"pkg/shard"},
@@ -236,7 +241,7 @@ var Layers = []Layer{
 		Only: []string{
 			"config", "pkg/request", "pkg/apis", "pkg/lifecycle", "pkg/merge", "pkg/storage", "pkg/etcd", "pkg/registry", "pkg/webhooktransport",
 			"pkg/customresource/packed", "pkg/customresource/definitions", "pkg/customresource/versions", "pkg/customresource", "pkg/client", "pkg/tenancy", "pkg/peers", "pkg/bindings", "pkg/cachedresources",
-			"pkg/authn", "pkg/authz", "pkg/admission", "pkg/serving", "pkg/serving/*", "pkg/virtual/*", "pkg/reconcile", "pkg/workspaceindex", "pkg/controllers", "pkg/controllers/*",
+			"pkg/authn", "pkg/authz", "pkg/admission", "pkg/serving", "pkg/serving/*", "pkg/virtual/*", "pkg/reconcile", "pkg/workspaceindex", "pkg/replication", "pkg/controllers", "pkg/controllers/*",
 		},
 	},
 	{
@@ -251,7 +256,7 @@ var Layers = []Layer{
 		Reason: "stores what shards replicate, as custom resources: it knows the kinds from replication, those that shards write to it from tenancy, and what cached resources say from pkg/apis",
 		Only: []string{
 			"config", "pkg/request", "pkg/instruments", "pkg/lifecycle", "pkg/storage", "pkg/etcd", "pkg/registry", "pkg/customresource/definitions", "pkg/customresource", "pkg/tenancy", "pkg/authn", "pkg/authz",
-			"pkg/serving", "pkg/serving/*", "pkg/client", "pkg/reconcile", "pkg/controllers/replication", "pkg/apis", "pkg/plaintext",
+			"pkg/serving", "pkg/serving/*", "pkg/client", "pkg/reconcile", "pkg/replication", "pkg/apis", "pkg/plaintext",
 		},
 	},
 	{
@@ -419,13 +424,12 @@ var upwardAllowed = map[string]int{
 	"pkg/admission/apikinds":         3,
 	"pkg/admission/limits":           2,
 	"pkg/admission/policy":           1,
-	"pkg/bindings":                   16,
+	"pkg/bindings":                   17,
 	"pkg/client":                     20,
 	"pkg/client/clienttest":          2,
 	"pkg/client/ring":                8,
 	"pkg/client/shards":              2,
-	"pkg/controllers/apibinding":     8,
-	"pkg/controllers/replication":    21,
+	"pkg/controllers/apibinding":     9,
 	"pkg/customresource":             8,
 	"pkg/customresource/definitions": 9,
 	"pkg/customresource/documents":   9,

@@ -76,13 +76,22 @@ var bound = []Mutant{
 	{
 		Name: "incompatible-schema", Rule: "a binding keeps a schema with which its objects can be read",
 		Edits: []Edit{{
-			File: "pkg/controllers/apibinding/controller.go",
+			File: "pkg/controllers/apibinding/replacement.go",
 			Before: `		if errors.Is(err, apis.ErrInvalidSchema) {
 			o.problem`,
 			After: `		if errors.Is(err, apis.ErrInvalidSchema) && o.identity == "" {
 			o.problem`,
 		}},
 		CaughtBy: "./pkg/controllers/apibinding", Test: "TestIncompatibleSchema",
+	},
+	{
+		Name: "simultaneous-schemas", Rule: "of two schemas that cannot both be bound, simultaneous bindings bind one",
+		Edits: []Edit{{
+			File:   "pkg/controllers/apibinding/replacement.go",
+			Before: `p != nil && p.schema != resources[i].Schema.UID {`,
+			After:  `p != nil && p.schema == "" {`,
+		}},
+		CaughtBy: "./pkg/controllers/apibinding", Test: "TestReplacementsAreSerialized",
 	},
 	{
 		Name: "incompatible-consumer", Rule: "what a wildcard reads with one schema can be read with it",
@@ -92,6 +101,15 @@ var bound = []Mutant{
 			After:  `	uids, stored := x.storedIn(identified{})`,
 		}},
 		CaughtBy: "./pkg/bindings", Test: "TestCheckReplacement",
+	},
+	{
+		Name: "newer-schema", Rule: "a wildcard reads with a schema that has all versions in which objects are stored",
+		Edits: []Edit{{
+			File:   "pkg/bindings/source.go",
+			Before: `return s.Version(version) == nil })`,
+			After:  `return s == nil || version == "" })`,
+		}},
+		CaughtBy: "./pkg/bindings", Test: "TestWildcardsReadAllVersions",
 	},
 	{
 		Name: "young-set", Rule: "a claim set that is made after a claim was accepted tells those who list before",

@@ -57,6 +57,25 @@ var rights = []Mutant{
 		CaughtBy: "./pkg/authn", Test: "TestWebhook",
 	},
 	{
+		Name: "cold-impersonation", Rule: "an impersonation is not denied before it is known who may impersonate",
+		Edits: []Edit{{
+			File:   "pkg/serving/chain.go",
+			Before: `				return withRetries(next, c.Authorization.Authorizer, c.Serializer, filter)`,
+			After:  `				return filter(next, c.Authorization.Authorizer, c.Serializer)`,
+		}},
+		CaughtBy: "./pkg/serving", Test: "TestUndecidedImpersonation",
+	},
+	{
+		Name: "second-response", Rule: "a permitted impersonation has one response, whatever was unknown before",
+		Edits: []Edit{{
+			File: "pkg/serving/authorization.go",
+			Before: `			upstreams.by = nil
+`,
+			After: ``,
+		}},
+		CaughtBy: "./pkg/serving", Test: "TestUndecidedImpersonation",
+	},
+	{
 		Name: "endless-warrants", Rule: "warrants add a bounded number of identities",
 		Edits: []Edit{{
 			File:   "pkg/request/identity/identity.go",

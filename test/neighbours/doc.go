@@ -9,7 +9,15 @@
 //	load         reads, writes and deletes all the time              requests that fail
 //	metrics      makes and deletes groups, keeps many, names         series, or bytes of /metrics
 //	             webhooks and policies, asks for what does not exist
+//	columns      shows a large field in thousands of columns         bytes allocated, as in the following rows
+//	patterns     has regular expressions with large programs, in
+//	             definitions, policies and authentication
 //	defaults     has defaults added to each of many items
+//	alternatives has many items validated with many alternatives
+//	invalid      sends objects with 100,000 errors, or large ones
+//	keyed        has lists and maps with very many keys
+//	patches      inserts into and merges long lists, and has
+//	             policies compute patches that repeat an object
 //	documents    asks for the OpenAPI documents of many definitions  bytes of the heap
 //	conversion   has a conversion webhook that does not answer       seats, or many calls at a time
 //	watches      opens all watches that it can, with large           a watch that ends, or is refused, or

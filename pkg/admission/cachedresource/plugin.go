@@ -106,7 +106,7 @@ func (p *Plugin) alone(ctx context.Context, a admission.Attributes, cached *cach
 	for _, resource := range []client.Resource[*cachev1alpha1.CachedResource, *cachev1alpha1.CachedResourceList]{kinds.CachedResources, kinds.ClusterCachedResources} {
 		all, err := p.list(ctx, resource, cluster)
 		if err != nil {
-			return apierrors.NewServiceUnavailable(fmt.Sprintf("cannot find out what is cached already, try again: %v", err))
+			return request.Unavailable(fmt.Sprintf("cannot find out what is cached already, try again: %v", err))
 		}
 		for i := range all {
 			if count++; apirules.CachedResourceOf(&all[i]) == apirules.CachedResourceOf(cached) {
@@ -137,7 +137,7 @@ func invalid(a admission.Attributes, errs field.ErrorList) error {
 	if len(errs) == 0 {
 		return nil
 	}
-	return apierrors.NewInvalid(a.GetKind().GroupKind(), a.GetName(), errs)
+	return request.NewInvalid(a.GetKind().GroupKind(), a.GetName(), errs)
 }
 
 func typed(object *unstructured.Unstructured) (*cachev1alpha1.CachedResource, error) {

@@ -74,5 +74,7 @@ func TestMaxInCluster(t *testing.T) {
 	server.Fail(503)
 	err = admit("empty", "more", one, nil)
 	require.True(t, apierrors.IsServiceUnavailable(err), err)
+	_, later := apierrors.SuggestsClientDelay(err)
+	require.True(t, later, err)
 	require.ErrorContains(t, err, "try again")
 }

@@ -127,7 +127,7 @@ type Timing struct {
 	// Check is the interval between two checks of the identity of a source (10s), and Retry that after
 	// a check that failed (1s).
 	Check, Retry time.Duration
-	// Mark, Digest and Alert are the intervals of the replication (see replication.Config).
+	// Mark, Digest and Alert are the intervals of the replication (see push.Config).
 	Mark, Digest, Alert time.Duration
 }
 

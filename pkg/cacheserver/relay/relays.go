@@ -16,7 +16,9 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/client"
-	"github.com/shardplane/shardplane/pkg/controllers/replication"
+	"github.com/shardplane/shardplane/pkg/replication"
+	"github.com/shardplane/shardplane/pkg/replication/health"
+	"github.com/shardplane/shardplane/pkg/replication/push"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/tenancy/replicationmarks"
 )
@@ -30,7 +32,7 @@ type Relays struct {
 	sources []*source
 	// marks are those that the cache server itself has.
 	marks    *client.Informer[*replicationmarks.ReplicationMark]
-	observer *replication.Observer
+	observer *health.Observer
 	cached   *cachedResources
 	news     chan struct{}
 
@@ -62,7 +64,7 @@ func New(config Config, self Self, options ...client.FactoryOption) (*Relays, er
 		marks: replicationmarks.Marks.Informer(everything, client.InformerOptions[*replicationmarks.ReplicationMark]{}),
 	}
 	r.cached = newCachedResources(everything)
-	r.observer = replication.NewObserver("", r.marks, r.Relays, self.Metrics)
+	r.observer = health.NewObserver("", r.marks, r.Relays, self.Metrics)
 	m := newMetrics(self.Metrics)
 	for _, relay := range config.Relays {
 		s, err := newSource(relay.From, self, m, options...)
@@ -249,13 +251,13 @@ func (r *Relays) choose(ways []way, now *relayedShard) *way {
 func (r *Relays) begin(ctx context.Context, shard string, w way) *relayedShard {
 	logger := klog.FromContext(ctx).WithValues("name", shard, "via", strings.Join(w.via, ","))
 	table, err := table(shard, r.self.Written)
-	var controller *replication.Controller
+	var controller *push.Controller
 	if err == nil {
-		controller, err = replication.New(replication.Config{
+		controller, err = push.New(push.Config{
 			Metrics: r.self.Metrics,
 			Shard:   shard, Table: table, CacheName: w.source.Name + "/" + shard,
 			Local: w.source.factory.Shard(shard), Cache: r.self.Replicas,
-			Relay:        &replication.Relay{Via: w.via, Marks: w.source.marks},
+			Relay:        &push.Relay{Via: w.via, Marks: w.source.marks},
 			MarkInterval: r.self.Timing.Mark, DigestInterval: r.self.Timing.Digest, AlertInterval: r.self.Timing.Alert,
 		})
 	}

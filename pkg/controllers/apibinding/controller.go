@@ -208,10 +208,11 @@ type reconciler struct {
 
 	now func() time.Time
 
-	clusters reconcile.Latest[*corev1alpha1.LogicalCluster]
-	noting   turns
-	waiting  waiting // for names
-	roomless waiting // for room for schemas
+	clusters  reconcile.Latest[*corev1alpha1.LogicalCluster]
+	noting    turns
+	replacing replacements
+	waiting   waiting // for names
+	roomless  waiting // for room for schemas
 }
 
 func (r *reconciler) reconcile(ctx context.Context, key client.Key) (reconcile.Result, error) {
@@ -269,44 +270,34 @@ type plan struct {
 	added  []types.UID // the schemas in it that are not bound yet
 }
 
-func (r *reconciler) plan(ctx context.Context, cluster logicalcluster.Name, binding *apisv1alpha2.APIBinding) (p plan, err error) {
-	if p.provider, err = providerOf(cluster, binding, r.resolve); err != nil {
+func (r *reconciler) plan(ctx context.Context, key client.Key, binding *apisv1alpha2.APIBinding) (plan, error) {
+	p, err := r.outline(ctx, key, binding)
+	if err != nil {
+		return p, err
+	}
+	return p, r.complete(ctx, key, binding, &p)
+}
+
+// outline returns a plan as far as it does not depend on what other bindings have bound.
+func (r *reconciler) outline(ctx context.Context, key client.Key, binding *apisv1alpha2.APIBinding) (p plan, err error) {
+	if p.provider, err = providerOf(key.Cluster, binding, r.resolve); err != nil {
 		return p, err
 	}
 	if p.export, err = r.exportOf(p.provider, binding); err != nil {
 		return p, err
 	}
-	if p.offer, err = r.offer(ctx, p.provider, p.export); err != nil {
-		return p, err
-	}
-	if err = r.checkReplacements(ctx, binding, p.offer); err != nil {
-		return p, err
-	}
-	r.roomless.set(client.Key{Cluster: cluster, Name: binding.Name}, p.problem != nil && p.problem.noRoom)
-	p.wanted = p.follow(binding.Status.BoundResources)
-	p.added = newSchemas(binding.Status.BoundResources, p.wanted)
-	return p, nil
+	p.offer, err = r.offer(ctx, p.provider, p.export)
+	return p, err
 }
 
-// checkReplacements notes in an offer if a binding must not follow it, because objects that are stored already
-// could not be read with the schema of a resource. The binding keeps all that it has then.
-func (r *reconciler) checkReplacements(ctx context.Context, binding *apisv1alpha2.APIBinding, o *offer) error {
-	for i := range o.resources {
-		next := &o.resources[i]
-		bound := boundAs(binding, next.Group, next.Resource)
-		if o.problem != nil || bound != nil && bound.Schema.UID == next.Schema.UID {
-			continue
-		}
-		if bound != nil && bound.Schema.IdentityHash != next.Schema.IdentityHash {
-			continue // it is not followed in any case
-		}
-		err := r.apis.CheckReplacement(ctx, bound, next)
-		if errors.Is(err, apis.ErrInvalidSchema) {
-			o.problem = invalidSchema(next.Schema.Name, err)
-		} else if err != nil {
-			return fmt.Errorf("comparing the APIResourceSchema %s: %w", next.Schema.Name, err)
-		}
+// complete adds to a plan what depends on what other bindings have bound.
+func (r *reconciler) complete(ctx context.Context, key client.Key, binding *apisv1alpha2.APIBinding, p *plan) error {
+	if err := r.checkReplacements(ctx, binding, p.offer); err != nil {
+		return err
 	}
+	r.roomless.set(key, p.problem != nil && p.problem.noRoom)
+	p.wanted = p.follow(binding.Status.BoundResources)
+	p.added = newSchemas(binding.Status.BoundResources, p.wanted)
 	return nil
 }
 
@@ -319,7 +310,7 @@ func (r *reconciler) upToDate(ctx context.Context, key client.Key) (bool, reconc
 	if err != nil || known.DeletionTimestamp != nil {
 		return false, again, ignoreNotFound(err)
 	}
-	p, err := r.plan(ctx, key.Cluster, known)
+	p, err := r.plan(ctx, key, known)
 	if err != nil || len(p.added) > 0 {
 		return false, again, err
 	}
@@ -345,10 +336,11 @@ func (r *reconciler) isStarting(lc *corev1alpha1.LogicalCluster) bool {
 
 // bind leads a binding to what its export offers, and reports whether it is to be looked at again.
 func (r *reconciler) bind(ctx context.Context, key client.Key, binding *apisv1alpha2.APIBinding) (again bool, err error) {
-	p, err := r.plan(ctx, key.Cluster, binding)
+	p, done, err := r.planAlone(ctx, key, binding)
 	if err != nil {
 		return false, err
 	}
+	defer done()
 	conflict := ""
 	if p.problem == nil && len(p.added) > 0 {
 		var release func()

@@ -18,9 +18,13 @@ func (r *reconciler) rewrite(ctx context.Context, key client.Key) (bool, error) 
 	if err != nil || known.DeletionTimestamp != nil || known.Status.Phase != apisv1alpha2.APIBindingPhaseBound {
 		return false, ignoreNotFound(err)
 	}
-	p, err := r.plan(ctx, key.Cluster, known)
-	if err != nil || p.problem != nil || p.export == nil {
+	p, done, err := r.planAlone(ctx, key, known)
+	if err != nil {
 		return false, err
+	}
+	defer done()
+	if p.problem != nil || p.export == nil {
+		return false, nil
 	}
 	switch _, noted, err := r.noted(key.Cluster, key.Name, p.wanted); {
 	case errors.Is(err, errTooMany):

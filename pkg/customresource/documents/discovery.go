@@ -15,7 +15,6 @@ import (
 	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/version"
@@ -25,6 +24,7 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
+	"github.com/shardplane/shardplane/pkg/request"
 )
 
 // What custom resources and their subresources can do.
@@ -341,5 +341,5 @@ func aggregatedResource(d *definitions.Definition, gv schema.GroupVersion) apidi
 
 // writeUnavailable asks the client to come back.
 func writeUnavailable(w http.ResponseWriter, r *http.Request, err error) {
-	responsewriters.ErrorNegotiated(apierrors.NewServiceUnavailable(err.Error()), apiextensionsserver.Codecs, schema.GroupVersion{}, w, r)
+	responsewriters.ErrorNegotiated(request.Unavailable(err.Error()), apiextensionsserver.Codecs, schema.GroupVersion{}, w, r)
 }

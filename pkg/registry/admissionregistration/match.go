@@ -142,13 +142,15 @@ func validateMatch(match *admissionregistrationv1.MatchResources, path *field.Pa
 
 func validateNamedRule(rule *admissionregistrationv1.NamedRuleWithOperations, path *field.Path) field.ErrorList {
 	errs := validateRule(&rule.RuleWithOperations, path)
+	seen := map[string]bool{}
 	for i, name := range rule.ResourceNames {
 		if name == "" {
 			errs = append(errs, field.Required(path.Child("resourceNames").Index(i), ""))
 		}
-		if slices.Contains(rule.ResourceNames[:i], name) {
+		if seen[name] {
 			errs = append(errs, field.Duplicate(path.Child("resourceNames").Index(i), name))
 		}
+		seen[name] = true
 	}
 	return errs
 }

@@ -186,11 +186,12 @@ func validateReviewVersions(versions []string, path *field.Path) field.ErrorList
 		return field.ErrorList{field.Required(path, "must specify one of "+all)}
 	}
 	var errs field.ErrorList
-	known := false
+	known, seen := false, map[string]bool{}
 	for i, version := range versions {
-		if slices.Contains(versions[:i], version) {
+		if seen[version] {
 			errs = append(errs, field.Invalid(path.Index(i), version, "duplicate version"))
 		}
+		seen[version] = true
 		for _, msg := range validation.IsDNS1035Label(version) {
 			errs = append(errs, field.Invalid(path.Index(i), version, msg))
 		}

@@ -185,7 +185,7 @@ func decisions(conditions []certificatesv1.CertificateSigningRequestCondition) [
 	return found
 }
 
-// stamp fills in the times of new conditions.
+// stamp fills in the times of new conditions. A condition that is written again without a change and without times keeps them.
 func stamp(request, old *csr) {
 	before := make(map[certificatesv1.RequestConditionType]certificatesv1.CertificateSigningRequestCondition, len(old.Status.Conditions))
 	for _, condition := range old.Status.Conditions {
@@ -194,14 +194,18 @@ func stamp(request, old *csr) {
 	now := metav1.Now()
 	for i := range request.Status.Conditions {
 		condition := &request.Status.Conditions[i]
+		known := before[condition.Type]
 		if condition.LastUpdateTime.IsZero() {
 			condition.LastUpdateTime = now
+			if known.Status == condition.Status && known.Reason == condition.Reason && known.Message == condition.Message && !known.LastUpdateTime.IsZero() {
+				condition.LastUpdateTime = known.LastUpdateTime
+			}
 		}
 		if !condition.LastTransitionTime.IsZero() {
 			continue
 		}
 		condition.LastTransitionTime = now
-		if known, ok := before[condition.Type]; ok && known.Status == condition.Status && !known.LastTransitionTime.IsZero() {
+		if known.Status == condition.Status && !known.LastTransitionTime.IsZero() {
 			condition.LastTransitionTime = known.LastTransitionTime
 		}
 	}

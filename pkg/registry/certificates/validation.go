@@ -63,14 +63,16 @@ func validateNew(request *csr) field.ErrorList {
 	if len(request.Spec.Usages) == 0 {
 		errs = append(errs, field.Required(spec.Child("usages"), ""))
 	}
+	seen := map[certificatesv1.KeyUsage]bool{}
 	for i, usage := range request.Spec.Usages {
 		path := spec.Child("usages").Index(i)
 		if !slices.Contains(usages, usage) {
 			errs = append(errs, field.NotSupported(path, usage, usages))
 		}
-		if slices.Contains(request.Spec.Usages[:i], usage) {
+		if seen[usage] {
 			errs = append(errs, field.Duplicate(path, usage))
 		}
+		seen[usage] = true
 	}
 	errs = append(errs, signerName(request.Spec.SignerName)...)
 	if seconds := request.Spec.ExpirationSeconds; seconds != nil && *seconds < minExpirationSeconds {

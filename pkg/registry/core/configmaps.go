@@ -11,6 +11,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/registry/resource"
 	"github.com/shardplane/shardplane/pkg/registry/validate"
+	"github.com/shardplane/shardplane/pkg/request"
 )
 
 // maxDataSize is the most that all values of a config map or secret may hold.
@@ -45,6 +46,9 @@ func validateConfigMap(cm *corev1.ConfigMap) field.ErrorList {
 	data, binaryData := field.NewPath("data"), field.NewPath("binaryData")
 	size := 0
 	for key, value := range cm.Data {
+		if len(errs) > request.MaxErrors {
+			break
+		}
 		errs = append(errs, validate.DataKey(key, data)...)
 		if _, ok := cm.BinaryData[key]; ok {
 			errs = append(errs, field.Invalid(data.Key(key), key, "duplicate of key present in binaryData"))
@@ -52,6 +56,9 @@ func validateConfigMap(cm *corev1.ConfigMap) field.ErrorList {
 		size += len(value)
 	}
 	for key, value := range cm.BinaryData {
+		if len(errs) > request.MaxErrors {
+			break
+		}
 		errs = append(errs, validate.DataKey(key, binaryData)...)
 		size += len(value)
 	}

@@ -55,7 +55,7 @@ func (h *Hub) Watch(ctx context.Context, request Request) (watch.Interface, erro
 	}
 	defer h.mu.Unlock()
 	if h.closed {
-		return nil, apierrors.NewServiceUnavailable("the storage is closed")
+		return nil, apierrors.NewServiceUnavailable("the storage is closed") //nolint:forbidigo // this process ends
 	}
 	if request.Claims.Set != nil {
 		if err := h.claimLocked(w); err != nil {

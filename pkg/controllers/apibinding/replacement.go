@@ -1,0 +1,141 @@
+package apibinding
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/shardplane/shardplane/pkg/apis"
+	"github.com/shardplane/shardplane/pkg/client"
+)
+
+// checkReplacements notes in an offer if a binding must not follow it, because objects that are stored already
+// could not be read with the schema of a resource. The binding keeps all that it has then.
+func (r *reconciler) checkReplacements(ctx context.Context, binding *apisv1alpha2.APIBinding, o *offer) error {
+	for i := range o.resources {
+		next := &o.resources[i]
+		if o.problem != nil || !isReplaced(binding, next) {
+			continue
+		}
+		err := r.apis.CheckReplacement(ctx, boundAs(binding, next.Group, next.Resource), next)
+		if errors.Is(err, apis.ErrInvalidSchema) {
+			o.problem = invalidSchema(next.Schema.Name, err)
+		} else if err != nil {
+			return fmt.Errorf("comparing the APIResourceSchema %s: %w", next.Schema.Name, err)
+		}
+	}
+	return nil
+}
+
+// isReplaced reports whether a binding gets another schema for a resource if it follows an offer. A resource that it has
+// bound under another identity is not followed.
+func isReplaced(binding *apisv1alpha2.APIBinding, next *apisv1alpha2.BoundAPIResource) bool {
+	bound := boundAs(binding, next.Group, next.Resource)
+	return bound == nil || bound.Schema.UID != next.Schema.UID && bound.Schema.IdentityHash == next.Schema.IdentityHash
+}
+
+// planAlone is plan for a binding that is about to be written. Until done is called, no other binding gets another schema
+// than this one for the same resource and identity: each would only be compared with the schemas that were bound before.
+func (r *reconciler) planAlone(ctx context.Context, key client.Key, binding *apisv1alpha2.APIBinding) (p plan, done func(), err error) {
+	if p, err = r.outline(ctx, key, binding); err != nil {
+		return p, nil, err
+	}
+	var replaced []apisv1alpha2.BoundAPIResource
+	for i := range p.resources {
+		if isReplaced(binding, &p.resources[i]) {
+			replaced = append(replaced, p.resources[i])
+		}
+	}
+	if done, err = r.replacing.start(ctx, replaced); err != nil {
+		return p, nil, err
+	}
+	if err = r.complete(ctx, key, binding, &p); err != nil {
+		done()
+		return p, nil, err
+	}
+	return p, done, nil
+}
+
+// replacements are the schemas that bindings are about to bind. Bindings that bind the same schema do not wait for each
+// other, because an export may have thousands, and the schema can replace what is bound for all of them or for none. The zero
+// value is ready to use.
+type replacements struct {
+	mu       sync.Mutex
+	pending  map[identified]*replacement
+	finished chan struct{} // closed when one of pending ends, if a binding waits for that
+}
+
+// identified is a resource under an identity: the objects that a wildcard request reads with one schema.
+type identified struct {
+	resource schema.GroupResource
+	identity string
+}
+
+type replacement struct {
+	schema   string // its UID
+	bindings int
+}
+
+// start waits until no other schema is about to be bound for any of some resources, and keeps it so until done is called.
+func (s *replacements) start(ctx context.Context, resources []apisv1alpha2.BoundAPIResource) (done func(), err error) {
+	for {
+		finished := s.tryStart(resources)
+		if finished == nil {
+			return func() { s.finish(resources) }, nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-finished:
+		}
+	}
+}
+
+// tryStart notes all resources, or returns what to wait for. A binding that waits has noted none, so that no two wait for
+// each other.
+func (s *replacements) tryStart(resources []apisv1alpha2.BoundAPIResource) (finished <-chan struct{}) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range resources {
+		if p := s.pending[identifiedOf(&resources[i])]; p != nil && p.schema != resources[i].Schema.UID {
+			if s.finished == nil {
+				s.finished = make(chan struct{})
+			}
+			return s.finished
+		}
+	}
+	if s.pending == nil {
+		s.pending = map[identified]*replacement{}
+	}
+	for i := range resources {
+		key := identifiedOf(&resources[i])
+		if s.pending[key] == nil {
+			s.pending[key] = &replacement{schema: resources[i].Schema.UID}
+		}
+		s.pending[key].bindings++
+	}
+	return nil
+}
+
+func (s *replacements) finish(resources []apisv1alpha2.BoundAPIResource) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range resources {
+		key := identifiedOf(&resources[i])
+		if s.pending[key].bindings--; s.pending[key].bindings == 0 {
+			delete(s.pending, key)
+		}
+	}
+	if s.finished != nil {
+		close(s.finished)
+		s.finished = nil
+	}
+}
+
+func identifiedOf(r *apisv1alpha2.BoundAPIResource) identified {
+	return identified{schema.GroupResource{Group: r.Group, Resource: r.Resource}, r.Schema.IdentityHash}
+}
