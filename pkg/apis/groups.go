@@ -13,6 +13,11 @@ import (
 	"github.com/shardplane/shardplane/pkg/request/schemacosts"
 )
 
+var spec = field.NewPath("spec")
+
+// coreGroup is what the group "" is called where a name cannot be empty.
+const coreGroup = "core"
+
 // undottedGroups are those of Kubernetes, which has given out no others since. Definitions
 // and schemas may be of them.
 var undottedGroups = []string{"", "apps", "batch", "extensions", "policy", "autoscaling"}

@@ -252,7 +252,7 @@ var bound = []Mutant{
 	{
 		Name: "unasked-event", Rule: "a watch through a view has the events of objects that the claim selects",
 		Edits: []Edit{{
-			File:   "pkg/storage/hub/claims.go",
+			File:   "pkg/storage/hub/dispatch.go",
 			Before: `	held, wasHeld := c.selection.MatchesObject(l.name, l.is), c.selection.MatchesObject(l.name, l.was)`,
 			After:  `	held, wasHeld := c.selection.MatchesObject(l.name, l.is) || l.is != nil, c.selection.MatchesObject(l.name, l.was) || l.was != nil`,
 		}},

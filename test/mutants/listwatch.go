@@ -14,7 +14,7 @@ var listwatch = []Mutant{
 	{
 		Name: "skipped-page", Rule: "the pages of a list are the whole list",
 		Edits: []Edit{{
-			File: "pkg/storage/tenant.go",
+			File: "pkg/storage/requests.go",
 			Before: `	accessor.SetContinue(sealToken(c.scope, accessor.GetContinue()))
 	return nil`,
 			After: `	accessor.SetContinue(sealToken(c.scope, accessor.GetContinue()))
@@ -37,7 +37,7 @@ var listwatch = []Mutant{
 	{
 		Name: "unasked-claim", Rule: "a watch that resumes sees what its permission claims came to meanwhile",
 		Edits: []Edit{{
-			File:   "pkg/storage/hub/watcher.go",
+			File:   "pkg/storage/hub/watch.go",
 			Before: `	if w.claims != nil && w.begins != 0 {`,
 			After:  `	if w.claims != nil && w.begins == 1 {`,
 		}},

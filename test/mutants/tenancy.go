@@ -67,7 +67,7 @@ func (s Scopes) check(`,
 	{
 		Name: "forged-annotation", Rule: "kcp.io/cluster is what the server says, whatever an update says",
 		Edits: []Edit{{
-			File:   "pkg/storage/tenant.go",
+			File:   "pkg/storage/requests.go",
 			Before: `		return output, ttl, annotate(output, t)`,
 			After:  `		return output, ttl, annotate(output.DeepCopyObject(), t)`,
 		}},

@@ -1,7 +1,6 @@
 package relay
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -12,7 +11,6 @@ import (
 
 	cachev1alpha1 "github.com/kcp-dev/sdk/apis/cache/v1alpha1"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
-	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/klog/v2"
@@ -27,40 +25,6 @@ import (
 
 // MaxHops is by how many cache servers a replica may come.
 const MaxHops = 3
-
-// Timing contains the intervals of relays. Zero fields have the defaults.
-type Timing struct {
-	// Look is the interval at which is decided which shards are relayed from where (default 5s), unless
-	// an event gives a reason to do it earlier.
-	Look time.Duration
-	// Away is for how long a source must be unreachable before a shard is relayed from another one (30s).
-	Away time.Duration
-	// Check is the interval between two checks of the identity of a source (10s), and Retry that after
-	// a check that failed (1s).
-	Check, Retry time.Duration
-	// Mark, Digest and Alert are the intervals of the replication (see push.Config).
-	Mark, Digest, Alert time.Duration
-}
-
-func (t Timing) withDefaults() Timing {
-	t.Look, t.Away = cmp.Or(t.Look, 5*time.Second), cmp.Or(t.Away, 30*time.Second)
-	t.Check, t.Retry = cmp.Or(t.Check, 10*time.Second), cmp.Or(t.Retry, time.Second)
-	return t
-}
-
-// Self is the cache server that relays.
-type Self struct {
-	// Name is its name, and DataID the id of its data.
-	Name, DataID string
-	// Replicas is a client of it, which writes what is relayed.
-	Replicas *client.Factory
-	// Written are the resources that shards write to cache servers themselves, but for marks.
-	Written []schema.GroupVersionResource
-	// Timing are the intervals of its relays.
-	Timing Timing
-	// Metrics registers metrics; nil registers none.
-	Metrics prometheus.Registerer
-}
 
 // Relays are those of one cache server.
 type Relays struct {
@@ -366,4 +330,32 @@ func table(shard string, written []schema.GroupVersionResource) (*replication.Ta
 		all = append(all, relayed)
 	}
 	return replication.NewTable(all...)
+}
+
+// follow has the table of a shard have what its cached resources select.
+func (now *relayedShard) follow(shard string, wanted sets.Set[schema.GroupVersionResource]) {
+	ctx := now.ctx
+	logger := klog.FromContext(ctx).WithValues("name", shard)
+	for resource := range wanted.Difference(now.cached) {
+		err := now.table.Add(replication.Resource{GroupVersionResource: resource, Filter: replication.OfInstallation})
+		if err != nil { // it is being removed
+			logger.V(2).Info("What a cached resource selects is not relayed yet", "err", err)
+			continue
+		}
+		now.cached.Insert(resource)
+	}
+	for resource := range now.cached.Difference(wanted) {
+		now.cached.Delete(resource)
+		now.removing.Go(func() {
+			for ctx.Err() == nil {
+				removing, cancel := context.WithTimeout(ctx, removalTimeout)
+				err := now.table.Remove(removing, resource.GroupResource())
+				cancel()
+				if err == nil {
+					return
+				}
+				logger.V(2).Info("What a cached resource has selected is not deleted yet", "err", err)
+			}
+		})
+	}
 }

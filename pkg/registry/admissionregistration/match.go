@@ -6,6 +6,7 @@ import (
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
@@ -109,6 +110,13 @@ func defaultMatch(match *admissionregistrationv1.MatchResources) {
 			ptrDefault(&rules[i].Scope, admissionregistrationv1.AllScopes)
 		}
 	}
+}
+
+func validateSelector(selector *metav1.LabelSelector, path *field.Path) field.ErrorList {
+	if selector == nil {
+		return nil
+	}
+	return metav1validation.ValidateLabelSelector(selector, metav1validation.LabelSelectorValidationOptions{}, path)
 }
 
 func validateMatch(match *admissionregistrationv1.MatchResources, path *field.Path) field.ErrorList {

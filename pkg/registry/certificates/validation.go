@@ -12,6 +12,7 @@ import (
 
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
@@ -42,6 +43,17 @@ var (
 		certificatesv1.UsageMicrosoftSGC, certificatesv1.UsageNetscapeSGC,
 	}
 )
+
+type csr = certificatesv1.CertificateSigningRequest
+
+func validateMeta(request *csr) field.ErrorList {
+	return validate.ObjectMeta(&request.ObjectMeta, false, apivalidation.NameIsDNSSubdomain)
+}
+
+// decision tells the conditions that approvers write from those of signers.
+func decision(kind certificatesv1.RequestConditionType) bool {
+	return kind == certificatesv1.CertificateApproved || kind == certificatesv1.CertificateDenied
+}
 
 func validateNew(request *csr) field.ErrorList {
 	errs := validateMeta(request)

@@ -14,6 +14,9 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
+// maxDataSize is the most that all values of a config map or secret may hold.
+const maxDataSize = corev1.MaxSecretSize
+
 var configMaps = &resource.Resource[*corev1.ConfigMap]{
 	Name:       "configmaps",
 	Singular:   "configmap",
