@@ -451,7 +451,6 @@ var upwardAllowed = map[string]int{
 	"pkg/controllers/resourcequota":           1,
 	"pkg/controllers/rootca":                  2,
 	"pkg/controllers/workspace":               8,
-	"pkg/customresource":                      8,
 	"pkg/customresource/documents/openapidoc": 1,
 	"pkg/customresource/packed":               1,
 	"pkg/dev":                                 2,
