@@ -427,7 +427,6 @@ var upwardAllowed = map[string]int{
 	"pkg/client/clienttest":   2,
 	"pkg/client/ring":         8,
 	"pkg/client/shards":       2,
-	"pkg/customresource":      8,
 	"pkg/registry/resource":   3,
 	"pkg/shard":               15,
 	"pkg/storage/hub":         1,
