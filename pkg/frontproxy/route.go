@@ -88,8 +88,7 @@ func (rt *router) resolve(r *http.Request, v *visit, at address) (target, *apier
 			return rt.resolver.resolve(r.Context(), path, v.arrived, v.user)
 		})
 		holder := rt.shards.backend(target.Shard)
-		switch {
-		case outcome == workspaceindex.Mounted, outcome == workspaceindex.Unmounted:
+		if outcome == workspaceindex.Mounted || outcome == workspaceindex.Unmounted {
 			v.at(target, "", holder)
 			next, to, status := rt.through(r, v, at, target, outcome, hops)
 			if next == nil {

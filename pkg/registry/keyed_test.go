@@ -17,7 +17,7 @@ func TestKeyedLists(t *testing.T) {
 	t.Parallel()
 	list := make([]any, 2*patchcosts.MaxKeyed+1)
 	n := 0
-	for name, definition := range openapi.GetOpenAPIDefinitions(func(path string) spec.Ref { return spec.MustCreateRef(path) }) {
+	for name, definition := range openapi.GetOpenAPIDefinitions(spec.MustCreateRef) {
 		for property, schema := range definition.Schema.Properties {
 			listType, _ := schema.Extensions.GetString("x-kubernetes-list-type")
 			strategy, _ := schema.Extensions.GetString("x-kubernetes-patch-strategy")

@@ -11,12 +11,12 @@ import (
 // pauses are the files of tests in which something takes its time on purpose, with the reason.
 // Nothing is expected of what happens meanwhile.
 var pauses = map[string]string{
-	"contrib/examples_test.go":                        "between two looks at a state",
-	"pkg/cacheserver/replication_test.go":             "between two looks at a state",
+	"contrib/examples_test.go":                 "between two looks at a state",
+	"pkg/cacheserver/replication_test.go":      "between two looks at a state",
 	"pkg/replication/push/modelserver_test.go": "a server that is slow, in the bubble of model_test.go",
-	"pkg/frontproxy/hide_test.go":                     "a shard that is slow",
-	"test/conformance/versions_test.go":               "a webhook that is slow",
-	"pkg/reconcile/ring_test.go":                      "work that takes time",
+	"pkg/frontproxy/hide_test.go":              "a shard that is slow",
+	"test/conformance/versions_test.go":        "a webhook that is slow",
+	"pkg/reconcile/ring_test.go":               "work that takes time",
 }
 
 // waitsIn returns the lines at which a file does nothing but wait for time to pass. Where

@@ -4,12 +4,11 @@ import (
 	"context"
 	"slices"
 
+	"github.com/kcp-dev/logicalcluster/v3"
+	"github.com/prometheus/client_golang/prometheus"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-
-	"github.com/kcp-dev/logicalcluster/v3"
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/shardplane/shardplane/pkg/storage"
 )

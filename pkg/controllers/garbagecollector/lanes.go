@@ -13,7 +13,7 @@ import (
 var errBusy = errors.New("too many deletions wait for webhooks")
 
 const (
-	// workers are how many objects are looked at at a time.
+	// workers is the number of objects that are examined at a time.
 	workers = 16
 	// deleteTimeout is how long one deletion may take, webhooks included.
 	deleteTimeout = 10 * time.Second

@@ -15,7 +15,7 @@ func TestKeepOrder(t *testing.T) {
 	entry := func(manager, subresource, fields string, second int64) metav1.ManagedFieldsEntry {
 		return metav1.ManagedFieldsEntry{
 			Manager: manager, Subresource: subresource, Operation: metav1.ManagedFieldsOperationApply, APIVersion: "v1", FieldsType: "FieldsV1",
-			FieldsV1: &metav1.FieldsV1{Raw: []byte(fields)}, Time: &metav1.Time{Time: time.Unix(second, 0)},
+			FieldsV1: metav1.NewFieldsV1(fields), Time: &metav1.Time{Time: time.Unix(second, 0)},
 		}
 	}
 	before := []metav1.ManagedFieldsEntry{entry("a", "", `{"f:x":{}}`, 1), entry("a", "status", `{"f:y":{}}`, 2), entry("b", "", `{"f:x":{}}`, 3)}

@@ -60,8 +60,8 @@ var functions = map[string]struct {
 // programOptions returns options that limit the size of patterns, and charge for their evaluation by the size of their
 // programs instead of their characters.
 func programOptions() []cel.ProgramOption {
-	var constants []*interpreter.RegexOptimization
-	var trackers []interpreter.CostTrackerOption
+	constants := make([]*interpreter.RegexOptimization, 0, len(functions))
+	trackers := make([]interpreter.CostTrackerOption, 0, 2*len(functions))
 	for overload, f := range functions {
 		constants = append(constants, &interpreter.RegexOptimization{Function: f.name, OverloadID: overload, RegexIndex: 1, Factory: constantCall})
 		trackers = append(trackers,

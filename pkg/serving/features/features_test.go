@@ -36,7 +36,7 @@ func TestDocumented(t *testing.T) {
 	for feature, versions := range specs {
 		spec := versions[len(versions)-1]
 		stage := strings.ToUpper(string(spec.PreRelease[:1])) + strings.ToLower(string(spec.PreRelease[1:]))
-		require.Contains(t, string(page), fmt.Sprintf("| `%s` | %s | %s | %t |", feature, stage, spec.Version, spec.Default))
+		require.Contains(t, string(page), fmt.Sprintf("| %s | %s | %s | %t |", "`"+string(feature)+"`", stage, spec.Version, spec.Default))
 	}
 	require.Equal(t, len(specs), strings.Count(string(page), "\n| `"))
 }

@@ -59,12 +59,13 @@ type Limits map[string]int64
 
 // AddFlags adds the flag of all limits that l has to fs.
 func (l Limits) AddFlags(fs *pflag.FlagSet) {
-	usage := "limits, as <name>=<quantity> with commas between them; 0 is no limit. What exceeds one is answered with 429 and Retry-After. " +
-		"One user gets at most as much of a logical cluster's limit as is left for others, the service accounts of a logical cluster count as one user, and Shardplane's own components are not counted. The names are:"
+	var usage strings.Builder
+	usage.WriteString("limits, as <name>=<quantity> with commas between them; 0 is no limit. What exceeds one is answered with 429 and Retry-After. " +
+		"One user gets at most as much of a logical cluster's limit as is left for others, the service accounts of a logical cluster count as one user, and Shardplane's own components are not counted. The names are:")
 	for _, name := range l.names() {
-		usage += fmt.Sprintf("\n%s: %s", name, descriptions[name])
+		fmt.Fprintf(&usage, "\n%s: %s", name, descriptions[name])
 	}
-	fs.Var(l, "limit", usage)
+	fs.Var(l, "limit", usage.String())
 }
 
 func (l Limits) names() []string { return slices.Sorted(maps.Keys(l)) }
