@@ -22,13 +22,13 @@ import (
 	"github.com/shardplane/shardplane/pkg/authz/rbac"
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
-	"github.com/shardplane/shardplane/pkg/client/replicasnapshot"
 	"github.com/shardplane/shardplane/pkg/controllers/apibinding"
 	"github.com/shardplane/shardplane/pkg/controllers/apiexport"
 	"github.com/shardplane/shardplane/pkg/controllers/endpointslice"
 	"github.com/shardplane/shardplane/pkg/controllers/replicationreasons"
 	"github.com/shardplane/shardplane/pkg/controllers/serviceaccount"
 	"github.com/shardplane/shardplane/pkg/controllers/workspace"
+	"github.com/shardplane/shardplane/pkg/replicas/snapshot"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/tenancy"
 	"github.com/shardplane/shardplane/pkg/tenancy/exportuses"
@@ -336,8 +336,8 @@ func (i *Informers) schemas(s Sources) (*client.Dual[*metav1.PartialObjectMetada
 // without when it starts: what is bound, by whose rules, and who uses it. They read from the cache
 // server; there are none where that is left out. Schemas are not among them: what is bound
 // is copied.
-func (i *Informers) Replicas() []replicasnapshot.Source {
-	var all []replicasnapshot.Source
+func (i *Informers) Replicas() []snapshot.Source {
+	var all []snapshot.Source
 	if i.ExportUses == nil {
 		return nil
 	}

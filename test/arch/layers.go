@@ -145,6 +145,11 @@ var Layers = []Layer{
 		Only:   []string{"pkg/request"},
 	},
 	{
+		Units:  []string{"pkg/replicas"},
+		Reason: "how a shard reads what other shards have replicated to a cache server: informers with what that takes beyond the library, for everything that runs in a shard",
+		Only:   []string{"pkg/client", "pkg/request"},
+	},
+	{
 		Units:  []string{"pkg/tenancy"},
 		Reason: "the words by which the rest agrees on logical clusters and workspaces, so that it need not agree through each other's code",
 		Only:   []string{"config", "pkg/client", "pkg/request"},
@@ -197,7 +202,7 @@ var Layers = []Layer{
 	{
 		Units:  []string{"pkg/virtual/*"},
 		Reason: "ways into the same chain and storage: who may come in, and what of the rest is seen. They serve nothing themselves, but what a shard knows of others",
-		Only:   []string{"pkg/virtual/board", "pkg/request", "pkg/apis", "pkg/storage", "pkg/customresource/definitions", "pkg/customresource", "pkg/client", "pkg/bindings", "pkg/authz"},
+		Only:   []string{"pkg/virtual/board", "pkg/request", "pkg/apis", "pkg/storage", "pkg/customresource/definitions", "pkg/customresource", "pkg/client", "pkg/replicas", "pkg/bindings", "pkg/authz"},
 	},
 	{
 		Units:  []string{"pkg/reconcile"},
@@ -228,14 +233,14 @@ var Layers = []Layer{
 	{
 		Units:  []string{"pkg/controllers"},
 		Reason: "the catalogue of controllers: it names them all, and servers start what it names",
-		Only:   []string{"pkg/controllers/*", "pkg/request", "pkg/apis", "pkg/client", "pkg/tenancy", "pkg/peers", "pkg/authz", "pkg/reconcile"},
+		Only:   []string{"pkg/controllers/*", "pkg/request", "pkg/apis", "pkg/client", "pkg/replicas", "pkg/tenancy", "pkg/peers", "pkg/authz", "pkg/reconcile"},
 	},
 	{
 		Units:  []string{"pkg/shard"},
 		Reason: "joins everything into the server that keeps logical clusters. The three servers run as separate processes and know each other by URL only",
 		Only: []string{
 			"config", "pkg/request", "pkg/apis", "pkg/lifecycle", "pkg/merge", "pkg/storage", "pkg/etcd", "pkg/registry", "pkg/webhooktransport",
-			"pkg/customresource/packed", "pkg/customresource/definitions", "pkg/customresource/versions", "pkg/customresource", "pkg/client", "pkg/tenancy", "pkg/peers", "pkg/bindings", "pkg/cachedresources",
+			"pkg/customresource/packed", "pkg/customresource/definitions", "pkg/customresource/versions", "pkg/customresource", "pkg/client", "pkg/replicas", "pkg/tenancy", "pkg/peers", "pkg/bindings", "pkg/cachedresources",
 			"pkg/authn", "pkg/authz", "pkg/admission", "pkg/serving", "pkg/serving/*", "pkg/virtual/*", "pkg/reconcile", "pkg/workspaceindex", "pkg/controllers", "pkg/controllers/*",
 		},
 	},

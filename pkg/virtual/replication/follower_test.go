@@ -28,7 +28,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/clienttest"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
-	"github.com/shardplane/shardplane/pkg/client/replicasnapshot"
+	"github.com/shardplane/shardplane/pkg/replicas/snapshot"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/virtual/board"
 )
@@ -51,7 +51,7 @@ type shown struct {
 func start(t *testing.T) shown { return startKeeping(t, nil) }
 
 // startKeeping is start with something kept of before.
-func startKeeping(t *testing.T, kept *replicasnapshot.Directory) shown {
+func startKeeping(t *testing.T, kept *snapshot.Directory) shown {
 	types := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{apisv1alpha2.AddToScheme, cachev1alpha1.AddToScheme} {
 		require.NoError(t, add(types))
@@ -386,7 +386,7 @@ func TestAskedLimits(t *testing.T) {
 // TestKept: who starts while the cache server is away shows what was known before, unless that is too old, and
 // forgets what has no consumers any more.
 func TestKept(t *testing.T) {
-	kept := &replicasnapshot.Directory{Path: filepath.Join(t.TempDir(), "cached"), Config: replicasnapshot.Config{Server: "one", MaxAge: time.Hour}}
+	kept := &snapshot.Directory{Path: filepath.Join(t.TempDir(), "cached"), Config: snapshot.Config{Server: "one", MaxAge: time.Hour}}
 	files := func() []string {
 		all, err := filepath.Glob(filepath.Join(kept.Path, "*.json"))
 		require.NoError(t, err)

@@ -28,8 +28,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
-	"github.com/shardplane/shardplane/pkg/client/replicasnapshot"
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
+	"github.com/shardplane/shardplane/pkg/replicas/snapshot"
 )
 
 // Config is what is needed.
@@ -47,7 +47,7 @@ type Config struct {
 	Consumed        func(export client.Key) bool
 	FollowConsumers func(f func(export client.Key)) (stop func())
 	// Kept has what is followed from one process to the next; nil keeps nothing.
-	Kept *replicasnapshot.Directory
+	Kept *snapshot.Directory
 	// Clock tells the time; nil is the real one.
 	Clock clock.WithTicker
 }
