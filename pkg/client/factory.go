@@ -28,8 +28,8 @@ type Factory struct {
 	http    *http.Client
 	sharded bool
 	metrics *metrics
-	// replicas is set if informers keep what this cache server has lost.
-	replicas *ReplicaCache
+	// guard makes the guards of informers; it is nil if they have none.
+	guard func(Guarded) Guard
 }
 
 // NewFactory returns a factory for the server of config. A logical cluster in
@@ -84,7 +84,15 @@ func (f *Factory) Shard(name string) *Factory {
 	config := rest.CopyConfig(f.config)
 	server, _, _ := strings.Cut(config.Host, request.CachePrefix)
 	config.Host = server + strings.TrimSuffix(request.ShardPath(name, ""), request.ClusterPath(""))
-	return &Factory{config: config, http: f.http, sharded: true, metrics: f.metrics, replicas: f.replicas}
+	return &Factory{config: config, http: f.http, sharded: true, metrics: f.metrics, guard: f.guard}
+}
+
+// WithGuard returns a factory for the same server whose informers have guards, which the function
+// makes before they run.
+func (f *Factory) WithGuard(guard func(Guarded) Guard) *Factory {
+	guarding := *f
+	guarding.guard = guard
+	return &guarding
 }
 
 // Cluster returns the access to one logical cluster, by name or path. With a

@@ -89,14 +89,15 @@ func (r *Registration) HasSynced() bool {
 
 func (r *Registration) markSynced() { r.once.Do(func() { close(r.synced) }) }
 
-// change is how an object of a store, or of a view of several, has changed.
-type change[T Object] struct {
-	key Key
-	// old and obj are the object before and after; had and has report whether
-	// there was one. same reports whether both are one object, and not another
+// Change is how an object of an informer, or of a View, has changed.
+type Change[T Object] struct {
+	Key Key
+	// Old and New are the object before and after the change; Had and Has report whether
+	// there was one. Same reports whether both are one object, and not another
 	// one of the same name.
-	old, obj       T
-	had, has, same bool
+	Old, New       T
+	Had, Has, Same bool
+
 	// last is what handlers are told of an object that is gone, or, if left says why, that is
 	// not held any more.
 	last      T
@@ -143,7 +144,7 @@ func (hs *handlers[T]) add(mu sync.Locker, h Handler[T], options []HandlerOption
 	}
 	if h.OnAdd != nil || h.keys != nil {
 		for key, obj := range present {
-			a.tell(change[T]{key: key, obj: obj, has: true, initial: true})
+			a.tell(Change[T]{Key: key, New: obj, Has: true, initial: true})
 		}
 	}
 	hs.all = append(hs.all, a)
@@ -154,7 +155,7 @@ func (hs *handlers[T]) add(mu sync.Locker, h Handler[T], options []HandlerOption
 }
 
 // tell tells all handlers of a change.
-func (hs *handlers[T]) tell(c change[T]) {
+func (hs *handlers[T]) tell(c Change[T]) {
 	for _, a := range hs.all {
 		a.tell(c)
 	}
@@ -177,9 +178,9 @@ func (hs *handlers[T]) wait(mu sync.Locker) {
 	}
 }
 
-func (a *added[T]) tell(c change[T]) {
+func (a *added[T]) tell(c Change[T]) {
 	if a.queue != nil {
-		a.queue.add(entry[T]{change: c})
+		a.queue.add(entry[T]{Change: c})
 		return
 	}
 	a.call(c)
@@ -194,25 +195,25 @@ func (a *added[T]) toldInitial() {
 }
 
 // call calls the handler's functions for a change.
-func (a *added[T]) call(c change[T]) {
+func (a *added[T]) call(c Change[T]) {
 	switch {
 	case a.keys != nil && c.left == "":
-		a.key(a.keys, c.key)
+		a.key(a.keys, c.Key)
 	case a.left != nil && c.left != "":
-		a.key(a.left, c.key)
+		a.key(a.left, c.Key)
 	}
 	switch {
-	case c.same:
+	case c.Same:
 		a.update(c)
 		return
-	case c.had && c.left != "":
+	case c.Had && c.left != "":
 		a.leave(c)
-	case c.had && c.has:
-		a.delete(c.old, true)
-	case c.had:
+	case c.Had && c.Has:
+		a.delete(c.Old, true)
+	case c.Had:
 		a.delete(c.last, c.tombstone)
 	}
-	if c.has {
+	if c.Has {
 		a.add(c)
 	}
 }
@@ -222,17 +223,17 @@ func (a *added[T]) key(tell func(Key), key Key) {
 	tell(key)
 }
 
-func (a *added[T]) add(c change[T]) {
+func (a *added[T]) add(c Change[T]) {
 	if a.OnAdd != nil {
 		defer a.recovered()
-		a.OnAdd(c.obj, c.initial)
+		a.OnAdd(c.New, c.initial)
 	}
 }
 
-func (a *added[T]) update(c change[T]) {
+func (a *added[T]) update(c Change[T]) {
 	if a.OnUpdate != nil {
 		defer a.recovered()
-		a.OnUpdate(c.old, c.obj)
+		a.OnUpdate(c.Old, c.New)
 	}
 }
 
@@ -243,7 +244,7 @@ func (a *added[T]) delete(last T, tombstone bool) {
 	}
 }
 
-func (a *added[T]) leave(c change[T]) {
+func (a *added[T]) leave(c Change[T]) {
 	if a.OnLeave != nil {
 		defer a.recovered()
 		a.OnLeave(c.last, c.left)

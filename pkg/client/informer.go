@@ -67,24 +67,22 @@ type Informer[T Object] struct {
 	sharded bool
 	options InformerOptions[T]
 	store   *store[T]
-	// changes counts the changes of the store.
-	changes atomic.Uint64
 
-	// mu orders events and the adding of handlers. The informers of a Dual share
+	// mu orders events and the adding of handlers. The informers of a View share
 	// one.
 	mu       *sync.Mutex
 	handlers handlers[T]
 	// followers are told of changes of the store after the handlers.
-	followers []func(change[T])
+	followers []func(Change[T])
 	// syncedFollowers are told when all that is initial has been told.
 	syncedFollowers []func()
 
 	// sourceAt returns the client of the same resource at another scope.
 	sourceAt func(Scope) (listerWatcher, error)
 	metrics  *metrics
-	// holding is nil without ranges, and replicas for what is not read from a ReplicaCache.
-	holding  *holding
-	replicas *replicas[T]
+	guard    Guard
+	// holding is nil without ranges.
+	holding *holding
 	// everywhere is set for all logical clusters, and unnamed once an object came that does not
 	// say of which it is.
 	everywhere bool
@@ -104,6 +102,7 @@ func newInformer[T Object](gvr schema.GroupVersionResource, scope Scope, source 
 		options:    options,
 		store:      newStore(options.Indexers),
 		mu:         &sync.Mutex{},
+		guard:      trust{},
 	}
 	i.handlers = handlers[T]{name: name, counts: i.counts}
 	i.onSynced = i.tellSynced
@@ -124,11 +123,9 @@ func (i *Informer[T]) Run(ctx context.Context) error {
 	}
 	defer i.setRunning(false)
 	defer i.metrics.watch(i)()
-	if i.replicas != nil {
-		var resolving sync.WaitGroup
-		defer resolving.Wait()
-		resolving.Go(func() { i.resolve(ctx) })
-	}
+	var guarding sync.WaitGroup
+	defer guarding.Wait()
+	guarding.Go(func() { i.guard.Run(ctx) })
 	if i.holding != nil {
 		if source, ok := i.holding.source.(LoadedRanges); ok {
 			defer source.Follow(i.Holds)()
@@ -161,6 +158,9 @@ func (i *Informer[T]) MoveTo(scope Scope) error {
 	i.current.Store(false)
 	return nil
 }
+
+// Guard returns what Factory.WithGuard has made for the informer, if anything.
+func (i *Informer[T]) Guard() Guard { return i.guard }
 
 // Resource returns the resource of its objects.
 func (i *Informer[T]) Resource() schema.GroupResource { return i.gvr.GroupResource() }

@@ -7,7 +7,7 @@ const buffer = 1000
 
 // entry is a change that a handler is to be told of, or that there is no initial one after it.
 type entry[T Object] struct {
-	change[T]
+	Change[T]
 
 	synced bool
 }
@@ -61,7 +61,7 @@ func (q *queue[T]) run() {
 		if e.synced {
 			q.to.markSynced()
 		} else {
-			q.to.call(e.change)
+			q.to.call(e.Change)
 		}
 		q.mu.Lock()
 	}

@@ -190,10 +190,9 @@ func newInformerAt[T Object](scope Scope, gvr schema.GroupVersionResource, optio
 	}
 	i := newInformer(gvr, scope, at, options)
 	i.sourceAt = source
-	if cache := scope.factory.replicas; cache != nil && scope.factory.sharded {
-		i.followCache(cache, func(shard string) (listerWatcher, error) {
-			return source(Scope{factory: cache.factory.Shard(shard), segment: scope.segment})
-		})
+	if guard := scope.factory.guard; guard != nil {
+		i.guard = guard(guarded[T]{i, scope})
+		i.before = func(ctx context.Context) error { return i.guard.BeforeList(ctx, i.lastBreak()) }
 	}
 	return i, nil
 }

@@ -1,7 +1,6 @@
 package client
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 
@@ -33,16 +32,14 @@ func (s *informerSink[T]) end() {
 	})
 	for _, key := range gone {
 		s.mu.Lock()
-		if s.replicas == nil || s.lost(key) {
+		if s.guard.Missing(key) {
 			s.remove(key, nil)
 		}
 		s.mu.Unlock()
 	}
-	if s.replicas != nil {
-		s.mu.Lock()
-		s.replicas.cover()
-		s.mu.Unlock()
-	}
+	s.mu.Lock()
+	s.guard.ListComplete()
+	s.mu.Unlock()
 	s.seen = nil
 }
 
@@ -67,7 +64,7 @@ func (s *informerSink[T]) put(ctx context.Context, received runtime.Object) erro
 	if s.seen != nil {
 		s.seen[key] = struct{}{}
 	}
-	news, version := event{place: at, key: key, uid: obj.GetUID(), version: obj.GetResourceVersion()}, originalVersion(obj)
+	news, version := event{place: at, key: key, uid: obj.GetUID(), version: obj.GetResourceVersion()}, s.guard.Version(obj)
 	obj, err := s.prepare(obj)
 	if err != nil {
 		// One bad object must not stop the others.
@@ -76,11 +73,7 @@ func (s *informerSink[T]) put(ctx context.Context, received runtime.Object) erro
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	switch {
-	case !s.admits(s.part, news):
-	case s.replicas == nil || version != "" && s.believes(news, obj, version):
-		s.upsert(key, obj)
-	case version == "" && s.believes(news, obj, version) && !s.keepsSilent(key, obj):
+	if s.admits(s.part, news) && s.guard.Put(key, obj, news.version, version) {
 		s.upsert(key, obj)
 	}
 	return nil
@@ -103,15 +96,12 @@ func (s *informerSink[T]) drop(key Key, final T, at place) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	e := event{place: at, key: key, uid: final.GetUID(), version: final.GetResourceVersion(), gone: true}
-	if !s.admits(s.part, e) {
+	version := s.guard.Version(final)
+	if !s.admits(s.part, e) || !s.guard.Delete(key, e.version, version) {
 		return
 	}
-	if s.replicas != nil {
-		version := originalVersion(final)
-		if !s.believesGone(e, version) {
-			return
-		}
-		final.SetResourceVersion(cmp.Or(version, e.version))
+	if version != "" {
+		final.SetResourceVersion(version)
 	}
 	s.remove(key, &final)
 }
@@ -147,7 +137,7 @@ func (i *Informer[T]) prepare(obj T) (T, error) {
 	if !i.options.KeepManagedFields && len(obj.GetManagedFields()) > 0 {
 		obj.SetManagedFields(nil)
 	}
-	if version := originalVersion(obj); version != "" && i.replicas != nil {
+	if version := i.guard.Version(obj); version != "" {
 		obj.SetResourceVersion(version)
 	}
 	if i.options.Transform == nil {
@@ -169,7 +159,7 @@ func (i *Informer[T]) upsert(key Key, obj T) {
 	if same && old.GetResourceVersion() == obj.GetResourceVersion() && obj.GetResourceVersion() != "" && equality.Semantic.DeepEqual(old, obj) {
 		return
 	}
-	i.notify(change[T]{key: key, old: old, had: replaced, obj: obj, has: true, same: same, initial: !i.HasSynced()})
+	i.notify(Change[T]{Key: key, Old: old, Had: replaced, New: obj, Has: true, Same: same, initial: !i.HasSynced()})
 }
 
 // remove forgets the object under key, under the lock. final is its last state where known;
@@ -182,7 +172,7 @@ func (i *Informer[T]) remove(key Key, final *T) {
 		}
 		old = *final // what selects it began to do so after the last event before
 	}
-	c := change[T]{key: key, old: old, had: true, last: old, tombstone: final == nil, unseen: !removed}
+	c := Change[T]{Key: key, Old: old, Had: true, last: old, tombstone: final == nil, unseen: !removed}
 	if final != nil {
 		c.last = *final
 	}
@@ -193,14 +183,13 @@ func (i *Informer[T]) remove(key Key, final *T) {
 func (i *Informer[T]) leave(ranges Ranges) {
 	for _, key := range i.store.keys(func(_ Key, obj T) bool { return !ranges.Contains(obj) }) {
 		if old, removed := i.store.remove(key); removed {
-			i.notify(change[T]{key: key, old: old, had: true, last: old, left: RangeMoved})
+			i.notify(Change[T]{Key: key, Old: old, Had: true, last: old, left: RangeMoved})
 		}
 	}
 }
 
 // notify tells of a change of the store, under the lock.
-func (i *Informer[T]) notify(c change[T]) {
-	i.changes.Add(1)
+func (i *Informer[T]) notify(c Change[T]) {
 	i.handlers.tell(c)
 	for _, f := range i.followers {
 		f(c)

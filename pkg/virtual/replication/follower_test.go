@@ -28,6 +28,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/clienttest"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
+	"github.com/shardplane/shardplane/pkg/replicas"
 	"github.com/shardplane/shardplane/pkg/replicas/snapshot"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/virtual/board"
@@ -66,11 +67,11 @@ func startKeeping(t *testing.T, kept *snapshot.Directory) shown {
 	own := factory(s.here).Wildcard()
 	config := Config{
 		Cache: factory(s.cache), Clock: s.clock, Kept: kept,
-		Exports:       client.NewDual(kinds.APIExports.Informer(own, client.InformerOptions[*apisv1alpha2.APIExport]{}), nil, client.DualOptions{}),
-		Slices:        client.NewDual(kinds.CachedResourceEndpointSlices.Informer(own, client.InformerOptions[*cachev1alpha1.CachedResourceEndpointSlice]{}), nil, client.DualOptions{}),
-		ClusterSlices: client.NewDual(kinds.ClusterCachedResourceEndpointSlices.Informer(own, client.InformerOptions[*kinds.ClusterCachedResourceEndpointSlice]{}), nil, client.DualOptions{}),
-		Cached:        client.NewDual(kinds.CachedResources.Informer(own, client.InformerOptions[*cachev1alpha1.CachedResource]{}), nil, client.DualOptions{}),
-		ClusterCached: client.NewDual(kinds.ClusterCachedResources.Informer(own, client.InformerOptions[*cachev1alpha1.CachedResource]{}), nil, client.DualOptions{}),
+		Exports:       replicas.NewDual(kinds.APIExports.Informer(own, client.InformerOptions[*apisv1alpha2.APIExport]{}), nil, replicas.DualOptions{}),
+		Slices:        replicas.NewDual(kinds.CachedResourceEndpointSlices.Informer(own, client.InformerOptions[*cachev1alpha1.CachedResourceEndpointSlice]{}), nil, replicas.DualOptions{}),
+		ClusterSlices: replicas.NewDual(kinds.ClusterCachedResourceEndpointSlices.Informer(own, client.InformerOptions[*kinds.ClusterCachedResourceEndpointSlice]{}), nil, replicas.DualOptions{}),
+		Cached:        replicas.NewDual(kinds.CachedResources.Informer(own, client.InformerOptions[*cachev1alpha1.CachedResource]{}), nil, replicas.DualOptions{}),
+		ClusterCached: replicas.NewDual(kinds.ClusterCachedResources.Informer(own, client.InformerOptions[*cachev1alpha1.CachedResource]{}), nil, replicas.DualOptions{}),
 		Consumed: func(export client.Key) bool {
 			now := s.consumed.Load()
 			return now != nil && *now == export
