@@ -3,12 +3,14 @@ package client
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
 	"strings"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	"github.com/prometheus/client_golang/prometheus"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -207,4 +209,39 @@ var metaCodecs = func() serializer.CodecFactory {
 
 func (s Scope) clientError(err error) error {
 	return fmt.Errorf("cannot make a client for logical cluster %q: %w", s.segment, err)
+}
+
+// FactoryOption changes how a factory's informers are made.
+type FactoryOption func(*Factory) error
+
+// WithMetrics has the metrics of the factory's informers registered, as long as these run.
+// Factories may have one registerer.
+func WithMetrics(registerer prometheus.Registerer) FactoryOption {
+	return func(f *Factory) error {
+		f.metrics = newMetrics()
+		err := registerer.Register(f.metrics)
+		if already, ok := errors.AsType[prometheus.AlreadyRegisteredError](err); ok {
+			if others, ok := already.ExistingCollector.(*metrics); ok {
+				f.metrics, err = others, nil
+			}
+		}
+		return err
+	}
+}
+
+// WithByteCounter has add called with how many bytes came of the body of an answer, from many
+// goroutines. Bodies that were sent compressed count as they are after that.
+func WithByteCounter(add func(bytes int)) FactoryOption {
+	return func(f *Factory) error {
+		transport := *f.transport()
+		transport.add = add
+		f.http.Transport = &transport
+		return nil
+	}
+}
+
+// transport returns what counts for a factory.
+func (f *Factory) transport() *countingTransport {
+	transport, _ := f.http.Transport.(*countingTransport)
+	return transport
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 
 	"github.com/kcp-dev/logicalcluster/v3"
-	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
@@ -49,7 +48,7 @@ func (s *informerSink[T]) put(ctx context.Context, received runtime.Object) erro
 		return fmt.Errorf("%w: %T", errWrongType, received)
 	}
 	s.counts.events.Add(1)
-	at, key := s.place(obj), s.KeyOf(obj)
+	at, key := s.placeOf(obj), s.KeyOf(obj)
 	// Whose hash is not that of a logical cluster is said even if another replica has it.
 	if key.Cluster == "" && s.everywhere && !s.unnamed.Swap(true) {
 		klog.FromContext(ctx).Error(errUnnamed, "Cannot tell objects of logical clusters apart", "informer", s.name, "object", key)
@@ -85,7 +84,7 @@ func (s *informerSink[T]) gone(ctx context.Context, received runtime.Object) err
 		return fmt.Errorf("%w: %T", errWrongType, received)
 	}
 	s.counts.events.Add(1)
-	if at := s.place(obj); s.wants(ctx, at) {
+	if at := s.placeOf(obj); s.wants(ctx, at) {
 		s.drop(s.KeyOf(obj), obj, at)
 	}
 	return nil
@@ -106,8 +105,8 @@ func (s *informerSink[T]) drop(key Key, final T, at place) {
 	s.remove(key, &final)
 }
 
-// place returns where an object lies on the ring.
-func (s *informerSink[T]) place(obj metav1.Object) place {
+// placeOf returns where an object lies on the ring.
+func (s *informerSink[T]) placeOf(obj metav1.Object) place {
 	if s.part == nil {
 		return place{}
 	}
@@ -131,67 +130,3 @@ func (s *informerSink[T]) wants(ctx context.Context, at place) bool {
 // errUnnamed is told while all else is well: what can be told apart is right.
 var errUnnamed = fmt.Errorf("objects of all logical clusters come without the annotation %s, and those of one namespace and name are taken for one: "+
 	"check that the address is that of a server with logical clusters, and that nothing on the way removes annotations", logicalcluster.AnnotationKey)
-
-// prepare applies the options to an object that the server sent.
-func (i *Informer[T]) prepare(obj T) (T, error) {
-	if !i.options.KeepManagedFields && len(obj.GetManagedFields()) > 0 {
-		obj.SetManagedFields(nil)
-	}
-	if version := i.guard.Version(obj); version != "" {
-		obj.SetResourceVersion(version)
-	}
-	if i.options.Transform == nil {
-		return obj, nil
-	}
-	transformed, err := i.options.Transform(obj)
-	if err != nil {
-		return obj, fmt.Errorf("cannot transform %s: %w", i.KeyOf(obj), err)
-	}
-	return transformed, nil
-}
-
-// upsert stores obj and tells the handlers, unless nothing changed, under the lock.
-func (i *Informer[T]) upsert(key Key, obj T) {
-	old, replaced := i.store.set(key, obj)
-	same := replaced && old.GetUID() == obj.GetUID()
-	// Of one version there are two contents where the server's data was restored
-	// and has gone another way since.
-	if same && old.GetResourceVersion() == obj.GetResourceVersion() && obj.GetResourceVersion() != "" && equality.Semantic.DeepEqual(old, obj) {
-		return
-	}
-	i.notify(Change[T]{Key: key, Old: old, Had: replaced, New: obj, Has: true, Same: same, initial: !i.HasSynced()})
-}
-
-// remove forgets the object under key, under the lock. final is its last state where known;
-// otherwise the deletion was missed.
-func (i *Informer[T]) remove(key Key, final *T) {
-	old, removed := i.store.remove(key)
-	if !removed {
-		if final == nil || i.options.Keep == nil || !i.options.Keep(*final) {
-			return
-		}
-		old = *final // what selects it began to do so after the last event before
-	}
-	c := Change[T]{Key: key, Old: old, Had: true, last: old, tombstone: final == nil, unseen: !removed}
-	if final != nil {
-		c.last = *final
-	}
-	i.notify(c)
-}
-
-// leave forgets the objects that are not in ranges, under the lock.
-func (i *Informer[T]) leave(ranges Ranges) {
-	for _, key := range i.store.keys(func(_ Key, obj T) bool { return !ranges.Contains(obj) }) {
-		if old, removed := i.store.remove(key); removed {
-			i.notify(Change[T]{Key: key, Old: old, Had: true, last: old, left: RangeMoved})
-		}
-	}
-}
-
-// notify tells of a change of the store, under the lock.
-func (i *Informer[T]) notify(c Change[T]) {
-	i.handlers.tell(c)
-	for _, f := range i.followers {
-		f(c)
-	}
-}
