@@ -224,10 +224,3 @@ func (s *store[T]) addIndexers(indexers map[string]IndexFunc[T]) error {
 	}
 	return nil
 }
-
-// indexer returns the function of an index, or nil.
-func (s *store[T]) indexer(name string) IndexFunc[T] {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	return s.indexers[name]
-}
