@@ -30,8 +30,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/client/ring"
-	"github.com/shardplane/shardplane/pkg/controllers/replication"
 	"github.com/shardplane/shardplane/pkg/reconcile"
+	"github.com/shardplane/shardplane/pkg/replication/health"
 	"github.com/shardplane/shardplane/test/harness"
 )
 
@@ -95,7 +95,7 @@ func TestMetricsAreServed(t *testing.T) {
 	own := prometheus.NewRegistry()
 	reconcile.WithMetrics(t.Context(), own)
 	limits.New(limits.Config{Metrics: own})
-	replication.NewCacheCheck(replication.CheckedCache{Metrics: own})
+	health.NewCacheCheck(health.CheckedCache{Metrics: own})
 	unused, err := client.NewFactory(cluster.Cache())
 	require.NoError(t, err)
 	_, err = relay.New(relay.Config{}, relay.Self{Replicas: unused, Metrics: own})

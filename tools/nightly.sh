@@ -14,7 +14,7 @@ unit, race detector|$go_test -race -timeout 30m \$(tools/packages.sh unit)
 servers, race detector|$go_test -race -timeout 60m -p 2 \$(go list ./pkg/... ./test/integration/... ./test/admission | grep -vxF "\$(tools/packages.sh unit)")
 whole suites|$go_test -timeout 60m -p 2 \$(go list ./... | grep -vE '/test/(mutants|isolation|neighbours|robustness|ringprocesses)\$')
 vet of tools|go -C tools vet ./...
-models|$go_test -timeout 20m -run 'Model\$' ./pkg/client/ring ./pkg/client ./pkg/controllers/replication
+models|$go_test -timeout 20m -run 'Model\$' ./pkg/client/ring ./pkg/client ./pkg/replication/push
 provider module, race detector|cd contrib/mcprovider && $go_test -race -timeout 20m ./...
 kcp clients|make --no-print-directory compat TEST_FLAGS=-v
 mutants|make --no-print-directory mutants

@@ -47,3 +47,11 @@ func helpWidth(out io.Writer) int {
 	}
 	return min(width, maxHelpWidth)
 }
+
+const (
+	groupDev     = "dev"
+	groupServers = "servers"
+	groupClients = "clients"
+)
+
+const groupData = "data"

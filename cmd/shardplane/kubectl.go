@@ -1,7 +1,6 @@
 package main
 
 import (
-	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -13,20 +12,6 @@ import (
 
 // pluginName is the name under which kubectl finds this program: kubectl shardplane.
 const pluginName = "kubectl-shardplane"
-
-// newCommand returns the command that a program of this name is.
-func newCommand(program string) *cobra.Command {
-	if strings.TrimSuffix(filepath.Base(program), ".exe") != pluginName {
-		return newRootCommand()
-	}
-	cmd := newKubectlCommand(pluginName)
-	cmd.GroupID = ""
-	cmd.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl shardplane"}
-	cmd.SilenceErrors, cmd.SilenceUsage = true, true
-	cmd.InitDefaultHelpCmd()
-	cmd.InitDefaultCompletionCmd()
-	return cmd
-}
 
 // newKubectlCommand returns what kubectl's plugin is.
 func newKubectlCommand(use string) *cobra.Command {

@@ -12,11 +12,12 @@ import (
 	"errors"
 	"io"
 	"os"
+	"path/filepath"
 	"strings"
 
+	"github.com/spf13/cobra"
 	"k8s.io/klog/v2"
 
-	"github.com/shardplane/shardplane/pkg/dev/exitcode"
 	"github.com/shardplane/shardplane/pkg/dev/supervise"
 	"github.com/shardplane/shardplane/pkg/plaintext"
 )
@@ -50,26 +51,53 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) int {
 	return failed.code
 }
 
-// failure is the error of a command that had begun.
-type failure struct {
-	error
-	code int
+// newRootCommand returns the program's command with all others below it.
+func newRootCommand() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "shardplane",
+		Short: "Many Kubernetes API servers in one, spread over shards",
+		Long: `Shardplane serves many logical clusters, each a complete Kubernetes API of its
+own, from few processes: shards keep the data, a front-proxy routes requests to
+them, and a cache server shows every shard what all need to know.`,
+		Example: `  # A cluster of two shards on this machine, for development
+  shardplane dev
+
+  # The flags of a server
+  shardplane shard --help`,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+	}
+	root.AddGroup(
+		&cobra.Group{ID: groupDev, Title: "Start here:"},
+		&cobra.Group{ID: groupServers, Title: "Servers:"},
+		&cobra.Group{ID: groupClients, Title: "Clients:"},
+		&cobra.Group{ID: groupData, Title: "Data:"},
+	)
+	root.AddCommand(
+		newDevCommand(),
+		newShardCommand(),
+		newFrontProxyCommand(),
+		newCacheServerCommand(),
+		newKubectlCommand("kubectl"),
+		newSnapshotCommand(),
+		newCacheCommand(),
+		newVersionCommand(),
+	)
+	root.InitDefaultHelpCmd()
+	root.InitDefaultCompletionCmd()
+	return root
 }
 
-func (f *failure) Unwrap() error { return f.error }
-
-// failed marks err as the failure of a command that had begun; nil stays nil.
-func failed(err error) error {
-	if err == nil {
-		return nil
+// newCommand returns the command that a program of this name is.
+func newCommand(program string) *cobra.Command {
+	if strings.TrimSuffix(filepath.Base(program), ".exe") != pluginName {
+		return newRootCommand()
 	}
-	return &failure{error: err, code: exitcode.Of(err)}
-}
-
-// invalid marks err as the fault of the flags; nil stays nil.
-func invalid(err error) error {
-	if err == nil {
-		return nil
-	}
-	return &failure{error: err, code: supervise.ExitUsage}
+	cmd := newKubectlCommand(pluginName)
+	cmd.GroupID = ""
+	cmd.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl shardplane"}
+	cmd.SilenceErrors, cmd.SilenceUsage = true, true
+	cmd.InitDefaultHelpCmd()
+	cmd.InitDefaultCompletionCmd()
+	return cmd
 }

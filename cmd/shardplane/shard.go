@@ -24,6 +24,7 @@ Parts of an installation that are missing are logged as warnings at the start.`,
     --client-ca-file .kcp/client-ca.crt --requestheader-client-ca-file .kcp/requestheader-ca.crt \
     --shard-client-cert-file .kcp/shard-client-root.crt --shard-client-key-file .kcp/shard-client-root.key \
     --shard-ca-file .kcp/serving-ca.crt --external-url https://127.0.0.1:6443 \
+    --virtual-workspace-url https://127.0.0.1:6443/shards/root \
     --cache-kubeconfig .kcp-0/cache.kubeconfig --root-ca-file .kcp/serving-ca.crt \
     --service-account-signing-key-file .kcp/service-account.key
 
@@ -34,6 +35,7 @@ Parts of an installation that are missing are logged as warnings at the start.`,
     --client-ca-file .kcp/client-ca.crt --requestheader-client-ca-file .kcp/requestheader-ca.crt \
     --shard-client-cert-file .kcp/shard-client-shard-1.crt --shard-client-key-file .kcp/shard-client-shard-1.key \
     --shard-ca-file .kcp/serving-ca.crt --external-url https://127.0.0.1:6443 \
+    --virtual-workspace-url https://127.0.0.1:6443/shards/shard-1 \
     --cache-kubeconfig .kcp-1/cache.kubeconfig --root-ca-file .kcp/serving-ca.crt \
     --service-account-signing-key-file .kcp/service-account.key`,
 	}, options.Flags(), options.Complete, shard.New)

@@ -13,8 +13,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/shard"
 )
 
-const groupData = "data"
-
 func newSnapshotCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "snapshot",

@@ -1,7 +1,7 @@
 // Package admission decides what may be written: in each logical cluster by
 // what is configured there, for built-in and custom resources alike.
 //
-//	mutating    MergedVersion ─ NamespaceLifecycle ─ WorkspaceOwner ─ WorkspaceType ─ APIKinds ─ CachedResource ─ PathAnnotation ─ PermissionClaims ─ MutatingAdmissionPolicy ─ MutatingAdmissionWebhook ─ DryRun ─ ReservedMetadata
+//	mutating    MergedVersion ─ NamespaceLifecycle ─ WorkspaceOwner ─ WorkspaceType ─ APIKinds ─ CachedResource ─ PathAnnotation ─ PermissionClaims ─ MutatingAdmissionPolicy ─ MutatingAdmissionWebhook ─ DryRun ─ ReservedMetadata ─ Limits
 //	validating  WorkspaceType ─ APIKinds ─ CachedResource ─ PathAnnotation ─ PermissionClaims ─ Initialization ─ ReservedMetadata ─ Limits ─ PolicyParameterAccess ─ ValidatingAdmissionPolicy ─ ValidatingAdmissionWebhook ─ ResourceQuota
 //
 // The plugins stand in kube-apiserver's order; this package assembles them. Each
@@ -83,6 +83,8 @@ type Config struct {
 	Authorizer authorizer.UnconditionalAuthorizer
 	// Webhooks call admission webhooks; at public addresses only if nil.
 	Webhooks *webhooktransport.Tenants
+	// NoCachedResources has no new CachedResources made.
+	NoCachedResources bool
 	// WebhookCalls is how many admission webhooks are called at a time for one
 	// logical cluster; 0 is webhooktransport.DefaultCallsPerCluster.
 	WebhookCalls int
@@ -160,7 +162,7 @@ func New(c Config) (*Admission, error) {
 		named{"WorkspaceOwner", workspaceowner.New()},
 		named{"WorkspaceType", workspacetype.New(c.WorkspaceTypes)},
 		named{"APIKinds", apikinds.New(c.APIKinds)},
-		named{"CachedResource", cachedresource.New(cachedresource.Config{Clients: c.Clients, BuiltIn: c.BuiltIn})},
+		named{"CachedResource", cachedresource.New(cachedresource.Config{Clients: c.Clients, BuiltIn: c.BuiltIn, Disabled: c.NoCachedResources})},
 		named{"PathAnnotation", pathannotation.New(c.FindCluster)},
 		named{"PermissionClaims", claims.New(c.Claims)},
 		named{"PolicyLimits", policy.NewLimits(hooks.MutatingPolicies, hooks.ValidatingPolicies, hooks.MutatingBindings, hooks.ValidatingBindings)},

@@ -147,3 +147,154 @@ func filter[T any](all []T, selected func(*T) bool) []T {
 	}
 	return out
 }
+
+// The SDK converts fields, and this package sees to what it forgets: default
+// selectors of claims to all verbs, and claims of v1alpha1 that ask for neither all
+// objects nor some, which are invalid. Annotations are the SDK's, but only where they say
+// something, so that reading and writing an object in another version changes nothing.
+
+// ExportToV1alpha1 converts an APIExport. Resources that are not stored as custom
+// resources, and claims to single verbs or with a default selector, are in annotations.
+func ExportToV1alpha1(in *apisv1alpha2.APIExport) (*apisv1alpha1.APIExport, error) {
+	in = withStorage(in)
+	out := &apisv1alpha1.APIExport{}
+	if err := apisv1alpha2.Convert_v1alpha2_APIExport_To_v1alpha1_APIExport(in, out, nil); err != nil {
+		return nil, err
+	}
+	askForSomething(out.Spec.PermissionClaims)
+	if err := remember(&out.ObjectMeta, apisv1alpha2.ResourceSchemasAnnotation, filter(in.Spec.Resources, isNotStored)); err != nil {
+		return nil, err
+	}
+	return out, remember(&out.ObjectMeta, apisv1alpha2.PermissionClaimsAnnotation, filter(in.Spec.PermissionClaims, saysMore))
+}
+
+// ExportToV1alpha2 converts an APIExport. Claims to objects by name are in an
+// annotation.
+func ExportToV1alpha2(in *apisv1alpha1.APIExport) (*apisv1alpha2.APIExport, error) {
+	out := &apisv1alpha2.APIExport{}
+	if err := apisv1alpha2.Convert_v1alpha1_APIExport_To_v1alpha2_APIExport(in, out, nil); err != nil {
+		return nil, err
+	}
+	return out, remember(&out.ObjectMeta, apisv1alpha2.PermissionClaimsV1Alpha1Annotation, filter(in.Spec.PermissionClaims, selectsObjects))
+}
+
+// withStorage returns an export whose resources say how they are stored: defaults come
+// after conversion where only some fields of an object are applied.
+func withStorage(in *apisv1alpha2.APIExport) *apisv1alpha2.APIExport {
+	out := in.DeepCopy()
+	for i := range out.Spec.Resources {
+		if storage := &out.Spec.Resources[i].Storage; storage.CRD == nil && storage.Virtual == nil {
+			storage.CRD = &apisv1alpha2.ResourceSchemaStorageCRD{}
+		}
+	}
+	return out
+}
+
+// isNotStored reports whether a resource is something else than custom resources.
+func isNotStored(r *apisv1alpha2.ResourceSchema) bool { return r.Storage.CRD == nil }
+
+// selectsObjects reports whether a claim in v1alpha1 is to single objects.
+func selectsObjects(claim *apisv1alpha1.PermissionClaim) bool { return len(claim.ResourceSelector) > 0 }
+
+// askForSomething makes claims to no objects claims to all, which is how v1alpha2
+// understands them.
+func askForSomething(claims []apisv1alpha1.PermissionClaim) {
+	for i := range claims {
+		if len(claims[i].ResourceSelector) == 0 {
+			claims[i].All = true
+		}
+	}
+}
+
+// StatusAnnotations are the annotations in which an APIBinding of v1alpha1 has what
+// only the status of v1alpha2 can say. They are the status, and not the client's.
+var StatusAnnotations = []string{apisv1alpha2.StatusPermissionClaimsAnnotation, apisv1alpha2.StatusAppliedClaimsAnnotation}
+
+// V1alpha1StatusAnnotations are those in which v1alpha2 has what only the status of
+// v1alpha1 can say.
+var V1alpha1StatusAnnotations = []string{apisv1alpha2.StatusPermissionClaimsV1Alpha1Annotation, apisv1alpha2.StatusAppliedClaimsV1Alpha1Annotation}
+
+// BindingToV1alpha1 converts an APIBinding. Claims to single verbs, by label or with a
+// default selector are in annotations.
+func BindingToV1alpha1(in *apisv1alpha2.APIBinding) (*apisv1alpha1.APIBinding, error) {
+	out := &apisv1alpha1.APIBinding{}
+	if err := apisv1alpha2.Convert_v1alpha2_APIBinding_To_v1alpha1_APIBinding(in, out, nil); err != nil {
+		return nil, err
+	}
+	askForSomething(out.Status.ExportPermissionClaims)
+	if err := remember(&out.ObjectMeta, apisv1alpha2.AcceptablePermissionClaimsAnnotation, filter(in.Spec.PermissionClaims, func(c *apisv1alpha2.AcceptablePermissionClaim) bool {
+		return scopedSaysMore(&c.ScopedPermissionClaim)
+	})); err != nil {
+		return nil, err
+	}
+	if err := remember(&out.ObjectMeta, apisv1alpha2.StatusPermissionClaimsAnnotation, filter(in.Status.ExportPermissionClaims, saysMore)); err != nil {
+		return nil, err
+	}
+	return out, remember(&out.ObjectMeta, apisv1alpha2.StatusAppliedClaimsAnnotation, filter(in.Status.AppliedPermissionClaims, scopedSaysMore))
+}
+
+// BindingToV1alpha2 converts an APIBinding. Claims to objects by name are in
+// annotations, and reach all objects.
+func BindingToV1alpha2(in *apisv1alpha1.APIBinding) (*apisv1alpha2.APIBinding, error) {
+	out := &apisv1alpha2.APIBinding{}
+	if err := apisv1alpha2.Convert_v1alpha1_APIBinding_To_v1alpha2_APIBinding(in, out, nil); err != nil {
+		return nil, err
+	}
+	if err := restoreDefaultSelectors(&in.ObjectMeta, out); err != nil {
+		return nil, err
+	}
+	if err := remember(&out.ObjectMeta, apisv1alpha2.PermissionClaimsV1Alpha1Annotation, filter(in.Spec.PermissionClaims, func(c *apisv1alpha1.AcceptablePermissionClaim) bool {
+		return selectsObjects(&c.PermissionClaim)
+	})); err != nil {
+		return nil, err
+	}
+	if err := remember(&out.ObjectMeta, apisv1alpha2.StatusPermissionClaimsV1Alpha1Annotation, filter(in.Status.ExportPermissionClaims, selectsObjects)); err != nil {
+		return nil, err
+	}
+	return out, remember(&out.ObjectMeta, apisv1alpha2.StatusAppliedClaimsV1Alpha1Annotation, filter(in.Status.AppliedPermissionClaims, selectsObjects))
+}
+
+// restoreDefaultSelectors gives claims the default selectors that the annotations
+// remember.
+func restoreDefaultSelectors(meta *metav1.ObjectMeta, out *apisv1alpha2.APIBinding) error {
+	acceptable, err := recall[apisv1alpha2.AcceptablePermissionClaim](meta, apisv1alpha2.AcceptablePermissionClaimsAnnotation)
+	if err != nil {
+		return err
+	}
+	for i := range acceptable {
+		for j := range out.Spec.PermissionClaims {
+			restore(&out.Spec.PermissionClaims[j].PermissionClaim, &acceptable[i].PermissionClaim)
+		}
+	}
+	exported, err := recall[apisv1alpha2.PermissionClaim](meta, apisv1alpha2.StatusPermissionClaimsAnnotation)
+	if err != nil {
+		return err
+	}
+	for i := range exported {
+		for j := range out.Status.ExportPermissionClaims {
+			restore(&out.Status.ExportPermissionClaims[j], &exported[i])
+		}
+	}
+	applied, err := recall[apisv1alpha2.ScopedPermissionClaim](meta, apisv1alpha2.StatusAppliedClaimsAnnotation)
+	if err != nil {
+		return err
+	}
+	for i := range applied {
+		for j := range out.Status.AppliedPermissionClaims {
+			restore(&out.Status.AppliedPermissionClaims[j].PermissionClaim, &applied[i].PermissionClaim)
+		}
+	}
+	return nil
+}
+
+// restore gives a claim the default selector that is remembered of it.
+func restore(claim, remembered *apisv1alpha2.PermissionClaim) {
+	if claim.EqualGRI(*remembered) {
+		claim.DefaultSelector = remembered.DefaultSelector
+	}
+}
+
+// scopedSaysMore reports whether a claim says what v1alpha1 cannot.
+func scopedSaysMore(claim *apisv1alpha2.ScopedPermissionClaim) bool {
+	return saysMore(&claim.PermissionClaim) || !claim.Selector.MatchAll
+}

@@ -9,8 +9,14 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/request/schemacosts"
 )
+
+var spec = field.NewPath("spec")
+
+// coreGroup is what the group "" is called where a name cannot be empty.
+const coreGroup = "core"
 
 // undottedGroups are those of Kubernetes, which has given out no others since. Definitions
 // and schemas may be of them.
@@ -42,12 +48,12 @@ func DefinitionGroup(name string) string {
 // defaults.
 func ValidateDefinition(crd, old *apiextensions.CustomResourceDefinition, validate func(crd, old *apiextensions.CustomResourceDefinition) field.ErrorList) field.ErrorList {
 	if errs := aboveLimits(crd, old); len(errs) > 0 {
-		return errs
+		return request.LimitErrors(errs)
 	}
 	if !slices.Contains(undottedGroups, crd.Spec.Group) || old != nil && old.Spec.Group != crd.Spec.Group {
-		return validate(crd, old)
+		return request.LimitErrors(validate(crd, old))
 	}
-	errs := validate(withDot(crd), withDot(old))
+	errs := request.LimitErrors(validate(withDot(crd), withDot(old)))
 	for _, err := range errs {
 		if value, ok := err.BadValue.(string); ok {
 			err.BadValue = strings.TrimSuffix(value, dotted)

@@ -40,8 +40,6 @@ const (
 	IdentityNamespace = "kcp-system"
 	// IdentityKey is the key of a secret under which it has an identity.
 	IdentityKey = apisv1alpha1.SecretKeyAPIExportIdentity
-	// coreGroup is what the group "" is called where a name cannot be empty.
-	coreGroup = "core"
 	// identityBytes is how many random bytes an identity is made of.
 	identityBytes = 32
 )

@@ -5,6 +5,7 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 )
 
 // APIResourceSchema is kcp's, with the selectable fields of versions, for which the type of
@@ -51,4 +52,9 @@ func SchemaFrom(u *unstructured.Unstructured) (*APIResourceSchema, error) {
 		s.Spec.APIResourceSchemaSpec.Versions = nil
 	}
 	return s, err
+}
+
+func as[T any](u *unstructured.Unstructured) (*T, error) {
+	typed := new(T)
+	return typed, runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, typed)
 }

@@ -11,7 +11,6 @@ import (
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
@@ -21,12 +20,6 @@ var (
 	stored = apisv1alpha2.SchemeGroupVersion.String()
 	other  = apisv1alpha1.SchemeGroupVersion.String()
 )
-
-// MaxItems is how many resources, and how many permission claims, an export or binding
-// may have; maxVerbs is how many verbs a claim may have.
-const MaxItems, maxVerbs = 1000, 100
-
-var annotationsPath = field.NewPath("metadata", "annotations")
 
 // Validate returns what is wrong with an object of apis.kcp.io in any version, and with
 // its change if old, in the same version, is not nil. Objects of other groups are valid.
@@ -66,11 +59,6 @@ func validateAs[T any](object, old *unstructured.Unstructured, created func(*T) 
 		return created(typed) // what cannot be read may be mended
 	}
 	return updated(typed, before)
-}
-
-func as[T any](u *unstructured.Unstructured) (*T, error) {
-	typed := new(T)
-	return typed, runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, typed)
 }
 
 // validateVersions validates an object of one of two versions as the one that is

@@ -15,6 +15,12 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
+// MaxItems is how many resources, and how many permission claims, an export or binding
+// may have; maxVerbs is how many verbs a claim may have.
+const MaxItems, maxVerbs = 1000, 100
+
+var annotationsPath = field.NewPath("metadata", "annotations")
+
 const (
 	// maxMirrored is how many bytes of annotations with MirroredPrefix an export may have, and
 	// maxClaims how many its permission claims may have as JSON.
@@ -23,7 +29,6 @@ const (
 
 var (
 	resourceForm = regexp.MustCompile(`^[a-z][-a-z0-9]*[a-z0-9]$`)
-	spec         = field.NewPath("spec")
 )
 
 // ValidateExport returns what is wrong with an APIExport. It repeats what the schema of

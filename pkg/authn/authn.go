@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apiserver/pkg/apis/apiserver"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
@@ -75,6 +76,24 @@ type Sources struct {
 	Tell func(ctx context.Context, of *issuers.Configuration, fault string) error
 	// Metrics registers metrics.
 	Metrics prometheus.Registerer
+}
+
+// Workspace is a logical cluster, and whom it knows beside the users of the installation.
+type Workspace struct {
+	// Cluster is empty for requests that are for none, or whose users are not known by it.
+	Cluster logicalcluster.Name
+	// Configurations are those that the type of the logical cluster names.
+	Configurations []*issuers.Configuration
+	// Incomplete is set while there may be more, of a logical cluster that is new.
+	Incomplete bool
+}
+
+// Name adds a configuration, unless it is being deleted: of its issuers nobody gets in any more,
+// however long it is until it has gone.
+func (w *Workspace) Name(c *issuers.Configuration) {
+	if c.DeletionTimestamp == nil {
+		w.Configurations = append(w.Configurations, c)
+	}
 }
 
 // New builds the authenticator of o. It reads all files, and fails where one

@@ -36,21 +36,6 @@ func homeGroups() []string {
 	return []string{serviceaccount.AllServiceAccountsGroup, serviceaccount.ServiceAccountGroupPrefix + "*", identity.ClusterGroupPrefix + "*"}
 }
 
-// outsideGroups filters what OIDC issuers and webhooks say.
-func (o *ClientCertificateOptions) outsideGroups() GroupFilter {
-	drop := o.DropGroups
-	if drop == nil {
-		drop = DefaultDropGroups()
-	}
-	return GroupFilter{Drop: append(homeGroups(), drop...)}
-}
-
-// certificateGroups filters what client certificates say. They name shards, and members of
-// system:masters.
-func (o *ClientCertificateOptions) certificateGroups() GroupFilter {
-	return GroupFilter{Drop: append(slices.Clone(o.outsideGroups().Drop), "!"+user.SystemPrivilegedGroup, "!"+request.GroupShards)}
-}
-
 // withGroups returns a response with the groups that a filter leaves.
 func withGroups(response *authenticator.Response, groups GroupFilter) *authenticator.Response {
 	who := response.User

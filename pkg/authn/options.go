@@ -9,8 +9,10 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+	"k8s.io/apiserver/pkg/authentication/user"
 
 	"github.com/shardplane/shardplane/pkg/authn/serviceaccount"
+	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/webhooktransport"
 )
 
@@ -42,7 +44,7 @@ type UserOptions struct {
 
 // WorkspaceOptions are about issuers that tenants name in WorkspaceAuthenticationConfigurations.
 type WorkspaceOptions struct {
-	// Enabled is whether tokens of theirs are accepted.
+	// Enabled is whether tokens of theirs are accepted; a feature gate, and no flag, sets it.
 	Enabled bool
 	// AllowedCIDRs are the ranges that they may have addresses in beside public ones.
 	AllowedCIDRs []string
@@ -53,8 +55,6 @@ const flagIssuerCIDRs = "--workspace-issuer-allowed-cidrs"
 
 // AddFlags adds the flags of o to fs.
 func (o *WorkspaceOptions) AddFlags(fs *pflag.FlagSet) {
-	fs.BoolVar(&o.Enabled, "enable-workspace-authentication", o.Enabled,
-		"accept, in workspaces of types that name WorkspaceAuthenticationConfigurations, tokens of the issuers in these")
 	fs.StringSliceVar(&o.AllowedCIDRs, strings.TrimPrefix(flagIssuerCIDRs, "--"), o.AllowedCIDRs,
 		"ranges of addresses, such as 10.96.0.0/12, in which issuers of WorkspaceAuthenticationConfigurations may be beside public addresses; "+
 			"loopback, link-local, private and reserved ones are refused otherwise. Every tenant can have the server send requests to what is in them")
@@ -77,6 +77,21 @@ type ClientCertificateOptions struct {
 	// or webhook; see GroupFilter. Certificates may name members of system:masters
 	// all the same. Nil: DefaultDropGroups.
 	DropGroups []string
+}
+
+// outsideGroups filters what OIDC issuers and webhooks say.
+func (o *ClientCertificateOptions) outsideGroups() GroupFilter {
+	drop := o.DropGroups
+	if drop == nil {
+		drop = DefaultDropGroups()
+	}
+	return GroupFilter{Drop: append(homeGroups(), drop...)}
+}
+
+// certificateGroups filters what client certificates say. They name shards, and members of
+// system:masters.
+func (o *ClientCertificateOptions) certificateGroups() GroupFilter {
+	return GroupFilter{Drop: append(slices.Clone(o.outsideGroups().Drop), "!"+user.SystemPrivilegedGroup, "!"+request.GroupShards)}
 }
 
 // TokenOptions say which bearer tokens are accepted.

@@ -24,24 +24,6 @@ const (
 	configurationPoll    = 20 * time.Millisecond
 )
 
-// Workspace is a logical cluster, and whom it knows beside the users of the installation.
-type Workspace struct {
-	// Cluster is empty for requests that are for none, or whose users are not known by it.
-	Cluster logicalcluster.Name
-	// Configurations are those that the type of the logical cluster names.
-	Configurations []*issuers.Configuration
-	// Incomplete is set while there may be more, of a logical cluster that is new.
-	Incomplete bool
-}
-
-// Name adds a configuration, unless it is being deleted: of its issuers nobody gets in any more,
-// however long it is until it has gone.
-func (w *Workspace) Name(c *issuers.Configuration) {
-	if c.DeletionTimestamp == nil {
-		w.Configurations = append(w.Configurations, c)
-	}
-}
-
 // NewFor is how long after its birth a logical cluster may have configurations of which some
 // server does not know yet.
 const NewFor = 10 * time.Second

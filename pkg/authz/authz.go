@@ -6,25 +6,11 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/kcp-dev/logicalcluster/v3"
-	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/authorization/path"
 
 	"github.com/shardplane/shardplane/pkg/request"
 )
-
-// NotPermitted begins the reason given to whom nothing is permitted in a logical
-// cluster, whether it exists or not.
-const NotPermitted = "workspace access not permitted"
-
-// NotPermittedReason is the whole reason, the same on all servers. It says all
-// that anybody may know: what can be the matter, and who can help.
-const NotPermittedReason = NotPermitted + ": there is no such workspace, or its administrators have not given this user access to it"
-
-// FindLogicalCluster returns the LogicalCluster of that name on this server, or
-// nil where there is none.
-type FindLogicalCluster func(ctx context.Context, name logicalcluster.Name) (*corev1alpha1.LogicalCluster, error)
 
 // Config is what the rules need to know.
 type Config struct {

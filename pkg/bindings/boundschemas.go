@@ -7,7 +7,9 @@ import (
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	apisv1alpha1 "github.com/kcp-dev/sdk/apis/apis/v1alpha1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
 	"github.com/shardplane/shardplane/pkg/request"
@@ -30,6 +32,14 @@ const shownIdentity = "-bound"
 
 // boundSets are the sets of the consumers that somebody has asked for.
 type boundSets struct {
+	table   *table
+	schemas *schemas
+	history *history
+	// stored is the resource of the copies.
+	stored schema.GroupResource
+	// shown is the definition under which they are shown to those who have bound them. Nil if they are not.
+	shown *definitions.Definition
+
 	mu   sync.Mutex
 	sets map[logicalcluster.Name]*boundSet
 }
@@ -49,42 +59,29 @@ func (s *boundSets) followLocked(consumer logicalcluster.Name, all []*record, la
 }
 
 // expireBound drops the sets that no request uses, nor has used lately.
-func (x *Index) expireBound(now time.Time) {
-	s := &x.bound
+func (s *boundSets) expireBound(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for consumer, set := range s.sets {
 		if set.requests == 0 && now.Sub(set.used) > setIdleFor {
-			set.Deny(tenancy.AdminCluster, x.history.latest)
+			set.Deny(tenancy.AdminCluster, s.history.latest)
 			delete(s.sets, consumer)
 		}
 	}
 }
 
-// schemasOf returns the schemas that bindings have bound, which are the names of copies.
-func schemasOf(all []*record) []string {
-	var names []string
-	for _, r := range all {
-		for _, b := range r.byResource {
-			names = append(names, string(b.uid))
-		}
-	}
-	return names
-}
-
 // WithBoundSchemas returns a context in which requests for SchemasResource see the
 // APIResourceSchemas that a consumer of the shard has bound, and no others: they are to be
 // read only. The set is kept up to date until done is called. The error is an API status.
-func (x *Index) WithBoundSchemas(ctx context.Context, consumer logicalcluster.Name) (seeing context.Context, done func(), err error) {
-	if err := x.waitSynced(ctx); err != nil {
+func (s *boundSets) WithBoundSchemas(ctx context.Context, consumer logicalcluster.Name) (seeing context.Context, done func(), err error) {
+	if err := s.table.waitSynced(ctx); err != nil {
 		return nil, nil, err
 	}
-	s := &x.bound
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	set := s.sets[consumer]
 	if set == nil {
-		set = &boundSet{Set: x.boundSetLocked(consumer)}
+		set = &boundSet{Set: s.boundSetLocked(consumer)}
 		s.sets[consumer] = set
 	}
 	set.requests++
@@ -99,12 +96,12 @@ func (x *Index) WithBoundSchemas(ctx context.Context, consumer logicalcluster.Na
 }
 
 // boundSetLocked makes the set of a consumer.
-func (x *Index) boundSetLocked(consumer logicalcluster.Name) *claims.Set {
-	latest, recent := x.history.since(x.informer.ResourceVersion())
-	set := claims.NewSet(&x.source, x.own.Schema.Resource, "", latest)
+func (s *boundSets) boundSetLocked(consumer logicalcluster.Name) *claims.Set {
+	latest, recent := s.history.since(s.table.informer.ResourceVersion())
+	set := claims.NewSet(&s.history.source, s.stored, "", latest)
 	begins, changed := firstOf(recent)[consumer]
 	if !changed {
-		begins = x.records(consumer)
+		begins = s.table.records(consumer)
 	}
 	set.AllowNames(tenancy.AdminCluster, schemasOf(begins), latest)
 	set.Begin()
@@ -120,11 +117,11 @@ type consumerKey struct{}
 
 // nameOfCopy returns the name of the copy that a request of WithBoundSchemas sees under a
 // name, or "".
-func (x *Index) nameOfCopy(ctx context.Context, shown string) (string, error) {
+func (s *boundSets) nameOfCopy(ctx context.Context, shown string) (string, error) {
 	consumer, _ := ctx.Value(consumerKey{}).(logicalcluster.Name)
-	for _, r := range x.records(consumer) {
+	for _, r := range s.table.records(consumer) {
 		for _, b := range r.byResource {
-			p, err := x.schemas.get(ctx, b.uid)
+			p, err := s.schemas.get(ctx, b.uid)
 			if err != nil {
 				return "", err
 			}
@@ -136,15 +133,16 @@ func (x *Index) nameOfCopy(ctx context.Context, shown string) (string, error) {
 	return "", nil
 }
 
-// showCopies returns the definition under which copies are shown.
-func (x *Index) showCopies() (*definitions.Definition, error) {
-	s, err := definitions.NewProjectedSchema(x.config.Schemas, &definitions.Projection{
-		Stored: x.own.Schema.Resource, Show: showCopy, ShownName: originalOf, StoredName: x.nameOfCopy,
+// show has copies shown, by the definition of APIResourceSchemas.
+func (s *boundSets) show(as *apiextensionsv1.CustomResourceDefinition) error {
+	projected, err := definitions.NewProjectedSchema(as, &definitions.Projection{
+		Stored: s.stored, Show: showCopy, ShownName: originalOf, StoredName: s.nameOfCopy,
 	})
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return &definitions.Definition{Schema: s, Owner: "the server"}, nil
+	s.shown = &definitions.Definition{Schema: projected, Owner: "the server"}
+	return nil
 }
 
 func originalOf(stored *unstructured.Unstructured) string {
@@ -167,6 +165,6 @@ func showCopy(stored *unstructured.Unstructured) (*unstructured.Unstructured, er
 }
 
 // showsCopies reports whether a look-up is for what WithBoundSchemas shows.
-func (x *Index) showsCopies(l definitions.Lookup) bool {
-	return x.shown != nil && l.Cluster.Name == tenancy.AdminCluster && l.Identity == shownIdentity && l.Resource == SchemasResource
+func (s *boundSets) showsCopies(l definitions.Lookup) bool {
+	return s.shown != nil && l.Cluster.Name == tenancy.AdminCluster && l.Identity == shownIdentity && l.Resource == SchemasResource
 }

@@ -1,14 +1,12 @@
 package bindings
 
 import (
-	"context"
 	"slices"
 	"sync"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/shardplane/shardplane/pkg/customresource/definitions"
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
@@ -79,63 +77,4 @@ func (c *changes) take() []transition {
 	all := c.all
 	c.all = nil
 	return all
-}
-
-// tell tells of the changes that there are.
-func (x *Index) tell(ctx context.Context) {
-	for _, t := range x.changes.take() {
-		if d := x.system(t.before.resource); d != nil {
-			if gone := t.after.uid == ""; gone && !t.cluster.Wildcard && x.config.SystemBound(t.cluster.Name) {
-				x.listeners.Tell(definitions.Change{Schema: d.Schema, Cluster: t.cluster, Gone: gone})
-			}
-			continue
-		}
-		served := x.schemas.known(t.before.uid)
-		if served == nil && !t.cluster.Wildcard {
-			continue // it was never asked for: nothing is served with it
-		}
-		if t.cluster.Wildcard {
-			x.tellWildcard(ctx, t.before)
-			continue
-		}
-		now := x.after(ctx, t)
-		if now == nil || now.Hash != served.Hash || t.after.identity != t.before.identity || t.after.virtual != t.before.virtual {
-			x.listeners.Tell(definitions.Change{
-				Schema: served.Schema, Identity: t.before.identity, Cluster: t.cluster, Gone: t.after.uid == "",
-			})
-		}
-	}
-}
-
-// after returns the schema that is served now, if that can be told.
-func (x *Index) after(ctx context.Context, t transition) *pinned {
-	if t.after.uid == "" {
-		return nil
-	}
-	now, err := x.schemas.get(ctx, t.after.uid)
-	if err != nil {
-		return nil // clients ask again, and are told
-	}
-	return now
-}
-
-// tellWildcard tells of all schemas that a wildcard may have read what is stored under an identity with, but the
-// one that it reads it with now. changed is what came or went.
-func (x *Index) tellWildcard(ctx context.Context, changed bound) {
-	uids := x.schemasIn(changed.identified)
-	now, err := x.newest(ctx, uids)
-	if err != nil {
-		now = nil
-	}
-	if !slices.Contains(uids, changed.uid) {
-		uids = append(uids, changed.uid)
-	}
-	for _, uid := range uids {
-		served := x.schemas.known(uid)
-		if served != nil && (now == nil || served.Hash != now.Hash) {
-			x.listeners.Tell(definitions.Change{
-				Schema: served.Schema, Identity: changed.identity, Cluster: request.Cluster{Wildcard: true}, Gone: now == nil && err == nil,
-			})
-		}
-	}
 }

@@ -2,10 +2,7 @@ package bindings
 
 import (
 	"maps"
-	"slices"
 	"sync"
-
-	"github.com/kcp-dev/logicalcluster/v3"
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
@@ -16,14 +13,6 @@ type consumed struct {
 	mu        sync.RWMutex
 	counts    map[client.Key]int
 	listeners definitions.Listeners[client.Key]
-}
-
-// exportKey returns the key of the export of a record; false if it is not known.
-func (r *record) exportKey() (client.Key, bool) {
-	if r == nil || r.list == nil || r.provider == "" || r.export == "" {
-		return client.Key{}, false
-	}
-	return r.list.exportKey(), true
 }
 
 // replaced notes that a record has taken the place of another; either may be nil. It
@@ -55,25 +44,19 @@ func (c *consumed) replaced(before, after *record) {
 
 // Consumed reports whether a logical cluster of the shard has a binding to an export,
 // which may have bound nothing.
-func (x *Index) Consumed(export client.Key) bool {
-	x.consumed.mu.RLock()
-	defer x.consumed.mu.RUnlock()
-	return x.consumed.counts[export] > 0
-}
-
-// Binds reports whether a logical cluster of the shard has a binding to an export, which
-// may have bound nothing.
-func (x *Index) Binds(cluster logicalcluster.Name, export client.Key) bool {
-	return slices.ContainsFunc(x.records(cluster), func(r *record) bool { return r.of(export) })
+func (c *consumed) Consumed(export client.Key) bool {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return c.counts[export] > 0
 }
 
 // FollowConsumers calls f for each export that has a binding, and when one has a first
 // binding or has lost the last one, until stop is called. Consumed says which.
-func (x *Index) FollowConsumers(f func(export client.Key)) (stop func()) {
-	stop = x.consumed.listeners.Add(f)
-	x.consumed.mu.RLock()
-	known := maps.Clone(x.consumed.counts)
-	x.consumed.mu.RUnlock()
+func (c *consumed) FollowConsumers(f func(export client.Key)) (stop func()) {
+	stop = c.listeners.Add(f)
+	c.mu.RLock()
+	known := maps.Clone(c.counts)
+	c.mu.RUnlock()
 	for export := range known {
 		f(export)
 	}

@@ -7,7 +7,6 @@ import (
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
-	"github.com/kcp-dev/sdk/apis/third_party/conditions/util/conditions"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -64,27 +63,4 @@ func (x *Index) Like(ctx context.Context, export *apisv1alpha2.APIExport) (resou
 		resources = append(resources, bound)
 	}
 	return resources, release, true
-}
-
-// holdComplete returns what bindings have bound that have all of an export, or nil. It is
-// used, as by one more binding, until release is called.
-func (x *Index) holdComplete(export client.Key) (l *list, release func()) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if l = x.complete[export]; l == nil {
-		return nil, nil
-	}
-	x.useLocked(l)
-	return l, func() {
-		x.mu.Lock()
-		defer x.mu.Unlock()
-		x.releaseLocked(l)
-	}
-}
-
-// isComplete reports whether a binding has bound all that its export offered when the
-// status was written.
-func isComplete(status *apisv1alpha2.APIBindingStatus) bool {
-	said := &apisv1alpha2.APIBinding{Status: *status}
-	return status.Phase == apisv1alpha2.APIBindingPhaseBound && conditions.IsTrue(said, apisv1alpha2.BindingUpToDate)
 }

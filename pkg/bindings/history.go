@@ -1,8 +1,6 @@
 package bindings
 
 import (
-	"context"
-	"math"
 	"slices"
 	"time"
 
@@ -11,16 +9,11 @@ import (
 	"github.com/shardplane/shardplane/pkg/storage/claims"
 )
 
-const (
-	// unknownRevision is that of a change that was missed.
-	unknownRevision = math.MaxUint64
-	// initialRevision is that of what was there when the informer began: at the resource version of its first list.
-	initialRevision = 0
-)
-
 // history is what a new set needs to be as if it had always been there. It changes while both locks of the
 // sets are held, so that either suffices to read it.
 type history struct {
+	// source is shared by all sets. It determines up to when they are current.
+	source claims.Source
 	// latest is the revision of the latest change of a binding, unless unknown is set: then it may be up to what the informer has
 	// seen.
 	latest  uint64
@@ -37,7 +30,7 @@ type recentChange struct {
 }
 
 // add notes a change of a binding.
-func (h *history) add(source *claims.Source, cluster logicalcluster.Name, before, after *record, was, all []*record, revision uint64) {
+func (h *history) add(cluster logicalcluster.Name, before, after *record, was, all []*record, revision uint64) {
 	switch revision {
 	case initialRevision:
 		return
@@ -47,7 +40,7 @@ func (h *history) add(source *claims.Source, cluster logicalcluster.Name, before
 		// The informer has seen everything before it.
 		h.latest, h.unknown = max(h.latest, revision), false
 	}
-	first := slices.IndexFunc(h.recent, func(c recentChange) bool { return !source.SeenByAll(c.at) })
+	first := slices.IndexFunc(h.recent, func(c recentChange) bool { return !h.source.SeenByAll(c.at) })
 	if first < 0 {
 		h.recent = nil
 	} else {
@@ -77,23 +70,4 @@ func firstOf(recent []recentChange) map[logicalcluster.Name][]*record {
 		}
 	}
 	return all
-}
-
-// unchanged reports whether a binding still says the same.
-func unchanged(before, after *record) bool {
-	return before != nil && after != nil && before.list == after.list
-}
-
-// catchUpTo waits until the index has all changes of bindings up to a version.
-func (x *Index) catchUpTo(ctx context.Context, version uint64) error {
-	last, err := x.config.LastChange(ctx, version)
-	if err != nil {
-		return err
-	}
-	return x.wait(ctx, func() bool {
-		x.mu.RLock()
-		seen := x.seen
-		x.mu.RUnlock()
-		return max(seen, revisionOf(x.informer.ResourceVersion())) >= last
-	})
 }

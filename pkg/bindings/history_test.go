@@ -88,7 +88,7 @@ func TestSetsHaveAHistory(t *testing.T) {
 	_, done, err := w.WithBoundSchemas(t.Context(), "consumer")
 	require.NoError(t, err)
 	defer done()
-	w.requireTold(w.bound.sets["consumer"].Set, "system:admin", at, false, true)
+	w.requireTold(w.boundSets.sets["consumer"].Set, "system:admin", at, false, true)
 }
 
 // until waits until the index has seen a revision.
@@ -106,7 +106,7 @@ func (w *shard) until(revision uint64) {
 func TestSetsAreMadeBetweenChanges(t *testing.T) {
 	t.Parallel()
 	w := newShard(t).claiming().run()
-	for _, making := range []sync.Locker{&w.claimed.mu, &w.bound.mu} {
+	for _, making := range []sync.Locker{&w.claimed.mu, &w.boundSets.mu} {
 		b := accepted("a")
 		waited := make(chan error, 1)
 		early := false
@@ -142,7 +142,7 @@ func TestCatchUpTo(t *testing.T) {
 	w := newShard(t).claiming()
 	last := uint64(0)
 	w.config.LastChange = func(context.Context, uint64) (uint64, error) { return last, nil }
-	w.source.CatchUpBy(w.catchUpTo)
+	w.history.source.CatchUpBy(w.catchUpTo)
 	w.run()
 	set := w.reached("list")
 	last = revisionOf(w.server.Put(t, kinds.APIBindings.GroupVersionResource, accepted("a")))

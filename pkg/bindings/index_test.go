@@ -126,9 +126,9 @@ func (w *shard) put(b *apisv1alpha2.APIBinding) {
 func (w *shard) remove(cluster, name string) {
 	w.t.Helper()
 	w.server.Delete(w.t, kinds.APIBindings.GroupVersionResource, "", logicalcluster.Name(cluster), "", name)
+	// The informer calls the index after it has removed the binding.
 	require.Eventually(w.t, func() bool {
-		_, err := w.Informer().Lister().Get(client.Key{Cluster: logicalcluster.Name(cluster), Name: name})
-		return err != nil
+		return !slices.ContainsFunc(w.records(logicalcluster.Name(cluster)), func(r *record) bool { return r.name == name })
 	}, deadline, tick)
 }
 
@@ -425,8 +425,8 @@ func TestModel(t *testing.T) {
 			}
 		}
 	}
-	w.Index.mu.RLock()
-	defer w.Index.mu.RUnlock()
+	w.Index.table.mu.RLock()
+	defer w.Index.table.mu.RUnlock()
 	require.Empty(t, w.clusters)
 	require.Empty(t, w.lists)
 	require.Empty(t, w.identities)

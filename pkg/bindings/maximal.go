@@ -4,11 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
-	conditionsv1alpha1 "github.com/kcp-dev/sdk/apis/third_party/conditions/apis/conditions/v1alpha1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
@@ -131,37 +129,12 @@ func (x *Index) hasPolicy(ctx context.Context, r *record) (bool, error) {
 // lacksExport returns an error if something is bound under an identity of an export that is
 // not known.
 func (x *Index) lacksExport(identityHash string) error {
-	of := map[client.Key]bool{}
-	x.mu.RLock()
-	for _, l := range x.lists {
-		if !l.saysGone() && l.has(identityHash) {
-			of[l.exportKey()] = true
-		}
-	}
-	x.mu.RUnlock()
-	for key := range of {
+	for key := range x.exportsWith(identityHash) {
 		if _, err := x.config.Export(key); errors.Is(err, client.ErrIncomplete) {
 			return err
 		}
 	}
 	return nil
-}
-
-// has reports whether something is bound under an identity.
-func (l *list) has(identityHash string) bool {
-	for _, b := range l.byResource {
-		if b.identity == identityHash {
-			return true
-		}
-	}
-	return false
-}
-
-// saysGone reports whether bindings say that there was no export when all were known.
-func (l *list) saysGone() bool {
-	return slices.ContainsFunc(l.said.Status.Conditions, func(c conditionsv1alpha1.Condition) bool {
-		return c.Type == apisv1alpha2.APIExportValid && c.Reason == apisv1alpha2.APIExportNotFoundReason
-	})
 }
 
 // as are attributes with another user.

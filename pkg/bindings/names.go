@@ -76,7 +76,7 @@ func (x *Index) Yield(ctx context.Context, names Names, cluster logicalcluster.N
 	}
 	var wanted []definitions.Wanted
 	for resource, b := range r.byResource {
-		if !names.Defines(cluster, resource.Group) || x.system(resource) != nil {
+		if !names.Defines(cluster, resource.Group) || x.config.system(resource) != nil {
 			continue // nearly always
 		}
 		s, err := x.schemas.get(ctx, b.uid)
@@ -158,7 +158,7 @@ func conflict(a, b *apiextensionsv1.CustomResourceDefinitionNames) string {
 
 // Definition returns how the objects of a bound resource are stored.
 func (x *Index) Definition(ctx context.Context, b *apisv1alpha2.BoundAPIResource) (*definitions.Definition, error) {
-	if d := x.system(schema.GroupResource{Group: b.Group, Resource: b.Resource}); d != nil {
+	if d := x.config.system(schema.GroupResource{Group: b.Group, Resource: b.Resource}); d != nil {
 		return d, nil
 	}
 	s, err := x.schemas.get(ctx, types.UID(b.Schema.UID))

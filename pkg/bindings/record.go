@@ -5,25 +5,24 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
-	"maps"
+	"math"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
+	conditionsv1alpha1 "github.com/kcp-dev/sdk/apis/third_party/conditions/apis/conditions/v1alpha1"
+	"github.com/kcp-dev/sdk/apis/third_party/conditions/util/conditions"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/storage/claims"
 )
-
-// identified is a resource under an identity: what is stored together.
-type identified struct {
-	resource schema.GroupResource
-	identity string
-}
 
 // bound is a resource that a binding has bound.
 type bound struct {
@@ -108,9 +107,51 @@ func newList(key string, s said) *list {
 		}
 	}
 	l.claims = claimsIn(&s.Status)
-	l.labels = l.labelsOf()
+	l.labels = labelsOf(l.provider, l.export, l.claims)
 	l.complete = isComplete(&s.Status)
 	return l
+}
+
+// isComplete reports whether a binding has bound all that its export offered when the
+// status was written.
+func isComplete(status *apisv1alpha2.APIBindingStatus) bool {
+	said := &apisv1alpha2.APIBinding{Status: *status}
+	return status.Phase == apisv1alpha2.APIBindingPhaseBound && conditions.IsTrue(said, apisv1alpha2.BindingUpToDate)
+}
+
+// lets returns what the bindings with the list let the export see, and do with the verb.
+func (l *list) lets(w identified, verb string) claims.Selection {
+	for i := range l.claims {
+		if c := &l.claims[i]; c.identified == w && c.allows(verb) {
+			return claims.Select(c.selector)
+		}
+	}
+	if w.resource == bindingsResource && w.identity == "" && slices.Contains(reads, verb) {
+		return claims.Select(labels.SelectorFromSet(labels.Set{apis.ExportLabel: apis.ExportLabelValue(l.provider, l.export)}))
+	}
+	return claims.Selection{}
+}
+
+// of reports whether the bindings with the list are to an export.
+func (l *list) of(export client.Key) bool {
+	return l.provider == export.Cluster && l.export == export.Name
+}
+
+// has reports whether something is bound under an identity.
+func (l *list) has(identityHash string) bool {
+	for _, b := range l.byResource {
+		if b.identity == identityHash {
+			return true
+		}
+	}
+	return false
+}
+
+// saysGone reports whether bindings say that there was no export when all were known.
+func (l *list) saysGone() bool {
+	return slices.ContainsFunc(l.said.Status.Conditions, func(c conditionsv1alpha1.Condition) bool {
+		return c.Type == apisv1alpha2.APIExportValid && c.Reason == apisv1alpha2.APIExportNotFoundReason
+	})
 }
 
 // record is what the index holds of a binding.
@@ -126,6 +167,12 @@ func newRecord(b *apisv1alpha2.APIBinding, l *list) *record {
 	return &record{name: b.Name, created: b.CreationTimestamp, deleting: b.DeletionTimestamp != nil, revision: revisionOf(b.ResourceVersion), list: l}
 }
 
+// revisionOf reads a resource version: those of etcd are numbers.
+func revisionOf(resourceVersion string) uint64 {
+	revision, _ := strconv.ParseUint(resourceVersion, 10, 64)
+	return revision
+}
+
 // before orders the bindings of a logical cluster: should two have bound the same
 // resource, that of the first is served.
 func (r *record) before(other *record) int {
@@ -135,39 +182,56 @@ func (r *record) before(other *record) int {
 // owner is who has a resource served, for messages.
 func (r *record) owner() string { return fmt.Sprintf("APIBinding %q", r.name) }
 
-// slim returns what an informer has to keep of a binding: what controllers find it by,
-// and what it says, which those that say the same share.
-func (x *Index) slim(b *apisv1alpha2.APIBinding) (*apisv1alpha2.APIBinding, error) {
-	l, err := x.listOf(b)
-	if err != nil {
-		return nil, err
+// exportKey returns the key of the export of a record; false if it is not known.
+func (r *record) exportKey() (client.Key, bool) {
+	if r == nil || r.list == nil || r.provider == "" || r.export == "" {
+		return client.Key{}, false
 	}
-	annotations := maps.Clone(l.said.Mirrored)
-	if annotations == nil {
-		annotations = map[string]string{}
-	}
-	annotations[logicalcluster.AnnotationKey] = b.Annotations[logicalcluster.AnnotationKey]
-	return &apisv1alpha2.APIBinding{
-		ObjectMeta: metav1.ObjectMeta{
-			Name: b.Name, UID: b.UID, ResourceVersion: b.ResourceVersion,
-			CreationTimestamp: b.CreationTimestamp, DeletionTimestamp: b.DeletionTimestamp,
-			Annotations: annotations, Labels: l.said.Labels,
-		},
-		Spec: l.said.Spec, Status: l.said.Status,
-	}, nil
+	return r.list.exportKey(), true
 }
 
-// listOf returns the list of a binding, a new one if no binding in the index has it.
-func (x *Index) listOf(b *apisv1alpha2.APIBinding) (*list, error) {
-	s := saidBy(b)
-	key, err := s.key()
-	if err != nil {
-		return nil, err
-	}
-	x.mu.RLock()
-	defer x.mu.RUnlock()
-	if l := x.lists[key]; l != nil {
-		return l, nil
-	}
-	return newList(key, s), nil
+// unchanged reports whether a binding still says the same.
+func unchanged(before, after *record) bool {
+	return before != nil && after != nil && before.list == after.list
 }
+
+// findIn returns the binding, among those of a logical cluster, that has bound a resource.
+func findIn(records []*record, resource schema.GroupResource) (*record, bound, bool) {
+	for _, r := range records {
+		if b, ok := r.byResource[resource]; ok {
+			return r, b, true
+		}
+	}
+	return nil, bound{}, false
+}
+
+// letsIn returns what the bindings of a logical cluster let an export see, and do.
+func letsIn(all []*record, export client.Key, w identified, verb string) claims.Selection {
+	for _, r := range all {
+		if !r.of(export) {
+			continue
+		}
+		if s := r.lets(w, verb); s.Held() {
+			return s
+		}
+	}
+	return claims.Selection{}
+}
+
+// schemasOf returns the schemas that bindings have bound, which are the names of copies.
+func schemasOf(all []*record) []string {
+	var names []string
+	for _, r := range all {
+		for _, b := range r.byResource {
+			names = append(names, string(b.uid))
+		}
+	}
+	return names
+}
+
+const (
+	// unknownRevision is that of a change that was missed.
+	unknownRevision = math.MaxUint64
+	// initialRevision is that of what was there when the informer began: at the resource version of its first list.
+	initialRevision = 0
+)

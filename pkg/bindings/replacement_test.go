@@ -1,7 +1,10 @@
 package bindings
 
 import (
+	"context"
+	"slices"
 	"testing"
+	"time"
 
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
 	"github.com/stretchr/testify/require"
@@ -9,6 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/shardplane/shardplane/pkg/apis"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
+	"github.com/shardplane/shardplane/pkg/customresource/definitions"
 )
 
 // schemaOf has the shard know a schema of widgets.
@@ -69,4 +74,55 @@ func TestCheckReplacement(t *testing.T) {
 		require.NoError(t, w.CheckReplacement(t.Context(), nil, in(next, "v1")), "no longer bound elsewhere")
 	}
 	require.Empty(t, w.versions)
+}
+
+// TestReplacementsAreComparedWithTheLatest: a schema is compared with those of all bindings that are written, also if the index
+// does not have them yet.
+func TestReplacementsAreComparedWithTheLatest(t *testing.T) {
+	t.Parallel()
+	w := newShard(t)
+	w.schemaOf("first", "Namespaced", "Widget", "v1")
+	w.schemaOf("less", "Namespaced", "Widget", "v2")
+	last := revisionOf(w.server.Put(t, kinds.APIBindings.GroupVersionResource, bindingOf("other", "b", boundTo(widgets, "first", "id"))))
+	w.config.LastChange = func(context.Context, uint64) (uint64, error) { return last, nil }
+	next := boundTo(widgets, "less", "id")
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.ErrorIs(t, w.CheckReplacement(ctx, nil, &next), errNotSynced)
+	w.run()
+	require.ErrorIs(t, w.CheckReplacement(t.Context(), nil, &next), apis.ErrInUse)
+}
+
+// TestWildcardsReadAllVersions: a wildcard reads the objects of all consumers with a schema that has all versions in which they
+// are stored, also if the original of another schema is newer, and its watches are told of the change.
+func TestWildcardsReadAllVersions(t *testing.T) {
+	t.Parallel()
+	w := newShard(t).run()
+	w.schemaOf("both", "Namespaced", "Widget", "v1", "v2")
+	w.schemaOf("later", "Namespaced", "Widget", "v1")
+	w.schemas.known("later").created = time.Now()
+	in := func(uid string, stored ...string) apisv1alpha2.BoundAPIResource {
+		b := boundTo(widgets, uid, "id")
+		b.StorageVersions = stored
+		return b
+	}
+	read := func() *definitions.Schema {
+		t.Helper()
+		return w.resolve(definitions.Lookup{Cluster: wildcard, Resource: widgets, Identity: "id"}).Schema
+	}
+	both, later := w.schemas.known("both").Schema, w.schemas.known("later").Schema
+	w.put(bindingOf("a", "x", in("later", "v1")))
+	w.put(bindingOf("b", "x", in("later", "v1")))
+	require.Equal(t, later, read())
+	before, next := in("later", "v1"), in("both", "v2")
+	require.NoError(t, w.CheckReplacement(t.Context(), &before, &next))
+	w.put(bindingOf("b", "x", in("both", "v1", "v2")))
+	require.Equal(t, both, read(), "the other one has no v2")
+	require.Eventually(t, func() bool {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return slices.ContainsFunc(w.changes, func(c definitions.Change) bool { return c.Cluster.Wildcard && c.Schema == later })
+	}, deadline, tick, "a watch that began with the other one does not go on with it")
+	w.remove("b", "x")
+	require.Equal(t, later, read(), "nothing is stored as v2 any more")
 }

@@ -1,6 +1,7 @@
 package bindings
 
 import (
+	"github.com/kcp-dev/logicalcluster/v3"
 	apisv1alpha1 "github.com/kcp-dev/sdk/apis/apis/v1alpha1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -97,4 +98,15 @@ func definitionOfBoundSchemas() (*definitions.Definition, error) {
 		return nil, err
 	}
 	return &definitions.Definition{Schema: s, Owner: "the server"}, nil
+}
+
+// copyOf returns what the shard keeps of an APIResourceSchema.
+func copyOf(original *apis.APIResourceSchema) *BoundSchema {
+	return &BoundSchema{
+		ObjectMeta: metav1.ObjectMeta{Name: string(original.UID)},
+		Original:   original.Name,
+		Provider:   logicalcluster.From(original).String(),
+		Created:    original.CreationTimestamp,
+		Spec:       original.Spec,
+	}
 }

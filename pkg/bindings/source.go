@@ -4,10 +4,9 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
@@ -39,7 +38,7 @@ func (x *Index) Resolve(ctx context.Context, l definitions.Lookup) (*definitions
 }
 
 func (x *Index) definition(ctx context.Context, r *record, b bound) (*definitions.Definition, error) {
-	if d := x.system(b.resource); d != nil {
+	if d := x.config.system(b.resource); d != nil {
 		return &definitions.Definition{Schema: d.Schema, Terminating: r.deleting, Owner: r.owner()}, nil
 	}
 	s, err := x.schemas.get(ctx, b.uid)
@@ -56,37 +55,12 @@ func (x *Index) definition(ctx context.Context, r *record, b bound) (*definition
 	return d, nil
 }
 
-// system returns how the system serves a resource that is bound, if it is one of its own. The
-// binding decides that it is served, and the server how: nobody else can export it.
-func (x *Index) system(resource schema.GroupResource) *definitions.Definition {
-	if x.config.System == nil {
-		return nil
-	}
-	return x.config.System(resource)
-}
-
-// storedUnder returns the identity in the keys of objects that exports claim by an identity:
-// that one, or none if it is another name of objects of the system.
-func (x *Index) storedUnder(w identified) (string, error) {
-	if x.config.SystemIdentity == nil || w.identity == "" {
-		return w.identity, nil
-	}
-	switch system, err := x.config.SystemIdentity(w.resource); {
-	case err != nil:
-		return "", err
-	case system == w.identity:
-		return "", nil
-	default:
-		return w.identity, nil
-	}
-}
-
-// resolveWildcard serves one identity with the newest schema that is bound, and the
-// metadata of all.
+// resolveWildcard serves one identity with the newest schema that can read all of its objects, and
+// the metadata of all.
 func (x *Index) resolveWildcard(ctx context.Context, l definitions.Lookup) (*definitions.Definition, error) {
 	if l.Identity != "" {
 		w := identified{l.Resource, l.Identity}
-		newest, err := x.newest(ctx, x.schemasIn(w))
+		newest, err := x.newest(ctx, w)
 		if newest == nil && err == nil && l.Exported {
 			newest, err = x.exported(ctx, w)
 		}
@@ -115,16 +89,21 @@ func (x *Index) resolveWildcard(ctx context.Context, l definitions.Lookup) (*def
 	return &definitions.Definition{Schema: metadata, MetadataOnly: true}, nil
 }
 
-// newest returns the newest of schemas, or nil if there are none.
-func (x *Index) newest(ctx context.Context, uids []types.UID) (*pinned, error) {
+// newest returns the newest schema that is bound for a resource under an identity, of those that have all versions in which
+// objects may be stored, or nil if none is bound. The schema that was bound last has them, but its original may be older than
+// others, e.g. if a provider returns to a former schema.
+func (x *Index) newest(ctx context.Context, w identified) (*pinned, error) {
+	uids, stored := x.storedIn(w)
 	var newest *pinned
+	newestReadsAll := false
 	for _, uid := range uids {
 		s, err := x.schemas.get(ctx, uid)
 		if err != nil {
 			return nil, err
 		}
-		if s.newer(newest) {
-			newest = s
+		readsAll := !slices.ContainsFunc(stored, func(version string) bool { return s.Version(version) == nil })
+		if readsAll == newestReadsAll && s.newer(newest) || readsAll && !newestReadsAll {
+			newest, newestReadsAll = s, readsAll
 		}
 	}
 	return newest, nil

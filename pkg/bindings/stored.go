@@ -66,12 +66,12 @@ func (s *stored) run(ctx context.Context, cluster logicalcluster.Name) {
 		}
 		s.next[cluster] = nil
 		s.mu.Unlock()
-		r.records, r.err = s.list(ctx, cluster)
+		r.records, r.err = s.load(ctx, cluster)
 		close(r.done)
 	}
 }
 
-func (s *stored) list(ctx context.Context, cluster logicalcluster.Name) ([]*record, error) {
+func (s *stored) load(ctx context.Context, cluster logicalcluster.Name) ([]*record, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	list, err := kinds.APIBindings.In(s.local.Cluster(cluster.Path())).List(ctx, metav1.ListOptions{})

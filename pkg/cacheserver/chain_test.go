@@ -11,5 +11,5 @@ import (
 
 // TestChain holds that docs/chains.md shows what requests pass.
 func TestChain(t *testing.T) {
-	chaintest.Documented(t, "cache server", (&Server{metrics: prometheus.NewRegistry()}).chain(&genericapiserver.Config{}, t.Context()))
+	chaintest.Documented(t, "cache server", (&parts{metrics: prometheus.NewRegistry()}).chain(&genericapiserver.Config{}, t.Context()))
 }

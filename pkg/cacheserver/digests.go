@@ -7,12 +7,10 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
 
-	"github.com/kcp-dev/logicalcluster/v3"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -21,9 +19,9 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 	"k8s.io/klog/v2"
 
-	"github.com/shardplane/shardplane/pkg/controllers/replication"
-	"github.com/shardplane/shardplane/pkg/controllers/replication/digest"
 	"github.com/shardplane/shardplane/pkg/etcd"
+	"github.com/shardplane/shardplane/pkg/replication"
+	"github.com/shardplane/shardplane/pkg/replication/digest"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/storage"
 	"github.com/shardplane/shardplane/pkg/storage/usage"
@@ -140,31 +138,6 @@ func (d *digests) hash(stored, key string, value []byte) uint64 {
 	return hash
 }
 
-// replica is where a replica is.
-type replica struct{ shard, resource, key string }
-
-// replicaAt takes a key apart, /<group>/<resource>/[:<identity>/]<shard>/<cluster>/[<namespace>/]<name>.
-// With an identity, that is of the name of the resource. It is false for keys of nothing that
-// shards replicate.
-func replicaAt(key string) (at replica, ok bool) {
-	segments := strings.Split(key, "/")
-	if len(segments) < 6 {
-		return replica{}, false
-	}
-	resource := storage.ResourceOf(key)
-	if strings.HasPrefix(segments[3], ":") {
-		resource.Resource += segments[3]
-		segments = slices.Delete(segments, 3, 4)
-	}
-	if len(segments) != 6 && len(segments) != 7 || !request.ValidName(segments[3]) || !request.ValidClusterName(logicalcluster.Name(segments[4])) {
-		return replica{}, false
-	}
-	return replica{
-		shard: segments[3], resource: resource.String(),
-		key: segments[4] + "|" + strings.Join(segments[5:], "/"),
-	}, true
-}
-
 // current returns the tables of a shard, with all that was written before it was called.
 func (d *digests) current(ctx context.Context, shard string) (map[string]*digest.Table[struct{}], error) {
 	revision, err := d.backend.Revision(ctx)
@@ -256,7 +229,7 @@ func (d *digests) answer(r *http.Request, shard request.Shard) (*digest.Answer, 
 	}
 	tables, err := d.current(r.Context(), shard.Name)
 	if err != nil {
-		return nil, apierrors.NewServiceUnavailable(err.Error())
+		return nil, apierrors.NewServiceUnavailable(err.Error()) //nolint:forbidigo // shards retry later, with other work in between
 	}
 	answer := &digest.Answer{DataID: d.dataID, Name: d.name, Form: digest.Form, Full: d.full()}
 	table := tables[resource]

@@ -13,11 +13,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
-	"github.com/shardplane/shardplane/pkg/controllers/replication"
-	"github.com/shardplane/shardplane/pkg/controllers/replication/digest"
+	"github.com/shardplane/shardplane/pkg/replication/digest"
+	"github.com/shardplane/shardplane/pkg/replication/push"
 )
 
-func verifyOften(config *replication.Config) { config.DigestInterval = time.Second / 5 }
+func verifyOften(config *push.Config) { config.DigestInterval = time.Second / 5 }
 
 // TestDigestAnswers holds what a cache server says of its replicas, and to whom.
 func TestDigestAnswers(t *testing.T) {

@@ -32,9 +32,6 @@ type leftOver struct {
 	since map[replicas]time.Time
 }
 
-// replicas are those that a shard has of a resource.
-type replicas struct{ shard, resource string }
-
 func newLeftOver(d *digests, notes *etcd.Notes, gracePeriod time.Duration) *leftOver {
 	return &leftOver{digests: d, notes: notes, period: max(min(leftOverPeriod, gracePeriod), time.Second), since: map[replicas]time.Time{}}
 }

@@ -9,13 +9,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/shardplane/shardplane/pkg/client"
-	"github.com/shardplane/shardplane/pkg/controllers/replication"
+	"github.com/shardplane/shardplane/pkg/replication/health"
+	"github.com/shardplane/shardplane/pkg/replication/push"
 	"github.com/shardplane/shardplane/pkg/tenancy/replicationmarks"
 )
 
 const shardsResource = "shards.core.kcp.io"
 
-func markOften(config *replication.Config) { config.MarkInterval = 20 * time.Millisecond }
+func markOften(config *push.Config) { config.MarkInterval = 20 * time.Millisecond }
 
 func marksOf(cache *cacheServer, shard string) *client.Client[*replicationmarks.ReplicationMark, *replicationmarks.ReplicationMarkList] {
 	return replicationmarks.Marks.In(cache.f.Shard(shard).Cluster(replicationmarks.Cluster.Path()))
@@ -43,7 +44,7 @@ func TestLagAndStaleness(t *testing.T) {
 	amber := newTestShard(t, "stale")
 	marks := replicationmarks.Marks.Informer(cache.f.Shard("*").Wildcard(), client.InformerOptions[*replicationmarks.ReplicationMark]{})
 	start(t, "", marks.Run)
-	observer := replication.NewObserver("self", marks, func(shard string) bool { return shard != "left-over" }, cache.pushes)
+	observer := health.NewObserver("self", marks, func(shard string) bool { return shard != "left-over" }, cache.pushes)
 	start(t, "", observer.Run)
 	_, stop := replicate(t, amber, cache, markOften)
 	for _, shard := range []string{"left-over", "self"} {

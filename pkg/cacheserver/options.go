@@ -13,6 +13,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/etcd"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/serving"
+	"github.com/shardplane/shardplane/pkg/serving/features"
 	"github.com/shardplane/shardplane/pkg/storage/encryption"
 )
 
@@ -121,6 +122,9 @@ func (o CompletedOptions) Validate() error {
 	}
 	if _, err := o.relays(); err != nil {
 		relays = append(relays, err)
+	}
+	if o.RelayConfig != "" && !o.Serving.FeatureGates.Enabled(features.CacheRelays) {
+		relays = append(relays, fmt.Errorf("--%s needs --feature-gates=%s=true", relayConfigFlag, features.CacheRelays))
 	}
 	return errors.Join(slices.Concat(o.Serving.Validate(), o.Authentication.Validate(), o.Etcd.Validate(), durations, relays)...)
 }

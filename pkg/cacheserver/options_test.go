@@ -47,6 +47,9 @@ func TestValidateNamesTheFlags(t *testing.T) {
 	o = cacheserver.NewOptions()
 	o.Name, o.RelayConfig = "global", writeFile(t, "relays.yaml", fmt.Sprintf("relays:\n- {from: {name: global, kubeconfig: %s}}\n", writeKubeconfig(t, newPKI(t), "https://127.0.0.1:1")))
 	require.ErrorContains(t, o.Complete().Validate(), "--relay-config: "+o.RelayConfig+": relays[0] (\"global\"): from.name: it is the name of this cache server")
+	require.ErrorContains(t, o.Complete().Validate(), "--relay-config needs --feature-gates=CacheRelays=true")
+	o.Serving.FeatureGates["CacheRelays"] = "true"
+	require.NotContains(t, o.Complete().Validate().Error(), "--feature-gates")
 	o.Name = "a/b"
 	require.ErrorContains(t, o.Complete().Validate(), "--cache-name \"a/b\" is none")
 }

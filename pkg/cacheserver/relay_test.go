@@ -19,7 +19,8 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/cacheserver"
 	"github.com/shardplane/shardplane/pkg/cacheserver/relay"
-	"github.com/shardplane/shardplane/pkg/controllers/replication"
+	"github.com/shardplane/shardplane/pkg/replication/push"
+	"github.com/shardplane/shardplane/pkg/serving/features"
 	"github.com/shardplane/shardplane/pkg/tenancy/replicationmarks"
 	"github.com/shardplane/shardplane/test/harness"
 )
@@ -52,7 +53,9 @@ func newRegions(t testing.TB, relays map[string][]string) map[string]*region {
 			}
 			file = writeFile(t, "relays.yaml", config.String())
 		}
-		r.change = append(r.change, func(o *cacheserver.Options) { o.Name, o.RelayConfig, o.Relays = name, file, relayOften })
+		r.change = append(r.change, func(o *cacheserver.Options) {
+			o.Name, o.RelayConfig, o.Relays, o.Serving.FeatureGates = name, file, relayOften, features.Gates{"CacheRelays": "true"}
+		})
 	}
 	return all
 }
@@ -95,7 +98,7 @@ func writeFile(t testing.TB, name, content string) string {
 }
 
 // push has a shard push to the cache server of its region.
-func (r *region) push(t *testing.T, shard *testShard, change ...func(*replication.Config)) replication.Config {
+func (r *region) push(t *testing.T, shard *testShard, change ...func(*push.Config)) push.Config {
 	t.Helper()
 	config, _ := replicate(t, shard, r.cacheServer, append(change, markOften)...)
 	return config

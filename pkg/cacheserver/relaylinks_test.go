@@ -14,7 +14,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
-	"github.com/shardplane/shardplane/pkg/controllers/replication"
+	"github.com/shardplane/shardplane/pkg/replication/push"
 )
 
 // deletions are those of which a reader of a cache server is notified.
@@ -80,7 +80,7 @@ func TestRelayLinks(t *testing.T) {
 	eu.push(t, crimson)
 	want = append(want, "crimson|root|other")
 	requireReplicas(t, us.cacheServer, want)
-	controller, err := replication.New(config)
+	controller, err := push.New(config)
 	require.NoError(t, err)
 	start(t, "", controller.Run)
 	create(t, shards, object(shardsGVR, "Shard", "later", nil))
@@ -108,7 +108,7 @@ func TestRelayOfRestoredShard(t *testing.T) {
 	create(t, shards, object(shardsGVR, "Shard", "kept", map[string]any{"baseURL": "https://x"}))
 	config := replicationConfig(t, amber, eu.cacheServer)
 	markOften(&config)
-	controller, err := replication.New(config)
+	controller, err := push.New(config)
 	require.NoError(t, err)
 	replicating := start(t, "", controller.Run)
 	requireReplicas(t, us.cacheServer, []string{"amber|root|kept"})
@@ -126,7 +126,7 @@ func TestRelayOfRestoredShard(t *testing.T) {
 	amber.dataDir = t.TempDir()
 	amber.start(t)
 	create(t, shards, object(shardsGVR, "Shard", "kept", map[string]any{"baseURL": "https://restored"}))
-	if controller, err = replication.New(config); err != nil {
+	if controller, err = push.New(config); err != nil {
 		t.Fatal(err)
 	}
 	start(t, "", controller.Run)

@@ -3,7 +3,9 @@ package cacheserver
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -11,6 +13,7 @@ import (
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/klog/v2"
@@ -131,13 +134,13 @@ func (r *removedShards) check(req *http.Request) error {
 		// The root shard is never removed: it tells which shards there are, itself among them.
 		if shard.Name == corev1alpha1.RootShard && cluster.Name == core.RootCluster && resource.Group == corev1alpha1.SchemeGroupVersion.Group && resource.Resource == "shards" && info.Name != corev1alpha1.RootShard {
 			if err := r.deleting(req.Context(), info.Name); err != nil {
-				return apierrors.NewServiceUnavailable("noting that the shard is removed: " + err.Error())
+				return apierrors.NewServiceUnavailable("noting that the shard is removed: " + err.Error()) //nolint:forbidigo // as in digests.go
 			}
 		}
 	case "create", "update", "patch":
 		at, removed, err := r.since(req.Context(), shard.Name)
 		if err != nil {
-			return apierrors.NewServiceUnavailable("asking whether the shard was removed: " + err.Error())
+			return apierrors.NewServiceUnavailable("asking whether the shard was removed: " + err.Error()) //nolint:forbidigo // as in digests.go
 		}
 		if removed {
 			return apierrors.NewForbidden(resource, info.Name, fmt.Errorf("shard %q was removed: its Shard was deleted in root, %s, and its replicas are deleted here; it may push again when there is a Shard of its name", shard.Name, at.Format(time.RFC3339)))
@@ -199,4 +202,20 @@ func (r *removedShards) purgeShard(ctx context.Context, shard string) error {
 		klog.FromContext(ctx).Info("Deleted the replicas of a shard that was removed", "name", shard, "replicas", deleted, "took", time.Since(began).Round(time.Millisecond))
 	}
 	return nil
+}
+
+// registered returns the shards that have a Shard in root.
+func (r *removedShards) registered(ctx context.Context) (sets.Set[string], error) {
+	names, err := r.notes.Names(ctx, shardKeys())
+	if err != nil {
+		return nil, fmt.Errorf("reading which shards are registered: %w", err)
+	}
+	return sets.New(names...), nil
+}
+
+// names returns the shards that were removed.
+func (r *removedShards) names() sets.Set[string] {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return sets.New(slices.Collect(maps.Keys(r.noted))...)
 }

@@ -18,20 +18,22 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/shardplane/shardplane/pkg/controllers/replication"
+	"github.com/shardplane/shardplane/pkg/replication"
+	"github.com/shardplane/shardplane/pkg/replication/push"
+	"github.com/shardplane/shardplane/pkg/replication/verify"
 )
 
 // often is an interval at which tests look at a state, and have servers look at it.
 const often = 50 * time.Millisecond
 
 // replicate runs the replication of a shard until stop is called.
-func replicate(t *testing.T, shard *testShard, cache *cacheServer, change ...func(*replication.Config)) (config replication.Config, stop func()) {
+func replicate(t *testing.T, shard *testShard, cache *cacheServer, change ...func(*push.Config)) (config push.Config, stop func()) {
 	t.Helper()
 	config = replicationConfig(t, shard, cache)
 	for _, f := range change {
 		f(&config)
 	}
-	controller, err := replication.New(config)
+	controller, err := push.New(config)
 	require.NoError(t, err)
 	i := start(t, "", controller.Run)
 	return config, i.stop
@@ -74,9 +76,9 @@ func series(t *testing.T, of prometheus.Gatherer, name string, labels map[string
 	return all
 }
 
-func replicationConfig(t testing.TB, shard *testShard, cache *cacheServer) replication.Config {
+func replicationConfig(t testing.TB, shard *testShard, cache *cacheServer) push.Config {
 	t.Helper()
-	config := replication.Config{
+	config := push.Config{
 		Table: tableOf(t, slices.DeleteFunc(replication.Defaults(), func(r replication.Resource) bool {
 			return r.Group == rbacv1.GroupName || r.Group == admissionregistrationv1.GroupName // the test's shards serve no built-in kinds
 		})...),
@@ -103,7 +105,7 @@ func tableOf(t testing.TB, resources ...replication.Resource) *replication.Table
 
 // requireReplicas waits until the cache server has exactly these shards, and
 // nothing in it differs from the shards.
-func requireReplicas(t *testing.T, cache *cacheServer, want []string, configs ...replication.Config) {
+func requireReplicas(t *testing.T, cache *cacheServer, want []string, configs ...push.Config) {
 	t.Helper()
 	slices.Sort(want)
 	var got []string
@@ -127,14 +129,24 @@ func requireReplicas(t *testing.T, cache *cacheServer, want []string, configs ..
 	}
 }
 
-func requireTrue(t *testing.T, config replication.Config) {
+// differences compares everything that is replicated.
+func differences(t *testing.T, config push.Config) (all []verify.Difference) {
 	t.Helper()
-	var found []replication.Difference
+	lines, _ := config.Table.Lines()
+	for _, line := range lines {
+		found, err := verify.Compare(t.Context(), verify.Config{Shard: config.Shard, Local: config.Local, Cache: config.Cache}, line.Resource, nil)
+		require.NoError(t, err)
+		all = append(all, found...)
+	}
+	return all
+}
+
+func requireTrue(t *testing.T, config push.Config) {
+	t.Helper()
+	var found []verify.Difference
 	limit := time.Now().Add(deadline)
 	for {
-		var err error
-		found, err = replication.Compare(t.Context(), config)
-		require.NoError(t, err)
+		found = differences(t, config)
 		if len(found) == 0 {
 			return
 		}
@@ -256,12 +268,10 @@ func TestReplicationSurvivesRestarts(t *testing.T) {
 	_, err := shards.Patch(t.Context(), "s-02", types.MergePatchType, []byte(`{"spec":{"baseURL":"https://y"}}`), metav1.PatchOptions{})
 	require.NoError(t, err)
 	require.NoError(t, in(t, cache.f.Shard("amber"), "root", shardsGVR).Delete(t.Context(), "s-03", metav1.DeleteOptions{}))
-	found, err := replication.Compare(t.Context(), config)
-	require.NoError(t, err)
 	problems := map[string]replication.Problem{}
-	for _, difference := range found {
+	for _, difference := range differences(t, config) {
 		problems[difference.Key.String()] = difference.Problem
-		require.Contains(t, difference.String(), "shards.core.kcp.io")
+		require.Equal(t, "shards.core.kcp.io", difference.Resource.String())
 	}
 	require.Equal(t, map[string]replication.Problem{
 		"root|s-01": replication.ProblemLeftOver,

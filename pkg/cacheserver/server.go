@@ -13,13 +13,13 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/cacheserver/relay"
 	"github.com/shardplane/shardplane/pkg/client"
-	"github.com/shardplane/shardplane/pkg/controllers/replication"
 	"github.com/shardplane/shardplane/pkg/customresource"
 	"github.com/shardplane/shardplane/pkg/etcd"
 	"github.com/shardplane/shardplane/pkg/instruments"
 	"github.com/shardplane/shardplane/pkg/lifecycle"
 	"github.com/shardplane/shardplane/pkg/reconcile"
 	"github.com/shardplane/shardplane/pkg/registry/generated/openapi"
+	"github.com/shardplane/shardplane/pkg/replication"
 	"github.com/shardplane/shardplane/pkg/serving"
 	"github.com/shardplane/shardplane/pkg/serving/metriclabels"
 	"github.com/shardplane/shardplane/pkg/storage"
@@ -29,15 +29,11 @@ import (
 // Server is a cache server whose data is open and whose port is taken, but
 // which does not serve before Run.
 type Server struct {
-	options    CompletedOptions
-	metrics    *prometheus.Registry
+	parts
 	etcd       *etcd.Handle
 	encryption *encryption.Providers
 	backend    *storage.Backend
 	listener   *serving.Listener
-	digests    *digests
-	removed    *removedShards
-	resources  *customresource.Server
 	// relays are nil where nothing is relayed.
 	relays  *relay.Relays
 	generic *genericapiserver.GenericAPIServer
@@ -51,7 +47,7 @@ func New(ctx context.Context, o CompletedOptions) (s *Server, err error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
-	s = &Server{options: o, metrics: prometheus.NewRegistry(), group: lifecycle.New("part")}
+	s = &Server{parts: parts{options: o, metrics: prometheus.NewRegistry()}, group: lifecycle.New("part")}
 	defer func() {
 		if err != nil {
 			s.Close()

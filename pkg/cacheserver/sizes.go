@@ -1,14 +1,49 @@
 package cacheserver
 
 import (
+	"slices"
+	"strings"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/util/sets"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+
+	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/storage"
 )
 
 // size is what a shard has of a resource.
 type size struct{ objects, bytes int64 }
+
+// replica is where a replica is.
+type replica struct{ shard, resource, key string }
+
+// replicaAt takes a key apart, /<group>/<resource>/[:<identity>/]<shard>/<cluster>/[<namespace>/]<name>.
+// With an identity, that is of the name of the resource. It is false for keys of nothing that
+// shards replicate.
+func replicaAt(key string) (at replica, ok bool) {
+	segments := strings.Split(key, "/")
+	if len(segments) < 6 {
+		return replica{}, false
+	}
+	resource := storage.ResourceOf(key)
+	if strings.HasPrefix(segments[3], ":") {
+		resource.Resource += segments[3]
+		segments = slices.Delete(segments, 3, 4)
+	}
+	if len(segments) != 6 && len(segments) != 7 || !request.ValidName(segments[3]) || !request.ValidClusterName(logicalcluster.Name(segments[4])) {
+		return replica{}, false
+	}
+	return replica{
+		shard: segments[3], resource: resource.String(),
+		key: segments[4] + "|" + strings.Join(segments[5:], "/"),
+	}, true
+}
+
+// replicas are those that a shard has of a resource.
+type replicas struct{ shard, resource string }
 
 // sizes are those of all shards, by resource, as etcd has them.
 type sizes struct {

@@ -2,9 +2,6 @@ package cacheserver
 
 import (
 	"context"
-	"fmt"
-	"maps"
-	"slices"
 	"time"
 
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
@@ -91,20 +88,4 @@ func (u *unregisteredShards) are(ctx context.Context, names sets.Set[string]) {
 				"or its --root-kubeconfig; to have the replicas deleted, stop it, create a Shard of its name in root and delete that", "name", name, "since", u.since[name])
 		}
 	}
-}
-
-// registered returns the shards that have a Shard in root.
-func (r *removedShards) registered(ctx context.Context) (sets.Set[string], error) {
-	names, err := r.notes.Names(ctx, shardKeys())
-	if err != nil {
-		return nil, fmt.Errorf("reading which shards are registered: %w", err)
-	}
-	return sets.New(names...), nil
-}
-
-// names returns the shards that were removed.
-func (r *removedShards) names() sets.Set[string] {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return sets.New(slices.Collect(maps.Keys(r.noted))...)
 }

@@ -10,26 +10,9 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/controllers/cachedresource"
-	"github.com/shardplane/shardplane/pkg/controllers/replication"
 	"github.com/shardplane/shardplane/pkg/reconcile"
+	"github.com/shardplane/shardplane/pkg/replication"
 )
-
-// Cached is what the controllers of cached resources need.
-type Cached struct {
-	Store        cachedresource.Store
-	Publications Publications
-	// Limit is how many objects a logical cluster may have replicated, and LimitBytes how many bytes
-	// these may have; 0 is any number.
-	Limit      int
-	LimitBytes int64
-}
-
-// Publications are what cached resources have replicated.
-type Publications interface {
-	cachedresource.Publications
-	// Selects reports whether an object is one that is to be replicated as a resource.
-	Selects(replicated schema.GroupResource, obj metav1.Object) bool
-}
 
 // cachedTable implements cachedresource.Table.
 type cachedTable struct {

@@ -30,7 +30,6 @@
 //	                    deleted; copies of schemas follow the rules between their
 //	                    versions, and go when nothing binds them any more
 //	identitycache       a ConfigMap has the identities of what root exports
-//	replication         what other shards must know is pushed to the cache server
 //	                    with a mark that says up to where; an observer measures how
 //	                    old the marks of others are
 //	cachedresource, clustercachedresource
@@ -45,17 +44,12 @@
 package controllers
 
 import (
-	"context"
 	"slices"
 
-	apisv1alpha1 "github.com/kcp-dev/sdk/apis/apis/v1alpha1"
-	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
 	"github.com/kcp-dev/sdk/apis/core"
 	topologyv1alpha1 "github.com/kcp-dev/sdk/apis/topology/v1alpha1"
-	"github.com/prometheus/client_golang/prometheus"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
@@ -74,7 +68,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/controllers/namespace"
 	"github.com/shardplane/shardplane/pkg/controllers/partitionset"
 	"github.com/shardplane/shardplane/pkg/controllers/policytypes"
-	"github.com/shardplane/shardplane/pkg/controllers/replication"
 	"github.com/shardplane/shardplane/pkg/controllers/replicationreasons"
 	"github.com/shardplane/shardplane/pkg/controllers/resourcequota"
 	"github.com/shardplane/shardplane/pkg/controllers/rootca"
@@ -84,84 +77,12 @@ import (
 	"github.com/shardplane/shardplane/pkg/controllers/subtreeusage"
 	"github.com/shardplane/shardplane/pkg/controllers/workspace"
 	"github.com/shardplane/shardplane/pkg/controllers/workspacetype"
-	"github.com/shardplane/shardplane/pkg/peers"
 	"github.com/shardplane/shardplane/pkg/reconcile"
-	"github.com/shardplane/shardplane/pkg/reconcile/purge"
+	"github.com/shardplane/shardplane/pkg/replication/health"
+	"github.com/shardplane/shardplane/pkg/replication/push"
 	"github.com/shardplane/shardplane/pkg/tenancy/exportuses"
-	"github.com/shardplane/shardplane/pkg/tenancy/shardload"
 	"github.com/shardplane/shardplane/pkg/tenancy/subtrees"
 )
-
-// Deps is what a shard gives its controllers.
-type Deps struct {
-	Sources
-	// Informers are those that NewInformers made of the same Sources. Whoever
-	// starts the controllers runs them.
-	Informers *Informers
-	// BaseURL is where other servers reach the shard, ExternalURL is where users
-	// reach its logical clusters.
-	BaseURL, ExternalURL string
-	// VirtualWorkspaceURL is where clients reach the virtual workspaces of the shard; BaseURL if it is
-	// empty.
-	VirtualWorkspaceURL string
-	// Peers are all shards.
-	Peers *peers.Book
-	// Tokens makes the tokens that are kept in secrets; nil where the shard makes
-	// none.
-	Tokens serviceaccount.Issuer
-	// RootCA is what clients verify servers with, for those secrets and for
-	// namespaces; nil where they have to know themselves.
-	RootCA *rootca.File
-	// Resolve returns the logical cluster of an export.
-	Resolve apibinding.Resolve
-	// Bindings are the APIBindings of the shard, with the index apis.ExportIndex,
-	// and APIs what they have bound.
-	Bindings *client.Informer[*apisv1alpha2.APIBinding]
-	APIs     APIs
-	// BindsSystem is set if logical clusters bind what root exports of the system.
-	BindsSystem bool
-	// Definitions are the CustomResourceDefinitions of the shard.
-	Definitions customresourcedefinition.Definitions
-	// Replicated is what other shards are to know.
-	Replicated *replication.Table
-	// Garbage is what the garbage collector needs; nil where there is none.
-	Garbage *garbagecollector.Config
-	// Objects are what the shard stores, and Stored says what of it there is to be deleted.
-	Objects reconcile.Objects
-	Stored  purge.Stored
-	// Unserved deletes what is stored of a logical cluster that has nothing else any more.
-	Unserved logicalcluster.Unserved
-	// Unreadable are the objects that cannot be read.
-	Unreadable logicalcluster.Unreadable
-	// Cached is what cached resources need.
-	Cached Cached
-	// Mounts are the objects that Workspaces mount.
-	Mounts mount.Store
-	// Subtrees are the sums of limited subtrees of workspaces.
-	Subtrees *subtrees.Sums
-	// Load returns what the shard holds, or nil as long as that is not known.
-	Load func() *shardload.Load
-	// Heartbeat is called with the result of each heartbeat.
-	Heartbeat func(err error)
-	// HomeCreators are the groups whose members may have home workspaces.
-	HomeCreators []string
-	// Bootstrapped is called once, when everything exists that a shard starts
-	// with; it may be nil.
-	Bootstrapped func()
-	// Metrics registers metrics.
-	Metrics prometheus.Registerer
-}
-
-// APIs are the bound APIs of a shard.
-type APIs interface {
-	apibinding.APIs
-	apibinding.Storage
-	exportuse.Consumers
-	// Unpin deletes the copies of schemas that no binding has named for a while.
-	Unpin(ctx context.Context) error
-	// Convert has the shard's copy of a schema converted by rules.
-	Convert(ctx context.Context, schema types.UID, rules *apisv1alpha1.APIConversionSpec) error
-}
 
 // Catalogue returns all controllers of a shard, in the order of starting. A
 // controller's entry is all that a shard has to know of it. They run on the leader, except
@@ -210,13 +131,13 @@ func Catalogue() []reconcile.Descriptor[Deps] {
 		{Name: replicationreasons.ClusterRoleBindingsName, Placement: reconcile.OnLeader, Enabled: hasCache, New: newReasons(replicationreasons.NewClusterRoleBindings)},
 		{Name: replicationreasons.AuthenticationConfigurationsName, Placement: reconcile.OnLeader, Enabled: hasCache, New: newReasons(replicationreasons.NewAuthenticationConfigurations)},
 		{
-			Name:      replication.Name,
+			Name:      push.Name,
 			Placement: reconcile.OnLeader,
 			Enabled:   hasCache,
 			New:       newReplication,
 		},
 		// Each replica of a shard follows the cache server by itself.
-		{Name: replication.ObserverName, Placement: reconcile.OnEveryReplica, Enabled: hasCache, New: newReplicationObserver},
+		{Name: health.ObserverName, Placement: reconcile.OnEveryReplica, Enabled: hasCache, New: newReplicationObserver},
 		{
 			Name:      subtreeusage.Name,
 			Placement: reconcile.OnLeader,
@@ -224,13 +145,6 @@ func Catalogue() []reconcile.Descriptor[Deps] {
 			New:       newSubtreeUsage,
 		},
 	}, endpointSlices(), cachedResources(), markedHooks())
-}
-
-func hasCache(d Deps) bool { return d.Cache != nil }
-
-// after is a controller that runs once what it needs has synced.
-func after(controller reconcile.Runnable, needs ...reconcile.Synced) reconcile.Made {
-	return reconcile.Made{Runnable: controller, Needs: needs}
 }
 
 func newCustomResourceDefinition(d Deps) (reconcile.Made, error) {
@@ -450,14 +364,14 @@ func newAPIConversion(d Deps) (reconcile.Made, error) {
 }
 
 func newReplication(d Deps) (reconcile.Made, error) {
-	controller, err := replication.New(replication.Config{
+	controller, err := push.New(push.Config{
 		Shard: d.ShardName, Local: d.Local, Cache: d.Cache, Table: d.Replicated, Metrics: d.Metrics,
 	})
 	return after(controller), err
 }
 
 func newReplicationObserver(d Deps) (reconcile.Made, error) {
-	return after(replication.NewObserver(d.ShardName, d.Informers.ReplicationMarks, d.Informers.Registered, d.Metrics)), nil
+	return after(health.NewObserver(d.ShardName, d.Informers.ReplicationMarks, d.Informers.Registered, d.Metrics)), nil
 }
 
 func newSubtreeUsage(d Deps) (reconcile.Made, error) {

@@ -11,27 +11,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/replicas"
 )
 
-// Hooks are webhooks and policies.
-type Hooks struct {
-	MutatingWebhooks   *replicas.Dual[*admissionregistrationv1.MutatingWebhookConfiguration]
-	ValidatingWebhooks *replicas.Dual[*admissionregistrationv1.ValidatingWebhookConfiguration]
-	MutatingPolicies   *replicas.Dual[*admissionregistrationv1.MutatingAdmissionPolicy]
-	MutatingBindings   *replicas.Dual[*admissionregistrationv1.MutatingAdmissionPolicyBinding]
-	ValidatingPolicies *replicas.Dual[*admissionregistrationv1.ValidatingAdmissionPolicy]
-	ValidatingBindings *replicas.Dual[*admissionregistrationv1.ValidatingAdmissionPolicyBinding]
-}
-
-func newHooks(i *Informers, s Sources) Hooks {
-	return Hooks{
-		MutatingWebhooks:   add(i, dual(i, s, kinds.MutatingWebhookConfigurations, false, client.InformerOptions[*admissionregistrationv1.MutatingWebhookConfiguration]{})),
-		ValidatingWebhooks: add(i, dual(i, s, kinds.ValidatingWebhookConfigurations, false, client.InformerOptions[*admissionregistrationv1.ValidatingWebhookConfiguration]{})),
-		MutatingPolicies:   add(i, dual(i, s, kinds.MutatingAdmissionPolicies, false, client.InformerOptions[*admissionregistrationv1.MutatingAdmissionPolicy]{})),
-		MutatingBindings:   add(i, dual(i, s, kinds.MutatingAdmissionPolicyBindings, false, client.InformerOptions[*admissionregistrationv1.MutatingAdmissionPolicyBinding]{})),
-		ValidatingPolicies: add(i, dual(i, s, kinds.ValidatingAdmissionPolicies, false, client.InformerOptions[*admissionregistrationv1.ValidatingAdmissionPolicy]{})),
-		ValidatingBindings: add(i, dual(i, s, kinds.ValidatingAdmissionPolicyBindings, false, client.InformerOptions[*admissionregistrationv1.ValidatingAdmissionPolicyBinding]{})),
-	}
-}
-
 // markedHooks are the controllers that mark webhooks and policies which other shards have
 // to know.
 func markedHooks() []reconcile.Descriptor[Deps] {
@@ -64,5 +43,22 @@ func markedHook[T client.Object, L runtime.Object](resource client.Resource[T, L
 			c, hooks := d.reasons(), of(&d.Informers.Hooks).Own()
 			return after(replicationreasons.NewHooks(c, resource, hooks), hooks, c.APIExports, c.WorkspaceTypes), nil
 		},
+	}
+}
+
+func newReasons(controller func(replicationreasons.Config) *reconcile.Controller[client.Key]) func(Deps) (reconcile.Made, error) {
+	return func(d Deps) (reconcile.Made, error) {
+		c := d.reasons()
+		return after(controller(c), c.LogicalClusters, c.ClusterRoles, c.ClusterRoleBindings, c.APIExports, c.WorkspaceTypes, c.AuthenticationConfigurations), nil
+	}
+}
+
+// reasons is what the controllers need that mark what is replicated.
+func (d Deps) reasons() replicationreasons.Config {
+	i := d.Informers
+	return replicationreasons.Config{
+		Local: d.Local, LogicalClusters: i.LogicalClusters,
+		ClusterRoles: i.RBAC.ClusterRoles.Own(), ClusterRoleBindings: i.RBAC.ClusterRoleBindings.Own(),
+		APIExports: i.APIExports.Own(), WorkspaceTypes: i.WorkspaceTypes.Own(), AuthenticationConfigurations: i.AuthenticationConfigurations.Own(),
 	}
 }

@@ -3,6 +3,7 @@ package customresource
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/http"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -13,6 +14,7 @@ import (
 	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
 
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
+	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/request/schemacosts"
 )
 
@@ -136,10 +138,36 @@ func checkCosts(ctx context.Context, a admission.Attributes) error {
 	if err != nil {
 		return apierrors.NewInternalError(err)
 	}
-	if len(errs) == 0 {
+	if len(errs) > 0 {
+		invalid := request.NewInvalid(a.GetKind().GroupKind(), a.GetName(), errs)
+		invalid.ErrStatus.Message += fmt.Sprintf(" (these are the first %d errors of more)", len(errs))
+		return invalid
+	}
+	return checkRules(ctx, a, known, object.Object, before)
+}
+
+// checkRules rejects an object for which many validation rules fail, because what upstream does with errors takes time that
+// is quadratic in their number. Fewer are reported by upstream together with others.
+func checkRules(ctx context.Context, a admission.Attributes, known *written, object, old map[string]any) error {
+	validated := object
+	if status := a.GetSubresource() == "status"; status || known.hasStatus {
+		// Only the status is written, or all but the status.
+		kept, changed := object, old
+		if status {
+			kept, changed = old, object
+		}
+		validated = maps.Clone(kept)
+		delete(validated, "status")
+		if value, ok := changed["status"]; ok {
+			validated["status"] = value
+		}
+	}
+	errs, err := known.schema.RuleErrors(ctx, a.GetKind().Version, validated, old)
+	if err != nil {
+		return apierrors.NewInternalError(err)
+	}
+	if len(errs) <= request.MaxErrors {
 		return nil
 	}
-	invalid := apierrors.NewInvalid(a.GetKind().GroupKind(), a.GetName(), errs)
-	invalid.ErrStatus.Message += fmt.Sprintf(" (these are the first %d errors of more)", len(errs))
-	return invalid
+	return request.NewInvalid(a.GetKind().GroupKind(), a.GetName(), errs)
 }

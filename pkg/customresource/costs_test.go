@@ -33,8 +33,18 @@ func costly() map[string]apiextensionsv1.JSONSchemaProps {
 		"chosen":   list(apiextensionsv1.JSONSchemaProps{Type: "object", XPreserveUnknownFields: new(true), AnyOf: alternatives}),
 		"required": list(apiextensionsv1.JSONSchemaProps{Type: "object", XPreserveUnknownFields: new(true), Required: []string{"x"}}),
 		"set":      set,
+		"ruled":    list(apiextensionsv1.JSONSchemaProps{Type: "integer", XValidations: apiextensionsv1.ValidationRules{{Rule: "self > 1"}}}),
+		"enum":     list(apiextensionsv1.JSONSchemaProps{Type: "string", Enum: largeEnum()}),
 		"plain":    list(apiextensionsv1.JSONSchemaProps{Type: "integer"}),
 	}
+}
+
+// largeEnum are values of 500 KB together.
+func largeEnum() (values []apiextensionsv1.JSON) {
+	for i := range 500 {
+		values = append(values, apiextensionsv1.JSON{Raw: fmt.Appendf(nil, `"%d%s"`, i, strings.Repeat("x", 1000))})
+	}
+	return values
 }
 
 func listOf(n int, item func(i int) any) []any {
@@ -102,6 +112,25 @@ func TestCosts(t *testing.T) {
 		status, ok := err.(apierrors.APIStatus)
 		require.True(t, ok)
 		require.Len(t, status.Status().Details.Causes, 100)
+	})
+	t.Run("rules", func(t *testing.T) {
+		zero := func(int) any { return int64(0) }
+		err := create("rules", "ruled", listOf(10_000, zero))
+		require.True(t, apierrors.IsInvalid(err), "%v", err)
+		require.ErrorContains(t, err, "there are more errors")
+		status, ok := err.(apierrors.APIStatus)
+		require.True(t, ok)
+		require.Len(t, status.Status().Details.Causes, 100)
+		require.NoError(t, create("rules", "ruled", listOf(10_000, func(int) any { return int64(2) })))
+		err = create("few", "ruled", append(listOf(10_000, func(int) any { return int64(2) }), int64(0)))
+		require.ErrorContains(t, err, "spec.ruled[10000]: Invalid value: 0: failed rule: self > 1")
+		_, err = client.Patch(t.Context(), "rules", types.JSONPatchType, []byte(`[{"op":"add","path":"/spec/ruled/-","value":3}]`), metav1.PatchOptions{})
+		require.NoError(t, err)
+	})
+	t.Run("enums", func(t *testing.T) {
+		tooLarge(t, create("enums", "enum", listOf(100, distinct)), "comparisons of values with schemas")
+		err := create("enums", "enum", listOf(10, distinct))
+		require.True(t, apierrors.IsInvalid(err), "%v", err)
 	})
 	t.Run("status", func(t *testing.T) {
 		// What is not written is not examined.

@@ -432,7 +432,12 @@ func (u unknownAPIs) Resolve(_ context.Context, l definitions.Lookup) (*definiti
 	return nil, u.why[l.Cluster.Name.String()]
 }
 
-// TestUnknownDefinitions: the error of a source is the answer if it says when to ask again.
+func (u unknownAPIs) List(_ context.Context, cluster request.Cluster) ([]*definitions.Definition, error) {
+	return nil, u.why[cluster.Name.String()]
+}
+
+// TestUnknownDefinitions: the error of a source is the answer if it says when to ask again. Discovery always
+// suggests a delay.
 func TestUnknownDefinitions(t *testing.T) {
 	t.Parallel()
 	later := apierrors.NewServiceUnavailable("not known yet")
@@ -446,5 +451,9 @@ func TestUnknownDefinitions(t *testing.T) {
 		client := s.CRDs(t, cluster).ApiextensionsV1().RESTClient()
 		err := client.Get().AbsPath("/apis", widgets.Group, widgets.Version, widgets.Resource).MaxRetries(0).Do(t.Context()).Error()
 		require.Equal(t, want, apierrors.ReasonForError(err), "%s: %v", cluster, err)
+		err = client.Get().AbsPath("/apis").MaxRetries(0).Do(t.Context()).Error()
+		require.True(t, apierrors.IsServiceUnavailable(err), "%s: %v", cluster, err)
+		_, later := apierrors.SuggestsClientDelay(err)
+		require.True(t, later, "%s: %v", cluster, err)
 	}
 }

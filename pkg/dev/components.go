@@ -6,6 +6,7 @@ import (
 	"strconv"
 
 	"github.com/shardplane/shardplane/pkg/dev/supervise"
+	"github.com/shardplane/shardplane/pkg/request"
 )
 
 // The stages of the stop, from last to first: what is in a higher stage
@@ -70,6 +71,7 @@ func shardComponent(o CompletedOptions, certs *certificates, n int) component {
 		"--name=" + name,
 		"--data-dir=" + files.shard(n, "data"),
 		"--external-url=" + baseURL(o.FrontProxyPort),
+		"--virtual-workspace-url=" + baseURL(o.FrontProxyPort) + request.Shards.Prefix + name,
 		"--requestheader-client-ca-file=" + certs.requestHeaderCA.CertFile,
 		"--shard-client-cert-file=" + certs.shardClients[n].CertFile,
 		"--shard-client-key-file=" + certs.shardClients[n].KeyFile,

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strings"
 	"time"
 
 	"github.com/shardplane/shardplane/pkg/dev/pki"
@@ -160,14 +159,6 @@ func (r *run) explain(err error) error {
 		return fmt.Errorf("%w (log: %s)", failed, c.logFile)
 	}
 	return fmt.Errorf("%w (logs: %s*/*.log)", failed, layout(r.options.WorkDir).shared(""))
-}
-
-// reason takes the name of the command off the last words of a component.
-func reason(words string) string {
-	if command, rest, ok := strings.Cut(words, ": "); ok && strings.HasPrefix(command, "shardplane ") {
-		return rest
-	}
-	return words
 }
 
 func isClosed(c <-chan struct{}) bool {

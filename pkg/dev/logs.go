@@ -121,6 +121,14 @@ func (l *componentLog) lastWords() string {
 	return tail[len(tail)-1]
 }
 
+// reason takes the name of the command off the last words of a component.
+func reason(words string) string {
+	if command, rest, ok := strings.Cut(words, ": "); ok && strings.HasPrefix(command, "shardplane ") {
+		return rest
+	}
+	return words
+}
+
 // close writes what is left and closes the file.
 func (l *componentLog) close() error {
 	l.mu.Lock()

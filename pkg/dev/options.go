@@ -42,6 +42,8 @@ type Options struct {
 	StartTimeout time.Duration
 }
 
+const bindAddress = "127.0.0.1"
+
 // NewOptions returns the defaults.
 func NewOptions() *Options {
 	return &Options{

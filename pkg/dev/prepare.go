@@ -19,8 +19,6 @@ import (
 )
 
 const (
-	bindAddress = "127.0.0.1"
-
 	// layoutVersion is written into every working directory. It changes when
 	// the files of an older directory cannot be used any more.
 	layoutVersion = "shardplane-dev 1"

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"path"
-	"strings"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -163,16 +162,4 @@ func (c claim) write(ctx context.Context) error {
 		return err
 	}
 	return c.compare(*found)
-}
-
-// validatePrefix says what is wrong with a prefix of keys, or nil.
-func validatePrefix(prefix string) error {
-	ok := prefix != "/" && strings.HasPrefix(prefix, "/") && path.Clean(prefix) == prefix
-	for _, r := range prefix {
-		ok = ok && (r == '/' || r == '.' || r == '-' || r == '_' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9')
-	}
-	if !ok {
-		return fmt.Errorf("--etcd-prefix %q is not of the form /name or /name/name: use letters, digits, dots, hyphens and underscores, without a slash at the end", prefix)
-	}
-	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path"
 	"path/filepath"
 	"strings"
 	"time"
@@ -91,6 +92,18 @@ func (o *Options) Validate() []error {
 		errs = append(errs, fmt.Errorf("--etcd-quota-backend-bytes %d is not positive", o.QuotaBytes))
 	}
 	return errs
+}
+
+// validatePrefix says what is wrong with a prefix of keys, or nil.
+func validatePrefix(prefix string) error {
+	ok := prefix != "/" && strings.HasPrefix(prefix, "/") && path.Clean(prefix) == prefix
+	for _, r := range prefix {
+		ok = ok && (r == '/' || r == '.' || r == '-' || r == '_' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9')
+	}
+	if !ok {
+		return fmt.Errorf("--etcd-prefix %q is not of the form /name or /name/name: use letters, digits, dots, hyphens and underscores, without a slash at the end", prefix)
+	}
+	return nil
 }
 
 // Handle is an open etcd, embedded or external.

@@ -4,9 +4,11 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"net/url"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -14,6 +16,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/authn"
 	"github.com/shardplane/shardplane/pkg/serving"
+	"github.com/shardplane/shardplane/pkg/serving/features"
 	"github.com/shardplane/shardplane/pkg/serving/ledger"
 	"github.com/shardplane/shardplane/pkg/webhooktransport"
 )
@@ -114,6 +117,7 @@ type completedOptions struct{ Options }
 // Complete fills in what is not set. It leaves o as it is.
 func (o *Options) Complete() CompletedOptions {
 	c := *o
+	c.Authentication.Workspaces.Enabled = c.Authentication.Workspaces.Enabled && c.Serving.FeatureGates.Enabled(features.WorkspaceAuthentication)
 	c.Serving.BindAddress = cmp.Or(c.Serving.BindAddress, NewOptions().Serving.BindAddress)
 	return CompletedOptions{completedOptions{c}}
 }
@@ -125,6 +129,9 @@ func (o CompletedOptions) Warnings() []string { return o.Authentication.Warnings
 // fields, naming the flags.
 func (o CompletedOptions) Validate() error {
 	errs := o.validateFiles()
+	if _, others, _ := o.Serving.FeatureGates.Split(); len(others) > 0 {
+		errs = append(errs, fmt.Errorf("--feature-gates: the front-proxy has no features %s: it serves no API of Kubernetes", strings.Join(slices.Sorted(maps.Keys(others)), ", ")))
+	}
 	for _, shard := range o.OtherShards {
 		if at, err := url.Parse(shard); err != nil || at.Scheme != "https" || at.Host == "" {
 			errs = append(errs, fmt.Errorf("--other-shards %q is no https URL", shard))

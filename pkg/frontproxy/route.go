@@ -13,6 +13,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/serving/bodies"
+	"github.com/shardplane/shardplane/pkg/serving/features"
 	"github.com/shardplane/shardplane/pkg/workspaceindex"
 )
 
@@ -28,6 +29,8 @@ type router struct {
 	mapped    mappedServers
 	forwarder *forwarder
 	process   *process
+	// gates are the features that are on.
+	gates features.Gates
 	// devTokens are the tokens that are passed on to shards; there may be none.
 	devTokens map[string]*user.DefaultInfo
 	// url is where the front-proxy listens.
@@ -124,6 +127,9 @@ func (rt *router) through(r *http.Request, v *visit, at address, mount workspace
 		return nil, nil, v.refusal(r) // there is nothing to be seen through a view
 	case outcome == workspaceindex.Unmounted || err != nil:
 		return nil, nil, v.unavailable(r, "the workspace is a mount that leads nowhere now: its conditions say why")
+	}
+	if !rt.gates.Enabled(features.WorkspaceMounts) {
+		return nil, nil, v.unavailable(r, "the workspace is a mount, and the feature gate WorkspaceMounts of the front-proxy is off")
 	}
 	segment, own := rt.workspaceAt(u)
 	if !own {

@@ -11,6 +11,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/serving"
 	"github.com/shardplane/shardplane/pkg/serving/answers"
+	"github.com/shardplane/shardplane/pkg/serving/features"
 	"github.com/shardplane/shardplane/pkg/workspaceindex"
 )
 
@@ -70,9 +71,9 @@ func (rt *router) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	own.serve(rt, w, r)
 }
 
-// wildcardOfViews is the answer to requests for all that a view shows, of several shards.
-const wildcardOfViews = "each shard has a view of its own logical clusters: use the URLs of the shards, which are in status.endpoints of the " +
-	"APIExportEndpointSlice, or in status.virtualWorkspaces of the WorkspaceType"
+// wildcardOfViews is the response to wildcard requests in virtual workspaces of several shards.
+const wildcardOfViews = "each shard has virtual workspaces of its own logical clusters: use /shards/<name>/services/… for each shard. " +
+	"If the shards have --virtual-workspace-url, these URLs are in status.endpoints of the endpoint slice and in status.virtualWorkspaces of the WorkspaceType"
 
 // serveCluster forwards a request for a logical cluster, or for what a view shows of one,
 // to its shard.
@@ -92,7 +93,7 @@ func (rt *router) serveCluster(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	switch {
-	case at.all && rt.administers(r.Context(), c.user):
+	case at.all && rt.gates.Enabled(features.AllShards) && rt.administers(r.Context(), c.user):
 		rt.serveAll(w, r, c)
 		return
 	case !at.valid:

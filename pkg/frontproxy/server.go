@@ -110,7 +110,7 @@ func (s *Server) newRouter(ctx context.Context, o CompletedOptions, mapped mappe
 			groups: groups, unread: s.shards.unread,
 		},
 		shards: s.shards, mounts: mounts, mapped: mapped, forwarder: &forwarder{draining: draining, metrics: m},
-		process: &process{metrics: serving.NewMetrics(registry), readers: newMetricsReaders(s.shards.root, groups)}, url: s.URL(),
+		process: &process{metrics: serving.NewMetrics(registry), readers: newMetricsReaders(s.shards.root, groups)}, url: s.URL(), gates: o.Serving.FeatureGates,
 	}
 	if o.Authentication.DevTokens {
 		rt.devTokens = authn.DevTokens()

@@ -57,8 +57,8 @@ func TestViewsAreForwarded(t *testing.T) {
 		res, body := jane.get(t, path)
 		status(t, res, body, want)
 	}
-	_, body := jane.get(t, "/services/apiexport/root:p/e/clusters/*/apis")
-	require.Contains(t, body, "APIExportEndpointSlice")
+	res, body := jane.get(t, "/services/apiexport/root:p/e/clusters/*/apis")
+	require.Contains(t, status(t, res, body, http.StatusBadRequest).Message, "use /shards/<name>/services/")
 }
 
 // TestVirtualWorkspacesOfOneShard checks that a URL below /shards/<name> leads to the virtual

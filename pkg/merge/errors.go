@@ -17,6 +17,11 @@ import (
 )
 
 const (
+	// PartialHeader has, with the value PartialAllow, a request answered without shards
+	// that do not answer.
+	PartialHeader = "X-Shardplane-Partial"
+	// PartialAllow is the one value of PartialHeader that means something.
+	PartialAllow = "allow"
 	// CauseShardUnavailable is the type of the causes of an answer that is missing shards:
 	// the field of each is the shard's name.
 	CauseShardUnavailable metav1.CauseType = "ShardUnavailable"
@@ -35,7 +40,7 @@ func (m missing) names() []string { return slices.Sorted(maps.Keys(m)) }
 // status is the answer where all shards are needed.
 func (m missing) status() *apierrors.StatusError {
 	names := m.names()
-	err := apierrors.NewServiceUnavailable("shards that do not answer: " + strings.Join(names, ", ") + ". Try again, or send " + PartialHeader + ": " + PartialAllow + " to go without them")
+	err := apierrors.NewServiceUnavailable("shards that do not answer: " + strings.Join(names, ", ") + ". Try again, or send " + PartialHeader + ": " + PartialAllow + " to go without them") //nolint:forbidigo // with a delay, see below
 	err.ErrStatus.Details = &metav1.StatusDetails{RetryAfterSeconds: retrySeconds}
 	for _, name := range names {
 		err.ErrStatus.Details.Causes = append(err.ErrStatus.Details.Causes, metav1.StatusCause{

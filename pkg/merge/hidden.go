@@ -1,7 +1,6 @@
 package merge
 
 import (
-	"bytes"
 	"slices"
 
 	"github.com/kcp-dev/logicalcluster/v3"
@@ -17,12 +16,6 @@ func (r *Request) isHidden(raw []byte, prefix ...string) bool {
 	return ok && end-start > 1 && r.Hidden(logicalcluster.Name(raw[start+1:end-1]))
 }
 
-// withoutObjects reports whether the client wants rows of Tables without objects. The shards are
-// asked for the metadata, which contains the logical cluster of a row.
-func (r *Request) withoutObjects() bool {
-	return r.Tables && r.Query.Get(queryObject) == noObject
-}
-
 // withoutObject removes the object from a row if the client does not want it.
 func (r *Request) withoutObject(row []byte) []byte {
 	start, end, ok := find(row, "object")
@@ -33,50 +26,3 @@ func (r *Request) withoutObject(row []byte) []byte {
 }
 
 var null = []byte("null")
-
-// visible returns the object of an event, or nil if it is hidden. Each shard sends the columns of
-// a Table with its first event only, so that those of a hidden event are sent with the next one.
-func (m *merged) visible(f *feed, raw []byte) []byte {
-	if !m.request.Tables || !isTable(raw) {
-		if m.request.isHidden(raw) {
-			return nil
-		}
-		return raw
-	}
-	rows, hidden := 0, 0
-	if at, _, ok := find(raw, "rows"); ok {
-		elements(raw, at, func(start, end int) {
-			rows++
-			if m.request.isHidden(raw[start:end], "object") {
-				hidden++
-			}
-		})
-	}
-	start, end, ok := find(raw, columnDefinitions)
-	none := !ok || bytes.Equal(raw[start:end], null)
-	switch {
-	case rows > 0 && rows == hidden: // an event has one row
-		if !none {
-			f.columns = bytes.Clone(raw[start:end])
-		}
-		return nil
-	case ok && none && f.columns != nil:
-		raw = slices.Concat(raw[:start], f.columns, raw[end:])
-	}
-	f.columns = nil
-	return raw
-}
-
-// withoutRowObjects removes the objects from the rows of a Table if the client does not want them.
-func (m *merged) withoutRowObjects(raw []byte) []byte {
-	at, _, ok := find(raw, "rows")
-	if !ok || !m.request.withoutObjects() {
-		return raw
-	}
-	out, last := []byte(nil), 0
-	elements(raw, at, func(start, end int) {
-		out = append(append(out, raw[last:start]...), m.request.withoutObject(raw[start:end])...)
-		last = end
-	})
-	return append(out, raw[last:]...)
-}

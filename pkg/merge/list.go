@@ -15,9 +15,6 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// copyBytes is the size of the buffers through which lists are read and written.
-const copyBytes = 32 << 10
-
 // List answers with the list of all shards, or returns an error, if it has not begun to
 // answer. An answer that breaks is broken for the client, too.
 func (r *Request) List(ctx context.Context, w http.ResponseWriter) error {

@@ -188,3 +188,6 @@ func columnsOf(fields []jsonMember) json.RawMessage {
 	}
 	return nil
 }
+
+// copyBytes is the size of the buffers through which lists are read and written.
+const copyBytes = 32 << 10

@@ -15,15 +15,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-const (
-	// PartialHeader has, with the value PartialAllow, a request answered without shards
-	// that do not answer.
-	PartialHeader = "X-Shardplane-Partial"
-	// PartialAllow is the one value of PartialHeader that means something.
-	PartialAllow = "allow"
-	// MissingAnnotation names, in bookmarks, the shards that do not answer.
-	MissingAnnotation = "shardplane.io/missing-shards"
-)
+// MissingAnnotation names, in bookmarks, the shards that do not answer.
+const MissingAnnotation = "shardplane.io/missing-shards"
 
 // Names of what is in queries.
 const (
@@ -138,6 +131,12 @@ func (r *Request) with(change ...string) url.Values {
 		}
 	}
 	return q
+}
+
+// withoutObjects reports whether the client wants rows of Tables without objects. The shards are
+// asked for the metadata, which contains the logical cluster of a row.
+func (r *Request) withoutObjects() bool {
+	return r.Tables && r.Query.Get(queryObject) == noObject
 }
 
 // isTrue reads a boolean of a query as servers do.

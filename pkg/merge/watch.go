@@ -209,6 +209,53 @@ func (m *merged) event(n notice) error {
 	return m.write(n.frame.Type, obj, version)
 }
 
+// visible returns the object of an event, or nil if it is hidden. Each shard sends the columns of
+// a Table with its first event only, so that those of a hidden event are sent with the next one.
+func (m *merged) visible(f *feed, raw []byte) []byte {
+	if !m.request.Tables || !isTable(raw) {
+		if m.request.isHidden(raw) {
+			return nil
+		}
+		return raw
+	}
+	rows, hidden := 0, 0
+	if at, _, ok := find(raw, "rows"); ok {
+		elements(raw, at, func(start, end int) {
+			rows++
+			if m.request.isHidden(raw[start:end], "object") {
+				hidden++
+			}
+		})
+	}
+	start, end, ok := find(raw, columnDefinitions)
+	none := !ok || bytes.Equal(raw[start:end], null)
+	switch {
+	case rows > 0 && rows == hidden: // an event has one row
+		if !none {
+			f.columns = bytes.Clone(raw[start:end])
+		}
+		return nil
+	case ok && none && f.columns != nil:
+		raw = slices.Concat(raw[:start], f.columns, raw[end:])
+	}
+	f.columns = nil
+	return raw
+}
+
+// withoutRowObjects removes the objects from the rows of a Table if the client does not want them.
+func (m *merged) withoutRowObjects(raw []byte) []byte {
+	at, _, ok := find(raw, "rows")
+	if !ok || !m.request.withoutObjects() {
+		return raw
+	}
+	out, last := []byte(nil), 0
+	elements(raw, at, func(start, end int) {
+		out = append(append(out, raw[last:start]...), m.request.withoutObject(raw[start:end])...)
+		last = end
+	})
+	return append(out, raw[last:]...)
+}
+
 // initialized notes that nothing more is to be waited for of a shard before the end of the initial
 // events. With the last one they end, by a bookmark that is like that of a shard.
 func (m *merged) initialized(number uint32, like []byte) error {

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"text/tabwriter"
 
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 
@@ -82,17 +81,4 @@ func renderChildren(out io.Writer, n *node, indent string) {
 		_, _ = plaintext.Fprintf(out, "%s%s%s\t%s\t%s\t%s\t%s\t%s\n", indent, branch, child.name, kind, phase, shardOf(child), ws.Spec.Cluster, waits)
 		renderChildren(out, child, indent+below)
 	}
-}
-
-// newTable aligns columns, as kubectl does.
-func newTable(out io.Writer) *tabwriter.Writer { return tabwriter.NewWriter(out, 0, 0, 3, ' ', 0) }
-
-// trimLines removes what only fills lines up.
-func trimLines(text []byte) []byte {
-	var out bytes.Buffer
-	for line := range bytes.Lines(text) {
-		out.Write(bytes.TrimRight(line, " \n"))
-		out.WriteByte('\n')
-	}
-	return out.Bytes()
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
@@ -19,35 +18,6 @@ import (
 // waits reports whether a workspace is on its way somewhere.
 func waits(ws *tenancyv1alpha1.Workspace) bool {
 	return ws.DeletionTimestamp != nil || ws.Status.Phase != corev1alpha1.LogicalClusterPhaseReady
-}
-
-// why says what a workspace waits for: what its conditions say, and the last Event if that says
-// something else.
-func why(n *node) string {
-	if n.workspace == nil || !waits(n.workspace) {
-		return ""
-	}
-	var said []string
-	reasons := map[string]bool{}
-	for _, c := range n.workspace.Status.Conditions {
-		if c.Status == corev1.ConditionTrue || c.Reason == "" && c.Message == "" {
-			continue
-		}
-		reasons[c.Reason] = true
-		said = append(said, says(c.Reason, c.Message))
-	}
-	if n.event != nil && !reasons[n.event.Reason] {
-		said = append(said, "Event "+says(n.event.Reason, n.event.Message))
-	}
-	return strings.Join(said, "; ")
-}
-
-func says(reason, message string) string {
-	message = oneLine(message)
-	if reason == "" || message == "" {
-		return reason + message
-	}
-	return reason + ": " + message
 }
 
 // eventsOf returns the Events about a workspace, or about all in a logical cluster if name is

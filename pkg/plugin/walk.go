@@ -88,6 +88,35 @@ func hasContent(ws *tenancyv1alpha1.Workspace) bool {
 	}
 }
 
+// why says what a workspace waits for: what its conditions say, and the last Event if that says
+// something else.
+func why(n *node) string {
+	if n.workspace == nil || !waits(n.workspace) {
+		return ""
+	}
+	var said []string
+	reasons := map[string]bool{}
+	for _, c := range n.workspace.Status.Conditions {
+		if c.Status == corev1.ConditionTrue || c.Reason == "" && c.Message == "" {
+			continue
+		}
+		reasons[c.Reason] = true
+		said = append(said, says(c.Reason, c.Message))
+	}
+	if n.event != nil && !reasons[n.event.Reason] {
+		said = append(said, "Event "+says(n.event.Reason, n.event.Message))
+	}
+	return strings.Join(said, "; ")
+}
+
+func says(reason, message string) string {
+	message = oneLine(message)
+	if reason == "" || message == "" {
+		return reason + message
+	}
+	return reason + ": " + message
+}
+
 // list returns the workspaces in one, which a shard has, by name.
 func (w *walker) list(ctx context.Context, path logicalcluster.Path, shard string) (nodes []*node, err error) {
 	select {
@@ -192,5 +221,3 @@ func cannotList(err error) string {
 		return fmt.Sprintf("the workspaces in it cannot be listed: %s", oneLine(err.Error()))
 	}
 }
-
-func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }

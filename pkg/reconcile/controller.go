@@ -11,7 +11,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	_ "k8s.io/component-base/metrics/prometheus/workqueue" // queues report their metrics
 	"k8s.io/klog/v2"
-	"k8s.io/utils/clock"
+
+	"github.com/shardplane/shardplane/pkg/client"
 )
 
 const (
@@ -51,6 +52,14 @@ type Queue[K comparable] interface {
 // Source feeds a queue, typically from the events of an informer, until stop
 // is called. When stop has returned, it adds nothing any more.
 type Source[K comparable] func(ctx context.Context, queue Queue[K]) (stop func(), err error)
+
+// Gate says what this process may work on now, where several divide the work, as a ring.Ring
+// does.
+type Gate interface {
+	// Begin begins work on what has a hash. If it may not, ok is false. Otherwise the work has
+	// to end soon after the context that it returns has, and end is called then.
+	Begin(ctx context.Context, hash uint64) (work context.Context, end func(), ok bool)
+}
 
 // Config describes a controller over keys of type K.
 type Config[K comparable] struct {
@@ -126,7 +135,7 @@ func (c *Controller[K]) Run(ctx context.Context) error {
 	if c.config.Gate != nil && c.config.Hash == nil && !c.byCluster() {
 		return fmt.Errorf("controller %s has a Gate, and keys of a type that names no logical cluster: set Hash", c.config.Name)
 	}
-	queue := newFeed(c.config)
+	queue := newFeed[K](c.config.Name, c.config.PerCluster, c.config.MinBackoff, c.config.MaxBackoff)
 	var workers sync.WaitGroup
 	defer workers.Wait()
 	defer queue.ShutDown()
@@ -199,6 +208,15 @@ func (c *Controller[K]) next(ctx context.Context, worker int, queue *feed[K]) bo
 	return true
 }
 
+// hash returns by what the Gate knows a key.
+func (c *Controller[K]) hash(key K) uint64 {
+	if c.config.Hash != nil {
+		return c.config.Hash(key)
+	}
+	cluster, _ := clusterOf(key)
+	return client.HashOf(cluster.String())
+}
+
 // reconcile calls the Reconcile function and turns a panic into an error, so
 // that one bad object does not stop the work on all others.
 func (c *Controller[K]) reconcile(ctx context.Context, key K) (result Result, err error) {
@@ -212,18 +230,4 @@ func (c *Controller[K]) reconcile(ctx context.Context, key K) (result Result, er
 		}
 	}()
 	return c.config.Reconcile(ctx, key)
-}
-
-// metricsInterval is how often a queue updates its metrics, about as often as
-// somebody reads them.
-const metricsInterval = 10 * time.Second
-
-// slowTicker is the clock of queues: they use tickers only to update metrics,
-// twice a second, which wakes an idle process for each queue, and to look again
-// at what is delayed, in case a timer got lost.
-type slowTicker struct{ clock.RealClock }
-
-// NewTicker implements clock.WithTicker.
-func (c slowTicker) NewTicker(d time.Duration) clock.Ticker {
-	return c.RealClock.NewTicker(max(d, metricsInterval))
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/clock"
 )
 
 // feed is the queue of a controller: a workqueue out of which keys can be dropped.
@@ -23,13 +24,13 @@ type feed[K comparable] struct {
 }
 
 // newFeed returns the queue of a controller.
-func newFeed[K comparable](c Config[K]) *feed[K] {
-	order := newShares[K](c.PerCluster)
-	plain := workqueue.NewTypedWithConfig(workqueue.TypedQueueConfig[K]{Name: c.Name, Clock: slowTicker{}, Queue: order})
+func newFeed[K comparable](name string, perCluster int, minBackoff, maxBackoff time.Duration) *feed[K] {
+	order := newShares[K](perCluster)
+	plain := workqueue.NewTypedWithConfig(workqueue.TypedQueueConfig[K]{Name: name, Clock: slowTicker{}, Queue: order})
 	return &feed[K]{
-		TypedDelayingInterface: workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[K]{Name: c.Name, Clock: slowTicker{}, Queue: plain}),
+		TypedDelayingInterface: workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[K]{Name: name, Clock: slowTicker{}, Queue: plain}),
 		order:                  order,
-		backoff:                workqueue.NewTypedItemExponentialFailureRateLimiter[K](c.MinBackoff, c.MaxBackoff),
+		backoff:                workqueue.NewTypedItemExponentialFailureRateLimiter[K](minBackoff, maxBackoff),
 		dropped:                map[K]struct{}{},
 		delayed:                map[K]time.Time{},
 	}
@@ -107,4 +108,18 @@ func (f *feed[K]) wanted(key K) bool {
 func (f *feed[K]) done(key K) {
 	f.order.Done(key)
 	f.Done(key)
+}
+
+// metricsInterval is how often a queue updates its metrics, about as often as
+// somebody reads them.
+const metricsInterval = 10 * time.Second
+
+// slowTicker is the clock of queues: they use tickers only to update metrics,
+// twice a second, which wakes an idle process for each queue, and to look again
+// at what is delayed, in case a timer got lost.
+type slowTicker struct{ clock.RealClock }
+
+// NewTicker implements clock.WithTicker.
+func (c slowTicker) NewTicker(d time.Duration) clock.Ticker {
+	return c.RealClock.NewTicker(max(d, metricsInterval))
 }

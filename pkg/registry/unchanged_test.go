@@ -4,7 +4,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"os"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -22,8 +25,19 @@ import (
 	"github.com/shardplane/shardplane/pkg/registry"
 )
 
-// TestUnchanged writes one object of each built-in kind five times by each verb. The manifests omit defaults and spell
-// values in other ways than they are stored, because clients such as Flux and Argo CD do so at each reconcile.
+// unchangedSubresources are what is written into each subresource of a built-in kind.
+var unchangedSubresources = map[string]string{
+	"namespaces/status":                   `{"status":{"phase":"Active","conditions":[{"type":"Noted","status":"True","reason":"R","message":"m"}]}}`,
+	"namespaces/finalize":                 `{"spec":{"finalizers":["kubernetes"]}}`,
+	"resourcequotas/status":               `{"status":{"hard":{"cpu":"1000m"},"used":{"cpu":"0000m"}}}`,
+	"certificatesigningrequests/status":   `{"status":{"conditions":[{"type":"Failed","status":"True","reason":"R","message":"m"}]}}`,
+	"certificatesigningrequests/approval": `{"status":{"conditions":[{"type":"Approved","status":"True","reason":"R","message":"m"},{"type":"Failed","status":"True","reason":"R","message":"m"}]}}`,
+	"validatingadmissionpolicies/status":  `{"status":{"typeChecking":{"expressionWarnings":[{"fieldRef":"spec.validations[0].expression","warning":"w"}]},"conditions":[{"type":"Noted","status":"True","reason":"R","message":"","lastTransitionTime":"2026-01-02T03:04:05Z"}]}}`,
+}
+
+// TestUnchanged writes one object of each built-in kind, and its subresources, five times by each verb. The manifests omit
+// defaults and spell values in other ways than they are stored, because clients such as Flux and Argo CD do so at each
+// reconcile.
 func TestUnchanged(t *testing.T) {
 	config := newServer(t)
 	client, err := dynamic.NewForConfig(config)
@@ -32,62 +46,106 @@ func TestUnchanged(t *testing.T) {
 	require.NoError(t, err)
 	mapper := restmapper.NewDiscoveryRESTMapper(groups)
 
-	missing := patchable(t, newClient(t, config, "application/json").Discovery())
+	verbs := writable(t, newClient(t, config, "application/json").Discovery())
+	missing := sets.KeySet(verbs)
 	for _, manifest := range manifests(t, "testdata/unchanged.yaml") {
 		kind := manifest.GroupVersionKind()
 		mapping, err := mapper.RESTMapping(kind.GroupKind(), kind.Version)
 		require.NoError(t, err)
-		missing.Delete(mapping.Resource)
 		var objects dynamic.ResourceInterface = client.Resource(mapping.Resource)
 		if mapping.Scope.Name() == meta.RESTScopeNameNamespace {
 			objects = client.Resource(mapping.Resource).Namespace(manifest.GetNamespace())
 		}
-		t.Run(mapping.Resource.GroupResource().String()+"/"+manifest.GetName(), func(t *testing.T) { writeUnchanged(t, objects, manifest) })
+		w := writes{objects: objects, verbs: verbs[mapping.Resource], manifest: manifest}
+		missing.Delete(mapping.Resource)
+		t.Run(mapping.Resource.GroupResource().String()+"/"+manifest.GetName(), w.requireUnchanged)
+		for _, path := range slices.Sorted(maps.Keys(unchangedSubresources)) {
+			resource, subresource, _ := strings.Cut(path, "/")
+			whole := mapping.Resource.GroupVersion().WithResource(path)
+			if resource != mapping.Resource.Resource || verbs[whole] == nil {
+				continue
+			}
+			missing.Delete(whole)
+			w.manifest = &unstructured.Unstructured{}
+			require.NoError(t, json.Unmarshal([]byte(unchangedSubresources[path]), &w.manifest.Object))
+			w.manifest.SetGroupVersionKind(kind)
+			w.manifest.SetName(manifest.GetName())
+			w.subresources, w.verbs = []string{subresource}, verbs[whole]
+			t.Run(mapping.Resource.GroupResource().String()+"/"+manifest.GetName()+"/"+subresource, w.requireUnchanged)
+		}
 	}
-	require.Empty(t, missing, "kinds without a manifest")
+	require.Empty(t, missing, "kinds and subresources without a manifest")
 }
 
-// writeUnchanged creates the object of a manifest, and then writes it by each verb without a change.
-func writeUnchanged(t *testing.T, objects dynamic.ResourceInterface, manifest *unstructured.Unstructured) {
+// writes are those of an object, or of a subresource.
+type writes struct {
+	objects      dynamic.ResourceInterface
+	subresources []string // one, or none
+	verbs        sets.Set[string]
+	manifest     *unstructured.Unstructured
+}
+
+// putManifest puts the manifest of an object, or the part of it that is in the manifest of a subresource.
+func (w writes) putManifest(t *testing.T, before *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	t.Helper()
-	ctx, name := t.Context(), manifest.GetName()
-	content, err := json.Marshal(manifest)
+	put := w.manifest.DeepCopy()
+	put.SetResourceVersion(before.GetResourceVersion())
+	put.SetAnnotations(before.GetAnnotations())
+	if w.subresources != nil {
+		put = before.DeepCopy()
+		for _, part := range []string{"spec", "status"} {
+			if content, ok := w.manifest.DeepCopy().Object[part]; ok {
+				put.Object[part] = content
+			}
+		}
+	}
+	return w.objects.Update(t.Context(), put, metav1.UpdateOptions{FieldManager: "other"}, w.subresources...)
+}
+
+// requireUnchanged creates the object of a manifest, or writes the subresource, and then writes it by each verb without a change.
+func (w writes) requireUnchanged(t *testing.T) {
+	ctx, name := t.Context(), w.manifest.GetName()
+	content, err := json.Marshal(w.manifest)
 	require.NoError(t, err)
+	apply := func(force bool) (*unstructured.Unstructured, error) {
+		return w.objects.Apply(ctx, name, w.manifest, metav1.ApplyOptions{FieldManager: "tester", Force: force}, w.subresources...)
+	}
 	patch := func(kind types.PatchType, content []byte) (*unstructured.Unstructured, error) {
-		return objects.Patch(ctx, name, kind, content, metav1.PatchOptions{FieldManager: "other"})
+		return w.objects.Patch(ctx, name, kind, content, metav1.PatchOptions{FieldManager: "other"}, w.subresources...)
 	}
 	for _, verb := range []struct {
-		name  string
-		write func(before *unstructured.Unstructured) (*unstructured.Unstructured, error)
+		name, verb string
+		write      func(before *unstructured.Unstructured) (*unstructured.Unstructured, error)
 	}{
-		{"apply", func(*unstructured.Unstructured) (*unstructured.Unstructured, error) {
-			return objects.Apply(ctx, name, manifest, metav1.ApplyOptions{FieldManager: "tester"})
+		{"apply", "patch", func(*unstructured.Unstructured) (*unstructured.Unstructured, error) { return apply(false) }},
+		{"put", "update", func(before *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+			return w.objects.Update(ctx, before, metav1.UpdateOptions{FieldManager: "other"}, w.subresources...)
 		}},
-		{"put", func(before *unstructured.Unstructured) (*unstructured.Unstructured, error) {
-			return objects.Update(ctx, before, metav1.UpdateOptions{FieldManager: "other"})
+		{"put of the manifest", "update", func(before *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+			return w.putManifest(t, before)
 		}},
-		{"put of the manifest", func(before *unstructured.Unstructured) (*unstructured.Unstructured, error) {
-			put := manifest.DeepCopy()
-			put.SetResourceVersion(before.GetResourceVersion())
-			put.SetAnnotations(before.GetAnnotations())
-			return objects.Update(ctx, put, metav1.UpdateOptions{FieldManager: "other"})
-		}},
-		{"json patch", func(*unstructured.Unstructured) (*unstructured.Unstructured, error) {
+		{"json patch", "patch", func(*unstructured.Unstructured) (*unstructured.Unstructured, error) {
 			return patch(types.JSONPatchType, []byte(`[{"op":"test","path":"/metadata/name","value":"`+name+`"}]`))
 		}},
-		{"merge patch", func(*unstructured.Unstructured) (*unstructured.Unstructured, error) {
+		{"merge patch", "patch", func(*unstructured.Unstructured) (*unstructured.Unstructured, error) {
 			return patch(types.MergePatchType, content)
 		}},
-		{"strategic merge patch", func(*unstructured.Unstructured) (*unstructured.Unstructured, error) {
+		{"strategic merge patch", "patch", func(*unstructured.Unstructured) (*unstructured.Unstructured, error) {
 			return patch(types.StrategicMergePatchType, content)
 		}},
 	} {
-		before, err := objects.Apply(ctx, name, manifest, metav1.ApplyOptions{FieldManager: "tester", Force: true})
+		if !w.verbs.Has(verb.verb) {
+			continue
+		}
+		before, err := w.objects.Get(ctx, name, metav1.GetOptions{})
+		if w.verbs.Has("patch") {
+			before, err = apply(true)
+		}
 		require.NoError(t, err, verb.name)
 		// The first write may change the manager of a field.
 		before, err = verb.write(before)
 		require.NoError(t, err, verb.name)
-		before = postdate(t, objects, before, verb.name)
+		before = postdate(t, w.objects, before, verb.name)
 		for range 5 {
 			after, err := verb.write(before)
 			require.NoError(t, err, verb.name)
@@ -134,16 +192,16 @@ func manifests(t *testing.T, file string) []*unstructured.Unstructured {
 	}
 }
 
-// patchable returns the built-in resources that can be patched.
-func patchable(t *testing.T, client discovery.DiscoveryInterface) sets.Set[schema.GroupVersionResource] {
+// writable returns the verbs of the built-in resources and subresources by which objects can be changed.
+func writable(t *testing.T, client discovery.DiscoveryInterface) map[schema.GroupVersionResource]sets.Set[string] {
 	t.Helper()
-	found := sets.New[schema.GroupVersionResource]()
+	found := map[schema.GroupVersionResource]sets.Set[string]{}
 	for _, resource := range registry.Resources() {
 		list, err := client.ServerResourcesForGroupVersion(resource.GroupVersion().String())
 		require.NoError(t, err)
 		for _, r := range list.APIResources {
-			if r.Name == resource.Resource && sets.New(r.Verbs...).Has("patch") {
-				found.Insert(resource)
+			if verbs := sets.New(r.Verbs...); strings.Split(r.Name, "/")[0] == resource.Resource && verbs.HasAny("patch", "update") {
+				found[resource.GroupVersion().WithResource(r.Name)] = verbs
 			}
 		}
 	}

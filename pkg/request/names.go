@@ -49,6 +49,40 @@ const (
 	identityLength = 64
 )
 
+// Cluster is the logical cluster that a request is for: one by name, or all
+// logical clusters of the shard.
+type Cluster struct {
+	// Name is the resolved name; empty if and only if Wildcard is set.
+	Name logicalcluster.Name
+	// Wildcard is set for requests below /clusters/*.
+	Wildcard bool
+}
+
+// String returns the name, or "*" for the wildcard.
+func (c Cluster) String() string {
+	if c.Wildcard {
+		return Wildcard
+	}
+	return c.Name.String()
+}
+
+// Shard is the shard segment of a request to the cache server: one shard by
+// name, or all of them. Requests to other servers have none.
+type Shard struct {
+	// Name is the shard's name; empty if and only if Wildcard is set.
+	Name string
+	// Wildcard is set for requests below /shards/*.
+	Wildcard bool
+}
+
+// String returns the name, or "*" for the wildcard.
+func (s Shard) String() string {
+	if s.Wildcard {
+		return Wildcard
+	}
+	return s.Name
+}
+
 // IsSystem reports whether a logical cluster belongs to the system. Each shard
 // has its own of these, and they are not for users.
 func IsSystem(name logicalcluster.Name) bool {

@@ -18,40 +18,6 @@ var ErrNoCluster = errors.New("no logical cluster in the request: use a URL of t
 // name one.
 var ErrWildcard = errors.New("the request is for all logical clusters (*), but it must name one")
 
-// Cluster is the logical cluster that a request is for: one by name, or all
-// logical clusters of the shard.
-type Cluster struct {
-	// Name is the resolved name; empty if and only if Wildcard is set.
-	Name logicalcluster.Name
-	// Wildcard is set for requests below /clusters/*.
-	Wildcard bool
-}
-
-// String returns the name, or "*" for the wildcard.
-func (c Cluster) String() string {
-	if c.Wildcard {
-		return Wildcard
-	}
-	return c.Name.String()
-}
-
-// Shard is the shard segment of a request to the cache server: one shard by
-// name, or all of them. Requests to other servers have none.
-type Shard struct {
-	// Name is the shard's name; empty if and only if Wildcard is set.
-	Name string
-	// Wildcard is set for requests below /shards/*.
-	Wildcard bool
-}
-
-// String returns the name, or "*" for the wildcard.
-func (s Shard) String() string {
-	if s.Wildcard {
-		return Wildcard
-	}
-	return s.Name
-}
-
 // Scope is what a request is for. One that is zero is about the serving process.
 // It is a value: what changes it for a part of a request's work makes another
 // context with it.
@@ -200,6 +166,46 @@ type Restriction interface {
 	// Resource is the resource as it is stored, which may have another group than the
 	// requested one.
 	Resource() schema.GroupResource
+}
+
+// View is through what a request reaches the content of other logical clusters than the
+// one that it is for.
+type View struct {
+	// Name is the name of the object that grants the view, in the logical cluster that
+	// the request is for. The mount says of which kind; of some, none does.
+	Name string
+	// In is the logical cluster whose content is seen, or all that may be seen. It is
+	// zero where the path that the client wrote leads to none.
+	In Cluster
+}
+
+// ViewFrom returns the view that a request is to enter, or nil.
+func ViewFrom(ctx context.Context) *View { return scopeFrom(ctx).View }
+
+// Through is the view that a request has entered: it goes on in another logical cluster
+// than the one that has granted the view.
+type Through struct {
+	// Mount says of which kind the view is.
+	Mount *Mount
+	// Provider is the logical cluster that has granted it, by the object View.
+	Provider logicalcluster.Name
+	View     string
+	// Unrestricted must be set if the request may see all objects of Cluster in storage.
+	// Otherwise it needs an identity or a restriction (CheckStorage).
+	Unrestricted bool
+}
+
+// WithThrough returns a context for what goes on through a view.
+func WithThrough(ctx context.Context, t Through) context.Context {
+	s := ScopeFrom(ctx)
+	s.through = t
+	return WithScope(ctx, s)
+}
+
+// ThroughFrom returns the view that a request has entered, and whether it has.
+func ThroughFrom(ctx context.Context) (Through, bool) {
+	t := scopeFrom(ctx).through
+	return t, t.Mount != nil
 }
 
 // WithRestriction returns a context whose requests see what by contains, and which leads to

@@ -2,12 +2,13 @@ package request
 
 import (
 	"fmt"
-	"net/http"
-	"net/url"
 	"strings"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 )
+
+// ViewsPrefix starts the URLs of all views.
+const ViewsPrefix = "/services/"
 
 // CachePrefix is the URL prefix of the cache server's API.
 const CachePrefix = ViewsPrefix + "cache"
@@ -42,12 +43,6 @@ var (
 	// Shards is CacheShards, for who has a cache server's prefix behind its name.
 	Shards = &Mount{Prefix: "/shards/", Form: "/shards/<name>/clusters/<name>", Parse: parseShard, Wildcard: listOrWatchOrRead}
 )
-
-// ShardMounts is the table of shards, and of front-proxies, which lead to them.
-func ShardMounts() []*Mount { return append([]*Mount{Clusters, Admin}, ViewMounts()...) }
-
-// CacheMounts is the table of cache servers.
-func CacheMounts() []*Mount { return []*Mount{CacheShards, Shards} }
 
 // MountOf returns which of mounts a URL path is below, escaped or not, and what follows its
 // prefix; nil where it is below none.
@@ -86,6 +81,17 @@ type Location struct {
 	Rest string
 }
 
+// ViewLocation is the part of a URL path that names a view.
+type ViewLocation struct {
+	// Name is the name of the object that grants it, if one does.
+	Name string
+	// Path is the logical cluster whose content is seen, as the client wrote it. Empty
+	// for the wildcard.
+	Path logicalcluster.Path
+	// Wildcard is set for all that may be seen.
+	Wildcard bool
+}
+
 // InvalidURLError says why the logical cluster or shard segment of a URL is
 // not well-formed. Servers answer it with 400, or, where the contract says so,
 // with what they answer for a logical cluster that does not exist.
@@ -109,34 +115,6 @@ func Locate(urlPath string, mounts ...*Mount) (l Location, found bool, err error
 	l, err = mount.Parse(below)
 	l.Mount = mount
 	return l, true, err
-}
-
-// Scope returns the scope of l. known is false where there is a path that first
-// has to be resolved, or no logical cluster at all.
-func (l Location) Scope() (s Scope, known bool) {
-	s = Scope{Mount: l.Mount, Shard: l.Shard, Cluster: Cluster{Wildcard: l.Wildcard}}
-	if l.View != nil {
-		s.View = l.View.scope()
-	}
-	if l.Wildcard {
-		return s, true
-	}
-	name, ok := l.Path.Name()
-	if !ok || name == "" {
-		return s, false
-	}
-	s.Cluster.Name = name
-	return s, true
-}
-
-// Scoped returns r with scope s and path rest, as what is behind the filters of
-// a server sees it. r stays as it is.
-func Scoped(r *http.Request, s Scope, rest string) *http.Request {
-	scoped := r.WithContext(WithScope(r.Context(), s))
-	scoped.URL = new(url.URL)
-	*scoped.URL = *r.URL
-	scoped.URL.Path, scoped.URL.RawPath = rest, ""
-	return scoped
 }
 
 // ClusterPath returns the URL path /clusters/<segment> for a name, a path or

@@ -1,15 +1,11 @@
 package request
 
 import (
-	"context"
 	"strings"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	"k8s.io/apimachinery/pkg/api/validate/content"
 )
-
-// ViewsPrefix starts the URLs of all views.
-const ViewsPrefix = "/services/"
 
 // APIExports is /services/apiexport/<provider>/<export>/clusters/<name|path|*>/…: what
 // consumers of an API let its provider see and do.
@@ -56,57 +52,6 @@ func typeMount(name string) *Mount {
 		Prefix: ViewsPrefix + name + "/", Form: ViewsPrefix + name + "/<logical cluster>:<workspace type>/clusters/<name>",
 		Parse: parseTypeView, Wildcard: listOrWatchOrRead, separator: ":",
 	}
-}
-
-// View is through what a request reaches the content of other logical clusters than the
-// one that it is for.
-type View struct {
-	// Name is the name of the object that grants the view, in the logical cluster that
-	// the request is for. The mount says of which kind; of some, none does.
-	Name string
-	// In is the logical cluster whose content is seen, or all that may be seen. It is
-	// zero where the path that the client wrote leads to none.
-	In Cluster
-}
-
-// ViewFrom returns the view that a request is to enter, or nil.
-func ViewFrom(ctx context.Context) *View { return scopeFrom(ctx).View }
-
-// Through is the view that a request has entered: it goes on in another logical cluster
-// than the one that has granted the view.
-type Through struct {
-	// Mount says of which kind the view is.
-	Mount *Mount
-	// Provider is the logical cluster that has granted it, by the object View.
-	Provider logicalcluster.Name
-	View     string
-	// Unrestricted must be set if the request may see all objects of Cluster in storage.
-	// Otherwise it needs an identity or a restriction (CheckStorage).
-	Unrestricted bool
-}
-
-// WithThrough returns a context for what goes on through a view.
-func WithThrough(ctx context.Context, t Through) context.Context {
-	s := ScopeFrom(ctx)
-	s.through = t
-	return WithScope(ctx, s)
-}
-
-// ThroughFrom returns the view that a request has entered, and whether it has.
-func ThroughFrom(ctx context.Context) (Through, bool) {
-	t := scopeFrom(ctx).through
-	return t, t.Mount != nil
-}
-
-// ViewLocation is the part of a URL path that names a view.
-type ViewLocation struct {
-	// Name is the name of the object that grants it, if one does.
-	Name string
-	// Path is the logical cluster whose content is seen, as the client wrote it. Empty
-	// for the wildcard.
-	Path logicalcluster.Path
-	// Wildcard is set for all that may be seen.
-	Wildcard bool
 }
 
 // scope returns the view, without a logical cluster where there is a path that first has

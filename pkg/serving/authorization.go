@@ -10,24 +10,31 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 )
 
-// withRetries is upstream's filter of authorization, but for an error of the authorizer that says
-// when to ask again, or came when the request's timeout had passed: that is the answer, where
-// upstream gives 500 for all errors.
+// withRetries returns upstream's filter of authorization or impersonation, except that some errors of the
+// authorizer become the response: one that suggests a delay, and one after the deadline of the request.
+// Upstream responds with 500 or 403 to all errors. If the filter asks more than one question, the first such
+// error is the response, unless the request is permitted in the end. The filter is created once, because
+// upstream's caches of impersonation belong to it.
 func withRetries(
 	next http.Handler, a authorizer.UnconditionalAuthorizer, s runtime.NegotiatedSerializer,
 	filter func(http.Handler, authorizer.UnconditionalAuthorizer, runtime.NegotiatedSerializer) http.Handler,
 ) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		upstreams := &replaced{ResponseWriter: w}
-		asked := authorizer.AuthorizerFunc(func(ctx context.Context, attributes authorizer.Attributes) (authorizer.Decision, string, error) {
+	filtered := filter(
+		http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			upstreams := replacedFrom(r.Context())
+			upstreams.by = nil
+			next.ServeHTTP(upstreams.ResponseWriter, r)
+		}),
+		authorizer.AuthorizerFunc(func(ctx context.Context, attributes authorizer.Attributes) (authorizer.Decision, string, error) {
 			decision, reason, err := a.Authorize(ctx, attributes)
-			if decision != authorizer.DecisionAllow {
+			if upstreams := replacedFrom(ctx); decision != authorizer.DecisionAllow && upstreams.by == nil {
 				upstreams.by = retryable(ctx, err)
 			}
 			return decision, reason, err
-		})
-		permitted := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { next.ServeHTTP(w, r) })
-		filter(permitted, asked, s).ServeHTTP(upstreams, r)
+		}), s)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		upstreams := &replaced{ResponseWriter: w}
+		filtered.ServeHTTP(upstreams, r.WithContext(context.WithValue(r.Context(), replacedKey{}, upstreams)))
 		if upstreams.by != nil {
 			respond(w, r, s, upstreams.by)
 		}
@@ -51,6 +58,15 @@ func retryable(ctx context.Context, err error) *apierrors.StatusError {
 type replaced struct {
 	http.ResponseWriter
 	by *apierrors.StatusError
+}
+
+type replacedKey struct{}
+
+// replacedFrom returns the response of the innermost filter around ctx. Upstream's filters ask all their
+// questions before they call the next handler, i.e. before another filter may replace it.
+func replacedFrom(ctx context.Context) *replaced {
+	a, _ := ctx.Value(replacedKey{}).(*replaced)
+	return a
 }
 
 // Header implements http.ResponseWriter.

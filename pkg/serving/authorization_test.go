@@ -20,9 +20,11 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/features"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 
+	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/serving"
 )
 
@@ -50,10 +52,7 @@ func TestUndecided(t *testing.T) {
 		"denied in the last moment":   {0, authorizer.DecisionDeny, nil, http.StatusForbidden},
 	} {
 		t.Run(name, func(t *testing.T) {
-			scheme := runtime.NewScheme()
-			metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
-			c := genericapiserver.NewConfig(serializer.NewCodecFactory(scheme))
-			c.FeatureGate = utilfeature.DefaultFeatureGate
+			c := newConfig()
 			asked := 0
 			c.Authorization.Authorizer = authorizer.AuthorizerFunc(func(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
 				asked++
@@ -82,4 +81,68 @@ func TestUndecided(t *testing.T) {
 			require.Equal(t, "not everything is known yet", status.Message)
 		})
 	}
+}
+
+// TestUndecidedImpersonation: an error of the authorizer that suggests a delay is also the response to an
+// impersonation, once, unless another question permits it. Other denials remain 403.
+func TestUndecidedImpersonation(t *testing.T) {
+	for name, tc := range map[string]struct {
+		// unknown and allowed are the verbs about which the authorizer returns an error, or that it permits.
+		unknown, allowed string
+		constrained      bool
+		want             int
+	}{
+		"unknown":                               {unknown: "impersonate", want: http.StatusServiceUnavailable},
+		"denied":                                {want: http.StatusForbidden},
+		"allowed":                               {allowed: "impersonate", want: http.StatusOK},
+		"constrained, unknown":                  {constrained: true, unknown: "impersonate", want: http.StatusServiceUnavailable},
+		"constrained, denied":                   {constrained: true, want: http.StatusForbidden},
+		"constrained, allowed by another verb":  {constrained: true, unknown: "impersonate-on:user-info:get", allowed: "impersonate", want: http.StatusOK},
+		"constrained, denied for another verb":  {constrained: true, unknown: "impersonate-on:user-info:get", want: http.StatusServiceUnavailable},
+		"constrained, unknown after permission": {constrained: true, unknown: "impersonate:user-info", allowed: "impersonate-on:user-info:get", want: http.StatusServiceUnavailable},
+	} {
+		t.Run(name, func(t *testing.T) {
+			gate := utilfeature.DefaultFeatureGate.DeepCopy()
+			require.NoError(t, gate.SetFromMap(map[string]bool{string(features.ConstrainedImpersonation): tc.constrained}))
+			c := newConfig()
+			c.FeatureGate = gate
+			c.Authorization.Authorizer = authorizer.AuthorizerFunc(func(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+				switch {
+				case a.GetVerb() == tc.unknown:
+					return authorizer.DecisionNoOpinion, "", request.Unavailable("not everything is known yet")
+				case a.GetVerb() == tc.allowed, a.GetUser().GetName() == "bob":
+					return authorizer.DecisionAllow, "", nil
+				}
+				return authorizer.DecisionNoOpinion, "", nil
+			})
+			ctx := apirequest.WithUser(t.Context(), &user.DefaultInfo{Name: "jane"})
+			ctx = apirequest.WithRequestInfo(ctx, &apirequest.RequestInfo{IsResourceRequest: true, Verb: "get", APIVersion: "v1", Resource: "pods"})
+			r := httptest.NewRequestWithContext(ctx, http.MethodGet, "/", http.NoBody)
+			r.Header.Set("Impersonate-User", "bob")
+			w := httptest.NewRecorder()
+			serving.Decision(c).Handler(http.HandlerFunc(func(served http.ResponseWriter, r *http.Request) {
+				who, _ := apirequest.UserFrom(r.Context())
+				assert.Equal(t, "bob", who.GetName())
+				_, _ = served.Write([]byte("served"))
+			})).ServeHTTP(w, r)
+			require.Equal(t, tc.want, w.Code, "%s", w.Body)
+			switch tc.want {
+			case http.StatusOK:
+				require.Equal(t, "served", w.Body.String())
+			case http.StatusServiceUnavailable:
+				require.Equal(t, "1", w.Header().Get("Retry-After"))
+				var status metav1.Status
+				require.NoError(t, json.Unmarshal(w.Body.Bytes(), &status), "%s", w.Body)
+				require.Equal(t, "not everything is known yet", status.Message)
+			}
+		})
+	}
+}
+
+func newConfig() *genericapiserver.Config {
+	scheme := runtime.NewScheme()
+	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
+	c := genericapiserver.NewConfig(serializer.NewCodecFactory(scheme))
+	c.FeatureGate = utilfeature.DefaultFeatureGate
+	return c
 }

@@ -168,12 +168,14 @@ func Reception(c *genericapiserver.Config) Chain {
 // what has to know who it is, and comes before the decision.
 func Decision(c *genericapiserver.Config, between ...Filter) Chain {
 	return slices.Concat(Chain{
-		{"impersonation", "who it is to be instead; 403", func(next http.Handler) http.Handler {
+		{"impersonation", "who it is to be instead; 403, and 503 before that is known", func(next http.Handler) http.Handler {
 			name, filter := "impersonation", impersonation.WithImpersonation
 			if c.FeatureGate.Enabled(features.ConstrainedImpersonation) {
 				name, filter = "constrainedimpersonation", impersonation.WithConstrainedImpersonation
 			}
-			return tracked(c, name, func(next http.Handler) http.Handler { return filter(next, c.Authorization.Authorizer, c.Serializer) })(next)
+			return tracked(c, name, func(next http.Handler) http.Handler {
+				return withRetries(next, c.Authorization.Authorizer, c.Serializer, filter)
+			})(next)
 		}},
 	}, between, Chain{
 		{"authorization", "whether it may do so; 403, and 503 before that is known", tracked(c, "authorization", func(next http.Handler) http.Handler {

@@ -3,6 +3,7 @@ package serving
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net"
 	"strconv"
 	"time"
@@ -48,7 +49,11 @@ type API struct {
 // authentication, the authorizer, handler chain and storage; the listener stays
 // its own until it runs the server.
 func NewConfig(o *APIOptions, l *Listener, api API) (*genericapiserver.Config, error) {
-	if err := setFeatureGates(o.FeatureGates); err != nil {
+	_, kubernetes, err := o.FeatureGates.Split()
+	if err == nil {
+		err = setFeatureGates(kubernetes)
+	}
+	if err != nil {
 		return nil, err
 	}
 	if err := metriclabels.Bound(); err != nil {
@@ -127,7 +132,7 @@ func addLoopback(c *genericapiserver.Config) error {
 // setFeatureGates turns on what the wire contract promises, and off what costs
 // more than it gives, then applies what the user asked for. Gates are global to
 // the process.
-func setFeatureGates(gates map[string]string) error {
+func setFeatureGates(gates map[string]bool) error {
 	wanted := map[string]bool{
 		string(features.ShardedListAndWatch): true,
 		string(features.WatchList):           true,
@@ -137,13 +142,7 @@ func setFeatureGates(gates map[string]string) error {
 		// the watch cache's snapshots, where the hub has its own.
 		string(features.DetectCacheInconsistency): false,
 	}
-	for name, value := range gates {
-		on, err := strconv.ParseBool(value)
-		if err != nil {
-			return fmt.Errorf("--feature-gates: %s=%s: the value must be true or false", name, value)
-		}
-		wanted[name] = on
-	}
+	maps.Copy(wanted, gates)
 	if err := utilfeature.DefaultMutableFeatureGate.SetFromMap(wanted); err != nil {
 		return fmt.Errorf("--feature-gates: %w", err)
 	}

@@ -1,7 +1,6 @@
 package serving
 
 import (
-	"strconv"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -24,7 +23,7 @@ func TestFeatureGates(t *testing.T) {
 			}
 			require.NoError(t, setFeatureGates(nil))
 			require.Equal(t, on, utilfeature.DefaultFeatureGate.Enabled(gate))
-			require.NoError(t, setFeatureGates(map[string]string{string(gate): strconv.FormatBool(!on)}))
+			require.NoError(t, setFeatureGates(map[string]bool{string(gate): !on}))
 			require.Equal(t, !on, utilfeature.DefaultFeatureGate.Enabled(gate))
 		})
 	}

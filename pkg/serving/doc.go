@@ -11,7 +11,7 @@
 // Below it, ledger limits what logical clusters and users hold at a time; connections, bodies,
 // watchbytes and answers count in it what their names say, and answers ends answers that nobody
 // reads. fairness shares a server among logical clusters, inflight limits the requests that execute,
-// and watchdog handles requests that compute after their end. metriclabels keeps names that tenants
+// and watchdog handles requests that compute after their end. features has the feature gates, metriclabels keeps names that tenants
 // choose out of metrics, inprocess takes a server's requests to itself past connections, and
 // ownership compares whose data is in an etcd before a server uses it. Package chaintest compares
 // the chain of a server with the page that shows it.

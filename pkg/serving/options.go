@@ -13,6 +13,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/serving/bodies"
 	"github.com/shardplane/shardplane/pkg/serving/connections"
+	"github.com/shardplane/shardplane/pkg/serving/features"
 	"github.com/shardplane/shardplane/pkg/serving/ledger"
 )
 
@@ -38,13 +39,15 @@ type Options struct {
 	Bodies bodies.Rate
 	// Limits bound what logical clusters and users hold at a time.
 	Limits ledger.Limits
+	// FeatureGates switch features of Shardplane, and of Kubernetes where the server serves its API.
+	FeatureGates features.Gates
 }
 
 // NewOptions returns the defaults for a server on port.
 func NewOptions(port int) Options {
 	return Options{BindAddress: "127.0.0.1", SecurePort: port, TLS: NewTLSOptions(), Audit: NewAuditOptions(), Bodies: bodies.NewRate(), Limits: ledger.Limits{
 		ledger.AnonymousConnections: 4000, ledger.ConnectionsPerUser: 1000,
-	}}
+	}, FeatureGates: features.Gates{}}
 }
 
 // AddFlags adds the flags of o to fs, but for those of Audit.
@@ -55,6 +58,8 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.TLSPrivateKeyFile, "tls-private-key-file", o.TLSPrivateKeyFile, "PEM file of the private key of --tls-cert-file")
 	o.TLS.AddFlags(fs)
 	o.Limits.AddFlags(fs)
+	fs.StringToStringVar((*map[string]string)(&o.FeatureGates), "feature-gates", o.FeatureGates, "features to switch, as Name=true,Other=false: "+features.Known()+
+		"; and, except for the front-proxy, those of Kubernetes, which are of the process: ShardedListAndWatch and WatchList are on unless switched off here, and DetectCacheInconsistency, which reads all that is stored every five minutes, is off unless switched on")
 }
 
 // Validate returns what is wrong with o, in the order of its fields.
@@ -73,6 +78,9 @@ func (o *Options) Validate() []error {
 		errs = append(errs, errors.New("--tls-private-key-file is required: all requests are served over TLS"))
 	}
 	errs = append(errs, o.TLS.Validate()...)
+	if _, _, err := o.FeatureGates.Split(); err != nil {
+		errs = append(errs, err)
+	}
 	return append(errs, o.Audit.Validate()...)
 }
 
@@ -118,13 +126,11 @@ type APIOptions struct {
 	// requests other than watches are served at a time; more get 429.
 	MaxRequestsInFlight         int
 	MaxMutatingRequestsInFlight int
-	// FeatureGates switches Kubernetes' feature gates, as in "Gate=true".
-	FeatureGates map[string]string
 }
 
 // NewAPIOptions returns the defaults for a server on port.
 func NewAPIOptions(port int) APIOptions {
-	o := APIOptions{Options: NewOptions(port), MaxRequestsInFlight: 3000, MaxMutatingRequestsInFlight: 1000, FeatureGates: map[string]string{}}
+	o := APIOptions{Options: NewOptions(port), MaxRequestsInFlight: 3000, MaxMutatingRequestsInFlight: 1000}
 	o.Limits[ledger.BodyBytes], o.Limits[ledger.BodyBytesPerUser] = 512<<20, 128<<20
 	return o
 }
@@ -134,7 +140,6 @@ func (o *APIOptions) AddFlags(fs *pflag.FlagSet) {
 	o.Options.AddFlags(fs)
 	fs.IntVar(&o.MaxRequestsInFlight, "max-requests-inflight", o.MaxRequestsInFlight, "reading requests executed at a time, watches and what waits for its turn or for a webhook not counted; more are answered with 429")
 	fs.IntVar(&o.MaxMutatingRequestsInFlight, "max-mutating-requests-inflight", o.MaxMutatingRequestsInFlight, "writing requests executed at a time, what waits for its turn or for a webhook not counted; more are answered with 429")
-	fs.StringToStringVar(&o.FeatureGates, "feature-gates", o.FeatureGates, "Kubernetes feature gates of this process, as Gate=true,Other=false; ShardedListAndWatch and WatchList are on unless switched off here, and DetectCacheInconsistency, which reads all that is stored every five minutes, is off unless switched on")
 }
 
 // Validate returns what is wrong with o, in the order of its fields.

@@ -36,8 +36,9 @@ type Scopes struct {
 	Mounted func(path logicalcluster.Path) (url string, mounted bool)
 	// ResolveGrantor is Resolve for the logical cluster of the object that grants a view,
 	// which may be on another server, by the name of the object. Nil where there are no
-	// views.
-	ResolveGrantor func(path logicalcluster.Path, mount *request.Mount, object string) (logicalcluster.Name, bool)
+	// views. It returns "" where the path leads nowhere.
+	// The error is the response while this cannot be decided yet.
+	ResolveGrantor func(path logicalcluster.Path, mount *request.Mount, object string) (logicalcluster.Name, error)
 	// Inactive reports whether a logical cluster is switched off by its
 	// administrator (annotation core.kcp.io/inactive); nil if none can be.
 	Inactive func(name logicalcluster.Name) bool
@@ -50,12 +51,15 @@ type Scopes struct {
 	// OfShard reports whether a path below a shard is of all that it has, and of no logical
 	// cluster. Nil: none is.
 	OfShard func(rest string) bool
+	// Ready returns the response to a request with a scope while it cannot be decided yet which logical
+	// clusters exist; nil if that is always known.
+	Ready func(r *http.Request) error
 	// Codecs encode errors.
 	Codecs runtime.NegotiatedSerializer
 }
 
 // Find takes the scope off the URLs of requests and puts it into their context.
-// Malformed URLs get 400. What could be answered differently for a logical
+// Malformed URLs get 400, others the response of Ready. What could be answered differently for a logical
 // cluster that exists, as a path that does not resolve, is left to Rules, which
 // answers after authorization: before, it would tell those who may not enter what exists.
 func (s Scopes) Find(next http.Handler) http.Handler {
@@ -71,11 +75,20 @@ func (s Scopes) Find(next http.Handler) http.Handler {
 			return
 		}
 		var scope request.Scope
+		if err == nil && s.Ready != nil && !isProcessPath(l.Rest) {
+			if unready := s.Ready(r); unready != nil {
+				respond(w, r, s.Codecs, unready)
+				return
+			}
+		}
 		if err == nil {
 			scope, err = s.scopeOf(l)
 		}
 		if err != nil {
-			respond(w, r, s.Codecs, apierrors.NewBadRequest(err.Error()))
+			if _, later := apierrors.SuggestsClientDelay(err); !later {
+				err = apierrors.NewBadRequest(err.Error())
+			}
+			respond(w, r, s.Codecs, err)
 			return
 		}
 		next.ServeHTTP(w, request.Scoped(r, scope, l.Rest))
@@ -95,7 +108,11 @@ func (s Scopes) scopeOf(l request.Location) (request.Scope, error) {
 		return scope, &request.InvalidURLError{Segment: l.Path.String(), Reason: "this server knows logical clusters by name only, not by path"}
 	default:
 		if scope.View != nil {
-			scope.Cluster.Name, known = s.ResolveGrantor(l.Path, l.Mount, scope.View.Name)
+			var err error
+			if scope.Cluster.Name, err = s.ResolveGrantor(l.Path, l.Mount, scope.View.Name); err != nil {
+				return scope, err
+			}
+			known = scope.Cluster.Name != ""
 		} else {
 			scope.Cluster.Name, known = s.Resolve(l.Path)
 		}
@@ -126,9 +143,9 @@ func (s Scopes) nowhere(path logicalcluster.Path) error {
 	case !mounted:
 		return apierrors.NewNotFound(workspaces, path.String())
 	case url == "":
-		return apierrors.NewServiceUnavailable(path.String() + " is a mount that leads nowhere now: the conditions of the Workspace say why")
+		return apierrors.NewServiceUnavailable(path.String() + " is a mount that leads nowhere now: the conditions of the Workspace say why") //nolint:forbidigo // until that changes
 	default:
-		return apierrors.NewServiceUnavailable(path.String() + " is a mount of " + url + ", to which the front-proxy leads and this shard does not")
+		return apierrors.NewServiceUnavailable(path.String() + " is a mount of " + url + ", to which the front-proxy leads and this shard does not") //nolint:forbidigo // it never will
 	}
 }
 

@@ -32,9 +32,7 @@ type answer struct {
 // ask sends a request through both filters as a server assembles them.
 func ask(t *testing.T, method, url, userName string) answer {
 	t.Helper()
-	scheme := runtime.NewScheme()
-	metav1.AddToGroupVersion(scheme, metav1.Unversioned)
-	codecs := serializer.NewCodecFactory(scheme)
+	codecs := newCodecs()
 	resolve := func(path logicalcluster.Path) (logicalcluster.Name, bool) {
 		return "abc", path.String() == "root:team"
 	}
@@ -124,4 +122,27 @@ func TestScopes(t *testing.T) {
 			require.Contains(t, got.status.Message, tc.message)
 		})
 	}
+}
+
+// TestUnknownGrantor: an error of ResolveGrantor is the response before authorization, which would deny the request.
+func TestUnknownGrantor(t *testing.T) {
+	scopes := serving.Scopes{
+		Mounts:  request.ShardMounts(),
+		Resolve: func(logicalcluster.Path) (logicalcluster.Name, bool) { return "", false },
+		ResolveGrantor: func(logicalcluster.Path, *request.Mount, string) (logicalcluster.Name, error) {
+			return "", request.Unavailable("not all exports are known yet")
+		},
+		Codecs: newCodecs(),
+	}
+	w := httptest.NewRecorder()
+	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/services/apiexport/root:provider/export/clusters/*/api", http.NoBody)
+	scopes.Find(http.NotFoundHandler()).ServeHTTP(w, r)
+	require.Equal(t, http.StatusServiceUnavailable, w.Code, "%s", w.Body)
+	require.Equal(t, "1", w.Header().Get("Retry-After"))
+}
+
+func newCodecs() serializer.CodecFactory {
+	scheme := runtime.NewScheme()
+	metav1.AddToGroupVersion(scheme, metav1.Unversioned)
+	return serializer.NewCodecFactory(scheme)
 }

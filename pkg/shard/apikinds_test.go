@@ -4,7 +4,9 @@ import (
 	"testing"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	"github.com/stretchr/testify/require"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/client-go/rest"
@@ -14,6 +16,9 @@ import (
 	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/controllers"
 	"github.com/shardplane/shardplane/pkg/replicas"
+	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/tenancy"
+	"github.com/shardplane/shardplane/pkg/workspaceindex"
 )
 
 // what is known of other shards in a view.
@@ -51,6 +56,25 @@ func TestCurrent(t *testing.T) {
 				require.ErrorIs(t, err, client.ErrIncomplete)
 			}
 		})
+	}
+}
+
+// TestUnknownGrantors: a path to what grants a virtual workspace leads nowhere only if the exports and types of
+// other shards have been read.
+func TestUnknownGrantors(t *testing.T) {
+	for _, of := range []known{nothing, all} {
+		s := &Server{informers: &controllers.Informers{
+			LogicalClusters: kinds.LogicalClusters.Informer(nowhere(t).Wildcard(), client.InformerOptions[*corev1alpha1.LogicalCluster]{Indexers: map[string]client.IndexFunc[*corev1alpha1.LogicalCluster]{tenancy.PathIndex: nil}}),
+			APIExports:      viewOf(t, kinds.APIExports, of, replicas.DualOptions{}),
+			WorkspaceTypes:  viewOf(t, kinds.WorkspaceTypes, of, replicas.DualOptions{}),
+		}, local: &local{index: workspaceindex.New()}}
+		for _, mount := range []*request.Mount{request.APIExports, request.InitializingWorkspaces, request.TerminatingWorkspaces} {
+			name, err := s.grantor(logicalcluster.NewPath("root:provider"), mount, "object")
+			require.Empty(t, name)
+			_, later := apierrors.SuggestsClientDelay(err)
+			require.Equal(t, of == nothing, later, "%s: %v", mount.Prefix, err)
+			require.Equal(t, of == nothing, err != nil, mount.Prefix)
+		}
 	}
 }
 

@@ -17,7 +17,7 @@ import (
 func (s *Server) chain(c *genericapiserver.Config) serving.Chain {
 	scopes := serving.Scopes{
 		Mounts: request.ShardMounts(), Resolve: s.local.resolve, Mounted: s.local.mounted, ResolveGrantor: s.grantor, Inactive: s.local.inactive,
-		Watches: &s.watches, Codecs: registry.Codecs,
+		Watches: &s.watches, Ready: s.local.ready, Codecs: registry.Codecs,
 	}
 	throttle, watched := serving.Watchdog(c, s.metrics)
 	newborns := s.newNewborns(c.Authorization.Authorizer)
@@ -25,7 +25,7 @@ func (s *Server) chain(c *genericapiserver.Config) serving.Chain {
 		serving.Arrival(c, s.options.Serving.Bodies),
 		serving.Chain{
 			serving.NewFilter("token's cluster", "a service account's logical cluster, where the URL has none", authn.WithTokenCluster),
-			serving.NewFilter("scope", "/clusters/<name> off the URL and into the context; 400 for malformed ones", scopes.Find),
+			serving.NewFilter("scope", "/clusters/<name> off the URL and into the context; 400 for malformed ones, 503 before the logical clusters are known", scopes.Find),
 			serving.NewFilter("merged", "what a front-proxy merges with the answers of other shards", func(next http.Handler) http.Handler {
 				return withMerged(next, s.authentication.Forwarded)
 			}),
@@ -74,7 +74,7 @@ func (s *Server) chain(c *genericapiserver.Config) serving.Chain {
 			serving.NewFilter("admin", "the Shards, at /services/admin, to read; 404, 405, 503", s.withAdmin),
 			serving.NewFilter("scope rules", "404 for paths to nowhere, 400 without a logical cluster, 405 on *, 403 for inactive ones, whose watches end", scopes.Rules),
 			serving.NewFilter("managers", "objects that bring more than 128 managers of fields along; 400", func(next http.Handler) http.Handler { return serving.WithFieldManagerLimit(next, registry.Codecs) }),
-			serving.NewFilter("patches", "patches with more than 1,000 insertions, removals or merged entries of lists; 413", func(next http.Handler) http.Handler { return serving.WithPatchLimit(next, registry.Codecs) }),
+			serving.NewFilter("patches", "patches with more than 1,000 insertions, removals or merged entries of lists, and maps with more than 50,000 entries; 413", func(next http.Handler) http.Handler { return serving.WithPatchLimit(next, registry.Codecs) }),
 			serving.NewFilter("data", "front-proxies follow what the shard has only where it was not set back; 410", s.withData),
 			serving.NewFilter("own versions", "of versions of all shards, the part of this one; 400, 410, 503", s.withOwnVersions),
 			serving.NewFilter("views", "requests enter the logical cluster that they see through a view; 403, 404, 405 on *", s.views.wrap),

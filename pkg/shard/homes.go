@@ -39,7 +39,7 @@ const (
 
 // HomeOptions say who has a home workspace.
 type HomeOptions struct {
-	// Enabled is whether there are any.
+	// Enabled is whether there are any; a feature gate, and no flag, sets it.
 	Enabled bool
 	// CreatorGroups are the groups whose members may have one.
 	CreatorGroups []string
@@ -53,7 +53,6 @@ func newHomeOptions() HomeOptions {
 
 // AddFlags adds the flags to fs.
 func (o *HomeOptions) AddFlags(fs *pflag.FlagSet) {
-	fs.BoolVar(&o.Enabled, "enable-home-workspaces", o.Enabled, "serve each user a home workspace, which is made when it is asked for; for the root shard")
 	fs.StringSliceVar(&o.CreatorGroups, "home-workspaces-home-creator-groups", o.CreatorGroups, "groups whose members may create their home workspace; those of others stay")
 	o.Limits.AddFlags(fs)
 }

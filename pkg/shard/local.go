@@ -1,6 +1,8 @@
 package shard
 
 import (
+	"net/http"
+
 	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/kcp-dev/sdk/apis/core"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
@@ -8,7 +10,9 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/controllers"
+	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/serving"
+	"github.com/shardplane/shardplane/pkg/serving/inprocess"
 	"github.com/shardplane/shardplane/pkg/workspaceindex"
 )
 
@@ -63,6 +67,21 @@ func (l *local) upsertCluster(obj *corev1alpha1.LogicalCluster) {
 func (l *local) upsertWorkspace(obj *tenancyv1alpha1.Workspace) {
 	l.index.UpsertWorkspace(l.shard, workspaceindex.WorkspaceOf(obj))
 }
+
+// hasSynced reports whether the index contains all logical clusters and workspaces of the shard.
+func (l *local) hasSynced() bool { return l.logicalClusters.HasSynced() && l.workspaces.HasSynced() }
+
+// ready returns the response to requests from outside until hasSynced. Otherwise a path would lead nowhere, an
+// inactive logical cluster would be served, and one that is being deleted would accept new objects. The shard's
+// own informers must not wait for themselves.
+func (l *local) ready(r *http.Request) error {
+	if l.hasSynced() || inprocess.Own(r.Context()) {
+		return nil
+	}
+	return errNotSynced
+}
+
+var errNotSynced error = request.Unavailable("this shard does not know all of its logical clusters yet, try again")
 
 // resolve finds the logical cluster of a path that leads through workspaces of
 // this shard only; the front-proxy resolves the others.

@@ -41,7 +41,7 @@ func (s *Server) ownVersion(version string) (string, error) {
 	}
 	obj, err := s.informers.Shards.Lister().Cluster(core.RootCluster).Get("", s.options.Name)
 	if err != nil {
-		return "", apierrors.NewServiceUnavailable("the shard does not know its own part of the resource version yet, try again")
+		return "", request.Unavailable("the shard does not know its own part of the resource version yet, try again")
 	}
 	// Other shards than root's know a replica of their Shard object.
 	uid := cmp.Or(obj.Annotations[request.OriginalUIDAnnotation], string(obj.UID))

@@ -19,6 +19,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/serving"
 	"github.com/shardplane/shardplane/pkg/serving/fairness"
+	"github.com/shardplane/shardplane/pkg/serving/features"
 	"github.com/shardplane/shardplane/pkg/serving/ledger"
 	"github.com/shardplane/shardplane/pkg/storage"
 	"github.com/shardplane/shardplane/pkg/storage/encryption"
@@ -172,7 +173,13 @@ type completedOptions struct{ Options }
 
 // Complete fills in what is not set. The URLs wait for the listener, whose port
 // may be any free one.
-func (o *Options) Complete() CompletedOptions { return CompletedOptions{completedOptions{*o}} }
+func (o *Options) Complete() CompletedOptions {
+	c := *o
+	gates := c.Serving.FeatureGates
+	c.Homes.Enabled = c.Homes.Enabled && gates.Enabled(features.HomeWorkspaces)
+	c.Authentication.Workspaces.Enabled = c.Authentication.Workspaces.Enabled && gates.Enabled(features.WorkspaceAuthentication)
+	return CompletedOptions{completedOptions{c}}
+}
 
 // urls returns the shard's own URL and that of the front-proxy, of a shard that
 // listens at own.
@@ -193,6 +200,10 @@ func (o CompletedOptions) Warnings() []string {
 	}
 	if o.ExternalURL == "" {
 		warnings = append(warnings, "--external-url is not set: the URLs of workspaces lead to this shard and not to a front-proxy")
+	}
+	if o.ExternalURL != "" && o.VirtualWorkspaceURL == "" {
+		warnings = append(warnings, "--virtual-workspace-url is not set: the URLs in endpoint slices and workspace types lead to this shard, so that providers "+
+			"which can connect to the front-proxy only cannot use them")
 	}
 	return append(warnings, o.Authentication.Warnings()...)
 }

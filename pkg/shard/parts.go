@@ -9,12 +9,13 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/controllers"
-	"github.com/shardplane/shardplane/pkg/controllers/replication"
 	"github.com/shardplane/shardplane/pkg/controllers/rootca"
 	"github.com/shardplane/shardplane/pkg/controllers/serviceaccount"
 	"github.com/shardplane/shardplane/pkg/lifecycle"
 	"github.com/shardplane/shardplane/pkg/reconcile"
 	"github.com/shardplane/shardplane/pkg/replicas"
+	"github.com/shardplane/shardplane/pkg/replication"
+	"github.com/shardplane/shardplane/pkg/replication/health"
 	"github.com/shardplane/shardplane/pkg/serving"
 	"github.com/shardplane/shardplane/pkg/tenancy/replicationmarks"
 )
@@ -152,7 +153,7 @@ func (s *Server) openCache(sources *controllers.Sources) error {
 	if sources.Cache, err = s.factoryOf(flag, file); err != nil {
 		return err
 	}
-	s.others.cache = replication.NewCacheCheck(replication.CheckedCache{Shard: s.options.Name, Kubeconfig: file, Cache: sources.Cache, Metrics: s.metrics})
+	s.others.cache = health.NewCacheCheck(health.CheckedCache{Shard: s.options.Name, Kubeconfig: file, Cache: sources.Cache, Metrics: s.metrics})
 	s.group.Add(lifecycle.Part{Name: "cache check", Run: s.others.cache.Run})
 	return nil
 }

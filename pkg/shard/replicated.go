@@ -3,7 +3,7 @@ package shard
 import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/shardplane/shardplane/pkg/controllers/replication"
+	"github.com/shardplane/shardplane/pkg/replication"
 )
 
 // replicatedKinds are what is replicated, but for what cached resources select, which has limits of its own.

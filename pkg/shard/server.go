@@ -41,6 +41,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/registry"
 	"github.com/shardplane/shardplane/pkg/registry/generated/openapi"
 	"github.com/shardplane/shardplane/pkg/serving"
+	"github.com/shardplane/shardplane/pkg/serving/features"
 	"github.com/shardplane/shardplane/pkg/serving/ledger"
 	"github.com/shardplane/shardplane/pkg/serving/metriclabels"
 	"github.com/shardplane/shardplane/pkg/storage"
@@ -273,8 +274,9 @@ func (s *Server) newAdmission(a authorizer.Authorizer, webhooks *webhooktranspor
 		Claims: claims.Config{
 			Allows: s.exportViews.Allows, Through: authz.WithinViews(a).Authorize, Bound: s.providerPermits,
 		},
-		BuiltIn:    s.builtIn,
-		OwnVersion: s.ownVersion,
+		BuiltIn:           s.builtIn,
+		NoCachedResources: !s.options.Serving.FeatureGates.Enabled(features.CachedResources),
+		OwnVersion:        s.ownVersion,
 		Limits: limits.Config{
 			Options: s.options.Limits, Usage: s.usage, Subtrees: s.subtrees.Of, LogicalCluster: s.local.get,
 			Homes: s.options.Homes.Limits, Owners: newOwners(s.usage, s.informers, s.local), Metrics: s.metrics,
@@ -321,7 +323,7 @@ func (s *Server) readyChecks() []healthz.HealthChecker {
 			return synced(s.bindings.HasSynced(), "not all APIBindings are known yet")
 		}),
 		healthz.NamedCheck("logical-clusters", func(*http.Request) error {
-			return synced(s.local.logicalClusters.HasSynced() && s.local.workspaces.HasSynced(), "not all logical clusters are known yet")
+			return synced(s.local.hasSynced(), "not all logical clusters are known yet")
 		}),
 		healthz.NamedCheck("rbac", func(*http.Request) error {
 			return synced(s.rules.HasSynced(), "not all roles and bindings are known yet")

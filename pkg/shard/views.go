@@ -137,21 +137,25 @@ func (s *Server) withAdmin(next http.Handler) http.Handler {
 	return admin.New(admin.Config{Shards: s.informers.Shards, ServeDocuments: s.serveDocuments})(next)
 }
 
-// grantor returns the logical cluster of the object that grants a view.
-func (s *Server) grantor(path logicalcluster.Path, mount *request.Mount, object string) (logicalcluster.Name, bool) {
+// grantor returns the logical cluster of the object that grants a view, or "" if there is none.
+// Before all that other shards have was read, it returns an error instead.
+func (s *Server) grantor(path logicalcluster.Path, mount *request.Mount, object string) (logicalcluster.Name, error) {
 	if mount == request.APIExports {
-		name, err := s.exportCluster(path, object)
-		return name, err == nil && name != ""
+		if name, err := s.exportCluster(path, object); name != "" && err == nil {
+			return name, nil
+		}
+		return "", authz.Unavailable(s.informers.APIExports.Read())
 	}
 	if name, ok := s.local.resolve(path); ok || mount == request.APIResourceSchemas {
-		return name, ok
+		return name, nil
 	}
 	if mount == request.Replication {
-		return path.Name() // the endpoints of slices have names
+		name, _ := path.Name() // the endpoints of slices have names
+		return name, nil
 	}
 	t, ok := s.informers.Types()(path, tenancyv1alpha1.WorkspaceTypeName(object))
 	if !ok {
-		return "", false
+		return "", authz.Unavailable(s.informers.WorkspaceTypes.Read())
 	}
-	return logicalcluster.From(t), true
+	return logicalcluster.From(t), nil
 }

@@ -5,14 +5,15 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
-	"github.com/shardplane/shardplane/pkg/controllers/replication"
+	"github.com/shardplane/shardplane/pkg/replication"
+	"github.com/shardplane/shardplane/pkg/replication/health"
 	"github.com/shardplane/shardplane/pkg/tenancy/shardload"
 )
 
 // others is what the shard knows of its connections to other servers.
 type others struct {
 	// cache is nil where there is no cache server.
-	cache *replication.CacheCheck
+	cache *health.CacheCheck
 	// lastHeartbeat is the result of the last heartbeat in root.
 	lastHeartbeat atomic.Pointer[error]
 }

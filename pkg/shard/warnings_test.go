@@ -13,7 +13,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/shardplane/shardplane/pkg/client"
-	"github.com/shardplane/shardplane/pkg/controllers/replication"
+	"github.com/shardplane/shardplane/pkg/replication/health"
 )
 
 // TestReadinessWarnings checks that a shard shows a rejected certificate, a wrong URL and a missing
@@ -28,7 +28,7 @@ func TestReadinessWarnings(t *testing.T) {
 	factory, err := client.NewFactory(&rest.Config{Host: server.URL})
 	require.NoError(t, err)
 	t.Cleanup(factory.CloseIdleConnections)
-	o.cache = replication.NewCacheCheck(replication.CheckedCache{Shard: "a", Cache: factory})
+	o.cache = health.NewCacheCheck(health.CheckedCache{Shard: "a", Cache: factory})
 	require.Empty(t, o.readinessWarnings(false), "it has not been checked yet")
 	go func() { _ = o.cache.Run(t.Context()) }()
 	require.Eventually(t, func() bool { return len(o.readinessWarnings(false)) == 1 }, time.Minute, time.Millisecond)

@@ -1,15 +1,8 @@
 package storage
 
 import (
-	"context"
-	"fmt"
-	"sync/atomic"
-	"time"
-
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/storage"
-	"k8s.io/klog/v2"
 )
 
 // Attributes compute what the selectors of lists and watches are matched with,
@@ -51,39 +44,4 @@ func takeAttributes(pred *storage.SelectionPredicate) *Attributes {
 	}
 	pred.Field = carrier.Selector
 	return carrier.attributes
-}
-
-// olderWatches counts watches of etcd, to tell their streams apart.
-var olderWatches atomic.Int64
-
-// olderProgress is how often a watch that catches up asks etcd how far it is.
-const olderProgress = 100 * time.Millisecond
-
-// watchOlder watches in etcd from a version that the hub does not remember, on
-// an etcd stream of its own, with a bookmark as soon as the watch has caught up.
-// It ends with ctx, which must end before the hub is closed.
-func (s *tenantStorage) watchOlder(ctx context.Context, c collection) (watch.Interface, error) {
-	ctx = cacheContext(ctx, fmt.Sprintf("older watch %d of %s", olderWatches.Add(1), s.keys.root))
-	w, err := s.raw.Watch(ctx, c.key, c.opts)
-	if err != nil {
-		return nil, err
-	}
-	s.asking.Go(func() { s.askProgress(ctx) })
-	return w, nil
-}
-
-// askProgress asks etcd for the progress of the stream of ctx, until ctx ends.
-func (s *tenantStorage) askProgress(ctx context.Context) {
-	ticker := time.NewTicker(olderProgress)
-	defer ticker.Stop()
-	for {
-		if err := s.raw.RequestWatchProgress(ctx); err != nil && ctx.Err() == nil {
-			klog.FromContext(ctx).V(4).Info("Cannot request a progress notification from etcd", "err", err)
-		}
-		select {
-		case <-ticker.C:
-		case <-ctx.Done():
-			return
-		}
-	}
 }

@@ -18,9 +18,7 @@ import (
 	"k8s.io/apiserver/pkg/storage/etcd3/metrics"
 	etcdfeature "k8s.io/apiserver/pkg/storage/feature"
 	"k8s.io/apiserver/pkg/storage/storagebackend"
-	"k8s.io/apiserver/pkg/storage/storagebackend/factory"
 	"k8s.io/apiserver/pkg/storage/value"
-	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/clock"
 
 	"github.com/shardplane/shardplane/pkg/storage/hub"
@@ -157,38 +155,6 @@ func (b *Backend) storageConfig(resource schema.GroupResource, codec runtime.Cod
 		cfg.Transformer = b.cfg.Transformers.TransformerForResource(resource)
 	}
 	return cfg.ForResource(resource)
-}
-
-// Decorator is the generic.StorageDecorator of the backend: it opens the
-// storage of one resource, for all logical clusters. The trigger and indexers
-// of the registry are not used: the watch cache takes one index function, and
-// it is that of the logical cluster; and lists by cluster prefix are cheap.
-func (b *Backend) Decorator(
-	config *storagebackend.ConfigForResource,
-	resourcePrefix string,
-	keyFunc func(obj runtime.Object) (string, error),
-	newFunc func() runtime.Object,
-	newListFunc func() runtime.Object,
-	getAttrs storage.AttrFunc,
-	_ storage.IndexerFuncs,
-	_ *cache.Indexers,
-) (storage.Interface, factory.DestroyFunc, error) {
-	s, destroy, err := b.open(resource{
-		config:         config,
-		resourcePrefix: resourcePrefix,
-		keyFunc:        keyFunc,
-		newFunc:        newFunc,
-		newListFunc:    newListFunc,
-		getAttrs:       getAttrs,
-	})
-	if err != nil {
-		return nil, nil, fmt.Errorf("storage of %s: %w", config.GroupResource, err)
-	}
-	destroy, err = b.track(destroy)
-	if err != nil {
-		return nil, nil, err
-	}
-	return s, destroy, nil
 }
 
 // track has destroy called by Close, unless it was called before.

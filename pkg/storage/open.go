@@ -17,24 +17,48 @@ import (
 	"k8s.io/apiserver/pkg/storage/cacher"
 	"k8s.io/apiserver/pkg/storage/etcd3"
 	"k8s.io/apiserver/pkg/storage/storagebackend"
+	"k8s.io/apiserver/pkg/storage/storagebackend/factory"
 	"k8s.io/apiserver/pkg/storage/value/encrypt/identity"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/client-go/tools/cache"
 
 	"github.com/shardplane/shardplane/pkg/storage/hub"
 )
 
-// resource is what the storage of one resource is made of.
-type resource struct {
-	config         *storagebackend.ConfigForResource
-	resourcePrefix string
-	keyFunc        func(runtime.Object) (string, error)
-	newFunc        func() runtime.Object
-	newListFunc    func() runtime.Object
-	getAttrs       storage.AttrFunc
-}
-
 // caches counts watch caches, to tell them apart.
 var caches atomic.Int64
+
+// Decorator is the generic.StorageDecorator of the backend: it opens the
+// storage of one resource, for all logical clusters. The trigger and indexers
+// of the registry are not used: the watch cache takes one index function, and
+// it is that of the logical cluster; and lists by cluster prefix are cheap.
+func (b *Backend) Decorator(
+	config *storagebackend.ConfigForResource,
+	resourcePrefix string,
+	keyFunc func(obj runtime.Object) (string, error),
+	newFunc func() runtime.Object,
+	newListFunc func() runtime.Object,
+	getAttrs storage.AttrFunc,
+	_ storage.IndexerFuncs,
+	_ *cache.Indexers,
+) (storage.Interface, factory.DestroyFunc, error) {
+	s, destroy, err := b.open(resource{
+		config:         config,
+		resourcePrefix: resourcePrefix,
+		keyFunc:        keyFunc,
+		newFunc:        newFunc,
+		newListFunc:    newListFunc,
+		getAttrs:       getAttrs,
+	})
+	if err != nil {
+		return nil, nil, fmt.Errorf("storage of %s: %w", config.GroupResource, err)
+	}
+	destroy, err = b.track(destroy)
+	if err != nil {
+		return nil, nil, err
+	}
+	return s, destroy, nil
+}
 
 // nameInMetrics returns what metrics call a resource.
 func (b *Backend) nameInMetrics(resource schema.GroupResource) schema.GroupResource {

@@ -2,16 +2,21 @@ package storage
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
+	"sync/atomic"
+	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/features"
 	"k8s.io/apiserver/pkg/storage"
+	"k8s.io/apiserver/pkg/storage/cacher/metrics"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/storage/hub"
 )
@@ -75,9 +80,87 @@ func (s *tenantStorage) Watch(ctx context.Context, key string, opts storage.List
 	return s.hub.Watch(ctx, request)
 }
 
-// invalidVersion is what reads at a version that is not a number are told.
-func invalidVersion(err error) error {
-	return badRequestError{apierrors.NewBadRequest(fmt.Sprintf("invalid resource version: %v", err)), err}
+// watchOlder watches in etcd from a version that the hub does not remember, on
+// an etcd stream of its own, with a bookmark as soon as the watch has caught up.
+// It ends with ctx, which must end before the hub is closed.
+func (s *tenantStorage) watchOlder(ctx context.Context, c collection) (watch.Interface, error) {
+	ctx = cacheContext(ctx, fmt.Sprintf("older watch %d of %s", olderWatches.Add(1), s.keys.root))
+	w, err := s.raw.Watch(ctx, c.key, c.opts)
+	if err != nil {
+		return nil, err
+	}
+	s.asking.Go(func() { s.askProgress(ctx) })
+	return w, nil
+}
+
+// askProgress asks etcd for the progress of the stream of ctx, until ctx ends.
+func (s *tenantStorage) askProgress(ctx context.Context) {
+	ticker := time.NewTicker(olderProgress)
+	defer ticker.Stop()
+	for {
+		if err := s.raw.RequestWatchProgress(ctx); err != nil && ctx.Err() == nil {
+			klog.FromContext(ctx).V(4).Info("Cannot request a progress notification from etcd", "err", err)
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// olderWatches counts watches of etcd, to tell their streams apart.
+var olderWatches atomic.Int64
+
+// olderProgress is how often a watch that catches up asks etcd how far it is.
+const olderProgress = 100 * time.Millisecond
+
+// errStopped is returned where nobody watches any more.
+var errStopped = errors.New("the watch was stopped")
+
+// initialEvents returns what sends the objects that a watch starts with, and the
+// bookmark that ends them.
+func (s *tenantStorage) initialEvents(c collection) func(context.Context, func(watch.Event) bool) (uint64, error) {
+	return func(ctx context.Context, send func(watch.Event) bool) (uint64, error) {
+		state, err := s.hub.State(ctx, c.key, c.claims, c.opts)
+		if err != nil {
+			return 0, err
+		}
+		stopped, sent := false, 0
+		err = state.Each(func(obj runtime.Object) bool {
+			stopped = !send(watch.Event{Type: watch.Added, Object: obj})
+			sent++
+			return !stopped
+		})
+		if sent > 0 {
+			metrics.InitCounter.WithLabelValues(s.named.Group, s.named.Resource).Add(float64(sent))
+		}
+		if err == nil && !stopped && c.opts.SendInitialEvents != nil && c.opts.Predicate.AllowWatchBookmarks {
+			var bookmark runtime.Object
+			if bookmark, err = s.newBookmark(state.Version, c); err == nil {
+				stopped = !send(watch.Event{Type: watch.Bookmark, Object: bookmark})
+			}
+		}
+		if stopped {
+			return 0, errStopped
+		}
+		return state.Version, err
+	}
+}
+
+// newBookmark returns the object that marks the end of initial events.
+func (s *tenantStorage) newBookmark(version uint64, c collection) (runtime.Object, error) {
+	obj := s.newFunc()
+	if err := s.Versioner().UpdateObject(obj, version); err != nil {
+		return nil, fmt.Errorf("bookmark: %w", err)
+	}
+	if err := storage.AnnotateInitialEventsEndBookmark(obj); err != nil {
+		return nil, fmt.Errorf("bookmark: %w", err)
+	}
+	if !isSharded(&c.opts.Predicate) {
+		return obj, nil
+	}
+	return obj, annotateShardInfo(obj, c.opts.Predicate.ShardSelector.String())
 }
 
 // dispatchedBy has the watch cache find the watcher by the index value.

@@ -45,19 +45,6 @@ func prefixes(texts ...string) []netip.Prefix {
 	return all
 }
 
-// allows reports whether a tenant's webhook may be at the address.
-func (t *Tenants) allows(a netip.Addr) bool {
-	a = a.WithZone("").Unmap()
-	if within(t.allowed, a) {
-		return true
-	}
-	if nat64.Contains(a) {
-		bytes := a.As16()
-		return t.allows(netip.AddrFrom4([4]byte(bytes[12:])))
-	}
-	return isPublic(a)
-}
-
 // isPublic reports whether the address is one of the internet.
 func isPublic(a netip.Addr) bool {
 	if a.Is4() {

@@ -98,6 +98,19 @@ func (t *Tenants) control(_ context.Context, _, address string, _ syscall.RawCon
 	return nil
 }
 
+// allows reports whether a tenant's webhook may be at the address.
+func (t *Tenants) allows(a netip.Addr) bool {
+	a = a.WithZone("").Unmap()
+	if within(t.allowed, a) {
+		return true
+	}
+	if nat64.Contains(a) {
+		bytes := a.As16()
+		return t.allows(netip.AddrFrom4([4]byte(bytes[12:])))
+	}
+	return isPublic(a)
+}
+
 // caller carries the calls of tenants' webhooks.
 type caller struct{ next http.RoundTripper }
 

@@ -1,7 +1,8 @@
 package workspaceindex
 
 import (
-	"cmp"
+	"crypto/sha256"
+	"encoding/binary"
 	"hash/maphash"
 	"strings"
 	"sync/atomic"
@@ -10,6 +11,54 @@ import (
 	"github.com/kcp-dev/logicalcluster/v3"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 )
+
+// Owner is who owns a workspace that is not ready yet, as OwnerNamed makes it of a name;
+// 0 is nobody.
+type Owner uint64
+
+// OwnerNamed returns who has a name.
+func OwnerNamed(name string) Owner {
+	if name == "" {
+		return 0
+	}
+	sum := sha256.Sum256([]byte(name))
+	return Owner(binary.BigEndian.Uint64(sum[:]) | 1)
+}
+
+// LogicalCluster is what a shard announces about a logical cluster it holds.
+type LogicalCluster struct {
+	// Name is the logical cluster's name.
+	Name logicalcluster.Name
+	// Shard is the shard that the object itself says it is on, if it does.
+	Shard string
+	// Phase is status.phase.
+	Phase corev1alpha1.LogicalClusterPhaseType
+	// Migrating is set while the content moves to another shard.
+	Migrating bool
+	// Deleting is set once the object is being deleted.
+	Deleting bool
+	// Type is path and name of its type.
+	Type string
+	// Created is the creation time in seconds.
+	Created int64
+}
+
+// Workspace is what a shard announces about a workspace it holds.
+type Workspace struct {
+	// Parent is the logical cluster in which the Workspace object is.
+	Parent logicalcluster.Name
+	// Name is the workspace's name: the segment of paths.
+	Name string
+	// Cluster is the logical cluster it leads to; empty before scheduling.
+	Cluster logicalcluster.Name
+	// Phase is status.phase.
+	Phase corev1alpha1.LogicalClusterPhaseType
+	// Owner is who may use it before others know of it.
+	Owner Owner
+	// Mount is the URL that a mount leads to, Mounted whether it is one.
+	Mount   string
+	Mounted bool
+}
 
 var seed = maphash.MakeSeed()
 
@@ -119,22 +168,52 @@ func (p placement) ready() int {
 	return 0
 }
 
-// comparePlacements orders announcements of one logical cluster by different
-// shards, the valid one first. The object's own word about its shard counts
-// most; then what is whole counts more than what is coming or going.
-func (x *Index) comparePlacements(a, b placement) int {
-	return cmp.Or(
-		-cmp.Compare(a.claim(), b.claim()),
-		cmp.Compare(a&placeMigrates, b&placeMigrates),
-		cmp.Compare(a&placeDeleting, b&placeDeleting),
-		-cmp.Compare(a.ready(), b.ready()),
-		-cmp.Compare(a.created(), b.created()),
-		cmp.Compare(x.shardNumber(a.shard()).name, x.shardNumber(b.shard()).name),
-	)
-}
-
 // mark is the generation in which a shard announced something last.
 type mark uint16
+
+// Kind is a kind of announcements.
+type Kind int
+
+// The kinds of announcements.
+const (
+	LogicalClusters Kind = iota
+	Workspaces
+	kinds
+)
+
+// shard is a shard that announced anything, itself included.
+type shard struct {
+	name   string
+	number uint16
+	url    atomic.Pointer[string]
+	// The rest is the writers'.
+	known bool
+	held  [kinds]held
+}
+
+// held is what a shard has announced of a kind.
+type held struct {
+	// now is the mark of what it announces now, since the latest Begin; of total
+	// announcements, seen have it.
+	now         mark
+	total, seen int
+	// changes counts changes.
+	changes uint64
+}
+
+// remember counts an announcement of now.
+func (h *held) remember() {
+	h.total++
+	h.seen++
+}
+
+// remove counts one that is taken back.
+func (h *held) remove(m mark) {
+	h.total--
+	if m == h.now {
+		h.seen--
+	}
+}
 
 // linkKey is what a link is found by.
 type linkKey struct {

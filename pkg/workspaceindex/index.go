@@ -1,8 +1,6 @@
 package workspaceindex
 
 import (
-	"crypto/sha256"
-	"encoding/binary"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -68,54 +66,6 @@ type Target struct {
 	Mount string
 }
 
-// Owner is who owns a workspace that is not ready yet, as OwnerNamed makes it of a name;
-// 0 is nobody.
-type Owner uint64
-
-// OwnerNamed returns who has a name.
-func OwnerNamed(name string) Owner {
-	if name == "" {
-		return 0
-	}
-	sum := sha256.Sum256([]byte(name))
-	return Owner(binary.BigEndian.Uint64(sum[:]) | 1)
-}
-
-// LogicalCluster is what a shard announces about a logical cluster it holds.
-type LogicalCluster struct {
-	// Name is the logical cluster's name.
-	Name logicalcluster.Name
-	// Shard is the shard that the object itself says it is on, if it does.
-	Shard string
-	// Phase is status.phase.
-	Phase corev1alpha1.LogicalClusterPhaseType
-	// Migrating is set while the content moves to another shard.
-	Migrating bool
-	// Deleting is set once the object is being deleted.
-	Deleting bool
-	// Type is path and name of its type.
-	Type string
-	// Created is the creation time in seconds.
-	Created int64
-}
-
-// Workspace is what a shard announces about a workspace it holds.
-type Workspace struct {
-	// Parent is the logical cluster in which the Workspace object is.
-	Parent logicalcluster.Name
-	// Name is the workspace's name: the segment of paths.
-	Name string
-	// Cluster is the logical cluster it leads to; empty before scheduling.
-	Cluster logicalcluster.Name
-	// Phase is status.phase.
-	Phase corev1alpha1.LogicalClusterPhaseType
-	// Owner is who may use it before others know of it.
-	Owner Owner
-	// Mount is the URL that a mount leads to, Mounted whether it is one.
-	Mount   string
-	Mounted bool
-}
-
 // Index is the index. Make one with New; all methods may be called from any
 // goroutine.
 type Index struct {
@@ -153,41 +103,38 @@ type announcement struct {
 	mark mark
 }
 
+// contests are announcements of several shards that were there at a time while snapshots are
+// written. It may be nil.
+type contests struct {
+	places []contest
+	links  []*link
+}
+
+type contest struct {
+	node *node
+	announcement
+}
+
+func (c *contests) placed(n *node, all []announcement) {
+	if c == nil {
+		return
+	}
+	for _, a := range all {
+		c.places = append(c.places, contest{n, a})
+	}
+}
+
+func (c *contests) linked(all []*link) {
+	if c != nil {
+		c.links = append(c.links, all...)
+	}
+}
+
 // Stats are the sizes of the index.
 type Stats struct {
 	// Shards, LogicalClusters and Workspaces count announcements; a logical
 	// cluster that two shards announce counts twice.
 	Shards, LogicalClusters, Workspaces int
-}
-
-// Kind is a kind of announcements.
-type Kind int
-
-// The kinds of announcements.
-const (
-	LogicalClusters Kind = iota
-	Workspaces
-	kinds
-)
-
-// shard is a shard that announced anything, itself included.
-type shard struct {
-	name   string
-	number uint16
-	url    atomic.Pointer[string]
-	// The rest is the writers'.
-	known bool
-	held  [kinds]held
-}
-
-// held is what a shard has announced of a kind.
-type held struct {
-	// now is the mark of what it announces now, since the latest Begin; of total
-	// announcements, seen have it.
-	now         mark
-	total, seen int
-	// changes counts changes.
-	changes uint64
 }
 
 // New returns an empty index.
@@ -259,6 +206,46 @@ func cutFirst(path string) (first, rest string, more bool) {
 		first, rest, more = home.String(), below, deeper
 	}
 	return first, rest, more
+}
+
+// Changed returns a channel that receives something after the result of Lookup of a path may
+// have changed, until done is called. To wait for a result, call it before the Lookup.
+func (x *Index) Changed(path string) (changed <-chan struct{}, done func()) {
+	w := x.waiters.enter()
+	x.follow(w, path)
+	return w.changed, func() { x.waiters.leave(w) }
+}
+
+// WorkspaceChanged is Changed for a Workspace, by its parent and name, and whatever is
+// announced of that.
+func (x *Index) WorkspaceChanged(parent logicalcluster.Name, name string) (changed <-chan struct{}, done func()) {
+	w := x.waiters.enter()
+	x.waiters.add(w, step(parent, name))
+	return w.changed, func() { x.waiters.leave(w) }
+}
+
+// follow has w wait for the steps of a lookup, each before it is looked at: what changes after
+// that is told.
+func (x *Index) follow(w *waiter, path string) {
+	first, rest, more := cutFirst(path)
+	cluster := logicalcluster.Name(first)
+	for more {
+		var segment string
+		segment, rest, more = strings.Cut(rest, separator)
+		x.waiters.add(w, step(cluster, segment))
+		n := x.node(cluster.String())
+		if n == nil {
+			return
+		}
+		l := x.link(n, segment)
+		switch {
+		case l != nil && l.target != nil:
+			cluster = l.target.name
+		case l == nil || more || !l.more().mounted:
+			return
+		}
+	}
+	x.waiters.add(w, step(cluster, ""))
 }
 
 func (x *Index) target(n *node, p placement) Target {

@@ -112,33 +112,6 @@ func (x *Index) WriteSnapshots(writers map[string]*SnapshotWriter) {
 	x.contests = nil
 }
 
-// contests are announcements of several shards that were there at a time while snapshots are
-// written. It may be nil.
-type contests struct {
-	places []contest
-	links  []*link
-}
-
-type contest struct {
-	node *node
-	announcement
-}
-
-func (c *contests) placed(n *node, all []announcement) {
-	if c == nil {
-		return
-	}
-	for _, a := range all {
-		c.places = append(c.places, contest{n, a})
-	}
-}
-
-func (c *contests) linked(all []*link) {
-	if c != nil {
-		c.links = append(c.links, all...)
-	}
-}
-
 func (w *SnapshotWriter) cluster(name logicalcluster.Name, p placement, kind string, phases []corev1alpha1.LogicalClusterPhaseType) {
 	if w == nil {
 		return

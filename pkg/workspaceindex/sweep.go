@@ -2,6 +2,37 @@ package workspaceindex
 
 import "math"
 
+// UpsertShard announces a shard and the URL to reach it at.
+func (x *Index) UpsertShard(name, baseURL string) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	s := x.shard(name)
+	if !s.known {
+		s.known = true
+		x.stats.Shards++
+	}
+	s.url.Store(&baseURL)
+}
+
+// DeleteShard forgets a shard and everything it announced.
+func (x *Index) DeleteShard(name string) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	s, ok := x.shards[name]
+	if !ok {
+		return
+	}
+	if s.known {
+		s.known = false
+		x.stats.Shards--
+	}
+	s.url.Store(nil)
+	for kind := range kinds {
+		x.begin(s, kind)
+		x.sweep(s, kind)
+	}
+}
+
 // Begin says that a shard announces all that it has of a kind from now on. What it has
 // announced before stays until Sweep.
 func (x *Index) Begin(shard string, kind Kind) {
@@ -104,19 +135,5 @@ func (x *Index) eachPlacement(s *shard, visit func(*node, *mark)) {
 	}
 	for n, m := range several {
 		visit(n, m)
-	}
-}
-
-// remember counts an announcement of now.
-func (h *held) remember() {
-	h.total++
-	h.seen++
-}
-
-// remove counts one that is taken back.
-func (h *held) remove(m mark) {
-	h.total--
-	if m == h.now {
-		h.seen--
 	}
 }

@@ -2,7 +2,6 @@ package workspaceindex
 
 import (
 	"hash/maphash"
-	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -33,46 +32,6 @@ func step(cluster logicalcluster.Name, segment string) uint64 {
 		return hash
 	}
 	return hash*31 ^ maphash.String(seed, segment)
-}
-
-// Changed returns a channel that receives something after the result of Lookup of a path may
-// have changed, until done is called. To wait for a result, call it before the Lookup.
-func (x *Index) Changed(path string) (changed <-chan struct{}, done func()) {
-	w := x.waiters.enter()
-	x.follow(w, path)
-	return w.changed, func() { x.waiters.leave(w) }
-}
-
-// WorkspaceChanged is Changed for a Workspace, by its parent and name, and whatever is
-// announced of that.
-func (x *Index) WorkspaceChanged(parent logicalcluster.Name, name string) (changed <-chan struct{}, done func()) {
-	w := x.waiters.enter()
-	x.waiters.add(w, step(parent, name))
-	return w.changed, func() { x.waiters.leave(w) }
-}
-
-// follow has w wait for the steps of a lookup, each before it is looked at: what changes after
-// that is told.
-func (x *Index) follow(w *waiter, path string) {
-	first, rest, more := cutFirst(path)
-	cluster := logicalcluster.Name(first)
-	for more {
-		var segment string
-		segment, rest, more = strings.Cut(rest, separator)
-		x.waiters.add(w, step(cluster, segment))
-		n := x.node(cluster.String())
-		if n == nil {
-			return
-		}
-		l := x.link(n, segment)
-		switch {
-		case l != nil && l.target != nil:
-			cluster = l.target.name
-		case l == nil || more || !l.more().mounted:
-			return
-		}
-	}
-	x.waiters.add(w, step(cluster, ""))
 }
 
 func (s *waiters) enter() *waiter {

@@ -10,37 +10,6 @@ import (
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 )
 
-// UpsertShard announces a shard and the URL to reach it at.
-func (x *Index) UpsertShard(name, baseURL string) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	s := x.shard(name)
-	if !s.known {
-		s.known = true
-		x.stats.Shards++
-	}
-	s.url.Store(&baseURL)
-}
-
-// DeleteShard forgets a shard and everything it announced.
-func (x *Index) DeleteShard(name string) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	s, ok := x.shards[name]
-	if !ok {
-		return
-	}
-	if s.known {
-		s.known = false
-		x.stats.Shards--
-	}
-	s.url.Store(nil)
-	for kind := range kinds {
-		x.begin(s, kind)
-		x.sweep(s, kind)
-	}
-}
-
 // UpsertLogicalCluster announces a logical cluster that a shard holds.
 func (x *Index) UpsertLogicalCluster(shard string, c LogicalCluster) {
 	x.mu.Lock()
@@ -178,6 +147,20 @@ func (x *Index) announced(n *node) []announcement {
 		return []announcement{{p, n.kind.Load(), n.mark}}
 	}
 	return nil
+}
+
+// comparePlacements orders announcements of one logical cluster by different
+// shards, the valid one first. The object's own word about its shard counts
+// most; then what is whole counts more than what is coming or going.
+func (x *Index) comparePlacements(a, b placement) int {
+	return cmp.Or(
+		-cmp.Compare(a.claim(), b.claim()),
+		cmp.Compare(a&placeMigrates, b&placeMigrates),
+		cmp.Compare(a&placeDeleting, b&placeDeleting),
+		-cmp.Compare(a.ready(), b.ready()),
+		-cmp.Compare(a.created(), b.created()),
+		cmp.Compare(x.shardNumber(a.shard()).name, x.shardNumber(b.shard()).name),
+	)
 }
 
 // setPlacement replaces what a shard announced about a node; none takes it back.

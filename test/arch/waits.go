@@ -13,7 +13,7 @@ import (
 var pauses = map[string]string{
 	"contrib/examples_test.go":                        "between two looks at a state",
 	"pkg/cacheserver/replication_test.go":             "between two looks at a state",
-	"pkg/controllers/replication/modelserver_test.go": "a server that is slow, in the bubble of model_test.go",
+	"pkg/replication/push/modelserver_test.go": "a server that is slow, in the bubble of model_test.go",
 	"pkg/frontproxy/hide_test.go":                     "a shard that is slow",
 	"test/conformance/versions_test.go":               "a webhook that is slow",
 	"pkg/reconcile/ring_test.go":                      "work that takes time",

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -50,12 +51,74 @@ webhooks:
   matchConditions: [{name: one, expression: "object.metadata.name == 'denied'"}]
   rules: ` + configMaps + `
 `
+	// uncountable is a kind whose objects cannot be listed in its preferred version.
+	uncountable = `
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: things.quota.example}
+spec:
+  group: quota.example
+  scope: Namespaced
+  names: {plural: things, singular: thing, kind: Thing, listKind: ThingList}
+  conversion:
+    strategy: Webhook
+    webhook: {conversionReviewVersions: [v1], clientConfig: {url: "https://127.0.0.1:1/convert"}}
+  versions:
+  - {name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object}}}
+  - {name: v2, served: true, storage: false, schema: {openAPIV3Schema: {type: object}}}
+---
+apiVersion: quota.example/v1
+kind: Thing
+metadata: {name: a, namespace: default}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: a, namespace: default}
+---
+apiVersion: v1
+kind: Secret
+metadata: {name: a, namespace: default}
+`
+	// Each namespace has the ConfigMap kube-root-ca.crt.
+	uncountableQuotas = `
+---
+apiVersion: v1
+kind: ResourceQuota
+metadata: {name: a, %[1]s}
+spec: {hard: {count/things.quota.example: "5", configmaps: "%[2]d"}}
+---
+apiVersion: v1
+kind: ResourceQuota
+metadata: {name: b, %[1]s}
+spec: {hard: {count/secrets: "1"}}
+`
+	uncountableProbes = `
+apiVersion: v1
+kind: Secret
+metadata: {name: denied, namespace: default}
+---
+apiVersion: quota.example/v1
+kind: Thing
+metadata: {name: denied, namespace: default}
+`
 )
 
+// uncountableAnswers are those that deny one more object of each kind.
+func uncountableAnswers(configMaps int) []string {
+	return []string{
+		fmt.Sprintf("used: configmaps=%[1]d, limited: configmaps=%[1]d", configMaps), "used: count/secrets=1, limited: count/secrets=1",
+		"status unknown for quota: a, resources: count/things.quota.example",
+	}
+}
+
 // admissionFeatures are the objects that decide about the creation of the ConfigMap denied, or change the ConfigMap
-// admitted, and a part of the answer to either.
-var admissionFeatures = map[string]struct{ manifests, answer string }{
-	"policy": {`
+// admitted, further objects about whose creation they decide, and parts of the answers.
+var admissionFeatures = map[string]struct {
+	manifests string
+	probes    string
+	answers   []string
+}{
+	"policy": {manifests: `
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicy
 metadata: {name: p}
@@ -67,14 +130,14 @@ apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicyBinding
 metadata: {name: p}
 spec: {policyName: p, validationActions: [Deny]}
-`, "denied by a policy"},
-	"policy-with-configmap": {`
+`, answers: []string{"denied by a policy"}},
+	"policy-with-configmap": {manifests: `
 apiVersion: v1
 kind: ConfigMap
 metadata: {name: r, namespace: default}
 data: {denied: denied}
-` + fmt.Sprintf(paramPolicy, "v1", "ConfigMap"), "denied by a parameter"},
-	"policy-with-custom-resource": {`
+` + fmt.Sprintf(paramPolicy, "v1", "ConfigMap"), answers: []string{"denied by a parameter"}},
+	"policy-with-custom-resource": {manifests: `
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
 metadata: {name: rules.param.example}
@@ -88,8 +151,8 @@ apiVersion: param.example/v1
 kind: Rule
 metadata: {name: r}
 data: {denied: denied}
-` + fmt.Sprintf(paramPolicy, "param.example/v1", "Rule"), "denied by a parameter"},
-	"mutating-policy": {`
+` + fmt.Sprintf(paramPolicy, "param.example/v1", "Rule"), answers: []string{"denied by a parameter"}},
+	"mutating-policy": {manifests: `
 apiVersion: admissionregistration.k8s.io/v1
 kind: MutatingAdmissionPolicy
 metadata: {name: p}
@@ -102,15 +165,25 @@ apiVersion: admissionregistration.k8s.io/v1
 kind: MutatingAdmissionPolicyBinding
 metadata: {name: p}
 spec: {policyName: p}
-`, "map[by:policy]"},
-	"validating-webhook": {fmt.Sprintf(webhook, "Validating", "validate"), "failed calling webhook"},
-	"mutating-webhook":   {fmt.Sprintf(webhook, "Mutating", "mutate"), "failed calling webhook"},
-	"quota": {`
+`, answers: []string{"map[by:policy]"}},
+	"validating-webhook": {manifests: fmt.Sprintf(webhook, "Validating", "validate"), answers: []string{"failed calling webhook"}},
+	"mutating-webhook":   {manifests: fmt.Sprintf(webhook, "Mutating", "mutate"), answers: []string{"failed calling webhook"}},
+	"quota": {manifests: `
 apiVersion: v1
 kind: ResourceQuota
 metadata: {name: q, namespace: default}
 spec: {hard: {count/configmaps: "0"}}
-`, "exceeded quota"},
+`, answers: []string{"exceeded quota"}},
+	"uncountable": {manifests: uncountable + fmt.Sprintf(uncountableQuotas, "namespace: default", 2), probes: uncountableProbes, answers: uncountableAnswers(2)},
+	"uncountable-in-logical-cluster": {
+		manifests: uncountable + `
+---
+apiVersion: v1
+kind: Namespace
+metadata: {name: admin}
+` + fmt.Sprintf(uncountableQuotas, `namespace: admin, annotations: {experimental.quota.kcp.io/cluster-scoped: "true"}`, 4),
+		probes: uncountableProbes, answers: uncountableAnswers(4),
+	},
 }
 
 // guarded are logical clusters with an admission feature each, by its name.
@@ -120,20 +193,33 @@ func guarded(t *testing.T, masters *rest.Config) map[string]*user {
 	for name, feature := range admissionFeatures {
 		u := newUser(t, masters, name, "guarded.example.com")
 		all[name] = u
-		for decoder := yaml.NewYAMLOrJSONDecoder(strings.NewReader(feature.manifests), 4096); ; {
-			object := &unstructured.Unstructured{}
-			err := decoder.Decode(&object.Object)
-			if errors.Is(err, io.EOF) {
-				break
-			}
-			require.NoError(t, err)
-			if object.Object != nil {
-				u.createAny(object)
-			}
+		for _, object := range u.objectsIn(feature.manifests) {
+			u.createAny(object)
 		}
-		u.eventually(name+" has effect", func() bool { return strings.Contains(u.admission(), feature.answer) })
+		require.EventuallyWithT(t, func(c *assert.CollectT) {
+			answer := u.admission()
+			for _, part := range feature.answers {
+				require.Contains(c, answer, part)
+			}
+		}, testTimeout, tick, name+" has effect")
 	}
 	return all
+}
+
+// objectsIn decodes manifests.
+func (u *user) objectsIn(manifests string) (all []*unstructured.Unstructured) {
+	u.t.Helper()
+	for decoder := yaml.NewYAMLOrJSONDecoder(strings.NewReader(manifests), 4096); ; {
+		object := &unstructured.Unstructured{}
+		err := decoder.Decode(&object.Object)
+		if errors.Is(err, io.EOF) {
+			return all
+		}
+		require.NoError(u.t, err)
+		if object.Object != nil {
+			all = append(all, object)
+		}
+	}
 }
 
 // createAny creates an object of a kind that is served by now.
@@ -154,7 +240,7 @@ func (u *user) createAny(object *unstructured.Unstructured) {
 	})
 }
 
-// admission returns the answers to the creation of two ConfigMaps. The client retries requests that the server asks it to
+// admission returns the answers to the creation of two ConfigMaps and what else the feature is to decide about. The client retries requests that the server asks it to
 // retry.
 func (u *user) admission() string {
 	var answers []string
@@ -165,6 +251,11 @@ func (u *user) admission() string {
 			continue
 		}
 		answers = append(answers, fmt.Sprint(created.Labels))
+	}
+	for _, object := range u.objectsIn(admissionFeatures[u.name].probes) {
+		resource, _ := meta.UnsafeGuessKindToResource(object.GroupVersionKind())
+		_, err := u.dyn.Resource(resource).Namespace(object.GetNamespace()).Create(u.t.Context(), object, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		answers = append(answers, fmt.Sprint(err))
 	}
 	return strings.Join(answers, "\n")
 }

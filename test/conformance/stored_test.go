@@ -12,7 +12,10 @@ import (
 	"go.etcd.io/etcd/client/pkg/v3/transport"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
 
 	"github.com/shardplane/shardplane/test/harness"
 )
@@ -37,6 +40,7 @@ func TestRestart(t *testing.T) {
 		}
 	}
 	admitted, answers := guarded(t, shard.Shard(0)), map[string]string{}
+	admitted["path"] = newWorkspaceUser(t, shard.Shard(0), "team")
 	for name, u := range admitted {
 		answers[name] = u.admission()
 	}
@@ -108,6 +112,24 @@ func TestRestart(t *testing.T) {
 		_, err = client.Update(t.Context(), mended, metav1.UpdateOptions{})
 		old.invalid(err, "spec.preserveUnknownFields")
 	})
+}
+
+// newWorkspaceUser returns a user of a new workspace in root, by the path of the workspace.
+func newWorkspaceUser(t *testing.T, masters *rest.Config, name string) *user {
+	t.Helper()
+	resource := schema.GroupVersionResource{Group: "tenancy.kcp.io", Version: "v1alpha1", Resource: "workspaces"}
+	root := newUser(t, masters, "root", "root.example.com")
+	workspaces := root.dyn.Resource(resource)
+	_, err := workspaces.Create(t.Context(), &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": resource.GroupVersion().String(), "kind": "Workspace", "metadata": map[string]any{"name": name},
+	}}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	root.eventually("the workspace is Ready", func() bool {
+		ws, err := workspaces.Get(t.Context(), name, metav1.GetOptions{})
+		require.NoError(t, err)
+		return field(t, ws, "status", "phase") == "Ready"
+	})
+	return newUser(t, masters, "root:"+name, "team.example.com")
 }
 
 // rewrite changes what etcd holds under the one key that ends so.

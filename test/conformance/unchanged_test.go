@@ -1,7 +1,8 @@
 package conformance
 
 import (
-	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -17,8 +18,8 @@ import (
 var unchangedRules = []rule{
 	{"objects that are written five times without a change keep their version, by any verb", func(u *user) {
 		u.define(versioned(withSubresources, ports, "color: {type: string, default: blue}", "none: {type: string, nullable: true}"))
-		u.unchanged(u.widgets(), u.object("Widget", "a", `{metadata: {labels: {a: b}}, spec: {size: 1, none: null, ports: [{name: http}, {name: https, port: 443}]}}`).Unstructured)
-		u.unchanged(u.widgets(), u.object("Widget", "empty", `{spec: {ports: []}, status: {}}`).Unstructured)
+		u.unchanged(u.widgets(), u.object("Widget", "a", `{metadata: {labels: {a: b}}, spec: {size: 1, none: null, ports: [{name: http}, {name: https, port: 443}]}, status: {phase: ready, replicas: 1}}`).Unstructured, true)
+		u.unchanged(u.widgets(), u.object("Widget", "empty", `{spec: {ports: [], size: 0}, status: {}}`).Unstructured, true)
 		if u.bound != nil {
 			return
 		}
@@ -34,55 +35,95 @@ var unchangedRules = []rule{
 		}
 		require.NoError(u.t, unstructured.SetNestedField(content, "Other", "spec", "names", "kind"))
 		unstructured.RemoveNestedField(content, "spec", "names", "listKind")
-		u.unchanged(u.dyn.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}), definition)
+		u.unchanged(u.dyn.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}), definition, false)
 	}},
 }
 
-// unchanged creates the object of a manifest, and then writes it by each verb without a change.
-func (u *user) unchanged(objects dynamic.ResourceInterface, manifest *unstructured.Unstructured) {
+// unchanged creates the object of a manifest, and then writes it and its subresources by each verb without a change.
+func (u *user) unchanged(objects dynamic.ResourceInterface, manifest *unstructured.Unstructured, hasScale bool) {
 	u.t.Helper()
 	ctx, name := u.t.Context(), manifest.GetName()
+	created, err := objects.Apply(ctx, name, manifest, metav1.ApplyOptions{FieldManager: "tester", Force: true})
+	require.NoError(u.t, err)
+	parts := [][]string{nil, {"status"}}
+	if hasScale {
+		parts = append(parts, []string{"scale"})
+	}
+	for _, subresources := range parts {
+		for verb, write := range u.writesOf(objects, manifest, subresources) {
+			what := strings.Join(append(subresources, verb), " by ")
+			require.NoError(u.t, write(created), what) // may change the manager of a field
+			before, err := objects.Get(ctx, name, metav1.GetOptions{})
+			require.NoError(u.t, err)
+			// Timestamps of managers have a resolution of one second: without this, writes within one would hide a change. They can
+			// only be changed together with something else.
+			managers := before.GetManagedFields()
+			for i := range managers {
+				if managers[i].Time == nil {
+					continue // upstream sets none for managers of the scale
+				}
+				managers[i].Time = &metav1.Time{Time: managers[i].Time.AddDate(100, 0, 0)}
+			}
+			before.SetManagedFields(managers)
+			before.SetAnnotations(map[string]string{"write": what})
+			before, err = objects.Update(ctx, before, metav1.UpdateOptions{FieldManager: "annotator"})
+			require.NoError(u.t, err, what)
+			for range 5 {
+				require.NoError(u.t, write(before), what)
+				after, err := objects.Get(ctx, name, metav1.GetOptions{})
+				require.NoError(u.t, err)
+				require.Equal(u.t, before, after, what)
+			}
+			created = before
+		}
+	}
+}
+
+// writesOf returns writes of an object, or of a subresource, that change nothing.
+func (u *user) writesOf(objects dynamic.ResourceInterface, manifest *unstructured.Unstructured, subresources []string) map[string]func(before *unstructured.Unstructured) error {
+	u.t.Helper()
+	ctx, name := u.t.Context(), manifest.GetName()
+	isScale := slices.Contains(subresources, "scale")
+	if isScale {
+		scale, err := objects.Get(ctx, name, metav1.GetOptions{}, subresources...)
+		require.NoError(u.t, err)
+		manifest = &unstructured.Unstructured{Object: map[string]any{"spec": scale.Object["spec"]}}
+		manifest.SetGroupVersionKind(scale.GroupVersionKind())
+		manifest.SetName(name)
+	}
 	content, err := manifest.MarshalJSON()
 	require.NoError(u.t, err)
-	apply := func() (*unstructured.Unstructured, error) {
-		return objects.Apply(ctx, name, manifest, metav1.ApplyOptions{FieldManager: "tester", Force: true})
+	patch := func(kind types.PatchType, content []byte) error {
+		_, err := objects.Patch(ctx, name, kind, content, metav1.PatchOptions{FieldManager: "other"}, subresources...)
+		return err
 	}
-	patch := func(content []byte, subresources ...string) (*unstructured.Unstructured, error) {
-		return objects.Patch(ctx, name, types.MergePatchType, content, metav1.PatchOptions{FieldManager: "other"}, subresources...)
-	}
-	created, err := apply()
-	require.NoError(u.t, err)
-	for i, write := range []func(before *unstructured.Unstructured) (*unstructured.Unstructured, error){
-		func(*unstructured.Unstructured) (*unstructured.Unstructured, error) { return apply() },
-		func(before *unstructured.Unstructured) (*unstructured.Unstructured, error) {
-			return objects.Update(ctx, before, metav1.UpdateOptions{FieldManager: "other"})
+	return map[string]func(before *unstructured.Unstructured) error{
+		"apply": func(*unstructured.Unstructured) error {
+			_, err := objects.Apply(ctx, name, manifest, metav1.ApplyOptions{FieldManager: "tester", Force: true}, subresources...)
+			return err
 		},
-		func(before *unstructured.Unstructured) (*unstructured.Unstructured, error) {
-			return objects.UpdateStatus(ctx, before, metav1.UpdateOptions{FieldManager: "other"})
+		"put": func(before *unstructured.Unstructured) error {
+			if isScale {
+				scale, err := objects.Get(ctx, name, metav1.GetOptions{}, subresources...)
+				require.NoError(u.t, err)
+				before = scale
+			}
+			_, err := objects.Update(ctx, before, metav1.UpdateOptions{FieldManager: "other"}, subresources...)
+			return err
 		},
-		func(*unstructured.Unstructured) (*unstructured.Unstructured, error) { return patch(content) },
-		func(*unstructured.Unstructured) (*unstructured.Unstructured, error) { return patch(content, "status") },
-		func(*unstructured.Unstructured) (*unstructured.Unstructured, error) {
-			return objects.Patch(ctx, name, types.JSONPatchType, []byte(`[{"op":"test","path":"/metadata/name","value":"`+name+`"}]`), metav1.PatchOptions{})
+		"put of the manifest": func(before *unstructured.Unstructured) error {
+			put := manifest.DeepCopy()
+			put.SetResourceVersion(before.GetResourceVersion())
+			put.SetAnnotations(before.GetAnnotations())
+			if status, ok := before.Object["status"]; ok && put.Object["status"] == nil {
+				put.Object["status"] = status // the subresource would remove it
+			}
+			_, err := objects.Update(ctx, put, metav1.UpdateOptions{FieldManager: "other"}, subresources...)
+			return err
 		},
-	} {
-		before, err := write(created) // may change the manager of a field
-		require.NoError(u.t, err, "write %d", i)
-		// Timestamps of managers have a resolution of one second: without this, writes within one would hide a change. They can
-		// only be changed together with something else.
-		managers := before.GetManagedFields()
-		for i := range managers {
-			managers[i].Time = &metav1.Time{Time: managers[i].Time.AddDate(100, 0, 0)}
-		}
-		before.SetManagedFields(managers)
-		before.SetAnnotations(map[string]string{"write": fmt.Sprint(i)})
-		before, err = objects.Update(ctx, before, metav1.UpdateOptions{FieldManager: "annotator"})
-		require.NoError(u.t, err, "write %d", i)
-		for range 5 {
-			after, err := write(before)
-			require.NoError(u.t, err, "write %d", i)
-			require.Equal(u.t, before, after, "write %d", i)
-		}
-		created = before
+		"merge patch": func(*unstructured.Unstructured) error { return patch(types.MergePatchType, content) },
+		"json patch": func(*unstructured.Unstructured) error {
+			return patch(types.JSONPatchType, []byte(`[{"op":"test","path":"/metadata/name","value":"`+name+`"}]`))
+		},
 	}
 }

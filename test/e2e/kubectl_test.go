@@ -149,14 +149,26 @@ func TestKubectl(t *testing.T) {
 	})
 
 	t.Run("a workspace that does not exist", func(t *testing.T) {
-		// kubectl shows no message for a discovery that was refused, whatever the
-		// server says; it does for a resource.
+		// kubectl shows no message of a failed discovery request, but it shows warnings.
 		output, err := k.try(t, "root:nowhere", "", "get", "configmaps")
 		require.Error(t, err)
 		require.Contains(t, output, "Forbidden")
+		require.Contains(t, output, "workspace access not permitted")
 		output, err = k.try(t, "root:nowhere", "", "get", "--raw", "/clusters/root:nowhere/api/v1/configmaps")
 		require.Error(t, err)
 		require.Contains(t, output, "workspace access not permitted")
+	})
+
+	t.Run("requests that no shard can serve", func(t *testing.T) {
+		host := k.cluster.Proxy().Host
+		for server, message := range map[string]string{
+			"/clusters/*": "is not supported in the `*` logical cluster",
+			"/services/apiexport/root/tenancy.kcp.io/clusters/*": "use /shards/<name>/services/",
+		} {
+			output, err := k.try(t, "root", "", "get", "cm", "-n", "x", "--server", host+server)
+			require.Error(t, err)
+			require.Contains(t, output, message)
+		}
 	})
 
 	t.Run("deletion", func(t *testing.T) {

@@ -64,8 +64,8 @@ func newRegions(t *testing.T) *regions {
 	r.Cluster = harness.Start(t, harness.Options{
 		Mode: harness.Processes, Shards: 2, DevTokens: true, SecondCache: true, Without: all,
 		ExtraArgs: map[string][]string{
-			"cache-server":   {"--relay-config=" + in("cache-server")},
-			"cache-server-2": {"--relay-config=" + in("cache-server-2")},
+			"cache-server":   {"--feature-gates=CacheRelays=true", "--relay-config=" + in("cache-server")},
+			"cache-server-2": {"--feature-gates=CacheRelays=true", "--relay-config=" + in("cache-server-2")},
 			"root":           {"--cache-kubeconfig=" + in("root.kubeconfig"), "--base-url=" + r.links["root"].URL},
 			"shard-1":        {"--cache-kubeconfig=" + in("shard-1.kubeconfig"), "--root-kubeconfig=" + in("root-of-shard")},
 			"front-proxy":    {"--root-kubeconfig=" + in("root-of-proxy"), "--index-directory=" + in("index")},

@@ -65,7 +65,8 @@ func newComponent(t testing.TB, o Options, command dev.Command, dir string) *Com
 	}
 	if o.Binary != "" { // the previous release does not know them
 		args = slices.DeleteFunc(args, func(arg string) bool {
-			return strings.HasPrefix(arg, "--webhook-allowed-cidrs=") || strings.HasPrefix(arg, "--workspace-issuer-allowed-cidrs=")
+			flag, _, _ := strings.Cut(arg, "=")
+			return slices.Contains([]string{"--webhook-allowed-cidrs", "--workspace-issuer-allowed-cidrs", "--virtual-workspace-url"}, flag)
 		})
 	}
 	subcommand := args[0]

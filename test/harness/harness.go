@@ -168,6 +168,15 @@ func (c *Cluster) Shard(n int) *rest.Config {
 	return c.kubeconfig(filepath.Join(fmt.Sprintf(".kcp-%d", n), "admin.kubeconfig"), "shard-base")
 }
 
+// VirtualWorkspaces returns the URL with which the URLs of shard n in endpoint slices and workspace types start.
+func (c *Cluster) VirtualWorkspaces(n int) string {
+	name := "root"
+	if n > 0 {
+		name = fmt.Sprintf("shard-%d", n)
+	}
+	return c.Proxy().Host + "/shards/" + name
+}
+
 // Cache returns the configuration of a system:masters client of the cache
 // server.
 func (c *Cluster) Cache() *rest.Config {

@@ -45,11 +45,17 @@ func lists(of ...string) [2]string {
 	return [2]string{"/clusters/" + of[existing] + secretList, "/clusters/" + of[missing] + secretList}
 }
 
-// binds are requests that bind exports of two logical clusters in alpha.
-func (w *world) binds(what string, of ...string) *timed {
-	in := "/clusters/" + w.alpha.name + boundAPI + "apibindings?dryRun=All"
-	body := `{"apiVersion":"apis.kcp.io/v1alpha2","kind":"APIBinding","metadata":{"name":"timed"},"spec":{"reference":{"export":{"path":%q,"name":"gems"}}}}`
-	return &timed{what: what, method: http.MethodPost, paths: [2]string{in, in}, bodies: [2]string{fmt.Sprintf(body, of[existing]), fmt.Sprintf(body, of[missing])}}
+// What names an export: the path in alpha, and the object with the path of a logical cluster.
+var (
+	apiBinding    = [2]string{boundAPI + "apibindings", `{"apiVersion":"apis.kcp.io/v1alpha2","kind":"APIBinding","metadata":{"name":"timed"},"spec":{"reference":{"export":{"path":%q,"name":"gems"}}}}`}
+	endpointSlice = [2]string{"/apis/apis.kcp.io/v1alpha1/apiexportendpointslices", `{"apiVersion":"apis.kcp.io/v1alpha1","kind":"APIExportEndpointSlice","metadata":{"name":"timed"},"spec":{"export":{"path":%q,"name":"gems"}}}`}
+	workspaceType = [2]string{tenancyGroup + "workspacetypes", `{"apiVersion":"tenancy.kcp.io/v1alpha1","kind":"WorkspaceType","metadata":{"name":"timed"},"spec":{"defaultAPIBindings":[{"path":%q,"export":"gems"}]}}`}
+)
+
+// names are requests that create objects which name exports of two logical clusters in alpha.
+func (w *world) names(what string, object [2]string, of ...string) *timed {
+	in := "/clusters/" + w.alpha.name + object[0] + "?dryRun=All"
+	return &timed{what: what, method: http.MethodPost, paths: [2]string{in, in}, bodies: [2]string{fmt.Sprintf(object[1], of[existing]), fmt.Sprintf(object[1], of[missing])}}
 }
 
 const (
@@ -79,8 +85,12 @@ func (w *world) times(t *testing.T) []string {
 		{what: "a write", method: http.MethodPost, bodies: [2]string{object, object}, paths: lists(w.bravo.path, w.absent.path)},
 		{what: "a view", method: http.MethodGet, paths: [2]string{view(w.bravo.path, "gems"), view(w.absent.path, "gems")}},
 		{what: "a view of a logical cluster that exists", method: http.MethodGet, paths: [2]string{view(w.bravo.path, "gems"), view(w.bravo.path, "none")}},
-		w.binds("a binding", w.bravo.path, w.absent.path),
-		w.binds("a binding to the other shard", w.blind.path, w.absent.path),
+		w.names("a binding", apiBinding, w.bravo.path, w.absent.path),
+		w.names("a binding to the other shard", apiBinding, w.blind.path, w.absent.path),
+		w.names("an endpoint slice", endpointSlice, w.bravo.path, w.absent.path),
+		w.names("an endpoint slice of the other shard", endpointSlice, w.blind.path, w.absent.path),
+		w.names("a default binding", workspaceType, w.bravo.path, w.absent.path),
+		w.names("a default binding to the other shard", workspaceType, w.blind.path, w.absent.path),
 	}
 	var found []string
 	for try := 0; try < 2 && len(forms) > 0; try++ {

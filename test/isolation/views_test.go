@@ -1,6 +1,8 @@
 package isolation
 
 import (
+	"bufio"
+	"crypto/tls"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -153,6 +155,7 @@ func (w *world) testClaimsOfNone(t *testing.T, own string) {
 			require.Empty(t, list.Items, "%s: %s", path, got)
 		}
 	}
+	t.Run("new objects", func(t *testing.T) { w.testNewObjects(t, own) })
 	t.Run("watches", func(t *testing.T) { // each is listened to for a while
 		for _, path := range lists {
 			t.Run(path, func(t *testing.T) {
@@ -161,9 +164,43 @@ func (w *world) testClaimsOfNone(t *testing.T, own string) {
 				require.Equal(t, http.StatusOK, got.code, got)
 				require.Contains(t, string(got.body), `"type":"BOOKMARK"`, got)
 				require.NotContains(t, string(got.body), `"type":"ADDED"`, got)
+				require.NotContains(t, string(got.body), `"type":"MODIFIED"`, got) // the victims' config maps are changed all the time
 			})
 		}
 	})
+}
+
+// testNewObjects: watches through the export show nothing of what a victim creates while they are open.
+func (w *world) testNewObjects(t *testing.T, own string) {
+	create := func(t *testing.T, name, path, kind, spec string) {
+		t.Helper()
+		w.must(w.admin, http.MethodPost, w.bravo.name, path, `{"apiVersion":"v1","kind":"`+kind+`","metadata":{"name":"`+name+`"}`+spec+`}`, nil)
+		w.must(w.admin, http.MethodDelete, w.bravo.name, path+"/"+name, "", nil)
+	}
+	transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true, Certificates: []tls.Certificate{*w.whos[0].cert}}} //nolint:gosec // attackers do not mind
+	t.Cleanup(transport.CloseIdleConnections)
+	for i, path := range []string{"/api/v1/secrets", "/api/v1/events", "/apis/events.k8s.io/v1/events"} {
+		t.Run(path, func(t *testing.T) {
+			t.Parallel()
+			name := fmt.Sprintf("%s-new-%d", w.secret, i)
+			// The server ends the watch.
+			url := "https://" + w.targets[atRoot].host + strings.ReplaceAll(own, "$A$", w.alpha.name) + "*" + path + "?watch=true&timeoutSeconds=3&allowWatchBookmarks=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan"
+			request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, http.NoBody)
+			require.NoError(t, err)
+			response, err := transport.RoundTrip(request)
+			require.NoError(t, err)
+			defer func() { _ = response.Body.Close() }()
+			require.Equal(t, http.StatusOK, response.StatusCode)
+			events := bufio.NewScanner(response.Body)
+			require.True(t, events.Scan())
+			require.Contains(t, events.Text(), `"type":"BOOKMARK"`)
+			create(t, name, "/api/v1/namespaces/default/secrets", "Secret", "")
+			create(t, name, "/api/v1/namespaces/default/events", "Event", `,"involvedObject":{"namespace":"default"}`)
+			for events.Scan() {
+				require.Contains(t, events.Text(), `"type":"BOOKMARK"`)
+			}
+		})
+	}
 }
 
 // testOffersOfOthers: an own export that offers what all have shows nothing of it.

@@ -49,7 +49,7 @@ var bound = []Mutant{
 	{
 		Name: "other-group", Rule: "a permission claim restricts a request by the resource as it is stored, whichever group names it",
 		Edits: []Edit{{
-			File:   "pkg/bindings/views.go",
+			File:   "pkg/bindings/reach.go",
 			Before: `			return identified{storedAs(resource), c.IdentityHash}, true`,
 			After:  `			return identified{resource, c.IdentityHash}, true`,
 		}},
@@ -76,13 +76,22 @@ var bound = []Mutant{
 	{
 		Name: "incompatible-schema", Rule: "a binding keeps a schema with which its objects can be read",
 		Edits: []Edit{{
-			File: "pkg/controllers/apibinding/controller.go",
+			File: "pkg/controllers/apibinding/apply.go",
 			Before: `		if errors.Is(err, apis.ErrInvalidSchema) {
-			o.problem`,
-			After: `		if errors.Is(err, apis.ErrInvalidSchema) && o.identity == "" {
-			o.problem`,
+			p.problem`,
+			After: `		if errors.Is(err, apis.ErrInvalidSchema) && p.export == nil {
+			p.problem`,
 		}},
 		CaughtBy: "./pkg/controllers/apibinding", Test: "TestIncompatibleSchema",
+	},
+	{
+		Name: "simultaneous-schemas", Rule: "of two schemas that cannot both be bound, simultaneous bindings bind one",
+		Edits: []Edit{{
+			File:   "pkg/controllers/apibinding/replacement.go",
+			Before: `p != nil && p.schema != resources[i].Schema.UID {`,
+			After:  `p != nil && p.schema == "" {`,
+		}},
+		CaughtBy: "./pkg/controllers/apibinding", Test: "TestReplacementsAreSerialized",
 	},
 	{
 		Name: "incompatible-consumer", Rule: "what a wildcard reads with one schema can be read with it",
@@ -92,6 +101,15 @@ var bound = []Mutant{
 			After:  `	uids, stored := x.storedIn(identified{})`,
 		}},
 		CaughtBy: "./pkg/bindings", Test: "TestCheckReplacement",
+	},
+	{
+		Name: "newer-schema", Rule: "a wildcard reads with a schema that has all versions in which objects are stored",
+		Edits: []Edit{{
+			File:   "pkg/bindings/source.go",
+			Before: `return s.Version(version) == nil })`,
+			After:  `return s == nil || version == "" })`,
+		}},
+		CaughtBy: "./pkg/bindings", Test: "TestWildcardsReadAllVersions",
 	},
 	{
 		Name: "young-set", Rule: "a claim set that is made after a claim was accepted tells those who list before",
@@ -160,7 +178,7 @@ var bound = []Mutant{
 	{
 		Name: "bare-export", Rule: "an export without an identity reaches nothing through its view",
 		Edits: []Edit{{
-			File: "pkg/bindings/views.go",
+			File: "pkg/bindings/reach.go",
 			Before: `	if identity == "" {
 		return nil, nil //nolint:nilnil // nobody has bound it
 	}`,
@@ -171,7 +189,7 @@ var bound = []Mutant{
 	{
 		Name: "any-verb", Rule: "a claim is for its verbs",
 		Edits: []Edit{{
-			File:   "pkg/bindings/claims.go",
+			File:   "pkg/bindings/claim.go",
 			Before: `	return slices.Contains(c.verbs, verb) || slices.Contains(c.verbs, everyVerb)`,
 			After:  `	return verb != "" || slices.Contains(c.verbs, everyVerb)`,
 		}},
@@ -180,7 +198,7 @@ var bound = []Mutant{
 	{
 		Name: "collected-claim", Rule: "whoever may not delete a claimed object may not have the garbage collector delete it",
 		Edits: []Edit{{
-			File:   "pkg/admission/claims/deletion.go",
+			File:   "pkg/admission/claims/plugin.go",
 			Before: `	case !equality.Semantic.DeepEqual(now.GetOwnerReferences(), before.GetOwnerReferences()):`,
 			After:  `	case !equality.Semantic.DeepEqual(before.GetOwnerReferences(), before.GetOwnerReferences()):`,
 		}},
@@ -189,7 +207,7 @@ var bound = []Mutant{
 	{
 		Name: "collected-by-consumer", Rule: "what a provider does not permit to delete is not deleted by an owner reference either",
 		Edits: []Edit{{
-			File:   "pkg/admission/claims/deletion.go",
+			File:   "pkg/admission/claims/plugin.go",
 			Before: `	case field == ownerReferences && through.Mount`,
 			After:  `	case field == finalizers && through.Mount`,
 		}},
@@ -234,7 +252,7 @@ var bound = []Mutant{
 	{
 		Name: "unasked-event", Rule: "a watch through a view has the events of objects that the claim selects",
 		Edits: []Edit{{
-			File:   "pkg/storage/hub/claims.go",
+			File:   "pkg/storage/hub/dispatch.go",
 			Before: `	held, wasHeld := c.selection.MatchesObject(l.name, l.is), c.selection.MatchesObject(l.name, l.was)`,
 			After:  `	held, wasHeld := c.selection.MatchesObject(l.name, l.is) || l.is != nil, c.selection.MatchesObject(l.name, l.was) || l.was != nil`,
 		}},
@@ -306,7 +324,7 @@ var bound = []Mutant{
 	{
 		Name: "one-set", Rule: "a claim that loses a verb ends what goes on by it",
 		Edits: []Edit{{
-			File:   "pkg/bindings/views.go",
+			File:   "pkg/bindings/reach.go",
 			Before: `stored: stored, verb: verb})}, nil`,
 			After:  `stored: stored, verb: "get"})}, nil`,
 		}},
@@ -315,7 +333,7 @@ var bound = []Mutant{
 	{
 		Name: "late-object", Rule: "nothing is stored that nobody serves any more when webhooks let it pass",
 		Edits: []Edit{{
-			File:   "pkg/customresource/versions/view.go",
+			File:   "pkg/customresource/versions/viewstorage.go",
 			Before: `err == nil && before.IsZero() {`,
 			After:  `err == nil && !before.IsZero() {`,
 		}},

@@ -3,9 +3,24 @@ package mutants
 // definitions are mutants of custom resources.
 var definitions = []Mutant{
 	{
+		Name: "cold-wildcards", Rule: "a wildcard finds no definition only if the definitions have been read",
+		Edits: []Edit{{
+			File: "pkg/customresource/definitions/index.go",
+			Before: `	if !o.waitSynced(ctx) {
+		return nil, errNotSynced
+	}
+	o.mu.RLock()
+	var found`,
+			After: `	o.waitSynced(ctx)
+	o.mu.RLock()
+	var found`,
+		}},
+		CaughtBy: "./pkg/customresource/definitions", Test: "TestUnreadDefinitions",
+	},
+	{
 		Name: "kept-names", Rule: "a definition that was not written has no names",
 		Edits: []Edit{{
-			File: "pkg/customresource/definitions/reservation.go",
+			File: "pkg/customresource/definitions/names.go",
 			Before: `	r.of.mu.Lock()
 	r.of.freeLocked(r)
 	scope`,
@@ -150,6 +165,51 @@ var definitions = []Mutant{
 		CaughtBy: "./pkg/request/patchcosts", Test: "TestCheck",
 	},
 	{
+		Name: "many-errors", Rule: "few validation errors are reported, however many there are",
+		Edits: []Edit{{
+			File:   "pkg/request/invalid.go",
+			Before: "		if i == MaxErrors {",
+			After:  "		if i > MaxErrors*MaxErrors {",
+		}},
+		CaughtBy: "./pkg/request", Test: "TestLimitErrors",
+	},
+	{
+		Name: "large-errors", Rule: "validation errors do not contain a list once for each of its items",
+		Edits: []Edit{{
+			File:   "pkg/admission/limits/metadata.go",
+			Before: "	if len(controllers) < 2 {",
+			After:  "	if len(controllers) < 2000 {",
+		}},
+		CaughtBy: "./pkg/admission/limits", Test: "TestMetadata",
+	},
+	{
+		Name: "large-maps", Rule: "the fields that a write changes are few enough to be sorted by insertion",
+		Edits: []Edit{{
+			File:   "pkg/serving/patchlimits.go",
+			Before: "			if err == nil && mayHaveLargeMaps(body, mediaType) {",
+			After:  "			if err == nil && info.Verb == \"patch\" && mayHaveLargeMaps(body, mediaType) {",
+		}},
+		CaughtBy: "./pkg/serving", Test: "TestMapLimit",
+	},
+	{
+		Name: "rule-errors", Rule: "few errors of validation rules are reported, however many there are",
+		Edits: []Edit{{
+			File:   "pkg/customresource/costs.go",
+			Before: "	if len(errs) <= request.MaxErrors {",
+			After:  "	if len(errs) <= request.MaxErrors*request.MaxErrors {",
+		}},
+		CaughtBy: "./pkg/customresource", Test: "TestCosts",
+	},
+	{
+		Name: "policy-patches", Rule: "patches that policies compute have the limits of patches in requests",
+		Edits: []Edit{{
+			File:   "pkg/admission/policy/mutating.go",
+			Before: "		return limitedPatches{compiler.CompileMutatingEvaluator(expression, patching, environment.StoredExpressions)}",
+			After:  "		return compiler.CompileMutatingEvaluator(expression, patching, environment.StoredExpressions)",
+		}},
+		CaughtBy: "./pkg/admission/policy", Test: "TestPatchLimits",
+	},
+	{
 		Name: "kept-patterns", Rule: "the compiled patterns that a process keeps have a limit in bytes",
 		Edits: []Edit{{
 			File:   "pkg/customresource/patterns/patterns.go",
@@ -213,5 +273,19 @@ var definitions = []Mutant{
 			After:  `			s.fills = bytesOf(value)`,
 		}},
 		CaughtBy: "./pkg/customresource/versions", Test: "TestExpansion",
+	},
+	{
+		Name: "decoded-deletion", Rule: "deletion of bound objects needs only keys and metadata",
+		Edits: []Edit{{
+			File: "pkg/customresource/versions/empty.go",
+			Before: `		key, err := keyOf(&all.Items[i])
+`,
+			After: `		key, err := keyOf(&all.Items[i])
+		if err == nil {
+			_, err = v.decode(ctx, &all.Items[i])
+		}
+`,
+		}},
+		CaughtBy: "./pkg/customresource", Test: "TestEmptyUnreadable",
 	},
 }

@@ -14,7 +14,7 @@ var listwatch = []Mutant{
 	{
 		Name: "skipped-page", Rule: "the pages of a list are the whole list",
 		Edits: []Edit{{
-			File: "pkg/storage/tenant.go",
+			File: "pkg/storage/requests.go",
 			Before: `	accessor.SetContinue(sealToken(c.scope, accessor.GetContinue()))
 	return nil`,
 			After: `	accessor.SetContinue(sealToken(c.scope, accessor.GetContinue()))
@@ -37,7 +37,7 @@ var listwatch = []Mutant{
 	{
 		Name: "unasked-claim", Rule: "a watch that resumes sees what its permission claims came to meanwhile",
 		Edits: []Edit{{
-			File:   "pkg/storage/hub/watcher.go",
+			File:   "pkg/storage/hub/watch.go",
 			Before: `	if w.claims != nil && w.begins != 0 {`,
 			After:  `	if w.claims != nil && w.begins == 1 {`,
 		}},
@@ -83,8 +83,8 @@ var listwatch = []Mutant{
 		Name: "tables-by-kind", Rule: "merged answers contain Tables only if the client asks for them",
 		Edits: []Edit{{
 			File:   "pkg/merge/watch.go",
-			Before: "if !m.request.Tables || !isTable(raw) {",
-			After:  `if kind, end, _ := find(raw, "kind"); string(raw[kind:end]) != "\"Table\"" {`,
+			Before: "if !m.request.Tables || !isTable(raw) {\n\t\treturn m.frame",
+			After:  `if kind, end, _ := find(raw, "kind"); string(raw[kind:end]) != "\"Table\"" { return m.frame`,
 		}},
 		CaughtBy: "./pkg/merge", Test: "TestKindsNamedTable",
 	},

@@ -33,60 +33,60 @@ var replicas = []Mutant{
 	{
 		Name: "believed-relay", Rule: "a cache server that has lost its data takes nothing away where it is relayed from",
 		Edits: []Edit{{
-			File:   "pkg/controllers/replication/upstream.go",
-			Before: `func (s *session) unsure() bool { return s.upstream != nil && s.lost.Load() != s.found.Load() }`,
+			File:   "pkg/replication/push/relayed.go",
+			Before: `func (s *session) unsure() bool { return s.trust != nil && s.lost.Load() != s.found.Load() }`,
 			After:  `func (s *session) unsure() bool { return false }`,
 		}, {
-			File:   "pkg/controllers/replication/push.go",
+			File:   "pkg/replication/push/push.go",
 			Before: `		return nil, s.stillThere(ctx)`,
 			After:  `		return nil, nil`,
 		}},
-		CaughtBy: "./pkg/controllers/replication", Test: "TestGoneWhereItIsRelayedFrom",
+		CaughtBy: "./pkg/replication/push", Test: "TestGoneWhereItIsRelayedFrom",
 	},
 	{
 		Name: "replica-kept", Rule: "the replica of an object that is gone goes, too",
 		Edits: []Edit{{
-			File:   "pkg/controllers/replication/decide.go",
-			Before: `	wanted := local != nil && resource.selects(local)`,
+			File:   "pkg/replication/decide.go",
+			Before: `	wanted := local != nil && resource.Selects(local)`,
 			After:  `	wanted := local != nil`,
 		}},
-		CaughtBy: "./pkg/controllers/replication", Test: "TestDecide",
+		CaughtBy: "./pkg/replication", Test: "TestDecide",
 	},
 	{
 		Name: "replica-stale", Rule: "a replica is compared by its whole content",
 		Edits: []Edit{{
-			File:   "pkg/controllers/replication/decide.go",
+			File:   "pkg/replication/decide.go",
 			Before: `	metadata["annotations"] = annotations`,
 			After:  `	metadata["annotations"] = len(annotations)`,
 		}},
-		CaughtBy: "./pkg/controllers/replication", Test: "TestDecide",
+		CaughtBy: "./pkg/replication", Test: "TestDecide",
 	},
 	{
 		Name: "hasty-mark", Rule: "a mark covers what is acknowledged, and nothing that is still being written",
 		Edits: []Edit{{
-			File:   "pkg/controllers/replication/ledger.go",
+			File:   "pkg/replication/push/ledger.go",
 			Before: `	if o.next == 0 {`,
 			After:  `	if o.next == 0 || o.next > o.first {`,
 		}},
-		CaughtBy: "./pkg/controllers/replication", Test: "TestLedgerModel",
+		CaughtBy: "./pkg/replication/push", Test: "TestLedgerModel",
 	},
 	{
 		Name: "replica-alive", Rule: "a replica says that its object is being deleted",
 		Edits: []Edit{{
-			File:   "pkg/controllers/replication/decide.go",
+			File:   "pkg/replication/decide.go",
 			Before: `	if since := deletion(local); since != "" {`,
 			After:  `	if since := deletion(local); since == "never" {`,
 		}},
-		CaughtBy: "./pkg/controllers/replication", Test: "TestDesiredOfDeleted",
+		CaughtBy: "./pkg/replication", Test: "TestDesiredOfDeleted",
 	},
 	{
 		Name: "hasty-digest", Rule: "digests are compared of what nobody is changing",
 		Edits: []Edit{{
-			File:   "pkg/controllers/replication/expected.go",
+			File:   "pkg/replication/push/expected.go",
 			Before: ` && m.turns[bucket] == later.turns[bucket]`,
 			After:  ``,
 		}},
-		CaughtBy: "./pkg/controllers/replication", Test: "TestMoments",
+		CaughtBy: "./pkg/replication/push", Test: "TestMoments",
 	},
 	{
 		Name: "replica-wins", Rule: "what the shard has itself wins over all replicas",
@@ -129,75 +129,75 @@ var replicas = []Mutant{
 	{
 		Name: "replica-deleted-blindly", Rule: "a replica is deleted only if it is the one that was compared",
 		Edits: []Edit{{
-			File: "pkg/controllers/replication/push.go",
+			File: "pkg/replication/push/replicas.go",
 			Before: `		version := obj.GetResourceVersion()
-		err = replicas.Delete(ctx, key.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{ResourceVersion: &version}})`,
-			After: `		err = replicas.Delete(ctx, key.Name, metav1.DeleteOptions{})`,
+		err = to.Delete(ctx, key.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{ResourceVersion: &version}})`,
+			After: `		err = to.Delete(ctx, key.Name, metav1.DeleteOptions{})`,
 		}},
-		CaughtBy: "./pkg/controllers/replication", Test: "TestReplicaIsDeletedAsCompared",
+		CaughtBy: "./pkg/replication/push", Test: "TestReplicaIsDeletedAsCompared",
 	},
 	{
 		Name: "replica-of-short-lived", Rule: "an object that is deleted while its replica is being written leaves none",
 		Edits: []Edit{{
-			File:   "pkg/controllers/replication/sinks.go",
+			File:   "pkg/replication/push/sinks.go",
 			Before: `	case has || l.ledger.has(key):`,
 			After:  `	case has:`,
 		}},
-		CaughtBy: "./pkg/controllers/replication", Test: "TestEngineModel",
+		CaughtBy: "./pkg/replication/push", Test: "TestEngineModel",
 	},
 	{
 		Name: "replica-missed-deletion", Rule: "what was deleted while nobody was told has no replica",
 		Edits: []Edit{{
-			File:   "pkg/controllers/replication/sinks.go",
+			File:   "pkg/replication/push/sinks.go",
 			Before: `		if _, told := l.seen[key]; !told {`,
 			After:  `		if _, told := l.seen[key]; !told && !l.comparing {`,
 		}},
-		CaughtBy: "./pkg/controllers/replication", Test: "TestEngineModel",
+		CaughtBy: "./pkg/replication/push", Test: "TestEngineModel",
 	},
 	{
 		Name: "replica-unverified", Rule: "a replica that was changed without an event is repaired",
 		Edits: []Edit{{
-			File:   "pkg/controllers/replication/verify.go",
+			File:   "pkg/replication/push/verifier.go",
 			Before: `&& expected.root != rootOf(answer, resource) {`,
 			After:  `&& expected.root == rootOf(answer, resource) {`,
 		}},
-		CaughtBy: "./pkg/controllers/replication", Test: "TestDigestsFindWhatNoEventReports",
+		CaughtBy: "./pkg/replication/push", Test: "TestDigestsFindWhatNoEventReports",
 	},
 	{
 		Name: "replica-other-data", Rule: "data with another ID is compared anew",
 		Edits: []Edit{{
-			File:   "pkg/controllers/replication/verify.go",
+			File:   "pkg/replication/push/verifier.go",
 			Before: `if v.dataID != "" && v.dataID != answer.DataID {`,
 			After:  `if v.dataID != "" && v.dataID > answer.DataID {`,
 		}},
-		CaughtBy: "./pkg/controllers/replication", Test: "TestOtherDataID",
+		CaughtBy: "./pkg/replication/push", Test: "TestOtherDataID",
 	},
 	{
 		Name: "mark-lost", Rule: "everything is compared anew after the loss of a mark",
 		Edits: []Edit{{
-			File:   "pkg/controllers/replication/marks.go",
+			File:   "pkg/replication/push/marks.go",
 			Before: `	if before == nil || m.known != nil && m.known.Number`,
 			After:  `	if before == nil || m.known == nil || m.known.Number`,
 		}},
-		CaughtBy: "./pkg/controllers/replication", Test: "TestMarks",
+		CaughtBy: "./pkg/replication/push", Test: "TestMarks",
 	},
 	{
 		Name: "mark-epoch", Rule: "marks have another epoch after the shard was restored from an older backup",
 		Edits: []Edit{{
-			File:   "pkg/controllers/replication/epoch.go",
-			Before: `		m.epoch = newEpochAfter(found)`,
-			After:  `		m.epoch = found`,
+			File:   "pkg/replication/push/epoch.go",
+			Before: `		latest = newEpochAfter(found)`,
+			After:  `		latest = found`,
 		}},
-		CaughtBy: "./pkg/controllers/replication", Test: "TestMarks",
+		CaughtBy: "./pkg/replication/push", Test: "TestMarks",
 	},
 	{
 		Name: "replicas-of-removed", Rule: "the replicas of a resource that was removed from the table are deleted",
 		Edits: []Edit{{
-			File:   "pkg/controllers/replication/remove.go",
+			File:   "pkg/replication/push/mirror.go",
 			Before: `		return left == 0 && err == nil, nil`,
 			After:  `		return left == 0 || err != nil, nil`,
 		}},
-		CaughtBy: "./pkg/controllers/replication", Test: "TestResourcesComeAndGo",
+		CaughtBy: "./pkg/replication/push", Test: "TestResourcesComeAndGo",
 	},
 	{
 		Name: "relay-loop", Rule: "a cache server does not relay what comes from itself",

@@ -57,6 +57,25 @@ var rights = []Mutant{
 		CaughtBy: "./pkg/authn", Test: "TestWebhook",
 	},
 	{
+		Name: "cold-impersonation", Rule: "an impersonation is not denied before it is known who may impersonate",
+		Edits: []Edit{{
+			File:   "pkg/serving/chain.go",
+			Before: `				return withRetries(next, c.Authorization.Authorizer, c.Serializer, filter)`,
+			After:  `				return filter(next, c.Authorization.Authorizer, c.Serializer)`,
+		}},
+		CaughtBy: "./pkg/serving", Test: "TestUndecidedImpersonation",
+	},
+	{
+		Name: "second-response", Rule: "a permitted impersonation has one response, whatever was unknown before",
+		Edits: []Edit{{
+			File: "pkg/serving/authorization.go",
+			Before: `			upstreams.by = nil
+`,
+			After: ``,
+		}},
+		CaughtBy: "./pkg/serving", Test: "TestUndecidedImpersonation",
+	},
+	{
 		Name: "endless-warrants", Rule: "warrants add a bounded number of identities",
 		Edits: []Edit{{
 			File:   "pkg/request/identity/identity.go",
@@ -93,7 +112,7 @@ var rights = []Mutant{
 	{
 		Name: "concealment", Rule: "a logical cluster that does not exist is answered as one that may not be entered",
 		Edits: []Edit{{
-			File:   "pkg/authz/requiredgroups.go",
+			File:   "pkg/authz/content.go",
 			Before: `			return authorizer.DecisionDeny, NotPermittedReason, nil`,
 			After:  `			return authorizer.DecisionDeny, "the user lacks a group that this workspace requires", nil`,
 		}},
@@ -102,7 +121,7 @@ var rights = []Mutant{
 	{
 		Name: "admin-of-another", Rule: "who administers another logical cluster is bound by the groups that this one requires",
 		Edits: []Edit{{
-			File:   "pkg/authz/requiredgroups.go",
+			File:   "pkg/authz/content.go",
 			Before: `	return identity.MemberOf(ctx, u, request.GroupAdmin, request.GroupWorkspaceBootstrapper) ||`,
 			After:  `	return slices.Contains(u.GetGroups(), request.GroupAdmin) ||`,
 		}},
@@ -130,7 +149,7 @@ var rights = []Mutant{
 	{
 		Name: "mark-without-groups", Rule: "who lacks the required groups has not entered",
 		Edits: []Edit{{
-			File:   "pkg/authz/requiredgroups.go",
+			File:   "pkg/authz/content.go",
 			Before: `		decision, reason, err := next.Authorize(ctx, a)`,
 			After: `		request.Entered(ctx)
 		decision, reason, err := next.Authorize(ctx, a)`,

@@ -23,7 +23,7 @@ var streams = []Mutant{
 	{
 		Name: "repeating-watch", Rule: "a watch begins after its resource version",
 		Edits: []Edit{{
-			File:   "pkg/storage/hub/watcher.go",
+			File:   "pkg/storage/hub/watch.go",
 			Before: `	w.cursor, w.from = h.history.after(version), h.history.next`,
 			After: `	w.cursor, w.from = h.history.after(version), h.history.next
 	if h.cfg.Resource.Resource == "configmaps" && version%5 == 0 {
@@ -35,7 +35,7 @@ var streams = []Mutant{
 	{
 		Name: "early-bookmark", Rule: "nothing at or below a bookmark follows it",
 		Edits: []Edit{{
-			File:   "pkg/storage/hub/bookmarks.go",
+			File:   "pkg/storage/hub/hub.go",
 			Before: `	if err := h.cfg.Versioner.UpdateObject(bookmark, version); err != nil {`,
 			After: `	early := version
 	if h.cfg.Resource.Resource == "configmaps" {
@@ -119,7 +119,7 @@ var streams = []Mutant{
 	{
 		Name: "leaving-unsaid", Rule: "an object that leaves a selector is DELETED for its watches",
 		Edits: []Edit{{
-			File: "pkg/storage/hub/dispatch.go",
+			File: "pkg/storage/hub/select.go",
 			Before: `	case was:
 		return`,
 			After: `	case was && e.kind != watch.Deleted && w.hub.cfg.Resource.Resource == "configmaps":

@@ -3,6 +3,24 @@ package mutants
 // tenancy are mutants of what keeps logical clusters apart in URLs and keys.
 var tenancy = []Mutant{
 	{
+		Name: "cold-grantors", Rule: "a virtual workspace does not exist only if the exports of other shards have been read",
+		Edits: []Edit{{
+			File:   "pkg/shard/views.go",
+			Before: `		return "", authz.Unavailable(s.informers.APIExports.Read())`,
+			After:  `		return "", nil`,
+		}},
+		CaughtBy: "./pkg/shard", Test: "TestUnknownGrantors",
+	},
+	{
+		Name: "cold-paths", Rule: "a path leads nowhere only if the shard has read its logical clusters",
+		Edits: []Edit{{
+			File:   "pkg/shard/local.go",
+			Before: `	if l.hasSynced() || inprocess.Own(r.Context()) {`,
+			After:  `	if l.shard != "" || inprocess.Own(r.Context()) {`,
+		}},
+		CaughtBy: "./pkg/shard", Test: "TestStarting",
+	},
+	{
 		Name: "forgotten-cluster", Rule: "a list shows one logical cluster",
 		Edits: []Edit{{
 			File: "pkg/serving/scope.go",
@@ -49,7 +67,7 @@ func (s Scopes) check(`,
 	{
 		Name: "forged-annotation", Rule: "kcp.io/cluster is what the server says, whatever an update says",
 		Edits: []Edit{{
-			File:   "pkg/storage/tenant.go",
+			File:   "pkg/storage/requests.go",
 			Before: `		return output, ttl, annotate(output, t)`,
 			After:  `		return output, ttl, annotate(output.DeepCopyObject(), t)`,
 		}},
@@ -107,12 +125,12 @@ func (s Scopes) check(`,
 		Edits: []Edit{{
 			File: "pkg/serving/scope.go",
 			Before: `		if err != nil {
-			respond(w, r, s.Codecs, apierrors.NewBadRequest(err.Error()))`,
+			if _, later := apierrors.SuggestsClientDelay(err); !later {`,
 			After: `		if err == nil && !scope.Nowhere.Empty() {
 			err = scope.Refusal
 		}
 		if err != nil {
-			respond(w, r, s.Codecs, apierrors.NewBadRequest(err.Error()))`,
+			if _, later := apierrors.SuggestsClientDelay(err); !later {`,
 		}},
 		CaughtBy: "./pkg/serving", Test: "TestScopes",
 	},

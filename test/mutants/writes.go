@@ -142,6 +142,28 @@ var writes = []Mutant{
 		CaughtBy: "./pkg/serving/watchdog", Test: "TestOverdueReads",
 	},
 	{
+		Name: "unthrottled-cluster", Rule: "a logical cluster in which several requests compute after their end sends no more of them",
+		Edits: []Edit{{
+			File:   "pkg/serving/watchdog/watchdog.go",
+			Before: `	case d.clusters[cluster.Name] >= perCluster && `,
+			After:  `	case d.clusters[cluster.Name] > perCluster && `,
+		}},
+		CaughtBy: "./pkg/serving/watchdog", Test: "TestOverdueReads",
+	},
+	{
+		Name: "unseated", Rule: "requests are watched behind all that gives them seats",
+		Edits: []Edit{{
+			File:   "pkg/shard/chain.go",
+			Before: "			serving.InFlight(c, s.metrics),\n			watched,\n",
+			After:  "			serving.InFlight(c, s.metrics),\n",
+		}, {
+			File:   "pkg/shard/chain.go",
+			Before: "			serving.LongRunningStop(s.serving, c),\n",
+			After:  "			serving.LongRunningStop(s.serving, c),\n			watched,\n",
+		}},
+		CaughtBy: "./pkg/shard", Test: "TestSeats",
+	},
+	{
 		Name: "own-word", Rule: "nobody tells other servers through the front-proxy who he is, or what it knows",
 		Edits: []Edit{{
 			File: "pkg/frontproxy/credentials.go",

@@ -9,7 +9,15 @@
 //	load         reads, writes and deletes all the time              requests that fail
 //	metrics      makes and deletes groups, keeps many, names         series, or bytes of /metrics
 //	             webhooks and policies, asks for what does not exist
+//	columns      shows a large field in thousands of columns         bytes allocated, as in the following rows
+//	patterns     has regular expressions with large programs, in
+//	             definitions, policies and authentication
 //	defaults     has defaults added to each of many items
+//	alternatives has many items validated with many alternatives
+//	invalid      sends objects with 100,000 errors, or large ones
+//	keyed        has lists and maps with very many keys
+//	patches      inserts into and merges long lists, and has
+//	             policies compute patches that repeat an object
 //	documents    asks for the OpenAPI documents of many definitions  bytes of the heap
 //	conversion   has a conversion webhook that does not answer       seats, or many calls at a time
 //	watches      opens all watches that it can, with large           a watch that ends, or is refused, or
@@ -42,6 +50,8 @@
 //	readers      does not read its answers                           seats, even of its own logical cluster
 //	bodies       sends writes whose bodies do not end                seats, even of its own logical cluster
 //	homes        fills its home workspace, and workspaces below      room in etcd
+//	tokens       has an issuer whose tokens take long to map to      authentication
+//	             users, and sends many of them
 //	overdue      disconnects from writes that compute for seconds    seats of more such writes, or answers 429
 //
 // What a row makes goes when it ends, so that rows run in any order, and again and again.

@@ -2,7 +2,9 @@ package neighbours
 
 import (
 	"runtime"
+	"runtime/debug"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -26,4 +28,26 @@ func heap() uint64 {
 	}
 	runtime.ReadMemStats(&stats)
 	return stats.HeapAlloc
+}
+
+// peakWhile returns how much the heap grows at most while f runs, or 0 with -latency.
+func peakWhile(f func()) (peak uint64) {
+	if *latencyFlag {
+		f()
+		return 0
+	}
+	before := heap()
+	defer debug.SetGCPercent(debug.SetGCPercent(5)) // so that little is garbage
+	done := make(chan struct{})
+	go func() { defer close(done); f() }()
+	for {
+		var stats runtime.MemStats
+		runtime.ReadMemStats(&stats)
+		peak = max(peak, stats.HeapAlloc-min(before, stats.HeapAlloc))
+		select {
+		case <-done:
+			return peak
+		case <-time.After(time.Millisecond):
+		}
+	}
 }

@@ -23,7 +23,13 @@ func TestNeighbours(t *testing.T) {
 		{"busy", busy},
 		{"load", load},
 		{"metrics", metrics},
+		{"columns", columns},
+		{"patterns", patterns},
 		{"defaults", defaults},
+		{"alternatives", alternatives},
+		{"invalid", invalid},
+		{"keyed", keyed},
+		{"patches", patches},
 		{"documents", documents},
 		{"conversion", conversion},
 		{"watches", watches},
@@ -46,10 +52,11 @@ func TestNeighbours(t *testing.T) {
 		{"paths", paths},
 		{"overdue", overdue},
 		{"homes", homes},
+		{"tokens", tokens},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			if testing.Short() && !slices.Contains(gate, row.name) {
-				t.Skip("nightly")
+				t.Skip("nightly: the gate tests the limits of this row at lower levels, e.g. in pkg/request/schemacosts")
 			}
 			w.measured(t, row.name, row.run)
 		})

@@ -30,7 +30,7 @@ func (p *Plugin) checkConversion(ctx context.Context, a admission.Attributes, ob
 	}
 	schema, err := p.config.Schema(ctx, cluster, object.GetName())
 	if err != nil {
-		return apierrors.NewServiceUnavailable(fmt.Sprintf("cannot read the APIResourceSchema %s, try again: %v", object.GetName(), err))
+		return request.Unavailable(fmt.Sprintf("cannot read the APIResourceSchema %s, try again: %v", object.GetName(), err))
 	}
 	if schema == nil {
 		return nil
@@ -45,7 +45,7 @@ func (p *Plugin) checkConversion(ctx context.Context, a admission.Attributes, ob
 	}
 	_, errs = compiled.Compile(&crd.Spec, &conversion.Spec, environment.NewExpressions)
 	if errs = append(errs, compiled.ValidateSelectable(&crd.Spec, &conversion.Spec)...); len(errs) > 0 {
-		return apierrors.NewInvalid(a.GetKind().GroupKind(), a.GetName(), errs)
+		return request.NewInvalid(a.GetKind().GroupKind(), a.GetName(), errs)
 	}
 	return nil
 }

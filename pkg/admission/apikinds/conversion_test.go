@@ -33,5 +33,5 @@ func TestConversion(t *testing.T) {
 	require.NoError(t, write(conversion("v2.widgets.example.org", bad), nil, ""), "its schema may come later")
 	require.NoError(t, write(conversion("v1.widgets.example.org", bad), nil, "elsewhere"))
 	err := write(conversion("v3.widgets.example.org", good), nil, "")
-	require.True(t, apierrors.IsServiceUnavailable(err), "%v", err)
+	requireUnavailable(t, err)
 }

@@ -154,7 +154,7 @@ func (p *Plugin) Validate(ctx context.Context, a admission.Attributes, _ admissi
 		return nil
 	}
 	if errs := apirules.Validate(ctx, object, old); len(errs) > 0 {
-		return apierrors.NewInvalid(a.GetKind().GroupKind(), a.GetName(), errs)
+		return request.NewInvalid(a.GetKind().GroupKind(), a.GetName(), errs)
 	}
 	if a.GetSubresource() != "" {
 		return nil
@@ -239,7 +239,7 @@ func (p *Plugin) mayBindOne(ctx context.Context, a admission.Attributes, cluster
 	}
 	switch {
 	case unknown != nil:
-		return provider, found, apierrors.NewServiceUnavailable(fmt.Sprintf("cannot find out whether export %s may be bound, try again: %v", export, unknown))
+		return provider, found, request.Unavailable(fmt.Sprintf("cannot find out whether export %s may be bound, try again: %v", export, unknown))
 	case !may:
 		return provider, found, p.denied(a, cluster, path, export)
 	}

@@ -42,7 +42,7 @@ func (p *Plugin) checkType(ctx context.Context, a admission.Attributes) error {
 		}
 	}
 	if errs := checkDefaultBindings(refs, before); len(errs) > 0 {
-		return apierrors.NewInvalid(a.GetKind().GroupKind(), a.GetName(), errs)
+		return request.NewInvalid(a.GetKind().GroupKind(), a.GetName(), errs)
 	}
 	if u := a.GetUserInfo(); u == nil || identity.Administers(ctx, u) {
 		return nil

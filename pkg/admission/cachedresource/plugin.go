@@ -5,6 +5,7 @@ package cachedresource
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -37,7 +38,11 @@ type Config struct {
 	Clients *client.Factory
 	// BuiltIn reports whether a resource is one of the server itself.
 	BuiltIn func(ctx context.Context, resource schema.GroupResource) bool
+	// Disabled has no new ones made.
+	Disabled bool
 }
+
+var errDisabled = errors.New("the feature gate CachedResources of the shard is off")
 
 // Plugin implements admission.MutationInterface and admission.ValidationInterface.
 type Plugin struct {
@@ -86,6 +91,9 @@ func (p *Plugin) Validate(ctx context.Context, a admission.Attributes, _ admissi
 		}
 		return invalid(a, apirules.ValidateCachedResourceUpdate(cached, before))
 	}
+	if p.config.Disabled {
+		return admission.NewForbidden(a, errDisabled)
+	}
 	errs := apirules.ValidateCachedResource(cached)
 	if of := apirules.CachedResourceOf(cached); of.Group == apis.GroupName || p.config.BuiltIn(ctx, of.GroupResource()) {
 		errs = append(errs, field.Forbidden(field.NewPath("spec", "resource"), fmt.Sprintf("%s is built in: only resources of CustomResourceDefinitions and of APIs that are bound can be replicated", of.GroupResource())))
@@ -106,7 +114,7 @@ func (p *Plugin) alone(ctx context.Context, a admission.Attributes, cached *cach
 	for _, resource := range []client.Resource[*cachev1alpha1.CachedResource, *cachev1alpha1.CachedResourceList]{kinds.CachedResources, kinds.ClusterCachedResources} {
 		all, err := p.list(ctx, resource, cluster)
 		if err != nil {
-			return apierrors.NewServiceUnavailable(fmt.Sprintf("cannot find out what is cached already, try again: %v", err))
+			return request.Unavailable(fmt.Sprintf("cannot find out what is cached already, try again: %v", err))
 		}
 		for i := range all {
 			if count++; apirules.CachedResourceOf(&all[i]) == apirules.CachedResourceOf(cached) {
@@ -137,7 +145,7 @@ func invalid(a admission.Attributes, errs field.ErrorList) error {
 	if len(errs) == 0 {
 		return nil
 	}
-	return apierrors.NewInvalid(a.GetKind().GroupKind(), a.GetName(), errs)
+	return request.NewInvalid(a.GetKind().GroupKind(), a.GetName(), errs)
 }
 
 func typed(object *unstructured.Unstructured) (*cachev1alpha1.CachedResource, error) {

@@ -65,6 +65,10 @@ func TestMaxInCluster(t *testing.T) {
 		require.NoError(t, admit("empty", "more", names, nil), "it is another logical cluster")
 	}
 	require.NoError(t, admit("full", "last", other, cached("full", "last")), "it is there already")
+	p.config.Disabled = true
+	require.ErrorContains(t, admit("empty", "more", one, nil), "the feature gate CachedResources of the shard is off")
+	require.NoError(t, admit("full", "last", other, cached("full", "last")), "those that exist stay")
+	p.config.Disabled = false
 	server.Delete(t, one, "", "full", "", "r0")
 	require.NoError(t, admit("full", "more", one, nil))
 	err = admit("full", "r1", one, nil)
@@ -74,5 +78,7 @@ func TestMaxInCluster(t *testing.T) {
 	server.Fail(503)
 	err = admit("empty", "more", one, nil)
 	require.True(t, apierrors.IsServiceUnavailable(err), err)
+	_, later := apierrors.SuggestsClientDelay(err)
+	require.True(t, later, err)
 	require.ErrorContains(t, err, "try again")
 }

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/admission"
 
+	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/request/patterns"
 )
 
@@ -62,7 +63,7 @@ func validKind(a admission.Attributes) error {
 	if k.expressions {
 		errs := patterns.WithoutFormer(largePatterns(a.GetObject()), func() field.ErrorList { return largePatterns(a.GetOldObject()) })
 		if len(errs) > 0 {
-			return apierrors.NewInvalid(a.GetKind().GroupKind(), a.GetName(), errs)
+			return request.NewInvalid(a.GetKind().GroupKind(), a.GetName(), errs)
 		}
 	}
 	return nil

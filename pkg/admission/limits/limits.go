@@ -66,7 +66,7 @@ type Usage interface {
 	Filling() bool
 }
 
-// Plugin implements admission.ValidationInterface.
+// Plugin implements admission.MutationInterface and admission.ValidationInterface.
 type Plugin struct {
 	*admission.Handler
 
@@ -74,16 +74,27 @@ type Plugin struct {
 	refusedReplicated *prometheus.CounterVec
 }
 
-var _ admission.ValidationInterface = &Plugin{}
+var (
+	_ admission.MutationInterface   = &Plugin{}
+	_ admission.ValidationInterface = &Plugin{}
+)
 
 // New returns the plugin.
 func New(c Config) *Plugin {
 	return &Plugin{Handler: admission.NewHandler(admission.Create, admission.Update), c: c, refusedReplicated: newRefusedReplicated(c.Metrics)}
 }
 
+// Admit implements admission.MutationInterface. It changes nothing, and rejects objects that are expensive to validate.
+func (p *Plugin) Admit(_ context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+	if err := validOwners(a); err != nil {
+		return err
+	}
+	return validMetadata(a)
+}
+
 // Validate implements admission.ValidationInterface.
 func (p *Plugin) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
-	for _, valid := range []func(admission.Attributes) error{validAnnotations, validKind, validAggregation, validManagers, validOwners, validKeyed} {
+	for _, valid := range []func(admission.Attributes) error{validAnnotations, validKind, validAggregation, validManagers, validKeyed, validMaps} {
 		if err := valid(a); err != nil {
 			return err
 		}

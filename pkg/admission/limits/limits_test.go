@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -140,9 +141,26 @@ func withSecrets(n int) *corev1.ServiceAccount {
 	return &corev1.ServiceAccount{Secrets: make([]corev1.ObjectReference, n)}
 }
 
+// mapped is an object with a map of n entries.
+func mapped(n int) *corev1.ConfigMap {
+	data := make(map[string]string, n)
+	for i := range n {
+		data[strconv.Itoa(i)] = ""
+	}
+	return &corev1.ConfigMap{Data: data}
+}
+
+func anyMap(n int) map[string]any {
+	all := make(map[string]any, n)
+	for i := range n {
+		all[strconv.Itoa(i)] = ""
+	}
+	return all
+}
+
 // owned is an object with n owners, and ownedCustom a custom resource.
 func owned(n int) *corev1.ConfigMap {
-	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{OwnerReferences: make([]metav1.OwnerReference, n)}}
+	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{OwnerReferences: slices.Repeat([]metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: "a", UID: "u"}}, n)}}
 }
 
 func ownedCustom(n int) *unstructured.Unstructured {
@@ -268,6 +286,9 @@ func TestLimits(t *testing.T) {
 		"too many secrets":                         {resource: configMaps, as: theAPI, obj: withSecrets(1001), want: "has 1001 entries in lists that are merged by key and may have 1000", code: http.StatusRequestEntityTooLarge},
 		"enough secrets":                           {resource: configMaps, obj: withSecrets(1000)},
 		"as many secrets as ever":                  {resource: configMaps, obj: withSecrets(1100), old: withSecrets(1100)},
+		"a large map":                              {resource: configMaps, as: theAPI, obj: mapped(50_001), old: mapped(50_000), want: "has a map with 50001 entries, at most 50000 allowed", code: http.StatusRequestEntityTooLarge},
+		"as large as ever":                         {resource: configMaps, obj: mapped(50_002), old: mapped(50_002)},
+		"many labels":                              {resource: configMaps, obj: &unstructured.Unstructured{Object: map[string]any{"metadata": map[string]any{"labels": anyMap(50_001)}}}, want: "has a map with 50001 entries", code: http.StatusRequestEntityTooLarge},
 		"too many owners":                          {resource: configMaps, as: theAPI, obj: owned(1001), want: "metadata.ownerReferences has 1001 entries and may have 1000"},
 		"enough owners":                            {resource: configMaps, obj: owned(1000)},
 		"as many owners as ever":                   {resource: configMaps, obj: owned(1100), old: owned(1100)},
@@ -296,7 +317,11 @@ func TestLimits(t *testing.T) {
 				operation = admission.Update
 			}
 			a := admission.NewAttributesRecord(tc.obj, tc.old, schema.GroupVersionKind{}, "default", "one", tc.resource.WithVersion("v1"), tc.subresource, operation, nil, false, tc.as)
-			err := p.Validate(request.WithClusterName(t.Context(), tc.cluster), a, nil)
+			ctx := request.WithClusterName(t.Context(), tc.cluster)
+			err := p.Admit(ctx, a, nil)
+			if err == nil {
+				err = p.Validate(ctx, a, nil)
+			}
 			requireOutcome(t, err, tc.want, cmp.Or(tc.code, http.StatusForbidden))
 		})
 	}

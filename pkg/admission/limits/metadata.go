@@ -2,15 +2,19 @@ package limits
 
 import (
 	"fmt"
+	"strings"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/admission"
 
 	"github.com/shardplane/shardplane/pkg/request"
@@ -20,6 +24,8 @@ import (
 // maxOwners is how many owners an object may have. The collector of garbage reads each of them,
 // whenever the object changes.
 const maxOwners = 1000
+
+var metadata = field.NewPath("metadata")
 
 // validManagers refuses more managers of fields than there may be, and were before.
 func validManagers(a admission.Attributes) error {
@@ -39,6 +45,84 @@ func validOwners(a admission.Attributes) error {
 	return admission.NewForbidden(a, fmt.Errorf("metadata.ownerReferences has %d entries and may have %d: give the object one owner, which the others own", n, maxOwners))
 }
 
+// validMetadata rejects metadata with many errors, or with large ones, before upstream's validation finds them all. Each
+// error about a second controller contains all owners.
+func validMetadata(a admission.Attributes) error {
+	obj := a.GetObject()
+	many := named(obj)+owners(obj) > request.MaxErrors
+	if !many && owners(obj) < 2 {
+		return nil
+	}
+	m, err := meta.Accessor(obj)
+	if err != nil {
+		return nil //nolint:nilerr // it has no metadata
+	}
+	errs := validControllers(m)
+	if len(errs) == 0 && many {
+		errs = firstErrors(m)
+	}
+	if len(errs) == 0 {
+		return nil
+	}
+	return request.NewInvalid(a.GetKind().GroupKind(), a.GetName(), errs)
+}
+
+// validControllers returns an error if an object has several controllers.
+func validControllers(m metav1.Object) field.ErrorList {
+	var controllers []metav1.OwnerReference
+	for _, owner := range m.GetOwnerReferences() {
+		if owner.Controller != nil && *owner.Controller {
+			controllers = append(controllers, owner)
+		}
+	}
+	if len(controllers) < 2 {
+		return nil
+	}
+	return field.ErrorList{field.Invalid(metadata.Child("ownerReferences"), controllers[:2], fmt.Sprintf("only one reference can have controller set to true, and %d have", len(controllers)))}
+}
+
+// firstErrors returns the first validation errors of metadata if there are more than request.MaxErrors, and otherwise nothing,
+// because upstream reports them together with others.
+func firstErrors(m metav1.Object) field.ErrorList {
+	var errs field.ErrorList
+	add := func(more field.ErrorList) bool {
+		errs = append(errs, more...)
+		return len(errs) <= request.MaxErrors
+	}
+	for key, value := range m.GetLabels() {
+		if !add(metav1validation.ValidateLabels(map[string]string{key: value}, metadata.Child("labels"))) {
+			return errs
+		}
+	}
+	for key := range m.GetAnnotations() {
+		if !add(apivalidation.ValidateAnnotations(map[string]string{key: ""}, metadata.Child("annotations"))) {
+			return errs
+		}
+	}
+	for _, finalizer := range m.GetFinalizers() {
+		if !add(apivalidation.ValidateFinalizerName(finalizer, metadata.Child("finalizers"))) {
+			return errs
+		}
+	}
+	for i, owner := range m.GetOwnerReferences() {
+		found := apivalidation.ValidateOwnerReferences([]metav1.OwnerReference{owner}, metadata.Child("ownerReferences"))
+		for _, err := range found {
+			err.Field = strings.Replace(err.Field, "[0]", fmt.Sprintf("[%d]", i), 1)
+		}
+		if !add(found) {
+			return errs
+		}
+	}
+	return nil
+}
+
+// named returns how many labels, annotations and finalizers an object has.
+func named(obj runtime.Object) int {
+	return inMetadata(obj, "labels", func(m metav1.Object) int { return len(m.GetLabels()) }) +
+		inMetadata(obj, "annotations", func(m metav1.Object) int { return len(m.GetAnnotations()) }) +
+		inMetadata(obj, "finalizers", func(m metav1.Object) int { return len(m.GetFinalizers()) })
+}
+
 // validKeyed refuses more entries in lists of built-in kinds that are merged by key than there may be, and were before: several
 // patches can add them.
 func validKeyed(a admission.Attributes) error {
@@ -47,6 +131,32 @@ func validKeyed(a admission.Attributes) error {
 		return nil
 	}
 	return apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("%s %q has %d entries in lists that are merged by key and may have %d: distribute them over several objects", a.GetResource().GroupResource(), a.GetName(), n, patchcosts.MaxKeyed))
+}
+
+// validMaps rejects maps with more entries than allowed, and than before: several patches can add them.
+func validMaps(a admission.Attributes) error {
+	n := largestMap(a.GetObject())
+	if n <= patchcosts.MaxFields || n <= largestMap(a.GetOldObject()) {
+		return nil
+	}
+	return apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("%s %q has a map with %d entries, at most %d allowed: distribute them over several objects", a.GetResource().GroupResource(), a.GetName(), n, patchcosts.MaxFields))
+}
+
+// largestMap returns the number of entries of the largest map in a custom resource, and of the maps of a built-in object that
+// no validation limits.
+func largestMap(obj runtime.Object) int {
+	switch o := obj.(type) {
+	case nil:
+		return 0
+	case *unstructured.Unstructured:
+		return patchcosts.LargestMap(o.Object)
+	case *corev1.ConfigMap:
+		return max(len(o.Data), len(o.BinaryData), len(o.Labels), len(o.Annotations))
+	case *corev1.Secret:
+		return max(len(o.Data), len(o.Labels), len(o.Annotations))
+	default:
+		return named(obj)
+	}
 }
 
 // keyed returns how many entries a built-in object has in lists that are merged by key, of which no validation limits the
@@ -83,15 +193,21 @@ func owners(obj runtime.Object) int {
 	return inMetadata(obj, "ownerReferences", func(m metav1.Object) int { return len(m.GetOwnerReferences()) })
 }
 
-// inMetadata returns how long a list in the metadata of an object is, of typed ones by typed.
+// inMetadata returns how long a list or map in the metadata of an object is, of typed ones by typed.
 func inMetadata(obj runtime.Object, field string, typed func(metav1.Object) int) int {
 	if obj == nil {
 		return 0
 	}
 	if custom, ok := obj.(*unstructured.Unstructured); ok { // which would convert each entry
-		list, _, _ := unstructured.NestedFieldNoCopy(custom.Object, "metadata", field)
-		entries, _ := list.([]any)
-		return len(entries)
+		value, _, _ := unstructured.NestedFieldNoCopy(custom.Object, "metadata", field)
+		switch entries := value.(type) {
+		case []any:
+			return len(entries)
+		case map[string]any:
+			return len(entries)
+		default:
+			return 0
+		}
 	}
 	if m, err := meta.Accessor(obj); err == nil {
 		return typed(m)

@@ -62,15 +62,18 @@ func compileMutating(policy *mutating.Policy) mutating.PolicyEvaluator {
 	}
 	patching := options
 	patching.HasPatchTypes = true
+	evaluator := func(expression cel.ExpressionAccessor) cel.MutatingEvaluator {
+		return limitedPatches{compiler.CompileMutatingEvaluator(expression, patching, environment.StoredExpressions)}
+	}
 	patchers := make([]patch.Patcher, 0, len(spec.Mutations))
 	for _, m := range spec.Mutations {
 		switch {
 		case m.PatchType == admissionregistrationv1.PatchTypeJSONPatch && m.JSONPatch != nil:
 			expression := &patch.JSONPatchCondition{Expression: m.JSONPatch.Expression}
-			patchers = append(patchers, patch.NewJSONPatcher(compiler.CompileMutatingEvaluator(expression, patching, environment.StoredExpressions)))
+			patchers = append(patchers, patch.NewJSONPatcher(evaluator(expression)))
 		case m.PatchType == admissionregistrationv1.PatchTypeApplyConfiguration && m.ApplyConfiguration != nil:
 			expression := &patch.ApplyConfigurationCondition{Expression: m.ApplyConfiguration.Expression}
-			patchers = append(patchers, patch.NewApplyConfigurationPatcher(compiler.CompileMutatingEvaluator(expression, patching, environment.StoredExpressions)))
+			patchers = append(patchers, patch.NewApplyConfigurationPatcher(evaluator(expression)))
 		}
 	}
 	return mutating.PolicyEvaluator{

@@ -1,18 +1,43 @@
 package reserved
 
 import (
+	"fmt"
 	"strings"
 
 	apisv1alpha1 "github.com/kcp-dev/sdk/apis/apis/v1alpha1"
+	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
 	cachev1alpha1 "github.com/kcp-dev/sdk/apis/cache/v1alpha1"
 	"github.com/kcp-dev/sdk/apis/core"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
+	certificatesv1 "k8s.io/api/certificates/v1"
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/admission"
 
 	"github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/tenancy"
+)
+
+var (
+	workspaces      = tenancyv1alpha1.Resource("workspaces")
+	workspaceTypes  = tenancyv1alpha1.Resource("workspacetypes")
+	logicalClusters = corev1alpha1.Resource("logicalclusters")
+	shards          = corev1alpha1.Resource("shards")
+	definitions     = apiextensions.Resource("customresourcedefinitions")
+	signingRequests = certificatesv1.Resource("certificatesigningrequests")
+	exports         = apisv1alpha2.Resource("apiexports")
+	bindings        = apisv1alpha2.Resource("apibindings")
+	endpointSlices  = apisv1alpha1.Resource("apiexportendpointslices")
+
+	cachedResources        = cachev1alpha1.Resource("cachedresources")
+	clusterCachedResources = cachev1alpha1.Resource("clustercachedresources")
+	cachedSlices           = cachev1alpha1.Resource("cachedresourceendpointslices")
+	clusterCachedSlices    = cachev1alpha1.Resource("clustercachedresourceendpointslices")
 )
 
 // who may set, change and remove something.
@@ -113,4 +138,20 @@ func lookUp(names []name, key string) (name, bool) {
 		}
 	}
 	return name{}, false
+}
+
+func metadataOf(obj runtime.Object) (metav1.Object, bool) {
+	if obj == nil {
+		return nil, false
+	}
+	m, err := meta.Accessor(obj)
+	return m, err == nil
+}
+
+func denied(a admission.Attributes, where, key string, n name) error {
+	by := "the system"
+	if n.by == administrators {
+		by = "administrators (group " + request.GroupAdmin + ")"
+	}
+	return admission.NewForbidden(a, fmt.Errorf("%s[%s] is reserved: only %s may set, change or remove it", where, key, by))
 }

@@ -146,7 +146,7 @@ func (p *Plugin) judge(ctx context.Context, a admission.Attributes, ws *tenancyv
 	who := a.GetUserInfo()
 	switch {
 	case errors.Is(reason, client.ErrIncomplete):
-		return nil, apierrors.NewServiceUnavailable(fmt.Sprintf("this shard cannot tell the types of workspaces yet, try again: %v", reason))
+		return nil, request.Unavailable(fmt.Sprintf("this shard cannot tell the types of workspaces yet, try again: %v", reason))
 	case who == nil:
 		return types, nil
 	case reason == nil && !identity.Administers(ctx, who):
@@ -173,7 +173,7 @@ func (p *Plugin) mayUse(ctx context.Context, who user.Info, types tenancy.Family
 	for _, t := range types {
 		may, err := p.config.May(ctx, who, "use", t.WorkspaceType)
 		if err != nil {
-			return nil, apierrors.NewServiceUnavailable(fmt.Sprintf("cannot find out whether workspace type %s may be used, try again: %v", t.ID(), err))
+			return nil, request.Unavailable(fmt.Sprintf("cannot find out whether workspace type %s may be used, try again: %v", t.ID(), err))
 		}
 		if !may {
 			return fmt.Errorf("you do not have the verb use on workspacetypes/%s in %s", t.Name, t.Path), nil

@@ -93,6 +93,12 @@ func plugin(may, reads map[string][]string) *workspacetype.Plugin {
 // oneAnswer is what those are told who may not know more.
 const oneAnswer = "the workspace type cannot be used: it does not exist, or you do not have the verb use on it and on all types that it extends, or it is not allowed"
 
+// isUnavailable reports whether a client retries the request.
+func isUnavailable(err error) bool {
+	_, later := apierrors.SuggestsClientDelay(err)
+	return later && apierrors.IsServiceUnavailable(err)
+}
+
 func TestPlugin(t *testing.T) {
 	p := plugin(map[string][]string{"alice": {"base", "special", "lonely"}, "bob": {"base"}, "carol": {"special"}, "carla": {"special"}, "half": {"special", "broken"}, "user": {"base"}},
 		map[string][]string{"carla": {"special", "base"}, "half": {"special", "broken"}, "user": {"special"}, "reader": {"special", "base", "lonely", "root:none"}})
@@ -127,8 +133,8 @@ func TestPlugin(t *testing.T) {
 		{name: "not allowed, and who asks is an administrator", who: "root", groups: []string{"system:kcp:admin"}, ws: typed("lonely", "root"), wantType: "lonely", refused: apierrors.IsForbidden, message: "it allows no parents"},
 		{name: "administrators need no rule", who: "root", groups: []string{"system:kcp:admin"}, ws: typed("special", ""), wantType: "special"},
 		{name: "the system", who: "root", groups: []string{user.SystemPrivilegedGroup}, ws: typed("flaky", ""), wantType: "flaky"},
-		{name: "nobody knows", who: "alice", ws: typed("flaky", ""), wantType: "flaky", refused: apierrors.IsServiceUnavailable, message: "nobody answers"},
-		{name: "not everything is known yet", who: "alice", ws: typed("early", ""), wantType: "early", refused: apierrors.IsServiceUnavailable, message: "try again"},
+		{name: "nobody knows", who: "alice", ws: typed("flaky", ""), wantType: "flaky", refused: isUnavailable, message: "nobody answers"},
+		{name: "not everything is known yet", who: "alice", ws: typed("early", ""), wantType: "early", refused: isUnavailable, message: "try again"},
 		{name: "no parent", who: "alice", cluster: "gone", ws: typed("base", ""), wantType: "base", refused: apierrors.IsForbidden},
 		{name: "unchanged", who: "bob", ws: typed("special", "root"), old: typed("special", "root"), wantType: "special"},
 		{name: "changed", who: "alice", ws: typed("base", "root"), old: typed("special", "root"), wantType: "base", refused: apierrors.IsForbidden, message: "immutable"},

@@ -28,9 +28,6 @@ import (
 // of what Kubernetes gives to one expression, since a write converts several times.
 const costLimit = celconfig.PerCallLimit / 4
 
-// self is the variable with the value of the field.
-const self = "self"
-
 // Rules convert objects of one schema between its versions. They never change, and may
 // be used at the same time.
 type Rules struct {

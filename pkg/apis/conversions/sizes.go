@@ -5,6 +5,9 @@ import (
 	apiservercel "k8s.io/apiserver/pkg/cel"
 )
 
+// self is the variable with the value of the field.
+const self = "self"
+
 // sizes are how large parts of a value may be, by its schema.
 type sizes struct{ root *apiservercel.DeclType }
 

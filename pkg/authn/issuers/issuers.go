@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/sha256"
+	"crypto/x509"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -30,9 +31,8 @@ const (
 	// waitTimeout is how long a token waits for the keys of its issuer, and for its turn.
 	waitTimeout = 3 * time.Second
 	// maxWaiting and maxWaitingEach bound the tokens that are looked at, in all and with
-	// issuers of one logical cluster; maxAsked and maxAskedEach the issuers that are asked.
+	// issuers of one logical cluster.
 	maxWaiting, maxWaitingEach = 512, 64
-	maxAsked, maxAskedEach     = 32, 4
 	// maxTokenBytes is how long a token of a tenant's issuer may be.
 	maxTokenBytes = 64 << 10
 	// rememberFor is how long a token that was good is not looked at again, and maxRemembered
@@ -46,11 +46,6 @@ const (
 	maxFaults = 64
 	maxTold   = 4096
 	toldFor   = 10 * time.Minute
-)
-
-var (
-	errCrowded = errors.New("too many tokens of issuers of the logical cluster that configures them are looked at, try again")
-	errStopped = errors.New("the server stops")
 )
 
 // Configuration is what a WorkspaceAuthenticationConfiguration object says.
@@ -87,16 +82,11 @@ type Issuers struct {
 	config   Config
 	compiler func() authenticationcel.Compiler
 	waiting  *places
-	asked    *places
+	fetcher  *fetcher
 	// remembered has responses that nobody may change.
 	remembered *cache.LRUExpireCache
 	told       *cache.LRUExpireCache
 	faults     chan fault
-
-	// life is done when the issuers are not asked any more.
-	life    context.Context //nolint:containedctx // what is fetched is for all who wait, and outlasts each of them
-	end     context.CancelFunc
-	running sync.WaitGroup
 
 	mu        sync.Mutex
 	providers map[digest]*provider
@@ -115,14 +105,12 @@ type remembering struct{ entry, token digest }
 
 // New returns Issuers that work until Run ends.
 func New(config Config) *Issuers {
-	i := &Issuers{
+	return &Issuers{
 		config: config, compiler: sync.OnceValue(authenticationcel.NewDefaultCompiler),
-		waiting: newPlaces(maxWaiting, maxWaitingEach), asked: newPlaces(maxAsked, maxAskedEach),
+		waiting: newPlaces(maxWaiting, maxWaitingEach), fetcher: newFetcher(config.Documents),
 		remembered: cache.NewLRUExpireCache(maxRemembered), told: cache.NewLRUExpireCache(maxTold), faults: make(chan fault, maxFaults),
 		providers: map[digest]*provider{}, keys: map[digest]*keySet{},
 	}
-	i.life, i.end = context.WithCancel(context.Background()) //nolint:forbidigo // Run ends it
-	return i
 }
 
 // Run tells of faults until ctx is done, and returns when no issuer is being asked any more.
@@ -134,24 +122,10 @@ func (i *Issuers) Run(ctx context.Context) {
 				klog.FromContext(ctx).V(2).Info("Nobody could be told of a fault of an issuer", "configuration", klog.KObj(f.of), "cluster", logicalcluster.From(f.of), "fault", f.text, "err", err)
 			}
 		case <-ctx.Done():
-			i.mu.Lock()
-			i.end()
-			i.mu.Unlock()
-			i.running.Wait()
+			i.fetcher.stop()
 			return
 		}
 	}
-}
-
-// goes runs f in the background, unless nothing is to begin any more.
-func (i *Issuers) goes(f func(ctx context.Context)) bool {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	if i.life.Err() != nil {
-		return false
-	}
-	i.running.Go(func() { f(i.life) })
-	return true
 }
 
 // AuthenticateToken returns whose a token is, by the configurations of one logical cluster.
@@ -234,11 +208,76 @@ func size(who user.Info) int {
 	return bytes
 }
 
-// faultError is an error that is no matter of the token.
-type faultError struct{ error }
+// provider returns the provider of an entry, made if there is none.
+func (i *Issuers) provider(of digest, home logicalcluster.Name, entry *tenancyv1alpha1.JWTAuthenticator) *provider {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	now := time.Now()
+	p := i.providers[of]
+	if p == nil {
+		i.sweep(now, home)
+		p = &provider{entry: entry, keys: i.keysOf(home, entry), compiler: i.compiler, disallowed: i.config.Disallowed, home: home}
+		i.providers[of] = p
+	}
+	p.used = now
+	return p
+}
 
-// Unwrap returns what the fault is.
-func (f *faultError) Unwrap() error { return f.error }
+// keysOf returns the keys of an entry's issuer. Entries that differ in their rules only share
+// them. The caller holds the lock.
+func (i *Issuers) keysOf(home logicalcluster.Name, entry *tenancyv1alpha1.JWTAuthenticator) *keySet {
+	issuer := tenancyv1alpha1.Issuer{URL: entry.Issuer.URL, DiscoveryURL: entry.Issuer.DiscoveryURL, CertificateAuthority: entry.Issuer.CertificateAuthority}
+	of := digestOf(issuer)
+	k := i.keys[of]
+	if k == nil {
+		k = &keySet{issuer: issuer, home: home, from: i.fetcher}
+		if issuer.CertificateAuthority != "" {
+			k.roots = x509.NewCertPool()
+			k.roots.AppendCertsFromPEM([]byte(issuer.CertificateAuthority)) // the provider says what is wrong with it
+		}
+		i.keys[of] = k
+	}
+	return k
+}
+
+// sweep ends providers that rest, and makes room for one of a logical cluster: where that has as
+// many as it may, the one of them that has rested most goes, and where there are too many, that of
+// the logical cluster that has most. The caller holds the lock.
+func (i *Issuers) sweep(now time.Time, home logicalcluster.Name) {
+	homes := map[logicalcluster.Name]int{}
+	most := home
+	for of, p := range i.providers {
+		if now.Sub(p.used) > restFor {
+			delete(i.providers, of)
+			continue
+		}
+		if homes[p.home]++; homes[p.home] > homes[most] {
+			most = p.home
+		}
+	}
+	ends := homes[home] >= maxProvidersEach
+	if ends {
+		most = home
+	}
+	if ends || len(i.providers) >= maxProviders {
+		var eldest digest
+		for of, p := range i.providers {
+			if p.home == most && (i.providers[eldest] == nil || p.used.Before(i.providers[eldest].used)) {
+				eldest = of
+			}
+		}
+		delete(i.providers, eldest)
+	}
+	used := map[*keySet]bool{}
+	for _, p := range i.providers {
+		used[p.keys] = true
+	}
+	for of, k := range i.keys {
+		if !used[k] {
+			delete(i.keys, of)
+		}
+	}
+}
 
 // tell has a fault told, unless it has been lately, or too many are to be told.
 func (i *Issuers) tell(c *Configuration, err error) {

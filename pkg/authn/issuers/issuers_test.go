@@ -114,7 +114,7 @@ func TestKeys(t *testing.T) {
 func TestSweep(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		i := newIssuers(t)
-		defer i.end()
+		defer i.fetcher.end()
 		get := func(home string, n int) *provider {
 			prefix := fmt.Sprint(n)
 			entry := tenancyv1alpha1.JWTAuthenticator{Issuer: tenancyv1alpha1.Issuer{URL: "https://" + home}, ClaimMappings: tenancyv1alpha1.ClaimMappings{Username: tenancyv1alpha1.PrefixedClaimOrExpression{Prefix: &prefix}}}
@@ -183,7 +183,7 @@ func TestPauses(t *testing.T) {
 		},
 	})
 	i := newIssuers(t)
-	t.Cleanup(i.end)
+	t.Cleanup(i.fetcher.end)
 	began := time.Now()
 	// atMost is how often the issuer may have been asked since.
 	atMost := func(before int64) int64 { return before + 1 + int64(time.Since(began)/leastPause) }
@@ -232,7 +232,7 @@ func TestLargePatterns(t *testing.T) {
 	}
 	from := newIssuers(t)
 	built := func(entry tenancyv1alpha1.JWTAuthenticator) error {
-		p := &provider{from: from, entry: &entry}
+		p := &provider{entry: &entry, keys: &keySet{from: from.fetcher}, compiler: from.compiler}
 		p.build()
 		return p.err
 	}

@@ -14,6 +14,8 @@ import (
 	"github.com/kcp-dev/logicalcluster/v3"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
 	jose "gopkg.in/go-jose/go-jose.v2"
+
+	"github.com/shardplane/shardplane/pkg/webhooktransport"
 )
 
 const (
@@ -31,6 +33,8 @@ const (
 	maxKeys       = 50
 	maxKeyBits    = 8192
 	maxKeyIDBytes = 256
+	// maxAsked and maxAskedEach bound the issuers that are asked, in all and of one logical cluster.
+	maxAsked, maxAskedEach = 32, 4
 )
 
 var (
@@ -38,12 +42,51 @@ var (
 	errUnknownKey = errors.New("the token is signed with a key that the issuer does not have")
 )
 
+var errStopped = errors.New("the server stops")
+
+// fetcher fetches what issuers publish, in the background, until it is stopped.
+type fetcher struct {
+	documents *webhooktransport.Documents
+	asked     *places
+	running   sync.WaitGroup
+
+	mu sync.Mutex
+	// life is done when the issuers are not asked any more.
+	life context.Context //nolint:containedctx // what is fetched is for all who wait, and outlasts each of them
+	end  context.CancelFunc
+}
+
+func newFetcher(documents *webhooktransport.Documents) *fetcher {
+	f := &fetcher{documents: documents, asked: newPlaces(maxAsked, maxAskedEach)}
+	f.life, f.end = context.WithCancel(context.Background()) //nolint:forbidigo // stop ends it
+	return f
+}
+
+// run runs work in the background, unless the fetcher is stopped.
+func (f *fetcher) run(work func(ctx context.Context)) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.life.Err() != nil {
+		return false
+	}
+	f.running.Go(func() { work(f.life) })
+	return true
+}
+
+// stop returns when no issuer is being asked any more.
+func (f *fetcher) stop() {
+	f.mu.Lock()
+	f.end()
+	f.mu.Unlock()
+	f.running.Wait()
+}
+
 // keySet is the public keys of an issuer. It asks nobody until somebody asks for them.
 type keySet struct {
 	issuer tenancyv1alpha1.Issuer
 	home   logicalcluster.Name
 	roots  *x509.CertPool
-	from   *Issuers
+	from   *fetcher
 
 	mu   sync.Mutex
 	keys []jose.JSONWebKey
@@ -98,7 +141,7 @@ func (k *keySet) ask() {
 	}
 	asking := make(chan struct{})
 	k.asking = asking
-	if !k.from.goes(func(ctx context.Context) { k.answer(k.fetch(ctx)) }) {
+	if !k.from.run(func(ctx context.Context) { k.answer(k.fetch(ctx)) }) {
 		k.err, k.next, k.asking = errStopped, time.Now().Add(mostPause), nil
 		close(asking)
 	}
@@ -133,7 +176,7 @@ func (k *keySet) fetch(ctx context.Context) ([]jose.JSONWebKey, error) {
 	if at == "" {
 		at = strings.TrimSuffix(k.issuer.URL, "/") + "/.well-known/openid-configuration"
 	}
-	data, err := k.from.config.Documents.Get(ctx, at, k.roots)
+	data, err := k.from.documents.Get(ctx, at, k.roots)
 	if err != nil {
 		return nil, fmt.Errorf("discovery document %s: %w", at, err)
 	}
@@ -147,7 +190,7 @@ func (k *keySet) fetch(ctx context.Context) ([]jose.JSONWebKey, error) {
 	if discovery.Issuer != k.issuer.URL {
 		return nil, fmt.Errorf("discovery document %s: it is of another issuer than %s", at, k.issuer.URL)
 	}
-	if data, err = k.from.config.Documents.Get(ctx, discovery.Keys, k.roots); err != nil {
+	if data, err = k.from.documents.Get(ctx, discovery.Keys, k.roots); err != nil {
 		return nil, fmt.Errorf("the keys of issuer %s, at jwks_uri: %w", k.issuer.URL, err)
 	}
 	keys, err := parseKeys(data)

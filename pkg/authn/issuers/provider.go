@@ -2,7 +2,6 @@ package issuers
 
 import (
 	"context"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"net/http"
@@ -13,6 +12,7 @@ import (
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
 	"k8s.io/apiserver/pkg/apis/apiserver"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
+	authenticationcel "k8s.io/apiserver/pkg/authentication/cel"
 	"k8s.io/apiserver/plugin/pkg/authenticator/token/oidc"
 
 	"github.com/shardplane/shardplane/pkg/request/patterns"
@@ -29,11 +29,16 @@ const (
 	maxExpressionBytes = 4 << 10
 )
 
+var (
+	errCrowded = errors.New("too many tokens of issuers of the logical cluster that configures them are looked at, try again")
+)
+
 // provider knows the tokens of one entry, whoever has it.
 type provider struct {
-	entry *tenancyv1alpha1.JWTAuthenticator
-	keys  *keySet
-	from  *Issuers
+	entry      *tenancyv1alpha1.JWTAuthenticator
+	keys       *keySet
+	compiler   func() authenticationcel.Compiler
+	disallowed []string
 	// home is the logical cluster that had the entry first, and used when it was asked for
 	// last.
 	home logicalcluster.Name
@@ -42,77 +47,6 @@ type provider struct {
 	compile sync.Once
 	tokens  authenticator.Token
 	err     error
-}
-
-// provider returns the provider of an entry, made if there is none.
-func (i *Issuers) provider(of digest, home logicalcluster.Name, entry *tenancyv1alpha1.JWTAuthenticator) *provider {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	now := time.Now()
-	p := i.providers[of]
-	if p == nil {
-		i.sweep(now, home)
-		p = &provider{entry: entry, keys: i.keysOf(home, entry), from: i, home: home}
-		i.providers[of] = p
-	}
-	p.used = now
-	return p
-}
-
-// keysOf returns the keys of an entry's issuer. Entries that differ in their rules only share
-// them. The caller holds the lock.
-func (i *Issuers) keysOf(home logicalcluster.Name, entry *tenancyv1alpha1.JWTAuthenticator) *keySet {
-	issuer := tenancyv1alpha1.Issuer{URL: entry.Issuer.URL, DiscoveryURL: entry.Issuer.DiscoveryURL, CertificateAuthority: entry.Issuer.CertificateAuthority}
-	of := digestOf(issuer)
-	k := i.keys[of]
-	if k == nil {
-		k = &keySet{issuer: issuer, home: home, from: i}
-		if issuer.CertificateAuthority != "" {
-			k.roots = x509.NewCertPool()
-			k.roots.AppendCertsFromPEM([]byte(issuer.CertificateAuthority)) // the provider says what is wrong with it
-		}
-		i.keys[of] = k
-	}
-	return k
-}
-
-// sweep ends providers that rest, and makes room for one of a logical cluster: where that has as
-// many as it may, the one of them that has rested most goes, and where there are too many, that of
-// the logical cluster that has most. The caller holds the lock.
-func (i *Issuers) sweep(now time.Time, home logicalcluster.Name) {
-	homes := map[logicalcluster.Name]int{}
-	most := home
-	for of, p := range i.providers {
-		if now.Sub(p.used) > restFor {
-			delete(i.providers, of)
-			continue
-		}
-		if homes[p.home]++; homes[p.home] > homes[most] {
-			most = p.home
-		}
-	}
-	ends := homes[home] >= maxProvidersEach
-	if ends {
-		most = home
-	}
-	if ends || len(i.providers) >= maxProviders {
-		var eldest digest
-		for of, p := range i.providers {
-			if p.home == most && (i.providers[eldest] == nil || p.used.Before(i.providers[eldest].used)) {
-				eldest = of
-			}
-		}
-		delete(i.providers, eldest)
-	}
-	used := map[*keySet]bool{}
-	for _, p := range i.providers {
-		used[p.keys] = true
-	}
-	for of, k := range i.keys {
-		if !used[k] {
-			delete(i.keys, of)
-		}
-	}
 }
 
 // authenticate returns whose a token is. It waits for keys without having its turn, so that an
@@ -160,6 +94,12 @@ func (p *provider) authenticate(ctx context.Context, home *home, token string) (
 	}
 }
 
+// faultError is an error that is no matter of the token.
+type faultError struct{ error }
+
+// Unwrap returns what the fault is.
+func (f *faultError) Unwrap() error { return f.error }
+
 // build compiles the entry, by Kubernetes' rules.
 func (p *provider) build() {
 	jwt := toKubernetes(p.entry)
@@ -181,9 +121,9 @@ func (p *provider) build() {
 		return
 	}
 	jwt.Issuer.DiscoveryURL = "" // the keys are fetched by it
-	tokens, err := oidc.New(p.from.life, oidc.Options{
-		JWTAuthenticator: jwt, KeySet: p.keys, Compiler: p.from.compiler(), SupportedSigningAlgs: oidc.AllValidSigningAlgorithms(),
-		DisallowedIssuers: p.from.config.Disallowed,
+	tokens, err := oidc.New(p.keys.from.life, oidc.Options{
+		JWTAuthenticator: jwt, KeySet: p.keys, Compiler: p.compiler(), SupportedSigningAlgs: oidc.AllValidSigningAlgorithms(),
+		DisallowedIssuers: p.disallowed,
 		// What the library asked itself for would be distributed claims, of which there are none.
 		Client: &http.Client{Transport: nowhere{}},
 	})

@@ -8,32 +8,10 @@ package policy
 
 import (
 	rbacv1 "k8s.io/api/rbac/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/authentication/serviceaccount"
 	"k8s.io/apiserver/pkg/authentication/user"
 
 	"github.com/shardplane/shardplane/pkg/request"
-)
-
-// Names of cluster roles that others refer to.
-const (
-	// ClusterAdmin may do everything.
-	ClusterAdmin = "cluster-admin"
-	// WorkspaceAccess lets into a logical cluster and gives no right in it.
-	WorkspaceAccess = "system:kcp:workspace:access"
-)
-
-// HomeCreate is the name of the cluster role, in root, that lets create home workspaces, and of
-// its binding, which has no other groups than those that it comes with.
-const HomeCreate = request.GroupPrefix + "home-clusterworkspace-create"
-
-// Names of cluster roles that bindings of the same names bind to groups.
-const (
-	discovery        = "system:discovery"
-	basicUser        = "system:basic-user"
-	publicInfoViewer = "system:public-info-viewer"
-	issuerDiscovery  = "system:service-account-issuer-discovery"
-	monitoring       = "system:monitoring"
 )
 
 // maximalPolicy ends the names of the maximal permission policies of exports of root.
@@ -114,11 +92,6 @@ func (o *Objects) offer(name, group string, resources ...string) {
 	)
 }
 
-// role makes a cluster role as it is shipped.
-func role(name string, rules ...rbacv1.PolicyRule) *rbacv1.ClusterRole {
-	return &rbacv1.ClusterRole{ObjectMeta: shipped(name), Rules: rules}
-}
-
 // bind makes a binding of a cluster role to groups as it is shipped.
 func bind(name, to string, groups ...string) *rbacv1.ClusterRoleBinding {
 	b := &rbacv1.ClusterRoleBinding{
@@ -129,24 +102,4 @@ func bind(name, to string, groups ...string) *rbacv1.ClusterRoleBinding {
 		b.Subjects = append(b.Subjects, rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: group})
 	}
 	return b
-}
-
-// shipped is the metadata that marks what a shard comes with, and brings up to
-// date unless an administrator has switched that off by the annotation.
-func shipped(name string) metav1.ObjectMeta {
-	return metav1.ObjectMeta{
-		Name:        name,
-		Labels:      map[string]string{"kubernetes.io/bootstrapping": "rbac-defaults"},
-		Annotations: map[string]string{rbacv1.AutoUpdateAnnotationKey: "true"},
-	}
-}
-
-// on makes a rule about resources of one API group.
-func on(group string, verbs []string, resources ...string) rbacv1.PolicyRule {
-	return rbacv1.PolicyRule{Verbs: verbs, APIGroups: []string{group}, Resources: resources}
-}
-
-// urls makes a rule about paths.
-func urls(verb string, paths ...string) rbacv1.PolicyRule {
-	return rbacv1.PolicyRule{Verbs: []string{verb}, NonResourceURLs: paths}
 }

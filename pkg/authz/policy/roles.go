@@ -12,6 +12,27 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
+// Names of cluster roles that others refer to.
+const (
+	// ClusterAdmin may do everything.
+	ClusterAdmin = "cluster-admin"
+	// WorkspaceAccess lets into a logical cluster and gives no right in it.
+	WorkspaceAccess = "system:kcp:workspace:access"
+)
+
+// HomeCreate is the name of the cluster role, in root, that lets create home workspaces, and of
+// its binding, which has no other groups than those that it comes with.
+const HomeCreate = request.GroupPrefix + "home-clusterworkspace-create"
+
+// Names of cluster roles that bindings of the same names bind to groups.
+const (
+	discovery        = "system:discovery"
+	basicUser        = "system:basic-user"
+	publicInfoViewer = "system:public-info-viewer"
+	issuerDiscovery  = "system:service-account-issuer-discovery"
+	monitoring       = "system:monitoring"
+)
+
 const (
 	groupCore           = ""
 	groupAuthentication = "authentication.k8s.io"
@@ -118,4 +139,29 @@ func aggregated(name, to string) *rbacv1.ClusterRole {
 func labelled(r *rbacv1.ClusterRole, to string) *rbacv1.ClusterRole {
 	r.Labels[aggregatePrefix+to] = "true"
 	return r
+}
+
+// role makes a cluster role as it is shipped.
+func role(name string, rules ...rbacv1.PolicyRule) *rbacv1.ClusterRole {
+	return &rbacv1.ClusterRole{ObjectMeta: shipped(name), Rules: rules}
+}
+
+// shipped is the metadata that marks what a shard comes with, and brings up to
+// date unless an administrator has switched that off by the annotation.
+func shipped(name string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{
+		Name:        name,
+		Labels:      map[string]string{"kubernetes.io/bootstrapping": "rbac-defaults"},
+		Annotations: map[string]string{rbacv1.AutoUpdateAnnotationKey: "true"},
+	}
+}
+
+// on makes a rule about resources of one API group.
+func on(group string, verbs []string, resources ...string) rbacv1.PolicyRule {
+	return rbacv1.PolicyRule{Verbs: verbs, APIGroups: []string{group}, Resources: resources}
+}
+
+// urls makes a rule about paths.
+func urls(verb string, paths ...string) rbacv1.PolicyRule {
+	return rbacv1.PolicyRule{Verbs: []string{verb}, NonResourceURLs: paths}
 }

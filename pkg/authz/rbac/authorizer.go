@@ -146,9 +146,6 @@ func (z *Authorizer) RulesOf(ctx context.Context, u user.Info, namespace string)
 	return rules.list, failure.aggregate()
 }
 
-// maxFailures is how many of the roles that do not exist answers name.
-const maxFailures = 10
-
 // failures are the errors of bindings whose roles do not exist.
 type failures struct {
 	n     int

@@ -31,6 +31,9 @@ const (
 	lookUp = 16
 )
 
+// maxFailures is how many of the roles that do not exist answers name.
+const maxFailures = 10
+
 // visitor is called with each rule of a user and the binding and subject that
 // it comes from, or with the error of a binding whose role does not exist. It
 // returns false to end the visit.

@@ -1,19 +1,16 @@
 package relay
 
 import (
-	"context"
 	"time"
 
 	cachev1alpha1 "github.com/kcp-dev/sdk/apis/cache/v1alpha1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
-	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
-	"github.com/shardplane/shardplane/pkg/controllers/replication"
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
@@ -54,32 +51,4 @@ func (c *cachedResources) of() map[string]sets.Set[schema.GroupVersionResource] 
 		}
 	}
 	return all
-}
-
-// follow has the table of a shard have what its cached resources select.
-func (now *relayedShard) follow(shard string, wanted sets.Set[schema.GroupVersionResource]) {
-	ctx := now.ctx
-	logger := klog.FromContext(ctx).WithValues("name", shard)
-	for resource := range wanted.Difference(now.cached) {
-		err := now.table.Add(replication.Resource{GroupVersionResource: resource, Filter: replication.OfInstallation})
-		if err != nil { // it is being removed
-			logger.V(2).Info("What a cached resource selects is not relayed yet", "err", err)
-			continue
-		}
-		now.cached.Insert(resource)
-	}
-	for resource := range now.cached.Difference(wanted) {
-		now.cached.Delete(resource)
-		now.removing.Go(func() {
-			for ctx.Err() == nil {
-				removing, cancel := context.WithTimeout(ctx, removalTimeout)
-				err := now.table.Remove(removing, resource.GroupResource())
-				cancel()
-				if err == nil {
-					return
-				}
-				logger.V(2).Info("What a cached resource has selected is not deleted yet", "err", err)
-			}
-		})
-	}
 }

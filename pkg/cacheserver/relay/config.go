@@ -7,15 +7,20 @@
 package relay
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/yaml"
 
+	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
@@ -111,3 +116,37 @@ func (c Config) validate(self string) error {
 
 // NameFlag is the flag for a cache server's own name.
 const NameFlag = "cache-name"
+
+// Timing contains the intervals of relays. Zero fields have the defaults.
+type Timing struct {
+	// Look is the interval at which is decided which shards are relayed from where (default 5s), unless
+	// an event gives a reason to do it earlier.
+	Look time.Duration
+	// Away is for how long a source must be unreachable before a shard is relayed from another one (30s).
+	Away time.Duration
+	// Check is the interval between two checks of the identity of a source (10s), and Retry that after
+	// a check that failed (1s).
+	Check, Retry time.Duration
+	// Mark, Digest and Alert are the intervals of the replication (see push.Config).
+	Mark, Digest, Alert time.Duration
+}
+
+func (t Timing) withDefaults() Timing {
+	t.Look, t.Away = cmp.Or(t.Look, 5*time.Second), cmp.Or(t.Away, 30*time.Second)
+	t.Check, t.Retry = cmp.Or(t.Check, 10*time.Second), cmp.Or(t.Retry, time.Second)
+	return t
+}
+
+// Self is the cache server that relays.
+type Self struct {
+	// Name is its name, and DataID the id of its data.
+	Name, DataID string
+	// Replicas is a client of it, which writes what is relayed.
+	Replicas *client.Factory
+	// Written are the resources that shards write to cache servers themselves, but for marks.
+	Written []schema.GroupVersionResource
+	// Timing are the intervals of its relays.
+	Timing Timing
+	// Metrics registers metrics; nil registers none.
+	Metrics prometheus.Registerer
+}

@@ -1,7 +1,6 @@
 package relay
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -12,13 +11,14 @@ import (
 
 	cachev1alpha1 "github.com/kcp-dev/sdk/apis/cache/v1alpha1"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
-	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/client"
-	"github.com/shardplane/shardplane/pkg/controllers/replication"
+	"github.com/shardplane/shardplane/pkg/replication"
+	"github.com/shardplane/shardplane/pkg/replication/health"
+	"github.com/shardplane/shardplane/pkg/replication/push"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/tenancy/replicationmarks"
 )
@@ -26,47 +26,13 @@ import (
 // MaxHops is by how many cache servers a replica may come.
 const MaxHops = 3
 
-// Timing contains the intervals of relays. Zero fields have the defaults.
-type Timing struct {
-	// Look is the interval at which is decided which shards are relayed from where (default 5s), unless
-	// an event gives a reason to do it earlier.
-	Look time.Duration
-	// Away is for how long a source must be unreachable before a shard is relayed from another one (30s).
-	Away time.Duration
-	// Check is the interval between two checks of the identity of a source (10s), and Retry that after
-	// a check that failed (1s).
-	Check, Retry time.Duration
-	// Mark, Digest and Alert are the intervals of the replication (see replication.Config).
-	Mark, Digest, Alert time.Duration
-}
-
-func (t Timing) withDefaults() Timing {
-	t.Look, t.Away = cmp.Or(t.Look, 5*time.Second), cmp.Or(t.Away, 30*time.Second)
-	t.Check, t.Retry = cmp.Or(t.Check, 10*time.Second), cmp.Or(t.Retry, time.Second)
-	return t
-}
-
-// Self is the cache server that relays.
-type Self struct {
-	// Name is its name, and DataID the id of its data.
-	Name, DataID string
-	// Replicas is a client of it, which writes what is relayed.
-	Replicas *client.Factory
-	// Written are the resources that shards write to cache servers themselves, but for marks.
-	Written []schema.GroupVersionResource
-	// Timing are the intervals of its relays.
-	Timing Timing
-	// Metrics registers metrics; nil registers none.
-	Metrics prometheus.Registerer
-}
-
 // Relays are those of one cache server.
 type Relays struct {
 	self    Self
 	sources []*source
 	// marks are those that the cache server itself has.
 	marks    *client.Informer[*replicationmarks.ReplicationMark]
-	observer *replication.Observer
+	observer *health.Observer
 	cached   *cachedResources
 	news     chan struct{}
 
@@ -98,7 +64,7 @@ func New(config Config, self Self, options ...client.FactoryOption) (*Relays, er
 		marks: replicationmarks.Marks.Informer(everything, client.InformerOptions[*replicationmarks.ReplicationMark]{}),
 	}
 	r.cached = newCachedResources(everything)
-	r.observer = replication.NewObserver("", r.marks, r.Relays, self.Metrics)
+	r.observer = health.NewObserver("", r.marks, r.Relays, self.Metrics)
 	m := newMetrics(self.Metrics)
 	for _, relay := range config.Relays {
 		s, err := newSource(relay.From, self, m, options...)
@@ -285,13 +251,13 @@ func (r *Relays) choose(ways []way, now *relayedShard) *way {
 func (r *Relays) begin(ctx context.Context, shard string, w way) *relayedShard {
 	logger := klog.FromContext(ctx).WithValues("name", shard, "via", strings.Join(w.via, ","))
 	table, err := table(shard, r.self.Written)
-	var controller *replication.Controller
+	var controller *push.Controller
 	if err == nil {
-		controller, err = replication.New(replication.Config{
+		controller, err = push.New(push.Config{
 			Metrics: r.self.Metrics,
 			Shard:   shard, Table: table, CacheName: w.source.Name + "/" + shard,
 			Local: w.source.factory.Shard(shard), Cache: r.self.Replicas,
-			Relay:        &replication.Relay{Via: w.via, Marks: w.source.marks},
+			Relay:        &push.Relay{Via: w.via, Marks: w.source.marks},
 			MarkInterval: r.self.Timing.Mark, DigestInterval: r.self.Timing.Digest, AlertInterval: r.self.Timing.Alert,
 		})
 	}
@@ -364,4 +330,32 @@ func table(shard string, written []schema.GroupVersionResource) (*replication.Ta
 		all = append(all, relayed)
 	}
 	return replication.NewTable(all...)
+}
+
+// follow has the table of a shard have what its cached resources select.
+func (now *relayedShard) follow(shard string, wanted sets.Set[schema.GroupVersionResource]) {
+	ctx := now.ctx
+	logger := klog.FromContext(ctx).WithValues("name", shard)
+	for resource := range wanted.Difference(now.cached) {
+		err := now.table.Add(replication.Resource{GroupVersionResource: resource, Filter: replication.OfInstallation})
+		if err != nil { // it is being removed
+			logger.V(2).Info("What a cached resource selects is not relayed yet", "err", err)
+			continue
+		}
+		now.cached.Insert(resource)
+	}
+	for resource := range now.cached.Difference(wanted) {
+		now.cached.Delete(resource)
+		now.removing.Go(func() {
+			for ctx.Err() == nil {
+				removing, cancel := context.WithTimeout(ctx, removalTimeout)
+				err := now.table.Remove(removing, resource.GroupResource())
+				cancel()
+				if err == nil {
+					return
+				}
+				logger.V(2).Info("What a cached resource has selected is not deleted yet", "err", err)
+			}
+		})
+	}
 }

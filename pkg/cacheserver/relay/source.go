@@ -12,7 +12,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/client"
-	"github.com/shardplane/shardplane/pkg/controllers/replication"
+	"github.com/shardplane/shardplane/pkg/replication/digest"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/tenancy/replicationmarks"
 )
@@ -94,11 +94,11 @@ func (s *source) run(ctx context.Context, changed func()) error {
 func (s *source) check(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
-	answer, err := replication.Identify(ctx, s.factory, corev1alpha1.RootShard)
+	answer, err := digest.Identify(ctx, s.factory, corev1alpha1.RootShard)
 	switch {
-	case errors.Is(err, replication.ErrRefused):
+	case errors.Is(err, digest.ErrRefused):
 		return fmt.Errorf("%w: %w: that of %s has to be one of group %s, or %s, if it leads to a cache server", errRefused, err, s.Kubeconfig, request.GroupCacheReaders, user.SystemPrivilegedGroup)
-	case errors.Is(err, replication.ErrNoCacheServer):
+	case errors.Is(err, digest.ErrNoCacheServer):
 		return fmt.Errorf("%w: what %s leads to is no cache server of this version: correct the kubeconfig, or replace the cache servers that are relayed from first", errRefused, s.Kubeconfig)
 	case err != nil:
 		return err

@@ -24,8 +24,9 @@ import (
 	"github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
-	"github.com/shardplane/shardplane/pkg/controllers/replication"
 	"github.com/shardplane/shardplane/pkg/plaintext"
+	"github.com/shardplane/shardplane/pkg/replication"
+	"github.com/shardplane/shardplane/pkg/replication/verify"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/tenancy"
 	"github.com/shardplane/shardplane/pkg/tenancy/replicationmarks"
@@ -185,12 +186,8 @@ type verifier struct {
 
 // compare compares the replicas of one kind of one shard.
 func (v *verifier) compare(ctx context.Context, name string, shard, cache *client.Factory, resource replication.Resource, of *kind) error {
-	table, err := replication.NewTable(resource)
-	if err != nil {
-		return err
-	}
 	var objects, replicas int
-	found, err := replication.CompareResource(ctx, replication.Config{Shard: name, Local: shard, Cache: cache, Table: table}, of.resource, func(o, r int) {
+	found, err := verify.Compare(ctx, verify.Config{Shard: name, Local: shard, Cache: cache}, resource, func(o, r int) {
 		objects, replicas = o, r
 		v.tell(name, of.resource, o, r)
 	})
@@ -223,7 +220,7 @@ func (v *verifier) compare(ctx context.Context, name string, shard, cache *clien
 
 // leftOver returns the replicas of what no cached resource of their shard selects, or none, if the cache server does
 // not know the resource either.
-func leftOver(ctx context.Context, replicas client.Scope, resource replication.Resource) (found []replication.Difference, err error) {
+func leftOver(ctx context.Context, replicas client.Scope, resource replication.Resource) (found []verify.Difference, err error) {
 	clients, err := replicas.Metadata()
 	if err != nil {
 		return nil, err
@@ -236,7 +233,7 @@ func leftOver(ctx context.Context, replicas client.Scope, resource replication.R
 		return nil, fmt.Errorf("reading the replicas of %s: %w", resource.GroupResource(), err)
 	}
 	for i := range list.Items {
-		found = append(found, replication.Difference{Resource: resource.GroupResource(), Key: client.KeyOf(&list.Items[i]), Problem: replication.ProblemLeftOver})
+		found = append(found, verify.Difference{Resource: resource.GroupResource(), Key: client.KeyOf(&list.Items[i]), Problem: replication.ProblemLeftOver})
 	}
 	return found, nil
 }

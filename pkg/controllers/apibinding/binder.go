@@ -6,7 +6,6 @@ import (
 	"github.com/kcp-dev/logicalcluster/v3"
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/client"
@@ -58,7 +57,7 @@ func (b *Binder) Bind(ctx context.Context, lc *corev1alpha1.LogicalCluster, bind
 		return nil, err
 	}
 	defer free() // the index has it by then
-	binding = advance(binding, provider, export, &offer{identity: export.Status.IdentityHash, resources: resources}, resources)
+	binding = (&plan{provider: provider, export: export, wanted: resources}).advance(binding)
 	apis.Complete(binding, tenancy.PathOf(lc).String(), apis.ExportLabelValue(provider, export.Name))
 	written, err := b.storage.Create(ctx, cluster, binding)
 	if err != nil {
@@ -74,13 +73,4 @@ func (*Binder) Note(lc *corev1alpha1.LogicalCluster, binding *apisv1alpha2.APIBi
 		return noted
 	}
 	return lc
-}
-
-// names are those that a binding wants.
-type names struct {
-	cluster   logicalcluster.Name
-	binding   *apisv1alpha2.APIBinding
-	provider  logicalcluster.Name
-	resources []apisv1alpha2.BoundAPIResource
-	schemas   []types.UID
 }

@@ -5,25 +5,22 @@
 //
 //	export, schemas ─► copies of the schemas ─► names ─► LogicalCluster ─► status
 //
-// What a binding should say is computed apart (status.go) from what is read and
-// written. The status is what is served: bindings.Index goes by it.
+// A reconcile reads what there is (observe), decides what is to become of the binding, which
+// has no effects (decide), and carries that out (apply). The status is what is served:
+// bindings.Index goes by it.
 package apibinding
 
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	apisv1alpha1 "github.com/kcp-dev/sdk/apis/apis/v1alpha1"
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
-	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
-	"k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"github.com/kcp-dev/sdk/apis/third_party/conditions/util/conditions"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/apis"
@@ -31,7 +28,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/reconcile"
 	"github.com/shardplane/shardplane/pkg/replicas"
-	"github.com/shardplane/shardplane/pkg/request"
 )
 
 const (
@@ -42,9 +38,6 @@ const (
 	workers = 16
 	// timeout is for emptying one binding; what is left then is for the next attempt.
 	timeout = 2 * time.Minute
-	// startTime is how long a new logical cluster has at most to come up before the
-	// controller notes what is bound in it.
-	startTime = 5 * time.Second
 )
 
 // SchemaIndex is the index of exports by the schemas that they name.
@@ -57,38 +50,6 @@ func IndexBySchema(export *apisv1alpha2.APIExport) []string {
 		names = append(names, schemaKey(logicalcluster.From(export), export.Spec.Resources[i].Schema).String())
 	}
 	return names
-}
-
-func schemaKey(provider logicalcluster.Name, name string) client.Key {
-	return client.Key{Cluster: provider, Name: name}
-}
-
-// APIs are the bound APIs of the shard, as its servers have them.
-type APIs interface {
-	// Pin makes sure that the shard has a copy of an APIResourceSchema, which read
-	// returns, and returns the version in which objects are stored. Its error wraps
-	// apis.ErrInvalidSchema if the schema cannot be served.
-	Pin(ctx context.Context, uid types.UID, read func(context.Context) (*apis.APIResourceSchema, error)) (storageVersion string, err error)
-	// CheckReplacement returns an error that wraps apis.ErrInvalidSchema if objects that are stored already could
-	// not be read after a resource is bound with the schema of next. bound is what the binding has of it, or nil.
-	CheckReplacement(ctx context.Context, bound, next *apisv1alpha2.BoundAPIResource) error
-	reserver
-	// Yield has definitions yield that have names of what a binding has bound.
-	Yield(ctx context.Context, key client.Key) error
-	// Rewrite writes what change makes of the status of a binding, past admission and
-	// validation. It returns nil, and nothing is written, where change returns nil, and
-	// where that takes a request.
-	Rewrite(ctx context.Context, key client.Key, change func(stored *apisv1alpha2.APIBinding) *apisv1alpha2.APIBinding) (*apisv1alpha2.APIBinding, error)
-	// WaitFor waits until what a binding says is served.
-	WaitFor(ctx context.Context, written *apisv1alpha2.APIBinding) error
-	// Empty deletes all objects of what was bound in a logical cluster, and returns how
-	// many are left, and how many of them wait for each finalizer.
-	Empty(ctx context.Context, cluster logicalcluster.Name, bound *apisv1alpha2.BoundAPIResource) (left int, finalizers map[string]int, err error)
-	// FollowNames calls f where names may have become free, until stop is called.
-	FollowNames(f func(cluster logicalcluster.Name, group string)) (stop func())
-	// FollowRoom calls f where a schema may be pinned for which there was no room, until
-	// stop is called.
-	FollowRoom(f func()) (stop func())
 }
 
 // Config is what the controller needs. The informers are those of all logical clusters
@@ -194,27 +155,6 @@ func newReconciler(config Config) *reconciler {
 	}
 }
 
-type reconciler struct {
-	apis           APIs
-	resolve        Resolve
-	known          func(key client.Key) (*apisv1alpha2.APIBinding, error)
-	binding        func(ctx context.Context, key client.Key) (*apisv1alpha2.APIBinding, error)
-	siblings       func(cluster logicalcluster.Name) []*apisv1alpha2.APIBinding
-	export         func(key client.Key) (*apisv1alpha2.APIExport, error)
-	schema         func(key client.Key) (*metav1.PartialObjectMetadata, error)
-	readSchema     func(ctx context.Context, key client.Key) (*apis.APIResourceSchema, error)
-	logicalCluster func(cluster logicalcluster.Name) (*corev1alpha1.LogicalCluster, error)
-	commitCluster  func(ctx context.Context, old, updated *corev1alpha1.LogicalCluster) (*corev1alpha1.LogicalCluster, error)
-	commit         func(ctx context.Context, old, updated *apisv1alpha2.APIBinding) (*apisv1alpha2.APIBinding, error)
-
-	now func() time.Time
-
-	clusters reconcile.Latest[*corev1alpha1.LogicalCluster]
-	noting   turns
-	waiting  waiting // for names
-	roomless waiting // for room for schemas
-}
-
 func (r *reconciler) reconcile(ctx context.Context, key client.Key) (reconcile.Result, error) {
 	result, err := r.lead(ctx, key)
 	if errors.Is(err, client.ErrIncomplete) {
@@ -227,229 +167,41 @@ func (r *reconciler) reconcile(ctx context.Context, key client.Key) (reconcile.R
 // lead leads a binding one step on. Its error is client.ErrIncomplete as long as it is not
 // known what other shards export.
 func (r *reconciler) lead(ctx context.Context, key client.Key) (reconcile.Result, error) {
-	switch upToDate, result, err := r.upToDate(ctx, key); {
-	case err != nil:
-		return result, err
-	case upToDate:
-		return result, r.apis.Yield(ctx, key) // also what was bound before this replica led
-	}
-	if done, err := r.rewrite(ctx, key); done || err != nil {
-		return reconcile.Result{}, err
-	}
-	binding, err := r.binding(ctx, key)
-	if err == nil && binding.DeletionTimestamp == nil {
-		again, err := r.bind(ctx, key, binding)
-		return reconcile.Result{Backoff: again}, err
+	known, err := r.known(key)
+	if err == nil && known.DeletionTimestamp == nil {
+		seen, err := r.observe(key, known)
+		if err != nil {
+			return reconcile.Result{}, err
+		}
+		return r.apply(ctx, key, known, decide(known, seen))
 	}
 	r.waiting.set(key, false)
 	r.roomless.set(key, false)
 	if err != nil {
 		return reconcile.Result{}, ignoreNotFound(err)
 	}
-	// Its siblings are to be as they were when it was deleted, or newer: of two that go one empties
-	// what both may have. The informer tells when it has heard of it.
-	if known, err := r.known(key); err != nil || known.DeletionTimestamp == nil {
+	// Its siblings are as they were when it was deleted, or newer: of two that go one empties what both may have.
+	binding, err := r.binding(ctx, key)
+	if err != nil || binding.DeletionTimestamp == nil {
 		return reconcile.Result{}, ignoreNotFound(err)
 	}
 	return r.release(ctx, key, binding)
 }
 
-func ignoreNotFound(err error) error {
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	return err
-}
-
-// plan is what is to become of a binding.
-type plan struct {
-	provider logicalcluster.Name
-	export   *apisv1alpha2.APIExport // nil if there is none
-	*offer
-	wanted []apisv1alpha2.BoundAPIResource
-	added  []types.UID // the schemas in it that are not bound yet
-}
-
-func (r *reconciler) plan(ctx context.Context, cluster logicalcluster.Name, binding *apisv1alpha2.APIBinding) (p plan, err error) {
-	if p.provider, err = providerOf(cluster, binding, r.resolve); err != nil {
-		return p, err
-	}
-	if p.export, err = r.exportOf(p.provider, binding); err != nil {
-		return p, err
-	}
-	if p.offer, err = r.offer(ctx, p.provider, p.export); err != nil {
-		return p, err
-	}
-	if err = r.checkReplacements(ctx, binding, p.offer); err != nil {
-		return p, err
-	}
-	r.roomless.set(client.Key{Cluster: cluster, Name: binding.Name}, p.problem != nil && p.problem.noRoom)
-	p.wanted = p.follow(binding.Status.BoundResources)
-	p.added = newSchemas(binding.Status.BoundResources, p.wanted)
-	return p, nil
-}
-
-// checkReplacements notes in an offer if a binding must not follow it, because objects that are stored already
-// could not be read with the schema of a resource. The binding keeps all that it has then.
-func (r *reconciler) checkReplacements(ctx context.Context, binding *apisv1alpha2.APIBinding, o *offer) error {
-	for i := range o.resources {
-		next := &o.resources[i]
-		bound := boundAs(binding, next.Group, next.Resource)
-		if o.problem != nil || bound != nil && bound.Schema.UID == next.Schema.UID {
-			continue
+// tellWaiting says in a binding that has bound nothing yet what it waits for. What is bound goes on, by the claims that the
+// export made when it was known last: nobody else is needed to accept them, and to reject them.
+func (r *reconciler) tellWaiting(ctx context.Context, key client.Key, why error) error {
+	says := func(binding *apisv1alpha2.APIBinding) *apisv1alpha2.APIBinding {
+		if conditions.IsTrue(binding, apisv1alpha2.InitialBindingCompleted) {
+			binding = binding.DeepCopy()
+			tellClaims(binding)
+			return binding
 		}
-		if bound != nil && bound.Schema.IdentityHash != next.Schema.IdentityHash {
-			continue // it is not followed in any case
-		}
-		err := r.apis.CheckReplacement(ctx, bound, next)
-		if errors.Is(err, apis.ErrInvalidSchema) {
-			o.problem = invalidSchema(next.Schema.Name, err)
-		} else if err != nil {
-			return fmt.Errorf("comparing the APIResourceSchema %s: %w", next.Schema.Name, err)
-		}
+		return waitingFor(binding, why)
 	}
-	return nil
-}
-
-// upToDate reports whether the informer has a binding that says what it should. Then it
-// need not be read: that is so for all after a start, and after the controller's own
-// writes. It may be to be looked at again.
-func (r *reconciler) upToDate(ctx context.Context, key client.Key) (bool, reconcile.Result, error) {
-	again := reconcile.Result{}
 	known, err := r.known(key)
-	if err != nil || known.DeletionTimestamp != nil {
-		return false, again, ignoreNotFound(err)
+	if err == nil && known.DeletionTimestamp == nil {
+		_, err = r.change(ctx, key, known, says)
 	}
-	p, err := r.plan(ctx, key.Cluster, known)
-	if err != nil || len(p.added) > 0 {
-		return false, again, err
-	}
-	if p.problem == nil && p.export != nil {
-		switch lc, noted, err := r.noted(key.Cluster, key.Name, p.wanted); {
-		case errors.Is(err, errTooMany):
-			p.problem = tooMany()
-		case err == nil && noted != nil && r.isStarting(lc):
-			again.RequeueAfter = startTime
-		case err != nil || noted != nil:
-			return false, again, ignoreNotFound(err)
-		}
-	}
-	return equality.Semantic.DeepEqual(known, advance(known, p.provider, p.export, p.offer, p.wanted)), again, nil
-}
-
-// isStarting reports whether a LogicalCluster is still to get the label of its phase, and
-// with it, in one write, the note of what its default bindings have bound.
-func (r *reconciler) isStarting(lc *corev1alpha1.LogicalCluster) bool {
-	phase := string(lc.Status.Phase)
-	return (phase == "" || lc.Labels[tenancyv1alpha1.WorkspacePhaseLabel] != phase) && r.now().Before(lc.CreationTimestamp.Add(startTime))
-}
-
-// bind leads a binding to what its export offers, and reports whether it is to be looked at again.
-func (r *reconciler) bind(ctx context.Context, key client.Key, binding *apisv1alpha2.APIBinding) (again bool, err error) {
-	p, err := r.plan(ctx, key.Cluster, binding)
-	if err != nil {
-		return false, err
-	}
-	conflict := ""
-	if p.problem == nil && len(p.added) > 0 {
-		var release func()
-		if release, conflict, err = r.reserve(ctx, key, binding, p); err != nil {
-			return false, err
-		}
-		if conflict == "" {
-			defer release()
-		} else {
-			p.problem = namingConflict(conflict)
-		}
-	}
-	// Before it is written: whoever gives the names back finds the binding.
-	r.waiting.set(key, conflict != "")
-	if p.problem == nil && p.export != nil {
-		switch err := r.note(ctx, key.Cluster, key.Name, p.wanted); {
-		case errors.Is(err, errTooMany):
-			p.problem = tooMany()
-			r.waiting.set(key, true) // it can when another one goes
-		case apierrors.IsNotFound(err):
-			p.problem = noLogicalCluster()
-			again = true // nothing tells when it is known
-		case err != nil:
-			return false, err
-		}
-	}
-	written, err := r.commit(ctx, binding, advance(binding, p.provider, p.export, p.offer, p.wanted))
-	if err != nil {
-		return false, ignoreNotFound(err)
-	}
-	if conflict != "" && r.conflictIsOver(ctx, key, binding, p) {
-		return false, errors.New("names became free in the meantime")
-	}
-	return again, r.apis.WaitFor(ctx, written)
-}
-
-// conflictIsOver looks once more whether names are in use: they may have become free
-// before the binding was known to wait for them.
-func (r *reconciler) conflictIsOver(ctx context.Context, key client.Key, binding *apisv1alpha2.APIBinding, p plan) bool {
-	release, conflict, err := r.reserve(ctx, key, binding, p)
-	if err != nil || conflict != "" {
-		return false
-	}
-	release()
-	return true
-}
-
-// offer returns what an export offers, with copies of all its schemas made.
-func (r *reconciler) offer(ctx context.Context, provider logicalcluster.Name, export *apisv1alpha2.APIExport) (*offer, error) {
-	o := &offer{}
-	switch {
-	case export == nil:
-		o.problem = noExport()
-		return o, nil
-	case export.Status.IdentityHash == "":
-		o.problem = noIdentity()
-		return o, nil
-	}
-	o.identity = export.Status.IdentityHash
-	for i := range export.Spec.Resources {
-		resource, problem, err := r.offered(ctx, provider, export, &export.Spec.Resources[i])
-		if err != nil {
-			return nil, err
-		}
-		if problem != nil {
-			o.problem = problem
-			return o, nil
-		}
-		o.resources = append(o.resources, *resource)
-	}
-	return o, nil
-}
-
-// offered returns a resource of an export as bindings would say it, with a copy of its schema made,
-// or why it cannot be bound.
-func (r *reconciler) offered(ctx context.Context, provider logicalcluster.Name, export *apisv1alpha2.APIExport, resource *apisv1alpha2.ResourceSchema) (*apisv1alpha2.BoundAPIResource, *problem, error) {
-	key := schemaKey(provider, resource.Schema)
-	schema, err := r.schema(key)
-	if apierrors.IsNotFound(err) {
-		return nil, noSchema(resource.Schema), nil
-	}
-	if err != nil {
-		return nil, nil, err
-	}
-	key.Shard = schema.Annotations[request.ShardAnnotation]
-	version, err := r.apis.Pin(ctx, schema.UID, func(ctx context.Context) (*apis.APIResourceSchema, error) { return r.read(ctx, key) })
-	switch {
-	case errors.Is(err, apis.ErrInvalidSchema):
-		return nil, invalidSchema(resource.Schema, err), nil
-	case apierrors.IsNotFound(err):
-		return nil, noSchema(resource.Schema), nil
-	case err != nil:
-		return nil, nil, fmt.Errorf("resource %s of APIExport %s: %w", resource.Name, export.Name, err)
-	}
-	stored := []string{version}
-	if resource.Storage.Virtual != nil {
-		stored = nil // no version is, in the consumers
-	}
-	return &apisv1alpha2.BoundAPIResource{
-		Group: resource.Group, Resource: resource.Name, StorageVersions: stored,
-		Schema: apisv1alpha2.BoundAPIResourceSchema{Name: resource.Schema, UID: string(schema.UID), IdentityHash: export.Status.IdentityHash},
-	}, nil, nil
+	return ignoreNotFound(err)
 }

@@ -483,7 +483,7 @@ func TestConverged(t *testing.T) {
 	}}
 	look(1, "its acceptance")
 	delete(w.lc.Annotations, locks)
-	look(1, "the note on the LogicalCluster")
+	look(0, "the note on the LogicalCluster")
 	require.Contains(t, w.lc.Annotations, locks)
 	delete(w.exports, "e")
 	look(1, "the export is gone")

@@ -1,17 +1,15 @@
 package apibinding
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/fnv"
+	"sync"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-
-	"github.com/shardplane/shardplane/pkg/client"
 )
 
 const (
@@ -25,37 +23,6 @@ const (
 
 // errTooMany says that a logical cluster has bound as many resources as it can.
 var errTooMany = errors.New("too many resources are bound in the logical cluster")
-
-// noted returns a LogicalCluster as it is, and as it says what a binding has bound, which
-// is nil if it does so already.
-func (r *reconciler) noted(cluster logicalcluster.Name, binding string, resources []apisv1alpha2.BoundAPIResource) (lc, updated *corev1alpha1.LogicalCluster, err error) {
-	cached, err := r.logicalCluster(cluster)
-	if err != nil && !apierrors.IsNotFound(err) {
-		return nil, nil, err
-	}
-	key := client.Key{Cluster: cluster, Name: corev1alpha1.LogicalClusterName}
-	lc, exists := r.clusters.Of(key, cached, err == nil)
-	if !exists {
-		return nil, nil, err
-	}
-	updated, err = withLocks(lc, binding, resources)
-	return lc, updated, err
-}
-
-// note says in the LogicalCluster what a binding has bound, for tools that go by it.
-func (r *reconciler) note(ctx context.Context, cluster logicalcluster.Name, binding string, resources []apisv1alpha2.BoundAPIResource) error {
-	defer r.noting.lock(cluster)()
-	lc, updated, err := r.noted(cluster, binding, resources)
-	if err != nil || updated == nil {
-		return err
-	}
-	written, err := r.commitCluster(ctx, lc, updated)
-	if err != nil {
-		return err
-	}
-	r.clusters.Wrote(written)
-	return nil
-}
 
 // withLocks returns a LogicalCluster that says what a binding has bound, or nil if it
 // says so already.
@@ -110,4 +77,19 @@ func withLocks(lc *corev1alpha1.LogicalCluster, binding string, resources []apis
 	}
 	lc.Annotations[locksAnnotation] = after
 	return lc, nil
+}
+
+// turns has the bindings of a logical cluster write into its LogicalCluster one after the
+// other: a new one has several at a time, of which all but the first would be refused and
+// start anew. Some logical clusters share a turn, which is short. The zero value is ready to
+// use.
+type turns [64]sync.Mutex
+
+// lock waits for the turn of a logical cluster, which ends when done is called.
+func (t *turns) lock(cluster logicalcluster.Name) (done func()) {
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(cluster))
+	turn := &t[h.Sum32()%uint32(len(t))]
+	turn.Lock()
+	return turn.Unlock
 }

@@ -2,15 +2,12 @@ package apibinding
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
-	"github.com/kcp-dev/sdk/apis/third_party/conditions/util/conditions"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/client"
@@ -21,22 +18,6 @@ import (
 // Resolve returns the logical cluster of an export by its path, or "" if there is none.
 // The error is client.ErrIncomplete if there may be one on another shard.
 type Resolve func(path logicalcluster.Path, export string) (logicalcluster.Name, error)
-
-// exportOf returns the export of a binding, or nil if there is none.
-func (r *reconciler) exportOf(provider logicalcluster.Name, binding *apisv1alpha2.APIBinding) (*apisv1alpha2.APIExport, error) {
-	ref := binding.Spec.Reference.Export
-	if provider == "" || ref == nil {
-		return nil, nil //nolint:nilnil // there is none
-	}
-	export, err := r.export(client.Key{Cluster: provider, Name: ref.Name})
-	if apierrors.IsNotFound(err) {
-		return nil, nil //nolint:nilnil // there is none
-	}
-	if err == nil && export.DeletionTimestamp != nil && !conditions.IsTrue(binding, apisv1alpha2.InitialBindingCompleted) {
-		return nil, nil //nolint:nilnil // it goes, and is for those who have it
-	}
-	return export, err
-}
 
 // providerOf returns the logical cluster of a binding's export, or "". Once known it
 // stays, wherever the path leads later.
@@ -73,21 +54,6 @@ func ReadSchema(ctx context.Context, local, cache *client.Factory, key client.Ke
 	return replica, err
 }
 
-// read reads a schema. The error is client.ErrIncomplete if that is on another shard, and its replica
-// cannot be read now.
-func (r *reconciler) read(ctx context.Context, key client.Key) (*apis.APIResourceSchema, error) {
-	schema, err := r.readSchema(ctx, key)
-	if err == nil || key.Shard == "" || ctx.Err() != nil {
-		return schema, err
-	}
-	klog.FromContext(ctx).V(2).Info("Cannot read the replica of a schema", "schema", key, "err", err)
-	what := "does not answer for"
-	if apierrors.IsNotFound(err) { // if it is gone, the informer is about to hear of it
-		what = "that is asked does not have"
-	}
-	return nil, fmt.Errorf("%w: the cache server %s the APIResourceSchema %s of shard %s", client.ErrIncomplete, what, key.Name, key.Shard)
-}
-
 // readSchema reads what the SDK's type would lose, too.
 func readSchema(ctx context.Context, scope client.Scope, name string) (*apis.APIResourceSchema, error) {
 	dynamic, err := scope.Dynamic()
@@ -99,4 +65,25 @@ func readSchema(ctx context.Context, scope client.Scope, name string) (*apis.API
 		return nil, err
 	}
 	return apis.SchemaFrom(u)
+}
+
+func schemaKey(provider logicalcluster.Name, name string) client.Key {
+	return client.Key{Cluster: provider, Name: name}
+}
+
+func ignoreNotFound(err error) error {
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+// boundAs returns how a binding has bound a resource, or nil.
+func boundAs(binding *apisv1alpha2.APIBinding, group, resource string) *apisv1alpha2.BoundAPIResource {
+	for i := range binding.Status.BoundResources {
+		if b := &binding.Status.BoundResources[i]; b.Group == group && b.Resource == resource {
+			return b
+		}
+	}
+	return nil
 }

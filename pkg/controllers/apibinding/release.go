@@ -8,6 +8,7 @@ import (
 	"github.com/kcp-dev/logicalcluster/v3"
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
 	"github.com/kcp-dev/sdk/apis/third_party/conditions/util/conditions"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/reconcile"
@@ -32,19 +33,6 @@ func (r *reconciler) release(ctx context.Context, key client.Key, binding *apisv
 	}
 	_, err = r.commit(ctx, binding, released(binding))
 	return reconcile.Result{}, ignoreNotFound(err)
-}
-
-// isGoing reports whether a logical cluster is being deleted.
-func (r *reconciler) isGoing(cluster logicalcluster.Name) bool {
-	lc, err := r.logicalCluster(cluster)
-	return err == nil && lc.DeletionTimestamp != nil
-}
-
-// left is what is left of a resource.
-type left struct {
-	resource   string
-	objects    int
-	finalizers map[string]int
 }
 
 // empty deletes what a binding has bound, but for what another one takes over, and what it was to
@@ -82,7 +70,7 @@ func (r *reconciler) empty(ctx context.Context, key client.Key, binding *apisv1a
 }
 
 // awaited returns what the export of a binding offers that it has yet to bind, as far as there are
-// schemas.
+// schemas, of which it makes copies: nothing can be deleted without.
 func (r *reconciler) awaited(ctx context.Context, cluster logicalcluster.Name, binding *apisv1alpha2.APIBinding) ([]apisv1alpha2.BoundAPIResource, error) {
 	provider, err := providerOf(cluster, binding, r.resolve)
 	if err != nil {
@@ -98,13 +86,25 @@ func (r *reconciler) awaited(ctx context.Context, cluster logicalcluster.Name, b
 		if boundAs(binding, resource.Group, resource.Name) != nil {
 			continue
 		}
-		offered, _, err := r.offered(ctx, provider, export, resource)
+		schema, err := r.schema(schemaKey(provider, resource.Schema))
+		if apierrors.IsNotFound(err) {
+			continue
+		}
 		if err != nil {
 			return nil, err
 		}
-		if offered != nil {
-			all = append(all, *offered)
+		next := resourceOf(export, resource, schema)
+		version, problem, err := r.copySchema(ctx, keyOf(provider, schema), &next, export.Name)
+		if err != nil {
+			return nil, err
 		}
+		if problem != nil {
+			continue
+		}
+		if resource.Storage.Virtual == nil {
+			next.StorageVersions = []string{version}
+		}
+		all = append(all, next)
 	}
 	return all, nil
 }
@@ -134,16 +134,6 @@ func (r *reconciler) isTakenOver(key client.Key, bound *apisv1alpha2.BoundAPIRes
 		}
 	}
 	return false, nil
-}
-
-// boundAs returns how a binding has bound a resource, or nil.
-func boundAs(binding *apisv1alpha2.APIBinding, group, resource string) *apisv1alpha2.BoundAPIResource {
-	for i := range binding.Status.BoundResources {
-		if b := &binding.Status.BoundResources[i]; b.Group == group && b.Resource == resource {
-			return b
-		}
-	}
-	return nil
 }
 
 // offersSame reports whether the export of a binding offers what is bound, with the same schema

@@ -1,27 +1,20 @@
 package apibinding
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
 
-	"github.com/kcp-dev/logicalcluster/v3"
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
 	conditionsv1alpha1 "github.com/kcp-dev/sdk/apis/third_party/conditions/apis/conditions/v1alpha1"
 	"github.com/kcp-dev/sdk/apis/third_party/conditions/util/conditions"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/shardplane/shardplane/pkg/apis"
 )
 
-const (
-	// missingIdentityHash says that an export has no identity yet.
-	missingIdentityHash = "MissingIdentityHash"
-	// waitingForReplicas says that it is not known yet what other shards export.
-	waitingForReplicas = "WaitingForReplicas"
-)
+// waitingForReplicas says that it is not known yet what other shards export.
+const waitingForReplicas = "WaitingForReplicas"
 
 // Conditions of bindings that are not in the SDK.
 const (
@@ -30,165 +23,29 @@ const (
 	someFinalizersRemain   = "SomeFinalizersRemain"
 )
 
-// problem is why an export cannot be bound, or followed, now.
-type problem struct {
-	// export is set if it is the export that is not valid.
-	export bool
-	// noRoom is set if the shard keeps too many schemas of the provider, or one that others still use and
-	// that this one is not compatible with: it is tried again when the shard has deleted copies of schemas.
-	noRoom   bool
-	reason   string
-	severity conditionsv1alpha1.ConditionSeverity
-	message  string
-}
-
-func noExport() *problem {
-	return &problem{
-		export: true, reason: apisv1alpha2.APIExportNotFoundReason, severity: conditionsv1alpha1.ConditionSeverityError,
-		message: "The APIExport does not exist: create it, or delete the binding",
-	}
-}
-
-func noIdentity() *problem {
-	return &problem{
-		export: true, reason: missingIdentityHash, severity: conditionsv1alpha1.ConditionSeverityWarning,
-		message: fmt.Sprintf("The APIExport has no identity yet: its condition %s says why", apisv1alpha2.APIExportIdentityValid),
-	}
-}
-
-func noSchema(name string) *problem {
-	return &problem{
-		export: true, reason: apisv1alpha2.InternalErrorReason, severity: conditionsv1alpha1.ConditionSeverityError,
-		message: fmt.Sprintf("The APIExport names the APIResourceSchema %s, which does not exist: its provider has to create it, or to name another one", name),
-	}
-}
-
-func invalidSchema(name string, err error) *problem {
-	return &problem{
-		noRoom: errors.Is(err, apis.ErrNoRoom) || errors.Is(err, apis.ErrInUse),
-		reason: apisv1alpha2.APIResourceSchemaInvalidReason, severity: conditionsv1alpha1.ConditionSeverityError,
-		message: fmt.Sprintf("The provider has to name another APIResourceSchema than %s in the APIExport: %v", name, err),
-	}
-}
-
-func namingConflict(what string) *problem {
-	return &problem{
-		reason: apisv1alpha2.NamingConflictsReason, severity: conditionsv1alpha1.ConditionSeverityError,
-		message: what + ": delete that, or this binding. What is free is bound by itself",
-	}
-}
-
-func noLogicalCluster() *problem {
-	return &problem{
-		reason: apisv1alpha2.LogicalClusterNotFoundReason, severity: conditionsv1alpha1.ConditionSeverityError,
-		message: "There is no LogicalCluster here: it has just been created, and then this goes on by itself, or it is being deleted, with this binding",
-	}
-}
-
-func tooMany() *problem {
-	return &problem{
-		reason: apisv1alpha2.InternalErrorReason, severity: conditionsv1alpha1.ConditionSeverityError,
-		message: fmt.Sprintf("The annotation %s of the LogicalCluster, which tells what is bound, would have more than %d bytes: delete other bindings", locksAnnotation, maxLocksBytes),
-	}
-}
-
-// offer is what an export offers, as the resources of a binding would say it.
-type offer struct {
-	identity  string
-	resources []apisv1alpha2.BoundAPIResource
-	problem   *problem
-}
-
-// follow returns what a binding is to bind that has bound something: that, as it is
-// offered now, and what is new. An identity never changes: who has bound a resource
-// under another one keeps it.
-func (o *offer) follow(before []apisv1alpha2.BoundAPIResource) []apisv1alpha2.BoundAPIResource {
-	after := make([]apisv1alpha2.BoundAPIResource, 0, len(before)+len(o.resources))
-	for i := range before {
-		after = append(after, *before[i].DeepCopy())
-	}
-	for i := range o.resources {
-		now := &o.resources[i]
-		at := slices.IndexFunc(after, func(b apisv1alpha2.BoundAPIResource) bool { return b.Group == now.Group && b.Resource == now.Resource })
-		if at < 0 {
-			after = append(after, *now.DeepCopy())
-			continue
-		}
-		known := &after[at]
-		if known.Schema.IdentityHash != now.Schema.IdentityHash {
-			if o.problem == nil {
-				o.problem = otherIdentity(known)
-			}
-			continue
-		}
-		if (len(known.StorageVersions) == 0) != (len(now.StorageVersions) == 0) {
-			if o.problem == nil {
-				o.problem = otherStorage(known)
-			}
-			continue
-		}
-		known.Schema = now.Schema
-		for _, version := range now.StorageVersions {
-			if !slices.Contains(known.StorageVersions, version) {
-				known.StorageVersions = append(known.StorageVersions, version)
-			}
-		}
-	}
-	return after
-}
-
-func otherIdentity(bound *apisv1alpha2.BoundAPIResource) *problem {
-	return &problem{
-		reason: apisv1alpha2.NamingConflictsReason, severity: conditionsv1alpha1.ConditionSeverityError,
-		message: fmt.Sprintf("%s.%s is bound with the former identity of the APIExport, and its objects stay with that: delete the binding, with the objects, and bind again", bound.Resource, bound.Group),
-	}
-}
-
-func otherStorage(bound *apisv1alpha2.BoundAPIResource) *problem {
-	return &problem{
-		reason: apisv1alpha2.NamingConflictsReason, severity: conditionsv1alpha1.ConditionSeverityError,
-		message: fmt.Sprintf("%s.%s is bound with the former storage of the APIExport, virtual or not, and stays with it: delete the binding, with the objects, and bind again", bound.Resource, bound.Group),
-	}
-}
-
-// newSchemas returns the schemas of after that before does not have.
-func newSchemas(before, after []apisv1alpha2.BoundAPIResource) []types.UID {
-	known := make(map[string]bool, len(before))
-	for i := range before {
-		known[before[i].Schema.UID] = true
-	}
-	var added []types.UID
-	for i := range after {
-		if uid := after[i].Schema.UID; !known[uid] {
-			added = append(added, types.UID(uid))
-		}
-	}
-	return added
-}
-
-// advance returns a binding as far as it gets: with wanted bound if nothing is in the
-// way. export is nil if there is none.
-func advance(binding *apisv1alpha2.APIBinding, provider logicalcluster.Name, export *apisv1alpha2.APIExport, o *offer, wanted []apisv1alpha2.BoundAPIResource) *apisv1alpha2.APIBinding {
+// advance returns a binding as far as it gets: with all that is wanted bound if nothing is in the
+// way.
+func (p *plan) advance(binding *apisv1alpha2.APIBinding) *apisv1alpha2.APIBinding {
 	binding = binding.DeepCopy()
 	if binding.Status.Phase == "" {
 		binding.Status.Phase = apisv1alpha2.APIBindingPhaseBinding
 	}
-	binding.Status.APIExportClusterName = provider.String()
-	mirror(binding, export)
+	binding.Status.APIExportClusterName = p.provider.String()
+	mirror(binding, p.export)
 	binding.Status.ExportPermissionClaims = nil // an export that is gone asks for nothing
-	if export != nil {
-		binding.Status.ExportPermissionClaims = export.DeepCopy().Spec.PermissionClaims
+	if p.export != nil {
+		binding.Status.ExportPermissionClaims = p.export.DeepCopy().Spec.PermissionClaims
 	}
 	tellClaims(binding)
-	switch p := o.problem; {
-	case p == nil:
-		binding.Status.BoundResources = wanted
+	switch {
+	case p.problem == nil:
+		binding.Status.BoundResources = p.wanted
 		binding.Status.Phase = apisv1alpha2.APIBindingPhaseBound
 		conditions.MarkTrue(binding, apisv1alpha2.APIExportValid)
 		conditions.MarkTrue(binding, apisv1alpha2.BindingUpToDate)
 		conditions.MarkTrue(binding, apisv1alpha2.InitialBindingCompleted)
-	case p.export:
-		conditions.MarkFalse(binding, apisv1alpha2.APIExportValid, p.reason, p.severity, "%s", p.message)
+	case p.problem.export:
+		conditions.MarkFalse(binding, apisv1alpha2.APIExportValid, p.problem.reason, p.problem.severity, "%s", p.problem.message)
 		// What is bound goes on, and is as new as it can be.
 		if !conditions.IsTrue(binding, apisv1alpha2.InitialBindingCompleted) {
 			incomplete(binding, apisv1alpha2.WaitingForEstablishedReason, conditionsv1alpha1.ConditionSeverityInfo,
@@ -196,7 +53,7 @@ func advance(binding *apisv1alpha2.APIBinding, provider logicalcluster.Name, exp
 		}
 	default:
 		conditions.MarkTrue(binding, apisv1alpha2.APIExportValid)
-		incomplete(binding, p.reason, p.severity, p.message)
+		incomplete(binding, p.problem.reason, p.problem.severity, p.problem.message)
 	}
 	conditions.SetSummary(binding, conditions.WithConditions(apisv1alpha2.InitialBindingCompleted))
 	return binding
@@ -262,6 +119,13 @@ func tellClaims(binding *apisv1alpha2.APIBinding) {
 
 func hasFinalizer(binding *apisv1alpha2.APIBinding) bool {
 	return slices.Contains(binding.Finalizers, apis.BindingFinalizer)
+}
+
+// left is what is left of a resource.
+type left struct {
+	resource   string
+	objects    int
+	finalizers map[string]int
 }
 
 // remaining returns a binding that is being deleted and says what keeps it.

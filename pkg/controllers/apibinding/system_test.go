@@ -32,11 +32,11 @@ func TestSystemExports(t *testing.T) {
 		return &apisv1alpha2.APIBinding{Spec: apisv1alpha2.APIBindingSpec{Reference: apisv1alpha2.BindingReference{Export: &apisv1alpha2.ExportBindingReference{Path: "root", Name: export}}}}
 	}
 	workspaces := []apisv1alpha2.BoundAPIResource{{Group: "tenancy.kcp.io", Resource: "workspaces"}}
-	release, conflict, err := w.r.reserve(t.Context(), key, binding("tenancy.kcp.io"), plan{provider: "root", wanted: workspaces})
+	release, conflict, err := w.r.reserve(t.Context(), key, binding("tenancy.kcp.io"), &plan{provider: "root", wanted: workspaces})
 	require.NoError(t, err)
 	require.Empty(t, conflict)
 	release()
-	for name, p := range map[string]plan{
+	for name, p := range map[string]*plan{
 		"tenancy.kcp.io": {provider: "provider", wanted: workspaces},
 		"mine":           {provider: "root", wanted: workspaces},
 	} {
@@ -45,7 +45,7 @@ func TestSystemExports(t *testing.T) {
 	}
 	w.bind("a")
 	w.bindings["a"].Status.BoundResources = workspaces
-	_, conflict, err = w.r.reserve(t.Context(), key, binding("tenancy.kcp.io"), plan{provider: "root", wanted: workspaces})
+	_, conflict, err = w.r.reserve(t.Context(), key, binding("tenancy.kcp.io"), &plan{provider: "root", wanted: workspaces})
 	require.NoError(t, err)
 	require.Equal(t, `In group "tenancy.kcp.io", "workspaces" is already in use by APIBinding "a"`, conflict)
 }

@@ -1,15 +1,11 @@
 package apibinding
 
 import (
-	"context"
 	"maps"
 	"slices"
 	"sync"
 
 	"github.com/kcp-dev/logicalcluster/v3"
-	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
-	"github.com/kcp-dev/sdk/apis/third_party/conditions/util/conditions"
-	"k8s.io/apimachinery/pkg/api/equality"
 
 	"github.com/shardplane/shardplane/pkg/client"
 )
@@ -52,26 +48,4 @@ func (w *waiting) everywhere() []client.Key {
 		keys = slices.AppendSeq(keys, maps.Keys(of))
 	}
 	return keys
-}
-
-// tellWaiting says in a binding that has bound nothing yet what it waits for. What is bound goes on, by the claims that the
-// export made when it was known last: nobody else is needed to accept them, and to reject them.
-func (r *reconciler) tellWaiting(ctx context.Context, key client.Key, why error) error {
-	says := func(binding *apisv1alpha2.APIBinding) *apisv1alpha2.APIBinding {
-		if conditions.IsTrue(binding, apisv1alpha2.InitialBindingCompleted) {
-			binding = binding.DeepCopy()
-			tellClaims(binding)
-			return binding
-		}
-		return waitingFor(binding, why)
-	}
-	known, err := r.known(key)
-	if err != nil || known.DeletionTimestamp != nil || equality.Semantic.DeepEqual(known, says(known)) {
-		return ignoreNotFound(err)
-	}
-	binding, err := r.binding(ctx, key)
-	if err == nil && binding.DeletionTimestamp == nil {
-		_, err = r.commit(ctx, binding, says(binding))
-	}
-	return ignoreNotFound(err)
 }

@@ -16,7 +16,6 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/authz/policy"
 	"github.com/shardplane/shardplane/pkg/client"
-	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/reconcile"
 	"github.com/shardplane/shardplane/pkg/tenancy"
 )
@@ -70,17 +69,6 @@ func (k keeper[T, L]) ensureOne(ctx context.Context, cluster logicalcluster.Name
 	}
 	_, err = reconcile.Commit(ctx, k.clients, existing, merged)
 	return err
-}
-
-// ensurePolicy brings the roles and bindings of a logical cluster about.
-func (r *reconciler) ensurePolicy(ctx context.Context, scope client.Scope, cluster logicalcluster.Name) error {
-	objects := policyOf(cluster, r.homeCreators)
-	roles := keeper[*rbacv1.ClusterRole, *rbacv1.ClusterRoleList]{r.role, kinds.ClusterRoles.In(scope), mergeRole}
-	bindings := keeper[*rbacv1.ClusterRoleBinding, *rbacv1.ClusterRoleBindingList]{r.binding, kinds.ClusterRoleBindings.In(scope), mergeBinding}
-	return errors.Join(
-		roles.ensure(ctx, cluster, objects.ClusterRoles),
-		bindings.ensure(ctx, cluster, objects.ClusterRoleBindings),
-	)
 }
 
 // mergeRole adds the rules of want that existing lacks, unless existing opts

@@ -7,7 +7,7 @@
 //	how many objects there may be ──────────────────┘   Table: a line of <resource>:<identity>
 //	                                                    ◄─ counts here and on the cache server
 //
-// What is decided about one (identity.go, resource.go, counts.go) is apart from what it takes to
+// What is decided about one (this file, resource.go, counts.go) is apart from what it takes to
 // hear of changes (watch.go), from what was there before (start.go), and from which one of several for one
 // resource counts (rivals.go).
 package cachedresource
@@ -24,103 +24,14 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/reconcile"
+	"github.com/shardplane/shardplane/pkg/reconcile/secrets"
 )
-
-const (
-	// Name is the name of the controller of CachedResources.
-	Name = "cachedresource"
-	// ClusterName is that of ClusterCachedResources.
-	ClusterName = "clustercachedresource"
-
-	// lookAgain is how often something is looked at that nobody tells of, such as whether the
-	// resource is still served.
-	lookAgain = time.Minute
-	// countAgain is how often objects are counted that nobody has told of, by a request to the shard and one
-	// to a cache server: on both they are compared all the time, so that counts differ for a moment only.
-	countAgain = time.Hour
-	// minSoon and maxSoon bound the time between two looks whether replicas are gone.
-	minSoon, maxSoon = 20 * time.Millisecond, 5 * time.Second
-	// removeTimeout bounds one wait until replicas are deleted.
-	removeTimeout = 10 * time.Second
-)
-
-// Served is what a logical cluster serves under the name of a resource.
-type Served struct {
-	Kind       string
-	Namespaced bool
-	// API is the identity of the export that it is bound from, if it is.
-	API string
-	// Converted is set if a webhook converts what is stored into the version that was asked for.
-	Converted bool
-	// Prefix is that of the keys of its objects.
-	Prefix string
-}
-
-// Stored is what is to be known of an object.
-type Stored struct {
-	Name    string
-	UID     types.UID
-	Created metav1.Time
-	Labels  map[string]string
-	Bytes   int64
-}
-
-// Store is what the shard stores and serves.
-type Store interface {
-	// Served returns what a logical cluster serves, false if it serves no such resource.
-	Served(ctx context.Context, cluster logicalcluster.Name, resource schema.GroupVersionResource) (Served, bool, error)
-	// Bytes returns how many bytes a logical cluster stores in all, false if that is not known yet.
-	Bytes(cluster logicalcluster.Name) (int64, bool)
-	// Each calls visit for each object of a resource that a logical cluster serves.
-	Each(ctx context.Context, cluster logicalcluster.Name, resource schema.GroupVersionResource, visit func(Stored)) error
-	// Listen has changed called with the key of each object that is written, or with none when
-	// any may have been, until stop is called.
-	Listen(changed func(key string)) (stop func())
-}
-
-// Publications are what is read to be replicated.
-type Publications interface {
-	Publish(publisher apis.Publisher, p *apis.Publication) error
-	Published(publisher apis.Publisher) (replicated schema.GroupVersionResource, by int, ok bool)
-	Bytes(publisher apis.Publisher) int64
-	Withdraw(publisher apis.Publisher, revision uint64)
-	Forget(publisher apis.Publisher)
-}
-
-// Table is what is replicated. Ensure has a resource replicated that may be already, Remove ends
-// that and returns when its replicas are gone.
-type Table interface {
-	Ensure(resource schema.GroupVersionResource) error
-	Remove(ctx context.Context, resource schema.GroupResource) error
-}
-
-// Config is what the controller needs.
-type Config struct {
-	// Resource is the one that the controller is for, and Objects are those of all logical
-	// clusters of the shard.
-	Resource client.Resource[*cachev1alpha1.CachedResource, *cachev1alpha1.CachedResourceList]
-	Objects  *client.Informer[*cachev1alpha1.CachedResource]
-	// All are those of both names, CachedResources first.
-	All []*client.Informer[*cachev1alpha1.CachedResource]
-	// Local reaches the shard itself as system:masters, and Cache what it has on the cache server;
-	// nil where there is none.
-	Local, Cache *client.Factory
-
-	Store        Store
-	Publications Publications
-	Table        Table
-	// Limit is how many objects a logical cluster may have replicated, and LimitBytes how many bytes
-	// these may have; 0 is any number.
-	Limit      int
-	LimitBytes int64
-}
 
 // New returns the controller. Its keys are cached resources.
 func New(config Config) *reconcile.Controller[client.Key] {
@@ -134,18 +45,6 @@ func New(config Config) *reconcile.Controller[client.Key] {
 		Reconcile: c.reconcile,
 		Sources:   []reconcile.Source[client.Key]{c.remember, reconcile.Keys(config.Objects), c.written, c.rivalsOf(config.All[0]), c.rivalsOf(config.All[1])},
 	})
-}
-
-type controller struct {
-	Config
-
-	latest  reconcile.Latest[*cachev1alpha1.CachedResource]
-	watched *watched
-	had     had
-}
-
-func (c *controller) publisher(key client.Key) apis.Publisher {
-	return apis.Publisher{Resource: c.Resource.Resource, Cluster: key.Cluster, Name: key.Name}
 }
 
 func (c *controller) reconcile(ctx context.Context, key client.Key) (reconcile.Result, error) {
@@ -212,14 +111,6 @@ func (c *controller) advance(ctx context.Context, object *cachev1alpha1.CachedRe
 		return reconcile.Result{Backoff: true}, c.withdraw(ctx, object)
 	}
 	return c.replicate(ctx, object, served)
-}
-
-// stopped says in a cached resource why nothing of it is to be replicated.
-func stopped(object *cachev1alpha1.CachedResource, reason string, severity conditionsv1alpha1.ConditionSeverity, why string) {
-	if object.Status.Phase == cachev1alpha1.CachedResourcePhaseReady {
-		object.Status.Phase = cachev1alpha1.CachedResourcePhaseInitializing
-	}
-	conditions.MarkFalse(object, cachev1alpha1.ReplicationStarted, reason, severity, "%s", why)
 }
 
 // withdraw has nothing of a cached resource replicated as long as it is not valid, or another one has the resource.
@@ -360,4 +251,58 @@ func (c *controller) commit(ctx context.Context, old, updated *cachev1alpha1.Cac
 		c.latest.Wrote(written)
 	}
 	return written, err
+}
+
+// written has cached resources looked at when their objects or secrets are written.
+func (c *controller) written(_ context.Context, queue reconcile.Queue[client.Key]) (func(), error) {
+	return c.Store.Listen(func(key string) {
+		all, secret := c.watched.tell(key)
+		for _, key := range all {
+			if secret {
+				queue.Add(key)
+			} else {
+				queue.AddAfter(key, recount)
+			}
+		}
+	}), nil
+}
+
+// secretKey returns where the secret is with the identity of a cached resource.
+func secretKey(object *cachev1alpha1.CachedResource) client.Key {
+	ref := apis.CachedSecretOf(object)
+	return client.Key{Cluster: logicalcluster.From(object), Namespace: ref.Namespace, Name: ref.Name}
+}
+
+// identify brings the identity of a cached resource to what its secret says, which is made if it
+// names none.
+func (c *controller) identify(ctx context.Context, object *cachev1alpha1.CachedResource) error {
+	key := client.KeyOf(object)
+	if conditions.IsTrue(object, cachev1alpha1.CachedResourceIdentityValid) && c.watched.verified(key) {
+		return nil
+	}
+	verified := c.watched.verify(key)
+	ref := apis.CachedSecretOf(object)
+	scope := c.Local.Cluster(logicalcluster.From(object).Path())
+	secret, err := kinds.Secrets.InNamespace(scope, ref.Namespace).Get(ctx, ref.Name, metav1.GetOptions{})
+	named := object.Spec.Identity != nil && object.Spec.Identity.SecretRef != nil
+	if apierrors.IsNotFound(err) && object.Status.IdentityHash == "" && (!named || ref == apis.DefaultSecret(object.Name)) {
+		if secret, err = secrets.Create(ctx, scope, apis.NewSecret(ref)); err != nil {
+			conditions.MarkFalse(object, cachev1alpha1.CachedResourceIdentityValid, cachev1alpha1.IdentityGenerationFailedReason, conditionsv1alpha1.ConditionSeverityError,
+				"The secret %s/%s cannot be made, which is tried again: %v", ref.Namespace, ref.Name, err)
+			return nil
+		}
+	}
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("reading the secret %s/%s: %w", ref.Namespace, ref.Name, err)
+	}
+	if err != nil {
+		secret = nil
+	}
+	if problem := verify(object, ref, secret); problem != "" {
+		conditions.MarkFalse(object, cachev1alpha1.CachedResourceIdentityValid, cachev1alpha1.IdentityVerificationFailedReason, conditionsv1alpha1.ConditionSeverityError, "%s", problem)
+		return nil
+	}
+	conditions.MarkTrue(object, cachev1alpha1.CachedResourceIdentityValid)
+	verified()
+	return nil
 }

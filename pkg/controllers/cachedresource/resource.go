@@ -20,22 +20,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/reconcile"
 )
 
-// The reasons that kcp has no word for.
-const (
-	// reasonConverted says that objects are not stored as they are to be replicated.
-	reasonConverted = "ResourceConverted"
-	// reasonWaiting says that something else is to be done first.
-	reasonWaiting = "Waiting"
-	// reasonNoCache says that there is no cache server.
-	reasonNoCache = "NoCacheServer"
-	// reasonIdentityInUse says that others have other objects under the identity.
-	reasonIdentityInUse = "IdentityInUse"
-	// reasonAlreadyCached says that another one has the resource replicated.
-	reasonAlreadyCached = "AlreadyCached"
-	// reasonTooMany says that not all objects are replicated.
-	reasonTooMany = "TooManyObjects"
-)
-
 // serve finds what a cached resource names, and says in it whether that can be replicated.
 func (c *controller) serve(ctx context.Context, object *cachev1alpha1.CachedResource) (served Served, valid bool, err error) {
 	resource := apis.CachedResourceOf(object)

@@ -2,7 +2,6 @@ package cachedresource
 
 import (
 	"context"
-	"sync"
 
 	cachev1alpha1 "github.com/kcp-dev/sdk/apis/cache/v1alpha1"
 	"github.com/kcp-dev/sdk/apis/third_party/conditions/util/conditions"
@@ -12,13 +11,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/reconcile"
 )
-
-// had are the cached resources that had replicas when the controller began, by what these are on cache servers, as
-// far as they are not known yet.
-type had struct {
-	mu sync.Mutex
-	of map[schema.GroupResource][]apis.Publisher
-}
 
 // replicates reports whether a cached resource has had replicas, as far as it has said, and may go on to have them.
 func replicates(object *cachev1alpha1.CachedResource) bool {

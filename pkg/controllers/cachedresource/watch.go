@@ -1,15 +1,16 @@
 package cachedresource
 
 import (
-	"context"
+	"fmt"
 	"strings"
 	"sync"
 	"time"
 
+	cachev1alpha1 "github.com/kcp-dev/sdk/apis/cache/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/client"
-	"github.com/shardplane/shardplane/pkg/reconcile"
 )
 
 // recount is how long after a write of an object all are counted, whatever else is written
@@ -36,6 +37,18 @@ type watches struct {
 	// been heard of them since; written counts what was heard of them.
 	counted counted
 	written int
+}
+
+// Served is what a logical cluster serves under the name of a resource.
+type Served struct {
+	Kind       string
+	Namespaced bool
+	// API is the identity of the export that it is bound from, if it is.
+	API string
+	// Converted is set if a webhook converts what is stored into the version that was asked for.
+	Converted bool
+	// Prefix is that of the keys of its objects.
+	Prefix string
 }
 
 // counted is what a count of objects goes by.
@@ -172,16 +185,24 @@ func (w *watched) tell(key string) (all []client.Key, secret bool) {
 	return all, secret
 }
 
-// written has cached resources looked at when their objects or secrets are written.
-func (c *controller) written(_ context.Context, queue reconcile.Queue[client.Key]) (func(), error) {
-	return c.Store.Listen(func(key string) {
-		all, secret := c.watched.tell(key)
-		for _, key := range all {
-			if secret {
-				queue.Add(key)
-			} else {
-				queue.AddAfter(key, recount)
-			}
-		}
-	}), nil
+// verify gives a cached resource the identity in a secret, which may be nil, and returns what is
+// wrong with it. An identity, once there is one, stays.
+func verify(object *cachev1alpha1.CachedResource, ref corev1.SecretReference, secret *corev1.Secret) (problem string) {
+	where := ref.Namespace + "/" + ref.Name
+	if secret == nil {
+		return fmt.Sprintf("The secret %s does not exist: create it with the identity under %q", where, apis.IdentityKey)
+	}
+	if object.Spec.Identity == nil || object.Spec.Identity.SecretRef == nil {
+		object.Spec.Identity = &cachev1alpha1.Identity{SecretRef: &ref}
+	}
+	key := secret.Data[apis.IdentityKey]
+	switch {
+	case len(key) == 0:
+		return fmt.Sprintf("The secret %s has nothing under %q: put the identity there", where, apis.IdentityKey)
+	case object.Status.IdentityHash == "":
+		object.Status.IdentityHash = apis.IdentityHash(key)
+	case object.Status.IdentityHash != apis.IdentityHash(key):
+		return fmt.Sprintf("The secret %s has another identity than status.identityHash, which never changes and under which the objects stay replicated: put the former one back, or make another object", where)
+	}
+	return ""
 }

@@ -6,52 +6,13 @@ import (
 	"slices"
 	"time"
 
-	"github.com/kcp-dev/logicalcluster/v3"
-	"github.com/prometheus/client_golang/prometheus"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/shardplane/shardplane/pkg/reconcile"
 	"github.com/shardplane/shardplane/pkg/storage"
 )
-
-// backend is what the collector looks at and changes. A test has one of its own.
-type backend interface {
-	// KindOf and Served are those of Kinds.
-	KindOf(ctx context.Context, cluster logicalcluster.Name, kind schema.GroupVersionKind) (storage.Kind, bool, error)
-	Served(ctx context.Context, cluster logicalcluster.Name, prefix, identity string) (storage.Kind, bool, error)
-	// get returns an object as the graph knows it, or newer, and read as a quorum has it. That of
-	// none is the zero value.
-	get(ctx context.Context, item Item) (object, error)
-	read(ctx context.Context, item Item) (object, error)
-	// catchUp returns when the graph tells of everything in the item's logical cluster that was
-	// written until the item had its version.
-	catchUp(ctx context.Context, item Item, o object) error
-	// elsewhere reports whether another namespace has an owner that the item's has not.
-	elsewhere(ctx context.Context, owner Item, uid types.UID) bool
-
-	remove(ctx context.Context, kind storage.Kind, item Item, o object, policy metav1.DeletionPropagation) error
-	patch(ctx context.Context, kind storage.Kind, item Item, o object, p patch) error
-	// report tells users of a reference that cannot be right.
-	report(ctx context.Context, kind storage.Kind, item Item, o object, r metav1.OwnerReference)
-}
-
-// collector decides about one object at a time.
-type collector struct {
-	graph   *graph
-	backend backend
-	parked  parked
-	// held are objects that wait although they are to be deleted, see first.go.
-	held    holding
-	metrics metrics
-}
-
-func newCollector(registerer prometheus.Registerer) *collector {
-	m := newMetrics(registerer)
-	return &collector{graph: newGraph(), held: holding{gauge: m.held}, metrics: m}
-}
 
 // errUnserved says that an object cannot be written, since nothing serves it.
 var errUnserved = errors.New("nothing serves the object")
@@ -262,9 +223,6 @@ func (c *collector) tell(ctx context.Context, kind storage.Kind, item Item, o ob
 
 // errAgain has an object looked at again in its new state.
 var errAgain = apierrors.NewConflict(schema.GroupResource{}, "", errors.New("it was changed by the collector"))
-
-// errBusy has an object looked at later, when others of slow logical clusters are done.
-var errBusy = errors.New("too many deletions wait for webhooks")
 
 // backoff bounds, as in Kubernetes.
 const (

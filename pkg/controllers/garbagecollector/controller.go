@@ -26,7 +26,6 @@ const (
 )
 
 const (
-	workers = 16
 	// perCluster is how many workers one logical cluster keeps busy at most.
 	perCluster = workers / 4
 	// timeout bounds the work on one object, such as the orphaning of all its dependents. What

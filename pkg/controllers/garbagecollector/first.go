@@ -8,11 +8,9 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
-	"github.com/prometheus/client_golang/prometheus"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -25,31 +23,6 @@ import (
 // begunAnnotation is on the LogicalCluster of tenancy.AdminCluster, and says since when, or from
 // when on, what was there before a garbage collector is collected, too.
 const begunAnnotation = "internal.shardplane.io/garbage-collected-since"
-
-// holding are objects that are to be deleted, and wait until a time for somebody to object.
-type holding struct {
-	gauge prometheus.Gauge
-
-	mu    sync.Mutex
-	until time.Time
-	// items have their UIDs, but for those that could not be read.
-	items map[Item]types.UID
-}
-
-// wait returns for how long an object is to be left alone.
-func (h *holding) wait(item Item, uid types.UID) time.Duration {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if of, held := h.items[item]; !held || of != "" && of != uid {
-		return 0
-	}
-	left := time.Until(h.until)
-	if left <= 0 {
-		h.items = nil
-		h.gauge.Set(0)
-	}
-	return max(left, 0)
-}
 
 // begin counts, where no collector has been before, what is to be deleted of what is there, and
 // holds that for the delay. It does so again where a start falls into the delay.
@@ -104,13 +77,6 @@ func (c *Controller) begin(ctx context.Context) error {
 	}
 	c.collector.held.set(until, found)
 	return nil
-}
-
-func (h *holding) set(until time.Time, items map[Item]types.UID) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.until, h.items = until, items
-	h.gauge.Set(float64(len(items)))
 }
 
 // summary names the resources with the most objects first.

@@ -6,6 +6,10 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/shardplane/shardplane/pkg/storage"
 )
@@ -43,6 +47,42 @@ type lookup struct {
 	state state
 	item  Item
 	owner object
+}
+
+// backend is what the collector looks at and changes. A test has one of its own.
+type backend interface {
+	// KindOf and Served are those of Kinds.
+	KindOf(ctx context.Context, cluster logicalcluster.Name, kind schema.GroupVersionKind) (storage.Kind, bool, error)
+	Served(ctx context.Context, cluster logicalcluster.Name, prefix, identity string) (storage.Kind, bool, error)
+	// get returns an object as the graph knows it, or newer, and read as a quorum has it. That of
+	// none is the zero value.
+	get(ctx context.Context, item Item) (object, error)
+	read(ctx context.Context, item Item) (object, error)
+	// catchUp returns when the graph tells of everything in the item's logical cluster that was
+	// written until the item had its version.
+	catchUp(ctx context.Context, item Item, o object) error
+	// elsewhere reports whether another namespace has an owner that the item's has not.
+	elsewhere(ctx context.Context, owner Item, uid types.UID) bool
+
+	remove(ctx context.Context, kind storage.Kind, item Item, o object, policy metav1.DeletionPropagation) error
+	patch(ctx context.Context, kind storage.Kind, item Item, o object, p patch) error
+	// report tells users of a reference that cannot be right.
+	report(ctx context.Context, kind storage.Kind, item Item, o object, r metav1.OwnerReference)
+}
+
+// collector decides about one object at a time.
+type collector struct {
+	graph   *graph
+	backend backend
+	parked  parked
+	// held are objects that wait although they are to be deleted, see first.go.
+	held    holding
+	metrics metrics
+}
+
+func newCollector(registerer prometheus.Registerer) *collector {
+	m := newMetrics(registerer)
+	return &collector{graph: newGraph(), held: holding{gauge: m.held}, metrics: m}
 }
 
 // judge says what is to be done with an object that is not being deleted.
@@ -164,9 +204,4 @@ func without(references, drop []metav1.OwnerReference) []metav1.OwnerReference {
 	return slices.DeleteFunc(slices.Clone(references), func(r metav1.OwnerReference) bool {
 		return slices.ContainsFunc(drop, func(other metav1.OwnerReference) bool { return sameReference(r, other) })
 	})
-}
-
-// sameReference reports whether two references name the same owner.
-func sameReference(a, b metav1.OwnerReference) bool {
-	return a.UID == b.UID && a.APIVersion == b.APIVersion && a.Kind == b.Kind && a.Name == b.Name
 }

@@ -1,6 +1,7 @@
 package garbagecollector
 
 import (
+	"errors"
 	"sync"
 	"time"
 
@@ -8,7 +9,12 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
+// errBusy has an object looked at later, when others of slow logical clusters are done.
+var errBusy = errors.New("too many deletions wait for webhooks")
+
 const (
+	// workers are how many objects are looked at at a time.
+	workers = 16
 	// deleteTimeout is how long one deletion may take, webhooks included.
 	deleteTimeout = 10 * time.Second
 	// slow is from when on a deletion has its logical cluster counted among the slow ones.

@@ -76,6 +76,11 @@ type owner struct {
 	uid     [16]byte
 }
 
+// sameReference reports whether two references name the same owner.
+func sameReference(a, b metav1.OwnerReference) bool {
+	return a.UID == b.UID && a.APIVersion == b.APIVersion && a.Kind == b.Kind && a.Name == b.Name
+}
+
 // ownerOf returns the owner with a UID. Those that are no UUIDs are hashed. Should two be the
 // same, one object is looked at for nothing: judged is by what the references say.
 func ownerOf(cluster logicalcluster.Name, uid types.UID) owner {

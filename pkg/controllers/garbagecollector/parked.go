@@ -4,8 +4,11 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // parked are items about which nothing can be said, or done, before their logical cluster serves
@@ -67,4 +70,36 @@ func (p *parked) remove(item Item) {
 	if len(in) == 0 {
 		delete(p.items, cluster)
 	}
+}
+
+// holding are objects that are to be deleted, and wait until a time for somebody to object.
+type holding struct {
+	gauge prometheus.Gauge
+
+	mu    sync.Mutex
+	until time.Time
+	// items have their UIDs, but for those that could not be read.
+	items map[Item]types.UID
+}
+
+// wait returns for how long an object is to be left alone.
+func (h *holding) wait(item Item, uid types.UID) time.Duration {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if of, held := h.items[item]; !held || of != "" && of != uid {
+		return 0
+	}
+	left := time.Until(h.until)
+	if left <= 0 {
+		h.items = nil
+		h.gauge.Set(0)
+	}
+	return max(left, 0)
+}
+
+func (h *holding) set(until time.Time, items map[Item]types.UID) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.until, h.items = until, items
+	h.gauge.Set(float64(len(items)))
 }

@@ -2,7 +2,6 @@ package logicalcluster
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 
@@ -19,7 +18,6 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/client"
-	"github.com/shardplane/shardplane/pkg/client/documents"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/reconcile/purge"
 )
@@ -130,41 +128,6 @@ func report(lc *corev1alpha1.LogicalCluster, r result) *corev1alpha1.LogicalClus
 	}
 	conditions.MarkFalse(lc, tenancyv1alpha1.WorkspaceContentDeleted, r.reason, severity, "%s", r.detail)
 	return lc
-}
-
-// contentOf deletes what the logical cluster holds, one round.
-func contentOf(ctx context.Context, config Config, cluster logicalcluster.Name) result {
-	scope := config.Local.Cluster(cluster.Path())
-	discovery, err := documents.Of(scope)
-	metadata, metadataErr := scope.Metadata()
-	if err := errors.Join(err, metadataErr); err != nil {
-		return result{reason: reasonDiscoveryFailed, detail: err.Error(), err: err}
-	}
-	resources, err := purge.Discover(ctx, discovery)
-	stored := config.Stored.In(cluster, "")
-	deleted := deleteContent(resources, err, func(s stage, of []purge.Resource) purge.Outcome {
-		var err error
-		switch s {
-		case content:
-			// From now on nobody creates anything in namespaces: others would
-			// put back what they want in each as fast as it is deleted. One that the
-			// informer does not have yet is found at the end.
-			if slices.ContainsFunc(config.Namespaces.Lister().Cluster(cluster).List(nil), isOpen) {
-				_, err = purge.Remove(ctx, metadata, stored, only(resources, namespaces), "")
-			}
-		case namespaces:
-			err = release(ctx, kinds.Namespaces.In(scope))
-		default:
-		}
-		if err != nil {
-			return purge.Outcome{Err: err}
-		}
-		return purge.Delete(ctx, metadata, stored, of, "")
-	})
-	if !deleted.done() {
-		return deleted
-	}
-	return deleteUnserved(ctx, config.Unserved, cluster)
 }
 
 // Unserved deletes objects that are stored of a logical cluster and that nobody serves there, whatever

@@ -7,9 +7,7 @@ import (
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
-	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
-	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -17,7 +15,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/controllers/logicalcluster/defaults"
 	"github.com/shardplane/shardplane/pkg/reconcile"
-	"github.com/shardplane/shardplane/pkg/reconcile/purge"
 )
 
 // Name is the name of the controller that brings logical clusters up.
@@ -25,33 +22,7 @@ const Name = "logicalcluster"
 
 const (
 	workers = 16
-	// observeTimeout is how long a write may take to arrive in an informer.
-	observeTimeout = 5 * time.Second
 )
-
-// Config is what the controllers need. The informers are those of all logical
-// clusters of the shard.
-type Config struct {
-	// Local reaches the shard itself as system:masters, and Objects are what it stores.
-	Local   *client.Factory
-	Objects reconcile.Objects
-	// ExternalURL is what the URLs of logical clusters start with.
-	ExternalURL     string
-	LogicalClusters *client.Informer[*corev1alpha1.LogicalCluster]
-	Namespaces      *client.Informer[*corev1.Namespace]
-	Workspaces      *client.Informer[*tenancyv1alpha1.Workspace]
-	Bindings        *client.Informer[*apisv1alpha2.APIBinding]
-	// ClusterRoleBindings are looked at for those of owners.
-	ClusterRoleBindings *client.Informer[*rbacv1.ClusterRoleBinding]
-	// Stored says what is to be deleted.
-	Stored purge.Stored
-	// Unserved deletes what is left then.
-	Unserved Unserved
-	// Unreadable are the objects that cannot be read; the zero value reports none.
-	Unreadable Unreadable
-	// Defaults are the default bindings of types.
-	Defaults defaults.Config
-}
 
 // New returns the controller that brings logical clusters up.
 func New(config Config) *reconcile.Controller[client.Key] {
@@ -85,10 +56,6 @@ func New(config Config) *reconcile.Controller[client.Key] {
 			}),
 		),
 	})
-}
-
-func keyOf(cluster logicalcluster.Name) []client.Key {
-	return []client.Key{{Cluster: cluster, Name: corev1alpha1.LogicalClusterName}}
 }
 
 type reconciler struct {

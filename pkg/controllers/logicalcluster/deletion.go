@@ -2,6 +2,7 @@ package logicalcluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -15,8 +16,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/documents"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/reconcile"
+	"github.com/shardplane/shardplane/pkg/reconcile/purge"
 	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
@@ -79,6 +82,41 @@ func (r *deleter) deletions(clusters *client.Informer[*corev1alpha1.LogicalClust
 			OnDelete: func(last *corev1alpha1.LogicalCluster, _ bool) { queue.Add(client.KeyOf(last)) }, // forgets it
 		}).Remove, nil
 	}
+}
+
+// contentOf deletes what the logical cluster holds, one round.
+func contentOf(ctx context.Context, config Config, cluster logicalcluster.Name) result {
+	scope := config.Local.Cluster(cluster.Path())
+	discovery, err := documents.Of(scope)
+	metadata, metadataErr := scope.Metadata()
+	if err := errors.Join(err, metadataErr); err != nil {
+		return result{reason: reasonDiscoveryFailed, detail: err.Error(), err: err}
+	}
+	resources, err := purge.Discover(ctx, discovery)
+	stored := config.Stored.In(cluster, "")
+	deleted := deleteContent(resources, err, func(s stage, of []purge.Resource) purge.Outcome {
+		var err error
+		switch s {
+		case content:
+			// From now on nobody creates anything in namespaces: others would
+			// put back what they want in each as fast as it is deleted. One that the
+			// informer does not have yet is found at the end.
+			if slices.ContainsFunc(config.Namespaces.Lister().Cluster(cluster).List(nil), isOpen) {
+				_, err = purge.Remove(ctx, metadata, stored, only(resources, namespaces), "")
+			}
+		case namespaces:
+			err = release(ctx, kinds.Namespaces.In(scope))
+		default:
+		}
+		if err != nil {
+			return purge.Outcome{Err: err}
+		}
+		return purge.Delete(ctx, metadata, stored, of, "")
+	})
+	if !deleted.done() {
+		return deleted
+	}
+	return deleteUnserved(ctx, config.Unserved, cluster)
 }
 
 // lastOf feeds a queue with logical clusters that are being deleted when the last object of a kind is gone

@@ -25,9 +25,6 @@ const Name = "resourcequota"
 
 const (
 	workers = 4
-	// gather is how long news about a namespace is gathered before it is
-	// counted, so that many deletions are counted together.
-	gather = 100 * time.Millisecond
 	// landing is how long a write that was admitted may take to be stored.
 	landing = time.Second
 	// recount is how often is counted although nothing seems to have changed.
@@ -36,16 +33,6 @@ const (
 	// and have objects.
 	unserved = time.Minute
 )
-
-// namespace is a namespace of a logical cluster, or, without a name, the whole logical
-// cluster.
-type namespace struct {
-	Cluster logicalcluster.Name
-	Name    string
-}
-
-// LogicalCluster returns the logical cluster, by which namespaces take turns.
-func (n namespace) LogicalCluster() logicalcluster.Name { return n.Cluster }
 
 // limited returns what a quota limits.
 func limited(quota *corev1.ResourceQuota) namespace {
@@ -236,9 +223,4 @@ func (r *reconciler) prune(in namespace, quotas []*corev1.ResourceQuota) {
 			delete(r.seen, key)
 		}
 	}
-}
-
-// clusterOf returns the annotation that an informer needs of an object.
-func clusterOf(obj metav1.Object) map[string]string {
-	return map[string]string{logicalcluster.AnnotationKey: logicalcluster.From(obj).String()}
 }

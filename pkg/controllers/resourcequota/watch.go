@@ -26,12 +26,26 @@ const syncWait = 10 * time.Second
 
 var errStopped = errors.New("the controller does not run")
 
+// gather is how long news about a namespace is gathered before it is
+// counted, so that many deletions are counted together.
+const gather = 100 * time.Millisecond
+
 // maxCounters is how many resources are watched in one logical cluster. What quotas count beyond
 // that is counted without a watch, when a quota changes and all recount.
 const maxCounters = 500
 
 // byNamespace is the index of objects by their namespaces.
 const byNamespace = "namespace"
+
+// namespace is a namespace of a logical cluster, or, without a name, the whole logical
+// cluster.
+type namespace struct {
+	Cluster logicalcluster.Name
+	Name    string
+}
+
+// LogicalCluster returns the logical cluster, by which namespaces take turns.
+func (n namespace) LogicalCluster() logicalcluster.Name { return n.Cluster }
 
 // watches are the watches of what quotas count: one for each resource of a logical cluster, for
 // all of its namespaces that have such quotas. So there are no more than kinds that are served there.
@@ -259,6 +273,11 @@ func nothingBut(obj *metav1.PartialObjectMetadata) (*metav1.PartialObjectMetadat
 	return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
 		Name: obj.Name, Namespace: obj.Namespace, UID: obj.UID, ResourceVersion: obj.ResourceVersion, Annotations: clusterOf(obj),
 	}}, nil
+}
+
+// clusterOf returns the annotation that an informer needs of an object.
+func clusterOf(obj metav1.Object) map[string]string {
+	return map[string]string{logicalcluster.AnnotationKey: logicalcluster.From(obj).String()}
 }
 
 // version finds the version in which a resource that can be in there is served.

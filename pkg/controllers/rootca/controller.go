@@ -2,10 +2,7 @@ package rootca
 
 import (
 	"context"
-	"crypto/sha256"
 	"fmt"
-	"maps"
-	"slices"
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
@@ -13,6 +10,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/client-go/util/flowcontrol"
+	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 
 	"github.com/shardplane/shardplane/pkg/client"
@@ -26,7 +25,6 @@ const (
 	// ConfigMap is the name of the ConfigMap that every namespace has.
 	ConfigMap = "kube-root-ca.crt"
 
-	dataKey = "ca.crt"
 	// descriptionAnnotation and description are those of Kubernetes.
 	descriptionAnnotation = "kubernetes.io/description"
 	description           = "Contains a CA bundle that can be used to verify the kube-apiserver when using internal endpoints such as the internal service IP or kubernetes.default.svc. " +
@@ -69,15 +67,6 @@ func slim(m *corev1.ConfigMap) (*corev1.ConfigMap, error) {
 	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
 		Name: m.Name, Namespace: m.Namespace, UID: m.UID, ResourceVersion: m.ResourceVersion, Annotations: kept,
 	}}, nil
-}
-
-// digest identifies the data of a ConfigMap.
-func digest(data map[string]string) string {
-	h := sha256.New()
-	for _, key := range slices.Sorted(maps.Keys(data)) {
-		_, _ = fmt.Fprintf(h, "%d %s %d %s ", len(key), key, len(data[key]), data[key])
-	}
-	return string(h.Sum(nil))
 }
 
 // New returns the controller. Its keys are namespaces.
@@ -203,4 +192,90 @@ func right(m *corev1.ConfigMap, ca []byte) *corev1.ConfigMap {
 		metav1.SetMetaDataAnnotation(&m.ObjectMeta, descriptionAnnotation, description)
 	}
 	return m
+}
+
+const (
+	// perSecond bounds the writes of a sweep.
+	perSecond = 100
+	// timeout bounds one of them.
+	timeout = 30 * time.Second
+	// again is when namespaces are looked through again after a write has failed.
+	again = 30 * time.Second
+)
+
+func newLimit() flowcontrol.RateLimiter { return flowcontrol.NewTokenBucketRateLimiter(perSecond, 1) }
+
+// sweeper looks through all namespaces, at the start and whenever the CA has changed.
+// It writes by itself, one after the other, and not by the queue: new namespaces do
+// not wait for old ones.
+type sweeper struct {
+	*reconciler
+	namespaces func() []*corev1.Namespace
+	// wait waits for the next write.
+	wait func(ctx context.Context) error
+}
+
+func sweeping(s *sweeper) reconcile.Source[client.Key] {
+	return func(ctx context.Context, _ reconcile.Queue[client.Key]) (func(), error) {
+		ctx, cancel := context.WithCancel(ctx)
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			s.run(ctx)
+		}()
+		return func() {
+			cancel()
+			<-ended
+		}, nil
+	}
+}
+
+func (s *sweeper) run(ctx context.Context) {
+	for ctx.Err() == nil {
+		ca := s.ca.current.Load()
+		var retry <-chan time.Time
+		if failed := s.sweep(ctx); failed > 0 {
+			retry = time.After(again)
+		}
+		select {
+		case <-ctx.Done():
+		case <-ca.replaced:
+		case <-retry:
+		}
+	}
+}
+
+// sweep mends what is to be mended, and returns of how many namespaces it could not.
+func (s *sweeper) sweep(ctx context.Context) (failed int) {
+	logger := klog.FromContext(ctx)
+	written, start := 0, time.Now()
+	for _, namespace := range s.namespaces() {
+		key := client.KeyOf(namespace)
+		missing, wrong := s.look(key)
+		if !missing && !wrong {
+			continue
+		}
+		if s.wait(ctx) != nil {
+			return failed // the end
+		}
+		switch err := s.write(ctx, key, missing, wrong); {
+		case err == nil, apierrors.IsConflict(err): // of which an event tells
+			written++
+		case ctx.Err() != nil:
+			return failed
+		default:
+			failed++
+			logger.V(2).Info("A namespace has not got the root CA, trying again", "namespace", key.String(), "reason", err.Error())
+		}
+	}
+	if written > 0 || failed > 0 {
+		logger.Info("Namespaces have got the root CA", "namespaces", written, "failed", failed, "seconds", int(time.Since(start).Seconds()))
+	}
+	return failed
+}
+
+func (s *sweeper) write(ctx context.Context, key client.Key, missing, wrong bool) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	return s.mend(ctx, key, missing, wrong)
 }

@@ -3,17 +3,22 @@ package rootca
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
+	"slices"
 	"sync/atomic"
 	"time"
 
 	"k8s.io/apiserver/pkg/util/filesystem"
 	"k8s.io/klog/v2"
 )
+
+const dataKey = "ca.crt"
 
 // pollInterval is how often the file is looked at where nothing has announced a
 // change, as in kube-apiserver.
@@ -76,6 +81,15 @@ func (f *File) load() (changed bool, err error) {
 		close(old.replaced)
 	}
 	return true, nil
+}
+
+// digest identifies the data of a ConfigMap.
+func digest(data map[string]string) string {
+	h := sha256.New()
+	for _, key := range slices.Sorted(maps.Keys(data)) {
+		_, _ = fmt.Fprintf(h, "%d %s %d %s ", len(key), key, len(data[key]), data[key])
+	}
+	return string(h.Sum(nil))
 }
 
 // check holds that everybody may read the content: a private key that stands in the

@@ -142,3 +142,11 @@ func slimWorkspace(ws *tenancyv1alpha1.Workspace) (*tenancyv1alpha1.Workspace, e
 		Status: tenancyv1alpha1.WorkspaceStatus{Phase: ws.Status.Phase},
 	}, nil
 }
+
+// askerOf returns the key of the Workspace on another shard than self that owns a
+// LogicalCluster.
+func askerOf(lc *corev1alpha1.LogicalCluster, self string) (client.Key, bool) {
+	key, ok := ownerOf(lc)
+	key.Shard = lc.Labels[tenancy.OwnerShardLabel]
+	return key, ok && key.Shard != "" && key.Shard != self
+}

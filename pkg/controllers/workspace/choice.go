@@ -2,6 +2,8 @@ package workspace
 
 import (
 	"cmp"
+	"crypto/sha256"
+	"encoding/binary"
 	"slices"
 	"sync"
 	"time"
@@ -115,4 +117,12 @@ func (c *claims) drop(shard string, n int64, now time.Time) {
 	if all := c.ofLocked(shard, now); n > 0 && len(all) > 0 {
 		c.by[shard] = all[min(int(n), len(all)):]
 	}
+}
+
+// rankOf orders shards for a logical cluster, the highest first: with random names every
+// shard is first equally often, and another shard that comes or goes does not change the
+// order of the others.
+func rankOf(cluster logicalcluster.Name, shard string) uint64 {
+	sum := sha256.Sum256([]byte(cluster.String() + "/" + shard))
+	return binary.BigEndian.Uint64(sum[:])
 }

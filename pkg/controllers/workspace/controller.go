@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
@@ -12,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/shardplane/shardplane/pkg/client"
@@ -20,10 +22,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/reconcile"
 	"github.com/shardplane/shardplane/pkg/replicas"
 	"github.com/shardplane/shardplane/pkg/tenancy"
+	"github.com/shardplane/shardplane/pkg/tenancy/shardload"
 )
-
-// Name is the name of the controller.
-const Name = "workspace"
 
 const workers = 16
 
@@ -123,6 +123,38 @@ func New(config Config) *reconcile.Controller[client.Key] {
 		Workers:   workers,
 		Sources:   sources,
 	})
+}
+
+// offers is the source of Workspaces that wait, when a shard comes or goes, or may take some
+// which it did not take. That it tells another load is no reason, but for what was claimed.
+func (r *reconciler) offers(shards *client.Informer[*corev1alpha1.Shard], waiting func() []client.Key) reconcile.Source[client.Key] {
+	return func(_ context.Context, queue reconcile.Queue[client.Key]) (func(), error) {
+		all := func() {
+			for _, key := range waiting() {
+				queue.Add(key)
+			}
+		}
+		return shards.AddEventHandler(client.Handler[*corev1alpha1.Shard]{
+			OnAdd: func(*corev1alpha1.Shard, bool) { all() },
+			OnUpdate: func(old, shard *corev1alpha1.Shard) {
+				before := unfit(old, labels.Everything(), r.known(old).claims)
+				r.dropClaims(old, shard)
+				if old.Spec != shard.Spec || !maps.Equal(old.Labels, shard.Labels) || before != unfit(shard, labels.Everything(), r.known(shard).claims) {
+					all()
+				}
+			},
+			OnDelete: func(*corev1alpha1.Shard, bool) { all() },
+		}).Remove, nil
+	}
+}
+
+// dropClaims drops as many of the oldest claims of a shard as it tells of logical clusters more
+// than before. What others have claimed, and what was deleted, makes that too many or too few,
+// for as long as claims count.
+func (r *reconciler) dropClaims(old, shard *corev1alpha1.Shard) {
+	before, _ := shardload.OfShard(old)
+	now, _ := shardload.OfShard(shard)
+	r.claims.drop(shard.Name, now.Workspaces.Used-before.Workspaces.Used, r.now())
 }
 
 // live asks a shard for a Workspace; nil is that there is none.

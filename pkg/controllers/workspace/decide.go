@@ -189,6 +189,11 @@ func unscheduled(ws *tenancyv1alpha1.Workspace, p *problem) *tenancyv1alpha1.Wor
 	return ws
 }
 
+// isScheduling reports whether a Workspace may still wait for its logical cluster.
+func isScheduling(ws *tenancyv1alpha1.Workspace) bool {
+	return ws.Status.Phase == "" || ws.Status.Phase == corev1alpha1.LogicalClusterPhaseScheduling
+}
+
 // scheduled returns the Workspace as it is when its LogicalCluster exists.
 func scheduled(ws *tenancyv1alpha1.Workspace) *tenancyv1alpha1.Workspace {
 	ws = ws.DeepCopy()

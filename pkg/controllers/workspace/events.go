@@ -11,10 +11,8 @@ import (
 	conditionsv1alpha1 "github.com/kcp-dev/sdk/apis/third_party/conditions/apis/conditions/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/client"
-	"github.com/shardplane/shardplane/pkg/reconcile"
 	"github.com/shardplane/shardplane/pkg/reconcile/events"
 	"github.com/shardplane/shardplane/pkg/tenancy"
 )
@@ -90,21 +88,6 @@ func (t *told) fresh(key client.Key, uid types.UID, all []word) (fresh []word) {
 	}
 	t.by[key] = now
 	return fresh
-}
-
-// tell has Events say what keeps a Workspace waiting, and looks again when there will be more
-// to say. result is when it is looked at anyway.
-func (r *reconciler) tell(ctx context.Context, ws *tenancyv1alpha1.Workspace, result reconcile.Result) reconcile.Result {
-	all, next := words(ws, r.now())
-	for _, w := range r.told.fresh(client.KeyOf(ws), ws.UID, all) {
-		if err := r.event(ctx, ws, w); err != nil {
-			klog.FromContext(ctx).V(2).Info("Cannot tell of a workspace in an Event", "reason", w.reason, "err", err)
-		}
-	}
-	if next > 0 && (result.RequeueAfter == 0 || next < result.RequeueAfter) {
-		result.RequeueAfter = next
-	}
-	return result
 }
 
 // eventIn returns the function that creates Events beside Workspaces.

@@ -10,6 +10,9 @@ import (
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
 )
 
+// Name is the name of the controller.
+const Name = "workspace"
+
 // Names of the SDK by what they are here.
 const (
 	// shardAnnotation holds the name of the chosen shard.

@@ -11,7 +11,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/client"
@@ -20,18 +19,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/reconcile/purge"
 	"github.com/shardplane/shardplane/pkg/tenancy"
 )
-
-// OwnerIndex is the index by owner that informers of LogicalClusters have.
-const OwnerIndex = "owner"
-
-// IndexByOwner is the function of OwnerIndex.
-func IndexByOwner(lc *corev1alpha1.LogicalCluster) []string {
-	key, ok := ownerOf(lc)
-	if !ok {
-		return nil
-	}
-	return []string{key.String()}
-}
 
 // orphanAge is up to what age a LogicalCluster without a Workspace is deleted. A
 // create that was thought to be lost arrives within moments; what is older, and
@@ -49,34 +36,6 @@ var startsWith = map[schema.GroupResource][]string{
 
 // startsWithAtMost is how many objects of a kind that may be.
 const startsWithAtMost = 2
-
-// removeOrphans deletes the LogicalClusters that were created for a Workspace of
-// this key which does not exist any more: the answer to the create was lost, and
-// the create arrived after the Workspace had been deleted. uid is that of the
-// Workspace which has the key now, if any.
-//
-// Nothing is deleted because it could not be seen. This shard is the one that
-// has the Workspaces, and is asked past its informer; and nothing is deleted that
-// is old or that somebody has put anything into. Other shards do so themselves, by the same
-// rules.
-func (r *reconciler) removeOrphans(ctx context.Context, key client.Key, uid types.UID) error {
-	kept := 0
-	for _, lc := range r.owned(key) {
-		owner := lc.Spec.Owner.UID
-		if owner == uid || owner == "" || lc.DeletionTimestamp != nil || lc.Labels[tenancy.OwnerShardLabel] != r.self {
-			continue
-		}
-		stays, err := removeOrphan(ctx, key, r.here, lc, r.now(), func(ctx context.Context) (bool, error) { return r.exists(ctx, key, owner) })
-		if err != nil {
-			return fmt.Errorf("logical cluster %s, whose workspace %s does not exist: %w", logicalcluster.From(lc), key, err)
-		}
-		if stays {
-			kept++
-		}
-	}
-	r.orphans.note(key, kept)
-	return nil
-}
 
 // removeOrphan deletes a LogicalCluster whose Workspace has gone, or reports that it is kept
 // although that has gone. exists asks the shard of the Workspace for it.

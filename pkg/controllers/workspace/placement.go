@@ -64,14 +64,6 @@ func NewPlacement(config PlacementConfig) *reconcile.Controller[client.Key] {
 	})
 }
 
-// askerOf returns the key of the Workspace on another shard than self that owns a
-// LogicalCluster.
-func askerOf(lc *corev1alpha1.LogicalCluster, self string) (client.Key, bool) {
-	key, ok := ownerOf(lc)
-	key.Shard = lc.Labels[tenancy.OwnerShardLabel]
-	return key, ok && key.Shard != "" && key.Shard != self
-}
-
 // asker is another shard, with Workspaces that may ask for logical clusters here.
 type asker interface {
 	// cached returns what the watch has told about a Workspace, of what decides here.

@@ -31,17 +31,6 @@ const (
 	unremarkable = 250 * time.Millisecond
 )
 
-// logicalClusters is the access to the LogicalClusters of one shard.
-type logicalClusters interface {
-	// isRemote reports whether this is another shard, which creates and deletes them itself.
-	isRemote() bool
-	cached(cluster logicalcluster.Name) (*corev1alpha1.LogicalCluster, bool)
-	get(ctx context.Context, cluster logicalcluster.Name) (*corev1alpha1.LogicalCluster, error)
-	create(ctx context.Context, cluster logicalcluster.Name, lc *corev1alpha1.LogicalCluster) error
-	remove(ctx context.Context, cluster logicalcluster.Name, lc *corev1alpha1.LogicalCluster) error
-	unused(ctx context.Context, cluster logicalcluster.Name) (bool, error)
-}
-
 type reconciler struct {
 	self string
 	now  func() time.Time
@@ -99,6 +88,49 @@ func (r *reconciler) reconcile(ctx context.Context, key client.Key) (reconcile.R
 	return result, err
 }
 
+// removeOrphans deletes the LogicalClusters that were created for a Workspace of
+// this key which does not exist any more: the answer to the create was lost, and
+// the create arrived after the Workspace had been deleted. uid is that of the
+// Workspace which has the key now, if any.
+//
+// Nothing is deleted because it could not be seen. This shard is the one that
+// has the Workspaces, and is asked past its informer; and nothing is deleted that
+// is old or that somebody has put anything into. Other shards do so themselves, by the same
+// rules.
+func (r *reconciler) removeOrphans(ctx context.Context, key client.Key, uid types.UID) error {
+	kept := 0
+	for _, lc := range r.owned(key) {
+		owner := lc.Spec.Owner.UID
+		if owner == uid || owner == "" || lc.DeletionTimestamp != nil || lc.Labels[tenancy.OwnerShardLabel] != r.self {
+			continue
+		}
+		stays, err := removeOrphan(ctx, key, r.here, lc, r.now(), func(ctx context.Context) (bool, error) { return r.exists(ctx, key, owner) })
+		if err != nil {
+			return fmt.Errorf("logical cluster %s, whose workspace %s does not exist: %w", logicalcluster.From(lc), key, err)
+		}
+		if stays {
+			kept++
+		}
+	}
+	r.orphans.note(key, kept)
+	return nil
+}
+
+// tell has Events say what keeps a Workspace waiting, and looks again when there will be more
+// to say. result is when it is looked at anyway.
+func (r *reconciler) tell(ctx context.Context, ws *tenancyv1alpha1.Workspace, result reconcile.Result) reconcile.Result {
+	all, next := words(ws, r.now())
+	for _, w := range r.told.fresh(client.KeyOf(ws), ws.UID, all) {
+		if err := r.event(ctx, ws, w); err != nil {
+			klog.FromContext(ctx).V(2).Info("Cannot tell of a workspace in an Event", "reason", w.reason, "err", err)
+		}
+	}
+	if next > 0 && (result.RequeueAfter == 0 || next < result.RequeueAfter) {
+		result.RequeueAfter = next
+	}
+	return result
+}
+
 // step leads a Workspace one step further.
 func (r *reconciler) step(ctx context.Context, ws *tenancyv1alpha1.Workspace, scheduling bool) (reconcile.Result, error) {
 	switch {
@@ -115,9 +147,14 @@ func (r *reconciler) step(ctx context.Context, ws *tenancyv1alpha1.Workspace, sc
 	}
 }
 
-// leaveScheduling leads a Workspace that has claimed a logical cluster out of the phase
-// Scheduling. Most logical clusters are Ready within milliseconds: that is then
-// written at once, without the phase between.
+// leaveScheduling leads a Workspace that has claimed a logical cluster out of the phase Scheduling, by
+// the first line of this table that applies:
+//
+//	the logical cluster is                     next
+//	initialized, or being deleted              it is followed, in whatever phase it is
+//	started by this process a moment ago       wait, because most are Ready within milliseconds
+//	seen, or created by this process           the phase Initializing
+//	neither                                    it is claimed and created, or asked for, once more
 func (r *reconciler) leaveScheduling(ctx context.Context, ws *tenancyv1alpha1.Workspace) (reconcile.Result, error) {
 	clusters, err := r.at(ws.Annotations[shardAnnotation])
 	if err != nil {
@@ -186,7 +223,7 @@ func (r *reconciler) schedule(ctx context.Context, ws *tenancyv1alpha1.Workspace
 	}
 	klog.FromContext(ctx).V(2).Info("Created a logical cluster", "cluster", ws.Spec.Cluster, "shard", ws.Annotations[shardAnnotation])
 	r.starts.note(client.KeyOf(ws), started{uid: ws.UID, when: r.now(), created: true})
-	return r.leaveScheduling(ctx, ws)
+	return reconcile.Result{RequeueAfter: unremarkable}, nil // the watch brings it back when it is Ready
 }
 
 // await waits for the logical cluster of a Workspace that its shard creates by itself. The

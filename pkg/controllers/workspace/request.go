@@ -62,11 +62,6 @@ func address(ws *tenancyv1alpha1.Workspace, self string) *tenancyv1alpha1.Worksp
 	return ws
 }
 
-// isScheduling reports whether a Workspace may still wait for its logical cluster.
-func isScheduling(ws *tenancyv1alpha1.Workspace) bool {
-	return ws.Status.Phase == "" || ws.Status.Phase == corev1alpha1.LogicalClusterPhaseScheduling
-}
-
 // askedFor returns the LogicalCluster that a Workspace of another shard asks for.
 func askedFor(ws *tenancyv1alpha1.Workspace) (*corev1alpha1.LogicalCluster, error) {
 	if name := logicalcluster.Name(ws.Annotations[tenancy.ClusterAnnotation]); !request.ValidName(name.String()) || name == core.RootCluster {

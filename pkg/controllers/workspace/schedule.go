@@ -1,11 +1,7 @@
 package workspace
 
 import (
-	"context"
-	"crypto/sha256"
-	"encoding/binary"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -17,8 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/sets"
 
-	"github.com/shardplane/shardplane/pkg/client"
-	"github.com/shardplane/shardplane/pkg/reconcile"
 	"github.com/shardplane/shardplane/pkg/tenancy"
 	"github.com/shardplane/shardplane/pkg/tenancy/shardload"
 )
@@ -134,46 +128,6 @@ func unfit(shard *corev1alpha1.Shard, selector labels.Selector, claims int64) st
 	default:
 		return ""
 	}
-}
-
-// offers is the source of Workspaces that wait, when a shard comes or goes, or may take some
-// which it did not take. That it tells another load is no reason, but for what was claimed.
-func (r *reconciler) offers(shards *client.Informer[*corev1alpha1.Shard], waiting func() []client.Key) reconcile.Source[client.Key] {
-	return func(_ context.Context, queue reconcile.Queue[client.Key]) (func(), error) {
-		all := func() {
-			for _, key := range waiting() {
-				queue.Add(key)
-			}
-		}
-		return shards.AddEventHandler(client.Handler[*corev1alpha1.Shard]{
-			OnAdd: func(*corev1alpha1.Shard, bool) { all() },
-			OnUpdate: func(old, shard *corev1alpha1.Shard) {
-				before := unfit(old, labels.Everything(), r.known(old).claims)
-				r.dropClaims(old, shard)
-				if old.Spec != shard.Spec || !maps.Equal(old.Labels, shard.Labels) || before != unfit(shard, labels.Everything(), r.known(shard).claims) {
-					all()
-				}
-			},
-			OnDelete: func(*corev1alpha1.Shard, bool) { all() },
-		}).Remove, nil
-	}
-}
-
-// dropClaims drops as many of the oldest claims of a shard as it tells of logical clusters more
-// than before. What others have claimed, and what was deleted, makes that too many or too few,
-// for as long as claims count.
-func (r *reconciler) dropClaims(old, shard *corev1alpha1.Shard) {
-	before, _ := shardload.OfShard(old)
-	now, _ := shardload.OfShard(shard)
-	r.claims.drop(shard.Name, now.Workspaces.Used-before.Workspaces.Used, r.now())
-}
-
-// rankOf orders shards for a logical cluster, the highest first: with random names every
-// shard is first equally often, and another shard that comes or goes does not change the
-// order of the others.
-func rankOf(cluster logicalcluster.Name, shard string) uint64 {
-	sum := sha256.Sum256([]byte(cluster.String() + "/" + shard))
-	return binary.BigEndian.Uint64(sum[:])
 }
 
 // externalURL returns the address that users know of a shard.

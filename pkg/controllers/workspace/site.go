@@ -14,6 +14,17 @@ import (
 	"github.com/shardplane/shardplane/pkg/peers"
 )
 
+// logicalClusters is the access to the LogicalClusters of one shard.
+type logicalClusters interface {
+	// isRemote reports whether this is another shard, which creates and deletes them itself.
+	isRemote() bool
+	cached(cluster logicalcluster.Name) (*corev1alpha1.LogicalCluster, bool)
+	get(ctx context.Context, cluster logicalcluster.Name) (*corev1alpha1.LogicalCluster, error)
+	create(ctx context.Context, cluster logicalcluster.Name, lc *corev1alpha1.LogicalCluster) error
+	remove(ctx context.Context, cluster logicalcluster.Name, lc *corev1alpha1.LogicalCluster) error
+	unused(ctx context.Context, cluster logicalcluster.Name) (bool, error)
+}
+
 // requestTimeout bounds a request to a shard.
 const requestTimeout = 10 * time.Second
 

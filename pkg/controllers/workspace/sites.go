@@ -87,6 +87,18 @@ func (s *sites) set(shard string, at *site) {
 	}
 }
 
+// OwnerIndex is the index by owner that informers of LogicalClusters have.
+const OwnerIndex = "owner"
+
+// IndexByOwner is the function of OwnerIndex.
+func IndexByOwner(lc *corev1alpha1.LogicalCluster) []string {
+	key, ok := ownerOf(lc)
+	if !ok {
+		return nil
+	}
+	return []string{key.String()}
+}
+
 // ownerHandler queues the Workspaces that own LogicalClusters.
 func ownerHandler(queue reconcile.Queue[client.Key]) client.Handler[*corev1alpha1.LogicalCluster] {
 	enqueue := func(lc *corev1alpha1.LogicalCluster) {

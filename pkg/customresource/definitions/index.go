@@ -2,7 +2,6 @@ package definitions
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -70,6 +69,8 @@ type entryChange struct {
 }
 
 var _ Source = (*Index)(nil)
+
+var errNotSynced error = request.Unavailable("the definitions of custom resources are not known yet, try again")
 
 func newIndex(store *genericregistry.Store, table *Table, i *interner) *Index {
 	return &Index{
@@ -162,7 +163,9 @@ func (o *Index) read(ctx context.Context, cluster logicalcluster.Name, name stri
 // resolveWildcard returns the definition under which a wildcard reads the
 // metadata of a resource, if any logical cluster serves it in that version.
 func (o *Index) resolveWildcard(ctx context.Context, name string, l Lookup) (*Definition, error) {
-	o.waitSynced(ctx)
+	if !o.waitSynced(ctx) {
+		return nil, errNotSynced
+	}
 	o.mu.RLock()
 	var found *Schema
 	for _, e := range o.byName[name] {
@@ -187,7 +190,7 @@ func (o *Index) List(ctx context.Context, cluster request.Cluster) ([]*Definitio
 		return nil, nil
 	}
 	if !o.waitSynced(ctx) {
-		return nil, errors.New("the definitions of custom resources are not known yet; try again")
+		return nil, errNotSynced
 	}
 	o.mu.RLock()
 	defer o.mu.RUnlock()

@@ -11,7 +11,6 @@ import (
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apiserver/pkg/registry/rest"
 
 	"github.com/shardplane/shardplane/pkg/apis"
@@ -86,11 +85,6 @@ func (e *entry) toDo() bool {
 		return e.cleanup
 	}
 	return e.untold || !e.accepted
-}
-
-func equalNames(a, b *apiextensions.CustomResourceDefinitionNames) bool {
-	return a.Plural == b.Plural && a.Singular == b.Singular && a.Kind == b.Kind && a.ListKind == b.ListKind &&
-		sets.New(a.ShortNames...).Equal(sets.New(b.ShortNames...))
 }
 
 // Get returns a definition as it is stored. The caller must not change it.

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"math"
 	"slices"
 	"strconv"
@@ -14,9 +13,7 @@ import (
 	"github.com/kcp-dev/logicalcluster/v3"
 	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
-	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
@@ -40,61 +37,6 @@ type names struct {
 	// freed are told when names are free again that a reservation kept from
 	// another definition.
 	freed Listeners[nameScope]
-}
-
-// nameScope is what names must be unique in.
-type nameScope struct {
-	cluster logicalcluster.Name
-	group   string
-}
-
-// claims are the names in use in a scope, with who uses them.
-type claims struct {
-	resources, kinds users
-}
-
-// users are those of names.
-type users map[string]string
-
-func newClaims() claims { return claims{resources: users{}, kinds: users{}} }
-
-// add notes that somebody uses names. Who does so first stays.
-func (c claims) add(n *apiextensions.CustomResourceDefinitionNames, by string) {
-	c.resources.add(by, n.Plural, n.Singular)
-	c.resources.add(by, n.ShortNames...)
-	c.kinds.add(by, n.Kind, n.ListKind)
-}
-
-func (u users) add(by string, names ...string) {
-	for _, name := range names {
-		if name != "" && !u.Has(name) {
-			u[name] = by
-		}
-	}
-}
-
-// Has reports whether a name is in use.
-func (u users) Has(name string) bool {
-	_, used := u[name]
-	return used
-}
-
-// conflict returns a name that is in use in both, with its user in u.
-func (u users) conflict(other users) (name, by string, found bool) {
-	for _, name := range slices.Sorted(maps.Keys(other)) {
-		if by, used := u[name]; used {
-			return name, by, true
-		}
-	}
-	return "", "", false
-}
-
-// conflict returns a name that is in use in both, with its user in c.
-func (c claims) conflict(other claims) (name, by string, found bool) {
-	if name, by, found = c.resources.conflict(other.resources); found {
-		return name, by, true
-	}
-	return c.kinds.conflict(other.kinds)
 }
 
 // accept sets the accepted names and the conditions of a definition that is
@@ -237,14 +179,6 @@ func (n *names) collect(ctx context.Context, taken claims, scope nameScope, exce
 	return definitions, errors.Join(builtInErr, err)
 }
 
-// internalNames are names as the storage of definitions has them, without categories,
-// which need not be free.
-func internalNames(n *apiextensionsv1.CustomResourceDefinitionNames) *apiextensions.CustomResourceDefinitionNames {
-	return &apiextensions.CustomResourceDefinitionNames{
-		Plural: n.Plural, Singular: n.Singular, ShortNames: n.ShortNames, Kind: n.Kind, ListKind: n.ListKind,
-	}
-}
-
 // accept moves the free ones of the requested names to the accepted ones, and
 // sets the conditions that follow from it.
 func accept(crd *apiextensions.CustomResourceDefinition, taken claims) {
@@ -323,20 +257,93 @@ func approve(crd *apiextensions.CustomResourceDefinition) {
 	setCondition(crd, condition)
 }
 
-// setCondition sets a condition, and its time where the status changes.
-func setCondition(crd *apiextensions.CustomResourceDefinition, c apiextensions.CustomResourceDefinitionCondition) {
-	c.LastTransitionTime = metav1.Now()
-	for i := range crd.Status.Conditions {
-		old := &crd.Status.Conditions[i]
-		if old.Type != c.Type {
+// reservation keeps the names of the definition that one request writes, or that
+// another source is about to serve, from others: from the write on until it shows or
+// the request has failed. Its fields belong to names.mu.
+type reservation struct {
+	of *names
+
+	// held reports whether scope, definition and names are reserved.
+	held  bool
+	scope nameScope
+	// definition is the name of a definition, or an owner whose names are not from one.
+	definition string
+	names      apiextensions.CustomResourceDefinitionNames
+	// forSource is set if another source is about to serve under the names.
+	forSource bool
+	// given reports whether the definition was given others than it had.
+	given bool
+	// denied reports whether another definition may have been refused a name
+	// because of this reservation.
+	denied bool
+}
+
+type reservationKey struct{}
+
+// reserve returns a context whose writes reserve names until release is called,
+// which whoever calls reserve must do, whatever comes of the writes.
+func (n *names) reserve(ctx context.Context) (context.Context, *reservation) {
+	r := &reservation{of: n}
+	return context.WithValue(ctx, reservationKey{}, r), r
+}
+
+// reservationFrom returns the reservation of a context, or nil.
+func reservationFrom(ctx context.Context) *reservation {
+	r, _ := ctx.Value(reservationKey{}).(*reservation)
+	return r
+}
+
+// othersLocked adds to taken what is reserved in a scope for others than one definition, and
+// notes who keeps it from a name that it wants: it is told when these are free.
+func (n *names) othersLocked(taken claims, scope nameScope, definition string, wanted *apiextensions.CustomResourceDefinitionNames) {
+	ours := newClaims()
+	ours.add(wanted, definition)
+	for r := range n.reserved[scope] {
+		if r.definition == definition {
 			continue
 		}
-		if old.Status == c.Status {
-			c.LastTransitionTime = old.LastTransitionTime
+		theirs := newClaims()
+		theirs.add(&r.names, r.definition)
+		if _, _, found := theirs.conflict(ours); found {
+			r.denied = true
 		}
-		crd.Status.Conditions = slices.Clone(crd.Status.Conditions)
-		crd.Status.Conditions[i] = c
+		taken.add(&r.names, r.definition)
+	}
+}
+
+// reserveLocked has r reserve names for a definition, in place of those it had.
+// Without a reservation nothing is reserved.
+func (n *names) reserveLocked(r *reservation, scope nameScope, definition string, names *apiextensions.CustomResourceDefinitionNames) {
+	if r == nil {
 		return
 	}
-	crd.Status.Conditions = append(slices.Clip(crd.Status.Conditions), c)
+	n.freeLocked(r)
+	r.held, r.scope, r.definition, r.names = true, scope, definition, *names
+	if n.reserved[scope] == nil {
+		n.reserved[scope] = map[*reservation]struct{}{}
+	}
+	n.reserved[scope][r] = struct{}{}
+}
+
+func (n *names) freeLocked(r *reservation) {
+	if !r.held {
+		return
+	}
+	r.held = false
+	delete(n.reserved[r.scope], r)
+	if len(n.reserved[r.scope]) == 0 {
+		delete(n.reserved, r.scope)
+	}
+}
+
+// release ends the reservation. Definitions that did not get names because of it
+// get them now, unless the names are in use by then.
+func (r *reservation) release() {
+	r.of.mu.Lock()
+	r.of.freeLocked(r)
+	scope, denied := r.scope, r.denied
+	r.of.mu.Unlock()
+	if denied {
+		r.of.freed.Tell(scope)
+	}
 }

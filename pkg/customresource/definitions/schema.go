@@ -1,22 +1,62 @@
 package definitions
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apimachinery/pkg/version"
 
 	"github.com/shardplane/shardplane/pkg/request/schemacosts"
 )
+
+// Convert returns an object in another API version, and leaves in as it is. It may be
+// called at the same time, and with any object that somebody wrote. What it does with
+// metadata but labels and annotations is not taken over.
+type Convert func(in *unstructured.Unstructured, to string) (*unstructured.Unstructured, error)
+
+// ConvertHost is the host of the conversion webhooks by which upstream has objects of a
+// Schema with Convert converted: nobody is called there.
+const ConvertHost = "schema.internal.shardplane.io"
+
+// convertedBy is the conversion of the schema with a hash, as upstream knows it.
+func convertedBy(hash string) *apiextensionsv1.CustomResourceConversion {
+	url := "https://" + ConvertHost + "/" + hash
+	return &apiextensionsv1.CustomResourceConversion{
+		Strategy: apiextensionsv1.WebhookConverter,
+		Webhook: &apiextensionsv1.WebhookConversion{
+			ClientConfig: &apiextensionsv1.WebhookClientConfig{URL: &url}, ConversionReviewVersions: []string{"v1"},
+		},
+	}
+}
+
+// Projection shows the objects of one resource, which are stored, as objects of another
+// one, to be read only: they are in the same watch cache, and have its versions. Its
+// functions can be called concurrently.
+type Projection struct {
+	// Stored is the resource that is stored.
+	Stored schema.GroupResource
+	// Show returns what is shown of a stored object, which it may keep and change.
+	Show func(stored *unstructured.Unstructured) (*unstructured.Unstructured, error)
+	// ShownName returns the name of what is shown of a stored object. It must be quick.
+	ShownName func(stored *unstructured.Unstructured) string
+	// StoredName returns the name of the object that a request sees under a name, or ""
+	// if it sees none.
+	StoredName func(ctx context.Context, shown string) (string, error)
+}
 
 // Schema is all that decides how a custom resource is served: the spec and the
 // accepted names of a CustomResourceDefinition. It is immutable, and there is
@@ -44,6 +84,8 @@ type Schema struct {
 
 	// costs are those of objects, by version.
 	costs map[string]*schemacosts.Lazy
+	// rules are their validation rules, by version.
+	rules map[string]func() rules
 
 	// refs and idleSince belong to the table.
 	refs      int
@@ -94,6 +136,15 @@ func (s *Schema) Version(name string) *apiextensionsv1.CustomResourceDefinitionV
 
 // Costs returns what the schema of a version makes of objects, or nil if there is no such version.
 func (s *Schema) Costs(version string) *schemacosts.Lazy { return s.costs[version] }
+
+// RuleErrors returns the errors of the validation rules of a version for an object; old is nil for a new object.
+func (s *Schema) RuleErrors(ctx context.Context, version string, object, old map[string]any) (field.ErrorList, error) {
+	of := s.rules[version]
+	if of == nil {
+		return nil, nil
+	}
+	return of().errors(ctx, object, old)
+}
 
 // specV1 is the spec of a definition as clients write it.
 type specV1 = apiextensionsv1.CustomResourceDefinitionSpec
@@ -175,11 +226,14 @@ func newSchema(hash string, in hashInput) *Schema {
 		{Type: apiextensionsv1.Terminating, Status: apiextensionsv1.ConditionTrue},
 	}
 	costs := make(map[string]*schemacosts.Lazy, len(crd.Spec.Versions))
+	rulesOf := make(map[string]func() rules, len(crd.Spec.Versions))
 	for i := range crd.Spec.Versions {
-		costs[crd.Spec.Versions[i].Name] = schemacosts.NewLazy(&crd.Spec.Versions[i])
+		version := &crd.Spec.Versions[i]
+		costs[version.Name], rulesOf[version.Name] = schemacosts.NewLazy(version), lazyRules(version)
 	}
 	return &Schema{
 		costs:        costs,
+		rules:        rulesOf,
 		Hash:         hash,
 		Resource:     schema.GroupResource{Group: in.Spec.Group, Resource: in.Names.Plural},
 		MetadataOnly: in.MetadataOnly,
@@ -349,4 +403,27 @@ func metadataInput(like *Schema, version string) hashInput {
 	}
 	names := *like.Names()
 	return hashInput{Spec: spec, Names: &names, MetadataOnly: true}
+}
+
+// NewProjectedSchema makes a schema, for a Source of one's own, under which objects of
+// another resource are shown. spec and names are kept.
+func NewProjectedSchema(crd *apiextensionsv1.CustomResourceDefinition, p *Projection) (*Schema, error) {
+	apiextensionsserver.Scheme.Default(crd)
+	in := hashInput{Spec: &crd.Spec, Names: &crd.Spec.Names, Projected: p.Stored.String(), projection: p}
+	hash, err := in.hash()
+	if err != nil {
+		return nil, err
+	}
+	return newSchema(hash, in), nil
+}
+
+// Converts returns what converts by the path of a URL at ConvertHost, while the schema
+// is in the table; nil for others.
+func (t *Table) Converts(path string) Convert {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if s := t.byHash[strings.TrimPrefix(path, "/")]; s != nil {
+		return s.Convert
+	}
+	return nil
 }

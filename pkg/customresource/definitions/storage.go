@@ -17,6 +17,7 @@ import (
 	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
 	"k8s.io/apiserver/pkg/registry/rest"
 	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
@@ -314,4 +315,34 @@ func (s *crdStatusStorage) GetResetFields() map[fieldpath.APIVersion]*fieldpath.
 // ConvertToTable implements rest.TableConvertor.
 func (s *crdStatusStorage) ConvertToTable(ctx context.Context, obj, options runtime.Object) (*metav1.Table, error) {
 	return s.store.ConvertToTable(ctx, obj, options)
+}
+
+// namingStorage accepts the names of definitions when they are written: what
+// validation or admission refuses never has any.
+type namingStorage struct {
+	storage.Interface
+	names *names
+}
+
+// Create implements storage.Interface.
+func (s namingStorage) Create(ctx context.Context, key string, obj, out runtime.Object, ttl uint64) error {
+	if err := s.names.accept(ctx, obj); err != nil {
+		return err
+	}
+	return s.Interface.Create(ctx, key, obj, out, ttl)
+}
+
+// GuaranteedUpdate implements storage.Interface.
+func (s namingStorage) GuaranteedUpdate(
+	ctx context.Context, key string, out runtime.Object, ignoreNotFound bool, preconditions *storage.Preconditions,
+	tryUpdate storage.UpdateFunc, cached runtime.Object,
+) error {
+	accepted := func(old runtime.Object, meta storage.ResponseMeta) (runtime.Object, *uint64, error) {
+		obj, ttl, err := tryUpdate(old, meta)
+		if err == nil {
+			err = s.names.accept(ctx, obj)
+		}
+		return obj, ttl, err
+	}
+	return s.Interface.GuaranteedUpdate(ctx, key, out, ignoreNotFound, preconditions, accepted, cached)
 }

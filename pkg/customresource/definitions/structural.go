@@ -2,9 +2,11 @@ package definitions
 
 import (
 	"fmt"
+	"slices"
 
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	structuralschema "k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
@@ -68,4 +70,22 @@ func tellsNonStructural(crd *apiextensions.CustomResourceDefinition, want *apiex
 		return have == nil && want == nil
 	}
 	return have.Status == want.Status && have.Reason == want.Reason && have.Message == want.Message
+}
+
+// setCondition sets a condition, and its time where the status changes.
+func setCondition(crd *apiextensions.CustomResourceDefinition, c apiextensions.CustomResourceDefinitionCondition) {
+	c.LastTransitionTime = metav1.Now()
+	for i := range crd.Status.Conditions {
+		old := &crd.Status.Conditions[i]
+		if old.Type != c.Type {
+			continue
+		}
+		if old.Status == c.Status {
+			c.LastTransitionTime = old.LastTransitionTime
+		}
+		crd.Status.Conditions = slices.Clone(crd.Status.Conditions)
+		crd.Status.Conditions[i] = c
+		return
+	}
+	crd.Status.Conditions = append(slices.Clip(crd.Status.Conditions), c)
 }

@@ -2,26 +2,9 @@ package definitions
 
 import (
 	"context"
-	"strings"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
-
-// Verbs is what is served of a resource if that is not all. Discovery lists it.
-type Verbs struct {
-	// Object are the verbs of the objects.
-	Object []string
-	// Status is set if the subresource status is served as usual. Other subresources are not served.
-	Status bool
-}
-
-func (v *Verbs) String() string {
-	all := strings.Join(v.Object, ",")
-	if v.Status {
-		all += ",status"
-	}
-	return all
-}
 
 // served is a resource with its verbs.
 type served struct {

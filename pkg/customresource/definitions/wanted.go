@@ -8,27 +8,11 @@ import (
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
-	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
 
 	"github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/request"
 )
-
-// Wanted are names that a source other than CustomResourceDefinitions is about to
-// serve.
-type Wanted struct {
-	Group string
-	Names *apiextensionsv1.CustomResourceDefinitionNames
-}
-
-// Conflict is a name that is in use.
-type Conflict struct {
-	// Name is a resource, singular, short name, kind or list kind of Group.
-	Group, Name string
-	// By says who uses it, for messages.
-	By string
-}
 
 // Reserve keeps names in a logical cluster from CustomResourceDefinitions and from
 // whoever else reserves, for an owner, until release is called: that is when source
@@ -78,16 +62,6 @@ func (n *names) want(ctx context.Context, r *reservation, scope nameScope, owner
 	}
 	n.reserveLocked(r, scope, owner, wanted)
 	return nil, nil
-}
-
-// conflict returns a name that is taken, or nil.
-func (w *Wanted) conflict(taken claims) *Conflict {
-	ours := newClaims()
-	ours.add(internalNames(w.Names), "")
-	if name, by, found := taken.conflict(ours); found {
-		return &Conflict{Group: w.Group, Name: name, By: by}
-	}
-	return nil
 }
 
 // stored returns a name that a definition has, as definitions are stored when it is called.

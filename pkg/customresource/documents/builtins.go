@@ -3,11 +3,14 @@ package documents
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -18,7 +21,54 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/klog/v2"
+
+	"github.com/shardplane/shardplane/pkg/storage"
 )
+
+const (
+	// apiPrefix starts the paths of the group "", and apisPrefix those of all others.
+	apiPrefix  = "api"
+	apisPrefix = "apis"
+)
+
+const (
+	openapiV2Path = "/openapi/v2"
+	openapiV3Path = "/openapi/v3"
+)
+
+// pathOf returns where a group version is served, without a slash before it.
+func pathOf(gv schema.GroupVersion) string {
+	if gv.Group == "" {
+		return apiPrefix + "/" + gv.Version
+	}
+	return apisPrefix + "/" + gv.String()
+}
+
+// Kind is a built-in kind whose objects are kept: they can be watched and deleted.
+type Kind struct {
+	Resource   schema.GroupVersionResource
+	Kind       string
+	Namespaced bool
+}
+
+// kinds are the built-in ones.
+type kinds struct {
+	byKind map[schema.GroupVersionKind]Kind
+	// byPrefix are those by the prefix of their keys, in the first of their versions.
+	byPrefix map[string]Kind
+}
+
+func (k kinds) add(gv schema.GroupVersion, r *apidiscoveryv2.APIResourceDiscovery) {
+	if r.ResponseKind == nil || !slices.Contains(r.Verbs, "watch") || !slices.Contains(r.Verbs, "delete") {
+		return
+	}
+	kind := Kind{Resource: gv.WithResource(r.Resource), Kind: r.ResponseKind.Kind, Namespaced: r.Scope == apidiscoveryv2.ScopeNamespace}
+	k.byKind[gv.WithKind(kind.Kind)] = kind
+	prefix := storage.ResourcePrefix(kind.Resource.GroupResource()) + "/"
+	if _, ok := k.byPrefix[prefix]; !ok {
+		k.byPrefix[prefix] = kind
+	}
+}
 
 const acceptAggregated = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 
@@ -187,3 +237,98 @@ func (m *memoryResponse) WriteHeader(status int) { m.status = status }
 
 // Write implements http.ResponseWriter.
 func (m *memoryResponse) Write(data []byte) (int, error) { return m.body.Write(data) }
+
+// Kind returns the built-in resource of a kind; false if there is none.
+func (b *BuiltIns) Kind(ctx context.Context, kind schema.GroupVersionKind) (Kind, bool, error) {
+	loaded, err := b.load(ctx)
+	if err != nil {
+		return Kind{}, false, err
+	}
+	found, ok := loaded.byKind[kind]
+	return found, ok, nil
+}
+
+// OfPrefix returns the built-in resource whose keys have a prefix; false if there is none.
+func (b *BuiltIns) OfPrefix(ctx context.Context, prefix string) (Kind, bool, error) {
+	loaded, err := b.load(ctx)
+	if err != nil {
+		return Kind{}, false, err
+	}
+	found, ok := loaded.byPrefix[prefix]
+	return found, ok, nil
+}
+
+// resourceList returns what the wrapped handler serves in a group version.
+func (b *BuiltIns) resourceList(ctx context.Context, gv schema.GroupVersion) ([]metav1.APIResource, error) {
+	loaded, err := b.load(ctx)
+	if err != nil || !loaded.versions[gv] {
+		return nil, err
+	}
+	status, body := get(ctx, b.Next, "/"+pathOf(gv), http.Header{"Accept": {"application/json"}})
+	if status != http.StatusOK {
+		return nil, fmt.Errorf("the built-in discovery of %s answered %d", gv, status)
+	}
+	var list metav1.APIResourceList
+	if err := json.Unmarshal(body, &list); err != nil {
+		return nil, fmt.Errorf("reading the built-in discovery of %s: %w", gv, err)
+	}
+	return loaded.served(gv, list.APIResources), nil
+}
+
+// served returns those of a group version's resources that are told of, with their
+// subresources.
+func (d *builtInDiscovery) served(gv schema.GroupVersion, all []metav1.APIResource) []metav1.APIResource {
+	return slices.DeleteFunc(all, func(r metav1.APIResource) bool {
+		resource, _, _ := strings.Cut(r.Name, "/")
+		return !d.resources[schema.GroupResource{Group: gv.Group, Resource: resource}]
+	})
+}
+
+// builtInOpenAPI is what the wrapped handler says of its OpenAPI documents.
+type builtInOpenAPI struct {
+	// index is its index of v3; empty if it has no OpenAPI.
+	index []byte
+	// versions are those that it has a document of v3 for.
+	versions map[schema.GroupVersion]bool
+	// hash changes with the documents, and so with the release of the server.
+	hash string
+}
+
+// openapi reads what the wrapped handler says of its documents, once.
+func (b *BuiltIns) openapi(ctx context.Context) (*builtInOpenAPI, error) {
+	if known := b.documents.Load(); known != nil {
+		return known, nil
+	}
+	discovery, err := b.load(ctx)
+	if err != nil {
+		return nil, err
+	}
+	index, err := b.document(ctx, openapiV3Path)
+	if err != nil {
+		return nil, err
+	}
+	known := &builtInOpenAPI{index: index, hash: hashOf(index), versions: map[schema.GroupVersion]bool{}}
+	if len(index) > 0 {
+		known.versions = discovery.versions
+	}
+	b.documents.Store(known)
+	return known, nil
+}
+
+// document reads a document of the wrapped handler; empty if there is none.
+func (b *BuiltIns) document(ctx context.Context, path string) ([]byte, error) {
+	status, body := get(ctx, b.Next, path, http.Header{"Accept": {"application/json"}})
+	switch status {
+	case http.StatusOK:
+		return body, nil
+	case http.StatusNotFound:
+		return nil, nil
+	default:
+		return nil, fmt.Errorf("the built-in document %s answered %d", path, status)
+	}
+}
+
+func hashOf(data []byte) string {
+	sum := sha256.Sum256(data)
+	return hex.EncodeToString(sum[:])
+}

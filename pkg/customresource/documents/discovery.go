@@ -8,14 +8,12 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"sync"
 
 	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/version"
@@ -34,14 +32,6 @@ var (
 	terminatingVerbs = metav1.Verbs{"delete", "deletecollection", "get", "list", "watch"}
 	SubresourceVerbs = metav1.Verbs{"get", "patch", "update"}
 )
-
-// discoveryDocuments are the handlers of a set's discovery.
-type discoveryDocuments struct {
-	mu     sync.Mutex
-	groups []metav1.APIGroup
-	// root answers /apis, and core /api.
-	root, core http.Handler
-}
 
 // noAddresses keeps server addresses out of discovery.
 type noAddresses struct{}
@@ -237,23 +227,6 @@ func (s *documentSet) serveVersion(w http.ResponseWriter, r *http.Request, gv sc
 	return true
 }
 
-// resourceList returns what the wrapped handler serves in a group version.
-func (b *BuiltIns) resourceList(ctx context.Context, gv schema.GroupVersion) ([]metav1.APIResource, error) {
-	loaded, err := b.load(ctx)
-	if err != nil || !loaded.versions[gv] {
-		return nil, err
-	}
-	status, body := get(ctx, b.Next, "/"+pathOf(gv), http.Header{"Accept": {"application/json"}})
-	if status != http.StatusOK {
-		return nil, fmt.Errorf("the built-in discovery of %s answered %d", gv, status)
-	}
-	var list metav1.APIResourceList
-	if err := json.Unmarshal(body, &list); err != nil {
-		return nil, fmt.Errorf("reading the built-in discovery of %s: %w", gv, err)
-	}
-	return loaded.served(gv, list.APIResources), nil
-}
-
 func verbsOf(d *definitions.Definition) metav1.Verbs {
 	switch {
 	case d.Verbs != nil:
@@ -337,9 +310,4 @@ func aggregatedResource(d *definitions.Definition, gv schema.GroupVersion) apidi
 		})
 	}
 	return resource
-}
-
-// writeUnavailable asks the client to come back.
-func writeUnavailable(w http.ResponseWriter, r *http.Request, err error) {
-	responsewriters.ErrorNegotiated(apierrors.NewServiceUnavailable(err.Error()), apiextensionsserver.Codecs, schema.GroupVersion{}, w, r)
 }

@@ -20,9 +20,6 @@ import (
 )
 
 const (
-	// apiPrefix starts the paths of the group "", and apisPrefix those of all others.
-	apiPrefix  = "api"
-	apisPrefix = "apis"
 	// rememberedSets is for how many sets of definitions discovery is kept.
 	// Logical clusters with the same set share it.
 	rememberedSets = 256
@@ -91,23 +88,6 @@ func (d *Documents) find(key string, newSet func(key string) *documentSet) *docu
 	}
 	set.used = time.Now()
 	return set
-}
-
-// documentSet is the documents of one set of definitions. Each is made when it
-// is first asked for.
-type documentSet struct {
-	key      string
-	builtIns *BuiltIns
-	// only is set if nothing is told of but what the set has: not even of what else the
-	// wrapped handler serves.
-	only        bool
-	definitions []*definitions.Definition
-	versions    map[schema.GroupVersion][]*definitions.Definition
-	groups      map[string]bool
-
-	discovery discoveryDocuments
-	library   *openapidoc.Library
-	used      time.Time // belongs to documents
 }
 
 // Serve answers a request for a document, and reports whether it did: the others
@@ -193,14 +173,6 @@ func (d *Documents) handlerFor(path []string) func(*documentSet, http.ResponseWr
 	}
 }
 
-// pathOf returns where a group version is served, without a slash before it.
-func pathOf(gv schema.GroupVersion) string {
-	if gv.Group == "" {
-		return apiPrefix + "/" + gv.Version
-	}
-	return apisPrefix + "/" + gv.String()
-}
-
 // set returns the documents for the definitions of a logical cluster.
 func (d *Documents) set(ctx context.Context, cluster request.Cluster) (*documentSet, error) {
 	listed, err := d.source.List(ctx, cluster)
@@ -213,31 +185,6 @@ func (d *Documents) set(ctx context.Context, cluster request.Cluster) (*document
 	})
 	sorted = sortedDefinitions(definitions.Limited(ctx, sorted))
 	return d.find(keyOf("", sorted), func(key string) *documentSet { return d.newSet(key, sorted) }), nil
-}
-
-// sortedDefinitions returns definitions in the order in which sets have them.
-func sortedDefinitions(all []*definitions.Definition) []*definitions.Definition {
-	return slices.SortedFunc(slices.Values(all), func(a, b *definitions.Definition) int {
-		return strings.Compare(a.Schema.CRD().Name, b.Schema.CRD().Name)
-	})
-}
-
-// keyOf returns what tells sets of definitions of a kind apart.
-func keyOf(kind string, sorted []*definitions.Definition) string {
-	sum := sha256.New()
-	for _, definition := range sorted {
-		sum.Write([]byte(definition.Schema.Hash))
-		if definition.Terminating {
-			sum.Write([]byte{1})
-		}
-		if definition.Objects != nil {
-			sum.Write([]byte{2})
-		}
-		if definition.Verbs != nil {
-			sum.Write([]byte(definition.Verbs.String()))
-		}
-	}
-	return kind + hex.EncodeToString(sum.Sum(nil))
 }
 
 func (d *Documents) newSet(key string, all []*definitions.Definition) *documentSet {

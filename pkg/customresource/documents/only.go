@@ -10,7 +10,6 @@ import (
 	"strings"
 
 	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/kube-openapi/pkg/handler3"
 )
@@ -77,14 +76,5 @@ func someOf(groups []apidiscoveryv2.APIGroupDiscovery, resources map[schema.Grou
 func (b *BuiltIns) sorted() []schema.GroupResource {
 	return slices.SortedFunc(maps.Keys(b.loaded.Load().resources), func(a, b schema.GroupResource) int {
 		return cmp.Or(strings.Compare(a.Group, b.Group), strings.Compare(a.Resource, b.Resource))
-	})
-}
-
-// served returns those of a group version's resources that are told of, with their
-// subresources.
-func (d *builtInDiscovery) served(gv schema.GroupVersion, all []metav1.APIResource) []metav1.APIResource {
-	return slices.DeleteFunc(all, func(r metav1.APIResource) bool {
-		resource, _, _ := strings.Cut(r.Name, "/")
-		return !d.resources[schema.GroupResource{Group: gv.Group, Resource: resource}]
 	})
 }

@@ -3,8 +3,6 @@ package documents
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -20,11 +18,6 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
 	"github.com/shardplane/shardplane/pkg/customresource/documents/openapidoc"
-)
-
-const (
-	openapiV2Path = "/openapi/v2"
-	openapiV3Path = "/openapi/v3"
 )
 
 // serveV2 answers /openapi/v2, which older clients ask for.
@@ -89,24 +82,8 @@ func pathsBelow(document []byte, prefixes []string) ([]byte, error) {
 	return json.Marshal(some)
 }
 
-func hashOf(data []byte) string {
-	sum := sha256.Sum256(data)
-	return hex.EncodeToString(sum[:])
-}
-
 func documented(d *definitions.Definition, version string) openapidoc.Definition {
 	return openapidoc.Definition{CRD: d.Schema.CRD(), Version: version, Hash: d.Schema.Hash}
-}
-
-// documentHash identifies a document without making it.
-func documentHash(s openapidoc.Spec) string {
-	var b bytes.Buffer
-	b.WriteString(s.Hash)
-	for _, d := range s.Definitions {
-		b.WriteString(d.Hash)
-		b.WriteString(d.Version)
-	}
-	return hashOf(b.Bytes())
 }
 
 // serveV3Index answers /openapi/v3.
@@ -186,67 +163,4 @@ func (s *documentSet) serveV3(w http.ResponseWriter, r *http.Request, gv schema.
 	}
 	s.serveSpec(w, r, s.v3(gv, builtIn), gv.Version)
 	return true
-}
-
-// serveSpec answers with a document of v3 whose path ends with last.
-func (s *documentSet) serveSpec(w http.ResponseWriter, r *http.Request, spec openapidoc.Spec, last string) {
-	if hash := r.URL.Query().Get("hash"); hash != "" {
-		if hash != spec.ETag {
-			// Relative: what comes before the path here is not known here.
-			w.Header().Set("Location", last+"?"+url.Values{"hash": {spec.ETag}}.Encode())
-			w.WriteHeader(http.StatusMovedPermanently)
-			return
-		}
-		w.Header().Set("Cache-Control", "public, immutable")
-		w.Header().Set("Expires", time.Now().AddDate(1, 0, 0).Format(time.RFC1123))
-	}
-	if err := s.library.Serve(w, r, spec); err != nil {
-		w.Header().Del("Cache-Control")
-		w.Header().Del("Expires")
-		writeUnavailable(w, r, err)
-	}
-}
-
-// builtInOpenAPI is what the wrapped handler says of its OpenAPI documents.
-type builtInOpenAPI struct {
-	// index is its index of v3; empty if it has no OpenAPI.
-	index []byte
-	// versions are those that it has a document of v3 for.
-	versions map[schema.GroupVersion]bool
-	// hash changes with the documents, and so with the release of the server.
-	hash string
-}
-
-// openapi reads what the wrapped handler says of its documents, once.
-func (b *BuiltIns) openapi(ctx context.Context) (*builtInOpenAPI, error) {
-	if known := b.documents.Load(); known != nil {
-		return known, nil
-	}
-	discovery, err := b.load(ctx)
-	if err != nil {
-		return nil, err
-	}
-	index, err := b.document(ctx, openapiV3Path)
-	if err != nil {
-		return nil, err
-	}
-	known := &builtInOpenAPI{index: index, hash: hashOf(index), versions: map[schema.GroupVersion]bool{}}
-	if len(index) > 0 {
-		known.versions = discovery.versions
-	}
-	b.documents.Store(known)
-	return known, nil
-}
-
-// document reads a document of the wrapped handler; empty if there is none.
-func (b *BuiltIns) document(ctx context.Context, path string) ([]byte, error) {
-	status, body := get(ctx, b.Next, path, http.Header{"Accept": {"application/json"}})
-	switch status {
-	case http.StatusOK:
-		return body, nil
-	case http.StatusNotFound:
-		return nil, nil
-	default:
-		return nil, fmt.Errorf("the built-in document %s answered %d", path, status)
-	}
 }

@@ -3,6 +3,7 @@ package packed
 import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 )
 
@@ -154,4 +155,22 @@ func (o *Object) SetOwnerReferences(references []metav1.OwnerReference) {
 // SetManagedFields implements metav1.Object.
 func (o *Object) SetManagedFields(fields []metav1.ManagedFieldsEntry) {
 	o.change(func(u *unstructured.Unstructured) { u.SetManagedFields(fields) })
+}
+
+// GroupVersionKind implements schema.ObjectKind.
+func (o *Object) GroupVersionKind() schema.GroupVersionKind {
+	return schema.FromAPIVersionAndKind(o.Value().Field("apiVersion").Text(), o.Value().Field("kind").Text())
+}
+
+// SetGroupVersionKind implements schema.ObjectKind.
+func (o *Object) SetGroupVersionKind(gvk schema.GroupVersionKind) {
+	o.change(func(u *unstructured.Unstructured) { u.SetGroupVersionKind(gvk) })
+}
+
+// change replaces the object by what change makes of it. It is for the few that change:
+// it does not know what it has in common with others.
+func (o *Object) change(change func(*unstructured.Unstructured)) {
+	u := o.Unstructured()
+	change(u)
+	*o = *NewPacker().Pack(u)
 }

@@ -59,24 +59,6 @@ func (o *Object) DeepCopyObject() runtime.Object {
 // GetObjectKind implements runtime.Object.
 func (o *Object) GetObjectKind() schema.ObjectKind { return o }
 
-// GroupVersionKind implements schema.ObjectKind.
-func (o *Object) GroupVersionKind() schema.GroupVersionKind {
-	return schema.FromAPIVersionAndKind(o.Value().Field("apiVersion").Text(), o.Value().Field("kind").Text())
-}
-
-// SetGroupVersionKind implements schema.ObjectKind.
-func (o *Object) SetGroupVersionKind(gvk schema.GroupVersionKind) {
-	o.change(func(u *unstructured.Unstructured) { u.SetGroupVersionKind(gvk) })
-}
-
-// change replaces the object by what change makes of it. It is for the few that change:
-// it does not know what it has in common with others.
-func (o *Object) change(change func(*unstructured.Unstructured)) {
-	u := o.Unstructured()
-	change(u)
-	*o = *NewPacker().Pack(u)
-}
-
 // Value returns the whole object to look into. It lacks the resource version.
 func (o *Object) Value() Value {
 	if o.layout == nil {

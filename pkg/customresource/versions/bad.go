@@ -1,10 +1,7 @@
 package versions
 
 import (
-	"cmp"
 	"context"
-	"encoding/json"
-	"fmt"
 	"strconv"
 
 	"github.com/kcp-dev/logicalcluster/v3"
@@ -94,50 +91,4 @@ func takesBare(ctx context.Context) bool {
 func skips(ctx context.Context) bool {
 	cluster, ok := request.ClusterFrom(ctx)
 	return ok && cluster.Wildcard
-}
-
-// showItems puts the view's form of stored objects into list, or as JSON to where
-// ctx says. The registry above copies what it changes. It ends with ctx:
-// there may be a slow webhook to ask about each object.
-func (v *view) showItems(ctx context.Context, stored []packed.Object, list *unstructured.UnstructuredList) error {
-	asJSON := jsonItemsFrom(ctx)
-	if asJSON != nil {
-		asJSON.items = make([]json.RawMessage, 0, len(stored))
-	} else {
-		list.Items = make([]unstructured.Unstructured, 0, len(stored))
-	}
-	var u *unstructured.Unstructured
-	grown, grows := int64(0), v.shape.hasDefaults()
-	for i := range stored {
-		var data json.RawMessage
-		var err error
-		if asJSON != nil {
-			data, err = v.encodeShown(ctx, &stored[i])
-		} else {
-			u, err = v.decodeShared(ctx, &stored[i])
-		}
-		switch bad := unreadable.Of(err) != nil; {
-		case bad && takesBare(ctx) && asJSON == nil:
-			u, err = v.bare(&stored[i]), nil
-		case bad && skips(ctx):
-			continue
-		default:
-		}
-		if err = cmp.Or(err, ctx.Err()); err != nil {
-			return v.failed(&stored[i], err)
-		}
-		size := int64(len(data))
-		if asJSON != nil {
-			asJSON.items = append(asJSON.items, data)
-		} else {
-			list.Items = append(list.Items, *u)
-		}
-		if grows && asJSON == nil {
-			size = bytesOf(u.Object)
-		}
-		if grown += max(0, size-expansionFactor*stored[i].Bytes()); grows && grown > listExpansion {
-			return apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("defaults add more than %d bytes to the objects of the list: use the parameter limit", listExpansion))
-		}
-	}
-	return nil
 }

@@ -13,18 +13,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/webhooktransport"
 )
 
-// calls bound how many conversion webhooks are called at a time.
-type calls struct {
-	// shown are those of objects that are read and written; managed are updates in which
-	// the library may convert an object for its managed fields. Few need that, and who has to wait
-	// for others that read should not wait for these.
-	shown, managed *webhooktransport.Calls
-}
-
-func newCalls(limit int) *calls {
-	return &calls{webhooktransport.NewCalls(limit), webhooktransport.NewCalls(limit)}
-}
-
 // take waits for a place among the calls for the logical cluster of ctx.
 func (v *view) take(ctx context.Context, among *webhooktransport.Calls) (release func(), err error) {
 	cluster, ok := request.ClusterFrom(ctx)

@@ -2,17 +2,14 @@ package versions
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
-	"sync"
 
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apiextensions-apiserver/pkg/crdserverscheme"
 	"k8s.io/apiextensions-apiserver/pkg/registry/customresource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/managedfields"
@@ -27,39 +24,6 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
 )
-
-// CoreWriter writes objects of a version of a schema of the group "", which the
-// upstream handler can read but holds for invalid, or those of a server of replicas. It
-// belongs to a view, and goes with it.
-type CoreWriter struct {
-	// Objects are the objects themselves. Status and Scale are their subresources;
-	// nil where there are none.
-	Objects interface {
-		rest.Creater
-		rest.Patcher
-	}
-	Status, Scale rest.Patcher
-	// Replicas write the objects as copies of others.
-	Replicas *Replicas
-
-	mu     sync.Mutex
-	scopes map[string]*handlers.RequestScope // by subresource
-}
-
-// Scope returns the upstream handler's scope of requests for a subresource, or for the
-// objects if that is empty. ask is called to get it, once.
-func (w *CoreWriter) Scope(ctx context.Context, subresource string, ask func(context.Context) (*handlers.RequestScope, error)) (*handlers.RequestScope, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if known, ok := w.scopes[subresource]; ok {
-		return known, nil
-	}
-	scope, err := ask(ctx)
-	if err == nil {
-		w.scopes[subresource] = scope
-	}
-	return scope, err
-}
 
 // CoreWriter returns what writes the objects of a version of a schema.
 // It is good until done is called.
@@ -174,23 +138,4 @@ func (s coreStatus) Get(ctx context.Context, name string, options *metav1.GetOpt
 // Update implements rest.Updater. A subresource creates nothing.
 func (s coreStatus) Update(ctx context.Context, name string, info rest.UpdatedObjectInfo, create rest.ValidateObjectFunc, update rest.ValidateObjectUpdateFunc, _ bool, options *metav1.UpdateOptions) (runtime.Object, bool, error) {
 	return s.store.Update(ctx, name, info, create, update, false, options)
-}
-
-type trialKey struct{}
-
-// WithTrial marks an update that is not to reach storage: whatever is named is found,
-// as an object that says nothing. What does the update is to refuse it.
-func WithTrial(ctx context.Context) context.Context {
-	return context.WithValue(ctx, trialKey{}, true)
-}
-
-// try tries an update.
-func (v *view) try(update storage.UpdateFunc) error {
-	found := &unstructured.Unstructured{Object: map[string]any{}}
-	found.SetGroupVersionKind(v.gvk)
-	found.SetResourceVersion("1")
-	if _, _, err := update(found, storage.ResponseMeta{ResourceVersion: 1}); err != nil {
-		return err
-	}
-	return errors.New("a trial was not refused")
 }

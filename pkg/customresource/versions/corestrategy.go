@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
@@ -23,6 +24,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	celconfig "k8s.io/apiserver/pkg/apis/cel"
 	"k8s.io/apiserver/pkg/cel/common"
+	"k8s.io/apiserver/pkg/endpoints/handlers"
 	"k8s.io/apiserver/pkg/registry/rest"
 )
 
@@ -227,4 +229,37 @@ func misshapen(errs field.ErrorList) bool {
 		}
 	}
 	return false
+}
+
+// CoreWriter writes objects of a version of a schema of the group "", which the
+// upstream handler can read but holds for invalid, or those of a server of replicas. It
+// belongs to a view, and goes with it.
+type CoreWriter struct {
+	// Objects are the objects themselves. Status and Scale are their subresources;
+	// nil where there are none.
+	Objects interface {
+		rest.Creater
+		rest.Patcher
+	}
+	Status, Scale rest.Patcher
+	// Replicas write the objects as copies of others.
+	Replicas *Replicas
+
+	mu     sync.Mutex
+	scopes map[string]*handlers.RequestScope // by subresource
+}
+
+// Scope returns the upstream handler's scope of requests for a subresource, or for the
+// objects if that is empty. ask is called to get it, once.
+func (w *CoreWriter) Scope(ctx context.Context, subresource string, ask func(context.Context) (*handlers.RequestScope, error)) (*handlers.RequestScope, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if known, ok := w.scopes[subresource]; ok {
+		return known, nil
+	}
+	scope, err := ask(ctx)
+	if err == nil {
+		w.scopes[subresource] = scope
+	}
+	return scope, err
 }

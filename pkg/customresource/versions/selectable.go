@@ -135,12 +135,6 @@ func attributesOf(obj runtime.Object) (labels.Set, fields.Set, error) {
 	return stored.GetLabels(), fields.Set{"metadata.name": stored.GetName(), "metadata.namespace": stored.GetNamespace()}, nil
 }
 
-// attributes is attributesOf for a watch cache, which keeps them of each object.
-func (s *Stores) attributes(obj runtime.Object) (labels.Set, fields.Set, error) {
-	l, f, err := attributesOf(obj)
-	return s.packer.Texts(l), s.packer.Texts(f), err
-}
-
 // storedObject returns an object of the shared store.
 func storedObject(obj runtime.Object) (*packed.Object, error) {
 	stored, ok := obj.(*packed.Object)

@@ -1,6 +1,8 @@
 package versions
 
 import (
+	"math"
+
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 )
@@ -148,4 +150,50 @@ func (s *shape) leavesFields(fields map[string]any, root bool) bool {
 func (s *shape) leavesObject(object map[string]any) bool {
 	metadata, _ := object["metadata"].(map[string]any)
 	return s.leavesFields(object, true) && isPlainMetadata(metadata)
+}
+
+// expansion returns how many bytes of memory the defaults of a schema add to a value. It follows
+// the defaulting of structural schemas in k8s.io/apiextensions-apiserver.
+func (s *shape) expansion(value any) (sum int64) {
+	if s == nil {
+		return 0
+	}
+	switch value := value.(type) {
+	case map[string]any:
+		for _, name := range s.defaulted {
+			if set, found := value[name]; !found || s.properties[name].replaces(set) {
+				sum = add(sum, s.properties[name].fills)
+			}
+		}
+		for name, field := range value {
+			property := s.properties[name]
+			if property == nil {
+				property = s.additional
+				if property.replaces(field) {
+					sum = add(sum, property.fills)
+				}
+			}
+			sum = add(sum, property.expansion(field))
+		}
+	case []any:
+		for _, item := range value {
+			if s.items.replaces(item) {
+				sum = add(sum, s.items.fills)
+			}
+			sum = add(sum, s.items.expansion(item))
+		}
+	default:
+	}
+	return sum
+}
+
+// replaces reports whether a value is null where null is not allowed, so that it is set to the default.
+func (s *shape) replaces(value any) bool { return s != nil && value == nil && !s.nullable }
+
+// add is the sum of two numbers that are not negative, or the largest one.
+func add(a, b int64) int64 {
+	if a > math.MaxInt64-b {
+		return math.MaxInt64
+	}
+	return a + b
 }

@@ -1,14 +1,20 @@
 package versions
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
+	"time"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apiextensions-apiserver/pkg/controller/finalizer"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/registry/generic"
@@ -66,18 +72,6 @@ type Stores struct {
 	opened chan schema.GroupResource
 	// tallies are what was counted of each resource that has a store.
 	tallies tallies
-}
-
-// rawStore is one shared store. Nothing that a definition says is part of it: a
-// store holds the objects of all logical clusters and identities.
-type rawStore struct {
-	storage.Interface
-	resource schema.GroupResource
-	// prefix is that of its keys, and unreadable records its objects that cannot be read.
-	prefix     string
-	unreadable *unreadable.Record
-	destroy    factory.DestroyFunc
-	users      int
 }
 
 // Config is what Stores are made of.
@@ -336,5 +330,64 @@ func keyFunc(prefix string) func(runtime.Object) (string, error) {
 			return prefix + "/" + ns + "/" + m.GetName(), nil
 		}
 		return prefix + "/" + m.GetName(), nil
+	}
+}
+
+// attributes is attributesOf for a watch cache, which keeps them of each object.
+func (s *Stores) attributes(obj runtime.Object) (labels.Set, fields.Set, error) {
+	l, f, err := attributesOf(obj)
+	return s.packer.Texts(l), s.packer.Texts(f), err
+}
+
+// countPeriod is how often the objects of resources are counted; upstream's.
+const countPeriod = time.Minute
+
+// Count keeps the metrics that tell how many objects of each resource there are
+// until ctx ends: those of all schemas and logical clusters together. Upstream
+// has every registry count, which here would be every schema, and with a
+// goroutine each.
+func (s *Stores) Count(ctx context.Context) {
+	ticker := time.NewTicker(countPeriod)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case key := <-s.opened:
+			s.countOne(ctx, key)
+		case <-ticker.C:
+			for _, key := range s.keys() {
+				s.countOne(ctx, key)
+			}
+		}
+	}
+}
+
+// keys returns the keys of all stores.
+func (s *Stores) keys() []schema.GroupResource {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Collect(maps.Keys(s.stores))
+}
+
+// countOne counts the objects of a store, of all identities.
+func (s *Stores) countOne(ctx context.Context, key schema.GroupResource) {
+	s.mu.Lock()
+	raw := s.stores[key]
+	s.mu.Unlock()
+	if raw == nil {
+		return
+	}
+	sum := tally{resources: 1}
+	if stats, err := raw.Stats(ctx); err != nil {
+		sum.failed = 1
+	} else {
+		sum.objects = stats.ObjectCount
+		sum.bytes = stats.ObjectCount * stats.EstimatedAverageObjectSizeBytes
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stores[key] != nil {
+		s.tallies.set(s.config.MetricName(raw.resource), key, sum)
 	}
 }

@@ -1,137 +1,14 @@
 package supervise
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 )
-
-// Exit codes with which a component says that starting it again cannot help.
-// Run gives up at once where it was never ready. They are those of sysexits.h;
-// 2, which many use for wrong flags, is the code of any crash of a Go program.
-const (
-	// ExitUsage says that its flags are wrong.
-	ExitUsage = 64
-	// ExitData says that its data cannot be used.
-	ExitData = 65
-)
-
-// Component is one process to supervise.
-type Component struct {
-	// Name is what events call the component.
-	Name string
-	// Path and Args are the program and its arguments without the program's name.
-	Path string
-	Args []string
-	// Output takes what the process writes, standard output and error alike.
-	Output io.Writer
-	// Ready reports whether the process serves: nil if so, otherwise what it is
-	// waiting for.
-	Ready func(context.Context) error
-	// Stage orders the stop: components of a higher stage are stopped, and
-	// waited for, before those of a lower one.
-	Stage int
-}
-
-// Config says how to supervise. The zero value of a field stands for its
-// default.
-type Config struct {
-	// Backoff is the pause before a restart.
-	Backoff Backoff
-	// StopTimeout is how long a component may take to stop before it is
-	// killed; 5 s by default.
-	StopTimeout time.Duration
-	// StartTimeout is how long the components may take until each has been
-	// ready once; 2 min by default.
-	StartTimeout time.Duration
-	// PollInterval is the first interval between two questions whether a
-	// component is ready; 25 ms by default.
-	PollInterval time.Duration
-	// SlowAfter is when a component that is not ready is reported as waiting,
-	// with the reason; 5 s by default.
-	SlowAfter time.Duration
-	// MaxStartFailures is how often a component may exit before it was ever
-	// ready until Run gives up; 4 by default.
-	MaxStartFailures int
-	// Notify receives the events, one at a time. Optional.
-	Notify func(Event)
-	// AllReady is called once, when every component has been ready. Its error
-	// ends Run. Optional.
-	AllReady func() error
-	// Force ends everything at once when it is closed. Optional.
-	Force <-chan struct{}
-}
-
-func (c Config) withDefaults() Config {
-	c.Backoff = c.Backoff.withDefaults()
-	c.StopTimeout = cmp.Or(c.StopTimeout, 5*time.Second)
-	c.StartTimeout = cmp.Or(c.StartTimeout, 2*time.Minute)
-	c.PollInterval = cmp.Or(c.PollInterval, 25*time.Millisecond)
-	c.SlowAfter = cmp.Or(c.SlowAfter, 5*time.Second)
-	c.MaxStartFailures = cmp.Or(c.MaxStartFailures, 4)
-	if c.Notify == nil {
-		c.Notify = func(Event) {}
-	}
-	if c.AllReady == nil {
-		c.AllReady = func() error { return nil }
-	}
-	return c
-}
-
-// EventKind is what happened to a component.
-type EventKind int
-
-// The events in the life of a component.
-const (
-	// Starting: its process is being started.
-	Starting EventKind = iota
-	// Waiting: its process is up and not ready for a while; Err says why.
-	Waiting
-	// Ready: it serves, Took after its process was started.
-	Ready
-	// Exited: its process ended with Err; it is started again after Delay.
-	Exited
-	// Stopping: it was asked to stop.
-	Stopping
-	// Stopped: its process has ended as asked.
-	Stopped
-	// Killed: its process did not end in time and was killed.
-	Killed
-)
-
-// Event is a step in the life of a component.
-type Event struct {
-	Component string
-	Kind      EventKind
-	// Restart is set where the component was started before.
-	Restart bool
-	// Err is the reason of Waiting and Exited.
-	Err error
-	// Took is the time to ready.
-	Took time.Duration
-	// Delay is the pause until the restart.
-	Delay time.Duration
-}
-
-// StartError says that a component could not be brought up.
-type StartError struct {
-	Component string
-	Err       error
-}
-
-// Error names the component and the reason.
-func (e *StartError) Error() string {
-	return fmt.Sprintf("%s did not start: %v", e.Component, e.Err)
-}
-
-// Unwrap returns the reason.
-func (e *StartError) Unwrap() error { return e.Err }
 
 // supervisor is one call of Run.
 type supervisor struct {
@@ -244,4 +121,187 @@ func (s *supervisor) notify(e Event) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.config.Notify(e)
+}
+
+const (
+	maxPollInterval = 250 * time.Millisecond
+
+	// waitingEvery is the least time between two Waiting events of a component.
+	waitingEvery = 10 * time.Second
+)
+
+// runner keeps one component running until it is told to stop.
+type runner struct {
+	component Component
+	sup       *supervisor
+	pauses    pauses
+
+	stop     chan struct{} // closed by the supervisor to stop the component
+	done     chan struct{} // closed when no process is left
+	wasReady chan struct{} // closed when the component was ready for the first time
+
+	mu  sync.Mutex
+	err error // why the component is not ready
+}
+
+func newRunner(c Component, s *supervisor) *runner {
+	return &runner{
+		component: c,
+		sup:       s,
+		pauses:    pauses{Backoff: s.config.Backoff},
+		stop:      make(chan struct{}),
+		done:      make(chan struct{}),
+		wasReady:  make(chan struct{}),
+	}
+}
+
+// run keeps the component running until it is stopped. ctx carries values only:
+// stop ends the component, in its turn.
+func (r *runner) run(ctx context.Context) {
+	defer close(r.done)
+	for starts := 0; ; starts++ {
+		if r.stopped() {
+			return
+		}
+		if starts > 0 {
+			r.notify(Event{Kind: Starting, Restart: true})
+		}
+		healthy, err := r.runOnce(ctx, starts > 0)
+		if r.stopped() {
+			return
+		}
+		r.setError(err)
+		code := ExitCode(err)
+		hopeless := code == ExitUsage || code == ExitData || starts+1 >= r.sup.config.MaxStartFailures
+		if hopeless && !r.everReady() {
+			r.sup.failures <- &StartError{Component: r.component.Name, Err: err}
+			return
+		}
+		pause := r.pauses.after(healthy)
+		r.notify(Event{Kind: Exited, Err: err, Delay: pause})
+		select {
+		case <-time.After(pause):
+		case <-r.stop:
+			return
+		}
+	}
+}
+
+// runOnce runs one process to its end. It returns how long it was ready, and
+// why it ended.
+func (r *runner) runOnce(ctx context.Context, restart bool) (healthy time.Duration, err error) {
+	started := time.Now()
+	p, err := r.sup.spawner.start(r.component)
+	if err != nil {
+		return 0, err
+	}
+
+	var readyAt time.Time
+	ctx, cancel := context.WithCancel(ctx)
+	polled := make(chan struct{})
+	go func() {
+		defer close(polled)
+		if !r.pollReady(ctx) {
+			return
+		}
+		readyAt = time.Now()
+		r.notify(Event{Kind: Ready, Restart: restart, Took: readyAt.Sub(started)})
+		if !r.everReady() {
+			close(r.wasReady)
+		}
+	}()
+	defer func() {
+		cancel()
+		<-polled
+		if !readyAt.IsZero() {
+			healthy = time.Since(readyAt)
+		}
+	}()
+
+	select {
+	case <-p.done:
+		return 0, p.err
+	case <-r.stop:
+		cancel()
+		r.end(p)
+		return 0, nil
+	}
+}
+
+// end stops the process p: gently, unless it takes too long or force is used.
+func (r *runner) end(p *process) {
+	r.notify(Event{Kind: Stopping})
+	timeout := time.NewTimer(r.sup.config.StopTimeout)
+	defer timeout.Stop()
+	p.terminate()
+	select {
+	case <-p.done:
+		r.notify(Event{Kind: Stopped})
+		return
+	case <-timeout.C:
+	case <-r.sup.config.Force:
+	}
+	p.kill()
+	<-p.done
+	r.notify(Event{Kind: Killed})
+}
+
+// pollReady returns true when the component is ready, and false when ctx ends
+// before that. It reports a component that takes long.
+func (r *runner) pollReady(ctx context.Context) bool {
+	interval := r.sup.config.PollInterval
+	report := time.Now().Add(r.sup.config.SlowAfter)
+	for {
+		err := r.component.Ready(ctx)
+		if ctx.Err() != nil {
+			return false
+		}
+		r.setError(err)
+		if err == nil {
+			return true
+		}
+		if now := time.Now(); now.After(report) {
+			report = now.Add(max(waitingEvery, r.sup.config.SlowAfter))
+			r.notify(Event{Kind: Waiting, Err: err})
+		}
+		select {
+		case <-ctx.Done():
+			return false
+		case <-time.After(interval):
+		}
+		interval = min(interval*11/10, max(maxPollInterval, r.sup.config.PollInterval))
+	}
+}
+
+func (r *runner) notify(e Event) {
+	e.Component = r.component.Name
+	r.sup.notify(e)
+}
+
+func (r *runner) stopped() bool { return isClosed(r.stop) }
+
+func (r *runner) everReady() bool { return isClosed(r.wasReady) }
+
+func (r *runner) setError(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.err = err
+}
+
+func (r *runner) lastError() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.err == nil {
+		return errors.New("its process is not up yet")
+	}
+	return r.err
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
 }

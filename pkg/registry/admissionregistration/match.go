@@ -6,6 +6,7 @@ import (
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
@@ -111,6 +112,13 @@ func defaultMatch(match *admissionregistrationv1.MatchResources) {
 	}
 }
 
+func validateSelector(selector *metav1.LabelSelector, path *field.Path) field.ErrorList {
+	if selector == nil {
+		return nil
+	}
+	return metav1validation.ValidateLabelSelector(selector, metav1validation.LabelSelectorValidationOptions{}, path)
+}
+
 func validateMatch(match *admissionregistrationv1.MatchResources, path *field.Path) field.ErrorList {
 	if match == nil {
 		return nil
@@ -134,13 +142,15 @@ func validateMatch(match *admissionregistrationv1.MatchResources, path *field.Pa
 
 func validateNamedRule(rule *admissionregistrationv1.NamedRuleWithOperations, path *field.Path) field.ErrorList {
 	errs := validateRule(&rule.RuleWithOperations, path)
+	seen := map[string]bool{}
 	for i, name := range rule.ResourceNames {
 		if name == "" {
 			errs = append(errs, field.Required(path.Child("resourceNames").Index(i), ""))
 		}
-		if slices.Contains(rule.ResourceNames[:i], name) {
+		if seen[name] {
 			errs = append(errs, field.Duplicate(path.Child("resourceNames").Index(i), name))
 		}
+		seen[name] = true
 	}
 	return errs
 }

@@ -26,12 +26,21 @@ func TestLargePatterns(t *testing.T) {
 	}, tooLarge(validateValidatingPolicy(made)))
 
 	mutating := &admissionregistrationv1.MutatingAdmissionPolicy{Spec: admissionregistrationv1.MutatingAdmissionPolicySpec{
-		Mutations: []admissionregistrationv1.Mutation{{PatchType: admissionregistrationv1.PatchTypeJSONPatch, JSONPatch: &admissionregistrationv1.JSONPatch{Expression: large + " ? [] : []"}}},
+		MatchConditions: []admissionregistrationv1.MatchCondition{condition},
+		Variables:       []admissionregistrationv1.Variable{{Name: "v", Expression: large}},
+		Mutations: []admissionregistrationv1.Mutation{
+			{PatchType: admissionregistrationv1.PatchTypeJSONPatch, JSONPatch: &admissionregistrationv1.JSONPatch{Expression: large + " ? [] : []"}},
+			{PatchType: admissionregistrationv1.PatchTypeApplyConfiguration, ApplyConfiguration: &admissionregistrationv1.ApplyConfiguration{Expression: large + " ? Object{} : Object{}"}},
+		},
 	}}
-	require.Equal(t, []string{"spec.mutations[0].jsonPatch.expression"}, tooLarge(validateMutatingPolicy(mutating)))
+	require.ElementsMatch(t, []string{
+		"spec.matchConditions[0].expression", "spec.variables[0].expression", "spec.mutations[0].jsonPatch.expression", "spec.mutations[1].applyConfiguration.expression",
+	}, tooLarge(validateMutatingPolicy(mutating)))
 
 	hooks := &admissionregistrationv1.ValidatingWebhookConfiguration{Webhooks: []admissionregistrationv1.ValidatingWebhook{{MatchConditions: []admissionregistrationv1.MatchCondition{condition}}}}
 	require.Equal(t, []string{"webhooks[0].matchConditions[0].expression"}, tooLarge(validateValidatingWebhooks(hooks)))
+	mutatingHooks := &admissionregistrationv1.MutatingWebhookConfiguration{Webhooks: []admissionregistrationv1.MutatingWebhook{{MatchConditions: []admissionregistrationv1.MatchCondition{condition}}}}
+	require.Equal(t, []string{"webhooks[0].matchConditions[0].expression"}, tooLarge(validateMutatingWebhooks(mutatingHooks)))
 
 	changed := made.DeepCopy()
 	changed.Spec.MatchConditions[0].Name = "renamed"

@@ -17,6 +17,7 @@ import (
 	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
 
 	"github.com/shardplane/shardplane/pkg/registry/resource"
+	"github.com/shardplane/shardplane/pkg/request"
 )
 
 // Config is what the answers are made from.
@@ -61,7 +62,7 @@ func (c Config) subject(ctx context.Context, review *authorizationv1.SubjectAcce
 	errs := validateSpec(review.Spec)
 	errs = append(errs, noMetadata(review.ObjectMeta)...)
 	if len(errs) > 0 {
-		return nil, apierrors.NewInvalid(authorizationv1.SchemeGroupVersion.WithKind("SubjectAccessReview").GroupKind(), "", errs)
+		return nil, request.NewInvalid(authorizationv1.SchemeGroupVersion.WithKind("SubjectAccessReview").GroupKind(), "", errs)
 	}
 	review.Status = c.decide(ctx, attributesOf(subjectOf(review.Spec), review.Spec.ResourceAttributes, review.Spec.NonResourceAttributes))
 	return review, nil
@@ -71,7 +72,7 @@ func (c Config) self(ctx context.Context, review *authorizationv1.SelfSubjectAcc
 	errs := validateAttributes(review.Spec.ResourceAttributes, review.Spec.NonResourceAttributes)
 	errs = append(errs, noMetadata(review.ObjectMeta)...)
 	if len(errs) > 0 {
-		return nil, apierrors.NewInvalid(authorizationv1.SchemeGroupVersion.WithKind("SelfSubjectAccessReview").GroupKind(), "", errs)
+		return nil, request.NewInvalid(authorizationv1.SchemeGroupVersion.WithKind("SelfSubjectAccessReview").GroupKind(), "", errs)
 	}
 	u, ok := genericapirequest.UserFrom(ctx)
 	if !ok {
@@ -93,7 +94,7 @@ func (c Config) local(ctx context.Context, review *authorizationv1.LocalSubjectA
 		errs = append(errs, field.Invalid(spec.Child("resourceAttributes", "namespace"), review.Spec.ResourceAttributes.Namespace, "must match metadata.namespace"))
 	}
 	if len(errs) > 0 {
-		return nil, apierrors.NewInvalid(authorizationv1.SchemeGroupVersion.WithKind("LocalSubjectAccessReview").GroupKind(), "", errs)
+		return nil, request.NewInvalid(authorizationv1.SchemeGroupVersion.WithKind("LocalSubjectAccessReview").GroupKind(), "", errs)
 	}
 	review.Status = c.decide(ctx, attributesOf(subjectOf(review.Spec), review.Spec.ResourceAttributes, nil))
 	return review, nil

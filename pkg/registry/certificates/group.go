@@ -5,11 +5,14 @@ package certificates
 
 import (
 	"context"
+	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
-	apivalidation "k8s.io/apimachinery/pkg/api/validation"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -21,8 +24,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/registry/resource"
 	"github.com/shardplane/shardplane/pkg/registry/validate"
 )
-
-type csr = certificatesv1.CertificateSigningRequest
 
 // Config is what the group needs.
 type Config struct {
@@ -174,11 +175,6 @@ func prepareApproval(_ context.Context, request, old *csr) {
 	stamp(request, old)
 }
 
-// decision tells the conditions that approvers write from those of signers.
-func decision(kind certificatesv1.RequestConditionType) bool {
-	return kind == certificatesv1.CertificateApproved || kind == certificatesv1.CertificateDenied
-}
-
 func decisions(conditions []certificatesv1.CertificateSigningRequestCondition) []certificatesv1.CertificateSigningRequestCondition {
 	var found []certificatesv1.CertificateSigningRequestCondition
 	for _, condition := range conditions {
@@ -189,7 +185,7 @@ func decisions(conditions []certificatesv1.CertificateSigningRequestCondition) [
 	return found
 }
 
-// stamp fills in the times of new conditions.
+// stamp fills in the times of new conditions. A condition that is written again without a change and without times keeps them.
 func stamp(request, old *csr) {
 	before := make(map[certificatesv1.RequestConditionType]certificatesv1.CertificateSigningRequestCondition, len(old.Status.Conditions))
 	for _, condition := range old.Status.Conditions {
@@ -198,19 +194,57 @@ func stamp(request, old *csr) {
 	now := metav1.Now()
 	for i := range request.Status.Conditions {
 		condition := &request.Status.Conditions[i]
+		known := before[condition.Type]
 		if condition.LastUpdateTime.IsZero() {
 			condition.LastUpdateTime = now
+			if known.Status == condition.Status && known.Reason == condition.Reason && known.Message == condition.Message && !known.LastUpdateTime.IsZero() {
+				condition.LastUpdateTime = known.LastUpdateTime
+			}
 		}
 		if !condition.LastTransitionTime.IsZero() {
 			continue
 		}
 		condition.LastTransitionTime = now
-		if known, ok := before[condition.Type]; ok && known.Status == condition.Status && !known.LastTransitionTime.IsZero() {
+		if known.Status == condition.Status && !known.LastTransitionTime.IsZero() {
 			condition.LastTransitionTime = known.LastTransitionTime
 		}
 	}
 }
 
-func validateMeta(request *csr) field.ErrorList {
-	return validate.ObjectMeta(&request.ObjectMeta, false, apivalidation.NameIsDNSSubdomain)
+// admitApproval lets those change conditions who may approve for the signer.
+func (c Config) admitApproval(ctx context.Context, request, old *csr) error {
+	return c.admit(ctx, "approve", request, old)
+}
+
+// admitSigning lets those write a certificate, or that there will be none, who
+// may sign as the signer.
+func (c Config) admitSigning(ctx context.Context, request, old *csr) error {
+	if string(request.Status.Certificate) == string(old.Status.Certificate) &&
+		equality.Semantic.DeepEqual(request.Status.Conditions, old.Status.Conditions) {
+		return nil
+	}
+	return c.admit(ctx, "sign", request, old)
+}
+
+func (c Config) admit(ctx context.Context, verb string, request, old *csr) error {
+	who, ok := genericapirequest.UserFrom(ctx)
+	if !ok {
+		return apierrors.NewBadRequest("no user present on request")
+	}
+	signer := old.Spec.SignerName
+	domain, _, _ := strings.Cut(signer, "/")
+	for _, name := range []string{signer, domain + "/*"} {
+		decision, _, err := c.Authorizer.Authorize(ctx, authorizer.AttributesRecord{
+			User: who, Verb: verb, Name: name,
+			APIGroup: certificatesv1.GroupName, APIVersion: "*", Resource: "signers", ResourceRequest: true,
+		})
+		if err != nil {
+			return apierrors.NewInternalError(fmt.Errorf("asking who may %s for %s: %w", verb, signer, err))
+		}
+		if decision == authorizer.DecisionAllow {
+			return nil
+		}
+	}
+	return apierrors.NewForbidden(certificatesv1.Resource("certificatesigningrequests"), request.Name,
+		fmt.Errorf("user not permitted to %s requests with signerName %q", verb, signer))
 }

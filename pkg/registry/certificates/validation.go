@@ -12,6 +12,7 @@ import (
 
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
@@ -43,6 +44,17 @@ var (
 	}
 )
 
+type csr = certificatesv1.CertificateSigningRequest
+
+func validateMeta(request *csr) field.ErrorList {
+	return validate.ObjectMeta(&request.ObjectMeta, false, apivalidation.NameIsDNSSubdomain)
+}
+
+// decision tells the conditions that approvers write from those of signers.
+func decision(kind certificatesv1.RequestConditionType) bool {
+	return kind == certificatesv1.CertificateApproved || kind == certificatesv1.CertificateDenied
+}
+
 func validateNew(request *csr) field.ErrorList {
 	errs := validateMeta(request)
 	if err := checkRequest(request.Spec.Request); err != nil {
@@ -51,14 +63,16 @@ func validateNew(request *csr) field.ErrorList {
 	if len(request.Spec.Usages) == 0 {
 		errs = append(errs, field.Required(spec.Child("usages"), ""))
 	}
+	seen := map[certificatesv1.KeyUsage]bool{}
 	for i, usage := range request.Spec.Usages {
 		path := spec.Child("usages").Index(i)
 		if !slices.Contains(usages, usage) {
 			errs = append(errs, field.NotSupported(path, usage, usages))
 		}
-		if slices.Contains(request.Spec.Usages[:i], usage) {
+		if seen[usage] {
 			errs = append(errs, field.Duplicate(path, usage))
 		}
+		seen[usage] = true
 	}
 	errs = append(errs, signerName(request.Spec.SignerName)...)
 	if seconds := request.Spec.ExpirationSeconds; seconds != nil && *seconds < minExpirationSeconds {

@@ -11,7 +11,11 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/registry/resource"
 	"github.com/shardplane/shardplane/pkg/registry/validate"
+	"github.com/shardplane/shardplane/pkg/request"
 )
+
+// maxDataSize is the most that all values of a config map or secret may hold.
+const maxDataSize = corev1.MaxSecretSize
 
 var configMaps = &resource.Resource[*corev1.ConfigMap]{
 	Name:       "configmaps",
@@ -42,6 +46,9 @@ func validateConfigMap(cm *corev1.ConfigMap) field.ErrorList {
 	data, binaryData := field.NewPath("data"), field.NewPath("binaryData")
 	size := 0
 	for key, value := range cm.Data {
+		if len(errs) > request.MaxErrors {
+			break
+		}
 		errs = append(errs, validate.DataKey(key, data)...)
 		if _, ok := cm.BinaryData[key]; ok {
 			errs = append(errs, field.Invalid(data.Key(key), key, "duplicate of key present in binaryData"))
@@ -49,6 +56,9 @@ func validateConfigMap(cm *corev1.ConfigMap) field.ErrorList {
 		size += len(value)
 	}
 	for key, value := range cm.BinaryData {
+		if len(errs) > request.MaxErrors {
+			break
+		}
 		errs = append(errs, validate.DataKey(key, binaryData)...)
 		size += len(value)
 	}

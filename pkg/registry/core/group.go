@@ -11,9 +11,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/registry/resource"
 )
 
-// maxDataSize is the most that all values of a config map or secret may hold.
-const maxDataSize = corev1.MaxSecretSize
-
 // Group returns the core group. Events, which also belong to it, are described
 // in the package events.
 func Group(tokens Tokens, more ...resource.Definition) resource.Group {

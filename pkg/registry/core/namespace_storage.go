@@ -17,6 +17,8 @@ import (
 	"k8s.io/apiserver/pkg/util/dryrun"
 )
 
+var namespaceShortNames = []string{"ns"}
+
 // namespaceVerbs is what namespaces take over from the generic store: every
 // verb but delete, which is different, and deletecollection, which is missing.
 type namespaceVerbs interface {

@@ -15,8 +15,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/registry/validate"
 )
 
-var namespaceShortNames = []string{"ns"}
-
 var namespaces = &resource.Resource[*corev1.Namespace]{
 	Name:       "namespaces",
 	Singular:   "namespace",

@@ -17,6 +17,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/registry/resource"
 	"github.com/shardplane/shardplane/pkg/registry/validate"
+	"github.com/shardplane/shardplane/pkg/request"
 )
 
 // isNegativeMessage is what kube-apiserver says of a quantity below zero.
@@ -160,12 +161,16 @@ var podScopes = []corev1.ResourceQuotaScope{
 
 func validateQuotaScopes(spec *corev1.ResourceQuotaSpec, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
+	other, selects := selectsOthers(spec.Hard)
 	for _, scope := range spec.Scopes {
+		if len(errs) > request.MaxErrors {
+			break
+		}
 		switch {
 		case !slices.Contains(podScopes, scope):
 			errs = append(errs, field.Invalid(path, spec.Scopes, "unsupported scope"))
-		default:
-			errs = append(errs, validateScoped(spec, scope, path)...)
+		case selects:
+			errs = append(errs, notScoped(spec, scope, other, path))
 		}
 	}
 	for _, pair := range [][2]corev1.ResourceQuotaScope{
@@ -179,14 +184,18 @@ func validateQuotaScopes(spec *corev1.ResourceQuotaSpec, path *field.Path) field
 	return errs
 }
 
-// validateScoped checks that a scope applies to all that the quota counts.
-func validateScoped(spec *corev1.ResourceQuotaSpec, scope corev1.ResourceQuotaScope, path *field.Path) field.ErrorList {
-	for name := range spec.Hard {
+// selectsOthers returns a resource that is not counted in pods, to which no scope applies, if there is one.
+func selectsOthers(hard corev1.ResourceList) (corev1.ResourceName, bool) {
+	for name := range hard {
 		if slices.Contains(countedResources, name) && name != corev1.ResourcePods || strings.HasPrefix(string(name), "count/") {
-			return field.ErrorList{field.Invalid(path, spec.Scopes, fmt.Sprintf("unsupported scope applied to resource: scope %s selects pods, but %s counts others", scope, name))}
+			return name, true
 		}
 	}
-	return nil
+	return "", false
+}
+
+func notScoped(spec *corev1.ResourceQuotaSpec, scope corev1.ResourceQuotaScope, other corev1.ResourceName, path *field.Path) *field.Error {
+	return field.Invalid(path, spec.Scopes, fmt.Sprintf("unsupported scope applied to resource: scope %s selects pods, but %s counts others", scope, other))
 }
 
 func validateScopeSelector(spec *corev1.ResourceQuotaSpec, path *field.Path) field.ErrorList {
@@ -194,12 +203,14 @@ func validateScopeSelector(spec *corev1.ResourceQuotaSpec, path *field.Path) fie
 		return nil
 	}
 	var errs field.ErrorList
+	other, selects := selectsOthers(spec.Hard)
 	for i, match := range spec.ScopeSelector.MatchExpressions {
 		path := path.Index(i)
-		if !slices.Contains(podScopes, match.ScopeName) {
+		switch {
+		case !slices.Contains(podScopes, match.ScopeName):
 			errs = append(errs, field.Invalid(path.Child("scopeName"), match.ScopeName, "unsupported scope"))
-		} else {
-			errs = append(errs, validateScoped(spec, match.ScopeName, path.Child("scopeName"))...)
+		case selects:
+			errs = append(errs, notScoped(spec, match.ScopeName, other, path.Child("scopeName")))
 		}
 		switch match.Operator {
 		case corev1.ScopeSelectorOpIn, corev1.ScopeSelectorOpNotIn:

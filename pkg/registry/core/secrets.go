@@ -15,6 +15,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/registry/resource"
 	"github.com/shardplane/shardplane/pkg/registry/validate"
+	"github.com/shardplane/shardplane/pkg/request"
 )
 
 var secrets = &resource.Resource[*corev1.Secret]{
@@ -80,6 +81,9 @@ func validateSecret(secret *corev1.Secret) field.ErrorList {
 	data := field.NewPath("data")
 	size := 0
 	for key, value := range secret.Data {
+		if len(errs) > request.MaxErrors {
+			break
+		}
 		errs = append(errs, validate.DataKey(key, data)...)
 		size += len(value)
 	}

@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/shardplane/shardplane/pkg/registry/validate"
+	"github.com/shardplane/shardplane/pkg/request"
 )
 
 // segmentName allows every name that can be a segment of a URL, such as
@@ -46,6 +47,9 @@ func validateClusterRole(role *rbacv1.ClusterRole) field.ErrorList {
 func validateRules(rules []rbacv1.PolicyRule, namespaced bool) field.ErrorList {
 	var errs field.ErrorList
 	for i, rule := range rules {
+		if len(errs) > request.MaxErrors {
+			break
+		}
 		errs = append(errs, validateRule(rule, namespaced, field.NewPath("rules").Index(i))...)
 	}
 	return errs
@@ -82,6 +86,9 @@ func validateBinding(meta *metav1.ObjectMeta, ref rbacv1.RoleRef, subjects []rba
 	}
 	errs = append(errs, validateRoleRef(ref, kinds, field.NewPath("roleRef"))...)
 	for i, subject := range subjects {
+		if len(errs) > request.MaxErrors {
+			break
+		}
 		errs = append(errs, validateSubject(subject, namespaced, field.NewPath("subjects").Index(i))...)
 	}
 	return errs

@@ -8,6 +8,9 @@ import (
 	"k8s.io/apiserver/pkg/registry/rest"
 	"k8s.io/apiserver/pkg/storage/names"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
+
+	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/request/fieldmanagers"
 )
 
 // strategy adapts a Strategy to the interfaces of the generic registry.
@@ -72,6 +75,7 @@ func (s strategy[T]) PrepareForCreate(ctx context.Context, obj runtime.Object) {
 // differ by chance, and the generic registry could not ignore an update that changes only timestamps of field managers.
 func (s strategy[T]) PrepareForUpdate(ctx context.Context, obj, old runtime.Object) {
 	obj.GetObjectKind().SetGroupVersionKind(old.GetObjectKind().GroupVersionKind())
+	fieldmanagers.KeepOrder(obj.(T), old.(T))
 	if s.do.PrepareForUpdate != nil {
 		s.do.PrepareForUpdate(ctx, obj.(T), old.(T))
 	}
@@ -81,14 +85,14 @@ func (s strategy[T]) Validate(ctx context.Context, obj runtime.Object) field.Err
 	if s.do.Validate == nil {
 		return nil
 	}
-	return s.do.Validate(ctx, obj.(T))
+	return request.LimitErrors(s.do.Validate(ctx, obj.(T)))
 }
 
 func (s strategy[T]) ValidateUpdate(ctx context.Context, obj, old runtime.Object) field.ErrorList {
 	if s.do.ValidateUpdate == nil {
 		return nil
 	}
-	return s.do.ValidateUpdate(ctx, obj.(T), old.(T))
+	return request.LimitErrors(s.do.ValidateUpdate(ctx, obj.(T), old.(T)))
 }
 
 func (s strategy[T]) WarningsOnCreate(ctx context.Context, obj runtime.Object) []string {

@@ -52,9 +52,12 @@ type node struct {
 	repeats bool
 }
 
+// bytesPerUnit is how many bytes of an enum take as long as a comparison with a value, because an error contains all of them.
+const bytesPerUnit = 8
+
 func newNode(schema *apiextensionsv1.JSONSchemaProps) *node {
 	n := &node{
-		schema: schema, keyed: isKeyed(schema), validates: 1 + len(schema.Properties) + len(schema.Required) + len(schema.Enum),
+		schema: schema, keyed: isKeyed(schema), validates: 1 + len(schema.Properties) + len(schema.Required) + len(schema.Enum) + enumBytes(schema)/bytesPerUnit,
 		restricts: restricts(schema),
 		own:       sync.OnceValues(func() (validation.SchemaValidator, error) { return newOwn(schema) }),
 	}

@@ -16,7 +16,7 @@ const saturated = 1 << 40
 // weightOf returns what the validation of one value takes at most, in units of a value without alternatives.
 func weightOf(schema *apiextensionsv1.JSONSchemaProps) int {
 	const perUnit = 16 // properties and enum values are compared faster than required properties are missed
-	own := 1 + len(schema.Required) + (len(schema.Properties)+len(schema.Enum))/perUnit
+	own := 1 + len(schema.Required) + len(schema.XValidations) + (len(schema.Properties)+len(schema.Enum)+enumBytes(schema))/perUnit
 	return most(schema, own, weightOf)
 }
 
@@ -81,4 +81,13 @@ func newOwn(schema *apiextensionsv1.JSONSchemaProps) (validation.SchemaValidator
 		return nil, fmt.Errorf("making the validator of a schema: %w", err)
 	}
 	return validator, nil
+}
+
+// enumBytes returns the size of the values of an enum, all of which are in each error about it.
+func enumBytes(schema *apiextensionsv1.JSONSchemaProps) int {
+	n := 0
+	for i := range schema.Enum {
+		n += len(schema.Enum[i].Raw)
+	}
+	return n
 }

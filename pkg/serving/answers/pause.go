@@ -8,6 +8,8 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/responsewriter"
 
 	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/request/identity"
+	"github.com/shardplane/shardplane/pkg/serving/ledger"
 )
 
 const (
@@ -34,6 +36,34 @@ func withPause(next http.Handler, unread *unread) http.Handler {
 			defer end()
 		}
 		next.ServeHTTP(responsewriter.WrapForHTTP1Or2(p), r)
+	})
+}
+
+// forwarded bounds what is in memory of answers of other servers, which come ahead of what clients read.
+var forwarded = ledger.Bounds{Total: 1 << 30, User: 256 << 20, Own: 16 << 20}
+
+// forwardedAfter is how long a write of a forwarded answer takes before that counts: many clients read through
+// slow lines, and none of them has a seat here.
+const forwardedAfter = time.Second
+
+// WithForwarded returns next for requests whose answers come from other servers, watches as well: as long as a
+// client does not read, so many bytes of each are in memory. Where that is too much of one user, or in all, the
+// answer is given up.
+func WithForwarded(next http.Handler, ahead int) http.Handler {
+	return withForwarded(next, newUnread(forwarded), ahead)
+}
+
+func withForwarded(next http.Handler, unread *unread, ahead int) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		ctx := r.Context()
+		g, ok := ctx.Value(guardKey{}).(*guard)
+		if !ok || identity.IsExempt(ctx) {
+			next.ServeHTTP(w, r)
+			return
+		}
+		next.ServeHTTP(responsewriter.WrapForHTTP1Or2(&pausingWriter{ResponseWriter: w, after: forwardedAfter, pause: func(bytes int) (resume func()) {
+			return unread.pause(ctx, g, max(bytes, ahead))
+		}}), r)
 	})
 }
 

@@ -4,10 +4,8 @@ import (
 	"context"
 	"net/http"
 	"strings"
-	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apiserver/pkg/endpoints/responsewriter"
 
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/request/identity"
@@ -19,37 +17,10 @@ var (
 	// waits keeps what it writes, which may be a whole list, and has no seat that would bound how
 	// many there are. An answer that is longer than all of one user may be counts as long as that.
 	unreadBytes = ledger.Bounds{Total: 512 << 20, User: 128 << 20, Own: 16 << 20}
-	// forwarded bounds what is in memory of answers of other servers, which come ahead of what clients read.
-	forwarded = ledger.Bounds{Total: 1 << 30, User: 256 << 20, Own: 16 << 20}
 	// compressed are how many answers at a time are compressed that are encoded as a whole: of such a
 	// one only what is compressed already is seen to wait, and not what it keeps.
 	compressed = ledger.Bounds{Total: 8, User: 2}
 )
-
-// forwardedAfter is how long a write of a forwarded answer takes before that counts: many clients read through
-// slow lines, and none of them has a seat here.
-const forwardedAfter = time.Second
-
-// WithForwarded returns next for requests whose answers come from other servers, watches as well: as long as a
-// client does not read, so many bytes of each are in memory. Where that is too much of one user, or in all, the
-// answer is given up.
-func WithForwarded(next http.Handler, ahead int) http.Handler {
-	return withForwarded(next, newUnread(forwarded), ahead)
-}
-
-func withForwarded(next http.Handler, unread *unread, ahead int) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		ctx := r.Context()
-		g, ok := ctx.Value(guardKey{}).(*guard)
-		if !ok || identity.IsExempt(ctx) {
-			next.ServeHTTP(w, r)
-			return
-		}
-		next.ServeHTTP(responsewriter.WrapForHTTP1Or2(&pausingWriter{ResponseWriter: w, after: forwardedAfter, pause: func(bytes int) (resume func()) {
-			return unread.pause(ctx, g, max(bytes, ahead))
-		}}), r)
-	})
-}
 
 // unread bounds what is in memory of answers that are not read.
 type unread struct {

@@ -15,7 +15,7 @@
 // its own.
 //
 // How much a flow gets depends on whether others send requests as well, see
-// contention.go. A request that waits for a webhook gives its seat away meanwhile.
+// flow.go and queue.go. A request that waits for a webhook gives its seat away meanwhile.
 //
 // The filter stands behind authorization, so that nobody can fill the queue of
 // a logical cluster in which he may do nothing. The bounds of requests in flight

@@ -32,8 +32,6 @@ const (
 	// exempt are the installation's own components and its administrators, which
 	// never wait: as Kubernetes' priority level of that name.
 	exempt = "exempt"
-	// tenants is everybody else.
-	tenants = "tenants"
 )
 
 // level is a priority in upstream's terms.

@@ -6,6 +6,9 @@ import (
 	"github.com/shardplane/shardplane/pkg/instruments"
 )
 
+// tenants is everybody else.
+const tenants = "tenants"
+
 const (
 	metricsNamespace = "shardplane"
 	metricsSubsystem = "fairness"

@@ -12,6 +12,9 @@ import (
 	"k8s.io/utils/clock"
 )
 
+// ownPauses is how many requests of a flow may be paused however many of others are.
+const ownPauses = 4
+
 // Errors of Acquire.
 var (
 	errQueueFull = errors.New("too many requests wait for this logical cluster")
@@ -67,51 +70,6 @@ type Queue struct {
 	// ready are the flows that have something waiting that their own limit lets
 	// start; the one furthest behind is the first.
 	ready flowHeap
-}
-
-// FlowKey names a flow: what reads, or what writes, in a logical cluster.
-type FlowKey struct {
-	Cluster string
-	Writes  bool
-}
-
-// flow is the state of one flow. It exists while it has requests, or is ahead of
-// the queue's time.
-type flow struct {
-	key     FlowKey
-	inUse   int
-	waiting int
-	paused  int
-	// returning are paused requests that would go on, and wait for a seat.
-	returning []*queuedRequest
-	// at is the flow's virtual time.
-	at float64
-	// mean is what a request takes, in seconds for each seat.
-	mean float64
-	// throttledUntil is set while the flow is throttled.
-	throttledUntil time.Time
-	// lanes are the waiting requests by user; those of the first come next.
-	lanes []*lane
-	// index is the position in the heap of ready flows, or -1.
-	index int
-}
-
-// lane holds the waiting requests of one user.
-type lane struct {
-	user     string
-	requests []*queuedRequest
-}
-
-// queuedRequest is a request that waits, or executes.
-type queuedRequest struct {
-	flow    *flow
-	seats   int
-	granted chan struct{}
-	started bool
-	// guess is what was added to the flow's time when the request was granted.
-	guess float64
-	since time.Time
-	pauses
 }
 
 // Clock is the time that a Queue goes by.
@@ -308,90 +266,91 @@ func (q *Queue) dropIdle(f *flow) {
 	q.kept = len(q.flows)
 }
 
-func (f *flow) idle() bool { return f.inUse == 0 && f.waiting == 0 && f.paused == 0 }
-
-// wants reports whether requests wait for a seat.
-func (f *flow) wants() bool { return f.waiting > 0 || len(f.returning) > 0 }
-
-// head returns the request that comes next.
-func (f *flow) head() *queuedRequest {
-	if len(f.returning) > 0 {
-		return f.returning[0]
+// seatsOf returns how many seats a flow may take now.
+func (q *Queue) seatsOf(f *flow) int {
+	if q.limits.AloneSeats > q.limits.FlowSeats && !q.active.othersThan(f.key.Cluster, q.clock.Now()) {
+		return q.limits.AloneSeats
 	}
-	return f.lanes[0].requests[0]
+	return q.limits.FlowSeats
 }
 
-// pop takes the new request that comes next; its user's others come after those of
-// the flow's other users.
-func (f *flow) pop() *queuedRequest {
-	first := f.lanes[0]
-	t := first.requests[0]
-	first.requests = first.requests[1:]
-	f.lanes = f.lanes[1:]
-	if len(first.requests) > 0 {
-		f.lanes = append(f.lanes, first)
+// throttle holds a flow up in which requests wait, after one that took that many
+// seconds. The caller holds the lock and updates the flow.
+func (q *Queue) throttle(f *flow, took float64) {
+	if q.limits.ThrottleFactor <= 0 || !f.wants() {
+		return
 	}
-	f.waiting--
-	return t
+	now := q.clock.Now()
+	if !q.active.othersThan(f.key.Cluster, now) {
+		return
+	}
+	until := now.Add(min(time.Duration(took*q.limits.ThrottleFactor*float64(time.Second)), maxThrottle))
+	if !until.After(now) || !until.After(f.throttledUntil) {
+		return
+	}
+	throttled := !f.throttledUntil.IsZero()
+	f.throttledUntil = until
+	if !throttled {
+		q.clock.AfterFunc(until.Sub(now), func() { q.unthrottle(f) })
+	}
 }
 
-func (f *flow) push(user string, t *queuedRequest) {
-	f.waiting++
-	for _, l := range f.lanes {
-		if l.user == user {
-			l.requests = append(l.requests, t)
-			return
+// unthrottle ends what throttle began, unless it has become longer.
+func (q *Queue) unthrottle(f *flow) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if left := f.throttledUntil.Sub(q.clock.Now()); left > 0 {
+		q.clock.AfterFunc(left, func() { q.unthrottle(f) })
+		return
+	}
+	f.throttledUntil = time.Time{}
+	q.update(f)
+	q.dispatch()
+}
+
+// stay ends the wait of a request for its seat. It goes on without.
+func (q *Queue) stay(t *queuedRequest) {
+	if t.back == nil {
+		return
+	}
+	t.flow.returning = slices.DeleteFunc(t.flow.returning, func(other *queuedRequest) bool { return other == t })
+	close(t.back)
+	t.back = nil
+	q.update(t.flow)
+}
+
+// comeBack gives a request its seat again.
+func (q *Queue) comeBack(t *queuedRequest) {
+	t.away = false
+	t.paused += q.clock.Since(t.began)
+	q.move(t, 1)
+}
+
+// move counts the seats of a request that executes as given away (-1) or back (1).
+func (q *Queue) move(t *queuedRequest, direction int) {
+	f := t.flow
+	f.inUse += direction * t.seats
+	q.inUse += direction * t.seats
+	f.paused -= direction
+	q.paused -= direction
+	q.pausedRequests.Add(float64(-direction))
+	q.update(f)
+	if direction > 0 {
+		for held := range q.held {
+			q.update(held)
 		}
 	}
-	f.lanes = append(f.lanes, &lane{user: user, requests: []*queuedRequest{t}})
 }
 
-// remove takes out a request that waits no longer.
-func (f *flow) remove(t *queuedRequest) {
-	for i, l := range f.lanes {
-		if at := slices.Index(l.requests, t); at >= 0 {
-			l.requests = slices.Delete(l.requests, at, at+1)
-			f.waiting--
-			if len(l.requests) == 0 {
-				f.lanes = slices.Delete(f.lanes, i, i+1)
-			}
-			return
-		}
+// mayPause reports whether one more request of a flow may execute that might
+// pause: as many as may wait in the queue, and no more than are left to others of
+// all that may pause, but for ownPauses.
+func (q *Queue) mayPause(f *flow) bool {
+	left := q.limits.Paused - q.paused
+	if q.limits.Paused > 0 && f.paused+f.inUse >= max(left, ownPauses) {
+		q.held[f] = struct{}{}
+		return false
 	}
-}
-
-func (f *flow) waitingOf(user string) int {
-	for _, l := range f.lanes {
-		if l.user == user {
-			return len(l.requests)
-		}
-	}
-	return 0
-}
-
-// flowHeap is a heap of flows by their virtual time.
-type flowHeap []*flow
-
-func (h flowHeap) Len() int           { return len(h) }
-func (h flowHeap) Less(i, j int) bool { return h[i].at < h[j].at }
-func (h flowHeap) Swap(i, j int) {
-	h[i], h[j] = h[j], h[i]
-	h[i].index, h[j].index = i, j
-}
-
-// Push implements heap.Interface.
-func (h *flowHeap) Push(x any) {
-	f, _ := x.(*flow)
-	f.index = len(*h)
-	*h = append(*h, f)
-}
-
-// Pop implements heap.Interface.
-func (h *flowHeap) Pop() any {
-	old := *h
-	f := old[len(old)-1]
-	old[len(old)-1] = nil
-	*h = old[:len(old)-1]
-	f.index = -1
-	return f
+	delete(q.held, f)
+	return f.paused == 0 || f.paused+f.inUse < max(q.limits.FlowWaiting, q.limits.FlowSeats)
 }

@@ -48,7 +48,7 @@ func New() *Transport {
 // have the values of ctx, and do not end with it.
 func (t *Transport) Serve(ctx context.Context, handler http.Handler) (stop func()) {
 	t.handler = handler
-	t.base, t.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	t.base, t.cancel = context.WithCancel(context.WithValue(context.WithoutCancel(ctx), ownKey{}, true))
 	close(t.ready)
 	return func() {
 		t.mu.Lock()
@@ -58,6 +58,11 @@ func (t *Transport) Serve(ctx context.Context, handler http.Handler) (stop func(
 		t.running.Wait()
 	}
 }
+
+type ownKey struct{}
+
+// Own reports whether a request comes from a client in the process of its server.
+func Own(ctx context.Context) bool { return ctx.Value(ownKey{}) != nil }
 
 // RoundTrip implements http.RoundTripper.
 func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {

@@ -19,6 +19,12 @@ import (
 	"github.com/shardplane/shardplane/pkg/request/identity"
 )
 
+// Suffixes of limits that are not for a whole server.
+const (
+	perCluster = "-per-cluster"
+	perUser    = "-per-user"
+)
+
 // Bounds limit what is held of one resource at a time, in its unit. 0 is no limit.
 type Bounds struct {
 	// Total is for all holders together and Cluster for each logical cluster. One user never gets

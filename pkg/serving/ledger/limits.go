@@ -15,12 +15,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/instruments"
 )
 
-// Suffixes of limits that are not for a whole server.
-const (
-	perCluster = "-per-cluster"
-	perUser    = "-per-user"
-)
-
 // Limits that operators set.
 const (
 	AnonymousConnections   = "anonymous-connections"

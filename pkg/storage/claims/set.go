@@ -24,8 +24,6 @@ const (
 	// and names may be together. Watches from before are told to list again.
 	remembered      = 10_000
 	rememberedBytes = 4 << 20
-	// lag is how much later than here another replica may have seen a change.
-	lag = 10 * time.Second
 )
 
 // Set is the logical clusters that let somebody see their objects of one resource, each
@@ -61,6 +59,24 @@ type waiting struct {
 	selection Selection
 	revision  uint64
 }
+
+const forever = ^uint64(0)
+
+// Change is that a set holds other objects of a logical cluster than before.
+type Change struct {
+	Cluster       logicalcluster.Name
+	Before, After Selection
+	// Revision is the resource version of the object that says so.
+	Revision uint64
+	// Version is the resource version after which watches are told of it here, Time when that was.
+	Version uint64
+	Time    time.Time
+	// until is a resource version that was reached when each replica had seen it.
+	until uint64
+}
+
+// Lagged is until when another replica may have counted by what was before.
+func (c Change) Lagged() time.Time { return c.Time.Add(lag) }
 
 // NewSet returns an empty set of a source, if not nil, for the objects of the resource that
 // have the identity, which is empty for those that no export defines. since is the resource

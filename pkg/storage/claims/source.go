@@ -14,6 +14,8 @@ const (
 	// stoodStill is after how long without a beat a source is not current: within the
 	// other half of the lag, processes that run have to hear of changes.
 	stoodStill = lag / 2
+	// lag is how much later than here another replica may have seen a change.
+	lag = 10 * time.Second
 )
 
 // Source is whoever brings changes to sets, as far as it can tell that it does. A process

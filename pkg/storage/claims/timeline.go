@@ -4,30 +4,10 @@ import (
 	"errors"
 	"maps"
 	"time"
-
-	"github.com/kcp-dev/logicalcluster/v3"
 )
 
 // ErrCompacted says that a set does not know any more what it was at a version.
 var ErrCompacted = errors.New("the permission claims are not known any more at this resource version: list again")
-
-const forever = ^uint64(0)
-
-// Change is that a set holds other objects of a logical cluster than before.
-type Change struct {
-	Cluster       logicalcluster.Name
-	Before, After Selection
-	// Revision is the resource version of the object that says so.
-	Revision uint64
-	// Version is the resource version after which watches are told of it here, Time when that was.
-	Version uint64
-	Time    time.Time
-	// until is a resource version that was reached when each replica had seen it.
-	until uint64
-}
-
-// Lagged is until when another replica may have counted by what was before.
-func (c Change) Lagged() time.Time { return c.Time.Add(lag) }
 
 // Follow has the caller apply the changes from now on, which notify tells of: it is
 // called after each change, without a lock of the set. There is one follower at most:

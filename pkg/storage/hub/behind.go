@@ -1,14 +1,15 @@
 package hub
 
 import (
-	"time"
-
 	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/shardplane/shardplane/pkg/storage/claims"
 )
 
 // A watcher that is behind reads in the history, on a goroutine of its own.
+
+// batch is how many events it takes at a time.
+const batch = 64
 
 // taken is an event for a watcher, with what its claim set held then.
 type taken struct {
@@ -46,7 +47,7 @@ func (w *Watcher) catchUp() {
 func (w *Watcher) sendTaken(e *taken) bool {
 	var cache eventCache
 	if e.missed != "" {
-		return w.send(watch.Event{Type: e.missed, Object: cache.object(w.hub, e.event)})
+		return w.send(watch.Event{Type: e.missed, Object: cache.shared(w.hub, e.event)})
 	}
 	is, was := w.selects(e.event, &cache)
 	if w.claims != nil {
@@ -123,34 +124,44 @@ func (w *Watcher) wantedLocked(e *event) taken {
 	return taken{event: e, claimed: claimed}
 }
 
-// send waits for the reader, but not for ever. It returns whether the watch
-// goes on. Only the watcher's goroutine calls it.
-func (w *Watcher) send(e watch.Event) bool {
-	if set := w.request.Claims.Set; set != nil && set.Current() != nil {
-		return false
+// tell sends what a change of the claim set comes to, and a bookmark, since objects that
+// are added so have older versions than what was sent before. It returns whether the
+// watch goes on.
+func (w *Watcher) tell(t *told) bool {
+	t.compare()
+	for i := range t.items {
+		it := &t.items[i]
+		if !inScope(w.request.Key, it.key) || t.missed == nil && !w.hub.cfg.matches(&w.request.Predicate, it.obj) {
+			continue
+		}
+		kind := watch.Added
+		if it.deleted {
+			kind = watch.Deleted
+		}
+		if !w.send(watch.Event{Type: kind, Object: t.share(it)}) {
+			return false
+		}
 	}
-	select {
-	case <-w.done:
-		return false
-	default:
-	}
-	select {
-	case w.result <- e:
+	// Who resumes has yet to come to now.
+	if t.missed != nil || !w.request.Predicate.AllowWatchBookmarks {
 		return true
-	default:
 	}
-	if w.slow == nil {
-		w.slow = time.NewTimer(slowBudget)
-	}
-	w.slow.Reset(slowBudget)
-	defer w.slow.Stop()
-	select {
-	case w.result <- e:
-		return true
-	case <-w.done:
-		return false
-	case <-w.slow.C:
-		w.tooSlow()
+	bookmark, err := w.hub.bookmark(t.version)
+	if err != nil {
+		w.fail(err)
 		return false
 	}
+	return w.send(bookmark)
+}
+
+// claimedLocked reports what the claim set of a watcher that is behind holds of the
+// logical cluster of an event, as it was after the event.
+func (w *Watcher) claimedLocked(e *event) claims.Selection {
+	key := w.hub.claimKey(e.key)
+	for _, t := range w.telling {
+		if t.missed == nil && len(t.prefixes) > 0 && t.prefixes[0].prefix == key {
+			return t.prefixes[0].spans[0].selection
+		}
+	}
+	return w.hub.claimOfLocked(w.claims, key)
 }

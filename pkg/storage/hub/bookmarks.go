@@ -1,10 +1,8 @@
 package hub
 
 import (
-	"fmt"
 	"time"
 
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/klog/v2"
 )
 
@@ -118,13 +116,4 @@ func (h *Hub) sendBookmarkLocked(w *Watcher, now time.Time) {
 		w.nextBookmark = w.bookmarkAfter(now)
 	default: // it has events to read
 	}
-}
-
-// bookmark returns an object that says nothing but a version.
-func (h *Hub) bookmark(version uint64) (watch.Event, error) {
-	bookmark := h.cfg.NewFunc()
-	if err := h.cfg.Versioner.UpdateObject(bookmark, version); err != nil {
-		return watch.Event{}, fmt.Errorf("cannot make a bookmark of %s: %w", h.cfg.Resource, err)
-	}
-	return watch.Event{Type: watch.Bookmark, Object: bookmark}, nil
 }

@@ -8,82 +8,9 @@ import (
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/shardplane/shardplane/pkg/storage/claims"
 )
-
-// Claims restrict a request to a set of logical clusters, unless Set is nil.
-type Claims struct {
-	Set *claims.Set
-	// Root is what comes before the name of a logical cluster in the keys of the set's
-	// objects.
-	Root string
-}
-
-// claimed is what the hub follows the claim sets by that are watched.
-type claimed struct {
-	of map[*claims.Set]*claimants
-	// in are those that hold a logical cluster, by the prefix of its keys.
-	in map[string][]claimant
-}
-
-// claimants are the watchers of a claim set.
-type claimants struct {
-	Claims
-
-	scopes scopes
-	// watchers are all, those included that are not in the scopes yet.
-	watchers map[*Watcher]struct{}
-	// waiting is true while a goroutine waits for the version of a change.
-	waiting bool
-}
-
-// claimant is a claim set that holds a logical cluster.
-type claimant struct {
-	*claimants
-
-	selection claims.Selection
-}
-
-// claimedLabels are what claim sets select by.
-type claimedLabels struct {
-	name    string
-	is, was labels.Set
-}
-
-// claimKey returns the part of a key that says the logical cluster: it follows the root,
-// or an identity, which no name of a logical cluster looks like.
-func (h *Hub) claimKey(key string) string {
-	at := len(h.cfg.Root)
-	for {
-		n := strings.IndexByte(key[at:], '/')
-		if n < 0 {
-			return ""
-		}
-		identity := key[at] == identityMark
-		if at += n + 1; !identity {
-			return key[:at]
-		}
-	}
-}
-
-// identityMark starts the segment of a key that is an identity.
-const identityMark = ':'
-
-func (c Claims) prefix(cluster logicalcluster.Name) string { return c.Root + string(cluster) + "/" }
-
-// cluster returns the logical cluster of a key, or none where it is for all.
-func (c Claims) cluster(key string) logicalcluster.Name {
-	rest, ok := strings.CutPrefix(key, c.Root)
-	name, _, found := strings.Cut(rest, "/")
-	if !ok || !found {
-		return ""
-	}
-	return logicalcluster.Name(name)
-}
 
 // claimLocked has the hub follow the claim set of a watcher. The hub has seen the version
 // of the set's latest change.
@@ -103,21 +30,6 @@ func (h *Hub) claimLocked(w *Watcher) error {
 	c.watchers[w] = struct{}{}
 	w.claims = c
 	return nil
-}
-
-// unclaimLocked takes a watcher that ends from its claim set.
-func (h *Hub) unclaimLocked(w *Watcher) {
-	delete(w.claims.watchers, w)
-	h.unfollowLocked(w.claims)
-}
-
-// unfollowLocked ends following a claim set that is empty and that nobody watches.
-// One that is not empty stays: the next watch need not read all of it under the lock.
-func (h *Hub) unfollowLocked(c *claimants) {
-	if len(c.watchers) == 0 && !c.waiting && h.claimed.of[c.Set] == c && c.Set.Len() == 0 {
-		c.Set.Unfollow()
-		delete(h.claimed.of, c.Set)
-	}
 }
 
 func (h *Hub) unclaimAllLocked() {
@@ -157,62 +69,6 @@ func (h *Hub) selectClaimLocked(c *claimants, cluster logicalcluster.Name, selec
 	if selection.Held() {
 		h.claimed.in[key] = append(in, claimant{c, selection})
 	}
-}
-
-func (h *Hub) claimOfLocked(c *claimants, key string) claims.Selection {
-	for _, in := range h.claimed.in[key] {
-		if in.claimants == c {
-			return in.selection
-		}
-	}
-	return claims.Selection{}
-}
-
-// endStaleLocked ends the watches of a claim set that may not be what it should be: their
-// clients resume, where and when it is. It reports whether it is so.
-func (h *Hub) endStaleLocked(c *claimants) bool {
-	if c.Set.Current() == nil {
-		return false
-	}
-	for w := range c.watchers {
-		w.endLocked()
-	}
-	return true
-}
-
-// dispatchClaimedLocked hands an event to those watchers of a claim set that are found by
-// it. The set's selector is asked once for all of them.
-func (h *Hub) dispatchClaimedLocked(c claimant, found []*Watcher, e *event, cache *eventCache) {
-	l := cache.labelsOf(e)
-	held, wasHeld := c.selection.MatchesObject(l.name, l.is), c.selection.MatchesObject(l.name, l.was)
-	if !held && !wasHeld {
-		return
-	}
-	for _, w := range found {
-		if !w.behind {
-			is, was := w.selectsLocked(e, cache)
-			h.offerLocked(w, e, cache, is && held, was && wasHeld)
-		}
-	}
-}
-
-// labelsOf returns the labels of an object before and after an event, for all claim sets.
-func (s *eventCache) labelsOf(e *event) *claimedLabels {
-	if s.claimed == nil {
-		s.claimed = &claimedLabels{name: e.key[strings.LastIndexByte(e.key, '/')+1:], is: labelsOf(e.obj), was: labelsOf(e.previous)}
-	}
-	return s.claimed
-}
-
-func labelsOf(obj runtime.Object) labels.Set {
-	if obj == nil {
-		return nil
-	}
-	object, err := meta.Accessor(obj)
-	if err != nil {
-		return nil
-	}
-	return object.GetLabels()
 }
 
 // claimsChanged is called by a claim set that waits to be applied.
@@ -284,7 +140,7 @@ func (h *Hub) tellClaimLocked(c *claimants, change claims.Change) *told {
 			continue
 		}
 		if t == nil {
-			t = &told{hub: h, number: h.history.next, version: h.version, objects: h.objects.snapshot(), prefixes: []compared{{
+			t = &told{cfg: &h.cfg, number: h.history.next, version: h.version, objects: h.objects.snapshot(), prefixes: []compared{{
 				prefix: key, now: change.After, spans: []span{{selection: change.Before, to: forever}},
 			}}}
 		}

@@ -1,32 +1,5 @@
 package hub
 
-import (
-	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/apiserver/pkg/storage"
-	"k8s.io/apiserver/pkg/storage/cacher/metrics"
-	"k8s.io/klog/v2"
-)
-
-// eventCache is what the watchers of one event share.
-type eventCache struct {
-	current, gone runtime.Object
-	// attributes are those of the hub, own those of requests with their own.
-	attributes *attributes
-	own        map[any]*attributes
-	claimed    *claimedLabels
-}
-
-// attributes are what selectors are matched with, of an object before and after
-// an event.
-type attributes struct {
-	labels, previousLabels    labels.Set
-	fields, previousFields    fields.Set
-	comparable, wasComparable bool
-}
-
 // dispatchLocked hands an event to the watchers whose ranges hold it. Those
 // that are behind find it in the history.
 func (h *Hub) dispatchLocked(e *event) {
@@ -81,150 +54,30 @@ func (w *Watcher) fallBehindLocked(n uint64) {
 	}
 }
 
-func (h *Hub) countFiltered(n int) {
-	if n > 0 {
-		metrics.WatchFilteredEventsTotal.WithLabelValues(h.cfg.Resource.Group, h.cfg.Resource.Resource).Add(float64(n))
-	}
-}
-
-// selection is what watchers with equal selectors share: an event is matched with
-// them once, however many there are.
-type selection struct {
-	key      selectionKey
-	watchers int
-	// event is the number of the event that was matched last, plus one.
-	event   uint64
-	is, was bool
-}
-
-type selectionKey struct {
-	labels, fields string
-	attributes     any
-}
-
-// selectLocked gives a watcher its selection.
-func (w *Watcher) selectLocked() {
-	key := selectionKey{attributes: w.request.Attributes}
-	if s := w.request.Predicate.Label; s != nil {
-		key.labels = s.String()
-	}
-	if s := w.request.Predicate.Field; s != nil {
-		key.fields = s.String()
-	}
-	if w.selection = w.hub.selections[key]; w.selection == nil {
-		w.selection = &selection{key: key}
-		w.hub.selections[key] = w.selection
-	}
-	w.selection.watchers++
-}
-
-// unselectLocked takes the selection from a watcher.
-func (w *Watcher) unselectLocked() {
-	if w.selection == nil {
+// dispatchClaimedLocked hands an event to those watchers of a claim set that are found by
+// it. The set's selector is asked once for all of them.
+func (h *Hub) dispatchClaimedLocked(c claimant, found []*Watcher, e *event, cache *eventCache) {
+	l := cache.labelsOf(e)
+	held, wasHeld := c.selection.MatchesObject(l.name, l.is), c.selection.MatchesObject(l.name, l.was)
+	if !held && !wasHeld {
 		return
 	}
-	if w.selection.watchers--; w.selection.watchers == 0 {
-		delete(w.hub.selections, w.selection.key)
-	}
-}
-
-// selectsLocked is selects for the event that is being dispatched.
-func (w *Watcher) selectsLocked(e *event, cache *eventCache) (is, was bool) {
-	s, number := w.selection, w.hub.history.next
-	if s == nil {
-		return w.selects(e, cache)
-	}
-	if s.event != number {
-		s.is, s.was = w.selects(e, cache)
-		s.event = number
-	}
-	return s.is, s.was
-}
-
-// selects reports whether a watcher in whose ranges the object is wants to see it
-// after an event, and whether it wanted to see it before.
-func (w *Watcher) selects(e *event, cache *eventCache) (is, was bool) {
-	is, was = e.kind != watch.Deleted, e.previous != nil
-	if !w.unnamed {
-		a := cache.attributesFor(w, e)
-		pred := &w.request.Predicate
-		is = is && a.comparable && pred.MatchesObjectAttributes(a.labels, a.fields)
-		was = was && a.wasComparable && pred.MatchesObjectAttributes(a.previousLabels, a.previousFields)
-	}
-	return is, was
-}
-
-// convert returns what a watcher gets to see: an object that comes to match its
-// selectors is added, and one that ceases to is deleted.
-func (w *Watcher) convert(e *event, cache *eventCache, is, was bool) (watch.Event, bool) {
-	switch {
-	case is && was:
-		return watch.Event{Type: watch.Modified, Object: cache.object(w.hub, e)}, true
-	case is:
-		return watch.Event{Type: watch.Added, Object: cache.object(w.hub, e)}, true
-	case was:
-		return watch.Event{Type: watch.Deleted, Object: cache.last(w.hub, e)}, true
-	default:
-		return watch.Event{}, false
-	}
-}
-
-// attributesFor returns what the selectors of a watcher are matched with. It is
-// computed once for all watchers with the same attributes.
-func (s *eventCache) attributesFor(w *Watcher, e *event) *attributes {
-	key := w.request.Attributes
-	if key == nil {
-		if s.attributes == nil {
-			s.attributes = w.hub.attributesOf(e, w.hub.cfg.GetAttrs)
-		}
-		return s.attributes
-	}
-	a := s.own[key]
-	if a == nil {
-		if s.own == nil {
-			s.own = map[any]*attributes{}
-		}
-		a = w.hub.attributesOf(e, w.request.Predicate.GetAttrs)
-		s.own[key] = a
-	}
-	return a
-}
-
-func (h *Hub) attributesOf(e *event, getAttrs storage.AttrFunc) *attributes {
-	a := &attributes{}
-	var err error
-	if a.labels, a.fields, err = getAttrs(e.obj); err != nil {
-		klog.ErrorS(err, "Cannot match an object", "resource", h.cfg.Resource, "key", e.key)
-	}
-	a.comparable = err == nil
-	if e.previous != nil {
-		a.previousLabels, a.previousFields, err = getAttrs(e.previous)
-		a.wasComparable = err == nil
-	}
-	return a
-}
-
-// object returns the object as all watchers share it.
-func (s *eventCache) object(h *Hub, e *event) runtime.Object {
-	if s.current == nil {
-		s.current = e.share(h, e.obj, &e.current)
-	}
-	return s.current
-}
-
-// last returns the last state of an object that is gone, or that a selector
-// does not match any more, with the version of that.
-func (s *eventCache) last(h *Hub, e *event) runtime.Object {
-	if s.gone != nil {
-		return s.gone
-	}
-	last := e.obj
-	if e.kind != watch.Deleted {
-		last = Shallow(e.previous)
-		if err := h.cfg.Versioner.UpdateObject(last, e.version); err != nil {
-			klog.ErrorS(err, "Cannot set the resource version of a deleted object", "resource", h.cfg.Resource, "key", e.key)
+	for _, w := range found {
+		if !w.behind {
+			is, was := w.selectsLocked(e, cache)
+			h.offerLocked(w, e, cache, is && held, was && wasHeld)
 		}
 	}
-	s.gone = e.share(h, last, &e.gone)
-	return s.gone
+}
+
+// endStaleLocked ends the watches of a claim set that may not be what it should be: their
+// clients resume, where and when it is. It reports whether it is so.
+func (h *Hub) endStaleLocked(c *claimants) bool {
+	if c.Set.Current() == nil {
+		return false
+	}
+	for w := range c.watchers {
+		w.endLocked()
+	}
+	return true
 }

@@ -3,17 +3,16 @@ package hub
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/storage"
-	"k8s.io/klog/v2"
+	"k8s.io/apiserver/pkg/storage/cacher/metrics"
 
 	"github.com/shardplane/shardplane/pkg/storage/claims"
 )
@@ -27,31 +26,6 @@ const (
 	// retryAfterSeconds is what a client whose request waited in vain is told.
 	retryAfterSeconds = 1
 )
-
-// Config is what a hub knows of its resource.
-type Config struct {
-	// Resource names the resource in metrics.
-	Resource schema.GroupResource
-	// Root is the prefix of the resource's keys, with a slash at its end.
-	Root      string
-	Versioner storage.Versioner
-	// KeyFunc gives the key of an object; it must not fail.
-	KeyFunc func(runtime.Object) string
-	// GetAttrs gives what the selectors of watchers are matched with.
-	GetAttrs storage.AttrFunc
-	// NewFunc returns an empty object, for bookmarks.
-	NewFunc func() runtime.Object
-	// Shown returns an object as it is shown: itself, or a copy. nil shows all as they are.
-	Shown func(runtime.Object) runtime.Object
-	// WantProgress has etcd asked for a progress notification soon.
-	WantProgress func()
-	// CurrentVersion asks etcd for its resource version.
-	CurrentVersion func(context.Context) (uint64, error)
-	// CompactRevision is up to where etcd was compacted.
-	CompactRevision func() int64
-	// Undecodable reports whether an object could not be decoded since the last call; nil if all can.
-	Undecodable func() bool
-}
 
 // Hub follows what one watch cache reads from etcd.
 type Hub struct {
@@ -99,6 +73,94 @@ type Hub struct {
 	running sync.WaitGroup
 }
 
+// filling collects the objects of a list, which is what the watch cache asks
+// the keys of between its list and its watch.
+type filling struct {
+	items []item
+	want  int
+}
+
+// Watcher is a watch.
+type Watcher struct {
+	hub     *Hub
+	request Request
+	// sharded is false for a watch of the whole ring that does not say so.
+	sharded bool
+	ranges  ranges
+	unnamed bool // the predicate has no label or field selector
+	started bool // the request had a Start
+	// begins is the version after which it is told of events, or 0 for now.
+	begins uint64
+
+	result       chan watch.Event
+	done         chan struct{}
+	release      func() bool // of the context
+	deadline     time.Time
+	nextBookmark time.Time
+	slow         *time.Timer // of the watcher's goroutine, if the reader was slow
+
+	// Under the hub's lock:
+
+	stopped bool
+	// behind is true while a goroutine of the watcher sends from the history;
+	// only then does anybody but the hub send.
+	behind bool
+	// cursor is the number of the event that the goroutine is at.
+	cursor uint64
+	// joined is whether the watcher is in the index; from is since which event.
+	joined bool
+	from   uint64
+	// selection is nil for a watcher without selectors.
+	selection *selection
+	at        int // where in the index, unless sharded
+	// claims is nil for a watcher that is not restricted.
+	claims *claimants
+	// telling are changes of the claim set that are to be told, in order.
+	telling []*told
+	// missed is what changed before the watcher joined, until it has been told.
+	missed *missed
+}
+
+// claimed is what the hub follows the claim sets by that are watched.
+type claimed struct {
+	of map[*claims.Set]*claimants
+	// in are those that hold a logical cluster, by the prefix of its keys.
+	in map[string][]claimant
+}
+
+// claimants are the watchers of a claim set.
+type claimants struct {
+	Claims
+
+	scopes scopes
+	// watchers are all, those included that are not in the scopes yet.
+	watchers map[*Watcher]struct{}
+	// waiting is true while a goroutine waits for the version of a change.
+	waiting bool
+}
+
+// claimant is a claim set that holds a logical cluster.
+type claimant struct {
+	*claimants
+
+	selection claims.Selection
+}
+
+// selection is what watchers with equal selectors share: an event is matched with
+// them once, however many there are.
+type selection struct {
+	key      selectionKey
+	watchers int
+	// event is the number of the event that was matched last, plus one.
+	event   uint64
+	is, was bool
+}
+
+type selectionKey struct {
+	labels, fields string
+	attributes     any
+}
+
 // New returns a hub that knows nothing yet.
 func New(cfg Config) *Hub {
 	tapped := make(chan struct{})
@@ -116,23 +178,6 @@ func New(cfg Config) *Hub {
 	}
 }
 
-// Close ends all watches and waits for what the hub has running. The watch
-// cache must have been stopped.
-func (h *Hub) Close() {
-	h.mu.Lock()
-	if !h.closed {
-		h.closed = true
-		close(h.done)
-	}
-	h.endAllLocked()
-	h.unclaimAllLocked()
-	if h.expiring != nil {
-		h.expiring.Stop()
-	}
-	h.mu.Unlock()
-	h.running.Wait()
-}
-
 // start runs f as something that Close waits for, unless the hub is closed.
 func (h *Hub) startLocked(f func()) bool {
 	if h.closed {
@@ -142,217 +187,11 @@ func (h *Hub) startLocked(f func()) bool {
 	return true
 }
 
-// filling collects the objects of a list, which is what the watch cache asks
-// the keys of between its list and its watch.
-type filling struct {
-	items []item
-	want  int
-}
-
-// Listed is called with each page of the list that fills the watch cache. The
-// objects themselves are taken in Key: the watch cache keeps copies, which are
-// what the hub shares memory with.
-func (h *Hub) Listed(first bool, list runtime.Object) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if first || h.filling == nil {
-		h.filling = &filling{}
-	}
-	h.filling.want += meta.LenList(list)
-}
-
-// Key is the watch cache's key function.
-func (h *Hub) Key(obj runtime.Object) string {
-	if current := h.current.Load(); current != nil && current.obj == obj {
-		return current.key
-	}
-	key := h.cfg.KeyFunc(obj)
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.filling != nil {
-		h.filling.items = append(h.filling.items, item{key, obj})
-	}
-	return key
-}
-
-// Tap returns the watch that the watch cache reads, from w, which starts at the
-// version. The hub takes an event when the watch cache has received it. Where the
-// hub would not know what the watch cache knows, the watch has expired: so the
-// watch cache is filled again, and the hub with it.
-func (h *Hub) Tap(w watch.Interface, version string) watch.Interface {
-	h.mu.Lock()
-	previous := h.tapped
-	h.mu.Unlock()
-	<-previous // the watch cache has stopped it
-
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if !h.resumeLocked(version) {
-		w.Stop()
-		return expired()
-	}
-	t := &tap{Interface: w, hub: h, result: make(chan watch.Event), stopped: make(chan struct{}), ended: make(chan struct{})}
-	h.tapped = t.ended
-	if !h.startLocked(t.run) {
-		close(t.result)
-		close(t.ended)
-	}
-	return t
-}
-
-// expired returns a watch that has its reader list again.
-func expired() watch.Interface {
-	status := apierrors.NewResourceExpired("the hub has lost track of the watch cache").Status()
-	result := make(chan watch.Event, 1)
-	result <- watch.Event{Type: watch.Error, Object: &status}
-	return watch.NewProxyWatcher(result)
-}
-
-// resumeLocked starts to follow a watch from a version. It reports whether the
-// hub has all that was there at the version.
-func (h *Hub) resumeLocked(resourceVersion string) bool {
-	version, err := h.cfg.Versioner.ParseResourceVersion(resourceVersion)
-	f := h.filling
-	h.filling = nil
-	switch {
-	case err == nil && f == nil && h.synced && version == h.version:
-		return true // the same stream goes on
-	case err == nil && f != nil && len(f.items) == f.want:
-		if version != h.version { // events were missed
-			h.endJoinedLocked()
-			h.history.reset(version)
-		}
-		if version < h.version { // etcd was restored from a backup
-			h.kept = keptSnapshots{}
-			h.restartClaimsLocked(version)
-		}
-		h.objects = newTree(f.items)
-		h.synced, h.version, h.lastEvent = true, version, version
-		h.advancedLocked()
-		return true
-	default:
-		klog.ErrorS(err, "Cannot follow the watch cache, which is filled again", "resource", h.cfg.Resource, "resourceVersion", resourceVersion, "at", h.version)
-		h.synced = false
-		h.endJoinedLocked()
-		return false
-	}
-}
-
 func (h *Hub) advancedLocked() {
 	if h.changed != nil {
 		close(h.changed)
 		h.changed = nil
 	}
-}
-
-// tap passes a watch on, and shows the hub what was received.
-type tap struct {
-	watch.Interface
-
-	hub     *Hub
-	result  chan watch.Event
-	stopped chan struct{}
-	ended   chan struct{}
-	once    sync.Once
-}
-
-// ResultChan implements watch.Interface.
-func (t *tap) ResultChan() <-chan watch.Event { return t.result }
-
-// Stop implements watch.Interface.
-func (t *tap) Stop() {
-	t.once.Do(func() { close(t.stopped) })
-	t.Interface.Stop()
-}
-
-func (t *tap) run() {
-	defer close(t.ended)
-	defer close(t.result)
-	for {
-		var received watch.Event
-		var ok bool
-		select {
-		case received, ok = <-t.Interface.ResultChan():
-			if !ok {
-				return
-			}
-		case <-t.stopped:
-			return
-		}
-		if undecodable := t.hub.cfg.Undecodable; received.Type == watch.Error && undecodable != nil && undecodable() {
-			// Upstream's reflector would watch from the same version again, and never pass the object.
-			status := apierrors.NewResourceExpired("an object cannot be decoded").Status()
-			received.Object = &status
-		}
-		e := t.hub.eventOf(received)
-		if e != nil && e.kind != watch.Bookmark {
-			received.Object = t.hub.aged(e)
-		}
-		select {
-		case t.result <- received:
-		case <-t.stopped:
-			return
-		}
-		if e != nil {
-			t.hub.apply(e)
-		}
-	}
-}
-
-// eventOf prepares an event before the watch cache gets it.
-func (h *Hub) eventOf(received watch.Event) *event {
-	obj := received.Object
-	if timed, ok := obj.(storage.WatchEventWithRecordTime); ok {
-		obj = timed.Unwrap()
-	}
-	if received.Type == watch.Error {
-		return nil
-	}
-	version, err := h.cfg.Versioner.ObjectResourceVersion(obj)
-	if err != nil {
-		return nil // the watch cache cannot use it either
-	}
-	e := &event{kind: received.Type, version: version, time: time.Now()}
-	if received.Type == watch.Bookmark {
-		return e
-	}
-	e.key, e.obj, e.bytes = h.cfg.KeyFunc(obj), obj, bytesOf(obj)
-	h.current.Store(&item{e.key, obj})
-	if e.hashes, err = hashesOf(obj); err != nil {
-		klog.ErrorS(err, "Cannot hash an object", "resource", h.cfg.Resource, "key", e.key)
-	}
-	return e
-}
-
-// apply takes an event in and hands it to the watchers that want it.
-func (h *Hub) apply(e *event) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if !h.synced || e.version < h.lastEvent && e.kind != watch.Bookmark {
-		return
-	}
-	switch e.kind {
-	case watch.Bookmark:
-	case watch.Deleted:
-		if last := h.objects.remove(e.key); last != nil {
-			e.since, _ = h.cfg.Versioner.ObjectResourceVersion(last)
-		}
-		e.previous = e.obj // its last state
-	default:
-		e.previous = h.objects.set(e.key, e.obj)
-	}
-	if e.version > h.version {
-		h.version = e.version
-	}
-	h.written += e.bytes
-	h.kept.expire(e.time, h.written)
-	if e.kind != watch.Bookmark {
-		h.lastEvent = e.version
-		h.history.add(e, h.keepsLocked(e.time))
-		h.expireLaterLocked()
-		h.dispatchLocked(e)
-	}
-	h.advancedLocked()
 }
 
 // changesLocked returns what is closed when the version grows.
@@ -431,17 +270,49 @@ func (h *Hub) Filling() error {
 	return apierrors.NewTooManyRequests(fmt.Sprintf("the watch cache of %s is being filled: try again", h.cfg.Resource), retryAfterSeconds)
 }
 
-// shown returns an object as it is shown.
-func (h *Hub) shown(obj runtime.Object) runtime.Object {
-	if h.cfg.Shown == nil {
-		return obj
-	}
-	return h.cfg.Shown(obj)
-}
-
 // Version returns the resource version up to which the hub has seen everything.
 func (h *Hub) Version() uint64 {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.version
+}
+
+// bookmark returns an object that says nothing but a version.
+func (h *Hub) bookmark(version uint64) (watch.Event, error) {
+	bookmark := h.cfg.NewFunc()
+	if err := h.cfg.Versioner.UpdateObject(bookmark, version); err != nil {
+		return watch.Event{}, fmt.Errorf("cannot make a bookmark of %s: %w", h.cfg.Resource, err)
+	}
+	return watch.Event{Type: watch.Bookmark, Object: bookmark}, nil
+}
+
+// claimKey returns the part of a key that says the logical cluster: it follows the root,
+// or an identity, which no name of a logical cluster looks like.
+func (h *Hub) claimKey(key string) string {
+	at := len(h.cfg.Root)
+	for {
+		n := strings.IndexByte(key[at:], '/')
+		if n < 0 {
+			return ""
+		}
+		identity := key[at] == identityMark
+		if at += n + 1; !identity {
+			return key[:at]
+		}
+	}
+}
+
+func (h *Hub) claimOfLocked(c *claimants, key string) claims.Selection {
+	for _, in := range h.claimed.in[key] {
+		if in.claimants == c {
+			return in.selection
+		}
+	}
+	return claims.Selection{}
+}
+
+func (h *Hub) countFiltered(n int) {
+	if n > 0 {
+		metrics.WatchFilteredEventsTotal.WithLabelValues(h.cfg.Resource.Group, h.cfg.Resource.Resource).Add(float64(n))
+	}
 }

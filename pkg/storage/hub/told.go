@@ -22,7 +22,7 @@ const tellingMax = 1000
 // told is what watchers of a claim set are told when it changes: the objects that they see
 // now, and those that they see no longer.
 type told struct {
-	hub *Hub
+	cfg *Config
 	// number is that of the event before which it is told, version the one until then.
 	number, version uint64
 	prefixes        []compared
@@ -41,7 +41,8 @@ type told struct {
 // comes to the latest event of each object. So it has seen all up to the version of what
 // it is told last, and may resume from any.
 type missed struct {
-	watcher *Watcher
+	cfg     *Config
+	request *Request
 	// of are the logical clusters, with their place among the prefixes, and until the
 	// number of the first event that is told as any other.
 	of    map[string]int
@@ -142,7 +143,7 @@ func (t *told) comparePrefix(c *compared) {
 			if t.missed == nil && !c.showed(it.obj, 0, forever) || t.missed != nil && t.missed.latest[it.key] == nil && c.had(t.missed, it.obj) != (had{true, true}) {
 				t.items = append(t.items, toldItem{item: it})
 			}
-		case c.showed(it.obj, t.hub.versionOf(it.obj), forever) && t.missed.wants(it.obj):
+		case c.showed(it.obj, t.cfg.versionOf(it.obj), forever) && t.missed.wants(it.obj):
 			before := t.missed.before(c, it)
 			t.missed.skip(it.key)
 			delete(gone, it.key)
@@ -180,7 +181,7 @@ func (m *missed) showedIn(c *compared) map[string]runtime.Object {
 		}
 		since := e.since
 		if e.kind != watch.Deleted {
-			since = m.watcher.hub.versionOf(e.previous)
+			since = m.cfg.versionOf(e.previous)
 		}
 		if c.showed(e.previous, since, e.version) && m.wants(e.previous) {
 			gone[e.key] = e.previous
@@ -215,32 +216,18 @@ func (m *missed) kind(e *event) watch.EventType {
 	return watch.Added
 }
 
-func (m *missed) inScope(key string) bool { return m == nil || inScope(m.watcher.request.Key, key) }
+func (m *missed) inScope(key string) bool { return m == nil || inScope(m.request.Key, key) }
 
 // wants reports whether the watcher that resumes, if there is one, selects an object.
-func (m *missed) wants(obj runtime.Object) bool { return m == nil || m.watcher.matches(obj) }
+func (m *missed) wants(obj runtime.Object) bool {
+	return m == nil || m.cfg.matches(&m.request.Predicate, obj)
+}
 
 // skip has the events of an object not told.
 func (m *missed) skip(key string) {
 	if m != nil {
 		delete(m.latest, key)
 	}
-}
-
-func (w *Watcher) matches(obj runtime.Object) bool {
-	matches, err := w.request.Predicate.Matches(obj)
-	if err != nil {
-		klog.ErrorS(err, "Cannot match an object", "resource", w.hub.cfg.Resource)
-	}
-	return matches
-}
-
-func (h *Hub) versionOf(obj runtime.Object) uint64 {
-	version, err := h.cfg.Versioner.ObjectResourceVersion(obj)
-	if err != nil {
-		klog.ErrorS(err, "Cannot tell the version of an object", "resource", h.cfg.Resource)
-	}
-	return version
 }
 
 // share returns what watchers share of an object, with the version from which on it is
@@ -254,98 +241,19 @@ func (t *told) share(it *toldItem) runtime.Object {
 	obj := it.obj
 	if it.deleted {
 		obj = Shallow(obj)
-		if err := t.hub.cfg.Versioner.UpdateObject(obj, t.version); err != nil {
-			klog.ErrorS(err, "Cannot set the resource version of an object", "resource", t.hub.cfg.Resource, "key", it.key)
+		if err := t.cfg.Versioner.UpdateObject(obj, t.version); err != nil {
+			klog.ErrorS(err, "Cannot set the resource version of an object", "resource", t.cfg.Resource, "key", it.key)
 		}
 	}
-	o := Share(t.hub.shown(obj))
+	o := Share(t.cfg.shown(obj))
 	if s, ok := o.(*cachingObject); ok {
 		it.shared = weak.Make(s)
 	}
 	return o
 }
 
-// tell sends what a change of the claim set comes to, and a bookmark, since objects that
-// are added so have older versions than what was sent before. It returns whether the
-// watch goes on.
-func (w *Watcher) tell(t *told) bool {
-	t.compare()
-	for i := range t.items {
-		it := &t.items[i]
-		if !inScope(w.request.Key, it.key) || t.missed == nil && !w.matches(it.obj) {
-			continue
-		}
-		kind := watch.Added
-		if it.deleted {
-			kind = watch.Deleted
-		}
-		if !w.send(watch.Event{Type: kind, Object: t.share(it)}) {
-			return false
-		}
-	}
-	// Who resumes has yet to come to now.
-	if t.missed != nil || !w.request.Predicate.AllowWatchBookmarks {
-		return true
-	}
-	bookmark, err := w.hub.bookmark(t.version)
-	if err != nil {
-		w.fail(err)
-		return false
-	}
-	return w.send(bookmark)
-}
-
-// missedLocked has a watcher that joins after a version told of the changes of its claim
-// set since it began, instead of the events since then in the logical clusters that have
-// changed: what can be seen of these is not what could be. A bookmark says that it has
-// been told.
-func (w *Watcher) missedLocked(version uint64) error {
-	h, c := w.hub, w.claims
-	c.Set.Advance(h.version) // nobody may have wanted bookmarks, with which this is done, too
-	changes, err := c.Set.Missed(w.begins, w.started)
-	if err != nil || len(changes) == 0 {
-		return err
-	}
-	m := &missed{watcher: w, of: map[string]int{}, until: h.history.next, latest: map[string]*event{}, had: map[string]had{}}
-	t := &told{hub: h, number: w.cursor, version: version, missed: m}
-	for i := range changes {
-		key := c.prefix(changes[i].Cluster)
-		if !strings.HasPrefix(key, w.request.Key) && !strings.HasPrefix(w.request.Key, key) {
-			continue
-		}
-		n, known := m.of[key]
-		if !known {
-			n = len(t.prefixes)
-			m.of[key] = n
-			t.prefixes = append(t.prefixes, compared{prefix: key, now: h.claimOfLocked(c, key)})
-		}
-		t.prefixes[n].change(h, &changes[i])
-		if w.started && !known {
-			t.prefixes[n].began = append(t.prefixes[n].began, changes[i].Before)
-		}
-		if w.started && changes[i].Revision <= w.begins { // it may have come before what was told, or after
-			t.prefixes[n].began = append(t.prefixes[n].began, changes[i].After)
-		}
-	}
-	if len(t.prefixes) == 0 {
-		return nil
-	}
-	for n := w.cursor; n < m.until; n++ {
-		e := h.history.at(n)
-		if _, changed := m.of[h.claimKey(e.key)]; changed && inScope(w.request.Key, e.key) {
-			m.events = append(m.events, e)
-			if m.latest[e.key] = e; e.kind == watch.Deleted {
-				m.skip(e.key)
-			}
-		}
-	}
-	t.objects = h.objects.snapshot()
-	w.missed, w.telling = m, []*told{t, {hub: h, number: m.until, version: h.version}}
-	return nil
-}
-
 // change adds what a change of the claim set replaces, and puts in its place.
-func (c *compared) change(h *Hub, change *claims.Change) {
+func (c *compared) change(past *history, change *claims.Change) {
 	from := uint64(0)
 	if n := len(c.spans); n > 0 {
 		from = c.spans[n-1].from
@@ -353,19 +261,7 @@ func (c *compared) change(h *Hub, change *claims.Change) {
 	}
 	to := forever
 	if lagged := change.Lagged(); lagged.Before(time.Now()) {
-		to = max(change.Version, h.history.before(lagged))
+		to = max(change.Version, past.before(lagged))
 	}
 	c.spans = append(c.spans, span{change.Before, from, to}, span{change.After, change.Version, forever})
-}
-
-// claimedLocked reports what the claim set of a watcher that is behind holds of the
-// logical cluster of an event, as it was after the event.
-func (w *Watcher) claimedLocked(e *event) claims.Selection {
-	key := w.hub.claimKey(e.key)
-	for _, t := range w.telling {
-		if t.missed == nil && len(t.prefixes) > 0 && t.prefixes[0].prefix == key {
-			return t.prefixes[0].spans[0].selection
-		}
-	}
-	return w.hub.claimOfLocked(w.claims, key)
 }

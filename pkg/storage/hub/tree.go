@@ -3,6 +3,7 @@ package hub
 import (
 	"slices"
 	"strings"
+	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
 )
@@ -226,4 +227,79 @@ func endOf(prefix string) string {
 		}
 	}
 	return "\xff"
+}
+
+const (
+	// keptMax is how many snapshots are kept for lists that go on, and keptTime
+	// for how long after the latest page. A list whose snapshot is gone goes on
+	// from the watch cache or from etcd.
+	keptMax  = 64
+	keptTime = time.Minute
+	// keptBytes is how large what was written since a snapshot may be: that is how much it keeps
+	// in memory that is not there any more, and with it all later ones.
+	keptBytes = 128 << 20
+)
+
+// keptSnapshots are snapshots by resource version.
+type keptSnapshots struct {
+	byVersion map[uint64]*keptSnapshot
+	next      time.Time // when one may expire
+	// oldest is what had been written when the oldest was taken.
+	oldest int64
+}
+
+type keptSnapshot struct {
+	*snapshot
+
+	used time.Time
+	// written is what had been written when it was taken.
+	written int64
+}
+
+func (k *keptSnapshots) get(version uint64, now time.Time) *snapshot {
+	s := k.byVersion[version]
+	if s == nil {
+		return nil
+	}
+	s.used = now
+	return s.snapshot
+}
+
+func (k *keptSnapshots) add(version uint64, s *snapshot, now time.Time, written int64) {
+	if k.byVersion == nil {
+		k.byVersion = map[uint64]*keptSnapshot{}
+	}
+	if s := k.byVersion[version]; s != nil {
+		s.used = now
+		return
+	}
+	if len(k.byVersion) >= keptMax {
+		var oldest uint64
+		for v, s := range k.byVersion {
+			if oldest == 0 || s.used.Before(k.byVersion[oldest].used) {
+				oldest = v
+			}
+		}
+		delete(k.byVersion, oldest)
+	}
+	if len(k.byVersion) == 0 {
+		k.oldest = written
+	}
+	k.byVersion[version] = &keptSnapshot{snapshot: s, used: now, written: written}
+}
+
+// expire drops snapshots that nobody came back for, and those since which much was written. Called
+// with each event, it mostly does nothing; without events, snapshots cost nothing.
+func (k *keptSnapshots) expire(now time.Time, written int64) {
+	if len(k.byVersion) == 0 || now.Before(k.next) && written-k.oldest <= keptBytes {
+		return
+	}
+	k.next, k.oldest = now.Add(keptTime/4), written
+	for version, s := range k.byVersion {
+		if now.Sub(s.used) > keptTime || written-s.written > keptBytes {
+			delete(k.byVersion, version)
+			continue
+		}
+		k.oldest = min(k.oldest, s.written)
+	}
 }

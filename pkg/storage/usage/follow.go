@@ -2,16 +2,11 @@ package usage
 
 import (
 	"context"
-	"errors"
 	"sync"
-	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/metadata"
 )
-
-// askAgain is how often somebody who waits has etcd asked how far the watch is.
-const askAgain = 50 * time.Millisecond
 
 // Follower is who is told of all objects that are stored, in the order of etcd, by one goroutine.
 type Follower struct {
@@ -44,24 +39,6 @@ type listening struct {
 	listeners map[*func(key string)]struct{}
 }
 
-// Listen has changed called with the key of each object that is written, by one goroutine, so
-// that it must return at once, and with none when any may have been written unseen. When stop has
-// returned, it is called no more. It costs the counter nothing to read.
-func (c *Counter) Listen(changed func(key string)) (stop func()) {
-	l := &c.listening
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.listeners == nil {
-		l.listeners = map[*func(key string)]struct{}{}
-	}
-	l.listeners[&changed] = struct{}{}
-	return func() {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		delete(l.listeners, &changed)
-	}
-}
-
 func (l *listening) tell(key string) {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -78,26 +55,6 @@ func newFollowing() following {
 // stream to all watches on it.
 func streamContext(ctx context.Context) context.Context {
 	return clientv3.WithRequireLeader(metadata.AppendToOutgoingContext(ctx, "source", "usage"))
-}
-
-// Follow has a follower told of everything until stop is called, and of nothing once that has
-// returned. There is one at a time.
-func (c *Counter) Follow(f Follower) (stop func()) {
-	w := &c.following
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.wanted = &f
-	select {
-	case w.again <- struct{}{}:
-	default:
-	}
-	return func() {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		if w.wanted == &f {
-			w.wanted, w.told, w.revision = nil, nil, 0
-		}
-	}
 }
 
 // begin says that everything is told from now on.
@@ -144,35 +101,4 @@ func (w *following) moveLocked(revision int64) {
 	w.revision = revision
 	close(w.moved)
 	w.moved = make(chan struct{})
-}
-
-// WaitFor waits until the follower was told of all that was written up to a revision, as long as
-// ctx lets it.
-func (c *Counter) WaitFor(ctx context.Context, revision uint64) error {
-	w := &c.following
-	ticker := time.NewTicker(askAgain)
-	defer ticker.Stop()
-	for first := true; ; first = false {
-		w.mu.Lock()
-		told, moved := uint64(w.revision) >= revision, w.moved //nolint:gosec // revisions are positive
-		w.mu.Unlock()
-		if told {
-			return nil
-		}
-		if first {
-			c.askProgress(ctx)
-		}
-		select {
-		case <-moved:
-		case <-ticker.C:
-			c.askProgress(ctx)
-		case <-ctx.Done():
-			return errors.Join(errors.New("not all that is stored is known yet"), ctx.Err())
-		}
-	}
-}
-
-// askProgress has etcd tell how far the watch is. Should it not, the one who waits asks again.
-func (c *Counter) askProgress(ctx context.Context) {
-	_ = c.client.RequestProgress(streamContext(ctx))
 }

@@ -1,6 +1,7 @@
 package subtrees
 
 import (
+	"cmp"
 	"context"
 	"iter"
 	"maps"
@@ -283,13 +284,18 @@ func (s *Sums) limits() *snapshot {
 	return next
 }
 
-// others are what other shards tell.
+// others are what other shards tell, in the order of their names: if several have a logical cluster, e.g. while it moves, all
+// shards take the same limit.
 func (s *Sums) others() iter.Seq2[logicalcluster.Name, *SubtreeUsage] {
 	return func(yield func(logicalcluster.Name, *SubtreeUsage) bool) {
 		if s.c.Others == nil {
 			return
 		}
-		for _, usage := range s.c.Others.Lister().List(nil) {
+		usages := s.c.Others.Lister().List(nil)
+		slices.SortFunc(usages, func(a, b *SubtreeUsage) int {
+			return cmp.Compare(s.c.Others.KeyOf(a).Shard, s.c.Others.KeyOf(b).Shard)
+		})
+		for _, usage := range usages {
 			key := s.c.Others.KeyOf(usage)
 			if key.Shard != s.c.Self && s.c.Standing(key.Shard) != replicas.Gone && !yield(key.Cluster, usage) {
 				return

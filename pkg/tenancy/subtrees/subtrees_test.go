@@ -205,3 +205,22 @@ func TestSums(t *testing.T) {
 	w.store("ffff", 1, 1)
 	w.within(t, "root:org", sum{"root:org": {Objects: org.Objects + 1, Bytes: org.Bytes + 1}})
 }
+
+// TestLimitsOfSeveralShards: if several shards have the top of a subtree, the limit does not depend on which of them was seen
+// first.
+func TestLimitsOfSeveralShards(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.store("aaaa", 1, 1)
+	limit := func(shard string, most int64) {
+		w.other(t, shard, "far", subtrees.Amount{Objects: 1}, &subtrees.Limit{Path: "root:far", Most: subtrees.Amount{Objects: most}})
+	}
+	limit("two", 20)
+	w.run(t)
+	w.within(t, "root:far", sum{"root:far": {Objects: 1}})
+	require.EqualValues(t, 20, w.sums.Most("far").Objects)
+	limit("removed", 30)
+	limit("one", 10)
+	w.within(t, "root:far", sum{"root:far": {Objects: 2}})
+	require.EqualValues(t, 10, w.sums.Most("far").Objects, "all shards take the limit of the first one by name")
+}

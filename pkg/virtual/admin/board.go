@@ -2,19 +2,19 @@ package admin
 
 import (
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/virtual/board"
 )
 
 // shards is what is served.
 var shards = corev1alpha1.Resource("shards")
 
-var errUnknown = apierrors.NewServiceUnavailable("this shard does not know the Shards yet: it has read them neither from root nor from a cache server")
+var errUnknown error = request.Unavailable("this shard does not know the Shards yet: it has read them neither from root nor from a cache server")
 
 // newBoard returns what serves the Shards that are known here, with resourceVersions of its own:
 // they come from root or from a cache server.

@@ -258,7 +258,7 @@ func (v *Views) Wrap(next http.Handler) http.Handler {
 		}
 		e := entryOf(r.Context())
 		if _, err := v.config.Type(e.workspaceType); err != nil {
-			v.respond(w, r, apierrors.NewServiceUnavailable(fmt.Sprintf("the WorkspaceType %s is not known here: %v", e.id, err)))
+			v.respond(w, r, request.Unavailable(fmt.Sprintf("the WorkspaceType %s is not known here: %v", e.id, err)))
 			return
 		}
 		// Of one logical cluster all content is visible, and serveAll selects by labels.

@@ -78,6 +78,24 @@ func TestPermitsWhatAWatchHasShown(t *testing.T) {
 	}
 }
 
+// TestUnknownType: while a type is not known, requests to its virtual workspaces get 503 with a delay.
+func TestUnknownType(t *testing.T) {
+	views := New(Config{
+		Type:   func(client.Key) (*tenancyv1alpha1.WorkspaceType, error) { return nil, client.ErrIncomplete },
+		Codecs: clientkinds.Codecs,
+	})
+	for _, mount := range Mounts() {
+		ctx := request.WithScope(t.Context(), request.Scope{
+			Cluster: request.Cluster{Name: "home"}, Mount: mount, View: &request.View{Name: "apps", In: request.Cluster{Name: "one"}},
+		})
+		r := httptest.NewRequestWithContext(genericapirequest.WithRequestInfo(ctx, &genericapirequest.RequestInfo{}), http.MethodGet, "/", http.NoBody)
+		w := httptest.NewRecorder()
+		views.Wrap(http.NotFoundHandler()).ServeHTTP(w, r)
+		require.Equal(t, http.StatusServiceUnavailable, w.Code, "%s", w.Body)
+		require.Equal(t, "1", w.Header().Get("Retry-After"))
+	}
+}
+
 // TestActsWithin: who initializes or terminates a logical cluster as its owner has the owner's
 // permissions there, and nowhere else.
 func TestActsWithin(t *testing.T) {

@@ -284,7 +284,7 @@ func (x *Replicas) ask(of source, as offering) (*follower, error) {
 	switch {
 	case f != nil:
 	case x.config.Cache == nil:
-		return nil, apierrors.NewServiceUnavailable(fmt.Sprintf("%s cannot be shown: this installation has no cache server", as.resource))
+		return nil, apierrors.NewServiceUnavailable(fmt.Sprintf("%s cannot be shown: this installation has no cache server", as.resource)) //nolint:forbidigo // until it is configured
 	case x.running == nil:
 		return nil, notYet(as.resource, errNotYet)
 	default:

@@ -342,6 +342,15 @@ func TestAskedWaits(t *testing.T) {
 	}, testTimeout, time.Millisecond, "it is not known: %v", &failed)
 }
 
+// TestUnknownOffer: requests for what an export offers get 503 with a delay until the shard knows what that is.
+func TestUnknownOffer(t *testing.T) {
+	s := start(t)
+	_, err := objects{offering{client.Key{Cluster: "aaaa", Name: "unknown"}, schema.GroupResource{Group: "example.org", Resource: "unknown"}}, s.Replicas}.In(t.Context(), request.Cluster{Name: "aaaa"}, nil, "v1")
+	require.True(t, apierrors.IsServiceUnavailable(err), err)
+	_, later := apierrors.SuggestsClientDelay(err)
+	require.True(t, later, err)
+}
+
 // TestAskedLimits: no more is followed than there is room for, of one logical cluster and in all, and who is
 // refused is told.
 func TestAskedLimits(t *testing.T) {

@@ -147,9 +147,13 @@ func testViewAcrossShards(t *testing.T, e *kit.Env) {
 }
 
 // testViewThroughFrontProxy checks that a provider which can reach the front-proxy only uses the
-// virtual workspace of each shard there: with lists, watches and discovery of all consumers of a
-// shard, and with all verbs in one logical cluster.
+// virtual workspace of each shard there, at the URLs in its endpoint slice: with lists, watches and
+// discovery of all consumers of a shard, and with all verbs in one logical cluster.
 func testViewThroughFrontProxy(t *testing.T, e *kit.Env, provider, k kit.WorkspaceClient) {
+	k.Eventually("the endpoint slice leads to the front-proxy", func() bool {
+		endpoints := kit.Field(provider.Get(kit.APIsV1Alpha1+"apiexportendpointslices/e"), "status", "endpoints")
+		return fmt.Sprint(endpoints) == fmt.Sprintf("[map[url:%s/shards/root/services/apiexport/%s/e]]", e.Proxy().Host, provider.ClusterName)
+	})
 	on := func(shard, cluster string) kit.WorkspaceClient {
 		through := kit.WorkspaceClient{Env: k.Env, Config: e.Proxy(), ClusterName: provider.ClusterName}.ThroughExport("e", cluster)
 		through.PathPrefix = "/shards/" + shard + through.PathPrefix
@@ -259,7 +263,7 @@ func testEndpointSlices(t *testing.T, e *kit.Env) {
 		k.CreateEndpointSlice(name, provider.ClusterName, more)
 	}
 	url := func(shard int) string {
-		return e.Shard(shard).Host + "/services/apiexport/" + provider.ClusterName + "/e"
+		return e.VirtualWorkspaces(shard) + "/services/apiexport/" + provider.ClusterName + "/e"
 	}
 	has := func(k kit.WorkspaceClient, name string, want ...string) {
 		t.Helper()
@@ -297,7 +301,7 @@ func testEndpointSlices(t *testing.T, e *kit.Env) {
 	provider.CreateEndpointSlice("alias", provider.ClusterName+":inner", "")
 	has(provider, "alias")
 	near.BindPath(http.StatusCreated, "inner", inner.ClusterName, "e")
-	has(provider, "alias", e.Shard(1).Host+"/services/apiexport/"+inner.ClusterName+"/e")
+	has(provider, "alias", e.VirtualWorkspaces(1)+"/services/apiexport/"+inner.ClusterName+"/e")
 	inner.Do(http.StatusOK, http.MethodDelete, kit.APIsV1Alpha2+"apiexports/e", "")
 	provider.Eventually("the export of the alias is missed", func() bool {
 		return kit.Condition(provider.Get(kit.APIsV1Alpha1+"apiexportendpointslices/alias"), "APIExportValid") == "False APIExportNotFound"

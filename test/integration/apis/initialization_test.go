@@ -219,7 +219,13 @@ func testTypeURLs(t *testing.T, e *kit.Env, home kit.WorkspaceClient) {
 	home.Eventually("there are two views on each shard", func() bool { return len(told()) == 4 })
 	require.Equal(t, "True <nil>", kit.Condition(of, "VirtualWorkspaceURLsReady"))
 	require.Equal(t, "True <nil>", kit.Condition(of, "Ready"))
-	require.True(t, strings.HasPrefix(told()[0], e.Shard(0).Host+"/services/initializingworkspaces/"), told()[0])
+	require.True(t, strings.HasPrefix(told()[0], e.VirtualWorkspaces(0)+"/services/initializingworkspaces/"), told()[0])
+	for _, url := range told() {
+		view := kit.WorkspaceClient{Env: home.Env, Config: e.Proxy(), ClusterName: "*", PathPrefix: strings.TrimPrefix(url, e.Proxy().Host)}
+		code, says := view.TryDo(http.MethodGet, "/apis/core.kcp.io/v1alpha1/logicalclusters?watch=true&timeoutSeconds=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true", "")
+		require.Equal(t, http.StatusOK, code, says)
+		require.Contains(t, says, `"type":"BOOKMARK"`, url)
+	}
 	version := of.GetResourceVersion()
 
 	// A shard that comes and goes.

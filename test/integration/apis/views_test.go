@@ -40,6 +40,7 @@ func TestView(t *testing.T) {
 	e := kit.Shared(t)
 	e.RunParallel("content", func(t *testing.T, e *kit.Env) { testView(t, e) })
 	e.RunParallel("claims", func(t *testing.T, e *kit.Env) { testClaims(t, e) })
+	e.RunParallel("claims between list and watch", func(t *testing.T, e *kit.Env) { testClaimBetweenListAndWatch(t, e) })
 	e.RunParallel("claims of nobody", func(t *testing.T, e *kit.Env) { testClaimantGoes(t, e) })
 	for shard, where := range []string{"", " of a provider elsewhere"} {
 		e.RunParallel("writers"+where, func(t *testing.T, e *kit.Env) { testClaimWriters(t, e, shard) })
@@ -167,14 +168,20 @@ func testView(t *testing.T, e *kit.Env) {
 // follow watches a resource through a view.
 func watchThrough(k kit.WorkspaceClient, gvr schema.GroupVersionResource, namespace string) watch.Interface {
 	k.T.Helper()
+	w, err := dynamicThrough(k).Resource(gvr).Namespace(namespace).Watch(k.T.Context(), metav1.ListOptions{ResourceVersion: "0", AllowWatchBookmarks: true})
+	require.NoError(k.T, err)
+	k.T.Cleanup(w.Stop)
+	return w
+}
+
+// dynamicThrough returns a client of a virtual workspace.
+func dynamicThrough(k kit.WorkspaceClient) dynamic.Interface {
+	k.T.Helper()
 	config := rest.CopyConfig(k.Config)
 	config.Host += k.PathPrefix + "/clusters/" + k.ClusterName
 	clients, err := dynamic.NewForConfig(config)
 	require.NoError(k.T, err)
-	w, err := clients.Resource(gvr).Namespace(namespace).Watch(k.T.Context(), metav1.ListOptions{ResourceVersion: "0", AllowWatchBookmarks: true})
-	require.NoError(k.T, err)
-	k.T.Cleanup(w.Stop)
-	return w
+	return clients
 }
 
 // next waits for an event of an object, past others and bookmarks.

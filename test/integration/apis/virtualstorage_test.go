@@ -67,7 +67,7 @@ func (o offers) slice() *unstructured.Unstructured {
 
 // view is the URL of the slice's view on a shard.
 func (o offers) view(shard int) string {
-	return o.Shard(shard).Host + "/services/replication/" + o.ClusterName + "/" + o.plural
+	return o.VirtualWorkspaces(shard) + "/services/replication/" + o.ClusterName + "/" + o.plural
 }
 
 // TestCachedSlices: endpoint slices of cached resources, by both of their names, name the shards

@@ -106,7 +106,7 @@ func livesApart(t *testing.T, e *kit.Env, shard int) {
 		}
 		k.Eventually(fmt.Sprintf("the slices have %v", want), func() bool { return of(provider, "e") && of(k, "elsewhere") })
 	}
-	endpoints(map[string]any{"url": e.Shard(other).Host + "/services/apiexport/" + provider.ClusterName + "/e"})
+	endpoints(map[string]any{"url": e.VirtualWorkspaces(other) + "/services/apiexport/" + provider.ClusterName + "/e"})
 
 	// Claimed, and written through the view.
 	k.AcceptClaims(`[` + claim + `,"selector":{"matchAll":true},"state":"Accepted"}]`)

@@ -12,6 +12,9 @@ import (
 // MaxObjects is how many parameters a selector may select.
 const MaxObjects = 200
 
+// Find returns the resource of a kind that parameters may be of, or nil.
+type Find func(list *metav1.APIResourceList, kind string) *metav1.APIResource
+
 // ErrTooMany says that a selector selects more.
 var ErrTooMany = fmt.Errorf("the selector of the binding selects more than %d parameters: select fewer, or name one", MaxObjects)
 

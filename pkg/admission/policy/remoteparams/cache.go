@@ -39,6 +39,11 @@ const (
 // Why, the shard's log says: where shards are is nobody else's business.
 var ErrUnread = errors.New("the parameters cannot be read: the shard that has them does not answer, and nothing is known from before: try again later")
 
+// maxRead is how long an answer may be, before it is decoded.
+const maxRead = 2 << 20
+
+var errTooLarge = fmt.Errorf("the parameters are larger than %d MiB, and no more are read at a time: make them smaller, or select fewer", maxRead>>20)
+
 // Place is where a policy is, and so its parameters.
 type Place struct {
 	Shard   string

@@ -7,7 +7,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/validate/content"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -18,9 +17,6 @@ import (
 const maxSelector = 8 << 10
 
 var errLongSelector = errors.New("the selector of the binding is longer than parameters can be asked for with: make it shorter, or name a parameter")
-
-// Find returns the resource of a kind that parameters may be of, or nil.
-type Find func(list *metav1.APIResourceList, kind string) *metav1.APIResource
 
 // Kind is a kind of parameters that are read. It is a lister of them.
 type Kind struct {

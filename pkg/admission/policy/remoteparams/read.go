@@ -15,11 +15,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/peers"
 )
 
-// maxRead is how long an answer may be, before it is decoded.
-const maxRead = 2 << 20
-
-var errTooLarge = fmt.Errorf("the parameters are larger than %d MiB, and no more are read at a time: make them smaller, or select fewer", maxRead>>20)
-
 // FromOwn returns what reads at the shard itself, whatever shard a Place names.
 func FromOwn(clients *client.Factory) Read {
 	return func(ctx context.Context, at Place, path string, query url.Values) ([]byte, error) {

@@ -21,6 +21,20 @@ import (
 	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
+// Make makes the default bindings of a LogicalCluster that is not being deleted, and
+// returns it as it says what has become of them: without their initializer when all are
+// bound. again says when to look again although nothing may have changed. An error is
+// worth another try, and the LogicalCluster tells of it.
+func (b *Bindings) Make(ctx context.Context, lc *corev1alpha1.LogicalCluster) (updated *corev1alpha1.LogicalCluster, again reconcile.Result, err error) {
+	adopting, later, failed := b.adopt(ctx, lc)
+	updated, again, err = b.makeDefaults(ctx, lc, adopting)
+	again.Backoff = again.Backoff || later.Backoff
+	if again.RequeueAfter == 0 {
+		again.RequeueAfter = later.RequeueAfter
+	}
+	return updated, again, errors.Join(failed, err)
+}
+
 // adopt gives a logical cluster the bindings to what root exports of the system: a new one
 // those that its type binds, and one from before there were such bindings to all that it has,
 // so that nothing is missing when it has only what it binds. It reports whether the logical
@@ -83,10 +97,4 @@ func (b *Bindings) adoptOne(ctx context.Context, lc *corev1alpha1.LogicalCluster
 		return false, true, nil // the informer is behind
 	}
 	return bound, true, err
-}
-
-// isSystems reports whether a binding is to what root exports of the system.
-func isSystems(binding *apisv1alpha2.APIBinding) bool {
-	ref := binding.Spec.Reference.Export
-	return ref != nil && tenancy.DefaultBinding{Path: ref.Path, Export: ref.Name}.IsSystem()
 }

@@ -114,3 +114,9 @@ func another(name string, want tenancy.DefaultBinding) string {
 func missing(want tenancy.DefaultBinding) string {
 	return fmt.Sprintf("APIExport %s:%s does not exist: create it, and this goes on, or take it out of spec.defaultAPIBindings of the workspace type", want.Path, want.Export)
 }
+
+// isSystems reports whether a binding is to what root exports of the system.
+func isSystems(binding *apisv1alpha2.APIBinding) bool {
+	ref := binding.Spec.Reference.Export
+	return ref != nil && tenancy.DefaultBinding{Path: ref.Path, Export: ref.Name}.IsSystem()
+}

@@ -231,20 +231,6 @@ func (b *Bindings) Note(lc *corev1alpha1.LogicalCluster) *corev1alpha1.LogicalCl
 	return lc
 }
 
-// Make makes the default bindings of a LogicalCluster that is not being deleted, and
-// returns it as it says what has become of them: without their initializer when all are
-// bound. again says when to look again although nothing may have changed. An error is
-// worth another try, and the LogicalCluster tells of it.
-func (b *Bindings) Make(ctx context.Context, lc *corev1alpha1.LogicalCluster) (updated *corev1alpha1.LogicalCluster, again reconcile.Result, err error) {
-	adopting, later, failed := b.adopt(ctx, lc)
-	updated, again, err = b.makeDefaults(ctx, lc, adopting)
-	again.Backoff = again.Backoff || later.Backoff
-	if again.RequeueAfter == 0 {
-		again.RequeueAfter = later.RequeueAfter
-	}
-	return updated, again, errors.Join(failed, err)
-}
-
 // makeDefaults is Make for what types say. The logical cluster goes by its bindings if watched
 // is set.
 func (b *Bindings) makeDefaults(ctx context.Context, lc *corev1alpha1.LogicalCluster, watched bool) (updated *corev1alpha1.LogicalCluster, again reconcile.Result, err error) {

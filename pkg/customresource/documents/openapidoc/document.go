@@ -1,10 +1,7 @@
 package openapidoc
 
 import (
-	"bytes"
-	"compress/gzip"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -18,23 +15,7 @@ import (
 
 const (
 	mediaJSON = "application/json"
-	// separator is what is between two members of an object.
-	separator = ","
 )
-
-// Spec says which document is wanted.
-type Spec struct {
-	format format
-	// BuiltIn reads the document without definitions, as JSON.
-	BuiltIn func(context.Context) ([]byte, error)
-	// Hash identifies what BuiltIn reads.
-	Hash string
-	// Definitions are added to it.
-	Definitions []Definition
-	// ETag identifies the document. It says more than its content: it is known
-	// before the document is made.
-	ETag string
-}
 
 // document is a document in one encoding.
 type document struct {
@@ -233,24 +214,4 @@ func writeProtobuf(on *base, parts []*part) ([]byte, error) {
 		}
 		return nil
 	})
-}
-
-func compressing(write func(io.Writer) error) ([]byte, error) {
-	var b bytes.Buffer
-	w, ok := compressors.Get().(*gzip.Writer)
-	if !ok {
-		return nil, errors.New("compressing an OpenAPI document: there is no compressor")
-	}
-	w.Reset(&b)
-	defer func() {
-		w.Reset(nil) // it would keep the document
-		compressors.Put(w)
-	}()
-	if err := write(w); err != nil {
-		return nil, fmt.Errorf("putting an OpenAPI document together: %w", err)
-	}
-	if err := w.Close(); err != nil {
-		return nil, fmt.Errorf("compressing an OpenAPI document: %w", err)
-	}
-	return bytes.Clone(b.Bytes()), nil
 }

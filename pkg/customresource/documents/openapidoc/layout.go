@@ -9,6 +9,9 @@ import (
 	"strings"
 )
 
+// separator is what is between two members of an object.
+const separator = ","
+
 // layOut cuts a document where members can be added to its sections, which are
 // named by the path of fields that leads to them.
 func layOut(document []byte, at map[string]int) ([]chunk, error) {

@@ -49,6 +49,20 @@ func (p *part) size() int64 {
 	return int64(n) + 256
 }
 
+// Spec says which document is wanted.
+type Spec struct {
+	format format
+	// BuiltIn reads the document without definitions, as JSON.
+	BuiltIn func(context.Context) ([]byte, error)
+	// Hash identifies what BuiltIn reads.
+	Hash string
+	// Definitions are added to it.
+	Definitions []Definition
+	// ETag identifies the document. It says more than its content: it is known
+	// before the document is made.
+	ETag string
+}
+
 // format is a version of OpenAPI.
 type format interface {
 	// name tells formats apart.
@@ -95,6 +109,26 @@ var compressors = sync.Pool{New: func() any {
 	w, _ := gzip.NewWriterLevel(nil, gzip.BestSpeed) // the level is valid
 	return w
 }}
+
+func compressing(write func(io.Writer) error) ([]byte, error) {
+	var b bytes.Buffer
+	w, ok := compressors.Get().(*gzip.Writer)
+	if !ok {
+		return nil, errors.New("compressing an OpenAPI document: there is no compressor")
+	}
+	w.Reset(&b)
+	defer func() {
+		w.Reset(nil) // it would keep the document
+		compressors.Put(w)
+	}()
+	if err := write(w); err != nil {
+		return nil, fmt.Errorf("putting an OpenAPI document together: %w", err)
+	}
+	if err := w.Close(); err != nil {
+		return nil, fmt.Errorf("compressing an OpenAPI document: %w", err)
+	}
+	return bytes.Clone(b.Bytes()), nil
+}
 
 func deflate(data []byte) ([]byte, error) {
 	if len(data) == 0 {

@@ -1,0 +1,107 @@
+package documents
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
+
+	"github.com/shardplane/shardplane/pkg/customresource/definitions"
+	"github.com/shardplane/shardplane/pkg/customresource/documents/openapidoc"
+	"github.com/shardplane/shardplane/pkg/request"
+)
+
+// documentSet is the documents of one set of definitions. Each is made when it
+// is first asked for.
+type documentSet struct {
+	key      string
+	builtIns *BuiltIns
+	// only is set if nothing is told of but what the set has: not even of what else the
+	// wrapped handler serves.
+	only        bool
+	definitions []*definitions.Definition
+	versions    map[schema.GroupVersion][]*definitions.Definition
+	groups      map[string]bool
+
+	discovery discoveryDocuments
+	library   *openapidoc.Library
+	used      time.Time // belongs to documents
+}
+
+// discoveryDocuments are the handlers of a set's discovery.
+type discoveryDocuments struct {
+	mu     sync.Mutex
+	groups []metav1.APIGroup
+	// root answers /apis, and core /api.
+	root, core http.Handler
+}
+
+// sortedDefinitions returns definitions in the order in which sets have them.
+func sortedDefinitions(all []*definitions.Definition) []*definitions.Definition {
+	return slices.SortedFunc(slices.Values(all), func(a, b *definitions.Definition) int {
+		return strings.Compare(a.Schema.CRD().Name, b.Schema.CRD().Name)
+	})
+}
+
+// keyOf returns what tells sets of definitions of a kind apart.
+func keyOf(kind string, sorted []*definitions.Definition) string {
+	sum := sha256.New()
+	for _, definition := range sorted {
+		sum.Write([]byte(definition.Schema.Hash))
+		if definition.Terminating {
+			sum.Write([]byte{1})
+		}
+		if definition.Objects != nil {
+			sum.Write([]byte{2})
+		}
+		if definition.Verbs != nil {
+			sum.Write([]byte(definition.Verbs.String()))
+		}
+	}
+	return kind + hex.EncodeToString(sum.Sum(nil))
+}
+
+// documentHash identifies a document without making it.
+func documentHash(s openapidoc.Spec) string {
+	var b bytes.Buffer
+	b.WriteString(s.Hash)
+	for _, d := range s.Definitions {
+		b.WriteString(d.Hash)
+		b.WriteString(d.Version)
+	}
+	return hashOf(b.Bytes())
+}
+
+// serveSpec answers with a document of v3 whose path ends with last.
+func (s *documentSet) serveSpec(w http.ResponseWriter, r *http.Request, spec openapidoc.Spec, last string) {
+	if hash := r.URL.Query().Get("hash"); hash != "" {
+		if hash != spec.ETag {
+			// Relative: what comes before the path here is not known here.
+			w.Header().Set("Location", last+"?"+url.Values{"hash": {spec.ETag}}.Encode())
+			w.WriteHeader(http.StatusMovedPermanently)
+			return
+		}
+		w.Header().Set("Cache-Control", "public, immutable")
+		w.Header().Set("Expires", time.Now().AddDate(1, 0, 0).Format(time.RFC1123))
+	}
+	if err := s.library.Serve(w, r, spec); err != nil {
+		w.Header().Del("Cache-Control")
+		w.Header().Del("Expires")
+		writeUnavailable(w, r, err)
+	}
+}
+
+// writeUnavailable asks the client to come back.
+func writeUnavailable(w http.ResponseWriter, r *http.Request, err error) {
+	responsewriters.ErrorNegotiated(request.Unavailable(err.Error()), apiextensionsserver.Codecs, schema.GroupVersion{}, w, r)
+}

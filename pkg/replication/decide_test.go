@@ -1,0 +1,254 @@
+package replication
+
+import (
+	"context"
+	"encoding/json"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
+
+	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/tenancy"
+)
+
+func localObject(change ...func(*unstructured.Unstructured)) *unstructured.Unstructured {
+	obj := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "core.kcp.io/v1alpha1",
+		"kind":       "Shard",
+		"metadata": map[string]any{
+			"name":              "amber",
+			"uid":               "local-uid",
+			"resourceVersion":   "7",
+			"generation":        int64(3),
+			"creationTimestamp": "2026-01-02T03:04:05Z",
+			"labels":            map[string]any{"name": "amber"},
+			"annotations": map[string]any{
+				"kcp.io/cluster": "root",
+				"kcp.io/path":    "root",
+				"custom":         "kept",
+			},
+			"finalizers":    []any{"some/finalizer"},
+			"managedFields": []any{map[string]any{"manager": "kubectl", "operation": "Update", "fieldsV1": map[string]any{"f:spec": map[string]any{}}}},
+		},
+		"spec":   map[string]any{"baseURL": "https://amber", "n": int64(1)},
+		"status": map[string]any{"ready": true},
+	}}
+	for _, f := range change {
+		f(obj)
+	}
+	return obj
+}
+
+// replicaOf returns what the cache server would serve for obj.
+func replicaOf(obj *unstructured.Unstructured, change ...func(*unstructured.Unstructured)) *unstructured.Unstructured {
+	replica := Resource{}.Desired(obj).DeepCopy()
+	replica.SetResourceVersion("99")
+	annotations := replica.GetAnnotations()
+	annotations["kcp.io/cluster"] = "root"
+	annotations[request.ShardAnnotation] = "amber"
+	replica.SetAnnotations(annotations)
+	for _, f := range change {
+		f(replica)
+	}
+	return replica
+}
+
+func TestDesired(t *testing.T) {
+	local := localObject()
+	before := local.DeepCopy()
+	got := Resource{shard: "amber"}.Desired(local)
+	require.Equal(t, before, local, "the source must not change")
+	require.Equal(t, map[string]any{
+		"apiVersion": "core.kcp.io/v1alpha1",
+		"kind":       "Shard",
+		"metadata": map[string]any{
+			"name":              "amber",
+			"uid":               "local-uid",
+			"generation":        int64(3),
+			"creationTimestamp": "2026-01-02T03:04:05Z",
+			"labels":            map[string]any{"name": "amber"},
+			"finalizers":        []any{"some/finalizer"},
+			"managedFields":     before.Object["metadata"].(map[string]any)["managedFields"],
+			"annotations": map[string]any{
+				"kcp.io/path":                     "root",
+				"custom":                          "kept",
+				request.ShardAnnotation:           "amber",
+				request.OriginalVersionAnnotation: "7",
+				request.OriginalUIDAnnotation:     "local-uid",
+			},
+		},
+		"spec":   map[string]any{"baseURL": "https://amber", "n": int64(1)},
+		"status": map[string]any{"ready": true},
+	}, got.Object)
+}
+
+// TestDesiredOfDeleted holds that a replica cannot say, and an annotation does, that its object
+// is being deleted.
+func TestDesiredOfDeleted(t *testing.T) {
+	local := localObject(func(o *unstructured.Unstructured) {
+		o.SetAnnotations(map[string]string{request.DeletingAnnotation: "a lie"})
+	})
+	require.NotContains(t, Resource{}.Desired(local).GetAnnotations(), request.DeletingAnnotation)
+	local.SetDeletionTimestamp(&metav1.Time{Time: time.Date(2026, 1, 2, 3, 4, 6, 0, time.UTC)})
+	local.SetDeletionGracePeriodSeconds(new(int64))
+	got := Resource{}.Desired(local)
+	require.Equal(t, "2026-01-02T03:04:06Z", got.GetAnnotations()[request.DeletingAnnotation])
+	require.Nil(t, got.GetDeletionTimestamp())
+	require.Nil(t, got.GetDeletionGracePeriodSeconds())
+	require.Equal(t, local.GetFinalizers(), got.GetFinalizers())
+}
+
+func TestDecide(t *testing.T) {
+	everything := Resource{}
+	marked := Resource{Filter: tenancy.Replicated}
+	terminating := func(obj *unstructured.Unstructured) { now := metav1.Now(); obj.SetDeletionTimestamp(&now) }
+	gone := localObject(terminating)
+	tests := []struct {
+		name           string
+		resource       Resource
+		local, replica *unstructured.Unstructured
+		want           Action
+	}{
+		{"nothing anywhere", everything, nil, nil, ActionNone},
+		{"new object", everything, localObject(), nil, ActionCreate},
+		{"same", everything, localObject(), replicaOf(localObject()), ActionNone},
+		{"object gone", everything, nil, replicaOf(localObject()), ActionDelete},
+		{"object terminating", everything, localObject(terminating), replicaOf(localObject()), ActionUpdate},
+		{"object terminating, as its replica says", everything, gone, replicaOf(gone), ActionNone},
+		{"terminating object without a replica", everything, localObject(terminating), nil, ActionCreate},
+		{"in a logical cluster of the system", everything, localObject(func(o *unstructured.Unstructured) {
+			o.SetAnnotations(map[string]string{"kcp.io/cluster": "system:admin"})
+		}), nil, ActionNone},
+		{"spec changed in the shard", everything, localObject(func(o *unstructured.Unstructured) {
+			_ = unstructured.SetNestedField(o.Object, "https://other", "spec", "baseURL")
+		}), replicaOf(localObject()), ActionUpdate},
+		{"newer version in the shard", everything, localObject(func(o *unstructured.Unstructured) { o.SetResourceVersion("8") }), replicaOf(localObject()), ActionUpdate},
+		{"recreated in the shard", everything, localObject(func(o *unstructured.Unstructured) { o.SetUID("other") }), replicaOf(localObject()), ActionUpdate},
+		{"status edited in the replica", everything, localObject(), replicaOf(localObject(), func(o *unstructured.Unstructured) {
+			_ = unstructured.SetNestedField(o.Object, false, "status", "ready")
+		}), ActionUpdate},
+		{"field added to the replica", everything, localObject(), replicaOf(localObject(), func(o *unstructured.Unstructured) { o.Object["extra"] = "x" }), ActionUpdate},
+		{"field removed from the replica", everything, localObject(), replicaOf(localObject(), func(o *unstructured.Unstructured) { delete(o.Object, "status") }), ActionUpdate},
+		{"field swapped in the replica", everything, localObject(), replicaOf(localObject(), func(o *unstructured.Unstructured) {
+			delete(o.Object, "status")
+			o.Object["extra"] = "x"
+		}), ActionUpdate},
+		{"label added to the replica", everything, localObject(), replicaOf(localObject(), func(o *unstructured.Unstructured) { o.SetLabels(map[string]string{"name": "amber", "x": "y"}) }), ActionUpdate},
+		{"annotation removed from the replica", everything, localObject(), replicaOf(localObject(), func(o *unstructured.Unstructured) { o.SetAnnotations(nil) }), ActionUpdate},
+		{"finalizer added to the replica", everything, localObject(), replicaOf(localObject(), func(o *unstructured.Unstructured) { o.SetFinalizers([]string{"a/b"}) }), ActionUpdate},
+		{"left-over with a finalizer", everything, nil, replicaOf(localObject()), ActionDelete},
+		{"UID edited in the replica", everything, localObject(), replicaOf(localObject(), func(o *unstructured.Unstructured) { o.SetUID("x") }), ActionUpdate},
+		{"generation edited in the replica", everything, localObject(), replicaOf(localObject(), func(o *unstructured.Unstructured) { o.SetGeneration(4) }), ActionUpdate},
+		{"managed fields edited in the replica", everything, localObject(), replicaOf(localObject(), func(o *unstructured.Unstructured) { o.SetManagedFields(nil) }), ActionUpdate},
+		{"not marked", marked, localObject(), nil, ActionNone},
+		{"mark removed", marked, localObject(), replicaOf(localObject()), ActionDelete},
+		{"marked by annotation", marked, localObject(func(o *unstructured.Unstructured) {
+			o.SetAnnotations(map[string]string{"internal.kcp.io/replicate": "who"})
+		}), nil, ActionCreate},
+		{"marked by label", marked, localObject(func(o *unstructured.Unstructured) { o.SetLabels(map[string]string{"internal.kcp.io/replicate": "who"}) }), nil, ActionCreate},
+		{"marked by nobody", marked, localObject(func(o *unstructured.Unstructured) {
+			o.SetAnnotations(map[string]string{"internal.kcp.io/replicate": ""})
+		}), nil, ActionNone},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			got, obj := Decide(tt.resource, tt.local, tt.replica)
+			require.Equal(t, tt.want, got)
+			switch got {
+			case ActionCreate:
+				require.Empty(t, obj.GetResourceVersion())
+				require.Equal(t, Resource{}.Desired(tt.local), obj)
+			case ActionUpdate:
+				require.Equal(t, "99", obj.GetResourceVersion(), "an update must name the version that was compared")
+				obj.SetResourceVersion("")
+				want := Resource{}.Desired(tt.local)
+				if want.GetUID() != tt.replica.GetUID() {
+					want.SetUID("") // the server has it from the annotation
+				}
+				require.Equal(t, want, obj)
+			case ActionDelete:
+				require.Equal(t, tt.replica, obj, "what is deleted must be what was compared")
+			case ActionNone:
+				require.Nil(t, obj)
+			}
+		})
+	}
+}
+
+func TestTable(t *testing.T) {
+	_, err := NewTable(append(Defaults(), Defaults()...)...)
+	require.ErrorContains(t, err, "already")
+	table, err := NewTable(Defaults()...)
+	require.NoError(t, err)
+	lines, changed := table.Lines()
+	require.Len(t, lines, len(Defaults()))
+	for resource, l := range lines {
+		require.Equal(t, resource, l.GroupResource())
+		require.NotEmpty(t, l.Version)
+	}
+	require.NoError(t, table.Remove(t.Context(), schema.GroupResource{Resource: "configmaps"}), "what is not there has gone")
+
+	// Who waits for a removal in vain can wait again, and meanwhile it is there.
+	shards := schema.GroupResource{Group: "core.kcp.io", Resource: "shards"}
+	impatient, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range 2 {
+		require.ErrorIs(t, table.Remove(impatient, shards), context.Canceled)
+	}
+	require.ErrorContains(t, table.Add(Resource{GroupVersionResource: shards.WithVersion("v1")}), "being removed")
+	<-changed
+	now, _ := table.Lines()
+	require.NotSame(t, lines[shards], now[shards], "who follows the line starts over")
+	table.Gone(lines[shards])
+	require.Error(t, table.Remove(impatient, shards), "another line is gone")
+	table.Gone(now[shards])
+	require.NoError(t, table.Remove(impatient, shards))
+	require.NoError(t, table.Add(Resource{GroupVersionResource: shards.WithVersion("v1")}))
+}
+
+// TestHashesAgreeWithDecisions holds that the hashes of two sides are equal exactly if there is nothing
+// to do, also of a replica that was encoded and decoded in between.
+func TestHashesAgreeWithDecisions(t *testing.T) {
+	hash := func(replica *unstructured.Unstructured) uint64 {
+		t.Helper()
+		text, err := json.Marshal(replica.Object)
+		require.NoError(t, err)
+		content := map[string]any{}
+		require.NoError(t, utiljson.Unmarshal(text, &content))
+		hash, err := HashReplica("root|amber", content)
+		require.NoError(t, err)
+		return hash
+	}
+	local := localObject(func(o *unstructured.Unstructured) {
+		o.Object["spec"] = map[string]any{"float": 1.5, "whole": 2.0, "large": int64(1) << 60, "null": nil, "html": "<&>", "list": []any{}}
+	})
+	want, err := HashReplica("root|amber", Resource{}.Desired(local).Object)
+	require.NoError(t, err)
+	for name, change := range map[string]func(*unstructured.Unstructured){
+		"nothing":          func(*unstructured.Unstructured) {},
+		"version":          func(o *unstructured.Unstructured) { o.SetResourceVersion("123") },
+		"spec":             func(o *unstructured.Unstructured) { o.Object["spec"] = map[string]any{} },
+		"no spec":          func(o *unstructured.Unstructured) { delete(o.Object, "spec") },
+		"more":             func(o *unstructured.Unstructured) { o.Object["more"] = "x" },
+		"labels":           func(o *unstructured.Unstructured) { o.SetLabels(map[string]string{"x": "y"}) },
+		"no labels":        func(o *unstructured.Unstructured) { o.SetLabels(nil) },
+		"annotations":      func(o *unstructured.Unstructured) { o.SetAnnotations(nil) },
+		"finalizers":       func(o *unstructured.Unstructured) { o.SetFinalizers([]string{"a/b"}) },
+		"kind":             func(o *unstructured.Unstructured) { o.SetKind("Other") },
+		"original version": func(o *unstructured.Unstructured) { o.SetAnnotations(withVersion(o.GetAnnotations())) },
+	} {
+		replica := replicaOf(local, change)
+		todo, _ := Decide(Resource{}, local, replica)
+		require.Equal(t, todo == ActionNone, hash(replica) == want, name)
+	}
+}
+
+func withVersion(annotations map[string]string) map[string]string {
+	annotations["cache.kcp.io/original-resource-version"] = "8"
+	return annotations
+}

@@ -1,0 +1,94 @@
+package health
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+	"k8s.io/client-go/rest"
+
+	"github.com/shardplane/shardplane/pkg/client"
+)
+
+// TestCacheCheck checks what is reported about a cache server that cannot be used, and about other servers.
+func TestCacheCheck(t *testing.T) {
+	const shards = `{"kind":"PartialObjectMetadataList","apiVersion":"meta.k8s.io/v1","metadata":{"resourceVersion":"1"},"items":[]}`
+	answers := func(digests int, body string, list int, listed string) func(w http.ResponseWriter, r *http.Request) {
+		return func(w http.ResponseWriter, r *http.Request) {
+			code, content := list, listed
+			if strings.HasSuffix(r.URL.Path, "/digests") {
+				code, content = digests, body
+			}
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(code)
+			_, _ = w.Write([]byte(content))
+		}
+	}
+	for _, tc := range []struct {
+		name         string
+		answer       http.HandlerFunc
+		reason, says string
+		gone         bool
+	}{
+		{name: "a good one", answer: answers(200, `{"dataID":"2","form":1}`, 500, "")},
+		{name: "kcp's", answer: answers(404, "", 200, shards), reason: "NotACacheServer", says: "something else"},
+		{name: "one of another version", answer: answers(200, `{"dataID":"1","form":2}`, 200, shards), reason: "NotACacheServer", says: "a cache server of another version"},
+		{name: "a shard", answer: answers(404, "404 page not found", 404, "404 page not found"), reason: "NotACacheServer", says: "correct its server, as https://<cache server>/services/cache"},
+		{name: "another server", answer: answers(200, "<html>", 200, "<html>"), reason: "NotACacheServer", says: "cache.kubeconfig leads to is something else"},
+		{name: "a kube-apiserver", answer: answers(403, "{}", 403, "{}"), reason: "Refused", says: "and otherwise correct the kubeconfig"},
+		{name: "one that knows nobody", answer: answers(401, "{}", 401, "{}"), reason: "Refused", says: "has to be that of system:shard:amber in group system:kcp:shards"},
+		{name: "a full one", answer: answers(200, `{"dataID":"2","form":1,"full":true}`, 500, ""), reason: "Full", says: "make room there, or raise its quota"},
+		{name: "one that is ill", answer: answers(500, "etcd", 500, ""), reason: "Unreachable", says: "answered with 500: etcd"},
+		{name: "one that is away", answer: answers(200, "", 200, ""), gone: true, reason: "Unreachable", says: "everything goes on with what is known"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			server := httptest.NewServer(tc.answer)
+			t.Cleanup(server.Close)
+			if tc.gone {
+				server.Close()
+			}
+			f, err := client.NewFactory(&rest.Config{Host: server.URL})
+			require.NoError(t, err)
+			t.Cleanup(f.CloseIdleConnections)
+			registry := prometheus.NewRegistry()
+			c := NewCacheCheck(CheckedCache{Shard: "amber", Kubeconfig: "cache.kubeconfig", Cache: f, Metrics: registry})
+			require.Nil(t, c.Reasons(), "nothing is known yet")
+			reason, err := c.look(t.Context())
+			require.Equal(t, tc.reason, reason, "%v", err)
+			c.report(t.Context(), reason, err)
+			require.Equal(t, map[string]string{"cache": tc.reason}, c.Reasons())
+			if tc.reason == "" {
+				require.NoError(t, err)
+				require.Empty(t, said(t, registry))
+				return
+			}
+			require.ErrorContains(t, err, tc.says)
+			require.Equal(t, []string{"cache " + tc.reason}, said(t, registry))
+			c.report(t.Context(), "", nil)
+			require.Empty(t, said(t, registry), "it is well again")
+		})
+	}
+}
+
+// said returns what the metric says to be wrong.
+func said(t *testing.T, registry *prometheus.Registry) (all []string) {
+	t.Helper()
+	families, err := registry.Gather()
+	require.NoError(t, err)
+	for _, family := range families {
+		if family.GetName() != "shardplane_replication_cache_trouble" {
+			continue
+		}
+		for _, metric := range family.GetMetric() {
+			var values []string
+			for _, label := range metric.GetLabel() {
+				values = append(values, label.GetValue())
+			}
+			all = append(all, strings.Join(values, " "))
+		}
+	}
+	return all
+}

@@ -1,0 +1,258 @@
+package push
+
+import (
+	"context"
+	"maps"
+	"net/http"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
+	"k8s.io/component-base/metrics/testutil"
+
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/replication"
+	"github.com/shardplane/shardplane/pkg/tenancy/replicationmarks"
+	"github.com/shardplane/shardplane/test/bubble"
+)
+
+const (
+	modelResource = "shards.core.kcp.io"
+	markKey       = "replicationmarks.cache.shardplane.io/system:marks|shard"
+	// untilNoticed is by when the next comparison of digests has taken place, and its repairs.
+	untilNoticed = 30 * time.Second
+)
+
+// replicated runs f with a model whose objects are replicated, in a bubble.
+func replicated(t *testing.T, of trouble, f func(t *testing.T, m *model)) {
+	t.Helper()
+	bubble.Test(t, func(t *testing.T) {
+		m := newModel(t, 1, of)
+		for range 30 {
+			m.edit(m.shard)
+		}
+		m.start()
+		defer func() {
+			m.stop()
+			m.shard.stray.Wait()
+			m.cache.stray.Wait()
+		}()
+		m.arrives(t, untilNoticed)
+		f(t, m)
+	})
+}
+
+// arrives waits until the cache server has what it should have.
+func (m *model) arrives(t *testing.T, most time.Duration) {
+	t.Helper()
+	for began := time.Now(); !maps.Equal(m.wanted(), m.has()); <-time.After(100 * time.Millisecond) {
+		require.Less(t, time.Since(began), most, "want %v, have %v", m.wanted(), m.has())
+	}
+}
+
+// restarts returns how often all objects and replicas were read again.
+func (m *model) restarts(t *testing.T) int {
+	t.Helper()
+	n, err := testutil.GetCounterMetricValue(newMetrics(m.config.Metrics).restarts.WithLabelValues(m.config.CacheName, modelResource))
+	require.NoError(t, err)
+	return int(n)
+}
+
+// mark returns the mark that the cache server has.
+func (m *model) mark(t *testing.T) *replicationmarks.ReplicationMark {
+	t.Helper()
+	m.cache.mu.Lock()
+	defer m.cache.mu.Unlock()
+	mark := &replicationmarks.ReplicationMark{}
+	require.NoError(t, runtime.DefaultUnstructuredConverter.FromUnstructured(decoded(m.cache.objects[markKey]).Object, mark))
+	return mark
+}
+
+// damage changes a replica, deletes one and invents one without an event. It returns the keys of the first two.
+func (m *model) damage() (keys []string) {
+	m.cache.marked = nil
+	keys = slices.Sorted(maps.Keys(m.wanted()))[:2]
+	m.cache.silently(func() {
+		edited := decoded(m.cache.objects[keys[0]])
+		edited.Object["spec"] = map[string]any{"n": int64(666)}
+		m.cache.store(keys[0], "c0", edited)
+		m.cache.remove(keys[1])
+		invented := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "core.kcp.io/v1alpha1", "kind": "Shard"}}
+		invented.SetName("invented")
+		m.cache.store(modelKey("c9", "invented"), "c9", invented)
+	})
+	return keys
+}
+
+// TestDigestsFindWhatNoEventReports: digests find such replicas, which are repaired one by one, without any list.
+func TestDigestsFindWhatNoEventReports(t *testing.T) {
+	replicated(t, trouble{}, func(t *testing.T, m *model) {
+		<-time.After(time.Minute)
+		keys, lists := m.damage(), m.cache.lists
+		require.NotEqual(t, m.wanted(), m.has())
+		m.arrives(t, untilNoticed)
+		<-time.After(untilNoticed)
+		for _, problem := range []replication.Problem{replication.ProblemDifferent, replication.ProblemMissing, replication.ProblemLeftOver} {
+			n, err := testutil.GetCounterMetricValue(newMetrics(m.config.Metrics).repairs.WithLabelValues(m.config.CacheName, modelResource, string(problem)))
+			require.NoError(t, err)
+			require.Equal(t, 1, int(n), problem)
+		}
+		require.Equal(t, lists, m.cache.lists)
+		require.Zero(t, m.restarts(t))
+
+		// Changes are replicated although no event has reported these replicas.
+		m.shard.mu.Lock()
+		changed := decoded(m.shard.objects[keys[0]])
+		changed.Object["spec"] = map[string]any{"n": int64(1)}
+		m.shard.store(keys[0], "c0", changed)
+		m.shard.remove(keys[1])
+		m.shard.mu.Unlock()
+		m.arrives(t, time.Second)
+	})
+}
+
+// TestOtherDataID: data with another ID is compared anew although its digests are the same.
+func TestOtherDataID(t *testing.T) {
+	replicated(t, trouble{}, func(t *testing.T, m *model) {
+		<-time.After(time.Minute)
+		require.Zero(t, m.restarts(t))
+		m.cache.mu.Lock()
+		m.cache.dataID++
+		m.cache.mu.Unlock()
+		<-time.After(untilNoticed)
+		require.Equal(t, 1, m.restarts(t))
+		m.arrives(t, untilNoticed)
+	})
+}
+
+// TestDigestsUnavailable: a cache server that returns no digests for a while is not taken for one with other data, or
+// without digests, even if its history is gone.
+func TestDigestsUnavailable(t *testing.T) {
+	replicated(t, trouble{}, func(t *testing.T, m *model) {
+		<-time.After(time.Minute)
+		m.cache.mu.Lock()
+		m.cache.ill = true
+		m.cache.mu.Unlock()
+		<-time.After(untilNoticed)
+		m.cache.breakWatches(true)
+		m.edit(m.shard)
+		<-time.After(untilNoticed)
+		m.cache.mu.Lock()
+		m.cache.ill = false
+		m.cache.mu.Unlock()
+		m.edit(m.shard)
+		m.arrives(t, untilNoticed)
+		<-time.After(time.Minute)
+		require.Zero(t, m.restarts(t))
+	})
+}
+
+// TestMarks: marks are renewed although nothing changes, by the next process too. After the loss of a mark everything
+// is compared anew. Marks have another epoch after the shard was restored from an older backup.
+func TestMarks(t *testing.T) {
+	replicated(t, trouble{}, func(t *testing.T, m *model) {
+		<-time.After(time.Minute)
+		first := m.mark(t)
+		require.NotEmpty(t, first.Epoch)
+		require.EqualValues(t, len(m.wanted()), first.Resources[modelResource].Count)
+		<-time.After(time.Minute)
+		require.GreaterOrEqual(t, m.mark(t).Number, first.Number+5)
+		m.stop()
+		m.start()
+		<-time.After(time.Minute)
+		second := m.mark(t)
+		require.Equal(t, first.Epoch, second.Epoch)
+		require.GreaterOrEqual(t, second.Number, first.Number+10)
+
+		m.cache.mu.Lock()
+		m.cache.remove(markKey)
+		m.cache.mu.Unlock()
+		<-time.After(time.Minute)
+		require.Equal(t, first.Epoch, m.mark(t).Epoch, "the shard has the same data")
+		require.Equal(t, 1, m.restarts(t), "the cache server may have other data")
+
+		m.save(m.shard)
+		m.edit(m.shard)
+		m.arrives(t, untilNoticed)
+		<-time.After(time.Minute)
+		m.stop()
+		m.cache.mu.Lock()
+		m.cache.marked = nil
+		m.cache.mu.Unlock()
+		m.restore(m.shard)
+		m.start()
+		m.arrives(t, untilNoticed)
+		<-time.After(time.Minute)
+		require.Greater(t, m.mark(t).Epoch, first.Epoch)
+	})
+}
+
+// TestResourcesComeAndGo removes a resource from the table while the cache server is unreachable, and adds it again.
+func TestResourcesComeAndGo(t *testing.T) {
+	replicated(t, trouble{}, func(t *testing.T, m *model) {
+		resource := replication.Resource{}
+		lines, _ := m.config.Table.Lines()
+		for _, l := range lines {
+			resource = l.Resource
+		}
+		for range 2 {
+			m.fails(100)
+			impatient, cancel := context.WithTimeout(t.Context(), time.Second)
+			require.ErrorIs(t, m.config.Table.Remove(impatient, resource.GroupResource()), context.DeadlineExceeded)
+			cancel()
+			require.NotEmpty(t, m.has())
+			m.fails(0)
+			m.cache.marked = nil
+			require.NoError(t, m.config.Table.Remove(t.Context(), resource.GroupResource()))
+			require.Empty(t, m.has())
+			require.NoError(t, m.config.Table.Add(resource))
+			m.arrives(t, untilNoticed)
+		}
+	})
+}
+
+// TestReplicaIsDeletedAsCompared: a replica that is left over is deleted only if it is still the one that was found. Here
+// another client replaces it just before it is deleted.
+func TestReplicaIsDeletedAsCompared(t *testing.T) {
+	replicated(t, trouble{}, func(t *testing.T, m *model) {
+		m.stop()
+		m.cache.marked = nil
+		left := func(n int64) {
+			m.cache.mu.Lock()
+			defer m.cache.mu.Unlock()
+			obj := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "core.kcp.io/v1alpha1", "kind": "Shard", "spec": map[string]any{"n": n}}}
+			obj.SetName("left")
+			m.cache.store(modelKey("c0", "left"), "c0", obj)
+		}
+		statuses := make(chan int, 10)
+		var replace sync.Once
+		transport := roundTripper(func(req *http.Request) (*http.Response, error) {
+			if req.Method != http.MethodDelete {
+				return m.cache.RoundTrip(req)
+			}
+			replace.Do(func() { left(2) })
+			response, err := m.cache.RoundTrip(req)
+			if err == nil {
+				statuses <- response.StatusCode
+			}
+			return response, err
+		})
+		var err error
+		m.config.Cache, err = client.NewFactory(&rest.Config{Host: "http://model", Transport: transport})
+		require.NoError(t, err)
+		left(1)
+		m.start()
+		m.arrives(t, untilNoticed)
+		require.Equal(t, http.StatusConflict, <-statuses)
+		require.Equal(t, http.StatusOK, <-statuses)
+	})
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }

@@ -1,0 +1,36 @@
+package push
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/replication/digest"
+)
+
+// TestMoments holds that a bucket counts only if nothing has happened to it between two moments.
+func TestMoments(t *testing.T) {
+	s := &session{ledger: newLedger(), expected: newExpected()}
+	key := client.Key{Cluster: "root", Name: "a"}
+	bucket, other := digest.BucketOf(key.String()), (digest.BucketOf(key.String())+1)%digest.Buckets
+	still := func(between func()) bool {
+		t.Helper()
+		before := s.expected.now(s.ledger)
+		between()
+		after := s.expected.now(s.ledger)
+		require.True(t, before.still(after, other))
+		return before.still(after, bucket)
+	}
+	require.True(t, still(func() {}))
+	require.False(t, still(func() { s.expected.begin(key)() }), "somebody has worked on it")
+	var end func()
+	require.False(t, still(func() { end = s.expected.begin(key) }))
+	require.False(t, still(func() { end() }))
+	require.True(t, still(func() {}))
+	require.False(t, still(func() { s.ledger.tell(key, false) }), "somebody has to")
+	require.False(t, still(func() {}))
+	s.ledger.begin(key)
+	s.ledger.done(key)
+	require.True(t, still(func() {}))
+}

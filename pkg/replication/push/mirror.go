@@ -1,0 +1,134 @@
+package push
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/klog/v2"
+
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/replication"
+	"github.com/shardplane/shardplane/pkg/replication/digest"
+)
+
+// mirror replicates one resource.
+type mirror struct {
+	*replicas
+
+	line     *replication.Line
+	progress progress
+	slots    chan struct{}
+	// acknowledged is called when changes of the shard are on the cache server.
+	acknowledged func()
+	digests      *digests
+	// trust is of the cache server that is relayed from; nil for the shard itself.
+	trust *trust
+	// removed is called when the replicas of a removed resource are gone.
+	removed func()
+	// current is the session that runs.
+	current atomic.Pointer[session]
+
+	cancel context.CancelFunc
+	ended  sync.WaitGroup
+}
+
+// start works until ctx is done or stop is called.
+func (m *mirror) start(ctx context.Context, fail context.CancelCauseFunc) {
+	ctx = klog.NewContext(ctx, klog.FromContext(ctx).WithValues("controller", Name, "cache", m.config.CacheName, "resource", m.name()))
+	ctx, m.cancel = context.WithCancel(ctx)
+	for _, until := range []string{untilAcknowledged, untilMarked} {
+		m.config.metrics.lag.WithLabelValues(m.config.CacheName, m.counted(), until)
+	}
+	work := m.run
+	if m.line.IsRemoved() {
+		work = m.remove
+	}
+	m.ended.Go(func() {
+		if err := work(ctx); err != nil {
+			fail(err)
+		}
+	})
+}
+
+// stop returns when everything has ended.
+func (m *mirror) stop() {
+	m.cancel()
+	m.ended.Wait()
+	m.deleteMetrics()
+}
+
+// run follows the shard until ctx is done, in one or more sessions.
+func (m *mirror) run(ctx context.Context) error {
+	for {
+		err := m.session(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return nil //nolint:nilerr // stopped, which is no failure
+		case errors.Is(err, errOtherData):
+			m.config.metrics.restarts.WithLabelValues(m.config.CacheName, m.counted()).Inc()
+			klog.FromContext(ctx).Info("Starting over", "reason", err.Error())
+		default:
+			return err
+		}
+	}
+}
+
+// remove deletes the replicas of a resource that left the table, until there are
+// none or ctx is done.
+func (m *mirror) remove(ctx context.Context) error {
+	backoff := wait.Backoff{Duration: 50 * time.Millisecond, Factor: 2, Jitter: 0.5, Steps: 10, Cap: m.config.RemovalInterval}
+	err := backoff.DelayFunc().Until(ctx, true, false, func(ctx context.Context) (bool, error) {
+		left, err := m.removeAll(ctx)
+		if err != nil {
+			klog.FromContext(ctx).Info("Cannot delete the replicas of a removed resource yet, trying again", "left", left, "err", err)
+		}
+		return left == 0 && err == nil, nil
+	})
+	if err == nil {
+		m.removed()
+	}
+	return nil // stopped, which is no failure
+}
+
+// session replicates until ctx is done or a server turns out to have other data than is known.
+func (m *mirror) session(ctx context.Context) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel(nil)
+	s := &session{
+		replicas: m.replicas, digests: m.digests, progress: &m.progress, trust: m.trust, slots: m.slots, acknowledged: m.acknowledged,
+		ledger: newLedger(), expected: newExpected(), roots: make(chan *digest.Answer, 1), end: cancel,
+	}
+	var err error
+	if m.trust != nil {
+		if s.origin, err = m.trust.await(ctx); err != nil {
+			return err
+		}
+		s.regional, s.losing = digest.NewTable[struct{}](), make(chan struct{}, 1)
+		s.lose() // until it has told what it has
+	}
+	if s.local, err = client.NewDynamicFollower(m.config.Local.Wildcard(), m.resource.GroupVersionResource, Name+"-shard-"+m.name(), &localSink{session: s}); err != nil {
+		return err
+	}
+	m.current.Store(s)
+	defer m.current.Store(nil)
+	wg.Go(func() { cancel(s.local.Run(ctx)) })
+	if !s.waitForSync(ctx) {
+		return context.Cause(ctx)
+	}
+	if m.trust != nil {
+		wg.Go(func() { s.reassure(ctx) })
+	}
+	outdated, err := s.compareFirst(ctx)
+	if err != nil {
+		return context.Cause(ctx)
+	}
+	s.initial(ctx, outdated)
+	s.started.Store(true)
+	return s.work(ctx)
+}

@@ -1,0 +1,396 @@
+package push
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/component-base/metrics/testutil"
+	"k8s.io/klog/v2"
+
+	"github.com/shardplane/shardplane/pkg/replication"
+	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/tenancy"
+	"github.com/shardplane/shardplane/test/bubble"
+)
+
+// trouble is what may happen to a model.
+type trouble struct {
+	name string
+	// wild has others write replicas, and servers lose their data or get back what they had.
+	wild bool
+}
+
+// model is a shard whose objects are replicated to a cache server.
+type model struct {
+	trouble
+	t            *testing.T
+	seed         uint64
+	dice         *rand.Rand
+	shard, cache *modelServer
+	config       Config
+	stop         func()
+	// saved is what the cache server, and the shard, had once.
+	saved map[*modelServer]backup
+}
+
+type backup struct {
+	objects  map[string][]byte
+	revision int64
+}
+
+func newModel(t *testing.T, seed uint64, of trouble) *model {
+	t.Helper()
+	m := &model{trouble: of, t: t, seed: seed, dice: rand.New(rand.NewPCG(seed, 99)), shard: newModelServer(seed, ""), cache: newModelServer(seed, "amber"), saved: map[*modelServer]backup{}}
+	m.cache.late = of.wild
+	m.config = Config{
+		Metrics: prometheus.NewRegistry(), CacheName: "cache",
+		Shard: "amber", Local: m.shard.factory(t), Cache: m.cache.factory(t),
+	}
+	var err error
+	m.config.Table, err = replication.NewTable(replication.Resource{GroupVersionResource: corev1alpha1.SchemeGroupVersion.WithResource("shards"), Filter: tenancy.Replicated})
+	require.NoError(t, err)
+	if !of.wild {
+		m.cache.marked = m.holdsMark
+	}
+	return m
+}
+
+// start starts the engine.
+func (m *model) start() {
+	m.t.Helper()
+	controller, err := New(m.config)
+	require.NoError(m.t, err)
+	ctx, cancel := context.WithCancel(klog.NewContext(context.Background(), logr.Discard()))
+	ended := make(chan error, 1)
+	go func() { ended <- controller.Run(ctx) }()
+	m.stop = func() {
+		cancel()
+		require.NoError(m.t, <-ended)
+	}
+}
+
+func modelKey(cluster, name string) string { return "shards.core.kcp.io/" + cluster + "|" + name }
+
+// edit writes something to a server, or deletes it.
+func (m *model) edit(at *modelServer) {
+	at.mu.Lock()
+	defer at.mu.Unlock()
+	cluster, name := fmt.Sprintf("c%d", at.rand.IntN(3)), fmt.Sprintf("s-%d", at.rand.IntN(12))
+	key := modelKey(cluster, name)
+	text, found := at.objects[key]
+	if found && at.rand.IntN(4) == 0 {
+		at.remove(key)
+		return
+	}
+	obj := decoded(text)
+	if !found || at.rand.IntN(6) == 0 {
+		obj = &unstructured.Unstructured{Object: map[string]any{"apiVersion": "core.kcp.io/v1alpha1", "kind": "Shard"}}
+		obj.SetName(name)
+		obj.SetLabels(map[string]string{"internal.kcp.io/replicate": "x"})
+	}
+	if at.rand.IntN(5) == 0 { // selected, or not any more
+		obj.SetLabels(map[string]string{"internal.kcp.io/replicate": []string{"", "x"}[at.rand.IntN(2)]})
+	}
+	obj.Object["spec"] = map[string]any{"n": at.rand.Int64()}
+	at.store(key, cluster, obj)
+}
+
+// rewrite changes what a replica says.
+func (m *model) rewrite() {
+	m.cache.mu.Lock()
+	defer m.cache.mu.Unlock()
+	for key, text := range m.cache.objects {
+		if cluster, _, ok := strings.Cut(strings.TrimPrefix(key, "shards.core.kcp.io/"), "|"); ok && strings.HasPrefix(key, "shards.") {
+			obj := decoded(text)
+			obj.Object["spec"] = map[string]any{"n": "rewritten"}
+			m.cache.store(key, cluster, obj)
+			return
+		}
+	}
+}
+
+// brief writes an object to the shard that is deleted again while its replica is being written.
+func (m *model) brief() {
+	s := m.shard
+	name := fmt.Sprintf("brief-%d", m.dice.IntN(1000))
+	key := modelKey("c0", name)
+	obj := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "core.kcp.io/v1alpha1", "kind": "Shard"}}
+	obj.SetName(name)
+	obj.SetLabels(map[string]string{"internal.kcp.io/replicate": "x"})
+	s.mu.Lock()
+	s.store(key, "c0", obj)
+	s.mu.Unlock()
+	<-time.After(time.Duration(m.dice.IntN(120)) * time.Millisecond)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.objects[key] != nil {
+		s.remove(key)
+	}
+}
+
+// step has something happen.
+func (m *model) step() {
+	switch n := m.dice.IntN(100); {
+	case n < 20:
+		m.brief()
+	case n < 60:
+		for range m.dice.IntN(4) {
+			m.edit(m.shard)
+		}
+	case n < 65:
+		m.shard.breakWatches(false)
+		for range 5 { // before anybody watches again
+			m.edit(m.shard)
+		}
+		m.shard.breakWatches(n < 63)
+	case n < 70:
+		m.cache.breakWatches(n == 65)
+	case n < 72: // a restart of the shard
+		m.stop()
+		m.edit(m.shard)
+		m.start()
+	case n < 74:
+		m.outage()
+	case !m.wild:
+	case n < 84:
+		m.edit(m.cache)
+	case n < 86:
+		m.save(m.cache)
+	case n < 87:
+		m.save(m.shard)
+	case n < 89:
+		m.lose()
+	case n < 91:
+		m.restore(m.cache)
+	case n < 92: // the shard is not there meanwhile
+		m.stop()
+		m.restore(m.shard)
+		m.start()
+	}
+	<-time.After(time.Duration(m.dice.IntN(60)) * time.Millisecond)
+	if m.dice.IntN(20) == 0 {
+		<-time.After(time.Duration(m.dice.IntN(30)) * time.Second)
+	}
+}
+
+// outage has the cache server answer nothing for a while.
+func (m *model) outage() {
+	m.fails(100)
+	m.cache.breakWatches(false)
+	m.edit(m.shard)
+	<-time.After(5 * time.Second)
+	m.fails(20)
+}
+
+// fails has so many of a hundred requests to the cache server fail.
+func (m *model) fails(n int) {
+	m.cache.mu.Lock()
+	defer m.cache.mu.Unlock()
+	m.cache.failing = n
+}
+
+func (m *model) save(s *modelServer) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m.saved[s] = backup{maps.Clone(s.objects), s.revision}
+}
+
+// lose has the cache server lose its data.
+func (m *model) lose() {
+	s := m.cache
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.objects, s.revision, s.dataID = map[string][]byte{}, 5, s.dataID+1
+	if s.rand.IntN(2) == 0 { // versions soon pass those that were known
+		s.revision = 100000
+	}
+	s.broke(true)
+	delete(m.saved, s)
+}
+
+// restore has a server have the data that it had once.
+func (m *model) restore(s *modelServer) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if old, ok := m.saved[s]; ok {
+		s.objects, s.revision = maps.Clone(old.objects), old.revision
+		s.broke(true)
+	}
+}
+
+// wanted has what the cache server is to have, by the key: the version of the object, and its spec.
+func (m *model) wanted() map[string]string {
+	m.shard.mu.Lock()
+	defer m.shard.mu.Unlock()
+	want := map[string]string{}
+	for key, text := range m.shard.objects {
+		if obj := decoded(text); tenancy.Replicated(obj) {
+			want[key] = obj.GetResourceVersion() + fmt.Sprint(obj.Object["spec"], obj.GetLabels())
+		}
+	}
+	return want
+}
+
+func (m *model) has() map[string]string {
+	m.cache.mu.Lock()
+	defer m.cache.mu.Unlock()
+	has := map[string]string{}
+	for key, text := range m.cache.objects {
+		if obj := decoded(text); strings.HasPrefix(key, "shards.") {
+			has[key] = obj.GetAnnotations()[request.OriginalVersionAnnotation] + fmt.Sprint(obj.Object["spec"], obj.GetLabels())
+		}
+	}
+	return has
+}
+
+// holdsMark holds that what a mark says is there, under the lock of the cache server.
+func (m *model) holdsMark(mark map[string]any) {
+	said, _, _ := unstructured.NestedString(mark, "resources", "shards.core.kcp.io", "resourceVersion")
+	upTo, err := strconv.ParseInt(said, 10, 64)
+	if err != nil {
+		return
+	}
+	m.shard.mu.Lock()
+	defer m.shard.mu.Unlock()
+	for key, text := range m.shard.objects {
+		obj := decoded(text)
+		if version, _ := strconv.ParseInt(obj.GetResourceVersion(), 10, 64); version > upTo {
+			continue // it may be there as it is or was, or not at all
+		}
+		replica, there := m.cache.objects[key]
+		if there != tenancy.Replicated(obj) || there && decoded(replica).GetAnnotations()[request.OriginalVersionAnnotation] != obj.GetResourceVersion() {
+			m.t.Errorf("seed %d: the mark says %s, and %s of version %s is replicated as %s", m.seed, said, key, obj.GetResourceVersion(), replica)
+		}
+	}
+	for key := range m.cache.objects {
+		if _, there := m.shard.objects[key]; strings.HasPrefix(key, "shards.") && !there && m.goneBy(key, upTo) {
+			m.t.Errorf("seed %d: the mark says %s, and %s was deleted before", m.seed, said, key)
+		}
+	}
+}
+
+// goneBy reports whether an object was deleted by a version, as far as that is still known.
+func (m *model) goneBy(key string, version int64) bool {
+	for _, e := range slices.Backward(m.shard.history) {
+		if e.key == key {
+			return e.revision <= version
+		}
+	}
+	return m.shard.compacted <= version
+}
+
+// repairs returns how many replicas digests have shown to be wrong.
+func (m *model) repairs(t *testing.T) (count float64) {
+	t.Helper()
+	for _, problem := range []replication.Problem{replication.ProblemMissing, replication.ProblemDifferent, replication.ProblemLeftOver} {
+		n, err := testutil.GetCounterMetricValue(newMetrics(m.config.Metrics).repairs.WithLabelValues("cache", "shards.core.kcp.io", string(problem)))
+		require.NoError(t, err)
+		count += n
+	}
+	return count
+}
+
+// TestEngineModel holds that a cache server has what it is to have in the end, whatever happened, and
+// that nothing was ever wrong for reasons of the shard alone: what marks say is there, and digests
+// find nothing to repair.
+func TestEngineModel(t *testing.T) {
+	for _, of := range []trouble{{name: "calm"}, {name: "wild", wild: true}} {
+		t.Run(of.name, func(t *testing.T) {
+			for seed := range bubble.Seeds(5, 2) {
+				bubble.Test(t, func(t *testing.T) { runModel(t, seed, of) })
+			}
+		})
+	}
+}
+
+func runModel(t *testing.T, seed uint64, of trouble) {
+	t.Helper()
+	m := newModel(t, seed, of)
+	for range 20 {
+		m.edit(m.shard)
+		if of.wild {
+			m.edit(m.cache)
+		}
+	}
+	m.cache.failing = 20
+	m.start()
+	for range 150 {
+		m.step()
+	}
+	m.fails(0)
+	var want, has map[string]string
+	equal := func() bool {
+		want, has = m.wanted(), m.has()
+		return maps.Equal(want, has)
+	}
+	for waited := 0; waited < 1200 && !equal(); waited++ {
+		<-time.After(time.Second)
+	}
+	require.Equal(t, want, has, "seed %d", seed)
+	<-time.After(5 * time.Minute)
+	require.True(t, equal(), "seed %d: it stays so", seed)
+	m.holdsDigests()
+	if !of.wild {
+		require.Zero(t, m.repairs(t), "seed %d: digests found what was wrong", seed)
+	}
+	m.reconnects()
+	m.cache.mu.Lock()
+	m.cache.marked = nil // others write now
+	m.cache.mu.Unlock()
+	m.rewrite()
+	for waited := 0; waited < 20 && !equal(); waited++ {
+		<-time.After(time.Second)
+	}
+	require.True(t, equal(), "seed %d: what somebody else writes is put right by the next digests: want %v, got %v", seed, want, has)
+	m.stop()
+	m.shard.stray.Wait()
+	m.cache.stray.Wait()
+}
+
+// holdsDigests holds that the mark has the digest of what is there.
+func (m *model) holdsDigests() {
+	m.cache.mu.Lock()
+	defer m.cache.mu.Unlock()
+	mark, root := decoded(m.cache.objects["replicationmarks.cache.shardplane.io/system:marks|shard"]), m.cache.table().Root()
+	extent, _, _ := unstructured.NestedMap(mark.Object, "resources", "shards.core.kcp.io")
+	require.EqualValues(m.t, root.Count, extent["count"], "seed %d", m.seed)
+	require.Equal(m.t, root.Digest.String(), extent["digest"], "seed %d", m.seed)
+}
+
+// reconnects holds that nothing is read by a new process but digests, nor after a loss of history,
+// where nothing has changed, and nothing is written but marks.
+func (m *model) reconnects() {
+	m.t.Helper()
+	objects := func() (lists int, versions []string) {
+		m.cache.mu.Lock()
+		defer m.cache.mu.Unlock()
+		for key, text := range m.cache.objects {
+			if strings.HasPrefix(key, "shards.") {
+				versions = append(versions, decoded(text).GetResourceVersion())
+			}
+		}
+		slices.Sort(versions)
+		return m.cache.lists, versions
+	}
+	lists, versions := objects()
+	m.stop()
+	m.start()
+	<-time.After(time.Minute)
+	m.cache.breakWatches(true)
+	<-time.After(time.Minute)
+	listed, now := objects()
+	require.Equal(m.t, versions, now, "seed %d", m.seed)
+	require.Equal(m.t, lists, listed, "seed %d", m.seed)
+}

@@ -1,0 +1,55 @@
+package push
+
+import (
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/shardplane/shardplane/test/bubble"
+)
+
+// soonAfter is how long after a cache server is back it may not have everything yet.
+const soonAfter = 6 * time.Second
+
+// TestAfterOutages: however long a cache server was away, it soon has what was changed and deleted meanwhile, also by a
+// process that has started while it was away.
+func TestAfterOutages(t *testing.T) {
+	for _, starts := range []bool{false, true} {
+		for away := time.Second; away < 2*time.Minute; away += away / 2 {
+			bubble.Test(t, func(t *testing.T) { runOutage(t, away, starts) })
+		}
+	}
+}
+
+func runOutage(t *testing.T, away time.Duration, starts bool) {
+	t.Helper()
+	m := newModel(t, 1, trouble{})
+	for range 20 {
+		m.edit(m.shard)
+	}
+	m.start()
+	defer func() {
+		m.stop()
+		m.shard.stray.Wait()
+		m.cache.stray.Wait()
+	}()
+	m.arrives(t, time.Minute)
+	m.fails(100)
+	m.cache.breakWatches(false)
+	if starts {
+		m.stop()
+	}
+	replicated := slices.Sorted(maps.Keys(m.wanted()))
+	m.shard.mu.Lock()
+	m.shard.remove(replicated[0])
+	m.shard.mu.Unlock()
+	m.brief()
+	m.edit(m.shard)
+	if starts {
+		m.start()
+	}
+	<-time.After(away)
+	m.fails(0)
+	m.arrives(t, soonAfter)
+}

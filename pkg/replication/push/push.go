@@ -1,0 +1,184 @@
+package push
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/klog/v2"
+
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/reconcile"
+	"github.com/shardplane/shardplane/pkg/replication"
+)
+
+// pushTries is how often a replica is read and written again at once that others change, too.
+const pushTries = 3
+
+// reconcile brings the replica of an object up to date.
+func (s *session) reconcile(ctx context.Context, key client.Key) (err error) {
+	select {
+	case s.slots <- struct{}{}:
+		defer func() { <-s.slots }()
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	why := s.doubts.take(key)
+	defer func() {
+		if err != nil { // nobody knows what has arrived
+			s.doubts.add(key, max(why, doubtWrite))
+		}
+	}()
+	s.ledger.begin(key)
+	defer s.expected.begin(key)()
+	local, err := s.wanted(ctx, key)
+	if err != nil {
+		return err
+	}
+	if err := s.push(ctx, key, local, why); err != nil {
+		return err
+	}
+	s.config.metrics.objects.WithLabelValues(s.config.CacheName, s.name()).Set(float64(s.expected.Len()))
+	s.progress.done(key)
+	if since, waited := s.ledger.done(key); waited {
+		s.config.metrics.lag.WithLabelValues(s.config.CacheName, s.counted(), untilAcknowledged).Observe(time.Since(since).Seconds())
+	}
+	s.acknowledged()
+	return nil
+}
+
+// wanted returns the object that is to have a replica, or nil if there is none.
+func (s *session) wanted(ctx context.Context, key client.Key) (*unstructured.Unstructured, error) {
+	if s.unsure() {
+		return nil, errUnsure
+	}
+	local, err := replication.GetObject(ctx, s.config.Local, s.resource, key)
+	switch {
+	case err != nil:
+		return nil, err
+	case s.unsure(): // who knows who has answered
+		return nil, errUnsure
+	case local == nil && s.trust != nil:
+		return nil, s.stillThere(ctx)
+	case local != nil && !s.resource.Selects(local):
+		return nil, nil //nolint:nilnil // it is to have none
+	}
+	return local, nil
+}
+
+// push writes the replica of an object, unless it is as it is expected to be; local is nil where there
+// is to be none. It is read before only if it may be another one than the session has written.
+func (s *session) push(ctx context.Context, key client.Key, local *unstructured.Unstructured, why doubt) error {
+	hash, at, has := s.expected.Get(key.String())
+	if why != doubtNone {
+		return s.readAndPush(ctx, key, local, why)
+	}
+	if local == nil && !has {
+		return nil
+	}
+	if local == nil {
+		if at == 0 {
+			return s.readAndPush(ctx, key, local, why)
+		}
+		err := s.do(ctx, key, nil, replication.ActionDelete, replicaAt(key, at))
+		if apierrors.IsConflict(err) {
+			return s.readAndPush(ctx, key, local, why)
+		}
+		return err
+	}
+	want := s.resource.Desired(local)
+	wanted, err := replication.HashReplica(key.String(), want.Object)
+	switch {
+	case err != nil:
+		return err
+	case has && hash == wanted:
+		return nil
+	case !has:
+		err = s.do(ctx, key, local, replication.ActionCreate, want)
+	case at == 0:
+		return s.readAndPush(ctx, key, local, why)
+	default:
+		err = s.do(ctx, key, local, replication.ActionUpdate, replication.Following(want, replicaAt(key, at)))
+	}
+	if apierrors.IsConflict(err) {
+		return s.readAndPush(ctx, key, local, why)
+	}
+	return err
+}
+
+// replicaAt is what is known of a replica that was written at a version.
+func replicaAt(key client.Key, version uint64) *unstructured.Unstructured {
+	replica := &unstructured.Unstructured{Object: map[string]any{}}
+	replica.SetName(key.Name)
+	replica.SetResourceVersion(fmt.Sprint(version))
+	return replica
+}
+
+// readAndPush is push by what the replica is now.
+func (s *session) readAndPush(ctx context.Context, key client.Key, local *unstructured.Unstructured, why doubt) error {
+	for try := range pushTries {
+		replica, err := replication.GetObject(ctx, s.config.replicas(), s.resource, key)
+		if err != nil {
+			return err
+		}
+		if problem := replication.ProblemOf(s.resource, local, replica); try == 0 && why == doubtDigest {
+			s.looked(ctx, key, problem)
+		}
+		todo, obj := replication.Decide(s.resource, local, replica)
+		if todo == replication.ActionNone {
+			s.expected.expect(ctx, s.resource, key, local, replica)
+			return nil
+		}
+		err = s.do(ctx, key, local, todo, obj)
+		switch {
+		case apierrors.IsConflict(err):
+		case err != nil:
+			return err
+		default:
+			return nil
+		}
+	}
+	return apierrors.NewConflict(s.resource.GroupResource(), key.String(), errors.New("others write the replica all the time"))
+}
+
+// looked notes what a replica is that digests have shown to be wrong.
+func (s *session) looked(ctx context.Context, key client.Key, problem replication.Problem) {
+	if problem != "" {
+		s.config.metrics.repairs.WithLabelValues(s.config.CacheName, s.counted(), string(problem)).Inc()
+		klog.FromContext(ctx).Info("A replica is wrong, as digests show, and is put right", "key", key.String(), "problem", problem)
+	}
+}
+
+// do does what was decided, and notes what the replica is then.
+func (s *session) do(ctx context.Context, key client.Key, local *unstructured.Unstructured, todo replication.Action, obj *unstructured.Unstructured) error {
+	written, err := s.apply(ctx, key, todo, obj)
+	if err != nil {
+		return err
+	}
+	s.recent.wrote(key)
+	s.expected.expect(ctx, s.resource, key, local, written)
+	klog.FromContext(ctx).V(3).Info("Replicated", "action", todo, "key", key.String())
+	return nil
+}
+
+// work replicates what changes, after the first comparison.
+func (s *session) work(ctx context.Context) error {
+	controller := reconcile.New(reconcile.Config[client.Key]{
+		Name: Name + "-" + s.config.CacheName + "-" + s.counted(),
+		Reconcile: func(ctx context.Context, key client.Key) (reconcile.Result, error) {
+			if wait := s.recent.wait(key); wait > 0 {
+				return reconcile.Result{RequeueAfter: wait}, nil
+			}
+			return reconcile.Result{}, s.reconcile(ctx, key)
+		},
+		Sources: []reconcile.Source[client.Key]{s.feed},
+		Workers: s.config.Writes,
+	})
+	if err := controller.Run(ctx); err != nil {
+		return err
+	}
+	return context.Cause(ctx)
+}

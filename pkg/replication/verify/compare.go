@@ -1,0 +1,208 @@
+// Package verify compares all objects of a shard that are replicated with all of their replicas, and
+// trusts nothing that is known of them.
+package verify
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/replication"
+	"github.com/shardplane/shardplane/pkg/replication/digest"
+)
+
+// differenceTimeout is how long a difference has to last to be one, and differenceTries how
+// often one is looked at again that changes all the time.
+const (
+	differenceTimeout = time.Second
+	differenceTries   = 3
+)
+
+// Difference is one replica that is not as it should be.
+type Difference struct {
+	// Resource is the kind of object.
+	Resource schema.GroupResource
+	// Key is the object's key in its shard.
+	Key client.Key
+	// Problem says what is wrong.
+	Problem replication.Problem
+	// Fields are the fields that a different replica has other than its object, or that one
+	// of the two has not.
+	Fields []string
+}
+
+// Config says what is compared.
+type Config struct {
+	// Shard is the name of the shard.
+	Shard string
+	// Local is the shard, and Cache the cache server, both as a system:masters user.
+	Local, Cache *client.Factory
+}
+
+func (c Config) replicas() *client.Factory { return c.Cache.Shard(c.Shard) }
+
+// Compare reads all selected objects of the shard of a resource and all of its replicas. It reports
+// the differences, ordered by key. What looks different is looked at twice, a second apart, so that a
+// healthy replication under load has none to report. told, unless it is nil, is called
+// with the number of objects and replicas that were read, again and again.
+func Compare(ctx context.Context, config Config, resource replication.Resource, told func(objects, replicas int)) ([]Difference, error) {
+	if told == nil {
+		told = func(int, int) {}
+	}
+	suspects, err := compare(ctx, config, resource.Of(config.Shard, false), told)
+	if err != nil {
+		err = fmt.Errorf("cannot compare %s: %w", resource.GroupResource(), err)
+	}
+	found := make([]Difference, 0, len(suspects))
+	for _, s := range suspects {
+		found = append(found, Difference{Resource: resource.GroupResource(), Key: s.key, Problem: s.problem, Fields: s.fields})
+	}
+	slices.SortFunc(found, func(a, b Difference) int { return cmp.Compare(a.Key.String(), b.Key.String()) })
+	return found, err
+}
+
+// compare returns what is different of one resource, and has been for
+// differenceTimeout.
+func compare(ctx context.Context, config Config, resource replication.Resource, told func(objects, replicas int)) ([]suspect, error) {
+	type listed struct {
+		hash    uint64
+		version string
+	}
+	replicas := map[client.Key]listed{}
+	hash := func(obj *unstructured.Unstructured) uint64 {
+		hash, err := digest.Hash("", replication.Canonical(obj))
+		if err != nil {
+			return 0 // looked at more closely
+		}
+		return hash
+	}
+	err := replication.EachObject(ctx, config.replicas().Wildcard(), resource, func(obj *unstructured.Unstructured) {
+		replicas[client.KeyOf(obj)] = listed{hash(obj), obj.GetResourceVersion()}
+		told(0, len(replicas))
+	})
+	if err != nil {
+		return nil, fmt.Errorf("reading the replicas: %w", err)
+	}
+	var suspects []suspect
+	objects, all := 0, len(replicas)
+	err = replication.EachObject(ctx, config.Local.Wildcard(), resource, func(obj *unstructured.Unstructured) {
+		key, selected := client.KeyOf(obj), resource.Selects(obj)
+		if selected {
+			objects++
+		}
+		told(objects, all)
+		replica, has := replicas[key]
+		if want := hash(resource.Desired(obj)); has != selected || has && (want == 0 || want != replica.hash) {
+			suspects = append(suspects, suspect{key: key, local: version(obj), replica: replica.version})
+		}
+		delete(replicas, key)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("reading the shard: %w", err)
+	}
+	for key, replica := range replicas {
+		suspects = append(suspects, suspect{key: key, replica: replica.version})
+	}
+	return confirm(ctx, config, resource, suspects)
+}
+
+// suspect is a difference that the lists show: which may be one that comes from
+// reading the two sides one after the other.
+type suspect struct {
+	key client.Key
+	// local and replica are the resource versions that the lists had; empty
+	// where there was no object.
+	local, replica string
+	// problem is set when the difference was confirmed, and fields where it is one.
+	problem replication.Problem
+	fields  []string
+}
+
+// confirm looks at the suspects again after a while. A difference is one where
+// nothing has moved on either side: otherwise the replication is at work, and what
+// is still different then is looked at once more.
+func confirm(ctx context.Context, config Config, resource replication.Resource, suspects []suspect) (found []suspect, err error) {
+	for range differenceTries {
+		if len(suspects) == 0 {
+			break
+		}
+		timer := time.NewTimer(differenceTimeout)
+		defer timer.Stop()
+		select {
+		case <-ctx.Done():
+			return found, context.Cause(ctx)
+		case <-timer.C:
+		}
+		var moved []suspect
+		for _, s := range suspects {
+			now, err := lookAgain(ctx, config, resource, s.key)
+			switch {
+			case err != nil:
+				return found, err
+			case now.problem == "":
+			case now.local == s.local && now.replica == s.replica:
+				found = append(found, now)
+			default:
+				moved = append(moved, now)
+			}
+		}
+		suspects = moved
+	}
+	return found, nil
+}
+
+// lookAgain reads both sides of an object, and says what is wrong.
+func lookAgain(ctx context.Context, config Config, resource replication.Resource, key client.Key) (suspect, error) {
+	local, err := replication.GetObject(ctx, config.Local, resource, key)
+	if err != nil {
+		return suspect{}, err
+	}
+	replica, err := replication.GetObject(ctx, config.replicas(), resource, key)
+	if err != nil {
+		return suspect{}, err
+	}
+	now := suspect{key: key, local: version(local), replica: version(replica), problem: replication.ProblemOf(resource, local, replica)}
+	if now.problem == replication.ProblemDifferent {
+		now.fields = differing("", replication.Canonical(resource.Desired(local)), replication.Canonical(replica))
+	}
+	return now, nil
+}
+
+// differing returns the paths of the fields that differ, in order. Lists differ as a whole.
+func differing(path string, a, b map[string]any) []string {
+	names := slices.Collect(maps.Keys(a))
+	for name := range b {
+		if _, both := a[name]; !both {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	var fields []string
+	for _, name := range names {
+		one, inOne := a[name].(map[string]any)
+		other, inOther := b[name].(map[string]any)
+		switch at := path + "." + name; {
+		case inOne && inOther:
+			fields = append(fields, differing(at, one, other)...)
+		case !equality.Semantic.DeepEqual(a[name], b[name]):
+			fields = append(fields, strings.TrimPrefix(at, "."))
+		}
+	}
+	return fields
+}
+
+func version(obj *unstructured.Unstructured) string {
+	if obj == nil {
+		return ""
+	}
+	return obj.GetResourceVersion()
+}

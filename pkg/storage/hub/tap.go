@@ -1,0 +1,229 @@
+package hub
+
+import (
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/apiserver/pkg/storage"
+	"k8s.io/klog/v2"
+)
+
+// Close ends all watches and waits for what the hub has running. The watch
+// cache must have been stopped.
+func (h *Hub) Close() {
+	h.mu.Lock()
+	if !h.closed {
+		h.closed = true
+		close(h.done)
+	}
+	h.endAllLocked()
+	h.unclaimAllLocked()
+	if h.expiring != nil {
+		h.expiring.Stop()
+	}
+	h.mu.Unlock()
+	h.running.Wait()
+}
+
+// Listed is called with each page of the list that fills the watch cache. The
+// objects themselves are taken in Key: the watch cache keeps copies, which are
+// what the hub shares memory with.
+func (h *Hub) Listed(first bool, list runtime.Object) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if first || h.filling == nil {
+		h.filling = &filling{}
+	}
+	h.filling.want += meta.LenList(list)
+}
+
+// Key is the watch cache's key function.
+func (h *Hub) Key(obj runtime.Object) string {
+	if current := h.current.Load(); current != nil && current.obj == obj {
+		return current.key
+	}
+	key := h.cfg.KeyFunc(obj)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.filling != nil {
+		h.filling.items = append(h.filling.items, item{key, obj})
+	}
+	return key
+}
+
+// Tap returns the watch that the watch cache reads, from w, which starts at the
+// version. The hub takes an event when the watch cache has received it. Where the
+// hub would not know what the watch cache knows, the watch has expired: so the
+// watch cache is filled again, and the hub with it.
+func (h *Hub) Tap(w watch.Interface, version string) watch.Interface {
+	h.mu.Lock()
+	previous := h.tapped
+	h.mu.Unlock()
+	<-previous // the watch cache has stopped it
+
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !h.resumeLocked(version) {
+		w.Stop()
+		return expired()
+	}
+	t := &tap{Interface: w, hub: h, result: make(chan watch.Event), stopped: make(chan struct{}), ended: make(chan struct{})}
+	h.tapped = t.ended
+	if !h.startLocked(t.run) {
+		close(t.result)
+		close(t.ended)
+	}
+	return t
+}
+
+// expired returns a watch that has its reader list again.
+func expired() watch.Interface {
+	status := apierrors.NewResourceExpired("the hub has lost track of the watch cache").Status()
+	result := make(chan watch.Event, 1)
+	result <- watch.Event{Type: watch.Error, Object: &status}
+	return watch.NewProxyWatcher(result)
+}
+
+// resumeLocked starts to follow a watch from a version. It reports whether the
+// hub has all that was there at the version.
+func (h *Hub) resumeLocked(resourceVersion string) bool {
+	version, err := h.cfg.Versioner.ParseResourceVersion(resourceVersion)
+	f := h.filling
+	h.filling = nil
+	switch {
+	case err == nil && f == nil && h.synced && version == h.version:
+		return true // the same stream goes on
+	case err == nil && f != nil && len(f.items) == f.want:
+		if version != h.version { // events were missed
+			h.endJoinedLocked()
+			h.history.reset(version)
+		}
+		if version < h.version { // etcd was restored from a backup
+			h.kept = keptSnapshots{}
+			h.restartClaimsLocked(version)
+		}
+		h.objects = newTree(f.items)
+		h.synced, h.version, h.lastEvent = true, version, version
+		h.advancedLocked()
+		return true
+	default:
+		klog.ErrorS(err, "Cannot follow the watch cache, which is filled again", "resource", h.cfg.Resource, "resourceVersion", resourceVersion, "at", h.version)
+		h.synced = false
+		h.endJoinedLocked()
+		return false
+	}
+}
+
+// tap passes a watch on, and shows the hub what was received.
+type tap struct {
+	watch.Interface
+
+	hub     *Hub
+	result  chan watch.Event
+	stopped chan struct{}
+	ended   chan struct{}
+	once    sync.Once
+}
+
+// ResultChan implements watch.Interface.
+func (t *tap) ResultChan() <-chan watch.Event { return t.result }
+
+// Stop implements watch.Interface.
+func (t *tap) Stop() {
+	t.once.Do(func() { close(t.stopped) })
+	t.Interface.Stop()
+}
+
+func (t *tap) run() {
+	defer close(t.ended)
+	defer close(t.result)
+	for {
+		var received watch.Event
+		var ok bool
+		select {
+		case received, ok = <-t.Interface.ResultChan():
+			if !ok {
+				return
+			}
+		case <-t.stopped:
+			return
+		}
+		if undecodable := t.hub.cfg.Undecodable; received.Type == watch.Error && undecodable != nil && undecodable() {
+			// Upstream's reflector would watch from the same version again, and never pass the object.
+			status := apierrors.NewResourceExpired("an object cannot be decoded").Status()
+			received.Object = &status
+		}
+		e := t.hub.eventOf(received)
+		if e != nil && e.kind != watch.Bookmark {
+			received.Object = t.hub.aged(e)
+		}
+		select {
+		case t.result <- received:
+		case <-t.stopped:
+			return
+		}
+		if e != nil {
+			t.hub.apply(e)
+		}
+	}
+}
+
+// eventOf prepares an event before the watch cache gets it.
+func (h *Hub) eventOf(received watch.Event) *event {
+	obj := received.Object
+	if timed, ok := obj.(storage.WatchEventWithRecordTime); ok {
+		obj = timed.Unwrap()
+	}
+	if received.Type == watch.Error {
+		return nil
+	}
+	version, err := h.cfg.Versioner.ObjectResourceVersion(obj)
+	if err != nil {
+		return nil // the watch cache cannot use it either
+	}
+	e := &event{kind: received.Type, version: version, time: time.Now()}
+	if received.Type == watch.Bookmark {
+		return e
+	}
+	e.key, e.obj, e.bytes = h.cfg.KeyFunc(obj), obj, bytesOf(obj)
+	h.current.Store(&item{e.key, obj})
+	if e.hashes, err = hashesOf(obj); err != nil {
+		klog.ErrorS(err, "Cannot hash an object", "resource", h.cfg.Resource, "key", e.key)
+	}
+	return e
+}
+
+// apply takes an event in and hands it to the watchers that want it.
+func (h *Hub) apply(e *event) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !h.synced || e.version < h.lastEvent && e.kind != watch.Bookmark {
+		return
+	}
+	switch e.kind {
+	case watch.Bookmark:
+	case watch.Deleted:
+		if last := h.objects.remove(e.key); last != nil {
+			e.since, _ = h.cfg.Versioner.ObjectResourceVersion(last)
+		}
+		e.previous = e.obj // its last state
+	default:
+		e.previous = h.objects.set(e.key, e.obj)
+	}
+	if e.version > h.version {
+		h.version = e.version
+	}
+	h.written += e.bytes
+	h.kept.expire(e.time, h.written)
+	if e.kind != watch.Bookmark {
+		h.lastEvent = e.version
+		h.history.add(e, h.keepsLocked(e.time))
+		h.expireLaterLocked()
+		h.dispatchLocked(e)
+	}
+	h.advancedLocked()
+}

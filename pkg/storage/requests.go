@@ -1,0 +1,302 @@
+package storage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/storage"
+
+	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/storage/hub"
+	"github.com/shardplane/shardplane/pkg/storage/unreadable"
+)
+
+// Create implements storage.Interface.
+func (s *tenantStorage) Create(ctx context.Context, key string, obj, out runtime.Object, ttl uint64) error {
+	t, key, err := s.one(ctx, key, "create")
+	if err != nil {
+		return err
+	}
+	if err := annotate(obj, t); err != nil {
+		return err
+	}
+	s.labels.drop(obj)
+	err = s.inner.Create(ctx, key, obj, out, ttl)
+	if errors.Is(err, storage.ErrResourceVersionSetOnCreate) {
+		return badRequestError{apierrors.NewBadRequest("metadata.resourceVersion must not be set on an object that is created: leave it out"), err}
+	}
+	return s.wrote(out, err)
+}
+
+// badRequestError is 400 for what upstream answers with 500.
+type badRequestError struct {
+	*apierrors.StatusError
+
+	cause error
+}
+
+// Unwrap returns upstream's error.
+func (e badRequestError) Unwrap() error { return e.cause }
+
+// invalidVersion is what reads at a version that is not a number are told.
+func invalidVersion(err error) error {
+	return badRequestError{apierrors.NewBadRequest(fmt.Sprintf("invalid resource version: %v", err)), err}
+}
+
+// Delete implements storage.Interface.
+func (s *tenantStorage) Delete(
+	ctx context.Context, key string, out runtime.Object, preconditions *storage.Preconditions,
+	validateDeletion storage.ValidateObjectFunc, cachedExistingObject runtime.Object, opts storage.DeleteOptions,
+) error {
+	t, key, err := s.one(ctx, key, "delete")
+	if err != nil {
+		return err
+	}
+	claimed, err := s.claimedFor(ctx, t)
+	if err != nil {
+		return err
+	}
+	validateDeletion = claimed.guard(key, validateDeletion)
+	return s.wrote(out, s.inner.Delete(ctx, key, out, preconditions, validateDeletion, cachedExistingObject, opts))
+}
+
+// wrote completes a write. Its result shows the labels of claims, as reads do.
+func (s *tenantStorage) wrote(result runtime.Object, err error) error {
+	if err != nil || result == nil {
+		return tellTooLarge(err)
+	}
+	return s.labels.show(result)
+}
+
+// Get implements storage.Interface.
+func (s *tenantStorage) Get(ctx context.Context, key string, opts storage.GetOptions, out runtime.Object) error {
+	t, key, err := s.one(ctx, key, "get")
+	if err != nil {
+		return err
+	}
+	if _, err := s.Versioner().ParseResourceVersion(opts.ResourceVersion); err != nil {
+		return invalidVersion(err)
+	}
+	claimed, err := s.claimedFor(ctx, t)
+	if err != nil {
+		return err
+	}
+	if err := s.inner.Get(ctx, key, opts, out); err != nil {
+		return err
+	}
+	if err := claimed.show(key, opts, out); err != nil {
+		return err
+	}
+	return s.labels.show(out)
+}
+
+// GuaranteedUpdate implements storage.Interface. The update gets the object with the
+// labels of claims, because clients and field managers compare what they write with what they
+// have read. Whatever the update says, the object stays annotated with its logical cluster.
+func (s *tenantStorage) GuaranteedUpdate(
+	ctx context.Context, key string, destination runtime.Object, ignoreNotFound bool,
+	preconditions *storage.Preconditions, tryUpdate storage.UpdateFunc, cachedExistingObject runtime.Object,
+) error {
+	t, key, err := s.one(ctx, key, "update")
+	if err != nil {
+		return err
+	}
+	in, err := s.claimedFor(ctx, t)
+	if err != nil {
+		return err
+	}
+	annotated := func(input runtime.Object, res storage.ResponseMeta) (runtime.Object, *uint64, error) {
+		if res.ResourceVersion > 0 && !in.matches(input) {
+			return nil, nil, storage.NewKeyNotFoundError(key, 0)
+		}
+		output, ttl, err := tryUpdate(s.labels.shown(input), res)
+		if err != nil {
+			return nil, nil, err
+		}
+		s.labels.drop(output)
+		return output, ttl, annotate(output, t)
+	}
+	return s.wrote(destination, s.inner.GuaranteedUpdate(ctx, key, destination, ignoreNotFound, preconditions, annotated, cachedExistingObject))
+}
+
+// collect gives a list or watch its tenant.
+func (s *tenantStorage) collect(ctx context.Context, key string, opts storage.ListOptions) (collection, error) {
+	t, err := tenantFrom(ctx, s.resource, s.keys.sharded)
+	if err != nil {
+		return collection{}, err
+	}
+	rest, err := s.keys.relative(key, opts.Recursive)
+	if err != nil {
+		return collection{}, err
+	}
+	prefix := s.keys.prefix(t)
+	root := s.keys.root
+	if t.identity != "" {
+		root += identityMark + t.identity
+	}
+	c := collection{tenant: t, key: prefix, opts: opts, scope: strings.Join([]string{root, t.shard, string(t.cluster), rest}, "\x00")}
+	pred := &c.opts.Predicate
+	if c.claims, err = s.claimsFor(ctx, t); err != nil {
+		return collection{}, err
+	}
+	c.attributes = takeAttributes(pred)
+	switch {
+	case c.attributes == nil && (pred.GetAttrs == nil || s.keys.sharded):
+		pred.GetAttrs = s.getAttrs
+	case s.keys.sharded:
+		pred.GetAttrs = withClusterField(pred.GetAttrs)
+	}
+	c.claimLabels = s.labels.selectBy(pred)
+	if pred.ShardSelector == nil {
+		pred.ShardSelector = request.ShardSelectorFrom(ctx)
+	}
+	if !isSharded(pred) {
+		pred.ShardSelector = nil
+	} else {
+		// Upstream's allocates for each object.
+		selector, err := hub.NewSelector(pred.ShardSelector)
+		if err != nil {
+			return collection{}, apierrors.NewBadRequest(fmt.Sprintf("invalid shardSelector: %v", err))
+		}
+		pred.ShardSelector = selector
+	}
+	if s.keys.single(t) {
+		c.key += rest
+		if opts.Recursive && !strings.HasSuffix(c.key, "/") {
+			c.key += "/"
+		}
+		return c, nil
+	}
+	// One namespace or name of all logical clusters is no prefix: select it.
+	if t.cluster != "" && t.shard == "" {
+		pred.Field = and(pred.Field, clusterField, string(t.cluster))
+	}
+	if rest = strings.TrimSuffix(rest, "/"); rest != "" {
+		namespace, name, both := strings.Cut(rest, "/")
+		switch {
+		case both:
+			pred.Field = and(and(pred.Field, "metadata.namespace", namespace), "metadata.name", name)
+		case opts.Recursive:
+			pred.Field = and(pred.Field, "metadata.namespace", namespace)
+		default:
+			pred.Field = and(pred.Field, "metadata.name", namespace)
+		}
+	}
+	c.opts.Recursive = true
+	return c, nil
+}
+
+// GetList implements storage.Interface.
+func (s *tenantStorage) GetList(ctx context.Context, key string, opts storage.ListOptions, list runtime.Object) error {
+	c, err := s.collect(ctx, key, opts)
+	if err != nil {
+		return err
+	}
+	pred := &c.opts.Predicate
+	if pred.Continue, err = openToken(c.scope, pred.Continue); err != nil {
+		return err
+	}
+	matching := makeStrict(pred)
+	s.waitReady(ctx)
+	if err := s.checkReadable(ctx, c); err != nil {
+		return err
+	}
+	err = s.getList(ctx, c, list)
+	if matching.err != nil {
+		return matching.err // the same, whoever serves
+	}
+	if err != nil {
+		return sealError(c.scope, retrySoon(err))
+	}
+	if err := s.labels.show(list); err != nil {
+		return err
+	}
+	accessor, err := meta.ListAccessor(list)
+	if err != nil {
+		return err
+	}
+	accessor.SetContinue(sealToken(c.scope, accessor.GetContinue()))
+	return nil
+}
+
+// getList lists from the hub, if it serves the list, or else from the watch
+// cache, or from etcd where what the watch cache keeps will not do.
+func (s *tenantStorage) getList(ctx context.Context, c collection, list runtime.Object) error {
+	beyondCache := c.beyondCache()
+	if s.cache.Ready() && s.hub.WaitFresh(ctx, 0) == nil {
+		var served bool
+		var err error
+		if beyondCache {
+			served, err = s.hub.List(ctx, c.key, c.claims, c.opts, list)
+		} else {
+			served, err = s.hub.Page(ctx, c.key, c.opts, list)
+		}
+		switch {
+		case errors.Is(err, hub.ErrCompacted):
+			beyondCache = true
+		case served || err != nil:
+			return err
+		}
+	}
+	if !beyondCache {
+		return s.inner.GetList(ctx, c.key, c.opts, list)
+	}
+	caughtUp, err := s.restrictAt(&c)
+	if err != nil {
+		return err
+	}
+	if s.keys.single(c.tenant) {
+		err = s.raw.GetList(ctx, c.key, c.opts, list)
+	} else {
+		err = listTolerant(ctx, s.raw, c.key, c.opts, list)
+	}
+	if err != nil {
+		return err
+	}
+	return caughtUp(ctx, list)
+}
+
+// checkReadable fails a list of one logical cluster if one of its objects cannot be read, as
+// kube-apiserver does: what is missing in a list is taken for deleted. A list of several logical
+// clusters skips the object.
+func (s *tenantStorage) checkReadable(ctx context.Context, c collection) error {
+	if !s.keys.single(c.tenant) {
+		return nil
+	}
+	found, err := s.unreadable(ctx, c.tenant.cluster, c.key)
+	found = slices.DeleteFunc(found, func(o unreadable.Object) bool { return o.Reason != unreadable.Undecodable })
+	if err == nil && len(found) > 0 {
+		err = unreadable.NewStatus(s.resource, found...)
+	}
+	return err
+}
+
+// sealError seals the token with which a client may go on after its own has
+// expired.
+func sealError(scope string, err error) error {
+	var status *apierrors.StatusError
+	if !errors.As(err, &status) || status.ErrStatus.Continue == "" {
+		return err
+	}
+	sealed := *status
+	sealed.ErrStatus.Continue = sealToken(scope, status.ErrStatus.Continue)
+	return &sealed
+}
+
+// waitReady waits a moment for a watch cache that is being filled, where the
+// client would otherwise be told to retry. Should it take longer, the watch
+// cache says so itself.
+func (s *tenantStorage) waitReady(ctx context.Context) {
+	if s.cache.Ready() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.readyWait)
+	defer cancel()
+	_ = s.cache.Wait(ctx)
+}

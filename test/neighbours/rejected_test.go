@@ -1,0 +1,146 @@
+package neighbours
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+const (
+	authenticationPath   = "/apis/tenancy.kcp.io/v1alpha1/workspaceauthenticationconfigurations"
+	mutatingPoliciesPath = "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicies"
+	mutatingBindingsPath = "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicybindings"
+)
+
+// repeated returns n elements of a list, in which # is replaced by their indexes.
+func repeated(element string, n int) string {
+	all := make([]string, n)
+	for i := range all {
+		all[i] = strings.ReplaceAll(element, "#", fmt.Sprint(i))
+	}
+	return strings.Join(all, ",")
+}
+
+// columns: thousands of printer columns on a field of 1 MB.
+func columns(t *testing.T, w *world) {
+	rejected(t, http.StatusUnprocessableEntity, "spec.versions[0].additionalPrinterColumns", func() (int, []byte, error) {
+		return w.attacker.defined(t, w.mark+".columns.example", func(v *apiextensionsv1.CustomResourceDefinitionVersion) {
+			for i := range 3000 {
+				v.AdditionalPrinterColumns = append(v.AdditionalPrinterColumns, apiextensionsv1.CustomResourceColumnDefinition{Name: fmt.Sprint("c", i), Type: "string", JSONPath: ".text"})
+			}
+		})
+	})
+}
+
+// patterns: regular expressions with large programs, wherever a tenant can write them.
+func patterns(t *testing.T, w *world) {
+	large := strings.Repeat("a{0,1000}", 100)
+	for _, pattern := range []string{strings.Repeat(".{1000}", 300), large} {
+		rejected(t, http.StatusUnprocessableEntity, "properties[x].pattern", func() (int, []byte, error) {
+			return w.attacker.defined(t, w.mark+".patterns.example", property("x", apiextensionsv1.JSONSchemaProps{Type: "string", Pattern: pattern}))
+		})
+	}
+	rejected(t, http.StatusUnprocessableEntity, "x-kubernetes-validations[0].rule", func() (int, []byte, error) {
+		return w.attacker.defined(t, w.mark+".patterns.example", property("x", apiextensionsv1.JSONSchemaProps{
+			Type: "string", XValidations: apiextensionsv1.ValidationRules{{Rule: "self.matches('" + large + "')"}},
+		}))
+	})
+	rejected(t, http.StatusUnprocessableEntity, "spec.validations[0].expression", func() (int, []byte, error) {
+		return w.attacker.call(t.Context(), http.MethodPost, policiesPath, fmt.Sprintf(`{"apiVersion":"admissionregistration.k8s.io/v1","kind":"ValidatingAdmissionPolicy","metadata":{"name":%q},
+			"spec":{"matchConstraints":{"resourceRules":[{"operations":["CREATE"],"apiGroups":[""],"apiVersions":["*"],"resources":["configmaps"]}]},"validations":[{"expression":"object.metadata.name.matches('%s')"}]}}`, w.mark, large))
+	})
+	rejected(t, http.StatusUnprocessableEntity, "spec.jwt[0].claimMappings.username.expression", func() (int, []byte, error) {
+		return w.attacker.call(t.Context(), http.MethodPost, authenticationPath, fmt.Sprintf(`{"apiVersion":"tenancy.kcp.io/v1alpha1","kind":"WorkspaceAuthenticationConfiguration",
+			"metadata":{"name":%q},"spec":{"jwt":[{"issuer":{"url":"https://issuer.example","audiences":["a"],"audienceMatchPolicy":"MatchAny"},"claimMappings":{"username":{"expression":"claims.sub.find('%s')"},"groups":{"expression":"[]"}}}]}}`, w.mark, large))
+	})
+}
+
+// alternatives: items that are validated with each of many schemas.
+func alternatives(t *testing.T, w *world) {
+	chosen := func(n int) apiextensionsv1.JSONSchemaProps {
+		item := apiextensionsv1.JSONSchemaProps{Type: "object", XPreserveUnknownFields: new(true)}
+		for i := range n {
+			item.AnyOf = append(item.AnyOf, apiextensionsv1.JSONSchemaProps{Required: []string{fmt.Sprint("k", i)}})
+		}
+		return listOf(item)
+	}
+	rejected(t, http.StatusUnprocessableEntity, "has 2000 schemas in allOf, anyOf, oneOf and not", func() (int, []byte, error) {
+		return w.attacker.defined(t, w.mark+".large.example", property("l", chosen(2000)))
+	})
+	create := w.attacker.withList(t, w.mark+".alternatives.example", chosen(100))
+	rejected(t, http.StatusRequestEntityTooLarge, "comparisons of values with schemas", func() (int, []byte, error) { return create(`{"k99":1}`, 60_000) })
+}
+
+// invalid: objects with many validation errors, of which each is compared with all others, or contains a whole list.
+func invalid(t *testing.T, w *world) {
+	create := w.attacker.withList(t, w.mark+".invalid.example", listOf(apiextensionsv1.JSONSchemaProps{Type: "object", XPreserveUnknownFields: new(true), Required: []string{"x"}}))
+	rejected(t, http.StatusUnprocessableEntity, "these are the first 100 errors of more", func() (int, []byte, error) { return create("{}", 100_000) })
+	for path, body := range map[string]string{
+		configMaps:                                  `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"invalid","ownerReferences":[` + repeated(`{"apiVersion":"v1","kind":"ConfigMap","name":"a#","uid":"#","controller":true}`, 900) + `]}}`,
+		"/api/v1/namespaces/default/secrets":        `{"apiVersion":"v1","kind":"Secret","metadata":{"name":"invalid"},"data":{` + repeated(`"!#":""`, 20_000) + `}}`,
+		"/api/v1/namespaces/default/resourcequotas": `{"apiVersion":"v1","kind":"ResourceQuota","metadata":{"name":"invalid"},"spec":{"scopes":[` + repeated(`"S#"`, 50_000) + `]}}`,
+	} {
+		rejected(t, http.StatusUnprocessableEntity, `\"invalid\" is invalid`, func() (int, []byte, error) {
+			code, answer, err := w.attacker.call(t.Context(), http.MethodPost, path, body)
+			require.Less(t, len(answer), 1<<20)
+			return code, answer, err
+		})
+	}
+}
+
+// keyed: lists that are merged by key, of custom resources and built-in kinds, and large maps.
+func keyed(t *testing.T, w *world) {
+	set := listOf(apiextensionsv1.JSONSchemaProps{Type: "string"})
+	set.XListType = new("set")
+	create := w.attacker.withList(t, w.mark+".keyed.example", set)
+	rejected(t, http.StatusRequestEntityTooLarge, "at most 5000 allowed", func() (int, []byte, error) { return create(`"s#"`, 100_000) })
+	rejected(t, http.StatusRequestEntityTooLarge, "at most 50000 allowed", func() (int, []byte, error) {
+		return w.attacker.call(t.Context(), http.MethodPost, configMaps, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"keyed"},"data":{`+repeated(`"k#":""`, 200_000)+`}}`)
+	})
+	rejected(t, http.StatusRequestEntityTooLarge, "at most 1000 allowed", func() (int, []byte, error) {
+		return w.attacker.call(t.Context(), http.MethodPost, "/api/v1/namespaces/default/serviceaccounts", fmt.Sprintf(`{"apiVersion":"v1","kind":"ServiceAccount","metadata":{"name":%q},"secrets":[%s]}`, w.mark, repeated(`{"name":"s#"}`, 50_000)))
+	})
+}
+
+// patches: patches that copy a list for each operation, or compare each entry with each, of requests and of policies.
+func patches(t *testing.T, w *world) {
+	group := w.mark + ".patches.example"
+	create := w.attacker.withList(t, group, listOf(apiextensionsv1.JSONSchemaProps{Type: "integer"}))
+	code, body, err := create("0", 100_000)
+	require.NoError(t, err)
+	require.Equal(t, http.StatusCreated, code, "%.300s", body)
+	patch := func(path string, mediaType types.PatchType, body string) (int, []byte, error) {
+		var code int
+		result := w.attacker.kube.CoreV1().RESTClient().Patch(mediaType).AbsPath(path).Body([]byte(body)).Do(t.Context())
+		answer, err := result.StatusCode(&code).Raw()
+		if code != 0 {
+			err = nil
+		}
+		return code, answer, err
+	}
+	rejected(t, http.StatusRequestEntityTooLarge, "at most 1000 allowed", func() (int, []byte, error) {
+		return patch("/apis/"+group+"/v1/things/one", types.JSONPatchType, "["+repeated(`{"op":"add","path":"/l/0","value":1}`, 9000)+"]")
+	})
+	rejected(t, http.StatusRequestEntityTooLarge, "at most 1000 allowed", func() (int, []byte, error) {
+		return patch("/api/v1/namespaces/default/serviceaccounts/default", types.StrategicMergePatchType, `{"secrets":[`+repeated(`{"name":"a"}`, 20_000)+"]}")
+	})
+	// 5000 times an object of 100 KB.
+	w.attacker.create(t, mutatingPoliciesPath, fmt.Sprintf(`{"apiVersion":"admissionregistration.k8s.io/v1","kind":"MutatingAdmissionPolicy","metadata":{"name":%q},"spec":{"reinvocationPolicy":"Never",
+		"matchConstraints":{"resourceRules":[{"operations":["CREATE"],"apiGroups":[""],"apiVersions":["*"],"resources":["configmaps"]}]},
+		"matchConditions":[{"name":"named","expression":"object.metadata.name == 'patched'"}],
+		"mutations":[{"patchType":"JSONPatch","jsonPatch":{"expression":"object.data.l.split(',').map(x, JSONPatch{op: 'test', path: '/data', value: object.data})"}}]}}`, w.mark))
+	w.attacker.create(t, mutatingBindingsPath, fmt.Sprintf(`{"apiVersion":"admissionregistration.k8s.io/v1","kind":"MutatingAdmissionPolicyBinding","metadata":{"name":%[1]q},"spec":{"policyName":%[1]q}}`, w.mark))
+	patched := `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"patched"},"data":{"l":"` + repeated("#", 5000) + `","x":"` + strings.Repeat("x", 100_000) + `"}}`
+	require.Eventually(t, func() bool {
+		code, _, err := w.attacker.call(t.Context(), http.MethodPost, configMaps+"?dryRun=All", patched)
+		return err == nil && code == http.StatusForbidden
+	}, testTimeout, tick, "the policy applies")
+	rejected(t, http.StatusForbidden, "the patch is larger than", func() (int, []byte, error) {
+		return w.attacker.call(t.Context(), http.MethodPost, configMaps, patched)
+	})
+}
