@@ -32,6 +32,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/client/ring"
 	"github.com/shardplane/shardplane/pkg/reconcile"
 	"github.com/shardplane/shardplane/pkg/replication/health"
+	"github.com/shardplane/shardplane/pkg/replication/push"
 	"github.com/shardplane/shardplane/test/harness"
 )
 
@@ -97,6 +98,8 @@ func TestMetricsAreServed(t *testing.T) {
 	limits.New(limits.Config{Metrics: own})
 	health.NewCacheCheck(health.CheckedCache{Metrics: own})
 	unused, err := client.NewFactory(cluster.Cache())
+	require.NoError(t, err)
+	_, err = push.New(push.Config{Shard: "unused", Local: unused, Cache: unused, Metrics: own})
 	require.NoError(t, err)
 	_, err = relay.New(relay.Config{}, relay.Self{Replicas: unused, Metrics: own})
 	require.NoError(t, err)

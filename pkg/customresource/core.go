@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -212,4 +213,9 @@ func (c coreAdmission) Validate(ctx context.Context, a admission.Attributes, o a
 		return next.Validate(ctx, a, o)
 	}
 	return nil
+}
+
+// refuseCreation is the answer to who creates an object while the definition is being deleted.
+func refuseCreation(resource schema.GroupResource, name string) error {
+	return apierrors.NewForbidden(resource, name, errors.New("create not allowed while the definition of the resource is being deleted"))
 }

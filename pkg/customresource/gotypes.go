@@ -11,15 +11,11 @@ import (
 	"github.com/munnerz/goautoneg"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	jsonserializer "k8s.io/apimachinery/pkg/runtime/serializer/json"
 	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
 	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/client-go/kubernetes/scheme"
-
-	"github.com/shardplane/shardplane/pkg/customresource/definitions"
 )
 
 // A custom resource may be of a kind of Kubernetes, such as a Deployment. Clients have Go
@@ -35,46 +31,6 @@ var (
 
 // serveFunc serves a request for what info says.
 type serveFunc func(w http.ResponseWriter, r *http.Request, info *genericapirequest.RequestInfo)
-
-// serveTyped has next serve a request in the encodings that it knows, and translates where
-// the client speaks by a Go type.
-func (s *Server) serveTyped(w http.ResponseWriter, r *http.Request, info *genericapirequest.RequestInfo, sch *definitions.Schema, next serveFunc) {
-	encoded := contentType(r) == runtime.ContentTypeProtobuf && (info.Verb == "create" || info.Verb == "update") && info.Subresource != "scale"
-	typed := scheme.Scheme.Recognizes(schema.GroupVersionKind{Group: info.APIGroup, Version: info.APIVersion, Kind: sch.Names().Kind})
-	if !typed {
-		if encoded {
-			writeError(w, r, info, negotiation.NewUnsupportedMediaTypeError([]string{runtime.ContentTypeJSON, runtime.ContentTypeYAML}))
-			return
-		}
-		next(w, r, info)
-		return
-	}
-	if wantsProtobuf(r) && info.Verb != "watch" {
-		inProtobuf(w, r, info, func(w http.ResponseWriter, r *http.Request, info *genericapirequest.RequestInfo) {
-			s.serveTranslated(w, r, info, encoded, next)
-		})
-		return
-	}
-	s.serveTranslated(w, r, info, encoded, next)
-}
-
-// serveTranslated has next serve a request as JSON. encoded reports whether the body is an
-// object in protobuf.
-func (s *Server) serveTranslated(w http.ResponseWriter, r *http.Request, info *genericapirequest.RequestInfo, encoded bool, next serveFunc) {
-	switch {
-	case encoded:
-		body, err := s.jsonOf(w, r)
-		if err != nil {
-			writeError(w, r, info, err)
-			return
-		}
-		next(w, withBody(r, r.Method, runtime.ContentTypeJSON, body), info)
-	case info.Verb == "patch" && contentType(r) == string(types.StrategicMergePatchType):
-		s.patchStrategically(w, r, info, next)
-	default:
-		next(w, r, info)
-	}
-}
 
 // body reads the body of a request.
 func (s *Server) body(w http.ResponseWriter, r *http.Request) ([]byte, error) {

@@ -2,9 +2,7 @@ package customresource
 
 import (
 	"context"
-	"slices"
 	"strings"
-	"sync"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	eventsv1 "k8s.io/api/events/v1"
@@ -14,35 +12,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 	multitenant "github.com/shardplane/shardplane/pkg/storage"
 )
-
-// maxPlurals bounds what a server remembers of the resources of kinds.
-const maxPlurals = 4096
-
-// plurals are the resources that kinds were found to be of, in any logical cluster: nearly
-// all agree, and whoever asks looks whether it is so.
-type plurals struct {
-	mu sync.Mutex
-	of map[schema.GroupKind][]string
-}
-
-func (p *plurals) get(kind schema.GroupKind) []string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.of[kind]
-}
-
-func (p *plurals) add(kind schema.GroupKind, plural string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	known := p.of[kind]
-	if slices.Contains(known, plural) {
-		return
-	}
-	if p.of == nil || len(p.of) >= maxPlurals {
-		p.of = map[schema.GroupKind][]string{}
-	}
-	p.of[kind] = append(slices.Clip(known[max(0, len(known)-3):]), plural)
-}
 
 // KindOf returns what a logical cluster serves under a kind, in a version that it serves; false
 // if there is nothing.

@@ -2,6 +2,7 @@ package customresource
 
 import (
 	"context"
+	"net/http"
 	"slices"
 	"sync/atomic"
 
@@ -65,4 +66,13 @@ func (c *countedContext) Value(key any) any {
 		return c.first
 	}
 	return value
+}
+
+// serveUpstream has the upstream handler serve a request for what info says, which it
+// keeps, with a synthetic definition.
+func (s *Server) serveUpstream(w http.ResponseWriter, r *http.Request, info *genericapirequest.RequestInfo, crd *apiextensionsv1.CustomResourceDefinition) {
+	first := *info
+	defer s.lister.issue(&first, s.nameFor(info, crd), crd)()
+	ctx := &countedContext{Context: genericapirequest.WithRequestInfo(r.Context(), info), info: info, first: &first}
+	s.upstream.ServeHTTP(w, r.WithContext(ctx)) //nolint:contextcheck // it inherits the request's
 }

@@ -2,19 +2,19 @@ package customresource
 
 import (
 	"context"
-	"errors"
 	"net/http"
 	"strings"
 	"sync"
 	"time"
 
-	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apiserver/pkg/authentication/user"
-	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
+	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
 	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/client-go/kubernetes/scheme"
 
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
 	"github.com/shardplane/shardplane/pkg/customresource/versions"
@@ -170,11 +170,6 @@ func (s *Server) withCreation(ctx context.Context, verb string, l definitions.Lo
 	})
 }
 
-// refuseCreation is the answer to who creates an object while the definition is being deleted.
-func refuseCreation(resource schema.GroupResource, name string) error {
-	return apierrors.NewForbidden(resource, name, errors.New("create not allowed while the definition of the resource is being deleted"))
-}
-
 // serveNone answers a request for what is no custom resource here: with why, or as whoever is next
 // does.
 func (s *Server) serveNone(w http.ResponseWriter, r *http.Request, info *genericapirequest.RequestInfo, why error) {
@@ -230,15 +225,6 @@ func (s *Server) serveObjects(w http.ResponseWriter, r *http.Request, info *gene
 	s.serveUpstream(w, r, info, crd)
 }
 
-// serveUpstream has the upstream handler serve a request for what info says, which it
-// keeps, with a synthetic definition.
-func (s *Server) serveUpstream(w http.ResponseWriter, r *http.Request, info *genericapirequest.RequestInfo, crd *apiextensionsv1.CustomResourceDefinition) {
-	first := *info
-	defer s.lister.issue(&first, s.nameFor(info, crd), crd)()
-	ctx := &countedContext{Context: genericapirequest.WithRequestInfo(r.Context(), info), info: info, first: &first}
-	s.upstream.ServeHTTP(w, r.WithContext(ctx)) //nolint:contextcheck // it inherits the request's
-}
-
 // pauseIfSlow pauses the request of ctx, see request.Pause, when it takes long, until
 // end. For managed fields the library converts objects without a context, so that
 // nobody knows when such a request waits for the webhook: many in many logical clusters
@@ -276,8 +262,42 @@ func (s *Server) resolve(ctx context.Context, l definitions.Lookup, current *str
 	}
 }
 
-// writeError answers with a Status.
-func writeError(w http.ResponseWriter, r *http.Request, info *genericapirequest.RequestInfo, err error) {
-	gv := schema.GroupVersion{Group: info.APIGroup, Version: info.APIVersion}
-	responsewriters.ErrorNegotiated(err, apiextensionsserver.Codecs, gv, w, r)
+// serveTyped has next serve a request in the encodings that it knows, and translates where
+// the client speaks by a Go type.
+func (s *Server) serveTyped(w http.ResponseWriter, r *http.Request, info *genericapirequest.RequestInfo, sch *definitions.Schema, next serveFunc) {
+	encoded := contentType(r) == runtime.ContentTypeProtobuf && (info.Verb == "create" || info.Verb == "update") && info.Subresource != "scale"
+	typed := scheme.Scheme.Recognizes(schema.GroupVersionKind{Group: info.APIGroup, Version: info.APIVersion, Kind: sch.Names().Kind})
+	if !typed {
+		if encoded {
+			writeError(w, r, info, negotiation.NewUnsupportedMediaTypeError([]string{runtime.ContentTypeJSON, runtime.ContentTypeYAML}))
+			return
+		}
+		next(w, r, info)
+		return
+	}
+	if wantsProtobuf(r) && info.Verb != "watch" {
+		inProtobuf(w, r, info, func(w http.ResponseWriter, r *http.Request, info *genericapirequest.RequestInfo) {
+			s.serveTranslated(w, r, info, encoded, next)
+		})
+		return
+	}
+	s.serveTranslated(w, r, info, encoded, next)
+}
+
+// serveTranslated has next serve a request as JSON. encoded reports whether the body is an
+// object in protobuf.
+func (s *Server) serveTranslated(w http.ResponseWriter, r *http.Request, info *genericapirequest.RequestInfo, encoded bool, next serveFunc) {
+	switch {
+	case encoded:
+		body, err := s.jsonOf(w, r)
+		if err != nil {
+			writeError(w, r, info, err)
+			return
+		}
+		next(w, withBody(r, r.Method, runtime.ContentTypeJSON, body), info)
+	case info.Verb == "patch" && contentType(r) == string(types.StrategicMergePatchType):
+		s.patchStrategically(w, r, info, next)
+	default:
+		next(w, r, info)
+	}
 }

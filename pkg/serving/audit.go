@@ -35,8 +35,6 @@ const (
 	auditURIKey = "shardplane.io/request-uri"
 )
 
-const flagAuditBufferBytes = "audit-webhook-batch-buffer-bytes"
-
 // AuditOptions are kube-apiserver's, a policy and backends that write to a log
 // or call a webhook, and a bound on what waits for the webhook.
 type AuditOptions struct {

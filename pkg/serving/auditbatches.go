@@ -12,6 +12,8 @@ import (
 	"k8s.io/klog/v2"
 )
 
+const flagAuditBufferBytes = "audit-webhook-batch-buffer-bytes"
+
 // auditStop is how long a server that stops waits for the last events to be
 // taken.
 const auditStop = 10 * time.Second

@@ -225,7 +225,7 @@ var bound = []Mutant{
 	{
 		Name: "export-by-error", Rule: "an error discloses no more about an export than a denial does",
 		Edits: []Edit{{
-			File:   "pkg/admission/apikinds/plugin.go",
+			File:   "pkg/admission/apikinds/bind.go",
 			Before: `identity.WithoutView(u), provider, export); err != nil {`,
 			After:  `identity.WithoutView(u), provider, export); err != nil && found {`,
 		}},

@@ -21,7 +21,7 @@ var cachedSlices = map[string]string{
 // checkCachedSlice lets those make an endpoint slice of a cached resource who may bind the
 // export, whose consumers it tells of. The cached resource has to be beside it: what another
 // logical cluster has replicated is not the slice's to show.
-func (p *Plugin) checkCachedSlice(ctx context.Context, a admission.Attributes, of string) error {
+func (p *binder) checkCachedSlice(ctx context.Context, a admission.Attributes, of string) error {
 	object, ok := a.GetObject().(*unstructured.Unstructured)
 	if !ok || a.GetSubresource() != "" || a.GetOperation() != admission.Create {
 		return nil // the definition says that references do not change

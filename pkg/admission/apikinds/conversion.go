@@ -20,7 +20,7 @@ import (
 
 // checkConversion wants the rules of an APIConversion to fit the schema of its name, if
 // there is that schema already. Where it comes later, the binding tells.
-func (p *Plugin) checkConversion(ctx context.Context, a admission.Attributes, object, old *unstructured.Unstructured) error {
+func (p *binder) checkConversion(ctx context.Context, a admission.Attributes, object, old *unstructured.Unstructured) error {
 	if old != nil && equality.Semantic.DeepEqual(object.Object["spec"], old.Object["spec"]) {
 		return nil
 	}

@@ -8,7 +8,6 @@
 package apikinds
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -23,39 +22,12 @@ import (
 
 	apirules "github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/request"
-	"github.com/shardplane/shardplane/pkg/request/identity"
 )
-
-const (
-	exports        = "apiexports"
-	conversions    = "apiconversions"
-	bindings       = "apibindings"
-	endpointSlices = "apiexportendpointslices"
-)
-
-// Config is what the plugin asks.
-type Config struct {
-	// Resolve returns the logical cluster at a path, "" if it is not known, and whether the
-	// export can be bound there, as far as is known. Its error says that this is not known now.
-	Resolve func(path logicalcluster.Path, export string) (cluster logicalcluster.Name, known bool, err error)
-	// Find returns the logical cluster at a path, "" if there is none, on whichever shard. It asks
-	// other shards, so that it is for administrators only: the time would disclose what exists.
-	Find func(ctx context.Context, path logicalcluster.Path) (logicalcluster.Name, error)
-	// Current is the error of Resolve for all that is not known, as long as there may be more.
-	Current func() error
-	// PathOf returns the path of a logical cluster, if it has one, for what users are told.
-	PathOf func(cluster logicalcluster.Name) (string, bool)
-	// MayBind reports whether a user may bind an export of a logical cluster, which
-	// need not exist. Its error says that this could not be found out.
-	MayBind func(ctx context.Context, u user.Info, provider logicalcluster.Name, export string) (bool, error)
-	// Schema returns an APIResourceSchema, or nil if there is none.
-	Schema func(ctx context.Context, cluster logicalcluster.Name, name string) (*apirules.APIResourceSchema, error)
-}
 
 // Plugin implements admission.MutationInterface and admission.ValidationInterface.
 type Plugin struct {
 	*admission.Handler
-	config Config
+	binder
 }
 
 var (
@@ -65,7 +37,7 @@ var (
 
 // New returns the plugin.
 func New(config Config) *Plugin {
-	return &Plugin{Handler: admission.NewHandler(admission.Create, admission.Update), config: config}
+	return &Plugin{Handler: admission.NewHandler(admission.Create, admission.Update), binder: binder{config}}
 }
 
 // Admit implements admission.MutationInterface.
@@ -201,83 +173,6 @@ func checkKept(a admission.Attributes, object, old *unstructured.Unstructured) e
 		}
 	}
 	return nil
-}
-
-// mayBind refuses those who may not bind the export that an object refers to. It
-// returns the value of the label of the export's bindings.
-func (p *Plugin) mayBind(ctx context.Context, a admission.Attributes, object *unstructured.Unstructured, fields ...string) (string, error) {
-	cluster, err := request.ClusterNameFrom(ctx)
-	if err != nil {
-		return "", apierrors.NewInternalError(err)
-	}
-	path, _, _ := unstructured.NestedString(object.Object, append(slices.Clone(fields), "path")...)
-	export, _, _ := unstructured.NestedString(object.Object, append(slices.Clone(fields), "name")...)
-	provider, found, err := p.mayBindOne(ctx, a, cluster, path, export)
-	if err == nil && !found {
-		err = p.denied(a, cluster, path, export)
-	}
-	return apirules.ExportLabelValue(provider, export), err
-}
-
-// mayBindOne refuses those who may not bind an export. Whoever may need not find it: then
-// found is false.
-func (p *Plugin) mayBindOne(ctx context.Context, a admission.Attributes, cluster logicalcluster.Name, path, export string) (provider logicalcluster.Name, found bool, err error) {
-	u := a.GetUserInfo()
-	provider, found, unknown := p.reference(ctx, u, cluster, path, export)
-	may := u == nil || identity.Administers(ctx, u)
-	if !may {
-		// What a virtual workspace permits does not count: a binding that is created through one
-		// must be one that its creator could create otherwise. Logical clusters that do not exist are
-		// treated alike, errors included, because otherwise the answer or its time would disclose
-		// which exports exist.
-		if may, err = p.config.MayBind(ctx, identity.WithoutView(u), provider, export); err != nil {
-			unknown = cmp.Or(unknown, err)
-		}
-		if !may && path != "" {
-			unknown = cmp.Or(unknown, p.config.Current()) // as of what is not known
-		}
-	}
-	switch {
-	case unknown != nil:
-		return provider, found, request.Unavailable(fmt.Sprintf("cannot find out whether export %s may be bound, try again: %v", export, unknown))
-	case !may:
-		return provider, found, p.denied(a, cluster, path, export)
-	}
-	return provider, found, nil
-}
-
-func (p *Plugin) denied(a admission.Attributes, cluster logicalcluster.Name, path, export string) error {
-	if path == "" {
-		path = cluster.String()
-		if canonical, known := p.config.PathOf(cluster); known {
-			path = canonical
-		}
-	}
-	err := fmt.Errorf("no permission to bind to export %s:%s", path, export)
-	if a.GetResource().Resource == bindings {
-		err = fmt.Errorf("unable to create APIBinding: %w", err) // kcp's clients compare the text
-	}
-	return admission.NewForbidden(a, err)
-}
-
-// reference returns the logical cluster of an export that an object in cluster refers to, and whether
-// the export can be bound. If the path leads nowhere, provider is a name that no logical cluster has.
-// Administrators can also bind an export that does not exist yet, in any logical cluster.
-func (p *Plugin) reference(ctx context.Context, u user.Info, cluster logicalcluster.Name, path, export string) (provider logicalcluster.Name, found bool, err error) {
-	if path == "" {
-		return cluster, export != "", nil
-	}
-	provider, found, err = p.config.Resolve(logicalcluster.NewPath(path), export)
-	if !found && u != nil && identity.Administers(ctx, u) {
-		if provider == "" {
-			provider, err = p.config.Find(ctx, logicalcluster.NewPath(path))
-		}
-		found = provider != ""
-	}
-	if provider == "" {
-		provider = logicalcluster.Name(path + ":-")
-	}
-	return provider, found && export != "", err
 }
 
 // objectsOf returns the object of a kind of apis.kcp.io, and what it was before.

@@ -26,7 +26,7 @@ var workspaceTypes = schema.GroupResource{Group: tenancyv1alpha1.SchemeGroupVers
 
 // checkType lets those write workspace types who may bind what these bind in workspaces,
 // which the system does: of an existing type, what is new. The exports need not exist yet.
-func (p *Plugin) checkType(ctx context.Context, a admission.Attributes) error {
+func (p *binder) checkType(ctx context.Context, a admission.Attributes) error {
 	cluster, err := request.ClusterNameFrom(ctx)
 	if err != nil {
 		return apierrors.NewInternalError(err)

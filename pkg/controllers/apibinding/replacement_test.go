@@ -136,27 +136,3 @@ func TestReplacementsWait(t *testing.T) {
 	require.NoError(t, <-started)
 	require.Empty(t, s.pending)
 }
-
-// TestChangedMeanwhile: a binding that has changed since the informer got it is not written by what it was, and is
-// reconciled again.
-func TestChangedMeanwhile(t *testing.T) {
-	t.Parallel()
-	for _, phase := range []apisv1alpha2.APIBindingPhaseType{apisv1alpha2.APIBindingPhaseBinding, apisv1alpha2.APIBindingPhaseBound} {
-		w := bound(t)
-		w.bindings["a"].Status.Phase = phase
-		known := w.bindings["a"].DeepCopy()
-		w.r.known = func(client.Key) (*apisv1alpha2.APIBinding, error) { return known, nil }
-		stored := w.bindings["a"]
-		stored.ResourceVersion = w.next()
-		stored.Status.BoundResources = stored.Status.BoundResources[:1]
-		w.offer(widgetsTwo, gadgets)
-		result, err := w.r.reconcile(t.Context(), client.Key{Cluster: consumer, Name: "a"})
-		require.NoError(t, err)
-		require.True(t, result.Backoff)
-		require.Same(t, stored, w.bindings["a"], phase)
-		known = stored
-		_, err = w.r.reconcile(t.Context(), client.Key{Cluster: consumer, Name: "a"})
-		require.NoError(t, err)
-		require.Equal(t, widgetsTwo, w.bindings["a"].Status.BoundResources[0].Schema.Name)
-	}
-}

@@ -1,0 +1,60 @@
+package apibinding
+
+import (
+	"testing"
+
+	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
+	"github.com/kcp-dev/sdk/apis/third_party/conditions/util/conditions"
+	"github.com/stretchr/testify/require"
+
+	"github.com/shardplane/shardplane/pkg/apis"
+	"github.com/shardplane/shardplane/pkg/client"
+)
+
+// TestChangedMeanwhile: a binding that has changed since the informer got it is not written by what it was, and is
+// reconciled again.
+func TestChangedMeanwhile(t *testing.T) {
+	t.Parallel()
+	for _, phase := range []apisv1alpha2.APIBindingPhaseType{apisv1alpha2.APIBindingPhaseBinding, apisv1alpha2.APIBindingPhaseBound} {
+		w := bound(t)
+		w.bindings["a"].Status.Phase = phase
+		known := w.bindings["a"].DeepCopy()
+		w.r.known = func(client.Key) (*apisv1alpha2.APIBinding, error) { return known, nil }
+		stored := w.bindings["a"]
+		stored.ResourceVersion = w.next()
+		stored.Status.BoundResources = stored.Status.BoundResources[:1]
+		w.offer(widgetsTwo, gadgets)
+		result, err := w.r.reconcile(t.Context(), client.Key{Cluster: consumer, Name: "a"})
+		require.NoError(t, err)
+		require.True(t, result.Backoff)
+		require.Same(t, stored, w.bindings["a"], phase)
+		known = stored
+		_, err = w.r.reconcile(t.Context(), client.Key{Cluster: consumer, Name: "a"})
+		require.NoError(t, err)
+		require.Equal(t, widgetsTwo, w.bindings["a"].Status.BoundResources[0].Schema.Name)
+	}
+}
+
+// TestObservedOnce: a reconcile looks once at what a binding is to follow, however the binding is written.
+func TestObservedOnce(t *testing.T) {
+	t.Parallel()
+	w := bound(t)
+	export, looks, key := w.r.export, 0, client.Key{Cluster: consumer, Name: "a"}
+	w.r.export = func(key client.Key) (*apisv1alpha2.APIExport, error) {
+		looks++
+		return export(key)
+	}
+	for what, change := range map[string]func(){
+		"nothing":                     func() {},
+		"a schema, without a request": func() { w.offer(widgetsTwo, gadgets) },
+		"an annotation, by a request": func() { w.exports["e"].Annotations = map[string]string{apis.MirroredPrefix + "note": "hello"} },
+		"a binding that is new":       func() { w.bind("a") },
+	} {
+		change()
+		looks = 0
+		_, err := w.r.reconcile(t.Context(), key)
+		require.NoError(t, err)
+		require.Equal(t, 1, looks, what)
+		require.True(t, conditions.IsTrue(w.bindings["a"], apisv1alpha2.BindingUpToDate), what)
+	}
+}
