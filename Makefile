@@ -71,7 +71,7 @@ LONGEST := ./test/integration/... ./test/e2e ./pkg/cacheserver ./test/conformanc
 	./contrib ./pkg/customresource ./pkg/storage ./test/neighbours
 # Concurrent packages without servers, which have few dependencies to compile a second time:
 # the gate runs them with the race detector. `make race` runs everything with it.
-RACE := ./pkg/client/... ./pkg/merge ./pkg/lifecycle
+RACE := ./pkg/client/... ./pkg/replicas/... ./pkg/merge ./pkg/lifecycle
 ALL := $(filter ./...,$(PKG))
 TEST_PACKAGES = $(PARALLEL) $(if $(ALL),$(LONGEST) $$($(GO) list ./... | grep -vxF "$$($(GO) list $(RACE))"),$(PKG))
 # CLUSTER is the directory in which `shardplane dev --dev-tokens` runs: tests use that cluster

@@ -59,6 +59,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/admission/workspaceowner"
 	"github.com/shardplane/shardplane/pkg/admission/workspacetype"
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/replicas"
 	"github.com/shardplane/shardplane/pkg/storage"
 	"github.com/shardplane/shardplane/pkg/webhooktransport"
 )
@@ -106,12 +107,12 @@ type Config struct {
 // Hooks are the webhooks and policies of all logical clusters: of the shard, and of
 // providers on others.
 type Hooks struct {
-	MutatingWebhooks   *client.Dual[*admissionregistrationv1.MutatingWebhookConfiguration]
-	ValidatingWebhooks *client.Dual[*admissionregistrationv1.ValidatingWebhookConfiguration]
-	MutatingPolicies   *client.Dual[*admissionregistrationv1.MutatingAdmissionPolicy]
-	MutatingBindings   *client.Dual[*admissionregistrationv1.MutatingAdmissionPolicyBinding]
-	ValidatingPolicies *client.Dual[*admissionregistrationv1.ValidatingAdmissionPolicy]
-	ValidatingBindings *client.Dual[*admissionregistrationv1.ValidatingAdmissionPolicyBinding]
+	MutatingWebhooks   *replicas.Dual[*admissionregistrationv1.MutatingWebhookConfiguration]
+	ValidatingWebhooks *replicas.Dual[*admissionregistrationv1.ValidatingWebhookConfiguration]
+	MutatingPolicies   *replicas.Dual[*admissionregistrationv1.MutatingAdmissionPolicy]
+	MutatingBindings   *replicas.Dual[*admissionregistrationv1.MutatingAdmissionPolicyBinding]
+	ValidatingPolicies *replicas.Dual[*admissionregistrationv1.ValidatingAdmissionPolicy]
+	ValidatingBindings *replicas.Dual[*admissionregistrationv1.ValidatingAdmissionPolicyBinding]
 }
 
 // Admission is the chain of plugins.

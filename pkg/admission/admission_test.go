@@ -24,6 +24,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/client/clienttest"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/registry"
+	"github.com/shardplane/shardplane/pkg/replicas"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/storage"
 	"github.com/shardplane/shardplane/pkg/storage/usage"
@@ -101,8 +102,8 @@ func hooksOf(all client.Scope) (h Hooks, informers []client.Runner) {
 	return h, informers
 }
 
-func dual[T client.Object](own *client.Informer[T], informers *[]client.Runner) *client.Dual[T] {
-	d := client.NewDual(own, nil, client.DualOptions{})
+func dual[T client.Object](own *client.Informer[T], informers *[]client.Runner) *replicas.Dual[T] {
+	d := replicas.NewDual(own, nil, replicas.DualOptions{})
 	*informers = append(*informers, d)
 	return d
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/etcd"
+	"github.com/shardplane/shardplane/pkg/replicas"
 	"github.com/shardplane/shardplane/pkg/tenancy/replicationmarks"
 )
 
@@ -33,10 +34,10 @@ type reader struct {
 // newReader returns a reader that runs until the test ends.
 func newReader(t *testing.T, cache *cacheServer) *reader {
 	t.Helper()
-	replicas := client.NewReplicaCache("cache", cache.f, replicationmarks.Read)
-	everything := replicas.Factory().Shard("*").Wildcard()
+	reads := replicas.NewCache("cache", cache.f, replicationmarks.Read)
+	everything := reads.Factory().Shard("*").Wildcard()
 	marks := replicationmarks.Marks.Informer(everything, client.InformerOptions[*replicationmarks.ReplicationMark]{})
-	note := func(mark *replicationmarks.ReplicationMark) { replicas.Note(marks.KeyOf(mark).Shard, mark.Said()) }
+	note := func(mark *replicationmarks.ReplicationMark) { reads.Note(marks.KeyOf(mark).Shard, mark.Said()) }
 	marks.AddEventHandler(client.Handler[*replicationmarks.ReplicationMark]{
 		OnAdd:    func(mark *replicationmarks.ReplicationMark, _ bool) { note(mark) },
 		OnUpdate: func(_, mark *replicationmarks.ReplicationMark) { note(mark) },
@@ -54,7 +55,7 @@ func newReader(t *testing.T, cache *cacheServer) *reader {
 
 // has returns an error unless the reader has as many objects, and knows that these are all.
 func (r *reader) has(objects int) error {
-	if has, lacks := r.Lister().Len(), r.Lacks([]string{"amber"}); has != objects || len(lacks) > 0 {
+	if has, lacks := r.Lister().Len(), replicas.Lacks(r, []string{"amber"}); has != objects || len(lacks) > 0 {
 		return errors.Join(fmt.Errorf("the reader has %d objects, and lacks %v", has, lacks), r.LastError())
 	}
 	return nil
@@ -121,12 +122,12 @@ func TestReadersOfARestoredServer(t *testing.T) {
 	r.waitFor(t, "the reader has all", func() error { return r.has(objects) })
 	// Without a mark of the shard, the reader believes whatever the cache server has.
 	r.waitFor(t, "the reader knows a mark of the shard", func() error {
-		if lacking := r.Lacks([]string{"amber"}); len(lacking) > 0 {
+		if lacking := replicas.Lacks(r, []string{"amber"}); len(lacking) > 0 {
 			return fmt.Errorf("lacking are %v", lacking)
 		}
 		return nil
 	})
-	require.Contains(t, r.Lacks([]string{"amber", "blue"}), "blue", "nothing is known of it")
+	require.Contains(t, replicas.Lacks(r, []string{"amber", "blue"}), "blue", "nothing is known of it")
 
 	cache.stop()
 	backup := snapshotOf(t, cache)

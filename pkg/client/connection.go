@@ -217,36 +217,10 @@ func (c *connection) markSynced() (first bool) {
 	return first
 }
 
-// run follows the resource until ctx is done and everything it started has
-// ended. It fails only if it runs already.
-func (c *connection) run(ctx context.Context, to sink) error {
-	if c.setRunning(true) {
-		return fmt.Errorf("informer %s runs already: run it once", c.name)
-	}
-	defer c.setRunning(false)
-	c.follow(ctx, to)
-	return nil
-}
-
-// follow is run, of a connection that nobody else runs.
-func (c *connection) follow(ctx context.Context, to sink) {
-	c.counts.streams.Add(1)
-	defer c.counts.streams.Add(-1)
-	ctx = countReceived(ctx, &c.counts.received)
-	s := &stream{connection: c, sink: to}
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-timer.C:
-		}
-		s.progress = false
-		err := s.connect(ctx)
-		if ctx.Err() != nil {
-			return
-		}
-		timer.Reset(s.ended(ctx, err))
+// sourceOf returns what an informer reads from with a client's methods.
+func sourceOf[L runtime.Object](list func(context.Context, metav1.ListOptions) (L, error), watching func(context.Context, metav1.ListOptions) (watch.Interface, error)) listerWatcher {
+	return listerWatcher{
+		list:  func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) { return list(ctx, opts) },
+		watch: watching,
 	}
 }

@@ -19,7 +19,6 @@
 // their own defines these, and links no others. Package documents asks what is served.
 //
 // Package ring divides the objects among replicas of a controller. Package shards has one
-// view of what all shards have, by an informer of each. Package
-// replicasnapshot keeps what informers hold in a file, for a start without their
-// servers. Package clienttest has an API server in memory for tests of such clients.
+// view of what all shards have, by an informer of each. Package clienttest has an API server in
+// memory for tests of such clients.
 package client

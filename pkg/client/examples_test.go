@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/prometheus/client_golang/prometheus"
@@ -287,26 +288,61 @@ func ExampleFollower() {
 	// Output: [one|default/settings two|default/settings]
 }
 
-// What a shard has itself wins over what others have, as the cache server knows it.
-func ExampleDual() {
-	withServer(func(_ testing.TB, server *clienttest.Server, factory *client.Factory) {
-		own := kinds.ConfigMaps.Informer(factory.Wildcard(), client.InformerOptions[*corev1.ConfigMap]{})
-		others := kinds.ConfigMaps.Informer(factory.Shard("*").Wildcard(), client.InformerOptions[*corev1.ConfigMap]{Transform: client.ShowDeletion[*corev1.ConfigMap]})
-		dual := client.NewDual(own, others, client.DualOptions{
-			Self:     "blue",
-			Standing: func(string) client.Standing { return client.Member },
+// keeping is a Guard that removes nothing, whatever its server has lost.
+type keeping struct{}
+
+func (keeping) BeforeList(context.Context, time.Time) error        { return nil }
+func (keeping) Version(metav1.Object) string                       { return "" }
+func (keeping) Put(client.Key, client.Object, string, string) bool { return true }
+func (keeping) Delete(_ client.Key, _, _ string) bool              { return false }
+func (keeping) Missing(client.Key) bool                            { return false }
+func (keeping) ListComplete()                                      {}
+func (keeping) Run(context.Context)                                {}
+
+// A Guard decides which of the changes that a server sends are applied.
+func ExampleFactory_WithGuard() {
+	withServer(func(t testing.TB, server *clienttest.Server, factory *client.Factory) {
+		t.Helper()
+		guarded := factory.WithGuard(func(informer client.Guarded) client.Guard {
+			fmt.Println(informer.Resource())
+			return keeping{}
 		})
-		defer running(own, others)()
-		found, err := dual.Get("one", "default", "settings")
-		fmt.Println(found.Name, err)
-		_, err = dual.Get("one", "default", "other")
-		fmt.Println(err)
-		fmt.Println(client.ComparePreferred(found, found))
+		informer := kinds.ConfigMaps.Informer(guarded.Wildcard(), client.InformerOptions[*corev1.ConfigMap]{})
+		added := make(chan string, 3)
+		informer.AddEventHandler(client.Handler[*corev1.ConfigMap]{OnAdd: func(obj *corev1.ConfigMap, _ bool) { added <- obj.Name }})
+		defer running(informer)()
+		server.Delete(t, kinds.ConfigMaps.GroupVersionResource, "", "one", "default", "settings")
+		server.Put(t, kinds.ConfigMaps.GroupVersionResource, configMap("three", "default", "settings"))
+		for range 3 {
+			<-added
+		}
+		_, found := informer.Lister().Lookup(client.Key{Cluster: "one", Namespace: "default", Name: "settings"})
+		fmt.Println(found, informer.Guard() == client.Guard(keeping{}))
 	})
 	// Output:
-	// settings <nil>
-	// configmaps "other" not found
-	// 0
+	// configmaps
+	// true true
+}
+
+// Handlers of a View are notified of what it makes of the changes of its informers.
+func ExampleNewView() {
+	withServer(func(_ testing.TB, _ *clienttest.Server, factory *client.Factory) {
+		informer := func(cluster string) *client.Informer[*corev1.ConfigMap] {
+			return kinds.ConfigMaps.Informer(factory.Cluster(logicalcluster.NewPath(cluster)), client.InformerOptions[*corev1.ConfigMap]{})
+		}
+		main, other := informer("one"), informer("two")
+		var view *client.View[*corev1.ConfigMap]
+		notify := func(c client.Change[*corev1.ConfigMap]) { view.Notify(c) }
+		view = client.NewView(main, notify, func(func(client.Key, *corev1.ConfigMap) bool) {})
+		view.Follow(other, notify)
+		var added []string
+		view.AddEventHandler(client.Handler[*corev1.ConfigMap]{OnAdd: func(obj *corev1.ConfigMap, _ bool) { added = append(added, client.KeyFor(obj)) }})
+		running(main, other)()
+		view.Wait()
+		slices.Sort(added)
+		fmt.Println(added)
+	})
+	// Output: [one|default/settings two|default/settings]
 }
 
 // The informers of several shards are one view; package shards follows the shards, too.

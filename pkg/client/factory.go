@@ -3,12 +3,14 @@ package client
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
 	"strings"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	"github.com/prometheus/client_golang/prometheus"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -28,8 +30,8 @@ type Factory struct {
 	http    *http.Client
 	sharded bool
 	metrics *metrics
-	// replicas is set if informers keep what this cache server has lost.
-	replicas *ReplicaCache
+	// guard makes the guards of informers; it is nil if they have none.
+	guard func(Guarded) Guard
 }
 
 // NewFactory returns a factory for the server of config. A logical cluster in
@@ -84,7 +86,15 @@ func (f *Factory) Shard(name string) *Factory {
 	config := rest.CopyConfig(f.config)
 	server, _, _ := strings.Cut(config.Host, request.CachePrefix)
 	config.Host = server + strings.TrimSuffix(request.ShardPath(name, ""), request.ClusterPath(""))
-	return &Factory{config: config, http: f.http, sharded: true, metrics: f.metrics, replicas: f.replicas}
+	return &Factory{config: config, http: f.http, sharded: true, metrics: f.metrics, guard: f.guard}
+}
+
+// WithGuard returns a factory for the same server whose informers have guards, which the function
+// makes before they run.
+func (f *Factory) WithGuard(guard func(Guarded) Guard) *Factory {
+	guarding := *f
+	guarding.guard = guard
+	return &guarding
 }
 
 // Cluster returns the access to one logical cluster, by name or path. With a
@@ -199,4 +209,39 @@ var metaCodecs = func() serializer.CodecFactory {
 
 func (s Scope) clientError(err error) error {
 	return fmt.Errorf("cannot make a client for logical cluster %q: %w", s.segment, err)
+}
+
+// FactoryOption changes how a factory's informers are made.
+type FactoryOption func(*Factory) error
+
+// WithMetrics has the metrics of the factory's informers registered, as long as these run.
+// Factories may have one registerer.
+func WithMetrics(registerer prometheus.Registerer) FactoryOption {
+	return func(f *Factory) error {
+		f.metrics = newMetrics()
+		err := registerer.Register(f.metrics)
+		if already, ok := errors.AsType[prometheus.AlreadyRegisteredError](err); ok {
+			if others, ok := already.ExistingCollector.(*metrics); ok {
+				f.metrics, err = others, nil
+			}
+		}
+		return err
+	}
+}
+
+// WithByteCounter has add called with how many bytes came of the body of an answer, from many
+// goroutines. Bodies that were sent compressed count as they are after that.
+func WithByteCounter(add func(bytes int)) FactoryOption {
+	return func(f *Factory) error {
+		transport := *f.transport()
+		transport.add = add
+		f.http.Transport = &transport
+		return nil
+	}
+}
+
+// transport returns what counts for a factory.
+func (f *Factory) transport() *countingTransport {
+	transport, _ := f.http.Transport.(*countingTransport)
+	return transport
 }

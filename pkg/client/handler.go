@@ -1,14 +1,7 @@
 package client
 
 import (
-	"errors"
-	"fmt"
-	"iter"
-	"runtime/debug"
-	"slices"
 	"sync"
-
-	"k8s.io/klog/v2"
 )
 
 // Handler is told about changes. Its functions run one at a time, in the order of the events,
@@ -89,14 +82,15 @@ func (r *Registration) HasSynced() bool {
 
 func (r *Registration) markSynced() { r.once.Do(func() { close(r.synced) }) }
 
-// change is how an object of a store, or of a view of several, has changed.
-type change[T Object] struct {
-	key Key
-	// old and obj are the object before and after; had and has report whether
-	// there was one. same reports whether both are one object, and not another
+// Change is how an object of an informer, or of a View, has changed.
+type Change[T Object] struct {
+	Key Key
+	// Old and New are the object before and after the change; Had and Has report whether
+	// there was one. Same reports whether both are one object, and not another
 	// one of the same name.
-	old, obj       T
-	had, has, same bool
+	Old, New       T
+	Had, Has, Same bool
+
 	// last is what handlers are told of an object that is gone, or, if left says why, that is
 	// not held any more.
 	last      T
@@ -105,157 +99,4 @@ type change[T Object] struct {
 	initial   bool
 	// unseen says that the object, which is gone, was not in the store.
 	unseen bool
-}
-
-// handlers are called under the lock that orders their events.
-type handlers[T Object] struct {
-	name   string
-	counts *counts
-	all    []*added[T]
-}
-
-// added is a handler that was added.
-type added[T Object] struct {
-	Handler[T]
-	*Registration
-
-	of *handlers[T]
-	// queue is nil unless the handler is buffered.
-	queue *queue[T]
-}
-
-// add adds h, after telling it of what is there. The caller holds the lock mu. synced says
-// that no more is to come that is initial.
-func (hs *handlers[T]) add(mu sync.Locker, h Handler[T], options []HandlerOption, synced bool, present iter.Seq2[Key, T]) *Registration {
-	var o handlerOptions
-	for _, option := range options {
-		option(&o)
-	}
-	a := &added[T]{Handler: h, Registration: &Registration{synced: make(chan struct{})}, of: hs}
-	if o.buffered {
-		a.queue = newQueue(a)
-	}
-	a.remove = func() {
-		a.queue.close() // who holds the lock may wait for room
-		mu.Lock()
-		defer mu.Unlock()
-		hs.all = slices.DeleteFunc(slices.Clone(hs.all), func(other *added[T]) bool { return other == a })
-	}
-	if h.OnAdd != nil || h.keys != nil {
-		for key, obj := range present {
-			a.tell(change[T]{key: key, obj: obj, has: true, initial: true})
-		}
-	}
-	hs.all = append(hs.all, a)
-	if synced {
-		a.toldInitial()
-	}
-	return a.Registration
-}
-
-// tell tells all handlers of a change.
-func (hs *handlers[T]) tell(c change[T]) {
-	for _, a := range hs.all {
-		a.tell(c)
-	}
-}
-
-// toldInitial says that all that is initial has been told.
-func (hs *handlers[T]) toldInitial() {
-	for _, a := range hs.all {
-		a.toldInitial()
-	}
-}
-
-// wait waits until buffered handlers have been told of all.
-func (hs *handlers[T]) wait(mu sync.Locker) {
-	mu.Lock()
-	all := hs.all
-	mu.Unlock()
-	for _, a := range all {
-		a.queue.wait()
-	}
-}
-
-func (a *added[T]) tell(c change[T]) {
-	if a.queue != nil {
-		a.queue.add(entry[T]{change: c})
-		return
-	}
-	a.call(c)
-}
-
-func (a *added[T]) toldInitial() {
-	if a.queue != nil {
-		a.queue.add(entry[T]{synced: true})
-		return
-	}
-	a.markSynced()
-}
-
-// call calls the handler's functions for a change.
-func (a *added[T]) call(c change[T]) {
-	switch {
-	case a.keys != nil && c.left == "":
-		a.key(a.keys, c.key)
-	case a.left != nil && c.left != "":
-		a.key(a.left, c.key)
-	}
-	switch {
-	case c.same:
-		a.update(c)
-		return
-	case c.had && c.left != "":
-		a.leave(c)
-	case c.had && c.has:
-		a.delete(c.old, true)
-	case c.had:
-		a.delete(c.last, c.tombstone)
-	}
-	if c.has {
-		a.add(c)
-	}
-}
-
-func (a *added[T]) key(tell func(Key), key Key) {
-	defer a.recovered()
-	tell(key)
-}
-
-func (a *added[T]) add(c change[T]) {
-	if a.OnAdd != nil {
-		defer a.recovered()
-		a.OnAdd(c.obj, c.initial)
-	}
-}
-
-func (a *added[T]) update(c change[T]) {
-	if a.OnUpdate != nil {
-		defer a.recovered()
-		a.OnUpdate(c.old, c.obj)
-	}
-}
-
-func (a *added[T]) delete(last T, tombstone bool) {
-	if a.OnDelete != nil {
-		defer a.recovered()
-		a.OnDelete(last, tombstone)
-	}
-}
-
-func (a *added[T]) leave(c change[T]) {
-	if a.OnLeave != nil {
-		defer a.recovered()
-		a.OnLeave(c.last, c.left)
-	}
-}
-
-var errPanic = errors.New("a handler panicked")
-
-// recovered counts and logs a panic of the handler.
-func (a *added[T]) recovered() {
-	if r := recover(); r != nil {
-		a.of.counts.panics.Add(1)
-		klog.ErrorS(fmt.Errorf("%w: %v", errPanic, r), "The informer goes on after a panic of a handler", "informer", a.of.name, "stack", string(debug.Stack()))
-	}
 }

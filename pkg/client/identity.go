@@ -9,14 +9,6 @@ import (
 	"sync"
 )
 
-// WithIdentity has requests for all logical clusters name the resource with the identity of the
-// APIExport that it comes from (<resource>:<identity>), without which a server knows a resource of
-// bindings for one logical cluster only. identity is asked by the first request, and by the next one
-// after a 404, as when there is another APIExport.
-func WithIdentity(identity func(ctx context.Context) (string, error)) ResourceOption {
-	return func(o *resourceOptions) { o.identity = &identified{ask: identity} }
-}
-
 // identityMark stands in URLs for the identity, until they are sent.
 const identityMark = ":identity-of-export"
 

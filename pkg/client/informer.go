@@ -1,12 +1,11 @@
 package client
 
 import (
-	"context"
 	"fmt"
 	"sync"
 	"sync/atomic"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/shardplane/shardplane/pkg/request"
@@ -67,100 +66,30 @@ type Informer[T Object] struct {
 	sharded bool
 	options InformerOptions[T]
 	store   *store[T]
-	// changes counts the changes of the store.
-	changes atomic.Uint64
 
-	// mu orders events and the adding of handlers. The informers of a Dual share
+	// mu orders events and the adding of handlers. The informers of a View share
 	// one.
 	mu       *sync.Mutex
 	handlers handlers[T]
 	// followers are told of changes of the store after the handlers.
-	followers []func(change[T])
+	followers []func(Change[T])
 	// syncedFollowers are told when all that is initial has been told.
 	syncedFollowers []func()
 
 	// sourceAt returns the client of the same resource at another scope.
 	sourceAt func(Scope) (listerWatcher, error)
 	metrics  *metrics
-	// holding is nil without ranges, and replicas for what is not read from a ReplicaCache.
-	holding  *holding
-	replicas *replicas[T]
+	guard    Guard
+	// holding is nil without ranges.
+	holding *holding
 	// everywhere is set for all logical clusters, and unnamed once an object came that does not
 	// say of which it is.
 	everywhere bool
 	unnamed    atomic.Bool
 }
 
-func newInformer[T Object](gvr schema.GroupVersionResource, scope Scope, source listerWatcher, options InformerOptions[T]) *Informer[T] {
-	name := options.Name
-	if name == "" {
-		name = gvr.GroupResource().String() + "@" + scope.String()
-	}
-	i := &Informer[T]{
-		connection: newConnection(name, source),
-		gvr:        gvr,
-		sharded:    scope.factory.sharded,
-		everywhere: scope.segment == request.Wildcard,
-		options:    options,
-		store:      newStore(options.Indexers),
-		mu:         &sync.Mutex{},
-	}
-	i.handlers = handlers[T]{name: name, counts: i.counts}
-	i.onSynced = i.tellSynced
-	i.pagesOnly = options.DisableWatchList
-	i.selected = metav1.ListOptions{LabelSelector: options.LabelSelector, FieldSelector: options.FieldSelector}
-	i.metrics = scope.factory.metrics
-	if options.Ranges != nil {
-		i.hold(options.Ranges)
-	}
-	return i
-}
-
-// Run follows the resource until ctx is done and everything it started has
-// ended. It fails only if the informer runs already.
-func (i *Informer[T]) Run(ctx context.Context) error {
-	if i.setRunning(true) {
-		return fmt.Errorf("informer %s runs already: run it once", i.name)
-	}
-	defer i.setRunning(false)
-	defer i.metrics.watch(i)()
-	if i.replicas != nil {
-		var resolving sync.WaitGroup
-		defer resolving.Wait()
-		resolving.Go(func() { i.resolve(ctx) })
-	}
-	if i.holding != nil {
-		if source, ok := i.holding.source.(LoadedRanges); ok {
-			defer source.Follow(i.Holds)()
-		}
-		i.followRanges(ctx)
-	} else {
-		i.follow(ctx, &informerSink[T]{Informer: i})
-	}
-	i.handlers.wait(i.mu)
-	return nil
-}
-
-// MoveTo has an informer that does not run go on at another scope, as when the server has got
-// another address: when it runs again, it reads the complete state, and tells handlers of what
-// differs from what it has.
-func (i *Informer[T]) MoveTo(scope Scope) error {
-	if i.sharded != scope.factory.sharded {
-		return fmt.Errorf("informer %s cannot move between a shard and a cache server", i.name)
-	}
-	source, err := i.sourceAt(scope)
-	if err != nil {
-		return err
-	}
-	i.state.mu.Lock()
-	defer i.state.mu.Unlock()
-	if i.state.running {
-		return fmt.Errorf("informer %s runs: end that before it moves", i.name)
-	}
-	i.source, i.state.resourceVersion, i.metrics = source, "", scope.factory.metrics
-	i.current.Store(false)
-	return nil
-}
+// Guard returns what Factory.WithGuard has made for the informer, if anything.
+func (i *Informer[T]) Guard() Guard { return i.guard }
 
 // Resource returns the resource of its objects.
 func (i *Informer[T]) Resource() schema.GroupResource { return i.gvr.GroupResource() }
@@ -224,4 +153,76 @@ func (i *Informer[T]) Pause(f func()) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	f()
+}
+
+// Filtered returns who selects the objects in the ranges of the informer, by what the server
+// has said and done last.
+func (i *Informer[T]) Filtered() Filtered { return i.report.filtered() }
+
+// Discarded returns how many objects and events the informer was sent that are not in its
+// ranges.
+func (i *Informer[T]) Discarded() uint64 { return i.report.discarded.Load() }
+
+// prepare applies the options to an object that the server sent.
+func (i *Informer[T]) prepare(obj T) (T, error) {
+	if !i.options.KeepManagedFields && len(obj.GetManagedFields()) > 0 {
+		obj.SetManagedFields(nil)
+	}
+	if version := i.guard.Version(obj); version != "" {
+		obj.SetResourceVersion(version)
+	}
+	if i.options.Transform == nil {
+		return obj, nil
+	}
+	transformed, err := i.options.Transform(obj)
+	if err != nil {
+		return obj, fmt.Errorf("cannot transform %s: %w", i.KeyOf(obj), err)
+	}
+	return transformed, nil
+}
+
+// upsert stores obj and tells the handlers, unless nothing changed, under the lock.
+func (i *Informer[T]) upsert(key Key, obj T) {
+	old, replaced := i.store.set(key, obj)
+	same := replaced && old.GetUID() == obj.GetUID()
+	// Of one version there are two contents where the server's data was restored
+	// and has gone another way since.
+	if same && old.GetResourceVersion() == obj.GetResourceVersion() && obj.GetResourceVersion() != "" && equality.Semantic.DeepEqual(old, obj) {
+		return
+	}
+	i.notify(Change[T]{Key: key, Old: old, Had: replaced, New: obj, Has: true, Same: same, initial: !i.HasSynced()})
+}
+
+// remove forgets the object under key, under the lock. final is its last state where known;
+// otherwise the deletion was missed.
+func (i *Informer[T]) remove(key Key, final *T) {
+	old, removed := i.store.remove(key)
+	if !removed {
+		if final == nil || i.options.Keep == nil || !i.options.Keep(*final) {
+			return
+		}
+		old = *final // what selects it began to do so after the last event before
+	}
+	c := Change[T]{Key: key, Old: old, Had: true, last: old, tombstone: final == nil, unseen: !removed}
+	if final != nil {
+		c.last = *final
+	}
+	i.notify(c)
+}
+
+// leave forgets the objects that are not in ranges, under the lock.
+func (i *Informer[T]) leave(ranges Ranges) {
+	for _, key := range i.store.keys(func(_ Key, obj T) bool { return !ranges.Contains(obj) }) {
+		if old, removed := i.store.remove(key); removed {
+			i.notify(Change[T]{Key: key, Old: old, Had: true, last: old, left: RangeMoved})
+		}
+	}
+}
+
+// notify tells of a change of the store, under the lock.
+func (i *Informer[T]) notify(c Change[T]) {
+	i.handlers.tell(c)
+	for _, f := range i.followers {
+		f(c)
+	}
 }

@@ -6,7 +6,14 @@ import (
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 )
+
+// Object is what informers hold and clients return: a pointer to an API type.
+type Object interface {
+	runtime.Object
+	metav1.Object
+}
 
 // Key identifies an object among all logical clusters. It is comparable and
 // can be an item of a work queue as it is.
@@ -79,4 +86,14 @@ func SplitKey(key string) (Key, error) {
 
 func invalidKey(key string) error {
 	return fmt.Errorf("invalid key %q: want [shard|]cluster|[namespace/]name", key)
+}
+
+// local is the part of a key below the logical cluster. Its strings are those
+// of the object, so that a store costs no text of its own.
+type local struct{ shard, namespace, name string }
+
+func (k Key) local() local { return local{shard: k.Shard, namespace: k.Namespace, name: k.Name} }
+
+func (l local) key(cluster logicalcluster.Name) Key {
+	return Key{Shard: l.shard, Cluster: cluster, Namespace: l.namespace, Name: l.name}
 }

@@ -27,14 +27,21 @@ func (i *Informer[T]) Lister() Lister[T] { return Lister[T]{informer: i} }
 // another replica does, or does not hold yet: whether there is such an object is not known.
 var ErrNotOwned = errors.New("not in the ranges that this replica holds")
 
+// ErrIncomplete is the error of a look-up that found nothing as long as not
+// everything is known that there may be: try again later.
+var ErrIncomplete = errors.New("not everything is known yet")
+
 // Get returns the object with the given key, or a NotFound error, or ErrNotOwned.
 func (l Lister[T]) Get(key Key) (T, error) {
-	if obj, ok := l.informer.store.get(key); ok {
+	if obj, ok := l.Lookup(key); ok {
 		return obj, nil
 	}
 	var none T
 	return none, l.informer.missed(key.Cluster, key.Namespace, key.Name)
 }
+
+// Lookup is Get without an error: it reports whether there is such an object here.
+func (l Lister[T]) Lookup(key Key) (T, bool) { return l.informer.store.get(key) }
 
 // missed returns the error of a look-up that found nothing. By UID nobody knows where the
 // object would be.

@@ -1,7 +1,6 @@
 package client
 
 import (
-	"errors"
 	"sync"
 	"sync/atomic"
 
@@ -17,24 +16,6 @@ type counts struct {
 // counted is an informer that runs.
 type counted interface {
 	measure(gauge, counter func(what string, value float64, labels ...string))
-}
-
-// FactoryOption changes how a factory's informers are made.
-type FactoryOption func(*Factory) error
-
-// WithMetrics has the metrics of the factory's informers registered, as long as these run.
-// Factories may have one registerer.
-func WithMetrics(registerer prometheus.Registerer) FactoryOption {
-	return func(f *Factory) error {
-		f.metrics = newMetrics()
-		err := registerer.Register(f.metrics)
-		if already, ok := errors.AsType[prometheus.AlreadyRegisteredError](err); ok {
-			if others, ok := already.ExistingCollector.(*metrics); ok {
-				f.metrics, err = others, nil
-			}
-		}
-		return err
-	}
 }
 
 // metrics collects what the informers of a factory measure. Nil collects nothing.
@@ -123,24 +104,4 @@ func (m *metrics) Collect(collected chan<- prometheus.Metric) {
 		}
 		collected <- prometheus.MustNewConstMetric(m.described[s.what], s.kind, value, labels...)
 	}
-}
-
-// measure implements counted.
-func (i *Informer[T]) measure(gauge, counter func(what string, value float64, labels ...string)) {
-	gauge("objects", float64(i.store.len()))
-	gauge("streams", float64(i.counts.streams.Load()))
-	synced := 0.0
-	if i.HasSynced() {
-		synced = 1
-	}
-	gauge("synced", synced)
-	if i.holding != nil {
-		gauge("filtered", 1, string(i.Filtered()))
-		counter("discarded_total", float64(i.Discarded()))
-	}
-	counter("events_total", float64(i.counts.events.Load()))
-	gauge("stale_seconds", i.stale().Seconds())
-	counter("received_bytes_total", float64(i.counts.received.Load()))
-	counter("relists_total", float64(i.counts.relists.Load()))
-	counter("handler_panics_total", float64(i.counts.panics.Load()))
 }

@@ -47,7 +47,7 @@ func recordingTo(t *testing.T, told map[Key]string) Handler[*corev1.ConfigMap] {
 }
 
 // neverDenied returns a handler that also holds that nothing is told of as deleted that the server
-// has, and no state twice. A client.Dual does the latter: an object that changes sides is an update.
+// has, and no state twice. A replicas.Dual does the latter: an object that changes sides is an update.
 func (s *scripted) neverDenied(t *testing.T, h Handler[*corev1.ConfigMap]) Handler[*corev1.ConfigMap] {
 	t.Helper()
 	onUpdate, onDelete := h.OnUpdate, h.OnDelete

@@ -7,17 +7,6 @@ import (
 	"sync/atomic"
 )
 
-// WithByteCounter has add called with how many bytes came of the body of an answer, from many
-// goroutines. Bodies that were sent compressed count as they are after that.
-func WithByteCounter(add func(bytes int)) FactoryOption {
-	return func(f *Factory) error {
-		transport := *f.transport()
-		transport.add = add
-		f.http.Transport = &transport
-		return nil
-	}
-}
-
 // receivedKey is for who counts, in the context of a request, what comes of the answer.
 type receivedKey struct{}
 
@@ -30,12 +19,6 @@ type countingTransport struct {
 	http.RoundTripper
 
 	add func(int)
-}
-
-// transport returns what counts for a factory.
-func (f *Factory) transport() *countingTransport {
-	transport, _ := f.http.Transport.(*countingTransport)
-	return transport
 }
 
 // RoundTrip implements http.RoundTripper.

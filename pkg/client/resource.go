@@ -6,23 +6,15 @@ import (
 	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/gentype"
 	"k8s.io/client-go/rest"
 
 	"github.com/shardplane/shardplane/pkg/request"
 )
-
-// Object is what informers hold and clients return: a pointer to an API type.
-type Object interface {
-	runtime.Object
-	metav1.Object
-}
 
 // Resource is a resource with its Go types, from which typed clients and
 // informers are made. T and L are pointers to the kind and to its list.
@@ -162,68 +154,6 @@ func (r Resource[T, L]) InNamespace(scope Scope, namespace string) *Client[T, L]
 	return gentype.NewClientWithList[T, L](plural, r.restClient(scope), r.parameters, namespace, r.newObject, r.newList, options...)
 }
 
-// Informer returns an informer of the resource; run it with Informer.Run or in
-// a Group. An empty namespace in options means all.
-func (r Resource[T, L]) Informer(scope Scope, options InformerOptions[T]) *Informer[T] {
-	r.identity = r.identity.fresh()
-	i, err := newInformerAt(scope, r.GroupVersionResource, options, func(scope Scope) (listerWatcher, error) {
-		c := r.InNamespace(scope, options.Namespace)
-		return sourceOf(c.List, c.Watch), nil
-	})
-	utilruntime.Must(err)
-	return i
-}
-
-// sourceOf returns what an informer reads from with a client's methods.
-func sourceOf[L runtime.Object](list func(context.Context, metav1.ListOptions) (L, error), watching func(context.Context, metav1.ListOptions) (watch.Interface, error)) listerWatcher {
-	return listerWatcher{
-		list:  func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) { return list(ctx, opts) },
-		watch: watching,
-	}
-}
-
-// newInformerAt returns an informer of what is at a scope.
-func newInformerAt[T Object](scope Scope, gvr schema.GroupVersionResource, options InformerOptions[T], source func(Scope) (listerWatcher, error)) (*Informer[T], error) {
-	at, err := source(scope)
-	if err != nil {
-		return nil, err
-	}
-	i := newInformer(gvr, scope, at, options)
-	i.sourceAt = source
-	if cache := scope.factory.replicas; cache != nil && scope.factory.sharded {
-		i.followCache(cache, func(shard string) (listerWatcher, error) {
-			return source(Scope{factory: cache.factory.Shard(shard), segment: scope.segment})
-		})
-	}
-	return i, nil
-}
-
-// NewMetadataInformer returns an informer of a resource's metadata. On a
-// wildcard it also works for resources whose schemas differ between logical
-// clusters.
-func NewMetadataInformer(scope Scope, gvr schema.GroupVersionResource, options InformerOptions[*metav1.PartialObjectMetadata]) (*Informer[*metav1.PartialObjectMetadata], error) {
-	return newInformerAt(scope, gvr, options, func(scope Scope) (listerWatcher, error) {
-		clients, err := scope.Metadata()
-		if err != nil {
-			return listerWatcher{}, err
-		}
-		c := clients.Resource(gvr).Namespace(options.Namespace)
-		return sourceOf(c.List, c.Watch), nil
-	})
-}
-
-// NewDynamicInformer returns an informer of a resource without Go types.
-func NewDynamicInformer(scope Scope, gvr schema.GroupVersionResource, options InformerOptions[*unstructured.Unstructured]) (*Informer[*unstructured.Unstructured], error) {
-	return newInformerAt(scope, gvr, options, func(scope Scope) (listerWatcher, error) {
-		clients, err := scope.Dynamic()
-		if err != nil {
-			return listerWatcher{}, err
-		}
-		c := clients.Resource(gvr).Namespace(options.Namespace)
-		return sourceOf(c.List, c.Watch), nil
-	})
-}
-
 // restClient makes a REST client for the resource's group and version. It
 // cannot fail: NewFactory has parsed the host, a Scope's segment is escaped, and
 // the rest is set here.
@@ -247,4 +177,12 @@ func (r Resource[T, L]) restClient(scope Scope) rest.Interface {
 // identified reports whether requests at a scope need the identity.
 func (r Resource[T, L]) identified(scope Scope) bool {
 	return r.identity != nil && scope.segment == request.Wildcard
+}
+
+// WithIdentity has requests for all logical clusters name the resource with the identity of the
+// APIExport that it comes from (<resource>:<identity>), without which a server knows a resource of
+// bindings for one logical cluster only. identity is asked by the first request, and by the next one
+// after a 404, as when there is another APIExport.
+func WithIdentity(identity func(ctx context.Context) (string, error)) ResourceOption {
+	return func(o *resourceOptions) { o.identity = &identified{ask: identity} }
 }

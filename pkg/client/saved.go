@@ -4,13 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"reflect"
-
-	"github.com/kcp-dev/logicalcluster/v3"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
-
-// Changes counts the changes of what the informer holds.
-func (i *Informer[T]) Changes() uint64 { return i.changes.Load() }
 
 // Save returns all that the informer holds, as JSON. It fails unless that is what the
 // server has, as far as can be told: the informer is Current, and connected.
@@ -49,44 +43,16 @@ func (i *Informer[T]) Restore(saved []json.RawMessage) error {
 		objs = append(objs, obj)
 	}
 	for _, obj := range objs {
-		if i.options.Keep == nil || i.options.Keep(obj) {
-			i.mu.Lock()
-			if i.replicas != nil {
-				i.replicas.saw(i.KeyOf(obj).Shard, obj.GetResourceVersion())
-			}
-			i.upsert(i.KeyOf(obj), obj)
-			i.mu.Unlock()
+		if i.options.Keep != nil && !i.options.Keep(obj) {
+			continue
 		}
-	}
-	if i.replicas != nil {
-		i.replicas.restored()
+		key := i.KeyOf(obj)
+		i.mu.Lock()
+		if i.guard.Put(key, obj, "", obj.GetResourceVersion()) {
+			i.upsert(key, obj)
+		}
+		i.mu.Unlock()
 	}
 	i.markSynced()
 	return nil
-}
-
-// Current returns nil when both sides have been known completely by what their servers
-// have, and otherwise an ErrIncomplete: what is missing may be something that was not
-// there yet when the view was saved.
-func (d *Dual[T]) Current() error {
-	if err := d.Complete(); err != nil {
-		return err
-	}
-	if d.others == nil || d.others.Current() {
-		return nil
-	}
-	return fmt.Errorf("%w: informer %s%s has what it had before the start", ErrIncomplete, d.others.Name(), d.others.readFrom())
-}
-
-// GetCurrent is Get that says NotFound only if that is so now: what was saved before the
-// start may lack an object.
-func (d *Dual[T]) GetCurrent(cluster logicalcluster.Name, namespace, name string) (T, error) {
-	obj, err := d.Get(cluster, namespace, name)
-	if !apierrors.IsNotFound(err) || d.options.Holds(cluster) {
-		return obj, err
-	}
-	if unknown := d.Current(); unknown != nil {
-		return obj, unknown
-	}
-	return d.Get(cluster, namespace, name) // it may have come with what is known since
 }

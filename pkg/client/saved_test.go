@@ -2,14 +2,11 @@ package client_test
 
 import (
 	"context"
-	"encoding/json"
 	"testing"
 	"time"
 
-	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
@@ -57,7 +54,6 @@ func TestSavedInformers(t *testing.T) {
 	saved, err := first.Save()
 	require.NoError(t, err)
 	require.Len(t, saved, 3)
-	require.EqualValues(t, 3, first.Changes())
 
 	// Without a server.
 	alone := informer(&rest.Config{Host: "https://127.0.0.1:1"})
@@ -86,36 +82,4 @@ func TestSavedInformers(t *testing.T) {
 	later.Pause(func() {
 		require.Equal(t, map[string]int{"kept": 1, "changed": 2, "gone": 2, "new": 1}, told, "nobody is told of what did not change")
 	})
-}
-
-// TestGetCurrent: what was saved is found, and what was not may be there all the same until the
-// server of others answers, but for what the own shard would have.
-func TestGetCurrent(t *testing.T) {
-	server := clienttest.New(t, kinds.Scheme)
-	factory, err := client.NewFactory(server.ClientConfig())
-	require.NoError(t, err)
-	t.Cleanup(factory.CloseIdleConnections)
-	informer := func() *client.Informer[*corev1.ConfigMap] {
-		return kinds.ConfigMaps.Informer(factory.Wildcard(), client.InformerOptions[*corev1.ConfigMap]{})
-	}
-	own, others := informer(), informer()
-	d := client.NewDual(own, others, client.DualOptions{Holds: func(cluster logicalcluster.Name) bool { return cluster == "here" }})
-	require.NoError(t, own.Restore(nil))
-	require.NoError(t, others.Restore([]json.RawMessage{[]byte(`{"metadata":{"name":"saved","namespace":"n","annotations":{"kcp.io/cluster":"c"}}}`)}))
-	get := func(cluster logicalcluster.Name, name string) error {
-		_, err := d.GetCurrent(cluster, "n", name)
-		return err
-	}
-	require.NoError(t, get("c", "saved"))
-	require.ErrorIs(t, get("c", "other"), client.ErrIncomplete)
-	require.True(t, apierrors.IsNotFound(get("here", "other")))
-
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- others.Run(ctx) }()
-	require.Eventually(t, others.Current, testTimeout, time.Millisecond)
-	require.True(t, apierrors.IsNotFound(get("c", "saved")))
-	require.True(t, apierrors.IsNotFound(get("c", "other")))
-	cancel()
-	require.NoError(t, <-ended)
 }

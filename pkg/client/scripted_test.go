@@ -50,8 +50,6 @@ type scripted struct {
 	mu sync.Mutex
 	// factory makes its informers, if it is not nil.
 	factory *Factory
-	// sharded makes it a cache server.
-	sharded bool
 	// next returns the fault of the next answer; empty for a good one.
 	next func() fault
 	// between is called between the pages of a list.
@@ -144,9 +142,6 @@ func (s *scripted) informer(options InformerOptions[*corev1.ConfigMap]) *Informe
 		if factory, err = NewFactory(&rest.Config{Host: "https://127.0.0.1:1"}); err != nil {
 			panic(err)
 		}
-	}
-	if s.sharded {
-		factory = factory.Shard("*")
 	}
 	return newInformer(configMaps.GroupVersionResource, factory.Wildcard(), listerWatcher{list: s.list, watch: s.watch}, options)
 }

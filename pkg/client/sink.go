@@ -1,12 +1,10 @@
 package client
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 
 	"github.com/kcp-dev/logicalcluster/v3"
-	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
@@ -33,16 +31,14 @@ func (s *informerSink[T]) end() {
 	})
 	for _, key := range gone {
 		s.mu.Lock()
-		if s.replicas == nil || s.lost(key) {
+		if s.guard.Missing(key) {
 			s.remove(key, nil)
 		}
 		s.mu.Unlock()
 	}
-	if s.replicas != nil {
-		s.mu.Lock()
-		s.replicas.cover()
-		s.mu.Unlock()
-	}
+	s.mu.Lock()
+	s.guard.ListComplete()
+	s.mu.Unlock()
 	s.seen = nil
 }
 
@@ -52,7 +48,7 @@ func (s *informerSink[T]) put(ctx context.Context, received runtime.Object) erro
 		return fmt.Errorf("%w: %T", errWrongType, received)
 	}
 	s.counts.events.Add(1)
-	at, key := s.place(obj), s.KeyOf(obj)
+	at, key := s.placeOf(obj), s.KeyOf(obj)
 	// Whose hash is not that of a logical cluster is said even if another replica has it.
 	if key.Cluster == "" && s.everywhere && !s.unnamed.Swap(true) {
 		klog.FromContext(ctx).Error(errUnnamed, "Cannot tell objects of logical clusters apart", "informer", s.name, "object", key)
@@ -67,7 +63,7 @@ func (s *informerSink[T]) put(ctx context.Context, received runtime.Object) erro
 	if s.seen != nil {
 		s.seen[key] = struct{}{}
 	}
-	news, version := event{place: at, key: key, uid: obj.GetUID(), version: obj.GetResourceVersion()}, originalVersion(obj)
+	news, version := event{place: at, key: key, uid: obj.GetUID(), version: obj.GetResourceVersion()}, s.guard.Version(obj)
 	obj, err := s.prepare(obj)
 	if err != nil {
 		// One bad object must not stop the others.
@@ -76,11 +72,7 @@ func (s *informerSink[T]) put(ctx context.Context, received runtime.Object) erro
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	switch {
-	case !s.admits(s.part, news):
-	case s.replicas == nil || version != "" && s.believes(news, obj, version):
-		s.upsert(key, obj)
-	case version == "" && s.believes(news, obj, version) && !s.keepsSilent(key, obj):
+	if s.admits(s.part, news) && s.guard.Put(key, obj, news.version, version) {
 		s.upsert(key, obj)
 	}
 	return nil
@@ -92,7 +84,7 @@ func (s *informerSink[T]) gone(ctx context.Context, received runtime.Object) err
 		return fmt.Errorf("%w: %T", errWrongType, received)
 	}
 	s.counts.events.Add(1)
-	if at := s.place(obj); s.wants(ctx, at) {
+	if at := s.placeOf(obj); s.wants(ctx, at) {
 		s.drop(s.KeyOf(obj), obj, at)
 	}
 	return nil
@@ -103,21 +95,18 @@ func (s *informerSink[T]) drop(key Key, final T, at place) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	e := event{place: at, key: key, uid: final.GetUID(), version: final.GetResourceVersion(), gone: true}
-	if !s.admits(s.part, e) {
+	version := s.guard.Version(final)
+	if !s.admits(s.part, e) || !s.guard.Delete(key, e.version, version) {
 		return
 	}
-	if s.replicas != nil {
-		version := originalVersion(final)
-		if !s.believesGone(e, version) {
-			return
-		}
-		final.SetResourceVersion(cmp.Or(version, e.version))
+	if version != "" {
+		final.SetResourceVersion(version)
 	}
 	s.remove(key, &final)
 }
 
-// place returns where an object lies on the ring.
-func (s *informerSink[T]) place(obj metav1.Object) place {
+// placeOf returns where an object lies on the ring.
+func (s *informerSink[T]) placeOf(obj metav1.Object) place {
 	if s.part == nil {
 		return place{}
 	}
@@ -141,68 +130,3 @@ func (s *informerSink[T]) wants(ctx context.Context, at place) bool {
 // errUnnamed is told while all else is well: what can be told apart is right.
 var errUnnamed = fmt.Errorf("objects of all logical clusters come without the annotation %s, and those of one namespace and name are taken for one: "+
 	"check that the address is that of a server with logical clusters, and that nothing on the way removes annotations", logicalcluster.AnnotationKey)
-
-// prepare applies the options to an object that the server sent.
-func (i *Informer[T]) prepare(obj T) (T, error) {
-	if !i.options.KeepManagedFields && len(obj.GetManagedFields()) > 0 {
-		obj.SetManagedFields(nil)
-	}
-	if version := originalVersion(obj); version != "" && i.replicas != nil {
-		obj.SetResourceVersion(version)
-	}
-	if i.options.Transform == nil {
-		return obj, nil
-	}
-	transformed, err := i.options.Transform(obj)
-	if err != nil {
-		return obj, fmt.Errorf("cannot transform %s: %w", i.KeyOf(obj), err)
-	}
-	return transformed, nil
-}
-
-// upsert stores obj and tells the handlers, unless nothing changed, under the lock.
-func (i *Informer[T]) upsert(key Key, obj T) {
-	old, replaced := i.store.set(key, obj)
-	same := replaced && old.GetUID() == obj.GetUID()
-	// Of one version there are two contents where the server's data was restored
-	// and has gone another way since.
-	if same && old.GetResourceVersion() == obj.GetResourceVersion() && obj.GetResourceVersion() != "" && equality.Semantic.DeepEqual(old, obj) {
-		return
-	}
-	i.notify(change[T]{key: key, old: old, had: replaced, obj: obj, has: true, same: same, initial: !i.HasSynced()})
-}
-
-// remove forgets the object under key, under the lock. final is its last state where known;
-// otherwise the deletion was missed.
-func (i *Informer[T]) remove(key Key, final *T) {
-	old, removed := i.store.remove(key)
-	if !removed {
-		if final == nil || i.options.Keep == nil || !i.options.Keep(*final) {
-			return
-		}
-		old = *final // what selects it began to do so after the last event before
-	}
-	c := change[T]{key: key, old: old, had: true, last: old, tombstone: final == nil, unseen: !removed}
-	if final != nil {
-		c.last = *final
-	}
-	i.notify(c)
-}
-
-// leave forgets the objects that are not in ranges, under the lock.
-func (i *Informer[T]) leave(ranges Ranges) {
-	for _, key := range i.store.keys(func(_ Key, obj T) bool { return !ranges.Contains(obj) }) {
-		if old, removed := i.store.remove(key); removed {
-			i.notify(change[T]{key: key, old: old, had: true, last: old, left: RangeMoved})
-		}
-	}
-}
-
-// notify tells of a change of the store, under the lock.
-func (i *Informer[T]) notify(c change[T]) {
-	i.changes.Add(1)
-	i.handlers.tell(c)
-	for _, f := range i.followers {
-		f(c)
-	}
-}

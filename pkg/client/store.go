@@ -11,16 +11,6 @@ import (
 // IndexFunc returns the values under which an object is found in an index.
 type IndexFunc[T Object] func(obj T) []string
 
-// local is the part of a key below the logical cluster. Its strings are those
-// of the object, so that a store costs no text of its own.
-type local struct{ shard, namespace, name string }
-
-func (k Key) local() local { return local{shard: k.Shard, namespace: k.Namespace, name: k.Name} }
-
-func (l local) key(cluster logicalcluster.Name) Key {
-	return Key{Shard: l.shard, Cluster: cluster, Namespace: l.namespace, Name: l.name}
-}
-
 // store keeps the objects of an informer by logical cluster.
 type store[T Object] struct {
 	mu       sync.RWMutex
@@ -233,11 +223,4 @@ func (s *store[T]) addIndexers(indexers map[string]IndexFunc[T]) error {
 		}
 	}
 	return nil
-}
-
-// indexer returns the function of an index, or nil.
-func (s *store[T]) indexer(name string) IndexFunc[T] {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	return s.indexers[name]
 }

@@ -51,30 +51,6 @@ var (
 	errSetBack = errors.New("the server's data was set back")
 )
 
-// stream follows a resource: it gets the initial state, on the watch itself
-// where the server can, and then watches, resuming at the last resourceVersion
-// it has seen. A new initial state is asked for only when the server no longer
-// has the history.
-type stream struct {
-	*connection
-	sink sink
-
-	// pages is set while the initial state has to be listed, because the server
-	// has refused to send it on a watch, or did not complete it. The next time it
-	// is asked again: it may just have been slow.
-	pages    bool
-	failures int
-	// resumed counts watches that have resumed before the first is current.
-	resumed int
-	// progress is set when a connection brought what the next one need not ask
-	// for: a complete initial state, or an event after it.
-	progress bool
-	// asked are the ranges of the present connection, and unsharded says that the server has
-	// refused their selector.
-	asked     Ranges
-	unsharded bool
-}
-
 // connect makes one connection and follows it to its end.
 func (s *stream) connect(ctx context.Context) error {
 	rv := s.ResourceVersion()
@@ -365,4 +341,38 @@ func rejected(err error) bool {
 	}
 	code := status.Status().Code
 	return code >= http.StatusBadRequest && code < http.StatusInternalServerError && code != http.StatusTooManyRequests
+}
+
+// run follows the resource until ctx is done and everything it started has
+// ended. It fails only if it runs already.
+func (c *connection) run(ctx context.Context, to sink) error {
+	if c.setRunning(true) {
+		return fmt.Errorf("informer %s runs already: run it once", c.name)
+	}
+	defer c.setRunning(false)
+	c.follow(ctx, to)
+	return nil
+}
+
+// follow is run, of a connection that nobody else runs.
+func (c *connection) follow(ctx context.Context, to sink) {
+	c.counts.streams.Add(1)
+	defer c.counts.streams.Add(-1)
+	ctx = countReceived(ctx, &c.counts.received)
+	s := &stream{connection: c, sink: to}
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		}
+		s.progress = false
+		err := s.connect(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		timer.Reset(s.ended(ctx, err))
+	}
 }

@@ -24,10 +24,8 @@ type Union[T Object] struct {
 	// complete returns what is missing beside what the informers have not read yet.
 	complete func() error
 
-	// mu is the lock of all informers: each change is told of by what the others have then.
-	mu       sync.Mutex
-	handlers handlers[T]
-	synced   bool
+	view[T]
+
 	// members are copied when they change. The place of one that went is used again.
 	members atomic.Pointer[[]*unionMember[T]]
 	places  places[T]
@@ -49,7 +47,7 @@ func NewUnion[T Object](name string, complete func() error) *Union[T] {
 	}
 	u := &Union[T]{name: name, complete: complete}
 	u.places = newPlaces(u.objectsOf)
-	u.handlers = handlers[T]{name: name, counts: &counts{}}
+	u.view = view[T]{mu: &sync.Mutex{}, handlers: handlers[T]{name: name, counts: &counts{}}, visible: u.shown}
 	u.members.Store(&[]*unionMember[T]{})
 	return u
 }
@@ -71,8 +69,7 @@ func (u *Union[T]) Add(shard string, informer *Informer[T]) error {
 	}
 	m := &unionMember[T]{shard: shard, id: uint32(at), informer: informer} //nolint:gosec // there are fewer shards
 	members[at] = m
-	informer.mu = &u.mu
-	informer.followers = append(informer.followers, func(c change[T]) { u.changed(m, c) })
+	u.follow(informer, func(c Change[T]) { u.changed(m, c) })
 	u.members.Store(&members)
 	return nil
 }
@@ -89,7 +86,7 @@ func (u *Union[T]) Remove(shard string, why Leave) {
 	for _, key := range m.informer.store.keys(func(Key, T) bool { return true }) {
 		u.mu.Lock() // not at once, so that others can go on between
 		if old, removed := m.informer.store.remove(key); removed {
-			m.informer.notify(change[T]{key: key, old: old, had: true, last: old, left: why})
+			m.informer.notify(Change[T]{Key: key, Old: old, Had: true, last: old, left: why})
 		}
 		u.mu.Unlock()
 	}
@@ -130,41 +127,15 @@ func (u *Union[T]) Shards() []string {
 	return names
 }
 
-// AddEventHandler adds a handler of the view, as Informer.AddEventHandler does.
-func (u *Union[T]) AddEventHandler(h Handler[T], options ...HandlerOption) *Registration {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	return u.handlers.add(&u.mu, h, options, u.synced, u.visible)
-}
-
-// AddKeyHandler is Informer.AddKeyHandler, of keys with the shard that has or had the object.
-func (u *Union[T]) AddKeyHandler(changed, left func(Key), options ...HandlerOption) *Registration {
-	return u.AddEventHandler(Handler[T]{keys: changed, left: left}, options...)
-}
-
-// Pause calls f while no handler runs: what the Lister has then is what the handlers have been
-// told. It may not be called from a handler, and f must return soon.
-func (u *Union[T]) Pause(f func()) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	f()
-}
-
 // MarkSynced says that all has been told of that is initial, and has Synced of handlers close.
 func (u *Union[T]) MarkSynced() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if !u.synced {
-		u.synced = true
-		u.handlers.toldInitial()
-	}
+	u.markSynced()
 }
 
-// Wait waits until buffered handlers have been told of all that has happened.
-func (u *Union[T]) Wait() { u.handlers.wait(&u.mu) }
-
-// visible are the copies that count, by key, under the lock of the informers.
-func (u *Union[T]) visible(visit func(Key, T) bool) {
+// shown are the copies that count, by key, under the lock of the informers.
+func (u *Union[T]) shown(visit func(Key, T) bool) {
 	for _, m := range *u.members.Load() {
 		if m == nil {
 			continue
@@ -182,34 +153,34 @@ func (u *Union[T]) visible(visit func(Key, T) bool) {
 }
 
 // changed tells handlers of a change of a member, under the lock.
-func (u *Union[T]) changed(m *unionMember[T], c change[T]) {
-	cluster, l := c.key.Cluster, c.key.local()
-	c.key.Shard = m.shard
+func (u *Union[T]) changed(m *unionMember[T], c Change[T]) {
+	cluster, l := c.Key.Cluster, c.Key.local()
+	c.Key.Shard = m.shard
 	switch {
 	case c.unseen:
-		if _, _, hidden := u.Lister().find(c.key); !hidden {
+		if _, _, hidden := u.Lister().find(c.Key); !hidden {
 			u.handlers.tell(c)
 		}
-	case c.had && c.has:
+	case c.Had && c.Has:
 		if u.places.renew(cluster, l, m.id) {
 			u.handlers.tell(c)
 		}
-	case c.has:
+	case c.Has:
 		if before, hidden := u.places.add(cluster, l, m.id); hidden {
-			c.old, c.had = u.copyOf(before, cluster, l)
-			c.same = c.had && c.old.GetUID() == c.obj.GetUID()
+			c.Old, c.Had = u.copyOf(before, cluster, l)
+			c.Same = c.Had && c.Old.GetUID() == c.New.GetUID()
 		}
 		u.handlers.tell(c)
-	case c.had:
+	case c.Had:
 		counted, now, left := u.places.remove(cluster, l, m.id)
 		if left {
-			c.obj, c.has = u.copyOf(now, cluster, l)
+			c.New, c.Has = u.copyOf(now, cluster, l)
 		}
 		switch {
 		case !counted:
-		case c.has:
-			c.key.Shard, c.left = (*u.members.Load())[now].shard, ""
-			c.same = c.old.GetUID() == c.obj.GetUID()
+		case c.Has:
+			c.Key.Shard, c.left = (*u.members.Load())[now].shard, ""
+			c.Same = c.Old.GetUID() == c.New.GetUID()
 			u.handlers.tell(c)
 		default:
 			u.handlers.tell(c)

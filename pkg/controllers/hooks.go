@@ -8,34 +8,35 @@ import (
 	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/controllers/replicationreasons"
 	"github.com/shardplane/shardplane/pkg/reconcile"
+	"github.com/shardplane/shardplane/pkg/replicas"
 )
 
 // markedHooks are the controllers that mark webhooks and policies which other shards have
 // to know.
 func markedHooks() []reconcile.Descriptor[Deps] {
 	return []reconcile.Descriptor[Deps]{
-		markedHook(kinds.MutatingWebhookConfigurations, func(h *Hooks) *client.Dual[*admissionregistrationv1.MutatingWebhookConfiguration] {
+		markedHook(kinds.MutatingWebhookConfigurations, func(h *Hooks) *replicas.Dual[*admissionregistrationv1.MutatingWebhookConfiguration] {
 			return h.MutatingWebhooks
 		}),
-		markedHook(kinds.ValidatingWebhookConfigurations, func(h *Hooks) *client.Dual[*admissionregistrationv1.ValidatingWebhookConfiguration] {
+		markedHook(kinds.ValidatingWebhookConfigurations, func(h *Hooks) *replicas.Dual[*admissionregistrationv1.ValidatingWebhookConfiguration] {
 			return h.ValidatingWebhooks
 		}),
-		markedHook(kinds.MutatingAdmissionPolicies, func(h *Hooks) *client.Dual[*admissionregistrationv1.MutatingAdmissionPolicy] {
+		markedHook(kinds.MutatingAdmissionPolicies, func(h *Hooks) *replicas.Dual[*admissionregistrationv1.MutatingAdmissionPolicy] {
 			return h.MutatingPolicies
 		}),
-		markedHook(kinds.MutatingAdmissionPolicyBindings, func(h *Hooks) *client.Dual[*admissionregistrationv1.MutatingAdmissionPolicyBinding] {
+		markedHook(kinds.MutatingAdmissionPolicyBindings, func(h *Hooks) *replicas.Dual[*admissionregistrationv1.MutatingAdmissionPolicyBinding] {
 			return h.MutatingBindings
 		}),
-		markedHook(kinds.ValidatingAdmissionPolicies, func(h *Hooks) *client.Dual[*admissionregistrationv1.ValidatingAdmissionPolicy] {
+		markedHook(kinds.ValidatingAdmissionPolicies, func(h *Hooks) *replicas.Dual[*admissionregistrationv1.ValidatingAdmissionPolicy] {
 			return h.ValidatingPolicies
 		}),
-		markedHook(kinds.ValidatingAdmissionPolicyBindings, func(h *Hooks) *client.Dual[*admissionregistrationv1.ValidatingAdmissionPolicyBinding] {
+		markedHook(kinds.ValidatingAdmissionPolicyBindings, func(h *Hooks) *replicas.Dual[*admissionregistrationv1.ValidatingAdmissionPolicyBinding] {
 			return h.ValidatingBindings
 		}),
 	}
 }
 
-func markedHook[T client.Object, L runtime.Object](resource client.Resource[T, L], of func(*Hooks) *client.Dual[T]) reconcile.Descriptor[Deps] {
+func markedHook[T client.Object, L runtime.Object](resource client.Resource[T, L], of func(*Hooks) *replicas.Dual[T]) reconcile.Descriptor[Deps] {
 	return reconcile.Descriptor[Deps]{
 		Name: replicationreasons.NameOf(resource.Resource), Placement: reconcile.OnLeader, Enabled: hasCache,
 		New: func(d Deps) (reconcile.Made, error) {

@@ -23,13 +23,14 @@ import (
 	"github.com/shardplane/shardplane/pkg/authz/rbac"
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
-	"github.com/shardplane/shardplane/pkg/client/replicasnapshot"
 	"github.com/shardplane/shardplane/pkg/controllers/apibinding"
 	"github.com/shardplane/shardplane/pkg/controllers/apiexport"
 	"github.com/shardplane/shardplane/pkg/controllers/endpointslice"
 	"github.com/shardplane/shardplane/pkg/controllers/replicationreasons"
 	"github.com/shardplane/shardplane/pkg/controllers/serviceaccount"
 	"github.com/shardplane/shardplane/pkg/controllers/workspace"
+	"github.com/shardplane/shardplane/pkg/replicas"
+	"github.com/shardplane/shardplane/pkg/replicas/snapshot"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/tenancy"
 	"github.com/shardplane/shardplane/pkg/tenancy/exportuses"
@@ -49,7 +50,7 @@ type Sources struct {
 	// have there, which keep what it has lost. If both are nil, there is no cache server, and what
 	// other shards own is read from the root shard.
 	Cache    *client.Factory
-	Replicas *client.ReplicaCache
+	Replicas *replicas.Cache
 }
 
 // isRoot reports whether the shard is the one that has the logical cluster root.
@@ -84,33 +85,33 @@ type Informers struct {
 	LogicalClusters *client.Informer[*corev1alpha1.LogicalCluster]
 	// AllClusters are these and, where there is a cache server, those of other shards that
 	// have exports or workspace types which others may use: of them, who may enter.
-	AllClusters    *client.Dual[*corev1alpha1.LogicalCluster]
+	AllClusters    *replicas.Dual[*corev1alpha1.LogicalCluster]
 	Workspaces     *client.Informer[*tenancyv1alpha1.Workspace]
 	Namespaces     *client.Informer[*corev1.Namespace]
 	ResourceQuotas *client.Informer[*corev1.ResourceQuota]
 
 	// APIExports are those of the shard, and of other shards where there is a cache
 	// server.
-	APIExports *client.Dual[*apisv1alpha2.APIExport]
+	APIExports *replicas.Dual[*apisv1alpha2.APIExport]
 	// APIConversions are those of the shard, and of others where there is a cache server.
-	APIConversions *client.Dual[*apisv1alpha1.APIConversion]
+	APIConversions *replicas.Dual[*apisv1alpha1.APIConversion]
 
 	// CachedResources are those of the shard, and of others where there is a cache server, by each
 	// of their names.
-	CachedResources, ClusterCachedResources *client.Dual[*cachev1alpha1.CachedResource]
+	CachedResources, ClusterCachedResources *replicas.Dual[*cachev1alpha1.CachedResource]
 
 	// EndpointSlices and Partitions are those of all logical clusters of the shard.
 	EndpointSlices *client.Informer[*apisv1alpha1.APIExportEndpointSlice]
 	// CachedSlices and ClusterCachedSlices are the endpoint slices of cached resources.
-	CachedSlices        *client.Dual[*cachev1alpha1.CachedResourceEndpointSlice]
-	ClusterCachedSlices *client.Dual[*kinds.ClusterCachedResourceEndpointSlice]
+	CachedSlices        *replicas.Dual[*cachev1alpha1.CachedResourceEndpointSlice]
+	ClusterCachedSlices *replicas.Dual[*kinds.ClusterCachedResourceEndpointSlice]
 	Partitions          *client.Informer[*topologyv1alpha1.Partition]
 
 	// WorkspaceTypes are those of the shard, and what it can see of others'.
-	WorkspaceTypes *client.Dual[*tenancyv1alpha1.WorkspaceType]
+	WorkspaceTypes *replicas.Dual[*tenancyv1alpha1.WorkspaceType]
 	// AuthenticationConfigurations are those of the shard, and of others those that
 	// workspace types name.
-	AuthenticationConfigurations *client.Dual[*tenancyv1alpha1.WorkspaceAuthenticationConfiguration]
+	AuthenticationConfigurations *replicas.Dual[*tenancyv1alpha1.WorkspaceAuthenticationConfiguration]
 
 	// ServiceAccounts are those of all logical clusters of the shard, and
 	// TokenSecrets the secrets that are made for their tokens. Of both only what
@@ -177,7 +178,7 @@ func NewInformers(s Sources) *Informers {
 	})
 	add(i, unlogged{i.TokenSecrets})
 	i.Shards = add(i, kinds.Shards.Informer(s.rootCluster(), client.InformerOptions[*corev1alpha1.Shard]{
-		Name: "shards@root", Transform: client.ShowDeletion[*corev1alpha1.Shard],
+		Name: "shards@root", Transform: replicas.ShowDeletion[*corev1alpha1.Shard],
 	}))
 	i.OwnShard = i.Shards
 	if !s.isRoot() {
@@ -241,17 +242,17 @@ func (i *Informers) followCached(s Sources) {
 }
 
 // followMarks has those who read replicas know what shards say of them, and which were removed.
-func (i *Informers) followMarks(replicas *client.ReplicaCache) {
+func (i *Informers) followMarks(cache *replicas.Cache) {
 	note := func(mark *replicationmarks.ReplicationMark) {
 		if shard := i.ReplicationMarks.KeyOf(mark).Shard; mark.Name == replicationmarks.Name && i.Registered(shard) {
-			replicas.Note(shard, mark.Said())
+			cache.Note(shard, mark.Said())
 		}
 	}
 	i.ReplicationMarks.AddEventHandler(client.Handler[*replicationmarks.ReplicationMark]{
 		OnAdd:    func(mark *replicationmarks.ReplicationMark, _ bool) { note(mark) },
 		OnUpdate: func(_, mark *replicationmarks.ReplicationMark) { note(mark) },
 	})
-	replicas.SetRemoved(func(shard string) bool { return !i.Registered(shard) })
+	cache.SetRemoved(func(shard string) bool { return !i.Registered(shard) })
 }
 
 // marked returns the other shards that leave marks.
@@ -287,10 +288,11 @@ func add[R client.Runner](i *Informers, r R) R {
 // dual makes the view of what the shard has of a resource and of what others have:
 // on the cache server, or, if fromRoot is set and there is no cache server, in the
 // root shard.
-func dual[T client.Object, L runtime.Object](i *Informers, s Sources, resource client.Resource[T, L], fromRoot bool, options client.InformerOptions[T]) *client.Dual[T] {
+func dual[T client.Object, L runtime.Object](i *Informers, s Sources, resource client.Resource[T, L], fromRoot bool, options client.InformerOptions[T]) *replicas.Dual[T] {
 	own := resource.Informer(s.Local.Wildcard(), options)
 	var others *client.Informer[T]
 	options.Name = resource.GroupResource().String() + " of other shards"
+	options = replicas.OfOthers(s.ShardName, options)
 	switch {
 	case s.Cache != nil:
 		others = resource.Informer(s.replicas(), options)
@@ -301,35 +303,35 @@ func dual[T client.Object, L runtime.Object](i *Informers, s Sources, resource c
 }
 
 // view is what the shard has of a resource, and what others have, who may be nil.
-func view[T client.Object](i *Informers, s Sources, own, others *client.Informer[T]) *client.Dual[T] {
-	options := client.DualOptions{Self: s.ShardName, Holds: i.holds, Standing: tenancy.Standing(i.Shards)}
+func view[T client.Object](i *Informers, s Sources, own, others *client.Informer[T]) *replicas.Dual[T] {
+	options := replicas.DualOptions{Holds: i.holds, Standing: tenancy.Standing(i.Shards)}
 	if s.Cache != nil {
 		options.Marked = i.marked(s.ShardName)
 	}
-	return client.NewDual(own, others, options)
+	return replicas.NewDual(own, others, options)
 }
 
 // clusters is the view of LogicalClusters. Those of the shard are run already.
-func (i *Informers) clusters(s Sources) *client.Dual[*corev1alpha1.LogicalCluster] {
+func (i *Informers) clusters(s Sources) *replicas.Dual[*corev1alpha1.LogicalCluster] {
 	if s.Cache == nil {
 		return view(i, s, i.LogicalClusters, nil)
 	}
-	others := kinds.LogicalClusters.Informer(s.replicas(), client.InformerOptions[*corev1alpha1.LogicalCluster]{
+	others := kinds.LogicalClusters.Informer(s.replicas(), replicas.OfOthers(s.ShardName, client.InformerOptions[*corev1alpha1.LogicalCluster]{
 		Name: "logicalclusters.core.kcp.io of other shards", Transform: slimLogicalCluster,
-	})
+	}))
 	return view(i, s, i.LogicalClusters, add(i, others))
 }
 
 // schemas is the view of the metadata of APIResourceSchemas.
-func (i *Informers) schemas(s Sources) (*client.Dual[*metav1.PartialObjectMetadata], error) {
+func (i *Informers) schemas(s Sources) (*replicas.Dual[*metav1.PartialObjectMetadata], error) {
 	resource := kinds.APIResourceSchemas.GroupVersionResource
 	own, err := client.NewMetadataInformer(s.Local.Wildcard(), resource, client.InformerOptions[*metav1.PartialObjectMetadata]{Transform: slimSchema})
 	if err != nil || s.Cache == nil {
 		return view(i, s, own, nil), err
 	}
-	others, err := client.NewMetadataInformer(s.replicas(), resource, client.InformerOptions[*metav1.PartialObjectMetadata]{
+	others, err := client.NewMetadataInformer(s.replicas(), resource, replicas.OfOthers(s.ShardName, client.InformerOptions[*metav1.PartialObjectMetadata]{
 		Transform: slimReplica, Name: resource.GroupResource().String() + " of other shards",
-	})
+	}))
 	return view(i, s, own, others), err
 }
 
@@ -337,20 +339,25 @@ func (i *Informers) schemas(s Sources) (*client.Dual[*metav1.PartialObjectMetada
 // without when it starts: what is bound, by whose rules, and who uses it. They read from the cache
 // server; there are none where that is left out. Schemas are not among them: what is bound
 // is copied.
-func (i *Informers) Replicas() []replicasnapshot.Source {
-	var all []replicasnapshot.Source
+func (i *Informers) Replicas() []snapshot.Source {
+	var all []snapshot.Source
 	if i.ExportUses == nil {
 		return nil
 	}
-	all = append(all, i.ReplicationMarks) // first: what is saved after it covers these
+	all = append(all, replicas.NewSaved(i.ReplicationMarks)) // first: what is saved after it covers these
 	if !i.root {
-		all = append(all, i.Shards) // those that count
+		all = append(all, replicas.NewSaved(i.Shards)) // those that count
 	}
-	return append(all, i.AllClusters.Others(), i.WorkspaceTypes.Others(), i.AuthenticationConfigurations.Others(), i.RBAC.ClusterRoles.Others(), i.RBAC.ClusterRoleBindings.Others(),
-		i.APIExports.Others(), i.APIConversions.Others(), i.ExportUses, i.SubtreeUsages,
-		i.CachedSlices.Others(), i.ClusterCachedSlices.Others(), i.CachedResources.Others(), i.ClusterCachedResources.Others(),
-		i.Hooks.MutatingWebhooks.Others(), i.Hooks.ValidatingWebhooks.Others(), i.Hooks.MutatingPolicies.Others(), i.Hooks.MutatingBindings.Others(),
-		i.Hooks.ValidatingPolicies.Others(), i.Hooks.ValidatingBindings.Others())
+	return append(all,
+		replicas.NewSaved(i.AllClusters.Others()),
+		replicas.NewSaved(i.WorkspaceTypes.Others()), replicas.NewSaved(i.AuthenticationConfigurations.Others()),
+		replicas.NewSaved(i.RBAC.ClusterRoles.Others()), replicas.NewSaved(i.RBAC.ClusterRoleBindings.Others()),
+		replicas.NewSaved(i.APIExports.Others()), replicas.NewSaved(i.APIConversions.Others()), replicas.NewSaved(i.ExportUses), replicas.NewSaved(i.SubtreeUsages),
+		replicas.NewSaved(i.CachedSlices.Others()), replicas.NewSaved(i.ClusterCachedSlices.Others()),
+		replicas.NewSaved(i.CachedResources.Others()), replicas.NewSaved(i.ClusterCachedResources.Others()),
+		replicas.NewSaved(i.Hooks.MutatingWebhooks.Others()), replicas.NewSaved(i.Hooks.ValidatingWebhooks.Others()),
+		replicas.NewSaved(i.Hooks.MutatingPolicies.Others()), replicas.NewSaved(i.Hooks.MutatingBindings.Others()),
+		replicas.NewSaved(i.Hooks.ValidatingPolicies.Others()), replicas.NewSaved(i.Hooks.ValidatingBindings.Others()))
 }
 
 // Runners returns the informers to run, each once, in an order of no meaning.
@@ -365,7 +372,7 @@ func (i *Informers) holds(cluster logicalcluster.Name) bool {
 // Registered reports whether there is a Shard of that name in root, as far as
 // this shard knows.
 func (i *Informers) Registered(shard string) bool {
-	return tenancy.Standing(i.Shards)(shard) != client.Gone
+	return tenancy.Standing(i.Shards)(shard) != replicas.Gone
 }
 
 // Types finds the types of Workspaces of the shard.
@@ -429,12 +436,12 @@ func slimSchema(schema *metav1.PartialObjectMetadata) (*metav1.PartialObjectMeta
 
 // Hooks are webhooks and policies.
 type Hooks struct {
-	MutatingWebhooks   *client.Dual[*admissionregistrationv1.MutatingWebhookConfiguration]
-	ValidatingWebhooks *client.Dual[*admissionregistrationv1.ValidatingWebhookConfiguration]
-	MutatingPolicies   *client.Dual[*admissionregistrationv1.MutatingAdmissionPolicy]
-	MutatingBindings   *client.Dual[*admissionregistrationv1.MutatingAdmissionPolicyBinding]
-	ValidatingPolicies *client.Dual[*admissionregistrationv1.ValidatingAdmissionPolicy]
-	ValidatingBindings *client.Dual[*admissionregistrationv1.ValidatingAdmissionPolicyBinding]
+	MutatingWebhooks   *replicas.Dual[*admissionregistrationv1.MutatingWebhookConfiguration]
+	ValidatingWebhooks *replicas.Dual[*admissionregistrationv1.ValidatingWebhookConfiguration]
+	MutatingPolicies   *replicas.Dual[*admissionregistrationv1.MutatingAdmissionPolicy]
+	MutatingBindings   *replicas.Dual[*admissionregistrationv1.MutatingAdmissionPolicyBinding]
+	ValidatingPolicies *replicas.Dual[*admissionregistrationv1.ValidatingAdmissionPolicy]
+	ValidatingBindings *replicas.Dual[*admissionregistrationv1.ValidatingAdmissionPolicyBinding]
 }
 
 func newHooks(i *Informers, s Sources) Hooks {

@@ -19,6 +19,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/clienttest"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
+	"github.com/shardplane/shardplane/pkg/replicas"
 	"github.com/shardplane/shardplane/pkg/tenancy"
 	"github.com/shardplane/shardplane/pkg/tenancy/exportuses"
 	"github.com/shardplane/shardplane/pkg/tenancy/subtrees"
@@ -88,7 +89,7 @@ func TestUsesOnTheCacheServer(t *testing.T) {
 		Indexers: map[string]client.IndexFunc[*corev1alpha1.LogicalCluster]{subtrees.Index: subtrees.IndexLimited},
 	})
 	d.Subtrees = subtrees.New(subtrees.Config{
-		Self: "blue", LogicalClusters: clusters, Standing: func(string) client.Standing { return client.Member },
+		Self: "blue", LogicalClusters: clusters, Standing: func(string) replicas.Standing { return replicas.Member },
 		Stored: func() (iter.Seq2[logicalcluster.Name, subtrees.Amount], bool) {
 			return maps.All(map[logicalcluster.Name]subtrees.Amount{"top": {Objects: 7}}), true
 		},

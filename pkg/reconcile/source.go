@@ -8,7 +8,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 )
 
-// Watched is an informer, or a view of several, such as client.Dual.
+// Watched is an informer, or a view of several, such as shards.Multi.
 type Watched[T client.Object] interface {
 	// AddEventHandler adds a handler that is told of what is there and of what
 	// changes, until it is removed.

@@ -15,6 +15,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/controllers"
+	"github.com/shardplane/shardplane/pkg/replicas"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/tenancy"
 	"github.com/shardplane/shardplane/pkg/workspaceindex"
@@ -46,9 +47,9 @@ func TestCurrent(t *testing.T) {
 		{"all", all, all, all},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			s := &Server{informers: &controllers.Informers{APIExports: viewOf(t, kinds.APIExports, tc.exports, client.DualOptions{})}}
-			s.informers.RBAC.ClusterRoles = viewOf(t, kinds.ClusterRoles, tc.roles, client.DualOptions{})
-			s.informers.RBAC.ClusterRoleBindings = viewOf(t, kinds.ClusterRoleBindings, tc.bindings, client.DualOptions{})
+			s := &Server{informers: &controllers.Informers{APIExports: viewOf(t, kinds.APIExports, tc.exports, replicas.DualOptions{})}}
+			s.informers.RBAC.ClusterRoles = viewOf(t, kinds.ClusterRoles, tc.roles, replicas.DualOptions{})
+			s.informers.RBAC.ClusterRoleBindings = viewOf(t, kinds.ClusterRoleBindings, tc.bindings, replicas.DualOptions{})
 			if err := s.apiKinds().Current(); tc.exports == all && tc.roles == all && tc.bindings == all {
 				require.NoError(t, err)
 			} else {
@@ -64,8 +65,8 @@ func TestUnknownGrantors(t *testing.T) {
 	for _, of := range []known{nothing, all} {
 		s := &Server{informers: &controllers.Informers{
 			LogicalClusters: kinds.LogicalClusters.Informer(nowhere(t).Wildcard(), client.InformerOptions[*corev1alpha1.LogicalCluster]{Indexers: map[string]client.IndexFunc[*corev1alpha1.LogicalCluster]{tenancy.PathIndex: nil}}),
-			APIExports:      viewOf(t, kinds.APIExports, of, client.DualOptions{}),
-			WorkspaceTypes:  viewOf(t, kinds.WorkspaceTypes, of, client.DualOptions{}),
+			APIExports:      viewOf(t, kinds.APIExports, of, replicas.DualOptions{}),
+			WorkspaceTypes:  viewOf(t, kinds.WorkspaceTypes, of, replicas.DualOptions{}),
 		}, local: &local{index: workspaceindex.New()}}
 		for _, mount := range []*request.Mount{request.APIExports, request.InitializingWorkspaces, request.TerminatingWorkspaces} {
 			name, err := s.grantor(logicalcluster.NewPath("root:provider"), mount, "object")
@@ -81,7 +82,7 @@ func TestUnknownGrantors(t *testing.T) {
 // it would be on this shard, which knows all of its own.
 func TestSavedExports(t *testing.T) {
 	for of, want := range map[known]error{nothing: client.ErrIncomplete, saved: client.ErrIncomplete, all: nil} {
-		s := &Server{informers: &controllers.Informers{APIExports: viewOf(t, kinds.APIExports, of, client.DualOptions{
+		s := &Server{informers: &controllers.Informers{APIExports: viewOf(t, kinds.APIExports, of, replicas.DualOptions{
 			Holds: func(cluster logicalcluster.Name) bool { return cluster == "here" },
 		})}}
 		s.sources.Local = nowhere(t)
@@ -107,17 +108,17 @@ func nowhere(t *testing.T) *client.Factory {
 }
 
 // viewOf returns one of which the own side has been read.
-func viewOf[T client.Object, L runtime.Object](t *testing.T, resource client.Resource[T, L], of known, options client.DualOptions) *client.Dual[T] {
+func viewOf[T client.Object, L runtime.Object](t *testing.T, resource client.Resource[T, L], of known, options replicas.DualOptions) *replicas.Dual[T] {
 	t.Helper()
 	scope := nowhere(t).Wildcard()
 	indexes := client.InformerOptions[T]{Indexers: map[string]client.IndexFunc[T]{apis.IdentityIndex: func(T) []string { return nil }}}
 	own := resource.Informer(scope, indexes)
 	require.NoError(t, own.Restore(nil))
 	if of == all {
-		return client.NewDual(own, nil, options)
+		return replicas.NewDual(own, nil, options)
 	}
 	others := resource.Informer(scope, indexes)
-	view := client.NewDual(own, others, options)
+	view := replicas.NewDual(own, others, options)
 	if of == saved {
 		require.NoError(t, others.Restore(nil))
 	}

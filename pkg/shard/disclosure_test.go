@@ -28,6 +28,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/controllers"
 	"github.com/shardplane/shardplane/pkg/peers"
+	"github.com/shardplane/shardplane/pkg/replicas"
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
@@ -84,7 +85,7 @@ func deniedServer(t *testing.T, did *steps, others ...string) *Server {
 		return clients
 	}
 	source, cache := clienttest.New(t, kinds.Scheme), clienttest.New(t, kinds.Scheme)
-	clients, replicas := clientsOf(source), clientsOf(cache)
+	clients, cached := clientsOf(source), clientsOf(cache)
 	for _, name := range append(others, "there") {
 		source.Put(t, kinds.Shards.GroupVersionResource, &corev1alpha1.Shard{
 			ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{logicalcluster.AnnotationKey: core.RootCluster.String()}},
@@ -111,10 +112,10 @@ func deniedServer(t *testing.T, did *steps, others ...string) *Server {
 	}
 	s := &Server{informers: informers}
 	s.local = newLocal("here", clients, informers, nil)
-	informers.APIExports = client.NewDual(kinds.APIExports.Informer(clients.Wildcard(), byPath),
-		kinds.APIExports.Informer(replicas.Shard(request.Wildcard).Wildcard(), byPath), client.DualOptions{Self: "here", Holds: s.local.has})
-	informers.RBAC.ClusterRoles = viewOf(t, kinds.ClusterRoles, all, client.DualOptions{})
-	informers.RBAC.ClusterRoleBindings = viewOf(t, kinds.ClusterRoleBindings, all, client.DualOptions{})
+	informers.APIExports = replicas.NewDual(kinds.APIExports.Informer(clients.Wildcard(), byPath),
+		kinds.APIExports.Informer(cached.Shard(request.Wildcard).Wildcard(), replicas.OfOthers("here", byPath)), replicas.DualOptions{Holds: s.local.has})
+	informers.RBAC.ClusterRoles = viewOf(t, kinds.ClusterRoles, all, replicas.DualOptions{})
+	informers.RBAC.ClusterRoleBindings = viewOf(t, kinds.ClusterRoleBindings, all, replicas.DualOptions{})
 	s.peers = peers.New(peers.Config{Self: "here", Local: clients, Shards: shards, Access: &rest.Config{TLSClientConfig: rest.TLSClientConfig{Insecure: true}, ContentConfig: rest.ContentConfig{ContentType: "application/json"}}})
 	s.reviews = newReviews(authorizer.AuthorizerFunc(func(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
 		did.add("denied here")

@@ -13,6 +13,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/controllers/serviceaccount"
 	"github.com/shardplane/shardplane/pkg/lifecycle"
 	"github.com/shardplane/shardplane/pkg/reconcile"
+	"github.com/shardplane/shardplane/pkg/replicas"
 	"github.com/shardplane/shardplane/pkg/replication"
 	"github.com/shardplane/shardplane/pkg/replication/health"
 	"github.com/shardplane/shardplane/pkg/serving"
@@ -148,7 +149,7 @@ func (s *Server) openCache(sources *controllers.Sources) error {
 	if err != nil {
 		return err
 	}
-	sources.Replicas = client.NewReplicaCache(replication.DefaultCacheName, reader, replicationmarks.Read)
+	sources.Replicas = replicas.NewCache(replication.DefaultCacheName, reader, replicationmarks.Read)
 	if sources.Cache, err = s.factoryOf(flag, file); err != nil {
 		return err
 	}

@@ -7,12 +7,12 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/storage/value"
 
-	"github.com/shardplane/shardplane/pkg/client/replicasnapshot"
+	"github.com/shardplane/shardplane/pkg/replicas/snapshot"
 )
 
 // replicaSnapshot keeps what the shard knows of others in its data directory, or in its
 // external etcd, so that it can start while they, and the cache server, are away.
-func (s *Server) replicaSnapshot() *replicasnapshot.Snapshot {
+func (s *Server) replicaSnapshot() *snapshot.Snapshot {
 	config := s.snapshots()
 	if config.Sources = s.informers.Replicas(); len(config.Sources) > 0 {
 		config.Sources = append(config.Sources, s.remoteParams) // of policies that are among these
@@ -20,25 +20,25 @@ func (s *Server) replicaSnapshot() *replicasnapshot.Snapshot {
 	if len(s.options.Etcd.Servers) > 0 {
 		config.Store = s.etcd.Blob("shardplane-replicas")
 	} else {
-		config.Store = replicasnapshot.File(filepath.Join(s.snapshotDirectory(), "snapshot.json"))
+		config.Store = snapshot.File(filepath.Join(s.snapshotDirectory(), "snapshot.json"))
 	}
-	return replicasnapshot.New(config)
+	return snapshot.New(config)
 }
 
 // cachedSnapshots keeps likewise what consumers see of cached resources, but only in a data directory: in
 // an etcd, whose history has each of them for some minutes, tenants could fill it.
-func (s *Server) cachedSnapshots() *replicasnapshot.Directory {
+func (s *Server) cachedSnapshots() *snapshot.Directory {
 	if len(s.options.Etcd.Servers) > 0 {
 		return nil
 	}
-	return &replicasnapshot.Directory{Path: filepath.Join(s.snapshotDirectory(), "cached"), Config: s.snapshots()}
+	return &snapshot.Directory{Path: filepath.Join(s.snapshotDirectory(), "cached"), Config: s.snapshots()}
 }
 
 func (s *Server) snapshotDirectory() string { return filepath.Join(s.options.Etcd.DataDir, "replicas") }
 
 // snapshots is what holds for all: objects are encrypted as those of their kind in etcd are.
-func (s *Server) snapshots() replicasnapshot.Config {
-	config := replicasnapshot.Config{Server: s.options.Name, Data: s.dataID, MaxAge: s.options.ReplicaSnapshotMaxAge}
+func (s *Server) snapshots() snapshot.Config {
+	config := snapshot.Config{Server: s.options.Name, Data: s.dataID, MaxAge: s.options.ReplicaSnapshotMaxAge}
 	if s.options.Encryption.ConfigFile == "" {
 		return config
 	}

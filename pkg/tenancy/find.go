@@ -12,6 +12,7 @@ import (
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/replicas"
 )
 
 // PathIndex is the index by path that the informers of NewTypeLookup have.
@@ -57,21 +58,21 @@ func IndexByType(lc *corev1alpha1.LogicalCluster) []string {
 // were read, and, from a cache, as of a mark of root's shard. Informers of caches keep Shards until
 // they see that they are deleted. The empty name is the root shard's own server, where objects are
 // no replicas.
-func Standing(shards *client.Informer[*corev1alpha1.Shard]) func(shard string) client.Standing {
-	return func(shard string) client.Standing {
+func Standing(shards *client.Informer[*corev1alpha1.Shard]) func(shard string) replicas.Standing {
+	return func(shard string) replicas.Standing {
 		if shard == "" {
-			return client.Member
+			return replicas.Member
 		}
 		obj, err := shards.Lister().Cluster(core.RootCluster).Get("", shard)
 		switch {
 		case err != nil && ShardsKnown(shards) != nil:
-			return client.Member
+			return replicas.Member
 		case err != nil:
-			return client.Gone
+			return replicas.Gone
 		case obj.DeletionTimestamp != nil:
-			return client.Leaving
+			return replicas.Leaving
 		default:
-			return client.Member
+			return replicas.Member
 		}
 	}
 }
@@ -81,7 +82,7 @@ func ShardsKnown(shards *client.Informer[*corev1alpha1.Shard]) error {
 	if !shards.HasSynced() {
 		return fmt.Errorf("informer %s has not synced: %w", shards.Name(), shards.LastError())
 	}
-	lacks := shards.Lacks([]string{corev1alpha1.RootShard})
+	lacks := replicas.Lacks(shards, []string{corev1alpha1.RootShard})
 	if len(lacks) == 0 {
 		return nil
 	}
@@ -100,19 +101,19 @@ const MarksAnnotation = "internal.shardplane.io/replication-marks"
 func LeavesMarks(shard *corev1alpha1.Shard) bool { return shard.Annotations[MarksAnnotation] != "" }
 
 // NewTypeLookup looks types up, in informers that have PathIndex.
-func NewTypeLookup(clusters *client.Informer[*corev1alpha1.LogicalCluster], types *client.Dual[*tenancyv1alpha1.WorkspaceType]) TypeLookup {
+func NewTypeLookup(clusters *client.Informer[*corev1alpha1.LogicalCluster], types *replicas.Dual[*tenancyv1alpha1.WorkspaceType]) TypeLookup {
 	return typeCatalogue{clusters: clusters.Lister(), types: types}.lookup
 }
 
 // typeCatalogue looks types up in informers.
 type typeCatalogue struct {
 	clusters client.Lister[*corev1alpha1.LogicalCluster]
-	types    *client.Dual[*tenancyv1alpha1.WorkspaceType]
+	types    *replicas.Dual[*tenancyv1alpha1.WorkspaceType]
 }
 
 // lookup is a TypeLookup. While a logical cluster moves, two shards have a type,
 // and when a workspace is made again, its path leads to two for a moment: that of
-// client.Dual counts, everywhere alike.
+// replicas.Dual counts, everywhere alike.
 func (c typeCatalogue) lookup(path logicalcluster.Path, name tenancyv1alpha1.WorkspaceTypeName) (*tenancyv1alpha1.WorkspaceType, bool) {
 	object := tenancyv1alpha1.ObjectName(name)
 	here, local := c.clusterAt(path)
@@ -140,7 +141,7 @@ func (c typeCatalogue) clusterAt(path logicalcluster.Path) (name logicalcluster.
 	found, err := c.clusters.ByIndex(PathIndex, path.String())
 	if err == nil && len(found) > 0 {
 		return logicalcluster.From(slices.MinFunc(found, func(a, b *corev1alpha1.LogicalCluster) int {
-			return cmp.Or(client.ComparePreferred(a, b), cmp.Compare(logicalcluster.From(a), logicalcluster.From(b)))
+			return cmp.Or(replicas.ComparePreferred(a, b), cmp.Compare(logicalcluster.From(a), logicalcluster.From(b)))
 		})), true
 	}
 	name, ok := path.Name()

@@ -15,6 +15,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/clienttest"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
+	"github.com/shardplane/shardplane/pkg/replicas"
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
@@ -88,10 +89,10 @@ func TestReplicasOfTypes(t *testing.T) {
 		Indexers: map[string]client.IndexFunc[*corev1alpha1.LogicalCluster]{PathIndex: IndexByPath},
 	})
 	shards := kinds.Shards.Informer(others.Shard("root").Cluster(core.RootCluster.Path()), client.InformerOptions[*corev1alpha1.Shard]{})
-	types := client.NewDual(
+	types := replicas.NewDual(
 		kinds.WorkspaceTypes.Informer(own.Wildcard(), client.InformerOptions[*tenancyv1alpha1.WorkspaceType]{Indexers: byPath}),
-		kinds.WorkspaceTypes.Informer(others.Shard("*").Wildcard(), client.InformerOptions[*tenancyv1alpha1.WorkspaceType]{Indexers: byPath}),
-		client.DualOptions{Self: "self", Standing: Standing(shards)},
+		kinds.WorkspaceTypes.Informer(others.Shard("*").Wildcard(), replicas.OfOthers("self", client.InformerOptions[*tenancyv1alpha1.WorkspaceType]{Indexers: byPath})),
+		replicas.DualOptions{Standing: Standing(shards)},
 	)
 	group := &client.Group{}
 	group.Add(clusters, shards, types.Own(), types.Others())

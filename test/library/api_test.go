@@ -25,7 +25,7 @@ const module = "github.com/shardplane/shardplane/"
 // public are the packages that are versioned for who imports them. pkg/request/hashrange is there
 // since package client gives its types other names.
 var public = []string{
-	"pkg/client", "pkg/client/clienttest", "pkg/client/documents", "pkg/client/kinds", "pkg/client/replicasnapshot", "pkg/client/ring", "pkg/client/shards",
+	"pkg/client", "pkg/client/clienttest", "pkg/client/documents", "pkg/client/kinds", "pkg/client/ring", "pkg/client/shards",
 	"pkg/reconcile", "pkg/reconcile/events", "pkg/request/hashrange",
 }
 

@@ -5,7 +5,7 @@ var informers = []Mutant{
 	{
 		Name: "move-told-as-deletion", Rule: "a range that moves is no deletion",
 		Edits: []Edit{{
-			File:   "pkg/client/sink.go",
+			File:   "pkg/client/informer.go",
 			Before: `last: old, left: RangeMoved})`,
 			After:  `last: old})`,
 		}},
@@ -14,7 +14,7 @@ var informers = []Mutant{
 	{
 		Name: "repeated-update", Rule: "a handler is told of each state of an object once",
 		Edits: []Edit{{
-			File:   "pkg/client/sink.go",
+			File:   "pkg/client/informer.go",
 			Before: ` && equality.Semantic.DeepEqual(old, obj) {`,
 			After:  ` && equality.Semantic.DeepEqual(old, obj) && i.options.Ranges == nil {`,
 		}},

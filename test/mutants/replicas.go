@@ -91,40 +91,40 @@ var replicas = []Mutant{
 	{
 		Name: "replica-wins", Rule: "what the shard has itself wins over all replicas",
 		Edits: []Edit{{
-			File:   "pkg/client/dual.go",
+			File:   "pkg/replicas/dual.go",
 			Before: `	if !found && !d.options.Holds(cluster) {`,
 			After:  `	if !d.options.Holds(cluster) {`,
 		}},
-		CaughtBy: "./pkg/client", Test: "TestDualModel",
+		CaughtBy: "./pkg/replicas", Test: "TestDualModel",
 	},
 	{
 		Name: "left-over-counts", Rule: "replicas of a shard that does not exist count for nothing",
 		Edits: []Edit{{
-			File:   "pkg/client/dual.go",
+			File:   "pkg/replicas/dual.go",
 			Before: `		if c.standing == Gone {`,
 			After:  `		if c.standing > Member {`,
 		}},
-		CaughtBy: "./pkg/client", Test: "TestDualModel",
+		CaughtBy: "./pkg/replicas", Test: "TestDualModel",
 	},
 	{
 		Name: "unknown-is-missing", Rule: "nothing is said to be missing before everything was known once",
 		Edits: []Edit{{
-			File:   "pkg/client/dual.go",
+			File:   "pkg/replicas/dual.go",
 			Before: `	if err == nil || (d.options.Holds(cluster) && d.own.HasSynced()) {`,
 			After:  `	if err == nil || d.own.HasSynced() {`,
 		}},
-		CaughtBy: "./pkg/client", Test: "TestDualWithoutOthers",
+		CaughtBy: "./pkg/replicas", Test: "TestDualWithoutOthers",
 	},
 	{
 		Name: "told-of-hidden", Rule: "handlers are told of the preferred copy only",
 		Edits: []Edit{{
-			File: "pkg/client/dualhandler.go",
-			Before: `	if _, hidden := d.own.store.get(c.key); hidden {
+			File: "pkg/replicas/dual.go",
+			Before: `	if _, hidden := d.own.Lister().Lookup(c.Key); hidden {
 		return
 	}`,
 			After: ``,
 		}},
-		CaughtBy: "./pkg/client", Test: "TestDualEvents",
+		CaughtBy: "./pkg/replicas", Test: "TestDualEvents",
 	},
 	{
 		Name: "replica-deleted-blindly", Rule: "a replica is deleted only if it is the one that was compared",

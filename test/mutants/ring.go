@@ -3,7 +3,7 @@ package mutants
 const (
 	ringPackage = "./pkg/client/ring"
 	ringModel   = "TestModel"
-	ringMachine = "pkg/client/ring/machine.go"
+	ringStep    = "pkg/client/ring/step.go"
 	ringCoord   = "pkg/client/ring/coordinate.go"
 	ringMoves   = "pkg/client/ring/moves.go"
 )
@@ -23,7 +23,7 @@ var ring = []Mutant{
 	{
 		Name: "late-clock", Rule: "a renewal counts from when it was sent, not from when it was answered",
 		Edits: []Edit{{
-			File:   ringMachine,
+			File:   ringStep,
 			Before: `m.reading, m.valid, m.validFrom, m.lastErr = false, true, m.cycleSent, nil`,
 			After:  `m.reading, m.valid, m.validFrom, m.lastErr = false, true, now, nil`,
 		}},
@@ -32,7 +32,7 @@ var ring = []Mutant{
 	{
 		Name: "early-release", Rule: "a member releases a range when its work there has ended",
 		Edits: []Edit{{
-			File:   ringMachine,
+			File:   ringStep,
 			Before: `unsaid && emptyAnd(closed, busy)`,
 			After:  `unsaid && !closed.empty()`,
 		}},

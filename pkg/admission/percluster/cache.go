@@ -12,6 +12,7 @@ import (
 	"github.com/kcp-dev/logicalcluster/v3"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/replicas"
 )
 
 // Build makes what is derived from the objects of a logical cluster. If retry
@@ -107,7 +108,7 @@ func (c *Cache[D]) changed(cluster logicalcluster.Name, empty bool) {
 // Follow renews the entries of a Cache whenever objects of the informer change.
 // empty reports whether a logical cluster has no objects any more; it asks each
 // informer that the Cache follows.
-func Follow[T client.Object, D any](c *Cache[D], informer *client.Dual[T], empty func(cluster logicalcluster.Name) bool) {
+func Follow[T client.Object, D any](c *Cache[D], informer *replicas.Dual[T], empty func(cluster logicalcluster.Name) bool) {
 	informer.AddEventHandler(client.Handler[T]{
 		OnAdd:    func(obj T, _ bool) { c.changed(logicalcluster.From(obj), false) },
 		OnUpdate: func(_, obj T) { c.changed(logicalcluster.From(obj), false) },
@@ -119,6 +120,6 @@ func Follow[T client.Object, D any](c *Cache[D], informer *client.Dual[T], empty
 }
 
 // Empty reports whether the informer has no object of the logical cluster.
-func Empty[T client.Object](informer *client.Dual[T], cluster logicalcluster.Name) bool {
+func Empty[T client.Object](informer *replicas.Dual[T], cluster logicalcluster.Name) bool {
 	return len(informer.In(cluster)) == 0
 }

@@ -41,7 +41,7 @@ func (r Ready) Wait(ctx context.Context, _ admission.Attributes) error {
 }
 
 // Objects are what logical clusters have configured, here and on other shards, as a
-// client.Dual knows them.
+// replicas.Dual knows them.
 type Objects interface {
 	client.Runner
 	// Read returns an error as long as not all were read that others have.

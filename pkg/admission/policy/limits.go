@@ -15,6 +15,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/admission/percluster"
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/replicas"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/request/patterns"
 )
@@ -40,8 +41,8 @@ const (
 // shrink.
 type Limits struct {
 	*admission.Handler
-	mutating   *client.Dual[*admissionregistrationv1.MutatingAdmissionPolicy]
-	validating *client.Dual[*admissionregistrationv1.ValidatingAdmissionPolicy]
+	mutating   *replicas.Dual[*admissionregistrationv1.MutatingAdmissionPolicy]
+	validating *replicas.Dual[*admissionregistrationv1.ValidatingAdmissionPolicy]
 	// bindings returns how many bindings there are, by their resource.
 	bindings map[schema.GroupResource]func(logicalcluster.Name) int
 	// amounts are those of stored policies, by stored.
@@ -57,8 +58,8 @@ type stored struct {
 var _ admission.MutationInterface = &Limits{}
 
 // NewLimits returns the plugin, for policies and bindings of all logical clusters.
-func NewLimits(mutating *client.Dual[*admissionregistrationv1.MutatingAdmissionPolicy], validating *client.Dual[*admissionregistrationv1.ValidatingAdmissionPolicy],
-	mutatingBindings *client.Dual[*admissionregistrationv1.MutatingAdmissionPolicyBinding], validatingBindings *client.Dual[*admissionregistrationv1.ValidatingAdmissionPolicyBinding],
+func NewLimits(mutating *replicas.Dual[*admissionregistrationv1.MutatingAdmissionPolicy], validating *replicas.Dual[*admissionregistrationv1.ValidatingAdmissionPolicy],
+	mutatingBindings *replicas.Dual[*admissionregistrationv1.MutatingAdmissionPolicyBinding], validatingBindings *replicas.Dual[*admissionregistrationv1.ValidatingAdmissionPolicyBinding],
 ) *Limits {
 	return &Limits{
 		Handler: admission.NewHandler(admission.Create, admission.Update), mutating: mutating, validating: validating, amounts: lru.New(amountsKept),
@@ -164,7 +165,7 @@ func expressionsOf(obj runtime.Object) (a amount) {
 }
 
 // sumIn returns the memory of the expressions of all policies of a kind in a logical cluster.
-func sumIn[P client.Object](l *Limits, policies *client.Dual[P], cluster logicalcluster.Name) (bytes int) {
+func sumIn[P client.Object](l *Limits, policies *replicas.Dual[P], cluster logicalcluster.Name) (bytes int) {
 	for _, policy := range policies.In(cluster) {
 		key := stored{policy.GetUID(), policy.GetResourceVersion()}
 		known, ok := l.amounts.Get(key)

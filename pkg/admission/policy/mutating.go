@@ -13,7 +13,7 @@ import (
 	"k8s.io/apiserver/pkg/admission/plugin/policy/mutating/patch"
 	"k8s.io/apiserver/pkg/cel/environment"
 
-	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/replicas"
 )
 
 // Mutating applies MutatingAdmissionPolicies.
@@ -24,7 +24,7 @@ type Mutating struct {
 var _ admission.MutationInterface = &Mutating{}
 
 // NewMutating returns the plugin that applies policies where bindings say so.
-func NewMutating(c Config, policies *client.Dual[*mutating.Policy], bindings *client.Dual[*mutating.PolicyBinding]) *Mutating {
+func NewMutating(c Config, policies *replicas.Dual[*mutating.Policy], bindings *replicas.Dual[*mutating.PolicyBinding]) *Mutating {
 	schemas := newConverters(c.Clients)
 	// Deletions have no object that could be changed.
 	handler := admission.NewHandler(admission.Connect, admission.Create, admission.Update)

@@ -23,6 +23,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/admission/percluster"
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/replicas"
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
@@ -92,8 +93,8 @@ func (s *set[P, B, E]) forOneWrite() (hooks []generic.PolicyHook[P, B, E], unkno
 // kind is how one kind of policies works.
 type kind[P, B client.Object, E any] struct {
 	name     string
-	policies *client.Dual[P]
-	bindings *client.Dual[B]
+	policies *replicas.Dual[P]
+	bindings *replicas.Dual[B]
 	policy   func(P) generic.PolicyAccessor
 	binding  func(B) generic.BindingAccessor
 	spec     func(P) any
@@ -137,7 +138,7 @@ func newPlugin[P, B client.Object, E any](c Config, handler *admission.Handler, 
 }
 
 // tell calls f with the logical cluster of each object that comes, changes or goes.
-func tell[T client.Object](objects *client.Dual[T], f func(logicalcluster.Name)) {
+func tell[T client.Object](objects *replicas.Dual[T], f func(logicalcluster.Name)) {
 	objects.AddEventHandler(client.Handler[T]{
 		OnAdd:    func(obj T, _ bool) { f(logicalcluster.From(obj)) },
 		OnUpdate: func(_, obj T) { f(logicalcluster.From(obj)) },

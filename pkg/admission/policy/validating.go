@@ -13,7 +13,7 @@ import (
 	"k8s.io/apiserver/pkg/admission/plugin/webhook/matchconditions"
 	"k8s.io/apiserver/pkg/cel/environment"
 
-	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/replicas"
 )
 
 // Validating applies ValidatingAdmissionPolicies.
@@ -24,7 +24,7 @@ type Validating struct {
 var _ admission.ValidationInterface = &Validating{}
 
 // NewValidating returns the plugin that applies policies where bindings say so.
-func NewValidating(c Config, policies *client.Dual[*validating.Policy], bindings *client.Dual[*validating.PolicyBinding]) *Validating {
+func NewValidating(c Config, policies *replicas.Dual[*validating.Policy], bindings *replicas.Dual[*validating.PolicyBinding]) *Validating {
 	handler := admission.NewHandler(admission.Connect, admission.Create, admission.Delete, admission.Update)
 	return &Validating{newPlugin(c, handler, kind[*validating.Policy, *validating.PolicyBinding, validating.Validator]{
 		name:     "validating",

@@ -35,6 +35,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/admission/percluster"
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/replicas"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/webhooktransport"
 )
@@ -94,7 +95,7 @@ var (
 )
 
 // NewMutating returns the plugin that calls the webhooks of configurations.
-func NewMutating(c Config, configurations *client.Dual[*admissionregistrationv1.MutatingWebhookConfiguration]) *Mutating {
+func NewMutating(c Config, configurations *replicas.Dual[*admissionregistrationv1.MutatingWebhookConfiguration]) *Mutating {
 	return &Mutating{newCaller(c, configurations, func(f *percluster.Factory, cluster logicalcluster.Name) (*webhooks, error) {
 		f.MutatingWebhooks = configurations.In(cluster)
 		plugin, err := mutating.NewMutatingWebhook(nil)
@@ -112,7 +113,7 @@ func NewMutating(c Config, configurations *client.Dual[*admissionregistrationv1.
 }
 
 // NewValidating returns the plugin that calls the webhooks of configurations.
-func NewValidating(c Config, configurations *client.Dual[*admissionregistrationv1.ValidatingWebhookConfiguration]) *Validating {
+func NewValidating(c Config, configurations *replicas.Dual[*admissionregistrationv1.ValidatingWebhookConfiguration]) *Validating {
 	return &Validating{newCaller(c, configurations, func(f *percluster.Factory, cluster logicalcluster.Name) (*webhooks, error) {
 		f.ValidatingWebhooks = configurations.In(cluster)
 		plugin, err := validating.NewValidatingAdmissionWebhook(nil)
@@ -181,7 +182,7 @@ func (h *webhooks) of(in logicalcluster.Name, prepare func() (*webhooks, error))
 	return made, err
 }
 
-func newCaller[T client.Object](c Config, configurations *client.Dual[T], open opener) caller {
+func newCaller[T client.Object](c Config, configurations *replicas.Dual[T], open opener) caller {
 	perCluster := percluster.NewCache(func(cluster logicalcluster.Name) (*webhooks, time.Duration, error) {
 		made, err := open.prepare(c, cluster, cluster)
 		if err != nil {

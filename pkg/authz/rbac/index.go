@@ -13,6 +13,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/serviceaccount"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/replicas"
 )
 
 // Informers are those of the four resources, of all logical clusters. Cluster
@@ -20,8 +21,8 @@ import (
 type Informers struct {
 	Roles               *client.Informer[*rbacv1.Role]
 	RoleBindings        *client.Informer[*rbacv1.RoleBinding]
-	ClusterRoles        *client.Dual[*rbacv1.ClusterRole]
-	ClusterRoleBindings *client.Dual[*rbacv1.ClusterRoleBinding]
+	ClusterRoles        *replicas.Dual[*rbacv1.ClusterRole]
+	ClusterRoleBindings *replicas.Dual[*rbacv1.ClusterRoleBinding]
 }
 
 // HasSynced reports whether all of the shard itself is known.

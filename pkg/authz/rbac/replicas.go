@@ -12,6 +12,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/replicas"
 )
 
 // Shards holds the cluster roles and bindings that other shards share. Those of
@@ -56,7 +57,7 @@ func (s *Shards) Follow(informers Informers) {
 
 // followOthers tells of each copy, and not only of the preferred one. One that is being
 // deleted gives no rights to anybody elsewhere any more.
-func followOthers[T client.Object](dual *client.Dual[T], set, remove func(shard string, obj T)) {
+func followOthers[T client.Object](dual *replicas.Dual[T], set, remove func(shard string, obj T)) {
 	others := dual.Others()
 	if others == nil {
 		return

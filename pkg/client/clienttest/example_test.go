@@ -1,6 +1,7 @@
 package clienttest_test
 
 import (
+	"context"
 	"fmt"
 	"testing"
 
@@ -38,4 +39,17 @@ func ExampleNew() {
 	// Output:
 	// settings <nil>
 	// true
+}
+
+// Clients of a server without a listener call it within the process.
+func ExampleInProcess() {
+	server := clienttest.InProcess(scheme.Scheme)
+	factory, err := client.NewFactory(server.ClientConfig())
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	found, err := kinds.ConfigMaps.In(factory.Wildcard()).List(context.Background(), metav1.ListOptions{})
+	fmt.Println(len(found.Items), err)
+	// Output: 0 <nil>
 }

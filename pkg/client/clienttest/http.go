@@ -1,122 +1,18 @@
 package clienttest
 
 import (
-	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
 	"strconv"
-	"strings"
 
-	"github.com/kcp-dev/logicalcluster/v3"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/shardplane/shardplane/pkg/client"
-	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/request/hashrange"
 )
-
-// kinds are the kinds of the resources that may be asked for.
-var kinds = map[string]string{
-	"workspaces": "Workspace", "logicalclusters": "LogicalCluster", "shards": "Shard",
-	"configmaps": "ConfigMap", "secrets": "Secret", "workspacetypes": "WorkspaceType", "workspaceauthenticationconfigurations": "WorkspaceAuthenticationConfiguration",
-	"namespaces":                        "Namespace",
-	"resourcequotas":                    "ResourceQuota",
-	"mutatingwebhookconfigurations":     "MutatingWebhookConfiguration",
-	"validatingwebhookconfigurations":   "ValidatingWebhookConfiguration",
-	"mutatingadmissionpolicies":         "MutatingAdmissionPolicy",
-	"mutatingadmissionpolicybindings":   "MutatingAdmissionPolicyBinding",
-	"validatingadmissionpolicies":       "ValidatingAdmissionPolicy",
-	"validatingadmissionpolicybindings": "ValidatingAdmissionPolicyBinding",
-	"exportuses":                        "ExportUse",
-	"subtreeusages":                     "SubtreeUsage",
-	"apibindings":                       "APIBinding",
-	"leases":                            "Lease",
-
-	"apiexports": "APIExport", "events": "Event", "cachedresources": "CachedResource", "clustercachedresources": "ClusterCachedResource",
-	"cachedresourceendpointslices": "CachedResourceEndpointSlice", "clustercachedresourceendpointslices": "ClusterCachedResourceEndpointSlice",
-}
-
-// query is what a request selects.
-type query struct {
-	cluster   string
-	shard     string
-	namespace string
-	// name is empty for a list.
-	name     string
-	resource schema.GroupVersionResource
-	selector labels.Selector
-	metadata bool
-	// ranges select a part of the objects, if there are any.
-	ranges client.Ranges
-}
-
-// kind returns the kind of the resource. Who asks for one that is not known takes any.
-func (q query) kind() string { return cmp.Or(kinds[q.resource.Resource], "Object") }
-
-func (q query) hasResource(key string) bool { return strings.HasPrefix(key, q.resource.String()+"|") }
-
-func (q query) matches(obj *unstructured.Unstructured) bool {
-	return (q.cluster == request.Wildcard || q.cluster == logicalcluster.From(obj).String()) &&
-		(q.shard == "" || q.shard == request.Wildcard || q.shard == obj.GetAnnotations()[request.ShardAnnotation]) &&
-		(q.namespace == "" || q.namespace == obj.GetNamespace()) &&
-		(q.ranges.Empty() || q.ranges.Contains(obj)) &&
-		q.selector.Matches(labels.Set(obj.GetLabels()))
-}
-
-func (q query) view(obj *unstructured.Unstructured) map[string]any {
-	if !q.metadata {
-		return obj.Object
-	}
-	return map[string]any{
-		"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": obj.Object["metadata"],
-	}
-}
-
-func parseQuery(r *http.Request) (query, error) {
-	q := query{metadata: strings.Contains(r.Header.Get("Accept"), "as=PartialObjectMetadata")}
-	l, _, err := request.Locate(r.URL.Path, request.Clusters, request.CacheShards, request.Shards)
-	if err != nil {
-		return query{}, err
-	}
-	if below, ok := strings.CutPrefix(r.URL.Path, request.AdminPath); ok {
-		l.Wildcard, l.Rest = true, below
-	}
-	if l.Path.Empty() && !l.Wildcard {
-		return query{}, fmt.Errorf("no logical cluster in %s", r.URL.Path)
-	}
-	q.shard, q.cluster = l.Shard.String(), l.Path.String()
-	if l.Wildcard {
-		q.cluster = request.Wildcard
-	}
-	parts := strings.Split(strings.Trim(l.Rest, "/"), "/")
-	switch {
-	case len(parts) >= 3 && parts[0] == "api":
-		q.resource.Version, parts = parts[1], parts[2:]
-	case len(parts) >= 4 && parts[0] == "apis":
-		q.resource.Group, q.resource.Version, parts = parts[1], parts[2], parts[3:]
-	default:
-		return query{}, fmt.Errorf("no resource in %s", r.URL.Path)
-	}
-	if len(parts) >= 3 && parts[0] == "namespaces" {
-		q.namespace, parts = parts[1], parts[2:]
-	}
-	if q.resource.Resource = parts[0]; len(parts) == 2 {
-		q.name = parts[1]
-	}
-	if part := r.URL.Query().Get("shardSelector"); part != "" {
-		if q.ranges, err = client.ParseRanges(part); err != nil {
-			return query{}, err
-		}
-	}
-	q.selector, err = labels.Parse(r.URL.Query().Get("labelSelector"))
-	return q, err
-}
 
 // ServeHTTP serves LIST and WATCH, and reads and writes of one object.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -286,12 +182,4 @@ func bookmark(q query, rv int64, annotations map[string]any) map[string]any {
 		obj["apiVersion"], obj["kind"] = "meta.k8s.io/v1", "PartialObjectMetadata"
 	}
 	return obj
-}
-
-func writeStatus(w http.ResponseWriter, err *apierrors.StatusError) {
-	status := err.Status()
-	status.Kind, status.APIVersion = "Status", "v1"
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(int(status.Code))
-	_ = json.NewEncoder(w).Encode(status)
 }

@@ -57,8 +57,7 @@ type change struct {
 // objects that Put takes.
 func New(t testing.TB, scheme *runtime.Scheme) *Server {
 	t.Helper()
-	s := &Server{scheme: scheme, revision: 100, objects: map[string]*unstructured.Unstructured{}}
-	s.cond = sync.NewCond(&s.mu)
+	s := InProcess(scheme)
 	s.Server = httptest.NewUnstartedServer(s)
 	s.EnableHTTP2 = true
 	s.StartTLS()
@@ -70,8 +69,19 @@ func New(t testing.TB, scheme *runtime.Scheme) *Server {
 	return s
 }
 
+// InProcess returns a server without a listener: clients of its ClientConfig call it within the process, so
+// that it can be used in a bubble of testing/synctest.
+func InProcess(scheme *runtime.Scheme) *Server {
+	s := &Server{scheme: scheme, revision: 100, objects: map[string]*unstructured.Unstructured{}}
+	s.cond = sync.NewCond(&s.mu)
+	return s
+}
+
 // ClientConfig returns a client configuration for the bare host.
 func (s *Server) ClientConfig() *rest.Config {
+	if s.Server == nil {
+		return inProcessConfig(s)
+	}
 	return &rest.Config{Host: s.URL, TLSClientConfig: rest.TLSClientConfig{Insecure: true}}
 }
 

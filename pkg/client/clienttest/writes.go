@@ -6,7 +6,6 @@ import (
 	"io"
 	"net/http"
 	"strconv"
-	"strings"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -143,7 +142,10 @@ func writeObject(w http.ResponseWriter, code int, obj *unstructured.Unstructured
 	_ = json.NewEncoder(w).Encode(obj.Object)
 }
 
-// key is that of the one object that is asked for.
-func (q query) key() string {
-	return strings.Join([]string{q.resource.String(), q.shard, q.cluster, q.namespace, q.name}, "|")
+func writeStatus(w http.ResponseWriter, err *apierrors.StatusError) {
+	status := err.Status()
+	status.Kind, status.APIVersion = "Status", "v1"
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(int(status.Code))
+	_ = json.NewEncoder(w).Encode(status)
 }

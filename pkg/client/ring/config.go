@@ -16,7 +16,6 @@ import (
 
 const (
 	defaultMaxRanges = 16
-	maxWeight        = 1000
 
 	defaultLeaseDuration  = 15 * time.Second
 	defaultRebalanceDelay = 2 * time.Second
@@ -173,3 +172,19 @@ func (c Config) settings() settings {
 		weight: c.Weight, maxRanges: c.MaxRanges, config: c.digest(), isolation: c.Isolation,
 	}
 }
+
+// settings are what a member needs to know to take part.
+type settings struct {
+	leaseDuration, renewDeadline, renewInterval, gracePeriod, rebalanceDelay, loadTimeout time.Duration
+	weight, maxRanges                                                                     int
+	// config is the digest of what all members have to agree about.
+	config string
+	// isolation is what to do with the work while cut off.
+	isolation Isolation
+}
+
+// retryInterval is when to try again what has failed.
+func (s settings) retryInterval() time.Duration { return s.renewInterval / 6 }
+
+// requestTimeout bounds a request, so that there is time for others before RenewDeadline.
+func (s settings) requestTimeout() time.Duration { return s.renewDeadline / 4 }

@@ -4,33 +4,6 @@ import (
 	"time"
 )
 
-// coordination is what a member knows of the others, and needs when it is their coordinator.
-type coordination struct {
-	// synced says that all Leases have been seen once.
-	synced bool
-	seen   map[string]*observed
-	// missingSince is when a member of the table was first found without a Lease.
-	missingSince map[string]time.Duration
-	// noTable says that the server has no table, and noTableSince since when that is known.
-	noTable      bool
-	noTableSince time.Duration
-	// voluntary says that there is something to change that can wait for others of its kind,
-	// and voluntarySince since when.
-	voluntary      bool
-	voluntarySince time.Duration
-	// dirty says that something has changed since the coordinator looked last, and checkAt
-	// when it looks again in any case.
-	dirty   bool
-	checkAt time.Duration
-	// relist says that what was seen is not what the server has.
-	relist bool
-}
-
-// reset forgets what a member with another id has no use for. What was seen of others stays.
-func (c *coordination) reset() {
-	c.noTable, c.voluntary, c.relist, c.dirty, c.checkAt = false, false, false, true, never
-}
-
 // saw tells of the Lease of a member as it was at some time.
 func (m *machine) saw(now time.Duration, l lease) {
 	o := m.seen[l.id]

@@ -56,6 +56,6 @@
 //   - Isolation Continue gives up all of this for a member that does not reach the server.
 //
 // The protocol is a state machine without a clock or a server of its own (machine.go,
-// moves.go, coordinate.go, plan.go, balance.go). TestModel runs it in time that passes at once, with
+// moves.go, coordinate.go, step.go, plan.go, balance.go). TestModel runs it in time that passes at once, with
 // drifting clocks, a lossy server, stale watches, crashes, freezes and cuts.
 package ring

@@ -26,6 +26,9 @@ const (
 	renewalsAnnotation = "ring.shardplane.io/renewals"
 )
 
+// maxWeight is the highest weight of a member.
+const maxWeight = 1000
+
 // state is what a member is up to, as its Lease says.
 type state string
 

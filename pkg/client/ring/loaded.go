@@ -2,13 +2,9 @@ package ring
 
 import (
 	"sync"
-	"time"
 
 	"github.com/shardplane/shardplane/pkg/client"
 )
-
-// lookInterval is how often a member looks whether what comes to it is loaded.
-const lookInterval = 10 * time.Millisecond
 
 // followers are what loads the ranges of a member.
 type followers struct {
@@ -57,21 +53,4 @@ func (f *followers) loaded(key client.ShardKey, coming slots) slots {
 		}
 	}
 	return coming
-}
-
-// lookLoaded has the machine know which of the slots that come to this member are loaded. It returns
-// when to look again. Informers are asked without the lock of the ring, since their handlers may
-// ask the ring.
-func (d *driver) lookLoaded() time.Duration {
-	var coming slots
-	d.locked(func() { coming = d.machine.coming() })
-	loaded := coming
-	if !coming.empty() {
-		loaded = d.followers.loaded(d.config.Key, coming)
-	}
-	d.locked(func() { d.machine.ready = loaded })
-	if loaded != coming {
-		return lookInterval
-	}
-	return never
 }

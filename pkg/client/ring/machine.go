@@ -1,28 +1,9 @@
 package ring
 
 import (
-	"errors"
-	"fmt"
 	"math"
-	"slices"
 	"time"
 )
-
-// settings are what a member needs to know to take part.
-type settings struct {
-	leaseDuration, renewDeadline, renewInterval, gracePeriod, rebalanceDelay, loadTimeout time.Duration
-	weight, maxRanges                                                                     int
-	// config is the digest of what all members have to agree about.
-	config string
-	// isolation is what to do with the work while cut off.
-	isolation Isolation
-}
-
-// retryInterval is when to try again what has failed.
-func (s settings) retryInterval() time.Duration { return s.renewInterval / 6 }
-
-// requestTimeout bounds a request, so that there is time for others before RenewDeadline.
-func (s settings) requestTimeout() time.Duration { return s.renewDeadline / 4 }
 
 // verb is what a request does.
 type verb string
@@ -110,10 +91,6 @@ type observed struct {
 
 const never = time.Duration(math.MaxInt64)
 
-// part is what a table says of a member: what it has, what it is to release, and what is to
-// come to it.
-type part struct{ has, leaving, coming slots }
-
 // machine is a member of a ring: what it knows, and what it does next. It is all of the
 // protocol, and only that: it is told the time, what the server answers and what is seen of
 // the Leases, and says what to ask the server for and what may be worked on. It has one
@@ -176,115 +153,8 @@ func (m *machine) epoch() int64 {
 	return m.table.epoch
 }
 
-// next returns what to ask the server for now, or nil. busy are the slots that are being
-// worked on.
-func (m *machine) next(now time.Duration, busy slots) *request {
-	m.turn(now, busy)
-	r := m.wanted(now, busy)
-	if r != nil {
-		r.sent = now
-		r.known = m.epoch()
-	}
-	return r
-}
-
-// turn has the member go from one phase to the next one.
-func (m *machine) turn(now time.Duration, busy slots) {
-	if m.phase == taking && m.draining && (now >= m.drainBy || m.valid && now >= m.until()) {
-		m.phase = leaving
-	}
-	if m.phase == taking && m.table.table != nil && m.table.config != m.config && m.foreign() {
-		m.err = fmt.Errorf("%w: the table says %q, this member has %q; give it another name, or stop the others first", ErrConfig, m.table.config, m.config)
-		m.phase = gone
-	}
-	if m.phase == stopping && busy.empty() {
-		m.rejoin()
-	}
-	if m.phase == leaving && busy.empty() && (m.own.version == "" || m.valid && now >= m.until()) {
-		m.phase = gone
-	}
-	if m.phase == joining && m.draining {
-		m.phase = gone
-	}
-}
-
-// foreign reports whether a member of the table lives.
-func (m *machine) foreign() bool {
-	return slices.ContainsFunc(m.table.members, func(id string) bool {
-		o := m.seen[id]
-		return o != nil && o.renewed && !o.state.ended()
-	})
-}
-
-// rejoin has the member begin as another one.
-func (m *machine) rejoin() {
-	m.phase, m.id = joining, m.newID()
-	m.own, m.sent, m.doubt, m.reading, m.valid = lease{}, 0, false, false, false
-	m.table, m.mine, m.stale, m.moving = stored{}, part{}, false, moving{}
-	m.coordination.reset()
-}
-
-// lose is called when the member has lost its place: it has been expelled, or its Leases are
-// not those that it knew.
-func (m *machine) lose(why error) {
-	m.lastErr = why
-	switch m.phase {
-	case taking:
-		m.phase = stopping
-	case leaving:
-		m.own.version = "" // there is nothing to say
-	default:
-	}
-}
-
-func (m *machine) wanted(now time.Duration, busy slots) *request {
-	switch {
-	case m.phase == stopping || m.phase == gone || now < m.retryAt:
-		return nil
-	case m.doubt:
-		return &request{verb: readOwn, lease: lease{id: m.id}}
-	case m.phase == joining:
-		m.sent++
-		return &request{verb: createOwn, lease: lease{id: m.id, renewals: m.sent, weight: m.weight, config: m.config}}
-	case m.phase == leaving:
-		if !busy.empty() {
-			return nil
-		}
-		l := m.own
-		l.state = left
-		return m.renewal(l)
-	case m.reading && now < m.cycleSent+m.renewInterval || m.stale:
-		return &request{verb: readTable}
-	case m.draining && m.own.state == draining && !m.named():
-		return &request{verb: deleteOwn, lease: m.own}
-	}
-	l := m.own
-	l.loaded = m.loadedUpTo()
-	if m.draining {
-		l.state = draining
-	}
-	if closed, unsaid := m.closed(); unsaid && emptyAnd(closed, busy) {
-		l.released = m.closedUpTo
-	}
-	if now >= m.renewAt || l != m.own {
-		return m.renewal(l)
-	}
-	return m.coordinate(now)
-}
-
-func emptyAnd(a, b slots) bool {
-	both := a.and(b)
-	return both.empty()
-}
-
 // named reports whether the newest table knows the member.
 func (m *machine) named() bool { return m.table.table != nil && m.table.has(m.id) }
-
-func (m *machine) renewal(l lease) *request {
-	m.sent++
-	l.renewals = m.sent
-	return &request{verb: renewOwn, lease: l}
-}
 
 // until returns when the member has to stop working, unless it renews before.
 func (m *machine) until() time.Duration {
@@ -294,133 +164,44 @@ func (m *machine) until() time.Duration {
 	return m.validFrom + m.renewDeadline
 }
 
-// answered tells what became of the request that next returned.
-func (m *machine) answered(now time.Duration, r *request, a answer) {
-	if a.outcome == failed {
-		m.lastErr = a.err
-		m.retryAt = now + m.retryInterval()
-		m.dirty = true
-		if r.verb == writeTable {
-			m.stale = true // it may have been written
-		}
-		if r.verb == deleteOwn || r.verb == renewOwn && r.lease.state == left {
-			m.phase = gone // others will notice
-		}
-		return
-	}
-	m.retryAt = now
-	switch r.verb {
-	case createOwn, renewOwn, readOwn:
-		m.answeredOwn(now, r, a)
-	case deleteOwn:
-		m.phase = gone
-	case readTable:
-		m.answeredTable(now, r, a)
-	default:
-		m.answeredCoordination(now, r, a)
-	}
+// moving is how slots move from this member, and to it.
+//
+//	giver   works on ── the other one has loaded, or LoadTimeout ──► closed ── work has ended ──► released
+//	taker   coming   ── all that comes is loaded ──► loaded ── the next table ──► has
+type moving struct {
+	// closedUpTo is the epoch of a table: nothing begins any more in slots that move away since
+	// that one or before.
+	closedUpTo int64
+	// leaveBy is until when work goes on in a slot that moves away, and that the other one
+	// has not loaded.
+	leaveBy [slotCount]time.Duration
+	// ready are slots that come to this member and are loaded, as far as it was told.
+	ready slots
 }
 
-var (
-	errExpelled = errors.New("this member was expelled: it joins anew")
-	errSetBack  = errors.New("the Leases are not those that were there: this member joins anew")
-)
-
-func (m *machine) answeredOwn(now time.Duration, r *request, a answer) {
-	if m.phase == stopping || m.phase == gone {
-		return
-	}
-	switch {
-	case a.outcome == notFound:
-		m.doubt = false
-		m.lose(errSetBack)
-	case a.outcome != done:
-		m.doubt = true
-	case r.verb == readOwn:
-		m.doubt = false
-		if a.lease.state == expelled {
-			m.lose(errExpelled)
-			return
-		}
-		// What others have put on the Lease changes its version only.
-		same := a.lease.renewals == m.own.renewals && a.lease.state == m.own.state && m.own.version != ""
-		if !same && (a.lease.renewals <= m.own.renewals || a.lease.renewals > m.sent) {
-			m.lose(errSetBack)
-			return
-		}
-		m.own, m.renewAt = a.lease, now
-	default:
-		m.own = a.lease
-		m.cycleSent, m.reading = r.sent, true
-		m.renewAt = r.sent + m.renewInterval
-		if r.lease.state == left {
-			m.phase = gone
-		}
-	}
-	if m.phase == joining && m.own.version != "" {
-		m.phase = taking
-	}
+// coordination is what a member knows of the others, and needs when it is their coordinator.
+type coordination struct {
+	// synced says that all Leases have been seen once.
+	synced bool
+	seen   map[string]*observed
+	// missingSince is when a member of the table was first found without a Lease.
+	missingSince map[string]time.Duration
+	// noTable says that the server has no table, and noTableSince since when that is known.
+	noTable      bool
+	noTableSince time.Duration
+	// voluntary says that there is something to change that can wait for others of its kind,
+	// and voluntarySince since when.
+	voluntary      bool
+	voluntarySince time.Duration
+	// dirty says that something has changed since the coordinator looked last, and checkAt
+	// when it looks again in any case.
+	dirty   bool
+	checkAt time.Duration
+	// relist says that what was seen is not what the server has.
+	relist bool
 }
 
-// answeredTable takes the answer of a server that has been asked for the table itself, and not
-// for what it knew of it a while ago.
-func (m *machine) answeredTable(now time.Duration, r *request, a answer) {
-	if m.phase != taking {
-		return
-	}
-	m.stale = false
-	read := a.table
-	if a.outcome == notFound {
-		read = stored{}
-	}
-	switch epoch := read.epochOrNone(); {
-	case epoch < r.known, epoch > 0 && epoch == m.epoch() && !read.equal(m.table.table):
-		m.lose(errSetBack)
-		return
-	case epoch == 0:
-		if !m.noTable {
-			m.noTable, m.noTableSince, m.dirty = true, now, true
-		}
-	case epoch >= m.epoch():
-		m.adopt(now, read)
-	}
-	if m.reading {
-		m.reading, m.valid, m.validFrom, m.lastErr = false, true, m.cycleSent, nil
-	}
-}
-
-func (s stored) epochOrNone() int64 {
-	if s.table == nil {
-		return 0
-	}
-	return s.epoch
-}
-
-// adopt takes a table that is not older than the one that is known.
-func (m *machine) adopt(now time.Duration, t stored) {
-	if t.epoch > m.epoch() {
-		m.mine = t.part(m.id)
-		m.follow(now, m.table, t)
-		for slot := range slotCount {
-			if !m.mine.has.has(slot) && !m.mine.leaving.has(slot) {
-				m.stopAt[slot] = min(m.stopAt[slot], now)
-			}
-		}
-		m.dirty = true
-	}
-	m.table, m.noTable = t, false
-}
-
-// sawTable tells of the ring's Lease as a watch shows it, which may be long ago.
-func (m *machine) sawTable(now time.Duration, t stored) {
-	if m.phase == taking && t.epoch > m.epoch() {
-		m.adopt(now, t)
-	}
-}
-
-// drain has the member give away what it has, and leave.
-func (m *machine) drain(now time.Duration) {
-	if !m.draining {
-		m.draining, m.drainBy = true, now+max(m.leaseDuration, m.loadTimeout)+2*m.gracePeriod
-	}
+// reset forgets what a member with another id has no use for. What was seen of others stays.
+func (c *coordination) reset() {
+	c.noTable, c.voluntary, c.relist, c.dirty, c.checkAt = false, false, false, true, never
 }

@@ -6,23 +6,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// metrics are those of one member. All but what is read when they are collected is under the
-// lock of the ring.
-type metrics struct {
-	ring *Ring
-
-	members, share, ranges, epoch, isolated *prometheus.Desc
-
-	moves   prometheus.Counter
-	seconds prometheus.Histogram
-	unowned prometheus.Counter
-	overrun prometheus.Counter
-	// comingSince is when a slot was first seen to come to this member.
-	comingSince [slotCount]time.Duration
-	// looked is when the coordinator looked last at what nobody works on.
-	looked time.Duration
-}
-
 func newMetrics(r *Ring) *metrics {
 	labels := prometheus.Labels{"ring": r.config.Name}
 	gauge := func(name, help string) *prometheus.Desc {

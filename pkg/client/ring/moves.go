@@ -2,21 +2,6 @@ package ring
 
 import "time"
 
-// moving is how slots move from this member, and to it.
-//
-//	giver   works on ── the other one has loaded, or LoadTimeout ──► closed ── work has ended ──► released
-//	taker   coming   ── all that comes is loaded ──► loaded ── the next table ──► has
-type moving struct {
-	// closedUpTo is the epoch of a table: nothing begins any more in slots that move away since
-	// that one or before.
-	closedUpTo int64
-	// leaveBy is until when work goes on in a slot that moves away, and that the other one
-	// has not loaded.
-	leaveBy [slotCount]time.Duration
-	// ready are slots that come to this member and are loaded, as far as it was told.
-	ready slots
-}
-
 // open returns the slots that move away and that are still worked on.
 func (m *machine) open() slots {
 	closed, _ := m.closed()
@@ -99,4 +84,19 @@ func (m *machine) follow(now time.Duration, before, after stored) {
 			m.leaveBy[slot] = now + m.loadTimeout
 		}
 	}
+}
+
+// adopt takes a table that is not older than the one that is known.
+func (m *machine) adopt(now time.Duration, t stored) {
+	if t.epoch > m.epoch() {
+		m.mine = t.part(m.id)
+		m.follow(now, m.table, t)
+		for slot := range slotCount {
+			if !m.mine.has.has(slot) && !m.mine.leaving.has(slot) {
+				m.stopAt[slot] = min(m.stopAt[slot], now)
+			}
+		}
+		m.dirty = true
+	}
+	m.table, m.noTable = t, false
 }

@@ -19,7 +19,8 @@ func slotOf(hash uint64) int { return int(hash >> 56) }
 // slots are a set of slots.
 type slots [slotCount / 64]uint64
 
-func (s *slots) add(slot int)      { s[slot/64] |= 1 << (slot % 64) }
+func (s *slots) add(slot int) { s[slot/64] |= 1 << (slot % 64) }
+
 func (s *slots) has(slot int) bool { return s[slot/64]&(1<<(slot%64)) != 0 }
 
 func (s *slots) empty() bool { return *s == slots{} }
@@ -241,3 +242,7 @@ func (t *table) assignmentOf(r rangeText) (assignment, error) {
 	}
 	return a, nil
 }
+
+// part is what a table says of a member: what it has, what it is to release, and what is to
+// come to it.
+type part struct{ has, leaving, coming slots }

@@ -5,9 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"time"
-
-	"github.com/prometheus/client_golang/prometheus"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
 // Which says of which shards something holds.
@@ -19,9 +16,6 @@ const (
 	// Reachable are the shards that answer.
 	Reachable Which = "Reachable"
 )
-
-// errNotRead says that nothing is known to be wrong.
-var errNotRead = errors.New("not read yet")
 
 // Missing is a shard of which the view has what it had, or nothing.
 type Missing struct {
@@ -93,9 +87,6 @@ func (m *Multi[T]) waitsFor(which Which) error {
 	return errors.Join(errs...)
 }
 
-// notServed reports whether a shard has said that it does not have a resource.
-func notServed(err error) bool { return apierrors.IsNotFound(err) }
-
 // count returns how many shards are followed, and how many are missing.
 func (m *Multi[T]) count() (connected, missing int) {
 	for _, s := range m.all() {
@@ -108,30 +99,13 @@ func (m *Multi[T]) count() (connected, missing int) {
 	return connected, missing
 }
 
-// metrics collects how many shards are connected and missing.
-type metrics struct {
-	connected, missing *prometheus.Desc
-	count              func() (connected, missing int)
-}
-
-func newMetrics(view string, count func() (int, int)) *metrics {
-	labels := prometheus.Labels{"view": view}
-	return &metrics{
-		connected: prometheus.NewDesc("shardplane_shards_connected", "Shards that the view follows.", nil, labels),
-		missing:   prometheus.NewDesc("shardplane_shards_missing", "Shards that are away, or that the view cannot follow.", nil, labels),
-		count:     count,
+// tell wakes those up who wait for the view.
+func (m *Multi[T]) tell() {
+	if m.waitsFor(Reachable) == nil {
+		m.union.MarkSynced()
 	}
-}
-
-// Describe implements prometheus.Collector.
-func (m *metrics) Describe(descriptions chan<- *prometheus.Desc) {
-	descriptions <- m.connected
-	descriptions <- m.missing
-}
-
-// Collect implements prometheus.Collector.
-func (m *metrics) Collect(collected chan<- prometheus.Metric) {
-	connected, missing := m.count()
-	collected <- prometheus.MustNewConstMetric(m.connected, prometheus.GaugeValue, float64(connected))
-	collected <- prometheus.MustNewConstMetric(m.missing, prometheus.GaugeValue, float64(missing))
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	close(m.news)
+	m.news = make(chan struct{})
 }

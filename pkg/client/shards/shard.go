@@ -7,6 +7,7 @@ import (
 	"time"
 
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/client"
@@ -14,25 +15,6 @@ import (
 
 // closeDelay is how long the end of a stream may take, after which its connection is idle.
 const closeDelay = time.Second
-
-// shard is one shard of a view, and its informer while it has a usable address. Its methods but
-// unusable and away are for the goroutine of the view.
-type shard[T client.Object] struct {
-	name string
-	of   *Multi[T]
-	// since is when its Shard object came.
-	since time.Time
-
-	// address is where the informer follows it, and clients are of that.
-	address string
-	clients *client.Factory
-	end     func()
-
-	mu sync.Mutex
-	// err says why what the Shard object says cannot be used, and errSince since when.
-	err      error
-	errSince time.Time
-}
 
 // follow has the informer follow a shard where its Shard object says. If that cannot be, it
 // stays where it is.
@@ -168,3 +150,6 @@ func (s *shard[T]) explain(why error) error {
 	}
 	return why
 }
+
+// notServed reports whether a shard has said that it does not have a resource.
+func notServed(err error) bool { return apierrors.IsNotFound(err) }

@@ -27,6 +27,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/reconcile"
+	"github.com/shardplane/shardplane/pkg/replicas"
 )
 
 const (
@@ -61,12 +62,12 @@ type Config struct {
 	// compared to see that they say what they should: no finalizers, and no times of conditions.
 	Bindings *client.Informer[*apisv1alpha2.APIBinding]
 	// Exports have the index SchemaIndex.
-	Exports *client.Dual[*apisv1alpha2.APIExport]
+	Exports *replicas.Dual[*apisv1alpha2.APIExport]
 	// Schemas need hold metadata only. Those of other shards have the UIDs that they have
 	// there.
-	Schemas *client.Dual[*metav1.PartialObjectMetadata]
+	Schemas *replicas.Dual[*metav1.PartialObjectMetadata]
 	// Conversions may keep schemas of their names from being served.
-	Conversions     *client.Dual[*apisv1alpha1.APIConversion]
+	Conversions     *replicas.Dual[*apisv1alpha1.APIConversion]
 	LogicalClusters *client.Informer[*corev1alpha1.LogicalCluster]
 	APIs            APIs
 	Resolve         Resolve

@@ -13,6 +13,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/reconcile"
+	"github.com/shardplane/shardplane/pkg/replicas"
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
@@ -25,7 +26,7 @@ type Converting struct {
 	// has the schemas of other shards; it may be nil.
 	Local, Cache *client.Factory
 	// Conversions are those of all logical clusters, of other shards too.
-	Conversions *client.Dual[*apisv1alpha1.APIConversion]
+	Conversions *replicas.Dual[*apisv1alpha1.APIConversion]
 	// Convert has the shard's copy of a schema, if there is one, converted by rules. Its
 	// error wraps apis.ErrInvalidSchema if the rules do not fit.
 	Convert func(ctx context.Context, schema types.UID, rules *apisv1alpha1.APIConversionSpec) error

@@ -26,6 +26,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/reconcile"
+	"github.com/shardplane/shardplane/pkg/replicas"
 	"github.com/shardplane/shardplane/pkg/tenancy/exportuses"
 )
 
@@ -80,7 +81,7 @@ type Config[T Slice] struct {
 	// Cached are the cached resources of the shard that slices of Kind refer to, if they do.
 	Cached *client.Informer[*cachev1alpha1.CachedResource]
 	// Exports have the index apis.PathIndex.
-	Exports *client.Dual[*apisv1alpha2.APIExport]
+	Exports *replicas.Dual[*apisv1alpha2.APIExport]
 	// Shards are those that are registered in root.
 	Shards *client.Informer[*corev1alpha1.Shard]
 	// Uses are those of all shards on the cache server, nil where there is none, and

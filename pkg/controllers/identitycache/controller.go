@@ -20,6 +20,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/reconcile"
+	"github.com/shardplane/shardplane/pkg/replicas"
 )
 
 const (
@@ -37,7 +38,7 @@ type Config struct {
 	// Local reaches the shard itself as system:masters.
 	Local *client.Factory
 	// Exports are those of the shard and of others.
-	Exports *client.Dual[*apisv1alpha2.APIExport]
+	Exports *replicas.Dual[*apisv1alpha2.APIExport]
 }
 
 // New returns the controller. Its only key is the logical cluster.

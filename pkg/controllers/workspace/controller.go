@@ -20,6 +20,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/peers"
 	"github.com/shardplane/shardplane/pkg/reconcile"
+	"github.com/shardplane/shardplane/pkg/replicas"
 	"github.com/shardplane/shardplane/pkg/tenancy"
 	"github.com/shardplane/shardplane/pkg/tenancy/shardload"
 )
@@ -46,7 +47,7 @@ type Config struct {
 	// Types looks the types of Workspaces up, in informers that are
 	// WorkspaceTypes.
 	Types          tenancy.TypeLookup
-	WorkspaceTypes *client.Dual[*tenancyv1alpha1.WorkspaceType]
+	WorkspaceTypes *replicas.Dual[*tenancyv1alpha1.WorkspaceType]
 	// Metrics registers metrics; nil registers none.
 	Metrics prometheus.Registerer
 }

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/replicas"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/tenancy/cachekinds"
 )
@@ -51,18 +52,18 @@ type ReplicationMark struct {
 
 // Said returns what a mark says, for those who follow replicas. A version that cannot be compared
 // says nothing.
-func (m *ReplicationMark) Said() client.Mark {
+func (m *ReplicationMark) Said() replicas.Mark {
 	versions := make(map[string]string, len(m.Resources))
 	for resource, extent := range m.Resources {
 		if _, err := resourceversion.CompareResourceVersion(extent.ResourceVersion, extent.ResourceVersion); err == nil {
 			versions[resource] = extent.ResourceVersion
 		}
 	}
-	return client.Mark{Epoch: m.Epoch, Versions: versions, Partial: len(m.Via) > 0}
+	return replicas.Mark{Epoch: m.Epoch, Versions: versions, Partial: len(m.Via) > 0}
 }
 
-// Read reads the marks of all shards on a cache server. It is a client.ReadMarks.
-func Read(ctx context.Context, cache *client.Factory) (map[string]client.Mark, error) {
+// Read reads the marks of all shards on a cache server. It is a replicas.ReadMarks.
+func Read(ctx context.Context, cache *client.Factory) (map[string]replicas.Mark, error) {
 	list, err := Marks.In(cache.Shard(request.Wildcard).Cluster(Cluster.Path())).List(ctx, metav1.ListOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil, nil // a cache server of kcp
@@ -70,7 +71,7 @@ func Read(ctx context.Context, cache *client.Factory) (map[string]client.Mark, e
 	if err != nil {
 		return nil, err
 	}
-	marks := make(map[string]client.Mark, len(list.Items))
+	marks := make(map[string]replicas.Mark, len(list.Items))
 	for i := range list.Items {
 		if mark := &list.Items[i]; mark.Name == Name {
 			marks[mark.Annotations[request.ShardAnnotation]] = mark.Said()

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/replicas"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/tenancy"
 )
@@ -67,7 +68,7 @@ type Config struct {
 	// Others are the SubtreeUsages of all shards; nil where there is no cache server.
 	Others *client.Informer[*SubtreeUsage]
 	// Standing says whose SubtreeUsages count.
-	Standing func(shard string) client.Standing
+	Standing func(shard string) replicas.Standing
 }
 
 // Sums are what limited subtrees store. Its methods may be called from any
@@ -296,7 +297,7 @@ func (s *Sums) others() iter.Seq2[logicalcluster.Name, *SubtreeUsage] {
 		})
 		for _, usage := range usages {
 			key := s.c.Others.KeyOf(usage)
-			if key.Shard != s.c.Self && s.c.Standing(key.Shard) != client.Gone && !yield(key.Cluster, usage) {
+			if key.Shard != s.c.Self && s.c.Standing(key.Shard) != replicas.Gone && !yield(key.Cluster, usage) {
 				return
 			}
 		}

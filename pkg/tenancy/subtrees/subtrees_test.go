@@ -19,6 +19,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/clienttest"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
+	"github.com/shardplane/shardplane/pkg/replicas"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/tenancy"
 	"github.com/shardplane/shardplane/pkg/tenancy/subtrees"
@@ -66,11 +67,11 @@ func newWorld(t *testing.T) *world {
 			defer w.mu.Unlock()
 			return maps.All(maps.Clone(w.stored)), w.known
 		},
-		Standing: func(shard string) client.Standing {
+		Standing: func(shard string) replicas.Standing {
 			if shard == "removed" {
-				return client.Gone
+				return replicas.Gone
 			}
-			return client.Member
+			return replicas.Member
 		},
 	})
 	t.Cleanup(w.sums.Follow(func(top logicalcluster.Name) {

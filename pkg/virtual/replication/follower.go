@@ -19,6 +19,8 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/replicas"
+	"github.com/shardplane/shardplane/pkg/replicas/snapshot"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/virtual/board"
 )
@@ -157,15 +159,16 @@ func (x *Replicas) wanted() (wanted map[source]bool, complete bool) {
 // followLocked follows a source until ctx ends. It returns nil if that is not possible.
 func (x *Replicas) followLocked(ctx context.Context, of source) *follower {
 	informer, err := client.NewDynamicInformer(x.config.Cache.Shard(request.Wildcard).Cluster(of.cluster.Path()), apis.Identified(of.resource, of.identity), client.InformerOptions[*unstructured.Unstructured]{
-		Name: "replicas of " + of.resource.GroupResource().String() + " of " + of.cluster.String(), Transform: client.ShowDeletion[*unstructured.Unstructured],
+		Name: "replicas of " + of.resource.GroupResource().String() + " of " + of.cluster.String(), Transform: replicas.ShowDeletion[*unstructured.Unstructured],
 	})
 	if err != nil {
 		klog.FromContext(ctx).Error(err, "Cannot follow what a cached resource has replicated", "logicalCluster", of.cluster, "resource", of.resource.String())
 		return nil
 	}
+	saved := replicas.NewSaved(informer)
 	f := &follower{
 		synced: informer.Synced(), ended: make(chan struct{}), copies: map[string][]*unstructured.Unstructured{}, began: x.config.Clock.Now(),
-		forget: func() error { return x.config.Kept.Forget(informer) },
+		forget: func() error { return x.config.Kept.Forget(saved) },
 	}
 	f.board = board.New(func() error {
 		if !informer.HasSynced() {
@@ -183,14 +186,14 @@ func (x *Replicas) followLocked(ctx context.Context, of source) *follower {
 	x.followed[of] = f
 	go func() {
 		defer close(f.ended)
-		x.run(running, informer)
+		x.run(running, informer, saved)
 	}()
 	return f
 }
 
 // run has an informer begin with what was kept of it, and run until ctx ends and that is kept again.
-func (x *Replicas) run(ctx context.Context, informer *client.Informer[*unstructured.Unstructured]) {
-	kept := x.config.Kept.Of(informer)
+func (x *Replicas) run(ctx context.Context, informer client.Runner, saved snapshot.Source) {
+	kept := x.config.Kept.Of(saved)
 	kept.Restore(ctx)
 	until, end := context.WithCancel(context.WithoutCancel(ctx))
 	var running sync.WaitGroup

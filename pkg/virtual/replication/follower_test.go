@@ -28,7 +28,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/clienttest"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
-	"github.com/shardplane/shardplane/pkg/client/replicasnapshot"
+	"github.com/shardplane/shardplane/pkg/replicas"
+	"github.com/shardplane/shardplane/pkg/replicas/snapshot"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/virtual/board"
 )
@@ -51,7 +52,7 @@ type shown struct {
 func start(t *testing.T) shown { return startKeeping(t, nil) }
 
 // startKeeping is start with something kept of before.
-func startKeeping(t *testing.T, kept *replicasnapshot.Directory) shown {
+func startKeeping(t *testing.T, kept *snapshot.Directory) shown {
 	types := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{apisv1alpha2.AddToScheme, cachev1alpha1.AddToScheme} {
 		require.NoError(t, add(types))
@@ -66,11 +67,11 @@ func startKeeping(t *testing.T, kept *replicasnapshot.Directory) shown {
 	own := factory(s.here).Wildcard()
 	config := Config{
 		Cache: factory(s.cache), Clock: s.clock, Kept: kept,
-		Exports:       client.NewDual(kinds.APIExports.Informer(own, client.InformerOptions[*apisv1alpha2.APIExport]{}), nil, client.DualOptions{}),
-		Slices:        client.NewDual(kinds.CachedResourceEndpointSlices.Informer(own, client.InformerOptions[*cachev1alpha1.CachedResourceEndpointSlice]{}), nil, client.DualOptions{}),
-		ClusterSlices: client.NewDual(kinds.ClusterCachedResourceEndpointSlices.Informer(own, client.InformerOptions[*kinds.ClusterCachedResourceEndpointSlice]{}), nil, client.DualOptions{}),
-		Cached:        client.NewDual(kinds.CachedResources.Informer(own, client.InformerOptions[*cachev1alpha1.CachedResource]{}), nil, client.DualOptions{}),
-		ClusterCached: client.NewDual(kinds.ClusterCachedResources.Informer(own, client.InformerOptions[*cachev1alpha1.CachedResource]{}), nil, client.DualOptions{}),
+		Exports:       replicas.NewDual(kinds.APIExports.Informer(own, client.InformerOptions[*apisv1alpha2.APIExport]{}), nil, replicas.DualOptions{}),
+		Slices:        replicas.NewDual(kinds.CachedResourceEndpointSlices.Informer(own, client.InformerOptions[*cachev1alpha1.CachedResourceEndpointSlice]{}), nil, replicas.DualOptions{}),
+		ClusterSlices: replicas.NewDual(kinds.ClusterCachedResourceEndpointSlices.Informer(own, client.InformerOptions[*kinds.ClusterCachedResourceEndpointSlice]{}), nil, replicas.DualOptions{}),
+		Cached:        replicas.NewDual(kinds.CachedResources.Informer(own, client.InformerOptions[*cachev1alpha1.CachedResource]{}), nil, replicas.DualOptions{}),
+		ClusterCached: replicas.NewDual(kinds.ClusterCachedResources.Informer(own, client.InformerOptions[*cachev1alpha1.CachedResource]{}), nil, replicas.DualOptions{}),
 		Consumed: func(export client.Key) bool {
 			now := s.consumed.Load()
 			return now != nil && *now == export
@@ -395,7 +396,7 @@ func TestAskedLimits(t *testing.T) {
 // TestKept: who starts while the cache server is away shows what was known before, unless that is too old, and
 // forgets what has no consumers any more.
 func TestKept(t *testing.T) {
-	kept := &replicasnapshot.Directory{Path: filepath.Join(t.TempDir(), "cached"), Config: replicasnapshot.Config{Server: "one", MaxAge: time.Hour}}
+	kept := &snapshot.Directory{Path: filepath.Join(t.TempDir(), "cached"), Config: snapshot.Config{Server: "one", MaxAge: time.Hour}}
 	files := func() []string {
 		all, err := filepath.Glob(filepath.Join(kept.Path, "*.json"))
 		require.NoError(t, err)

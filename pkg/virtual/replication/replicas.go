@@ -28,8 +28,9 @@ import (
 	"github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
-	"github.com/shardplane/shardplane/pkg/client/replicasnapshot"
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
+	"github.com/shardplane/shardplane/pkg/replicas"
+	"github.com/shardplane/shardplane/pkg/replicas/snapshot"
 )
 
 // Config is what is needed.
@@ -37,17 +38,17 @@ type Config struct {
 	// Cache reaches the cache that is read; nil if there is none.
 	Cache *client.Factory
 	// Exports, slices and cached resources are those of all shards.
-	Exports       *client.Dual[*apisv1alpha2.APIExport]
-	Slices        *client.Dual[*cachev1alpha1.CachedResourceEndpointSlice]
-	ClusterSlices *client.Dual[*kinds.ClusterCachedResourceEndpointSlice]
-	Cached        *client.Dual[*cachev1alpha1.CachedResource]
-	ClusterCached *client.Dual[*cachev1alpha1.CachedResource]
+	Exports       *replicas.Dual[*apisv1alpha2.APIExport]
+	Slices        *replicas.Dual[*cachev1alpha1.CachedResourceEndpointSlice]
+	ClusterSlices *replicas.Dual[*kinds.ClusterCachedResourceEndpointSlice]
+	Cached        *replicas.Dual[*cachev1alpha1.CachedResource]
+	ClusterCached *replicas.Dual[*cachev1alpha1.CachedResource]
 	// Consumed reports whether an export has bindings on this shard, and FollowConsumers calls
 	// f for each that has, and when that changes, until stop is called.
 	Consumed        func(export client.Key) bool
 	FollowConsumers func(f func(export client.Key)) (stop func())
 	// Kept has what is followed from one process to the next; nil keeps nothing.
-	Kept *replicasnapshot.Directory
+	Kept *snapshot.Directory
 	// Clock tells the time; nil is the real one.
 	Clock clock.WithTicker
 }
@@ -97,7 +98,7 @@ func New(config Config) *Replicas {
 }
 
 // follow has all looked at when an object changes that is one to look at.
-func follow[T client.Object](x *Replicas, all *client.Dual[T], is func(T) bool) {
+func follow[T client.Object](x *Replicas, all *replicas.Dual[T], is func(T) bool) {
 	look := func(obj T) {
 		if is == nil || is(obj) {
 			x.look()

@@ -31,6 +31,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/reconcile"
+	"github.com/shardplane/shardplane/pkg/replicas"
 	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
@@ -49,7 +50,7 @@ type Config struct {
 	LogicalClusters *client.Informer[*corev1alpha1.LogicalCluster]
 	Bindings        *client.Informer[*apisv1alpha2.APIBinding]
 	// Exports are those of other shards, too.
-	Exports *client.Dual[*apisv1alpha2.APIExport]
+	Exports *replicas.Dual[*apisv1alpha2.APIExport]
 	Resolve Resolve
 	// Binder makes the bindings of new logical clusters.
 	Binder Binder

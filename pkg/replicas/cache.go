@@ -1,4 +1,4 @@
-package client
+package replicas
 
 import (
 	"context"
@@ -6,20 +6,25 @@ import (
 	"maps"
 	"sync"
 	"time"
+
+	"github.com/shardplane/shardplane/pkg/client"
 )
 
 // marksMaxAge is the maximum age of marks that are reused.
 const marksMaxAge = time.Second
 
-// ReadMarks reads the marks of the shards on a cache server. They are nil where the cache server knows no marks.
-type ReadMarks func(ctx context.Context, cache *Factory) (map[string]Mark, error)
+// marksTimeout is the time that a cache server has to return the marks.
+const marksTimeout = 30 * time.Second
 
-// ReplicaCache is a cache server from which the replicas of other shards are read, and whose data may be lost or
+// ReadMarks reads the marks of the shards on a cache server. They are nil where the cache server knows no marks.
+type ReadMarks func(ctx context.Context, cache *client.Factory) (map[string]Mark, error)
+
+// Cache is a cache server from which the replicas of other shards are read, and whose data may be lost or
 // restored from a backup. Informers that its Factory makes compare the marks on the cache server with those that
 // were known, and keep what is only missing because the cache server is behind.
-type ReplicaCache struct {
+type Cache struct {
 	name      string
-	factory   *Factory
+	factory   *client.Factory
 	readMarks func(ctx context.Context) (map[string]Mark, error)
 
 	// reading is held by sending, while marks are read and for last and lastRead.
@@ -34,39 +39,32 @@ type ReplicaCache struct {
 	removed func(shard string) bool
 }
 
-// NewReplicaCache returns a cache server. Its name is used in logs and errors.
-func NewReplicaCache(name string, cache *Factory, marks ReadMarks) *ReplicaCache {
-	c := newReplicaCache(name, func(ctx context.Context) (map[string]Mark, error) { return marks(ctx, cache) })
+// NewCache returns a cache server. Its name is used in logs and errors.
+func NewCache(name string, cache *client.Factory, marks ReadMarks) *Cache {
+	c := newCache(name, func(ctx context.Context) (map[string]Mark, error) { return marks(ctx, cache) })
 	c.factory = cache
 	return c
 }
 
-func newReplicaCache(name string, readMarks func(ctx context.Context) (map[string]Mark, error)) *ReplicaCache {
-	return &ReplicaCache{
+func newCache(name string, readMarks func(ctx context.Context) (map[string]Mark, error)) *Cache {
+	return &Cache{
 		name: name, readMarks: readMarks, reading: make(chan struct{}, 1),
 		known: map[string]Mark{}, removed: func(string) bool { return false },
 	}
 }
 
-// Factory returns a factory whose informers keep what the cache server has lost.
-func (c *ReplicaCache) Factory() *Factory {
-	f := *c.factory
-	f.replicas = c
-	return &f
-}
-
 // SetRemoved sets what reports whether a shard was removed for good, so that missing replicas and marks of it are
 // gone. It must be called before informers run.
-func (c *ReplicaCache) SetRemoved(removed func(shard string) bool) { c.removed = removed }
+func (c *Cache) SetRemoved(removed func(shard string) bool) { c.removed = removed }
 
 // Note notes a mark of a shard that was seen on the cache server.
-func (c *ReplicaCache) Note(shard string, mark Mark) {
+func (c *Cache) Note(shard string, mark Mark) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.note(shard, mark)
 }
 
-func (c *ReplicaCache) note(shard string, mark Mark) {
+func (c *Cache) note(shard string, mark Mark) {
 	if known, ok := c.known[shard]; ok {
 		mark = known.later(mark)
 	}
@@ -74,7 +72,7 @@ func (c *ReplicaCache) note(shard string, mark Mark) {
 }
 
 // marked returns the latest mark of a shard.
-func (c *ReplicaCache) marked(shard string) (Mark, bool) {
+func (c *Cache) marked(shard string) (Mark, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	mark, ok := c.known[shard]
@@ -82,14 +80,14 @@ func (c *ReplicaCache) marked(shard string) (Mark, bool) {
 }
 
 // marks returns the latest marks of the shards.
-func (c *ReplicaCache) marks() map[string]Mark {
+func (c *Cache) marks() map[string]Mark {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return maps.Clone(c.known)
 }
 
 // naming returns the shards whose marks name a resource.
-func (c *ReplicaCache) naming(resource string) []string {
+func (c *Cache) naming(resource string) []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var shards []string
@@ -104,7 +102,7 @@ func (c *ReplicaCache) naming(resource string) []string {
 // currentMarks returns the marks on the cache server. They are at most marksMaxAge older than the call, were read
 // after a time, since which the data may have been replaced, and are not older than the latest known ones. Calls
 // during a reading share the next one, because a slow cache server takes longer than marksMaxAge.
-func (c *ReplicaCache) currentMarks(ctx context.Context, after time.Time) (map[string]Mark, error) {
+func (c *Cache) currentMarks(ctx context.Context, after time.Time) (map[string]Mark, error) {
 	called, known := time.Now(), c.marks()
 	select {
 	case c.reading <- struct{}{}:
@@ -116,7 +114,7 @@ func (c *ReplicaCache) currentMarks(ctx context.Context, after time.Time) (map[s
 		return c.last, nil
 	}
 	now := time.Now()
-	ctx, cancel := context.WithTimeout(ctx, initialEventsTimeout)
+	ctx, cancel := context.WithTimeout(ctx, marksTimeout)
 	defer cancel()
 	marks, err := c.readMarks(ctx)
 	if err != nil {
@@ -132,7 +130,7 @@ func (c *ReplicaCache) currentMarks(ctx context.Context, after time.Time) (map[s
 }
 
 // allReached reports whether marks of all shards reach others.
-func (c *ReplicaCache) allReached(marks, others map[string]Mark) bool {
+func (c *Cache) allReached(marks, others map[string]Mark) bool {
 	for shard, other := range others {
 		if mark, ok := marks[shard]; !c.removed(shard) && (!ok || !mark.reaches(other)) {
 			return false

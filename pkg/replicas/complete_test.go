@@ -1,4 +1,4 @@
-package client
+package replicas
 
 import (
 	"context"
@@ -11,6 +11,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/test/bubble"
 )
 
@@ -18,11 +20,11 @@ import (
 // covered, and not before.
 func TestCompleteByMarks(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
-		s, cache := world()
-		others, replicas := cache.reader()
+		s, cache := world(t)
+		others, replicas := cache.reader(t)
 		unknown := errors.New("nobody knows")
-		d := NewDual(newScripted().informer(InformerOptions[*corev1.ConfigMap]{}), others, DualOptions{
-			Self: "self", Marked: func() ([]string, error) { return []string{"s", "t"}, unknown },
+		d := NewDual(kinds.ConfigMaps.Informer(newScripted().factory(t).Wildcard(), client.InformerOptions[*corev1.ConfigMap]{}), others, DualOptions{
+			Marked: func() ([]string, error) { return []string{"s", "t"}, unknown },
 		})
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
@@ -37,16 +39,16 @@ func TestCompleteByMarks(t *testing.T) {
 		}
 		pass(3 * time.Second)
 		require.NoError(t, d.Read())
-		require.ErrorIs(t, look(), ErrIncomplete)
+		require.ErrorIs(t, look(), client.ErrIncomplete)
 		require.ErrorIs(t, look(), unknown, "which shards there are")
 
 		unknown = nil
-		require.ErrorIs(t, look(), ErrIncomplete)
+		require.ErrorIs(t, look(), client.ErrIncomplete)
 		pass(time.Minute)
 		require.ErrorContains(t, look(), "configmaps of 1 shards, t first, since 2000-01-01T00:00:0")
 		require.ErrorContains(t, look(), `nothing says yet that all of theirs is here (read from cache "a")`)
 		require.NoError(t, d.Complete(s.name))
-		require.ErrorIs(t, d.Complete("t"), ErrIncomplete)
+		require.ErrorIs(t, d.Complete("t"), client.ErrIncomplete)
 		_, err := d.Get("c", "default", "x01")
 		require.NoError(t, err)
 
@@ -60,9 +62,9 @@ func TestCompleteByMarks(t *testing.T) {
 			pass(5 * time.Second)
 		}
 		mark(map[string]string{"secrets": "5"})
-		require.ErrorIs(t, look(), ErrIncomplete)
+		require.ErrorIs(t, look(), client.ErrIncomplete)
 		other.write("y", "first")
-		other.push(cache)
+		other.push(t, cache)
 		mark(map[string]string{"secrets": "5", "configmaps": "1001"})
 		require.True(t, apierrors.IsNotFound(look()), look())
 		require.NoError(t, d.Complete())
@@ -72,19 +74,19 @@ func TestCompleteByMarks(t *testing.T) {
 // TestRestoredIsComplete holds that what was saved is as complete as it was, while the cache does not answer and when
 // it comes back without its data.
 func TestRestoredIsComplete(t *testing.T) {
-	s, a := world()
+	s, a := world(t)
 	var saved []json.RawMessage
 	reading(t, a, func(t *testing.T, r *cacheReader) {
 		var err error
-		saved, err = r.Save()
+		saved, err = NewSaved(r.Informer).Save()
 		require.NoError(t, err)
 	})
 	b := newScriptedCache()
 	b.set(true, false)
 	bubble.Test(t, func(t *testing.T) {
-		informer, replicas := b.reader()
+		informer, replicas := b.reader(t)
 		replicas.Note(s.name, a.marked[s.name])
-		require.NoError(t, informer.Restore(saved))
+		require.NoError(t, NewSaved(informer).Restore(saved))
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- informer.Run(ctx) }()
@@ -93,14 +95,14 @@ func TestRestoredIsComplete(t *testing.T) {
 			require.NoError(t, <-ended)
 		}()
 		pass(time.Minute)
-		require.Empty(t, informer.Lacks([]string{s.name}))
-		require.Contains(t, informer.Lacks([]string{"t"}), "t")
+		require.Empty(t, Lacks(informer, []string{s.name}))
+		require.Contains(t, Lacks(informer, []string{"t"}), "t")
 		b.set(false, false)
 		pass(time.Minute)
-		require.Empty(t, informer.Lacks([]string{s.name}))
+		require.Empty(t, Lacks(informer, []string{s.name}))
 		require.Equal(t, 20, informer.Lister().Len())
 		s.remove("x01")
-		s.sync(b)
+		s.sync(t, b)
 		pass(10 * time.Second)
 		require.Equal(t, 19, informer.Lister().Len())
 	})

@@ -1,4 +1,4 @@
-package client
+package replicas
 
 import (
 	"context"
@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/test/bubble"
 )
 
@@ -22,7 +23,7 @@ import (
 func TestCacheAway(t *testing.T) {
 	for name, stuck := range map[string]bool{"away": false, "cut off": true} {
 		t.Run(name, func(t *testing.T) {
-			s, a := world()
+			s, a := world(t)
 			reading(t, a, func(t *testing.T, r *cacheReader) {
 				a.set(!stuck, stuck)
 				pass(time.Minute)
@@ -31,7 +32,7 @@ func TestCacheAway(t *testing.T) {
 				pass(3 * time.Second)
 				require.Empty(t, r.news())
 				s.write("x05", "second")
-				s.sync(a)
+				s.sync(t, a)
 				pass(time.Second)
 				require.Equal(t, []string{"update x05@1021"}, r.news())
 			})
@@ -41,7 +42,7 @@ func TestCacheAway(t *testing.T) {
 
 // TestCacheBehind holds that a cache that is behind shows nothing that is older than what was known.
 func TestCacheBehind(t *testing.T) {
-	s, a := world()
+	s, a := world(t)
 	reading(t, a, func(t *testing.T, r *cacheReader) {
 		restore := a.keep()
 		s.write("x01", "second")
@@ -49,29 +50,29 @@ func TestCacheBehind(t *testing.T) {
 		s.write("x20", "first")
 		s.remove("x03")
 		s.write("x03", "another")
-		s.sync(a)
+		s.sync(t, a)
 		pass(time.Second)
 		r.has(t, s.state())
 		r.news()
 
-		a.replace(restore)
+		a.replace(t, restore)
 		pass(10 * time.Second)
 		require.Empty(t, r.news(), "it has x01 as it was, x02 still, and x20 not yet")
 		r.has(t, s.state())
 
 		// New things are told meanwhile, and nothing old.
 		s.write("x30", "first")
-		s.push(a, "x30", "x01")
+		s.push(t, a, "x30", "x01")
 		pass(5 * time.Second)
 		require.Equal(t, []string{"add x30@1026"}, r.news())
 		// What is deleted of old objects is no deletion of theirs.
-		s.push(a, "x03")
+		s.push(t, a, "x03")
 		pass(5 * time.Second)
 		require.Empty(t, r.news())
 		r.has(t, s.state())
 
 		s.remove("x05")
-		s.sync(a)
+		s.sync(t, a)
 		pass(5 * time.Second)
 		require.Equal(t, []string{"delete x05@1006"}, r.news())
 		r.has(t, s.state())
@@ -81,18 +82,18 @@ func TestCacheBehind(t *testing.T) {
 // TestHeldObjectsGo holds that what a cache did not have is gone when the cache has caught up, and
 // what it had too much is there if it stays.
 func TestHeldObjectsGo(t *testing.T) {
-	s, a := world()
+	s, a := world(t)
 	reading(t, a, func(t *testing.T, r *cacheReader) {
 		restore := a.keep()
 		s.write("x20", "first")
 		s.write("x21", "first")
-		s.sync(a)
+		s.sync(t, a)
 		pass(time.Second)
 		r.news()
-		a.replace(restore)
+		a.replace(t, restore)
 		pass(10 * time.Second)
 		s.remove("x20")
-		s.push(a)
+		s.push(t, a)
 		pass(10 * time.Second)
 		require.Empty(t, r.news(), "the shard has not said that all is there")
 		s.mark(a)
@@ -103,15 +104,15 @@ func TestHeldObjectsGo(t *testing.T) {
 }
 
 func TestCacheWiped(t *testing.T) {
-	s, a := world()
+	s, a := world(t)
 	reading(t, a, func(t *testing.T, r *cacheReader) {
-		a.wipe()
+		a.wipe(t)
 		pass(time.Minute)
 		require.Empty(t, r.news())
 		r.has(t, s.state())
 		s.remove("x01")
 		s.write("x02", "second")
-		s.push(a)
+		s.push(t, a)
 		pass(time.Minute)
 		require.Equal(t, []string{"update x02@1022"}, r.news())
 		s.mark(a)
@@ -123,30 +124,28 @@ func TestCacheWiped(t *testing.T) {
 
 // TestRemovedShard holds that nobody waits for the marks of a shard that was removed.
 func TestRemovedShard(t *testing.T) {
-	s, a := world()
+	s, a := world(t)
 	reading(t, a, func(t *testing.T, r *cacheReader) {
-		a.wipe()
+		a.wipe(t)
 		pass(10 * time.Second)
 		require.Empty(t, r.news())
-		r.mu.Lock()
-		r.cache.removed = func(shard string) bool { return shard == s.name }
-		r.mu.Unlock()
+		r.Pause(func() { r.cache.removed = func(shard string) bool { return shard == s.name } })
 		pass(5 * time.Second)
 		require.Len(t, r.news(), 20)
-		r.has(t, map[Key]string{})
+		r.has(t, map[client.Key]string{})
 	})
 }
 
 // TestShardSetBack holds that versions of another epoch are not compared.
 func TestShardSetBack(t *testing.T) {
-	s, a := world()
+	s, a := world(t)
 	reading(t, a, func(t *testing.T, r *cacheReader) {
 		restore := a.keep()
 		pass(time.Millisecond)
 		s.epoch, s.version = uuid.Must(uuid.NewV7()).String(), 500
 		s.remove("x01")
 		s.write("x02", "again")
-		s.push(a)
+		s.push(t, a)
 		pass(time.Second)
 		s.mark(a)
 		r.cache.Note(s.name, a.marked[s.name]) // as the informer of marks does
@@ -155,12 +154,12 @@ func TestShardSetBack(t *testing.T) {
 		r.has(t, s.state())
 
 		// A cache that has not heard of it is behind, whatever its versions are.
-		a.replace(restore)
+		a.replace(t, restore)
 		pass(10 * time.Second)
 		require.Empty(t, r.news())
 		r.has(t, s.state())
 		s.write("x03", "again")
-		s.sync(a)
+		s.sync(t, a)
 		pass(5 * time.Second)
 		require.ElementsMatch(t, []string{"back x03@503", "update x03@503"}, r.news())
 		r.has(t, s.state())
@@ -169,13 +168,14 @@ func TestShardSetBack(t *testing.T) {
 
 // TestWithoutMarks holds that caches without marks, and shards without a mark, are believed.
 func TestWithoutMarks(t *testing.T) {
-	s, a := world()
+	s, a := world(t)
 	a.marked = map[string]Mark{}
 	reading(t, a, func(t *testing.T, r *cacheReader) {
 		s.remove("x01")
-		a.replace(func() {
-			s.push(a)
-			a.keep()() // no version from before can be resumed from
+		a.replace(t, func(t *testing.T) {
+			t.Helper()
+			s.push(t, a)
+			a.keep()(t) // no version from before can be resumed from
 		})
 		pass(10 * time.Second)
 		require.Equal(t, []string{"delete x01@1002"}, r.news())
@@ -194,9 +194,9 @@ func TestCacheModel(t *testing.T) {
 			shards := []*scriptedShard{newScriptedShard("s"), newScriptedShard("t")}
 			c := newScriptedCache()
 			reading(t, c, func(t *testing.T, r *cacheReader) {
-				last, before, removed := map[Key]int{}, map[Key]string{}, map[string]int{}
+				last, before, removed := map[client.Key]int{}, map[client.Key]string{}, map[string]int{}
 				marked, read := map[string]bool{}, map[string]bool{}
-				var restore func()
+				var restore func(t *testing.T)
 				for range 100 {
 					s := shards[dice.IntN(2)]
 					name := fmt.Sprintf("x%d", dice.IntN(6))
@@ -207,7 +207,7 @@ func TestCacheModel(t *testing.T) {
 					switch dice.IntN(13) {
 					case 12:
 						if restore != nil {
-							c.replace(restore)
+							c.replace(t, restore)
 							restore = nil
 						} else {
 							restore = c.keep()
@@ -219,16 +219,16 @@ func TestCacheModel(t *testing.T) {
 						s.remove(name)
 						removed[uid] = s.version
 					case 4, 5:
-						s.push(c, name)
+						s.push(t, c, name)
 					case 6, 7:
-						s.sync(c)
+						s.sync(t, c)
 					case 8:
 						c.set(dice.IntN(2) == 0, dice.IntN(3) == 0)
 					case 9:
 						if dice.IntN(4) == 0 {
-							c.replace(c.wipe)
+							c.replace(t, c.wipe)
 						} else {
-							c.end(nil)
+							c.Break()
 						}
 					default:
 						pass(time.Duration(dice.IntN(20_000)) * time.Millisecond)
@@ -267,7 +267,7 @@ func TestCacheModel(t *testing.T) {
 				}
 				c.set(false, false)
 				for _, s := range shards {
-					s.sync(c)
+					s.sync(t, c)
 				}
 				pass(2 * time.Minute)
 				want := shards[0].state()
@@ -288,7 +288,7 @@ func TestSlowMarks(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		const slow = 2 * time.Second
 		reads := 0 // one goes on at a time
-		cache := newReplicaCache("a", func(context.Context) (map[string]Mark, error) {
+		cache := newCache("a", func(context.Context) (map[string]Mark, error) {
 			reads++
 			version := strconv.Itoa(reads)
 			<-time.After(slow)

@@ -1,4 +1,4 @@
-// Package replicasnapshot keeps what a server knows of others, so that it can start while
+// Package snapshot keeps what a server knows of others, so that it can start while
 // they are away: as a process that has lost its connections, it goes by what it has known
 // last.
 //
@@ -6,7 +6,7 @@
 //
 // A store has one snapshot, which is replaced as a whole. One that is damaged, of another
 // server, of other data of this one, or too old is not used.
-package replicasnapshot
+package snapshot
 
 import (
 	"bytes"

@@ -1,4 +1,4 @@
-package client
+package replicas
 
 import (
 	"cmp"
@@ -17,6 +17,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/test/bubble"
 )
@@ -26,7 +28,7 @@ import (
 type federation struct {
 	*Dual[*corev1.ConfigMap]
 	own, cache *scripted
-	told       map[Key]string
+	told       map[client.Key]string
 
 	mu       sync.Mutex
 	standing map[string]Standing
@@ -39,11 +41,11 @@ func contents(obj *corev1.ConfigMap) []string { return []string{obj.Data["conten
 func federate(t *testing.T, own, cache *scripted, f func(t *testing.T, d *federation)) {
 	t.Helper()
 	bubble.Test(t, func(t *testing.T) {
-		cache.sharded = true
-		d := &federation{own: own, cache: cache, told: map[Key]string{}, standing: map[string]Standing{}, holds: map[logicalcluster.Name]bool{}}
-		options := InformerOptions[*corev1.ConfigMap]{Indexers: map[string]IndexFunc[*corev1.ConfigMap]{"content": contents}}
-		d.Dual = NewDual(own.informer(options), cache.informer(options), DualOptions{
-			Self: "self",
+		d := &federation{own: own, cache: cache, told: map[client.Key]string{}, standing: map[string]Standing{}, holds: map[logicalcluster.Name]bool{}}
+		options := client.InformerOptions[*corev1.ConfigMap]{Indexers: map[string]client.IndexFunc[*corev1.ConfigMap]{"content": contents}}
+		mine := kinds.ConfigMaps.Informer(own.factory(t).Wildcard(), options)
+		others := kinds.ConfigMaps.Informer(cache.factory(t).Shard("*").Wildcard(), OfOthers("self", options))
+		d.Dual = NewDual(mine, others, DualOptions{
 			Holds: func(cluster logicalcluster.Name) bool {
 				d.mu.Lock()
 				defer d.mu.Unlock()
@@ -73,15 +75,15 @@ func (d *federation) standingOf(shard string) Standing {
 }
 
 // expected returns what one should see, by the objects of both servers.
-func (d *federation) expected(standing func(string) Standing, holds map[logicalcluster.Name]bool) map[Key]*corev1.ConfigMap {
-	seen := map[Key]*corev1.ConfigMap{}
+func (d *federation) expected(standing func(string) Standing, holds map[logicalcluster.Name]bool) map[client.Key]*corev1.ConfigMap {
+	seen := map[client.Key]*corev1.ConfigMap{}
 	for _, obj := range d.own.objects {
-		seen[KeyOf(obj)] = obj
+		seen[client.KeyOf(obj)] = obj
 	}
-	copies := map[Key][]*corev1.ConfigMap{}
+	copies := map[client.Key][]*corev1.ConfigMap{}
 	for key, obj := range d.cache.objects {
-		if mine := seen[KeyOf(obj)]; mine == nil && key.Shard != "self" && standing(key.Shard) != Gone && !holds[key.Cluster] {
-			copies[KeyOf(obj)] = append(copies[KeyOf(obj)], obj)
+		if mine := seen[client.KeyOf(obj)]; mine == nil && key.Shard != "self" && standing(key.Shard) != Gone && !holds[key.Cluster] {
+			copies[client.KeyOf(obj)] = append(copies[client.KeyOf(obj)], obj)
 		}
 	}
 	for key, of := range copies {
@@ -107,12 +109,12 @@ func (d *federation) agrees(t *testing.T) {
 	t.Helper()
 	bubble.Wait()
 	require.NoError(t, d.Complete())
-	told := map[Key]string{}
+	told := map[client.Key]string{}
 	for key, obj := range d.expected(allMembers, nil) {
 		told[key] = contentOf(obj)
 	}
 	require.Equal(t, told, d.told)
-	late := map[Key]string{}
+	late := map[client.Key]string{}
 	d.AddEventHandler(recordingTo(t, late)).Remove()
 	require.Equal(t, told, late)
 
@@ -130,12 +132,12 @@ func (d *federation) agrees(t *testing.T) {
 	in := map[logicalcluster.Name][]string{}
 	for _, obj := range want {
 		cluster := logicalcluster.From(obj)
-		in[cluster] = append(in[cluster], KeyFor(obj)+contentOf(obj))
+		in[cluster] = append(in[cluster], client.KeyFor(obj)+contentOf(obj))
 	}
 	for i := range 30 {
 		var have []string
 		for _, obj := range d.In(scriptedKey(i).Cluster) {
-			have = append(have, KeyFor(obj)+contentOf(obj))
+			have = append(have, client.KeyFor(obj)+contentOf(obj))
 		}
 		require.ElementsMatch(t, in[scriptedKey(i).Cluster], have)
 	}
@@ -144,11 +146,11 @@ func (d *federation) agrees(t *testing.T) {
 		require.NoError(t, err)
 		var have, should []string
 		for _, obj := range found {
-			have = append(have, KeyFor(obj)+contentOf(obj))
+			have = append(have, client.KeyFor(obj)+contentOf(obj))
 		}
 		for _, obj := range want {
 			if obj.Data["content"] == fmt.Sprint(i) {
-				should = append(should, KeyFor(obj)+contentOf(obj))
+				should = append(should, client.KeyFor(obj)+contentOf(obj))
 			}
 		}
 		require.ElementsMatch(t, should, have)
@@ -172,10 +174,10 @@ func TestDualModel(t *testing.T) {
 					server, key.Shard = cache, []string{"blue", "green", "self"}[r.IntN(3)]
 				}
 				if r.IntN(3) == 0 {
-					server.remove(key)
+					server.remove(t, key)
 					return
 				}
-				server.put(key, fmt.Sprint(r.IntN(5)), func(obj *corev1.ConfigMap) {
+				server.put(t, key, fmt.Sprint(r.IntN(5)), func(obj *corev1.ConfigMap) {
 					if key.Shard != "" && r.IntN(4) == 0 {
 						obj.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)}
 					}
@@ -189,9 +191,9 @@ func TestDualModel(t *testing.T) {
 				for range 150 {
 					switch r.IntN(10) {
 					case 0:
-						own.end(nil)
+						own.Break()
 					case 1:
-						cache.end(apierrors.NewResourceExpired("in the middle of a stream"))
+						cache.Compact()
 					case 2:
 						pass(time.Duration(r.IntN(2000)) * time.Millisecond)
 					case 3:
@@ -202,16 +204,14 @@ func TestDualModel(t *testing.T) {
 					case 4:
 						key := scriptedKey(r.IntN(30))
 						if obj, err := d.Get(key.Cluster, key.Namespace, key.Name); err == nil {
-							require.Equal(t, key, KeyOf(obj))
+							require.Equal(t, key, client.KeyOf(obj))
 						}
 					default:
 						write()
 					}
 				}
 				for _, server := range []*scripted{own, cache} {
-					server.mu.Lock()
-					server.next = func() fault { return "" }
-					server.mu.Unlock()
+					server.answer(good)
 				}
 				pass(time.Minute) // longer than any timeout
 				write()
@@ -226,7 +226,7 @@ func TestDualEvents(t *testing.T) {
 	own, cache := newScripted(), newScripted()
 	federate(t, own, cache, func(t *testing.T, d *federation) {
 		var events []string
-		d.AddEventHandler(Handler[*corev1.ConfigMap]{
+		d.AddEventHandler(client.Handler[*corev1.ConfigMap]{
 			OnAdd: func(obj *corev1.ConfigMap, _ bool) { events = append(events, "add "+obj.Data["content"]) },
 			OnUpdate: func(old, obj *corev1.ConfigMap) {
 				events = append(events, old.Data["content"]+" -> "+obj.Data["content"])
@@ -243,29 +243,31 @@ func TestDualEvents(t *testing.T) {
 		}
 		pass(time.Second)
 		key := scriptedKey(0)
-		at := func(shard string) Key { return Key{shard, key.Cluster, key.Namespace, key.Name} }
+		at := func(shard string) client.Key {
+			return client.Key{Shard: shard, Cluster: key.Cluster, Namespace: key.Namespace, Name: key.Name}
+		}
 		original := func(uid string) func(*corev1.ConfigMap) {
 			return func(obj *corev1.ConfigMap) {
 				obj.UID, obj.Annotations[request.OriginalUIDAnnotation] = types.UID(uid), uid
 			}
 		}
-		cache.put(at("self"), "the own replica")
-		cache.put(at("blue"), "blue 0", original("uid-101"))
+		cache.put(t, at("self"), "the own replica")
+		cache.put(t, at("blue"), "blue 0", original("uid-1"))
 		told("add blue 0")
-		cache.put(at("blue"), "blue", original("uid-101"))
+		cache.put(t, at("blue"), "blue", original("uid-1"))
 		told("blue 0 -> blue")
-		own.put(key, "own")
-		told("blue -> own") // the first of the server, with uid-101: it has moved here
-		cache.put(at("blue"), "blue 2", original("uid-101"))
-		cache.put(at("green"), "green", original("other"))
+		own.put(t, key, "own")
+		told("blue -> own") // the first of the server, with uid-1: it has moved here
+		cache.put(t, at("blue"), "blue 2", original("uid-1"))
+		cache.put(t, at("green"), "green", original("other"))
 		told()
-		own.remove(key)
+		own.remove(t, key)
 		told("delete own true", "add green") // the younger copy, of another object
-		cache.remove(at("green"))
+		cache.remove(t, at("green"))
 		told("delete green true", "add blue 2")
-		cache.remove(at("blue"))
+		cache.remove(t, at("blue"))
 		told("delete blue 2 false")
-		cache.remove(at("self"))
+		cache.remove(t, at("self"))
 		told()
 	})
 }
@@ -287,16 +289,16 @@ func TestDualShowsDeletion(t *testing.T) {
 			require.Equal(t, content, obj.Data["content"])
 			require.True(t, at.Equal(obj.DeletionTimestamp), "%v", obj.DeletionTimestamp)
 		}
-		blue := Key{"blue", key.Cluster, key.Namespace, key.Name}
-		green := Key{"green", key.Cluster, key.Namespace, key.Name}
-		cache.put(green, "green")
-		cache.put(blue, "blue", deleted("2026-01-02T03:04:05Z"))
+		blue := client.Key{Shard: "blue", Cluster: key.Cluster, Namespace: key.Namespace, Name: key.Name}
+		green := client.Key{Shard: "green", Cluster: key.Cluster, Namespace: key.Namespace, Name: key.Name}
+		cache.put(t, green, "green")
+		cache.put(t, blue, "blue", deleted("2026-01-02T03:04:05Z"))
 		shown("green", nil)
-		cache.remove(green)
+		cache.remove(t, green)
 		shown("blue", &metav1.Time{Time: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)})
-		cache.put(blue, "blue", deleted("some time"))
+		cache.put(t, blue, "blue", deleted("some time"))
 		pass(time.Second)
-		replica, ok := d.Others().store.get(blue)
+		replica, ok := d.Others().Lister().Lookup(blue)
 		require.True(t, ok)
 		shown("blue", &replica.CreationTimestamp)
 	})
@@ -307,41 +309,34 @@ func TestDualShowsDeletion(t *testing.T) {
 func TestDualWithoutOthers(t *testing.T) {
 	own, cache := newScripted(), newScripted()
 	mine, theirs := scriptedKey(0), scriptedKey(1)
-	own.put(mine, "own")
-	cache.put(Key{"blue", theirs.Cluster, theirs.Namespace, theirs.Name}, "blue")
-	away := func() fault { return unavailable }
-	cache.next = away
+	own.put(t, mine, "own")
+	cache.put(t, client.Key{Shard: "blue", Cluster: theirs.Cluster, Namespace: theirs.Namespace, Name: theirs.Name}, "blue")
+	cache.next = unavailable
 	federate(t, own, cache, func(t *testing.T, d *federation) {
 		d.holds["held"] = true
-		require.ErrorIs(t, d.Complete(), ErrIncomplete)
+		require.ErrorIs(t, d.Complete(), client.ErrIncomplete)
 		pass(time.Minute)
 		require.NoError(t, d.WaitForSync(t.Context()), "the own shard is enough")
 		require.ErrorContains(t, d.Complete(), "told to fail")
 		_, err := d.Get(mine.Cluster, mine.Namespace, mine.Name)
 		require.NoError(t, err)
 		_, err = d.Get(theirs.Cluster, theirs.Namespace, theirs.Name)
-		require.ErrorIs(t, err, ErrIncomplete)
+		require.ErrorIs(t, err, client.ErrIncomplete)
 		_, err = d.Get("held", "", "x")
 		require.True(t, apierrors.IsNotFound(err), "of its own logical clusters the shard knows all: %v", err)
 
-		cache.mu.Lock()
-		cache.next = func() fault { return "" }
-		cache.mu.Unlock()
+		cache.answer(good)
 		pass(time.Minute)
 		d.agrees(t)
 
 		// Whoever knew it once goes on with what it knew.
-		cache.mu.Lock()
-		cache.next = away
-		cache.mu.Unlock()
-		cache.end(nil)
+		cache.answer(unavailable)
+		cache.Break()
 		pass(time.Minute)
 		require.NoError(t, d.Complete())
 		_, err = d.Get(theirs.Cluster, theirs.Namespace, theirs.Name)
 		require.NoError(t, err)
-		cache.mu.Lock()
-		cache.next = func() fault { return "" }
-		cache.mu.Unlock()
+		cache.answer(good)
 	})
 }
 
@@ -349,13 +344,13 @@ func TestDualWithoutOthers(t *testing.T) {
 func TestDualAlone(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		own := newScripted()
-		own.put(scriptedKey(0), "own")
-		d := NewDual(own.informer(InformerOptions[*corev1.ConfigMap]{}), nil, DualOptions{})
-		told := map[Key]string{}
+		own.put(t, scriptedKey(0), "own")
+		d := NewDual(kinds.ConfigMaps.Informer(own.factory(t).Wildcard(), client.InformerOptions[*corev1.ConfigMap]{}), nil, DualOptions{})
+		told := map[client.Key]string{}
 		d.AddEventHandler(recordingTo(t, told))
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
-		require.ErrorIs(t, d.Complete(), ErrIncomplete)
+		require.ErrorIs(t, d.Complete(), client.ErrIncomplete)
 		go func() { ended <- d.Run(ctx) }()
 		require.NoError(t, d.WaitForSync(ctx))
 		require.NoError(t, d.Complete())

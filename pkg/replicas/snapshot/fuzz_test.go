@@ -1,4 +1,4 @@
-package replicasnapshot
+package snapshot
 
 import (
 	"bytes"

@@ -1,9 +1,7 @@
-package client
+package replicas
 
 import (
-	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -12,32 +10,14 @@ import (
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-)
 
-// ErrIncomplete is the error of a look-up that found nothing as long as not
-// everything is known that there may be: try again later.
-var ErrIncomplete = errors.New("not everything is known yet")
-
-// Standing is what the replicas of a shard are worth.
-type Standing int
-
-const (
-	// Gone is a shard that does not exist: what it left behind does not count.
-	Gone Standing = iota
-	// Leaving is a shard that is being removed: others are preferred.
-	Leaving
-	// Member is a shard like any other.
-	Member
+	"github.com/shardplane/shardplane/pkg/client"
 )
 
 // DualOptions say whose objects count. Its functions are asked at each look-up,
 // so that what they know may change; they must be safe for concurrent use and
 // return at once.
 type DualOptions struct {
-	// Self is the name of the own shard. Replicas of its objects are not kept:
-	// they are known better, and earlier, from itself.
-	Self string
 	// Holds reports whether the own shard holds a logical cluster. What others
 	// have of that one is left over. Nil: it holds none.
 	Holds func(cluster logicalcluster.Name) bool
@@ -64,15 +44,15 @@ type DualOptions struct {
 //
 // The own shard is enough to be synced: a shard works while the cache server is
 // away. Until others were seen completely once, a look-up that finds nothing
-// says ErrIncomplete and not that there is nothing; Complete says why. Complete
+// says client.ErrIncomplete and not that there is nothing; Complete says why. Complete
 // is what covers a mark of each of the other shards that leave marks. After that
 // a cache server that is away leaves everything as it was last.
-type Dual[T Object] struct {
-	own, others *Informer[T]
+type Dual[T client.Object] struct {
+	own, others *client.Informer[T]
 	options     DualOptions
 
-	// handlers are called under the lock of both informers.
-	handlers handlers[T]
+	// view notifies handlers, under the lock of both informers.
+	view *client.View[T]
 	// counts has the number of objects by shard, under that lock, and shards the
 	// names of those that have any.
 	counts map[string]int
@@ -81,39 +61,29 @@ type Dual[T Object] struct {
 
 // NewDual returns the view of two informers that have not run yet; running it
 // runs both. The own one may have handlers already, and more than one view.
-// others may be nil, where there is nothing else.
-func NewDual[T Object](own, others *Informer[T], options DualOptions) *Dual[T] {
+// others has options that OfOthers returns. It may be nil, where there is nothing else.
+func NewDual[T client.Object](own, others *client.Informer[T], options DualOptions) *Dual[T] {
 	if options.Holds == nil {
 		options.Holds = func(logicalcluster.Name) bool { return false }
 	}
 	if options.Standing == nil {
-		options.Standing = func(string) Standing { return Member }
+		options.Standing = allMembers
 	}
 	d := &Dual[T]{own: own, others: others, options: options, counts: map[string]int{}}
 	d.shards.Store(&[]string{})
-	d.handlers = handlers[T]{name: own.name, counts: own.counts}
-	own.syncedFollowers = append(own.syncedFollowers, d.handlers.toldInitial)
-	own.followers = append(own.followers, d.ownChanged)
-	if others == nil {
-		return d
-	}
-	// One lock, so that each change is told of by what the other side has then.
-	others.mu = own.mu
-	others.followers = append(others.followers, d.othersChanged)
-	others.options.Transform = after(ShowDeletion[T], others.options.Transform)
-	keep := others.options.Keep
-	others.options.Keep = func(obj T) bool {
-		return (!others.sharded || others.KeyOf(obj).Shard != options.Self) && (keep == nil || keep(obj))
+	d.view = client.NewView(own, d.ownChanged, d.visible)
+	if others != nil {
+		d.view.Follow(others, d.othersChanged)
 	}
 	return d
 }
 
 // Own returns the informer of the own shard.
-func (d *Dual[T]) Own() *Informer[T] { return d.own }
+func (d *Dual[T]) Own() *client.Informer[T] { return d.own }
 
 // Others returns the informer of what other shards have, each copy by itself
 // and whether its shard counts or not; nil where there is none.
-func (d *Dual[T]) Others() *Informer[T] { return d.others }
+func (d *Dual[T]) Others() *client.Informer[T] { return d.others }
 
 // Holds reports whether the own shard holds a logical cluster.
 func (d *Dual[T]) Holds(cluster logicalcluster.Name) bool { return d.options.Holds(cluster) }
@@ -123,13 +93,13 @@ func (d *Dual[T]) Name() string { return d.own.Name() }
 
 // Run follows both sides until ctx is done and everything it started has ended.
 func (d *Dual[T]) Run(ctx context.Context) error {
-	group := &Group{}
+	group := &client.Group{}
 	group.Add(d.own)
 	if d.others != nil {
 		group.Add(d.others)
 	}
 	err := group.Run(ctx)
-	d.handlers.wait(d.own.mu)
+	d.view.Wait()
 	return err
 }
 
@@ -140,23 +110,24 @@ func (d *Dual[T]) HasSynced() bool { return d.own.HasSynced() }
 // WaitForSync waits until HasSynced.
 func (d *Dual[T]) WaitForSync(ctx context.Context) error { return d.own.WaitForSync(ctx) }
 
-// Read returns nil when both sides have been read completely once, and otherwise an ErrIncomplete that
+// Read returns nil when both sides have been read completely once, and otherwise a client.ErrIncomplete that
 // says which one was not, and why.
 func (d *Dual[T]) Read() error {
-	for _, side := range []*Informer[T]{d.own, d.others} {
+	for _, side := range []*client.Informer[T]{d.own, d.others} {
 		if side == nil || side.HasSynced() {
 			continue
 		}
-		if err := side.LastError(); err != nil && side.replicas == nil {
-			return fmt.Errorf("%w: informer %s: %w", ErrIncomplete, side.Name(), err)
+		_, reads := side.Guard().(*reader)
+		if err := side.LastError(); err != nil && !reads {
+			return fmt.Errorf("%w: informer %s: %w", client.ErrIncomplete, side.Name(), err)
 		}
-		return fmt.Errorf("%w: informer %s%s has not synced", ErrIncomplete, side.Name(), side.readFrom())
+		return fmt.Errorf("%w: informer %s%s has not synced", client.ErrIncomplete, side.Name(), readFrom(side))
 	}
 	return nil
 }
 
 // Complete returns nil when both sides have been read, and others up to a mark of
-// each shard, and otherwise an ErrIncomplete that says what was not, since when,
+// each shard, and otherwise a client.ErrIncomplete that says what was not, since when,
 // and why. With names of shards it is of these, and otherwise of all.
 func (d *Dual[T]) Complete(shards ...string) error {
 	if err := d.Read(); err != nil {
@@ -165,40 +136,40 @@ func (d *Dual[T]) Complete(shards ...string) error {
 	return d.marked(shards)
 }
 
-// marked returns an ErrIncomplete that names the shards of which not all is known.
+// marked returns a client.ErrIncomplete that names the shards of which not all is known.
 func (d *Dual[T]) marked(shards []string) error {
 	if d.others == nil || d.options.Marked == nil {
 		return nil
 	}
 	all, err := d.options.Marked()
 	if err != nil {
-		return fmt.Errorf("%w: the shards: %w", ErrIncomplete, err)
+		return fmt.Errorf("%w: the shards: %w", client.ErrIncomplete, err)
 	}
 	if len(shards) > 0 {
 		all = slices.DeleteFunc(all, func(shard string) bool { return !slices.Contains(shards, shard) })
 	}
-	lacks := d.others.Lacks(all)
+	lacks := Lacks(d.others, all)
 	if len(lacks) == 0 {
 		return nil
 	}
 	names := slices.Sorted(maps.Keys(lacks))
 	since := slices.MinFunc(slices.Collect(maps.Values(lacks)), time.Time.Compare)
 	return fmt.Errorf("%w: %s of %d shards, %s first, since %s: nothing says yet that all of theirs is here%s",
-		ErrIncomplete, d.own.gvr.GroupResource(), len(names), names[0], since.UTC().Format(time.RFC3339), d.others.readFrom())
+		client.ErrIncomplete, d.own.Resource(), len(names), names[0], since.UTC().Format(time.RFC3339), readFrom(d.others))
 }
 
 // Get returns an object. Where there is none the error is NotFound, or, if that
-// is not known yet, ErrIncomplete.
+// is not known yet, client.ErrIncomplete.
 func (d *Dual[T]) Get(cluster logicalcluster.Name, namespace, name string) (T, error) {
-	key := Key{Cluster: cluster, Namespace: namespace, Name: name}
-	obj, found := d.own.store.get(key)
+	key := client.Key{Cluster: cluster, Namespace: namespace, Name: name}
+	obj, found := d.own.Lister().Lookup(key)
 	if !found && !d.options.Holds(cluster) {
 		var best copyOf[T]
 		if best, found = d.best(key, d.options.Standing); found {
 			obj = best.obj
 		} else {
 			// It may have come here from another shard meanwhile.
-			obj, found = d.own.store.get(key)
+			obj, found = d.own.Lister().Lookup(key)
 		}
 	}
 	if found {
@@ -206,9 +177,35 @@ func (d *Dual[T]) Get(cluster logicalcluster.Name, namespace, name string) (T, e
 	}
 	err := d.Complete()
 	if err == nil || (d.options.Holds(cluster) && d.own.HasSynced()) {
-		err = apierrors.NewNotFound(d.own.gvr.GroupResource(), name)
+		err = apierrors.NewNotFound(d.own.Resource(), name)
 	}
 	return obj, err
+}
+
+// Current returns nil when both sides have been known completely by what their servers
+// have, and otherwise a client.ErrIncomplete: what is missing may be something that was not
+// there yet when the view was saved.
+func (d *Dual[T]) Current() error {
+	if err := d.Complete(); err != nil {
+		return err
+	}
+	if d.others == nil || d.others.Current() {
+		return nil
+	}
+	return fmt.Errorf("%w: informer %s%s has what it had before the start", client.ErrIncomplete, d.others.Name(), readFrom(d.others))
+}
+
+// GetCurrent is Get that says NotFound only if that is so now: what was saved before the
+// start may lack an object.
+func (d *Dual[T]) GetCurrent(cluster logicalcluster.Name, namespace, name string) (T, error) {
+	obj, err := d.Get(cluster, namespace, name)
+	if !apierrors.IsNotFound(err) || d.options.Holds(cluster) {
+		return obj, err
+	}
+	if unknown := d.Current(); unknown != nil {
+		return obj, unknown
+	}
+	return d.Get(cluster, namespace, name) // it may have come with what is known since
 }
 
 // In returns the objects of a logical cluster, as Get finds them, in no particular order.
@@ -224,7 +221,7 @@ func (d *Dual[T]) In(cluster logicalcluster.Name) []T {
 		key := d.others.KeyOf(replica)
 		shard := key.Shard
 		key.Shard = ""
-		if _, owned := d.own.store.get(key); owned {
+		if _, owned := d.own.Lister().Lookup(key); owned {
 			continue
 		}
 		if best, ok := d.best(key, d.options.Standing); ok && best.shard == shard {
@@ -242,26 +239,27 @@ func (d *Dual[T]) ByIndex(index, value string) ([]T, error) {
 	var replicas []T
 	if d.others != nil {
 		var err error
-		if replicas, err = d.others.store.byIndex(index, value); err != nil {
+		if replicas, err = d.others.Lister().ByIndex(index, value); err != nil {
 			return nil, err
 		}
 	}
 	// The own shard last: what came here meanwhile is not missed.
-	objs, err := d.own.store.byIndex(index, value)
+	objs, err := d.own.Lister().ByIndex(index, value)
 	if err != nil {
 		return nil, err
 	}
-	found := make(map[Key]copyOf[T], len(objs)+len(replicas))
+	again := false
+	found := make(map[client.Key]copyOf[T], len(objs)+len(replicas))
 	for _, obj := range objs {
-		found[KeyOf(obj)] = copyOf[T]{obj: obj, own: true}
+		found[client.KeyOf(obj)] = copyOf[T]{obj: obj, own: true}
 	}
 	for _, replica := range replicas {
 		key := d.others.KeyOf(replica)
 		shard := key.Shard
 		key.Shard = ""
-		if mine, owned := d.own.store.get(key); owned {
-			if slices.Contains(d.own.store.indexer(index)(mine), value) {
-				found[key] = copyOf[T]{obj: mine, own: true}
+		if _, owned := d.own.Lister().Lookup(key); owned {
+			if _, read := found[key]; !read {
+				again = true
 			}
 			continue
 		}
@@ -269,6 +267,14 @@ func (d *Dual[T]) ByIndex(index, value string) ([]T, error) {
 		if best, ok := d.best(key, d.options.Standing); ok && best.shard == shard && !d.options.Holds(key.Cluster) {
 			best.obj = replica
 			found[key] = best
+		}
+	}
+	if again { // an object of the own shard may have come, or changed, since it was read
+		if objs, err = d.own.Lister().ByIndex(index, value); err != nil {
+			return nil, err
+		}
+		for _, obj := range objs {
+			found[client.KeyOf(obj)] = copyOf[T]{obj: obj, own: true}
 		}
 	}
 	sorted := slices.SortedFunc(maps.Values(found), compareCopies)
@@ -279,49 +285,9 @@ func (d *Dual[T]) ByIndex(index, value string) ([]T, error) {
 	return all, nil
 }
 
-// copyOf is an object as a shard has it.
-type copyOf[T Object] struct {
-	obj      T
-	own      bool
-	shard    string
-	standing Standing
-}
-
-// compareCopies orders copies, of one object or of several, the preferred one
-// first.
-func compareCopies[T Object](a, b copyOf[T]) int {
-	return cmp.Or(
-		trueFirst(a.own, b.own),
-		cmp.Compare(b.standing, a.standing),
-		ComparePreferred(a.obj, b.obj),
-		cmp.Compare(a.shard, b.shard),
-		cmp.Compare(KeyFor(a.obj), KeyFor(b.obj)),
-	)
-}
-
-// ComparePreferred orders objects of which only one can be meant, as for slices.SortFunc:
-// one that stays comes before one that is being deleted, and then the younger one.
-func ComparePreferred(a, b metav1.Object) int {
-	return cmp.Or(
-		trueFirst(a.GetDeletionTimestamp() == nil, b.GetDeletionTimestamp() == nil),
-		b.GetCreationTimestamp().Compare(a.GetCreationTimestamp().Time),
-	)
-}
-
-func trueFirst(a, b bool) int {
-	switch {
-	case a == b:
-		return 0
-	case a:
-		return -1
-	default:
-		return 1
-	}
-}
-
 // best returns the preferred one of the copies that other shards have of an
 // object.
-func (d *Dual[T]) best(key Key, standing func(string) Standing) (best copyOf[T], found bool) {
+func (d *Dual[T]) best(key client.Key, standing func(string) Standing) (best copyOf[T], found bool) {
 	for _, shard := range *d.shards.Load() {
 		key.Shard = shard
 		c := copyOf[T]{shard: shard, standing: standing(shard)}
@@ -329,9 +295,120 @@ func (d *Dual[T]) best(key Key, standing func(string) Standing) (best copyOf[T],
 			continue
 		}
 		var has bool
-		if c.obj, has = d.others.store.get(key); has && (!found || compareCopies(c, best) < 0) {
+		if c.obj, has = d.others.Lister().Lookup(key); has && (!found || compareCopies(c, best) < 0) {
 			best, found = c, true
 		}
 	}
 	return best, found
+}
+
+// AddEventHandler adds a handler of the view, as Informer.AddEventHandler does:
+// it is told of the preferred copy of each object. A copy that comes to hide
+// another, as when the object moves to another shard, is an update, or, if it is
+// of another object of that name, a deletion and an addition.
+//
+// What a shard has there counts for handlers whether or not the shard does:
+// look up what is wanted, instead of keeping what a handler was told.
+func (d *Dual[T]) AddEventHandler(h client.Handler[T], options ...client.HandlerOption) *client.Registration {
+	return d.view.AddEventHandler(h, options...)
+}
+
+// visible are all that handlers have been told of, under the lock.
+func (d *Dual[T]) visible(visit func(client.Key, T) bool) {
+	for _, obj := range d.own.Lister().List(nil) {
+		if !visit(client.KeyOf(obj), obj) {
+			return
+		}
+	}
+	if d.others == nil {
+		return
+	}
+	for _, obj := range d.others.Lister().List(nil) {
+		key := d.others.KeyOf(obj)
+		shard := key.Shard
+		key.Shard = ""
+		if _, hidden := d.own.Lister().Lookup(key); hidden {
+			continue
+		}
+		if best, _ := d.best(key, allMembers); best.shard == shard && !visit(key, obj) {
+			return
+		}
+	}
+}
+
+// ownChanged tells the handlers of a change of the own informer, under the lock.
+func (d *Dual[T]) ownChanged(c client.Change[T]) {
+	if c.Had != c.Has {
+		if other, found := d.best(c.Key, allMembers); found {
+			if c.Has {
+				d.replaced(c, other, copyOf[T]{obj: c.New, own: true})
+			} else {
+				d.replaced(c, copyOf[T]{obj: c.Old, own: true}, other)
+			}
+			return
+		}
+	}
+	d.view.Notify(c)
+}
+
+// othersChanged is ownChanged for the other informer.
+func (d *Dual[T]) othersChanged(c client.Change[T]) {
+	shard := c.Key.Shard
+	d.count(shard, c)
+	c.Key.Shard = ""
+	if _, hidden := d.own.Lister().Lookup(c.Key); hidden {
+		return
+	}
+	rest, found := d.best(c.Key, func(other string) Standing {
+		if other == shard {
+			return Gone
+		}
+		return Member
+	})
+	if !found {
+		d.view.Notify(c)
+		return
+	}
+	// The changed copy is told of as far as it is, or was, the preferred one.
+	before, after := rest, rest
+	if old := (copyOf[T]{obj: c.Old, shard: shard, standing: Member}); c.Had && compareCopies(old, rest) < 0 {
+		before = old
+	}
+	if obj := (copyOf[T]{obj: c.New, shard: shard, standing: Member}); c.Has && compareCopies(obj, rest) < 0 {
+		after = obj
+	}
+	if before.shard == rest.shard && after.shard == rest.shard {
+		return
+	}
+	d.replaced(c, before, after)
+}
+
+// replaced tells the handlers that another copy is the preferred one, or has
+// changed.
+func (d *Dual[T]) replaced(c client.Change[T], before, after copyOf[T]) {
+	c.Old, c.New, c.Had, c.Has, c.Same = before.obj, after.obj, true, true, before.obj.GetUID() == after.obj.GetUID()
+	d.view.Notify(c)
+}
+
+// count notes which shards have objects.
+func (d *Dual[T]) count(shard string, c client.Change[T]) {
+	switch before := d.counts[shard]; {
+	case c.Had == c.Has:
+		return
+	case c.Has:
+		d.counts[shard]++
+		if before > 0 {
+			return
+		}
+	case before > 1:
+		d.counts[shard]--
+		return
+	default:
+		delete(d.counts, shard)
+	}
+	shards := make([]string, 0, len(d.counts))
+	for name := range d.counts {
+		shards = append(shards, name)
+	}
+	d.shards.Store(&shards)
 }

@@ -1,4 +1,4 @@
-package client
+package replicas
 
 import (
 	"context"
@@ -16,6 +16,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/test/bubble"
 )
@@ -32,14 +34,14 @@ type scriptedCache struct {
 
 func newScriptedCache() *scriptedCache {
 	c := &scriptedCache{scripted: newScripted(), marked: map[string]Mark{}}
-	c.sharded = true
-	c.next = func() fault {
+	c.Rollback(70_000) // nothing is to go by the versions of caches
+	c.next = func() int {
 		c.lock.Lock()
 		defer c.lock.Unlock()
 		if c.away || c.stuck {
-			return unavailable
+			return unavailable()
 		}
-		return ""
+		return 0
 	}
 	return c
 }
@@ -75,49 +77,42 @@ func (c *scriptedCache) set(away, stuck bool) {
 	c.away, c.stuck = away, stuck
 	c.lock.Unlock()
 	if away {
-		c.end(nil)
+		c.Break()
 	}
 }
 
 // wipe has it lose all of its data, with versions that tell.
-func (c *scriptedCache) wipe() {
-	c.end(nil)
-	c.mu.Lock()
-	c.revision += 1000
-	c.objects, c.history, c.compacted = map[Key]*corev1.ConfigMap{}, nil, c.revision
-	c.mu.Unlock()
+func (c *scriptedCache) wipe(t *testing.T) {
+	t.Helper()
+	c.become(t, nil)
 	c.lock.Lock()
+	defer c.lock.Unlock()
 	c.marked = map[string]Mark{}
-	c.lock.Unlock()
 }
 
 // replace has its data be replaced, for which it has to be away for longer than marks are believed.
-func (c *scriptedCache) replace(by func()) {
+func (c *scriptedCache) replace(t *testing.T, by func(t *testing.T)) {
+	t.Helper()
 	c.lock.Lock()
 	away, stuck := c.away, c.stuck
 	c.lock.Unlock()
 	c.set(true, false)
 	pass(marksMaxAge)
-	by()
+	by(t)
 	c.set(away, stuck)
 }
 
-// keep returns a function that restores what the cache has now, as shardplane snapshot restore does: no
-// version from before can be resumed from.
-func (c *scriptedCache) keep() (restore func()) {
-	restoreObjects := c.backup()
+// keep returns a function that restores what the cache has now, as shardplane snapshot restore does.
+func (c *scriptedCache) keep() (restore func(t *testing.T)) {
+	c.mu.Lock()
+	objects := maps.Clone(c.objects)
+	c.mu.Unlock()
 	c.lock.Lock()
 	defer c.lock.Unlock()
 	marked := maps.Clone(c.marked)
-	return func() {
-		c.mu.Lock()
-		latest := c.revision
-		c.mu.Unlock()
-		restoreObjects()
-		c.mu.Lock()
-		c.revision = latest + 1000
-		c.history, c.compacted = nil, c.revision
-		c.mu.Unlock()
+	return func(t *testing.T) {
+		t.Helper()
+		c.become(t, objects)
 		c.lock.Lock()
 		defer c.lock.Unlock()
 		c.marked = maps.Clone(marked)
@@ -155,17 +150,21 @@ func (s *scriptedShard) remove(name string) {
 	delete(s.objects, name)
 }
 
-func (s *scriptedShard) key(name string) Key {
-	return Key{Shard: s.name, Cluster: "c", Namespace: "default", Name: name}
+func (s *scriptedShard) key(name string) client.Key {
+	return client.Key{Shard: s.name, Cluster: "c", Namespace: "default", Name: name}
 }
 
 // push brings replicas up to date, all of them unless they are named.
-func (s *scriptedShard) push(c *scriptedCache, names ...string) {
+func (s *scriptedShard) push(t *testing.T, c *scriptedCache, names ...string) {
+	t.Helper()
+	c.mu.Lock()
+	replicas := maps.Clone(c.objects)
+	c.mu.Unlock()
 	if len(names) == 0 {
 		for name := range s.objects {
 			names = append(names, name)
 		}
-		for key := range c.state() {
+		for key := range replicas {
 			if _, ok := s.objects[key.Name]; !ok && key.Shard == s.name {
 				names = append(names, key.Name)
 			}
@@ -174,17 +173,15 @@ func (s *scriptedShard) push(c *scriptedCache, names ...string) {
 	for _, name := range names {
 		obj, ok := s.objects[name]
 		key := s.key(name)
-		c.mu.Lock()
-		replica := c.objects[key]
-		c.mu.Unlock()
+		replica := replicas[key]
 		switch version := strconv.Itoa(obj.version); {
 		case !ok:
-			c.remove(key)
-		case replica == nil || originalVersion(replica) != version || replica.UID != types.UID(obj.uid):
+			c.remove(t, key)
+		case replica == nil || replica.Annotations[request.OriginalVersionAnnotation] != version || replica.UID != types.UID(obj.uid):
 			if replica != nil && replica.UID != types.UID(obj.uid) {
-				c.remove(key)
+				c.remove(t, key)
 			}
-			c.put(key, obj.content, func(cm *corev1.ConfigMap) {
+			c.put(t, key, obj.content, func(cm *corev1.ConfigMap) {
 				cm.UID, cm.CreationTimestamp = types.UID(obj.uid), metav1.Unix(1, 0)
 				cm.Annotations[request.OriginalVersionAnnotation], cm.Annotations[request.OriginalUIDAnnotation] = version, obj.uid
 			})
@@ -199,13 +196,14 @@ func (s *scriptedShard) mark(c *scriptedCache) {
 }
 
 // sync pushes all, and says so.
-func (s *scriptedShard) sync(c *scriptedCache) {
-	s.push(c)
+func (s *scriptedShard) sync(t *testing.T, c *scriptedCache) {
+	t.Helper()
+	s.push(t, c)
 	s.mark(c)
 }
 
-func (s *scriptedShard) state() map[Key]string {
-	all := map[Key]string{}
+func (s *scriptedShard) state() map[client.Key]string {
+	all := map[client.Key]string{}
 	for name, obj := range s.objects {
 		all[s.key(name)] = fmt.Sprintf("%s@%d=%s", obj.uid, obj.version, obj.content)
 	}
@@ -214,11 +212,11 @@ func (s *scriptedShard) state() map[Key]string {
 
 // cacheReader is an informer of a cache, and what it has told.
 type cacheReader struct {
-	*Informer[*corev1.ConfigMap]
-	cache *ReplicaCache
+	*client.Informer[*corev1.ConfigMap]
+	cache *Cache
 
 	lock   sync.Mutex
-	told   map[Key]string
+	told   map[client.Key]string
 	events []string
 }
 
@@ -254,16 +252,16 @@ func (r *cacheReader) news() []string {
 }
 
 // known returns what was told, and not taken back.
-func (r *cacheReader) known() map[Key]string {
+func (r *cacheReader) known() map[client.Key]string {
 	r.lock.Lock()
 	defer r.lock.Unlock()
 	return maps.Clone(r.told)
 }
 
-func (r *cacheReader) has(t *testing.T, want map[Key]string) {
+func (r *cacheReader) has(t *testing.T, want map[client.Key]string) {
 	t.Helper()
 	bubble.Wait()
-	have := map[Key]string{}
+	have := map[client.Key]string{}
 	for _, obj := range r.Lister().List(nil) {
 		have[r.KeyOf(obj)] = contentOf(obj)
 	}
@@ -275,9 +273,9 @@ func (r *cacheReader) has(t *testing.T, want map[Key]string) {
 func reading(t *testing.T, cache *scriptedCache, f func(t *testing.T, r *cacheReader)) {
 	t.Helper()
 	bubble.Test(t, func(t *testing.T) {
-		r := &cacheReader{told: map[Key]string{}}
-		r.Informer, r.cache = cache.reader()
-		r.AddEventHandler(Handler[*corev1.ConfigMap]{
+		r := &cacheReader{told: map[client.Key]string{}}
+		r.Informer, r.cache = cache.reader(t)
+		r.AddEventHandler(client.Handler[*corev1.ConfigMap]{
 			OnAdd: func(obj *corev1.ConfigMap, _ bool) { r.log("add", obj) },
 			OnUpdate: func(old, obj *corev1.ConfigMap) {
 				switch {
@@ -290,15 +288,7 @@ func reading(t *testing.T, cache *scriptedCache, f func(t *testing.T, r *cacheRe
 			},
 			OnDelete: func(last *corev1.ConfigMap, _ bool) { r.log("delete", last) },
 		})
-		ctx, cancel := context.WithCancel(t.Context())
-		group := &Group{}
-		group.Add(r.Informer)
-		ended := make(chan error, 1)
-		go func() { ended <- group.Run(ctx) }()
-		defer func() {
-			cancel()
-			require.NoError(t, <-ended)
-		}()
+		running(t, r)
 		pass(time.Second)
 		require.True(t, r.HasSynced(), r.LastError())
 		r.news()
@@ -306,36 +296,32 @@ func reading(t *testing.T, cache *scriptedCache, f func(t *testing.T, r *cacheRe
 	})
 }
 
-// reader returns an informer of the cache that does not run yet.
-func (c *scriptedCache) reader() (*Informer[*corev1.ConfigMap], *ReplicaCache) {
-	informer, cache := c.informer(InformerOptions[*corev1.ConfigMap]{}), newReplicaCache("a", c.marks)
-	informer.followCache(cache, func(shard string) (listerWatcher, error) { return c.of(shard), nil })
-	return informer, cache
+// running runs an informer until the test ends.
+func running(t *testing.T, informer interface{ Run(context.Context) error }) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- informer.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		require.NoError(t, <-ended)
+	})
 }
 
-// of returns the source of one shard's part.
-func (c *scriptedCache) of(shard string) listerWatcher {
-	part := newScripted()
-	part.next = c.next
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	part.revision = c.revision
-	for key, obj := range c.objects {
-		if key.Shard == shard {
-			part.objects[key] = obj
-		}
-	}
-	return listerWatcher{list: part.list, watch: part.watch}
+// reader returns an informer of the cache that does not run yet.
+func (c *scriptedCache) reader(t *testing.T) (*client.Informer[*corev1.ConfigMap], *Cache) {
+	t.Helper()
+	cache := NewCache("a", c.factory(t), func(ctx context.Context, _ *client.Factory) (map[string]Mark, error) { return c.marks(ctx) })
+	return kinds.ConfigMaps.Informer(cache.Factory().Shard("*").Wildcard(), client.InformerOptions[*corev1.ConfigMap]{}), cache
 }
 
 // world is a shard with twenty objects in a cache.
-func world() (*scriptedShard, *scriptedCache) {
+func world(t *testing.T) (*scriptedShard, *scriptedCache) {
+	t.Helper()
 	s, c := newScriptedShard("s"), newScriptedCache()
 	for i := range 20 {
 		s.write(fmt.Sprintf("x%02d", i), "first")
 	}
-	c.revision = 70_000 // nothing is to go by the versions of caches
-	c.compacted = c.revision
-	s.sync(c)
+	s.sync(t, c)
 	return s, c
 }

@@ -1,4 +1,4 @@
-package replicasnapshot_test
+package snapshot_test
 
 import (
 	"context"
@@ -10,7 +10,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/shardplane/shardplane/pkg/client/replicasnapshot"
+	"github.com/shardplane/shardplane/pkg/replicas/snapshot"
 )
 
 // settings is in the place of an informer.
@@ -30,9 +30,9 @@ func ExampleSnapshot() {
 		return
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
-	var store replicasnapshot.Store = replicasnapshot.File(filepath.Join(dir, "replicas"))
-	process := func(has *settings) *replicasnapshot.Snapshot {
-		return replicasnapshot.New(replicasnapshot.Config{Store: store, Server: "blue", Sources: []replicasnapshot.Source{has}})
+	var store snapshot.Store = snapshot.File(filepath.Join(dir, "replicas"))
+	process := func(has *settings) *snapshot.Snapshot {
+		return snapshot.New(snapshot.Config{Store: store, Server: "blue", Sources: []snapshot.Source{has}})
 	}
 	first := process(&settings{held: []json.RawMessage{[]byte(`{"a":1}`)}})
 	fmt.Println(first.Save(context.Background()))
@@ -53,7 +53,7 @@ func ExampleDirectory() {
 		return
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
-	kept := &replicasnapshot.Directory{Path: dir, Config: replicasnapshot.Config{Server: "blue", MaxAge: time.Hour}}
+	kept := &snapshot.Directory{Path: dir, Config: snapshot.Config{Server: "blue", MaxAge: time.Hour}}
 	first := &settings{held: []json.RawMessage{[]byte(`{"a":1}`)}}
 	fmt.Println(kept.Of(first).Save(context.Background()))
 

@@ -1,0 +1,31 @@
+package shards
+
+import "github.com/prometheus/client_golang/prometheus"
+
+// metrics collects how many shards are connected and missing.
+type metrics struct {
+	connected, missing *prometheus.Desc
+	count              func() (connected, missing int)
+}
+
+func newMetrics(view string, count func() (int, int)) *metrics {
+	labels := prometheus.Labels{"view": view}
+	return &metrics{
+		connected: prometheus.NewDesc("shardplane_shards_connected", "Shards that the view follows.", nil, labels),
+		missing:   prometheus.NewDesc("shardplane_shards_missing", "Shards that are away, or that the view cannot follow.", nil, labels),
+		count:     count,
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (m *metrics) Describe(descriptions chan<- *prometheus.Desc) {
+	descriptions <- m.connected
+	descriptions <- m.missing
+}
+
+// Collect implements prometheus.Collector.
+func (m *metrics) Collect(collected chan<- prometheus.Metric) {
+	connected, missing := m.count()
+	collected <- prometheus.MustNewConstMetric(m.connected, prometheus.GaugeValue, float64(connected))
+	collected <- prometheus.MustNewConstMetric(m.missing, prometheus.GaugeValue, float64(missing))
+}

@@ -1,0 +1,150 @@
+package shards
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"sync"
+	"time"
+
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/klog/v2"
+
+	"github.com/shardplane/shardplane/pkg/client"
+)
+
+// New returns the view of a resource; run it. It connects to nothing.
+func New[T client.Object, L runtime.Object](source Source, resource client.Resource[T, L], options Options[T]) (*Multi[T], error) {
+	if options.Name == "" {
+		options.Name = resource.GroupResource().String()
+	}
+	return NewWith(source, func(scope client.Scope, informer client.InformerOptions[T]) (*client.Informer[T], error) {
+		return resource.Informer(scope, informer), nil
+	}, options)
+}
+
+// NewWith is New for what has no Go types, or of what only the metadata are wanted: open is
+// client.NewDynamicInformer or client.NewMetadataInformer with its resource.
+func NewWith[T client.Object](source Source, open Open[T], options Options[T]) (*Multi[T], error) {
+	if options.Name == "" {
+		options.Name = "objects of all shards"
+	}
+	if options.Dial == nil {
+		options.Dial = source.dial()
+	}
+	if options.Partition == nil {
+		options.Partition = labels.Everything()
+	}
+	m := &Multi[T]{
+		name: options.Name, open: open, options: options, kick: make(chan struct{}, 1), shards: map[string]*shard[T]{}, news: make(chan struct{}),
+		indexers: maps.Clone(options.Informer.Indexers),
+	}
+	if m.indexers == nil {
+		m.indexers = map[string]client.IndexFunc[T]{}
+	}
+	m.union = client.NewUnion[T](m.name, m.incomplete)
+	var err error
+	if m.known, err = source.open(m.name, m.wake); err != nil {
+		return nil, err
+	}
+	if options.Metrics == nil {
+		return m, nil
+	}
+	m.metrics = newMetrics(m.name, m.count)
+	if err := options.Metrics.Register(m.metrics); err != nil {
+		return nil, fmt.Errorf("registering the metrics of %s: %w", m.name, err)
+	}
+	m.factory = append(m.factory, client.WithMetrics(options.Metrics))
+	return m, nil
+}
+
+func (m *Multi[T]) wake() {
+	select {
+	case m.kick <- struct{}{}:
+	default:
+	}
+}
+
+// Run follows the shards until ctx is done and everything it started has ended. It is run once.
+func (m *Multi[T]) Run(ctx context.Context) error {
+	var following sync.WaitGroup
+	following.Go(func() { m.known.run(ctx) })
+	if m.metrics != nil {
+		defer m.options.Metrics.Unregister(m.metrics)
+	}
+	defer m.union.Wait()
+	defer following.Wait()
+	defer func() {
+		for _, s := range m.all() {
+			s.stop()
+		}
+	}()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-m.kick:
+			if m.known.complete() {
+				m.reconcile(ctx)
+			}
+			m.tell()
+		}
+	}
+}
+
+// reconcile makes the informers agree with the Shard objects.
+func (m *Multi[T]) reconcile(ctx context.Context) {
+	wanted := map[string]*corev1alpha1.Shard{}
+	for _, obj := range m.known.list() {
+		if m.options.Partition.Matches(labels.Set(obj.Labels)) {
+			wanted[obj.Name] = obj
+		}
+	}
+	for _, s := range m.all() {
+		if wanted[s.name] == nil {
+			klog.FromContext(ctx).Info("Shard is gone, and its objects leave", "view", m.name, "shard", s.name)
+			m.leave(s)
+		}
+	}
+	for name, obj := range wanted {
+		s := m.shard(name)
+		if s == nil {
+			s = &shard[T]{name: name, of: m, since: time.Now()}
+			m.mu.Lock()
+			m.shards[name] = s
+			m.mu.Unlock()
+		}
+		s.follow(ctx, obj)
+	}
+	m.mu.Lock()
+	m.complete = true
+	m.mu.Unlock()
+}
+
+// leave ends a shard, whose objects leave.
+func (m *Multi[T]) leave(s *shard[T]) {
+	s.stop()
+	m.union.Remove(s.name, client.ShardGone)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.shards, s.name)
+}
+
+// incomplete says which shards are not in the union yet.
+func (m *Multi[T]) incomplete() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.complete {
+		_, why := m.known.away()
+		return errors.Join(errNotRead, why)
+	}
+	for _, s := range m.shards {
+		if err := s.unusable(); err != nil && m.union.Of(s.name) == nil {
+			return fmt.Errorf("shard %s: %w", s.name, err)
+		}
+	}
+	return nil
+}
