@@ -74,13 +74,15 @@ func TestDefinitionsComeAndGo(t *testing.T) {
 		free, err := s.CRDs(t, cluster).ApiextensionsV1().CustomResourceDefinitions().Create(t.Context(), widgetCRD(nil), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		require.NoError(t, err)
 		requireCondition(t, free, apiextensionsv1.NamesAccepted, apiextensionsv1.ConditionTrue, "NoConflicts")
-		left, err := s.sources.List(t.Context(), request.Cluster{Name: logicalcluster.Name(cluster)})
-		require.NoError(t, err)
-		require.Empty(t, left)
+		require.Eventually(t, func() bool { // the index follows storage
+			left, err := s.sources.List(t.Context(), request.Cluster{Name: logicalcluster.Name(cluster)})
+			return err == nil && len(left) == 0
+		}, deadline, tick)
 	}
-	left, err := s.sources.Resolve(t.Context(), definitions.Lookup{Cluster: request.Cluster{Wildcard: true}, Resource: widgets.GroupResource(), Version: "v1"})
-	require.NoError(t, err)
-	require.Nil(t, left)
+	require.Eventually(t, func() bool {
+		left, err := s.sources.Resolve(t.Context(), definitions.Lookup{Cluster: request.Cluster{Wildcard: true}, Resource: widgets.GroupResource(), Version: "v1"})
+		return err == nil && left == nil
+	}, deadline, tick)
 	require.Eventually(t, func() bool { return s.opened.custom() == 0 && len(s.table.Definitions()) == 0 }, deadline, tick)
 	// What was refused was 32 MiB.
 	require.Less(t, customresourcetest.HeapInUse(), heap+16<<20)
