@@ -18,6 +18,7 @@ import (
 // server here, and with the cache.
 func withDual(f func(dual *replicas.Dual[*corev1.ConfigMap])) {
 	clienttest.ForExample(func(t testing.TB) {
+		t.Helper()
 		server := clienttest.New(t, kinds.Scheme)
 		put := func(cluster, name string, annotations map[string]string) {
 			annotations["kcp.io/cluster"] = cluster
