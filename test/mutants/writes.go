@@ -70,13 +70,13 @@ var writes = []Mutant{
 		CaughtBy: "./pkg/admission/percluster", Test: "TestJudges",
 	},
 	{
-		Name: "early-admission", Rule: "admission decides as before from the first request after a start",
+		Name: "early-admission", Rule: "admission waits for what must be known after a start",
 		Edits: []Edit{{
 			File:   "pkg/admission/percluster/ready.go",
 			Before: `	for _, informer := range r {`,
 			After:  `	for _, informer := range r[:0] {`,
 		}},
-		CaughtBy: "./test/conformance", Test: "TestRestart",
+		CaughtBy: "./pkg/admission/percluster", Test: "TestReady",
 	},
 	{
 		Name: "uncomparable-kinds", Rule: "an apply that changes nothing is not stored",

@@ -85,3 +85,29 @@ func TestJudges(t *testing.T) {
 	require.ErrorContains(t, err, "the cache server is away")
 	require.NoError(t, NewJudges(known{}, local, known{}, known{}).Wait(t.Context(), write(nil), "far", "consumer"))
 }
+
+// starting is an informer that has not synced, with what waiting for it returns.
+type starting struct {
+	known
+	err error
+}
+
+func (starting) HasSynced() bool                     { return false }
+func (s starting) WaitForSync(context.Context) error { return s.err }
+
+// TestReady: a write waits for what must be known, and the client is told to try again if that takes too long.
+func TestReady(t *testing.T) {
+	t.Parallel()
+	require.NoError(t, Ready{known{}, starting{}}.Wait(t.Context(), write(nil)))
+	for _, wait := range []func(context.Context, admission.Attributes) error{
+		Ready{known{}, starting{err: context.DeadlineExceeded}}.Wait,
+		func(ctx context.Context, a admission.Attributes) error {
+			return NewJudges(starting{err: context.DeadlineExceeded}, func(logicalcluster.Name) bool { return true }).Wait(ctx, a, "near", "near")
+		},
+	} {
+		err := wait(t.Context(), write(nil))
+		require.True(t, apierrors.IsServiceUnavailable(err), "%v", err)
+		_, delay := apierrors.SuggestsClientDelay(err)
+		require.True(t, delay)
+	}
+}
