@@ -188,6 +188,14 @@ func (v *visit) revoked(r *http.Request) *apierrors.StatusError {
 	return v.refusal(r)
 }
 
+// lost is the refusal if there is no answer because of err and the user may not enter, and nil otherwise.
+func (v *visit) lost(r *http.Request, err error) *apierrors.StatusError {
+	if !undialled(err) && v.denied(r.Context()) {
+		return v.revoked(r)
+	}
+	return nil
+}
+
 // unavailable is the answer if a logical cluster is there and cannot be reached.
 func (v *visit) unavailable(r *http.Request, why string) *apierrors.StatusError {
 	if v.denied(r.Context()) {

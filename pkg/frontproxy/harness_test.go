@@ -252,7 +252,7 @@ func (w *world) run(t testing.TB) {
 func (w *world) ready(t testing.TB) {
 	t.Helper()
 	w.run(t)
-	require.Eventually(t, func() bool { return w.proxy.Ready() == nil }, timeout, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return w.proxy.health.ready() == nil }, timeout, 5*time.Millisecond)
 }
 
 // knows waits until the index finds path on shard.
@@ -372,4 +372,11 @@ func dialTLS(ctx context.Context, network, addr string, config *tls.Config) (net
 	config.ServerName = "127.0.0.1"
 	dialer := tls.Dialer{Config: config}
 	return dialer.DialContext(ctx, network, addr)
+}
+
+// complete reports whether everything that all shards hold has been seen since the start, so
+// that what the index does not know does not exist.
+func (s *shards) complete() bool {
+	unread, _ := s.unread()
+	return len(unread) == 0
 }

@@ -188,10 +188,7 @@ func (t *mappedTarget) accept(r *http.Request, res *http.Response) *apierrors.St
 }
 
 func (t *mappedTarget) lost(r *http.Request, err error) *apierrors.StatusError {
-	if !undialled(err) && t.visit.denied(r.Context()) {
-		return t.visit.revoked(r)
-	}
-	return nil
+	return t.visit.lost(r, err)
 }
 
 func (t *mappedTarget) String() string { return "the server of this path" }

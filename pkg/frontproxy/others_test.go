@@ -54,9 +54,9 @@ func TestStartsWhenRootIsBack(t *testing.T) {
 	w.options.OtherShards = []string{"https://127.0.0.1:1"}
 	w.shards["root"].kill()
 	w.run(t)
-	require.Error(t, w.proxy.Ready())
+	require.Error(t, w.proxy.health.ready())
 	w.shards["root"].start(t)
-	require.Eventually(t, func() bool { return w.proxy.Ready() == nil }, timeout, timeout/1000)
+	require.Eventually(t, func() bool { return w.proxy.health.ready() == nil }, timeout, timeout/1000)
 	w.stop()
 	w.shards["root"].kill()
 	w.run(t)

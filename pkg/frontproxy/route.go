@@ -10,6 +10,7 @@ import (
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/component-base/featuregate"
 
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/serving/bodies"
@@ -29,8 +30,8 @@ type router struct {
 	mapped    mappedServers
 	forwarder *forwarder
 	process   *process
-	// gates are the features that are on.
-	gates features.Gates
+	// features are those that are on.
+	features featuregate.FeatureGate
 	// devTokens are the tokens that are passed on to shards; there may be none.
 	devTokens map[string]*user.DefaultInfo
 	// url is where the front-proxy listens.
@@ -127,7 +128,7 @@ func (rt *router) through(r *http.Request, v *visit, at address, mount workspace
 	case outcome == workspaceindex.Unmounted || err != nil:
 		return nil, nil, v.unavailable(r, "the workspace is a mount that leads nowhere now: its conditions say why")
 	}
-	if !rt.gates.Enabled(features.WorkspaceMounts) {
+	if !rt.features.Enabled(features.WorkspaceMounts) {
 		return nil, nil, v.unavailable(r, "the workspace is a mount, and the feature gate WorkspaceMounts of the front-proxy is off")
 	}
 	segment, own := rt.workspaceAt(u)

@@ -93,7 +93,7 @@ func (rt *router) serveCluster(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	switch {
-	case at.all && rt.gates.Enabled(features.AllShards) && rt.administers(r.Context(), c.user):
+	case at.all && rt.features.Enabled(features.AllShards) && rt.administers(r.Context(), c.user):
 		rt.serveAll(w, r, c)
 		return
 	case !at.valid:

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/component-base/featuregate"
 	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/authn"
@@ -81,7 +82,11 @@ func New(ctx context.Context, o CompletedOptions) (s *Server, err error) {
 	}
 	instruments.Register(registry, s.shards)
 	m := newMetrics(registry)
-	s.router = s.newRouter(ctx, o, mapped, mounts, m, registry)
+	gates, err := o.Serving.FeatureGates.Gate()
+	if err != nil {
+		return s, err
+	}
+	s.router = s.newRouter(ctx, o, gates, mapped, mounts, m, registry)
 	s.health = &health{shards: s.shards}
 	authentication, err := authn.New(authn.Options{UserOptions: o.Authentication}, authn.Sources{
 		Accounts: serviceaccount.NewRemote(s.shards.holding), Workspace: s.router.knownIn, Tell: s.router.tellOfIssuer, Metrics: registry,
@@ -99,7 +104,7 @@ func New(ctx context.Context, o CompletedOptions) (s *Server, err error) {
 }
 
 // newRouter returns the router, whose long-running requests end with drain.
-func (s *Server) newRouter(ctx context.Context, o CompletedOptions, mapped mappedServers, mounts *mounts, m *metrics, registry *prometheus.Registry) *router {
+func (s *Server) newRouter(ctx context.Context, o CompletedOptions, gates featuregate.FeatureGate, mapped mappedServers, mounts *mounts, m *metrics, registry *prometheus.Registry) *router {
 	draining, drain := context.WithCancel(context.WithoutCancel(ctx))
 	s.drain = drain
 	s.group.Opened(drain)
@@ -110,7 +115,7 @@ func (s *Server) newRouter(ctx context.Context, o CompletedOptions, mapped mappe
 			groups: groups, unread: s.shards.unread,
 		},
 		shards: s.shards, mounts: mounts, mapped: mapped, forwarder: &forwarder{draining: draining, metrics: m},
-		process: &process{metrics: serving.NewMetrics(registry), readers: newMetricsReaders(s.shards.root, groups)}, url: s.URL(), gates: o.Serving.FeatureGates,
+		process: &process{metrics: serving.NewMetrics(registry), readers: newMetricsReaders(s.shards.root, groups)}, url: s.URL(), features: gates,
 	}
 	if o.Authentication.DevTokens {
 		rt.devTokens = authn.DevTokens()
@@ -155,9 +160,6 @@ func (s *Server) Close() { s.group.Close() }
 //	ctx done ─► not ready ─► after a delay watches end ─► the port closes, requests in flight are answered
 //	         ─► upgraded connections end ─► followers stop ─► connections to shards close
 func (s *Server) Run(ctx context.Context) error { return s.group.Run(ctx) }
-
-// Ready returns why requests cannot be served yet, or nil.
-func (s *Server) Ready() error { return s.health.ready() }
 
 // addParts lists what runs, each before what builds on it and so ends earlier.
 func (s *Server) addParts(client *dynamiccertificates.DynamicCertKeyPairContent, answers *serving.OwnAnswers) {

@@ -417,7 +417,7 @@ func TestDeadShard(t *testing.T) {
 	require.Equal(t, "root", admin.echoed(t, "/clusters/root/api").Shard, "others are served")
 	res, body = admin.get(t, "/clusters/unknown/api")
 	require.Contains(t, status(t, res, body, http.StatusServiceUnavailable).Message, "does not answer", "it may be new there")
-	require.NoError(t, w.proxy.Ready())
+	require.NoError(t, w.proxy.health.ready())
 	warns := func(text string) {
 		t.Helper()
 		require.Eventually(t, func() bool {
@@ -455,7 +455,7 @@ func TestNotReadyWithoutRoot(t *testing.T) {
 	w.shards["root"].kill()
 	w.run(t)
 	require.Eventually(t, func() bool {
-		err := w.proxy.Ready()
+		err := w.proxy.health.ready()
 		return err != nil && strings.Contains(err.Error(), "connection refused")
 	}, timeout, 5*time.Millisecond)
 	nobody := w.withCerts(t)
@@ -465,5 +465,5 @@ func TestNotReadyWithoutRoot(t *testing.T) {
 	res, _ = nobody.get(t, "/livez")
 	require.Equal(t, http.StatusOK, res.StatusCode)
 	w.shards["root"].start(t)
-	require.Eventually(t, func() bool { return w.proxy.Ready() == nil }, timeout, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return w.proxy.health.ready() == nil }, timeout, 5*time.Millisecond)
 }

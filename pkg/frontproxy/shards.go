@@ -204,13 +204,6 @@ func (s *shards) only() *backend {
 	return s.backend(all[0].Name)
 }
 
-// complete reports whether everything that all shards hold has been seen since the start, so
-// that what the index does not know does not exist.
-func (s *shards) complete() bool {
-	unread, _ := s.unread()
-	return len(unread) == 0
-}
-
 // unread returns the shards of which not everything has been seen since the start, or what has
 // changed since the connection to them broke, by name, and since when the last one of them is not.
 func (s *shards) unread() (names []string, since time.Time) {

@@ -37,10 +37,7 @@ func (t *shardTarget) accept(r *http.Request, res *http.Response) *apierrors.Sta
 }
 
 func (t *shardTarget) lost(r *http.Request, err error) *apierrors.StatusError {
-	if !undialled(err) && t.visit.denied(r.Context()) {
-		return t.visit.revoked(r)
-	}
-	return nil
+	return t.visit.lost(r, err)
 }
 
 func (t *shardTarget) String() string { return "the workspace's shard" }

@@ -33,7 +33,7 @@ func TestShutdownDelay(t *testing.T) {
 		defer close(stopped)
 		w.stop()
 	}()
-	require.Eventually(t, func() bool { return w.proxy.Ready() != nil }, timeout, time.Millisecond)
+	require.Eventually(t, func() bool { return w.proxy.health.ready() != nil }, timeout, time.Millisecond)
 
 	res, _ = old.get(t, "/readyz")
 	require.Equal(t, http.StatusInternalServerError, res.StatusCode)

@@ -44,13 +44,20 @@ var (
 // Gates are the values of --feature-gates by their names.
 type Gates map[string]string
 
-// Enabled reports whether a feature of Shardplane is on. Values that Split rejects do not count.
-func (g Gates) Enabled(feature featuregate.Feature) bool {
+// Gate returns the feature gate of a server with these values, which are those that Split accepts.
+func (g Gates) Gate() (featuregate.FeatureGate, error) {
 	gate := newGate()
 	own, _, err := g.Split()
-	if err == nil {
-		err = gate.SetFromMap(own)
+	if err != nil {
+		return nil, err
 	}
+	return gate, gate.SetFromMap(own)
+}
+
+// Enabled reports whether a feature of Shardplane is on, for use at startup: it makes a Gate.
+// Values that Split rejects do not count.
+func (g Gates) Enabled(feature featuregate.Feature) bool {
+	gate, err := g.Gate()
 	return err == nil && gate.Enabled(feature)
 }
 
