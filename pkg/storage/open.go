@@ -143,9 +143,9 @@ func (b *Backend) open(r resource) (storage.Interface, func(), error) {
 	return s, func() {
 		forget()
 		below.progress.stop()
+		follower.Close()
 		delegator.Stop()
 		c.Stop()
-		follower.Close()
 		s.asking.Wait()
 		closeRaw()
 	}, nil

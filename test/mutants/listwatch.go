@@ -3,6 +3,18 @@ package mutants
 // listwatch are mutants of the hub and of lists.
 var listwatch = []Mutant{
 	{
+		Name: "unawaited-watch-cache", Rule: "storage can be closed while the watch cache processes events",
+		Edits: []Edit{{
+			File: "pkg/storage/hub/tap.go",
+			Before: `		close(t.result)
+		<-t.stopped
+`,
+			After: `		close(t.result)
+`,
+		}},
+		CaughtBy: "./pkg/storage/hub", Test: "TestCloseWaitsForTheWatchCache",
+	},
+	{
 		Name: "lost-event", Rule: "a watch gets every event",
 		Edits: []Edit{{
 			File:   "pkg/storage/hub/dispatch.go",

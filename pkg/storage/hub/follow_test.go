@@ -6,6 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -133,6 +134,36 @@ func next(tb testing.TB, w watch.Interface) string {
 		require.FailNow(tb, "no event")
 		return ""
 	}
+}
+
+// Close ends the watch of the watch cache, and waits for the event that it is
+// processing: upstream must not be stopped before.
+func TestCloseWaitsForTheWatchCache(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFollower(t)
+		f.fill("a")
+		source := watch.NewFake()
+		tapped := f.Tap(source, "1")
+		go source.Add(versioned("b", 2))
+		require.Equal(t, watch.Added, (<-tapped.ResultChan()).Type)
+		closed := make(chan struct{})
+		go func() {
+			f.Close()
+			close(closed)
+		}()
+		_, more := <-tapped.ResultChan()
+		require.False(t, more)
+		synctest.Wait()
+		select {
+		case <-closed:
+			require.FailNow(t, "closed while the watch cache processes an event")
+		default:
+		}
+		tapped.Stop()
+		<-closed
+		_, more = <-f.Tap(watch.NewFake(), "2").ResultChan()
+		require.False(t, more)
+	})
 }
 
 // The stream goes on when the watch cache watches again from where it was, and

@@ -12,8 +12,10 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// Close ends all watches and waits for what the hub has running. The watch
-// cache must have been stopped.
+// Close ends all watches, including the one that the watch cache reads, and waits
+// until the watch cache has processed what it has read of it. Only then may the
+// watch cache be stopped: upstream's Cacher.Stop blocks forever if more events
+// than fit in its channel arrive after its dispatcher has ended.
 func (h *Hub) Close() {
 	h.mu.Lock()
 	if !h.closed {
@@ -140,7 +142,10 @@ func (t *tap) Stop() {
 
 func (t *tap) run() {
 	defer close(t.ended)
-	defer close(t.result)
+	defer func() {
+		close(t.result)
+		<-t.stopped
+	}()
 	for {
 		var received watch.Event
 		var ok bool
@@ -150,6 +155,8 @@ func (t *tap) run() {
 				return
 			}
 		case <-t.stopped:
+			return
+		case <-t.hub.done:
 			return
 		}
 		if undecodable := t.hub.cfg.Undecodable; received.Type == watch.Error && undecodable != nil && undecodable() {
@@ -164,6 +171,8 @@ func (t *tap) run() {
 		select {
 		case t.result <- received:
 		case <-t.stopped:
+			return
+		case <-t.hub.done:
 			return
 		}
 		if e != nil {
