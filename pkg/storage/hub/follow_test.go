@@ -6,7 +6,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -21,6 +20,7 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 
 	"github.com/shardplane/shardplane/pkg/request/hashrange"
+	"github.com/shardplane/shardplane/test/bubble"
 )
 
 const deadline = 30 * time.Second
@@ -139,7 +139,7 @@ func next(tb testing.TB, w watch.Interface) string {
 // Close ends the watch of the watch cache, and waits for the event that it is
 // processing: upstream must not be stopped before.
 func TestCloseWaitsForTheWatchCache(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		f := newFollower(t)
 		f.fill("a")
 		source := watch.NewFake()
@@ -153,7 +153,7 @@ func TestCloseWaitsForTheWatchCache(t *testing.T) {
 		}()
 		_, more := <-tapped.ResultChan()
 		require.False(t, more)
-		synctest.Wait()
+		bubble.Wait()
 		select {
 		case <-closed:
 			require.FailNow(t, "closed while the watch cache processes an event")
