@@ -51,7 +51,7 @@ func (q *eventQueue) run(ctx context.Context) {
 func (q *eventQueue) write(ctx context.Context, e waitingEvent) {
 	ctx, cancel := context.WithTimeout(ctx, eventTimeout)
 	defer cancel()
-	if err := events.Tell(ctx, e.of.scope(), e.Event, e.Type, e.Reason, e.Message); err != nil && ctx.Err() == nil {
+	if err := events.Record(ctx, e.of.scope(), e.Event, e.Type, e.Reason, e.Message); err != nil && ctx.Err() == nil {
 		klog.FromContext(ctx).Error(err, "Cannot write an Event", "cluster", e.of.name, "about", e.About, "reason", e.Reason)
 	}
 }

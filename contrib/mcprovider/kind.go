@@ -254,7 +254,7 @@ func (k *kindOf[T]) unread(cluster logicalcluster.Name) error {
 		}
 		return errors.Join(errNotRead, why)
 	}
-	if k.provider.options.Ring != nil && !informer.Holds().Contains(marker(cluster)) {
+	if k.provider.options.Ring != nil && !informer.LoadedRanges().Contains(marker(cluster)) {
 		return client.ErrNotOwned // or not read yet, of what has just come
 	}
 	return nil

@@ -135,7 +135,7 @@ func (p *Provider) ranges() func(string) client.RangeSource {
 	if p.options.Ring == nil {
 		return nil
 	}
-	return func(string) client.RangeSource { return p.options.Ring.Holds() }
+	return func(string) client.RangeSource { return p.options.Ring.LoadedRanges() }
 }
 
 func (p *Provider) selects(obj *corev1alpha1.LogicalCluster) bool {

@@ -21,7 +21,7 @@ var ErrInvalidSchema = errors.New("the APIResourceSchema cannot be served")
 
 // ErrNoRoom is wrapped by the errors about schemas that cannot be served now, since a
 // shard keeps too many of their provider already.
-var ErrNoRoom = fmt.Errorf("%w now", ErrInvalidSchema)
+var ErrLimitReached = fmt.Errorf("%w now", ErrInvalidSchema)
 
 // ErrInUse is wrapped by the errors about schemas that cannot be served now, because the objects of other
 // bindings of the shard could not be read with them.

@@ -73,7 +73,7 @@ type Sources struct {
 	// knows beside the users of the installation.
 	Workspace func(ctx context.Context) Workspace
 	// Tell has the tenant know what is wrong with a configuration.
-	Tell func(ctx context.Context, of *issuers.Configuration, fault string) error
+	Report func(ctx context.Context, of *issuers.Configuration, fault string) error
 	// Metrics registers metrics.
 	Metrics prometheus.Registerer
 }

@@ -68,7 +68,7 @@ func newTenants(t *testing.T, change ...func(*authn.Options)) *tenants {
 			}
 			return authn.Workspace{Cluster: name, Configurations: w.known[name]}
 		},
-		Tell: func(_ context.Context, of *issuers.Configuration, fault string) error {
+		Report: func(_ context.Context, of *issuers.Configuration, fault string) error {
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			w.faults = append(w.faults, of.Name+": "+fault)

@@ -29,7 +29,7 @@ type Config struct {
 	// reports whether there is something. Nil is that all is known.
 	CatchUp func(ctx context.Context, a authorizer.Attributes) (bool, error)
 	// Views decide on requests through views; nil denies them.
-	Views Views
+	VirtualWorkspaces VirtualWorkspaces
 	// Metrics decides who may read the metrics of the process, beside administrators;
 	// nil is nobody.
 	Metrics authorizer.Authorizer
@@ -70,7 +70,7 @@ func New(c Config) (authorizer.Authorizer, error) {
 			return nil, fmt.Errorf("--authorization-order: %q is not one of %s", step, strings.Join(Steps(), ", "))
 		}
 	}
-	return withUnavailable(WithAdminGate(WithWildcardGate(WithImpersonationGuard(WithViews(entering(withCatchUp(FirstOf(chain...), c.CatchUp)), c.Views))))), nil
+	return withUnavailable(WithAdminGate(WithWildcardGate(WithImpersonationGuard(WithVirtualWorkspaces(entering(withCatchUp(FirstOf(chain...), c.CatchUp)), c.VirtualWorkspaces))))), nil
 }
 
 // withCatchUp asks next again about what it has allowed before something was known. To
@@ -100,7 +100,7 @@ func entering(next authorizer.Authorizer) authorizer.Authorizer {
 	return authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 		decision, reason, err := next.Authorize(ctx, a)
 		if decision == authorizer.DecisionAllow {
-			request.Entered(ctx)
+			request.AccessAuthorized(ctx)
 		}
 		return decision, reason, err
 	})

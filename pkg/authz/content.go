@@ -114,7 +114,7 @@ func WithRequiredGroups(next authorizer.Authorizer, find FindLogicalCluster) aut
 	return authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 		name, err := request.ClusterNameFrom(ctx)
 		if err != nil || isDeepReview(ctx) || isLifecycle(ctx, a.GetUser()) || identity.IsLocalServiceAccount(name, a.GetUser()) {
-			request.Entered(ctx)
+			request.AccessAuthorized(ctx)
 			return next.Authorize(ctx, a)
 		}
 		lc, err := find(ctx, name)
@@ -122,7 +122,7 @@ func WithRequiredGroups(next authorizer.Authorizer, find FindLogicalCluster) aut
 			return authorizer.DecisionNoOpinion, "", fmt.Errorf("looking up logical cluster %q: %w", name, err)
 		}
 		if lc != nil && isAdmitted(ctx, lc, a.GetUser()) {
-			request.Entered(ctx)
+			request.AccessAuthorized(ctx)
 			return next.Authorize(ctx, a)
 		}
 		decision, reason, err := next.Authorize(ctx, a)

@@ -60,7 +60,7 @@ func ReviewOf(u user.Info) *authorizationv1.SubjectAccessReview {
 }
 
 // AskDeeply asks a server for a deep review, in a logical cluster that may have gone.
-func AskDeeply(ctx context.Context, scope client.Scope, review *authorizationv1.SubjectAccessReview) (allowed bool, err error) {
+func RequestDeepReview(ctx context.Context, scope client.Scope, review *authorizationv1.SubjectAccessReview) (allowed bool, err error) {
 	config := scope.Config()
 	config.GroupVersion = &authorizationv1.SchemeGroupVersion
 	config.APIPath, config.NegotiatedSerializer = "/apis", kinds.Codecs.WithoutConversion()

@@ -23,7 +23,7 @@ func WithWildcardGate(next authorizer.Authorizer) authorizer.Authorizer {
 			Reads(a) && identity.MemberOf(ctx, a.GetUser(), request.GroupShards):
 			return next.Authorize(ctx, a)
 		case merged(ctx, a) && identity.MemberOf(ctx, a.GetUser(), request.GroupAdmin):
-			request.Entered(ctx)
+			request.AccessAuthorized(ctx)
 			return authorizer.DecisionAllow, "", nil
 		default:
 			return authorizer.DecisionDeny, "requests for all logical clusters need group " + user.SystemPrivilegedGroup, nil

@@ -18,7 +18,7 @@ func TestSchemasAreDroppedAfterTheirEnd(t *testing.T) {
 	w.replace("a", "x", nil, 2)
 	w.dropUnused()
 	w.tell(t.Context())
-	require.True(t, slices.ContainsFunc(w.changes, func(c definitions.Change) bool { return c.Gone && c.Cluster.Name == "a" }), "%v", w.changes)
+	require.True(t, slices.ContainsFunc(w.changes, func(c definitions.Change) bool { return c.Removed && c.Cluster.Name == "a" }), "%v", w.changes)
 	w.dropUnused()
 	require.Nil(t, w.schemas.known("one"))
 }

@@ -38,7 +38,7 @@ func (c *consumed) replaced(before, after *record) {
 	}
 	c.mu.Unlock()
 	for _, export := range changed {
-		c.listeners.Tell(export)
+		c.listeners.Notify(export)
 	}
 }
 

@@ -124,7 +124,7 @@ func (x *Index) replaceAndFollow(cluster logicalcluster.Name, name string, r *re
 // schemaChanged notifies of a schema whose copy has other rules now.
 func (x *Index) schemaChanged(uid types.UID, before *pinned) {
 	for _, identity := range x.identitiesOf(uid) {
-		x.listeners.Tell(definitions.Change{Schema: before.Schema, Identity: identity, Cluster: request.Cluster{}})
+		x.listeners.Notify(definitions.Change{Schema: before.Schema, Identity: identity, Cluster: request.Cluster{}})
 	}
 }
 

@@ -216,7 +216,7 @@ func TestServedOfTheSystem(t *testing.T) {
 		defer w.mu.Unlock()
 		return len(w.changes) > 0
 	}, deadline, tick)
-	require.Equal(t, []definitions.Change{{Schema: own.Schema, Cluster: in("a"), Gone: true}}, w.changes, "where it is there without, nothing changes")
+	require.Equal(t, []definitions.Change{{Schema: own.Schema, Cluster: in("a"), Removed: true}}, w.changes, "where it is there without, nothing changes")
 }
 
 // TestReadsWhatItHasNotHeardOf: an index that does not follow finds a binding in storage.
@@ -254,7 +254,7 @@ func TestChanges(t *testing.T) {
 			defer w.mu.Unlock()
 			var got []string
 			for _, c := range w.changes {
-				got = append(got, fmt.Sprint(c.Cluster.Wildcard, c.Cluster.Name, " ", c.Schema.Resource.Resource, " ", c.Identity, " ", c.Gone))
+				got = append(got, fmt.Sprint(c.Cluster.Wildcard, c.Cluster.Name, " ", c.Schema.Resource.Resource, " ", c.Identity, " ", c.Removed))
 			}
 			slices.Sort(got)
 			// A wildcard is told of each schema that comes or goes, a logical cluster once.

@@ -227,7 +227,7 @@ func (s *schemas) room(ctx context.Context, copied *BoundSchema) error {
 	}
 	if sum > maxProviderBytes {
 		return fmt.Errorf("%w: with it the APIResourceSchemas of logical cluster %s that were bound on this shard would be %d bytes, and may be %d: those that nobody binds any more are forgotten after %s",
-			apis.ErrNoRoom, provider, sum, int64(maxProviderBytes), unusedFor)
+			apis.ErrLimitReached, provider, sum, int64(maxProviderBytes), unusedFor)
 	}
 	return nil
 }
@@ -247,7 +247,7 @@ func sizeOf(copied *BoundSchema) (int64, error) {
 
 // FollowRoom has f told when copies of schemas have been deleted, until stop is called. f
 // does not block.
-func (s *schemas) FollowRoom(f func()) (stop func()) {
+func (s *schemas) NotifyFreed(f func()) (stop func()) {
 	return s.roomier.Add(func(struct{}) { f() })
 }
 
@@ -261,7 +261,7 @@ func (s *schemas) unpin(ctx context.Context) error {
 	deleted := false
 	defer func() {
 		if deleted {
-			s.roomier.Tell(struct{}{})
+			s.roomier.Notify(struct{}{})
 		}
 	}()
 	for i := range list.Items {

@@ -76,7 +76,7 @@ func TestTooLargeToKeep(t *testing.T) {
 	require.NoError(t, err)
 	_, err = index.Pin(t.Context(), "u", func(context.Context) (*apis.APIResourceSchema, error) { return boundOriginal(), nil })
 	require.ErrorIs(t, err, apis.ErrInvalidSchema)
-	require.NotErrorIs(t, err, apis.ErrNoRoom)
+	require.NotErrorIs(t, err, apis.ErrLimitReached)
 	require.ErrorContains(t, err, "too large to be kept, with the APIConversion of its name if there is one: it takes more")
 }
 
@@ -139,7 +139,7 @@ func TestUnpinTellsOfRoom(t *testing.T) {
 	t.Cleanup(func() { stop(); running.Wait() })
 	running.Go(func() { _ = index.Informer().Run(ctx) })
 	told := 0
-	t.Cleanup(index.FollowRoom(func() { told++ }))
+	t.Cleanup(index.NotifyFreed(func() { told++ }))
 
 	now := time.Now()
 	created.Store(&now)

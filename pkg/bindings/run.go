@@ -110,7 +110,7 @@ func (x *Index) tell(ctx context.Context) {
 	for _, t := range x.changes.take() {
 		if d := x.config.system(t.before.resource); d != nil {
 			if gone := t.after.uid == ""; gone && !t.cluster.Wildcard && x.config.SystemBound(t.cluster.Name) {
-				x.listeners.Tell(definitions.Change{Schema: d.Schema, Cluster: t.cluster, Gone: gone})
+				x.listeners.Notify(definitions.Change{Schema: d.Schema, Cluster: t.cluster, Removed: gone})
 			}
 			continue
 		}
@@ -124,8 +124,8 @@ func (x *Index) tell(ctx context.Context) {
 		}
 		now := x.after(ctx, t)
 		if now == nil || now.Hash != served.Hash || t.after.identity != t.before.identity || t.after.virtual != t.before.virtual {
-			x.listeners.Tell(definitions.Change{
-				Schema: served.Schema, Identity: t.before.identity, Cluster: t.cluster, Gone: t.after.uid == "",
+			x.listeners.Notify(definitions.Change{
+				Schema: served.Schema, Identity: t.before.identity, Cluster: t.cluster, Removed: t.after.uid == "",
 			})
 		}
 	}
@@ -157,8 +157,8 @@ func (x *Index) tellWildcard(ctx context.Context, changed bound) {
 	for _, uid := range uids {
 		served := x.schemas.known(uid)
 		if served != nil && (now == nil || served.Hash != now.Hash) {
-			x.listeners.Tell(definitions.Change{
-				Schema: served.Schema, Identity: changed.identity, Cluster: request.Cluster{Wildcard: true}, Gone: now == nil && err == nil,
+			x.listeners.Notify(definitions.Change{
+				Schema: served.Schema, Identity: changed.identity, Cluster: request.Cluster{Wildcard: true}, Removed: now == nil && err == nil,
 			})
 		}
 	}

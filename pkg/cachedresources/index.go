@@ -78,7 +78,7 @@ func (x *Index) Publish(publisher apis.Publisher, p *apis.Publication) error {
 	w := identified{p.Resource.GroupResource(), p.Identity}
 	changed, err := x.publish(publisher, w, p)
 	if changed {
-		x.listeners.Tell(definitions.Change{})
+		x.listeners.Notify(definitions.Change{})
 	}
 	return err
 }

@@ -167,7 +167,7 @@ func (c *cachedKinds) removeLocked(kind *cachedKind) {
 	}
 	if served.users--; served.users == 0 {
 		delete(c.served, kind.cachedAs)
-		c.listeners.Tell(definitions.Change{Schema: served.definition.Schema, Identity: kind.identity, Gone: true})
+		c.listeners.Notify(definitions.Change{Schema: served.definition.Schema, Identity: kind.identity, Removed: true})
 	}
 }
 

@@ -19,7 +19,7 @@ func TestCachedKinds(t *testing.T) {
 	c := newCachedKinds(func(_ string, value []byte) ([]byte, error) { return value, nil })
 	var gone []string
 	defer c.Subscribe(func(change definitions.Change) {
-		require.True(t, change.Gone)
+		require.True(t, change.Removed)
 		gone = append(gone, change.Schema.Resource.Resource+":"+change.Identity)
 	})()
 	cached := func(plural, identity, kind, scope string) []byte {

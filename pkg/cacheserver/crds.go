@@ -16,7 +16,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/replication"
 	"github.com/shardplane/shardplane/pkg/tenancy/cachekinds"
 	"github.com/shardplane/shardplane/pkg/tenancy/exportuses"
-	"github.com/shardplane/shardplane/pkg/tenancy/replicationmarks"
+	"github.com/shardplane/shardplane/pkg/tenancy/replicationcheckpoints"
 	"github.com/shardplane/shardplane/pkg/tenancy/subtrees"
 )
 
@@ -37,7 +37,7 @@ var builtIns = []*apiextensionsv1.CustomResourceDefinition{
 var direct = []*apiextensionsv1.CustomResourceDefinition{
 	builtIn(cachekinds.SchemeGroupVersion, subtrees.Kind),
 	builtIn(cachekinds.SchemeGroupVersion, exportuses.Kind),
-	builtIn(cachekinds.SchemeGroupVersion, replicationmarks.Kind),
+	builtIn(cachekinds.SchemeGroupVersion, replicationcheckpoints.Kind),
 }
 
 // unused are kinds that kcp's cache server serves as well, and no shard replicates: who lists them finds
@@ -56,7 +56,7 @@ func namespaced(crd *apiextensionsv1.CustomResourceDefinition) *apiextensionsv1.
 func written() []schema.GroupVersionResource {
 	var all []schema.GroupVersionResource
 	for _, crd := range direct {
-		if crd.Spec.Names.Kind != replicationmarks.Kind {
+		if crd.Spec.Names.Kind != replicationcheckpoints.Kind {
 			all = append(all, schema.GroupVersionResource{Group: crd.Spec.Group, Version: crd.Spec.Versions[0].Name, Resource: crd.Spec.Names.Plural})
 		}
 	}

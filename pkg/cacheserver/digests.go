@@ -71,7 +71,7 @@ func newDigests(ctx context.Context, h *etcd.Handle, backend *storage.Backend, n
 			d.complete(revision)
 			d.cached.complete()
 		},
-		Told: func(key string, before, after []byte, revision uint64) {
+		Changed: func(key string, before, after []byte, revision uint64) {
 			d.told(key, before, after, revision)
 			d.cached.told(key, after)
 		},

@@ -20,7 +20,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/etcd"
 	"github.com/shardplane/shardplane/pkg/replicas"
-	"github.com/shardplane/shardplane/pkg/tenancy/replicationmarks"
+	"github.com/shardplane/shardplane/pkg/tenancy/replicationcheckpoints"
 )
 
 // reader is an informer of the Shards on a cache server, and what its handlers were called with.
@@ -34,13 +34,15 @@ type reader struct {
 // newReader returns a reader that runs until the test ends.
 func newReader(t *testing.T, cache *cacheServer) *reader {
 	t.Helper()
-	reads := replicas.NewCache("cache", cache.f, replicationmarks.Read)
+	reads := replicas.NewCache("cache", cache.f, replicationcheckpoints.Read)
 	everything := reads.Factory().Shard("*").Wildcard()
-	marks := replicationmarks.Marks.Informer(everything, client.InformerOptions[*replicationmarks.ReplicationMark]{})
-	note := func(mark *replicationmarks.ReplicationMark) { reads.Note(marks.KeyOf(mark).Shard, mark.Said()) }
-	marks.AddEventHandler(client.Handler[*replicationmarks.ReplicationMark]{
-		OnAdd:    func(mark *replicationmarks.ReplicationMark, _ bool) { note(mark) },
-		OnUpdate: func(_, mark *replicationmarks.ReplicationMark) { note(mark) },
+	marks := replicationcheckpoints.Checkpoints.Informer(everything, client.InformerOptions[*replicationcheckpoints.ReplicationCheckpoint]{})
+	note := func(mark *replicationcheckpoints.ReplicationCheckpoint) {
+		reads.Note(marks.KeyOf(mark).Shard, mark.Said())
+	}
+	marks.AddEventHandler(client.Handler[*replicationcheckpoints.ReplicationCheckpoint]{
+		OnAdd:    func(mark *replicationcheckpoints.ReplicationCheckpoint, _ bool) { note(mark) },
+		OnUpdate: func(_, mark *replicationcheckpoints.ReplicationCheckpoint) { note(mark) },
 	})
 	r := &reader{Informer: kinds.Shards.Informer(everything, client.InformerOptions[*corev1alpha1.Shard]{})}
 	r.AddEventHandler(client.Handler[*corev1alpha1.Shard]{

@@ -21,7 +21,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/cacheserver/relay"
 	"github.com/shardplane/shardplane/pkg/replication/push"
 	"github.com/shardplane/shardplane/pkg/serving/features"
-	"github.com/shardplane/shardplane/pkg/tenancy/replicationmarks"
+	"github.com/shardplane/shardplane/pkg/tenancy/replicationcheckpoints"
 	"github.com/shardplane/shardplane/test/harness"
 )
 
@@ -32,7 +32,7 @@ type region struct {
 }
 
 // relayOften are short intervals of relays.
-var relayOften = relay.Timing{Look: often, Check: time.Second, Retry: often, Mark: often, Digest: time.Second / 5, Alert: often}
+var relayOften = relay.Timing{Look: often, Check: time.Second, Retry: often, Checkpoint: often, Digest: time.Second / 5, Alert: often}
 
 // newRegions returns cache servers that do not run yet, which relay as said. All have one CA.
 func newRegions(t testing.TB, relays map[string][]string) map[string]*region {
@@ -105,19 +105,19 @@ func (r *region) push(t *testing.T, shard *testShard, change ...func(*push.Confi
 }
 
 // markAt returns the mark of a shard on a cache server, or an empty one.
-func markAt(t testing.TB, r *region, shard string) *replicationmarks.ReplicationMark {
+func markAt(t testing.TB, r *region, shard string) *replicationcheckpoints.ReplicationCheckpoint {
 	t.Helper()
-	mark, err := replicationmarks.Marks.In(r.f.Shard(shard).Cluster(replicationmarks.Cluster.Path())).Get(t.Context(), replicationmarks.Name, metav1.GetOptions{})
+	mark, err := replicationcheckpoints.Checkpoints.In(r.f.Shard(shard).Cluster(replicationcheckpoints.Cluster.Path())).Get(t.Context(), replicationcheckpoints.Name, metav1.GetOptions{})
 	if err != nil {
-		return &replicationmarks.ReplicationMark{}
+		return &replicationcheckpoints.ReplicationCheckpoint{}
 	}
 	return mark
 }
 
 // requireMark waits until the mark of a shard says everything that the one in its own region does.
-func requireMark(t *testing.T, at, home *region, shard string, via ...string) {
+func requireCheckpoint(t *testing.T, at, home *region, shard string, via ...string) {
 	t.Helper()
-	var here, there *replicationmarks.ReplicationMark
+	var here, there *replicationcheckpoints.ReplicationCheckpoint
 	if !assert.Eventually(t, func() bool {
 		here, there = markAt(t, at, shard), markAt(t, home, shard)
 		if len(there.Resources) == 0 || here.Epoch != there.Epoch {
@@ -179,10 +179,10 @@ func TestRelayStar(t *testing.T) {
 	requireReplicas(t, eu.cacheServer, append(slices.Clone(everywhere), "amber|root|secret"))
 	requireEqual(t, eu, us, "amber", "early")
 	requireEqual(t, us, eu, "blue", "late")
-	requireMark(t, global, eu, "amber", "eu")
-	requireMark(t, us, eu, "amber", "eu", "global")
-	requireMark(t, eu, us, "blue", "us", "global")
-	requireMark(t, eu, eu, "amber")
+	requireCheckpoint(t, global, eu, "amber", "eu")
+	requireCheckpoint(t, us, eu, "amber", "eu", "global")
+	requireCheckpoint(t, eu, us, "blue", "us", "global")
+	requireCheckpoint(t, eu, eu, "amber")
 
 	t.Log("changes, deletions, and what becomes regional, or meant for all")
 	_, err := shards.Patch(t.Context(), "early", types.MergePatchType, []byte(`{"spec":{"baseURL":"https://y"}}`), metav1.PatchOptions{})
@@ -196,7 +196,7 @@ func TestRelayStar(t *testing.T) {
 	require.NoError(t, err)
 	requireReplicas(t, us.cacheServer, []string{"amber|root|early", "blue|root|late"})
 	requireReplicas(t, eu.cacheServer, []string{"amber|root|early", "amber|root|secret", "blue|root|late"})
-	requireMark(t, us, eu, "amber", "eu", "global")
+	requireCheckpoint(t, us, eu, "amber", "eu", "global")
 
 	t.Log("what somebody else writes below a shard that is relayed is put right")
 	require.NoError(t, in(t, us.f.Shard("amber"), "root", shardsGVR).Delete(t.Context(), "early", metav1.DeleteOptions{}))

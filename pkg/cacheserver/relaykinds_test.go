@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/shardplane/shardplane/pkg/cacheserver"
-	"github.com/shardplane/shardplane/pkg/tenancy/replicationmarks"
+	"github.com/shardplane/shardplane/pkg/tenancy/replicationcheckpoints"
 )
 
 // TestRelayOfOtherKinds has what shards write to cache servers themselves relayed, and what cached resources
@@ -31,11 +31,11 @@ func TestRelayOfOtherKinds(t *testing.T) {
 	cachedResources := schema.GroupVersionResource{Group: "cache.kcp.io", Version: "v1alpha1", Resource: "cachedresources"}
 	widgets := schema.GroupVersionResource{Group: "example.io", Version: "v1", Resource: "widgets:" + identity}
 
-	mark := &replicationmarks.ReplicationMark{
-		ObjectMeta: metav1.ObjectMeta{Name: replicationmarks.Name}, Epoch: uuid.Must(uuid.NewV7()).String(), Number: 100,
-		Resources: map[string]replicationmarks.Extent{cachedResources.GroupResource().String(): {ResourceVersion: "5"}, widgets.GroupResource().String(): {ResourceVersion: "5"}},
+	mark := &replicationcheckpoints.ReplicationCheckpoint{
+		ObjectMeta: metav1.ObjectMeta{Name: replicationcheckpoints.Name}, Epoch: uuid.Must(uuid.NewV7()).String(), Number: 100,
+		Resources: map[string]replicationcheckpoints.Extent{cachedResources.GroupResource().String(): {ResourceVersion: "5"}, widgets.GroupResource().String(): {ResourceVersion: "5"}},
 	}
-	marks := replicationmarks.Marks.In(eu.f.Shard("amber").Cluster(replicationmarks.Cluster.Path()))
+	marks := replicationcheckpoints.Checkpoints.In(eu.f.Shard("amber").Cluster(replicationcheckpoints.Cluster.Path()))
 	_, err := marks.Create(t.Context(), mark, metav1.CreateOptions{})
 	require.NoError(t, err)
 	there := func(gvr schema.GroupVersionResource, name string) func() bool {
@@ -82,7 +82,7 @@ func TestRelayOfOtherKinds(t *testing.T) {
 
 	// As a shard does it: its own cache server is emptied, its mark does not name them any more, and then the
 	// cached resource goes.
-	mark, err = marks.Get(t.Context(), replicationmarks.Name, metav1.GetOptions{})
+	mark, err = marks.Get(t.Context(), replicationcheckpoints.Name, metav1.GetOptions{})
 	require.NoError(t, err)
 	mark.Number++
 	delete(mark.Resources, widgets.GroupResource().String())

@@ -57,7 +57,7 @@ func TestRelayLinks(t *testing.T) {
 	}
 	config, stopPushing := replicate(t, amber, eu.cacheServer, verifyOften, markOften)
 	requireReplicas(t, us.cacheServer, want)
-	requireMark(t, us, eu, "amber", "eu")
+	requireCheckpoint(t, us, eu, "amber", "eu")
 	lost := newDeletions(t, us)
 
 	t.Log("the cache server is unreachable")
@@ -86,7 +86,7 @@ func TestRelayLinks(t *testing.T) {
 	create(t, shards, object(shardsGVR, "Shard", "later", nil))
 	want = append(want, "amber|root|later")
 	requireReplicas(t, us.cacheServer, want)
-	requireMark(t, us, eu, "amber", "eu")
+	requireCheckpoint(t, us, eu, "amber", "eu")
 	require.Empty(t, lost.names())
 
 	t.Log("what is deleted in the shard is deleted in both regions")
@@ -118,7 +118,7 @@ func TestRelayOfRestoredShard(t *testing.T) {
 	}
 	// A mark may be behind the replicas. If it still said what the restored shard has, the shard would not be set back.
 	eventually(t, "the mark covers all", func() bool { return markAt(t, us, "amber").Resources[shardsResource].ResourceVersion == last })
-	requireMark(t, us, eu, "amber", "eu")
+	requireCheckpoint(t, us, eu, "amber", "eu")
 	before := markAt(t, us, "amber")
 
 	replicating.stop()
@@ -134,7 +134,7 @@ func TestRelayOfRestoredShard(t *testing.T) {
 	if !assert.Eventually(t, func() bool { return markAt(t, us, "amber").Epoch > before.Epoch }, deadline, often) {
 		t.Fatalf("the mark is still of the epoch of %+v: in its region it is %+v, here %+v", before, markAt(t, eu, "amber"), markAt(t, us, "amber"))
 	}
-	requireMark(t, us, eu, "amber", "eu")
+	requireCheckpoint(t, us, eu, "amber", "eu")
 	requireEqual(t, eu, us, "amber", "kept")
 }
 
@@ -149,13 +149,13 @@ func TestRelayToPushed(t *testing.T) {
 	create(t, shards, regional(object(shardsGVR, "Shard", "secret", nil)))
 	eu.push(t, amber)
 	requireReplicas(t, us.cacheServer, []string{"amber|root|public"})
-	requireMark(t, us, eu, "amber", "eu")
+	requireCheckpoint(t, us, eu, "amber", "eu")
 	us.push(t, amber)
 	requireReplicas(t, us.cacheServer, []string{"amber|root|public", "amber|root|secret"})
-	requireMark(t, us, eu, "amber")
+	requireCheckpoint(t, us, eu, "amber")
 	_, err := shards.Patch(t.Context(), "public", types.MergePatchType, []byte(`{"spec":{"baseURL":"https://y"}}`), metav1.PatchOptions{})
 	require.NoError(t, err)
 	requireEqual(t, eu, us, "amber", "public")
-	requireMark(t, us, eu, "amber")
+	requireCheckpoint(t, us, eu, "amber")
 	requireReplicas(t, us.cacheServer, []string{"amber|root|public", "amber|root|secret"})
 }

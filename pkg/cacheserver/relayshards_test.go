@@ -25,7 +25,7 @@ func TestRelayOfShardsOfRoot(t *testing.T) {
 	create(t, others, object(workspaceTypesGVR, "WorkspaceType", "public", nil))
 	eu.push(t, root)
 	requireReplicas(t, us.cacheServer, []string{"root|root|blue"})
-	requireMark(t, us, eu, "root", "eu")
+	requireCheckpoint(t, us, eu, "root", "eu")
 
 	const region = `{"metadata":{"annotations":{"cache.shardplane.io/scope":"region"}}}`
 	for _, name := range []string{"blue", "public"} {
@@ -40,7 +40,7 @@ func TestRelayOfShardsOfRoot(t *testing.T) {
 		list, err := in(t, us.f.Shard("root"), "root", workspaceTypesGVR).List(t.Context(), metav1.ListOptions{})
 		return err == nil && len(list.Items) == 0
 	})
-	requireMark(t, us, eu, "root", "eu")
+	requireCheckpoint(t, us, eu, "root", "eu")
 	requireEqual(t, eu, us, "root", "blue")
 	create(t, in(t, us.f.Shard("blue"), "c", workspaceTypesGVR), object(workspaceTypesGVR, "WorkspaceType", "pushed", nil))
 }

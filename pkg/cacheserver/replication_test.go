@@ -274,7 +274,7 @@ func TestReplicationSurvivesRestarts(t *testing.T) {
 		require.Equal(t, "shards.core.kcp.io", difference.Resource.String())
 	}
 	require.Equal(t, map[string]replication.Problem{
-		"root|s-01": replication.ProblemLeftOver,
+		"root|s-01": replication.ProblemOrphaned,
 		"root|s-02": replication.ProblemDifferent,
 		"root|s-03": replication.ProblemMissing,
 	}, problems)

@@ -122,7 +122,7 @@ func (c *connection) LastError() error {
 }
 
 // Away returns why the informer is not connected, and since when, or nil.
-func (c *connection) Away() (since time.Time, why error) {
+func (c *connection) Unreachable() (since time.Time, why error) {
 	c.state.mu.Lock()
 	defer c.state.mu.Unlock()
 	if c.state.err == nil {

@@ -325,15 +325,15 @@ func ExampleFactory_WithGuard() {
 }
 
 // Handlers of a View are notified of what it makes of the changes of its informers.
-func ExampleNewView() {
+func ExampleNewComposite() {
 	withServer(func(_ testing.TB, _ *clienttest.Server, factory *client.Factory) {
 		informer := func(cluster string) *client.Informer[*corev1.ConfigMap] {
 			return kinds.ConfigMaps.Informer(factory.Cluster(logicalcluster.NewPath(cluster)), client.InformerOptions[*corev1.ConfigMap]{})
 		}
 		main, other := informer("one"), informer("two")
-		var view *client.View[*corev1.ConfigMap]
+		var view *client.Composite[*corev1.ConfigMap]
 		notify := func(c client.Change[*corev1.ConfigMap]) { view.Notify(c) }
-		view = client.NewView(main, notify, func(func(client.Key, *corev1.ConfigMap) bool) {})
+		view = client.NewComposite(main, notify, func(func(client.Key, *corev1.ConfigMap) bool) {})
 		view.Follow(other, notify)
 		var added []string
 		view.AddEventHandler(client.Handler[*corev1.ConfigMap]{OnAdd: func(obj *corev1.ConfigMap, _ bool) { added = append(added, client.KeyFor(obj)) }})

@@ -36,7 +36,7 @@ const (
 	// RangeMoved says that the object is not in the ranges of the informer any more.
 	RangeMoved Leave = "RangeMoved"
 	// ShardGone says that the shard of the object is not among those that a view is of any more.
-	ShardGone Leave = "ShardGone"
+	ShardRemoved Leave = "ShardGone"
 )
 
 // HandlerOption says how a handler is called.

@@ -17,7 +17,7 @@ func (i *Informer[T]) hold(source RangeSource) {
 
 // Holds returns the ranges of which the informer has all objects. What it is to hold and still
 // reads is not among them.
-func (i *Informer[T]) Holds() Ranges {
+func (i *Informer[T]) LoadedRanges() Ranges {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if i.holding == nil || !i.holding.whole {

@@ -79,7 +79,7 @@ func (s *sharded) holdsAll(t *testing.T, server *scripted) {
 	require.Equal(t, want, s.told)
 	require.NoError(t, s.LastError())
 	require.True(t, s.HasSynced())
-	require.True(t, s.Holds().Equal(s.ranges.Ranges()), "%v, want %v", s.Holds(), s.ranges.Ranges())
+	require.True(t, s.LoadedRanges().Equal(s.ranges.Ranges()), "%v, want %v", s.LoadedRanges(), s.ranges.Ranges())
 }
 
 func inParts(t *testing.T, server *scripted, ranges Ranges, options InformerOptions[*corev1.ConfigMap], f func(t *testing.T, i *sharded)) {
@@ -328,7 +328,7 @@ func TestMergeOfTheYounger(t *testing.T) {
 	require.True(t, i.missing().Equal(came))
 	i.merge("110")
 	require.Equal(t, "110", i.ResourceVersion())
-	require.True(t, i.Holds().Equal(held.union(came)))
+	require.True(t, i.LoadedRanges().Equal(held.union(came)))
 	at := func(ranges Ranges, version string) event {
 		return event{place: place{ByCluster, ranges.intervals[0].First}, uid: "u", version: version, gone: true}
 	}

@@ -57,7 +57,7 @@ func TestRangesLeaveNothing(t *testing.T) {
 		for range n {
 			to := some()
 			ranges.Set(to)
-			eventually(t, func() bool { return informer.Holds().Equal(to) }, "it holds what it should")
+			eventually(t, func() bool { return informer.LoadedRanges().Equal(to) }, "it holds what it should")
 		}
 	}
 	memory := func() uint64 {

@@ -47,7 +47,7 @@ func (l Lister[T]) Lookup(key Key) (T, bool) { return l.informer.store.get(key) 
 // object would be.
 func (i *Informer[T]) missed(cluster logicalcluster.Name, namespace, name string) error {
 	if i.holding != nil {
-		holds := i.Holds()
+		holds := i.LoadedRanges()
 		value := string(cluster)
 		if holds.key == ByNamespace {
 			value = namespace

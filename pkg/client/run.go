@@ -52,7 +52,7 @@ func (i *Informer[T]) Run(ctx context.Context) error {
 	guarding.Go(func() { i.guard.Run(ctx) })
 	if i.holding != nil {
 		if source, ok := i.holding.source.(LoadedRanges); ok {
-			defer source.Follow(i.Holds)()
+			defer source.Follow(i.LoadedRanges)()
 		}
 		i.followRanges(ctx)
 	} else {

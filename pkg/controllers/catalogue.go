@@ -371,7 +371,7 @@ func newReplication(d Deps) (reconcile.Made, error) {
 }
 
 func newReplicationObserver(d Deps) (reconcile.Made, error) {
-	return after(health.NewObserver(d.ShardName, d.Informers.ReplicationMarks, d.Informers.Registered, d.Metrics)), nil
+	return after(health.NewObserver(d.ShardName, d.Informers.ReplicationCheckpoints, d.Informers.Registered, d.Metrics)), nil
 }
 
 func newSubtreeUsage(d Deps) (reconcile.Made, error) {

@@ -34,7 +34,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/tenancy"
 	"github.com/shardplane/shardplane/pkg/tenancy/exportuses"
-	"github.com/shardplane/shardplane/pkg/tenancy/replicationmarks"
+	"github.com/shardplane/shardplane/pkg/tenancy/replicationcheckpoints"
 	"github.com/shardplane/shardplane/pkg/tenancy/subtrees"
 )
 
@@ -142,9 +142,9 @@ type Informers struct {
 	// of; nil where there is no cache server.
 	ExportUses *client.Informer[*exportuses.ExportUse]
 
-	// ReplicationMarks are what shards tell each other of how much of their objects is on the
+	// ReplicationCheckpoints are what shards tell each other of how much of their objects is on the
 	// cache server; nil where there is none.
-	ReplicationMarks *client.Informer[*replicationmarks.ReplicationMark]
+	ReplicationCheckpoints *client.Informer[*replicationcheckpoints.ReplicationCheckpoint]
 
 	// root is set on the root shard.
 	root    bool
@@ -215,7 +215,7 @@ func NewInformers(s Sources) *Informers {
 	i.Partitions = add(i, kinds.Partitions.Informer(all, client.InformerOptions[*topologyv1alpha1.Partition]{}))
 	if s.Cache != nil {
 		i.ExportUses = add(i, exportuses.Uses.Informer(s.replicas(), client.InformerOptions[*exportuses.ExportUse]{}))
-		i.ReplicationMarks = add(i, replicationmarks.Marks.Informer(s.replicas(), client.InformerOptions[*replicationmarks.ReplicationMark]{}))
+		i.ReplicationCheckpoints = add(i, replicationcheckpoints.Checkpoints.Informer(s.replicas(), client.InformerOptions[*replicationcheckpoints.ReplicationCheckpoint]{}))
 		i.SubtreeUsages = add(i, subtrees.Usages.Informer(s.replicas(), client.InformerOptions[*subtrees.SubtreeUsage]{}))
 	}
 	i.Hooks = newHooks(i, s)
@@ -243,14 +243,14 @@ func (i *Informers) followCached(s Sources) {
 
 // followMarks has those who read replicas know what shards say of them, and which were removed.
 func (i *Informers) followMarks(cache *replicas.Cache) {
-	note := func(mark *replicationmarks.ReplicationMark) {
-		if shard := i.ReplicationMarks.KeyOf(mark).Shard; mark.Name == replicationmarks.Name && i.Registered(shard) {
+	note := func(mark *replicationcheckpoints.ReplicationCheckpoint) {
+		if shard := i.ReplicationCheckpoints.KeyOf(mark).Shard; mark.Name == replicationcheckpoints.Name && i.Registered(shard) {
 			cache.Note(shard, mark.Said())
 		}
 	}
-	i.ReplicationMarks.AddEventHandler(client.Handler[*replicationmarks.ReplicationMark]{
-		OnAdd:    func(mark *replicationmarks.ReplicationMark, _ bool) { note(mark) },
-		OnUpdate: func(_, mark *replicationmarks.ReplicationMark) { note(mark) },
+	i.ReplicationCheckpoints.AddEventHandler(client.Handler[*replicationcheckpoints.ReplicationCheckpoint]{
+		OnAdd:    func(mark *replicationcheckpoints.ReplicationCheckpoint, _ bool) { note(mark) },
+		OnUpdate: func(_, mark *replicationcheckpoints.ReplicationCheckpoint) { note(mark) },
 	})
 	cache.SetRemoved(func(shard string) bool { return !i.Registered(shard) })
 }
@@ -258,12 +258,12 @@ func (i *Informers) followMarks(cache *replicas.Cache) {
 // marked returns the other shards that leave marks.
 func (i *Informers) marked(self string) func() ([]string, error) {
 	return func() ([]string, error) {
-		if err := tenancy.ShardsKnown(i.Shards); err != nil {
+		if err := tenancy.ShardsSynced(i.Shards); err != nil {
 			return nil, err
 		}
 		var marked []string
 		for _, shard := range i.Shards.Lister().Cluster(core.RootCluster).List(nil) {
-			if shard.Name != self && tenancy.LeavesMarks(shard) {
+			if shard.Name != self && tenancy.WritesCheckpoints(shard) {
 				marked = append(marked, shard.Name)
 			}
 		}
@@ -304,9 +304,9 @@ func dual[T client.Object, L runtime.Object](i *Informers, s Sources, resource c
 
 // view is what the shard has of a resource, and what others have, who may be nil.
 func view[T client.Object](i *Informers, s Sources, own, others *client.Informer[T]) *replicas.Dual[T] {
-	options := replicas.DualOptions{Holds: i.holds, Standing: tenancy.Standing(i.Shards)}
+	options := replicas.DualOptions{Owns: i.holds, ShardState: tenancy.ShardStateOf(i.Shards)}
 	if s.Cache != nil {
-		options.Marked = i.marked(s.ShardName)
+		options.Checkpointed = i.marked(s.ShardName)
 	}
 	return replicas.NewDual(own, others, options)
 }
@@ -344,7 +344,7 @@ func (i *Informers) Replicas() []snapshot.Source {
 	if i.ExportUses == nil {
 		return nil
 	}
-	all = append(all, replicas.NewSaved(i.ReplicationMarks)) // first: what is saved after it covers these
+	all = append(all, replicas.NewSaved(i.ReplicationCheckpoints)) // first: what is saved after it covers these
 	if !i.root {
 		all = append(all, replicas.NewSaved(i.Shards)) // those that count
 	}
@@ -372,7 +372,7 @@ func (i *Informers) holds(cluster logicalcluster.Name) bool {
 // Registered reports whether there is a Shard of that name in root, as far as
 // this shard knows.
 func (i *Informers) Registered(shard string) bool {
-	return tenancy.Standing(i.Shards)(shard) != replicas.Gone
+	return tenancy.ShardStateOf(i.Shards)(shard) != replicas.Removed
 }
 
 // Types finds the types of Workspaces of the shard.

@@ -11,7 +11,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/controllers/shardregistration"
 	"github.com/shardplane/shardplane/pkg/reconcile"
 	"github.com/shardplane/shardplane/pkg/replication"
-	"github.com/shardplane/shardplane/pkg/tenancy/replicationmarks"
+	"github.com/shardplane/shardplane/pkg/tenancy/replicationcheckpoints"
 )
 
 func newShardRegistration(d Deps) (reconcile.Made, error) {
@@ -22,8 +22,8 @@ func newShardRegistration(d Deps) (reconcile.Made, error) {
 		VirtualWorkspaceURL: d.VirtualWorkspaceURL,
 		Root:                d.rootShard().Cluster(core.RootCluster.Path()),
 		Own:                 d.Informers.OwnShard,
-		Marks:               d.Informers.ReplicationMarks,
-		Covers: func(mark *replicationmarks.ReplicationMark) bool {
+		Checkpoints:         d.Informers.ReplicationCheckpoints,
+		Covers: func(mark *replicationcheckpoints.ReplicationCheckpoint) bool {
 			return !slices.ContainsFunc(replication.Defaults(), func(r replication.Resource) bool {
 				_, named := mark.Resources[r.GroupResource().String()]
 				return !named

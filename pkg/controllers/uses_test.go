@@ -89,7 +89,7 @@ func TestUsesOnTheCacheServer(t *testing.T) {
 		Indexers: map[string]client.IndexFunc[*corev1alpha1.LogicalCluster]{subtrees.Index: subtrees.IndexLimited},
 	})
 	d.Subtrees = subtrees.New(subtrees.Config{
-		Self: "blue", LogicalClusters: clusters, Standing: func(string) replicas.Standing { return replicas.Member },
+		Self: "blue", LogicalClusters: clusters, ShardState: func(string) replicas.ShardState { return replicas.Active },
 		Stored: func() (iter.Seq2[logicalcluster.Name, subtrees.Amount], bool) {
 			return maps.All(map[logicalcluster.Name]subtrees.Amount{"top": {Objects: 7}}), true
 		},

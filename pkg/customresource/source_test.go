@@ -371,7 +371,7 @@ func TestSourceComesAndGoes(t *testing.T) {
 	two.goesOn("c")
 
 	one = s.watchAll(t, "one", "")
-	bound.change(definitions.Change{Schema: first.Schema, Identity: "aaaa", Cluster: request.Cluster{Name: "one"}, Gone: true}, boundAPI{}, "one")
+	bound.change(definitions.Change{Schema: first.Schema, Identity: "aaaa", Cluster: request.Cluster{Name: "one"}, Removed: true}, boundAPI{}, "one")
 	one.ends("its definition is gone")
 	established := func(cluster string) func() bool {
 		return func() bool {

@@ -111,7 +111,7 @@ func (s *streams) changed(c definitions.Change) {
 	for _, of := range clusters {
 		for st := range of {
 			if st.served.hash == "" || st.served.hash == c.Schema.Hash && st.served.identity == c.Identity {
-				st.endLocked(c.Gone)
+				st.endLocked(c.Removed)
 			}
 		}
 	}

@@ -66,7 +66,7 @@ func addressOf(path string) (address, error) {
 // shardAddressOf takes apart what follows shardsPrefix.
 func shardAddressOf(below string) (address, error) {
 	name, rest := splitEscaped(below)
-	mount, view := request.MountOf(rest, request.ViewMounts()...)
+	mount, view := request.MountOf(rest, request.VirtualWorkspaceMounts()...)
 	switch {
 	case !request.ValidName(name):
 		return address{}, &request.InvalidURLError{Segment: name, Reason: "a shard's name consists of lower-case letters, digits and hyphens"}
@@ -95,9 +95,9 @@ func viewAddressOf(mount *request.Mount, below string) (at address, err error) {
 		decoded += text
 		var l request.Location
 		if l, err = mount.Parse(decoded); err == nil {
-			at.view = &viewAddress{mount: mount, granting: l.Path.String(), object: l.View.Name}
-			at.path = l.View.Path.String()
-			if l.View.Wildcard {
+			at.view = &viewAddress{mount: mount, granting: l.Path.String(), object: l.VirtualWorkspace.Name}
+			at.path = l.VirtualWorkspace.Path.String()
+			if l.VirtualWorkspace.Wildcard {
 				at.path = request.Wildcard
 			}
 			at.valid = !isOfSystem(at.view.granting) && !isOfSystem(at.path)

@@ -54,7 +54,7 @@ func (rt *router) serveAll(w http.ResponseWriter, r *http.Request, c *call) {
 	if a.long {
 		defer context.AfterFunc(rt.forwarder.draining, cancel)() //nolint:contextcheck // the end of the server ends the request, nothing more
 	}
-	merged := merge.Request{Path: rest, Query: query, Tables: merge.AsksForTables(accept), Hidden: request.IsSystem, Partial: r.Header.Get(merge.PartialHeader) == merge.PartialAllow, Shards: a.all}
+	merged := merge.Request{Path: rest, Query: query, Tables: merge.AcceptsTables(accept), Hidden: request.IsSystem, Partial: r.Header.Get(merge.PartialHeader) == merge.PartialAllow, Shards: a.all}
 	answer := merged.List
 	if a.long {
 		answer = merged.Watch
@@ -139,10 +139,10 @@ var errNoWay = errors.New("it is not reachable")
 func (a *askAll) get(obj *corev1alpha1.Shard) func(context.Context, url.Values) (*http.Response, error) {
 	return func(ctx context.Context, query url.Values) (*http.Response, error) {
 		b := a.shards.backend(obj.Name)
-		if b == nil || !b.Ask() {
+		if b == nil || !b.Allow() {
 			return nil, errNoWay
 		}
-		defer b.Left()
+		defer b.Done()
 		traced, attempt := b.attempt(ctx)
 		r, err := a.request(traced, b, query)
 		if err != nil {

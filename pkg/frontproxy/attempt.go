@@ -41,7 +41,7 @@ func newAttempt(ctx context.Context, peer *peers.Peer, outside bool) (context.Co
 		GotConn: func(httptrace.GotConnInfo) {
 			a.connected.Store(true)
 			a.looking.Store(false)
-			peer.Heard(ctx, true, nil)
+			peer.Observe(ctx, true, nil)
 		},
 	}), a
 }
@@ -50,7 +50,7 @@ func newAttempt(ctx context.Context, peer *peers.Peer, outside bool) (context.Co
 // in time; ctx is the client's, who may have left.
 func (a *attempt) failed(ctx context.Context, err error) {
 	if !a.outside && !a.connected.Load() && ctx.Err() == nil && hangs(err) {
-		a.peer.Heard(ctx, false, err)
+		a.peer.Observe(ctx, false, err)
 	}
 }
 

@@ -37,7 +37,7 @@ func (a auditor) record(r *http.Request, rec *record, received time.Time) {
 		answer.Status.Status = metav1.StatusSuccess
 	}
 	rest := r.URL.EscapedPath()
-	if strings.HasPrefix(rest, request.Clusters.Prefix) || strings.HasPrefix(rest, request.ViewsPrefix) || strings.HasPrefix(rest, shardsPrefix) {
+	if strings.HasPrefix(rest, request.Clusters.Prefix) || strings.HasPrefix(rest, request.ServicesPrefix) || strings.HasPrefix(rest, shardsPrefix) {
 		if at, err := addressOf(rest); err == nil {
 			rest = at.rest
 			answer.Cluster, answer.Path = clusterOf(at, rec.cluster)

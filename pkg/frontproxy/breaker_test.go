@@ -33,14 +33,14 @@ func TestAHangingShardIsTriedByOne(t *testing.T) {
 		require.Contains(t, body, "the workspace's shard is not reachable, try again")
 	}
 	one := w.proxy.shards.backend("one")
-	one.Heard(t.Context(), false, context.DeadlineExceeded)
+	one.Observe(t.Context(), false, context.DeadlineExceeded)
 	refused()
-	require.Eventually(t, one.Ask, timeout, time.Millisecond, "in a while somebody may try again")
+	require.Eventually(t, one.Allow, timeout, time.Millisecond, "in a while somebody may try again")
 	refused() // but nobody else meanwhile
-	one.Left()
+	one.Done()
 	require.Equal(t, "one", alice.echoed(t, "/clusters/aaaa/api").Shard, "who tried has left")
-	require.True(t, one.Ask())
-	require.True(t, one.Ask(), "it answers again")
+	require.True(t, one.Allow())
+	require.True(t, one.Allow(), "it answers again")
 	require.Equal(t, "root", alice.echoed(t, "/clusters/root/api").Shard)
 }
 

@@ -75,7 +75,7 @@ func (f *follower) current() bool { return f.workspaces.Current() && f.clusters.
 
 // away returns since when the shard is not connected, or zero if it is.
 func (f *follower) away() (at time.Time) {
-	for _, since := range []func() (time.Time, error){f.workspaces.Away, f.clusters.Away} {
+	for _, since := range []func() (time.Time, error){f.workspaces.Unreachable, f.clusters.Unreachable} {
 		if broke, why := since(); why != nil {
 			at = later(at, broke)
 		}

@@ -71,12 +71,12 @@ type forwarding struct {
 func (f *forwarder) forward(w http.ResponseWriter, r *http.Request, c *call, to target) {
 	way := to.way()
 	fw := &forwarding{forwarder: f, call: c, to: to, way: way}
-	if !way.Ask() {
+	if !way.Allow() {
 		fw.unreachable(w)
 		return
 	}
 	defer func() {
-		way.Left()
+		way.Done()
 		way.Used(way.retire)
 	}()
 	var ctx context.Context

@@ -29,8 +29,8 @@ const (
 // gate decides what users learn of logical clusters. Who may not enter one is answered as if it
 // did not exist, after the same time.
 type gate struct {
-	resolver *resolver
-	visitors *visitors
+	resolver    *resolver
+	accessCache *accessCache
 	// groups decides which groups users keep.
 	groups authn.GroupFilter
 	// unread returns the shards that have not been read since the start, or whose connection has
@@ -54,7 +54,7 @@ type visit struct {
 	holder *backend
 	// cluster is the resolved name. If it is seen through a view, that comes before it in the path.
 	cluster, view string
-	visitor       visitor
+	accessKey     accessKey
 	// isNew is set while the logical cluster is not for users yet, or servers may not
 	// know yet that it is.
 	isNew bool
@@ -67,7 +67,7 @@ func (g *gate) visit(c *call) *visit { return &visit{gate: g, call: c, release: 
 
 // take takes a place among those who may have to wait, or answers and reports false.
 func (v *visit) take(w http.ResponseWriter) bool {
-	release, ok := v.resolver.enter(identity.PayerOf("", v.user))
+	release, ok := v.resolver.enter(identity.FlowOf("", v.user))
 	if !ok {
 		writeStatus(w, statusError(http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests, retrySoon,
 			"too many requests of this user wait for workspaces that it has not entered yet, try again later"))
@@ -79,12 +79,12 @@ func (v *visit) take(w http.ResponseWriter) bool {
 
 // at says which logical cluster the visit is for.
 func (v *visit) at(target workspaceindex.Target, view string, holder *backend) {
-	v.cluster, v.view, v.holder, v.visitor = target.Cluster.String(), view, holder, visitorOf(v.user, target.Cluster, view)
+	v.cluster, v.view, v.holder, v.accessKey = target.Cluster.String(), view, holder, accessKeyOf(v.user, target.Cluster, view)
 }
 
 // entered notes that the user has entered the logical cluster.
 func (v *visit) entered() {
-	v.visitors.entered(v.visitor)
+	v.accessCache.entered(v.accessKey)
 	v.release()
 }
 
@@ -124,8 +124,8 @@ func (v *visit) conceals(ctx context.Context, res *http.Response) bool {
 // takeMark takes off an answer of a shard what it says about whether the user has
 // entered the logical cluster: "true", "false", or nothing.
 func takeMark(header http.Header) string {
-	mark := header.Get(request.EnteredHeader)
-	header.Del(request.EnteredHeader)
+	mark := header.Get(request.AccessAuthorizedHeader)
+	header.Del(request.AccessAuthorizedHeader)
 	return mark
 }
 
@@ -134,7 +134,7 @@ func takeMark(header http.Header) string {
 // What the client has to say is not read before: that alone would tell it that
 // there is somebody who does.
 func (v *visit) notEntered(ctx context.Context) bool {
-	return !v.visitors.has(v.visitor) && v.denied(ctx)
+	return !v.accessCache.has(v.accessKey) && v.denied(ctx)
 }
 
 // denied asks the shard whether the user may not enter the logical cluster. A
@@ -184,7 +184,7 @@ func (v *visit) refusal(r *http.Request) *apierrors.StatusError {
 
 // revoked is the refusal of a user who may have entered before.
 func (v *visit) revoked(r *http.Request) *apierrors.StatusError {
-	v.visitors.denied(v.visitor)
+	v.accessCache.denied(v.accessKey)
 	return v.refusal(r)
 }
 

@@ -39,7 +39,7 @@ func TestStrangersLearnNothing(t *testing.T) {
 	w.cluster(t, "root", "off", func(lc *corev1alpha1.LogicalCluster) { lc.Status.Phase = corev1alpha1.LogicalClusterPhaseUnavailable })
 	w.shards["root"].handle(func(rw http.ResponseWriter, r *http.Request) {
 		rest := r.URL.Path[strings.LastIndexByte(r.URL.Path, '/'):]
-		rw.Header().Set(request.EnteredHeader, strconv.FormatBool(r.Header.Get("X-Remote-User") == "owner"))
+		rw.Header().Set(request.AccessAuthorizedHeader, strconv.FormatBool(r.Header.Get("X-Remote-User") == "owner"))
 		switch answer := awkward[rest]; {
 		case answer != nil:
 			answer(rw, r)
@@ -97,7 +97,7 @@ func TestStrangersLearnNothing(t *testing.T) {
 	t.Run("authorized", func(t *testing.T) {
 		res, _ := owner.get(t, "/clusters/hidden/inner")
 		require.Equal(t, http.StatusNotFound, res.StatusCode)
-		require.Empty(t, res.Header.Get(request.EnteredHeader), "the mark is between the servers")
+		require.Empty(t, res.Header.Get(request.AccessAuthorizedHeader), "the mark is between the servers")
 	})
 }
 
@@ -114,11 +114,11 @@ func TestTheMarkDecides(t *testing.T) {
 		answer := strings.SplitN(strings.TrimPrefix(r.URL.Path, "/clusters/hidden/"), "/", 3)
 		mayEnter := strconv.FormatBool(r.Header.Get("X-Remote-User") == "owner")
 		if len(answer) < 3 { // the front-proxy's question
-			rw.Header().Set(request.EnteredHeader, mayEnter)
+			rw.Header().Set(request.AccessAuthorizedHeader, mayEnter)
 			rw.WriteHeader(http.StatusForbidden)
 			return
 		}
-		rw.Header().Set(request.EnteredHeader, answer[1])
+		rw.Header().Set(request.AccessAuthorizedHeader, answer[1])
 		code, _ := strconv.Atoi(answer[0])
 		rw.WriteHeader(code)
 		_, _ = rw.Write([]byte(answer[2]))
@@ -144,7 +144,7 @@ func TestTheMarkDecides(t *testing.T) {
 		res, body := w.person(t, tc.user).get(t, "/clusters/hidden"+tc.path)
 		require.Equal(t, tc.code, res.StatusCode, "%+v", tc)
 		require.Equal(t, tc.requests, requests.Load(), "%+v", tc)
-		require.Empty(t, res.Header.Get(request.EnteredHeader), "the mark is between the servers")
+		require.Empty(t, res.Header.Get(request.AccessAuthorizedHeader), "the mark is between the servers")
 		if tc.concealed {
 			require.Contains(t, body, authz.NotPermittedReason)
 			require.Equal(t, strings.ReplaceAll(unknown, "/api", strings.ReplaceAll(tc.path, "%20", " ")), body)
@@ -211,7 +211,7 @@ func TestLateDenials(t *testing.T) {
 		if late.Load() {
 			<-time.After(took) // the shard's own time
 		}
-		rw.Header().Set(request.EnteredHeader, "false")
+		rw.Header().Set(request.AccessAuthorizedHeader, "false")
 		rw.WriteHeader(http.StatusForbidden)
 	})
 	w.ready(t)

@@ -53,7 +53,7 @@ func (rt *router) knownIn(ctx context.Context) authn.Workspace {
 	resolver := rt.resolver
 	target, outcome := resolver.index.Lookup(path)
 	if !final(outcome) {
-		release, ok := resolver.enter(identity.Payer{}) // nobody, yet
+		release, ok := resolver.enter(identity.Flow{}) // nobody, yet
 		if !ok {
 			return authn.Workspace{}
 		}
@@ -108,7 +108,7 @@ func (rt *router) tellOfIssuer(ctx context.Context, of *issuers.Configuration, f
 	if shard == nil {
 		return nil // it has gone
 	}
-	return events.Tell(ctx, shard.Clients.Cluster(cluster.Path()), events.Event{
+	return events.Record(ctx, shard.Clients.Cluster(cluster.Path()), events.Event{
 		About: issuers.Reference(of), Component: issuers.Component, Type: corev1.EventTypeWarning, Reason: issuers.Reason, Message: fault,
 	}, fault)
 }

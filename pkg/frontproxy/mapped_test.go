@@ -61,7 +61,7 @@ func TestMappedServers(t *testing.T) {
 	w.cluster(t, "root", "dddd")
 	w.workspace(t, "root", "root", "down", "dddd", func(ws *tenancyv1alpha1.Workspace) { ws.Status.Phase = corev1alpha1.LogicalClusterPhaseUnavailable })
 	w.shards["root"].handle(func(rw http.ResponseWriter, r *http.Request) {
-		rw.Header().Set(request.EnteredHeader, "true")
+		rw.Header().Set(request.AccessAuthorizedHeader, "true")
 		w.shards["root"].echo(rw, r)
 	})
 	w.ready(t)
@@ -140,12 +140,12 @@ func TestMappedServersTellNothing(t *testing.T) {
 		if r.Header.Get("X-Remote-User") == "jane" {
 			entered = "true"
 		}
-		rw.Header().Set(request.EnteredHeader, entered)
+		rw.Header().Set(request.AccessAuthorizedHeader, entered)
 		rw.WriteHeader(http.StatusForbidden)
 	})
 	var code int
 	mapped.handle(func(rw http.ResponseWriter, _ *http.Request) {
-		rw.Header().Set(request.EnteredHeader, "true")
+		rw.Header().Set(request.AccessAuthorizedHeader, "true")
 		rw.WriteHeader(code)
 	})
 	w.ready(t)
@@ -160,7 +160,7 @@ func TestMappedServersTellNothing(t *testing.T) {
 		require.Equal(t, unknownBody, body)
 		res, _ = jane.get(t, "/services/x/clusters/aaaa/api")
 		require.Equal(t, code, res.StatusCode)
-		require.Empty(t, res.Header.Get(request.EnteredHeader))
+		require.Empty(t, res.Header.Get(request.AccessAuthorizedHeader))
 	}
 	code = http.StatusOK
 	res, _ := joe.get(t, "/services/x/clusters/aaaa/api")

@@ -40,6 +40,6 @@ func (m *metricsReaders) may(ctx context.Context, who user.Info) (bool, error) {
 	return m.answers.May(ctx, "", review, func(ctx context.Context) (bool, error) {
 		ctx, cancel := context.WithTimeout(ctx, readersTimeout)
 		defer cancel()
-		return authz.AskDeeply(ctx, m.root.Cluster(core.RootCluster.Path()), review)
+		return authz.RequestDeepReview(ctx, m.root.Cluster(core.RootCluster.Path()), review)
 	})
 }

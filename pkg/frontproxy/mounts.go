@@ -149,7 +149,7 @@ func withPort(host string) string {
 func (m *mounts) enter(r *http.Request, v *visit, u *url.URL, cluster logicalcluster.Name) (*mountTarget, *apierrors.StatusError) {
 	denied, entered := v.ask(r.Context())
 	to := m.to(u, v)
-	holder := ledger.Holder{User: identity.Payer{Cluster: cluster}} // who mounts pays, not who visits
+	holder := ledger.Holder{User: identity.Flow{Cluster: cluster}} // who mounts pays, not who visits
 	switch {
 	case denied:
 		return nil, v.refusal(r)

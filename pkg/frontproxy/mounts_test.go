@@ -35,11 +35,11 @@ func (w *world) mount(t testing.TB, name, url string, edit ...func(*tenancyv1alp
 func (w *world) members(names ...string) {
 	w.shards["root"].handle(func(rw http.ResponseWriter, r *http.Request) {
 		if !strings.Contains(strings.Join(names, " "), r.Header.Get("X-Remote-User")) {
-			rw.Header().Set(request.EnteredHeader, "false")
+			rw.Header().Set(request.AccessAuthorizedHeader, "false")
 			rw.WriteHeader(http.StatusForbidden)
 			return
 		}
-		rw.Header().Set(request.EnteredHeader, "true")
+		rw.Header().Set(request.AccessAuthorizedHeader, "true")
 		w.shards["root"].echo(rw, r)
 	})
 }
@@ -131,7 +131,7 @@ func TestMountsOfServers(t *testing.T) {
 
 	mounted.handle(func(rw http.ResponseWriter, r *http.Request) {
 		rw.Header().Set("Set-Cookie", "a=b")
-		rw.Header().Set(request.EnteredHeader, "true")
+		rw.Header().Set(request.AccessAuthorizedHeader, "true")
 		if r.URL.Path == "/base/elsewhere" {
 			http.Redirect(rw, r, "https://elsewhere.example/", http.StatusTemporaryRedirect)
 		}
@@ -142,7 +142,7 @@ func TestMountsOfServers(t *testing.T) {
 	res, _ = jane.get(t, "/clusters/root:m/api")
 	require.Equal(t, http.StatusOK, res.StatusCode)
 	require.Empty(t, res.Header.Get("Set-Cookie"))
-	require.Empty(t, res.Header.Get(request.EnteredHeader))
+	require.Empty(t, res.Header.Get(request.AccessAuthorizedHeader))
 
 	lines, gone := make(chan string), make(chan string, 1)
 	mounted.watches(lines, gone)

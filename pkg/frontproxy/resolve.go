@@ -172,7 +172,7 @@ func (r *resolver) hold(ctx context.Context, arrived time.Time) {
 }
 
 // enter takes a place among those who may have to wait, if there is one.
-func (r *resolver) enter(who identity.Payer) (release func(), ok bool) {
+func (r *resolver) enter(who identity.Flow) (release func(), ok bool) {
 	holder := ledger.Holder{User: who}
 	if r.places.Take(holder, 1) != nil {
 		r.indexWaits.WithLabelValues("crowded").Inc()

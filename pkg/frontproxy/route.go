@@ -51,7 +51,7 @@ func (rt *router) send(w http.ResponseWriter, r *http.Request, c *call, cluster 
 // there lately, or answers and reports false.
 func (rt *router) admit(w http.ResponseWriter, v *visit, at address) bool {
 	target, view, found := rt.find(at, rt.resolver.index.Lookup)
-	return found == workspaceindex.Found && rt.visitors.has(visitorOf(v.user, target.Cluster, view)) || v.take(w)
+	return found == workspaceindex.Found && rt.accessCache.has(accessKeyOf(v.user, target.Cluster, view)) || v.take(w)
 }
 
 // find looks up what an address names: the logical cluster, and the path of the view
@@ -62,7 +62,7 @@ func (rt *router) find(at address, look func(path string) (workspaceindex.Target
 		if !known(outcome) {
 			return target, "", outcome
 		}
-		view = at.view.mount.ViewPath(granting.Cluster, at.view.object)
+		view = at.view.mount.VirtualWorkspacePath(granting.Cluster, at.view.object)
 	}
 	if at.path == request.Wildcard {
 		switch {

@@ -76,7 +76,7 @@ func TestStaleIndex(t *testing.T) {
 	w.stop()
 	w.shards["one"].data.Fail(http.StatusServiceUnavailable)
 	w.shards["one"].handle(func(rw http.ResponseWriter, _ *http.Request) {
-		rw.Header().Set(request.EnteredHeader, "false")
+		rw.Header().Set(request.AccessAuthorizedHeader, "false")
 		rw.WriteHeader(http.StatusForbidden)
 	})
 	w.ready(t)

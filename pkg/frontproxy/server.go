@@ -89,7 +89,7 @@ func New(ctx context.Context, o CompletedOptions) (s *Server, err error) {
 	s.router = s.newRouter(ctx, o, gates, mapped, mounts, m, registry)
 	s.health = &health{shards: s.shards}
 	authentication, err := authn.New(authn.Options{UserOptions: o.Authentication}, authn.Sources{
-		Accounts: serviceaccount.NewRemote(s.shards.holding), Workspace: s.router.knownIn, Tell: s.router.tellOfIssuer, Metrics: registry,
+		Accounts: serviceaccount.NewRemote(s.shards.holding), Workspace: s.router.knownIn, Report: s.router.tellOfIssuer, Metrics: registry,
 	})
 	if err != nil {
 		return s, err
@@ -111,7 +111,7 @@ func (s *Server) newRouter(ctx context.Context, o CompletedOptions, gates featur
 	groups := authn.GroupFilter{PassOn: o.PassOnGroups, Drop: o.Authentication.DropGroups}
 	rt := &router{
 		gate: &gate{
-			resolver: newResolver(s.shards.index, o.IndexTimeout, o.WorkspaceReadyTimeout, m.indexWaits), visitors: newVisitors(),
+			resolver: newResolver(s.shards.index, o.IndexTimeout, o.WorkspaceReadyTimeout, m.indexWaits), accessCache: newAccessCache(),
 			groups: groups, unread: s.shards.unread,
 		},
 		shards: s.shards, mounts: mounts, mapped: mapped, forwarder: &forwarder{draining: draining, metrics: m},

@@ -296,7 +296,7 @@ func TestUnknownAndForbiddenLookTheSame(t *testing.T) {
 	w.cluster(t, "root", "hidden")
 	w.shards["root"].handle(func(rw http.ResponseWriter, r *http.Request) {
 		if strings.Contains(r.URL.Path, "rbac") {
-			rw.Header().Set(request.EnteredHeader, "true")
+			rw.Header().Set(request.AccessAuthorizedHeader, "true")
 			rw.Header().Set("Audit-Id", "x")
 			rw.Header().Set("Content-Type", "application/json")
 			rw.WriteHeader(http.StatusForbidden)

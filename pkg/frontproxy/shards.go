@@ -145,7 +145,7 @@ func (s *shards) follow(ctx context.Context, shard *peers.Peer) {
 		return
 	}
 	s.set(shard.Name, way{})
-	if errors.Is(context.Cause(ctx), peers.ErrGone) {
+	if errors.Is(context.Cause(ctx), peers.ErrRemoved) {
 		s.index.DeleteShard(shard.Name)
 		s.saver.remove(ctx, shard.Name)
 	}

@@ -53,7 +53,7 @@ func FuzzURL(f *testing.F) {
 		v.cluster = resolved
 		if at.view != nil {
 			require.True(t, logicalcluster.NewPath(at.view.granting).IsValid(), at.view.granting)
-			v.view = at.view.mount.ViewPath("granting", at.view.object)
+			v.view = at.view.mount.VirtualWorkspacePath("granting", at.view.object)
 		}
 		(&forwarding{call: v.call, to: &shardTarget{backend: backend, visit: v}, way: backend}).rewrite(&httputil.ProxyRequest{In: r, Out: out})
 		sent, err := url.ParseRequestURI(out.URL.RequestURI())
@@ -65,9 +65,9 @@ func FuzzURL(f *testing.F) {
 		reached := l.Path.String()
 		if at.view != nil {
 			require.Equal(t, "granting", reached)
-			require.Equal(t, at.view.object, l.View.Name)
+			require.Equal(t, at.view.object, l.VirtualWorkspace.Name)
 			require.Same(t, at.view.mount, l.Mount)
-			reached = l.View.Path.String()
+			reached = l.VirtualWorkspace.Path.String()
 		}
 		require.Equal(t, resolved, reached)
 		require.Equal(t, rest, strings.TrimPrefix(sent.EscapedPath(), "/prefix"+v.view+"/clusters/"+resolved))

@@ -37,7 +37,7 @@ func Accept(header string) (accept string, ok bool) {
 
 // AsksForTables reports whether servers answer an Accept header with Tables: whether the
 // preferred clause of those that they can satisfy names them.
-func AsksForTables(accept string) bool {
+func AcceptsTables(accept string) bool {
 	for _, clause := range goautoneg.ParseAccept(accept) {
 		as, group, version := clause.Params["as"], clause.Params["g"], clause.Params["v"]
 		if as == "" && group == "" && version == "" {

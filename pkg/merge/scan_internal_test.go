@@ -117,7 +117,7 @@ func TestAsksForTables(t *testing.T) {
 		"application/json": false,
 		"":                 false,
 	} {
-		require.Equal(t, want, AsksForTables(accept), accept)
+		require.Equal(t, want, AcceptsTables(accept), accept)
 	}
 }
 

@@ -33,7 +33,7 @@ func TestKindsNamedTable(t *testing.T) {
 			}
 
 			r := w.request()
-			r.Tables = merge.AsksForTables(tc.accept)
+			r.Tables = merge.AcceptsTables(tc.accept)
 			out := httptest.NewRecorder()
 			require.NoError(t, r.List(t.Context(), out))
 			var list struct{ Items []map[string]any }
@@ -41,7 +41,7 @@ func TestKindsNamedTable(t *testing.T) {
 			require.Len(t, list.Items, 2)
 
 			r = w.request("sendInitialEvents", "true", "resourceVersionMatch", "NotOlderThan")
-			r.Tables = merge.AsksForTables(tc.accept)
+			r.Tables = merge.AcceptsTables(tc.accept)
 			s := w.watched(r)
 			for _, item := range list.Items {
 				check(item)

@@ -50,7 +50,7 @@ func NumberOf(uid string) uint32 {
 func IsVersion(text string) bool { return strings.HasPrefix(text, versionPrefix) }
 
 // MayHold reports whether a body may hold a merged version.
-func MayHold(body []byte) bool { return bytes.Contains(body, []byte(versionPrefix)) }
+func MayContainVersion(body []byte) bool { return bytes.Contains(body, []byte(versionPrefix)) }
 
 // ParseVersion returns the vector that a version holds. It fails with ErrVersion.
 func ParseVersion(text string) (Vector, error) {

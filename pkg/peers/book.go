@@ -19,8 +19,8 @@ import (
 // ErrGone is the cause of the end of a follower's context when the shard has no
 // Shard object any more, and ErrMoved when it has got another address.
 var (
-	ErrGone  = errors.New("the shard is not registered any more")
-	ErrMoved = errors.New("the shard has another address")
+	ErrRemoved = errors.New("the shard is not registered any more")
+	ErrMoved   = errors.New("the shard has another address")
 )
 
 // Config is what a book is made of.
@@ -116,7 +116,7 @@ func (b *Book) reconcile(ctx context.Context) {
 	for name, e := range b.entries() {
 		if _, ok := wanted[name]; !ok {
 			klog.FromContext(ctx).Info("Shard is gone", "shard", name)
-			b.remove(e, ErrGone)
+			b.remove(e, ErrRemoved)
 		}
 	}
 	unusable := map[string]string{}

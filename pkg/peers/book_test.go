@@ -177,7 +177,7 @@ func TestBookFollowsTheShards(t *testing.T) {
 
 	// It goes, and comes back.
 	w.withdraw(t, "there")
-	expect("there: " + ErrGone.Error())
+	expect("there: " + ErrRemoved.Error())
 	w.known(t, "there", "")
 	two.unused(t)
 	w.announce(t, "there", two.URL)

@@ -28,7 +28,7 @@ type breaker struct {
 
 // Ask reports whether the shard may be asked now. Who was told so calls Heard, or
 // Left without having heard anything.
-func (b *breaker) Ask() bool {
+func (b *breaker) Allow() bool {
 	if !b.open.Load() {
 		return true
 	}
@@ -68,7 +68,7 @@ func (b *breaker) Silent() bool {
 
 // Left says that nobody knows whether the shard would have answered: who asked
 // has not waited.
-func (b *breaker) Left() {
+func (b *breaker) Done() {
 	if !b.open.Load() {
 		return
 	}

@@ -41,13 +41,13 @@ func NewPeer(name string, clients *client.Factory) *Peer {
 // the shard said, errors included, is an answer; that ctx ended is nothing that
 // the shard is to blame for.
 func (p *Peer) Do(ctx context.Context, timeout time.Duration, request func(context.Context) error) error {
-	if !p.Ask() {
+	if !p.Allow() {
 		return fmt.Errorf("%w: asking shard %s again in a moment", ErrUnreachable, p.Name)
 	}
 	judged := false
 	defer func() {
 		if !judged {
-			p.Left()
+			p.Done()
 		}
 		p.Used(p.Clients.CloseIdleConnections)
 	}()
@@ -59,7 +59,7 @@ func (p *Peer) Do(ctx context.Context, timeout time.Duration, request func(conte
 		return err
 	}
 	judged = true
-	p.Heard(ctx, answer, err)
+	p.Observe(ctx, answer, err)
 	if !answer {
 		return fmt.Errorf("%w: %w", ErrUnreachable, err)
 	}
@@ -68,7 +68,7 @@ func (p *Peer) Do(ctx context.Context, timeout time.Duration, request func(conte
 
 // Heard notes whether the shard answered who was allowed to Ask, and logs when
 // that changes. err says why it did not.
-func (p *Peer) Heard(ctx context.Context, answered bool, err error) {
+func (p *Peer) Observe(ctx context.Context, answered bool, err error) {
 	switch changed := p.heard(answered); {
 	case !changed:
 	case answered:

@@ -61,17 +61,17 @@ func TestTimeoutsCount(t *testing.T) {
 		short, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		require.ErrorIs(t, p.Do(short, time.Minute, hang), context.DeadlineExceeded)
-		require.True(t, p.Ask(), "who left, or had no time, tells nothing of the shard")
-		p.Left()
+		require.True(t, p.Allow(), "who left, or had no time, tells nothing of the shard")
+		p.Done()
 
 		require.ErrorIs(t, p.Do(t.Context(), time.Minute, hang), ErrUnreachable)
-		require.False(t, p.Ask())
+		require.False(t, p.Allow())
 		<-time.After(OpenTimeout)
 		require.ErrorIs(t, p.Do(left, time.Minute, hang), context.Canceled)
-		require.True(t, p.Ask(), "the probe left, and another one may be sent")
-		require.False(t, p.Ask())
-		p.Heard(t.Context(), true, nil)
-		require.True(t, p.Ask())
+		require.True(t, p.Allow(), "the probe left, and another one may be sent")
+		require.False(t, p.Allow())
+		p.Observe(t.Context(), true, nil)
+		require.True(t, p.Allow())
 	})
 }
 
@@ -97,7 +97,7 @@ func TestWhatAShardSays(t *testing.T) {
 	require.True(t, apierrors.IsNotFound(p.Do(t.Context(), testTimeout, get)), "an answer is an answer")
 	server.Close()
 	require.ErrorIs(t, p.Do(t.Context(), testTimeout, get), ErrUnreachable)
-	require.False(t, p.Ask())
+	require.False(t, p.Allow())
 }
 
 // TestSilent: a shard that did not answer is left alone for a while by who has others.

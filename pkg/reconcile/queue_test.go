@@ -139,7 +139,7 @@ func TestKeysOfWhatLeavesAreDropped(t *testing.T) {
 	require.Eventually(t, func() bool { return len(began) == 1 }, time.Minute, time.Millisecond)
 
 	ranges.Set(half)
-	require.Eventually(t, func() bool { return informer.Holds().Equal(half) }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return informer.LoadedRanges().Equal(half) }, time.Minute, time.Millisecond)
 	held := informer.Lister().Len()
 	require.Less(t, held, clusters-1)
 	close(release)

@@ -35,7 +35,7 @@ func Example_ring() {
 		if err != nil {
 			return err
 		}
-		informer := kinds.ConfigMaps.Informer(factory.Wildcard(), client.InformerOptions[*corev1.ConfigMap]{Ranges: replicas.Holds()})
+		informer := kinds.ConfigMaps.Informer(factory.Wildcard(), client.InformerOptions[*corev1.ConfigMap]{Ranges: replicas.LoadedRanges()})
 		controller := reconcile.New(reconcile.Config[client.Key]{
 			Name: "greeter",
 			Gate: replicas,
@@ -87,8 +87,8 @@ func TestRing(t *testing.T) {
 			LoadTimeout: 10 * time.Minute,
 		})
 		require.NoError(t, err)
-		informer := kinds.ConfigMaps.Informer(factory.Wildcard(), client.InformerOptions[*corev1.ConfigMap]{Ranges: r.Holds()})
-		loading := kinds.Secrets.Informer(other.Wildcard(), client.InformerOptions[*corev1.Secret]{Ranges: r.Holds()})
+		informer := kinds.ConfigMaps.Informer(factory.Wildcard(), client.InformerOptions[*corev1.ConfigMap]{Ranges: r.LoadedRanges()})
+		loading := kinds.Secrets.Informer(other.Wildcard(), client.InformerOptions[*corev1.Secret]{Ranges: r.LoadedRanges()})
 		controller := reconcile.New(reconcile.Config[client.Key]{
 			Name: fmt.Sprint("greeter", replica), Gate: r,
 			Sources: []reconcile.Source[client.Key]{

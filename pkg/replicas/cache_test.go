@@ -169,7 +169,7 @@ func TestShardSetBack(t *testing.T) {
 // TestWithoutMarks holds that caches without marks, and shards without a mark, are believed.
 func TestWithoutMarks(t *testing.T) {
 	s, a := world(t)
-	a.marked = map[string]Mark{}
+	a.marked = map[string]Checkpoint{}
 	reading(t, a, func(t *testing.T, r *cacheReader) {
 		s.remove("x01")
 		a.replace(t, func(t *testing.T) {
@@ -288,11 +288,11 @@ func TestSlowMarks(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		const slow = 2 * time.Second
 		reads := 0 // one goes on at a time
-		cache := newCache("a", func(context.Context) (map[string]Mark, error) {
+		cache := newCache("a", func(context.Context) (map[string]Checkpoint, error) {
 			reads++
 			version := strconv.Itoa(reads)
 			<-time.After(slow)
-			return map[string]Mark{"s": {Epoch: "e", Versions: map[string]string{"x": version}}}, nil
+			return map[string]Checkpoint{"s": {Epoch: "e", Versions: map[string]string{"x": version}}}, nil
 		})
 		var all sync.WaitGroup
 		ask := func(want string) {

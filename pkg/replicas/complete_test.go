@@ -24,7 +24,7 @@ func TestCompleteByMarks(t *testing.T) {
 		others, replicas := cache.reader(t)
 		unknown := errors.New("nobody knows")
 		d := NewDual(kinds.ConfigMaps.Informer(newScripted().factory(t).Wildcard(), client.InformerOptions[*corev1.ConfigMap]{}), others, DualOptions{
-			Marked: func() ([]string, error) { return []string{"s", "t"}, unknown },
+			Checkpointed: func() ([]string, error) { return []string{"s", "t"}, unknown },
 		})
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
@@ -56,9 +56,9 @@ func TestCompleteByMarks(t *testing.T) {
 		other := newScriptedShard("t")
 		mark := func(versions map[string]string) {
 			cache.lock.Lock()
-			cache.marked["t"] = Mark{Epoch: other.epoch, Versions: versions}
+			cache.marked["t"] = Checkpoint{Epoch: other.epoch, Versions: versions}
 			cache.lock.Unlock()
-			replicas.Note("t", Mark{Epoch: other.epoch, Versions: versions})
+			replicas.Note("t", Checkpoint{Epoch: other.epoch, Versions: versions})
 			pass(5 * time.Second)
 		}
 		mark(map[string]string{"secrets": "5"})

@@ -20,13 +20,13 @@ import (
 type DualOptions struct {
 	// Holds reports whether the own shard holds a logical cluster. What others
 	// have of that one is left over. Nil: it holds none.
-	Holds func(cluster logicalcluster.Name) bool
+	Owns func(cluster logicalcluster.Name) bool
 	// Standing says what replicas of a shard are worth, by its name. Nil: all
 	// are Members.
-	Standing func(shard string) Standing
+	ShardState func(shard string) ShardState
 	// Marked returns the other shards that leave marks: others are complete when all is known
 	// that theirs cover, and for Complete, when these are known. Nil: there are none.
-	Marked func() ([]string, error)
+	Checkpointed func() ([]string, error)
 }
 
 // Dual is one view of what the own shard has of a resource and of what others
@@ -52,7 +52,7 @@ type Dual[T client.Object] struct {
 	options     DualOptions
 
 	// view notifies handlers, under the lock of both informers.
-	view *client.View[T]
+	view *client.Composite[T]
 	// counts has the number of objects by shard, under that lock, and shards the
 	// names of those that have any.
 	counts map[string]int
@@ -63,15 +63,15 @@ type Dual[T client.Object] struct {
 // runs both. The own one may have handlers already, and more than one view.
 // others has options that OfOthers returns. It may be nil, where there is nothing else.
 func NewDual[T client.Object](own, others *client.Informer[T], options DualOptions) *Dual[T] {
-	if options.Holds == nil {
-		options.Holds = func(logicalcluster.Name) bool { return false }
+	if options.Owns == nil {
+		options.Owns = func(logicalcluster.Name) bool { return false }
 	}
-	if options.Standing == nil {
-		options.Standing = allMembers
+	if options.ShardState == nil {
+		options.ShardState = allActive
 	}
 	d := &Dual[T]{own: own, others: others, options: options, counts: map[string]int{}}
 	d.shards.Store(&[]string{})
-	d.view = client.NewView(own, d.ownChanged, d.visible)
+	d.view = client.NewComposite(own, d.ownChanged, d.visible)
 	if others != nil {
 		d.view.Follow(others, d.othersChanged)
 	}
@@ -86,7 +86,7 @@ func (d *Dual[T]) Own() *client.Informer[T] { return d.own }
 func (d *Dual[T]) Others() *client.Informer[T] { return d.others }
 
 // Holds reports whether the own shard holds a logical cluster.
-func (d *Dual[T]) Holds(cluster logicalcluster.Name) bool { return d.options.Holds(cluster) }
+func (d *Dual[T]) Owns(cluster logicalcluster.Name) bool { return d.options.Owns(cluster) }
 
 // Name returns the name of the own shard's informer.
 func (d *Dual[T]) Name() string { return d.own.Name() }
@@ -138,10 +138,10 @@ func (d *Dual[T]) Complete(shards ...string) error {
 
 // marked returns a client.ErrIncomplete that names the shards of which not all is known.
 func (d *Dual[T]) marked(shards []string) error {
-	if d.others == nil || d.options.Marked == nil {
+	if d.others == nil || d.options.Checkpointed == nil {
 		return nil
 	}
-	all, err := d.options.Marked()
+	all, err := d.options.Checkpointed()
 	if err != nil {
 		return fmt.Errorf("%w: the shards: %w", client.ErrIncomplete, err)
 	}
@@ -163,9 +163,9 @@ func (d *Dual[T]) marked(shards []string) error {
 func (d *Dual[T]) Get(cluster logicalcluster.Name, namespace, name string) (T, error) {
 	key := client.Key{Cluster: cluster, Namespace: namespace, Name: name}
 	obj, found := d.own.Lister().Lookup(key)
-	if !found && !d.options.Holds(cluster) {
+	if !found && !d.options.Owns(cluster) {
 		var best copyOf[T]
-		if best, found = d.best(key, d.options.Standing); found {
+		if best, found = d.best(key, d.options.ShardState); found {
 			obj = best.obj
 		} else {
 			// It may have come here from another shard meanwhile.
@@ -176,7 +176,7 @@ func (d *Dual[T]) Get(cluster logicalcluster.Name, namespace, name string) (T, e
 		return obj, nil
 	}
 	err := d.Complete()
-	if err == nil || (d.options.Holds(cluster) && d.own.HasSynced()) {
+	if err == nil || (d.options.Owns(cluster) && d.own.HasSynced()) {
 		err = apierrors.NewNotFound(d.own.Resource(), name)
 	}
 	return obj, err
@@ -199,7 +199,7 @@ func (d *Dual[T]) Current() error {
 // start may lack an object.
 func (d *Dual[T]) GetCurrent(cluster logicalcluster.Name, namespace, name string) (T, error) {
 	obj, err := d.Get(cluster, namespace, name)
-	if !apierrors.IsNotFound(err) || d.options.Holds(cluster) {
+	if !apierrors.IsNotFound(err) || d.options.Owns(cluster) {
 		return obj, err
 	}
 	if unknown := d.Current(); unknown != nil {
@@ -212,7 +212,7 @@ func (d *Dual[T]) GetCurrent(cluster logicalcluster.Name, namespace, name string
 // It does not report whether there may be more; Complete does.
 func (d *Dual[T]) In(cluster logicalcluster.Name) []T {
 	var replicas []T
-	if d.others != nil && !d.options.Holds(cluster) {
+	if d.others != nil && !d.options.Owns(cluster) {
 		replicas = d.others.Lister().Cluster(cluster).List(nil)
 	}
 	// The own shard last: what came here meanwhile is not missed.
@@ -224,7 +224,7 @@ func (d *Dual[T]) In(cluster logicalcluster.Name) []T {
 		if _, owned := d.own.Lister().Lookup(key); owned {
 			continue
 		}
-		if best, ok := d.best(key, d.options.Standing); ok && best.shard == shard {
+		if best, ok := d.best(key, d.options.ShardState); ok && best.shard == shard {
 			all = append(all, replica)
 		}
 	}
@@ -264,7 +264,7 @@ func (d *Dual[T]) ByIndex(index, value string) ([]T, error) {
 			continue
 		}
 		// The preferred copy may not be one that the index has there.
-		if best, ok := d.best(key, d.options.Standing); ok && best.shard == shard && !d.options.Holds(key.Cluster) {
+		if best, ok := d.best(key, d.options.ShardState); ok && best.shard == shard && !d.options.Owns(key.Cluster) {
 			best.obj = replica
 			found[key] = best
 		}
@@ -287,11 +287,11 @@ func (d *Dual[T]) ByIndex(index, value string) ([]T, error) {
 
 // best returns the preferred one of the copies that other shards have of an
 // object.
-func (d *Dual[T]) best(key client.Key, standing func(string) Standing) (best copyOf[T], found bool) {
+func (d *Dual[T]) best(key client.Key, standing func(string) ShardState) (best copyOf[T], found bool) {
 	for _, shard := range *d.shards.Load() {
 		key.Shard = shard
 		c := copyOf[T]{shard: shard, standing: standing(shard)}
-		if c.standing == Gone {
+		if c.standing == Removed {
 			continue
 		}
 		var has bool
@@ -330,7 +330,7 @@ func (d *Dual[T]) visible(visit func(client.Key, T) bool) {
 		if _, hidden := d.own.Lister().Lookup(key); hidden {
 			continue
 		}
-		if best, _ := d.best(key, allMembers); best.shard == shard && !visit(key, obj) {
+		if best, _ := d.best(key, allActive); best.shard == shard && !visit(key, obj) {
 			return
 		}
 	}
@@ -339,7 +339,7 @@ func (d *Dual[T]) visible(visit func(client.Key, T) bool) {
 // ownChanged tells the handlers of a change of the own informer, under the lock.
 func (d *Dual[T]) ownChanged(c client.Change[T]) {
 	if c.Had != c.Has {
-		if other, found := d.best(c.Key, allMembers); found {
+		if other, found := d.best(c.Key, allActive); found {
 			if c.Has {
 				d.replaced(c, other, copyOf[T]{obj: c.New, own: true})
 			} else {
@@ -359,11 +359,11 @@ func (d *Dual[T]) othersChanged(c client.Change[T]) {
 	if _, hidden := d.own.Lister().Lookup(c.Key); hidden {
 		return
 	}
-	rest, found := d.best(c.Key, func(other string) Standing {
+	rest, found := d.best(c.Key, func(other string) ShardState {
 		if other == shard {
-			return Gone
+			return Removed
 		}
-		return Member
+		return Active
 	})
 	if !found {
 		d.view.Notify(c)
@@ -371,10 +371,10 @@ func (d *Dual[T]) othersChanged(c client.Change[T]) {
 	}
 	// The changed copy is told of as far as it is, or was, the preferred one.
 	before, after := rest, rest
-	if old := (copyOf[T]{obj: c.Old, shard: shard, standing: Member}); c.Had && compareCopies(old, rest) < 0 {
+	if old := (copyOf[T]{obj: c.Old, shard: shard, standing: Active}); c.Had && compareCopies(old, rest) < 0 {
 		before = old
 	}
-	if obj := (copyOf[T]{obj: c.New, shard: shard, standing: Member}); c.Has && compareCopies(obj, rest) < 0 {
+	if obj := (copyOf[T]{obj: c.New, shard: shard, standing: Active}); c.Has && compareCopies(obj, rest) < 0 {
 		after = obj
 	}
 	if before.shard == rest.shard && after.shard == rest.shard {

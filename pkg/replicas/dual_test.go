@@ -31,7 +31,7 @@ type federation struct {
 	told       map[client.Key]string
 
 	mu       sync.Mutex
-	standing map[string]Standing
+	standing map[string]ShardState
 	holds    map[logicalcluster.Name]bool
 }
 
@@ -41,17 +41,17 @@ func contents(obj *corev1.ConfigMap) []string { return []string{obj.Data["conten
 func federate(t *testing.T, own, cache *scripted, f func(t *testing.T, d *federation)) {
 	t.Helper()
 	bubble.Test(t, func(t *testing.T) {
-		d := &federation{own: own, cache: cache, told: map[client.Key]string{}, standing: map[string]Standing{}, holds: map[logicalcluster.Name]bool{}}
+		d := &federation{own: own, cache: cache, told: map[client.Key]string{}, standing: map[string]ShardState{}, holds: map[logicalcluster.Name]bool{}}
 		options := client.InformerOptions[*corev1.ConfigMap]{Indexers: map[string]client.IndexFunc[*corev1.ConfigMap]{"content": contents}}
 		mine := kinds.ConfigMaps.Informer(own.factory(t).Wildcard(), options)
 		others := kinds.ConfigMaps.Informer(cache.factory(t).Shard("*").Wildcard(), OfOthers("self", options))
 		d.Dual = NewDual(mine, others, DualOptions{
-			Holds: func(cluster logicalcluster.Name) bool {
+			Owns: func(cluster logicalcluster.Name) bool {
 				d.mu.Lock()
 				defer d.mu.Unlock()
 				return d.holds[cluster]
 			},
-			Standing: d.standingOf,
+			ShardState: d.standingOf,
 		})
 		d.AddEventHandler(recordingTo(t, d.told))
 		ctx, cancel := context.WithCancel(t.Context())
@@ -65,24 +65,24 @@ func federate(t *testing.T, own, cache *scripted, f func(t *testing.T, d *federa
 	})
 }
 
-func (d *federation) standingOf(shard string) Standing {
+func (d *federation) standingOf(shard string) ShardState {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if standing, known := d.standing[shard]; known {
 		return standing
 	}
-	return Member
+	return Active
 }
 
 // expected returns what one should see, by the objects of both servers.
-func (d *federation) expected(standing func(string) Standing, holds map[logicalcluster.Name]bool) map[client.Key]*corev1.ConfigMap {
+func (d *federation) expected(standing func(string) ShardState, holds map[logicalcluster.Name]bool) map[client.Key]*corev1.ConfigMap {
 	seen := map[client.Key]*corev1.ConfigMap{}
 	for _, obj := range d.own.objects {
 		seen[client.KeyOf(obj)] = obj
 	}
 	copies := map[client.Key][]*corev1.ConfigMap{}
 	for key, obj := range d.cache.objects {
-		if mine := seen[client.KeyOf(obj)]; mine == nil && key.Shard != "self" && standing(key.Shard) != Gone && !holds[key.Cluster] {
+		if mine := seen[client.KeyOf(obj)]; mine == nil && key.Shard != "self" && standing(key.Shard) != Removed && !holds[key.Cluster] {
 			copies[client.KeyOf(obj)] = append(copies[client.KeyOf(obj)], obj)
 		}
 	}
@@ -110,7 +110,7 @@ func (d *federation) agrees(t *testing.T) {
 	bubble.Wait()
 	require.NoError(t, d.Complete())
 	told := map[client.Key]string{}
-	for key, obj := range d.expected(allMembers, nil) {
+	for key, obj := range d.expected(allActive, nil) {
 		told[key] = contentOf(obj)
 	}
 	require.Equal(t, told, d.told)
@@ -198,7 +198,7 @@ func TestDualModel(t *testing.T) {
 						pass(time.Duration(r.IntN(2000)) * time.Millisecond)
 					case 3:
 						d.mu.Lock()
-						d.standing[[]string{"blue", "green"}[r.IntN(2)]] = Standing(r.IntN(3))
+						d.standing[[]string{"blue", "green"}[r.IntN(2)]] = ShardState(r.IntN(3))
 						d.holds[scriptedKey(r.IntN(3)).Cluster] = r.IntN(2) == 0
 						d.mu.Unlock()
 					case 4:

@@ -32,8 +32,8 @@ func withDual(f func(dual *replicas.Dual[*corev1.ConfigMap])) {
 			return
 		}
 		defer factory.CloseIdleConnections()
-		marks := func(context.Context, *client.Factory) (map[string]replicas.Mark, error) {
-			return map[string]replicas.Mark{"green": {Epoch: "0197d3a1-0c5e-7000-8000-000000000000", Versions: map[string]string{"configmaps": "7"}}}, nil
+		marks := func(context.Context, *client.Factory) (map[string]replicas.Checkpoint, error) {
+			return map[string]replicas.Checkpoint{"green": {Epoch: "0197d3a1-0c5e-7000-8000-000000000000", Versions: map[string]string{"configmaps": "7"}}}, nil
 		}
 		cache := replicas.NewCache("cache", factory, marks)
 		own := kinds.ConfigMaps.Informer(factory.Wildcard(), client.InformerOptions[*corev1.ConfigMap]{})

@@ -10,7 +10,7 @@ import (
 // guarded is an informer of any type.
 type guarded interface {
 	Guard() client.Guard
-	Away() (since time.Time, why error)
+	Unreachable() (since time.Time, why error)
 }
 
 // Lacks returns which of the shards an informer has not known completely by marks, and since when that
@@ -30,7 +30,7 @@ func readFrom(informer guarded) string {
 		return ""
 	}
 	away := ""
-	if since, why := informer.Away(); why != nil {
+	if since, why := informer.Unreachable(); why != nil {
 		away = ", away since " + since.UTC().Format(time.RFC3339)
 	}
 	return fmt.Sprintf(" (read from cache %q%s)", r.cache.name, away)

@@ -9,25 +9,25 @@ import (
 )
 
 // Standing is what the replicas of a shard are worth.
-type Standing int
+type ShardState int
 
 const (
 	// Gone is a shard that does not exist: what it left behind does not count.
-	Gone Standing = iota
+	Removed ShardState = iota
 	// Leaving is a shard that is being removed: others are preferred.
-	Leaving
+	Draining
 	// Member is a shard like any other.
-	Member
+	Active
 )
 
-func allMembers(string) Standing { return Member }
+func allActive(string) ShardState { return Active }
 
 // copyOf is an object as a shard has it.
 type copyOf[T client.Object] struct {
 	obj      T
 	own      bool
 	shard    string
-	standing Standing
+	standing ShardState
 }
 
 // compareCopies orders copies, of one object or of several, the preferred one

@@ -41,7 +41,7 @@ type reader struct {
 	held    map[client.Key]struct{}
 	doubted map[client.Key]client.Object
 	// marks are those that were read before the complete state.
-	marks map[string]Mark
+	marks map[string]Checkpoint
 
 	coverage coverage
 }
@@ -52,7 +52,7 @@ type seenVersion struct{ epoch, version string }
 // lag is what a cache lacks of a shard.
 type lag struct {
 	// target is the mark that the cache has to have.
-	target Mark
+	target Checkpoint
 	// other says that its objects are of another epoch, and cannot be compared.
 	other bool
 	// until is set when it has caught up: from that version of the cache on everything is news. due are
@@ -82,7 +82,7 @@ func (r *reader) BeforeList(ctx context.Context, lastBreak time.Time) error {
 }
 
 // begin compares the marks on the cache server with what is known, with the informer's lock held.
-func (r *reader) begin(ctx context.Context, marks map[string]Mark) {
+func (r *reader) begin(ctx context.Context, marks map[string]Checkpoint) {
 	r.round++
 	r.marks = marks
 	clear(r.behind)
@@ -101,7 +101,7 @@ func (r *reader) begin(ctx context.Context, marks map[string]Mark) {
 }
 
 // target returns the mark that a cache has at least that has all that is known of a shard.
-func (r *reader) target(shard string) (Mark, bool) {
+func (r *reader) target(shard string) (Checkpoint, bool) {
 	mark, ok := r.known(shard)
 	version, named := mark.Versions[r.resource]
 	if last := r.seen[shard]; named && (last.epoch == "" || last.epoch == mark.Epoch) && older(version, last.version) {
@@ -112,7 +112,7 @@ func (r *reader) target(shard string) (Mark, bool) {
 
 // known returns what the shard itself has said to be complete. Of what marks do not name, those of
 // all the rest speak.
-func (r *reader) known(shard string) (Mark, bool) {
+func (r *reader) known(shard string) (Checkpoint, bool) {
 	mark, ok := r.cache.marked(shard)
 	if version, named := mark.Versions[r.resource]; named {
 		mark.Versions = map[string]string{r.resource: version}

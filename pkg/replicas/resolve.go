@@ -68,7 +68,7 @@ func (r *reader) unresolved() (shards []string, round int) {
 }
 
 // resolveShard compares a shard's part with what is known, if its mark says that it is complete.
-func (r *reader) resolveShard(ctx context.Context, round int, shard string, mark Mark) error {
+func (r *reader) resolveShard(ctx context.Context, round int, shard string, mark Checkpoint) error {
 	var l *lag
 	var removed bool
 	r.informer.Pause(func() { l, removed = r.behind[shard], r.cache.removed(shard) })
@@ -107,7 +107,7 @@ func (r *reader) resolveShard(ctx context.Context, round int, shard string, mark
 
 // apply removes the objects of a shard that its part does not have, and stores the doubted ones that it has, with the
 // informer's lock held.
-func (r *reader) apply(shard string, mark Mark, present map[client.Key]client.Object) {
+func (r *reader) apply(shard string, mark Checkpoint, present map[client.Key]client.Object) {
 	marked, named := mark.Versions[r.resource]
 	var gone []client.Key
 	for key, obj := range r.informer.All() {

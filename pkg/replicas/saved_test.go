@@ -29,7 +29,7 @@ func TestGetCurrent(t *testing.T) {
 		return kinds.ConfigMaps.Informer(factory.Wildcard(), client.InformerOptions[*corev1.ConfigMap]{})
 	}
 	own, others := informer(), informer()
-	d := NewDual(own, others, DualOptions{Holds: func(cluster logicalcluster.Name) bool { return cluster == "here" }})
+	d := NewDual(own, others, DualOptions{Owns: func(cluster logicalcluster.Name) bool { return cluster == "here" }})
 	require.NoError(t, own.Restore(nil))
 	require.NoError(t, NewSaved(others).Restore([]json.RawMessage{[]byte(`{"metadata":{"name":"saved","namespace":"n","annotations":{"kcp.io/cluster":"c"}}}`)}))
 	get := func(cluster logicalcluster.Name, name string) error {

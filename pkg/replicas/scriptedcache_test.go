@@ -29,11 +29,11 @@ type scriptedCache struct {
 	lock sync.Mutex
 	// away has it answer nothing, and stuck not even an error.
 	away, stuck bool
-	marked      map[string]Mark
+	marked      map[string]Checkpoint
 }
 
 func newScriptedCache() *scriptedCache {
-	c := &scriptedCache{scripted: newScripted(), marked: map[string]Mark{}}
+	c := &scriptedCache{scripted: newScripted(), marked: map[string]Checkpoint{}}
 	c.Rollback(70_000) // nothing is to go by the versions of caches
 	c.next = func() int {
 		c.lock.Lock()
@@ -46,7 +46,7 @@ func newScriptedCache() *scriptedCache {
 	return c
 }
 
-func (c *scriptedCache) marks(ctx context.Context) (map[string]Mark, error) {
+func (c *scriptedCache) marks(ctx context.Context) (map[string]Checkpoint, error) {
 	c.lock.Lock()
 	away, stuck, marks := c.away, c.stuck, maps.Clone(c.marked)
 	c.lock.Unlock()
@@ -62,7 +62,7 @@ func (c *scriptedCache) marks(ctx context.Context) (map[string]Mark, error) {
 }
 
 // said returns the marks, or nothing if it is away.
-func (c *scriptedCache) said() map[string]Mark {
+func (c *scriptedCache) said() map[string]Checkpoint {
 	c.lock.Lock()
 	defer c.lock.Unlock()
 	if c.away || c.stuck {
@@ -87,7 +87,7 @@ func (c *scriptedCache) wipe(t *testing.T) {
 	c.become(t, nil)
 	c.lock.Lock()
 	defer c.lock.Unlock()
-	c.marked = map[string]Mark{}
+	c.marked = map[string]Checkpoint{}
 }
 
 // replace has its data be replaced, for which it has to be away for longer than marks are believed.
@@ -192,7 +192,7 @@ func (s *scriptedShard) push(t *testing.T, c *scriptedCache, names ...string) {
 func (s *scriptedShard) mark(c *scriptedCache) {
 	c.lock.Lock()
 	defer c.lock.Unlock()
-	c.marked[s.name] = Mark{Epoch: s.epoch, Versions: map[string]string{"configmaps": strconv.Itoa(s.version)}}
+	c.marked[s.name] = Checkpoint{Epoch: s.epoch, Versions: map[string]string{"configmaps": strconv.Itoa(s.version)}}
 }
 
 // sync pushes all, and says so.
@@ -311,7 +311,7 @@ func running(t *testing.T, informer interface{ Run(context.Context) error }) {
 // reader returns an informer of the cache that does not run yet.
 func (c *scriptedCache) reader(t *testing.T) (*client.Informer[*corev1.ConfigMap], *Cache) {
 	t.Helper()
-	cache := NewCache("a", c.factory(t), func(ctx context.Context, _ *client.Factory) (map[string]Mark, error) { return c.marks(ctx) })
+	cache := NewCache("a", c.factory(t), func(ctx context.Context, _ *client.Factory) (map[string]Checkpoint, error) { return c.marks(ctx) })
 	return kinds.ConfigMaps.Informer(cache.Factory().Shard("*").Wildcard(), client.InformerOptions[*corev1.ConfigMap]{}), cache
 }
 

@@ -155,7 +155,7 @@ const (
 	// ProblemMissing is an object without a replica.
 	ProblemMissing Problem = "missing"
 	// ProblemLeftOver is a replica whose object is gone or not selected.
-	ProblemLeftOver Problem = "left over"
+	ProblemOrphaned Problem = "left over"
 	// ProblemDifferent is a replica with another content than its object.
 	ProblemDifferent Problem = "different"
 )
@@ -168,7 +168,7 @@ func ProblemOf(resource Resource, local, replica *unstructured.Unstructured) Pro
 	case replica == nil:
 		return ProblemMissing
 	case local == nil || !resource.Selects(local):
-		return ProblemLeftOver
+		return ProblemOrphaned
 	default:
 		return ProblemDifferent
 	}

@@ -204,9 +204,9 @@ func TestTable(t *testing.T) {
 	<-changed
 	now, _ := table.Lines()
 	require.NotSame(t, lines[shards], now[shards], "who follows the line starts over")
-	table.Gone(lines[shards])
+	table.Delete(lines[shards])
 	require.Error(t, table.Remove(impatient, shards), "another line is gone")
-	table.Gone(now[shards])
+	table.Delete(now[shards])
 	require.NoError(t, table.Remove(impatient, shards))
 	require.NoError(t, table.Add(Resource{GroupVersionResource: shards.WithVersion("v1")}))
 }

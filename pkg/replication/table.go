@@ -177,7 +177,7 @@ func (t *Table) Remove(ctx context.Context, resource schema.GroupResource) error
 }
 
 // Gone removes a line whose replicas are deleted.
-func (t *Table) Gone(l *Line) {
+func (t *Table) Delete(l *Line) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if l.removed != nil && t.lines[l.GroupResource()] == l {

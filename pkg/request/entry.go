@@ -11,7 +11,7 @@ const (
 	// somebody was allowed to enter the logical cluster: "true" or "false". The
 	// front-proxy takes it off. What a shard answers otherwise, it would have
 	// answered to anybody, and tells that the logical cluster exists.
-	EnteredHeader = InternalHeaderPrefix + "Entered"
+	AccessAuthorizedHeader = InternalHeaderPrefix + "Entered"
 
 	// ReadyTimeoutHeader says, in a request that a front-proxy forwards, how long it
 	// is to wait for a new logical cluster to become ready, such as 9.5s.
@@ -39,7 +39,7 @@ func WithEntry(ctx context.Context, entered func()) context.Context {
 // Entered tells the server of a request that its sender may enter the logical
 // cluster of ctx. Authorizers call it as soon as they know, before they decide
 // about the request itself; more than once makes no difference.
-func Entered(ctx context.Context) {
+func AccessAuthorized(ctx context.Context) {
 	if s := scopeFrom(ctx); s.entered != nil {
 		s.entered()
 	}

@@ -11,13 +11,13 @@ import (
 // TestEntered holds that entering counts for the logical cluster that the
 // request is for, and for no other.
 func TestEntered(t *testing.T) {
-	request.Entered(t.Context()) // nobody wants to know
+	request.AccessAuthorized(t.Context()) // nobody wants to know
 
 	times := 0
 	ctx := request.WithEntry(request.WithClusterName(t.Context(), "a"), func() { times++ })
-	request.Entered(request.WithClusterName(ctx, "b"))
+	request.AccessAuthorized(request.WithClusterName(ctx, "b"))
 	require.Zero(t, times, "a part of the work that is for another logical cluster")
-	request.Entered(ctx)
+	request.AccessAuthorized(ctx)
 	require.Equal(t, 1, times)
 	name, err := request.ClusterNameFrom(ctx)
 	require.NoError(t, err)

@@ -6,7 +6,7 @@ import (
 )
 
 // AdminPath is below which any shard serves what is of the whole installation.
-const AdminPath = ViewsPrefix + "admin"
+const AdminPath = ServicesPrefix + "admin"
 
 // Admin is /services/admin/apis/core.kcp.io/v1alpha1/shards: what is of the whole installation,
 // and of no logical cluster.
@@ -17,7 +17,7 @@ var Admin = &Mount{
 }
 
 // ShardMounts is the table of shards, and of front-proxies, which lead to them.
-func ShardMounts() []*Mount { return append([]*Mount{Clusters, Admin}, ViewMounts()...) }
+func ShardMounts() []*Mount { return append([]*Mount{Clusters, Admin}, VirtualWorkspaceMounts()...) }
 
 // CacheMounts is the table of cache servers.
 func CacheMounts() []*Mount { return []*Mount{CacheShards, Shards} }
@@ -26,8 +26,8 @@ func CacheMounts() []*Mount { return []*Mount{CacheShards, Shards} }
 // has to be resolved, or no logical cluster at all.
 func (l Location) Scope() (s Scope, known bool) {
 	s = Scope{Mount: l.Mount, Shard: l.Shard, Cluster: Cluster{Wildcard: l.Wildcard}}
-	if l.View != nil {
-		s.View = l.View.scope()
+	if l.VirtualWorkspace != nil {
+		s.VirtualWorkspace = l.VirtualWorkspace.scope()
 	}
 	if l.Wildcard {
 		return s, true

@@ -34,7 +34,7 @@ type Scope struct {
 	// View is set where the request is to reach the content of other logical clusters
 	// through a view. Cluster is then the one that grants the view, which decides about
 	// the request and which it is counted for, until it enters the view.
-	View *View
+	VirtualWorkspace *VirtualWorkspace
 	// Refusal is the answer to a request that nothing in its scope serves. It is
 	// given after authorization.
 	Refusal error
@@ -170,7 +170,7 @@ type Restriction interface {
 
 // View is through what a request reaches the content of other logical clusters than the
 // one that it is for.
-type View struct {
+type VirtualWorkspace struct {
 	// Name is the name of the object that grants the view, in the logical cluster that
 	// the request is for. The mount says of which kind; of some, none does.
 	Name string
@@ -180,7 +180,9 @@ type View struct {
 }
 
 // ViewFrom returns the view that a request is to enter, or nil.
-func ViewFrom(ctx context.Context) *View { return scopeFrom(ctx).View }
+func VirtualWorkspaceFrom(ctx context.Context) *VirtualWorkspace {
+	return scopeFrom(ctx).VirtualWorkspace
+}
 
 // Through is the view that a request has entered: it goes on in another logical cluster
 // than the one that has granted the view.
@@ -188,8 +190,8 @@ type Through struct {
 	// Mount says of which kind the view is.
 	Mount *Mount
 	// Provider is the logical cluster that has granted it, by the object View.
-	Provider logicalcluster.Name
-	View     string
+	Provider         logicalcluster.Name
+	VirtualWorkspace string
 	// Unrestricted must be set if the request may see all objects of Cluster in storage.
 	// Otherwise it needs an identity or a restriction (CheckStorage).
 	Unrestricted bool

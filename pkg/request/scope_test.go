@@ -63,8 +63,8 @@ func TestCheckStorage(t *testing.T) {
 	here, elsewhere := schema.GroupResource{Resource: "events"}, schema.GroupResource{Group: "events.k8s.io", Resource: "events"}
 	for name, through := range map[string]request.Through{
 		"directly":                    {},
-		"through a virtual workspace": {Mount: request.APIExports, Provider: "p", View: "e"},
-		"through a virtual workspace, to all of it": {Mount: request.TerminatingWorkspaces, Provider: "p", View: "t", Unrestricted: true},
+		"through a virtual workspace": {Mount: request.APIExports, Provider: "p", VirtualWorkspace: "e"},
+		"through a virtual workspace, to all of it": {Mount: request.TerminatingWorkspaces, Provider: "p", VirtualWorkspace: "t", Unrestricted: true},
 	} {
 		ctx := request.WithThrough(request.WithWildcard(t.Context()), through)
 		restricts := through.Mount != nil && !through.Unrestricted

@@ -8,10 +8,10 @@ import (
 )
 
 // ViewsPrefix starts the URLs of all views.
-const ViewsPrefix = "/services/"
+const ServicesPrefix = "/services/"
 
 // CachePrefix is the URL prefix of the cache server's API.
-const CachePrefix = ViewsPrefix + "cache"
+const CachePrefix = ServicesPrefix + "cache"
 
 // Mount is a part of a server's URLs below which requests have a scope. Each kind of
 // server has one table of them: ShardMounts, CacheMounts.
@@ -76,13 +76,13 @@ type Location struct {
 	// Wildcard is set for /clusters/*.
 	Wildcard bool
 	// View is set where the URL is of a view, which the logical cluster grants.
-	View *ViewLocation
+	VirtualWorkspace *VirtualWorkspaceLocation
 	// Rest is what follows; it starts with a slash.
 	Rest string
 }
 
 // ViewLocation is the part of a URL path that names a view.
-type ViewLocation struct {
+type VirtualWorkspaceLocation struct {
 	// Name is the name of the object that grants it, if one does.
 	Name string
 	// Path is the logical cluster whose content is seen, as the client wrote it. Empty

@@ -142,14 +142,14 @@ func TestScoped(t *testing.T) {
 }
 
 func TestViews(t *testing.T) {
-	view := func(name, path string, wildcard bool) *request.ViewLocation {
-		return &request.ViewLocation{Name: name, Path: logicalcluster.NewPath(path), Wildcard: wildcard}
+	view := func(name, path string, wildcard bool) *request.VirtualWorkspaceLocation {
+		return &request.VirtualWorkspaceLocation{Name: name, Path: logicalcluster.NewPath(path), Wildcard: wildcard}
 	}
 	for url, want := range map[string]request.Location{
-		"/services/apiexport/p/e.example.org/clusters/c/api/v1":                  {Path: logicalcluster.NewPath("p"), View: view("e.example.org", "c", false), Rest: "/api/v1"},
-		"/services/apiexport/root:p/e/clusters/root:c":                           {Path: logicalcluster.NewPath("root:p"), View: view("e", "root:c", false), Rest: "/"},
-		"/services/apiexport/p/e/clusters/*/apis":                                {Path: logicalcluster.NewPath("p"), View: view("e", "", true), Rest: "/apis"},
-		"/services/apiexport/p/clusters/clusters/c/clusters/c/x":                 {Path: logicalcluster.NewPath("p"), View: view("clusters", "c", false), Rest: "/clusters/c/x"},
+		"/services/apiexport/p/e.example.org/clusters/c/api/v1":                  {Path: logicalcluster.NewPath("p"), VirtualWorkspace: view("e.example.org", "c", false), Rest: "/api/v1"},
+		"/services/apiexport/root:p/e/clusters/root:c":                           {Path: logicalcluster.NewPath("root:p"), VirtualWorkspace: view("e", "root:c", false), Rest: "/"},
+		"/services/apiexport/p/e/clusters/*/apis":                                {Path: logicalcluster.NewPath("p"), VirtualWorkspace: view("e", "", true), Rest: "/apis"},
+		"/services/apiexport/p/clusters/clusters/c/clusters/c/x":                 {Path: logicalcluster.NewPath("p"), VirtualWorkspace: view("clusters", "c", false), Rest: "/clusters/c/x"},
 		"/services/apiexport/":                                                   {},
 		"/services/apiexport/p":                                                  {},
 		"/services/apiexport/p/e":                                                {},
@@ -173,7 +173,7 @@ func TestViews(t *testing.T) {
 		}
 		scope, known := got.Scope()
 		require.Equal(t, !strings.Contains(want.Path.String(), ":"), known, url)
-		require.Equal(t, want.View.Wildcard, scope.View.In.Wildcard, url)
+		require.Equal(t, want.VirtualWorkspace.Wildcard, scope.VirtualWorkspace.In.Wildcard, url)
 	}
 }
 
@@ -183,7 +183,7 @@ func requireView(t *testing.T, mount *request.Mount, url string, want request.Lo
 	t.Helper()
 	got, found, err := request.Locate(url, request.Clusters, mount)
 	require.True(t, found, url)
-	if want.View == nil {
+	if want.VirtualWorkspace == nil {
 		var invalid *request.InvalidURLError
 		require.ErrorAs(t, err, &invalid, url)
 		return got, false
@@ -196,8 +196,8 @@ func requireView(t *testing.T, mount *request.Mount, url string, want request.Lo
 
 func TestOwnViews(t *testing.T) {
 	for url, want := range map[string]request.Location{
-		"/services/apiresourceschema/c/clusters/*/apis":          {Path: logicalcluster.NewPath("c"), View: &request.ViewLocation{Wildcard: true}, Rest: "/apis"},
-		"/services/apiresourceschema/root:c/clusters/root:c/x":   {Path: logicalcluster.NewPath("root:c"), View: &request.ViewLocation{Path: logicalcluster.NewPath("root:c")}, Rest: "/x"},
+		"/services/apiresourceschema/c/clusters/*/apis":          {Path: logicalcluster.NewPath("c"), VirtualWorkspace: &request.VirtualWorkspaceLocation{Wildcard: true}, Rest: "/apis"},
+		"/services/apiresourceschema/root:c/clusters/root:c/x":   {Path: logicalcluster.NewPath("root:c"), VirtualWorkspace: &request.VirtualWorkspaceLocation{Path: logicalcluster.NewPath("root:c")}, Rest: "/x"},
 		"/services/apiresourceschema/":                           {},
 		"/services/apiresourceschema/c":                          {},
 		"/services/apiresourceschema/c/apis":                     {},
@@ -277,15 +277,15 @@ func FuzzLocate(f *testing.F) {
 		require.True(t, strings.HasPrefix(l.Rest, "/"))
 		again := l.Mount.Prefix + segment + l.Rest
 		switch {
-		case l.View != nil:
-			in := l.View.Path.String()
-			if l.View.Wildcard {
+		case l.VirtualWorkspace != nil:
+			in := l.VirtualWorkspace.Path.String()
+			if l.VirtualWorkspace.Wildcard {
 				in = request.Wildcard
 			}
 			require.NotEmpty(t, in)
-			require.True(t, in == request.Wildcard || !strings.ContainsAny(in+l.View.Name, "/*%\x00 "), "segments %q and %q", in, l.View.Name)
-			require.NotContains(t, "/"+l.View.Name+"/", "/../")
-			again = l.Mount.ViewPath(logicalcluster.Name(segment), l.View.Name) + request.ClusterPath(in) + l.Rest
+			require.True(t, in == request.Wildcard || !strings.ContainsAny(in+l.VirtualWorkspace.Name, "/*%\x00 "), "segments %q and %q", in, l.VirtualWorkspace.Name)
+			require.NotContains(t, "/"+l.VirtualWorkspace.Name+"/", "/../")
+			again = l.Mount.VirtualWorkspacePath(logicalcluster.Name(segment), l.VirtualWorkspace.Name) + request.ClusterPath(in) + l.Rest
 		case l.Mount.Whole:
 			again = strings.TrimSuffix(l.Mount.Prefix, "/") + l.Rest
 		case l.Mount == request.Clusters:

@@ -141,8 +141,8 @@ func AuditScope(c *genericapiserver.Config, pathOf func(logicalcluster.Name) (st
 					}
 				}
 			}
-			if scope := request.ScopeFrom(ctx); scope.View != nil {
-				audit.AddAuditAnnotation(ctx, auditViewKey, scope.Mount.ViewPath(scope.Cluster.Name, scope.View.Name)+request.ClusterPath(scope.View.In.String()))
+			if scope := request.ScopeFrom(ctx); scope.VirtualWorkspace != nil {
+				audit.AddAuditAnnotation(ctx, auditViewKey, scope.Mount.VirtualWorkspacePath(scope.Cluster.Name, scope.VirtualWorkspace.Name)+request.ClusterPath(scope.VirtualWorkspace.In.String()))
 			}
 			if shard, ok := request.ShardFrom(ctx); ok {
 				audit.AddAuditAnnotation(ctx, auditShardKey, shard.String())

@@ -94,9 +94,9 @@ func TestEntry(t *testing.T) {
 		want   string
 	}{
 		"refused":                    {func(*http.Request) {}, "false"},
-		"entered":                    {func(r *http.Request) { request.Entered(r.Context()) }, "true"},
-		"entered another cluster":    {func(r *http.Request) { request.Entered(request.WithClusterName(r.Context(), "b")) }, "false"},
-		"the client says that it is": {func(r *http.Request) { r.Header.Set(request.EnteredHeader, "true") }, "false"},
+		"entered":                    {func(r *http.Request) { request.AccessAuthorized(r.Context()) }, "true"},
+		"entered another cluster":    {func(r *http.Request) { request.AccessAuthorized(request.WithClusterName(r.Context(), "b")) }, "false"},
+		"the client says that it is": {func(r *http.Request) { r.Header.Set(request.AccessAuthorizedHeader, "true") }, "false"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			handler := serving.WithEntry(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -105,7 +105,7 @@ func TestEntry(t *testing.T) {
 			}))
 			w := httptest.NewRecorder()
 			handler.ServeHTTP(w, httptest.NewRequestWithContext(request.WithClusterName(t.Context(), "a"), http.MethodGet, "/", http.NoBody))
-			require.Equal(t, []string{tc.want}, w.Result().Header.Values(request.EnteredHeader))
+			require.Equal(t, []string{tc.want}, w.Result().Header.Values(request.AccessAuthorizedHeader))
 		})
 	}
 }

@@ -18,15 +18,15 @@ import (
 func WithEntry(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		header := w.Header()
-		header.Set(request.EnteredHeader, "false")
+		header.Set(request.AccessAuthorizedHeader, "false")
 		// Once: what the request does later may ask again, elsewhere and at any time.
 		var once sync.Once
 		ctx := request.WithEntry(r.Context(), func() {
-			once.Do(func() { header.Set(request.EnteredHeader, "true") })
+			once.Do(func() { header.Set(request.AccessAuthorizedHeader, "true") })
 		})
 		if who, ok := apirequest.UserFrom(ctx); ok {
 			cluster, _ := request.ClusterFrom(ctx)
-			ctx = identity.WithPayer(ctx, identity.PayerOf(cluster.Name, who))
+			ctx = identity.WithFlow(ctx, identity.FlowOf(cluster.Name, who))
 		}
 		next.ServeHTTP(w, r.WithContext(ctx))
 	})

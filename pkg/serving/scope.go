@@ -107,9 +107,9 @@ func (s Scopes) scopeOf(l request.Location) (request.Scope, error) {
 	case s.Resolve == nil:
 		return scope, &request.InvalidURLError{Segment: l.Path.String(), Reason: "this server knows logical clusters by name only, not by path"}
 	default:
-		if scope.View != nil {
+		if scope.VirtualWorkspace != nil {
 			var err error
-			if scope.Cluster.Name, err = s.ResolveGrantor(l.Path, l.Mount, scope.View.Name); err != nil {
+			if scope.Cluster.Name, err = s.ResolveGrantor(l.Path, l.Mount, scope.VirtualWorkspace.Name); err != nil {
 				return scope, err
 			}
 			known = scope.Cluster.Name != ""
@@ -121,9 +121,9 @@ func (s Scopes) scopeOf(l request.Location) (request.Scope, error) {
 			scope.Refusal = s.nowhere(l.Path)
 		}
 	}
-	if v := scope.View; v != nil && v.In == (request.Cluster{}) && s.Resolve != nil {
+	if v := scope.VirtualWorkspace; v != nil && v.In == (request.Cluster{}) && s.Resolve != nil {
 		// Of one that leads nowhere nothing is to be seen, as of one that grants nothing.
-		v.In.Name, _ = s.Resolve(l.View.Path)
+		v.In.Name, _ = s.Resolve(l.VirtualWorkspace.Path)
 	}
 	switch {
 	case strings.HasPrefix(l.Rest, request.Clusters.Prefix):
@@ -213,7 +213,7 @@ func (s Scopes) endsWith(r *http.Request, scope request.Scope, info *apirequest.
 	if scope.Cluster.Name != "" && !exemptFromInactive(r, info) {
 		names = append(names, scope.Cluster.Name)
 	}
-	if v := scope.View; v != nil && v.In.Name != "" {
+	if v := scope.VirtualWorkspace; v != nil && v.In.Name != "" {
 		names = append(names, v.In.Name)
 	}
 	return names

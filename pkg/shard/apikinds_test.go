@@ -83,7 +83,7 @@ func TestUnknownGrantors(t *testing.T) {
 func TestSavedExports(t *testing.T) {
 	for of, want := range map[known]error{nothing: client.ErrIncomplete, saved: client.ErrIncomplete, all: nil} {
 		s := &Server{informers: &controllers.Informers{APIExports: viewOf(t, kinds.APIExports, of, replicas.DualOptions{
-			Holds: func(cluster logicalcluster.Name) bool { return cluster == "here" },
+			Owns: func(cluster logicalcluster.Name) bool { return cluster == "here" },
 		})}}
 		s.sources.Local = nowhere(t)
 		index, err := s.newBindings()

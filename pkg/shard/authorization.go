@@ -47,12 +47,12 @@ func (s *Server) authorizer() (authorizer.Authorizer, error) {
 		return nil, err
 	}
 	return authz.New(authz.Config{
-		Options: s.options.Authorization,
-		Find:    s.local.find,
-		Rules:   s.rules,
-		Webhook: webhook,
-		Views:   s.views,
-		Metrics: authorizer.AuthorizerFunc(s.mayReadMetrics),
+		Options:           s.options.Authorization,
+		Find:              s.local.find,
+		Rules:             s.rules,
+		Webhook:           webhook,
+		VirtualWorkspaces: s.views,
+		Metrics:           authorizer.AuthorizerFunc(s.mayReadMetrics),
 
 		MaximalPermission: s.bindings.MaximalPermission(s.providersRules()),
 		CatchUp:           s.bindings.CatchUp,

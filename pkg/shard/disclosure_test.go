@@ -113,7 +113,7 @@ func deniedServer(t *testing.T, did *steps, others ...string) *Server {
 	s := &Server{informers: informers}
 	s.local = newLocal("here", clients, informers, nil)
 	informers.APIExports = replicas.NewDual(kinds.APIExports.Informer(clients.Wildcard(), byPath),
-		kinds.APIExports.Informer(cached.Shard(request.Wildcard).Wildcard(), replicas.OfOthers("here", byPath)), replicas.DualOptions{Holds: s.local.has})
+		kinds.APIExports.Informer(cached.Shard(request.Wildcard).Wildcard(), replicas.OfOthers("here", byPath)), replicas.DualOptions{Owns: s.local.has})
 	informers.RBAC.ClusterRoles = viewOf(t, kinds.ClusterRoles, all, replicas.DualOptions{})
 	informers.RBAC.ClusterRoleBindings = viewOf(t, kinds.ClusterRoleBindings, all, replicas.DualOptions{})
 	s.peers = peers.New(peers.Config{Self: "here", Local: clients, Shards: shards, Access: &rest.Config{TLSClientConfig: rest.TLSClientConfig{Insecure: true}, ContentConfig: rest.ContentConfig{ContentType: "application/json"}}})

@@ -80,12 +80,12 @@ func (h *homes) wrap(next http.Handler) http.Handler {
 		scope := request.ScopeFrom(ctx)
 		info, ok := apirequest.RequestInfoFrom(ctx)
 		who, known := apirequest.UserFrom(ctx)
-		if !ok || !known || scope.View != nil || scope.Cluster.Name != core.RootCluster || info.Verb != "get" || info.Name != homeName || info.Subresource != "" ||
+		if !ok || !known || scope.VirtualWorkspace != nil || scope.Cluster.Name != core.RootCluster || info.Verb != "get" || info.Name != homeName || info.Subresource != "" ||
 			info.APIGroup != kinds.Workspaces.Group || info.APIVersion != kinds.Workspaces.Version || info.Resource != kinds.Workspaces.Resource {
 			next.ServeHTTP(w, r)
 			return
 		}
-		request.Entered(ctx) // everybody enters root
+		request.AccessAuthorized(ctx) // everybody enters root
 		home, err := h.of(ctx, who)
 		if err != nil {
 			responsewriters.ErrorNegotiated(err, registry.Codecs, schema.GroupVersion{Version: "v1"}, w, r)

@@ -18,7 +18,7 @@ import (
 func (s *Server) knownIn(ctx context.Context) authn.Workspace {
 	scope := request.ScopeFrom(ctx)
 	lc := s.local.get(scope.Cluster.Name)
-	if scope.View != nil || lc == nil {
+	if scope.VirtualWorkspace != nil || lc == nil {
 		return authn.Workspace{}
 	}
 	w := authn.Workspace{Cluster: scope.Cluster.Name}
@@ -46,7 +46,7 @@ func (s *Server) tellOfIssuer(ctx context.Context, of *issuers.Configuration, fa
 	if !s.local.has(cluster) {
 		return nil
 	}
-	return events.Tell(ctx, s.sources.Local.Cluster(cluster.Path()), events.Event{
+	return events.Record(ctx, s.sources.Local.Cluster(cluster.Path()), events.Event{
 		About: issuers.Reference(of), Component: issuers.Component, Type: corev1.EventTypeWarning, Reason: issuers.Reason, Message: fault,
 	}, fault)
 }

@@ -101,7 +101,7 @@ func (s *Server) ownBody(r *http.Request) (*http.Request, error) {
 	}
 	changed := r.Clone(r.Context())
 	changed.Body = io.NopCloser(bytes.NewReader(body))
-	if !merge.MayHold(body) {
+	if !merge.MayContainVersion(body) {
 		return changed, nil
 	}
 	own := s.ownPreconditions

@@ -17,7 +17,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/replication"
 	"github.com/shardplane/shardplane/pkg/replication/health"
 	"github.com/shardplane/shardplane/pkg/serving"
-	"github.com/shardplane/shardplane/pkg/tenancy/replicationmarks"
+	"github.com/shardplane/shardplane/pkg/tenancy/replicationcheckpoints"
 )
 
 // addParts lists what runs, each before what builds on it and so ends earlier.
@@ -149,7 +149,7 @@ func (s *Server) openCache(sources *controllers.Sources) error {
 	if err != nil {
 		return err
 	}
-	sources.Replicas = replicas.NewCache(replication.DefaultCacheName, reader, replicationmarks.Read)
+	sources.Replicas = replicas.NewCache(replication.DefaultCacheName, reader, replicationcheckpoints.Read)
 	if sources.Cache, err = s.factoryOf(flag, file); err != nil {
 		return err
 	}

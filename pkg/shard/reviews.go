@@ -72,7 +72,7 @@ func (r *reviews) ask(ctx context.Context, peer *peers.Peer, u user.Info, q ques
 	review := q.review(u)
 	return r.answers.May(ctx, peer.Name+"|"+q.cluster.String(), review, func(ctx context.Context) (allowed bool, err error) {
 		err = peer.Do(ctx, reviewTimeout, func(ctx context.Context) error {
-			allowed, err = authz.AskDeeply(ctx, peer.Clients.Cluster(q.cluster.Path()), review)
+			allowed, err = authz.RequestDeepReview(ctx, peer.Clients.Cluster(q.cluster.Path()), review)
 			return err
 		})
 		return allowed, err

@@ -79,7 +79,7 @@ type Server struct {
 	cached          *cachedresources.Index
 	replicas        *replication.Replicas
 	views           views
-	exportViews     *apiexport.Views
+	exportViews     *apiexport.VirtualWorkspaces
 	admission       *admission.Admission
 	sources         controllers.Sources
 	informers       *controllers.Informers
@@ -210,7 +210,7 @@ func (s *Server) assembleAPI() error {
 	s.peers = peers.New(peers.Config{Self: s.options.Name, Local: s.sources.Local, Shards: s.informers.Shards, Access: access})
 	s.remoteParams = remoteparams.New(remoteparams.FromPeers(s.peers.Named))
 	if s.authentication, err = authn.New(s.options.Authentication, authn.Sources{
-		Accounts: newAccounts(s.sources.Local, s.informers, s.peers), Workspace: s.knownIn, Tell: s.tellOfIssuer, Metrics: s.metrics,
+		Accounts: newAccounts(s.sources.Local, s.informers, s.peers), Workspace: s.knownIn, Report: s.tellOfIssuer, Metrics: s.metrics,
 	}); err != nil {
 		return err
 	}
@@ -225,7 +225,7 @@ func (s *Server) assembleAPI() error {
 	if err != nil {
 		return err
 	}
-	c.Authorization.Authorizer = authz.WithinViews(decides)
+	c.Authorization.Authorizer = authz.WithinVirtualWorkspaces(decides)
 	webhooks, err := webhooktransport.NewTenants(s.options.Webhooks)
 	if err != nil {
 		return err
@@ -272,7 +272,7 @@ func (s *Server) newAdmission(a authorizer.Authorizer, webhooks *webhooktranspor
 		FindCluster:    s.local.find,
 		APIKinds:       s.apiKinds(),
 		Claims: claims.Config{
-			Allows: s.exportViews.Allows, Through: authz.WithinViews(a).Authorize, Bound: s.providerPermits,
+			Allows: s.exportViews.Allows, Through: authz.WithinVirtualWorkspaces(a).Authorize, Bound: s.providerPermits,
 		},
 		BuiltIn:           s.builtIn,
 		NoCachedResources: !s.options.Serving.FeatureGates.Enabled(features.CachedResources),
@@ -333,7 +333,7 @@ func (s *Server) readyChecks() []healthz.HealthChecker {
 		}),
 		// Without this, administrators could be refused in the first moment.
 		healthz.NamedCheck("bootstrap-rbac", func(*http.Request) error {
-			if s.bootstrapped.Load() && s.rules.Knows(tenancy.AdminCluster) && s.rules.Knows(core.RootCluster) {
+			if s.bootstrapped.Load() && s.rules.CaughtUp(tenancy.AdminCluster) && s.rules.CaughtUp(core.RootCluster) {
 				s.inForce.Store(true) // later writes do not make the shard unready
 			}
 			return synced(s.inForce.Load(), "the roles and bindings that every shard starts with are not all in force yet")

@@ -54,8 +54,8 @@ func newSubtrees(shard string, counter *usage.Counter, informers *controllers.In
 				}
 			}, known
 		},
-		Others:   informers.SubtreeUsages,
-		Standing: tenancy.Standing(informers.Shards),
+		Others:     informers.SubtreeUsages,
+		ShardState: tenancy.ShardStateOf(informers.Shards),
 	})
 	counter.OnChange(sums.Changed)
 	return sums

@@ -91,7 +91,7 @@ func (s *tenantStorage) claimsFor(ctx context.Context, t tenant) (hub.Claims, er
 const claimedField = "shardplane.io/claimed"
 
 // restrict has a predicate select what the claims let be seen.
-func (s *tenantStorage) restrict(pred *storage.SelectionPredicate, in hub.Claims, view *claims.View) {
+func (s *tenantStorage) restrict(pred *storage.SelectionPredicate, in hub.Claims, view *claims.Snapshot) {
 	if pred.Label == nil {
 		pred.Label = labels.Everything()
 	}

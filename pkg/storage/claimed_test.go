@@ -95,7 +95,7 @@ func TestUnrestricted(t *testing.T) {
 		"restricted to others": func(ctx context.Context) context.Context { return claims.WithSet(ctx, set) },
 		"of another identity":  func(ctx context.Context) context.Context { return request.WithIdentity(ctx, other, "h") },
 		"restricted to nothing": func(ctx context.Context) context.Context {
-			return request.WithThrough(ctx, request.Through{Mount: request.APIExports, Provider: "p", View: "e"})
+			return request.WithThrough(ctx, request.Through{Mount: request.APIExports, Provider: "p", VirtualWorkspace: "e"})
 		},
 	} {
 		one, all := ctx(in(t.Context(), "all")), ctx(request.WithWildcard(t.Context()))

@@ -158,24 +158,24 @@ func Key(prefix, identity string, cluster logicalcluster.Name, namespace, name s
 }
 
 // Place is what the key of an object tells of it.
-type Place struct {
+type ObjectKey struct {
 	Identity        string
 	Cluster         logicalcluster.Name
 	Namespace, Name string
 }
 
 // PlaceOf is the reverse of Key. It is false for keys of objects that are in no logical cluster.
-func PlaceOf(prefix, key string) (p Place, ok bool) {
+func ObjectKeyOf(prefix, key string) (p ObjectKey, ok bool) {
 	rest, ok := strings.CutPrefix(key, prefix)
 	if !ok {
-		return Place{}, false
+		return ObjectKey{}, false
 	}
 	if identity, marked := strings.CutPrefix(rest, identityMark); marked {
 		p.Identity, rest, _ = strings.Cut(identity, "/")
 	}
 	cluster, rest, ok := strings.Cut(rest, "/")
 	if !ok || cluster == nowhere {
-		return Place{}, false
+		return ObjectKey{}, false
 	}
 	p.Cluster = logicalcluster.Name(cluster)
 	if p.Namespace, p.Name, ok = strings.Cut(rest, "/"); !ok {

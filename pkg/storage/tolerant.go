@@ -126,7 +126,7 @@ func (c recoveringCodec) Encode(obj runtime.Object, w io.Writer) error { return 
 func (b *Backend) reporter(r resource, keys keyspace) func(key string, revision uint64, err error) {
 	return func(key string, revision uint64, err error) {
 		key = strings.TrimPrefix(key, b.cfg.Prefix)
-		at, _ := PlaceOf(keys.root, key)
+		at, _ := ObjectKeyOf(keys.root, key)
 		b.cfg.Unreadable.Add(unreadable.Object{
 			Key: key, Revision: int64(revision), Resource: r.config.GroupResource, //nolint:gosec // revisions are positive
 			Cluster: at.Cluster, Namespace: at.Namespace, Name: at.Name, Reason: unreadable.Undecodable, Message: err.Error(),

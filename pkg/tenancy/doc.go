@@ -3,7 +3,7 @@
 // labels and finalizers (names.go), the labels of the life cycle, and which
 // WorkspaceType a Workspace has. Package subtrees adds up what workspaces store with
 // all below them, toplevel what top-level owners store on a shard, and exportuses has the kind by which shards tell each other whose
-// exports they have consumers of, and replicationmarks that by which they say how much of
+// exports they have consumers of, and replicationcheckpoints that by which they say how much of
 // their objects the cache server has, all of which cachekinds makes; shardload is how they say that they live and how much
 // they hold.
 //

@@ -58,27 +58,27 @@ func IndexByType(lc *corev1alpha1.LogicalCluster) []string {
 // were read, and, from a cache, as of a mark of root's shard. Informers of caches keep Shards until
 // they see that they are deleted. The empty name is the root shard's own server, where objects are
 // no replicas.
-func Standing(shards *client.Informer[*corev1alpha1.Shard]) func(shard string) replicas.Standing {
-	return func(shard string) replicas.Standing {
+func ShardStateOf(shards *client.Informer[*corev1alpha1.Shard]) func(shard string) replicas.ShardState {
+	return func(shard string) replicas.ShardState {
 		if shard == "" {
-			return replicas.Member
+			return replicas.Active
 		}
 		obj, err := shards.Lister().Cluster(core.RootCluster).Get("", shard)
 		switch {
-		case err != nil && ShardsKnown(shards) != nil:
-			return replicas.Member
+		case err != nil && ShardsSynced(shards) != nil:
+			return replicas.Active
 		case err != nil:
-			return replicas.Gone
+			return replicas.Removed
 		case obj.DeletionTimestamp != nil:
-			return replicas.Leaving
+			return replicas.Draining
 		default:
-			return replicas.Member
+			return replicas.Active
 		}
 	}
 }
 
 // ShardsKnown returns nil if it is known which Shards there are in root, and otherwise why it is not.
-func ShardsKnown(shards *client.Informer[*corev1alpha1.Shard]) error {
+func ShardsSynced(shards *client.Informer[*corev1alpha1.Shard]) error {
 	if !shards.HasSynced() {
 		return fmt.Errorf("informer %s has not synced: %w", shards.Name(), shards.LastError())
 	}
@@ -87,7 +87,7 @@ func ShardsKnown(shards *client.Informer[*corev1alpha1.Shard]) error {
 		return nil
 	}
 	root, err := shards.Lister().Cluster(core.RootCluster).Get("", corev1alpha1.RootShard)
-	if err == nil && !LeavesMarks(root) {
+	if err == nil && !WritesCheckpoints(root) {
 		return nil
 	}
 	return fmt.Errorf("no mark of the root shard was seen since %s", lacks[corev1alpha1.RootShard].UTC().Format(time.RFC3339))
@@ -95,10 +95,12 @@ func ShardsKnown(shards *client.Informer[*corev1alpha1.Shard]) error {
 
 // MarksAnnotation is on Shards that leave marks in caches. Shards without a cache do not, and nobody
 // waits for theirs.
-const MarksAnnotation = "internal.shardplane.io/replication-marks"
+const CheckpointsAnnotation = "internal.shardplane.io/replication-checkpoints"
 
 // LeavesMarks reports whether a shard leaves marks in caches.
-func LeavesMarks(shard *corev1alpha1.Shard) bool { return shard.Annotations[MarksAnnotation] != "" }
+func WritesCheckpoints(shard *corev1alpha1.Shard) bool {
+	return shard.Annotations[CheckpointsAnnotation] != ""
+}
 
 // NewTypeLookup looks types up, in informers that have PathIndex.
 func NewTypeLookup(clusters *client.Informer[*corev1alpha1.LogicalCluster], types *replicas.Dual[*tenancyv1alpha1.WorkspaceType]) TypeLookup {

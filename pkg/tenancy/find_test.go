@@ -92,7 +92,7 @@ func TestReplicasOfTypes(t *testing.T) {
 	types := replicas.NewDual(
 		kinds.WorkspaceTypes.Informer(own.Wildcard(), client.InformerOptions[*tenancyv1alpha1.WorkspaceType]{Indexers: byPath}),
 		kinds.WorkspaceTypes.Informer(others.Shard("*").Wildcard(), replicas.OfOthers("self", client.InformerOptions[*tenancyv1alpha1.WorkspaceType]{Indexers: byPath})),
-		replicas.DualOptions{Standing: Standing(shards)},
+		replicas.DualOptions{ShardState: ShardStateOf(shards)},
 	)
 	group := &client.Group{}
 	group.Add(clusters, shards, types.Own(), types.Others())

@@ -71,7 +71,7 @@ func (w *world) testReplicasOfOthers(t *testing.T) {
 	cache := "/services/cache/shards/"
 	paths := []string{
 		cache + "*/clusters/*" + relics, cache + "root/clusters/$B$" + relics, cache + "root/clusters/$B$" + relics + "/x", cache + "root/digests", cache + "root/digests/relics.shared.example/0",
-		cache + "*/clusters/*/apis/core.kcp.io/v1alpha1/shards", cache + "root/clusters/system:marks/apis/cache.shardplane.io/v1alpha1/replicationmarks/shard",
+		cache + "*/clusters/*/apis/core.kcp.io/v1alpha1/shards", cache + "root/clusters/system:checkpoints/apis/cache.shardplane.io/v1alpha1/replicationcheckpoints/shard",
 		relicSlice + "/clusters/*" + relics, relicSlice + "/clusters/$B$" + relics, relicSlice + "/clusters/$B$" + relics + "/x", relicSlice + "/clusters/$A$" + relics, relicSlice + "/clusters/*/apis", relicSlice + "/clusters/*/openapi/v3",
 		relicSlice, "/services/replication/$A$/relics/clusters/*" + relics, "/services/replication/$BPATH$/relics/clusters/*" + relics, "/clusters/$A$" + relics, "/clusters/$A$" + relics + ":$RELICS$",
 	}

@@ -226,8 +226,8 @@ var bound = []Mutant{
 		Name: "export-by-error", Rule: "an error discloses no more about an export than a denial does",
 		Edits: []Edit{{
 			File:   "pkg/admission/apikinds/bind.go",
-			Before: `identity.WithoutView(u), provider, export); err != nil {`,
-			After:  `identity.WithoutView(u), provider, export); err != nil && found {`,
+			Before: `identity.WithoutWarrant(u), provider, export); err != nil {`,
+			After:  `identity.WithoutWarrant(u), provider, export); err != nil && found {`,
 		}},
 		CaughtBy: "./pkg/admission/apikinds", Test: "TestDenialsDiscloseNothing",
 	},
@@ -297,7 +297,7 @@ var bound = []Mutant{
 	{
 		Name: "telling-view", Rule: "a view tells nobody whether a logical cluster exists that it does not show",
 		Edits: []Edit{{
-			File:   "pkg/authz/views.go",
+			File:   "pkg/authz/virtualworkspaces.go",
 			Before: `		if opens == authorizer.DecisionAllow && views.Shows(ctx) {`,
 			After:  `		if opens == authorizer.DecisionAllow {`,
 		}},
@@ -306,7 +306,7 @@ var bound = []Mutant{
 	{
 		Name: "consumer-decides", Rule: "what creates by an update is decided as what creates, through the view",
 		Edits: []Edit{{
-			File:   "pkg/authz/views.go",
+			File:   "pkg/authz/virtualworkspaces.go",
 			Before: `		if !entered {`,
 			After:  `		if entered || !entered {`,
 		}},

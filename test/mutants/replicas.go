@@ -92,8 +92,8 @@ var replicas = []Mutant{
 		Name: "replica-wins", Rule: "what the shard has itself wins over all replicas",
 		Edits: []Edit{{
 			File:   "pkg/replicas/dual.go",
-			Before: `	if !found && !d.options.Holds(cluster) {`,
-			After:  `	if !d.options.Holds(cluster) {`,
+			Before: `	if !found && !d.options.Owns(cluster) {`,
+			After:  `	if !d.options.Owns(cluster) {`,
 		}},
 		CaughtBy: "./pkg/replicas", Test: "TestDualModel",
 	},
@@ -101,7 +101,7 @@ var replicas = []Mutant{
 		Name: "left-over-counts", Rule: "replicas of a shard that does not exist count for nothing",
 		Edits: []Edit{{
 			File:   "pkg/replicas/dual.go",
-			Before: `		if c.standing == Gone {`,
+			Before: `		if c.standing == Removed {`,
 			After:  `		if c.standing > Member {`,
 		}},
 		CaughtBy: "./pkg/replicas", Test: "TestDualModel",
@@ -110,7 +110,7 @@ var replicas = []Mutant{
 		Name: "unknown-is-missing", Rule: "nothing is said to be missing before everything was known once",
 		Edits: []Edit{{
 			File:   "pkg/replicas/dual.go",
-			Before: `	if err == nil || (d.options.Holds(cluster) && d.own.HasSynced()) {`,
+			Before: `	if err == nil || (d.options.Owns(cluster) && d.own.HasSynced()) {`,
 			After:  `	if err == nil || d.own.HasSynced() {`,
 		}},
 		CaughtBy: "./pkg/replicas", Test: "TestDualWithoutOthers",
@@ -175,7 +175,7 @@ var replicas = []Mutant{
 	{
 		Name: "mark-lost", Rule: "everything is compared anew after the loss of a mark",
 		Edits: []Edit{{
-			File:   "pkg/replication/push/marks.go",
+			File:   "pkg/replication/push/checkpoints.go",
 			Before: `	if before == nil || m.known != nil && m.known.Number`,
 			After:  `	if before == nil || m.known == nil || m.known.Number`,
 		}},

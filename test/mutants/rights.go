@@ -173,9 +173,9 @@ var rights = []Mutant{
 		Name: "denied-at-once", Rule: "who may not enter is told so after the same time, whether something exists or not",
 		Edits: []Edit{{
 			File: "pkg/frontproxy/gate.go",
-			Before: `	v.visitors.denied(v.visitor)
+			Before: `	v.accessCache.denied(v.accessKey)
 	return v.refusal(r)`,
-			After: `	v.visitors.denied(v.visitor)
+			After: `	v.accessCache.denied(v.accessKey)
 	return v.unknown(r)`,
 		}},
 		CaughtBy: SuiteIsolation,
@@ -184,7 +184,7 @@ var rights = []Mutant{
 		Name: "mark-for-clients", Rule: "the mark is between the servers",
 		Edits: []Edit{{
 			File:   "pkg/frontproxy/gate.go",
-			Before: `	header.Del(request.EnteredHeader)`,
+			Before: `	header.Del(request.AccessAuthorizedHeader)`,
 			After:  ``,
 		}},
 		CaughtBy: "./pkg/frontproxy", Test: "TestTheMarkDecides",
@@ -222,7 +222,7 @@ var rights = []Mutant{
 	{
 		Name: "owner-elsewhere", Rule: "an initializer that acts as the owner of a workspace has the owner's permissions in that one only",
 		Edits: []Edit{{
-			File:   "pkg/virtual/initialization/views.go",
+			File:   "pkg/virtual/initialization/virtualworkspaces.go",
 			Before: `	return identity.Within(e.in.Name, info), nil, nil`,
 			After:  `	return info, nil, nil`,
 		}},

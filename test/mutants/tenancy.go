@@ -5,7 +5,7 @@ var tenancy = []Mutant{
 	{
 		Name: "cold-grantors", Rule: "a virtual workspace does not exist only if the exports of other shards have been read",
 		Edits: []Edit{{
-			File:   "pkg/shard/views.go",
+			File:   "pkg/shard/virtualworkspaces.go",
 			Before: `		return "", authz.Unavailable(s.informers.APIExports.Read())`,
 			After:  `		return "", nil`,
 		}},

@@ -136,8 +136,8 @@ var writes = []Mutant{
 		Name: "unthrottled-user", Rule: "a user whose requests compute after their end sends no more of them",
 		Edits: []Edit{{
 			File:   "pkg/serving/watchdog/watchdog.go",
-			Before: `	case d.payers[identity.PayerFrom(ctx)] > 0:`,
-			After:  `	case d.payers[identity.PayerFrom(ctx)] > 1:`,
+			Before: `	case d.flows[identity.FlowFrom(ctx)] > 0:`,
+			After:  `	case d.flows[identity.FlowFrom(ctx)] > 1:`,
 		}},
 		CaughtBy: "./pkg/serving/watchdog", Test: "TestOverdueReads",
 	},

@@ -127,7 +127,7 @@ func isComma(r rune) bool { return r == ',' }
 type member interface {
 	Ranges() (owned, coming client.Ranges)
 	Changed() <-chan struct{}
-	Holds() client.RangeSource
+	LoadedRanges() client.RangeSource
 	Status() ring.Status
 }
 
@@ -167,7 +167,7 @@ func (e *exporter) add(k kind, scope client.Scope) {
 	scheme.AddKnownTypeWithName(k.GroupVersion().WithKind(k.kind), &object{})
 	scheme.AddKnownTypeWithName(k.GroupVersion().WithKind(k.kind+"List"), &objects{})
 	resource := client.DefineResource[object, objects](k.GroupVersion(), k.Resource, client.WithScheme(scheme))
-	informer := resource.Informer(scope, client.InformerOptions[*object]{Ranges: e.ring.Holds(), Keep: tenants, Transform: kept, Name: k.GroupResource().String()})
+	informer := resource.Informer(scope, client.InformerOptions[*object]{Ranges: e.ring.LoadedRanges(), Keep: tenants, Transform: kept, Name: k.GroupResource().String()})
 	e.views = append(e.views, view{k, informer})
 	e.informers.Add(informer)
 }

@@ -110,7 +110,7 @@ type moving struct {
 	changed    []chan struct{}
 }
 
-func (m *moving) Holds() client.RangeSource             { return m.all }
+func (m *moving) LoadedRanges() client.RangeSource      { return m.all }
 func (m *moving) Ranges() (owned, coming client.Ranges) { return m.owned, client.Ranges{} }
 
 func (m *moving) Changed() <-chan struct{} {

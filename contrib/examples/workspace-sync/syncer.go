@@ -81,7 +81,7 @@ func newSyncer(o options, proxy *client.Factory, source shards.Source, replicas 
 	s.writes.WithLabelValues("apply")
 	s.writes.WithLabelValues("delete")
 	// By logical cluster, so that this replica has a workspace and all copies in it, or nothing.
-	ranges := func(string) client.RangeSource { return replicas.Holds() }
+	ranges := func(string) client.RangeSource { return replicas.LoadedRanges() }
 	var err error
 	s.clusters, err = shards.New(source, logicalClusters, shards.Options[*corev1alpha1.LogicalCluster]{Ranges: ranges, Metrics: registry})
 	if err != nil {
@@ -264,7 +264,7 @@ func (s *syncer) copy(ctx context.Context, k kind, in dynamic.NamespaceableResou
 func (s *syncer) tell(ctx context.Context, name logicalcluster.Name, obj *unstructured.Unstructured, why string) error {
 	klog.FromContext(ctx).Info("Something is in the way of a copy", "cluster", name, "object", klog.KObj(obj), "why", why)
 	about := corev1.ObjectReference{APIVersion: obj.GetAPIVersion(), Kind: obj.GetKind(), Namespace: obj.GetNamespace(), Name: obj.GetName(), UID: obj.GetUID()}
-	err := events.Tell(ctx, s.proxy.Cluster(name.Path()), events.Event{
+	err := events.Record(ctx, s.proxy.Cluster(name.Path()), events.Event{
 		About: about, Component: s.name, Type: corev1.EventTypeWarning, Reason: "NotCopied", Message: "from " + s.from + ": " + why,
 	}, why)
 	if err == nil {

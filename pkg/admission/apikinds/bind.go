@@ -73,7 +73,7 @@ func (p *binder) mayBindOne(ctx context.Context, a admission.Attributes, cluster
 		// must be one that its creator could create otherwise. Logical clusters that do not exist are
 		// treated alike, errors included, because otherwise the answer or its time would disclose
 		// which exports exist.
-		if may, err = p.config.MayBind(ctx, identity.WithoutView(u), provider, export); err != nil {
+		if may, err = p.config.MayBind(ctx, identity.WithoutWarrant(u), provider, export); err != nil {
 			unknown = cmp.Or(unknown, err)
 		}
 		if !may && path != "" {

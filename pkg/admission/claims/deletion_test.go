@@ -67,8 +67,8 @@ func TestDeletionByUpdate(t *testing.T) {
 	owned := lifetime{owners: []metav1.OwnerReference{owner}}
 	claimed := through(t, "", true)
 	bound := request.WithClusterName(t.Context(), consumer)
-	own := request.WithThrough(bound, request.Through{Mount: request.APIExports, Provider: "provider", View: "e"})
-	initializing := request.WithThrough(bound, request.Through{Mount: request.InitializingWorkspaces, Provider: "provider", View: "t"})
+	own := request.WithThrough(bound, request.Through{Mount: request.APIExports, Provider: "provider", VirtualWorkspace: "e"})
+	initializing := request.WithThrough(bound, request.Through{Mount: request.InitializingWorkspaces, Provider: "provider", VirtualWorkspace: "t"})
 	logicalClusters := corev1alpha1.Resource("logicalclusters")
 	set := storageclaims.NewSet(nil, logicalClusters, "", 1)
 	set.Allow(consumer, nil, 1)

@@ -48,7 +48,7 @@ func (*Plugin) Validate(ctx context.Context, a admission.Attributes, _ admission
 		return nil
 	}
 	through, _ := request.ThroughFrom(ctx)
-	own := through.Provider.Path().Join(through.View).String()
+	own := through.Provider.Path().Join(through.VirtualWorkspace).String()
 	before, after := statusOf(a.GetOldObject()), statusOf(a.GetObject())
 	waitedFor, _, _ := unstructured.NestedStringSlice(before, list)
 	waitsFor, _, _ := unstructured.NestedStringSlice(after, list)

@@ -25,7 +25,7 @@ func Judge(ctx context.Context, a admission.Attributes) (judge, in logicalcluste
 // Tell has the object of a write say in which logical cluster it is, whatever the client
 // has said, until undo is called: webhooks, and policies of another one, cannot know it
 // else. What is stored says it anyway.
-func Tell(a admission.Attributes, in logicalcluster.Name) (undo func()) {
+func AnnotateCluster(a admission.Attributes, in logicalcluster.Name) (undo func()) {
 	object, err := meta.Accessor(a.GetObject())
 	if err != nil {
 		return func() {} // there is no object, such as in a deletion: the old one says it

@@ -55,13 +55,13 @@ func TestTell(t *testing.T) {
 			if before != nil {
 				before = maps.Clone(before)
 			}
-			undo := Tell(write(obj.(runtime.Object)), "here")
+			undo := AnnotateCluster(write(obj.(runtime.Object)), "here")
 			require.Equal(t, "here", obj.GetAnnotations()["kcp.io/cluster"], name)
 			undo()
 			require.Equal(t, before, obj.GetAnnotations(), name)
 		}
 	}
-	Tell(write(nil), "here")() // a deletion has no object
+	AnnotateCluster(write(nil), "here")() // a deletion has no object
 }
 
 // known is what is known of some kind of hooks.

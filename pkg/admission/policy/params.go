@@ -180,7 +180,7 @@ func (p *Params) openRemote(ctx context.Context, cluster logicalcluster.Name, gv
 	}
 	ctx, cancel := context.WithTimeout(ctx, syncWait)
 	defer cancel()
-	at := remoteparams.Place{Shard: shard, Cluster: cluster}
+	at := remoteparams.Location{Shard: shard, Cluster: cluster}
 	var kind *remoteparams.Kind
 	if mapping, err := resourceOf(ctx, p.clients.Cluster(cluster.Path()), gvk); err == nil {
 		kind = p.remote.Known(at, mapping)
@@ -209,7 +209,7 @@ func (p *Params) open(ctx context.Context, cluster logicalcluster.Name, gvk sche
 	}
 	opened := &param{
 		scope: mapping.Scope, mapping: mapping, cluster: cluster, dynamic: clients, unwatch: func() {}, users: sets.New[string](),
-		reads: p.own.Known(remoteparams.Place{Cluster: cluster}, mapping),
+		reads: p.own.Known(remoteparams.Location{Cluster: cluster}, mapping),
 	}
 	opened.informer.Store(informer)
 	p.weigh(opened, informer)

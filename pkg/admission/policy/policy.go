@@ -252,7 +252,7 @@ func (p *plugin[P, B, E]) dispatch(ctx context.Context, a admission.Attributes, 
 		return nil
 	}
 	if judge != in {
-		defer percluster.Tell(a, in)()
+		defer percluster.AnnotateCluster(a, in)()
 	}
 	return p.dispatchTo(ctx, s, in, a, o)
 }

@@ -67,10 +67,10 @@ func (d denying) Dispatch(_ context.Context, _ admission.Attributes, _ admission
 
 // unread are parameters of a shard that does not answer.
 func unread() *param {
-	none := remoteparams.New(func(context.Context, remoteparams.Place, string, url.Values) ([]byte, error) {
+	none := remoteparams.New(func(context.Context, remoteparams.Location, string, url.Values) ([]byte, error) {
 		return nil, context.DeadlineExceeded
 	})
-	return &param{reads: none.Known(remoteparams.Place{Shard: "s", Cluster: "c"}, &meta.RESTMapping{Resource: corev1.SchemeGroupVersion.WithResource("configmaps"), GroupVersionKind: corev1.SchemeGroupVersion.WithKind("ConfigMap"), Scope: meta.RESTScopeNamespace})}
+	return &param{reads: none.Known(remoteparams.Location{Shard: "s", Cluster: "c"}, &meta.RESTMapping{Resource: corev1.SchemeGroupVersion.WithResource("configmaps"), GroupVersionKind: corev1.SchemeGroupVersion.WithKind("ConfigMap"), Scope: meta.RESTScopeNamespace})}
 }
 
 // TestUnknownParametersAreNotFinal: a write that needs parameters that are not known yet is not denied for good. The failure policy

@@ -242,7 +242,7 @@ func (c *caller) dispatch(ctx context.Context, a admission.Attributes, o admissi
 			return apierrors.NewInternalError(err)
 		}
 	}
-	defer percluster.Tell(a, in)()
+	defer percluster.AnnotateCluster(a, in)()
 	release, err := take(ctx, c.calls, caller, a, &hooks.rules)
 	if err != nil {
 		return err

@@ -73,7 +73,7 @@ type Config struct {
 	Disallowed []string
 	// Tell has those know of a fault who can mend it; nil tells nobody. It is called for one
 	// fault at a time, and not again soon for the same one.
-	Tell func(ctx context.Context, of *Configuration, fault string) error
+	Report func(ctx context.Context, of *Configuration, fault string) error
 }
 
 // Issuers knows the tokens of the issuers that configurations name. It is safe for concurrent
@@ -118,7 +118,7 @@ func (i *Issuers) Run(ctx context.Context) {
 	for {
 		select {
 		case f := <-i.faults:
-			if err := i.config.Tell(ctx, f.of, f.text); err != nil && ctx.Err() == nil {
+			if err := i.config.Report(ctx, f.of, f.text); err != nil && ctx.Err() == nil {
 				klog.FromContext(ctx).V(2).Info("Nobody could be told of a fault of an issuer", "configuration", klog.KObj(f.of), "cluster", logicalcluster.From(f.of), "fault", f.text, "err", err)
 			}
 		case <-ctx.Done():
@@ -281,7 +281,7 @@ func (i *Issuers) sweep(now time.Time, home logicalcluster.Name) {
 
 // tell has a fault told, unless it has been lately, or too many are to be told.
 func (i *Issuers) tell(c *Configuration, err error) {
-	if i.config.Tell == nil {
+	if i.config.Report == nil {
 		return
 	}
 	key := string(c.UID) + " " + err.Error()

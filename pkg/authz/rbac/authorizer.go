@@ -184,7 +184,7 @@ func (z *Authorizer) Wrote(name logicalcluster.Name, resource, resourceVersion s
 
 // Knows reports whether decisions in the logical cluster wait for nothing that
 // Wrote was told of.
-func (z *Authorizer) Knows(name logicalcluster.Name) bool {
+func (z *Authorizer) CaughtUp(name logicalcluster.Name) bool {
 	return !z.Index.fresh.pendingIn(name, time.Now())
 }
 

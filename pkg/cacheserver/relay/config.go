@@ -123,16 +123,16 @@ type Timing struct {
 	// an event gives a reason to do it earlier.
 	Look time.Duration
 	// Away is for how long a source must be unreachable before a shard is relayed from another one (30s).
-	Away time.Duration
+	Unreachable time.Duration
 	// Check is the interval between two checks of the identity of a source (10s), and Retry that after
 	// a check that failed (1s).
 	Check, Retry time.Duration
 	// Mark, Digest and Alert are the intervals of the replication (see push.Config).
-	Mark, Digest, Alert time.Duration
+	Checkpoint, Digest, Alert time.Duration
 }
 
 func (t Timing) withDefaults() Timing {
-	t.Look, t.Away = cmp.Or(t.Look, 5*time.Second), cmp.Or(t.Away, 30*time.Second)
+	t.Look, t.Unreachable = cmp.Or(t.Look, 5*time.Second), cmp.Or(t.Unreachable, 30*time.Second)
 	t.Check, t.Retry = cmp.Or(t.Check, 10*time.Second), cmp.Or(t.Retry, time.Second)
 	return t
 }

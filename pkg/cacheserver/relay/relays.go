@@ -20,7 +20,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/replication/health"
 	"github.com/shardplane/shardplane/pkg/replication/push"
 	"github.com/shardplane/shardplane/pkg/request"
-	"github.com/shardplane/shardplane/pkg/tenancy/replicationmarks"
+	"github.com/shardplane/shardplane/pkg/tenancy/replicationcheckpoints"
 )
 
 // MaxHops is by how many cache servers a replica may come.
@@ -31,7 +31,7 @@ type Relays struct {
 	self    Self
 	sources []*source
 	// marks are those that the cache server itself has.
-	marks    *client.Informer[*replicationmarks.ReplicationMark]
+	marks    *client.Informer[*replicationcheckpoints.ReplicationCheckpoint]
 	observer *health.Observer
 	cached   *cachedResources
 	news     chan struct{}
@@ -61,7 +61,7 @@ func New(config Config, self Self, options ...client.FactoryOption) (*Relays, er
 	everything := self.Replicas.Shard(request.Wildcard).Wildcard()
 	r := &Relays{
 		self: self, news: make(chan struct{}, 1), running: map[string]*relayedShard{}, told: map[string]struct{}{},
-		marks: replicationmarks.Marks.Informer(everything, client.InformerOptions[*replicationmarks.ReplicationMark]{}),
+		marks: replicationcheckpoints.Checkpoints.Informer(everything, client.InformerOptions[*replicationcheckpoints.ReplicationCheckpoint]{}),
 	}
 	r.cached = newCachedResources(everything)
 	r.observer = health.NewObserver("", r.marks, r.Relays, self.Metrics)
@@ -98,14 +98,14 @@ func (r *Relays) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	for _, informer := range r.followed() {
-		defer informer.AddEventHandler(client.Handler[*replicationmarks.ReplicationMark]{
-			OnAdd: func(*replicationmarks.ReplicationMark, bool) { r.changed() },
-			OnUpdate: func(before, now *replicationmarks.ReplicationMark) {
+		defer informer.AddEventHandler(client.Handler[*replicationcheckpoints.ReplicationCheckpoint]{
+			OnAdd: func(*replicationcheckpoints.ReplicationCheckpoint, bool) { r.changed() },
+			OnUpdate: func(before, now *replicationcheckpoints.ReplicationCheckpoint) {
 				if !slices.Equal(before.Via, now.Via) {
 					r.changed()
 				}
 			},
-			OnDelete: func(*replicationmarks.ReplicationMark, bool) { r.changed() },
+			OnDelete: func(*replicationcheckpoints.ReplicationCheckpoint, bool) { r.changed() },
 		}).Remove()
 	}
 	wg.Go(func() { _ = r.marks.Run(ctx) }) // it fails only if it runs already
@@ -137,8 +137,8 @@ func (r *Relays) Run(ctx context.Context) error {
 	}
 }
 
-func (r *Relays) followed() []*client.Informer[*replicationmarks.ReplicationMark] {
-	all := []*client.Informer[*replicationmarks.ReplicationMark]{r.marks}
+func (r *Relays) followed() []*client.Informer[*replicationcheckpoints.ReplicationCheckpoint] {
+	all := []*client.Informer[*replicationcheckpoints.ReplicationCheckpoint]{r.marks}
 	for _, s := range r.sources {
 		all = append(all, s.marks)
 	}
@@ -187,7 +187,7 @@ func (r *Relays) assign(ctx context.Context) {
 func (r *Relays) ways(ctx context.Context) map[string][]way {
 	direct := map[string]bool{}
 	for _, mark := range r.marks.Lister().List(nil) {
-		direct[r.marks.KeyOf(mark).Shard] = mark.Name == replicationmarks.Name && len(mark.Via) == 0
+		direct[r.marks.KeyOf(mark).Shard] = mark.Name == replicationcheckpoints.Name && len(mark.Via) == 0
 	}
 	all := map[string][]way{}
 	for _, s := range r.sources {
@@ -198,7 +198,7 @@ func (r *Relays) ways(ctx context.Context) map[string][]way {
 			shard := s.marks.KeyOf(mark).Shard
 			via := append(slices.Clone(mark.Via), s.Name)
 			switch {
-			case mark.Name != replicationmarks.Name || direct[shard] || slices.Contains(via, r.self.Name) || slices.Contains(mark.Via, s.Name):
+			case mark.Name != replicationcheckpoints.Name || direct[shard] || slices.Contains(via, r.self.Name) || slices.Contains(mark.Via, s.Name):
 			case len(via) > MaxHops:
 				r.tooFar(ctx, shard, via)
 			default:
@@ -229,10 +229,10 @@ func (r *Relays) choose(ways []way, now *relayedShard) *way {
 	for i := range ways {
 		w := &ways[i]
 		_, away := w.source.usable()
-		if now != nil && w.source == now.source && away < r.self.Timing.Away {
+		if now != nil && w.source == now.source && away < r.self.Timing.Unreachable {
 			return w
 		}
-		if best == nil && away < r.self.Timing.Away {
+		if best == nil && away < r.self.Timing.Unreachable {
 			best = w
 		}
 	}
@@ -257,8 +257,8 @@ func (r *Relays) begin(ctx context.Context, shard string, w way) *relayedShard {
 			Metrics: r.self.Metrics,
 			Shard:   shard, Table: table, CacheName: w.source.Name + "/" + shard,
 			Local: w.source.factory.Shard(shard), Cache: r.self.Replicas,
-			Relay:        &push.Relay{Via: w.via, Marks: w.source.marks},
-			MarkInterval: r.self.Timing.Mark, DigestInterval: r.self.Timing.Digest, AlertInterval: r.self.Timing.Alert,
+			Relay:              &push.Relay{Via: w.via, Checkpoints: w.source.marks},
+			CheckpointInterval: r.self.Timing.Checkpoint, DigestInterval: r.self.Timing.Digest, AlertInterval: r.self.Timing.Alert,
 		})
 	}
 	if err != nil {

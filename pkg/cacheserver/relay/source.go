@@ -14,7 +14,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/replication/digest"
 	"github.com/shardplane/shardplane/pkg/request"
-	"github.com/shardplane/shardplane/pkg/tenancy/replicationmarks"
+	"github.com/shardplane/shardplane/pkg/tenancy/replicationcheckpoints"
 )
 
 const (
@@ -36,7 +36,7 @@ type source struct {
 	self    Self
 	metrics metrics
 	factory *client.Factory
-	marks   *client.Informer[*replicationmarks.ReplicationMark]
+	marks   *client.Informer[*replicationcheckpoints.ReplicationCheckpoint]
 
 	mu sync.Mutex
 	// known is set while it is the right one, as far as is known. trouble is why it is not, or does not answer,
@@ -58,7 +58,7 @@ func newSource(from From, self Self, m metrics, options ...client.FactoryOption)
 		return nil, err
 	}
 	everything := factory.Shard(request.Wildcard).Wildcard()
-	return &source{From: from, self: self, metrics: m, factory: factory, marks: replicationmarks.Marks.Informer(everything, client.InformerOptions[*replicationmarks.ReplicationMark]{})}, nil
+	return &source{From: from, self: self, metrics: m, factory: factory, marks: replicationcheckpoints.Checkpoints.Informer(everything, client.InformerOptions[*replicationcheckpoints.ReplicationCheckpoint]{})}, nil
 }
 
 // run asks who the source is, and follows the marks of its shards, until ctx is done. changed is

@@ -14,18 +14,18 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/request"
-	"github.com/shardplane/shardplane/pkg/tenancy/replicationmarks"
+	"github.com/shardplane/shardplane/pkg/tenancy/replicationcheckpoints"
 )
 
 // marksOf returns the marks of a cache server that has those of shards, each with the cache servers by which its
 // replicas came.
-func marksOf(t *testing.T, via map[string][]string) *client.Informer[*replicationmarks.ReplicationMark] {
+func checkpointsOf(t *testing.T, via map[string][]string) *client.Informer[*replicationcheckpoints.ReplicationCheckpoint] {
 	t.Helper()
-	list := replicationmarks.ReplicationMarkList{ListMeta: metav1.ListMeta{ResourceVersion: "1"}}
-	list.APIVersion, list.Kind = "cache.shardplane.io/v1alpha1", replicationmarks.Kind+"List"
+	list := replicationcheckpoints.ReplicationCheckpointList{ListMeta: metav1.ListMeta{ResourceVersion: "1"}}
+	list.APIVersion, list.Kind = "cache.shardplane.io/v1alpha1", replicationcheckpoints.Kind+"List"
 	for shard, via := range via {
-		list.Items = append(list.Items, replicationmarks.ReplicationMark{Via: via, ObjectMeta: metav1.ObjectMeta{
-			Name: replicationmarks.Name, Annotations: map[string]string{"kcp.io/cluster": replicationmarks.Cluster.String(), request.ShardAnnotation: shard},
+		list.Items = append(list.Items, replicationcheckpoints.ReplicationCheckpoint{Via: via, ObjectMeta: metav1.ObjectMeta{
+			Name: replicationcheckpoints.Name, Annotations: map[string]string{"kcp.io/cluster": replicationcheckpoints.Cluster.String(), request.ShardAnnotation: shard},
 		}})
 	}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -44,7 +44,7 @@ func marksOf(t *testing.T, via map[string][]string) *client.Informer[*replicatio
 	f, err := client.NewFactory(&rest.Config{Host: server.URL})
 	require.NoError(t, err)
 	t.Cleanup(f.CloseIdleConnections)
-	marks := replicationmarks.Marks.Informer(f.Shard(request.Wildcard).Wildcard(), client.InformerOptions[*replicationmarks.ReplicationMark]{})
+	marks := replicationcheckpoints.Checkpoints.Informer(f.Shard(request.Wildcard).Wildcard(), client.InformerOptions[*replicationcheckpoints.ReplicationCheckpoint]{})
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	ended := make(chan error, 1)
 	go func() { ended <- marks.Run(ctx) }()
@@ -60,12 +60,12 @@ func marksOf(t *testing.T, via map[string][]string) *client.Informer[*replicatio
 // all if the shard pushes here itself.
 func TestWays(t *testing.T) {
 	t.Parallel()
-	near := &source{From: From{Name: "near"}, metrics: newMetrics(nil), known: true, marks: marksOf(t, map[string][]string{
+	near := &source{From: From{Name: "near"}, metrics: newMetrics(nil), known: true, marks: checkpointsOf(t, map[string][]string{
 		"neighbor": nil, "own": nil, "relayed": {"far"}, "returns": {"eu"}, "loops": {"near", "far"}, "third": {"a", "b"}, "fourth": {"a", "b", "c"},
 	})}
-	far := &source{From: From{Name: "far"}, metrics: newMetrics(nil), known: true, marks: marksOf(t, map[string][]string{"relayed": nil, "neighbor": {"near"}})}
-	unknown := &source{From: From{Name: "unknown"}, metrics: newMetrics(nil), marks: marksOf(t, map[string][]string{"other": nil})}
-	r := &Relays{self: Self{Name: "eu"}, told: map[string]struct{}{}, sources: []*source{near, far, unknown}, marks: marksOf(t, map[string][]string{"own": nil, "third": {"x"}})}
+	far := &source{From: From{Name: "far"}, metrics: newMetrics(nil), known: true, marks: checkpointsOf(t, map[string][]string{"relayed": nil, "neighbor": {"near"}})}
+	unknown := &source{From: From{Name: "unknown"}, metrics: newMetrics(nil), marks: checkpointsOf(t, map[string][]string{"other": nil})}
+	r := &Relays{self: Self{Name: "eu"}, told: map[string]struct{}{}, sources: []*source{near, far, unknown}, marks: checkpointsOf(t, map[string][]string{"own": nil, "third": {"x"}})}
 	ways := map[string][][]string{}
 	for shard, all := range r.ways(t.Context()) {
 		for _, w := range all {

@@ -29,7 +29,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/replication/verify"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/tenancy"
-	"github.com/shardplane/shardplane/pkg/tenancy/replicationmarks"
+	"github.com/shardplane/shardplane/pkg/tenancy/replicationcheckpoints"
 )
 
 // progressInterval is how often it is told how far it got.
@@ -233,7 +233,7 @@ func leftOver(ctx context.Context, replicas client.Scope, resource replication.R
 		return nil, fmt.Errorf("reading the replicas of %s: %w", resource.GroupResource(), err)
 	}
 	for i := range list.Items {
-		found = append(found, verify.Difference{Resource: resource.GroupResource(), Key: client.KeyOf(&list.Items[i]), Problem: replication.ProblemLeftOver})
+		found = append(found, verify.Difference{Resource: resource.GroupResource(), Key: client.KeyOf(&list.Items[i]), Problem: replication.ProblemOrphaned})
 	}
 	return found, nil
 }
@@ -259,7 +259,7 @@ func (v *verifier) others(ctx context.Context, cache *client.Factory) error {
 		registered.Insert(known.Items[i].Name)
 	}
 	// kcp's cache server knows no marks.
-	marks, err := replicationmarks.Marks.In(cache.Shard(request.Wildcard).Wildcard()).List(ctx, metav1.ListOptions{})
+	marks, err := replicationcheckpoints.Checkpoints.In(cache.Shard(request.Wildcard).Wildcard()).List(ctx, metav1.ListOptions{})
 	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("listing the marks of shards: %w", err)
 	}

@@ -115,7 +115,7 @@ func (r *Ring) Changed() <-chan struct{} {
 // Holds returns what is owned, coming and not gone yet as one, for client.InformerOptions. What moves
 // to this member stays with the other one until all informers that run with it have loaded that,
 // or for LoadTimeout.
-func (r *Ring) Holds() client.RangeSource { return following{r.holds, &r.followers} }
+func (r *Ring) LoadedRanges() client.RangeSource { return following{r.holds, &r.followers} }
 
 // tell tells what this member has, under the lock, after the gate was set by it.
 func (r *Ring) tell() {

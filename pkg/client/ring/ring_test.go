@@ -104,7 +104,7 @@ func own(members ...*member) bool {
 		if part := 1 / float64(len(members)); s.Members[i].Share < part-1./256 || s.Members[i].Share > part+1./256 {
 			return false
 		}
-		if owned, coming := m.Ranges(); owned.Empty() || !coming.Empty() || !m.Holds().Ranges().Equal(owned) {
+		if owned, coming := m.Ranges(); owned.Empty() || !coming.Empty() || !m.LoadedRanges().Ranges().Equal(owned) {
 			return false
 		}
 	}
@@ -248,7 +248,7 @@ func TestIsolation(t *testing.T) {
 				owned, coming := one.Ranges()
 				return coming.Empty() == (isolation == ring.Continue) && owned.Empty() == (isolation == ring.Stop)
 			})
-			require.True(t, one.Holds().Ranges().Equal(all), "informers keep what they have")
+			require.True(t, one.LoadedRanges().Ranges().Equal(all), "informers keep what they have")
 			require.Contains(t, one.Status().Waits, "cannot renew")
 			server.Fail(0)
 			eventually(t, "it goes on", func() bool { return own(one) })

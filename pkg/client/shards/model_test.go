@@ -60,7 +60,7 @@ func (o *observer) handler() client.Handler[configMap] {
 		OnLeave: func(last configMap, why client.Leave) {
 			o.mu.Lock()
 			defer o.mu.Unlock()
-			o.check(why == client.ShardGone && o.left[last.Labels["at"]], "%s left: %s", client.KeyFor(last), why)
+			o.check(why == client.ShardRemoved && o.left[last.Labels["at"]], "%s left: %s", client.KeyFor(last), why)
 			o.isNot(last)
 		},
 	}

@@ -127,7 +127,7 @@ func (m *Multi[T]) reconcile(ctx context.Context) {
 // leave ends a shard, whose objects leave.
 func (m *Multi[T]) leave(s *shard[T]) {
 	s.stop()
-	m.union.Remove(s.name, client.ShardGone)
+	m.union.Remove(s.name, client.ShardRemoved)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.shards, s.name)

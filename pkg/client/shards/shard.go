@@ -135,7 +135,7 @@ func (s *shard[T]) away() (since time.Time, why error) {
 	if informer == nil {
 		return s.since, errNotRead
 	}
-	if since, why = informer.Away(); why != nil {
+	if since, why = informer.Unreachable(); why != nil {
 		return since, s.explain(why)
 	}
 	if !informer.HasSynced() {

@@ -129,7 +129,7 @@ func (k *known) away() (since time.Time, why error) {
 	if k.informer == nil {
 		return time.Time{}, nil
 	}
-	return k.informer.Away()
+	return k.informer.Unreachable()
 }
 
 // list returns the shards.

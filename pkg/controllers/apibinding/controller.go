@@ -113,7 +113,7 @@ func New(config Config) *reconcile.Controller[client.Key] {
 				}), nil
 			},
 			func(_ context.Context, queue reconcile.Queue[client.Key]) (func(), error) {
-				return config.APIs.FollowRoom(func() { spread(queue, r.roomless.everywhere()) }), nil
+				return config.APIs.NotifyFreed(func() { spread(queue, r.roomless.everywhere()) }), nil
 			},
 		},
 	})

@@ -175,7 +175,7 @@ func (w *world) Pin(ctx context.Context, uid types.UID, read func(context.Contex
 	case "bad":
 		return "", fmt.Errorf("%w: it is bad", apis.ErrInvalidSchema)
 	case "large":
-		return "", fmt.Errorf("%w: it is large", apis.ErrNoRoom)
+		return "", fmt.Errorf("%w: it is large", apis.ErrLimitReached)
 	}
 	return "v1", w.step(func() { w.pinned[uid] = true })
 }
@@ -241,7 +241,7 @@ func (w *world) Empty(_ context.Context, _ logicalcluster.Name, bound *apisv1alp
 	return w.objects[key], map[string]int{"example.org/wait": w.waits[key]}, err
 }
 
-func (*world) FollowRoom(func()) func() { return func() {} }
+func (*world) NotifyFreed(func()) func() { return func() {} }
 
 func (*world) FollowNames(func(logicalcluster.Name, string)) func() { return func() {} }
 

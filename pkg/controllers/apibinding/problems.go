@@ -48,7 +48,7 @@ func noSchema(name string) *problem {
 
 func invalidSchema(name string, err error) *problem {
 	return &problem{
-		noRoom: errors.Is(err, apis.ErrNoRoom) || errors.Is(err, apis.ErrInUse),
+		noRoom: errors.Is(err, apis.ErrLimitReached) || errors.Is(err, apis.ErrInUse),
 		reason: apisv1alpha2.APIResourceSchemaInvalidReason, severity: conditionsv1alpha1.ConditionSeverityError,
 		message: fmt.Sprintf("The provider has to name another APIResourceSchema than %s in the APIExport: %v", name, err),
 	}

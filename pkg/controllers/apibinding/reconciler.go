@@ -51,7 +51,7 @@ type APIs interface {
 	FollowNames(f func(cluster logicalcluster.Name, group string)) (stop func())
 	// FollowRoom calls f where a schema may be pinned for which there was no room, until
 	// stop is called.
-	FollowRoom(f func()) (stop func())
+	NotifyFreed(f func()) (stop func())
 }
 
 type reconciler struct {

@@ -33,7 +33,7 @@ type Kind[T Slice] struct {
 	URLs    func(T) []string
 	SetURLs func(T, []string)
 	// View returns the segments of the view's path after /services.
-	View func(slice T, export *apisv1alpha2.APIExport) []string
+	Path func(slice T, export *apisv1alpha2.APIExport) []string
 	// Invalid returns what is wrong with the export of a slice, which is nil if there is none.
 	Invalid func(slice T, export *apisv1alpha2.APIExport) *problem
 }
@@ -67,7 +67,7 @@ var OfExports = Kind[*apisv1alpha1.APIExportEndpointSlice]{
 			return apisv1alpha1.APIExportEndpoint{URL: url}
 		})
 	},
-	View: func(_ *apisv1alpha1.APIExportEndpointSlice, export *apisv1alpha2.APIExport) []string {
+	Path: func(_ *apisv1alpha1.APIExportEndpointSlice, export *apisv1alpha2.APIExport) []string {
 		return []string{"apiexport", logicalcluster.From(export).String(), export.Name}
 	},
 	Invalid: func(_ *apisv1alpha1.APIExportEndpointSlice, export *apisv1alpha2.APIExport) *problem {
@@ -91,7 +91,7 @@ var OfCached = Kind[*cachev1alpha1.CachedResourceEndpointSlice]{
 	SetURLs: func(s *cachev1alpha1.CachedResourceEndpointSlice, urls []string) {
 		setURLs(&s.Status, urls)
 	},
-	View: func(s *cachev1alpha1.CachedResourceEndpointSlice, _ *apisv1alpha2.APIExport) []string {
+	Path: func(s *cachev1alpha1.CachedResourceEndpointSlice, _ *apisv1alpha2.APIExport) []string {
 		return replicationView(s)
 	},
 	Invalid: func(s *cachev1alpha1.CachedResourceEndpointSlice, export *apisv1alpha2.APIExport) *problem {
@@ -112,7 +112,7 @@ var OfClusterCached = Kind[*kinds.ClusterCachedResourceEndpointSlice]{
 	SetURLs: func(s *kinds.ClusterCachedResourceEndpointSlice, urls []string) {
 		setURLs(&s.Status, urls)
 	},
-	View: func(s *kinds.ClusterCachedResourceEndpointSlice, _ *apisv1alpha2.APIExport) []string {
+	Path: func(s *kinds.ClusterCachedResourceEndpointSlice, _ *apisv1alpha2.APIExport) []string {
 		return replicationView(s)
 	},
 	Invalid: func(s *kinds.ClusterCachedResourceEndpointSlice, export *apisv1alpha2.APIExport) *problem {

@@ -102,7 +102,7 @@ func (k Kind[T]) endpoints(slice T, selector labels.Selector, s state) []string 
 	before := k.URLs(slice)
 	shards := slices.SortedFunc(slices.Values(s.shards), func(a, b *corev1alpha1.Shard) int { return strings.Compare(a.Name, b.Name) })
 	for _, shard := range shards {
-		endpoint, ok := endpointOf(shard, k.View(slice, s.export))
+		endpoint, ok := endpointOf(shard, k.Path(slice, s.export))
 		if ok && !slices.Contains(all, endpoint) && s.consumed(shard.Name) && (slices.Contains(before, endpoint) || selector.Matches(labels.Set(shard.Labels))) {
 			all = append(all, endpoint)
 		}

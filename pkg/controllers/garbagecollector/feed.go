@@ -86,7 +86,7 @@ func (f *feed) run(ctx context.Context) {
 	defer f.store.Follow(usage.Follower{
 		Begin:    f.begin,
 		Complete: f.complete,
-		Told: func(key string, before, after []byte, revision uint64) {
+		Changed: func(key string, before, after []byte, revision uint64) {
 			f.told(ctx, Item(key), before, after, revision)
 		},
 	})()

@@ -75,9 +75,9 @@ func dependentsOf(f *feed, uid types.UID) (items []Item) {
 func TestFeedBeginsAnew(t *testing.T) {
 	s, f := startFeed(t)
 	s.follower.Begin()
-	s.follower.Told("/core/secrets/c/n/a", nil, owns("o"), 1)
-	s.follower.Told("/core/secrets/c/n/b", nil, owns("gone"), 2)
-	s.follower.Told("/core/events/c/n/e", nil, owns("o"), 2)
+	s.follower.Changed("/core/secrets/c/n/a", nil, owns("o"), 1)
+	s.follower.Changed("/core/secrets/c/n/b", nil, owns("gone"), 2)
+	s.follower.Changed("/core/events/c/n/e", nil, owns("o"), 2)
 	require.Empty(t, dependentsOf(f, "o"), "not all is told")
 	s.follower.Complete(3)
 	require.Equal(t, []Item{"/core/secrets/c/n/a"}, dependentsOf(f, "o"))
@@ -85,14 +85,14 @@ func TestFeedBeginsAnew(t *testing.T) {
 
 	s.follower.Begin()
 	require.Equal(t, []Item{"/core/secrets/c/n/a"}, dependentsOf(f, "o"))
-	s.follower.Told("/core/secrets/c/n/a", nil, owns("o"), 1)
+	s.follower.Changed("/core/secrets/c/n/a", nil, owns("o"), 1)
 	s.follower.Complete(9)
 	require.Equal(t, []Item{"/core/secrets/c/n/a"}, dependentsOf(f, "o"))
 	require.Empty(t, dependentsOf(f, "gone"))
 	require.Equal(t, 1, f.graph.size())
 	require.Equal(t, []Item{"/core/secrets/c/n/a"}, f.graph.take().items)
 
-	s.follower.Told("/core/secrets/c/n/a", owns("o"), nil, 10)
+	s.follower.Changed("/core/secrets/c/n/a", owns("o"), nil, 10)
 	require.Empty(t, dependentsOf(f, "o"))
 }
 
@@ -102,7 +102,7 @@ func TestFeedAsksForWhatItWasTold(t *testing.T) {
 	s, f := startFeed(t)
 	s.follower.Begin()
 	s.follower.Complete(5)
-	s.follower.Told("/core/secrets/c/n/a", nil, []byte(`{"uid":"x"}`), 8)
+	s.follower.Changed("/core/secrets/c/n/a", nil, []byte(`{"uid":"x"}`), 8)
 	for _, item := range []Item{"/core/secrets/d/n/b", "/core/pods/c/n/a"} {
 		_, err := f.get(t.Context(), item)
 		require.NoError(t, err)
@@ -115,7 +115,7 @@ func TestFeedAsksForWhatItWasTold(t *testing.T) {
 func TestUnreadableDependents(t *testing.T) {
 	s, f := startFeed(t)
 	s.follower.Begin()
-	s.follower.Told("/core/secrets/c/n/a", nil, []byte("unreadable"), 1)
+	s.follower.Changed("/core/secrets/c/n/a", nil, []byte("unreadable"), 1)
 	s.follower.Complete(1)
 	w := &shard{feed: f, caughtUp: newTogether(f.catchUp)}
 	catchUp := func(cluster string) error {
@@ -124,14 +124,14 @@ func TestUnreadableDependents(t *testing.T) {
 	require.ErrorIs(t, catchUp("c"), errUnreadable)
 	require.ErrorContains(t, catchUp("c"), "/core/secrets/c/n/a")
 	require.NoError(t, catchUp("other"))
-	s.follower.Told("/core/secrets/c/n/a", []byte("unreadable"), owns("o"), 2)
+	s.follower.Changed("/core/secrets/c/n/a", []byte("unreadable"), owns("o"), 2)
 	require.NoError(t, catchUp("c"))
 	require.Equal(t, []Item{"/core/secrets/c/n/a"}, dependentsOf(f, "o"))
 
-	s.follower.Told("/core/secrets/c/n/a", owns("o"), []byte("unreadable"), 3)
+	s.follower.Changed("/core/secrets/c/n/a", owns("o"), []byte("unreadable"), 3)
 	require.ErrorIs(t, catchUp("c"), errUnreadable)
 	require.NotEmpty(t, dependentsOf(f, "o"), "it may still refer to it")
-	s.follower.Told("/core/secrets/c/n/a", []byte("unreadable"), nil, 4)
+	s.follower.Changed("/core/secrets/c/n/a", []byte("unreadable"), nil, 4)
 	require.NoError(t, catchUp("c"), "what is gone refers to nobody")
 }
 
@@ -141,7 +141,7 @@ func TestRedefined(t *testing.T) {
 	s.follower.Begin()
 	s.follower.Complete(1)
 	for _, key := range []string{"/core/secrets/a/n/x", "/apis.kcp.io/apibindings:-system/:1f/b/x", "/apiextensions.k8s.io/customresourcedefinitions/c/x"} {
-		s.follower.Told(key, nil, []byte(`{"uid":"u"}`), 2)
+		s.follower.Changed(key, nil, []byte(`{"uid":"u"}`), 2)
 	}
 	<-f.served
 	require.Len(t, f.takeRedefined(), 2)

@@ -19,8 +19,8 @@ type Item string
 func (i Item) prefix() string { return storage.ResourcePrefixOf(string(i)) }
 
 // place returns where the object is; the zero value if it is in no logical cluster.
-func (i Item) place() storage.Place {
-	p, _ := storage.PlaceOf(i.prefix(), string(i))
+func (i Item) place() storage.ObjectKey {
+	p, _ := storage.ObjectKeyOf(i.prefix(), string(i))
 	return p
 }
 

@@ -109,7 +109,7 @@ func (w *writer) patch(ctx context.Context, kind storage.Kind, item Item, o obje
 // report tells users in an Event.
 func (w *writer) report(ctx context.Context, kind storage.Kind, item Item, o object, r metav1.OwnerReference) {
 	place := item.place()
-	err := events.Tell(ctx, w.local.Cluster(place.Cluster.Path()), events.Event{
+	err := events.Record(ctx, w.local.Cluster(place.Cluster.Path()), events.Event{
 		About: corev1.ObjectReference{
 			APIVersion: kind.Resource.GroupVersion().String(), Kind: kind.Kind,
 			Namespace: place.Namespace, Name: place.Name, UID: o.uid,

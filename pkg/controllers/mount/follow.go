@@ -52,7 +52,7 @@ func (f *follower) source(_ context.Context, queue reconcile.Queue[client.Key]) 
 
 // changed is called for each write on the shard, most of which are of nothing that is mounted.
 func (f *follower) changed(key string) {
-	if place, ok := storage.PlaceOf(definitions, key); ok {
+	if place, ok := storage.ObjectKeyOf(definitions, key); ok {
 		f.redefined(place.Cluster)
 		return
 	}

@@ -26,7 +26,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/reconcile"
 	"github.com/shardplane/shardplane/pkg/tenancy"
-	"github.com/shardplane/shardplane/pkg/tenancy/replicationmarks"
+	"github.com/shardplane/shardplane/pkg/tenancy/replicationcheckpoints"
 )
 
 // Name is the name of the controller.
@@ -51,8 +51,8 @@ type Config struct {
 	VirtualWorkspaceURL string
 	// Marks are those in caches; nil where there are none. Covers reports whether one says of
 	// all that the shard replicates that it is there: then others can go by its marks.
-	Marks  *client.Informer[*replicationmarks.ReplicationMark]
-	Covers func(mark *replicationmarks.ReplicationMark) bool
+	Checkpoints *client.Informer[*replicationcheckpoints.ReplicationCheckpoint]
+	Covers      func(mark *replicationcheckpoints.ReplicationCheckpoint) bool
 	// Root is the access to the logical cluster root, on the root shard.
 	Root client.Scope
 	// Own is an informer of the Shard objects in root that has at least this
@@ -84,9 +84,9 @@ func New(config Config) *reconcile.Controller[string] {
 		},
 	}
 	sources := []reconcile.Source[string]{r.follow, reconcile.Once(config.ShardName)}
-	if config.Marks != nil {
-		sources = append(sources, reconcile.FromInformer(config.Marks, func(mark *replicationmarks.ReplicationMark) []string {
-			if config.Marks.KeyOf(mark).Shard != config.ShardName {
+	if config.Checkpoints != nil {
+		sources = append(sources, reconcile.FromInformer(config.Checkpoints, func(mark *replicationcheckpoints.ReplicationCheckpoint) []string {
+			if config.Checkpoints.KeyOf(mark).Shard != config.ShardName {
 				return nil
 			}
 			return []string{config.ShardName}
@@ -147,7 +147,7 @@ func (r *reconciler) reconcile(ctx context.Context, name string) (reconcile.Resu
 
 // marked reports whether others know from a mark what the shard replicates.
 func (c Config) marked() bool {
-	mark, err := c.Marks.Lister().Get(client.Key{Shard: c.ShardName, Cluster: replicationmarks.Cluster, Name: replicationmarks.Name})
+	mark, err := c.Checkpoints.Lister().Get(client.Key{Shard: c.ShardName, Cluster: replicationcheckpoints.Cluster, Name: replicationcheckpoints.Name})
 	return err == nil && c.Covers(mark)
 }
 
@@ -157,10 +157,10 @@ func desired(existing *corev1alpha1.Shard, config Config) *corev1alpha1.Shard {
 	shard.Name = config.ShardName
 	metav1.SetMetaDataLabel(&shard.ObjectMeta, NameLabel, config.ShardName)
 	switch {
-	case config.Marks == nil:
-		delete(shard.Annotations, tenancy.MarksAnnotation)
+	case config.Checkpoints == nil:
+		delete(shard.Annotations, tenancy.CheckpointsAnnotation)
 	case config.marked():
-		metav1.SetMetaDataAnnotation(&shard.ObjectMeta, tenancy.MarksAnnotation, "true")
+		metav1.SetMetaDataAnnotation(&shard.ObjectMeta, tenancy.CheckpointsAnnotation, "true")
 	}
 	shard.Spec.BaseURL = config.BaseURL
 	shard.Spec.ExternalURL = config.ExternalURL

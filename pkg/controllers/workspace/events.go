@@ -93,7 +93,7 @@ func (t *told) fresh(key client.Key, uid types.UID, all []word) (fresh []word) {
 // eventIn returns the function that creates Events beside Workspaces.
 func eventIn(local *client.Factory) func(ctx context.Context, ws *tenancyv1alpha1.Workspace, w word) error {
 	return func(ctx context.Context, ws *tenancyv1alpha1.Workspace, w word) error {
-		return events.Tell(ctx, local.Cluster(logicalcluster.From(ws).Path()), events.Event{
+		return events.Record(ctx, local.Cluster(logicalcluster.From(ws).Path()), events.Event{
 			About: corev1.ObjectReference{
 				APIVersion: tenancyv1alpha1.SchemeGroupVersion.String(), Kind: "Workspace", Name: ws.Name, UID: ws.UID,
 			},

@@ -217,9 +217,9 @@ func (o *Index) replace(cluster logicalcluster.Name, name string, e *entry) {
 		return
 	}
 	if before != nil && (e == nil || e.schema != before.schema || e.served != before.served) {
-		o.changes.Tell(Change{Schema: before.schema, Cluster: request.Cluster{Name: cluster}, Gone: e == nil || !e.served})
+		o.changes.Notify(Change{Schema: before.schema, Cluster: request.Cluster{Name: cluster}, Removed: e == nil || !e.served})
 	}
-	o.entries.Tell(entryChange{before, e})
+	o.entries.Notify(entryChange{before, e})
 	if before != nil {
 		o.table.Release(before.schema, time.Now())
 	}

@@ -25,7 +25,7 @@ func (l *Listeners[T]) Add(f func(T)) (remove func()) {
 }
 
 // Tell tells all that there are, one after the other.
-func (l *Listeners[T]) Tell(what T) {
+func (l *Listeners[T]) Notify(what T) {
 	l.mu.Lock()
 	all := l.all
 	l.mu.Unlock()

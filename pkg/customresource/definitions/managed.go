@@ -55,7 +55,7 @@ func (m *Managed) Follow(f func(cluster logicalcluster.Name, name string)) (stop
 		switch {
 		case c.Schema == nil:
 			offer(nameScope{})
-		case c.Gone && !c.Cluster.Wildcard:
+		case c.Removed && !c.Cluster.Wildcard:
 			offer(nameScope{cluster: c.Cluster.Name, group: c.Schema.Resource.Group})
 		}
 	})

@@ -344,6 +344,6 @@ func (r *reservation) release() {
 	scope, denied := r.scope, r.denied
 	r.of.mu.Unlock()
 	if denied {
-		r.of.freed.Tell(scope)
+		r.of.freed.Notify(scope)
 	}
 }

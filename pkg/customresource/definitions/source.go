@@ -85,7 +85,7 @@ type Change struct {
 	// the zero value stands for all in which the source served the schema.
 	Cluster request.Cluster
 	// Gone is set if nothing is served in its place.
-	Gone bool
+	Removed bool
 }
 
 // Source says which custom resources are served where. It is the seam for

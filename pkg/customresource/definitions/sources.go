@@ -57,8 +57,8 @@ func (s *Sources) set(change func([]*Source) []*Source) {
 }
 
 func (s *Sources) theyChanged(c Change) {
-	s.changes.Tell(c)
-	s.theirs.Tell(c)
+	s.changes.Notify(c)
+	s.theirs.Notify(c)
 }
 
 // Subscribe has f told of every change, until stop is called.

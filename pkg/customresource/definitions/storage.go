@@ -87,7 +87,7 @@ func New(cfg Config) (*Storage, error) {
 		objects.unreadable = cfg.Unreadable
 	}
 	cfg.Sources.index = objects
-	objects.Subscribe(cfg.Sources.changes.Tell)
+	objects.Subscribe(cfg.Sources.changes.Notify)
 	naming := &names{sources: cfg.Sources, builtIn: cfg.BuiltInNames, objects: objects, reserved: map[nameScope]map[*reservation]struct{}{}}
 	store.Storage.Storage = namingStorage{upstream.Storage.Storage, naming}
 	strategy := definitionStrategy{customresourcedefinition.NewStrategy(apiextensionsserver.Scheme)}

@@ -188,7 +188,7 @@ func serverURL(host string) (string, error) {
 	if u.Scheme == "" || u.Host == "" {
 		return "", fmt.Errorf("the server %q is not of the form https://host:port", host)
 	}
-	for _, scope := range []string{request.Clusters.Prefix, request.ViewsPrefix, request.Shards.Prefix} {
+	for _, scope := range []string{request.Clusters.Prefix, request.ServicesPrefix, request.Shards.Prefix} {
 		u.Path, _, _ = strings.Cut(u.Path+"/", scope)
 	}
 	return u.Scheme + "://" + u.Host + strings.TrimRight(u.Path, "/") + Path, nil

@@ -30,7 +30,7 @@ type Event struct {
 
 // Tell creates an Event in the namespace of the object, or in default. There is one only for
 // what once says, of the object: telling it again is no error.
-func Tell(ctx context.Context, scope client.Scope, e Event, once ...any) error {
+func Record(ctx context.Context, scope client.Scope, e Event, once ...any) error {
 	hash := fnv.New64a()
 	fmt.Fprint(hash, append([]any{e.About.UID}, once...)...)
 	now := metav1.Now()

@@ -16,7 +16,7 @@ import (
 )
 
 // What is told twice of one object is one Event.
-func ExampleTell() {
+func ExampleRecord() {
 	clienttest.ForExample(func(t testing.TB) {
 		t.Helper()
 		factory, err := client.NewFactory(clienttest.New(t, kinds.Scheme).ClientConfig())
@@ -27,7 +27,7 @@ func ExampleTell() {
 		defer factory.CloseIdleConnections()
 		scope := factory.Cluster(logicalcluster.NewPath("2x1k"))
 		for range 2 {
-			err := events.Tell(context.Background(), scope, events.Event{
+			err := events.Record(context.Background(), scope, events.Event{
 				About:     corev1.ObjectReference{APIVersion: "v1", Kind: "ConfigMap", Namespace: "default", Name: "settings", UID: "u"},
 				Component: "greeter", Type: corev1.EventTypeWarning, Reason: "Unknown", Message: "nobody is greeted so",
 			}, "nobody")

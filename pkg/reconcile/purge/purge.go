@@ -69,20 +69,20 @@ func Discover(ctx context.Context, client discovery.DiscoveryInterface) ([]Resou
 // Stored is where objects are stored, past the API, for what needs no request for each kind or object.
 type Stored struct {
 	// Any says of some resources which may have objects.
-	Any Ask
+	Any Query
 	// Free deletes the objects of some resources that nothing holds, and says which may have others.
-	Free Ask
+	Free Query
 }
 
 // Ask asks about some resources in a logical cluster, or in one namespace of it unless that is empty.
-type Ask func(ctx context.Context, cluster logicalcluster.Name, namespace string, resources []schema.GroupResource) ([]bool, error)
+type Query func(ctx context.Context, cluster logicalcluster.Name, namespace string, resources []schema.GroupResource) ([]bool, error)
 
 // In returns what is stored of a logical cluster, or of one namespace of it unless that is empty.
 func (s Stored) In(cluster logicalcluster.Name, namespace string) Content {
 	return Content{Present: s.Any.in(cluster, namespace), Free: s.Free.in(cluster, namespace)}
 }
 
-func (a Ask) in(cluster logicalcluster.Name, namespace string) Choose {
+func (a Query) in(cluster logicalcluster.Name, namespace string) Choose {
 	return func(ctx context.Context, resources []Resource) ([]Resource, error) {
 		if len(resources) == 0 {
 			return nil, nil

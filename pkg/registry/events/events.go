@@ -25,7 +25,7 @@ const timeToLive = time.Hour
 func Group() resource.Group {
 	return resource.Group{
 		GroupVersion: eventsv1.SchemeGroupVersion,
-		Resources: []resource.Definition{&resource.View[*corev1.Event]{
+		Resources: []resource.Definition{&resource.Alternate[*corev1.Event]{
 			Of:          events,
 			New:         func() runtime.Object { return &eventsv1.Event{} },
 			NewList:     func() runtime.Object { return &eventsv1.EventList{} },

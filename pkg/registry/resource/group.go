@@ -107,7 +107,7 @@ func (b *Builder) versions(definition Definition) []string { return b.groups[def
 // viewer is a definition that shows another one.
 type viewer interface{ shows() Definition }
 
-func (v *View[T]) shows() Definition { return v.Of }
+func (v *Alternate[T]) shows() Definition { return v.Of }
 
 // shownIn returns, for each resource, the API versions that show it.
 func shownIn(groups []Group) map[Definition][]string {

@@ -78,7 +78,7 @@ func TestBuild(t *testing.T) {
 	resource := things()
 	groups := []Group{
 		{GroupVersion: oneVersion, Resources: []Definition{resource}},
-		{GroupVersion: twoVersion, Resources: []Definition{&View[*corev1.ConfigMap]{
+		{GroupVersion: twoVersion, Resources: []Definition{&Alternate[*corev1.ConfigMap]{
 			Of:      resource,
 			New:     func() runtime.Object { return &eventsv1.Event{} },
 			NewList: func() runtime.Object { return &eventsv1.EventList{} },
@@ -119,7 +119,7 @@ func TestBuild(t *testing.T) {
 func TestBuildUnwinds(t *testing.T) {
 	other := things()
 	other.Name, other.Kind = "others", "Other"
-	view := &View[*corev1.ConfigMap]{
+	view := &Alternate[*corev1.ConfigMap]{
 		Of:      things(),
 		New:     func() runtime.Object { return &eventsv1.Event{} },
 		NewList: func() runtime.Object { return &eventsv1.EventList{} },

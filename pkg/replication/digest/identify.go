@@ -32,7 +32,7 @@ var (
 // Identify asks a cache server who it is, by the digests of a shard. Of another server, the error is
 // ErrNoCacheServer.
 func Identify(ctx context.Context, cache *client.Factory, shard string) (*Answer, error) {
-	answer, err := Ask(ctx, cache.Shard(shard), "")
+	answer, err := Fetch(ctx, cache.Shard(shard), "")
 	var status *StatusError
 	switch {
 	case err == nil:
@@ -59,7 +59,7 @@ func (e *StatusError) Error() string {
 
 // Ask asks a cache server for the digests of the replicas of a shard: of all resources, of one, or of a
 // bucket of that.
-func Ask(ctx context.Context, replicas *client.Factory, resource string, bucket ...int) (*Answer, error) {
+func Fetch(ctx context.Context, replicas *client.Factory, resource string, bucket ...int) (*Answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	url := replicas.Host() + Path

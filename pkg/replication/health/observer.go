@@ -9,7 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/shardplane/shardplane/pkg/client"
-	"github.com/shardplane/shardplane/pkg/tenancy/replicationmarks"
+	"github.com/shardplane/shardplane/pkg/tenancy/replicationcheckpoints"
 )
 
 // ObserverName is the observer's name in catalogues, logs and metrics.
@@ -19,7 +19,7 @@ const ObserverName = "replication-observer"
 // reconcile.Runnable.
 type Observer struct {
 	self       string
-	marks      *client.Informer[*replicationmarks.ReplicationMark]
+	marks      *client.Informer[*replicationcheckpoints.ReplicationCheckpoint]
 	registered func(shard string) bool
 	registerer prometheus.Registerer
 
@@ -37,7 +37,7 @@ type heard struct {
 // NewObserver returns the observer of a shard. marks are those of all shards, which somebody else
 // runs; those of shards that are not registered do not count. registerer
 // may be nil.
-func NewObserver(self string, marks *client.Informer[*replicationmarks.ReplicationMark], registered func(shard string) bool, registerer prometheus.Registerer) *Observer {
+func NewObserver(self string, marks *client.Informer[*replicationcheckpoints.ReplicationCheckpoint], registered func(shard string) bool, registerer prometheus.Registerer) *Observer {
 	return &Observer{registerer: registerer, self: self, marks: marks, registered: registered, heard: map[string]heard{}}
 }
 
@@ -46,9 +46,9 @@ func (o *Observer) Name() string { return ObserverName }
 
 // Run observes until ctx is done.
 func (o *Observer) Run(ctx context.Context) error {
-	defer o.marks.AddEventHandler(client.Handler[*replicationmarks.ReplicationMark]{
-		OnAdd:    func(mark *replicationmarks.ReplicationMark, _ bool) { o.hear(mark) },
-		OnUpdate: func(_, mark *replicationmarks.ReplicationMark) { o.hear(mark) },
+	defer o.marks.AddEventHandler(client.Handler[*replicationcheckpoints.ReplicationCheckpoint]{
+		OnAdd:    func(mark *replicationcheckpoints.ReplicationCheckpoint, _ bool) { o.hear(mark) },
+		OnUpdate: func(_, mark *replicationcheckpoints.ReplicationCheckpoint) { o.hear(mark) },
 	}).Remove()
 	if o.registerer != nil {
 		if err := o.registerer.Register(o); err != nil {
@@ -62,9 +62,9 @@ func (o *Observer) Run(ctx context.Context) error {
 
 // hear notes when a mark came, if it is another one: after a reconnection the last one comes again.
 // That a mark is missing says nothing, as after a loss of the cache server's data: the clock goes on.
-func (o *Observer) hear(mark *replicationmarks.ReplicationMark) {
+func (o *Observer) hear(mark *replicationcheckpoints.ReplicationCheckpoint) {
 	shard := o.marks.KeyOf(mark).Shard
-	if shard == o.self || mark.Name != replicationmarks.Name {
+	if shard == o.self || mark.Name != replicationcheckpoints.Name {
 		return
 	}
 	o.mu.Lock()

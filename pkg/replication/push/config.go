@@ -8,7 +8,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/replication"
-	"github.com/shardplane/shardplane/pkg/tenancy/replicationmarks"
+	"github.com/shardplane/shardplane/pkg/tenancy/replicationcheckpoints"
 )
 
 const (
@@ -45,7 +45,7 @@ type Config struct {
 	// the Cache gets those.
 	Relay *Relay
 	// MarkInterval is the least time between two marks. Five times as much is the longest.
-	MarkInterval time.Duration
+	CheckpointInterval time.Duration
 	// Writes is how many replicas are written at a time.
 	Writes int
 	// DigestInterval is how often the digests of all replicas are compared with those that the
@@ -81,8 +81,8 @@ func (c Config) complete() (Config, error) {
 	if c.Writes <= 0 {
 		c.Writes = defaultWrites
 	}
-	if c.MarkInterval <= 0 {
-		c.MarkInterval = defaultMarkInterval
+	if c.CheckpointInterval <= 0 {
+		c.CheckpointInterval = defaultMarkInterval
 	}
 	if c.DigestInterval <= 0 {
 		c.DigestInterval = defaultDigestInterval
@@ -106,10 +106,10 @@ type Relay struct {
 	// first, and the one that they are relayed from last.
 	Via []string
 	// Marks are those of all shards on the cache server that is relayed from.
-	Marks *client.Informer[*replicationmarks.ReplicationMark]
+	Checkpoints *client.Informer[*replicationcheckpoints.ReplicationCheckpoint]
 }
 
 // marksIn returns the client of the mark of one shard on a cache server.
-func marksIn(replicas *client.Factory) *client.Client[*replicationmarks.ReplicationMark, *replicationmarks.ReplicationMarkList] {
-	return replicationmarks.Marks.In(replicas.Cluster(replicationmarks.Cluster.Path()))
+func marksIn(replicas *client.Factory) *client.Client[*replicationcheckpoints.ReplicationCheckpoint, *replicationcheckpoints.ReplicationCheckpointList] {
+	return replicationcheckpoints.Checkpoints.In(replicas.Cluster(replicationcheckpoints.Cluster.Path()))
 }

@@ -9,7 +9,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/replication"
-	"github.com/shardplane/shardplane/pkg/tenancy/replicationmarks"
+	"github.com/shardplane/shardplane/pkg/tenancy/replicationcheckpoints"
 )
 
 // Controller keeps the replicas of one shard's objects on one cache server true. It implements
@@ -85,7 +85,7 @@ func (c *Controller) mark(ctx context.Context) {
 // watchCache follows the shard's mark on the cache server until ctx is done. It is the only watch
 // there: whenever it breaks, the cache server may have been replaced.
 func (c *Controller) watchCache(ctx context.Context, m *marker) {
-	follower := replicationmarks.Marks.Follower(c.config.replicas().Cluster(replicationmarks.Cluster.Path()), Name+"-cache", markSink{m, c.digests})
+	follower := replicationcheckpoints.Checkpoints.Follower(c.config.replicas().Cluster(replicationcheckpoints.Cluster.Path()), Name+"-cache", checkpointSink{m, c.digests})
 	var running sync.WaitGroup
 	defer running.Wait()
 	running.Go(func() { _ = follower.Run(ctx) }) // it ends with ctx
@@ -100,27 +100,27 @@ func (c *Controller) watchCache(ctx context.Context, m *marker) {
 }
 
 // markSink is told of the shard's mark on the cache server.
-type markSink struct {
+type checkpointSink struct {
 	*marker
 	digests *digests
 }
 
 // Begin implements client.Sink.
-func (s markSink) Begin() { s.digests.broken() }
+func (s checkpointSink) Begin() { s.digests.broken() }
 
 // Put implements client.Sink.
-func (s markSink) Put(mark *replicationmarks.ReplicationMark) { s.returned(mark) }
+func (s checkpointSink) Put(mark *replicationcheckpoints.ReplicationCheckpoint) { s.returned(mark) }
 
 // Delete implements client.Sink.
-func (markSink) Delete(*replicationmarks.ReplicationMark) {}
+func (checkpointSink) Delete(*replicationcheckpoints.ReplicationCheckpoint) {}
 
 // End implements client.Sink.
-func (markSink) End() {}
+func (checkpointSink) End() {}
 
 // hear has the marks heard that the cache server has which is relayed from.
 func (c *Controller) hear() *client.Registration {
-	heard := func(mark *replicationmarks.ReplicationMark) {
-		if mark.Name == replicationmarks.Name && c.config.Relay.Marks.KeyOf(mark).Shard == c.config.Shard {
+	heard := func(mark *replicationcheckpoints.ReplicationCheckpoint) {
+		if mark.Name == replicationcheckpoints.Name && c.config.Relay.Checkpoints.KeyOf(mark).Shard == c.config.Shard {
 			setBack := c.upstream.hear(mark)
 			for _, s := range c.sessions() {
 				s.heardMark(mark, setBack)
@@ -128,9 +128,9 @@ func (c *Controller) hear() *client.Registration {
 			c.acknowledged()
 		}
 	}
-	return c.config.Relay.Marks.AddEventHandler(client.Handler[*replicationmarks.ReplicationMark]{
-		OnAdd:    func(mark *replicationmarks.ReplicationMark, _ bool) { heard(mark) },
-		OnUpdate: func(_, mark *replicationmarks.ReplicationMark) { heard(mark) },
+	return c.config.Relay.Checkpoints.AddEventHandler(client.Handler[*replicationcheckpoints.ReplicationCheckpoint]{
+		OnAdd:    func(mark *replicationcheckpoints.ReplicationCheckpoint, _ bool) { heard(mark) },
+		OnUpdate: func(_, mark *replicationcheckpoints.ReplicationCheckpoint) { heard(mark) },
 	})
 }
 
@@ -170,7 +170,7 @@ func (c *Controller) follow(ctx context.Context, lines map[schema.GroupResource]
 		if c.mirrors[resource] == nil {
 			m := &mirror{
 				replicas: &replicas{config: c.config, resource: l.Of(c.config.Shard, c.config.Relay != nil)}, line: l,
-				slots: c.slots, acknowledged: c.acknowledged, digests: c.digests, removed: func() { c.config.Table.Gone(l) },
+				slots: c.slots, acknowledged: c.acknowledged, digests: c.digests, removed: func() { c.config.Table.Delete(l) },
 			}
 			if c.upstream != nil {
 				m.trust = &trust{upstream: c.upstream, resource: m.name(), unmarked: l.Unmarked}

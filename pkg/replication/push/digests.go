@@ -42,7 +42,7 @@ func (d *digests) doubtful() bool { return d.breaks.Load() != d.checked.Load() }
 
 // ask asks for the digests of all resources, of one, or of a bucket of that.
 func (d *digests) ask(ctx context.Context, resource string, bucket ...int) (*digest.Answer, error) {
-	return digest.Ask(ctx, d.config.replicas(), resource, bucket...)
+	return digest.Fetch(ctx, d.config.replicas(), resource, bucket...)
 }
 
 // jitter spreads the requests of many shards.

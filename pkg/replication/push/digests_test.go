@@ -17,13 +17,13 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/replication"
-	"github.com/shardplane/shardplane/pkg/tenancy/replicationmarks"
+	"github.com/shardplane/shardplane/pkg/tenancy/replicationcheckpoints"
 	"github.com/shardplane/shardplane/test/bubble"
 )
 
 const (
 	modelResource = "shards.core.kcp.io"
-	markKey       = "replicationmarks.cache.shardplane.io/system:marks|shard"
+	markKey       = "replicationcheckpoints.cache.shardplane.io/system:checkpoints|shard"
 	// untilNoticed is by when the next comparison of digests has taken place, and its repairs.
 	untilNoticed = 30 * time.Second
 )
@@ -64,11 +64,11 @@ func (m *model) restarts(t *testing.T) int {
 }
 
 // mark returns the mark that the cache server has.
-func (m *model) mark(t *testing.T) *replicationmarks.ReplicationMark {
+func (m *model) mark(t *testing.T) *replicationcheckpoints.ReplicationCheckpoint {
 	t.Helper()
 	m.cache.mu.Lock()
 	defer m.cache.mu.Unlock()
-	mark := &replicationmarks.ReplicationMark{}
+	mark := &replicationcheckpoints.ReplicationCheckpoint{}
 	require.NoError(t, runtime.DefaultUnstructuredConverter.FromUnstructured(decoded(m.cache.objects[markKey]).Object, mark))
 	return mark
 }
@@ -97,7 +97,7 @@ func TestDigestsFindWhatNoEventReports(t *testing.T) {
 		require.NotEqual(t, m.wanted(), m.has())
 		m.arrives(t, untilNoticed)
 		<-time.After(untilNoticed)
-		for _, problem := range []replication.Problem{replication.ProblemDifferent, replication.ProblemMissing, replication.ProblemLeftOver} {
+		for _, problem := range []replication.Problem{replication.ProblemDifferent, replication.ProblemMissing, replication.ProblemOrphaned} {
 			n, err := testutil.GetCounterMetricValue(newMetrics(m.config.Metrics).repairs.WithLabelValues(m.config.CacheName, modelResource, string(problem)))
 			require.NoError(t, err)
 			require.Equal(t, 1, int(n), problem)

@@ -294,7 +294,7 @@ func (m *model) goneBy(key string, version int64) bool {
 // repairs returns how many replicas digests have shown to be wrong.
 func (m *model) repairs(t *testing.T) (count float64) {
 	t.Helper()
-	for _, problem := range []replication.Problem{replication.ProblemMissing, replication.ProblemDifferent, replication.ProblemLeftOver} {
+	for _, problem := range []replication.Problem{replication.ProblemMissing, replication.ProblemDifferent, replication.ProblemOrphaned} {
 		n, err := testutil.GetCounterMetricValue(newMetrics(m.config.Metrics).repairs.WithLabelValues("cache", "shards.core.kcp.io", string(problem)))
 		require.NoError(t, err)
 		count += n
@@ -363,7 +363,7 @@ func runModel(t *testing.T, seed uint64, of trouble) {
 func (m *model) holdsDigests() {
 	m.cache.mu.Lock()
 	defer m.cache.mu.Unlock()
-	mark, root := decoded(m.cache.objects["replicationmarks.cache.shardplane.io/system:marks|shard"]), m.cache.table().Root()
+	mark, root := decoded(m.cache.objects["replicationcheckpoints.cache.shardplane.io/system:checkpoints|shard"]), m.cache.table().Root()
 	extent, _, _ := unstructured.NestedMap(mark.Object, "resources", "shards.core.kcp.io")
 	require.EqualValues(m.t, root.Count, extent["count"], "seed %d", m.seed)
 	require.Equal(m.t, root.Digest.String(), extent["digest"], "seed %d", m.seed)

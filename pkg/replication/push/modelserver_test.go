@@ -201,7 +201,7 @@ func (m *modelServer) write(method string, q *modelQuery, body []byte) *apierror
 		case method == http.MethodPut && obj.GetResourceVersion() != have.GetResourceVersion(), obj.GetUID() != "" && found && obj.GetUID() != have.GetUID():
 			return conflict(have.GetResourceVersion())
 		}
-		if m.marked != nil && strings.HasPrefix(q.resource, "replicationmarks") {
+		if m.marked != nil && strings.HasPrefix(q.resource, "replicationcheckpoints") {
 			m.marked(obj.Object)
 		}
 		m.store(q.key(q.name), q.cluster, obj)

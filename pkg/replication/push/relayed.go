@@ -5,7 +5,7 @@ import (
 	"fmt"
 
 	"github.com/shardplane/shardplane/pkg/replication/digest"
-	"github.com/shardplane/shardplane/pkg/tenancy/replicationmarks"
+	"github.com/shardplane/shardplane/pkg/tenancy/replicationcheckpoints"
 )
 
 // unsure reports whether the cache server that is relayed from may have other data than was
@@ -50,7 +50,7 @@ func (s *session) endOther() {
 }
 
 // heardMark is told of a mark.
-func (s *session) heardMark(mark *replicationmarks.ReplicationMark, setBack bool) {
+func (s *session) heardMark(mark *replicationcheckpoints.ReplicationCheckpoint, setBack bool) {
 	switch {
 	case setBack || !sameLife(mark, s.origin):
 		s.trust.raise(mark)

@@ -13,7 +13,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/reconcile"
 	"github.com/shardplane/shardplane/pkg/replication/digest"
-	"github.com/shardplane/shardplane/pkg/tenancy/replicationmarks"
+	"github.com/shardplane/shardplane/pkg/tenancy/replicationcheckpoints"
 )
 
 // errOtherData says that a server does not have the data that was followed.
@@ -60,7 +60,7 @@ type session struct {
 	// origin is the mark of the shard at the beginning, where its replicas are relayed, and regional
 	// are those that are not. lost counts what may have replaced the data there, and found
 	// how many of those were looked into; losing gets something when that is to be done.
-	origin      *replicationmarks.ReplicationMark
+	origin      *replicationcheckpoints.ReplicationCheckpoint
 	regional    *digest.Table[struct{}]
 	lost, found atomic.Int64
 	losing      chan struct{}

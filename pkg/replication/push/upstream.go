@@ -14,7 +14,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/client"
-	"github.com/shardplane/shardplane/pkg/tenancy/replicationmarks"
+	"github.com/shardplane/shardplane/pkg/tenancy/replicationcheckpoints"
 )
 
 const (
@@ -39,13 +39,13 @@ var (
 // nothing that is to be deleted here.
 type upstream struct {
 	shard string
-	marks *client.Client[*replicationmarks.ReplicationMark, *replicationmarks.ReplicationMarkList]
+	marks *client.Client[*replicationcheckpoints.ReplicationCheckpoint, *replicationcheckpoints.ReplicationCheckpointList]
 	// here returns the mark that this cache server has, or nil.
-	here func(ctx context.Context) (*replicationmarks.ReplicationMark, error)
+	here func(ctx context.Context) (*replicationcheckpoints.ReplicationCheckpoint, error)
 
 	mu sync.Mutex
 	// heard are the last marks, of one life of the shard's data in one life of the cache server's.
-	heard []*replicationmarks.ReplicationMark
+	heard []*replicationcheckpoints.ReplicationCheckpoint
 }
 
 func newUpstream(config Config) *upstream {
@@ -53,9 +53,9 @@ func newUpstream(config Config) *upstream {
 		return nil
 	}
 	here := marksIn(config.replicas())
-	return &upstream{shard: config.Shard, marks: marksIn(config.Local), here: func(ctx context.Context) (*replicationmarks.ReplicationMark, error) {
-		mark, err := here.Get(ctx, replicationmarks.Name, metav1.GetOptions{})
-		if isObjectNotFound(err, replicationmarks.Name) {
+	return &upstream{shard: config.Shard, marks: marksIn(config.Local), here: func(ctx context.Context) (*replicationcheckpoints.ReplicationCheckpoint, error) {
+		mark, err := here.Get(ctx, replicationcheckpoints.Name, metav1.GetOptions{})
+		if isObjectNotFound(err, replicationcheckpoints.Name) {
 			return nil, nil //nolint:nilnil // there is none
 		}
 		return mark, err
@@ -64,12 +64,12 @@ func newUpstream(config Config) *upstream {
 
 // sameLife reports whether versions of two marks can be compared, as well as those of the cache
 // server.
-func sameLife(a, b *replicationmarks.ReplicationMark) bool {
+func sameLife(a, b *replicationcheckpoints.ReplicationCheckpoint) bool {
 	return a.UID == b.UID && a.Epoch == b.Epoch
 }
 
 // hear notes a mark, and reports whether the data of the cache server were set back.
-func (u *upstream) hear(mark *replicationmarks.ReplicationMark) (setBack bool) {
+func (u *upstream) hear(mark *replicationcheckpoints.ReplicationCheckpoint) (setBack bool) {
 	setBack = u.setBack(mark)
 	u.mu.Lock()
 	if n := len(u.heard); n > 0 && (setBack || !sameLife(u.heard[n-1], mark)) {
@@ -85,13 +85,13 @@ func (u *upstream) hear(mark *replicationmarks.ReplicationMark) (setBack bool) {
 
 // setBack reports whether a mark that is there now comes before one that was heard: then the data
 // of the cache server were set back.
-func (u *upstream) setBack(mark *replicationmarks.ReplicationMark) bool {
+func (u *upstream) setBack(mark *replicationcheckpoints.ReplicationCheckpoint) bool {
 	latest := u.latest()
 	return latest != nil && sameLife(latest, mark) && mark.Number < latest.Number
 }
 
 // latest returns the last mark that was heard, or nil.
-func (u *upstream) latest() *replicationmarks.ReplicationMark {
+func (u *upstream) latest() *replicationcheckpoints.ReplicationCheckpoint {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if len(u.heard) == 0 {
@@ -101,7 +101,7 @@ func (u *upstream) latest() *replicationmarks.ReplicationMark {
 }
 
 // before returns the last mark that the cache server had when it was at a version.
-func (u *upstream) before(version string, like *replicationmarks.ReplicationMark) *replicationmarks.ReplicationMark {
+func (u *upstream) before(version string, like *replicationcheckpoints.ReplicationCheckpoint) *replicationcheckpoints.ReplicationCheckpoint {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	for _, mark := range slices.Backward(u.heard) {
@@ -115,7 +115,7 @@ func (u *upstream) before(version string, like *replicationmarks.ReplicationMark
 // position is up to where something of a shard is known.
 type position struct{ epoch, version string }
 
-func positionOf(mark *replicationmarks.ReplicationMark, resource string) position {
+func positionOf(mark *replicationcheckpoints.ReplicationCheckpoint, resource string) position {
 	return position{mark.Epoch, mark.Resources[resource].ResourceVersion}
 }
 
@@ -147,7 +147,7 @@ type trust struct {
 }
 
 // raise notes up to where the shard's objects of the resource were known, here or there.
-func (t *trust) raise(mark *replicationmarks.ReplicationMark) {
+func (t *trust) raise(mark *replicationcheckpoints.ReplicationCheckpoint) {
 	if mark == nil {
 		return
 	}
@@ -160,7 +160,7 @@ func (t *trust) raise(mark *replicationmarks.ReplicationMark) {
 
 // trusts returns an error unless a mark says of the resource at least what was known. Of what marks
 // do not name they say only that the shard is there.
-func (t *trust) trusts(mark *replicationmarks.ReplicationMark) error {
+func (t *trust) trusts(mark *replicationcheckpoints.ReplicationCheckpoint) error {
 	if t.unmarked {
 		return nil
 	}
@@ -176,10 +176,10 @@ func (t *trust) trusts(mark *replicationmarks.ReplicationMark) error {
 }
 
 // ask asks for the mark, and returns it if it says of the resource at least what was known.
-func (t *trust) ask(ctx context.Context) (*replicationmarks.ReplicationMark, error) {
+func (t *trust) ask(ctx context.Context) (*replicationcheckpoints.ReplicationCheckpoint, error) {
 	ctx, cancel := context.WithTimeout(ctx, markTimeout)
 	defer cancel()
-	mark, err := t.upstream.marks.Get(ctx, replicationmarks.Name, metav1.GetOptions{})
+	mark, err := t.upstream.marks.Get(ctx, replicationcheckpoints.Name, metav1.GetOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("%w: asking for its mark: %w", errUnsure, err)
 	}
@@ -191,13 +191,13 @@ func (t *trust) ask(ctx context.Context) (*replicationmarks.ReplicationMark, err
 }
 
 // await waits until the cache server that is relayed from is known to have everything.
-func (t *trust) await(ctx context.Context) (*replicationmarks.ReplicationMark, error) {
+func (t *trust) await(ctx context.Context) (*replicationcheckpoints.ReplicationCheckpoint, error) {
 	told := time.Now()
 	for delay := minAsk; ; delay = min(2*delay, maxAsk) {
 		here, err := t.upstream.here(ctx)
 		if err == nil {
 			t.raise(here)
-			var mark *replicationmarks.ReplicationMark
+			var mark *replicationcheckpoints.ReplicationCheckpoint
 			if mark, err = t.ask(ctx); err == nil {
 				return mark, nil
 			}

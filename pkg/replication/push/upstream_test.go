@@ -16,18 +16,18 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/replication"
-	"github.com/shardplane/shardplane/pkg/tenancy/replicationmarks"
+	"github.com/shardplane/shardplane/pkg/tenancy/replicationcheckpoints"
 )
 
 // relayedFrom is a cache server that has nothing but a mark, or not even that.
 type relayedFrom struct {
-	mark *replicationmarks.ReplicationMark
+	mark *replicationcheckpoints.ReplicationCheckpoint
 }
 
 // RoundTrip implements http.RoundTripper.
 func (r *relayedFrom) RoundTrip(req *http.Request) (*http.Response, error) {
 	code, answer := http.StatusOK, any(r.mark)
-	if name := path.Base(req.URL.Path); name != replicationmarks.Name || r.mark == nil {
+	if name := path.Base(req.URL.Path); name != replicationcheckpoints.Name || r.mark == nil {
 		code, answer = http.StatusNotFound, metav1.Status{
 			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure,
 			Code: http.StatusNotFound, Reason: metav1.StatusReasonNotFound, Details: &metav1.StatusDetails{Name: name},
@@ -41,30 +41,30 @@ func (r *relayedFrom) RoundTrip(req *http.Request) (*http.Response, error) {
 // has the data in which it was known, with all that was known of the resource.
 func TestGoneWhereItIsRelayedFrom(t *testing.T) {
 	resource := replication.Resource{GroupVersionResource: corev1alpha1.SchemeGroupVersion.WithResource("shards")}
-	markOf := func(uid types.UID, epoch string, number int64, version string) *replicationmarks.ReplicationMark {
-		return &replicationmarks.ReplicationMark{
-			ObjectMeta: metav1.ObjectMeta{Name: replicationmarks.Name, UID: uid}, Epoch: epoch, Number: number,
-			Resources: map[string]replicationmarks.Extent{resource.GroupResource().String(): {ResourceVersion: version}},
+	checkpointOf := func(uid types.UID, epoch string, number int64, version string) *replicationcheckpoints.ReplicationCheckpoint {
+		return &replicationcheckpoints.ReplicationCheckpoint{
+			ObjectMeta: metav1.ObjectMeta{Name: replicationcheckpoints.Name, UID: uid}, Epoch: epoch, Number: number,
+			Resources: map[string]replicationcheckpoints.Extent{resource.GroupResource().String(): {ResourceVersion: version}},
 		}
 	}
-	origin, heard := markOf("data", "1", 5, "20"), markOf("data", "1", 8, "40")
+	origin, heard := checkpointOf("data", "1", 5, "20"), checkpointOf("data", "1", 8, "40")
 	for name, c := range map[string]struct {
-		mark            *replicationmarks.ReplicationMark
+		mark            *replicationcheckpoints.ReplicationCheckpoint
 		unmarked        bool // marks do not name the resource
 		disconnected    bool
 		gone, otherData bool
 	}{
 		"the latest data": {mark: heard, gone: true},
-		"later data":      {mark: markOf("data", "1", 9, "50"), gone: true},
+		"later data":      {mark: checkpointOf("data", "1", 9, "50"), gone: true},
 		"a connection that has not been seen into": {mark: heard, disconnected: true},
 		"no mark":                                {},
-		"the mark of other data":                 {mark: markOf("others", "1", 9, "50"), otherData: true},
-		"the mark of a shard that was set back":  {mark: markOf("data", "2", 9, "50"), otherData: true},
-		"data that were set back":                {mark: markOf("data", "1", 7, "40"), otherData: true},
-		"data with less of the resource":         {mark: markOf("data", "1", 9, "30")},
-		"data without the resource":              {mark: markOf("data", "1", 9, "")},
-		"young data, of which marks say nothing": {mark: markOf("data", "1", minMarks-1, ""), unmarked: true},
-		"old data, of which marks say nothing":   {mark: markOf("data", "1", minMarks, ""), unmarked: true, gone: true},
+		"the mark of other data":                 {mark: checkpointOf("others", "1", 9, "50"), otherData: true},
+		"the mark of a shard that was set back":  {mark: checkpointOf("data", "2", 9, "50"), otherData: true},
+		"data that were set back":                {mark: checkpointOf("data", "1", 7, "40"), otherData: true},
+		"data with less of the resource":         {mark: checkpointOf("data", "1", 9, "30")},
+		"data without the resource":              {mark: checkpointOf("data", "1", 9, "")},
+		"young data, of which marks say nothing": {mark: checkpointOf("data", "1", minMarks-1, ""), unmarked: true},
+		"old data, of which marks say nothing":   {mark: checkpointOf("data", "1", minMarks, ""), unmarked: true, gone: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			from, err := client.NewFactory(&rest.Config{Host: "http://from", Transport: &relayedFrom{c.mark}})

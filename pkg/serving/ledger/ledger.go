@@ -40,13 +40,13 @@ type Bounds struct {
 // Holder is who holds something: a user, in a logical cluster or in none.
 type Holder struct {
 	Cluster logicalcluster.Name
-	User    identity.Payer
+	User    identity.Flow
 }
 
 // HolderOf returns who holds what the request of ctx takes.
 func HolderOf(ctx context.Context) Holder {
 	cluster, _ := request.ClusterFrom(ctx)
-	return Holder{Cluster: cluster.Name, User: identity.PayerFrom(ctx)}
+	return Holder{Cluster: cluster.Name, User: identity.FlowFrom(ctx)}
 }
 
 // Ledger counts who holds how much of one resource. It is safe for concurrent use.
@@ -58,13 +58,13 @@ type Ledger struct {
 	mu       sync.Mutex
 	total    int64
 	clusters map[logicalcluster.Name]int64
-	users    map[identity.Payer]int64
+	users    map[identity.Flow]int64
 	holders  map[Holder]int64
 }
 
 // New returns the ledger of a resource with constant limits, of which nothing is held.
 func New(bounds Bounds) *Ledger {
-	return &Ledger{bounds: bounds, clusters: map[logicalcluster.Name]int64{}, users: map[identity.Payer]int64{}, holders: map[Holder]int64{}}
+	return &Ledger{bounds: bounds, clusters: map[logicalcluster.Name]int64{}, users: map[identity.Flow]int64{}, holders: map[Holder]int64{}}
 }
 
 // Take counts n for h, or returns the limit that this would exceed as an error for the client.

@@ -20,7 +20,7 @@ import (
 )
 
 func holder(cluster, name string) Holder {
-	return Holder{Cluster: logicalcluster.Name(cluster), User: identity.Payer{User: name}}
+	return Holder{Cluster: logicalcluster.Name(cluster), User: identity.Flow{User: name}}
 }
 
 // takeAll takes one after the other until it is refused.
@@ -150,7 +150,7 @@ func TestWrap(t *testing.T) {
 	require.Equal(t, http.StatusTooManyRequests, enter(ctx, 1, "joe"))
 	require.Zero(t, enter(ctx, 0, "joe"), "it is not limited")
 	require.Zero(t, enter(ctx, 1, "jane"))
-	require.Zero(t, enter(identity.WithPayer(ctx, identity.Payer{User: "jane"}), 1, "joe"), "who impersonates pays")
+	require.Zero(t, enter(identity.WithFlow(ctx, identity.Flow{User: "jane"}), 1, "joe"), "who impersonates pays")
 	require.Equal(t, http.StatusTooManyRequests, enter(ctx, 1, "jane"))
 	require.Zero(t, enter(ctx, 3, "root", user.SystemPrivilegedGroup))
 	for range 5 {

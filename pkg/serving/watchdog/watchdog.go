@@ -95,7 +95,7 @@ type Watchdog struct {
 	last    atomic.Uint64
 
 	mu       sync.Mutex
-	payers   map[identity.Payer]int
+	flows    map[identity.Flow]int
 	clusters map[logicalcluster.Name]int
 
 	looking sync.Mutex
@@ -109,7 +109,7 @@ func New(config Config) *Watchdog {
 	if config.GracePeriod == 0 {
 		config.GracePeriod = gracePeriod
 	}
-	return &Watchdog{config: config, metrics: newMetrics(config.Metrics), payers: map[identity.Payer]int{}, clusters: map[logicalcluster.Name]int{}}
+	return &Watchdog{config: config, metrics: newMetrics(config.Metrics), flows: map[identity.Flow]int{}, clusters: map[logicalcluster.Name]int{}}
 }
 
 // Throttle returns next behind the refusal of requests of whom overdue requests still compute.
@@ -133,7 +133,7 @@ func (d *Watchdog) exceeded(ctx context.Context) (limit, why string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	switch {
-	case d.payers[identity.PayerFrom(ctx)] > 0:
+	case d.flows[identity.FlowFrom(ctx)] > 0:
 		return "user", "a request of this user still computes although it has ended"
 	case d.clusters[cluster.Name] >= perCluster && !request.IsSystem(cluster.Name) && cluster.Name != core.RootCluster:
 		return "cluster", "requests for this logical cluster still compute although they have ended"
@@ -217,7 +217,7 @@ func (d *Watchdog) add(ctx context.Context, n int) {
 	cluster, _ := request.ClusterFrom(ctx)
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	change(d.payers, identity.PayerFrom(ctx), n)
+	change(d.flows, identity.FlowFrom(ctx), n)
 	change(d.clusters, cluster.Name, n)
 }
 

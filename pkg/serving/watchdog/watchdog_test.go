@@ -131,7 +131,7 @@ func TestExempt(t *testing.T) {
 	done := serve(ctx, d.Watch(writing(release), shortRunning))
 	end()
 	d.look(time.Now())
-	require.Empty(t, d.payers)
+	require.Empty(t, d.flows)
 	close(release)
 	<-done
 }

@@ -36,7 +36,7 @@ type Set struct {
 	mu      sync.Mutex
 	members map[logicalcluster.Name]Selection
 	// view is members in order, once somebody has asked.
-	view *View
+	view *Snapshot
 	// begun is set once the set is as another replica may have it, too.
 	begun bool
 	// version is that of the latest change.

@@ -18,7 +18,7 @@ import (
 
 var secrets = schema.GroupResource{Resource: "secrets"}
 
-func clusters(v *View) []logicalcluster.Name {
+func clusters(v *Snapshot) []logicalcluster.Name {
 	var found []logicalcluster.Name
 	for _, m := range v.Members {
 		found = append(found, m.Cluster)
@@ -230,7 +230,7 @@ func TestOrder(t *testing.T) {
 	}
 	want := []logicalcluster.Name{"a-b", "a", "a:b", "ab", "b"}
 	require.Equal(t, want, clusters(s.Latest()))
-	require.Equal(t, want[2:], clusters(&View{Members: s.Latest().From("a:")}))
+	require.Equal(t, want[2:], clusters(&Snapshot{Members: s.Latest().From("a:")}))
 	for _, name := range want {
 		require.True(t, s.Latest().Selection(name).Held())
 	}

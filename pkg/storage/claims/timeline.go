@@ -75,13 +75,13 @@ func (s *Set) Version() uint64 {
 
 // Latest returns the set as it is. It is remembered until the next change; then it takes
 // as long as sorting the logical clusters.
-func (s *Set) Latest() *View {
+func (s *Set) Latest() *Snapshot {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.latestLocked()
 }
 
-func (s *Set) latestLocked() *View {
+func (s *Set) latestLocked() *Snapshot {
 	if s.view == nil {
 		s.view = newView(s.members)
 	}
@@ -90,7 +90,7 @@ func (s *Set) latestLocked() *View {
 
 // At returns the set as it was at a version, or ErrCompacted. It has the changes of all objects up to
 // the version, also those that came later.
-func (s *Set) At(version uint64) (*View, error) {
+func (s *Set) At(version uint64) (*Snapshot, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {

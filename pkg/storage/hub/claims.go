@@ -187,7 +187,7 @@ func (h *Hub) waitForClaims(ctx context.Context, in Claims) error {
 
 // claimView is what a list or the initial events of a request show of a claim set.
 type claimView struct {
-	*claims.View
+	*claims.Snapshot
 	Claims
 }
 

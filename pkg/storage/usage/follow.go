@@ -17,7 +17,7 @@ type Follower struct {
 	// Told tells of an object by its key, without the prefix of all keys, and its values as etcd
 	// has them: before is nil of what is new, and while all is told; after of what is gone. They
 	// must not be changed.
-	Told func(key string, before, after []byte, revision uint64)
+	Changed func(key string, before, after []byte, revision uint64)
 }
 
 // following is who follows, and how far that is. A Follower takes what the counter reads anyway.
@@ -75,7 +75,7 @@ func (w *following) tell(key string, before, after []byte, revision int64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.told != nil {
-		w.told.Told(key, before, after, uint64(revision)) //nolint:gosec // revisions are positive
+		w.told.Changed(key, before, after, uint64(revision)) //nolint:gosec // revisions are positive
 	}
 }
 

@@ -35,7 +35,7 @@ func (f *follower) funcs() usage.Follower {
 			defer f.mu.Unlock()
 			f.all, f.filling, f.revision = f.filling, nil, revision
 		},
-		Told: func(key string, before, after []byte, revision uint64) {
+		Changed: func(key string, before, after []byte, revision uint64) {
 			f.mu.Lock()
 			defer f.mu.Unlock()
 			switch {

@@ -68,7 +68,7 @@ type Config struct {
 	// Others are the SubtreeUsages of all shards; nil where there is no cache server.
 	Others *client.Informer[*SubtreeUsage]
 	// Standing says whose SubtreeUsages count.
-	Standing func(shard string) replicas.Standing
+	ShardState func(shard string) replicas.ShardState
 }
 
 // Sums are what limited subtrees store. Its methods may be called from any
@@ -297,7 +297,7 @@ func (s *Sums) others() iter.Seq2[logicalcluster.Name, *SubtreeUsage] {
 		})
 		for _, usage := range usages {
 			key := s.c.Others.KeyOf(usage)
-			if key.Shard != s.c.Self && s.c.Standing(key.Shard) != replicas.Gone && !yield(key.Cluster, usage) {
+			if key.Shard != s.c.Self && s.c.ShardState(key.Shard) != replicas.Removed && !yield(key.Cluster, usage) {
 				return
 			}
 		}

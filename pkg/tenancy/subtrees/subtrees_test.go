@@ -67,11 +67,11 @@ func newWorld(t *testing.T) *world {
 			defer w.mu.Unlock()
 			return maps.All(maps.Clone(w.stored)), w.known
 		},
-		Standing: func(shard string) replicas.Standing {
+		ShardState: func(shard string) replicas.ShardState {
 			if shard == "removed" {
-				return replicas.Gone
+				return replicas.Removed
 			}
-			return replicas.Member
+			return replicas.Active
 		},
 	})
 	t.Cleanup(w.sums.Follow(func(top logicalcluster.Name) {

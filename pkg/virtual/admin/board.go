@@ -30,7 +30,7 @@ func newBoard(informer *client.Informer[*corev1alpha1.Shard]) *board.Reader {
 		OnUpdate: func(_, obj *corev1alpha1.Shard) { b.Set(obj.Name, obj) },
 		OnDelete: func(last *corev1alpha1.Shard, _ bool) { b.Set(last.Name, nil) },
 	})
-	return b.Read(board.View{
+	return b.Read(board.Content{
 		Resource: shards,
 		Show: func(obj client.Object, version string) client.Object {
 			shown := &corev1alpha1.Shard{}

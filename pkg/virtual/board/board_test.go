@@ -126,7 +126,7 @@ func TestBoard(t *testing.T) {
 }
 
 // shards shows Shards as they are.
-var shards = View{
+var shards = Content{
 	Resource: corev1alpha1.Resource("shards"),
 	Show: func(obj client.Object, version string) client.Object {
 		shown := &corev1alpha1.Shard{}

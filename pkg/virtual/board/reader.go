@@ -20,7 +20,7 @@ import (
 )
 
 // View is what a reader shows.
-type View struct {
+type Content struct {
 	Resource schema.GroupResource
 	// Show returns what is shown of an object, with a resourceVersion. It must not change the
 	// object. Of nil it returns an object without content.
@@ -35,7 +35,7 @@ type View struct {
 type Reader struct {
 	rest.TableConvertor
 
-	view  View
+	view  Content
 	board *Board
 }
 
@@ -46,7 +46,7 @@ var (
 )
 
 // Read returns a reader of the board.
-func (b *Board) Read(v View) *Reader {
+func (b *Board) Read(v Content) *Reader {
 	return &Reader{TableConvertor: rest.NewDefaultTableConvertor(v.Resource), view: v, board: b}
 }
 

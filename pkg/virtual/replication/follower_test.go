@@ -160,8 +160,8 @@ func (s shown) replicaOf(shard string, cluster logicalcluster.Name, resource, na
 }
 
 // asIs shows what is offered as it is.
-func asIs(o offering) board.View {
-	return board.View{
+func asIs(o offering) board.Content {
+	return board.Content{
 		Resource: o.resource,
 		Show:     func(obj client.Object, _ string) client.Object { return obj },
 		Fields:   func(client.Object) fields.Set { return nil },

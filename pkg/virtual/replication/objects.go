@@ -50,7 +50,7 @@ func (o objects) In(ctx context.Context, cluster request.Cluster, sch *definitio
 		name = of.cluster
 	}
 	gvk := schema.GroupVersionKind{Group: o.resource.Group, Version: version, Kind: sch.Names().Kind}
-	read := b.Read(board.View{
+	read := b.Read(board.Content{
 		Resource: o.resource,
 		Show:     func(obj client.Object, version string) client.Object { return show(obj, gvk, name, version) },
 		Fields:   fieldsOf(sch.Version(version).SelectableFields),

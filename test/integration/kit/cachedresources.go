@@ -83,5 +83,5 @@ func (e *Env) ReplicasOf(cluster, resource string) ([]unstructured.Unstructured,
 	return list.Items, nil
 }
 
-// ReplicationMarks is the resource of the checkpoints that shards write to the cache server.
-var ReplicationMarks = schema.GroupVersionResource{Group: "cache.shardplane.io", Version: "v1alpha1", Resource: "replicationmarks"}
+// ReplicationCheckpoints is the resource of the checkpoints that shards write to the cache server.
+var ReplicationCheckpoints = schema.GroupVersionResource{Group: "cache.shardplane.io", Version: "v1alpha1", Resource: "replicationcheckpoints"}

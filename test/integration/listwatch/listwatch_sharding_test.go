@@ -276,6 +276,8 @@ func testParts(t *testing.T, e *kit.Env) {
 	require.NoError(t, err)
 	first.Set(part(0, 4))
 	second.Set(quarter)
-	e.Eventually("a range moves", func() bool { return parts[0].Holds().Equal(part(0, 4)) && parts[1].Holds().Equal(quarter) })
+	e.Eventually("a range moves", func() bool {
+		return parts[0].LoadedRanges().Equal(part(0, 4)) && parts[1].LoadedRanges().Equal(quarter)
+	})
 	divided("after a range has moved")
 }

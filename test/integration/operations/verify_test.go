@@ -88,10 +88,10 @@ func TestVerify(t *testing.T) {
 	require.NotContains(t, errOut, "Not registered")
 
 	other := kit.NewWorkspaceClientOn(e, "alone", 1)
-	strangers, err := e.CacheClient.Shard("stranger").Cluster(kit.Path("system:marks")).Dynamic()
+	strangers, err := e.CacheClient.Shard("stranger").Cluster(kit.Path("system:checkpoints")).Dynamic()
 	require.NoError(t, err)
-	_, err = strangers.Resource(kit.ReplicationMarks).Create(t.Context(), &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": kit.ReplicationMarks.GroupVersion().String(), "kind": "ReplicationMark", "metadata": map[string]any{"name": "shard"},
+	_, err = strangers.Resource(kit.ReplicationCheckpoints).Create(t.Context(), &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": kit.ReplicationCheckpoints.GroupVersion().String(), "kind": "ReplicationCheckpoint", "metadata": map[string]any{"name": "shard"},
 	}}, metav1.CreateOptions{})
 	require.NoError(t, err)
 	_, errOut = runVerify(e, 0, root, alone)

@@ -45,14 +45,14 @@ const maxRead = 2 << 20
 var errTooLarge = fmt.Errorf("the parameters are larger than %d MiB, and no more are read at a time: make them smaller, or select fewer", maxRead>>20)
 
 // Place is where a policy is, and so its parameters.
-type Place struct {
+type Location struct {
 	Shard   string
 	Cluster logicalcluster.Name
 }
 
 // Read returns what a shard answers to a GET in a logical cluster, as JSON. What it says in
 // place of that is an apierrors.APIStatus.
-type Read func(ctx context.Context, at Place, path string, query url.Values) ([]byte, error)
+type Read func(ctx context.Context, at Location, path string, query url.Values) ([]byte, error)
 
 // Cache remembers answers. It is safe for concurrent use.
 type Cache struct {
@@ -60,7 +60,7 @@ type Cache struct {
 
 	mu        sync.Mutex
 	entries   map[key]*entry
-	providers map[Place]*provider
+	providers map[Location]*provider
 	// recent has all entries, those that were used last first.
 	recent  *list.List
 	bytes   int
@@ -71,13 +71,13 @@ type Cache struct {
 
 // New returns a Cache that knows nothing.
 func New(read Read) *Cache {
-	return &Cache{read: read, entries: map[key]*entry{}, providers: map[Place]*provider{}, recent: list.New()}
+	return &Cache{read: read, entries: map[key]*entry{}, providers: map[Location]*provider{}, recent: list.New()}
 }
 
 // key is a question: what is at a path, of objects with labels if it is a list, for policies
 // that name the kind.
 type key struct {
-	Place
+	Location
 
 	kind           schema.GroupVersionKind
 	path, selector string
@@ -163,10 +163,10 @@ func (c *Cache) use(k key) *entry {
 }
 
 func (c *Cache) add(k key) *entry {
-	p := c.providers[k.Place]
+	p := c.providers[k.Location]
 	if p == nil {
 		p = &provider{reads: semaphore.NewWeighted(maxReads), recent: list.New()}
-		c.providers[k.Place] = p
+		c.providers[k.Location] = p
 	}
 	e := &entry{key: k, provider: p}
 	c.entries[k] = e
@@ -203,8 +203,8 @@ func (c *Cache) remove(e *entry) {
 	e.provider.recent.Remove(e.inOwn)
 	e.provider.bytes -= e.weight
 	c.bytes -= e.weight
-	if e.provider.recent.Len() == 0 && c.providers[e.Place] == e.provider {
-		delete(c.providers, e.Place)
+	if e.provider.recent.Len() == 0 && c.providers[e.Location] == e.provider {
+		delete(c.providers, e.Location)
 	}
 }
 
@@ -238,7 +238,7 @@ func (c *Cache) ask(e *entry, parse func([]byte) (*answer, error)) (*answer, err
 		return nil, fmt.Errorf("%d parameters of the logical cluster are being read: %w", maxReads, err)
 	}
 	defer e.provider.reads.Release(1)
-	content, err := c.read(ctx, e.Place, e.path, e.query())
+	content, err := c.read(ctx, e.Location, e.path, e.query())
 	var found *answer
 	if err == nil {
 		found, err = parse(content)
@@ -286,7 +286,7 @@ func (c *Cache) told(e *entry, found *answer, err error) {
 }
 
 // forget drops what is known of a kind.
-func (c *Cache) forget(at Place, kind schema.GroupVersionKind) {
+func (c *Cache) forget(at Location, kind schema.GroupVersionKind) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	p := c.providers[at]

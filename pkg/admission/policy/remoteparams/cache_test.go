@@ -23,7 +23,7 @@ import (
 )
 
 var (
-	place      = Place{Shard: "far", Cluster: "provider"}
+	place      = Location{Shard: "far", Cluster: "provider"}
 	configMaps = schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"}
 	errAway    = errors.New("connection refused")
 )
@@ -55,7 +55,7 @@ func (s *shard) count() int {
 	return len(s.asked)
 }
 
-func (s *shard) read(ctx context.Context, _ Place, path string, query url.Values) ([]byte, error) {
+func (s *shard) read(ctx context.Context, _ Location, path string, query url.Values) ([]byte, error) {
 	if len(query) > 0 {
 		path += "?" + query.Encode()
 	}
@@ -258,7 +258,7 @@ func TestBounds(t *testing.T) {
 		far.takes = 0
 
 		// Of one provider, whose entries take no room of another's.
-		other, err := c.Kind(Place{Shard: "far", Cluster: "other"}, configMaps, first)
+		other, err := c.Kind(Location{Shard: "far", Cluster: "other"}, configMaps, first)
 		require.NoError(t, err)
 		far.set(pathOfA, configMap("1"), nil)
 		_, err = value(t, other)
@@ -278,7 +278,7 @@ func TestBounds(t *testing.T) {
 
 		// All together.
 		for i := range 12 {
-			k, err := c.Kind(Place{Shard: "far", Cluster: place.Cluster + "x"}, configMaps, first)
+			k, err := c.Kind(Location{Shard: "far", Cluster: place.Cluster + "x"}, configMaps, first)
 			require.NoError(t, err)
 			k.at.Cluster = place.Cluster + "y"
 			k.at.Shard = fmt.Sprint("far-", i)

@@ -24,7 +24,7 @@ type Kind struct {
 	Scope meta.RESTScope
 
 	cache    *Cache
-	at       Place
+	at       Location
 	kind     schema.GroupVersionKind
 	resource string
 }
@@ -33,11 +33,11 @@ type Kind struct {
 var ErrNotServed = errors.New("the kind is not served")
 
 // Kind asks which resource a kind is; ErrNotServed if it is none.
-func (c *Cache) Kind(at Place, kind schema.GroupVersionKind, find Find) (*Kind, error) {
+func (c *Cache) Kind(at Location, kind schema.GroupVersionKind, find Find) (*Kind, error) {
 	if !segments(kind.Group, kind.Version) {
 		return nil, ErrNotServed
 	}
-	found, err := c.get(key{Place: at, kind: kind, path: versionPath(kind)}, parseKind(kind, find))
+	found, err := c.get(key{Location: at, kind: kind, path: versionPath(kind)}, parseKind(kind, find))
 	if err != nil {
 		return nil, err
 	}
@@ -52,7 +52,7 @@ func (c *Cache) Kind(at Place, kind schema.GroupVersionKind, find Find) (*Kind, 
 }
 
 // Known is Kind for one that all shards serve alike, which nobody has to ask for.
-func (c *Cache) Known(at Place, mapping *meta.RESTMapping) *Kind {
+func (c *Cache) Known(at Location, mapping *meta.RESTMapping) *Kind {
 	return &Kind{Scope: mapping.Scope, cache: c, at: at, kind: mapping.GroupVersionKind, resource: mapping.Resource.Resource}
 }
 
@@ -100,7 +100,7 @@ func (l lister) Get(name string) (runtime.Object, error) {
 	if name == "" || !segments(l.namespace, name) {
 		return nil, missing
 	}
-	found, err := l.k.cache.get(key{Place: l.k.at, kind: l.k.kind, path: l.path() + "/" + name}, parseObject)
+	found, err := l.k.cache.get(key{Location: l.k.at, kind: l.k.kind, path: l.path() + "/" + name}, parseObject)
 	if err != nil {
 		return nil, err
 	}
@@ -119,7 +119,7 @@ func (l lister) List(selector labels.Selector) ([]runtime.Object, error) {
 	if !segments(l.namespace) {
 		return nil, nil
 	}
-	found, err := l.k.cache.get(key{Place: l.k.at, kind: l.k.kind, path: l.path(), selector: text, list: true}, parseList)
+	found, err := l.k.cache.get(key{Location: l.k.at, kind: l.k.kind, path: l.path(), selector: text, list: true}, parseList)
 	if err != nil {
 		return nil, err
 	}

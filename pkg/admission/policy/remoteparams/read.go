@@ -17,14 +17,14 @@ import (
 
 // FromOwn returns what reads at the shard itself, whatever shard a Place names.
 func FromOwn(clients *client.Factory) Read {
-	return func(ctx context.Context, at Place, path string, query url.Values) ([]byte, error) {
+	return func(ctx context.Context, at Location, path string, query url.Values) ([]byte, error) {
 		return get(ctx, clients.Cluster(at.Cluster.Path()), path, query)
 	}
 }
 
 // FromPeers returns what reads at other shards, of a book of them.
 func FromPeers(named func(shard string) *peers.Peer) Read {
-	return func(ctx context.Context, at Place, path string, query url.Values) (content []byte, err error) {
+	return func(ctx context.Context, at Location, path string, query url.Values) (content []byte, err error) {
 		peer := named(at.Shard)
 		if peer == nil {
 			return nil, fmt.Errorf("%w: shard %q is not known", peers.ErrUnreachable, at.Shard)

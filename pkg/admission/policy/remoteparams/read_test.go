@@ -39,7 +39,7 @@ func TestFromPeers(t *testing.T) {
 	t.Cleanup(clients.CloseIdleConnections)
 	peer := peers.NewPeer("far", clients)
 	read := FromPeers(func(shard string) *peers.Peer { return map[string]*peers.Peer{"far": peer}[shard] })
-	at := Place{Shard: "far", Cluster: "provider"}
+	at := Location{Shard: "far", Cluster: "provider"}
 
 	content, err := read(t.Context(), at, below, url.Values{"labelSelector": {"a in (b)"}})
 	require.NoError(t, err)
@@ -52,12 +52,12 @@ func TestFromPeers(t *testing.T) {
 	defer cancel()
 	_, err = read(short, at, below+"/hangs", nil)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
-	require.True(t, peer.Ask(), "others may ask the shard")
+	require.True(t, peer.Allow(), "others may ask the shard")
 
-	_, err = read(t.Context(), Place{Shard: "other", Cluster: "provider"}, below, nil)
+	_, err = read(t.Context(), Location{Shard: "other", Cluster: "provider"}, below, nil)
 	require.ErrorIs(t, err, peers.ErrUnreachable)
 	server.Close()
 	_, err = read(t.Context(), at, below, nil)
 	require.ErrorIs(t, err, peers.ErrUnreachable)
-	require.False(t, peer.Ask(), "it is away")
+	require.False(t, peer.Allow(), "it is away")
 }

@@ -76,7 +76,7 @@ func (c *Cache) Restore(all []json.RawMessage) error {
 	defer c.mu.Unlock()
 	for _, s := range answers {
 		e := c.use(key{
-			Place: Place{s.Shard, logicalcluster.Name(s.Cluster)}, kind: s.Kind, path: s.Path, selector: s.Select, list: s.List,
+			Location: Location{s.Shard, logicalcluster.Name(s.Cluster)}, kind: s.Kind, path: s.Path, selector: s.Select, list: s.List,
 		})
 		e.used, e.answer = s.Used, s.Answer
 		c.weigh(e)

@@ -9,7 +9,7 @@ import (
 )
 
 // Mark is what a shard says of its replicas in a cache: everything up to these versions is there.
-type Mark struct {
+type Checkpoint struct {
 	// Epoch tells versions apart that cannot be compared, since the shard was set back between
 	// them.
 	Epoch string
@@ -37,7 +37,7 @@ func compareEpochs(epoch, known string) int {
 }
 
 // reaches reports whether everything is there that another mark says to be.
-func (m Mark) reaches(other Mark) bool {
+func (m Checkpoint) reaches(other Checkpoint) bool {
 	order := compareEpochs(m.Epoch, other.Epoch)
 	if order < 0 || m.Partial && !other.Partial {
 		return false
@@ -52,14 +52,14 @@ func (m Mark) reaches(other Mark) bool {
 }
 
 // later returns a mark of all that two say that were seen one after the other.
-func (m Mark) later(other Mark) Mark {
+func (m Checkpoint) later(other Checkpoint) Checkpoint {
 	switch order := compareEpochs(other.Epoch, m.Epoch); {
 	case order < 0:
 		return m
 	case order > 0:
 		return other
 	}
-	both := Mark{Epoch: m.Epoch, Versions: maps.Clone(m.Versions), Partial: m.Partial && other.Partial}
+	both := Checkpoint{Epoch: m.Epoch, Versions: maps.Clone(m.Versions), Partial: m.Partial && other.Partial}
 	for resource, version := range other.Versions {
 		if has, named := both.Versions[resource]; !named || older(has, version) {
 			if both.Versions == nil {

@@ -17,7 +17,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/replication"
-	"github.com/shardplane/shardplane/pkg/tenancy/replicationmarks"
+	"github.com/shardplane/shardplane/pkg/tenancy/replicationcheckpoints"
 )
 
 const (
@@ -31,14 +31,14 @@ var errMarkLost = errors.New("the cache server has lost the mark that it had ack
 
 // marker writes the shard's mark on the cache server.
 type marker struct {
-	marks    *client.Client[*replicationmarks.ReplicationMark, *replicationmarks.ReplicationMarkList]
+	marks    *client.Client[*replicationcheckpoints.ReplicationCheckpoint, *replicationcheckpoints.ReplicationCheckpointList]
 	interval time.Duration
 	// sessions returns those of the resources that are replicated now, by name of the resource.
 	sessions func() map[string]*session
 
 	// acknowledged is the last mark that the cache server has acknowledged to this process, and
 	// known the one that it has, as far as is known; nil if it has none, or nobody has asked.
-	acknowledged, known *replicationmarks.ReplicationMark
+	acknowledged, known *replicationcheckpoints.ReplicationCheckpoint
 	// table has what is replicated, and hadExtent are the resources of which this process has known
 	// the extent once.
 	table     *replication.Table
@@ -49,7 +49,7 @@ type marker struct {
 	// written is the one that was relayed last.
 	upstream *upstream
 	via      []string
-	written  *replicationmarks.ReplicationMark
+	written  *replicationcheckpoints.ReplicationCheckpoint
 
 	mu sync.Mutex
 	// sent are the checkpoints in the mark of a number, which has not come back yet.
@@ -62,7 +62,7 @@ type marker struct {
 
 func newMarker(config Config, sessions func() map[string]*session, up *upstream) *marker {
 	m := &marker{
-		marks: marksIn(config.replicas()), interval: config.MarkInterval, sessions: sessions, table: config.Table,
+		marks: marksIn(config.replicas()), interval: config.CheckpointInterval, sessions: sessions, table: config.Table,
 		hadExtent: map[string]bool{}, upstream: up,
 	}
 	if up != nil {
@@ -132,12 +132,12 @@ func (m *marker) write(ctx context.Context) error {
 // read asks for the mark that the cache server has. If that is not the acknowledged one, or what
 // came after, the data is other data, and everything is compared anew.
 func (m *marker) read(ctx context.Context) error {
-	found, err := m.marks.Get(ctx, replicationmarks.Name, metav1.GetOptions{})
+	found, err := m.marks.Get(ctx, replicationcheckpoints.Name, metav1.GetOptions{})
 	if err == nil {
 		m.known = found
 	} else {
 		m.known = nil
-		if !isObjectNotFound(err, replicationmarks.Name) {
+		if !isObjectNotFound(err, replicationcheckpoints.Name) {
 			return err
 		}
 	}
@@ -153,9 +153,9 @@ func (m *marker) read(ctx context.Context) error {
 }
 
 // next returns the mark that comes after the one that is known, of what there is now.
-func (m *marker) next() *replicationmarks.ReplicationMark {
-	next := &replicationmarks.ReplicationMark{ObjectMeta: metav1.ObjectMeta{Name: replicationmarks.Name}, Resources: map[string]replicationmarks.Extent{}}
-	var before map[string]replicationmarks.Extent
+func (m *marker) next() *replicationcheckpoints.ReplicationCheckpoint {
+	next := &replicationcheckpoints.ReplicationCheckpoint{ObjectMeta: metav1.ObjectMeta{Name: replicationcheckpoints.Name}, Resources: map[string]replicationcheckpoints.Extent{}}
+	var before map[string]replicationcheckpoints.Extent
 	var found string
 	if m.known != nil {
 		next.ObjectMeta, next.Number, found = m.known.ObjectMeta, m.known.Number, m.known.Epoch
@@ -170,7 +170,7 @@ func (m *marker) next() *replicationmarks.ReplicationMark {
 		}
 		m.hadExtent[resource], checkpoints[s] = true, at
 		root := s.expected.Root()
-		next.Resources[resource] = replicationmarks.Extent{ResourceVersion: at.version, Count: int64(root.Count), Digest: root.Digest.String()}
+		next.Resources[resource] = replicationcheckpoints.Extent{ResourceVersion: at.version, Count: int64(root.Count), Digest: root.Digest.String()}
 	}
 	if m.upstream == nil { // otherwise it is the shard's, which relay sets
 		older := setBack(before, next.Resources)
@@ -186,7 +186,7 @@ func (m *marker) next() *replicationmarks.ReplicationMark {
 
 // relay has a mark say what that of the shard says which is relayed. It is nil if nothing is to be
 // written.
-func (m *marker) relay(next *replicationmarks.ReplicationMark) (*replicationmarks.ReplicationMark, error) {
+func (m *marker) relay(next *replicationcheckpoints.ReplicationCheckpoint) (*replicationcheckpoints.ReplicationCheckpoint, error) {
 	if m.known != nil && len(m.known.Via) == 0 {
 		return nil, errDirect
 	}
@@ -225,7 +225,7 @@ func (m *marker) relay(next *replicationmarks.ReplicationMark) (*replicationmark
 
 // carry takes over what a mark of an earlier process says of resources of which this one does not
 // know yet: that is there, and shows when the shard was set back.
-func (m *marker) carry(before, now map[string]replicationmarks.Extent) {
+func (m *marker) carry(before, now map[string]replicationcheckpoints.Extent) {
 	lines, _ := m.table.Lines()
 	for resource, l := range lines {
 		name := resource.String()
@@ -236,7 +236,7 @@ func (m *marker) carry(before, now map[string]replicationmarks.Extent) {
 }
 
 // setBack reports whether a mark is from the future of a shard, which therefore has older data.
-func setBack(mark, now map[string]replicationmarks.Extent) bool {
+func setBack(mark, now map[string]replicationcheckpoints.Extent) bool {
 	for resource, extent := range now {
 		before, had := mark[resource]
 		if !had {
@@ -250,7 +250,7 @@ func setBack(mark, now map[string]replicationmarks.Extent) bool {
 }
 
 // returned says that a mark has come back from the cache server: now others know it, too.
-func (m *marker) returned(mark *replicationmarks.ReplicationMark) {
+func (m *marker) returned(mark *replicationcheckpoints.ReplicationCheckpoint) {
 	m.mu.Lock()
 	if mark.UID != m.sent.uid { // of another cache server, or one that was just made
 		m.mu.Unlock()

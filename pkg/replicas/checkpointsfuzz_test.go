@@ -16,7 +16,7 @@ func FuzzMarks(f *testing.F) {
 	f.Add([]byte{3, 1, 1, 1}, []byte{4, 1, 1, 1})
 	f.Add([]byte{128, 9, 9, 9}, []byte{0, 9, 9, 8})
 	f.Fuzz(func(t *testing.T, one, other []byte) {
-		a, b := markOf(one), markOf(other)
+		a, b := checkpointOf(one), checkpointOf(other)
 		require.True(t, a.reaches(a) && b.reaches(b))
 		require.Equal(t, a, a.later(a))
 		switch order := compareEpochs(b.Epoch, a.Epoch); {
@@ -40,11 +40,11 @@ func FuzzMarks(f *testing.F) {
 
 // markOf makes a mark: the first byte tells the epoch, of which some have a time, and by its highest bit whether the mark is
 // partial; the others are the versions of a resource each, and 0 that it is not named.
-func markOf(data []byte) Mark {
+func checkpointOf(data []byte) Checkpoint {
 	if len(data) == 0 {
 		data = []byte{0}
 	}
-	m := Mark{Versions: map[string]string{}, Partial: data[0] >= 128}
+	m := Checkpoint{Versions: map[string]string{}, Partial: data[0] >= 128}
 	switch epoch := data[0] % 5; epoch {
 	case 0, 1, 2:
 		m.Epoch = fmt.Sprintf("0197d3a1-0c5%d-7000-8000-000000000000", epoch)

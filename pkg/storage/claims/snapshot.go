@@ -99,13 +99,13 @@ type Member struct {
 }
 
 // View is a set as it is at one version. It does not change.
-type View struct {
+type Snapshot struct {
 	// Members are in the order of their keys.
 	Members []Member
 }
 
-func newView(members map[logicalcluster.Name]Selection) *View {
-	v := &View{Members: make([]Member, 0, len(members))}
+func newView(members map[logicalcluster.Name]Selection) *Snapshot {
+	v := &Snapshot{Members: make([]Member, 0, len(members))}
 	for cluster, selection := range members {
 		v.Members = append(v.Members, Member{cluster, selection})
 	}
@@ -126,19 +126,19 @@ func compare(a, b logicalcluster.Name) int {
 }
 
 // From returns the members from a logical cluster on.
-func (v *View) From(cluster logicalcluster.Name) []Member {
+func (v *Snapshot) From(cluster logicalcluster.Name) []Member {
 	n, _ := v.search(cluster)
 	return v.Members[n:]
 }
 
 // Selection returns what the set holds of a logical cluster.
-func (v *View) Selection(cluster logicalcluster.Name) Selection {
+func (v *Snapshot) Selection(cluster logicalcluster.Name) Selection {
 	if n, found := v.search(cluster); found {
 		return v.Members[n].Selection
 	}
 	return Selection{}
 }
 
-func (v *View) search(cluster logicalcluster.Name) (int, bool) {
+func (v *Snapshot) search(cluster logicalcluster.Name) (int, bool) {
 	return slices.BinarySearchFunc(v.Members, cluster, func(m Member, cluster logicalcluster.Name) int { return compare(m.Cluster, cluster) })
 }

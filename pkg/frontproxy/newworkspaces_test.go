@@ -110,7 +110,7 @@ func TestShardsLearnHowLongToWait(t *testing.T) {
 	said := make(chan string, 10)
 	w.shards["root"].handle(func(rw http.ResponseWriter, r *http.Request) {
 		said <- r.Method + " " + r.Header.Get(request.ReadyTimeoutHeader)
-		rw.Header().Set(request.EnteredHeader, "true")
+		rw.Header().Set(request.AccessAuthorizedHeader, "true")
 		rw.Header().Set("Retry-After", "1")
 		rw.WriteHeader(http.StatusServiceUnavailable)
 	})
@@ -128,7 +128,7 @@ func TestShardsLearnHowLongToWait(t *testing.T) {
 		require.Positive(t, left)
 	}
 	told(http.MethodGet)
-	w.proxy.router.visitors.denied(visitorOf(namedUser("owner"), "born", ""))
+	w.proxy.router.accessCache.denied(accessKeyOf(namedUser("owner"), "born", ""))
 	res, _ = owner.do(t, http.MethodPost, "/clusters/born/api", strings.NewReader("a body"))
 	require.Equal(t, http.StatusServiceUnavailable, res.StatusCode)
 	told(http.MethodGet)

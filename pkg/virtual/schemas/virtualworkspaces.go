@@ -45,13 +45,13 @@ type Config struct {
 }
 
 // Views are those of all logical clusters of the shard.
-type Views struct{ config Config }
+type VirtualWorkspaces struct{ config Config }
 
 // New returns the views.
-func New(config Config) *Views { return &Views{config} }
+func New(config Config) *VirtualWorkspaces { return &VirtualWorkspaces{config} }
 
 // Needs returns what opens a view: the verb get on apibindings in the consumer.
-func (*Views) Needs(_ context.Context, a authorizer.Attributes) authorizer.Attributes {
+func (*VirtualWorkspaces) Needs(_ context.Context, a authorizer.Attributes) authorizer.Attributes {
 	gv := apisv1alpha2.SchemeGroupVersion
 	return authorizer.AttributesRecord{
 		User: a.GetUser(), Verb: "get", ResourceRequest: true, APIGroup: gv.Group, APIVersion: gv.Version, Resource: "apibindings",
@@ -60,7 +60,7 @@ func (*Views) Needs(_ context.Context, a authorizer.Attributes) authorizer.Attri
 
 // Permits decides what authz.Views does: what there is may be read, and what there is not
 // is answered by the filter.
-func (v *Views) Permits(ctx context.Context, _ authorizer.Attributes) (authorizer.Decision, string, error) {
+func (v *VirtualWorkspaces) Permits(ctx context.Context, _ authorizer.Attributes) (authorizer.Decision, string, error) {
 	if consumer, err := request.ClusterNameFrom(ctx); err == nil && !v.config.Local(consumer) {
 		return authorizer.DecisionDeny, "the logical cluster is not on this shard", nil
 	}
@@ -69,13 +69,13 @@ func (v *Views) Permits(ctx context.Context, _ authorizer.Attributes) (authorize
 
 // Shows reports what authz.Views does: whether the request is to see its own logical
 // cluster, which it has entered.
-func (*Views) Shows(ctx context.Context) bool {
+func (*VirtualWorkspaces) Shows(ctx context.Context) bool {
 	scope := request.ScopeFrom(ctx)
-	return scope.View.In.Wildcard || scope.View.In == scope.Cluster
+	return scope.VirtualWorkspace.In.Wildcard || scope.VirtualWorkspace.In == scope.Cluster
 }
 
 // Wrap returns the filter that has requests enter their views, as that of exports does.
-func (v *Views) Wrap(next http.Handler) http.Handler {
+func (v *VirtualWorkspaces) Wrap(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx := r.Context()
 		info, ok := genericapirequest.RequestInfoFrom(ctx)
@@ -85,7 +85,7 @@ func (v *Views) Wrap(next http.Handler) http.Handler {
 		}
 		scope := request.ScopeFrom(ctx)
 		consumer := scope.Cluster.Name
-		if !scope.View.In.Wildcard && scope.View.In.Name != consumer {
+		if !scope.VirtualWorkspace.In.Wildcard && scope.VirtualWorkspace.In.Name != consumer {
 			v.respond(w, r, missing("a logical cluster sees the schemas that it has bound itself: use "+scope.Mount.Prefix+consumer.String()+request.ClusterPath(request.Wildcard)))
 			return
 		}
@@ -128,6 +128,6 @@ func missing(message string) error {
 	}}
 }
 
-func (v *Views) respond(w http.ResponseWriter, r *http.Request, err error) {
+func (v *VirtualWorkspaces) respond(w http.ResponseWriter, r *http.Request, err error) {
 	responsewriters.ErrorNegotiated(err, v.config.Codecs, schema.GroupVersion{Version: "v1"}, w, r)
 }

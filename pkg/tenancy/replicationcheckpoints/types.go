@@ -1,6 +1,6 @@
-// Package replicationmarks has the kind by which shards tell each other, on the cache server, up
+// Package replicationcheckpoints has the kind by which shards tell each other, on the cache server, up
 // to which of their versions everything that they replicate is there.
-package replicationmarks
+package replicationcheckpoints
 
 import (
 	"context"
@@ -20,20 +20,20 @@ import (
 )
 
 const (
-	// Kind is the kind of ReplicationMarks.
-	Kind = "ReplicationMark"
+	// Kind is the kind of ReplicationCheckpoints.
+	Kind = "ReplicationCheckpoint"
 	// Cluster is the logical cluster that the mark of each shard is in. It is on no shard.
-	Cluster logicalcluster.Name = "system:marks"
+	Cluster logicalcluster.Name = "system:checkpoints"
 	// Name is the name of the mark of each shard.
 	Name = "shard"
 )
 
-// Marks are the ReplicationMarks of a shard, or of all of them, on the cache server.
-var Marks = cachekinds.Define[ReplicationMark](Kind, "replicationmarks")
+// Marks are the ReplicationCheckpoints of a shard, or of all of them, on the cache server.
+var Checkpoints = cachekinds.Define[ReplicationCheckpoint](Kind, "replicationcheckpoints")
 
-// ReplicationMark says how much of a shard's objects the cache server has. The shard writes it when
+// ReplicationCheckpoint says how much of a shard's objects the cache server has. The shard writes it when
 // its writes of replicas were acknowledged: who has seen it finds them there.
-type ReplicationMark struct {
+type ReplicationCheckpoint struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata"`
 
@@ -52,26 +52,26 @@ type ReplicationMark struct {
 
 // Said returns what a mark says, for those who follow replicas. A version that cannot be compared
 // says nothing.
-func (m *ReplicationMark) Said() replicas.Mark {
+func (m *ReplicationCheckpoint) Said() replicas.Checkpoint {
 	versions := make(map[string]string, len(m.Resources))
 	for resource, extent := range m.Resources {
 		if _, err := resourceversion.CompareResourceVersion(extent.ResourceVersion, extent.ResourceVersion); err == nil {
 			versions[resource] = extent.ResourceVersion
 		}
 	}
-	return replicas.Mark{Epoch: m.Epoch, Versions: versions, Partial: len(m.Via) > 0}
+	return replicas.Checkpoint{Epoch: m.Epoch, Versions: versions, Partial: len(m.Via) > 0}
 }
 
 // Read reads the marks of all shards on a cache server. It is a replicas.ReadMarks.
-func Read(ctx context.Context, cache *client.Factory) (map[string]replicas.Mark, error) {
-	list, err := Marks.In(cache.Shard(request.Wildcard).Cluster(Cluster.Path())).List(ctx, metav1.ListOptions{})
+func Read(ctx context.Context, cache *client.Factory) (map[string]replicas.Checkpoint, error) {
+	list, err := Checkpoints.In(cache.Shard(request.Wildcard).Cluster(Cluster.Path())).List(ctx, metav1.ListOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil, nil // a cache server of kcp
 	}
 	if err != nil {
 		return nil, err
 	}
-	marks := make(map[string]replicas.Mark, len(list.Items))
+	marks := make(map[string]replicas.Checkpoint, len(list.Items))
 	for i := range list.Items {
 		if mark := &list.Items[i]; mark.Name == Name {
 			marks[mark.Annotations[request.ShardAnnotation]] = mark.Said()
@@ -91,11 +91,11 @@ type Extent struct {
 	Digest string `json:"digest,omitempty"`
 }
 
-// ReplicationMarkList is a list of ReplicationMarks.
-type ReplicationMarkList = cachekinds.List[ReplicationMark, *ReplicationMark]
+// ReplicationCheckpointList is a list of ReplicationCheckpoints.
+type ReplicationCheckpointList = cachekinds.List[ReplicationCheckpoint, *ReplicationCheckpoint]
 
 // DeepCopyObject implements runtime.Object.
-func (m *ReplicationMark) DeepCopyObject() runtime.Object {
+func (m *ReplicationCheckpoint) DeepCopyObject() runtime.Object {
 	c := *m
 	m.ObjectMeta.DeepCopyInto(&c.ObjectMeta)
 	c.Resources = maps.Clone(m.Resources)

@@ -113,10 +113,10 @@ func texts[T ~string](all []T) []string {
 }
 
 // Views are those of all workspace types.
-type Views struct{ config Config }
+type VirtualWorkspaces struct{ config Config }
 
 // New returns the views.
-func New(config Config) *Views { return &Views{config} }
+func New(config Config) *VirtualWorkspaces { return &VirtualWorkspaces{config} }
 
 // Mounts are where the views are.
 func Mounts() []*request.Mount {
@@ -134,13 +134,13 @@ type entry struct {
 
 func entryOf(ctx context.Context) entry {
 	scope := request.ScopeFrom(ctx)
-	e := entry{kind: kinds[scope.Mount], workspaceType: client.Key{Cluster: scope.Cluster.Name, Name: scope.View.Name}, in: scope.View.In}
+	e := entry{kind: kinds[scope.Mount], workspaceType: client.Key{Cluster: scope.Cluster.Name, Name: scope.VirtualWorkspace.Name}, in: scope.VirtualWorkspace.In}
 	e.id = e.workspaceType.Cluster.Path().Join(e.workspaceType.Name).String()
 	return e
 }
 
 // Needs returns what opens a view: the verb initialize, or terminate, on the type.
-func (*Views) Needs(ctx context.Context, a authorizer.Attributes) authorizer.Attributes {
+func (*VirtualWorkspaces) Needs(ctx context.Context, a authorizer.Attributes) authorizer.Attributes {
 	e := entryOf(ctx)
 	gv := tenancyv1alpha1.SchemeGroupVersion
 	return authorizer.AttributesRecord{
@@ -150,7 +150,7 @@ func (*Views) Needs(ctx context.Context, a authorizer.Attributes) authorizer.Att
 }
 
 // Permits decides what authz.Views does.
-func (v *Views) Permits(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+func (v *VirtualWorkspaces) Permits(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 	e := entryOf(ctx)
 	if e.in.Wildcard {
 		return authorizer.DecisionAllow, "", nil // what there is not is 404
@@ -185,7 +185,7 @@ func (v *Views) Permits(ctx context.Context, a authorizer.Attributes) (authorize
 }
 
 // Shows reports what authz.Views does: whether the logical cluster waits.
-func (v *Views) Shows(ctx context.Context) bool {
+func (v *VirtualWorkspaces) Shows(ctx context.Context) bool {
 	e := entryOf(ctx)
 	if e.in.Wildcard {
 		return true
@@ -199,7 +199,7 @@ func isLogicalClusters(group, resource string) bool {
 }
 
 // waits returns the LogicalCluster that the view is of, if it waits.
-func (v *Views) waits(ctx context.Context, e entry) (*corev1alpha1.LogicalCluster, error) {
+func (v *VirtualWorkspaces) waits(ctx context.Context, e entry) (*corev1alpha1.LogicalCluster, error) {
 	if e.in.Name == "" || request.IsSystem(e.in.Name) {
 		return nil, nil //nolint:nilnil // it is not here
 	}
@@ -221,7 +221,7 @@ var errNoOwner = errors.New("nobody owns the logical cluster: declare permission
 // actsAs returns as whom a user reaches the content of a logical cluster: as itself with an
 // additional group if the type declares permissions, otherwise as the owner, restricted to this
 // logical cluster, because the author of a type must not obtain the owner's permissions in others.
-func (v *Views) actsAs(e entry, lc *corev1alpha1.LogicalCluster, u user.Info) (as user.Info, rules []rbacv1.PolicyRule, err error) {
+func (v *VirtualWorkspaces) actsAs(e entry, lc *corev1alpha1.LogicalCluster, u user.Info) (as user.Info, rules []rbacv1.PolicyRule, err error) {
 	t, err := v.config.Type(e.workspaceType)
 	if err != nil {
 		return nil, nil, fmt.Errorf("looking up the WorkspaceType %s: %w", e.id, err)
@@ -248,7 +248,7 @@ func (v *Views) actsAs(e entry, lc *corev1alpha1.LogicalCluster, u user.Info) (a
 }
 
 // Wrap returns the filter that has requests enter their views, as that of exports does.
-func (v *Views) Wrap(next http.Handler) http.Handler {
+func (v *VirtualWorkspaces) Wrap(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		scope := request.ScopeFrom(r.Context())
 		info, ok := genericapirequest.RequestInfoFrom(r.Context())
@@ -263,7 +263,7 @@ func (v *Views) Wrap(next http.Handler) http.Handler {
 		}
 		// Of one logical cluster all content is visible, and serveAll selects by labels.
 		ctx := request.WithThrough(request.WithCluster(r.Context(), e.in), request.Through{
-			Mount: scope.Mount, Provider: e.workspaceType.Cluster, View: e.workspaceType.Name, Unrestricted: true,
+			Mount: scope.Mount, Provider: e.workspaceType.Cluster, VirtualWorkspace: e.workspaceType.Name, Unrestricted: true,
 		})
 		r = r.WithContext(identity.WithSender(ctx))
 		if e.in.Wildcard {
@@ -280,7 +280,7 @@ func (v *Views) Wrap(next http.Handler) http.Handler {
 }
 
 // serveAll serves what waits, and what tells of it.
-func (v *Views) serveAll(w http.ResponseWriter, r *http.Request, e entry, info *genericapirequest.RequestInfo, next http.Handler) {
+func (v *VirtualWorkspaces) serveAll(w http.ResponseWriter, r *http.Request, e entry, info *genericapirequest.RequestInfo, next http.Handler) {
 	switch {
 	case !info.IsResourceRequest && v.config.ServeDocuments(w, r.WithContext(definitions.WithVerbs(r.Context(), logicalClusters, allVerbs)), map[schema.GroupResource]bool{logicalClusters: true}, nil):
 	case !info.IsResourceRequest, !isLogicalClusters(info.APIGroup, info.Resource), info.Subresource != "":
@@ -303,7 +303,7 @@ func (v *Views) serveAll(w http.ResponseWriter, r *http.Request, e entry, info *
 }
 
 // enter returns a request as it goes on in one logical cluster.
-func (v *Views) enter(r *http.Request, e entry, info *genericapirequest.RequestInfo) (*http.Request, error) {
+func (v *VirtualWorkspaces) enter(r *http.Request, e entry, info *genericapirequest.RequestInfo) (*http.Request, error) {
 	ctx := r.Context()
 	lc, err := v.waits(ctx, e)
 	if err != nil {
@@ -349,6 +349,6 @@ func refusal(info *genericapirequest.RequestInfo) error {
 	return nil
 }
 
-func (v *Views) respond(w http.ResponseWriter, r *http.Request, err error) {
+func (v *VirtualWorkspaces) respond(w http.ResponseWriter, r *http.Request, err error) {
 	responsewriters.ErrorNegotiated(err, v.config.Codecs, schema.GroupVersion{Version: "v1"}, w, r)
 }

@@ -31,7 +31,7 @@ func (w *world) doors(t *testing.T) (asked func() []string) {
 		seen = append(seen, r.Method+" "+r.URL.Path)
 		mu.Unlock()
 		entered := r.Header.Get("X-Remote-User") == "owner"
-		rw.Header().Set(request.EnteredHeader, fmt.Sprint(entered))
+		rw.Header().Set(request.AccessAuthorizedHeader, fmt.Sprint(entered))
 		if !entered {
 			rw.WriteHeader(http.StatusForbidden)
 			_, _ = rw.Write([]byte(authz.NotPermitted))
@@ -67,7 +67,7 @@ func TestStrangersBodiesAreNotRead(t *testing.T) {
 		require.Equal(t, "a body", body)
 	}
 	require.Equal(t, []string{"GET /clusters/hidden/version", "POST " + path, "POST " + path, "POST " + path}, asked())
-	w.proxy.router.visitors.denied(visitorOf(namedUser("owner"), "hidden", ""))
+	w.proxy.router.accessCache.denied(accessKeyOf(namedUser("owner"), "hidden", ""))
 	owner.get(t, path)
 	owner.do(t, http.MethodPost, path, strings.NewReader("a body"))
 	require.Equal(t, []string{"GET " + path, "POST " + path}, asked(), "who has entered otherwise is known as well")
@@ -82,7 +82,7 @@ func TestFullPlaces(t *testing.T) {
 	owner.get(t, "/clusters/hidden/api")
 	for _, name := range []string{"jane", "owner"} {
 		for range maxWaitingPerUser {
-			_, ok := w.proxy.router.resolver.enter(identity.Payer{User: name})
+			_, ok := w.proxy.router.resolver.enter(identity.Flow{User: name})
 			require.True(t, ok)
 		}
 	}
@@ -103,20 +103,20 @@ func TestFullPlaces(t *testing.T) {
 }
 
 func TestVisitorsAreForgotten(t *testing.T) {
-	v := newVisitors()
-	jane := visitorOf(namedUser("jane"), "a", "")
+	v := newAccessCache()
+	jane := accessKeyOf(namedUser("jane"), "a", "")
 	v.entered(jane)
 	require.True(t, v.has(jane))
-	require.False(t, v.has(visitorOf(namedUser("jane"), "b", "")))
-	for i := range maxVisitors {
-		v.entered(visitorOf(namedUser(fmt.Sprint(i)), "a", ""))
+	require.False(t, v.has(accessKeyOf(namedUser("jane"), "b", "")))
+	for i := range maxAccessEntries {
+		v.entered(accessKeyOf(namedUser(fmt.Sprint(i)), "a", ""))
 	}
 	require.True(t, v.has(jane), "once more")
-	for i := range maxVisitors {
-		v.entered(visitorOf(namedUser(fmt.Sprint(i)), "b", ""))
+	for i := range maxAccessEntries {
+		v.entered(accessKeyOf(namedUser(fmt.Sprint(i)), "b", ""))
 	}
 	require.False(t, v.has(jane))
-	require.LessOrEqual(t, len(v.now)+len(v.before), 2*maxVisitors)
+	require.LessOrEqual(t, len(v.now)+len(v.before), 2*maxAccessEntries)
 }
 
 // TestVisitorsWithLongNames holds that visitors take as much memory, whatever they are called: tenants' issuers name
@@ -129,13 +129,13 @@ func TestVisitorsWithLongNames(t *testing.T) {
 		runtime.ReadMemStats(&stats)
 		return stats.HeapAlloc
 	}
-	before, v := heap(), newVisitors()
+	before, v := heap(), newAccessCache()
 	for i := range many {
-		v.entered(visitorOf(namedUser(fmt.Sprint(i)+strings.Repeat("x", long)), "a", ""))
+		v.entered(accessKeyOf(namedUser(fmt.Sprint(i)+strings.Repeat("x", long)), "a", ""))
 	}
 	require.Less(t, heap(), before+many*long/4)
 	require.Len(t, v.now, many)
-	require.True(t, v.has(visitorOf(namedUser("7"+strings.Repeat("x", long)), "a", "")))
+	require.True(t, v.has(accessKeyOf(namedUser("7"+strings.Repeat("x", long)), "a", "")))
 }
 
 func namedUser(name string) user.Info { return &user.DefaultInfo{Name: name} }
@@ -151,7 +151,7 @@ func TestShares(t *testing.T) {
 			inside <- struct{}{}
 			<-goOn
 		}
-		rw.Header().Set(request.EnteredHeader, "true")
+		rw.Header().Set(request.AccessAuthorizedHeader, "true")
 		w.shards["root"].echo(rw, r)
 	})
 	w.ready(t)

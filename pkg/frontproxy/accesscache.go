@@ -15,38 +15,38 @@ const (
 	// maxVisitors is how many visitors are remembered since the last turn, and
 	// visitorsTurn how long after the last turn the next one is at the latest. Who has
 	// not come for two turns is forgotten.
-	maxVisitors  = 32 << 10
-	visitorsTurn = 5 * time.Minute
+	maxAccessEntries = 32 << 10
+	visitorsTurn     = 5 * time.Minute
 )
 
 // visitor is a user in a logical cluster, or in what a view shows of one. Of the name there is a digest: issuers of
 // tenants give users names of up to 64 KiB.
-type visitor struct {
+type accessKey struct {
 	user    [sha256.Size]byte
 	home    logicalcluster.Name
 	cluster logicalcluster.Name
 	view    string
 }
 
-func visitorOf(who user.Info, to logicalcluster.Name, view string) visitor {
-	return visitor{user: sha256.Sum256([]byte(who.GetName())), home: identity.PayerOf("", who).Cluster, cluster: to, view: view}
+func accessKeyOf(who user.Info, to logicalcluster.Name, view string) accessKey {
+	return accessKey{user: sha256.Sum256([]byte(who.GetName())), home: identity.FlowOf("", who).Cluster, cluster: to, view: view}
 }
 
 // visitors remembers who has entered which logical cluster lately: from them its
 // existence need not be concealed. It decides nothing else, so that it does no harm
 // that rights may have gone since.
-type visitors struct {
+type accessCache struct {
 	mu          sync.RWMutex
-	now, before map[visitor]struct{}
+	now, before map[accessKey]struct{}
 	turned      time.Time
 }
 
-func newVisitors() *visitors {
-	return &visitors{now: map[visitor]struct{}{}, turned: time.Now()}
+func newAccessCache() *accessCache {
+	return &accessCache{now: map[accessKey]struct{}{}, turned: time.Now()}
 }
 
 // has reports whether the visitor has entered lately.
-func (v *visitors) has(who visitor) bool {
+func (v *accessCache) has(who accessKey) bool {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
 	_, now := v.now[who]
@@ -55,7 +55,7 @@ func (v *visitors) has(who visitor) bool {
 }
 
 // entered notes that the visitor has entered.
-func (v *visitors) entered(who visitor) {
+func (v *accessCache) entered(who accessKey) {
 	v.mu.RLock()
 	_, known := v.now[who]
 	fresh := time.Since(v.turned) < visitorsTurn
@@ -65,14 +65,14 @@ func (v *visitors) entered(who visitor) {
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if len(v.now) >= maxVisitors || time.Since(v.turned) >= visitorsTurn {
-		v.before, v.now, v.turned = v.now, map[visitor]struct{}{}, time.Now()
+	if len(v.now) >= maxAccessEntries || time.Since(v.turned) >= visitorsTurn {
+		v.before, v.now, v.turned = v.now, map[accessKey]struct{}{}, time.Now()
 	}
 	v.now[who] = struct{}{}
 }
 
 // denied forgets the visitor, who may enter no longer.
-func (v *visitors) denied(who visitor) {
+func (v *accessCache) denied(who accessKey) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	delete(v.now, who)

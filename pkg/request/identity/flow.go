@@ -12,7 +12,7 @@ import (
 
 // Payer is who pays for what a user takes of something that all share, such as
 // places to wait. It is comparable. The zero Payer is nobody.
-type Payer struct {
+type Flow struct {
 	// User is the name of a user; of a service account, and of a user whom a workspace's
 	// issuer has named, it is empty if the logical cluster pays.
 	User string
@@ -24,36 +24,36 @@ type Payer struct {
 // Service accounts of a logical cluster pay together: its administrators make as
 // many as they like, and accounts of others have the same names. So do users of
 // issuers that only the logical cluster knows.
-func PayerOf(from logicalcluster.Name, u user.Info) Payer {
+func FlowOf(from logicalcluster.Name, u user.Info) Flow {
 	if home, ok := HomeOf(from, u); ok {
-		return Payer{Cluster: home}
+		return Flow{Cluster: home}
 	}
 	if claims := u.GetExtra()[request.ExtraClusterName]; !IsServiceAccount(u) && len(claims) == 1 {
-		return Payer{Cluster: logicalcluster.Name(claims[0])}
+		return Flow{Cluster: logicalcluster.Name(claims[0])}
 	}
-	return Payer{User: u.GetName()}
+	return Flow{User: u.GetName()}
 }
 
-type payerKey struct{}
+type flowKey struct{}
 
 // WithPayer returns a context whose request is paid for by p, whoever it
 // impersonates.
-func WithPayer(ctx context.Context, p Payer) context.Context {
-	return context.WithValue(ctx, payerKey{}, p)
+func WithFlow(ctx context.Context, p Flow) context.Context {
+	return context.WithValue(ctx, flowKey{}, p)
 }
 
 // PayerFrom returns who pays for the request of ctx: whom WithPayer says, or its
 // user.
-func PayerFrom(ctx context.Context) Payer {
-	if p, ok := ctx.Value(payerKey{}).(Payer); ok {
+func FlowFrom(ctx context.Context) Flow {
+	if p, ok := ctx.Value(flowKey{}).(Flow); ok {
 		return p
 	}
 	who, ok := apirequest.UserFrom(ctx)
 	if !ok {
-		return Payer{}
+		return Flow{}
 	}
 	cluster, _ := request.ClusterFrom(ctx)
-	return PayerOf(cluster.Name, who)
+	return FlowOf(cluster.Name, who)
 }
 
 // IsExempt reports whether the request of ctx is one of the installation's own

@@ -10,8 +10,8 @@ import (
 // APIExports is /services/apiexport/<provider>/<export>/clusters/<name|path|*>/…: what
 // consumers of an API let its provider see and do.
 var APIExports = &Mount{
-	Prefix: ViewsPrefix + "apiexport/", Form: ViewsPrefix + "apiexport/<provider>/<export>/clusters/<name>",
-	Parse: parseView, Wildcard: listOrWatchOrRead, separator: "/",
+	Prefix: ServicesPrefix + "apiexport/", Form: ServicesPrefix + "apiexport/<provider>/<export>/clusters/<name>",
+	Parse: parseVirtualWorkspace, Wildcard: listOrWatchOrRead, separator: "/",
 }
 
 var (
@@ -25,39 +25,39 @@ var (
 // APIResourceSchemas is /services/apiresourceschema/<consumer>/clusters/<consumer|*>/…: the
 // schemas that a logical cluster has bound. No object grants it.
 var APIResourceSchemas = &Mount{
-	Prefix: ViewsPrefix + "apiresourceschema/", Form: ViewsPrefix + "apiresourceschema/<logical cluster>/clusters/<name>",
-	Parse: parseOwnView, Wildcard: listOrWatchOrRead,
+	Prefix: ServicesPrefix + "apiresourceschema/", Form: ServicesPrefix + "apiresourceschema/<logical cluster>/clusters/<name>",
+	Parse: parseOwnVirtualWorkspace, Wildcard: listOrWatchOrRead,
 }
 
 // Replication is /services/replication/<provider>/<slice>/clusters/<name|path|*>/…: what a cached
 // resource has replicated, to be read only. The endpoint slice grants it.
 var Replication = &Mount{
-	Prefix: ViewsPrefix + "replication/", Form: ViewsPrefix + "replication/<provider>/<endpoint slice>/clusters/<name>",
-	Parse: parseView, Wildcard: listOrWatchOrRead, separator: "/",
+	Prefix: ServicesPrefix + "replication/", Form: ServicesPrefix + "replication/<provider>/<endpoint slice>/clusters/<name>",
+	Parse: parseVirtualWorkspace, Wildcard: listOrWatchOrRead, separator: "/",
 }
 
 // ViewMounts are where all views are: a part of ShardMounts.
-func ViewMounts() []*Mount {
+func VirtualWorkspaceMounts() []*Mount {
 	return []*Mount{APIExports, APIResourceSchemas, InitializingWorkspaces, TerminatingWorkspaces, Replication}
 }
 
 // ViewPath returns the URL path of the view that an object of a logical cluster grants, by
 // names, up to what is seen.
-func (m *Mount) ViewPath(cluster logicalcluster.Name, object string) string {
+func (m *Mount) VirtualWorkspacePath(cluster logicalcluster.Name, object string) string {
 	return m.Prefix + cluster.String() + m.separator + object
 }
 
 func typeMount(name string) *Mount {
 	return &Mount{
-		Prefix: ViewsPrefix + name + "/", Form: ViewsPrefix + name + "/<logical cluster>:<workspace type>/clusters/<name>",
-		Parse: parseTypeView, Wildcard: listOrWatchOrRead, separator: ":",
+		Prefix: ServicesPrefix + name + "/", Form: ServicesPrefix + name + "/<logical cluster>:<workspace type>/clusters/<name>",
+		Parse: parseTypeVirtualWorkspace, Wildcard: listOrWatchOrRead, separator: ":",
 	}
 }
 
 // scope returns the view, without a logical cluster where there is a path that first has
 // to be resolved.
-func (l *ViewLocation) scope() *View {
-	v := &View{Name: l.Name, In: Cluster{Wildcard: l.Wildcard}}
+func (l *VirtualWorkspaceLocation) scope() *VirtualWorkspace {
+	v := &VirtualWorkspace{Name: l.Name, In: Cluster{Wildcard: l.Wildcard}}
 	if name, ok := l.Path.Name(); ok && !l.Wildcard {
 		v.In.Name = name
 	}
@@ -65,31 +65,31 @@ func (l *ViewLocation) scope() *View {
 }
 
 // parseView takes <cluster>/<name>/clusters/<cluster>/rest apart.
-func parseView(below string) (Location, error) {
+func parseVirtualWorkspace(below string) (Location, error) {
 	cluster, rest := cutSegment(below)
 	name, rest := cutSegment(rest[1:])
-	return viewOf(cluster, name, rest)
+	return virtualWorkspaceOf(cluster, name, rest)
 }
 
 // parseTypeView takes <cluster>:<name>/clusters/<cluster>/rest apart.
-func parseTypeView(below string) (Location, error) {
+func parseTypeVirtualWorkspace(below string) (Location, error) {
 	segment, rest := cutSegment(below)
 	at := strings.LastIndexByte(segment, ':')
 	if at < 0 {
 		return Location{}, &InvalidURLError{Segment: segment, Reason: "a workspace type is named by its logical cluster, a colon and its name"}
 	}
-	return viewOf(segment[:at], segment[at+1:], rest)
+	return virtualWorkspaceOf(segment[:at], segment[at+1:], rest)
 }
 
 // parseOwnView takes <cluster>/clusters/<cluster>/rest apart.
-func parseOwnView(below string) (Location, error) {
+func parseOwnVirtualWorkspace(below string) (Location, error) {
 	cluster, rest := cutSegment(below)
 	return viewIn(cluster, "", rest)
 }
 
 // viewOf returns the location of the view that the object name of a logical cluster
 // grants. rest is what follows in the URL.
-func viewOf(cluster, name, rest string) (Location, error) {
+func virtualWorkspaceOf(cluster, name, rest string) (Location, error) {
 	if len(name) > content.DNS1123SubdomainMaxLength || len(content.IsDNS1123Subdomain(name)) > 0 {
 		return Location{}, &InvalidURLError{Segment: name, Reason: "the name of the object that grants the view consists of lower-case letters, digits, hyphens and dots"}
 	}
@@ -111,6 +111,6 @@ func viewIn(cluster, name, rest string) (Location, error) {
 	if err != nil {
 		return Location{}, err
 	}
-	l.View, l.Rest = &ViewLocation{Name: name, Path: in.Path, Wildcard: in.Wildcard}, in.Rest
+	l.VirtualWorkspace, l.Rest = &VirtualWorkspaceLocation{Name: name, Path: in.Path, Wildcard: in.Wildcard}, in.Rest
 	return l, nil
 }

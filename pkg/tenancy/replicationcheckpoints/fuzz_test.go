@@ -1,4 +1,4 @@
-package replicationmarks
+package replicationcheckpoints
 
 import (
 	"encoding/json"
@@ -20,7 +20,7 @@ func FuzzMark(f *testing.F) {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, written []byte) {
-		var mark ReplicationMark
+		var mark ReplicationCheckpoint
 		if json.Unmarshal(written, &mark) != nil {
 			return
 		}
@@ -35,7 +35,7 @@ func FuzzMark(f *testing.F) {
 		}
 		require.LessOrEqual(t, len(said.Versions), len(mark.Resources))
 
-		copied, _ := mark.DeepCopyObject().(*ReplicationMark)
+		copied, _ := mark.DeepCopyObject().(*ReplicationCheckpoint)
 		before, err := json.Marshal(copied)
 		require.NoError(t, err)
 		clear(mark.Resources)

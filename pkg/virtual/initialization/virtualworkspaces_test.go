@@ -67,7 +67,7 @@ func TestPermitsWhatAWatchHasShown(t *testing.T) {
 		})
 		ctx := request.WithScope(t.Context(), request.Scope{
 			Cluster: request.Cluster{Name: "home"}, Mount: c.mount,
-			View: &request.View{Name: "apps", In: request.Cluster{Name: "one"}},
+			VirtualWorkspace: &request.VirtualWorkspace{Name: "apps", In: request.Cluster{Name: "one"}},
 		})
 		got, reason, err := views.Permits(ctx, authorizer.AttributesRecord{
 			User: &user.DefaultInfo{Name: "controller"}, Verb: "delete", Resource: "configmaps", APIVersion: "v1", ResourceRequest: true,
@@ -86,7 +86,7 @@ func TestUnknownType(t *testing.T) {
 	})
 	for _, mount := range Mounts() {
 		ctx := request.WithScope(t.Context(), request.Scope{
-			Cluster: request.Cluster{Name: "home"}, Mount: mount, View: &request.View{Name: "apps", In: request.Cluster{Name: "one"}},
+			Cluster: request.Cluster{Name: "home"}, Mount: mount, VirtualWorkspace: &request.VirtualWorkspace{Name: "apps", In: request.Cluster{Name: "one"}},
 		})
 		r := httptest.NewRequestWithContext(genericapirequest.WithRequestInfo(ctx, &genericapirequest.RequestInfo{}), http.MethodGet, "/", http.NoBody)
 		w := httptest.NewRecorder()
@@ -124,7 +124,7 @@ func TestActsWithin(t *testing.T) {
 		}
 		ctx := genericapirequest.WithUser(t.Context(), &user.DefaultInfo{Name: "controller"})
 		ctx = request.WithScope(ctx, request.Scope{
-			Cluster: request.Cluster{Name: "home"}, Mount: mount, View: &request.View{Name: "apps", In: request.Cluster{Name: "one"}},
+			Cluster: request.Cluster{Name: "home"}, Mount: mount, VirtualWorkspace: &request.VirtualWorkspace{Name: "apps", In: request.Cluster{Name: "one"}},
 		})
 		_, reason, err := views.Permits(ctx, authorizer.AttributesRecord{
 			User: &user.DefaultInfo{Name: "controller"}, Verb: "create", APIGroup: "apis.kcp.io", Resource: "apibindings", APIVersion: "v1alpha2", ResourceRequest: true,
@@ -151,7 +151,7 @@ func TestListsWhatWaits(t *testing.T) {
 	for mount, phase := range map[*request.Mount]string{request.InitializingWorkspaces: "Initializing", request.TerminatingWorkspaces: "Terminating"} {
 		views := New(Config{Type: func(client.Key) (*tenancyv1alpha1.WorkspaceType, error) { return &tenancyv1alpha1.WorkspaceType{}, nil }})
 		ctx := request.WithScope(t.Context(), request.Scope{
-			Cluster: request.Cluster{Name: "home"}, Mount: mount, View: &request.View{Name: "apps", In: request.Cluster{Wildcard: true}},
+			Cluster: request.Cluster{Name: "home"}, Mount: mount, VirtualWorkspace: &request.VirtualWorkspace{Name: "apps", In: request.Cluster{Wildcard: true}},
 		})
 		r := httptest.NewRequestWithContext(genericapirequest.WithRequestInfo(ctx, &genericapirequest.RequestInfo{
 			IsResourceRequest: true, Verb: "list", APIGroup: "core.kcp.io", Resource: "logicalclusters",
@@ -208,7 +208,7 @@ func TestRefusesVerbs(t *testing.T) {
 	} {
 		ctx := request.WithScope(t.Context(), request.Scope{
 			Cluster: request.Cluster{Name: "home"}, Mount: request.TerminatingWorkspaces,
-			View: &request.View{Name: "apps", In: request.Cluster{Name: tc.in}},
+			VirtualWorkspace: &request.VirtualWorkspace{Name: "apps", In: request.Cluster{Name: tc.in}},
 		})
 		decision, reason, err := views.Permits(ctx, authorizer.AttributesRecord{
 			User: &user.DefaultInfo{Name: "controller"}, Verb: tc.verb, APIGroup: "core.kcp.io", Resource: "logicalclusters", Subresource: tc.subresource, ResourceRequest: true,

@@ -13,7 +13,7 @@ import (
 
 // Views decide about requests that reach the content of other logical clusters through
 // a view (request.View).
-type Views interface {
+type VirtualWorkspaces interface {
 	// Opens decides whether the sender of a request may use the view. next decides about
 	// requests to the logical cluster that grants it.
 	Opens(ctx context.Context, a authorizer.Attributes, next authorizer.Authorizer) (authorizer.Decision, string, error)
@@ -31,9 +31,9 @@ type Views interface {
 // to say, as for any other request to it. Who may open the view has entered, for the
 // front-proxy, where the view shows something; who may enter the logical cluster that
 // grants it has not.
-func WithViews(next authorizer.Authorizer, views Views) authorizer.Authorizer {
+func WithVirtualWorkspaces(next authorizer.Authorizer, views VirtualWorkspaces) authorizer.Authorizer {
 	return authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
-		if request.ViewFrom(ctx) == nil {
+		if request.VirtualWorkspaceFrom(ctx) == nil {
 			return next.Authorize(ctx, a)
 		}
 		if views == nil {
@@ -42,7 +42,7 @@ func WithViews(next authorizer.Authorizer, views Views) authorizer.Authorizer {
 		granting := request.WithEntry(ctx, func() {}) // it is not what the request is to see
 		opens, reason, err := views.Opens(granting, a, next)
 		if opens == authorizer.DecisionAllow && views.Shows(ctx) {
-			request.Entered(ctx)
+			request.AccessAuthorized(ctx)
 		}
 		switch {
 		case strings.HasPrefix(a.GetVerb(), verbImpersonate):
@@ -57,14 +57,14 @@ func WithViews(next authorizer.Authorizer, views Views) authorizer.Authorizer {
 // WithinViews asks next about requests that have entered a view as before they did: they are
 // by their senders, and through the view. Handlers ask once more where an update creates, which
 // is a verb that nobody has been asked about yet.
-func WithinViews(next authorizer.Authorizer) authorizer.Authorizer {
+func WithinVirtualWorkspaces(next authorizer.Authorizer) authorizer.Authorizer {
 	return authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 		through, entered := request.ThroughFrom(ctx)
 		if !entered {
 			return next.Authorize(ctx, a)
 		}
-		scope := request.Scope{Mount: through.Mount, Cluster: request.Cluster{Name: through.Provider}, View: &request.View{Name: through.View}}
-		scope.View.In, _ = request.ClusterFrom(ctx)
+		scope := request.Scope{Mount: through.Mount, Cluster: request.Cluster{Name: through.Provider}, VirtualWorkspace: &request.VirtualWorkspace{Name: through.VirtualWorkspace}}
+		scope.VirtualWorkspace.In, _ = request.ClusterFrom(ctx)
 		if sender, ok := identity.SenderFrom(ctx); ok {
 			a = As(a, sender)
 		}

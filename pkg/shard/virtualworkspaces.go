@@ -68,7 +68,7 @@ func (s *Server) newViews() {
 	s.views.kinds[request.APIResourceSchemas] = schemas.New(schemas.Config{
 		Bindings: s.bindings, Local: s.local.has, Codecs: registry.Codecs, ServeDocuments: s.serveDocuments,
 	})
-	s.views.kinds[request.Replication] = replication.NewViews(replication.ViewsConfig{
+	s.views.kinds[request.Replication] = replication.NewVirtualWorkspaces(replication.VirtualWorkspacesConfig{
 		Replicas: s.replicas, Bindings: s.bindings, Inactive: s.local.inactive, ServeDocuments: s.serveDocuments, Codecs: registry.Codecs,
 	})
 	for _, mount := range initialization.Mounts() {
@@ -120,12 +120,12 @@ func (v views) Shows(ctx context.Context) bool { return v.of(ctx).Shows(ctx) }
 // wrap is the filter of all views.
 func (v views) wrap(next http.Handler) http.Handler {
 	filters := make(map[*request.Mount]http.Handler, len(v.kinds))
-	for _, mount := range request.ViewMounts() {
+	for _, mount := range request.VirtualWorkspaceMounts() {
 		filters[mount] = v.kinds[mount].Wrap(next) // one that has no kind must not start
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		handler := next
-		if scope := request.ScopeFrom(r.Context()); scope.View != nil {
+		if scope := request.ScopeFrom(r.Context()); scope.VirtualWorkspace != nil {
 			handler = filters[scope.Mount]
 		}
 		handler.ServeHTTP(w, r)

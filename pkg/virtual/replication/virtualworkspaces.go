@@ -24,8 +24,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// ViewsConfig is what views need.
-type ViewsConfig struct {
+// VirtualWorkspacesConfig configures VirtualWorkspaces.
+type VirtualWorkspacesConfig struct {
 	// Replicas are what is seen.
 	Replicas *Replicas
 	// Bindings knows who binds what.
@@ -40,10 +40,12 @@ type ViewsConfig struct {
 
 // Views are those of all endpoint slices of cached resources whose export has consumers on the
 // shard.
-type Views struct{ config ViewsConfig }
+type VirtualWorkspaces struct{ config VirtualWorkspacesConfig }
 
 // NewViews returns the views.
-func NewViews(config ViewsConfig) *Views { return &Views{config} }
+func NewVirtualWorkspaces(config VirtualWorkspacesConfig) *VirtualWorkspaces {
+	return &VirtualWorkspaces{config}
+}
 
 // offer is the resource that an export offers through an endpoint slice.
 type offer struct {
@@ -78,14 +80,14 @@ func (x *Replicas) offerOf(provider logicalcluster.Name, slice string) *offer {
 }
 
 // offered returns what is offered through the slice of a request, or nil.
-func (v *Views) offered(ctx context.Context) *offer {
+func (v *VirtualWorkspaces) offered(ctx context.Context) *offer {
 	provider, _ := request.ClusterFrom(ctx)
-	return v.config.Replicas.offerOf(provider.Name, request.ViewFrom(ctx).Name)
+	return v.config.Replicas.offerOf(provider.Name, request.VirtualWorkspaceFrom(ctx).Name)
 }
 
 // Needs returns what opens a view: the request's verb on apiexports/content, with the name of the
 // slice's export, also for discovery.
-func (v *Views) Needs(ctx context.Context, a authorizer.Attributes) authorizer.Attributes {
+func (v *VirtualWorkspaces) Needs(ctx context.Context, a authorizer.Attributes) authorizer.Attributes {
 	name := "-" // what no export is called
 	if o := v.offered(ctx); o != nil {
 		name = o.export.Name
@@ -99,7 +101,7 @@ func (v *Views) Needs(ctx context.Context, a authorizer.Attributes) authorizer.A
 
 // Permits decides what authz.Views does: in one logical cluster, a binding to the export has to be
 // there. Writes are permitted, because they are rejected with 405 Method Not Allowed.
-func (v *Views) Permits(ctx context.Context, _ authorizer.Attributes) (authorizer.Decision, string, error) {
+func (v *VirtualWorkspaces) Permits(ctx context.Context, _ authorizer.Attributes) (authorizer.Decision, string, error) {
 	if !v.Shows(ctx) {
 		return authorizer.DecisionDeny, "no APIBinding in the logical cluster is to the APIExport of the endpoint slice", nil
 	}
@@ -107,8 +109,8 @@ func (v *Views) Permits(ctx context.Context, _ authorizer.Attributes) (authorize
 }
 
 // Shows reports what authz.Views does: whether the logical cluster binds the export.
-func (v *Views) Shows(ctx context.Context) bool {
-	in := request.ViewFrom(ctx).In
+func (v *VirtualWorkspaces) Shows(ctx context.Context) bool {
+	in := request.VirtualWorkspaceFrom(ctx).In
 	if in.Wildcard {
 		return true
 	}
@@ -117,7 +119,7 @@ func (v *Views) Shows(ctx context.Context) bool {
 }
 
 // Wrap returns the filter that has requests enter their views, as that of exports does.
-func (v *Views) Wrap(next http.Handler) http.Handler {
+func (v *VirtualWorkspaces) Wrap(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		info, ok := genericapirequest.RequestInfoFrom(r.Context())
 		if !ok {
@@ -130,7 +132,7 @@ func (v *Views) Wrap(next http.Handler) http.Handler {
 			return
 		}
 		scope := request.ScopeFrom(r.Context())
-		ctx := request.WithThrough(request.WithCluster(r.Context(), scope.View.In), request.Through{Provider: scope.Cluster.Name, View: scope.View.Name, Mount: scope.Mount})
+		ctx := request.WithThrough(request.WithCluster(r.Context(), scope.VirtualWorkspace.In), request.Through{Provider: scope.Cluster.Name, VirtualWorkspace: scope.VirtualWorkspace.Name, Mount: scope.Mount})
 		switch {
 		case info.IsResourceRequest:
 			next.ServeHTTP(w, r.WithContext(customresource.WithReadOnly(ctx, d)))
@@ -141,9 +143,9 @@ func (v *Views) Wrap(next http.Handler) http.Handler {
 }
 
 // definition returns how what a request sees is served.
-func (v *Views) definition(ctx context.Context, info *genericapirequest.RequestInfo) (*definitions.Definition, error) {
+func (v *VirtualWorkspaces) definition(ctx context.Context, info *genericapirequest.RequestInfo) (*definitions.Definition, error) {
 	o, scope := v.offered(ctx), request.ScopeFrom(ctx)
-	in := scope.View.In
+	in := scope.VirtualWorkspace.In
 	switch {
 	case o == nil:
 		return nil, missing("there is no such endpoint slice, or no APIExport beside it that offers a resource through it")
@@ -181,7 +183,7 @@ func missing(message string) error {
 	}}
 }
 
-func (v *Views) respond(w http.ResponseWriter, r *http.Request, err error) {
+func (v *VirtualWorkspaces) respond(w http.ResponseWriter, r *http.Request, err error) {
 	if status := apierrors.APIStatus(nil); !errors.As(err, &status) {
 		err = apierrors.NewInternalError(err)
 	}

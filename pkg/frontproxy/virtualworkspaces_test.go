@@ -20,7 +20,7 @@ func TestViewsAreForwarded(t *testing.T) {
 	w.workspace(t, "root", "root", "p", "provider")
 	entered := func(s *fakeShard) {
 		s.handle(func(rw http.ResponseWriter, r *http.Request) {
-			rw.Header().Set(request.EnteredHeader, "true")
+			rw.Header().Set(request.AccessAuthorizedHeader, "true")
 			s.echo(rw, r)
 		})
 	}
@@ -72,7 +72,7 @@ func TestVirtualWorkspacesOfOneShard(t *testing.T) {
 	for _, s := range w.shards {
 		s.handle(func(rw http.ResponseWriter, r *http.Request) {
 			may := r.Header.Get("X-Remote-User") == "jane"
-			rw.Header().Set(request.EnteredHeader, map[bool]string{true: "true", false: "false"}[may])
+			rw.Header().Set(request.AccessAuthorizedHeader, map[bool]string{true: "true", false: "false"}[may])
 			if !may {
 				rw.WriteHeader(http.StatusForbidden)
 			}
@@ -118,7 +118,7 @@ func TestViewsTellNothing(t *testing.T) {
 	w.cluster(t, "root", "other")
 	w.shards["root"].handle(func(rw http.ResponseWriter, r *http.Request) {
 		shows := strings.Contains(r.URL.Path, "/clusters/consumer") && strings.HasPrefix(r.URL.Path, "/services/apiexport/provider/e/") && r.Header.Get("X-Remote-User") == "jane"
-		rw.Header().Set(request.EnteredHeader, map[bool]string{true: "true", false: "false"}[shows])
+		rw.Header().Set(request.AccessAuthorizedHeader, map[bool]string{true: "true", false: "false"}[shows])
 		switch {
 		case r.Header.Get("X-Remote-User") != "jane" || strings.HasSuffix(r.URL.Path, "/forbidden"):
 			rw.WriteHeader(http.StatusForbidden)
@@ -138,7 +138,7 @@ func TestViewsTellNothing(t *testing.T) {
 		res, body := jane.get(t, "/services/apiexport/provider/e/clusters/consumer"+path)
 		require.Equal(t, code, res.StatusCode)
 		require.NotContains(t, body, authz.NotPermitted)
-		require.Empty(t, res.Header.Get(request.EnteredHeader))
+		require.Empty(t, res.Header.Get(request.AccessAuthorizedHeader))
 	}
 	for _, method := range []string{http.MethodGet, http.MethodPost} {
 		for _, path := range []string{"/apis", "/missing", "/forbidden", "/api/v1/secrets"} {

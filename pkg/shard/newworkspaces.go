@@ -75,7 +75,7 @@ func (n *newborns) wrap(next http.Handler) http.Handler {
 			n.awaitOwnerBinding(ctx, lc, who)
 		case !n.mayEnter(ctx, who) && authz.Awaits(ctx, n.rules, lc, who):
 			if !n.wait(ctx, scope.Cluster.Name, n.timeoutOf(r)) {
-				request.Entered(ctx)
+				request.AccessAuthorized(ctx)
 				responsewriters.ErrorNegotiated(unready(), registry.Codecs, schema.GroupVersion{Version: "v1"}, w, r)
 				return
 			}
@@ -90,7 +90,7 @@ func (n *newborns) wrap(next http.Handler) http.Handler {
 // front-proxies, which hold back what is denied, say that it is there.
 func (n *newborns) find(r *http.Request, scope request.Scope) (lc *corev1alpha1.LogicalCluster, behind bool) {
 	name := scope.Cluster.Name
-	if name == "" || scope.View != nil || request.IsSystem(name) {
+	if name == "" || scope.VirtualWorkspace != nil || request.IsSystem(name) {
 		return nil, false
 	}
 	if lc = n.local.get(name); lc != nil || r.Header.Get(request.ReadyTimeoutHeader) == "" || !n.forwarded(r) {

@@ -15,7 +15,7 @@ import (
 )
 
 // someView opens, shows and permits what it says.
-type someView struct{ opens, shows, permits bool }
+type someVirtualWorkspace struct{ opens, shows, permits bool }
 
 func decision(allow bool) authorizer.Decision {
 	if allow {
@@ -24,50 +24,50 @@ func decision(allow bool) authorizer.Decision {
 	return authorizer.DecisionDeny
 }
 
-func (v someView) Opens(ctx context.Context, _ authorizer.Attributes, _ authorizer.Authorizer) (authorizer.Decision, string, error) {
-	request.Entered(ctx) // as the authorizers of the logical cluster that grants the view do
+func (v someVirtualWorkspace) Opens(ctx context.Context, _ authorizer.Attributes, _ authorizer.Authorizer) (authorizer.Decision, string, error) {
+	request.AccessAuthorized(ctx) // as the authorizers of the logical cluster that grants the view do
 	return decision(v.opens), "opens", nil
 }
 
-func (v someView) Permits(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
+func (v someVirtualWorkspace) Permits(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
 	return decision(v.permits), "permits", nil
 }
 
-func (v someView) Shows(context.Context) bool { return v.shows }
+func (v someVirtualWorkspace) Shows(context.Context) bool { return v.shows }
 
 // TestWithViews: what a view permits is asked of who may open it only, who has entered where it
 // shows something. What is no view is not its business.
 func TestWithViews(t *testing.T) {
 	next := authorizer.AuthorizerFunc(func(ctx context.Context, _ authorizer.Attributes) (authorizer.Decision, string, error) {
-		request.Entered(ctx)
+		request.AccessAuthorized(ctx)
 		return authorizer.DecisionDeny, "next", errors.New("asked")
 	})
 	for _, c := range []struct {
-		view    Views
+		view    VirtualWorkspaces
 		verb    string
 		allowed bool
 		reason  string
 		entered bool
 	}{
-		{view: someView{opens: true, shows: true, permits: true}, allowed: true, reason: "permits", entered: true},
-		{view: someView{opens: true, shows: true}, reason: "permits", entered: true},
-		{view: someView{opens: true, permits: true}, allowed: true, reason: "permits"},
-		{view: someView{shows: true, permits: true}, reason: "opens"},
-		{view: someView{opens: true, shows: true, permits: true}, verb: "impersonate", reason: "next", entered: true},
-		{view: someView{shows: true, permits: true}, verb: "impersonate", reason: "next"},
-		{view: someView{opens: true, permits: true}, verb: "impersonate:user-info", reason: "next"},
+		{view: someVirtualWorkspace{opens: true, shows: true, permits: true}, allowed: true, reason: "permits", entered: true},
+		{view: someVirtualWorkspace{opens: true, shows: true}, reason: "permits", entered: true},
+		{view: someVirtualWorkspace{opens: true, permits: true}, allowed: true, reason: "permits"},
+		{view: someVirtualWorkspace{shows: true, permits: true}, reason: "opens"},
+		{view: someVirtualWorkspace{opens: true, shows: true, permits: true}, verb: "impersonate", reason: "next", entered: true},
+		{view: someVirtualWorkspace{shows: true, permits: true}, verb: "impersonate", reason: "next"},
+		{view: someVirtualWorkspace{opens: true, permits: true}, verb: "impersonate:user-info", reason: "next"},
 		{view: nil, reason: "this server has no views"},
 	} {
 		entered := false
-		ctx := request.WithScope(t.Context(), request.Scope{View: &request.View{}})
+		ctx := request.WithScope(t.Context(), request.Scope{VirtualWorkspace: &request.VirtualWorkspace{}})
 		ctx = request.WithEntry(ctx, func() { entered = true })
-		got, reason, err := WithViews(next, c.view).Authorize(ctx, authorizer.AttributesRecord{Verb: c.verb})
+		got, reason, err := WithVirtualWorkspaces(next, c.view).Authorize(ctx, authorizer.AttributesRecord{Verb: c.verb})
 		require.Equal(t, decision(c.allowed), got, "%+v", c)
 		require.Equal(t, c.reason, reason)
 		require.Equal(t, c.entered, entered, "%+v", c)
 		require.Equal(t, c.reason == "next", err != nil)
 	}
-	_, reason, _ := WithViews(next, someView{opens: true}).Authorize(request.WithScope(t.Context(), request.Scope{}), authorizer.AttributesRecord{})
+	_, reason, _ := WithVirtualWorkspaces(next, someVirtualWorkspace{opens: true}).Authorize(request.WithScope(t.Context(), request.Scope{}), authorizer.AttributesRecord{})
 	require.Equal(t, "next", reason)
 }
 
@@ -75,7 +75,7 @@ func TestWithViews(t *testing.T) {
 func TestWithinViews(t *testing.T) {
 	var got request.Scope
 	var of authorizer.Attributes
-	within := WithinViews(authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+	within := WithinVirtualWorkspaces(authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 		got, of = request.ScopeFrom(ctx), a
 		return authorizer.DecisionAllow, "", nil
 	}))
@@ -87,10 +87,10 @@ func TestWithinViews(t *testing.T) {
 	require.Equal(t, authorizer.Attributes(asked), of)
 
 	sender := &user.DefaultInfo{Name: "sender"}
-	_, _, err = within.Authorize(identity.WithSender(request.WithThrough(genericapirequest.WithUser(ctx, sender), request.Through{Mount: request.APIExports, Provider: "provider", View: "e"})), asked)
+	_, _, err = within.Authorize(identity.WithSender(request.WithThrough(genericapirequest.WithUser(ctx, sender), request.Through{Mount: request.APIExports, Provider: "provider", VirtualWorkspace: "e"})), asked)
 	require.NoError(t, err)
 	require.Equal(t, request.Scope{
-		Mount: request.APIExports, Cluster: request.Cluster{Name: "provider"}, View: &request.View{Name: "e", In: request.Cluster{Name: "consumer"}},
+		Mount: request.APIExports, Cluster: request.Cluster{Name: "provider"}, VirtualWorkspace: &request.VirtualWorkspace{Name: "e", In: request.Cluster{Name: "consumer"}},
 	}, got)
 	require.Equal(t, sender, of.GetUser())
 	require.Equal(t, "create a", of.GetVerb()+" "+of.GetName())

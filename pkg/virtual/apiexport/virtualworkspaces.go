@@ -61,25 +61,25 @@ type Config struct {
 }
 
 // Views are those of all exports that have consumers on the shard.
-type Views struct{ config Config }
+type VirtualWorkspaces struct{ config Config }
 
 // New returns the views.
-func New(config Config) *Views { return &Views{config} }
+func New(config Config) *VirtualWorkspaces { return &VirtualWorkspaces{config} }
 
 // Needs returns what opens a view: the request's verb on apiexports/content, also for
 // discovery.
-func (*Views) Needs(ctx context.Context, a authorizer.Attributes) authorizer.Attributes {
+func (*VirtualWorkspaces) Needs(ctx context.Context, a authorizer.Attributes) authorizer.Attributes {
 	gv := apisv1alpha2.SchemeGroupVersion
 	return authorizer.AttributesRecord{
 		User: a.GetUser(), Verb: a.GetVerb(), ResourceRequest: true,
-		APIGroup: gv.Group, APIVersion: gv.Version, Resource: "apiexports", Subresource: "content", Name: request.ViewFrom(ctx).Name,
+		APIGroup: gv.Group, APIVersion: gv.Version, Resource: "apiexports", Subresource: "content", Name: request.VirtualWorkspaceFrom(ctx).Name,
 	}
 }
 
 // Permits decides what authz.Views does: in one logical cluster, a binding has to let the export
 // see the resource, and do with it what the request does. The maximal permission policies
 // of other exports hold for what is claimed of them.
-func (v *Views) Permits(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+func (v *VirtualWorkspaces) Permits(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 	view, export := exportOf(ctx)
 	if !a.IsResourceRequest() {
 		return authorizer.DecisionAllow, "", nil
@@ -113,14 +113,14 @@ func (v *Views) Permits(ctx context.Context, a authorizer.Attributes) (authorize
 }
 
 // Shows reports what authz.Views does: whether the logical cluster binds the export.
-func (v *Views) Shows(ctx context.Context) bool {
+func (v *VirtualWorkspaces) Shows(ctx context.Context) bool {
 	view, export := exportOf(ctx)
 	return view.In.Wildcard || v.config.Bindings.Binds(view.In.Name, export)
 }
 
 // notLet returns why an export may not do something. It does not name the logical cluster, because providers
 // may ask for any, by path.
-func (v *Views) notLet(in request.Cluster, export client.Key, resource schema.GroupResource, verb string) string {
+func (v *VirtualWorkspaces) notLet(in request.Cluster, export client.Key, resource schema.GroupResource, verb string) string {
 	advice := "bind it there"
 	if v.config.Bindings.Binds(in.Name, export) {
 		advice = "the APIExport needs a permission claim for that, which the APIBinding accepts"
@@ -128,20 +128,20 @@ func (v *Views) notLet(in request.Cluster, export client.Key, resource schema.Gr
 	return fmt.Sprintf("no APIBinding in the logical cluster lets the APIExport %s %s %s: %s", export.Name, verb, resource, advice)
 }
 
-func exportOf(ctx context.Context) (*request.View, client.Key) {
-	view := request.ViewFrom(ctx)
+func exportOf(ctx context.Context) (*request.VirtualWorkspace, client.Key) {
+	view := request.VirtualWorkspaceFrom(ctx)
 	provider, _ := request.ClusterFrom(ctx)
 	return view, client.Key{Cluster: provider.Name, Name: view.Name}
 }
 
 // Allows returns the objects of a resource on which a request that has entered a view may use a verb.
-func (v *Views) Allows(ctx context.Context, resource schema.GroupResource, verb string) (claims.Selection, error) {
+func (v *VirtualWorkspaces) Allows(ctx context.Context, resource schema.GroupResource, verb string) (claims.Selection, error) {
 	from, ok := request.ThroughFrom(ctx)
 	if !ok {
 		return claims.Selection{}, nil
 	}
 	in, _ := request.ClusterFrom(ctx)
-	reach, err := v.config.Bindings.Reach(ctx, client.Key{Cluster: from.Provider, Name: from.View}, in, resource, verb)
+	reach, err := v.config.Bindings.Reach(ctx, client.Key{Cluster: from.Provider, Name: from.VirtualWorkspace}, in, resource, verb)
 	switch {
 	case err != nil || reach == nil:
 		return claims.Selection{}, authz.Unavailable(err)
@@ -155,7 +155,7 @@ func (v *Views) Allows(ctx context.Context, resource schema.GroupResource, verb 
 // Wrap returns the filter that has requests enter their views, which all of its requests
 // have. It comes behind all that decides about requests and counts them, and before what
 // serves custom resources.
-func (v *Views) Wrap(next http.Handler) http.Handler {
+func (v *VirtualWorkspaces) Wrap(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		info, ok := genericapirequest.RequestInfoFrom(r.Context())
 		if !ok {
@@ -175,7 +175,7 @@ func (v *Views) Wrap(next http.Handler) http.Handler {
 }
 
 // enter returns a request as it goes on where the view leads to.
-func (v *Views) enter(r *http.Request, info *genericapirequest.RequestInfo) (*http.Request, error) {
+func (v *VirtualWorkspaces) enter(r *http.Request, info *genericapirequest.RequestInfo) (*http.Request, error) {
 	ctx := r.Context()
 	view, export := exportOf(ctx)
 	from := request.ScopeFrom(ctx)
@@ -191,7 +191,7 @@ func (v *Views) enter(r *http.Request, info *genericapirequest.RequestInfo) (*ht
 	if view.In.Wildcard && info.Namespace != "" {
 		return nil, apierrors.NewBadRequest("the namespaces of different logical clusters have nothing to do with each other: ask for the objects of all namespaces, or of one logical cluster")
 	}
-	through := request.Through{Provider: export.Cluster, View: view.Name, Mount: from.Mount}
+	through := request.Through{Provider: export.Cluster, VirtualWorkspace: view.Name, Mount: from.Mount}
 	ctx = identity.WithSender(request.WithThrough(request.WithCluster(ctx, view.In), through))
 	if u, ok := genericapirequest.UserFrom(ctx); ok && !view.In.Wildcard {
 		ctx = genericapirequest.WithUser(ctx, identity.Through(view.In.Name, u))
@@ -226,9 +226,9 @@ func (v *Views) enter(r *http.Request, info *genericapirequest.RequestInfo) (*ht
 }
 
 // serveDocuments answers what is not for a resource.
-func (v *Views) serveDocuments(w http.ResponseWriter, r *http.Request, from request.Scope) {
+func (v *VirtualWorkspaces) serveDocuments(w http.ResponseWriter, r *http.Request, from request.Scope) {
 	ctx := r.Context()
-	key := client.Key{Cluster: from.Cluster.Name, Name: from.View.Name}
+	key := client.Key{Cluster: from.Cluster.Name, Name: from.VirtualWorkspace.Name}
 	export, err := v.config.Bindings.Export(ctx, key)
 	if err == nil && export == nil {
 		err = apierrors.NewNotFound(apisv1alpha2.Resource("apiexports"), key.Name)
@@ -260,7 +260,7 @@ func forbidden(message string) error {
 	}}
 }
 
-func (v *Views) respond(w http.ResponseWriter, r *http.Request, err error) {
+func (v *VirtualWorkspaces) respond(w http.ResponseWriter, r *http.Request, err error) {
 	err = authz.Unavailable(err)
 	if status := apierrors.APIStatus(nil); !errors.As(err, &status) {
 		err = apierrors.NewInternalError(err)

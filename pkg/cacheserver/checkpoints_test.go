@@ -11,23 +11,23 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/replication/health"
 	"github.com/shardplane/shardplane/pkg/replication/push"
-	"github.com/shardplane/shardplane/pkg/tenancy/replicationmarks"
+	"github.com/shardplane/shardplane/pkg/tenancy/replicationcheckpoints"
 )
 
 const shardsResource = "shards.core.kcp.io"
 
-func markOften(config *push.Config) { config.MarkInterval = 20 * time.Millisecond }
+func markOften(config *push.Config) { config.CheckpointInterval = 20 * time.Millisecond }
 
-func marksOf(cache *cacheServer, shard string) *client.Client[*replicationmarks.ReplicationMark, *replicationmarks.ReplicationMarkList] {
-	return replicationmarks.Marks.In(cache.f.Shard(shard).Cluster(replicationmarks.Cluster.Path()))
+func checkpointsOf(cache *cacheServer, shard string) *client.Client[*replicationcheckpoints.ReplicationCheckpoint, *replicationcheckpoints.ReplicationCheckpointList] {
+	return replicationcheckpoints.Checkpoints.In(cache.f.Shard(shard).Cluster(replicationcheckpoints.Cluster.Path()))
 }
 
 // waitMark waits for a mark.
-func waitMark(t *testing.T, cache *cacheServer, shard, what string, ok func(*replicationmarks.ReplicationMark) bool) *replicationmarks.ReplicationMark {
+func waitMark(t *testing.T, cache *cacheServer, shard, what string, ok func(*replicationcheckpoints.ReplicationCheckpoint) bool) *replicationcheckpoints.ReplicationCheckpoint {
 	t.Helper()
-	var mark *replicationmarks.ReplicationMark
+	var mark *replicationcheckpoints.ReplicationCheckpoint
 	eventually(t, what, func() bool {
-		found, err := marksOf(cache, shard).Get(t.Context(), replicationmarks.Name, metav1.GetOptions{})
+		found, err := checkpointsOf(cache, shard).Get(t.Context(), replicationcheckpoints.Name, metav1.GetOptions{})
 		if err != nil {
 			return false
 		}
@@ -42,16 +42,16 @@ func TestLagAndStaleness(t *testing.T) {
 	t.Parallel()
 	cache := newCacheServer(t)
 	amber := newTestShard(t, "stale")
-	marks := replicationmarks.Marks.Informer(cache.f.Shard("*").Wildcard(), client.InformerOptions[*replicationmarks.ReplicationMark]{})
+	marks := replicationcheckpoints.Checkpoints.Informer(cache.f.Shard("*").Wildcard(), client.InformerOptions[*replicationcheckpoints.ReplicationCheckpoint]{})
 	start(t, "", marks.Run)
 	observer := health.NewObserver("self", marks, func(shard string) bool { return shard != "left-over" }, cache.pushes)
 	start(t, "", observer.Run)
 	_, stop := replicate(t, amber, cache, markOften)
 	for _, shard := range []string{"left-over", "self"} {
-		_, err := marksOf(cache, shard).Create(t.Context(), &replicationmarks.ReplicationMark{ObjectMeta: metav1.ObjectMeta{Name: replicationmarks.Name}, Number: 1}, metav1.CreateOptions{})
+		_, err := checkpointsOf(cache, shard).Create(t.Context(), &replicationcheckpoints.ReplicationCheckpoint{ObjectMeta: metav1.ObjectMeta{Name: replicationcheckpoints.Name}, Number: 1}, metav1.CreateOptions{})
 		require.NoError(t, err)
 	}
-	waitMark(t, cache, "stale", "the shard has a mark", func(mark *replicationmarks.ReplicationMark) bool {
+	waitMark(t, cache, "stale", "the shard has a mark", func(mark *replicationcheckpoints.ReplicationCheckpoint) bool {
 		return mark.Resources[shardsResource].ResourceVersion != ""
 	})
 	create(t, in(t, amber.f, "root", shardsGVR), object(shardsGVR, "Shard", "one", nil))

@@ -54,13 +54,13 @@ func (v *view[T]) markSynced() {
 
 // View is the base of an object that shows a main informer and others as one, e.g. with
 // preferences among copies of an object. Union is one of several informers that are equal.
-type View[T Object] struct{ all view[T] }
+type Composite[T Object] struct{ all view[T] }
 
 // NewView returns a view that has synced when the main informer has, which may have other views
 // and handlers. changed is called with the changes of its objects before handlers of the view
 // are. visible returns the objects of the view. Both are called with the lock of the view held.
-func NewView[T Object](main *Informer[T], changed func(Change[T]), visible iter.Seq2[Key, T]) *View[T] {
-	v := &View[T]{view[T]{mu: main.mu, handlers: handlers[T]{name: main.name, counts: main.counts}, visible: visible}}
+func NewComposite[T Object](main *Informer[T], changed func(Change[T]), visible iter.Seq2[Key, T]) *Composite[T] {
+	v := &Composite[T]{view[T]{mu: main.mu, handlers: handlers[T]{name: main.name, counts: main.counts}, visible: visible}}
 	main.mu.Lock()
 	defer main.mu.Unlock()
 	v.all.synced = main.HasSynced()
@@ -70,17 +70,17 @@ func NewView[T Object](main *Informer[T], changed func(Change[T]), visible iter.
 }
 
 // Follow adds another informer, which has not run yet and is in no other view.
-func (v *View[T]) Follow(informer *Informer[T], changed func(Change[T])) {
+func (v *Composite[T]) Follow(informer *Informer[T], changed func(Change[T])) {
 	v.all.follow(informer, changed)
 }
 
 // Notify notifies the handlers of the view of a change, with the lock held.
-func (v *View[T]) Notify(c Change[T]) { v.all.handlers.tell(c) }
+func (v *Composite[T]) Notify(c Change[T]) { v.all.handlers.tell(c) }
 
 // AddEventHandler adds a handler of the view, as Informer.AddEventHandler does.
-func (v *View[T]) AddEventHandler(h Handler[T], options ...HandlerOption) *Registration {
+func (v *Composite[T]) AddEventHandler(h Handler[T], options ...HandlerOption) *Registration {
 	return v.all.AddEventHandler(h, options...)
 }
 
 // Wait waits until buffered handlers have been notified of everything.
-func (v *View[T]) Wait() { v.all.Wait() }
+func (v *Composite[T]) Wait() { v.all.Wait() }

@@ -10,7 +10,7 @@ import (
 // Both share one storage, so that what is written through one is seen, and
 // watched, through the other. The scheme must know how to convert between the
 // shapes; the Group's AddToScheme adds that.
-type View[T Object] struct {
+type Alternate[T Object] struct {
 	// Of is the resource that is stored. Its group must come first.
 	Of *Resource[T]
 	// New and NewList make an empty object and list in the other shape.
@@ -21,11 +21,11 @@ type View[T Object] struct {
 }
 
 // Plural implements Definition.
-func (v *View[T]) Plural() string { return v.Of.Name }
+func (v *Alternate[T]) Plural() string { return v.Of.Name }
 
 // register adds the other shape as wire version, and the stored one as
 // internal version of the view's group.
-func (v *View[T]) register(scheme *runtime.Scheme, gv schema.GroupVersion) error {
+func (v *Alternate[T]) register(scheme *runtime.Scheme, gv schema.GroupVersion) error {
 	scheme.AddKnownTypeWithName(gv.WithKind(v.Of.Kind), v.New())
 	scheme.AddKnownTypeWithName(gv.WithKind(v.Of.Kind+"List"), v.NewList())
 	v.Of.addTypes(scheme, internal(gv))
@@ -38,6 +38,6 @@ func (v *View[T]) register(scheme *runtime.Scheme, gv schema.GroupVersion) error
 }
 
 // storage returns the storage of the viewed resource, which was built first.
-func (v *View[T]) storage(b *Builder, _ schema.GroupVersion) (map[string]rest.Storage, error) {
+func (v *Alternate[T]) storage(b *Builder, _ schema.GroupVersion) (map[string]rest.Storage, error) {
 	return b.built(v.Of)
 }

@@ -68,7 +68,7 @@ func SenderFrom(ctx context.Context) (user.Info, bool) {
 
 // WithoutView returns u without the warrant of a view, if it has one: as who it is by
 // itself.
-func WithoutView(u user.Info) user.Info {
+func WithoutWarrant(u user.Info) user.Info {
 	isViewer := func(text string) bool {
 		w, ok := parseWarrant(text)
 		return ok && w.GetName() == viewer
