@@ -3,6 +3,7 @@ package main
 import (
 	"runtime"
 	"runtime/debug"
+	"runtime/metrics"
 	"testing"
 	"time"
 
@@ -22,12 +23,12 @@ func TestCollectorFollowsTheHeap(t *testing.T) {
 	before := debug.SetGCPercent(usualPercent)
 	t.Cleanup(func() { debug.SetGCPercent(before) })
 	(&collector{percent: usualPercent}).watch()
-	now := func(percent int) func() bool {
+	now := func(percent uint64) func() bool {
 		return func() bool {
 			runtime.GC()
-			was := debug.SetGCPercent(percent)
-			debug.SetGCPercent(was)
-			return was == percent
+			sample := []metrics.Sample{{Name: "/gc/gogc:percent"}}
+			metrics.Read(sample)
+			return sample[0].Value.Uint64() == percent
 		}
 	}
 	ballast := make([]byte, 600<<20) // of which no page is touched
