@@ -15,12 +15,15 @@ import (
 
 var codeFence = regexp.MustCompile("(?ms)^```\n(.*?)^```$") //nolint:gocritic // ^ is the start of a line here
 
-// TestTour runs the README's tour, and that of bindings, as scripts, word by word but for
-// the address of the cluster.
+// TestTour runs the commands of the documented tours as scripts. Only the address of the cluster
+// is replaced.
 func TestTour(t *testing.T) {
 	cluster := harness.Start(t, harness.Options{Mode: harness.Processes, Shards: 2})
-	for file, wants := range map[string][]string{
-		"README.md": {
+	for _, tour := range []struct {
+		file, section string
+		wants         []string
+	}{
+		{"docs/tour.md", "A tour in five minutes", []string{
 			`(?m)^workspace.tenancy.kcp.io/demo created$`,
 			`(?m)^demo .* Ready .*/clusters/root:demo `,
 			`(?m)^default +Active`,
@@ -33,8 +36,12 @@ func TestTour(t *testing.T) {
 			`"metadata":{"name":"greeting"`,
 			`"shardInfo":{"selector":"shardRange\(`,
 			`(?m)^workspace.tenancy.kcp.io "demo" deleted`,
-		},
-		"docs/bindings.md": {
+		}},
+		{"README.md", "Quickstart", []string{
+			`(?m)^workspace.tenancy.kcp.io/demo condition met$`,
+			`(?m)^configmap/greeting created$`,
+		}},
+		{"docs/bindings.md", "A tour", []string{
 			`(?m)^apibinding.apis.kcp.io/widgets condition met$`,
 			`(?m)^FIELD: size <integer>$`,
 			`(?m)^first +\d+s$`,
@@ -45,22 +52,22 @@ func TestTour(t *testing.T) {
 			`(?m)^apiexport.apis.kcp.io "widgets.example.org" deleted\nwidget.example.org/first$`,
 			`(?m)^no widgets any more$`,
 			`(?m)^workspace.tenancy.kcp.io "consumer" deleted`,
-		},
+		}},
 	} {
-		t.Run(file, func(t *testing.T) {
-			output := runTour(t, cluster, file)
-			for _, want := range wants {
+		t.Run(tour.file, func(t *testing.T) {
+			output := runTour(t, cluster, tour.file, tour.section)
+			for _, want := range tour.wants {
 				require.Regexp(t, want, output)
 			}
 		})
 	}
 }
 
-// runTour runs the tour of a file, and returns what it prints.
-func runTour(t *testing.T, cluster *harness.Cluster, file string) string {
+// runTour runs the commands in a section of a page and returns their output.
+func runTour(t *testing.T, cluster *harness.Cluster, file, section string) string {
 	text, err := os.ReadFile(filepath.Join(harness.Root(), file))
 	require.NoError(t, err)
-	_, tour, found := strings.Cut(string(text), "\n## A tour")
+	_, tour, found := strings.Cut(string(text), "\n## "+section+"\n")
 	require.True(t, found)
 	tour, _, found = strings.Cut(tour, "\n## ")
 	require.True(t, found)
@@ -68,13 +75,14 @@ func runTour(t *testing.T, cluster *harness.Cluster, file string) string {
 	var script strings.Builder
 	script.WriteString("set -e\n")
 	for _, fence := range codeFence.FindAllStringSubmatch(tour, -1) {
-		if strings.HasPrefix(fence[1], "NAME ") {
-			continue // what a command prints
+		if strings.HasPrefix(fence[1], "NAME ") || fence[1] == "make dev\n" {
+			continue // output of a command, or the cluster that is already running
 		}
 		script.WriteString(fence[1])
 	}
 	commands := strings.ReplaceAll(script.String(), "https://127.0.0.1:6443", cluster.Proxy().Host)
 	require.NotContains(t, commands, ":6443")
+	commands = strings.ReplaceAll(commands, "docs/examples/", filepath.Join(harness.Root(), "docs/examples")+"/")
 
 	command := exec.CommandContext(t.Context(), "bash", "-c", commands)
 	command.Dir = cluster.Dir
