@@ -19,7 +19,7 @@ STRIP := -s -w
 
 # The tools are the versions in tools/go.mod. They are built once per machine and version,
 # outside of the checkout.
-TOOLBIN := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/shardplane/tools-$(shell cat tools/go.mod tools/go.sum tools/openapi-prune/*.go | git hash-object --stdin | cut -c1-12)
+TOOLBIN := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/shardplane/tools-$(shell cat tools/go.mod tools/go.sum tools/openapi-prune/*.go tools/diagrams/*.go | git hash-object --stdin | cut -c1-12)
 
 # The Kubernetes release that this one serves, from go.mod: clients see it in /version.
 KUBE_VERSION := $(shell sed -n 's|^[[:space:]]*k8s.io/apiserver \(v0\..*\)|\1|p' go.mod | sed 's|^v0|v1|')
@@ -147,12 +147,13 @@ lint: $(TOOLBIN)/golangci-lint ## Run the linters of .golangci.yml
 	cd contrib/mcprovider && $(TOOLBIN)/golangci-lint run ./...
 
 .PHONY: lint-fix
-lint-fix: $(TOOLBIN)/golangci-lint ## Let the linters and formatters mend what they can
+lint-fix: $(TOOLBIN)/golangci-lint ## Apply the fixes of linters and formatters
 	$(TOOLBIN)/golangci-lint run --fix ./...
 
 .PHONY: generate
-generate: $(TOOLBIN)/controller-gen $(TOOLBIN)/openapi-gen $(TOOLBIN)/openapi-prune ## Regenerate generated code and manifests
+generate: $(TOOLBIN)/controller-gen $(TOOLBIN)/openapi-gen $(TOOLBIN)/openapi-prune $(TOOLBIN)/diagrams ## Regenerate generated code, manifests and diagrams
 	PATH="$(TOOLBIN):$$PATH" $(GO) generate ./...
+	$(TOOLBIN)/diagrams docs/diagrams
 
 .PHONY: verify
 verify: ## Check that formatting, go.mod files and generated code are up to date
@@ -211,7 +212,7 @@ clean: ## Remove bin/ (not the data of a development cluster)
 	rm -rf $(BIN)
 
 .PHONY: tools
-tools: $(TOOLBIN)/golangci-lint $(TOOLBIN)/controller-gen $(TOOLBIN)/openapi-gen $(TOOLBIN)/openapi-prune $(TOOLBIN)/benchstat bin/kubectl ## Build every tool
+tools: $(TOOLBIN)/golangci-lint $(TOOLBIN)/controller-gen $(TOOLBIN)/openapi-gen $(TOOLBIN)/openapi-prune $(TOOLBIN)/diagrams $(TOOLBIN)/benchstat bin/kubectl ## Build every tool
 
 $(TOOLBIN)/golangci-lint:
 	$(GO) build -C tools -buildvcs=false -ldflags '$(STRIP)' -o $@ github.com/golangci/golangci-lint/v2/cmd/golangci-lint
@@ -224,6 +225,9 @@ $(TOOLBIN)/openapi-gen:
 
 $(TOOLBIN)/openapi-prune:
 	$(GO) build -C tools -buildvcs=false -ldflags '$(STRIP)' -o $@ ./openapi-prune
+
+$(TOOLBIN)/diagrams:
+	$(GO) build -C tools -buildvcs=false -ldflags '$(STRIP)' -o $@ ./diagrams
 
 $(TOOLBIN)/benchstat:
 	$(GO) build -C tools -buildvcs=false -ldflags '$(STRIP)' -o $@ golang.org/x/perf/cmd/benchstat
