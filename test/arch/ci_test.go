@@ -1,6 +1,7 @@
 package arch_test
 
 import (
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -33,11 +34,11 @@ func TestContinuousIntegrationRunsTheREADME(t *testing.T) {
 func TestDocsAreListed(t *testing.T) {
 	index, err := os.ReadFile("../../docs/README.md")
 	require.NoError(t, err)
-	pages, err := filepath.Glob("../../docs/*.md")
-	require.NoError(t, err)
-	for _, page := range pages {
-		if name := filepath.Base(page); name != "README.md" {
-			require.Contains(t, string(index), "("+name+")", "docs/README.md does not list it")
+	err = filepath.WalkDir("../../docs", func(path string, _ fs.DirEntry, err error) error {
+		if page := strings.TrimPrefix(path, "../../docs/"); filepath.Ext(page) == ".md" && page != "README.md" {
+			require.Contains(t, string(index), "("+page+")", "docs/README.md does not list it")
 		}
-	}
+		return err
+	})
+	require.NoError(t, err)
 }

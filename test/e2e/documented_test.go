@@ -1,0 +1,162 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/shardplane/shardplane/test/harness"
+	"github.com/shardplane/shardplane/test/ports"
+)
+
+var codeFence = regexp.MustCompile("(?ms)^```\n(.*?)^```$") //nolint:gocritic // ^ is the start of a line here
+
+// TestDocumentedCommands runs the commands of pages as scripts, each in a new directory. Only the
+// address of the cluster is replaced.
+func TestDocumentedCommands(t *testing.T) {
+	cluster := harness.Start(t, harness.Options{Mode: harness.Processes, Shards: 2})
+	for _, tour := range []struct {
+		file, section string
+		wants         []string
+	}{
+		{"docs/tour.md", "A tour in five minutes", []string{
+			`(?m)^workspace.tenancy.kcp.io/demo created$`,
+			`(?m)^demo .* Ready .*/clusters/root:demo `,
+			`(?m)^default +Active`,
+			`(?m)^    kcp.io/cluster: `,
+			`(?m)^NAME +DATA +AGE\nkube-root-ca.crt +1 +\w+\ncustomresourcedefinition`,
+			`(?m)^first `,
+			`(?m)^no\nnot yet$`,
+			`(?m)^yes$`,
+			`(?m)^no\nnot in root$`,
+			`"metadata":{"name":"greeting"`,
+			`"shardInfo":{"selector":"shardRange\(`,
+			`(?m)^workspace.tenancy.kcp.io "demo" deleted`,
+		}},
+		{"README.md", "Quickstart", []string{
+			`(?m)^workspace.tenancy.kcp.io/demo condition met$`,
+			`(?m)^configmap/greeting created$`,
+		}},
+		{"docs/bindings.md", "A tour", []string{
+			`(?m)^apibinding.apis.kcp.io/widgets condition met$`,
+			`(?m)^FIELD: size <integer>$`,
+			`(?m)^first +\d+s$`,
+			`(?m)^widgets +example.org/v1 +true +Widget$`,
+			`(?m)^default +first +\d+s\nNo resources found$`,
+			`(?m)^default +greeting +1 `,
+			`(?m)^size 5$`,
+			`(?m)^apiexport.apis.kcp.io "widgets.example.org" deleted\nwidget.example.org/first$`,
+			`(?m)^no widgets any more$`,
+			`(?m)^workspace.tenancy.kcp.io "consumer" deleted`,
+		}},
+		{"docs/tasks/give-access.md", "", []string{
+			`(?m)^no access$`,
+			`(?m)^configmap/greeting created$`,
+			`(?m)^yes$`,
+			`(?m)^workspace.tenancy.kcp.io "shop" deleted`,
+		}},
+		{"docs/tasks/choose-shard.md", "", []string{
+			`(?m)^overseas +organization +us +Ready .* shard-1 `,
+			`(?m)^workspace.tenancy.kcp.io "overseas" deleted`,
+		}},
+		{"docs/tasks/follow-shards.md", "", []string{
+			`(?m)^https.*/shards/root/.*\nNAME +AGE\nfrom-here `,
+			`(?m)^https.*/shards/shard-1/.*\nNAME +AGE\nfrom-there `,
+			`(?m)controller-access created\n(.*\n)*NAME +AGE\nfrom-`,
+		}},
+		{"docs/tasks/workspace-not-ready.md", "", []string{
+			`(?m)^WorkspaceScheduled=False Unschedulable: `,
+			`(?m)^└── nowhere +organization +Ready`,
+		}},
+		{"docs/tasks/backup.md", "", []string{
+			`(?m)^Saved \d+ bytes to shard-1.snapshot`,
+			`(?m)^Restored shard-1.snapshot into restored`,
+		}},
+		{"docs/tasks/roll-back.md", "", []string{`k8s.io/apiserver v`}},
+	} {
+		t.Run(tour.file, func(t *testing.T) {
+			output := runPage(t, cluster, tour.file, tour.section)
+			for _, want := range tour.wants {
+				require.Regexp(t, want, output)
+			}
+		})
+	}
+}
+
+// TestInstall runs the commands of the installation, and of the addition of a shard, with ports of
+// this machine instead of those of several hosts.
+func TestInstall(t *testing.T) {
+	base := ports.Free(t, 5)
+	var replacements []string
+	for n := range 5 {
+		replacements = append(replacements, fmt.Sprint(6442+n), fmt.Sprint(base+n))
+	}
+	for n := 1; n <= 4; n++ {
+		replacements = append(replacements, fmt.Sprintf("host%d.example.com", n), "localhost")
+	}
+	replacements = append(replacements, "$host.example.com", "localhost", "0.0.0.0", "127.0.0.1")
+	commands := commandsOf(t, "docs/tasks/install.md", "") + commandsOf(t, "docs/tasks/add-shard.md", "")
+	output := runScript(t, t.TempDir(), strings.NewReplacer(replacements...).Replace(commands))
+	require.Regexp(t, `(?m)^workspace.tenancy.kcp.io/first condition met$`, output)
+	require.Regexp(t, `(?m)^shard.core.kcp.io/shard-2 condition met$`, output)
+}
+
+// runPage runs the commands in a section of a page, or in all of it, and returns their output.
+func runPage(t *testing.T, cluster *harness.Cluster, file, section string) string {
+	commands := strings.ReplaceAll(commandsOf(t, file, section), "https://127.0.0.1:6443", cluster.Proxy().Host)
+	require.NotContains(t, commands, ":6443")
+	commands = strings.ReplaceAll(commands, "docs/examples/", filepath.Join(harness.Root(), "docs/examples")+"/")
+	dir := t.TempDir()
+	data, err := filepath.Glob(filepath.Join(cluster.Dir, ".kcp*"))
+	require.NoError(t, err)
+	for _, from := range data {
+		require.NoError(t, os.Symlink(from, filepath.Join(dir, filepath.Base(from))))
+	}
+	return runScript(t, dir, commands)
+}
+
+// commandsOf returns the commands in a section of a page, or in all of it.
+func commandsOf(t *testing.T, file, section string) string {
+	content, err := os.ReadFile(filepath.Join(harness.Root(), file))
+	require.NoError(t, err)
+	text, found := string(content), true
+	if section != "" {
+		_, text, found = strings.Cut(text, "\n## "+section+"\n")
+		require.True(t, found)
+		text, _, found = strings.Cut(text, "\n## ")
+		require.True(t, found)
+	}
+	var script strings.Builder
+	for _, fence := range codeFence.FindAllStringSubmatch(text, -1) {
+		if strings.HasPrefix(fence[1], "NAME ") || fence[1] == "make dev\n" {
+			continue // output of a command, or the cluster that is already running
+		}
+		script.WriteString(fence[1])
+	}
+	require.NotEmpty(t, script.String())
+	return script.String()
+}
+
+// runScript runs commands with bash in a directory until one fails, ends what they have started,
+// and returns their output.
+func runScript(t *testing.T, dir, commands string) string {
+	if _, err := exec.LookPath("openssl"); err != nil {
+		require.FailNow(t, "the documented commands need openssl: install it, e.g. apt-get install openssl")
+	}
+	bin := t.TempDir()
+	require.NoError(t, os.Symlink(harness.Binary(t), filepath.Join(bin, "shardplane")))
+	command := exec.CommandContext(t.Context(), "bash", "-c", "set -e\ntrap 'kill $(jobs -p) 2>/dev/null || true; wait' EXIT\n"+commands)
+	command.Dir = dir
+	command.Env = append(os.Environ(), "HOME="+t.TempDir(),
+		"PATH="+bin+":"+filepath.Dir(harness.Kubectl(t))+":"+os.Getenv("PATH"))
+	output, err := command.CombinedOutput()
+	t.Logf("%s", output)
+	require.NoError(t, err)
+	return string(output)
+}
