@@ -43,7 +43,7 @@ func TestDocumentedCommands(t *testing.T) {
 			`(?m)^workspace.tenancy.kcp.io/demo condition met$`,
 			`(?m)^configmap/greeting created$`,
 		}},
-		{"docs/bindings.md", "A tour", []string{
+		{"docs/tasks/publish-api.md", "", []string{
 			`(?m)^apibinding.apis.kcp.io/widgets condition met$`,
 			`(?m)^FIELD: size <integer>$`,
 			`(?m)^first +\d+s$`,
