@@ -11,29 +11,27 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// certificates are the authorities and certificates of a cluster; all live in
-// .kcp under their names.
+// certificates are the authorities and certificates of a cluster, in files below .kcp.
 type certificates struct {
 	clientCA, servingCA, requestHeaderCA *pki.Authority
 
-	serving      *pki.Pair // apiserver: what every component serves with
-	kcpAdmin     *pki.Pair // the person, through the front-proxy
-	shardAdmin   *pki.Pair // the person, directly at a shard or the cache server
-	proxyIndex   *pki.Pair // the front-proxy at shards, for its own index
-	proxyForward *pki.Pair // the front-proxy at shards, for forwarded requests
+	serving      *pki.Pair // serving certificate of all components
+	kcpAdmin     *pki.Pair // administrator, through the front-proxy
+	shardAdmin   *pki.Pair // administrator, directly at a shard or the cache server
+	proxyIndex   *pki.Pair // front-proxy at shards, for its index
+	proxyForward *pki.Pair // front-proxy at shards, for forwarded requests
 
-	// shardClients are those of the shards, at other shards and at the cache server.
+	// shardClients are the client certificates of shards for other shards and the cache server.
 	shardClients []*pki.Pair
 
-	// serviceAccountKey is the file of the key that signs the tokens of service
-	// accounts: all shards have the same.
+	// serviceAccountKey is the file of the key that signs service account tokens on all shards.
 	serviceAccountKey string
 
 	made  int
 	notes []string
 }
 
-// ensureCertificates makes or loads all certificates below .kcp, for a number of shards.
+// ensureCertificates creates or loads all certificates.
 func ensureCertificates(files layout, shards int, now func() time.Time) (*certificates, error) {
 	store := pki.NewStore(files.shared(""), now)
 	c := &certificates{shardClients: make([]*pki.Pair, shards)}
@@ -42,7 +40,7 @@ func ensureCertificates(files layout, shards int, now func() time.Time) (*certif
 		ensure func(name string) (*pki.Authority, error)
 		result **pki.Authority
 	}{
-		// kcp's test helpers sign client certificates by SHA256-RSA with it.
+		// kcp's test helpers use it to sign client certificates with SHA256-RSA.
 		{"client-ca", store.RSAAuthority, &c.clientCA},
 		{"serving-ca", store.Authority, &c.servingCA},
 		{"requestheader-ca", store.Authority, &c.requestHeaderCA},
@@ -86,7 +84,7 @@ func ensureCertificates(files layout, shards int, now func() time.Time) (*certif
 	return c, nil
 }
 
-// shardClientName is the name of the certificate of a shard, and of the user of kubeconfigs.
+// shardClientName is the name of a shard's certificate, and of its user in kubeconfigs.
 func shardClientName(n int) string { return "shard-client-" + shardName(n) }
 
 func servingSpec() pki.Spec {

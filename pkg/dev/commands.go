@@ -6,29 +6,26 @@ import (
 	"github.com/gofrs/flock"
 )
 
-// Command says how one component of a cluster is started: with these arguments
-// of the shardplane program.
+// Command starts a component with the shardplane program.
 type Command struct {
-	// Name is the component's, such as shard-1.
+	// Name is the name of the component, e.g. shard-1.
 	Name string
-	// URL is where it answers, without a path.
+	// URL is the address of the component, without a path.
 	URL string
-	// Args start with the subcommand.
+	// Args are the arguments, beginning with the subcommand.
 	Args []string
 }
 
-// Deployment is a working directory in which everything is in place to start
-// the components of a cluster, by somebody else than Run: tests that stop, kill
-// and restart them one by one. It holds the directory's lock until Release.
+// Deployment is a working directory that is ready to start the components of a cluster without Run, e.g. in
+// tests that stop, kill and restart them one by one. Release unlocks the directory.
 type Deployment struct {
-	// Commands are the components, in the order in which Run starts them.
+	// Commands start the components, in the order of Run.
 	Commands []Command
 
 	lock *flock.Flock
 }
 
-// Prepare makes, or checks, certificates, kubeconfigs and data directories of
-// o, as Run does, and starts nothing.
+// Prepare creates or checks certificates, kubeconfigs and data directories, like Run, but starts nothing.
 func Prepare(ctx context.Context, o CompletedOptions) (*Deployment, error) {
 	p, err := prepare(ctx, o)
 	if err != nil {

@@ -1,16 +1,13 @@
 package dev
 
 import (
-	"fmt"
-	"os"
 	"strconv"
 
 	"github.com/shardplane/shardplane/pkg/dev/supervise"
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// The stages of the stop, from last to first: what is in a higher stage
-// depends on what is in a lower one.
+// The stages of the shutdown, from last to first. Components depend on those in lower stages.
 const (
 	stageCache = iota
 	stageRoot
@@ -18,7 +15,7 @@ const (
 	stageProxy
 )
 
-// loopbackCIDRs is where those who develop webhooks have them.
+// loopbackCIDRs are allowed for webhooks, because developers run them locally.
 const loopbackCIDRs = "127.0.0.0/8,::1/128"
 
 // component is one process of the cluster.
@@ -30,8 +27,7 @@ type component struct {
 	args    []string
 }
 
-// plan returns the components in the order in which they are started. They
-// start together: each waits itself for those it depends on.
+// plan returns the components in the order of their start. They start concurrently; each waits for its dependencies.
 func plan(o CompletedOptions, certs *certificates) []component {
 	files := layout(o.WorkDir)
 	components := make([]component, 0, o.Shards+2)
@@ -92,7 +88,7 @@ func shardComponent(o CompletedOptions, certs *certificates, n int) component {
 	return c
 }
 
-// servingFlags are the flags that all components have.
+// servingFlags are the flags of all components.
 func servingFlags(o CompletedOptions, certs *certificates, port int) []string {
 	return []string{
 		"--bind-address=" + bindAddress,
@@ -111,8 +107,7 @@ func tokenFlags(o CompletedOptions) []string {
 	return nil
 }
 
-// encryptionFlags are the flags of all components that store something: the
-// cache server has replicas of what shards encrypt.
+// encryptionFlags are the flags of components with storage. The cache server stores replicas of encrypted objects.
 func encryptionFlags(o CompletedOptions) []string {
 	if o.EncryptionConfigFile != "" {
 		return []string{"--encryption-provider-config=" + o.EncryptionConfigFile}
@@ -120,28 +115,11 @@ func encryptionFlags(o CompletedOptions) []string {
 	return nil
 }
 
-// supervised turns the plan into what the supervisor runs. Each component
-// writes into its log of logs.
+// supervised converts the components for the supervisor.
 func supervised(components []component, program string, logs []*componentLog, ready *readiness) []supervise.Component {
 	result := make([]supervise.Component, len(components))
 	for i, c := range components {
-		result[i] = supervise.Component{
-			Name:   c.name,
-			Path:   program,
-			Args:   c.args,
-			Output: logs[i],
-			Ready:  ready.of(c.url),
-			Stage:  c.stage,
-		}
+		result[i] = supervise.Component{Name: c.name, Path: program, Args: c.args, Output: logs[i], Ready: ready.of(c.url), Stage: c.stage}
 	}
 	return result
-}
-
-// executable returns the path of this program.
-func executable() (string, error) {
-	program, err := os.Executable()
-	if err != nil {
-		return "", fmt.Errorf("find this program to start components with: %w", err)
-	}
-	return program, nil
 }

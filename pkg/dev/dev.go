@@ -5,14 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"time"
 
 	"github.com/shardplane/shardplane/pkg/dev/pki"
 	"github.com/shardplane/shardplane/pkg/dev/supervise"
 )
 
-// ErrForced says that the cluster was killed instead of stopped in order.
-var ErrForced = errors.New("killed before everything had stopped; the next start repairs what is needed")
+// ErrForced is returned if the cluster was killed instead of stopped in order.
+var ErrForced = errors.New("killed before all components had stopped; the next start repairs the data if necessary")
 
 // Cluster is a development cluster that can be run once.
 type Cluster struct {
@@ -21,20 +22,18 @@ type Cluster struct {
 	force   <-chan struct{}
 }
 
-// New returns a cluster that tells on out what happens. Closing force while it
-// runs kills everything at once; it may be nil.
+// New returns a cluster that prints its progress to out. Closing force kills all components; it may be nil.
 func New(o CompletedOptions, out io.Writer, force <-chan struct{}) *Cluster {
 	return &Cluster{options: o, out: out, force: force}
 }
 
-// Run brings the cluster up and keeps it up until ctx ends, then stops it in
-// order and returns nil. An error means that it was not brought up, or
-// ErrForced. No process, lock or ready-to-test file is left in any case.
+// Run starts the cluster and runs it until ctx ends, then stops it in order and returns nil. It returns an
+// error if the cluster did not start, or ErrForced. No process, lock or ready-to-test file remains in any case.
 func (c *Cluster) Run(ctx context.Context) (err error) {
 	started := time.Now()
-	program, err := executable()
+	program, err := os.Executable()
 	if err != nil {
-		return err
+		return fmt.Errorf("find the shardplane program: %w", err)
 	}
 	p, err := prepare(ctx, c.options)
 	if err != nil {
@@ -66,11 +65,11 @@ func (c *Cluster) Run(ctx context.Context) (err error) {
 		AllReady:     r.allReady,
 		Force:        c.force,
 	})
-	err = errors.Join(r.explain(err), removeIfExists(r.readyFile))
-	switch {
-	case err != nil:
+	if err = errors.Join(r.explain(err), removeIfExists(r.readyFile)); err != nil {
 		return err
-	case isClosed(c.force):
+	}
+	select {
+	case <-c.force:
 		return ErrForced
 	default:
 		r.term.stopped(c.options)
@@ -78,15 +77,15 @@ func (c *Cluster) Run(ctx context.Context) (err error) {
 	}
 }
 
-// run is what one run of a cluster knows about its components.
+// run is the state of one run of a cluster.
 type run struct {
 	options    CompletedOptions
 	components []component
-	logs       []*componentLog // of the components, in their order
+	logs       []*componentLog // by index of components
 	term       *terminal
 	readyFile  string
 	started    time.Time
-	stopping   bool // whether the terminal has said so
+	stopping   bool // whether the terminal has shown it
 }
 
 func (r *run) openLogs() error {
@@ -112,7 +111,7 @@ func (r *run) closeLogs() error {
 	return errors.Join(errs...)
 }
 
-// notify shows an event. The supervisor calls it for one event at a time.
+// notify shows an event. The supervisor serializes calls.
 func (r *run) notify(e supervise.Event) {
 	if e.Kind == supervise.Stopping && !r.stopping {
 		r.stopping = true
@@ -130,7 +129,7 @@ func (r *run) notify(e supervise.Event) {
 	}
 }
 
-// allReady writes the file that scripts wait for.
+// allReady creates the file that scripts wait for.
 func (r *run) allReady() error {
 	stamp := []byte(time.Now().UTC().Format(time.RFC3339Nano) + "\n")
 	if err := pki.WriteFile(r.readyFile, stamp, 0o644); err != nil {
@@ -140,7 +139,7 @@ func (r *run) allReady() error {
 	return nil
 }
 
-// explain adds to a failed start the component's last words and its log.
+// explain adds the last log message and the log file of the component to the error of a failed start.
 func (r *run) explain(err error) error {
 	var failed *supervise.StartError
 	if !errors.As(err, &failed) {
@@ -151,21 +150,9 @@ func (r *run) explain(err error) error {
 			continue
 		}
 		if words := r.logs[i].lastWords(); words != "" && supervise.ExitCode(err) >= 0 {
-			return &supervise.StartError{
-				Component: c.name,
-				Err:       fmt.Errorf("%s (log: %s)", abbreviateLine(reason(words)), c.logFile),
-			}
+			return &supervise.StartError{Component: c.name, Err: fmt.Errorf("%s (log: %s)", abbreviate(reason(words), 300), c.logFile)}
 		}
 		return fmt.Errorf("%w (log: %s)", failed, c.logFile)
 	}
 	return fmt.Errorf("%w (logs: %s*/*.log)", failed, layout(r.options.WorkDir).shared(""))
-}
-
-func isClosed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
-	}
 }

@@ -42,7 +42,6 @@ func testOptions(t *testing.T) CompletedOptions {
 	return completed
 }
 
-// output collects what a cluster prints.
 type output struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -60,7 +59,6 @@ func (o *output) String() string {
 	return o.b.String()
 }
 
-// running is a cluster that runs in the background.
 type running struct {
 	out    *output
 	cancel func()
@@ -92,7 +90,7 @@ func (r *running) stop() error {
 	return <-r.result
 }
 
-// componentPids returns the processes of the components of a working directory.
+// componentPids returns the PIDs of the components of a working directory.
 func componentPids(workDir string) map[string]int {
 	found, _ := filepath.Glob("/proc/[0-9]*/cmdline") // the pattern is right
 	pids := map[string]int{}
@@ -115,7 +113,7 @@ func componentPids(workDir string) map[string]int {
 	return pids
 }
 
-// needProc skips a test where processes cannot be listed.
+// needProc skips a test if processes cannot be listed.
 func needProc(t *testing.T) {
 	t.Helper()
 	if _, err := os.Stat("/proc/self/cmdline"); err != nil {
@@ -144,8 +142,7 @@ var (
 	readyLines = regexp.MustCompile(`(?m)(^  \S+ +ready after .*\n)+`)
 )
 
-// golden compares the output with a golden file: what differs from run to run
-// is replaced, and the components that became ready are sorted.
+// golden compares the output with a golden file. It replaces variable parts and sorts the components that became ready.
 func golden(t *testing.T, name string, o CompletedOptions, got string) {
 	t.Helper()
 	got = strings.ReplaceAll(got, o.WorkDir, "WORKDIR")
@@ -199,16 +196,16 @@ func TestStartRestartStop(t *testing.T) {
 		require.Equal(t, before, readAll(t, o.WorkDir), "files must stay as they are")
 	})
 	t.Run("with fewer shards", func(t *testing.T) {
-		require.NoError(t, os.Mkdir(files.shard(1, "data"), 0o700)) // the fakes make none
+		require.NoError(t, os.Mkdir(files.shard(1, "data"), 0o700)) // the fakes do not create it
 		fewer := o
 		fewer.Shards = 1
 		r := startCluster(t, fewer, nil)
 		r.await(t, "Ctrl-C stops everything", 1)
-		require.Contains(t, r.out.String(), "Note: an earlier run had more shards: what is on shard-1 to shard-1 is unavailable (503) until --shards is 2 again, and so are workspaces that do not exist")
+		require.Contains(t, r.out.String(), "Note: an earlier run had more shards: workspaces on shard-1 to shard-1 are unavailable (503) until --shards is 2 again, and so are workspaces that do not exist")
 	})
 }
 
-// readAll returns the contents of all files of a working directory but logs.
+// readAll returns the contents of all files except logs.
 func readAll(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	contents := map[string]string{}
@@ -276,7 +273,7 @@ func TestForce(t *testing.T) {
 	r := startCluster(t, o, force)
 	r.await(t, "Ctrl-C stops everything", 1)
 	r.cancel()
-	r.await(t, "front-proxy   stopped", 1) // and now shard-1 is told to stop
+	r.await(t, "front-proxy   stopped", 1) // then shard-1 is stopped
 	close(force)
 	require.ErrorIs(t, <-r.result, ErrForced)
 	requireNothingLeft(t, o)
@@ -285,7 +282,7 @@ func TestForce(t *testing.T) {
 func TestKilledDevLeavesNothing(t *testing.T) {
 	needProc(t)
 	o := testOptions(t)
-	program, err := executable()
+	program, err := os.Executable()
 	require.NoError(t, err)
 	cmd := exec.Command(program, "dev", "--work-dir="+o.WorkDir, "--shard-port="+strconv.Itoa(o.ShardPort),
 		"--front-proxy-port="+strconv.Itoa(o.FrontProxyPort), "--cache-server-port="+strconv.Itoa(o.CacheServerPort))
@@ -320,7 +317,7 @@ func TestKilledDevLeavesNothing(t *testing.T) {
 	requireNothingLeft(t, o)
 }
 
-// TestLogLinesAreEscaped checks that what tenants write into logs does not control the terminal.
+// TestLogLinesAreEscaped verifies that tenants cannot control the terminal through logs.
 func TestLogLinesAreEscaped(t *testing.T) {
 	var out bytes.Buffer
 	shown := &terminal{out: &out}

@@ -18,11 +18,10 @@ import (
 	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
-// kubeconfig is what a kubeconfig file must hold.
+// kubeconfig is the required content of a kubeconfig file.
 type kubeconfig struct {
 	path string
-	// contexts are the names of the contexts with their servers; the first is
-	// the current one.
+	// contexts are the contexts with their servers. The first is the current context.
 	contexts []kubeContext
 	user     string
 	pair     *pki.Pair
@@ -41,50 +40,26 @@ func ensureKubeconfigs(o CompletedOptions, certs *certificates) error {
 	}
 	return nil
 }
-
-// kubeconfigs returns the kubeconfigs of a cluster.
 func kubeconfigs(o CompletedOptions, certs *certificates) []kubeconfig {
 	files := layout(o.WorkDir)
-	proxy := baseURL(o.FrontProxyPort)
+	proxy, root, cache := baseURL(o.FrontProxyPort), baseURL(o.ShardPort), baseURL(o.CacheServerPort)
 	configs := []kubeconfig{
-		{
-			path:     files.shared("admin.kubeconfig"),
-			contexts: []kubeContext{{"root", proxy + request.ClusterPath("root")}, {"base", proxy}},
-			user:     "kcp-admin", pair: certs.kcpAdmin,
-		},
-		{
-			path:     files.shared("front-proxy.kubeconfig"),
-			contexts: []kubeContext{{"shard-base", baseURL(o.ShardPort)}},
-			user:     "front-proxy-client", pair: certs.proxyIndex,
-		},
-		{
-			path:     files.cache("cache.kubeconfig"),
-			contexts: []kubeContext{{"cache", baseURL(o.CacheServerPort)}},
-			user:     "shard-admin", pair: certs.shardAdmin,
-		},
+		{files.shared("admin.kubeconfig"), []kubeContext{{"root", proxy + request.ClusterPath("root")}, {"base", proxy}}, "kcp-admin", certs.kcpAdmin},
+		{files.shared("front-proxy.kubeconfig"), []kubeContext{{"shard-base", root}}, "front-proxy-client", certs.proxyIndex},
+		{files.cache("cache.kubeconfig"), []kubeContext{{"cache", cache}}, "shard-admin", certs.shardAdmin},
 	}
 	for n := range o.Shards {
 		shard := baseURL(o.ShardPort + n)
-		configs = append(configs, kubeconfig{
-			path: files.shard(n, "admin.kubeconfig"),
-			contexts: []kubeContext{
-				{"root", shard + request.ClusterPath("root")},
-				{"base", shard},
-				{"shard-base", shard},
-				{tenancy.AdminCluster.String(), shard + request.ClusterPath(tenancy.AdminCluster.String())},
-			},
-			user: "shard-admin", pair: certs.shardAdmin,
-		}, kubeconfig{
-			path:     files.shard(n, "cache.kubeconfig"),
-			contexts: []kubeContext{{"cache", baseURL(o.CacheServerPort)}},
-			user:     shardClientName(n), pair: certs.shardClients[n],
-		})
+		configs = append(configs, kubeconfig{files.shard(n, "admin.kubeconfig"), []kubeContext{
+			{"root", shard + request.ClusterPath("root")},
+			{"base", shard},
+			{"shard-base", shard},
+			{tenancy.AdminCluster.String(), shard + request.ClusterPath(tenancy.AdminCluster.String())},
+		}, "shard-admin", certs.shardAdmin},
+			kubeconfig{files.shard(n, "cache.kubeconfig"), []kubeContext{{"cache", cache}}, shardClientName(n), certs.shardClients[n]})
 		if n > 0 {
-			configs = append(configs, kubeconfig{
-				path:     files.shard(n, "root-shard.kubeconfig"),
-				contexts: []kubeContext{{"shard-base", baseURL(o.ShardPort)}},
-				user:     shardClientName(n), pair: certs.shardClients[n],
-			})
+			configs = append(configs,
+				kubeconfig{files.shard(n, "root-shard.kubeconfig"), []kubeContext{{"shard-base", root}}, shardClientName(n), certs.shardClients[n]})
 		}
 	}
 	return configs
@@ -92,12 +67,12 @@ func kubeconfigs(o CompletedOptions, certs *certificates) []kubeconfig {
 
 func baseURL(port int) string { return fmt.Sprintf("https://%s:%d", bindAddress, port) }
 
-// ensure writes the file where it is missing or does not hold what it must.
-// Contexts that people, or kubectl plugins, have added stay.
+// ensure writes the file if it is missing or lacks the required content. Contexts that users or kubectl plugins have
+// added are preserved.
 func (k kubeconfig) ensure(caPEM []byte) error {
 	config, err := k.load()
 	if err != nil {
-		return fmt.Errorf("kubeconfig %s is corrupt (%w): remove it to have it written again", k.path, err)
+		return fmt.Errorf("kubeconfig %s is corrupt (%w): remove it, and it is created again", k.path, err)
 	}
 	before := config.DeepCopy()
 	if config.AuthInfos[k.user] == nil {
@@ -130,7 +105,7 @@ func (k kubeconfig) ensure(caPEM []byte) error {
 	return pki.WriteFile(k.path, data, 0o600)
 }
 
-// load reads the file, and returns an empty configuration where there is none.
+// load reads the file, and returns an empty configuration if it does not exist.
 func (k kubeconfig) load() (*clientcmdapi.Config, error) {
 	data, err := os.ReadFile(k.path)
 	switch {
@@ -158,7 +133,7 @@ func (k kubeconfig) load() (*clientcmdapi.Config, error) {
 	return config, nil
 }
 
-// isPEM reports whether each of the data is PEM; none at all passes.
+// isPEM reports whether all non-empty data are PEM.
 func isPEM(data ...[]byte) bool {
 	for _, d := range data {
 		if block, _ := pem.Decode(d); len(d) > 0 && block == nil {
@@ -168,7 +143,7 @@ func isPEM(data ...[]byte) bool {
 	return true
 }
 
-// display shortens a path below the current directory for the terminal.
+// display returns a path relative to the current directory if it is below it.
 func display(path, currentDir string) string {
 	if rel, err := filepath.Rel(currentDir, path); err == nil && filepath.IsLocal(rel) {
 		return rel

@@ -13,7 +13,7 @@ const (
 	lockFile    = "dev.lock"
 )
 
-// layout knows where each file of a working directory is.
+// layout contains the paths of the files in a working directory.
 //
 //	.kcp/          authorities, certificates, keys, admin.kubeconfig, front-proxy.log,
 //	               version, dev.lock, ready-to-test
@@ -30,7 +30,7 @@ func (l layout) shard(n int, name string) string {
 	return filepath.Join(string(l), fmt.Sprintf("%s-%d", sharedDir, n), name)
 }
 
-// dirs returns the directories of a cluster with the given number of shards.
+// dirs returns the directories of a cluster.
 func (l layout) dirs(shards int) []string {
 	dirs := []string{l.shared(""), l.cache("")}
 	for n := range shards {

@@ -10,7 +10,7 @@ import (
 	"github.com/gofrs/flock"
 )
 
-// errLocked says that another process holds a lock.
+// errLocked is returned if another process holds the lock.
 var errLocked = errors.New("in use by another shardplane dev")
 
 // acquireLock takes the lock at path, without waiting. The error wraps errLocked if another

@@ -11,20 +11,18 @@ import (
 )
 
 const (
-	// maxLogMegabytes is the size at which a log is renamed to <name>-<time>.log, and the
-	// one that was renamed before is removed.
+	// maxLogMegabytes is the size at which a log is renamed to <name>-<time>.log. Only one renamed file is kept.
 	maxLogMegabytes = 16
 
-	// maxLineBytes is the longest line that is kept in one piece.
+	// maxLineBytes is the maximum length of a line; longer lines are split.
 	maxLineBytes = 64 << 10
 
-	// tailLines is how many lines are kept to explain why a component died.
+	// tailLines is the number of lines that are kept to explain why a component exited.
 	tailLines = 50
 )
 
-// componentLog takes what one component writes: it goes into a file, and line
-// by line to the terminal if wanted. Writes never fail, because a component
-// must not suffer from a full disk of its log; the first failure is reported.
+// componentLog writes the output of one component to a file, and optionally line by line to the terminal. Writes
+// never fail, so that a full disk does not affect the component. The first failure is reported.
 type componentLog struct {
 	onLine  func(line string) // optional
 	onError func(error)
@@ -36,7 +34,7 @@ type componentLog struct {
 	failed  bool
 }
 
-// openLog opens a log for appending and marks where this run begins.
+// openLog opens a log for appending and writes a line at the beginning of this run.
 func openLog(path string, onLine func(string), onError func(error)) (*componentLog, error) {
 	l := &componentLog{
 		onLine:  onLine,
@@ -50,7 +48,7 @@ func openLog(path string, onLine func(string), onError func(error)) (*componentL
 	return l, nil
 }
 
-// Write takes output of the component. It implements io.Writer.
+// Write implements io.Writer for the output of the component.
 func (l *componentLog) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -68,9 +66,12 @@ func (l *componentLog) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// lines takes complete lines.
+// lines processes complete lines.
 func (l *componentLog) lines(block []byte) {
-	l.save(block)
+	if _, err := l.file.Write(block); err != nil && !l.failed {
+		l.failed = true
+		l.onError(fmt.Errorf("log %s is incomplete: %w", l.file.Filename, err))
+	}
 	for line := range bytes.Lines(block) {
 		text := strings.TrimRight(string(line), "\r\n")
 		if text == "" {
@@ -86,22 +87,8 @@ func (l *componentLog) lines(block []byte) {
 	}
 }
 
-// save writes complete lines to the file.
-func (l *componentLog) save(block []byte) {
-	_, err := l.file.Write(block)
-	l.report(err)
-}
-
-func (l *componentLog) report(err error) {
-	if err == nil || l.failed {
-		return
-	}
-	l.failed = true
-	l.onError(fmt.Errorf("log %s is incomplete: %w", l.file.Filename, err))
-}
-
-// lastWords returns the line that most likely says why the component died;
-// empty where it wrote nothing. The next process starts with no words.
+// lastWords returns the line that most likely explains why the component exited, or "" if there is no output. It
+// resets the lines for the next process.
 func (l *componentLog) lastWords() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -110,7 +97,7 @@ func (l *componentLog) lastWords() string {
 		tail = append(tail, strings.TrimSpace(string(l.partial)))
 	}
 	l.tail = nil
-	for _, line := range tail { // a Go crash prints its cause first
+	for _, line := range tail { // a crash of a Go program begins with its cause
 		if strings.HasPrefix(line, "panic: ") || strings.HasPrefix(line, "fatal error: ") {
 			return line
 		}
@@ -121,7 +108,7 @@ func (l *componentLog) lastWords() string {
 	return tail[len(tail)-1]
 }
 
-// reason takes the name of the command off the last words of a component.
+// reason removes the name of the command from a log message.
 func reason(words string) string {
 	if command, rest, ok := strings.Cut(words, ": "); ok && strings.HasPrefix(command, "shardplane ") {
 		return rest
@@ -129,7 +116,7 @@ func reason(words string) string {
 	return words
 }
 
-// close writes what is left and closes the file.
+// close writes an incomplete last line and closes the file.
 func (l *componentLog) close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

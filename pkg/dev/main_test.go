@@ -22,12 +22,10 @@ import (
 	"github.com/shardplane/shardplane/pkg/dev/supervise"
 )
 
-// faultEnv makes fake components misbehave: a comma-separated list of
-// <component>=<fault>.
+// faultEnv configures faults of fake components: a comma-separated list of <component>=<fault>.
 const faultEnv = "FAKE_FAULTS"
 
-// TestMain makes the test binary the program that Run starts components with,
-// as the real one is: its first argument chooses.
+// TestMain makes the test binary act as the shardplane program: its first argument is the subcommand.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 {
 		switch os.Args[1] {
@@ -45,11 +43,11 @@ func TestMain(m *testing.M) {
 			return
 		}
 	}
-	// lumberjack has no way to stop the goroutine that removes old logs.
+	// lumberjack cannot stop the goroutine that removes old logs.
 	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("gopkg.in/natefinch/lumberjack%2ev2.(*Logger).millRun"))
 }
 
-// devProcess runs a cluster in a process of its own, for tests that kill it.
+// devProcess runs a cluster in a separate process, for tests that kill it.
 func devProcess(args []string) error {
 	options := NewOptions()
 	flags := pflag.NewFlagSet("dev", pflag.ContinueOnError)
@@ -68,8 +66,8 @@ func devProcess(args []string) error {
 	return New(completed, os.Stdout, nil).Run(ctx)
 }
 
-// fakeComponent takes the flags of the real components and serves /readyz with
-// the certificates it is given. It insists on all files that it is told of.
+// fakeComponent parses the flags of the real components and serves /readyz with the given certificates. It requires all
+// files in the flags.
 func fakeComponent(kind string, args []string) error {
 	flags := pflag.NewFlagSet(kind, pflag.ContinueOnError)
 	flags.ParseErrorsAllowlist.UnknownFlags = true

@@ -10,10 +10,10 @@ import (
 	cliflag "k8s.io/component-base/cli/flag"
 )
 
-// MaxShards is the largest number of shards of a development cluster.
+// MaxShards is the maximum number of shards of a development cluster.
 const MaxShards = 16
 
-// Options are the settings of a development cluster as a person gives them.
+// Options are the options of a development cluster.
 type Options struct {
 	// Shards is the number of shards.
 	Shards int
@@ -25,20 +25,20 @@ type Options struct {
 	ShardPort int
 	// CacheServerPort is the port of the cache server.
 	CacheServerPort int
-	// DevTokens lets well-known bearer tokens in.
+	// DevTokens enables well-known bearer tokens.
 	DevTokens bool
-	// EncryptionConfigFile is an EncryptionConfiguration for all shards and the
-	// cache server; empty stores all in clear text.
+	// EncryptionConfigFile is an EncryptionConfiguration for all shards and the cache server. If empty, objects are
+	// not encrypted.
 	EncryptionConfigFile string
-	// ShardArgs are arguments that every shard gets after its own.
+	// ShardArgs are additional arguments of every shard.
 	ShardArgs []string
-	// FrontProxyArgs are arguments that the front-proxy gets after its own.
+	// FrontProxyArgs are additional arguments of the front-proxy.
 	FrontProxyArgs []string
 	// Verbose shows the logs of all components on the terminal.
 	Verbose bool
 	// Verbosity is the log level of the components.
 	Verbosity int
-	// StartTimeout bounds the time until all components are ready.
+	// StartTimeout is the maximum time until all components are ready.
 	StartTimeout time.Duration
 }
 
@@ -56,34 +56,32 @@ func NewOptions() *Options {
 	}
 }
 
-// Flags returns the flags of all options, by the sections of the help.
+// Flags returns the flags of all options, grouped for the help.
 func (o *Options) Flags() (fss cliflag.NamedFlagSets) {
 	fs := fss.FlagSet("Cluster")
-	fs.IntVar(&o.Shards, "shards", o.Shards, fmt.Sprintf("how many shards to run, 1 to %d; the first is named root, the others shard-1, shard-2, …", MaxShards))
-	fs.StringVar(&o.WorkDir, "work-dir", o.WorkDir, "`directory` for certificates, kubeconfigs, data and logs, in .kcp and .kcp-*; created if missing, kept for the next start")
-	fs.DurationVar(&o.StartTimeout, "start-timeout", o.StartTimeout, "give up when the components are not ready after this time")
-	fs.StringArrayVar(&o.ShardArgs, "shard-arg", o.ShardArgs, "one more `flag` for every shard, such as --shard-arg=--etcd-compaction-interval=1m; may be repeated")
-	fs.StringArrayVar(&o.FrontProxyArgs, "front-proxy-arg", o.FrontProxyArgs, "one more `flag` for the front-proxy, such as --front-proxy-arg=--mapping-file=mappings.yaml; may be repeated")
-	fs.StringVar(&o.EncryptionConfigFile, "encryption-provider-config", o.EncryptionConfigFile, "EncryptionConfiguration `file` for all shards and the cache server, which take its changes up while they run; without it they store all in clear text")
+	fs.IntVar(&o.Shards, "shards", o.Shards, fmt.Sprintf("number of shards, 1 to %d; the first is named root, the others shard-1, shard-2, …", MaxShards))
+	fs.StringVar(&o.WorkDir, "work-dir", o.WorkDir, "`directory` for certificates, kubeconfigs, data and logs, in .kcp and .kcp-*; created if missing and kept for the next start")
+	fs.DurationVar(&o.StartTimeout, "start-timeout", o.StartTimeout, "maximum time until all components are ready")
+	fs.StringArrayVar(&o.ShardArgs, "shard-arg", o.ShardArgs, "additional `flag` for every shard, e.g. --shard-arg=--etcd-compaction-interval=1m; may be repeated")
+	fs.StringArrayVar(&o.FrontProxyArgs, "front-proxy-arg", o.FrontProxyArgs, "additional `flag` for the front-proxy, e.g. --front-proxy-arg=--mapping-file=mappings.yaml; may be repeated")
+	fs.StringVar(&o.EncryptionConfigFile, "encryption-provider-config", o.EncryptionConfigFile, "`file` with the EncryptionConfiguration for all shards and the cache server, which load changes automatically; without it, objects are not encrypted")
 	fs = fss.FlagSet("Ports")
 	fs.IntVar(&o.FrontProxyPort, "front-proxy-port", o.FrontProxyPort, "port of the front-proxy on 127.0.0.1")
 	fs.IntVar(&o.ShardPort, "shard-port", o.ShardPort, "port of the first shard on 127.0.0.1; shard n listens on this port + n")
 	fs.IntVar(&o.CacheServerPort, "cache-server-port", o.CacheServerPort, "port of the cache server on 127.0.0.1")
-	fss.FlagSet("Authentication").BoolVar(&o.DevTokens, "dev-tokens", o.DevTokens, "accept the bearer tokens user-1-token to user-5-token (user user-N, group team-N) and admin-token (system:masters), which everybody knows")
+	fss.FlagSet("Authentication").BoolVar(&o.DevTokens, "dev-tokens", o.DevTokens, "accept the well-known bearer tokens user-1-token to user-5-token (user user-N, group team-N) and admin-token (system:masters)")
 	fs = fss.FlagSet("Logging")
 	fs.BoolVar(&o.Verbose, "verbose", o.Verbose, "show the logs of all components, each line prefixed with its component")
 	fs.IntVarP(&o.Verbosity, "v", "v", o.Verbosity, "log `level` of the components, 0 to 10")
 	return fss
 }
 
-// CompletedOptions are options whose defaults are filled in. Only Complete
-// makes them, and nothing changes them.
+// CompletedOptions can only be created by Complete, and are immutable.
 type CompletedOptions struct{ completedOptions }
 
 type completedOptions struct{ Options }
 
-// Complete makes paths absolute, so that what is printed and written can be used
-// from anywhere.
+// Complete makes paths absolute, so that printed and written paths are valid in any directory.
 func (o *Options) Complete() (CompletedOptions, error) {
 	completed := *o
 	if completed.WorkDir == "" {
@@ -102,7 +100,7 @@ func (o *Options) Complete() (CompletedOptions, error) {
 	return CompletedOptions{completedOptions{completed}}, nil
 }
 
-// Validate says what is wrong with the options, all of it, naming the flags.
+// Validate returns all errors in the options, with the names of the flags.
 func (o CompletedOptions) Validate() error {
 	var errs []error
 	if o.Shards < 1 || o.Shards > MaxShards {
@@ -125,7 +123,7 @@ func (o CompletedOptions) Validate() error {
 		}
 	}
 	if o.StartTimeout <= 0 {
-		errs = append(errs, fmt.Errorf("--start-timeout is %s: it must be more than nothing", o.StartTimeout))
+		errs = append(errs, fmt.Errorf("--start-timeout is %s: it must be positive", o.StartTimeout))
 	}
 	return errors.Join(append(errs, o.validatePorts()...)...)
 }
@@ -145,14 +143,13 @@ func (o CompletedOptions) validatePorts() []error {
 	return errs
 }
 
-// port is a port that a component listens on, and the flag that changes it.
+// port is a port of a component with its flag.
 type port struct {
 	component string
 	port      int
 	flag      string
 }
 
-// ports returns all ports of the cluster.
 func (o CompletedOptions) ports() []port {
 	ports := []port{{"front-proxy", o.FrontProxyPort, "--front-proxy-port"}}
 	for n := range o.Shards {
@@ -161,7 +158,6 @@ func (o CompletedOptions) ports() []port {
 	return append(ports, port{"cache server", o.CacheServerPort, "--cache-server-port"})
 }
 
-// shardName returns the name of shard n.
 func shardName(n int) string {
 	if n == 0 {
 		return "root"

@@ -19,24 +19,23 @@ import (
 )
 
 const (
-	// layoutVersion is written into every working directory. It changes when
-	// the files of an older directory cannot be used any more.
+	// layoutVersion is written to every working directory. It changes if the files of an older directory cannot
+	// be used any more.
 	layoutVersion = "shardplane-dev 1"
 
 	probeTimeout = time.Second
 )
 
-// prepared is a working directory in which everything is in place to start the
-// components. It holds the directory's lock.
+// prepared is a locked working directory that is ready to start the components.
 type prepared struct {
 	lock  *flock.Flock
 	certs *certificates
-	// notes tell people what was done to files that they may not expect.
+	// notes describe unexpected changes of files.
 	notes []string
 }
 
-// prepare locks the working directory, checks all that can be checked before
-// the start and makes what is missing. It leaves nothing locked when it fails.
+// prepare locks the working directory, creates missing files, and checks everything that can be checked before the
+// start. If it fails, it unlocks the directory.
 func prepare(ctx context.Context, o CompletedOptions) (p *prepared, err error) {
 	files := layout(o.WorkDir)
 	if err := os.MkdirAll(files.shared(""), 0o700); err != nil {
@@ -87,7 +86,7 @@ func unwritable(dir string, err error) error {
 	return fmt.Errorf("cannot write to the working directory %s (%w): make it writable or pass another --work-dir", dir, err)
 }
 
-// makeWritable makes a directory where there is none, and tries to write to it.
+// makeWritable creates a directory if it does not exist, and checks that it is writable.
 func makeWritable(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
@@ -99,14 +98,13 @@ func makeWritable(dir string) error {
 	return errors.Join(probe.Close(), os.Remove(probe.Name()))
 }
 
-// checkVersion refuses a working directory whose files this program cannot
-// use, and marks an empty one as its own.
+// checkVersion rejects a working directory with incompatible files, and writes the version to an empty one.
 func checkVersion(files layout) error {
 	path := files.shared(versionFile)
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		if found := foreignFile(files); found != "" {
-			return fmt.Errorf("%s was not made by shardplane dev: move %s* away or pass another --work-dir",
+			return fmt.Errorf("%s was not created by shardplane dev: move %s* to another directory or pass another --work-dir",
 				found, filepath.Join(string(files), sharedDir))
 		}
 		return pki.WriteFile(path, []byte(layoutVersion+"\n"), 0o600)
@@ -115,14 +113,13 @@ func checkVersion(files layout) error {
 		return fmt.Errorf("read the version of the data: %w", err)
 	}
 	if found := strings.TrimSpace(string(data)); found != layoutVersion {
-		return fmt.Errorf("%s holds data of version %q, and this shardplane needs %q: use the shardplane that made it, move %s* away, or pass another --work-dir",
-			string(files), abbreviate(found), layoutVersion, filepath.Join(string(files), sharedDir))
+		return fmt.Errorf("%s has data of version %q, and this shardplane needs %q: use the shardplane that created it, move %s* to another directory, or pass another --work-dir",
+			string(files), abbreviate(found, 40), layoutVersion, filepath.Join(string(files), sharedDir))
 	}
 	return nil
 }
 
-// foreignFile returns a file of a working directory that a first start would
-// not find there; empty where there is none.
+// foreignFile returns a file that is not expected in the working directory at a first start, or "".
 func foreignFile(files layout) string {
 	found, err := filepath.Glob(filepath.Join(string(files), sharedDir+"-*"))
 	if err == nil && len(found) > 0 {
@@ -133,7 +130,7 @@ func foreignFile(files layout) string {
 		return ""
 	}
 	for _, e := range entries {
-		// A start that was interrupted may leave a temporary version file.
+		// An interrupted start may leave a temporary version file.
 		if e.Name() != lockFile && !strings.HasPrefix(e.Name(), "."+versionFile) {
 			return files.shared(e.Name())
 		}
@@ -141,7 +138,7 @@ func foreignFile(files layout) string {
 	return ""
 }
 
-// leftOver notes shards of an earlier run that are not started now.
+// leftOver returns a note about shards of an earlier run that are not started now.
 func leftOver(files layout, shards int) string {
 	last := shards - 1
 	for n := shards; n < MaxShards; n++ {
@@ -152,12 +149,12 @@ func leftOver(files layout, shards int) string {
 	if last < shards {
 		return ""
 	}
-	return fmt.Sprintf("an earlier run had more shards: what is on %s to %s is unavailable (503) until --shards is %d again, and so are workspaces that do not exist, "+
-		"because they may be there. To give these shards up, delete their Shard objects (kubectl delete shards <name>, in root) and the directories %s-<n>",
+	return fmt.Sprintf("an earlier run had more shards: workspaces on %s to %s are unavailable (503) until --shards is %d again, and so are workspaces that do not exist, "+
+		"because they may be there. To remove these shards, delete their Shard objects (kubectl delete shards <name>, in root) and the directories %s-<n>",
 		shardName(shards), shardName(last), last+1, sharedDir)
 }
 
-// checkPorts refuses ports that cannot be listened on.
+// checkPorts returns an error if a port is not available.
 func checkPorts(ctx context.Context, ports []port) error {
 	for _, p := range ports {
 		address := net.JoinHostPort(bindAddress, strconv.Itoa(p.port))
@@ -175,8 +172,8 @@ func checkPorts(ctx context.Context, ports []port) error {
 	return nil
 }
 
-// probePort listens on address for a moment. Some systems let two processes
-// listen on overlapping addresses, so it asks whether somebody answers first.
+// probePort listens on address briefly. Some systems allow two processes to listen on overlapping addresses, so it
+// first tries to connect.
 func probePort(ctx context.Context, address string) error {
 	dialer := net.Dialer{Timeout: probeTimeout}
 	if conn, err := dialer.DialContext(ctx, "tcp", address); err == nil {
@@ -197,9 +194,8 @@ func removeIfExists(path string) error {
 	return nil
 }
 
-// abbreviate shortens what was read from a file for an error message.
-func abbreviate(s string) string {
-	const limit = 40
+// abbreviate shortens external text for messages.
+func abbreviate(s string, limit int) string {
 	if r := []rune(s); len(r) > limit {
 		return string(r[:limit]) + "…"
 	}

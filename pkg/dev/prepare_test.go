@@ -18,7 +18,7 @@ import (
 	"github.com/shardplane/shardplane/test/ports"
 )
 
-// mustPrepare prepares a working directory and gives its lock back.
+// mustPrepare prepares a working directory and unlocks it.
 func mustPrepare(t *testing.T, o CompletedOptions) *prepared {
 	t.Helper()
 	p, err := prepare(t.Context(), o)
@@ -73,7 +73,7 @@ func TestRefuses(t *testing.T) {
 		},
 		"other version": {
 			spoil: overwrite(versionFile, "shardplane-dev 99\n"),
-			want:  `DIR holds data of version "shardplane-dev 99", and this shardplane needs "shardplane-dev 1": use the shardplane that made it, move DIR/.kcp* away, or pass another --work-dir`,
+			want:  `DIR has data of version "shardplane-dev 99", and this shardplane needs "shardplane-dev 1": use the shardplane that created it, move DIR/.kcp* to another directory, or pass another --work-dir`,
 		},
 		"somebody else's files": {
 			fresh: true,
@@ -82,7 +82,7 @@ func TestRefuses(t *testing.T) {
 				require.NoError(t, os.Mkdir(files.shared(""), 0o700))
 				require.NoError(t, os.WriteFile(files.shared("admin.kubeconfig"), nil, 0o600))
 			},
-			want: "DIR/.kcp/admin.kubeconfig was not made by shardplane dev: move DIR/.kcp* away or pass another --work-dir",
+			want: "DIR/.kcp/admin.kubeconfig was not created by shardplane dev: move DIR/.kcp* to another directory or pass another --work-dir",
 		},
 		"somebody else's shard": {
 			fresh: true,
@@ -90,15 +90,15 @@ func TestRefuses(t *testing.T) {
 				t.Helper()
 				require.NoError(t, os.Mkdir(files.shard(0, ""), 0o700))
 			},
-			want: "DIR/.kcp-0 was not made by shardplane dev: move DIR/.kcp* away or pass another --work-dir",
+			want: "DIR/.kcp-0 was not created by shardplane dev: move DIR/.kcp* to another directory or pass another --work-dir",
 		},
 		"corrupt certificate": {
 			spoil: overwrite("apiserver.crt", "garbage"),
-			want:  "certificate: DIR/.kcp/apiserver.crt is corrupt (no PEM block): remove apiserver.crt and apiserver.key to have them made again",
+			want:  "certificate: DIR/.kcp/apiserver.crt is corrupt (no PEM block): remove apiserver.crt and apiserver.key to create them again",
 		},
 		"corrupt authority": {
 			spoil: overwrite("client-ca.key", "garbage"),
-			want:  "certificate authority: DIR/.kcp/client-ca.key is corrupt (no PEM block): remove client-ca.crt and client-ca.key to have them made again",
+			want:  "certificate authority: DIR/.kcp/client-ca.key is corrupt (no PEM block): remove client-ca.crt and client-ca.key to create them again",
 		},
 		"kubeconfig is not YAML": {
 			spoil: overwrite("admin.kubeconfig", "{[\n"),
@@ -106,15 +106,15 @@ func TestRefuses(t *testing.T) {
 		},
 		"kubeconfig is empty": {
 			spoil: overwrite("admin.kubeconfig", "\n"),
-			want:  "kubeconfig DIR/.kcp/admin.kubeconfig is corrupt (it is empty): remove it to have it written again",
+			want:  "kubeconfig DIR/.kcp/admin.kubeconfig is corrupt (it is empty): remove it, and it is created again",
 		},
 		"kubeconfig with a bad certificate": {
 			spoil: overwrite("admin.kubeconfig", "users: [{name: kcp-admin, user: {client-certificate-data: Z2FyYmFnZQ==}}]"),
-			want:  "kubeconfig DIR/.kcp/admin.kubeconfig is corrupt (the certificate or key of user kcp-admin is not PEM): remove it to have it written again",
+			want:  "kubeconfig DIR/.kcp/admin.kubeconfig is corrupt (the certificate or key of user kcp-admin is not PEM): remove it, and it is created again",
 		},
 		"kubeconfig with a bad authority": {
 			spoil: overwrite("admin.kubeconfig", "clusters: [{name: root, cluster: {certificate-authority-data: Z2FyYmFnZQ==}}]"),
-			want:  "kubeconfig DIR/.kcp/admin.kubeconfig is corrupt (the certificate authority of cluster root is not PEM): remove it to have it written again",
+			want:  "kubeconfig DIR/.kcp/admin.kubeconfig is corrupt (the certificate authority of cluster root is not PEM): remove it, and it is created again",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -248,7 +248,7 @@ func TestRenewsCertificatesInKubeconfigs(t *testing.T) {
 	require.IsType(t, &pki.Pair{}, p.certs.serving)
 }
 
-// TestArgs holds that further flags reach those that they are for, behind their own.
+// TestArgs verifies that additional flags are passed after the components' own flags.
 func TestArgs(t *testing.T) {
 	o := NewOptions()
 	first := ports.Free(t, 4)
@@ -272,8 +272,7 @@ func TestArgs(t *testing.T) {
 	}
 }
 
-// TestEncryption holds that whatever stores something gets the configuration of
-// encryption, under a path that does not depend on where it runs.
+// TestEncryption verifies that all components with storage get the absolute path of the encryption configuration.
 func TestEncryption(t *testing.T) {
 	o := NewOptions()
 	first := ports.Free(t, 4)
@@ -307,7 +306,7 @@ func TestValidate(t *testing.T) {
 		"verbosity":        {func(o *Options) { o.Verbosity = 11 }, "-v is 11: it must be 0 to 10"},
 		"no flag":          {func(o *Options) { o.ShardArgs = []string{"5m"} }, `--shard-arg is "5m": it must be a flag with its value, such as --shard-arg=--etcd-compaction-interval=1m`},
 		"no proxy's flag":  {func(o *Options) { o.FrontProxyArgs = []string{"x"} }, `--front-proxy-arg is "x": it must be a flag with its value, such as --front-proxy-arg=--mapping-file=mappings.yaml`},
-		"no time":          {func(o *Options) { o.StartTimeout = 0 }, "--start-timeout is 0s: it must be more than nothing"},
+		"no time":          {func(o *Options) { o.StartTimeout = 0 }, "--start-timeout is 0s: it must be positive"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := NewOptions()

@@ -19,7 +19,7 @@ const (
 	maxReadyBytes = 64 << 10
 )
 
-// readiness asks components over TLS whether they are ready.
+// readiness checks over TLS whether components are ready.
 type readiness struct {
 	client *http.Client
 }
@@ -35,16 +35,15 @@ func newReadiness(certs *certificates) (*readiness, error) {
 		Timeout: readyTimeout,
 		Transport: &http.Transport{
 			TLSClientConfig: &tls.Config{RootCAs: pool, Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS13},
-			// A component is asked until it is ready, and then not again.
+			// A component is polled only until it is ready.
 			IdleConnTimeout: time.Second,
 		},
 	}}, nil
 }
 
-// close closes idle connections.
 func (r *readiness) close() { r.client.CloseIdleConnections() }
 
-// of returns the question whether the component at url is ready.
+// of returns the readiness check of the component at url.
 func (r *readiness) of(url string) func(context.Context) error {
 	return func(ctx context.Context) error {
 		request, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/readyz?verbose", nil)
@@ -58,7 +57,7 @@ func (r *readiness) of(url string) func(context.Context) error {
 		if err != nil {
 			return err
 		}
-		defer func() { _ = response.Body.Close() }() // read to its end, or of no interest
+		defer func() { _ = response.Body.Close() }()
 		body, err := io.ReadAll(io.LimitReader(response.Body, maxReadyBytes))
 		if err != nil {
 			return err
@@ -70,8 +69,7 @@ func (r *readiness) of(url string) func(context.Context) error {
 	}
 }
 
-// unready names the checks that have not passed yet, of an answer in which
-// those have lines of the form "[-]name failed: reason".
+// unready returns an error with the failed checks in a response, which have lines like "[-]name failed: reason".
 func unready(status string, body []byte) error {
 	var failed []string
 	for line := range bytes.Lines(body) {
@@ -81,7 +79,7 @@ func unready(status string, body []byte) error {
 		}
 	}
 	if len(failed) == 0 {
-		return fmt.Errorf("its /readyz answers %s", status)
+		return fmt.Errorf("its /readyz returned %s", status)
 	}
 	return fmt.Errorf("waiting for %s", strings.Join(failed, ", "))
 }

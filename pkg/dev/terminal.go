@@ -16,12 +16,11 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// terminal tells a person what happens, one line at a time. On a real terminal
-// it uses colours; anywhere else its output is plain text that can be kept in
-// a log.
+// terminal prints events for the user, one line at a time. It uses colors on a real terminal, and otherwise plain text
+// that can be stored in a log.
 type terminal struct {
 	colour     bool
-	width      int    // of the longest component name
+	width      int    // length of the longest component name
 	currentDir string // paths below it are shown relative to it
 
 	mu  sync.Mutex
@@ -39,7 +38,7 @@ func newTerminal(out io.Writer, components []component) *terminal {
 	return t
 }
 
-// isTerminal reports whether colours make sense on out.
+// isTerminal reports whether out supports colors.
 func isTerminal(out io.Writer) bool {
 	file, ok := out.(*os.File)
 	return ok && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" && term.IsTerminal(int(file.Fd()))
@@ -62,8 +61,7 @@ func (t *terminal) paint(c colour, s string) string {
 	return "\x1b[" + string(c) + "m" + s + "\x1b[0m"
 }
 
-// print writes one block of text. That the terminal is gone must not end the
-// cluster.
+// print writes a block of text. Errors are ignored, because the cluster must continue without the terminal.
 func (t *terminal) print(text string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -73,7 +71,7 @@ func (t *terminal) print(text string) {
 // name returns the name of a component, padded to a column.
 func (t *terminal) name(name string) string { return fmt.Sprintf("%-*s", t.width, name) }
 
-// header opens the output.
+// header prints the first lines.
 func (t *terminal) header(o CompletedOptions, p *prepared) {
 	shards := "1 shard"
 	if o.Shards != 1 {
@@ -90,37 +88,36 @@ func (t *terminal) header(o CompletedOptions, p *prepared) {
 	t.print(b.String() + "\n")
 }
 
-// event tells what happened to a component.
+// event prints an event of a component.
 func (t *terminal) event(c component, e supervise.Event, lastWords string) {
-	var what string
+	var text string
 	switch e.Kind {
 	case supervise.Starting:
+		text = "starting on " + c.url
 		if e.Restart {
-			what = "starting again"
-		} else {
-			what = "starting on " + c.url
+			text = "starting again"
 		}
 	case supervise.Waiting:
-		what = fmt.Sprintf("%s: %s (log: %s)", t.paint(yellow, "not ready yet"), plaintext.Escape(oneLine(e.Err.Error())), t.path(c.logFile))
+		text = fmt.Sprintf("%s: %s (log: %s)", t.paint(yellow, "not ready yet"), plaintext.Escape(oneLine(e.Err.Error())), t.path(c.logFile))
 	case supervise.Ready:
-		what = fmt.Sprintf("%s after %s", t.paint(green, "ready"), seconds(e.Took))
+		text = fmt.Sprintf("%s after %s", t.paint(green, "ready"), seconds(e.Took))
 	case supervise.Exited:
-		what = fmt.Sprintf("%s (%s), starting again in %s (log: %s)",
+		text = fmt.Sprintf("%s (%s), starting again in %s (log: %s)",
 			t.paint(red, "died"), plaintext.Escape(oneLine(e.Err.Error())), seconds(e.Delay), t.path(c.logFile))
 		if lastWords != "" {
-			what += "\n  " + t.name("") + "  " + t.paint(dim, plaintext.Escape(abbreviateLine(reason(lastWords))))
+			text += "\n  " + t.name("") + "  " + t.paint(dim, plaintext.Escape(abbreviate(reason(lastWords), 300)))
 		}
 	case supervise.Stopping:
-		return // what matters is when it has
+		return // Stopped or Killed follows
 	case supervise.Stopped:
-		what = "stopped"
+		text = "stopped"
 	case supervise.Killed:
-		what = t.paint(red, "killed")
+		text = t.paint(red, "killed")
 	}
-	t.print("  " + t.name(c.name) + "  " + what + "\n")
+	t.print("  " + t.name(c.name) + "  " + text + "\n")
 }
 
-// ready closes the start: where the kubeconfig is, and what to try.
+// ready prints the path of the kubeconfig and the first commands.
 func (t *terminal) ready(o CompletedOptions, took time.Duration) {
 	files := layout(o.WorkDir)
 	config := files.shared("admin.kubeconfig")
@@ -131,14 +128,13 @@ func (t *terminal) ready(o CompletedOptions, took time.Duration) {
 		fmt.Fprintf(&b, "  %s\n", t.paint(bold, command))
 	}
 	fmt.Fprintf(&b, "\nCtrl-C stops everything and keeps the data. Logs: %s*/*.log\n", t.path(files.shared("")))
-	fmt.Fprintf(&b, "Webhooks may be at %s, which servers started by hand refuse.\n", strings.ReplaceAll(loopbackCIDRs, ",", " and "))
+	fmt.Fprintf(&b, "Webhooks may have addresses in %s, which servers reject by default.\n", strings.ReplaceAll(loopbackCIDRs, ",", " and "))
 	fmt.Fprintf(&b, "Profiles of a shard: kubectl --kubeconfig %s --context shard-base get --raw /debug/pprof/heap > heap.pprof\n\n",
 		quote(t.path(files.shard(0, "admin.kubeconfig"))))
 	t.print(b.String())
 }
 
-// firstCommands are three commands that show what a Shardplane is: workspaces,
-// each with an API of its own.
+// firstCommands are three commands that demonstrate workspaces.
 func firstCommands(o CompletedOptions) []string {
 	return []string{
 		`echo '{"apiVersion":"tenancy.kcp.io/v1alpha1","kind":"Workspace","metadata":{"name":"demo"}}' | kubectl create -f -`,
@@ -147,28 +143,26 @@ func firstCommands(o CompletedOptions) []string {
 	}
 }
 
-// stopping says that the stop has begun.
 func (t *terminal) stopping() {
-	t.print("\nStopping; once more Ctrl-C kills everything at once\n")
+	t.print("\nStopping; press Ctrl-C again to kill all components\n")
 }
 
-// stopped closes the output after an ordered stop.
+// stopped prints the last line after a shutdown.
 func (t *terminal) stopped(o CompletedOptions) {
 	t.print("\nStopped. The data is kept in " + o.WorkDir + "\n")
 }
 
-// note shows a sentence that belongs to no component.
+// note prints a note that belongs to no component.
 func (t *terminal) note(text string) {
 	t.print(t.paint(yellow, "Note:") + " " + plaintext.Escape(oneLine(text)) + "\n")
 }
 
-// log shows a line of a component's log.
+// log prints a line of a component's log.
 func (t *terminal) log(name, line string) {
 	t.print(t.paint(dim, t.name(name)+" |") + " " + plaintext.Escape(line) + "\n")
 }
 
-// path returns a path as it is shown: relative where it is below the current
-// directory.
+// path returns a path for messages, relative to the current directory if it is below it.
 func (t *terminal) path(path string) string {
 	if t.currentDir == "" {
 		return path
@@ -176,7 +170,7 @@ func (t *terminal) path(path string) string {
 	return display(path, t.currentDir)
 }
 
-// seconds renders a duration with as many digits as a person reads.
+// seconds formats a duration with reasonable precision.
 func seconds(d time.Duration) string {
 	s := d.Seconds()
 	if s >= 10 {
@@ -198,13 +192,4 @@ func quote(path string) string {
 // oneLine joins the lines of a text.
 func oneLine(s string) string {
 	return strings.Join(strings.FieldsFunc(s, func(r rune) bool { return r == '\n' || r == '\r' }), "; ")
-}
-
-// abbreviateLine shortens a line of a log.
-func abbreviateLine(s string) string {
-	const limit = 300
-	if r := []rune(s); len(r) > limit {
-		return string(r[:limit]) + "…"
-	}
-	return s
 }

@@ -16,19 +16,17 @@ import (
 )
 
 const (
-	// partSize is how much of a blob one key has: requests to an etcd as it is configured
-	// by default have at most 1.5 MiB.
+	// partSize is the size of a part. By default, requests to etcd are limited to 1.5 MiB.
 	partSize = 1 << 20
-	// maxParts is what one transaction can compare in such an etcd, but for what it needs
-	// itself.
+	// maxParts is limited by the number of comparisons in a transaction, which is 128 by default.
 	maxParts = 120
 )
 
-// errBlobChanged says that other replicas have replaced a blob meanwhile.
+// errBlobChanged is returned if another replica has replaced the blob concurrently.
 var errBlobChanged = errors.New("another server has replaced it meanwhile")
 
-// Blob is a value of up to 120 MiB in an etcd, in several keys below the server's prefix.
-// Its keys have too few segments to be those of objects. Replicas share it.
+// Blob is a value of up to 120 MiB in etcd, which replicas share. It is stored in several keys below the server's
+// prefix. The keys have fewer segments than those of objects.
 //
 //	<prefix>/<name>/current          <sum>.<number of parts>
 //	<prefix>/<name>/part-<sum>.<n>   the parts
@@ -37,12 +35,12 @@ type Blob struct {
 	prefix string
 }
 
-// Blob returns the blob of a name, which has no slashes.
+// Blob returns the blob with a name, which must not contain slashes.
 func (h *Handle) Blob(name string) *Blob {
 	return &Blob{client: h.client.Client, prefix: path.Join(h.prefix, name) + "/"}
 }
 
-// String says where it is.
+// String returns the location of the blob.
 func (b *Blob) String() string { return "etcd:" + b.prefix }
 
 func (b *Blob) current() string { return b.prefix + "current" }
@@ -67,7 +65,7 @@ func (b *Blob) Load(ctx context.Context) ([]byte, error) {
 	}
 	var value []byte
 	for n := range parts {
-		// As of one revision, so that nobody who replaces it takes away what is still to be read.
+		// Read at one revision, because the parts may be replaced concurrently.
 		found, err := b.client.Get(ctx, b.part(sum, n), clientv3.WithRev(current.Header.Revision))
 		if err != nil {
 			return nil, err
@@ -80,7 +78,7 @@ func (b *Blob) Load(ctx context.Context) ([]byte, error) {
 	return value, nil
 }
 
-// Replace puts another value in its place, in the transaction that deletes the former one.
+// Replace stores another value, in the transaction that deletes the previous one.
 func (b *Blob) Replace(ctx context.Context, value []byte) error {
 	if len(value) > maxParts*partSize {
 		return fmt.Errorf("%d bytes are too many: %d can be stored", len(value), maxParts*partSize)
@@ -93,11 +91,11 @@ func (b *Blob) Replace(ctx context.Context, value []byte) error {
 		if _, err := b.client.Put(ctx, key, string(part)); err != nil {
 			return err
 		}
-		// Another server that replaces it deletes what is not its own.
+		// A concurrent replacement deletes these parts.
 		there = append(there, clientv3.Compare(clientv3.CreateRevision(key), ">", 0))
 	}
 	done, err := b.client.Txn(ctx).If(there...).Then(
-		clientv3.OpDelete(b.parts(""), clientv3.WithRange(b.parts(sum)+".")), // those before its own, and
+		clientv3.OpDelete(b.parts(""), clientv3.WithRange(b.parts(sum)+".")), // the parts before and after those of sum
 		clientv3.OpDelete(b.parts(sum)+"/", clientv3.WithRange(clientv3.GetPrefixRangeEnd(b.parts("")))),
 		clientv3.OpPut(b.current(), sum+"."+strconv.Itoa(len(there))),
 	).Commit()

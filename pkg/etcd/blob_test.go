@@ -10,8 +10,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// TestBlob: a value of several keys is replaced as a whole, and nothing of the former is left,
-// whatever its sum.
+// TestBlob verifies that a value with several keys is replaced atomically, and that no old keys remain.
 func TestBlob(t *testing.T) {
 	t.Parallel()
 	h := dataOf(t, t.TempDir())
@@ -38,7 +37,7 @@ func TestBlob(t *testing.T) {
 		}
 	}
 
-	// A part that another server has deleted is noticed, by who writes and by who reads.
+	// Writers and readers detect a part that another server has deleted.
 	require.NoError(t, b.Replace(t.Context(), []byte("kept")))
 	_, err = h.Client().Client.Delete(t.Context(), b.parts(""), clientv3.WithPrefix())
 	require.NoError(t, err)

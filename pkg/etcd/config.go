@@ -12,49 +12,66 @@ import (
 )
 
 const (
-	// defaultQuotaBytes is the size at which etcd turns read-only. It is what
-	// etcd recommends as the most for normal operation; a database this large
-	// still opens in seconds.
+	// defaultQuotaBytes is the database size at which etcd rejects writes. It is the maximum that etcd
+	// recommends; a database of this size still opens in seconds.
 	defaultQuotaBytes = 8 << 30
 
-	// A member that is alone cannot lose an election, so both may be short: a start
-	// waits for the election, 1 to 5 ticks. Nor may they be too short: ticks are most
-	// of what wakes an idle process. etcd wants a factor of five between them.
+	// A single member cannot lose an election, so both values may be short: a start waits 1 to 5 ticks for
+	// the election. But ticks are the main reason for wake-ups of an idle process. etcd requires a factor of
+	// five between them.
 	tickInterval    = 50 * time.Millisecond
 	electionTimeout = 5 * tickInterval
 
-	// The entries since the latest snapshot are what a start reads and applies again, and
-	// entries are kept in memory, with their bytes, for followers that come late, of which
-	// a single member has none. It keeps more than there are since a snapshot all the same: while
-	// it elects itself, raft reads those that it has not been told are applied yet, and
-	// panics if one of them is gone.
+	// A start reads and applies the entries since the latest snapshot. Entries are also kept in memory for slow
+	// followers, which a single member does not have. But it must keep more entries than there are since a
+	// snapshot: during its election, raft reads entries that were not reported as applied, and panics if
+	// one is missing.
 	snapshotEntries = 1000
 	catchUpEntries  = 1500
 
-	// defragThreshold is how much of the file must be free, in MiB, for a start to
-	// give it back: a file that has grown does not shrink otherwise.
+	// defragThreshold is the free space in the file, in MiB, at which a start defragments it. Otherwise the
+	// file never shrinks.
 	defragThreshold = 512
 
 	memberName = "shardplane"
 
-	// peerURL is an address of record only: a single member has no peer, and
-	// nothing listens there.
+	// peerURL is required by etcd but not used: a single member has no peers, and nothing listens there.
 	peerURL = "http://127.0.0.1:2380"
 
-	// clusterToken is etcd's default, of which it makes the cluster's ID.
+	// clusterToken is etcd's default, from which it derives the cluster ID.
 	clusterToken = "etcd-cluster"
 )
 
-// Config says how to run the embedded etcd server.
-type Config struct {
-	// DataDir is the directory that the server keeps its data in. It is created
-	// when missing, and used by one process at a time.
+// Options specify where a server stores its data: in an embedded etcd below DataDir or, if Servers are set, in an
+// external etcd cluster.
+type Options struct {
+	// DataDir is the server's data directory. The data of the embedded etcd is in the subdirectory "etcd".
 	DataDir string
-	// UnsafeNoFsync lets writes be acknowledged before they are on disk. A
-	// crash of the machine then loses data: for tests only.
+	// Servers are the URLs of an external etcd cluster.
+	Servers []string
+	// Prefix is the prefix of all keys, with one or more segments: /name.
+	Prefix string
+	// CAFile, CertFile and KeyFile are for TLS with the external cluster.
+	CAFile, CertFile, KeyFile string
+	// CompactionInterval is how long history is kept; 0 disables compaction. The storage layer compacts, not etcd.
+	CompactionInterval time.Duration
+	// QuotaBytes is the database size at which the embedded etcd rejects writes.
+	QuotaBytes int64
+	// UnsafeNoFsync makes the embedded etcd lose acknowledged writes when the machine crashes. It is for tests.
 	UnsafeNoFsync bool
-	// QuotaBytes is the size of the database at which it stops accepting
-	// writes; 0 means 8 GiB.
+
+	// flagPrefix is the default of the flag for Prefix.
+	flagPrefix string
+}
+
+// Config configures the embedded etcd server.
+type Config struct {
+	// DataDir is the data directory. It is created if missing, and can be used by one process at a time.
+	DataDir string
+	// UnsafeNoFsync acknowledges writes before they are on disk, so a crash of the machine loses data. It is
+	// for tests only.
+	UnsafeNoFsync bool
+	// QuotaBytes is the database size at which etcd rejects writes; 0 means 8 GiB.
 	QuotaBytes int64
 }
 

@@ -17,51 +17,25 @@ import (
 )
 
 const (
-	// keepAlive settings notice a dead server within 40 seconds.
+	// The keep-alive settings detect a dead server within 40 seconds.
 	keepAliveTime    = 30 * time.Second
 	keepAliveTimeout = 10 * time.Second
 
-	// connectTimeout bounds the first contact.
+	// connectTimeout limits the first request.
 	connectTimeout = 20 * time.Second
 
-	// probeTimeout bounds each step of the search for why there was none.
+	// probeTimeout limits each step of probe.
 	probeTimeout = 2 * time.Second
 
-	// maxMessageSize lets a list of many large objects through; etcd's own
-	// default for what a client accepts is no limit either.
+	// maxMessageSize allows lists of many large objects; it is also the default limit of etcd's client.
 	maxMessageSize = 1<<31 - 1
 )
 
-// ExternalConfig says how to reach an external etcd cluster.
-type ExternalConfig struct {
-	// Servers are the URLs of the cluster's members.
-	Servers []string
-	// CAFile holds the certificates that may sign the servers'.
-	CAFile string
-	// CertFile and KeyFile hold the certificate that the client shows.
-	CertFile, KeyFile string
-}
-
-func (c ExternalConfig) validate() error {
-	if len(c.Servers) == 0 {
-		return errors.New("no etcd servers: set --etcd-servers")
+func (o *Options) tlsConfig() (*tls.Config, error) {
+	if o.CAFile == "" && o.CertFile == "" {
+		return nil, nil // the URL determines whether TLS is used
 	}
-	for _, server := range c.Servers {
-		if !strings.HasPrefix(server, "http://") && !strings.HasPrefix(server, "https://") && !strings.HasPrefix(server, "unix://") {
-			return fmt.Errorf("etcd server %q: --etcd-servers takes URLs such as https://host:2379", server)
-		}
-	}
-	if (c.CertFile == "") != (c.KeyFile == "") {
-		return errors.New("--etcd-certfile and --etcd-keyfile need each other: set both or none")
-	}
-	return nil
-}
-
-func (c ExternalConfig) tlsConfig() (*tls.Config, error) {
-	if c.CAFile == "" && c.CertFile == "" {
-		return nil, nil // TLS or not is then as the URL says
-	}
-	info := transport.TLSInfo{CertFile: c.CertFile, KeyFile: c.KeyFile, TrustedCAFile: c.CAFile}
+	info := transport.TLSInfo{CertFile: o.CertFile, KeyFile: o.KeyFile, TrustedCAFile: o.CAFile}
 	cfg, err := info.ClientConfig()
 	if err != nil {
 		return nil, fmt.Errorf("TLS files for etcd (--etcd-cafile, --etcd-certfile, --etcd-keyfile): %w", err)
@@ -69,23 +43,20 @@ func (c ExternalConfig) tlsConfig() (*tls.Config, error) {
 	return cfg, nil
 }
 
-// Connection is a connection to an external etcd cluster.
-type Connection struct {
-	client *kubernetes.Client
-}
-
-// Connect connects to an external etcd cluster and returns when it has
-// answered. ctx bounds the first contact only; Close ends the connection.
-func Connect(ctx context.Context, cfg ExternalConfig) (*Connection, error) {
-	if err := cfg.validate(); err != nil {
-		return nil, err
+// connect connects to an external etcd cluster and returns after its first response. ctx limits the first request
+// only.
+func (o *Options) connect(ctx context.Context) (*kubernetes.Client, error) {
+	for _, server := range o.Servers {
+		if !strings.HasPrefix(server, "http://") && !strings.HasPrefix(server, "https://") && !strings.HasPrefix(server, "unix://") {
+			return nil, fmt.Errorf("etcd server %q: --etcd-servers takes URLs such as https://host:2379", server)
+		}
 	}
-	tlsConfig, err := cfg.tlsConfig()
+	tlsConfig, err := o.tlsConfig()
 	if err != nil {
 		return nil, err
 	}
 	client, err := clientv3.New(clientv3.Config{
-		Endpoints:            cfg.Servers,
+		Endpoints:            o.Servers,
 		TLS:                  tlsConfig,
 		DialTimeout:          connectTimeout,
 		DialKeepAliveTime:    keepAliveTime,
@@ -94,35 +65,34 @@ func Connect(ctx context.Context, cfg ExternalConfig) (*Connection, error) {
 		Logger:               newLogger().Named("etcd-client"),
 	})
 	if err != nil {
-		return nil, fmt.Errorf("cannot connect to etcd at %s: %w", strings.Join(cfg.Servers, ", "), err)
+		return nil, fmt.Errorf("cannot connect to etcd at %s: %w", strings.Join(o.Servers, ", "), err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
 	if _, err := client.Get(ctx, "health"); err != nil {
-		why := make([]error, 0, len(cfg.Servers)+1)
-		for _, server := range cfg.Servers {
+		why := make([]error, 0, len(o.Servers)+1)
+		for _, server := range o.Servers {
 			why = append(why, probe(context.WithoutCancel(ctx), server, tlsConfig))
 		}
 		return nil, errors.Join(
-			fmt.Errorf("etcd at %s does not answer: check --etcd-servers and the TLS files: %w", strings.Join(cfg.Servers, ", "), errors.Join(append(why, err)...)),
+			fmt.Errorf("etcd at %s does not respond: check --etcd-servers and the TLS files: %w", strings.Join(o.Servers, ", "), errors.Join(append(why, err)...)),
 			client.Close())
 	}
-	return &Connection{client: wrapClient(client)}, nil
+	return wrapClient(client), nil
 }
 
-// probe says why a server does not answer, which the client does not: it tries
-// until its time is up, and tells that. It returns nil where it cannot find out.
+// probe returns the reason why a server does not respond, or nil if it finds none. The client only retries until
+// its timeout and reports that.
 func probe(ctx context.Context, server string, tlsConfig *tls.Config) error {
 	u, err := url.Parse(server)
 	if err != nil || u.Scheme != "https" {
-		return nil // the client's own error says as much
+		return nil // the client's own error contains as much
 	}
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 	conn, err := (&tls.Dialer{Config: tlsConfig}).DialContext(ctx, "tcp", u.Host)
 	if err == nil {
-		// Whether it takes the certificate it says when it is read from; else it waits
-		// for a request.
+		// The server rejects a client certificate only on the first read; otherwise it waits for a request.
 		defer func() { _ = conn.Close() }()
 		if err = conn.SetReadDeadline(time.Now().Add(probeTimeout)); err == nil {
 			_, err = conn.Read(make([]byte, 1))
@@ -134,14 +104,7 @@ func probe(ctx context.Context, server string, tlsConfig *tls.Config) error {
 	return fmt.Errorf("%s: %w", server, err)
 }
 
-// Client returns the client of the cluster, which all resources share.
-func (c *Connection) Client() *kubernetes.Client { return c.client }
-
-// Close ends the connection.
-func (c *Connection) Close() error { return c.client.Close() }
-
-// wrapClient gives a client the form that the storage layer wants, and has the
-// time that a request spends in etcd tracked for its audit and trace.
+// wrapClient returns a client for the storage layer. It tracks the latency of etcd for audit events and traces.
 func wrapClient(c *clientv3.Client) *kubernetes.Client {
 	c.KV = etcd3.NewETCDLatencyTracker(c.KV)
 	wrapped := &kubernetes.Client{Client: c}

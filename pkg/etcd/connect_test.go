@@ -21,7 +21,7 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 )
 
-// certificates writes a CA and a certificate for 127.0.0.1 that it signed.
+// certificates creates a CA and a certificate for 127.0.0.1.
 func certificates(t *testing.T) (ca, cert, key string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -57,7 +57,7 @@ func certificates(t *testing.T) (ca, cert, key string) {
 	return write("ca.crt", "CERTIFICATE", caDER), write("etcd.crt", "CERTIFICATE", leafDER), write("etcd.key", "EC PRIVATE KEY", leafKeyDER)
 }
 
-// external starts an etcd that wants client certificates.
+// external starts an etcd that requires client certificates.
 func external(t *testing.T, ca, cert, key string) string {
 	t.Helper()
 	cfg, err := Config{DataDir: t.TempDir(), UnsafeNoFsync: true}.embedConfig(newLogger())
@@ -80,32 +80,32 @@ func TestConnect(t *testing.T) {
 	t.Parallel()
 	ca, cert, key := certificates(t)
 	address := external(t, ca, cert, key)
-	c, err := Connect(t.Context(), ExternalConfig{Servers: []string{address}, CAFile: ca, CertFile: cert, KeyFile: key})
+	c, err := (&Options{Servers: []string{address}, CAFile: ca, CertFile: cert, KeyFile: key}).connect(t.Context())
 	require.NoError(t, err)
-	_, err = c.Client().Put(t.Context(), "a", "1")
+	_, err = c.Put(t.Context(), "a", "1")
 	require.NoError(t, err)
-	got, err := c.Client().Count(t.Context(), "a", kubernetes.CountOptions{})
+	got, err := c.Count(t.Context(), "a", kubernetes.CountOptions{})
 	require.NoError(t, err)
 	require.EqualValues(t, 1, got)
 	require.NoError(t, c.Close())
 
 	otherCA, otherCert, otherKey := certificates(t)
 	for name, tc := range map[string]struct {
-		ExternalConfig
+		Options
 
 		why string
 	}{
-		"no certificate":    {ExternalConfig{CAFile: ca}, "tls: certificate required"},
-		"other certificate": {ExternalConfig{CAFile: ca, CertFile: otherCert, KeyFile: otherKey}, "tls: unknown certificate authority"},
-		"other CA":          {ExternalConfig{CAFile: otherCA, CertFile: cert, KeyFile: key}, "x509: certificate signed by unknown authority"},
+		"no certificate":    {Options{CAFile: ca}, "tls: certificate required"},
+		"other certificate": {Options{CAFile: ca, CertFile: otherCert, KeyFile: otherKey}, "tls: unknown certificate authority"},
+		"other CA":          {Options{CAFile: otherCA, CertFile: cert, KeyFile: key}, "x509: certificate signed by unknown authority"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			cfg := tc.ExternalConfig
-			cfg.Servers = []string{address}
+			options := tc.Options
+			options.Servers = []string{address}
 			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 			defer cancel()
-			_, err := Connect(ctx, cfg)
+			_, err := options.connect(ctx)
 			require.ErrorContains(t, err, address)
 			require.ErrorContains(t, err, "--etcd-servers")
 			require.ErrorContains(t, err, tc.why)
@@ -116,18 +116,16 @@ func TestConnect(t *testing.T) {
 func TestConnectIsRefused(t *testing.T) {
 	t.Parallel()
 	_, cert, key := certificates(t)
-	for want, cfg := range map[string]ExternalConfig{
-		"set --etcd-servers":        {},
+	for want, options := range map[string]*Options{
 		"takes URLs":                {Servers: []string{"host:2379"}},
-		"need each other":           {Servers: []string{"https://127.0.0.1:1"}, CertFile: cert},
 		"TLS files for etcd":        {Servers: []string{"https://127.0.0.1:1"}, CertFile: cert, KeyFile: cert},
 		"no such file or directory": {Servers: []string{"https://127.0.0.1:1"}, CAFile: "/nonexistent", CertFile: cert, KeyFile: key},
 	} {
-		_, err := Connect(t.Context(), cfg)
+		_, err := options.connect(t.Context())
 		require.ErrorContains(t, err, want)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
-	_, err := Connect(ctx, ExternalConfig{Servers: []string{"http://127.0.0.1:1"}})
-	require.ErrorContains(t, err, "does not answer")
+	_, err := (&Options{Servers: []string{"http://127.0.0.1:1"}}).connect(ctx)
+	require.ErrorContains(t, err, "does not respond")
 }

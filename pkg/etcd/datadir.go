@@ -16,14 +16,13 @@ import (
 )
 
 const (
-	// formatVersion is the version of the data format: key layout and encoding.
-	// It is in the data directory of an embedded etcd and, with any etcd, in the
-	// identity key. Increase it with a change that a binary of an adjacent release
-	// cannot read. Version 1 and data without a version are from before v0.1.0.
+	// formatVersion is the version of the data format, i.e. key layout and encoding. It is stored in the data
+	// directory of an embedded etcd, and with any etcd in the identity key. It must be increased by changes that a
+	// binary of an adjacent release cannot read. Version 1 and data without a version precede v0.1.0.
 	formatVersion = 2
 
 	formatFile = "shardplane-format"
-	// firstStartFile exists until etcd has been ready once.
+	// firstStartFile exists until etcd was ready for the first time.
 	firstStartFile = "shardplane-first-start"
 	lockFile       = "lock"
 	memberDir      = "member"
@@ -31,18 +30,16 @@ const (
 	dirMode  = 0o700
 	fileMode = 0o600
 
-	// dbLockTimeout bounds the wait for a database that another process has
-	// open; etcd itself would wait forever.
+	// dbLockTimeout limits the wait for a database that another process has open. etcd would wait forever.
 	dbLockTimeout = 200 * time.Millisecond
 )
 
 var (
-	// ErrDataDirInUse says that another process uses the data directory.
+	// ErrDataDirInUse is returned if another process uses the data directory.
 	ErrDataDirInUse = errors.New("the data directory is in use by another process")
-	// ErrDataDirFormat says that the data directory was written by another
-	// version, or by something else than Shardplane.
+	// ErrDataDirFormat is returned if the data directory was not written by a compatible version of Shardplane.
 	ErrDataDirFormat = errors.New("the data directory has a format that this version does not read")
-	// ErrDataDirCorrupt says that the data directory's content is damaged.
+	// ErrDataDirCorrupt is returned if the data directory is damaged.
 	ErrDataDirCorrupt = errors.New("the data directory is corrupt")
 )
 
@@ -52,8 +49,7 @@ type dataDir struct {
 	lock *fileutil.LockedFile
 }
 
-// openDataDir creates the directory where it is missing, locks it and checks
-// that it is fit for etcd to open.
+// openDataDir creates the directory if it is missing, locks it and checks its content.
 func openDataDir(path string) (*dataDir, error) {
 	if err := os.MkdirAll(path, dirMode); err != nil {
 		return nil, fmt.Errorf("cannot create the data directory %s: choose a writable --data-dir: %w", path, err)
@@ -70,8 +66,7 @@ func openDataDir(path string) (*dataDir, error) {
 		d.close()
 		return nil, err
 	}
-	// Purely for the error message above; the lock itself is the kernel's and
-	// ends with the process, so that a crash leaves nothing to clean up.
+	// The PID is used only in the error message above. The kernel releases the lock when the process ends.
 	if err := writeLockHolder(lock); err != nil {
 		d.close()
 		return nil, fmt.Errorf("cannot write to the data directory %s: %w", path, err)
@@ -80,27 +75,25 @@ func openDataDir(path string) (*dataDir, error) {
 }
 
 func (d *dataDir) close() {
-	// The file stays, empty: to unlink a locked file is a race with who waits
-	// for it.
+	// The file remains, because unlinking a locked file is a race with a process that waits for the lock.
 	_ = d.lock.Truncate(0)
 	_ = d.lock.Close()
 }
 
-// discardFirstStart removes what a first start has left that was ended before
-// etcd was ready. An etcd that has written its log but not yet the entry that
-// makes it a member of its own cluster never elects a leader again. Nothing is
-// lost: the client is handed out only after ready.
+// discardFirstStart removes the data of a first start that ended before etcd was ready. If etcd has written its log,
+// but not the entry that adds it to its own cluster, it never elects a leader. No data is lost, because the
+// client is not available before.
 func (d *dataDir) discardFirstStart() error {
 	if _, err := os.Stat(filepath.Join(d.path, firstStartFile)); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if err := os.RemoveAll(filepath.Join(d.path, memberDir)); err != nil {
-		return fmt.Errorf("cannot remove what an interrupted first start left in %s: %w", d.path, err)
+		return fmt.Errorf("cannot remove the data of an interrupted first start in %s: %w", d.path, err)
 	}
 	return nil
 }
 
-// ready says that etcd has been ready: from now on the data counts.
+// ready records that etcd was ready, so that the data must be kept.
 func (d *dataDir) ready() error {
 	err := os.Remove(filepath.Join(d.path, firstStartFile))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -110,17 +103,17 @@ func (d *dataDir) ready() error {
 		return fmt.Errorf("cannot write to the data directory: %w", err)
 	}
 	// The removal must be on disk before the first write is acknowledged.
-	return syncDir(d.path)
+	return SyncDir(d.path)
 }
 
-// syncDir has what was made and removed in a directory survive a crash.
-func syncDir(path string) error {
+// SyncDir makes created and removed files in a directory survive a crash.
+func SyncDir(path string) error {
 	dir, err := os.Open(path)
-	if err != nil {
-		return fmt.Errorf("cannot read the data directory: %w", err)
+	if err == nil {
+		err = errors.Join(dir.Sync(), dir.Close())
 	}
-	if err := errors.Join(dir.Sync(), dir.Close()); err != nil {
-		return fmt.Errorf("cannot write to the data directory: %w", err)
+	if err != nil {
+		return fmt.Errorf("cannot sync the directory: %w", err)
 	}
 	return nil
 }
@@ -132,9 +125,8 @@ func (d *dataDir) check() error {
 	return d.checkDatabase()
 }
 
-// checkFormat reads the directory's format, or writes it into a new directory.
-// It is written before etcd writes anything, so that data without a format was
-// not written by Shardplane.
+// checkFormat checks the directory's format, or writes it into a new directory before etcd writes anything.
+// Therefore data without a format was not written by Shardplane.
 func (d *dataDir) checkFormat() error {
 	path := filepath.Join(d.path, formatFile)
 	content, err := os.ReadFile(path)
@@ -159,8 +151,8 @@ func (d *dataDir) checkFormat() error {
 	return writeFileSync(path, []byte(strconv.Itoa(formatVersion)+"\n"))
 }
 
-// checkDatabase opens the database read-only. etcd opens it on a goroutine of
-// its own, where a damaged file would end the process with a stack trace.
+// checkDatabase opens the database read-only, because etcd opens it in its own goroutine, where a damaged file would
+// crash the process.
 func (d *dataDir) checkDatabase() (err error) {
 	path := filepath.Join(d.path, memberDir, "snap", "db")
 	info, err := os.Stat(path)
@@ -182,7 +174,7 @@ func (d *dataDir) checkDatabase() (err error) {
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
 	return db.View(func(tx *bbolt.Tx) error {
-		// A page beyond the end of the file would be a bus error later.
+		// Reading a page beyond the end of the file would cause SIGBUS later.
 		if tx.Size() > info.Size() {
 			return corrupt(path, fmt.Errorf("the file has %d bytes of %d", info.Size(), tx.Size()))
 		}
@@ -202,7 +194,7 @@ func writeLockHolder(lock *fileutil.LockedFile) error {
 	return err
 }
 
-// lockHolder returns " (process N)" where the holder of the lock is known.
+// lockHolder returns " (process N)" if the lock file contains a PID.
 func lockHolder(path string) string {
 	content, err := os.ReadFile(filepath.Join(path, lockFile))
 	if err != nil {

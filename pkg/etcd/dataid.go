@@ -9,12 +9,11 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// dataIDKey, below the prefix, has the name of the data. It has too few segments to be the key of
-// an object.
+// dataIDKey is the key of the data ID, below the prefix. It has fewer segments than the keys of objects.
 const dataIDKey = "shardplane-data-id"
 
-// DataID returns the random name that the data below the prefix has. The first server that asks
-// gives it one. Data that is lost and made anew has another one, and a copy the same.
+// DataID returns the random ID of the data below the prefix, which the first server creates. Data that was lost and
+// created again has another ID, a copy has the same.
 func (h *Handle) DataID(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, identityTimeout)
 	defer cancel()
@@ -22,7 +21,7 @@ func (h *Handle) DataID(ctx context.Context) (string, error) {
 	answer, err := h.client.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(key), "=", 0)).
 		Then(clientv3.OpPut(key, fresh)).Else(clientv3.OpGet(key)).Commit()
 	if err != nil {
-		return "", fmt.Errorf("reading from %s which data it has: %w", h.where, err)
+		return "", fmt.Errorf("reading the data ID from %s: %w", h.where, err)
 	}
 	if answer.Succeeded {
 		return fresh, nil
@@ -30,5 +29,5 @@ func (h *Handle) DataID(ctx context.Context) (string, error) {
 	for _, kv := range answer.Responses[0].GetResponseRange().GetKvs() {
 		return string(kv.Value), nil
 	}
-	return "", fmt.Errorf("%s changes: its key %s was there and is not any more: start again", h.where, key)
+	return "", fmt.Errorf("the key %s was deleted from %s concurrently: restart the server", key, h.where)
 }

@@ -1,19 +1,15 @@
-// Package etcd gives the server its one etcd client: of an etcd server that
-// runs embedded in the process, or of an external etcd cluster.
+// Package etcd provides the etcd client of a server, either for an embedded etcd server in the same process or
+// for an external etcd cluster.
 //
-// The embedded server listens on nothing. Its client calls the server's RPC
-// handlers directly, which saves the encoding and the two socket hops of every
-// read and write, and leaves no port to protect. What a network connection
-// would have given, a well-defined end, is done here instead: Stop first
-// refuses new calls, then waits for the ones in flight, and only then stops
-// the server below them.
+// The embedded server does not listen on any port. Its client calls the RPC handlers directly, which avoids
+// encoding and two socket hops for each request, and leaves no port to protect. Stop rejects new
+// calls, waits for pending ones, and then stops the server.
 //
 //	Start:  lock data directory → check it → etcd → in-process client → Ready
-//	Stop:   refuse calls → close client → wait for calls → etcd → unlock
+//	Stop:   reject calls → close client → wait for calls → etcd → unlock
 //
-// Claim, before anything else, compares whose the data is. Snapshot and Restore
-// are its backup, which package snapshot offers to people at a terminal.
+// Before other requests, Claim checks that the data belongs to the server. Snapshot and Restore are its backup;
+// package snapshot provides them for the command line.
 //
-// All resources of a process share the client. The owner of the client, and
-// nobody else, closes it.
+// All resources of a process share the client. Only its owner may close it.
 package etcd

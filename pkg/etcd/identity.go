@@ -11,7 +11,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// Kind says which server's data an etcd holds.
+// Kind is the kind of server that the data belongs to.
 type Kind string
 
 const (
@@ -20,20 +20,19 @@ const (
 	// KindCacheServer is the data of a cache server.
 	KindCacheServer Kind = "cache-server"
 
-	// identityKey, below the prefix, says whose data is there. It has too few
-	// segments to be the key of an object.
+	// identityKey is the key of the identity, below the prefix. It has fewer segments than the keys of objects.
 	identityKey = "shardplane-identity"
 
-	// identityTimeout bounds one request about the identity.
+	// identityTimeout limits one request for the identity.
 	identityTimeout = 20 * time.Second
 )
 
-// ErrIdentity says that the data in etcd is that of another server.
+// ErrIdentity is returned if the data in etcd belongs to another server.
 var ErrIdentity = errors.New("the data in etcd is not this server's")
 
-// Identity says whose data is in etcd.
+// Identity identifies the server that the data in etcd belongs to.
 type Identity struct {
-	// Format is the version of key layout and encoding; Claim fills it in.
+	// Format is the version of key layout and encoding, which Claim sets.
 	Format int `json:"format"`
 	// Kind is the kind of server.
 	Kind Kind `json:"kind"`
@@ -41,7 +40,7 @@ type Identity struct {
 	Name string `json:"name,omitempty"`
 }
 
-// String returns the identity as it is put into messages.
+// String returns the identity for messages.
 func (i Identity) String() string {
 	if i.Name == "" {
 		return string(i.Kind)
@@ -49,7 +48,7 @@ func (i Identity) String() string {
 	return fmt.Sprintf("%s %q", i.Kind, i.Name)
 }
 
-// IdentityKey returns the key that says whose the data below prefix is.
+// IdentityKey returns the key of the identity of the data below prefix.
 func IdentityKey(prefix string) string { return path.Join(prefix, identityKey) }
 
 // Claim compares the identity of the data below the prefix of h with want. It returns ErrIdentity
@@ -69,7 +68,7 @@ func (h *Handle) Claim(ctx context.Context, want Identity) error {
 	return c.write(ctx)
 }
 
-// claim is one attempt to find out, or to say, whose data is below a prefix.
+// claim is an attempt to read or write the identity of the data below a prefix.
 type claim struct {
 	kv            clientv3.KV
 	where, prefix string
@@ -92,7 +91,7 @@ func (c claim) read(ctx context.Context) (*Identity, error) {
 		clientv3.OpGet(c.prefix+"/", clientv3.WithPrefix(), clientv3.WithLimit(1), clientv3.WithKeysOnly()),
 	).Commit()
 	if err != nil {
-		return nil, fmt.Errorf("reading from %s whose it is: %w", c.where, err)
+		return nil, fmt.Errorf("reading the identity from %s: %w", c.where, err)
 	}
 	for _, kv := range answer.Responses[0].GetResponseRange().GetKvs() {
 		return c.decode(kv.Value)
@@ -101,13 +100,13 @@ func (c claim) read(ctx context.Context) (*Identity, error) {
 		return nil, fmt.Errorf("%w: %s has keys such as %s but no key %s, so they are from before v0.1.0 or not from shardplane: use another --data-dir, etcd or --etcd-prefix",
 			ErrDataDirFormat, c.where, kv.Key, key)
 	}
-	return nil, nil //nolint:nilnil // there is none
+	return nil, nil //nolint:nilnil // no data
 }
 
 func (c claim) decode(raw []byte) (*Identity, error) {
 	var found Identity
 	if err := json.Unmarshal(raw, &found); err != nil || found.Format == 0 || found.Kind == "" {
-		return nil, fmt.Errorf("%w: the key %s of %s holds %.100q, which no version of shardplane writes: restore it from a backup, or put %s there if it is the data of this %s",
+		return nil, fmt.Errorf("%w: the key %s of %s has the invalid value %.100q: restore it from a backup, or set it to %s if it is the data of this %s",
 			ErrIdentity, IdentityKey(c.prefix), c.where, raw, c.encoded(), c.want)
 	}
 	return &found, nil
@@ -123,14 +122,13 @@ func (c claim) compare(found Identity) error {
 		if found.Kind == c.want.Kind {
 			advice = fmt.Sprintf("start it with --name %s, or %s", found.Name, advice)
 		}
-		return fmt.Errorf("%w: below %s, %s holds the data of the %s, and this is the %s: %s", ErrIdentity, c.prefix, c.where, found, c.want, advice)
+		return fmt.Errorf("%w: the data below %s in %s belongs to the %s, but this is the %s: %s", ErrIdentity, c.prefix, c.where, found, c.want, advice)
 	default:
 		return nil
 	}
 }
 
-// write makes the key, unless somebody else has made it since, or has data in
-// which this one's would lie.
+// write creates the key, unless another server has created it, or has data that would contain this prefix.
 func (c claim) write(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, identityTimeout)
 	defer cancel()
@@ -143,19 +141,19 @@ func (c claim) write(ctx context.Context) error {
 	}
 	answer, err := c.kv.Txn(ctx).If(conditions...).Then(clientv3.OpPut(key, c.encoded())).Else(otherwise...).Commit()
 	if err != nil {
-		return fmt.Errorf("writing to %s whose it is: %w", c.where, err)
+		return fmt.Errorf("writing the identity to %s: %w", c.where, err)
 	}
 	if answer.Succeeded {
 		return nil
 	}
 	for _, response := range answer.Responses[1:] {
 		for _, kv := range response.GetResponseRange().GetKvs() {
-			return fmt.Errorf("%w: --etcd-prefix %s lies in the data of another server, which has the key %s: choose a prefix beside it", ErrIdentity, c.prefix, kv.Key)
+			return fmt.Errorf("%w: --etcd-prefix %s is below the prefix of another server, which has the key %s: choose another prefix", ErrIdentity, c.prefix, kv.Key)
 		}
 	}
 	kvs := answer.Responses[0].GetResponseRange().GetKvs()
 	if len(kvs) == 0 {
-		return fmt.Errorf("%s changes: its key %s was there and is not any more: start again", c.where, key)
+		return fmt.Errorf("the key %s was deleted from %s concurrently: restart the server", key, c.where)
 	}
 	found, err := c.decode(kvs[0].Value)
 	if err != nil {

@@ -10,7 +10,6 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestClaim has servers claim data below a prefix of their own of one etcd.
 func TestClaim(t *testing.T) {
 	t.Parallel()
 	s := start(t, t.TempDir())
@@ -68,7 +67,7 @@ func TestClaim(t *testing.T) {
 	}
 }
 
-// TestClaimAtOnce has servers start for the first time at the same time.
+// TestClaimAtOnce starts servers concurrently for the first time.
 func TestClaimAtOnce(t *testing.T) {
 	t.Parallel()
 	s := start(t, t.TempDir())

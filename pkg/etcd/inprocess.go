@@ -15,16 +15,15 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// leaseKeepAliveTimeout is how long the client waits for the first answer to a
-// keep-alive before it regards a lease as lost.
+// leaseKeepAliveTimeout is how long the client waits for the first response to a keep-alive before it
+// considers a lease as lost.
 const leaseKeepAliveTimeout = time.Second
 
-// errStopping is what calls get once the server stops. Unavailable is what a
-// network client would see.
+// errStopping is returned to calls when the server stops. A network client would also receive Unavailable.
 var errStopping = status.Error(codes.Unavailable, "the embedded etcd is stopping")
 
-// newInProcessClient returns a client that calls the handlers of s directly.
-// It is etcd's own v3client, with each call counted by calls.
+// newInProcessClient returns a client that calls the handlers of s directly. It is like etcd's v3client, but
+// calls are counted.
 func newInProcessClient(ctx context.Context, s *etcdserver.EtcdServer, calls *callCounter) *clientv3.Client {
 	c := clientv3.NewCtxClient(ctx, clientv3.WithZapLogger(s.Logger()))
 	kv := countedKV{KVServer: v3rpc.NewQuotaKVServer(s), calls: calls}
@@ -40,8 +39,8 @@ func newInProcessClient(ctx context.Context, s *etcdserver.EtcdServer, calls *ca
 	return c
 }
 
-// callCounter counts the calls in flight, and refuses them once closed: a read
-// of a database that was closed below it would end the process.
+// callCounter counts pending calls, and rejects calls after it was closed, because reading from a closed database
+// would crash the process.
 type callCounter struct {
 	mu       sync.Mutex
 	closed   bool
@@ -66,7 +65,7 @@ func (c *callCounter) close() {
 	c.closed = true
 }
 
-// stopping reports whether calls that take long should end.
+// stopping reports whether long calls should end.
 func (c *callCounter) stopping() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -150,9 +149,9 @@ func (s countedWatch) Watch(stream pb.Watch_WatchServer) error {
 	return s.WatchServer.Watch(withValuesBefore{stream, s.kv})
 }
 
-// withValuesBefore sends each change with the value that was there before, which all watches ask for but
-// that of compactions, of which there are few. etcd (v3rpc, recvLoop) notes that a watch asks for it after the watch has begun: an event that
-// comes in between has none, as if it had been compacted, which ends upstream's watches with an error.
+// withValuesBefore adds missing previous values to events. All watches request previous values except that of
+// compactions, which are few. etcd (v3rpc, recvLoop) records this request after it has started the watch. Events in
+// between have no previous value, as if it had been compacted, so that upstream's watches would fail.
 type withValuesBefore struct {
 	pb.Watch_WatchServer
 	kv pb.KVServer
@@ -165,15 +164,14 @@ func (s withValuesBefore) Send(r *pb.WatchResponse) error {
 		}
 		before, err := s.kv.Range(s.Context(), &pb.RangeRequest{Key: e.Kv.Key, Revision: e.Kv.ModRevision - 1, Serializable: true})
 		if err == nil && len(before.Kvs) == 1 {
-			// Another one, as other watches may have the same event.
+			// Do not modify the event, because other watches may share it.
 			r.Events[i] = &mvccpb.Event{Type: e.Type, Kv: e.Kv, PrevKv: before.Kvs[0]}
 		}
 	}
 	return s.Watch_WatchServer.Send(r)
 }
 
-// countedMaintenance serves what a client needs of maintenance; a call that is
-// not here is answered as unimplemented.
+// countedMaintenance provides the calls that clients need. Others return Unimplemented.
 type countedMaintenance struct {
 	pb.UnimplementedMaintenanceServer
 	server pb.MaintenanceServer
@@ -192,7 +190,7 @@ func (s countedMaintenance) HashKV(ctx context.Context, r *pb.HashKVRequest) (*p
 	return counted(ctx, s.calls, r, s.server.HashKV)
 }
 
-// countedMembers lists the one member, and changes nothing.
+// countedMembers provides read-only access to the member list.
 type countedMembers struct {
 	pb.UnimplementedClusterServer
 	server pb.ClusterServer

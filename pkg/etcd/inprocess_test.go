@@ -11,11 +11,11 @@ import (
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3rpc"
 )
 
-// watchStream keeps what is sent.
+// watchStream records sent responses.
 type watchStream struct {
 	pb.Watch_WatchServer
 
-	ctx  context.Context //nolint:containedctx // that of a stream
+	ctx  context.Context //nolint:containedctx // the stream's context
 	sent []*pb.WatchResponse
 }
 
@@ -26,7 +26,7 @@ func (s *watchStream) Send(r *pb.WatchResponse) error {
 	return nil
 }
 
-// sends is a server whose watches have some events.
+// sends is a server whose watches send the given events.
 type sends struct {
 	pb.UnimplementedWatchServer
 
@@ -37,8 +37,8 @@ func (s sends) Watch(stream pb.Watch_WatchServer) error {
 	return stream.Send(&pb.WatchResponse{Events: s.events})
 }
 
-// TestValuesBefore: a change comes with the value before it, also if etcd has not looked that up, unless it
-// is compacted; what etcd has sent, and other watches may be about to send, stays as it is.
+// TestValuesBefore verifies that changes have previous values, even if etcd has not read them, unless they are compacted,
+// and that shared responses are not modified.
 func TestValuesBefore(t *testing.T) {
 	t.Parallel()
 	s := start(t, t.TempDir())

@@ -9,17 +9,16 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// newLogger returns a logger for etcd that writes to klog. etcd tells much, so
-// that what it calls a warning needs -v=2 and what it calls information -v=5;
-// errors are always shown.
+// newLogger returns a logger for etcd that writes to klog. etcd logs many messages, so its warnings need -v=2 and
+// its information -v=5. Errors are always logged.
 //
-// etcd ends the process on errors that it regards as fatal. Here they panic
-// instead, so that Start can turn them into an error.
+// etcd ends the process after errors that it considers fatal. With this logger it panics instead, so that Start
+// can return an error.
 func newLogger() *zap.Logger {
 	return zap.New(klogCore{}, zap.WithFatalHook(panicHook{}), zap.WithPanicHook(panicHook{}))
 }
 
-// fatalError is what panicHook panics with.
+// fatalError is the panic value of panicHook.
 type fatalError struct {
 	message string
 	fields  map[string]any
@@ -34,7 +33,6 @@ func (e *fatalError) Error() string {
 
 type panicHook struct{}
 
-// OnWrite panics with what was logged.
 func (panicHook) OnWrite(entry *zapcore.CheckedEntry, fields []zapcore.Field) {
 	panic(&fatalError{message: entry.Message, fields: encodeFields(fields)})
 }
@@ -57,21 +55,17 @@ func verbosity(level zapcore.Level) klog.Level {
 	}
 }
 
-// Enabled reports whether klog would show a message of the level.
 func (c klogCore) Enabled(level zapcore.Level) bool {
 	return level >= zapcore.ErrorLevel || klog.V(verbosity(level)).Enabled()
 }
 
-// With returns a core that adds fields to each message.
 func (c klogCore) With(fields []zapcore.Field) zapcore.Core {
 	return klogCore{fields: append(slices.Clip(c.fields), fields...)}
 }
 
-// harmless is what a new etcd logs as an error: it looks at the term before
-// there was one, and again later.
+// harmless is logged as an error by a new etcd. It reads the term before there is one, and retries later.
 const harmless = "failed to update storage version"
 
-// Check adds the core to the entry where the level is enabled.
 func (c klogCore) Check(entry zapcore.Entry, checked *zapcore.CheckedEntry) *zapcore.CheckedEntry {
 	if entry.Message == harmless {
 		entry.Level = zapcore.WarnLevel
@@ -82,7 +76,6 @@ func (c klogCore) Check(entry zapcore.Entry, checked *zapcore.CheckedEntry) *zap
 	return checked
 }
 
-// Write writes one message.
 func (c klogCore) Write(entry zapcore.Entry, fields []zapcore.Field) error {
 	values := encodeFields(append(slices.Clip(c.fields), fields...))
 	pairs := make([]any, 0, 2*len(values))
@@ -98,14 +91,12 @@ func (c klogCore) Write(entry zapcore.Entry, fields []zapcore.Field) error {
 	return nil
 }
 
-// Sync flushes klog.
 func (c klogCore) Sync() error {
 	klog.Flush()
 	return nil
 }
 
-// withContent is the field of debug messages that holds what is stored, Secrets
-// included.
+// withContent is the field of debug messages with stored values, including Secrets.
 const withContent = "raftReq"
 
 func encodeFields(fields []zapcore.Field) map[string]any {

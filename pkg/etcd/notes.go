@@ -9,11 +9,11 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// notesTimeout bounds one request.
+// notesTimeout limits one request.
 const notesTimeout = 10 * time.Second
 
-// Notes are small values by name, in keys below the server's prefix, that decide together with
-// objects: of these, keys are without that prefix.
+// Notes are small values in etcd, which can be modified in transactions with conditions on objects. Keys of objects
+// are without the server's prefix.
 //
 //	<prefix>/<name of the notes>/<name>
 type Notes struct {
@@ -21,7 +21,7 @@ type Notes struct {
 	prefix, below string
 }
 
-// Notes returns the notes of a name, which has no slashes.
+// Notes returns the notes with a name, which must not contain slashes.
 func (h *Handle) Notes(name string) *Notes {
 	return &Notes{client: h.client.Client, prefix: h.prefix, below: path.Join(h.prefix, name) + "/"}
 }
@@ -49,7 +49,7 @@ func (n *Notes) Set(ctx context.Context, name, value string) error {
 	return err
 }
 
-// Delete deletes a note, if it has that value and there is an object under key.
+// Delete deletes a note if it has the value and an object with the key exists.
 func (n *Notes) Delete(ctx context.Context, name, value, key string) error {
 	ctx, cancel := context.WithTimeout(ctx, notesTimeout)
 	defer cancel()
@@ -60,7 +60,7 @@ func (n *Notes) Delete(ctx context.Context, name, value, key string) error {
 	return err
 }
 
-// There reports whether there is an object under key.
+// There reports whether an object with the key exists.
 func (n *Notes) There(ctx context.Context, key string) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, notesTimeout)
 	defer cancel()
@@ -68,7 +68,7 @@ func (n *Notes) There(ctx context.Context, key string) (bool, error) {
 	return err == nil && answer.Count > 0, err
 }
 
-// Names returns what follows below in the keys of objects.
+// Names returns the parts of objects' keys after the prefix below.
 func (n *Notes) Names(ctx context.Context, below string) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, notesTimeout)
 	defer cancel()
@@ -83,8 +83,8 @@ func (n *Notes) Names(ctx context.Context, below string) ([]string, error) {
 	return names, nil
 }
 
-// DeletePage deletes the first objects whose keys begin so, not more than limit, unless there is an
-// object under key, if that is given, and returns how many.
+// DeletePage deletes the first objects with the key prefix below, at most limit, and returns their number. If key is
+// not empty, it deletes nothing if an object with that key exists.
 func (n *Notes) DeletePage(ctx context.Context, below string, limit int64, key string) (int, error) {
 	ctx, cancel := context.WithTimeout(ctx, notesTimeout)
 	defer cancel()

@@ -13,42 +13,13 @@ import (
 	"go.etcd.io/etcd/client/v3/kubernetes"
 )
 
-// Options are the settings, as a person gives them on the command line, that
-// say where a server keeps its data: in an embedded etcd below DataDir, or,
-// where Servers are given, in an external etcd cluster.
-type Options struct {
-	// DataDir is the server's data directory; the embedded etcd's data is in
-	// its subdirectory "etcd".
-	DataDir string
-	// Servers are the URLs of an external etcd cluster.
-	Servers []string
-	// Prefix starts all keys: /name, or several such segments.
-	Prefix string
-	// CAFile, CertFile and KeyFile are for TLS with the external cluster.
-	CAFile, CertFile, KeyFile string
-	// CompactionInterval is how long history is kept; 0 keeps it for ever. The
-	// storage layer compacts, not etcd.
-	CompactionInterval time.Duration
-	// QuotaBytes is the size of the embedded etcd's database at which it stops
-	// accepting writes.
-	QuotaBytes int64
-	// UnsafeNoFsync makes the embedded etcd lose acknowledged writes when the
-	// machine crashes. It is for tests.
-	UnsafeNoFsync bool
-
-	// flagPrefix is the default of the flag for Prefix.
-	flagPrefix string
-}
-
-// subdirectory is where in a server's data directory the embedded etcd's is.
+// subdirectory of a server's data directory with the data of the embedded etcd.
 const subdirectory = "etcd"
 
-// Directory returns where the embedded etcd of a server is that has dataDir as
-// its data directory.
+// Directory returns the directory of the embedded etcd in a server's data directory.
 func Directory(dataDir string) string { return filepath.Join(dataDir, subdirectory) }
 
-// NewOptions returns the defaults for a server with the given data directory
-// and prefix of keys.
+// NewOptions returns the defaults for a server with a data directory and a key prefix.
 func NewOptions(dataDir, prefix string) Options {
 	return Options{DataDir: dataDir, Prefix: prefix, CompactionInterval: 5 * time.Minute, QuotaBytes: defaultQuotaBytes}
 }
@@ -62,12 +33,12 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.CAFile, "etcd-cafile", o.CAFile, "PEM file of the CAs of the external etcd's certificates")
 	fs.StringVar(&o.CertFile, "etcd-certfile", o.CertFile, "PEM file of the client certificate for the external etcd")
 	fs.StringVar(&o.KeyFile, "etcd-keyfile", o.KeyFile, "PEM file of the private key of --etcd-certfile")
-	fs.DurationVar(&o.CompactionInterval, "etcd-compaction-interval", o.CompactionInterval, "how long the history of objects is kept, and how often it is compacted; 0 never compacts")
-	fs.Int64Var(&o.QuotaBytes, "etcd-quota-backend-bytes", o.QuotaBytes, "size in bytes of the embedded etcd's database at which it stops accepting writes")
-	fs.BoolVar(&o.UnsafeNoFsync, "unsafe-no-fsync", o.UnsafeNoFsync, "do not sync the embedded etcd's writes to disk; for tests only, loses data when the machine crashes")
+	fs.DurationVar(&o.CompactionInterval, "etcd-compaction-interval", o.CompactionInterval, "interval of compactions, and how long history is kept; 0 disables compaction")
+	fs.Int64Var(&o.QuotaBytes, "etcd-quota-backend-bytes", o.QuotaBytes, "database size in bytes at which the embedded etcd rejects writes")
+	fs.BoolVar(&o.UnsafeNoFsync, "unsafe-no-fsync", o.UnsafeNoFsync, "disable syncing the embedded etcd's writes to disk; for tests only, data is lost when the machine crashes")
 }
 
-// Validate returns what is wrong with o.
+// Validate returns the errors in o.
 func (o *Options) Validate() []error {
 	var errs []error
 	if (o.CertFile == "") != (o.KeyFile == "") {
@@ -82,7 +53,7 @@ func (o *Options) Validate() []error {
 	if err := validatePrefix(o.Prefix); err != nil {
 		errs = append(errs, err)
 	} else if len(o.Servers) == 0 && o.flagPrefix != "" && o.Prefix != o.flagPrefix {
-		// What is below the other one would be as good as lost.
+		// Data below the other prefix would no longer be found.
 		errs = append(errs, errors.New("--etcd-prefix is for an external etcd: leave it out, or give --etcd-servers too"))
 	}
 	if o.CompactionInterval < 0 {
@@ -94,7 +65,6 @@ func (o *Options) Validate() []error {
 	return errs
 }
 
-// validatePrefix says what is wrong with a prefix of keys, or nil.
 func validatePrefix(prefix string) error {
 	ok := prefix != "/" && strings.HasPrefix(prefix, "/") && path.Clean(prefix) == prefix
 	for _, r := range prefix {
@@ -109,22 +79,21 @@ func validatePrefix(prefix string) error {
 // Handle is an open etcd, embedded or external.
 type Handle struct {
 	client *kubernetes.Client
-	// embedded is nil for an external one.
+	// embedded is nil if the etcd is external.
 	embedded *Server
 	stop     func()
-	// where is what messages call it, and prefix is that of the keys.
+	// where is the name in messages, and prefix is the prefix of all keys.
 	where, prefix string
 }
 
-// Open starts the embedded etcd of o, or connects to the external one. ctx
-// bounds the start only; Stop ends it.
+// Open starts the embedded etcd, or connects to the external one. ctx limits the start only; Stop ends it.
 func (o *Options) Open(ctx context.Context) (*Handle, error) {
 	if len(o.Servers) > 0 {
-		c, err := Connect(ctx, ExternalConfig{Servers: o.Servers, CAFile: o.CAFile, CertFile: o.CertFile, KeyFile: o.KeyFile})
+		client, err := o.connect(ctx)
 		if err != nil {
 			return nil, err
 		}
-		return &Handle{client: c.Client(), stop: func() { _ = c.Close() }, where: "the etcd at " + strings.Join(o.Servers, ", "), prefix: o.Prefix}, nil
+		return &Handle{client: client, stop: func() { _ = client.Close() }, where: "the etcd at " + strings.Join(o.Servers, ", "), prefix: o.Prefix}, nil
 	}
 	dir := Directory(o.DataDir)
 	s, err := Start(ctx, Config{DataDir: dir, UnsafeNoFsync: o.UnsafeNoFsync, QuotaBytes: o.QuotaBytes})
@@ -140,20 +109,19 @@ func (h *Handle) Client() *kubernetes.Client { return h.client }
 // Prefix returns the prefix of all keys.
 func (h *Handle) Prefix() string { return h.prefix }
 
-// Run returns nil when ctx ends, and an error should an embedded etcd stop by
-// itself before.
+// Run returns nil when ctx ends, and an error if the embedded etcd stops before.
 func (h *Handle) Run(ctx context.Context) error {
-	var stopped <-chan struct{} // of an external one, never
+	var stopped <-chan struct{} // never closed for an external etcd
 	if h.embedded != nil {
 		stopped = h.embedded.Done()
 	}
 	select {
 	case <-stopped:
-		return errors.New("the embedded etcd stopped by itself: its last log lines say why; is the disk full?")
+		return errors.New("the embedded etcd stopped unexpectedly: see its last log messages; is the disk full?")
 	case <-ctx.Done():
 		return nil
 	}
 }
 
-// Stop closes the client and ends the embedded etcd.
+// Stop closes the client and stops the embedded etcd.
 func (h *Handle) Stop() { h.stop() }

@@ -17,40 +17,36 @@ import (
 	"go.etcd.io/etcd/etcdutl/v3/snapshot"
 )
 
-// minRevisionBump is how far a restored store's revision is ahead of its
-// snapshot's at least.
+// minRevisionBump is the minimum difference of the revisions of a restored store and its snapshot.
 const minRevisionBump = 1_000_000_000
 
-// ErrSnapshot says that a file is no snapshot, or a damaged one.
+// ErrSnapshot is returned if a file is not a valid snapshot.
 var ErrSnapshot = errors.New("the snapshot is damaged")
 
-// RestoreConfig says what to restore, and where.
+// RestoreConfig configures a restore.
 type RestoreConfig struct {
 	// File is the snapshot.
 	File string
-	// DataDir is the data directory of the server that is to have it. The
-	// embedded etcd's subdirectory must be missing or empty.
+	// DataDir is the data directory of the server. The subdirectory of the embedded etcd must be missing or empty.
 	DataDir string
-	// Want is whose the data has to be, and Prefix that of its keys.
+	// Want is the required identity of the data, and Prefix the prefix of its keys.
 	Want   Identity
 	Prefix string
 }
 
-// Restored is what came of a restore.
+// Restored is the result of a restore.
 type Restored struct {
-	// From is the revision of the snapshot, To that with which the store starts.
+	// From is the revision of the snapshot, To the first revision of the restored store.
 	From, To int64
 }
 
-// Restore makes the data directory of an embedded etcd of a snapshot. It checks
-// the snapshot, that the data is the one wanted, and that etcd opens it, and
-// only then puts it where it belongs; what fails leaves no directory.
+// Restore creates the data directory of an embedded etcd from a snapshot. It verifies the snapshot and its
+// identity, and that etcd can open the data, before it moves the data into place. If it fails, no directory remains.
 //
-// The restored store starts at a revision that no client can have seen, and has
-// no history before: watches and continue tokens that were there before get 410
-// and their clients read everything again, and no resourceVersion is used twice.
-// That revision is the time, in microseconds since 1970, which also is ahead of
-// an earlier restore of the same snapshot.
+// The restored store starts at a revision that no client has seen, and without history. Earlier watches and
+// continue tokens get status 410, so that clients list again, and no resourceVersion is used twice. The
+// revision is the time in microseconds since 1970, so it is also greater than that of an earlier restore of the
+// same snapshot.
 func Restore(ctx context.Context, c RestoreConfig) (r Restored, err error) {
 	if err := verifySnapshot(c.File); err != nil {
 		return r, err
@@ -75,12 +71,12 @@ func Restore(ctx context.Context, c RestoreConfig) (r Restored, err error) {
 		return r, fmt.Errorf("cannot replace the empty directory: %w", err)
 	}
 	if err := os.Rename(made, target); err != nil {
-		return r, fmt.Errorf("cannot put the restored data in its place: %w", err)
+		return r, fmt.Errorf("cannot move the restored data to %s: %w", target, err)
 	}
-	return r, syncDir(c.DataDir)
+	return r, SyncDir(c.DataDir)
 }
 
-// verifySnapshot compares the checksum at the end of a snapshot with the rest.
+// verifySnapshot verifies the checksum at the end of a snapshot.
 func verifySnapshot(path string) (err error) {
 	file, err := os.Open(path)
 	if err != nil {
@@ -107,7 +103,7 @@ func verifySnapshot(path string) (err error) {
 	return nil
 }
 
-// stage makes an empty directory that only one restore uses. release removes it.
+// stage creates an empty directory for a single restore. release removes it.
 func stage(path string) (dir string, release func() error, err error) {
 	if err := os.MkdirAll(path, dirMode); err != nil {
 		return "", nil, fmt.Errorf("cannot create %s: choose a writable --data-dir: %w", path, err)
@@ -120,18 +116,18 @@ func stage(path string) (dir string, release func() error, err error) {
 		return "", nil, fmt.Errorf("cannot write to %s: choose a writable --data-dir: %w", path, err)
 	}
 	release = func() error { return errors.Join(os.RemoveAll(path), lock.Close()) }
-	// What a restore left that was killed.
+	// A killed restore may have left data.
 	if err := os.RemoveAll(filepath.Join(path, subdirectory)); err != nil {
 		return "", nil, errors.Join(err, release())
 	}
 	return path, release, nil
 }
 
-// unpack makes etcd's files in dir.
+// unpack creates etcd's files in dir.
 func (c RestoreConfig) unpack(dir string) (r Restored, err error) {
 	defer func() {
-		if p := recover(); p != nil { // what etcd regards as fatal
-			err = fmt.Errorf("%w: etcd gave up reading %s: %v", ErrSnapshot, c.File, p)
+		if p := recover(); p != nil { // a fatal error of etcd
+			err = fmt.Errorf("%w: etcd cannot read %s: %v", ErrSnapshot, c.File, p)
 		}
 	}()
 	manager := snapshot.NewV3(newLogger())
@@ -152,34 +148,34 @@ func (c RestoreConfig) unpack(dir string) (r Restored, err error) {
 		return r, err
 	}
 	for _, made := range []string{filepath.Join(dir, memberDir, "snap"), filepath.Join(dir, memberDir, "wal"), filepath.Join(dir, memberDir), dir} {
-		if err := syncDir(made); err != nil {
+		if err := SyncDir(made); err != nil {
 			return r, err
 		}
 	}
 	return r, nil
 }
 
-// try starts an etcd on the restored data and compares its identity.
+// try starts an etcd with the restored data and compares its identity.
 func (c RestoreConfig) try(ctx context.Context, dir string, revision int64) error {
 	server, err := Start(ctx, Config{DataDir: dir})
 	if err != nil {
-		return fmt.Errorf("what was restored does not open: %w", err)
+		return fmt.Errorf("cannot open the restored data: %w", err)
 	}
 	defer server.Stop()
 	claimed := claim{kv: server.Client().KV, where: "the snapshot " + c.File, prefix: c.Prefix, want: c.Want}
 	some, err := server.Client().KV.Get(ctx, c.Prefix+"/", clientv3.WithPrefix(), clientv3.WithLimit(1), clientv3.WithKeysOnly())
 	if err != nil {
-		return fmt.Errorf("reading what was restored: %w", err)
+		return fmt.Errorf("reading the restored data: %w", err)
 	}
 	if some.Header.Revision < revision {
-		return fmt.Errorf("what was restored is at revision %d and not at %d", some.Header.Revision, revision)
+		return fmt.Errorf("the restored data has revision %d instead of %d", some.Header.Revision, revision)
 	}
 	if len(some.Kvs) == 0 {
-		return fmt.Errorf("%w: %s has nothing below %s, where the %s has its data", ErrIdentity, claimed.where, c.Prefix, c.Want)
+		return fmt.Errorf("%w: %s has no keys below %s, the prefix of the %s", ErrIdentity, claimed.where, c.Prefix, c.Want)
 	}
 	found, err := claimed.read(ctx)
 	if err != nil {
 		return err
 	}
-	return claimed.compare(*found) // there are keys, so that it is not nil
+	return claimed.compare(*found) // not nil, because keys exist
 }

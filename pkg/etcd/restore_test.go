@@ -17,7 +17,7 @@ import (
 
 var testShard = Identity{Kind: KindShard, Name: "root"}
 
-// dataOf starts an etcd as the shard root does.
+// dataOf starts an etcd with the identity of the shard root.
 func dataOf(t *testing.T, dir string) *Handle {
 	t.Helper()
 	o := NewOptions(dir, "/shardplane")
@@ -56,9 +56,8 @@ func restore(t *testing.T, file string) (dir string, r Restored) {
 	return dir, r
 }
 
-// TestRestore saves under load, restores, and looks for what clients go by:
-// what was acknowledged before is there, revisions only grow, and who watched
-// is told to read again.
+// TestRestore saves during writes, restores, and verifies that acknowledged data exists, revisions increase, and watches
+// expire.
 func TestRestore(t *testing.T) {
 	t.Parallel()
 	h := dataOf(t, t.TempDir())
@@ -105,8 +104,7 @@ func TestRestore(t *testing.T) {
 	require.NoError(t, err)
 	require.Greater(t, next.Header.Revision, r.To)
 
-	// The same snapshot once more: nobody may take its revisions for those of the
-	// first restore.
+	// A second restore of the same snapshot must use other revisions.
 	_, second := restore(t, file)
 	require.Equal(t, r.From, second.From)
 	require.Greater(t, second.To, next.Header.Revision)
@@ -167,7 +165,7 @@ func TestRestoreRefuses(t *testing.T) {
 	})
 }
 
-// TestRestoreAfterKilledRestore starts over what a restore leaves that is killed.
+// TestRestoreAfterKilledRestore restores after a restore was killed.
 func TestRestoreAfterKilledRestore(t *testing.T) {
 	t.Parallel()
 	file := inFile(t, snapshotOf(t, dataOf(t, t.TempDir())))
@@ -182,7 +180,7 @@ func TestRestoreAfterKilledRestore(t *testing.T) {
 	dataOf(t, dir)
 }
 
-// TestSnapshotEnds ends snapshots that somebody still reads.
+// TestSnapshotEnds ends snapshots that are being read.
 func TestSnapshotEnds(t *testing.T) {
 	t.Parallel()
 	h := dataOf(t, t.TempDir())

@@ -13,7 +13,7 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 )
 
-// Server is an etcd server that runs in this process.
+// Server is an embedded etcd server.
 type Server struct {
 	dir    *dataDir
 	etcd   *embed.Etcd
@@ -23,8 +23,7 @@ type Server struct {
 	stopOnce sync.Once
 }
 
-// Start starts an embedded etcd server and returns when it serves. ctx bounds
-// the start only; Stop ends the server.
+// Start starts an embedded etcd server and returns when it is ready. ctx limits the start only; Stop ends it.
 func Start(ctx context.Context, cfg Config) (s *Server, err error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
@@ -51,7 +50,7 @@ func Start(ctx context.Context, cfg Config) (s *Server, err error) {
 	case err := <-s.etcd.Err():
 		return s, fmt.Errorf("the embedded etcd failed to start: %w", err)
 	case <-s.etcd.Server.StopNotify():
-		return s, errors.New("the embedded etcd stopped while it started: see its log with -v=5")
+		return s, errors.New("the embedded etcd stopped during its start: see its log with -v=5")
 	case <-ctx.Done():
 		return s, fmt.Errorf("the embedded etcd did not become ready: %w", context.Cause(ctx))
 	}
@@ -66,32 +65,30 @@ func Start(ctx context.Context, cfg Config) (s *Server, err error) {
 	return s, nil
 }
 
-// writable has etcd accept writes again that it refuses since it was full. It
-// does not do so by itself when there is room, after a restart even, and nobody
-// else reaches an embedded one. If there is no room still, it finds out with the
-// first write.
+// writable disarms the alarm that was raised when etcd was full. etcd does not disarm it when space is available,
+// not even after a restart, and no other client can reach an embedded etcd. If there is still no space, the next
+// write raises it again.
 func (s *Server) writable(ctx context.Context) error {
 	raised, err := s.client.AlarmList(ctx)
 	if err != nil {
-		return fmt.Errorf("the embedded etcd does not say whether it is full: %w", err)
+		return fmt.Errorf("listing the alarms of the embedded etcd: %w", err)
 	}
 	for _, alarm := range raised.Alarms {
 		if alarm.Alarm != etcdserverpb.AlarmType_NOSPACE {
 			continue
 		}
 		if _, err := s.client.AlarmDisarm(ctx, (*clientv3.AlarmMember)(alarm)); err != nil {
-			return fmt.Errorf("the embedded etcd was full, and does not accept writes again: %w", err)
+			return fmt.Errorf("disarming the alarm of the embedded etcd, which was full: %w", err)
 		}
 	}
 	return nil
 }
 
-// startEtcd starts etcd, and gives an error where etcd would panic or end the
-// process.
+// startEtcd starts etcd, and returns an error if etcd panics or would end the process.
 func startEtcd(cfg *embed.Config) (e *embed.Etcd, err error) {
 	defer func() {
 		if r := recover(); r != nil {
-			e, err = nil, corrupt(cfg.Dir, fmt.Errorf("etcd gave up reading it: %v", r))
+			e, err = nil, corrupt(cfg.Dir, fmt.Errorf("etcd cannot read it: %v", r))
 		}
 	}()
 	e, err = embed.StartEtcd(cfg)
@@ -99,7 +96,7 @@ func startEtcd(cfg *embed.Config) (e *embed.Etcd, err error) {
 	case errors.Is(err, fs.ErrPermission):
 		return nil, fmt.Errorf("cannot write to the data directory %s: choose a writable --data-dir: %w", cfg.Dir, err)
 	case err != nil:
-		// It opens no port and reads nothing but the directory.
+		// It opens no port and reads only the directory.
 		return nil, corrupt(cfg.Dir, err)
 	}
 	return e, nil
@@ -108,16 +105,16 @@ func startEtcd(cfg *embed.Config) (e *embed.Etcd, err error) {
 // Client returns the client of the server, which all resources share.
 func (s *Server) Client() *kubernetes.Client { return s.client }
 
-// Done is closed when the server has stopped, be it by Stop or by an error.
+// Done is closed when the server has stopped, by Stop or after an error.
 func (s *Server) Done() <-chan struct{} { return s.etcd.Server.StopNotify() }
 
-// Stop ends the client and the server and unlocks the data directory. Calls
-// that are in flight are answered; later ones fail. It may be called again.
+// Stop closes the client, stops the server and unlocks the data directory. Pending calls complete; later ones
+// fail. It may be called more than once.
 func (s *Server) Stop() {
 	s.stopOnce.Do(func() {
 		s.calls.close()
 		if s.client != nil {
-			// The error is that of the context which Close cancels.
+			// The error comes from the context that Close cancels.
 			_ = s.client.Close()
 		}
 		s.calls.wait()

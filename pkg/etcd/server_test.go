@@ -77,7 +77,7 @@ func TestInProcessClient(t *testing.T) {
 	status, err := s.Client().Status(t.Context(), "")
 	require.NoError(t, err)
 	require.NotEmpty(t, status.Version)
-	// Nothing listens.
+	// No port is open.
 	require.Empty(t, s.Client().Endpoints())
 	require.Empty(t, s.etcd.Clients)
 	require.Empty(t, s.etcd.Peers)
@@ -98,9 +98,7 @@ func TestRestartKeepsData(t *testing.T) {
 	}
 }
 
-// Stop under load: calls are answered or fail, watches end, nothing panics.
-// TestFull holds that an etcd which was full is written to again once it has been
-// started with room.
+// TestFull verifies that an etcd that was full accepts writes after a restart with a larger quota.
 func TestFull(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -163,7 +161,7 @@ func TestStopUnderLoad(t *testing.T) {
 	s.Stop()
 	working.Wait()
 
-	// No call reaches the database that is closed now.
+	// No call reaches the closed database.
 	ctx, client := t.Context(), s.Client()
 	_, get := client.KV.Get(ctx, "a")
 	_, txn := client.Txn(ctx).Then(clientv3.OpGet("a")).Commit()
@@ -194,11 +192,10 @@ func TestStartIsRefused(t *testing.T) {
 	dir := t.TempDir()
 	_, err = Start(ctx, Config{DataDir: dir})
 	require.ErrorIs(t, err, context.Canceled)
-	start(t, dir) // Nothing is left of it.
+	start(t, dir) // nothing remains locked
 }
 
-// TestFirstStartIsInterrupted starts over what a first start leaves that ends
-// after etcd has made its log and before it has become a member.
+// TestFirstStartIsInterrupted starts after a first start that ended before etcd was a member of its cluster.
 func TestFirstStartIsInterrupted(t *testing.T) {
 	t.Parallel()
 	for range 5 {
@@ -227,7 +224,7 @@ func TestDataDirInUse(t *testing.T) {
 	require.ErrorIs(t, err, ErrDataDirInUse)
 	require.ErrorContains(t, err, fmt.Sprintf("process %d", os.Getpid()))
 	require.ErrorContains(t, err, "--data-dir")
-	put(t, s, "a", "1") // The first one does not mind.
+	put(t, s, "a", "1") // the first one is not affected
 	s.Stop()
 	start(t, dir)
 }
@@ -242,7 +239,7 @@ func TestUnwritableDataDir(t *testing.T) {
 	require.ErrorContains(t, err, "choose a writable --data-dir")
 }
 
-// damaged data gives one error and leaves the directory to be repaired.
+// TestDamagedDataDir verifies that damaged data results in an error and the directory is unchanged.
 func TestDamagedDataDir(t *testing.T) {
 	t.Parallel()
 	db := filepath.Join(memberDir, "snap", "db")
@@ -311,8 +308,7 @@ func overwrite(t *testing.T, path, content string) {
 	require.NoError(t, os.WriteFile(path, []byte(content), 0o600))
 }
 
-// TestSnapshotsOften: a start has a thousand entries to read and to apply again, not ten
-// thousand.
+// TestSnapshotsOften verifies that a start reads a thousand entries, not ten thousand.
 func TestSnapshotsOften(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

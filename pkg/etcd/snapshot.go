@@ -11,21 +11,19 @@ import (
 	"go.etcd.io/etcd/server/v3/storage/backend"
 )
 
-// ErrExternal says that an etcd is external, so that its own tools are the ones
-// to save it with.
-var ErrExternal = errors.New("the etcd of this server is external: save it with `etcdctl snapshot save`, and with it all that shares it")
+// ErrExternal is returned by Handle.Snapshot for an external etcd, which must be saved with etcd's own tools.
+var ErrExternal = errors.New("the etcd of this server is external: save it with `etcdctl snapshot save`, which includes the data of all servers that share it")
 
-// Snapshot is the content of an embedded etcd at one moment, as a file in etcd's
-// own format: the database, followed by its SHA-256. It must be closed: what it
-// holds, the database cannot free. It is not safe for concurrent use.
+// Snapshot is a consistent copy of an embedded etcd in etcd's own format: the database, followed by its SHA-256.
+// It must be closed, because it prevents the database from freeing pages. It is not safe for concurrent use.
 type Snapshot struct {
-	ctx      context.Context //nolint:containedctx // ends the writing of one snapshot, whose life is that of a request
+	ctx      context.Context //nolint:containedctx // limits the lifetime of the snapshot, which belongs to one request
 	database backend.Snapshot
 	calls    *callCounter
 }
 
-// Snapshot opens a snapshot of an embedded etcd; the server goes on meanwhile.
-// ctx ends it. It fails with ErrExternal where the etcd is not embedded.
+// Snapshot opens a snapshot of an embedded etcd while the server continues. ctx ends it. It returns ErrExternal if
+// the etcd is not embedded.
 func (h *Handle) Snapshot(ctx context.Context) (*Snapshot, error) {
 	if h.embedded == nil {
 		return nil, ErrExternal
@@ -33,7 +31,7 @@ func (h *Handle) Snapshot(ctx context.Context) (*Snapshot, error) {
 	return h.embedded.Snapshot(ctx)
 }
 
-// Snapshot opens a snapshot; the server goes on meanwhile. ctx ends it.
+// Snapshot opens a snapshot while the server continues. ctx ends it.
 func (s *Server) Snapshot(ctx context.Context) (*Snapshot, error) {
 	if err := s.calls.enter(); err != nil {
 		return nil, err
@@ -44,8 +42,7 @@ func (s *Server) Snapshot(ctx context.Context) (*Snapshot, error) {
 // Size returns the number of bytes that WriteTo writes.
 func (s *Snapshot) Size() int64 { return s.database.Size() + sha256.Size }
 
-// WriteTo writes the snapshot to w. It fails when the context of the snapshot
-// ends, or the etcd stops.
+// WriteTo writes the snapshot to w. It fails if the context of the snapshot ends, or etcd stops.
 func (s *Snapshot) WriteTo(w io.Writer) (int64, error) {
 	sum := &summingWriter{Writer: w, snapshot: s, sum: sha256.New()}
 	n, err := s.database.WriteTo(sum)
@@ -62,7 +59,7 @@ func (s *Snapshot) Close() error {
 	return s.database.Close()
 }
 
-// summingWriter adds up what passes, until the snapshot has to end.
+// summingWriter computes the checksum, and fails when the snapshot has to end.
 type summingWriter struct {
 	io.Writer
 	snapshot *Snapshot

@@ -13,16 +13,15 @@ import (
 )
 
 const (
-	// startsKey, below the prefix, has the starts of servers on the data. It has too few segments
-	// to be the key of an object.
+	// startsKey is the key of the starts, below the prefix. It has fewer segments than the keys of objects.
 	startsKey = "shardplane-starts"
-	// maxStarts is how many are kept.
+	// maxStarts is the maximum number of recorded starts.
 	maxStarts = 64
 )
 
-// Starts are the starts of servers on some data, each with a random name. Data that was set back to
-// a copy, however that was done, has the starts that the copy has, and then others than before: so
-// they tell whether what somebody has seen up to a revision is what the data was.
+// Starts are the recorded starts of servers on the data, each with a random name. Data that was restored from an
+// older backup has the starts of the backup, followed by new ones. Therefore the starts show whether the data that
+// a client has read up to a revision is part of the current data's history.
 type Starts struct {
 	client *clientv3.Client
 	key    string
@@ -32,15 +31,14 @@ type Starts struct {
 	known []noted
 }
 
-// noted is one of them.
+// noted is a recorded start.
 type noted struct {
 	Name string `json:"name"`
-	// Revision is that of etcd when it was noted. What is stored has none of the last one, which
-	// is that of the key.
+	// Revision is the revision of the record. It is not stored for the latest start, which has the key's revision.
 	Revision int64 `json:"revision,omitempty"`
 }
 
-// Start notes that a server starts on the data.
+// Start records the start of a server on the data.
 func (h *Handle) Start(ctx context.Context) (*Starts, error) {
 	s := &Starts{client: h.client.Client, key: path.Join(h.prefix, startsKey), where: h.where}
 	ctx, cancel := context.WithTimeout(ctx, identityTimeout)
@@ -58,7 +56,7 @@ func (h *Handle) Start(ctx context.Context) (*Starts, error) {
 		}
 		answer, err := s.client.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(s.key), "=", revision)).Then(clientv3.OpPut(s.key, string(content))).Commit()
 		if err != nil {
-			return nil, fmt.Errorf("noting the start in %s: %w", s.where, err)
+			return nil, fmt.Errorf("recording the start in %s: %w", s.where, err)
 		}
 		if answer.Succeeded {
 			known[len(known)-1].Revision = answer.Header.Revision
@@ -68,8 +66,8 @@ func (h *Handle) Start(ctx context.Context) (*Starts, error) {
 	}
 }
 
-// read returns the starts that are noted, and the revision of that. What cannot be decoded is none:
-// whoever has seen something then reads it anew.
+// read returns the recorded starts and the revision of their key. If they cannot be decoded, it returns none, so
+// that clients read the data again.
 func (s *Starts) read(ctx context.Context) (starts []noted, revision int64, err error) {
 	answer, err := s.client.Get(ctx, s.key)
 	if err != nil {
@@ -86,21 +84,21 @@ func (s *Starts) read(ctx context.Context) (starts []noted, revision int64, err 
 	return starts, revision, nil
 }
 
-// Latest returns the name of the latest start that is known here.
+// Latest returns the name of the latest known start.
 func (s *Starts) Latest() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.known[len(s.known)-1].Name
 }
 
-// Had reports whether the data was, up to a revision, what somebody has seen who began to read when the
-// start of that name was the latest: no other one was noted in between. It may be false where another
-// replica has started meanwhile.
+// Had reports whether the data up to a revision is part of the current data's history for a client that began
+// to read when the named start was the latest: no other start was recorded in between. It may be false if another
+// replica has started in the meantime.
 func (s *Starts) Had(ctx context.Context, name string, revision int64) (bool, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	at := s.indexLocked(name)
-	if at < 0 { // it may be of another replica
+	if at < 0 { // it may be the start of another replica
 		ctx, cancel := context.WithTimeout(ctx, identityTimeout)
 		defer cancel()
 		starts, _, err := s.read(ctx)

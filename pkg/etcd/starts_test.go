@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestStarts: of data that is set back to a copy of it, what was seen since the copy is known not to
-// be there, however far it has got again; of data that goes on, all that was seen is.
+// TestStarts verifies that data from after a backup is not considered part of restored data, even at the same revision,
+// and that restarts without a restore preserve all data.
 func TestStarts(t *testing.T) {
 	t.Parallel()
 	directory, backup := filepath.Join(t.TempDir(), "data"), filepath.Join(t.TempDir(), "backup")
@@ -47,7 +47,7 @@ func TestStarts(t *testing.T) {
 	had(true, starts, first, copied)
 	had(true, starts, second, copied)
 	had(true, starts, second, seen)
-	// Another replica starts beside it, of which the first hears when it is asked.
+	// The first server reads the start of another replica on demand.
 	h := &Handle{client: server.Client(), where: "there", prefix: "/shardplane"}
 	beside, err := h.Start(t.Context())
 	require.NoError(t, err)
@@ -65,7 +65,7 @@ func TestStarts(t *testing.T) {
 	had(false, starts, second, seen)
 	had(false, starts, second, copied)
 
-	// No more are kept than anybody has seen who still follows.
+	// The number of recorded starts is limited.
 	for range maxStarts {
 		starts, err = (&Handle{client: server.Client(), where: "there", prefix: "/shardplane"}).Start(t.Context())
 		require.NoError(t, err)

@@ -1,18 +1,17 @@
-// Package lifecycle opens what a server stands on in order, runs its parts, and stops and
-// closes all in reverse: what a part builds on is there before it runs and until it has ended.
+// Package lifecycle opens the dependencies of a server in order, runs its parts, and stops and closes everything in
+// reverse order. A part's dependencies are available before it runs and until it has ended.
 //
-//	Opened etcd ─► Opened storage ─► Run(ctx): part 1, part 2, … each when what it needs is there
+//	Opened etcd ─► Opened storage ─► Run(ctx): part 1, part 2, … each when its needs are met
 //	                                           ctx ends, or a part fails
 //	closed etcd ◄─ closed storage ◄─            part 1 ended ◄─ part 2 ended ◄─ …
 //
-// No part waits for those before it to be ready, only for what it Needs itself. What must be
-// there first is opened first, and undone if the rest cannot be. The parts of a server need each
-// other in a circle: informers read what the API serves, which decides by what informers know. And
-// a server whose peers, or whose caches, are away for long has to serve all else, and to say by
-// its readiness checks what it waits for, which it can only once its listener runs.
+// A part only waits for its own Needs, not for the readiness of earlier parts, because the parts of a server depend on
+// each other: e.g. informers read from the API, whose authorization uses informers. A server whose peers or caches are
+// unreachable must serve other requests and report the reason in its readiness checks, which requires its
+// listener. Resources that are needed earlier are opened before, and closed if the server cannot start.
 //
-// The servers are groups of parts, and so are the controllers of a shard. It
-// knows neither. Package lifecycletest holds of servers that a half start is undone.
+// Servers and the controllers of a shard are groups of parts. Package lifecycletest tests that a failed start
+// closes everything.
 package lifecycle
 
 import (
@@ -25,23 +24,23 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// ErrEnded is the error of a part that returned although it was not asked to.
+// ErrEnded is the error of a part that returned before it was stopped.
 var ErrEnded = errors.New("ended by itself")
 
-// Part is something that works until its context ends.
+// Part runs until its context ends.
 type Part struct {
-	// Name is what logs and errors call the part.
+	// Name is the name of the part in logs and errors.
 	Name string
-	// Needs returns once what the part needs to run is there, which may be work of
-	// any other part. No other part waits for that. Nil means that nothing is needed.
+	// Needs returns when the requirements of the part are met, which may depend on any other part. Other parts do not
+	// wait for it. Nil means no requirements.
 	Needs func(ctx context.Context) error
-	// Run works until ctx ends, and returns when all goroutines of the part have
-	// ended. An earlier return, with an error or without, ends the group.
+	// Run works until ctx ends, and returns when all goroutines of the part have ended. An earlier return, even
+	// without an error, ends the group.
 	Run func(ctx context.Context) error
 }
 
-// Group is a number of parts that live together. It is put together by one
-// goroutine and runs once; Opened and Close may be called from any.
+// Group is a set of parts that run together. It must be assembled by one goroutine, and runs once. Opened and Close may
+// be called concurrently.
 type Group struct {
 	kind  string
 	parts []Part
@@ -50,15 +49,13 @@ type Group struct {
 	closers []func()
 }
 
-// New returns an empty group. Kind is what logs and errors call its parts, such
-// as "controller".
+// New returns an empty group. Kind is the kind of its parts in logs and errors, e.g. "controller".
 func New(kind string) *Group { return &Group{kind: kind} }
 
-// Add puts parts behind those that the group has: they are stopped before those.
+// Add appends parts. They are stopped before earlier parts.
 func (g *Group) Add(parts ...Part) { g.parts = append(g.parts, parts...) }
 
-// Opened notes what Close has to undo: something that was opened while the
-// group was assembled.
+// Opened registers a function for Close, which closes a resource that was opened while the group was assembled.
 func (g *Group) Opened(undo func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -74,8 +71,8 @@ func (g *Group) Names() []string {
 	return names
 }
 
-// Close undoes, in reverse order, what was opened; once, however often it is
-// called. A group that runs is ended by the context of Run, which closes it.
+// Close closes the opened resources once, in reverse order. A running group must be ended by the context of Run, which
+// closes it.
 func (g *Group) Close() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -85,7 +82,7 @@ func (g *Group) Close() {
 	g.closers = nil
 }
 
-// running is a part that was started.
+// running is a started part.
 type running struct {
 	Part
 
@@ -93,17 +90,16 @@ type running struct {
 	done   chan error
 }
 
-// Run has each part run as soon as what it needs is there. When ctx ends, it stops
-// them in reverse order, each when those behind it have ended, closes the group and
-// returns nil. If a part fails, or ends by itself, the others are stopped, too, and Run
-// returns the error.
+// Run runs each part as soon as its needs are met. When ctx ends, it stops the parts in reverse order, one after the
+// other, closes the group and returns nil. If a part fails or returns early, Run stops the others and returns the
+// error.
 func (g *Group) Run(ctx context.Context) error {
 	defer g.Close()
 	failed := make(chan error, len(g.parts))
 	started := make([]running, 0, len(g.parts))
 	for _, p := range g.parts {
 		r := running{Part: p, done: make(chan error, 1)}
-		// Not cancelled by ctx itself: the order of stopping is ours.
+		// Not cancelled by ctx, because the parts are stopped in order.
 		var own context.Context
 		own, r.cancel = context.WithCancel(context.WithoutCancel(ctx))
 		started = append(started, r)
@@ -136,12 +132,12 @@ func (g *Group) Run(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// run waits for what the part needs, then runs it.
+// run waits for the needs of the part, then runs it.
 func (r running) run(ctx context.Context) error {
 	if r.Needs != nil {
 		if err := r.Needs(ctx); err != nil {
 			if ctx.Err() != nil {
-				return nil //nolint:nilerr // stopped while it waited, which is no failure
+				return nil //nolint:nilerr // stopped while waiting
 			}
 			return err
 		}

@@ -12,7 +12,7 @@ import (
 	"github.com/shardplane/shardplane/test/bubble"
 )
 
-// journal records what happens in a test, in order.
+// journal records the events of a test, in order.
 type journal struct {
 	mu      sync.Mutex
 	entries []string
@@ -30,7 +30,7 @@ func (j *journal) all() []string {
 	return j.entries
 }
 
-// part works until it is stopped, or until fail has an error.
+// part runs until it is stopped or receives an error from fail.
 func (j *journal) part(name string, fail <-chan error) lifecycle.Part {
 	return lifecycle.Part{Name: name, Run: func(ctx context.Context) error {
 		j.add("start " + name)
@@ -94,8 +94,8 @@ func TestWaitsForNeedsOfEachOnItsOwn(t *testing.T) {
 	})
 }
 
-// TestPartsNeedEachOther holds that a part may need what one behind it does, and that the order
-// of stopping is that of the parts all the same, and not the one in which they came to run.
+// TestPartsNeedEachOther verifies that a part may need a later one, and that parts stop in the order of the group
+// instead of the order in which they started.
 func TestPartsNeedEachOther(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		j := &journal{}

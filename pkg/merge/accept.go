@@ -8,11 +8,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// jsonType is the one encoding in which answers are merged.
+// jsonType is the only encoding in which responses are merged.
 const jsonType = "application/json"
 
-// Accept returns what of an Accept header shards are to be asked for: what is in JSON,
-// Tables and metadata included. ok is false if the client takes nothing of that.
+// Accept returns the clauses of an Accept header that can be merged: those for JSON, including Tables and
+// metadata. ok is false if there is none.
 func Accept(header string) (accept string, ok bool) {
 	if header == "" {
 		return jsonType, true
@@ -35,8 +35,8 @@ func Accept(header string) (accept string, ok bool) {
 	return strings.Join(kept, ","), len(kept) > 0
 }
 
-// AsksForTables reports whether servers answer an Accept header with Tables: whether the
-// preferred clause of those that they can satisfy names them.
+// AcceptsTables reports whether servers respond to an Accept header with Tables, i.e. whether the first clause
+// that they support specifies Tables.
 func AcceptsTables(accept string) bool {
 	for _, clause := range goautoneg.ParseAccept(accept) {
 		as, group, version := clause.Params["as"], clause.Params["g"], clause.Params["v"]

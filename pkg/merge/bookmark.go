@@ -8,7 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// metadataOf returns the metadata of a bookmark, which in a Table is in its row.
+// metadataOf returns the metadata of a bookmark. In a Table it is in the row.
 func metadataOf(object map[string]any, table bool) map[string]any {
 	if rows, ok := object["rows"].([]any); ok && table && len(rows) > 0 {
 		row, _ := rows[0].(map[string]any)
@@ -18,7 +18,7 @@ func metadataOf(object map[string]any, table bool) map[string]any {
 	return metadata
 }
 
-// decodeBookmark reads an object whole, which is small.
+// decodeBookmark decodes an object completely, because bookmarks are small.
 func decodeBookmark(raw []byte) (map[string]any, error) {
 	decoder := json.NewDecoder(bytes.NewReader(raw))
 	decoder.UseNumber()
@@ -29,7 +29,7 @@ func decodeBookmark(raw []byte) (map[string]any, error) {
 	return object, nil
 }
 
-// endsInitial reports whether a bookmark is the one that ends the initial events.
+// endsInitial reports whether a bookmark ends the initial events.
 func endsInitial(raw []byte, tables bool) bool {
 	object, err := decodeBookmark(raw)
 	if err != nil {
@@ -39,7 +39,7 @@ func endsInitial(raw []byte, tables bool) bool {
 	return annotations[metav1.InitialEventsAnnotationKey] == "true"
 }
 
-// annotated returns a bookmark with one more annotation.
+// annotated returns a bookmark with an additional annotation.
 func annotated(raw []byte, tables bool, key, value string) ([]byte, error) {
 	object, err := decodeBookmark(raw)
 	if err != nil {
@@ -47,7 +47,7 @@ func annotated(raw []byte, tables bool, key, value string) ([]byte, error) {
 	}
 	metadata := metadataOf(object, tables && isTable(raw))
 	if metadata == nil {
-		return raw, nil // a Table that is to be without objects
+		return raw, nil // a Table without objects
 	}
 	annotations, ok := metadata["annotations"].(map[string]any)
 	if !ok {

@@ -1,11 +1,11 @@
-// Package merge makes one list, and one watch, of those of several shards.
+// Package merge merges the lists and watches of several shards.
 //
-//	LIST   heads of all shards ─► Vector ─► items of shard after shard, each with its version
-//	WATCH  stream of each shard ─► one event at a time ─► Vector goes on ─► one stream
+//	LIST   heads of all shards ─► Vector ─► items of one shard after the other, each with its version
+//	WATCH  streams of all shards ─► one event at a time ─► Vector advances ─► one stream
 //
-// Each shard counts its revisions by itself, so a merged version is a Vector: how far
-// each shard has been seen. It is in every object of a merged answer, so that a client
-// can resume from any of them, and a shard finds its own revision in it.
+// Each shard has its own revisions. Therefore a merged version is a Vector with one revision per shard. All
+// objects in merged responses have such a version, so that a client can resume from any of them, and each shard
+// can extract its own revision.
 //
-// The package knows shards by what answers their requests, and nothing of servers.
+// The package accesses shards only through functions that send requests.
 package merge

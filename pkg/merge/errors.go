@@ -17,30 +17,28 @@ import (
 )
 
 const (
-	// PartialHeader has, with the value PartialAllow, a request answered without shards
-	// that do not answer.
+	// PartialHeader with the value PartialAllow allows a response without unreachable shards.
 	PartialHeader = "X-Shardplane-Partial"
-	// PartialAllow is the one value of PartialHeader that means something.
-	PartialAllow = "allow"
-	// CauseShardUnavailable is the type of the causes of an answer that is missing shards:
-	// the field of each is the shard's name.
+	PartialAllow  = "allow"
+	// CauseShardUnavailable is the type of the causes in an error because of unreachable shards. The field of a
+	// cause is the name of the shard.
 	CauseShardUnavailable metav1.CauseType = "ShardUnavailable"
-	// retrySeconds is the Retry-After of answers that will change by themselves.
+	// retrySeconds is the Retry-After of temporary errors.
 	retrySeconds = 1
-	// maxErrorBytes is how much of a shard's error is read.
+	// maxErrorBytes limits the size of a shard's error.
 	maxErrorBytes = 64 << 10
 )
 
-// missing are shards that do not answer, and why not.
+// missing are the errors of unreachable shards.
 type missing map[string]error
 
-// names returns the shards in order.
+// names returns the sorted names of the shards.
 func (m missing) names() []string { return slices.Sorted(maps.Keys(m)) }
 
-// status is the answer where all shards are needed.
+// status returns the error if all shards are required.
 func (m missing) status() *apierrors.StatusError {
 	names := m.names()
-	err := apierrors.NewServiceUnavailable("shards that do not answer: " + strings.Join(names, ", ") + ". Try again, or send " + PartialHeader + ": " + PartialAllow + " to go without them") //nolint:forbidigo // with a delay, see below
+	err := apierrors.NewServiceUnavailable("shards are unreachable: " + strings.Join(names, ", ") + ". Try again, or send " + PartialHeader + ": " + PartialAllow + " for a response without them") //nolint:forbidigo // with a delay, see below
 	err.ErrStatus.Details = &metav1.StatusDetails{RetryAfterSeconds: retrySeconds}
 	for _, name := range names {
 		err.ErrStatus.Details.Causes = append(err.ErrStatus.Details.Causes, metav1.StatusCause{
@@ -50,21 +48,21 @@ func (m missing) status() *apierrors.StatusError {
 	return err
 }
 
-// expired is the answer to a version from which there is no going on.
+// expired returns the error for a version from which a client cannot continue.
 func expired(format string, args ...any) *apierrors.StatusError {
 	return apierrors.NewResourceExpired(fmt.Sprintf(format, args...))
 }
 
-// invalidOption is the answer to options that do not go together.
+// invalidOption returns the error for an invalid combination of options.
 func invalidOption(name, why string) *apierrors.StatusError {
 	return apierrors.NewInvalid(schema.GroupKind{Group: metav1.GroupName, Kind: "ListOptions"}, "", field.ErrorList{field.Forbidden(field.NewPath(name), why)})
 }
 
-// errAway says that a shard did not answer, or could not.
-var errAway = errors.New("the shard does not answer")
+// errUnreachable is wrapped by the errors of a shard that did not respond, or could not.
+var errUnreachable = errors.New("the shard is unreachable")
 
-// check returns nil for an answer of a shard that can be merged. Else it is the shard's own
-// error, or errAway; the body is closed.
+// check returns nil for a response that can be merged, otherwise the shard's own error, or errUnreachable. It closes the
+// body if it returns an error.
 func check(res *http.Response) error {
 	if res.StatusCode == http.StatusOK {
 		return nil
@@ -72,25 +70,25 @@ func check(res *http.Response) error {
 	defer func() { _ = res.Body.Close() }()
 	body, err := io.ReadAll(io.LimitReader(res.Body, maxErrorBytes))
 	if err != nil {
-		return fmt.Errorf("%w: %w", errAway, err)
+		return fmt.Errorf("%w: %w", errUnreachable, err)
 	}
 	var status metav1.Status
 	if err := json.Unmarshal(body, &status); err != nil || status.Kind != "Status" || status.APIVersion != "v1" || status.Code == 0 {
 		status = metav1.Status{Status: metav1.StatusFailure, Code: int32(res.StatusCode), Reason: metav1.StatusReasonUnknown, Message: string(body)} //nolint:gosec // three digits
 	}
-	return judge(&apierrors.StatusError{ErrStatus: status})
+	return classify(&apierrors.StatusError{ErrStatus: status})
 }
 
-// judge tells a shard that cannot answer now from one that has answered with an error.
-func judge(err *apierrors.StatusError) error {
+// classify returns errUnreachable for errors because of which a shard cannot respond, and others unchanged.
+func classify(err *apierrors.StatusError) error {
 	switch err.ErrStatus.Code {
 	case http.StatusInternalServerError, http.StatusBadGateway, http.StatusServiceUnavailable:
-		return fmt.Errorf("%w: %s", errAway, err.ErrStatus.Message)
+		return fmt.Errorf("%w: %s", errUnreachable, err.ErrStatus.Message)
 	}
 	return err
 }
 
-// statusOf returns the answer of a shard that err is, or nil.
+// statusOf returns the API error of a shard in err, or nil.
 func statusOf(err error) *apierrors.StatusError {
 	status, _ := errors.AsType[*apierrors.StatusError](err)
 	return status

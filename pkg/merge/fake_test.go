@@ -21,28 +21,28 @@ import (
 	"github.com/shardplane/shardplane/pkg/merge"
 )
 
-// fake is a shard with objects that have nothing but names.
+// fake is a shard whose objects have only names.
 type fake struct {
 	name   string
 	server *httptest.Server
 
 	mu      sync.Mutex
 	changed *sync.Cond
-	// history is all that has happened, each at the revision of its place and one more.
+	// history contains all changes; the revision of each is its index plus one.
 	history   []change
 	compacted int
-	// epoch ends watches when it changes, down refuses all, and answer is given instead.
+	// epoch ends watches when it changes, down rejects all requests, and answer replaces responses.
 	epoch  int
 	down   bool
 	answer *apierrors.StatusError
 	asked  []url.Values
-	// cut has watches end after so many initial events.
+	// cut ends watches after this number of initial events.
 	cut int
-	// clusters are the logical clusters of objects, by name.
+	// clusters are the logical clusters of objects by name.
 	clusters map[string]string
-	// members are those that objects have in addition.
+	// members are additional members of objects.
 	members map[string]any
-	// gates has watches wait before some of their initial events.
+	// gates delay some initial events of watches.
 	gates map[int]<-chan struct{}
 }
 
@@ -74,7 +74,7 @@ func (f *fake) happens(kind, name string) {
 	f.changed.Broadcast()
 }
 
-// set changes how the shard answers, and ends its watches.
+// set changes the behavior of the shard, and ends its watches.
 func (f *fake) set(change func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -85,7 +85,6 @@ func (f *fake) set(change func()) {
 
 func (f *fake) end() { f.set(func() {}) }
 
-// shard is the fake as requests know it.
 func (f *fake) shard() merge.Shard {
 	return merge.Shard{Name: f.name, Number: merge.NumberOf(f.name), Get: func(ctx context.Context, query url.Values) (*http.Response, error) {
 		f.mu.Lock()
@@ -145,11 +144,11 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	w.Header().Set("Content-Type", "application/json")
-	// In the order of custom resources, where the version comes last.
+	// As for custom resources, the version is last.
 	_ = json.NewEncoder(w).Encode(map[string]any{"apiVersion": "v1", "items": items, "kind": "ThingList", "metadata": metadata})
 }
 
-// at returns the objects that there are at a revision.
+// at returns the objects at a revision.
 func (f *fake) at(revision int) []string {
 	there := map[string]bool{}
 	for _, c := range f.history[:revision] {
@@ -165,7 +164,7 @@ func (f *fake) at(revision int) []string {
 	return names
 }
 
-// object returns an object as it is at a revision.
+// object returns an object at a revision.
 func (f *fake) object(name string, revision int) map[string]any {
 	for revision > 0 && f.history[revision-1].name != name {
 		revision--
@@ -236,7 +235,7 @@ var notServedResource = schema.GroupResource{Resource: "things"}
 
 func notServed() *apierrors.StatusError { return apierrors.NewNotFound(notServedResource, "") }
 
-// world is what a request finds.
+// world contains the shards of a request.
 type world struct {
 	t  *testing.T
 	mu sync.Mutex
@@ -254,7 +253,7 @@ func (w *world) set(shards ...*fake) {
 	w.is = shards
 }
 
-// request returns a request with pairs of the query.
+// request returns a request with query parameters in pairs.
 func (w *world) request(pairs ...string) *merge.Request {
 	query := url.Values{}
 	for i := 0; i < len(pairs); i += 2 {
@@ -271,7 +270,6 @@ func (w *world) request(pairs ...string) *merge.Request {
 	}}
 }
 
-// object is what all objects have in common.
 type object struct {
 	Kind     string
 	Metadata struct {

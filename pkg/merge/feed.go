@@ -16,41 +16,40 @@ import (
 )
 
 const (
-	// awayTimeout is how long a watch waits for a shard that does not answer, before it ends
-	// or goes on without it.
-	awayTimeout = 5 * time.Second
-	// answerTimeout is how long one attempt may take until a shard begins to answer.
+	// unreachableTimeout is how long a watch waits for an unreachable shard before it ends or continues without it.
+	unreachableTimeout = 5 * time.Second
+	// answerTimeout is the maximum time until a shard begins to respond to one attempt.
 	answerTimeout = 10 * time.Second
-	// retryPause is the time between attempts to watch a shard, and unservedPause that after
-	// a shard said that it does not serve the resource.
+	// retryPause is the delay between attempts to watch a shard, and unservedPause the delay after a shard did
+	// not serve the resource.
 	retryPause, unservedPause = 250 * time.Millisecond, 5 * time.Second
 )
 
-// notice is what a feed tells the watch that it is a part of.
+// notice is sent by a feed to its watch.
 type notice struct {
 	feed *feed
-	what what
-	// frame is the event, and revision its version.
+	kind noticeKind
+	// frame is the event, and revision its resource version.
 	frame    frame
 	revision uint64
-	// err is why the shard is away, or the answer that ends the watch.
+	// err is why the shard is unreachable, or the error that ends the watch.
 	err error
 }
 
-type what int
+type noticeKind int
 
 const (
-	// began says that the shard answers; events follow.
-	began what = iota
+	// began is sent when the shard responds. Events follow.
+	began noticeKind = iota
 	// event is an event of the shard.
 	event
-	// initialEnd says that all that there was at the beginning has been told.
+	// initialEnd is sent after all initial events.
 	initialEnd
-	// unserved says that the shard does not serve the resource, for now.
+	// unserved is sent if the shard currently does not serve the resource.
 	unserved
-	// isAway says that the shard does not answer, and is asked again.
-	isAway
-	// failed says that there is no going on.
+	// shardUnreachable is sent if the shard is unreachable. The feed retries.
+	shardUnreachable
+	// failed is sent if the feed cannot continue.
 	failed
 )
 
@@ -60,30 +59,28 @@ type frame struct {
 	Object json.RawMessage `json:"object"`
 }
 
-// feed reads the watch of one shard, and resumes it where it ends. It reads an event
-// only when the one before has been taken.
+// feed reads the watch of one shard, and resumes it when it ends. It reads an event only after the previous one was
+// received.
 type feed struct {
 	shard   Shard
 	request *Request
-	// at is the position up to which all has been told, if there is one: from there
-	// it resumes. Without, it begins with all that there is.
+	// at is the position from which the feed resumes, if known is true. Otherwise it starts with initial events.
 	at    uint64
 	known bool
-	// notOlder is the position that initial events must not be older than.
+	// notOlder is the minimum position of initial events.
 	notOlder uint64
-	// told is set once some of the initial events have been.
-	told bool
-	// answers is set once the shard has. It belongs to the watch that this is a part of.
-	answers bool
-	// columns are those of hidden events, which the client has not received yet. They belong to
-	// the watch, too.
+	// initialSent is set once initial events have been sent.
+	initialSent bool
+	// responded is set once the shard has responded. It belongs to the watch.
+	responded bool
+	// columns are those of hidden events, which the client has not received yet. They belong to the watch.
 	columns []byte
 	out     chan<- notice
-	// open is closed when events may follow, and release when those after the initial may.
+	// open is closed when events may follow, and release when those after the initial events may follow.
 	open, release <-chan struct{}
 }
 
-// run watches until ctx ends or there is no going on.
+// run watches until ctx ends or the feed cannot continue.
 func (f *feed) run(ctx context.Context) {
 	lost := time.Now()
 	warned := false
@@ -94,22 +91,22 @@ func (f *feed) run(ctx context.Context) {
 		}
 		pause := retryPause
 		switch status := statusOf(err); {
-		case isCode(err, http.StatusNotFound) && !f.told:
+		case isCode(err, http.StatusNotFound) && !f.initialSent:
 			pause = unservedPause
-			if !f.tell(ctx, notice{what: unserved, err: err}) {
+			if !f.send(ctx, notice{kind: unserved, err: err}) {
 				return
 			}
 		case status != nil && status.ErrStatus.Code != http.StatusTooManyRequests:
-			f.tell(ctx, notice{what: failed, err: status})
+			f.send(ctx, notice{kind: failed, err: status})
 			return
-		case !f.known && f.told:
-			f.tell(ctx, notice{what: failed, err: missing{f.shard.Name: errors.New("the watch broke amid the initial events")}.status()})
+		case !f.known && f.initialSent:
+			f.send(ctx, notice{kind: failed, err: missing{f.shard.Name: errors.New("the watch ended during the initial events")}.status()})
 			return
 		case lost.IsZero():
 			lost = time.Now()
-		case time.Since(lost) > awayTimeout && !warned:
+		case time.Since(lost) > unreachableTimeout && !warned:
 			warned = true
-			if !f.tell(ctx, notice{what: isAway, err: err}) {
+			if !f.send(ctx, notice{kind: shardUnreachable, err: err}) {
 				return
 			}
 		}
@@ -121,8 +118,8 @@ func (f *feed) run(ctx context.Context) {
 	}
 }
 
-// tell hands a notice over, and reports whether that was possible.
-func (f *feed) tell(ctx context.Context, n notice) bool {
+// send sends a notice, and returns false if ctx ends before.
+func (f *feed) send(ctx context.Context, n notice) bool {
 	n.feed = f
 	select {
 	case f.out <- n:
@@ -132,8 +129,8 @@ func (f *feed) tell(ctx context.Context, n notice) bool {
 	}
 }
 
-// watch reads one watch of the shard to its end. answers is called when it has begun.
-func (f *feed) watch(ctx context.Context, answers func()) error {
+// watch reads one watch of the shard until it ends. It calls answers when the shard has responded.
+func (f *feed) watch(ctx context.Context, responded func()) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	late := time.AfterFunc(answerTimeout, cancel)
@@ -154,21 +151,21 @@ func (f *feed) watch(ctx context.Context, answers func()) error {
 		err = context.DeadlineExceeded
 	}
 	if err != nil {
-		return fmt.Errorf("%w: %w", errAway, err)
+		return fmt.Errorf("%w: %w", errUnreachable, err)
 	}
 	if err := check(res); err != nil {
 		return err
 	}
 	defer func() { _ = res.Body.Close() }()
-	answers()
-	if !f.tell(ctx, notice{what: began}) || !wait(ctx, f.open) {
+	responded()
+	if !f.send(ctx, notice{kind: began}) || !wait(ctx, f.open) {
 		return ctx.Err()
 	}
 	decoder := json.NewDecoder(bufio.NewReaderSize(res.Body, copyBytes))
 	for {
 		var next frame
 		if err := decoder.Decode(&next); err != nil {
-			return fmt.Errorf("%w: the watch ended: %w", errAway, err)
+			return fmt.Errorf("%w: the watch ended: %w", errUnreachable, err)
 		}
 		if err := f.take(ctx, next); err != nil {
 			return err
@@ -176,31 +173,31 @@ func (f *feed) watch(ctx context.Context, answers func()) error {
 	}
 }
 
-// take hands one event over.
+// take sends one event.
 func (f *feed) take(ctx context.Context, next frame) error {
 	if next.Type == watch.Error {
 		var status metav1.Status
 		if err := json.Unmarshal(next.Object, &status); err != nil {
-			return fmt.Errorf("%w: %w", errAway, err)
+			return fmt.Errorf("%w: %w", errUnreachable, err)
 		}
-		return judge(&apierrors.StatusError{ErrStatus: status})
+		return classify(&apierrors.StatusError{ErrStatus: status})
 	}
 	revision, err := revisionOf(next.Object)
 	if err != nil {
-		return fmt.Errorf("%w: %w", errAway, err)
+		return fmt.Errorf("%w: %w", errUnreachable, err)
 	}
-	n := notice{what: event, frame: next, revision: revision}
+	n := notice{kind: event, frame: next, revision: revision}
 	if !f.known {
-		f.told = true
+		f.initialSent = true
 		if next.Type == watch.Bookmark && endsInitial(next.Object, f.request.Tables) {
-			n.what = initialEnd
+			n.kind = initialEnd
 		}
 	}
-	if !f.tell(ctx, n) {
+	if !f.send(ctx, n) {
 		return ctx.Err()
 	}
 	switch {
-	case n.what == initialEnd:
+	case n.kind == initialEnd:
 		f.at, f.known = revision, true
 		if !wait(ctx, f.release) {
 			return ctx.Err()
@@ -211,7 +208,7 @@ func (f *feed) take(ctx context.Context, next frame) error {
 	return nil
 }
 
-// wait waits until a channel is closed, and reports whether it was before the end.
+// wait waits until a channel is closed, and returns false if ctx ends before.
 func wait(ctx context.Context, closed <-chan struct{}) bool {
 	select {
 	case <-closed:
@@ -221,7 +218,6 @@ func wait(ctx context.Context, closed <-chan struct{}) bool {
 	}
 }
 
-// revisionOf returns the resource version of an object.
 func revisionOf(raw []byte) (uint64, error) {
 	spans := versionIn(raw)
 	if len(spans) == 0 {

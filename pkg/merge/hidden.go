@@ -6,8 +6,7 @@ import (
 	"github.com/kcp-dev/logicalcluster/v3"
 )
 
-// isHidden reports whether an object is in a logical cluster that merged answers do not contain.
-// prefix leads to the object.
+// isHidden reports whether the object at path prefix is in a logical cluster that merged responses do not include.
 func (r *Request) isHidden(raw []byte, prefix ...string) bool {
 	if r.Hidden == nil {
 		return false
@@ -16,7 +15,7 @@ func (r *Request) isHidden(raw []byte, prefix ...string) bool {
 	return ok && end-start > 1 && r.Hidden(logicalcluster.Name(raw[start+1:end-1]))
 }
 
-// withoutObject removes the object from a row if the client does not want it.
+// withoutObject removes the object from a row if the client has not requested it.
 func (r *Request) withoutObject(row []byte) []byte {
 	start, end, ok := find(row, "object")
 	if !ok || !r.withoutObjects() {

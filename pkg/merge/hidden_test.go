@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestHiddenLogicalClusters checks that objects of hidden logical clusters, of which each shard
-// has its own with the same names, are in no answer.
+// TestHiddenLogicalClusters verifies that responses exclude the objects of hidden logical clusters, which exist on each
+// shard with the same names.
 func TestHiddenLogicalClusters(t *testing.T) {
 	a, b := newFake(t, "a", "1", "2", "3"), newFake(t, "b", "1", "2", "3")
 	for _, f := range []*fake{a, b} {
@@ -21,8 +21,8 @@ func TestHiddenLogicalClusters(t *testing.T) {
 
 	r := w.request()
 	r.Hidden = hidden
-	whole, _ := w.listed(r)
-	require.Equal(t, "a/2 b/2", whole.names())
+	full, _ := w.listed(r)
+	require.Equal(t, "a/2 b/2", full.names())
 
 	var names []string
 	for token := ""; ; {
@@ -38,7 +38,7 @@ func TestHiddenLogicalClusters(t *testing.T) {
 	}
 	require.Equal(t, []string{"a/2", "b/2"}, names)
 
-	r = w.request("resourceVersion", whole.Metadata.ResourceVersion)
+	r = w.request("resourceVersion", full.Metadata.ResourceVersion)
 	r.Hidden = hidden
 	s := w.watched(r)
 	for _, f := range []*fake{a, b} {

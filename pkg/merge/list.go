@@ -15,8 +15,8 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// List answers with the list of all shards, or returns an error, if it has not begun to
-// answer. An answer that breaks is broken for the client, too.
+// List responds with the list of all shards. It returns an error if it has not started to respond. Later errors
+// abort the response.
 func (r *Request) List(ctx context.Context, w http.ResponseWriter) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -24,38 +24,38 @@ func (r *Request) List(ctx context.Context, w http.ResponseWriter) error {
 	if err != nil {
 		return err
 	}
-	limit, _ := strconv.ParseInt(r.Query.Get(queryLimit), 10, 64) // shards refuse what is no number
+	limit, _ := strconv.ParseInt(r.Query.Get(queryLimit), 10, 64) // shards reject an invalid number
 	match := r.Query.Get(queryMatch)
 	switch version := r.Query.Get(queryVersion); {
 	case r.Query.Get(queryContinue) != "":
 		return r.next(ctx, w, shards, limit)
 	case limit > 0 && version != "0":
 		exact := match == string(metav1.ResourceVersionMatchExact) || match == "" && version != ""
-		shards, v, away, err := r.heads(ctx, shards, exact)
+		shards, v, unreachable, err := r.heads(ctx, shards, exact)
 		if err != nil {
 			return err
 		}
-		return r.page(ctx, w, page{shards: shards, version: v, limit: limit, away: away})
+		return r.page(ctx, w, page{shards: shards, version: v, limit: limit, unreachable: unreachable})
 	default:
-		return r.whole(ctx, w, shards)
+		return r.full(ctx, w, shards)
 	}
 }
 
-// heads fixes the positions at which the shards are read, one for each that answers.
+// heads determines the positions at which the shards are read, one for each reachable shard.
 func (r *Request) heads(ctx context.Context, shards []Shard, exact bool) ([]Shard, Vector, missing, error) {
 	v, err := r.start(shards)
 	if err != nil {
 		return nil, v, nil, err
 	}
 	if exact && len(v.positions) > 0 {
-		// Shards that were not there at that version had nothing then.
+		// Shards that are not in the version had no objects then.
 		return slices.DeleteFunc(shards, func(s Shard) bool { _, ok := v.Of(s.Number); return !ok }), v, nil, nil
 	}
-	answered, revisions, away, err := each(shards, func(s Shard) (uint64, error) {
+	answered, revisions, unreachable, err := each(shards, func(s Shard) (uint64, error) {
 		return r.head(ctx, s, r.at(s, v, queryLimit, "1"))
 	})
 	if err == nil {
-		err = r.allowed(away, len(answered))
+		err = r.allowed(unreachable, len(answered))
 	}
 	if err != nil {
 		return nil, v, nil, err
@@ -64,12 +64,11 @@ func (r *Request) heads(ctx context.Context, shards []Shard, exact bool) ([]Shar
 	for i, s := range answered {
 		v = v.With(s.Number, revisions[i])
 	}
-	return answered, v, away, nil
+	return answered, v, unreachable, nil
 }
 
-// at returns the query for a shard, with its own part of the version from which the
-// request starts. Any cached state is not asked for: all are to be of one time, as far
-// as the versions say.
+// at returns the query for a shard, with its revision of the request's version. It does not allow any cached
+// state, so that all parts are from the same time as far as their versions show.
 func (r *Request) at(s Shard, v Vector, change ...string) url.Values {
 	q := r.with(change...)
 	if revision, ok := v.Of(s.Number); ok {
@@ -84,10 +83,10 @@ func (r *Request) at(s Shard, v Vector, change ...string) url.Values {
 	return q
 }
 
-// whole answers with all at once. The shards are read at the same time, and written in order.
-func (r *Request) whole(ctx context.Context, w http.ResponseWriter, shards []Shard) error {
+// full responds with the full list. The shards are read concurrently and written in order.
+func (r *Request) full(ctx context.Context, w http.ResponseWriter, shards []Shard) error {
 	exact := r.Query.Get(queryMatch) == string(metav1.ResourceVersionMatchExact)
-	shards, v, away, err := r.heads(ctx, shards, exact)
+	shards, v, unreachable, err := r.heads(ctx, shards, exact)
 	if err != nil {
 		return err
 	}
@@ -105,13 +104,13 @@ func (r *Request) whole(ctx context.Context, w http.ResponseWriter, shards []Sha
 		}
 	}()
 	for name, why := range lost {
-		if away == nil {
-			away = missing{}
+		if unreachable == nil {
+			unreachable = missing{}
 		}
-		away[name] = why
+		unreachable[name] = why
 	}
 	if err == nil {
-		err = r.allowed(away, len(answered))
+		err = r.allowed(unreachable, len(answered))
 	}
 	if err != nil {
 		return err
@@ -119,17 +118,17 @@ func (r *Request) whole(ctx context.Context, w http.ResponseWriter, shards []Sha
 	if len(parts) < asked {
 		v = without(v, answered)
 	}
-	out := newWriter(w, parts[0], away)
+	out := newWriter(w, parts[0], unreachable)
 	for _, p := range parts {
 		if v, err = out.part(p, v); err != nil {
-			broken(ctx, p.shard, err)
+			abort(ctx, p.shard, err)
 		}
 	}
 	out.end(ctx, v, "")
 	return nil
 }
 
-// without returns the vector with the positions of these shards only.
+// without returns the vector with only the positions of the given shards.
 func without(v Vector, shards []Shard) Vector {
 	kept := Vector{}
 	for _, s := range shards {
@@ -142,16 +141,16 @@ func without(v Vector, shards []Shard) Vector {
 
 // page is one page of a list.
 type page struct {
-	// shards are those that are read yet, by name, each at its position in version.
+	// shards are those that remain to be read, by name, each at its position in version.
 	shards  []Shard
 	version Vector
-	// token is that with which the first of them goes on.
-	token string
-	limit int64
-	away  missing
+	// token is the continue token for the first shard.
+	token       string
+	limit       int64
+	unreachable missing
 }
 
-// next answers with the page that a continue token leads to.
+// next responds with the page of a continue token.
 func (r *Request) next(ctx context.Context, w http.ResponseWriter, shards []Shard, limit int64) error {
 	if version := r.Query.Get(queryVersion); version != "" && version != "0" {
 		return apierrors.NewBadRequest("a resource version is not allowed beside a continue token")
@@ -168,7 +167,7 @@ func (r *Request) next(ctx context.Context, w http.ResponseWriter, shards []Shar
 	}
 	from := slices.IndexFunc(shards, func(s Shard) bool { return s.Number == c.Shard })
 	if from < 0 {
-		return expired("a shard that the list goes on with has gone: begin anew")
+		return expired("a shard of the list was removed: list again")
 	}
 	name := shards[from].Name
 	shards = slices.DeleteFunc(shards, func(s Shard) bool {
@@ -178,19 +177,19 @@ func (r *Request) next(ctx context.Context, w http.ResponseWriter, shards []Shar
 	return r.page(ctx, w, page{shards: shards, version: v, token: c.Token, limit: limit})
 }
 
-// page answers with elements of shard after shard, until there are as many as the client wants.
+// page responds with elements of one shard after the other, until the limit.
 func (r *Request) page(ctx context.Context, w http.ResponseWriter, p page) error {
 	var out *writer
-	left := p.limit
+	remaining := p.limit
 	for i, s := range p.shards {
-		q := r.pageQuery(s, p, left)
+		q := r.pageQuery(s, p, remaining)
 		part, err := r.openPart(ctx, s, q)
 		if isCode(err, http.StatusNotFound) && i+1 < len(p.shards) {
 			p.token = ""
 			continue
 		}
 		if err != nil && out != nil {
-			// The next page says what has happened.
+			// The next page returns the error.
 			out.end(ctx, p.version, r.token(cursor{Version: p.version.String(), Shard: s.Number}))
 			return nil
 		}
@@ -199,18 +198,18 @@ func (r *Request) page(ctx context.Context, w http.ResponseWriter, p page) error
 		}
 		defer part.close()
 		if out == nil {
-			out = newWriter(w, part, p.away)
+			out = newWriter(w, part, p.unreachable)
 		}
 		before := out.count
 		if p.version, err = out.part(part, p.version); err != nil {
-			broken(ctx, s, err)
+			abort(ctx, s, err)
 		}
-		left -= out.count - before
+		remaining -= out.count - before
 		var token string
 		switch next := i + 1; {
 		case part.metadata.Continue != "":
 			token = r.token(cursor{Version: p.version.String(), Shard: s.Number, Token: part.metadata.Continue})
-		case next < len(p.shards) && p.limit > 0 && left <= 0:
+		case next < len(p.shards) && p.limit > 0 && remaining <= 0:
 			token = r.token(cursor{Version: p.version.String(), Shard: p.shards[next].Number})
 		}
 		if token != "" || i+1 == len(p.shards) {
@@ -222,7 +221,6 @@ func (r *Request) page(ctx context.Context, w http.ResponseWriter, p page) error
 	return apierrors.NewInternalError(fmt.Errorf("%w: a page of no shard", errJSON))
 }
 
-// pageQuery returns the query for a page of one shard.
 func (r *Request) pageQuery(s Shard, p page, limit int64) url.Values {
 	q := r.with(queryContinue, p.token, queryVersion, "", queryMatch, "", queryLimit, "")
 	if p.limit > 0 {
@@ -235,8 +233,8 @@ func (r *Request) pageQuery(s Shard, p page, limit int64) url.Values {
 	return q
 }
 
-// unanswered is the answer where a page cannot be had. What a shard has forgotten can be read
-// at its latest version.
+// unanswered returns the error for a page that cannot be read. If a shard has compacted the version, the error
+// contains a token with which the list continues at the shard's latest version.
 func (r *Request) unanswered(s Shard, v Vector, err error) error {
 	status := statusOf(err)
 	switch {
@@ -256,30 +254,30 @@ func (r *Request) unanswered(s Shard, v Vector, err error) error {
 	return err
 }
 
-// broken ends an answer that has begun, so that the client takes it for no whole one.
-func broken(ctx context.Context, s Shard, err error) {
+// abort aborts a response, so that the client does not consider it complete.
+func abort(ctx context.Context, s Shard, err error) {
 	if ctx.Err() == nil {
-		klog.FromContext(ctx).Error(err, "A list of all shards broke", "shard", s.Name)
+		klog.FromContext(ctx).Error(err, "Failed to write a list of all shards", "shard", s.Name)
 	}
 	panic(http.ErrAbortHandler)
 }
 
-// writer writes a merged list. Its metadata comes last, when all is known.
+// writer writes a merged list. The metadata is written last, because it depends on the elements.
 type writer struct {
 	*bufio.Writer
 	like  *part
 	count int64
 }
 
-// newWriter begins an answer that is like one part of it.
-func newWriter(w http.ResponseWriter, like *part, away missing) *writer {
+// newWriter starts a response with the members of one part.
+func newWriter(w http.ResponseWriter, like *part, unreachable missing) *writer {
 	header := w.Header()
 	header.Set("Content-Type", like.res.Header.Get("Content-Type"))
 	header.Set("Cache-Control", "no-cache, private")
 	for _, warning := range like.res.Header.Values("Warning") {
 		header.Add("Warning", warning)
 	}
-	warn(header, away)
+	warn(header, unreachable)
 	w.WriteHeader(http.StatusOK)
 	out := &writer{Writer: bufio.NewWriterSize(w, copyBytes), like: like}
 	_ = out.WriteByte('{')
@@ -300,8 +298,7 @@ func (w *writer) member(name string, value []byte) {
 	_, _ = w.Write(value)
 }
 
-// part writes the elements of one shard, and returns the vector with the version that they
-// were read at.
+// part writes the elements of one shard, and returns the vector with their version.
 func (w *writer) part(p *part, v Vector) (Vector, error) {
 	var prefix []string
 	columns := func(row json.RawMessage) (json.RawMessage, error) { return row, nil }
@@ -346,7 +343,7 @@ func (w *writer) part(p *part, v Vector) (Vector, error) {
 	return v.With(p.shard.Number, revision), nil
 }
 
-// end writes what is known when all elements are written.
+// end writes the members after the elements.
 func (w *writer) end(ctx context.Context, v Vector, token string) {
 	_, _ = w.WriteString("]")
 	for _, f := range w.like.after {
@@ -366,12 +363,12 @@ func (w *writer) end(ctx context.Context, v Vector, token string) {
 	}
 	raw, err := json.Marshal(metadata)
 	if err != nil {
-		broken(ctx, w.like.shard, err)
+		abort(ctx, w.like.shard, err)
 	}
 	_ = w.WriteByte(',')
 	w.member("metadata", raw)
 	_, _ = w.WriteString("}\n")
 	if err := w.Flush(); err != nil {
-		broken(ctx, w.like.shard, err)
+		abort(ctx, w.like.shard, err)
 	}
 }

@@ -40,7 +40,7 @@ func (w *world) refused(code int32, pairs ...string) metav1.Status {
 	return status.ErrStatus
 }
 
-// positions are what a version says of shards, 0 where nothing.
+// positions returns the revisions of shards in a version, or 0.
 func positions(t *testing.T, version string, shards ...string) []uint64 {
 	t.Helper()
 	v, err := merge.ParseVersion(version)
@@ -109,7 +109,7 @@ func TestPages(t *testing.T) {
 	w.refused(http.StatusGone, "continue", token)
 }
 
-// TestCompactedPages: what a shard has forgotten is 410, with a token that goes on with what there is.
+// TestCompactedPages verifies that a compacted page results in status 410 with a token for the latest version.
 func TestCompactedPages(t *testing.T) {
 	a, b := newFake(t, "a", "1", "2", "3"), newFake(t, "b", "1", "2")
 	w := newWorld(t, a, b)
@@ -138,13 +138,13 @@ func TestListsWithoutAShard(t *testing.T) {
 	a, b := newFake(t, "a", "1"), newFake(t, "b", "1")
 	w := newWorld(t, a, b)
 	begun := w.list("limit", "1").Metadata.Continue
-	for name, away := range map[string]func(){
+	for name, unreachable := range map[string]func(){
 		"down":        func() { b.down = true },
 		"unavailable": func() { b.answer = apierrors.NewServiceUnavailable("starting") },
 		"broken":      func() { b.answer = apierrors.NewInternalError(errors.New("oops")) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			b.set(away)
+			b.set(unreachable)
 			defer b.set(func() { b.down, b.answer = false, nil })
 			for _, pairs := range [][]string{nil, {"limit", "1"}, {"continue", begun}} {
 				status := w.refused(http.StatusServiceUnavailable, pairs...)
@@ -159,7 +159,7 @@ func TestListsWithoutAShard(t *testing.T) {
 				list, header := w.listed(partial)
 				require.Equal(t, "a/1", list.names())
 				require.Equal(t, []uint64{3, 0}, positions(t, list.Metadata.ResourceVersion, "a", "b"), "nothing of it counts as seen")
-				require.Equal(t, `299 - "shards that do not answer are missing: b"`, header.Get("Warning"))
+				require.Equal(t, `299 - "unreachable shards are missing: b"`, header.Get("Warning"))
 			}
 		})
 	}

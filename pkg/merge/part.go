@@ -3,6 +3,7 @@ package merge
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -13,34 +14,34 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// part is the list that one shard answers, which is read element by element. What
-// comes before the elements is read when it is opened, the rest after them.
+// part is the list of one shard, which is read element by element. The members before the elements are read when
+// it is opened, the others after the elements.
 type part struct {
 	shard   Shard
 	res     *http.Response
 	decoder *json.Decoder
-	// request is the one that the part answers.
+	// request is the request of the client.
 	request *Request
-	// array is the name of the elements: items, or rows of a Table.
+	// array is the name of the array: items, or rows of a Table.
 	array string
 	// before and after are the other members, without the metadata.
 	before, after []jsonMember
 	metadata      metav1.ListMeta
-	// raw is the metadata with what a ListMeta does not have.
+	// raw is the metadata including fields that a ListMeta does not have.
 	raw map[string]json.RawMessage
 }
 
-// jsonMember is a member of a list.
+// jsonMember is a member of a JSON object.
 type jsonMember struct {
 	name  string
 	value json.RawMessage
 }
 
-// openPart sends a list to a shard. The caller closes the part.
+// openPart sends a list request to a shard. The caller must close the part.
 func (r *Request) openPart(ctx context.Context, s Shard, query url.Values) (*part, error) {
-	res, err := s.Get(ctx, query) //nolint:bodyclose // close does
+	res, err := s.Get(ctx, query) //nolint:bodyclose // closed by part.close
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", errAway, err)
+		return nil, fmt.Errorf("%w: %w", errUnreachable, err)
 	}
 	if err := check(res); err != nil {
 		return nil, err
@@ -48,7 +49,7 @@ func (r *Request) openPart(ctx context.Context, s Shard, query url.Values) (*par
 	p := &part{shard: s, res: res, request: r, decoder: json.NewDecoder(bufio.NewReaderSize(res.Body, copyBytes))}
 	if err := p.open(); err != nil {
 		p.close()
-		return nil, fmt.Errorf("%w: %w", errAway, err)
+		return nil, fmt.Errorf("%w: %w", errUnreachable, err)
 	}
 	return p, nil
 }
@@ -57,14 +58,14 @@ func (p *part) close() { _ = p.res.Body.Close() }
 
 func (p *part) open() error {
 	if token, err := p.decoder.Token(); err != nil || token != json.Delim('{') {
-		return errorOr(err)
+		return cmp.Or(err, errJSON)
 	}
 	var err error
 	p.before, err = p.members()
 	return err
 }
 
-// members reads up to the elements, or the end.
+// members reads the members up to the elements or the end.
 func (p *part) members() (read []jsonMember, err error) {
 	for p.decoder.More() {
 		token, err := p.decoder.Token()
@@ -77,7 +78,7 @@ func (p *part) members() (read []jsonMember, err error) {
 			if err != nil {
 				return nil, err
 			}
-			if token != nil { // null is a list without elements
+			if token != nil { // null is an empty list
 				p.array = name
 				return read, nil
 			}
@@ -102,7 +103,7 @@ func (p *part) members() (read []jsonMember, err error) {
 	return read, err
 }
 
-// each calls visit with each element, and then reads the rest.
+// each calls visit for each element, and then reads the other members.
 func (p *part) each(visit func(json.RawMessage) error) error {
 	if p.array == "" {
 		return nil
@@ -124,16 +125,16 @@ func (p *part) each(visit func(json.RawMessage) error) error {
 	return err
 }
 
-// revision returns the version of the list, once it was read.
+// revision returns the version of the list after it was read.
 func (p *part) revision() (uint64, error) {
 	revision, err := strconv.ParseUint(p.metadata.ResourceVersion, 10, 64)
 	if err != nil || revision == 0 {
-		return 0, fmt.Errorf("%w: shard %s answers a list at version %q", errJSON, p.shard.Name, p.metadata.ResourceVersion)
+		return 0, fmt.Errorf("%w: shard %s returned a list with version %q", errJSON, p.shard.Name, p.metadata.ResourceVersion)
 	}
 	return revision, nil
 }
 
-// head returns the version at which a shard answers a query now.
+// head returns the version at which a shard currently serves a query.
 func (r *Request) head(ctx context.Context, s Shard, query url.Values) (uint64, error) {
 	p, err := r.openPart(ctx, s, query)
 	if err != nil {
@@ -141,20 +142,12 @@ func (r *Request) head(ctx context.Context, s Shard, query url.Values) (uint64, 
 	}
 	defer p.close()
 	if err := p.each(func(json.RawMessage) error { return nil }); err != nil {
-		return 0, fmt.Errorf("%w: %w", errAway, err)
+		return 0, fmt.Errorf("%w: %w", errUnreachable, err)
 	}
 	return p.revision()
 }
 
-func errorOr(err error) error {
-	if err != nil {
-		return err
-	}
-	return errJSON
-}
-
-// versioned returns an object of a shard with a version of all. In a list it is an item, or
-// the row of a Table with the object in it.
+// versioned returns an object of a shard with a merged version. It is a list item, or a Table row with an object.
 func versioned(raw []byte, prefix []string, shard uint32, v Vector) ([]byte, error) {
 	spans := versionIn(raw, prefix...)
 	if len(spans) == 0 {
@@ -169,17 +162,12 @@ func versioned(raw []byte, prefix []string, shard uint32, v Vector) ([]byte, err
 	}
 	revision, err := strconv.ParseUint(version, 10, 64)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %q is no resource version", errJSON, version)
+		return nil, fmt.Errorf("%w: %q is not a resource version", errJSON, version)
 	}
 	return splice(raw, spans, v.With(shard, revision).String()), nil
 }
 
-// equalColumns reports whether rows of two lists have the same columns.
-func equalColumns(a, b []jsonMember) bool {
-	return bytes.Equal(columnsOf(a), columnsOf(b))
-}
-
-// columnsOf returns the columns of a Table.
+func equalColumns(a, b []jsonMember) bool { return bytes.Equal(columnsOf(a), columnsOf(b)) }
 func columnsOf(fields []jsonMember) json.RawMessage {
 	for _, f := range fields {
 		if f.name == columnDefinitions {
@@ -189,5 +177,5 @@ func columnsOf(fields []jsonMember) json.RawMessage {
 	return nil
 }
 
-// copyBytes is the size of the buffers through which lists are read and written.
+// copyBytes is the size of the buffers for reading and writing lists.
 const copyBytes = 32 << 10

@@ -1,6 +1,7 @@
 package merge
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"net/http"
@@ -15,10 +16,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// MissingAnnotation names, in bookmarks, the shards that do not answer.
+// MissingAnnotation contains the unreachable shards in bookmarks.
 const MissingAnnotation = "shardplane.io/missing-shards"
 
-// Names of what is in queries.
+// Query parameters.
 const (
 	queryVersion   = "resourceVersion"
 	queryMatch     = "resourceVersionMatch"
@@ -32,41 +33,40 @@ const (
 	noObject = string(metav1.IncludeNone)
 )
 
-// Shard answers for one of the shards.
+// Shard sends requests to one shard.
 type Shard struct {
-	// Name is what it is called, Number what versions know it by.
+	// Name is the name of the shard, Number its number in versions.
 	Name   string
 	Number uint32
-	// Get sends it the request, with another query, and returns the answer as soon as it
-	// begins. Its error is that there is none.
+	// Get sends the request with another query, and returns the response as soon as it begins. It returns an
+	// error if there is no response.
 	Get func(ctx context.Context, query url.Values) (*http.Response, error)
 }
 
 // Request is a LIST or WATCH of all shards.
 type Request struct {
-	// Path is what is asked for, without the query.
+	// Path is the path of the request, without the query.
 	Path string
-	// Query is that of the client.
+	// Query is the client's query.
 	Query url.Values
-	// Tables is set if the client asks for Tables, as AsksForTables reports.
+	// Tables is true if the client requests Tables, see AcceptsTables.
 	Tables bool
-	// Hidden reports whether merged answers do not contain the objects of a logical cluster.
-	// Nil is for none.
+	// Hidden reports whether merged responses exclude the objects of a logical cluster. It may be nil.
 	Hidden func(cluster logicalcluster.Name) bool
-	// Partial says that the answer may be without shards that do not answer.
+	// Partial allows a response without unreachable shards.
 	Partial bool
-	// Shards returns those that there are, or the answer if that cannot be said.
+	// Shards returns the shards, or an error for the client if they are not known.
 	Shards func() ([]Shard, error)
 }
 
-// shards returns the shards by name.
+// shards returns the shards, sorted by name.
 func (r *Request) shards() ([]Shard, error) {
 	all, err := r.Shards()
 	if err != nil {
 		return nil, err
 	}
 	if len(all) > MaxShards {
-		return nil, apierrors.NewBadRequest("there are more than " + strconv.Itoa(MaxShards) + " shards, too many for one list or watch of all: ask each shard")
+		return nil, apierrors.NewBadRequest("there are more than " + strconv.Itoa(MaxShards) + " shards, too many for one merged list or watch: use a separate request for each shard")
 	}
 	slices.SortFunc(all, func(a, b Shard) int { return strings.Compare(a.Name, b.Name) })
 	seen := map[uint32]string{}
@@ -79,14 +79,14 @@ func (r *Request) shards() ([]Shard, error) {
 	return all, nil
 }
 
-// sameNumberError says that two shards cannot be told apart in versions.
+// sameNumberError is returned if versions cannot distinguish two shards.
 type sameNumberError struct{ one, other string }
 
 func (e *sameNumberError) Error() string {
-	return "the UIDs of the shards " + e.one + " and " + e.other + " have the same hash: register one of them anew"
+	return "the UIDs of the shards " + e.one + " and " + e.other + " have the same hash: delete one of their Shard objects and create it again"
 }
 
-// start returns the positions from which a request starts: none at all for "" and 0.
+// start returns the positions from which a request starts, which are empty for "" and "0".
 func (r *Request) start(shards []Shard) (Vector, error) {
 	version := r.Query.Get(queryVersion)
 	switch {
@@ -96,7 +96,7 @@ func (r *Request) start(shards []Shard) (Vector, error) {
 		if _, err := strconv.ParseUint(version, 10, 64); err != nil {
 			return Vector{}, apierrors.NewBadRequest("invalid resource version " + strconv.Quote(version))
 		}
-		return Vector{}, expired("the resource version %s is one of a single shard: begin anew, and go on from the versions of the answers", version)
+		return Vector{}, expired("the resource version %s belongs to a single shard: list again, and use the versions of the response", version)
 	}
 	v, err := ParseVersion(version)
 	if err != nil {
@@ -105,17 +105,17 @@ func (r *Request) start(shards []Shard) (Vector, error) {
 	return v, known(v, shards)
 }
 
-// known checks that all shards of a vector are still there.
+// known checks that all shards of a vector still exist.
 func known(v Vector, shards []Shard) error {
 	for _, p := range v.positions {
 		if !slices.ContainsFunc(shards, func(s Shard) bool { return s.Number == p.Shard }) {
-			return expired("a shard that the resource version knows has gone: begin anew")
+			return expired("a shard of the resource version was removed: list again")
 		}
 	}
 	return nil
 }
 
-// with returns the query with one that says other things.
+// with returns the query with changed parameters, given as pairs of name and value. An empty value removes the parameter.
 func (r *Request) with(change ...string) url.Values {
 	q := make(url.Values, len(r.Query)+len(change)/2) //nolint:mnd // pairs
 	maps.Copy(q, r.Query)
@@ -133,29 +133,28 @@ func (r *Request) with(change ...string) url.Values {
 	return q
 }
 
-// withoutObjects reports whether the client wants rows of Tables without objects. The shards are
-// asked for the metadata, which contains the logical cluster of a row.
+// withoutObjects reports whether the client requests rows of Tables without objects. The shards must return the
+// metadata, which contains the logical cluster of a row.
 func (r *Request) withoutObjects() bool {
 	return r.Tables && r.Query.Get(queryObject) == noObject
 }
 
-// isTrue reads a boolean of a query as servers do.
+// isTrue parses a boolean query parameter like Kubernetes servers.
 func isTrue(q url.Values, name string) bool {
 	values, ok := q[name]
 	return ok && len(values) > 0 && !strings.EqualFold(values[0], "false") && values[0] != "0"
 }
 
-// each calls ask for all shards at the same time, and returns their results in order, with
-// the shards that did not answer. A shard that does not serve the resource is among neither,
-// as long as others do. The first error that a shard answered is returned as it is.
-func each[T any](shards []Shard, ask func(Shard) (T, error)) (answered []Shard, results []T, away missing, err error) {
+// each calls ask concurrently for all shards, and returns the results in order, and the unreachable shards. Shards
+// that do not serve the resource are in neither, unless none does. It returns the first API error of a shard.
+func each[T any](shards []Shard, ask func(Shard) (T, error)) (answered []Shard, results []T, unreachable missing, err error) {
 	all, errs := make([]T, len(shards)), make([]error, len(shards))
 	var asking sync.WaitGroup
 	for i := range shards {
 		asking.Go(func() { all[i], errs[i] = ask(shards[i]) })
 	}
 	asking.Wait()
-	away = missing{}
+	unreachable = missing{}
 	var unserved error
 	for i, s := range shards {
 		switch status := statusOf(errs[i]); {
@@ -164,35 +163,28 @@ func each[T any](shards []Shard, ask func(Shard) (T, error)) (answered []Shard, 
 		case isCode(errs[i], http.StatusNotFound):
 			unserved = errs[i]
 		case status != nil:
-			err = cmpOr(err, errs[i])
+			err = cmp.Or(err, errs[i])
 		default:
-			away[s.Name] = errs[i]
+			unreachable[s.Name] = errs[i]
 		}
 	}
-	if err == nil && len(answered) == 0 && len(away) == 0 {
+	if err == nil && len(answered) == 0 && len(unreachable) == 0 {
 		err = unserved
 	}
-	return answered, results, away, err
+	return answered, results, unreachable, err
 }
 
-func cmpOr(first, second error) error {
-	if first != nil {
-		return first
-	}
-	return second
-}
-
-// allowed returns the answer if a request cannot go without the shards that are away.
-func (r *Request) allowed(away missing, answered int) error {
-	if len(away) > 0 && (!r.Partial || answered == 0) {
-		return away.status()
+// allowed returns an error if the request requires the unreachable shards.
+func (r *Request) allowed(unreachable missing, answered int) error {
+	if len(unreachable) > 0 && (!r.Partial || answered == 0) {
+		return unreachable.status()
 	}
 	return nil
 }
 
-// warn names the shards that an answer is without.
-func warn(header http.Header, away missing) {
-	if len(away) > 0 {
-		header.Add("Warning", `299 - "shards that do not answer are missing: `+strings.Join(away.names(), ", ")+`"`)
+// warn adds a warning with the unreachable shards.
+func warn(header http.Header, unreachable missing) {
+	if len(unreachable) > 0 {
+		header.Add("Warning", `299 - "unreachable shards are missing: `+strings.Join(unreachable.names(), ", ")+`"`)
 	}
 }

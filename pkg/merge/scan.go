@@ -9,10 +9,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-var errJSON = errors.New("what a shard answered is no JSON object of the API")
+var errJSON = errors.New("the response of a shard is not a valid JSON object of the API")
 
-// find returns where the value of a path of names is in a JSON object, and whether it is
-// there. Other values are skipped, not parsed: the object was read by a decoder before.
+// find returns the position of the value at a path of names in a JSON object. It skips other values without
+// parsing them, because a decoder has validated the object before.
 func find(raw []byte, path ...string) (start, end int, ok bool) {
 	start, end = space(raw, 0), len(raw)
 	for _, name := range path {
@@ -23,7 +23,7 @@ func find(raw []byte, path ...string) (start, end int, ok bool) {
 	return start, end, true
 }
 
-// member returns where the value of a name is in the object that begins at a place.
+// member returns the position of a value in the object that begins at at.
 func member(raw []byte, at int, name string) (start, end int, ok bool) {
 	if at >= len(raw) || raw[at] != '{' {
 		return 0, 0, false
@@ -49,7 +49,7 @@ func member(raw []byte, at int, name string) (start, end int, ok bool) {
 	}
 }
 
-// elements calls visit with where each element is of the array that begins at a place.
+// elements calls visit with the position of each element in the array that begins at at.
 func elements(raw []byte, at int, visit func(start, end int)) {
 	if at >= len(raw) || raw[at] != '[' {
 		return
@@ -67,7 +67,7 @@ func elements(raw []byte, at int, visit func(start, end int)) {
 	}
 }
 
-// space returns where the next token begins.
+// space returns the position of the next token.
 func space(raw []byte, at int) int {
 	for at < len(raw) && (raw[at] == ' ' || raw[at] == '\n' || raw[at] == '\t' || raw[at] == '\r') {
 		at++
@@ -75,7 +75,7 @@ func space(raw []byte, at int) int {
 	return at
 }
 
-// value returns the end of the value that begins at a place.
+// value returns the end of the value that begins at at.
 func value(raw []byte, at int) int {
 	for depth := 0; at < len(raw); at++ {
 		switch raw[at] {
@@ -98,7 +98,7 @@ func value(raw []byte, at int) int {
 	return len(raw)
 }
 
-// text returns the end of the string that begins at a place.
+// text returns the end of the string that begins at at.
 func text(raw []byte, at int) int {
 	for at++; at < len(raw); at++ {
 		switch raw[at] {
@@ -119,20 +119,19 @@ func word(raw []byte, at int) int {
 	return len(raw)
 }
 
-// span is a part of an object in JSON.
+// span is the position of a value in a JSON object.
 type span struct{ start, end int }
 
-// plain returns the string that a span holds, which must be without escapes, as resource
-// versions are.
+// plain returns the string at a span. It must have no escapes, like resource versions.
 func (s span) plain(raw []byte) (string, error) {
 	quoted := raw[s.start:s.end]
 	if len(quoted) < 2 || quoted[0] != '"' || bytes.IndexByte(quoted, '\\') >= 0 {
-		return "", fmt.Errorf("%w: %.64q is no resource version", errJSON, quoted)
+		return "", fmt.Errorf("%w: %.64q is not a resource version", errJSON, quoted)
 	}
 	return string(quoted[1 : len(quoted)-1]), nil
 }
 
-// versionIn returns where an object has its resource version. prefix leads to the object.
+// versionIn returns the position of the resource version of the object at path prefix.
 func versionIn(raw []byte, prefix ...string) []span {
 	path := slices.Concat(prefix, []string{"metadata", "resourceVersion"})
 	if start, end, ok := find(raw, path...); ok {
@@ -141,7 +140,7 @@ func versionIn(raw []byte, prefix ...string) []span {
 	return nil
 }
 
-// tableVersionsIn returns where a Table has its own resource version and those of its rows.
+// tableVersionsIn returns the positions of the resource versions of a Table and its rows.
 func tableVersionsIn(raw []byte) []span {
 	found := versionIn(raw)
 	rows, _, ok := find(raw, "rows")
@@ -156,15 +155,15 @@ func tableVersionsIn(raw []byte) []span {
 	return found
 }
 
-// isTable reports whether an object that was requested as a Table is one. Without such a
-// request it is not, because tenants choose the groups and kinds of their objects.
+// isTable reports whether an object that was requested as a Table is one. It must not be used for other requests,
+// because tenants choose the groups and kinds of their objects.
 func isTable(raw []byte) bool {
 	kind, kindEnd, ok := find(raw, "kind")
 	version, versionEnd, versioned := find(raw, "apiVersion")
 	return ok && versioned && string(raw[kind:kindEnd]) == `"Table"` && bytes.HasPrefix(raw[version:versionEnd], []byte(`"`+metav1.GroupName+`/`))
 }
 
-// splice returns raw with each span, which are in order, replaced by a string.
+// splice returns raw with each span replaced by a string. The spans must be in order.
 func splice(raw []byte, spans []span, text string) []byte {
 	out := make([]byte, 0, len(raw)+len(spans)*len(text))
 	at := 0

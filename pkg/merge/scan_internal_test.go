@@ -54,7 +54,7 @@ func TestVersioned(t *testing.T) {
 	require.ErrorIs(t, err, errJSON)
 }
 
-// FuzzFind compares what is found with what a decoder finds, and nothing crashes of what is no JSON.
+// FuzzFind compares find with a decoder, and verifies that it does not panic for invalid JSON.
 func FuzzFind(f *testing.F) {
 	f.Add([]byte(`{"metadata":{"resourceVersion":"7"}}`))
 	f.Add([]byte(`{"a":[{"}":1}],"metadata":{"x":"\"","resourceVersion":"7"}}`))
@@ -121,8 +121,8 @@ func TestAsksForTables(t *testing.T) {
 	}
 }
 
-// TestHiddenRows checks that the columns of a Table are sent although the first event is hidden,
-// and that rows are without objects if the client wants that.
+// TestHiddenRows verifies that the columns of a Table are sent if the first event is hidden, and that objects are removed
+// from rows on request.
 func TestHiddenRows(t *testing.T) {
 	m := &merged{request: &Request{Tables: true, Hidden: func(cluster logicalcluster.Name) bool { return cluster == "system:admin" }}}
 	table := func(columns, cluster string) []byte {

@@ -9,8 +9,8 @@ import (
 
 const columnDefinitions = "columnDefinitions"
 
-// mapColumns returns what gives the rows of a Table the columns of another one, by their
-// names: shards may know different versions of a schema.
+// mapColumns returns a function that converts the rows of a Table to the columns of another one, by name, because
+// shards may have different versions of a schema.
 func mapColumns(from, to json.RawMessage) (func(json.RawMessage) (json.RawMessage, error), error) {
 	var have, want []metav1.TableColumnDefinition
 	if err := json.Unmarshal(from, &have); err != nil {

@@ -11,8 +11,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/merge"
 )
 
-// TestKindsNamedTable checks that objects of tenants are not taken for Tables, whatever their
-// kinds and members are.
+// TestKindsNamedTable verifies that tenants' objects of any kind are not treated as Tables.
 func TestKindsNamedTable(t *testing.T) {
 	for _, tc := range []struct{ name, apiVersion, accept string }{
 		{"own group", "furniture.example/v1", "application/json"},

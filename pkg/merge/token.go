@@ -9,35 +9,34 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// sealBytes is the size of the digest in a token.
 const sealBytes = 12
 
-// cursor is where a list in pages goes on. It is what a continue token holds, so that any
-// front-proxy can go on.
+// cursor is the content of a continue token: the position at which a paginated list continues. Any front-proxy can
+// continue it.
 type cursor struct {
-	// Version is that of the list, which says which shards are in it. One of them has no
-	// position in it while it is to be read at its latest version.
+	// Version is the version of the list, which determines its shards. A shard that is read at its latest version
+	// has no position in it.
 	Version string `json:"v"`
-	// Shard is the number of the shard that the next page begins with, and Token its own.
+	// Shard is the number of the first shard of the next page, and Token the shard's own continue token.
 	Shard uint32 `json:"s"`
 	Token string `json:"t,omitempty"`
 }
 
-// token returns the continue token. Its digest, which is no secret and need not be one, binds it to
-// the request: what a shard's own token leads to, the shard judges.
+// token returns the continue token. A digest binds it to the request. It needs no secret, because each shard
+// verifies its own token.
 func (r *Request) token(c cursor) string {
 	raw, _ := json.Marshal(c) //nolint:errchkjson // strings and a number
 	text := base64.RawURLEncoding.EncodeToString(raw)
 	return versionPrefix + text + "." + r.seal(text)
 }
 
-// cursor returns what a continue token of the client holds.
+// cursor parses a continue token of the client.
 func (r *Request) cursor(token string) (c cursor, v Vector, err error) {
 	refuse := func(why string) error { return apierrors.NewBadRequest("invalid continue token: " + why) }
 	text, ok := strings.CutPrefix(token, versionPrefix)
 	text, sum, sealed := strings.Cut(text, ".")
 	if !ok || !sealed {
-		return c, v, refuse("not one of a list of all shards")
+		return c, v, refuse("not a token of a merged list")
 	}
 	if sum != r.seal(text) {
 		return c, v, refuse("it was changed, or issued for another request")
@@ -55,7 +54,7 @@ func (r *Request) cursor(token string) (c cursor, v Vector, err error) {
 	return c, v, nil
 }
 
-// seal returns a digest of a token and of what is listed.
+// seal returns a digest of a token and its list request.
 func (r *Request) seal(text string) string {
 	sum := sha256.New()
 	for _, part := range []string{r.Path, r.Query.Get("labelSelector"), r.Query.Get("fieldSelector"), r.Query.Get("shardSelector"), text} {

@@ -14,45 +14,44 @@ import (
 )
 
 const (
-	// versionPrefix starts merged versions. No resource version of a shard is like that.
+	// versionPrefix is the prefix of merged versions. Resource versions of shards do not have it.
 	versionPrefix = "m1."
-	// MaxShards is how many shards can be merged: versions of more would be too long.
+	// MaxShards is the maximum number of merged shards, because versions of more shards would be too long.
 	MaxShards = 128
 	// numberBytes is the size of a shard's number, and of a version's checksum.
 	numberBytes = 4
 )
 
-// ErrVersion says that a text is no merged version, though it begins like one.
-var ErrVersion = errors.New("not a version of all shards: it was changed or cut off")
+// ErrVersion is returned for an invalid merged version.
+var ErrVersion = errors.New("not a valid merged resource version: it was changed or truncated")
 
 var versionEncoding = base64.RawURLEncoding.Strict()
 
-// Position is how far one shard has been seen.
+// Position is a resource version of one shard.
 type Position struct {
 	// Shard is the number of the shard.
-	Shard uint32
-	// Revision is a resource version of it.
+	Shard    uint32
 	Revision uint64
 }
 
-// Vector says how far each shard has been seen: of one that it does not name, nothing.
-// Positions are ordered by the shards' numbers. A Vector is never changed.
+// Vector contains one resource version per shard; shards without a position have not been read. Positions are
+// ordered by the shards' numbers. A Vector is immutable.
 type Vector struct{ positions []Position }
 
-// NumberOf returns the number by which versions know a shard, from the UID of its Shard
-// object: one that was registered anew has another.
+// NumberOf returns the number of a shard in versions, which depends on the UID of its Shard object. A shard that is
+// registered again has another number.
 func NumberOf(uid string) uint32 {
 	sum := sha256.Sum256([]byte(uid))
 	return binary.BigEndian.Uint32(sum[:numberBytes])
 }
 
-// IsVersion reports whether a text claims to be a merged version.
+// IsVersion reports whether a text has the prefix of merged versions.
 func IsVersion(text string) bool { return strings.HasPrefix(text, versionPrefix) }
 
-// MayHold reports whether a body may hold a merged version.
+// MayContainVersion reports whether a body may contain a merged version.
 func MayContainVersion(body []byte) bool { return bytes.Contains(body, []byte(versionPrefix)) }
 
-// ParseVersion returns the vector that a version holds. It fails with ErrVersion.
+// ParseVersion parses a merged version. It returns ErrVersion if it is invalid.
 func ParseVersion(text string) (Vector, error) {
 	encoded, ok := strings.CutPrefix(text, versionPrefix)
 	if !ok || len(encoded) > base64.RawURLEncoding.EncodedLen((numberBytes+binary.MaxVarintLen64)*MaxShards+numberBytes) {
@@ -82,7 +81,7 @@ func ParseVersion(text string) (Vector, error) {
 	return v, nil
 }
 
-// String returns the version, which ParseVersion takes.
+// String returns the version in the format of ParseVersion.
 func (v Vector) String() string {
 	raw := make([]byte, 0, len(v.positions)*(numberBytes+binary.MaxVarintLen64)+numberBytes)
 	for _, p := range v.positions {
@@ -93,7 +92,7 @@ func (v Vector) String() string {
 	return versionPrefix + versionEncoding.EncodeToString(raw)
 }
 
-// Of returns the revision of a shard, and whether the vector has one.
+// Of returns the revision of a shard, and false if the vector has none.
 func (v Vector) Of(shard uint32) (uint64, bool) {
 	at, found := v.find(shard)
 	if !found {
@@ -102,7 +101,7 @@ func (v Vector) Of(shard uint32) (uint64, bool) {
 	return v.positions[at].Revision, true
 }
 
-// With returns the vector with the revision of one shard.
+// With returns a copy with the revision of one shard.
 func (v Vector) With(shard uint32, revision uint64) Vector {
 	at, found := v.find(shard)
 	positions := slices.Clone(v.positions)
@@ -114,16 +113,15 @@ func (v Vector) With(shard uint32, revision uint64) Vector {
 	return Vector{positions}
 }
 
-// Positions returns those of all shards that the vector has.
+// Positions returns the positions of all shards in the vector.
 func (v Vector) Positions() []Position { return slices.Clone(v.positions) }
 
 func (v Vector) find(shard uint32) (at int, found bool) {
 	return slices.BinarySearchFunc(v.positions, shard, func(p Position, shard uint32) int { return cmp.Compare(p.Shard, shard) })
 }
 
-// OwnVersion returns what a resource version says to the shard of a number: its own part of
-// a merged one, and all others as they are. It fails with ErrVersion, and with
-// ErrOtherShards if the version has no part of the shard.
+// OwnVersion returns the part of a resource version for the shard with a number. It returns versions that are not
+// merged unchanged. It returns ErrVersion for an invalid version, and ErrOtherShards if it has no part for the shard.
 func OwnVersion(shard uint32, version string) (string, error) {
 	if !IsVersion(version) {
 		return version, nil
@@ -139,5 +137,5 @@ func OwnVersion(shard uint32, version string) (string, error) {
 	return strconv.FormatUint(revision, 10), nil
 }
 
-// ErrOtherShards says that a merged version tells nothing about the shard that was asked.
-var ErrOtherShards = errors.New("the version is one of other shards")
+// ErrOtherShards is returned if a merged version has no part for the shard.
+var ErrOtherShards = errors.New("the resource version belongs to other shards")

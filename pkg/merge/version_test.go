@@ -50,7 +50,7 @@ func TestNumbers(t *testing.T) {
 	require.NotEqual(t, merge.NumberOf("a"), merge.NumberOf("b"))
 }
 
-// FuzzVersions: a text is a version or is refused, and a version has one text.
+// FuzzVersions verifies that a text is either rejected or the only encoding of its version.
 func FuzzVersions(f *testing.F) {
 	f.Add("m1.")
 	f.Add("m1.AAAAAA")

@@ -21,11 +21,10 @@ import (
 )
 
 const (
-	// minWatchTime is how long a watch lasts at least, and at most twice that, if the client
-	// does not say.
+	// minWatchTime is the minimum duration of a watch without timeoutSeconds; the maximum is twice as long.
 	minWatchTime = 30 * time.Minute
-	// lookInterval is how often a watch looks whether there are other shards now.
-	lookInterval = time.Second
+	// shardsInterval is the interval at which a watch checks for new shards.
+	shardsInterval = time.Second
 )
 
 // merged is a watch of all shards.
@@ -33,33 +32,32 @@ type merged struct {
 	request *Request
 	w       http.ResponseWriter
 	out     *bufio.Writer
-	// version is what all shards have told.
+	// version contains the positions of all shards that were sent.
 	version Vector
 	feeds   map[uint32]*feed
 	running sync.WaitGroup
 	notices chan notice
 	open    chan struct{}
 	release chan struct{}
-	// waiting are the shards whose first answer the head of the answer waits for, pending
-	// those whose initial events the client waits for.
+	// waiting are the shards that must respond before the response starts, pending those whose initial events are
+	// not complete.
 	waiting, pending map[uint32]struct{}
 	unserved         error
-	away             missing
+	unreachable      missing
 	started          bool
-	// initial says that the client has asked for initial events, and bookmarks for bookmarks.
+	// initial is true if the client requests initial events, bookmarks if it requests bookmarks.
 	initial, bookmarks bool
-	// last is the latest bookmark that has ended the initial events of a shard.
+	// last is the latest bookmark at the end of a shard's initial events.
 	last []byte
-	// columns are those that the client of a Table has been told.
+	// columns are the columns of a Table that the client has received.
 	columns []byte
 }
 
-// Watch answers with the watch of all shards, or returns an error, if it has not begun to
-// answer. It ends with ctx.
+// Watch responds with the watch of all shards until ctx ends. It returns an error if it has not started to respond.
 func (r *Request) Watch(ctx context.Context, w http.ResponseWriter) error {
 	m := &merged{
 		request: r, w: w, out: bufio.NewWriterSize(w, copyBytes), feeds: map[uint32]*feed{}, notices: make(chan notice),
-		open: make(chan struct{}), release: make(chan struct{}), waiting: map[uint32]struct{}{}, pending: map[uint32]struct{}{}, away: missing{},
+		open: make(chan struct{}), release: make(chan struct{}), waiting: map[uint32]struct{}{}, pending: map[uint32]struct{}{}, unreachable: missing{},
 		initial: isTrue(r.Query, queryInitial), bookmarks: isTrue(r.Query, queryBookmarks),
 	}
 	if err := r.checkWatch(m.initial); err != nil {
@@ -90,7 +88,7 @@ func (r *Request) Watch(ctx context.Context, w http.ResponseWriter) error {
 	return m.run(ctx)
 }
 
-// checkWatch refuses what shards would refuse, and would be asked otherwise.
+// checkWatch rejects invalid options like the shards, because the query is changed for them.
 func (r *Request) checkWatch(initial bool) error {
 	switch match := r.Query.Get(queryMatch); {
 	case initial && match != string(metav1.ResourceVersionMatchNotOlderThan):
@@ -101,15 +99,15 @@ func (r *Request) checkWatch(initial bool) error {
 	return nil
 }
 
-// watchTime returns how long a watch lasts.
+// watchTime returns the duration of a watch.
 func (r *Request) watchTime() time.Duration {
 	if seconds, err := strconv.Atoi(r.Query.Get(queryTimeout)); err == nil && seconds > 0 {
 		return time.Duration(seconds) * time.Second
 	}
-	return minWatchTime + rand.N(minWatchTime) //nolint:gosec // so that not all end at once
+	return minWatchTime + rand.N(minWatchTime) //nolint:gosec // so that not all watches end at the same time
 }
 
-// start begins to follow a shard.
+// start starts to watch a shard.
 func (m *merged) start(ctx context.Context, s Shard, from Vector) {
 	f := &feed{shard: s, request: m.request, out: m.notices, open: m.open, release: m.release}
 	if revision, ok := from.Of(s.Number); ok && m.initial {
@@ -121,17 +119,17 @@ func (m *merged) start(ctx context.Context, s Shard, from Vector) {
 	m.running.Go(func() { f.run(ctx) })
 }
 
-// run writes what the feeds tell until the watch ends.
+// run processes the notices of the feeds until the watch ends.
 func (m *merged) run(ctx context.Context) error {
-	look := time.NewTicker(lookInterval)
-	defer look.Stop()
+	ticker := time.NewTicker(shardsInterval)
+	defer ticker.Stop()
 	for {
 		var err error
 		select {
 		case n := <-m.notices:
 			err = m.take(n)
-		case <-look.C:
-			err = m.look(ctx)
+		case <-ticker.C:
+			err = m.checkShards(ctx)
 		case <-ctx.Done():
 			return nil
 		}
@@ -144,40 +142,40 @@ func (m *merged) run(ctx context.Context) error {
 	}
 }
 
-// begin answers, once each shard has.
+// begin starts the response once each shard has responded.
 func (m *merged) begin() error {
 	if m.started || len(m.waiting) > 0 {
 		return nil
 	}
-	if m.unserved != nil && !slices.ContainsFunc(slices.Collect(maps.Values(m.feeds)), func(f *feed) bool { return f.answers }) && len(m.away) == 0 {
+	if m.unserved != nil && !slices.ContainsFunc(slices.Collect(maps.Values(m.feeds)), func(f *feed) bool { return f.responded }) && len(m.unreachable) == 0 {
 		return m.unserved
 	}
 	m.started = true
 	header := m.w.Header()
 	header.Set("Content-Type", "application/json")
 	header.Set("Cache-Control", "no-cache, private")
-	warn(header, m.away)
+	warn(header, m.unreachable)
 	m.w.WriteHeader(http.StatusOK)
 	close(m.open)
 	return m.flush()
 }
 
-// take does what a notice of a feed is about.
+// take processes a notice of a feed.
 func (m *merged) take(n notice) error {
 	number := n.feed.shard.Number
-	switch n.what {
+	switch n.kind {
 	case began:
-		n.feed.answers = true
+		n.feed.responded = true
 		delete(m.waiting, number)
-		delete(m.away, n.feed.shard.Name)
+		delete(m.unreachable, n.feed.shard.Name)
 	case unserved:
 		m.unserved = n.err
 		delete(m.waiting, number)
 		return m.initialized(number, nil)
-	case isAway:
-		m.away[n.feed.shard.Name] = n.err
+	case shardUnreachable:
+		m.unreachable[n.feed.shard.Name] = n.err
 		if !m.request.Partial {
-			return m.away.status()
+			return m.unreachable.status()
 		}
 		delete(m.waiting, number)
 		return m.initialized(number, nil)
@@ -192,8 +190,8 @@ func (m *merged) take(n notice) error {
 	return nil
 }
 
-// event writes one event, with the version that the stream has come to. An initial one leads
-// nobody on: until all of them are told, nothing of the shard counts as seen.
+// event writes an event with the current version of the stream. A client cannot resume from initial events: the
+// position of the shard is only included after all of them.
 func (m *merged) event(n notice) error {
 	version := m.version.With(n.feed.shard.Number, n.revision)
 	if _, ok := m.version.Of(n.feed.shard.Number); ok {
@@ -209,8 +207,8 @@ func (m *merged) event(n notice) error {
 	return m.write(n.frame.Type, obj, version)
 }
 
-// visible returns the object of an event, or nil if it is hidden. Each shard sends the columns of
-// a Table with its first event only, so that those of a hidden event are sent with the next one.
+// visible returns the object of an event, or nil if it is hidden. A shard sends the columns of a Table only with its
+// first event, so the columns of a hidden event are sent with the next one.
 func (m *merged) visible(f *feed, raw []byte) []byte {
 	if !m.request.Tables || !isTable(raw) {
 		if m.request.isHidden(raw) {
@@ -230,7 +228,7 @@ func (m *merged) visible(f *feed, raw []byte) []byte {
 	start, end, ok := find(raw, columnDefinitions)
 	none := !ok || bytes.Equal(raw[start:end], null)
 	switch {
-	case rows > 0 && rows == hidden: // an event has one row
+	case rows > 0 && rows == hidden: // events have one row
 		if !none {
 			f.columns = bytes.Clone(raw[start:end])
 		}
@@ -242,7 +240,7 @@ func (m *merged) visible(f *feed, raw []byte) []byte {
 	return raw
 }
 
-// withoutRowObjects removes the objects from the rows of a Table if the client does not want them.
+// withoutRowObjects removes the objects from the rows of a Table if the client has not requested them.
 func (m *merged) withoutRowObjects(raw []byte) []byte {
 	at, _, ok := find(raw, "rows")
 	if !ok || !m.request.withoutObjects() {
@@ -256,8 +254,8 @@ func (m *merged) withoutRowObjects(raw []byte) []byte {
 	return append(out, raw[last:]...)
 }
 
-// initialized notes that nothing more is to be waited for of a shard before the end of the initial
-// events. With the last one they end, by a bookmark that is like that of a shard.
+// initialized records that the initial events of a shard are complete or not expected. After the last shard, it sends
+// the bookmark that ends the initial events, based on that of a shard.
 func (m *merged) initialized(number uint32, like []byte) error {
 	if _, ok := m.pending[number]; !ok {
 		return nil
@@ -271,8 +269,8 @@ func (m *merged) initialized(number uint32, like []byte) error {
 	}
 	switch {
 	case m.last != nil:
-	case len(m.away) > 0:
-		return m.away.status() // of no shard anything was told
+	case len(m.unreachable) > 0:
+		return m.unreachable.status() // no shard has sent initial events
 	default:
 		return m.unserved
 	}
@@ -280,22 +278,22 @@ func (m *merged) initialized(number uint32, like []byte) error {
 	return m.bookmark(m.last)
 }
 
-// bookmark tells the client what it has seen of all shards, and which are missing.
+// bookmark sends the positions of all shards, and the missing shards.
 func (m *merged) bookmark(like []byte) error {
 	if !m.bookmarks {
 		return nil
 	}
-	if len(m.away) > 0 {
+	if len(m.unreachable) > 0 {
 		var err error
-		if like, err = annotated(like, m.request.Tables, MissingAnnotation, strings.Join(m.away.names(), ",")); err != nil {
+		if like, err = annotated(like, m.request.Tables, MissingAnnotation, strings.Join(m.unreachable.names(), ",")); err != nil {
 			return err
 		}
 	}
 	return m.write(watch.Bookmark, like, m.version)
 }
 
-// look follows shards that are new, and ends the watch if one has gone.
-func (m *merged) look(ctx context.Context) error {
+// checkShards starts to watch new shards, and ends the watch if a shard was removed.
+func (m *merged) checkShards(ctx context.Context) error {
 	shards, err := m.request.shards()
 	if err != nil {
 		return err
@@ -306,12 +304,12 @@ func (m *merged) look(ctx context.Context) error {
 		}
 	}
 	if len(shards) < len(m.feeds) {
-		return expired("a shard has gone: begin anew")
+		return expired("a shard was removed: list again")
 	}
 	return nil
 }
 
-// fail ends the watch: with an answer, or with an event if it has answered.
+// fail ends the watch with an error response, or with an event if the response has started.
 func (m *merged) fail(err error) error {
 	status := statusOf(err)
 	if status == nil {
@@ -330,27 +328,27 @@ func (m *merged) fail(err error) error {
 	return nil
 }
 
-var errClient = errors.New("the client does not read")
+var errClient = errors.New("the client does not read the response")
 
-// write writes an object with a version.
+// write sends an object with a version.
 func (m *merged) write(event watch.EventType, raw []byte, version Vector) error {
 	if !m.request.Tables || !isTable(raw) {
 		return m.frame(event, splice(raw, versionIn(raw), version.String()))
 	}
 	raw = splice(raw, tableVersionsIn(raw), version.String())
 	if start, end, ok := find(raw, columnDefinitions); ok {
-		// Each shard tells its columns first; a client wants them once.
+		// Each shard sends its columns first; the client needs them once.
 		switch columns := raw[start:end]; {
 		case m.columns == nil:
 			m.columns = bytes.Clone(columns)
 		case bytes.Equal(m.columns, columns):
-			raw = slices.Concat(raw[:start], []byte("null"), raw[end:])
+			raw = slices.Concat(raw[:start], null, raw[end:])
 		}
 	}
 	return m.frame(event, m.withoutRowObjects(raw))
 }
 
-// frame writes an event, and has the client get it.
+// frame sends an event.
 func (m *merged) frame(event watch.EventType, raw []byte) error {
 	_, _ = m.out.WriteString(`{"type":"` + string(event) + `","object":`)
 	_, _ = m.out.Write(raw)

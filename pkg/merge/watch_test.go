@@ -28,7 +28,7 @@ type event struct {
 
 func (e event) String() string { return e.Type + " " + e.Object.Metadata.Name }
 
-// stream is a watch of all shards over HTTP.
+// stream is a merged watch over HTTP.
 type stream struct {
 	t       *testing.T
 	header  http.Header
@@ -74,7 +74,7 @@ func (w *world) watched(r *merge.Request) *stream {
 }
 
 func isStatus(err error, status **apierrors.StatusError) bool {
-	s, ok := err.(*apierrors.StatusError) //nolint:errorlint // as it is returned
+	s, ok := err.(*apierrors.StatusError) //nolint:errorlint // must be unwrapped
 	*status = s
 	return ok
 }
@@ -110,24 +110,24 @@ func TestWatchesGoOnFromAnyEvent(t *testing.T) {
 	a, b := newFake(t, "a", "1"), newFake(t, "b", "1")
 	w := newWorld(t, a, b)
 	s := w.watch("resourceVersion", w.list().Metadata.ResourceVersion, "allowWatchBookmarks", "true")
-	var told []event
+	var received []event
 	for _, f := range []*fake{a, b, b, a, b} {
-		name := string(rune('2' + len(told)))
+		name := string(rune('2' + len(received)))
 		f.add(name)
-		told = append(told, s.expect("ADDED "+f.name+"/"+name))
+		received = append(received, s.expect("ADDED "+f.name+"/"+name))
 	}
 	a.happens("DELETED", "1")
-	told = append(told, s.expect("DELETED a/1"))
+	received = append(received, s.expect("DELETED a/1"))
 	b.happens("BOOKMARK", "")
-	told = append(told, s.expect("BOOKMARK "))
+	received = append(received, s.expect("BOOKMARK "))
 	last := []uint64{3, 3}
-	for i, e := range told {
+	for i, e := range received {
 		at := positions(t, e.Object.Metadata.ResourceVersion, "a", "b")
 		require.True(t, at[0] >= last[0] && at[1] >= last[1] && at[0]+at[1] == last[0]+last[1]+1, "one goes on, none goes back: %v after %v", at, last)
 		last = at
 		resumed := w.watch("resourceVersion", e.Object.Metadata.ResourceVersion)
 		var rest []string
-		for _, later := range told[i+1:] {
+		for _, later := range received[i+1:] {
 			if later.Type != "BOOKMARK" {
 				rest = append(rest, later.String())
 			}
@@ -138,7 +138,7 @@ func TestWatchesGoOnFromAnyEvent(t *testing.T) {
 	require.Equal(t, []uint64{6, 7}, last)
 }
 
-// TestWatchesSurviveTheEndOfAShardsWatch: they resume it where it was.
+// TestWatchesSurviveTheEndOfAShardsWatch verifies that a shard's watch resumes.
 func TestWatchesSurviveTheEndOfAShardsWatch(t *testing.T) {
 	t.Parallel()
 	a, b := newFake(t, "a", "1"), newFake(t, "b", "1")
@@ -177,13 +177,13 @@ func TestInitialEvents(t *testing.T) {
 	again.expect("ADDED a/1", "ADDED a/2", "ADDED b/1", "ADDED b/2", "BOOKMARK ")
 	require.Equal(t, "3", b.asked[len(b.asked)-1].Get("resourceVersion"), "not older than that")
 
-	// Without bookmarks, and without asking for initial events.
+	// Without bookmarks and sendInitialEvents.
 	plain := w.watch()
 	plain.expect("ADDED a/1", "ADDED a/2", "ADDED b/1", "ADDED b/2")
 	a.add("3")
 	plain.expect("ADDED a/3")
 
-	// An initial object says that nothing of the others was seen.
+	// The version of an initial object has no positions of other shards.
 	first := w.watch().next()
 	other := map[string]string{"a": "b", "b": "a"}[first.Object.Metadata.Name[:1]]
 	require.Zero(t, positions(t, first.Object.Metadata.ResourceVersion, other)[0])
@@ -192,8 +192,8 @@ func TestInitialEvents(t *testing.T) {
 	require.Equal(t, "Unprocessable Entity", w.watch("resourceVersionMatch", "NotOlderThan").header.Get("Code"))
 
 	a.set(func() { a.cut = 1 })
-	broken := w.watch()
-	for e := broken.next(); ; e = broken.next() {
+	interrupted := w.watch()
+	for e := interrupted.next(); ; e = interrupted.next() {
 		if e.Type == "ERROR" {
 			require.EqualValues(t, http.StatusServiceUnavailable, e.Object.Code, "it would tell objects twice")
 			break
@@ -201,8 +201,8 @@ func TestInitialEvents(t *testing.T) {
 	}
 }
 
-// TestInitialVersions: who resumes from any of the initial events gets those that it has not
-// had: a shard is in their versions only once all of its own have been told.
+// TestInitialVersions verifies that a client which resumes from any initial event receives the remaining ones, because
+// the version only includes a shard after all of its initial events.
 func TestInitialVersions(t *testing.T) {
 	t.Parallel()
 	const each = 50
@@ -210,7 +210,7 @@ func TestInitialVersions(t *testing.T) {
 	for n := range each {
 		names = append(names, fmt.Sprint(n))
 	}
-	// All of b come between the first of a and the others.
+	// All objects of b are sent between the first of a and the others.
 	a, b := newFake(t, "a", names...), newFake(t, "b", names...)
 	first, all := make(chan struct{}), make(chan struct{})
 	a.gates, b.gates = map[int]<-chan struct{}{1: all}, map[int]<-chan struct{}{0: first}
@@ -266,18 +266,18 @@ func TestWatchesOfWhatIsNotServed(t *testing.T) {
 	require.Equal(t, "Not Found", w.watch("sendInitialEvents", "true", "resourceVersionMatch", "NotOlderThan").header.Get("Code"))
 }
 
-// TestWatchesWithoutAShard: a shard that stays away ends a watch, or is named in its bookmarks.
+// TestWatchesWithoutAShard verifies that an unreachable shard ends a watch, or is in its bookmarks.
 func TestWatchesWithoutAShard(t *testing.T) {
 	t.Parallel()
 	a, b := newFake(t, "a", "1"), newFake(t, "b", "1")
 	w := newWorld(t, a, b)
 	version := w.list().Metadata.ResourceVersion
-	whole := w.watch("resourceVersion", version)
+	full := w.watch("resourceVersion", version)
 	request := w.request("resourceVersion", version, "allowWatchBookmarks", "true")
 	request.Partial = true
 	partial := w.watched(request)
 	b.set(func() { b.down = true })
-	whole.fails(http.StatusServiceUnavailable)
+	full.fails(http.StatusServiceUnavailable)
 	require.Equal(t, "Service Unavailable", w.watch("resourceVersion", version).header.Get("Code"))
 	a.happens("BOOKMARK", "")
 	e := partial.expect("BOOKMARK ")
@@ -298,7 +298,7 @@ func TestWatchesWithoutAShard(t *testing.T) {
 	require.NotContains(t, partial.expect("BOOKMARK ").Object.Metadata.Annotations, merge.MissingAnnotation)
 }
 
-// TestSlowReaders: a client that does not read has the shards wait, after a few events of each.
+// TestSlowReaders verifies that a client that does not read blocks the shards after a few events.
 func TestSlowReaders(t *testing.T) {
 	a := newFake(t, "a")
 	w := newWorld(t, a, newFake(t, "b"))

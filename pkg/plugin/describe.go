@@ -21,15 +21,15 @@ import (
 	"github.com/shardplane/shardplane/pkg/plaintext"
 )
 
-// Describe says where a workspace is, and what it waits for.
+// Describe shows the state of a workspace, and why it is not ready.
 type Describe struct {
 	*Options
 
-	// Path is the workspace, as resolve takes it.
+	// Path is the workspace, in the format of resolve.
 	Path string
 }
 
-// Run says it.
+// Run writes the description to out.
 func (d Describe) Run(ctx context.Context, out io.Writer) error {
 	s, err := d.open()
 	if err != nil {
@@ -54,11 +54,11 @@ func (d Describe) Run(ctx context.Context, out io.Writer) error {
 	return err
 }
 
-// workspace returns the Workspace at a path, and access to what it is in.
+// workspace returns the Workspace at a path, and the scope of its parent.
 func (s *session) workspace(ctx context.Context, path logicalcluster.Path) (in client.Scope, ws *tenancyv1alpha1.Workspace, err error) {
 	parent, name := path.Split()
 	if parent.Empty() {
-		return in, nil, fmt.Errorf("%s is no workspace that another one has, of which conditions and Events could tell", path)
+		return in, nil, fmt.Errorf("%s is not a child workspace, so it has no conditions and Events", path)
 	}
 	in = s.clients.Cluster(parent)
 	ws, err = kinds.Workspaces.In(in).Get(ctx, name, metav1.GetOptions{})
@@ -66,20 +66,20 @@ func (s *session) workspace(ctx context.Context, path logicalcluster.Path) (in c
 	case apierrors.IsNotFound(err):
 		return in, nil, fmt.Errorf("there is no workspace %s in %s", name, parent)
 	case apierrors.IsForbidden(err):
-		return in, nil, fmt.Errorf("%s does not exist, or you may not see what is in it: %w", parent, err)
+		return in, nil, fmt.Errorf("%s does not exist, or you have no access to its content: %w", parent, err)
 	case err != nil:
-		return in, nil, fmt.Errorf("asking for the workspace %s: %w", path, err)
+		return in, nil, fmt.Errorf("getting the workspace %s: %w", path, err)
 	}
 	return in, ws, nil
 }
 
-// explain says why a workspace cannot be entered, as far as its parent tells it.
+// explain returns an error with the reason why a workspace is not accessible, as far as its parent shows it.
 func (s *session) explain(ctx context.Context, path logicalcluster.Path, why error) error {
 	if ctx.Err() != nil {
 		return errors.New("interrupted")
 	}
 	if errors.Is(why, context.DeadlineExceeded) {
-		return fmt.Errorf("workspace %s: there is no answer within --request-timeout: %w", path, why)
+		return fmt.Errorf("workspace %s: no response within --request-timeout: %w", path, why)
 	}
 	if !apierrors.IsForbidden(why) && !apierrors.IsNotFound(why) && !apierrors.IsServiceUnavailable(why) {
 		return fmt.Errorf("workspace %s: %w", path, why)
@@ -89,13 +89,13 @@ func (s *session) explain(ctx context.Context, path logicalcluster.Path, why err
 	case err == nil && waits(ws):
 		return fmt.Errorf("workspace %s is not ready: %s", path, whyOf(ws))
 	case err != nil && apierrors.IsForbidden(why) && path != core.RootCluster.Path():
-		return fmt.Errorf("workspace %s does not exist, or you may not enter it", path)
+		return fmt.Errorf("workspace %s does not exist, or you have no access to it", path)
 	default:
 		return fmt.Errorf("workspace %s: %w", path, why)
 	}
 }
 
-// whyOf is why without Events.
+// whyOf is why without Events, but never empty.
 func whyOf(ws *tenancyv1alpha1.Workspace) string {
 	text := why(&node{workspace: ws})
 	if text == "" {
@@ -150,7 +150,7 @@ func renderEvents(out io.Writer, ws *tenancyv1alpha1.Workspace, events []corev1.
 	for i := range events {
 		e := &events[i]
 		if e.InvolvedObject.UID != ws.UID {
-			continue // of another one that had the name
+			continue // an Event of an earlier workspace with this name
 		}
 		if empty {
 			_, _ = fmt.Fprintln(table, "Events:\n  SINCE\tTYPE\tREASON\tMESSAGE")

@@ -1,9 +1,8 @@
-// Package plugin is kubectl's plugin for Shardplane: it shows the shards and the tree of
-// workspaces as people ask about them, says why one waits, and makes one the current workspace
-// of a kubeconfig. It is a client like any other, through the front-proxy, and shows what its
-// user may see.
+// Package plugin is kubectl's plugin for Shardplane. It shows the shards and the tree of workspaces, explains why a
+// workspace is not ready, and makes a workspace the current one of a kubeconfig. It uses the front-proxy like any
+// client, and shows only objects that the user has access to.
 //
-//	walk      the workspaces below one, and who could not be asked
-//	waiting   what conditions and Events say of one that is not Ready
-//	use       writes the kubeconfig, with the names of contexts that kcp's plugin has
+//	walk      lists the workspaces below one, and errors
+//	waiting   conditions and Events of workspaces that are not Ready
+//	use       writes the kubeconfig, with the same contexts as kcp's plugin
 package plugin

@@ -14,31 +14,31 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// defaultTimeout ends requests that nobody answers.
+// defaultTimeout limits requests without a response.
 const defaultTimeout = "30s"
 
-// Options say which server is asked, and as whom: the kubeconfig, and kubectl's flags.
+// Options select the server and the user: the kubeconfig, and kubectl's flags.
 type Options struct {
 	loading   *clientcmd.ClientConfigLoadingRules
 	overrides clientcmd.ConfigOverrides
 }
 
-// NewOptions returns options as they are without flags.
+// NewOptions returns the default options.
 func NewOptions() *Options {
 	return &Options{loading: clientcmd.NewDefaultClientConfigLoadingRules()}
 }
 
-// AddFlags adds kubectl's flags about connections.
+// AddFlags adds kubectl's connection flags.
 func (o *Options) AddFlags(fs *pflag.FlagSet) {
-	fs.StringVar(&o.loading.ExplicitPath, clientcmd.RecommendedConfigPathFlag, "", "path of the kubeconfig; by default what KUBECONFIG says, or ~/.kube/config")
+	fs.StringVar(&o.loading.ExplicitPath, clientcmd.RecommendedConfigPathFlag, "", "path of the kubeconfig; the default is KUBECONFIG or ~/.kube/config")
 	flags := clientcmd.RecommendedConfigOverrideFlags("")
-	flags.ContextOverrideFlags.Namespace.LongName = "" // workspaces are in none
+	flags.ContextOverrideFlags.Namespace.LongName = "" // workspaces are not namespaced
 	flags.ClusterOverrideFlags.APIServer.ShortName = "s"
 	flags.Timeout.Default = defaultTimeout
 	clientcmd.BindOverrideFlags(&o.overrides, fs, flags)
 }
 
-// session is a connection to a server, as a kubeconfig and flags say it.
+// session is a connection to a server.
 type session struct {
 	config  clientcmd.ClientConfig
 	options *Options
@@ -51,7 +51,7 @@ func (o *Options) open() (*session, error) {
 	config := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(o.loading, &o.overrides)
 	rest, err := config.ClientConfig()
 	if clientcmd.IsEmptyConfig(err) {
-		return nil, errors.New("there is no kubeconfig, or no current context in it: give --kubeconfig and --context, or set KUBECONFIG")
+		return nil, errors.New("there is no kubeconfig, or it has no current context: use --kubeconfig and --context, or set KUBECONFIG")
 	}
 	if err != nil {
 		return nil, fmt.Errorf("reading the kubeconfig: %w", err)
@@ -75,8 +75,8 @@ func pathIn(url string) (path logicalcluster.Path, ok bool) {
 	return path, request.ValidPath(path)
 }
 
-// resolve returns the path that an argument means: with a colon, or root, it is a whole path, ..
-// is the parent, and everything else is below the current workspace.
+// resolve returns the path for an argument. With a colon, or if it is root, it is an absolute path; ".." is the parent;
+// others are relative to the current workspace.
 func (s *session) resolve(arg string) (logicalcluster.Path, error) {
 	path := logicalcluster.NewPath(strings.TrimPrefix(arg, ":"))
 	switch {
@@ -92,7 +92,7 @@ func (s *session) resolve(arg string) (logicalcluster.Path, error) {
 		path = s.current.Join(arg)
 	}
 	if !request.ValidPath(path) {
-		return path, fmt.Errorf("%q is no path of a workspace: these are names with colons between them, such as root:team:demo", arg)
+		return path, fmt.Errorf("%q is not a path of a workspace: paths consist of names separated by colons, e.g. root:team:demo", arg)
 	}
 	return path, nil
 }

@@ -35,8 +35,7 @@ func workspace(name, shard, phase string, conditions ...conditionsv1alpha1.Condi
 	}}
 }
 
-// sample is a tree in which something waits, something does not answer, and something is
-// not for us.
+// sample is a tree with workspaces that are not ready, unreachable, or not accessible.
 func sample() *node {
 	waiting := workspace("waiting", "", "Scheduling", conditionsv1alpha1.Condition{Type: "WorkspaceScheduled", Status: corev1.ConditionFalse, Reason: "Unschedulable", Message: "no shard\nis available"})
 	waiting.event = &corev1.Event{Reason: "Unschedulable", Message: "the same"}
@@ -44,10 +43,10 @@ func sample() *node {
 	starting.event = &corev1.Event{Reason: "InitializerExists", Message: "waits for root:one"}
 	secret := workspace("secret", "root", "Ready")
 	secret.err = apierrors.NewForbidden(corev1.Resource("workspaces"), "", errors.New("no"))
-	away := workspace("away", "two", "Ready")
-	away.err = apierrors.NewServiceUnavailable("the shard is away")
+	unreachable := workspace("away", "two", "Ready")
+	unreachable.err = apierrors.NewServiceUnavailable("the shard is away")
 	team := workspace("team", "root", "Ready")
-	team.children = []*node{away, starting}
+	team.children = []*node{unreachable, starting}
 	return &node{name: "root", children: []*node{secret, team, waiting}}
 }
 
@@ -55,7 +54,7 @@ func TestTreeIsRendered(t *testing.T) {
 	t.Parallel()
 	require.Equal(t, `NAME               TYPE        PHASE          SHARD   CLUSTER      WAITS FOR
 root                                          root
-├── secret         universal   Ready          root    c-secret     you may not list the workspaces in it
+├── secret         universal   Ready          root    c-secret     you have no access to list the workspaces in it
 ├── team           universal   Ready          root    c-team
 │   ├── away       universal   Ready          two     c-away       the workspaces in it cannot be listed: the shard is away
 │   └── starting   universal   Initializing   two     c-starting   Event InitializerExists: waits for root:one
@@ -63,8 +62,7 @@ root                                          root
 `, string(renderTree(sample())))
 }
 
-// TestTextOfTenantsIsEscaped checks that tenants can neither control the terminal nor add lines or
-// cells to what it shows.
+// TestTextOfTenantsIsEscaped verifies that tenants cannot control the terminal or add lines or cells.
 func TestTextOfTenantsIsEscaped(t *testing.T) {
 	t.Parallel()
 	const attack = "x\x1b[2J\u009b31m\u202e\x07y"
@@ -83,7 +81,7 @@ func TestTextOfTenantsIsEscaped(t *testing.T) {
 	}
 }
 
-// telling is a shard that says what it holds.
+// telling returns a shard that reports its load.
 func telling(load shardload.Load, shard corev1alpha1.Shard) corev1alpha1.Shard {
 	load.SetOnShard(&shard)
 	return shard
@@ -99,14 +97,14 @@ func TestShardsAreRendered(t *testing.T) {
 		}
 	}
 	root := sample()
-	root.children[1].children = root.children[1].children[:1] // nothing on shard two has answered
+	root.children[1].children = root.children[1].children[:1] // shard two has not responded
 	require.Equal(t, `NAME     HEALTH                                   TENANTS   WORKSPACES   NOT READY   LOAD                                          REGION   URL
 root     Answers,Full                             2         2            0           2/2 workspaces, 30 objects, 4Mi/8Gi storage   north    https://root
 three    Unknown,Other=False,SchedulingDisabled   0         0            0           <unknown>                                     north    https://three
 two      NotAnswering,HeartbeatMissing            1         1            0           1 workspaces, 7/9 objects, 0 storage          north    https://two
 <none>                                            1         1            1
 
-There may be more: the workspaces in 2 others could not be listed. kubectl shardplane tree root says why.
+There may be more: the workspaces in 2 others could not be listed. See kubectl shardplane tree root for the reasons.
 `, string(renderShards([]corev1alpha1.Shard{
 		telling(shardload.Load{Workspaces: shardload.Amount{Used: 1}, Objects: shardload.Amount{Used: 7, Limit: 9}},
 			shard("two", nil, conditionsv1alpha1.Condition{Type: "Ready", Status: corev1.ConditionFalse, Reason: "HeartbeatMissing"})),
@@ -127,14 +125,14 @@ func TestResolve(t *testing.T) {
 	}
 	for _, arg := range []string{"A", "a/b", "root:", "..:a", "*"} {
 		_, err := s.resolve(arg)
-		require.ErrorContains(t, err, "is no path of a workspace", arg)
+		require.ErrorContains(t, err, "is not a path of a workspace", arg)
 	}
 	s.current = logicalcluster.NewPath("root")
 	_, err := s.resolve("..")
 	require.ErrorContains(t, err, "root has no parent")
 }
 
-// options returns options with these flags, and a kubeconfig whose context is root.
+// options returns options with the flags, and a kubeconfig with root as the current workspace.
 func options(t *testing.T, server string, args ...string) *Options {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "kubeconfig")
@@ -151,8 +149,7 @@ func options(t *testing.T, server string, args ...string) *Options {
 	return o
 }
 
-// TestNobodyAnswers: a server that takes connections and never answers ends in an error, and so
-// does Ctrl-C.
+// TestNobodyAnswers verifies the errors after a timeout and after Ctrl-C.
 func TestNobodyAnswers(t *testing.T) {
 	t.Parallel()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -161,7 +158,7 @@ func TestNobodyAnswers(t *testing.T) {
 	o := options(t, "https://"+listener.Addr().String(), "--request-timeout", "200ms")
 	for _, watched := range []bool{false, true} {
 		err = Tree{Options: o, Watch: Watch{Watched: watched}}.Run(t.Context(), os.Stdout, os.Stderr)
-		require.ErrorContains(t, err, "no answer within --request-timeout")
+		require.ErrorContains(t, err, "no response within --request-timeout")
 	}
 	o = options(t, "https://"+listener.Addr().String())
 	ctx, interrupt := context.WithCancel(t.Context())
@@ -173,12 +170,12 @@ func TestNobodyAnswers(t *testing.T) {
 	require.Equal(t, 30*time.Second, rest.Timeout, "by default")
 }
 
-// TestBack: the workspaces of a kubeconfig change places, and nothing else of it is touched.
+// TestBack verifies that the workspaces of a kubeconfig are swapped, and the rest is unchanged.
 func TestBack(t *testing.T) {
 	t.Parallel()
 	o := options(t, "https://proxy")
 	var out strings.Builder
-	require.EqualError(t, Use{Options: o, Path: "-"}.Run(t.Context(), &out), "no workspace was the current one before, that this kubeconfig knows")
+	require.EqualError(t, Use{Options: o, Path: "-"}.Run(t.Context(), &out), "the kubeconfig has no previous workspace")
 	require.NoError(t, Use{Options: o}.Run(t.Context(), &out))
 	require.Equal(t, "Current workspace is \"root\".\n", out.String())
 
@@ -199,7 +196,7 @@ func TestBack(t *testing.T) {
 	}
 }
 
-// TestWatch: what has changed is shown again, failures pass, and the end is none.
+// TestWatch verifies that changes are shown, and that errors after the first output do not end the watch.
 func TestWatch(t *testing.T) {
 	t.Parallel()
 	bubble.Test(t, func(t *testing.T) {
@@ -208,15 +205,15 @@ func TestWatch(t *testing.T) {
 		looks := []string{"a\n", "a\n", "no", "no", "a\n", "b\n", "end"}
 		w := Watch{Watched: true}
 		err := w.show(ctx, &out, &errOut, func(context.Context) ([]byte, error) {
-			look := looks[0]
+			update := looks[0]
 			looks = looks[1:]
-			switch look {
+			switch update {
 			case "no":
 				return nil, errors.New("away")
 			case "end":
 				cancel()
 			}
-			return []byte(look), nil
+			return []byte(update), nil
 		})
 		require.NoError(t, err)
 		require.Equal(t, "a\na\nb\n", out.String(), "again after a failure")

@@ -15,7 +15,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/plaintext"
 	"github.com/shardplane/shardplane/pkg/tenancy"
@@ -28,38 +27,30 @@ type Shards struct {
 	Watch
 }
 
-// Run shows the shards, again and again if they are watched.
+// Run shows the shards, repeatedly if they are watched.
 func (t Shards) Run(ctx context.Context, out, errOut io.Writer) error {
 	s, err := t.open()
 	if err != nil {
 		return err
 	}
 	return t.show(ctx, out, errOut, func(ctx context.Context) ([]byte, error) {
-		shards, err := listShards(ctx, s.clients.Cluster(core.RootCluster.Path()))
+		shards, err := kinds.Shards.In(s.clients.Cluster(core.RootCluster.Path())).List(ctx, metav1.ListOptions{})
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("listing the Shard objects in root: %w", err)
 		}
-		return renderShards(shards, newWalker(s, false).walk(ctx, core.RootCluster.Path(), -1)), nil
+		return renderShards(shards.Items, newWalker(s, false).walk(ctx, core.RootCluster.Path(), -1)), nil
 	})
 }
 
-func listShards(ctx context.Context, root client.Scope) ([]corev1alpha1.Shard, error) {
-	list, err := kinds.Shards.In(root).List(ctx, metav1.ListOptions{})
-	if err != nil {
-		return nil, fmt.Errorf("listing the shards, which are objects in root: %w", err)
-	}
-	return list.Items, nil
-}
-
-// load is what is known of a shard by the workspaces on it.
+// load summarizes the workspaces on a shard.
 type load struct {
 	workspaces, waiting int
 	tenants             map[string]bool
-	// answered and failed are how many requests into its logical clusters were.
+	// answered and failed are the numbers of requests for its logical clusters.
 	answered, failed int
 }
 
-// loads adds up a tree, and returns how many workspaces nobody could look into.
+// loads summarizes a tree by shard, and returns the number of workspaces whose children could not be listed.
 func loads(root *node) (of map[string]*load, unseen int) {
 	of = map[string]*load{}
 	root.visit("", func(n *node, tenant string) {
@@ -91,7 +82,7 @@ func loads(root *node) (of map[string]*load, unseen int) {
 	return of, unseen
 }
 
-// healthOf says how a shard is, by what its object says and by what was asked.
+// healthOf returns the health of a shard, according to its object and to the requests.
 func healthOf(shard *corev1alpha1.Shard, l *load) string {
 	health := "Unknown"
 	switch {
@@ -120,9 +111,8 @@ func healthOf(shard *corev1alpha1.Shard, l *load) string {
 	return health
 }
 
-// toldBy is what a shard says that it holds, of how much it may: workspaces, objects and
-// storage.
-func toldBy(shard *corev1alpha1.Shard) string {
+// reportedLoad returns the load that a shard reports and its capacity: workspaces, objects and storage.
+func reportedLoad(shard *corev1alpha1.Shard) string {
 	load, known := shardload.OfShard(shard)
 	if !known {
 		return "<unknown>"
@@ -130,7 +120,7 @@ func toldBy(shard *corev1alpha1.Shard) string {
 	return strings.Join(load.Words(), ", ")
 }
 
-// renderShards returns the shards as people read them.
+// renderShards formats the shards.
 func renderShards(shards []corev1alpha1.Shard, root *node) []byte {
 	of, unseen := loads(root)
 	slices.SortFunc(shards, func(a, b corev1alpha1.Shard) int { return strings.Compare(a.Name, b.Name) })
@@ -143,7 +133,7 @@ func renderShards(shards []corev1alpha1.Shard, root *node) []byte {
 		if l == nil {
 			l = &load{}
 		}
-		_, _ = plaintext.Fprintf(table, "%s\t%s\t%d\t%d\t%d\t%s\t%s\t%s\n", shard.Name, healthOf(shard, l), len(l.tenants), l.workspaces, l.waiting, toldBy(shard), shard.Labels["region"], shard.Spec.BaseURL)
+		_, _ = plaintext.Fprintf(table, "%s\t%s\t%d\t%d\t%d\t%s\t%s\t%s\n", shard.Name, healthOf(shard, l), len(l.tenants), l.workspaces, l.waiting, reportedLoad(shard), shard.Labels["region"], shard.Spec.BaseURL)
 		delete(of, shard.Name)
 	}
 	if l := of[""]; l != nil && l.workspaces > 0 {
@@ -151,7 +141,7 @@ func renderShards(shards []corev1alpha1.Shard, root *node) []byte {
 	}
 	_ = table.Flush()
 	if unseen > 0 {
-		_, _ = fmt.Fprintf(&out, "\nThere may be more: the workspaces in %d others could not be listed. kubectl shardplane tree root says why.\n", unseen)
+		_, _ = fmt.Fprintf(&out, "\nThere may be more: the workspaces in %d others could not be listed. See kubectl shardplane tree root for the reasons.\n", unseen)
 	}
 	return trimLines(out.Bytes())
 }

@@ -16,13 +16,13 @@ type Tree struct {
 	*Options
 	Watch
 
-	// Path is the workspace, as resolve takes it.
+	// Path is the workspace, in the format of resolve.
 	Path string
-	// Depth is how many levels are shown; 0 is all.
+	// Depth is the number of levels; 0 means all.
 	Depth int
 }
 
-// Run shows the tree, again and again if it is watched.
+// Run shows the tree, repeatedly if it is watched.
 func (t Tree) Run(ctx context.Context, out, errOut io.Writer) error {
 	s, err := t.open()
 	if err != nil {
@@ -45,7 +45,7 @@ func (t Tree) Run(ctx context.Context, out, errOut io.Writer) error {
 	})
 }
 
-// renderTree returns a tree as people read it.
+// renderTree formats a tree.
 func renderTree(root *node) []byte {
 	var out bytes.Buffer
 	table := newTable(&out)

@@ -18,8 +18,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// The contexts, and clusters, of a kubeconfig that are written: the same as kcp's plugin has,
-// so that both can be used with one kubeconfig.
+// The contexts and clusters that are written to the kubeconfig. They are those of kcp's plugin, so that both can be used
+// with one kubeconfig.
 const (
 	currentContext  = "workspace.kcp.io/current"
 	previousContext = "workspace.kcp.io/previous"
@@ -29,12 +29,12 @@ const (
 type Use struct {
 	*Options
 
-	// Path is the workspace, as resolve takes it; ~ is the home, and - the one before. Nothing
-	// is written if it is empty.
+	// Path is the workspace, in the format of resolve. ~ is the home workspace, and - the previous one. If it is
+	// empty, the kubeconfig is unchanged.
 	Path string
 }
 
-// Run does it, and says which workspace is the current one then.
+// Run changes the kubeconfig, and prints the current workspace.
 func (u Use) Run(ctx context.Context, out io.Writer) error {
 	s, err := u.open()
 	if err != nil {
@@ -46,7 +46,7 @@ func (u Use) Run(ctx context.Context, out io.Writer) error {
 	case "-":
 		path, err = s.back()
 	default:
-		path, err = s.enter(ctx, u.Path)
+		path, err = s.switchTo(ctx, u.Path)
 	}
 	if err != nil {
 		return err
@@ -55,13 +55,13 @@ func (u Use) Run(ctx context.Context, out io.Writer) error {
 	return err
 }
 
-// enter makes a workspace the current one if it can be entered.
-func (s *session) enter(ctx context.Context, arg string) (logicalcluster.Path, error) {
+// switchTo makes a workspace the current one if it is accessible.
+func (s *session) switchTo(ctx context.Context, arg string) (logicalcluster.Path, error) {
 	path, err := s.destination(ctx, arg)
 	if err != nil {
 		return path, err
 	}
-	// Requests to one that is not ready would wait for it; its parent tells at once, if it may.
+	// Requests to a workspace that is not ready would wait. Its parent has the reason, if the user can read it.
 	if _, ws, err := s.workspace(ctx, path); err == nil && waits(ws) && !hasContent(ws) {
 		return path, fmt.Errorf("workspace %s is not ready: %s", path, whyOf(ws))
 	}
@@ -85,7 +85,7 @@ func (s *session) enter(ctx context.Context, arg string) (logicalcluster.Path, e
 	return path, s.write(config)
 }
 
-// destination returns the path that an argument means.
+// destination returns the path for an argument.
 func (s *session) destination(ctx context.Context, arg string) (logicalcluster.Path, error) {
 	home, below, _ := strings.Cut(arg, ":")
 	if home != "~" {
@@ -93,22 +93,22 @@ func (s *session) destination(ctx context.Context, arg string) (logicalcluster.P
 	}
 	ws, err := kinds.Workspaces.In(s.clients.Cluster(core.RootCluster.Path())).Get(ctx, "~", metav1.GetOptions{})
 	if err != nil {
-		return logicalcluster.Path{}, fmt.Errorf("asking for your home workspace: %w", err)
+		return logicalcluster.Path{}, fmt.Errorf("getting your home workspace: %w", err)
 	}
 	path, ok := pathIn(ws.Spec.URL)
 	if !ok {
-		return path, fmt.Errorf("your home workspace has the URL %q, in which there is no workspace", ws.Spec.URL)
+		return path, fmt.Errorf("your home workspace has the URL %q, which contains no workspace", ws.Spec.URL)
 	}
 	if below != "" {
 		path = path.Join(below)
 	}
 	if !request.ValidPath(path) {
-		return path, fmt.Errorf("%q is no path of a workspace", arg)
+		return path, fmt.Errorf("%q is not a path of a workspace", arg)
 	}
 	return path, nil
 }
 
-// back exchanges the current workspace with the one before.
+// back swaps the current and the previous workspace.
 func (s *session) back() (logicalcluster.Path, error) {
 	config, old, err := s.kubeconfig()
 	if err != nil {
@@ -116,12 +116,12 @@ func (s *session) back() (logicalcluster.Path, error) {
 	}
 	before := config.Contexts[previousContext]
 	if before == nil || config.Clusters[before.Cluster] == nil {
-		return logicalcluster.Path{}, errors.New("no workspace was the current one before, that this kubeconfig knows")
+		return logicalcluster.Path{}, errors.New("the kubeconfig has no previous workspace")
 	}
 	fresh, cluster := before.DeepCopy(), config.Clusters[before.Cluster].DeepCopy()
 	path, ok := pathIn(cluster.Server)
 	if !ok {
-		return path, fmt.Errorf("the context %s has the server %q, in which there is no workspace", previousContext, cluster.Server)
+		return path, fmt.Errorf("the context %s has the server %q, which contains no workspace", previousContext, cluster.Server)
 	}
 	fresh.Cluster = currentContext
 	keep(config, old)
@@ -130,8 +130,7 @@ func (s *session) back() (logicalcluster.Path, error) {
 	return path, s.write(config)
 }
 
-// kubeconfig returns the kubeconfig as it is in files, and the context that is the current one,
-// by the files or by flags.
+// kubeconfig returns the kubeconfig from the files, and the current context, which flags may override.
 func (s *session) kubeconfig() (*clientcmdapi.Config, *clientcmdapi.Context, error) {
 	config, err := s.config.RawConfig()
 	if err != nil {
@@ -143,19 +142,19 @@ func (s *session) kubeconfig() (*clientcmdapi.Config, *clientcmdapi.Context, err
 	}
 	old := config.Contexts[name]
 	if old == nil {
-		return nil, nil, fmt.Errorf("the kubeconfig has no context %q: give --context", name)
+		return nil, nil, fmt.Errorf("the kubeconfig has no context %q: use --context", name)
 	}
 	old = old.DeepCopy()
 	if given := s.options.overrides.Context.Cluster; given != "" {
 		old.Cluster = given
 	}
 	if config.Clusters[old.Cluster] == nil {
-		return nil, nil, fmt.Errorf("the kubeconfig has no cluster %q, which the context %q names", old.Cluster, name)
+		return nil, nil, fmt.Errorf("the kubeconfig has no cluster %q of the context %q", old.Cluster, name)
 	}
 	return &config, old, nil
 }
 
-// keep keeps a context as the previous one.
+// keep saves a context as the previous one.
 func keep(config *clientcmdapi.Config, old *clientcmdapi.Context) {
 	kept := old.DeepCopy()
 	cluster := config.Clusters[old.Cluster].DeepCopy()

@@ -15,13 +15,12 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 )
 
-// waits reports whether a workspace is on its way somewhere.
+// waits reports whether a workspace is not ready or is being deleted.
 func waits(ws *tenancyv1alpha1.Workspace) bool {
 	return ws.DeletionTimestamp != nil || ws.Status.Phase != corev1alpha1.LogicalClusterPhaseReady
 }
 
-// eventsOf returns the Events about a workspace, or about all in a logical cluster if name is
-// empty, the last one last.
+// eventsOf returns the Events of a workspace, or of all workspaces in a logical cluster if name is empty, sorted by time.
 func eventsOf(ctx context.Context, scope client.Scope, name string) ([]corev1.Event, error) {
 	clients, err := kubernetes.NewForConfigAndClient(scope.Config(), scope.HTTPClient())
 	if err != nil {
@@ -39,7 +38,7 @@ func eventsOf(ctx context.Context, scope client.Scope, name string) ([]corev1.Ev
 	return list.Items, nil
 }
 
-// lastSeen is when an Event was last told.
+// lastSeen is when an Event was last observed.
 func lastSeen(e *corev1.Event) metav1.Time {
 	switch {
 	case e.Series != nil:

@@ -20,13 +20,13 @@ import (
 )
 
 const (
-	// atOnce is how many workspaces are asked at the same time.
-	atOnce = 8
-	// pageSize is how many workspaces one request lists.
+	// maxConcurrent is the maximum number of concurrent requests.
+	maxConcurrent = 8
+	// pageSize is the page size of lists.
 	pageSize = 500
 )
 
-// shardAnnotation says on a Workspace which shard has its logical cluster.
+// shardAnnotation is the annotation of a Workspace with the shard of its logical cluster.
 const shardAnnotation = "core.kcp.io/shard"
 
 // node is a workspace in a tree.
@@ -34,30 +34,30 @@ type node struct {
 	name string
 	// workspace is nil for the root of the tree.
 	workspace *tenancyv1alpha1.Workspace
-	// event is the last one about the workspace, if it waits.
+	// event is the latest Event of the workspace, if it is not ready.
 	event    *corev1.Event
 	children []*node
 	// err is why the children could not be listed.
 	err error
 }
 
-// walker lists workspaces, some at a time.
+// walker lists workspaces, with limited concurrency.
 type walker struct {
 	clients *client.Factory
-	seats   chan struct{}
-	// events asks for Events about workspaces that wait.
+	slots   chan struct{}
+	// events is true if the Events of workspaces that are not ready are listed.
 	events bool
 
 	mu sync.Mutex
-	// away are shards that have not answered, and what came instead: they are not asked again.
-	away map[string]error
+	// unreachable are the errors of shards that failed to respond. No more requests are sent to them.
+	unreachable map[string]error
 }
 
 func newWalker(s *session, events bool) *walker {
-	return &walker{clients: s.clients, seats: make(chan struct{}, atOnce), events: events, away: map[string]error{}}
+	return &walker{clients: s.clients, slots: make(chan struct{}, maxConcurrent), events: events, unreachable: map[string]error{}}
 }
 
-// walk returns what is below a workspace, down to a depth; below 0 is any.
+// walk returns the tree below a workspace, down to a depth. A negative depth is unlimited.
 func (w *walker) walk(ctx context.Context, path logicalcluster.Path, depth int) *node {
 	n := &node{name: path.String()}
 	w.below(ctx, n, path, depth)
@@ -78,7 +78,7 @@ func (w *walker) below(ctx context.Context, n *node, path logicalcluster.Path, d
 	all.Wait()
 }
 
-// hasContent reports whether a workspace may have others below it, that can be seen.
+// hasContent reports whether a workspace may have children that the user can list.
 func hasContent(ws *tenancyv1alpha1.Workspace) bool {
 	switch ws.Status.Phase {
 	case "", corev1alpha1.LogicalClusterPhaseScheduling, corev1alpha1.LogicalClusterPhaseUnavailable:
@@ -88,28 +88,27 @@ func hasContent(ws *tenancyv1alpha1.Workspace) bool {
 	}
 }
 
-// why says what a workspace waits for: what its conditions say, and the last Event if that says
-// something else.
+// why returns why a workspace is not ready: the messages of its conditions, and the latest Event if its reason differs.
 func why(n *node) string {
 	if n.workspace == nil || !waits(n.workspace) {
 		return ""
 	}
-	var said []string
+	var messages []string
 	reasons := map[string]bool{}
 	for _, c := range n.workspace.Status.Conditions {
 		if c.Status == corev1.ConditionTrue || c.Reason == "" && c.Message == "" {
 			continue
 		}
 		reasons[c.Reason] = true
-		said = append(said, says(c.Reason, c.Message))
+		messages = append(messages, withReason(c.Reason, c.Message))
 	}
 	if n.event != nil && !reasons[n.event.Reason] {
-		said = append(said, "Event "+says(n.event.Reason, n.event.Message))
+		messages = append(messages, "Event "+withReason(n.event.Reason, n.event.Message))
 	}
-	return strings.Join(said, "; ")
+	return strings.Join(messages, "; ")
 }
 
-func says(reason, message string) string {
+func withReason(reason, message string) string {
 	message = oneLine(message)
 	if reason == "" || message == "" {
 		return reason + message
@@ -117,15 +116,15 @@ func says(reason, message string) string {
 	return reason + ": " + message
 }
 
-// list returns the workspaces in one, which a shard has, by name.
+// list returns the children of a workspace on a shard, sorted by name.
 func (w *walker) list(ctx context.Context, path logicalcluster.Path, shard string) (nodes []*node, err error) {
 	select {
-	case w.seats <- struct{}{}:
-		defer func() { <-w.seats }()
+	case w.slots <- struct{}{}:
+		defer func() { <-w.slots }()
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	if err := w.isAway(shard, nil); err != nil {
+	if err := w.recordError(shard, nil); err != nil {
 		return nil, err
 	}
 	scope := w.clients.Cluster(path)
@@ -134,10 +133,10 @@ func (w *walker) list(ctx context.Context, path logicalcluster.Path, shard strin
 	for {
 		page, err := kinds.Workspaces.In(scope).List(ctx, options)
 		if apierrors.IsNotFound(err) {
-			return nil, nil // its type has no workspaces
+			return nil, nil // the type of the workspace has no children
 		}
 		if err != nil {
-			return nodes, w.isAway(shard, err)
+			return nodes, w.recordError(shard, err)
 		}
 		for i := range page.Items {
 			ws := &page.Items[i]
@@ -155,22 +154,21 @@ func (w *walker) list(ctx context.Context, path logicalcluster.Path, shard strin
 	return nodes, nil
 }
 
-// isAway notes that a shard has answered with an error, unless that is nil or its answer was to
-// us, and returns the first one that it has.
-func (w *walker) isAway(shard string, err error) error {
+// recordError records an error of a shard, unless it is nil or Forbidden, and returns the first error of the shard.
+func (w *walker) recordError(shard string, err error) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if first := w.away[shard]; first != nil {
+	if first := w.unreachable[shard]; first != nil {
 		return first
 	}
 	if err != nil && shard != "" && !apierrors.IsForbidden(err) {
-		w.away[shard] = err
+		w.unreachable[shard] = err
 	}
 	return err
 }
 
-// addEvents gives workspaces that wait the last Event about them. Conditions say what is to be
-// known where nobody may see Events.
+// addEvents adds the latest Events to workspaces that are not ready. It ignores errors, because the conditions suffice if
+// the user has no access to Events.
 func (w *walker) addEvents(ctx context.Context, scope client.Scope, nodes []*node) {
 	events, err := eventsOf(ctx, scope, "")
 	if err != nil {
@@ -187,7 +185,7 @@ func (w *walker) addEvents(ctx context.Context, scope client.Scope, nodes []*nod
 	}
 }
 
-// visit calls f for a node and all below it. tenant is the workspace below root that it is in.
+// visit calls f for a node and its descendants. tenant is the workspace below root that contains the node.
 func (n *node) visit(tenant string, f func(n *node, tenant string)) {
 	f(n, tenant)
 	for _, child := range n.children {
@@ -199,7 +197,7 @@ func (n *node) visit(tenant string, f func(n *node, tenant string)) {
 	}
 }
 
-// shardOf returns the shard of a workspace, as far as it is known.
+// shardOf returns the shard of a workspace, or "" if it is not known.
 func shardOf(n *node) string {
 	if n.workspace == nil {
 		if n.name == core.RootCluster.String() {
@@ -210,13 +208,13 @@ func shardOf(n *node) string {
 	return n.workspace.Annotations[shardAnnotation]
 }
 
-// cannotList says in a line why something could not be listed.
+// cannotList returns a one-line message for an error of a list.
 func cannotList(err error) string {
 	switch {
 	case err == nil:
 		return ""
 	case apierrors.IsForbidden(err):
-		return "you may not list the workspaces in it"
+		return "you have no access to list the workspaces in it"
 	default:
 		return fmt.Sprintf("the workspaces in it cannot be listed: %s", oneLine(err.Error()))
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 )
 
-// TestAwayShards: a shard that does not answer is asked once, and what others have is shown.
+// TestAwayShards verifies that an unreachable shard receives one request, and that other shards are shown.
 func TestAwayShards(t *testing.T) {
 	t.Parallel()
 	const item = `{"metadata":{"name":"NAME","annotations":{"core.kcp.io/shard":"SHARD"}},"spec":{"cluster":"c-NAME"},"status":{"phase":"Ready"}}`
@@ -25,7 +25,7 @@ func TestAwayShards(t *testing.T) {
 		return strings.NewReplacer("NAME", name, "SHARD", shard).Replace(item)
 	}
 	var mu sync.Mutex
-	away := 0
+	unreachable := 0
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		switch cluster, _ := pathIn(r.URL.Path); cluster.String() {
@@ -37,7 +37,7 @@ func TestAwayShards(t *testing.T) {
 			_, _ = w.Write([]byte(list()))
 		default:
 			mu.Lock()
-			away++
+			unreachable++
 			mu.Unlock()
 			w.WriteHeader(http.StatusBadGateway)
 		}
@@ -46,9 +46,9 @@ func TestAwayShards(t *testing.T) {
 	clients, err := client.NewFactory(&rest.Config{Host: server.URL})
 	require.NoError(t, err)
 	w := newWalker(&session{clients: clients}, false)
-	w.seats = make(chan struct{}, 1) // one after the other
+	w.slots = make(chan struct{}, 1) // one after the other
 	root := w.walk(t.Context(), logicalcluster.NewPath("root"), -1)
-	require.Equal(t, 1, away)
+	require.Equal(t, 1, unreachable)
 	require.NoError(t, root.err)
 	require.Equal(t, "d", root.children[0].children[0].name)
 	require.Error(t, root.children[1].err)

@@ -17,28 +17,28 @@ import (
 )
 
 const (
-	// lookInterval is the time between two looks, and restful how many times longer than the
-	// look itself it is at least: large trees are looked at less often.
-	lookInterval = 2 * time.Second
-	restful      = 10
-	// emptied empties a terminal.
-	emptied = "\x1b[H\x1b[2J"
+	// updateInterval is the minimum interval of updates. It is at least restful times the duration of an update, so
+	// that large trees are updated less often.
+	updateInterval = 2 * time.Second
+	restFactor     = 10
+	// clearScreen clears a terminal.
+	clearScreen = "\x1b[H\x1b[2J"
 )
 
-// Watch shows something once, or whenever it has changed.
+// Watch shows an output once, or after each change.
 type Watch struct {
-	// Watched is set to go on until the context ends.
+	// Watched repeats the output until the context ends.
 	Watched bool
 }
 
 // AddFlags adds the flag.
 func (w *Watch) AddFlags(fs *pflag.FlagSet) {
-	fs.BoolVarP(&w.Watched, "watch", "w", false, "show it again whenever it has changed, until Ctrl-C; looked at every 2 s, large trees less often")
+	fs.BoolVarP(&w.Watched, "watch", "w", false, "show the output again after each change, until Ctrl-C; it is updated every 2 s, large trees less often")
 }
 
-// show shows what look returns. Only the first failure ends a watch: others pass, and are told.
-func (w *Watch) show(ctx context.Context, out, errOut io.Writer, look func(context.Context) ([]byte, error)) error {
-	shown, err := look(ctx)
+// show shows the result of update. After the first success, it reports errors and retries.
+func (w *Watch) show(ctx context.Context, out, errOut io.Writer, update func(context.Context) ([]byte, error)) error {
+	shown, err := update(ctx)
 	if err != nil {
 		return err
 	}
@@ -51,15 +51,15 @@ func (w *Watch) show(ctx context.Context, out, errOut io.Writer, look func(conte
 	}
 	if isTerminal(out) {
 		paint = func() error {
-			_, err := fmt.Fprintf(out, "%s%s", emptied, shown)
+			_, err := fmt.Fprintf(out, "%s%s", clearScreen, shown)
 			return err
 		}
 	}
-	told := ""
-	for changed, pause := true, lookInterval; ctx.Err() == nil; {
+	failure := ""
+	for changed, pause := true, updateInterval; ctx.Err() == nil; {
 		if changed {
 			if err := paint(); err != nil {
-				return err // nobody reads it any more
+				return err // the output was closed
 			}
 		}
 		select {
@@ -67,18 +67,18 @@ func (w *Watch) show(ctx context.Context, out, errOut io.Writer, look func(conte
 		case <-time.After(pause):
 		}
 		start := time.Now()
-		next, err := look(ctx)
-		pause = max(lookInterval, restful*time.Since(start))
+		next, err := update(ctx)
+		pause = max(updateInterval, restFactor*time.Since(start))
 		switch {
-		case ctx.Err() != nil: // it was interrupted
+		case ctx.Err() != nil: // interrupted
 		case err != nil:
-			if err.Error() != told {
+			if err.Error() != failure {
 				_, _ = plaintext.Fprintf(errOut, "%s, trying again\n", oneLine(err.Error()))
 			}
-			told, changed = err.Error(), false
+			failure, changed = err.Error(), false
 		default:
-			changed = told != "" || !bytes.Equal(next, shown)
-			shown, told = next, ""
+			changed = failure != "" || !bytes.Equal(next, shown)
+			shown, failure = next, ""
 		}
 	}
 	return nil
@@ -89,10 +89,10 @@ func isTerminal(out io.Writer) bool {
 	return ok && term.IsTerminal(int(file.Fd()))
 }
 
-// newTable aligns columns, as kubectl does.
+// newTable returns a writer that aligns columns like kubectl.
 func newTable(out io.Writer) *tabwriter.Writer { return tabwriter.NewWriter(out, 0, 0, 3, ' ', 0) }
 
-// trimLines removes what only fills lines up.
+// trimLines removes trailing spaces.
 func trimLines(text []byte) []byte {
 	var out bytes.Buffer
 	for line := range bytes.Lines(text) {

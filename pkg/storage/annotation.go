@@ -12,10 +12,9 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// Annotate sets the annotations kcp.io/cluster and, on the cache server,
-// kcp.io/shard of obj to those of the request. The storage does so for each
-// write, and notes the identity of a bound API, which its readers remove; who answers
-// a write without the storage, as dry-run does, calls it.
+// Annotate sets the annotation kcp.io/cluster and, on the cache server, kcp.io/shard to those of the
+// request. The storage annotates each write, and also records the identity of a bound API, which readers
+// remove. Handlers that bypass the storage, e.g. for dry-run, must call Annotate.
 func Annotate(ctx context.Context, obj runtime.Object) error {
 	cluster, err := request.ClusterNameFrom(ctx)
 	if err != nil {
@@ -36,7 +35,7 @@ func annotate(obj runtime.Object, t tenant) error {
 		identity == t.identity && noted == (t.identity != "") {
 		return nil
 	}
-	// A copy, for the map may be shared with an object in the watch cache.
+	// Copy the map, because it may be shared with an object in the watch cache.
 	changed := make(map[string]string, len(annotations)+3)
 	maps.Copy(changed, annotations)
 	changed[logicalcluster.AnnotationKey] = string(t.cluster)
@@ -51,8 +50,8 @@ func annotate(obj runtime.Object, t tenant) error {
 	return nil
 }
 
-// tenantOf returns the tenant that an object is annotated with. ok is false
-// where the annotations are missing or could not be a key.
+// tenantOf returns the tenant in the annotations of an object. ok is false if they are missing or
+// invalid.
 func tenantOf(obj runtime.Object, sharded bool) (t tenant, ok bool) {
 	object, err := meta.Accessor(obj)
 	if err != nil {

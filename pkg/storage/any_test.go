@@ -14,8 +14,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// TestAny: etcd is asked for many prefixes at once, and each ends where the name of a logical
-// cluster, or of a namespace, does.
+// TestAny verifies that prefixes end at the name of a logical cluster or a namespace, also with several requests.
 func TestAny(t *testing.T) {
 	b := backendOf(t, BackendConfig{})
 	s := open(t, b, podsGR)
@@ -48,7 +47,6 @@ func TestAny(t *testing.T) {
 	require.Empty(t, found)
 }
 
-// TestDeleteAll: what one logical cluster has below a prefix goes, a part at a time, and watches see it.
 func TestDeleteAll(t *testing.T) {
 	b := backendOf(t, BackendConfig{})
 	s := open(t, b, podsGR)
@@ -80,8 +78,7 @@ func TestDeleteAll(t *testing.T) {
 	require.EqualValues(t, 1, deleted)
 }
 
-// TestDeleteFree: what no finalizer holds goes, whatever it is stored as, and what cannot be read does not; of other
-// prefixes nothing.
+// TestDeleteFree verifies that objects without finalizers are deleted in any encoding, and unreadable ones are kept.
 func TestDeleteFree(t *testing.T) {
 	b := backendOf(t, BackendConfig{})
 	s := open(t, b, podsGR)
@@ -116,7 +113,7 @@ func TestDeleteFree(t *testing.T) {
 	require.ElementsMatch(t, []string{damaged, Key(root, "", "going", "ns", "held"), Key(root, "", "goingon", "ns", "other")}, keys)
 }
 
-// meddler writes an object when somebody has read it.
+// meddler calls read when an object is read.
 type meddler struct {
 	sealer
 	read func(key string)
@@ -129,7 +126,7 @@ func (m *meddler) TransformFromStorage(_ context.Context, data []byte, key value
 	return data, false, nil
 }
 
-// TestDeleteFreeAsRead: what is written between being read and being deleted stays.
+// TestDeleteFreeAsRead verifies that objects which change between the read and the deletion are kept.
 func TestDeleteFreeAsRead(t *testing.T) {
 	m := &meddler{}
 	b := backendOf(t, BackendConfig{Transformers: m})

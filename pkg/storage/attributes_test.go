@@ -19,8 +19,7 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 )
 
-// valueAttributes select by the label value as if it were a field, of which the
-// watch cache knows nothing. They count the objects of others that they see.
+// valueAttributes select by a label as if it were a field, and count objects of other logical clusters.
 func valueAttributes(cluster string, strangers *atomic.Int64) *Attributes {
 	return &Attributes{Get: func(obj runtime.Object) (labels.Set, fields.Set, error) {
 		pod, ok := obj.(*example.Pod)
@@ -40,8 +39,8 @@ func ofValue(value string) storage.ListOptions {
 	return opts
 }
 
-// Lists and watches are selected by attributes of the request's own, whoever
-// serves them, and those are computed of the objects in its scope only.
+// TestAttributes verifies that lists and watches from any layer match the request's own attributes, and that these
+// are computed only for objects in its scope.
 func TestAttributes(t *testing.T) {
 	s := open(t, backendOf(t, BackendConfig{}), podsGR)
 	var strangers atomic.Int64
@@ -84,8 +83,8 @@ func TestAttributes(t *testing.T) {
 	require.Zero(t, strangers.Load(), "objects of others that were looked at")
 }
 
-// A watch that the hub has no history for is served by etcd, and joins the hub
-// when it has caught up, although nothing that it selects happens.
+// TestAttributesOfOlderWatches verifies that a watch from before the hub's history is served by etcd, and joins the
+// hub when it has caught up, even without events that it selects.
 func TestAttributesOfOlderWatches(t *testing.T) {
 	s := open(t, backendOf(t, BackendConfig{}), podsGR)
 	var strangers atomic.Int64
@@ -113,7 +112,6 @@ func TestAttributesOfOlderWatches(t *testing.T) {
 	require.Zero(t, strangers.Load(), "objects of others that were looked at")
 }
 
-// countingWatches counts the watches of a storage.
 type countingWatches struct {
 	storage.Interface
 
@@ -141,7 +139,7 @@ func (w *countedWatch) Stop() {
 	w.Interface.Stop()
 }
 
-// setValue gives a pod a value, and creates it if it is not there.
+// setValue sets the label of a pod, which it creates if necessary.
 func setValue(ctx context.Context, tb testing.TB, s storage.Interface, name, to string) {
 	tb.Helper()
 	err := s.GuaranteedUpdate(ctx, "/pods/ns/"+name, &example.Pod{}, false, nil, relabel(to), nil)
@@ -154,7 +152,7 @@ func setValue(ctx context.Context, tb testing.TB, s storage.Interface, name, to 
 	require.NoError(tb, err)
 }
 
-// sees holds what the next event of a watch is, bookmarks apart.
+// sees requires the next event of a watch, except bookmarks.
 func sees(tb testing.TB, w watch.Interface, want watch.EventType, name string) {
 	tb.Helper()
 	event := next(tb, w)

@@ -29,51 +29,47 @@ const (
 	// DefaultPrefix is the prefix of all keys of a backend.
 	DefaultPrefix = "/shardplane"
 
-	// defaultReadyWait is how long a request waits for a watch cache that is
-	// still being filled.
+	// defaultReadyWait is how long a request waits for a watch cache that is being filled.
 	defaultReadyWait = 5 * time.Second
 
-	// countPeriod is how often the number of a resource's objects is measured.
+	// countPeriod is the interval at which the objects of a resource are counted.
 	countPeriod = time.Minute
 )
 
-// Unnamed stands in metrics for resources that have no series of their own. The
-// word is what Kubernetes writes for labels that are not allowed.
+// Unnamed is the label in metrics of resources without series of their own. Kubernetes uses this word
+// for labels that are not allowed.
 var Unnamed = schema.GroupResource{Group: "unexpected", Resource: "unexpected"}
 
-// BackendConfig says how a process stores its resources.
+// BackendConfig configures a Backend.
 type BackendConfig struct {
-	// Client is the one etcd client, which the backend shares and does not
-	// close.
+	// Client is the shared etcd client. The backend does not close it.
 	Client *kubernetes.Client
-	// Prefix starts all keys; DefaultPrefix if empty.
+	// Prefix is the prefix of all keys; the default is DefaultPrefix.
 	Prefix string
-	// CompactionInterval is how often history that is older than the interval
-	// is removed. 0 means never: for tests, or where another process does so.
+	// CompactionInterval is the age at which history is compacted. If 0, the backend does not compact,
+	// e.g. because another process does.
 	CompactionInterval time.Duration
-	// ShardSegment puts the request's shard before the logical cluster in keys:
-	// for the cache server. Without it, requests with a shard fail.
+	// ShardSegment adds the request's shard before the logical cluster in keys, for the cache server. If
+	// false, requests with a shard fail.
 	ShardSegment bool
-	// Transformers encrypt what is stored, by resource; nil stores all as it is.
+	// Transformers encrypt stored values by resource; nil disables encryption.
 	Transformers value.ResourceTransformers
-	// ClaimLabels tells the labels that reads show on objects which are claimed; nil if
-	// there are none, and for the cache server, whose objects are claimed elsewhere.
+	// ClaimLabels returns the labels that reads add to claimed objects. It is nil if there are none, and
+	// on the cache server.
 	ClaimLabels ClaimLabels
-	// Named are the resources that have series of their own in metrics; all others
-	// are Unnamed there. nil gives all resources their own: memory that is never
-	// given back, so that it is for sets that do not grow.
+	// Named are the resources with series of their own in metrics; others are Unnamed. If nil, all
+	// resources have their own. That memory is never released, so the set must not grow.
 	Named sets.Set[schema.GroupResource]
-	// EnableGarbageCollection lets deletion orphan or wait for dependents. It
-	// takes a garbage collector that removes the finalizers.
+	// EnableGarbageCollection allows deletions to orphan dependents or wait for them. It requires a
+	// garbage collector that removes the finalizers.
 	EnableGarbageCollection bool
-	// Unreadable records the objects that cannot be read; nil for a record of the backend's own.
+	// Unreadable records the objects that cannot be read; the default is a new record.
 	Unreadable *unreadable.Record
-	// ReadyWait is how long a request waits for a watch cache that is being
-	// filled, before it is told to retry; 5 s if 0.
+	// ReadyWait is how long a request waits for a watch cache that is being filled; the default is 5 s.
 	ReadyWait time.Duration
 }
 
-// stopper is etcd3's compactor, whose type is not exported.
+// stopper is the interface of etcd3's compactor, whose type is not exported.
 type stopper interface {
 	etcd3.Compactor
 	Stop()
@@ -120,8 +116,7 @@ func NewBackend(cfg BackendConfig) (*Backend, error) {
 	}, nil
 }
 
-// RESTOptionsGetter returns the options for registries. codecFor gives the
-// codec that a resource is stored with.
+// RESTOptionsGetter returns the options for registries. codecFor returns the storage codec of a resource.
 func (b *Backend) RESTOptionsGetter(codecFor func(schema.GroupResource) (runtime.Codec, error)) generic.RESTOptionsGetter {
 	return restOptionsGetter{backend: b, codecFor: codecFor}
 }
@@ -131,7 +126,6 @@ type restOptionsGetter struct {
 	codecFor func(schema.GroupResource) (runtime.Codec, error)
 }
 
-// GetRESTOptions implements generic.RESTOptionsGetter.
 func (g restOptionsGetter) GetRESTOptions(resource schema.GroupResource, _ runtime.Object) (generic.RESTOptions, error) {
 	codec, err := g.codecFor(resource)
 	if err != nil {
@@ -157,13 +151,13 @@ func (b *Backend) storageConfig(resource schema.GroupResource, codec runtime.Cod
 	return cfg.ForResource(resource)
 }
 
-// track has destroy called by Close, unless it was called before.
+// track registers destroy for Close. The returned function calls it earlier.
 func (b *Backend) track(destroy func()) (func(), error) {
 	destroy = sync.OnceFunc(destroy)
 	b.mu.Lock()
 	if b.closed {
 		b.mu.Unlock()
-		destroy() // which asks for the lock
+		destroy() // takes the lock
 		return nil, errors.New("the storage backend is closed")
 	}
 	defer b.mu.Unlock()
@@ -178,55 +172,51 @@ func (b *Backend) track(destroy func()) (func(), error) {
 	}, nil
 }
 
-// monitor measures etcd for the metric apiserver_storage_size_bytes, of which
-// a process has one: that of its latest backend.
+// monitor provides apiserver_storage_size_bytes. A process has one monitor: the one of its latest backend.
 type monitor struct {
 	client *clientv3.Client
 }
 
-// Monitor implements metrics.Monitor.
 func (m monitor) Monitor(ctx context.Context) (metrics.StorageMetrics, error) {
-	endpoint := "" // the in-process client's
+	endpoint := "" // of the in-process client
 	if endpoints := m.client.Endpoints(); len(endpoints) > 0 {
 		endpoint = endpoints[0]
 	}
 	status, err := m.client.Status(ctx, endpoint)
 	if err != nil {
-		return metrics.StorageMetrics{}, fmt.Errorf("etcd does not tell its size: %w", err)
+		return metrics.StorageMetrics{}, fmt.Errorf("reading the size of etcd: %w", err)
 	}
 	return metrics.StorageMetrics{Size: status.DbSize}, nil
 }
 
-// Close implements metrics.Monitor; the client is not the monitor's.
 func (monitor) Close() error { return nil }
 
-// Ready reports whether etcd answers and supports what the watch caches need.
+// Ready reports whether etcd is available and supports the features that watch caches need.
 func (b *Backend) Ready(ctx context.Context) error {
 	if err := b.Health(ctx); err != nil {
 		return err
 	}
 	if !etcdfeature.DefaultFeatureSupportChecker.Supports(storage.RequestWatchProgress) {
-		return errors.New("etcd does not support progress notifications, or was not asked yet: it must be v3.5.13 or newer")
+		return errors.New("etcd does not support progress notifications, or its version is not known yet: v3.5.13 or newer is required")
 	}
 	return nil
 }
 
-// healthTimeout is how long etcd may take to answer, as in kube-apiserver.
+// healthTimeout is the same as in kube-apiserver.
 const healthTimeout = 2 * time.Second
 
-// Health reports whether etcd answers soon. A probe that waits for an etcd without a
-// quorum would tell nobody.
+// Health reports whether etcd is available. It has a timeout because an etcd without quorum does not
+// respond.
 func (b *Backend) Health(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, healthTimeout)
 	defer cancel()
 	if _, err := b.cfg.Client.KV.Get(ctx, b.cfg.Prefix+"/health"); err != nil {
-		return fmt.Errorf("etcd does not answer: %w", err)
+		return fmt.Errorf("etcd does not respond: %w", err)
 	}
 	return nil
 }
 
-// Close closes what is left of the storages, and the compactor. The etcd
-// client stays open.
+// Close closes the remaining storages and the compactor, but not the etcd client.
 func (b *Backend) Close() {
 	b.mu.Lock()
 	b.closed = true

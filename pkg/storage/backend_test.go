@@ -51,7 +51,7 @@ func TestBackendLifecycle(t *testing.T) {
 	server.Stop()
 	_, err = monitor{client: server.Client().Client}.Monitor(t.Context())
 	require.Error(t, err)
-	require.ErrorContains(t, b.Health(t.Context()), "etcd does not answer")
+	require.ErrorContains(t, b.Health(t.Context()), "etcd does not respond")
 	require.Error(t, b.Ready(t.Context()))
 }
 
@@ -68,7 +68,7 @@ func TestBadOptions(t *testing.T) {
 	require.ErrorContains(t, err, "no such kind")
 }
 
-// Two backends on one client: two replicas, or one that was restarted.
+// TestSharedClient uses two backends on one client, like two replicas.
 func TestSharedClient(t *testing.T) {
 	server, err := etcd.Start(t.Context(), etcd.Config{DataDir: t.TempDir(), UnsafeNoFsync: true})
 	require.NoError(t, err)
@@ -82,7 +82,6 @@ func TestSharedClient(t *testing.T) {
 	require.Empty(t, list(ctx, t, other, "/pods", listOpts()).Items)
 }
 
-// podStrategy is the least a registry wants.
 type podStrategy struct {
 	runtime.ObjectTyper
 	namegen.NameGenerator
@@ -103,7 +102,7 @@ func (podStrategy) Canonicalize(runtime.Object)                   {}
 func (podStrategy) AllowCreateOnUpdate(context.Context) bool      { return true }
 func (podStrategy) AllowUnconditionalUpdate(context.Context) bool { return true }
 
-// A registry of upstream, unmodified, on the options of the backend.
+// TestRegistry uses an upstream registry with the options of the backend.
 func TestRegistry(t *testing.T) {
 	strategy := podStrategy{scheme, namegen.SimpleNameGenerator}
 	store := &genericregistry.Store{
@@ -123,7 +122,7 @@ func TestRegistry(t *testing.T) {
 
 	ctx := genericapirequest.WithNamespace(in(t.Context(), "root"), "ns")
 	dryRun := []string{metav1.DryRunAll}
-	// tried is a pod as admission leaves it in a dry run.
+	// tried applies the admission of a dry run to a pod.
 	tried := func(pod *example.Pod) *example.Pod {
 		pod = pod.DeepCopy()
 		require.NoError(t, NewDryRunAdmission().Admit(ctx, admission.NewAttributesRecord(pod, nil, schema.GroupVersionKind{Kind: "Pod"}, "ns", "one",

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -17,7 +16,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/storage/hub"
 )
 
-// claimedOne is what requests for one logical cluster may see of it.
+// claimedOne restricts requests for one logical cluster to its claimed objects.
 type claimedOne struct {
 	restricted bool
 	selection  claims.Selection
@@ -31,12 +30,12 @@ func (s *tenantStorage) claimedFor(ctx context.Context, t tenant) (claimedOne, e
 	return claimedOne{restricted: true, selection: set.Selection(t.cluster)}, nil
 }
 
-// setFor returns what a request is restricted to, or nil.
+// setFor returns the claim set that restricts the request, or nil.
 func (s *tenantStorage) setFor(ctx context.Context, t tenant) (*claims.Set, error) {
 	set := claims.From(ctx)
 	switch {
 	case set == nil:
-		return nil, nil //nolint:nilnil // it sees everything
+		return nil, nil //nolint:nilnil // unrestricted
 	case s.keys.sharded:
 		return nil, apierrors.NewInternalError(errors.New("the request is restricted by permission claims, which a backend with shards in its keys does not have"))
 	case t.identity != set.Identity():
@@ -50,7 +49,7 @@ func (c claimedOne) matches(obj runtime.Object) bool {
 	return !c.restricted || c.selection.Matches(obj)
 }
 
-// show empties an object that was read, if it is not to be seen.
+// show empties an object that was read if the claims do not select it.
 func (c claimedOne) show(key string, opts storage.GetOptions, obj runtime.Object) error {
 	if c.matches(obj) {
 		return nil
@@ -64,7 +63,7 @@ func (c claimedOne) show(key string, opts storage.GetOptions, obj runtime.Object
 	return storage.NewKeyNotFoundError(key, 0)
 }
 
-// guard has a deletion find only what is to be seen.
+// guard makes a deletion fail with NotFound if the claims do not select the object.
 func (c claimedOne) guard(key string, validate storage.ValidateObjectFunc) storage.ValidateObjectFunc {
 	if !c.restricted {
 		return validate
@@ -77,7 +76,7 @@ func (c claimedOne) guard(key string, validate storage.ValidateObjectFunc) stora
 	}
 }
 
-// claimsFor returns what a list or a watch is restricted to.
+// claimsFor returns the claims that restrict a list or a watch.
 func (s *tenantStorage) claimsFor(ctx context.Context, t tenant) (hub.Claims, error) {
 	set, err := s.setFor(ctx, t)
 	if set == nil || err != nil {
@@ -86,12 +85,12 @@ func (s *tenantStorage) claimsFor(ctx context.Context, t tenant) (hub.Claims, er
 	return hub.Claims{Set: set, Root: s.keys.prefix(tenant{identity: t.identity})}, nil
 }
 
-// claimedField tells, where etcd is asked, what permission claims let be seen. It can be
-// no path in an object.
+// claimedField is the field which claimed objects have when etcd serves a list or watch. It cannot be
+// the path of a real field.
 const claimedField = "shardplane.io/claimed"
 
-// restrict has a predicate select what the claims let be seen.
-func (s *tenantStorage) restrict(pred *storage.SelectionPredicate, in hub.Claims, view *claims.Snapshot) {
+// restrict makes the predicate select the claimed objects only.
+func (s *tenantStorage) restrict(pred *storage.SelectionPredicate, in hub.Claims, snapshot *claims.Snapshot) {
 	if pred.Label == nil {
 		pred.Label = labels.Everything()
 	}
@@ -102,19 +101,16 @@ func (s *tenantStorage) restrict(pred *storage.SelectionPredicate, in hub.Claims
 			return nil, nil, err
 		}
 		t, ok := tenantOf(obj, false)
-		if !ok || t.identity != identity || !view.Selection(t.cluster).Matches(obj) {
+		if !ok || t.identity != identity || !snapshot.Selection(t.cluster).Matches(obj) {
 			return l, f, nil
 		}
-		claimed := make(fields.Set, len(f)+1)
-		maps.Copy(claimed, f)
-		claimed[claimedField] = claimedField
-		return l, claimed, nil
+		return l, withField(f, claimedField, claimedField), nil
 	}
 	pred.Field = and(pred.Field, claimedField, claimedField)
 }
 
-// restrictAt restricts a list that etcd is asked for. caughtUp returns an error if the list lacks claims that were
-// accepted before its version.
+// restrictAt restricts a list that etcd serves. caughtUp returns an error if the list lacks claims that
+// were accepted before its version.
 func (s *tenantStorage) restrictAt(c *collection) (caughtUp func(context.Context, runtime.Object) error, err error) {
 	set := c.claims.Set
 	if set == nil {
@@ -124,13 +120,13 @@ func (s *tenantStorage) restrictAt(c *collection) (caughtUp func(context.Context
 	if err != nil {
 		return nil, err
 	}
-	view, version := set.Latest(), set.Version()
+	snapshot, version := set.Latest(), set.Version()
 	if at > 0 {
-		if view, err = set.At(uint64(at)); err != nil {
+		if snapshot, err = set.At(uint64(at)); err != nil {
 			return nil, apierrors.NewResourceExpired(err.Error())
 		}
 	}
-	s.restrict(&c.opts.Predicate, c.claims, view)
+	s.restrict(&c.opts.Predicate, c.claims, snapshot)
 	return func(ctx context.Context, list runtime.Object) error {
 		if listed, err := meta.ListAccessor(list); err == nil && at <= 0 {
 			until, err := s.Versioner().ParseResourceVersion(listed.GetResourceVersion())

@@ -33,8 +33,8 @@ func newValuedPod(name, value string) *example.Pod {
 	return pod
 }
 
-// claimed returns a storage with two pods in each of three logical clusters, of which a
-// set holds all of one and a part of another.
+// claimed returns a storage with two pods in each of three logical clusters. The set includes all of the first and
+// one of the second.
 func claimed(t *testing.T, cfg BackendConfig) (*tenantStorage, *claims.Set) {
 	t.Helper()
 	s := open(t, backendOf(t, cfg), podsGR)
@@ -50,8 +50,7 @@ func claimed(t *testing.T, cfg BackendConfig) (*tenantStorage, *claims.Set) {
 	return s, set
 }
 
-// Requests for one logical cluster see what the claim set holds of it; everything else is
-// not there.
+// TestClaimsOfOneObject verifies that requests for one logical cluster find only claimed objects.
 func TestClaimsOfOneObject(t *testing.T) {
 	s, set := claimed(t, BackendConfig{})
 	seen := map[string]bool{"all|yes": true, "all|no": true, "part|yes": true}
@@ -84,8 +83,8 @@ func TestClaimsOfOneObject(t *testing.T) {
 		"what may be created is not the storage's to say")
 }
 
-// TestUnrestricted: no verb of a storage works for a request that is restricted to objects of
-// another one, or that came through a virtual workspace and is restricted to nothing.
+// TestUnrestricted verifies that all verbs fail for requests that are restricted to another resource, or that are
+// from a virtual workspace and not restricted.
 func TestUnrestricted(t *testing.T) {
 	s, _ := claimed(t, BackendConfig{})
 	other := schema.GroupResource{Group: "other", Resource: "pods"}
@@ -121,8 +120,7 @@ func TestUnrestricted(t *testing.T) {
 	require.Len(t, list(request.WithWildcard(t.Context()), t, s, "/pods", listOpts()).Items, 6)
 }
 
-// A list that the hub cannot serve is restricted as well, to what the set held at its
-// version.
+// TestClaimsFromEtcd verifies that lists which the hub cannot serve are restricted to the set at their version.
 func TestClaimsFromEtcd(t *testing.T) {
 	server := startEtcd(t)
 	s, set := claimed(t, BackendConfig{Client: server.Client()})
@@ -140,7 +138,7 @@ func TestClaimsFromEtcd(t *testing.T) {
 	require.Equal(t, want, names(list(ctx, t, s, "/pods", exact).Items...))
 	require.Equal(t, []string{"none|ns/no", "part|ns/yes"}, names(list(ctx, t, s, "/pods", listOpts()).Items...))
 
-	// Any state will do, but not one with what is not allowed any more.
+	// Resource version 0 allows any state, except one with objects that are no longer claimed.
 	put, err := server.Client().KV.Put(t.Context(), "binding", "")
 	require.NoError(t, err)
 	set.Deny("none", uint64(put.Header.Revision))
@@ -148,22 +146,22 @@ func TestClaimsFromEtcd(t *testing.T) {
 	cached.ResourceVersion = "0"
 	require.Equal(t, []string{"part|ns/yes"}, names(list(ctx, t, s, "/pods", cached).Items...))
 
-	// A set that does not know what it was.
+	// A set without history.
 	young := claims.NewSet(nil, podsGR, "", version)
 	err = s.GetList(claims.WithSet(ctx, young), "/pods", exact, &example.PodList{})
 	require.ErrorContains(t, err, "list again")
 	watchIsGone(t, s, claims.WithSet(ctx, young), was.ResourceVersion)
 }
 
-func watchIsGone(t *testing.T, s *tenantStorage, ctx context.Context, version string) { //nolint:revive // as the helpers around it
+func watchIsGone(t *testing.T, s *tenantStorage, ctx context.Context, version string) { //nolint:revive // like the helpers around it
 	t.Helper()
 	event := next(t, watchFrom(ctx, t, s, "/pods", version, listOpts()))
 	require.Equal(t, watch.Error, event.Type)
 	require.EqualValues(t, http.StatusGone, event.Object.(*metav1.Status).Code)
 }
 
-// A watch from below the history of the hub is told by etcd what the set shows, unless the
-// set has changed since: then nobody knows what to tell, and it is told to list again.
+// TestClaimsBelowTheHistory verifies that a watch from before the hub's history is served by etcd, and expires if the
+// set has changed in the meantime.
 func TestClaimsBelowTheHistory(t *testing.T) {
 	s, set := claimed(t, BackendConfig{})
 	ctx := claims.WithSet(request.WithWildcard(t.Context()), set)
@@ -192,7 +190,7 @@ func TestClaimsBelowTheHistory(t *testing.T) {
 	watchIsGone(t, s, ctx, at)
 }
 
-// A set of one identity holds nothing of another, nor of objects that have none.
+// TestClaimsOfAnIdentity verifies that a set of one identity excludes objects of other identities and without one.
 func TestClaimsOfAnIdentity(t *testing.T) {
 	s := open(t, backendOf(t, BackendConfig{}), podsGR)
 	set := claims.NewSet(nil, podsGR, "h1", 1)
@@ -213,8 +211,8 @@ func TestClaimsOfAnIdentity(t *testing.T) {
 	require.Empty(t, w.ResultChan())
 }
 
-// What is accepted is shown at once, in its own version, and a bookmark follows; nothing
-// is written.
+// TestClaimAccepted verifies that claimed objects are sent immediately with their own versions, followed by a
+// bookmark, and that nothing is written.
 func TestClaimAccepted(t *testing.T) {
 	server := startEtcd(t)
 	s, set := claimed(t, BackendConfig{Client: server.Client()})
@@ -250,14 +248,14 @@ func TestClaimAccepted(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, version, after, "nothing was written")
 
-	// Who resumes from before is told again, and ends with the same.
+	// A watch that resumes from before receives the changes again.
 	resumed := watchFrom(ctx, t, s, "/pods", at, opts)
 	event := next(t, resumed)
 	require.Equal(t, watch.Deleted, event.Type)
 }
 
-// While objects and claims change at the same time, and watches come and go, all of them
-// end with what a list shows.
+// TestClaimsConcurrently verifies that watches end with the state of a list if objects, claims and watches change
+// concurrently.
 func TestClaimsConcurrently(t *testing.T) {
 	const writers, writes = 4, 150
 	m := newClaimsModel(t, 7)
@@ -305,8 +303,7 @@ func TestClaimsConcurrently(t *testing.T) {
 	}
 }
 
-// follow keeps what watches tell, which it opens again and again, until the test is over
-// and it has what a list shows, or time is up.
+// follow repeats watches until the test is over and their state is that of a list, or until a timeout.
 func follow(ctx context.Context, t *testing.T, s *tenantStorage, resumes bool, over <-chan struct{}) map[string]string {
 	has, version, until := map[string]string{}, "", time.Now().Add(deadline)
 	for {

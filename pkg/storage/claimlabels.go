@@ -18,25 +18,24 @@ import (
 	"github.com/shardplane/shardplane/pkg/storage/hub"
 )
 
-// ClaimLabelPrefix starts the labels that say who claims an object. They are not stored:
-// writes drop them, and reads show those that ClaimLabels tells.
+// ClaimLabelPrefix is the prefix of the labels that identify the claims on an object. These labels are
+// not stored: writes drop them, and reads add those that ClaimLabels returns.
 const ClaimLabelPrefix = "claimed.internal.apis.kcp.io/"
 
-// ClaimLabel is a label that reads show, whose key has the ClaimLabelPrefix.
+// ClaimLabel is a label that reads add. Its key has the ClaimLabelPrefix.
 type ClaimLabel struct {
 	Key, Value string
-	// On are the objects that show it.
+	// On selects the objects with the label.
 	On claims.Selection
 }
 
-// ClaimLabels returns the labels that reads show on the objects of a resource that lie in a
-// logical cluster and have the identity, which may be empty; mostly none. It is asked about
-// each object that is shown, concurrently and while events wait, so it must be quick and
-// must not block: it takes no lock under which a claim set is changed. Nobody changes what
-// it returns, nor may it.
+// ClaimLabels returns the labels that reads add to the objects of a resource in a logical cluster; usually
+// none. The identity may be empty. It is called concurrently, for each object and while events are
+// pending. Therefore it must be quick, must not block, and must not take a lock under which a claim
+// set is changed. Neither it nor the caller may change the returned slice.
 type ClaimLabels func(cluster logicalcluster.Name, resource schema.GroupResource, identity string) []ClaimLabel
 
-// claimLabels are the labels of one resource; nil where there are none.
+// claimLabels are the labels of one resource, or nil if there are none.
 type claimLabels struct {
 	labels   ClaimLabels
 	resource schema.GroupResource
@@ -64,7 +63,7 @@ func (c *claimLabels) of(obj runtime.Object) map[string]string {
 	return shown
 }
 
-// shown returns an object as it is shown: itself, or a copy that shares all but its labels.
+// shown returns the object with its labels. It is a copy that shares everything else, or obj itself if there are no labels.
 func (c *claimLabels) shown(obj runtime.Object) runtime.Object {
 	add := c.of(obj)
 	if len(add) == 0 {
@@ -78,8 +77,8 @@ func (c *claimLabels) shown(obj runtime.Object) runtime.Object {
 	return obj
 }
 
-// show has an object that was read, or the items of a list, show their labels. They may
-// share memory with the watch cache.
+// show adds labels to an object that was read, or to the items of a list. They may share memory with
+// the watch cache.
 func (c *claimLabels) show(read runtime.Object) error {
 	switch {
 	case c == nil:
@@ -95,27 +94,31 @@ func (c *claimLabels) show(read runtime.Object) error {
 	}
 }
 
-// addLabels gives an object labels of its own. All else that it shares stays as it is.
+// addLabels replaces the label map of an object, because others may share it.
 func addLabels(obj runtime.Object, add map[string]string) {
 	object, err := meta.Accessor(obj)
 	if len(add) == 0 || err != nil {
 		return
 	}
-	all := object.GetLabels()
-	merged := make(map[string]string, len(all)+len(add))
-	maps.Copy(merged, all)
-	maps.Copy(merged, add)
-	object.SetLabels(merged)
+	object.SetLabels(mergeSets(object.GetLabels(), add))
 }
 
-// drop takes the labels out of an object that is written.
+// mergeSets returns a new map with the entries of both; those of b take precedence.
+func mergeSets[M ~map[string]string](a, b M) M {
+	merged := make(M, len(a)+len(b))
+	maps.Copy(merged, a)
+	maps.Copy(merged, b)
+	return merged
+}
+
+// drop removes the labels from an object that is written.
 func (c *claimLabels) drop(obj runtime.Object) {
 	if object, err := meta.Accessor(obj); c != nil && err == nil {
 		ReplaceClaimLabels(object, nil)
 	}
 }
 
-// WithoutClaimLabels returns labels without those of claims.
+// WithoutClaimLabels returns the labels without claim labels.
 func WithoutClaimLabels(all map[string]string) map[string]string {
 	isClaim := func(key, _ string) bool { return strings.HasPrefix(key, ClaimLabelPrefix) }
 	for key, value := range all {
@@ -128,7 +131,7 @@ func WithoutClaimLabels(all map[string]string) map[string]string {
 	return all
 }
 
-// ReplaceClaimLabels gives an object those of the labels that are of claims, in place of its own.
+// ReplaceClaimLabels replaces the claim labels of an object with those in by.
 func ReplaceClaimLabels(object metav1.Object, by map[string]string) {
 	before := object.GetLabels()
 	after := WithoutClaimLabels(before)
@@ -140,13 +143,13 @@ func ReplaceClaimLabels(object metav1.Object, by map[string]string) {
 	switch {
 	case maps.Equal(before, after):
 	case len(after) == 0:
-		object.SetLabels(nil) // an empty map would be stored, and differ from none
+		object.SetLabels(nil) // an empty map would be stored, and would differ from nil
 	default:
 		object.SetLabels(after)
 	}
 }
 
-// selectBy has a predicate that names such labels see them. It reports whether it does.
+// selectBy lets a predicate match claim labels if it names some, and reports whether it does.
 func (c *claimLabels) selectBy(pred *storage.SelectionPredicate) bool {
 	if c == nil || !namesClaims(pred.Label) {
 		return false
@@ -158,10 +161,7 @@ func (c *claimLabels) selectBy(pred *storage.SelectionPredicate) bool {
 		if err != nil || len(add) == 0 {
 			return l, f, err
 		}
-		merged := make(labels.Set, len(l)+len(add))
-		maps.Copy(merged, l)
-		maps.Copy(merged, add)
-		return merged, f, nil
+		return mergeSets(l, add), f, nil
 	}
 	return true
 }

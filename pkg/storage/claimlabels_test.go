@@ -23,7 +23,7 @@ import (
 
 const claimLabel = ClaimLabelPrefix + "export"
 
-// labelling is a backend on which the pods of one logical cluster are claimed.
+// labelling returns a backend on which the pods of one logical cluster are claimed.
 func labelling(claimed *atomic.Bool) BackendConfig {
 	return BackendConfig{ClaimLabels: func(cluster logicalcluster.Name, resource schema.GroupResource, identity string) []ClaimLabel {
 		if cluster == "claimed" && resource == podsGR && identity == "" && claimed.Load() {
@@ -36,8 +36,8 @@ func labelling(claimed *atomic.Bool) BackendConfig {
 	}}
 }
 
-// Every read shows the labels of claims, and only where there are claims; nothing is
-// stored, and what the watch cache has stays as it is.
+// TestClaimLabels verifies that reads add claim labels only for claimed objects, and change neither stored nor cached
+// objects.
 func TestClaimLabels(t *testing.T) {
 	var claimed atomic.Bool
 	s := open(t, backendOf(t, labelling(&claimed)), podsGR)
@@ -87,7 +87,7 @@ func TestClaimLabels(t *testing.T) {
 	shows(plain)
 	claimed.Store(true)
 
-	// Watches share one object.
+	// Watches share an object.
 	first, second := watchFrom(all, t, s, "/pods", at, listOpts()), watchFrom(own, t, s, "/pods", at, listOpts())
 	updated := &example.Pod{}
 	require.NoError(t, s.GuaranteedUpdate(own, "/pods/ns/one", updated, false, nil, func(obj runtime.Object, _ storage.ResponseMeta) (runtime.Object, *uint64, error) {
@@ -107,7 +107,7 @@ func TestClaimLabels(t *testing.T) {
 	require.Equal(t, labelled, next(t, first).Object.(*example.Pod).Labels)
 }
 
-// TestClaimLabelsOfWrites writes an object back as it was read, without the label, and with another value.
+// TestClaimLabelsOfWrites updates an object with its claim label, without it, and with another value.
 func TestClaimLabelsOfWrites(t *testing.T) {
 	var claimed atomic.Bool
 	claimed.Store(true)
@@ -126,8 +126,7 @@ func TestClaimLabelsOfWrites(t *testing.T) {
 	}
 }
 
-// Selectors that name the labels of claims see them, others do not look at them, and
-// objects come and go by them.
+// TestClaimLabelsAreSelected verifies that selectors with claim labels match them in lists and watches.
 func TestClaimLabelsAreSelected(t *testing.T) {
 	var claimed atomic.Bool
 	claimed.Store(true)
@@ -163,7 +162,7 @@ func TestClaimLabelsAreSelected(t *testing.T) {
 	require.Equal(t, "claimed|ns/one", nameOf(event.Object.(*example.Pod)))
 }
 
-// An object shows labels without a change of what it shares memory with.
+// TestClaimLabelsOfCopies verifies that labels are added without changing shared memory.
 func TestClaimLabelsOfCopies(t *testing.T) {
 	c := &claimLabels{func(logicalcluster.Name, schema.GroupResource, string) []ClaimLabel {
 		return []ClaimLabel{

@@ -23,17 +23,15 @@ import (
 	"github.com/shardplane/shardplane/pkg/storage/hub"
 )
 
-// The history of a claim set: objects are written, claims change, and watches come, go,
-// lag and resume. Whatever happens, each watcher ends with what a list shows, and nobody
-// is shown a state of an object that its claim set never held.
+// A model test of claim sets: objects and claims change while watches start, lag, stop and resume. Each watcher
+// must end with the state of a list, and must never receive an object state that was never claimed.
 
-// state is a state of an object.
 type state struct {
 	cluster string
 	labels  labels.Set
 }
 
-// claimsModel is what the storage should know, of writes that come one after the other.
+// claimsModel is the expected state of the storage after sequential writes.
 type claimsModel struct {
 	t      *testing.T
 	s      *tenantStorage
@@ -45,8 +43,8 @@ type claimsModel struct {
 	objects map[string]state           // by name
 	held    map[string]labels.Selector // by logical cluster
 	once    map[string][]labels.Selector
-	// seen are the states, by the number of their write, that the set has held; lagged
-	// those that it may have held for a replica that lags.
+	// seen are the numbers of the writes with claimed states; lagged those that may be claimed on a replica
+	// that lags.
 	seen, lagged map[string]bool
 }
 
@@ -62,7 +60,7 @@ func newClaimsModel(t *testing.T, seed uint64) *claimsModel {
 	return m
 }
 
-// revision writes what stands for a binding, and returns the version.
+// revision makes a write, like that of a binding, and returns its revision.
 func (m *claimsModel) revision() uint64 {
 	m.t.Helper()
 	response, err := m.b.cfg.Client.KV.Put(m.t.Context(), m.b.cfg.Prefix+"-binding", "")
@@ -82,7 +80,7 @@ func (m *claimsModel) note() {
 	}
 }
 
-// shown is what the claim set shows, by name with the number of the write.
+// shown returns the claimed objects by name, with the number of the write.
 func (m *claimsModel) shown(selects func(name string, o state) bool) map[string]string {
 	shown := map[string]string{}
 	for name, o := range m.objects {
@@ -97,7 +95,6 @@ func (m *claimsModel) pick(prefix string, n int) string {
 	return prefix + strconv.Itoa(m.random.IntN(n))
 }
 
-// write creates, changes or deletes an object.
 func (m *claimsModel) write() {
 	m.t.Helper()
 	cluster, namespace, name := m.pick("c", 5), m.pick("ns", 2), m.pick("p", 6)
@@ -126,12 +123,11 @@ func (m *claimsModel) write() {
 	m.note()
 }
 
-// claim changes the claims of a logical cluster.
 func (m *claimsModel) claim() {
 	m.t.Helper()
 	cluster := m.pick("c", 5)
 	revision := m.revision()
-	// What is to be seen is exact only where the hub has seen what was written before.
+	// The expected states are exact only if the hub has seen all earlier writes.
 	require.NoError(m.t, m.s.hub.WaitFresh(m.t.Context(), revision-1))
 	switch m.random.IntN(4) {
 	case 0:
@@ -150,13 +146,13 @@ func (m *claimsModel) claim() {
 		m.once[cluster] = append(m.once[cluster], selector)
 	}
 	m.note()
-	// A list waits for the change as for any write.
+	// A list waits for the change like for any write.
 	m.equalLists()
 }
 
 func (m *claimsModel) all(string, state) bool { return true }
 
-// equalLists holds that lists, whole and in pages, show what the set holds.
+// equalLists requires that full and paginated lists return the claimed objects.
 func (m *claimsModel) equalLists() {
 	m.t.Helper()
 	ctx := claims.WithSet(request.WithWildcard(m.t.Context()), m.set)
@@ -185,7 +181,7 @@ func numbers(pods []example.Pod) map[string]string {
 	return found
 }
 
-// claimWatcher is a client that keeps what its watches tell.
+// claimWatcher is a client that stores the objects of its watches.
 type claimWatcher struct {
 	*claimsModel
 
@@ -220,7 +216,7 @@ func (c *claimWatcher) open() {
 	w, err := c.s.Watch(c.ctx, c.key, opts)
 	require.NoError(c.t, err)
 	c.w = w
-	// What it begins with is exact only if it is not read while the claims change.
+	// The initial state is exact only if claims do not change while it is read.
 	for begun := c.resumes || opts.SendInitialEvents == nil; !begun && c.w == w; {
 		event, ok := <-w.ResultChan()
 		require.True(c.t, ok, "%s ended", c.name)
@@ -229,7 +225,7 @@ func (c *claimWatcher) open() {
 	}
 }
 
-// read reads so many events at most, if they are there.
+// read reads available events, at most the given number.
 func (c *claimWatcher) read(most int) {
 	c.t.Helper()
 	for ; most > 0; most-- {
@@ -279,7 +275,6 @@ func (c *claimWatcher) take(event watch.Event) {
 	}
 }
 
-// watchers returns clients of all kinds.
 func (m *claimsModel) watchers() []*claimWatcher {
 	ctx := claims.WithSet(request.WithWildcard(m.t.Context()), m.set)
 	var all []*claimWatcher

@@ -1,20 +1,17 @@
-// Package storage makes any Kubernetes registry multi-tenant: it is the
-// generic.RESTOptionsGetter whose storage takes the logical cluster of a
-// request from its context and works below that cluster's own key prefix.
+// Package storage makes any Kubernetes registry multi-tenant. It is a generic.RESTOptionsGetter
+// whose storage takes the logical cluster of a request from the context and prefixes all keys with it.
 //
 //	registry        keys without a tenant: /core/configmaps/<namespace>/<name>
 //	   │
 //	tenantStorage   key prefix, annotation, wildcard, continue tokens, dispatch index
 //	   │
-//	CacheDelegator  the upstream watch cache, one for all logical clusters.
-//	   │            Beside it the hub serves watches and pages from what it reads
-//	belowCache      what the watch cache must not use of etcd3
+//	CacheDelegator  upstream's watch cache, one for all logical clusters. The hub next to
+//	   │            it follows its list and watch, and serves watches and pages
+//	belowCache      disables features of etcd3 that the watch cache must not use
 //	   │
-//	etcd3           the upstream store on the shared client
+//	etcd3           upstream's store on the shared client
 //
-// Package hub serves watches and pages; claims says which objects of which logical
-// clusters a request is restricted to; encryption encrypts what etcd stores; usage counts
-// it; unreadable records what cannot be read.
-// See docs/storage.md for the key layout and for why each piece is there, and
-// docs/listwatch.md for the hub.
+// Package hub serves watches and pages, claims restricts requests to claimed objects, encryption
+// encrypts stored values, usage counts them, and unreadable records objects that cannot be read.
+// docs/storage.md describes the key layout, and docs/listwatch.md the hub.
 package storage

@@ -6,20 +6,16 @@ import (
 	"k8s.io/apiserver/pkg/admission"
 )
 
-// dryRunAdmission annotates objects of dry-run requests.
 type dryRunAdmission struct{}
 
-// NewDryRunAdmission returns an admission plugin for servers on this storage:
-// it annotates objects in dry-run requests, which registries answer without
-// their storage. Let it be the last that changes objects.
+// NewDryRunAdmission returns an admission plugin that annotates objects in dry-run requests, because
+// registries serve these without the storage. It must be the last mutating plugin.
 func NewDryRunAdmission() admission.MutationInterface { return dryRunAdmission{} }
 
-// Handles implements admission.Interface.
 func (dryRunAdmission) Handles(operation admission.Operation) bool {
 	return operation == admission.Create || operation == admission.Update
 }
 
-// Admit implements admission.MutationInterface.
 func (dryRunAdmission) Admit(ctx context.Context, attrs admission.Attributes, _ admission.ObjectInterfaces) error {
 	if !attrs.IsDryRun() || attrs.GetObject() == nil {
 		return nil
@@ -27,7 +23,7 @@ func (dryRunAdmission) Admit(ctx context.Context, attrs admission.Attributes, _ 
 	switch attrs.GetSubresource() {
 	case "", "status", "finalize":
 		return Annotate(ctx, attrs.GetObject())
-	default: // takes an object of another kind, such as a scale or a token
+	default: // the object is of another kind, e.g. a scale or a token
 		return nil
 	}
 }

@@ -17,8 +17,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// An event is encoded once in each encoding for all its watchers, whatever part
-// of the collection they watch, and for those that come late.
+// TestEncodedOnce verifies that an event is encoded once per encoding for all watchers, including those that start
+// later.
 func TestEncodedOnce(t *testing.T) {
 	s := open(t, backendOf(t, BackendConfig{}), podsGR)
 	one, all := in(t.Context(), "aa"), request.WithWildcard(t.Context())

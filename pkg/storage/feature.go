@@ -10,15 +10,13 @@ import (
 	etcdfeature "k8s.io/apiserver/pkg/storage/feature"
 )
 
-// inProcessClients counts clients without a network address, to tell them
-// apart.
+// inProcessClients counts clients without a network address, to give each a unique endpoint.
 var inProcessClients atomic.Int64
 
-// checkFeatures has the process-wide feature checker of the storage layer look
-// at the client. It asks each endpoint of a client, of which an in-process
-// client has none; without an answer, consistent lists would not be served
-// from the watch caches and streaming lists not at all. etcd3 does it for each
-// store, which servers that are not ready may have none of.
+// checkFeatures makes the global feature checker of upstream's storage layer check the client. It
+// checks each endpoint, but an in-process client has none. Without a check, consistent lists would not
+// be served from the watch cache, and streaming lists not at all. etcd3 does this for each store,
+// but a server may have none until it is ready.
 func checkFeatures(client *kubernetes.Client) {
 	if len(client.Endpoints()) > 0 {
 		etcdfeature.DefaultFeatureSupportChecker.CheckClient(client.Ctx(), client.Client, storage.RequestWatchProgress)
@@ -28,11 +26,10 @@ func checkFeatures(client *kubernetes.Client) {
 	etcdfeature.DefaultFeatureSupportChecker.CheckClient(client.Ctx(), inProcess{Client: client.Client, endpoint: endpoint}, storage.RequestWatchProgress)
 }
 
-// inProcess is a client that says that it has one endpoint.
+// inProcess is a client that reports one endpoint.
 type inProcess struct {
 	*clientv3.Client
 	endpoint string
 }
 
-// Endpoints returns the one endpoint.
 func (c inProcess) Endpoints() []string { return []string{c.endpoint} }

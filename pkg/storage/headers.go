@@ -16,34 +16,32 @@ import (
 	"k8s.io/apiserver/pkg/storage/value"
 )
 
-// Header is what an object says of its life: who owns it, and how it is deleted.
+// Header contains the metadata of an object that concern ownership and deletion.
 type Header struct {
 	UID types.UID `json:"uid"`
-	// ResourceVersion is empty in a header that was decoded without its key's revision.
+	// ResourceVersion is empty if the header was decoded without the revision of its key.
 	ResourceVersion   string                  `json:"-"`
 	DeletionTimestamp *metav1.Time            `json:"deletionTimestamp"`
 	Finalizers        []string                `json:"finalizers"`
 	OwnerReferences   []metav1.OwnerReference `json:"ownerReferences"`
 }
 
-// protobufMark is how values in protobuf begin.
-var protobufMark = []byte("k8s\x00")
+// protobufPrefix is the prefix of values in protobuf.
+var protobufPrefix = []byte("k8s\x00")
 
-// Plain reports whether a value, as etcd has it, tells without being decoded that nobody owns the
-// object and that it is not being deleted. Of values in protobuf, and of encrypted ones, it never
-// does.
+// Plain reports whether an encoded value has neither owners nor a deletion timestamp. It does not decode the
+// value; the result is false for protobuf and encrypted values.
 func Plain(stored []byte) bool {
 	return len(stored) > 0 && stored[0] == '{' &&
 		!bytes.Contains(stored, []byte(`"ownerReferences"`)) && !bytes.Contains(stored, []byte(`"deletionTimestamp"`))
 }
 
-// Header decodes the header of an object from its value, as etcd has it. The key is without the
-// prefix of all keys.
+// Header decodes the header of a stored value. The key lacks the backend's prefix.
 func (b *Backend) Header(ctx context.Context, key string, stored []byte) (h Header, err error) {
 	if stored, err = b.Decrypt(ctx, key, stored); err != nil {
 		return Header{}, err
 	}
-	encoded, isProtobuf := bytes.CutPrefix(stored, protobufMark)
+	encoded, isProtobuf := bytes.CutPrefix(stored, protobufPrefix)
 	if !isProtobuf {
 		var object struct {
 			Metadata Header `json:"metadata"`
@@ -53,7 +51,7 @@ func (b *Backend) Header(ctx context.Context, key string, stored []byte) (h Head
 		}
 		return object.Metadata, nil
 	}
-	// All kinds have their metadata in the same field.
+	// All kinds have their metadata in the same protobuf field.
 	var unknown runtime.Unknown
 	var object metav1.PartialObjectMetadata
 	if err = unknown.Unmarshal(encoded); err == nil {
@@ -65,8 +63,7 @@ func (b *Backend) Header(ctx context.Context, key string, stored []byte) (h Head
 	return headerOf(&object)
 }
 
-// Decrypt returns a value, as etcd has it, as it was before it was encrypted, if it was. The key is
-// without the prefix of all keys.
+// Decrypt decrypts a stored value. The key lacks the backend's prefix.
 func (b *Backend) Decrypt(ctx context.Context, key string, stored []byte) ([]byte, error) {
 	if b.cfg.Transformers == nil {
 		return stored, nil
@@ -90,11 +87,11 @@ func headerOf(obj runtime.Object) (Header, error) {
 	}, nil
 }
 
-// ReadHeader asks a quorum of etcd for an object. The header of none is the zero value.
+// ReadHeader reads the header of an object from a quorum of etcd. It is the zero value if there is no such object.
 func (b *Backend) ReadHeader(ctx context.Context, key string) (Header, error) {
 	response, err := b.cfg.Client.KV.Get(ctx, b.cfg.Prefix+key)
 	if err != nil {
-		return Header{}, fmt.Errorf("etcd does not tell of %s: %w", key, err)
+		return Header{}, fmt.Errorf("reading %s from etcd: %w", key, err)
 	}
 	if len(response.Kvs) == 0 {
 		return Header{}, nil
@@ -104,8 +101,8 @@ func (b *Backend) ReadHeader(ctx context.Context, key string) (Header, error) {
 	return h, err
 }
 
-// SeenHeader returns the header of an object as of a revision or later: from the watch cache of its
-// resource where there is one that is that far, otherwise as ReadHeader does.
+// SeenHeader returns the header of an object at a revision or later, from the watch cache if it is
+// recent enough, otherwise as ReadHeader does.
 func (b *Backend) SeenHeader(ctx context.Context, key string, revision uint64) (Header, error) {
 	if h := b.hubOf(ResourcePrefixOf(key)); h != nil {
 		switch obj, known := h.GetAt(ctx, key, revision); {
@@ -118,15 +115,14 @@ func (b *Backend) SeenHeader(ctx context.Context, key string, revision uint64) (
 	return b.ReadHeader(ctx, key)
 }
 
-// ResourcePrefixOf returns the prefix of the keys of the resource that the key of an object is of,
-// such as "/core/secrets/".
+// ResourcePrefixOf returns the resource's prefix of an object's key, e.g. "/core/secrets/".
 func ResourcePrefixOf(key string) string {
 	group := strings.IndexByte(key[1:], '/') + 1
 	return key[:group+2+strings.IndexByte(key[group+1:], '/')]
 }
 
-// ResourceOf is the reverse of ResourcePrefix, for the key of an object: what follows the name of
-// the resource to keep some of its objects apart is no part of it.
+// ResourceOf returns the resource of an object's key. It drops a suffix that distinguishes some objects
+// of the resource, e.g. ":<suffix>" after the name.
 func ResourceOf(key string) schema.GroupResource {
 	group, name, _ := strings.Cut(strings.Trim(ResourcePrefixOf(key), "/"), "/")
 	name, _, _ = strings.Cut(name, ":")

@@ -18,7 +18,7 @@ import (
 	clientscheme "k8s.io/client-go/kubernetes/scheme"
 )
 
-// sealer is a transformer that needs the key of the object, as those that encrypt do.
+// sealer is a transformer that depends on the key of the object, like encryption.
 type sealer struct{ asked []schema.GroupResource }
 
 func (s *sealer) TransformerForResource(resource schema.GroupResource) value.Transformer {
@@ -38,7 +38,6 @@ func (*sealer) TransformToStorage(_ context.Context, data []byte, key value.Cont
 	return append(append([]byte("sealed:"), key.AuthenticatedData()...), data...), nil
 }
 
-// TestHeader: the header of an object is decoded from whatever form etcd has it in.
 func TestHeader(t *testing.T) {
 	now := metav1.NewTime(time.Unix(1700000000, 0))
 	m := metav1.ObjectMeta{
@@ -87,7 +86,6 @@ func TestHeader(t *testing.T) {
 	require.ErrorContains(t, err, "decoding /core/secrets/c/n/a")
 }
 
-// TestPlain: what is not decoded neither has owners nor is being deleted, whatever else it has.
 func TestPlain(t *testing.T) {
 	for stored, plain := range map[string]bool{
 		`{"metadata":{"uid":"u","finalizers":["x"]},"spec":{"a":1}}`:          true,

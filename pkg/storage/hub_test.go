@@ -32,10 +32,10 @@ import (
 	"github.com/shardplane/shardplane/pkg/request/shardselector"
 )
 
-// ring is the selector that selects everything.
+// ring selects everything.
 const ring = "shardRange(object.metadata.uid, '0x0000000000000000', '0x10000000000000000')"
 
-// slice returns the selector of part i of n.
+// slice selects part i of n.
 func slice(field string, i, n int) string {
 	bound := func(i int) string {
 		if i == n {
@@ -61,8 +61,7 @@ func watchFrom(ctx context.Context, tb testing.TB, s storage.Interface, key, rv 
 	return w
 }
 
-// Watchers that split the ring see what a plain watcher sees, each event once,
-// in order, wherever they start.
+// TestHubUnion verifies that watchers which split the ring together receive each event once, in order.
 func TestHubUnion(t *testing.T) {
 	s := open(t, backendOf(t, BackendConfig{}), podsGR)
 	const parts, writes = 5, 400
@@ -102,8 +101,7 @@ func TestHubUnion(t *testing.T) {
 	}
 }
 
-// collect returns so many events of all watches together, by version, and
-// checks that each watch is in order.
+// collect returns n events of all watches by version, and checks the order of each watch.
 func collect(tb testing.TB, watches []watch.Interface, n int) []string {
 	tb.Helper()
 	var got []string
@@ -164,8 +162,8 @@ func collectUntil(tb testing.TB, w watch.Interface, version string) []string {
 	}
 }
 
-// A sharded watch sees objects come and go as its label and field selectors see
-// them, and of a deletion the last state with the version of the deletion.
+// TestHubTransitions verifies that objects are added and deleted for a sharded watch according to its selectors, and
+// that a deletion has the last state and the version of the deletion.
 func TestHubTransitions(t *testing.T) {
 	s := open(t, backendOf(t, BackendConfig{}), podsGR)
 	ctx := in(t.Context(), "aa")
@@ -204,7 +202,7 @@ func TestHubTransitions(t *testing.T) {
 	}
 }
 
-// A watch of one object does not see one whose name starts with its name.
+// TestHubSingleObject verifies that a watch of one object ignores objects with a longer name.
 func TestHubSingleObject(t *testing.T) {
 	s := open(t, backendOf(t, BackendConfig{}), podsGR)
 	ctx := in(t.Context(), "aa")
@@ -216,14 +214,13 @@ func TestHubSingleObject(t *testing.T) {
 	require.Equal(t, "ADDED aa|ns/one", describe(next(t, w)))
 }
 
-// What the hub has forgotten comes from etcd where there was too much to keep, otherwise
-// from the watch cache, and what that has forgotten is gone.
+// TestHubOlder verifies that events from before the hub's history come from etcd or from the watch cache, or the watch expires.
 func TestHubOlder(t *testing.T) {
 	backend := backendOf(t, BackendConfig{})
 	s := open(t, backend, podsGR)
 	ctx := in(t.Context(), "aa")
 	first := create(ctx, t, s, newUIDPod("ns", "one")).ResourceVersion
-	const writes = 400 // more than the hub keeps while nobody watches
+	const writes = 400 // more than the hub keeps without watches
 	for i := range writes {
 		touch(ctx, t, s, "/pods/ns/one", i)
 	}
@@ -249,7 +246,7 @@ func TestHubOlder(t *testing.T) {
 	require.Equal(t, metav1.StatusReasonExpired, status.Reason)
 }
 
-// While somebody watches, the hub keeps the events, and the watch cache keeps few.
+// TestHubKeepsEvents verifies that the hub keeps events and the watch cache few while there is a watch.
 func TestHubKeepsEvents(t *testing.T) {
 	metrics.Register()
 	s := open(t, backendOf(t, BackendConfig{}), podsGR)
@@ -271,7 +268,7 @@ func TestHubKeepsEvents(t *testing.T) {
 	}
 }
 
-// A reader that does not read is ended, and nobody else notices.
+// TestHubSlowReader verifies that a watch without a reader is ended and does not affect others.
 func TestHubSlowReader(t *testing.T) {
 	t.Parallel()
 	metrics.Register()
@@ -312,8 +309,7 @@ func slowEnded(s *tenantStorage) float64 {
 	return value
 }
 
-// Bookmarks come before the deadline of a watch, and nothing at or below their
-// version follows.
+// TestHubBookmarks verifies that a bookmark precedes the deadline of a watch, and that only later versions follow.
 func TestHubBookmarks(t *testing.T) {
 	t.Parallel()
 	s := open(t, backendOf(t, BackendConfig{}), podsGR)
@@ -330,7 +326,7 @@ func TestHubBookmarks(t *testing.T) {
 	created := create(in(t.Context(), "aa"), t, s, pod)
 	bookmark := next(t, w)
 	require.Equal(t, watch.Bookmark, bookmark.Type)
-	// Other tests write to the same etcd meanwhile.
+	// Other tests write to the same etcd.
 	order, err := resourceversion.CompareResourceVersion(bookmark.Object.(*example.Pod).ResourceVersion, created.ResourceVersion)
 	require.NoError(t, err)
 	require.GreaterOrEqual(t, order, 0)
@@ -339,7 +335,7 @@ func TestHubBookmarks(t *testing.T) {
 	}
 }
 
-// outside returns a UID that a selector does not select.
+// outside returns a UID outside of a selector.
 func outside(tb testing.TB, selector string) types.UID {
 	tb.Helper()
 	parsed := selectorOf(tb, selector)
@@ -358,7 +354,7 @@ func selectorOf(tb testing.TB, selector string) apisharding.Selector {
 	return parsed
 }
 
-// now counts who asks for the current resource version.
+// now counts requests for the current resource version.
 type now struct {
 	storage.Interface
 
@@ -370,8 +366,7 @@ func (n *now) GetCurrentResourceVersion(ctx context.Context) (uint64, error) {
 	return n.Interface.GetCurrentResourceVersion(ctx)
 }
 
-// Now is not later than when the client is told that it watches: it may write
-// then, and must see what it writes.
+// TestHubKnowsNowWhenTheWatchBegins verifies that a client receives its writes after the watch has started.
 func TestHubKnowsNowWhenTheWatchBegins(t *testing.T) {
 	s := open(t, backendOf(t, BackendConfig{}), podsGR)
 	asked := &now{Interface: s.inner}

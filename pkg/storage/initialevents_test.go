@@ -17,8 +17,7 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 )
 
-// streaming is a list that is streamed: a watch with initial events and their
-// end.
+// streaming returns options of a streamed list.
 func streaming(rv string) storage.ListOptions {
 	opts := listOpts()
 	opts.ResourceVersion, opts.SendInitialEvents = rv, new(true)
@@ -56,7 +55,7 @@ func TestInitialEvents(t *testing.T) {
 		}
 		ctx := in(t.Context(), "bb")
 		newest := list(ctx, t, s, "/pods", listOpts()).ResourceVersion
-		// Any state will do for resource version 0: let it be that of now.
+		// Resource version 0 allows any state: wait for the latest.
 		first, err := s.Watch(ctx, "/pods", streaming(newest))
 		require.NoError(t, err)
 		for !isEnd(t, next(t, first)) {
@@ -149,7 +148,7 @@ func TestWatchWithBadResourceVersion(t *testing.T) {
 	})
 }
 
-// A reader that stops, or just leaves, leaves nothing behind.
+// TestInitialEventsNobodyReads verifies that nothing remains of a reader that stops or disappears.
 func TestInitialEventsNobodyReads(t *testing.T) {
 	s := open(t, backendOf(t, BackendConfig{}), podsGR)
 	for i := range 10 {
@@ -167,13 +166,13 @@ func TestInitialEventsNobodyReads(t *testing.T) {
 			w.Stop()
 		}
 	}
-	// One that nobody ends is ended with the storage.
+	// A watch that is not stopped ends with the storage.
 	_, err := s.Watch(in(t.Context(), "root"), "/pods", streaming(""))
 	require.NoError(t, err)
 }
 
-// Streams that start while objects are written hold each object's latest
-// state once, and after that each change, in order.
+// TestInitialEventsUnderWrites verifies that streams which start during writes contain each object once in its latest
+// state, followed by each change in order.
 func TestInitialEventsUnderWrites(t *testing.T) {
 	const writers, writes, readers = 3, 60, 8
 	s := open(t, backendOf(t, BackendConfig{}), podsGR)

@@ -14,21 +14,19 @@ import (
 )
 
 const (
-	// nowhere is the key segment of objects without a logical cluster in the
-	// watch cache. It can never be a name, so that only wildcard readers see
-	// such objects.
-	nowhere = "~"
+	// noCluster is the key segment of objects without a logical cluster in the watch cache. It is not a
+	// valid name, so only wildcard requests return such objects.
+	noCluster = "~"
 
-	// identityMark starts the key segment of an identity. No name of a logical
-	// cluster or shard starts with it.
-	identityMark = ":"
+	// identityPrefix is the prefix of an identity's key segment. No logical cluster or shard has such a name.
+	identityPrefix = ":"
 
-	// coreGroup stands for the empty API group in keys.
+	// coreGroup is the key segment of the core group.
 	coreGroup = "core"
 )
 
-// ResourcePrefix returns the key prefix of a resource, without the prefix of
-// the backend: /<group>/<resource>, where the core group is called "core".
+// ResourcePrefix returns the key prefix of a resource, /<group>/<resource>, without the prefix of the
+// backend. The core group is "core".
 func ResourcePrefix(resource schema.GroupResource) string {
 	group := resource.Group
 	if group == "" {
@@ -37,28 +35,27 @@ func ResourcePrefix(resource schema.GroupResource) string {
 	return "/" + group + "/" + resource.Resource
 }
 
-// Kind is what a logical cluster serves under the name of a kind or of a resource, and where its
-// objects are stored.
+// Kind is the resource that a logical cluster serves under a kind's or resource's name.
 type Kind struct {
-	// Resource is what requests name, in a version that is served.
+	// Resource is the requested resource, in a served version.
 	Resource   schema.GroupVersionResource
 	Kind       string
 	Namespaced bool
-	// Prefix is that of the keys of all objects of the resource, and Identity is that of
-	// those in the logical cluster.
+	// Prefix is the key prefix of all objects of the resource, and Identity is the identity of those
+	// in the logical cluster.
 	Prefix, Identity string
 }
 
-// tenant is whose objects a request is for. An empty field stands for all, and an
-// empty identity in one logical cluster for objects that have none.
+// tenant selects the objects of a request. An empty cluster or shard selects all. An empty identity
+// selects the objects without one if there is a cluster, and otherwise all.
 type tenant struct {
 	identity string
 	shard    string
 	cluster  logicalcluster.Name
 }
 
-// tenantFrom returns the tenant of a request for a resource. sharded reports whether
-// keys have a shard segment, in which case the request must say which shard.
+// tenantFrom returns the tenant of a request for a resource. If sharded, keys have a shard segment, so
+// the request must specify a shard.
 func tenantFrom(ctx context.Context, resource schema.GroupResource, sharded bool) (tenant, error) {
 	cluster, ok := request.ClusterFrom(ctx)
 	if !ok {
@@ -88,12 +85,11 @@ func tenantFrom(ctx context.Context, resource schema.GroupResource, sharded bool
 	return t, nil
 }
 
-// keyspace maps the keys that the registry of one resource makes to keys with
-// a tenant.
+// keyspace maps the keys of one resource's registry to keys with a tenant.
 type keyspace struct {
 	// root is the resource's prefix, with a slash at its end.
 	root string
-	// sharded reports whether a shard segment comes before the cluster.
+	// sharded reports whether a shard segment precedes the cluster.
 	sharded bool
 }
 
@@ -105,13 +101,12 @@ func newKeyspace(resourcePrefix string, sharded bool) (keyspace, error) {
 	return keyspace{root: root, sharded: sharded}, nil
 }
 
-// prefix returns the prefix of all objects of t, with a slash at its end.
-// Where t is for all shards but one cluster, it is that of all objects. What is for
-// all logical clusters and no identity is for objects of all identities.
+// prefix returns the key prefix of t, with a slash at its end. It is the resource's prefix if t
+// selects one cluster of all shards. Without a cluster and an identity, it includes all identities.
 func (k keyspace) prefix(t tenant) string {
 	root := k.root
 	if t.identity != "" {
-		root += identityMark + t.identity + "/"
+		root += identityPrefix + t.identity + "/"
 	}
 	switch {
 	case !k.sharded && t.cluster == "", k.sharded && t.shard == "":
@@ -125,15 +120,13 @@ func (k keyspace) prefix(t tenant) string {
 	}
 }
 
-// single reports whether t is exactly one tenant.
+// single reports whether t selects exactly one logical cluster.
 func (k keyspace) single(t tenant) bool {
 	return t.cluster != "" && (t.shard != "" || !k.sharded)
 }
 
-// relative returns what follows the resource's prefix in a key of the
-// registry: "<namespace>/<name>", or less. A segment that leads elsewhere is
-// an error, and so is a key of another resource. Empty segments are no
-// concern: they name nothing.
+// relative returns the part of a registry's key after the resource's prefix: "<namespace>/<name>", or less.
+// Keys of other resources and path traversal are errors. Empty segments are harmless.
 func (k keyspace) relative(key string, recursive bool) (string, error) {
 	if recursive && key+"/" == k.root {
 		return "", nil
@@ -153,7 +146,7 @@ func (k keyspace) relative(key string, recursive bool) (string, error) {
 	return rest, nil
 }
 
-// object returns the key of one object of t.
+// object returns the key of one object.
 func (k keyspace) object(t tenant, key string) (string, error) {
 	rest, err := k.relative(key, false)
 	if err != nil {

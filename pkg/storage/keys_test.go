@@ -20,9 +20,8 @@ import (
 
 var rewrite = flag.Bool("rewrite", false, "rewrite the golden files in testdata")
 
-// TestGoldenKeys runs the script testdata/keys. Each command is a line of
-// words; the lines below, up to an empty one, are what it answers. Run the test
-// with -rewrite to record the answers, and read the diff.
+// TestGoldenKeys runs the script testdata/keys. A command is a line, followed by the lines of its output and an empty
+// line. Run the test with -rewrite to record the output.
 //
 //	object|list|name <key> cluster=… [shard=…] [identity=…]
 func TestGoldenKeys(t *testing.T) {
@@ -92,8 +91,7 @@ func goldenKey(t *testing.T, words []string) string {
 	}
 }
 
-// FuzzKeys checks that no name of a logical cluster, shard, namespace or object
-// leads out of the prefix of its tenant, and that no two tenants share a key.
+// FuzzKeys verifies that names cannot escape the prefix of their tenant, and that tenants do not share keys.
 func FuzzKeys(f *testing.F) {
 	for _, seed := range []string{"root", "system:admin", "system:../x", "system:a/b", "..", ".", "", "a/../b", "~", "*", "a\x00b", "system:"} {
 		f.Add(seed, "ns", "name", "", "")
@@ -123,7 +121,7 @@ func FuzzKeys(f *testing.F) {
 		}
 		require.Equal(t, want, prefix)
 		require.Equal(t, strings.TrimSuffix(prefix, "/"), path.Clean(prefix), "a name consists of more than one segment")
-		require.NotContains(t, prefix, nowhere)
+		require.NotContains(t, prefix, noCluster)
 		key, err := keys.object(tenant, "/core/configmaps/"+namespace+"/"+name)
 		if err != nil {
 			return
@@ -133,7 +131,7 @@ func FuzzKeys(f *testing.F) {
 	})
 }
 
-// FuzzTokens checks that only what was sealed for a scope is opened for it.
+// FuzzTokens verifies that only tokens that were sealed for a scope are accepted for it.
 func FuzzTokens(f *testing.F) {
 	f.Add("scope", "other", "token", "garbage")
 	f.Add("a", "a\x00", "b", "b.c")

@@ -32,7 +32,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// deadline bounds the wait for anything that a test expects to happen.
+// deadline is the timeout of all waits.
 const deadline = 30 * time.Second
 
 var (
@@ -47,19 +47,18 @@ func TestMain(m *testing.M) {
 	utilruntime.Must(examplev1.AddToScheme(scheme))
 	scheme.AddKnownTypes(example.SchemeGroupVersion, &example.PodList{})
 	scheme.AddKnownTypes(examplev1.SchemeGroupVersion, &examplev1.PodList{})
-	// As in the servers. A test that sets the gate cannot run in parallel with others.
+	// As in the servers. Tests that set the gate must not run in parallel.
 	utilruntime.Must(utilfeature.DefaultMutableFeatureGate.SetFromMap(map[string]bool{string(features.ShardedListAndWatch): true}))
-	// Parallel tests are those that wait. The command line is read later, so that -parallel takes precedence.
+	// Parallel tests mostly wait. The command line is parsed later, so -parallel takes precedence.
 	if err := flag.Set("test.parallel", "8"); err != nil {
 		panic(err)
 	}
 	goleak.VerifyTestMain(oneEtcd{m},
-		// Upstream's alarm for reads that wait for a fresh cache: it sleeps on
-		// for three seconds after the read.
+		// Upstream's timer for reads that wait for a fresh cache runs for three seconds.
 		goleak.IgnoreTopFunction("k8s.io/apiserver/pkg/storage/cacher.(*watchCache).waitUntilFreshLocked.func2"))
 }
 
-// common is the etcd of tests that have a prefix of their own in it.
+// common is the etcd of tests that use a prefix of their own.
 var common struct {
 	sync.Once
 
@@ -69,10 +68,9 @@ var common struct {
 	users  atomic.Int64
 }
 
-// oneEtcd runs tests and stops the common etcd.
+// oneEtcd stops the common etcd after the tests.
 type oneEtcd struct{ *testing.M }
 
-// Run implements goleak.TestingM.
 func (m oneEtcd) Run() int {
 	code := m.M.Run()
 	if common.server != nil {
@@ -84,7 +82,7 @@ func (m oneEtcd) Run() int {
 	return code
 }
 
-// commonEtcd returns the common etcd, and a prefix that nobody else has in it.
+// commonEtcd returns the common etcd and a unique prefix.
 func commonEtcd(tb testing.TB) (server *etcd.Server, prefix string) {
 	tb.Helper()
 	common.Do(func() {
@@ -96,8 +94,7 @@ func commonEtcd(tb testing.TB) (server *etcd.Server, prefix string) {
 	return common.server, fmt.Sprintf("/test-%d", common.users.Add(1))
 }
 
-// startEtcd starts an etcd for a test that needs all of it: its revisions, its
-// compactions, or its end.
+// startEtcd starts an etcd for a test that depends on its revisions, compactions or shutdown.
 func startEtcd(tb testing.TB) *etcd.Server {
 	tb.Helper()
 	server, err := etcd.Start(tb.Context(), etcd.Config{DataDir: tb.TempDir(), UnsafeNoFsync: true})
@@ -106,8 +103,7 @@ func startEtcd(tb testing.TB) *etcd.Server {
 	return server
 }
 
-// backendOf returns a backend on the common etcd, unless cfg has one or it is
-// measured.
+// backendOf returns a backend, by default on the common etcd.
 func backendOf(tb testing.TB, cfg BackendConfig) *Backend {
 	tb.Helper()
 	if cfg.Client == nil {
@@ -137,9 +133,8 @@ func podKey(obj runtime.Object) (string, error) {
 	return storage.NamespaceKeyFunc("/pods/", obj)
 }
 
-// open opens the storage of pods, or of what looks like pods, and waits until
-// its watch cache and hub are filled: they would not know what was written
-// before.
+// open opens the storage of pods, or of a resource with the same type, and waits until its watch cache and hub are
+// filled, because they would miss earlier events.
 func open(tb testing.TB, b *Backend, resource schema.GroupResource) *tenantStorage {
 	tb.Helper()
 	s := openWith(tb, b, resource, podCodec(tb), podKey)
@@ -216,7 +211,6 @@ func nameOf(pod *example.Pod) string {
 	return string(logicalcluster.From(pod)) + "|" + pod.Namespace + "/" + pod.Name
 }
 
-// next returns the next event of a watch.
 func next(tb testing.TB, w watch.Interface) watch.Event {
 	tb.Helper()
 	select {
@@ -232,7 +226,7 @@ func next(tb testing.TB, w watch.Interface) watch.Event {
 	}
 }
 
-// relabel is an update that changes a label.
+// relabel returns an update that changes a label.
 func relabel(value string) storage.UpdateFunc {
 	return func(obj runtime.Object, _ storage.ResponseMeta) (runtime.Object, *uint64, error) {
 		pod := obj.(*example.Pod)
@@ -241,7 +235,6 @@ func relabel(value string) storage.UpdateFunc {
 	}
 }
 
-// touch changes a label of a pod.
 func touch(ctx context.Context, tb testing.TB, s storage.Interface, key string, i int) {
 	tb.Helper()
 	require.NoError(tb, s.GuaranteedUpdate(ctx, key, &example.Pod{}, false, nil, relabel(fmt.Sprint(i)), nil))

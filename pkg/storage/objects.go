@@ -13,8 +13,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/storage/hub"
 )
 
-// remember keeps the hub of a resource for hubOf, until forget is called.
-func (b *Backend) remember(root string, h *hub.Hub) (forget func()) {
+// registerHub registers the hub of a resource for hubOf, until forget is called.
+func (b *Backend) registerHub(root string, h *hub.Hub) (forget func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.hubs[root] = h
@@ -27,16 +27,15 @@ func (b *Backend) remember(root string, h *hub.Hub) (forget func()) {
 	}
 }
 
-// hubOf returns the hub of the open storage whose keys have a prefix, such as "/core/secrets/",
-// or nil if there is none.
+// hubOf returns the hub of the open storage with a key prefix, e.g. "/core/secrets/", or nil.
 func (b *Backend) hubOf(prefix string) *hub.Hub {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.hubs[prefix]
 }
 
-// LastChange returns the resource version of the latest change of an object below the prefix of a resource, such as
-// "/core/secrets/", up to a version or later.
+// LastChange returns the resource version of the last change below a resource's prefix, e.g.
+// "/core/secrets/". The hub must have seen the given version.
 func (b *Backend) LastChange(ctx context.Context, prefix string, version uint64) (uint64, error) {
 	h := b.hubOf(prefix)
 	if h == nil {
@@ -45,20 +44,20 @@ func (b *Backend) LastChange(ctx context.Context, prefix string, version uint64)
 	return h.LastChange(ctx, version)
 }
 
-// Revision asks a quorum of etcd for its revision: whatever was acknowledged before is not newer.
+// Revision returns the current revision from a quorum of etcd.
 func (b *Backend) Revision(ctx context.Context) (uint64, error) {
 	response, err := b.cfg.Client.KV.Get(ctx, b.cfg.Prefix+"/health")
 	if err != nil {
-		return 0, fmt.Errorf("etcd does not tell its revision: %w", err)
+		return 0, fmt.Errorf("reading the revision of etcd: %w", err)
 	}
 	return uint64(response.Header.Revision), nil //nolint:gosec // revisions are positive
 }
 
-// maxOps is how many operations etcd takes in a transaction, by default.
+// maxOps is etcd's default limit of operations in a transaction.
 const maxOps = 128
 
-// Any asks a quorum of etcd whether there are keys of objects with each of some prefixes, such as
-// "/core/secrets/cluster/".
+// Any reports for each prefix, e.g. "/core/secrets/<cluster>/", whether keys exist. It reads from a
+// quorum of etcd.
 func (b *Backend) Any(ctx context.Context, prefixes []string) ([]bool, error) {
 	found := make([]bool, 0, len(prefixes))
 	for some := range slices.Chunk(prefixes, maxOps) {
@@ -68,7 +67,7 @@ func (b *Backend) Any(ctx context.Context, prefixes []string) ([]bool, error) {
 		}
 		response, err := b.cfg.Client.Txn(ctx).Then(ops...).Commit()
 		if err != nil {
-			return nil, fmt.Errorf("etcd does not tell what there is: %w", err)
+			return nil, fmt.Errorf("counting keys in etcd: %w", err)
 		}
 		for _, r := range response.Responses {
 			found = append(found, r.GetResponseRange().Count > 0)
@@ -77,12 +76,11 @@ func (b *Backend) Any(ctx context.Context, prefixes []string) ([]bool, error) {
 	return found, nil
 }
 
-// Keys returns keys of objects that have a prefix, such as "/core/secrets/cluster/", but not more
-// than so many.
-func (b *Backend) Keys(ctx context.Context, prefix string, most int64) ([]string, error) {
-	response, err := b.cfg.Client.KV.Get(ctx, b.cfg.Prefix+prefix, clientv3.WithPrefix(), clientv3.WithKeysOnly(), clientv3.WithLimit(most))
+// Keys returns at most limit keys of objects with a prefix, e.g. "/core/secrets/<cluster>/".
+func (b *Backend) Keys(ctx context.Context, prefix string, limit int64) ([]string, error) {
+	response, err := b.cfg.Client.KV.Get(ctx, b.cfg.Prefix+prefix, clientv3.WithPrefix(), clientv3.WithKeysOnly(), clientv3.WithLimit(limit))
 	if err != nil {
-		return nil, fmt.Errorf("etcd does not tell the keys below %s: %w", prefix, err)
+		return nil, fmt.Errorf("listing keys below %s in etcd: %w", prefix, err)
 	}
 	keys := make([]string, len(response.Kvs))
 	for i, kv := range response.Kvs {
@@ -91,53 +89,53 @@ func (b *Backend) Keys(ctx context.Context, prefix string, most int64) ([]string
 	return keys, nil
 }
 
-// DeleteAll deletes the objects of a logical cluster whose keys have a prefix before its name, such as
-// "/core/secrets/", without a look at what they are, but not more than so many. Each is a write of
-// its own, so that no watch resumes between two. It returns how many it deleted.
-func (b *Backend) DeleteAll(ctx context.Context, before string, cluster logicalcluster.Name, most int64) (deleted int64, err error) {
+// DeleteAll deletes at most limit objects of a logical cluster without decoding them, and returns their number.
+// before is the key prefix up to the cluster, e.g. "/core/secrets/". Each deletion is a separate write,
+// so that no watch resumes between two deletions of one revision.
+func (b *Backend) DeleteAll(ctx context.Context, before string, cluster logicalcluster.Name, limit int64) (deleted int64, err error) {
 	if !request.ValidClusterName(cluster) {
 		return 0, fmt.Errorf("invalid name of a logical cluster: %q", cluster)
 	}
-	keys, err := b.Keys(ctx, Key(before, "", cluster, "", ""), most)
+	keys, err := b.Keys(ctx, Key(before, "", cluster, "", ""), limit)
 	if err != nil {
 		return 0, err
 	}
 	for _, key := range keys {
 		response, err := b.cfg.Client.KV.Delete(ctx, b.cfg.Prefix+key)
 		if err != nil {
-			return deleted, fmt.Errorf("etcd does not delete %s: %w", key, err)
+			return deleted, fmt.Errorf("deleting %s from etcd: %w", key, err)
 		}
 		deleted += response.Deleted
 	}
 	return deleted, nil
 }
 
-// freePage is how many objects DeleteFree reads at a time.
+// freePage is the page size of DeleteFree.
 const freePage = 100
 
-// DeleteFree deletes the objects whose keys have a prefix, such as "/core/secrets/cluster/", and that no
-// finalizer holds. Each is a write of its own, so that no watch resumes between two, and of the version
-// that was read. It reports whether others may be there: what is held, cannot be read, or was written
-// meanwhile.
+// DeleteFree deletes the objects without finalizers whose keys have a prefix, e.g. "/core/secrets/<cluster>/".
+// Each deletion is a separate write on condition that the object is unchanged, so that no watch
+// resumes between two deletions of one revision. It reports whether other objects may remain because they
+// have finalizers, cannot be read, or have changed.
 func (b *Backend) DeleteFree(ctx context.Context, prefix string) (others bool, err error) {
 	next := b.cfg.Prefix + prefix
 	end := clientv3.GetPrefixRangeEnd(next)
 	for {
 		page, err := b.cfg.Client.KV.Get(ctx, next, clientv3.WithRange(end), clientv3.WithLimit(freePage))
 		if err != nil {
-			return true, fmt.Errorf("etcd does not tell what is below %s: %w", prefix, err)
+			return true, fmt.Errorf("listing objects below %s in etcd: %w", prefix, err)
 		}
 		for _, kv := range page.Kvs {
 			key := string(kv.Key)
 			header, err := b.Header(ctx, strings.TrimPrefix(key, b.cfg.Prefix), kv.Value)
 			if err != nil || len(header.Finalizers) > 0 {
-				others = true // an error is told to who lists it
+				others = true // lists report the error
 				continue
 			}
 			asRead := clientv3.Compare(clientv3.ModRevision(key), "=", kv.ModRevision)
 			done, err := b.cfg.Client.Txn(ctx).If(asRead).Then(clientv3.OpDelete(key)).Commit()
 			if err != nil {
-				return true, fmt.Errorf("etcd does not delete what is below %s: %w", prefix, err)
+				return true, fmt.Errorf("deleting %s from etcd: %w", key, err)
 			}
 			others = others || !done.Succeeded
 		}
@@ -148,7 +146,7 @@ func (b *Backend) DeleteFree(ctx context.Context, prefix string) (others bool, e
 	}
 }
 
-// Key returns the key of an object below the prefix of its resource, as hubs have it.
+// Key returns the key of an object, below the prefix of its resource.
 func Key(prefix, identity string, cluster logicalcluster.Name, namespace, name string) string {
 	prefix = keyspace{root: prefix}.prefix(tenant{identity: identity, cluster: cluster})
 	if namespace != "" {
@@ -157,24 +155,24 @@ func Key(prefix, identity string, cluster logicalcluster.Name, namespace, name s
 	return prefix + name
 }
 
-// Place is what the key of an object tells of it.
+// ObjectKey contains the segments of an object's key.
 type ObjectKey struct {
 	Identity        string
 	Cluster         logicalcluster.Name
 	Namespace, Name string
 }
 
-// PlaceOf is the reverse of Key. It is false for keys of objects that are in no logical cluster.
+// ObjectKeyOf is the reverse of Key. It returns false if the key has no logical cluster.
 func ObjectKeyOf(prefix, key string) (p ObjectKey, ok bool) {
 	rest, ok := strings.CutPrefix(key, prefix)
 	if !ok {
 		return ObjectKey{}, false
 	}
-	if identity, marked := strings.CutPrefix(rest, identityMark); marked {
+	if identity, marked := strings.CutPrefix(rest, identityPrefix); marked {
 		p.Identity, rest, _ = strings.Cut(identity, "/")
 	}
 	cluster, rest, ok := strings.Cut(rest, "/")
-	if !ok || cluster == nowhere {
+	if !ok || cluster == noCluster {
 		return ObjectKey{}, false
 	}
 	p.Cluster = logicalcluster.Name(cluster)

@@ -8,7 +8,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/storage"
 )
 
-// TestPlaceOf: the key of an object tells where it is.
 func TestPlaceOf(t *testing.T) {
 	const prefix = "/example.com/widgets/"
 	for key, want := range map[string]storage.ObjectKey{

@@ -25,13 +25,12 @@ import (
 	"github.com/shardplane/shardplane/pkg/storage/hub"
 )
 
-// caches counts watch caches, to tell them apart.
+// caches counts watch caches, to name their etcd streams.
 var caches atomic.Int64
 
-// Decorator is the generic.StorageDecorator of the backend: it opens the
-// storage of one resource, for all logical clusters. The trigger and indexers
-// of the registry are not used: the watch cache takes one index function, and
-// it is that of the logical cluster; and lists by cluster prefix are cheap.
+// Decorator is the generic.StorageDecorator of the backend. It opens the storage of one resource for all
+// logical clusters. It ignores the registry's trigger and indexers: the watch cache has a single index
+// function, which the logical cluster needs, and lists by cluster prefix are cheap.
 func (b *Backend) Decorator(
 	config *storagebackend.ConfigForResource,
 	resourcePrefix string,
@@ -42,14 +41,7 @@ func (b *Backend) Decorator(
 	_ storage.IndexerFuncs,
 	_ *cache.Indexers,
 ) (storage.Interface, factory.DestroyFunc, error) {
-	s, destroy, err := b.open(resource{
-		config:         config,
-		resourcePrefix: resourcePrefix,
-		keyFunc:        keyFunc,
-		newFunc:        newFunc,
-		newListFunc:    newListFunc,
-		getAttrs:       getAttrs,
-	})
+	s, destroy, err := b.open(resource{config, resourcePrefix, keyFunc, newFunc, newListFunc, getAttrs})
 	if err != nil {
 		return nil, nil, fmt.Errorf("storage of %s: %w", config.GroupResource, err)
 	}
@@ -60,7 +52,7 @@ func (b *Backend) Decorator(
 	return s, destroy, nil
 }
 
-// nameInMetrics returns what metrics call a resource.
+// nameInMetrics returns the name of a resource in metrics.
 func (b *Backend) nameInMetrics(resource schema.GroupResource) schema.GroupResource {
 	if b.cfg.Named == nil || b.cfg.Named.Has(resource) {
 		return resource
@@ -68,7 +60,7 @@ func (b *Backend) nameInMetrics(resource schema.GroupResource) schema.GroupResou
 	return Unnamed
 }
 
-// open assembles the layers that the package comment draws.
+// open assembles the layers that are drawn in the package comment.
 func (b *Backend) open(r resource) (storage.Interface, func(), error) {
 	keys, err := newKeyspace(r.resourcePrefix, b.cfg.ShardSegment)
 	if err != nil {
@@ -90,7 +82,7 @@ func (b *Backend) open(r resource) (storage.Interface, func(), error) {
 		return nil, nil, err
 	}
 	s.raw = raw
-	// Two caches of a resource, as replicas in one process have, are two.
+	// The number distinguishes caches of the same resource, e.g. of replicas in one process.
 	source := fmt.Sprintf("cache %d of %s", caches.Add(1), keys.root)
 	below := &belowCache{Interface: raw, source: source, progress: newProgress(b.cfg.Client.Client, source)}
 	var shown func(runtime.Object) runtime.Object
@@ -130,28 +122,26 @@ func (b *Backend) open(r resource) (storage.Interface, func(), error) {
 		closeRaw()
 		return nil, nil, fmt.Errorf("watch cache: %w", err)
 	}
-	// It keeps no snapshots, of which it would make one for each event, with two or
-	// three kilobytes of its tree that differ from the one before: the hub has those
-	// that lists need. It asks for that before it is filled, since a snapshot that was
-	// left would be taken for the state of all later versions.
+	// Disable the snapshots of the watch cache before it is filled. It would make one for each event, each
+	// with 2-3 KiB of tree nodes of its own, and the hub serves the lists that need them. A remaining snapshot
+	// would be used for all later versions.
 	c.MarkConsistent(false)
 	close(opened)
 	below.cache.Store(c)
 	delegator := cacher.NewCacheDelegator(c, below)
 	s.inner, s.cache, s.readyWait, s.hub = delegator, c, b.cfg.ReadyWait, follower
-	forget := b.remember(keys.root, follower)
+	forget := b.registerHub(keys.root, follower)
 	return s, func() {
 		forget()
 		below.progress.stop()
 		follower.Close()
 		delegator.Stop()
 		c.Stop()
-		s.asking.Wait()
+		s.progressRequests.Wait()
 		closeRaw()
 	}, nil
 }
 
-// openEtcd opens upstream's store on the shared client.
 func (b *Backend) openEtcd(r resource, keys keyspace, undecodable *atomic.Bool) (storage.Interface, func(), error) {
 	cfg := r.config
 	if cfg.Codec == nil {
@@ -170,7 +160,7 @@ func (b *Backend) openEtcd(r resource, keys keyspace, undecodable *atomic.Bool) 
 		decoder = etcd3.WithCorruptObjErrorHandlingDecoder(decoder)
 	}
 	s, err := etcd3.New(b.cfg.Client, b.compactor, codec, r.newFunc, r.newListFunc, cfg.Prefix, keys.root,
-		b.nameInMetrics(cfg.GroupResource), notingTransformer{transformer}, cfg.LeaseManagerConfig, tolerantDecoder{decoder, b.reporter(r, keys)}, versioner)
+		b.nameInMetrics(cfg.GroupResource), recordingTransformer{transformer}, cfg.LeaseManagerConfig, tolerantDecoder{decoder, b.reporter(r, keys)}, versioner)
 	if err != nil {
 		return nil, nil, fmt.Errorf("etcd store: %w", err)
 	}
@@ -180,9 +170,8 @@ func (b *Backend) openEtcd(r resource, keys keyspace, undecodable *atomic.Bool) 
 	return s, s.Close, nil
 }
 
-// cacheKeyFunc returns the function that gives the watch cache an object's
-// key. It never fails, for an error would fail the whole cache: an object that
-// was written around the API gets a key that only wildcard readers see.
+// cacheKeyFunc returns the watch cache's key function. It never fails, because an error would fail the
+// whole cache. An object that was not written through the API gets a key that only wildcard requests read.
 func (k keyspace) cacheKeyFunc(keyFunc func(runtime.Object) (string, error)) func(runtime.Object) string {
 	return func(obj runtime.Object) string {
 		t, ok := tenantOf(obj, k.sharded)
@@ -195,14 +184,14 @@ func (k keyspace) cacheKeyFunc(keyFunc func(runtime.Object) (string, error)) fun
 		}
 		object, err := meta.Accessor(obj)
 		if err != nil {
-			return k.root + nowhere + "/" + nowhere
+			return k.root + noCluster + "/" + noCluster
 		}
-		return k.root + nowhere + "/" + url.PathEscape(object.GetNamespace()) + "/" + url.PathEscape(object.GetName()) + "/" + string(object.GetUID())
+		return k.root + noCluster + "/" + url.PathEscape(object.GetNamespace()) + "/" + url.PathEscape(object.GetName()) + "/" + string(object.GetUID())
 	}
 }
 
-// clusterField is the name of the watch cache's one index, and on the cache
-// server of a field of each object. It can be no path in an object.
+// clusterField is the name of the watch cache's only index, and on the cache server of a field of each
+// object. It cannot be the path of a real field.
 const clusterField = "shardplane.io/cluster"
 
 // dispatchValueOf is the index function of the watch cache.
@@ -220,13 +209,12 @@ func (t tenant) dispatchValue() string {
 		value = t.shard + "/" + value
 	}
 	if t.identity != "" {
-		value = identityMark + t.identity + "/" + value
+		value = identityPrefix + t.identity + "/" + value
 	}
 	return value
 }
 
-// withClusterField makes the logical cluster a field that can be selected, for
-// requests for one logical cluster of all shards.
+// withClusterField adds the logical cluster as a field, for requests for one logical cluster of all shards.
 func withClusterField(getAttrs storage.AttrFunc) storage.AttrFunc {
 	return func(obj runtime.Object) (labels.Set, fields.Set, error) {
 		l, f, err := getAttrs(obj)
@@ -234,9 +222,14 @@ func withClusterField(getAttrs storage.AttrFunc) storage.AttrFunc {
 			return nil, nil, err
 		}
 		t, _ := tenantOf(obj, true)
-		withCluster := make(fields.Set, len(f)+1)
-		maps.Copy(withCluster, f)
-		withCluster[clusterField] = string(t.cluster)
-		return l, withCluster, nil
+		return l, withField(f, clusterField, string(t.cluster)), nil
 	}
+}
+
+// withField returns a copy of the fields with one more.
+func withField(f fields.Set, name, value string) fields.Set {
+	added := make(fields.Set, len(f)+1)
+	maps.Copy(added, f)
+	added[name] = value
+	return added
 }

@@ -27,8 +27,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// Pages that are read while others write show the objects as they were at the
-// first page, on whichever replica they are read, and after a restart.
+// TestPagesWhileWriting verifies that pages show the objects at the version of the first page during writes, on any
+// replica and after a restart.
 func TestPagesWhileWriting(t *testing.T) {
 	server := startEtcd(t)
 	replica := func() *tenantStorage { return open(t, backendOf(t, BackendConfig{Client: server.Client()}), podsGR) }
@@ -74,7 +74,7 @@ func TestPagesWhileWriting(t *testing.T) {
 
 const podCount = 120
 
-// Selectors filter pages; only the absence of a token ends them.
+// TestPagesWithSelectors verifies that selectors filter pages, and that only a missing token ends a list.
 func TestPagesWithSelectors(t *testing.T) {
 	s := open(t, backendOf(t, BackendConfig{}), podsGR)
 	ctx := in(t.Context(), "aa")
@@ -111,8 +111,8 @@ func TestPagesWithSelectors(t *testing.T) {
 	}
 }
 
-// A token whose version is compacted is expired, whatever this replica still
-// remembers, and comes with one that goes on at the latest version.
+// TestPagesExpire verifies that a token with a compacted version expires, and that the error has a token for the latest
+// version.
 func TestPagesExpire(t *testing.T) {
 	t.Parallel()
 	backend := backendOf(t, BackendConfig{Client: startEtcd(t).Client()})
@@ -145,8 +145,8 @@ func TestPagesExpire(t *testing.T) {
 	require.GreaterOrEqual(t, len(rest.ResourceVersion), len(added.ResourceVersion))
 }
 
-// A list fails with the name of an object that cannot be matched, from the first
-// moment of its storage on.
+// TestListNamesWhatCannotBeMatched verifies that lists fail with the name of an object that cannot be matched, even
+// immediately after the storage was opened.
 func TestListNamesWhatCannotBeMatched(t *testing.T) {
 	strange := func(obj runtime.Object) (labels.Set, fields.Set, error) {
 		if obj.(*example.Pod).Name == "strange" {
@@ -168,7 +168,7 @@ func TestListNamesWhatCannotBeMatched(t *testing.T) {
 	}
 }
 
-// Whatever a client sends as a resourceVersion, it gets an answer that says so.
+// FuzzResourceVersion verifies the responses to any resourceVersion.
 func FuzzResourceVersion(f *testing.F) {
 	for _, seed := range []string{"", "0", "1", "-1", "x", "0x10", "18446744073709551615", "18446744073709551616", " 1", "1\x00", "0000A00000", "\n", "\xd3\xd3\xd30", "©\x13\x01"} {
 		f.Add(seed)
@@ -195,9 +195,8 @@ func FuzzResourceVersion(f *testing.F) {
 	})
 }
 
-// FuzzContinue forges tokens, whose seal is no secret: whatever is in them, they
-// show nothing of another logical cluster, and what cannot be is a mistake of
-// the client.
+// FuzzContinue forges tokens, whose seal has no secret. They must not return objects of another logical cluster, and
+// invalid ones must result in a client error.
 func FuzzContinue(f *testing.F) {
 	for _, start := range []string{"", "ns/one", "ns/one\x00", "../bb/ns/one", "/../bb/", "/", "..", "\xff", "ns/../../bb/ns/one", "a//b"} {
 		for _, version := range []int64{0, -1, 1, 3, math.MinInt64} {
@@ -239,7 +238,6 @@ func FuzzContinue(f *testing.F) {
 	})
 }
 
-// exactLists counts lists at exact versions.
 type exactLists struct {
 	kubernetes.Interface
 	count atomic.Int64
@@ -252,8 +250,7 @@ func (l *exactLists) List(ctx context.Context, key string, opts kubernetes.ListO
 	return l.Interface.List(ctx, key, opts)
 }
 
-// TestNoSnapshots: a watch cache keeps no former states, which take memory with each event, and
-// lists at an exact version show what was there all the same.
+// TestNoSnapshots verifies that the watch cache has no snapshots, and that lists at an exact version are still correct.
 func TestNoSnapshots(t *testing.T) {
 	t.Parallel()
 	client := *startEtcd(t).Client()

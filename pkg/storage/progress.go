@@ -16,16 +16,14 @@ import (
 	"github.com/shardplane/shardplane/pkg/storage/hub"
 )
 
-// progressInterval is the least time between two requests for progress of one
-// watch cache. One request serves all reads that wait.
+// progressInterval is the minimum interval between progress requests of one watch cache. One request
+// serves all pending reads.
 const progressInterval = 5 * time.Millisecond
 
-// progress requests etcd's progress notifications for reads that wait for one.
+// progress requests etcd's progress notifications for pending reads.
 //
-// A consistent read waits until its watch cache knows that it has seen all
-// that was written before, to any resource. Upstream asks etcd at most every
-// 100 ms, so that a list that follows a write elsewhere takes just that long.
-// Asked at once, it takes a millisecond.
+// A consistent read waits until the watch cache has received all earlier writes, to any resource.
+// Upstream requests progress every 100 ms, which would delay a list after a write to another resource.
 type progress struct {
 	client *clientv3.Client
 	wanted chan struct{}
@@ -43,12 +41,10 @@ func newProgress(client *clientv3.Client, source string) *progress {
 	return p
 }
 
-// cacheContext returns a context for the etcd stream of one watch cache. The
-// etcd client has a stream for each kind of metadata, and etcd tells the
-// progress of a stream, not of a watch. So each watch cache needs a stream of
-// its own: etcd tells nothing while any watch on the stream begins in the future,
-// as that of a new cache does until the next write, and consistent reads of all
-// other caches would fail until then.
+// cacheContext returns a context for the etcd stream of one watch cache. The etcd client opens a stream
+// for each distinct metadata, and etcd reports progress per stream, not per watch. It reports none
+// while a watch on the stream starts at a future revision, which the watch of a new cache does until
+// the next write. On a shared stream, consistent reads of all other caches would fail until then.
 func cacheContext(ctx context.Context, source string) context.Context {
 	return metadata.NewOutgoingContext(ctx, metadata.Pairs("source", source))
 }
@@ -68,13 +64,13 @@ func (p *progress) run(ctx context.Context) {
 			return
 		}
 		if err := p.client.RequestProgress(ctx); err != nil {
-			klog.V(4).InfoS("Cannot request a progress notification from etcd", "err", err)
+			klog.V(4).InfoS("Failed to request a progress notification from etcd", "err", err)
 		}
 		pause.Reset(progressInterval)
 	}
 }
 
-// want has progress requested soon.
+// want requests progress without blocking.
 func (p *progress) want() {
 	select {
 	case p.wanted <- struct{}{}:
@@ -87,7 +83,7 @@ func (p *progress) stop() {
 	<-p.done
 }
 
-// belowCache is the store as the watch cache sees it.
+// belowCache is the store below the watch cache.
 type belowCache struct {
 	storage.Interface
 	// source names the etcd stream of the watch cache.
@@ -97,29 +93,24 @@ type belowCache struct {
 	cache atomic.Pointer[cacher.Cacher]
 }
 
-// IsWatchListSemanticsUnSupported makes the watch cache fill itself with a
-// list. A streamed list collects objects by namespace and name in the
-// reflector, where same-named objects of different logical clusters replace
-// one another: after a restart, all but one would be gone from the cache.
+// IsWatchListSemanticsUnSupported makes the watch cache fill itself with a list. During a streamed list
+// the reflector collects objects by namespace and name, so objects of different logical clusters
+// with the same name would replace each other, and all but one would be missing from the cache.
 func (*belowCache) IsWatchListSemanticsUnSupported() bool { return true }
 
-// EnableResourceSizeEstimation does nothing: the estimate takes memory for
-// each object, and only feeds upstream's request cost estimator, which does
-// not know logical clusters.
+// EnableResourceSizeEstimation does nothing, because the estimate needs memory for each object and serves
+// only upstream's request cost estimator, which does not support logical clusters.
 func (*belowCache) EnableResourceSizeEstimation(storage.KeysFunc) error { return nil }
 
-// Watch watches on the stream of the watch cache.
 func (s *belowCache) Watch(ctx context.Context, key string, opts storage.ListOptions) (watch.Interface, error) {
 	return s.Interface.Watch(cacheContext(ctx, s.source), key, opts)
 }
 
-// RequestWatchProgress requests progress on the stream of the watch cache.
 func (s *belowCache) RequestWatchProgress(ctx context.Context) error {
 	return s.Interface.RequestWatchProgress(cacheContext(ctx, s.source))
 }
 
-// GetCurrentResourceVersion is what a consistent read of the watch cache
-// starts with. Should the cache be behind, the read waits for progress.
+// GetCurrentResourceVersion starts a consistent read. If the cache is behind, the read waits for progress.
 func (s *belowCache) GetCurrentResourceVersion(ctx context.Context) (uint64, error) {
 	current, err := s.Interface.GetCurrentResourceVersion(ctx)
 	if err != nil {
@@ -133,17 +124,15 @@ func (s *belowCache) GetCurrentResourceVersion(ctx context.Context) (uint64, err
 	return current, nil
 }
 
-// followed is the store as the watch cache sees it, with the hub that follows
-// what the watch cache reads.
+// followed is belowCache with a hub that follows the watch cache's list and watch.
 type followed struct {
 	*belowCache
 
 	hub *hub.Hub
-	// opened is closed when the watch cache is as it should be, and may be filled.
+	// opened is closed when the watch cache is configured and may be filled.
 	opened <-chan struct{}
 }
 
-// GetList lists what fills the watch cache.
 func (f followed) GetList(ctx context.Context, key string, opts storage.ListOptions, list runtime.Object) error {
 	select {
 	case <-f.opened:
@@ -157,7 +146,6 @@ func (f followed) GetList(ctx context.Context, key string, opts storage.ListOpti
 	return nil
 }
 
-// Watch watches what keeps the watch cache up to date.
 func (f followed) Watch(ctx context.Context, key string, opts storage.ListOptions) (watch.Interface, error) {
 	w, err := f.belowCache.Watch(ctx, key, opts)
 	if err != nil {

@@ -13,11 +13,9 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 )
 
-// TestNewCacheDoesNotBlockOthers: a consistent list of a resource is answered
-// although another resource's watch cache has just been filled at a later
-// revision and nothing has been written since. etcd tells no progress to a
-// stream with a watch that begins in the future, so that caches which shared a
-// stream would fail each other's consistent reads until the next write.
+// TestNewCacheDoesNotBlockOthers verifies that consistent lists succeed although the watch cache of another resource was
+// filled at a later revision. On a shared stream they would fail until the next write, because etcd reports no
+// progress while a watch on the stream starts at a future revision.
 func TestNewCacheDoesNotBlockOthers(t *testing.T) {
 	b := backendOf(t, BackendConfig{})
 	ctx := in(t.Context(), "one")
@@ -36,7 +34,7 @@ func TestNewCacheDoesNotBlockOthers(t *testing.T) {
 	}
 }
 
-// openAt opens a storage whose keys no other storage has.
+// openAt opens a storage with a unique key prefix.
 func openAt(t *testing.T, b *Backend, name string) storage.Interface {
 	t.Helper()
 	s, destroy, err := b.Decorator(b.storageConfig(schema.GroupResource{Resource: name}, podCodec(t)), "/"+name,

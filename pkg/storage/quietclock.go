@@ -8,16 +8,15 @@ import (
 )
 
 const (
-	// dispatchTick is the least, and dispatchTick with a quarter more the longest,
-	// time after which a watch cache looks for watches that want a bookmark.
+	// dispatchTick is the minimum interval at which a watch cache checks for watches that need a bookmark; the
+	// maximum is a quarter more.
 	dispatchTick = time.Second
-	// quietTick is after how long it does so while it has no watches.
+	// quietTick is the interval while the cache has no watches.
 	quietTick = 10 * time.Minute
 )
 
-// quietClock is the clock of one watch cache. The hub serves watches, so hardly
-// anybody watches in the cache itself, yet it would wake the process every second
-// to send bookmarks: its timer for that is slow while nobody watches.
+// quietClock is the clock of one watch cache. The cache has few watches, because the hub serves them,
+// but its bookmark timer would wake the process every second. Without watches, this timer is slow.
 type quietClock struct {
 	clock.RealClock
 
@@ -26,7 +25,7 @@ type quietClock struct {
 	timer    clock.Timer // of the cache's dispatcher
 }
 
-// watch has bookmarks come in time until done is called.
+// watch enables timely bookmarks until done is called.
 func (c *quietClock) watch() (done func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -41,7 +40,6 @@ func (c *quietClock) watch() (done func()) {
 	}
 }
 
-// NewTimer implements clock.Clock.
 func (c *quietClock) NewTimer(d time.Duration) clock.Timer {
 	if !isDispatchTick(d) {
 		return c.RealClock.NewTimer(d)
@@ -52,8 +50,7 @@ func (c *quietClock) NewTimer(d time.Duration) clock.Timer {
 	return dispatchTimer{c.timer, c}
 }
 
-// isDispatchTick reports whether d is what a watch cache waits for before it looks for
-// watches that want a bookmark.
+// isDispatchTick reports whether d is the interval of the bookmark timer.
 func isDispatchTick(d time.Duration) bool {
 	return d >= dispatchTick && d <= dispatchTick+dispatchTick/4
 }
@@ -71,7 +68,6 @@ type dispatchTimer struct {
 	clock *quietClock
 }
 
-// Reset implements clock.Timer.
 func (t dispatchTimer) Reset(d time.Duration) bool {
 	t.clock.mu.Lock()
 	defer t.clock.mu.Unlock()

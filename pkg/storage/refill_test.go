@@ -28,8 +28,8 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 )
 
-// A hub that has lost track has the watch cache filled again, and serves then. Meanwhile
-// clients are told when to try again; pages, for which etcd will do, are served.
+// TestHubThatLosesTrackIsFilledAgain verifies that clients are asked to retry while the hub is filled again, and that
+// pages are served by etcd.
 func TestHubThatLosesTrackIsFilledAgain(t *testing.T) {
 	t.Parallel()
 	b := backendOf(t, BackendConfig{})
@@ -94,7 +94,7 @@ func TestHubThatLosesTrackIsFilledAgain(t *testing.T) {
 	require.Equal(t, "MODIFIED one", kind+" "+name)
 }
 
-// serve serves lists and watches of the pods of s in one logical cluster, as an API server does.
+// serve serves lists and watches of pods in one logical cluster like an API server.
 func serve(t *testing.T, s *tenantStorage) *httptest.Server {
 	t.Helper()
 	pods := &genericregistry.Store{

@@ -17,7 +17,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/storage/unreadable"
 )
 
-// Create implements storage.Interface.
 func (s *tenantStorage) Create(ctx context.Context, key string, obj, out runtime.Object, ttl uint64) error {
 	t, key, err := s.one(ctx, key, "create")
 	if err != nil {
@@ -29,27 +28,24 @@ func (s *tenantStorage) Create(ctx context.Context, key string, obj, out runtime
 	s.labels.drop(obj)
 	err = s.inner.Create(ctx, key, obj, out, ttl)
 	if errors.Is(err, storage.ErrResourceVersionSetOnCreate) {
-		return badRequestError{apierrors.NewBadRequest("metadata.resourceVersion must not be set on an object that is created: leave it out"), err}
+		return badRequestError{apierrors.NewBadRequest("metadata.resourceVersion must not be set on an object that is created"), err}
 	}
 	return s.wrote(out, err)
 }
 
-// badRequestError is 400 for what upstream answers with 500.
+// badRequestError is status 400 for an error that upstream maps to 500.
 type badRequestError struct {
 	*apierrors.StatusError
 
 	cause error
 }
 
-// Unwrap returns upstream's error.
 func (e badRequestError) Unwrap() error { return e.cause }
 
-// invalidVersion is what reads at a version that is not a number are told.
 func invalidVersion(err error) error {
 	return badRequestError{apierrors.NewBadRequest(fmt.Sprintf("invalid resource version: %v", err)), err}
 }
 
-// Delete implements storage.Interface.
 func (s *tenantStorage) Delete(
 	ctx context.Context, key string, out runtime.Object, preconditions *storage.Preconditions,
 	validateDeletion storage.ValidateObjectFunc, cachedExistingObject runtime.Object, opts storage.DeleteOptions,
@@ -66,15 +62,14 @@ func (s *tenantStorage) Delete(
 	return s.wrote(out, s.inner.Delete(ctx, key, out, preconditions, validateDeletion, cachedExistingObject, opts))
 }
 
-// wrote completes a write. Its result shows the labels of claims, as reads do.
+// wrote completes a write: its result has claim labels, as in reads.
 func (s *tenantStorage) wrote(result runtime.Object, err error) error {
 	if err != nil || result == nil {
-		return tellTooLarge(err)
+		return convertTooLarge(err)
 	}
 	return s.labels.show(result)
 }
 
-// Get implements storage.Interface.
 func (s *tenantStorage) Get(ctx context.Context, key string, opts storage.GetOptions, out runtime.Object) error {
 	t, key, err := s.one(ctx, key, "get")
 	if err != nil {
@@ -96,9 +91,9 @@ func (s *tenantStorage) Get(ctx context.Context, key string, opts storage.GetOpt
 	return s.labels.show(out)
 }
 
-// GuaranteedUpdate implements storage.Interface. The update gets the object with the
-// labels of claims, because clients and field managers compare what they write with what they
-// have read. Whatever the update says, the object stays annotated with its logical cluster.
+// GuaranteedUpdate passes the object to the update with claim labels, because clients and field managers
+// compare written objects with objects that they have read. The update cannot change the annotation
+// with the logical cluster.
 func (s *tenantStorage) GuaranteedUpdate(
 	ctx context.Context, key string, destination runtime.Object, ignoreNotFound bool,
 	preconditions *storage.Preconditions, tryUpdate storage.UpdateFunc, cachedExistingObject runtime.Object,
@@ -125,7 +120,7 @@ func (s *tenantStorage) GuaranteedUpdate(
 	return s.wrote(destination, s.inner.GuaranteedUpdate(ctx, key, destination, ignoreNotFound, preconditions, annotated, cachedExistingObject))
 }
 
-// collect gives a list or watch its tenant.
+// collect determines the tenant and the selection of a list or watch.
 func (s *tenantStorage) collect(ctx context.Context, key string, opts storage.ListOptions) (collection, error) {
 	t, err := tenantFrom(ctx, s.resource, s.keys.sharded)
 	if err != nil {
@@ -138,7 +133,7 @@ func (s *tenantStorage) collect(ctx context.Context, key string, opts storage.Li
 	prefix := s.keys.prefix(t)
 	root := s.keys.root
 	if t.identity != "" {
-		root += identityMark + t.identity
+		root += identityPrefix + t.identity
 	}
 	c := collection{tenant: t, key: prefix, opts: opts, scope: strings.Join([]string{root, t.shard, string(t.cluster), rest}, "\x00")}
 	pred := &c.opts.Predicate
@@ -156,15 +151,13 @@ func (s *tenantStorage) collect(ctx context.Context, key string, opts storage.Li
 	if pred.ShardSelector == nil {
 		pred.ShardSelector = request.ShardSelectorFrom(ctx)
 	}
-	if !isSharded(pred) {
-		pred.ShardSelector = nil
-	} else {
-		// Upstream's allocates for each object.
-		selector, err := hub.NewSelector(pred.ShardSelector)
-		if err != nil {
+	if isSharded(pred) {
+		// Upstream's selector allocates for each object.
+		if pred.ShardSelector, err = hub.NewSelector(pred.ShardSelector); err != nil {
 			return collection{}, apierrors.NewBadRequest(fmt.Sprintf("invalid shardSelector: %v", err))
 		}
-		pred.ShardSelector = selector
+	} else {
+		pred.ShardSelector = nil
 	}
 	if s.keys.single(t) {
 		c.key += rest
@@ -173,7 +166,7 @@ func (s *tenantStorage) collect(ctx context.Context, key string, opts storage.Li
 		}
 		return c, nil
 	}
-	// One namespace or name of all logical clusters is no prefix: select it.
+	// A namespace or name in all logical clusters is not a prefix: select it by fields.
 	if t.cluster != "" && t.shard == "" {
 		pred.Field = and(pred.Field, clusterField, string(t.cluster))
 	}
@@ -192,7 +185,6 @@ func (s *tenantStorage) collect(ctx context.Context, key string, opts storage.Li
 	return c, nil
 }
 
-// GetList implements storage.Interface.
 func (s *tenantStorage) GetList(ctx context.Context, key string, opts storage.ListOptions, list runtime.Object) error {
 	c, err := s.collect(ctx, key, opts)
 	if err != nil {
@@ -209,7 +201,7 @@ func (s *tenantStorage) GetList(ctx context.Context, key string, opts storage.Li
 	}
 	err = s.getList(ctx, c, list)
 	if matching.err != nil {
-		return matching.err // the same, whoever serves
+		return matching.err // independent of the layer that serves the list
 	}
 	if err != nil {
 		return sealError(c.scope, retrySoon(err))
@@ -225,8 +217,8 @@ func (s *tenantStorage) GetList(ctx context.Context, key string, opts storage.Li
 	return nil
 }
 
-// getList lists from the hub, if it serves the list, or else from the watch
-// cache, or from etcd where what the watch cache keeps will not do.
+// getList lists from the hub if it can serve the list, otherwise from the watch cache, or from etcd if
+// the watch cache cannot serve it.
 func (s *tenantStorage) getList(ctx context.Context, c collection, list runtime.Object) error {
 	beyondCache := c.beyondCache()
 	if s.cache.Ready() && s.hub.WaitFresh(ctx, 0) == nil {
@@ -263,8 +255,8 @@ func (s *tenantStorage) getList(ctx context.Context, c collection, list runtime.
 }
 
 // checkReadable fails a list of one logical cluster if one of its objects cannot be read, as
-// kube-apiserver does: what is missing in a list is taken for deleted. A list of several logical
-// clusters skips the object.
+// kube-apiserver does, because clients treat missing objects as deleted. Lists of several logical
+// clusters skip the object.
 func (s *tenantStorage) checkReadable(ctx context.Context, c collection) error {
 	if !s.keys.single(c.tenant) {
 		return nil
@@ -277,8 +269,7 @@ func (s *tenantStorage) checkReadable(ctx context.Context, c collection) error {
 	return err
 }
 
-// sealError seals the token with which a client may go on after its own has
-// expired.
+// sealError seals the token with which a client may continue after its own has expired.
 func sealError(scope string, err error) error {
 	var status *apierrors.StatusError
 	if !errors.As(err, &status) || status.ErrStatus.Continue == "" {
@@ -289,9 +280,8 @@ func sealError(scope string, err error) error {
 	return &sealed
 }
 
-// waitReady waits a moment for a watch cache that is being filled, where the
-// client would otherwise be told to retry. Should it take longer, the watch
-// cache says so itself.
+// waitReady waits a short time for a watch cache that is being filled, so that the client does not need
+// to retry. If it takes longer, the watch cache returns the error.
 func (s *tenantStorage) waitReady(ctx context.Context) {
 	if s.cache.Ready() {
 		return

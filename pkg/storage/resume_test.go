@@ -18,9 +18,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// Watches that resume below the history of the hub, beside clients that page,
-// see each event once, in order: the events of the watch cache first, which may
-// be ahead of the hub, and those of the hub next.
+// TestResumeBesidePages verifies that watches from before the hub's history receive each event once and in order during
+// paginated lists. The events come first from the watch cache, which may be ahead of the hub, then from the hub.
 func TestResumeBesidePages(t *testing.T) {
 	const (
 		rounds, pods, pagers = 4, 48, 8
@@ -57,8 +56,7 @@ func TestResumeBesidePages(t *testing.T) {
 	}
 }
 
-// resumeOnce watches a pod from a version while it is changed, and returns the
-// version of the last change.
+// resumeOnce watches a pod from a version during changes, and returns the version of the last change.
 func resumeOnce(ctx context.Context, s *tenantStorage, key, from string) (string, error) {
 	opts := storage.ListOptions{Predicate: everything(), ResourceVersion: from}
 	w, err := s.Watch(ctx, key, opts)
@@ -93,8 +91,7 @@ func resumeOnce(ctx context.Context, s *tenantStorage, key, from string) (string
 	return from, nil
 }
 
-// pageUntil lists in pages until the test is over, and checks that each list is
-// whole and of one version.
+// pageUntil repeats paginated lists until the test is over, and checks that each is complete and consistent.
 func pageUntil(ctx context.Context, over <-chan struct{}, s *tenantStorage, want int) error {
 	for {
 		select {

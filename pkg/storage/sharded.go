@@ -17,18 +17,17 @@ import (
 	"github.com/shardplane/shardplane/pkg/request/hashrange"
 )
 
-// retryAfterSeconds is when a client that waited in vain for a version in the
-// future may retry.
+// retryAfterSeconds is the suggested delay after a wait for a future version has timed out.
 const retryAfterSeconds = 1
 
-// isSharded reports whether a request is for a part of the objects.
+// isSharded reports whether a request selects a range of the objects.
 func isSharded(pred *storage.SelectionPredicate) bool {
 	return pred.ShardSelector != nil && !pred.ShardSelector.Empty() &&
 		utilfeature.DefaultFeatureGate.Enabled(features.ShardedListAndWatch)
 }
 
-// strict has a list fail where an object cannot be matched, which etcd3 drops
-// without a word and the watch cache reports without a name.
+// strict fails a list if an object cannot be matched. etcd3 drops such an object silently, and the watch
+// cache returns an error without its name.
 type strict struct {
 	err error
 }
@@ -44,14 +43,13 @@ func (s *strict) fail(obj runtime.Object, err error) error {
 	return err
 }
 
-// strictSelector is a shard selector of which errors are noticed.
+// strictSelector is a shard selector whose errors are recorded.
 type strictSelector struct {
 	sharding.Selector
 
 	strict *strict
 }
 
-// Matches implements sharding.Selector.
 func (s strictSelector) Matches(obj runtime.Object) (bool, error) {
 	matches, err := s.Selector.Matches(obj)
 	if err != nil {
@@ -60,7 +58,7 @@ func (s strictSelector) Matches(obj runtime.Object) (bool, error) {
 	return matches, err
 }
 
-// makeStrict has errors of matching noticed.
+// makeStrict makes the predicate record matching errors.
 func makeStrict(pred *storage.SelectionPredicate) *strict {
 	s := &strict{}
 	if isSharded(pred) {
@@ -91,15 +89,14 @@ func annotateShardInfo(obj runtime.Object, selector string) error {
 	return nil
 }
 
-// retrySoon tells clients that asked for a version in the future when to retry,
-// which etcd3 leaves out.
+// retrySoon adds a retry delay, which etcd3 omits, to the error for a version in the future.
 func retrySoon(err error) error {
 	var status *apierrors.StatusError
 	if !storage.IsTooLargeResourceVersion(err) || !errors.As(err, &status) || status.ErrStatus.Details.RetryAfterSeconds != 0 {
 		return err
 	}
-	told, details := *status, *status.ErrStatus.Details
+	retry, details := *status, *status.ErrStatus.Details
 	details.RetryAfterSeconds = retryAfterSeconds
-	told.ErrStatus.Details = &details
-	return &told
+	retry.ErrStatus.Details = &details
+	return &retry
 }

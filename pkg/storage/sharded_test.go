@@ -32,8 +32,7 @@ func sharded(t testing.TB, opts storage.ListOptions, selector string) storage.Li
 	return opts
 }
 
-// The parts of a list, of a watch and of a streamed list, in one logical
-// cluster and in all, are disjoint and make up the whole.
+// TestSharded verifies that the parts of lists, watches and streamed lists are disjoint and complete.
 func TestSharded(t *testing.T) {
 	both(t, func(t *testing.T, s *tenantStorage) {
 		const pods = 20
@@ -88,7 +87,7 @@ func TestSharded(t *testing.T) {
 	})
 }
 
-// Every path counts a sharded watch as long as it lasts, and no other.
+// TestShardedWatchesAreCounted verifies that only open sharded watches are counted.
 func TestShardedWatchesAreCounted(t *testing.T) {
 	metrics.Register()
 	both(t, func(t *testing.T, s *tenantStorage) {
@@ -117,8 +116,8 @@ func TestShardedWatchesAreCounted(t *testing.T) {
 	})
 }
 
-// Every path counts an event once for each watch that it was filtered for, and
-// the objects that watches start with not at all.
+// TestFilteredEventsAreCounted verifies that an event is counted once for each watch that filters it, and initial
+// events are not counted.
 func TestFilteredEventsAreCounted(t *testing.T) {
 	metrics.Register()
 	both(t, func(t *testing.T, s *tenantStorage) {
@@ -167,7 +166,7 @@ func touchPod(t *testing.T, s storage.Interface, pod *example.Pod, i int) {
 	touch(in(t.Context(), pod.Annotations["kcp.io/cluster"]), t, s, "/pods/"+pod.Namespace+"/"+pod.Name, i)
 }
 
-// The storage of the cache server has one more segment.
+// TestShardSegment verifies the additional key segment on the cache server.
 func TestShardSegment(t *testing.T) {
 	shard := func(name, cluster string) context.Context {
 		ctx := request.WithScope(t.Context(), request.Scope{Shard: request.Shard{Name: name, Wildcard: name == ""}})

@@ -25,21 +25,18 @@ import (
 // suiteCluster is the logical cluster in which upstream's suites run.
 const suiteCluster = "suite"
 
-// neighbours are logical clusters around it in key order that, in a crowd,
-// hold objects of the same names.
+// neighbours are adjacent logical clusters in key order, with objects of the same names in a crowd.
 var neighbours = []string{"aaa", "suit", "suite-2", "system:suite", "zzz"}
 
-// suiteStore lets upstream's conformance suites, which know of no tenants, run
-// against the storage of many. It adds the logical cluster where a suite makes
-// a context of its own, hides the annotation, which suites do not expect in the
-// objects they compare, and unseals continue tokens, which suites forge and
-// compare. All three have tests of their own.
+// suiteStore adapts the storage for upstream's conformance suites, which do not support logical clusters. It adds
+// the logical cluster to contexts, hides the annotation from comparisons, and unseals continue tokens, which suites
+// forge and compare. Other tests cover all three.
 type suiteStore struct {
 	*tenantStorage
 	transformer *swappableTransformer
-	// crowd has each object created in the neighbours as well, before.
+	// crowd creates each object in the neighbours before.
 	crowd bool
-	// ring is the selector of all watches, if any.
+	// ring is the selector of all watches, if not nil.
 	ring sharding.Selector
 	end  chan struct{}
 }
@@ -78,7 +75,7 @@ func strip(obj runtime.Object) {
 	object.SetAnnotations(annotations)
 }
 
-// suggestion is what a caller would suggest: an object with its annotation.
+// suggestion returns an object with the annotation for a caller's suggested object.
 func suggestion(obj runtime.Object) runtime.Object {
 	if obj == nil {
 		return nil
@@ -200,7 +197,6 @@ func (w *suiteWatch) run() {
 	}
 }
 
-// UpdatePrefixTransformer implements storagetesting.InterfaceWithPrefixTransformer.
 func (s *suiteStore) UpdatePrefixTransformer(modify storagetesting.PrefixTransformerModifier) func() {
 	original := s.transformer.get()
 	changed := *original.(*storagetesting.PrefixTransformer)
@@ -208,7 +204,6 @@ func (s *suiteStore) UpdatePrefixTransformer(modify storagetesting.PrefixTransfo
 	return func() { s.transformer.set(original) }
 }
 
-// UpdateTransformer implements storagetesting.InterfaceWithTransformerOverride.
 func (s *suiteStore) UpdateTransformer(modify storagetesting.TransformerModifier) func() {
 	original := s.transformer.get()
 	s.transformer.set(modify(original))
@@ -218,12 +213,11 @@ func (s *suiteStore) UpdateTransformer(modify storagetesting.TransformerModifier
 // sameForAll gives every resource the same transformer.
 type sameForAll struct{ value.Transformer }
 
-// TransformerForResource implements value.ResourceTransformers.
 func (s sameForAll) TransformerForResource(schema.GroupResource) value.Transformer {
 	return s.Transformer
 }
 
-// swappableTransformer is a transformer that a suite exchanges while it runs.
+// swappableTransformer is a transformer that a suite replaces.
 type swappableTransformer struct {
 	current atomic.Value
 }
@@ -250,10 +244,8 @@ func (t *swappableTransformer) TransformToStorage(ctx context.Context, data []by
 	return t.get().TransformToStorage(ctx, data, dataCtx)
 }
 
-// hideCluster records lists under keys without the logical cluster, as suites
-// expect them: it takes the segment out before the recorder and puts it back
-// behind it. Lists at exact versions are not recorded, since suites expect that they
-// come from snapshots of the watch cache.
+// hideCluster makes the recorder record keys of lists without the logical cluster. Lists at exact versions are not
+// recorded, because suites expect that they are served from snapshots of the watch cache.
 func hideCluster(client kubernetes.Interface) *hiddenCluster {
 	h := &hiddenCluster{Interface: client}
 	h.recorder = storagetesting.NewKubernetesRecorder(behindRecorder{client})

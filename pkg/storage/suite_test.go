@@ -22,43 +22,35 @@ import (
 	"github.com/shardplane/shardplane/pkg/etcd"
 )
 
-// Upstream's conformance suites (k8s.io/apiserver/pkg/storage/testing), each
-// alone, and again in a crowd of logical clusters that hold objects of the same
-// names. A few cannot apply:
+// Upstream's conformance suites (k8s.io/apiserver/pkg/storage/testing). Each runs alone, and in a crowd of logical
+// clusters with objects of the same names. Exceptions:
 //
-//   - RunTestListInconsistentContinuation, RunTestListResourceVersionMatch,
-//     RunTestGuaranteedUpdate, RunTestGuaranteedUpdateChecksStoredData and
-//     RunTestTransformationFailure run without the watch cache: upstream has not
-//     made them fit for one (its issue 109831).
-//   - RunTestWatchError, RunTestWatchWithUnsafeDelete, RunTestWatchContextCancel
-//     and RunWatchErrorIsBlockingFurtherEvents are for watches of etcd itself,
-//     and so is RunOptionalTestProgressNotify.
-//   - RunTestGetListWithErrorAggregation and RunTestGetListWithoutErrorAggregation
-//     compare errors with keys that have no logical cluster, and exchange the
-//     transformer inside of etcd3 for one that makes errors of a private type.
-//   - RunTestStats counts the objects of all logical clusters, so that it does
-//     not run in a crowd.
+//   - RunTestListInconsistentContinuation, RunTestListResourceVersionMatch, RunTestGuaranteedUpdate,
+//     RunTestGuaranteedUpdateChecksStoredData and RunTestTransformationFailure run without the watch cache, which
+//     they do not support (kubernetes/kubernetes#109831).
+//   - RunTestWatchError, RunTestWatchWithUnsafeDelete, RunTestWatchContextCancel, RunWatchErrorIsBlockingFurtherEvents
+//     and RunOptionalTestProgressNotify test watches of etcd.
+//   - RunTestGetListWithErrorAggregation and RunTestGetListWithoutErrorAggregation compare errors with keys that have
+//     no logical cluster, and replace the transformer of etcd3 by one with a private error type.
+//   - RunTestStats counts the objects of all logical clusters, so it cannot run in a crowd.
 //   - The benchmarks RunBenchmark* are not conformance suites.
 type suite struct {
 	name string
 	run  func(context.Context, *testing.T, *suiteEnv)
-	// where it runs; zero means everywhere
+	// uncachedOnly and aloneOnly limit the variants.
 	uncachedOnly, aloneOnly bool
-	// clusterScoped opens a resource without namespaces.
+	// clusterScoped uses a resource without namespaces.
 	clusterScoped bool
-	// created waits after each Create until the watch cache has it.
+	// created waits after each Create until the watch cache has the object.
 	created bool
-	// waits is set for suites that mostly wait: they run side by side, each with an
-	// etcd of its own. The others expect that nothing slows them down, e.g. Get reads an object
-	// that expires after a second.
+	// waits is set for suites that mostly wait. They run in parallel, each with its own etcd. Others depend on
+	// timing, e.g. Get reads an object that expires after a second.
 	waits bool
-	// polls is set for suites that wait until the watch cache polls, every 15 s: the gate runs
-	// them without one.
+	// polls is set for suites that wait for a poll of the watch cache, every 15 s. The gate runs them without one.
 	polls bool
-	// ownEtcd is set for others that need an etcd of their own: they compact it, or
-	// count its revisions.
+	// ownEtcd is set for others that need their own etcd, because they compact it or compare revisions.
 	ownEtcd bool
-	// unsafeDelete sets the gate AllowUnsafeMalformedObjectDeletion.
+	// unsafeDelete sets the feature gate AllowUnsafeMalformedObjectDeletion.
 	unsafeDelete *bool
 }
 
@@ -189,8 +181,7 @@ func plainSuite(run func(context.Context, *testing.T, storage.Interface)) func(c
 	}
 }
 
-// runsIn returns whether a suite runs in a variant. The gate has one variant of each suite, in a
-// crowd if it can.
+// runsIn returns whether a suite runs in a variant. The gate has one variant of each suite, with a crowd if possible.
 func (s suite) runsIn(cached, crowd bool) bool {
 	switch {
 	case s.aloneOnly && crowd, s.uncachedOnly && cached, !s.uncachedOnly && !s.polls && !cached:
@@ -201,16 +192,16 @@ func (s suite) runsIn(cached, crowd bool) bool {
 	return true
 }
 
-// TestConformance runs the suites that are slowed down by others, one by one.
+// TestConformance runs suites that depend on timing sequentially.
 func TestConformance(t *testing.T) { runSuites(t, false) }
 
-// TestConformanceInParallel runs the suites that wait, next to the other parallel tests.
+// TestConformanceInParallel runs suites that wait in parallel.
 func TestConformanceInParallel(t *testing.T) {
 	t.Parallel()
 	runSuites(t, true)
 }
 
-// runSuites has one level of subtests, so that those that wait run side by side whatever their variant.
+// runSuites has a single level of subtests, so that those that wait are parallel across variants.
 func runSuites(t *testing.T, waits bool) {
 	t.Helper()
 	run := func(variant string, s suite, newEnv func(*testing.T) *suiteEnv) {
@@ -240,7 +231,7 @@ func runSuites(t *testing.T, waits bool) {
 			}
 		}
 	}
-	// The suites of watches pass through the hub, too, with a selector that selects the whole ring.
+	// The suites of watches also run with a selector for the complete ring, which the hub serves.
 	for _, s := range watchSuites() {
 		run("hub", s, func(t *testing.T) *suiteEnv {
 			t.Helper()
@@ -293,8 +284,7 @@ func newSuiteEnv(t *testing.T, s suite, cached, crowd bool) *suiteEnv {
 	return e
 }
 
-// openUncached opens the storage of pods without a watch cache, which serves no
-// watches.
+// openUncached opens the storage of pods without a watch cache. It does not support watches.
 func openUncached(t *testing.T, b *Backend, codec runtime.Codec) *tenantStorage {
 	t.Helper()
 	keys := keyspace{root: "/pods/"}
@@ -307,8 +297,7 @@ func openUncached(t *testing.T, b *Backend, codec runtime.Codec) *tenantStorage 
 	return &tenantStorage{keys: keys, resource: podsGR, getAttrs: podAttrs, newFunc: newPod, unreadable: b.Unreadable, inner: raw, raw: raw, cache: neverReady{}, readyWait: 1}
 }
 
-// createdStore waits after each Create until the watch cache, and the hub, which
-// follows it, have the object.
+// createdStore waits after each Create until the watch cache and the hub have the object.
 type createdStore struct{ *suiteStore }
 
 func (s createdStore) Create(ctx context.Context, key string, obj, out runtime.Object, ttl uint64) error {
@@ -325,7 +314,7 @@ func (s createdStore) Create(ctx context.Context, key string, obj, out runtime.O
 	return s.Get(ctx, key, storage.GetOptions{ResourceVersion: fmt.Sprint(version)}, &example.Pod{})
 }
 
-// checkStored checks the invariants of what is in etcd.
+// checkStored checks the invariants of the stored value.
 func (e *suiteEnv) checkStored(ctx context.Context, t *testing.T, key string) {
 	t.Helper()
 	got, err := e.client.Get(ctx, e.prefix+key[:len("/pods/")]+suiteCluster+"/"+key[len("/pods/"):])
@@ -335,7 +324,7 @@ func (e *suiteEnv) checkStored(ctx context.Context, t *testing.T, key string) {
 	require.NoError(t, err)
 	pod := decoded.(*example.Pod)
 	require.Empty(t, pod.ResourceVersion)
-	require.Empty(t, pod.SelfLink) //nolint:staticcheck // that it is not stored is the point
+	require.Empty(t, pod.SelfLink) //nolint:staticcheck // it must not be stored
 	require.Equal(t, suiteCluster, pod.Annotations["kcp.io/cluster"])
 }
 
@@ -346,9 +335,9 @@ func (e *suiteEnv) increaseRV(ctx context.Context, t *testing.T) int64 {
 	return resp.Header.Revision
 }
 
-// increaseRVAfterProgress is increaseRV once etcd has dealt with all requests for progress on the stream
-// of the watch cache: a slow read has upstream's cache ask twice, and a second answer that comes
-// late tells of what is written after the read.
+// increaseRVAfterProgress calls increaseRV after etcd has processed all progress requests on the stream of the watch
+// cache. A slow read makes upstream's cache send two requests, and a late second response would include writes after
+// the read.
 func (e *suiteEnv) increaseRVAfterProgress(ctx context.Context, t *testing.T) int64 {
 	t.Helper()
 	if e.cached {
@@ -360,7 +349,7 @@ func (e *suiteEnv) increaseRVAfterProgress(ctx context.Context, t *testing.T) in
 	return e.increaseRV(ctx, t)
 }
 
-// compact compacts etcd, and the watch cache where there is one.
+// compact compacts etcd and the watch cache, if there is one.
 func (e *suiteEnv) compact(ctx context.Context, t *testing.T, resourceVersion string) {
 	t.Helper()
 	rv, err := e.Versioner().ParseResourceVersion(resourceVersion)
@@ -375,7 +364,7 @@ func (e *suiteEnv) compact(ctx context.Context, t *testing.T, resourceVersion st
 	}
 }
 
-// compactAndWait compacts etcd and waits until the storage knows.
+// compactAndWait compacts etcd and waits until the storage has noticed.
 func (e *suiteEnv) compactAndWait(ctx context.Context, t *testing.T, resourceVersion string) {
 	t.Helper()
 	e.compact(ctx, t, resourceVersion)

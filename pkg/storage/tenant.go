@@ -18,13 +18,13 @@ import (
 	"github.com/shardplane/shardplane/pkg/storage/unreadable"
 )
 
-// readiness is what tenantStorage wants of a watch cache beside serving.
+// readiness is implemented by the watch cache.
 type readiness interface {
 	Ready() bool
 	Wait(ctx context.Context) error
 }
 
-// resource is what the storage of one resource is made of.
+// resource configures the storage of one resource.
 type resource struct {
 	config         *storagebackend.ConfigForResource
 	resourcePrefix string
@@ -34,7 +34,8 @@ type resource struct {
 	getAttrs       storage.AttrFunc
 }
 
-// tenantStorage is the storage of one resource for all logical clusters.
+// tenantStorage is the storage of one resource for all logical clusters. It does not embed the inner
+// storage, because a new method of the interface must not bypass the tenant.
 type tenantStorage struct {
 	keys     keyspace
 	resource schema.GroupResource
@@ -47,18 +48,18 @@ type tenantStorage struct {
 	// unreadable returns the objects of a logical cluster that cannot be read.
 	unreadable func(ctx context.Context, cluster logicalcluster.Name, prefix string) ([]unreadable.Object, error)
 
-	// inner is the watch cache with etcd below it, raw is etcd beside it.
-	inner, raw storage.Interface
-	cache      readiness
-	readyWait  time.Duration
-	hub        *hub.Hub
-	asking     sync.WaitGroup // for the progress of older watches
-	quiet      quietClock
+	// inner is the watch cache on top of etcd, raw is etcd without it.
+	inner, raw       storage.Interface
+	cache            readiness
+	readyWait        time.Duration
+	hub              *hub.Hub
+	progressRequests sync.WaitGroup // progress requests of older watches
+	quiet            quietClock
 }
 
 var _ storage.Interface = (*tenantStorage)(nil)
 
-// one returns the tenant and the key of the object that a verb works on.
+// one returns the tenant of a request for a single object, and the object's key.
 func (s *tenantStorage) one(ctx context.Context, key, verb string) (tenant, string, error) {
 	t, err := tenantFrom(ctx, s.resource, s.keys.sharded)
 	if err != nil {
@@ -73,7 +74,6 @@ func (s *tenantStorage) one(ctx context.Context, key, verb string) (tenant, stri
 	return t, key, err
 }
 
-// Versioner implements storage.Interface.
 func (s *tenantStorage) Versioner() storage.Versioner { return s.inner.Versioner() }
 
 // collection is a list or watch with its tenant.
@@ -81,22 +81,22 @@ type collection struct {
 	tenant tenant
 	key    string
 	opts   storage.ListOptions
-	// attributes, if not nil, are what the selectors are matched with.
+	// attributes compute the fields and labels for the selectors, if not nil.
 	attributes *Attributes
-	// claimLabels are among what the selectors are matched with.
+	// claimLabels reports whether selectors match claim labels.
 	claimLabels bool
-	// claims restrict it, unless they are none.
+	// claims restrict the collection if their set is not nil.
 	claims hub.Claims
-	// scope tells continue tokens apart.
+	// scope is the collection that continue tokens are valid for.
 	scope string
 }
 
-// beyondCache reports whether what the watch cache keeps will not do.
+// beyondCache reports whether the watch cache cannot serve the collection.
 func (c *collection) beyondCache() bool {
 	return c.attributes != nil || c.claimLabels || c.claims.Set != nil
 }
 
-// attributesKey tells the attributes apart that selectors are matched with.
+// attributesKey identifies the attributes that selectors match.
 type attributesKey struct {
 	attributes  *Attributes
 	claimLabels bool
@@ -110,26 +110,16 @@ func and(selector fields.Selector, field, value string) fields.Selector {
 	return fields.AndSelectors(selector, term)
 }
 
-// Stats implements storage.Interface.
 func (s *tenantStorage) Stats(ctx context.Context) (storage.Stats, error) { return s.inner.Stats(ctx) }
 
-// ReadinessCheck implements storage.Interface.
 func (s *tenantStorage) ReadinessCheck() error { return s.inner.ReadinessCheck() }
-
-// RequestWatchProgress implements storage.Interface.
 func (s *tenantStorage) RequestWatchProgress(ctx context.Context) error {
 	return s.inner.RequestWatchProgress(ctx)
 }
-
-// GetCurrentResourceVersion implements storage.Interface.
 func (s *tenantStorage) GetCurrentResourceVersion(ctx context.Context) (uint64, error) {
 	return s.inner.GetCurrentResourceVersion(ctx)
 }
-
-// EnableResourceSizeEstimation implements storage.Interface.
 func (s *tenantStorage) EnableResourceSizeEstimation(keys storage.KeysFunc) error {
 	return s.inner.EnableResourceSizeEstimation(keys)
 }
-
-// CompactRevision implements storage.Interface.
 func (s *tenantStorage) CompactRevision() int64 { return s.inner.CompactRevision() }

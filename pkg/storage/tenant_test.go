@@ -19,8 +19,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// both runs a test on a storage, and on one that etcd itself serves what the hub
-// does not.
+// both runs a test on a storage with the hub, and on one without it.
 func both(t *testing.T, test func(t *testing.T, s *tenantStorage)) {
 	t.Helper()
 	t.Run("cached", func(t *testing.T) {
@@ -33,7 +32,7 @@ func both(t *testing.T, test func(t *testing.T, s *tenantStorage)) {
 	})
 }
 
-// uncached is etcd with the watch cache beside it, for watches alone.
+// uncached is etcd, with the watch cache for watches only.
 type uncached struct {
 	storage.Interface
 
@@ -70,7 +69,7 @@ func TestAnnotationIsTheServers(t *testing.T) {
 			require.Equal(t, want, out.Annotations, name)
 		}
 
-		// Nothing but the annotation removed is nothing changed.
+		// An update that only removes the annotation changes nothing.
 		before := &example.Pod{}
 		require.NoError(t, s.Get(ctx, "/pods/ns/one", storage.GetOptions{}, before))
 		after := &example.Pod{}
@@ -81,7 +80,7 @@ func TestAnnotationIsTheServers(t *testing.T) {
 			}, nil))
 		require.Equal(t, before, after)
 
-		// An update that creates annotates too.
+		// An update that creates also adds the annotation.
 		created := &example.Pod{}
 		require.NoError(t, s.GuaranteedUpdate(ctx, "/pods/ns/two", created, true, nil,
 			func(runtime.Object, storage.ResponseMeta) (runtime.Object, *uint64, error) {
@@ -143,7 +142,7 @@ func TestWildcardSelectsNamespaceAndName(t *testing.T) {
 			opts.Recursive = c.recursive
 			require.Equal(t, c.want, names(list(all, t, s, c.key, opts).Items...), c.key)
 
-			// The initial events of a watch are the same.
+			// The initial events of a watch are equal.
 			w, err := s.Watch(all, c.key, opts)
 			require.NoError(t, err)
 			for _, want := range c.want {
@@ -196,8 +195,8 @@ func TestWatchSeesItsOwnClusterOnly(t *testing.T) {
 	})
 }
 
-// Objects that were written around the API do not break the cache, and only
-// wildcard readers see them.
+// TestObjectsWithoutAnnotation verifies that objects which were not written through the API do not break the cache, and
+// that only wildcard requests return them.
 func TestObjectsWithoutAnnotation(t *testing.T) {
 	backend := backendOf(t, BackendConfig{})
 	foreign := func(key string, pod *example.Pod) {
@@ -220,8 +219,7 @@ func TestObjectsWithoutAnnotation(t *testing.T) {
 	require.ElementsMatch(t, []string{"aa|ns/one", "|ns/foreign", "|ns/", "../aa|ns/lying"}, names(all.Items...))
 }
 
-// After a restart, the cache of a new process holds all objects again, also
-// those of the same name. So do reads that are served without it.
+// TestRestart verifies that the cache of a new process contains all objects, including those with equal names.
 func TestRestart(t *testing.T) {
 	client := startEtcd(t).Client()
 	const clusters = 20
@@ -248,7 +246,7 @@ func TestRestart(t *testing.T) {
 	}
 }
 
-// A request to a resource whose cache is still being filled waits for it.
+// TestFreshResource verifies that a request waits for a cache that is being filled.
 func TestFreshResource(t *testing.T) {
 	backend := backendOf(t, BackendConfig{})
 	first := open(t, backend, podsGR)
@@ -268,7 +266,6 @@ func TestFreshResource(t *testing.T) {
 	}
 }
 
-// neverReady is a watch cache that does not become ready.
 type neverReady struct{ storage.Interface }
 
 func (neverReady) Ready() bool { return false }
@@ -309,7 +306,7 @@ func TestFieldSelectorUnderWildcardStays(t *testing.T) {
 	})
 }
 
-// describe returns type, cluster, namespace and name of an event.
+// describe returns the type, cluster, namespace and name of an event.
 func describe(event watch.Event) string {
 	pod, ok := event.Object.(*example.Pod)
 	if !ok {

@@ -8,14 +8,12 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// Continue tokens are upstream's, sealed: followed by a digest of the token and
-// of what was listed. A token that was changed, or that is used for another
-// logical cluster, resource or namespace than it was issued for, is refused.
+// Continue tokens are upstream's tokens with a seal: a digest of the token and its scope. A token that was
+// changed, or is used for another logical cluster, resource or namespace, is rejected.
 //
-// The digest is no secret and need not be one: what keeps a forged token inside
-// its logical cluster is that upstream's token is relative to the key prefix of
-// the request that shows it. Without a secret, a token works on each replica
-// and after a restart.
+// The digest needs no secret: a forged token cannot leave its logical cluster, because upstream's token
+// is relative to the key prefix of the request. Therefore a token works on each replica and after a
+// restart.
 
 const (
 	sealSeparator = "."
@@ -23,14 +21,10 @@ const (
 )
 
 func seal(scope, token string) string {
-	sum := sha256.New()
-	sum.Write([]byte(scope))
-	sum.Write([]byte{0})
-	sum.Write([]byte(token))
-	return base64.RawURLEncoding.EncodeToString(sum.Sum(nil)[:sealLength])
+	sum := sha256.Sum256([]byte(scope + "\x00" + token))
+	return base64.RawURLEncoding.EncodeToString(sum[:sealLength])
 }
 
-// sealToken makes upstream's token one for the scope.
 func sealToken(scope, token string) string {
 	if token == "" {
 		return ""
@@ -38,7 +32,7 @@ func sealToken(scope, token string) string {
 	return token + sealSeparator + seal(scope, token)
 }
 
-// openToken returns upstream's token, or the error that clients get.
+// openToken verifies the seal and returns upstream's token.
 func openToken(scope, sealed string) (string, error) {
 	if sealed == "" {
 		return "", nil

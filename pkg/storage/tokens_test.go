@@ -20,7 +20,7 @@ func page(limit int64, token string) storage.ListOptions {
 	return opts
 }
 
-// pages lists in pages and checks that all have the first one's version.
+// pages lists in pages and checks that all have the version of the first.
 func pages(ctx context.Context, t *testing.T, s storage.Interface, key string, limit int64) []string {
 	t.Helper()
 	var got []string
@@ -106,7 +106,7 @@ func TestTokensOfAnotherRequest(t *testing.T) {
 			})
 		}
 
-		// Who forges a token well finds what he may see anyway.
+		// A forged token only returns objects that the user can read anyway.
 		for _, start := range []string{"pod-1", "cc/ns1/pod-0", "/pod-0"} {
 			pods := list(ctx, t, s, "/pods/ns1", page(100, forge(start)))
 			for i := range pods.Items {

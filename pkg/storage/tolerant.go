@@ -20,15 +20,16 @@ import (
 	"github.com/shardplane/shardplane/pkg/storage/unreadable"
 )
 
-// A watch cache holds the objects of all tenants, and upstream fails the list that fills it if one
-// object cannot be decoded: the resource would be unavailable to all of them, also after a restart.
-// So lists of several logical clusters skip such objects. An object that cannot be decrypted is not
-// skipped, because it is likely that a key or a KMS plugin is missing, and controllers would take all
-// objects for deleted.
+// A watch cache contains the objects of all tenants, and upstream fails the list that fills it if one
+// object cannot be decoded. The resource would be unavailable to all tenants, even after a restart.
+// Therefore lists of several logical clusters skip such objects. Objects that cannot be decrypted are not
+// skipped: most likely a key or a KMS plugin is missing, and controllers would treat all objects as deleted.
 
-// tolerated is a list that skips what cannot be decoded.
+// tolerated is the state of a list that skips undecodable objects.
+
+// tolerated is the state of a list that skips undecodable objects.
 type tolerated struct {
-	// at is the object that the list is at, which upstream tells transformers only.
+	// at is the current object of the list, which upstream passes to transformers only.
 	at      value.Context
 	skipped int
 }
@@ -40,7 +41,7 @@ func toleratedFrom(ctx context.Context) *tolerated {
 	return t
 }
 
-// listTolerant is a list of s that skips what cannot be decoded.
+// listTolerant lists objects and skips undecodable ones.
 func listTolerant(ctx context.Context, s storage.Interface, key string, opts storage.ListOptions, list runtime.Object) error {
 	t := &tolerated{}
 	if err := s.GetList(context.WithValue(ctx, toleratedKey{}, t), key, opts, list); err != nil || t.skipped == 0 {
@@ -49,7 +50,7 @@ func listTolerant(ctx context.Context, s storage.Interface, key string, opts sto
 	return dropNameless(list)
 }
 
-// dropNameless removes the placeholders of skipped objects from a list.
+// dropNameless removes the placeholders of skipped objects.
 func dropNameless(list runtime.Object) error {
 	pointer, err := meta.GetItemsPtr(list)
 	if err != nil {
@@ -70,24 +71,22 @@ func dropNameless(list runtime.Object) error {
 	return nil
 }
 
-// notingTransformer notes which object a list is at.
-type notingTransformer struct{ value.Transformer }
+// recordingTransformer records the current object of a list.
+type recordingTransformer struct{ value.Transformer }
 
-// TransformFromStorage implements value.Transformer.
-func (n notingTransformer) TransformFromStorage(ctx context.Context, data []byte, of value.Context) (out []byte, stale bool, err error) {
+func (n recordingTransformer) TransformFromStorage(ctx context.Context, data []byte, of value.Context) (out []byte, stale bool, err error) {
 	if t := toleratedFrom(ctx); t != nil {
 		t.at = of
 	}
 	return n.Transformer.TransformFromStorage(ctx, data, of)
 }
 
-// tolerantDecoder returns a placeholder, which has no name, for what a tolerated list cannot decode.
+// tolerantDecoder replaces an undecodable object of a tolerant list with a placeholder without a name.
 type tolerantDecoder struct {
 	etcd3.Decoder
 	report func(key string, revision uint64, err error)
 }
 
-// DecodeListItem implements etcd3.Decoder.
 func (d tolerantDecoder) DecodeListItem(ctx context.Context, data []byte, revision uint64, newItem func() runtime.Object) (runtime.Object, error) {
 	obj, err := d.Decoder.DecodeListItem(ctx, data, revision, newItem)
 	t := toleratedFrom(ctx)
@@ -99,14 +98,13 @@ func (d tolerantDecoder) DecodeListItem(ctx context.Context, data []byte, revisi
 	return newItem(), nil
 }
 
-// recoveringCodec returns a panic over an object as an error: etcd watches decode in goroutines of their own.
-// It notes that an object could not be decoded.
+// recoveringCodec converts a panic during decoding to an error, because etcd watches decode in their own
+// goroutines. It records that an object could not be decoded.
 type recoveringCodec struct {
 	runtime.Codec
 	undecodable *atomic.Bool
 }
 
-// Decode implements runtime.Decoder.
 func (c recoveringCodec) Decode(data []byte, defaults *schema.GroupVersionKind, into runtime.Object) (obj runtime.Object, gvk *schema.GroupVersionKind, err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -119,10 +117,9 @@ func (c recoveringCodec) Decode(data []byte, defaults *schema.GroupVersionKind, 
 	return c.Codec.Decode(data, defaults, into)
 }
 
-// Encode implements runtime.Encoder.
 func (c recoveringCodec) Encode(obj runtime.Object, w io.Writer) error { return c.Codec.Encode(obj, w) }
 
-// reporter returns the function that records objects of a resource that cannot be decoded.
+// reporter returns a function that records undecodable objects of a resource.
 func (b *Backend) reporter(r resource, keys keyspace) func(key string, revision uint64, err error) {
 	return func(key string, revision uint64, err error) {
 		key = strings.TrimPrefix(key, b.cfg.Prefix)
@@ -134,8 +131,7 @@ func (b *Backend) reporter(r resource, keys keyspace) func(key string, revision 
 	}
 }
 
-// Unreadable are the objects of a logical cluster that cannot be read and whose keys have a prefix;
-// all for an empty one.
+// Unreadable returns the unreadable objects of a logical cluster whose keys have the prefix.
 func (b *Backend) Unreadable(ctx context.Context, cluster logicalcluster.Name, prefix string) ([]unreadable.Object, error) {
 	return b.cfg.Unreadable.Prune(ctx, cluster, prefix, func(ctx context.Context, key string) (int64, error) {
 		response, err := b.cfg.Client.KV.Get(ctx, b.cfg.Prefix+key, clientv3.WithKeysOnly())

@@ -16,8 +16,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// touchy is a codec that panics over one object. In tests, upstream's watches would panic over any
-// object that they cannot decode, if the codec were another.
+// touchy panics when it decodes one object. With another codec, upstream's watches would panic in tests for any object
+// that they cannot decode.
 type touchy struct{ runtime.Codec }
 
 func (c touchy) Decode(data []byte, defaults *schema.GroupVersionKind, into runtime.Object) (runtime.Object, *schema.GroupVersionKind, error) {
@@ -29,8 +29,8 @@ func (c touchy) Decode(data []byte, defaults *schema.GroupVersionKind, into runt
 
 func (c touchy) Encode(obj runtime.Object, w io.Writer) error { return c.Codec.Encode(obj, w) }
 
-// TestUnreadableObjects: an object that cannot be decoded is missing in lists of all logical clusters
-// and an error in those of its own; nobody else notices, also if it was there at the start.
+// TestUnreadableObjects verifies that an undecodable object is missing in lists of all logical clusters and an error in
+// those of its own, and does not affect others, also at the start.
 func TestUnreadableObjects(t *testing.T) {
 	t.Parallel()
 	server, prefix := commonEtcd(t)
@@ -63,7 +63,7 @@ func TestUnreadableObjects(t *testing.T) {
 	require.Len(t, found, 1)
 	require.Equal(t, "bad", found[0].Name)
 
-	// While it is watched, and until it is deleted.
+	// During watches, and until it is deleted.
 	_, err = server.Client().KV.Put(t.Context(), prefix+"/pods/a/ns/good", "panic")
 	require.NoError(t, err)
 	require.Eventually(t, func() bool {

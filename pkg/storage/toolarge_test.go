@@ -16,7 +16,7 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 )
 
-// TestTooLarge: who writes more than etcd takes is told so, and what is stored stays.
+// TestTooLarge verifies that an object above etcd's limit is rejected and the stored one is unchanged.
 func TestTooLarge(t *testing.T) {
 	both(t, func(t *testing.T, s *tenantStorage) {
 		ctx, text := in(t.Context(), "one"), strings.Repeat("x", 1600<<10)
@@ -38,7 +38,7 @@ func TestTooLarge(t *testing.T) {
 	})
 }
 
-// requireTooLarge wants an error to be 413, and to be what upstream's handlers take for etcd's.
+// requireTooLarge requires status 413 and the properties of etcd's error that upstream's handlers check.
 func requireTooLarge(t *testing.T, err error) {
 	t.Helper()
 	known, ok := err.(apierrors.APIStatus) // nor do upstream's handlers unwrap it
@@ -51,11 +51,11 @@ func requireTooLarge(t *testing.T, err error) {
 	require.EqualError(t, err, "etcdserver: request is too large")
 }
 
-// TestTellTooLarge: of what is not sent to an external etcd it is told, too, and of nothing else.
+// TestTellTooLarge covers requests that the client of an external etcd rejects.
 func TestTellTooLarge(t *testing.T) {
-	requireTooLarge(t, tellTooLarge(rpctypes.Error(rpctypes.ErrGRPCRequestTooLarge)))
-	requireTooLarge(t, tellTooLarge(status.Error(codes.ResourceExhausted, "trying to send message larger than max (3 vs. 2)")))
+	requireTooLarge(t, convertTooLarge(rpctypes.Error(rpctypes.ErrGRPCRequestTooLarge)))
+	requireTooLarge(t, convertTooLarge(status.Error(codes.ResourceExhausted, "trying to send message larger than max (3 vs. 2)")))
 	for _, err := range []error{nil, errors.New("other"), rpctypes.Error(rpctypes.ErrGRPCNoSpace), status.Error(codes.Unavailable, "trying to send message larger than max")} {
-		require.Equal(t, err, tellTooLarge(err))
+		require.Equal(t, err, convertTooLarge(err))
 	}
 }

@@ -20,7 +20,7 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// calls are those that a watch cache makes, in order.
+// calls are the calls of a watch cache, in order.
 type calls struct {
 	*belowCache
 
@@ -36,7 +36,7 @@ func (c *calls) note(call string) {
 	c.made = append(c.made, call)
 }
 
-// take returns the calls since the last time.
+// take returns the calls since the last take.
 func (c *calls) take() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -73,7 +73,7 @@ func (c *calls) Watch(ctx context.Context, key string, opts storage.ListOptions)
 	})}, nil
 }
 
-// drained is a filtered watch that need not be read to its end by who stops it.
+// drained is a filtered watch that can be stopped without reading all events.
 type drained struct{ watch.Interface }
 
 func (d drained) Stop() {
@@ -96,7 +96,7 @@ func (c *calls) key(obj runtime.Object) (string, error) {
 	return podKey(obj)
 }
 
-// watchCache is upstream's watch cache of pods, and what it calls.
+// watchCache is upstream's watch cache of pods with the recorded calls.
 type watchCache struct {
 	*cacher.Cacher
 
@@ -105,7 +105,7 @@ type watchCache struct {
 	last  string // the version of the latest pod
 }
 
-// newWatchCache returns one that is filled with pods, with a clock or nil.
+// newWatchCache returns a watch cache that is filled with pods. The clock may be nil.
 func newWatchCache(t *testing.T, b *Backend, clk clock.WithTicker, pods ...string) *watchCache {
 	t.Helper()
 	cfg := b.storageConfig(podsGR, podCodec(t))
@@ -137,7 +137,7 @@ func (w *watchCache) write(name string) {
 	w.last = out.ResourceVersion
 }
 
-// see waits until the cache has the latest pod.
+// see waits until the cache has received the latest pod.
 func (w *watchCache) see(name string) {
 	w.t.Helper()
 	require.Eventually(w.t, func() bool {
@@ -145,10 +145,9 @@ func (w *watchCache) see(name string) {
 	}, deadline, time.Millisecond)
 }
 
-// Hub.Key takes the objects that fill the watch cache from upstream's calls of
-// the key function, and hub.Tap has upstream list again by an error. Should this
-// fail with a new version of k8s.io/apiserver, the hub does not see what the
-// watch cache holds: look at Hub.Listed, Hub.Key and Hub.Tap first.
+// The hub depends on the order in which upstream calls the key function (Hub.Key) and lists again after an error
+// (Hub.Tap). If this fails with a new version of k8s.io/apiserver, the hub may miss objects of the watch cache:
+// check Hub.Listed, Hub.Key and Hub.Tap first.
 func TestUpstreamCallsTheKeyFunctionInTheOrderThatTheHubReliesOn(t *testing.T) {
 	t.Parallel()
 	b := backendOf(t, BackendConfig{Client: startEtcd(t).Client()}) // it counts revisions
@@ -175,7 +174,7 @@ func TestUpstreamCallsTheKeyFunctionInTheOrderThatTheHubReliesOn(t *testing.T) {
 		"an expired watch is one that lists again")
 }
 
-// timers is a clock that remembers who has made timers, and for how long.
+// timers is a clock that records the durations of timers.
 type timers struct {
 	clock.RealClock
 
@@ -191,9 +190,8 @@ func (c *timers) NewTimer(d time.Duration) clock.Timer {
 	return c.RealClock.NewTimer(d)
 }
 
-// quietClock knows the timer of bookmarks by its time. Should this fail with a new version
-// of k8s.io/apiserver, either idle caches wake the process every second, or something else
-// than bookmarks waits for ten minutes: look at quietClock.NewTimer.
+// quietClock recognizes the bookmark timer by its duration. If this fails with a new version of k8s.io/apiserver, idle
+// caches wake the process every second, or another timer takes ten minutes: check quietClock.NewTimer.
 func TestUpstreamHasOneTimerOfASecondWhichIsThatOfBookmarks(t *testing.T) {
 	t.Parallel()
 	const bookmarks = "k8s.io/apiserver/pkg/storage/cacher.(*Cacher).dispatchEvents"
@@ -215,15 +213,14 @@ func TestUpstreamHasOneTimerOfASecondWhichIsThatOfBookmarks(t *testing.T) {
 	}
 }
 
-// Backend.open has the watch cache keep no snapshots. Should this fail with a new version
-// of k8s.io/apiserver, each event costs a copy of a part of the cache's tree, or lists at an
-// exact version are answered from what is not that version: look at its MarkConsistent.
+// Backend.open disables the snapshots of the watch cache. If this fails with a new version of k8s.io/apiserver, events
+// copy parts of the cache's tree, or lists at an exact version return another version: check MarkConsistent.
 func TestUpstreamKeepsNoSnapshotsOfWhatIsMarkedInconsistent(t *testing.T) {
 	t.Parallel()
 	w := newWatchCache(t, backendOf(t, BackendConfig{}), nil, "a")
 	delegator := cacher.NewCacheDelegator(w.Cacher, w.below)
 	t.Cleanup(delegator.Stop)
-	// below lists at the version before the latest, and reports whether the cache had to ask.
+	// below lists at the version before the latest, and reports whether the cache called etcd.
 	below := func(before, latest string) bool {
 		w.write(before)
 		at := w.last

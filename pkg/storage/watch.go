@@ -21,7 +21,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/storage/hub"
 )
 
-// Watch implements storage.Interface.
 func (s *tenantStorage) Watch(ctx context.Context, key string, opts storage.ListOptions) (watch.Interface, error) {
 	version, err := s.Versioner().ParseResourceVersion(opts.ResourceVersion)
 	if err != nil {
@@ -54,7 +53,7 @@ func (s *tenantStorage) Watch(ctx context.Context, key string, opts storage.List
 	case wantsInitialEvents(c.opts):
 		request.Start = s.initialEvents(c)
 	case c.opts.ResourceVersion == "":
-		// Now is when the client is told that it watches.
+		// The watch starts at the current version.
 		if request.Version, err = s.inner.GetCurrentResourceVersion(ctx); err != nil {
 			return nil, err
 		}
@@ -80,26 +79,25 @@ func (s *tenantStorage) Watch(ctx context.Context, key string, opts storage.List
 	return s.hub.Watch(ctx, request)
 }
 
-// watchOlder watches in etcd from a version that the hub does not remember, on
-// an etcd stream of its own, with a bookmark as soon as the watch has caught up.
-// It ends with ctx, which must end before the hub is closed.
+// watchOlder watches etcd from a version that the hub has no history of, on an etcd stream of its own. It
+// sends a bookmark as soon as it has caught up. It ends with ctx, which must end before the hub is closed.
 func (s *tenantStorage) watchOlder(ctx context.Context, c collection) (watch.Interface, error) {
 	ctx = cacheContext(ctx, fmt.Sprintf("older watch %d of %s", olderWatches.Add(1), s.keys.root))
 	w, err := s.raw.Watch(ctx, c.key, c.opts)
 	if err != nil {
 		return nil, err
 	}
-	s.asking.Go(func() { s.askProgress(ctx) })
+	s.progressRequests.Go(func() { s.requestProgress(ctx) })
 	return w, nil
 }
 
-// askProgress asks etcd for the progress of the stream of ctx, until ctx ends.
-func (s *tenantStorage) askProgress(ctx context.Context) {
+// requestProgress requests progress of the etcd stream of ctx until ctx ends.
+func (s *tenantStorage) requestProgress(ctx context.Context) {
 	ticker := time.NewTicker(olderProgress)
 	defer ticker.Stop()
 	for {
 		if err := s.raw.RequestWatchProgress(ctx); err != nil && ctx.Err() == nil {
-			klog.FromContext(ctx).V(4).Info("Cannot request a progress notification from etcd", "err", err)
+			klog.FromContext(ctx).V(4).Info("Failed to request a progress notification from etcd", "err", err)
 		}
 		select {
 		case <-ticker.C:
@@ -109,17 +107,16 @@ func (s *tenantStorage) askProgress(ctx context.Context) {
 	}
 }
 
-// olderWatches counts watches of etcd, to tell their streams apart.
+// olderWatches counts watches of etcd, to name their streams.
 var olderWatches atomic.Int64
 
-// olderProgress is how often a watch that catches up asks etcd how far it is.
+// olderProgress is the interval of progress requests while a watch catches up.
 const olderProgress = 100 * time.Millisecond
 
-// errStopped is returned where nobody watches any more.
+// errStopped is returned if the client has stopped the watch.
 var errStopped = errors.New("the watch was stopped")
 
-// initialEvents returns what sends the objects that a watch starts with, and the
-// bookmark that ends them.
+// initialEvents returns a function that sends the existing objects, and the bookmark after them.
 func (s *tenantStorage) initialEvents(c collection) func(context.Context, func(watch.Event) bool) (uint64, error) {
 	return func(ctx context.Context, send func(watch.Event) bool) (uint64, error) {
 		state, err := s.hub.State(ctx, c.key, c.claims, c.opts)
@@ -148,7 +145,7 @@ func (s *tenantStorage) initialEvents(c collection) func(context.Context, func(w
 	}
 }
 
-// newBookmark returns the object that marks the end of initial events.
+// newBookmark returns the bookmark after the initial events.
 func (s *tenantStorage) newBookmark(version uint64, c collection) (runtime.Object, error) {
 	obj := s.newFunc()
 	if err := s.Versioner().UpdateObject(obj, version); err != nil {
@@ -163,7 +160,7 @@ func (s *tenantStorage) newBookmark(version uint64, c collection) (runtime.Objec
 	return obj, annotateShardInfo(obj, c.opts.Predicate.ShardSelector.String())
 }
 
-// dispatchedBy has the watch cache find the watcher by the index value.
+// dispatchedBy makes the watch cache dispatch events to the watch by the index value.
 func dispatchedBy(pred storage.SelectionPredicate, value string) storage.SelectionPredicate {
 	if pred.Field == nil {
 		pred.Field = fields.Everything()
@@ -173,15 +170,13 @@ func dispatchedBy(pred storage.SelectionPredicate, value string) storage.Selecti
 	return pred
 }
 
-// dispatchSelector is a selector that says that it wants one value of the
-// index, so that the watch cache does not offer it the events of others. It
-// need not match the value: the key prefix does.
+// dispatchSelector requires one value of the index, so that the watch cache only dispatches events with
+// this value. It does not need to match the value, because the key prefix does.
 type dispatchSelector struct {
 	fields.Selector
 	value string
 }
 
-// RequiresExactMatch implements fields.Selector.
 func (d dispatchSelector) RequiresExactMatch(field string) (string, bool) {
 	if field == clusterField {
 		return d.value, true
@@ -189,7 +184,7 @@ func (d dispatchSelector) RequiresExactMatch(field string) (string, bool) {
 	return d.Selector.RequiresExactMatch(field)
 }
 
-// wantsInitialEvents reports whether a watch starts with the objects that exist.
+// wantsInitialEvents reports whether a watch starts with the existing objects.
 func wantsInitialEvents(opts storage.ListOptions) bool {
 	if opts.SendInitialEvents == nil {
 		return opts.ResourceVersion == "" || opts.ResourceVersion == "0"

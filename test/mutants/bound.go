@@ -235,8 +235,8 @@ var bound = []Mutant{
 		Name: "one-identity", Rule: "objects of each identity are told apart",
 		Edits: []Edit{{
 			File:   "pkg/storage/keys.go",
-			Before: `		root += identityMark + t.identity + "/"`,
-			After:  `		root += identityMark + t.identity[:1] + "/"`,
+			Before: `		root += identityPrefix + t.identity + "/"`,
+			After:  `		root += identityPrefix + t.identity[:1] + "/"`,
 		}},
 		CaughtBy: "./pkg/storage", Test: "TestGoldenKeys",
 	},
@@ -244,8 +244,8 @@ var bound = []Mutant{
 		Name: "unasked-list", Rule: "a list through a view has the objects that the claim selects",
 		Edits: []Edit{{
 			File:   "pkg/storage/hub/claims.go",
-			Before: `			goOn = !m.Selection.Matches(it.obj) || yield(it)`,
-			After:  `			goOn = !m.Selection.Held() || yield(it)`,
+			Before: `			proceed = !m.Selection.Matches(it.obj) || yield(it)`,
+			After:  `			proceed = !m.Selection.Held() || yield(it)`,
 		}},
 		CaughtBy: SuiteRobustness,
 	},

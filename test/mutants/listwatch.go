@@ -58,7 +58,7 @@ var listwatch = []Mutant{
 	{
 		Name: "claimed-past", Rule: "a permission claim shows no state of an object from before it was accepted",
 		Edits: []Edit{{
-			File:   "pkg/storage/hub/told.go",
+			File:   "pkg/storage/hub/claimupdate.go",
 			Before: `s.from < end && since`,
 			After:  `since`,
 		}},

@@ -1,5 +1,4 @@
-// Package exitcode says with which code a component's process exits, which is
-// how it tells whoever supervises it whether to start it again.
+// Package exitcode defines the exit codes of components, which determine whether the supervisor restarts them.
 package exitcode
 
 import (
@@ -9,10 +8,10 @@ import (
 	"github.com/shardplane/shardplane/pkg/etcd"
 )
 
-// Failure is the code of any error that may be gone next time.
+// Failure is the code of errors that may be temporary.
 const Failure = 1
 
-// Of returns the exit code for what a component's Run or New returned.
+// Of returns the exit code for the error of a component.
 func Of(err error) int {
 	switch {
 	case err == nil:

@@ -22,14 +22,13 @@ const (
 	pemRSAKey      = "RSA PRIVATE KEY"
 )
 
-// Spec says what a certificate is for.
+// Spec specifies a certificate.
 type Spec struct {
 	// CommonName is the user for a client certificate.
 	CommonName string
 	// Organizations are the groups for a client certificate.
 	Organizations []string
-	// DNSNames and IPs are what a serving certificate is valid for. A
-	// certificate without any is a client certificate.
+	// DNSNames and IPs are the names of a serving certificate. Without them it is a client certificate.
 	DNSNames []string
 	IPs      []net.IP
 }
@@ -57,8 +56,7 @@ func (s Spec) template() *x509.Certificate {
 	}
 }
 
-// difference says why cert is not what the spec and the authority ask for;
-// empty where it is.
+// difference returns why cert does not match the spec or the authority, or "" if it does.
 func (s Spec) difference(cert, ca *x509.Certificate) string {
 	switch {
 	case cert.CheckSignatureFrom(ca) != nil:
@@ -85,7 +83,7 @@ func authorityTemplate(name string) *x509.Certificate {
 	}
 }
 
-// newKey generates a key, and encodes it.
+// newKey generates and encodes a key.
 type newKey func() (key crypto.Signer, encoded []byte, err error)
 
 func newECKey() (crypto.Signer, []byte, error) {
@@ -140,7 +138,7 @@ func parseKey(data []byte) (crypto.Signer, error) {
 	}
 }
 
-// belongs reports whether the certificate is of the key.
+// belongs reports whether the certificate contains the public key of key.
 func belongs(cert *x509.Certificate, key crypto.Signer) bool {
 	public, ok := key.Public().(interface {
 		Equal(other crypto.PublicKey) bool

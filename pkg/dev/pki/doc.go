@@ -1,10 +1,7 @@
-// Package pki keeps a directory of certificate authorities and certificates
-// for a development cluster: it makes what is missing, takes again what is
-// there, renews what is about to expire, and refuses what is corrupt.
+// Package pki manages a directory of certificate authorities and certificates for a development cluster. It
+// creates missing ones, reuses existing ones, renews those about to expire, and rejects corrupt files.
 //
-// A certificate lives in <name>.crt and its key in <name>.key, both PEM. The
-// key is written first: a run that is interrupted in between leaves a key
-// without a certificate, which the next run completes. A renewal keeps the
-// key, so that an interrupted one never leaves a pair that does not match, and
-// so that what a renewed authority has signed stays valid.
+// A certificate is stored in <name>.crt and its key in <name>.key, both as PEM. The key is written first: if
+// a run is interrupted, the next run completes the pair. A renewal keeps the key. Therefore an interrupted
+// renewal does not leave a mismatched pair, and certificates that a renewed authority has signed remain valid.
 package pki

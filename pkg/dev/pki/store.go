@@ -15,17 +15,15 @@ const (
 	authorityLifetime   = 10 * 365 * 24 * time.Hour
 	certificateLifetime = 365 * 24 * time.Hour
 
-	// renewBefore is how long before its end a certificate is renewed. A
-	// development cluster may well run for weeks without a restart.
+	// renewBefore is how long before its expiration a certificate is renewed, because a development cluster may
+	// run for weeks without a restart.
 	renewBefore = 30 * 24 * time.Hour
 
-	// backdate is how far in the past a certificate starts to be valid, for
-	// clients whose clock is behind.
+	// backdate is how far in the past a certificate becomes valid, for clients whose clock is behind.
 	backdate = time.Hour
 )
 
-// Store is a directory of certificates and keys. It is not safe for concurrent
-// use, nor for two processes at once.
+// Store is a directory of certificates and keys. It is not safe for concurrent use, also not by two processes.
 type Store struct {
 	dir   string
 	now   func() time.Time
@@ -33,26 +31,22 @@ type Store struct {
 	made  int
 }
 
-// NewStore returns the store in dir, which must exist. now tells the time by
-// which certificates are judged.
+// NewStore returns the store in dir, which must exist. now returns the current time.
 func NewStore(dir string, now func() time.Time) *Store {
 	return &Store{dir: dir, now: now}
 }
 
-// Notes says in sentences for people what the store has renewed or replaced,
-// and why.
+// Notes describes the renewed and replaced certificates, with the reasons.
 func (s *Store) Notes() []string { return s.notes }
 
-// Made is the number of authorities and certificates that were made from
-// nothing.
+// Made is the number of new authorities and certificates.
 func (s *Store) Made() int { return s.made }
 
 // Pair is a certificate with its key.
 type Pair struct {
-	// CertFile and KeyFile are where they are stored.
+	// CertFile and KeyFile are the paths of the files, CertPEM and KeyPEM their contents.
 	CertFile, KeyFile string
-	// CertPEM and KeyPEM are the contents of the files.
-	CertPEM, KeyPEM []byte
+	CertPEM, KeyPEM   []byte
 
 	cert *x509.Certificate
 	key  crypto.Signer
@@ -63,30 +57,26 @@ type Authority struct {
 	Pair
 }
 
-// CorruptError says that a file of the store cannot be used.
+// CorruptError is returned if a file of the store cannot be used. Advice describes how to fix it.
 type CorruptError struct {
-	// File is the path of the file.
-	File string
-	// Err is what is wrong with it.
-	Err error
-	// Advice says what to do about it.
+	File   string
+	Err    error
 	Advice string
 }
 
-// Error returns one line that names the file, the damage and the remedy.
+// Error implements error.
 func (e *CorruptError) Error() string {
 	return fmt.Sprintf("%s is corrupt (%v): %s", e.File, e.Err, e.Advice)
 }
 
-// Unwrap returns what is wrong with the file.
+// Unwrap returns the cause.
 func (e *CorruptError) Unwrap() error { return e.Err }
 
-// Authority returns the certificate authority of the given name. It is made
-// with name as its common name where there is none, and renewed with the same
-// key where it is about to expire.
+// Authority returns the certificate authority with a name, which is also its common name. It is created if it does
+// not exist, and renewed with the same key if it is about to expire.
 func (s *Store) Authority(name string) (*Authority, error) { return s.authority(name, newECKey) }
 
-// RSAAuthority is Authority with an RSA key, unless there is another one.
+// RSAAuthority is like Authority, but creates an RSA key.
 func (s *Store) RSAAuthority(name string) (*Authority, error) { return s.authority(name, newRSAKey) }
 
 func (s *Store) authority(name string, create newKey) (*Authority, error) {
@@ -109,8 +99,7 @@ func (s *Store) authority(name string, create newKey) (*Authority, error) {
 	return &Authority{Pair: *pair}, nil
 }
 
-// Key returns the file of a private key that belongs to no certificate; it makes
-// what is missing.
+// Key returns the file of a private key without a certificate. It is created if it does not exist.
 func (s *Store) Key(name string) (file string, err error) {
 	file = filepath.Join(s.dir, name+".key")
 	content, err := readIfExists(file)
@@ -119,7 +108,7 @@ func (s *Store) Key(name string) (file string, err error) {
 	}
 	if content != nil {
 		if _, err := parseKey(content); err != nil {
-			return "", &CorruptError{File: file, Err: err, Advice: "remove it to have it made again; what it has signed is worthless then"}
+			return "", &CorruptError{File: file, Err: err, Advice: "remove it to create a new key; everything that it has signed becomes invalid"}
 		}
 		return file, nil
 	}
@@ -130,10 +119,8 @@ func (s *Store) Key(name string) (file string, err error) {
 	return file, WriteFile(file, content, 0o600)
 }
 
-// Certificate returns the certificate of the given name, as spec describes it,
-// signed by ca. It is made where there is none, and made again with the same
-// key where it is about to expire, is signed by another authority or differs
-// from spec.
+// Certificate returns the certificate with a name, as specified, signed by ca. It is created if it does not exist. It is
+// created again with the same key if it is about to expire, is signed by another authority, or differs from spec.
 func (s *Store) Certificate(name string, ca *Authority, spec Spec) (*Pair, error) {
 	pair, err := s.load(name)
 	if err != nil {
@@ -153,17 +140,17 @@ func (s *Store) Certificate(name string, ca *Authority, spec Spec) (*Pair, error
 	return pair, nil
 }
 
-// expiry says why the pair's certificate must be renewed as far as time goes;
-// empty where it need not or where there is none.
+// expiry returns why the pair's certificate must be renewed because of its age, or "" if it is not necessary or
+// there is no certificate.
 func (s *Store) expiry(pair *Pair) string {
 	if pair.cert == nil {
 		return ""
 	}
-	left := pair.cert.NotAfter.Sub(s.now())
+	remaining := pair.cert.NotAfter.Sub(s.now())
 	switch {
-	case left <= 0:
+	case remaining <= 0:
 		return "it expired on " + pair.cert.NotAfter.Format(time.DateOnly)
-	case left < renewBefore:
+	case remaining < renewBefore:
 		return "it would have expired on " + pair.cert.NotAfter.Format(time.DateOnly)
 	default:
 		return ""
@@ -178,8 +165,7 @@ func (s *Store) note(name, reason string) {
 	s.notes = append(s.notes, fmt.Sprintf("certificate %s renewed: %s", name, reason))
 }
 
-// load reads a pair. Its cert is nil where there is none yet, its key where
-// there is neither.
+// load reads a pair. Its cert is nil if it does not exist, and its key is nil if neither exists.
 func (s *Store) load(name string) (*Pair, error) {
 	pair := &Pair{
 		CertFile: filepath.Join(s.dir, name+".crt"),
@@ -197,7 +183,7 @@ func (s *Store) load(name string) (*Pair, error) {
 			return nil, &CorruptError{
 				File:   pair.CertFile,
 				Err:    errors.New("its key " + filepath.Base(pair.KeyFile) + " is missing"),
-				Advice: "restore the key, or remove the certificate to have both made again",
+				Advice: "restore the key, or remove the certificate to create both again",
 			}
 		}
 		return pair, nil
@@ -219,15 +205,13 @@ func (s *Store) load(name string) (*Pair, error) {
 
 func corrupt(file string, err error, pair *Pair) error {
 	return &CorruptError{
-		File: file,
-		Err:  err,
-		Advice: fmt.Sprintf("remove %s and %s to have them made again",
-			filepath.Base(pair.CertFile), filepath.Base(pair.KeyFile)),
+		File: file, Err: err,
+		Advice: fmt.Sprintf("remove %s and %s to create them again", filepath.Base(pair.CertFile), filepath.Base(pair.KeyFile)),
 	}
 }
 
-// issue signs template with ca, or with its own key where ca is nil, and
-// stores the result in pair and its files. create makes the key if there is none.
+// issue signs template with ca, or with its own key if ca is nil, and stores the result in pair and its files. create
+// generates the key if there is none.
 func (s *Store) issue(pair *Pair, template *x509.Certificate, create newKey, ca *Authority, lifetime time.Duration) error {
 	if pair.key == nil {
 		key, keyPEM, err := create()
@@ -259,8 +243,7 @@ func (s *Store) issue(pair *Pair, template *x509.Certificate, create newKey, ca 
 	return nil
 }
 
-// WriteFile writes a file so that a reader sees the old or the new contents,
-// never a part, whenever the process ends.
+// WriteFile writes a file atomically.
 func WriteFile(path string, data []byte, mode fs.FileMode) (err error) {
 	tmp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
 	if err != nil {

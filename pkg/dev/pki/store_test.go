@@ -25,7 +25,7 @@ var (
 
 func at(t time.Time) func() time.Time { return func() time.Time { return t } }
 
-// fill makes an authority and one serving certificate below it.
+// fill creates an authority and a serving certificate.
 func fill(t *testing.T, s *Store) (*Authority, *Pair) {
 	t.Helper()
 	ca, err := s.Authority("ca")
@@ -61,7 +61,7 @@ func TestMakesUsableCertificates(t *testing.T) {
 	require.Equal(t, []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}, client.cert.ExtKeyUsage)
 }
 
-// TestRSAAuthority: kcp's test helpers sign with the client CA as in sdk/testing/server.
+// TestRSAAuthority covers kcp's test helpers, which sign with the client CA (sdk/testing/server).
 func TestRSAAuthority(t *testing.T) {
 	dir := t.TempDir()
 	ca, err := NewStore(dir, at(today)).RSAAuthority("ca")

@@ -5,17 +5,14 @@ import (
 	"time"
 )
 
-// Backoff says how long to wait before a component that died is started again:
-// twice as long after each death, up to a limit, and the first pause again
-// after it was healthy for a while. The zero value of a field stands for its
-// default.
+// Backoff determines the delay before a component is restarted. It doubles after each exit, up to a maximum, and is
+// reset after the component was healthy for a while. Zero fields have defaults.
 type Backoff struct {
-	// Initial is the first pause; 0.5 s by default.
+	// Initial is the first delay; 0.5 s by default.
 	Initial time.Duration
-	// Max is the longest; 30 s by default.
+	// Max is the maximum delay; 30 s by default.
 	Max time.Duration
-	// HealthyAfter is how long a component must have been ready for its
-	// earlier deaths to be forgotten; 1 min by default.
+	// HealthyAfter is how long a component must have been ready to reset the delay; 1 min by default.
 	HealthyAfter time.Duration
 }
 
@@ -32,8 +29,7 @@ type pauses struct {
 	next time.Duration
 }
 
-// after returns the pause after a death of a component that had been ready for
-// the given time.
+// after returns the delay after the exit of a component that had been ready for the given time.
 func (p *pauses) after(healthy time.Duration) time.Duration {
 	if p.next == 0 || healthy >= p.HealthyAfter {
 		p.next = p.Initial

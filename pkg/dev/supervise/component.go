@@ -8,59 +8,49 @@ import (
 	"time"
 )
 
-// Exit codes with which a component says that starting it again cannot help.
-// Run gives up at once where it was never ready. They are those of sysexits.h;
-// 2, which many use for wrong flags, is the code of any crash of a Go program.
+// Exit codes of components for which a restart is useless. Run fails immediately if the component was never
+// ready. They are those of sysexits.h, because 2, a common code for wrong flags, is the code of Go crashes.
 const (
-	// ExitUsage says that its flags are wrong.
+	// ExitUsage is the code for invalid flags.
 	ExitUsage = 64
-	// ExitData says that its data cannot be used.
+	// ExitData is the code for unusable data.
 	ExitData = 65
 )
 
 // Component is one process to supervise.
 type Component struct {
-	// Name is what events call the component.
+	// Name is the name of the component in events.
 	Name string
 	// Path and Args are the program and its arguments without the program's name.
 	Path string
 	Args []string
-	// Output takes what the process writes, standard output and error alike.
+	// Output receives the output of the process, including standard error.
 	Output io.Writer
-	// Ready reports whether the process serves: nil if so, otherwise what it is
-	// waiting for.
+	// Ready returns nil if the process is ready, otherwise the reason why it is not.
 	Ready func(context.Context) error
-	// Stage orders the stop: components of a higher stage are stopped, and
-	// waited for, before those of a lower one.
+	// Stage orders the shutdown: components of a higher stage are stopped before those of a lower one.
 	Stage int
 }
 
-// Config says how to supervise. The zero value of a field stands for its
-// default.
+// Config configures Run. Zero fields have defaults.
 type Config struct {
-	// Backoff is the pause before a restart.
+	// Backoff determines the delay before a restart.
 	Backoff Backoff
-	// StopTimeout is how long a component may take to stop before it is
-	// killed; 5 s by default.
+	// StopTimeout is how long a component may take to stop before it is killed; 5 s by default.
 	StopTimeout time.Duration
-	// StartTimeout is how long the components may take until each has been
-	// ready once; 2 min by default.
+	// StartTimeout is the maximum time until each component was ready once; 2 min by default.
 	StartTimeout time.Duration
-	// PollInterval is the first interval between two questions whether a
-	// component is ready; 25 ms by default.
+	// PollInterval is the first interval between readiness checks; 25 ms by default.
 	PollInterval time.Duration
-	// SlowAfter is when a component that is not ready is reported as waiting,
-	// with the reason; 5 s by default.
+	// SlowAfter is the time after which a component that is not ready is reported as Waiting; 5 s by default.
 	SlowAfter time.Duration
-	// MaxStartFailures is how often a component may exit before it was ever
-	// ready until Run gives up; 4 by default.
+	// MaxStartFailures is how often a component may exit before it was ready once; 4 by default.
 	MaxStartFailures int
 	// Notify receives the events, one at a time. Optional.
 	Notify func(Event)
-	// AllReady is called once, when every component has been ready. Its error
-	// ends Run. Optional.
+	// AllReady is called once, when every component has been ready. Its error ends Run. Optional.
 	AllReady func() error
-	// Force ends everything at once when it is closed. Optional.
+	// Force kills all components when it is closed. Optional.
 	Force <-chan struct{}
 }
 
@@ -80,51 +70,49 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// EventKind is what happened to a component.
+// EventKind is the kind of an Event.
 type EventKind int
 
-// The events in the life of a component.
+// The kinds of events.
 const (
-	// Starting: its process is being started.
+	// Starting is sent when the process is being started.
 	Starting EventKind = iota
-	// Waiting: its process is up and not ready for a while; Err says why.
+	// Waiting is sent if the process has not been ready for a while; Err is the reason.
 	Waiting
-	// Ready: it serves, Took after its process was started.
+	// Ready is sent when the process is ready, Took after its start.
 	Ready
-	// Exited: its process ended with Err; it is started again after Delay.
+	// Exited is sent if the process exited with Err. It is restarted after Delay.
 	Exited
-	// Stopping: it was asked to stop.
+	// Stopping is sent when the process is being stopped.
 	Stopping
-	// Stopped: its process has ended as asked.
+	// Stopped is sent when the process was stopped.
 	Stopped
-	// Killed: its process did not end in time and was killed.
+	// Killed is sent if the process did not stop in time and was killed.
 	Killed
 )
 
-// Event is a step in the life of a component.
+// Event is a change of a component's state.
 type Event struct {
 	Component string
 	Kind      EventKind
-	// Restart is set where the component was started before.
+	// Restart is true if the component was started before.
 	Restart bool
 	// Err is the reason of Waiting and Exited.
 	Err error
-	// Took is the time to ready.
-	Took time.Duration
-	// Delay is the pause until the restart.
-	Delay time.Duration
+	// Took is the time until Ready, Delay the time until the restart after Exited.
+	Took, Delay time.Duration
 }
 
-// StartError says that a component could not be brought up.
+// StartError is returned if a component did not start.
 type StartError struct {
 	Component string
 	Err       error
 }
 
-// Error names the component and the reason.
+// Error implements error.
 func (e *StartError) Error() string {
 	return fmt.Sprintf("%s did not start: %v", e.Component, e.Err)
 }
 
-// Unwrap returns the reason.
+// Unwrap returns the cause.
 func (e *StartError) Unwrap() error { return e.Err }

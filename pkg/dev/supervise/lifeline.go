@@ -5,24 +5,21 @@ import (
 	"os"
 )
 
-// lifelineEnv tells a process that its standard input is its lifeline.
+// lifelineEnv is set if the standard input of a process is its lifeline.
 const lifelineEnv = "SHARDPLANE_LIFELINE"
 
-// Lifeline returns a channel that is closed when the supervisor of this
-// process has died, and nil for a process without a supervisor. It may be
-// called once.
+// Lifeline returns a channel that is closed when the supervisor of this process has died, or nil without a
+// supervisor. It must not be called twice.
 //
-// The lifeline is the standard input, a pipe whose other end the supervisor
-// holds and never writes to: it ends when the supervisor does, whatever ends
-// that.
+// The lifeline is the standard input, a pipe to which the supervisor never writes. It ends with the supervisor.
 func Lifeline() <-chan struct{} {
 	if os.Getenv(lifelineEnv) == "" {
 		return nil
 	}
 	cut := make(chan struct{})
-	go func() { // lives as long as the process
+	go func() { // runs until the process ends
 		defer close(cut)
-		_, _ = io.Copy(io.Discard, os.Stdin) // an error is an end, too
+		_, _ = io.Copy(io.Discard, os.Stdin) // an error also means the end
 	}()
 	return cut
 }

@@ -13,13 +13,11 @@ import (
 	"time"
 )
 
-// drainTimeout bounds how long output of a process that has ended is awaited;
-// something it started may hold its pipes open.
+// drainTimeout limits the wait for output after a process has ended, because its children may keep the pipes open.
 const drainTimeout = time.Second
 
-// spawner starts processes, all from one operating system thread, which lives
-// as long as the spawner: Linux sends the parent-death signal when the thread
-// that started a process ends, and Go ends threads as it likes.
+// spawner starts processes from a single operating system thread, because Linux sends the parent-death signal when
+// the thread that started a process ends, and Go may end threads at any time.
 type spawner struct {
 	requests chan func()
 	done     chan struct{}
@@ -37,7 +35,7 @@ func newSpawner() *spawner {
 	return s
 }
 
-// close ends the spawner. All its processes must have ended.
+// close ends the spawner. All its processes must have ended before.
 func (s *spawner) close() {
 	close(s.requests)
 	<-s.done
@@ -46,13 +44,12 @@ func (s *spawner) close() {
 // process is a started process.
 type process struct {
 	cmd  *exec.Cmd
-	done chan struct{} // closed when the process has ended and its output is read
-	err  error         // how it ended; valid once done is closed
+	done chan struct{} // closed when the process has ended and its output was read
+	err  error         // exit error, valid once done is closed
 }
 
-// start starts a process for c.
 func (s *spawner) start(c Component) (*process, error) {
-	cmd := exec.Command(c.Path, c.Args...) //nolint:noctx // ended by terminate and kill, which a context cannot order
+	cmd := exec.Command(c.Path, c.Args...) //nolint:noctx // stopped by terminate and kill, because a context cannot order the shutdown
 	cmd.Env = append(os.Environ(), lifelineEnv+"=1")
 	cmd.Stdout = c.Output
 	cmd.Stderr = c.Output
@@ -72,14 +69,13 @@ func (s *spawner) start(c Component) (*process, error) {
 		defer close(p.done)
 		p.err = cmd.Wait() // closes the lifeline as well
 		if p.err == nil {
-			p.err = errors.New("it ended by itself, without an error")
+			p.err = errors.New("it exited without an error")
 		}
 	}()
 	return p, nil
 }
 
-// closeUnused closes the pipe of a process that did not start; cmd.Start may
-// have done so already.
+// closeUnused closes the pipe of a process that did not start, unless cmd.Start has closed it.
 func closeUnused(c io.Closer) error {
 	if err := c.Close(); err != nil && !errors.Is(err, os.ErrClosed) {
 		return err
@@ -87,27 +83,24 @@ func closeUnused(c io.Closer) error {
 	return nil
 }
 
-// terminate asks the process to end. That it has ended already is no error,
-// and done tells of it.
+// terminate sends SIGTERM. It does nothing if the process has ended.
 func (p *process) terminate() { p.signal(syscall.SIGTERM) }
 
-// kill ends the process and what it started.
+// kill kills the process group.
 func (p *process) kill() { p.signal(syscall.SIGKILL) }
 
-// signal sends sig to the process, and SIGKILL to its whole group. It must not
-// reach a foreign process that got the same id: that cannot be while the
-// process is not waited for, and os.Process knows whether it is.
+// signal sends sig to the process, and SIGKILL to its group. os.Process ensures that no other process with the same
+// ID receives it, because the ID is not reused before Wait.
 func (p *process) signal(sig syscall.Signal) {
 	if err := p.cmd.Process.Signal(sig); err != nil {
 		return // it has ended
 	}
 	if sig == syscall.SIGKILL {
-		_ = syscall.Kill(-p.cmd.Process.Pid, sig) // the leader is gone already where the group is
+		_ = syscall.Kill(-p.cmd.Process.Pid, sig) // fails if the group has ended
 	}
 }
 
-// ExitCode returns the exit code of a process that ended with err, and -1 for
-// one that was ended by a signal or never started.
+// ExitCode returns the exit code of a process, or -1 if it was killed by a signal or never started.
 func ExitCode(err error) int {
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 		return exit.ExitCode()

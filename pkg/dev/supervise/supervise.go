@@ -10,19 +10,18 @@ import (
 	"time"
 )
 
-// supervisor is one call of Run.
+// supervisor is the state of Run.
 type supervisor struct {
 	config  Config
 	spawner *spawner
 	runners []*runner
 
-	mu       sync.Mutex // serialises Notify
+	mu       sync.Mutex // serializes Notify
 	failures chan error // the first one ends Run
 }
 
-// Run starts the components and supervises them until ctx ends; it returns
-// when all their processes have. It returns nil after an ordered stop, and a
-// *StartError when a component does not come up.
+// Run starts the components and supervises them until ctx ends. It returns when all processes have ended: nil after
+// a shutdown, and a *StartError if a component does not start.
 func Run(ctx context.Context, components []Component, config Config) error {
 	s := &supervisor{
 		config:   config.withDefaults(),
@@ -34,7 +33,7 @@ func Run(ctx context.Context, components []Component, config Config) error {
 		s.runners = append(s.runners, newRunner(c, s))
 	}
 	for _, r := range s.runners {
-		r.notify(Event{Kind: Starting}) // here, so that the order is that of the components
+		r.notify(Event{Kind: Starting}) // not in the goroutine, to preserve the order
 		go r.run(context.WithoutCancel(ctx))
 	}
 	err := s.wait(ctx)
@@ -42,7 +41,7 @@ func Run(ctx context.Context, components []Component, config Config) error {
 	return err
 }
 
-// wait returns when ctx ends or a component cannot be brought up.
+// wait returns when ctx ends or a component fails to start.
 func (s *supervisor) wait(ctx context.Context) error {
 	timeout := time.NewTimer(s.config.StartTimeout)
 	defer timeout.Stop()
@@ -68,7 +67,7 @@ func (s *supervisor) wait(ctx context.Context) error {
 	}
 }
 
-// notReady says which components have not been ready in time, and why.
+// notReady returns an error with the components that are not ready, and the reasons.
 func (s *supervisor) notReady() error {
 	var names []string
 	var errs []error
@@ -86,8 +85,8 @@ func (s *supervisor) notReady() error {
 	}
 }
 
-// stop stops all components, stage by stage from the highest, and waits for
-// them. Once forced it kills all that is left at the same time.
+// stop stops all components, stage by stage from the highest, and waits for them. If forced, it stops all remaining
+// components at the same time.
 func (s *supervisor) stop() {
 	byStage := slices.Clone(s.runners)
 	slices.SortStableFunc(byStage, func(a, b *runner) int { return b.component.Stage - a.component.Stage })
@@ -126,18 +125,18 @@ func (s *supervisor) notify(e Event) {
 const (
 	maxPollInterval = 250 * time.Millisecond
 
-	// waitingEvery is the least time between two Waiting events of a component.
+	// waitingEvery is the minimum interval of Waiting events of a component.
 	waitingEvery = 10 * time.Second
 )
 
-// runner keeps one component running until it is told to stop.
+// runner keeps one component running until it is stopped.
 type runner struct {
 	component Component
 	sup       *supervisor
 	pauses    pauses
 
 	stop     chan struct{} // closed by the supervisor to stop the component
-	done     chan struct{} // closed when no process is left
+	done     chan struct{} // closed when no process is running
 	wasReady chan struct{} // closed when the component was ready for the first time
 
 	mu  sync.Mutex
@@ -155,8 +154,7 @@ func newRunner(c Component, s *supervisor) *runner {
 	}
 }
 
-// run keeps the component running until it is stopped. ctx carries values only:
-// stop ends the component, in its turn.
+// run keeps the component running until stop is closed. ctx only carries values.
 func (r *runner) run(ctx context.Context) {
 	defer close(r.done)
 	for starts := 0; ; starts++ {
@@ -187,8 +185,7 @@ func (r *runner) run(ctx context.Context) {
 	}
 }
 
-// runOnce runs one process to its end. It returns how long it was ready, and
-// why it ended.
+// runOnce runs one process until it ends. It returns how long it was ready, and its exit error.
 func (r *runner) runOnce(ctx context.Context, restart bool) (healthy time.Duration, err error) {
 	started := time.Now()
 	p, err := r.sup.spawner.start(r.component)
@@ -228,7 +225,7 @@ func (r *runner) runOnce(ctx context.Context, restart bool) (healthy time.Durati
 	}
 }
 
-// end stops the process p: gently, unless it takes too long or force is used.
+// end stops the process, and kills it after the timeout or if forced.
 func (r *runner) end(p *process) {
 	r.notify(Event{Kind: Stopping})
 	timeout := time.NewTimer(r.sup.config.StopTimeout)
@@ -246,8 +243,7 @@ func (r *runner) end(p *process) {
 	r.notify(Event{Kind: Killed})
 }
 
-// pollReady returns true when the component is ready, and false when ctx ends
-// before that. It reports a component that takes long.
+// pollReady returns true when the component is ready, and false when ctx ends before. It reports a slow component.
 func (r *runner) pollReady(ctx context.Context) bool {
 	interval := r.sup.config.PollInterval
 	report := time.Now().Add(r.sup.config.SlowAfter)
@@ -292,7 +288,7 @@ func (r *runner) lastError() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.err == nil {
-		return errors.New("its process is not up yet")
+		return errors.New("its process is not running yet")
 	}
 	return r.err
 }

@@ -22,8 +22,7 @@ import (
 
 const deadline = time.Minute
 
-// TestMain makes the test binary the program that the tests supervise: with
-// FAKE in the environment it is a component, otherwise it runs the tests.
+// TestMain makes the test binary a component if FAKE is set in the environment.
 func TestMain(m *testing.M) {
 	if mode := os.Getenv("FAKE"); mode != "" {
 		os.Exit(fake(mode, os.Getenv("FAKE_DIR"), os.Getenv("FAKE_NAME")))
@@ -31,7 +30,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// fake is a component: it leaves marks in dir that the tests read.
+// fake is a component that writes files to dir for the tests.
 func fake(mode, dir, name string) int {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
@@ -75,7 +74,7 @@ func serve(dir, name string) {
 	}
 }
 
-// append1 appends a line to a file and returns how many there are now.
+// append1 appends a line to a file and returns the number of lines.
 func append1(path, line string) int {
 	f, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -92,8 +91,7 @@ func append1(path, line string) int {
 	return strings.Count(string(data), "\n")
 }
 
-// component returns a fake component of the given mode. It is ready when the
-// process that runs now says so.
+// component returns a fake component. It is ready when the current process has reported it.
 func component(dir, name, mode string) Component {
 	exe, err := os.Executable()
 	if err != nil {
@@ -121,7 +119,6 @@ func component(dir, name, mode string) Component {
 	}
 }
 
-// recorder collects events.
 type recorder struct {
 	mu     sync.Mutex
 	events []Event
@@ -137,7 +134,7 @@ func (r *recorder) notify(e Event) {
 	r.more <- struct{}{}
 }
 
-// await waits until n events of the given kind of the component have come.
+// await waits until n events of a kind were received for the component.
 func (r *recorder) await(t *testing.T, name string, kind EventKind, n int) []Event {
 	t.Helper()
 	timeout := time.After(deadline)
@@ -165,8 +162,7 @@ func (r *recorder) of(name string, kind EventKind) []Event {
 	return found
 }
 
-// start runs the components in the background; the function it returns stops
-// them and returns what Run did.
+// start runs components in the background. The returned function stops them and returns the result of Run.
 func start(t *testing.T, config Config, components ...Component) (stop func() error, r *recorder) {
 	t.Helper()
 	r = newRecorder()

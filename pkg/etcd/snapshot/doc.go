@@ -1,13 +1,11 @@
-// Package snapshot saves what an embedded etcd holds into a file, and restores
-// it from there, for people at a terminal:
+// Package snapshot saves the data of an embedded etcd to a file, and restores it, for the command line:
 //
 //	running server ── GET Path ──┐
 //	stopped data directory ──────┴─► Save ─► file ─► Restore ─► new data directory
 //
-// A file has etcd's own format, the database and its SHA-256, so that etcd's own
-// tools read it too. It is there as a whole or not at all: Save writes beside it
-// and renames, and Restore does the same with the directory.
+// Files have etcd's own format, the database and its SHA-256, so that etcd's tools can read them. Save writes to a
+// temporary file and renames it, and Restore does the same with the directory.
 package snapshot
 
-// Path is where servers with an embedded etcd serve snapshots of it.
+// Path is the path of snapshots on servers with an embedded etcd.
 const Path = "/etcd/snapshot"

@@ -23,29 +23,27 @@ import (
 )
 
 const (
-	// progressPeriod is how often progress is told.
+	// progressPeriod is the interval of progress messages.
 	progressPeriod = time.Second
-	// mebibyte is the unit of progress.
-	mebibyte = 1 << 20
-	// errorLimit bounds how much of a refusal is shown.
+	mebibyte       = 1 << 20
+	// errorLimit limits the length of a server's error message.
 	errorLimit = 4096
 )
 
-// Source is where a snapshot comes from: a running server or a stopped one's
-// data directory.
+// Source is the source of a snapshot: a running server, or the data directory of a stopped one.
 type Source struct {
-	// Kubeconfig and Context reach a shard or cache server, not a front-proxy, as
-	// an administrator. Paths of logical clusters in the URL do not matter.
+	// Kubeconfig and Context select a shard or cache server, not a front-proxy, and an administrator. Paths of
+	// logical clusters in the URL are ignored.
 	Kubeconfig, Context string
-	// DataDir is the --data-dir of a server that does not run.
+	// DataDir is the --data-dir of a stopped server.
 	DataDir string
 }
 
-// Validate says what is wrong with s, or nil.
+// Validate returns an error if s is incomplete.
 func (s Source) Validate() error {
 	switch {
 	case (s.Kubeconfig == "") == (s.DataDir == ""):
-		return errors.New("say what to save: --kubeconfig for a running server, or --data-dir for the data of a stopped one")
+		return errors.New("a source is required: --kubeconfig of a running server, or --data-dir of a stopped one")
 	case s.Context != "" && s.Kubeconfig == "":
 		return errors.New("--context is a context of --kubeconfig: give that too")
 	default:
@@ -53,9 +51,8 @@ func (s Source) Validate() error {
 	}
 }
 
-// Save writes a snapshot of s to file, which it replaces only if overwrite is
-// set. It tells its progress to out. What fails leaves no file, and keeps the
-// one that was there.
+// Save writes a snapshot of s to file, which it replaces only if overwrite is set, and its progress to out. If it
+// fails, an existing file is unchanged and no new file remains.
 func Save(ctx context.Context, s Source, file string, overwrite bool, out io.Writer) (err error) {
 	if err := s.Validate(); err != nil {
 		return err
@@ -92,11 +89,10 @@ func Save(ctx context.Context, s Source, file string, overwrite bool, out io.Wri
 		return fmt.Errorf("cannot write the snapshot: %w", err)
 	}
 	_, _ = fmt.Fprintf(out, "Saved %d bytes to %s, sha256 %x\n", checked.written, file, checked.tail)
-	return syncDir(filepath.Dir(file))
+	return etcd.SyncDir(filepath.Dir(file))
 }
 
-// place renames from to file. Without overwrite it does not replace one that was
-// made meanwhile.
+// place renames from to file. Without overwrite, it fails if file was created concurrently.
 func place(from, file string, overwrite bool) error {
 	if overwrite {
 		return os.Rename(from, file)
@@ -107,24 +103,15 @@ func place(from, file string, overwrite bool) error {
 	return os.Remove(from)
 }
 
-func syncDir(dir string) error {
-	opened, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(opened.Sync(), opened.Close())
-}
-
-// saveStopped opens the data as a server would, since the newest writes may be
-// in etcd's log only.
+// saveStopped opens the data like a server, because the latest writes may only be in etcd's log.
 func saveStopped(ctx context.Context, dataDir string, to *checkedWriter) (err error) {
 	dir := etcd.Directory(dataDir)
 	if _, err := os.Stat(filepath.Join(dir, "member")); err != nil {
-		return fmt.Errorf("%s has no data of an embedded etcd: give the --data-dir that the server has: %w", dataDir, err)
+		return fmt.Errorf("%s has no data of an embedded etcd: use the --data-dir of the server: %w", dataDir, err)
 	}
 	server, err := etcd.Start(ctx, etcd.Config{DataDir: dir})
 	if errors.Is(err, etcd.ErrDataDirInUse) {
-		return fmt.Errorf("%w; or save from the server that runs, with --kubeconfig", err)
+		return fmt.Errorf("%w; or save from the running server with --kubeconfig", err)
 	}
 	if err != nil {
 		return err
@@ -168,18 +155,18 @@ func saveRunning(ctx context.Context, s Source, to *checkedWriter) error {
 	}
 	defer func() { _ = response.Body.Close() }()
 	if response.StatusCode != http.StatusOK {
-		reason, _ := io.ReadAll(io.LimitReader(response.Body, errorLimit)) // an answer without a reason is one too
-		return fmt.Errorf("%s answers %s: --kubeconfig and --context must reach a shard or a cache server, not a front-proxy, as a member of system:masters: %s",
+		reason, _ := io.ReadAll(io.LimitReader(response.Body, errorLimit)) // optional
+		return fmt.Errorf("%s returned %s: --kubeconfig and --context must select a shard or a cache server, not a front-proxy, and a member of system:masters: %s",
 			from, response.Status, strings.TrimSpace(string(reason)))
 	}
 	to.progress.of = response.ContentLength
 	if _, err := io.Copy(to, response.Body); err != nil {
-		return fmt.Errorf("the snapshot was cut after %d bytes of %d: %w", to.written, response.ContentLength, err)
+		return fmt.Errorf("the snapshot was truncated after %d of %d bytes: %w", to.written, response.ContentLength, err)
 	}
 	return nil
 }
 
-// serverURL returns where the server whose URL a kubeconfig has serves snapshots.
+// serverURL returns the URL of snapshots for the server URL of a kubeconfig.
 func serverURL(host string) (string, error) {
 	u, err := url.Parse(host)
 	if err != nil {
@@ -194,12 +181,11 @@ func serverURL(host string) (string, error) {
 	return u.Scheme + "://" + u.Host + strings.TrimRight(u.Path, "/") + Path, nil
 }
 
-// checkedWriter passes on what it gets, and adds up all but the checksum at the
-// end of it.
+// checkedWriter forwards writes, and computes the checksum of all bytes before the checksum at the end.
 type checkedWriter struct {
 	out      io.Writer
 	sum      hash.Hash
-	tail     []byte // the last bytes, at most as many as the checksum has
+	tail     []byte // the last bytes, at most the length of the checksum
 	written  int64
 	progress progress
 }
@@ -212,25 +198,25 @@ func (w *checkedWriter) Write(p []byte) (int, error) {
 		w.sum.Write(w.tail[:extra]) // never fails
 		w.tail = append(w.tail[:0], w.tail[extra:]...)
 	}
-	w.progress.tell(w.written)
+	w.progress.report(w.written)
 	return n, err
 }
 
 func (w *checkedWriter) check() error {
 	if len(w.tail) < sha256.Size || string(w.sum.Sum(nil)) != string(w.tail) {
-		return fmt.Errorf("%w: it was cut or damaged on its way after %d bytes: save it again", etcd.ErrSnapshot, w.written)
+		return fmt.Errorf("%w: it was truncated or damaged in transit after %d bytes: save it again", etcd.ErrSnapshot, w.written)
 	}
 	return nil
 }
 
-// progress tells a person how far a snapshot has come.
+// progress prints the progress of a snapshot.
 type progress struct {
 	to   io.Writer
 	of   int64
 	last time.Time
 }
 
-func (p *progress) tell(written int64) {
+func (p *progress) report(written int64) {
 	if now := time.Now(); now.Sub(p.last) >= progressPeriod {
 		p.last = now
 		_, _ = fmt.Fprintf(p.to, "%d of %d MiB\n", written/mebibyte, p.of/mebibyte)

@@ -18,8 +18,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/etcd/snapshot"
 )
 
-// serve answers as a server does, and returns a kubeconfig for a logical cluster
-// of it.
+// serve starts a server and returns a kubeconfig for one of its logical clusters.
 func serve(t *testing.T, handler http.HandlerFunc) string {
 	t.Helper()
 	server := httptest.NewServer(handler)
@@ -40,7 +39,7 @@ func TestSaveRunning(t *testing.T) {
 		err    string
 	}{
 		"whole":            {whole, len(whole), ""},
-		"cut":              {whole[:len(whole)/2], len(whole), "was cut"},
+		"cut":              {whole[:len(whole)/2], len(whole), "was truncated"},
 		"ends early":       {whole[:len(whole)/2], len(whole) / 2, etcd.ErrSnapshot.Error()},
 		"without checksum": {content, len(content), etcd.ErrSnapshot.Error()},
 		"nothing":          {nil, 0, etcd.ErrSnapshot.Error()},
@@ -75,7 +74,7 @@ func TestSaveRunning(t *testing.T) {
 			require.Equal(t, os.FileMode(0o600), info.Mode(), "secrets are for their owner only")
 			require.Contains(t, out.String(), fmt.Sprintf("%x", sum))
 
-			// What is there stays, unless it is to be replaced.
+			// An existing file is kept without overwrite.
 			require.NoError(t, os.WriteFile(file, []byte("old"), 0o600))
 			require.ErrorContains(t, snapshot.Save(t.Context(), snapshot.Source{Kubeconfig: kubeconfig}, file, false, &out), "--overwrite")
 			saved, err = os.ReadFile(file)
@@ -95,8 +94,7 @@ func TestSaveRunning(t *testing.T) {
 	})
 }
 
-// TestSaveStopped saves the data of a server that was killed: what it wrote last
-// is in etcd's log only.
+// TestSaveStopped saves the data of a killed server, whose last writes are only in etcd's log.
 func TestSaveStopped(t *testing.T) {
 	dataDir, killed := t.TempDir(), t.TempDir()
 	server, err := etcd.Start(t.Context(), etcd.Config{DataDir: etcd.Directory(dataDir), UnsafeNoFsync: true})

@@ -1,4 +1,4 @@
-// Package lifecycletest holds that servers which cannot start leave nothing behind.
+// Package lifecycletest tests that servers which fail to start release all resources.
 package lifecycletest
 
 import (
@@ -10,20 +10,19 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Server is one that is ready to run.
+// Server is a server that is ready to run.
 type Server interface{ Close() }
 
-// Mistake is something that is wrong with the options of a server.
+// Mistake is an invalid option of a server.
 type Mistake[O any] struct {
-	// Make makes it. garbage is a file that holds nothing of use.
+	// Make sets the option. garbage is a file with invalid content.
 	Make func(o *O, garbage string)
-	// Want is in the error: the flag.
+	// Want is part of the error, e.g. the flag.
 	Want string
 }
 
-// HalfStarted starts servers that have one of the mistakes each, and then one that has none, on
-// the same port and whatever else options give to all of them. Each says what is wrong, and has
-// given back what it had opened: the next one has it.
+// HalfStarted starts servers with one mistake each, and then one without mistakes, on the same port and with the same
+// other options. Each must return an error and release everything that it has opened, so that the next can open it.
 func HalfStarted[O any](t *testing.T, options func(port int) *O, start func(o *O) (Server, error), mistakes map[string]Mistake[O]) {
 	t.Helper()
 	taken, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")

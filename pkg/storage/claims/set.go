@@ -1,11 +1,10 @@
-// Package claims knows which logical clusters let somebody see their objects of one
-// resource, and which of them: that is what permission claims on an API export come
-// to. A request that is restricted to a Set sees nothing else.
+// Package claims maintains sets of claimed objects: the logical clusters that accept a permission claim of an
+// API export on one resource, and the objects that each claim selects. Requests that are restricted to a
+// Set find no other objects.
 //
-// A set is in memory, and has a timeline: each change has a version, so that lists at
-// a version and watches from one can tell what they have to show. Whoever knows the
-// bindings makes the sets and keeps them up to date; the storage of the resource reads
-// them.
+// A set is in memory and has a timeline. Each change has a version, so that lists at a version and watches
+// from a version can determine their objects. The component that watches the bindings creates and updates
+// the sets; the storage of the resource reads them.
 package claims
 
 import (
@@ -20,14 +19,14 @@ import (
 )
 
 const (
-	// remembered is how many changes a set knows, and rememberedBytes how long their selectors
-	// and names may be together. Watches from before are told to list again.
+	// remembered is the maximum number of changes in a set's history, and rememberedBytes the maximum size of
+	// their selectors and names. Watches from earlier versions must list again.
 	remembered      = 10_000
 	rememberedBytes = 4 << 20
 )
 
-// Set is the logical clusters that let somebody see their objects of one resource, each
-// with a selector. All methods can be called concurrently, and none waits for a request.
+// Set contains the logical clusters with claimed objects of one resource, each with a selection. All methods
+// can be called concurrently, and none of them waits for a request.
 type Set struct {
 	source   *Source
 	resource schema.GroupResource
@@ -35,21 +34,21 @@ type Set struct {
 
 	mu      sync.Mutex
 	members map[logicalcluster.Name]Selection
-	// view is members in order, once somebody has asked.
-	view *Snapshot
-	// begun is set once the set is as another replica may have it, too.
+	// snapshot is a sorted copy of members, or nil after a change.
+	snapshot *Snapshot
+	// begun is set when the set may be in the same state on another replica.
 	begun bool
-	// version is that of the latest change.
+	// version is the version of the latest change.
 	version uint64
-	// floor is the version from which on all changes are known.
+	// floor is the version after which the history is complete.
 	floor uint64
-	// changes are the latest, in order; those before ended know until when they
-	// have to be told.
+	// changes is the history, in order. Of those before ended it is known at which version all replicas
+	// had seen them.
 	changes []Change
 	ended   int
-	// bytes are what the changes take: that of Before is of the change before.
+	// bytes is the size of the history. A change counts for After, because Before belongs to the one before.
 	bytes int
-	// waiting are changes that the follower has yet to apply.
+	// waiting are the changes that the follower has not applied yet.
 	waiting []waiting
 	notify  func()
 }
@@ -62,32 +61,31 @@ type waiting struct {
 
 const forever = ^uint64(0)
 
-// Change is that a set holds other objects of a logical cluster than before.
+// Change replaces the selection of a logical cluster in a set.
 type Change struct {
 	Cluster       logicalcluster.Name
 	Before, After Selection
-	// Revision is the resource version of the object that says so.
+	// Revision is the resource version of the object that caused the change.
 	Revision uint64
-	// Version is the resource version after which watches are told of it here, Time when that was.
+	// Version is the resource version after which watches receive the change here, and Time when it was applied.
 	Version uint64
 	Time    time.Time
-	// until is a resource version that was reached when each replica had seen it.
+	// until is a resource version that was current after all replicas had seen the change.
 	until uint64
 }
 
-// Lagged is until when another replica may have counted by what was before.
+// Lagged is the time until which another replica may have used the state before the change.
 func (c Change) Lagged() time.Time { return c.Time.Add(lag) }
 
-// NewSet returns an empty set of a source, if not nil, for the objects of the resource that
-// have the identity, which is empty for those that no export defines. since is the resource
-// version up to which the caller has read the bindings: changes up to it are how the set
-// begins, and watches that resume below it are told to list again.
+// NewSet returns an empty set for the objects of a resource with an identity, which is empty for resources
+// that no export defines. The source may be nil. since is the resource version up to which the caller has read
+// the bindings: changes up to it belong to the initial state, and watches from earlier versions must list again.
 func NewSet(source *Source, resource schema.GroupResource, identity string, since uint64) *Set {
 	return &Set{source: source, resource: resource, identity: identity, members: map[logicalcluster.Name]Selection{}, version: since, floor: since}
 }
 
-// Begin ends what the set begins with: the changes from now on are known to watches that resume from since, because
-// another replica, or a list of this one, may have counted by what was before.
+// Begin completes the initial state. Later changes are also recorded for watches that resume from since,
+// because another replica, or an earlier list of this one, may have used the state before.
 func (s *Set) Begin() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -102,33 +100,32 @@ func (s *Set) CatchUp(ctx context.Context, version uint64) error {
 	return s.source.catchUp(ctx, version)
 }
 
-// Resource is what the set has objects of.
+// Resource is the resource of the objects.
 func (s *Set) Resource() schema.GroupResource { return s.resource }
 
-// Current is that of the source. Whoever answers a request asks after it has chosen the
-// version that it answers at.
+// Current returns the error of the source's Current. A request must check it after it has chosen the version
+// that it serves.
 func (s *Set) Current() error { return s.source.Current() }
 
-// Identity is that of the objects.
+// Identity is the identity of the objects.
 func (s *Set) Identity() string { return s.identity }
 
-// Allow lets the set hold the objects of a logical cluster that the selector matches;
-// nil matches all. It replaces what was allowed before. revision is the resource version
-// of the object that says so. It costs as much as the map, if nobody watches; watches are
-// told what they see now and what no longer, on goroutines of their own. Nothing is
-// written. Both take the lock of the hub that watches, under which BackendConfig.ClaimLabels
-// and attributes are asked: so these must not take a lock that the caller holds here.
+// Allow sets the selection of a logical cluster to the objects that the selector matches; nil matches all.
+// revision is the resource version of the object that caused the change. Without watches, the cost is that
+// of a map update; watches receive added and deleted objects from their own goroutines. It takes the lock
+// of the hub that follows the set, under which BackendConfig.ClaimLabels and attributes are computed.
+// Therefore these must not take a lock that the caller holds.
 func (s *Set) Allow(cluster logicalcluster.Name, selector labels.Selector, revision uint64) {
 	s.change(cluster, Select(selector), revision)
 }
 
-// AllowNames is Allow for the objects with some names; if there are none, it is Deny.
+// AllowNames is like Allow for the objects with the names; without names it is like Deny.
 func (s *Set) AllowNames(cluster logicalcluster.Name, names []string, revision uint64) {
 	s.change(cluster, SelectNames(names), revision)
 }
 
-// Deny takes all objects of a logical cluster out of the set, as Allow puts them in.
-// Whoever drops a set denies all of its logical clusters first.
+// Deny removes a logical cluster from the set, as Allow adds it. Before a set is dropped, all its logical
+// clusters must be denied.
 func (s *Set) Deny(cluster logicalcluster.Name, revision uint64) {
 	s.change(cluster, Selection{}, revision)
 }
@@ -150,7 +147,7 @@ func (s *Set) change(cluster logicalcluster.Name, selection Selection, revision 
 	}
 }
 
-// Selection returns what the set holds of a logical cluster, by the latest change.
+// Selection returns the selection of a logical cluster after all changes, including pending ones.
 func (s *Set) Selection(cluster logicalcluster.Name) Selection {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -166,7 +163,7 @@ func (s *Set) newestLocked(cluster logicalcluster.Name) Selection {
 	return s.members[cluster]
 }
 
-// Len is how many logical clusters the set holds objects of.
+// Len is the number of logical clusters in the set.
 func (s *Set) Len() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -180,7 +177,7 @@ func (s *Set) applyLocked(w waiting, version uint64, now time.Time) Change {
 	} else {
 		delete(s.members, w.cluster)
 	}
-	s.view, s.version = nil, version
+	s.snapshot, s.version = nil, version
 	if s.begun || version > s.floor || len(s.changes) > 0 {
 		s.changes = append(s.changes, change)
 		s.bytes += change.After.bytes()
@@ -189,8 +186,8 @@ func (s *Set) applyLocked(w waiting, version uint64, now time.Time) Change {
 	return change
 }
 
-// compactLocked drops the oldest changes, if there are too many, or they are too large: not those that another
-// replica may have yet to see.
+// compactLocked drops the oldest changes if the history is too long or too large, but none that another
+// replica may not have seen.
 func (s *Set) compactLocked(version uint64, now time.Time) {
 	s.advanceLocked(version, now)
 	n := 0
@@ -200,14 +197,13 @@ func (s *Set) compactLocked(version uint64, now time.Time) {
 	if n == 0 {
 		return
 	}
-	// A watch from until on needs nothing of it.
+	// A watch from a version after until does not need the change.
 	s.floor = max(s.floor, s.changes[n-1].until+1)
 	clear(s.changes[:n])
 	s.changes, s.ended = s.changes[n:], s.ended-n
 }
 
-// advanceLocked lets changes that every replica has seen by now end at a version that was
-// reached.
+// advanceLocked sets until of the changes that all replicas have seen by now.
 func (s *Set) advanceLocked(version uint64, now time.Time) {
 	since, current := s.source.currentSince(now)
 	if !current || now.Sub(since) <= lag {

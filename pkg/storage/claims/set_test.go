@@ -26,7 +26,7 @@ func clusters(v *Snapshot) []logicalcluster.Name {
 	return found
 }
 
-// A set is known as it was at each version since it was made.
+// TestTimeline verifies the state of a set at each version.
 func TestTimeline(t *testing.T) {
 	s := NewSet(nil, secrets, "", 10)
 	s.Allow("a", nil, 8) // how it begins
@@ -72,7 +72,7 @@ func TestTimeline(t *testing.T) {
 	require.Empty(t, missed)
 }
 
-// A set may hold objects by their names.
+// TestNames verifies selections by name.
 func TestNames(t *testing.T) {
 	s := NewSet(nil, secrets, "", 10)
 	named := func(name string) *metav1.PartialObjectMetadata {
@@ -97,7 +97,7 @@ func TestNames(t *testing.T) {
 	require.True(t, s.Selection("a").Matches(named("z")))
 }
 
-// Changes that every replica has seen are told to nobody who resumes later.
+// TestLag verifies that watches do not receive changes which all replicas have seen at their version.
 func TestLag(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		s := NewSet(nil, secrets, "", 10)
@@ -122,7 +122,7 @@ func TestLag(t *testing.T) {
 	})
 }
 
-// A set forgets what is too long ago, but nothing that a replica may have yet to see.
+// TestCompacts verifies that a set drops old changes, except those that a replica may not have seen.
 func TestCompacts(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		s := NewSet(nil, secrets, "", 0)
@@ -150,7 +150,7 @@ func TestCompacts(t *testing.T) {
 	})
 }
 
-// What changes select by is text of tenants: a set forgets the oldest where it is much.
+// TestCompactsByBytes verifies that a set drops changes if their selectors, which tenants choose, are too large.
 func TestCompactsByBytes(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		s := NewSet(nil, secrets, "", 0)
@@ -193,7 +193,7 @@ func TestCompactsByBytes(t *testing.T) {
 	})
 }
 
-// The one who follows a set is told of changes, and says when they count.
+// TestFollow verifies that the follower is notified and determines the version of changes.
 func TestFollow(t *testing.T) {
 	s := NewSet(nil, secrets, "", 10)
 	told := 0
@@ -222,7 +222,7 @@ func TestFollow(t *testing.T) {
 	require.True(t, s.Follow(func() {}))
 }
 
-// Members are in the order of keys, in which a slash ends a name.
+// TestOrder verifies that members have the order of keys, in which a slash ends a name.
 func TestOrder(t *testing.T) {
 	s := NewSet(nil, secrets, "", 0)
 	for _, name := range []logicalcluster.Name{"b", "a", "a-b", "ab", "a:b"} {
@@ -236,7 +236,7 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// A restriction leads to the storage of one resource only, and ends where the request goes elsewhere.
+// TestContext verifies that a restriction applies to one resource, and ends with another target.
 func TestContext(t *testing.T) {
 	s := NewSet(nil, secrets, "hash", 0)
 	ctx := WithSet(request.WithWildcard(t.Context()), s)

@@ -10,19 +10,18 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// Selection is which objects of a logical cluster a set holds: none, unless it was
-// allowed some. It does not change.
+// Selection selects objects of a logical cluster in a set; the zero value selects none. It is immutable.
 type Selection struct {
 	held     bool
 	selector labels.Selector
-	// names, if not nil, are those of the objects, in order; there is no selector then.
+	// names, if not nil, are the sorted names of the objects; selector is nil then.
 	names []string
 }
 
-// Select returns the selection of the objects that a selector matches; nil matches all.
+// Select returns the selection of objects that the selector matches; nil matches all.
 func Select(selector labels.Selector) Selection { return Selection{held: true, selector: selector} }
 
-// SelectNames returns the selection of the objects with the names: none if there are none.
+// SelectNames returns the selection of objects with the names.
 func SelectNames(names []string) Selection {
 	if len(names) == 0 {
 		return Selection{}
@@ -32,13 +31,13 @@ func SelectNames(names []string) Selection {
 	return Selection{held: true, names: slices.Compact(names)}
 }
 
-// Selector returns what the objects have to match; nil for all, and where names select.
+// Selector returns the selector, which is nil if all objects are selected or if names select them.
 func (s Selection) Selector() labels.Selector { return s.selector }
 
-// Held reports whether the set holds the logical cluster.
+// Held reports whether the logical cluster is in the set.
 func (s Selection) Held() bool { return s.held }
 
-// Matches reports whether the set holds the object.
+// Matches reports whether the object is selected.
 func (s Selection) Matches(obj runtime.Object) bool {
 	if !s.held || s.names == nil && (s.selector == nil || s.selector.Empty()) {
 		return s.held
@@ -47,7 +46,7 @@ func (s Selection) Matches(obj runtime.Object) bool {
 	return err == nil && s.MatchesObject(object.GetName(), object.GetLabels())
 }
 
-// MatchesObject reports whether the set holds an object with the name and the labels.
+// MatchesObject reports whether an object with the name and the labels is selected.
 func (s Selection) MatchesObject(name string, l labels.Set) bool {
 	switch {
 	case !s.held:
@@ -71,7 +70,7 @@ func (s Selection) text() string {
 	return s.selector.String()
 }
 
-// bytes returns about what the selection takes in memory: its names, or the texts of its selector.
+// bytes returns the approximate size of the selection: of its names, or the texts of its selector.
 func (s Selection) bytes() int {
 	n := textBytes(s.names...)
 	if s.selector == nil {
@@ -92,19 +91,19 @@ func textBytes(texts ...string) (n int) {
 	return n
 }
 
-// Member is a logical cluster of a set.
+// Member is a logical cluster in a set.
 type Member struct {
 	Cluster   logicalcluster.Name
 	Selection Selection
 }
 
-// View is a set as it is at one version. It does not change.
+// Snapshot is the immutable state of a set at one version.
 type Snapshot struct {
-	// Members are in the order of their keys.
+	// Members are in the order of their storage keys.
 	Members []Member
 }
 
-func newView(members map[logicalcluster.Name]Selection) *Snapshot {
+func newSnapshot(members map[logicalcluster.Name]Selection) *Snapshot {
 	v := &Snapshot{Members: make([]Member, 0, len(members))}
 	for cluster, selection := range members {
 		v.Members = append(v.Members, Member{cluster, selection})
@@ -113,7 +112,7 @@ func newView(members map[logicalcluster.Name]Selection) *Snapshot {
 	return v
 }
 
-// compare orders logical clusters as keys do, in which a slash ends a name.
+// compare orders logical clusters like storage keys, in which a slash follows the name.
 func compare(a, b logicalcluster.Name) int {
 	n := min(len(a), len(b))
 	if order := cmp.Compare(a[:n], b[:n]); order != 0 || len(a) == len(b) {
@@ -125,13 +124,13 @@ func compare(a, b logicalcluster.Name) int {
 	return cmp.Compare(a[n], '/')
 }
 
-// From returns the members from a logical cluster on.
+// From returns the members starting at a logical cluster.
 func (v *Snapshot) From(cluster logicalcluster.Name) []Member {
 	n, _ := v.search(cluster)
 	return v.Members[n:]
 }
 
-// Selection returns what the set holds of a logical cluster.
+// Selection returns the selection of a logical cluster.
 func (v *Snapshot) Selection(cluster logicalcluster.Name) Selection {
 	if n, found := v.search(cluster); found {
 		return v.Members[n].Selection

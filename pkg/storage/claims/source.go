@@ -9,48 +9,46 @@ import (
 )
 
 const (
-	// BeatInterval is how often a source has to beat.
+	// BeatInterval is the required interval of Source.Beat.
 	BeatInterval = time.Second
-	// stoodStill is after how long without a beat a source is not current: within the
-	// other half of the lag, processes that run have to hear of changes.
-	stoodStill = lag / 2
-	// lag is how much later than here another replica may have seen a change.
+	// suspendedAfter is the time without a beat after which a source is not current. In the rest of the lag,
+	// running processes must receive changes.
+	suspendedAfter = lag / 2
+	// lag is the maximum delay after which another replica has seen a change.
 	lag = 10 * time.Second
 )
 
-// Source is whoever brings changes to sets, as far as it can tell that it does. A process
-// that stood still, or whose machine did, hears of what happened meanwhile in no order:
-// of events of objects maybe before changes of claims that other replicas have long told
-// of. So its sets show nothing until it has read the claims again. The zero value has
-// never stood still.
+// Source monitors whether the process that updates sets is running. If the process or its machine was suspended,
+// it receives the events of the meantime in any order, e.g. events of objects before changes of claims that other
+// replicas have already applied. Therefore its sets are not current until the claims have been read
+// again. The zero value has never been suspended.
 type Source struct {
 	mu sync.Mutex
-	// beat is when it was last known to run, or zero.
+	// beat is the time of the last beat, or zero.
 	beat time.Time
-	// since is as of when the claims were read after it stood still, and reading that they
-	// have yet to be.
+	// since is when the claims were last read after a suspension; reading is true until they have been.
 	since   time.Time
 	reading bool
 	// catchUp waits until sets have all changes up to a version; nil if they always have.
 	catchUp func(ctx context.Context, version uint64) error
 }
 
-// CatchUpBy has sets use a function that waits until they have all changes up to a version. It is called before
-// there are sets.
+// CatchUpBy sets the function that waits until sets have all changes up to a version. It must be called before
+// sets are created.
 func (s *Source) CatchUpBy(catchUp func(ctx context.Context, version uint64) error) {
 	s.catchUp = catchUp
 }
 
-// SeenByAll reports whether all replicas have seen a change that this one saw at a time.
+// SeenByAll reports whether all replicas have seen a change that this one saw at the given time.
 func (s *Source) SeenByAll(at time.Time) bool {
 	now := time.Now()
 	since, current := s.currentSince(now)
 	return current && now.Sub(since) > lag && now.Sub(at) > lag
 }
 
-// Beat says that the source runs. It reports whether it stood still before: then the claims
-// have to be read, and Restart called.
-func (s *Source) Beat() (stood bool) {
+// Beat records that the source is running. It reports whether the source was suspended: then the claims must be
+// read again, followed by Restart.
+func (s *Source) Beat() (suspended bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()
@@ -59,15 +57,14 @@ func (s *Source) Beat() (stood bool) {
 	return s.reading
 }
 
-// Restart says that sets have all that happened until a time.
+// Restart records that sets have all changes until a time.
 func (s *Source) Restart(asOf time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.beat, s.since, s.reading = asOf, asOf, false
 }
 
-// Current returns an error that tells clients to try again where sets may not be what they
-// should be by now.
+// Current returns an error that makes clients retry if sets may be outdated.
 func (s *Source) Current() error {
 	if _, current := s.currentSince(time.Now()); !current {
 		return apierrors.NewTooManyRequests("the permission claims are being read again: try again", 1)
@@ -75,7 +72,7 @@ func (s *Source) Current() error {
 	return nil
 }
 
-// currentSince reports whether the source is current, and since when it has not stood still.
+// currentSince reports whether the source is current, and since when.
 func (s *Source) currentSince(now time.Time) (time.Time, bool) {
 	if s == nil {
 		return time.Time{}, true
@@ -86,5 +83,5 @@ func (s *Source) currentSince(now time.Time) (time.Time, bool) {
 }
 
 func (s *Source) runsLocked(now time.Time) bool {
-	return s.beat.IsZero() || now.Sub(s.beat) <= stoodStill
+	return s.beat.IsZero() || now.Sub(s.beat) <= suspendedAfter
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/shardplane/shardplane/test/bubble"
 )
 
-// Who stood still is not current until the claims have been read again, however long that
-// takes, and its changes count as seen by all only later.
+// TestSource verifies that a suspended source is not current until the claims were read again, and that its changes
+// count as seen by all replicas only after the lag.
 func TestSource(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		source := &Source{}
@@ -29,7 +29,7 @@ func TestSource(t *testing.T) {
 			<-time.After(BeatInterval)
 		}
 		s.Allow("a", nil, 20)
-		<-time.After(stoodStill)
+		<-time.After(suspendedAfter)
 		require.True(t, apierrors.IsTooManyRequests(s.Current()), "before anybody has noticed")
 		<-time.After(2 * lag)
 		require.Equal(t, 1, missed())
@@ -38,7 +38,7 @@ func TestSource(t *testing.T) {
 		require.True(t, source.Beat())
 
 		began := time.Now()
-		<-time.After(stoodStill + 1)
+		<-time.After(suspendedAfter + 1)
 		source.Restart(began)
 		require.Error(t, s.Current(), "it stood still again while it read")
 		require.True(t, source.Beat())

@@ -6,12 +6,11 @@ import (
 	"time"
 )
 
-// ErrCompacted says that a set does not know any more what it was at a version.
+// ErrCompacted is returned if the history of a set does not include a version.
 var ErrCompacted = errors.New("the permission claims are not known any more at this resource version: list again")
 
-// Follow has the caller apply the changes from now on, which notify tells of: it is
-// called after each change, without a lock of the set. There is one follower at most:
-// Follow reports whether it is the caller.
+// Follow makes the caller apply all following changes. notify is called after each change, without a lock of
+// the set. A set has at most one follower; Follow reports whether it is the caller.
 func (s *Set) Follow(notify func()) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -22,14 +21,14 @@ func (s *Set) Follow(notify func()) bool {
 	return true
 }
 
-// Followed reports whether somebody follows the set: requests watch what it holds.
+// Followed reports whether a storage follows the set, because requests watch it.
 func (s *Set) Followed() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.notify != nil
 }
 
-// Unfollow ends what Follow began.
+// Unfollow ends Follow.
 func (s *Set) Unfollow() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -40,8 +39,8 @@ func (s *Set) Unfollow() {
 	s.waiting = nil
 }
 
-// Apply makes the changes that wait for the version or an older one, and returns them,
-// and whether others wait for a newer one. They count after the version.
+// Apply applies the pending changes of the version or an older one, and returns them. more reports whether
+// newer ones are pending. They take effect after the version.
 func (s *Set) Apply(version uint64) (made []Change, more bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -53,8 +52,7 @@ func (s *Set) Apply(version uint64) (made []Change, more bool) {
 	return made, len(s.waiting) > 0
 }
 
-// Restart forgets all changes, and that they have happened: for an etcd that is at an
-// older version than it was.
+// Restart drops the history, because etcd was restored to an older version.
 func (s *Set) Restart(version uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -62,7 +60,7 @@ func (s *Set) Restart(version uint64) {
 	s.version, s.floor = version, version
 }
 
-// Version is the latest resource version of a change, of those included that wait for it.
+// Version is the latest resource version of a change, including pending ones.
 func (s *Set) Version() uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -73,8 +71,7 @@ func (s *Set) Version() uint64 {
 	return version
 }
 
-// Latest returns the set as it is. It is remembered until the next change; then it takes
-// as long as sorting the logical clusters.
+// Latest returns the current state. It is cached until the next change; then the logical clusters are sorted.
 func (s *Set) Latest() *Snapshot {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -82,14 +79,14 @@ func (s *Set) Latest() *Snapshot {
 }
 
 func (s *Set) latestLocked() *Snapshot {
-	if s.view == nil {
-		s.view = newView(s.members)
+	if s.snapshot == nil {
+		s.snapshot = newSnapshot(s.members)
 	}
-	return s.view
+	return s.snapshot
 }
 
-// At returns the set as it was at a version, or ErrCompacted. It has the changes of all objects up to
-// the version, also those that came later.
+// At returns the state at a version, or ErrCompacted. It includes the changes of all objects up to the
+// version, also those that were applied later.
 func (s *Set) At(version uint64) (*Snapshot, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -107,20 +104,20 @@ func (s *Set) At(version uint64) (*Snapshot, error) {
 			delete(members, c.Cluster)
 		}
 	}
-	return newView(members), nil
+	return newSnapshot(members), nil
 }
 
-// Advance lets changes that every replica has seen end at the version, so that watches
-// from later ones are not told of them. It costs nothing where nothing has changed.
+// Advance records the version for changes that all replicas have seen, so that watches from later versions do
+// not receive them. It is cheap without such changes.
 func (s *Set) Advance(version uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.advanceLocked(version, time.Now())
 }
 
-// Missed returns the changes that a watch from a version has to be told, in order, or
-// ErrCompacted. Where here says that what was seen at the version was seen here, these
-// are the ones since; else also those that another replica may not have seen at it.
+// Missed returns the changes that a watch from a version has missed, in order, or ErrCompacted. If here is
+// true, the watch's client has read the objects at this version from this replica. Otherwise the result
+// includes changes that another replica may not have seen at the version.
 func (s *Set) Missed(version uint64, here bool) ([]Change, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,12 +1,11 @@
-// Package encryption encrypts resources before they reach etcd, by an
-// EncryptionConfiguration file as kube-apiserver's:
+// Package encryption encrypts resources in etcd as specified by an EncryptionConfiguration file, like
+// kube-apiserver:
 //
 //	Options ─► Open ─► Providers ─► Transformers() to storage.BackendConfig
 //	                           └──► Run reloads the file; Close ends KMS connections
 //
-// The providers are upstream's. What aesgcm and kms seal is bound to its key in
-// etcd, and with it to its logical cluster: a value copied to the key of another
-// logical cluster cannot be read there.
+// The providers are upstream's. aesgcm and kms bind a value to its key in etcd, and thus to its logical
+// cluster: a value that is copied to another logical cluster cannot be decrypted.
 package encryption
 
 import (
@@ -22,18 +21,18 @@ import (
 	"k8s.io/apiserver/pkg/storage/value"
 )
 
-// Options say how resources are encrypted.
+// Options configure the encryption of resources.
 type Options struct {
-	// ConfigFile is an EncryptionConfiguration; nothing is encrypted without.
+	// ConfigFile is the path of an EncryptionConfiguration. If empty, resources are not encrypted.
 	ConfigFile string
 }
 
 // AddFlags adds the flags of o to fs.
 func (o *Options) AddFlags(fs *pflag.FlagSet) {
-	fs.StringVar(&o.ConfigFile, "encryption-provider-config", o.ConfigFile, "EncryptionConfiguration file (apiserver.config.k8s.io/v1) that says which resources are encrypted in etcd, and with which keys; read again within a minute when it changes")
+	fs.StringVar(&o.ConfigFile, "encryption-provider-config", o.ConfigFile, "file with the EncryptionConfiguration (apiserver.config.k8s.io/v1) for resources in etcd; changes are loaded within a minute")
 }
 
-// Providers are the opened providers of a configuration. Close them in the end.
+// Providers are the open providers of a configuration. They must be closed.
 type Providers struct {
 	transformers value.ResourceTransformers
 	checks       []healthz.HealthChecker
@@ -41,9 +40,8 @@ type Providers struct {
 	closeKMS     context.CancelFunc
 }
 
-// Open reads the configuration and connects to its key management services.
-// serverID tells processes apart in metrics. Without a configuration it returns
-// Providers that encrypt nothing.
+// Open reads the configuration and connects to its key management services. serverID distinguishes processes in
+// metrics. Without a configuration, the Providers do not encrypt.
 func (o *Options) Open(ctx context.Context, serverID string) (*Providers, error) {
 	if o.ConfigFile == "" {
 		return &Providers{transformers: encryptionconfig.StaticTransformers{}, closeKMS: func() {}}, nil
@@ -58,7 +56,7 @@ func (o *Options) Open(ctx context.Context, serverID string) (*Providers, error)
 	metrics.RecordEncryptionConfigLastConfigInfo(serverID, loaded.EncryptionFileContentHash)
 	if len(loaded.HealthChecks) != 1 {
 		closeKMS()
-		return nil, fmt.Errorf("--encryption-provider-config: %d health checks where one is needed", len(loaded.HealthChecks))
+		return nil, fmt.Errorf("--encryption-provider-config: expected 1 health check, got %d", len(loaded.HealthChecks))
 	}
 	dynamic := encryptionconfig.NewDynamicTransformers(loaded.Transformers, loaded.HealthChecks[0], closeKMS, loaded.KMSCloseGracePeriod)
 	return &Providers{
@@ -72,33 +70,31 @@ func (o *Options) Open(ctx context.Context, serverID string) (*Providers, error)
 	}, nil
 }
 
-// Transformers returns what storage encrypts with. Without a configuration it
-// encrypts nothing, and refuses to read what is encrypted.
+// Transformers returns the transformers for the storage. Without a configuration, they do not encrypt, and they
+// reject encrypted values.
 func (p *Providers) Transformers() value.ResourceTransformers { return explained{p.transformers} }
 
-// explained says what to do about values that cannot be read.
+// explained adds a hint to decryption errors.
 type explained struct{ value.ResourceTransformers }
 
-// TransformerForResource implements value.ResourceTransformers.
 func (e explained) TransformerForResource(resource schema.GroupResource) value.Transformer {
 	return explainedTransformer{e.ResourceTransformers.TransformerForResource(resource)}
 }
 
 type explainedTransformer struct{ value.Transformer }
 
-// TransformFromStorage implements value.Transformer.
 func (e explainedTransformer) TransformFromStorage(ctx context.Context, data []byte, key value.Context) (out []byte, stale bool, err error) {
 	out, stale, err = e.Transformer.TransformFromStorage(ctx, data, key)
 	if err != nil {
-		err = fmt.Errorf("%w: --encryption-provider-config of this server lacks its key, or the KMS plugin does not answer; give all replicas of a shard the same keys", err)
+		err = fmt.Errorf("%w: --encryption-provider-config of this server lacks its key, or the KMS plugin is unavailable; all replicas of a shard need the same keys", err)
 	}
 	return out, stale, err
 }
 
-// HealthChecks report whether the key management services answer.
+// HealthChecks check the key management services.
 func (p *Providers) HealthChecks() []healthz.HealthChecker { return p.checks }
 
-// Run takes up changes of the file until ctx is done.
+// Run reloads the file when it changes, until ctx is done.
 func (p *Providers) Run(ctx context.Context) error {
 	if p.reload == nil {
 		<-ctx.Done()
@@ -108,5 +104,5 @@ func (p *Providers) Run(ctx context.Context) error {
 	return nil
 }
 
-// Close ends the connections to key management services.
+// Close closes the connections to key management services.
 func (p *Providers) Close() { p.closeKMS() }

@@ -65,7 +65,7 @@ func open(t *testing.T, server *etcd.Server, p *Providers) *store {
 	return &store{t: t, backend: b, client: server}
 }
 
-// of opens the storage of a resource. The objects are pods, but look like any.
+// of opens the storage of a resource, with objects of type Pod.
 func (s *store) of(resource schema.GroupResource) apistorage.Interface {
 	s.t.Helper()
 	getter := s.backend.RESTOptionsGetter(func(schema.GroupResource) (runtime.Codec, error) {
@@ -84,7 +84,7 @@ func (s *store) of(resource schema.GroupResource) apistorage.Interface {
 	return st
 }
 
-// raw returns the keys of etcd and what they hold.
+// raw returns the keys and values in etcd.
 func (s *store) raw() map[string]string {
 	s.t.Helper()
 	all, err := s.client.Client().KV.Get(s.t.Context(), storage.DefaultPrefix+"/", clientv3.WithPrefix())
@@ -96,7 +96,7 @@ func (s *store) raw() map[string]string {
 	return found
 }
 
-// rawOf returns what etcd holds of one object.
+// rawOf returns the stored value of one object.
 func (s *store) rawOf(parts ...string) (key, content string) {
 	s.t.Helper()
 	for key, content := range s.raw() {
@@ -193,7 +193,7 @@ func TestEncryptsByResourceAndReadsWhatWasThere(t *testing.T) {
 	_, rewritten := s.rawOf("a", "ns", "old")
 	require.NotContains(t, rewritten, "open-secret", "a write that changes nothing encrypts")
 
-	// What is copied to another logical cluster cannot be read there.
+	// A copy in another logical cluster cannot be decrypted.
 	_, err = server.Client().Put(t.Context(), strings.Replace(fromKey, "/a/", "/b/", 1), content)
 	require.NoError(t, err)
 	uncached := open(t, server, providers(t, Options{ConfigFile: file})).of(secrets)
@@ -242,9 +242,8 @@ func TestRotatesKeysWithoutRestart(t *testing.T) {
 	require.NoError(t, check.Check(nil))
 }
 
-// TestReplicas holds what operations.md says of replicas whose keys differ: a new
-// key that all read before one writes can be introduced, one by one; otherwise the
-// error says what to do.
+// TestReplicas verifies the key rotation in operations.md for replicas with different keys: a new key must be readable
+// by all replicas before one writes with it. Otherwise the error has a hint.
 func TestReplicas(t *testing.T) {
 	server, err := etcd.Start(t.Context(), etcd.Config{DataDir: t.TempDir(), UnsafeNoFsync: true})
 	require.NoError(t, err)
@@ -279,7 +278,7 @@ func TestReplicas(t *testing.T) {
 	}
 	for what, wrong := range map[string]apistorage.Interface{"without keys": replica(), "with another key": replica("key1")} {
 		_, err := read(t, wrong, secrets, "a", "step-2-next")
-		require.ErrorContains(t, err, "give all replicas of a shard the same keys", what)
+		require.ErrorContains(t, err, "all replicas of a shard need the same keys", what)
 		require.ErrorContains(t, err, "--encryption-provider-config", what)
 	}
 }

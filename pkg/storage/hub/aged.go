@@ -9,17 +9,17 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 )
 
-// Upstream's watch cache keeps each event of the last 75 s, with the state of the object before
-// it, and as many for ever once no more come. The hub keeps the same while anybody watches, or
-// may come back, and forgets in time. So that not both do, the watch cache is told then that its
-// events are older than they are, and keeps a hundred of them.
+// Upstream's watch cache keeps each event of the last 75 s with the previous state of the object, and keeps
+// them forever if no new events arrive. The hub keeps the same events while there are watches, or
+// clients that may resume, and it expires them. To avoid keeping them twice, the hub adds to the events'
+// times for the watch cache while it keeps them itself. Then the watch cache keeps only a hundred.
 
-// keepsLocked reports whether the hub keeps events for those who watch, or did so lately.
+// keepsLocked reports whether the hub keeps events, because there are or recently were watches.
 func (h *Hub) keepsLocked(now time.Time) bool {
 	return len(h.watchers) > 0 || now.Sub(h.lastWatched) < historyTime
 }
 
-// agedObject is the object of an event for the watch cache, with the time of the event.
+// agedObject is the object of an event with the time that the watch cache uses.
 type agedObject struct {
 	runtime.Object
 
@@ -31,19 +31,15 @@ var (
 	_ metav1.ObjectMetaAccessor        = agedObject{}
 )
 
-// RecordTime implements storage.WatchEventWithRecordTime.
-func (a agedObject) RecordTime() time.Time { return a.at }
-
-// Unwrap implements storage.WatchEventWithRecordTime.
+func (a agedObject) RecordTime() time.Time  { return a.at }
 func (a agedObject) Unwrap() runtime.Object { return a.Object }
 
-// GetObjectMeta implements metav1.ObjectMetaAccessor.
 func (a agedObject) GetObjectMeta() metav1.Object {
 	m, _ := meta.Accessor(a.Object)
 	return m
 }
 
-// aged returns the object of an event as the watch cache gets it. Its times never go back.
+// aged returns the object of an event for the watch cache. Its times never decrease.
 func (h *Hub) aged(e *event) runtime.Object {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -53,7 +49,7 @@ func (h *Hub) aged(e *event) runtime.Object {
 	return agedObject{e.obj, e.time.Add(h.older)}
 }
 
-// expireLaterLocked sees to it that the history does not outlive its time when nothing is added.
+// expireLaterLocked schedules the expiration of the history in case no more events are added.
 func (h *Hub) expireLaterLocked() {
 	if h.expiring == nil && h.history.len() > historyIdle {
 		h.expiring = time.AfterFunc(historyTime, h.expire)
@@ -74,8 +70,8 @@ func (h *Hub) expire() {
 	}
 }
 
-// CutShort reports whether the hub, which keeps events, has lately forgotten some before their
-// time, as there were too many: the watch cache does not have them, but etcd does.
+// CutShort reports whether the hub has recently dropped events before they expired, because there were too
+// many. The watch cache does not have them either, but etcd does.
 func (h *Hub) CutShort() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()

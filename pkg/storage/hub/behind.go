@@ -6,21 +6,21 @@ import (
 	"github.com/shardplane/shardplane/pkg/storage/claims"
 )
 
-// A watcher that is behind reads in the history, on a goroutine of its own.
+// A watcher that is behind reads from the history, on its own goroutine.
 
 // batch is how many events it takes at a time.
 const batch = 64
 
-// taken is an event for a watcher, with what its claim set held then.
+// taken is an event for a watcher, with the claim set's selection at that time.
 type taken struct {
 	*event
 
 	claimed claims.Selection
-	// missed is as what it is told of what the watcher has missed, if it is.
+	// missed is the type with which the event is sent if the watcher had missed it.
 	missed watch.EventType
 }
 
-// catchUp sends from the history until nothing is left.
+// catchUp sends from the history until no events remain.
 func (w *Watcher) catchUp() {
 	var events [batch]taken
 	for {
@@ -28,14 +28,14 @@ func (w *Watcher) catchUp() {
 		if !more {
 			return
 		}
-		goOn := true
-		for i := 0; i < n && goOn; i++ {
-			goOn = events[i].event == nil || w.sendTaken(&events[i])
+		proceed := true
+		for i := 0; i < n && proceed; i++ {
+			proceed = events[i].event == nil || w.sendTaken(&events[i])
 		}
-		if goOn && t != nil {
-			goOn = w.tell(t)
+		if proceed && t != nil {
+			proceed = w.sendUpdate(t)
 		}
-		if !goOn {
+		if !proceed {
 			w.Stop()
 			close(w.result)
 			return
@@ -43,7 +43,7 @@ func (w *Watcher) catchUp() {
 	}
 }
 
-// sendTaken sends what a watcher gets to see of an event, and returns whether it goes on.
+// sendTaken sends an event if the watcher selects it, and reports whether the watch continues.
 func (w *Watcher) sendTaken(e *taken) bool {
 	var cache eventCache
 	if e.missed != "" {
@@ -57,10 +57,9 @@ func (w *Watcher) sendTaken(e *taken) bool {
 	return !ok || w.send(out)
 }
 
-// take fills events with the next ones for the watcher, and returns what is to be told
-// after them. Those that it does not want are nil. It returns false when none is left, and
-// then the hub sends.
-func (w *Watcher) take(events []taken) (n int, t *told, more bool) {
+// take fills events with the next ones for the watcher, and returns the claim update that follows them.
+// Events that the watcher does not select are nil. It returns false if none remains; from then on the hub sends.
+func (w *Watcher) take(events []taken) (n int, t *claimUpdate, more bool) {
 	h := w.hub
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -74,28 +73,27 @@ func (w *Watcher) take(events []taken) (n int, t *told, more bool) {
 		w.endLocked()
 		close(w.result)
 		return 0, nil, false
-	case w.cursor == l.next && len(w.telling) == 0:
+	case w.cursor == l.next && len(w.pendingUpdates) == 0:
 		w.behind, w.slow, w.missed = false, nil, nil
 		return 0, nil, false
 	}
 	end := l.next
-	if len(w.telling) > 0 {
-		end = w.telling[0].number
+	if len(w.pendingUpdates) > 0 {
+		end = w.pendingUpdates[0].number
 	}
 	for ; n < len(events) && w.cursor < end; n++ {
 		events[n] = w.wantedLocked(l.at(w.cursor))
 		w.cursor++
 	}
-	if len(w.telling) > 0 && w.cursor == end {
-		t = w.telling[0]
-		w.telling[0] = nil
-		w.telling = w.telling[1:]
+	if len(w.pendingUpdates) > 0 && w.cursor == end {
+		t = w.pendingUpdates[0]
+		w.pendingUpdates[0] = nil
+		w.pendingUpdates = w.pendingUpdates[1:]
 	}
 	return n, t, true
 }
 
-// wantedLocked returns the event that a watcher which is behind is at, if it is in its
-// scope and ranges.
+// wantedLocked returns the event at the watcher's cursor if it is in its scope and ranges.
 func (w *Watcher) wantedLocked(e *event) taken {
 	if !inScope(w.request.Key, e.key) {
 		return taken{}
@@ -111,7 +109,7 @@ func (w *Watcher) wantedLocked(e *event) taken {
 	}
 	if m := w.missed; m != nil && w.cursor < m.until {
 		if _, changed := m.of[w.hub.claimKey(e.key)]; changed {
-			if !m.tells(e) {
+			if !m.delivers(e) {
 				return taken{}
 			}
 			return taken{event: e, missed: m.kind(e)}
@@ -124,10 +122,9 @@ func (w *Watcher) wantedLocked(e *event) taken {
 	return taken{event: e, claimed: claimed}
 }
 
-// tell sends what a change of the claim set comes to, and a bookmark, since objects that
-// are added so have older versions than what was sent before. It returns whether the
-// watch goes on.
-func (w *Watcher) tell(t *told) bool {
+// sendUpdate sends the events of a claim update, and a bookmark, because added objects have older versions than
+// events before. It reports whether the watch continues.
+func (w *Watcher) sendUpdate(t *claimUpdate) bool {
 	t.compare()
 	for i := range t.items {
 		it := &t.items[i]
@@ -142,7 +139,7 @@ func (w *Watcher) tell(t *told) bool {
 			return false
 		}
 	}
-	// Who resumes has yet to come to now.
+	// A watcher that resumes has not caught up yet.
 	if t.missed != nil || !w.request.Predicate.AllowWatchBookmarks {
 		return true
 	}
@@ -154,11 +151,10 @@ func (w *Watcher) tell(t *told) bool {
 	return w.send(bookmark)
 }
 
-// claimedLocked reports what the claim set of a watcher that is behind holds of the
-// logical cluster of an event, as it was after the event.
+// claimedLocked returns the selection of the watcher's claim set for the logical cluster of an event, as of that event.
 func (w *Watcher) claimedLocked(e *event) claims.Selection {
 	key := w.hub.claimKey(e.key)
-	for _, t := range w.telling {
+	for _, t := range w.pendingUpdates {
 		if t.missed == nil && len(t.prefixes) > 0 && t.prefixes[0].prefix == key {
 			return t.prefixes[0].spans[0].selection
 		}

@@ -14,9 +14,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/request/hashrange"
 )
 
-// BenchmarkShardedJoin measures what it costs the hub to open and close a watch of
-// as many ranges as a selector may have, beside those of a logical cluster that has
-// all its places taken by such watches.
+// BenchmarkShardedJoin measures opening and closing a watch with the maximum number of ranges, in addition to the maximum
+// number of such watches of a logical cluster.
 func BenchmarkShardedJoin(b *testing.B) {
 	const most, watchers = 128, 151
 	var t intervalTree
@@ -39,8 +38,7 @@ func BenchmarkShardedJoin(b *testing.B) {
 	}
 }
 
-// BenchmarkDispatch measures what an event costs the hub alone, with watchers
-// that split the ring by one of the keys.
+// BenchmarkDispatch measures the hub's cost of an event, with watchers that split the ring by one of the keys.
 func BenchmarkDispatch(b *testing.B) {
 	for _, key := range []hashrange.Key{hashrange.UID, hashrange.Namespace, hashrange.Cluster} {
 		for _, watchers := range []int{1, 256, 4096} {

@@ -8,9 +8,9 @@ import (
 
 const (
 	bookmarkPeriod = time.Minute
-	// bookmarkLead is how long before the end of a watch its last bookmark is.
+	// bookmarkLead is the time between the last bookmark and the end of a watch.
 	bookmarkLead = 2 * time.Second
-	// bookmarkPause is how often bookmarks are sent at most.
+	// bookmarkPause is the minimum interval of bookmarks.
 	bookmarkPause = time.Second
 )
 
@@ -32,7 +32,7 @@ func (w *Watcher) bookmarkAfter(now time.Time) time.Time {
 	return next
 }
 
-// tickForLocked sees to it that the bookmarks of a watcher come in time.
+// tickForLocked ensures that the watcher receives bookmarks in time.
 func (h *Hub) tickForLocked(w *Watcher) {
 	switch {
 	case w.nextBookmark.IsZero():
@@ -43,13 +43,12 @@ func (h *Hub) tickForLocked(w *Watcher) {
 		h.nextTick = w.nextBookmark
 		select {
 		case h.sooner <- struct{}{}:
-		default: // it looks anyway
+		default: // the ticker is about to run
 		}
 	}
 }
 
-// tick sends bookmarks while there are watchers that want them, and sleeps in
-// between.
+// tick sends bookmarks until no watcher needs them any more.
 func (h *Hub) tick() {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -76,8 +75,8 @@ func (h *Hub) tickAt() time.Time {
 	return h.nextTick
 }
 
-// sendBookmarks sends what is due, and returns when to look again: never, if
-// nobody wants bookmarks.
+// sendBookmarks sends the bookmarks that are due, and returns the time of the next, or zero if no
+// watcher needs any.
 func (h *Hub) sendBookmarks(now time.Time) time.Time {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -108,12 +107,12 @@ func (h *Hub) sendBookmarks(now time.Time) time.Time {
 func (h *Hub) sendBookmarkLocked(w *Watcher, now time.Time) {
 	bookmark, err := h.bookmark(h.version)
 	if err != nil {
-		klog.ErrorS(err, "Cannot send a bookmark")
+		klog.ErrorS(err, "Failed to create a bookmark")
 		return
 	}
 	select {
 	case w.result <- bookmark:
 		w.nextBookmark = w.bookmarkAfter(now)
-	default: // it has events to read
+	default: // events are pending
 	}
 }

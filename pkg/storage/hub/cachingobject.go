@@ -10,15 +10,14 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// object is what has metadata.
+// object is an API object.
 type object interface {
 	runtime.Object
 	metav1.Object
 }
 
-// cachingObject is an object that several watchers send: it is encoded once for all
-// that want the same encoding. Nobody may change it, and who wants to, as the
-// contract of runtime.CacheableObject has it, works on a copy.
+// cachingObject is an object that several watchers send. It is encoded once per encoding. It is read-only;
+// as required by runtime.CacheableObject, a caller that modifies it works on a copy.
 type cachingObject struct {
 	object
 
@@ -34,7 +33,7 @@ type encoded struct {
 	err  error
 }
 
-// derived is a form of an object, which watchers share as well.
+// derived is a form of an object that watchers share, too.
 type derived struct {
 	once sync.Once
 	obj  runtime.Object
@@ -43,9 +42,9 @@ type derived struct {
 
 var _ runtime.CacheableObject = (*cachingObject)(nil)
 
-// Unwrap returns the object of an event itself and no copy of it, for readers in
-// this process. Nobody may change it: all watchers have the same. An event of an
-// object that the hub does not share, such as one of the watch cache, has a copy.
+// Unwrap returns the object of an event without copying, for readers in this process. It must not be
+// modified, because all watchers share it. An object that the hub does not share, e.g. one of the watch
+// cache, is copied.
 func Unwrap(obj runtime.Object) runtime.Object {
 	switch o := obj.(type) {
 	case *cachingObject:
@@ -59,8 +58,7 @@ func Unwrap(obj runtime.Object) runtime.Object {
 	}
 }
 
-// Share returns an object of the hub's for one reader, who may have to wait before he
-// encodes it: it is copied no earlier than that.
+// Share wraps an object of the hub for one reader, which may encode it later. It is not copied before that.
 func Share(obj runtime.Object) runtime.Object {
 	if o, ok := obj.(object); ok {
 		return &cachingObject{object: o}
@@ -68,8 +66,8 @@ func Share(obj runtime.Object) runtime.Object {
 	return obj.DeepCopyObject()
 }
 
-// Derive returns what derive makes of the object, and asks it once for each key.
-// derive must not change what it is given, and nobody what it returns.
+// Derive returns the result of derive for the object, which is computed once for each key. derive must not
+// modify its argument, and its result must not be modified.
 func (s *cachingObject) Derive(key any, derive func(runtime.Object) (runtime.Object, error)) (runtime.Object, error) {
 	s.mu.Lock()
 	d := s.derived[key]
@@ -93,7 +91,6 @@ func (s *cachingObject) Derive(key any, derive func(runtime.Object) (runtime.Obj
 	return d.obj, d.err
 }
 
-// CacheEncode implements runtime.CacheableObject.
 func (s *cachingObject) CacheEncode(id runtime.Identifier, encode func(runtime.Object, io.Writer) error, w io.Writer) error {
 	s.mu.Lock()
 	e := s.encoded[id]
@@ -109,7 +106,7 @@ func (s *cachingObject) CacheEncode(id runtime.Identifier, encode func(runtime.O
 		s.mu.Lock()
 		obj := s.object
 		s.mu.Unlock()
-		// Encoders set the kind in what they encode.
+		// Encoders set the kind of the object.
 		var data bytes.Buffer
 		e.err = encode(Shallow(obj), &data)
 		e.data = data.Bytes()
@@ -125,17 +122,11 @@ func (s *cachingObject) CacheEncode(id runtime.Identifier, encode func(runtime.O
 	return err
 }
 
-// GetObject implements runtime.CacheableObject.
-func (s *cachingObject) GetObject() runtime.Object { return s.object.DeepCopyObject() }
-
-// DeepCopyObject implements runtime.Object.
+func (s *cachingObject) GetObject() runtime.Object      { return s.object.DeepCopyObject() }
 func (s *cachingObject) DeepCopyObject() runtime.Object { return s.object.DeepCopyObject() }
 
-// The setters of shared objects work on a copy of their own, since the object
-// is that of the watch cache. Nothing is known to call them; who does must not
-// share the object with others, as with upstream's.
-
-// own returns the object for changing it.
+// own returns a private copy for the setters, because the object belongs to the watch cache. No code is
+// known to call them. As with upstream's implementation, a caller must not share the object.
 func (s *cachingObject) own() object {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -148,59 +139,20 @@ func (s *cachingObject) own() object {
 	return s.object
 }
 
-// SetNamespace implements metav1.Object.
-func (s *cachingObject) SetNamespace(namespace string) { s.own().SetNamespace(namespace) }
-
-// SetName implements metav1.Object.
-func (s *cachingObject) SetName(name string) { s.own().SetName(name) }
-
-// SetGenerateName implements metav1.Object.
-func (s *cachingObject) SetGenerateName(name string) { s.own().SetGenerateName(name) }
-
-// SetUID implements metav1.Object.
-func (s *cachingObject) SetUID(uid types.UID) { s.own().SetUID(uid) }
-
-// SetResourceVersion implements metav1.Object.
-func (s *cachingObject) SetResourceVersion(version string) { s.own().SetResourceVersion(version) }
-
-// SetGeneration implements metav1.Object.
-func (s *cachingObject) SetGeneration(generation int64) { s.own().SetGeneration(generation) }
-
-// SetSelfLink implements metav1.Object.
-func (s *cachingObject) SetSelfLink(link string) { s.own().SetSelfLink(link) }
-
-// SetCreationTimestamp implements metav1.Object.
-func (s *cachingObject) SetCreationTimestamp(timestamp metav1.Time) {
-	s.own().SetCreationTimestamp(timestamp)
+func (s *cachingObject) SetNamespace(v string)               { s.own().SetNamespace(v) }
+func (s *cachingObject) SetName(v string)                    { s.own().SetName(v) }
+func (s *cachingObject) SetGenerateName(v string)            { s.own().SetGenerateName(v) }
+func (s *cachingObject) SetUID(v types.UID)                  { s.own().SetUID(v) }
+func (s *cachingObject) SetResourceVersion(v string)         { s.own().SetResourceVersion(v) }
+func (s *cachingObject) SetGeneration(v int64)               { s.own().SetGeneration(v) }
+func (s *cachingObject) SetSelfLink(v string)                { s.own().SetSelfLink(v) }
+func (s *cachingObject) SetCreationTimestamp(v metav1.Time)  { s.own().SetCreationTimestamp(v) }
+func (s *cachingObject) SetDeletionTimestamp(v *metav1.Time) { s.own().SetDeletionTimestamp(v) }
+func (s *cachingObject) SetDeletionGracePeriodSeconds(v *int64) {
+	s.own().SetDeletionGracePeriodSeconds(v)
 }
-
-// SetDeletionTimestamp implements metav1.Object.
-func (s *cachingObject) SetDeletionTimestamp(timestamp *metav1.Time) {
-	s.own().SetDeletionTimestamp(timestamp)
-}
-
-// SetDeletionGracePeriodSeconds implements metav1.Object.
-func (s *cachingObject) SetDeletionGracePeriodSeconds(seconds *int64) {
-	s.own().SetDeletionGracePeriodSeconds(seconds)
-}
-
-// SetLabels implements metav1.Object.
-func (s *cachingObject) SetLabels(labels map[string]string) { s.own().SetLabels(labels) }
-
-// SetAnnotations implements metav1.Object.
-func (s *cachingObject) SetAnnotations(annotations map[string]string) {
-	s.own().SetAnnotations(annotations)
-}
-
-// SetFinalizers implements metav1.Object.
-func (s *cachingObject) SetFinalizers(finalizers []string) { s.own().SetFinalizers(finalizers) }
-
-// SetOwnerReferences implements metav1.Object.
-func (s *cachingObject) SetOwnerReferences(references []metav1.OwnerReference) {
-	s.own().SetOwnerReferences(references)
-}
-
-// SetManagedFields implements metav1.Object.
-func (s *cachingObject) SetManagedFields(fields []metav1.ManagedFieldsEntry) {
-	s.own().SetManagedFields(fields)
-}
+func (s *cachingObject) SetLabels(v map[string]string)                  { s.own().SetLabels(v) }
+func (s *cachingObject) SetAnnotations(v map[string]string)             { s.own().SetAnnotations(v) }
+func (s *cachingObject) SetFinalizers(v []string)                       { s.own().SetFinalizers(v) }
+func (s *cachingObject) SetOwnerReferences(v []metav1.OwnerReference)   { s.own().SetOwnerReferences(v) }
+func (s *cachingObject) SetManagedFields(v []metav1.ManagedFieldsEntry) { s.own().SetManagedFields(v) }

@@ -9,8 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// TestUnwrap: readers in this process get the object that watchers share, and no
-// copy of it.
+// TestUnwrap verifies that readers in this process get the shared object without a copy.
 func TestUnwrap(t *testing.T) {
 	pod := named("a")
 	var of weak.Pointer[cachingObject]

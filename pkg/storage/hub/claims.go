@@ -12,8 +12,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/storage/claims"
 )
 
-// claimLocked has the hub follow the claim set of a watcher. The hub has seen the version
-// of the set's latest change.
+// claimLocked makes the hub follow the claim set of a watcher. The hub must have seen the version of the
+// set's latest change.
 func (h *Hub) claimLocked(w *Watcher) error {
 	in := w.request.Claims
 	c := h.claimed.of[in.Set]
@@ -40,14 +40,14 @@ func (h *Hub) unclaimAllLocked() {
 	clear(h.claimed.in)
 }
 
-// restartClaimsLocked is for an etcd that was restored from a backup.
+// restartClaimsLocked restarts the claim sets after etcd was restored from a backup.
 func (h *Hub) restartClaimsLocked(version uint64) {
 	for set := range h.claimed.of {
 		set.Restart(version)
 	}
 }
 
-// selectClaimLocked notes what a claim set holds of a logical cluster.
+// selectClaimLocked stores the selection of a claim set for a logical cluster.
 func (h *Hub) selectClaimLocked(c *claimants, cluster logicalcluster.Name, selection claims.Selection) {
 	key := c.prefix(cluster)
 	in := h.claimed.in[key]
@@ -71,34 +71,34 @@ func (h *Hub) selectClaimLocked(c *claimants, cluster logicalcluster.Name, selec
 	}
 }
 
-// claimsChanged is called by a claim set that waits to be applied.
+// claimsChanged is called by a claim set with pending changes.
 func (h *Hub) claimsChanged(c *claimants) {
 	h.mu.Lock()
-	told, more := h.applyClaimsLocked(c)
+	updates, more := h.applyClaimsLocked(c)
 	if more && !c.waiting {
 		c.waiting = h.startLocked(func() { h.awaitClaims(c) })
 	}
 	h.mu.Unlock()
-	for _, t := range told {
+	for _, t := range updates {
 		t.compare()
 	}
 }
 
-// awaitClaims applies changes when the hub has seen the versions that they wait for, so
-// that the events of a watcher stay in order.
+// awaitClaims applies pending changes when the hub has seen their versions, so that the events of a
+// watcher remain in order.
 func (h *Hub) awaitClaims(c *claimants) {
-	again := time.NewTicker(askAgain)
+	again := time.NewTicker(progressInterval)
 	defer again.Stop()
 	for {
 		h.cfg.WantProgress()
 		h.mu.Lock()
-		told, more := h.applyClaimsLocked(c)
+		updates, more := h.applyClaimsLocked(c)
 		changed := h.changesLocked()
 		if c.waiting = more; !more {
 			h.unfollowLocked(c)
 		}
 		h.mu.Unlock()
-		for _, t := range told {
+		for _, t := range updates {
 			t.compare()
 		}
 		if !more {
@@ -113,16 +113,16 @@ func (h *Hub) awaitClaims(c *claimants) {
 	}
 }
 
-// applyClaimsLocked applies the changes of a claim set that the hub has come to, and has
-// the watchers told. It returns what has to be compared for them, without the lock.
-func (h *Hub) applyClaimsLocked(c *claimants) (all []*told, more bool) {
+// applyClaimsLocked applies the changes of a claim set up to the hub's version, and queues updates for
+// its watchers. It returns the updates, which must be compared without the lock.
+func (h *Hub) applyClaimsLocked(c *claimants) (all []*claimUpdate, more bool) {
 	if !h.synced || h.claimed.of[c.Set] != c {
 		return nil, h.claimed.of[c.Set] == c
 	}
 	changes, more := c.Set.Apply(h.version)
 	for _, change := range changes {
 		h.selectClaimLocked(c, change.Cluster, change.After)
-		if t := h.tellClaimLocked(c, change); t != nil {
+		if t := h.queueClaimUpdateLocked(c, change); t != nil {
 			all = append(all, t)
 		}
 	}
@@ -130,23 +130,23 @@ func (h *Hub) applyClaimsLocked(c *claimants) (all []*told, more bool) {
 	return all, more
 }
 
-// tellClaimLocked has the watchers of a claim set told of a change, after the events
-// until now. It returns what they are told, or nil if there is nobody.
-func (h *Hub) tellClaimLocked(c *claimants, change claims.Change) *told {
+// queueClaimUpdateLocked queues an update for the watchers of a claim set, after the current events. It returns
+// nil if there is no watcher.
+func (h *Hub) queueClaimUpdateLocked(c *claimants, change claims.Change) *claimUpdate {
 	key := c.prefix(change.Cluster)
-	var t *told
+	var t *claimUpdate
 	for w := range c.watchers {
 		if !w.joined || !strings.HasPrefix(key, w.request.Key) && !strings.HasPrefix(w.request.Key, key) {
 			continue
 		}
 		if t == nil {
-			t = &told{cfg: &h.cfg, number: h.history.next, version: h.version, objects: h.objects.snapshot(), prefixes: []compared{{
+			t = &claimUpdate{cfg: &h.cfg, number: h.history.next, version: h.version, objects: h.objects.snapshot(), prefixes: []compared{{
 				prefix: key, now: change.After, spans: []span{{selection: change.Before, to: forever}},
 			}}}
 		}
-		w.telling = append(w.telling, t)
+		w.pendingUpdates = append(w.pendingUpdates, t)
 		switch {
-		case len(w.telling) > tellingMax:
+		case len(w.pendingUpdates) > maxPendingUpdates:
 			w.tooSlow()
 			w.endLocked()
 		case !w.behind:
@@ -156,7 +156,7 @@ func (h *Hub) tellClaimLocked(c *claimants, change claims.Change) *told {
 	return t
 }
 
-// lockFollowing locks the hub when it has seen the latest change of a claim set.
+// lockFollowing locks the hub as soon as it has seen the latest change of a claim set.
 func (h *Hub) lockFollowing(ctx context.Context, in Claims) error {
 	for in.Set != nil {
 		if err := in.Set.Current(); err != nil {
@@ -176,8 +176,8 @@ func (h *Hub) lockFollowing(ctx context.Context, in Claims) error {
 	return nil
 }
 
-// waitForClaims waits until the hub has come to the latest change of a claim set: what is
-// not allowed any more is not shown, however old a state the request would take.
+// waitForClaims waits until the hub has seen the latest change of a claim set. Therefore revoked claims
+// take effect even if the request accepts an old state.
 func (h *Hub) waitForClaims(ctx context.Context, in Claims) error {
 	if in.Set == nil {
 		return nil
@@ -185,15 +185,15 @@ func (h *Hub) waitForClaims(ctx context.Context, in Claims) error {
 	return h.WaitFresh(ctx, in.Set.Version())
 }
 
-// claimView is what a list or the initial events of a request show of a claim set.
-type claimView struct {
+// claimRestriction restricts a list or the initial events to a claim set at one version.
+type claimRestriction struct {
 	*claims.Snapshot
 	Claims
 }
 
-// viewAt returns what a request shows at a version that the hub has seen, by all claims that were accepted
-// until then. It is nil where the request is not restricted.
-func (h *Hub) viewAt(ctx context.Context, in Claims, version uint64) (*claimView, error) {
+// restrictionAt returns the restriction of a request at a version that the hub has seen, with all claims that were
+// accepted until then. It is nil if the request is not restricted.
+func (h *Hub) restrictionAt(ctx context.Context, in Claims, version uint64) (*claimRestriction, error) {
 	if in.Set == nil {
 		return nil, nil //nolint:nilnil // no restriction is no error
 	}
@@ -204,21 +204,20 @@ func (h *Hub) viewAt(ctx context.Context, in Claims, version uint64) (*claimView
 	c := h.claimed.of[in.Set]
 	h.mu.Unlock()
 	if c != nil {
-		h.claimsChanged(c) // the hub may have come to what waits for it
+		h.claimsChanged(c) // the hub may have reached the version of pending changes
 	}
-	view, err := in.Set.At(version)
+	restriction, err := in.Set.At(version)
 	if err != nil {
 		return nil, expiredClaims(err)
 	}
 	if err := in.Set.Current(); err != nil {
 		return nil, err
 	}
-	return &claimView{view, in}, nil
+	return &claimRestriction{restriction, in}, nil
 }
 
-// walk yields the items below a key from another on that the request may show, until
-// yield returns false.
-func (v *claimView) walk(objects *snapshot, key, start string, yield func(item) bool) {
+// walk yields the items below a key, beginning at start, that the request may read, until yield returns false.
+func (v *claimRestriction) walk(objects *snapshot, key, start string, yield func(item) bool) {
 	if v == nil {
 		objects.from(start, func(it item) bool { return inScope(key, it.key) && yield(it) })
 		return
@@ -234,15 +233,15 @@ func (v *claimView) walk(objects *snapshot, key, start string, yield func(item) 
 		if strings.HasPrefix(key, below) {
 			below = key
 		}
-		goOn := true
+		proceed := true
 		objects.from(max(start, below), func(it item) bool {
 			if !inScope(below, it.key) {
 				return false
 			}
-			goOn = !m.Selection.Matches(it.obj) || yield(it)
-			return goOn
+			proceed = !m.Selection.Matches(it.obj) || yield(it)
+			return proceed
 		})
-		if !goOn {
+		if !proceed {
 			return
 		}
 	}

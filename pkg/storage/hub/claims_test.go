@@ -29,7 +29,7 @@ func newSet(members ...logicalcluster.Name) *claims.Set {
 	return s
 }
 
-// watchClaims opens a watch of a set and waits until it follows events.
+// watchClaims opens a watch of a set and waits until it receives events.
 func (f *follower) watchClaims(set *claims.Set, key string) *Watcher {
 	f.tb.Helper()
 	ctx, cancel := context.WithCancel(f.tb.Context())
@@ -58,8 +58,8 @@ func (f *follower) modify(name string, version int, l labels.Set) {
 	f.apply(f.eventOf(watch.Event{Type: watch.Modified, Object: obj}))
 }
 
-// An event goes to the watchers of the claim sets that hold its logical cluster. All share
-// one object with the others, and each set's selector is asked once.
+// TestClaimsShareEvents verifies that watchers of claim sets share one object with others, and that each selector is
+// evaluated once.
 func TestClaimsShareEvents(t *testing.T) {
 	f := newFollower(t)
 	f.fill("a/x", "b/x")
@@ -96,8 +96,8 @@ func TestClaimsShareEvents(t *testing.T) {
 	require.Equal(t, 4, *asked-before)
 }
 
-// Events of one version may be before and after a change of the claims: what a watcher is
-// told is by their order, whether it keeps up or not.
+// TestClaimsWithinAVersion verifies the order of events with the same version before and after a change of the claims,
+// for watchers that keep up and for those that do not.
 func TestClaimsWithinAVersion(t *testing.T) {
 	f := newFollower(t)
 	f.fill("a/x", "a/y")
@@ -116,8 +116,8 @@ func TestClaimsWithinAVersion(t *testing.T) {
 	require.Empty(t, w.ResultChan())
 }
 
-// Who is behind when the claims change is told first what came before, by the claims of
-// then: what was deleted meanwhile is not forgotten, and what was not to be seen is not shown.
+// TestClaimsOfWhoIsBehind verifies that a watcher which is behind first receives earlier events, filtered by the claims
+// at that time.
 func TestClaimsOfWhoIsBehind(t *testing.T) {
 	f := newFollower(t)
 	f.fill("a/x", "b/x")
@@ -145,8 +145,8 @@ func TestClaimsOfWhoIsBehind(t *testing.T) {
 	nextIs(t, w, 502, "MODIFIED b/x")
 }
 
-// A change counts when the hub has come to its version, and one that nobody waits for any
-// more holds nothing up.
+// TestClaimsWaitForTheHub verifies that a change is applied when the hub has reached its version, and that a pending
+// change without watchers does not block.
 func TestClaimsWaitForTheHub(t *testing.T) {
 	f := newFollower(t)
 	f.fill("a/x")
@@ -156,18 +156,18 @@ func TestClaimsWaitForTheHub(t *testing.T) {
 	set.Allow("a", nil, 15)
 	f.modify("a/x", 12, nil)
 	f.mu.Lock()
-	require.Empty(t, w.telling)
+	require.Empty(t, w.pendingUpdates)
 	f.mu.Unlock()
 	f.apply(f.eventOf(watch.Event{Type: watch.Bookmark, Object: bookmarkAt(15)}))
 	nextIs(t, w, 12, "ADDED a/x")
 	nextIs(t, w, 15, "BOOKMARK ")
 	f.modify("a/x", 16, nil)
 	nextIs(t, w, 16, "MODIFIED a/x")
-	set.Deny("a", 20) // and the hub is closed
+	set.Deny("a", 20) // the hub is closed meanwhile
 }
 
-// Who resumes is told that what was rejected is gone, and of nothing that came later than
-// any replica can have shown.
+// TestClaimsHideWhatCameLater verifies that a watch that resumes receives deletions after a revoked claim, but no objects
+// that no replica can have shown.
 func TestClaimsHideWhatCameLater(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		f := newFollower(t)
@@ -192,7 +192,7 @@ func TestClaimsHideWhatCameLater(t *testing.T) {
 	})
 }
 
-// Once somebody was told of an old change, who comes later is not, also where nobody wants bookmarks.
+// TestClaimsAreToldForAWhile verifies that old changes are not sent to later watches, even without bookmarks.
 func TestClaimsAreToldForAWhile(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		f := newFollower(t)
@@ -219,9 +219,8 @@ func TestClaimsAreToldForAWhile(t *testing.T) {
 	})
 }
 
-// Who resumes after claims have changed may be cut off anywhere in what is told then, and
-// resumes from the version of what was told last: however often, and long after the claims
-// have changed, it comes to how things are.
+// TestClaimsAreToldWhereverCut verifies that a watch which resumes after changed claims reaches the current state, even
+// if it is interrupted repeatedly after any event.
 func TestClaimsAreToldWhereverCut(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		f := newFollower(t)
@@ -237,7 +236,7 @@ func TestClaimsAreToldWhereverCut(t *testing.T) {
 		set := claims.NewSet(nil, schema.GroupResource{}, "", 1)
 		set.Allow("a", nil, 1)
 		set.Allow("c", nil, 1)
-		f.watch(1) // so that the hub remembers
+		f.watch(1) // so that the hub keeps events
 		modify(nil, "a/changed", "a/changes", "a/deleted", "a/leaves", "a/stays", "b/changed", "b/changes", "b/stays", "c/changed", "c/deleted")
 		began := uint64(version)
 		has := map[string]string{}
@@ -251,7 +250,7 @@ func TestClaimsAreToldWhereverCut(t *testing.T) {
 		set.Allow("b", nil, 1)
 		<-time.After(20 * time.Second)
 		modify(nil, "c/changed")
-		set.Advance(uint64(version)) // nobody who saw something later is told of the changes
+		set.Advance(uint64(version)) // later watches do not receive the changes
 
 		modify(red, "a/changes", "b/changed", "c/changed", "a/deleted", "a/leaves", "b/changed", "a/new", "b/new", "c/new", "a/leaves", "a/changed")
 		for _, name := range []string{"a/deleted", "c/deleted"} {
@@ -281,8 +280,7 @@ func TestClaimsAreToldWhereverCut(t *testing.T) {
 	})
 }
 
-// tellOf brings what a watch tells from a version to a state, so many events at most, and
-// returns the version to resume from.
+// tellOf applies at most the given number of events of a watch to a state, and returns the version to resume from.
 func (f *follower) tellOf(set *claims.Set, version uint64, most int, state map[string]string) uint64 {
 	f.tb.Helper()
 	w, err := f.Watch(f.tb.Context(), Request{
@@ -312,8 +310,8 @@ func (f *follower) tellOf(set *claims.Set, version uint64, most int, state map[s
 	return version
 }
 
-// A process that stood still shows nothing of what was claimed, be it in watches that are
-// open, behind or new, or in lists, until it has read the claims again.
+// TestClaimsOfAProcessThatStoodStill verifies that a suspended process sends no claimed objects in open or new watches and
+// lists until it has read the claims again.
 func TestClaimsOfAProcessThatStoodStill(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		f := newFollower(t)
@@ -353,10 +351,10 @@ func TestClaimsOfAProcessThatStoodStill(t *testing.T) {
 		}
 		_, err := f.Watch(t.Context(), request)
 		require.True(t, apierrors.IsTooManyRequests(err), "%v", err)
-		_, err = f.viewAt(t.Context(), request.Claims, 500)
+		_, err = f.restrictionAt(t.Context(), request.Claims, 500)
 		require.True(t, apierrors.IsTooManyRequests(err), "%v", err)
 		source.Restart(time.Now())
-		_, err = f.viewAt(t.Context(), request.Claims, 500)
+		_, err = f.restrictionAt(t.Context(), request.Claims, 500)
 		require.NoError(t, err)
 		request.Version = 140
 		w := open()
@@ -365,8 +363,7 @@ func TestClaimsOfAProcessThatStoodStill(t *testing.T) {
 	})
 }
 
-// Nothing of a set that is empty and that nobody watches is left in the hub, and a set
-// belongs to one.
+// TestClaimsAreForgotten verifies that the hub releases an empty set without watchers, and that a set belongs to one hub.
 func TestClaimsAreForgotten(t *testing.T) {
 	f := newFollower(t)
 	f.fill("a/x")
@@ -395,7 +392,7 @@ func newFollowing(tb testing.TB) *follower {
 	return f
 }
 
-// Who does not read what changes of the claims come to is ended, and holds nobody up.
+// TestClaimsEndSlowWatchers verifies that a watcher which does not read claim updates is ended and does not block others.
 func TestClaimsEndSlowWatchers(t *testing.T) {
 	f := newFollower(t)
 	var names []string
@@ -406,7 +403,7 @@ func TestClaimsEndSlowWatchers(t *testing.T) {
 	f.follow(10)
 	set := newSet()
 	w := f.watchClaims(set, "/r/")
-	for i := range tellingMax + 3 {
+	for i := range maxPendingUpdates + 3 {
 		if i%2 == 0 {
 			set.Allow("a", nil, 10)
 		} else {
@@ -420,8 +417,8 @@ func TestClaimsEndSlowWatchers(t *testing.T) {
 	}
 }
 
-// A list has the objects of all claims that were accepted before its version, whether the set has heard of them before
-// or not, and whoever watches from there is told what it may have missed.
+// TestListsHaveAcceptedClaims verifies that a list includes all claims that were accepted before its version, and that
+// watches from there receive missed changes.
 func TestListsHaveAcceptedClaims(t *testing.T) {
 	f := newFollower(t)
 	f.fill("b/x", "z")
@@ -441,10 +438,10 @@ func TestListsHaveAcceptedClaims(t *testing.T) {
 				f.watchClaims(set, "/r/")
 			}
 			shown := func() (all []string) {
-				view, err := f.viewAt(t.Context(), in, 10)
+				restriction, err := f.restrictionAt(t.Context(), in, 10)
 				require.NoError(t, err)
 				objects, _ := f.latest()
-				view.walk(objects, "/r/", "/r/", func(it item) bool {
+				restriction.walk(objects, "/r/", "/r/", func(it item) bool {
 					all = append(all, it.key)
 					return true
 				})
@@ -452,7 +449,7 @@ func TestListsHaveAcceptedClaims(t *testing.T) {
 			}
 			require.Empty(t, shown())
 			if watched {
-				f.modify("z", int(f.Version())+1, nil) // the set is told later than the version of the list
+				f.modify("z", int(f.Version())+1, nil) // the set is changed after the version of the list
 			}
 			accepts = func(version uint64) {
 				require.EqualValues(t, 10, version)

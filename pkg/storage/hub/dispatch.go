@@ -1,7 +1,7 @@
 package hub
 
-// dispatchLocked hands an event to the watchers whose ranges hold it. Those
-// that are behind find it in the history.
+// dispatchLocked sends an event to the watchers whose ranges contain it. Those that are behind read it
+// from the history.
 func (h *Hub) dispatchLocked(e *event) {
 	if len(h.scopes) == 0 && len(h.claimed.of) == 0 {
 		return
@@ -31,7 +31,7 @@ func (h *Hub) dispatchLocked(e *event) {
 	h.countFiltered(filtered)
 }
 
-// offerLocked hands an event to a watcher that is not behind.
+// offerLocked sends an event to a watcher that is not behind.
 func (h *Hub) offerLocked(w *Watcher, e *event, cache *eventCache, is, was bool) {
 	out, ok := w.convert(e, cache, is, was)
 	if !ok {
@@ -44,8 +44,8 @@ func (h *Hub) offerLocked(w *Watcher, e *event, cache *eventCache, is, was bool)
 	}
 }
 
-// fallBehindLocked lets a watcher whose buffer is full go on by itself, from an
-// event of the history, so that nobody waits for it.
+// fallBehindLocked makes a watcher whose buffer is full read from the history, from event n on, so that
+// it does not block others.
 func (w *Watcher) fallBehindLocked(n uint64) {
 	w.behind, w.cursor, w.from = true, n, n
 	if !w.hub.startLocked(w.catchUp) {
@@ -54,8 +54,8 @@ func (w *Watcher) fallBehindLocked(n uint64) {
 	}
 }
 
-// dispatchClaimedLocked hands an event to those watchers of a claim set that are found by
-// it. The set's selector is asked once for all of them.
+// dispatchClaimedLocked sends an event to watchers of a claim set. The set's selection is evaluated once
+// for all of them.
 func (h *Hub) dispatchClaimedLocked(c claimant, found []*Watcher, e *event, cache *eventCache) {
 	l := cache.labelsOf(e)
 	held, wasHeld := c.selection.MatchesObject(l.name, l.is), c.selection.MatchesObject(l.name, l.was)
@@ -70,8 +70,8 @@ func (h *Hub) dispatchClaimedLocked(c claimant, found []*Watcher, e *event, cach
 	}
 }
 
-// endStaleLocked ends the watches of a claim set that may not be what it should be: their
-// clients resume, where and when it is. It reports whether it is so.
+// endStaleLocked ends the watches of a claim set that is not current, and reports whether it did. Their clients
+// resume when the set is current.
 func (h *Hub) endStaleLocked(c *claimants) bool {
 	if c.Set.Current() == nil {
 		return false

@@ -1,12 +1,11 @@
-// Package hub follows what one watch cache reads from etcd, and serves from it
-// what the watch cache serves at a cost that grows with the wrong number:
-// watches, and lists in pages.
+// Package hub follows the reads of a watch cache from etcd. It serves watches and paginated lists, whose
+// cost in the watch cache grows with the number of all watches or objects.
 //
 //	etcd3 ──► Hub ──► watch cache
 //	           │
-//	           ├─ tree     the objects in key order, copied on write: pages
-//	           ├─ history  the latest events: watches that resume
-//	           └─ index    the watchers by key prefix and hash range: watches
+//	           ├─ tree     objects in key order, copy-on-write: for pages
+//	           ├─ history  the latest events: for watches that resume
+//	           └─ index    watchers by key prefix and hash range
 //
-// See docs/listwatch.md.
+// docs/listwatch.md describes it in more detail.
 package hub

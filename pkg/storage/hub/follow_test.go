@@ -27,14 +27,14 @@ const deadline = 30 * time.Second
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// follower is a hub with somebody who does what a watch cache does.
+// follower is a hub with a simulated watch cache.
 type follower struct {
 	*Hub
 	tb     testing.TB
 	source *watch.FakeWatcher
 	tapped watch.Interface
 	read   chan struct{}
-	// expired is whether the latest watch told it to list again.
+	// expired is true if the latest watch has expired.
 	expired bool
 }
 
@@ -62,7 +62,7 @@ func versioned(name string, version int) *metav1.PartialObjectMetadata {
 	return obj
 }
 
-// fill is a list with what the watch cache makes of it.
+// fill lists objects like the watch cache.
 func (f *follower) fill(names ...string) {
 	list := &metav1.PartialObjectMetadataList{}
 	for _, name := range names {
@@ -74,7 +74,7 @@ func (f *follower) fill(names ...string) {
 	}
 }
 
-// follow starts a watch from a version, after stopping the one before.
+// follow starts a watch from a version, after it has stopped the previous one.
 func (f *follower) follow(version int) {
 	f.stop()
 	f.source = watch.NewFake()
@@ -136,8 +136,8 @@ func next(tb testing.TB, w watch.Interface) string {
 	}
 }
 
-// Close ends the watch of the watch cache, and waits for the event that it is
-// processing: upstream must not be stopped before.
+// TestCloseWaitsForTheWatchCache verifies that Close waits for the event that the watch cache is processing, because
+// upstream must not be stopped before.
 func TestCloseWaitsForTheWatchCache(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		f := newFollower(t)
@@ -166,30 +166,29 @@ func TestCloseWaitsForTheWatchCache(t *testing.T) {
 	})
 }
 
-// The stream goes on when the watch cache watches again from where it was, and
-// ends when it had to list again and missed something.
+// TestFollow verifies that watches continue if the watch cache resumes, and end if it lists again and has missed events.
 func TestFollow(t *testing.T) {
 	f := newFollower(t)
-	early := f.watch(10) // before the hub knows anything
+	early := f.watch(10) // before the hub is filled
 	f.fill("a", "b")
 	f.follow(10)
 	f.source.Add(versioned("c", 11))
 	require.Equal(t, "ADDED c", next(t, early))
 
-	f.follow(11) // the connection broke
+	f.follow(11) // the connection was closed
 	f.source.Modify(versioned("a", 12))
 	require.Equal(t, "MODIFIED a", next(t, early))
 	late := f.watch(11)
 	require.Equal(t, "MODIFIED a", next(t, late))
 
-	f.stop() // a relist that missed nothing
+	f.stop() // a list without missed events
 	f.fill("a", "b", "c")
 	f.follow(12)
 	f.source.Delete(versioned("b", 13))
 	require.Equal(t, "DELETED b", next(t, early))
 	require.Equal(t, "DELETED b", next(t, late))
 
-	f.stop() // and one that did
+	f.stop() // a list with missed events
 	f.fill("a")
 	f.follow(20)
 	require.Equal(t, "ended", next(t, early))
@@ -203,8 +202,7 @@ func TestFollow(t *testing.T) {
 	require.Equal(t, 2, objects.len)
 }
 
-// A hub that loses track serves nothing until the watch cache is filled again,
-// and sees to it that it is.
+// TestLosesTrack verifies that a hub which has lost track serves no requests until the watch cache is filled again.
 func TestLosesTrack(t *testing.T) {
 	f := newFollower(t)
 	f.fill("a")
@@ -213,7 +211,7 @@ func TestLosesTrack(t *testing.T) {
 	f.source.Add(versioned("b", 11))
 	require.Equal(t, "ADDED b", next(t, w))
 	require.False(t, f.expired)
-	f.follow(15) // from where? nobody has listed
+	f.follow(15) // without a list
 	require.True(t, f.expired)
 	require.Equal(t, "ended", next(t, w))
 	objects, _ := f.latest()
@@ -221,7 +219,7 @@ func TestLosesTrack(t *testing.T) {
 	require.Nil(t, f.at(11))
 	f.stop()
 	f.fill("a", "b")
-	f.Key(named("c")) // one more than was listed
+	f.Key(named("c")) // more objects than in the list
 	f.follow(16)
 	require.True(t, f.expired)
 	f.stop()
@@ -232,7 +230,7 @@ func TestLosesTrack(t *testing.T) {
 	require.NoError(t, f.WaitFresh(t.Context(), 0))
 }
 
-// A list without a version waits until the hub has seen all that etcd has.
+// TestListsWaitForTheHub verifies that a list without a version waits for all writes in etcd.
 func TestListsWaitForTheHub(t *testing.T) {
 	f := newFollower(t)
 	asked := make(chan struct{}, 1)
@@ -255,7 +253,7 @@ func TestListsWaitForTheHub(t *testing.T) {
 		listed <- fmt.Sprint(keysOf(objects), at)
 	}()
 	select {
-	case <-asked: // it waits
+	case <-asked: // it is waiting
 	case got := <-listed:
 		require.FailNow(t, "a list has not waited", got)
 	}
@@ -263,8 +261,7 @@ func TestListsWaitForTheHub(t *testing.T) {
 	require.Equal(t, "/r/a,/r/b,11", <-listed)
 }
 
-// Between the list that fills the watch cache and the watch that follows, who
-// asks waits, but not longer than the request lasts, or the hub.
+// TestFollowsSoon verifies that requests between the list and the watch of the watch cache wait until a timeout.
 func TestFollowsSoon(t *testing.T) {
 	f := newFollower(t)
 	f.fill("a")
@@ -288,7 +285,6 @@ func TestFollowsSoon(t *testing.T) {
 	require.Error(t, <-follows)
 }
 
-// Close ends all watches, whatever they are waiting for.
 func TestClose(t *testing.T) {
 	f := newFollower(t)
 	f.fill("a")
@@ -303,7 +299,7 @@ func TestClose(t *testing.T) {
 	require.Error(t, err)
 }
 
-// Bursts end no watch whose reader reads, and lose nothing.
+// TestBursts verifies that bursts do not end watches with a reader, and that no events are lost.
 func TestBursts(t *testing.T) {
 	const watchers, bursts, burst = 256, 100, 50
 	f := newFollower(t)

@@ -1,6 +1,7 @@
 package hub
 
 import (
+	"sort"
 	"sync"
 	"time"
 	"weak"
@@ -10,15 +11,15 @@ import (
 )
 
 const (
-	// historyIdle is how many events are kept while nobody watches.
+	// historyIdle is how many events are kept without watches.
 	historyIdle = 128
-	// historyMax is how many events are kept at most.
+	// historyMax is the maximum number of events.
 	historyMax = 16384
-	// historyBytes is how large the objects of more than historyIdle events may be together: one
-	// tenant may change objects of more than a megabyte many times a second.
+	// historyBytes limits the total size of the objects if there are more than historyIdle events, because
+	// a tenant may change objects of more than a megabyte many times per second.
 	historyBytes = 128 << 20
-	// historyTime is how long events are kept, and for how long after the last watch its
-	// client may come back for them, as in upstream's watch cache.
+	// historyTime is how long events are kept, and how long after the last watch its client may resume, as in
+	// upstream's watch cache.
 	historyTime = 75 * time.Second
 )
 
@@ -28,21 +29,21 @@ type event struct {
 	key     string
 	version uint64
 	time    time.Time
-	// obj is the new state, or, in a deletion, the last one with the version of
-	// the deletion; previous is the state before, or nil.
+	// obj is the new state or, in a deletion, the last state with the version of the deletion. previous is
+	// the state before, or nil.
 	obj, previous runtime.Object
-	// since is the version of the last state, in a deletion.
+	// since is the version of the last state in a deletion.
 	since  uint64
 	hashes hashes
-	// bytes is about what obj takes.
+	// bytes is the approximate size of obj.
 	bytes int64
 
-	// sharing guards what watchers share.
-	sharing       sync.Mutex
-	current, gone weak.Pointer[cachingObject]
+	// sharing guards the objects that watchers share.
+	sharing          sync.Mutex
+	current, removed weak.Pointer[cachingObject]
 }
 
-// bytesOf returns about what an object takes, of those that say so: typed ones, and packed custom resources.
+// bytesOf returns the approximate size of an object, or 0 if its type does not provide it.
 func bytesOf(obj runtime.Object) int64 {
 	switch sized := obj.(type) {
 	case interface{ Size() int }:
@@ -54,21 +55,20 @@ func bytesOf(obj runtime.Object) int64 {
 	}
 }
 
-// history is a ring of the latest events. Each has a number, one more than that
-// of the event before.
+// history is a ring buffer of the latest events. Events have consecutive numbers.
 type history struct {
 	ring        []*event
 	first, next uint64
-	// floor is the version after which no event is missing, floorTime when that was.
+	// floor is the version after which the history is complete, and floorTime is its time.
 	floor     uint64
 	floorTime time.Time
-	// cut is when one was forgotten last before its time, as there were too many.
+	// cut is when an event was last dropped before it expired, because there were too many.
 	cut time.Time
-	// bytes are those of the events.
+	// bytes is the total size of the events.
 	bytes int64
 }
 
-// reset forgets everything before a version.
+// reset drops all events before a version.
 func (l *history) reset(version uint64) {
 	clear(l.ring)
 	l.bytes = 0
@@ -79,7 +79,7 @@ func (l *history) at(n uint64) *event { return l.ring[n%uint64(len(l.ring))] }
 
 func (l *history) len() int { return int(l.next - l.first) } //nolint:gosec // at most historyMax
 
-// add appends an event. watched reports whether anybody may come back for it.
+// add appends an event. If not watched, no client can resume, so fewer events are kept.
 func (l *history) add(e *event, watched bool) {
 	limit := historyIdle
 	if watched {
@@ -111,8 +111,7 @@ func (l *history) drop() {
 	l.first++
 }
 
-// expire forgets what is too old although nothing is added, and returns when to look again; the
-// zero time is never.
+// expire drops expired events, and returns when to call it again, or zero for never.
 func (l *history) expire(now time.Time) (again time.Time) {
 	for l.len() > historyIdle && now.Sub(l.at(l.first).time) > historyTime {
 		l.drop()
@@ -134,35 +133,23 @@ func (l *history) resize(size int) {
 	l.ring = ring
 }
 
-// after returns the number of the first event after a version, which must not
-// be below the floor.
+// after returns the number of the first event after a version, which must not be below the floor.
 func (l *history) after(version uint64) uint64 {
-	low, high := l.first, l.next
-	for low < high {
-		middle := low + (high-low)/2
-		if l.at(middle).version > version {
-			high = middle
-		} else {
-			low = middle + 1
-		}
-	}
-	return low
+	return l.search(func(e *event) bool { return e.version > version })
 }
 
-// before returns the version of the last event until a time, or 0 if it is forgotten.
+// search returns the number of the first event for which found is true; for those after it, it must be
+// true, too.
+func (l *history) search(found func(*event) bool) uint64 {
+	n := sort.Search(l.len(), func(i int) bool { return found(l.at(l.first + uint64(i))) }) //nolint:gosec // not negative
+	return l.first + uint64(n)                                                              //nolint:gosec // not negative
+}
+
+// before returns the version of the last event until a time, or 0 if it is not in the history any more.
 func (l *history) before(t time.Time) uint64 {
-	low, high := l.first, l.next
-	for low < high {
-		middle := low + (high-low)/2
-		if l.at(middle).time.After(t) {
-			high = middle
-		} else {
-			low = middle + 1
-		}
-	}
-	switch {
-	case low > l.first:
-		return l.at(low - 1).version
+	switch n := l.search(func(e *event) bool { return e.time.After(t) }); {
+	case n > l.first:
+		return l.at(n - 1).version
 	case l.floorTime.After(t):
 		return 0
 	default:

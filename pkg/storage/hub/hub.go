@@ -18,53 +18,52 @@ import (
 )
 
 const (
-	// freshTimeout is how long a request waits for the hub to reach a resource
-	// version, as in the watch cache.
+	// freshTimeout is how long a request waits for a resource version, as in the watch cache.
 	freshTimeout = 3 * time.Second
-	// askAgain is how often a request that waits asks etcd for progress.
-	askAgain = 100 * time.Millisecond
-	// retryAfterSeconds is what a client whose request waited in vain is told.
+	// progressInterval is the interval of progress requests while a request waits.
+	progressInterval = 100 * time.Millisecond
+	// retryAfterSeconds is the suggested delay for clients whose request has timed out.
 	retryAfterSeconds = 1
 )
 
-// Hub follows what one watch cache reads from etcd.
+// Hub follows the reads of one watch cache from etcd.
 type Hub struct {
 	cfg Config
 
-	// current is the object that the watch cache is about to ask the key of.
+	// current is the object whose key the watch cache will request next.
 	current atomic.Pointer[item]
 
 	mu sync.Mutex
-	// synced is false until the watch cache is filled, and until it is filled
-	// again where the hub has lost track of it.
+	// synced is false until the watch cache is filled, also when it is filled again because the hub has lost
+	// track of it.
 	synced bool
-	// version is the resource version up to which everything was seen.
+	// version is the resource version up to which all events were received.
 	version uint64
-	// lastEvent is the version of the last event, or of the list before it: the
-	// objects are the same at all versions from here to version.
+	// lastEvent is the version of the last event, or of the list before it. The objects are the same at
+	// all versions from lastEvent to version.
 	lastEvent uint64
 	objects   *tree
 	kept      keptSnapshots
 	history   history
-	// written is how large the objects of all events were that came.
+	// written is the total size of the objects of all events.
 	written int64
-	// filling are the objects with which the watch cache is being filled.
+	// filling are the objects of the list that fills the watch cache.
 	filling *filling
-	// changed is closed when version grows, if anybody waits for it.
+	// changed is closed when version grows; nil if no request waits.
 	changed chan struct{}
 
 	watchers map[*Watcher]struct{}
-	// lastWatched is when the last watch ended, and expiring forgets what is too old.
+	// lastWatched is when the last watch ended; expiring is the timer for expired events.
 	lastWatched time.Time
 	expiring    *time.Timer
-	// older is by how much events of the watch cache seem older than those before, see aged.
+	// older is added to the times of the watch cache's events, see aged.
 	older   time.Duration
 	scopes  scopes
 	claimed claimed
 	found   []*Watcher // reused by each event
-	// selections are those of the watchers.
+	// selections are the selections of the watchers.
 	selections map[selectionKey]*selection
-	nextTick   time.Time // when bookmarks are looked after, if anybody wants some
+	nextTick   time.Time // time of the next bookmark, or zero
 	sooner     chan struct{}
 
 	closed  bool
@@ -73,23 +72,22 @@ type Hub struct {
 	running sync.WaitGroup
 }
 
-// filling collects the objects of a list, which is what the watch cache asks
-// the keys of between its list and its watch.
+// filling collects the objects whose keys the watch cache requests between its list and its watch.
 type filling struct {
 	items []item
 	want  int
 }
 
-// Watcher is a watch.
+// Watcher is a watch in the hub. It implements watch.Interface.
 type Watcher struct {
 	hub     *Hub
 	request Request
-	// sharded is false for a watch of the whole ring that does not say so.
+	// sharded is false if the watch includes all objects and has no shard selector.
 	sharded bool
 	ranges  ranges
 	unnamed bool // the predicate has no label or field selector
 	started bool // the request had a Start
-	// begins is the version after which it is told of events, or 0 for now.
+	// begins is the version after which it receives events, or 0 for now.
 	begins uint64
 
 	result       chan watch.Event
@@ -99,32 +97,31 @@ type Watcher struct {
 	nextBookmark time.Time
 	slow         *time.Timer // of the watcher's goroutine, if the reader was slow
 
-	// Under the hub's lock:
+	// The following fields are guarded by the hub's lock.
 
 	stopped bool
-	// behind is true while a goroutine of the watcher sends from the history;
-	// only then does anybody but the hub send.
+	// behind is true while the watcher's goroutine sends from the history. Otherwise only the hub sends.
 	behind bool
-	// cursor is the number of the event that the goroutine is at.
+	// cursor is the number of the goroutine's next event.
 	cursor uint64
-	// joined is whether the watcher is in the index; from is since which event.
+	// joined reports whether the watcher is in the index; from is the number of its first event there.
 	joined bool
 	from   uint64
 	// selection is nil for a watcher without selectors.
 	selection *selection
-	at        int // where in the index, unless sharded
+	at        int // position in the index, unless sharded
 	// claims is nil for a watcher that is not restricted.
 	claims *claimants
-	// telling are changes of the claim set that are to be told, in order.
-	telling []*told
-	// missed is what changed before the watcher joined, until it has been told.
+	// pendingUpdates are pending updates of the claim set, in order.
+	pendingUpdates []*claimUpdate
+	// missed are the changes before the watcher joined, until they have been sent.
 	missed *missed
 }
 
-// claimed is what the hub follows the claim sets by that are watched.
+// claimed are the claim sets with watchers.
 type claimed struct {
 	of map[*claims.Set]*claimants
-	// in are those that hold a logical cluster, by the prefix of its keys.
+	// in are the claim sets that include a logical cluster, by its key prefix.
 	in map[string][]claimant
 }
 
@@ -133,25 +130,24 @@ type claimants struct {
 	Claims
 
 	scopes scopes
-	// watchers are all, those included that are not in the scopes yet.
+	// watchers are all watchers, including those that are not in scopes yet.
 	watchers map[*Watcher]struct{}
 	// waiting is true while a goroutine waits for the version of a change.
 	waiting bool
 }
 
-// claimant is a claim set that holds a logical cluster.
+// claimant is a claim set that includes a logical cluster, with its selection.
 type claimant struct {
 	*claimants
 
 	selection claims.Selection
 }
 
-// selection is what watchers with equal selectors share: an event is matched with
-// them once, however many there are.
+// selection is shared by watchers with equal selectors, so that an event is matched once for all of them.
 type selection struct {
 	key      selectionKey
 	watchers int
-	// event is the number of the event that was matched last, plus one.
+	// event is the number of the last matched event plus one.
 	event   uint64
 	is, was bool
 }
@@ -161,7 +157,7 @@ type selectionKey struct {
 	attributes     any
 }
 
-// New returns a hub that knows nothing yet.
+// New returns a hub that is not synced yet.
 func New(cfg Config) *Hub {
 	tapped := make(chan struct{})
 	close(tapped)
@@ -178,7 +174,7 @@ func New(cfg Config) *Hub {
 	}
 }
 
-// start runs f as something that Close waits for, unless the hub is closed.
+// startLocked runs f in a goroutine that Close waits for. It returns false if the hub is closed.
 func (h *Hub) startLocked(f func()) bool {
 	if h.closed {
 		return false
@@ -194,7 +190,7 @@ func (h *Hub) advancedLocked() {
 	}
 }
 
-// changesLocked returns what is closed when the version grows.
+// changesLocked returns a channel that is closed when the version grows.
 func (h *Hub) changesLocked() chan struct{} {
 	if h.changed == nil {
 		h.changed = make(chan struct{})
@@ -202,9 +198,8 @@ func (h *Hub) changesLocked() chan struct{} {
 	return h.changed
 }
 
-// WaitFresh waits until the hub follows the watch cache and has seen everything up
-// to a version. It returns the error that clients get for a version in the future,
-// or Filling.
+// WaitFresh waits until the hub is synced and has received all events up to a version. It returns the
+// upstream error for a version in the future, or Filling.
 func (h *Hub) WaitFresh(ctx context.Context, version uint64) error {
 	var timeout, again *time.Timer
 	for {
@@ -217,7 +212,7 @@ func (h *Hub) WaitFresh(ctx context.Context, version uint64) error {
 		h.mu.Unlock()
 
 		if timeout == nil {
-			timeout, again = time.NewTimer(freshTimeout), time.NewTimer(askAgain)
+			timeout, again = time.NewTimer(freshTimeout), time.NewTimer(progressInterval)
 			defer timeout.Stop()
 			defer again.Stop()
 			h.cfg.WantProgress()
@@ -226,7 +221,7 @@ func (h *Hub) WaitFresh(ctx context.Context, version uint64) error {
 		case <-changed:
 		case <-again.C:
 			h.cfg.WantProgress()
-			again.Reset(askAgain)
+			again.Reset(progressInterval)
 		case <-timeout.C:
 			if !synced {
 				return h.Filling()
@@ -240,7 +235,7 @@ func (h *Hub) WaitFresh(ctx context.Context, version uint64) error {
 	}
 }
 
-// LastChange returns the version of the latest event, after it has seen everything up to a version.
+// LastChange waits for a version and returns the version of the latest event.
 func (h *Hub) LastChange(ctx context.Context, version uint64) (uint64, error) {
 	if err := h.WaitFresh(ctx, version); err != nil {
 		return 0, err
@@ -250,8 +245,8 @@ func (h *Hub) LastChange(ctx context.Context, version uint64) (uint64, error) {
 	return h.lastEvent, nil
 }
 
-// GetAt returns the object of a key as of a version or later, nil if there is none, and false if
-// the hub is not that far and does not get there soon. The object is shared: do not change it.
+// GetAt returns the object of a key at the given version or later, or nil if there is none. It returns
+// false if the hub does not reach the version in time. The object is shared and must not be modified.
 func (h *Hub) GetAt(ctx context.Context, key string, version uint64) (runtime.Object, bool) {
 	h.mu.Lock()
 	synced := h.synced
@@ -264,20 +259,19 @@ func (h *Hub) GetAt(ctx context.Context, key string, version uint64) (runtime.Ob
 	return h.objects.get(key), h.synced && version <= h.version
 }
 
-// Filling is what clients are told while the watch cache is being filled: to try
-// again.
+// Filling returns the error while the watch cache is being filled, which makes clients retry.
 func (h *Hub) Filling() error {
 	return apierrors.NewTooManyRequests(fmt.Sprintf("the watch cache of %s is being filled: try again", h.cfg.Resource), retryAfterSeconds)
 }
 
-// Version returns the resource version up to which the hub has seen everything.
+// Version returns the resource version up to which the hub has received all events.
 func (h *Hub) Version() uint64 {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.version
 }
 
-// bookmark returns an object that says nothing but a version.
+// bookmark returns a bookmark event.
 func (h *Hub) bookmark(version uint64) (watch.Event, error) {
 	bookmark := h.cfg.NewFunc()
 	if err := h.cfg.Versioner.UpdateObject(bookmark, version); err != nil {
@@ -286,8 +280,8 @@ func (h *Hub) bookmark(version uint64) (watch.Event, error) {
 	return watch.Event{Type: watch.Bookmark, Object: bookmark}, nil
 }
 
-// claimKey returns the part of a key that says the logical cluster: it follows the root,
-// or an identity, which no name of a logical cluster looks like.
+// claimKey returns the part of a key up to and including the logical cluster, which follows the root or an
+// identity. No logical cluster has a name like an identity.
 func (h *Hub) claimKey(key string) string {
 	at := len(h.cfg.Root)
 	for {
@@ -295,7 +289,7 @@ func (h *Hub) claimKey(key string) string {
 		if n < 0 {
 			return ""
 		}
-		identity := key[at] == identityMark
+		identity := key[at] == identityPrefix
 		if at += n + 1; !identity {
 			return key[:at]
 		}

@@ -31,7 +31,7 @@ func named(name string) *metav1.PartialObjectMetadata {
 	return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name), Namespace: "in-" + name, Annotations: map[string]string{logicalcluster.AnnotationKey: "of-" + name}}}
 }
 
-// The tree, and each snapshot of it, is what a map says.
+// TestTree compares the tree and its snapshots with maps.
 func TestTree(t *testing.T) {
 	const seed = 7
 	random := rand.New(rand.NewPCG(seed, seed))
@@ -98,7 +98,7 @@ func TestTreeEmpty(t *testing.T) {
 	require.Equal(t, "b", endOf("a\xff"))
 }
 
-// The index finds the watchers that a walk over all would find, each once.
+// TestIndex compares the index with an iteration over all watchers.
 func TestIndex(t *testing.T) {
 	const seed = 11
 	random := rand.New(rand.NewPCG(seed, seed))
@@ -140,7 +140,7 @@ func TestIndex(t *testing.T) {
 	}
 }
 
-// By logical cluster each object is in one part, which is that of its logical cluster.
+// TestSelectorByCluster verifies that objects are divided by their logical clusters.
 func TestSelectorByCluster(t *testing.T) {
 	const parts = 3
 	for i := range 100 {
@@ -159,7 +159,7 @@ func TestSelectorByCluster(t *testing.T) {
 	}
 }
 
-// Our matching and upstream's agree on every selector that upstream parses.
+// FuzzSelector compares our matching with upstream's.
 func FuzzSelector(f *testing.F) {
 	f.Add("shardRange(object.metadata.uid, '0x0000000000000000', '0x8000000000000000')", "a")
 	f.Add("shardRange(object.metadata.uid, '0x8000000000000000', '0x10000000000000000')", "b")
@@ -186,7 +186,6 @@ func FuzzSelector(f *testing.F) {
 	})
 }
 
-// Matching does not allocate.
 func TestMatchAllocates(t *testing.T) {
 	for _, key := range []hashrange.Key{hashrange.UID, hashrange.Namespace, hashrange.Cluster} {
 		selector, err := NewSelector(part(key, 1, 3))
@@ -196,7 +195,6 @@ func TestMatchAllocates(t *testing.T) {
 	}
 }
 
-// The history has the events after its floor, and forgets.
 func TestHistory(t *testing.T) {
 	var l history
 	l.reset(100)
@@ -215,7 +213,7 @@ func TestHistory(t *testing.T) {
 	require.EqualValues(t, 5000, l.floor)
 }
 
-// What is too old goes although nothing more happens, with the room that it took.
+// TestHistoryExpires verifies that events expire and memory is released without new events.
 func TestHistoryExpires(t *testing.T) {
 	var l history
 	began := time.Now()
@@ -238,7 +236,7 @@ func TestHistoryExpires(t *testing.T) {
 	require.False(t, l.cut.IsZero(), "one was forgotten that was not too old")
 }
 
-// Large objects are forgotten before their time.
+// TestHistoryOfLargeObjects verifies that large objects are dropped before they expire.
 func TestHistoryOfLargeObjects(t *testing.T) {
 	const many, bytes = 3000, 100 << 10
 	var l history
@@ -266,14 +264,14 @@ func TestHistoryOfLargeObjects(t *testing.T) {
 	require.Zero(t, bytesOf(&unstructured.Unstructured{}))
 }
 
-// sized is an object that says how large it is, as packed ones do.
+// sized is an object that reports its size, like packed objects.
 type sized int64
 
 func (s sized) Bytes() int64                     { return int64(s) }
 func (s sized) GetObjectKind() schema.ObjectKind { return schema.EmptyObjectKind }
 func (s sized) DeepCopyObject() runtime.Object   { return s }
 
-// Snapshots go when nobody comes back for them, and when much was written since.
+// TestKeptSnapshots verifies that unused snapshots expire, and those followed by many writes.
 func TestKeptSnapshots(t *testing.T) {
 	var k keptSnapshots
 	now := time.Now()
@@ -305,8 +303,7 @@ func TestKeptSnapshots(t *testing.T) {
 	require.Empty(t, has())
 }
 
-// Events of a hub that keeps them seem too old to the watch cache, those of others do not, and
-// none older than one before.
+// TestAged verifies the times of events for the watch cache, which never decrease.
 func TestAged(t *testing.T) {
 	f := newFollower(t)
 	f.fill("a")

@@ -6,7 +6,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/request/hashrange"
 )
 
-// scopes are indexes by what is watched.
+// scopes are indexes by watched key.
 type scopes map[string]*index
 
 func (s scopes) add(w *Watcher) {
@@ -26,8 +26,8 @@ func (s scopes) remove(w *Watcher) {
 	}
 }
 
-// find appends the watchers of a key below the root that want an object with these
-// hashes, and returns of how many other watchers it is in the scope.
+// find appends the watchers of a key below the root whose ranges contain the hashes. filtered is the number
+// of other watchers with the key in their scope.
 func (s scopes) find(root, key string, h hashes, found []*Watcher) (_ []*Watcher, filtered int) {
 	inScope := func(prefix string) {
 		if x := s[prefix]; x != nil {
@@ -45,12 +45,11 @@ func (s scopes) find(root, key string, h hashes, found []*Watcher) (_ []*Watcher
 	return found, filtered
 }
 
-// index finds the watchers of one key prefix whose ranges hold a hash: an
-// implicit interval tree over the watchers' intervals.
+// index finds the watchers of one key prefix whose ranges contain a hash. It is an implicit interval tree.
 type index struct {
-	// watchers is how many there are, with any key or none.
-	watchers int
-	whole    []*Watcher // those that are not sharded
+	// watchers is the number of all watchers, sharded or not.
+	watchers  int
+	unsharded []*Watcher // those that are not sharded
 	// sharded are the others, by key.
 	sharded [hashrange.Cluster + 1]intervalTree
 }
@@ -58,8 +57,8 @@ type index struct {
 func (x *index) add(w *Watcher) {
 	x.watchers++
 	if !w.sharded {
-		w.at = len(x.whole)
-		x.whole = append(x.whole, w)
+		w.at = len(x.unsharded)
+		x.unsharded = append(x.unsharded, w)
 		return
 	}
 	x.sharded[w.ranges.key].add(w)
@@ -71,26 +70,25 @@ func (x *index) remove(w *Watcher) {
 		x.sharded[w.ranges.key].remove(w)
 		return
 	}
-	last := len(x.whole) - 1
-	x.whole[w.at] = x.whole[last]
-	x.whole[w.at].at = w.at
-	x.whole[last] = nil
-	x.whole = x.whole[:last]
+	last := len(x.unsharded) - 1
+	x.unsharded[w.at] = x.unsharded[last]
+	x.unsharded[w.at].at = w.at
+	x.unsharded[last] = nil
+	x.unsharded = x.unsharded[:last]
 }
 
-// find appends the watchers that want an object with these hashes. A watcher's
-// intervals are disjoint, so that it is found once.
+// find appends the watchers whose ranges contain the hashes. A watcher's intervals are disjoint, so it is
+// found once.
 func (x *index) find(h hashes, found []*Watcher) []*Watcher {
-	found = append(found, x.whole...)
+	found = append(found, x.unsharded...)
 	for key := range x.sharded {
 		found = x.sharded[key].find(h[key], found)
 	}
 	return found
 }
 
-// node is an interval of a watcher. The nodes are sorted by their First; those
-// of a subtree, which is a range of the sorted slice with its root in the
-// middle, end at most at subtreeLast.
+// node is an interval of a watcher. Nodes are sorted by First. A subtree is a range of the sorted slice with
+// its root in the middle; subtreeLast is the maximum of its Last.
 type node struct {
 	hashrange.Interval
 
@@ -104,7 +102,7 @@ type intervalTree struct {
 }
 
 func (t *intervalTree) add(w *Watcher) {
-	// Both are sorted: merged from the end, each node moves once.
+	// Both are sorted. They are merged from the end, so that each node moves once.
 	added := w.ranges.intervals
 	old, at := len(t.nodes), len(t.nodes)+len(added)
 	t.nodes = slices.Grow(t.nodes, len(added))[:at]
@@ -134,7 +132,7 @@ func (t *intervalTree) find(hash uint64, found []*Watcher) []*Watcher {
 	return t.findIn(0, len(t.nodes), hash, found)
 }
 
-// update sets subtreeLast in [low, high) and returns that of its root.
+// update computes subtreeLast in [low, high) and returns that of the root.
 func (t *intervalTree) update(low, high int) uint64 {
 	if low >= high {
 		return 0

@@ -19,23 +19,22 @@ import (
 	"github.com/shardplane/shardplane/test/bubble"
 )
 
-// How a watcher comes to the hub, whatever the hub and the watch cache do
-// meanwhile: it sees each event once, in order, or its stream ends or says why.
+// These tests cover how a watcher joins the hub during changes of the hub and the watch cache. It must receive each event
+// once, in order, or its stream must end with an error.
 
-// older is the watch cache, which may be ahead of the hub and behind it.
+// older is the watch cache, which may be ahead of the hub or behind it.
 type older struct {
 	*follower
 
 	asked   chan uint64
-	streams chan watch.Interface // or nil: it has forgotten the version
+	streams chan watch.Interface // or nil if the version is too old
 }
 
 func newOlder(f *follower) *older {
 	return &older{follower: f, asked: make(chan uint64), streams: make(chan watch.Interface)}
 }
 
-// resume watches from a version, and below the history of the hub in the watch
-// cache.
+// resume watches from a version, from before the hub's history in the watch cache.
 func (o *older) resume(version uint64) watch.Interface {
 	o.tb.Helper()
 	w, err := o.Watch(o.tb.Context(), Request{
@@ -60,7 +59,7 @@ func (o *older) resume(version uint64) watch.Interface {
 	return w
 }
 
-// serve answers the request for a version.
+// serve returns the stream for a version.
 func (o *older) serve(version uint64, stream watch.Interface) {
 	o.tb.Helper()
 	require.Equal(o.tb, version, <-o.asked)
@@ -79,8 +78,7 @@ func nextIs(tb testing.TB, w watch.Interface, version int, want string) {
 	require.Equal(tb, fmt.Sprint(want, " ", version), fmt.Sprint(event.Type, " ", object.GetName(), " ", object.GetResourceVersion()))
 }
 
-// A watcher that was sent events which the hub has yet to see is not sent them
-// again.
+// TestJoinWaitsForTheHub verifies that events which the hub receives later are not sent twice.
 func TestJoinWaitsForTheHub(t *testing.T) {
 	for name, last := range map[string]watch.Event{
 		"after a bookmark":       {Type: watch.Bookmark, Object: bookmarkAt(15)},
@@ -114,8 +112,8 @@ func TestJoinWaitsForTheHub(t *testing.T) {
 	}
 }
 
-// Objects that expire together are deleted at one version. A watcher that goes
-// over to the hub between their events misses none, and sees none twice.
+// TestJoinKeepsAVersionTogether verifies that a watcher which joins between events with the same version, e.g. of objects
+// that expire together, receives each once.
 func TestJoinKeepsAVersionTogether(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		o := newOlder(newFollower(t))
@@ -139,8 +137,7 @@ func TestJoinKeepsAVersionTogether(t *testing.T) {
 	})
 }
 
-// A hub that loses track while a watcher reads older events takes the watcher
-// in when it follows again, and not before: it would stay silent.
+// TestJoinNotALostHub verifies that a watcher does not join a hub that has lost track before it is filled again.
 func TestJoinNotALostHub(t *testing.T) {
 	for name, at := range map[string]int{"nothing missed": 10, "something missed": 20} {
 		t.Run(name, func(t *testing.T) {
@@ -153,7 +150,7 @@ func TestJoinNotALostHub(t *testing.T) {
 				o.serve(4, cache)
 				cache.Modify(versioned("a", 10))
 				nextIs(t, w, 10, "MODIFIED a")
-				o.follow(99) // lost
+				o.follow(99) // loses track
 				cache.Stop()
 				bubble.Wait()
 
@@ -175,8 +172,7 @@ func TestJoinNotALostHub(t *testing.T) {
 	}
 }
 
-// Where the hub is not filled again, the client is told to come back, whatever
-// version it comes with, and not that its version is in the future.
+// TestJoinToldToTryAgain verifies that clients must retry if the hub is not filled again, for any version.
 func TestJoinToldToTryAgain(t *testing.T) {
 	for _, version := range []uint64{0, 4, 10, 1000} {
 		t.Run(fmt.Sprint(version), func(t *testing.T) {
@@ -184,7 +180,7 @@ func TestJoinToldToTryAgain(t *testing.T) {
 				o := newOlder(newFollower(t))
 				o.fill("a")
 				o.follow(10)
-				o.follow(99) // lost
+				o.follow(99) // loses track
 				w := o.resume(version)
 				event := <-w.ResultChan()
 				require.Equal(t, watch.Error, event.Type)
@@ -198,8 +194,7 @@ func TestJoinToldToTryAgain(t *testing.T) {
 	}
 }
 
-// The hub is filled anew while a watcher reads what the watch cache has. What
-// that has forgotten, too, is gone: the client lists.
+// TestJoinAfterARefill verifies that a watcher expires if the hub is filled again and the watch cache has no history.
 func TestJoinAfterARefill(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		o := newOlder(newFollower(t))
@@ -213,7 +208,7 @@ func TestJoinAfterARefill(t *testing.T) {
 		o.stop()
 		o.fill("a", "b")
 		o.follow(30)
-		cache.Stop() // as the watch cache does when it is filled anew
+		cache.Stop() // as the watch cache does when it is filled again
 		o.serve(6, nil)
 		event := <-w.ResultChan()
 		require.Equal(t, watch.Error, event.Type)
@@ -221,8 +216,7 @@ func TestJoinAfterARefill(t *testing.T) {
 	})
 }
 
-// The hub is filled anew between the initial events of a watcher and the events
-// after them.
+// TestJoinAfterInitialEvents fills the hub again between the initial events and the following events of a watcher.
 func TestJoinAfterInitialEvents(t *testing.T) {
 	for name, at := range map[string]int{"nothing missed": 10, "something missed": 20, "lost and found": -20} {
 		t.Run(name, func(t *testing.T) {
@@ -266,8 +260,8 @@ func TestJoinAfterInitialEvents(t *testing.T) {
 	}
 }
 
-// A watcher that reads from the history when the hub is filled anew goes on if
-// nothing was missed, and ends if something was.
+// TestRefillWhileBehind verifies that a watcher which reads from the history continues after the hub is filled again if no
+// events were missed, and ends otherwise.
 func TestRefillWhileBehind(t *testing.T) {
 	const events = 3 * buffered
 	for name, missed := range map[string]int{"nothing missed": 0, "something missed": 1} {
@@ -280,7 +274,7 @@ func TestRefillWhileBehind(t *testing.T) {
 				for i := range events {
 					f.source.Modify(versioned("a", 11+i))
 				}
-				bubble.Wait() // its buffer is full
+				bubble.Wait() // until its buffer is full
 				f.stop()
 				f.fill("a")
 				f.follow(10 + events + missed)
@@ -304,14 +298,13 @@ func TestRefillWhileBehind(t *testing.T) {
 	}
 }
 
-// held keeps a watcher that has joined from reading the history.
+// held delays reading the history of a watcher that has joined.
 type held chan struct{}
 
 func (h held) Signal() { <-h }
 func (held) Wait()     {}
 
-// A bookmark is sent neither to a watcher that has yet to join nor to one that
-// has events to come.
+// TestBookmarksAreNotEarly verifies that watchers with pending events, or that have not joined, receive no bookmark.
 func TestBookmarksAreNotEarly(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		f := newFollower(t)
@@ -344,8 +337,7 @@ func TestBookmarksAreNotEarly(t *testing.T) {
 	})
 }
 
-// When etcd was restored from a backup, a version that it had before is another
-// state.
+// TestRestoredEtcd verifies that versions from before a restore of etcd are not served.
 func TestRestoredEtcd(t *testing.T) {
 	f := newFollower(t)
 	f.fill("a", "b")

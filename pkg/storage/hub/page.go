@@ -16,11 +16,11 @@ import (
 	"k8s.io/apiserver/pkg/storage/cacher/metrics"
 )
 
-// ErrCompacted says that etcd has compacted the version of a list: etcd is to
-// answer it, for the watch cache learns of a compaction seconds later.
+// ErrCompacted is returned if the version of a list is compacted. etcd must serve the list, because the
+// watch cache detects the compaction seconds later.
 var ErrCompacted = errors.New("the resource version is compacted")
 
-// at returns the objects as they were at a version, if they are known.
+// at returns the objects at a version, or nil if they are not available.
 func (h *Hub) at(version uint64) *snapshot {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -33,14 +33,14 @@ func (h *Hub) at(version uint64) *snapshot {
 	return h.objects.snapshot()
 }
 
-// keep keeps a snapshot for the pages that follow.
+// keep keeps a snapshot for the following pages.
 func (h *Hub) keep(version uint64, s *snapshot) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.kept.add(version, s, time.Now(), h.written)
 }
 
-// latest returns the objects as they are, and the version.
+// latest returns the current objects and their version.
 func (h *Hub) latest() (*snapshot, uint64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -50,28 +50,27 @@ func (h *Hub) latest() (*snapshot, uint64) {
 	return h.objects.snapshot(), h.version
 }
 
-// List serves a list, whole or a page. It returns false where etcd has to: for
-// one object, and for versions that the hub does not have.
+// List serves a list or a page. It returns false if etcd must serve it: for a single object, and for versions
+// that the hub does not have.
 func (h *Hub) List(ctx context.Context, key string, in Claims, opts storage.ListOptions, list runtime.Object) (bool, error) {
 	if !opts.Recursive || !delegator.ConsistentReadSupported() {
 		return false, nil
 	}
 	if opts.ResourceVersion == "0" && opts.Predicate.Continue == "" {
-		opts.Predicate.Limit = 0 // any state will do, and is served whole
+		opts.Predicate.Limit = 0 // like upstream, serves the full list
 	}
 	return h.list(ctx, key, in, opts, list)
 }
 
-// Page serves a page of a list. It returns false where the watch cache, or
-// etcd, has to: for lists that are no pages, and for versions that the hub does
-// not have.
+// Page serves a page of a list. It returns false if the watch cache or etcd must serve it: for lists without
+// a limit, and for versions that the hub does not have.
 func (h *Hub) Page(ctx context.Context, key string, opts storage.ListOptions, list runtime.Object) (bool, error) {
 	pred := &opts.Predicate
 	if !opts.Recursive || pred.Limit <= 0 && pred.Continue == "" || !delegator.ConsistentReadSupported() {
 		return false, nil
 	}
 	if opts.ResourceVersion == "0" && pred.Continue == "" {
-		return false, nil // served whole
+		return false, nil // upstream serves the full list
 	}
 	return h.list(ctx, key, Claims{}, opts, list)
 }
@@ -91,14 +90,15 @@ func (h *Hub) list(ctx context.Context, key string, in Claims, opts storage.List
 	if err != nil || objects == nil {
 		return err != nil, err
 	}
-	view, err := h.viewAt(ctx, in, version)
+	restriction, err := h.restrictionAt(ctx, in, version)
 	if err != nil {
 		return true, err
 	}
-	return true, h.fill(list, page{objects: objects, view: view, version: version, key: key, start: start, opts: opts})
+	return true, h.fill(list, page{objects: objects, restriction: restriction, version: version, key: key, start: start, opts: opts})
 }
 
-// read returns the objects that a list is to show. No objects and no error mean
+// read returns the objects for a list. If it returns neither objects nor an error, the watch cache must
+// serve the list.
 // that the watch cache is to serve the list.
 func (h *Hub) read(ctx context.Context, at int64, opts storage.ListOptions) (*snapshot, uint64, error) {
 	if at > 0 {
@@ -113,17 +113,17 @@ func (h *Hub) read(ctx context.Context, at int64, opts storage.ListOptions) (*sn
 	}
 	want := opts.ResourceVersion
 	if want == "0" && opts.Predicate.Continue != "" {
-		want = "" // a list that goes on
+		want = "" // a continued list
 	}
 	objects, version, err := h.fresh(ctx, want)
 	if want == "" && storage.IsTooLargeResourceVersion(err) || apierrors.IsTooManyRequests(err) {
-		return nil, 0, nil // etcd can tell
+		return nil, 0, nil // etcd can serve it
 	}
 	return objects, version, err
 }
 
-// fresh returns the objects as they are at a version that is not older than the
-// one asked for, and that version. Without one, that of etcd is.
+// fresh returns the objects and their version, which is at least the requested version, or etcd's current
+// version if it is empty.
 func (h *Hub) fresh(ctx context.Context, resourceVersion string) (*snapshot, uint64, error) {
 	version, err := h.cfg.Versioner.ParseResourceVersion(resourceVersion)
 	if err == nil && resourceVersion == "" {
@@ -149,18 +149,17 @@ func (h *Hub) ahead(version uint64) bool {
 	return version > h.version
 }
 
-// page is a part of a list.
 type page struct {
 	objects *snapshot
-	// view is what it is restricted to, if not nil.
-	view    *claimView
-	version uint64
-	// key is the prefix of the list; start is where the page starts.
+	// restriction restricts the page if it is not nil.
+	restriction *claimRestriction
+	version     uint64
+	// key is the prefix of the list; start is the first key of the page.
 	key, start string
 	opts       storage.ListOptions
 }
 
-// fill puts the page into a list.
+// fill stores the page in a list.
 func (h *Hub) fill(list runtime.Object, p page) error {
 	pred := &p.opts.Predicate
 	items, err := meta.GetItemsPtr(list)
@@ -187,8 +186,8 @@ func (h *Hub) fill(list runtime.Object, p page) error {
 	if err != nil {
 		return err
 	}
-	if p.view != nil {
-		remaining = nil // would tell of what is not shown
+	if p.restriction != nil {
+		remaining = nil // it would include objects that are not claimed
 	}
 	if err := h.cfg.Versioner.UpdateList(list, p.version, token, remaining); err != nil {
 		return err
@@ -201,15 +200,14 @@ func (h *Hub) fill(list runtime.Object, p page) error {
 	return nil
 }
 
-// selectItems returns the objects of the page, the key of the last, and whether
-// anything follows.
+// selectItems returns the objects of the page, the key of the last, and whether more follow.
 func (p page) selectItems() (selected []runtime.Object, last string, more bool, err error) {
 	pred := &p.opts.Predicate
 	all := pred.Empty()
 	if pred.Limit > 0 {
 		selected = make([]runtime.Object, 0, min(pred.Limit, 1000))
 	}
-	p.view.walk(p.objects, p.key, p.start, func(it item) bool {
+	p.restriction.walk(p.objects, p.key, p.start, func(it item) bool {
 		if pred.Limit > 0 && int64(len(selected)) >= pred.Limit {
 			more = true
 			return false
@@ -229,22 +227,21 @@ func (p page) selectItems() (selected []runtime.Object, last string, more bool, 
 	return selected, last, more, err
 }
 
-// State is the objects below a key as they were at a version.
+// State is the objects below a key at a version.
 type State struct {
 	Version uint64
 
 	hub *Hub
-	// objects are all those of the resource, own those below the key, if that is not
-	// the root: others change while a slow reader is told what there was, and what
-	// they were before must not be kept for it.
+	// objects are all objects if the key is the root, otherwise own are the objects below the key. A
+	// snapshot of all would keep old states of other objects in memory for a slow reader.
 	objects *snapshot
 	own     []item
 	key     string
 	pred    storage.SelectionPredicate
 }
 
-// State returns what a watch starts with: what is there at resource version 0,
-// else as new as the version or, without one, as etcd.
+// State returns the initial objects of a watch: at any version for resource version 0, otherwise at the
+// requested version or later. Without one, they are as recent as etcd.
 func (h *Hub) State(ctx context.Context, key string, in Claims, opts storage.ListOptions) (*State, error) {
 	if err := h.waitForClaims(ctx, in); err != nil {
 		return nil, err
@@ -254,23 +251,23 @@ func (h *Hub) State(ctx context.Context, key string, in Claims, opts storage.Lis
 		return nil, err
 	}
 	s := &State{hub: h, Version: version, key: key, pred: opts.Predicate}
-	view, err := h.viewAt(ctx, in, version)
+	restriction, err := h.restrictionAt(ctx, in, version)
 	if err != nil {
 		return nil, err
 	}
-	if key == h.cfg.Root && view == nil {
+	if key == h.cfg.Root && restriction == nil {
 		s.objects = objects
 		return s, nil
 	}
-	view.walk(objects, key, key, func(it item) bool {
+	restriction.walk(objects, key, key, func(it item) bool {
 		s.own = append(s.own, it)
 		return true
 	})
 	return s, nil
 }
 
-// Each yields the objects that the predicate selects, until yield returns false.
-// They are as Unwrap says: nobody may change them. Each is called once.
+// Each yields the selected objects until yield returns false. They must not be modified, see Unwrap. It
+// must be called at most once.
 func (s *State) Each(yield func(runtime.Object) bool) error {
 	var err error
 	all := s.pred.Empty()
@@ -293,7 +290,7 @@ func (s *State) Each(yield func(runtime.Object) bool) error {
 	}
 	for i := range s.own {
 		it := s.own[i]
-		s.own[i] = item{} // sent, and not kept any longer
+		s.own[i] = item{} // release it
 		if !visit(it) {
 			break
 		}

@@ -10,11 +10,10 @@ import (
 	"github.com/shardplane/shardplane/pkg/request/hashrange"
 )
 
-// hashes are where an object lies on the ring, by each of the keys that a
-// selector can have.
+// hashes are an object's positions on the hash ring, for each key that a selector can have.
 type hashes [hashrange.Cluster + 1]uint64
 
-// hashesOf hashes an object once for all selectors.
+// hashesOf computes the hashes of an object for all selectors.
 func hashesOf(obj runtime.Object) (h hashes, err error) {
 	object, err := meta.Accessor(obj)
 	if err != nil {
@@ -30,15 +29,14 @@ func notSharded(err error) error {
 	return fmt.Errorf("an object without metadata cannot be sharded: %w", err)
 }
 
-// ranges is a shard selector made for matching: sorted, disjoint intervals.
+// ranges is a shard selector as sorted, disjoint intervals.
 type ranges struct {
 	key       hashrange.Key
 	intervals []hashrange.Interval
 }
 
-// rangesOf returns the ranges of a selector. Whole is true where there is
-// nothing to select.
-func rangesOf(selector sharding.Selector) (r ranges, whole bool, err error) {
+// rangesOf returns the ranges of a selector. all reports whether it selects all objects.
+func rangesOf(selector sharding.Selector) (r ranges, all bool, err error) {
 	if selector == nil || selector.Empty() {
 		return ranges{}, true, nil
 	}
@@ -65,7 +63,7 @@ func rangesOf(selector sharding.Selector) (r ranges, whole bool, err error) {
 	return r, false, nil
 }
 
-// match reports whether an object with these hashes is in the ranges.
+// match reports whether the ranges contain the hashes.
 func (r *ranges) match(h hashes) bool { return hashrange.Contains(r.intervals, h[r.key]) }
 
 // Selector is a shard selector that matches without allocating.
@@ -75,14 +73,14 @@ type Selector struct {
 	ranges ranges
 }
 
-// NewSelector returns a selector that is equal to another, and faster. It matches by
-// logical cluster, too, which those of upstream cannot.
+// NewSelector returns a faster equivalent of a selector. Unlike upstream's selectors, it can match by
+// logical cluster.
 func NewSelector(selector sharding.Selector) (*Selector, error) {
-	r, whole, err := rangesOf(selector)
+	r, all, err := rangesOf(selector)
 	if err != nil {
 		return nil, err
 	}
-	if whole {
+	if all {
 		r.intervals = []hashrange.Interval{hashrange.Whole}
 	}
 	return &Selector{Selector: selector, ranges: r}, nil
@@ -97,5 +95,5 @@ func (s *Selector) Matches(obj runtime.Object) (bool, error) {
 	return hashrange.Contains(s.ranges.intervals, s.ranges.key.Hash(object)), nil
 }
 
-// DeepCopySelector implements sharding.Selector. Nothing changes a selector.
+// DeepCopySelector implements sharding.Selector. A Selector is immutable.
 func (s *Selector) DeepCopySelector() sharding.Selector { return s }

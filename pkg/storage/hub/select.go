@@ -13,30 +13,29 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// eventCache is what the watchers of one event share.
+// eventCache is shared by the watchers of one event.
 type eventCache struct {
-	current, gone runtime.Object
-	// attributes are those of the hub, own those of requests with their own.
+	current, removed runtime.Object
+	// attributes are those of the hub's GetAttrs, own those of requests with their own.
 	attributes *attributes
 	own        map[any]*attributes
 	claimed    *claimedLabels
 }
 
-// attributes are what selectors are matched with, of an object before and after
-// an event.
+// attributes are the labels and fields of an object before and after an event.
 type attributes struct {
 	labels, previousLabels    labels.Set
 	fields, previousFields    fields.Set
 	comparable, wasComparable bool
 }
 
-// claimedLabels are what claim sets select by.
+// claimedLabels are the name and the labels that claim sets select by.
 type claimedLabels struct {
 	name    string
 	is, was labels.Set
 }
 
-// selectsLocked is selects for the event that is being dispatched.
+// selectsLocked is selects for the current event of the dispatcher.
 func (w *Watcher) selectsLocked(e *event, cache *eventCache) (is, was bool) {
 	s, number := w.selection, w.hub.history.next
 	if s == nil {
@@ -49,8 +48,8 @@ func (w *Watcher) selectsLocked(e *event, cache *eventCache) (is, was bool) {
 	return s.is, s.was
 }
 
-// selects reports whether a watcher in whose ranges the object is wants to see it
-// after an event, and whether it wanted to see it before.
+// selects reports whether the selectors match the object after and before an event. The object must be in
+// the watcher's ranges.
 func (w *Watcher) selects(e *event, cache *eventCache) (is, was bool) {
 	is, was = e.kind != watch.Deleted, e.previous != nil
 	if !w.unnamed {
@@ -62,8 +61,8 @@ func (w *Watcher) selects(e *event, cache *eventCache) (is, was bool) {
 	return is, was
 }
 
-// convert returns what a watcher gets to see: an object that comes to match its
-// selectors is added, and one that ceases to is deleted.
+// convert returns the event for a watcher. An object that starts to match the selectors is added, and one
+// that no longer matches is deleted.
 func (w *Watcher) convert(e *event, cache *eventCache, is, was bool) (watch.Event, bool) {
 	switch {
 	case is && was:
@@ -77,8 +76,8 @@ func (w *Watcher) convert(e *event, cache *eventCache, is, was bool) (watch.Even
 	}
 }
 
-// attributesFor returns what the selectors of a watcher are matched with. It is
-// computed once for all watchers with the same attributes.
+// attributesFor returns the attributes for the selectors of a watcher. They are computed once for all
+// watchers with the same GetAttrs.
 func (s *eventCache) attributesFor(w *Watcher, e *event) *attributes {
 	key := w.request.Attributes
 	if key == nil {
@@ -102,7 +101,7 @@ func (h *Hub) attributesOf(e *event, getAttrs storage.AttrFunc) *attributes {
 	a := &attributes{}
 	var err error
 	if a.labels, a.fields, err = getAttrs(e.obj); err != nil {
-		klog.ErrorS(err, "Cannot match an object", "resource", h.cfg.Resource, "key", e.key)
+		klog.ErrorS(err, "Failed to match an object", "resource", h.cfg.Resource, "key", e.key)
 	}
 	a.comparable = err == nil
 	if e.previous != nil {
@@ -112,7 +111,7 @@ func (h *Hub) attributesOf(e *event, getAttrs storage.AttrFunc) *attributes {
 	return a
 }
 
-// shared returns the object as all watchers share it.
+// shared returns the object that all watchers share.
 func (s *eventCache) shared(h *Hub, e *event) runtime.Object {
 	if s.current == nil {
 		s.current = e.share(h, e.obj, &e.current)
@@ -120,21 +119,21 @@ func (s *eventCache) shared(h *Hub, e *event) runtime.Object {
 	return s.current
 }
 
-// last returns the last state of an object that is gone, or that a selector
-// does not match any more, with the version of that.
+// last returns the last state of an object that was deleted, or that a selector no longer matches, with
+// the version of the event.
 func (s *eventCache) last(h *Hub, e *event) runtime.Object {
-	if s.gone != nil {
-		return s.gone
+	if s.removed != nil {
+		return s.removed
 	}
 	last := e.obj
 	if e.kind != watch.Deleted {
 		last = Shallow(e.previous)
 		if err := h.cfg.Versioner.UpdateObject(last, e.version); err != nil {
-			klog.ErrorS(err, "Cannot set the resource version of a deleted object", "resource", h.cfg.Resource, "key", e.key)
+			klog.ErrorS(err, "Failed to set the resource version of a deleted object", "resource", h.cfg.Resource, "key", e.key)
 		}
 	}
-	s.gone = e.share(h, last, &e.gone)
-	return s.gone
+	s.removed = e.share(h, last, &e.removed)
+	return s.removed
 }
 
 // labelsOf returns the labels of an object before and after an event, for all claim sets.
@@ -156,9 +155,8 @@ func labelsOf(obj runtime.Object) labels.Set {
 	return object.GetLabels()
 }
 
-// share returns what an event's watchers share of an object: all the same, as
-// long as one of them has yet to send it. Then the encodings go with it, for
-// the history of events would keep too many.
+// share returns the wrapped object that an event's watchers share, as long as one of them has not sent it.
+// The pointer is weak, because the history would otherwise keep too many encodings.
 func (e *event) share(h *Hub, obj runtime.Object, as *weak.Pointer[cachingObject]) runtime.Object {
 	if _, ok := obj.(object); !ok {
 		return obj.DeepCopyObject()

@@ -15,7 +15,7 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 )
 
-// counting is a selector that counts how often it is asked.
+// counting is a selector that counts evaluations.
 type counting struct {
 	labels.Selector
 
@@ -27,7 +27,7 @@ func (c counting) Matches(l labels.Labels) bool {
 	return c.Selector.Matches(l)
 }
 
-// selecting returns a predicate, and how often its selector is asked.
+// selecting returns a predicate, and the number of evaluations of its selector.
 func selecting(tb testing.TB, selector string) (storage.SelectionPredicate, *int) {
 	tb.Helper()
 	parsed, err := labels.Parse(selector)
@@ -36,8 +36,8 @@ func selecting(tb testing.TB, selector string) (storage.SelectionPredicate, *int
 	return storage.SelectionPredicate{Label: counting{parsed, asked}, Field: fields.Everything()}, asked
 }
 
-// TestSelectionsAreAskedOnce holds that an event is matched with each different
-// selector once, and with those of its own logical cluster and of wildcards only.
+// TestSelectionsAreAskedOnce verifies that an event is matched once per distinct selector of its own logical cluster and
+// of wildcard requests.
 func TestSelectionsAreAskedOnce(t *testing.T) {
 	f := newFollower(t)
 	f.fill("a/x", "b/x")
@@ -95,9 +95,8 @@ func TestSelectionsAreAskedOnce(t *testing.T) {
 	require.Len(t, f.selections, 2)
 }
 
-// TestInitialEventsKeepNothingOfOthers holds that who reads the initial events of
-// one logical cluster slowly keeps no former states of objects of another in
-// memory, and that nothing is copied for him before it is encoded.
+// TestInitialEventsKeepNothingOfOthers verifies that slow initial events of one logical cluster neither keep old states of
+// other logical clusters in memory nor copy objects before they are encoded.
 func TestInitialEventsKeepNothingOfOthers(t *testing.T) {
 	f := newFollower(t)
 	f.fill("a/x", "a/y")
@@ -111,7 +110,7 @@ func TestInitialEventsKeepNothingOfOthers(t *testing.T) {
 	former := change(11)
 	state, err := f.State(t.Context(), "/r/a/", Claims{}, storage.ListOptions{ResourceVersion: "0"})
 	require.NoError(t, err)
-	// More than the history keeps.
+	// More events than the history keeps.
 	for i := range 2 * historyIdle {
 		change(12 + i)
 	}

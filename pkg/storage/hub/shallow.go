@@ -10,10 +10,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// Shallow returns a copy of an object for those who set its kind, or replace fields of its
-// metadata, and change nothing that these hold: labels, say, can be set and not changed in
-// place. All else it shares with the object. That is what encoders do, and it costs a small
-// part of a deep copy, which objects of unknown kinds are.
+// Shallow returns a shallow copy of an object. The caller may set its kind and replace fields of its
+// metadata, e.g. set labels, but must not modify anything they refer to. This suffices for encoders and is
+// much cheaper than a deep copy, which objects of unknown types get.
 func Shallow(obj runtime.Object) runtime.Object {
 	if u, ok := obj.(*unstructured.Unstructured); ok {
 		own := maps.Clone(u.Object)
@@ -22,7 +21,7 @@ func Shallow(obj runtime.Object) runtime.Object {
 		}
 		return &unstructured.Unstructured{Object: own}
 	}
-	// What has objects in it encodes these in place.
+	// Objects with nested objects encode these in place.
 	if _, nested := obj.(runtime.NestedObjectEncoder); nested || !copiesAsStruct(reflect.TypeOf(obj)) {
 		return obj.DeepCopyObject()
 	}
@@ -32,8 +31,7 @@ func Shallow(obj runtime.Object) runtime.Object {
 	return copied
 }
 
-// asStructs says of types of objects whether they are pointers to structs with kind and
-// metadata as values.
+// asStructs caches for types of objects whether they are pointers to structs with TypeMeta and ObjectMeta.
 var asStructs sync.Map
 
 func copiesAsStruct(t reflect.Type) bool {

@@ -11,8 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// Encoders get a copy of an event's object that they can set the kind of, and that shares
-// what is large with the object.
+// TestEncodersShare verifies that encoders get a copy whose kind they can set, and which shares large parts.
 func TestEncodersShare(t *testing.T) {
 	typed := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Data: map[string]string{"large": "before"}}
 	data := map[string]any{"large": "before"}
@@ -34,7 +33,7 @@ func TestEncodersShare(t *testing.T) {
 				obj.GetObjectKind().SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("ConfigMap"))
 				obj.(metav1.Object).SetResourceVersion("7")
 				obj.(metav1.Object).SetLabels(map[string]string{"set": "by the encoder"})
-				test.change() // nobody does; it tells what is shared
+				test.change() // only to detect shared memory
 				require.Equal(t, "after", test.data(obj))
 				return nil
 			}, io.Discard))
@@ -45,14 +44,14 @@ func TestEncodersShare(t *testing.T) {
 	}
 }
 
-// nested is an object that encoders change in place, opaque one whose parts nobody knows.
+// nested is an object that encoders modify in place, opaque one with unknown parts.
 type nested struct{ corev1.ConfigMap }
 
 func (*nested) EncodeNestedObjects(runtime.Encoder) error { return nil }
 
 type opaque struct{ *corev1.ConfigMap }
 
-// What cannot be copied as a struct is copied deeply.
+// TestShallowIsCareful verifies that objects of other types are deeply copied.
 func TestShallowIsCareful(t *testing.T) {
 	held := corev1.ConfigMap{Data: map[string]string{"a": "before"}}
 	for _, obj := range []runtime.Object{&nested{held}, opaque{&held}, &opaque{&held}} {

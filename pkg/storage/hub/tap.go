@@ -12,10 +12,9 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// Close ends all watches, including the one that the watch cache reads, and waits
-// until the watch cache has processed what it has read of it. Only then may the
-// watch cache be stopped: upstream's Cacher.Stop blocks forever if more events
-// than fit in its channel arrive after its dispatcher has ended.
+// Close ends all watches, including the one of the watch cache, and waits until the watch cache has
+// processed the events that it received. The watch cache must not be stopped earlier: upstream's Cacher.Stop
+// blocks forever if more events than its channel can buffer arrive after its dispatcher has ended.
 func (h *Hub) Close() {
 	h.mu.Lock()
 	if !h.closed {
@@ -31,9 +30,8 @@ func (h *Hub) Close() {
 	h.running.Wait()
 }
 
-// Listed is called with each page of the list that fills the watch cache. The
-// objects themselves are taken in Key: the watch cache keeps copies, which are
-// what the hub shares memory with.
+// Listed is called with each page of the list that fills the watch cache. The objects are collected in Key,
+// because the watch cache stores copies, with which the hub shares memory.
 func (h *Hub) Listed(first bool, list runtime.Object) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -43,7 +41,7 @@ func (h *Hub) Listed(first bool, list runtime.Object) {
 	h.filling.want += meta.LenList(list)
 }
 
-// Key is the watch cache's key function.
+// Key is the key function of the watch cache.
 func (h *Hub) Key(obj runtime.Object) string {
 	if current := h.current.Load(); current != nil && current.obj == obj {
 		return current.key
@@ -57,10 +55,9 @@ func (h *Hub) Key(obj runtime.Object) string {
 	return key
 }
 
-// Tap returns the watch that the watch cache reads, from w, which starts at the
-// version. The hub takes an event when the watch cache has received it. Where the
-// hub would not know what the watch cache knows, the watch has expired: so the
-// watch cache is filled again, and the hub with it.
+// Tap returns the watch for the watch cache from w, which starts at the version. The hub applies an event when
+// the watch cache has received it. If the hub cannot follow, the returned watch has expired, so that the
+// watch cache and the hub are filled again.
 func (h *Hub) Tap(w watch.Interface, version string) watch.Interface {
 	h.mu.Lock()
 	previous := h.tapped
@@ -82,7 +79,7 @@ func (h *Hub) Tap(w watch.Interface, version string) watch.Interface {
 	return t
 }
 
-// expired returns a watch that has its reader list again.
+// expired returns a watch that makes its reader list again.
 func expired() watch.Interface {
 	status := apierrors.NewResourceExpired("the hub has lost track of the watch cache").Status()
 	result := make(chan watch.Event, 1)
@@ -90,15 +87,15 @@ func expired() watch.Interface {
 	return watch.NewProxyWatcher(result)
 }
 
-// resumeLocked starts to follow a watch from a version. It reports whether the
-// hub has all that was there at the version.
+// resumeLocked starts to follow a watch from a version. It reports whether the hub has all objects of this
+// version.
 func (h *Hub) resumeLocked(resourceVersion string) bool {
 	version, err := h.cfg.Versioner.ParseResourceVersion(resourceVersion)
 	f := h.filling
 	h.filling = nil
 	switch {
 	case err == nil && f == nil && h.synced && version == h.version:
-		return true // the same stream goes on
+		return true // the same stream continues
 	case err == nil && f != nil && len(f.items) == f.want:
 		if version != h.version { // events were missed
 			h.endJoinedLocked()
@@ -113,14 +110,14 @@ func (h *Hub) resumeLocked(resourceVersion string) bool {
 		h.advancedLocked()
 		return true
 	default:
-		klog.ErrorS(err, "Cannot follow the watch cache, which is filled again", "resource", h.cfg.Resource, "resourceVersion", resourceVersion, "at", h.version)
+		klog.ErrorS(err, "Lost track of the watch cache, filling it again", "resource", h.cfg.Resource, "resourceVersion", resourceVersion, "at", h.version)
 		h.synced = false
 		h.endJoinedLocked()
 		return false
 	}
 }
 
-// tap passes a watch on, and shows the hub what was received.
+// tap forwards a watch, and applies the received events to the hub.
 type tap struct {
 	watch.Interface
 
@@ -131,10 +128,8 @@ type tap struct {
 	once    sync.Once
 }
 
-// ResultChan implements watch.Interface.
 func (t *tap) ResultChan() <-chan watch.Event { return t.result }
 
-// Stop implements watch.Interface.
 func (t *tap) Stop() {
 	t.once.Do(func() { close(t.stopped) })
 	t.Interface.Stop()
@@ -160,7 +155,7 @@ func (t *tap) run() {
 			return
 		}
 		if undecodable := t.hub.cfg.Undecodable; received.Type == watch.Error && undecodable != nil && undecodable() {
-			// Upstream's reflector would watch from the same version again, and never pass the object.
+			// Upstream's reflector would watch from the same version again, and never get past the object.
 			status := apierrors.NewResourceExpired("an object cannot be decoded").Status()
 			received.Object = &status
 		}
@@ -201,12 +196,12 @@ func (h *Hub) eventOf(received watch.Event) *event {
 	e.key, e.obj, e.bytes = h.cfg.KeyFunc(obj), obj, bytesOf(obj)
 	h.current.Store(&item{e.key, obj})
 	if e.hashes, err = hashesOf(obj); err != nil {
-		klog.ErrorS(err, "Cannot hash an object", "resource", h.cfg.Resource, "key", e.key)
+		klog.ErrorS(err, "Failed to hash an object", "resource", h.cfg.Resource, "key", e.key)
 	}
 	return e
 }
 
-// apply takes an event in and hands it to the watchers that want it.
+// apply updates the state with an event and dispatches it.
 func (h *Hub) apply(e *event) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -9,54 +9,51 @@ import (
 )
 
 const (
-	// chunkMax is how many items a chunk has at most. A write copies a chunk
-	// that a snapshot shares.
+	// chunkMax is the maximum number of items in a chunk. A write copies a chunk that a snapshot shares.
 	chunkMax = 256
-	// chunkMin is where a chunk is merged with its neighbour.
+	// chunkMin is the size below which a chunk is merged with its neighbor.
 	chunkMin = chunkMax / 8
-	// chunkFill is how many items the chunks of a new tree have.
+	// chunkFill is the size of the chunks of a new tree.
 	chunkFill = chunkMax * 3 / 4
 )
 
-// item is an object with its key.
 type item struct {
 	key string
 	obj runtime.Object
 }
 
-// chunk is a run of items in key order.
+// chunk is a sequence of items in key order.
 type chunk struct {
 	items []item
-	// owner tells which generation of the tree may change the chunk in place.
+	// owner is the generation of the tree that may modify the chunk in place.
 	owner uint64
 }
 
-// tree is an ordered map from keys to objects of which snapshots are free: two
-// levels, of which a write copies no more than what a snapshot shares. Ranks
-// are sums over chunks, so that what remains after a page is known without
-// walking it.
+// tree is an ordered map from keys to objects with cheap snapshots. It has two levels, and a write copies only
+// the chunk that it modifies if a snapshot shares it. Ranks are sums over chunks, so the number of items
+// after a page is computed without visiting them.
 type tree struct {
 	chunks []*chunk
 	len    int
 
 	generation uint64
-	// latest is the snapshot that the tree is equal to, which shares all of it.
+	// latest is the snapshot that is equal to the tree and shares all chunks.
 	latest *snapshot
 }
 
-// snapshot is a tree as it was.
+// snapshot is an immutable state of a tree.
 type snapshot struct {
 	chunks []*chunk
 	len    int
 }
 
-// newTree returns a tree of items, which it keeps.
+// newTree returns a tree with the items. It takes ownership of the slice.
 func newTree(items []item) *tree {
 	compare := func(a, b item) int { return strings.Compare(a.key, b.key) }
 	if !slices.IsSortedFunc(items, compare) {
 		slices.SortStableFunc(items, compare)
 	}
-	// Of equal keys the last counts, as in the watch cache.
+	// The last item with a key takes precedence, as in the watch cache.
 	unique := items[:0]
 	for i := range items {
 		if n := len(unique); n > 0 && unique[n-1].key == items[i].key {
@@ -72,7 +69,7 @@ func newTree(items []item) *tree {
 	return t
 }
 
-// snapshot returns the tree as it is now.
+// snapshot returns the current state.
 func (t *tree) snapshot() *snapshot {
 	if t.latest == nil {
 		t.generation++
@@ -81,7 +78,7 @@ func (t *tree) snapshot() *snapshot {
 	return t.latest
 }
 
-// at returns the index of the chunk that has the key or would have it.
+// at returns the index of the chunk that contains, or would contain, the key.
 func at(chunks []*chunk, key string) int {
 	i, found := slices.BinarySearchFunc(chunks, key, func(c *chunk, key string) int { return strings.Compare(c.items[0].key, key) })
 	if !found && i > 0 {
@@ -106,7 +103,7 @@ func (t *tree) get(key string) runtime.Object {
 	return nil
 }
 
-// own returns chunk i for changing it.
+// own returns chunk i for modification.
 func (t *tree) own(i int) *chunk {
 	if t.latest != nil {
 		t.chunks = slices.Clone(t.chunks)
@@ -122,7 +119,7 @@ func (t *tree) own(i int) *chunk {
 	return c
 }
 
-// set puts an object in and returns the one that it replaces, or nil.
+// set stores an object and returns the previous one, or nil.
 func (t *tree) set(key string, obj runtime.Object) runtime.Object {
 	if len(t.chunks) == 0 {
 		t.chunks = []*chunk{{items: []item{{key, obj}}, owner: t.generation}}
@@ -143,7 +140,7 @@ func (t *tree) set(key string, obj runtime.Object) runtime.Object {
 	if len(c.items) >= chunkMax {
 		half := len(c.items) / 2
 		if n == len(t.chunks)-1 && i == len(c.items)-1 {
-			half = len(c.items) - 1 // keys that only grow fill their chunks
+			half = len(c.items) - 1 // with increasing keys, chunks become full
 		}
 		upper := &chunk{items: slices.Clone(c.items[half:]), owner: t.generation}
 		clear(c.items[half:])
@@ -153,7 +150,7 @@ func (t *tree) set(key string, obj runtime.Object) runtime.Object {
 	return nil
 }
 
-// remove takes an object out and returns it, or nil.
+// remove removes an object and returns it, or nil.
 func (t *tree) remove(key string) runtime.Object {
 	if len(t.chunks) == 0 {
 		return nil
@@ -173,7 +170,7 @@ func (t *tree) remove(key string) runtime.Object {
 	return previous
 }
 
-// merge joins the small chunk n with a neighbour.
+// merge joins chunk n, which is small, with a neighbor.
 func (t *tree) merge(n int) {
 	c := t.chunks[n]
 	switch {
@@ -189,7 +186,7 @@ func (t *tree) merge(n int) {
 	}
 }
 
-// rank returns how many keys are less than key.
+// rank returns the number of keys less than key.
 func (s *snapshot) rank(key string) int {
 	if len(s.chunks) == 0 {
 		return 0
@@ -219,7 +216,7 @@ func (s *snapshot) from(key string, yield func(item) bool) {
 	}
 }
 
-// endOf returns the least key that is greater than all with the prefix.
+// endOf returns the smallest key that is greater than all keys with the prefix.
 func endOf(prefix string) string {
 	for i := len(prefix) - 1; i >= 0; i-- {
 		if prefix[i] < 0xff {
@@ -230,21 +227,19 @@ func endOf(prefix string) string {
 }
 
 const (
-	// keptMax is how many snapshots are kept for lists that go on, and keptTime
-	// for how long after the latest page. A list whose snapshot is gone goes on
-	// from the watch cache or from etcd.
+	// keptMax is the maximum number of snapshots for continued lists, and keptTime how long they are kept
+	// after the latest page. Without its snapshot, a list continues from the watch cache or from etcd.
 	keptMax  = 64
 	keptTime = time.Minute
-	// keptBytes is how large what was written since a snapshot may be: that is how much it keeps
-	// in memory that is not there any more, and with it all later ones.
+	// keptBytes is the maximum size of the objects that were written after a snapshot, because the snapshot
+	// and all later ones keep their previous states in memory.
 	keptBytes = 128 << 20
 )
 
-// keptSnapshots are snapshots by resource version.
 type keptSnapshots struct {
 	byVersion map[uint64]*keptSnapshot
 	next      time.Time // when one may expire
-	// oldest is what had been written when the oldest was taken.
+	// oldest is the value of written when the oldest snapshot was taken.
 	oldest int64
 }
 
@@ -252,7 +247,7 @@ type keptSnapshot struct {
 	*snapshot
 
 	used time.Time
-	// written is what had been written when it was taken.
+	// written is the total size of all written objects when the snapshot was taken.
 	written int64
 }
 
@@ -288,8 +283,8 @@ func (k *keptSnapshots) add(version uint64, s *snapshot, now time.Time, written 
 	k.byVersion[version] = &keptSnapshot{snapshot: s, used: now, written: written}
 }
 
-// expire drops snapshots that nobody came back for, and those since which much was written. Called
-// with each event, it mostly does nothing; without events, snapshots cost nothing.
+// expire drops snapshots that were not used recently, and those followed by many writes. It is called for
+// each event and usually does nothing; without events, snapshots use no additional memory.
 func (k *keptSnapshots) expire(now time.Time, written int64) {
 	if len(k.byVersion) == 0 || now.Before(k.next) && written-k.oldest <= keptBytes {
 		return

@@ -16,21 +16,21 @@ import (
 )
 
 const (
-	// buffered is how many events wait for a reader before the watcher counts
-	// as behind. It takes a burst, and 32 bytes for each; of watchers of a part
-	// of the keys, such as a logical cluster, there may be thousands.
+	// buffered is the number of events that a watcher buffers before it is behind. It is large enough for
+	// a burst and uses 32 bytes for each event. There may be thousands of watchers of a part of the keys,
+	// e.g. of a logical cluster, so these have smaller buffers.
 	buffered, bufferedInPart = 128, 16
-	// olderPeriod is how long an older watch lasts that catches up.
+	// olderPeriod is the maximum duration of a watch by Request.Older.
 	olderPeriod = 4 * time.Second
 )
 
-// Watch starts a watch, sharded or not.
+// Watch starts a watch.
 func (h *Hub) Watch(ctx context.Context, request Request) (watch.Interface, error) {
-	r, whole, err := rangesOf(request.Predicate.ShardSelector)
+	r, all, err := rangesOf(request.Predicate.ShardSelector)
 	if err != nil {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("invalid shardSelector: %v", err))
 	}
-	if whole {
+	if all {
 		r.intervals = []hashrange.Interval{hashrange.Whole}
 	}
 	size := buffered
@@ -38,7 +38,7 @@ func (h *Hub) Watch(ctx context.Context, request Request) (watch.Interface, erro
 		size = bufferedInPart
 	}
 	w := &Watcher{
-		hub: h, request: request, sharded: !whole, ranges: r, behind: true,
+		hub: h, request: request, sharded: !all, ranges: r, behind: true,
 		result: make(chan watch.Event, size),
 		done:   make(chan struct{}),
 	}
@@ -55,7 +55,7 @@ func (h *Hub) Watch(ctx context.Context, request Request) (watch.Interface, erro
 	}
 	defer h.mu.Unlock()
 	if h.closed {
-		return nil, apierrors.NewServiceUnavailable("the storage is closed") //nolint:forbidigo // this process ends
+		return nil, apierrors.NewServiceUnavailable("the storage is closed") //nolint:forbidigo // the process is shutting down
 	}
 	if request.Claims.Set != nil {
 		if err := h.claimLocked(w); err != nil {
@@ -75,7 +75,7 @@ func (h *Hub) Watch(ctx context.Context, request Request) (watch.Interface, erro
 	return w, nil
 }
 
-// run sends what comes before the events that the hub has in its history.
+// run sends the events that precede those in the history.
 func (w *Watcher) run(ctx context.Context) {
 	version, err := w.request.Version, error(nil)
 	if w.request.Start != nil {
@@ -94,9 +94,8 @@ func (w *Watcher) run(ctx context.Context) {
 	w.catchUp()
 }
 
-// join puts the watcher into the index, with the events after a version to come.
-// It waits for a hub that is behind the version, as after events from the watch
-// cache: the hub would send them again.
+// join adds the watcher to the index and schedules the events after a version. If the hub is behind the
+// version, e.g. after events from the watch cache, join waits, because the hub would send them again.
 func (w *Watcher) join(ctx context.Context, version uint64) bool {
 	h := w.hub
 	for {
@@ -118,7 +117,7 @@ func (w *Watcher) join(ctx context.Context, version uint64) bool {
 		case err != nil:
 			w.fail(err)
 			return false
-		case !fresh: // the hub has lost track since
+		case !fresh: // the hub has lost track of the watch cache
 			continue
 		case known:
 			return true
@@ -130,8 +129,8 @@ func (w *Watcher) join(ctx context.Context, version uint64) bool {
 	}
 }
 
-// joinLocked puts the watcher into the index, if the hub knows all events since a version.
-// What its claim set showed before cannot be told where it does not.
+// joinLocked adds the watcher to the index if the hub has all events after a version. Otherwise missed changes of
+// the claim set cannot be computed, so that the watch expires.
 func (w *Watcher) joinLocked(version uint64, known bool) error {
 	h := w.hub
 	if !known {
@@ -154,24 +153,23 @@ func (w *Watcher) joinLocked(version uint64, known bool) error {
 		}
 	}
 	w.joined = true
-	w.request.Start, w.request.Older = nil, nil // with all that they refer to
+	w.request.Start, w.request.Older = nil, nil // release their references
 	w.scopes().add(w)
 	return nil
 }
 
-// missedLocked has a watcher that joins after a version told of the changes of its claim
-// set since it began, instead of the events since then in the logical clusters that have
-// changed: what can be seen of these is not what could be. A bookmark says that it has
-// been told.
+// missedLocked prepares the update for a joining watcher whose claim set has changed since it began. It replaces
+// the events of the affected logical clusters, because their objects were filtered by another selection.
+// A bookmark follows the update.
 func (w *Watcher) missedLocked(version uint64) error {
 	h, c := w.hub, w.claims
-	c.Set.Advance(h.version) // nobody may have wanted bookmarks, with which this is done, too
+	c.Set.Advance(h.version) // sendBookmarks may not have run
 	changes, err := c.Set.Missed(w.begins, w.started)
 	if err != nil || len(changes) == 0 {
 		return err
 	}
 	m := &missed{cfg: &h.cfg, request: &w.request, of: map[string]int{}, until: h.history.next, latest: map[string]*event{}, had: map[string]had{}}
-	t := &told{cfg: &h.cfg, number: w.cursor, version: version, missed: m}
+	t := &claimUpdate{cfg: &h.cfg, number: w.cursor, version: version, missed: m}
 	for i := range changes {
 		key := c.prefix(changes[i].Cluster)
 		if !strings.HasPrefix(key, w.request.Key) && !strings.HasPrefix(w.request.Key, key) {
@@ -187,7 +185,7 @@ func (w *Watcher) missedLocked(version uint64) error {
 		if w.started && !known {
 			t.prefixes[n].began = append(t.prefixes[n].began, changes[i].Before)
 		}
-		if w.started && changes[i].Revision <= w.begins { // it may have come before what was told, or after
+		if w.started && changes[i].Revision <= w.begins { // it is unknown whether the initial events included it
 			t.prefixes[n].began = append(t.prefixes[n].began, changes[i].After)
 		}
 	}
@@ -204,13 +202,13 @@ func (w *Watcher) missedLocked(version uint64) error {
 		}
 	}
 	t.objects = h.objects.snapshot()
-	w.missed, w.telling = m, []*told{t, {cfg: &h.cfg, number: m.until, version: h.version}}
+	w.missed, w.pendingUpdates = m, []*claimUpdate{t, {cfg: &h.cfg, number: m.until, version: h.version}}
 	return nil
 }
 
-// sendOlder sends events that the hub has forgotten, and returns up to where it
-// has sent all. The hub goes on where a later event begins: those of one version,
-// as of objects that expire together, stay together.
+// sendOlder sends events that are no longer in the history, and returns the version up to which it has sent
+// all. The hub takes over at an event with a later version, because events with the same version, e.g. of
+// objects that expire together, must not be separated.
 func (w *Watcher) sendOlder(ctx context.Context, version uint64) (uint64, bool) {
 	ctx, cancel := context.WithTimeout(ctx, olderPeriod)
 	defer cancel()
@@ -241,7 +239,7 @@ func (w *Watcher) sendOlder(ctx context.Context, version uint64) (uint64, bool) 
 			if (e.Type == watch.Bookmark || reached > version) && w.hub.remembers(version) {
 				return version, true
 			}
-			if e.Type != watch.Bookmark && w.holds(e) && !w.send(watch.Event{Type: e.Type, Object: w.hub.cfg.shown(e.Object)}) {
+			if e.Type != watch.Bookmark && w.inRanges(e) && !w.send(watch.Event{Type: e.Type, Object: w.hub.cfg.shown(e.Object)}) {
 				return 0, false
 			}
 			version = max(version, reached)
@@ -251,15 +249,15 @@ func (w *Watcher) sendOlder(ctx context.Context, version uint64) (uint64, bool) 
 	}
 }
 
-// remembers reports whether the history has all events after a version.
+// remembers reports whether the history contains all events after a version.
 func (h *Hub) remembers(version uint64) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return version >= h.history.floor
 }
 
-// holds reports whether the object of an event is in the watcher's ranges.
-func (w *Watcher) holds(e watch.Event) bool {
+// inRanges reports whether the object of an event is in the watcher's ranges.
+func (w *Watcher) inRanges(e watch.Event) bool {
 	if !w.sharded {
 		return true
 	}

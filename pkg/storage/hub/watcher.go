@@ -13,8 +13,7 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// slowBudget is how long a reader may take for one event before its watch
-// is ended, with a full buffer before it.
+// slowBudget is how long a reader with a full buffer may take for one event before its watch ends.
 const slowBudget = 5 * time.Second
 
 // ResultChan implements watch.Interface.
@@ -27,7 +26,8 @@ func (w *Watcher) Stop() {
 	w.endLocked()
 }
 
-// endLocked ends a watch. Whoever may still send closes the result.
+// endLocked ends a watch. The result is closed by the side that may still send: the hub, or the
+// watcher's goroutine if it is behind.
 func (w *Watcher) endLocked() {
 	if w.stopped {
 		return
@@ -55,7 +55,7 @@ func (w *Watcher) endLocked() {
 	}
 }
 
-// scopes returns where the watcher is found.
+// scopes returns the index of the watcher.
 func (w *Watcher) scopes() scopes {
 	if w.claims != nil {
 		return w.claims.scopes
@@ -63,8 +63,7 @@ func (w *Watcher) scopes() scopes {
 	return w.hub.scopes
 }
 
-// endJoinedLocked ends the watches that follow the events. The others have not
-// missed any yet.
+// endJoinedLocked ends the watches that are in the index. Others have not missed any events yet.
 func (h *Hub) endJoinedLocked() {
 	for w := range h.watchers {
 		if w.joined {
@@ -85,8 +84,7 @@ func (w *Watcher) tooSlow() {
 	klog.V(1).InfoS("Ending a watch whose client is too slow", "resource", r, "key", w.request.Key)
 }
 
-// sendPatiently waits for the reader as long as the watch lasts, since initial
-// events keep nothing from others.
+// sendPatiently waits for the reader until the watch ends, because initial events do not delay others.
 func (w *Watcher) sendPatiently(e watch.Event) bool {
 	select {
 	case w.result <- e:
@@ -96,7 +94,7 @@ func (w *Watcher) sendPatiently(e watch.Event) bool {
 	}
 }
 
-// fail sends an error, which is the last that the watch sends.
+// fail sends an error, which is the last event of the watch.
 func (w *Watcher) fail(err error) {
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return
@@ -109,8 +107,8 @@ func (w *Watcher) fail(err error) {
 	w.send(watch.Event{Type: watch.Error, Object: &status})
 }
 
-// send waits for the reader, but not for ever. It returns whether the watch
-// goes on. Only the watcher's goroutine calls it.
+// send waits for the reader for a limited time. It reports whether the watch continues. Only the watcher's
+// goroutine calls it.
 func (w *Watcher) send(e watch.Event) bool {
 	if set := w.request.Claims.Set; set != nil && set.Current() != nil {
 		return false
@@ -141,14 +139,14 @@ func (w *Watcher) send(e watch.Event) bool {
 	}
 }
 
-// unclaimLocked takes a watcher that ends from its claim set.
+// unclaimLocked removes a watcher that ends from its claim set.
 func (h *Hub) unclaimLocked(w *Watcher) {
 	delete(w.claims.watchers, w)
 	h.unfollowLocked(w.claims)
 }
 
-// unfollowLocked ends following a claim set that is empty and that nobody watches.
-// One that is not empty stays: the next watch need not read all of it under the lock.
+// unfollowLocked stops following a claim set that is empty and has no watchers. The hub continues to follow
+// other sets, so that the next watch does not need to read them again under the lock.
 func (h *Hub) unfollowLocked(c *claimants) {
 	if len(c.watchers) == 0 && !c.waiting && h.claimed.of[c.Set] == c && c.Set.Len() == 0 {
 		c.Set.Unfollow()
@@ -156,7 +154,7 @@ func (h *Hub) unfollowLocked(c *claimants) {
 	}
 }
 
-// selectLocked gives a watcher its selection.
+// selectLocked sets the selection of a watcher.
 func (w *Watcher) selectLocked() {
 	key := selectionKey{attributes: w.request.Attributes}
 	if s := w.request.Predicate.Label; s != nil {
@@ -172,7 +170,7 @@ func (w *Watcher) selectLocked() {
 	w.selection.watchers++
 }
 
-// unselectLocked takes the selection from a watcher.
+// unselectLocked removes the selection of a watcher.
 func (w *Watcher) unselectLocked() {
 	if w.selection == nil {
 		return

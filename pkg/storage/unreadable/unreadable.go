@@ -1,7 +1,7 @@
-// Package unreadable records the stored objects that cannot be read, e.g. because their bytes cannot
-// be decoded or because the defaults of their definition expand them beyond a bound. Readers of many
-// logical clusters skip such objects, so that one tenant's object does not stop a server, an informer
-// or the controllers of a provider. The record is what conditions and metrics report instead.
+// Package unreadable records stored objects that cannot be read, e.g. because they cannot be decoded, or
+// because the defaults of their definition expand them beyond a limit. Lists of many logical clusters skip
+// such objects, so that one tenant's object does not affect a server, an informer, or the controllers of a
+// provider. Conditions and metrics report the recorded objects.
 package unreadable
 
 import (
@@ -26,10 +26,9 @@ import (
 )
 
 const (
-	// perCluster and inAll bound the record; objects beyond them are only counted in the metric.
+	// perCluster and inAll limit the record. Further objects are only counted in the metric.
 	perCluster, inAll = 100, 10_000
-	// named is how many objects an error or a condition names, and messageBytes how long the message
-	// about one may be.
+	// named is the number of objects in an error or condition, messageBytes the maximum length of a message.
 	named, messageBytes = 3, 512
 )
 
@@ -41,7 +40,7 @@ const (
 	Panic       = "panic"
 )
 
-// Error is the error of an object that cannot be read, however often it is tried.
+// Error is the permanent error of an object that cannot be read.
 type Error struct {
 	Reason string
 	Err    error
@@ -60,14 +59,14 @@ func Of(err error) *Error {
 	return bad
 }
 
-// Recovered returns an Error for a panic while an object was read.
+// Recovered returns an Error for a panic during the read of an object.
 func Recovered(panicked any) *Error {
 	return &Error{Reason: Panic, Err: fmt.Errorf("reading it panicked: %v", panicked)}
 }
 
 // Object is a stored object that cannot be read.
 type Object struct {
-	// Key is its key in etcd without the prefix of all keys, and Revision that of its latest write.
+	// Key is the key in etcd without the prefix of all keys, Revision the revision of its latest write.
 	Key             string
 	Revision        int64
 	Resource        schema.GroupResource
@@ -76,7 +75,7 @@ type Object struct {
 	Reason, Message string
 }
 
-// String names the object and says what is wrong with it.
+// String returns the name and the error of the object.
 func (o *Object) String() string {
 	name := o.Name
 	if o.Namespace != "" {
@@ -85,7 +84,7 @@ func (o *Object) String() string {
 	return fmt.Sprintf("%s %s: %s", o.Resource, name, o.Message)
 }
 
-// Record is the objects that cannot be read, as far as that is known. It can be used concurrently.
+// Record contains the known unreadable objects. It can be used concurrently.
 type Record struct {
 	size atomic.Int64
 
@@ -106,8 +105,8 @@ func NewRecord(registerer prometheus.Registerer) *Record {
 	}
 }
 
-// Follow has changed called with each logical cluster for which there is a record and for which it
-// changes, until stop is called. It must return at once. There is one follower at a time.
+// Follow calls changed for each logical cluster with recorded objects, and after each change, until stop is
+// called. changed must not block. There is at most one follower at a time.
 func (r *Record) Follow(changed func(logicalcluster.Name)) (stop func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -122,10 +121,10 @@ func (r *Record) Follow(changed func(logicalcluster.Name)) (stop func()) {
 	}
 }
 
-// Add records an object, and counts the read that failed.
+// Add records an object, and counts the failed read.
 func (r *Record) Add(o Object) {
 	r.reads.WithLabelValues(o.Reason).Inc()
-	o.Message = strings.ToValidUTF8(o.Message[:min(len(o.Message), messageBytes)], "") // not a part of a character
+	o.Message = strings.ToValidUTF8(o.Message[:min(len(o.Message), messageBytes)], "") // drops a truncated character
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	of := r.clusters[o.Cluster]
@@ -145,10 +144,10 @@ func (r *Record) Add(o Object) {
 	r.changed(o.Cluster)
 }
 
-// Empty reports whether nothing is recorded. It costs nothing.
+// Empty reports whether the record is empty. It is cheap.
 func (r *Record) Empty() bool { return r.size.Load() == 0 }
 
-// Remove removes an object that was read.
+// Remove removes an object that was read successfully.
 func (r *Record) Remove(cluster logicalcluster.Name, key string) {
 	if r.Empty() {
 		return
@@ -186,9 +185,8 @@ func (r *Record) In(cluster logicalcluster.Name, prefix string) []Object {
 	return found
 }
 
-// Prune removes the objects of a logical cluster that were deleted or written since, of which
-// revision returns the revision of the latest write of a key, and 0 for one that is gone. It returns
-// the others.
+// Prune removes the objects of a logical cluster that were deleted or written after they were recorded, and
+// returns the remaining ones. revision returns the revision of the latest write of a key, or 0 if it was deleted.
 func (r *Record) Prune(ctx context.Context, cluster logicalcluster.Name, prefix string, revision func(ctx context.Context, key string) (int64, error)) ([]Object, error) {
 	found := r.In(cluster, prefix)
 	still := found[:0]
@@ -210,7 +208,7 @@ func (r *Record) Prune(ctx context.Context, cluster logicalcluster.Name, prefix 
 	return still, nil
 }
 
-// Describe names the first of some objects, and says how many there are.
+// Describe returns the first objects with their errors, and the number of the others.
 func Describe(objects []Object) string {
 	texts := make([]string, 0, named+1)
 	for i := range objects[:min(named, len(objects))] {
@@ -222,8 +220,7 @@ func Describe(objects []Object) string {
 	return strings.Join(texts, "; ")
 }
 
-// NewStatus returns the error of a request for objects some of which cannot be read, as kube-apiserver
-// returns it.
+// NewStatus returns the error of a request for unreadable objects, as in kube-apiserver.
 func NewStatus(resource schema.GroupResource, objects ...Object) error {
 	return &apierrors.StatusError{ErrStatus: metav1.Status{
 		Status: metav1.StatusFailure, Code: http.StatusInternalServerError, Reason: metav1.StatusReasonStoreReadError,

@@ -14,7 +14,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/etcd"
 )
 
-// updates are of one object, by a tenant who makes nothing larger.
+// updates are updates of one object that do not increase its size.
 type updates struct {
 	t       *testing.T
 	server  *etcd.Server
@@ -34,7 +34,7 @@ func newUpdates(t *testing.T) *updates {
 	return u
 }
 
-// count has another counter look.
+// count starts another counter.
 func (u *updates) count() {
 	u.t.Helper()
 	u.counter = New(u.client, "/prefix", "/events")
@@ -45,7 +45,7 @@ func (u *updates) count() {
 	u.watch = u.client.Watch(u.t.Context(), u.counter.root, clientv3.WithPrefix(), clientv3.WithPrevKV(), clientv3.WithRev(revision+1))
 }
 
-// write writes once, has the counter look, and returns the revision.
+// write writes once, makes the counter check etcd, and returns the revision.
 func (u *updates) write(size int) int64 {
 	u.t.Helper()
 	put, err := u.client.Put(u.t.Context(), "/prefix/core/configmaps/one/default/object", strings.Repeat("x", size))
@@ -60,10 +60,10 @@ func (u *updates) write(size int) int64 {
 	return put.Header.Revision
 }
 
-// look has the counter look at the etcd, historyTime later.
+// look makes the counter check etcd, historyTime later.
 func (u *updates) look() {
 	u.t.Helper()
-	// It has etcd commit, which knows only then what is in use.
+	// A snapshot makes etcd commit, after which the size in use is current.
 	snapshot, err := u.server.Snapshot(u.t.Context())
 	require.NoError(u.t, err)
 	require.NoError(u.t, snapshot.Close())
@@ -72,7 +72,7 @@ func (u *updates) look() {
 	require.NoError(u.t, u.counter.quota.compact(u.t.Context(), u.client, u.now))
 }
 
-// has reports whether the history of a revision is there.
+// has reports whether the history includes a revision.
 func (u *updates) has(revision int64) bool {
 	u.t.Helper()
 	_, err := u.client.Get(u.t.Context(), "key", clientv3.WithRev(revision))
@@ -82,7 +82,7 @@ func (u *updates) has(revision int64) bool {
 	return err == nil
 }
 
-// small is an etcd that says that it has less room than it has, so that it goes on where it would be full.
+// small is an etcd that reports a smaller quota than it has.
 type small struct {
 	clientv3.Maintenance
 	quota int64
@@ -96,7 +96,7 @@ func (s small) Status(ctx context.Context, endpoint string) (*clientv3.StatusRes
 	return status, err
 }
 
-// TestUpdatesFillNothing changes one object over and over, up to four times as many bytes as an etcd has room for.
+// TestUpdatesFillNothing updates an object with four times as many bytes as the quota.
 func TestUpdatesFillNothing(t *testing.T) {
 	const quota, size = 16 << 20, 256 << 10
 	u := newUpdates(t)
@@ -113,8 +113,8 @@ func TestUpdatesFillNothing(t *testing.T) {
 	require.False(t, u.has(first))
 }
 
-// TestCompactsEarly holds that what is not of the last moment is compacted, if it is worth that, whether or not others have
-// compacted before, and that watch caches are told.
+// TestCompactsEarly verifies that history is compacted early if it releases enough bytes, also after compactions by
+// other servers, and that watch caches are notified.
 func TestCompactsEarly(t *testing.T) {
 	const size, enough = 1 << 10, 3 << 10
 	u := newUpdates(t)
@@ -135,16 +135,15 @@ func TestCompactsEarly(t *testing.T) {
 			require.Equal(t, revisions[len(revisions)-2], history.before.revision)
 			require.True(t, u.has(history.before.revision), "what is of the last moment stays")
 			require.False(t, u.has(history.before.revision-1))
-			told, err := u.client.Get(t.Context(), compactedKey)
+			recorded, err := u.client.Get(t.Context(), compactedKey)
 			require.NoError(t, err)
-			require.Len(t, told.Kvs, 1)
-			require.Equal(t, strconv.FormatInt(history.before.revision, 10), string(told.Kvs[0].Value))
+			require.Len(t, recorded.Kvs, 1)
+			require.Equal(t, strconv.FormatInt(history.before.revision, 10), string(recorded.Kvs[0].Value))
 		}
 	}
 }
 
-// TestHistoryStays holds that history is compacted early only where the operator has it compacted, and only what is
-// older than a moment.
+// TestHistoryStays verifies that history is kept if early compaction is disabled, and for historyTime.
 func TestHistoryStays(t *testing.T) {
 	c, now := compaction{}, time.Now()
 	for _, at := range []struct {
@@ -158,7 +157,7 @@ func TestHistoryStays(t *testing.T) {
 		{13, 3 * historyTime / 2, moment{10, 1}},
 	} {
 		c.superseded.Add(1)
-		c.saw(at.revision, now.Add(at.after))
+		c.record(at.revision, now.Add(at.after))
 		require.Equal(t, at.before, c.before)
 	}
 	require.NoError(t, c.run(t.Context(), nil, 0))

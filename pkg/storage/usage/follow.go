@@ -8,38 +8,36 @@ import (
 	"google.golang.org/grpc/metadata"
 )
 
-// Follower is who is told of all objects that are stored, in the order of etcd, by one goroutine.
+// Follower receives all stored objects in the order of etcd, from one goroutine.
 type Follower struct {
-	// Begin says that all that is there is told from now on, and Complete that it was, up to a
-	// revision. Should the counter lose track, it begins again.
+	// Begin starts a full resync, which Complete finishes at a revision. A resync may be restarted.
 	Begin    func()
 	Complete func(revision uint64)
-	// Told tells of an object by its key, without the prefix of all keys, and its values as etcd
-	// has them: before is nil of what is new, and while all is told; after of what is gone. They
-	// must not be changed.
+	// Changed receives the stored values of an object by its key, without the prefix of all keys. before is nil for
+	// a new object and during a resync, after is nil for a deleted object. The values must not be modified.
 	Changed func(key string, before, after []byte, revision uint64)
 }
 
-// following is who follows, and how far that is. A Follower takes what the counter reads anyway.
+// following is the follower and its progress.
 type following struct {
 	mu sync.Mutex
-	// wanted is who asked to follow, and told is who is told, as of the reading of everything
-	// that began after it asked.
-	wanted, told *Follower
-	// again has the counter read everything again.
+	// requested is the requested follower, and active the current one. A follower becomes active when the next
+	// scan begins.
+	requested, active *Follower
+	// again requests a new scan.
 	again chan struct{}
-	// revision is that up to which all was told; moved is closed and renewed when it grows.
+	// revision is the revision up to which the follower is notified; moved is closed and replaced when it grows.
 	revision int64
 	moved    chan struct{}
 }
 
-// listening is who is told of keys.
+// listening are the listeners for keys.
 type listening struct {
 	mu        sync.RWMutex
 	listeners map[*func(key string)]struct{}
 }
 
-func (l *listening) tell(key string) {
+func (l *listening) notify(key string) {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	for changed := range l.listeners {
@@ -51,48 +49,48 @@ func newFollowing() following {
 	return following{again: make(chan struct{}, 1), moved: make(chan struct{})}
 }
 
-// streamContext is the context of the counter's own etcd stream: etcd tells the progress of a
-// stream to all watches on it.
+// streamContext returns a context with an etcd stream of its own, because etcd reports progress per stream, not
+// per watch.
 func streamContext(ctx context.Context) context.Context {
 	return clientv3.WithRequireLeader(metadata.AppendToOutgoingContext(ctx, "source", "usage"))
 }
 
-// begin says that everything is told from now on.
+// begin starts a full resync of the follower.
 func (w *following) begin() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	select {
-	case <-w.again: // it is done now
+	case <-w.again: // this scan fulfills it
 	default:
 	}
-	w.told, w.revision = w.wanted, 0
-	if w.told != nil {
-		w.told.Begin()
+	w.active, w.revision = w.requested, 0
+	if w.active != nil {
+		w.active.Begin()
 	}
 }
 
-func (w *following) tell(key string, before, after []byte, revision int64) {
+func (w *following) notify(key string, before, after []byte, revision int64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.told != nil {
-		w.told.Changed(key, before, after, uint64(revision)) //nolint:gosec // revisions are positive
+	if w.active != nil {
+		w.active.Changed(key, before, after, uint64(revision)) //nolint:gosec // revisions are positive
 	}
 }
 
 func (w *following) complete(revision int64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.told != nil {
-		w.told.Complete(uint64(revision)) //nolint:gosec // revisions are positive
+	if w.active != nil {
+		w.active.Complete(uint64(revision)) //nolint:gosec // revisions are positive
 		w.moveLocked(revision)
 	}
 }
 
-// move says that all was told up to a revision.
+// move records the revision up to which the follower is notified.
 func (w *following) move(revision int64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.told != nil {
+	if w.active != nil {
 		w.moveLocked(revision)
 	}
 }

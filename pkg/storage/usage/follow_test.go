@@ -12,7 +12,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/storage/usage"
 )
 
-// follower keeps what it was told.
+// follower records its notifications.
 type follower struct {
 	mu       sync.Mutex
 	begun    int
@@ -59,9 +59,8 @@ func (f *follower) has() map[string]string {
 	return maps.Clone(f.all)
 }
 
-// TestFollow: who follows is told of all objects that are there, then of each write with what was
-// before, and of nothing after that. Who waits for a revision is told of all that was written
-// until then, wherever.
+// TestFollow verifies that a follower receives all existing objects and then each write with the previous value, until
+// it stops, and that WaitFor waits for all writes up to a revision.
 func TestFollow(t *testing.T) {
 	client := startEtcd(t)
 	revisionOf := func(header interface{ GetRevision() int64 }) uint64 { return uint64(header.GetRevision()) } //nolint:gosec // positive
@@ -103,8 +102,8 @@ func TestFollow(t *testing.T) {
 	require.Len(t, f.said, 3, "who has stopped is told nothing")
 }
 
-// TestListen: who listens is told the key of each write of an object, and of no other, and when it
-// may have missed some; and nothing any more when it has stopped.
+// TestListen verifies that a listener receives the key of each written object, and an empty key after missed writes, until
+// it stops.
 func TestListen(t *testing.T) {
 	client := startEtcd(t)
 	put := func(key string) {

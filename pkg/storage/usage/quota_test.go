@@ -13,7 +13,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/etcd"
 )
 
-// member answers for an etcd of any size.
+// member is an etcd member with any size.
 type member struct {
 	clientv3.Maintenance
 
@@ -58,7 +58,7 @@ func TestFull(t *testing.T) {
 	require.False(t, q.full.Load(), "an etcd that does not say its quota")
 }
 
-// TestLook has somebody look at the etcd after a hundredth of the quota was written.
+// TestLook verifies a check after a hundredth of the quota was written.
 func TestLook(t *testing.T) {
 	client := clientv3.NewCtxClient(t.Context())
 	client.Maintenance = &member{quota: 1000}
@@ -74,7 +74,7 @@ func TestLook(t *testing.T) {
 	require.Len(t, q.look, 1)
 }
 
-// TestEmbedded asks an etcd in this process.
+// TestEmbedded checks an in-process etcd.
 func TestEmbedded(t *testing.T) {
 	server, err := etcd.Start(t.Context(), etcd.Config{DataDir: t.TempDir(), UnsafeNoFsync: true, QuotaBytes: 100 << 20})
 	require.NoError(t, err)
@@ -85,8 +85,7 @@ func TestEmbedded(t *testing.T) {
 	require.EqualValues(t, 1<<20, q.enough.Load())
 }
 
-// TestAlarm holds that an etcd which has raised its alarm is full until that is
-// disarmed, however much room there is.
+// TestAlarm verifies that an etcd with an alarm is full until it is disarmed.
 func TestAlarm(t *testing.T) {
 	server, err := etcd.Start(t.Context(), etcd.Config{DataDir: t.TempDir(), UnsafeNoFsync: true, QuotaBytes: 8 << 20})
 	require.NoError(t, err)
@@ -97,7 +96,7 @@ func TestAlarm(t *testing.T) {
 		_, err = client.Put(t.Context(), "key", strings.Repeat("x", 1<<20))
 	}
 	require.ErrorIs(t, err, rpctypes.ErrNoSpace)
-	// The file stays as it is, but is much less than what is asked for here.
+	// The file is much smaller than the quota here.
 	now, err := client.Get(t.Context(), "key")
 	require.NoError(t, err)
 	_, err = client.Compact(t.Context(), now.Header.Revision, clientv3.WithCompactPhysical())
@@ -113,7 +112,7 @@ func TestAlarm(t *testing.T) {
 	require.False(t, q.full.Load())
 }
 
-// withQuota is an etcd whose operator has given it another quota.
+// withQuota is an etcd that reports another quota.
 type withQuota struct {
 	clientv3.Maintenance
 

@@ -1,6 +1,5 @@
-// Package usage counts what is stored: by each logical cluster, and in all,
-// against the quota of the etcd. It sees what etcd sees, so that nothing passes
-// it by, whichever process or resource it was written by.
+// Package usage counts the stored objects and bytes per logical cluster, and in total against the quota of
+// etcd. It watches etcd, so that it includes writes by any process and of any resource.
 package usage
 
 import (
@@ -22,34 +21,31 @@ import (
 )
 
 const (
-	// page is how many keys are read at a time with their values, which may be of
-	// more than a megabyte each, and keysPage how many without.
+	// page is the number of keys that are read at a time with their values, which may exceed a megabyte
+	// each; keysPage is the number without values.
 	page, keysPage = 100, 10000
-	// retry is how long the counter waits after etcd has failed it.
+	// retry is the delay after an error of etcd.
 	retry = time.Second
 )
 
-// Usage is what one logical cluster stores. The zero value is that of one that
-// stores nothing.
+// Usage is the usage of one logical cluster.
 type Usage struct {
-	// Objects are all but Events, which come and go by themselves.
+	// Objects is the number of objects except Events, which expire.
 	Objects int64
-	// Bytes are the keys and values in etcd, those of Events too, without the
-	// history that etcd keeps until it is compacted.
+	// Bytes is the size of keys and values in etcd, including Events but not the history.
 	Bytes int64
 }
 
-// Counter counts what a shard's etcd holds. It is up to date with a write some
-// milliseconds after that is acknowledged. Its methods may be called from any
-// goroutine.
+// Counter counts the objects in the etcd of a shard. It includes a write some milliseconds after etcd has
+// acknowledged it. Its methods may be called concurrently.
 type Counter struct {
 	client *clientv3.Client
 	// root is the prefix of all keys, with a slash at its end.
 	root string
-	// events are the prefix of Events, relative to root.
+	// events is the prefix of Events, relative to root.
 	events string
-	// apart are the prefixes of what is also counted apart, relative to root and without a slash at the end.
-	apart map[string]bool
+	// separate are the prefixes of resources that are also counted separately, relative to root, without a slash at the end.
+	separate map[string]bool
 
 	mu sync.RWMutex
 	counts
@@ -60,11 +56,11 @@ type Counter struct {
 	quota     *quota
 }
 
-// counts is what is stored.
+// counts are the results of a Counter.
 type counts struct {
-	clusters map[logicalcluster.Name]Usage // nil until all is counted
+	clusters map[logicalcluster.Name]Usage // nil until the first scan is complete
 	kinds    map[kindIn]Usage
-	// prefixes counts the keys of each prefix up to the logical cluster.
+	// prefixes are the numbers of keys by the prefix up to the logical cluster.
 	prefixes map[string]int
 }
 
@@ -74,67 +70,63 @@ type kindIn struct {
 	prefix  string
 }
 
-// place is what the key of an object says.
-type place struct {
-	kindIn // the prefix is of what is counted apart, and otherwise empty
+// objectKey is the parsed key of an object.
+type objectKey struct {
+	kindIn // with a prefix only if the resource is counted separately
 
 	// before is the key up to the logical cluster, without the prefix of all keys.
 	before string
 	event  bool
 }
 
-// New returns a counter of what has keys below prefix. events is the prefix of
-// Events below that, as storage.ResourcePrefix returns it, and apart are resources of groups with a name that
-// are also counted by themselves.
-func New(client *clientv3.Client, prefix, events string, apart ...schema.GroupResource) *Counter {
+// New returns a counter of the keys below prefix. events is the prefix of Events below it, as returned by
+// storage.ResourcePrefix. apart are resources of named groups that are also counted separately.
+func New(client *clientv3.Client, prefix, events string, separate ...schema.GroupResource) *Counter {
 	c := &Counter{
-		client: client, root: prefix + "/", events: strings.TrimPrefix(events, "/") + "/", apart: map[string]bool{}, changed: func() {}, quota: newQuota(), following: newFollowing(),
+		client: client, root: prefix + "/", events: strings.TrimPrefix(events, "/") + "/", separate: map[string]bool{}, changed: func() {}, quota: newQuota(), following: newFollowing(),
 	}
-	for _, of := range apart {
-		c.apart[of.Group+"/"+of.Resource] = true
+	for _, of := range separate {
+		c.separate[of.Group+"/"+of.Resource] = true
 	}
 	return c
 }
 
-// CompactEarly has the counter, once it runs, compact all history but that of some seconds while the
-// etcd is nearly full.
+// CompactEarly enables compaction of all but the last seconds of history while etcd is nearly full. It must
+// be called before Run.
 func (c *Counter) CompactEarly() { c.quota.history.enabled = true }
 
-// Of returns what the logical cluster stores, and false as long as the counter
-// does not know yet: it reads all once when it starts.
+// Of returns the usage of a logical cluster. It returns false until the initial scan is complete.
 func (c *Counter) Of(cluster logicalcluster.Name) (Usage, bool) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	return c.clusters[cluster], c.clusters != nil
 }
 
-// OfKind returns what a logical cluster stores of a resource. It is false for a resource that is not counted apart,
-// and as long as the counter does not know yet.
+// OfKind returns the usage of a resource in a logical cluster. It returns false if the resource is not counted
+// separately, and until the initial scan is complete.
 func (c *Counter) OfKind(cluster logicalcluster.Name, resource schema.GroupResource) (Usage, bool) {
 	prefix := resource.Group + "/" + resource.Resource
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	return c.kinds[kindIn{cluster, prefix}], c.clusters != nil && c.apart[prefix]
+	return c.kinds[kindIn{cluster, prefix}], c.clusters != nil && c.separate[prefix]
 }
 
-// Prefixes returns what comes before the logical cluster in the keys of objects, such as
-// "/core/secrets/", and false as long as the counter does not know yet.
+// Prefixes returns the prefixes of keys up to the logical cluster, e.g. "/core/secrets/". It returns false until
+// the initial scan is complete.
 func (c *Counter) Prefixes() ([]string, bool) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	return slices.Sorted(maps.Keys(c.prefixes)), c.clusters != nil
 }
 
-// All returns what each logical cluster stores, and false as long as the counter does
-// not know yet.
+// All returns the usage of each logical cluster. It returns false until the initial scan is complete.
 func (c *Counter) All() (map[logicalcluster.Name]Usage, bool) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	return maps.Clone(c.clusters), c.clusters != nil
 }
 
-// Total returns what all logical clusters store, and false as long as the counter does not
-// know yet.
+// Total returns the usage of all logical clusters. It returns false until the initial scan is complete.
 func (c *Counter) Total() (total Usage, known bool) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -145,24 +137,23 @@ func (c *Counter) Total() (total Usage, known bool) {
 	return total, c.clusters != nil
 }
 
-// Storage returns how many bytes of the etcd's file are in use, history included, and its
-// quota, each 0 as long as that is not known.
+// Storage returns the bytes in use of etcd's file, including history, and its quota. Both are 0 if unknown.
 func (c *Counter) Storage() (inUse, quota int64) { return c.quota.inUse.Load(), c.quota.limit.Load() }
 
-// OnChange has f called after each change, by one goroutine, so that it must return
-// at once. Call it before Run.
+// OnChange sets a function that is called after each change, from one goroutine. It must not block. OnChange must
+// be called before Run.
 func (c *Counter) OnChange(f func()) { c.changed = f }
 
-// Full reports whether the etcd is so near its quota that what is left belongs to
-// the system. Once it reaches the quota, it refuses all writes but deletes.
+// Full reports whether etcd is so near its quota that the remaining space is reserved for system
+// requests. At its quota, etcd rejects all writes except deletions.
 func (c *Counter) Full() bool { return c.quota.full.Load() }
 
-// Filling reports whether so much of the etcd's quota is in use that those who use most have to stop.
+// Filling reports whether so much of etcd's quota is in use that the largest users must stop writing.
 func (c *Counter) Filling() bool { return c.quota.filling.Load() }
 
-// Listen has changed called with the key of each object that is written, by one goroutine, so
-// that it must return at once, and with none when any may have been written unseen. When stop has
-// returned, it is called no more. It costs the counter nothing to read.
+// Listen calls changed with the key of each written object, from one goroutine, so it must not block. The key
+// is empty if writes may have been missed. changed is not called any more when stop has returned. Listeners
+// do not cause additional reads.
 func (c *Counter) Listen(changed func(key string)) (stop func()) {
 	l := &c.listening
 	l.mu.Lock()
@@ -178,13 +169,12 @@ func (c *Counter) Listen(changed func(key string)) (stop func()) {
 	}
 }
 
-// Follow has a follower told of everything until stop is called, and of nothing once that has
-// returned. There is one at a time.
+// Follow notifies a follower of all objects until stop has returned. There is at most one at a time.
 func (c *Counter) Follow(f Follower) (stop func()) {
 	w := &c.following
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.wanted = &f
+	w.requested = &f
 	select {
 	case w.again <- struct{}{}:
 	default:
@@ -192,49 +182,47 @@ func (c *Counter) Follow(f Follower) (stop func()) {
 	return func() {
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		if w.wanted == &f {
-			w.wanted, w.told, w.revision = nil, nil, 0
+		if w.requested == &f {
+			w.requested, w.active, w.revision = nil, nil, 0
 		}
 	}
 }
 
-// askAgain is how often somebody who waits has etcd asked how far the watch is.
-const askAgain = 50 * time.Millisecond
+// progressInterval is the interval of progress requests in WaitFor.
+const progressInterval = 50 * time.Millisecond
 
-// WaitFor waits until the follower was told of all that was written up to a revision, as long as
-// ctx lets it.
+// WaitFor waits until the follower has been notified of all writes up to a revision, or ctx is done.
 func (c *Counter) WaitFor(ctx context.Context, revision uint64) error {
 	w := &c.following
-	ticker := time.NewTicker(askAgain)
+	ticker := time.NewTicker(progressInterval)
 	defer ticker.Stop()
 	for first := true; ; first = false {
 		w.mu.Lock()
-		told, moved := uint64(w.revision) >= revision, w.moved //nolint:gosec // revisions are positive
+		reached, moved := uint64(w.revision) >= revision, w.moved //nolint:gosec // revisions are positive
 		w.mu.Unlock()
-		if told {
+		if reached {
 			return nil
 		}
 		if first {
-			c.askProgress(ctx)
+			c.requestProgress(ctx)
 		}
 		select {
 		case <-moved:
 		case <-ticker.C:
-			c.askProgress(ctx)
+			c.requestProgress(ctx)
 		case <-ctx.Done():
-			return errors.Join(errors.New("not all that is stored is known yet"), ctx.Err())
+			return errors.Join(errors.New("not all stored objects are counted yet"), ctx.Err())
 		}
 	}
 }
 
-// askProgress has etcd tell how far the watch is. Should it not, the one who waits asks again.
-func (c *Counter) askProgress(ctx context.Context) {
+// requestProgress requests progress of the watch. WaitFor repeats it if it fails.
+func (c *Counter) requestProgress(ctx context.Context) {
 	_ = c.client.RequestProgress(streamContext(ctx))
 }
 
 // Run counts until ctx ends.
 func (c *Counter) Run(ctx context.Context) error {
-	// A stream of its own: etcd tells the progress of a stream to all watches on it.
 	ctx = streamContext(ctx)
 	var watching sync.WaitGroup
 	defer watching.Wait()
@@ -248,9 +236,9 @@ func (c *Counter) Run(ctx context.Context) error {
 			break
 		}
 		if err == nil {
-			continue // somebody wants to follow
+			continue // a new follower
 		}
-		klog.InfoS("Cannot follow what logical clusters store, counting it again", "err", err)
+		klog.InfoS("Failed to watch stored objects, counting them again", "err", err)
 		select {
 		case <-time.After(retry):
 		case <-ctx.Done():
@@ -259,9 +247,9 @@ func (c *Counter) Run(ctx context.Context) error {
 	return nil
 }
 
-// scan counts what is there, and returns the revision that it saw. With a limit etcd looks at
-// all keys up to the end of the range for each page, to say how many there are: so the
-// ends of pages with values are among keys that it has told before.
+// scan counts the stored objects, and returns their revision. For each request with a limit, etcd iterates over all
+// keys up to the end of the range to return their number. Therefore pages with values end at keys that
+// are already known from a larger page without values.
 func (c *Counter) scan(ctx context.Context) (int64, error) {
 	c.following.begin()
 	all := counts{map[logicalcluster.Name]Usage{}, map[kindIn]Usage{}, map[string]int{}}
@@ -270,9 +258,9 @@ func (c *Counter) scan(ctx context.Context) (int64, error) {
 	for from, more := c.root, true; more; {
 		keys, err := c.client.Get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(keysPage), clientv3.WithRev(revision), clientv3.WithKeysOnly())
 		if err != nil {
-			return 0, fmt.Errorf("counting what is stored: %w", err)
+			return 0, fmt.Errorf("counting stored objects: %w", err)
 		}
-		if revision == 0 { // of the first page; the header always has the latest
+		if revision == 0 { // the revision of the first page; later headers contain the latest revision
 			revision = keys.Header.Revision
 		}
 		for some := range slices.Chunk(keys.Kvs, page) {
@@ -287,30 +275,30 @@ func (c *Counter) scan(ctx context.Context) (int64, error) {
 	c.mu.Lock()
 	c.counts = all
 	c.mu.Unlock()
-	c.quota.history.superseded.Add(c.quota.enough.Load()) // there may be as much that it has not seen
+	c.quota.history.superseded.Add(c.quota.enough.Load()) // an estimate of the missed updates
 	c.following.complete(revision)
-	c.listening.tell("")
+	c.listening.notify("")
 	c.changed()
 	return revision, nil
 }
 
-// scanRange counts what there is between two keys, at a revision.
+// scanRange counts the objects between two keys at a revision.
 func (c *Counter) scanRange(ctx context.Context, from, end string, revision int64, all counts) error {
 	response, err := c.client.Get(ctx, from, clientv3.WithRange(end), clientv3.WithRev(revision))
 	if err != nil {
-		return fmt.Errorf("counting what is stored: %w", err)
+		return fmt.Errorf("counting stored objects: %w", err)
 	}
 	for _, kv := range response.Kvs {
 		if at, ok := c.parse(kv.Key); ok {
 			all.add(at, 1, len(kv.Key)+len(kv.Value))
-			c.following.tell(c.relative(kv.Key), nil, kv.Value, kv.ModRevision)
+			c.following.notify(c.relative(kv.Key), nil, kv.Value, kv.ModRevision)
 		}
 	}
 	return nil
 }
 
-// follow counts what is written after the revision, until ctx ends, the watch does, or
-// somebody wants to be told of everything, which is no error.
+// follow counts the changes after the revision until the watch or ctx ends. It returns no error if a new follower
+// needs a scan.
 func (c *Counter) follow(ctx context.Context, revision int64) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -334,7 +322,7 @@ func (c *Counter) follow(ctx context.Context, revision int64) error {
 	}
 }
 
-// apply counts the events of one answer, and tells of them.
+// apply counts the events of one response, and notifies the followers.
 func (c *Counter) apply(response *clientv3.WatchResponse) error {
 	for _, e := range response.Events {
 		if e.Type == clientv3.EventTypePut {
@@ -358,11 +346,11 @@ func (c *Counter) apply(response *clientv3.WatchResponse) error {
 			after = nil
 		}
 		key := c.relative(e.Kv.Key)
-		c.following.tell(key, before, after, e.Kv.ModRevision)
-		c.listening.tell(key)
+		c.following.notify(key, before, after, e.Kv.ModRevision)
+		c.listening.notify(key)
 	}
 	switch n := len(response.Events); {
-	case n > 0: // the header may be ahead of what is still to come
+	case n > 0: // the header may be ahead of pending events
 		c.following.move(response.Events[n-1].Kv.ModRevision)
 	case response.IsProgressNotify():
 		c.following.move(response.Header.Revision)
@@ -370,15 +358,15 @@ func (c *Counter) apply(response *clientv3.WatchResponse) error {
 	return nil
 }
 
-func (c *Counter) count(e *clientv3.Event, at place) error {
+func (c *Counter) count(e *clientv3.Event, at objectKey) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
 	case e.IsCreate():
 		c.add(at, 1, len(e.Kv.Key)+len(e.Kv.Value))
 	case e.PrevKv == nil:
-		// etcd was compacted before it looked up what was there.
-		return errors.New("the value before a write is gone")
+		// etcd was compacted before it read the previous value.
+		return errors.New("the previous value of a write was compacted")
 	case e.Type == clientv3.EventTypeDelete:
 		c.add(at, -1, -len(e.PrevKv.Key)-len(e.PrevKv.Value))
 	default:
@@ -390,7 +378,7 @@ func (c *Counter) count(e *clientv3.Event, at place) error {
 // relative returns a key without the prefix of all keys.
 func (c *Counter) relative(key []byte) string { return string(key[len(c.root)-1:]) }
 
-func (c *counts) add(at place, objects int64, bytes int) {
+func (c *counts) add(at objectKey, objects int64, bytes int) {
 	c.addPrefix(at.before, int(objects))
 	if at.event {
 		objects = 0
@@ -426,21 +414,20 @@ func addTo[K comparable](sums map[K]Usage, key K, change Usage) {
 	sums[key] = sum
 }
 
-// parse returns whose object has the key, which is
-// <root><group>/<resource>/[:<identity>/]<cluster>/…, and of what it is. It is
-// false for keys that are no object's.
-func (c *Counter) parse(key []byte) (at place, ok bool) {
+// parse parses the key of an object, which is <root><group>/<resource>/[:<identity>/]<cluster>/…. It returns
+// false for other keys.
+func (c *Counter) parse(key []byte) (at objectKey, ok bool) {
 	rest, ok := strings.CutPrefix(string(key), c.root)
 	if !ok {
-		return place{}, false
+		return objectKey{}, false
 	}
 	at.event = strings.HasPrefix(rest, c.events)
 	segments := strings.SplitN(rest, "/", 5)
 	if len(segments) < 4 {
-		return place{}, false
+		return objectKey{}, false
 	}
 	resource, _, _ := strings.Cut(segments[1], ":")
-	if prefix := segments[0] + "/" + resource; c.apart[prefix] {
+	if prefix := segments[0] + "/" + resource; c.separate[prefix] {
 		at.prefix = prefix
 	}
 	before := len(c.root) + len(segments[0]) + len(segments[1]) + 2
@@ -449,7 +436,7 @@ func (c *Counter) parse(key []byte) (at place, ok bool) {
 		segments = segments[1:]
 	}
 	if len(segments) < 4 {
-		return place{}, false
+		return objectKey{}, false
 	}
 	at.cluster, at.before = logicalcluster.Name(segments[2]), c.relative(key[:before])
 	return at, request.ValidClusterName(at.cluster)

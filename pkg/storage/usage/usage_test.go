@@ -50,10 +50,10 @@ func startCounter(t *testing.T, client *clientv3.Client) *usage.Counter {
 	return counter
 }
 
-// things are counted apart.
+// things are counted separately.
 var things = schema.GroupResource{Group: "example.com", Resource: "things"}
 
-// stored is what a whole read of etcd says about the logical cluster, and of a resource of it, unless that is empty.
+// stored computes the usage of a logical cluster, and of a resource unless that is empty, from a full read.
 func stored(t *testing.T, client *clientv3.Client, cluster logicalcluster.Name, of schema.GroupResource) usage.Usage {
 	t.Helper()
 	all, err := client.Get(t.Context(), prefix+"/", clientv3.WithPrefix())
@@ -75,8 +75,7 @@ func stored(t *testing.T, client *clientv3.Client, cluster logicalcluster.Name, 
 	return sum
 }
 
-// TestCounter writes, changes and deletes at random, compacts meanwhile, and finds
-// what a read of everything finds: of what was there before the counter, and after.
+// TestCounter compares the counter with a full read during random writes and compactions.
 func TestCounter(t *testing.T) {
 	client := startEtcd(t)
 	clusters := []logicalcluster.Name{"root", "first", "second", "system:admin"}
@@ -152,14 +151,13 @@ func TestCounter(t *testing.T) {
 	}, testTimeout, tick, "prefixes without keys are none")
 }
 
-// ranges tells which ranges were read with their values, and how many keys these had.
+// ranges records the ranges that are read with values, and their numbers of keys.
 type ranges struct {
 	clientv3.KV
 	ends  []string
 	found []int
 }
 
-// Get implements clientv3.KV.
 func (r *ranges) Get(ctx context.Context, key string, opts ...clientv3.OpOption) (*clientv3.GetResponse, error) {
 	response, err := r.KV.Get(ctx, key, opts...)
 	if op := clientv3.OpGet(key, opts...); err == nil && !op.IsKeysOnly() {
@@ -168,8 +166,8 @@ func (r *ranges) Get(ctx context.Context, key string, opts ...clientv3.OpOption)
 	return response, err
 }
 
-// TestReadsInParts: values are read of some keys at a time, and in ranges that have no others,
-// which etcd would look at to count them.
+// TestReadsInParts verifies that values are read in small ranges without a limit, because etcd would iterate over all
+// keys.
 func TestReadsInParts(t *testing.T) {
 	client := startEtcd(t)
 	for n := range 250 {
@@ -187,14 +185,12 @@ func TestReadsInParts(t *testing.T) {
 	require.Equal(t, []int{100, 100, 50}, kv.found, kv.ends)
 }
 
-// restless writes whenever it is read: it deletes what was read first, and puts more
-// in its place.
+// restless replaces keys during each read.
 type restless struct {
 	clientv3.KV
 	reads int
 }
 
-// Get implements clientv3.KV.
 func (r *restless) Get(ctx context.Context, key string, opts ...clientv3.OpOption) (*clientv3.GetResponse, error) {
 	response, err := r.KV.Get(ctx, key, opts...)
 	if err != nil || len(response.Kvs) == 0 {
@@ -208,8 +204,7 @@ func (r *restless) Get(ctx context.Context, key string, opts ...clientv3.OpOptio
 	return response, err
 }
 
-// TestCountsOneState counts while others write: what it reads in many pages is one
-// state, from which on it follows.
+// TestCountsOneState verifies that all pages of a scan have the same revision during writes.
 func TestCountsOneState(t *testing.T) {
 	client := startEtcd(t)
 	for n := range 350 {

@@ -102,7 +102,7 @@ func TestKubectlPlugin(t *testing.T) {
 		require.Regexp(t, `(?s)Shard: +shard-1\n.*Logical cluster: +`+far.Spec.Cluster+`\n.*Conditions:\n.*WorkspaceScheduled +True`, p.shows("describe", "root:plugin:near:far"))
 		require.Regexp(t, `(?s)Waits for: +Unschedulable.*Events:\n.*Warning +Unschedulable +no shard is available`, p.shows("where", "root:plugin:nowhere"))
 		require.Contains(t, p.fails("describe", "root:plugin:none"), "there is no workspace none in root:plugin")
-		require.Contains(t, p.fails("describe", "No"), `"No" is no path of a workspace`)
+		require.Contains(t, p.fails("describe", "No"), `"No" is not a path of a workspace`)
 	})
 	t.Run("use", func(t *testing.T) { testPluginUse(t, e) })
 	t.Run("watch", func(t *testing.T) { testPluginWatch(t, e, p) })
@@ -135,8 +135,8 @@ func testPluginUse(t *testing.T, e *kit.Env) {
 		config.AuthInfos[name].Token = token
 	}
 	require.NoError(t, clientcmd.WriteToFile(*config, p.kubeconfig))
-	require.Contains(t, p.fails("use", "root:plugin", "--user", "stranger"), "workspace root:plugin does not exist, or you may not enter it")
-	require.Contains(t, p.fails("shards", "--user", "stranger"), "listing the shards, which are objects in root")
+	require.Contains(t, p.fails("use", "root:plugin", "--user", "stranger"), "workspace root:plugin does not exist, or you have no access to it")
+	require.Contains(t, p.fails("shards", "--user", "stranger"), "listing the Shard objects in root")
 	require.Regexp(t, `^Current workspace is "user:user-4"`, p.shows("use", "~", "--user", "visitor"))
 	out, err := p.command(t.Context(), "auth", "whoami", "-o", "jsonpath={.status.userInfo.username}").CombinedOutput()
 	require.NoError(t, err, "%s", out)

@@ -15,66 +15,64 @@ import (
 	"github.com/shardplane/shardplane/pkg/storage/claims"
 )
 
-// tellingMax is how many changes of its claim set a watcher may have yet to tell. Who is
-// further behind is too slow.
-const tellingMax = 1000
+// maxPendingUpdates is the maximum number of pending claim updates of a watcher. A watcher with more is too slow.
+const maxPendingUpdates = 1000
 
-// told is what watchers of a claim set are told when it changes: the objects that they see
-// now, and those that they see no longer.
-type told struct {
+// claimUpdate is an update for the watchers of a claim set after a change: the objects that are added and deleted
+// by it.
+type claimUpdate struct {
 	cfg *Config
-	// number is that of the event before which it is told, version the one until then.
+	// number is the number of the event that follows the update, version the version before that event.
 	number, version uint64
 	prefixes        []compared
-	// missed is nil for all watchers of the claim set.
+	// missed is nil if the update is for all watchers of the claim set.
 	missed *missed
 
 	once    sync.Once
-	objects *snapshot // until they are compared
-	items   []toldItem
+	objects *snapshot // nil after the comparison
+	items   []updateItem
 	sharing sync.Mutex
 }
 
-// missed is what a watcher that resumes has missed. Of the logical clusters whose claims
-// have changed it is told how things are now, instead of the events until now: of what has
-// not changed since the version that it resumes from at once, and of the rest when it
-// comes to the latest event of each object. So it has seen all up to the version of what
-// it is told last, and may resume from any.
+// missed are the changes that a resuming watcher has missed. For logical clusters whose claims have changed,
+// it receives the current state instead of the events: objects that have not changed since its version
+// immediately, others at the latest event of each. Therefore the watcher has received all changes up to
+// the version of its last event, and may resume from any.
 type missed struct {
 	cfg     *Config
 	request *Request
-	// of are the logical clusters, with their place among the prefixes, and until the
-	// number of the first event that is told as any other.
+	// of are the logical clusters, with their index in prefixes. until is the number of the first event
+	// that is sent unchanged.
 	of    map[string]int
 	until uint64
-	// latest are the latest events of the objects that have changed and are there, and,
-	// once compared, of those that are to be seen.
+	// latest are the latest events of changed objects that exist. After the comparison, only those that the
+	// watcher may read remain.
 	latest map[string]*event
-	// events are all of them, until they are compared.
+	// events are all these events, until the comparison.
 	events []*event
-	// had has, of the objects that have changed, whether the watcher had them when it began.
+	// had reports for changed objects whether the watcher had them when it began.
 	had map[string]had
 }
 
-// had is whether a watcher had an object when it began, as far as that is certain. Of one that
-// resumes it never is: it may have watched elsewhere.
+// had is whether a watcher had an object when it began. It is never certain for a watcher that resumes,
+// because it may have watched another replica.
 type had struct{ yes, certain bool }
 
-// tells reports whether an event in one of the logical clusters is told.
-func (m *missed) tells(e *event) bool { return m.latest[e.key] == e }
+// delivers reports whether an event in one of the logical clusters is sent.
+func (m *missed) delivers(e *event) bool { return m.latest[e.key] == e }
 
-// compared is a logical cluster of which a claim set holds other objects than before.
+// compared is a logical cluster whose selection in a claim set has changed.
 type compared struct {
 	prefix string
 	now    claims.Selection
-	// spans are what the set held before, and, for who resumes, what it holds now.
+	// spans are the previous selections and, for watchers that resume, the current one.
 	spans []span
-	// began is what the set may have held when a watcher that was told of the objects here
-	// began; without any it was told elsewhere.
+	// began are the possible selections when a watcher began that received the initial objects here. It
+	// is empty if the watcher received them from another replica.
 	began []claims.Selection
 }
 
-// had returns what is known of whether the watcher had an object that was so when it began; nil is none.
+// had returns whether the watcher had an object with this state when it began; nil is no object.
 func (c *compared) had(m *missed, obj runtime.Object) had {
 	if m == nil || len(c.began) == 0 {
 		return had{}
@@ -93,14 +91,13 @@ func (c *compared) had(m *missed, obj runtime.Object) had {
 	}
 }
 
-// span is a selection with the versions from and until which it counts.
+// span is a selection with the range of versions in which it was effective.
 type span struct {
 	selection claims.Selection
 	from, to  uint64
 }
 
-// showed reports whether an object that was as it is from one version to another can have
-// been seen.
+// showed reports whether a state of an object, which was current from since until end, may have been sent.
 func (c *compared) showed(obj runtime.Object, since, end uint64) bool {
 	for _, s := range c.spans {
 		if s.from < end && since <= s.to && s.selection.Matches(obj) {
@@ -110,15 +107,15 @@ func (c *compared) showed(obj runtime.Object, since, end uint64) bool {
 	return false
 }
 
-type toldItem struct {
+type updateItem struct {
 	item
 
 	deleted bool
 	shared  weak.Pointer[cachingObject]
 }
 
-// compare finds what to tell, once. It takes no lock of the hub.
-func (t *told) compare() {
+// compare computes the items of the update once. It does not take the hub's lock.
+func (t *claimUpdate) compare() {
 	t.once.Do(func() {
 		for i := range t.prefixes {
 			t.comparePrefix(&t.prefixes[i])
@@ -130,8 +127,8 @@ func (t *told) compare() {
 	})
 }
 
-func (t *told) comparePrefix(c *compared) {
-	gone := t.missed.showedIn(c)
+func (t *claimUpdate) comparePrefix(c *compared) {
+	removed := t.missed.showedIn(c)
 	t.objects.from(c.prefix, func(it item) bool {
 		if !strings.HasPrefix(it.key, c.prefix) {
 			return false
@@ -139,35 +136,35 @@ func (t *told) comparePrefix(c *compared) {
 		switch {
 		case !t.missed.inScope(it.key):
 		case c.now.Matches(it.obj) && t.missed.wants(it.obj):
-			t.missed.keep(gone, it.key)
+			t.missed.keep(removed, it.key)
 			if t.missed == nil && !c.showed(it.obj, 0, forever) || t.missed != nil && t.missed.latest[it.key] == nil && c.had(t.missed, it.obj) != (had{true, true}) {
-				t.items = append(t.items, toldItem{item: it})
+				t.items = append(t.items, updateItem{item: it})
 			}
 		case c.showed(it.obj, t.cfg.versionOf(it.obj), forever) && t.missed.wants(it.obj):
 			before := t.missed.before(c, it)
 			t.missed.skip(it.key)
-			delete(gone, it.key)
+			delete(removed, it.key)
 			if before != (had{certain: true}) {
-				t.items = append(t.items, toldItem{item: it, deleted: true})
+				t.items = append(t.items, updateItem{item: it, deleted: true})
 			}
 		default:
 			t.missed.skip(it.key)
 		}
 		return true
 	})
-	for _, key := range slices.Sorted(maps.Keys(gone)) {
-		t.items = append(t.items, toldItem{item: item{key, gone[key]}, deleted: true})
+	for _, key := range slices.Sorted(maps.Keys(removed)) {
+		t.items = append(t.items, updateItem{item: item{key, removed[key]}, deleted: true})
 	}
 }
 
 const forever = ^uint64(0)
 
-// showedIn returns the objects that who resumes may have, in the last state that it may
-// have seen, among those that have changed since.
+// showedIn returns the changed objects that a resuming watcher may have, in the last state that it may
+// have received.
 func (m *missed) showedIn(c *compared) map[string]runtime.Object {
-	gone := map[string]runtime.Object{}
+	removed := map[string]runtime.Object{}
 	if m == nil {
-		return gone
+		return removed
 	}
 	for _, e := range m.events {
 		if !strings.HasPrefix(e.key, c.prefix) {
@@ -184,13 +181,13 @@ func (m *missed) showedIn(c *compared) map[string]runtime.Object {
 			since = m.cfg.versionOf(e.previous)
 		}
 		if c.showed(e.previous, since, e.version) && m.wants(e.previous) {
-			gone[e.key] = e.previous
+			removed[e.key] = e.previous
 		}
 	}
-	return gone
+	return removed
 }
 
-// before returns what is known of whether the watcher had an object when it began.
+// before returns whether the watcher had an object when it began.
 func (m *missed) before(c *compared, it item) had {
 	if m != nil {
 		if before, changed := m.had[it.key]; changed {
@@ -200,15 +197,14 @@ func (m *missed) before(c *compared, it item) had {
 	return c.had(m, it.obj)
 }
 
-// keep has an object that is there not told as gone, unless the watcher had another one of its
-// name.
-func (m *missed) keep(gone map[string]runtime.Object, key string) {
+// keep prevents a deletion of an existing object, unless the watcher had another object with this name.
+func (m *missed) keep(removed map[string]runtime.Object, key string) {
 	if m == nil || m.latest[key] == nil || m.latest[key].kind != watch.Added || !m.had[key].certain {
-		delete(gone, key)
+		delete(removed, key)
 	}
 }
 
-// kind returns as what the latest event of an object is told.
+// kind returns the type with which the latest event of an object is sent.
 func (m *missed) kind(e *event) watch.EventType {
 	if e.kind != watch.Added && m.had[e.key] == (had{true, true}) {
 		return watch.Modified
@@ -218,21 +214,20 @@ func (m *missed) kind(e *event) watch.EventType {
 
 func (m *missed) inScope(key string) bool { return m == nil || inScope(m.request.Key, key) }
 
-// wants reports whether the watcher that resumes, if there is one, selects an object.
+// wants reports whether the resuming watcher, if there is one, selects an object.
 func (m *missed) wants(obj runtime.Object) bool {
 	return m == nil || m.cfg.matches(&m.request.Predicate, obj)
 }
 
-// skip has the events of an object not told.
+// skip prevents events of an object.
 func (m *missed) skip(key string) {
 	if m != nil {
 		delete(m.latest, key)
 	}
 }
 
-// share returns what watchers share of an object, with the version from which on it is
-// not seen any more, if so.
-func (t *told) share(it *toldItem) runtime.Object {
+// share returns the wrapped object that watchers share. A deleted object has the version of the update.
+func (t *claimUpdate) share(it *updateItem) runtime.Object {
 	t.sharing.Lock()
 	defer t.sharing.Unlock()
 	if s := it.shared.Value(); s != nil {
@@ -242,7 +237,7 @@ func (t *told) share(it *toldItem) runtime.Object {
 	if it.deleted {
 		obj = Shallow(obj)
 		if err := t.cfg.Versioner.UpdateObject(obj, t.version); err != nil {
-			klog.ErrorS(err, "Cannot set the resource version of an object", "resource", t.cfg.Resource, "key", it.key)
+			klog.ErrorS(err, "Failed to set the resource version of an object", "resource", t.cfg.Resource, "key", it.key)
 		}
 	}
 	o := Share(t.cfg.shown(obj))
@@ -252,7 +247,7 @@ func (t *told) share(it *toldItem) runtime.Object {
 	return o
 }
 
-// change adds what a change of the claim set replaces, and puts in its place.
+// change replaces the last span by the selections before and after a change of the claim set.
 func (c *compared) change(past *history, change *claims.Change) {
 	from := uint64(0)
 	if n := len(c.spans); n > 0 {
