@@ -17,19 +17,18 @@ import (
 	"k8s.io/apiserver/pkg/storage/storagebackend/factory"
 )
 
-// faulty counts what is asked of the storage of definitions, and fails the
-// writes that are to fail.
+// faulty counts and fails calls of the storage of definitions.
 type faulty struct {
 	storage.Interface
 	*counters
 }
 
-// fault is asked before a write: an error fails it.
+// fault is called before a write and may return an error.
 type fault func() error
 
 type faultKey struct{}
 
-// withFault has the storage ask f before a write of ctx.
+// withFault sets a fault for the writes of ctx.
 func withFault(ctx context.Context, f fault) context.Context {
 	return context.WithValue(ctx, faultKey{}, f)
 }
@@ -80,7 +79,7 @@ func (f faulty) Watch(ctx context.Context, key string, opts storage.ListOptions)
 	})}, nil
 }
 
-// drained is a filtered watch that need not be read to its end by who stops it.
+// drained is a filtered watch that may be stopped before all events were read.
 type drained struct{ watch.Interface }
 
 func (d drained) Stop() {
@@ -89,8 +88,7 @@ func (d drained) Stop() {
 	}
 }
 
-// counters of what is asked of the storage of definitions. Whoever locks events keeps them from
-// those who watch.
+// counters count the calls of the storage of definitions. Locking events delays events.
 type counters struct {
 	lists, writes atomic.Int64
 	events        sync.RWMutex
@@ -104,7 +102,7 @@ func (c *counters) wrap(resource schema.GroupResource, inner storage.Interface, 
 	return faulty{inner, c}, destroy
 }
 
-// withoutNames is the storage of definitions below where names are accepted.
+// withoutNames returns the storage of definitions below the one that accepts names.
 func withoutNames(t *testing.T, s *testServer) storage.Interface {
 	t.Helper()
 	naming, ok := s.Store.Storage.Storage.(namingStorage)
@@ -112,7 +110,7 @@ func withoutNames(t *testing.T, s *testServer) storage.Interface {
 	return naming.Interface
 }
 
-// internalCRD is a definition as registries have it.
+// internalCRD returns a definition as registries store it.
 func internalCRD(t *testing.T, crd *apiextensionsv1.CustomResourceDefinition) *apiextensions.CustomResourceDefinition {
 	t.Helper()
 	crd = crd.DeepCopy()

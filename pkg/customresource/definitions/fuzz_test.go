@@ -11,8 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// FuzzDecoding decodes any document as a definition: it is the same whether its
-// spec is known or not.
+// FuzzDecoding: decoding a definition returns the same result whether its spec is interned or not.
 func FuzzDecoding(f *testing.F) {
 	crd := widgetCRD(nil)
 	crd.APIVersion, crd.Kind = "apiextensions.k8s.io/v1", "CustomResourceDefinition"
@@ -29,8 +28,7 @@ func FuzzDecoding(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) { requireSameDecoding(t, plain, data) })
 }
 
-// requireSameDecoding holds that a document gives the same definition when its
-// spec is known already.
+// requireSameDecoding decodes a document again after its spec was interned.
 func requireSameDecoding(t *testing.T, plain runtime.Codec, data []byte) {
 	t.Helper()
 	interning := internCodec{Codec: plain, interner: newInterner()}
@@ -38,7 +36,7 @@ func requireSameDecoding(t *testing.T, plain runtime.Codec, data []byte) {
 	for range 2 {
 		got, err := runtime.Decode(interning, data)
 		if wantErr != nil {
-			continue // what is stored was decoded before
+			continue // was decoded before
 		}
 		require.NoError(t, err)
 		if _, ok := want.(*apiextensions.CustomResourceDefinition); ok {

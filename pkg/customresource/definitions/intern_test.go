@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// size is how many specs there are.
+// size returns the number of interned specs.
 func (i *interner) size() int {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -53,7 +53,7 @@ func TestEqualSpecsAreInterned(t *testing.T) {
 	require.NoError(t, err)
 	require.NotSame(t, sa, so)
 	require.Equal(t, 2, codec.interner.size())
-	// Nobody has the other one any more.
+	// The other one is unreferenced.
 	require.Eventually(t, func() bool {
 		goruntime.GC()
 		return codec.interner.size() == 1
@@ -85,13 +85,13 @@ func TestFindSpec(t *testing.T) {
 	require.False(t, ok, "something else")
 }
 
-// TestSpecIsNotMistaken: bytes that only look like a spec are not shared.
+// TestSpecIsNotMistaken: bytes that only resemble a spec are not interned.
 func TestSpecIsNotMistaken(t *testing.T) {
 	codec := internCodec{
 		Codec:    apiextensionsserver.Codecs.LegacyCodec(apiextensionsv1.SchemeGroupVersion),
 		interner: newInterner(),
 	}
-	// The last status is in the spec: there is none beside it.
+	// The last status belongs to the spec.
 	data := []byte(string(storedStart) + `"metadata":{"name":"a"},"spec":{"group":"g","versions":[{"name":"v1","schema":{"openAPIV3Schema":{"type":"object","properties":{"x":{"type":"string"},"status":{"type":"object"}}}}}]}}`)
 	_, _, ok := findSpec(data)
 	require.True(t, ok)

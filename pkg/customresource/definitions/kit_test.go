@@ -28,14 +28,13 @@ var (
 
 func TestMain(m *testing.M) { customresourcetest.Main(m) }
 
-// testServer is an API server of definitions, which do not define anything.
+// testServer is an API server of definitions without custom resources.
 type testServer struct {
 	*Storage
 	*customresourcetest.API
 }
 
-// startServer starts a server and the controller of its definitions; wrap wraps
-// where definitions are stored.
+// startServer starts a server and the controller of its definitions. wrap wraps the storage of definitions.
 func startServer(t *testing.T, data customresourcetest.Data, wrap customresourcetest.Wrap) *testServer {
 	t.Helper()
 	backend := data.Backend(t, false)

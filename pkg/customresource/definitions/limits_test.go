@@ -14,7 +14,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/customresource/customresourcetest"
 )
 
-// TestLimits verifies that a definition above the limits cannot be created, and that one from before them can be changed.
+// TestLimits verifies that a definition above the limits cannot be created, but an existing one can be
+// changed.
 func TestLimits(t *testing.T) {
 	t.Parallel()
 	crd := customresourcetest.WidgetCRD(nil)
@@ -35,7 +36,8 @@ func TestLimits(t *testing.T) {
 	require.Empty(t, strategy.ValidateUpdate(t.Context(), changed, stored))
 }
 
-// TestStoredColumns verifies that the printer columns of a definition from before the limits cannot exhaust the memory of a server.
+// TestStoredColumns verifies that printer columns of a definition stored before the limits existed cannot
+// exhaust the memory.
 func TestStoredColumns(t *testing.T) {
 	t.Parallel()
 	crd := customresourcetest.WidgetCRD(nil)

@@ -14,8 +14,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// TestSystemOnlyIfBound: what a logical cluster has only by a binding is served to
-// wildcards and elsewhere, and its names are in use everywhere.
+// TestSystemOnlyIfBound: a resource that must be bound is served to wildcards and bound logical clusters only,
+// and its names are in use everywhere.
 func TestSystemOnlyIfBound(t *testing.T) {
 	crd := func(plural, kind string) *apiextensionsv1.CustomResourceDefinition {
 		return &apiextensionsv1.CustomResourceDefinition{

@@ -15,9 +15,9 @@ import (
 	"github.com/shardplane/shardplane/pkg/storage/unreadable"
 )
 
-// TestFaultyDefinition: a stored definition over which the index panics is recorded, and ends nothing.
+// TestFaultyDefinition: a stored definition for which the index panics is recorded.
 func TestFaultyDefinition(t *testing.T) {
-	o := newIndex(nil, nil, newInterner()) // without a table
+	o := newIndex(nil, nil, newInterner()) // panics without a table
 	crd := &apiextensions.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{
 		Name: "widgets.example.com", ResourceVersion: "7", Annotations: map[string]string{logicalcluster.AnnotationKey: "a"},
 	}}
@@ -29,12 +29,12 @@ func TestFaultyDefinition(t *testing.T) {
 	require.Equal(t, "/apiextensions.k8s.io/customresourcedefinitions/a/widgets.example.com", found[0].Key)
 }
 
-// TestUnreadDefinitions: before the definitions have been read, lookups of wildcards and lists do not find nothing
-// but return an error that suggests a delay.
+// TestUnreadDefinitions: before definitions have been read, wildcard lookups and lists return an error that
+// suggests a delay.
 func TestUnreadDefinitions(t *testing.T) {
 	o := newIndex(nil, nil, newInterner())
 	ctx, cancel := context.WithCancel(t.Context())
-	cancel() // instead of a wait
+	cancel() // instead of waiting
 	_, listed := o.List(ctx, request.Cluster{Name: "a"})
 	_, resolved := o.Resolve(ctx, Lookup{Cluster: request.Cluster{Wildcard: true}, Resource: schema.GroupResource{Group: "example.com", Resource: "widgets"}, Version: "v1"})
 	for _, err := range []error{listed, resolved} {

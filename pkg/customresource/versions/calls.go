@@ -13,24 +13,23 @@ import (
 	"github.com/shardplane/shardplane/pkg/webhooktransport"
 )
 
-// take waits for a place among the calls for the logical cluster of ctx.
-func (v *view) take(ctx context.Context, among *webhooktransport.Calls) (release func(), err error) {
+// acquire waits for one of the slots of the logical cluster of ctx.
+func (v *versionStore) acquire(ctx context.Context, among *webhooktransport.Calls) (release func(), err error) {
 	cluster, ok := request.ClusterFrom(ctx)
-	if !ok || cluster.Wildcard || identity.IsExempt(ctx) { // the servers', of many logical clusters
+	if !ok || cluster.Wildcard || identity.IsExempt(ctx) { // the server's own requests, for many logical clusters
 		return func() {}, nil
 	}
 	return among.Take(ctx, webhooktransport.Caller{Cluster: cluster.Name, Provider: request.ProviderFrom(ctx)}, 1)
 }
 
-// converts waits until an object may be converted, which is done when the caller calls
-// done. A webhook may take long, so that the request has no seat meanwhile, and few are
-// called at a time for a logical cluster.
-func (v *view) converts(ctx context.Context, from, to schema.GroupVersion) (done func(), err error) {
-	if !v.hooked || from == to {
+// beginConversion waits until an object may be converted. The caller must call done after the conversion. The
+// request releases its seat in the meantime, because a webhook may be slow.
+func (v *versionStore) beginConversion(ctx context.Context, from, to schema.GroupVersion) (done func(), err error) {
+	if !v.callsWebhook || from == to {
 		return func() {}, nil
 	}
 	resume := request.Pause(ctx)
-	release, err := v.take(ctx, v.calls.shown)
+	release, err := v.acquire(ctx, v.calls.conversions)
 	if err != nil {
 		resume()
 		return nil, err
@@ -41,13 +40,12 @@ func (v *view) converts(ctx context.Context, from, to schema.GroupVersion) (done
 	}, nil
 }
 
-// managed runs an update, in which the library converts the object, without a context, to each
-// version in which somebody manages fields of it. That goes on when the request has ended, each call
-// for 30 s and one after another, so the place is given back when the update returns, and not when the
-// request does.
-func (v *view) managed(ctx context.Context, update storage.UpdateFunc, current *unstructured.Unstructured, res storage.ResponseMeta) (runtime.Object, *uint64, error) {
-	if v.hooked {
-		release, err := v.take(ctx, v.calls.managed)
+// limitedUpdate runs an update. In it, the library converts the object to each version with managed fields,
+// without a context. These conversions continue after the request has ended, each for up to 30 s. Therefore
+// the slot is released when update returns, not when the request ends.
+func (v *versionStore) limitedUpdate(ctx context.Context, update storage.UpdateFunc, current *unstructured.Unstructured, res storage.ResponseMeta) (runtime.Object, *uint64, error) {
+	if v.callsWebhook {
+		release, err := v.acquire(ctx, v.calls.updates)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -58,15 +56,14 @@ func (v *view) managed(ctx context.Context, update storage.UpdateFunc, current *
 
 type dryRunKey struct{}
 
-// WithDryRun returns the context of a dry run, in which objects that a webhook converts are read as if
-// their fields had the same names in all versions. A dry run is answered without an update of the
-// storage, so that nobody would know when conversions for managed fields end.
+// WithDryRun marks the context of a dry run. Objects that a webhook converts are then read as if their managed
+// fields had the same names in all versions. A dry run does not update the storage, so the end of conversions
+// for managed fields would not be noticed.
 func WithDryRun(ctx context.Context) context.Context {
 	return context.WithValue(ctx, dryRunKey{}, true)
 }
 
-// SameManagers says of an object that whoever manages fields of it in any version manages them in that
-// one, and reports whether somebody did so in another.
+// SameManagers moves all managed fields of an object to one version, and reports whether any was in another.
 func SameManagers(object *unstructured.Unstructured, groupVersion string) (changed bool) {
 	all := object.GetManagedFields()
 	for i := range all {

@@ -13,13 +13,13 @@ import (
 	"github.com/shardplane/shardplane/pkg/webhooktransport"
 )
 
-// counted is an HTTP client whose calls hooks know.
+// counted returns an HTTP client whose calls h can cancel.
 func counted(t *testing.T, h *Hooks) *http.Client {
 	t.Helper()
 	resolver := h.Resolver(func(r webhook.AuthenticationInfoResolver) webhook.AuthenticationInfoResolver { return r })(&webhook.AuthenticationInfoResolverDelegator{
 		ClientConfigForFunc: func(string) (*rest.Config, error) {
 			config := &rest.Config{}
-			webhooktransport.Operator(config) // which reads answers whole, as that of tenants
+			webhooktransport.Operator(config) // reads whole responses, like the one for tenants
 			return config, nil
 		},
 	})
@@ -31,7 +31,7 @@ func counted(t *testing.T, h *Hooks) *http.Client {
 	return client
 }
 
-// TestHooks: calls end with the server, those that come after it too.
+// TestHooks: Stop cancels current and future calls.
 func TestHooks(t *testing.T) {
 	t.Parallel()
 	arrived := make(chan struct{}, 1)
@@ -45,7 +45,7 @@ func TestHooks(t *testing.T) {
 	defer server.Close()
 	h := NewHooks(nil, nil)
 	client := counted(t, h)
-	ask := func(path string) (string, error) {
+	get := func(path string) (string, error) {
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL+path, http.NoBody)
 		require.NoError(t, err)
 		response, err := client.Do(r)
@@ -56,20 +56,18 @@ func TestHooks(t *testing.T) {
 		data, err := io.ReadAll(response.Body)
 		return string(data), err
 	}
-	data, err := ask("/")
+	data, err := get("/")
 	require.NoError(t, err)
 	require.Equal(t, "answer", data)
-	require.Empty(t, h.calls)
 
 	gave := make(chan error, 1)
 	go func() {
-		_, err := ask("/hangs")
+		_, err := get("/hangs")
 		gave <- err
 	}()
 	<-arrived
 	h.Stop()
 	require.ErrorIs(t, <-gave, errHookStopped)
-	_, err = ask("/")
+	_, err = get("/")
 	require.ErrorIs(t, err, errHookStopped)
-	require.Empty(t, h.calls)
 }

@@ -15,8 +15,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// TestInProcess: upstream's converter of webhooks is answered by a function, one object
-// and lists, and says what the function says.
+// TestInProcess: upstream's webhook converter calls a function of this process for objects and lists, and
+// returns its errors.
 func TestInProcess(t *testing.T) {
 	t.Parallel()
 	h := NewHooks(map[string]Convert{"here.example": func(in *unstructured.Unstructured, to string) (*unstructured.Unstructured, error) {
@@ -48,9 +48,9 @@ func TestInProcess(t *testing.T) {
 	object := func(name string) *unstructured.Unstructured {
 		return &unstructured.Unstructured{Object: map[string]any{"apiVersion": "example.org/v1", "kind": "Widget", "metadata": map[string]any{"name": name, "uid": "u"}, "spec": map[string]any{"n": int64(1)}}}
 	}
-	require.True(t, h.convertsHere(crd("https://here.example/path").Spec.Conversion))
-	require.False(t, h.convertsHere(crd("https://elsewhere.example").Spec.Conversion))
-	require.False(t, h.convertsHere(&apiextensionsv1.CustomResourceConversion{Strategy: apiextensionsv1.NoneConverter}))
+	require.True(t, h.convertsInProcess(crd("https://here.example/path").Spec.Conversion))
+	require.False(t, h.convertsInProcess(crd("https://elsewhere.example").Spec.Conversion))
+	require.False(t, h.convertsInProcess(&apiextensionsv1.CustomResourceConversion{Strategy: apiextensionsv1.NoneConverter}))
 	convert, _, err := factory.NewConverter(crd("https://here.example/path"))
 	require.NoError(t, err)
 	v2 := schema.GroupVersion{Group: "example.org", Version: "v2"}

@@ -18,8 +18,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
 )
 
-// Lister returns what lists the objects of a version of a schema, for PlainJSON
-// to write. It is good until done is called.
+// Lister returns a lister for the objects of a version of a schema, whose result PlainJSON encodes. It may be
+// used until done is called.
 func (s *Stores) Lister(sch *definitions.Schema, version *apiextensionsv1.CustomResourceDefinitionVersion) (lister rest.Lister, done func(), err error) {
 	v, done := s.use(sch, version.Name)
 	if v != nil {
@@ -28,7 +28,7 @@ func (s *Stores) Lister(sch *definitions.Schema, version *apiextensionsv1.Custom
 		}
 	}
 	done()
-	// Makes the upstream handler's serving info, and with it the views.
+	// Creates the upstream handler's serving info, and with it the version stores.
 	of, err := s.config.Instances(sch.CRD())
 	if err != nil {
 		return nil, done, err
@@ -51,28 +51,24 @@ func (s *Stores) Lister(sch *definitions.Schema, version *apiextensionsv1.Custom
 	return jsonLister{&registry}, done, nil
 }
 
-// jsonItems is where a view puts the JSON of the objects of a list, instead of
-// the objects.
+// jsonItems receives the objects of a list as JSON, instead of the objects.
 type jsonItems struct {
 	items []json.RawMessage
 }
 
 type jsonItemsKey struct{}
 
-// jsonItemsFrom returns where to put the items of a list, or nil.
 func jsonItemsFrom(ctx context.Context) *jsonItems {
 	items, _ := ctx.Value(jsonItemsKey{}).(*jsonItems)
 	return items
 }
 
-// jsonLister lists objects as JSON.
 type jsonLister struct {
 	*genericregistry.Store
 }
 
 var _ rest.Lister = jsonLister{}
 
-// List implements rest.Lister.
 func (l jsonLister) List(ctx context.Context, options *internalversion.ListOptions) (runtime.Object, error) {
 	var items jsonItems
 	obj, err := l.Store.List(context.WithValue(ctx, jsonItemsKey{}, &items), options)
@@ -86,18 +82,18 @@ func (l jsonLister) List(ctx context.Context, options *internalversion.ListOptio
 	return &jsonList{UnstructuredList: *list, items: items.items}, nil
 }
 
-// jsonList is a list whose items are JSON already.
+// jsonList is a list whose items are already encoded.
 type jsonList struct {
 	unstructured.UnstructuredList
 	items []json.RawMessage
 }
 
-// DeepCopyObject implements runtime.Object; nobody changes the items.
+// DeepCopyObject implements runtime.Object. The items are immutable.
 func (l *jsonList) DeepCopyObject() runtime.Object {
 	return &jsonList{UnstructuredList: *l.UnstructuredList.DeepCopy(), items: l.items}
 }
 
-// write writes the list as upstream would: with its keys in order.
+// write writes the keys in the same order as upstream.
 func (l *jsonList) write(w io.Writer) error {
 	metadata, err := json.Marshal(l.Object["metadata"])
 	if err != nil {
@@ -121,7 +117,7 @@ func (l *jsonList) write(w io.Writer) error {
 	return err
 }
 
-// PlainJSON writes what a Lister lists, and errors, as plain JSON.
+// PlainJSON encodes results of a Lister, and errors, as JSON.
 type PlainJSON struct{}
 
 // SupportedMediaTypes implements runtime.NegotiatedSerializer.
@@ -146,7 +142,6 @@ type listEncoder struct {
 	runtime.Encoder
 }
 
-// Encode implements runtime.Encoder.
 func (e listEncoder) Encode(obj runtime.Object, w io.Writer) error {
 	if list, ok := obj.(*jsonList); ok {
 		return list.write(w)

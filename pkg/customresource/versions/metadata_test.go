@@ -9,13 +9,13 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// FuzzPlainMetadata: metadata that the codec is spared are those that it would leave as
-// they are. What the seeds say beside their names is whether they are such.
+// FuzzPlainMetadata: the codec does not change metadata that skip it. The seeds specify whether they may skip
+// it.
 func FuzzPlainMetadata(f *testing.F) {
 	const head = `{"name":"a","uid":"u","resourceVersion":"1","generation":1,"creationTimestamp":"2026-01-02T03:04:05Z"`
 	plain := []string{
 		head + `}`,
-		`{"name":"a","uid":"u","creationTimestamp":"2026-01-02T03:04:05Z"}`, // such as a role's
+		`{"name":"a","uid":"u","creationTimestamp":"2026-01-02T03:04:05Z"}`, // e.g. of a role
 		head + `,"namespace":"n","generateName":"a-","selfLink":"/a","labels":{"a":"b","c":""},"annotations":{"a":""},"finalizers":["x",""]}`,
 		head + `,"deletionTimestamp":"2026-01-02T03:04:05Z","deletionGracePeriodSeconds":0}`,
 		head + `,"ownerReferences":[{"apiVersion":"v1","kind":"K","name":"","uid":"u","controller":false,"blockOwnerDeletion":true}]}`,

@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// shapedSchema has something of everything that decides what the codec does.
+// shapedSchema contains all features that affect the codec.
 const shapedSchema = `
 type: object
 properties:
@@ -38,8 +38,7 @@ properties:
       alt: {type: object, properties: {a: {type: string}}, anyOf: [{required: [a]}]}
 `
 
-// FuzzShape: objects that the codec is spared are those that it would leave as they are.
-// What the seeds say beside their fields is whether they are such.
+// FuzzShape: the codec does not change objects that skip it. The seeds specify whether they may skip it.
 func FuzzShape(f *testing.F) {
 	schema := &apiextensionsv1.JSONSchemaProps{}
 	require.NoError(f, yaml.Unmarshal([]byte(shapedSchema), schema))
@@ -70,7 +69,7 @@ func FuzzShape(f *testing.F) {
 		}
 		object["metadata"] = map[string]any{"name": "a", "generation": int64(1), "creationTimestamp": "2026-01-02T03:04:05Z"}
 		object["apiVersion"], object["kind"] = "g/v1", "K"
-		return object, shape.leavesObject(object), true
+		return object, shape.isNormalObject(object), true
 	}
 	for _, text := range left {
 		_, is, ok := parse([]byte(text))
@@ -96,7 +95,7 @@ func FuzzShape(f *testing.F) {
 	})
 }
 
-// TestShapeOf: without a schema, and where metadata have defaults, the codec decides.
+// TestShapeOf: the codec decides without a schema, and if metadata have defaults.
 func TestShapesOf(t *testing.T) {
 	t.Parallel()
 	spec := &apiextensionsv1.CustomResourceDefinitionSpec{Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{Name: "v1"}, {
@@ -109,11 +108,11 @@ func TestShapesOf(t *testing.T) {
 	object := map[string]any{"metadata": map[string]any{"name": "a", "generation": int64(1), "creationTimestamp": "2026-01-02T03:04:05Z"}}
 	shapes := shapesOf(spec)
 	for _, version := range []string{"v1", "v2", "v3"} {
-		require.False(t, shapes[version].leavesObject(object), version)
+		require.False(t, shapes[version].isNormalObject(object), version)
 	}
 }
 
-// TestExpansion: what defaults add is counted without setting them, however they multiply.
+// TestExpansion: the size of defaults is computed without setting them, even if they multiply.
 func TestExpansion(t *testing.T) {
 	var schema apiextensionsv1.JSONSchemaProps
 	require.NoError(t, yaml.Unmarshal([]byte(`
