@@ -16,7 +16,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/storage/unreadable"
 )
 
-// multiplied are properties of which each item of a list gets a default of some keys, or none.
+// multiplied returns properties with lists whose items get a default with some keys, or none.
 func multiplied(t *testing.T, keys int) map[string]apiextensionsv1.JSONSchemaProps {
 	t.Helper()
 	all := true
@@ -35,7 +35,7 @@ func multiplied(t *testing.T, keys int) map[string]apiextensionsv1.JSONSchemaPro
 	}}}
 }
 
-// manyItems is an object to which each key of the default adds 60,000.
+// manyItems returns an object to which each key of the default adds 60,000 values.
 func manyItems(name string) *unstructured.Unstructured {
 	list := make([]any, 60_000)
 	for i := range list {
@@ -44,8 +44,8 @@ func manyItems(name string) *unstructured.Unstructured {
 	return widget(name, map[string]any{"items": list})
 }
 
-// TestMultipliedDefaults: an object that the defaults of its definition would expand without a bound
-// fails requests of its own logical cluster only, is recorded, and can be deleted.
+// TestMultipliedDefaults: an object that defaults would expand without limit fails only requests of its own
+// logical cluster, is recorded, and can be deleted.
 func TestMultipliedDefaults(t *testing.T) {
 	t.Parallel()
 	record := unreadable.NewRecord(nil)
@@ -87,8 +87,8 @@ func TestMultipliedDefaults(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// TestWildcardsSkipUnreadableObjects: a controller of all logical clusters, and a server that starts,
-// skip an object that cannot be read.
+// TestWildcardsSkipUnreadableObjects: controllers of all logical clusters and a starting server skip an
+// unreadable object.
 func TestWildcardsSkipUnreadableObjects(t *testing.T) {
 	t.Parallel()
 	data := customresourcetest.NewData(t)

@@ -12,8 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// TestUpstreamBehaviour verifies that what upstream's handler does works on
-// shared storage.
+// TestUpstreamBehaviour verifies features of upstream's handler on shared storage.
 func TestUpstreamBehaviour(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, serverOptions{})
@@ -254,8 +253,7 @@ func TestNameConflicts(t *testing.T) {
 	requireCondition(t, created, apiextensionsv1.KubernetesAPIApprovalPolicyConformant, apiextensionsv1.ConditionFalse, "UnapprovedAnnotation")
 }
 
-// TestStatusOfDefinitions: clients may drop stored versions, and not accept
-// names themselves.
+// TestStatusOfDefinitions: clients may remove stored versions, but cannot accept names.
 func TestStatusOfDefinitions(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, serverOptions{})

@@ -18,7 +18,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/customresource/versions"
 )
 
-// twoVersions is a definition of widgets with v1, which is stored, and v2.
+// twoVersions returns a definition of widgets with the stored version v1, and v2.
 func twoVersions(conversion *apiextensionsv1.CustomResourceConversion) *apiextensionsv1.CustomResourceDefinition {
 	crd := widgetCRD(map[string]apiextensionsv1.JSONSchemaProps{"a": {Type: "string"}})
 	v2 := crd.Spec.Versions[0].DeepCopy()
@@ -29,7 +29,7 @@ func twoVersions(conversion *apiextensionsv1.CustomResourceConversion) *apiexten
 	return crd
 }
 
-// converter notes on objects which version they come from, and counts.
+// converter adds the original version to objects, and counts.
 type converter struct {
 	calls atomic.Int64
 	fails atomic.Bool
@@ -52,8 +52,8 @@ func (c *converter) convert(in *unstructured.Unstructured, to string) (*unstruct
 	return out, nil
 }
 
-// TestConvertedSchema: a schema with a function is converted by that, in all verbs, and
-// what cannot be converted is not written.
+// TestConvertedSchema: all verbs use the conversion function of a schema, and objects that cannot be converted
+// are rejected.
 func TestConvertedSchema(t *testing.T) {
 	t.Parallel()
 	var c converter
@@ -115,7 +115,7 @@ func TestConvertedSchema(t *testing.T) {
 	_, err = v1.Patch(t.Context(), "a", types.MergePatchType, label, metav1.PatchOptions{})
 	require.True(t, apierrors.IsInvalid(err), "%v", err)
 
-	// What can be read no more can still be changed and deleted, in the version that is stored.
+	// Unreadable objects can be changed and deleted in the stored version.
 	_, err = v1.Patch(t.Context(), "a", types.MergePatchType, []byte(`{"metadata":{"finalizers":["example.org/f"]}}`), metav1.PatchOptions{})
 	require.NoError(t, err)
 	c.fails.Store(true)
@@ -131,8 +131,8 @@ func versioned(u *unstructured.Unstructured, version string) *unstructured.Unstr
 	return u
 }
 
-// TestConvertedSystem: kinds of the system that a function converts are remembered in
-// each version, since the answer is the same each time.
+// TestConvertedSystem: system kinds with a conversion function are cached in each version, because the result
+// is always the same.
 func TestConvertedSystem(t *testing.T) {
 	t.Parallel()
 	const host = "here.example"

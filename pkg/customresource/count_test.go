@@ -16,9 +16,8 @@ import (
 	multitenant "github.com/shardplane/shardplane/pkg/storage"
 )
 
-// TestCount: the metric of objects counts those of tenants' resources together,
-// in all logical clusters and whatever their schemas, and goes with the last
-// definition.
+// TestCount: the metric counts the objects of all tenants' resources together, in all logical clusters and
+// with all schemas, and is removed with the last definition.
 func TestCount(t *testing.T) {
 	data := customresourcetest.NewData(t)
 	before := startServer(t, serverOptions{data: data})
@@ -39,7 +38,7 @@ func TestCount(t *testing.T) {
 	mustCreate(t, before.Dynamic(t, "one").Resource(widgets.GroupVersion().WithResource("gadgets")).Namespace("default"), gadget)
 	before.Stop()
 
-	// What there is, is counted when its store opens.
+	// Existing objects are counted when their store opens.
 	s := startServer(t, serverOptions{data: data, release: 20 * time.Millisecond})
 	has := func(want ...float64) {
 		t.Helper()

@@ -15,21 +15,19 @@ import (
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
 )
 
-// slowAdmission keeps who creates something waiting, as a webhook can.
+// slowAdmission delays creations, like a slow webhook.
 type slowAdmission struct{ arrived, goOn chan struct{} }
 
-// Handles implements admission.Interface.
 func (slowAdmission) Handles(o admission.Operation) bool { return o == admission.Create }
 
-// Validate implements admission.ValidationInterface.
 func (a slowAdmission) Validate(context.Context, admission.Attributes, admission.ObjectInterfaces) error {
 	a.arrived <- struct{}{}
 	<-a.goOn
 	return nil
 }
 
-// TestUnservedWhileCreating: nothing is stored that nobody serves any more when admission has let it
-// pass: what had it served may have been emptied meanwhile.
+// TestUnservedWhileCreating: an object is not stored if its resource was removed during admission, because it
+// might not be deleted with the other objects.
 func TestUnservedWhileCreating(t *testing.T) {
 	t.Parallel()
 	bound := newBoundAPIs(map[string]boundAPI{})

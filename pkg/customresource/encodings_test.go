@@ -18,7 +18,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// An event is decoded and encoded once for all watchers of a view.
+// An event is decoded and encoded once for all watches of a version store.
 func TestEventsAreEncodedOnce(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, serverOptions{})
@@ -31,7 +31,7 @@ func TestEventsAreEncodedOnce(t *testing.T) {
 	defer done()
 	watcher, ok := v.(rest.Watcher)
 	require.True(t, ok)
-	// The storage has no history of the time before its first watch.
+	// The storage has no history before its first watch.
 	first, err := watcher.Watch(ctx, &internalversion.ListOptions{ResourceVersion: "0"})
 	require.NoError(t, err)
 	defer first.Stop()

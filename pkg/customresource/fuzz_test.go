@@ -16,8 +16,8 @@ const (
 	v3protobuf = "com.github.proto-openapi.spec.v3.v1.0+protobuf"
 )
 
-// FuzzDefinition gives the server any document as a definition: it answers, and
-// what it accepted can be served.
+// FuzzDefinition creates any document as a definition: the server does not fail, and can serve each accepted
+// definition.
 func FuzzDefinition(f *testing.F) {
 	crd := widgetCRD(nil)
 	crd.APIVersion, crd.Kind = "apiextensions.k8s.io/v1", "CustomResourceDefinition"
@@ -63,8 +63,7 @@ func FuzzDefinition(f *testing.F) {
 	})
 }
 
-// FuzzObject gives the server any document as a custom resource, and as patches
-// of one.
+// FuzzObject creates any document as a custom resource, and sends it as patches.
 func FuzzObject(f *testing.F) {
 	valid, err := json.Marshal(widget("a", map[string]any{"size": int64(1)}))
 	require.NoError(f, err)

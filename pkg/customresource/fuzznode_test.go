@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// richDefinition has something of everything that definitions can have.
+// richDefinition uses all features of definitions.
 const richDefinition = `
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
@@ -58,7 +58,7 @@ spec:
               either: {type: object, properties: {a: {type: string}, b: {type: string}}, oneOf: [{required: [a]}, {required: [b]}], not: {required: [a, b]}}
 `
 
-// richObject is one of its objects.
+// richObject is an object of it.
 const richObject = `
 apiVersion: fuzz.example.com/v2
 kind: Rich
@@ -67,8 +67,7 @@ spec: {name: x, replicas: 2, port: http, open: {any: [1, {b: null}]}, raw: {apiV
 status: {replicas: 1, selector: a=b}
 `
 
-// withNode returns a document with one of its nodes replaced, and whether there
-// is a node of that number.
+// withNode returns a document with the n-th node replaced, and whether it exists.
 func withNode(document string, n int, value any) ([]byte, bool) {
 	var root any
 	if yaml.Unmarshal([]byte(document), &root) != nil {
@@ -99,11 +98,10 @@ func withNode(document string, n int, value any) ([]byte, bool) {
 	return data, found && err == nil
 }
 
-// oddValues are what a node is replaced with, to begin with.
+// oddValues are the initial replacements.
 var oddValues = []string{`null`, `""`, `"x"`, `0`, `-1`, `1e30`, `true`, `[]`, `[null]`, `{}`, `{"":{}}`, `[[{"a":[]}]]`, `"self.x.y"`, `".a.b[0]"`}
 
-// seedNodes adds seeds, some of the nodes, each with some value, and returns how
-// many nodes there are.
+// seedNodes adds some nodes with some values as seeds, and returns the number of nodes.
 func seedNodes(f *testing.F, document string, every int) (nodes uint16) {
 	f.Helper()
 	for n := 0; ; n++ {
@@ -116,8 +114,8 @@ func seedNodes(f *testing.F, document string, every int) (nodes uint16) {
 	}
 }
 
-// FuzzDefinitionNode replaces one node of a definition by any value: what is
-// accepted is served and described.
+// FuzzDefinitionNode replaces one node of a definition by any value. Accepted definitions are served and
+// described.
 func FuzzDefinitionNode(f *testing.F) {
 	nodes := seedNodes(f, richDefinition, 5)
 	s := startServer(f, serverOptions{})
@@ -153,11 +151,11 @@ func FuzzDefinitionNode(f *testing.F) {
 	})
 }
 
-// useRich uses whatever has become of the definition.
+// useRich uses the changed definition.
 func useRich(t *testing.T, crds apiextensionsclient.Interface) {
 	t.Helper()
 	const path = "/apis/fuzz.example.com/v2/namespaces/default/riches"
-	ask := func(r *rest.Request) {
+	send := func(r *rest.Request) {
 		t.Helper()
 		var status int
 		err := r.Do(t.Context()).StatusCode(&status).Error()
@@ -166,29 +164,27 @@ func useRich(t *testing.T, crds apiextensionsclient.Interface) {
 	object, err := yaml.YAMLToJSON([]byte(richObject))
 	require.NoError(t, err)
 	client := crds.ApiextensionsV1().RESTClient()
-	ask(client.Post().AbsPath(path).SetHeader("Content-Type", "application/json").Body(object))
-	ask(client.Get().AbsPath(path))
-	ask(client.Get().AbsPath(path).SetHeader("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io"))
-	ask(client.Get().AbsPath(path).Param("fieldSelector", "spec.name=x"))
-	ask(client.Get().AbsPath(path, "a", "scale"))
-	ask(client.Patch("").AbsPath(path, "a").SetHeader("Content-Type", "application/apply-patch+yaml").Param("fieldManager", "f").Param("force", "true").Body(object))
+	send(client.Post().AbsPath(path).SetHeader("Content-Type", "application/json").Body(object))
+	send(client.Get().AbsPath(path))
+	send(client.Get().AbsPath(path).SetHeader("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io"))
+	send(client.Get().AbsPath(path).Param("fieldSelector", "spec.name=x"))
+	send(client.Get().AbsPath(path, "a", "scale"))
+	send(client.Patch("").AbsPath(path, "a").SetHeader("Content-Type", "application/apply-patch+yaml").Param("fieldManager", "f").Param("force", "true").Body(object))
 	for _, document := range []string{"/openapi/v2", "/openapi/v3/apis/fuzz.example.com/v2", "/apis", "/apis/fuzz.example.com/v2"} {
-		ask(client.Get().AbsPath(document))
+		send(client.Get().AbsPath(document))
 	}
-	ask(client.Get().AbsPath("/openapi/v2").SetHeader("Accept", "application/"+v2protobuf))
+	send(client.Get().AbsPath("/openapi/v2").SetHeader("Accept", "application/"+v2protobuf))
 }
 
-// isExpected reports whether a server error is one that Kubernetes has too: the
-// definition's webhook is asked, which there is not; what is applied does not
-// fit the schema; a patch takes the version away.
+// isExpected reports whether Kubernetes returns the same server error: the webhook of the definition does not
+// exist, the applied object does not match the schema, or the patch removes the version.
 func isExpected(err error) bool {
 	return err != nil && slices.ContainsFunc([]string{
 		"conversion webhook", "failed to create typed patch object", "object has no apiVersion field",
 	}, func(text string) bool { return strings.Contains(err.Error(), text) })
 }
 
-// FuzzObjectNode replaces one node of an object by any value, in all ways to
-// write it.
+// FuzzObjectNode replaces one node of an object by any value, in all kinds of writes.
 func FuzzObjectNode(f *testing.F) {
 	nodes := seedNodes(f, richObject, 3)
 	s := startServer(f, serverOptions{})
@@ -211,19 +207,19 @@ func FuzzObjectNode(f *testing.F) {
 		if !ok {
 			return
 		}
-		ask := func(r *rest.Request, contentType string) {
+		send := func(r *rest.Request, contentType string) {
 			t.Helper()
 			var status int
 			err := r.SetHeader("Content-Type", contentType).Body(document).Do(t.Context()).StatusCode(&status).Error()
 			require.True(t, status >= 200 && status < 500 || isExpected(err), "%d: %v for %s", status, err, document)
 		}
-		ask(api.Post().AbsPath(path), "application/json")
+		send(api.Post().AbsPath(path), "application/json")
 		require.NoError(t, client2xxOrConflict(api.Post().AbsPath(path).SetHeader("Content-Type", "application/json").Body(valid).Do(t.Context()).Error()))
-		ask(api.Put().AbsPath(path, "a"), "application/json")
-		ask(api.Put().AbsPath(path, "a", "status"), "application/json")
-		ask(api.Patch("").AbsPath(path, "a"), "application/merge-patch+json")
-		ask(api.Patch("").AbsPath(path, "a", "status"), "application/merge-patch+json")
-		ask(api.Patch("").AbsPath(path, "a").Param("fieldManager", "f").Param("force", "true"), "application/apply-patch+yaml")
+		send(api.Put().AbsPath(path, "a"), "application/json")
+		send(api.Put().AbsPath(path, "a", "status"), "application/json")
+		send(api.Patch("").AbsPath(path, "a"), "application/merge-patch+json")
+		send(api.Patch("").AbsPath(path, "a", "status"), "application/merge-patch+json")
+		send(api.Patch("").AbsPath(path, "a").Param("fieldManager", "f").Param("force", "true"), "application/apply-patch+yaml")
 		for _, accept := range []string{"application/json", "application/yaml", "application/json;as=Table;v=v1;g=meta.k8s.io"} {
 			require.NoError(t, api.Get().AbsPath(path).SetHeader("Accept", accept).Do(t.Context()).Error(), "what is stored can be listed")
 		}

@@ -12,7 +12,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// TestGarbage: what is wrong is told to the client, in the names that it used.
+// TestGarbage: errors use the names of the client's request.
 func TestGarbage(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, serverOptions{})
@@ -66,7 +66,7 @@ func TestGarbage(t *testing.T) {
 	_, err = crds.Create(t.Context(), unapproved, metav1.CreateOptions{})
 	require.True(t, apierrors.IsInvalid(err), "%v", err)
 	schemaless := widgetCRD(nil)
-	schemaless.Spec.Versions[0].Schema = nil // and there are selectable fields
+	schemaless.Spec.Versions[0].Schema = nil // but with selectable fields
 	_, err = s.CRDs(t, "two").ApiextensionsV1().CustomResourceDefinitions().Create(t.Context(), schemaless, metav1.CreateOptions{})
 	require.True(t, apierrors.IsInvalid(err), "%v", err)
 	require.ErrorContains(t, err, "spec.versions[0].schema.openAPIV3Schema: Required value")
@@ -75,8 +75,8 @@ func TestGarbage(t *testing.T) {
 	require.True(t, apierrors.IsInvalid(err), "%v", err)
 }
 
-// TestUnreachableConversion: a webhook that does not answer fails the requests
-// that need it, in the logical cluster that has it.
+// TestUnreachableConversion: an unreachable webhook fails only requests that need it, and only in its logical
+// cluster.
 func TestUnreachableConversion(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, serverOptions{})

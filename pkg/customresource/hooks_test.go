@@ -13,14 +13,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// TestStopWithHangingHook: a webhook that hangs does not keep a server from
-// stopping. That nothing of it is left is checked when all tests have run.
+// TestStopWithHangingHook: a hanging webhook does not keep a server from stopping. Leaks are checked after all
+// tests.
 func TestStopWithHangingHook(t *testing.T) {
 	t.Parallel()
 	arrived, release := make(chan struct{}, 16), make(chan struct{})
 	left := make(chan struct{}, 16)
 	hook := httptest.NewTLSServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		_, _ = io.Copy(io.Discard, r.Body) // to hear of the end of the call
+		_, _ = io.Copy(io.Discard, r.Body) // detects the end of the call
 		arrived <- struct{}{}
 		<-r.Context().Done()
 		left <- struct{}{}

@@ -15,8 +15,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// TestListOutlivesServingInfo: a list that began before its definition was
-// deleted and its serving info released reads on.
+// TestListOutlivesServingInfo: a list continues after its definition was deleted and the serving info
+// released.
 func TestListOutlivesServingInfo(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, serverOptions{release: 20 * time.Millisecond})
@@ -46,8 +46,7 @@ func TestListOutlivesServingInfo(t *testing.T) {
 	require.Zero(t, s.opened.custom())
 }
 
-// listerOf is what lists the widgets of a logical cluster as JSON; it is good
-// until done is called.
+// listerOf returns the lister for widgets of a logical cluster as JSON; it may be used until done is called.
 func (s *testServer) listerOf(t *testing.T, cluster logicalcluster.Name) (lister rest.Lister, done func()) {
 	t.Helper()
 	lookup := definitions.Lookup{Cluster: request.Cluster{Name: cluster}, Resource: widgets.GroupResource(), Version: "v1"}

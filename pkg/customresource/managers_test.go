@@ -22,8 +22,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// TestConvertedManagers: few updates at a time may call a webhook for managed fields, also when
-// their requests have ended, and creates call none.
+// TestConvertedManagers: updates that may call a webhook for managed fields are limited, including those whose
+// requests have ended, and creates call none.
 func TestConvertedManagers(t *testing.T) {
 	t.Parallel()
 	const limit, requests = 2, 6
@@ -95,14 +95,13 @@ func TestConvertedManagers(t *testing.T) {
 	unblock()
 	require.Eventually(t, func() bool { return write("20s") == nil }, deadline, tick, "there are places again")
 	require.Eventually(t, func() bool { return under.Load() == 0 }, deadline, tick, "calls end: %d", under.Load())
-	// Updates whose requests have ended make their calls one after another, so that some may still follow. Their objects
-	// have other sizes.
-	dryRunsCallNobody(t, s, &later)
+	// Updates whose requests have ended make their calls one after another, so that some may still follow.
+	// Their objects have other sizes.
+	testDryRuns(t, s, &later)
 }
 
-// dryRunsCallNobody: fields that somebody manages in another version are managed by the same names in a dry
-// run.
-func dryRunsCallNobody(t *testing.T, s *testServer, calls *atomic.Int64) {
+// testDryRuns: a dry run does not convert managed fields of other versions.
+func testDryRuns(t *testing.T, s *testServer, calls *atomic.Int64) {
 	t.Helper()
 	objects := s.Dynamic(t, "one").Resource(widgets).Namespace("default")
 	const group = "example.com"

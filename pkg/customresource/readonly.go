@@ -23,16 +23,15 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// Objects that are not stored here (definitions.Objects) are served past upstream's handler of
-// custom resources, by upstream's handlers of lists, watches and single objects.
+// Objects that are not stored here (definitions.Objects) are served by upstream's generic handlers instead of
+// its handler of custom resources.
 
-// minReadOnlyWatch is how long a watch lasts at least, for which the client has not said how long.
+// minReadOnlyWatch is the minimum duration of a watch without a timeout in its request.
 const minReadOnlyWatch = 30 * time.Minute
 
 type readOnlyKey struct{}
 
-// WithReadOnly returns a context in which a request for a resource is one for the objects of a
-// definition that are not stored here.
+// WithReadOnly returns a context in which requests read the objects of a definition that are not stored here.
 func WithReadOnly(ctx context.Context, d *definitions.Definition) context.Context {
 	return context.WithValue(ctx, readOnlyKey{}, d)
 }
@@ -42,7 +41,6 @@ func readOnlyFrom(ctx context.Context) *definitions.Definition {
 	return d
 }
 
-// serveReadOnly serves a request for the objects of a definition that are not stored here.
 func (s *Server) serveReadOnly(w http.ResponseWriter, r *http.Request, info *genericapirequest.RequestInfo, cluster request.Cluster, d *definitions.Definition) {
 	ctx := r.Context()
 	version := d.Schema.Version(info.APIVersion)
@@ -53,7 +51,7 @@ func (s *Server) serveReadOnly(w http.ResponseWriter, r *http.Request, info *gen
 	case !slices.Contains([]string{"get", "list", "watch"}, info.Verb):
 		writeError(w, r, info, readOnly(d.Schema.Resource, info.Verb))
 		return
-	case asksForListOfOne(r, info):
+	case prefersListOfOne(r, info):
 		writeError(w, r, info, errNoList)
 		return
 	}
@@ -79,14 +77,13 @@ func (s *Server) serveReadOnly(w http.ResponseWriter, r *http.Request, info *gen
 		metrics.APIServerComponent, false, "", handler)(w, r)
 }
 
-// readOnly is the answer to a write.
+// readOnly is the error for a write.
 func readOnly(resource schema.GroupResource, verb string) error {
 	err := apierrors.NewMethodNotSupported(resource, verb)
-	err.ErrStatus.Message = verb + " is not supported on " + resource.String() + ": what is shown here are replicas of the objects of another workspace, to be read only"
+	err.ErrStatus.Message = verb + " is not supported on " + resource.String() + ": the objects are read-only replicas from another workspace"
 	return err
 }
 
-// readScope returns how a version of a schema is served.
 func readScope(sch *definitions.Schema, version *apiextensionsv1.CustomResourceDefinitionVersion) (*handlers.RequestScope, error) {
 	columns := version.AdditionalPrinterColumns
 	if len(columns) == 0 {
@@ -109,33 +106,29 @@ func readScope(sch *definitions.Schema, version *apiextensionsv1.CustomResourceD
 	}, nil
 }
 
-// asTheyAre encodes objects without a Go type as they are, in JSON and YAML.
+// asTheyAre encodes objects without a Go type in JSON and YAML.
 type asTheyAre struct{}
 
 var readOnlyMediaTypes = slices.DeleteFunc(slices.Clone(apiextensionsserver.Codecs.SupportedMediaTypes()), func(info runtime.SerializerInfo) bool {
 	return info.MediaType != runtime.ContentTypeJSON && info.MediaType != runtime.ContentTypeYAML
 })
 
-// SupportedMediaTypes implements runtime.NegotiatedSerializer.
 func (asTheyAre) SupportedMediaTypes() []runtime.SerializerInfo { return readOnlyMediaTypes }
 
-// EncoderForVersion implements runtime.NegotiatedSerializer.
 func (asTheyAre) EncoderForVersion(e runtime.Encoder, gv runtime.GroupVersioner) runtime.Encoder {
 	return plainEncoder{e, apiextensionsserver.Codecs.EncoderForVersion(e, gv)}
 }
 
-// DecoderToVersion implements runtime.NegotiatedSerializer.
 func (asTheyAre) DecoderToVersion(d runtime.Decoder, gv runtime.GroupVersioner) runtime.Decoder {
 	return apiextensionsserver.Codecs.DecoderToVersion(d, gv)
 }
 
-// plainEncoder encodes what has no Go type, and events, by plain, and all else by Encoder.
+// plainEncoder encodes objects without a Go type, and events, with plain.
 type plainEncoder struct {
 	plain runtime.Encoder
 	runtime.Encoder
 }
 
-// Encode implements runtime.Encoder.
 func (e plainEncoder) Encode(obj runtime.Object, w io.Writer) error {
 	switch obj.(type) {
 	case runtime.Unstructured, *metav1.WatchEvent:

@@ -12,9 +12,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/customresource/customresourcetest"
 )
 
-// TestSelectableFieldsOfOthers: what one logical cluster defines costs nothing
-// for the objects of another. Versions that differ in their selectable fields
-// read from one watch cache, and keep nothing of what they are not asked for.
+// TestSelectableFieldsOfOthers: definitions of one logical cluster do not increase the memory of another's
+// objects. Versions with different selectable fields share one watch cache, which does not store them.
 func TestSelectableFieldsOfOthers(t *testing.T) {
 	const objects, size, versions = 150, 64 << 10, 30
 	s := startServer(t, serverOptions{})
@@ -23,7 +22,7 @@ func TestSelectableFieldsOfOthers(t *testing.T) {
 	for i := range objects {
 		mustCreate(t, large, widget(fmt.Sprint("w", i), map[string]any{"text": strings.Repeat("x", size)}))
 	}
-	_, err := large.List(t.Context(), metav1.ListOptions{}) // fills what remembers lists
+	_, err := large.List(t.Context(), metav1.ListOptions{}) // fills the cache of lists
 	require.NoError(t, err)
 	before := customresourcetest.HeapInUse()
 	s.CreateCRD(t, "greedy", manyVersions(versions))
@@ -42,8 +41,7 @@ func TestSelectableFieldsOfOthers(t *testing.T) {
 	require.Less(t, customresourcetest.HeapInUse()-before, int64(100<<20))
 }
 
-// manyVersions is widgets in versions v1 to vn, each of which is selected by a
-// field of its own, which has a default.
+// manyVersions returns widgets in versions v1 to vn, each with its own selectable field with a default.
 func manyVersions(n int) *apiextensionsv1.CustomResourceDefinition {
 	crd := widgetCRD(nil)
 	of := crd.Spec.Versions[0]

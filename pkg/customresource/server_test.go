@@ -29,7 +29,7 @@ func TestEstablishedInOneWrite(t *testing.T) {
 	require.Equal(t, created.Spec.Names, created.Status.AcceptedNames)
 	require.Equal(t, []string{"v1"}, created.Status.StoredVersions)
 
-	// No moment in which the new resource is not found.
+	// The new resource is found at all times.
 	w := mustCreate(t, s.Dynamic(t, "one").Resource(widgets).Namespace("default"), widget("a", map[string]any{"size": int64(3), "weight": int64(9)}))
 	require.Equal(t, "one", w.GetAnnotations()["kcp.io/cluster"])
 	require.Equal(t, map[string]any{"size": int64(3), "color": "blue"}, w.Object["spec"], "pruned and defaulted")
