@@ -2,8 +2,8 @@
 //
 //	/clusters/*/apis/<group>/<version>/<resource>:<identity of the cached resource>
 //
-// Caches use the same name. One list contains the objects of all logical clusters whose cached resources have
-// the identity; a claims.Set contains the selection in each of them.
+// Caches use the same name. One list contains the objects of all logical clusters with cached resources
+// that have the identity; a claims.Set contains the selection in each of them.
 package cachedresources
 
 import (
@@ -33,7 +33,7 @@ type Index struct {
 	identities map[identified]*published
 	of         map[apis.Publisher]identified
 	bytes      map[apis.Publisher]int64
-	// owners are the cached resources whose selection applies, if several in one logical cluster replicate the
+	// owners are the cached resources that select the objects, if several in one logical cluster replicate the
 	// same resource.
 	owners map[owned]apis.Publisher
 
@@ -173,7 +173,7 @@ func (x *Index) forgetLocked(publisher apis.Publisher) {
 	}
 }
 
-// Reset removes all cached resources, because the next publisher may not know them.
+// Reset removes all cached resources, because the next publisher starts without them.
 func (x *Index) Reset() {
 	x.mu.Lock()
 	defer x.mu.Unlock()

@@ -30,7 +30,9 @@ func (s *Server) costed(w http.ResponseWriter, r *http.Request, info *genericapi
 	if costs == nil || info.Verb != "create" && info.Verb != "update" && info.Verb != "patch" || info.Subresource != "" && info.Subresource != "status" {
 		return r, nil
 	}
-	r = r.WithContext(context.WithValue(r.Context(), costsKey{}, &written{schema: sch, costs: costs, hasStatus: hasStatus(sch, info.APIVersion)}))
+	v := sch.Version(info.APIVersion)
+	hasStatus := v != nil && v.Subresources != nil && v.Subresources.Status != nil
+	r = r.WithContext(context.WithValue(r.Context(), costsKey{}, &written{schema: sch, costs: costs, hasStatus: hasStatus}))
 	mediaType := contentType(r)
 	if mediaType != string(types.JSONPatchType) && r.ContentLength >= 0 && r.ContentLength < schemacosts.MinBytes {
 		return r, nil
@@ -51,11 +53,6 @@ func (s *Server) costed(w http.ResponseWriter, r *http.Request, info *genericapi
 		return r, apierrors.NewRequestEntityTooLargeError(err.Error())
 	}
 	return r, nil
-}
-
-func hasStatus(sch *definitions.Schema, version string) bool {
-	v := sch.Version(version)
-	return v != nil && v.Subresources != nil && v.Subresources.Status != nil
 }
 
 type costsKey struct{}

@@ -64,7 +64,7 @@ func (s *Server) serveList(w http.ResponseWriter, r *http.Request, info *generic
 	gvk := schema.GroupVersionKind{Group: sch.Resource.Group, Version: version.Name, Kind: sch.Names().Kind}
 	scope := &handlers.RequestScope{
 		Namer:            handlers.ContextBasedNaming{Namer: meta.NewAccessor(), ClusterScoped: !namespaced},
-		Serializer:       versions.PlainJSON{},
+		Serializer:       versions.PlainJSON,
 		Convertor:        fieldLabels{version: version, namespaced: namespaced},
 		Kind:             gvk,
 		Resource:         sch.Resource.WithVersion(version.Name),

@@ -55,10 +55,6 @@ type oneTime struct {
 	crd      *apiextensionsv1.CustomResourceDefinition
 }
 
-func newSyntheticLister(table *definitions.Table, servingInfos prometheus.Counter) *syntheticLister {
-	return &syntheticLister{table: table, servingInfos: servingInfos}
-}
-
 // issue sets a one-time key for crd in info, which must be private to the request and will contain resource
 // after the key is used. The returned function invalidates the key.
 func (l *syntheticLister) issue(info *genericapirequest.RequestInfo, resource schema.GroupResource, crd *apiextensionsv1.CustomResourceDefinition) (void func()) {
@@ -83,7 +79,7 @@ func (l *syntheticLister) Get(name string) (*apiextensionsv1.CustomResourceDefin
 	return nil, apierrors.NewNotFound(apiextensionsv1.Resource("customresourcedefinitions"), name)
 }
 
-// List implements the lister: the definitions whose serving info is to be kept.
+// List implements the lister: the definitions with serving info to keep.
 func (l *syntheticLister) List(labels.Selector) ([]*apiextensionsv1.CustomResourceDefinition, error) {
 	return l.table.Definitions(), nil
 }
@@ -109,9 +105,9 @@ func (i *capturingInformer) AddEventHandler(h cache.ResourceEventHandler) (cache
 	return nil, nil
 }
 
-func newServingInfos(registerer prometheus.Registerer) prometheus.Counter {
-	return instruments.Register(registerer, prometheus.NewCounter(prometheus.CounterOpts{
+func newSyntheticLister(table *definitions.Table, registerer prometheus.Registerer) *syntheticLister {
+	return &syntheticLister{table: table, servingInfos: instruments.Register(registerer, prometheus.NewCounter(prometheus.CounterOpts{
 		Namespace: "shardplane", Subsystem: "custom_resources", Name: "serving_infos_total",
-		Help: "[ALPHA] Serving infos of schemas that were made. One is kept while the schema is used.",
-	}))
+		Help: "[ALPHA] Number of created serving infos. The serving info of a schema is kept while the schema is used.",
+	}))}
 }

@@ -32,9 +32,8 @@ import (
 )
 
 const (
-	defaultRequestTimeout    = time.Minute
-	defaultMinRequestTimeout = 30 * time.Minute
-	defaultReleaseAfter      = 30 * time.Second
+	defaultRequestTimeout = time.Minute
+	defaultReleaseAfter   = 30 * time.Second
 	// documentsAfter is a multiple of ReleaseAfter: documents are kept longer than serving info, because
 	// clients request them rarely.
 	documentsAfter = 20
@@ -69,8 +68,6 @@ type Config struct {
 
 	// RequestTimeout limits how long requests may use removed serving info.
 	RequestTimeout time.Duration
-	// MinRequestTimeout is the minimum duration of a watch.
-	MinRequestTimeout time.Duration
 	// MaxRequestBodyBytes limits bodies of writes; 0 means no limit.
 	MaxRequestBodyBytes int64
 	// ReleaseAfter is how long unused serving info is kept.
@@ -103,7 +100,7 @@ func New(cfg Config) (*Server, error) {
 		patterns:     patterns.NewBound(patterns.DefaultLimit, cfg.Metrics),
 	}
 	s.hooks = versions.NewHooks(cfg.Convert, s.table.Converts)
-	s.lister = newSyntheticLister(s.table, newServingInfos(cfg.Metrics))
+	s.lister = newSyntheticLister(s.table, cfg.Metrics)
 	var err error
 	if s.system, err = definitions.NewSystem(s.table, cfg.System, cfg.SystemIdentity, cfg.SystemBound); err != nil {
 		return nil, err
@@ -153,7 +150,7 @@ func (s *Server) newUpstream(cfg Config) error {
 		1,
 		cfg.Authorizer,
 		cfg.RequestTimeout,
-		cfg.MinRequestTimeout,
+		minWatchTimeout,
 		map[string]*spec.Schema{}, // each definition's own document contains the types of its metadata
 		cfg.MaxRequestBodyBytes,
 	)
@@ -174,7 +171,6 @@ func setDefaults(cfg *Config) {
 		})
 	}
 	cfg.RequestTimeout = cmp.Or(cfg.RequestTimeout, defaultRequestTimeout)
-	cfg.MinRequestTimeout = cmp.Or(cfg.MinRequestTimeout, defaultMinRequestTimeout)
 	cfg.ReleaseAfter = cmp.Or(cfg.ReleaseAfter, defaultReleaseAfter)
 	if cfg.Webhooks == nil {
 		cfg.Webhooks = &webhooktransport.Tenants{}

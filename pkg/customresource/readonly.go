@@ -5,7 +5,6 @@ import (
 	"io"
 	"net/http"
 	"slices"
-	"time"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
@@ -26,19 +25,11 @@ import (
 // Objects that are not stored here (definitions.Objects) are served by upstream's generic handlers instead of
 // its handler of custom resources.
 
-// minReadOnlyWatch is the minimum duration of a watch without a timeout in its request.
-const minReadOnlyWatch = 30 * time.Minute
-
 type readOnlyKey struct{}
 
 // WithReadOnly returns a context in which requests read the objects of a definition that are not stored here.
 func WithReadOnly(ctx context.Context, d *definitions.Definition) context.Context {
 	return context.WithValue(ctx, readOnlyKey{}, d)
-}
-
-func readOnlyFrom(ctx context.Context) *definitions.Definition {
-	d, _ := ctx.Value(readOnlyKey{}).(*definitions.Definition)
-	return d
 }
 
 func (s *Server) serveReadOnly(w http.ResponseWriter, r *http.Request, info *genericapirequest.RequestInfo, cluster request.Cluster, d *definitions.Definition) {
@@ -65,7 +56,7 @@ func (s *Server) serveReadOnly(w http.ResponseWriter, r *http.Request, info *gen
 		writeError(w, r, info, apierrors.NewInternalError(err))
 		return
 	}
-	handler, verb := handlers.ListResource(reader, reader, scope, false, minReadOnlyWatch), "LIST"
+	handler, verb := handlers.ListResource(reader, reader, scope, false, minWatchTimeout), "LIST"
 	switch info.Verb {
 	case "get":
 		handler, verb = handlers.GetResource(reader, scope), "GET"
@@ -96,7 +87,7 @@ func readScope(sch *definitions.Schema, version *apiextensionsv1.CustomResourceD
 	gvk := schema.GroupVersionKind{Group: sch.Resource.Group, Version: version.Name, Kind: sch.Names().Kind}
 	return &handlers.RequestScope{
 		Namer:            handlers.ContextBasedNaming{Namer: meta.NewAccessor(), ClusterScoped: true},
-		Serializer:       asTheyAre{},
+		Serializer:       asTheyAre{apiextensionsserver.Codecs},
 		Convertor:        fieldLabels{version: version},
 		Kind:             gvk,
 		Resource:         sch.Resource.WithVersion(version.Name),
@@ -107,20 +98,16 @@ func readScope(sch *definitions.Schema, version *apiextensionsv1.CustomResourceD
 }
 
 // asTheyAre encodes objects without a Go type in JSON and YAML.
-type asTheyAre struct{}
+type asTheyAre struct{ runtime.NegotiatedSerializer }
 
-var readOnlyMediaTypes = slices.DeleteFunc(slices.Clone(apiextensionsserver.Codecs.SupportedMediaTypes()), func(info runtime.SerializerInfo) bool {
-	return info.MediaType != runtime.ContentTypeJSON && info.MediaType != runtime.ContentTypeYAML
-})
-
-func (asTheyAre) SupportedMediaTypes() []runtime.SerializerInfo { return readOnlyMediaTypes }
-
-func (asTheyAre) EncoderForVersion(e runtime.Encoder, gv runtime.GroupVersioner) runtime.Encoder {
-	return plainEncoder{e, apiextensionsserver.Codecs.EncoderForVersion(e, gv)}
+func (s asTheyAre) SupportedMediaTypes() []runtime.SerializerInfo {
+	return slices.DeleteFunc(slices.Clone(s.NegotiatedSerializer.SupportedMediaTypes()), func(info runtime.SerializerInfo) bool {
+		return info.MediaType != runtime.ContentTypeJSON && info.MediaType != runtime.ContentTypeYAML
+	})
 }
 
-func (asTheyAre) DecoderToVersion(d runtime.Decoder, gv runtime.GroupVersioner) runtime.Decoder {
-	return apiextensionsserver.Codecs.DecoderToVersion(d, gv)
+func (s asTheyAre) EncoderForVersion(e runtime.Encoder, gv runtime.GroupVersioner) runtime.Encoder {
+	return plainEncoder{e, s.NegotiatedSerializer.EncoderForVersion(e, gv)}
 }
 
 // plainEncoder encodes objects without a Go type, and events, with plain.

@@ -134,7 +134,7 @@ func Opaque(crd *apiextensionsv1.CustomResourceDefinition) *apiextensionsv1.Cust
 	return out
 }
 
-// OpaqueSchema returns the opaque schema of a cluster-scoped resource of which only the kind is known.
+// OpaqueSchema returns the opaque schema of a cluster-scoped resource with the given kind.
 func OpaqueSchema(resource schema.GroupVersionResource, kind string) (*definitions.Schema, error) {
 	crd := Opaque(&apiextensionsv1.CustomResourceDefinition{Spec: apiextensionsv1.CustomResourceDefinitionSpec{
 		Group: resource.Group,

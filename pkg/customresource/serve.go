@@ -58,7 +58,7 @@ func (s *Server) serveHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		return
 	}
-	if d := readOnlyFrom(ctx); d != nil {
+	if d, ok := ctx.Value(readOnlyKey{}).(*definitions.Definition); ok {
 		s.serveReadOnly(w, r, info, cluster, d)
 		return
 	}

@@ -30,6 +30,9 @@ type upstream interface {
 	GetCustomResourceListerCollectionDeleter(*apiextensionsv1.CustomResourceDefinition) (finalizer.ListerCollectionDeleter, error)
 }
 
+// minWatchTimeout is the minimum duration of a watch without a timeout in its request.
+const minWatchTimeout = 30 * time.Minute
+
 // Server serves custom resources of all logical clusters. Create it with New, add it to the handler chain with
 // Wrap, install the API of definitions with InstallCRDs, and Run it.
 type Server struct {

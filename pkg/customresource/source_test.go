@@ -32,7 +32,7 @@ import (
 type boundAPIs struct {
 	mu        sync.Mutex
 	bound     map[string]boundAPI // by logical cluster
-	ending    map[string]bool     // logical clusters whose binding is being deleted
+	ending    map[string]bool     // logical clusters with a binding that is being deleted
 	listeners map[int]func(definitions.Change)
 	next      int
 }

@@ -116,7 +116,7 @@ func servedBy(d *definitions.Definition) served {
 	return served{d.Schema.Hash, d.Identity, d.Objects == nil}
 }
 
-// checkAll ends the streams whose definition has changed.
+// checkAll ends the streams with a changed definition.
 func (s *streams) checkAll() {
 	s.mu.Lock()
 	all := map[*stream]served{}

@@ -25,25 +25,23 @@ import (
 // Run keeps the index up to date until ctx ends, by listing and watching the storage in this process.
 func (o *Index) Run(ctx context.Context) {
 	defer close(o.ended)
-	cache.NewReflectorWithOptions(inProcess{o.listWatch()}, nil, reflectorStore{ctx, o}, cache.ReflectorOptions{
-		Name: "customresourcedefinitions",
-		// The interval is short, because writes wait for the index and only this reflector queries etcd.
-		Backoff: &wait.Backoff{Duration: 20 * time.Millisecond, Factor: 2, Jitter: 0.5, Steps: 10, Cap: 5 * time.Second},
-	}).RunWithContext(ctx)
-}
-
-func (o *Index) listWatch() *cache.ListWatch {
-	return &cache.ListWatch{
+	everywhere := request.Cluster{Wildcard: true}
+	listWatch := &cache.ListWatch{
 		// Ignores the options, i.e. lists everything at the current revision.
 		ListWithContextFunc: func(ctx context.Context, _ metav1.ListOptions) (runtime.Object, error) {
-			return o.store.List(storeContext(ctx, request.Cluster{Wildcard: true}), &internalversion.ListOptions{})
+			return o.store.List(storeContext(ctx, everywhere), &internalversion.ListOptions{})
 		},
 		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
-			return o.store.Watch(storeContext(ctx, request.Cluster{Wildcard: true}), &internalversion.ListOptions{
+			return o.store.Watch(storeContext(ctx, everywhere), &internalversion.ListOptions{
 				ResourceVersion: options.ResourceVersion, AllowWatchBookmarks: true,
 			})
 		},
 	}
+	cache.NewReflectorWithOptions(inProcess{listWatch}, nil, reflectorStore{ctx, o}, cache.ReflectorOptions{
+		Name: "customresourcedefinitions",
+		// The interval is short, because writes wait for the index and only this reflector queries etcd.
+		Backoff: &wait.Backoff{Duration: 20 * time.Millisecond, Factor: 2, Jitter: 0.5, Steps: 10, Cap: 5 * time.Second},
+	}).RunWithContext(ctx)
 }
 
 // inProcess disables WatchList, because reflectors then identify objects by name, and logical clusters share

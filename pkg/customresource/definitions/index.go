@@ -120,23 +120,10 @@ func (o *Index) Read(ctx context.Context, l Lookup) (*Definition, error) {
 	if l.Identity != "" || l.Cluster.Wildcard || !ok {
 		return nil, nil
 	}
-	return o.read(ctx, l.Cluster.Name, name)
-}
-
-func (e *entry) definition() *Definition {
-	if !e.served {
-		return nil
-	}
-	return &Definition{Schema: e.schema, Terminating: e.deleting}
-}
-
-// read reads a definition that is not in the index from storage, because another server of this shard may have
-// just created it.
-func (o *Index) read(ctx context.Context, cluster logicalcluster.Name, name string) (*Definition, error) {
 	if len(content.IsPathSegmentName(name)) > 0 {
 		return nil, nil // the resource of an invalid URL
 	}
-	obj, err := o.store.Get(storeContext(ctx, request.Cluster{Name: cluster}), name, &metav1.GetOptions{})
+	obj, err := o.store.Get(storeContext(ctx, l.Cluster), name, &metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
 		return nil, nil
@@ -147,13 +134,20 @@ func (o *Index) read(ctx context.Context, cluster logicalcluster.Name, name stri
 	if !ok {
 		return nil, fmt.Errorf("definition %s is a %T", name, obj)
 	}
-	e, err := o.newEntry(cluster, crd)
+	e, err := o.newEntry(l.Cluster.Name, crd)
 	if err != nil {
 		return nil, err
 	}
 	// The request takes its own reference; an unused schema is kept for a while.
 	o.table.Release(e.schema, time.Now())
 	return e.definition(), nil
+}
+
+func (e *entry) definition() *Definition {
+	if !e.served {
+		return nil
+	}
+	return &Definition{Schema: e.schema, Terminating: e.deleting}
 }
 
 // resolveWildcard returns the definition for reading metadata of a resource in all logical clusters, if any of
@@ -227,17 +221,6 @@ func (o *Index) claims(taken claims, scope nameScope, except string, before uint
 	}
 }
 
-func (o *Index) defines(cluster logicalcluster.Name, group string) bool {
-	o.mu.RLock()
-	defer o.mu.RUnlock()
-	for name := range o.clusters[cluster] {
-		if apis.DefinitionGroup(name) == group {
-			return true
-		}
-	}
-	return false
-}
-
 // using returns the definitions of a logical cluster that have a wanted name.
 func (o *Index) using(cluster logicalcluster.Name, wanted []Wanted) []string {
 	o.mu.RLock()
@@ -255,7 +238,7 @@ func (o *Index) using(cluster logicalcluster.Name, wanted []Wanted) []string {
 	return all
 }
 
-// rejected calls f with the definitions of a scope whose names are not all accepted. An empty logical cluster
+// rejected calls f with the definitions of a scope with names that are not accepted. An empty logical cluster
 // or group stands for all.
 func (o *Index) rejected(scope nameScope, f func(cluster logicalcluster.Name, name string)) {
 	o.mu.RLock()

@@ -349,7 +349,7 @@ func decodeAround(data []byte, from, to int, into apiruntime.Object) (*apiextens
 	return crd, err == nil
 }
 
-// The encoding of stored definitions, whose fields are in order.
+// The encoding of stored definitions, which have ordered fields.
 var (
 	storedStart  = []byte(`{"kind":"CustomResourceDefinition","apiVersion":"apiextensions.k8s.io/v1",`)
 	storedSpec   = []byte(`,"spec":{`)

@@ -43,7 +43,7 @@ func NewManaged(s *Storage, empty func(ctx context.Context, of *Schema) (Remaini
 
 // Follow calls f for each definition that needs a reconcile, now and on changes until stop is called: if it
 // has instances to clean up, if its NonStructuralSchema condition is out of date, or if it wants names that
-// may be free. It also calls f for definitions whose names were accepted from then on, because another server
+// may be free. It also calls f for definitions that get names from then on, because another server
 // may have given the same names to another source. f must not block.
 func (m *Managed) Follow(f func(cluster logicalcluster.Name, name string)) (stop func()) {
 	offer := func(scope nameScope) { m.storage.objects.rejected(scope, f) }

@@ -49,7 +49,8 @@ func (n *names) accept(ctx context.Context, obj runtime.Object) error {
 	if err != nil {
 		return err
 	}
-	scope, reserved := nameScope{cluster: cluster, group: crd.Spec.Group}, reservationFrom(ctx)
+	scope := nameScope{cluster: cluster, group: crd.Spec.Group}
+	reserved, _ := ctx.Value(reservationKey{}).(*reservation)
 	violations := nonStructural(&crd.Spec)
 
 	// Reservations must be read before the other names: a stored definition was reserved until it was stored.
@@ -249,18 +250,8 @@ type reservation struct {
 	denied bool
 }
 
+// reservationKey is the context key of the reservation for a write.
 type reservationKey struct{}
-
-// reserve returns a context whose writes reserve names. The caller must release the reservation.
-func (n *names) reserve(ctx context.Context) (context.Context, *reservation) {
-	r := &reservation{of: n}
-	return context.WithValue(ctx, reservationKey{}, r), r
-}
-
-func reservationFrom(ctx context.Context) *reservation {
-	r, _ := ctx.Value(reservationKey{}).(*reservation)
-	return r
-}
 
 // othersLocked adds to taken the names in a scope that are reserved for others, and marks reservations that
 // conflict with wanted names, so that release notifies their definition.

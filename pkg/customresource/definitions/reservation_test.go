@@ -42,7 +42,7 @@ func greedy(name, group string) *apiextensionsv1.CustomResourceDefinition {
 	return crd
 }
 
-// directly calls the registry as a handler whose admission validates.
+// directly calls the registry as a handler with validating admission.
 func directly(ctx context.Context, t *testing.T, s *testServer, validate rest.ValidateObjectFunc) error {
 	t.Helper()
 	return s.createInternal(ctx, internalCRD(t, greedy("gizmos.example.com", "example.com")), validate)

@@ -29,7 +29,7 @@ type Definition struct {
 	// MetadataOnly restricts wildcard requests to PartialObjectMetadata, because the schemas of logical
 	// clusters may conflict.
 	MetadataOnly bool
-	// Provider is the logical cluster that exports the resource, and whose webhooks and policies apply to
+	// Provider is the logical cluster that exports the resource. Its webhooks and policies apply to
 	// writes; empty if it is the same one.
 	Provider logicalcluster.Name
 	// Owner describes the source of the resource in messages, e.g. the kind and name of an object. It is empty

@@ -77,16 +77,6 @@ func (s *Sources) Resolve(ctx context.Context, l Lookup) (*Definition, error) {
 			return d, err
 		}
 	}
-	return s.read(ctx, l)
-}
-
-// Defined reports whether a system definition, or an indexed CustomResourceDefinition of a logical cluster,
-// defines a resource.
-func (s *Sources) Defined(cluster logicalcluster.Name, resource schema.GroupResource) bool {
-	return s.system.in(cluster, resource) != nil || s.index != nil && s.index.has(cluster, resource)
-}
-
-func (s *Sources) read(ctx context.Context, l Lookup) (*Definition, error) {
 	for _, source := range *s.added.Load() {
 		if d, err := (*source).Read(ctx, l); d != nil || err != nil {
 			return d, err
@@ -96,6 +86,12 @@ func (s *Sources) read(ctx context.Context, l Lookup) (*Definition, error) {
 		return nil, nil
 	}
 	return s.index.Read(ctx, l)
+}
+
+// Defined reports whether a system definition, or an indexed CustomResourceDefinition of a logical cluster,
+// defines a resource.
+func (s *Sources) Defined(cluster logicalcluster.Name, resource schema.GroupResource) bool {
+	return s.system.in(cluster, resource) != nil || s.index != nil && s.index.has(cluster, resource)
 }
 
 // List returns all definitions of a logical cluster.
@@ -125,7 +121,7 @@ func (s *Sources) beforeIndex(ctx context.Context, cluster request.Cluster, syst
 	return all, nil
 }
 
-// merge appends the definitions in next whose resources are not in all.
+// merge appends the definitions of resources in next that are not in all.
 func merge(all, next []*Definition) []*Definition {
 	if len(all) == 0 {
 		return slices.Clip(next)

@@ -186,8 +186,9 @@ func (c *Storage) write(ctx context.Context, dryRun []string, do func(context.Co
 		}
 		return out, err
 	}
-	ctx, reserved := c.names.reserve(ctx)
+	reserved := &reservation{of: c.names}
 	defer reserved.release()
+	ctx = context.WithValue(ctx, reservationKey{}, reserved)
 	out, err := do(ctx)
 	if err != nil {
 		return out, err

@@ -91,7 +91,14 @@ func (c *Storage) storedConflict(ctx context.Context, cluster logicalcluster.Nam
 
 // Defines reports whether the index contains a definition of a group in a logical cluster.
 func (c *Storage) Defines(cluster logicalcluster.Name, group string) bool {
-	return c.objects.defines(cluster, group)
+	c.objects.mu.RLock()
+	defer c.objects.mu.RUnlock()
+	for name := range c.objects.clusters[cluster] {
+		if apis.DefinitionGroup(name) == group {
+			return true
+		}
+	}
+	return false
 }
 
 // Yield updates the definitions of a logical cluster that have names which a source wants and serves. These

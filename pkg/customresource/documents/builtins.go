@@ -44,7 +44,7 @@ func pathOf(gv schema.GroupVersion) string {
 	return apisPrefix + "/" + gv.String()
 }
 
-// Kind is a built-in kind whose objects are stored, i.e. that can be watched and deleted.
+// Kind is a built-in kind with stored objects, i.e. that can be watched and deleted.
 type Kind struct {
 	Resource   schema.GroupVersionResource
 	Kind       string
@@ -249,7 +249,7 @@ func (b *BuiltIns) Kind(ctx context.Context, kind schema.GroupVersionKind) (Kind
 	return found, ok, nil
 }
 
-// OfPrefix returns the built-in resource whose keys have a prefix, or false.
+// OfPrefix returns the built-in resource with a key prefix, or false.
 func (b *BuiltIns) OfPrefix(ctx context.Context, prefix string) (Kind, bool, error) {
 	loaded, err := b.load(ctx)
 	if err != nil {

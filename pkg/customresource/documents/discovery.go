@@ -139,17 +139,16 @@ func (s *documentSet) makeCore(ctx context.Context) (http.Handler, error) {
 }
 
 // serveCore serves /api.
-func (s *documentSet) serveCore(w http.ResponseWriter, r *http.Request) bool {
+func (s *documentSet) serveCore(w http.ResponseWriter, r *http.Request) (bool, error) {
 	if !s.groups[""] && !s.only {
-		return false
+		return false, nil
 	}
 	core, err := s.makeCore(r.Context())
 	if err != nil {
-		writeUnavailable(w, r, err)
-		return true
+		return false, err
 	}
 	core.ServeHTTP(w, r)
-	return true
+	return true, nil
 }
 
 func withDefinitions(v apidiscoveryv2.APIVersionDiscovery, added []*definitions.Definition, gv schema.GroupVersion) apidiscoveryv2.APIVersionDiscovery {
@@ -180,47 +179,44 @@ func addVersion(groups []metav1.APIGroup, gv schema.GroupVersion) []metav1.APIGr
 }
 
 // serveGroups serves /apis.
-func (s *documentSet) serveGroups(w http.ResponseWriter, r *http.Request) bool {
+func (s *documentSet) serveGroups(w http.ResponseWriter, r *http.Request) (bool, error) {
 	root, _, err := s.makeDiscovery(r.Context())
 	if err != nil {
-		writeUnavailable(w, r, err)
-		return true
+		return false, err
 	}
 	root.ServeHTTP(w, r)
-	return true
+	return true, nil
 }
 
 // serveGroup serves /apis/<group>.
-func (s *documentSet) serveGroup(w http.ResponseWriter, r *http.Request, name string) bool {
+func (s *documentSet) serveGroup(w http.ResponseWriter, r *http.Request, name string) (bool, error) {
 	if !s.groups[name] && !s.only {
-		return false
+		return false, nil
 	}
 	_, groups, err := s.makeDiscovery(r.Context())
 	if err != nil {
-		writeUnavailable(w, r, err)
-		return true
+		return false, err
 	}
 	i := slices.IndexFunc(groups, func(g metav1.APIGroup) bool { return g.Name == name })
 	if i < 0 {
-		return false
+		return false, nil
 	}
 	discovery.NewAPIGroupHandler(apiextensionsserver.Codecs, groups[i]).ServeHTTP(w, r)
-	return true
+	return true, nil
 }
 
 // serveVersion serves /apis/<group>/<version> and /api/<version>.
-func (s *documentSet) serveVersion(w http.ResponseWriter, r *http.Request, gv schema.GroupVersion) bool {
+func (s *documentSet) serveVersion(w http.ResponseWriter, r *http.Request, gv schema.GroupVersion) (bool, error) {
 	added := s.versions[gv]
 	if len(added) == 0 && !s.only {
-		return false
+		return false, nil
 	}
 	resources, err := s.builtIns.resourceList(r.Context(), gv)
 	if err != nil {
-		writeUnavailable(w, r, err)
-		return true
+		return false, err
 	}
 	if len(added)+len(resources) == 0 {
-		return false
+		return false, nil
 	}
 	for _, d := range added {
 		resources = append(resources, plainResources(d, gv)...)
@@ -228,7 +224,7 @@ func (s *documentSet) serveVersion(w http.ResponseWriter, r *http.Request, gv sc
 	slices.SortStableFunc(resources, func(a, b metav1.APIResource) int { return strings.Compare(a.Name, b.Name) })
 	lister := discovery.APIResourceListerFunc(func() []metav1.APIResource { return resources })
 	discovery.NewAPIVersionHandler(apiextensionsserver.Codecs, gv, lister).ServeHTTP(w, r)
-	return true
+	return true, nil
 }
 
 func verbsOf(d *definitions.Definition) metav1.Verbs {

@@ -3,5 +3,5 @@
 // documents.
 //
 //	openapidoc   assembles OpenAPI documents from one part per definition
-//	openapigate  removes parameters whose feature gate is disabled
+//	openapigate  removes parameters with a disabled feature gate
 package documents

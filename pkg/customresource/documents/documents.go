@@ -16,7 +16,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
+	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 	"k8s.io/kube-openapi/pkg/handler3"
 
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
@@ -26,7 +28,7 @@ import (
 )
 
 const (
-	// maxSets limits the sets of definitions whose discovery is kept.
+	// maxSets limits the sets of definitions with cached discovery.
 	maxSets = 256
 	// documentBytes limits the memory of all OpenAPI documents.
 	documentBytes = 64 << 20
@@ -96,80 +98,89 @@ func (d *Documents) find(key string, newSet func(key string) *documentSet) *docu
 
 // Serve serves a document, and reports whether it did. All other documents are left to the wrapped handler.
 func (d *Documents) Serve(w http.ResponseWriter, r *http.Request, cluster request.Cluster) bool {
-	if r.Method != http.MethodGet && r.Method != http.MethodHead {
-		return false
-	}
-	path := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
-	handler := d.handlerFor(path)
-	if handler == nil {
-		return false
-	}
-	set, err := d.set(r.Context(), cluster)
-	if err != nil {
-		writeUnavailable(w, r, err)
-		return true
-	}
-	if len(set.definitions) == 0 {
-		return false
-	}
-	return handler(set, w, r)
+	return serve(w, r, handlerFor, func(ctx context.Context) (*documentSet, error) {
+		set, err := d.set(ctx, cluster)
+		if err != nil || len(set.definitions) == 0 {
+			return nil, err
+		}
+		return set, nil
+	})
 }
 
 // ServeOnly serves documents that contain only some built-in resources and definitions. It reports whether it
 // did; there are no other documents.
 func (d *Documents) ServeOnly(w http.ResponseWriter, r *http.Request, builtIn map[schema.GroupResource]bool, all []*definitions.Definition) bool {
+	find := func(path []string) handler {
+		if found := handlerFor(path); found != nil {
+			return found
+		}
+		return rootHandlerFor(path)
+	}
+	return serve(w, r, find, func(ctx context.Context) (*documentSet, error) {
+		some, err := d.builtIns.only(ctx, builtIn)
+		if err != nil {
+			return nil, err
+		}
+		sorted := sortedDefinitions(definitions.Limited(ctx, all))
+		sum := sha256.New()
+		for _, resource := range some.sorted() {
+			sum.Write([]byte(resource.String() + ","))
+		}
+		return d.find(keyOf("only "+hex.EncodeToString(sum.Sum(nil))+" ", sorted), func(key string) *documentSet {
+			set := d.newSet(key, sorted)
+			set.builtIns, set.only = some, true
+			return set
+		}), nil
+	})
+}
+
+// serve serves a request with the handler of its path and a set, unless one of them is nil.
+func serve(w http.ResponseWriter, r *http.Request, find func(path []string) handler, set func(context.Context) (*documentSet, error)) (served bool) {
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		return false
 	}
-	path := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
-	handler := d.handlerFor(path)
-	if handler == nil {
-		handler = rootHandlerFor(path)
-	}
-	if handler == nil {
+	handle := find(strings.Split(strings.Trim(r.URL.Path, "/"), "/"))
+	if handle == nil {
 		return false
 	}
-	some, err := d.builtIns.only(r.Context(), builtIn)
+	documents, err := set(r.Context())
+	if err == nil && documents != nil {
+		served, err = handle(documents, w, r)
+	}
 	if err != nil {
-		writeUnavailable(w, r, err)
+		responsewriters.ErrorNegotiated(request.Unavailable(err.Error()), apiextensionsserver.Codecs, schema.GroupVersion{}, w, r)
 		return true
 	}
-	sorted := sortedDefinitions(definitions.Limited(r.Context(), all))
-	sum := sha256.New()
-	for _, resource := range some.sorted() {
-		sum.Write([]byte(resource.String() + ","))
-	}
-	return handler(d.find(keyOf("only "+hex.EncodeToString(sum.Sum(nil))+" ", sorted), func(key string) *documentSet {
-		set := d.newSet(key, sorted)
-		set.builtIns, set.only = some, true
-		return set
-	}), w, r)
+	return served
 }
 
-func (d *Documents) handlerFor(path []string) func(*documentSet, http.ResponseWriter, *http.Request) bool {
+func handlerFor(path []string) handler {
+	of := func(serve func(*documentSet, http.ResponseWriter, *http.Request, schema.GroupVersion) (bool, error), group, version string) handler {
+		return func(s *documentSet, w http.ResponseWriter, r *http.Request) (bool, error) {
+			return serve(s, w, r, schema.GroupVersion{Group: group, Version: version})
+		}
+	}
 	switch {
 	case len(path) == 1 && path[0] == apiPrefix:
 		return (*documentSet).serveCore
 	case len(path) == 2 && path[0] == apiPrefix:
-		gv := schema.GroupVersion{Version: path[1]}
-		return func(s *documentSet, w http.ResponseWriter, r *http.Request) bool { return s.serveVersion(w, r, gv) }
+		return of((*documentSet).serveVersion, "", path[1])
 	case len(path) == 1 && path[0] == apisPrefix:
 		return (*documentSet).serveGroups
 	case len(path) == 2 && path[0] == apisPrefix:
-		return func(s *documentSet, w http.ResponseWriter, r *http.Request) bool { return s.serveGroup(w, r, path[1]) }
+		return func(s *documentSet, w http.ResponseWriter, r *http.Request) (bool, error) {
+			return s.serveGroup(w, r, path[1])
+		}
 	case len(path) == 3 && path[0] == apisPrefix:
-		gv := schema.GroupVersion{Group: path[1], Version: path[2]}
-		return func(s *documentSet, w http.ResponseWriter, r *http.Request) bool { return s.serveVersion(w, r, gv) }
+		return of((*documentSet).serveVersion, path[1], path[2])
 	case len(path) == 2 && path[0] == "openapi" && path[1] == "v2":
 		return (*documentSet).serveV2
 	case len(path) == 2 && path[0] == "openapi" && path[1] == "v3":
 		return (*documentSet).serveV3Index
 	case len(path) == 4 && path[0] == "openapi" && path[1] == "v3" && path[2] == apiPrefix:
-		gv := schema.GroupVersion{Version: path[3]}
-		return func(s *documentSet, w http.ResponseWriter, r *http.Request) bool { return s.serveV3(w, r, gv) }
+		return of((*documentSet).serveV3, "", path[3])
 	case len(path) == 5 && path[0] == "openapi" && path[1] == "v3" && path[2] == apisPrefix:
-		gv := schema.GroupVersion{Group: path[3], Version: path[4]}
-		return func(s *documentSet, w http.ResponseWriter, r *http.Request) bool { return s.serveV3(w, r, gv) }
+		return of((*documentSet).serveV3, path[3], path[4])
 	default:
 		return nil
 	}
@@ -278,6 +289,6 @@ func (b *BuiltIns) sorted() []schema.GroupResource {
 func newDocumentSets(registerer prometheus.Registerer) prometheus.Counter {
 	return instruments.Register(registerer, prometheus.NewCounter(prometheus.CounterOpts{
 		Namespace: "shardplane", Subsystem: "custom_resources", Name: "document_sets_total",
-		Help: "[ALPHA] Sets of definitions of which discovery and OpenAPI documents were made. One is kept while clients ask for it.",
+		Help: "[ALPHA] Number of sets of definitions for which discovery and OpenAPI documents were created. A set is kept while clients request it.",
 	}))
 }

@@ -22,14 +22,13 @@ import (
 )
 
 // serveV2 serves /openapi/v2, which older clients use.
-func (s *documentSet) serveV2(w http.ResponseWriter, r *http.Request) bool {
+func (s *documentSet) serveV2(w http.ResponseWriter, r *http.Request) (bool, error) {
 	builtIn, err := s.builtIns.openapi(r.Context())
 	if err != nil {
-		writeUnavailable(w, r, err)
-		return true
+		return false, err
 	}
 	if len(builtIn.index) == 0 {
-		return false // the server has no OpenAPI
+		return false, nil // the server has no OpenAPI
 	}
 	spec := openapidoc.V2()
 	spec.Hash = builtIn.hash
@@ -57,10 +56,7 @@ func (s *documentSet) serveV2(w http.ResponseWriter, r *http.Request) bool {
 		}
 	}
 	spec.ETag = documentHash(spec)
-	if err := s.library.Serve(w, r, spec); err != nil {
-		writeUnavailable(w, r, err)
-	}
-	return true
+	return true, s.library.Serve(w, r, spec)
 }
 
 // pathsBelow reduces a document of /openapi/v2 to paths with one of the prefixes.
@@ -88,17 +84,15 @@ func documented(d *definitions.Definition, version string) openapidoc.Definition
 }
 
 // serveV3Index serves /openapi/v3.
-func (s *documentSet) serveV3Index(w http.ResponseWriter, r *http.Request) bool {
+func (s *documentSet) serveV3Index(w http.ResponseWriter, r *http.Request) (bool, error) {
 	builtIn, err := s.builtIns.openapi(r.Context())
 	if err != nil {
-		writeUnavailable(w, r, err)
-		return true
+		return false, err
 	}
 	index := handler3.OpenAPIV3Discovery{Paths: map[string]handler3.OpenAPIV3DiscoveryGroupVersion{}}
 	if len(builtIn.index) > 0 {
 		if err := json.Unmarshal(builtIn.index, &index); err != nil {
-			writeUnavailable(w, r, fmt.Errorf("reading the built-in OpenAPI index: %w", err))
-			return true
+			return false, fmt.Errorf("reading the built-in OpenAPI index: %w", err)
 		}
 	}
 	for gv := range s.versions {
@@ -108,21 +102,19 @@ func (s *documentSet) serveV3Index(w http.ResponseWriter, r *http.Request) bool 
 	}
 	roots, err := s.roots(r.Context(), builtIn)
 	if err != nil {
-		writeUnavailable(w, r, err)
-		return true
+		return false, err
 	}
 	for _, name := range roots {
 		index.Paths[name] = handler3.OpenAPIV3DiscoveryGroupVersion{ServerRelativeURL: v3URL(name, s.root(name, builtIn).ETag)}
 	}
 	data, err := json.Marshal(index)
 	if err != nil {
-		writeUnavailable(w, r, err)
-		return true
+		return false, err
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Etag", strconv.Quote(hashOf(data)))
 	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(data))
-	return true
+	return true, nil
 }
 
 // v3URL returns the URL of a document with a hash.
@@ -150,25 +142,23 @@ func (s *documentSet) v3(gv schema.GroupVersion, builtIn *builtInOpenAPI) openap
 }
 
 // serveV3 serves /openapi/v3/apis/<group>/<version> and /openapi/v3/api/<version>.
-func (s *documentSet) serveV3(w http.ResponseWriter, r *http.Request, gv schema.GroupVersion) bool {
+func (s *documentSet) serveV3(w http.ResponseWriter, r *http.Request, gv schema.GroupVersion) (bool, error) {
 	if len(s.versions[gv]) == 0 && !s.only {
-		return false
+		return false, nil
 	}
 	builtIn, err := s.builtIns.openapi(r.Context())
 	if err != nil {
-		writeUnavailable(w, r, err)
-		return true
+		return false, err
 	}
 	if len(s.versions[gv]) == 0 && !builtIn.versions[gv] {
-		return false
+		return false, nil
 	}
-	s.serveSpec(w, r, s.v3(gv, builtIn), gv.Version)
-	return true
+	return s.serveSpec(w, r, s.v3(gv, builtIn), gv.Version)
 }
 
 const versionPath = "version"
 
-func rootHandlerFor(path []string) func(*documentSet, http.ResponseWriter, *http.Request) bool {
+func rootHandlerFor(path []string) handler {
 	if len(path) == 1 && path[0] == versionPath {
 		return (*documentSet).serveServerVersion
 	}
@@ -176,7 +166,9 @@ func rootHandlerFor(path []string) func(*documentSet, http.ResponseWriter, *http
 		return nil
 	}
 	name := strings.Join(path[2:], "/")
-	return func(s *documentSet, w http.ResponseWriter, r *http.Request) bool { return s.serveRoot(w, r, name) }
+	return func(s *documentSet, w http.ResponseWriter, r *http.Request) (bool, error) {
+		return s.serveRoot(w, r, name)
+	}
 }
 
 // roots returns the names of v3 documents that do not belong to a group version, i.e. of discovery and of the
@@ -221,28 +213,25 @@ func (s *documentSet) root(name string, builtIn *builtInOpenAPI) openapidoc.Spec
 }
 
 // serveRoot serves such a document at /openapi/v3/<name>.
-func (s *documentSet) serveRoot(w http.ResponseWriter, r *http.Request, name string) bool {
+func (s *documentSet) serveRoot(w http.ResponseWriter, r *http.Request, name string) (bool, error) {
 	builtIn, err := s.builtIns.openapi(r.Context())
 	if err != nil {
-		writeUnavailable(w, r, err)
-		return true
+		return false, err
 	}
 	roots, err := s.roots(r.Context(), builtIn)
 	if err != nil {
-		writeUnavailable(w, r, err)
-		return true
+		return false, err
 	}
 	if !slices.Contains(roots, name) {
-		return false
+		return false, nil
 	}
-	s.serveSpec(w, r, s.root(name, builtIn), name[strings.LastIndexByte(name, '/')+1:])
-	return true
+	return s.serveSpec(w, r, s.root(name, builtIn), name[strings.LastIndexByte(name, '/')+1:])
 }
 
 // serveServerVersion serves /version.
-func (s *documentSet) serveServerVersion(w http.ResponseWriter, r *http.Request) bool {
+func (s *documentSet) serveServerVersion(w http.ResponseWriter, r *http.Request) (bool, error) {
 	s.builtIns.Next.ServeHTTP(w, r)
-	return true
+	return true, nil
 }
 
 // groupDocument derives the discovery document of a group from the one of all groups, because the wrapped

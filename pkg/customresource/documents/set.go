@@ -11,14 +11,11 @@ import (
 	"sync"
 	"time"
 
-	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
 	"github.com/shardplane/shardplane/pkg/customresource/documents/openapidoc"
-	"github.com/shardplane/shardplane/pkg/request"
 )
 
 // documentSet contains the documents of one set of definitions, which are created on demand.
@@ -42,6 +39,9 @@ type discoveryDocuments struct {
 	// root serves /apis, and core serves /api.
 	root, core http.Handler
 }
+
+// handler serves a document of a set, and reports whether there is one.
+type handler func(s *documentSet, w http.ResponseWriter, r *http.Request) (served bool, err error)
 
 func sortedDefinitions(all []*definitions.Definition) []*definitions.Definition {
 	return slices.SortedFunc(slices.Values(all), func(a, b *definitions.Definition) int {
@@ -79,13 +79,13 @@ func documentHash(s openapidoc.Spec) string {
 }
 
 // serveSpec serves a v3 document. last is the last segment of its path.
-func (s *documentSet) serveSpec(w http.ResponseWriter, r *http.Request, spec openapidoc.Spec, last string) {
+func (s *documentSet) serveSpec(w http.ResponseWriter, r *http.Request, spec openapidoc.Spec, last string) (bool, error) {
 	if hash := r.URL.Query().Get("hash"); hash != "" {
 		if hash != spec.ETag {
 			// A relative URL, because the prefix of the path is unknown.
 			w.Header().Set("Location", last+"?"+url.Values{"hash": {spec.ETag}}.Encode())
 			w.WriteHeader(http.StatusMovedPermanently)
-			return
+			return true, nil
 		}
 		w.Header().Set("Cache-Control", "public, immutable")
 		w.Header().Set("Expires", time.Now().AddDate(1, 0, 0).Format(time.RFC1123))
@@ -93,11 +93,7 @@ func (s *documentSet) serveSpec(w http.ResponseWriter, r *http.Request, spec ope
 	if err := s.library.Serve(w, r, spec); err != nil {
 		w.Header().Del("Cache-Control")
 		w.Header().Del("Expires")
-		writeUnavailable(w, r, err)
+		return false, err
 	}
-}
-
-// writeUnavailable returns a retriable error.
-func writeUnavailable(w http.ResponseWriter, r *http.Request, err error) {
-	responsewriters.ErrorNegotiated(request.Unavailable(err.Error()), apiextensionsserver.Codecs, schema.GroupVersion{}, w, r)
+	return true, nil
 }

@@ -52,7 +52,7 @@ type Bound struct {
 func NewBound(limit int64, registerer prometheus.Registerer) *Bound {
 	return &Bound{limit: limit, known: map[string]int64{}, kept: instruments.Register(registerer, prometheus.NewGauge(prometheus.GaugeOpts{
 		Namespace: "shardplane", Subsystem: "custom_resources", Name: "compiled_pattern_bytes",
-		Help: "[ALPHA] Estimated memory of the compiled patterns of schemas that are kept.",
+		Help: "[ALPHA] Estimated memory of the cached compiled patterns of schemas.",
 	}))}
 }
 

@@ -29,12 +29,8 @@ import (
 func (s *Stores) CoreWriter(sch *definitions.Schema, version *apiextensionsv1.CustomResourceDefinitionVersion) (writer *CoreWriter, done func(), err error) {
 	v, done := s.use(sch, version.Name)
 	if v == nil {
-		// Creates the upstream handler's serving info, and with it the version stores.
-		if _, err := s.config.Instances(sch.CRD()); err != nil {
+		if v, _, done, err = s.open(sch, version.Name); err != nil {
 			return nil, done, err
-		}
-		if v, done = s.use(sch, version.Name); v == nil {
-			return nil, done, fmt.Errorf("there is no storage of %s in version %s", sch.Resource, version.Name)
 		}
 	}
 	if writer = v.writer.Load(); writer != nil {

@@ -31,10 +31,6 @@ import (
 // coreStandIn is a group for objects of the core group, used only while upstream's strategy validates them.
 const coreStandIn = "core.invalid"
 
-// hasPathNames reports whether objects may have any name that is a path segment, e.g. roles and their
-// bindings.
-func hasPathNames(resource schema.GroupResource) bool { return resource.Group == rbacv1.GroupName }
-
 // coreSchema validates objects with the schema of a version.
 type coreSchema struct {
 	structural     *structuralschema.Structural
@@ -133,7 +129,8 @@ func (s *coreStrategy) shapeErrors(ctx context.Context, u, old *unstructured.Uns
 	} else {
 		upstreamErrs = s.RESTCreateUpdateStrategy.ValidateUpdate(ctx, s.standIn(u), s.standIn(old))
 	}
-	if hasPathNames(schema.GroupResource{Group: s.gvk.Group}) && len(content.IsPathSegmentName(u.GetName())) == 0 {
+	// Names of roles and their bindings may be any path segment.
+	if s.gvk.Group == rbacv1.GroupName && len(content.IsPathSegmentName(u.GetName())) == 0 {
 		upstreamErrs = slices.DeleteFunc(upstreamErrs, func(err *field.Error) bool { return err.Field == "metadata.name" })
 	}
 	scale := slices.IndexFunc(upstreamErrs, func(err *field.Error) bool { return !strings.HasPrefix(err.Field, "metadata") })
@@ -180,7 +177,7 @@ func (s *coreSchema) shapeErrors(u, old *unstructured.Unstructured, status bool)
 	return validation.ValidateCustomResourceUpdate(field.NewPath("status"), now, old.Object["status"], s.status, ratchet...)
 }
 
-// ruleErrors validates everything beyond the shape; known are the errors found before.
+// ruleErrors validates everything beyond the shape; known are earlier errors.
 func (s *coreSchema) ruleErrors(ctx context.Context, u, old *unstructured.Unstructured, known field.ErrorList, status bool) field.ErrorList {
 	var errs field.ErrorList
 	if !status {

@@ -22,8 +22,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
 )
 
-// Convert returns an object in another API version without changing in. It is called with any object whose
-// definition has its host. It must reject unknown kinds, and must not do more than convert.
+// Convert returns an object in another API version without changing in. It is called with all
+// objects of definitions with its host. It must reject unknown kinds, and must not do more than convert.
 type Convert func(in *unstructured.Unstructured, to string) (*unstructured.Unstructured, error)
 
 var errHookStopped = errors.New("the server is shutting down")

@@ -18,7 +18,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
 )
 
-// Lister returns a lister for the objects of a version of a schema, whose result PlainJSON encodes. It may be
+// Lister returns a lister for the objects of a version of a schema. PlainJSON encodes its results. It may be
 // used until done is called.
 func (s *Stores) Lister(sch *definitions.Schema, version *apiextensionsv1.CustomResourceDefinitionVersion) (lister rest.Lister, done func(), err error) {
 	v, done := s.use(sch, version.Name)
@@ -28,14 +28,9 @@ func (s *Stores) Lister(sch *definitions.Schema, version *apiextensionsv1.Custom
 		}
 	}
 	done()
-	// Creates the upstream handler's serving info, and with it the version stores.
-	of, err := s.config.Instances(sch.CRD())
+	v, stored, done, err := s.open(sch, version.Name)
 	if err != nil {
 		return nil, done, err
-	}
-	stored, ok := of.(*customresource.REST)
-	if v, done = s.use(sch, version.Name); v == nil || !ok {
-		return nil, done, fmt.Errorf("there is no storage of %s in version %s", sch.Resource, version.Name)
 	}
 	strategy := customresource.NewStrategy(nil, sch.CRD().Spec.Scope == apiextensionsv1.NamespaceScoped, v.gvk, nil, nil, nil, nil, nil, version.SelectableFields)
 	listKind := v.gvk.GroupVersion().WithKind(sch.Names().ListKind)
@@ -58,11 +53,6 @@ type jsonItems struct {
 
 type jsonItemsKey struct{}
 
-func jsonItemsFrom(ctx context.Context) *jsonItems {
-	items, _ := ctx.Value(jsonItemsKey{}).(*jsonItems)
-	return items
-}
-
 type jsonLister struct {
 	*genericregistry.Store
 }
@@ -82,7 +72,7 @@ func (l jsonLister) List(ctx context.Context, options *internalversion.ListOptio
 	return &jsonList{UnstructuredList: *list, items: items.items}, nil
 }
 
-// jsonList is a list whose items are already encoded.
+// jsonList is a list of encoded items.
 type jsonList struct {
 	unstructured.UnstructuredList
 	items []json.RawMessage
@@ -118,25 +108,18 @@ func (l *jsonList) write(w io.Writer) error {
 }
 
 // PlainJSON encodes results of a Lister, and errors, as JSON.
-type PlainJSON struct{}
+var PlainJSON runtime.NegotiatedSerializer = plainJSON{apiextensionsserver.Codecs}
 
-// SupportedMediaTypes implements runtime.NegotiatedSerializer.
-func (PlainJSON) SupportedMediaTypes() []runtime.SerializerInfo { return plainJSON }
+type plainJSON struct{ runtime.NegotiatedSerializer }
 
-// EncoderForVersion implements runtime.NegotiatedSerializer.
-func (PlainJSON) EncoderForVersion(e runtime.Encoder, gv runtime.GroupVersioner) runtime.Encoder {
-	return listEncoder{apiextensionsserver.Codecs.EncoderForVersion(e, gv)}
-}
-
-// DecoderToVersion implements runtime.NegotiatedSerializer.
-func (PlainJSON) DecoderToVersion(d runtime.Decoder, gv runtime.GroupVersioner) runtime.Decoder {
-	return apiextensionsserver.Codecs.DecoderToVersion(d, gv)
-}
-
-var plainJSON = func() []runtime.SerializerInfo {
-	info, _ := runtime.SerializerInfoForMediaType(apiextensionsserver.Codecs.SupportedMediaTypes(), runtime.ContentTypeJSON)
+func (s plainJSON) SupportedMediaTypes() []runtime.SerializerInfo {
+	info, _ := runtime.SerializerInfoForMediaType(s.NegotiatedSerializer.SupportedMediaTypes(), runtime.ContentTypeJSON)
 	return []runtime.SerializerInfo{info}
-}()
+}
+
+func (s plainJSON) EncoderForVersion(e runtime.Encoder, gv runtime.GroupVersioner) runtime.Encoder {
+	return listEncoder{s.NegotiatedSerializer.EncoderForVersion(e, gv)}
+}
 
 type listEncoder struct {
 	runtime.Encoder

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"time"
 
-	"k8s.io/apiextensions-apiserver/pkg/registry/customresource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -76,15 +75,9 @@ func (s *Stores) Each(ctx context.Context, sch *definitions.Schema, visit func(*
 // storageOf returns the store of the stored version of a schema, which may be used until done is called, and
 // the key of an object, or the prefix of all keys if name is empty.
 func (s *Stores) storageOf(ctx context.Context, sch *definitions.Schema, name string) (v *versionStore, key string, done func(), err error) {
-	// Creates the upstream handler's serving info, and with it the version stores, if necessary.
-	of, err := s.config.Instances(sch.CRD())
+	v, stored, done, err := s.open(sch, sch.StoredVersion())
 	if err != nil {
-		return nil, "", func() {}, err
-	}
-	stored, ok := of.(*customresource.REST)
-	v, done = s.use(sch, sch.StoredVersion())
-	if v == nil || !ok {
-		return nil, "", done, fmt.Errorf("there is no storage of %s", sch.Resource)
+		return nil, "", done, err
 	}
 	if name == "" {
 		return v, stored.KeyRootFunc(ctx), done, nil

@@ -20,7 +20,7 @@ type shape struct {
 	// default.
 	defaultBytes int64
 	nullable     bool
-	// preservesAll is set if unknown fields are preserved and there are no known ones.
+	// preservesAll is set if unknown fields are preserved and no field has a schema.
 	preservesAll bool
 	// opaque is set if only the codec can decide.
 	opaque bool

@@ -130,7 +130,7 @@ func (v *versionStore) GetList(ctx context.Context, key string, opts storage.Lis
 // fillList decodes stored objects into list, or as JSON into the jsonItems of ctx. The registry copies the
 // objects that it changes. It stops with ctx, because a slow webhook may be called for each object.
 func (v *versionStore) fillList(ctx context.Context, stored []packed.Object, list *unstructured.UnstructuredList) error {
-	asJSON := jsonItemsFrom(ctx)
+	asJSON, _ := ctx.Value(jsonItemsKey{}).(*jsonItems)
 	if asJSON != nil {
 		asJSON.items = make([]json.RawMessage, 0, len(stored))
 	} else {

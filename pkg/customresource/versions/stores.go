@@ -11,6 +11,7 @@ import (
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apiextensions-apiserver/pkg/controller/finalizer"
+	"k8s.io/apiextensions-apiserver/pkg/registry/customresource"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/fields"
@@ -132,6 +133,20 @@ func (s *Stores) use(sch *definitions.Schema, version string) (v *versionStore, 
 		s.mu.Unlock()
 		destroy()
 	})
+}
+
+// open returns the store of a schema's version, as use does, and its upstream registry. If necessary, it has
+// upstream's handler create serving info, and with it the store.
+func (s *Stores) open(sch *definitions.Schema, version string) (v *versionStore, registry *customresource.REST, done func(), err error) {
+	instances, err := s.config.Instances(sch.CRD())
+	if err != nil {
+		return nil, nil, func() {}, err
+	}
+	registry, ok := instances.(*customresource.REST)
+	if v, done = s.use(sch, version); v == nil || !ok {
+		return nil, nil, done, fmt.Errorf("there is no storage of %s in version %s", sch.Resource, version)
+	}
+	return v, registry, done, nil
 }
 
 // EvictIdle removes cache entries of version stores that had no hit since three calls ago.

@@ -108,7 +108,7 @@ func membersOf[V any](of map[string]V) ([]byte, error) {
 	return inBraces(data)
 }
 
-// common returns the entries of of whose names are in others.
+// common returns the entries with names that are in others.
 func common[V any](of, others map[string]V) map[string]V {
 	found := map[string]V{}
 	for name := range others {
@@ -119,7 +119,7 @@ func common[V any](of, others map[string]V) map[string]V {
 	return found
 }
 
-// without returns the entries of of whose names are not in others.
+// without returns the entries with names that are not in others.
 func without[V any](of, others map[string]V) map[string]V {
 	left := map[string]V{}
 	for name, v := range of {

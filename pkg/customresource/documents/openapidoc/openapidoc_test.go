@@ -170,7 +170,7 @@ func TestV3(t *testing.T) {
 	}
 }
 
-// TestModelOfAnother: a definition whose model has the name of a shared type does not replace the type in
+// TestModelOfAnother: a definition with a model that has the name of a shared type does not replace the type in
 // others.
 func TestModelOfAnother(t *testing.T) {
 	data, err := json.Marshal(builtInV2(t))

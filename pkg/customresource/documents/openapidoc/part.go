@@ -56,7 +56,7 @@ type Spec struct {
 	Hash string
 	// Definitions are added to it.
 	Definitions []Definition
-	// ETag identifies the document. It must be known before the document is created.
+	// ETag identifies the document. It must be available before the document is created.
 	ETag string
 }
 

@@ -1,5 +1,5 @@
 // Package openapigate adapts the parameters of list and watch requests in OpenAPI documents. It removes
-// parameters whose feature gate is disabled, and documents extensions, because upstream generates the
+// parameters with a disabled feature gate, and documents extensions, because upstream generates the
 // documents from Go types.
 package openapigate
 
@@ -33,7 +33,7 @@ func described(name, description string) string {
 	return strings.Replace(description, upstreamPaths, ourPaths, 1)
 }
 
-// off returns the parameters whose feature gate is disabled.
+// off returns the parameters with a disabled feature gate.
 func off() []string {
 	var names []string
 	for name, gate := range gated {
@@ -106,7 +106,7 @@ func V3(document *spec3.OpenAPI) (*spec3.OpenAPI, error) {
 	return document, nil
 }
 
-// refersTo reports whether ref points to one of the shared parameters, whose keys are a name and a hash.
+// refersTo reports whether ref points to one of the shared parameters, which have a name and a hash as key.
 func refersTo(ref string, names []string) bool {
 	key := ref[strings.LastIndexByte(ref, '/')+1:]
 	name, _, hashed := strings.Cut(key, "-")
