@@ -1,10 +1,9 @@
-// Package cachedresources knows which objects of a shard its cached resources have replicated, and
-// serves them, and no others, where they are replicated from:
+// Package cachedresources contains the objects of a shard that cached resources replicate, and serves them as
 //
 //	/clusters/*/apis/<group>/<version>/<resource>:<identity of the cached resource>
 //
-// That is what caches call them, too. All logical clusters whose cached resources have the same
-// identity are in one such list: a claims.Set says which, and what is selected there.
+// Caches use the same name. One list contains the objects of all logical clusters with cached resources
+// that have the identity; a claims.Set contains the selection in each of them.
 package cachedresources
 
 import (
@@ -25,23 +24,22 @@ import (
 	"github.com/shardplane/shardplane/pkg/storage/claims"
 )
 
-// Index knows what is replicated. It is a definitions.Source. Its methods may be called at the
-// same time.
+// Index is a definitions.Source for replicated objects. Its methods may be called concurrently.
 type Index struct {
-	// bound returns how the objects of an export's identity are served to the wildcard.
+	// bound returns the definition for wildcard requests with the identity of an export.
 	bound func(ctx context.Context, l definitions.Lookup) (*definitions.Definition, error)
 
 	mu         sync.RWMutex
 	identities map[identified]*published
 	of         map[apis.Publisher]identified
 	bytes      map[apis.Publisher]int64
-	// owners are those whose selection counts, of several cached resources of one logical cluster for the same resource.
+	// owners are the cached resources that select the objects, if several in one logical cluster replicate the
+	// same resource.
 	owners map[owned]apis.Publisher
 
 	listeners definitions.Listeners[definitions.Change]
 }
 
-// identified is where replicas are told apart from others.
 type identified struct {
 	resource schema.GroupResource
 	identity string
@@ -53,10 +51,10 @@ type owned struct {
 	resource schema.GroupVersionResource
 }
 
-// form is how objects are replicated: the same for all cached resources with one identity.
+// form is common to all cached resources with one identity.
 type form struct{ version, kind, api string }
 
-// published is what cached resources with one identity have replicated of a resource.
+// published are the objects of a resource that are replicated with one identity.
 type published struct {
 	form
 
@@ -65,15 +63,15 @@ type published struct {
 	publishers map[apis.Publisher]struct{}
 }
 
-// New returns an index that knows nothing. bound returns how the objects of an export's identity
-// are served to the wildcard.
+// New returns an empty index. bound returns the definition for wildcard requests with the identity of an
+// export.
 func New(bound func(ctx context.Context, l definitions.Lookup) (*definitions.Definition, error)) *Index {
 	return &Index{bound: bound, identities: map[identified]*published{}, of: map[apis.Publisher]identified{}, bytes: map[apis.Publisher]int64{}, owners: map[owned]apis.Publisher{}}
 }
 
-// Publish has the objects of a cached resource replicated, in place of what it had before. It
-// fails where others with the same identity have other objects replicated under it, and with a
-// CachedAlreadyError where another of the logical cluster has these replicated.
+// Publish replaces the published objects of a cached resource. It returns an error if another cached resource
+// with the same identity has a different version, kind or API, and a CachedAlreadyError if another one in the
+// logical cluster replicates the objects.
 func (x *Index) Publish(publisher apis.Publisher, p *apis.Publication) error {
 	w := identified{p.Resource.GroupResource(), p.Identity}
 	changed, err := x.publish(publisher, w, p)
@@ -83,7 +81,7 @@ func (x *Index) Publish(publisher apis.Publisher, p *apis.Publication) error {
 	return err
 }
 
-// publish is Publish, and reports whether what was served before is another thing now.
+// publish reports whether an existing definition was replaced.
 func (x *Index) publish(publisher apis.Publisher, w identified, p *apis.Publication) (changed bool, err error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -98,12 +96,12 @@ func (x *Index) publish(publisher apis.Publisher, w identified, p *apis.Publicat
 	if of != nil && len(of.publishers) == 1 && of.form != as {
 		if _, own := of.publishers[publisher]; own {
 			of.set.Deny(publisher.Cluster, p.Revision)
-			of, changed = nil, true // it is the only one
+			of, changed = nil, true // the only publisher may change it
 		}
 	}
 	switch {
 	case of == nil:
-		// As they are stored, whatever the schemas are that logical clusters have for them.
+		// Served as stored, independent of the schemas of logical clusters.
 		served, err := customresource.OpaqueSchema(p.Resource, p.Kind)
 		if err != nil {
 			return changed, err
@@ -132,8 +130,7 @@ func (x *Index) publish(publisher apis.Publisher, w identified, p *apis.Publicat
 	return changed, nil
 }
 
-// Withdraw has nothing of a cached resource replicated any more. It still counts, until it is
-// forgotten.
+// Withdraw unpublishes the objects of a cached resource. It remains a publisher until Forget.
 func (x *Index) Withdraw(publisher apis.Publisher, revision uint64) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -143,8 +140,8 @@ func (x *Index) Withdraw(publisher apis.Publisher, revision uint64) {
 	}
 }
 
-// denyLocked has no object of a logical cluster replicated under an identity, unless it is another cached resource
-// that has.
+// denyLocked removes the objects of a logical cluster from an identity, unless another cached resource
+// publishes them.
 func (x *Index) denyLocked(publisher apis.Publisher, w identified, of *published, revision uint64) {
 	owner, ok := x.owners[owned{publisher.Cluster, w.resource.WithVersion(of.version)}]
 	if !ok || owner == publisher || x.of[owner] != w {
@@ -176,7 +173,7 @@ func (x *Index) forgetLocked(publisher apis.Publisher) {
 	}
 }
 
-// Reset forgets all cached resources: who publishes next knows nothing of them.
+// Reset removes all cached resources, because the next publisher starts without them.
 func (x *Index) Reset() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -185,15 +182,15 @@ func (x *Index) Reset() {
 	}
 }
 
-// Bytes returns how many bytes a cached resource has replicated, as far as they were counted.
+// Bytes returns the size of the objects of a cached resource, as counted by its publisher.
 func (x *Index) Bytes(publisher apis.Publisher) int64 {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
 	return x.bytes[publisher]
 }
 
-// Published returns what a cached resource has replicated as Publication.Replicated does, and
-// how many have that in all; false if there is nothing.
+// Published returns the resource that a cached resource publishes, as in Publication.Replicated, and the
+// number of its publishers, or false.
 func (x *Index) Published(publisher apis.Publisher) (replicated schema.GroupVersionResource, by int, ok bool) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
@@ -205,8 +202,7 @@ func (x *Index) Published(publisher apis.Publisher) (replicated schema.GroupVers
 	return apis.Identified(w.resource.WithVersion(of.version), w.identity), len(of.publishers), true
 }
 
-// Selects reports whether an object is one that is replicated as a resource that Published
-// returned.
+// Selects reports whether an object is replicated as a resource returned by Published.
 func (x *Index) Selects(replicated schema.GroupResource, obj metav1.Object) bool {
 	resource, identity, _ := strings.Cut(replicated.Resource, ":")
 	x.mu.RLock()
@@ -217,8 +213,7 @@ func (x *Index) Selects(replicated schema.GroupResource, obj metav1.Object) bool
 
 var _ definitions.Source = (*Index)(nil)
 
-// Resolve implements definitions.Source. The objects of an export's identity are served as they
-// are elsewhere, converted by its rules.
+// Resolve implements definitions.Source. Objects of an export are served and converted with its definition.
 func (x *Index) Resolve(ctx context.Context, l definitions.Lookup) (*definitions.Definition, error) {
 	if l.Identity == "" {
 		return nil, nil //nolint:nilnil // there is none
@@ -245,14 +240,13 @@ func (x *Index) Resolve(ctx context.Context, l definitions.Lookup) (*definitions
 
 // Read implements definitions.Source.
 func (*Index) Read(context.Context, definitions.Lookup) (*definitions.Definition, error) {
-	return nil, nil //nolint:nilnil // nobody else adds to it
+	return nil, nil //nolint:nilnil // no other server adds to it
 }
 
-// List implements definitions.Source: what is served here is told of by what serves it without
-// an identity.
+// List implements definitions.Source. Discovery contains the resources without an identity.
 func (*Index) List(context.Context, request.Cluster) ([]*definitions.Definition, error) {
 	return nil, nil
 }
 
-// Subscribe implements definitions.Source. Those who watch are told of changes of the set.
+// Subscribe implements definitions.Source. Changes of the set are sent to watches by claims.Set.
 func (x *Index) Subscribe(f func(definitions.Change)) (stop func()) { return x.listeners.Add(f) }

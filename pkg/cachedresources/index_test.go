@@ -34,8 +34,8 @@ func object(cluster logicalcluster.Name, name string, l map[string]string) *meta
 	return &metav1.ObjectMeta{Name: name, Labels: l, Annotations: map[string]string{logicalcluster.AnnotationKey: cluster.String()}}
 }
 
-// TestPublications: what is served under an identity is what those who have it select, each in its
-// own logical cluster, until all of them are forgotten.
+// TestPublications: an identity serves the selections of its publishers, each in its own logical cluster,
+// until all are removed.
 func TestPublications(t *testing.T) {
 	x := New(nil)
 	lookup := definitions.Lookup{Cluster: request.Cluster{Wildcard: true}, Resource: flavors.GroupResource(), Version: "v1", Identity: "f00"}
@@ -85,8 +85,8 @@ func TestPublications(t *testing.T) {
 	require.Nil(t, d)
 }
 
-// TestRivals: of two cached resources of one logical cluster for the same resource, one has its objects replicated, and
-// the other takes nothing from it, whether they have one identity or two.
+// TestRivals: of two cached resources of one logical cluster for the same resource, only one is replicated,
+// with the same identity or different ones.
 func TestRivals(t *testing.T) {
 	rival := one
 	rival.Resource = apis.ClusterCachedResources
@@ -107,12 +107,12 @@ func TestRivals(t *testing.T) {
 			_, _, ok := x.Published(rival)
 			require.False(t, ok)
 
-			// Another version is another resource, and another logical cluster somebody else's.
+			// Another version is another resource; another logical cluster is independent.
 			require.NoError(t, x.Publish(rival, publication(another, func(p *apis.Publication) { p.Resource.Version = "v2" })))
 			x.Forget(rival)
 			require.NoError(t, x.Publish(two, publication(change)))
 
-			// Who takes away what was there before takes nothing of the other.
+			// Removing an earlier publication does not affect the other cached resource.
 			for range 2 {
 				require.NoError(t, x.Publish(rival, publication(change, none)))
 				require.True(t, selected(publication()))
@@ -122,7 +122,7 @@ func TestRivals(t *testing.T) {
 				require.True(t, selected(publication()))
 			}
 
-			// It comes when the first one is forgotten, and not when that has no objects for now.
+			// It is published when the first one is removed, not when that one selects no objects.
 			x.Withdraw(one, 7)
 			require.False(t, selected(publication()))
 			require.ErrorAs(t, x.Publish(rival, publication(change)), &already)
@@ -138,8 +138,8 @@ func TestRivals(t *testing.T) {
 	}
 }
 
-// TestAPIs: objects of an export's identity are served as they are elsewhere; those of two APIs
-// are never under one identity. Who is alone may go on with another API, and readers start over.
+// TestAPIs: objects of an export are served with its definition. Different APIs never share an identity. A
+// single publisher may change the API; readers then restart.
 func TestAPIs(t *testing.T) {
 	as, err := customresource.OpaqueSchema(flavors, "Bound")
 	require.NoError(t, err)

@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -19,36 +21,35 @@ import (
 	multitenant "github.com/shardplane/shardplane/pkg/storage"
 )
 
-// What whoever adds a source needs besides: names, an end of what it served, and
-// documents of what can be seen of several logical clusters.
+// Functions for added sources: names, objects, and documents of several logical clusters.
 
-// Reserve keeps names in a logical cluster for an owner whom source is to serve, as
-// definitions.Storage does. The server must have CustomResourceDefinitions.
+// Reserve reserves names in a logical cluster for source. See definitions.Storage. The server must have
+// CustomResourceDefinitions.
 func (s *Server) Reserve(ctx context.Context, cluster logicalcluster.Name, owner string, source definitions.Source, wanted []definitions.Wanted) (release func(), conflict *definitions.Conflict, err error) {
 	return s.crds.Reserve(ctx, cluster, owner, source, wanted)
 }
 
-// Defines reports whether a logical cluster is known to define something of a group itself.
+// Defines reports whether a CustomResourceDefinition of a logical cluster has a group.
 func (s *Server) Defines(cluster logicalcluster.Name, group string) bool {
 	return s.crds.Defines(cluster, group)
 }
 
-// Yield has definitions yield that have names of a source, as definitions.Storage does.
+// Yield updates definitions that have names of a source. See definitions.Storage.
 func (s *Server) Yield(ctx context.Context, cluster logicalcluster.Name, wanted []definitions.Wanted) error {
 	return s.crds.Yield(ctx, cluster, wanted)
 }
 
-// FollowNames has f told where names may have become free, as definitions.Storage does.
+// FollowNames calls f if names may have become free. See definitions.Storage.
 func (s *Server) FollowNames(f func(cluster logicalcluster.Name, group string)) (stop func()) {
 	return s.crds.FollowNames(f)
 }
 
-// System returns how the system serves a resource, where it does, or nil if it never does.
+// System returns the system definition of a resource, or nil.
 func (s *Server) System(resource schema.GroupResource) *definitions.Definition {
 	return s.system.Of(resource)
 }
 
-// PrefixOf returns the prefix of the keys of the objects of a resource that the system defines, or "".
+// PrefixOf returns the prefix of the keys of the objects of a system definition, or "".
 func (s *Server) PrefixOf(resource schema.GroupResource) string {
 	d := s.system.Of(resource)
 	if d == nil {
@@ -57,14 +58,13 @@ func (s *Server) PrefixOf(resource schema.GroupResource) string {
 	return s.stores.PrefixOf(d.Schema)
 }
 
-// BuiltIn reports whether a resource is one of the server itself, which no logical cluster
-// defines.
+// BuiltIn reports whether the server itself provides a resource.
 func (s *Server) BuiltIn(ctx context.Context, resource schema.GroupResource) bool {
 	return s.system.Has(resource) || s.builtIns.Serves(ctx, resource)
 }
 
-// Definition returns how a logical cluster serves a resource that is not built in, or nil if it
-// does not serve that, and the prefix of the keys of its objects there.
+// Definition returns the definition of a resource in a logical cluster, or nil if it is not served or built
+// in, and the prefix of the keys of its objects.
 func (s *Server) Definition(ctx context.Context, cluster logicalcluster.Name, resource schema.GroupVersionResource) (d *definitions.Definition, prefix string, err error) {
 	d, err = s.sources.Resolve(ctx, definitions.Lookup{Cluster: request.Cluster{Name: cluster}, Resource: resource.GroupResource(), Version: resource.Version})
 	if err != nil || d == nil || !d.Schema.Serves(resource.Version) || d.Schema.Projection != nil || d.Objects != nil {
@@ -73,15 +73,15 @@ func (s *Server) Definition(ctx context.Context, cluster logicalcluster.Name, re
 	return d, multitenant.Key(s.stores.PrefixOf(d.Schema), d.Identity, cluster, "", ""), nil
 }
 
-// Defined reports whether a resource is known to be built in, or defined in a logical
-// cluster, so that no source that was added serves it.
+// Defined reports whether a resource is built in or defined in a logical cluster, so that no added source
+// serves it.
 func (s *Server) Defined(ctx context.Context, cluster logicalcluster.Name, resource schema.GroupResource) bool {
 	return s.builtIns.Serves(ctx, resource) || s.sources.Defined(cluster, resource)
 }
 
-// Empty deletes all objects of a definition in a logical cluster, past admission but
-// through their finalizers, and returns what is left. There are none of a built-in resource,
-// whose objects have the same prefix and another encoding.
+// Empty deletes all objects of a definition in a logical cluster, and returns the remaining ones. It bypasses
+// admission but respects finalizers. It ignores built-in resources, because their objects have the same prefix
+// but another encoding.
 func (s *Server) Empty(ctx context.Context, cluster logicalcluster.Name, d *definitions.Definition) (definitions.Remaining, error) {
 	if s.builtIns.Serves(ctx, d.Schema.Resource) {
 		return definitions.Remaining{}, nil
@@ -91,16 +91,15 @@ func (s *Server) Empty(ctx context.Context, cluster logicalcluster.Name, d *defi
 	return s.stores.Empty(request.WithIdentity(request.WithClusterName(ctx, cluster), used.Resource, d.Identity), used)
 }
 
-// Each calls visit for each object of a definition in a logical cluster, as it is stored.
+// Each calls visit for each stored object of a definition in a logical cluster.
 func (s *Server) Each(ctx context.Context, cluster logicalcluster.Name, d *definitions.Definition, visit func(*packed.Object)) error {
 	used := s.table.Acquire(d.Schema)
 	defer func() { s.table.Release(used, time.Now()) }()
 	return s.stores.Each(request.WithIdentity(request.WithClusterName(ctx, cluster), used.Resource, d.Identity), used, visit)
 }
 
-// ServeDocuments answers a request for discovery or OpenAPI that is to tell of some of the
-// resources that every logical cluster has, and of definitions, and of nothing else. It
-// reports whether it did: there is no other document then.
+// ServeDocuments serves discovery and OpenAPI documents of some built-in resources and of definitions. It
+// reports whether it did; there are no other documents then.
 func (s *Server) ServeDocuments(w http.ResponseWriter, r *http.Request, resources map[schema.GroupResource]bool, all []*definitions.Definition) bool {
 	all = slices.Clip(all)
 	for resource := range resources {
@@ -111,11 +110,9 @@ func (s *Server) ServeDocuments(w http.ResponseWriter, r *http.Request, resource
 	return s.documents.ServeOnly(w, r, resources, all)
 }
 
-// Modify lets change edit an object of a system definition in a logical cluster, in the
-// version in which it is stored, and returns it as it is stored then: past admission,
-// validation, audit and the managers of fields. It is for what the server itself writes in
-// many objects alike. If others write the object at the same time, change is called again;
-// what its error is, Modify returns.
+// Modify updates an object of a system definition in a logical cluster in its stored version, without
+// admission, validation, audit and managed fields. The server uses it for updates of many similar objects. It
+// calls change again after a conflict, and returns its errors.
 func (s *Server) Modify(ctx context.Context, cluster logicalcluster.Name, resource schema.GroupResource, name string, change func(*unstructured.Unstructured) error) (*unstructured.Unstructured, error) {
 	d := s.system.Of(resource)
 	if d == nil {
@@ -125,10 +122,9 @@ func (s *Server) Modify(ctx context.Context, cluster logicalcluster.Name, resour
 	return s.stores.Modify(ctx, d.Schema, name, change)
 }
 
-// Create stores a new object of a system definition in a logical cluster as it is, with its
-// status and finalizers: past admission, validation, audit and the managers of fields. It is
-// given, and returned, in the version in which it is stored. It is for what the server itself
-// makes in many logical clusters alike. The error is AlreadyExists if there is one of the name.
+// Create stores a new object of a system definition in its stored version in a logical cluster, including
+// status and finalizers, without admission, validation, audit and managed fields. The error is AlreadyExists
+// if an object has the name.
 func (s *Server) Create(ctx context.Context, cluster logicalcluster.Name, resource schema.GroupResource, object *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	d := s.system.Of(resource)
 	if d == nil {
@@ -136,4 +132,91 @@ func (s *Server) Create(ctx context.Context, cluster logicalcluster.Name, resour
 	}
 	ctx = genericapirequest.WithNamespace(request.WithClusterName(ctx, cluster), metav1.NamespaceNone)
 	return s.stores.Create(ctx, d.Schema, object)
+}
+
+// KindOf returns the resource that a logical cluster serves for a kind, in a served version, or false.
+func (s *Server) KindOf(ctx context.Context, cluster logicalcluster.Name, kind schema.GroupVersionKind) (multitenant.Kind, bool, error) {
+	if builtIn, ok, err := s.builtIns.Kind(ctx, kind); ok || err != nil {
+		return multitenant.Kind{Resource: builtIn.Resource, Kind: kind.Kind, Namespaced: builtIn.Namespaced, Prefix: prefixOf(builtIn.Resource)}, ok, err
+	}
+	in := request.Cluster{Name: cluster}
+	for _, plural := range s.plurals.get(kind.GroupKind()) {
+		d, err := s.sources.Resolve(ctx, definitions.Lookup{Cluster: in, Resource: schema.GroupResource{Group: kind.Group, Resource: plural}, Version: kind.Version})
+		if err != nil {
+			return multitenant.Kind{}, false, err
+		}
+		if d != nil && isOf(d, kind) {
+			return s.kind(d, kind.Version), true, nil
+		}
+	}
+	all, err := s.sources.List(ctx, in)
+	if err != nil {
+		return multitenant.Kind{}, false, err
+	}
+	for _, d := range all {
+		if isOf(d, kind) {
+			s.plurals.add(kind.GroupKind(), d.Schema.Resource.Resource)
+			return s.kind(d, kind.Version), true, nil
+		}
+	}
+	return multitenant.Kind{}, false, nil
+}
+
+// Served returns the resource that a logical cluster serves, in any version, with the prefix and identity of
+// its keys, or false.
+func (s *Server) Served(ctx context.Context, cluster logicalcluster.Name, prefix, identity string) (multitenant.Kind, bool, error) {
+	if builtIn, ok, err := s.builtIns.OfPrefix(ctx, prefix); ok || err != nil {
+		return multitenant.Kind{Resource: builtIn.Resource, Kind: builtIn.Kind, Namespaced: builtIn.Namespaced, Prefix: prefix}, ok && identity == "", err
+	}
+	group, name, _ := strings.Cut(strings.Trim(prefix, "/"), "/")
+	name, suffix, _ := strings.Cut(name, ":")
+	resource := schema.GroupResource{Group: group, Resource: name}
+	if group == "core" && suffix != "" {
+		resource.Group = ""
+	}
+	d, err := s.sources.Resolve(ctx, definitions.Lookup{Cluster: request.Cluster{Name: cluster}, Resource: resource})
+	if err != nil || d == nil || d.Identity != identity || s.stores.PrefixOf(d.Schema) != prefix {
+		return multitenant.Kind{}, false, err
+	}
+	for _, v := range d.Schema.Spec().Versions {
+		if v.Served {
+			return s.kind(d, v.Name), true, nil
+		}
+	}
+	return multitenant.Kind{}, false, nil
+}
+
+// KeysOf returns the prefix of the keys of a resource's objects in a logical cluster or namespace, or false if
+// the resource is not stored here.
+func (s *Server) KeysOf(ctx context.Context, cluster logicalcluster.Name, namespace string, resource schema.GroupResource) (prefix string, known bool, err error) {
+	if s.builtIns.Serves(ctx, resource) {
+		return multitenant.Key(prefixOf(resource.WithVersion("")), "", cluster, namespace, ""), true, nil
+	}
+	d, err := s.sources.Resolve(ctx, definitions.Lookup{Cluster: request.Cluster{Name: cluster}, Resource: resource})
+	if err != nil || d == nil || d.Schema.Projection != nil || d.Objects != nil {
+		return "", false, err
+	}
+	return multitenant.Key(s.stores.PrefixOf(d.Schema), d.Identity, cluster, namespace, ""), true, nil
+}
+
+func isOf(d *definitions.Definition, kind schema.GroupVersionKind) bool {
+	return d.Schema.Resource.Group == kind.Group && d.Schema.Names().Kind == kind.Kind && d.Schema.Serves(kind.Version) && d.Schema.Projection == nil && d.Objects == nil
+}
+
+func (s *Server) kind(d *definitions.Definition, version string) multitenant.Kind {
+	return multitenant.Kind{
+		Resource:   d.Schema.Resource.WithVersion(version),
+		Kind:       d.Schema.Names().Kind,
+		Namespaced: d.Schema.Spec().Scope == "Namespaced",
+		Prefix:     s.stores.PrefixOf(d.Schema),
+		Identity:   d.Identity,
+	}
+}
+
+// prefixOf returns the prefix of the keys of a built-in resource. Events of both groups have the same keys.
+func prefixOf(resource schema.GroupVersionResource) string {
+	if resource.Group == eventsv1.GroupName {
+		resource.Group = ""
+	}
+	return multitenant.ResourcePrefix(resource.GroupResource()) + "/"
 }

@@ -23,9 +23,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// TestChurn: definitions change and serving info is swept while objects are
-// written, listed and watched in several logical clusters; every request is
-// answered from the right logical cluster, and none fails.
+// TestChurn: definitions change and serving info is swept while objects are written, listed and watched in
+// several logical clusters. Every response comes from the right logical cluster, and none fails.
 func TestChurn(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, serverOptions{release: 30 * time.Millisecond})
@@ -52,8 +51,8 @@ func TestChurn(t *testing.T) {
 	}
 }
 
-// TestDefinitionsComeAndGo: definitions are refused, created, used and deleted in
-// several logical clusters at the same time, and nothing of them is left.
+// TestDefinitionsComeAndGo: definitions are rejected, created, used and deleted in several logical clusters
+// concurrently, without leaks.
 func TestDefinitionsComeAndGo(t *testing.T) {
 	s := startServer(t, serverOptions{release: 20 * time.Millisecond})
 	const rounds = 8
@@ -74,7 +73,7 @@ func TestDefinitionsComeAndGo(t *testing.T) {
 		free, err := s.CRDs(t, cluster).ApiextensionsV1().CustomResourceDefinitions().Create(t.Context(), widgetCRD(nil), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		require.NoError(t, err)
 		requireCondition(t, free, apiextensionsv1.NamesAccepted, apiextensionsv1.ConditionTrue, "NoConflicts")
-		require.Eventually(t, func() bool { // the index follows storage
+		require.Eventually(t, func() bool { // the index watches storage
 			left, err := s.sources.List(t.Context(), request.Cluster{Name: logicalcluster.Name(cluster)})
 			return err == nil && len(left) == 0
 		}, deadline, tick)
@@ -84,11 +83,11 @@ func TestDefinitionsComeAndGo(t *testing.T) {
 		return err == nil && left == nil
 	}, deadline, tick)
 	require.Eventually(t, func() bool { return s.opened.custom() == 0 && len(s.table.Definitions()) == 0 }, deadline, tick)
-	// What was refused was 32 MiB.
+	// The rejected definitions have 32 MiB.
 	require.Less(t, customresourcetest.HeapInUse(), heap+16<<20)
 }
 
-// comeAndGo has a definition refused, corrected, used and deleted.
+// comeAndGo has a definition rejected, corrected, used and deleted.
 func (s *testServer) comeAndGo(t *testing.T, cluster string, round int) error {
 	t.Helper()
 	ctx := t.Context()
@@ -139,7 +138,7 @@ func (s *testServer) writeWidgets(t *testing.T, cluster string, objects int) {
 	}
 }
 
-// changeDefinition gives the definition one property after the other.
+// changeDefinition adds the properties one after the other.
 func (s *testServer) changeDefinition(ctx context.Context, t *testing.T, cluster string) {
 	t.Helper()
 	client := s.CRDs(t, cluster).ApiextensionsV1().CustomResourceDefinitions()
@@ -159,7 +158,7 @@ func (s *testServer) changeDefinition(ctx context.Context, t *testing.T, cluster
 	}
 }
 
-// watchWidgets follows the objects over all ends of the watch, and misses none.
+// watchWidgets watches the objects, resuming after each end, and misses none.
 func (s *testServer) watchWidgets(ctx context.Context, t *testing.T, cluster string, objects int) {
 	t.Helper()
 	client := s.Dynamic(t, cluster).Resource(widgets).Namespace("default")

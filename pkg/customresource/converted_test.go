@@ -1,8 +1,16 @@
 package customresource
 
 import (
+	"bytes"
+	"encoding/json"
+	"encoding/pem"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -12,13 +20,14 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
 	"github.com/shardplane/shardplane/pkg/customresource/versions"
 )
 
-// twoVersions is a definition of widgets with v1, which is stored, and v2.
+// twoVersions returns a definition of widgets with the stored version v1, and v2.
 func twoVersions(conversion *apiextensionsv1.CustomResourceConversion) *apiextensionsv1.CustomResourceDefinition {
 	crd := widgetCRD(map[string]apiextensionsv1.JSONSchemaProps{"a": {Type: "string"}})
 	v2 := crd.Spec.Versions[0].DeepCopy()
@@ -29,7 +38,7 @@ func twoVersions(conversion *apiextensionsv1.CustomResourceConversion) *apiexten
 	return crd
 }
 
-// converter notes on objects which version they come from, and counts.
+// converter adds the original version to objects, and counts.
 type converter struct {
 	calls atomic.Int64
 	fails atomic.Bool
@@ -52,8 +61,8 @@ func (c *converter) convert(in *unstructured.Unstructured, to string) (*unstruct
 	return out, nil
 }
 
-// TestConvertedSchema: a schema with a function is converted by that, in all verbs, and
-// what cannot be converted is not written.
+// TestConvertedSchema: all verbs use the conversion function of a schema, and objects that cannot be converted
+// are rejected.
 func TestConvertedSchema(t *testing.T) {
 	t.Parallel()
 	var c converter
@@ -115,7 +124,7 @@ func TestConvertedSchema(t *testing.T) {
 	_, err = v1.Patch(t.Context(), "a", types.MergePatchType, label, metav1.PatchOptions{})
 	require.True(t, apierrors.IsInvalid(err), "%v", err)
 
-	// What can be read no more can still be changed and deleted, in the version that is stored.
+	// Unreadable objects can be changed and deleted in the stored version.
 	_, err = v1.Patch(t.Context(), "a", types.MergePatchType, []byte(`{"metadata":{"finalizers":["example.org/f"]}}`), metav1.PatchOptions{})
 	require.NoError(t, err)
 	c.fails.Store(true)
@@ -131,8 +140,8 @@ func versioned(u *unstructured.Unstructured, version string) *unstructured.Unstr
 	return u
 }
 
-// TestConvertedSystem: kinds of the system that a function converts are remembered in
-// each version, since the answer is the same each time.
+// TestConvertedSystem: system kinds with a conversion function are cached in each version, because the result
+// is always the same.
 func TestConvertedSystem(t *testing.T) {
 	t.Parallel()
 	const host = "here.example"
@@ -151,4 +160,168 @@ func TestConvertedSystem(t *testing.T) {
 		require.Equal(t, fmt.Sprintf("%s/v1", widgets.Group), list.Items[0].GetAnnotations()["from"])
 		require.EqualValues(t, 1, c.calls.Load(), "list %d", i)
 	}
+}
+
+// TestConvertedManagers: updates that may call a webhook for managed fields are limited, including those whose
+// requests have ended, and creates call none.
+func TestConvertedManagers(t *testing.T) {
+	t.Parallel()
+	const limit, requests = 2, 6
+	var under, most, later atomic.Int64
+	release := make(chan struct{})
+	hook := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		n := under.Add(1)
+		defer under.Add(-1)
+		for known := most.Load(); n > known; known = most.Load() {
+			if most.CompareAndSwap(known, n) {
+				break
+			}
+		}
+		body, _ := io.ReadAll(r.Body)
+		if !bytes.Contains(body, []byte(`"size":1`)) && !bytes.Contains(body, []byte(`"size":2`)) {
+			later.Add(1)
+		}
+		select {
+		case <-release:
+		case <-r.Context().Done():
+		}
+		_, _ = w.Write(sameInAnotherVersion(body))
+	}))
+	t.Cleanup(hook.Close)
+	unblock := sync.OnceFunc(func() { close(release) })
+	t.Cleanup(unblock)
+	s := startServer(t, serverOptions{calls: limit})
+	crd := twoVersions(&apiextensionsv1.CustomResourceConversion{
+		Strategy: apiextensionsv1.WebhookConverter,
+		Webhook: &apiextensionsv1.WebhookConversion{
+			ClientConfig:             &apiextensionsv1.WebhookClientConfig{URL: new(hook.URL), CABundle: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: hook.Certificate().Raw})},
+			ConversionReviewVersions: []string{"v1"},
+		},
+	})
+	s.CreateCRD(t, "one", crd)
+	objects := s.Dynamic(t, "one").Resource(widgets).Namespace("default")
+	brought := []metav1.ManagedFieldsEntry{
+		{Manager: "other", Operation: metav1.ManagedFieldsOperationApply, APIVersion: "example.com/v2", FieldsType: "FieldsV1", FieldsV1: metav1.NewFieldsV1(`{"f:spec":{"f:size":{}}}`)},
+	}
+	object := widget("a", map[string]any{"size": int64(1)})
+	object.SetManagedFields(brought)
+	created := mustCreate(t, objects, object)
+	for _, m := range created.GetManagedFields() {
+		require.Equal(t, "example.com/v1", m.APIVersion)
+	}
+	require.Zero(t, most.Load(), "calls of a create")
+
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"managedFields": brought}, "spec": map[string]any{"size": 2}})
+	require.NoError(t, err)
+	raw := s.CRDs(t, "one").ApiextensionsV1().RESTClient()
+	write := func(timeout string) error {
+		return raw.Patch(types.MergePatchType).AbsPath("/apis/example.com/v1/namespaces/default/widgets/a").Param("timeout", timeout).Body(patch).Do(t.Context()).Error()
+	}
+	var pending sync.WaitGroup
+	for range requests {
+		pending.Go(func() {
+			if write("1s") == nil {
+				t.Error("a write has not waited for the webhook")
+			}
+		})
+	}
+	pending.Wait()
+	require.Eventually(t, func() bool { return under.Load() == limit }, deadline, tick, "the calls go on without their requests: %d", under.Load())
+	require.Error(t, write("1s"), "as long as they do, there is no place")
+	require.EqualValues(t, limit, most.Load(), "calls at a time")
+	_, err = objects.Get(t.Context(), "a", metav1.GetOptions{})
+	require.NoError(t, err, "what needs no place")
+
+	unblock()
+	require.Eventually(t, func() bool { return write("20s") == nil }, deadline, tick, "there are places again")
+	require.Eventually(t, func() bool { return under.Load() == 0 }, deadline, tick, "calls end: %d", under.Load())
+	// Updates whose requests have ended make their calls one after another, so that some may still follow.
+	// Their objects have other sizes.
+	testDryRuns(t, s, &later)
+}
+
+// testDryRuns: a dry run does not convert managed fields of other versions.
+func testDryRuns(t *testing.T, s *testServer, calls *atomic.Int64) {
+	t.Helper()
+	objects := s.Dynamic(t, "one").Resource(widgets).Namespace("default")
+	const group = "example.com"
+	inV2 := widgets
+	inV2.Version = "v2"
+	force := true
+	_, err := s.Dynamic(t, "one").Resource(inV2).Namespace("default").Patch(t.Context(), "a", types.ApplyPatchType,
+		[]byte(`{"apiVersion":"example.com/v2","kind":"Widget","metadata":{"name":"a"},"spec":{"size":3}}`), metav1.PatchOptions{FieldManager: "other", Force: &force})
+	require.NoError(t, err)
+	object, err := objects.Get(t.Context(), "a", metav1.GetOptions{})
+	require.NoError(t, err)
+	require.True(t, slices.ContainsFunc(object.GetManagedFields(), func(m metav1.ManagedFieldsEntry) bool { return m.APIVersion == group+"/v2" }), "%v", object.GetManagedFields())
+	before := calls.Load()
+	force = false
+	tried := []string{metav1.DryRunAll}
+	patch := func(kind types.PatchType, data string) (*unstructured.Unstructured, error) {
+		options := metav1.PatchOptions{DryRun: tried}
+		if kind == types.ApplyPatchType {
+			options.FieldManager, options.Force = "mine", &force
+		}
+		return objects.Patch(t.Context(), "a", kind, []byte(data), options)
+	}
+	require.NoError(t, unstructured.SetNestedField(object.Object, int64(7), "spec", "size"))
+	updated, err := objects.Update(t.Context(), object, metav1.UpdateOptions{DryRun: tried})
+	require.NoError(t, err)
+	merged, err := patch(types.MergePatchType, `{"spec":{"size":7}}`)
+	require.NoError(t, err)
+	const apply = `{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"name":"a"},"spec":{"size":7}}`
+	_, err = patch(types.ApplyPatchType, apply)
+	require.True(t, apierrors.IsConflict(err), "%v", err)
+	require.ErrorContains(t, err, `conflict with "other"`)
+	force = true
+	applied, err := patch(types.ApplyPatchType, apply)
+	require.NoError(t, err)
+	for _, one := range []*unstructured.Unstructured{updated, merged, applied} {
+		size, _, err := unstructured.NestedInt64(one.Object, "spec", "size")
+		require.NoError(t, err)
+		require.EqualValues(t, 7, size)
+		require.NotEmpty(t, one.GetManagedFields())
+		for _, m := range one.GetManagedFields() {
+			require.Equal(t, group+"/v1", m.APIVersion)
+		}
+	}
+	for kind, data := range map[types.PatchType]string{
+		types.MergePatchType: `{"metadata":{"managedFields":[{"manager":"other","operation":"Apply","apiVersion":"example.com/v2","fieldsType":"FieldsV1","fieldsV1":{"f:spec":{"f:size":{}}}}]}}`,
+		types.JSONPatchType:  `[{"op":"copy","from":"/spec","path":"/metadata"}]`,
+	} {
+		_, err := patch(kind, data)
+		require.True(t, apierrors.IsBadRequest(err), "%s: %v", kind, err)
+		require.ErrorContains(t, err, "cannot be patched in a dry run")
+	}
+	require.Equal(t, before, calls.Load(), "calls of dry runs")
+	object, err = objects.Get(t.Context(), "a", metav1.GetOptions{})
+	require.NoError(t, err)
+	require.True(t, slices.ContainsFunc(object.GetManagedFields(), func(m metav1.ManagedFieldsEntry) bool { return m.APIVersion == group+"/v2" }), "a dry run changes nothing: %v", object.GetManagedFields())
+}
+
+// sameInAnotherVersion answers a ConversionReview.
+func sameInAnotherVersion(body []byte) []byte {
+	review := &apiextensionsv1.ConversionReview{}
+	if err := json.Unmarshal(body, review); err != nil {
+		return nil
+	}
+	response := &apiextensionsv1.ConversionResponse{UID: review.Request.UID, Result: metav1.Status{Status: metav1.StatusSuccess}}
+	for i := range review.Request.Objects {
+		u := &unstructured.Unstructured{}
+		if err := u.UnmarshalJSON(review.Request.Objects[i].Raw); err != nil {
+			return fmt.Append(nil, err)
+		}
+		u.SetAPIVersion(review.Request.DesiredAPIVersion)
+		out, err := u.MarshalJSON()
+		if err != nil {
+			return fmt.Append(nil, err)
+		}
+		response.ConvertedObjects = append(response.ConvertedObjects, runtime.RawExtension{Raw: out})
+	}
+	review.Request, review.Response = nil, response
+	answer, err := json.Marshal(review)
+	if err != nil {
+		return fmt.Append(nil, err)
+	}
+	return answer
 }

@@ -25,18 +25,17 @@ import (
 	"k8s.io/apiserver/pkg/warning"
 
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
+	"github.com/shardplane/shardplane/pkg/customresource/documents"
 	"github.com/shardplane/shardplane/pkg/customresource/versions"
 )
 
-// Objects of the group "" are served by the upstream handler as all others are, but for
-// creating and updating them: its validation refuses any object whose apiVersion has no
-// group. These requests are served here, by the same functions, with the scope that
-// the upstream handler has for them and a registry that differs in its validation. So are
-// all writes of a server of replicas, which keep more than upstream's would.
+// The upstream handler serves objects of the core group except for creates and updates, because its validation
+// rejects an apiVersion without a group. These requests are served here with the same functions and the
+// upstream handler's scope, but with another validation. So are all writes of a server of replicas, which
+// preserve more metadata.
 
-// serveCoreWrite serves a request to write an object that the upstream handler would not
-// write as it should be, and reports whether it did. The others, those that are not possible included, are the
-// upstream handler's.
+// serveCoreWrite serves writes that the upstream handler cannot serve, and reports whether it did. All other
+// requests, including invalid ones, are left to the upstream handler.
 func (s *Server) serveCoreWrite(w http.ResponseWriter, r *http.Request, info *genericapirequest.RequestInfo, sch *definitions.Schema, terminating bool) bool {
 	if !s.writesHere(info, sch) {
 		return false
@@ -55,7 +54,7 @@ func (s *Server) serveCoreWrite(w http.ResponseWriter, r *http.Request, info *ge
 		writeError(w, r, info, apierrors.NewInternalError(err))
 		return true
 	}
-	scope, err := writer.Scope(r.Context(), info.Subresource, func(ctx context.Context) (*handlers.RequestScope, error) { return s.askScope(ctx, info, sch) })
+	scope, err := writer.Scope(r.Context(), info.Subresource, func(ctx context.Context) (*handlers.RequestScope, error) { return s.captureScope(ctx, info, sch) })
 	if err != nil {
 		writeError(w, r, info, err)
 		return true
@@ -70,8 +69,7 @@ func (s *Server) serveCoreWrite(w http.ResponseWriter, r *http.Request, info *ge
 	return true
 }
 
-// writesHere reports whether a request is for objects, and in a way, that the upstream handler
-// would refuse or take for others.
+// writesHere reports whether the upstream handler cannot serve a write.
 func (s *Server) writesHere(info *genericapirequest.RequestInfo, sch *definitions.Schema) bool {
 	if sch.Resource.Group != "" && !s.replicas || sch.MetadataOnly {
 		return false
@@ -88,7 +86,6 @@ func (s *Server) writesHere(info *genericapirequest.RequestInfo, sch *definition
 	}
 }
 
-// coreHandler returns the handler of a request to write.
 func (s *Server) coreHandler(info *genericapirequest.RequestInfo, writer *versions.CoreWriter, scope *handlers.RequestScope, admit admission.Interface) http.HandlerFunc {
 	switch info.Verb {
 	case "create":
@@ -125,56 +122,54 @@ func (s *Server) coreHandler(info *genericapirequest.RequestInfo, writer *versio
 	return handlers.PatchResource(updated, scope, admit, patches)
 }
 
-// askScope gets the upstream handler's scope of requests for a resource or subresource:
-// what decodes, converts and encodes objects and keeps their managers. The handler
-// shows it to admission, so it is asked to update an object that does not exist, and
-// admission refuses.
-func (s *Server) askScope(ctx context.Context, like *genericapirequest.RequestInfo, sch *definitions.Schema) (*handlers.RequestScope, error) {
-	asked := *like
-	asked.Verb, asked.Name = "update", "trial"
+// captureScope returns the upstream handler's scope for a resource or subresource, which decodes, converts and
+// encodes objects and manages their fields. The handler passes the scope to admission. Therefore it receives
+// an update of a nonexistent object, which admission rejects.
+func (s *Server) captureScope(ctx context.Context, like *genericapirequest.RequestInfo, sch *definitions.Schema) (*handlers.RequestScope, error) {
+	trial := *like
+	trial.Verb, trial.Name = "update", "trial"
 	body := map[string]any{
 		"apiVersion": schema.GroupVersion{Group: like.APIGroup, Version: like.APIVersion}.String(), "kind": sch.Names().Kind,
-		"metadata": map[string]any{"name": asked.Name, "namespace": asked.Namespace},
+		"metadata": map[string]any{"name": trial.Name, "namespace": trial.Namespace},
 	}
-	if asked.Subresource == "scale" {
+	if trial.Subresource == "scale" {
 		body["apiVersion"], body["kind"] = autoscalingv1.SchemeGroupVersion.String(), "Scale"
 	}
 	data, err := json.Marshal(body)
 	if err != nil {
 		return nil, err
 	}
-	var shown atomic.Pointer[handlers.RequestScope]
-	// Nothing else of the request: it is not this one that is audited, or warned.
-	ctx = context.WithValue(versions.WithTrial(valueless{ctx}), shownScopeKey{}, &shown)
+	var captured atomic.Pointer[handlers.RequestScope]
+	// Drops the values of the original request, e.g. for audit and warnings.
+	ctx = context.WithValue(versions.WithTrial(valueless{ctx}), scopeKey{}, &captured)
 	r, err := http.NewRequestWithContext(ctx, http.MethodPut, "/", bytes.NewReader(data)) //nolint:contextcheck // it ends with ctx
 	if err != nil {
 		return nil, err
 	}
 	r.Header.Set("Content-Type", "application/json")
-	answer := newResponse()
-	s.serveUpstream(answer, r, &asked, sch.CRD())
-	if scope := shown.Load(); scope != nil {
+	response := documents.NewResponse()
+	s.serveUpstream(response, r, &trial, sch.CRD())
+	if scope := captured.Load(); scope != nil {
 		return scope, nil
 	}
 	if err := ctx.Err(); err != nil {
-		// The handler has not waited for admission, which may go on.
-		return nil, apierrors.NewTimeoutError(fmt.Sprintf("the request ended before it was known how %s are written: %v", sch.Resource, err), 0)
+		// The handler may have returned before admission was called.
+		return nil, apierrors.NewTimeoutError(fmt.Sprintf("the request ended before the scope of %s was determined: %v", sch.Resource, err), 0)
 	}
-	return nil, apierrors.NewInternalError(fmt.Errorf("the scope of %s in version %s is not known: %s", sch.Resource, like.APIVersion, &answer.body))
+	return nil, apierrors.NewInternalError(fmt.Errorf("cannot determine the scope of %s in version %s: %s", sch.Resource, like.APIVersion, &response.Body))
 }
 
-// valueless is a context without the values of the one that it ends with.
+// valueless is a context without values.
 type valueless struct{ context.Context } //nolint:containedctx // it is a context
 
-// Value implements context.Context.
 func (valueless) Value(any) any { return nil }
 
-// shownScopeKey is the key of where admission puts the scope of a request.
-type shownScopeKey struct{}
+// scopeKey is the context key for captureScope's result.
+type scopeKey struct{}
 
-var errScopeShown = apierrors.NewBadRequest("this was a trial")
+var errScopeCaptured = apierrors.NewBadRequest("this was a trial")
 
-// coreAdmission is admission, and shows the scopes of requests to askScope.
+// coreAdmission wraps admission, and passes scopes to captureScope.
 type coreAdmission struct {
 	next admission.Interface
 	// terminating forbids creation while the definition is being deleted.
@@ -186,15 +181,13 @@ var (
 	_ admission.ValidationInterface = coreAdmission{}
 )
 
-// Handles implements admission.Interface.
 func (coreAdmission) Handles(admission.Operation) bool { return true }
 
-// Admit implements admission.MutationInterface.
 func (c coreAdmission) Admit(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
-	if shown, ok := ctx.Value(shownScopeKey{}).(*atomic.Pointer[handlers.RequestScope]); ok {
+	if captured, ok := ctx.Value(scopeKey{}).(*atomic.Pointer[handlers.RequestScope]); ok {
 		scope, _ := o.(*handlers.RequestScope)
-		shown.Store(scope)
-		return errScopeShown
+		captured.Store(scope)
+		return errScopeCaptured
 	}
 	if c.terminating && a.GetOperation() == admission.Create {
 		return refuseCreation(a.GetResource().GroupResource(), a.GetName())
@@ -207,7 +200,6 @@ func (c coreAdmission) Admit(ctx context.Context, a admission.Attributes, o admi
 	return checkCosts(ctx, a)
 }
 
-// Validate implements admission.ValidationInterface.
 func (c coreAdmission) Validate(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
 	if next, ok := c.next.(admission.ValidationInterface); ok && next.Handles(a.GetOperation()) {
 		return next.Validate(ctx, a, o)
@@ -215,7 +207,6 @@ func (c coreAdmission) Validate(ctx context.Context, a admission.Attributes, o a
 	return nil
 }
 
-// refuseCreation is the answer to who creates an object while the definition is being deleted.
 func refuseCreation(resource schema.GroupResource, name string) error {
 	return apierrors.NewForbidden(resource, name, errors.New("create not allowed while the definition of the resource is being deleted"))
 }

@@ -32,8 +32,7 @@ import (
 
 var coreWidgets = schema.GroupVersionResource{Version: "v1", Resource: "widgets"}
 
-// withPods serves pods, of which there are none, as a server does that has built-in
-// resources in the group "".
+// withPods serves an empty list of pods, like a server with built-in resources in the core group.
 func withPods(next http.Handler) http.Handler {
 	pods := metav1.APIResource{Name: "pods", SingularName: "pod", Namespaced: true, Kind: "Pod", Verbs: metav1.Verbs{"list"}}
 	aggregated := apidiscoveryv2.APIGroupDiscoveryList{Items: []apidiscoveryv2.APIGroupDiscovery{{Versions: []apidiscoveryv2.APIVersionDiscovery{{
@@ -65,7 +64,7 @@ func withPods(next http.Handler) http.Handler {
 	})
 }
 
-// coreSchema is a schema of widgets of the group "".
+// coreSchema returns a schema of widgets in the core group.
 func coreSchema(t *testing.T) boundAPI {
 	t.Helper()
 	crd := widgetCRD(nil)
@@ -76,7 +75,7 @@ func coreSchema(t *testing.T) boundAPI {
 	return boundAPI{s, "cccc"}
 }
 
-// TestCoreGroup has an API of the group "" bound, beside what is built in there.
+// TestCoreGroup binds an API in the core group beside built-in resources.
 func TestCoreGroup(t *testing.T) {
 	t.Parallel()
 	bound := newBoundAPIs(map[string]boundAPI{"one": coreSchema(t)})
@@ -176,7 +175,7 @@ func (s *testServer) testCoreDocuments(t *testing.T) {
 	require.True(t, found)
 }
 
-// TestNamesOfBuiltIns: what is built in keeps its names, in the group "" and others.
+// TestNamesOfBuiltIns: built-in resources keep their names in all groups.
 func TestNamesOfBuiltIns(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, serverOptions{around: withPods})
@@ -206,7 +205,7 @@ func TestNamesOfBuiltIns(t *testing.T) {
 		}
 		require.Equal(t, &definitions.Conflict{Group: c.group, Name: c.taken, By: "the server"}, conflict, "%+v", c)
 	}
-	// A source that takes a name all the same has no effect on what is built in.
+	// A source that uses such a name does not affect built-in resources.
 	pods := coreSchema(t)
 	spec := pods.Spec().DeepCopy()
 	spec.Names.Plural, spec.Names.Singular = "pods", "pod"
@@ -222,8 +221,8 @@ func TestNamesOfBuiltIns(t *testing.T) {
 	require.Equal(t, metav1.Verbs{"list"}, resources.APIResources[0].Verbs)
 }
 
-// TestCoreGroupStored: objects of the group "" lie apart from those of built-in
-// resources, of which a later version may have one of the same name.
+// TestCoreGroupStored: keys of custom resources in the core group differ from those of built-in resources,
+// because a later version may have a built-in one of the same name.
 func TestCoreGroupStored(t *testing.T) {
 	t.Parallel()
 	data := customresourcetest.NewData(t)
@@ -240,8 +239,8 @@ func TestCoreGroupStored(t *testing.T) {
 	require.Equal(t, "v1 Widget", read.APIVersion+" "+read.Kind)
 }
 
-// TestCoreGroupTerminating: nothing is made while the definition is being deleted, and
-// what is there can be changed, so that it can be deleted.
+// TestCoreGroupTerminating: while the definition is being deleted, objects cannot be created, but changed, so
+// that they can be deleted.
 func TestCoreGroupTerminating(t *testing.T) {
 	t.Parallel()
 	bound := newBoundAPIs(map[string]boundAPI{"one": coreSchema(t)})
@@ -263,8 +262,7 @@ func TestCoreGroupTerminating(t *testing.T) {
 	require.NoError(t, in.Delete(t.Context(), "a", metav1.DeleteOptions{}))
 }
 
-// TestCoreGroupInformer: an informer of the group "" follows objects, across a change
-// of the schema.
+// TestCoreGroupInformer: an informer for the core group receives objects, across a change of the schema.
 func TestCoreGroupInformer(t *testing.T) {
 	t.Parallel()
 	first := coreSchema(t)
@@ -293,8 +291,8 @@ func TestCoreGroupInformer(t *testing.T) {
 	create("b")
 }
 
-// TestScopeOfARequestThatEnds asks for the scope of requests that have ended already: it is known,
-// or the answer says that there was no time, and what goes on meanwhile is no race.
+// TestScopeOfARequestThatEnds captures the scope in requests that have already ended. It returns the scope or
+// a timeout, and has no race.
 func TestScopeOfARequestThatEnds(t *testing.T) {
 	t.Parallel()
 	api := coreSchema(t)
@@ -302,13 +300,13 @@ func TestScopeOfARequestThatEnds(t *testing.T) {
 	info := &genericapirequest.RequestInfo{IsResourceRequest: true, Verb: "create", APIVersion: "v1", Namespace: "default", Resource: "widgets"}
 	used := s.table.Acquire(api.Schema)
 	t.Cleanup(func() { s.table.Release(used, time.Now()) })
-	scope, err := s.askScope(t.Context(), info, used)
+	scope, err := s.captureScope(t.Context(), info, used)
 	require.NoError(t, err)
 	require.NotNil(t, scope)
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	for range 100 {
-		if scope, err = s.askScope(ended, info, used); scope == nil {
+		if scope, err = s.captureScope(ended, info, used); scope == nil {
 			require.True(t, apierrors.IsTimeout(err), "%v", err)
 		}
 	}

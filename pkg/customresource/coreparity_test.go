@@ -23,15 +23,15 @@ import (
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
 )
 
-// twin is an API that is served twice: in a group with a name, where upstream does
-// everything, and in the group "". Nobody may notice a difference but in the name.
+// twin is an API that is served in a named group by upstream, and in the core group. Only the group may
+// differ.
 type twin struct {
 	server *testServer
 	client *http.Client
 	seen   *seenByAdmission
 }
 
-// seenByAdmission tells what admission was shown.
+// seenByAdmission records the objects passed to admission.
 type seenByAdmission struct {
 	mu   sync.Mutex
 	seen []string
@@ -59,12 +59,12 @@ func (a *seenByAdmission) add(phase string, at admission.Attributes) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	line := fmt.Sprintf("%s %s %s %s %s %q %s: %s, before %s", phase, at.GetOperation(), at.GetKind().GroupVersion(), at.GetResource().GroupVersion(), at.GetResource().Resource, at.GetSubresource(), at.GetName(), version(at.GetObject()), version(at.GetOldObject()))
-	if !slices.Contains(a.seen, line) { // a write that meets another is tried again
+	if !slices.Contains(a.seen, line) { // a write is retried after a conflict
 		a.seen = append(a.seen, line)
 	}
 }
 
-// take returns what was seen since it was last called.
+// take returns the records since the last call.
 func (a *seenByAdmission) take() []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -72,7 +72,7 @@ func (a *seenByAdmission) take() []string {
 	return a.seen
 }
 
-// twinSchema has, in two versions, all that validation knows.
+// twinSchema uses all features of validation, in two versions.
 func twinSchema(t *testing.T, group string) boundAPI {
 	t.Helper()
 	crd := widgetCRD(map[string]apiextensionsv1.JSONSchemaProps{
@@ -113,7 +113,7 @@ func newTwin(t *testing.T) *twin {
 	return &twin{server: s, client: client, seen: seen}
 }
 
-// twinRequest is a request to both. $G stands for the group and a slash in bodies.
+// twinRequest is a request to both. $G is replaced by the group and a slash in bodies.
 type twinRequest struct {
 	name, method, path string // below the version
 	version            string // v1 if empty
@@ -121,10 +121,10 @@ type twinRequest struct {
 	accept             string
 	body               string
 	status             int
-	says               string // somewhere in the answer
+	contains           string // part of the response
 }
 
-// answer is what both must agree in.
+// answer is compared between both.
 type answer struct {
 	Status   int
 	Header   http.Header
@@ -155,11 +155,11 @@ func (w *twin) send(t *testing.T, r *twinRequest, cluster, base, group string) a
 	data, err := io.ReadAll(resp.Body)
 	require.NoError(t, err)
 	assert.Equal(t, r.status, resp.StatusCode, "%s in %s: %s", r.name, cluster, data)
-	assert.Contains(t, string(data), r.says, "%s in %s", r.name, cluster)
+	assert.Contains(t, string(data), r.contains, "%s in %s", r.name, cluster)
 	require.NotContains(t, string(data), "core.invalid", "what validation is shown is seen by nobody")
 	a := answer{Status: resp.StatusCode, Header: http.Header{}}
-	// A write may start from a cached object that is not the latest, and is then admitted
-	// again, or rejected in the second attempt only.
+	// A write may start from an outdated cached object, and is then admitted again, or rejected in the second
+	// attempt only.
 	if admitted := w.seen.take(); resp.StatusCode < http.StatusBadRequest {
 		slices.Sort(admitted)
 		a.Admitted = slices.Compact(admitted)
@@ -180,7 +180,7 @@ func (w *twin) send(t *testing.T, r *twinRequest, cluster, base, group string) a
 	return a
 }
 
-// unnamed takes the name of the group out of a text.
+// unnamed removes the name of the group from a string.
 func unnamed(text string) string {
 	for _, change := range [][2]string{
 		{"object (/a; example.com/v", "object (/a; /v"}, {"type: example.com/v", "type: /v"}, {"example.com/v", "v"}, {"widgets.example.com", "widgets"}, {".example.com \"", " \""},
@@ -191,8 +191,7 @@ func unnamed(text string) string {
 	return text
 }
 
-// alike takes out of what was decoded from JSON all in which two objects differ,
-// and the name of the group.
+// alike removes the name of the group and everything that differs between objects from decoded JSON.
 func alike(value any) any {
 	switch value := value.(type) {
 	case map[string]any:
@@ -212,7 +211,7 @@ func alike(value any) any {
 		for i := range value {
 			value[i] = alike(value[i])
 		}
-		// Managers of fields come in the order of seconds, in which two objects may differ.
+		// The order of managers depends on timestamps in seconds.
 		if len(value) > 0 {
 			if entry, ok := value[0].(map[string]any); ok && entry["fieldsType"] != nil {
 				slices.SortFunc(value, func(a, b any) int { return strings.Compare(fmt.Sprint(a), fmt.Sprint(b)) })
@@ -226,7 +225,7 @@ func alike(value any) any {
 	}
 }
 
-// TestCoreGroupTwin: in the group "" everything is as in a group that has a name.
+// TestCoreGroupTwin: the core group behaves like a named group.
 func TestCoreGroupTwin(t *testing.T) {
 	t.Parallel()
 	w := newTwin(t)
@@ -239,64 +238,64 @@ func TestCoreGroupTwin(t *testing.T) {
 		object = `{"apiVersion":"$Gv1","kind":"Widget","metadata":{"name":"a"},"spec":{"size":3,"parts":[{"name":"x"}]}}`
 	)
 	for _, r := range []twinRequest{
-		{name: "create", method: "POST", path: in, body: object, status: 201, says: `"color":"blue"`},
-		{name: "exists", method: "POST", path: in, body: object, status: 409, says: "already exists"},
+		{name: "create", method: "POST", path: in, body: object, status: 201, contains: `"color":"blue"`},
+		{name: "exists", method: "POST", path: in, body: object, status: 409, contains: "already exists"},
 		{name: "get", method: "GET", path: in + "/a", status: 200},
-		{name: "get table", method: "GET", path: in + "/a", accept: table, status: 200, says: "columnDefinitions"},
-		{name: "get yaml", method: "GET", path: in + "/missing", accept: "application/yaml", status: 404, says: "not found"},
-		{name: "list", method: "GET", path: in, status: 200, says: "WidgetList"},
-		{name: "list table", method: "GET", path: "/widgets", accept: table, status: 200, says: "Color"},
-		{name: "list pretty", method: "GET", path: in + "?pretty=1", status: 200, says: "WidgetList"},
-		{name: "select", method: "GET", path: in + "?fieldSelector=spec.color%3Dblue", status: 200, says: `"a"`},
-		{name: "select nothing", method: "GET", path: in + "?fieldSelector=spec.color%3Dred", status: 200, says: `[]`},
-		{name: "select by what is not selectable", method: "GET", path: in + "?fieldSelector=spec.size%3D3", status: 400, says: "not supported"},
-		{name: "other version", method: "GET", version: "v2", path: in + "/a", status: 200, says: "v2"},
+		{name: "get table", method: "GET", path: in + "/a", accept: table, status: 200, contains: "columnDefinitions"},
+		{name: "get yaml", method: "GET", path: in + "/missing", accept: "application/yaml", status: 404, contains: "not found"},
+		{name: "list", method: "GET", path: in, status: 200, contains: "WidgetList"},
+		{name: "list table", method: "GET", path: "/widgets", accept: table, status: 200, contains: "Color"},
+		{name: "list pretty", method: "GET", path: in + "?pretty=1", status: 200, contains: "WidgetList"},
+		{name: "select", method: "GET", path: in + "?fieldSelector=spec.color%3Dblue", status: 200, contains: `"a"`},
+		{name: "select nothing", method: "GET", path: in + "?fieldSelector=spec.color%3Dred", status: 200, contains: `[]`},
+		{name: "select by what is not selectable", method: "GET", path: in + "?fieldSelector=spec.size%3D3", status: 400, contains: "not supported"},
+		{name: "other version", method: "GET", version: "v2", path: in + "/a", status: 200, contains: "v2"},
 		{name: "no such version", method: "GET", version: "v3", path: in + "/a", status: 404},
-		{name: "wrong name", method: "POST", path: in, body: strings.Replace(object, `"a"`, `"A_"`, 1), status: 422, says: "metadata.name"},
-		{name: "no name", method: "POST", path: in, body: strings.Replace(object, `"name":"a"`, "", 1), status: 422, says: "name or generateName is required"},
-		{name: "two controllers", method: "POST", path: in, body: strings.Replace(object, `"name":"a"`, `"name":"o","ownerReferences":[{"apiVersion":"v1","kind":"A","name":"a","uid":"1","controller":true},{"apiVersion":"v1","kind":"A","name":"b","uid":"2","controller":true}]`, 1), status: 422, says: "Only one reference can have Controller set to true"},
+		{name: "wrong name", method: "POST", path: in, body: strings.Replace(object, `"a"`, `"A_"`, 1), status: 422, contains: "metadata.name"},
+		{name: "no name", method: "POST", path: in, body: strings.Replace(object, `"name":"a"`, "", 1), status: 422, contains: "name or generateName is required"},
+		{name: "two controllers", method: "POST", path: in, body: strings.Replace(object, `"name":"a"`, `"name":"o","ownerReferences":[{"apiVersion":"v1","kind":"A","name":"a","uid":"1","controller":true},{"apiVersion":"v1","kind":"A","name":"b","uid":"2","controller":true}]`, 1), status: 422, contains: "Only one reference can have Controller set to true"},
 		{name: "wrong namespace", method: "POST", path: in, body: strings.Replace(object, `"name":"a"`, `"name":"b","namespace":"other"`, 1), status: 400},
-		{name: "wrong kind", method: "POST", path: in, body: strings.Replace(object, "Widget", "Gadget", 1), status: 422, says: "must be Widget"},
-		{name: "wrong group", method: "POST", path: in, body: strings.Replace(object, "$Gv1", "other.org/v1", 1), status: 400, says: "other.org"},
+		{name: "wrong kind", method: "POST", path: in, body: strings.Replace(object, "Widget", "Gadget", 1), status: 422, contains: "must be Widget"},
+		{name: "wrong group", method: "POST", path: in, body: strings.Replace(object, "$Gv1", "other.org/v1", 1), status: 400, contains: "other.org"},
 		{name: "wrong version", method: "POST", path: in, body: strings.Replace(object, "$Gv1", "$Gv2", 1), status: 400},
 		{name: "no version", method: "POST", path: in + "?dryRun=All", body: `{"kind":"Widget","metadata":{"name":"d"}}`, status: 400},
-		{name: "wrong type", method: "POST", path: in, body: strings.Replace(object, `3`, `"3"`, 1), status: 422, says: "spec.size"},
-		{name: "too small", method: "POST", path: in, body: strings.Replace(object, `3`, `0`, 1), status: 422, says: "greater than or equal"},
-		{name: "twice in a set", method: "POST", path: in, body: strings.Replace(object, `{"name":"x"}`, `{"name":"x"},{"name":"x"}`, 1), status: 422, says: "Duplicate"},
-		{name: "wrong inside", method: "POST", path: in, body: strings.Replace(object, `"size":3`, `"inner":{"apiVersion":"v1","kind":"!","metadata":{"name":"_"}}`, 1), status: 422, says: "spec.inner"},
-		{name: "unknown field, strict", method: "POST", path: in + "?fieldValidation=Strict", body: strings.Replace(object, "size", "weight", 1), status: 400, says: "spec.weight"},
+		{name: "wrong type", method: "POST", path: in, body: strings.Replace(object, `3`, `"3"`, 1), status: 422, contains: "spec.size"},
+		{name: "too small", method: "POST", path: in, body: strings.Replace(object, `3`, `0`, 1), status: 422, contains: "greater than or equal"},
+		{name: "twice in a set", method: "POST", path: in, body: strings.Replace(object, `{"name":"x"}`, `{"name":"x"},{"name":"x"}`, 1), status: 422, contains: "Duplicate"},
+		{name: "wrong inside", method: "POST", path: in, body: strings.Replace(object, `"size":3`, `"inner":{"apiVersion":"v1","kind":"!","metadata":{"name":"_"}}`, 1), status: 422, contains: "spec.inner"},
+		{name: "unknown field, strict", method: "POST", path: in + "?fieldValidation=Strict", body: strings.Replace(object, "size", "weight", 1), status: 400, contains: "spec.weight"},
 		{name: "unknown field, warned of", method: "POST", path: in + "?dryRun=All&fieldValidation=Warn", body: strings.Replace(strings.Replace(object, "size", "weight", 1), `"a"`, `"d"`, 1), status: 201},
 		{name: "not tried", method: "GET", path: in + "/d", status: 404},
 		{name: "yaml", method: "POST", path: in + "?dryRun=All", contentType: "application/yaml", body: "apiVersion: $Gv1\nkind: Widget\nmetadata: {generateName: y-, name: yaml}\n", status: 201},
 		{name: "not JSON", method: "POST", path: in, body: "{", status: 400},
 		{name: "protobuf", method: "POST", path: in, contentType: "application/vnd.kubernetes.protobuf", body: "k8s\x00", status: 415},
 		{name: "strategic merge", method: "PATCH", path: in + "/a", contentType: "application/strategic-merge-patch+json", body: "{}", status: 415},
-		{name: "merge", method: "PATCH", path: in + "/a?fieldManager=m", contentType: merge, body: `{"spec":{"size":4}}`, status: 200, says: `"size":4`},
-		{name: "merge of another version", method: "PATCH", path: in + "/a", contentType: merge, body: `{"apiVersion":"$Gv2"}`, status: 422, says: "must be"},
-		{name: "merge of another group", method: "PATCH", path: in + "/a", contentType: merge, body: `{"apiVersion":"other.org/v3"}`, status: 422, says: "the version is unknown"},
-		{name: "shrink", method: "PATCH", path: in + "/a", contentType: merge, body: `{"spec":{"size":2}}`, status: 422, says: "does not shrink"},
+		{name: "merge", method: "PATCH", path: in + "/a?fieldManager=m", contentType: merge, body: `{"spec":{"size":4}}`, status: 200, contains: `"size":4`},
+		{name: "merge of another version", method: "PATCH", path: in + "/a", contentType: merge, body: `{"apiVersion":"$Gv2"}`, status: 422, contains: "must be"},
+		{name: "merge of another group", method: "PATCH", path: in + "/a", contentType: merge, body: `{"apiVersion":"other.org/v3"}`, status: 422, contains: "the version is unknown"},
+		{name: "shrink", method: "PATCH", path: in + "/a", contentType: merge, body: `{"spec":{"size":2}}`, status: 422, contains: "does not shrink"},
 		{name: "JSON patch", method: "PATCH", path: in + "/a?fieldManager=j", contentType: jsonP, body: `[{"op":"test","path":"/apiVersion","value":"$Gv1"},{"op":"add","path":"/metadata/finalizers","value":["example.org/held"]}]`, status: 200},
-		{name: "JSON patch in the other version", method: "PATCH", version: "v2", path: in + "/a?fieldManager=j2", contentType: jsonP, body: `[{"op":"test","path":"/apiVersion","value":"$Gv2"},{"op":"replace","path":"/spec/size","value":5}]`, status: 200, says: `"size":5`},
+		{name: "JSON patch in the other version", method: "PATCH", version: "v2", path: in + "/a?fieldManager=j2", contentType: jsonP, body: `[{"op":"test","path":"/apiVersion","value":"$Gv2"},{"op":"replace","path":"/spec/size","value":5}]`, status: 200, contains: `"size":5`},
 		{name: "status is not changed", method: "PATCH", path: in + "/a", contentType: merge, body: `{"status":{"phase":"done"}}`, status: 200},
-		{name: "status", method: "PATCH", path: in + "/a/status?fieldManager=s", contentType: merge, body: `{"spec":{"size":9},"status":{"phase":"done"}}`, status: 200, says: `"phase":"done"`},
-		{name: "status, wrong type", method: "PATCH", path: in + "/a/status", contentType: merge, body: `{"status":{"phase":1}}`, status: 422, says: "status.phase"},
-		{name: "status, rule", method: "PATCH", path: in + "/a/status", contentType: merge, body: `{"status":{"phase":"broken"}}`, status: 422, says: "is never broken"},
-		{name: "status, applied in the other version", method: "PATCH", version: "v2", path: in + "/a/status?fieldManager=sa&force=true", contentType: apply, body: "apiVersion: $Gv2\nkind: Widget\nmetadata: {name: a}\nstatus: {replicas: 2}\n", status: 200, says: `"subresource":"status"`},
+		{name: "status", method: "PATCH", path: in + "/a/status?fieldManager=s", contentType: merge, body: `{"spec":{"size":9},"status":{"phase":"done"}}`, status: 200, contains: `"phase":"done"`},
+		{name: "status, wrong type", method: "PATCH", path: in + "/a/status", contentType: merge, body: `{"status":{"phase":1}}`, status: 422, contains: "status.phase"},
+		{name: "status, rule", method: "PATCH", path: in + "/a/status", contentType: merge, body: `{"status":{"phase":"broken"}}`, status: 422, contains: "is never broken"},
+		{name: "status, applied in the other version", method: "PATCH", version: "v2", path: in + "/a/status?fieldManager=sa&force=true", contentType: apply, body: "apiVersion: $Gv2\nkind: Widget\nmetadata: {name: a}\nstatus: {replicas: 2}\n", status: 200, contains: `"subresource":"status"`},
 		{name: "status of nothing", method: "PATCH", path: in + "/missing/status", contentType: merge, body: `{}`, status: 404},
 		{name: "status, read", method: "GET", path: in + "/a/status", status: 200},
-		{name: "scale", method: "GET", path: in + "/a/scale", status: 200, says: `"replicas":5`},
-		{name: "scale up", method: "PATCH", path: in + "/a/scale?fieldManager=sc", contentType: merge, body: `{"spec":{"replicas":6}}`, status: 200, says: `"replicas":6`},
-		{name: "scale down", method: "PATCH", path: in + "/a/scale", contentType: merge, body: `{"spec":{"replicas":1}}`, status: 422, says: "does not shrink"},
+		{name: "scale", method: "GET", path: in + "/a/scale", status: 200, contains: `"replicas":5`},
+		{name: "scale up", method: "PATCH", path: in + "/a/scale?fieldManager=sc", contentType: merge, body: `{"spec":{"replicas":6}}`, status: 200, contains: `"replicas":6`},
+		{name: "scale down", method: "PATCH", path: in + "/a/scale", contentType: merge, body: `{"spec":{"replicas":1}}`, status: 422, contains: "does not shrink"},
 		{name: "scale below nothing", method: "PATCH", path: in + "/a/scale", contentType: merge, body: `{"spec":{"replicas":-1}}`, status: 422},
-		{name: "scaled, with managers", method: "GET", path: in + "/a", status: 200, says: `"subresource":"scale"`},
-		{name: "apply", method: "PATCH", path: in + "/a?fieldManager=x", contentType: apply, body: "apiVersion: $Gv1\nkind: Widget\nmetadata: {name: a}\nspec: {parts: [{name: z, made: here}]}\n", status: 200, says: `"operation":"Apply"`},
-		{name: "apply a conflict", method: "PATCH", path: in + "/a?fieldManager=y", contentType: apply, body: "apiVersion: $Gv1\nkind: Widget\nmetadata: {name: a}\nspec: {parts: [{name: z, made: there}]}\n", status: 409, says: "conflict"},
+		{name: "scaled, with managers", method: "GET", path: in + "/a", status: 200, contains: `"subresource":"scale"`},
+		{name: "apply", method: "PATCH", path: in + "/a?fieldManager=x", contentType: apply, body: "apiVersion: $Gv1\nkind: Widget\nmetadata: {name: a}\nspec: {parts: [{name: z, made: here}]}\n", status: 200, contains: `"operation":"Apply"`},
+		{name: "apply a conflict", method: "PATCH", path: in + "/a?fieldManager=y", contentType: apply, body: "apiVersion: $Gv1\nkind: Widget\nmetadata: {name: a}\nspec: {parts: [{name: z, made: there}]}\n", status: 409, contains: "conflict"},
 		{name: "apply what is not there", method: "PATCH", version: "v2", path: in + "/b?fieldManager=x", contentType: apply, body: "apiVersion: $Gv2\nkind: Widget\nmetadata: {name: b}\nspec: {size: 1}\n", status: 201},
 		{name: "apply the wrong version", method: "PATCH", path: in + "/a?fieldManager=x", contentType: apply, body: "apiVersion: $Gv2\nkind: Widget\nmetadata: {name: a}\n", status: 400},
-		{name: "update without version", method: "PUT", path: in + "/a", body: object, status: 422, says: "resourceVersion"},
+		{name: "update without version", method: "PUT", path: in + "/a", body: object, status: 422, contains: "resourceVersion"},
 		{name: "update of nothing", method: "PUT", path: in + "/missing", body: strings.Replace(object, `"a"`, `"missing"`, 1), status: 404},
-		{name: "delete, held", method: "DELETE", path: in + "/a", status: 200, says: "deletionTimestamp"},
-		{name: "hold longer", method: "PATCH", path: in + "/a", contentType: merge, body: `{"metadata":{"finalizers":["example.org/held","example.org/more"]}}`, status: 422, says: "no new finalizers"},
+		{name: "delete, held", method: "DELETE", path: in + "/a", status: 200, contains: "deletionTimestamp"},
+		{name: "hold longer", method: "PATCH", path: in + "/a", contentType: merge, body: `{"metadata":{"finalizers":["example.org/held","example.org/more"]}}`, status: 422, contains: "no new finalizers"},
 		{name: "let go", method: "PATCH", path: in + "/a", contentType: jsonP, body: `[{"op":"remove","path":"/metadata/finalizers"}]`, status: 200},
 		{name: "gone", method: "GET", path: in + "/a", status: 404},
 		{name: "delete all", method: "DELETE", path: in, status: 200},

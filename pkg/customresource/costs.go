@@ -18,18 +18,21 @@ import (
 	"github.com/shardplane/shardplane/pkg/request/schemacosts"
 )
 
-// What a schema makes of an object is limited twice. The body of a request is examined before it is decoded, because decoding
-// adds defaults and tracks who manages the fields. The object is examined in admission, after a patch was
-// applied and before it is validated. Upstream does all of this without regard to the deadline of the request.
+// The cost of an object under its schema is limited twice. The body of a request is checked before it is
+// decoded, because decoding sets defaults and tracks managed fields. The object is checked again in admission,
+// i.e. after a patch was applied and before validation. Upstream ignores the request's deadline in these
+// steps.
 
-// costed returns a request to write an object that is within the limits of the schema, as far as its body shows, or why it is
-// rejected. Its objects are examined again in admission.
+// costed checks the body of a write against the limits of the schema. Admission checks the object again with
+// the context of the returned request.
 func (s *Server) costed(w http.ResponseWriter, r *http.Request, info *genericapirequest.RequestInfo, sch *definitions.Schema) (*http.Request, error) {
 	costs := sch.Costs(info.APIVersion)
 	if costs == nil || info.Verb != "create" && info.Verb != "update" && info.Verb != "patch" || info.Subresource != "" && info.Subresource != "status" {
 		return r, nil
 	}
-	r = r.WithContext(context.WithValue(r.Context(), costsKey{}, &written{schema: sch, costs: costs, hasStatus: hasStatus(sch, info.APIVersion)}))
+	v := sch.Version(info.APIVersion)
+	hasStatus := v != nil && v.Subresources != nil && v.Subresources.Status != nil
+	r = r.WithContext(context.WithValue(r.Context(), costsKey{}, &written{schema: sch, costs: costs, hasStatus: hasStatus}))
 	mediaType := contentType(r)
 	if mediaType != string(types.JSONPatchType) && r.ContentLength >= 0 && r.ContentLength < schemacosts.MinBytes {
 		return r, nil
@@ -52,23 +55,17 @@ func (s *Server) costed(w http.ResponseWriter, r *http.Request, info *genericapi
 	return r, nil
 }
 
-// hasStatus reports whether a version has the subresource status.
-func hasStatus(sch *definitions.Schema, version string) bool {
-	v := sch.Version(version)
-	return v != nil && v.Subresources != nil && v.Subresources.Status != nil
-}
-
 type costsKey struct{}
 
-// written is what is known of the object that a request writes.
+// written describes the object that a request writes.
 type written struct {
 	schema    *definitions.Schema
 	costs     *schemacosts.Lazy
 	hasStatus bool
 }
 
-// limited are the interfaces of objects for admission plugins, which add defaults to objects that webhooks and
-// policies have changed.
+// limited limits the defaults that admission plugins add to objects after webhooks and policies have changed
+// them.
 type limited struct {
 	admission.ObjectInterfaces
 
@@ -76,10 +73,8 @@ type limited struct {
 	err     error
 }
 
-// GetObjectDefaulter implements admission.ObjectInterfaces.
 func (l *limited) GetObjectDefaulter() runtime.ObjectDefaulter { return l }
 
-// Default implements runtime.ObjectDefaulter. It leaves an object as it is to which too much would be added.
 func (l *limited) Default(in runtime.Object) {
 	if object, ok := in.(*unstructured.Unstructured); ok {
 		costs := l.written.schema.Costs(object.GroupVersionKind().Version)
@@ -92,7 +87,7 @@ func (l *limited) Default(in runtime.Object) {
 	}
 }
 
-// admitted has plugins admit what a request writes.
+// admitted calls the plugins with limited defaults.
 func admitted(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces, admit func(context.Context, admission.Attributes, admission.ObjectInterfaces) error) error {
 	known, ok := ctx.Value(costsKey{}).(*written)
 	if !ok {
@@ -108,7 +103,7 @@ func admitted(ctx context.Context, a admission.Attributes, o admission.ObjectInt
 	return nil
 }
 
-// checkCosts returns why an object is not even validated.
+// checkCosts rejects objects that are too expensive to validate.
 func checkCosts(ctx context.Context, a admission.Attributes) error {
 	known, ok := ctx.Value(costsKey{}).(*written)
 	object, isObject := a.GetObject().(*unstructured.Unstructured)
@@ -132,7 +127,7 @@ func checkCosts(ctx context.Context, a admission.Attributes) error {
 	}
 	only, except := a.GetSubresource(), ""
 	if only == "" && known.hasStatus {
-		except = "status" // it is not written
+		except = "status" // not written
 	}
 	errs, err := schema.Errors(object.Object, before, only, except)
 	if err != nil {
@@ -146,12 +141,12 @@ func checkCosts(ctx context.Context, a admission.Attributes) error {
 	return checkRules(ctx, a, known, object.Object, before)
 }
 
-// checkRules rejects an object for which many validation rules fail, because what upstream does with errors takes time that
-// is quadratic in their number. Fewer are reported by upstream together with others.
+// checkRules rejects an object that violates many validation rules, because upstream handles errors in
+// quadratic time. Upstream reports fewer violations together with other errors.
 func checkRules(ctx context.Context, a admission.Attributes, known *written, object, old map[string]any) error {
 	validated := object
 	if status := a.GetSubresource() == "status"; status || known.hasStatus {
-		// Only the status is written, or all but the status.
+		// Either only the status is written, or everything else.
 		kept, changed := object, old
 		if status {
 			kept, changed = old, object

@@ -15,7 +15,7 @@ import (
 	"k8s.io/apiserver/pkg/admission"
 )
 
-// costly are properties by which the items of lists are multiplied.
+// costly returns properties that multiply the items of lists.
 func costly() map[string]apiextensionsv1.JSONSchemaProps {
 	list := func(item apiextensionsv1.JSONSchemaProps) apiextensionsv1.JSONSchemaProps {
 		return apiextensionsv1.JSONSchemaProps{Type: "array", Items: &apiextensionsv1.JSONSchemaPropsOrArray{Schema: &item}}
@@ -39,7 +39,7 @@ func costly() map[string]apiextensionsv1.JSONSchemaProps {
 	}
 }
 
-// largeEnum are values of 500 KB together.
+// largeEnum returns values of 500 KB.
 func largeEnum() (values []apiextensionsv1.JSON) {
 	for i := range 500 {
 		values = append(values, apiextensionsv1.JSON{Raw: fmt.Appendf(nil, `"%d%s"`, i, strings.Repeat("x", 1000))})
@@ -65,7 +65,7 @@ func tooLarge(t *testing.T, err error, says string) {
 	require.ErrorContains(t, err, says)
 }
 
-// TestCosts verifies that no request makes the server do much more than it has bytes.
+// TestCosts limits the server's work in proportion to the size of a request.
 func TestCosts(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, serverOptions{})
@@ -133,7 +133,7 @@ func TestCosts(t *testing.T) {
 		require.True(t, apierrors.IsInvalid(err), "%v", err)
 	})
 	t.Run("status", func(t *testing.T) {
-		// What is not written is not examined.
+		// Data that is not written is not checked.
 		w, err := client.Get(t.Context(), "patched", metav1.GetOptions{})
 		require.NoError(t, err)
 		require.NoError(t, unstructured.SetNestedSlice(w.Object, listOf(2000, empty), "spec", "required"))
@@ -143,7 +143,7 @@ func TestCosts(t *testing.T) {
 	})
 }
 
-// TestPatternCosts verifies that the regular expressions of a definition run no more instructions than they may.
+// TestPatternCosts limits the instructions of the regular expressions of a definition.
 func TestPatternCosts(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, serverOptions{})
@@ -155,7 +155,7 @@ func TestPatternCosts(t *testing.T) {
 		tooLarge(t, err, "instructions of regular expressions")
 		_, err = client.Create(t.Context(), widget("patched", map[string]any{"texts": []any{strings.Repeat("a", 10_000) + "c"}}), metav1.CreateOptions{})
 		require.NoError(t, err)
-		// The strings are long once the patch is applied.
+		// The strings are long after the patch was applied.
 		patch := "[" + strings.TrimSuffix(strings.Repeat(`{"op":"copy","path":"/spec/texts/-","from":"/spec/texts/0"},`, 30), ",") + "]"
 		_, err = client.Patch(t.Context(), "patched", types.JSONPatchType, []byte(patch), metav1.PatchOptions{})
 		tooLarge(t, err, "instructions of regular expressions")
@@ -172,13 +172,12 @@ func TestPatternCosts(t *testing.T) {
 	})
 }
 
-// adding is admission that adds items to objects, and defaults to the items, as webhooks do.
+// adding is an admission plugin that adds items to objects, and defaults to the items, like webhooks.
 type adding struct {
 	*admission.Handler
 	items int
 }
 
-// Admit implements admission.MutationInterface.
 func (m adding) Admit(_ context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
 	u, ok := a.GetObject().(*unstructured.Unstructured)
 	if !ok {
@@ -191,7 +190,7 @@ func (m adding) Admit(_ context.Context, a admission.Attributes, o admission.Obj
 	return nil
 }
 
-// TestCostsOfAdmission verifies that defaults are limited for what admission adds, too.
+// TestCostsOfAdmission limits defaults of objects changed by admission.
 func TestCostsOfAdmission(t *testing.T) {
 	t.Parallel()
 	for items, ok := range map[int]bool{100: true, 60_000: false} {

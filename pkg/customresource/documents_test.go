@@ -72,8 +72,8 @@ func TestDiscovery(t *testing.T) {
 	require.Eventually(t, func() bool { return len(resourcesOf("one", true)) == 1 }, deadline, tick)
 }
 
-// TestOnlyIndex: the index of a virtual workspace has discovery and the version too, as kcp's clients
-// expect, and each of its documents is served.
+// TestOnlyIndex: the index of a virtual workspace contains discovery and the version, as kcp's clients expect,
+// and each of its documents is served.
 func TestOnlyIndex(t *testing.T) {
 	t.Parallel()
 	type entered struct{}
@@ -123,7 +123,7 @@ func TestOnlyIndex(t *testing.T) {
 	require.Contains(t, ordinary, "version")
 }
 
-// sortedLike puts the scale subresource after the status, whatever the order.
+// sortedLike sorts the scale subresource after the status.
 func sortedLike(all map[string][]string) map[string][]string {
 	if len(all["example.com/v1"]) == 3 && all["example.com/v1"][1] == "widgets/scale" {
 		all["example.com/v1"][1], all["example.com/v1"][2] = all["example.com/v1"][2], all["example.com/v1"][1]
@@ -176,7 +176,7 @@ func TestOpenAPI(t *testing.T) {
 	require.True(t, found)
 }
 
-// kubectl returns what runs kubectl in a logical cluster.
+// kubectl returns a function that runs kubectl in a logical cluster.
 func (s *testServer) kubectl(t *testing.T, cluster string) func(args ...string) string {
 	t.Helper()
 	kubectl := programs.Kubectl(t)

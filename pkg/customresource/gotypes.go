@@ -2,37 +2,44 @@ package customresource
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"io"
 	"mime"
 	"net/http"
+	"reflect"
 	"strconv"
 
 	"github.com/munnerz/goautoneg"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	jsonserializer "k8s.io/apimachinery/pkg/runtime/serializer/json"
 	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
+	"k8s.io/apimachinery/pkg/types"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
+	"k8s.io/apimachinery/pkg/util/mergepatch"
+	"k8s.io/apimachinery/pkg/util/strategicpatch"
 	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
 	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/client-go/kubernetes/scheme"
+
+	"github.com/shardplane/shardplane/pkg/customresource/documents"
 )
 
-// A custom resource may be of a kind of Kubernetes, such as a Deployment. Clients have Go
-// types for these, and send protobuf and strategic merge patches, as they would to a server
-// that has the kind built in; upstream's handler of custom resources knows neither. By the
-// same Go types they are made JSON and JSON merge patches here, before the handler sees
-// them.
+// A custom resource may have a Kubernetes kind, such as Deployment. Clients have Go types for these kinds, and
+// send protobuf and strategic merge patches, which upstream's handler of custom resources does not support.
+// They are translated here to JSON and JSON merge patches with the same Go types.
 
 var (
 	jsonOfTypes     = jsonserializer.NewSerializerWithOptions(jsonserializer.DefaultMetaFactory, scheme.Scheme, scheme.Scheme, jsonserializer.SerializerOptions{})
 	protobufOfTypes = protobuf.NewSerializer(scheme.Scheme, scheme.Scheme)
 )
 
-// serveFunc serves a request for what info says.
+// serveFunc serves a request as described by info.
 type serveFunc func(w http.ResponseWriter, r *http.Request, info *genericapirequest.RequestInfo)
 
-// body reads the body of a request.
 func (s *Server) body(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	from := r.Body
 	if s.maxBodyBytes > 0 {
@@ -49,7 +56,7 @@ func (s *Server) body(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	return body, nil
 }
 
-// jsonOf returns the object in a body of protobuf, as JSON.
+// jsonOf converts a protobuf body to JSON.
 func (s *Server) jsonOf(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	body, err := s.body(w, r)
 	if err != nil {
@@ -66,7 +73,6 @@ func (s *Server) jsonOf(w http.ResponseWriter, r *http.Request) ([]byte, error) 
 	return out.Bytes(), nil
 }
 
-// withBody returns a request with another body.
 func withBody(r *http.Request, method, contentType string, body []byte) *http.Request {
 	r = r.WithContext(r.Context())
 	r.Method, r.Body, r.ContentLength = method, io.NopCloser(bytes.NewReader(body)), int64(len(body))
@@ -76,7 +82,7 @@ func withBody(r *http.Request, method, contentType string, body []byte) *http.Re
 	return r
 }
 
-// toGet returns a request to get, as JSON, the object that a request is about.
+// toGet returns a request for the object of a request as JSON.
 func toGet(r *http.Request, info *genericapirequest.RequestInfo) (*http.Request, *genericapirequest.RequestInfo) {
 	get := *info
 	get.Verb = "get"
@@ -88,9 +94,8 @@ func toGet(r *http.Request, info *genericapirequest.RequestInfo) (*http.Request,
 	return r, &get
 }
 
-// wantsProtobuf reports whether a client takes nothing but whole objects as protobuf. One
-// that takes JSON as well gets that: it has all fields, also those that a definition has
-// and the Go type has not.
+// wantsProtobuf reports whether a client accepts only whole objects in protobuf. Clients that also accept JSON
+// get JSON, because it contains fields of the definition that the Go type does not have.
 func wantsProtobuf(r *http.Request) bool {
 	clauses := goautoneg.ParseAccept(r.Header.Get("Accept"))
 	for _, clause := range clauses {
@@ -101,30 +106,30 @@ func wantsProtobuf(r *http.Request) bool {
 	return len(clauses) > 0
 }
 
-// inProtobuf has next serve a request, and answers as protobuf.
+// inProtobuf calls next and converts its response to protobuf.
 func inProtobuf(w http.ResponseWriter, r *http.Request, info *genericapirequest.RequestInfo, next serveFunc) {
-	asked := r.WithContext(r.Context())
-	asked.Header = r.Header.Clone()
-	asked.Header.Set("Accept", runtime.ContentTypeJSON)
-	asked.Header.Del("Accept-Encoding")
-	given := newResponse()
-	next(given, asked, info)
-	obj, _, err := jsonOfTypes.Decode(given.body.Bytes(), nil, nil)
+	jsonRequest := r.WithContext(r.Context())
+	jsonRequest.Header = r.Header.Clone()
+	jsonRequest.Header.Set("Accept", runtime.ContentTypeJSON)
+	jsonRequest.Header.Del("Accept-Encoding")
+	response := documents.NewResponse()
+	next(response, jsonRequest, info)
+	obj, _, err := jsonOfTypes.Decode(response.Body.Bytes(), nil, nil)
 	var out bytes.Buffer
 	if err == nil {
 		err = protobufOfTypes.Encode(obj, &out)
 	}
-	if err != nil { // the definition has fields of other types
-		writeError(w, asked, info, negotiation.NewNotAcceptableError([]string{runtime.ContentTypeJSON, runtime.ContentTypeYAML}))
+	if err != nil { // the types of fields differ in the definition
+		writeError(w, jsonRequest, info, negotiation.NewNotAcceptableError([]string{runtime.ContentTypeJSON, runtime.ContentTypeYAML}))
 		return
 	}
-	given.header.Set("Content-Type", runtime.ContentTypeProtobuf)
-	given.header.Del("Content-Length")
-	given.body = out
-	given.writeTo(w)
+	response.Header().Set("Content-Type", runtime.ContentTypeProtobuf)
+	response.Header().Del("Content-Length")
+	response.Body = out
+	copyResponse(w, response)
 }
 
-// contentType returns the type of a body; none if it is malformed, which upstream judges.
+// contentType returns the media type of the body, or "" if it is malformed, so that upstream rejects it.
 func contentType(r *http.Request) string {
 	mediaType, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	if err != nil {
@@ -133,31 +138,118 @@ func contentType(r *http.Request) string {
 	return mediaType
 }
 
-// response is the answer to a request within this process.
-type response struct {
-	header http.Header
-	status int
-	body   bytes.Buffer
-}
-
-func newResponse() *response { return &response{header: http.Header{}, status: http.StatusOK} }
-
-// Header implements http.ResponseWriter.
-func (a *response) Header() http.Header { return a.header }
-
-// WriteHeader implements http.ResponseWriter.
-func (a *response) WriteHeader(status int) { a.status = status }
-
-// Write implements http.ResponseWriter.
-func (a *response) Write(data []byte) (int, error) { return a.body.Write(data) }
-
-// writeTo gives the answer to somebody else.
-func (a *response) writeTo(w http.ResponseWriter) {
-	for name, values := range a.header {
+func copyResponse(w http.ResponseWriter, from *documents.Response) {
+	for name, values := range from.Header() {
 		for _, value := range values {
 			w.Header().Add(name, value)
 		}
 	}
-	w.WriteHeader(a.status)
-	_, _ = w.Write(a.body.Bytes()) // who has gone needs no answer
+	w.WriteHeader(from.Status)
+	_, _ = w.Write(from.Body.Bytes()) // the client may have disconnected
+}
+
+// patchTries limits retries of a strategic merge patch after conflicts.
+const patchTries = 5
+
+// patchStrategically applies a strategic merge patch to the current object with its Go type, and calls next
+// with the changes as a JSON merge patch for that resource version. It retries after a conflict.
+func (s *Server) patchStrategically(w http.ResponseWriter, r *http.Request, info *genericapirequest.RequestInfo, next serveFunc) {
+	patch, err := s.body(w, r)
+	if err != nil {
+		writeError(w, r, info, err)
+		return
+	}
+	for try := 1; ; try++ {
+		current := documents.NewResponse()
+		get, getInfo := toGet(r, info)
+		next(current, get, getInfo)
+		if current.Status != http.StatusOK {
+			copyResponse(w, current)
+			return
+		}
+		merge, pinned, err := mergePatch(current.Body.Bytes(), patch)
+		if err != nil {
+			writeError(w, r, info, err)
+			return
+		}
+		patched := documents.NewResponse()
+		next(patched, withBody(r, r.Method, string(types.MergePatchType), merge), info)
+		if patched.Status != http.StatusConflict || pinned || try == patchTries || r.Context().Err() != nil {
+			copyResponse(w, patched)
+			return
+		}
+	}
+}
+
+// mergePatch converts a strategic merge patch to a JSON merge patch that fails if the object has changed.
+// pinned reports whether the patch itself contains a resource version.
+func mergePatch(object, strategic []byte) (merge []byte, pinned bool, err error) {
+	var patch map[string]any
+	if err := utiljson.Unmarshal(strategic, &patch); err != nil {
+		return nil, false, apierrors.NewBadRequest("decoding the patch: " + err.Error())
+	}
+	var before, after map[string]any
+	if err := errors.Join(utiljson.Unmarshal(object, &before), utiljson.Unmarshal(object, &after)); err != nil {
+		return nil, false, apierrors.NewInternalError(err)
+	}
+	current := unstructured.Unstructured{Object: before}
+	typed, err := scheme.Scheme.New(current.GroupVersionKind())
+	if err != nil {
+		return nil, false, apierrors.NewInternalError(err)
+	}
+	if after, err = strategicpatch.StrategicMergeMapPatch(after, patch, typed); err != nil {
+		return nil, false, patchError(err)
+	}
+	changes := difference(before, after)
+	_, pinned, _ = unstructured.NestedFieldNoCopy(patch, "metadata", "resourceVersion")
+	if !pinned {
+		if err := unstructured.SetNestedField(changes, current.GetResourceVersion(), "metadata", "resourceVersion"); err != nil {
+			return nil, false, apierrors.NewBadRequest("the patch removes metadata, which every object has")
+		}
+	}
+	merge, err = json.Marshal(changes)
+	if err != nil {
+		return nil, false, apierrors.NewInternalError(err)
+	}
+	return merge, pinned, nil
+}
+
+// patchError returns the same error as a server with a built-in kind.
+func patchError(err error) error {
+	for _, malformed := range []error{
+		mergepatch.ErrBadJSONDoc, mergepatch.ErrBadPatchFormatForPrimitiveList, mergepatch.ErrBadPatchFormatForRetainKeys,
+		mergepatch.ErrBadPatchFormatForSetElementOrderList, mergepatch.ErrUnsupportedStrategicMergePatchFormat,
+	} {
+		if errors.Is(err, malformed) {
+			return apierrors.NewBadRequest(err.Error())
+		}
+	}
+	return &apierrors.StatusError{ErrStatus: metav1.Status{
+		Status: metav1.StatusFailure, Code: http.StatusUnprocessableEntity, Reason: metav1.StatusReasonInvalid,
+		Message: "the patch cannot be applied: " + err.Error(),
+	}}
+}
+
+// difference returns the JSON merge patch from before to after.
+func difference(before, after map[string]any) map[string]any {
+	changes := map[string]any{}
+	for key := range before {
+		if _, kept := after[key]; !kept {
+			changes[key] = nil
+		}
+	}
+	for key, now := range after {
+		was, had := before[key]
+		old, oldIsMap := was.(map[string]any)
+		fresh, isMap := now.(map[string]any)
+		switch {
+		case oldIsMap && isMap:
+			if inner := difference(old, fresh); len(inner) > 0 {
+				changes[key] = inner
+			}
+		case !had || !reflect.DeepEqual(was, now):
+			changes[key] = now
+		}
+	}
+	return changes
 }

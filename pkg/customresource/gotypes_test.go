@@ -13,7 +13,7 @@ import (
 	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
 )
 
-// A strategic merge patch is of the object as it is, whoever writes at the same time.
+// A strategic merge patch is applied to the current object despite concurrent writes.
 func TestStrategicPatchMeetsOthers(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -78,7 +78,7 @@ func TestDifference(t *testing.T) {
 	}
 }
 
-// Protobuf is for who takes nothing else, and for objects that the Go type can hold.
+// Protobuf is for clients that accept nothing else, and for objects that the Go type can represent.
 func TestProtobufAnswers(t *testing.T) {
 	t.Parallel()
 	for accept, want := range map[string]bool{

@@ -44,12 +44,12 @@ var (
 )
 
 func TestMain(m *testing.M) {
-	// Parallel tests mostly wait. The command line is read later, so that -parallel takes precedence.
+	// Parallel tests mostly wait. The command line is parsed later, so that -parallel takes precedence.
 	utilruntime.Must(flag.Set("test.parallel", "6"))
 	customresourcetest.Main(m)
 }
 
-// testServer is an API server with custom resources, and nothing else.
+// testServer is an API server with only custom resources.
 type testServer struct {
 	*Server
 	*customresourcetest.API
@@ -65,13 +65,12 @@ type serverOptions struct {
 	calls      int
 	admission  admission.Interface
 	unreadable *unreadable.Record
-	data       customresourcetest.Data // of its own if there is none
+	data       customresourcetest.Data // its own if empty
 	assembled  func(*Server)           // called before the server runs
 	around     func(http.Handler) http.Handler
 }
 
-// startServer starts a server and the controller of its definitions; it stops
-// with the test, or earlier.
+// startServer starts a server and the controller of its definitions. It stops with the test, or earlier.
 func startServer(t testing.TB, o serverOptions) *testServer {
 	t.Helper()
 	if o.data.Server == nil {
@@ -100,7 +99,7 @@ func startServer(t testing.TB, o serverOptions) *testServer {
 		o.assembled(s)
 	}
 	wrap := s.Wrap
-	if o.around != nil { // what the server stands before
+	if o.around != nil { // the next handler
 		wrap = func(next http.Handler) http.Handler { return s.Wrap(o.around(next)) }
 	}
 	parts := customresourcetest.Parts{
@@ -113,13 +112,13 @@ func startServer(t testing.TB, o serverOptions) *testServer {
 	return &testServer{Server: s, API: customresourcetest.Serve(t, parts), opened: opened}
 }
 
-// openStores counts the stores below a server, each of which has a watch cache.
+// openStores counts the stores of a server, each of which has a watch cache.
 type openStores struct {
 	mu sync.Mutex
 	of map[schema.GroupResource]int
 }
 
-// custom is how many stores of custom resources there are.
+// custom returns the number of stores of custom resources.
 func (o *openStores) custom() int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -166,7 +165,7 @@ func (s *testServer) etag(t *testing.T, cluster, path string) string {
 	return etag
 }
 
-// mustCreate creates an object, and returns it as it is stored.
+// mustCreate creates an object, and returns the stored one.
 func mustCreate(t testing.TB, client dynamic.ResourceInterface, obj *unstructured.Unstructured) *unstructured.Unstructured {
 	t.Helper()
 	created, err := client.Create(t.Context(), obj, metav1.CreateOptions{})

@@ -57,7 +57,7 @@ func TestWatchIsolationAndSchemaChange(t *testing.T) {
 	event, _ = nextEvent(t, w2)
 	require.Equal(t, "b", object(t, event).GetName())
 
-	// A change in one logical cluster ends its watches, and only its.
+	// A change in one logical cluster ends only its watches.
 	crds := s.CRDs(t, "one").ApiextensionsV1().CustomResourceDefinitions()
 	crd, err := crds.Get(t.Context(), "widgets.example.com", metav1.GetOptions{})
 	require.NoError(t, err)
@@ -91,7 +91,7 @@ func TestWatchWithSelectableField(t *testing.T) {
 	s := startServer(t, serverOptions{})
 	s.CreateCRD(t, "one", widgetCRD(nil))
 	client := s.Dynamic(t, "one").Resource(widgets).Namespace("default")
-	// A watch without a version starts with the state of some later time, as it does with kube-apiserver.
+	// A watch without a version starts with the state of some later time, as in kube-apiserver.
 	none, err := client.List(t.Context(), metav1.ListOptions{})
 	require.NoError(t, err)
 	from := none.GetResourceVersion()
@@ -195,7 +195,7 @@ func TestDeleteAndRecreate(t *testing.T) {
 		return apierrors.IsNotFound(err)
 	}, deadline, tick)
 
-	// Another shape under the same name, cluster-scoped this time.
+	// A different schema with the same name, now cluster-scoped.
 	other := widgetCRD(nil)
 	other.Spec.Scope = apiextensionsv1.ClusterScoped
 	s.CreateCRD(t, "one", other)
@@ -221,8 +221,7 @@ func TestDeleteAndRecreate(t *testing.T) {
 	require.Empty(t, list.Items, "a deleted collection of definitions takes its instances with it")
 }
 
-// TestDeletedEvents: watchers hear of all instances that go with a definition,
-// and then the watch ends.
+// TestDeletedEvents: watches receive the deletions of all instances of a deleted definition, and then end.
 func TestDeletedEvents(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, serverOptions{})
@@ -269,8 +268,8 @@ func TestRestart(t *testing.T) {
 	s.DeleteCRD(t, "one", "widgets.example.com")
 }
 
-// TestTwoServers: a definition that another server of the shard wrote is
-// served, though the watch has not told of it.
+// TestTwoServers: a definition written by another server of the shard is served before its watch event
+// arrives.
 func TestTwoServers(t *testing.T) {
 	t.Parallel()
 	data := customresourcetest.NewData(t)
@@ -284,8 +283,8 @@ func TestTwoServers(t *testing.T) {
 	}
 }
 
-// TestTwoServersAcceptOneName: of two definitions that want the same names and
-// that two servers of the shard accept at the same time, one keeps them.
+// TestTwoServersAcceptOneName: if two servers of the shard accept the same names for two definitions at the
+// same time, one keeps them.
 func TestTwoServersAcceptOneName(t *testing.T) {
 	t.Parallel()
 	data := customresourcetest.NewData(t)

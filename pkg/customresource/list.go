@@ -3,10 +3,12 @@ package customresource
 import (
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/munnerz/goautoneg"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -19,18 +21,17 @@ import (
 	"github.com/shardplane/shardplane/pkg/customresource/versions"
 )
 
-// Most lists of custom resources are read by controllers, as plain JSON. They
-// are served here and not by the upstream handler, which copies every object
-// and encodes it anew: a view remembers the JSON of its objects, and a list is
-// those put together. Everything else, such as tables, metadata, pretty
-// printing and deprecated versions, is left to the upstream handler.
+// Most lists of custom resources are read by controllers as plain JSON. They are served here, because the
+// upstream handler copies and encodes every object for each request: version stores cache the JSON of objects,
+// and a list concatenates it. All other lists, e.g. tables, metadata, pretty-printed lists and deprecated
+// versions, are left to the upstream handler.
 
-// wantsPlainJSON reports whether the client is content with a list as plain JSON.
+// wantsPlainJSON reports whether the client accepts a list as plain JSON.
 func wantsPlainJSON(r *http.Request) bool {
 	if strings.Contains(r.URL.RawQuery, "pretty") {
 		return false
 	}
-	for _, agent := range []string{"curl", "Wget", "Mozilla/5.0"} { // get it pretty
+	for _, agent := range []string{"curl", "Wget", "Mozilla/5.0"} { // receive pretty-printed JSON
 		if strings.HasPrefix(r.UserAgent(), agent) {
 			return false
 		}
@@ -54,17 +55,16 @@ func (s *Server) serveList(w http.ResponseWriter, r *http.Request, info *generic
 	if version == nil || !version.Served || version.Deprecated || (info.Namespace != "" && !namespaced) {
 		return false
 	}
-	// Upstream's handler does not know of this request, and does not wait for it
-	// before it destroys the store.
+	// Lister keeps the store open, because upstream's handler does not wait for this request.
 	lister, done, err := s.stores.Lister(sch, version)
 	defer done()
 	if err != nil {
-		return false // and the upstream handler answers with what is wrong
+		return false // the upstream handler returns the error
 	}
 	gvk := schema.GroupVersionKind{Group: sch.Resource.Group, Version: version.Name, Kind: sch.Names().Kind}
 	scope := &handlers.RequestScope{
 		Namer:            handlers.ContextBasedNaming{Namer: meta.NewAccessor(), ClusterScoped: !namespaced},
-		Serializer:       versions.PlainJSON{},
+		Serializer:       versions.PlainJSON,
 		Convertor:        fieldLabels{version: version, namespaced: namespaced},
 		Kind:             gvk,
 		Resource:         sch.Resource.WithVersion(version.Name),
@@ -78,7 +78,7 @@ func (s *Server) serveList(w http.ResponseWriter, r *http.Request, info *generic
 	return true
 }
 
-// fieldLabels knows the fields that objects of a version can be selected by.
+// fieldLabels accepts the selectable fields of a version.
 type fieldLabels struct {
 	version    *apiextensionsv1.CustomResourceDefinitionVersion
 	namespaced bool
@@ -86,7 +86,6 @@ type fieldLabels struct {
 
 var _ runtime.ObjectConvertor = fieldLabels{}
 
-// ConvertFieldLabel implements runtime.ObjectConvertor.
 func (f fieldLabels) ConvertFieldLabel(_ schema.GroupVersionKind, label, value string) (field, of string, err error) {
 	if label == "metadata.name" || (label == "metadata.namespace" && f.namespaced) {
 		return label, value, nil
@@ -106,4 +105,55 @@ func (fieldLabels) Convert(_, out, _ any) error { return fmt.Errorf("%T cannot b
 // here.
 func (fieldLabels) ConvertToVersion(in runtime.Object, _ runtime.GroupVersioner) (runtime.Object, error) {
 	return in, nil
+}
+
+const partialMetadata = "PartialObjectMetadata"
+
+// prefersMetadata reports whether the client prefers the metadata of objects to the objects.
+func prefersMetadata(r *http.Request) bool {
+	return isMetadata(preferred(r))
+}
+
+// preferred returns the first media type in the Accept header, or an empty one.
+func preferred(r *http.Request) goautoneg.Accept {
+	if clauses := goautoneg.ParseAccept(r.Header.Get("Accept")); len(clauses) > 0 {
+		return clauses[0]
+	}
+	return goautoneg.Accept{}
+}
+
+// errNoList is returned for PartialObjectMetadataList if the response is a single object.
+var errNoList = &apierrors.StatusError{ErrStatus: metav1.Status{
+	Status: metav1.StatusFailure, Code: http.StatusNotAcceptable, Reason: metav1.StatusReasonNotAcceptable,
+	Message: "you requested " + partialMetadata + "List, but the requested object is not a list: accept " + partialMetadata,
+}}
+
+// prefersListOfOne reports whether the client prefers PartialObjectMetadataList for a single object. Upstream
+// considers any object without a Go type to be a list, and returns 500, possibly after a write.
+func prefersListOfOne(r *http.Request, info *genericapirequest.RequestInfo) bool {
+	if !slices.Contains([]string{"get", "create", "update", "patch"}, info.Verb) || !strings.Contains(r.Header.Get("Accept"), partialMetadata) {
+		return false // avoids parsing most headers
+	}
+	first := preferred(r)
+	return isMetadata(first) && first.Params["as"] != partialMetadata && slices.Contains([]string{"v1", "v1beta1"}, first.Params["v"])
+}
+
+func isMetadata(clause goautoneg.Accept) bool {
+	as := clause.Params["as"]
+	return clause.Params["g"] == "meta.k8s.io" && (as == partialMetadata || as == partialMetadata+"List")
+}
+
+// onlyMetadata removes the media types that accept more than metadata, so that a response never falls back to
+// whole objects.
+func onlyMetadata(h http.Header) http.Header {
+	h = h.Clone()
+	var kept []string
+	for clause := range strings.SplitSeq(strings.Join(h.Values("Accept"), ","), ",") {
+		parsed := goautoneg.ParseAccept(clause)
+		if len(parsed) == 1 && isMetadata(parsed[0]) {
+			kept = append(kept, clause)
+		}
+	}
+	h.Set("Accept", strings.Join(kept, ","))
+	return h
 }

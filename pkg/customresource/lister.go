@@ -16,28 +16,26 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
+	"github.com/shardplane/shardplane/pkg/instruments"
 )
 
-// syntheticLister is the lister and informer that the upstream handler believes
-// to be the cluster's: it hands the handler the synthetic definition that was
-// resolved for a request.
+// syntheticLister replaces the lister and informer of the upstream handler. It returns the synthetic
+// definition that was resolved for a request.
 //
-// The handler asks for "<resource>.<group>" without a context, so the request
-// info that it sees carries a one-time key in place of its group. The lister
-// uses the key up, puts back the group, or what stands for it in metrics, and
+// The handler requests "<resource>.<group>" without a context. Therefore the group in its request info is
+// replaced by a one-time key. The lister invalidates the key, restores the group, or its name in metrics, and
 // returns the definition.
 type syntheticLister struct {
 	servingInfos                           prometheus.Counter
-	listers.CustomResourceDefinitionLister // the methods that the handler does not call
+	listers.CustomResourceDefinitionLister // methods that the handler does not call
 
 	table *definitions.Table
 
 	last   atomic.Uint64
 	issued sync.Map // "<resource>.<one-time key>" to *oneTime
 
-	// building is the schema for which the upstream handler makes serving info
-	// at the moment. The handler asks for a definition by its synthetic name
-	// only under its own lock, just before it asks for the storage.
+	// building is the schema for which the upstream handler is creating serving info. The handler requests a
+	// synthetic name only under its own lock, immediately before it requests the storage.
 	building atomic.Pointer[definitions.Schema]
 
 	informer capturingInformer
@@ -50,21 +48,15 @@ var (
 	_ listers.CustomResourceDefinitionListerExpansion = (*syntheticLister)(nil)
 )
 
-// oneTime is what a one-time key is for.
 type oneTime struct {
 	info *genericapirequest.RequestInfo
-	// resource is what info says once the key is used up.
+	// resource replaces the key in info.
 	resource schema.GroupResource
 	crd      *apiextensionsv1.CustomResourceDefinition
 }
 
-func newSyntheticLister(table *definitions.Table, servingInfos prometheus.Counter) *syntheticLister {
-	return &syntheticLister{table: table, servingInfos: servingInfos}
-}
-
-// issue puts a one-time key for crd into info, which must be private to the
-// request, and names resource once the key is used up. The returned function
-// voids the key.
+// issue sets a one-time key for crd in info, which must be private to the request and will contain resource
+// after the key is used. The returned function invalidates the key.
 func (l *syntheticLister) issue(info *genericapirequest.RequestInfo, resource schema.GroupResource, crd *apiextensionsv1.CustomResourceDefinition) (void func()) {
 	t := &oneTime{info: info, resource: resource, crd: crd}
 	info.APIGroup = strconv.FormatUint(l.last.Add(1), 36)
@@ -73,7 +65,6 @@ func (l *syntheticLister) issue(info *genericapirequest.RequestInfo, resource sc
 	return func() { l.issued.Delete(key) }
 }
 
-// Get implements the lister for one-time keys and for names of synthetic definitions.
 func (l *syntheticLister) Get(name string) (*apiextensionsv1.CustomResourceDefinition, error) {
 	if v, ok := l.issued.LoadAndDelete(name); ok {
 		t, _ := v.(*oneTime)
@@ -88,30 +79,35 @@ func (l *syntheticLister) Get(name string) (*apiextensionsv1.CustomResourceDefin
 	return nil, apierrors.NewNotFound(apiextensionsv1.Resource("customresourcedefinitions"), name)
 }
 
-// List implements the lister: the definitions whose serving info is to be kept.
+// List implements the lister: the definitions with serving info to keep.
 func (l *syntheticLister) List(labels.Selector) ([]*apiextensionsv1.CustomResourceDefinition, error) {
 	return l.table.Definitions(), nil
 }
 
-// Informer implements the informer.
 func (l *syntheticLister) Informer() cache.SharedIndexInformer { return &l.informer }
 
-// Lister implements the informer.
 func (l *syntheticLister) Lister() listers.CustomResourceDefinitionLister { return l }
 
-// removeDead makes the upstream handler drop the serving info of definitions
-// that List no longer returns.
+// removeDead makes the upstream handler remove the serving info of definitions that List does not return any
+// more.
 func (l *syntheticLister) removeDead() {
 	l.informer.handler.OnDelete(nil)
 }
 
-// capturingInformer keeps the event handler of the upstream handler.
+// capturingInformer captures the event handler of the upstream handler.
 type capturingInformer struct {
-	cache.SharedIndexInformer // the methods that the handler does not call
+	cache.SharedIndexInformer // methods that the handler does not call
 	handler                   cache.ResourceEventHandler
 }
 
 func (i *capturingInformer) AddEventHandler(h cache.ResourceEventHandler) (cache.ResourceEventHandlerRegistration, error) {
 	i.handler = h
 	return nil, nil
+}
+
+func newSyntheticLister(table *definitions.Table, registerer prometheus.Registerer) *syntheticLister {
+	return &syntheticLister{table: table, servingInfos: instruments.Register(registerer, prometheus.NewCounter(prometheus.CounterOpts{
+		Namespace: "shardplane", Subsystem: "custom_resources", Name: "serving_infos_total",
+		Help: "[ALPHA] Number of created serving infos. The serving info of a schema is kept while the schema is used.",
+	}))}
 }

@@ -17,10 +17,10 @@ import (
 	"github.com/shardplane/shardplane/pkg/request/fieldmanagers"
 )
 
-// managed returns a request to write an object that a webhook converts, for which the library calls
-// nobody on account of managed fields but where that is counted: in updates that are stored. Elsewhere
-// nobody would know of whom and for how long. What is created has no managers of fields in other versions,
-// and in a dry run they manage the fields with the same names in this one.
+// managed restricts managed fields in writes of objects that a webhook converts. The library may call the
+// webhook for managed fields only in stored updates, which are limited per logical cluster. Therefore new
+// objects have no managed fields in other versions, and a dry run treats them as fields of the request's
+// version.
 func (s *Server) managed(w http.ResponseWriter, r *http.Request, info *genericapirequest.RequestInfo) (*http.Request, error) {
 	dryRun := r.URL.Query().Has("dryRun")
 	if dryRun {
@@ -38,8 +38,7 @@ func (s *Server) managed(w http.ResponseWriter, r *http.Request, info *genericap
 	}
 }
 
-// ownManagers removes those from an object who manage its fields in another version than that
-// one, and reports whether there were any.
+// ownManagers removes managed fields in other versions, and reports whether there were any.
 func ownManagers(object *unstructured.Unstructured, groupVersion string) bool {
 	brought := object.GetManagedFields()
 	own := slices.DeleteFunc(slices.Clone(brought), func(m metav1.ManagedFieldsEntry) bool { return m.APIVersion != groupVersion })
@@ -47,14 +46,13 @@ func ownManagers(object *unstructured.Unstructured, groupVersion string) bool {
 		return false
 	}
 	if len(own) == 0 {
-		own = nil // an empty list would say more than none
+		own = nil // an empty list differs from none
 	}
 	object.SetManagedFields(own)
 	return true
 }
 
-// withoutManagers returns a request for a dry run of a patch, and an error if that brings managers
-// along.
+// withoutManagers rejects the dry run of a patch that contains managed fields.
 func (s *Server) withoutManagers(w http.ResponseWriter, r *http.Request) (*http.Request, error) {
 	body, err := s.body(w, r)
 	if err != nil {
@@ -66,7 +64,7 @@ func (s *Server) withoutManagers(w http.ResponseWriter, r *http.Request) (*http.
 	return withBody(r, r.Method, r.Header.Get("Content-Type"), body), nil
 }
 
-// withManagers returns a request to write an object, changed where change reports that it has.
+// withManagers applies change to the object in the body of a request.
 func (s *Server) withManagers(w http.ResponseWriter, r *http.Request, info *genericapirequest.RequestInfo, change func(object *unstructured.Unstructured, groupVersion string) bool) (*http.Request, error) {
 	body, err := s.body(w, r)
 	if err != nil {

@@ -1,6 +1,7 @@
 package customresource
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
+	"k8s.io/apiextensions-apiserver/pkg/controller/finalizer"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/admission"
@@ -30,72 +32,61 @@ import (
 )
 
 const (
-	defaultRequestTimeout    = time.Minute
-	defaultMinRequestTimeout = 30 * time.Minute
-	defaultReleaseAfter      = 30 * time.Second
-	// documentsAfter is how many times longer than serving info documents are
-	// kept: clients ask for them now and then.
+	defaultRequestTimeout = time.Minute
+	defaultReleaseAfter   = 30 * time.Second
+	// documentsAfter is a multiple of ReleaseAfter: documents are kept longer than serving info, because
+	// clients request them rarely.
 	documentsAfter = 20
 )
 
-// Config is what a Server is made of.
+// Config configures a Server.
 type Config struct {
-	// Storage gives the multi-tenant storage options for codecs of our choice;
-	// (*storage.Backend).RESTOptionsGetter is one.
+	// Storage returns the multi-tenant storage options for a codec, e.g. (*storage.Backend).RESTOptionsGetter.
 	Storage func(codecFor func(schema.GroupResource) (runtime.Codec, error)) generic.RESTOptionsGetter
-	// Unreadable records the objects that cannot be read with their definition; nil for a record of its own.
+	// Unreadable records the objects that cannot be read with their definition; nil creates a record.
 	Unreadable *unreadable.Record
-	// System are definitions that are served in every logical cluster, and to
-	// the wildcard with full content and without an identity.
+	// System are definitions that are served in every logical cluster, and to wildcard requests with full
+	// content and without an identity.
 	System []*apiextensionsv1.CustomResourceDefinition
-	// SystemIdentity returns the identity by which the wildcard, and views, know a resource
-	// of System as well, or "" if there is none: it is another name of the same objects.
-	// Nil: none has any.
+	// SystemIdentity returns the identity that wildcards and virtual workspaces may use for a resource of
+	// System, or "". It is another name of the same objects. Nil means that none has an identity.
 	SystemIdentity func(ctx context.Context, resource schema.GroupResource) (string, error)
-	// SystemBound reports whether a logical cluster has a resource of System only if a
-	// source that was added serves it there. It is asked for each request. Nil: none has.
+	// SystemBound reports whether a logical cluster has a resource of System only if an added source serves it
+	// there. It is called for each request. Nil means that there is none.
 	SystemBound func(cluster logicalcluster.Name, resource schema.GroupResource) bool
-	// SystemOnly makes System the whole set: no CustomResourceDefinition
-	// objects are stored or served. It is what a server of replicas wants,
-	// with definitions that went through Opaque.
+	// SystemOnly disables CustomResourceDefinitions, e.g. for a server of replicas with definitions returned
+	// by Opaque.
 	SystemOnly bool
-	// Replicas has objects that name the shard of another one in the annotation
-	// kcp.io/shard keep the metadata that they come with, UID, generation and managers of
-	// fields included. No generation is counted, and what is deleted is gone at once,
-	// whatever its finalizers.
+	// Replicas preserves the metadata, including UID, generation and managed fields, of objects with the
+	// annotation kcp.io/shard. Generations are not incremented, and deletions ignore finalizers.
 	Replicas bool
-	// Admission admits writes of custom resources, and annotates those of dry
-	// runs; if nil, it does the latter only.
+	// Admission admits writes of custom resources and annotates dry runs. If it is nil, only the latter is
+	// done.
 	Admission admission.Interface
-	// Authorizer decides about creation by update; everything is allowed if nil.
+	// Authorizer authorizes creation by update; nil allows everything.
 	Authorizer authorizer.UnconditionalAuthorizer
 
-	// RequestTimeout bounds how long requests may keep removed serving info.
+	// RequestTimeout limits how long requests may use removed serving info.
 	RequestTimeout time.Duration
-	// MinRequestTimeout is the shortest time after which a watch ends.
-	MinRequestTimeout time.Duration
-	// MaxRequestBodyBytes bounds bodies of writes; 0 is no bound.
+	// MaxRequestBodyBytes limits bodies of writes; 0 means no limit.
 	MaxRequestBodyBytes int64
-	// ReleaseAfter is how long the serving info of a schema outlives its last
-	// use.
+	// ReleaseAfter is how long unused serving info is kept.
 	ReleaseAfter time.Duration
 
-	// Webhooks call conversion webhooks; at public addresses only if nil.
+	// Webhooks calls conversion webhooks; nil allows only public addresses.
 	Webhooks *webhooktransport.Tenants
-	// WebhookCalls is how many conversion webhooks are called at a time for one
-	// logical cluster; 0 is webhooktransport.DefaultCallsPerCluster.
+	// WebhookCalls limits the concurrent calls of conversion webhooks per logical cluster; 0 means
+	// webhooktransport.DefaultCallsPerCluster.
 	WebhookCalls int
-	// Convert are functions that take the place of conversion webhooks, by the host in
-	// their URLs. They are for definitions in System; a tenant's definition that has
-	// the host has no more than their answers.
+	// Convert are functions that replace conversion webhooks, by the host in their URLs. They are for
+	// definitions in System; a tenant's definition with the host can only get their results.
 	Convert map[string]versions.Convert
 
 	// Metrics registers metrics; nil registers none.
 	Metrics prometheus.Registerer
 }
 
-// New makes a server. Nothing runs before Run, but requests may come before
-// it: they read definitions from storage until then.
+// New creates a server. Until Run has read the definitions, requests read them from storage.
 func New(cfg Config) (*Server, error) {
 	if cfg.Storage == nil {
 		return nil, errors.New("customresource: no storage is configured")
@@ -109,17 +100,19 @@ func New(cfg Config) (*Server, error) {
 		patterns:     patterns.NewBound(patterns.DefaultLimit, cfg.Metrics),
 	}
 	s.hooks = versions.NewHooks(cfg.Convert, s.table.Converts)
-	s.lister = newSyntheticLister(s.table, newServingInfos(cfg.Metrics))
+	s.lister = newSyntheticLister(s.table, cfg.Metrics)
 	var err error
 	if s.system, err = definitions.NewSystem(s.table, cfg.System, cfg.SystemIdentity, cfg.SystemBound); err != nil {
 		return nil, err
 	}
 	s.stores = versions.New(versions.Config{
-		Calls:      cfg.WebhookCalls,
-		Hooks:      s.hooks,
-		Storage:    cfg.Storage,
-		Building:   s.lister.building.Load,
-		Instances:  s.instances,
+		Calls:    cfg.WebhookCalls,
+		Hooks:    s.hooks,
+		Storage:  cfg.Storage,
+		Building: s.lister.building.Load,
+		Instances: func(crd *apiextensionsv1.CustomResourceDefinition) (finalizer.ListerCollectionDeleter, error) {
+			return s.upstream.GetCustomResourceListerCollectionDeleter(crd)
+		},
 		MetricName: s.metricName,
 		Replicas:   cfg.Replicas,
 		Unreadable: cfg.Unreadable,
@@ -143,22 +136,22 @@ func New(cfg Config) (*Server, error) {
 	return s, nil
 }
 
-// newUpstream makes the one upstream handler.
+// newUpstream creates the upstream handler.
 func (s *Server) newUpstream(cfg Config) error {
 	upstream, err := apiextensionsserver.NewCustomResourceDefinitionHandler(
-		nil, nil, // only resource requests reach it
+		nil, nil, // it receives only resource requests
 		s.lister,
 		http.HandlerFunc(s.serveNext),
 		s.stores,
 		coreAdmission{next: cfg.Admission},
-		nil, // nothing is ever to be established
+		nil, // definitions are already established
 		webhook.NewDefaultServiceResolver(),
 		s.hooks.Resolver(cfg.Webhooks.Resolver),
 		1,
 		cfg.Authorizer,
 		cfg.RequestTimeout,
-		cfg.MinRequestTimeout,
-		map[string]*spec.Schema{}, // each definition's own document has the types of its metadata
+		minWatchTimeout,
+		map[string]*spec.Schema{}, // each definition's own document contains the types of its metadata
 		cfg.MaxRequestBodyBytes,
 	)
 	if err != nil {
@@ -177,22 +170,15 @@ func setDefaults(cfg *Config) {
 			return authorizer.DecisionAllow, "", nil
 		})
 	}
-	if cfg.RequestTimeout == 0 {
-		cfg.RequestTimeout = defaultRequestTimeout
-	}
-	if cfg.MinRequestTimeout == 0 {
-		cfg.MinRequestTimeout = defaultMinRequestTimeout
-	}
-	if cfg.ReleaseAfter == 0 {
-		cfg.ReleaseAfter = defaultReleaseAfter
-	}
+	cfg.RequestTimeout = cmp.Or(cfg.RequestTimeout, defaultRequestTimeout)
+	cfg.ReleaseAfter = cmp.Or(cfg.ReleaseAfter, defaultReleaseAfter)
 	if cfg.Webhooks == nil {
 		cfg.Webhooks = &webhooktransport.Tenants{}
 	}
 }
 
-// Run follows the definitions until ctx ends. It then closes all storage of
-// custom resources; the server cannot be run again.
+// Run watches the definitions until ctx ends. It then closes the storage of custom resources; the server
+// cannot be run again.
 func (s *Server) Run(ctx context.Context) error {
 	var workers sync.WaitGroup
 	defer s.stores.Close()
@@ -206,7 +192,7 @@ func (s *Server) Run(ctx context.Context) error {
 	return nil
 }
 
-// sweep releases the serving info of schemas that nobody uses any more.
+// sweep releases the serving info of unused schemas.
 func (s *Server) sweep(ctx context.Context) {
 	ticker := time.NewTicker(max(s.releaseAfter/2, time.Millisecond))
 	defer ticker.Stop()
@@ -224,7 +210,7 @@ func (s *Server) sweep(ctx context.Context) {
 	}
 }
 
-// HasSynced reports whether the server knows all definitions.
+// HasSynced reports whether all definitions have been read.
 func (s *Server) HasSynced() bool {
 	return s.crds == nil || s.crds.Index().HasSynced()
 }

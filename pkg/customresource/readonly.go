@@ -5,7 +5,6 @@ import (
 	"io"
 	"net/http"
 	"slices"
-	"time"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
@@ -23,26 +22,16 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// Objects that are not stored here (definitions.Objects) are served past upstream's handler of
-// custom resources, by upstream's handlers of lists, watches and single objects.
-
-// minReadOnlyWatch is how long a watch lasts at least, for which the client has not said how long.
-const minReadOnlyWatch = 30 * time.Minute
+// Objects that are not stored here (definitions.Objects) are served by upstream's generic handlers instead of
+// its handler of custom resources.
 
 type readOnlyKey struct{}
 
-// WithReadOnly returns a context in which a request for a resource is one for the objects of a
-// definition that are not stored here.
+// WithReadOnly returns a context in which requests read the objects of a definition that are not stored here.
 func WithReadOnly(ctx context.Context, d *definitions.Definition) context.Context {
 	return context.WithValue(ctx, readOnlyKey{}, d)
 }
 
-func readOnlyFrom(ctx context.Context) *definitions.Definition {
-	d, _ := ctx.Value(readOnlyKey{}).(*definitions.Definition)
-	return d
-}
-
-// serveReadOnly serves a request for the objects of a definition that are not stored here.
 func (s *Server) serveReadOnly(w http.ResponseWriter, r *http.Request, info *genericapirequest.RequestInfo, cluster request.Cluster, d *definitions.Definition) {
 	ctx := r.Context()
 	version := d.Schema.Version(info.APIVersion)
@@ -53,7 +42,7 @@ func (s *Server) serveReadOnly(w http.ResponseWriter, r *http.Request, info *gen
 	case !slices.Contains([]string{"get", "list", "watch"}, info.Verb):
 		writeError(w, r, info, readOnly(d.Schema.Resource, info.Verb))
 		return
-	case asksForListOfOne(r, info):
+	case prefersListOfOne(r, info):
 		writeError(w, r, info, errNoList)
 		return
 	}
@@ -67,7 +56,7 @@ func (s *Server) serveReadOnly(w http.ResponseWriter, r *http.Request, info *gen
 		writeError(w, r, info, apierrors.NewInternalError(err))
 		return
 	}
-	handler, verb := handlers.ListResource(reader, reader, scope, false, minReadOnlyWatch), "LIST"
+	handler, verb := handlers.ListResource(reader, reader, scope, false, minWatchTimeout), "LIST"
 	switch info.Verb {
 	case "get":
 		handler, verb = handlers.GetResource(reader, scope), "GET"
@@ -79,14 +68,13 @@ func (s *Server) serveReadOnly(w http.ResponseWriter, r *http.Request, info *gen
 		metrics.APIServerComponent, false, "", handler)(w, r)
 }
 
-// readOnly is the answer to a write.
+// readOnly is the error for a write.
 func readOnly(resource schema.GroupResource, verb string) error {
 	err := apierrors.NewMethodNotSupported(resource, verb)
-	err.ErrStatus.Message = verb + " is not supported on " + resource.String() + ": what is shown here are replicas of the objects of another workspace, to be read only"
+	err.ErrStatus.Message = verb + " is not supported on " + resource.String() + ": the objects are read-only replicas from another workspace"
 	return err
 }
 
-// readScope returns how a version of a schema is served.
 func readScope(sch *definitions.Schema, version *apiextensionsv1.CustomResourceDefinitionVersion) (*handlers.RequestScope, error) {
 	columns := version.AdditionalPrinterColumns
 	if len(columns) == 0 {
@@ -99,7 +87,7 @@ func readScope(sch *definitions.Schema, version *apiextensionsv1.CustomResourceD
 	gvk := schema.GroupVersionKind{Group: sch.Resource.Group, Version: version.Name, Kind: sch.Names().Kind}
 	return &handlers.RequestScope{
 		Namer:            handlers.ContextBasedNaming{Namer: meta.NewAccessor(), ClusterScoped: true},
-		Serializer:       asTheyAre{},
+		Serializer:       asTheyAre{apiextensionsserver.Codecs},
 		Convertor:        fieldLabels{version: version},
 		Kind:             gvk,
 		Resource:         sch.Resource.WithVersion(version.Name),
@@ -109,33 +97,25 @@ func readScope(sch *definitions.Schema, version *apiextensionsv1.CustomResourceD
 	}, nil
 }
 
-// asTheyAre encodes objects without a Go type as they are, in JSON and YAML.
-type asTheyAre struct{}
+// asTheyAre encodes objects without a Go type in JSON and YAML.
+type asTheyAre struct{ runtime.NegotiatedSerializer }
 
-var readOnlyMediaTypes = slices.DeleteFunc(slices.Clone(apiextensionsserver.Codecs.SupportedMediaTypes()), func(info runtime.SerializerInfo) bool {
-	return info.MediaType != runtime.ContentTypeJSON && info.MediaType != runtime.ContentTypeYAML
-})
-
-// SupportedMediaTypes implements runtime.NegotiatedSerializer.
-func (asTheyAre) SupportedMediaTypes() []runtime.SerializerInfo { return readOnlyMediaTypes }
-
-// EncoderForVersion implements runtime.NegotiatedSerializer.
-func (asTheyAre) EncoderForVersion(e runtime.Encoder, gv runtime.GroupVersioner) runtime.Encoder {
-	return plainEncoder{e, apiextensionsserver.Codecs.EncoderForVersion(e, gv)}
+func (s asTheyAre) SupportedMediaTypes() []runtime.SerializerInfo {
+	return slices.DeleteFunc(slices.Clone(s.NegotiatedSerializer.SupportedMediaTypes()), func(info runtime.SerializerInfo) bool {
+		return info.MediaType != runtime.ContentTypeJSON && info.MediaType != runtime.ContentTypeYAML
+	})
 }
 
-// DecoderToVersion implements runtime.NegotiatedSerializer.
-func (asTheyAre) DecoderToVersion(d runtime.Decoder, gv runtime.GroupVersioner) runtime.Decoder {
-	return apiextensionsserver.Codecs.DecoderToVersion(d, gv)
+func (s asTheyAre) EncoderForVersion(e runtime.Encoder, gv runtime.GroupVersioner) runtime.Encoder {
+	return plainEncoder{e, s.NegotiatedSerializer.EncoderForVersion(e, gv)}
 }
 
-// plainEncoder encodes what has no Go type, and events, by plain, and all else by Encoder.
+// plainEncoder encodes objects without a Go type, and events, with plain.
 type plainEncoder struct {
 	plain runtime.Encoder
 	runtime.Encoder
 }
 
-// Encode implements runtime.Encoder.
 func (e plainEncoder) Encode(obj runtime.Object, w io.Writer) error {
 	switch obj.(type) {
 	case runtime.Unstructured, *metav1.WatchEvent:

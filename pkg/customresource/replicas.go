@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strings"
 
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/validate/content"
 	"k8s.io/apimachinery/pkg/api/validation"
@@ -25,15 +27,15 @@ import (
 	"k8s.io/apiserver/pkg/registry/rest"
 	"k8s.io/apiserver/pkg/util/dryrun"
 
+	"github.com/shardplane/shardplane/pkg/customresource/definitions"
 	"github.com/shardplane/shardplane/pkg/customresource/versions"
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// Upstream's handlers take off the metadata of an object, before anybody sees it, what a
-// server gives to objects of its own. So those that are to keep it are written here.
+// Upstream's handlers remove server-set metadata from objects. Replicas, which must keep it, are written here.
 
-// replicaHandler returns the handler that creates or replaces a replica, which says by an
-// annotation that it is one; next does that for other objects.
+// replicaHandler creates or replaces a replica, i.e. an object with the shard annotation; next handles other
+// objects.
 func (s *Server) replicaHandler(info *genericapirequest.RequestInfo, replicas *versions.Replicas, scope *handlers.RequestScope, next http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if contentType(r) != runtime.ContentTypeJSON {
@@ -60,9 +62,8 @@ func (s *Server) replicaHandler(info *genericapirequest.RequestInfo, replicas *v
 	}
 }
 
-// writeReplica does what a request to create or replace a replica asks for.
 func writeReplica(r *http.Request, info *genericapirequest.RequestInfo, replicas *versions.Replicas, scope *handlers.RequestScope, sent *metav1.PartialObjectMetadata, body []byte) (written runtime.Object, status int, err error) {
-	options := &metav1.CreateOptions{} // those of an update are the same
+	options := &metav1.CreateOptions{} // the same as those of an update
 	if err := metainternalversionscheme.ParameterCodec.DecodeParameters(r.URL.Query(), scope.MetaGroupVersion, options); err != nil {
 		return nil, 0, apierrors.NewBadRequest(err.Error())
 	}
@@ -88,8 +89,7 @@ func writeReplica(r *http.Request, info *genericapirequest.RequestInfo, replicas
 	return written, http.StatusOK, err
 }
 
-// replicaOf returns the replica that a body is, whose metadata are known. Its own shard has
-// validated its content.
+// replicaOf decodes a replica with the given metadata. Its own shard has validated its content.
 func replicaOf(info *genericapirequest.RequestInfo, kind schema.GroupVersionKind, sent *metav1.PartialObjectMetadata, body []byte) (*unstructured.Unstructured, error) {
 	if got := sent.GroupVersionKind(); got != kind {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("the object is a %s, and not a %s as the URL says", got, kind))
@@ -115,4 +115,34 @@ func replicaOf(info *genericapirequest.RequestInfo, kind schema.GroupVersionKind
 	}
 	obj.Object["metadata"] = metadata
 	return obj, nil
+}
+
+// Opaque returns a copy of crd for a server of replicas. All fields are preserved without validation or
+// defaults, versions are converted by name only, and there are no subresources, so that the status is written
+// together with its object.
+func Opaque(crd *apiextensionsv1.CustomResourceDefinition) *apiextensionsv1.CustomResourceDefinition {
+	out := crd.DeepCopy()
+	out.Spec.Conversion = &apiextensionsv1.CustomResourceConversion{Strategy: apiextensionsv1.NoneConverter}
+	out.Spec.PreserveUnknownFields = false
+	for i := range out.Spec.Versions {
+		v := &out.Spec.Versions[i]
+		v.Schema = &apiextensionsv1.CustomResourceValidation{
+			OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{Type: "object", XPreserveUnknownFields: new(true)},
+		}
+		v.Subresources, v.Deprecated, v.DeprecationWarning = nil, false, nil
+	}
+	return out
+}
+
+// OpaqueSchema returns the opaque schema of a cluster-scoped resource with the given kind.
+func OpaqueSchema(resource schema.GroupVersionResource, kind string) (*definitions.Schema, error) {
+	crd := Opaque(&apiextensionsv1.CustomResourceDefinition{Spec: apiextensionsv1.CustomResourceDefinitionSpec{
+		Group: resource.Group,
+		Names: apiextensionsv1.CustomResourceDefinitionNames{
+			Plural: resource.Resource, Singular: strings.ToLower(kind), Kind: kind, ListKind: kind + "List",
+		},
+		Scope:    apiextensionsv1.ClusterScoped,
+		Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{Name: resource.Version, Served: true, Storage: true}},
+	}})
+	return definitions.NewSchema(&crd.Spec, &crd.Spec.Names)
 }

@@ -2,12 +2,14 @@ package customresource
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"strings"
 	"sync"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -23,20 +25,21 @@ import (
 	"github.com/shardplane/shardplane/pkg/storage/claims"
 )
 
-// pauseAfter is for how long a write has its seat that may wait for a conversion
-// webhook: all that it computes takes less.
+// pauseAfter is longer than a write computes. After it, the write releases its seat, because it may be waiting
+// for a conversion webhook.
 const pauseAfter = 2 * time.Second
 
-// Wrap returns a handler that serves custom resources and merged discovery and
-// OpenAPI documents, and passes everything else to next. It must come after
-// authentication and authorization, and after the filters that put the logical
-// cluster and the request info into the context. It can be called once.
+// Wrap returns a handler that serves custom resources and merged discovery and OpenAPI documents, and passes
+// other requests to next. It must be called after authentication, authorization, and the filters that set the
+// logical cluster and the request info. It can be called once.
 func (s *Server) Wrap(next http.Handler) http.Handler {
 	s.builtIns.Next = next
-	return s.trimmingPatterns(s.serveHTTP)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s.serveHTTP(w, r)
+		s.patterns.Trim() // writes compile patterns of objects, and of defaults in definitions
+	})
 }
 
-// serveNext passes a request on.
 func (s *Server) serveNext(w http.ResponseWriter, r *http.Request) {
 	s.builtIns.Next.ServeHTTP(w, r)
 }
@@ -55,7 +58,7 @@ func (s *Server) serveHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		return
 	}
-	if d := readOnlyFrom(ctx); d != nil {
+	if d, ok := ctx.Value(readOnlyKey{}).(*definitions.Definition); ok {
 		s.serveReadOnly(w, r, info, cluster, d)
 		return
 	}
@@ -66,16 +69,7 @@ func (s *Server) serveHTTP(w http.ResponseWriter, r *http.Request) {
 	s.serveResource(w, r, info, cluster)
 }
 
-// trimmingPatterns bounds the patterns that writes compile: those of objects, and of definitions, whose
-// defaults are validated.
-func (s *Server) trimmingPatterns(next http.HandlerFunc) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		next(w, r)
-		s.patterns.Trim()
-	})
-}
-
-// serveResource serves a request for what may be a custom resource.
+// serveResource serves a request for a possible custom resource.
 func (s *Server) serveResource(w http.ResponseWriter, r *http.Request, info *genericapirequest.RequestInfo, cluster request.Cluster) {
 	resource, hash, qualified := strings.Cut(info.Resource, ":")
 	ctx := r.Context()
@@ -85,19 +79,17 @@ func (s *Server) serveResource(w http.ResponseWriter, r *http.Request, info *gen
 		Version:  info.APIVersion,
 		Identity: hash,
 	}
-	// Authorization has decided about the name as it is in the URL: nothing else than what
-	// it takes for such a resource may be served.
+	// Authorization used the name in the URL. Only the resource with this identity may be served.
 	if qualified && (!request.ValidIdentity(hash) || !s.mayQualify(r.Context(), cluster, info.Verb)) {
 		s.serveNone(w, r, info, s.refuseIdentity(l, qualified, nil))
 		return
 	}
-	if viewed := request.IdentityFrom(ctx, l.Resource); viewed != "" && !qualified {
-		l.Identity, l.Exported = viewed, true
+	if exported := request.IdentityFrom(ctx, l.Resource); exported != "" && !qualified {
+		l.Identity, l.Exported = exported, true
 	}
 	var current *stream
 	if info.Verb == "watch" {
-		// Registered before the definition is resolved, so that no change of it
-		// goes unseen.
+		// Added before the definition is resolved, so that no change is missed.
 		var end context.CancelFunc
 		ctx, end = context.WithCancel(ctx)
 		defer end()
@@ -114,16 +106,16 @@ func (s *Server) serveResource(w http.ResponseWriter, r *http.Request, info *gen
 		writeError(w, r, info, apierrors.NewInternalError(err))
 		return
 	}
-	if definition == nil || definition.MetadataOnly && !asksForMetadata(r) ||
+	if definition == nil || definition.MetadataOnly && !prefersMetadata(r) ||
 		qualified && !cluster.Wildcard && !s.replicas && definition.Only == nil {
 		s.serveNone(w, r, info, s.refuseIdentity(l, qualified, definition))
 		return
 	}
-	if asksForMetadata(r) {
+	if prefersMetadata(r) {
 		ctx = versions.WithMetadata(ctx)
 	}
 	if definition.Identity != request.IdentityFrom(ctx, l.Resource) {
-		// Of what the system has, identities are other names of the objects without one.
+		// For system definitions, an identity is another name of the objects without one.
 		ctx = request.WithIdentity(ctx, l.Resource, definition.Identity)
 	}
 	if definition.Provider != "" {
@@ -148,10 +140,10 @@ func (s *Server) serveResource(w http.ResponseWriter, r *http.Request, info *gen
 	})
 }
 
-// withCreation has a request to write ask once more, right before it stores a new object, whether the
-// resource is served as it was when the request came. Webhooks may have kept it waiting, while what has
-// the resource served was deleted with all objects: nobody would serve another one.
-func (s *Server) withCreation(ctx context.Context, verb string, l definitions.Lookup, then *definitions.Definition) context.Context {
+// withCreation makes writes check again, immediately before a new object is stored, whether the resource is
+// still served. While webhooks delayed the request, the definition may have been deleted with all its objects.
+// Nothing would delete another one.
+func (s *Server) withCreation(ctx context.Context, verb string, l definitions.Lookup, before *definitions.Definition) context.Context {
 	if verb != "create" && verb != "update" && verb != "patch" {
 		return ctx
 	}
@@ -160,7 +152,7 @@ func (s *Server) withCreation(ctx context.Context, verb string, l definitions.Lo
 		switch {
 		case err != nil:
 			return err
-		case now == nil || now.Identity != then.Identity || now.Objects != nil:
+		case now == nil || now.Identity != before.Identity || now.Objects != nil:
 			return apierrors.NewGenericServerResponse(http.StatusNotFound, "create", l.Resource, name, "", 0, false)
 		case now.Terminating:
 			return refuseCreation(l.Resource, name)
@@ -170,19 +162,17 @@ func (s *Server) withCreation(ctx context.Context, verb string, l definitions.Lo
 	})
 }
 
-// serveNone answers a request for what is no custom resource here: with why, or as whoever is next
-// does.
-func (s *Server) serveNone(w http.ResponseWriter, r *http.Request, info *genericapirequest.RequestInfo, why error) {
-	if why != nil {
-		writeError(w, r, info, why)
+// serveNone returns err, or calls the next handler if it is nil.
+func (s *Server) serveNone(w http.ResponseWriter, r *http.Request, info *genericapirequest.RequestInfo, err error) {
+	if err != nil {
+		writeError(w, r, info, err)
 		return
 	}
 	s.serveNext(w, r)
 }
 
-// mayQualify reports whether a request may say of which identity the objects are. For all logical
-// clusters it has to. In one of them that is for replicas, and for servers that compare these with
-// what they are of: others name the resource without.
+// mayQualify reports whether the resource in a request may have an identity. Wildcard requests may. In one
+// logical cluster, only requests for replicas, and requests of servers that compare replicas, may.
 func (s *Server) mayQualify(ctx context.Context, cluster request.Cluster, verb string) bool {
 	if cluster.Wildcard || s.replicas {
 		return true
@@ -191,10 +181,9 @@ func (s *Server) mayQualify(ctx context.Context, cluster request.Cluster, verb s
 	return ok && verb == "get" && identity.MemberOf(ctx, u, user.SystemPrivilegedGroup)
 }
 
-// serveObjects serves a request for custom resources with the schema of a definition, in the
-// encodings that custom resources have.
+// serveObjects serves requests in the encodings that custom resources support.
 func (s *Server) serveObjects(w http.ResponseWriter, r *http.Request, info *genericapirequest.RequestInfo, used *definitions.Schema, definition *definitions.Definition) {
-	if asksForListOfOne(r, info) {
+	if prefersListOfOne(r, info) {
 		writeError(w, r, info, errNoList)
 		return
 	}
@@ -225,10 +214,9 @@ func (s *Server) serveObjects(w http.ResponseWriter, r *http.Request, info *gene
 	s.serveUpstream(w, r, info, crd)
 }
 
-// pauseIfSlow pauses the request of ctx, see request.Pause, when it takes long, until
-// end. For managed fields the library converts objects without a context, so that
-// nobody knows when such a request waits for the webhook: many in many logical clusters
-// would take all seats.
+// pauseIfSlow pauses a request if it is slow, see request.Pause, until end is called. The library converts
+// objects for managed fields without a context, so that it is unknown when such a request waits for a webhook.
+// Requests of many logical clusters could otherwise take all seats.
 func pauseIfSlow(ctx context.Context) (end func()) {
 	var (
 		mu     sync.Mutex
@@ -251,8 +239,7 @@ func pauseIfSlow(ctx context.Context) (end func()) {
 	}
 }
 
-// resolve asks the sources for a definition, until what they say holds for a
-// stream, if current is one.
+// resolve returns the definition of a request, and registers it with current, if that is not nil.
 func (s *Server) resolve(ctx context.Context, l definitions.Lookup, current *stream) (*definitions.Definition, error) {
 	for {
 		definition, err := s.sources.Resolve(ctx, l)
@@ -262,8 +249,7 @@ func (s *Server) resolve(ctx context.Context, l definitions.Lookup, current *str
 	}
 }
 
-// serveTyped has next serve a request in the encodings that it knows, and translates where
-// the client speaks by a Go type.
+// serveTyped translates between the encodings of a client with Go types and those that next supports.
 func (s *Server) serveTyped(w http.ResponseWriter, r *http.Request, info *genericapirequest.RequestInfo, sch *definitions.Schema, next serveFunc) {
 	encoded := contentType(r) == runtime.ContentTypeProtobuf && (info.Verb == "create" || info.Verb == "update") && info.Subresource != "scale"
 	typed := scheme.Scheme.Recognizes(schema.GroupVersionKind{Group: info.APIGroup, Version: info.APIVersion, Kind: sch.Names().Kind})
@@ -284,8 +270,7 @@ func (s *Server) serveTyped(w http.ResponseWriter, r *http.Request, info *generi
 	s.serveTranslated(w, r, info, encoded, next)
 }
 
-// serveTranslated has next serve a request as JSON. encoded reports whether the body is an
-// object in protobuf.
+// serveTranslated calls next with a JSON body. encoded is set if the body is protobuf.
 func (s *Server) serveTranslated(w http.ResponseWriter, r *http.Request, info *genericapirequest.RequestInfo, encoded bool, next serveFunc) {
 	switch {
 	case encoded:
@@ -300,4 +285,34 @@ func (s *Server) serveTranslated(w http.ResponseWriter, r *http.Request, info *g
 	default:
 		next(w, r, info)
 	}
+}
+
+// refuseIdentity returns an error for requests with an unknown or invalid identity: wildcard requests with
+// one, wildcard requests that require one, and requests to virtual workspaces. It returns nil for other
+// requests. The error does not disclose bindings of other tenants: only administrators of the shard send
+// wildcard requests, and only virtual workspaces of exports have identities, with the consent of consumers.
+func (s *Server) refuseIdentity(l definitions.Lookup, qualified bool, d *definitions.Definition) error {
+	var why string
+	switch {
+	case s.replicas:
+		return nil
+	case d == nil && l.Exported && l.Cluster.Wildcard:
+		why = fmt.Sprintf("no APIExport that is known here offers %s with the identity %s, and a schema that exists: correct the identityHash of the permission claim, or let the provider create the schema", l.Resource, l.Identity)
+	case d == nil && l.Exported:
+		why = fmt.Sprintf("%s with the identity %s is not bound in this logical cluster, whatever claims on it are accepted", l.Resource, l.Identity)
+	case !l.Cluster.Wildcard:
+		return nil
+	case qualified && !request.ValidIdentity(l.Identity):
+		why = fmt.Sprintf("%q is no identity: write the status.identityHash of an APIExport after the colon", l.Identity)
+	case qualified && d == nil:
+		why = fmt.Sprintf("nothing here binds %s with the identity %s: take the status.identityHash of an APIExport that offers it and has a Bound APIBinding", l.Resource, l.Identity)
+	case d != nil && d.MetadataOnly:
+		why = fmt.Sprintf("the %s of different logical clusters need not be of one kind: ask for those of one identity, as %s:<status.identityHash of the APIExport>, or for PartialObjectMetadata", l.Resource, l.Resource.Resource)
+	default:
+		return nil
+	}
+	return &apierrors.StatusError{ErrStatus: metav1.Status{
+		Status: metav1.StatusFailure, Code: http.StatusNotFound, Reason: metav1.StatusReasonNotFound, Message: why,
+		Details: &metav1.StatusDetails{Group: l.Resource.Group, Kind: l.Resource.Resource},
+	}}
 }

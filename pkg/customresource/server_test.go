@@ -1,13 +1,30 @@
 package customresource
 
 import (
+	"context"
+	"encoding/pem"
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"testing"
+	"time"
 
+	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/stretchr/testify/require"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/admission"
+	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/registry/rest"
+	"k8s.io/client-go/dynamic"
+
+	"github.com/shardplane/shardplane/pkg/customresource/definitions"
+	"github.com/shardplane/shardplane/pkg/customresource/documents"
+	"github.com/shardplane/shardplane/pkg/request"
 )
 
 func TestEstablishedInOneWrite(t *testing.T) {
@@ -29,7 +46,7 @@ func TestEstablishedInOneWrite(t *testing.T) {
 	require.Equal(t, created.Spec.Names, created.Status.AcceptedNames)
 	require.Equal(t, []string{"v1"}, created.Status.StoredVersions)
 
-	// No moment in which the new resource is not found.
+	// The new resource is found at all times.
 	w := mustCreate(t, s.Dynamic(t, "one").Resource(widgets).Namespace("default"), widget("a", map[string]any{"size": int64(3), "weight": int64(9)}))
 	require.Equal(t, "one", w.GetAnnotations()["kcp.io/cluster"])
 	require.Equal(t, map[string]any{"size": int64(3), "color": "blue"}, w.Object["spec"], "pruned and defaulted")
@@ -63,4 +80,191 @@ func TestIsolation(t *testing.T) {
 	}
 	require.Equal(t, 1, s.opened.custom(), "one shared watch cache")
 	require.Len(t, s.table.Definitions(), 2, "equal definitions share their serving info")
+}
+
+// TestStopWithHangingHook: a hanging webhook does not keep a server from stopping. Leaks are checked after all
+// tests.
+func TestStopWithHangingHook(t *testing.T) {
+	t.Parallel()
+	arrived, release := make(chan struct{}, 16), make(chan struct{})
+	left := make(chan struct{}, 16)
+	hook := httptest.NewTLSServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body) // detects the end of the call
+		arrived <- struct{}{}
+		<-r.Context().Done()
+		left <- struct{}{}
+		<-release
+	}))
+	t.Cleanup(hook.Close)
+	t.Cleanup(func() { close(release) })
+	s := startServer(t, serverOptions{})
+	crd := widgetCRD(nil)
+	v2 := crd.Spec.Versions[0].DeepCopy()
+	v2.Name, v2.Storage = "v2", false
+	crd.Spec.Versions = append(crd.Spec.Versions, *v2)
+	url := hook.URL
+	crd.Spec.Conversion = &apiextensionsv1.CustomResourceConversion{
+		Strategy: apiextensionsv1.WebhookConverter,
+		Webhook: &apiextensionsv1.WebhookConversion{
+			ClientConfig:             &apiextensionsv1.WebhookClientConfig{URL: &url, CABundle: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: hook.Certificate().Raw})},
+			ConversionReviewVersions: []string{"v1"},
+		},
+	}
+	s.CreateCRD(t, "one", crd)
+	mustCreate(t, s.Dynamic(t, "one").Resource(widgets).Namespace("default"), widget("a", nil))
+	resource := widgets
+	resource.Version = "v2"
+	gave, ended := make(chan error, 1), make(chan struct{})
+	client := s.Dynamic(t, "one").Resource(resource)
+	go func() {
+		_, err := client.List(t.Context(), metav1.ListOptions{})
+		gave <- err
+	}()
+	go func() {
+		defer close(ended)
+		w, err := client.Watch(t.Context(), metav1.ListOptions{})
+		if err == nil {
+			for range w.ResultChan() {
+			}
+		}
+	}()
+	<-arrived
+	<-arrived
+	s.Stop()
+	require.Error(t, <-gave)
+	<-ended
+	for range 2 {
+		select {
+		case <-left:
+		case <-time.After(deadline):
+			require.Fail(t, "a call has not ended")
+		}
+	}
+}
+
+type trims int
+
+func (n *trims) Trim() { *n++ }
+
+// TestCompiledPatternsAreBounded: patterns that a request compiles are trimmed when it ends.
+func TestCompiledPatternsAreBounded(t *testing.T) {
+	var n, before trims
+	s := &Server{patterns: &n, builtIns: &documents.BuiltIns{}}
+	next := http.HandlerFunc(func(http.ResponseWriter, *http.Request) { before = n })
+	s.Wrap(next).ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", http.NoBody))
+	require.Zero(t, before)
+	require.EqualValues(t, 1, n)
+}
+
+// TestListOutlivesServingInfo: a list continues after its definition was deleted and the serving info
+// released.
+func TestListOutlivesServingInfo(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, serverOptions{release: 20 * time.Millisecond})
+	s.CreateCRD(t, "one", widgetCRD(nil))
+	_, err := s.Dynamic(t, "one").Resource(widgets).List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	ctx := genericapirequest.WithNamespace(request.WithClusterName(t.Context(), "one"), "")
+	lister, done := s.listerOf(t, "one")
+	watcher, ok := lister.(rest.Watcher)
+	require.True(t, ok)
+	w, err := watcher.Watch(ctx, &internalversion.ListOptions{ResourceVersion: "0"})
+	require.NoError(t, err)
+	defer w.Stop()
+	s.DeleteCRD(t, "one", "widgets.example.com")
+	require.Eventually(t, func() bool {
+		select {
+		case _, open := <-w.ResultChan():
+			return !open
+		default:
+			return false
+		}
+	}, deadline, tick, "upstream's handler drops the view")
+	_, err = lister.List(ctx, nil)
+	require.NoError(t, err)
+	require.Equal(t, 1, s.opened.custom())
+	done()
+	require.Zero(t, s.opened.custom())
+}
+
+// listerOf returns the lister for widgets of a logical cluster as JSON; it may be used until done is called.
+func (s *testServer) listerOf(t *testing.T, cluster logicalcluster.Name) (lister rest.Lister, done func()) {
+	t.Helper()
+	lookup := definitions.Lookup{Cluster: request.Cluster{Name: cluster}, Resource: widgets.GroupResource(), Version: "v1"}
+	d, err := s.sources.Resolve(t.Context(), lookup)
+	require.NoError(t, err)
+	lister, done, err = s.stores.Lister(d.Schema, d.Schema.Version("v1"))
+	require.NoError(t, err)
+	return lister, done
+}
+
+// slowAdmission delays creations, like a slow webhook.
+type slowAdmission struct{ arrived, goOn chan struct{} }
+
+func (slowAdmission) Handles(o admission.Operation) bool { return o == admission.Create }
+
+func (a slowAdmission) Validate(context.Context, admission.Attributes, admission.ObjectInterfaces) error {
+	a.arrived <- struct{}{}
+	<-a.goOn
+	return nil
+}
+
+// TestUnservedWhileCreating: an object is not stored if its resource was removed during admission, because it
+// might not be deleted with the other objects.
+func TestUnservedWhileCreating(t *testing.T) {
+	t.Parallel()
+	bound := newBoundAPIs(map[string]boundAPI{})
+	slow := slowAdmission{arrived: make(chan struct{}, 1), goOn: make(chan struct{})}
+	s := startServer(t, serverOptions{sources: []definitions.Source{bound}, admission: slow})
+	bind := func(cluster string, api boundAPI) { bound.change(definitions.Change{}, api, cluster) }
+	changes := map[string]struct {
+		change func(cluster string, api boundAPI)
+		want   metav1.StatusReason
+	}{
+		"ends":     {func(cluster string, _ boundAPI) { bound.terminate(cluster) }, metav1.StatusReasonForbidden},
+		"gone":     {func(cluster string, _ boundAPI) { bind(cluster, boundAPI{}) }, metav1.StatusReasonNotFound},
+		"anothers": {func(cluster string, api boundAPI) { bind(cluster, boundAPI{api.Schema, "bbbb"}) }, metav1.StatusReasonNotFound},
+		"another-schema": {func(cluster string, api boundAPI) {
+			bind(cluster, boundAPI{twinSchema(t, api.Resource.Group).Schema, api.identity})
+		}, metav1.StatusReasonUnknown},
+	}
+	for _, api := range []boundAPI{boundSchema(t, "aaaa", "x"), coreSchema(t)} {
+		resource := schema.GroupVersionResource{Group: api.Resource.Group, Version: "v1", Resource: api.Resource.Resource}
+		for way, create := range creations {
+			for change, tc := range changes {
+				cluster := way + "-" + change + "-" + api.identity
+				bind(cluster, api)
+				in := s.Dynamic(t, cluster).Resource(resource).Namespace("default")
+				obj := widget("a", map[string]any{"size": int64(1)})
+				obj.SetAPIVersion(resource.GroupVersion().String())
+				answer := make(chan error, 1)
+				go func() { answer <- create(t.Context(), in, obj) }()
+				select {
+				case <-slow.arrived:
+				case err := <-answer:
+					require.NoError(t, err, "%s was to wait", cluster)
+				}
+				tc.change(cluster, api)
+				slow.goOn <- struct{}{}
+				require.Equal(t, tc.want, apierrors.ReasonForError(<-answer), cluster)
+
+				bind(cluster, api)
+				list, err := in.List(t.Context(), metav1.ListOptions{})
+				require.NoError(t, err)
+				require.Equal(t, tc.want == metav1.StatusReasonUnknown, len(list.Items) == 1, "what is stored in %s", cluster)
+			}
+		}
+	}
+}
+
+// creations are the requests that create an object.
+var creations = map[string]func(context.Context, dynamic.ResourceInterface, *unstructured.Unstructured) error{
+	"create": func(ctx context.Context, in dynamic.ResourceInterface, obj *unstructured.Unstructured) error {
+		_, err := in.Create(ctx, obj, metav1.CreateOptions{})
+		return err
+	},
+	"apply": func(ctx context.Context, in dynamic.ResourceInterface, obj *unstructured.Unstructured) error {
+		_, err := in.Apply(ctx, obj.GetName(), obj, metav1.ApplyOptions{FieldManager: "test"})
+		return err
+	},
 }

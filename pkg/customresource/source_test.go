@@ -28,17 +28,16 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// boundAPIs stands for APIs that logical clusters have from elsewhere: each has
-// the resource of the schema that is bound there.
+// boundAPIs represents bound APIs: each logical cluster has the resource of its bound schema.
 type boundAPIs struct {
 	mu        sync.Mutex
 	bound     map[string]boundAPI // by logical cluster
-	ending    map[string]bool     // the logical clusters where they are being deleted
+	ending    map[string]bool     // logical clusters with a binding that is being deleted
 	listeners map[int]func(definitions.Change)
 	next      int
 }
 
-// boundAPI is a schema of widgets under an identity.
+// boundAPI is a schema of widgets with an identity.
 type boundAPI struct {
 	*definitions.Schema
 	identity string
@@ -48,13 +47,13 @@ func newBoundAPIs(bound map[string]boundAPI) *boundAPIs {
 	return &boundAPIs{bound: bound, ending: map[string]bool{}, listeners: map[int]func(definitions.Change){}}
 }
 
-// boundSchema is a schema of widgets with an identity, and with a property.
+// boundSchema returns a schema of widgets with an identity and a property.
 func boundSchema(t testing.TB, identity, property string) boundAPI {
 	t.Helper()
 	return boundWith(t, identity, map[string]apiextensionsv1.JSONSchemaProps{property: {Type: "string"}})
 }
 
-// boundWith is boundSchema with all of properties.
+// boundWith is boundSchema with several properties.
 func boundWith(t testing.TB, identity string, properties map[string]apiextensionsv1.JSONSchemaProps) boundAPI {
 	t.Helper()
 	crd := widgetCRD(properties)
@@ -119,14 +118,14 @@ func (b *boundAPIs) Subscribe(f func(definitions.Change)) (stop func()) {
 	}
 }
 
-// terminate says of the API of a logical cluster that it is being deleted.
+// terminate marks the API of a logical cluster as being deleted.
 func (b *boundAPIs) terminate(cluster string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.ending[cluster] = true
 }
 
-// change binds a schema, or none, in the logical clusters, and tells of it once.
+// change binds a schema, or none, in the logical clusters, and notifies once.
 func (b *boundAPIs) change(c definitions.Change, to boundAPI, clusters ...string) {
 	b.mu.Lock()
 	for _, cluster := range clusters {
@@ -142,10 +141,9 @@ func (b *boundAPIs) change(c definitions.Change, to boundAPI, clusters ...string
 	}
 }
 
-// TestIdentities: what two providers export under one name, with one schema, and
-// what a definition defines, are worlds of their own, in one logical cluster and for
-// wildcards by identity. They share a store and serving info; metadata of all of
-// them is one list.
+// TestIdentities: APIs of two providers and a definition with the same name and schema are separate, in a
+// logical cluster and in wildcard requests by identity. They share a store and serving info, and one list of
+// metadata contains all of them.
 func TestIdentities(t *testing.T) {
 	t.Parallel()
 	data := customresourcetest.NewData(t)
@@ -161,18 +159,18 @@ func TestIdentities(t *testing.T) {
 		created := mustCreate(t, s.Dynamic(t, cluster).Resource(widgets).Namespace("default"), forged)
 		requireNoIdentity(t, created)
 	}
-	all.goesOn("a")
+	all.continues("a")
 	s.requireWorlds(t, "bbbb|three")
 
-	// The same logical cluster has another API of that name.
+	// The same logical cluster has another API with that name.
 	one := s.watchAll(t, "one", "")
 	bound.change(definitions.Change{Schema: a.Schema, Identity: "aaaa", Cluster: request.Cluster{Name: "one"}}, b, "one")
 	one.ends("it is of another identity")
 	one = s.watchAll(t, "one", "")
 	in := s.Dynamic(t, "one").Resource(widgets).Namespace("default")
-	mustCreate(t, in, widget("a", map[string]any{"x": "other"})) // the name is free in this world
-	one.goesOn("a")
-	all.goesOn("a")
+	mustCreate(t, in, widget("a", map[string]any{"x": "other"})) // the name is free for this identity
+	one.continues("a")
+	all.continues("a")
 	patched, err := in.Patch(t.Context(), "a", types.MergePatchType, []byte(`{"metadata":{"annotations":{"`+request.IdentityAnnotation+`":"aaaa"}},"spec":{"x":"patched"}}`), metav1.PatchOptions{})
 	require.NoError(t, err)
 	requireNoIdentity(t, patched)
@@ -195,7 +193,7 @@ func TestIdentities(t *testing.T) {
 	bound.change(definitions.Change{Schema: a.Schema, Identity: "aaaa"}, a, "two")
 	inThree := s.Dynamic(t, "three").Resource(widgets).Namespace("default")
 	mustCreate(t, inThree, widget("b", nil))
-	three.goesOn("b")
+	three.continues("b")
 	require.NoError(t, inThree.Delete(t.Context(), "b", metav1.DeleteOptions{}))
 
 	_, err = s.Dynamic(t, "*").Resource(widgets).List(t.Context(), metav1.ListOptions{})
@@ -203,21 +201,21 @@ func TestIdentities(t *testing.T) {
 	created := s.CreateCRD(t, "one", widgetCRD(nil))
 	requireCondition(t, created, apiextensionsv1.Established, apiextensionsv1.ConditionFalse, "NotAccepted")
 
-	// What is read from storage is what was watched.
+	// Storage and watches return the same.
 	s.Stop()
 	s = startServer(t, serverOptions{data: data, sources: []definitions.Source{newBoundAPIs(map[string]boundAPI{"one": a, "two": a, "three": b})}})
 	s.requireWorlds(t, "bbbb|three")
 }
 
-// requireWorlds looks at what TestIdentities has made: one object in each of four
-// logical clusters, and those of the identity bbbb that are given.
+// requireWorlds checks the objects of TestIdentities: one in each of four logical clusters, and the given ones
+// of the identity bbbb.
 func (s *testServer) requireWorlds(t *testing.T, ofB ...string) {
 	t.Helper()
 	worlds := map[string][]string{"aaaa": {"one", "two"}, "bbbb": nil}
 	for _, world := range ofB {
 		worlds["bbbb"] = append(worlds["bbbb"], strings.TrimPrefix(world, "bbbb|"))
 	}
-	sum := 1 // that of the definition
+	sum := 1 // the definition's object
 	for identity, want := range worlds {
 		resource := widgets
 		resource.Resource += ":" + identity
@@ -254,8 +252,8 @@ func requireNoIdentity(t *testing.T, obj metav1.Object) {
 	require.Contains(t, obj.GetAnnotations(), logicalcluster.AnnotationKey)
 }
 
-// TestTerminatingIsDiscovered: clients find what a binding serves that is being deleted, because they
-// may have to remove finalizers, as they find what a definition serves that is being deleted.
+// TestTerminatingIsDiscovered: discovery contains resources whose binding or definition is being deleted,
+// because clients may have to remove finalizers.
 func TestTerminatingIsDiscovered(t *testing.T) {
 	t.Parallel()
 	bound := newBoundAPIs(map[string]boundAPI{"one": boundSchema(t, "aaaa", "x")})
@@ -273,7 +271,7 @@ func TestTerminatingIsDiscovered(t *testing.T) {
 	require.Contains(t, verbs(), "delete")
 }
 
-// watchOf is a watch of a test that tells how it goes.
+// watchOf is a watch with helpers.
 type watchOf struct {
 	t *testing.T
 	watch.Interface
@@ -310,17 +308,17 @@ func (w watchOf) ends(why string) {
 	}
 }
 
-// goesOn waits for an object of the watch.
-func (w watchOf) goesOn(name string) {
+// continues waits for an event with an object.
+func (w watchOf) continues(name string) {
 	w.t.Helper()
 	event, open := nextEvent(w.t, w)
 	require.True(w.t, open, "the watch has ended")
 	require.Equal(w.t, name, object(w.t, event).GetName())
 }
 
-// TestSourceComesAndGoes: a source appears, changes a schema, for all logical
-// clusters at once and for one, and goes, while clients list and watch. Only the
-// watches of what changed end, and no request fails but for what is not there.
+// TestSourceComesAndGoes: a source is added, changes a schema in all logical clusters and in one, and is
+// removed, while clients list and watch. Only watches of changed resources end, and requests fail only for
+// missing resources.
 func TestSourceComesAndGoes(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, serverOptions{})
@@ -368,7 +366,7 @@ func TestSourceComesAndGoes(t *testing.T) {
 	bound.change(definitions.Change{Schema: second.Schema, Identity: "aaaa", Cluster: request.Cluster{Name: "one"}}, first, "one")
 	one.ends("its schema has changed")
 	create("two", "c", "z")
-	two.goesOn("c")
+	two.continues("c")
 
 	one = s.watchAll(t, "one", "")
 	bound.change(definitions.Change{Schema: first.Schema, Identity: "aaaa", Cluster: request.Cluster{Name: "one"}, Removed: true}, boundAPI{}, "one")
@@ -392,11 +390,11 @@ func TestSourceComesAndGoes(t *testing.T) {
 	require.Empty(t, bound.listeners)
 
 	create("three", "a", "x")
-	own.goesOn("a")
+	own.continues("a")
 }
 
-// TestQualifiedResources: a resource with a colon is not served but to wildcards, with
-// an identity. Who is authorized for "widgets:" is not for widgets.
+// TestQualifiedResources: only wildcard requests may have a resource with a colon and an identity. A user
+// authorized for "widgets:" is not authorized for widgets.
 func TestQualifiedResources(t *testing.T) {
 	t.Parallel()
 	a := boundSchema(t, "aaaa", "x")
@@ -422,7 +420,7 @@ func TestQualifiedResources(t *testing.T) {
 	require.ErrorContains(t, all.Get().AbsPath("/apis", widgets.Group, widgets.Version, "widgets").Do(t.Context()).Error(), "ask for those of one identity")
 }
 
-// unknownAPIs stands for APIs of which it is not known yet whether a logical cluster has them.
+// unknownAPIs returns an error for some logical clusters.
 type unknownAPIs struct {
 	*boundAPIs
 	why map[string]error // by logical cluster
@@ -436,8 +434,8 @@ func (u unknownAPIs) List(_ context.Context, cluster request.Cluster) ([]*defini
 	return nil, u.why[cluster.Name.String()]
 }
 
-// TestUnknownDefinitions: the error of a source is the answer if it says when to ask again. Discovery always
-// suggests a delay.
+// TestUnknownDefinitions: the error of a source is returned if it suggests a delay. Discovery always suggests
+// a delay.
 func TestUnknownDefinitions(t *testing.T) {
 	t.Parallel()
 	later := apierrors.NewServiceUnavailable("not known yet")

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
 	"github.com/shardplane/shardplane/pkg/request"
@@ -14,39 +15,35 @@ import (
 // lastEventsPeriod is how long a watch outlives its definition.
 const lastEventsPeriod = time.Second
 
-// streams knows the watches of each custom resource, to end them when what they
-// are served with changes: a stream has one schema from start to end. Clients
-// resume, and see the new schema.
+// streams are the watches of each custom resource. A watch uses one schema, and ends if its definition
+// changes. Clients then resume with the new schema.
 type streams struct {
-	// resolve says what is served now.
 	resolve func(context.Context, definitions.Lookup) (*definitions.Definition, error)
 
 	mu  sync.Mutex
-	all map[schema.GroupResource]map[request.Cluster]map[*stream]struct{}
+	all map[schema.GroupResource]map[request.Cluster]sets.Set[*stream]
 }
 
-// stream is one watch.
 type stream struct {
 	ctx context.Context //nolint:containedctx // of the request
 	end context.CancelFunc
 	of  definitions.Lookup
-	// last ends the stream of a definition that is gone.
+	// last ends the stream after its definition was deleted.
 	last *time.Timer
-	// served is what the stream is served with, which has no hash until that is known.
-	// Until then, changed says that what is served has changed since the stream was
-	// added.
+	// served is empty until the definition is resolved. Until then, changed is set if it has changed since the
+	// stream was added.
 	served  served
 	changed bool
 }
 
-// served is what a stream is of: nothing that is served differently is the same.
+// served identifies how a stream is served.
 type served struct {
 	hash, identity string
 	stored         bool
 }
 
 func newStreams(resolve func(context.Context, definitions.Lookup) (*definitions.Definition, error)) *streams {
-	return &streams{resolve: resolve, all: map[schema.GroupResource]map[request.Cluster]map[*stream]struct{}{}}
+	return &streams{resolve: resolve, all: map[schema.GroupResource]map[request.Cluster]sets.Set[*stream]{}}
 }
 
 func (s *streams) add(ctx context.Context, end context.CancelFunc, of definitions.Lookup) *stream {
@@ -55,13 +52,13 @@ func (s *streams) add(ctx context.Context, end context.CancelFunc, of definition
 	defer s.mu.Unlock()
 	clusters := s.all[of.Resource]
 	if clusters == nil {
-		clusters = map[request.Cluster]map[*stream]struct{}{}
+		clusters = map[request.Cluster]sets.Set[*stream]{}
 		s.all[of.Resource] = clusters
 	}
 	if clusters[of.Cluster] == nil {
-		clusters[of.Cluster] = map[*stream]struct{}{}
+		clusters[of.Cluster] = sets.Set[*stream]{}
 	}
-	clusters[of.Cluster][st] = struct{}{}
+	clusters[of.Cluster].Insert(st)
 	return st
 }
 
@@ -81,9 +78,8 @@ func (s *streams) remove(st *stream) {
 	}
 }
 
-// serve says that a stream is about to be served with the definition that was
-// resolved last. It returns false if what is served has changed in the meantime:
-// then it is to be resolved again.
+// serve sets the resolved definition of a stream. It returns false if the definition has changed in the
+// meantime and must be resolved again.
 func (s *streams) serve(st *stream, with *definitions.Definition) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -95,8 +91,7 @@ func (s *streams) serve(st *stream, with *definitions.Definition) bool {
 	return true
 }
 
-// changed ends the streams that are served with a schema which is not served any
-// more where they are.
+// changed ends the streams with a schema that is not served any more.
 func (s *streams) changed(c definitions.Change) {
 	if c.Schema == nil {
 		s.checkAll()
@@ -106,7 +101,7 @@ func (s *streams) changed(c definitions.Change) {
 	defer s.mu.Unlock()
 	clusters := s.all[c.Schema.Resource]
 	if c.Cluster != (request.Cluster{}) {
-		clusters = map[request.Cluster]map[*stream]struct{}{c.Cluster: clusters[c.Cluster]}
+		clusters = map[request.Cluster]sets.Set[*stream]{c.Cluster: clusters[c.Cluster]}
 	}
 	for _, of := range clusters {
 		for st := range of {
@@ -121,7 +116,7 @@ func servedBy(d *definitions.Definition) served {
 	return served{d.Schema.Hash, d.Identity, d.Objects == nil}
 }
 
-// checkAll ends the streams that would be served differently now.
+// checkAll ends the streams with a changed definition.
 func (s *streams) checkAll() {
 	s.mu.Lock()
 	all := map[*stream]served{}
@@ -148,14 +143,13 @@ func (s *streams) checkAll() {
 	}
 }
 
-// endLocked ends a stream, or has it resolved again if it is not served yet. Of
-// a definition that is gone, the instances have just been deleted, and clients
-// are to hear of it: they cannot resume.
-func (st *stream) endLocked(gone bool) {
+// endLocked ends a stream, or requests another resolve if it is not served yet. If the definition was deleted,
+// it waits, because clients cannot resume and should receive the deletions of its objects.
+func (st *stream) endLocked(deleted bool) {
 	switch {
 	case st.served.hash == "":
 		st.changed = true
-	case !gone:
+	case !deleted:
 		st.end()
 	case st.last == nil:
 		st.last = time.AfterFunc(lastEventsPeriod, st.end)

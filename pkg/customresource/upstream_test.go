@@ -25,35 +25,33 @@ import (
 	"github.com/shardplane/shardplane/pkg/storage"
 )
 
-// The two facts about upstream's handler that the synthetic lister relies on are
-// written down nowhere but in its code. If one of the tests here fails after an
-// update, lister.go is to be changed, not the test.
+// The synthetic lister relies on two properties of upstream's handler that only its code documents. If a test
+// fails after an update, fix lister.go, not the test.
 
-// asked records what the upstream handler asks of the synthetic lister, and when
-// it asks for storage.
-type asked struct {
+// recorder records the calls of the synthetic lister and the storage.
+type recorder struct {
 	*syntheticLister
 	*storesOf
 
 	mu  sync.Mutex
 	log []string
-	// building is called when storage is asked for.
+	// building is called when storage is requested.
 	building func()
 }
 
-// storesOf gives the storage that is asked for.
+// storesOf returns the storage.
 type storesOf struct{ generic.RESTOptionsGetter }
 
 const byKey, byName, forStorage = "by one-time key", "by name", "storage"
 
-func (a *asked) note(what string) {
+func (a *recorder) record(event string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.log = append(a.log, what)
+	a.log = append(a.log, event)
 }
 
-// take returns the log, and begins another.
-func (a *asked) take() []string {
+// take returns and clears the log.
+func (a *recorder) take() []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	log := a.log
@@ -61,29 +59,29 @@ func (a *asked) take() []string {
 	return log
 }
 
-func (a *asked) Get(name string) (*apiextensionsv1.CustomResourceDefinition, error) {
+func (a *recorder) Get(name string) (*apiextensionsv1.CustomResourceDefinition, error) {
 	if strings.Contains(name, "#") {
-		a.note(byName + " " + name)
+		a.record(byName + " " + name)
 	} else {
-		a.note(byKey)
+		a.record(byKey)
 	}
 	return a.syntheticLister.Get(name)
 }
 
-func (a *asked) Lister() listers.CustomResourceDefinitionLister { return a }
+func (a *recorder) Lister() listers.CustomResourceDefinitionLister { return a }
 
-func (a *asked) GetRESTOptions(resource schema.GroupResource, example apiruntime.Object) (generic.RESTOptions, error) {
-	a.note(forStorage)
+func (a *recorder) GetRESTOptions(resource schema.GroupResource, example apiruntime.Object) (generic.RESTOptions, error) {
+	a.record(forStorage)
 	if a.building != nil {
 		a.building()
 	}
 	return a.storesOf.GetRESTOptions(resource, example)
 }
 
-// startAsked starts a server whose upstream handler is listened to.
-func startAsked(t *testing.T) (*testServer, *asked) {
+// startRecorded starts a server with recorded calls.
+func startRecorded(t *testing.T) (*testServer, *recorder) {
 	t.Helper()
-	a := &asked{}
+	a := &recorder{}
 	s := startServer(t, serverOptions{assembled: func(s *Server) {
 		a.syntheticLister, a.storesOf = s.lister, &storesOf{s.stores}
 		upstream, err := apiextensionsserver.NewCustomResourceDefinitionHandler(
@@ -96,12 +94,11 @@ func startAsked(t *testing.T) (*testServer, *asked) {
 	return s, a
 }
 
-// TestUpstreamGetsADefinitionOncePerRequest pins the first fact: for each request
-// the handler asks its lister once, before anything else, for
-// "<resource>.<group>" of the request info that it finds in the context.
+// TestUpstreamGetsADefinitionOncePerRequest: for each request the handler first gets "<resource>.<group>" of
+// the request info in the context from its lister, and only once.
 func TestUpstreamGetsADefinitionOncePerRequest(t *testing.T) {
 	t.Parallel()
-	s, a := startAsked(t)
+	s, a := startRecorded(t)
 	s.CreateCRD(t, "one", widgetCRD(nil))
 	client := s.Dynamic(t, "one").Resource(widgets).Namespace("default")
 	a.take()
@@ -109,7 +106,7 @@ func TestUpstreamGetsADefinitionOncePerRequest(t *testing.T) {
 	first := a.take()
 	require.Equal(t, byKey, first[0], "the handler gets the definition of the request before anything else")
 	require.NotContains(t, first[1:], byKey, "and once")
-	for name, ask := range map[string]func(ctx context.Context) error{
+	for name, send := range map[string]func(ctx context.Context) error{
 		"get": func(ctx context.Context) error { _, err := client.Get(ctx, "a", metav1.GetOptions{}); return err },
 		"update": func(ctx context.Context) error {
 			_, err := client.Update(ctx, created, metav1.UpdateOptions{})
@@ -134,23 +131,22 @@ func TestUpstreamGetsADefinitionOncePerRequest(t *testing.T) {
 			return client.DeleteCollection(ctx, metav1.DeleteOptions{DryRun: []string{"All"}}, metav1.ListOptions{})
 		},
 	} {
-		require.NoError(t, ask(t.Context()), name)
+		require.NoError(t, send(t.Context()), name)
 		require.Equal(t, []string{byKey}, a.take(), "%s: the handler gets the definition of a request once, and nothing else", name)
 	}
 }
 
-// TestUpstreamGetsADefinitionByNameJustBeforeItsStorage pins the second fact: the
-// handler asks for a definition by its own name only when it makes serving info,
-// under a lock of its own, and asks for storage next, for this definition.
+// TestUpstreamGetsADefinitionByNameJustBeforeItsStorage: the handler gets a definition by its own name only
+// when it creates serving info, under its own lock, and then requests storage for this definition.
 func TestUpstreamGetsADefinitionByNameJustBeforeItsStorage(t *testing.T) {
 	t.Parallel()
-	s, a := startAsked(t)
+	s, a := startRecorded(t)
 	clusters := []string{"one", "two", "three", "four"}
 	for _, cluster := range clusters {
 		s.CreateCRD(t, cluster, widgetCRD(map[string]apiextensionsv1.JSONSchemaProps{cluster: {Type: "string"}}))
 	}
 	a.take()
-	// All requests have been taken on before the first serving info is made.
+	// All requests were accepted before the first serving info is created.
 	a.building = func() {
 		for range 1000 {
 			a.mu.Lock()
@@ -161,7 +157,7 @@ func TestUpstreamGetsADefinitionByNameJustBeforeItsStorage(t *testing.T) {
 			}
 			runtime.Gosched()
 		}
-		for range 1000 { // they get as far as they can
+		for range 1000 { // proceed as far as possible
 			runtime.Gosched()
 		}
 	}

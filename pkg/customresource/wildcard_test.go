@@ -20,8 +20,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// TestWildcardMetadata: plain definitions may conflict, so a wildcard reads
-// only metadata of their instances.
+// TestWildcardMetadata: wildcard requests without an identity return only metadata, because definitions may
+// conflict.
 func TestWildcardMetadata(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, serverOptions{})
@@ -68,8 +68,8 @@ func TestWildcardMetadata(t *testing.T) {
 	require.True(t, apierrors.IsNotFound(err), "an identity that no one knows: %v", err)
 }
 
-// TestMetadataNeverFallsBack: an accept header that prefers metadata and takes
-// objects too gets metadata.
+// TestMetadataNeverFallsBack: an Accept header that prefers metadata but also accepts objects returns
+// metadata.
 func TestMetadataNeverFallsBack(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, serverOptions{})
@@ -93,7 +93,7 @@ func TestMetadataNeverFallsBack(t *testing.T) {
 	}
 }
 
-// TestMetadataOfOne: the metadata of one object are no list, which is refused before anything is written.
+// TestMetadataOfOne: a list of metadata is rejected for a single object, before a write.
 func TestMetadataOfOne(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, serverOptions{})
@@ -135,7 +135,7 @@ func rawConfig(c *rest.Config) *rest.Config {
 	return c
 }
 
-// TestSystemDefinitions are served everywhere, with full content on wildcards.
+// TestSystemDefinitions are served everywhere, with full content in wildcard requests.
 func TestSystemDefinitions(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, serverOptions{system: []*apiextensionsv1.CustomResourceDefinition{widgetCRD(nil)}})
@@ -156,7 +156,7 @@ func TestSystemDefinitions(t *testing.T) {
 	require.Len(t, list.Items, 1, "a definition that was never served takes nothing with it")
 }
 
-// TestFixedSet is how a server of replicas uses the package.
+// TestFixedSet uses the package like a server of replicas.
 func TestFixedSet(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, serverOptions{
@@ -203,8 +203,7 @@ func TestFixedSet(t *testing.T) {
 	}
 }
 
-// TestManyCreators: definitions that come at once, with conflicts, leave names
-// accepted once.
+// TestManyCreators: of concurrent definitions with conflicts, one gets each name.
 func TestManyCreators(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, serverOptions{})

@@ -333,7 +333,7 @@ var bound = []Mutant{
 	{
 		Name: "late-object", Rule: "nothing is stored that nobody serves any more when webhooks let it pass",
 		Edits: []Edit{{
-			File:   "pkg/customresource/versions/viewstorage.go",
+			File:   "pkg/customresource/versions/storage.go",
 			Before: `err == nil && before.IsZero() {`,
 			After:  `err == nil && !before.IsZero() {`,
 		}},

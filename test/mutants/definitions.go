@@ -27,7 +27,7 @@ var definitions = []Mutant{
 			After: `	r.of.mu.Lock()
 	scope`,
 		}},
-		CaughtBy: "./pkg/customresource/definitions", Test: "TestRefusedDefinitionsHoldNothing",
+		CaughtBy: "./pkg/customresource/definitions", Test: "TestRefusedDefinitionsReleaseNames",
 	},
 	{
 		Name: "large-patterns", Rule: "a regular expression with a large program is never compiled",
@@ -250,7 +250,7 @@ var definitions = []Mutant{
 	{
 		Name: "bad-wildcard", Rule: "an object that cannot be read with its definition does not fail requests for all logical clusters",
 		Edits: []Edit{{
-			File:   "pkg/customresource/versions/bad.go",
+			File:   "pkg/customresource/versions/unreadable.go",
 			Before: `	return ok && cluster.Wildcard`,
 			After:  `	return ok && cluster.Wildcard && cluster.Name != ""`,
 		}},
@@ -260,8 +260,8 @@ var definitions = []Mutant{
 		Name: "bad-definition", Rule: "a stored definition does not end the process",
 		Edits: []Edit{{
 			File:   "pkg/customresource/definitions/index.go",
-			Before: `		if r := recover(); r != nil { // it would`,
-			After:  `		if r := any(nil); r != nil { // it would`,
+			Before: `		if r := recover(); r != nil { // a panic would`,
+			After:  `		if r := any(nil); r != nil { // a panic would`,
 		}},
 		CaughtBy: "./pkg/customresource/definitions", Test: "TestFaultyDefinition",
 	},
@@ -269,15 +269,15 @@ var definitions = []Mutant{
 		Name: "uncounted-defaults", Rule: "what defaults add to an object is counted before they are set, those within defaults included",
 		Edits: []Edit{{
 			File:   "pkg/customresource/versions/shape.go",
-			Before: `			s.fills = add(bytesOf(value), s.expansion(value))`,
-			After:  `			s.fills = bytesOf(value)`,
+			Before: `			s.defaultBytes = add(bytesOf(value), s.expansion(value))`,
+			After:  `			s.defaultBytes = bytesOf(value)`,
 		}},
 		CaughtBy: "./pkg/customresource/versions", Test: "TestExpansion",
 	},
 	{
 		Name: "decoded-deletion", Rule: "deletion of bound objects needs only keys and metadata",
 		Edits: []Edit{{
-			File: "pkg/customresource/versions/empty.go",
+			File: "pkg/customresource/versions/modify.go",
 			Before: `		key, err := keyOf(&all.Items[i])
 `,
 			After: `		key, err := keyOf(&all.Items[i])

@@ -27,24 +27,23 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// Parts are what an API server is started around.
+// Parts configures an API server for tests.
 type Parts struct {
-	// Wrap wraps the API, where it is set.
+	// Wrap wraps the handler; may be nil.
 	Wrap func(http.Handler) http.Handler
-	// Install registers an API, where it is set.
+	// Install registers an API; may be nil.
 	Install func(*genericapiserver.GenericAPIServer) error
-	// Run run while the server serves, and HasSynced reports whether they do what
-	// tests need.
+	// Run contains functions that run while the server serves, and HasSynced reports whether they are ready.
 	Run       []func(context.Context) error
 	HasSynced func() bool
-	// Close is called once the server has stopped.
+	// Close is called after the server has stopped.
 	Close func()
 }
 
-// API is a running API server, and nothing else.
+// API is a running API server.
 type API struct {
 	Config *rest.Config
-	// Stop stops the server; the end of the test does so, too.
+	// Stop stops the server. The end of the test stops it, too.
 	Stop func()
 }
 
@@ -114,7 +113,7 @@ func serverConfig(t testing.TB) (config *genericapiserver.Config, address string
 	return config, address
 }
 
-// withCluster does in tests what the shard's outermost filter does.
+// withCluster sets the logical cluster as the shard's outermost filter does.
 func withCluster(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		l, found, err := request.Locate(r.URL.Path, request.Clusters, request.Shards)
@@ -130,14 +129,14 @@ func withCluster(next http.Handler) http.Handler {
 	})
 }
 
-// ClusterConfig is the configuration of a client of a logical cluster.
+// ClusterConfig returns the client configuration for a logical cluster.
 func (a *API) ClusterConfig(cluster string) *rest.Config {
 	c := rest.CopyConfig(a.Config)
 	c.Host += request.ClusterPath(cluster)
 	return c
 }
 
-// Dynamic is a client of a logical cluster's objects.
+// Dynamic returns a dynamic client for a logical cluster.
 func (a *API) Dynamic(t testing.TB, cluster string) dynamic.Interface {
 	t.Helper()
 	c, err := dynamic.NewForConfig(a.ClusterConfig(cluster))
@@ -145,7 +144,7 @@ func (a *API) Dynamic(t testing.TB, cluster string) dynamic.Interface {
 	return c
 }
 
-// Metadata is a client of the metadata of a logical cluster's objects.
+// Metadata returns a metadata client for a logical cluster.
 func (a *API) Metadata(t testing.TB, cluster string) metadata.Interface {
 	t.Helper()
 	c, err := metadata.NewForConfig(a.ClusterConfig(cluster))
@@ -153,7 +152,7 @@ func (a *API) Metadata(t testing.TB, cluster string) metadata.Interface {
 	return c
 }
 
-// CRDs is a client of a logical cluster's definitions.
+// CRDs returns a client for the definitions of a logical cluster.
 func (a *API) CRDs(t testing.TB, cluster string) apiextensionsclient.Interface {
 	t.Helper()
 	c, err := apiextensionsclient.NewForConfig(a.ClusterConfig(cluster))
@@ -161,7 +160,7 @@ func (a *API) CRDs(t testing.TB, cluster string) apiextensionsclient.Interface {
 	return c
 }
 
-// CRDsOver is CRDs over an HTTP client that is used again and again.
+// CRDsOver is CRDs with a shared HTTP client.
 func (a *API) CRDsOver(t testing.TB, cluster string, client *http.Client) apiextensionsclient.Interface {
 	t.Helper()
 	t.Cleanup(client.CloseIdleConnections)
@@ -170,7 +169,7 @@ func (a *API) CRDsOver(t testing.TB, cluster string, client *http.Client) apiext
 	return c
 }
 
-// Discovery is a client of a logical cluster's discovery.
+// Discovery returns a discovery client for a logical cluster.
 func (a *API) Discovery(t testing.TB, cluster string) *discovery.DiscoveryClient {
 	t.Helper()
 	c, err := discovery.NewDiscoveryClientForConfig(a.ClusterConfig(cluster))
@@ -186,7 +185,7 @@ func (a *API) CreateCRD(t testing.TB, cluster string, crd *apiextensionsv1.Custo
 	return created
 }
 
-// DeleteCRD deletes a definition, and waits until it is gone.
+// DeleteCRD deletes a definition, and waits until it is removed.
 func (a *API) DeleteCRD(t testing.TB, cluster, name string) {
 	t.Helper()
 	client := a.CRDs(t, cluster).ApiextensionsV1().CustomResourceDefinitions()

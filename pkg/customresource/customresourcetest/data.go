@@ -1,6 +1,5 @@
-// Package customresourcetest helps to test custom resources: an etcd that the
-// tests of a package share, an API server around what is tested, its clients, and
-// a definition that has all that the machinery knows.
+// Package customresourcetest contains helpers for tests of custom resources: an etcd shared by the tests of a
+// package, an API server with clients, and a definition that uses all features.
 package customresourcetest
 
 import (
@@ -19,14 +18,12 @@ import (
 	"github.com/shardplane/shardplane/pkg/storage"
 )
 
-// Deadline bounds the wait for anything that a test expects to happen, and Tick
-// is how often it looks.
+// Deadline limits the wait for an expected event, and Tick is the polling interval.
 const (
 	Deadline = 30 * time.Second
 	Tick     = 5 * time.Millisecond
 )
 
-// shared is the etcd of the tests of a package.
 var shared struct {
 	mu       sync.Mutex
 	db       *etcd.Server
@@ -34,12 +31,11 @@ var shared struct {
 	prefixes atomic.Int64
 }
 
-// Main runs the tests of a package, stops the etcd that they shared, and fails if
-// a goroutine is left.
+// Main runs the tests of a package, stops their etcd, and fails if goroutines remain.
 func Main(m *testing.M) {
 	goleak.VerifyTestMain(tests{m},
-		// Upstream's alarm for reads that wait for a fresh cache sleeps on for
-		// three seconds after the read, its teardown of serving info for one.
+		// Upstream sleeps up to three seconds after reads that wait for a fresh cache, and one second in the
+		// teardown of serving info.
 		goleak.IgnoreAnyFunction("k8s.io/apiserver/pkg/storage/cacher.(*watchCache).waitUntilFreshLocked.func2"),
 		goleak.IgnoreAnyFunction("k8s.io/apiextensions-apiserver/pkg/apiserver.(*crdHandler).tearDown"),
 		goleak.IgnoreAnyFunction("k8s.io/apiextensions-apiserver/pkg/apiserver.(*crdHandler).tearDown.func1"))
@@ -47,7 +43,6 @@ func Main(m *testing.M) {
 
 type tests struct{ m *testing.M }
 
-// Run implements goleak.TestingM.
 func (t tests) Run() int {
 	code := t.m.Run()
 	shared.mu.Lock()
@@ -59,7 +54,7 @@ func (t tests) Run() int {
 	return code
 }
 
-// Data is a part of the shared etcd that only one test uses.
+// Data is a part of the shared etcd for one test.
 type Data struct {
 	Server *etcd.Server
 	Prefix string
@@ -80,8 +75,7 @@ func NewData(t testing.TB) Data {
 	return Data{Server: shared.db, Prefix: fmt.Sprintf("/test-%d", shared.prefixes.Add(1))}
 }
 
-// Backend returns multi-tenant storage in the data. shards reports whether keys have
-// a segment for the shard.
+// Backend returns multi-tenant storage for the data. shards is set if keys have a segment for the shard.
 func (d Data) Backend(t testing.TB, shards bool) *storage.Backend {
 	t.Helper()
 	backend, err := storage.NewBackend(storage.BackendConfig{Client: d.Server.Client(), Prefix: d.Prefix, ShardSegment: shards})

@@ -12,11 +12,11 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// Widgets are the objects of WidgetCRD.
+// Widgets is the resource of WidgetCRD.
 var Widgets = schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"}
 
-// WidgetCRD is a namespaced definition with all that the machinery knows. Its
-// spec has the properties size and color, and those given.
+// WidgetCRD returns a namespaced definition that uses all features. Its spec has the properties size, color,
+// and the given ones.
 func WidgetCRD(properties map[string]apiextensionsv1.JSONSchemaProps) *apiextensionsv1.CustomResourceDefinition {
 	statusReplicas, one := ".status.replicas", float64(1)
 	spec := map[string]apiextensionsv1.JSONSchemaProps{
@@ -59,7 +59,7 @@ func WidgetCRD(properties map[string]apiextensionsv1.JSONSchemaProps) *apiextens
 	}
 }
 
-// Widget is an object of WidgetCRD.
+// Widget returns an object of WidgetCRD.
 func Widget(name string, spec map[string]any) *unstructured.Unstructured {
 	return &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "example.com/v1", "kind": "Widget",
@@ -81,7 +81,7 @@ func RequireCondition(t *testing.T, crd *apiextensionsv1.CustomResourceDefinitio
 	require.Fail(t, "no such condition", string(kind))
 }
 
-// HeapInUse is what the program holds.
+// HeapInUse returns the size of live objects.
 func HeapInUse() int64 {
 	for range 3 {
 		runtime.GC()

@@ -10,10 +10,10 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// Storage is what makes the storage of resources, by their codecs.
+// Storage returns the storage options for codecs.
 type Storage = func(codecFor func(schema.GroupResource) (runtime.Codec, error)) generic.RESTOptionsGetter
 
-// Wrap wraps the store of a resource that is opened, and what destroys it.
+// Wrap wraps the store of a resource and its destroy function.
 type Wrap func(resource schema.GroupResource, store storage.Interface, destroy factory.DestroyFunc) (storage.Interface, factory.DestroyFunc)
 
 // Wrapped returns of with its stores wrapped.
@@ -28,7 +28,6 @@ type wrappedGetter struct {
 	wrap Wrap
 }
 
-// GetRESTOptions implements generic.RESTOptionsGetter.
 func (g wrappedGetter) GetRESTOptions(resource schema.GroupResource, example runtime.Object) (generic.RESTOptions, error) {
 	options, err := g.RESTOptionsGetter.GetRESTOptions(resource, example)
 	if err != nil {

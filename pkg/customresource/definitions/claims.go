@@ -10,63 +10,61 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 )
 
-// nameScope is what names must be unique in.
+// nameScope is the scope in which names must be unique.
 type nameScope struct {
 	cluster logicalcluster.Name
 	group   string
 }
 
-// claims are the names in use in a scope, with who uses them.
+// claims are the names in use in a scope.
 type claims struct {
-	resources, kinds users
+	resources, kinds owners
 }
 
-// users are those of names.
-type users map[string]string
+// owners maps names to their owners, for messages.
+type owners map[string]string
 
-func newClaims() claims { return claims{resources: users{}, kinds: users{}} }
+func newClaims() claims { return claims{resources: owners{}, kinds: owners{}} }
 
-// add notes that somebody uses names. Who does so first stays.
-func (c claims) add(n *apiextensions.CustomResourceDefinitionNames, by string) {
-	c.resources.add(by, n.Plural, n.Singular)
-	c.resources.add(by, n.ShortNames...)
-	c.kinds.add(by, n.Kind, n.ListKind)
+// add adds names that are not yet in use.
+func (c claims) add(n *apiextensions.CustomResourceDefinitionNames, owner string) {
+	c.resources.add(owner, n.Plural, n.Singular)
+	c.resources.add(owner, n.ShortNames...)
+	c.kinds.add(owner, n.Kind, n.ListKind)
 }
 
-func (u users) add(by string, names ...string) {
+func (u owners) add(owner string, names ...string) {
 	for _, name := range names {
 		if name != "" && !u.Has(name) {
-			u[name] = by
+			u[name] = owner
 		}
 	}
 }
 
-// Has reports whether a name is in use.
-func (u users) Has(name string) bool {
+func (u owners) Has(name string) bool {
 	_, used := u[name]
 	return used
 }
 
-// conflict returns a name that is in use in both, with its user in u.
-func (u users) conflict(other users) (name, by string, found bool) {
+// conflict returns a name that is in both, and its owner in u.
+func (u owners) conflict(other owners) (name, owner string, found bool) {
 	for _, name := range slices.Sorted(maps.Keys(other)) {
-		if by, used := u[name]; used {
-			return name, by, true
+		if owner, used := u[name]; used {
+			return name, owner, true
 		}
 	}
 	return "", "", false
 }
 
-// conflict returns a name that is in use in both, with its user in c.
-func (c claims) conflict(other claims) (name, by string, found bool) {
-	if name, by, found = c.resources.conflict(other.resources); found {
-		return name, by, true
+// conflict returns a name that is in both, and its owner in c.
+func (c claims) conflict(other claims) (name, owner string, found bool) {
+	if name, owner, found = c.resources.conflict(other.resources); found {
+		return name, owner, true
 	}
 	return c.kinds.conflict(other.kinds)
 }
 
-// Wanted are names that a source other than CustomResourceDefinitions is about to
-// serve.
+// Wanted are names that a source other than CustomResourceDefinitions is about to serve.
 type Wanted struct {
 	Group string
 	Names *apiextensionsv1.CustomResourceDefinitionNames
@@ -76,22 +74,20 @@ type Wanted struct {
 type Conflict struct {
 	// Name is a resource, singular, short name, kind or list kind of Group.
 	Group, Name string
-	// By says who uses it, for messages.
+	// By describes the owner of the name for messages.
 	By string
 }
 
-// conflict returns a name that is taken, or nil.
 func (w *Wanted) conflict(taken claims) *Conflict {
 	ours := newClaims()
 	ours.add(internalNames(w.Names), "")
-	if name, by, found := taken.conflict(ours); found {
-		return &Conflict{Group: w.Group, Name: name, By: by}
+	if name, owner, found := taken.conflict(ours); found {
+		return &Conflict{Group: w.Group, Name: name, By: owner}
 	}
 	return nil
 }
 
-// internalNames are names as the storage of definitions has them, without categories,
-// which need not be free.
+// internalNames converts names without categories, which need not be unique.
 func internalNames(n *apiextensionsv1.CustomResourceDefinitionNames) *apiextensions.CustomResourceDefinitionNames {
 	return &apiextensions.CustomResourceDefinitionNames{
 		Plural: n.Plural, Singular: n.Singular, ShortNames: n.ShortNames, Kind: n.Kind, ListKind: n.ListKind,

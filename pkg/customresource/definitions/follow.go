@@ -22,51 +22,47 @@ import (
 	"github.com/shardplane/shardplane/pkg/storage/unreadable"
 )
 
-// Run keeps the index until ctx ends. The storage in this process is listed and
-// watched by the core of client-go's informers.
+// Run keeps the index up to date until ctx ends, by listing and watching the storage in this process.
 func (o *Index) Run(ctx context.Context) {
 	defer close(o.ended)
-	cache.NewReflectorWithOptions(inProcess{o.listWatch()}, nil, reflected{ctx, o}, cache.ReflectorOptions{
-		Name: "customresourcedefinitions",
-		// Writes wait for the index, and etcd is asked by nobody else here.
-		Backoff: &wait.Backoff{Duration: 20 * time.Millisecond, Factor: 2, Jitter: 0.5, Steps: 10, Cap: 5 * time.Second},
-	}).RunWithContext(ctx)
-}
-
-func (o *Index) listWatch() *cache.ListWatch {
-	return &cache.ListWatch{
-		// Without the options: all of it at once, as it is now.
+	everywhere := request.Cluster{Wildcard: true}
+	listWatch := &cache.ListWatch{
+		// Ignores the options, i.e. lists everything at the current revision.
 		ListWithContextFunc: func(ctx context.Context, _ metav1.ListOptions) (runtime.Object, error) {
-			return o.store.List(storeContext(ctx, request.Cluster{Wildcard: true}), &internalversion.ListOptions{})
+			return o.store.List(storeContext(ctx, everywhere), &internalversion.ListOptions{})
 		},
 		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
-			return o.store.Watch(storeContext(ctx, request.Cluster{Wildcard: true}), &internalversion.ListOptions{
+			return o.store.Watch(storeContext(ctx, everywhere), &internalversion.ListOptions{
 				ResourceVersion: options.ResourceVersion, AllowWatchBookmarks: true,
 			})
 		},
 	}
+	cache.NewReflectorWithOptions(inProcess{listWatch}, nil, reflectorStore{ctx, o}, cache.ReflectorOptions{
+		Name: "customresourcedefinitions",
+		// The interval is short, because writes wait for the index and only this reflector queries etcd.
+		Backoff: &wait.Backoff{Duration: 20 * time.Millisecond, Factor: 2, Jitter: 0.5, Steps: 10, Cap: 5 * time.Second},
+	}).RunWithContext(ctx)
 }
 
-// inProcess keeps a reflector from asking for the list on the watch: it would
-// tell objects apart by name, and logical clusters share names.
+// inProcess disables WatchList, because reflectors then identify objects by name, and logical clusters share
+// names.
 type inProcess struct{ *cache.ListWatch }
 
-// IsWatchListSemanticsUnSupported is asked by reflectors.
+// IsWatchListSemanticsUnSupported is called by reflectors.
 func (inProcess) IsWatchListSemanticsUnSupported() bool { return true }
 
-// reflected is the index as the store of a reflector.
-type reflected struct {
+// reflectorStore adapts the index to a reflector.
+type reflectorStore struct {
 	ctx context.Context //nolint:containedctx // reflectors hand over none
 	*Index
 }
 
 var (
-	_ cache.ReflectorStore         = reflected{}
-	_ cache.ResourceVersionUpdater = reflected{}
+	_ cache.ReflectorStore         = reflectorStore{}
+	_ cache.ResourceVersionUpdater = reflectorStore{}
 )
 
-// Add implements cache.ReflectorStore.
-func (r reflected) Add(obj any) error {
+func (r reflectorStore) Add(obj any) error {
 	crd, err := definitionOf(obj)
 	if err == nil {
 		r.upsert(r.ctx, crd)
@@ -74,11 +70,9 @@ func (r reflected) Add(obj any) error {
 	return err
 }
 
-// Update implements cache.ReflectorStore.
-func (r reflected) Update(obj any) error { return r.Add(obj) }
+func (r reflectorStore) Update(obj any) error { return r.Add(obj) }
 
-// Delete implements cache.ReflectorStore.
-func (r reflected) Delete(obj any) error {
+func (r reflectorStore) Delete(obj any) error {
 	crd, err := definitionOf(obj)
 	if err == nil {
 		cluster := logicalcluster.From(crd)
@@ -99,8 +93,7 @@ func definitionOf(obj any) (*apiextensions.CustomResourceDefinition, error) {
 	return crd, nil
 }
 
-// Replace implements cache.ReflectorStore.
-func (r reflected) Replace(all []any, resourceVersion string) error {
+func (r reflectorStore) Replace(all []any, resourceVersion string) error {
 	revision, err := strconv.ParseUint(resourceVersion, 10, 64)
 	if err != nil {
 		return fmt.Errorf("resource version %q of the list of definitions: %w", resourceVersion, err)
@@ -119,16 +112,16 @@ func (r reflected) Replace(all []any, resourceVersion string) error {
 		r.upsert(r.ctx, crd)
 	}
 	r.mu.RLock()
-	var gone []key
+	var removed []key
 	for cluster, of := range r.clusters {
 		for name := range of {
 			if k := (key{cluster, name}); !present[k] {
-				gone = append(gone, k)
+				removed = append(removed, k)
 			}
 		}
 	}
 	r.mu.RUnlock()
-	for _, k := range gone {
+	for _, k := range removed {
 		r.replace(k.cluster, k.name, nil)
 	}
 	r.advance(revision, true)
@@ -137,16 +130,16 @@ func (r reflected) Replace(all []any, resourceVersion string) error {
 
 // UpdateResourceVersion implements cache.ResourceVersionUpdater: of each event,
 // once it is applied.
-func (r reflected) UpdateResourceVersion(resourceVersion string) {
+func (r reflectorStore) UpdateResourceVersion(resourceVersion string) {
 	if revision, err := strconv.ParseUint(resourceVersion, 10, 64); err == nil {
 		r.advance(revision, false)
 	}
 }
 
-// Resync implements cache.ReflectorStore; nothing asks for it.
-func (reflected) Resync() error { return nil }
+// Resync implements cache.ReflectorStore; it is not used.
+func (reflectorStore) Resync() error { return nil }
 
-// advance tells those who wait that the index has a revision.
+// advance notifies the goroutines that wait for a revision.
 func (o *Index) advance(revision uint64, synced bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -156,16 +149,16 @@ func (o *Index) advance(revision uint64, synced bool) {
 	o.advanced = make(chan struct{})
 }
 
-// upsert puts a definition into the index. One that cannot be served stays out.
+// upsert adds or updates a definition. If the definition cannot be served, it is removed.
 func (o *Index) upsert(ctx context.Context, crd *apiextensions.CustomResourceDefinition) {
 	cluster := logicalcluster.From(crd)
 	if cluster == "" {
-		return // written around the API
+		return // not written through the API
 	}
 	e, err := o.newEntry(cluster, crd)
 	if err != nil {
-		klog.FromContext(ctx).Error(err, "A definition cannot be served", "logicalCluster", cluster, "definition", crd.Name)
-		o.noteFaulty(cluster, crd, err)
+		klog.FromContext(ctx).Error(err, "Failed to serve definition", "logicalCluster", cluster, "definition", crd.Name)
+		o.recordUnreadable(cluster, crd, err)
 		o.replace(cluster, crd.Name, nil)
 		return
 	}
@@ -173,8 +166,7 @@ func (o *Index) upsert(ctx context.Context, crd *apiextensions.CustomResourceDef
 	o.replace(cluster, crd.Name, e)
 }
 
-// noteFaulty records a definition that cannot be served.
-func (o *Index) noteFaulty(cluster logicalcluster.Name, crd *apiextensions.CustomResourceDefinition, err error) {
+func (o *Index) recordUnreadable(cluster logicalcluster.Name, crd *apiextensions.CustomResourceDefinition, err error) {
 	reason := unreadable.Conversion
 	if bad := unreadable.Of(err); bad != nil {
 		reason = bad.Reason
@@ -186,16 +178,13 @@ func (o *Index) noteFaulty(cluster logicalcluster.Name, crd *apiextensions.Custo
 	})
 }
 
-// definitionsResource is the resource of definitions.
 var definitionsResource = apiextensions.Resource("customresourcedefinitions")
 
-// keyOf returns the key of a definition in etcd.
 func keyOf(cluster logicalcluster.Name, name string) string {
 	return storage.Key(storage.ResourcePrefix(definitionsResource)+"/", "", cluster, "", name)
 }
 
-// replace puts, changes or, if e is nil, removes an entry, and tells who wants
-// to know.
+// replace adds, updates or, if e is nil, removes an entry, and notifies the listeners.
 func (o *Index) replace(cluster logicalcluster.Name, name string, e *entry) {
 	o.mu.Lock()
 	before := o.clusters[cluster][name]

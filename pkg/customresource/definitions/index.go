@@ -23,54 +23,51 @@ import (
 	"github.com/shardplane/shardplane/pkg/storage/unreadable"
 )
 
-// catchUpWait bounds how long a write of a definition waits until this server
-// serves accordingly, and how long a request waits for the first list.
+// catchUpWait limits how long a write waits until this server serves the definition, and how long a request
+// waits for the first list.
 const catchUpWait = 10 * time.Second
 
-// entry is what the index holds of a definition.
+// entry is an indexed definition.
 type entry struct {
-	cluster  logicalcluster.Name
-	name     string
-	revision uint64
-	schema   *Schema
-	names    apiextensions.CustomResourceDefinitionNames // accepted
-	accepted bool                                        // all names, as requested
-	served   bool
-	deleting bool
-	cleanup  bool // has the finalizer by which instances are removed
-	untold   bool // its condition NonStructuralSchema is not what it should be
+	cluster        logicalcluster.Name
+	name           string
+	revision       uint64
+	schema         *Schema
+	names          apiextensions.CustomResourceDefinitionNames // accepted
+	accepted       bool                                        // all names, as requested
+	served         bool
+	deleting       bool
+	cleanup        bool // has the finalizer for the removal of instances
+	conditionStale bool // its condition NonStructuralSchema is out of date
 }
 
-// Index serves the CustomResourceDefinition objects of all logical
-// clusters of the shard. It keeps an index of them that follows the watch
-// cache, and reads from storage what the index does not know.
+// Index serves the CustomResourceDefinition objects of all logical clusters of the shard. It is kept up to
+// date by a watch; definitions that it does not contain yet are read from storage.
 type Index struct {
 	store    *genericregistry.Store
 	table    *Table
 	interner *interner
 
-	mu       sync.RWMutex
-	synced   bool
-	revision uint64
-	advanced chan struct{} // closed and renewed when revision advances
-	ended    chan struct{} // closed when the index is not kept any more
-	clusters map[logicalcluster.Name]map[string]*entry
-	byName   map[string]map[logicalcluster.Name]*entry
-	changes  Listeners[Change]
-	entries  Listeners[entryChange]
-	// unreadable records the definitions that cannot be served.
+	mu         sync.RWMutex
+	synced     bool
+	revision   uint64
+	advanced   chan struct{} // closed and replaced when revision advances
+	ended      chan struct{} // closed when Run returns
+	clusters   map[logicalcluster.Name]map[string]*entry
+	byName     map[string]map[logicalcluster.Name]*entry
+	changes    Listeners[Change]
+	entries    Listeners[entryChange]
 	unreadable *unreadable.Record
 }
 
-// entryChange is an entry that came (before is nil), changed or went (after is
-// nil).
+// entryChange is an added (before is nil), updated, or removed (after is nil) entry.
 type entryChange struct {
 	before, after *entry
 }
 
 var _ Source = (*Index)(nil)
 
-var errNotSynced error = request.Unavailable("the definitions of custom resources are not known yet, try again")
+var errNotSynced error = request.Unavailable("the definitions of custom resources are still being read, try again")
 
 func newIndex(store *genericregistry.Store, table *Table, i *interner) *Index {
 	return &Index{
@@ -86,7 +83,7 @@ func newIndex(store *genericregistry.Store, table *Table, i *interner) *Index {
 	}
 }
 
-// nameOf returns the name of the definition of a resource; false if there can be none.
+// nameOf returns the name of the definition of a resource, or false if no definition can have it.
 func nameOf(resource schema.GroupResource) (name string, ok bool) {
 	name = apis.DefinitionName(resource)
 	return name, apis.DefinitionGroup(name) == resource.Group
@@ -110,7 +107,6 @@ func (o *Index) Resolve(ctx context.Context, l Lookup) (*Definition, error) {
 	return e.definition(), nil
 }
 
-// has reports whether an object of a logical cluster defines a resource.
 func (o *Index) has(cluster logicalcluster.Name, resource schema.GroupResource) bool {
 	o.mu.RLock()
 	defer o.mu.RUnlock()
@@ -124,7 +120,27 @@ func (o *Index) Read(ctx context.Context, l Lookup) (*Definition, error) {
 	if l.Identity != "" || l.Cluster.Wildcard || !ok {
 		return nil, nil
 	}
-	return o.read(ctx, l.Cluster.Name, name)
+	if len(content.IsPathSegmentName(name)) > 0 {
+		return nil, nil // the resource of an invalid URL
+	}
+	obj, err := o.store.Get(storeContext(ctx, l.Cluster), name, &metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("reading definition %s: %w", name, err)
+	}
+	crd, ok := obj.(*apiextensions.CustomResourceDefinition)
+	if !ok {
+		return nil, fmt.Errorf("definition %s is a %T", name, obj)
+	}
+	e, err := o.newEntry(l.Cluster.Name, crd)
+	if err != nil {
+		return nil, err
+	}
+	// The request takes its own reference; an unused schema is kept for a while.
+	o.table.Release(e.schema, time.Now())
+	return e.definition(), nil
 }
 
 func (e *entry) definition() *Definition {
@@ -134,34 +150,8 @@ func (e *entry) definition() *Definition {
 	return &Definition{Schema: e.schema, Terminating: e.deleting}
 }
 
-// read asks storage for a definition that the index does not know: another
-// server of this shard may have just created it.
-func (o *Index) read(ctx context.Context, cluster logicalcluster.Name, name string) (*Definition, error) {
-	if len(content.IsPathSegmentName(name)) > 0 {
-		return nil, nil // of a resource in a URL that is none
-	}
-	obj, err := o.store.Get(storeContext(ctx, request.Cluster{Name: cluster}), name, &metav1.GetOptions{})
-	switch {
-	case isGone(err):
-		return nil, nil
-	case err != nil:
-		return nil, fmt.Errorf("reading definition %s: %w", name, err)
-	}
-	crd, ok := obj.(*apiextensions.CustomResourceDefinition)
-	if !ok {
-		return nil, fmt.Errorf("definition %s is a %T", name, obj)
-	}
-	e, err := o.newEntry(cluster, crd)
-	if err != nil {
-		return nil, err
-	}
-	// The request takes its own reference; the schema outlives it for a while.
-	o.table.Release(e.schema, time.Now())
-	return e.definition(), nil
-}
-
-// resolveWildcard returns the definition under which a wildcard reads the
-// metadata of a resource, if any logical cluster serves it in that version.
+// resolveWildcard returns the definition for reading metadata of a resource in all logical clusters, if any of
+// them serves it in that version.
 func (o *Index) resolveWildcard(ctx context.Context, name string, l Lookup) (*Definition, error) {
 	if !o.waitSynced(ctx) {
 		return nil, errNotSynced
@@ -206,8 +196,7 @@ func (o *Index) List(ctx context.Context, cluster request.Cluster) ([]*Definitio
 // Subscribe implements Source.
 func (o *Index) Subscribe(f func(Change)) (stop func()) { return o.changes.Add(f) }
 
-// observe has f told of every entry there is, and of every change from then on,
-// until stop is called.
+// observe calls f for every entry, and for every change from then on, until stop is called.
 func (o *Index) observe(f func(entryChange)) (stop func()) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -220,8 +209,8 @@ func (o *Index) observe(f func(entryChange)) (stop func()) {
 	return stop
 }
 
-// claims adds the accepted names of a scope to taken, except those of one
-// definition, as of before a revision.
+// claims adds the accepted names of a scope to taken, except those of one definition and of definitions
+// written at or after a revision.
 func (o *Index) claims(taken claims, scope nameScope, except string, before uint64) {
 	o.mu.RLock()
 	defer o.mu.RUnlock()
@@ -232,28 +221,16 @@ func (o *Index) claims(taken claims, scope nameScope, except string, before uint
 	}
 }
 
-// defines reports whether a definition of a logical cluster is of a group.
-func (o *Index) defines(cluster logicalcluster.Name, group string) bool {
-	o.mu.RLock()
-	defer o.mu.RUnlock()
-	for name := range o.clusters[cluster] {
-		if apis.DefinitionGroup(name) == group {
-			return true
-		}
-	}
-	return false
-}
-
-// using returns the definitions of a logical cluster that have a name which is wanted.
+// using returns the definitions of a logical cluster that have a wanted name.
 func (o *Index) using(cluster logicalcluster.Name, wanted []Wanted) []string {
 	o.mu.RLock()
 	defer o.mu.RUnlock()
 	var all []string
 	for name, e := range o.clusters[cluster] {
-		theirs := newClaims()
-		theirs.add(&e.names, name)
+		others := newClaims()
+		others.add(&e.names, name)
 		if !e.deleting && slices.ContainsFunc(wanted, func(w Wanted) bool {
-			return w.Group == apis.DefinitionGroup(name) && w.conflict(theirs) != nil
+			return w.Group == apis.DefinitionGroup(name) && w.conflict(others) != nil
 		}) {
 			all = append(all, name)
 		}
@@ -261,8 +238,8 @@ func (o *Index) using(cluster logicalcluster.Name, wanted []Wanted) []string {
 	return all
 }
 
-// rejected calls f with the definitions of a scope of which not all names are
-// accepted. An empty logical cluster or group stands for all.
+// rejected calls f with the definitions of a scope with names that are not accepted. An empty logical cluster
+// or group stands for all.
 func (o *Index) rejected(scope nameScope, f func(cluster logicalcluster.Name, name string)) {
 	o.mu.RLock()
 	defer o.mu.RUnlock()
@@ -282,17 +259,17 @@ func (o *Index) rejected(scope nameScope, f func(cluster logicalcluster.Name, na
 	}
 }
 
-// HasSynced reports whether all definitions have been read.
+// HasSynced reports whether the first list is complete.
 func (o *Index) HasSynced() bool {
 	o.mu.RLock()
 	defer o.mu.RUnlock()
 	return o.synced
 }
 
-// newEntry makes an entry, which uses its schema.
+// newEntry creates an entry with a reference to its schema.
 func (o *Index) newEntry(cluster logicalcluster.Name, crd *apiextensions.CustomResourceDefinition) (e *entry, err error) {
 	defer func() {
-		if r := recover(); r != nil { // it would end the process, at every start
+		if r := recover(); r != nil { // a panic would end the process at every start
 			e, err = nil, unreadable.Recovered(r)
 		}
 	}()
@@ -304,40 +281,39 @@ func (o *Index) newEntry(cluster logicalcluster.Name, crd *apiextensions.CustomR
 	if err != nil {
 		return nil, err
 	}
-	accepted := apiextensions.IsCRDConditionTrue(crd, apiextensions.NamesAccepted)
 	return &entry{
-		cluster:  cluster,
-		name:     crd.Name,
-		revision: revision,
-		schema:   s,
-		names:    crd.Status.AcceptedNames,
-		accepted: accepted,
-		served:   apiextensions.IsCRDConditionTrue(crd, apiextensions.Established),
-		deleting: !crd.DeletionTimestamp.IsZero(),
-		cleanup:  apiextensions.CRDHasFinalizer(crd, apiextensions.CustomResourceCleanupFinalizer),
-		untold:   !tellsNonStructural(crd, o.interner.specOf(crd).nonStructural()),
+		cluster:        cluster,
+		name:           crd.Name,
+		revision:       revision,
+		schema:         s,
+		names:          crd.Status.AcceptedNames,
+		accepted:       apiextensions.IsCRDConditionTrue(crd, apiextensions.NamesAccepted),
+		served:         apiextensions.IsCRDConditionTrue(crd, apiextensions.Established),
+		deleting:       !crd.DeletionTimestamp.IsZero(),
+		cleanup:        apiextensions.CRDHasFinalizer(crd, apiextensions.CustomResourceCleanupFinalizer),
+		conditionStale: !hasNonStructural(crd, o.interner.specOf(crd).nonStructural()),
 	}, nil
 }
 
-// waitFor waits until the index is as new as crd.
+// waitFor waits until the index contains crd or a later state.
 func (o *Index) waitFor(ctx context.Context, crd *apiextensions.CustomResourceDefinition) {
 	revision, err := strconv.ParseUint(crd.ResourceVersion, 10, 64)
 	if err != nil {
 		return
 	}
 	if !o.wait(ctx, func() bool { return o.revision >= revision }) {
-		klog.FromContext(ctx).Info("A definition was written but is not served yet", "definition", crd.Name)
+		klog.FromContext(ctx).Info("Written definition is not served yet", "definition", crd.Name)
 	}
 }
 
-// waitSynced waits for the first list, and reports whether it is there.
 func (o *Index) waitSynced(ctx context.Context) bool {
 	return o.wait(ctx, func() bool { return o.synced })
 }
 
-// wait waits until done, which is called under the lock.
+// wait waits until done returns true, which is called under the lock.
 func (o *Index) wait(ctx context.Context, done func() bool) bool {
-	var deadline <-chan time.Time
+	ctx, cancel := context.WithTimeout(ctx, catchUpWait)
+	defer cancel()
 	for {
 		o.mu.RLock()
 		ok, advanced := done(), o.advanced
@@ -345,15 +321,8 @@ func (o *Index) wait(ctx context.Context, done func() bool) bool {
 		if ok {
 			return true
 		}
-		if deadline == nil {
-			timer := time.NewTimer(catchUpWait)
-			defer timer.Stop()
-			deadline = timer.C
-		}
 		select {
 		case <-ctx.Done():
-			return false
-		case <-deadline:
 			return false
 		case <-o.ended:
 			return false
@@ -362,9 +331,7 @@ func (o *Index) wait(ctx context.Context, done func() bool) bool {
 	}
 }
 
-// storeContext is the context of an internal call of the store.
+// storeContext returns the context for an internal call of the store.
 func storeContext(ctx context.Context, cluster request.Cluster) context.Context {
 	return genericapirequest.WithNamespace(request.WithCluster(ctx, cluster), metav1.NamespaceNone)
 }
-
-func isGone(err error) bool { return apierrors.IsNotFound(err) }

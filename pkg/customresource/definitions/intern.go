@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	apiruntime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/apiserver/pkg/registry/generic"
 	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/apiserver/pkg/storage/storagebackend"
@@ -26,36 +27,32 @@ import (
 	"k8s.io/utils/lru"
 )
 
-// interner shares the specs of equal definitions, and what else equal
-// definitions have in common. A thousand definitions of the size of a large
-// operator's cost half a gigabyte otherwise.
-//
-// It holds nothing itself: a shared spec lives as long as a definition has it.
+// interner shares the specs and other common parts of equal definitions. Otherwise, 1,000 definitions of the
+// size of a large operator's need 0.5 GB. A shared spec lives as long as a definition that points to it.
 type interner struct {
-	mu     sync.Mutex
-	seed   maphash.Seed
-	byHash map[uint64]weak.Pointer[internedSpec]
-	byMark map[specMark]weak.Pointer[internedSpec]
+	mu        sync.Mutex
+	seed      maphash.Seed
+	byHash    map[uint64]weak.Pointer[internedSpec]
+	byPointer map[specPointer]weak.Pointer[internedSpec]
 }
 
-// specMark tells a shared spec by a pointer that definitions have to a part of it.
-type specMark = weak.Pointer[apiextensions.CustomResourceConversion]
+// specPointer identifies a shared spec by the pointer to its conversion, which definitions contain.
+type specPointer = weak.Pointer[apiextensions.CustomResourceConversion]
 
-// internedSpec is a spec that many definitions share. Nobody may change it.
+// internedSpec is a spec that many definitions share. It must not be changed.
 type internedSpec struct {
-	// conversion is what the specs of the definitions point to, and so what
-	// keeps all of this alive.
+	// conversion is referenced by the definitions and thereby keeps this spec alive.
 	conversion apiextensions.CustomResourceConversion
 	internal   apiextensions.CustomResourceDefinitionSpec
-	stored     []byte // what it was decoded from
+	stored     []byte // encoded spec
 
 	mu       sync.Mutex
 	v1       *specV1
-	own      *namedHash                  // of the schema with the names that the spec asks for
+	own      *namedHash                  // of the schema with the requested names
 	hashes   map[string]string           // of schemas, by accepted names
 	versions []string                    // stored versions
-	fields   map[string]*metav1.FieldsV1 // managed fields, by themselves
-	// violations is why the schemas are not structural, once that is checked.
+	fields   map[string]*metav1.FieldsV1 // managed fields, by their encoding
+	// violations are the violations of structural schemas, once checked is set.
 	violations *apiextensions.CustomResourceDefinitionCondition
 	checked    bool
 }
@@ -66,19 +63,19 @@ type namedHash struct {
 	hash  string
 }
 
-// manySets is of how many sets of managed fields of one spec there may be
-// copies to share; equal definitions come from the same hands.
-const manySets = 16
+// maxFieldSets limits the shared sets of managed fields per spec. Equal definitions usually have the same
+// managers.
+const maxFieldSets = 16
 
 func newInterner() *interner {
 	return &interner{
-		seed:   maphash.MakeSeed(),
-		byHash: map[uint64]weak.Pointer[internedSpec]{},
-		byMark: map[specMark]weak.Pointer[internedSpec]{},
+		seed:      maphash.MakeSeed(),
+		byHash:    map[uint64]weak.Pointer[internedSpec]{},
+		byPointer: map[specPointer]weak.Pointer[internedSpec]{},
 	}
 }
 
-// known returns the shared spec that was decoded from stored, or nil.
+// known returns the interned spec for its encoding, or nil.
 func (i *interner) known(stored []byte) *internedSpec {
 	hash := maphash.Bytes(i.seed, stored)
 	i.mu.Lock()
@@ -90,12 +87,12 @@ func (i *interner) known(stored []byte) *internedSpec {
 	return known
 }
 
-// give replaces the spec of a definition by the shared one that is equal to it.
-func (s *internedSpec) give(crd *apiextensions.CustomResourceDefinition) {
+// apply replaces the spec of a definition by the equal shared one.
+func (s *internedSpec) apply(crd *apiextensions.CustomResourceDefinition) {
 	crd.Spec = s.internal
-	// The pointer is written through by some conversions; each has its own.
+	// Not shared, because some conversions write through this pointer.
 	crd.Spec.PreserveUnknownFields = renew(s.internal.PreserveUnknownFields)
-	if len(crd.Status.StoredVersions) == 0 { // a default that is made of the spec
+	if len(crd.Status.StoredVersions) == 0 { // the default depends on the spec
 		for i := range crd.Spec.Versions {
 			if v := &crd.Spec.Versions[i]; v.Storage {
 				crd.Status.StoredVersions = []string{v.Name}
@@ -107,8 +104,7 @@ func (s *internedSpec) give(crd *apiextensions.CustomResourceDefinition) {
 	s.shareWith(crd)
 }
 
-// intern shares a spec that was decoded from stored, and returns the one that is
-// shared.
+// intern interns a spec, unless an equal one is already interned, and returns the interned one.
 func (i *interner) intern(stored []byte, decoded *apiextensions.CustomResourceDefinitionSpec) *internedSpec {
 	if known := i.known(stored); known != nil {
 		return known
@@ -118,32 +114,32 @@ func (i *interner) intern(stored []byte, decoded *apiextensions.CustomResourceDe
 		stored: bytes.Clone(stored), fields: map[string]*metav1.FieldsV1{},
 	}
 	spec.internal.Conversion = &spec.conversion
-	// The conversion from v1 leaves a pointer into the whole decoded object.
+	// The conversion from v1 keeps a pointer into the decoded object.
 	spec.internal.PreserveUnknownFields = renew(decoded.PreserveUnknownFields)
-	hash, mark := maphash.Bytes(i.seed, stored), weak.Make(&spec.conversion)
+	hash, pointer := maphash.Bytes(i.seed, stored), weak.Make(&spec.conversion)
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.byHash[hash] = weak.Make(spec)
-	i.byMark[mark] = weak.Make(spec)
-	runtime.AddCleanup(spec, func(hash uint64) { i.remove(hash, mark) }, hash)
+	i.byPointer[pointer] = weak.Make(spec)
+	runtime.AddCleanup(spec, func(hash uint64) { i.remove(hash, pointer) }, hash)
 	return spec
 }
 
-// remove removes a spec that nobody has any more.
-func (i *interner) remove(hash uint64, mark specMark) {
+// remove removes a spec that was garbage collected.
+func (i *interner) remove(hash uint64, pointer specPointer) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if i.byHash[hash].Value() == nil { // or it is another by now
+	if i.byHash[hash].Value() == nil { // unless replaced by a new one
 		delete(i.byHash, hash)
 	}
-	delete(i.byMark, mark)
+	delete(i.byPointer, pointer)
 }
 
-// shareMetadata makes equal strings one.
+// shareMetadata interns strings.
 func shareMetadata(m *metav1.ObjectMeta) {
 	m.Name = interned(m.Name)
 	for key, value := range m.Annotations {
-		if len(value) > longValue { // what was last applied, as a whole
+		if len(value) > longValue { // e.g. the last applied configuration
 			m.Annotations[key] = interned(value)
 		}
 	}
@@ -158,12 +154,12 @@ func shareMetadata(m *metav1.ObjectMeta) {
 	}
 }
 
-// longValue is from where on it pays to look for an equal annotation.
+// longValue is the minimum length of an annotation for interning.
 const longValue = 128
 
 func interned(s string) string { return unique.Make(s).Value() }
 
-// shareWith gives crd what it has in common with others of the spec.
+// shareWith shares status and managed fields with other definitions of the spec.
 func (s *internedSpec) shareWith(crd *apiextensions.CustomResourceDefinition) {
 	if sameNames(&crd.Status.AcceptedNames, &s.internal.Names) {
 		crd.Status.AcceptedNames = s.internal.Names
@@ -188,7 +184,7 @@ func (s *internedSpec) shareWith(crd *apiextensions.CustomResourceDefinition) {
 		}
 		if known, ok := s.fields[f.FieldsV1.GetRawString()]; ok {
 			f.FieldsV1 = known
-		} else if len(s.fields) < manySets {
+		} else if len(s.fields) < maxFieldSets {
 			s.fields[f.FieldsV1.GetRawString()] = f.FieldsV1
 		}
 	}
@@ -202,11 +198,11 @@ func renew[T any](p *T) *T {
 	return &v
 }
 
-// specOf returns the shared spec of a definition, or one of its own.
+// specOf returns the shared spec of a definition, or a new one.
 func (i *interner) specOf(crd *apiextensions.CustomResourceDefinition) *internedSpec {
 	if crd.Spec.Conversion != nil {
 		i.mu.Lock()
-		known := i.byMark[weak.Make(crd.Spec.Conversion)].Value()
+		known := i.byPointer[weak.Make(crd.Spec.Conversion)].Value()
 		i.mu.Unlock()
 		if known != nil {
 			return known
@@ -215,13 +211,13 @@ func (i *interner) specOf(crd *apiextensions.CustomResourceDefinition) *interned
 	return &internedSpec{internal: crd.Spec}
 }
 
-// sameNames reports whether names are the same, in the same order.
+// sameNames compares names including their order.
 func sameNames(a, b *apiextensions.CustomResourceDefinitionNames) bool {
 	return a.Plural == b.Plural && a.Singular == b.Singular && a.Kind == b.Kind && a.ListKind == b.ListKind &&
 		slices.Equal(a.ShortNames, b.ShortNames) && slices.Equal(a.Categories, b.Categories)
 }
 
-// schemaOf interns the schema of a definition in table, with one more user.
+// schemaOf interns the schema of a definition in table, with an additional reference.
 func (i *interner) schemaOf(table *Table, crd *apiextensions.CustomResourceDefinition) (*Schema, error) {
 	in, hash, err := i.specOf(crd).hashInput(&crd.Status.AcceptedNames)
 	if err != nil {
@@ -230,8 +226,7 @@ func (i *interner) schemaOf(table *Table, crd *apiextensions.CustomResourceDefin
 	return table.internHashed(hash, in), nil
 }
 
-// hashInput returns what identifies the schema of the spec with names, and the
-// hash of it.
+// hashInput returns the input and the hash of the schema of the spec with names.
 func (s *internedSpec) hashInput(names *apiextensions.CustomResourceDefinitionNames) (hashInput, string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -268,29 +263,26 @@ func (s *internedSpec) hashInput(names *apiextensions.CustomResourceDefinitionNa
 	return in, named.hash, nil
 }
 
-// sharedFields lets the watch cache of definitions share the fields by which
-// definitions of one name can be selected.
+// sharedFields shares the selectable fields of definitions with the same name in the watch cache.
 type sharedFields struct {
 	generic.RESTOptionsGetter
 }
 
-// rememberedFields is of how many names.
-const rememberedFields = 4096
+const maxSharedFields = 4096
 
-// GetRESTOptions implements generic.RESTOptionsGetter.
 func (g sharedFields) GetRESTOptions(resource schema.GroupResource, example apiruntime.Object) (generic.RESTOptions, error) {
 	options, err := g.RESTOptionsGetter.GetRESTOptions(resource, example)
 	if err != nil {
 		return options, err
 	}
-	inner, known := options.Decorator, lru.New(rememberedFields)
+	inner, known := options.Decorator, lru.New(maxSharedFields)
 	options.Decorator = func(
 		config *storagebackend.ConfigForResource, prefix string, keyFunc func(apiruntime.Object) (string, error),
 		newFunc, newListFunc func() apiruntime.Object, getAttrs storage.AttrFunc, trigger storage.IndexerFuncs, indexers *cache.Indexers,
 	) (storage.Interface, factory.DestroyFunc, error) {
 		attrs := func(obj apiruntime.Object) (labels.Set, fields.Set, error) {
 			l, f, err := getAttrs(obj)
-			if err != nil || len(f) > 2 || f["metadata.namespace"] != "" { // more than the name
+			if err != nil || len(f) > 2 || f["metadata.namespace"] != "" { // not only the name
 				return l, f, err
 			}
 			name := f["metadata.name"]
@@ -304,4 +296,76 @@ func (g sharedFields) GetRESTOptions(resource schema.GroupResource, example apir
 		return inner(config, prefix, keyFunc, newFunc, newListFunc, attrs, trigger, indexers)
 	}
 	return options, nil
+}
+
+// internCodec is the storage codec of definitions, which interns what it decodes. It finds the spec in the
+// stored bytes and does not decode it again if it is already interned, because the spec is nearly all of a
+// definition.
+type internCodec struct {
+	apiruntime.Codec
+	interner *interner
+}
+
+func (c internCodec) Decode(data []byte, defaults *schema.GroupVersionKind, into apiruntime.Object) (apiruntime.Object, *schema.GroupVersionKind, error) {
+	from, to, ok := findSpec(data)
+	if !ok {
+		return c.Codec.Decode(data, defaults, into)
+	}
+	if spec := c.interner.known(data[from:to]); spec != nil {
+		if crd, ok := decodeAround(data, from, to, into); ok {
+			spec.apply(crd)
+			gvk := apiextensionsv1.SchemeGroupVersion.WithKind("CustomResourceDefinition")
+			return crd, &gvk, nil
+		}
+	}
+	obj, gvk, err := c.Codec.Decode(data, defaults, into)
+	crd, ok := obj.(*apiextensions.CustomResourceDefinition)
+	if !ok || err != nil || crd.Spec.Conversion == nil || !json.Valid(data[from:to]) {
+		return obj, gvk, err // cannot be shared
+	}
+	c.interner.intern(data[from:to], &crd.Spec).apply(crd)
+	return obj, gvk, nil
+}
+
+// decodeAround decodes a definition without its spec.
+func decodeAround(data []byte, from, to int, into apiruntime.Object) (*apiextensions.CustomResourceDefinition, bool) {
+	var stored struct {
+		Metadata metav1.ObjectMeta                              `json:"metadata"`
+		Status   apiextensionsv1.CustomResourceDefinitionStatus `json:"status"`
+	}
+	around := slices.Concat(data[:from], []byte("{}"), data[to:])
+	if utiljson.Unmarshal(around, &stored) != nil {
+		return nil, false
+	}
+	crd, ok := into.(*apiextensions.CustomResourceDefinition)
+	if into != nil && !ok {
+		return nil, false
+	}
+	if crd == nil {
+		crd = &apiextensions.CustomResourceDefinition{}
+	}
+	*crd = apiextensions.CustomResourceDefinition{ObjectMeta: stored.Metadata}
+	err := apiextensionsv1.Convert_v1_CustomResourceDefinitionStatus_To_apiextensions_CustomResourceDefinitionStatus(&stored.Status, &crd.Status, nil)
+	return crd, err == nil
+}
+
+// The encoding of stored definitions, which have ordered fields.
+var (
+	storedStart  = []byte(`{"kind":"CustomResourceDefinition","apiVersion":"apiextensions.k8s.io/v1",`)
+	storedSpec   = []byte(`,"spec":{`)
+	storedStatus = []byte(`,"status":{`)
+)
+
+// findSpec finds the value of the field spec of a stored definition without decoding it. It searches for what
+// precedes and follows it. The result is the spec if it is valid JSON, which the caller must check once.
+func findSpec(data []byte) (from, to int, ok bool) {
+	if !bytes.HasPrefix(data, storedStart) {
+		return 0, 0, false
+	}
+	from, to = bytes.Index(data, storedSpec), bytes.LastIndex(data, storedStatus)
+	if from < 0 || to < from {
+		return 0, 0, false
+	}
+	from += len(storedSpec) - 1
+	return from, to, to > from && !bytes.Contains(data[to:], storedSpec)
 }

@@ -1,6 +1,7 @@
 package definitions
 
 import (
+	"encoding/json"
 	goruntime "runtime"
 	"testing"
 
@@ -11,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// size is how many specs there are.
+// size returns the number of interned specs.
 func (i *interner) size() int {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -53,7 +54,7 @@ func TestEqualSpecsAreInterned(t *testing.T) {
 	require.NoError(t, err)
 	require.NotSame(t, sa, so)
 	require.Equal(t, 2, codec.interner.size())
-	// Nobody has the other one any more.
+	// The other one is unreferenced.
 	require.Eventually(t, func() bool {
 		goruntime.GC()
 		return codec.interner.size() == 1
@@ -85,13 +86,13 @@ func TestFindSpec(t *testing.T) {
 	require.False(t, ok, "something else")
 }
 
-// TestSpecIsNotMistaken: bytes that only look like a spec are not shared.
+// TestSpecIsNotMistaken: bytes that only resemble a spec are not interned.
 func TestSpecIsNotMistaken(t *testing.T) {
 	codec := internCodec{
 		Codec:    apiextensionsserver.Codecs.LegacyCodec(apiextensionsv1.SchemeGroupVersion),
 		interner: newInterner(),
 	}
-	// The last status is in the spec: there is none beside it.
+	// The last status belongs to the spec.
 	data := []byte(string(storedStart) + `"metadata":{"name":"a"},"spec":{"group":"g","versions":[{"name":"v1","schema":{"openAPIV3Schema":{"type":"object","properties":{"x":{"type":"string"},"status":{"type":"object"}}}}}]}}`)
 	_, _, ok := findSpec(data)
 	require.True(t, ok)
@@ -102,5 +103,39 @@ func TestSpecIsNotMistaken(t *testing.T) {
 		require.True(t, ok)
 		require.Len(t, crd.Spec.Validation.OpenAPIV3Schema.Properties, 2)
 		require.Zero(t, codec.interner.size())
+	}
+}
+
+// FuzzDecoding: decoding a definition returns the same result whether its spec is interned or not.
+func FuzzDecoding(f *testing.F) {
+	crd := widgetCRD(nil)
+	crd.APIVersion, crd.Kind = "apiextensions.k8s.io/v1", "CustomResourceDefinition"
+	valid, err := json.Marshal(crd)
+	require.NoError(f, err)
+	for _, seed := range []string{
+		string(valid), "", "{}", "null", `{"spec":null}`, `{"spec":{"versions":[]}}`,
+		`{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"a.b.c"},"spec":{"group":"b.c","names":{"plural":"a","kind":"A"},"scope":"Cluster","versions":[{"name":"v1","served":true,"storage":true,"schema":{"openAPIV3Schema":{"type":"object","x-kubernetes-preserve-unknown-fields":true}}}]}}`,
+		`{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","spec":{"conversion":{"strategy":"Webhook"},"versions":[{"schema":{"openAPIV3Schema":{"default":{"a":[null]}}}}]}}`,
+	} {
+		f.Add([]byte(seed))
+	}
+	plain := apiextensionsserver.Codecs.LegacyCodec(apiextensionsv1.SchemeGroupVersion)
+	f.Fuzz(func(t *testing.T, data []byte) { requireSameDecoding(t, plain, data) })
+}
+
+// requireSameDecoding decodes a document again after its spec was interned.
+func requireSameDecoding(t *testing.T, plain runtime.Codec, data []byte) {
+	t.Helper()
+	interning := internCodec{Codec: plain, interner: newInterner()}
+	want, wantErr := runtime.Decode(plain, data)
+	for range 2 {
+		got, err := runtime.Decode(interning, data)
+		if wantErr != nil {
+			continue // was decoded before
+		}
+		require.NoError(t, err)
+		if _, ok := want.(*apiextensions.CustomResourceDefinition); ok {
+			require.Equal(t, want, got)
+		}
 	}
 }

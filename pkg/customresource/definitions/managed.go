@@ -9,6 +9,7 @@ import (
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/registry/rest"
@@ -17,41 +18,37 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// errUnchanged says that an update has nothing to change.
 var errUnchanged = errors.New("nothing to change")
 
-// Managed is what the controller of definitions does with them: it follows those
-// that need something, and does it, past admission, as Kubernetes' own
-// controllers of definitions do.
+// Managed is the storage as used by the controller of definitions. It bypasses admission, as the controllers
+// of Kubernetes do.
 type Managed struct {
 	storage *Storage
-	// empty deletes the custom resources of a schema in the logical cluster of ctx.
-	empty func(ctx context.Context, of *Schema) (Remaining, error)
+	empty   func(ctx context.Context, of *Schema) (Remaining, error)
 }
 
-// Remaining is what is left of a custom resource's objects in a logical cluster.
+// Remaining counts the remaining objects of a custom resource in a logical cluster.
 type Remaining struct {
-	// Objects is how many there are.
+	// Objects is the number of objects.
 	Objects int
-	// Finalizers is how many of them wait for each finalizer.
+	// Finalizers is the number of objects by finalizer.
 	Finalizers map[string]int
 }
 
-// NewManaged returns the definitions of a storage for their controller. empty deletes the
-// custom resources of a schema in the logical cluster of ctx.
+// NewManaged returns the storage for the controller. empty deletes the custom resources of a schema in the
+// logical cluster of ctx.
 func NewManaged(s *Storage, empty func(ctx context.Context, of *Schema) (Remaining, error)) *Managed {
 	return &Managed{storage: s, empty: empty}
 }
 
-// Follow calls f for every definition that has instances to clean up, does not
-// say that its schemas are not structural, or wants names that may be free: for
-// those that there are, before it returns, and for others as it gets to know of
-// them, until stop is called; and for those that are given names from then on, which
-// another source may have given away at the same time. f does not block.
+// Follow calls f for each definition that needs a reconcile, now and on changes until stop is called: if it
+// has instances to clean up, if its NonStructuralSchema condition is out of date, or if it wants names that
+// may be free. It also calls f for definitions that get names from then on, because another server
+// may have given the same names to another source. f must not block.
 func (m *Managed) Follow(f func(cluster logicalcluster.Name, name string)) (stop func()) {
 	offer := func(scope nameScope) { m.storage.objects.rejected(scope, f) }
 	stopOffers := m.storage.names.freed.Add(offer)
-	stopSources := m.storage.names.sources.theirs.Add(func(c Change) {
+	stopSources := m.storage.names.sources.addedChanges.Add(func(c Change) {
 		switch {
 		case c.Schema == nil:
 			offer(nameScope{})
@@ -62,7 +59,7 @@ func (m *Managed) Follow(f func(cluster logicalcluster.Name, name string)) (stop
 	following := atomic.Bool{}
 	stopEntries := m.storage.objects.observe(func(c entryChange) {
 		isGiven := following.Load() && m.storage.objects.HasSynced() && c.after != nil && (c.before == nil || !equalNames(&c.before.names, &c.after.names))
-		if c.after != nil && (isGiven || c.after.toDo()) {
+		if c.after != nil && (isGiven || c.after.needsReconcile()) {
 			f(c.after.cluster, c.after.name)
 		}
 		if c.before != nil && (c.after == nil || !equalNames(&c.before.names, &c.after.names)) {
@@ -77,17 +74,16 @@ func (m *Managed) Follow(f func(cluster logicalcluster.Name, name string)) (stop
 	}
 }
 
-// toDo reports whether a definition has instances to clean up, does not say
-// that it is not structural, or wants names that may have become free since it
-// was written, or while no server ran.
-func (e *entry) toDo() bool {
+// needsReconcile reports whether a definition has instances to clean up, an outdated NonStructuralSchema
+// condition, or wants names that may have become free since it was written.
+func (e *entry) needsReconcile() bool {
 	if e.deleting {
 		return e.cleanup
 	}
-	return e.untold || !e.accepted
+	return e.conditionStale || !e.accepted
 }
 
-// Get returns a definition as it is stored. The caller must not change it.
+// Get returns a stored definition, which must not be changed.
 func (m *Managed) Get(ctx context.Context, cluster logicalcluster.Name, name string) (*apiextensions.CustomResourceDefinition, error) {
 	obj, err := m.storage.REST.Get(storeContext(ctx, request.Cluster{Name: cluster}), name, &metav1.GetOptions{})
 	if err != nil {
@@ -100,10 +96,9 @@ func (m *Managed) Get(ctx context.Context, cluster logicalcluster.Name, name str
 	return crd, nil
 }
 
-// Update changes the status of a definition, or its finalizers, with change,
-// unless that returns false or the definition is gone. A definition that is
-// written gets the names that are free, also where change changes nothing, and loses
-// those that another API has been given at the same time.
+// Update updates status or finalizers of a definition, unless change returns false or the definition does not
+// exist. Each write accepts names that are free, and removes names that another API was given at the same
+// time.
 func (m *Managed) Update(ctx context.Context, cluster logicalcluster.Name, name string, change func(*apiextensions.CustomResourceDefinition) bool) error {
 	info := rest.DefaultUpdatedObjectInfo(nil, func(_ context.Context, _, old runtime.Object) (runtime.Object, error) {
 		crd, ok := old.DeepCopyObject().(*apiextensions.CustomResourceDefinition)
@@ -117,7 +112,7 @@ func (m *Managed) Update(ctx context.Context, cluster logicalcluster.Name, name 
 	})
 	now, err := m.Get(ctx, cluster, name)
 	if err != nil {
-		return ignoreGone(err)
+		return ignoreNotFound(err)
 	}
 	ctx = storeContext(ctx, request.Cluster{Name: cluster})
 	if now.DeletionTimestamp.IsZero() {
@@ -125,10 +120,10 @@ func (m *Managed) Update(ctx context.Context, cluster logicalcluster.Name, name 
 		if err != nil {
 			return namesUnknown(err.Error())
 		}
-		lost = lost || m.storage.names.lost(cluster, now) // the server that wrote it may have ended since
+		lost = lost || m.storage.names.lost(cluster, now) // the server that wrote it may have stopped since
 		if !lost && apiextensions.IsCRDConditionTrue(now, apiextensions.NamesAccepted) &&
-			tellsNonStructural(now, m.storage.objects.interner.specOf(now).nonStructural()) {
-			return nil // a write would decide as the last one did
+			hasNonStructural(now, m.storage.objects.interner.specOf(now).nonStructural()) {
+			return nil // a write would have the same result as the last one
 		}
 		if lost {
 			ctx = contested(ctx)
@@ -138,19 +133,19 @@ func (m *Managed) Update(ctx context.Context, cluster logicalcluster.Name, name 
 	if errors.Is(err, errUnchanged) {
 		return nil
 	}
-	return ignoreGone(err)
+	return ignoreNotFound(err)
 }
 
-func ignoreGone(err error) error {
-	if isGone(err) {
+func ignoreNotFound(err error) error {
+	if apierrors.IsNotFound(err) {
 		return nil
 	}
 	return err
 }
 
-// DeleteInstances deletes all instances of an established definition, and reports
-// whether some are left, which wait for their finalizers.
-func (m *Managed) DeleteInstances(ctx context.Context, cluster logicalcluster.Name, crd *apiextensions.CustomResourceDefinition) (left bool, err error) {
+// DeleteInstances deletes all instances of an established definition, and reports whether some remain because
+// of finalizers.
+func (m *Managed) DeleteInstances(ctx context.Context, cluster logicalcluster.Name, crd *apiextensions.CustomResourceDefinition) (remaining bool, err error) {
 	table := m.storage.objects.table
 	used, err := m.storage.objects.interner.schemaOf(table, crd)
 	if err != nil {
@@ -158,11 +153,11 @@ func (m *Managed) DeleteInstances(ctx context.Context, cluster logicalcluster.Na
 	}
 	defer func() { table.Release(used, time.Now()) }()
 	if m.storage.names.sources.system.Serves(used) {
-		return false, nil // they are the system's, and stay
+		return false, nil // a system definition serves them
 	}
-	remaining, err := m.empty(request.WithClusterName(ctx, cluster), used)
+	rest, err := m.empty(request.WithClusterName(ctx, cluster), used)
 	if err != nil {
 		return false, fmt.Errorf("%s: %w", crd.Name, err)
 	}
-	return remaining.Objects > 0, nil
+	return rest.Objects > 0, nil
 }

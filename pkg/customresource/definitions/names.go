@@ -20,30 +20,26 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// names decides which names of a definition are accepted: those that no other
-// API of the group has in the same logical cluster. It decides before the
-// definition is written, so that a definition is established in one write.
+// names accepts the names of a definition that no other API of the group has in the same logical cluster. It
+// does so before the definition is written, so that a definition is established in one write.
 type names struct {
-	// sources have those that go before definitions.
+	// sources has the sources that take precedence over definitions.
 	sources *Sources
 	builtIn func(ctx context.Context, group string) ([]apiextensions.CustomResourceDefinitionNames, error)
 	objects *Index
 
-	// mu is held while names are compared with those in use and reserved.
+	// mu guards the comparison with names in use together with the reservation.
 	mu sync.Mutex
-	// reserved are the names of definitions that are being written, and that
-	// objects does not show yet.
+	// reserved are the names of definitions that are being written and are not in objects yet.
 	reserved map[nameScope]map[*reservation]struct{}
-	// freed are told when names are free again that a reservation kept from
-	// another definition.
+	// freed is notified when a reservation ends that denied names to another definition.
 	freed Listeners[nameScope]
 }
 
-// accept sets the accepted names and the conditions of a definition that is
-// about to be written, and keeps the names from others for the reservation of
-// ctx, if it has one. It refuses new definitions of what the logical cluster has from
-// elsewhere, which would never be served. The other errors say that the names in use
-// cannot be told now.
+// accept sets accepted names and conditions of a definition before it is written, and reserves the names for
+// the reservation of ctx, if any. It rejects new definitions of a resource that another source serves in the
+// logical cluster, because they would never be served. Other errors mean that the names in use cannot be
+// determined.
 func (n *names) accept(ctx context.Context, obj runtime.Object) error {
 	crd, ok := obj.(*apiextensions.CustomResourceDefinition)
 	if !ok || !crd.DeletionTimestamp.IsZero() {
@@ -53,11 +49,12 @@ func (n *names) accept(ctx context.Context, obj runtime.Object) error {
 	if err != nil {
 		return err
 	}
-	scope, reserved := nameScope{cluster: cluster, group: crd.Spec.Group}, reservationFrom(ctx)
+	scope := nameScope{cluster: cluster, group: crd.Spec.Group}
+	reserved, _ := ctx.Value(reservationKey{}).(*reservation)
 	violations := nonStructural(&crd.Spec)
 
-	// The reservations first, and then the others: what is stored was reserved until then.
-	// Whoever comes later finds what this definition asks for reserved.
+	// Reservations must be read before the other names: a stored definition was reserved until it was stored.
+	// Reserving the requested names at once makes later requests see them.
 	taken := newClaims()
 	n.mu.Lock()
 	n.othersLocked(taken, scope, crd.Name, &crd.Spec.Names)
@@ -76,12 +73,10 @@ func (n *names) accept(ctx context.Context, obj runtime.Object) error {
 	before := crd.Status.AcceptedNames
 	if isContested(ctx) {
 		crd.Status.AcceptedNames = apiextensions.CustomResourceDefinitionNames{}
-		setCondition(crd, apiextensions.CustomResourceDefinitionCondition{
-			Type: apiextensions.Established, Status: apiextensions.ConditionFalse,
-		})
+		setCondition(crd, newCondition(apiextensions.Established, apiextensions.ConditionFalse, "", ""))
 	}
 	accept(crd, taken)
-	tellNonStructural(crd, violations)
+	setNonStructural(crd, violations)
 
 	if reserved != nil {
 		n.mu.Lock()
@@ -103,14 +98,12 @@ func refuseServed(crd *apiextensions.CustomResourceDefinition, served []*Definit
 	return nil
 }
 
-// namesUnknown is the answer to writes while the names in use cannot be told;
-// clients try again by themselves.
+// namesUnknown is returned while the names in use cannot be determined; clients retry.
 func namesUnknown(why string) error {
-	return apierrors.NewTooManyRequests("the names in use are not known yet, try again: "+why, 1)
+	return apierrors.NewTooManyRequests("the names in use cannot be determined yet, try again: "+why, 1)
 }
 
-// contestedKey marks the write of a definition that gives up its names, to ask
-// for them anew.
+// contestedKey marks a write in which a definition gives up its names and requests them again.
 type contestedKey struct{}
 
 func contested(ctx context.Context) context.Context {
@@ -119,32 +112,29 @@ func contested(ctx context.Context) context.Context {
 
 func isContested(ctx context.Context) bool { return ctx.Value(contestedKey{}) != nil }
 
-// lost reports whether another definition got a name of crd before crd did. That
-// happens when another server of the shard accepted it at the same time: the
-// order of revisions is the order of writes for all servers, and the later
-// write yields.
+// lost reports whether another definition got a name of crd earlier, because another server of the shard
+// accepted it at the same time. All servers agree on the order of revisions, and the later write yields.
 func (n *names) lost(cluster logicalcluster.Name, crd *apiextensions.CustomResourceDefinition) bool {
 	revision, err := strconv.ParseUint(crd.ResourceVersion, 10, 64)
 	if err != nil {
 		return false
 	}
-	theirs, ours := newClaims(), newClaims()
-	n.objects.claims(theirs, nameScope{cluster: cluster, group: crd.Spec.Group}, crd.Name, revision)
+	others, ours := newClaims(), newClaims()
+	n.objects.claims(others, nameScope{cluster: cluster, group: crd.Spec.Group}, crd.Name, revision)
 	ours.add(&crd.Status.AcceptedNames, crd.Name)
-	_, _, lost := theirs.conflict(ours)
+	_, _, lost := others.conflict(ours)
 	return lost
 }
 
-// lostToSource reports whether another source serves, or is about to serve, under a name
-// that a definition was given. That happens when another server of the shard accepted the
-// definition while this one gave the name away. The source serves then, on all servers
-// alike: whoever asked it to did so before the definition was written.
+// lostToSource reports whether another source serves, or is about to serve, an accepted name of a definition,
+// because another server of the shard accepted the definition at the same time. The source wins on all
+// servers, because it was requested before the definition was written.
 func (n *names) lostToSource(ctx context.Context, cluster logicalcluster.Name, crd *apiextensions.CustomResourceDefinition) (bool, error) {
-	theirs, ours := newClaims(), newClaims()
-	n.mu.Lock() // the reservations first, as in accept
+	others, ours := newClaims(), newClaims()
+	n.mu.Lock() // reservations first, as in accept
 	for r := range n.reserved[nameScope{cluster: cluster, group: crd.Spec.Group}] {
 		if r.forSource {
-			theirs.add(&r.names, r.definition)
+			others.add(&r.names, r.definition)
 		}
 	}
 	n.mu.Unlock()
@@ -154,17 +144,16 @@ func (n *names) lostToSource(ctx context.Context, cluster logicalcluster.Name, c
 	}
 	for _, d := range all {
 		if d.Owner != "" && d.Schema.Resource.Group == crd.Spec.Group {
-			theirs.add(internalNames(d.Schema.Names()), d.Owner)
+			others.add(internalNames(d.Schema.Names()), d.Owner)
 		}
 	}
 	ours.add(&crd.Status.AcceptedNames, crd.Name)
-	_, _, lost := theirs.conflict(ours)
+	_, _, lost := others.conflict(ours)
 	return lost, nil
 }
 
-// collect adds the names to taken that others than definitions, and than one source,
-// use. It returns what these serve: as it is stored, since an index may not show yet what
-// its client has seen bound.
+// collect adds to taken the names of built-in resources and of all sources except one. It returns the
+// definitions of these sources as stored, because an index may lag behind a client's own binding.
 func (n *names) collect(ctx context.Context, taken claims, scope nameScope, except Source) ([]*Definition, error) {
 	builtIn, builtInErr := n.builtIn(ctx, scope.group)
 	for i := range builtIn {
@@ -179,20 +168,14 @@ func (n *names) collect(ctx context.Context, taken claims, scope nameScope, exce
 	return definitions, errors.Join(builtInErr, err)
 }
 
-// accept moves the free ones of the requested names to the accepted ones, and
-// sets the conditions that follow from it.
+// accept accepts the free ones of the requested names, and sets the conditions.
 func accept(crd *apiextensions.CustomResourceDefinition, taken claims) {
 	requested, accepted := &crd.Spec.Names, &crd.Status.AcceptedNames
-	condition := apiextensions.CustomResourceDefinitionCondition{
-		Type: apiextensions.NamesAccepted, Status: apiextensions.ConditionTrue,
-		Reason: "NoConflicts", Message: "no conflicts found",
-	}
+	condition := newCondition(apiextensions.NamesAccepted, apiextensions.ConditionTrue, "NoConflicts", "no conflicts found")
 	conflict := func(reason, message string) {
-		condition.Status = apiextensions.ConditionFalse
-		condition.Reason = reason
-		condition.Message = message
+		condition = newCondition(apiextensions.NamesAccepted, apiextensions.ConditionFalse, reason, message)
 	}
-	one := func(reason, want string, have *string, used users) {
+	one := func(reason, want string, have *string, used owners) {
 		if want != *have && used.Has(want) {
 			conflict(reason, fmt.Sprintf("%q is already in use", want))
 			return
@@ -219,31 +202,22 @@ func accept(crd *apiextensions.CustomResourceDefinition, taken claims) {
 	setCondition(crd, condition)
 	switch {
 	case condition.Status == apiextensions.ConditionTrue:
-		setCondition(crd, apiextensions.CustomResourceDefinitionCondition{
-			Type: apiextensions.Established, Status: apiextensions.ConditionTrue,
-			Reason: "InitialNamesAccepted", Message: "the initial names have been accepted",
-		})
+		setCondition(crd, newCondition(apiextensions.Established, apiextensions.ConditionTrue,
+			"InitialNamesAccepted", "the initial names have been accepted"))
 	case !apiextensions.IsCRDConditionTrue(crd, apiextensions.Established):
-		setCondition(crd, apiextensions.CustomResourceDefinitionCondition{
-			Type: apiextensions.Established, Status: apiextensions.ConditionFalse,
-			Reason: "NotAccepted", Message: "not all names are accepted",
-		})
-	default: // served under the names that it had
+		setCondition(crd, newCondition(apiextensions.Established, apiextensions.ConditionFalse, "NotAccepted", "not all names are accepted"))
+	default: // served under its previous names
 	}
 	approve(crd)
 }
 
-// approve sets the condition of definitions in groups that the Kubernetes
-// community owns.
+// approve sets the condition of definitions in protected groups of the Kubernetes community.
 func approve(crd *apiextensions.CustomResourceDefinition) {
 	if !apihelpers.IsProtectedCommunityGroup(crd.Spec.Group) {
 		return
 	}
 	state, reason := apihelpers.GetAPIApprovalState(crd.Annotations)
-	condition := apiextensions.CustomResourceDefinitionCondition{
-		Type: apiextensions.KubernetesAPIApprovalPolicyConformant, Status: apiextensions.ConditionUnknown,
-		Reason: "UnknownAnnotation", Message: reason,
-	}
+	condition := newCondition(apiextensions.KubernetesAPIApprovalPolicyConformant, apiextensions.ConditionUnknown, "UnknownAnnotation", reason)
 	switch state {
 	case apihelpers.APIApproved:
 		condition.Status, condition.Reason = apiextensions.ConditionTrue, "ApprovedAnnotation"
@@ -257,44 +231,30 @@ func approve(crd *apiextensions.CustomResourceDefinition) {
 	setCondition(crd, condition)
 }
 
-// reservation keeps the names of the definition that one request writes, or that
-// another source is about to serve, from others: from the write on until it shows or
-// the request has failed. Its fields belong to names.mu.
+// reservation reserves names for a definition that a request writes, or for a source that is about to serve
+// them, until the index contains the definition or the request has failed. names.mu guards its fields.
 type reservation struct {
 	of *names
 
-	// held reports whether scope, definition and names are reserved.
-	held  bool
-	scope nameScope
-	// definition is the name of a definition, or an owner whose names are not from one.
+	// active reports whether scope, definition and names are reserved.
+	active bool
+	scope  nameScope
+	// definition is the name of a definition, or the owner of a source.
 	definition string
 	names      apiextensions.CustomResourceDefinitionNames
-	// forSource is set if another source is about to serve under the names.
+	// forSource is set if a source is about to serve the names.
 	forSource bool
-	// given reports whether the definition was given others than it had.
+	// given is set if the accepted names of the definition changed.
 	given bool
-	// denied reports whether another definition may have been refused a name
-	// because of this reservation.
+	// denied is set if another definition may have been denied a name by this reservation.
 	denied bool
 }
 
+// reservationKey is the context key of the reservation for a write.
 type reservationKey struct{}
 
-// reserve returns a context whose writes reserve names until release is called,
-// which whoever calls reserve must do, whatever comes of the writes.
-func (n *names) reserve(ctx context.Context) (context.Context, *reservation) {
-	r := &reservation{of: n}
-	return context.WithValue(ctx, reservationKey{}, r), r
-}
-
-// reservationFrom returns the reservation of a context, or nil.
-func reservationFrom(ctx context.Context) *reservation {
-	r, _ := ctx.Value(reservationKey{}).(*reservation)
-	return r
-}
-
-// othersLocked adds to taken what is reserved in a scope for others than one definition, and
-// notes who keeps it from a name that it wants: it is told when these are free.
+// othersLocked adds to taken the names in a scope that are reserved for others, and marks reservations that
+// conflict with wanted names, so that release notifies their definition.
 func (n *names) othersLocked(taken claims, scope nameScope, definition string, wanted *apiextensions.CustomResourceDefinitionNames) {
 	ours := newClaims()
 	ours.add(wanted, definition)
@@ -302,23 +262,22 @@ func (n *names) othersLocked(taken claims, scope nameScope, definition string, w
 		if r.definition == definition {
 			continue
 		}
-		theirs := newClaims()
-		theirs.add(&r.names, r.definition)
-		if _, _, found := theirs.conflict(ours); found {
+		others := newClaims()
+		others.add(&r.names, r.definition)
+		if _, _, found := others.conflict(ours); found {
 			r.denied = true
 		}
 		taken.add(&r.names, r.definition)
 	}
 }
 
-// reserveLocked has r reserve names for a definition, in place of those it had.
-// Without a reservation nothing is reserved.
+// reserveLocked replaces the names that r reserves. Without a reservation it does nothing.
 func (n *names) reserveLocked(r *reservation, scope nameScope, definition string, names *apiextensions.CustomResourceDefinitionNames) {
 	if r == nil {
 		return
 	}
 	n.freeLocked(r)
-	r.held, r.scope, r.definition, r.names = true, scope, definition, *names
+	r.active, r.scope, r.definition, r.names = true, scope, definition, *names
 	if n.reserved[scope] == nil {
 		n.reserved[scope] = map[*reservation]struct{}{}
 	}
@@ -326,18 +285,17 @@ func (n *names) reserveLocked(r *reservation, scope nameScope, definition string
 }
 
 func (n *names) freeLocked(r *reservation) {
-	if !r.held {
+	if !r.active {
 		return
 	}
-	r.held = false
+	r.active = false
 	delete(n.reserved[r.scope], r)
 	if len(n.reserved[r.scope]) == 0 {
 		delete(n.reserved, r.scope)
 	}
 }
 
-// release ends the reservation. Definitions that did not get names because of it
-// get them now, unless the names are in use by then.
+// release ends the reservation, and notifies definitions to which it denied names.
 func (r *reservation) release() {
 	r.of.mu.Lock()
 	r.of.freeLocked(r)

@@ -28,12 +28,11 @@ import (
 
 var errRefused = errors.New("refused by the test")
 
-// refusal is a request that must not end in a stored definition, made in a
-// logical cluster that has the definition others.example.com.
+// refusal is a request in a logical cluster with the definition others.example.com that must not store a
+// definition.
 type refusal func(t *testing.T, s *testServer, cluster string) error
 
-// greedy is a definition of a name and a group that wants the names of
-// widgetCRD, and one that is as large as a request may be.
+// greedy returns a definition that requests the names of widgetCRD, with the maximum size of a request.
 func greedy(name, group string) *apiextensionsv1.CustomResourceDefinition {
 	crd := widgetCRD(nil)
 	crd.Name, crd.Spec.Group = name, group
@@ -43,7 +42,7 @@ func greedy(name, group string) *apiextensionsv1.CustomResourceDefinition {
 	return crd
 }
 
-// directly calls the registry as a handler does that has admission validate.
+// directly calls the registry as a handler with validating admission.
 func directly(ctx context.Context, t *testing.T, s *testServer, validate rest.ValidateObjectFunc) error {
 	t.Helper()
 	return s.createInternal(ctx, internalCRD(t, greedy("gizmos.example.com", "example.com")), validate)
@@ -59,7 +58,7 @@ func clusterContext(t *testing.T, cluster string) context.Context {
 	return storeContext(t.Context(), request.Cluster{Name: logicalcluster.Name(cluster)})
 }
 
-// change updates others.example.com so that it wants the names of widgetCRD.
+// change updates others.example.com to request the names of widgetCRD.
 func change(t *testing.T, s *testServer, cluster string, options metav1.UpdateOptions, also func(*apiextensionsv1.CustomResourceDefinition)) error {
 	t.Helper()
 	client := s.CRDs(t, cluster).ApiextensionsV1().CustomResourceDefinitions()
@@ -161,9 +160,8 @@ var refusals = map[string]refusal{
 	},
 }
 
-// TestRefusedDefinitionsHoldNothing: a request that does not end in a stored
-// definition, however that comes, leaves the names free that it asked for.
-func TestRefusedDefinitionsHoldNothing(t *testing.T) {
+// TestRefusedDefinitionsReleaseNames: a request that does not store a definition reserves no names afterwards.
+func TestRefusedDefinitionsReleaseNames(t *testing.T) {
 	t.Parallel()
 	var asked counters
 	s := startServer(t, customresourcetest.NewData(t), asked.wrap)
@@ -191,7 +189,7 @@ func (s *testServer) requireNothingReserved(t *testing.T) {
 	require.Zero(t, s.reservations(), "names are still reserved")
 }
 
-// reservations is in how many groups names are reserved.
+// reservations returns the number of groups with reserved names.
 func (s *testServer) reservations() int {
 	names := s.names
 	names.mu.Lock()
@@ -199,9 +197,8 @@ func (s *testServer) reservations() int {
 	return len(names.reserved)
 }
 
-// TestNamesOfFailedWritesAreOffered: a definition that was refused a name because
-// of another one gets it when that one was never stored, whichever comes first:
-// the end of the failed write, or the refused definition.
+// TestNamesOfFailedWritesAreOffered: a definition that was denied a name gets it after the write of the other
+// definition failed, in either order.
 func TestNamesOfFailedWritesAreOffered(t *testing.T) {
 	t.Parallel()
 	var asked counters
@@ -243,9 +240,8 @@ func TestNamesOfFailedWritesAreOffered(t *testing.T) {
 	}
 }
 
-// TestNamesThatBecameFreeMeanwhile: definitions get names that became free while
-// no server ran.
-func TestNamesThatBecameFreeMeanwhile(t *testing.T) {
+// TestNamesFreedWhileStopped: definitions get names that became free while no server was running.
+func TestNamesFreedWhileStopped(t *testing.T) {
 	t.Parallel()
 	data := customresourcetest.NewData(t)
 	s := startServer(t, data, new(counters).wrap)
@@ -269,8 +265,7 @@ func TestNamesThatBecameFreeMeanwhile(t *testing.T) {
 	require.Eventually(t, func() bool { return s.serves(t, "one", widgets) }, deadline, tick)
 }
 
-// TestUnknownNamesAreNotAccepted: nothing is written while the names in use are
-// not known, because definitions or what goes before them cannot be read yet.
+// TestUnknownNamesAreNotAccepted: writes fail while definitions or preceding sources cannot be read.
 func TestUnknownNamesAreNotAccepted(t *testing.T) {
 	t.Parallel()
 	var asked counters
@@ -286,7 +281,7 @@ func TestUnknownNamesAreNotAccepted(t *testing.T) {
 	t.Cleanup(s.Destroy)
 	ts := &testServer{Storage: s}
 	ctx, cancel := context.WithCancel(clusterContext(t, "one"))
-	cancel() // waits for no list
+	cancel() // does not wait for lists
 	require.True(t, apierrors.IsTooManyRequests(directly(ctx, t, ts, rest.ValidateAllObjectFunc)))
 	require.Zero(t, asked.writes.Load())
 
@@ -297,8 +292,7 @@ func TestUnknownNamesAreNotAccepted(t *testing.T) {
 	require.Zero(t, asked.writes.Load())
 }
 
-// TestEventsNeedNoLists: the index follows the events of definitions, and lists
-// definitions once.
+// TestEventsNeedNoLists: the index applies events of definitions, and lists definitions once.
 func TestEventsNeedNoLists(t *testing.T) {
 	t.Parallel()
 	var asked counters
@@ -308,7 +302,7 @@ func TestEventsNeedNoLists(t *testing.T) {
 		s.CreateCRD(t, fmt.Sprintf("cluster-%d", i), widgetCRD(nil))
 	}
 	s.DeleteCRD(t, "cluster-0", "widgets.example.com")
-	require.Eventually(t, func() bool { // the index follows a deletion, and nobody waits for that
+	require.Eventually(t, func() bool { // deletions do not wait for the index
 		s.Index().mu.RLock()
 		defer s.Index().mu.RUnlock()
 		return len(s.Index().byName["widgets.example.com"]) == 19
@@ -317,8 +311,8 @@ func TestEventsNeedNoLists(t *testing.T) {
 	require.NotZero(t, before)
 }
 
-// acceptedElsewhere stores a definition as another server of the shard does that knows of
-// no other.
+// acceptedElsewhere stores a definition like another server of the shard that has not received other
+// definitions.
 func acceptedElsewhere(ctx context.Context, t *testing.T, s *testServer, crd *apiextensionsv1.CustomResourceDefinition) *apiextensions.CustomResourceDefinition {
 	t.Helper()
 	apiextensionsserver.Scheme.Default(crd)
@@ -337,12 +331,10 @@ type owning struct {
 	*Definition
 }
 
-// List implements Source.
 func (o owning) List(context.Context, request.Cluster) ([]*Definition, error) {
 	return []*Definition{o.Definition}, nil
 }
 
-// Resolve implements Source.
 func (o owning) Resolve(_ context.Context, l Lookup) (*Definition, error) {
 	if l.Resource != o.Schema.Resource {
 		return nil, nil //nolint:nilnil // there is none
@@ -350,16 +342,15 @@ func (o owning) Resolve(_ context.Context, l Lookup) (*Definition, error) {
 	return o.Definition, nil
 }
 
-// Subscribe implements Source.
 func (owning) Subscribe(func(Change)) (stop func()) { return func() {} }
 
-// TestDefinitionYieldsToSource: of a definition and a source that two servers of the
-// shard gave the same name at the same time, the source has it on all servers, and the
-// definition says so, and gets it when it is free.
+// TestDefinitionYieldsToSource: if two servers of the shard give the same name to a definition and a source at
+// the same time, the source keeps it on all servers. The definition reports the conflict, and gets the name
+// when it is free.
 func TestDefinitionYieldsToSource(t *testing.T) {
 	t.Parallel()
 	taken := widgetCRD(nil)
-	taken.Spec.Names.Plural, taken.Spec.Names.Singular, taken.Spec.Names.ShortNames = "others", "other", nil // its kinds are those of widgets
+	taken.Spec.Names.Plural, taken.Spec.Names.Singular, taken.Spec.Names.ShortNames = "others", "other", nil // the kinds of widgets remain
 	apiextensionsserver.Scheme.Default(taken)
 	served, err := NewSchema(&taken.Spec, &taken.Spec.Names)
 	require.NoError(t, err)
@@ -378,7 +369,7 @@ func TestDefinitionYieldsToSource(t *testing.T) {
 			t.Parallel()
 			s := startServer(t, customresourcetest.NewData(t), new(counters).wrap)
 			ctx := storeContext(t.Context(), request.Cluster{Name: "one"})
-			// Both at once, as this server gets to know of it.
+			// This server receives both at once.
 			free := take(t, s)
 			crd := widgetCRD(nil)
 			crd.UID = "u"
@@ -396,8 +387,7 @@ func TestDefinitionYieldsToSource(t *testing.T) {
 	}
 }
 
-// TestLaterWriteYields is what happens if both servers' decisions come to be
-// stored.
+// TestLaterWriteYields: both definitions were stored by different servers.
 func TestLaterWriteYields(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, customresourcetest.NewData(t), new(counters).wrap)

@@ -11,29 +11,33 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
+	structuralschema "k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/cel"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/cel/model"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apimachinery/pkg/version"
+	celconfig "k8s.io/apiserver/pkg/apis/cel"
+	"k8s.io/apiserver/pkg/cel/common"
 
 	"github.com/shardplane/shardplane/pkg/request/schemacosts"
 )
 
-// Convert returns an object in another API version, and leaves in as it is. It may be
-// called at the same time, and with any object that somebody wrote. What it does with
-// metadata but labels and annotations is not taken over.
+// Convert converts an object to another API version, without changing in. It must support concurrent calls and
+// any object that a client may have written. Of the metadata, only changed labels and annotations are used.
 type Convert func(in *unstructured.Unstructured, to string) (*unstructured.Unstructured, error)
 
-// ConvertHost is the host of the conversion webhooks by which upstream has objects of a
-// Schema with Convert converted: nobody is called there.
+// ConvertHost is the host in the conversion webhook of schemas with Convert. Its calls stay in this process.
 const ConvertHost = "schema.internal.shardplane.io"
 
-// convertedBy is the conversion of the schema with a hash, as upstream knows it.
-func convertedBy(hash string) *apiextensionsv1.CustomResourceConversion {
+// conversionFor returns the conversion for upstream of the schema with a hash.
+func conversionFor(hash string) *apiextensionsv1.CustomResourceConversion {
 	url := "https://" + ConvertHost + "/" + hash
 	return &apiextensionsv1.CustomResourceConversion{
 		Strategy: apiextensionsv1.WebhookConverter,
@@ -43,67 +47,59 @@ func convertedBy(hash string) *apiextensionsv1.CustomResourceConversion {
 	}
 }
 
-// Projection shows the objects of one resource, which are stored, as objects of another
-// one, to be read only: they are in the same watch cache, and have its versions. Its
-// functions can be called concurrently.
+// Projection serves the objects of a stored resource as read-only objects of another resource, from the same
+// watch cache and with the same resource versions. Its functions must support concurrent calls.
 type Projection struct {
 	// Stored is the resource that is stored.
 	Stored schema.GroupResource
-	// Show returns what is shown of a stored object, which it may keep and change.
+	// Show converts a stored object, which it may keep and change.
 	Show func(stored *unstructured.Unstructured) (*unstructured.Unstructured, error)
-	// ShownName returns the name of what is shown of a stored object. It must be quick.
+	// ShownName returns the name of the converted object. It must be fast.
 	ShownName func(stored *unstructured.Unstructured) string
-	// StoredName returns the name of the object that a request sees under a name, or ""
-	// if it sees none.
+	// StoredName returns the name of the stored object for the name in a request, or "" if there is none.
 	StoredName func(ctx context.Context, shown string) (string, error)
 }
 
-// Schema is all that decides how a custom resource is served: the spec and the
-// accepted names of a CustomResourceDefinition. It is immutable, and there is
-// one for all logical clusters whose definitions agree in it.
+// Schema contains the spec and accepted names of a CustomResourceDefinition, which determine how a custom
+// resource is served. It is immutable and shared by all logical clusters with equal definitions.
 type Schema struct {
 	// Hash identifies the schema.
 	Hash string
-	// Resource is the resource that the schema serves.
+	// Resource is the served resource.
 	Resource schema.GroupResource
-	// MetadataOnly is set for the schema under which a wildcard reads the
-	// metadata of objects of any schema.
+	// MetadataOnly is set for the schema of wildcard requests for metadata of any schema.
 	MetadataOnly bool
-	// Convert, if set, converts objects between the versions of the schema, whatever
-	// its spec says of conversion.
+	// Convert, if set, replaces the conversion in the spec.
 	Convert Convert
-	// Projection, if set, says that objects of another resource are shown under the
-	// schema.
+	// Projection, if set, converts stored objects of another resource.
 	Projection *Projection
 
-	// crd is the synthetic definition for the upstream handler: its name and
-	// UID are the hash, its conditions carry no times.
+	// crd is the synthetic definition for the upstream handler. Its name and UID are the hash, and its
+	// conditions have no times.
 	crd *apiextensionsv1.CustomResourceDefinition
 	// terminating is crd with the condition that forbids creation.
 	terminating *apiextensionsv1.CustomResourceDefinition
 
-	// costs are those of objects, by version.
+	// costs is the cost of objects by version.
 	costs map[string]*schemacosts.Lazy
-	// rules are their validation rules, by version.
+	// rules are the validation rules by version.
 	rules map[string]func() rules
 
-	// refs and idleSince belong to the table.
+	// refs and idleSince are guarded by the table.
 	refs      int
 	idleSince time.Time
 }
 
-// CRD returns the synthetic definition for the upstream handler. It is shared:
-// do not change it.
+// CRD returns the synthetic definition for the upstream handler. It is shared and must not be changed.
 func (s *Schema) CRD() *apiextensionsv1.CustomResourceDefinition { return s.crd }
 
-// TerminatingCRD is CRD of a definition that is being deleted: it forbids
-// creation.
+// TerminatingCRD is CRD for a definition that is being deleted, which forbids creation.
 func (s *Schema) TerminatingCRD() *apiextensionsv1.CustomResourceDefinition { return s.terminating }
 
-// Spec returns the definition's spec. It is shared: do not change it.
+// Spec returns the spec. It is shared and must not be changed.
 func (s *Schema) Spec() *apiextensionsv1.CustomResourceDefinitionSpec { return &s.crd.Spec }
 
-// Names returns the accepted names. They are shared: do not change them.
+// Names returns the accepted names. They are shared and must not be changed.
 func (s *Schema) Names() *apiextensionsv1.CustomResourceDefinitionNames {
 	return &s.crd.Status.AcceptedNames
 }
@@ -134,10 +130,10 @@ func (s *Schema) Version(name string) *apiextensionsv1.CustomResourceDefinitionV
 	return nil
 }
 
-// Costs returns what the schema of a version makes of objects, or nil if there is no such version.
+// Costs returns the cost of objects in a version, or nil if there is no such version.
 func (s *Schema) Costs(version string) *schemacosts.Lazy { return s.costs[version] }
 
-// RuleErrors returns the errors of the validation rules of a version for an object; old is nil for a new object.
+// RuleErrors returns the violated validation rules of a version for an object; old is nil for a new object.
 func (s *Schema) RuleErrors(ctx context.Context, version string, object, old map[string]any) (field.ErrorList, error) {
 	of := s.rules[version]
 	if of == nil {
@@ -146,18 +142,17 @@ func (s *Schema) RuleErrors(ctx context.Context, version string, object, old map
 	return of().errors(ctx, object, old)
 }
 
-// specV1 is the spec of a definition as clients write it.
 type specV1 = apiextensionsv1.CustomResourceDefinitionSpec
 
-// hashInput is what makes two schemas equal.
+// hashInput identifies a schema.
 type hashInput struct {
 	Spec         *apiextensionsv1.CustomResourceDefinitionSpec  `json:"spec"`
 	Names        *apiextensionsv1.CustomResourceDefinitionNames `json:"names"`
 	MetadataOnly bool                                           `json:"metadataOnly,omitempty"`
-	// Converted tells what convert does from what others do.
+	// Converted identifies the function convert.
 	Converted string `json:"converted,omitempty"`
 	convert   Convert
-	// Projected is the resource that is stored, if it is another one.
+	// Projected is the stored resource, if it differs.
 	Projected  string `json:"projected,omitempty"`
 	projection *Projection
 }
@@ -171,20 +166,17 @@ func (in hashInput) hash() (string, error) {
 	return hex.EncodeToString(sum[:]), nil
 }
 
-// NewSchema makes a schema for a Source of one's own. spec and names are kept.
+// NewSchema returns a schema for a Source with its own schemas. It keeps spec and names.
 func NewSchema(spec *apiextensionsv1.CustomResourceDefinitionSpec, names *apiextensionsv1.CustomResourceDefinitionNames) (*Schema, error) {
-	in := hashInput{Spec: spec, Names: names}
-	hash, err := in.hash()
-	if err != nil {
-		return nil, err
-	}
-	return newSchema(hash, in), nil
+	return hashInput{Spec: spec, Names: names}.newSchema()
 }
 
-// NewConvertedSchema is NewSchema with a function that converts between versions. What
-// it does is told by converted: schemas with equal ones convert in the same way.
+// NewConvertedSchema is NewSchema with a conversion function, which converted identifies.
 func NewConvertedSchema(spec *apiextensionsv1.CustomResourceDefinitionSpec, names *apiextensionsv1.CustomResourceDefinitionNames, converted string, convert Convert) (*Schema, error) {
-	in := hashInput{Spec: spec, Names: names, Converted: converted, convert: convert}
+	return hashInput{Spec: spec, Names: names, Converted: converted, convert: convert}.newSchema()
+}
+
+func (in hashInput) newSchema() (*Schema, error) {
 	hash, err := in.hash()
 	if err != nil {
 		return nil, err
@@ -192,14 +184,13 @@ func NewConvertedSchema(spec *apiextensionsv1.CustomResourceDefinitionSpec, name
 	return newSchema(hash, in), nil
 }
 
-// newSchema makes the schema of a spec and accepted names, both of which it
-// keeps. It does not serve printer columns above the limits.
+// newSchema returns the schema of a spec and accepted names, both of which it keeps. It removes printer
+// columns above the limits.
 func newSchema(hash string, in hashInput) *Schema {
-	accepted := apiextensionsv1.CustomResourceDefinitionCondition{
-		Type: apiextensionsv1.NamesAccepted, Status: apiextensionsv1.ConditionTrue,
-	}
-	established := apiextensionsv1.CustomResourceDefinitionCondition{
-		Type: apiextensionsv1.Established, Status: apiextensionsv1.ConditionTrue,
+	conditions := []apiextensionsv1.CustomResourceDefinitionCondition{
+		{Type: apiextensionsv1.NamesAccepted, Status: apiextensionsv1.ConditionTrue},
+		{Type: apiextensionsv1.Established, Status: apiextensionsv1.ConditionTrue},
+		{Type: apiextensionsv1.Terminating, Status: apiextensionsv1.ConditionTrue},
 	}
 	crd := &apiextensionsv1.CustomResourceDefinition{
 		ObjectMeta: metav1.ObjectMeta{
@@ -209,22 +200,19 @@ func newSchema(hash string, in hashInput) *Schema {
 		Spec: *in.Spec,
 		Status: apiextensionsv1.CustomResourceDefinitionStatus{
 			AcceptedNames: *in.Names,
-			Conditions:    []apiextensionsv1.CustomResourceDefinitionCondition{accepted, established},
+			Conditions:    slices.Clone(conditions[:2]),
 		},
 	}
 	crd.Spec.Versions = slices.Clone(crd.Spec.Versions)
 	schemacosts.LimitColumns(crd.Spec.Versions)
 	if in.Spec.Group == "" {
-		tellDeprecated(&crd.Spec)
+		addDeprecationWarnings(&crd.Spec)
 	}
 	if in.convert != nil {
-		crd.Spec.Conversion = convertedBy(hash)
+		crd.Spec.Conversion = conversionFor(hash)
 	}
 	terminating := *crd
-	terminating.Status.Conditions = []apiextensionsv1.CustomResourceDefinitionCondition{
-		accepted, established,
-		{Type: apiextensionsv1.Terminating, Status: apiextensionsv1.ConditionTrue},
-	}
+	terminating.Status.Conditions = conditions
 	costs := make(map[string]*schemacosts.Lazy, len(crd.Spec.Versions))
 	rulesOf := make(map[string]func() rules, len(crd.Spec.Versions))
 	for i := range crd.Spec.Versions {
@@ -244,42 +232,41 @@ func newSchema(hash string, in hashInput) *Schema {
 	}
 }
 
-// tellDeprecated has the deprecated versions of the group "" say so, and which to use:
-// what upstream says of itself is for groups that have a name.
-func tellDeprecated(spec *specV1) {
+// addDeprecationWarnings sets the warnings of deprecated versions in the core group, because upstream's
+// default requires a group.
+func addDeprecationWarnings(spec *specV1) {
 	for i := range spec.Versions {
 		v := &spec.Versions[i]
 		if !v.Deprecated || v.DeprecationWarning != nil {
 			continue
 		}
-		said, use := v.Name+" "+spec.Names.Kind+" is deprecated", v.Name
+		warning, use := v.Name+" "+spec.Names.Kind+" is deprecated", v.Name
 		for _, other := range spec.Versions {
 			if other.Served && !other.Deprecated && version.CompareKubeAwareVersionStrings(use, other.Name) < 0 {
 				use = other.Name
 			}
 		}
 		if use != v.Name {
-			said += "; use " + use + " " + spec.Names.Kind
+			warning += "; use " + use + " " + spec.Names.Kind
 		}
-		v.DeprecationWarning = &said
+		v.DeprecationWarning = &warning
 	}
 }
 
-// Table interns schemas and counts who uses each: definitions and
-// requests in flight. Schemas that nobody uses stay for a while, so that the
-// next request finds their serving info, and are then swept.
+// Table interns schemas and counts their users, i.e. definitions and requests. Unused schemas are kept for a
+// while, together with their serving info, until Sweep removes them.
 type Table struct {
 	mu     sync.Mutex
 	byHash map[string]*Schema
-	byName map[string]*Schema // by the synthetic definition's name
+	byName map[string]*Schema // by the name of the synthetic definition
 }
 
-// NewTable returns a table without schemas.
+// NewTable returns an empty table.
 func NewTable() *Table {
 	return &Table{byHash: map[string]*Schema{}, byName: map[string]*Schema{}}
 }
 
-// intern returns the schema of in with one more user.
+// intern returns the schema of in with an additional reference.
 func (t *Table) intern(in hashInput) (*Schema, error) {
 	hash, err := in.hash()
 	if err != nil {
@@ -288,7 +275,6 @@ func (t *Table) intern(in hashInput) (*Schema, error) {
 	return t.internHashed(hash, in), nil
 }
 
-// internHashed is intern for a hash that is known.
 func (t *Table) internHashed(hash string, in hashInput) *Schema {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -301,7 +287,7 @@ func (t *Table) internHashed(hash string, in hashInput) *Schema {
 	return s
 }
 
-// transient returns the schema of in, which lives while it is being used.
+// transient returns the schema of in without a reference.
 func (t *Table) transient(in hashInput) (*Schema, error) {
 	s, err := t.intern(in)
 	if err == nil {
@@ -310,7 +296,7 @@ func (t *Table) transient(in hashInput) (*Schema, error) {
 	return s, err
 }
 
-// Acquire adds a user to s, also when it was swept in the meantime.
+// Acquire adds a reference to s, and adds it to the table again if it was swept.
 func (t *Table) Acquire(s *Schema) *Schema {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -328,7 +314,7 @@ func (t *Table) addLocked(s *Schema) {
 	t.byName[s.crd.Name] = s
 }
 
-// Release takes a user from s.
+// Release removes a reference from s.
 func (t *Table) Release(s *Schema, now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -338,7 +324,7 @@ func (t *Table) Release(s *Schema, now time.Time) {
 	}
 }
 
-// ByName finds a schema by the name of its synthetic definition.
+// ByName returns the schema with the name of a synthetic definition.
 func (t *Table) ByName(name string) (*Schema, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -346,7 +332,7 @@ func (t *Table) ByName(name string) (*Schema, bool) {
 	return s, ok
 }
 
-// Definitions returns the synthetic definitions of all schemas in the table.
+// Definitions returns the synthetic definitions of all schemas.
 func (t *Table) Definitions() []*apiextensionsv1.CustomResourceDefinition {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -357,8 +343,7 @@ func (t *Table) Definitions() []*apiextensionsv1.CustomResourceDefinition {
 	return all
 }
 
-// Sweep removes the schemas that nobody has used since before, and says how
-// many it removed.
+// Sweep removes the schemas that have been unused since before, and returns their number.
 func (t *Table) Sweep(before time.Time) int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -373,52 +358,41 @@ func (t *Table) Sweep(before time.Time) int {
 	return removed
 }
 
-// NewMetadataSchema makes the schema under which a Source of one's own has a wildcard
-// read the metadata of a resource in a version, whatever the schemas of the objects.
+// NewMetadataSchema returns the schema for wildcard reads of the metadata of a resource in a version, for a
+// Source with its own schemas.
 func NewMetadataSchema(like *Schema, version string) (*Schema, error) {
-	in := metadataInput(like, version)
-	hash, err := in.hash()
-	if err != nil {
-		return nil, err
-	}
-	return newSchema(hash, in), nil
+	return metadataInput(like, version).newSchema()
 }
 
-// metadataInput is the schema under which the metadata of a resource is read in
-// a version, whatever the schemas of the objects.
+// metadataInput identifies the schema for metadata of a resource in a version, independent of the schemas of
+// the objects.
 func metadataInput(like *Schema, version string) hashInput {
-	preserve := true
+	names := *like.Names()
 	spec := &specV1{
 		Group: like.crd.Spec.Group,
-		Names: *like.Names(),
-		// Also reads all of what has no namespaces.
+		Names: names,
+		// Also reads cluster-scoped objects.
 		Scope: apiextensionsv1.NamespaceScoped,
 		Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{
 			Name: version, Served: true, Storage: true,
 			Schema: &apiextensionsv1.CustomResourceValidation{
-				OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{Type: "object", XPreserveUnknownFields: &preserve},
+				OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{Type: "object", XPreserveUnknownFields: new(true)},
 			},
 		}},
 		Conversion: &apiextensionsv1.CustomResourceConversion{Strategy: apiextensionsv1.NoneConverter},
 	}
-	names := *like.Names()
 	return hashInput{Spec: spec, Names: &names, MetadataOnly: true}
 }
 
-// NewProjectedSchema makes a schema, for a Source of one's own, under which objects of
-// another resource are shown. spec and names are kept.
+// NewProjectedSchema returns the schema of a projection for a Source with its own schemas. It keeps and
+// defaults crd.
 func NewProjectedSchema(crd *apiextensionsv1.CustomResourceDefinition, p *Projection) (*Schema, error) {
 	apiextensionsserver.Scheme.Default(crd)
-	in := hashInput{Spec: &crd.Spec, Names: &crd.Spec.Names, Projected: p.Stored.String(), projection: p}
-	hash, err := in.hash()
-	if err != nil {
-		return nil, err
-	}
-	return newSchema(hash, in), nil
+	return hashInput{Spec: &crd.Spec, Names: &crd.Spec.Names, Projected: p.Stored.String(), projection: p}.newSchema()
 }
 
-// Converts returns what converts by the path of a URL at ConvertHost, while the schema
-// is in the table; nil for others.
+// Converts returns the conversion function for the path of a URL at ConvertHost, or nil if the schema is not
+// in the table.
 func (t *Table) Converts(path string) Convert {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -426,4 +400,44 @@ func (t *Table) Converts(path string) Convert {
 		return s.Convert
 	}
 	return nil
+}
+
+// rules are the validation rules of a version of a custom resource.
+type rules struct {
+	structural *structuralschema.Structural
+	validator  *cel.Validator // nil if there are no rules
+	err        error
+}
+
+// lazyRules compiles the rules of a version on first use, because they are rarely used and upstream compiles
+// them as well.
+func lazyRules(version *apiextensionsv1.CustomResourceDefinitionVersion) func() rules {
+	return sync.OnceValue(func() rules {
+		if version.Schema == nil || version.Schema.OpenAPIV3Schema == nil {
+			return rules{}
+		}
+		var internal apiextensions.JSONSchemaProps
+		if err := apiextensionsv1.Convert_v1_JSONSchemaProps_To_apiextensions_JSONSchemaProps(version.Schema.OpenAPIV3Schema, &internal, nil); err != nil {
+			return rules{err: fmt.Errorf("converting a schema: %w", err)}
+		}
+		structural, err := structuralschema.NewStructural(&internal)
+		if err != nil {
+			return rules{err: fmt.Errorf("making a structural schema: %w", err)}
+		}
+		return rules{structural: structural, validator: cel.NewValidator(structural, true, celconfig.PerCallLimit)}
+	})
+}
+
+// errors returns the violated rules for an object; old is nil for a new object.
+func (r rules) errors(ctx context.Context, object, old map[string]any) (field.ErrorList, error) {
+	if r.validator == nil || r.err != nil {
+		return nil, r.err
+	}
+	if old == nil {
+		errs, _ := r.validator.Validate(ctx, nil, r.structural, object, nil, celconfig.RuntimeCELCostBudget)
+		return errs, nil
+	}
+	ratcheting := cel.WithRatcheting(common.NewCorrelatedObject(object, old, &model.Structural{Structural: r.structural}))
+	errs, _ := r.validator.Validate(ctx, nil, r.structural, object, old, celconfig.RuntimeCELCostBudget, ratcheting)
+	return errs, nil
 }

@@ -3,7 +3,9 @@ package definitions
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
+	"sync"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -15,39 +17,36 @@ import (
 	storageclaims "github.com/shardplane/shardplane/pkg/storage/claims"
 )
 
-// Definition is a custom resource as it is served in one logical cluster, or
-// to a wildcard.
+// Definition is a custom resource as served in one logical cluster, or to wildcard requests.
 type Definition struct {
-	// Schema says how the resource is served.
+	// Schema is the schema of the resource.
 	Schema *Schema
-	// Identity tells APIs of the same resource apart, whose objects must not be
-	// mixed: it is a part of their storage keys (request.ValidIdentity). It is empty
-	// for CustomResourceDefinitions and system definitions.
+	// Identity separates APIs of the same resource, because it is part of the storage keys of their objects
+	// (request.ValidIdentity). It is empty for CustomResourceDefinitions and system definitions.
 	Identity string
 	// Terminating forbids creation while the definition is being deleted.
 	Terminating bool
-	// MetadataOnly restricts a wildcard to PartialObjectMetadata, because the
-	// logical clusters may have conflicting schemas.
+	// MetadataOnly restricts wildcard requests to PartialObjectMetadata, because the schemas of logical
+	// clusters may conflict.
 	MetadataOnly bool
-	// Provider is the logical cluster that defines it for others, whose webhooks and
-	// policies judge what is written; empty if it is their own.
+	// Provider is the logical cluster that exports the resource. Its webhooks and policies apply to
+	// writes; empty if it is the same one.
 	Provider logicalcluster.Name
-	// Owner says in messages what has the resource served, such as the kind and name
-	// of an object. It is empty for system definitions and CustomResourceDefinitions.
+	// Owner describes the source of the resource in messages, e.g. the kind and name of an object. It is empty
+	// for system definitions and CustomResourceDefinitions.
 	Owner string
-	// Only restricts reads to some of the objects, of the same identity; nil does not.
+	// Only restricts reads to some objects of the identity; nil does not.
 	Only *storageclaims.Set
-	// Objects, if set, are the objects, which are not stored here then, to be read only.
+	// Objects, if set, serves read-only objects that are stored elsewhere.
 	Objects Objects
-	// Verbs, if set, are the verbs that are served, for discovery.
+	// Verbs, if set, are the served verbs, for discovery.
 	Verbs *Verbs
 }
 
-// Objects are objects of a resource that this server does not store. Its methods may be called
-// at the same time.
+// Objects serves objects that this server does not store. Its methods may be called concurrently.
 type Objects interface {
-	// In returns what reads them in a version of a schema, in one logical cluster or in all. The
-	// error is an API status.
+	// In returns a reader of the objects in a version of a schema, in one logical cluster or in all. The error
+	// is an API status.
 	In(ctx context.Context, cluster request.Cluster, sch *Schema, version string) (Reader, error)
 }
 
@@ -58,7 +57,7 @@ type Reader interface {
 	rest.Watcher
 }
 
-// Lookup names a custom resource of a request.
+// Lookup identifies the custom resource of a request.
 type Lookup struct {
 	// Cluster is the logical cluster, or the wildcard.
 	Cluster request.Cluster
@@ -66,52 +65,46 @@ type Lookup struct {
 	Resource schema.GroupResource
 	// Version is the API version of the request.
 	Version string
-	// Identity is what follows the colon in a wildcard's resource segment, or that of the
-	// objects that a view is of, in one logical cluster or in all.
+	// Identity is the suffix after the colon of a wildcard request's resource, or the identity of a virtual
+	// workspace's objects.
 	Identity string
-	// Exported has, where nothing is bound, the schema of an export answer.
+	// Exported uses the schema of an export if nothing is bound.
 	Exported bool
 }
 
-// Change says that a schema which a source served is not served as before: what
-// it served under it is served with another, or no more.
+// Change describes a schema that a source serves no longer, or with another schema in its place.
 type Change struct {
-	// Schema is the one that was served. It is nil if a source came or went:
-	// anything may be served differently then.
+	// Schema is the previous schema. It is nil if a source was added or removed, so that anything may have
+	// changed.
 	Schema *Schema
-	// Identity is the one under which the schema was served.
+	// Identity is the identity under which the schema was served.
 	Identity string
-	// Cluster is the one logical cluster, or the wildcard, in which that is so;
-	// the zero value stands for all in which the source served the schema.
+	// Cluster is the affected logical cluster or the wildcard; the zero value stands for all in which the
+	// source served the schema.
 	Cluster request.Cluster
-	// Gone is set if nothing is served in its place.
+	// Removed is set if nothing is served in its place.
 	Removed bool
 }
 
-// Source says which custom resources are served where. It is the seam for
-// APIs that come from elsewhere than CustomResourceDefinition objects.
+// Source provides definitions, e.g. of bound APIs.
 //
-// A Source hands out schemas that it holds itself for as long as the
-// definition exists; the server takes a reference of its own while it serves
-// a request. Its methods may be called at the same time.
+// A Source keeps its schemas for as long as the definition exists. The server takes its own reference while it
+// serves a request. Methods may be called concurrently.
 type Source interface {
-	// Resolve returns the definition for a request, or nil where there is none.
+	// Resolve returns the definition for a request, or nil.
 	Resolve(ctx context.Context, l Lookup) (*Definition, error)
-	// Read is Resolve for what no source knows: it asks storage, where another server
-	// of the shard may just have written what this one has not heard of. A source that
-	// nobody else writes to has nothing to add.
+	// Read is called if no source resolves a request. It reads from storage, because another server of the
+	// shard may have just written a definition. It returns nil if no other server writes to the source.
 	Read(ctx context.Context, l Lookup) (*Definition, error)
 	// List returns all definitions of a logical cluster, for discovery.
 	List(ctx context.Context, cluster request.Cluster) ([]*Definition, error)
-	// Subscribe has f told of every change of what was served, once Resolve
-	// answers accordingly, until stop is called. A schema that is served in many
-	// logical clusters is told of once. f does not block.
+	// Subscribe calls f for every change, after Resolve returns the new state, until stop is called. A schema
+	// that is served in many logical clusters may be reported once. f must not block.
 	Subscribe(f func(Change)) (stop func())
 }
 
-// System serves a fixed set of definitions in every logical cluster, but for those that it
-// has only because it binds them, which another source serves, and, with full content, to
-// the wildcard. All names of the set are in use everywhere.
+// System serves a fixed set of definitions in every logical cluster, except those that must be bound, and with
+// full content to wildcard requests. Their names are in use everywhere.
 type System struct {
 	definitions []*Definition
 	byResource  map[schema.GroupResource]*Definition
@@ -119,9 +112,9 @@ type System struct {
 	bound       func(cluster logicalcluster.Name, resource schema.GroupResource) bool
 }
 
-// NewSystem makes the source of definitions, each of which is given once. identity returns
-// the identity by which wildcards and views know a resource, too, or "". bound reports
-// whether a logical cluster has a resource only if it binds it. Both may be nil.
+// NewSystem returns a source for the definitions, which must be unique. identity returns the identity under
+// which wildcards and virtual workspaces also find a resource, or "". bound reports whether a logical cluster
+// has a resource only through a binding. Both may be nil.
 func NewSystem(
 	table *Table, crds []*apiextensionsv1.CustomResourceDefinition,
 	identity func(ctx context.Context, resource schema.GroupResource) (string, error),
@@ -145,20 +138,19 @@ func NewSystem(
 	return s, nil
 }
 
-// Has reports whether the set has a resource.
+// Has reports whether the set contains a resource.
 func (s *System) Has(resource schema.GroupResource) bool { return s.byResource[resource] != nil }
 
-// Of returns the definition of a resource, or nil if the set does not have it.
+// Of returns the definition of a resource, or nil.
 func (s *System) Of(resource schema.GroupResource) *Definition { return s.byResource[resource] }
 
-// Serves reports whether a schema is one of the set.
+// Serves reports whether the set contains a schema.
 func (s *System) Serves(sch *Schema) bool {
 	d := s.byResource[sch.Resource]
 	return d != nil && d.Schema.Hash == sch.Hash
 }
 
-// in returns the definition of a resource in a logical cluster that has it in any case, or
-// nil.
+// in returns the definition of a resource in a logical cluster, or nil if it must be bound.
 func (s *System) in(cluster logicalcluster.Name, resource schema.GroupResource) *Definition {
 	d := s.byResource[resource]
 	if d != nil && s.bound != nil && s.bound(cluster, resource) {
@@ -167,7 +159,6 @@ func (s *System) in(cluster logicalcluster.Name, resource schema.GroupResource) 
 	return d
 }
 
-// list returns the definitions of a logical cluster, or the wildcard.
 func (s *System) list(cluster request.Cluster) []*Definition {
 	if cluster.Wildcard || s.bound == nil {
 		return s.definitions
@@ -199,11 +190,11 @@ func (s *System) resolve(ctx context.Context, l Lookup) (*Definition, error) {
 	return d, nil
 }
 
-// Verbs is what is served of a resource if that is not all. Discovery lists it.
+// Verbs restricts the served verbs of a resource. Discovery lists them.
 type Verbs struct {
 	// Object are the verbs of the objects.
 	Object []string
-	// Status is set if the subresource status is served as usual. Other subresources are not served.
+	// Status is set if the status subresource is served. Other subresources are not.
 	Status bool
 }
 
@@ -213,4 +204,62 @@ func (v *Verbs) String() string {
 		all += ",status"
 	}
 	return all
+}
+
+type served struct {
+	resource schema.GroupResource
+	verbs    *Verbs
+}
+
+type servedKey struct{}
+
+// WithVerbs returns a context for a request to a virtual workspace that serves a resource with these verbs
+// only. The virtual workspace must reject others with 405 Method Not Allowed itself.
+func WithVerbs(ctx context.Context, resource schema.GroupResource, verbs Verbs) context.Context {
+	return context.WithValue(ctx, servedKey{}, served{resource, &verbs})
+}
+
+// Limited returns the definitions with the verbs of WithVerbs, without changing all.
+func Limited(ctx context.Context, all []*Definition) []*Definition {
+	limit, ok := ctx.Value(servedKey{}).(served)
+	if !ok {
+		return all
+	}
+	limited := make([]*Definition, 0, len(all))
+	for _, d := range all {
+		if d.Schema.Resource == limit.resource {
+			copied := *d
+			copied.Verbs, d = limit.verbs, &copied
+		}
+		limited = append(limited, d)
+	}
+	return limited
+}
+
+// Listeners are functions to be notified. The zero value is empty. Methods may be called concurrently.
+type Listeners[T any] struct {
+	mu  sync.Mutex
+	all []*func(T)
+}
+
+// Add adds a listener, until remove is called.
+func (l *Listeners[T]) Add(f func(T)) (remove func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.all = append(slices.Clip(l.all), &f)
+	return func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.all = slices.DeleteFunc(slices.Clone(l.all), func(other *func(T)) bool { return other == &f })
+	}
+}
+
+// Notify calls all listeners one after the other.
+func (l *Listeners[T]) Notify(event T) {
+	l.mu.Lock()
+	all := l.all
+	l.mu.Unlock()
+	for _, f := range all {
+		(*f)(event)
+	}
 }

@@ -12,40 +12,38 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// Sources are all that say which custom resources are served: system
-// definitions, then what was added, in that order, and then
-// CustomResourceDefinition objects. The first that has a resource wins.
+// Sources combines system definitions, added sources and CustomResourceDefinition objects, in this order. The
+// first source that has a resource wins.
 type Sources struct {
 	system *System
 	index  *Index // nil if there are no CustomResourceDefinition objects
 
-	mu    sync.Mutex // held while one is added or removed
+	mu    sync.Mutex // guards updates of added
 	added atomic.Pointer[[]*Source]
 
-	changes Listeners[Change] // of all
-	theirs  Listeners[Change] // of those that were added
+	changes      Listeners[Change] // of all sources
+	addedChanges Listeners[Change] // of added sources
 }
 
-// NewSources returns sources that have system definitions only.
+// NewSources returns sources with only the system definitions.
 func NewSources(system *System) *Sources {
 	s := &Sources{system: system}
 	s.added.Store(&[]*Source{})
 	return s
 }
 
-// Add has a source asked until remove is called. Whoever adds it sees to it that
-// its names are free. When Add or remove returns, watches of what is served by
-// another source than before have been ended.
+// Add adds a source, until remove is called. The caller must ensure that its names are free. When Add or
+// remove returns, watches of resources that are now served by another source have ended.
 func (s *Sources) Add(source Source) (remove func()) {
 	s.set(func(all []*Source) []*Source { return append(all, &source) })
-	stop := source.Subscribe(s.theyChanged)
-	s.theyChanged(Change{})
+	stop := source.Subscribe(s.notifyAdded)
+	s.notifyAdded(Change{})
 	return sync.OnceFunc(func() {
 		stop()
 		s.set(func(all []*Source) []*Source {
 			return slices.DeleteFunc(all, func(other *Source) bool { return other == &source })
 		})
-		s.theyChanged(Change{})
+		s.notifyAdded(Change{})
 	})
 }
 
@@ -56,15 +54,15 @@ func (s *Sources) set(change func([]*Source) []*Source) {
 	s.added.Store(&all)
 }
 
-func (s *Sources) theyChanged(c Change) {
+func (s *Sources) notifyAdded(c Change) {
 	s.changes.Notify(c)
-	s.theirs.Notify(c)
+	s.addedChanges.Notify(c)
 }
 
-// Subscribe has f told of every change, until stop is called.
+// Subscribe calls f for every change, until stop is called.
 func (s *Sources) Subscribe(f func(Change)) (stop func()) { return s.changes.Add(f) }
 
-// Resolve returns the definition for a request, or nil where there is none.
+// Resolve returns the definition for a request, or nil.
 func (s *Sources) Resolve(ctx context.Context, l Lookup) (*Definition, error) {
 	if d, err := s.system.resolve(ctx, l); d != nil || err != nil {
 		return d, err
@@ -79,17 +77,6 @@ func (s *Sources) Resolve(ctx context.Context, l Lookup) (*Definition, error) {
 			return d, err
 		}
 	}
-	return s.read(ctx, l)
-}
-
-// Defined reports whether a system definition, or a known CustomResourceDefinition object of
-// a logical cluster, has a resource.
-func (s *Sources) Defined(cluster logicalcluster.Name, resource schema.GroupResource) bool {
-	return s.system.in(cluster, resource) != nil || s.index != nil && s.index.has(cluster, resource)
-}
-
-// read asks storage for what no source knows.
-func (s *Sources) read(ctx context.Context, l Lookup) (*Definition, error) {
 	for _, source := range *s.added.Load() {
 		if d, err := (*source).Read(ctx, l); d != nil || err != nil {
 			return d, err
@@ -99,6 +86,12 @@ func (s *Sources) read(ctx context.Context, l Lookup) (*Definition, error) {
 		return nil, nil
 	}
 	return s.index.Read(ctx, l)
+}
+
+// Defined reports whether a system definition, or an indexed CustomResourceDefinition of a logical cluster,
+// defines a resource.
+func (s *Sources) Defined(cluster logicalcluster.Name, resource schema.GroupResource) bool {
+	return s.system.in(cluster, resource) != nil || s.index != nil && s.index.has(cluster, resource)
 }
 
 // List returns all definitions of a logical cluster.
@@ -111,9 +104,8 @@ func (s *Sources) List(ctx context.Context, cluster request.Cluster) ([]*Definit
 	return merge(all, last), err
 }
 
-// beforeIndex returns the definitions of a logical cluster that go before
-// CustomResourceDefinition objects, but for those of one source: some of the system, and
-// those of the other sources.
+// beforeIndex returns the definitions of a logical cluster that take precedence over
+// CustomResourceDefinitions: the given system definitions, and those of all sources except one.
 func (s *Sources) beforeIndex(ctx context.Context, cluster request.Cluster, system []*Definition, except Source) ([]*Definition, error) {
 	all := slices.Clip(system)
 	for _, source := range *s.added.Load() {
@@ -129,7 +121,7 @@ func (s *Sources) beforeIndex(ctx context.Context, cluster request.Cluster, syst
 	return all, nil
 }
 
-// merge adds those of next whose resources all does not have.
+// merge appends the definitions of resources in next that are not in all.
 func merge(all, next []*Definition) []*Definition {
 	if len(all) == 0 {
 		return slices.Clip(next)

@@ -8,6 +8,7 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
 	"k8s.io/apiextensions-apiserver/pkg/registry/customresourcedefinition"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -40,8 +41,8 @@ func (c *Storage) Install(server *genericapiserver.GenericAPIServer) error {
 	return nil
 }
 
-// Storage is upstream's storage of definitions, with names accepted in the
-// same write, and with writes that return once this server serves accordingly.
+// Storage is upstream's storage of definitions. It accepts names in the same write, and its writes return once
+// this server serves the definition.
 type Storage struct {
 	*customresourcedefinition.REST
 	status  *crdStatusStorage
@@ -55,21 +56,21 @@ var (
 	_ rest.Patcher            = (*crdStatusStorage)(nil)
 )
 
-// Config is what a Storage is made of.
+// Config configures a Storage.
 type Config struct {
-	// Storage gives the multi-tenant storage options for a codec.
+	// Storage returns the multi-tenant storage options for a codec.
 	Storage func(codecFor func(schema.GroupResource) (runtime.Codec, error)) generic.RESTOptionsGetter
-	// Unreadable records the definitions that cannot be served; nil for a record of its own.
+	// Unreadable records the definitions that cannot be served; nil creates a record.
 	Unreadable *unreadable.Record
 	// Table interns the schemas.
 	Table *Table
-	// Sources are what the definitions become the last of.
+	// Sources are the sources that take precedence. New adds the index to them.
 	Sources *Sources
 	// BuiltInNames returns the names of the built-in resources of a group.
 	BuiltInNames func(ctx context.Context, group string) ([]apiextensions.CustomResourceDefinitionNames, error)
 }
 
-// New makes the storage. Nothing runs before its Index does.
+// New creates the storage. The caller must run its Index.
 func New(cfg Config) (*Storage, error) {
 	interner := newInterner()
 	codec := internCodec{
@@ -81,7 +82,7 @@ func New(cfg Config) (*Storage, error) {
 	if err != nil {
 		return nil, fmt.Errorf("making the storage of definitions: %w", err)
 	}
-	store := *upstream.Store // upstream counts with the one that it made
+	store := *upstream.Store // a copy, because upstream counts objects with its own
 	objects := newIndex(&store, cfg.Table, interner)
 	if cfg.Unreadable != nil {
 		objects.unreadable = cfg.Unreadable
@@ -105,13 +106,12 @@ func New(cfg Config) (*Storage, error) {
 	return c, nil
 }
 
-// definitionStrategy is upstream's, refuses what upstream's panics over, and allows the
-// groups of Kubernetes that have no dot.
+// definitionStrategy wraps upstream's. It rejects definitions for which upstream panics, and allows the groups
+// of Kubernetes without a dot.
 type definitionStrategy struct {
 	rest.RESTCreateUpdateStrategy
 }
 
-// Validate implements rest.RESTCreateStrategy.
 func (s definitionStrategy) Validate(ctx context.Context, obj runtime.Object) (errs field.ErrorList) {
 	defer refuseMalformed(ctx, obj, &errs)
 	crd, ok := obj.(*apiextensions.CustomResourceDefinition)
@@ -123,7 +123,6 @@ func (s definitionStrategy) Validate(ctx context.Context, obj runtime.Object) (e
 	})
 }
 
-// ValidateUpdate implements rest.RESTUpdateStrategy.
 func (s definitionStrategy) ValidateUpdate(ctx context.Context, obj, old runtime.Object) (errs field.ErrorList) {
 	defer refuseMalformed(ctx, obj, &errs)
 	after, ok := obj.(*apiextensions.CustomResourceDefinition)
@@ -136,14 +135,14 @@ func (s definitionStrategy) ValidateUpdate(ctx context.Context, obj, old runtime
 	})
 }
 
-// refuseMalformed refuses a definition over which upstream's validation panics,
-// as it does where there are selectable fields and no schema.
+// refuseMalformed rejects a definition for which upstream's validation panics, e.g. with selectable fields but
+// without a schema.
 func refuseMalformed(ctx context.Context, obj runtime.Object, errs *field.ErrorList) {
 	r := recover()
 	if r == nil {
 		return
 	}
-	klog.FromContext(ctx).Info("Validating a definition panicked", "panic", r)
+	klog.FromContext(ctx).Info("Validation of a definition panicked", "panic", r)
 	*errs = nil
 	spec := field.NewPath("spec")
 	if crd, ok := obj.(*apiextensions.CustomResourceDefinition); ok {
@@ -158,12 +157,11 @@ func refuseMalformed(ctx context.Context, obj runtime.Object, errs *field.ErrorL
 	}
 }
 
-// definitionStatusStrategy keeps clients from accepting names themselves.
+// definitionStatusStrategy prevents clients from setting accepted names.
 type definitionStatusStrategy struct {
 	rest.RESTUpdateStrategy
 }
 
-// PrepareForUpdate implements rest.RESTUpdateStrategy.
 func (s definitionStatusStrategy) PrepareForUpdate(ctx context.Context, obj, old runtime.Object) {
 	s.RESTUpdateStrategy.PrepareForUpdate(ctx, obj, old)
 	crd, isCRD := obj.(*apiextensions.CustomResourceDefinition)
@@ -173,11 +171,10 @@ func (s definitionStatusStrategy) PrepareForUpdate(ctx context.Context, obj, old
 	}
 }
 
-// Index returns the index of the definitions in the storage, which is to be run.
+// Index returns the index of the stored definitions, which the caller must run.
 func (c *Storage) Index() *Index { return c.objects }
 
-// write has do write a definition, with the names that it reserves kept from
-// others until this server serves accordingly, or do has failed in any way.
+// write calls do to write a definition, with its names reserved until this server serves it or do has failed.
 func (c *Storage) write(ctx context.Context, dryRun []string, do func(context.Context) (runtime.Object, error)) (runtime.Object, error) {
 	if !c.objects.waitSynced(ctx) {
 		return nil, namesUnknown("the definitions are still being read")
@@ -189,20 +186,20 @@ func (c *Storage) write(ctx context.Context, dryRun []string, do func(context.Co
 		}
 		return out, err
 	}
-	ctx, reserved := c.names.reserve(ctx)
+	reserved := &reservation{of: c.names}
 	defer reserved.release()
+	ctx = context.WithValue(ctx, reservationKey{}, reserved)
 	out, err := do(ctx)
 	if err != nil {
 		return out, err
 	}
-	// Also for a client that has gone: what it wrote is there.
+	// Continues if the client disconnects, because the definition is stored.
 	return c.written(context.WithoutCancel(ctx), out, reserved.given), nil
 }
 
-// written waits until this server serves according to a definition that was
-// written, so that the client's next request finds it in effect. It returns the
-// definition as it is then: without names that another server gave away at the
-// same time. Sources are asked if it was given any.
+// written waits until this server serves a written definition, so that the client's next request finds it in
+// effect. It returns the definition without names that another server gave to another API at the same time. It
+// checks sources only if given is set.
 func (c *Storage) written(ctx context.Context, obj runtime.Object, given bool) runtime.Object {
 	crd, ok := obj.(*apiextensions.CustomResourceDefinition)
 	if !ok {
@@ -216,7 +213,7 @@ func (c *Storage) written(ctx context.Context, obj runtime.Object, given bool) r
 	lost := c.names.lost(cluster, crd)
 	if !lost && given {
 		if lost, err = c.names.lostToSource(ctx, cluster, crd); err != nil {
-			klog.FromContext(ctx).Error(err, "Whether a definition has its names is left to the controller", "logicalCluster", cluster, "definition", crd.Name)
+			klog.FromContext(ctx).Error(err, "Failed to check the names of a definition, deferring to its controller", "logicalCluster", cluster, "definition", crd.Name)
 		}
 	}
 	if !lost {
@@ -227,7 +224,7 @@ func (c *Storage) written(ctx context.Context, obj runtime.Object, given bool) r
 	})
 	yielded, _, err := c.REST.Update(contested(ctx), crd.Name, unchanged, rest.ValidateAllObjectFunc, rest.ValidateAllObjectUpdateFunc, false, &metav1.UpdateOptions{})
 	if err != nil {
-		klog.FromContext(ctx).Error(err, "A definition keeps names that another API had before", "logicalCluster", cluster, "definition", crd.Name)
+		klog.FromContext(ctx).Error(err, "Failed to remove conflicting names of a definition", "logicalCluster", cluster, "definition", crd.Name)
 		return obj
 	}
 	return c.written(contested(ctx), yielded, false)
@@ -274,31 +271,27 @@ func (c *Storage) DeleteCollection(ctx context.Context, validate rest.ValidateOb
 		if options != nil {
 			each = options.DeepCopy()
 		}
-		if _, _, err := c.Delete(ctx, definitions.Items[i].Name, validate, each); err != nil && !isGone(err) {
+		if _, _, err := c.Delete(ctx, definitions.Items[i].Name, validate, each); err != nil && !apierrors.IsNotFound(err) {
 			return nil, err
 		}
 	}
 	return definitions, nil
 }
 
-// crdStatusStorage is the status subresource.
 type crdStatusStorage struct {
 	store *genericregistry.Store
 	crds  *Storage
 }
 
-// New implements rest.Storage.
 func (*crdStatusStorage) New() runtime.Object { return &apiextensions.CustomResourceDefinition{} }
 
 // Destroy implements rest.Storage; the store belongs to Storage.
 func (*crdStatusStorage) Destroy() {}
 
-// Get implements rest.Getter.
 func (s *crdStatusStorage) Get(ctx context.Context, name string, options *metav1.GetOptions) (runtime.Object, error) {
 	return s.store.Get(ctx, name, options)
 }
 
-// Update implements rest.Updater.
 func (s *crdStatusStorage) Update(ctx context.Context, name string, info rest.UpdatedObjectInfo, create rest.ValidateObjectFunc, update rest.ValidateObjectUpdateFunc, _ bool, options *metav1.UpdateOptions) (out runtime.Object, created bool, err error) {
 	out, err = s.crds.write(ctx, options.DryRun, func(ctx context.Context) (runtime.Object, error) {
 		out, created, err = s.store.Update(ctx, name, info, create, update, false, options)
@@ -307,24 +300,21 @@ func (s *crdStatusStorage) Update(ctx context.Context, name string, info rest.Up
 	return out, created, err
 }
 
-// GetResetFields implements rest.ResetFieldsStrategy.
 func (s *crdStatusStorage) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
 	return s.store.GetResetFields()
 }
 
-// ConvertToTable implements rest.TableConvertor.
 func (s *crdStatusStorage) ConvertToTable(ctx context.Context, obj, options runtime.Object) (*metav1.Table, error) {
 	return s.store.ConvertToTable(ctx, obj, options)
 }
 
-// namingStorage accepts the names of definitions when they are written: what
-// validation or admission refuses never has any.
+// namingStorage accepts names in the write itself, so that definitions rejected by validation or admission
+// never have any.
 type namingStorage struct {
 	storage.Interface
 	names *names
 }
 
-// Create implements storage.Interface.
 func (s namingStorage) Create(ctx context.Context, key string, obj, out runtime.Object, ttl uint64) error {
 	if err := s.names.accept(ctx, obj); err != nil {
 		return err
@@ -332,7 +322,6 @@ func (s namingStorage) Create(ctx context.Context, key string, obj, out runtime.
 	return s.Interface.Create(ctx, key, obj, out, ttl)
 }
 
-// GuaranteedUpdate implements storage.Interface.
 func (s namingStorage) GuaranteedUpdate(
 	ctx context.Context, key string, out runtime.Object, ignoreNotFound bool, preconditions *storage.Preconditions,
 	tryUpdate storage.UpdateFunc, cached runtime.Object,

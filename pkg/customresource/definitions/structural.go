@@ -6,13 +6,11 @@ import (
 
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	structuralschema "k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// nonStructural returns the condition that tells what is not structural in the
-// schemas of a spec, or nil. Such a definition cannot be created, but it can be
-// in storage, from a time or a server that allowed it.
+// nonStructural returns the condition with the violations of structural schemas in a spec, or nil. Such
+// definitions cannot be created, but may be stored by an earlier version or another server.
 func nonStructural(spec *apiextensions.CustomResourceDefinitionSpec) *apiextensions.CustomResourceDefinitionCondition {
 	condition := &apiextensions.CustomResourceDefinitionCondition{
 		Type: apiextensions.NonStructuralSchema, Status: apiextensions.ConditionTrue, Reason: "Violations",
@@ -44,7 +42,7 @@ func nonStructural(spec *apiextensions.CustomResourceDefinitionSpec) *apiextensi
 	return condition
 }
 
-// nonStructural is nonStructural of a shared spec, found out once.
+// nonStructural caches nonStructural of a shared spec.
 func (s *internedSpec) nonStructural() *apiextensions.CustomResourceDefinitionCondition {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -54,8 +52,8 @@ func (s *internedSpec) nonStructural() *apiextensions.CustomResourceDefinitionCo
 	return s.violations
 }
 
-// tellNonStructural sets or removes the condition of a definition.
-func tellNonStructural(crd *apiextensions.CustomResourceDefinition, c *apiextensions.CustomResourceDefinitionCondition) {
+// setNonStructural sets or removes the condition of a definition.
+func setNonStructural(crd *apiextensions.CustomResourceDefinition, c *apiextensions.CustomResourceDefinitionCondition) {
 	if c != nil {
 		setCondition(crd, *c)
 	} else if apiextensions.FindCRDCondition(crd, apiextensions.NonStructuralSchema) != nil {
@@ -63,8 +61,7 @@ func tellNonStructural(crd *apiextensions.CustomResourceDefinition, c *apiextens
 	}
 }
 
-// tellsNonStructural reports whether the condition of a definition is this one.
-func tellsNonStructural(crd *apiextensions.CustomResourceDefinition, want *apiextensions.CustomResourceDefinitionCondition) bool {
+func hasNonStructural(crd *apiextensions.CustomResourceDefinition, want *apiextensions.CustomResourceDefinitionCondition) bool {
 	have := apiextensions.FindCRDCondition(crd, apiextensions.NonStructuralSchema)
 	if have == nil || want == nil {
 		return have == nil && want == nil
@@ -72,20 +69,14 @@ func tellsNonStructural(crd *apiextensions.CustomResourceDefinition, want *apiex
 	return have.Status == want.Status && have.Reason == want.Reason && have.Message == want.Message
 }
 
-// setCondition sets a condition, and its time where the status changes.
+// setCondition sets a condition, and its transition time if the status changes.
 func setCondition(crd *apiextensions.CustomResourceDefinition, c apiextensions.CustomResourceDefinitionCondition) {
-	c.LastTransitionTime = metav1.Now()
-	for i := range crd.Status.Conditions {
-		old := &crd.Status.Conditions[i]
-		if old.Type != c.Type {
-			continue
-		}
-		if old.Status == c.Status {
-			c.LastTransitionTime = old.LastTransitionTime
-		}
-		crd.Status.Conditions = slices.Clone(crd.Status.Conditions)
-		crd.Status.Conditions[i] = c
-		return
-	}
-	crd.Status.Conditions = append(slices.Clip(crd.Status.Conditions), c)
+	crd.Status.Conditions = slices.Clone(crd.Status.Conditions) // may be shared
+	apiextensions.SetCRDCondition(crd, c)
+}
+
+func newCondition(
+	t apiextensions.CustomResourceDefinitionConditionType, status apiextensions.ConditionStatus, reason, message string,
+) apiextensions.CustomResourceDefinitionCondition {
+	return apiextensions.CustomResourceDefinitionCondition{Type: t, Status: status, Reason: reason, Message: message}
 }

@@ -14,11 +14,10 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// Reserve keeps names in a logical cluster from CustomResourceDefinitions and from
-// whoever else reserves, for an owner, until release is called: that is when source
-// serves under them, or does not want to any more. It returns the first that is in
-// use, and reserves none then; what source itself serves does not count, since only it
-// knows what it will replace. An error says that the names in use cannot be told now.
+// Reserve reserves names in a logical cluster for an owner, until release is called, i.e. when source serves
+// them or does not need them any more. If a name is in use, it returns it and reserves none. It ignores names
+// that source itself serves, because only source can decide what it replaces. An error means that the names in
+// use cannot be determined.
 func (c *Storage) Reserve(ctx context.Context, cluster logicalcluster.Name, owner string, source Source, wanted []Wanted) (release func(), conflict *Conflict, err error) {
 	if !c.objects.waitSynced(ctx) {
 		return nil, nil, namesUnknown("the definitions are still being read")
@@ -32,22 +31,22 @@ func (c *Storage) Reserve(ctx context.Context, cluster logicalcluster.Name, owne
 	for _, w := range wanted {
 		r := &reservation{of: c.names, forSource: true}
 		reserved = append(reserved, r)
-		conflict, err = c.names.want(ctx, r, nameScope{cluster: cluster, group: w.Group}, owner, source, w)
+		conflict, err = c.names.reserveFor(ctx, r, nameScope{cluster: cluster, group: w.Group}, owner, source, w)
 		if conflict != nil || err != nil {
 			release()
 			return nil, conflict, err
 		}
 	}
-	// This server may not have heard yet of a definition that another one has accepted.
-	if conflict, err = c.stored(ctx, cluster, wanted); conflict != nil || err != nil {
+	// The index may lag behind definitions that another server has accepted.
+	if conflict, err = c.storedConflict(ctx, cluster, wanted); conflict != nil || err != nil {
 		release()
 		return nil, conflict, err
 	}
 	return release, nil, nil
 }
 
-// want reserves names, unless one of them is known to be in use.
-func (n *names) want(ctx context.Context, r *reservation, scope nameScope, owner string, source Source, w Wanted) (*Conflict, error) {
+// reserveFor reserves names for a source, unless one is in use.
+func (n *names) reserveFor(ctx context.Context, r *reservation, scope nameScope, owner string, source Source, w Wanted) (*Conflict, error) {
 	taken := newClaims()
 	if _, err := n.collect(ctx, taken, scope, source); err != nil {
 		return nil, namesUnknown(err.Error())
@@ -64,8 +63,8 @@ func (n *names) want(ctx context.Context, r *reservation, scope nameScope, owner
 	return nil, nil
 }
 
-// stored returns a name that a definition has, as definitions are stored when it is called.
-func (c *Storage) stored(ctx context.Context, cluster logicalcluster.Name, wanted []Wanted) (*Conflict, error) {
+// storedConflict returns a wanted name that a stored definition has.
+func (c *Storage) storedConflict(ctx context.Context, cluster logicalcluster.Name, wanted []Wanted) (*Conflict, error) {
 	obj, err := c.List(storeContext(ctx, request.Cluster{Name: cluster}), &internalversion.ListOptions{})
 	if err != nil {
 		return nil, namesUnknown(err.Error())
@@ -90,15 +89,20 @@ func (c *Storage) stored(ctx context.Context, cluster logicalcluster.Name, wante
 	return nil, nil
 }
 
-// Defines reports whether a CustomResourceDefinition of a logical cluster is known that is of
-// a group.
+// Defines reports whether the index contains a definition of a group in a logical cluster.
 func (c *Storage) Defines(cluster logicalcluster.Name, group string) bool {
-	return c.objects.defines(cluster, group)
+	c.objects.mu.RLock()
+	defer c.objects.mu.RUnlock()
+	for name := range c.objects.clusters[cluster] {
+		if apis.DefinitionGroup(name) == group {
+			return true
+		}
+	}
+	return false
 }
 
-// Yield has those definitions of a logical cluster yield that have names which are wanted by
-// a source that serves them, should this server not have known of both when it gave the
-// names: what is known decides, and where one is in use what is stored.
+// Yield updates the definitions of a logical cluster that have names which a source wants and serves. These
+// names lost a race between two servers; the update checks the index and, if a name is in use, the storage.
 func (c *Storage) Yield(ctx context.Context, cluster logicalcluster.Name, wanted []Wanted) error {
 	if !c.objects.waitSynced(ctx) {
 		return namesUnknown("the definitions are still being read")
@@ -111,9 +115,8 @@ func (c *Storage) Yield(ctx context.Context, cluster logicalcluster.Name, wanted
 	return errors.Join(errs...)
 }
 
-// FollowNames has f told of each logical cluster and group in which
-// CustomResourceDefinitions, or reservations, may have given names back, until stop is
-// called. f does not block.
+// FollowNames calls f for each logical cluster and group in which definitions or reservations may have
+// released names, until stop is called. f must not block.
 func (c *Storage) FollowNames(f func(cluster logicalcluster.Name, group string)) (stop func()) {
 	stopFreed := c.names.freed.Add(func(scope nameScope) { f(scope.cluster, scope.group) })
 	stopEntries := c.objects.entries.Add(func(change entryChange) {

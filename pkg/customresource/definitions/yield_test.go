@@ -18,7 +18,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// othersOfKind is a source that serves, in all logical clusters, a resource of the kinds of widgets.
+// othersOfKind is a source that serves a resource with the kinds of widgets in all logical clusters.
 func othersOfKind(t *testing.T) (owning, []Wanted) {
 	t.Helper()
 	crd := widgetCRD(nil)
@@ -29,8 +29,8 @@ func othersOfKind(t *testing.T) (owning, []Wanted) {
 	return owning{Definition: &Definition{Schema: served, Owner: `APIBinding "others"`}}, []Wanted{{Group: crd.Spec.Group, Names: &crd.Spec.Names}}
 }
 
-// beginning is a source that begins to serve, and gives back what it has reserved, while it
-// answers for the first time what it serves: nothing yet.
+// beginning is a source that starts to serve, and releases its reservation, during its first List, which
+// returns nothing.
 type beginning struct {
 	owning
 
@@ -39,7 +39,6 @@ type beginning struct {
 	free   func()
 }
 
-// List implements Source.
 func (b *beginning) List(ctx context.Context, cluster request.Cluster) ([]*Definition, error) {
 	if b.serves.Load() {
 		return b.owning.List(ctx, cluster)
@@ -51,8 +50,7 @@ func (b *beginning) List(ctx context.Context, cluster request.Cluster) ([]*Defin
 	return nil, nil
 }
 
-// TestSourceBegins: a definition gets no name of a source that was about to serve when it was
-// asked for, and has begun to by the time that the answer is there.
+// TestSourceBegins: a definition gets no name of a source that started to serve during its List.
 func TestSourceBegins(t *testing.T) {
 	t.Parallel()
 	tests := map[string]func(ctx context.Context, t *testing.T, s *testServer) (lost bool){
@@ -87,9 +85,9 @@ func TestSourceBegins(t *testing.T) {
 	}
 }
 
-// TestWriteAsksAgain: whoever writes a definition is told that a source got its name meanwhile, on
-// another server of the shard.
-func TestWriteAsksAgain(t *testing.T) {
+// TestWriteChecksAgain: the response to a write contains the conflict with a source that got the name on
+// another server of the shard in the meantime.
+func TestWriteChecksAgain(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, customresourcetest.NewData(t), new(counters).wrap)
 	others, _ := othersOfKind(t)
@@ -100,8 +98,7 @@ func TestWriteAsksAgain(t *testing.T) {
 	require.True(t, apihelpers.IsCRDConditionFalse(after, apiextensionsv1.NamesAccepted))
 }
 
-// TestReserveReadsStored: names that another server of the shard gave to a definition, of which
-// this one has not heard, are in use.
+// TestReserveReadsStored: names of a stored definition that this server has not received are in use.
 func TestReserveReadsStored(t *testing.T) {
 	t.Parallel()
 	stored := new(counters)
@@ -122,8 +119,8 @@ func TestReserveReadsStored(t *testing.T) {
 	require.Eventually(t, func() bool { return s.serves(t, "one", widgets) }, deadline, tick, "the definition keeps its names")
 }
 
-// TestCrashBeforeYielding: of two definitions that two servers of the shard gave one name, the
-// later one yields, too, if the server that wrote it ended right then.
+// TestCrashBeforeYielding: if two servers of the shard gave the same name to two definitions, the later one
+// yields even if its server crashed.
 func TestCrashBeforeYielding(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, customresourcetest.NewData(t), new(counters).wrap)
@@ -137,8 +134,7 @@ func TestCrashBeforeYielding(t *testing.T) {
 	require.True(t, s.established(t, "firsts.example.com"))
 }
 
-// TestYield: definitions yield to a source that has got their names while nobody looked, and
-// no others do.
+// TestYield: only definitions with names of a source yield.
 func TestYield(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, customresourcetest.NewData(t), new(counters).wrap)
@@ -156,7 +152,7 @@ func TestYield(t *testing.T) {
 	require.True(t, s.established(t, "gizmos.example.com"))
 }
 
-// established reports whether a definition of the logical cluster "one" is.
+// established reports whether a definition of the logical cluster "one" is established.
 func (s *testServer) established(t *testing.T, name string) bool {
 	t.Helper()
 	crd, err := (&Managed{storage: s.Storage}).Get(t.Context(), "one", name)

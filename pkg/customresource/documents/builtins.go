@@ -26,7 +26,7 @@ import (
 )
 
 const (
-	// apiPrefix starts the paths of the group "", and apisPrefix those of all others.
+	// apiPrefix is the path of the core group, and apisPrefix that of all others.
 	apiPrefix  = "api"
 	apisPrefix = "apis"
 )
@@ -36,7 +36,7 @@ const (
 	openapiV3Path = "/openapi/v3"
 )
 
-// pathOf returns where a group version is served, without a slash before it.
+// pathOf returns the path of a group version without a leading slash.
 func pathOf(gv schema.GroupVersion) string {
 	if gv.Group == "" {
 		return apiPrefix + "/" + gv.Version
@@ -44,17 +44,16 @@ func pathOf(gv schema.GroupVersion) string {
 	return apisPrefix + "/" + gv.String()
 }
 
-// Kind is a built-in kind whose objects are kept: they can be watched and deleted.
+// Kind is a built-in kind with stored objects, i.e. that can be watched and deleted.
 type Kind struct {
 	Resource   schema.GroupVersionResource
 	Kind       string
 	Namespaced bool
 }
 
-// kinds are the built-in ones.
 type kinds struct {
 	byKind map[schema.GroupVersionKind]Kind
-	// byPrefix are those by the prefix of their keys, in the first of their versions.
+	// byPrefix contains them by the prefix of their keys, in their first version.
 	byPrefix map[string]Kind
 }
 
@@ -72,10 +71,10 @@ func (k kinds) add(gv schema.GroupVersion, r *apidiscoveryv2.APIResourceDiscover
 
 const acceptAggregated = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 
-// BuiltIns knows what the wrapped handler serves itself, which is the same in
-// every logical cluster and does not change while the server runs.
+// BuiltIns reads discovery and OpenAPI of the wrapped handler, which are the same in every logical cluster and
+// do not change while the server runs.
 type BuiltIns struct {
-	// Next is the wrapped handler; set it before the first request.
+	// Next is the wrapped handler. It must be set before the first request.
 	Next   http.Handler
 	mu     sync.Mutex
 	loaded atomic.Pointer[builtInDiscovery]
@@ -83,9 +82,8 @@ type BuiltIns struct {
 	documents atomic.Pointer[builtInOpenAPI]
 }
 
-// builtInDiscovery is the wrapped handler's discovery.
 type builtInDiscovery struct {
-	// core is the group "", if there is one, and groups are all others.
+	// core is the core group, if there is one, and groups are all others.
 	core, groups []apidiscoveryv2.APIGroupDiscovery
 
 	versions  map[schema.GroupVersion]bool
@@ -93,7 +91,7 @@ type builtInDiscovery struct {
 	kinds
 }
 
-// load reads the wrapped handler's discovery, once.
+// load reads the wrapped handler's discovery once.
 func (b *BuiltIns) load(ctx context.Context) (*builtInDiscovery, error) {
 	if loaded := b.loaded.Load(); loaded != nil {
 		return loaded, nil
@@ -131,7 +129,7 @@ func (b *BuiltIns) load(ctx context.Context) (*builtInDiscovery, error) {
 	return loaded, nil
 }
 
-// groupsBelow reads the aggregated discovery below a path, which may have none.
+// groupsBelow reads the aggregated discovery below a path, or nothing if the path is not found.
 func (b *BuiltIns) groupsBelow(ctx context.Context, path string) ([]apidiscoveryv2.APIGroupDiscovery, error) {
 	status, body := get(ctx, b.Next, path, http.Header{"Accept": {acceptAggregated}})
 	if status == http.StatusNotFound {
@@ -155,7 +153,7 @@ func (d *builtInDiscovery) all() []apidiscoveryv2.APIGroupDiscovery {
 func (b *BuiltIns) Serves(ctx context.Context, resource schema.GroupResource) bool {
 	loaded, err := b.load(ctx)
 	if err != nil {
-		klog.FromContext(ctx).Error(err, "Cannot tell the built-in resources")
+		klog.FromContext(ctx).Error(err, "Failed to read the built-in resources")
 		return false
 	}
 	return loaded.resources[resource]
@@ -184,8 +182,8 @@ func (b *BuiltIns) Names(ctx context.Context, group string) ([]apiextensions.Cus
 	return all, nil
 }
 
-// unversioned are the kinds of the group "" that are no resources: clients take what
-// says to be one for an error, a list or options.
+// unversioned are the kinds of the core group that are not resources, because clients would take an object of
+// such a kind for an error, a list or options.
 var unversioned = func() []apiextensions.CustomResourceDefinitionNames {
 	scheme := runtime.NewScheme()
 	version := schema.GroupVersion{Version: "v1"}
@@ -208,7 +206,7 @@ func namesOf(r *apidiscoveryv2.APIResourceDiscovery) apiextensions.CustomResourc
 	return names
 }
 
-// get asks a handler in this process.
+// get sends a request to a handler in this process.
 func get(ctx context.Context, h http.Handler, path string, header http.Header) (status int, body []byte) {
 	ctx = genericapirequest.WithRequestInfo(ctx, &genericapirequest.RequestInfo{Path: path, Verb: "get"})
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, path, http.NoBody)
@@ -217,28 +215,31 @@ func get(ctx context.Context, h http.Handler, path string, header http.Header) (
 	}
 	r.RequestURI = path
 	r.Header = header
-	answer := &memoryResponse{header: http.Header{}, status: http.StatusOK}
-	h.ServeHTTP(answer, r)
-	return answer.status, answer.body.Bytes()
+	response := NewResponse()
+	h.ServeHTTP(response, r)
+	return response.Status, response.Body.Bytes()
 }
 
-// memoryResponse keeps a response.
-type memoryResponse struct {
+// Response records a response in this process.
+type Response struct {
 	header http.Header
-	status int
-	body   bytes.Buffer
+	Status int
+	Body   bytes.Buffer
 }
+
+// NewResponse returns an empty response.
+func NewResponse() *Response { return &Response{header: http.Header{}, Status: http.StatusOK} }
 
 // Header implements http.ResponseWriter.
-func (m *memoryResponse) Header() http.Header { return m.header }
+func (r *Response) Header() http.Header { return r.header }
 
 // WriteHeader implements http.ResponseWriter.
-func (m *memoryResponse) WriteHeader(status int) { m.status = status }
+func (r *Response) WriteHeader(status int) { r.Status = status }
 
 // Write implements http.ResponseWriter.
-func (m *memoryResponse) Write(data []byte) (int, error) { return m.body.Write(data) }
+func (r *Response) Write(data []byte) (int, error) { return r.Body.Write(data) }
 
-// Kind returns the built-in resource of a kind; false if there is none.
+// Kind returns the built-in resource of a kind, or false.
 func (b *BuiltIns) Kind(ctx context.Context, kind schema.GroupVersionKind) (Kind, bool, error) {
 	loaded, err := b.load(ctx)
 	if err != nil {
@@ -248,7 +249,7 @@ func (b *BuiltIns) Kind(ctx context.Context, kind schema.GroupVersionKind) (Kind
 	return found, ok, nil
 }
 
-// OfPrefix returns the built-in resource whose keys have a prefix; false if there is none.
+// OfPrefix returns the built-in resource with a key prefix, or false.
 func (b *BuiltIns) OfPrefix(ctx context.Context, prefix string) (Kind, bool, error) {
 	loaded, err := b.load(ctx)
 	if err != nil {
@@ -258,7 +259,7 @@ func (b *BuiltIns) OfPrefix(ctx context.Context, prefix string) (Kind, bool, err
 	return found, ok, nil
 }
 
-// resourceList returns what the wrapped handler serves in a group version.
+// resourceList returns the wrapped handler's resources of a group version.
 func (b *BuiltIns) resourceList(ctx context.Context, gv schema.GroupVersion) ([]metav1.APIResource, error) {
 	loaded, err := b.load(ctx)
 	if err != nil || !loaded.versions[gv] {
@@ -275,8 +276,7 @@ func (b *BuiltIns) resourceList(ctx context.Context, gv schema.GroupVersion) ([]
 	return loaded.served(gv, list.APIResources), nil
 }
 
-// served returns those of a group version's resources that are told of, with their
-// subresources.
+// served filters resources and their subresources, because a subset may contain only some.
 func (d *builtInDiscovery) served(gv schema.GroupVersion, all []metav1.APIResource) []metav1.APIResource {
 	return slices.DeleteFunc(all, func(r metav1.APIResource) bool {
 		resource, _, _ := strings.Cut(r.Name, "/")
@@ -284,17 +284,17 @@ func (d *builtInDiscovery) served(gv schema.GroupVersion, all []metav1.APIResour
 	})
 }
 
-// builtInOpenAPI is what the wrapped handler says of its OpenAPI documents.
+// builtInOpenAPI describes the wrapped handler's OpenAPI documents.
 type builtInOpenAPI struct {
-	// index is its index of v3; empty if it has no OpenAPI.
+	// index is the index of v3; empty if there is no OpenAPI.
 	index []byte
-	// versions are those that it has a document of v3 for.
+	// versions are the group versions with a document of v3.
 	versions map[schema.GroupVersion]bool
-	// hash changes with the documents, and so with the release of the server.
+	// hash changes with the documents, i.e. with the release of the server.
 	hash string
 }
 
-// openapi reads what the wrapped handler says of its documents, once.
+// openapi reads the index of the wrapped handler's documents once.
 func (b *BuiltIns) openapi(ctx context.Context) (*builtInOpenAPI, error) {
 	if known := b.documents.Load(); known != nil {
 		return known, nil
@@ -315,7 +315,7 @@ func (b *BuiltIns) openapi(ctx context.Context) (*builtInOpenAPI, error) {
 	return known, nil
 }
 
-// document reads a document of the wrapped handler; empty if there is none.
+// document reads a document of the wrapped handler; empty if it is not found.
 func (b *BuiltIns) document(ctx context.Context, path string) ([]byte, error) {
 	status, body := get(ctx, b.Next, path, http.Header{"Accept": {"application/json"}})
 	switch status {

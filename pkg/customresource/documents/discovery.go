@@ -8,15 +8,20 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 
 	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
+	apidiscoveryv2beta1 "k8s.io/api/apidiscovery/v2beta1"
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/version"
+	discoveryconversion "k8s.io/apiserver/pkg/apis/apidiscovery/v2"
 	"k8s.io/apiserver/pkg/endpoints/discovery"
 	"k8s.io/apiserver/pkg/endpoints/discovery/aggregated"
 	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
@@ -25,7 +30,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
 )
 
-// What custom resources and their subresources can do.
+// Verbs of custom resources and their subresources.
 var (
 	ObjectVerbs      = metav1.Verbs{"delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"}
 	readOnlyVerbs    = metav1.Verbs{"get", "list", "watch"}
@@ -33,12 +38,12 @@ var (
 	SubresourceVerbs = metav1.Verbs{"get", "patch", "update"}
 )
 
-// noAddresses keeps server addresses out of discovery.
+// noAddresses omits server addresses in discovery.
 type noAddresses struct{}
 
 func (noAddresses) ServerAddressByClientCIDRs(net.IP) []metav1.ServerAddressByClientCIDR { return nil }
 
-// makeDiscovery makes the merged list of groups, aggregated and not.
+// makeDiscovery creates the merged list of groups, aggregated and not.
 func (s *documentSet) makeDiscovery(ctx context.Context) (http.Handler, []metav1.APIGroup, error) {
 	s.discovery.mu.Lock()
 	defer s.discovery.mu.Unlock()
@@ -67,8 +72,8 @@ func (s *documentSet) makeDiscovery(ctx context.Context) (http.Handler, []metav1
 	return s.discovery.root, groups, nil
 }
 
-// merge returns the groups of the wrapped handler and of the definitions, as far as
-// they are wanted, and what is served of their versions.
+// merge returns the groups of the wrapped handler and the wanted ones of definitions, and the resources by
+// version.
 func (s *documentSet) merge(builtIn []apidiscoveryv2.APIGroupDiscovery, wanted func(group string) bool) ([]metav1.APIGroup, map[schema.GroupVersion]apidiscoveryv2.APIVersionDiscovery) {
 	merged := map[schema.GroupVersion]apidiscoveryv2.APIVersionDiscovery{}
 	groups := make([]metav1.APIGroup, 0, len(builtIn)+len(s.groups))
@@ -95,7 +100,7 @@ func (s *documentSet) merge(builtIn []apidiscoveryv2.APIGroupDiscovery, wanted f
 	return groups, merged
 }
 
-// makeCore makes the versions of the group "", aggregated and not.
+// makeCore creates the versions of the core group, aggregated and not.
 func (s *documentSet) makeCore(ctx context.Context) (http.Handler, error) {
 	s.discovery.mu.Lock()
 	defer s.discovery.mu.Unlock()
@@ -133,21 +138,19 @@ func (s *documentSet) makeCore(ctx context.Context) (http.Handler, error) {
 	return s.discovery.core, nil
 }
 
-// serveCore answers /api.
-func (s *documentSet) serveCore(w http.ResponseWriter, r *http.Request) bool {
+// serveCore serves /api.
+func (s *documentSet) serveCore(w http.ResponseWriter, r *http.Request) (bool, error) {
 	if !s.groups[""] && !s.only {
-		return false
+		return false, nil
 	}
 	core, err := s.makeCore(r.Context())
 	if err != nil {
-		writeUnavailable(w, r, err)
-		return true
+		return false, err
 	}
 	core.ServeHTTP(w, r)
-	return true
+	return true, nil
 }
 
-// withDefinitions adds custom resources to a version.
 func withDefinitions(v apidiscoveryv2.APIVersionDiscovery, added []*definitions.Definition, gv schema.GroupVersion) apidiscoveryv2.APIVersionDiscovery {
 	for _, d := range added {
 		v.Resources = append(v.Resources, aggregatedResource(d, gv))
@@ -175,48 +178,45 @@ func addVersion(groups []metav1.APIGroup, gv schema.GroupVersion) []metav1.APIGr
 	return groups
 }
 
-// serveGroups answers /apis.
-func (s *documentSet) serveGroups(w http.ResponseWriter, r *http.Request) bool {
+// serveGroups serves /apis.
+func (s *documentSet) serveGroups(w http.ResponseWriter, r *http.Request) (bool, error) {
 	root, _, err := s.makeDiscovery(r.Context())
 	if err != nil {
-		writeUnavailable(w, r, err)
-		return true
+		return false, err
 	}
 	root.ServeHTTP(w, r)
-	return true
+	return true, nil
 }
 
-// serveGroup answers /apis/<group>.
-func (s *documentSet) serveGroup(w http.ResponseWriter, r *http.Request, name string) bool {
+// serveGroup serves /apis/<group>.
+func (s *documentSet) serveGroup(w http.ResponseWriter, r *http.Request, name string) (bool, error) {
 	if !s.groups[name] && !s.only {
-		return false
+		return false, nil
 	}
 	_, groups, err := s.makeDiscovery(r.Context())
 	if err != nil {
-		writeUnavailable(w, r, err)
-		return true
+		return false, err
 	}
 	i := slices.IndexFunc(groups, func(g metav1.APIGroup) bool { return g.Name == name })
 	if i < 0 {
-		return false
+		return false, nil
 	}
 	discovery.NewAPIGroupHandler(apiextensionsserver.Codecs, groups[i]).ServeHTTP(w, r)
-	return true
+	return true, nil
 }
 
-// serveVersion answers /apis/<group>/<version> and /api/<version>.
-func (s *documentSet) serveVersion(w http.ResponseWriter, r *http.Request, gv schema.GroupVersion) bool {
+// serveVersion serves /apis/<group>/<version> and /api/<version>.
+func (s *documentSet) serveVersion(w http.ResponseWriter, r *http.Request, gv schema.GroupVersion) (bool, error) {
 	added := s.versions[gv]
 	if len(added) == 0 && !s.only {
-		return false
+		return false, nil
 	}
 	resources, err := s.builtIns.resourceList(r.Context(), gv)
 	if err != nil {
-		writeUnavailable(w, r, err)
-		return true
+		return false, err
 	}
 	if len(added)+len(resources) == 0 {
-		return false
+		return false, nil
 	}
 	for _, d := range added {
 		resources = append(resources, plainResources(d, gv)...)
@@ -224,7 +224,7 @@ func (s *documentSet) serveVersion(w http.ResponseWriter, r *http.Request, gv sc
 	slices.SortStableFunc(resources, func(a, b metav1.APIResource) int { return strings.Compare(a.Name, b.Name) })
 	lister := discovery.APIResourceListerFunc(func() []metav1.APIResource { return resources })
 	discovery.NewAPIVersionHandler(apiextensionsserver.Codecs, gv, lister).ServeHTTP(w, r)
-	return true
+	return true, nil
 }
 
 func verbsOf(d *definitions.Definition) metav1.Verbs {
@@ -252,7 +252,7 @@ func subresourcesOf(d *definitions.Definition, v string) *apiextensionsv1.Custom
 	}
 }
 
-// plainResources is a custom resource in unaggregated discovery.
+// plainResources returns the unaggregated discovery of a custom resource.
 func plainResources(d *definitions.Definition, gv schema.GroupVersion) []metav1.APIResource {
 	names, spec := d.Schema.Names(), d.Schema.Spec()
 	namespaced := spec.Scope == apiextensionsv1.NamespaceScoped
@@ -284,7 +284,7 @@ func storageVersionHash(d *definitions.Definition) string {
 	return discovery.StorageVersionHash(d.Schema.Resource.Group, stored, d.Schema.Names().Kind)
 }
 
-// aggregatedResource is a custom resource in aggregated discovery.
+// aggregatedResource returns the aggregated discovery of a custom resource.
 func aggregatedResource(d *definitions.Definition, gv schema.GroupVersion) apidiscoveryv2.APIResourceDiscovery {
 	names := d.Schema.Names()
 	scope := apidiscoveryv2.ScopeCluster
@@ -310,4 +310,54 @@ func aggregatedResource(d *definitions.Definition, gv schema.GroupVersion) apidi
 		})
 	}
 	return resource
+}
+
+var aggregatedCodecs = sync.OnceValues(func() (serializer.CodecFactory, error) {
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{
+		apidiscoveryv2.AddToScheme, apidiscoveryv2beta1.AddToScheme, discoveryconversion.RegisterConversions,
+	} {
+		if err := add(scheme); err != nil {
+			return serializer.CodecFactory{}, fmt.Errorf("registering discovery types: %w", err)
+		}
+	}
+	return serializer.NewCodecFactory(scheme), nil
+})
+
+// aggregatedDiscovery serves one aggregated discovery document. It replaces upstream's manager, which logs
+// every group version of every set.
+type aggregatedDiscovery struct {
+	list   apidiscoveryv2.APIGroupDiscoveryList
+	etag   string
+	codecs serializer.CodecFactory
+}
+
+// newAggregatedDiscovery creates the document of groups, in their order. etag must change with the document.
+func newAggregatedDiscovery(groups []metav1.APIGroup, versions map[schema.GroupVersion]apidiscoveryv2.APIVersionDiscovery, etag string) (*aggregatedDiscovery, error) {
+	codecs, err := aggregatedCodecs()
+	if err != nil {
+		return nil, err
+	}
+	d := &aggregatedDiscovery{etag: etag, codecs: codecs}
+	for _, g := range groups {
+		group := apidiscoveryv2.APIGroupDiscovery{ObjectMeta: metav1.ObjectMeta{Name: g.Name}}
+		for _, v := range g.Versions {
+			group.Versions = append(group.Versions, versions[schema.GroupVersion{Group: g.Name, Version: v.Version}])
+		}
+		d.list.Items = append(d.list.Items, group)
+	}
+	return d, nil
+}
+
+func (d *aggregatedDiscovery) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	mediaType, _, err := negotiation.NegotiateOutputMediaType(r, d.codecs, aggregated.DiscoveryEndpointRestrictions)
+	if err == nil && mediaType.Convert == nil {
+		err = negotiation.NewNotAcceptableError([]string{acceptAggregated})
+	}
+	if err != nil {
+		responsewriters.ErrorNegotiated(err, apiextensionsserver.Codecs, schema.GroupVersion{}, w, r)
+		return
+	}
+	list := d.list
+	aggregated.ServeHTTPWithETag(&list, d.etag, mediaType.Convert.GroupVersion(), d.codecs, w, r)
 }

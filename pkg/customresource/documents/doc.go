@@ -1,7 +1,7 @@
-// Package documents serves discovery and OpenAPI: what the wrapped handler says
-// of the built-in resources, merged with the definitions of the logical cluster.
-// Logical clusters with the same set of definitions share the documents.
+// Package documents serves discovery and OpenAPI: the documents of the wrapped handler for built-in resources,
+// merged with the definitions of the logical cluster. Logical clusters with the same set of definitions share
+// documents.
 //
-//	openapidoc   puts OpenAPI documents together from a part for each definition
-//	openapigate  takes out of them what feature gates have switched off
+//	openapidoc   assembles OpenAPI documents from one part per definition
+//	openapigate  removes parameters with a disabled feature gate
 package documents

@@ -1,9 +1,12 @@
 package documents
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
+	"fmt"
 	"maps"
 	"net/http"
 	"slices"
@@ -12,30 +15,33 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
+	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
+	"k8s.io/kube-openapi/pkg/handler3"
 
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
 	"github.com/shardplane/shardplane/pkg/customresource/documents/openapidoc"
+	"github.com/shardplane/shardplane/pkg/instruments"
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
 const (
-	// rememberedSets is for how many sets of definitions discovery is kept.
-	// Logical clusters with the same set share it.
-	rememberedSets = 256
-	// documentBytes is how much memory OpenAPI documents take, of all sets
-	// together.
+	// maxSets limits the sets of definitions with cached discovery.
+	maxSets = 256
+	// documentBytes limits the memory of all OpenAPI documents.
 	documentBytes = 64 << 20
 )
 
-// Lister says what there is to tell of.
+// Lister lists definitions.
 type Lister interface {
 	// List returns all definitions of a logical cluster.
 	List(ctx context.Context, cluster request.Cluster) ([]*definitions.Definition, error)
 }
 
-// Documents serves discovery and OpenAPI: what the wrapped handler says, merged
-// with the definitions of the logical cluster.
+// Documents serves discovery and OpenAPI of the wrapped handler, merged with the definitions of the logical
+// cluster.
 type Documents struct {
 	source   Lister
 	builtIns *BuiltIns
@@ -43,15 +49,16 @@ type Documents struct {
 	made     prometheus.Counter
 
 	mu   sync.Mutex
-	sets map[string]*documentSet // by their keys
+	sets map[string]*documentSet // by key
 }
 
-// New returns the documents of what source lists, merged with the built-in ones. registerer may be nil.
+// New returns the documents of the definitions that source lists, merged with the built-in ones. registerer
+// may be nil.
 func New(source Lister, b *BuiltIns, registerer prometheus.Registerer) *Documents {
-	return &Documents{made: newMadeSets(registerer), source: source, builtIns: b, sets: map[string]*documentSet{}, library: openapidoc.NewLibrary(documentBytes)}
+	return &Documents{made: newDocumentSets(registerer), source: source, builtIns: b, sets: map[string]*documentSet{}, library: openapidoc.NewLibrary(documentBytes)}
 }
 
-// Expire drops what nobody has asked for since before. Sets hold schemas.
+// Expire removes sets and documents that have not been requested since before. Sets reference schemas.
 func (d *Documents) Expire(before time.Time) {
 	d.library.Expire(before)
 	d.mu.Lock()
@@ -59,21 +66,20 @@ func (d *Documents) Expire(before time.Time) {
 	maps.DeleteFunc(d.sets, func(_ string, s *documentSet) bool { return s.used.Before(before) })
 }
 
-// Size is about how many bytes of memory what is kept takes: documents, and a
-// kilobyte for each set of definitions.
+// Size estimates the memory of documents, with 1 KiB for each set.
 func (d *Documents) Size() int64 {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.library.Size() + int64(len(d.sets))<<10
 }
 
-// find returns the documents of a set, which newSet makes if there are none.
+// find returns the documents of a set, which newSet creates if necessary.
 func (d *Documents) find(key string, newSet func(key string) *documentSet) *documentSet {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	set, ok := d.sets[key]
 	if !ok {
-		if len(d.sets) >= rememberedSets {
+		if len(d.sets) >= maxSets {
 			oldest := ""
 			for k, s := range d.sets {
 				if oldest == "" || s.used.Before(d.sets[oldest].used) {
@@ -90,84 +96,91 @@ func (d *Documents) find(key string, newSet func(key string) *documentSet) *docu
 	return set
 }
 
-// Serve answers a request for a document, and reports whether it did: the others
-// are the wrapped handler's.
+// Serve serves a document, and reports whether it did. All other documents are left to the wrapped handler.
 func (d *Documents) Serve(w http.ResponseWriter, r *http.Request, cluster request.Cluster) bool {
-	if r.Method != http.MethodGet && r.Method != http.MethodHead {
-		return false
-	}
-	path := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
-	handler := d.handlerFor(path)
-	if handler == nil {
-		return false
-	}
-	set, err := d.set(r.Context(), cluster)
-	if err != nil {
-		writeUnavailable(w, r, err)
-		return true
-	}
-	if len(set.definitions) == 0 {
-		return false
-	}
-	return handler(set, w, r)
+	return serve(w, r, handlerFor, func(ctx context.Context) (*documentSet, error) {
+		set, err := d.set(ctx, cluster)
+		if err != nil || len(set.definitions) == 0 {
+			return nil, err
+		}
+		return set, nil
+	})
 }
 
-// ServeOnly answers a request for a document that tells of some built-in resources and
-// definitions, and of nothing else. It reports whether it did: there are no others.
+// ServeOnly serves documents that contain only some built-in resources and definitions. It reports whether it
+// did; there are no other documents.
 func (d *Documents) ServeOnly(w http.ResponseWriter, r *http.Request, builtIn map[schema.GroupResource]bool, all []*definitions.Definition) bool {
+	find := func(path []string) handler {
+		if found := handlerFor(path); found != nil {
+			return found
+		}
+		return rootHandlerFor(path)
+	}
+	return serve(w, r, find, func(ctx context.Context) (*documentSet, error) {
+		some, err := d.builtIns.only(ctx, builtIn)
+		if err != nil {
+			return nil, err
+		}
+		sorted := sortedDefinitions(definitions.Limited(ctx, all))
+		sum := sha256.New()
+		for _, resource := range some.sorted() {
+			sum.Write([]byte(resource.String() + ","))
+		}
+		return d.find(keyOf("only "+hex.EncodeToString(sum.Sum(nil))+" ", sorted), func(key string) *documentSet {
+			set := d.newSet(key, sorted)
+			set.builtIns, set.only = some, true
+			return set
+		}), nil
+	})
+}
+
+// serve serves a request with the handler of its path and a set, unless one of them is nil.
+func serve(w http.ResponseWriter, r *http.Request, find func(path []string) handler, set func(context.Context) (*documentSet, error)) (served bool) {
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		return false
 	}
-	path := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
-	handler := d.handlerFor(path)
-	if handler == nil {
-		handler = rootHandlerFor(path)
-	}
-	if handler == nil {
+	handle := find(strings.Split(strings.Trim(r.URL.Path, "/"), "/"))
+	if handle == nil {
 		return false
 	}
-	some, err := d.builtIns.only(r.Context(), builtIn)
+	documents, err := set(r.Context())
+	if err == nil && documents != nil {
+		served, err = handle(documents, w, r)
+	}
 	if err != nil {
-		writeUnavailable(w, r, err)
+		responsewriters.ErrorNegotiated(request.Unavailable(err.Error()), apiextensionsserver.Codecs, schema.GroupVersion{}, w, r)
 		return true
 	}
-	sorted := sortedDefinitions(definitions.Limited(r.Context(), all))
-	sum := sha256.New()
-	for _, resource := range some.sorted() {
-		sum.Write([]byte(resource.String() + ","))
-	}
-	return handler(d.find(keyOf("only "+hex.EncodeToString(sum.Sum(nil))+" ", sorted), func(key string) *documentSet {
-		set := d.newSet(key, sorted)
-		set.builtIns, set.only = some, true
-		return set
-	}), w, r)
+	return served
 }
 
-// handlerFor returns what answers a path, or nil.
-func (d *Documents) handlerFor(path []string) func(*documentSet, http.ResponseWriter, *http.Request) bool {
+func handlerFor(path []string) handler {
+	of := func(serve func(*documentSet, http.ResponseWriter, *http.Request, schema.GroupVersion) (bool, error), group, version string) handler {
+		return func(s *documentSet, w http.ResponseWriter, r *http.Request) (bool, error) {
+			return serve(s, w, r, schema.GroupVersion{Group: group, Version: version})
+		}
+	}
 	switch {
 	case len(path) == 1 && path[0] == apiPrefix:
 		return (*documentSet).serveCore
 	case len(path) == 2 && path[0] == apiPrefix:
-		gv := schema.GroupVersion{Version: path[1]}
-		return func(s *documentSet, w http.ResponseWriter, r *http.Request) bool { return s.serveVersion(w, r, gv) }
+		return of((*documentSet).serveVersion, "", path[1])
 	case len(path) == 1 && path[0] == apisPrefix:
 		return (*documentSet).serveGroups
 	case len(path) == 2 && path[0] == apisPrefix:
-		return func(s *documentSet, w http.ResponseWriter, r *http.Request) bool { return s.serveGroup(w, r, path[1]) }
+		return func(s *documentSet, w http.ResponseWriter, r *http.Request) (bool, error) {
+			return s.serveGroup(w, r, path[1])
+		}
 	case len(path) == 3 && path[0] == apisPrefix:
-		gv := schema.GroupVersion{Group: path[1], Version: path[2]}
-		return func(s *documentSet, w http.ResponseWriter, r *http.Request) bool { return s.serveVersion(w, r, gv) }
+		return of((*documentSet).serveVersion, path[1], path[2])
 	case len(path) == 2 && path[0] == "openapi" && path[1] == "v2":
 		return (*documentSet).serveV2
 	case len(path) == 2 && path[0] == "openapi" && path[1] == "v3":
 		return (*documentSet).serveV3Index
 	case len(path) == 4 && path[0] == "openapi" && path[1] == "v3" && path[2] == apiPrefix:
-		gv := schema.GroupVersion{Version: path[3]}
-		return func(s *documentSet, w http.ResponseWriter, r *http.Request) bool { return s.serveV3(w, r, gv) }
+		return of((*documentSet).serveV3, "", path[3])
 	case len(path) == 5 && path[0] == "openapi" && path[1] == "v3" && path[2] == apisPrefix:
-		gv := schema.GroupVersion{Group: path[3], Version: path[4]}
-		return func(s *documentSet, w http.ResponseWriter, r *http.Request) bool { return s.serveV3(w, r, gv) }
+		return of((*documentSet).serveV3, path[3], path[4])
 	default:
 		return nil
 	}
@@ -179,7 +192,7 @@ func (d *Documents) set(ctx context.Context, cluster request.Cluster) (*document
 	if err != nil {
 		return nil, err
 	}
-	// What is built in is not served otherwise.
+	// Built-in resources take precedence.
 	sorted := slices.DeleteFunc(slices.Clone(listed), func(of *definitions.Definition) bool {
 		return d.builtIns.Serves(ctx, of.Schema.Resource)
 	})
@@ -206,4 +219,76 @@ func (d *Documents) newSet(key string, all []*definitions.Definition) *documentS
 		}
 	}
 	return s
+}
+
+// only returns a subset of the wrapped handler's resources.
+func (b *BuiltIns) only(ctx context.Context, resources map[schema.GroupResource]bool) (*BuiltIns, error) {
+	whole, err := b.load(ctx)
+	if err != nil {
+		return nil, err
+	}
+	openapi, err := b.openapi(ctx)
+	if err != nil {
+		return nil, err
+	}
+	loaded := &builtInDiscovery{
+		core: someOf(whole.core, resources), groups: someOf(whole.groups, resources),
+		versions: map[schema.GroupVersion]bool{}, resources: map[schema.GroupResource]bool{},
+	}
+	documents := &builtInOpenAPI{hash: openapi.hash, versions: map[schema.GroupVersion]bool{}}
+	index := handler3.OpenAPIV3Discovery{Paths: map[string]handler3.OpenAPIV3DiscoveryGroupVersion{}}
+	for _, g := range loaded.all() {
+		for _, v := range g.Versions {
+			gv := schema.GroupVersion{Group: g.Name, Version: v.Version}
+			loaded.versions[gv] = true
+			for _, r := range v.Resources {
+				loaded.resources[schema.GroupResource{Group: g.Name, Resource: r.Resource}] = true
+			}
+			if openapi.versions[gv] {
+				documents.versions[gv] = true
+				index.Paths[pathOf(gv)] = handler3.OpenAPIV3DiscoveryGroupVersion{ServerRelativeURL: v3URL(pathOf(gv), (&documentSet{builtIns: b}).v3(gv, openapi).ETag)}
+			}
+		}
+	}
+	if documents.index, err = json.Marshal(index); err != nil {
+		return nil, fmt.Errorf("encoding the OpenAPI index: %w", err)
+	}
+	some := &BuiltIns{Next: b.Next}
+	some.loaded.Store(loaded)
+	some.documents.Store(documents)
+	return some, nil
+}
+
+func someOf(groups []apidiscoveryv2.APIGroupDiscovery, resources map[schema.GroupResource]bool) []apidiscoveryv2.APIGroupDiscovery {
+	var some []apidiscoveryv2.APIGroupDiscovery
+	for _, g := range groups {
+		group := apidiscoveryv2.APIGroupDiscovery{TypeMeta: g.TypeMeta, ObjectMeta: g.ObjectMeta}
+		for _, v := range g.Versions {
+			v.Resources = slices.DeleteFunc(slices.Clone(v.Resources), func(r apidiscoveryv2.APIResourceDiscovery) bool {
+				return !resources[schema.GroupResource{Group: g.Name, Resource: r.Resource}]
+			})
+			if len(v.Resources) > 0 {
+				group.Versions = append(group.Versions, v)
+			}
+		}
+		if len(group.Versions) > 0 {
+			some = append(some, group)
+		}
+	}
+	return some
+}
+
+func (b *BuiltIns) sorted() []schema.GroupResource {
+	return slices.SortedFunc(maps.Keys(b.loaded.Load().resources), func(a, b schema.GroupResource) int {
+		return cmp.Or(strings.Compare(a.Group, b.Group), strings.Compare(a.Resource, b.Resource))
+	})
+}
+
+// newDocumentSets returns a counter of distinct sets of definitions, which is independent of the number of
+// logical clusters.
+func newDocumentSets(registerer prometheus.Registerer) prometheus.Counter {
+	return instruments.Register(registerer, prometheus.NewCounter(prometheus.CounterOpts{
+		Namespace: "shardplane", Subsystem: "custom_resources", Name: "document_sets_total",
+		Help: "[ALPHA] Number of sets of definitions for which discovery and OpenAPI documents were created. A set is kept while clients request it.",
+	}))
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -20,15 +21,14 @@ import (
 	"github.com/shardplane/shardplane/pkg/customresource/documents/openapidoc"
 )
 
-// serveV2 answers /openapi/v2, which older clients ask for.
-func (s *documentSet) serveV2(w http.ResponseWriter, r *http.Request) bool {
+// serveV2 serves /openapi/v2, which older clients use.
+func (s *documentSet) serveV2(w http.ResponseWriter, r *http.Request) (bool, error) {
 	builtIn, err := s.builtIns.openapi(r.Context())
 	if err != nil {
-		writeUnavailable(w, r, err)
-		return true
+		return false, err
 	}
 	if len(builtIn.index) == 0 {
-		return false // the server has no OpenAPI
+		return false, nil // the server has no OpenAPI
 	}
 	spec := openapidoc.V2()
 	spec.Hash = builtIn.hash
@@ -39,7 +39,7 @@ func (s *documentSet) serveV2(w http.ResponseWriter, r *http.Request) bool {
 			shown = append(shown, "/"+pathOf(gv)+"/")
 		}
 		slices.Sort(shown)
-		spec.Hash += " only " + strings.Join(shown, "") // also where it shows none of them
+		spec.Hash += " only " + strings.Join(shown, "") // also if the list is empty
 		spec.BuiltIn = func(ctx context.Context) ([]byte, error) {
 			whole, err := s.builtIns.document(ctx, openapiV2Path)
 			if err != nil || whole == nil {
@@ -56,13 +56,10 @@ func (s *documentSet) serveV2(w http.ResponseWriter, r *http.Request) bool {
 		}
 	}
 	spec.ETag = documentHash(spec)
-	if err := s.library.Serve(w, r, spec); err != nil {
-		writeUnavailable(w, r, err)
-	}
-	return true
+	return true, s.library.Serve(w, r, spec)
 }
 
-// pathsBelow returns a document of /openapi/v2 with the paths only that begin with some prefixes.
+// pathsBelow reduces a document of /openapi/v2 to paths with one of the prefixes.
 func pathsBelow(document []byte, prefixes []string) ([]byte, error) {
 	var some map[string]json.RawMessage
 	var paths map[string]json.RawMessage
@@ -86,18 +83,16 @@ func documented(d *definitions.Definition, version string) openapidoc.Definition
 	return openapidoc.Definition{CRD: d.Schema.CRD(), Version: version, Hash: d.Schema.Hash}
 }
 
-// serveV3Index answers /openapi/v3.
-func (s *documentSet) serveV3Index(w http.ResponseWriter, r *http.Request) bool {
+// serveV3Index serves /openapi/v3.
+func (s *documentSet) serveV3Index(w http.ResponseWriter, r *http.Request) (bool, error) {
 	builtIn, err := s.builtIns.openapi(r.Context())
 	if err != nil {
-		writeUnavailable(w, r, err)
-		return true
+		return false, err
 	}
 	index := handler3.OpenAPIV3Discovery{Paths: map[string]handler3.OpenAPIV3DiscoveryGroupVersion{}}
 	if len(builtIn.index) > 0 {
 		if err := json.Unmarshal(builtIn.index, &index); err != nil {
-			writeUnavailable(w, r, fmt.Errorf("reading the built-in OpenAPI index: %w", err))
-			return true
+			return false, fmt.Errorf("reading the built-in OpenAPI index: %w", err)
 		}
 	}
 	for gv := range s.versions {
@@ -107,29 +102,27 @@ func (s *documentSet) serveV3Index(w http.ResponseWriter, r *http.Request) bool 
 	}
 	roots, err := s.roots(r.Context(), builtIn)
 	if err != nil {
-		writeUnavailable(w, r, err)
-		return true
+		return false, err
 	}
 	for _, name := range roots {
 		index.Paths[name] = handler3.OpenAPIV3DiscoveryGroupVersion{ServerRelativeURL: v3URL(name, s.root(name, builtIn).ETag)}
 	}
 	data, err := json.Marshal(index)
 	if err != nil {
-		writeUnavailable(w, r, err)
-		return true
+		return false, err
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Etag", strconv.Quote(hashOf(data)))
 	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(data))
-	return true
+	return true, nil
 }
 
-// v3URL is where a document is, as long as its hash is this one.
+// v3URL returns the URL of a document with a hash.
 func v3URL(path, hash string) string {
 	return openapiV3Path + "/" + path + "?" + url.Values{"hash": {hash}}.Encode()
 }
 
-// v3 says what the document of a group version is made of.
+// v3 returns the specification of the document of a group version.
 func (s *documentSet) v3(gv schema.GroupVersion, builtIn *builtInOpenAPI) openapidoc.Spec {
 	spec := openapidoc.V3()
 	spec.Hash = builtIn.hash
@@ -148,19 +141,114 @@ func (s *documentSet) v3(gv schema.GroupVersion, builtIn *builtInOpenAPI) openap
 	return spec
 }
 
-// serveV3 answers /openapi/v3/apis/<group>/<version> and /openapi/v3/api/<version>.
-func (s *documentSet) serveV3(w http.ResponseWriter, r *http.Request, gv schema.GroupVersion) bool {
+// serveV3 serves /openapi/v3/apis/<group>/<version> and /openapi/v3/api/<version>.
+func (s *documentSet) serveV3(w http.ResponseWriter, r *http.Request, gv schema.GroupVersion) (bool, error) {
 	if len(s.versions[gv]) == 0 && !s.only {
-		return false
+		return false, nil
 	}
 	builtIn, err := s.builtIns.openapi(r.Context())
 	if err != nil {
-		writeUnavailable(w, r, err)
-		return true
+		return false, err
 	}
 	if len(s.versions[gv]) == 0 && !builtIn.versions[gv] {
-		return false
+		return false, nil
 	}
-	s.serveSpec(w, r, s.v3(gv, builtIn), gv.Version)
-	return true
+	return s.serveSpec(w, r, s.v3(gv, builtIn), gv.Version)
+}
+
+const versionPath = "version"
+
+func rootHandlerFor(path []string) handler {
+	if len(path) == 1 && path[0] == versionPath {
+		return (*documentSet).serveServerVersion
+	}
+	if len(path) < 3 || path[0] != "openapi" || path[1] != "v3" {
+		return nil
+	}
+	name := strings.Join(path[2:], "/")
+	return func(s *documentSet, w http.ResponseWriter, r *http.Request) (bool, error) {
+		return s.serveRoot(w, r, name)
+	}
+}
+
+// roots returns the names of v3 documents that do not belong to a group version, i.e. of discovery and of the
+// server version. They are left to the wrapped handler unless the set is restricted.
+func (s *documentSet) roots(ctx context.Context, builtIn *builtInOpenAPI) ([]string, error) {
+	if !s.only || len(builtIn.index) == 0 { // or the server has no OpenAPI
+		return nil, nil
+	}
+	loaded, err := s.builtIns.load(ctx)
+	if err != nil {
+		return nil, err
+	}
+	all := []string{apiPrefix, apisPrefix, versionPath}
+	for _, g := range loaded.groups {
+		all = append(all, apisPrefix+"/"+g.Name)
+	}
+	for group := range s.groups {
+		if group != "" {
+			all = append(all, apisPrefix+"/"+group)
+		}
+	}
+	return all, nil
+}
+
+// root returns the specification of such a document.
+func (s *documentSet) root(name string, builtIn *builtInOpenAPI) openapidoc.Spec {
+	spec := openapidoc.V3()
+	spec.Hash = builtIn.hash + "/" + name
+	spec.BuiltIn = func(ctx context.Context) ([]byte, error) {
+		group, isGroup := strings.CutPrefix(name, apisPrefix+"/")
+		if !isGroup {
+			return s.builtIns.document(ctx, openapiV3Path+"/"+name)
+		}
+		groups, err := s.builtIns.document(ctx, openapiV3Path+"/"+apisPrefix)
+		if err != nil || len(groups) == 0 {
+			return nil, err
+		}
+		return groupDocument(groups, group)
+	}
+	spec.ETag = documentHash(spec)
+	return spec
+}
+
+// serveRoot serves such a document at /openapi/v3/<name>.
+func (s *documentSet) serveRoot(w http.ResponseWriter, r *http.Request, name string) (bool, error) {
+	builtIn, err := s.builtIns.openapi(r.Context())
+	if err != nil {
+		return false, err
+	}
+	roots, err := s.roots(r.Context(), builtIn)
+	if err != nil {
+		return false, err
+	}
+	if !slices.Contains(roots, name) {
+		return false, nil
+	}
+	return s.serveSpec(w, r, s.root(name, builtIn), name[strings.LastIndexByte(name, '/')+1:])
+}
+
+// serveServerVersion serves /version.
+func (s *documentSet) serveServerVersion(w http.ResponseWriter, r *http.Request) (bool, error) {
+	s.builtIns.Next.ServeHTTP(w, r)
+	return true, nil
+}
+
+// groupDocument derives the discovery document of a group from the one of all groups, because the wrapped
+// handler has none for groups of custom resources.
+func groupDocument(groups []byte, group string) ([]byte, error) {
+	groups = bytes.ReplaceAll(groups, []byte(`meta.v1.APIGroupList"}`), []byte(`meta.v1.APIGroup"}`))
+	var document map[string]any
+	if err := json.Unmarshal(groups, &document); err != nil {
+		return nil, fmt.Errorf("reading the built-in OpenAPI document of groups: %w", err)
+	}
+	paths, _ := document["paths"].(map[string]any)
+	path, _ := paths["/"+apisPrefix+"/"].(map[string]any)
+	operation, ok := path["get"].(map[string]any)
+	if !ok {
+		return nil, errors.New("the built-in OpenAPI document of groups has no operation to get them")
+	}
+	operation["description"], operation["operationId"], operation["tags"] = "get information of a group", "getAPIGroup_"+group, []string{group}
+	document["paths"] = map[string]any{"/" + apisPrefix + "/" + group + "/": path}
+	return json.Marshal(document)
 }

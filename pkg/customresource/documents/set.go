@@ -11,23 +11,18 @@ import (
 	"sync"
 	"time"
 
-	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
 	"github.com/shardplane/shardplane/pkg/customresource/documents/openapidoc"
-	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// documentSet is the documents of one set of definitions. Each is made when it
-// is first asked for.
+// documentSet contains the documents of one set of definitions, which are created on demand.
 type documentSet struct {
 	key      string
 	builtIns *BuiltIns
-	// only is set if nothing is told of but what the set has: not even of what else the
-	// wrapped handler serves.
+	// only is set if documents contain nothing else, not even other built-in resources.
 	only        bool
 	definitions []*definitions.Definition
 	versions    map[schema.GroupVersion][]*definitions.Definition
@@ -35,25 +30,26 @@ type documentSet struct {
 
 	discovery discoveryDocuments
 	library   *openapidoc.Library
-	used      time.Time // belongs to documents
+	used      time.Time // guarded by Documents.mu
 }
 
-// discoveryDocuments are the handlers of a set's discovery.
 type discoveryDocuments struct {
 	mu     sync.Mutex
 	groups []metav1.APIGroup
-	// root answers /apis, and core /api.
+	// root serves /apis, and core serves /api.
 	root, core http.Handler
 }
 
-// sortedDefinitions returns definitions in the order in which sets have them.
+// handler serves a document of a set, and reports whether there is one.
+type handler func(s *documentSet, w http.ResponseWriter, r *http.Request) (served bool, err error)
+
 func sortedDefinitions(all []*definitions.Definition) []*definitions.Definition {
 	return slices.SortedFunc(slices.Values(all), func(a, b *definitions.Definition) int {
 		return strings.Compare(a.Schema.CRD().Name, b.Schema.CRD().Name)
 	})
 }
 
-// keyOf returns what tells sets of definitions of a kind apart.
+// keyOf returns the key of a set of definitions.
 func keyOf(kind string, sorted []*definitions.Definition) string {
 	sum := sha256.New()
 	for _, definition := range sorted {
@@ -71,7 +67,7 @@ func keyOf(kind string, sorted []*definitions.Definition) string {
 	return kind + hex.EncodeToString(sum.Sum(nil))
 }
 
-// documentHash identifies a document without making it.
+// documentHash identifies a document that may not have been created yet.
 func documentHash(s openapidoc.Spec) string {
 	var b bytes.Buffer
 	b.WriteString(s.Hash)
@@ -82,14 +78,14 @@ func documentHash(s openapidoc.Spec) string {
 	return hashOf(b.Bytes())
 }
 
-// serveSpec answers with a document of v3 whose path ends with last.
-func (s *documentSet) serveSpec(w http.ResponseWriter, r *http.Request, spec openapidoc.Spec, last string) {
+// serveSpec serves a v3 document. last is the last segment of its path.
+func (s *documentSet) serveSpec(w http.ResponseWriter, r *http.Request, spec openapidoc.Spec, last string) (bool, error) {
 	if hash := r.URL.Query().Get("hash"); hash != "" {
 		if hash != spec.ETag {
-			// Relative: what comes before the path here is not known here.
+			// A relative URL, because the prefix of the path is unknown.
 			w.Header().Set("Location", last+"?"+url.Values{"hash": {spec.ETag}}.Encode())
 			w.WriteHeader(http.StatusMovedPermanently)
-			return
+			return true, nil
 		}
 		w.Header().Set("Cache-Control", "public, immutable")
 		w.Header().Set("Expires", time.Now().AddDate(1, 0, 0).Format(time.RFC1123))
@@ -97,11 +93,7 @@ func (s *documentSet) serveSpec(w http.ResponseWriter, r *http.Request, spec ope
 	if err := s.library.Serve(w, r, spec); err != nil {
 		w.Header().Del("Cache-Control")
 		w.Header().Del("Expires")
-		writeUnavailable(w, r, err)
+		return false, err
 	}
-}
-
-// writeUnavailable asks the client to come back.
-func writeUnavailable(w http.ResponseWriter, r *http.Request, err error) {
-	responsewriters.ErrorNegotiated(request.Unavailable(err.Error()), apiextensionsserver.Codecs, schema.GroupVersion{}, w, r)
+	return true, nil
 }

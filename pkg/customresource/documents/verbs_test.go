@@ -24,7 +24,7 @@ func (l lister) List(context.Context, request.Cluster) ([]*definitions.Definitio
 	return l, nil
 }
 
-// TestVerbs: discovery lists the verbs that a virtual workspace serves, and no others.
+// TestVerbs: discovery lists only the verbs that a virtual workspace serves.
 func TestVerbs(t *testing.T) {
 	crd := customresourcetest.WidgetCRD(nil)
 	apiextensionsserver.Scheme.Default(crd)

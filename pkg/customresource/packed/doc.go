@@ -1,5 +1,4 @@
-// Package packed keeps custom resources in little memory, for watch caches. How an object is
-// built, which is all names of its fields and how they are nested, is kept once for all
-// objects that are built alike, and of each object the values only, of which equal texts are
-// kept once, too. Decoded objects take four times as much, most of it for small maps.
+// Package packed stores custom resources compactly for watch caches. Objects with the same structure, i.e. the
+// same nested field names, share one layout, and each object contains only its values. Equal strings are
+// interned. Decoded objects need four times as much memory, mainly for small maps.
 package packed

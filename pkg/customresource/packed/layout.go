@@ -2,20 +2,19 @@ package packed
 
 import "slices"
 
-// layout says how a value is built: nil is a value without fields or items, which is kept as
-// it is. It never changes.
+// layout describes the structure of a value: nil is a scalar value, which is stored as it is. It is immutable.
 type layout struct {
-	// names are the fields of an object, in order; below how each is built, or each item
-	// of a list. Where the items are all built alike, below has the first only.
+	// names are the fields of an object, in order; below are the layouts of the fields, or of the items of a
+	// list. If all items have the same layout, below contains only the first.
 	names  []string
 	below  []*layout
-	starts []int // of the values of each field, among those of the object
+	starts []int // index of each field's first value among those of the object
 	isList bool
 	length int // of a list
-	values int // how many there are in all
+	values int // number of all values
 }
 
-// size is how many values a value has.
+// size returns the number of values.
 func (l *layout) size() int {
 	if l == nil {
 		return 1
@@ -23,7 +22,7 @@ func (l *layout) size() int {
 	return l.values
 }
 
-// item says how an item of a list is built.
+// item returns the layout of an item of a list.
 func (l *layout) item(i int) *layout {
 	if len(l.below) == 1 {
 		return l.below[0]
@@ -31,7 +30,7 @@ func (l *layout) item(i int) *layout {
 	return l.below[i]
 }
 
-// bytes estimates what a layout takes, without what is below it.
+// bytes estimates the memory of a layout without those below it.
 func (l *layout) bytes() int {
 	const own, name, field = 144, 16, 16
 	sum := own + len(l.below)*field
@@ -41,7 +40,7 @@ func (l *layout) bytes() int {
 	return sum
 }
 
-// appendValues appends the values of a value, and reports whether it is built as l says.
+// appendValues appends the values of a value, and reports whether it has the layout l.
 func (l *layout) appendValues(to []any, value any) ([]any, bool) {
 	switch v := value.(type) {
 	case map[string]any:
@@ -74,7 +73,7 @@ func (l *layout) appendValues(to []any, value any) ([]any, bool) {
 	}
 }
 
-// unpack returns the value with these values. Nobody else has what it is made of.
+// unpack returns a new value from its parts.
 func (l *layout) unpack(values []any) any {
 	switch {
 	case l == nil:
@@ -92,7 +91,6 @@ func (l *layout) unpack(values []any) any {
 	}
 }
 
-// object is unpack for an object.
 func (l *layout) object(values []any) map[string]any {
 	object := make(map[string]any, len(l.names))
 	for i, name := range l.names {
@@ -101,9 +99,9 @@ func (l *layout) object(values []any) map[string]any {
 	return object
 }
 
-// written estimates how long the JSON of the value with these values is.
+// written estimates the length of the JSON.
 func (l *layout) written(values []any) int64 {
-	const marks, other = 4, 8 // quotes, a colon and a comma; numbers and the like
+	const marks, other = 4, 8 // quotes, a colon and a comma; numbers etc.
 	switch {
 	case l == nil:
 		if text, ok := values[0].(string); ok {
@@ -127,7 +125,7 @@ func (l *layout) written(values []any) int64 {
 	}
 }
 
-// newObject and newList return layouts to add fields to, in order, or items. They are used
+// newObject and newList return layouts to which fields, in order, or items must be added. They may be used
 // after end.
 func newObject(fields int) *layout {
 	return &layout{names: make([]string, 0, fields), below: make([]*layout, 0, fields), starts: make([]int, 0, fields)}
@@ -159,8 +157,7 @@ func (l *layout) end() {
 	l.below = []*layout{l.below[0]}
 }
 
-// equal reports whether layouts are the same, given that those below them are the same
-// only if they are one.
+// equal compares layouts. The layouts below them must be identical if they are equal.
 func (l *layout) equal(o *layout) bool {
 	return l.isList == o.isList && l.length == o.length && slices.Equal(l.names, o.names) && slices.Equal(l.below, o.below)
 }

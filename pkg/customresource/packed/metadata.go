@@ -11,10 +11,9 @@ var _ metav1.Object = (*Object)(nil)
 
 const metadataField = "metadata"
 
-// field returns a field of the metadata.
 func (o *Object) field(name string) Value { return o.Value().Field(metadataField).Field(name) }
 
-// only returns an object that has nothing but a field of the metadata, if there is one.
+// only returns an object with only one field of the metadata, if it exists.
 func (o *Object) only(name string) *unstructured.Unstructured {
 	field := o.field(name)
 	if field.IsZero() {
@@ -65,7 +64,7 @@ func (o *Object) GetLabels() map[string]string { return o.field("labels").Texts(
 // GetAnnotations implements metav1.Object.
 func (o *Object) GetAnnotations() map[string]string { return o.field("annotations").Texts() }
 
-// Annotation returns one annotation, without making a map of all.
+// Annotation returns one annotation without creating a map of all.
 func (o *Object) Annotation(name string) string { return o.field("annotations").Field(name).Text() }
 
 // GetFinalizers implements metav1.Object.
@@ -109,7 +108,7 @@ func (o *Object) SetGeneration(generation int64) {
 	o.change(func(u *unstructured.Unstructured) { u.SetGeneration(generation) })
 }
 
-// SetSelfLink implements metav1.Object. Storage clears the link of what it read, which
+// SetSelfLink implements metav1.Object. Storage clears the link of each object that it reads, which
 // seldom has one.
 func (o *Object) SetSelfLink(link string) {
 	if link != "" || !o.field("selfLink").IsZero() {
@@ -167,8 +166,8 @@ func (o *Object) SetGroupVersionKind(gvk schema.GroupVersionKind) {
 	o.change(func(u *unstructured.Unstructured) { u.SetGroupVersionKind(gvk) })
 }
 
-// change replaces the object by what change makes of it. It is for the few that change:
-// it does not know what it has in common with others.
+// change replaces the object. It is meant for rare changes, because the result does not share anything with
+// other objects.
 func (o *Object) change(change func(*unstructured.Unstructured)) {
 	u := o.Unstructured()
 	change(u)

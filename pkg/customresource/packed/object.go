@@ -10,8 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// Object is a packed object; the zero value is none. Nobody changes what its copies share, so
-// that a copy of the struct is a copy of the object. It can be read concurrently.
+// Object is a packed object; the zero value is none. Copies share immutable content, so that copying the
+// struct copies the object. It can be read concurrently.
 type Object struct {
 	layout          *layout
 	values          []any
@@ -38,7 +38,7 @@ func (l *List) DeepCopyObject() runtime.Object {
 // IsZero reports whether there is no object.
 func (o *Object) IsZero() bool { return o.layout == nil }
 
-// Unstructured returns the object unpacked, for the caller to change and keep.
+// Unstructured returns the unpacked object, which the caller may change and keep.
 func (o *Object) Unstructured() *unstructured.Unstructured {
 	u := &unstructured.Unstructured{Object: map[string]any{}}
 	if o.layout != nil {
@@ -59,7 +59,7 @@ func (o *Object) DeepCopyObject() runtime.Object {
 // GetObjectKind implements runtime.Object.
 func (o *Object) GetObjectKind() schema.ObjectKind { return o }
 
-// Value returns the whole object to look into. It lacks the resource version.
+// Value returns the content of the object without the resource version.
 func (o *Object) Value() Value {
 	if o.layout == nil {
 		return Value{}
@@ -67,7 +67,7 @@ func (o *Object) Value() Value {
 	return Value{layout: o.layout, values: o.values}
 }
 
-// Bytes estimates how long the JSON of the object is.
+// Bytes estimates the length of the object's JSON.
 func (o *Object) Bytes() int64 {
 	if o.layout == nil {
 		return 0
@@ -75,13 +75,13 @@ func (o *Object) Bytes() int64 {
 	return o.layout.written(o.values)
 }
 
-// Value is what is somewhere in an object; the zero value is nothing.
+// Value is a value in an object; the zero value is missing.
 type Value struct {
 	layout *layout
 	values []any
 }
 
-// IsZero reports whether there is nothing. Null is something.
+// IsZero reports whether the value is missing. Null is not missing.
 func (v Value) IsZero() bool { return len(v.values) == 0 && v.layout == nil }
 
 // IsObject reports whether the value is an object, which has fields.
@@ -90,7 +90,7 @@ func (v Value) IsObject() bool { return v.layout != nil && !v.layout.isList }
 // IsNull reports whether the value is null.
 func (v Value) IsNull() bool { return v.layout == nil && len(v.values) == 1 && v.values[0] == nil }
 
-// Field returns a field of an object, or nothing if v has no such field.
+// Field returns a field of an object, or the zero value.
 func (v Value) Field(name string) Value {
 	if v.layout == nil {
 		return Value{}
@@ -103,7 +103,7 @@ func (v Value) Field(name string) Value {
 	return Value{layout: below, values: values[:below.size()]}
 }
 
-// Any returns the value unpacked, for the caller to change and keep; nil for nothing.
+// Any returns the unpacked value, which the caller may change and keep; nil if it is missing.
 func (v Value) Any() any {
 	if v.IsZero() {
 		return nil
@@ -111,7 +111,7 @@ func (v Value) Any() any {
 	return v.layout.unpack(v.values)
 }
 
-// Text returns the value if it is a text.
+// Text returns the value if it is a string.
 func (v Value) Text() string {
 	if v.layout != nil || len(v.values) == 0 {
 		return ""
@@ -120,8 +120,7 @@ func (v Value) Text() string {
 	return text
 }
 
-// Texts returns a map of texts, in which null is empty; nil if the value is anything else, or
-// empty.
+// Texts returns a map of strings, in which null is empty; nil if the value is empty or something else.
 func (v Value) Texts() map[string]string {
 	if v.layout == nil || len(v.layout.names) == 0 {
 		return nil

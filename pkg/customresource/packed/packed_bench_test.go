@@ -10,8 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// storedBinding is an APIBinding as it is stored, of one of many logical clusters: what is
-// different in each is its name, UID and times.
+// storedBinding returns a stored APIBinding of one of many logical clusters, with different names, UIDs and
+// times.
 func storedBinding(i int) []byte {
 	at := time.Unix(1700000000+int64(i/50), 0).UTC().Format(time.RFC3339) // 50 a second
 	condition := func(kind string) string {
@@ -29,13 +29,13 @@ func storedBinding(i int) []byte {
 		condition("APIExportValid"), condition("BindingUpToDate"), condition("InitialBindingCompleted"), condition("PermissionClaimsApplied"), condition("PermissionClaimsValid"), condition("Ready"))
 }
 
-// TestBytes: of many bindings that say nearly the same, each takes little in a watch cache.
+// TestBytes limits the memory of similar bindings in a watch cache.
 func TestBytes(t *testing.T) {
 	const bindings, most = 2000, 1200
 	require.Less(t, bytesOfEach(t, bindings, packs(NewPacker())), int64(most))
 }
 
-// bytesOfEach is how many bytes each of so many objects takes.
+// bytesOfEach returns the bytes per object.
 func bytesOfEach(t testing.TB, objects int, keep func(*unstructured.Unstructured) any) int64 {
 	t.Helper()
 	kept := make([]any, objects)
@@ -52,7 +52,7 @@ func packs(p *Packer) func(*unstructured.Unstructured) any {
 	return func(u *unstructured.Unstructured) any { return p.Pack(u) }
 }
 
-// BenchmarkBytes reports what an object takes packed, and decoded.
+// BenchmarkBytes reports the memory of packed and decoded objects.
 func BenchmarkBytes(b *testing.B) {
 	for name, keep := range map[string]func(*unstructured.Unstructured) any{
 		"packed": packs(NewPacker()), "decoded": func(u *unstructured.Unstructured) any { return u },
@@ -65,8 +65,8 @@ func BenchmarkBytes(b *testing.B) {
 	}
 }
 
-// BenchmarkPack and BenchmarkUnpack tell what it takes to pack an object and to unpack it, and
-// BenchmarkDecode what it takes to decode it first.
+// BenchmarkPack and BenchmarkUnpack measure packing and unpacking; BenchmarkDecode measures decoding, for
+// comparison.
 func BenchmarkPack(b *testing.B) {
 	const objects = 1000
 	p := NewPacker()

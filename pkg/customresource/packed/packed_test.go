@@ -17,7 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// decoded returns an object as it is decoded from what is stored.
+// decoded returns an object as decoded from storage.
 func decoded(t testing.TB, data []byte) *unstructured.Unstructured {
 	t.Helper()
 	u := &unstructured.Unstructured{}
@@ -26,7 +26,7 @@ func decoded(t testing.TB, data []byte) *unstructured.Unstructured {
 	return u
 }
 
-// pack packs an object, and holds that nothing is lost.
+// pack packs an object, and checks that nothing is lost.
 func pack(t testing.TB, p *Packer, text string) *Object {
 	t.Helper()
 	o := p.Pack(decoded(t, []byte(text)))
@@ -38,7 +38,7 @@ func widget(more string) string {
 	return `{"apiVersion":"example.org/v1","kind":"Widget",` + more + `}`
 }
 
-// TestRoundTrip: what is unpacked is what was packed, whatever it is made of.
+// TestRoundTrip: unpacked objects equal the original ones.
 func TestRoundTrip(t *testing.T) {
 	t.Parallel()
 	p := NewPacker()
@@ -66,8 +66,7 @@ func layoutAt(o *Object, path ...string) *layout {
 	return at.layout
 }
 
-// TestLayouts: objects that are built alike have one layout, and others share what of
-// theirs is.
+// TestLayouts: objects with the same structure have the same layout; other objects share equal parts.
 func TestLayouts(t *testing.T) {
 	t.Parallel()
 	p := NewPacker()
@@ -83,7 +82,7 @@ func TestLayouts(t *testing.T) {
 	require.NotSame(t, layoutAt(one, "spec"), layoutAt(longer, "spec"))
 }
 
-// TestCollisions: what only has the hash of something else is not taken for it.
+// TestCollisions: layouts with equal hashes are distinguished.
 func TestCollisions(t *testing.T) {
 	t.Parallel()
 	p := NewPacker()
@@ -100,7 +99,7 @@ func TestCollisions(t *testing.T) {
 	require.Equal(t, map[string]string{"a": "b"}, p.Texts(map[string]string{"a": "b"}))
 }
 
-// TestForgets: what a Packer keeps is bounded, and what is of use stays.
+// TestForgets: the caches of a Packer are limited, and keep recently used entries.
 func TestForgets(t *testing.T) {
 	t.Parallel()
 	p := newPacker(100<<10, 100<<10)
@@ -118,7 +117,7 @@ func TestForgets(t *testing.T) {
 	require.Len(t, p.texts.young, before, "what is large is not kept")
 }
 
-// TestTexts: equal texts, and equal maps of them, are kept once.
+// TestTexts: equal strings, and equal maps of them, are interned.
 func TestTexts(t *testing.T) {
 	t.Parallel()
 	p := NewPacker()
@@ -136,7 +135,7 @@ func TestTexts(t *testing.T) {
 	require.Nil(t, p.Texts(nil))
 }
 
-// TestMetadata: a packed object says of its metadata what an unpacked one says.
+// TestMetadata: the metadata of a packed object equal those of an unpacked one.
 func TestMetadata(t *testing.T) {
 	t.Parallel()
 	p := NewPacker()
@@ -163,7 +162,8 @@ func TestMetadata(t *testing.T) {
 	}
 }
 
-// TestSetters: a packed object is changed as an unpacked one is, and copies of it are not.
+// TestSetters: changing a packed object has the same effect as changing an unpacked one, and does not change
+// copies.
 func TestSetters(t *testing.T) {
 	t.Parallel()
 	at := metav1.NewTime(time.Unix(1e9, 0))
@@ -202,7 +202,7 @@ func TestSetters(t *testing.T) {
 	require.Equal(t, map[string]string{"a": "b"}, bookmark.GetAnnotations())
 }
 
-// FuzzPack: any object that can be decoded is the same after it was packed.
+// FuzzPack: any object that can be decoded is unchanged by packing.
 func FuzzPack(f *testing.F) {
 	f.Add([]byte(widget(`"metadata":{"name":"x","resourceVersion":"1"},"spec":[{"a":1},{"a":[]}]`)))
 	f.Add(storedBinding(1))
@@ -220,7 +220,7 @@ func FuzzPack(f *testing.F) {
 	})
 }
 
-// TestObjectBytes: an estimate is near the length of the JSON, and no content is free.
+// TestObjectBytes: the estimate is near the length of the JSON for all kinds of content.
 func TestObjectBytes(t *testing.T) {
 	for name, fields := range map[string]map[string]any{
 		"a text":      {"text": strings.Repeat("x", 10_000)},

@@ -11,15 +11,14 @@ import (
 )
 
 const (
-	// layoutBytes and textBytes bound what a Packer keeps of layouts and of texts, in each
-	// of two generations.
+	// layoutBytes and textBytes limit the cached layouts and strings of a Packer, in each of two generations.
 	layoutBytes, textBytes = 2 << 20, 2 << 20
-	// longText is the length of texts that are not looked for: they are seldom equal.
+	// longText is the length from which strings are not interned, because they are rarely equal.
 	longText = 128
 )
 
-// Packer packs objects. It knows the layouts and the texts that objects had lately. It can
-// be used concurrently.
+// Packer packs objects, and shares layouts and strings with objects packed recently. It can be used
+// concurrently.
 type Packer struct {
 	seed maphash.Seed
 
@@ -30,7 +29,7 @@ type Packer struct {
 	scratch []any
 }
 
-// NewPacker returns a Packer that knows nothing yet.
+// NewPacker returns an empty Packer.
 func NewPacker() *Packer {
 	return newPacker(layoutBytes, textBytes)
 }
@@ -44,7 +43,7 @@ func newPacker(layouts, texts int) *Packer {
 	}
 }
 
-// Pack returns an object packed, and takes it over.
+// Pack packs an object and takes ownership of it.
 func (p *Packer) Pack(u *unstructured.Unstructured) *Object {
 	o := &Object{}
 	o.resourceVersion = takeResourceVersion(u.Object)
@@ -61,8 +60,8 @@ func (p *Packer) Pack(u *unstructured.Unstructured) *Object {
 	return o
 }
 
-// takeResourceVersion takes the resource version out of an object: the only value that
-// nobody else has, and that is set after an object was decoded.
+// takeResourceVersion removes the resource version, because it is unique and is set after an object was
+// decoded.
 func takeResourceVersion(object map[string]any) string {
 	metadata, _ := object["metadata"].(map[string]any)
 	version, _ := metadata["resourceVersion"].(string)
@@ -72,11 +71,10 @@ func takeResourceVersion(object map[string]any) string {
 	return version
 }
 
-// layoutLocked returns how an object is built, and its values, which are good until the lock
-// is left.
+// layoutLocked returns the layout of an object, and its values, which are valid while the lock is held.
 func (p *Packer) layoutLocked(object map[string]any) (*layout, []any) {
 	if known, ok := p.layouts.get(p.hashOf(object)); ok {
-		// What only has the hash of something else is not taken for it.
+		// Only the hash may be equal.
 		if values, is := known.appendValues(p.scratch[:0], object); is {
 			return known, values
 		}
@@ -86,7 +84,7 @@ func (p *Packer) layoutLocked(object map[string]any) (*layout, []any) {
 	return l, values
 }
 
-// buildLocked returns how a value is built, and its hash as hashOf does.
+// buildLocked returns a new layout, and the same hash as hashOf.
 func (p *Packer) buildLocked(value any) (*layout, uint64) {
 	var l *layout
 	hash := plainHash
@@ -116,7 +114,7 @@ func (p *Packer) buildLocked(value any) (*layout, uint64) {
 	return l, hash
 }
 
-// Values that are built alike have the same hash. The order of fields does not count.
+// Values with the same layout have the same hash, independent of the order of fields.
 const (
 	objectHash, listHash, plainHash uint64 = 0x9e3779b97f4a7c15, 0xbf58476d1ce4e5b9, 0x94d049bb133111eb
 	hashFactor                      uint64 = 0xff51afd7ed558ccd
@@ -149,7 +147,7 @@ func (p *Packer) hashOf(value any) uint64 {
 	}
 }
 
-// textLocked returns a value equal to value, which others may have if it is a text.
+// textLocked returns an interned string, or any other value unchanged.
 func (p *Packer) textLocked(value any) any {
 	text, ok := value.(string)
 	if !ok || len(text) > longText {
@@ -163,7 +161,7 @@ func (p *Packer) textLocked(value any) any {
 	return value
 }
 
-// Texts returns a map equal to texts that others may have, and that nobody may change.
+// Texts returns an interned map, which must not be changed.
 func (p *Packer) Texts(texts map[string]string) map[string]string {
 	if len(texts) == 0 {
 		return texts
@@ -182,8 +180,8 @@ func (p *Packer) Texts(texts map[string]string) map[string]string {
 	return texts
 }
 
-// recent are values that were of use lately, in two generations: when the younger one is
-// full, what only the older one has is forgotten.
+// recent is a cache of recently used values, in two generations: if the younger one is full, it replaces the
+// older one.
 type recent[K comparable, V any] struct {
 	young, old  map[K]V
 	bytes, most int // of young
@@ -199,13 +197,13 @@ func (r *recent[K, V]) get(key K) (V, bool) {
 	}
 	known, ok := r.old[key]
 	if ok {
-		const moved = 64 // what it takes is counted roughly from here on
+		const moved = 64 // approximately
 		r.put(key, known, moved)
 	}
 	return known, ok
 }
 
-// put keeps a value of so many bytes, unless it would drive out too much else.
+// put caches a value of a size in bytes, unless it would evict too many others.
 func (r *recent[K, V]) put(key K, value V, bytes int) {
 	const parts = 16
 	if bytes > r.most/parts {

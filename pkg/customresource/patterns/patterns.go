@@ -1,14 +1,13 @@
-// Package patterns bounds what the validation of custom resources keeps of compiled patterns.
+// Package patterns limits the memory of patterns that the validation of custom resources compiles.
 //
-// k8s.io/kube-openapi compiles the pattern of a schema when it validates the first value, and keeps the
-// result in a map of the process for ever: also of definitions that were deleted, and of each state of
-// one that changes. Neither the map nor the compiler can be replaced through its API, and a fork is no
-// option for one variable. So this package reaches the map by its symbol, and empties it when it has
-// too many bytes: patterns in use are compiled again at the next value. The map is replaced as a whole
-// by the library itself, under the mutex that is taken here, so that readers never see a change.
+// k8s.io/kube-openapi compiles the pattern of a schema when it validates the first value, and keeps the result
+// forever in a global map, even if the definition was deleted or changed. Its API allows replacing neither the
+// map nor the compiler, and a fork would be too expensive for one variable. Therefore this package accesses
+// the map by its symbol and empties it when it is too large. Patterns in use are then compiled again. Readers
+// never see a change, because the map is replaced as a whole under the library's mutex.
 //
-// Compiled patterns of CEL expressions need no bound here: constant ones are part of compiled programs,
-// which go with their definitions, and others are not kept.
+// Patterns in CEL expressions need no limit: constant ones belong to compiled programs, which are removed with
+// their definitions, and others are not kept.
 package patterns
 
 import (
@@ -19,7 +18,7 @@ import (
 	_ "unsafe" // for go:linkname
 
 	"github.com/prometheus/client_golang/prometheus"
-	_ "k8s.io/kube-openapi/pkg/validation/validate" // which has the variables
+	_ "k8s.io/kube-openapi/pkg/validation/validate" // contains the variables
 
 	"github.com/shardplane/shardplane/pkg/instruments"
 )
@@ -34,13 +33,13 @@ var compiled atomic.Value
 //go:linkname compiling k8s.io/kube-openapi/pkg/validation/validate.cacheMutex
 var compiling *sync.Mutex
 
-// DefaultLimit is how many bytes of compiled patterns a process keeps.
+// DefaultLimit is the maximum memory of compiled patterns in bytes.
 const DefaultLimit = 32 << 20
 
-// Bound bounds the compiled patterns of the process.
+// Bound limits the compiled patterns of the process.
 type Bound struct {
 	limit int64
-	// seen is how many patterns there were at the last look.
+	// seen is the number of patterns at the last check.
 	seen atomic.Int64
 
 	mu    sync.Mutex
@@ -49,16 +48,16 @@ type Bound struct {
 	kept  prometheus.Gauge
 }
 
-// NewBound returns a bound of so many bytes. registerer may be nil.
+// NewBound returns a limit in bytes. registerer may be nil.
 func NewBound(limit int64, registerer prometheus.Registerer) *Bound {
 	return &Bound{limit: limit, known: map[string]int64{}, kept: instruments.Register(registerer, prometheus.NewGauge(prometheus.GaugeOpts{
 		Namespace: "shardplane", Subsystem: "custom_resources", Name: "compiled_pattern_bytes",
-		Help: "[ALPHA] Estimated memory of the compiled patterns of schemas that are kept.",
+		Help: "[ALPHA] Estimated memory of the cached compiled patterns of schemas.",
 	}))}
 }
 
-// Trim drops all compiled patterns if they have more bytes than the limit. It is called after each
-// request that may have compiled some, and costs nothing unless it has.
+// Trim removes all compiled patterns if they exceed the limit. It must be called after each request that may
+// have compiled some, and is cheap if the number has not changed.
 func (b *Bound) Trim() {
 	if int64(len(load())) == b.seen.Load() {
 		return
@@ -92,8 +91,8 @@ func load() map[string]*regexp.Regexp {
 	return all
 }
 
-// Bytes estimates how much memory a compiled pattern takes: its program, as often as the matchers of
-// package regexp keep it, and what it was compiled from.
+// Bytes estimates the memory of a compiled pattern: its program, with the copies that package regexp keeps,
+// and its source.
 func Bytes(pattern string) int64 {
 	const fixed, instruction, char, copies = 1024, 40, 4, 3
 	size := int64(fixed + 2*len(pattern))

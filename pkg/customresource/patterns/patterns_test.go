@@ -9,7 +9,7 @@ import (
 	"k8s.io/kube-openapi/pkg/validation/validate"
 )
 
-// kept is how many bytes of patterns there are, whoever has counted them.
+// kept returns the bytes of all compiled patterns.
 func kept() (sum int64) {
 	for pattern := range load() {
 		sum += Bytes(pattern)
@@ -17,7 +17,7 @@ func kept() (sum int64) {
 	return sum
 }
 
-// TestTrim: however many patterns are used, those that are kept have no more bytes than the limit.
+// TestTrim: compiled patterns stay within the limit.
 func TestTrim(t *testing.T) {
 	const limit = 100 << 10
 	b := NewBound(limit, nil)
@@ -55,7 +55,7 @@ func TestTrimWhileUsed(t *testing.T) {
 	require.LessOrEqual(t, kept(), 2000+Bytes("^a{1,20}$"))
 }
 
-// TestBytes: what counts is the program, not the length of the pattern.
+// TestBytes: the estimate depends on the program, not on the length of the pattern.
 func TestBytes(t *testing.T) {
 	require.Greater(t, Bytes("(.{100}){10}"), int64(1000*3*40))
 	require.Less(t, Bytes("^abc$"), int64(4096))

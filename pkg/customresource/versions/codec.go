@@ -15,14 +15,11 @@ import (
 	"github.com/shardplane/shardplane/pkg/customresource/packed"
 )
 
-// rawCodec stores custom resources as the JSON that they are, in whatever
-// version they were written.
+// rawCodec stores custom resources as JSON, in the version in which they were written.
 //
-// Below a schema's codec it also carries objects instead of bytes, so that a
-// view can run that codec on an object of the shared cache without a detour
-// through JSON: data that starts with a zero byte, which JSON never does, is
-// the number of an object in transit, and a *capture is a writer that takes an
-// object.
+// Below the codec of a schema it also carries objects instead of bytes, so that this codec can run on an
+// object of the shared cache without encoding it. Data that starts with a zero byte, which JSON never does, is
+// the number of an object in transit, and a *capture is a writer that accepts an object.
 type rawCodec struct {
 	runtime.Codec
 }
@@ -36,7 +33,6 @@ var transit struct {
 	objects sync.Map // uint64 to *unstructured.Unstructured
 }
 
-// Decode implements runtime.Decoder.
 func (c rawCodec) Decode(data []byte, defaults *schema.GroupVersionKind, into runtime.Object) (runtime.Object, *schema.GroupVersionKind, error) {
 	if len(data) != transitLen || data[0] != 0 {
 		return c.Codec.Decode(data, defaults, into)
@@ -54,7 +50,6 @@ func (c rawCodec) Decode(data []byte, defaults *schema.GroupVersionKind, into ru
 	return u, &gvk, nil
 }
 
-// Encode implements runtime.Encoder.
 func (c rawCodec) Encode(obj runtime.Object, w io.Writer) error {
 	taker, ok := w.(*capture)
 	if !ok {
@@ -68,7 +63,6 @@ func (c rawCodec) Encode(obj runtime.Object, w io.Writer) error {
 	return nil
 }
 
-// capture is the writer that takes an object from rawCodec.
 type capture struct {
 	object *unstructured.Unstructured
 }
@@ -78,13 +72,12 @@ func (*capture) Write([]byte) (int, error) {
 	return 0, errors.New("expected an object, got bytes")
 }
 
-// decodeObject runs codec, which has a rawCodec at its bottom and decodes to
-// version, on an object, which it may change and keep.
+// decodeObject decodes an object to version with a codec on top of a rawCodec. It may change and keep the
+// object.
 func decodeObject(codec runtime.Decoder, u *unstructured.Unstructured, version schema.GroupVersion) (*unstructured.Unstructured, error) {
 	var into runtime.Object
 	if u.GroupVersionKind().GroupVersion() == version {
-		// Spares a conversion to the version that it already has, and with it
-		// the second half of the cost.
+		// Avoids converting to the same version, which would double the cost.
 		into = &unstructured.Unstructured{}
 	}
 	id := transit.last.Add(1)
@@ -103,8 +96,7 @@ func decodeObject(codec runtime.Decoder, u *unstructured.Unstructured, version s
 	return out, nil
 }
 
-// encodeObject runs codec, which has a rawCodec at its bottom, on an object,
-// which it leaves as it is.
+// encodeObject encodes a copy of an object with a codec on top of a rawCodec.
 func encodeObject(codec runtime.Encoder, u *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	var taker capture
 	if err := codec.Encode(u, &taker); err != nil {
@@ -116,15 +108,13 @@ func encodeObject(codec runtime.Encoder, u *unstructured.Unstructured) (*unstruc
 	return taker.object.DeepCopy(), nil
 }
 
-// packedCodec is the codec of the shared stores: it stores as rawCodec does, and reads packed
-// objects.
+// packedCodec is the codec of the shared stores. It writes as rawCodec does, and decodes to packed objects.
 type packedCodec struct {
 	rawCodec
 
 	packer *packed.Packer
 }
 
-// Decode implements runtime.Decoder.
 func (c packedCodec) Decode(data []byte, defaults *schema.GroupVersionKind, into runtime.Object) (runtime.Object, *schema.GroupVersionKind, error) {
 	var u unstructured.Unstructured
 	_, gvk, err := c.rawCodec.Decode(data, defaults, &u)
@@ -139,7 +129,6 @@ func (c packedCodec) Decode(data []byte, defaults *schema.GroupVersionKind, into
 	return object, gvk, nil
 }
 
-// Encode implements runtime.Encoder.
 func (c packedCodec) Encode(obj runtime.Object, w io.Writer) error {
 	if stored, ok := obj.(*packed.Object); ok {
 		obj = stored.Unstructured()

@@ -25,17 +25,12 @@ import (
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
 )
 
-// CoreWriter returns what writes the objects of a version of a schema.
-// It is good until done is called.
+// CoreWriter returns the writer for the objects of a version of a schema. It may be used until done is called.
 func (s *Stores) CoreWriter(sch *definitions.Schema, version *apiextensionsv1.CustomResourceDefinitionVersion) (writer *CoreWriter, done func(), err error) {
 	v, done := s.use(sch, version.Name)
 	if v == nil {
-		// Makes the upstream handler's serving info, and with it the views.
-		if _, err := s.config.Instances(sch.CRD()); err != nil {
+		if v, _, done, err = s.open(sch, version.Name); err != nil {
 			return nil, done, err
-		}
-		if v, done = s.use(sch, version.Name); v == nil {
-			return nil, done, fmt.Errorf("there is no storage of %s in version %s", sch.Resource, version.Name)
 		}
 	}
 	if writer = v.writer.Load(); writer != nil {
@@ -50,7 +45,7 @@ func (s *Stores) CoreWriter(sch *definitions.Schema, version *apiextensionsv1.Cu
 	return writer, done, nil
 }
 
-func (s *Stores) newCoreWriter(sch *definitions.Schema, version *apiextensionsv1.CustomResourceDefinitionVersion, v *view) (*CoreWriter, error) {
+func (s *Stores) newCoreWriter(sch *definitions.Schema, version *apiextensionsv1.CustomResourceDefinitionVersion, v *versionStore) (*CoreWriter, error) {
 	options, err := s.restOptions(sch)
 	if err != nil {
 		return nil, err
@@ -62,7 +57,7 @@ func (s *Stores) newCoreWriter(sch *definitions.Schema, version *apiextensionsv1
 		*storagebackend.ConfigForResource, string, func(runtime.Object) (string, error),
 		func() runtime.Object, func() runtime.Object, storage.AttrFunc, storage.IndexerFuncs, *cache.Indexers,
 	) (storage.Interface, factory.DestroyFunc, error) {
-		return v, func() {}, nil // the upstream handler made the view, and ends it
+		return v, func() {}, nil // created and closed by the upstream handler
 	}
 	var hasStatus *apiextensions.CustomResourceSubresourceStatus
 	var hasScale *apiextensions.CustomResourceSubresourceScale
@@ -103,8 +98,8 @@ func (s *Stores) newCoreWriter(sch *definitions.Schema, version *apiextensionsv1
 	return writer, nil
 }
 
-// replicasPaths says where each version has the replicas of its scale, which is how
-// the managers of a scale become those of a field.
+// replicasPaths returns the path of the scale's replicas by version. It is used to convert between the managed
+// fields of a scale and of its object.
 func replicasPaths(sch *definitions.Schema) managedfields.ResourcePathMappings {
 	paths := managedfields.ResourcePathMappings{}
 	for i := range sch.Spec().Versions {
@@ -120,22 +115,19 @@ func replicasPaths(sch *definitions.Schema) managedfields.ResourcePathMappings {
 	return paths
 }
 
-// coreStatus is the status subresource of objects of the group "".
+// coreStatus is the status subresource in the core group.
 type coreStatus struct {
 	store *genericregistry.Store
 }
 
 var _ rest.Patcher = coreStatus{}
 
-// New implements rest.Updater.
 func (s coreStatus) New() runtime.Object { return s.store.New() }
 
-// Get implements rest.Getter.
 func (s coreStatus) Get(ctx context.Context, name string, options *metav1.GetOptions) (runtime.Object, error) {
 	return s.store.Get(ctx, name, options)
 }
 
-// Update implements rest.Updater. A subresource creates nothing.
 func (s coreStatus) Update(ctx context.Context, name string, info rest.UpdatedObjectInfo, create rest.ValidateObjectFunc, update rest.ValidateObjectUpdateFunc, _ bool, options *metav1.UpdateOptions) (runtime.Object, bool, error) {
 	return s.store.Update(ctx, name, info, create, update, false, options)
 }

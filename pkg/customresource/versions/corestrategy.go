@@ -28,19 +28,14 @@ import (
 	"k8s.io/apiserver/pkg/registry/rest"
 )
 
-// coreStandIn is the group that upstream's strategy believes objects of the group ""
-// to be of, while it validates them. Nobody else ever sees it.
+// coreStandIn is a group for objects of the core group, used only while upstream's strategy validates them.
 const coreStandIn = "core.invalid"
 
-// hasPathNames reports whether objects of a resource may have names of any path segment, as
-// roles and their bindings do, and not only those of custom resources.
-func hasPathNames(resource schema.GroupResource) bool { return resource.Group == rbacv1.GroupName }
-
-// coreSchema is what a version's schema says of objects.
+// coreSchema validates objects with the schema of a version.
 type coreSchema struct {
 	structural     *structuralschema.Structural
-	object, status validation.SchemaValidator // nil if anything is valid
-	rules          *cel.Validator             // nil if there are none
+	object, status validation.SchemaValidator // nil if there is no schema
+	rules          *cel.Validator             // nil if there are no rules
 }
 
 func newCoreSchema(version *apiextensionsv1.CustomResourceDefinitionVersion) (*coreSchema, error) {
@@ -68,23 +63,19 @@ func newCoreSchema(version *apiextensionsv1.CustomResourceDefinitionVersion) (*c
 	return s, nil
 }
 
-// coreStrategy is upstream's strategy for custom resources, for those of the group "".
-// Upstream's validation wants the apiVersion to be group, slash and version, which
-// this group has not. So upstream is shown an object of a stand-in group, and asked
-// for what no schema says: metadata and scale. What the schema says, rules that may
-// read the apiVersion included, is judged here, of the object as clients see it.
+// coreStrategy wraps upstream's strategy for custom resources for the core group. Upstream's validation
+// requires an apiVersion with a group. Therefore upstream validates metadata and scale of a copy in a stand-in
+// group. The schema and its rules, which may read the apiVersion, validate the original object.
 type coreStrategy struct {
-	rest.RESTCreateUpdateStrategy // upstream's for the stand-in, which has no schema
+	rest.RESTCreateUpdateStrategy // upstream's for the stand-in, without a schema
 
 	gvk    schema.GroupVersionKind
 	schema *coreSchema
-	// status is set for the status subresource.
 	status bool
-	// replicas is set where nobody counts generations.
+	// replicas is set if generations are copied from the originals.
 	replicas bool
 }
 
-// PrepareForUpdate implements rest.RESTUpdateStrategy.
 func (s *coreStrategy) PrepareForUpdate(ctx context.Context, obj, old runtime.Object) {
 	s.RESTCreateUpdateStrategy.PrepareForUpdate(ctx, obj, old)
 	if u, ok := obj.(*unstructured.Unstructured); ok && s.replicas {
@@ -94,12 +85,10 @@ func (s *coreStrategy) PrepareForUpdate(ctx context.Context, obj, old runtime.Ob
 	}
 }
 
-// Validate implements rest.RESTCreateStrategy.
 func (s *coreStrategy) Validate(ctx context.Context, obj runtime.Object) field.ErrorList {
 	return s.validate(ctx, obj, nil)
 }
 
-// ValidateUpdate implements rest.RESTUpdateStrategy.
 func (s *coreStrategy) ValidateUpdate(ctx context.Context, obj, old runtime.Object) field.ErrorList {
 	before, ok := old.(*unstructured.Unstructured)
 	if !ok {
@@ -108,13 +97,12 @@ func (s *coreStrategy) ValidateUpdate(ctx context.Context, obj, old runtime.Obje
 	return s.validate(ctx, obj, before)
 }
 
-// validate validates an object, and the change that it is unless old is nil.
 func (s *coreStrategy) validate(ctx context.Context, obj runtime.Object, old *unstructured.Unstructured) field.ErrorList {
 	u, ok := obj.(*unstructured.Unstructured)
 	if !ok {
 		return field.ErrorList{field.InternalError(nil, fmt.Errorf("%T is not a custom resource", obj))}
 	}
-	// Admission may have made it another kind's, of which the schema says nothing.
+	// Admission may have changed the type; the schema does not validate it.
 	errs := s.typeErrors(u)
 	if len(errs) == 0 {
 		errs = s.shapeErrors(ctx, u, old)
@@ -133,33 +121,33 @@ func (s *coreStrategy) typeErrors(u *unstructured.Unstructured) field.ErrorList 
 	return errs
 }
 
-// shapeErrors says what is wrong with the metadata, by the schema, and with the scale.
+// shapeErrors validates metadata, schema and scale.
 func (s *coreStrategy) shapeErrors(ctx context.Context, u, old *unstructured.Unstructured) field.ErrorList {
-	var theirs field.ErrorList
+	var upstreamErrs field.ErrorList
 	if old == nil {
-		theirs = s.RESTCreateUpdateStrategy.Validate(ctx, s.standIn(u))
+		upstreamErrs = s.RESTCreateUpdateStrategy.Validate(ctx, s.standIn(u))
 	} else {
-		theirs = s.RESTCreateUpdateStrategy.ValidateUpdate(ctx, s.standIn(u), s.standIn(old))
+		upstreamErrs = s.RESTCreateUpdateStrategy.ValidateUpdate(ctx, s.standIn(u), s.standIn(old))
 	}
-	if hasPathNames(schema.GroupResource{Group: s.gvk.Group}) && len(content.IsPathSegmentName(u.GetName())) == 0 {
-		theirs = slices.DeleteFunc(theirs, func(err *field.Error) bool { return err.Field == "metadata.name" })
+	// Names of roles and their bindings may be any path segment.
+	if s.gvk.Group == rbacv1.GroupName && len(content.IsPathSegmentName(u.GetName())) == 0 {
+		upstreamErrs = slices.DeleteFunc(upstreamErrs, func(err *field.Error) bool { return err.Field == "metadata.name" })
 	}
-	scale := slices.IndexFunc(theirs, func(err *field.Error) bool { return !strings.HasPrefix(err.Field, "metadata") })
+	scale := slices.IndexFunc(upstreamErrs, func(err *field.Error) bool { return !strings.HasPrefix(err.Field, "metadata") })
 	if scale < 0 {
-		scale = len(theirs)
+		scale = len(upstreamErrs)
 	}
-	return slices.Concat(theirs[:scale], s.schema.shapeErrors(u, old, s.status), theirs[scale:])
+	return slices.Concat(upstreamErrs[:scale], s.schema.shapeErrors(u, old, s.status), upstreamErrs[scale:])
 }
 
-// standIn is an object as upstream is to see it. It shares all but its apiVersion.
+// standIn returns a shallow copy of an object in the stand-in group, for upstream.
 func (s *coreStrategy) standIn(u *unstructured.Unstructured) *unstructured.Unstructured {
 	shown := maps.Clone(u.Object)
 	shown["apiVersion"] = coreStandIn + "/" + s.gvk.Version
 	return &unstructured.Unstructured{Object: shown}
 }
 
-// correlated is what of an object was there before, by which what was wrong and has
-// not been touched is passed over; nil if nobody can tell.
+// correlated pairs an object with its old state for ratcheting; nil if there is none.
 func (s *coreSchema) correlated(u, old *unstructured.Unstructured) *common.CorrelatedObject {
 	if old == nil || s.structural == nil {
 		return nil
@@ -167,7 +155,6 @@ func (s *coreSchema) correlated(u, old *unstructured.Unstructured) *common.Corre
 	return common.NewCorrelatedObject(u.Object, old.Object, &model.Structural{Structural: s.structural})
 }
 
-// shapeErrors says what of an object is not as the schema has it.
 func (s *coreSchema) shapeErrors(u, old *unstructured.Unstructured, status bool) field.ErrorList {
 	if old == nil {
 		return validation.ValidateCustomResource(nil, u.Object, s.object)
@@ -190,8 +177,7 @@ func (s *coreSchema) shapeErrors(u, old *unstructured.Unstructured, status bool)
 	return validation.ValidateCustomResourceUpdate(field.NewPath("status"), now, old.Object["status"], s.status, ratchet...)
 }
 
-// ruleErrors says what is wrong with an object beyond its shape, of which errors are
-// known.
+// ruleErrors validates everything beyond the shape; known are earlier errors.
 func (s *coreSchema) ruleErrors(ctx context.Context, u, old *unstructured.Unstructured, known field.ErrorList, status bool) field.ErrorList {
 	var errs field.ErrorList
 	if !status {
@@ -210,7 +196,7 @@ func (s *coreSchema) ruleErrors(ctx context.Context, u, old *unstructured.Unstru
 	}
 	switch {
 	case s.rules == nil:
-	case misshapen(known) || misshapen(errs):
+	case hasShapeErrors(known) || hasShapeErrors(errs):
 		errs = append(errs, field.Invalid(nil, nil, "some validation rules were not checked because the object was invalid; correct the existing errors to complete validation"))
 	default:
 		broken, _ := s.rules.Validate(ctx, nil, s.structural, u.Object, before, celconfig.RuntimeCELCostBudget, options...)
@@ -219,8 +205,8 @@ func (s *coreSchema) ruleErrors(ctx context.Context, u, old *unstructured.Unstru
 	return errs
 }
 
-// misshapen reports whether an object is not of the shape that rules may expect.
-func misshapen(errs field.ErrorList) bool {
+// hasShapeErrors reports whether rules cannot be evaluated because of the object's shape.
+func hasShapeErrors(errs field.ErrorList) bool {
 	for _, err := range errs {
 		switch err.Type {
 		case field.ErrorTypeNotSupported, field.ErrorTypeRequired, field.ErrorTypeTooLong, field.ErrorTypeTooMany, field.ErrorTypeTypeInvalid:
@@ -231,33 +217,31 @@ func misshapen(errs field.ErrorList) bool {
 	return false
 }
 
-// CoreWriter writes objects of a version of a schema of the group "", which the
-// upstream handler can read but holds for invalid, or those of a server of replicas. It
-// belongs to a view, and goes with it.
+// CoreWriter writes objects that the upstream handler cannot write: those of the core group, which it
+// considers invalid, and those of a server of replicas. It belongs to a version store and is closed with it.
 type CoreWriter struct {
-	// Objects are the objects themselves. Status and Scale are their subresources;
-	// nil where there are none.
+	// Objects serves the objects. Status and Scale are their subresources, or nil.
 	Objects interface {
 		rest.Creater
 		rest.Patcher
 	}
 	Status, Scale rest.Patcher
-	// Replicas write the objects as copies of others.
+	// Replicas writes objects as copies of others.
 	Replicas *Replicas
 
 	mu     sync.Mutex
 	scopes map[string]*handlers.RequestScope // by subresource
 }
 
-// Scope returns the upstream handler's scope of requests for a subresource, or for the
-// objects if that is empty. ask is called to get it, once.
-func (w *CoreWriter) Scope(ctx context.Context, subresource string, ask func(context.Context) (*handlers.RequestScope, error)) (*handlers.RequestScope, error) {
+// Scope returns the upstream handler's request scope for a subresource, or for the objects if it is empty. It
+// calls build once.
+func (w *CoreWriter) Scope(ctx context.Context, subresource string, build func(context.Context) (*handlers.RequestScope, error)) (*handlers.RequestScope, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if known, ok := w.scopes[subresource]; ok {
 		return known, nil
 	}
-	scope, err := ask(ctx)
+	scope, err := build(ctx)
 	if err == nil {
 		w.scopes[subresource] = scope
 	}

@@ -8,79 +8,81 @@ import (
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apiserver/pkg/storage"
 
 	"github.com/shardplane/shardplane/pkg/customresource/packed"
+	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/request/identity"
 	"github.com/shardplane/shardplane/pkg/storage/unreadable"
+	"github.com/shardplane/shardplane/pkg/webhooktransport"
 )
 
-// Defaults multiply: an object of 3 KB may have 10 MB when they are set, and one that was written
-// before a definition got larger defaults may have any size. The server sets defaults whenever it
-// reads an object, e.g. for its own informers at each start. So it counts first what they add.
+// Defaults multiply: an object of 3 KB may grow to 10 MB when they are set, and an object that was written
+// before a definition got larger defaults may grow to any size. The server sets defaults at each read, e.g.
+// for its own informers at each start. Therefore it computes their size first.
 const (
-	// leastExpansion is what defaults may add to any object, in bytes of memory, and expansionFactor
-	// how many times its size they may add to a larger one.
+	// Defaults may add leastExpansion bytes of memory to any object, or expansionFactor times its size.
 	leastExpansion, expansionFactor = 1 << 20, 16
-	// listExpansion is what the objects of a list may have, beyond expansionFactor times their size, that
-	// is answered at once.
+	// listExpansion limits the bytes that the objects of one list response may have beyond expansionFactor
+	// times their size.
 	listExpansion = 256 << 20
 )
 
-// decode returns the view's form of a stored object. The caller owns the result.
-func (v *view) decode(ctx context.Context, stored *packed.Object) (*unstructured.Unstructured, error) {
-	out, remembered, err := v.decodeOnce(ctx, stored)
-	if remembered {
+// decode decodes a stored object to the version of the store. The caller owns the result.
+func (v *versionStore) decode(ctx context.Context, stored *packed.Object) (*unstructured.Unstructured, error) {
+	out, cachedResult, err := v.decodeCached(ctx, stored)
+	if cachedResult {
 		out = out.DeepCopy()
 	}
 	return out, err
 }
 
 // decodeShared is decode for callers that do not change the result.
-func (v *view) decodeShared(ctx context.Context, stored *packed.Object) (*unstructured.Unstructured, error) {
-	out, _, err := v.decodeOnce(ctx, stored)
+func (v *versionStore) decodeShared(ctx context.Context, stored *packed.Object) (*unstructured.Unstructured, error) {
+	out, _, err := v.decodeCached(ctx, stored)
 	return out, err
 }
 
-// decodeOnce is decode, and reports whether the view remembers the result, so that nobody
-// may change it.
-func (v *view) decodeOnce(ctx context.Context, stored *packed.Object) (out *unstructured.Unstructured, remembered bool, err error) {
-	key, remembers := keyOf(stored), !v.asIs && v.remembers(stored)
-	if remembers {
-		if known, ok := v.decoded.recall(key); ok {
+// decodeCached decodes a stored object. If the result is cached, it must not be changed.
+func (v *versionStore) decodeCached(ctx context.Context, stored *packed.Object) (out *unstructured.Unstructured, cachedResult bool, err error) {
+	key, cacheable := keyOf(stored), !v.metadataOnly && v.cacheable(stored)
+	if cacheable {
+		if known, ok := v.decoded.get(key); ok {
 			return known, true, nil
 		}
 	}
-	out, left, err := v.show(ctx, stored)
-	v.note(stored, err)
-	if err != nil || left || !remembers {
-		return out, false, err // if left, to unpack it again takes less than to copy what is remembered
+	out, identical, err := v.decodeStored(ctx, stored)
+	v.recordRead(stored, err)
+	if err != nil || identical || !cacheable {
+		return out, false, err // if identical, unpacking is cheaper than copying a cached object
 	}
-	return out, v.decoded.remember(key, out, bytesOf(out.Object)), nil
+	return out, v.decoded.put(key, out, bytesOf(out.Object)), nil
 }
 
-// remembers reports whether the view may remember its form of a stored object.
-// What a conversion webhook answers is asked for each time: the webhook may be
-// broken today and mended tomorrow, without a new version of the object, and what
-// is remembered would even be written back with the next change.
-func (v *view) remembers(stored *packed.Object) bool {
-	return !v.hooked || stored.GroupVersionKind().GroupVersion() == v.gvk.GroupVersion()
+// cacheable reports whether a decoded object may be cached. The result of a conversion webhook is not, because
+// the webhook may be fixed without a new version of the object, and the next update would write a wrong cached
+// result back.
+func (v *versionStore) cacheable(stored *packed.Object) bool {
+	return !v.callsWebhook || stored.GroupVersionKind().GroupVersion() == v.gvk.GroupVersion()
 }
 
-// encodeShown returns the JSON of the view's form of a stored object.
-func (v *view) encodeShown(ctx context.Context, stored *packed.Object) (json.RawMessage, error) {
-	key, remembers := keyOf(stored), v.remembers(stored)
+// encodeJSON returns the decoded object as JSON.
+func (v *versionStore) encodeJSON(ctx context.Context, stored *packed.Object) (json.RawMessage, error) {
+	key, cacheable := keyOf(stored), v.cacheable(stored)
 	var out *unstructured.Unstructured
-	if remembers {
-		if known, ok := v.encoded.recall(key); ok {
+	if cacheable {
+		if known, ok := v.encoded.get(key); ok {
 			return known, nil
 		}
-		// Not remembered as an object: a long list would drive out all others.
-		out, _ = v.decoded.recall(key)
+		// Not cached as an object, because a long list would evict all others.
+		out, _ = v.decoded.get(key)
 	}
 	if out == nil {
 		var err error
-		out, err = v.decodeAnew(ctx, stored)
-		if v.note(stored, err); err != nil {
+		out, err = v.decodeUncached(ctx, stored)
+		if v.recordRead(stored, err); err != nil {
 			return nil, err
 		}
 	}
@@ -88,29 +90,29 @@ func (v *view) encodeShown(ctx context.Context, stored *packed.Object) (json.Raw
 	if err != nil {
 		return nil, fmt.Errorf("encoding %s %s: %w", v.gvk.Kind, stored.GetName(), err)
 	}
-	if remembers {
-		v.encoded.remember(key, data, int64(len(data)))
+	if cacheable {
+		v.encoded.put(key, data, int64(len(data)))
 	}
 	return data, nil
 }
 
-// decodeAnew is decode without the view's memory, which it neither uses nor fills: the object
-// of a DELETED event is the state before under the resource version of the event.
-func (v *view) decodeAnew(ctx context.Context, stored *packed.Object) (*unstructured.Unstructured, error) {
-	shown, _, err := v.show(ctx, stored)
+// decodeUncached neither reads nor fills the cache: the object of a DELETED event is the previous state with
+// the resource version of the event.
+func (v *versionStore) decodeUncached(ctx context.Context, stored *packed.Object) (*unstructured.Unstructured, error) {
+	shown, _, err := v.decodeStored(ctx, stored)
 	return shown, err
 }
 
-// show returns the view's form of a stored object, and whether it is as it is stored. An error of the
-// object itself is an unreadable.Error.
-func (v *view) show(ctx context.Context, stored *packed.Object) (u *unstructured.Unstructured, left bool, err error) {
+// decodeStored decodes an object, and reports whether the result is identical to the stored one. An error of
+// the object itself is an unreadable.Error.
+func (v *versionStore) decodeStored(ctx context.Context, stored *packed.Object) (u *unstructured.Unstructured, identical bool, err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			u, err = nil, unreadable.Recovered(r)
 		}
 	}()
-	if u, left, err = v.unpack(stored); err != nil || left {
-		return u, left, err
+	if u, identical, err = v.unpack(stored); err != nil || identical {
+		return u, identical, err
 	}
 	if err := v.checkExpansion(stored, u.Object, u.GroupVersionKind().Version); err != nil {
 		return nil, false, err
@@ -119,9 +121,8 @@ func (v *view) show(ctx context.Context, stored *packed.Object) (u *unstructured
 	return u, false, err
 }
 
-// unpack returns a stored object as the view's codec is to get it, and whether the codec would
-// leave it as it is.
-func (v *view) unpack(stored *packed.Object) (u *unstructured.Unstructured, left bool, err error) {
+// unpack returns a stored object as input for the codec, and whether the codec would not change it.
+func (v *versionStore) unpack(stored *packed.Object) (u *unstructured.Unstructured, identical bool, err error) {
 	u = stored.Unstructured()
 	hideIdentity(u)
 	if v.projection != nil {
@@ -129,15 +130,15 @@ func (v *view) unpack(stored *packed.Object) (u *unstructured.Unstructured, left
 			return nil, false, &unreadable.Error{Reason: unreadable.Conversion, Err: err}
 		}
 	}
-	if v.asIs {
+	if v.metadataOnly {
 		u.SetGroupVersionKind(v.gvk)
 		return u, true, nil
 	}
-	return u, u.GroupVersionKind() == v.gvk && v.shape.leavesObject(u.Object), nil
+	return u, u.GroupVersionKind() == v.gvk && v.shape.isNormalObject(u.Object), nil
 }
 
 // checkExpansion returns an error if the defaults of its version add too much to an object.
-func (v *view) checkExpansion(stored *packed.Object, object map[string]any, version string) error {
+func (v *versionStore) checkExpansion(stored *packed.Object, object map[string]any, version string) error {
 	limit := max(leastExpansion, expansionFactor*stored.Bytes())
 	if added := v.shapes[version].expansion(object); added > limit {
 		return &unreadable.Error{Reason: unreadable.Defaults, Err: fmt.Errorf("the defaults of its definition add %d bytes, at most %d are allowed: delete the object, or make the defaults of version %s smaller", added, limit, version)}
@@ -145,11 +146,11 @@ func (v *view) checkExpansion(stored *packed.Object, object map[string]any, vers
 	return nil
 }
 
-// convert runs the view's codec on an object, which it may change and keep.
-func (v *view) convert(ctx context.Context, u *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+// convert runs the codec on an object, which it may change and keep.
+func (v *versionStore) convert(ctx context.Context, u *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	name := types.NamespacedName{Namespace: u.GetNamespace(), Name: u.GetName()}
-	called := v.hooked && u.GroupVersionKind().GroupVersion() != v.gvk.GroupVersion()
-	done, err := v.converts(ctx, u.GroupVersionKind().GroupVersion(), v.gvk.GroupVersion())
+	called := v.callsWebhook && u.GroupVersionKind().GroupVersion() != v.gvk.GroupVersion()
+	done, err := v.beginConversion(ctx, u.GroupVersionKind().GroupVersion(), v.gvk.GroupVersion())
 	if err != nil {
 		return nil, err
 	}
@@ -165,8 +166,7 @@ func (v *view) convert(ctx context.Context, u *unstructured.Unstructured) (*unst
 	return out, nil
 }
 
-// decodeInto puts the view's form of a stored object into what the caller gave.
-func (v *view) decodeInto(ctx context.Context, stored *packed.Object, into runtime.Object) error {
+func (v *versionStore) decodeInto(ctx context.Context, stored *packed.Object, into runtime.Object) error {
 	target, ok := into.(*unstructured.Unstructured)
 	if !ok {
 		return fmt.Errorf("%T cannot take a custom resource", into)
@@ -177,32 +177,95 @@ func (v *view) decodeInto(ctx context.Context, stored *packed.Object, into runti
 		return nil
 	}
 	out, err := v.decode(ctx, stored)
-	if unreadable.Of(err) != nil && takesBare(ctx) {
-		out, err = v.bare(stored), nil
+	if unreadable.Of(err) != nil && acceptsUndecoded(ctx) {
+		out, err = v.undecoded(stored), nil
 	}
 	if err != nil {
-		return v.failed(stored, err)
+		return v.readError(stored, err)
 	}
 	target.Object = out.Object
 	return nil
 }
 
-// encode returns the stored form of an object, which it leaves as it is.
-func (v *view) encode(ctx context.Context, obj runtime.Object) (*unstructured.Unstructured, error) {
+// encode returns the stored form of an object, without changing it.
+func (v *versionStore) encode(ctx context.Context, obj runtime.Object) (*unstructured.Unstructured, error) {
 	u, ok := obj.(*unstructured.Unstructured)
 	if !ok {
 		return nil, fmt.Errorf("%T is not a custom resource", obj)
 	}
-	if v.asIs || v.projection != nil {
-		return nil, errors.New("metadata of all schemas, and what is shown of other objects, can only be read")
+	if v.metadataOnly || v.projection != nil {
+		return nil, errors.New("metadata of all schemas, and projections of other objects, can only be read")
 	}
-	done, err := v.converts(ctx, v.gvk.GroupVersion(), v.stored)
+	done, err := v.beginConversion(ctx, v.gvk.GroupVersion(), v.stored)
 	if err != nil {
 		return nil, err
 	}
 	defer done()
-	if err := v.tries.writes(u, v.gvk); err != nil {
+	if err := v.check.checkStored(u, v.gvk); err != nil {
 		return nil, err
 	}
 	return encodeObject(v.codec, u)
+}
+
+// acquire waits for one of the slots of the logical cluster of ctx.
+func (v *versionStore) acquire(ctx context.Context, among *webhooktransport.Calls) (release func(), err error) {
+	cluster, ok := request.ClusterFrom(ctx)
+	if !ok || cluster.Wildcard || identity.IsExempt(ctx) { // the server's own requests, for many logical clusters
+		return func() {}, nil
+	}
+	return among.Take(ctx, webhooktransport.Caller{Cluster: cluster.Name, Provider: request.ProviderFrom(ctx)}, 1)
+}
+
+// beginConversion waits until an object may be converted. The caller must call done after the conversion. The
+// request releases its seat in the meantime, because a webhook may be slow.
+func (v *versionStore) beginConversion(ctx context.Context, from, to schema.GroupVersion) (done func(), err error) {
+	if !v.callsWebhook || from == to {
+		return func() {}, nil
+	}
+	resume := request.Pause(ctx)
+	release, err := v.acquire(ctx, v.calls.conversions)
+	if err != nil {
+		resume()
+		return nil, err
+	}
+	return func() {
+		release()
+		resume()
+	}, nil
+}
+
+// limitedUpdate runs an update. In it, the library converts the object to each version with managed fields,
+// without a context. These conversions continue after the request has ended, each for up to 30 s. Therefore
+// the slot is released when update returns, not when the request ends.
+func (v *versionStore) limitedUpdate(ctx context.Context, update storage.UpdateFunc, current *unstructured.Unstructured, res storage.ResponseMeta) (runtime.Object, *uint64, error) {
+	if v.callsWebhook {
+		release, err := v.acquire(ctx, v.calls.updates)
+		if err != nil {
+			return nil, nil, err
+		}
+		defer release()
+	}
+	return update(current, res)
+}
+
+type dryRunKey struct{}
+
+// WithDryRun marks the context of a dry run. Objects that a webhook converts are then read as if their managed
+// fields had the same names in all versions. A dry run does not update the storage, so the end of conversions
+// for managed fields would not be noticed.
+func WithDryRun(ctx context.Context) context.Context {
+	return context.WithValue(ctx, dryRunKey{}, true)
+}
+
+// SameManagers moves all managed fields of an object to one version, and reports whether any was in another.
+func SameManagers(object *unstructured.Unstructured, groupVersion string) (changed bool) {
+	all := object.GetManagedFields()
+	for i := range all {
+		changed = changed || all[i].APIVersion != groupVersion
+		all[i].APIVersion = groupVersion
+	}
+	if changed {
+		object.SetManagedFields(all)
+	}
+	return changed
 }

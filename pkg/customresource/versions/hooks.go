@@ -22,67 +22,31 @@ import (
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
 )
 
-// Convert returns an object in another API version. It does not change in. It is given
-// any object that a definition with its host has: it fails for kinds that it does not
-// know, and must not do more than convert.
+// Convert returns an object in another API version without changing in. It is called with all
+// objects of definitions with its host. It must reject unknown kinds, and must not do more than convert.
 type Convert func(in *unstructured.Unstructured, to string) (*unstructured.Unstructured, error)
 
 var errHookStopped = errors.New("the server is shutting down")
 
-// Hooks end the calls of conversion webhooks when the server ends. Upstream gives
-// each call 30 seconds, whatever the request is about. Some webhooks are functions of
-// this process.
+// Hooks cancels the calls of conversion webhooks on shutdown, because upstream gives each call 30 seconds,
+// independent of the request. It also serves webhooks that are functions of this process.
 type Hooks struct {
 	convert map[string]Convert
 	schemas func(path string) definitions.Convert
 
-	mu      sync.Mutex
-	stopped bool
-	calls   map[*hookCall]struct{}
+	stopped chan struct{}
+	// Stop cancels all current and future calls.
+	Stop func()
 }
 
-// hookCall is a call that has not ended.
-type hookCall struct {
-	cancel context.CancelCauseFunc
-}
-
-// NewHooks returns hooks without calls. A function in convert takes the place of the
-// conversion webhooks of its host, and what schemas, which may be nil, returns for the
-// path of a URL that of those of definitions.ConvertHost.
+// NewHooks returns Hooks without calls. A function in convert replaces the conversion webhooks of its host.
+// schemas, which may be nil, returns the function for the path of a URL with the host definitions.ConvertHost.
 func NewHooks(convert map[string]Convert, schemas func(path string) definitions.Convert) *Hooks {
-	return &Hooks{convert: convert, schemas: schemas, calls: map[*hookCall]struct{}{}}
+	stopped := make(chan struct{})
+	return &Hooks{convert: convert, schemas: schemas, stopped: stopped, Stop: sync.OnceFunc(func() { close(stopped) })}
 }
 
-// begin counts a call in, which cancel ends.
-func (h *Hooks) begin(cancel context.CancelCauseFunc) *hookCall {
-	c := &hookCall{cancel: cancel}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.stopped {
-		cancel(errHookStopped)
-	}
-	h.calls[c] = struct{}{}
-	return c
-}
-
-func (h *Hooks) done(c *hookCall) {
-	c.cancel(nil)
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	delete(h.calls, c)
-}
-
-// Stop ends all calls, for good.
-func (h *Hooks) Stop() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.stopped = true
-	for c := range h.calls {
-		c.cancel(errHookStopped)
-	}
-}
-
-// Resolver returns a resolver whose clients' calls end with the server.
+// Resolver wraps a resolver so that Stop cancels the calls of its clients.
 func (h *Hooks) Resolver(wrapped webhook.AuthenticationInfoResolverWrapper) webhook.AuthenticationInfoResolverWrapper {
 	counted := func(cfg *rest.Config, err error) (*rest.Config, error) {
 		if err != nil {
@@ -108,18 +72,27 @@ func (h *Hooks) Resolver(wrapped webhook.AuthenticationInfoResolverWrapper) webh
 	}
 }
 
-// hookTransport carries the calls of a webhook. What it wraps has read all of an
-// answer when it returns one.
+// hookTransport sends the calls of a webhook. next must read a response completely before it returns it.
 type hookTransport struct {
 	hooks *Hooks
 	next  http.RoundTripper
 }
 
-// RoundTrip implements http.RoundTripper.
 func (t *hookTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	ctx, cancel := context.WithCancelCause(r.Context())
-	call := t.hooks.begin(cancel)
-	defer t.hooks.done(call)
+	defer cancel(nil)
+	select {
+	case <-t.hooks.stopped:
+		cancel(errHookStopped)
+	default:
+		go func() {
+			select {
+			case <-t.hooks.stopped:
+				cancel(errHookStopped)
+			case <-ctx.Done():
+			}
+		}()
+	}
 	response, err := t.next.RoundTrip(r.WithContext(ctx))
 	if err != nil && errors.Is(context.Cause(ctx), errHookStopped) {
 		return nil, errHookStopped
@@ -127,32 +100,30 @@ func (t *hookTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return response, err
 }
 
-// inProcess returns the client configuration of a conversion webhook that is a function
-// of this process, if that is what answers at hostPort. Upstream knows no other way to
-// have kinds converted that differ in more than their versions.
+// inProcess returns the client configuration of a conversion webhook that is a function of this process.
+// Upstream converts kinds that differ in more than their versions only with webhooks.
 func (h *Hooks) inProcess(hostPort string) (*rest.Config, bool) {
 	host, _, err := net.SplitHostPort(hostPort)
 	if err != nil {
 		host = hostPort
 	}
-	var here http.RoundTripper
+	var transport http.RoundTripper
 	if convert, ok := h.convert[host]; ok {
-		here = convert
+		transport = convert
 	} else if host == definitions.ConvertHost && h.schemas != nil {
-		here = bySchema(h.schemas)
+		transport = schemaConverter(h.schemas)
 	} else {
 		return nil, false
 	}
 	cfg := &rest.Config{QPS: -1}
-	cfg.Wrap(func(http.RoundTripper) http.RoundTripper { return here })
+	cfg.Wrap(func(http.RoundTripper) http.RoundTripper { return transport })
 	return cfg, true
 }
 
-// bySchema finds what converts by the path of the URL.
-type bySchema func(path string) definitions.Convert
+// schemaConverter returns the function for the path of a URL.
+type schemaConverter func(path string) definitions.Convert
 
-// RoundTrip implements http.RoundTripper.
-func (f bySchema) RoundTrip(r *http.Request) (*http.Response, error) {
+func (f schemaConverter) RoundTrip(r *http.Request) (*http.Response, error) {
 	convert := f(r.URL.Path)
 	if convert == nil {
 		_ = r.Body.Close()
@@ -161,8 +132,7 @@ func (f bySchema) RoundTrip(r *http.Request) (*http.Response, error) {
 	return Convert(convert).RoundTrip(r)
 }
 
-// convertsHere reports whether a conversion is a function of this process.
-func (h *Hooks) convertsHere(c *apiextensionsv1.CustomResourceConversion) bool {
+func (h *Hooks) convertsInProcess(c *apiextensionsv1.CustomResourceConversion) bool {
 	if h == nil || c == nil || c.Webhook == nil || c.Webhook.ClientConfig == nil || c.Webhook.ClientConfig.URL == nil {
 		return false
 	}
@@ -174,7 +144,7 @@ func (h *Hooks) convertsHere(c *apiextensionsv1.CustomResourceConversion) bool {
 	return ok
 }
 
-// RoundTrip implements http.RoundTripper for a webhook that nobody sends requests to.
+// RoundTrip implements http.RoundTripper for a webhook in this process.
 func (c Convert) RoundTrip(r *http.Request) (*http.Response, error) {
 	review := &apiextensionsv1.ConversionReview{}
 	err := json.NewDecoder(r.Body).Decode(review)

@@ -1,25 +1,32 @@
 package versions
 
 import (
+	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/conversion"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/util/webhook"
 	"k8s.io/client-go/rest"
 
 	"github.com/shardplane/shardplane/pkg/webhooktransport"
 )
 
-// counted is an HTTP client whose calls hooks know.
+// counted returns an HTTP client with calls that h can cancel.
 func counted(t *testing.T, h *Hooks) *http.Client {
 	t.Helper()
 	resolver := h.Resolver(func(r webhook.AuthenticationInfoResolver) webhook.AuthenticationInfoResolver { return r })(&webhook.AuthenticationInfoResolverDelegator{
 		ClientConfigForFunc: func(string) (*rest.Config, error) {
 			config := &rest.Config{}
-			webhooktransport.Operator(config) // which reads answers whole, as that of tenants
+			webhooktransport.Operator(config) // reads whole responses, like the one for tenants
 			return config, nil
 		},
 	})
@@ -31,7 +38,7 @@ func counted(t *testing.T, h *Hooks) *http.Client {
 	return client
 }
 
-// TestHooks: calls end with the server, those that come after it too.
+// TestHooks: Stop cancels current and future calls.
 func TestHooks(t *testing.T) {
 	t.Parallel()
 	arrived := make(chan struct{}, 1)
@@ -45,7 +52,7 @@ func TestHooks(t *testing.T) {
 	defer server.Close()
 	h := NewHooks(nil, nil)
 	client := counted(t, h)
-	ask := func(path string) (string, error) {
+	get := func(path string) (string, error) {
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL+path, http.NoBody)
 		require.NoError(t, err)
 		response, err := client.Do(r)
@@ -56,20 +63,82 @@ func TestHooks(t *testing.T) {
 		data, err := io.ReadAll(response.Body)
 		return string(data), err
 	}
-	data, err := ask("/")
+	data, err := get("/")
 	require.NoError(t, err)
 	require.Equal(t, "answer", data)
-	require.Empty(t, h.calls)
 
 	gave := make(chan error, 1)
 	go func() {
-		_, err := ask("/hangs")
+		_, err := get("/hangs")
 		gave <- err
 	}()
 	<-arrived
 	h.Stop()
 	require.ErrorIs(t, <-gave, errHookStopped)
-	_, err = ask("/")
+	_, err = get("/")
 	require.ErrorIs(t, err, errHookStopped)
-	require.Empty(t, h.calls)
+}
+
+// TestInProcess: upstream's webhook converter calls a function of this process for objects and lists, and
+// returns its errors.
+func TestInProcess(t *testing.T) {
+	t.Parallel()
+	h := NewHooks(map[string]Convert{"here.example": func(in *unstructured.Unstructured, to string) (*unstructured.Unstructured, error) {
+		if in.GetName() == "bad" {
+			return nil, errors.New("it cannot be said")
+		}
+		out := in.DeepCopy()
+		out.SetAPIVersion(to)
+		out.SetAnnotations(map[string]string{"from": in.GetAPIVersion()})
+		return out, nil
+	}}, nil)
+	outside := errors.New("outside")
+	factory, err := conversion.NewCRConverterFactory(webhook.NewDefaultServiceResolver(), h.Resolver(func(webhook.AuthenticationInfoResolver) webhook.AuthenticationInfoResolver {
+		return &webhook.AuthenticationInfoResolverDelegator{ClientConfigForFunc: func(string) (*rest.Config, error) { return nil, outside }}
+	}))
+	require.NoError(t, err)
+	crd := func(url string) *apiextensionsv1.CustomResourceDefinition {
+		return &apiextensionsv1.CustomResourceDefinition{
+			ObjectMeta: metav1.ObjectMeta{Name: "widgets.example.org"},
+			Spec: apiextensionsv1.CustomResourceDefinitionSpec{
+				Group:    "example.org",
+				Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{Name: "v1"}, {Name: "v2"}},
+				Conversion: &apiextensionsv1.CustomResourceConversion{Strategy: apiextensionsv1.WebhookConverter, Webhook: &apiextensionsv1.WebhookConversion{
+					ClientConfig: &apiextensionsv1.WebhookClientConfig{URL: &url}, ConversionReviewVersions: []string{"v1"},
+				}},
+			},
+		}
+	}
+	object := func(name string) *unstructured.Unstructured {
+		return &unstructured.Unstructured{Object: map[string]any{"apiVersion": "example.org/v1", "kind": "Widget", "metadata": map[string]any{"name": name, "uid": "u"}, "spec": map[string]any{"n": int64(1)}}}
+	}
+	require.True(t, h.convertsInProcess(crd("https://here.example/path").Spec.Conversion))
+	require.False(t, h.convertsInProcess(crd("https://elsewhere.example").Spec.Conversion))
+	require.False(t, h.convertsInProcess(&apiextensionsv1.CustomResourceConversion{Strategy: apiextensionsv1.NoneConverter}))
+	convert, _, err := factory.NewConverter(crd("https://here.example/path"))
+	require.NoError(t, err)
+	v2 := schema.GroupVersion{Group: "example.org", Version: "v2"}
+	out, err := convert.ConvertToVersion(object("a"), v2)
+	require.NoError(t, err)
+	converted, ok := out.(*unstructured.Unstructured)
+	require.True(t, ok)
+	require.Equal(t, "example.org/v2", converted.GetAPIVersion())
+	require.Equal(t, map[string]string{"from": "example.org/v1"}, converted.GetAnnotations())
+	require.Equal(t, map[string]any{"n": int64(1)}, converted.Object["spec"])
+
+	list := &unstructured.UnstructuredList{Object: map[string]any{"apiVersion": "example.org/v1", "kind": "WidgetList"}}
+	list.Items = []unstructured.Unstructured{*object("a"), *object("b")}
+	out, err = convert.ConvertToVersion(list, v2)
+	require.NoError(t, err)
+	require.NoError(t, out.(*unstructured.UnstructuredList).EachListItem(func(item runtime.Object) error {
+		require.Equal(t, v2.WithKind("Widget"), item.GetObjectKind().GroupVersionKind())
+		return nil
+	}))
+
+	list.Items = append(list.Items, *object("bad"))
+	_, err = convert.ConvertToVersion(list, v2)
+	require.ErrorContains(t, err, "it cannot be said")
+
+	_, _, err = factory.NewConverter(crd("https://elsewhere.example"))
+	require.ErrorIs(t, err, outside)
 }

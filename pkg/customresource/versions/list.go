@@ -18,8 +18,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
 )
 
-// Lister returns what lists the objects of a version of a schema, for PlainJSON
-// to write. It is good until done is called.
+// Lister returns a lister for the objects of a version of a schema. PlainJSON encodes its results. It may be
+// used until done is called.
 func (s *Stores) Lister(sch *definitions.Schema, version *apiextensionsv1.CustomResourceDefinitionVersion) (lister rest.Lister, done func(), err error) {
 	v, done := s.use(sch, version.Name)
 	if v != nil {
@@ -28,14 +28,9 @@ func (s *Stores) Lister(sch *definitions.Schema, version *apiextensionsv1.Custom
 		}
 	}
 	done()
-	// Makes the upstream handler's serving info, and with it the views.
-	of, err := s.config.Instances(sch.CRD())
+	v, stored, done, err := s.open(sch, version.Name)
 	if err != nil {
 		return nil, done, err
-	}
-	stored, ok := of.(*customresource.REST)
-	if v, done = s.use(sch, version.Name); v == nil || !ok {
-		return nil, done, fmt.Errorf("there is no storage of %s in version %s", sch.Resource, version.Name)
 	}
 	strategy := customresource.NewStrategy(nil, sch.CRD().Spec.Scope == apiextensionsv1.NamespaceScoped, v.gvk, nil, nil, nil, nil, nil, version.SelectableFields)
 	listKind := v.gvk.GroupVersion().WithKind(sch.Names().ListKind)
@@ -51,28 +46,19 @@ func (s *Stores) Lister(sch *definitions.Schema, version *apiextensionsv1.Custom
 	return jsonLister{&registry}, done, nil
 }
 
-// jsonItems is where a view puts the JSON of the objects of a list, instead of
-// the objects.
+// jsonItems receives the objects of a list as JSON, instead of the objects.
 type jsonItems struct {
 	items []json.RawMessage
 }
 
 type jsonItemsKey struct{}
 
-// jsonItemsFrom returns where to put the items of a list, or nil.
-func jsonItemsFrom(ctx context.Context) *jsonItems {
-	items, _ := ctx.Value(jsonItemsKey{}).(*jsonItems)
-	return items
-}
-
-// jsonLister lists objects as JSON.
 type jsonLister struct {
 	*genericregistry.Store
 }
 
 var _ rest.Lister = jsonLister{}
 
-// List implements rest.Lister.
 func (l jsonLister) List(ctx context.Context, options *internalversion.ListOptions) (runtime.Object, error) {
 	var items jsonItems
 	obj, err := l.Store.List(context.WithValue(ctx, jsonItemsKey{}, &items), options)
@@ -86,18 +72,18 @@ func (l jsonLister) List(ctx context.Context, options *internalversion.ListOptio
 	return &jsonList{UnstructuredList: *list, items: items.items}, nil
 }
 
-// jsonList is a list whose items are JSON already.
+// jsonList is a list of encoded items.
 type jsonList struct {
 	unstructured.UnstructuredList
 	items []json.RawMessage
 }
 
-// DeepCopyObject implements runtime.Object; nobody changes the items.
+// DeepCopyObject implements runtime.Object. The items are immutable.
 func (l *jsonList) DeepCopyObject() runtime.Object {
 	return &jsonList{UnstructuredList: *l.UnstructuredList.DeepCopy(), items: l.items}
 }
 
-// write writes the list as upstream would: with its keys in order.
+// write writes the keys in the same order as upstream.
 func (l *jsonList) write(w io.Writer) error {
 	metadata, err := json.Marshal(l.Object["metadata"])
 	if err != nil {
@@ -121,32 +107,24 @@ func (l *jsonList) write(w io.Writer) error {
 	return err
 }
 
-// PlainJSON writes what a Lister lists, and errors, as plain JSON.
-type PlainJSON struct{}
+// PlainJSON encodes results of a Lister, and errors, as JSON.
+var PlainJSON runtime.NegotiatedSerializer = plainJSON{apiextensionsserver.Codecs}
 
-// SupportedMediaTypes implements runtime.NegotiatedSerializer.
-func (PlainJSON) SupportedMediaTypes() []runtime.SerializerInfo { return plainJSON }
+type plainJSON struct{ runtime.NegotiatedSerializer }
 
-// EncoderForVersion implements runtime.NegotiatedSerializer.
-func (PlainJSON) EncoderForVersion(e runtime.Encoder, gv runtime.GroupVersioner) runtime.Encoder {
-	return listEncoder{apiextensionsserver.Codecs.EncoderForVersion(e, gv)}
-}
-
-// DecoderToVersion implements runtime.NegotiatedSerializer.
-func (PlainJSON) DecoderToVersion(d runtime.Decoder, gv runtime.GroupVersioner) runtime.Decoder {
-	return apiextensionsserver.Codecs.DecoderToVersion(d, gv)
-}
-
-var plainJSON = func() []runtime.SerializerInfo {
-	info, _ := runtime.SerializerInfoForMediaType(apiextensionsserver.Codecs.SupportedMediaTypes(), runtime.ContentTypeJSON)
+func (s plainJSON) SupportedMediaTypes() []runtime.SerializerInfo {
+	info, _ := runtime.SerializerInfoForMediaType(s.NegotiatedSerializer.SupportedMediaTypes(), runtime.ContentTypeJSON)
 	return []runtime.SerializerInfo{info}
-}()
+}
+
+func (s plainJSON) EncoderForVersion(e runtime.Encoder, gv runtime.GroupVersioner) runtime.Encoder {
+	return listEncoder{s.NegotiatedSerializer.EncoderForVersion(e, gv)}
+}
 
 type listEncoder struct {
 	runtime.Encoder
 }
 
-// Encode implements runtime.Encoder.
 func (e listEncoder) Encode(obj runtime.Object, w io.Writer) error {
 	if list, ok := obj.(*jsonList); ok {
 		return list.write(w)

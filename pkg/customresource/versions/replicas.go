@@ -22,14 +22,12 @@ import (
 	multitenant "github.com/shardplane/shardplane/pkg/storage"
 )
 
-// Replicas write objects as they come, and delete them at once. What is missing of UID and
-// time of creation they take from the annotation with the original's UID, from the object
-// that is replaced, or make up.
+// Replicas writes objects unchanged and deletes them immediately. A missing UID or creation time is taken from
+// the annotation with the original's UID or from the replaced object, or generated.
 type Replicas struct {
 	store *genericregistry.Store
 }
 
-// errNoReplica says that something else came out of the storage of replicas.
 var errNoReplica = errors.New("what is stored is no custom resource")
 
 var (
@@ -37,7 +35,7 @@ var (
 	_ rest.CollectionDeleter = &Replicas{}
 )
 
-// Create stores a replica, or would with dryRun. It may change obj.
+// Create stores a replica. It may change obj.
 func (r *Replicas) Create(ctx context.Context, obj *unstructured.Unstructured, dryRun bool) (runtime.Object, error) {
 	key, err := r.store.KeyFunc(ctx, obj.GetName())
 	if err != nil {
@@ -52,8 +50,7 @@ func (r *Replicas) Create(ctx context.Context, obj *unstructured.Unstructured, d
 	return out, storeerr.InterpretCreateError(err, r.store.DefaultQualifiedResource, obj.GetName())
 }
 
-// Replace has obj take the place of the replica of its name, which has to have the resource
-// version that obj has, and its UID if it has any. With dryRun it only would.
+// Replace replaces the replica with the name, the resource version and, if set, the UID of obj.
 func (r *Replicas) Replace(ctx context.Context, obj *unstructured.Unstructured, dryRun bool) (runtime.Object, error) {
 	resource, name := r.store.DefaultQualifiedResource, obj.GetName()
 	key, err := r.store.KeyFunc(ctx, name)
@@ -77,7 +74,7 @@ func (r *Replicas) Replace(ctx context.Context, obj *unstructured.Unstructured, 
 	return out, storeerr.InterpretUpdateError(err, resource, name)
 }
 
-// complete gives a replica a UID and a time of creation, unless it has them.
+// complete sets a missing UID and creation time.
 func complete(obj *unstructured.Unstructured, uid types.UID, created metav1.Time) {
 	if obj.GetUID() == "" {
 		if original := obj.GetAnnotations()[request.OriginalUIDAnnotation]; original != "" {
@@ -90,8 +87,7 @@ func complete(obj *unstructured.Unstructured, uid types.UID, created metav1.Time
 	}
 }
 
-// Delete implements rest.GracefulDeleter. Finalizers are the original's: nobody works them
-// off here.
+// Delete implements rest.GracefulDeleter. It ignores finalizers, because they belong to the original.
 func (r *Replicas) Delete(ctx context.Context, name string, validate rest.ValidateObjectFunc, options *metav1.DeleteOptions) (runtime.Object, bool, error) {
 	key, err := r.store.KeyFunc(ctx, name)
 	if err != nil {

@@ -2,32 +2,32 @@ package versions
 
 import (
 	"math"
+	"time"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 )
 
-// shape is what of a schema decides whether upstream's codec leaves a value as it is:
-// whether it has fields to drop, to repair, or to set to their defaults. Objects are
-// nearly always as the codec would leave them, since they were written through it, and
-// to see that takes a tenth of what it takes to decode them. In doubt the codec decides.
+// shape is a summary of a schema that decides whether upstream's codec would change a value, i.e. prune,
+// repair or default it. Objects were written through the codec and almost never change, and this check costs a
+// tenth of decoding. It returns false if it is unsure.
 type shape struct {
 	properties        map[string]*shape
-	additional, items *shape // nil where there is no schema
-	// defaulted are the properties that have defaults.
+	additional, items *shape // nil if there is no schema
+	// defaulted are the properties with defaults.
 	defaulted []string
-	// fills is what a value takes in memory that is set to the default of this schema, the defaults
-	// within it included; 0 without a default.
-	fills    int64
-	nullable bool
-	// anything is set where all is kept that has no schema, and nothing has one.
-	anything bool
-	// opaque is set where the codec has to be asked.
+	// defaultBytes is the memory of the default of this schema, including nested defaults; 0 without a
+	// default.
+	defaultBytes int64
+	nullable     bool
+	// preservesAll is set if unknown fields are preserved and no field has a schema.
+	preservesAll bool
+	// opaque is set if only the codec can decide.
 	opaque bool
 }
 
-// shapesOf returns the shapes of all versions that have a schema, by name. Of the others the codec always has to be
-// asked.
+// shapesOf returns the shapes of all versions that have a schema, by name. Objects of the others always need
+// the codec.
 func shapesOf(spec *apiextensionsv1.CustomResourceDefinitionSpec) map[string]*shape {
 	all := make(map[string]*shape, len(spec.Versions))
 	for i := range spec.Versions {
@@ -71,19 +71,18 @@ func newShape(schema *apiextensionsv1.JSONSchemaProps) *shape {
 		}
 	}
 	if keeps := schema.XPreserveUnknownFields; keeps != nil && *keeps {
-		s.anything = s.properties == nil && s.additional == nil && s.items == nil
-		s.opaque = s.opaque || !s.anything
+		s.preservesAll = s.properties == nil && s.additional == nil && s.items == nil
+		s.opaque = s.opaque || !s.preservesAll
 	}
 	if schema.Default != nil {
 		var value any
 		if err := utiljson.Unmarshal(schema.Default.Raw, &value); err == nil {
-			s.fills = add(bytesOf(value), s.expansion(value))
+			s.defaultBytes = add(bytesOf(value), s.expansion(value))
 		}
 	}
 	return s
 }
 
-// hasDefaults reports whether anything in a shape has a default.
 func (s *shape) hasDefaults() bool {
 	if s == nil {
 		return false
@@ -99,17 +98,17 @@ func (s *shape) hasDefaults() bool {
 	return false
 }
 
-// leaves reports whether the codec would leave a value as it is.
-func (s *shape) leaves(value any) bool {
+// isNormal reports whether the codec would not change a value.
+func (s *shape) isNormal(value any) bool {
 	switch value := value.(type) {
 	case map[string]any:
-		return s.leavesFields(value, false)
+		return s.hasNormalFields(value, false)
 	case []any:
-		if s == nil || s.opaque || s.anything {
+		if s == nil || s.opaque || s.preservesAll {
 			return s != nil && !s.opaque
 		}
 		for _, item := range value {
-			if !s.items.leaves(item) {
+			if !s.items.isNormal(item) {
 				return false
 			}
 		}
@@ -121,9 +120,9 @@ func (s *shape) leaves(value any) bool {
 	}
 }
 
-// leavesFields is leaves for an object. The root has fields that are not in its schema.
-func (s *shape) leavesFields(fields map[string]any, root bool) bool {
-	if s == nil || s.opaque || s.anything {
+// hasNormalFields is isNormal for an object. The root has fields that are not in its schema.
+func (s *shape) hasNormalFields(fields map[string]any, root bool) bool {
+	if s == nil || s.opaque || s.preservesAll {
 		return s != nil && !s.opaque
 	}
 	for name, value := range fields {
@@ -134,7 +133,7 @@ func (s *shape) leavesFields(fields map[string]any, root bool) bool {
 		if property == nil {
 			property = s.additional
 		}
-		if property == nil || !property.leaves(value) {
+		if property == nil || !property.isNormal(value) {
 			return false
 		}
 	}
@@ -146,14 +145,14 @@ func (s *shape) leavesFields(fields map[string]any, root bool) bool {
 	return true
 }
 
-// leavesObject is leaves for a whole object, of a version and kind as they are read.
-func (s *shape) leavesObject(object map[string]any) bool {
+// isNormalObject is isNormal for an object that is already in the requested version.
+func (s *shape) isNormalObject(object map[string]any) bool {
 	metadata, _ := object["metadata"].(map[string]any)
-	return s.leavesFields(object, true) && isPlainMetadata(metadata)
+	return s.hasNormalFields(object, true) && isPlainMetadata(metadata)
 }
 
-// expansion returns how many bytes of memory the defaults of a schema add to a value. It follows
-// the defaulting of structural schemas in k8s.io/apiextensions-apiserver.
+// expansion returns how many bytes of memory the defaults of a schema add to a value. It follows the
+// defaulting of structural schemas in k8s.io/apiextensions-apiserver.
 func (s *shape) expansion(value any) (sum int64) {
 	if s == nil {
 		return 0
@@ -162,7 +161,7 @@ func (s *shape) expansion(value any) (sum int64) {
 	case map[string]any:
 		for _, name := range s.defaulted {
 			if set, found := value[name]; !found || s.properties[name].replaces(set) {
-				sum = add(sum, s.properties[name].fills)
+				sum = add(sum, s.properties[name].defaultBytes)
 			}
 		}
 		for name, field := range value {
@@ -170,7 +169,7 @@ func (s *shape) expansion(value any) (sum int64) {
 			if property == nil {
 				property = s.additional
 				if property.replaces(field) {
-					sum = add(sum, property.fills)
+					sum = add(sum, property.defaultBytes)
 				}
 			}
 			sum = add(sum, property.expansion(field))
@@ -178,7 +177,7 @@ func (s *shape) expansion(value any) (sum int64) {
 	case []any:
 		for _, item := range value {
 			if s.items.replaces(item) {
-				sum = add(sum, s.items.fills)
+				sum = add(sum, s.items.defaultBytes)
 			}
 			sum = add(sum, s.items.expansion(item))
 		}
@@ -187,13 +186,131 @@ func (s *shape) expansion(value any) (sum int64) {
 	return sum
 }
 
-// replaces reports whether a value is null where null is not allowed, so that it is set to the default.
+// replaces reports whether a value is an invalid null, which is replaced by the default.
 func (s *shape) replaces(value any) bool { return s != nil && value == nil && !s.nullable }
 
-// add is the sum of two numbers that are not negative, or the largest one.
+// add returns the sum of two non-negative numbers, or math.MaxInt64 if it overflows.
 func add(a, b int64) int64 {
 	if a > math.MaxInt64-b {
 		return math.MaxInt64
 	}
 	return a + b
+}
+
+// isPlainMetadata reports whether metadata would not change if it was decoded to a metav1.ObjectMeta and
+// encoded again, as upstream's codec does with every object.
+func isPlainMetadata(metadata map[string]any) bool {
+	if metadata["creationTimestamp"] == nil {
+		return false
+	}
+	return eachField(metadata, func(name string, value any) bool {
+		switch name {
+		case "name", "generateName", "namespace", "selfLink", "uid", "resourceVersion":
+			return isText(value)
+		case "generation":
+			number, ok := value.(int64)
+			return ok && number != 0
+		case "deletionGracePeriodSeconds":
+			_, ok := value.(int64)
+			return ok
+		case "creationTimestamp", "deletionTimestamp":
+			return isTime(value)
+		case "labels", "annotations":
+			texts, ok := value.(map[string]any)
+			return ok && len(texts) > 0 && eachField(texts, func(_ string, value any) bool { return isString(value) })
+		case "finalizers":
+			return isFilled(value, isString)
+		case "ownerReferences":
+			return isFilled(value, isPlainOwner)
+		case "managedFields":
+			return isFilled(value, isPlainManager)
+		default:
+			return false
+		}
+	})
+}
+
+func isPlainOwner(value any) bool {
+	const required = 4
+	owner, ok := value.(map[string]any)
+	found := 0
+	return ok && eachField(owner, func(name string, value any) bool {
+		switch name {
+		case "apiVersion", "kind", "name", "uid":
+			found++
+			return isString(value)
+		case "controller", "blockOwnerDeletion":
+			_, ok := value.(bool)
+			return ok
+		default:
+			return false
+		}
+	}) && found == required
+}
+
+func isPlainManager(value any) bool {
+	manager, ok := value.(map[string]any)
+	return ok && eachField(manager, func(name string, value any) bool {
+		switch name {
+		case "manager", "operation", "apiVersion", "fieldsType", "subresource":
+			return isText(value)
+		case "time":
+			return isTime(value)
+		case "fieldsV1":
+			fields, ok := value.(map[string]any)
+			return ok && areFields(fields)
+		default:
+			return false
+		}
+	})
+}
+
+func areFields(fields map[string]any) bool {
+	return eachField(fields, func(_ string, value any) bool {
+		below, ok := value.(map[string]any)
+		return ok && areFields(below)
+	})
+}
+
+func eachField(fields map[string]any, ok func(name string, value any) bool) bool {
+	for name, value := range fields {
+		if !ok(name, value) {
+			return false
+		}
+	}
+	return true
+}
+
+// isFilled reports whether a value is a list of at least one valid item.
+func isFilled(value any, ok func(any) bool) bool {
+	items, isList := value.([]any)
+	if !isList || len(items) == 0 {
+		return false
+	}
+	for _, item := range items {
+		if !ok(item) {
+			return false
+		}
+	}
+	return true
+}
+
+func isString(value any) bool {
+	_, ok := value.(string)
+	return ok
+}
+
+func isText(value any) bool {
+	text, ok := value.(string)
+	return ok && text != ""
+}
+
+// isTime reports whether a value is a non-zero time in the format of metav1.Time.
+func isTime(value any) bool {
+	text, ok := value.(string)
+	if !ok || len(text) != len("2006-01-02T15:04:05Z") {
+		return false
+	}
+	at, err := time.Parse(time.RFC3339, text)
+	return err == nil && !at.IsZero() && at.UTC().Format(time.RFC3339) == text
 }

@@ -11,12 +11,13 @@ import (
 	structuraldefaulting "k8s.io/apiextensions-apiserver/pkg/apiserver/schema/defaulting"
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/objectmeta"
 	structuralpruning "k8s.io/apiextensions-apiserver/pkg/apiserver/schema/pruning"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 	"sigs.k8s.io/yaml"
 )
 
-// shapedSchema has something of everything that decides what the codec does.
+// shapedSchema contains all features that affect the codec.
 const shapedSchema = `
 type: object
 properties:
@@ -38,8 +39,7 @@ properties:
       alt: {type: object, properties: {a: {type: string}}, anyOf: [{required: [a]}]}
 `
 
-// FuzzShape: objects that the codec is spared are those that it would leave as they are.
-// What the seeds say beside their fields is whether they are such.
+// FuzzShape: the codec does not change objects that skip it. The seeds specify whether they may skip it.
 func FuzzShape(f *testing.F) {
 	schema := &apiextensionsv1.JSONSchemaProps{}
 	require.NoError(f, yaml.Unmarshal([]byte(shapedSchema), schema))
@@ -70,7 +70,7 @@ func FuzzShape(f *testing.F) {
 		}
 		object["metadata"] = map[string]any{"name": "a", "generation": int64(1), "creationTimestamp": "2026-01-02T03:04:05Z"}
 		object["apiVersion"], object["kind"] = "g/v1", "K"
-		return object, shape.leavesObject(object), true
+		return object, shape.isNormalObject(object), true
 	}
 	for _, text := range left {
 		_, is, ok := parse([]byte(text))
@@ -96,7 +96,7 @@ func FuzzShape(f *testing.F) {
 	})
 }
 
-// TestShapeOf: without a schema, and where metadata have defaults, the codec decides.
+// TestShapeOf: the codec decides without a schema, and if metadata have defaults.
 func TestShapesOf(t *testing.T) {
 	t.Parallel()
 	spec := &apiextensionsv1.CustomResourceDefinitionSpec{Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{Name: "v1"}, {
@@ -109,11 +109,11 @@ func TestShapesOf(t *testing.T) {
 	object := map[string]any{"metadata": map[string]any{"name": "a", "generation": int64(1), "creationTimestamp": "2026-01-02T03:04:05Z"}}
 	shapes := shapesOf(spec)
 	for _, version := range []string{"v1", "v2", "v3"} {
-		require.False(t, shapes[version].leavesObject(object), version)
+		require.False(t, shapes[version].isNormalObject(object), version)
 	}
 }
 
-// TestExpansion: what defaults add is counted without setting them, however they multiply.
+// TestExpansion: the size of defaults is computed without setting them, even if they multiply.
 func TestExpansion(t *testing.T) {
 	var schema apiextensionsv1.JSONSchemaProps
 	require.NoError(t, yaml.Unmarshal([]byte(`
@@ -151,4 +151,72 @@ properties:
 	var deep apiextensionsv1.JSONSchemaProps
 	require.NoError(t, yaml.Unmarshal([]byte(`{type: object, properties: {n: `+text+`}}`), &deep))
 	require.Greater(t, newShape(&deep).expansion(map[string]any{}), int64(1e18))
+}
+
+// FuzzPlainMetadata: the codec does not change metadata that skip it. The seeds specify whether they may skip
+// it.
+func FuzzPlainMetadata(f *testing.F) {
+	const head = `{"name":"a","uid":"u","resourceVersion":"1","generation":1,"creationTimestamp":"2026-01-02T03:04:05Z"`
+	plain := []string{
+		head + `}`,
+		`{"name":"a","uid":"u","creationTimestamp":"2026-01-02T03:04:05Z"}`, // e.g. of a role
+		head + `,"namespace":"n","generateName":"a-","selfLink":"/a","labels":{"a":"b","c":""},"annotations":{"a":""},"finalizers":["x",""]}`,
+		head + `,"deletionTimestamp":"2026-01-02T03:04:05Z","deletionGracePeriodSeconds":0}`,
+		head + `,"ownerReferences":[{"apiVersion":"v1","kind":"K","name":"","uid":"u","controller":false,"blockOwnerDeletion":true}]}`,
+		head + `,"managedFields":[{"manager":"m","operation":"Update","apiVersion":"v1","time":"2026-01-02T03:04:05Z","fieldsType":"FieldsV1","fieldsV1":{"f:spec":{".":{},"k:{\"a\":1}":{}}},"subresource":"status"}]}`,
+		head + `,"managedFields":[{}]}`,
+	}
+	other := []string{
+		`{}`, `{"name":"a"}`,
+		`{"name":"a","generation":1}`,
+		`{"name":"a","generation":0,"creationTimestamp":"2026-01-02T03:04:05Z"}`,
+		`{"name":"a","generation":1.5,"creationTimestamp":"2026-01-02T03:04:05Z"}`,
+		`{"name":"a","generation":1,"creationTimestamp":null}`,
+		`{"name":"a","generation":1,"creationTimestamp":"0001-01-01T00:00:00Z"}`,
+		`{"name":"a","generation":1,"creationTimestamp":"2026-01-02T03:04:05+01:00"}`,
+		`{"name":"a","generation":1,"creationTimestamp":"2026-01-02T03:04:05.5Z"}`,
+		head + `,"clusterName":"c"}`, head + `,"namespace":""}`, head + `,"namespace":7}`,
+		head + `,"labels":{}}`, head + `,"labels":{"a":1}}`, head + `,"annotations":null}`, head + `,"annotations":["a"]}`,
+		head + `,"finalizers":[]}`, head + `,"finalizers":[1]}`, head + `,"finalizers":"x"}`,
+		head + `,"ownerReferences":[{"apiVersion":"v1","kind":"K","name":"n"}]}`,
+		head + `,"ownerReferences":[{"apiVersion":"v1","kind":"K","name":"n","uid":"u","controller":null}]}`,
+		head + `,"ownerReferences":[{"apiVersion":"v1","kind":"K","name":"n","uid":"u","more":1}]}`,
+		head + `,"managedFields":[{"manager":""}]}`, head + `,"managedFields":[{"time":"x"}]}`, head + `,"managedFields":[{"more":{}}]}`,
+		head + `,"managedFields":[{"fieldsV1":{"f:a":1.50}}]}`, head + `,"managedFields":[{"fieldsV1":null}]}`, head + `,"managedFields":["m"]}`,
+		head + `,"deletionGracePeriodSeconds":1.5}`,
+	}
+	for _, text := range plain {
+		f.Add([]byte(text))
+	}
+	for _, text := range other {
+		f.Add([]byte(text))
+	}
+	isPlain := func(text []byte) (metadata map[string]any, plain bool) {
+		u := &unstructured.Unstructured{}
+		if u.UnmarshalJSON([]byte(`{"apiVersion":"v1","kind":"K","metadata":`+string(text)+`}`)) != nil {
+			return nil, false
+		}
+		metadata, _ = u.Object["metadata"].(map[string]any)
+		return metadata, isPlainMetadata(metadata)
+	}
+	for _, text := range plain {
+		_, is := isPlain([]byte(text))
+		require.True(f, is, text)
+	}
+	for _, text := range other {
+		_, is := isPlain([]byte(text))
+		require.False(f, is, text)
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		metadata, is := isPlain(text)
+		if !is {
+			return
+		}
+		object := map[string]any{"metadata": runtime.DeepCopyJSON(metadata)}
+		read, found, err := objectmeta.GetObjectMeta(object, true)
+		require.NoError(t, err)
+		require.True(t, found)
+		require.NoError(t, objectmeta.SetObjectMeta(object, read))
+		require.Equal(t, map[string]any{"metadata": metadata}, object)
+	})
 }

@@ -11,6 +11,7 @@ import (
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apiextensions-apiserver/pkg/controller/finalizer"
+	"k8s.io/apiextensions-apiserver/pkg/registry/customresource"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/fields"
@@ -19,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/registry/generic"
 	"k8s.io/apiserver/pkg/storage"
+	"k8s.io/apiserver/pkg/storage/etcd3/metrics"
 	"k8s.io/apiserver/pkg/storage/storagebackend"
 	"k8s.io/apiserver/pkg/storage/storagebackend/factory"
 	"k8s.io/client-go/tools/cache"
@@ -27,108 +29,99 @@ import (
 	"github.com/shardplane/shardplane/pkg/customresource/packed"
 	multitenant "github.com/shardplane/shardplane/pkg/storage"
 	"github.com/shardplane/shardplane/pkg/storage/unreadable"
+	"github.com/shardplane/shardplane/pkg/webhooktransport"
 )
 
-// errClosed is what storage answers once the server has stopped.
 var errClosed = errors.New("the server is shutting down")
 
-// decodedBytes and encodedBytes are how many bytes of objects, and of their JSON
-// for lists, the views remember, all together.
+// decodedBytes and encodedBytes limit the caches of all version stores together.
 const decodedBytes, encodedBytes = 64 << 20, 64 << 20
 
-// customSuffix follows the resource in the keys of objects of the group "", so that
-// they lie apart from those of built-in resources, also of one that a later version
-// has under the same name.
+// customSuffix follows the resource in keys of the core group. It separates them from built-in resources,
+// including one that a later version may have under the same name.
 const customSuffix = ":-custom"
 
-// viewKey names a view.
-type viewKey struct {
+type versionKey struct {
 	hash    string
 	version string
 }
 
-// Stores keep one store with one watch cache for each resource, shared by
-// all schemas, and gives the upstream handler a view of it for each schema and
-// version.
+// Stores has one store with one watch cache for each resource, shared by all schemas, and provides a store for
+// each version of each schema to the upstream handler.
 type Stores struct {
 	config Config
 	getter generic.RESTOptionsGetter
-	// packer packs what is in watch caches.
+	// packer packs the objects in watch caches.
 	packer *packed.Packer
 
 	mu     sync.Mutex
 	closed bool
 	stores map[schema.GroupResource]*rawStore
-	views  map[*view]viewKey
-	byKey  map[viewKey]*view
+	views  map[*versionStore]versionKey
+	byKey  map[versionKey]*versionStore
 	// destroying are the stores that are being destroyed.
 	destroying sync.WaitGroup
 
 	decoded, encoded *budget
 	calls            *calls
 
-	// opened names resources that are to be counted at once. What does not fit
-	// is counted with all others.
-	opened chan schema.GroupResource
-	// tallies are what was counted of each resource that has a store.
+	// opened receives resources that should be counted immediately. If it is full, they are counted with the
+	// others.
+	opened  chan schema.GroupResource
 	tallies tallies
 }
 
-// Config is what Stores are made of.
+// Config configures Stores.
 type Config struct {
-	// Storage gives the multi-tenant storage options for a codec.
+	// Storage returns the multi-tenant storage options for a codec.
 	Storage func(codecFor func(schema.GroupResource) (runtime.Codec, error)) generic.RESTOptionsGetter
-	// Building returns the schema for which the upstream handler makes serving
-	// info at the moment.
+	// Building returns the schema for which the upstream handler is creating serving info.
 	Building func() *definitions.Schema
-	// Instances has the upstream handler make the serving info of a synthetic
-	// definition, unless there is some, and returns the registry in it.
+	// Instances returns the upstream handler's registry for a synthetic definition, creating its serving info
+	// if necessary.
 	Instances func(*apiextensionsv1.CustomResourceDefinition) (finalizer.ListerCollectionDeleter, error)
-	// Replicas is set where objects are replicas of those of other servers.
+	// Replicas is set if objects are replicas of other servers' objects.
 	Replicas bool
-	// Unreadable records the objects that cannot be read with their definition; nil for a record of its own.
+	// Unreadable records the objects that cannot be read with their definition; nil creates a record.
 	Unreadable *unreadable.Record
-	// Calls is how many conversion webhooks are called at a time for one logical cluster, and how
-	// many updates there are at a time that may call one for managed fields; 0 is
-	// webhooktransport.DefaultCallsPerCluster.
+	// Calls limits, per logical cluster, the concurrent calls of conversion webhooks, and the concurrent
+	// updates that may call one for managed fields; 0 means webhooktransport.DefaultCallsPerCluster.
 	Calls int
-	// Hooks say which webhooks are functions of this process; nil means that none are.
+	// Hooks finds the webhooks that are functions of this process; nil means none.
 	Hooks *Hooks
-	// MetricName returns what metrics call a resource.
+	// MetricName returns the name of a resource in metrics.
 	MetricName func(schema.GroupResource) schema.GroupResource
 }
 
-// New returns stores that hold nothing yet.
+// New returns empty Stores.
 func New(cfg Config) *Stores {
 	if cfg.Unreadable == nil {
 		cfg.Unreadable = unreadable.NewRecord(nil)
 	}
 	packer := packed.NewPacker()
 	codec := packedCodec{newRawCodec(), packer}
-	s := &Stores{
+	return &Stores{
 		config: cfg,
 		packer: packer,
-		calls:  newCalls(cfg.Calls),
+		calls:  &calls{webhooktransport.NewCalls(cfg.Calls), webhooktransport.NewCalls(cfg.Calls)},
 		getter: cfg.Storage(func(schema.GroupResource) (runtime.Codec, error) { return codec, nil }),
 		stores: map[schema.GroupResource]*rawStore{},
-		views:  map[*view]viewKey{},
-		byKey:  map[viewKey]*view{},
+		views:  map[*versionStore]versionKey{},
+		byKey:  map[versionKey]*versionStore{},
 		opened: make(chan schema.GroupResource, 64),
 
 		decoded: newBudget(decodedBytes),
 		encoded: newBudget(encodedBytes),
 
-		tallies: tallies{of: map[schema.GroupResource]tally{}, sums: map[schema.GroupResource]tally{}},
+		tallies: tallies{perResource: map[schema.GroupResource]tally{}, sums: map[schema.GroupResource]tally{}},
 	}
-	return s
 }
 
-// use returns the view of a schema's version, or nil if there is none. The view
-// and its store stay until done is called.
-func (s *Stores) use(sch *definitions.Schema, version string) (v *view, done func()) {
+// use returns the store of a schema's version, or nil. It is not destroyed before done is called.
+func (s *Stores) use(sch *definitions.Schema, version string) (v *versionStore, done func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	v = s.byKey[viewKey{sch.Hash, version}]
+	v = s.byKey[versionKey{sch.Hash, version}]
 	if v == nil {
 		return nil, func() {}
 	}
@@ -142,7 +135,21 @@ func (s *Stores) use(sch *definitions.Schema, version string) (v *view, done fun
 	})
 }
 
-// EvictIdle lets views drop what was of no use between the last three calls.
+// open returns the store of a schema's version, as use does, and its upstream registry. If necessary, it has
+// upstream's handler create serving info, and with it the store.
+func (s *Stores) open(sch *definitions.Schema, version string) (v *versionStore, registry *customresource.REST, done func(), err error) {
+	instances, err := s.config.Instances(sch.CRD())
+	if err != nil {
+		return nil, nil, func() {}, err
+	}
+	registry, ok := instances.(*customresource.REST)
+	if v, done = s.use(sch, version); v == nil || !ok {
+		return nil, nil, done, fmt.Errorf("there is no storage of %s in version %s", sch.Resource, version)
+	}
+	return v, registry, done, nil
+}
+
+// EvictIdle removes cache entries of version stores that had no hit since three calls ago.
 func (s *Stores) EvictIdle() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -153,7 +160,7 @@ func (s *Stores) EvictIdle() {
 }
 
 // GetRESTOptions implements generic.RESTOptionsGetter for the upstream handler,
-// which calls it under its lock for the schema that it has just asked for.
+// which calls it under its lock for the schema that it has just requested.
 func (s *Stores) GetRESTOptions(resource schema.GroupResource, _ runtime.Object) (generic.RESTOptions, error) {
 	sch := s.config.Building()
 	if sch == nil || sch.Resource != resource {
@@ -165,19 +172,18 @@ func (s *Stores) GetRESTOptions(resource schema.GroupResource, _ runtime.Object)
 	}
 	shared := options
 	config := *options.StorageConfig
-	config.Codec = newRawCodec() // the caller puts the schema's on top
+	config.Codec = newRawCodec() // the caller adds the schema's
 	options.StorageConfig = &config
-	options.CountMetricPollPeriod = 0 // counted by Count, not per schema
+	options.CountMetricPollPeriod = 0 // Count counts once for all schemas
 	options.Decorator = func(
 		config *storagebackend.ConfigForResource, prefix string, _ func(runtime.Object) (string, error),
 		newFunc, _ func() runtime.Object, _ storage.AttrFunc, _ storage.IndexerFuncs, _ *cache.Indexers,
 	) (storage.Interface, factory.DestroyFunc, error) {
-		return s.newView(sch, shared, prefix, config.Codec, newFunc)
+		return s.newVersionStore(sch, shared, prefix, config.Codec, newFunc)
 	}
 	return options, nil
 }
 
-// storedResource is the resource whose objects are shown under a schema.
 func storedResource(sch *definitions.Schema) schema.GroupResource {
 	if sch.Projection != nil {
 		return sch.Projection.Stored
@@ -185,7 +191,6 @@ func storedResource(sch *definitions.Schema) schema.GroupResource {
 	return sch.Resource
 }
 
-// restOptions are the options of the store that holds the objects of a schema.
 func (s *Stores) restOptions(sch *definitions.Schema) (generic.RESTOptions, error) {
 	options, err := s.getter.GetRESTOptions(storedResource(sch), nil)
 	options.ResourcePrefix += s.suffix(sch)
@@ -197,8 +202,6 @@ func (s *Stores) PrefixOf(sch *definitions.Schema) string {
 	return multitenant.ResourcePrefix(storedResource(sch)) + s.suffix(sch) + "/"
 }
 
-// suffix is what the prefix of the keys of a schema's objects has more than those of built-in
-// resources.
 func (s *Stores) suffix(sch *definitions.Schema) string {
 	if sch.Resource.Group == "" {
 		return customSuffix
@@ -206,8 +209,8 @@ func (s *Stores) suffix(sch *definitions.Schema) string {
 	return ""
 }
 
-// newView makes the view of a schema's version on the shared store.
-func (s *Stores) newView(sch *definitions.Schema, shared generic.RESTOptions, prefix string, codec runtime.Codec, newFunc func() runtime.Object) (storage.Interface, factory.DestroyFunc, error) {
+// newVersionStore creates the store of a schema's version on top of the shared store.
+func (s *Stores) newVersionStore(sch *definitions.Schema, shared generic.RESTOptions, prefix string, codec runtime.Codec, newFunc func() runtime.Object) (storage.Interface, factory.DestroyFunc, error) {
 	u, ok := newFunc().(*unstructured.Unstructured)
 	if !ok {
 		return nil, nil, fmt.Errorf("%s is not a custom resource", sch.Resource)
@@ -224,27 +227,26 @@ func (s *Stores) newView(sch *definitions.Schema, shared generic.RESTOptions, pr
 		return nil, nil, err
 	}
 	raw.users++
-	v := newView(raw, sch, u.GroupVersionKind(), codec, s.calls, s.decoded, s.encoded)
-	v.hooked = s.Calls(sch)
-	v.selects = selectedBy(selectable)
+	v := newVersionStore(raw, sch, u.GroupVersionKind(), codec, s.calls, s.decoded, s.encoded)
+	v.callsWebhook = s.Calls(sch)
+	v.selects = selectableAttributes(selectable)
 	if v.projection = sch.Projection; v.projection != nil {
-		v.selects = shownBy(v.projection)
+		v.selects = projectedAttributes(v.projection)
 	}
-	known := viewKey{sch.Hash, v.gvk.Version}
+	known := versionKey{sch.Hash, v.gvk.Version}
 	s.views[v] = known
 	s.byKey[known] = v
 	return v, sync.OnceFunc(func() { s.drop(v) }), nil
 }
 
-// Calls reports whether somebody is called to convert objects of a schema between versions. Where a
-// function of this process does that, the answer is the same each time.
+// Calls reports whether a webhook outside of this process converts objects of a schema. A function of this
+// process returns the same result each time.
 func (s *Stores) Calls(sch *definitions.Schema) bool {
 	conversion := sch.Spec().Conversion
-	return conversion != nil && conversion.Strategy == apiextensionsv1.WebhookConverter && sch.Convert == nil && !s.config.Hooks.convertsHere(conversion)
+	return conversion != nil && conversion.Strategy == apiextensionsv1.WebhookConverter && sch.Convert == nil && !s.config.Hooks.convertsInProcess(conversion)
 }
 
-// openLocked returns the store of a resource, which it opens unless it is open. The caller counts
-// itself among its users.
+// openLocked returns the store of a resource, and opens it if necessary. The caller must increment users.
 func (s *Stores) openLocked(resource schema.GroupResource, shared generic.RESTOptions, prefix string) (*rawStore, error) {
 	if s.closed {
 		return nil, errClosed
@@ -269,8 +271,8 @@ func (s *Stores) openLocked(resource schema.GroupResource, shared generic.RESTOp
 	return raw, nil
 }
 
-// drop ends a view and, with the last one, the shared store.
-func (s *Stores) drop(v *view) {
+// drop closes a version store and, with the last one, the shared store.
+func (s *Stores) drop(v *versionStore) {
 	v.close()
 	s.mu.Lock()
 	if known := s.views[v]; s.byKey[known] == v {
@@ -282,10 +284,9 @@ func (s *Stores) drop(v *view) {
 	destroy()
 }
 
-// endLocked forgets a view that was dropped once nobody uses it. What it returns
-// destroys the shared store if that was the last view; it waits for what the
-// store has under way, so it is for the caller to call without the lock.
-func (s *Stores) endLocked(v *view) (destroy func()) {
+// endLocked removes a dropped version store that is no longer used. The caller must call destroy without the
+// lock, because it waits for running requests.
+func (s *Stores) endLocked(v *versionStore) (destroy func()) {
 	if !v.dropped || v.uses > 0 {
 		return func() {}
 	}
@@ -303,7 +304,7 @@ func (s *Stores) endLocked(v *view) (destroy func()) {
 	}
 }
 
-// Close ends all views and stores.
+// Close closes all stores.
 func (s *Stores) Close() {
 	defer s.destroying.Wait()
 	s.mu.Lock()
@@ -319,7 +320,7 @@ func (s *Stores) Close() {
 	s.stores = nil
 }
 
-// keyFunc returns the storage key of an object, whatever its scope.
+// keyFunc returns the storage key of an object of any scope.
 func keyFunc(prefix string) func(runtime.Object) (string, error) {
 	return func(obj runtime.Object) (string, error) {
 		m, err := meta.Accessor(obj)
@@ -333,19 +334,56 @@ func keyFunc(prefix string) func(runtime.Object) (string, error) {
 	}
 }
 
-// attributes is attributesOf for a watch cache, which keeps them of each object.
+// attributes is attributesOf with interned strings, because a watch cache keeps them for each object.
 func (s *Stores) attributes(obj runtime.Object) (labels.Set, fields.Set, error) {
 	l, f, err := attributesOf(obj)
 	return s.packer.Texts(l), s.packer.Texts(f), err
 }
 
-// countPeriod is how often the objects of resources are counted; upstream's.
+// errUncounted lets a metric report that its value is unknown.
+var errUncounted = errors.New("not all objects could be counted")
+
+// tally counts some resources.
+type tally struct {
+	resources, failed, objects, bytes int64
+}
+
+func (t tally) plus(o tally, sign int64) tally {
+	return tally{t.resources + sign*o.resources, t.failed + sign*o.failed, t.objects + sign*o.objects, t.bytes + sign*o.bytes}
+}
+
+// tallies are counts per resource, and their sums by the name used in metrics.
+type tallies struct {
+	perResource, sums map[schema.GroupResource]tally
+}
+
+// set replaces the count of a resource; the zero tally removes it.
+func (t tallies) set(name, resource schema.GroupResource, counted tally) {
+	sum := t.sums[name].plus(t.perResource[resource], -1).plus(counted, 1)
+	t.perResource[resource], t.sums[name] = counted, sum
+	if counted == (tally{}) {
+		delete(t.perResource, resource)
+	}
+	if sum.resources == 0 {
+		delete(t.sums, name)
+		metrics.DeleteStoreStats(name)
+		return
+	}
+	stats, err := storage.Stats{ObjectCount: sum.objects}, error(nil)
+	if sum.objects > 0 {
+		stats.EstimatedAverageObjectSizeBytes = sum.bytes / sum.objects
+	}
+	if sum.failed > 0 {
+		err = errUncounted
+	}
+	metrics.UpdateStoreStats(name, stats, err)
+}
+
+// countPeriod is the same as upstream's.
 const countPeriod = time.Minute
 
-// Count keeps the metrics that tell how many objects of each resource there are
-// until ctx ends: those of all schemas and logical clusters together. Upstream
-// has every registry count, which here would be every schema, and with a
-// goroutine each.
+// Count updates the metrics with the number of objects per resource until ctx ends. Upstream counts once per
+// registry, i.e. once per schema here, each in its own goroutine.
 func (s *Stores) Count(ctx context.Context) {
 	ticker := time.NewTicker(countPeriod)
 	defer ticker.Stop()
@@ -356,21 +394,16 @@ func (s *Stores) Count(ctx context.Context) {
 		case key := <-s.opened:
 			s.countOne(ctx, key)
 		case <-ticker.C:
-			for _, key := range s.keys() {
+			s.mu.Lock()
+			keys := slices.Collect(maps.Keys(s.stores))
+			s.mu.Unlock()
+			for _, key := range keys {
 				s.countOne(ctx, key)
 			}
 		}
 	}
 }
 
-// keys returns the keys of all stores.
-func (s *Stores) keys() []schema.GroupResource {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return slices.Collect(maps.Keys(s.stores))
-}
-
-// countOne counts the objects of a store, of all identities.
 func (s *Stores) countOne(ctx context.Context, key schema.GroupResource) {
 	s.mu.Lock()
 	raw := s.stores[key]

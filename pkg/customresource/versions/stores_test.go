@@ -14,34 +14,34 @@ import (
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
 )
 
-// addView adds a view of a schema on a store of its own, as newView does.
-func (s *Stores) addView(sch *definitions.Schema, destroy func()) *view {
+// addVersionStore adds a store of a schema's version on its own shared store, as newVersionStore does.
+func (s *Stores) addVersionStore(sch *definitions.Schema, destroy func()) *versionStore {
 	raw := &rawStore{Interface: struct{ storage.Interface }{}, resource: sch.Resource, destroy: destroy, users: 1}
 	s.stores[sch.Resource] = raw
-	v := newView(raw, sch, schema.GroupVersionKind{Version: "v1"}, nil, nil, s.decoded, s.encoded)
-	s.views[v] = viewKey{sch.Hash, "v1"}
-	s.byKey[viewKey{sch.Hash, "v1"}] = v
+	v := newVersionStore(raw, sch, schema.GroupVersionKind{Version: "v1"}, nil, nil, s.decoded, s.encoded)
+	s.views[v] = versionKey{sch.Hash, "v1"}
+	s.byKey[versionKey{sch.Hash, "v1"}] = v
 	return v
 }
 
-// TestNobodyWaitsForAStoreThatEnds: while one store is being destroyed, which
-// takes as long as what it has under way, those of other resources are used.
-func TestNobodyWaitsForAStoreThatEnds(t *testing.T) {
+// TestDestroyingDoesNotBlockOthers: other resources can be used while a store is being destroyed, which waits
+// for its pending requests.
+func TestDestroyingDoesNotBlockOthers(t *testing.T) {
 	t.Parallel()
 	s := newStores()
 	one, two := newSchema(t, "ones"), newSchema(t, "twos")
 	began, end, ended := make(chan struct{}), make(chan struct{}), make(chan struct{})
-	v := s.addView(one, func() {
+	v := s.addVersionStore(one, func() {
 		close(began)
 		<-end
 	})
-	s.addView(two, func() {})
+	s.addVersionStore(two, func() {})
 	go func() {
 		defer close(ended)
 		s.drop(v)
 	}()
 	<-began
-	used := make(chan *view, 1)
+	used := make(chan *versionStore, 1)
 	go func() {
 		other, done := s.use(two, "v1")
 		done()
@@ -59,13 +59,13 @@ func TestNobodyWaitsForAStoreThatEnds(t *testing.T) {
 	require.Nil(t, gone)
 }
 
-// TestAStoreIsNotDestroyedUnderAList: upstream's handler drops a view while it is
-// being listed; the store ends with the last list.
-func TestAStoreIsNotDestroyedUnderAList(t *testing.T) {
+// TestListKeepsStore: if upstream's handler drops a store during a list, the store is destroyed after the
+// list.
+func TestListKeepsStore(t *testing.T) {
 	t.Parallel()
 	s := newStores()
 	sch, destroyed := newSchema(t, "ones"), 0
-	v := s.addView(sch, func() { destroyed++ })
+	v := s.addVersionStore(sch, func() { destroyed++ })
 	_, first := s.use(sch, "v1")
 	_, second := s.use(sch, "v1")
 	s.drop(v)

@@ -214,7 +214,7 @@ func testVirtualIsReadOnly(t *testing.T, k kit.WorkspaceClient, o offers) {
 		for _, method := range methods {
 			code, said := k.TryDo(method, path, body)
 			require.Equal(t, http.StatusMethodNotAllowed, code, said)
-			require.Contains(t, said, "to be read only")
+			require.Contains(t, said, "read-only replicas")
 		}
 	}
 	code, said := k.TryDo(http.MethodGet, o.objects+"/large/status", "")

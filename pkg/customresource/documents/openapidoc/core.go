@@ -11,13 +11,13 @@ import (
 )
 
 const (
-	// coreGroup stands for the group "" where upstream's builder needs a name. It is
-	// in the names of the types, as in those of built-in ones.
+	// coreGroup replaces the name of the core group in upstream's builder. It is part of the names of types,
+	// as for built-in ones.
 	coreGroup     = "core"
 	kindExtension = "x-kubernetes-group-version-kind"
 )
 
-// buildable returns a definition as upstream's builder can take it.
+// buildable returns a definition that upstream's builder accepts.
 func buildable(crd *apiextensionsv1.CustomResourceDefinition) *apiextensionsv1.CustomResourceDefinition {
 	if crd.Spec.Group != "" {
 		return crd
@@ -27,7 +27,7 @@ func buildable(crd *apiextensionsv1.CustomResourceDefinition) *apiextensionsv1.C
 	return &named
 }
 
-// corePath is where a path of a definition that was built with a stand-in is served.
+// corePath returns the real path for a path built with the replaced group.
 func corePath(path string) string {
 	if rest, ok := strings.CutPrefix(path, "/apis/"+coreGroup+"/"); ok {
 		return "/api/" + rest
@@ -35,7 +35,7 @@ func corePath(path string) string {
 	return path
 }
 
-// ungroup takes the stand-in out of what says of which kind something is.
+// ungroup removes the replaced group from the extensions with kinds.
 func ungroup(extensions spec.Extensions) {
 	kinds := []any{extensions[kindExtension]}
 	if several, ok := kinds[0].([]any); ok {
@@ -48,7 +48,7 @@ func ungroup(extensions spec.Extensions) {
 	}
 }
 
-// coreV2 changes a document that was built with the stand-in and has been read.
+// coreV2 removes the replaced group from a document.
 func coreV2(document *spec.Swagger) {
 	paths := make(map[string]spec.PathItem, len(document.Paths.Paths))
 	for path, item := range document.Paths.Paths {
@@ -65,7 +65,7 @@ func coreV2(document *spec.Swagger) {
 	}
 }
 
-// coreV3 returns a document that was built with the stand-in without it.
+// coreV3 returns a document without the replaced group.
 func coreV3(built *spec3.OpenAPI) (*spec3.OpenAPI, error) {
 	data, err := json.Marshal(built)
 	if err != nil {

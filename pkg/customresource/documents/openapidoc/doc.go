@@ -1,16 +1,15 @@
-// Package openapidoc makes OpenAPI documents out of what the server says of
-// itself and what each definition adds to it, and serves them.
+// Package openapidoc assembles OpenAPI documents from the built-in document and a part for each definition,
+// and serves them.
 //
-//	definition ─► part: the paths and schemas of its own, compressed
+//	definition ─► part: its paths and schemas, compressed
 //	definition ─► part ─┐
-//	built-in document ──┴─► base ─► document: base and parts, one after another
+//	built-in document ──┴─► base ─► document: base and parts, concatenated
 //
-// A part is made once, whatever the documents that it is in, so a document of
-// a thousand definitions costs little when one of them changes, and a client
-// that gives up on the first one finds its parts made when it comes again. The
-// parts of one document are made in parallel; requests take turns, part by
-// part, so that nobody waits for another's thousand definitions.
+// A part is created once for all documents that contain it. Therefore a document of 1,000 definitions is cheap
+// if one of them changes, and a client that timed out finds its parts when it retries. The parts of a document
+// are created in parallel. Requests share the workers part by part, so that they do not wait for complete
+// documents of others.
 //
-// Everything is kept in a Library, which forgets what nobody has read for a
-// while, and what was read longest ago when it is full.
+// A Library keeps documents and parts. It removes those not read for a while, and the least recently read ones
+// if it is full.
 package openapidoc

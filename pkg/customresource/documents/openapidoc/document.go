@@ -17,7 +17,6 @@ const (
 	mediaJSON = "application/json"
 )
 
-// document is a document in one encoding.
 type document struct {
 	compressed  []byte
 	contentType string
@@ -26,8 +25,7 @@ type document struct {
 
 func (d *document) size() int64 { return int64(len(d.compressed)) + 256 }
 
-// Serve answers a request with a document. If that fails it has written
-// nothing, and returns the error.
+// Serve serves a document. If it returns an error, it has not written anything.
 func (l *Library) Serve(w http.ResponseWriter, r *http.Request, s Spec) error {
 	w.Header().Set("Vary", "Accept")
 	protobuf, ok := s.negotiate(r.Header.Get("Accept"))
@@ -58,15 +56,14 @@ func (l *Library) Serve(w http.ResponseWriter, r *http.Request, s Spec) error {
 	switch {
 	case r.Method == http.MethodHead:
 	case compressed:
-		_, _ = w.Write(d.compressed) // what goes wrong now, the client sees
+		_, _ = w.Write(d.compressed) // errors are visible to the client only
 	default:
 		_ = inflateTo(w, d.compressed)
 	}
 	return nil
 }
 
-// negotiate reports whether a client wants protobuf rather than JSON, and whether
-// it wants either.
+// negotiate reports whether a client prefers protobuf to JSON, and whether it accepts either.
 func (s Spec) negotiate(accept string) (protobuf, ok bool) {
 	if accept == "" {
 		return false, true
@@ -85,7 +82,7 @@ func (s Spec) negotiate(accept string) (protobuf, ok bool) {
 	return false, false
 }
 
-// hasETag reports whether one of the headers names an ETag.
+// hasETag reports whether one of the headers contains an ETag.
 func hasETag(headers []string, etag string) bool {
 	for _, header := range headers {
 		for one := range strings.SplitSeq(header, ",") {
@@ -143,7 +140,7 @@ func (l *Library) document(ctx context.Context, s Spec, protobuf bool) (*documen
 	})
 }
 
-// base returns what a document says without definitions.
+// base returns the base of a document.
 func (l *Library) base(ctx context.Context, s Spec) (*base, error) {
 	scale := false
 	for _, d := range s.Definitions {
@@ -173,7 +170,7 @@ func hasScale(d Definition) bool {
 	return false
 }
 
-// writeJSON puts a document together, compressed.
+// writeJSON assembles and compresses a document.
 func writeJSON(on *base, parts []*part) ([]byte, error) {
 	return compressing(func(w io.Writer) error {
 		for _, c := range on.layout {
@@ -201,7 +198,7 @@ func writeJSON(on *base, parts []*part) ([]byte, error) {
 	})
 }
 
-// writeProtobuf puts a document together, compressed.
+// writeProtobuf assembles and compresses a document.
 func writeProtobuf(on *base, parts []*part) ([]byte, error) {
 	return compressing(func(w io.Writer) error {
 		if _, err := w.Write(on.protobuf); err != nil {

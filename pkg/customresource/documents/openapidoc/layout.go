@@ -9,11 +9,11 @@ import (
 	"strings"
 )
 
-// separator is what is between two members of an object.
+// separator separates two members of an object.
 const separator = ","
 
-// layOut cuts a document where members can be added to its sections, which are
-// named by the path of fields that leads to them.
+// layOut splits a document at the sections to which members can be added. at contains the field path of each
+// section.
 func layOut(document []byte, at map[string]int) ([]chunk, error) {
 	l := &layouter{at: at}
 	if err := l.object(document, ""); err != nil {
@@ -29,19 +29,18 @@ type layouter struct {
 	layout []chunk
 }
 
-// cut ends a chunk.
 func (l *layouter) cut(section int, empty bool) {
 	l.layout = append(l.layout, chunk{text: bytes.Clone(l.text.Bytes()), section: section, empty: empty})
 	l.text.Reset()
 }
 
-// object writes an object that holds sections.
+// object writes an object that contains sections.
 func (l *layouter) object(data []byte, prefix string) error {
 	of := map[string]json.RawMessage{}
 	if err := json.Unmarshal(data, &of); err != nil {
 		return fmt.Errorf("%w: %w", errNoObject, err)
 	}
-	inside := map[string]bool{} // the fields that lead to sections
+	inside := map[string]bool{} // fields that lead to sections
 	for path := range l.at {
 		if rest, ok := strings.CutPrefix(path, prefix); ok {
 			name, _, deeper := strings.Cut(rest, "/")
@@ -75,7 +74,7 @@ func (l *layouter) object(data []byte, prefix string) error {
 	return nil
 }
 
-// section writes an object to whose members others can be added.
+// section writes an object to which members can be added.
 func (l *layouter) section(data []byte, section int) error {
 	inner, err := inBraces(data)
 	if err != nil {
@@ -109,7 +108,7 @@ func membersOf[V any](of map[string]V) ([]byte, error) {
 	return inBraces(data)
 }
 
-// common returns what of has under the names that others have too.
+// common returns the entries with names that are in others.
 func common[V any](of, others map[string]V) map[string]V {
 	found := map[string]V{}
 	for name := range others {
@@ -120,7 +119,7 @@ func common[V any](of, others map[string]V) map[string]V {
 	return found
 }
 
-// without returns what of has under names that others do not have.
+// without returns the entries with names that are not in others.
 func without[V any](of, others map[string]V) map[string]V {
 	left := map[string]V{}
 	for name, v := range of {

@@ -9,33 +9,32 @@ import (
 	"time"
 )
 
-// sized is what a Library keeps.
+// sized is an entry of a Library.
 type sized interface {
-	// size is about how many bytes of memory it takes.
+	// size estimates its memory in bytes.
 	size() int64
 }
 
-// Library keeps documents and their parts. It is safe for concurrent use.
+// Library caches documents and their parts. It is safe for concurrent use.
 type Library struct {
 	limit int64
-	// hands bounds how many parts are made at a time, of all documents.
+	// hands limits the parts created concurrently for all documents.
 	hands chan struct{}
 
 	mu     sync.Mutex
 	used   int64
 	items  map[string]*list.Element // of *item
-	order  *list.List               // the one that was read last is the first
-	making map[string]chan struct{} // closed when it is made, or cannot be
+	order  *list.List               // most recently read first
+	making map[string]chan struct{} // closed after creation succeeded or failed
 }
 
-// item is something in a Library.
 type item struct {
 	key  string
 	of   sized
 	read time.Time
 }
 
-// NewLibrary makes a Library of so many bytes.
+// NewLibrary returns a Library of limited size in bytes.
 func NewLibrary(limit int64) *Library {
 	return &Library{
 		limit:  limit,
@@ -46,7 +45,7 @@ func NewLibrary(limit int64) *Library {
 	}
 }
 
-// Expire drops what nobody has read since before.
+// Expire removes entries that have not been read since before.
 func (l *Library) Expire(before time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -58,7 +57,7 @@ func (l *Library) Expire(before time.Time) {
 	}
 }
 
-// Size is how many bytes the library takes.
+// Size returns the size in bytes.
 func (l *Library) Size() int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -71,7 +70,6 @@ func (l *Library) dropLocked(e *list.Element) {
 	l.used -= it.of.size()
 }
 
-// findLocked returns what is kept under a key.
 func (l *Library) findLocked(key string) (sized, bool) {
 	e, ok := l.items[key]
 	if !ok {
@@ -93,8 +91,8 @@ func (l *Library) keep(key string, of sized) {
 	}
 }
 
-// once returns what is kept under a key. If there is nothing, it is made, by
-// one caller at a time; the others wait for that, or until ctx ends.
+// once returns the entry of a key. If there is none, one caller creates it, while others wait for it or for
+// the end of ctx.
 func once[T sized](ctx context.Context, l *Library, key string, produce func(context.Context) (T, error)) (T, error) {
 	var none T
 	for {
@@ -117,8 +115,7 @@ func once[T sized](ctx context.Context, l *Library, key string, produce func(con
 	}
 }
 
-// claim returns what is kept under a key, or what to wait for, or neither: then
-// the caller is the one to make it.
+// claim returns the entry of a key, or a channel to wait for, or neither if the caller must create it.
 func (l *Library) claim(key string) (found sized, wait chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -147,7 +144,7 @@ func made[T sized](ctx context.Context, l *Library, key string, produce func(con
 	return of, nil
 }
 
-// inParallel makes n things, as many at a time as there are hands free.
+// inParallel creates n entries with all available workers.
 func (l *Library) inParallel(ctx context.Context, n int, one func(ctx context.Context, i int) error) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -174,8 +171,7 @@ func (l *Library) inParallel(ctx context.Context, n int, one func(ctx context.Co
 	return nil
 }
 
-// guarded turns a panic into an error: there is no request around a worker that
-// would survive it.
+// guarded turns a panic into an error, because a panic in a worker would end the process.
 func guarded(f func() error) (err error) {
 	defer func() {
 		if r := recover(); r != nil {

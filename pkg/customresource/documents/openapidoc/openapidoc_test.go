@@ -29,7 +29,7 @@ import (
 	"k8s.io/kube-openapi/pkg/validation/spec"
 )
 
-// definition is the one with a number; some have a scale, or are not namespaced.
+// definition returns the definition with a number; some have a scale, or are cluster-scoped.
 func definition(n int) Definition {
 	crd := template(n%2 == 0)
 	crd.Spec.Group = fmt.Sprintf("g%d.example.com", n%3)
@@ -72,8 +72,8 @@ func builtInV2(t *testing.T) *spec.Swagger {
 	return &own
 }
 
-// ask serves a document once.
-func ask(t *testing.T, l *Library, s Spec, header http.Header) *httptest.ResponseRecorder {
+// serve serves a document once.
+func serve(t *testing.T, l *Library, s Spec, header http.Header) *httptest.ResponseRecorder {
 	t.Helper()
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/openapi", http.NoBody)
 	r.Header = header
@@ -89,7 +89,7 @@ func read(t *testing.T, data []byte) map[string]any {
 	return m
 }
 
-// TestV2: the document is what upstream makes of the same definitions.
+// TestV2: the document equals upstream's for the same definitions.
 func TestV2(t *testing.T) {
 	builtIn, l := builtInV2(t), NewLibrary(1<<20)
 	data, err := json.Marshal(builtIn)
@@ -108,11 +108,11 @@ func TestV2(t *testing.T) {
 	want, err := json.Marshal(merged)
 	require.NoError(t, err)
 
-	answer := ask(t, l, s, http.Header{"Accept": {"application/json"}})
+	answer := serve(t, l, s, http.Header{"Accept": {"application/json"}})
 	require.Equal(t, read(t, want), read(t, answer.Body.Bytes()))
 	require.Equal(t, `"etag"`, answer.Header().Get("Etag"))
 
-	answer = ask(t, l, s, http.Header{"Accept": {V2().format.mediaTypes()[1]}})
+	answer = serve(t, l, s, http.Header{"Accept": {V2().format.mediaTypes()[1]}})
 	require.Equal(t, V2().format.mediaTypes()[0], answer.Header().Get("Content-Type"))
 	encoded, err := handler.ToProtoBinary(want)
 	require.NoError(t, err)
@@ -127,7 +127,7 @@ func TestV2(t *testing.T) {
 	require.True(t, proto.Equal(sorted(encoded), sorted(answer.Body.Bytes())))
 }
 
-// TestV3 is the same of v3, with a built-in document and without.
+// TestV3 does the same for v3, with and without a built-in document.
 func TestV3(t *testing.T) {
 	for _, builtIn := range []Definition{{}, definition(100)} {
 		l, s := NewLibrary(1<<20), V3()
@@ -140,7 +140,7 @@ func TestV3(t *testing.T) {
 			document, err := json.Marshal(own)
 			require.NoError(t, err)
 			s.BuiltIn = func(context.Context) ([]byte, error) { return document, nil }
-			own = nil // and as it was read, for upstream to have its fields in the same order
+			own = nil // as parsed, so that upstream's fields have the same order
 			require.NoError(t, json.Unmarshal(document, &own))
 			all = append(all, own)
 		}
@@ -153,10 +153,10 @@ func TestV3(t *testing.T) {
 		require.NoError(t, err)
 		want, err := json.Marshal(merged)
 		require.NoError(t, err)
-		answer := ask(t, l, s, http.Header{"Accept": {"application/json"}})
+		answer := serve(t, l, s, http.Header{"Accept": {"application/json"}})
 		require.Equal(t, read(t, want), read(t, answer.Body.Bytes()))
 
-		answer = ask(t, l, s, http.Header{"Accept": {V3().format.mediaTypes()[0]}})
+		answer = serve(t, l, s, http.Header{"Accept": {V3().format.mediaTypes()[0]}})
 		encoded, err := handler3.ToV3ProtoBinary(want)
 		require.NoError(t, err)
 		sorted := func(data []byte) *openapi_v3.Document {
@@ -170,8 +170,8 @@ func TestV3(t *testing.T) {
 	}
 }
 
-// TestModelOfAnother: a definition whose model has the name of a shared type is
-// not taken for that type by others.
+// TestModelOfAnother: a definition with a model that has the name of a shared type does not replace the type in
+// others.
 func TestModelOfAnother(t *testing.T) {
 	data, err := json.Marshal(builtInV2(t))
 	require.NoError(t, err)
@@ -187,13 +187,13 @@ func TestModelOfAnother(t *testing.T) {
 		}
 		alone := s
 		alone.ETag, alone.Definitions = "alone", []Definition{definition(1)}
-		want := ask(t, l, alone, nil).Body.String()
+		want := serve(t, l, alone, nil).Body.String()
 		s.ETag, s.Definitions = "both", []Definition{evil, definition(1)}
-		both := ask(t, l, s, nil).Body.String()
+		both := serve(t, l, s, nil).Body.String()
 		require.Contains(t, both, "objectmetas")
 		again := NewLibrary(1 << 20)
-		ask(t, again, s, nil)
-		require.Equal(t, want, ask(t, again, alone, nil).Body.String())
+		serve(t, again, s, nil)
+		require.Equal(t, want, serve(t, again, alone, nil).Body.String())
 		meta := func(document string) any {
 			m := read(t, []byte(document))
 			if c, ok := m["components"].(map[string]any); ok {
@@ -216,29 +216,29 @@ func TestServing(t *testing.T) {
 		return nil, nil
 	}
 	s.ETag, s.Definitions = "one", definitions(2)
-	plain := ask(t, l, s, http.Header{"Accept": {"text/html, */*;q=0.1"}})
+	plain := serve(t, l, s, http.Header{"Accept": {"text/html, */*;q=0.1"}})
 	require.Equal(t, http.StatusOK, plain.Code)
 	require.Equal(t, "application/json", plain.Header().Get("Content-Type"))
 	require.Equal(t, []string{"Accept", "Accept-Encoding"}, plain.Header().Values("Vary"))
 
-	packed := ask(t, l, s, http.Header{"Accept-Encoding": {"br, gzip;q=0.5"}})
+	packed := serve(t, l, s, http.Header{"Accept-Encoding": {"br, gzip;q=0.5"}})
 	require.Equal(t, "gzip", packed.Header().Get("Content-Encoding"))
 	unpacked, err := gzip.NewReader(packed.Body)
 	require.NoError(t, err)
 	data, err := io.ReadAll(unpacked)
 	require.NoError(t, err)
 	require.Equal(t, plain.Body.Bytes(), data)
-	require.Empty(t, ask(t, l, s, http.Header{"Accept-Encoding": {"gzip;q=0.0"}}).Header().Get("Content-Encoding"))
+	require.Empty(t, serve(t, l, s, http.Header{"Accept-Encoding": {"gzip;q=0.0"}}).Header().Get("Content-Encoding"))
 	require.Equal(t, 1, built, "made once")
 
-	require.Equal(t, http.StatusNotAcceptable, ask(t, l, s, http.Header{"Accept": {"application/xml"}}).Code)
-	require.Equal(t, http.StatusNotModified, ask(t, l, s, http.Header{"If-None-Match": {`"other", W/"one"`}}).Code)
+	require.Equal(t, http.StatusNotAcceptable, serve(t, l, s, http.Header{"Accept": {"application/xml"}}).Code)
+	require.Equal(t, http.StatusNotModified, serve(t, l, s, http.Header{"If-None-Match": {`"other", W/"one"`}}).Code)
 	s.ETag = "two"
 	s.BuiltIn = func(context.Context) ([]byte, error) { panic("a document that is not made cannot be asked for") }
-	require.Equal(t, http.StatusNotModified, ask(t, l, s, http.Header{"If-None-Match": {`"two"`}}).Code)
+	require.Equal(t, http.StatusNotModified, serve(t, l, s, http.Header{"If-None-Match": {`"two"`}}).Code)
 }
 
-// TestFailure: an error is given back, and is not remembered.
+// TestFailure: an error is returned, but not cached.
 func TestFailure(t *testing.T) {
 	l, s := NewLibrary(1<<20), V3()
 	wrong := errors.New("wrong")
@@ -275,7 +275,7 @@ func TestLibrary(t *testing.T) {
 	get("a", 4)
 	get("b", 4)
 	get("a", 4)
-	get("c", 4) // b was read longest ago
+	get("c", 4) // b is the least recently read one
 	require.EqualValues(t, 8, l.Size())
 	get("a", 4)
 	get("b", 4)
@@ -290,8 +290,8 @@ func TestLibrary(t *testing.T) {
 	require.Empty(t, l.items)
 }
 
-// TestTogether: many who want the same wait for one to make it, and for no
-// longer than they want; if that one gives up, another makes it.
+// TestTogether: concurrent requests wait for one to create the entry, until their contexts end. If that one
+// gives up, another one creates it.
 func TestTogether(t *testing.T) {
 	l := NewLibrary(10)
 	first, cancel := context.WithCancel(t.Context())
@@ -327,8 +327,8 @@ func TestTogether(t *testing.T) {
 	require.Equal(t, 1, made)
 }
 
-// TestAllocations verifies that the parts of a document need little memory while they are made, too: a client that asks for the
-// document of many small definitions makes the server do more than it can collect at once.
+// TestAllocations limits the memory needed to create the parts of a document, because a request for many small
+// definitions must not allocate faster than the garbage collector frees.
 func TestAllocations(t *testing.T) {
 	const n, most = 50, 5 << 20 // for each definition
 	data, err := json.Marshal(builtInV2(t))
@@ -338,7 +338,7 @@ func TestAllocations(t *testing.T) {
 	s.Hash, s.ETag, s.Definitions = "built-in", "document", definitions(n)
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	ask(t, NewLibrary(64<<20), s, nil)
+	serve(t, NewLibrary(64<<20), s, nil)
 	runtime.ReadMemStats(&after)
 	require.Less(t, (after.TotalAlloc-before.TotalAlloc)/n, uint64(most))
 }

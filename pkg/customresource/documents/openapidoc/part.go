@@ -12,15 +12,15 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 )
 
-// Definition is a version of a custom resource, as it is served.
+// Definition is a version of a custom resource.
 type Definition struct {
 	CRD     *apiextensionsv1.CustomResourceDefinition
 	Version string
-	// Hash identifies the definition, with all its versions.
+	// Hash identifies the definition with all its versions.
 	Hash string
 }
 
-// Where the members of a document are.
+// The sections of a document to which members are added.
 const (
 	inPaths = iota
 	inSchemas
@@ -29,13 +29,11 @@ const (
 	sections
 )
 
-// members are what is to be put between the braces of JSON objects, one for
-// each section of a document.
+// members are the members to add to JSON objects, one for each section of a document.
 type members [sections][]byte
 
-// part is what a definition adds to a document: its members as JSON, or the
-// whole part as a protobuf message. Such messages are merged by writing them
-// one after another.
+// part is the contribution of a definition to a document: its members as JSON, or a protobuf message.
+// Concatenated messages are merged.
 type part struct {
 	members  members // compressed
 	protobuf []byte  // compressed
@@ -49,46 +47,43 @@ func (p *part) size() int64 {
 	return int64(n) + 256
 }
 
-// Spec says which document is wanted.
+// Spec specifies a document.
 type Spec struct {
 	format format
 	// BuiltIn reads the document without definitions, as JSON.
 	BuiltIn func(context.Context) ([]byte, error)
-	// Hash identifies what BuiltIn reads.
+	// Hash identifies the result of BuiltIn.
 	Hash string
 	// Definitions are added to it.
 	Definitions []Definition
-	// ETag identifies the document. It says more than its content: it is known
-	// before the document is made.
+	// ETag identifies the document. It must be available before the document is created.
 	ETag string
 }
 
 // format is a version of OpenAPI.
 type format interface {
-	// name tells formats apart.
+	// name identifies the format.
 	name() string
-	// newBase makes the base of the documents of builtIn.
+	// newBase creates the base of the documents of builtIn.
 	newBase(builtIn []byte, scale bool) (*base, error)
-	// members returns what a definition adds to a base.
+	// members returns the contribution of a definition to a base.
 	members(on *base, d Definition) (members, error)
 	// protobuf encodes members.
 	protobuf(m members) ([]byte, error)
-	// mediaTypes are those of protobuf, with that of answers first.
+	// mediaTypes are the media types of protobuf. The first one is used in responses.
 	mediaTypes() []string
 }
 
-// base is what a document says without definitions, with the types that all
-// definitions refer to.
+// base is the document without definitions, with the types that all definitions reference.
 type base struct {
 	layout []chunk
-	// protobuf is the same, encoded.
+	// protobuf is the encoded base.
 	protobuf []byte
 	// known are the parsed documents to which definitions are added.
 	known any
 }
 
-// chunk is a piece of the base as JSON, followed by the members that parts have
-// for a section.
+// chunk is a piece of the base as JSON, followed by the members of parts for a section.
 type chunk struct {
 	text    []byte
 	section int
@@ -99,12 +94,12 @@ type chunk struct {
 func (b *base) size() int64 {
 	n := len(b.protobuf)
 	for _, c := range b.layout {
-		n += 4 * len(c.text) // once more as what was parsed, which takes more
+		n += 4 * len(c.text) // the parsed document needs more memory than text
 	}
 	return int64(n)
 }
 
-// compressors are reused because each takes 0.8 MB, which is more than all else that a part is made of.
+// compressors are reused, because each needs 0.8 MB, which is more than the rest of a part.
 var compressors = sync.Pool{New: func() any {
 	w, _ := gzip.NewWriterLevel(nil, gzip.BestSpeed) // the level is valid
 	return w
@@ -118,7 +113,7 @@ func compressing(write func(io.Writer) error) ([]byte, error) {
 	}
 	w.Reset(&b)
 	defer func() {
-		w.Reset(nil) // it would keep the document
+		w.Reset(nil) // releases the document
 		compressors.Put(w)
 	}()
 	if err := write(w); err != nil {
@@ -140,7 +135,7 @@ func deflate(data []byte) ([]byte, error) {
 	})
 }
 
-// inflateTo writes what was compressed.
+// inflateTo writes uncompressed data.
 func inflateTo(w io.Writer, data []byte) error {
 	if len(data) == 0 {
 		return nil
@@ -161,7 +156,7 @@ func inflate(data []byte) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// jsonPart returns what a definition adds as JSON.
+// jsonPart returns the contribution of a definition as JSON.
 func (l *Library) jsonPart(ctx context.Context, f format, on *base, baseKey string, d Definition) (*part, error) {
 	key := "json part\n" + f.name() + "\n" + baseKey + "\n" + d.Hash + "\n" + d.Version
 	return once(ctx, l, key, func(context.Context) (*part, error) {
@@ -179,7 +174,7 @@ func (l *Library) jsonPart(ctx context.Context, f format, on *base, baseKey stri
 	})
 }
 
-// protobufPart returns what a definition adds as protobuf.
+// protobufPart returns the contribution of a definition as protobuf.
 func (l *Library) protobufPart(ctx context.Context, f format, on *base, baseKey string, d Definition) (*part, error) {
 	key := "protobuf part\n" + f.name() + "\n" + baseKey + "\n" + d.Hash + "\n" + d.Version
 	return once(ctx, l, key, func(ctx context.Context) (*part, error) {
@@ -203,5 +198,5 @@ func (l *Library) protobufPart(ctx context.Context, f format, on *base, baseKey 
 	})
 }
 
-// errNoObject is what a built-in document is that cannot be added to.
+// errNoObject is returned for an invalid built-in document.
 var errNoObject = errors.New("the built-in OpenAPI document is not what it should be")

@@ -14,7 +14,7 @@ const (
 	templateRoot   = "/apis/" + templateGroup + "/"
 )
 
-// template is a definition that refers to every type that definitions refer to.
+// template is a definition that references every type that definitions reference.
 func template(scale bool) *apiextensionsv1.CustomResourceDefinition {
 	version := apiextensionsv1.CustomResourceDefinitionVersion{
 		Name: "v1", Served: true, Storage: true,
@@ -37,7 +37,7 @@ func template(scale bool) *apiextensionsv1.CustomResourceDefinition {
 	}
 }
 
-// options are how upstream's builder is used.
+// options returns the options for upstream's builder.
 func options(v2 bool) builder.Options {
 	return builder.Options{
 		V2:                      v2,

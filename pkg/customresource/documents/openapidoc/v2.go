@@ -30,7 +30,6 @@ func (v2) mediaTypes() []string {
 	}
 }
 
-// newBase implements format.
 func (v2) newBase(builtIn []byte, scale bool) (*base, error) {
 	var merged spec.Swagger
 	if err := json.Unmarshal(builtIn, &merged); err != nil {
@@ -58,14 +57,13 @@ func (v2) newBase(builtIn []byte, scale bool) (*base, error) {
 	return on, err
 }
 
-// buildV2 makes the document of one definition; v2 knows less than structural
-// schemas.
+// buildV2 creates the document of one definition; v2 supports less than structural schemas.
 func buildV2(d Definition) (*spec.Swagger, error) {
 	built, err := builder.BuildOpenAPIV2(buildable(d.CRD), d.Version, options(true))
 	if err != nil {
 		return nil, err
 	}
-	// As the built-in document: otherwise the types that both have would differ.
+	// As in the built-in document, because types in both must be equal.
 	built.Definitions = handler.PruneDefaults(built.Definitions)
 	if built, err = openapigate.V2(built); err != nil {
 		return nil, err
@@ -74,7 +72,7 @@ func buildV2(d Definition) (*spec.Swagger, error) {
 	if err != nil {
 		return nil, fmt.Errorf("encoding: %w", err)
 	}
-	var read spec.Swagger // which is comparable to what else was read
+	var read spec.Swagger // comparable to other parsed documents
 	if err := json.Unmarshal(data, &read); err != nil {
 		return nil, fmt.Errorf("decoding: %w", err)
 	}
@@ -84,7 +82,6 @@ func buildV2(d Definition) (*spec.Swagger, error) {
 	return &read, nil
 }
 
-// members implements format.
 func (v2) members(on *base, d Definition) (members, error) {
 	known, ok := on.known.(*spec.Swagger)
 	if !ok {
@@ -94,12 +91,12 @@ func (v2) members(on *base, d Definition) (members, error) {
 	if err != nil {
 		return members{}, err
 	}
-	// What the base has under the same names is all that can be in the way.
+	// Only types with the same names can conflict.
 	merged := &spec.Swagger{}
 	merged.Paths = &spec.Paths{Paths: common(known.Paths.Paths, built.Paths.Paths)}
 	merged.Definitions = common(known.Definitions, built.Definitions)
 	for name, s := range merged.Definitions {
-		s.Extensions = maps.Clone(s.Extensions) // which merging changes
+		s.Extensions = maps.Clone(s.Extensions) // merging changes them
 		merged.Definitions[name] = s
 	}
 	merged.Parameters = common(known.Parameters, built.Parameters)
@@ -117,7 +114,6 @@ func (v2) members(on *base, d Definition) (members, error) {
 	return added, err
 }
 
-// protobuf implements format.
 func (v2) protobuf(m members) ([]byte, error) {
 	document, err := openapi_v2.ParseDocument(fmt.Appendf(nil,
 		`{"swagger":"2.0","info":{"title":"part","version":"v1"},"paths":{%s},"definitions":{%s},"parameters":{%s}}`,

@@ -29,8 +29,7 @@ func (v3) mediaTypes() []string {
 	}
 }
 
-// newBase implements format. Without a built-in document, the base is what a
-// definition's document says of everything but the definition.
+// Without a built-in document, the base is everything in a definition's document except the definition.
 func (v3) newBase(builtIn []byte, scale bool) (*base, error) {
 	common, err := buildV3(Definition{CRD: template(scale), Version: "v1"})
 	if err != nil {
@@ -82,7 +81,7 @@ func buildV3(d Definition) (*spec3.OpenAPI, error) {
 	return coreV3(built)
 }
 
-// members implements format. What the base has already stays as it is.
+// Types that the base contains are not changed.
 func (v3) members(on *base, d Definition) (members, error) {
 	known, ok := on.known.(*spec3.OpenAPI)
 	if !ok {
@@ -100,7 +99,6 @@ func (v3) members(on *base, d Definition) (members, error) {
 	return added, err
 }
 
-// protobuf implements format.
 func (v3) protobuf(m members) ([]byte, error) {
 	document, err := openapi_v3.ParseDocument(fmt.Appendf(nil,
 		`{"openapi":"3.0.0","info":{"title":"part","version":"v1"},"paths":{%s},"components":{"schemas":{%s}}}`, m[inPaths], m[inSchemas]))

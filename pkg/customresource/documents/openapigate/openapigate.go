@@ -1,7 +1,6 @@
-// Package openapigate makes the parameters of list and watch requests in OpenAPI
-// documents what the server takes: it takes out those whose feature gate is off, and says
-// what ours take beyond upstream's. Upstream makes the documents from Go types, which know
-// neither.
+// Package openapigate adapts the parameters of list and watch requests in OpenAPI documents. It removes
+// parameters with a disabled feature gate, and documents extensions, because upstream generates the
+// documents from Go types.
 package openapigate
 
 import (
@@ -16,7 +15,6 @@ import (
 	"k8s.io/kube-openapi/pkg/validation/spec"
 )
 
-// gated are the parameters and their gates.
 var gated = map[string]featuregate.Feature{
 	shardSelector: features.ShardedListAndWatch,
 }
@@ -27,7 +25,7 @@ const (
 	ourPaths      = upstreamPaths + "  - object.metadata.cluster (the logical cluster, which no other server knows)\n"
 )
 
-// described returns the description of a parameter, of which it is true here.
+// described returns the description of a parameter including extensions.
 func described(name, description string) string {
 	if name != shardSelector || strings.Contains(description, ourPaths) {
 		return description
@@ -35,7 +33,7 @@ func described(name, description string) string {
 	return strings.Replace(description, upstreamPaths, ourPaths, 1)
 }
 
-// off returns the parameters not to offer.
+// off returns the parameters with a disabled feature gate.
 func off() []string {
 	var names []string
 	for name, gate := range gated {
@@ -46,7 +44,7 @@ func off() []string {
 	return names
 }
 
-// V2 changes a document of OpenAPI v2 and returns it, as a PostProcessSpec does.
+// V2 adapts a document of OpenAPI v2, as a PostProcessSpec function.
 func V2(document *spec.Swagger) (*spec.Swagger, error) {
 	if document == nil || document.Paths == nil {
 		return document, nil
@@ -77,7 +75,7 @@ func V2(document *spec.Swagger) (*spec.Swagger, error) {
 	return document, nil
 }
 
-// V3 changes a document of OpenAPI v3 and returns it, as a PostProcessSpec does.
+// V3 adapts a document of OpenAPI v3, as a PostProcessSpec function.
 func V3(document *spec3.OpenAPI) (*spec3.OpenAPI, error) {
 	if document == nil || document.Paths == nil {
 		return document, nil
@@ -108,8 +106,7 @@ func V3(document *spec3.OpenAPI) (*spec3.OpenAPI, error) {
 	return document, nil
 }
 
-// refersTo reports whether ref points to one of the parameters among the shared
-// ones, whose keys are a name and a hash.
+// refersTo reports whether ref points to one of the shared parameters, which have a name and a hash as key.
 func refersTo(ref string, names []string) bool {
 	key := ref[strings.LastIndexByte(ref, '/')+1:]
 	name, _, hashed := strings.Cut(key, "-")

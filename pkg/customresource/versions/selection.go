@@ -1,6 +1,7 @@
 package versions
 
 import (
+	"context"
 	"fmt"
 	"strings"
 
@@ -11,26 +12,25 @@ import (
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/apiserver/pkg/storage"
 
+	"github.com/shardplane/shardplane/pkg/customresource/definitions"
 	"github.com/shardplane/shardplane/pkg/customresource/packed"
 	tenantstorage "github.com/shardplane/shardplane/pkg/storage"
 )
 
-// selectableField is a field by which objects can be selected, with all that
-// decides about its value in what is stored.
+// selectableField is a selectable field of a version.
 type selectableField struct {
 	path   string
 	levels []selectableLevel
 }
 
-// selectableLevel is a level of the path to a selectable field. A value that is
-// not stored is the default, as it is for readers.
+// selectableLevel is one level of the path to a selectable field. A missing value is the default, as for
+// readers.
 type selectableLevel struct {
 	name     string
 	fallback any // the default, or nil
 	nullable bool
 }
 
-// selectableFields returns a version's selectable fields.
 func selectableFields(spec *apiextensionsv1.CustomResourceDefinitionSpec, version string) ([]selectableField, error) {
 	for i := range spec.Versions {
 		v := &spec.Versions[i]
@@ -50,7 +50,7 @@ func selectableFields(spec *apiextensionsv1.CustomResourceDefinitionSpec, versio
 	return nil, nil
 }
 
-// newSelectableField follows a path, which is of names only, through a schema.
+// newSelectableField resolves a path, which consists of names only, in a schema.
 func newSelectableField(path string, schema *apiextensionsv1.CustomResourceValidation) (selectableField, error) {
 	f := selectableField{path: strings.TrimPrefix(path, ".")}
 	var at apiextensionsv1.JSONSchemaProps
@@ -70,8 +70,8 @@ func newSelectableField(path string, schema *apiextensionsv1.CustomResourceValid
 	return f, nil
 }
 
-// of returns the value of the field in an object; empty if there is none.
-func (f *selectableField) of(object *packed.Object) string {
+// value returns the value of the field in an object, or an empty string.
+func (f *selectableField) value(object *packed.Object) string {
 	at := object.Value()
 	for i := range f.levels {
 		level := &f.levels[i]
@@ -79,14 +79,14 @@ func (f *selectableField) of(object *packed.Object) string {
 			return ""
 		}
 		if at = at.Field(level.name); at.IsZero() || at.IsNull() && !level.nullable {
-			return textAt(level.fallback, f.levels[i+1:])
+			return defaultText(level.fallback, f.levels[i+1:])
 		}
 	}
 	return textOf(at.Any())
 }
 
-// textAt is of for what a default says, from which levels lead on.
-func textAt(value any, levels []selectableLevel) string {
+// defaultText returns the value of the field below a default, where levels is the rest of the path.
+func defaultText(value any, levels []selectableLevel) string {
 	for i := range levels {
 		m, ok := value.(map[string]any)
 		if !ok {
@@ -106,9 +106,7 @@ func textOf(value any) string {
 	return fmt.Sprint(value)
 }
 
-// selectedBy returns the attributes by which objects are selected with selectable
-// fields, or nil if there are none.
-func selectedBy(all []selectableField) *tenantstorage.Attributes {
+func selectableAttributes(all []selectableField) *tenantstorage.Attributes {
 	if len(all) == 0 {
 		return nil
 	}
@@ -117,16 +115,16 @@ func selectedBy(all []selectableField) *tenantstorage.Attributes {
 		if err != nil {
 			return nil, nil, err
 		}
-		stored, _ := obj.(*packed.Object) // or it were an error
+		stored, _ := obj.(*packed.Object) // attributesOf returned no error
 		for i := range all {
-			set[all[i].path] = all[i].of(stored)
+			set[all[i].path] = all[i].value(stored)
 		}
 		return l, set, nil
 	}}
 }
 
-// attributesOf returns what the watch cache keeps of each object: labels, name
-// and namespace, which need no definition. It is the same for all of them.
+// attributesOf returns the attributes that the watch cache keeps for each object: labels, name and namespace.
+// They do not depend on a definition.
 func attributesOf(obj runtime.Object) (labels.Set, fields.Set, error) {
 	stored, err := storedObject(obj)
 	if err != nil {
@@ -135,7 +133,6 @@ func attributesOf(obj runtime.Object) (labels.Set, fields.Set, error) {
 	return stored.GetLabels(), fields.Set{"metadata.name": stored.GetName(), "metadata.namespace": stored.GetNamespace()}, nil
 }
 
-// storedObject returns an object of the shared store.
 func storedObject(obj runtime.Object) (*packed.Object, error) {
 	stored, ok := obj.(*packed.Object)
 	if !ok {
@@ -144,10 +141,9 @@ func storedObject(obj runtime.Object) (*packed.Object, error) {
 	return stored, nil
 }
 
-// selected returns the options of a list or watch as the shared store is to be
-// asked: whoever selects by selectable fields brings what tells their values,
-// since the store knows none.
-func (v *view) selected(opts storage.ListOptions) storage.ListOptions {
+// withAttributes adds the function that reads selectable fields to the options of a list or watch, because the
+// shared store does not support these fields.
+func (v *versionStore) withAttributes(opts storage.ListOptions) storage.ListOptions {
 	if v.projection != nil {
 		return v.selects.Select(opts)
 	}
@@ -160,4 +156,42 @@ func (v *view) selected(opts storage.ListOptions) storage.ListOptions {
 	}
 	opts.Predicate.GetAttrs = attributesOf
 	return opts
+}
+
+// projectedAttributes returns attributes for selecting stored objects by their projected names.
+func projectedAttributes(p *definitions.Projection) *tenantstorage.Attributes {
+	return &tenantstorage.Attributes{Get: func(obj runtime.Object) (labels.Set, fields.Set, error) {
+		l, set, err := attributesOf(obj)
+		if err != nil {
+			return nil, nil, err
+		}
+		stored, _ := obj.(*packed.Object) // attributesOf returned no error
+		set["metadata.name"] = p.ShownName(stored.Unstructured())
+		return l, set, nil
+	}}
+}
+
+// storedKey returns the key of the stored object for the key in a request.
+func (v *versionStore) storedKey(ctx context.Context, key string) (string, error) {
+	if v.projection == nil {
+		return key, nil
+	}
+	at := strings.LastIndexByte(key, '/') + 1
+	name, err := v.projection.StoredName(ctx, key[at:])
+	if err != nil {
+		return "", err
+	}
+	if name == "" {
+		return "", storage.NewKeyNotFoundError(key, 0)
+	}
+	return key[:at] + name, nil
+}
+
+// listRequest widens a list or watch of one name to all objects, because the object that is shown under a name
+// may change.
+func (v *versionStore) listRequest(key string, opts storage.ListOptions) (string, storage.ListOptions) {
+	if v.projection != nil && !opts.Recursive {
+		key, opts.Recursive = key[:strings.LastIndexByte(key, '/')+1], true
+	}
+	return key, opts
 }

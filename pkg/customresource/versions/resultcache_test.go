@@ -18,91 +18,90 @@ func stateOf(i int, version string) stateKey {
 	return stateKey{uid: types.UID(fmt.Sprint("uid-", i)), resourceVersion: version}
 }
 
-// What all memories hold together is bounded, whoever remembers how much; one
-// that is used a lot leaves the others what they use.
+// All caches together stay within the budget; a busy one does not displace the others.
 func TestMemoryBudget(t *testing.T) {
 	const limit = 64 << 10
 	b := newBudget(limit)
-	var many []*memory[int]
+	var many []*resultCache[int]
 	for range 40 {
-		many = append(many, newMemory[int](b))
+		many = append(many, newResultCache[int](b))
 	}
 	large, small := many[0], many[1:]
 	var workers sync.WaitGroup
 	for part := range 4 {
 		workers.Go(func() {
 			for i := range 5000 {
-				large.remember(stateOf(part*5000+i, "1"), i, 100)
+				large.put(stateOf(part*5000+i, "1"), i, 100)
 			}
 		})
 	}
 	for _, m := range small {
-		workers.Go(func() { m.remember(stateOf(0, "1"), 7, 1000) })
+		workers.Go(func() { m.put(stateOf(0, "1"), 7, 1000) })
 	}
 	workers.Wait()
 	for i := range 5000 {
-		large.remember(stateOf(i, "2"), i, 100)
+		large.put(stateOf(i, "2"), i, 100)
 	}
 	held := int64(0)
 	for _, m := range many {
-		held += m.held()
+		held += m.size()
 	}
 	require.LessOrEqual(t, held, int64(limit))
-	require.Equal(t, int64(limit)-held, b.left)
-	require.Greater(t, large.held(), int64(1000))
+	require.Equal(t, int64(limit)-held, b.available)
+	require.Greater(t, large.size(), int64(1000))
 	for _, m := range small {
-		value, ok := m.recall(stateOf(0, "1"))
+		value, ok := m.get(stateOf(0, "1"))
 		require.True(t, ok, "the small ones keep what they have")
 		require.Equal(t, 7, value)
 	}
-	large.remember(stateOf(1, "3"), 1, limit)
-	_, ok := large.recall(stateOf(1, "3"))
+	large.put(stateOf(1, "3"), 1, limit)
+	_, ok := large.get(stateOf(1, "3"))
 	require.False(t, ok, "what would drive out too much is not remembered")
 
 	for _, m := range many {
 		m.close()
-		m.remember(stateOf(1, "4"), 1, 10)
+		m.put(stateOf(1, "4"), 1, 10)
 	}
-	require.Equal(t, int64(limit), b.left)
-	require.Empty(t, b.memories)
+	require.Equal(t, int64(limit), b.available)
+	require.Empty(t, b.caches)
 }
 
-// A memory holds one state of each object, and nothing once it is of no use.
+// A cache contains one state of each object, and is emptied when it is idle.
 func TestMemoryForgets(t *testing.T) {
 	b := newBudget(1 << 10)
-	m := newMemory[string](b)
-	m.remember(stateOf(1, "1"), "first", 10)
-	m.remember(stateOf(1, "2"), "second", 20)
-	_, ok := m.recall(stateOf(1, "1"))
+	m := newResultCache[string](b)
+	m.put(stateOf(1, "1"), "first", 10)
+	m.put(stateOf(1, "2"), "second", 20)
+	_, ok := m.get(stateOf(1, "1"))
 	require.False(t, ok)
-	value, ok := m.recall(stateOf(1, "2"))
+	value, ok := m.get(stateOf(1, "2"))
 	require.True(t, ok)
 	require.Equal(t, "second", value)
-	require.Equal(t, int64(20), m.held())
-	m.remember(stateKey{uid: "uid"}, "without a version", 10)
-	require.Equal(t, int64(20), m.held())
+	require.Equal(t, int64(20), m.size())
+	m.put(stateKey{uid: "uid"}, "without a version", 10)
+	require.Equal(t, int64(20), m.size())
 	claimed := stateOf(1, "2")
 	claimed.claims = "label=value"
-	_, ok = m.recall(claimed)
+	_, ok = m.get(claimed)
 	require.False(t, ok, "claims change what is shown without a new version")
 
 	m.evictIdle()
 	m.evictIdle()
-	_, ok = m.recall(stateOf(1, "2"))
+	_, ok = m.get(stateOf(1, "2"))
 	require.True(t, ok)
 	m.evictIdle()
 	m.evictIdle()
-	_, ok = m.recall(stateOf(1, "2"))
+	_, ok = m.get(stateOf(1, "2"))
 	require.True(t, ok, "it was of use in between")
 	for range 3 {
 		m.evictIdle()
 	}
-	_, ok = m.recall(stateOf(1, "2"))
+	_, ok = m.get(stateOf(1, "2"))
 	require.False(t, ok)
-	require.Equal(t, int64(1<<10), b.left)
+	require.Equal(t, int64(1<<10), b.available)
 }
 
-// The estimate of what objects take is not far from what they do.
+// The estimated memory of objects is realistic.
 func TestBytesOf(t *testing.T) {
 	for name, spec := range map[string]func(i int) any{
 		"text":   func(i int) any { return strings.Repeat(fmt.Sprint(i%10), 4096) },

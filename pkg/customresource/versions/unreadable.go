@@ -15,14 +15,14 @@ import (
 	"github.com/shardplane/shardplane/pkg/storage/unreadable"
 )
 
-// Stored objects that cannot be read with their definition. Requests for several logical clusters skip
-// them: they are of controllers of a provider and of informers of the shard, which one tenant must not
-// stop. Requests for one logical cluster fail as those of kube-apiserver do. Deletions, and requests for
-// metadata, get the object as it is stored, so that it can be deleted. An error of a conversion webhook is none of an
-// object: it fails all of these requests, because readers would take skipped objects for deleted.
+// Stored objects may be unreadable with their current definition. Requests for all logical clusters skip them,
+// because they serve controllers of a provider and informers of the shard, which one tenant must not be able
+// to stop. Requests for one logical cluster fail as in kube-apiserver. Deletions and metadata requests return
+// the object as stored, so that it can be deleted. An error of a conversion webhook does not belong to an
+// object: it fails all of these requests, because readers would take skipped objects for deleted ones.
 
-// note records that a stored object could not be read, or that it was.
-func (v *view) note(stored *packed.Object, err error) {
+// recordRead records that a stored object could not be read, or that it can be read again.
+func (v *versionStore) recordRead(stored *packed.Object, err error) {
 	if bad := unreadable.Of(err); bad != nil {
 		revision, _ := strconv.ParseInt(stored.GetResourceVersion(), 10, 64)
 		v.raw.unreadable.Add(unreadable.Object{
@@ -32,26 +32,23 @@ func (v *view) note(stored *packed.Object, err error) {
 		})
 		return
 	}
-	if err == nil && !v.asIs {
-		v.forget(stored)
+	if err == nil && !v.metadataOnly {
+		v.clearUnreadable(stored)
 	}
 }
 
-// forget removes the record of an object that was read or deleted.
-func (v *view) forget(stored *packed.Object) {
+func (v *versionStore) clearUnreadable(stored *packed.Object) {
 	if !v.raw.unreadable.Empty() {
 		v.raw.unreadable.Remove(logicalcluster.From(stored), v.raw.keyOf(stored))
 	}
 }
 
-// keyOf returns the key of a stored object in etcd.
 func (s *rawStore) keyOf(stored *packed.Object) string {
 	identity := stored.GetAnnotations()[request.IdentityAnnotation]
 	return tenantstorage.Key(s.prefix+"/", identity, logicalcluster.From(stored), stored.GetNamespace(), stored.GetName())
 }
 
-// failed is the answer to a request for a stored object that could not be read.
-func (v *view) failed(stored *packed.Object, err error) error {
+func (v *versionStore) readError(stored *packed.Object, err error) error {
 	if bad := unreadable.Of(err); bad != nil {
 		return unreadable.NewStatus(v.raw.resource, unreadable.Object{
 			Resource: v.raw.resource, Namespace: stored.GetNamespace(), Name: stored.GetName(), Message: bad.Error(),
@@ -63,8 +60,7 @@ func (v *view) failed(stored *packed.Object, err error) error {
 	return apierrors.NewInternalError(err)
 }
 
-// bare returns an object as it is stored, which is what there is to see of one that cannot be read.
-func (v *view) bare(stored *packed.Object) *unstructured.Unstructured {
+func (v *versionStore) undecoded(stored *packed.Object) *unstructured.Unstructured {
 	u := stored.Unstructured()
 	hideIdentity(u)
 	return u
@@ -72,14 +68,14 @@ func (v *view) bare(stored *packed.Object) *unstructured.Unstructured {
 
 type metadataKey struct{}
 
-// WithMetadata returns the context of a request that is answered with nothing but metadata of objects.
+// WithMetadata marks the context of a request that returns only metadata of objects.
 func WithMetadata(ctx context.Context) context.Context {
 	return context.WithValue(ctx, metadataKey{}, true)
 }
 
-// takesBare reports whether a request needs no more of an object than its metadata: it deletes objects,
-// or shows their metadata, e.g. to controllers that delete or count them.
-func takesBare(ctx context.Context) bool {
+// acceptsUndecoded reports whether a request needs only the metadata of objects, e.g. because it deletes them
+// or returns metadata to controllers.
+func acceptsUndecoded(ctx context.Context) bool {
 	if ctx.Value(metadataKey{}) != nil {
 		return true
 	}
@@ -87,8 +83,7 @@ func takesBare(ctx context.Context) bool {
 	return ok && (info.Verb == "delete" || info.Verb == "deletecollection")
 }
 
-// skips reports whether a request skips objects that cannot be read.
-func skips(ctx context.Context) bool {
+func skipsUnreadable(ctx context.Context) bool {
 	cluster, ok := request.ClusterFrom(ctx)
 	return ok && cluster.Wildcard
 }
