@@ -35,7 +35,7 @@ func claimOn(resource schema.GroupResource, identity string, verbs ...string) ap
 	}
 }
 
-// applied is a claim that has effect, for objects with a label, or for all.
+// applied returns a claim in effect, for objects with a label, or for all.
 func applied(claim apisv1alpha2.PermissionClaim, value string) apisv1alpha2.ScopedPermissionClaim {
 	s := apisv1alpha2.PermissionClaimSelector{MatchAll: value == ""}
 	if value != "" {
@@ -44,8 +44,7 @@ func applied(claim apisv1alpha2.PermissionClaim, value string) apisv1alpha2.Scop
 	return apisv1alpha2.ScopedPermissionClaim{PermissionClaim: claim, Selector: s}
 }
 
-// TestReach: what a provider reaches is what its export offers or asks for, as far as
-// bindings let it.
+// TestReach: a provider can access the objects that its export offers or claims, if bindings allow it.
 func TestReach(t *testing.T) {
 	w := newShard(t).run()
 	w.schema("one", widgets, "size", 1)
@@ -74,12 +73,12 @@ func TestReach(t *testing.T) {
 		own := reach(place, widgets, "list")
 		require.True(t, own.Own(), "what it offers goes before what it claims")
 		require.Equal(t, "h", own.Identity)
-		some := reach(place, secrets, "list")
-		require.False(t, some.Own())
-		require.Empty(t, some.Identity)
-		require.True(t, some.Set.Selection("a").MatchesObject("", labels.Set{"value": "mine"}))
-		require.False(t, some.Set.Selection("a").MatchesObject("", labels.Set{"value": "other"}))
-		require.False(t, some.Set.Selection("b").Held())
+		pending := reach(place, secrets, "list")
+		require.False(t, pending.Own())
+		require.Empty(t, pending.Identity)
+		require.True(t, pending.Set.Selection("a").MatchesObject("", labels.Set{"value": "mine"}))
+		require.False(t, pending.Set.Selection("a").MatchesObject("", labels.Set{"value": "other"}))
+		require.False(t, pending.Set.Selection("b").Held())
 		require.Equal(t, "other", reach(place, gadgets, "get").Identity)
 		for _, resource := range []schema.GroupResource{coreEvents, newEvents} {
 			events := reach(place, resource, "watch")
@@ -103,8 +102,7 @@ func TestReach(t *testing.T) {
 	require.Equal(t, "theirs", reach(wildcard, widgets, "get").Identity, "it is not stored as custom resources")
 }
 
-// TestReachOfSystem: what the system has is claimed by the identity that root's export gives it, and
-// lies under none.
+// TestReachOfSystem: system resources are claimed with the identity of root's export, and stored without one.
 func TestReachOfSystem(t *testing.T) {
 	w := newShard(t).run()
 	known := ""
@@ -145,8 +143,7 @@ func TestReachOfSystem(t *testing.T) {
 	}
 }
 
-// TestClaimsFollow: whenever a set was made, it holds what the bindings say, and so do
-// the labels.
+// TestClaimsFollow: sets and labels agree with the bindings, no matter when a set was created.
 func TestClaimsFollow(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
@@ -189,7 +186,7 @@ func TestClaimsFollow(t *testing.T) {
 	}
 }
 
-// isAsSaid returns what of sets and labels is not as bindings say.
+// isAsSaid returns differences between the bindings and the sets and labels.
 func (w *shard) isAsSaid(t *testing.T, have map[string]*apisv1alpha2.APIBinding, clusters []string) string {
 	w.claimed.mu.Lock()
 	defer w.claimed.mu.Unlock()
@@ -230,7 +227,7 @@ func (w *shard) isAsSaid(t *testing.T, have map[string]*apisv1alpha2.APIBinding,
 	return ""
 }
 
-// lets reports whether the first binding with the verb lets objects with a value be seen.
+// lets reports whether the first binding with the verb selects objects with a value.
 func lets(all []*apisv1alpha2.APIBinding, key setKey, value string) bool {
 	for _, b := range all {
 		for _, c := range b.Status.AppliedPermissionClaims {

@@ -10,8 +10,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 )
 
-// TestConsumers: it is told which exports have bindings once, however many there are, and
-// whatever they have bound.
+// TestConsumers: listeners are notified once of each export with bindings, even if nothing is bound.
 func TestConsumers(t *testing.T) {
 	local, err := client.NewFactory(&rest.Config{Host: "https://127.0.0.1:1"})
 	require.NoError(t, err)
@@ -21,7 +20,7 @@ func TestConsumers(t *testing.T) {
 	e, other := client.Key{Cluster: "provider", Name: "e"}, client.Key{Cluster: "provider", Name: "other"}
 	var told []client.Key
 	stop := x.FollowConsumers(func(export client.Key) {
-		_ = x.Consumed(export) // may be asked from here
+		_ = x.Consumed(export) // may be called here
 		told = append(told, export)
 	})
 	put := func(cluster, export, provider string, bound bool) {

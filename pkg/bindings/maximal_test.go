@@ -16,8 +16,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// away returns an index that knows the exports of providers on other shards from before its start
-// only: known, all of the identity h. Three consumers have bound e, f, and one that was gone already.
+// away returns an index that has only the exports of other shards that were loaded before its start. They have the identity
+// h. Three consumers have bound e, f, and one that was already deleted.
 func away(t *testing.T, known map[string]*apisv1alpha2.APIExport) *Index {
 	t.Helper()
 	w := newShard(t)
@@ -64,8 +64,8 @@ var reading = authorizer.AttributesRecord{
 	User: &user.DefaultInfo{Name: "alice"}, Verb: "get", APIGroup: widgets.Group, Resource: widgets.Resource, ResourceRequest: true,
 }
 
-// TestPolicyOfAnUnknownExport: before all exports are known, what is bound of one that is not known
-// is free of policies only if the binding says that there was none.
+// TestPolicyOfAnUnknownExport: before all exports are loaded, resources of an unknown export have no policy only if the
+// binding reports that the export does not exist.
 func TestPolicyOfAnUnknownExport(t *testing.T) {
 	permits := away(t, map[string]*apisv1alpha2.APIExport{"e": permissive()}).MaximalPermission(denying)
 	for cluster, want := range map[logicalcluster.Name]authorizer.Decision{
@@ -81,8 +81,8 @@ func TestPolicyOfAnUnknownExport(t *testing.T) {
 	}
 }
 
-// TestClaimsOfUnknownExports: before all exports are known, those of an identity permit what is claimed only if
-// all of them are known that something is bound of.
+// TestClaimsOfUnknownExports: before all exports are loaded, an identity permits claimed objects only if all its exports with
+// bindings are loaded.
 func TestClaimsOfUnknownExports(t *testing.T) {
 	for name, tc := range map[string]struct {
 		known map[string]*apisv1alpha2.APIExport
