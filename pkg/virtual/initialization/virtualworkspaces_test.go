@@ -24,9 +24,9 @@ import (
 	"github.com/shardplane/shardplane/pkg/request/identity"
 )
 
-// TestPermitsWhatAWatchHasShown: whoever has the event of a watch that something waits may enter
-// at once, whatever the informer has seen by then. What waits nowhere is denied.
-func TestPermitsWhatAWatchHasShown(t *testing.T) {
+// TestPermitsAfterWatchEvent: a client with a watch event can access a waiting logical cluster at once, even if the informer
+// has not observed it. Other logical clusters are denied.
+func TestPermitsAfterWatchEvent(t *testing.T) {
 	scheduling := &corev1alpha1.LogicalCluster{Status: corev1alpha1.LogicalClusterStatus{Phase: corev1alpha1.LogicalClusterPhaseScheduling}}
 	initializing := &corev1alpha1.LogicalCluster{Status: corev1alpha1.LogicalClusterStatus{
 		Phase: corev1alpha1.LogicalClusterPhaseInitializing, Initializers: []corev1alpha1.LogicalClusterInitializer{"home:apps"},
@@ -78,7 +78,7 @@ func TestPermitsWhatAWatchHasShown(t *testing.T) {
 	}
 }
 
-// TestUnknownType: while a type is not known, requests to its virtual workspaces get 503 with a delay.
+// TestUnknownType: until a type is loaded, requests to its virtual workspaces get 503 with a delay.
 func TestUnknownType(t *testing.T) {
 	views := New(Config{
 		Type:   func(client.Key) (*tenancyv1alpha1.WorkspaceType, error) { return nil, client.ErrIncomplete },
@@ -96,8 +96,7 @@ func TestUnknownType(t *testing.T) {
 	}
 }
 
-// TestActsWithin: who initializes or terminates a logical cluster as its owner has the owner's
-// permissions there, and nowhere else.
+// TestActsWithin: initializers and terminators that act as the owner have the owner's permissions only in this logical cluster.
 func TestActsWithin(t *testing.T) {
 	const owner = `{"username":"owner","groups":["team","system:authenticated"],"extra":{"authorization.kcp.io/warrant":["{\"user\":\"deputy\"}"]}}`
 	lc := &corev1alpha1.LogicalCluster{ObjectMeta: metav1.ObjectMeta{
@@ -107,13 +106,13 @@ func TestActsWithin(t *testing.T) {
 	lc.Status.Initializers = []corev1alpha1.LogicalClusterInitializer{"home:apps"}
 	lc.Status.Terminators = []corev1alpha1.LogicalClusterTerminator{"home:apps"}
 	find := func(context.Context, logicalcluster.Name) (*corev1alpha1.LogicalCluster, error) { return lc, nil }
-	var asked user.Info
+	var requested user.Info
 	views := New(Config{
 		Type: func(client.Key) (*tenancyv1alpha1.WorkspaceType, error) { return &tenancyv1alpha1.WorkspaceType{}, nil },
 		Find: find, Read: find,
 		Bounds: func(authorizer.Authorizer) authorizer.Authorizer {
 			return authorizer.AuthorizerFunc(func(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
-				asked = a.GetUser()
+				requested = a.GetUser()
 				return authorizer.DecisionAllow, "", nil
 			})
 		},
@@ -138,7 +137,7 @@ func TestActsWithin(t *testing.T) {
 			sent, _ = genericapirequest.UserFrom(r.Context())
 		})).ServeHTTP(httptest.NewRecorder(), r)
 
-		for what, as := range map[string]user.Info{"who is authorized": asked, "who goes on": sent} {
+		for what, as := range map[string]user.Info{"who is authorized": requested, "who goes on": sent} {
 			require.NotNil(t, as, "%s: %s", mount.Prefix, what)
 			require.Equal(t, []string{"owner"}, namesOf(identity.In("one", as)), "%s: %s", mount.Prefix, what)
 			require.Equal(t, []string{user.Anonymous}, namesOf(identity.In("home", as)), "%s: %s", mount.Prefix, what)
@@ -146,8 +145,8 @@ func TestActsWithin(t *testing.T) {
 	}
 }
 
-// TestListsWhatWaits: the terminators of a LogicalCluster are in its labels before it terminates.
-func TestListsWhatWaits(t *testing.T) {
+// TestWaitingTerminators: the terminators of a LogicalCluster are in its labels before it terminates.
+func TestWaitingTerminators(t *testing.T) {
 	for mount, phase := range map[*request.Mount]string{request.InitializingWorkspaces: "Initializing", request.TerminatingWorkspaces: "Terminating"} {
 		views := New(Config{Type: func(client.Key) (*tenancyv1alpha1.WorkspaceType, error) { return &tenancyv1alpha1.WorkspaceType{}, nil }})
 		ctx := request.WithScope(t.Context(), request.Scope{
@@ -172,8 +171,8 @@ func TestListsWhatWaits(t *testing.T) {
 	}
 }
 
-// TestRefusesVerbs: what is not served of a LogicalCluster is 405, or 404 if it does not wait.
-func TestRefusesVerbs(t *testing.T) {
+// TestUnsupportedVerbs: unsupported requests for a LogicalCluster get 405, or 404 if it does not wait.
+func TestUnsupportedVerbs(t *testing.T) {
 	lc := &corev1alpha1.LogicalCluster{Status: corev1alpha1.LogicalClusterStatus{
 		Phase: corev1alpha1.LogicalClusterPhaseTerminating, Terminators: []corev1alpha1.LogicalClusterTerminator{"home:apps"},
 	}}
