@@ -8,9 +8,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 )
 
-// FuzzMark holds that whatever somebody has written as a mark is read without harm: what cannot be compared says nothing,
-// so that nobody takes a cache for complete because of it.
-func FuzzMark(f *testing.F) {
+// FuzzCheckpoint: arbitrary checkpoints can be read. Invalid versions are ignored, so that no cache is considered complete
+// because of them.
+func FuzzCheckpoint(f *testing.F) {
 	for _, seed := range []string{
 		`{"epoch":"0197d3a1-0c5e-7000-8000-000000000000","number":3,"resources":{"shards.core.kcp.io":{"resourceVersion":"17","count":2,"digest":"0f"}},"via":["eu","global"]}`,
 		`{"resources":{"a":{"resourceVersion":"017"},"b":{"resourceVersion":""},"c":{"resourceVersion":"-1"},"d":{"resourceVersion":"99999999999999999999"},"e":{"resourceVersion":"zzz"}}}`,
