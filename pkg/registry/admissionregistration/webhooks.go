@@ -77,7 +77,7 @@ func webhookColumns[T resource.Object](doc map[string]string, count func(T) int)
 	}
 }
 
-// webhookFields are the fields that both kinds of webhooks have.
+// webhookFields are the common fields of both kinds of webhooks.
 type webhookFields struct {
 	name              string
 	clientConfig      *admissionregistrationv1.WebhookClientConfig
@@ -122,7 +122,7 @@ func defaultWebhook(hook webhookFields) {
 
 const maxTimeoutSeconds = 30
 
-// reviewVersions are the versions of AdmissionReview that the server speaks.
+// reviewVersions are the supported versions of AdmissionReview.
 var reviewVersions = []string{"v1", "v1beta1"}
 
 func validateMutatingWebhooks(obj *admissionregistrationv1.MutatingWebhookConfiguration) field.ErrorList {
@@ -147,7 +147,7 @@ func validateValidatingWebhooks(obj *admissionregistrationv1.ValidatingWebhookCo
 	return errs
 }
 
-// validateWebhook checks what both kinds have; names holds the names before it.
+// validateWebhook validates the common fields. names contains the names of previous webhooks.
 func validateWebhook(hook webhookFields, names map[string]bool, path *field.Path) field.ErrorList {
 	errs := validation.IsFullyQualifiedName(path.Child("name"), hook.name)
 	if names[hook.name] {
