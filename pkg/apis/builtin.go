@@ -15,8 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 )
 
-// withoutIdentity are the resources that every logical cluster has by itself and that
-// can be claimed, by group.
+// withoutIdentity contains, by group, the resources that can be claimed and that every logical cluster has without
+// a binding.
 var withoutIdentity = map[string]sets.Set[string]{
 	corev1.GroupName:         sets.New("namespaces", "configmaps", "secrets", "serviceaccounts", "events", "resourcequotas", "limitranges"),
 	eventsv1.GroupName:       sets.New("events"),
@@ -32,6 +32,5 @@ var withoutIdentity = map[string]sets.Set[string]{
 	apis.GroupName:             sets.New("apibindings", "apiexports", "apiresourceschemas", "apiexportendpointslices", "apiconversions"),
 }
 
-// hasIdentity reports whether a resource comes from an export, and so is told from
-// others of its name by an identity.
+// hasIdentity reports whether a resource is defined by an export, so that claims must specify an identity.
 func hasIdentity(group, resource string) bool { return !withoutIdentity[group].Has(resource) }

@@ -13,25 +13,21 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// The annotations of a cached resource by which a cache server knows what its objects are.
+// CachedKindAnnotation and CachedScopeAnnotation describe the objects of a cached resource to cache servers.
 const (
 	CachedKindAnnotation  = "cache.kcp.io/resource-kind"
 	CachedScopeAnnotation = "cache.kcp.io/resource-scope"
 )
 
-// The resources that are called cached resources here. kcp has two names for the same.
+// kcp has two names for cached resources and for their endpoint slices.
 const (
 	CachedResources        = "cachedresources"
 	ClusterCachedResources = "clustercachedresources"
-)
-
-// The kinds of endpoint slices of cached resources, by either of their names.
-const (
 	CachedSliceKind        = "CachedResourceEndpointSlice"
 	ClusterCachedSliceKind = "ClusterCachedResourceEndpointSlice"
 )
 
-// CachedSliceKindOf returns the kind of slices of cached resources that a reference is to, or "".
+// CachedSliceKindOf returns the kind of the endpoint slice in a reference, or "" if it refers to another kind.
 func CachedSliceKindOf(ref corev1.TypedLocalObjectReference) string {
 	known := ref.Kind == CachedSliceKind || ref.Kind == ClusterCachedSliceKind
 	if !known || ref.APIGroup == nil || *ref.APIGroup != cachev1alpha1.SchemeGroupVersion.Group {
@@ -40,7 +36,7 @@ func CachedSliceKindOf(ref corev1.TypedLocalObjectReference) string {
 	return ref.Kind
 }
 
-// Publisher is a cached resource of a shard.
+// Publisher identifies a cached resource of a shard.
 type Publisher struct {
 	// Resource is CachedResources or ClusterCachedResources.
 	Resource string
@@ -48,39 +44,35 @@ type Publisher struct {
 	Name     string
 }
 
-// Publication is what a cached resource has replicated.
+// Publication describes the objects that a cached resource replicates.
 type Publication struct {
-	// Resource are the objects' group, version and resource, and Kind is their kind.
 	Resource schema.GroupVersionResource
 	Kind     string
-	// Identity tells them on caches from others of the resource.
+	// Identity distinguishes the objects from others of the same resource on caches.
 	Identity string
-	// API is the identity of the export that the resource is bound from, or "" if it is that of
-	// a CustomResourceDefinition.
+	// API is the identity of the export that defines the resource, or "" for a CustomResourceDefinition.
 	API string
-	// Selector selects objects; nil selects none. Names, unless nil, are the only ones.
+	// Selector selects objects; nil selects none. If Names is not nil, only the named objects are replicated.
 	Selector labels.Selector
 	Names    []string
-	// Bytes are those of the objects, where they were counted.
+	// Bytes is the size of the objects, if it is known.
 	Bytes int64
-	// Revision is a resource version from which on all this counts.
+	// Revision is the resource version from which this is valid.
 	Revision uint64
 }
 
-// Replicated is the resource under which the objects are read from the shard and written to
-// caches.
+// Replicated returns the resource name with which the objects are read from the shard and written to caches.
 func (p *Publication) Replicated() schema.GroupVersionResource {
 	return Identified(p.Resource, p.Identity)
 }
 
-// Identified returns what the objects of a resource are called that have an identity, where others have another one:
-// <resource>:<identity>.
+// Identified returns the name of a resource with an identity: <resource>:<identity>.
 func Identified(resource schema.GroupVersionResource, identity string) schema.GroupVersionResource {
 	resource.Resource += ":" + identity
 	return resource
 }
 
-// CachedAlreadyError says that another cached resource of a logical cluster has a resource replicated.
+// CachedAlreadyError is returned if another cached resource of the logical cluster replicates a resource.
 type CachedAlreadyError struct {
 	Resource schema.GroupVersionResource
 	By       Publisher
@@ -95,13 +87,12 @@ func CachedResourceOf(cached *cachev1alpha1.CachedResource) schema.GroupVersionR
 	return schema.GroupVersionResource{Group: cached.Spec.Group, Version: cached.Spec.Version, Resource: cached.Spec.Resource}
 }
 
-// ReplicatedOf returns what the objects of a cached resource are on caches.
+// ReplicatedOf returns the resource name of the objects of a cached resource on caches.
 func ReplicatedOf(cached *cachev1alpha1.CachedResource) schema.GroupVersionResource {
 	return Identified(CachedResourceOf(cached), cached.Status.IdentityHash)
 }
 
-// CachedSecretOf returns the reference to the secret with the identity of a cached resource,
-// complete.
+// CachedSecretOf returns the secret with the identity of a cached resource.
 func CachedSecretOf(cached *cachev1alpha1.CachedResource) corev1.SecretReference {
 	var named *corev1.SecretReference
 	if cached.Spec.Identity != nil {
@@ -110,16 +101,16 @@ func CachedSecretOf(cached *cachev1alpha1.CachedResource) corev1.SecretReference
 	return secretOf(cached.Name, named)
 }
 
-// ValidateCachedResource returns what is wrong with a new cached resource in itself.
+// ValidateCachedResource validates a new cached resource.
 func ValidateCachedResource(cached *cachev1alpha1.CachedResource) field.ErrorList {
 	return validateCachedResource(cached, 0)
 }
 
-// validateCachedResource validates a cached resource whose selector had so many labels and values before.
+// validateCachedResource validates a cached resource. had is the size of the selector of its predecessor.
 func validateCachedResource(cached *cachev1alpha1.CachedResource, had int) field.ErrorList {
 	var errs field.ErrorList
 	if cached.Spec.Version == "" {
-		errs = append(errs, field.Required(spec.Child("version"), "name the version in which the objects are to be replicated, such as v1"))
+		errs = append(errs, field.Required(spec.Child("version"), "specify the version in which the objects are replicated, such as v1"))
 	} else if len(apivalidation.IsDNS1035Label(cached.Spec.Version)) > 0 {
 		errs = append(errs, field.Invalid(spec.Child("version"), cached.Spec.Version, "must be a version of an API, such as v1"))
 	}
@@ -130,13 +121,13 @@ func validateCachedResource(cached *cachev1alpha1.CachedResource, had int) field
 		errs = append(errs, validateLabels(selector, had, spec.Child("labelSelector"))...)
 	}
 	if identity := cached.Spec.Identity; identity != nil && identity.SecretRef != nil && identity.SecretRef.Name == "" {
-		errs = append(errs, field.Required(spec.Child("identity", "secretRef", "name"), "name the secret that has the identity under "+IdentityKey+", or leave secretRef out to have one made"))
+		errs = append(errs, field.Required(spec.Child("identity", "secretRef", "name"), "specify the secret that has the identity under "+IdentityKey+", or omit secretRef to have one created"))
 	}
 	return errs
 }
 
-// ValidateCachedResourceUpdate returns what is wrong with a cached resource that was another one
-// before: of what and under which identity it has replicas does not change.
+// ValidateCachedResourceUpdate validates an update of a cached resource, which must not change the replicated resource
+// and its identity.
 func ValidateCachedResourceUpdate(cached, before *cachev1alpha1.CachedResource) field.ErrorList {
 	errs := validateCachedResource(cached, selected(before.Spec.LabelSelector))
 	for _, kept := range []struct{ name, is, was string }{
@@ -145,11 +136,11 @@ func ValidateCachedResourceUpdate(cached, before *cachev1alpha1.CachedResource) 
 		{"resource", cached.Spec.Resource, before.Spec.Resource},
 	} {
 		if kept.is != kept.was {
-			errs = append(errs, field.Forbidden(spec.Child(kept.name), fmt.Sprintf("it is %q and cannot change: make another object for another resource", kept.was)))
+			errs = append(errs, field.Forbidden(spec.Child(kept.name), fmt.Sprintf("it is %q and cannot change: create another object for another resource", kept.was)))
 		}
 	}
 	if before.Spec.Identity != nil && before.Spec.Identity.SecretRef != nil && CachedSecretOf(cached) != CachedSecretOf(before) {
-		errs = append(errs, field.Forbidden(spec.Child("identity"), "the identity cannot change: make another object for another identity"))
+		errs = append(errs, field.Forbidden(spec.Child("identity"), "the identity cannot change: create another object for another identity"))
 	}
 	return errs
 }

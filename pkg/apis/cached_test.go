@@ -10,7 +10,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/apis"
 )
 
-// TestReplicatedOf: objects are called the same by the cached resource and by what it publishes.
+// TestReplicatedOf: the cached resource and its publication have the same resource name.
 func TestReplicatedOf(t *testing.T) {
 	cached := &cachev1alpha1.CachedResource{}
 	cached.Spec.GroupVersionResource = cachev1alpha1.GroupVersionResource{Group: "g.io", Version: "v1", Resource: "flavors"}

@@ -7,23 +7,20 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 )
 
-// everyVerb stands for all verbs in a claim.
+// everyVerb stands for all verbs in a claim. It is the verb of claims in v1alpha1.
 const everyVerb = "*"
 
-// Claims are the permission claims of a binding, compared with those of its export.
+// Claims is the result of comparing the permission claims of a binding with those of its export.
 type Claims struct {
-	// Applied are those that have effect: what both name, with the verbs that both name
-	// and the selector of the binding.
+	// Applied contains the claims in effect: those in both, with the common verbs and the selector of the binding.
 	Applied []apisv1alpha2.ScopedPermissionClaim
-	// NotExported are accepted, and the export does not ask for them.
+	// NotExported contains accepted claims that the export does not have.
 	NotExported []apisv1alpha2.PermissionClaim
-	// Different are accepted with other verbs, or for other objects, than the export
-	// asks for.
+	// Different contains accepted claims with other verbs, or for other objects, than in the export.
 	Different []apisv1alpha2.PermissionClaim
 }
 
-// CompareClaims returns what comes of the claims that an export makes and those of a
-// binding.
+// CompareClaims compares the claims of an export with those of a binding.
 func CompareClaims(exported []apisv1alpha2.PermissionClaim, accepted []apisv1alpha2.AcceptablePermissionClaim) Claims {
 	var c Claims
 	for i := range accepted {
@@ -36,9 +33,9 @@ func CompareClaims(exported []apisv1alpha2.PermissionClaim, accepted []apisv1alp
 			c.NotExported = append(c.NotExported, own.PermissionClaim)
 			continue
 		}
-		asked := &exported[at]
-		verbs, same := commonVerbs(asked.Verbs, own.Verbs)
-		if !same || asked.DefaultSelector != nil && !equality.Semantic.DeepEqual(*asked.DefaultSelector, own.Selector) {
+		claimed := &exported[at]
+		verbs, same := commonVerbs(claimed.Verbs, own.Verbs)
+		if !same || claimed.DefaultSelector != nil && !equality.Semantic.DeepEqual(*claimed.DefaultSelector, own.Selector) {
 			c.Different = append(c.Different, own.PermissionClaim)
 		}
 		if len(verbs) == 0 {
@@ -51,8 +48,7 @@ func CompareClaims(exported []apisv1alpha2.PermissionClaim, accepted []apisv1alp
 	return c
 }
 
-// commonVerbs returns the verbs that both have, and whether they say the same, for
-// which one may say all.
+// commonVerbs returns the verbs in both lists, and whether the lists are equal. A list with "*" equals any list.
 func commonVerbs(a, b []string) (common []string, same bool) {
 	switch {
 	case slices.Contains(a, everyVerb):

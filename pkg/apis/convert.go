@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// conversions are the functions between the versions of the kinds that have two.
+// conversions contains the functions between the versions of APIExports and APIBindings.
 var conversions = map[schema.GroupVersionKind]func(u *unstructured.Unstructured) (*unstructured.Unstructured, error){
 	apisv1alpha1.SchemeGroupVersion.WithKind("APIExport"):  through(ExportToV1alpha2),
 	apisv1alpha2.SchemeGroupVersion.WithKind("APIExport"):  through(ExportToV1alpha1),
@@ -21,9 +21,8 @@ var conversions = map[schema.GroupVersionKind]func(u *unstructured.Unstructured)
 	apisv1alpha2.SchemeGroupVersion.WithKind("APIBinding"): through(BindingToV1alpha1),
 }
 
-// Convert returns an APIExport or APIBinding in another version. What that version
-// cannot say is in annotations of what is returned. It fails for other kinds, and for
-// annotations that do not say what they should. in does not change.
+// Convert returns an APIExport or APIBinding in another version. Fields that the version does not have are stored
+// in annotations. It fails for other kinds, and for invalid annotations. in does not change.
 func Convert(in *unstructured.Unstructured, to string) (*unstructured.Unstructured, error) {
 	gvk := in.GroupVersionKind()
 	if in.GetAPIVersion() == to {
@@ -46,7 +45,7 @@ func Convert(in *unstructured.Unstructured, to string) (*unstructured.Unstructur
 }
 
 // setGroups sets the group of claims that have none. It is the key of a list, and has a default in the schema (package
-// config). Requests are defaulted, but conversion is not. Without it, every update would add the group.
+// config), which is not applied to converted objects. Without it, every update would add the group.
 func setGroups(export *unstructured.Unstructured) {
 	claims, _, _ := unstructured.NestedFieldNoCopy(export.Object, "spec", "permissionClaims")
 	all, _ := claims.([]any)
@@ -57,7 +56,7 @@ func setGroups(export *unstructured.Unstructured) {
 	}
 }
 
-// specs read and write the specs of the versions that are not stored.
+// specs decode and encode v1alpha1 objects.
 var specs = map[schema.GroupVersionKind]func(u *unstructured.Unstructured) (*unstructured.Unstructured, error){
 	apisv1alpha1.SchemeGroupVersion.WithKind("APIExport"):  through(same[apisv1alpha1.APIExport]),
 	apisv1alpha1.SchemeGroupVersion.WithKind("APIBinding"): through(same[apisv1alpha1.APIBinding]),
@@ -65,8 +64,8 @@ var specs = map[schema.GroupVersionKind]func(u *unstructured.Unstructured) (*uns
 
 func same[T any](in *T) (*T, error) { return in, nil }
 
-// KeepSpec gives an APIExport or APIBinding of v1alpha1 the spec that it had before if the two differ only by empty
-// fields, e.g. group: "", because these are not stored. Otherwise every update with them would be a change.
+// KeepSpec sets the spec of an APIExport or APIBinding of v1alpha1 to its former one if they differ only by empty fields,
+// e.g. group: "". These are not stored, so every update with them would be a change.
 func KeepSpec(object, old *unstructured.Unstructured) {
 	typed, ok := specs[object.GroupVersionKind()]
 	if !ok {
@@ -74,7 +73,7 @@ func KeepSpec(object, old *unstructured.Unstructured) {
 	}
 	now, err := typed(object)
 	if err != nil {
-		return // validation reports an object of another type
+		return // validation reports the error
 	}
 	before, err := typed(old)
 	if spec := old.Object["spec"]; spec != nil && err == nil && equality.Semantic.DeepEqual(now.Object["spec"], before.Object["spec"]) {
@@ -82,7 +81,7 @@ func KeepSpec(object, old *unstructured.Unstructured) {
 	}
 }
 
-// through makes a conversion between types one between objects without types.
+// through converts a conversion between types to one between unstructured objects.
 func through[In, Out any](convert func(*In) (*Out, error)) func(*unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	return func(u *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 		in := new(In)
@@ -98,17 +97,16 @@ func through[In, Out any](convert func(*In) (*Out, error)) func(*unstructured.Un
 	}
 }
 
-// remember puts what a version cannot say into an annotation, or removes the
-// annotation where there is nothing.
-func remember[T any](meta *metav1.ObjectMeta, annotation string, what []T) error {
-	if len(what) == 0 {
+// remember stores values that a version does not have in an annotation, or removes the annotation if there are none.
+func remember[T any](meta *metav1.ObjectMeta, annotation string, values []T) error {
+	if len(values) == 0 {
 		delete(meta.Annotations, annotation)
 		if len(meta.Annotations) == 0 {
 			meta.Annotations = nil
 		}
 		return nil
 	}
-	encoded, err := json.Marshal(what)
+	encoded, err := json.Marshal(values)
 	if err != nil {
 		return fmt.Errorf("encoding the annotation %s: %w", annotation, err)
 	}
@@ -116,28 +114,25 @@ func remember[T any](meta *metav1.ObjectMeta, annotation string, what []T) error
 	return nil
 }
 
-// recall returns what remember has put into an annotation.
+// recall returns the values in an annotation.
 func recall[T any](meta *metav1.ObjectMeta, annotation string) ([]T, error) {
 	encoded, ok := meta.Annotations[annotation]
 	if !ok {
 		return nil, nil
 	}
-	var what []T
-	if err := json.Unmarshal([]byte(encoded), &what); err != nil {
-		return nil, fmt.Errorf("the annotation %s is not the JSON of %T: %w", annotation, what, err)
+	var values []T
+	if err := json.Unmarshal([]byte(encoded), &values); err != nil {
+		return nil, fmt.Errorf("the annotation %s is not the JSON of %T: %w", annotation, values, err)
 	}
-	return what, nil
+	return values, nil
 }
 
-// saysMore reports whether a claim says what v1alpha1 cannot.
-func saysMore(claim *apisv1alpha2.PermissionClaim) bool {
-	return len(claim.Verbs) != 1 || claim.Verbs[0] != allVerbs || claim.DefaultSelector != nil
+// needsV1alpha2 reports whether a claim cannot be expressed in v1alpha1.
+func needsV1alpha2(claim *apisv1alpha2.PermissionClaim) bool {
+	return len(claim.Verbs) != 1 || claim.Verbs[0] != everyVerb || claim.DefaultSelector != nil
 }
 
-// allVerbs are what a claim in v1alpha1 asks for.
-const allVerbs = "*"
-
-// filter returns what is selected, or nil.
+// filter returns the selected items, or nil.
 func filter[T any](all []T, selected func(*T) bool) []T {
 	var out []T
 	for i := range all {
@@ -148,28 +143,26 @@ func filter[T any](all []T, selected func(*T) bool) []T {
 	return out
 }
 
-// The SDK converts fields, and this package sees to what it forgets: default
-// selectors of claims to all verbs, and claims of v1alpha1 that ask for neither all
-// objects nor some, which are invalid. Annotations are the SDK's, but only where they say
-// something, so that reading and writing an object in another version changes nothing.
+// The SDK converts fields. This package handles the cases that it does not: default selectors of claims to all
+// verbs, and v1alpha1 claims that select neither all objects nor some, which are invalid. Annotations are in the
+// SDK's format, but only written if necessary, so that reading and writing an object in another version changes nothing.
 
-// ExportToV1alpha1 converts an APIExport. Resources that are not stored as custom
-// resources, and claims to single verbs or with a default selector, are in annotations.
+// ExportToV1alpha1 converts an APIExport. Annotations contain resources that are not stored as custom resources, and
+// claims to single verbs or with a default selector.
 func ExportToV1alpha1(in *apisv1alpha2.APIExport) (*apisv1alpha1.APIExport, error) {
 	in = withStorage(in)
 	out := &apisv1alpha1.APIExport{}
 	if err := apisv1alpha2.Convert_v1alpha2_APIExport_To_v1alpha1_APIExport(in, out, nil); err != nil {
 		return nil, err
 	}
-	askForSomething(out.Spec.PermissionClaims)
+	selectAll(out.Spec.PermissionClaims)
 	if err := remember(&out.ObjectMeta, apisv1alpha2.ResourceSchemasAnnotation, filter(in.Spec.Resources, isNotStored)); err != nil {
 		return nil, err
 	}
-	return out, remember(&out.ObjectMeta, apisv1alpha2.PermissionClaimsAnnotation, filter(in.Spec.PermissionClaims, saysMore))
+	return out, remember(&out.ObjectMeta, apisv1alpha2.PermissionClaimsAnnotation, filter(in.Spec.PermissionClaims, needsV1alpha2))
 }
 
-// ExportToV1alpha2 converts an APIExport. Claims to objects by name are in an
-// annotation.
+// ExportToV1alpha2 converts an APIExport. An annotation contains claims to objects by name.
 func ExportToV1alpha2(in *apisv1alpha1.APIExport) (*apisv1alpha2.APIExport, error) {
 	out := &apisv1alpha2.APIExport{}
 	if err := apisv1alpha2.Convert_v1alpha1_APIExport_To_v1alpha2_APIExport(in, out, nil); err != nil {
@@ -178,8 +171,7 @@ func ExportToV1alpha2(in *apisv1alpha1.APIExport) (*apisv1alpha2.APIExport, erro
 	return out, remember(&out.ObjectMeta, apisv1alpha2.PermissionClaimsV1Alpha1Annotation, filter(in.Spec.PermissionClaims, selectsObjects))
 }
 
-// withStorage returns an export whose resources say how they are stored: defaults come
-// after conversion where only some fields of an object are applied.
+// withStorage sets the default storage of resources, because defaulting comes after conversion in server-side apply.
 func withStorage(in *apisv1alpha2.APIExport) *apisv1alpha2.APIExport {
 	out := in.DeepCopy()
 	for i := range out.Spec.Resources {
@@ -190,15 +182,12 @@ func withStorage(in *apisv1alpha2.APIExport) *apisv1alpha2.APIExport {
 	return out
 }
 
-// isNotStored reports whether a resource is something else than custom resources.
 func isNotStored(r *apisv1alpha2.ResourceSchema) bool { return r.Storage.CRD == nil }
 
-// selectsObjects reports whether a claim in v1alpha1 is to single objects.
 func selectsObjects(claim *apisv1alpha1.PermissionClaim) bool { return len(claim.ResourceSelector) > 0 }
 
-// askForSomething makes claims to no objects claims to all, which is how v1alpha2
-// understands them.
-func askForSomething(claims []apisv1alpha1.PermissionClaim) {
+// selectAll changes claims without a selector to claims to all objects, as v1alpha2 interprets them.
+func selectAll(claims []apisv1alpha1.PermissionClaim) {
 	for i := range claims {
 		if len(claims[i].ResourceSelector) == 0 {
 			claims[i].All = true
@@ -206,35 +195,33 @@ func askForSomething(claims []apisv1alpha1.PermissionClaim) {
 	}
 }
 
-// StatusAnnotations are the annotations in which an APIBinding of v1alpha1 has what
-// only the status of v1alpha2 can say. They are the status, and not the client's.
+// StatusAnnotations are the annotations of a v1alpha1 APIBinding that contain the parts of its status which only v1alpha2
+// has. Clients must not change them.
 var StatusAnnotations = []string{apisv1alpha2.StatusPermissionClaimsAnnotation, apisv1alpha2.StatusAppliedClaimsAnnotation}
 
-// V1alpha1StatusAnnotations are those in which v1alpha2 has what only the status of
-// v1alpha1 can say.
+// V1alpha1StatusAnnotations are the annotations of a v1alpha2 APIBinding for the status that only v1alpha1 has.
 var V1alpha1StatusAnnotations = []string{apisv1alpha2.StatusPermissionClaimsV1Alpha1Annotation, apisv1alpha2.StatusAppliedClaimsV1Alpha1Annotation}
 
-// BindingToV1alpha1 converts an APIBinding. Claims to single verbs, by label or with a
-// default selector are in annotations.
+// BindingToV1alpha1 converts an APIBinding. Annotations contain claims to single verbs, by label, or with a default
+// selector.
 func BindingToV1alpha1(in *apisv1alpha2.APIBinding) (*apisv1alpha1.APIBinding, error) {
 	out := &apisv1alpha1.APIBinding{}
 	if err := apisv1alpha2.Convert_v1alpha2_APIBinding_To_v1alpha1_APIBinding(in, out, nil); err != nil {
 		return nil, err
 	}
-	askForSomething(out.Status.ExportPermissionClaims)
+	selectAll(out.Status.ExportPermissionClaims)
 	if err := remember(&out.ObjectMeta, apisv1alpha2.AcceptablePermissionClaimsAnnotation, filter(in.Spec.PermissionClaims, func(c *apisv1alpha2.AcceptablePermissionClaim) bool {
-		return scopedSaysMore(&c.ScopedPermissionClaim)
+		return scopedNeedsV1alpha2(&c.ScopedPermissionClaim)
 	})); err != nil {
 		return nil, err
 	}
-	if err := remember(&out.ObjectMeta, apisv1alpha2.StatusPermissionClaimsAnnotation, filter(in.Status.ExportPermissionClaims, saysMore)); err != nil {
+	if err := remember(&out.ObjectMeta, apisv1alpha2.StatusPermissionClaimsAnnotation, filter(in.Status.ExportPermissionClaims, needsV1alpha2)); err != nil {
 		return nil, err
 	}
-	return out, remember(&out.ObjectMeta, apisv1alpha2.StatusAppliedClaimsAnnotation, filter(in.Status.AppliedPermissionClaims, scopedSaysMore))
+	return out, remember(&out.ObjectMeta, apisv1alpha2.StatusAppliedClaimsAnnotation, filter(in.Status.AppliedPermissionClaims, scopedNeedsV1alpha2))
 }
 
-// BindingToV1alpha2 converts an APIBinding. Claims to objects by name are in
-// annotations, and reach all objects.
+// BindingToV1alpha2 converts an APIBinding. Annotations contain claims to objects by name, which apply to all objects.
 func BindingToV1alpha2(in *apisv1alpha1.APIBinding) (*apisv1alpha2.APIBinding, error) {
 	out := &apisv1alpha2.APIBinding{}
 	if err := apisv1alpha2.Convert_v1alpha1_APIBinding_To_v1alpha2_APIBinding(in, out, nil); err != nil {
@@ -254,8 +241,7 @@ func BindingToV1alpha2(in *apisv1alpha1.APIBinding) (*apisv1alpha2.APIBinding, e
 	return out, remember(&out.ObjectMeta, apisv1alpha2.StatusAppliedClaimsV1Alpha1Annotation, filter(in.Status.AppliedPermissionClaims, selectsObjects))
 }
 
-// restoreDefaultSelectors gives claims the default selectors that the annotations
-// remember.
+// restoreDefaultSelectors sets the default selectors of claims from the annotations.
 func restoreDefaultSelectors(meta *metav1.ObjectMeta, out *apisv1alpha2.APIBinding) error {
 	acceptable, err := recall[apisv1alpha2.AcceptablePermissionClaim](meta, apisv1alpha2.AcceptablePermissionClaimsAnnotation)
 	if err != nil {
@@ -287,14 +273,12 @@ func restoreDefaultSelectors(meta *metav1.ObjectMeta, out *apisv1alpha2.APIBindi
 	return nil
 }
 
-// restore gives a claim the default selector that is remembered of it.
 func restore(claim, remembered *apisv1alpha2.PermissionClaim) {
 	if claim.EqualGRI(*remembered) {
 		claim.DefaultSelector = remembered.DefaultSelector
 	}
 }
 
-// scopedSaysMore reports whether a claim says what v1alpha1 cannot.
-func scopedSaysMore(claim *apisv1alpha2.ScopedPermissionClaim) bool {
-	return saysMore(&claim.PermissionClaim) || !claim.Selector.MatchAll
+func scopedNeedsV1alpha2(claim *apisv1alpha2.ScopedPermissionClaim) bool {
+	return needsV1alpha2(&claim.PermissionClaim) || !claim.Selector.MatchAll
 }

@@ -23,7 +23,7 @@ import (
 
 const rounds = 500
 
-// filler makes objects that could have been stored.
+// filler creates objects that could have been stored.
 func filler(seed int64) *randfill.Filler {
 	word := func(c randfill.Continue) string { return fmt.Sprintf("w%d", c.Intn(1000)) }
 	object := func(meta *metav1.ObjectMeta, c randfill.Continue) {
@@ -79,7 +79,7 @@ func filler(seed int64) *randfill.Filler {
 	)
 }
 
-// roundTrip converts objects there and back, and expects what was.
+// roundTrip converts objects to the other version and back.
 func roundTrip[In, Out any](t *testing.T, there func(*In) (*Out, error), back func(*Out) (*In, error), normalize func(*In)) {
 	t.Helper()
 	for seed := range int64(rounds) {
@@ -99,7 +99,7 @@ func roundTrip[In, Out any](t *testing.T, there func(*In) (*Out, error), back fu
 func TestRoundTrips(t *testing.T) {
 	t.Run("export v1alpha2", func(t *testing.T) {
 		roundTrip(t, apis.ExportToV1alpha1, apis.ExportToV1alpha2, func(e *apisv1alpha2.APIExport) {
-			// The order of what has a key means nothing: what is stored comes first.
+			// The order of keyed items is not significant.
 			slices.SortStableFunc(e.Spec.Resources, func(a, b apisv1alpha2.ResourceSchema) int {
 				return strings.Compare(fmt.Sprint(a.Storage.CRD == nil), fmt.Sprint(b.Storage.CRD == nil))
 			})
@@ -116,7 +116,7 @@ func TestRoundTrips(t *testing.T) {
 	})
 }
 
-// What one version says and the other cannot survives a change by a client of the other.
+// Fields that one version does not have survive an update by a client of that version.
 func TestChangesInTheOtherVersion(t *testing.T) {
 	export := &apisv1alpha1.APIExport{Spec: apisv1alpha1.APIExportSpec{
 		LatestResourceSchemas: []string{"v1.widgets.core", "v1.gadgets.example.org"},
@@ -146,7 +146,7 @@ func TestChangesInTheOtherVersion(t *testing.T) {
 	require.Equal(t, stored.Annotations, last.Annotations)
 }
 
-// TestKeepSpec: an object with empty fields is the same as what is read after it was stored in the other version.
+// TestKeepSpec: an object with empty fields equals the object that is read after it was stored in the other version.
 func TestKeepSpec(t *testing.T) {
 	for kind, text := range map[string]string{
 		"APIBinding": `{"reference":{"export":{"path":"","name":"e"}},"permissionClaims":[{"group":"","resource":"configmaps","identityHash":"","all":true,"resourceSelector":[],"state":"Accepted"}]}`,
@@ -174,7 +174,7 @@ func TestKeepSpec(t *testing.T) {
 	}
 }
 
-// A claim that says nothing of objects is valid in v1alpha1, too.
+// A claim without a selection of objects is valid in v1alpha1, too.
 func TestClaimsOfV1alpha2AreValid(t *testing.T) {
 	out, err := apis.ExportToV1alpha1(&apisv1alpha2.APIExport{Spec: apisv1alpha2.APIExportSpec{
 		PermissionClaims: []apisv1alpha2.PermissionClaim{{GroupResource: apisv1alpha2.GroupResource{Resource: "secrets"}, Verbs: []string{"*"}}},
@@ -184,7 +184,7 @@ func TestClaimsOfV1alpha2AreValid(t *testing.T) {
 	require.Empty(t, out.Annotations)
 }
 
-// Where only some fields are applied, the default of the storage comes last.
+// In server-side apply, the default of the storage comes last.
 func TestStorageIsDefaulted(t *testing.T) {
 	out, err := apis.ExportToV1alpha1(&apisv1alpha2.APIExport{Spec: apisv1alpha2.APIExportSpec{
 		Resources: []apisv1alpha2.ResourceSchema{{Name: "widgets", Schema: "v1.widgets.core"}},
@@ -219,8 +219,7 @@ func TestConvert(t *testing.T) {
 	require.ErrorContains(t, err, "there is no conversion")
 }
 
-// FuzzConvert feeds annotations that clients may write: conversion says what is wrong
-// with them, and what it can convert it can convert back.
+// FuzzConvert checks annotations that clients may write: conversion either fails or can be reversed.
 func FuzzConvert(f *testing.F) {
 	for _, seed := range []string{
 		``, `null`, `{}`, `[]`, `[{}]`, `"a"`, `[{"resource":"secrets","verbs":["get"]}]`, `[{"resource":"secrets","verbs":null,"selector":{"matchAll":true},"state":"Accepted"}]`,

@@ -1,10 +1,7 @@
-// Package apis holds the rules of the kinds of apis.kcp.io, by which one logical
-// cluster exports APIs and others bind them: how their versions are converted
-// into each other without loss, what is valid, and how names, labels and the
-// identity of an export are computed.
+// Package apis contains the rules of the API group apis.kcp.io, with which logical clusters export and bind APIs:
+// lossless conversion between versions, validation, and the computation of names, labels and identities.
 //
 //	conversions  compiled rules of APIConversions, between the versions of a schema
 //
-// It is pure: it reads and returns values, and asks nobody. docs/bindings.md
-// explains the kinds.
+// It is pure: it does not access other components. docs/bindings.md explains the kinds.
 package apis

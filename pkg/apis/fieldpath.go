@@ -6,9 +6,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// FieldPath returns the names in a path to a field of an object, such as
-// .spec.name.first, of which the first dot may be missing. It returns nil for anything
-// else: what has dots in its name, is in a list, or is selected, cannot be said.
+// FieldPath returns the names in a path such as .spec.name.first, whose first dot is optional. It returns nil for
+// names that contain dots, for list items and for filters, which are not supported.
 func FieldPath(path string) []string {
 	names := strings.Split(strings.TrimPrefix(path, "."), ".")
 	for _, name := range names {
@@ -19,7 +18,6 @@ func FieldPath(path string) []string {
 	return names
 }
 
-// validateFieldPath wants a path to a field, such as .spec.name.first.
 func validateFieldPath(value string, path *field.Path) field.ErrorList {
 	if FieldPath(value) == nil {
 		return field.ErrorList{field.Invalid(path, value, "must be the JSONPath of a field from the root of the object, of names and dots only, such as .spec.name.first")}
@@ -27,7 +25,6 @@ func validateFieldPath(value string, path *field.Path) field.ErrorList {
 	return nil
 }
 
-// validateDestination wants a path to a field that a rule may set.
 func validateDestination(value string, path *field.Path) field.ErrorList {
 	if errs := validateFieldPath(value, path); len(errs) > 0 {
 		return errs

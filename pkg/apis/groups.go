@@ -15,18 +15,16 @@ import (
 
 var spec = field.NewPath("spec")
 
-// coreGroup is what the group "" is called where a name cannot be empty.
+// coreGroup is the name of the group "" where a name must not be empty.
 const coreGroup = "core"
 
-// undottedGroups are those of Kubernetes, which has given out no others since. Definitions
-// and schemas may be of them.
+// undottedGroups contains all Kubernetes groups without a dot. Definitions and schemas may use them.
 var undottedGroups = []string{"", "apps", "batch", "extensions", "policy", "autoscaling"}
 
-// dotted follows the name of such a group where upstream's validation looks at it, which
-// wants a dot.
+// dotted is appended to such a group, because upstream's validation requires a dot.
 const dotted = ".group.invalid"
 
-// DefinitionName is the name of the CustomResourceDefinition of a resource.
+// DefinitionName returns the name of the CustomResourceDefinition of a resource.
 func DefinitionName(resource schema.GroupResource) string {
 	return resource.Resource + "." + groupInName(resource.Group)
 }
@@ -40,12 +38,11 @@ func DefinitionGroup(name string) string {
 	return group
 }
 
-// ValidateDefinition has upstream's validation look at a definition, and at what it was before
-// unless that is nil: in place of a group of Kubernetes without a dot it sees another, for
-// each its own.
+// ValidateDefinition calls upstream's validation with a definition, and with the former one unless it is nil.
+// Kubernetes groups without a dot are replaced by others with a dot.
 //
-// What is above the limits of schemacosts is reported alone, because upstream's validation compiles patterns and applies
-// defaults.
+// If the limits of schemacosts are exceeded, only this is reported, because upstream's validation compiles patterns and
+// applies defaults.
 func ValidateDefinition(crd, old *apiextensions.CustomResourceDefinition, validate func(crd, old *apiextensions.CustomResourceDefinition) field.ErrorList) field.ErrorList {
 	if errs := aboveLimits(crd, old); len(errs) > 0 {
 		return request.LimitErrors(errs)
@@ -62,7 +59,7 @@ func ValidateDefinition(crd, old *apiextensions.CustomResourceDefinition, valida
 	return errs
 }
 
-// aboveLimits returns what is above the limits in a definition, and was not before.
+// aboveLimits returns an error if a definition exceeds the limits and its predecessor did not.
 func aboveLimits(crd, old *apiextensions.CustomResourceDefinition) field.ErrorList {
 	var specs [2]*apiextensionsv1.CustomResourceDefinitionSpec
 	for i, d := range []*apiextensions.CustomResourceDefinition{crd, old} {
@@ -78,7 +75,6 @@ func aboveLimits(crd, old *apiextensions.CustomResourceDefinition) field.ErrorLi
 	return schemacosts.CheckSpec(specs[0], specs[1])
 }
 
-// withDot returns a definition with another name and group, that shares all else.
 func withDot(crd *apiextensions.CustomResourceDefinition) *apiextensions.CustomResourceDefinition {
 	if crd == nil {
 		return nil
@@ -89,7 +85,6 @@ func withDot(crd *apiextensions.CustomResourceDefinition) *apiextensions.CustomR
 	return &shown
 }
 
-// groupInName is what a group is called in names.
 func groupInName(group string) string {
 	if group == "" {
 		return coreGroup

@@ -23,31 +23,29 @@ import (
 )
 
 const (
-	// ExportLabel is on APIBindings. Its value, ExportLabelValue, is the same for all
-	// bindings of one export.
+	// ExportLabel is a label of APIBindings. Its value, ExportLabelValue, is the same for all bindings to one export.
 	ExportLabel = "internal.apis.kcp.io/export"
-	// ExportIndex is the name of the index of bindings by the value of ExportLabel.
+	// ExportIndex is the name of the index of bindings by ExportLabel.
 	ExportIndex = "export"
-	// PathIndex is the name of the index of exports by where they are.
+	// PathIndex is the name of the index of exports by logical cluster, path and name.
 	PathIndex = "path"
-	// MirroredPrefix starts the annotations of an export that its bindings have, too.
+	// IdentityIndex is the name of the index of exports by identity.
+	IdentityIndex = "identity"
+	// MirroredPrefix is the prefix of annotations that bindings copy from their export.
 	MirroredPrefix = "extra.apis.kcp.io/"
-	// BindingFinalizer is on APIBindings until what was bound is gone.
+	// BindingFinalizer protects APIBindings until the objects of their bound resources have been deleted.
 	BindingFinalizer = "apis.kcp.io/apibinding-finalizer"
-	// InternalGroup is the API group of what shards keep for themselves.
+	// InternalGroup is the API group of objects that shards store for themselves.
 	InternalGroup = "internal.shardplane.io"
-	// IdentityNamespace has the secrets with the identities of exports that bring none.
+	// IdentityNamespace contains the secrets with the identities of exports that do not specify one.
 	IdentityNamespace = "kcp-system"
-	// IdentityKey is the key of a secret under which it has an identity.
+	// IdentityKey is the key of the identity in a secret.
 	IdentityKey = apisv1alpha1.SecretKeyAPIExportIdentity
-	// identityBytes is how many random bytes an identity is made of.
+
 	identityBytes = 32
 )
 
-// IdentityIndex is the name of the index of exports by their identities.
-const IdentityIndex = "identity"
-
-// schemaPrefix is what precedes the resource in the name of an APIResourceSchema.
+// schemaPrefix matches the prefix of the name of an APIResourceSchema.
 var schemaPrefix = regexp.MustCompile(`^[a-z]([-a-z0-9]*[a-z0-9])?$`)
 
 // ExportLabelValue returns the value of ExportLabel on the bindings of an export.
@@ -55,8 +53,8 @@ func ExportLabelValue(provider logicalcluster.Name, export string) string {
 	return hash([]byte(provider.Path().Join(export).String()))
 }
 
-// Complete gives a new binding what servers give it: the path of its logical cluster and the
-// label of its export (ExportLabelValue), unless these are empty, and the finalizer.
+// Complete sets the metadata that servers add to new bindings: the finalizer, and unless they are empty, the path of
+// the logical cluster and the label of the export (ExportLabelValue).
 func Complete(binding metav1.Object, path, label string) {
 	set := func(of map[string]string, key, value string) map[string]string {
 		all := make(map[string]string, len(of)+1)
@@ -75,8 +73,7 @@ func Complete(binding metav1.Object, path, label string) {
 	}
 }
 
-// DefaultBindingName returns the name of the binding that a logical cluster has to an
-// export because its type says so, with the path that the type says.
+// DefaultBindingName returns the name of the binding to an export that a workspace type specifies with a path.
 func DefaultBindingName(cluster logicalcluster.Name, path, export string) string {
 	const hashed = 5 // characters of the hash
 	suffix := "-" + strings.ToLower(hash([]byte(cluster.String() + "|" + path + "|" + export))[:hashed])
@@ -91,8 +88,8 @@ func IndexByExport(binding *apisv1alpha2.APIBinding) []string {
 	return nil
 }
 
-// IndexByPath indexes an export by its logical cluster, and by the path of that if an annotation
-// contains it: each joined with the name of the export, and as AnyAt.
+// IndexByPath indexes an export by its logical cluster and, if an annotation contains it, by the path: each joined with
+// the name of the export, and as AnyAt.
 func IndexByPath(export *apisv1alpha2.APIExport) []string {
 	cluster := logicalcluster.From(export).Path()
 	keys := []string{cluster.Join(export.Name).String(), AnyAt(cluster)}
@@ -102,7 +99,7 @@ func IndexByPath(export *apisv1alpha2.APIExport) []string {
 	return keys
 }
 
-// AnyAt is the key in PathIndex of all exports of the logical cluster at a path.
+// AnyAt returns the key in PathIndex of all exports in the logical cluster at a path.
 func AnyAt(path logicalcluster.Path) string { return path.String() + ":" }
 
 // IndexByIdentity indexes an export by its identity.
@@ -113,9 +110,8 @@ func IndexByIdentity(export *apisv1alpha2.APIExport) []string {
 	return []string{export.Status.IdentityHash}
 }
 
-// ClaimLabel returns the label that objects show which an accepted permission claim
-// of an export reaches. Verbs and the default selector do not count: they may change,
-// and the claim is still the same.
+// ClaimLabel returns the label of objects to which an accepted permission claim applies. It does not depend on verbs
+// and the default selector, which may change.
 func ClaimLabel(provider logicalcluster.Name, export string, claim apisv1alpha2.PermissionClaim) (key, value string, err error) {
 	claim.Verbs, claim.DefaultSelector = nil, nil
 	encoded, err := json.Marshal(claim)
@@ -125,20 +121,20 @@ func ClaimLabel(provider logicalcluster.Name, export string, claim apisv1alpha2.
 	return apisv1alpha2.APIExportPermissionClaimLabelPrefix + ExportLabelValue(provider, export), hash(encoded), nil
 }
 
-// hash is base62 of SHA-224, the form of hashes in labels.
+// hash returns SHA-224 in base62, like kcp's labels.
 func hash(data []byte) string {
 	sum := sha256.Sum224(data)
 	return new(big.Int).SetBytes(sum[:]).Text(62) //nolint:mnd // the number of digits and letters
 }
 
-// NewIdentity returns a new identity: 256 random bits, as text.
+// NewIdentity returns a random identity.
 func NewIdentity() string {
 	var bits [identityBytes]byte
 	_, _ = rand.Read(bits[:]) // it never fails
 	return hex.EncodeToString(bits[:])
 }
 
-// IdentityHash returns what everybody may know of an identity.
+// IdentityHash returns the public hash of an identity.
 func IdentityHash(identity []byte) string {
 	sum := sha256.Sum256(identity)
 	return hex.EncodeToString(sum[:])
@@ -152,13 +148,12 @@ func NewSecret(ref corev1.SecretReference) *corev1.Secret {
 	}
 }
 
-// DefaultSecret returns the reference to the secret with the identity of an export
-// that names none.
+// DefaultSecret returns the secret with the identity of an export that does not specify one.
 func DefaultSecret(export string) corev1.SecretReference {
 	return corev1.SecretReference{Namespace: IdentityNamespace, Name: export}
 }
 
-// SecretOf returns the reference to the secret with an export's identity, complete.
+// SecretOf returns the secret with the identity of an export.
 func SecretOf(export *apisv1alpha2.APIExport) corev1.SecretReference {
 	var named *corev1.SecretReference
 	if export.Spec.Identity != nil {
@@ -167,7 +162,7 @@ func SecretOf(export *apisv1alpha2.APIExport) corev1.SecretReference {
 	return secretOf(export.Name, named)
 }
 
-// secretOf completes what somebody says of the secret with the identity of an object.
+// secretOf returns the secret with the identity of an object, according to an optional and possibly incomplete reference.
 func secretOf(object string, named *corev1.SecretReference) corev1.SecretReference {
 	ref := DefaultSecret(object)
 	if named == nil {
@@ -182,15 +177,15 @@ func secretOf(object string, named *corev1.SecretReference) corev1.SecretReferen
 	return ref
 }
 
-// SchemaName is the name of an APIResourceSchema in its parts.
+// SchemaName is the parsed name of an APIResourceSchema.
 type SchemaName struct {
-	// Prefix tells schemas of one resource apart, often by their age.
+	// Prefix distinguishes schemas of the same resource, e.g. by their age.
 	Prefix string
 	// Resource is the resource that the schema defines.
 	Resource schema.GroupResource
 }
 
-// ParseSchemaName takes a name apart. The error says what such a name has to be like.
+// ParseSchemaName parses the name of an APIResourceSchema. The error describes the required format.
 func ParseSchemaName(name string) (SchemaName, error) {
 	prefix, rest, _ := strings.Cut(name, ".")
 	resource, group, found := strings.Cut(rest, ".")
@@ -208,7 +203,6 @@ func (n SchemaName) String() string {
 	return n.Prefix + schemaSuffix(n.Resource)
 }
 
-// schemaSuffix is what the names of schemas of a resource end in.
 func schemaSuffix(resource schema.GroupResource) string {
 	return "." + DefinitionName(resource)
 }

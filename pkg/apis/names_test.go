@@ -14,7 +14,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/apis"
 )
 
-// The values are those that the SDK's own tests expect.
+// The values are those of the SDK's own tests.
 func TestLabels(t *testing.T) {
 	selector := apisv1alpha2.PermissionClaimSelector{MatchAll: true}
 	for name, tc := range map[string]struct {
@@ -90,7 +90,7 @@ func TestSchemaNames(t *testing.T) {
 	}
 }
 
-// The first part of the name is the export's, the second one depends on all there is.
+// The first part is the name of the export, and the second one a hash of all inputs.
 func TestDefaultBindingName(t *testing.T) {
 	require.Equal(t, "some-export-7dkgs", apis.DefaultBindingName("some-cluster", "some:export:path", "some-export"))
 	require.Equal(t, "tenancy.kcp.io-bki6h", apis.DefaultBindingName("2vbq8nrx5l7dmzqg", "root", "tenancy.kcp.io"))

@@ -10,10 +10,10 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// ValidateReplacement returns why a schema cannot replace a former one with which objects are stored in
-// some versions. The rules are those of Kubernetes for updates of an established CustomResourceDefinition.
-// Group and plural are not compared, because the names of both schemas contain them. The rules for
-// definitions that predate structural schemas do not apply to schemas.
+// ValidateReplacement returns the reasons why a schema cannot replace a former one with which objects are stored
+// in some versions. The rules are those of Kubernetes for updates of an established CustomResourceDefinition.
+// Group and plural are not compared, because the names of both schemas contain them. Rules for definitions that
+// predate structural schemas do not apply to schemas.
 func ValidateReplacement(next, former *apiextensionsv1.CustomResourceDefinitionSpec, stored []string) field.ErrorList {
 	errs := apivalidation.ValidateImmutableField(next.Scope, former.Scope, spec.Child("scope"))
 	errs = append(errs, apivalidation.ValidateImmutableField(next.Names.Kind, former.Names.Kind, spec.Child("names", "kind"))...)

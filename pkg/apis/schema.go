@@ -8,8 +8,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// APIResourceSchema is kcp's, with the selectable fields of versions, for which the type of
-// the SDK has no place. Clients that go by that one lose them when they write.
+// APIResourceSchema is kcp's type with selectable fields, which the SDK does not have. Clients with the SDK's type
+// remove them when they write.
 type APIResourceSchema struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata"`
@@ -17,8 +17,7 @@ type APIResourceSchema struct {
 	Spec APIResourceSchemaSpec `json:"spec"`
 }
 
-// APIResourceSchemaSpec is what a schema says. Its Versions hide those of the type that is
-// embedded, also in JSON.
+// APIResourceSchemaSpec is the spec of a schema. Its Versions hide those of the embedded type, also in JSON.
 type APIResourceSchemaSpec struct {
 	apisv1alpha1.APIResourceSchemaSpec `json:",inline"`
 

@@ -7,11 +7,11 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// maxSelected is how many labels, and values of expressions, a selector may have that says what others
-// see of a resource: each event of the resource is matched with it, before anybody gets the event.
+// maxSelected limits the labels and values of expressions of a selector for objects of other users. Each event
+// of the resource is compared with the selector before it is sent to any client.
 const maxSelected = 128
 
-// validateLabels wants a valid selector, with no more labels and values than there may be, and had before.
+// validateLabels validates a selector. It may be as large as its predecessor, whose size is had, even if that exceeds the limit.
 func validateLabels(selector *metav1.LabelSelector, had int, path *field.Path) field.ErrorList {
 	if n := selected(selector); n > max(maxSelected, had) {
 		return field.ErrorList{field.TooMany(path, n, maxSelected)}
@@ -19,8 +19,7 @@ func validateLabels(selector *metav1.LabelSelector, had int, path *field.Path) f
 	return validation.ValidateLabelSelector(selector, validation.LabelSelectorValidationOptions{}, path)
 }
 
-// validateSelector wants exactly one way to select, and a valid one, that is not larger than there may be, and
-// was before.
+// validateSelector validates a selector, which must select in exactly one way.
 func validateSelector(selector *apisv1alpha2.PermissionClaimSelector, had int, path *field.Path) field.ErrorList {
 	ways := 0
 	for _, used := range []bool{selector.MatchAll, len(selector.MatchLabels) > 0, len(selector.MatchExpressions) > 0} {
@@ -37,8 +36,8 @@ func validateSelector(selector *apisv1alpha2.PermissionClaimSelector, had int, p
 	return validateLabels(&selector.LabelSelector, had, path)
 }
 
-// selected returns how many labels, and values of expressions, a selector has, of which one without
-// values counts as one; of none it is 0.
+// selected returns the number of labels and values of expressions in a selector. An expression without values
+// counts as one.
 func selected(selector *metav1.LabelSelector) int {
 	if selector == nil {
 		return 0
@@ -50,7 +49,7 @@ func selected(selector *metav1.LabelSelector) int {
 	return n
 }
 
-// mostProposed returns what the largest selector of an export's claims has.
+// mostProposed returns the size of the largest selector in the claims of an export.
 func mostProposed(claims []apisv1alpha2.PermissionClaim) (most int) {
 	for i := range claims {
 		if proposed := claims[i].DefaultSelector; proposed != nil {
@@ -60,7 +59,7 @@ func mostProposed(claims []apisv1alpha2.PermissionClaim) (most int) {
 	return most
 }
 
-// mostSelected returns what the largest selector of a binding's claims has.
+// mostSelected returns the size of the largest selector in the claims of a binding.
 func mostSelected(claims []apisv1alpha2.AcceptablePermissionClaim) (most int) {
 	for i := range claims {
 		most = max(most, selected(&claims[i].Selector.LabelSelector))

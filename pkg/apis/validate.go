@@ -15,16 +15,15 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// stored and other are the versions of the kinds that have two.
+// stored and other are the versions of APIExports and APIBindings.
 var (
 	stored = apisv1alpha2.SchemeGroupVersion.String()
 	other  = apisv1alpha1.SchemeGroupVersion.String()
 )
 
-// Validate returns what is wrong with an object of apis.kcp.io in any version, and with
-// its change if old, in the same version, is not nil. Objects of other groups are valid.
-// An object that cannot be converted is not valid: it would break the lists in the other
-// version, of all logical clusters at once.
+// Validate validates an object of apis.kcp.io in any version, and its change if old is not nil. old must have the
+// same version. Objects of other groups are valid. Objects that cannot be converted are invalid, because they would
+// break lists in the other version for all logical clusters.
 func Validate(ctx context.Context, object, old *unstructured.Unstructured) field.ErrorList {
 	if object.GroupVersionKind().Group != apis.GroupName {
 		return nil
@@ -45,7 +44,6 @@ func Validate(ctx context.Context, object, old *unstructured.Unstructured) field
 	}
 }
 
-// validateAs validates an object as type T.
 func validateAs[T any](object, old *unstructured.Unstructured, created func(*T) field.ErrorList, updated func(object, old *T) field.ErrorList) field.ErrorList {
 	typed, err := as[T](object)
 	if err != nil {
@@ -56,13 +54,13 @@ func validateAs[T any](object, old *unstructured.Unstructured, created func(*T) 
 	}
 	before, err := as[T](old)
 	if err != nil {
-		return created(typed) // what cannot be read may be mended
+		return created(typed) // an update may fix an unreadable object
 	}
 	return updated(typed, before)
 }
 
-// validateVersions validates an object of one of two versions as the one that is
-// stored. first looks at what the other version says.
+// validateVersions validates an object in its storage version. first validates an object of the other version
+// before that.
 func validateVersions[First, T any](object, old *unstructured.Unstructured, first func(*First) field.ErrorList, created func(*T) field.ErrorList, updated func(object, old *T) field.ErrorList) field.ErrorList {
 	if errs := checkLengths(object); len(errs) > 0 {
 		return errs
@@ -85,14 +83,13 @@ func validateVersions[First, T any](object, old *unstructured.Unstructured, firs
 	var before *unstructured.Unstructured
 	if old != nil {
 		if before, err = Convert(old, stored); err != nil {
-			before = nil // it cannot be read either: what mends it is welcome
+			before = nil // an update may fix an unreadable object
 		}
 	}
 	return validateAs(toStore, before, created, updated)
 }
 
-// checkLengths wants no more items than MaxItems in lists of which each item is compared
-// with each of another, in conversions. It comes before all that.
+// checkLengths limits the lengths of lists before conversions compare each item with each item of another list.
 func checkLengths(object *unstructured.Unstructured) field.ErrorList {
 	var errs field.ErrorList
 	for _, name := range []string{"resources", "latestResourceSchemas", "permissionClaims"} {
@@ -113,10 +110,10 @@ func checkLengths(object *unstructured.Unstructured) field.ErrorList {
 }
 
 func notConvertible(object *unstructured.Unstructured, err error) field.ErrorList {
-	return field.ErrorList{field.Invalid(annotationsPath, object.GetName(), err.Error()+": mend the annotation, or remove it")}
+	return field.ErrorList{field.Invalid(annotationsPath, object.GetName(), err.Error()+": fix the annotation, or remove it")}
 }
 
-// checkV1alpha1Export looks at what is lost when an APIExport is converted.
+// checkV1alpha1Export rejects values that the conversion of an APIExport would lose.
 func checkV1alpha1Export(export *apisv1alpha1.APIExport) field.ErrorList {
 	var errs field.ErrorList
 	path := spec.Child("latestResourceSchemas")
@@ -135,7 +132,7 @@ func checkV1alpha1Export(export *apisv1alpha1.APIExport) field.ErrorList {
 	return append(errs, checkRemembered(&export.ObjectMeta, apisv1alpha2.PermissionClaimsAnnotation, export.Spec.PermissionClaims, func(c *apisv1alpha2.PermissionClaim) *apisv1alpha2.PermissionClaim { return c })...)
 }
 
-// checkV1alpha1Binding looks at what is lost when an APIBinding is converted.
+// checkV1alpha1Binding rejects values that the conversion of an APIBinding would lose.
 func checkV1alpha1Binding(binding *apisv1alpha1.APIBinding) field.ErrorList {
 	claims := make([]apisv1alpha1.PermissionClaim, 0, len(binding.Spec.PermissionClaims))
 	for i := range binding.Spec.PermissionClaims {
@@ -146,7 +143,7 @@ func checkV1alpha1Binding(binding *apisv1alpha1.APIBinding) field.ErrorList {
 	})
 }
 
-// checkRemembered wants the claims of an annotation to be among those of the object.
+// checkRemembered rejects claims in an annotation that are not among those of the object.
 func checkRemembered[T any](meta *metav1.ObjectMeta, annotation string, claims []apisv1alpha1.PermissionClaim, claimOf func(*T) *apisv1alpha2.PermissionClaim) field.ErrorList {
 	path := annotationsPath.Key(annotation)
 	remembered, err := recall[T](meta, annotation)

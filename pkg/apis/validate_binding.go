@@ -12,18 +12,18 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-const immutableReference = "the reference never changes: delete the object, and create another one"
+const immutableReference = "the reference is immutable: delete the object, and create another one"
 
-// ValidateBinding returns what is wrong with an APIBinding.
+// ValidateBinding validates an APIBinding.
 func ValidateBinding(binding *apisv1alpha2.APIBinding) field.ErrorList {
 	return validateBinding(binding, 0)
 }
 
-// validateBinding validates a binding of which the largest selector had so many labels and values before.
+// validateBinding validates a binding. had is the size of the largest selector of its predecessor.
 func validateBinding(binding *apisv1alpha2.APIBinding, had int) field.ErrorList {
 	var errs field.ErrorList
 	if export, path := binding.Spec.Reference.Export, spec.Child("reference", "export"); export == nil {
-		errs = append(errs, field.Required(path, "name the APIExport to bind, and the path of its logical cluster unless that is this one"))
+		errs = append(errs, field.Required(path, "specify the APIExport to bind, and the path of its logical cluster unless it is this one"))
 	} else {
 		errs = append(errs, validateReference(export.Path, export.Name, path)...)
 	}
@@ -47,24 +47,24 @@ func validateBinding(binding *apisv1alpha2.APIBinding, had int) field.ErrorList 
 	return errs
 }
 
-// ValidateBindingUpdate returns what is wrong with a changed APIBinding.
+// ValidateBindingUpdate validates an update of an APIBinding.
 func ValidateBindingUpdate(binding, old *apisv1alpha2.APIBinding) field.ErrorList {
 	errs := validateBinding(binding, mostSelected(old.Spec.PermissionClaims))
 	if !equality.Semantic.DeepEqual(binding.Spec.Reference, old.Spec.Reference) {
 		errs = append(errs, field.Invalid(spec.Child("reference"), binding.Spec.Reference, immutableReference))
 	}
 	if binding.Status.Phase == "" && old.Status.Phase != "" {
-		errs = append(errs, field.Invalid(field.NewPath("status", "phase"), binding.Status.Phase, fmt.Sprintf("it was %s, and is never unset again", old.Status.Phase)))
+		errs = append(errs, field.Invalid(field.NewPath("status", "phase"), binding.Status.Phase, fmt.Sprintf("it was %s and cannot be unset", old.Status.Phase)))
 	}
 	return errs
 }
 
-// ValidateEndpointSlice returns what is wrong with an APIExportEndpointSlice.
+// ValidateEndpointSlice validates an APIExportEndpointSlice.
 func ValidateEndpointSlice(slice *apisv1alpha1.APIExportEndpointSlice) field.ErrorList {
 	return validateReference(slice.Spec.APIExport.Path, slice.Spec.APIExport.Name, spec.Child("export"))
 }
 
-// ValidateEndpointSliceUpdate returns what is wrong with a changed APIExportEndpointSlice.
+// ValidateEndpointSliceUpdate validates an update of an APIExportEndpointSlice.
 func ValidateEndpointSliceUpdate(slice, old *apisv1alpha1.APIExportEndpointSlice) field.ErrorList {
 	errs := ValidateEndpointSlice(slice)
 	if slice.Spec.APIExport != old.Spec.APIExport {

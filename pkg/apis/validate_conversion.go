@@ -14,16 +14,13 @@ import (
 )
 
 const (
-	// maxConversions is how many pairs of versions an APIConversion may have rules for.
-	// Writers of objects pay for those to and from the version that is stored.
+	// maxConversions limits the pairs of versions. Writers of objects pay for conversions to and from the storage version.
 	maxConversions = 32
-	// maxExpressionBytes is how long the transformations of an APIConversion may be, all
-	// together: they are compiled where the schema is bound.
+	// maxExpressionBytes limits all transformations of an APIConversion, which are compiled when the schema is bound.
 	maxExpressionBytes = 64 << 10
 )
 
-// ValidateConversion returns what is wrong with an APIConversion, as far as that can be
-// known without the schema of its name.
+// ValidateConversion validates an APIConversion, without the schema to which it applies.
 func ValidateConversion(conversion *apisv1alpha1.APIConversion) field.ErrorList {
 	var errs field.ErrorList
 	if _, err := ParseSchemaName(conversion.Name); err != nil {
@@ -60,7 +57,7 @@ func ValidateConversion(conversion *apisv1alpha1.APIConversion) field.ErrorList 
 	return errs
 }
 
-// ValidateConversionUpdate returns what is wrong with a changed APIConversion.
+// ValidateConversionUpdate validates an update of an APIConversion.
 func ValidateConversionUpdate(conversion, old *apisv1alpha1.APIConversion) field.ErrorList {
 	if equality.Semantic.DeepEqual(conversion.Spec, old.Spec) {
 		return nil
@@ -68,7 +65,6 @@ func ValidateConversionUpdate(conversion, old *apisv1alpha1.APIConversion) field
 	return patterns.WithoutFormer(ValidateConversion(conversion), func() field.ErrorList { return ValidateConversion(old) })
 }
 
-// validateRules returns what is wrong with the rules from one version to another.
 func validateRules(c *apisv1alpha1.APIVersionConversion, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	var fields destinations
@@ -90,11 +86,10 @@ func validateRules(c *apisv1alpha1.APIVersionConversion, path *field.Path) field
 	return errs
 }
 
-// destinations are the fields that rules set, and those that they are in, with the
-// destination that is, or is in, each.
+// destinations contains the fields that rules set and the parents of these fields, each with the destination.
 type destinations struct{ fields, above map[string]string }
 
-// add adds a field, unless another is it, has it in it, or is in it: it returns that.
+// add adds a field, unless it is equal to, contains, or is in another one, which is returned.
 func (d *destinations) add(names []string, destination string) (other string) {
 	if d.fields == nil {
 		d.fields, d.above = map[string]string{}, map[string]string{}
@@ -115,12 +110,10 @@ func (d *destinations) add(names []string, destination string) (other string) {
 	return ""
 }
 
-// expressions is where rules are parsed.
 var expressions = sync.OnceValues(func() (*cel.Env, error) {
 	return cel.NewEnv(cel.Variable("self", cel.DynType))
 })
 
-// validateExpression wants a CEL expression, or none.
 func validateExpression(value string, path *field.Path) field.ErrorList {
 	if value == "" {
 		return nil

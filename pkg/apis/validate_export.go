@@ -15,32 +15,27 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// MaxItems is how many resources, and how many permission claims, an export or binding
-// may have; maxVerbs is how many verbs a claim may have.
+// MaxItems limits the resources, and the permission claims, of an export or binding. maxVerbs limits the verbs of a claim.
 const MaxItems, maxVerbs = 1000, 100
 
-var annotationsPath = field.NewPath("metadata", "annotations")
-
-const (
-	// maxMirrored is how many bytes of annotations with MirroredPrefix an export may have, and
-	// maxClaims how many its permission claims may have as JSON.
-	maxMirrored, maxClaims = 16 << 10, 128 << 10
-)
+// maxMirrored and maxClaims limit the bytes of an export's annotations with MirroredPrefix and of its encoded claims.
+const maxMirrored, maxClaims = 16 << 10, 128 << 10
 
 var (
-	resourceForm = regexp.MustCompile(`^[a-z][-a-z0-9]*[a-z0-9]$`)
+	annotationsPath = field.NewPath("metadata", "annotations")
+	resourceForm    = regexp.MustCompile(`^[a-z][-a-z0-9]*[a-z0-9]$`)
 )
 
-// ValidateExport returns what is wrong with an APIExport. It repeats what the schema of
-// v1alpha2 says, which nobody has checked of what came in annotations of v1alpha1.
+// ValidateExport validates an APIExport. It repeats checks of the v1alpha2 schema, which is not applied to the values in
+// annotations of v1alpha1.
 func ValidateExport(export *apisv1alpha2.APIExport) field.ErrorList { return validateExport(export, 0) }
 
-// ValidateExportUpdate returns what is wrong with a changed APIExport.
+// ValidateExportUpdate validates an update of an APIExport.
 func ValidateExportUpdate(export, old *apisv1alpha2.APIExport) field.ErrorList {
 	return validateExport(export, mostProposed(old.Spec.PermissionClaims))
 }
 
-// validateExport validates an export of which the largest selector had so many labels and values before.
+// validateExport validates an export. had is the size of the largest selector of its predecessor.
 func validateExport(export *apisv1alpha2.APIExport, had int) field.ErrorList {
 	var errs field.ErrorList
 	seen := map[schema.GroupResource]bool{}
@@ -65,13 +60,13 @@ func validateExport(export *apisv1alpha2.APIExport, had int) field.ErrorList {
 	}
 	errs = append(errs, validateMirrored(export)...)
 	if identity := export.Spec.Identity; identity != nil && identity.SecretRef != nil && identity.SecretRef.Name == "" {
-		errs = append(errs, field.Required(spec.Child("identity", "secretRef", "name"), "name the secret that has the identity under "+IdentityKey+", or leave secretRef out to have one made"))
+		errs = append(errs, field.Required(spec.Child("identity", "secretRef", "name"), "specify the secret that has the identity under "+IdentityKey+", or omit secretRef to have one created"))
 	}
 	return errs
 }
 
-// validateMirrored bounds what each binding of an export has a copy of: it is stored once
-// for each, at the expense of the consumers.
+// validateMirrored limits the data that is copied to each binding of an export, because it counts against the quotas of
+// the consumers.
 func validateMirrored(export *apisv1alpha2.APIExport) field.ErrorList {
 	var errs field.ErrorList
 	size := 0
@@ -107,7 +102,7 @@ func validateResource(resource *apisv1alpha2.ResourceSchema, path *field.Path) f
 	case virtual != nil:
 		for _, f := range []struct{ value, name string }{{virtual.Reference.Kind, "kind"}, {virtual.Reference.Name, "name"}} {
 			if f.value == "" {
-				errs = append(errs, field.Required(storage.Child("virtual", "reference", f.name), "refer to the object that says where the resource is served"))
+				errs = append(errs, field.Required(storage.Child("virtual", "reference", f.name), "refer to the object that specifies where the resource is served"))
 			}
 		}
 		errs = append(errs, validateIdentity(virtual.IdentityHash, storage.Child("virtual", "identityHash"))...)
@@ -118,8 +113,7 @@ func validateResource(resource *apisv1alpha2.ResourceSchema, path *field.Path) f
 	return errs
 }
 
-// validateGroup returns what is wrong with the group of an exported resource. "" is the
-// core group, which has no other name.
+// validateGroup validates the group of an exported resource. The core group is "".
 func validateGroup(group string, path *field.Path) field.ErrorList {
 	switch {
 	case group == coreGroup:
@@ -141,8 +135,7 @@ func validateClaim(claim *apisv1alpha2.PermissionClaim, had int, path *field.Pat
 	return errs
 }
 
-// validateClaimed returns what is wrong with what claims of exports and of bindings
-// have in common.
+// validateClaimed validates the common fields of claims of exports and of bindings.
 func validateClaimed(claim *apisv1alpha2.PermissionClaim, path *field.Path) field.ErrorList {
 	errs := validateGroup(claim.Group, path.Child("group"))
 	if !resourceForm.MatchString(claim.Resource) {
@@ -150,14 +143,14 @@ func validateClaimed(claim *apisv1alpha2.PermissionClaim, path *field.Path) fiel
 	}
 	errs = append(errs, validateIdentity(claim.IdentityHash, path.Child("identityHash"))...)
 	if len(claim.Verbs) == 0 {
-		errs = append(errs, field.Required(path.Child("verbs"), "name at least one verb, or \"*\" for all"))
+		errs = append(errs, field.Required(path.Child("verbs"), "specify at least one verb, or \"*\" for all"))
 	}
 	if len(claim.Verbs) > maxVerbs {
 		return append(errs, field.TooMany(path.Child("verbs"), len(claim.Verbs), maxVerbs))
 	}
 	for i, verb := range claim.Verbs {
 		if verb == "" {
-			errs = append(errs, field.Required(path.Child("verbs").Index(i), "name a verb, such as get"))
+			errs = append(errs, field.Required(path.Child("verbs").Index(i), "specify a verb, such as get"))
 		} else if slices.Contains(claim.Verbs[:i], verb) {
 			errs = append(errs, field.Duplicate(path.Child("verbs").Index(i), verb))
 		}
@@ -165,19 +158,18 @@ func validateClaimed(claim *apisv1alpha2.PermissionClaim, path *field.Path) fiel
 	return errs
 }
 
-// validateIdentity wants an identity, if any, of the form that they have: it becomes a
-// part of keys.
+// validateIdentity validates an optional identity, which becomes a part of storage keys.
 func validateIdentity(hash string, path *field.Path) field.ErrorList {
 	if hash == "" || request.ValidIdentity(hash) {
 		return nil
 	}
-	return field.ErrorList{field.Invalid(path, hash, "must be an identity as the status of an APIExport has it: lower-case letters and digits")}
+	return field.ErrorList{field.Invalid(path, hash, "must be an identity as in the status of an APIExport: lower-case letters and digits")}
 }
 
-// validateName wants the name of an object that is cluster-scoped, given in a reference.
-func validateName(name string, path *field.Path, what string) field.ErrorList {
+// validateName validates the name of a cluster-scoped object in a reference.
+func validateName(name string, path *field.Path, kind string) field.ErrorList {
 	if name == "" {
-		return field.ErrorList{field.Required(path, "name the "+what)}
+		return field.ErrorList{field.Required(path, "specify the "+kind)}
 	}
 	var errs field.ErrorList
 	for _, message := range apivalidation.IsDNS1123Subdomain(name) {

@@ -16,20 +16,20 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// ErrInvalidSchema is wrapped by the errors about schemas that cannot be served.
+// ErrInvalidSchema is wrapped by errors about schemas that cannot be served.
 var ErrInvalidSchema = errors.New("the APIResourceSchema cannot be served")
 
-// ErrNoRoom is wrapped by the errors about schemas that cannot be served now, since a
-// shard keeps too many of their provider already.
+// ErrLimitReached is wrapped by errors about schemas that cannot be served now, because the shard has too many
+// schemas of their provider.
 var ErrLimitReached = fmt.Errorf("%w now", ErrInvalidSchema)
 
-// ErrInUse is wrapped by the errors about schemas that cannot be served now, because the objects of other
-// bindings of the shard could not be read with them.
+// ErrInUse is wrapped by errors about schemas that cannot be served now, because objects of other bindings on the
+// shard could not be read with them.
 var ErrInUse = fmt.Errorf("%w as long as other bindings of the shard use an incompatible one", ErrInvalidSchema)
 
-// places are where a schema says what a definition says elsewhere. The internal type
-// of definitions has some fields of a single version at the top.
-var places = strings.NewReplacer(
+// schemaFields maps fields of CustomResourceDefinitions to those of schemas. The internal type of definitions has the
+// fields of a single version at the top.
+var schemaFields = strings.NewReplacer(
 	"spec.validation.openAPIV3Schema", "spec.versions[0].schema",
 	"spec.validation", "spec.versions[0].schema",
 	".schema.openAPIV3Schema", ".schema",
@@ -40,8 +40,7 @@ var places = strings.NewReplacer(
 	"spec.conversion.conversionReviewVersions", "spec.conversion.webhook.conversionReviewVersions",
 )
 
-// ValidateSchema returns what is wrong with an APIResourceSchema: all that would be
-// wrong with a CustomResourceDefinition, within the same limits.
+// ValidateSchema validates an APIResourceSchema like a CustomResourceDefinition, with the same limits.
 func ValidateSchema(ctx context.Context, s *APIResourceSchema) field.ErrorList {
 	var errs field.ErrorList
 	name, err := ParseSchemaName(s.Name)
@@ -67,25 +66,23 @@ func ValidateSchema(ctx context.Context, s *APIResourceSchema) field.ErrorList {
 		return apiextensionsvalidation.ValidateCustomResourceDefinition(ctx, crd)
 	}) {
 		if strings.HasPrefix(e.Field, "status.") {
-			continue // only there if the versions are wrong, which another error says
+			continue // a consequence of invalid versions, which another error reports
 		}
-		e.Field = places.Replace(e.Field)
+		e.Field = schemaFields.Replace(e.Field)
 		errs = append(errs, e)
 	}
 	return errs
 }
 
-// ValidateSchemaUpdate returns what is wrong with a changed APIResourceSchema, which may
-// change its metadata only.
+// ValidateSchemaUpdate validates an update of an APIResourceSchema, which may only change metadata.
 func ValidateSchemaUpdate(s, old *APIResourceSchema) field.ErrorList {
 	if equality.Semantic.DeepEqual(s.Spec, old.Spec) {
 		return nil
 	}
-	return field.ErrorList{field.Forbidden(spec, "a schema never changes: create one with another prefix in its name, and name that in the APIExport")}
+	return field.ErrorList{field.Forbidden(spec, "a schema is immutable: create one with another prefix in its name, and refer to it in the APIExport")}
 }
 
-// Definition returns the CustomResourceDefinition that says the same as a schema,
-// defaulted as the API server would do it.
+// Definition returns the equivalent CustomResourceDefinition of a schema, with the API server's defaults.
 func Definition(s *APIResourceSchema) (*apiextensionsv1.CustomResourceDefinition, field.ErrorList) {
 	var errs field.ErrorList
 	crd := &apiextensionsv1.CustomResourceDefinition{
@@ -102,7 +99,7 @@ func Definition(s *APIResourceSchema) (*apiextensionsv1.CustomResourceDefinition
 			continue
 		}
 		if props == nil {
-			errs = append(errs, field.Required(path, "say what objects of this version are like"))
+			errs = append(errs, field.Required(path, "specify the OpenAPI schema of this version"))
 			continue
 		}
 		crd.Spec.Versions = append(crd.Spec.Versions, apiextensionsv1.CustomResourceDefinitionVersion{

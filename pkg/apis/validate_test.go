@@ -33,13 +33,13 @@ const (
 	ofSchema = "{apiVersion: v1alpha1, kind: APIResourceSchema, metadata: {name: NAME}, spec: {group: GROUP, names: {plural: widgets, singular: widget, kind: Widget, listKind: WidgetList}, scope: Cluster, versions: [%]}}"
 )
 
-func with(text, what string) string { return strings.Replace(text, "%", what, 1) }
+func with(text, insert string) string { return strings.Replace(text, "%", insert, 1) }
 
 func schemaOf(name, group, versions string) string {
 	return with(strings.NewReplacer("NAME", name, "GROUP", group).Replace(ofSchema), versions)
 }
 
-// TestLimits verifies that a schema has the limits of a definition, and that the error names its field.
+// TestLimits verifies that a schema has the limits of a definition, and that the error contains its field.
 func TestLimits(t *testing.T) {
 	columns := strings.TrimSuffix(strings.Repeat("{name: x, type: string, jsonPath: .spec},", 33), ",")
 	for text, want := range map[string]string{
@@ -90,8 +90,8 @@ func TestValid(t *testing.T) {
 	require.Empty(t, apis.Validate(t.Context(), &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "APIExport"}}, nil))
 }
 
-// bad is what is wrong with an object, and what the answer names.
-type bad struct{ text, field, says string }
+// bad is an invalid object with the expected field and message.
+type bad struct{ text, field, message string }
 
 func TestInvalid(t *testing.T) {
 	annotated := func(text, key, value string) string {
@@ -121,25 +121,25 @@ func TestInvalid(t *testing.T) {
 		{with(binding2, "{group: '', resource: secrets, identityHash: '../x', verbs: [get], state: Accepted, selector: {matchAll: true}}"), "spec.permissionClaims[0].identityHash", "lower-case letters"},
 		{with(export2, "permissionClaims: [{group: '', resource: secrets, verbs: []}]"), "spec.permissionClaims[0].verbs", "at least one"},
 		{with(export2, "permissionClaims: [{group: '', resource: secrets, verbs: [get, get]}]"), "spec.permissionClaims[0].verbs[1]", "Duplicate"},
-		{with(export2, "permissionClaims: [{group: '', resource: secrets, verbs: ['']}]"), "spec.permissionClaims[0].verbs[0]", "name a verb"},
+		{with(export2, "permissionClaims: [{group: '', resource: secrets, verbs: ['']}]"), "spec.permissionClaims[0].verbs[0]", "specify a verb"},
 		{with(export2, "permissionClaims: [{group: '', resource: S, verbs: [get]}]"), "spec.permissionClaims[0].resource", "plural"},
 		{with(export2, "permissionClaims: [{group: '', resource: secrets, verbs: [get], defaultSelector: {}}]"), "spec.permissionClaims[0].defaultSelector", "set one of"},
 		{with(export2, "permissionClaims: [{group: '', resource: secrets, verbs: [get]}, {group: '', resource: secrets, verbs: [list], identityHash: a}]"), "spec.permissionClaims[1]", "Duplicate"},
-		{with(export2, "identity: {secretRef: {namespace: there}}"), "spec.identity.secretRef.name", "leave secretRef out"},
+		{with(export2, "identity: {secretRef: {namespace: there}}"), "spec.identity.secretRef.name", "omit secretRef"},
 		{strings.Replace(with(export2, ""), "metadata: {", "metadata: {annotations: {extra.apis.kcp.io/a: "+strings.Repeat("a", 9<<10)+", extra.apis.kcp.io/b: "+strings.Repeat("b", 9<<10)+"}, ", 1), "metadata.annotations[extra.apis.kcp.io/*]", "16384"},
 		{with(export2, "permissionClaims: [{group: '', resource: secrets, verbs: ["+strings.Repeat("v", 129<<10)+"]}]"), "spec.permissionClaims", "131072"},
-		// Exports in v1alpha1, and what their annotations smuggle.
+		// Exports in v1alpha1, and invalid values in their annotations.
 		{with(export1, "latestResourceSchemas: [v1.widgets]"), "spec.latestResourceSchemas[0]", "must be <prefix>"},
 		{with(export1, "latestResourceSchemas: [v1.widgets.core, v2.widgets.core]"), "spec.latestResourceSchemas[1]", "Duplicate"},
-		{annotated(with(export1, ""), "resource-schemas", "{"), "metadata.annotations", "mend the annotation"},
+		{annotated(with(export1, ""), "resource-schemas", "{"), "metadata.annotations", "fix the annotation"},
 		{annotated(with(export1, "latestResourceSchemas: [v1.widgets.core]"), "resource-schemas", `[{"name":"widgets","group":"","schema":"v1.widgets.core","storage":{}}]`), "spec.resources[1]", "Duplicate"},
 		{annotated(with(export1, ""), "permission-claims", "[{]"), "metadata.annotations[apis.v1alpha2.kcp.io/permission-claims]", "not the JSON"},
 		{annotated(with(export1, ""), "permission-claims", `[{"resource":"secrets","verbs":["get"]}]`), "metadata.annotations[apis.v1alpha2.kcp.io/permission-claims]", "not in spec.permissionClaims"},
-		{annotated(with(export1, "permissionClaims: [{resource: secrets, all: true}]"), "permission-claims", `[{"resource":"secrets","verbs":["",""]}]`), "spec.permissionClaims[0].verbs[0]", "name a verb"},
-		{annotated(with(export2, ""), "v1alpha1-permission-claims", "7"), "metadata.annotations", "mend the annotation"},
+		{annotated(with(export1, "permissionClaims: [{resource: secrets, all: true}]"), "permission-claims", `[{"resource":"secrets","verbs":["",""]}]`), "spec.permissionClaims[0].verbs[0]", "specify a verb"},
+		{annotated(with(export2, ""), "v1alpha1-permission-claims", "7"), "metadata.annotations", "fix the annotation"},
 		// Bindings.
-		{"{apiVersion: v1alpha2, kind: APIBinding, metadata: {name: b}, spec: {reference: {}}}", "spec.reference.export", "name the APIExport"},
-		{"{apiVersion: v1alpha2, kind: APIBinding, metadata: {name: b}, spec: {reference: {export: {name: ''}}}}", "spec.reference.export.name", "name the APIExport"},
+		{"{apiVersion: v1alpha2, kind: APIBinding, metadata: {name: b}, spec: {reference: {}}}", "spec.reference.export", "specify the APIExport"},
+		{"{apiVersion: v1alpha2, kind: APIBinding, metadata: {name: b}, spec: {reference: {export: {name: ''}}}}", "spec.reference.export.name", "specify the APIExport"},
 		{"{apiVersion: v1alpha2, kind: APIBinding, metadata: {name: b}, spec: {reference: {export: {name: A/b}}}}", "spec.reference.export.name", "RFC 1123"},
 		{"{apiVersion: v1alpha2, kind: APIBinding, metadata: {name: b}, spec: {reference: {export: {name: e, path: 'root:'}}}}", "spec.reference.export.path", "root:org:provider"},
 		{"{apiVersion: v1alpha2, kind: APIBinding, metadata: {name: b}, spec: {reference: {export: {name: e, path: '*'}}}}", "spec.reference.export.path", "must be"},
@@ -151,9 +151,9 @@ func TestInvalid(t *testing.T) {
 		{with(binding2, "{"+claim+", selector: {matchAll: true}}, {"+claim+", selector: {matchAll: true}}"), "spec.permissionClaims[1]", "Duplicate"},
 		{annotated(binding1, "acceptable-permission-claims", "true"), "metadata.annotations[apis.v1alpha2.kcp.io/acceptable-permission-claims]", "not the JSON"},
 		{annotated(binding1, "acceptable-permission-claims", `[{"resource":"secrets","verbs":["*"]}]`), "metadata.annotations[apis.v1alpha2.kcp.io/acceptable-permission-claims]", "not in spec.permissionClaims"},
-		{annotated(with(binding2, ""), "v1alpha1-status-applied-permission-claims", "{}"), "metadata.annotations", "mend the annotation"},
+		{annotated(with(binding2, ""), "v1alpha1-status-applied-permission-claims", "{}"), "metadata.annotations", "fix the annotation"},
 		// Slices.
-		{"{apiVersion: v1alpha1, kind: APIExportEndpointSlice, metadata: {name: s}, spec: {export: {path: root}}}", "spec.export.name", "name the APIExport"},
+		{"{apiVersion: v1alpha1, kind: APIExportEndpointSlice, metadata: {name: s}, spec: {export: {path: root}}}", "spec.export.name", "specify the APIExport"},
 		// Conversions.
 		{"{apiVersion: v1alpha1, kind: APIConversion, metadata: {name: other}, spec: {conversions: []}}", "metadata.name", "APIResourceSchema"},
 		{with(strings.Replace(conversion, "to: v2", "to: v1", 1), "rules: []"), "spec.conversions[0].to", "another version"},
@@ -173,7 +173,7 @@ func TestInvalid(t *testing.T) {
 		{schemaOf("v1.widgets.core", "core", version), "spec.group", "called \"\""},
 		{schemaOf("v1.widgets.other", "other", version), "spec.group", "at least one dot"},
 		{schemaOf("v1.widgets.x.k8s.io", "x.k8s.io", version), "metadata.annotations[api-approved.kubernetes.io]", "protected groups"},
-		{schemaOf("v1.widgets.a.b", "a.b", "{name: v1, served: true, storage: true}"), "spec.versions[0].schema", "say what"},
+		{schemaOf("v1.widgets.a.b", "a.b", "{name: v1, served: true, storage: true}"), "spec.versions[0].schema", "specify the OpenAPI schema"},
 		{schemaOf("v1.widgets.a.b", "a.b", "{name: v1, served: true, storage: true, schema: {type: 7}}"), "spec.versions[0].schema", "OpenAPI v3 schema"},
 		{schemaOf("v1.widgets.a.b", "a.b", "{name: v1, served: true, storage: true, schema: {type: object, properties: {spec: {}}}}"), "spec.versions[0].schema.properties[spec].type", "must not be empty"},
 		{schemaOf("v1.widgets.a.b", "a.b", "{name: v1, served: true, storage: false, schema: {type: object}}"), "spec.versions", "exactly one version"},
@@ -187,13 +187,13 @@ func TestInvalid(t *testing.T) {
 		require.NotEmpty(t, errs, tc.text)
 		found := false
 		for _, e := range errs {
-			found = found || e.Field == tc.field && strings.Contains(e.Error(), tc.says)
+			found = found || e.Field == tc.field && strings.Contains(e.Error(), tc.message)
 		}
-		assert.True(t, found, "%s\nwants %s: …%s…\nhas %v", tc.text, tc.field, tc.says, errs)
+		assert.True(t, found, "%s\nwants %s: …%s…\nhas %v", tc.text, tc.field, tc.message, errs)
 	}
 }
 
-// Lists that are compared with each other are bounded, before they are.
+// Lists that are compared with each other are limited beforehand.
 func TestLengths(t *testing.T) {
 	many := func(n int, item string) string {
 		var items []string
@@ -220,8 +220,7 @@ func TestLengths(t *testing.T) {
 	require.Empty(t, apis.Validate(t.Context(), parse(t, with(export1, "latestResourceSchemas: "+many(1000, "v1.#.core"))), nil))
 }
 
-// TestSelectors holds that selectors that events are matched with are bounded, and that who has a larger
-// one keeps it.
+// TestSelectors: selectors that are matched with events are limited, but larger existing ones can be kept.
 func TestSelectors(t *testing.T) {
 	selector := func(n int) string {
 		return "{matchExpressions: [{key: a, operator: Exists}, {key: b, operator: In, values: [v" + strings.Repeat(", v", n-2) + "]}]}"
@@ -303,7 +302,7 @@ func TestUpdates(t *testing.T) {
 	}
 }
 
-// FuzzValidate feeds objects that no schema has looked at: an answer, and no panic.
+// FuzzValidate checks objects that were not validated by a schema: there must be no panic.
 func FuzzValidate(f *testing.F) {
 	for _, text := range []string{
 		with(export2, "resources: [{name: widgets, group: '', schema: v1.widgets.core, storage: {crd: {}}}]"), with(export1, "latestResourceSchemas: ['', a]"),

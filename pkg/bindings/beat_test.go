@@ -9,8 +9,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 )
 
-// An index that has read all bindings has caught up with them; one that lacks a binding, a
-// change or a deletion has not.
+// TestCatchUp: an index that lacks a binding, a change or a deletion has not caught up.
 func TestCatchUp(t *testing.T) {
 	w := newShard(t).run()
 	for _, name := range []string{"one", "other", "third"} {
@@ -19,21 +18,21 @@ func TestCatchUp(t *testing.T) {
 	w.remove("consumer", "third")
 	require.NoError(t, w.catchUp(t.Context()))
 
-	there, version, err := w.readAll(t.Context())
+	listed, version, err := w.readAll(t.Context())
 	require.NoError(t, err)
-	require.Len(t, there, 2)
-	require.True(t, w.has(there, version))
+	require.Len(t, listed, 2)
+	require.True(t, w.containsAll(listed, version))
 	key := client.Key{Cluster: "consumer", Name: "one"}
-	revision := there[key]
-	there[key]++
-	require.False(t, w.has(there, version), "it lacks a change")
-	there[key] = revision
-	there[client.Key{Cluster: "consumer", Name: "new"}] = version
-	require.False(t, w.has(there, version), "it lacks a binding")
-	delete(there, client.Key{Cluster: "consumer", Name: "new"})
-	delete(there, key)
-	require.False(t, w.has(there, version), "it lacks a deletion")
-	there[key] = revision
+	revision := listed[key]
+	listed[key]++
+	require.False(t, w.containsAll(listed, version), "it lacks a change")
+	listed[key] = revision
+	listed[client.Key{Cluster: "consumer", Name: "new"}] = version
+	require.False(t, w.containsAll(listed, version), "it lacks a binding")
+	delete(listed, client.Key{Cluster: "consumer", Name: "new"})
+	delete(listed, key)
+	require.False(t, w.containsAll(listed, version), "it lacks a deletion")
+	listed[key] = revision
 	w.put(&apisv1alpha2.APIBinding{ObjectMeta: bindingOf("consumer", "later").ObjectMeta})
-	require.True(t, w.has(there, version), "what came later does not matter")
+	require.True(t, w.containsAll(listed, version), "what came later does not matter")
 }

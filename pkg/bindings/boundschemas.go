@@ -17,48 +17,45 @@ import (
 	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
-// What a consumer sees of the schemas that it has bound are the shard's copies, shown as
-// the APIResourceSchemas that they are copies of:
+// Consumers see the schemas that they have bound as APIResourceSchemas, although the shard stores copies of them:
 //
-//	claims.Set                which copies, for each consumer that somebody has asked for
-//	definitions.Projection    under which names, and what of them
+//	claims.Set                the copies that a consumer has bound
+//	definitions.Projection    their names and content as APIResourceSchemas
 
-// SchemasResource are what copies are shown as.
+// SchemasResource is the resource as which copies are served.
 var SchemasResource = apisv1alpha1.Resource("apiresourceschemas")
 
-// shownIdentity has requests for SchemasResource in tenancy.AdminCluster see the copies,
-// and not the objects that are stored there. No client can ask for it.
+// shownIdentity redirects requests for SchemasResource in tenancy.AdminCluster to the copies. Clients
+// cannot specify it.
 const shownIdentity = "-bound"
 
-// boundSets are the sets of the consumers that somebody has asked for.
+// boundSets contains the sets of consumers with recent requests.
 type boundSets struct {
 	table   *table
 	schemas *schemas
 	history *history
-	// stored is the resource of the copies.
-	stored schema.GroupResource
-	// shown is the definition under which they are shown to those who have bound them. Nil if they are not.
+	stored  schema.GroupResource // of the copies
+	// shown is the definition with which the copies are served, or nil if they are not.
 	shown *definitions.Definition
 
 	mu   sync.Mutex
 	sets map[logicalcluster.Name]*boundSet
 }
 
-// boundSet is which copies a consumer has bound.
+// boundSet contains the copies that a consumer has bound.
 type boundSet struct {
 	*claims.Set
 	requests int
 	used     time.Time // when the last request ended
 }
 
-// followLocked brings a change to the set of a consumer. all are its bindings now, and latest is the revision of the change.
+// followLocked updates the set of a consumer. all are its bindings now, and latest is the revision of the change.
 func (s *boundSets) followLocked(consumer logicalcluster.Name, all []*record, latest uint64) {
 	if set := s.sets[consumer]; set != nil {
 		set.AllowNames(tenancy.AdminCluster, schemasOf(all), latest)
 	}
 }
 
-// expireBound drops the sets that no request uses, nor has used lately.
 func (s *boundSets) expireBound(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -70,9 +67,9 @@ func (s *boundSets) expireBound(now time.Time) {
 	}
 }
 
-// WithBoundSchemas returns a context in which requests for SchemasResource see the
-// APIResourceSchemas that a consumer of the shard has bound, and no others: they are to be
-// read only. The set is kept up to date until done is called. The error is an API status.
+// WithBoundSchemas returns a context in which requests for SchemasResource return only the APIResourceSchemas that a
+// consumer on this shard has bound. The context must only be used for reading. The set is kept up to date until done
+// is called. The error is an API status.
 func (s *boundSets) WithBoundSchemas(ctx context.Context, consumer logicalcluster.Name) (seeing context.Context, done func(), err error) {
 	if err := s.table.waitSynced(ctx); err != nil {
 		return nil, nil, err
@@ -95,7 +92,6 @@ func (s *boundSets) WithBoundSchemas(ctx context.Context, consumer logicalcluste
 	}), nil
 }
 
-// boundSetLocked makes the set of a consumer.
 func (s *boundSets) boundSetLocked(consumer logicalcluster.Name) *claims.Set {
 	latest, recent := s.history.since(s.table.informer.ResourceVersion())
 	set := claims.NewSet(&s.history.source, s.stored, "", latest)
@@ -115,8 +111,7 @@ func (s *boundSets) boundSetLocked(consumer logicalcluster.Name) *claims.Set {
 
 type consumerKey struct{}
 
-// nameOfCopy returns the name of the copy that a request of WithBoundSchemas sees under a
-// name, or "".
+// nameOfCopy returns the name of the copy of a bound schema, or "".
 func (s *boundSets) nameOfCopy(ctx context.Context, shown string) (string, error) {
 	consumer, _ := ctx.Value(consumerKey{}).(logicalcluster.Name)
 	for _, r := range s.table.records(consumer) {
@@ -133,8 +128,8 @@ func (s *boundSets) nameOfCopy(ctx context.Context, shown string) (string, error
 	return "", nil
 }
 
-// show has copies shown, by the definition of APIResourceSchemas.
-func (s *boundSets) show(as *apiextensionsv1.CustomResourceDefinition) error {
+// project defines how the copies are served, given the definition of APIResourceSchemas.
+func (s *boundSets) project(as *apiextensionsv1.CustomResourceDefinition) error {
 	projected, err := definitions.NewProjectedSchema(as, &definitions.Projection{
 		Stored: s.stored, Show: showCopy, ShownName: originalOf, StoredName: s.nameOfCopy,
 	})
@@ -150,7 +145,7 @@ func originalOf(stored *unstructured.Unstructured) string {
 	return name
 }
 
-// showCopy returns the original of a copy, with the version of the copy.
+// showCopy returns the original of a copy, with the resourceVersion of the copy.
 func showCopy(stored *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	shown := &unstructured.Unstructured{Object: map[string]any{
 		"metadata": map[string]any{
@@ -164,7 +159,6 @@ func showCopy(stored *unstructured.Unstructured) (*unstructured.Unstructured, er
 	return shown, nil
 }
 
-// showsCopies reports whether a look-up is for what WithBoundSchemas shows.
 func (s *boundSets) showsCopies(l definitions.Lookup) bool {
 	return s.shown != nil && l.Cluster.Name == tenancy.AdminCluster && l.Identity == shownIdentity && l.Resource == SchemasResource
 }

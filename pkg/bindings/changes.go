@@ -10,17 +10,14 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// transition is that a resource which was served somewhere is served differently, or
-// not any more.
+// transition describes that a resource is no longer served, or with another schema.
 type transition struct {
 	cluster request.Cluster
 	before  bound
-	// after is what is served now; without a schema if nothing is. Of the wildcard it is
-	// to be found out.
+	// after is the state now. It has no schema if the resource is not served, and is not set for wildcards.
 	after bound
 }
 
-// transitions are those from one record of a binding to the next.
 func transitions(cluster logicalcluster.Name, before, after *record) []transition {
 	if before == nil || before.list == nil || after != nil && before.list == after.list {
 		return nil
@@ -38,17 +35,17 @@ func transitions(cluster logicalcluster.Name, before, after *record) []transitio
 	return all
 }
 
-// wildcardTransition is that a schema came to, or went from, what a wildcard reads.
+// wildcardTransition describes that a schema was added to, or removed from, those that wildcard requests use.
 func wildcardTransition(b bound) transition {
 	return transition{cluster: request.Cluster{Wildcard: true}, before: b}
 }
 
-// changes are what is to be told of. Whether something is served differently may take
-// reading the schemas, for which the informer cannot wait.
+// changes is a queue of pending notifications. The informer cannot process them itself, because comparing schemas
+// may require reading them.
 type changes struct {
-	mu   sync.Mutex
-	all  []transition
-	some chan struct{} // has an element when there are any
+	mu      sync.Mutex
+	all     []transition
+	pending chan struct{} // has an element if there are any
 }
 
 func (c *changes) add(more []transition) {
@@ -59,12 +56,11 @@ func (c *changes) add(more []transition) {
 	c.all = append(c.all, more...)
 	c.mu.Unlock()
 	select {
-	case c.some <- struct{}{}:
+	case c.pending <- struct{}{}:
 	default:
 	}
 }
 
-// concern reports whether a schema was bound before one of the changes.
 func (c *changes) concern(uid types.UID) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -16,22 +16,20 @@ import (
 	"github.com/shardplane/shardplane/pkg/storage/claims"
 )
 
-// identified is a resource under an identity: what is stored together.
+// identified is a resource and an identity. Objects with the same value are stored together.
 type identified struct {
 	resource schema.GroupResource
 	identity string
 }
 
-// claim is a permission claim that has effect.
+// claim is an accepted permission claim.
 type claim struct {
 	identified
-	verbs []string
-	// selector is nil for all objects.
-	selector labels.Selector
-	asked    apisv1alpha2.PermissionClaim
+	verbs     []string
+	selector  labels.Selector // nil for all objects
+	requested apisv1alpha2.PermissionClaim
 }
 
-// claimsIn returns the claims of a binding that have effect.
 func claimsIn(status *apisv1alpha2.APIBindingStatus) []claim {
 	var all []claim
 	for i := range status.AppliedPermissionClaims {
@@ -39,12 +37,12 @@ func claimsIn(status *apisv1alpha2.APIBindingStatus) []claim {
 		c := claim{
 			identified: identified{storedAs(schema.GroupResource{Group: applied.Group, Resource: applied.Resource}), applied.IdentityHash},
 			verbs:      applied.Verbs,
-			asked:      applied.PermissionClaim,
+			requested:  applied.PermissionClaim,
 		}
 		if !applied.Selector.MatchAll {
 			selector, err := metav1.LabelSelectorAsSelector(&applied.Selector.LabelSelector)
 			if err != nil || selector.Empty() {
-				continue // admission takes neither
+				continue // rejected by admission
 			}
 			c.selector = selector
 		}
@@ -53,14 +51,13 @@ func claimsIn(status *apisv1alpha2.APIBindingStatus) []claim {
 	return all
 }
 
-// shared are resources whose objects are stored as those of another one. A claim on either is
-// a claim on both.
+// shared maps resources to the resource with which their objects are stored. A claim on either applies to both.
 var shared = map[schema.GroupResource]schema.GroupResource{
 	eventsv1.Resource("events"): corev1.Resource("events"),
 }
 
-// storedAs returns the resource whose storage has the objects of a requested or claimed one.
-// Everything here uses it, because storage compares it with its own.
+// storedAs returns the resource with which objects are stored. All code here must use it, because storage
+// compares resources with its own.
 func storedAs(resource schema.GroupResource) schema.GroupResource {
 	if stored, ok := shared[resource]; ok {
 		return stored
@@ -68,7 +65,7 @@ func storedAs(resource schema.GroupResource) schema.GroupResource {
 	return resource
 }
 
-// servedAs returns the resources that show the objects of a claimed one.
+// servedAs returns the resources that serve the objects of a claimed one.
 func servedAs(resource schema.GroupResource) []schema.GroupResource {
 	stored := storedAs(resource)
 	all := []schema.GroupResource{stored}
@@ -80,23 +77,21 @@ func servedAs(resource schema.GroupResource) []schema.GroupResource {
 	return all
 }
 
-// allows reports whether the claim is for a verb.
 func (c *claim) allows(verb string) bool {
 	return slices.Contains(c.verbs, verb) || slices.Contains(c.verbs, everyVerb)
 }
 
 const everyVerb = "*"
 
-// bindingsResource are what providers see without a claim, as far as they are their own.
+// bindingsResource can be read by providers without a claim, if a binding refers to their export.
 var bindingsResource = apisv1alpha2.Resource("apibindings")
 
-// reads are the verbs that providers have on bindings without a claim.
+// reads are the verbs that providers may use on bindings without a claim.
 var reads = []string{"get", "list", "watch"}
 
-// claimLabels are the labels that objects show, by where they lie.
 type claimLabels map[identified][]storage.ClaimLabel
 
-// labelsOf returns the labels that objects show of the claims of bindings to an export.
+// labelsOf returns the labels that objects have because of the claims of bindings to an export.
 func labelsOf(provider logicalcluster.Name, export string, of []claim) claimLabels {
 	if len(of) == 0 {
 		return nil
@@ -104,9 +99,9 @@ func labelsOf(provider logicalcluster.Name, export string, of []claim) claimLabe
 	all := claimLabels{}
 	for i := range of {
 		c := &of[i]
-		key, value, err := apis.ClaimLabel(provider, export, c.asked)
+		key, value, err := apis.ClaimLabel(provider, export, c.requested)
 		if err != nil {
-			continue // it was decoded, so that it can be encoded
+			continue // cannot happen, because it was decoded
 		}
 		all[c.identified] = append(all[c.identified], storage.ClaimLabel{Key: key, Value: value, On: claims.Select(c.selector)})
 	}

@@ -12,54 +12,50 @@ import (
 	"github.com/shardplane/shardplane/pkg/storage/claims"
 )
 
-// What bindings accept of permission claims reaches storage in two forms, and nothing of
-// it is written to any object:
+// Accepted permission claims are passed to storage in two forms, and are not written to any object:
 //
-//	claims.Set                    for each export, resource and verb that somebody has asked
-//	                              for through a view: which logical clusters hold what
-//	Index.ClaimLabels             for each logical cluster: the labels that its objects show
+//	claims.Set             for each export, resource and verb that was requested through a virtual
+//	                       workspace: the selected objects of each logical cluster
+//	Index.ClaimLabels      for each logical cluster: the claim labels of its objects
 
-// setIdleFor is how long a set stays that no request uses.
+// setIdleFor is how long an unused set is kept.
 const setIdleFor = 10 * time.Minute
 
-// setKey tells the sets of an export apart.
 type setKey struct {
 	identified
-	// stored is the identity in the keys of the objects: that these are the system's may become
-	// known later.
+	// stored is the identity in the storage keys. For system resources it may become known later.
 	stored string
-	// verb is that of the requests: claims of several bindings to the export may have the same
-	// resource, and watches end to see what may not be watched any more.
+	// verb is part of the key because bindings to an export may accept the same resource with different verbs,
+	// and watches must end when watching is no longer accepted.
 	verb string
 }
 
-// heldSet is a set, and when somebody used it last.
-type heldSet struct {
+type trackedSet struct {
 	*claims.Set
 	used time.Time
 }
 
-// claimed is what bindings accept, as storage knows it.
+// claimed contains the accepted claims.
 type claimed struct {
 	config  *Config
 	table   *table
 	history *history
 
-	// labels are the claimLabels of logical clusters that have any. Storage reads them
-	// while it holds locks that changes of sets take.
+	// labels contains the claimLabels of logical clusters. It is a sync.Map because storage reads it while
+	// it holds locks that changes of sets need.
 	labels sync.Map
 
 	mu   sync.Mutex
-	sets map[client.Key]map[setKey]*heldSet
+	sets map[client.Key]map[setKey]*trackedSet
 }
 
-// followLocked brings a change of a binding to the sets and labels. all are the bindings of the
-// logical cluster now, and latest is the revision of the change.
+// followLocked applies a change of a binding to the sets and labels. all are the bindings of the logical cluster
+// now, and latest is the revision of the change.
 func (c *claimed) followLocked(cluster logicalcluster.Name, before, after *record, all []*record, latest uint64) {
 	if unchanged(before, after) {
 		return
 	}
-	c.show(cluster, all)
+	c.updateLabels(cluster, all)
 	exports := map[client.Key]bool{}
 	for _, r := range []*record{before, after} {
 		if export, ok := r.exportKey(); ok {
@@ -68,12 +64,12 @@ func (c *claimed) followLocked(cluster logicalcluster.Name, before, after *recor
 	}
 	for export := range exports {
 		for key, set := range c.sets[export] {
-			bring(set.Set, cluster, letsIn(all, export, key.identified, key.verb), latest)
+			applySelection(set.Set, cluster, selectionIn(all, export, key.identified, key.verb), latest)
 		}
 	}
 }
 
-func bring(set *claims.Set, cluster logicalcluster.Name, s claims.Selection, latest uint64) {
+func applySelection(set *claims.Set, cluster logicalcluster.Name, s claims.Selection, latest uint64) {
 	if s.Held() {
 		set.Allow(cluster, s.Selector(), latest)
 	} else {
@@ -81,8 +77,8 @@ func bring(set *claims.Set, cluster logicalcluster.Name, s claims.Selection, lat
 	}
 }
 
-// show has the objects of a logical cluster show the labels of its bindings.
-func (c *claimed) show(cluster logicalcluster.Name, all []*record) {
+// updateLabels sets the claim labels of the objects of a logical cluster.
+func (c *claimed) updateLabels(cluster logicalcluster.Name, all []*record) {
 	var shown claimLabels
 	shared := true
 	for _, r := range all {
@@ -114,14 +110,14 @@ func (c *claimed) ClaimLabels(cluster logicalcluster.Name, resource schema.Group
 	}
 	shown, _ := v.(claimLabels)
 	if identity == "" && c.config.SystemIdentity != nil {
-		// Exports claim resources of the system by it. While it is not known, no claim has effect.
+		// Claims on system resources specify this identity. Without it, no claim has effect.
 		identity, _ = c.config.SystemIdentity(resource)
 	}
 	return shown[identified{resource, identity}]
 }
 
-// setOf returns the set of what all bindings let an export see, which is kept up to date
-// while it is used. All bindings are known.
+// setOf returns the set of objects that all bindings let an export access. It is kept up to date while it
+// is used. All bindings must be loaded.
 func (c *claimed) setOf(export client.Key, key setKey) *claims.Set {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -131,30 +127,29 @@ func (c *claimed) setOf(export client.Key, key setKey) *claims.Set {
 	}
 	latest, recent := c.history.since(c.table.informer.ResourceVersion())
 	set := claims.NewSet(&c.history.source, key.resource, key.stored, latest)
-	lets := func(cluster logicalcluster.Name, all []*record) {
-		bring(set, cluster, letsIn(all, export, key.identified, key.verb), latest)
+	apply := func(cluster logicalcluster.Name, all []*record) {
+		applySelection(set, cluster, selectionIn(all, export, key.identified, key.verb), latest)
 	}
 	former := firstOf(recent)
 	for cluster, all := range c.table.consumers(export) {
 		if _, changed := former[cluster]; !changed {
-			lets(cluster, all)
+			apply(cluster, all)
 		}
 	}
 	for cluster, all := range former {
-		lets(cluster, all)
+		apply(cluster, all)
 	}
 	set.Begin()
 	for i := range recent {
-		lets(recent[i].cluster, recent[i].now)
+		apply(recent[i].cluster, recent[i].now)
 	}
 	if c.sets[export] == nil {
-		c.sets[export] = map[setKey]*heldSet{}
+		c.sets[export] = map[setKey]*trackedSet{}
 	}
-	c.sets[export][key] = &heldSet{Set: set, used: time.Now()}
+	c.sets[export][key] = &trackedSet{Set: set, used: time.Now()}
 	return set
 }
 
-// expireSets drops sets that nobody watches, nor has asked for lately.
 func (c *claimed) expireSets(now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -35,7 +35,7 @@ func claimOn(resource schema.GroupResource, identity string, verbs ...string) ap
 	}
 }
 
-// applied is a claim that has effect, for objects with a label, or for all.
+// applied returns a claim in effect, for objects with a label, or for all.
 func applied(claim apisv1alpha2.PermissionClaim, value string) apisv1alpha2.ScopedPermissionClaim {
 	s := apisv1alpha2.PermissionClaimSelector{MatchAll: value == ""}
 	if value != "" {
@@ -44,8 +44,7 @@ func applied(claim apisv1alpha2.PermissionClaim, value string) apisv1alpha2.Scop
 	return apisv1alpha2.ScopedPermissionClaim{PermissionClaim: claim, Selector: s}
 }
 
-// TestReach: what a provider reaches is what its export offers or asks for, as far as
-// bindings let it.
+// TestReach: a provider can access the objects that its export offers or claims, if bindings allow it.
 func TestReach(t *testing.T) {
 	w := newShard(t).run()
 	w.schema("one", widgets, "size", 1)
@@ -70,28 +69,28 @@ func TestReach(t *testing.T) {
 	require.Nil(t, reach(wildcard, widgets, "list"), "what has no identity is not its own")
 	export.Status.IdentityHash = "h"
 
-	for _, place := range []request.Cluster{in("a"), wildcard} {
-		own := reach(place, widgets, "list")
+	for _, cluster := range []request.Cluster{in("a"), wildcard} {
+		own := reach(cluster, widgets, "list")
 		require.True(t, own.Own(), "what it offers goes before what it claims")
 		require.Equal(t, "h", own.Identity)
-		some := reach(place, secrets, "list")
-		require.False(t, some.Own())
-		require.Empty(t, some.Identity)
-		require.True(t, some.Set.Selection("a").MatchesObject("", labels.Set{"value": "mine"}))
-		require.False(t, some.Set.Selection("a").MatchesObject("", labels.Set{"value": "other"}))
-		require.False(t, some.Set.Selection("b").Held())
-		require.Equal(t, "other", reach(place, gadgets, "get").Identity)
+		claimed := reach(cluster, secrets, "list")
+		require.False(t, claimed.Own())
+		require.Empty(t, claimed.Identity)
+		require.True(t, claimed.Set.Selection("a").MatchesObject("", labels.Set{"value": "mine"}))
+		require.False(t, claimed.Set.Selection("a").MatchesObject("", labels.Set{"value": "other"}))
+		require.False(t, claimed.Set.Selection("b").Held())
+		require.Equal(t, "other", reach(cluster, gadgets, "get").Identity)
 		for _, resource := range []schema.GroupResource{coreEvents, newEvents} {
-			events := reach(place, resource, "watch")
+			events := reach(cluster, resource, "watch")
 			require.Equal(t, coreEvents, events.Set.Resource(), "storage has them in one group only")
 			require.Equal(t, coreEvents, events.Resource)
 			require.True(t, events.Set.Selection("a").Held())
 		}
-		require.Nil(t, reach(place, secrets, "delete"), "the export does not ask for it")
-		require.Nil(t, reach(place, schema.GroupResource{Resource: "configmaps"}, "get"))
-		require.Nil(t, reach(place, bindingsResource, "update"))
-		require.True(t, reach(place, bindingsResource, "list").Set.Selection("a").MatchesObject("", labels.Set(b.Labels)))
-		require.False(t, reach(place, bindingsResource, "list").Set.Selection("a").MatchesObject("", nil))
+		require.Nil(t, reach(cluster, secrets, "delete"), "the export does not ask for it")
+		require.Nil(t, reach(cluster, schema.GroupResource{Resource: "configmaps"}, "get"))
+		require.Nil(t, reach(cluster, bindingsResource, "update"))
+		require.True(t, reach(cluster, bindingsResource, "list").Set.Selection("a").MatchesObject("", labels.Set(b.Labels)))
+		require.False(t, reach(cluster, bindingsResource, "list").Set.Selection("a").MatchesObject("", nil))
 	}
 	require.Nil(t, reach(in("a"), secrets, "watch"), "the binding does not accept it")
 	require.False(t, reach(wildcard, secrets, "watch").Set.Selection("a").Held())
@@ -103,8 +102,7 @@ func TestReach(t *testing.T) {
 	require.Equal(t, "theirs", reach(wildcard, widgets, "get").Identity, "it is not stored as custom resources")
 }
 
-// TestReachOfSystem: what the system has is claimed by the identity that root's export gives it, and
-// lies under none.
+// TestReachOfSystem: system resources are claimed with the identity of root's export, and stored without one.
 func TestReachOfSystem(t *testing.T) {
 	w := newShard(t).run()
 	known := ""
@@ -145,8 +143,7 @@ func TestReachOfSystem(t *testing.T) {
 	}
 }
 
-// TestClaimsFollow: whenever a set was made, it holds what the bindings say, and so do
-// the labels.
+// TestClaimsFollow: sets and labels agree with the bindings, no matter when a set was created.
 func TestClaimsFollow(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
@@ -182,14 +179,14 @@ func TestClaimsFollow(t *testing.T) {
 			have[key] = b
 		}
 		of := identities[random.IntN(len(identities))]
-		place := []request.Cluster{wildcard, in(cluster)}[random.IntN(2)]
-		_, err := w.Reach(t.Context(), ofProvider, place, of.resource, verbs[random.IntN(len(verbs))])
+		cluster := []request.Cluster{wildcard, in(cluster)}[random.IntN(2)]
+		_, err := w.Reach(t.Context(), ofProvider, cluster, of.resource, verbs[random.IntN(len(verbs))])
 		require.NoError(t, err)
 		require.Eventually(t, func() bool { return w.isAsSaid(t, have, clusters) == "" }, deadline, tick, "%s", w.isAsSaid(t, have, clusters))
 	}
 }
 
-// isAsSaid returns what of sets and labels is not as bindings say.
+// isAsSaid returns differences between the bindings and the sets and labels.
 func (w *shard) isAsSaid(t *testing.T, have map[string]*apisv1alpha2.APIBinding, clusters []string) string {
 	w.claimed.mu.Lock()
 	defer w.claimed.mu.Unlock()
@@ -230,7 +227,7 @@ func (w *shard) isAsSaid(t *testing.T, have map[string]*apisv1alpha2.APIBinding,
 	return ""
 }
 
-// lets reports whether the first binding with the verb lets objects with a value be seen.
+// lets reports whether the first binding with the verb selects objects with a value.
 func lets(all []*apisv1alpha2.APIBinding, key setKey, value string) bool {
 	for _, b := range all {
 		for _, c := range b.Status.AppliedPermissionClaims {

@@ -14,8 +14,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/apis"
 )
 
-// claimsOf makes claims of bytes: what an export asks for, what a binding answers, a
-// request and an object. All of it is valid, and from few values, so that it meets.
+// claimsOf derives claims of an export and a binding, a request and an object from bytes. They are valid and have
+// few different values, so that they often match.
 type claimsOf struct {
 	bytes []byte
 }
@@ -30,9 +30,9 @@ func (c *claimsOf) next(n int) int {
 }
 
 func (c *claimsOf) verbs() (all []string) {
-	some := c.next(16) + 1
+	pending := c.next(16) + 1
 	for i, verb := range []string{"get", "list", "create", "delete", everyVerb} {
-		if some&(1<<i) != 0 {
+		if pending&(1<<i) != 0 {
 			all = append(all, verb)
 		}
 	}
@@ -79,7 +79,7 @@ func (c *claimsOf) claim() apisv1alpha2.PermissionClaim {
 	return claimOn(resource, identity, c.verbs()...)
 }
 
-// selects is what a selector means, told without the libraries.
+// selects evaluates a selector without the libraries.
 func selects(s *apisv1alpha2.PermissionClaimSelector, l map[string]string) bool {
 	for key, value := range s.MatchLabels {
 		if got, has := l[key]; !has || got != value {
@@ -101,16 +101,16 @@ func selects(s *apisv1alpha2.PermissionClaimSelector, l map[string]string) bool 
 	return true
 }
 
-// same reports whether two claims are about the same objects: events are in two groups.
+// same reports whether two claims are for the same objects: events are in two groups.
 func same(c *apisv1alpha2.PermissionClaim, w identified) bool {
 	resource := schema.GroupResource{Group: c.Group, Resource: c.Resource}
 	isEvents := func(r schema.GroupResource) bool { return r == coreEvents || r == newEvents }
 	return c.IdentityHash == w.identity && (resource == w.resource || isEvents(resource) && isEvents(w.resource))
 }
 
-// allowed is what claims mean: a verb on an object needs a claim that the export makes and
-// the binding accepts, with the verb in both, and a selector of the binding that matches.
-// Of two claims to the same objects the first with the verb counts.
+// allowed defines the semantics of claims: a verb on an object requires a claim of the export that the binding accepts, with
+// the verb in both, and a selector of the binding that matches. Of two claims for the same objects, the first one with the
+// verb applies.
 func allowed(exported []apisv1alpha2.PermissionClaim, accepted []apisv1alpha2.AcceptablePermissionClaim, w identified, verb string, l map[string]string) bool {
 	has := func(verbs []string) bool { return slices.Contains(verbs, verb) || slices.Contains(verbs, everyVerb) }
 	for i := range accepted {
@@ -128,8 +128,7 @@ func allowed(exported []apisv1alpha2.PermissionClaim, accepted []apisv1alpha2.Ac
 	return false
 }
 
-// FuzzClaims compares what claims come to with what they mean, from the export and the
-// binding to the object, for every verb.
+// FuzzClaims compares the implementation of claims with their definition, for every verb.
 func FuzzClaims(f *testing.F) {
 	random := rand.New(rand.NewPCG(1, 1))
 	for n := range 1000 {
@@ -163,12 +162,12 @@ func FuzzClaims(f *testing.F) {
 				l[key] = c.value()
 			}
 		}
-		said := said{Status: apisv1alpha2.APIBindingStatus{APIExportClusterName: "provider", AppliedPermissionClaims: apis.CompareClaims(exported, accepted).Applied}}
-		let := newList("key", said)
+		content := content{Status: apisv1alpha2.APIBindingStatus{APIExportClusterName: "provider", AppliedPermissionClaims: apis.CompareClaims(exported, accepted).Applied}}
+		let := newList("key", content)
 		for _, w := range []identified{{secrets, ""}, {coreEvents, ""}, {newEvents, ""}, {widgets, "h"}, {widgets, "other"}, {widgets, ""}} {
 			stored := identified{storedAs(w.resource), w.identity}
 			for _, verb := range []string{"get", "list", "create", "delete", "watch"} {
-				require.Equal(t, allowed(exported, accepted, w, verb, l), let.lets(stored, verb).MatchesObject("name", labels.Set(l)), "%s %v of an object with %v\nexported %+v\naccepted %+v", verb, w, l, exported, accepted)
+				require.Equal(t, allowed(exported, accepted, w, verb, l), let.selection(stored, verb).MatchesObject("name", labels.Set(l)), "%s %v of an object with %v\nexported %+v\naccepted %+v", verb, w, l, exported, accepted)
 			}
 		}
 	})

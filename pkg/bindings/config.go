@@ -14,47 +14,40 @@ import (
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
 )
 
-// Config is what an Index needs.
+// Config configures an Index.
 type Config struct {
-	// Local reaches the shard itself as system:masters.
+	// Local is a client of the shard itself as system:masters.
 	Local *client.Factory
-	// Export returns an APIExport, if there is one. The error is client.ErrIncomplete if there
-	// may be one that it does not know. WaitForExports waits until it knows all that there are
-	// on the shard.
+	// Export returns an APIExport, or client.ErrIncomplete if it is not found but may exist.
+	// WaitForExports waits until all APIExports on the shard are loaded.
 	Export         func(key client.Key) (*apisv1alpha2.APIExport, error)
 	WaitForExports func(ctx context.Context) error
-	// Conversion returns an APIConversion, if there is one. Nil is that there are none.
+	// Conversion returns an APIConversion. It is optional.
 	Conversion func(ctx context.Context, key client.Key) (*apisv1alpha1.APIConversion, error)
-	// ExportsByIdentity returns the APIExports with an identity, and why there may be more that
-	// it does not know, if that is so.
+	// ExportsByIdentity returns the loaded APIExports with an identity, and an error if there may be others.
 	ExportsByIdentity func(identity string) (known []*apisv1alpha2.APIExport, unknown error)
-	// Defined reports whether something else than a binding is known to serve a resource in
-	// a logical cluster.
+	// Defined reports whether a resource is served in a logical cluster without a binding.
 	Defined func(ctx context.Context, cluster logicalcluster.Name, resource schema.GroupResource) bool
-	// System returns how the system serves a resource of its own that logical clusters have
-	// only if they bind it, or nil if the resource is none such: its objects have no
-	// identity, and its schema is the server's. Nil is that there are none. SystemIdentity
-	// returns the identity by which exports claim such a resource, all the same, or an error that
-	// asks to try again while it is not known. It must not block (storage.ClaimLabels).
-	// SystemBound reports whether a logical cluster has those only if it binds them.
+	// System returns the definition of a system resource that is served only where it is bound, or nil for
+	// other resources. Its objects have no identity, and the server determines its schema. SystemIdentity
+	// returns the identity that permission claims on such a resource specify, or a retriable error. It must
+	// not block (see storage.ClaimLabels). SystemBound reports whether a logical cluster must bind these
+	// resources. All three are optional.
 	System         func(resource schema.GroupResource) *definitions.Definition
 	SystemIdentity func(resource schema.GroupResource) (string, error)
 	SystemBound    func(cluster logicalcluster.Name) bool
-	// Virtual returns the objects of a resource that an export offers by virtual storage. Nil is
-	// that such resources are not served.
+	// Virtual returns the objects of a resource with virtual storage. If it is nil, such resources are not served.
 	Virtual func(export client.Key, resource schema.GroupResource) definitions.Objects
-	// LastChange returns the resource version of the latest change of an APIBinding of the shard, up to a version or later.
-	// Nil is that the index has all changes at any time.
+	// LastChange returns the resource version of the latest change of an APIBinding on the shard up to a
+	// version, or later. If it is nil, the index is always up to date.
 	LastChange func(ctx context.Context, version uint64) (uint64, error)
-	// Schema reads an APIResourceSchema, of the shard in the key if there is one.
+	// Schema reads an APIResourceSchema, from the shard in the key if it contains one.
 	Schema func(ctx context.Context, key client.Key) (*apis.APIResourceSchema, error)
-	// Schemas is the definition of APIResourceSchemas, which the index keeps. Nil if
-	// WithBoundSchemas is not to be used.
+	// Schemas is the definition of APIResourceSchemas. WithBoundSchemas requires it.
 	Schemas *apiextensionsv1.CustomResourceDefinition
 }
 
-// system returns how the system serves a resource that is bound, if it is one of its own. The
-// binding decides that it is served, and the server how: nobody else can export it.
+// system returns the server's own definition of a bound resource, or nil if an export defines it.
 func (c *Config) system(resource schema.GroupResource) *definitions.Definition {
 	if c.System == nil {
 		return nil
@@ -62,8 +55,7 @@ func (c *Config) system(resource schema.GroupResource) *definitions.Definition {
 	return c.System(resource)
 }
 
-// storedUnder returns the identity in the keys of objects that exports claim by an identity:
-// that one, or none if it is another name of objects of the system.
+// storedUnder returns the identity in the storage keys of claimed objects, which is empty for system resources.
 func (c *Config) storedUnder(w identified) (string, error) {
 	if c.SystemIdentity == nil || w.identity == "" {
 		return w.identity, nil

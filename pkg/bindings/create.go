@@ -15,10 +15,9 @@ import (
 	"github.com/shardplane/shardplane/pkg/client/kinds"
 )
 
-// Create stores a binding with its status and finalizers, in one write and without a
-// request, and returns it as it is stored. It is for what is made in each of thousands of
-// logical clusters: nobody but the server can make a binding so. The error is AlreadyExists
-// if there is one of the name.
+// Create stores a binding with its status and finalizers in one write, without a request, and returns the stored
+// object. It is used for bindings that are created in thousands of logical clusters. The error is AlreadyExists if a
+// binding with this name exists.
 func (x *Index) Create(ctx context.Context, objects Objects, cluster logicalcluster.Name, binding *apisv1alpha2.APIBinding) (*apisv1alpha2.APIBinding, error) {
 	object, err := runtime.DefaultUnstructuredConverter.ToUnstructured(binding)
 	if err != nil {
@@ -33,17 +32,17 @@ func (x *Index) Create(ctx context.Context, objects Objects, cluster logicalclus
 	return bindingIn(stored)
 }
 
-// Like returns what a new binding to an export binds, if another binding of the shard has
-// bound all that the export offers now: then nothing has to be looked at but the names. The
-// schemas are kept until release is called.
+// Like returns the resources that a new binding to an export will bind, if another binding of the shard has bound
+// everything that the export currently offers. Then only the names must be checked. The schemas are kept until
+// release is called.
 func (x *Index) Like(ctx context.Context, export *apisv1alpha2.APIExport) (resources []apisv1alpha2.BoundAPIResource, release func(), ok bool) {
-	l, release := x.holdComplete(client.KeyOf(export))
+	l, release := x.acquireComplete(client.KeyOf(export))
 	if l == nil {
 		return nil, nil, false
 	}
 	for i := range export.Spec.Resources {
 		offered := &export.Spec.Resources[i]
-		all := l.said.Status.BoundResources
+		all := l.content.Status.BoundResources
 		at := slices.IndexFunc(all, func(b apisv1alpha2.BoundAPIResource) bool {
 			return b.Group == offered.Group && b.Resource == offered.Name
 		})
@@ -54,7 +53,7 @@ func (x *Index) Like(ctx context.Context, export *apisv1alpha2.APIExport) (resou
 		schema, err := x.schemas.get(ctx, types.UID(all[at].Schema.UID))
 		if err != nil {
 			release()
-			return nil, nil, false // whoever reads the original tells why
+			return nil, nil, false // reading the original returns the error
 		}
 		bound := *all[at].DeepCopy()
 		if storedHere(offered) {

@@ -13,8 +13,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 )
 
-// TestLike: a new binding binds what others have bound, if that is all that the export
-// offers now, and the schemas stay as long as it takes.
+// TestLike: a new binding copies other bindings if they have bound everything that the export offers now. The schemas
+// are kept until release.
 func TestLike(t *testing.T) {
 	t.Parallel()
 	local, err := client.NewFactory(&rest.Config{Host: "https://127.0.0.1:1"})

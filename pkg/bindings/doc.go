@@ -1,15 +1,15 @@
-// Package bindings knows which API is bound where: an index of the APIBindings of a
-// shard, by what their status says. It is a source of custom resources
-// (definitions.Source), and what controllers and authorization ask.
+// Package bindings indexes the APIBindings of a shard by the APIs that they bind, as recorded
+// in their status. The index is a source of custom resources (definitions.Source), and is used
+// by controllers and by authorization.
 //
-//	APIBindings ─► Index: a record a binding, what equal ones have in common shared
+//	APIBindings ─► Index: one record per binding; bindings with equal content share it
 //	                 │
-//	                 ├─► what is served where: two look-ups by logical cluster and resource
-//	                 ├─► wildcards by identity, and of metadata over all identities
-//	                 └─► whose export, and so whose maximal permission policy
-//	BoundSchemas ─► the schemas that are served, each read once: copies that the shard
-//	                keeps, so that a bound API needs nobody else
+//	                 ├─► the served resources: two look-ups by logical cluster and resource
+//	                 ├─► wildcard requests by identity, and for metadata of all identities
+//	                 └─► the export of a resource, and so its maximal permission policy
+//	BoundSchemas ─► the schemas that are served, each decoded once: copies on this shard, so
+//	                that a bound API does not depend on other servers
 //
-// Nothing runs for a single binding or logical cluster, and no object is kept decoded.
+// There is no goroutine per binding or logical cluster, and no decoded object is kept.
 // docs/bindings.md explains the kinds.
 package bindings

@@ -14,20 +14,19 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// Export returns an export of a provider, or nil if there is none.
+// Export returns an export, or nil if it does not exist.
 func (x *Index) Export(ctx context.Context, key client.Key) (*apisv1alpha2.APIExport, error) {
-	if err := first(ctx, x.config.WaitForExports); err != nil {
+	if err := waitFirst(ctx, x.config.WaitForExports); err != nil {
 		return nil, err
 	}
 	export, err := x.config.Export(key)
 	if apierrors.IsNotFound(err) {
-		return nil, nil //nolint:nilnil // there is none
+		return nil, nil //nolint:nilnil // not found
 	}
 	return export, err
 }
 
-// Offered returns the schema that an export offers a resource with, or nil if it does not exist,
-// or cannot be served.
+// Offered returns the schema with which an export offers a resource, or nil if it is missing or invalid.
 func (x *Index) Offered(ctx context.Context, export *apisv1alpha2.APIExport, r *apisv1alpha2.ResourceSchema) (*definitions.Schema, error) {
 	s, err := x.schemaOf(ctx, export, r)
 	if s == nil || err != nil {
@@ -36,22 +35,22 @@ func (x *Index) Offered(ctx context.Context, export *apisv1alpha2.APIExport, r *
 	return s.Schema, nil
 }
 
-// schemaOf returns the schema that an export offers a resource with, or nil if it does
-// not exist, or cannot be served. It is known where it is bound.
+// schemaOf returns the schema with which an export offers a resource, or nil if it is missing or invalid. Schemas that
+// are bound on this shard need not be read.
 func (x *Index) schemaOf(ctx context.Context, export *apisv1alpha2.APIExport, r *apisv1alpha2.ResourceSchema) (*pinned, error) {
 	for _, uid := range x.schemasIn(identified{schema.GroupResource{Group: r.Group, Resource: r.Name}, export.Status.IdentityHash}) {
-		if p := x.schemas.known(uid); p != nil && p.name == r.Schema {
+		if p := x.schemas.cached(uid); p != nil && p.name == r.Schema {
 			return p, nil
 		}
 	}
 	original, err := x.config.Schema(ctx, client.Key{Shard: export.Annotations[request.ShardAnnotation], Cluster: logicalcluster.From(export), Name: r.Schema})
 	switch {
 	case apierrors.IsNotFound(err):
-		return nil, nil //nolint:nilnil // there is none
+		return nil, nil //nolint:nilnil // not found
 	case err != nil:
 		return nil, fmt.Errorf("reading the APIResourceSchema %s: %w", r.Schema, err)
 	}
-	if p := x.schemas.known(original.UID); p != nil {
+	if p := x.schemas.cached(original.UID); p != nil {
 		return p, nil
 	}
 	copied := copyOf(original)
@@ -60,20 +59,20 @@ func (x *Index) schemaOf(ctx context.Context, export *apisv1alpha2.APIExport, r 
 	}
 	p, err := newPinned(copied)
 	if err != nil {
-		return nil, nil //nolint:nilerr,nilnil // conditions of bindings say what is the matter
+		return nil, nil //nolint:nilerr,nilnil // the bindings have a condition with the error
 	}
-	x.schemas.know(original.UID, p)
+	x.schemas.add(original.UID, p)
 	return p, nil
 }
 
-// exported returns the schema of an export with an identity, or nil if there is none.
+// exported returns the newest schema for a resource in the exports with an identity, or nil.
 func (x *Index) exported(ctx context.Context, w identified) (*pinned, error) {
-	if err := first(ctx, x.config.WaitForExports); err != nil {
+	if err := waitFirst(ctx, x.config.WaitForExports); err != nil {
 		return nil, err
 	}
 	var newest *pinned
-	known, _ := x.config.ExportsByIdentity(w.identity)
-	for _, export := range known {
+	exports, _ := x.config.ExportsByIdentity(w.identity)
+	for _, export := range exports {
 		for i := range export.Spec.Resources {
 			r := &export.Spec.Resources[i]
 			if r.Group != w.resource.Group || r.Name != w.resource.Resource || !storedHere(r) {

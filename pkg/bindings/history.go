@@ -9,27 +9,25 @@ import (
 	"github.com/shardplane/shardplane/pkg/storage/claims"
 )
 
-// history is what a new set needs to be as if it had always been there. It changes while both locks of the
-// sets are held, so that either suffices to read it.
+// history contains the recent changes that a new set needs in order to equal an older one. It is changed
+// under the locks of both kinds of sets, so either lock is sufficient for reading.
 type history struct {
-	// source is shared by all sets. It determines up to when they are current.
+	// source is shared by all sets and determines up to which time they are current.
 	source claims.Source
-	// latest is the revision of the latest change of a binding, unless unknown is set: then it may be up to what the informer has
-	// seen.
+	// latest is the revision of the latest change of a binding. If unknown is set, the latest change may be as new as
+	// the informer's resource version.
 	latest  uint64
 	unknown bool
-	// recent are the changes that another replica, or a request at the same time, may not have seen.
+	// recent contains the changes that another replica or a concurrent request may not have observed.
 	recent []recentChange
 }
 
-// recentChange is a change of the bindings of a logical cluster.
 type recentChange struct {
 	cluster     logicalcluster.Name
 	before, now []*record
 	at          time.Time
 }
 
-// add notes a change of a binding.
 func (h *history) add(cluster logicalcluster.Name, before, after *record, was, all []*record, revision uint64) {
 	switch revision {
 	case initialRevision:
@@ -37,7 +35,7 @@ func (h *history) add(cluster logicalcluster.Name, before, after *record, was, a
 	case unknownRevision:
 		h.unknown = true
 	default:
-		// The informer has seen everything before it.
+		// The informer has observed all earlier changes.
 		h.latest, h.unknown = max(h.latest, revision), false
 	}
 	first := slices.IndexFunc(h.recent, func(c recentChange) bool { return !h.source.SeenByAll(c.at) })
@@ -52,8 +50,8 @@ func (h *history) add(cluster logicalcluster.Name, before, after *record, was, a
 	}
 }
 
-// since returns the revision of the latest change and the recent changes. reached is the resource version up to which the
-// informer has seen everything. The lock of a set is held.
+// since returns the revision of the latest change, and the recent changes. reached is the informer's resource
+// version. The caller must hold a lock of the sets.
 func (h *history) since(reached string) (latest uint64, recent []recentChange) {
 	if latest = h.latest; h.unknown {
 		latest = max(latest, revisionOf(reached))
@@ -61,11 +59,11 @@ func (h *history) since(reached string) (latest uint64, recent []recentChange) {
 	return latest, h.recent
 }
 
-// firstOf returns the bindings of the logical clusters that have changed, as they were before the first change.
+// firstOf returns the bindings of each changed logical cluster before its first recent change.
 func firstOf(recent []recentChange) map[logicalcluster.Name][]*record {
 	all := map[logicalcluster.Name][]*record{}
 	for i := range recent {
-		if _, known := all[recent[i].cluster]; !known {
+		if _, found := all[recent[i].cluster]; !found {
 			all[recent[i].cluster] = recent[i].before
 		}
 	}

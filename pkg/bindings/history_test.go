@@ -17,7 +17,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/storage/claims"
 )
 
-// accepted is a binding in a logical cluster that accepts a claim on all secrets, for all verbs.
+// accepted returns a binding that accepts a claim on all secrets, for all verbs.
 func accepted(cluster string) *apisv1alpha2.APIBinding {
 	b := bindingOf(cluster, "x", boundTo(widgets, "one", "h"))
 	b.Labels = map[string]string{apis.ExportLabel: apis.ExportLabelValue("provider", "e")}
@@ -25,7 +25,7 @@ func accepted(cluster string) *apisv1alpha2.APIBinding {
 	return b
 }
 
-// claiming has the export of the provider claim all secrets.
+// claiming makes the export of the provider claim all secrets.
 func (w *shard) claiming() *shard {
 	export := &apisv1alpha2.APIExport{ObjectMeta: metav1.ObjectMeta{Name: "e"}}
 	export.Spec.PermissionClaims = []apisv1alpha2.PermissionClaim{claimOn(secrets, "", "*")}
@@ -33,7 +33,6 @@ func (w *shard) claiming() *shard {
 	return w
 }
 
-// reached returns the set of a verb.
 func (w *shard) reached(verb string) *claims.Set {
 	w.t.Helper()
 	reach, err := w.Reach(w.t.Context(), ofProvider, wildcard, secrets, verb)
@@ -41,9 +40,9 @@ func (w *shard) reached(verb string) *claims.Set {
 	return reach.Set
 }
 
-// requireTold checks that a watch from before a revision has to list again, and that one from the revision is told
-// which selection there was and is: the list may have been made by a replica that did not have the change yet.
-func (w *shard) requireTold(set *claims.Set, cluster string, revision uint64, was, is bool) {
+// requireEvents checks that a watch from before a revision must list again, and that one from the revision gets the former and
+// the new selection: the list may be from a replica that did not have the change yet.
+func (w *shard) requireEvents(set *claims.Set, cluster string, revision uint64, was, is bool) {
 	w.t.Helper()
 	_, err := set.Missed(revision-1, false)
 	require.ErrorIs(w.t, err, claims.ErrCompacted)
@@ -55,8 +54,7 @@ func (w *shard) requireTold(set *claims.Set, cluster string, revision uint64, wa
 	require.Equal(w.t, is, missed[len(missed)-1].After.Held())
 }
 
-// TestSetsHaveAHistory: a set that is made with the first request knows what has just changed, and does not answer for what
-// came before.
+// TestSetsHaveAHistory: a set that is created by the first request knows recent changes, and rejects older revisions.
 func TestSetsHaveAHistory(t *testing.T) {
 	t.Parallel()
 	w := newShard(t).claiming()
@@ -74,13 +72,13 @@ func TestSetsHaveAHistory(t *testing.T) {
 
 	at := revisionOf(w.server.Put(t, kinds.APIBindings.GroupVersionResource, accepted("new")))
 	w.until(at)
-	w.requireTold(w.reached("watch"), "new", at, false, true)
+	w.requireEvents(w.reached("watch"), "new", at, false, true)
 	w.remove("new", "x")
 	w.until(at + 1)
-	w.requireTold(w.reached("get"), "new", at+1, false, false)
+	w.requireEvents(w.reached("get"), "new", at+1, false, false)
 	w.remove("old", "x")
 	w.until(at + 2)
-	w.requireTold(w.reached("create"), "old", at+2, true, false)
+	w.requireEvents(w.reached("create"), "old", at+2, true, false)
 
 	b := bindingOf("consumer", "x", boundTo(widgets, "one", "h"))
 	at = revisionOf(w.server.Put(t, kinds.APIBindings.GroupVersionResource, b))
@@ -88,10 +86,10 @@ func TestSetsHaveAHistory(t *testing.T) {
 	_, done, err := w.WithBoundSchemas(t.Context(), "consumer")
 	require.NoError(t, err)
 	defer done()
-	w.requireTold(w.boundSets.sets["consumer"].Set, "system:admin", at, false, true)
+	w.requireEvents(w.boundSets.sets["consumer"].Set, "system:admin", at, false, true)
 }
 
-// until waits until the index has seen a revision.
+// until waits until the index has observed a revision.
 func (w *shard) until(revision uint64) {
 	w.t.Helper()
 	require.Eventually(w.t, func() bool {
@@ -101,7 +99,7 @@ func (w *shard) until(revision uint64) {
 	}, deadline, tick)
 }
 
-// TestSetsAreMadeBetweenChanges: while a set is made, no binding changes, because the set would have the change without
+// TestSetsAreMadeBetweenChanges: no binding changes while a set is created, because the set would have the change without
 // its revision. WaitFor does not return before the sets have the change.
 func TestSetsAreMadeBetweenChanges(t *testing.T) {
 	t.Parallel()

@@ -14,11 +14,10 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// Index knows what the bindings of a shard have bound. Run its Informer and Copies, and
-// Run it.
-// Its methods may be called at the same time, from the start.
+// Index indexes the bound APIs of a shard. Run, Informer and Copies must be run. All methods may be called
+// concurrently, from the start.
 //
-// It joins parts that do not depend on it: the records, the schemas, and what follows a change of the records.
+// It joins parts that do not depend on it: the records, the schemas, and the state derived from the records.
 type Index struct {
 	*table
 	*schemas
@@ -27,15 +26,13 @@ type Index struct {
 	*consumed
 	history history
 
-	config Config
-	stored stored
-	// own is the definition of BoundSchemas.
-	own *definitions.Definition
-	// listeners are notified of changes of what is served.
+	config    Config
+	stored    stored
+	own       *definitions.Definition // of BoundSchemas
 	listeners definitions.Listeners[definitions.Change]
 }
 
-// New returns an index that knows nothing before its informer runs.
+// New returns an index, which is empty until its informer runs.
 func New(config Config) (*Index, error) {
 	own, err := definitionOfBoundSchemas()
 	if err != nil {
@@ -52,10 +49,10 @@ func New(config Config) (*Index, error) {
 	if x.schemas, err = newSchemas(&x.config, x.used, x.schemaChanged); err != nil {
 		return nil, err
 	}
-	x.claimed = &claimed{config: &x.config, table: x.table, history: &x.history, sets: map[client.Key]map[setKey]*heldSet{}}
+	x.claimed = &claimed{config: &x.config, table: x.table, history: &x.history, sets: map[client.Key]map[setKey]*trackedSet{}}
 	x.boundSets = &boundSets{table: x.table, schemas: x.schemas, history: &x.history, stored: own.Schema.Resource, sets: map[logicalcluster.Name]*boundSet{}}
 	if config.Schemas != nil {
-		if err := x.boundSets.show(config.Schemas); err != nil {
+		if err := x.project(config.Schemas); err != nil {
 			return nil, err
 		}
 	}
@@ -82,33 +79,30 @@ func New(config Config) (*Index, error) {
 	return x, nil
 }
 
-// Informer returns the bindings of all logical clusters of the shard, with the index
-// apis.ExportIndex: of each what it says, without finalizers and the times of conditions.
-// Those that say the same share that. It is to be run.
+// Informer returns the informer of all bindings of the shard, which the caller must run. It has the index
+// apis.ExportIndex. Its objects have no finalizers and no times of conditions, and share equal content.
 func (x *Index) Informer() *client.Informer[*apisv1alpha2.APIBinding] { return x.informer }
 
-// HasSynced reports whether all bindings are known.
+// HasSynced reports whether all bindings are loaded.
 func (x *Index) HasSynced() bool { return x.informer.HasSynced() }
 
-// put brings a binding into the index, by a change at a revision.
 func (x *Index) put(b *apisv1alpha2.APIBinding, revision uint64) {
 	l, err := x.listOf(b)
 	if err != nil {
-		utilruntime.HandleError(err) // slim has encoded it before
+		utilruntime.HandleError(err) // cannot happen, because slim has encoded it
 		return
 	}
 	x.replace(logicalcluster.From(b), b.Name, newRecord(b, l), revision)
 }
 
-// replace puts, changes or, if r is nil, removes a record, by a change of the binding at a revision. One goroutine at a
-// time calls it, that of the informer.
+// replace adds, changes or (if r is nil) removes a record. Only the goroutine of the informer calls it.
 func (x *Index) replace(cluster logicalcluster.Name, name string, r *record, revision uint64) {
 	x.consumed.replaced(x.replaceAndFollow(cluster, name, r, revision), r)
-	x.sawRevision(revision)
+	x.observe(revision)
 }
 
-// replaceAndFollow changes records and sets under the locks of the sets: one that is made at the same time must not have
-// the new record without its revision. It returns the record that there was.
+// replaceAndFollow changes records and sets under the locks of the sets, so that a set which is created
+// concurrently does not have the new record without its revision. It returns the replaced record.
 func (x *Index) replaceAndFollow(cluster logicalcluster.Name, name string, r *record, revision uint64) (before *record) {
 	x.claimed.mu.Lock()
 	defer x.claimed.mu.Unlock()
@@ -121,14 +115,13 @@ func (x *Index) replaceAndFollow(cluster logicalcluster.Name, name string, r *re
 	return before
 }
 
-// schemaChanged notifies of a schema whose copy has other rules now.
+// schemaChanged notifies of a schema whose copy has other conversion rules now.
 func (x *Index) schemaChanged(uid types.UID, before *pinned) {
 	for _, identity := range x.identitiesOf(uid) {
 		x.listeners.Notify(definitions.Change{Schema: before.Schema, Identity: identity, Cluster: request.Cluster{}})
 	}
 }
 
-// catchUpTo waits until the index has all changes of bindings up to a version.
 func (x *Index) catchUpTo(ctx context.Context, version uint64) error {
 	last, err := x.config.LastChange(ctx, version)
 	if err != nil {
@@ -137,12 +130,11 @@ func (x *Index) catchUpTo(ctx context.Context, version uint64) error {
 	return x.waitUntil(ctx, last)
 }
 
-// WaitFor waits until the index is as new as a binding that was written, so that the
-// next request finds in effect what the binding says.
+// WaitFor waits until the index has a binding that was just written, so that it is in effect for the next request.
 func (x *Index) WaitFor(ctx context.Context, written *apisv1alpha2.APIBinding) error {
 	key, revision := client.KeyOf(written), revisionOf(written.ResourceVersion)
 	err := x.wait(ctx, func() bool {
-		// The informer has what the index may not have yet.
+		// The informer may be ahead of the index.
 		for _, r := range x.records(key.Cluster) {
 			if r.name == key.Name {
 				return r.revision >= revision
@@ -151,12 +143,12 @@ func (x *Index) WaitFor(ctx context.Context, written *apisv1alpha2.APIBinding) e
 		_, err := x.informer.Lister().Get(key)
 		return apierrors.IsNotFound(err) && written.DeletionTimestamp != nil
 	})
-	x.claimed.mu.Lock() // the sets follow under it
+	x.claimed.mu.Lock() // the sets are updated under this lock
 	defer x.claimed.mu.Unlock()
 	return err
 }
 
-// Unpin deletes the copies of schemas that no binding has named for a while.
+// Unpin deletes the copies of schemas that no binding has used for a while.
 func (x *Index) Unpin(ctx context.Context) error {
 	if err := x.informer.WaitForSync(ctx); err != nil {
 		return err

@@ -40,7 +40,7 @@ var (
 	wildcard = request.Cluster{Wildcard: true}
 )
 
-// shard is an index, and the server whose bindings it follows.
+// shard is an index, and a server with its bindings.
 type shard struct {
 	*Index
 	t      *testing.T
@@ -51,7 +51,6 @@ type shard struct {
 	exports map[client.Key]*apisv1alpha2.APIExport
 }
 
-// newShard returns an index that does not run.
 func newShard(t *testing.T) *shard {
 	t.Helper()
 	w := &shard{t: t, server: clienttest.New(t, kinds.Scheme), exports: map[client.Key]*apisv1alpha2.APIExport{}}
@@ -75,7 +74,6 @@ func newShard(t *testing.T) *shard {
 	return w
 }
 
-// run runs it until the test ends.
 func (w *shard) run() *shard {
 	w.t.Helper()
 	ctx, cancel := context.WithCancel(w.t.Context())
@@ -87,7 +85,7 @@ func (w *shard) run() *shard {
 	return w
 }
 
-// schema has the shard know a schema of a resource with a property.
+// schema adds a schema of a resource with a property.
 func (w *shard) schema(uid types.UID, resource schema.GroupResource, property string, created int64) {
 	w.t.Helper()
 	props := fmt.Sprintf(`{"type":"object","properties":{%q:{"type":"string"}}}`, property)
@@ -100,7 +98,7 @@ func (w *shard) schema(uid types.UID, resource schema.GroupResource, property st
 	v.Name, v.Served, v.Storage, v.Schema.Raw = "v1", true, true, []byte(props)
 	p, err := newPinned(copied)
 	require.NoError(w.t, err)
-	w.schemas.know(uid, p)
+	w.schemas.add(uid, p)
 }
 
 func bindingOf(cluster, name string, resources ...apisv1alpha2.BoundAPIResource) *apisv1alpha2.APIBinding {
@@ -144,8 +142,7 @@ func (w *shard) resolve(l definitions.Lookup) *definitions.Definition {
 
 func in(cluster string) request.Cluster { return request.Cluster{Name: logicalcluster.Name(cluster)} }
 
-// TestServed: what a binding has bound is served in its logical cluster, with its
-// identity, and to wildcards with the newest schema.
+// TestServed: bound resources are served in the logical cluster with their identity, and to wildcards with the newest schema.
 func TestServed(t *testing.T) {
 	w := newShard(t).run()
 	w.schema("one", widgets, "size", 1)
@@ -155,7 +152,7 @@ func TestServed(t *testing.T) {
 	w.put(bindingOf("c", "x", boundTo(widgets, "one", "other")))
 
 	d := w.resolve(definitions.Lookup{Cluster: in("a"), Resource: widgets})
-	require.Equal(t, w.schemas.known("one").Schema, d.Schema)
+	require.Equal(t, w.schemas.cached("one").Schema, d.Schema)
 	require.Equal(t, "h", d.Identity)
 	require.Equal(t, `APIBinding "x"`, d.Owner)
 	require.Nil(t, w.resolve(definitions.Lookup{Cluster: in("a"), Resource: gadgets}))
@@ -164,10 +161,10 @@ func TestServed(t *testing.T) {
 	require.Nil(t, w.resolve(definitions.Lookup{Cluster: in("a"), Resource: widgets, Identity: "other"}))
 
 	all := w.resolve(definitions.Lookup{Cluster: wildcard, Resource: widgets, Identity: "h"})
-	require.Equal(t, w.schemas.known("two").Schema, all.Schema)
+	require.Equal(t, w.schemas.cached("two").Schema, all.Schema)
 	require.Equal(t, "h", all.Identity)
 	require.False(t, all.MetadataOnly)
-	require.Equal(t, w.schemas.known("one").Schema, w.resolve(definitions.Lookup{Cluster: wildcard, Resource: widgets, Identity: "other"}).Schema)
+	require.Equal(t, w.schemas.cached("one").Schema, w.resolve(definitions.Lookup{Cluster: wildcard, Resource: widgets, Identity: "other"}).Schema)
 	require.Nil(t, w.resolve(definitions.Lookup{Cluster: wildcard, Resource: widgets, Identity: "none"}))
 	metadata := w.resolve(definitions.Lookup{Cluster: wildcard, Resource: widgets})
 	require.True(t, metadata.MetadataOnly)
@@ -185,12 +182,12 @@ func TestServed(t *testing.T) {
 	require.Nil(t, w.resolve(definitions.Lookup{Cluster: in("a"), Resource: widgets}))
 }
 
-// TestServedOfTheSystem: what a binding has bound of the system is served as the server has
-// it, without an identity, also if the shard has no copy of the schema.
+// TestServedOfTheSystem: bound system resources are served with the server's schema and without an identity, even if the
+// shard has no copy of the schema.
 func TestServedOfTheSystem(t *testing.T) {
 	w := newShard(t)
 	w.schema("own", gadgets, "size", 1)
-	own := &definitions.Definition{Schema: w.schemas.known("own").Schema}
+	own := &definitions.Definition{Schema: w.schemas.cached("own").Schema}
 	w.config.System = func(resource schema.GroupResource) *definitions.Definition {
 		if resource == gadgets {
 			return own
@@ -219,8 +216,8 @@ func TestServedOfTheSystem(t *testing.T) {
 	require.Equal(t, []definitions.Change{{Schema: own.Schema, Cluster: in("a"), Removed: true}}, w.changes, "where it is there without, nothing changes")
 }
 
-// TestReadsWhatItHasNotHeardOf: an index that does not follow finds a binding in storage.
-func TestReadsWhatItHasNotHeardOf(t *testing.T) {
+// TestReadsStoredBindings: an index that is not up to date finds a binding in storage.
+func TestReadsStoredBindings(t *testing.T) {
 	w := newShard(t)
 	w.schema("one", widgets, "size", 1)
 	w.server.Put(t, kinds.APIBindings.GroupVersionResource, bindingOf("a", "x", boundTo(widgets, "one", "h")))
@@ -238,7 +235,7 @@ func TestReadsWhatItHasNotHeardOf(t *testing.T) {
 	require.Equal(t, 1, seconds)
 }
 
-// TestChanges: watches hear of what is served differently, and of nothing else.
+// TestChanges: listeners are notified of relevant changes, and only of these.
 func TestChanges(t *testing.T) {
 	w := newShard(t).run()
 	w.schema("one", widgets, "size", 1)
@@ -247,7 +244,7 @@ func TestChanges(t *testing.T) {
 	w.schema("gadgets", gadgets, "size", 1)
 	w.put(bindingOf("a", "x", boundTo(widgets, "one", "h"), boundTo(gadgets, "gadgets", "h")))
 	w.put(bindingOf("b", "x", boundTo(widgets, "one", "h")))
-	told := func(want ...string) {
+	requireChanges := func(want ...string) {
 		t.Helper()
 		require.Eventually(t, func() bool {
 			w.mu.Lock()
@@ -257,7 +254,7 @@ func TestChanges(t *testing.T) {
 				got = append(got, fmt.Sprint(c.Cluster.Wildcard, c.Cluster.Name, " ", c.Schema.Resource.Resource, " ", c.Identity, " ", c.Removed))
 			}
 			slices.Sort(got)
-			// A wildcard is told of each schema that comes or goes, a logical cluster once.
+			// A wildcard is notified of each added or removed schema, a logical cluster once.
 			got = slices.CompactFunc(got, func(a, b string) bool { return a == b && strings.HasPrefix(a, "true") })
 			return slices.Equal(got, want)
 		}, deadline, tick, "%v", want)
@@ -265,14 +262,14 @@ func TestChanges(t *testing.T) {
 		w.changes = nil
 		w.mu.Unlock()
 	}
-	told() // nothing was served
+	requireChanges() // nothing was served
 	w.put(bindingOf("a", "x", boundTo(widgets, "same", "h"), boundTo(gadgets, "gadgets", "h")))
 	w.put(bindingOf("a", "x", boundTo(widgets, "two", "h"), boundTo(gadgets, "gadgets", "h")))
-	told("falsea widgets h false", "true widgets h false")
+	requireChanges("falsea widgets h false", "true widgets h false")
 	w.put(bindingOf("a", "x", boundTo(widgets, "two", "h")))
-	told("falsea gadgets h true", "true gadgets h true")
+	requireChanges("falsea gadgets h true", "true gadgets h true")
 	w.remove("b", "x")
-	told("falseb widgets h true", "true widgets h false") // those with the schema of b, if there were any
+	requireChanges("falseb widgets h true", "true widgets h false") // as if there were watches with the schema of b
 }
 
 // TestFree: bindings compete for names with each other.
@@ -282,7 +279,7 @@ func TestFree(t *testing.T) {
 	w.schema("two", widgets, "weight", 2)
 	w.schema("gadgets", gadgets, "size", 1)
 	w.put(bindingOf("a", "x", boundTo(widgets, "one", "h")))
-	names, asked := &everybody{}, 0
+	names, requested := &allNames{}, 0
 	for _, tc := range []struct {
 		binding string
 		schemas []types.UID
@@ -300,26 +297,26 @@ func TestFree(t *testing.T) {
 			release()
 		} else {
 			require.Equal(t, &definitions.Conflict{Group: "example.org", Name: "widgets", By: tc.by}, conflict)
-			require.Equal(t, asked, names.asked, "what is known here is not asked for")
+			require.Equal(t, requested, names.requested, "what is known here is not asked for")
 		}
-		asked = names.asked
+		requested = names.requested
 		require.Zero(t, names.held)
 	}
 }
 
-// TestFreeIsReadFromStorage: names that a server has given to a binding of which this one has not
-// heard are in use: until a moment ago the other one led.
+// TestFreeIsReadFromStorage: names that a former leader has assigned to a binding are in use, even if this server has not
+// observed the binding.
 func TestFreeIsReadFromStorage(t *testing.T) {
 	w := newShard(t)
 	w.schema("one", widgets, "size", 1)
 	w.schema("two", widgets, "weight", 2)
 	w.server.Put(t, kinds.APIBindings.GroupVersionResource, bindingOf("a", "x", boundTo(widgets, "one", "h")))
-	names := &everybody{}
+	names := &allNames{}
 	release, conflict, err := w.Reserve(t.Context(), names, "a", "y", []types.UID{"two"})
 	require.NoError(t, err)
 	require.Nil(t, release)
 	require.Equal(t, &definitions.Conflict{Group: "example.org", Name: "widgets", By: `APIBinding "x"`}, conflict)
-	require.Equal(t, 1, names.asked, "they were reserved before it was read")
+	require.Equal(t, 1, names.requested, "they were reserved before it was read")
 	require.Zero(t, names.held)
 	for cluster, binding := range map[string]string{"b": "y", "a": "x"} {
 		release, conflict, err = w.Reserve(t.Context(), names, logicalcluster.Name(cluster), binding, []types.UID{"two"})
@@ -329,13 +326,12 @@ func TestFreeIsReadFromStorage(t *testing.T) {
 	}
 }
 
-// TestYield: definitions are asked for the names of what a binding has bound, where there are
-// some in its groups.
+// TestYield: definitions must yield the names that a binding has bound, if there are definitions in its groups.
 func TestYield(t *testing.T) {
 	w := newShard(t).run()
 	w.schema("one", widgets, "size", 1)
 	w.put(bindingOf("a", "x", boundTo(widgets, "one", "h")))
-	names := &everybody{}
+	names := &allNames{}
 	require.NoError(t, w.Yield(t.Context(), names, "a", "x"))
 	require.Empty(t, names.yielded)
 	names.defines = widgets.Group
@@ -346,28 +342,27 @@ func TestYield(t *testing.T) {
 	require.Equal(t, widgets.Resource, names.yielded[0].Names.Plural)
 }
 
-// everybody gives everybody names.
-type everybody struct {
-	asked, held int
-	defines     string // a group
-	yielded     []definitions.Wanted
+// allNames grants all names.
+type allNames struct {
+	requested, held int
+	defines         string // a group
+	yielded         []definitions.Wanted
 }
 
-func (e *everybody) Defines(_ logicalcluster.Name, group string) bool { return group == e.defines }
+func (e *allNames) Defines(_ logicalcluster.Name, group string) bool { return group == e.defines }
 
-func (e *everybody) Yield(_ context.Context, _ logicalcluster.Name, wanted []definitions.Wanted) error {
+func (e *allNames) Yield(_ context.Context, _ logicalcluster.Name, wanted []definitions.Wanted) error {
 	e.yielded = append(e.yielded, wanted...)
 	return nil
 }
 
-func (e *everybody) Reserve(context.Context, logicalcluster.Name, string, definitions.Source, []definitions.Wanted) (func(), *definitions.Conflict, error) {
-	e.asked++
+func (e *allNames) Reserve(context.Context, logicalcluster.Name, string, definitions.Source, []definitions.Wanted) (func(), *definitions.Conflict, error) {
+	e.requested++
 	e.held++
 	return func() { e.held-- }, nil, nil
 }
 
-// TestModel: after any writes the index says what the bindings say, and keeps nothing
-// of those that are gone.
+// TestModel: after any sequence of writes, the index agrees with the bindings and keeps nothing of deleted ones.
 func TestModel(t *testing.T) {
 	w := newShard(t).run()
 	random := rand.New(rand.NewPCG(1, 2))
@@ -432,21 +427,21 @@ func TestModel(t *testing.T) {
 	require.Empty(t, w.identities)
 }
 
-// TestMaximalPermission: the provider permits what its roles allow to the prefixed user.
+// TestMaximalPermission: the provider permits the requests that its roles allow for the prefixed user.
 func TestMaximalPermission(t *testing.T) {
 	w := newShard(t).run()
 	w.schema("one", widgets, "size", 1)
 	w.put(bindingOf("a", "x", boundTo(widgets, "one", "h")))
-	var asked []string
+	var requested []string
 	permits := w.MaximalPermission(authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 		cluster, _ := request.ClusterFrom(ctx)
 		require.Equal(t, logicalcluster.Name("provider"), cluster.Name)
 		require.Empty(t, a.GetUser().GetExtra())
-		asked = append(asked, fmt.Sprint(a.GetUser().GetName(), a.GetUser().GetGroups(), a.GetVerb()))
+		requested = append(requested, fmt.Sprint(a.GetUser().GetName(), a.GetUser().GetGroups(), a.GetVerb()))
 		return authorizer.DecisionNoOpinion, "", nil
 	}))
-	ask := func(cluster, resource string, u user.Info) authorizer.Decision {
-		asked = nil
+	permit := func(cluster, resource string, u user.Info) authorizer.Decision {
+		requested = nil
 		decision, reason, err := permits(request.WithClusterName(t.Context(), logicalcluster.Name(cluster)), authorizer.AttributesRecord{
 			User: u, Verb: "get", APIGroup: "example.org", Resource: resource, ResourceRequest: true,
 		})
@@ -457,34 +452,34 @@ func TestMaximalPermission(t *testing.T) {
 		return decision
 	}
 	alice := &user.DefaultInfo{Name: "alice", Groups: []string{"devs"}}
-	require.Equal(t, authorizer.DecisionAllow, ask("a", "widgets", alice), "there is no export any more")
+	require.Equal(t, authorizer.DecisionAllow, permit("a", "widgets", alice), "there is no export any more")
 	export := &apisv1alpha2.APIExport{}
 	w.exports[client.Key{Cluster: "provider", Name: "e"}] = export
-	require.Equal(t, authorizer.DecisionAllow, ask("a", "widgets", alice), "it has no policy")
+	require.Equal(t, authorizer.DecisionAllow, permit("a", "widgets", alice), "it has no policy")
 	export.Spec.MaximalPermissionPolicy = &apisv1alpha2.MaximalPermissionPolicy{Local: &apisv1alpha2.LocalAPIExportPolicy{}}
-	require.Equal(t, authorizer.DecisionAllow, ask("a", "gadgets", alice), "it is another's")
-	require.Equal(t, authorizer.DecisionAllow, ask("b", "widgets", alice), "nothing is bound there")
-	require.Empty(t, asked)
-	require.Equal(t, authorizer.DecisionNoOpinion, ask("a", "widgets", alice))
-	require.Equal(t, []string{"apis.kcp.io:binding:alice[apis.kcp.io:binding:devs]get"}, asked)
+	require.Equal(t, authorizer.DecisionAllow, permit("a", "gadgets", alice), "it is another's")
+	require.Equal(t, authorizer.DecisionAllow, permit("b", "widgets", alice), "nothing is bound there")
+	require.Empty(t, requested)
+	require.Equal(t, authorizer.DecisionNoOpinion, permit("a", "widgets", alice))
+	require.Equal(t, []string{"apis.kcp.io:binding:alice[apis.kcp.io:binding:devs]get"}, requested)
 	account := &user.DefaultInfo{Name: "system:serviceaccount:default:robot", Groups: []string{"system:serviceaccounts"}, Extra: map[string][]string{
 		request.ExtraClusterName: {"a"},
 	}}
-	require.Equal(t, authorizer.DecisionNoOpinion, ask("a", "widgets", account))
-	require.Equal(t, []string{"apis.kcp.io:binding:system:kcp:serviceaccount:a:default:robot[apis.kcp.io:binding:system:serviceaccounts]get"}, asked)
+	require.Equal(t, authorizer.DecisionNoOpinion, permit("a", "widgets", account))
+	require.Equal(t, []string{"apis.kcp.io:binding:system:kcp:serviceaccount:a:default:robot[apis.kcp.io:binding:system:serviceaccounts]get"}, requested)
 
-	// Names that the consumer can give are none of the provider's.
+	// Names that the consumer can assign must not be the provider's.
 	scope := map[string][]string{request.ExtraScopes: {"cluster:a"}}
 	scoped := &user.DefaultInfo{Name: "alice", Groups: []string{"devs", user.AllAuthenticated}, Extra: scope}
-	require.Equal(t, authorizer.DecisionNoOpinion, ask("a", "widgets", scoped))
-	require.Equal(t, []string{"apis.kcp.io:binding:system:anonymous[apis.kcp.io:binding:system:authenticated apis.kcp.io:binding:system:cluster:a]get"}, asked)
+	require.Equal(t, authorizer.DecisionNoOpinion, permit("a", "widgets", scoped))
+	require.Equal(t, []string{"apis.kcp.io:binding:system:anonymous[apis.kcp.io:binding:system:authenticated apis.kcp.io:binding:system:cluster:a]get"}, requested)
 	scoped.Extra = map[string][]string{request.ExtraScopes: {"cluster:a,cluster:provider"}}
-	require.Equal(t, authorizer.DecisionNoOpinion, ask("a", "widgets", scoped))
-	require.Equal(t, []string{"apis.kcp.io:binding:alice[apis.kcp.io:binding:devs apis.kcp.io:binding:system:authenticated]get"}, asked)
+	require.Equal(t, authorizer.DecisionNoOpinion, permit("a", "widgets", scoped))
+	require.Equal(t, []string{"apis.kcp.io:binding:alice[apis.kcp.io:binding:devs apis.kcp.io:binding:system:authenticated]get"}, requested)
 	account.Extra = scope
-	require.Equal(t, authorizer.DecisionNoOpinion, ask("a", "widgets", account))
-	require.Equal(t, []string{"apis.kcp.io:binding:system:kcp:serviceaccount:a:default:robot[apis.kcp.io:binding:system:serviceaccounts]get"}, asked)
+	require.Equal(t, authorizer.DecisionNoOpinion, permit("a", "widgets", account))
+	require.Equal(t, []string{"apis.kcp.io:binding:system:kcp:serviceaccount:a:default:robot[apis.kcp.io:binding:system:serviceaccounts]get"}, requested)
 	warranted := &user.DefaultInfo{Name: "bob", Extra: map[string][]string{request.ExtraWarrant: {`{"user":"alice","extra":{"authentication.kcp.io/scopes":["cluster:a"]}}`}}}
-	require.Equal(t, authorizer.DecisionNoOpinion, ask("a", "widgets", warranted))
-	require.Equal(t, []string{"apis.kcp.io:binding:bob[]get", "apis.kcp.io:binding:system:anonymous[apis.kcp.io:binding:system:unauthenticated]get"}, asked)
+	require.Equal(t, authorizer.DecisionNoOpinion, permit("a", "widgets", warranted))
+	require.Equal(t, []string{"apis.kcp.io:binding:bob[]get", "apis.kcp.io:binding:system:anonymous[apis.kcp.io:binding:system:unauthenticated]get"}, requested)
 }

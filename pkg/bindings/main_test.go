@@ -8,8 +8,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(patient{m}) }
 
-// patient are tests that end with the reads of schemas, which outlive requests: client-go repeats one after a
-// second if the server goes away.
+// patient lists tests that end while schemas are read, which outlives requests: client-go retries after a second if the
+// server is stopped.
 type patient struct{ *testing.M }
 
 func (p patient) Run() int {

@@ -16,20 +16,20 @@ import (
 	"github.com/shardplane/shardplane/pkg/request/identity"
 )
 
-// notPermitted is why a request is denied that the roles of the consumer allow.
+// notPermitted is the reason for rejecting a request that the consumer's roles allow.
 const notPermitted = "access not permitted by maximal permission policy"
 
-// MaximalPermission returns what decides whether the providers of bound APIs permit
-// requests. An export with a policy permits what roles and bindings in its own logical
-// cluster allow the user, whose name and groups have request.GroupBindingPrefix there; rules
-// knows them. Where there is no policy, or no export any more, all is permitted.
+// MaximalPermission returns an authorizer that checks the maximal permission policies of bound APIs. If an export has
+// a policy, the roles and bindings in its own logical cluster must allow the request, in which the user's name and
+// groups have the prefix request.GroupBindingPrefix. rules evaluates them. Without a policy, or if the export was
+// deleted, all requests are permitted.
 func (x *Index) MaximalPermission(rules authorizer.Authorizer) func(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
 	return func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 		cluster, ok := request.ClusterFrom(ctx)
 		if !ok || cluster.Wildcard || !a.IsResourceRequest() || a.GetUser() == nil {
 			return authorizer.DecisionAllow, "", nil
 		}
-		// As the resource is resolved: before all bindings are known, none is free of policies.
+		// Like resource resolution, this must wait: until all bindings are loaded, any of them may have a policy.
 		if err := x.waitSynced(ctx); err != nil {
 			return authorizer.DecisionNoOpinion, notPermitted, err
 		}
@@ -49,9 +49,9 @@ func (x *Index) MaximalPermission(rules authorizer.Authorizer) func(context.Cont
 	}
 }
 
-// CatchUp waits, where nothing is known to serve the resource of a request, until the index
-// knows of a binding that is stored, and reports whether there is one: a binding says Ready
-// a moment before the index hears of it, and clients may act on that at once.
+// CatchUp waits until the index contains the stored binding for the requested resource, if there is one and the
+// resource is not served otherwise. It returns false if there is no such binding. This is necessary because a
+// binding becomes ready shortly before the index observes it, and clients may use it at once.
 func (x *Index) CatchUp(ctx context.Context, a authorizer.Attributes) (bool, error) {
 	cluster, ok := request.ClusterFrom(ctx)
 	if !ok || cluster.Wildcard || !a.IsResourceRequest() || request.IsSystem(cluster.Name) {
@@ -72,16 +72,16 @@ func (x *Index) CatchUp(ctx context.Context, a authorizer.Attributes) (bool, err
 	return true, x.wait(ctx, known)
 }
 
-// PermitsClaim decides whether the exports of an identity permit a request for an object
-// that another export claims; its sender is somebody of the logical cluster from. All
-// that have a policy must, and one has to be known, as all have to be that bindings are to.
+// PermitsClaim checks the maximal permission policies of all exports with an identity for a request from a user of the
+// logical cluster from for an object that another export claims. All of them must permit it. At least one export, and
+// every export with bindings on this shard, must be loaded.
 func (x *Index) PermitsClaim(ctx context.Context, rules authorizer.Authorizer, from logicalcluster.Name, identityHash string, a authorizer.Attributes) (authorizer.Decision, string, error) {
-	if err := first(ctx, x.config.WaitForExports); err != nil {
+	if err := waitFirst(ctx, x.config.WaitForExports); err != nil {
 		return authorizer.DecisionNoOpinion, notPermitted, err
 	}
 	exports, unknown := x.config.ExportsByIdentity(identityHash)
 	if unknown != nil && len(exports) > 0 {
-		unknown = x.lacksExport(identityHash)
+		unknown = x.checkExportsLoaded(identityHash)
 	}
 	if unknown != nil || len(exports) == 0 {
 		return authorizer.DecisionNoOpinion, notPermitted, unknown
@@ -97,14 +97,13 @@ func (x *Index) PermitsClaim(ctx context.Context, rules authorizer.Authorizer, f
 	return authorizer.DecisionAllow, "", nil
 }
 
-// permits asks the rules of a provider about a request whose sender is somebody of the
-// logical cluster from. Who is restricted to that one is nobody to the provider: its
-// administrators may have given the name and the groups, by impersonating them or as
-// issuers of tokens for it.
+// permits evaluates the rules of a provider for a user of the logical cluster from. Users that are restricted to
+// their logical cluster are anonymous to the provider, because its administrators may have chosen the name
+// and groups, by impersonation or as token issuers.
 func permits(ctx context.Context, rules authorizer.Authorizer, provider, from logicalcluster.Name, a authorizer.Attributes) (authorizer.Decision, string, error) {
 	in := request.WithClusterName(ctx, provider)
-	for _, who := range identity.In(from, a.GetUser()) {
-		decision, _, err := rules.Authorize(in, as{a, consumer(from, identity.Itself(provider, who))})
+	for _, subject := range identity.In(from, a.GetUser()) {
+		decision, _, err := rules.Authorize(in, as{a, consumer(from, identity.Itself(provider, subject))})
 		if decision == authorizer.DecisionAllow || err != nil {
 			return decision, notPermitted, err
 		}
@@ -112,23 +111,20 @@ func permits(ctx context.Context, rules authorizer.Authorizer, provider, from lo
 	return authorizer.DecisionNoOpinion, notPermitted, nil
 }
 
-// isBounded reports whether an export has a maximal permission policy.
 func isBounded(export *apisv1alpha2.APIExport) bool {
 	return export.Spec.MaximalPermissionPolicy != nil && export.Spec.MaximalPermissionPolicy.Local != nil
 }
 
-// hasPolicy reports whether the export of a binding has a maximal permission policy.
 func (x *Index) hasPolicy(ctx context.Context, r *record) (bool, error) {
 	export, err := x.Export(ctx, r.list.exportKey())
-	if errors.Is(err, client.ErrIncomplete) && r.saysGone() {
-		return false, nil // what is bound of it is served, as before
+	if errors.Is(err, client.ErrIncomplete) && r.exportNotFound() {
+		return false, nil // bound resources are still served
 	}
 	return export != nil && isBounded(export), err
 }
 
-// lacksExport returns an error if something is bound under an identity of an export that is
-// not known.
-func (x *Index) lacksExport(identityHash string) error {
+// checkExportsLoaded returns an error if something is bound under the identity from an export that is not loaded.
+func (x *Index) checkExportsLoaded(identityHash string) error {
 	for key := range x.exportsWith(identityHash) {
 		if _, err := x.config.Export(key); errors.Is(err, client.ErrIncomplete) {
 			return err
@@ -137,7 +133,6 @@ func (x *Index) lacksExport(identityHash string) error {
 	return nil
 }
 
-// as are attributes with another user.
 type as struct {
 	authorizer.Attributes
 	u user.Info
@@ -146,8 +141,8 @@ type as struct {
 // GetUser implements authorizer.Attributes.
 func (a as) GetUser() user.Info { return a.u }
 
-// consumer is how the provider of a bound API knows a user of a logical cluster that
-// binds it: by prefixed names, and by the global one of a service account.
+// consumer returns a consumer's user as seen by the provider of a bound API: with prefixed names, and with the
+// global name if it is a service account.
 func consumer(cluster logicalcluster.Name, u user.Info) user.Info {
 	name := u.GetName()
 	if home, ok := identity.HomeOf(cluster, u); ok {

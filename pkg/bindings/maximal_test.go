@@ -16,9 +16,9 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// away returns an index that knows the exports of providers on other shards from before its start
-// only: known, all of the identity h. Three consumers have bound e, f, and one that was gone already.
-func away(t *testing.T, known map[string]*apisv1alpha2.APIExport) *Index {
+// withoutProviders returns an index that has only the exports of other shards that were loaded before its start. They have the identity
+// h. Three consumers have bound e, f, and one that was already deleted.
+func withoutProviders(t *testing.T, known map[string]*apisv1alpha2.APIExport) *Index {
 	t.Helper()
 	w := newShard(t)
 	unknown := fmt.Errorf("%w: the cache server is away", client.ErrIncomplete)
@@ -64,10 +64,10 @@ var reading = authorizer.AttributesRecord{
 	User: &user.DefaultInfo{Name: "alice"}, Verb: "get", APIGroup: widgets.Group, Resource: widgets.Resource, ResourceRequest: true,
 }
 
-// TestPolicyOfAnUnknownExport: before all exports are known, what is bound of one that is not known
-// is free of policies only if the binding says that there was none.
+// TestPolicyOfAnUnknownExport: before all exports are loaded, resources of an unknown export have no policy only if the
+// binding reports that the export does not exist.
 func TestPolicyOfAnUnknownExport(t *testing.T) {
-	permits := away(t, map[string]*apisv1alpha2.APIExport{"e": permissive()}).MaximalPermission(denying)
+	permits := withoutProviders(t, map[string]*apisv1alpha2.APIExport{"e": permissive()}).MaximalPermission(denying)
 	for cluster, want := range map[logicalcluster.Name]authorizer.Decision{
 		"has-e": authorizer.DecisionAllow, "has-f": authorizer.DecisionNoOpinion, "has-gone": authorizer.DecisionAllow,
 	} {
@@ -81,8 +81,8 @@ func TestPolicyOfAnUnknownExport(t *testing.T) {
 	}
 }
 
-// TestClaimsOfUnknownExports: before all exports are known, those of an identity permit what is claimed only if
-// all of them are known that something is bound of.
+// TestClaimsOfUnknownExports: before all exports are loaded, an identity permits claimed objects only if all its exports with
+// bindings are loaded.
 func TestClaimsOfUnknownExports(t *testing.T) {
 	for name, tc := range map[string]struct {
 		known map[string]*apisv1alpha2.APIExport
@@ -95,7 +95,7 @@ func TestClaimsOfUnknownExports(t *testing.T) {
 		"both, one has a policy": {map[string]*apisv1alpha2.APIExport{"e": permissive(), "f": bounded()}, authorizer.DecisionNoOpinion, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			decision, _, err := away(t, tc.known).PermitsClaim(t.Context(), denying, "claimant", "h", reading)
+			decision, _, err := withoutProviders(t, tc.known).PermitsClaim(t.Context(), denying, "claimant", "h", reading)
 			require.Equal(t, tc.want, decision)
 			require.ErrorIs(t, err, tc.err)
 		})

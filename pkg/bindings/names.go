@@ -1,6 +1,7 @@
 package bindings
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -16,16 +17,16 @@ import (
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
 )
 
-// Names are those who decide which names are free, as customresource.Server is.
+// Names reserves names of custom resources. It is implemented by customresource.Server.
 type Names interface {
 	Reserve(ctx context.Context, cluster logicalcluster.Name, owner string, source definitions.Source, wanted []definitions.Wanted) (release func(), conflict *definitions.Conflict, err error)
 	Defines(cluster logicalcluster.Name, group string) bool
 	Yield(ctx context.Context, cluster logicalcluster.Name, wanted []definitions.Wanted) error
 }
 
-// Reserve keeps the names of schemas in a logical cluster for a binding, until release
-// is called: once the index serves them, or the binding does not want them any more.
-// If a name is in use it returns which, and reserves nothing. All schemas are pinned.
+// Reserve reserves the names of schemas in a logical cluster for a binding until release is called, i.e. when the index
+// serves them or the binding no longer needs them. If a name is in use, it returns the conflict and reserves nothing.
+// All schemas must be pinned.
 func (x *Index) Reserve(ctx context.Context, names Names, cluster logicalcluster.Name, binding string, uids []types.UID) (release func(), conflict *definitions.Conflict, err error) {
 	wanted := make([]definitions.Wanted, 0, len(uids))
 	for _, uid := range uids {
@@ -44,8 +45,7 @@ func (x *Index) Reserve(ctx context.Context, names Names, cluster logicalcluster
 	if len(wanted) == 0 {
 		return func() {}, nil, nil
 	}
-	// What is known to be in use needs no look at what is stored: thousands of bindings of
-	// a logical cluster may wait for a name.
+	// Check the index first, because thousands of bindings of a logical cluster may wait for a name.
 	if conflict, err = x.conflict(ctx, x.records(cluster), binding, wanted); conflict != nil || err != nil {
 		return nil, conflict, err
 	}
@@ -54,8 +54,8 @@ func (x *Index) Reserve(ctx context.Context, names Names, cluster logicalcluster
 	if conflict != nil || err != nil {
 		return nil, conflict, err
 	}
-	// What others have bound is stored before they release it there. The server that led
-	// until now has reserved nothing here, and the index may not have heard of what it bound.
+	// Other bindings are stored before their reservation is released. A former leader has reserved
+	// nothing here, and the index may not have its bindings yet.
 	stored, err := x.stored.read(ctx, cluster)
 	if err == nil {
 		conflict, err = x.conflict(ctx, stored, binding, wanted)
@@ -67,8 +67,7 @@ func (x *Index) Reserve(ctx context.Context, names Names, cluster logicalcluster
 	return release, nil, nil
 }
 
-// Yield has definitions of a logical cluster yield that have names of what a binding has
-// bound, as far as is known here.
+// Yield makes definitions of a logical cluster yield names that an indexed binding has bound.
 func (x *Index) Yield(ctx context.Context, names Names, cluster logicalcluster.Name, binding string) error {
 	r := x.record(cluster, binding)
 	if r == nil {
@@ -81,7 +80,7 @@ func (x *Index) Yield(ctx context.Context, names Names, cluster logicalcluster.N
 		}
 		s, err := x.schemas.get(ctx, b.uid)
 		if apierrors.IsNotFound(err) {
-			continue // somebody has deleted the copy: it is not served
+			continue // the copy was deleted, so that the resource is not served
 		}
 		if err != nil {
 			return err
@@ -94,7 +93,7 @@ func (x *Index) Yield(ctx context.Context, names Names, cluster logicalcluster.N
 	return names.Yield(ctx, cluster, wanted)
 }
 
-// hasNames reports whether a binding has the names of a schema already, by another
+// hasNames reports whether a binding already has the names of a schema, because it has bound another
 // schema of the resource.
 func (x *Index) hasNames(ctx context.Context, cluster logicalcluster.Name, binding string, next *pinned) (bool, error) {
 	r := x.record(cluster, binding)
@@ -112,7 +111,7 @@ func (x *Index) hasNames(ctx context.Context, cluster logicalcluster.Name, bindi
 	return equality.Semantic.DeepEqual(now.Names(), next.Names()), nil
 }
 
-// conflict returns a name that another binding uses than one, of those of a logical cluster.
+// conflict returns a wanted name that another binding uses.
 func (x *Index) conflict(ctx context.Context, records []*record, binding string, wanted []definitions.Wanted) (*definitions.Conflict, error) {
 	for _, r := range records {
 		if r.name == binding {
@@ -133,30 +132,26 @@ func (x *Index) conflict(ctx context.Context, records []*record, binding string,
 			}
 		}
 	}
-	return nil, nil //nolint:nilnil // there is none
+	return nil, nil //nolint:nilnil // no conflict
 }
 
-// conflict returns a name that both have.
+// conflict returns a name that is in both.
 func conflict(a, b *apiextensionsv1.CustomResourceDefinitionNames) string {
-	of := func(n *apiextensionsv1.CustomResourceDefinitionNames) (resources, kinds []string) {
-		return append([]string{n.Plural, n.Singular}, n.ShortNames...), []string{n.Kind, n.ListKind}
-	}
-	resources, kinds := of(a)
-	otherResources, otherKinds := of(b)
-	for _, name := range resources {
-		if name != "" && slices.Contains(otherResources, name) {
-			return name
+	common := func(names, others []string) string {
+		for _, name := range names {
+			if name != "" && slices.Contains(others, name) {
+				return name
+			}
 		}
+		return ""
 	}
-	for _, name := range kinds {
-		if name != "" && slices.Contains(otherKinds, name) {
-			return name
-		}
-	}
-	return ""
+	return cmp.Or(
+		common(append([]string{a.Plural, a.Singular}, a.ShortNames...), append([]string{b.Plural, b.Singular}, b.ShortNames...)),
+		common([]string{a.Kind, a.ListKind}, []string{b.Kind, b.ListKind}),
+	)
 }
 
-// Definition returns how the objects of a bound resource are stored.
+// Definition returns the definition with which the objects of a bound resource are stored.
 func (x *Index) Definition(ctx context.Context, b *apisv1alpha2.BoundAPIResource) (*definitions.Definition, error) {
 	if d := x.config.system(schema.GroupResource{Group: b.Group, Resource: b.Resource}); d != nil {
 		return d, nil

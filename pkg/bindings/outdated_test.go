@@ -8,11 +8,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// TestOutdated: whatever comes first, what was read or the news of another server's
-// change, what is served has the rules of the newest copy.
+// TestOutdated: the rules of the newest copy are served, no matter whether the copy was read before or after the event of
+// another server's change.
 func TestOutdated(t *testing.T) {
-	heard := "5"
-	s := &schemas{newest: func(types.UID) string { return heard }, byUID: map[types.UID]*pinned{}}
+	observed := "5"
+	s := &schemas{newest: func(types.UID) string { return observed }, byUID: map[types.UID]*pinned{}}
 	copied := func(version, rules string) *metav1.PartialObjectMetadata {
 		c := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "u", ResourceVersion: version}}
 		if rules != "" {
@@ -22,22 +22,22 @@ func TestOutdated(t *testing.T) {
 	}
 	require.Nil(t, s.outdated("u", copied("5", "")), "it was never read")
 	five := &pinned{version: "5"}
-	s.know("u", five)
+	s.add("u", five)
 	require.Nil(t, s.outdated("u", copied("6", "")), "what else is in the copy does not matter")
-	require.Same(t, five, s.known("u"))
+	require.Same(t, five, s.cached("u"))
 	require.Nil(t, s.outdated("u", copied("4", "former")), "old news")
 	require.Same(t, five, s.outdated("u", copied("7", "rules")))
-	require.Nil(t, s.known("u"))
+	require.Nil(t, s.cached("u"))
 
-	heard = "7"
-	s.know("u", five)
-	require.Nil(t, s.known("u"), "it was read before the change, of which the index has heard")
+	observed = "7"
+	s.add("u", five)
+	require.Nil(t, s.cached("u"), "it was read before the change, of which the index has heard")
 	seven := &pinned{version: "7", rules: "rules"}
-	s.know("u", seven)
-	require.Same(t, seven, s.known("u"))
+	s.add("u", seven)
+	require.Same(t, seven, s.cached("u"))
 	require.Nil(t, s.outdated("u", copied("7", "rules")))
-	eight := &pinned{version: "8", rules: "others"} // read before the index has heard of it
-	s.know("u", eight)
-	require.Same(t, eight, s.known("u"))
+	eight := &pinned{version: "8", rules: "others"} // read before the index observes it
+	s.add("u", eight)
+	require.Same(t, eight, s.cached("u"))
 	require.Nil(t, s.outdated("u", copied("8", "others")))
 }

@@ -20,38 +20,31 @@ import (
 )
 
 const (
-	// pinnedAnnotation is on a BoundSchema that was about to be bound again, when it
-	// was. It is what keeps Unpin from deleting the copy before a binding names it.
+	// pinnedAnnotation is the time at which an existing BoundSchema was pinned again. It protects
+	// the copy from Unpin until a binding uses it.
 	pinnedAnnotation = apis.InternalGroup + "/pinned-at"
-	// unusedFor is how long a copy stays that no binding names.
-	unusedFor = 10 * time.Minute
-	// pinTimeout bounds the making of a copy.
+	// unusedFor is how long an unused copy is kept.
+	unusedFor  = 10 * time.Minute
 	pinTimeout = time.Minute
-)
 
-const (
-	// providerLabel is on BoundSchemas: the logical cluster of the original.
+	// providerLabel is the logical cluster of the original of a BoundSchema.
 	providerLabel = apis.InternalGroup + "/provider"
-	// bytesAnnotation is on BoundSchemas: how long their spec is, with the conversion.
+	// bytesAnnotation is the size of a BoundSchema's spec and conversion.
 	bytesAnnotation = apis.InternalGroup + "/bytes"
-	// maxProviderBytes is how much the copies of one provider's schemas may take, which
-	// do not count as what the provider stores. It is a thousand large ones.
+	// maxProviderBytes limits the copies of one provider's schemas, which do not count against its own
+	// storage quota. It is sufficient for a thousand large schemas.
 	maxProviderBytes = 256 << 20
 )
 
-// Pin makes sure that the shard has a copy of an APIResourceSchema, before the status
-// of a binding names it, and returns the version in which objects are stored. read
-// returns the original, and is called where it is not known yet. The error wraps
-// apis.ErrInvalidSchema if the schema cannot be served. Of all who ask for one at the same
-// time, which are thousands where an export names a new one, one makes it.
+// Pin ensures that the shard has a copy of an APIResourceSchema before a binding's status refers to it, and
+// returns the storage version. read returns the original; it is only called if the schema is not pinned yet.
+// The error wraps apis.ErrInvalidSchema if the schema cannot be served. Concurrent calls for the same schema
+// share one copy operation, because thousands of bindings may need a new schema of an export at once.
 func (s *schemas) Pin(ctx context.Context, uid types.UID, read func(context.Context) (*apis.APIResourceSchema, error)) (storageVersion string, err error) {
-	if p := s.known(uid); p != nil && (s.inUse(uid) || s.isPinned(uid)) {
+	if p := s.cached(uid); p != nil && (s.inUse(uid) || s.isPinned(uid)) {
 		return p.StoredVersion(), nil
 	}
-	done := s.pins.DoChan(string(uid), func() (any, error) {
-		// Others may wait for it who go on.
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), pinTimeout)
-		defer cancel()
+	return share(ctx, &s.pins, uid, pinTimeout, func(ctx context.Context) (string, error) {
 		began := time.Now()
 		version, err := s.makeCopy(ctx, uid, read)
 		if err == nil {
@@ -59,16 +52,8 @@ func (s *schemas) Pin(ctx context.Context, uid types.UID, read func(context.Cont
 		}
 		return version, err
 	})
-	select {
-	case <-ctx.Done():
-		return "", ctx.Err()
-	case result := <-done:
-		version, _ := result.Val.(string)
-		return version, result.Err
-	}
 }
 
-// makeCopy is Pin where there may be no copy.
 func (s *schemas) makeCopy(ctx context.Context, uid types.UID, read func(context.Context) (*apis.APIResourceSchema, error)) (storageVersion string, err error) {
 	original, err := read(ctx)
 	if err != nil {
@@ -94,9 +79,9 @@ func (s *schemas) makeCopy(ctx context.Context, uid types.UID, read func(context
 	return p.StoredVersion(), nil
 }
 
-// pin stores a copy, unless there is one.
+// pin stores a copy, unless it exists.
 func (s *schemas) pin(ctx context.Context, copied *BoundSchema, p *pinned) error {
-	if err := s.room(ctx, copied); err != nil {
+	if err := s.checkProviderLimit(ctx, copied); err != nil {
 		return err
 	}
 	if p.rules != "" {
@@ -108,9 +93,9 @@ func (s *schemas) pin(ctx context.Context, copied *BoundSchema, p *pinned) error
 		created, err = s.copies.Patch(ctx, copied.Name, types.MergePatchType, []byte(at), metav1.PatchOptions{})
 	}
 	if err != nil {
-		return notKept(copied, err)
+		return storeError(copied, err)
 	}
-	// It may have come, or changed, when whoever follows it found no copy.
+	// The APIConversion may have been created or changed while no copy existed to apply it to.
 	now, err := s.conversionOf(ctx, copied)
 	if err != nil {
 		return err
@@ -122,41 +107,38 @@ func (s *schemas) pin(ctx context.Context, copied *BoundSchema, p *pinned) error
 	}
 	if created.Annotations[conversionAnnotation] == p.rules {
 		p.version = created.ResourceVersion
-		s.know(types.UID(copied.Name), p)
+		s.add(types.UID(copied.Name), p)
 	}
 	return nil
 }
 
-// notKept is the error of storing a copy: for what is too large to be stored, that the schema cannot
-// be served so.
-func notKept(copied *BoundSchema, err error) error {
+func storeError(copied *BoundSchema, err error) error {
 	if apierrors.IsRequestEntityTooLargeError(err) {
 		return fmt.Errorf("%w: it is too large to be kept, with the APIConversion of its name if there is one: %w", apis.ErrInvalidSchema, err)
 	}
-	if apierrors.IsNotFound(err) { // which would be taken for the original
+	if apierrors.IsNotFound(err) { // must not be mistaken for a missing original
 		return fmt.Errorf("keeping a copy of the APIResourceSchema %s: it has just been deleted", copied.Original)
 	}
 	return fmt.Errorf("keeping a copy of the APIResourceSchema %s: %w", copied.Original, err)
 }
 
-// conversionOf returns the rules of the APIConversion for the original of a copy, or nil.
+// conversionOf returns the APIConversion of a copy's original, or nil.
 func (s *schemas) conversionOf(ctx context.Context, copied *BoundSchema) (*apisv1alpha1.APIConversionSpec, error) {
 	if s.config.Conversion == nil {
-		return nil, nil //nolint:nilnil // there is none
+		return nil, nil //nolint:nilnil // not configured
 	}
 	conversion, err := s.config.Conversion(ctx, client.Key{Cluster: logicalcluster.Name(copied.Provider), Name: copied.Original})
 	switch {
 	case apierrors.IsNotFound(err):
-		return nil, nil //nolint:nilnil // there is none
+		return nil, nil //nolint:nilnil // optional
 	case err != nil:
 		return nil, fmt.Errorf("reading the APIConversion %s: %w", copied.Original, err)
 	}
 	return &conversion.Spec, nil
 }
 
-// Convert has the shard's copy of a schema converted by rules, which are those of the
-// APIConversion of its name; where there is no copy, nothing is done. The error wraps
-// apis.ErrInvalidSchema if the rules do not fit: then the former ones stay.
+// Convert applies the rules of an APIConversion to the shard's copy of its schema. If there is no copy, nothing is
+// done. If the rules are invalid, the error wraps apis.ErrInvalidSchema and the former rules stay in effect.
 func (s *schemas) Convert(ctx context.Context, uid types.UID, rules *apisv1alpha1.APIConversionSpec) error {
 	copied, err := s.copies.Get(ctx, string(uid), metav1.GetOptions{})
 	if err != nil {
@@ -176,7 +158,7 @@ func (s *schemas) Convert(ctx context.Context, uid types.UID, rules *apisv1alpha
 	if err := p.validateNew(copied); err != nil {
 		return err
 	}
-	if err := s.room(ctx, copied); err != nil {
+	if err := s.checkProviderLimit(ctx, copied); err != nil {
 		return err
 	}
 	size, err := sizeOf(copied)
@@ -191,14 +173,14 @@ func (s *schemas) Convert(ctx context.Context, uid types.UID, rules *apisv1alpha
 		return fmt.Errorf("encoding the APIConversion %s: %w", copied.Original, err)
 	}
 	if _, err := s.copies.Patch(ctx, string(uid), types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
-		return notKept(copied, err)
+		return storeError(copied, err)
 	}
 	return nil
 }
 
-// room marks a copy that is about to be made with whose it is and how large. Its error,
-// which wraps apis.ErrNoRoom, says that the provider has too many.
-func (s *schemas) room(ctx context.Context, copied *BoundSchema) error {
+// checkProviderLimit labels a copy with its provider and size. The error wraps apis.ErrLimitReached if
+// the copies of the provider would exceed maxProviderBytes.
+func (s *schemas) checkProviderLimit(ctx context.Context, copied *BoundSchema) error {
 	provider := logicalcluster.Name(copied.Provider)
 	if request.IsSystem(provider) {
 		return nil
@@ -226,13 +208,12 @@ func (s *schemas) room(ctx context.Context, copied *BoundSchema) error {
 		}
 	}
 	if sum > maxProviderBytes {
-		return fmt.Errorf("%w: with it the APIResourceSchemas of logical cluster %s that were bound on this shard would be %d bytes, and may be %d: those that nobody binds any more are forgotten after %s",
+		return fmt.Errorf("%w: with it, the copies of the APIResourceSchemas of logical cluster %s on this shard would have %d bytes, and at most %d are allowed: unused copies are deleted after %s",
 			apis.ErrLimitReached, provider, sum, int64(maxProviderBytes), unusedFor)
 	}
 	return nil
 }
 
-// sizeOf returns how long what a copy says is, in bytes.
 func sizeOf(copied *BoundSchema) (int64, error) {
 	spec, err := json.Marshal(copied.Spec)
 	if err != nil {
@@ -245,13 +226,12 @@ func sizeOf(copied *BoundSchema) (int64, error) {
 	return int64(len(spec) + len(conversion)), nil
 }
 
-// FollowRoom has f told when copies of schemas have been deleted, until stop is called. f
-// does not block.
+// NotifyFreed calls f when copies of schemas have been deleted, until stop is called. f must not block.
 func (s *schemas) NotifyFreed(f func()) (stop func()) {
-	return s.roomier.Add(func(struct{}) { f() })
+	return s.freed.Add(func(struct{}) { f() })
 }
 
-// unpin deletes the copies that no binding has named for a while.
+// unpin deletes unused copies.
 func (s *schemas) unpin(ctx context.Context) error {
 	before := time.Now().Add(-unusedFor)
 	list, err := s.copies.List(ctx, metav1.ListOptions{})
@@ -261,7 +241,7 @@ func (s *schemas) unpin(ctx context.Context) error {
 	deleted := false
 	defer func() {
 		if deleted {
-			s.roomier.Notify(struct{}{})
+			s.freed.Notify(struct{}{})
 		}
 	}()
 	for i := range list.Items {
@@ -273,7 +253,7 @@ func (s *schemas) unpin(ctx context.Context) error {
 		if since.After(before) || s.inUse(types.UID(stored.Name)) {
 			continue
 		}
-		// Not if it was pinned again in the meantime.
+		// The precondition fails if it was pinned again in the meantime.
 		err := s.copies.Delete(ctx, stored.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{ResourceVersion: &stored.ResourceVersion}})
 		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 			return fmt.Errorf("deleting the copy of the APIResourceSchema %s: %w", stored.Original, err)

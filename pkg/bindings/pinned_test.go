@@ -11,25 +11,22 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shardplane/shardplane/pkg/apis"
-	"github.com/shardplane/shardplane/pkg/bindings"
 )
 
-// TestPinnedOnce: where thousands of bindings are to have a new schema, one of them makes the copy
-// of it, and the others go on when there is one, whatever becomes of the first.
+// TestPinnedOnce: if thousands of bindings need a new schema, one of them creates the copy, and the others proceed when it
+// exists, even if the first one is canceled.
 func TestPinnedOnce(t *testing.T) {
 	t.Parallel()
 	var requests atomic.Int32
-	local := localTo(t, func(w http.ResponseWriter, r *http.Request) {
+	index := localIndex(t, func(w http.ResponseWriter, r *http.Request) {
 		requests.Add(1)
 		if r.Method == http.MethodPost {
 			w.WriteHeader(http.StatusCreated)
 			_, _ = w.Write([]byte(`{"kind":"BoundSchema","apiVersion":"internal.shardplane.io/v1alpha1","metadata":{"name":"u","resourceVersion":"2"}}`))
 			return
 		}
-		_, _ = w.Write([]byte(`{"kind":"PartialObjectMetadataList","apiVersion":"meta.k8s.io/v1","metadata":{"resourceVersion":"1"},"items":[]}`))
+		_, _ = w.Write([]byte(noCopies))
 	})
-	index, err := bindings.New(bindings.Config{Local: local})
-	require.NoError(t, err)
 
 	var reads atomic.Int32
 	reading, read := make(chan struct{}), make(chan struct{})

@@ -13,30 +13,26 @@ import (
 	"github.com/shardplane/shardplane/pkg/storage/claims"
 )
 
-// Reach is what requests for a resource reach through the view of an export.
+// Reach describes the objects of a resource that requests through an export's virtual workspace can access.
 type Reach struct {
-	// Resource is the resource as it is stored.
+	// Resource is the resource with which the objects are stored.
 	Resource schema.GroupResource
-	// Identity is that by which exports name the objects; empty for those that no export defines.
+	// Identity is the identity that exports specify for the objects, or empty if no export defines them.
 	Identity string
-	// Stored is the identity in the keys of the objects, which those of the system do not have.
+	// Stored is the identity in the storage keys, which is empty for system resources.
 	Stored string
-	// Set is what they are restricted to; nil for the export's own resources.
+	// Set restricts access. It is nil for the export's own resources.
 	Set *claims.Set
 }
 
-// Own reports whether the resource is one that the export offers.
+// Own reports whether the export itself offers the resource.
 func (r *Reach) Own() bool { return r.Set == nil }
 
-// Reach returns what requests with a verb for a resource reach through the view of an
-// export: in one logical cluster, or in all of the shard. It is nil where they reach
-// nothing: the export neither offers nor claims the resource, or no binding in the one
-// logical cluster lets it.
+// Reach returns the objects that requests with a verb for a resource can access through an export's virtual
+// workspace, in one logical cluster or in all of the shard. It returns nil if the export neither offers nor claims the
+// resource, or if no binding in the logical cluster accepts the claim.
 func (x *Index) Reach(ctx context.Context, key client.Key, in request.Cluster, resource schema.GroupResource, verb string) (*Reach, error) {
-	if err := x.waitSynced(ctx); err != nil {
-		return nil, err
-	}
-	export, err := x.Export(ctx, key)
+	export, err := x.syncedExport(ctx, key)
 	if export == nil || err != nil {
 		return nil, err
 	}
@@ -45,10 +41,10 @@ func (x *Index) Reach(ctx context.Context, key client.Key, in request.Cluster, r
 	}
 	w, claims := claimedBy(export, resource, verb)
 	if !claims {
-		return nil, nil //nolint:nilnil // it does not ask for it
+		return nil, nil //nolint:nilnil // not claimed
 	}
-	if !in.Wildcard && !letsIn(x.records(in.Name), key, w, verb).Held() {
-		return nil, nil //nolint:nilnil // nobody lets it
+	if !in.Wildcard && !selectionIn(x.records(in.Name), key, w, verb).Held() {
+		return nil, nil //nolint:nilnil // not accepted
 	}
 	stored, err := x.config.storedUnder(w)
 	if err != nil {
@@ -57,8 +53,16 @@ func (x *Index) Reach(ctx context.Context, key client.Key, in request.Cluster, r
 	return &Reach{Resource: w.resource, Identity: w.identity, Stored: stored, Set: x.setOf(key, setKey{identified: w, stored: stored, verb: verb})}, nil
 }
 
-// reachOwn is Reach for a resource that the export offers. Without an identity it reaches
-// nothing: objects without one are those of everybody else.
+// syncedExport returns an export after all bindings have been loaded, or nil if it does not exist.
+func (x *Index) syncedExport(ctx context.Context, key client.Key) (*apisv1alpha2.APIExport, error) {
+	if err := x.waitSynced(ctx); err != nil {
+		return nil, err
+	}
+	return x.Export(ctx, key)
+}
+
+// reachOwn is Reach for a resource that the export offers. It must not return an empty identity, because objects
+// without an identity do not belong to the export.
 func (x *Index) reachOwn(key client.Key, export *apisv1alpha2.APIExport, in request.Cluster, resource schema.GroupResource) (*Reach, error) {
 	identity := ""
 	if in.Wildcard {
@@ -70,7 +74,7 @@ func (x *Index) reachOwn(key client.Key, export *apisv1alpha2.APIExport, in requ
 		}
 	}
 	if identity == "" {
-		return nil, nil //nolint:nilnil // nobody has bound it
+		return nil, nil //nolint:nilnil // not bound
 	}
 	stored, err := x.config.storedUnder(identified{resource, identity})
 	if err != nil {
@@ -79,21 +83,17 @@ func (x *Index) reachOwn(key client.Key, export *apisv1alpha2.APIExport, in requ
 	return &Reach{Resource: storedAs(resource), Identity: identity, Stored: stored}, nil
 }
 
-// offers reports whether a resource is one of the export's that are stored as custom
-// resources.
+// offers reports whether an export offers a resource that is stored as custom resources.
 func offers(export *apisv1alpha2.APIExport, resource schema.GroupResource) bool {
 	return slices.ContainsFunc(export.Spec.Resources, func(r apisv1alpha2.ResourceSchema) bool {
 		return r.Group == resource.Group && r.Name == resource.Resource && storedHere(&r)
 	})
 }
 
-// Virtual returns how a resource is served that an export offers by virtual storage, in one logical cluster
-// or in all of the shard. It is nil for other resources, and if no binding in the one logical cluster has it.
+// Virtual returns the definition of a resource that an export offers by virtual storage, in one logical cluster or in
+// all of the shard. It returns nil for other resources, and if no binding in the logical cluster has bound it.
 func (x *Index) Virtual(ctx context.Context, key client.Key, in request.Cluster, resource schema.GroupResource) (*definitions.Definition, error) {
-	if err := x.waitSynced(ctx); err != nil {
-		return nil, err
-	}
-	export, err := x.Export(ctx, key)
+	export, err := x.syncedExport(ctx, key)
 	if export == nil || err != nil {
 		return nil, err
 	}
@@ -106,7 +106,7 @@ func (x *Index) Virtual(ctx context.Context, key client.Key, in request.Cluster,
 			return x.virtual(ctx, key, export, r)
 		}
 	}
-	return nil, nil //nolint:nilnil // there is none
+	return nil, nil //nolint:nilnil // not found
 }
 
 func (x *Index) virtual(ctx context.Context, key client.Key, export *apisv1alpha2.APIExport, r *apisv1alpha2.ResourceSchema) (*definitions.Definition, error) {
@@ -117,15 +117,15 @@ func (x *Index) virtual(ctx context.Context, key client.Key, export *apisv1alpha
 	return &definitions.Definition{Schema: s.Schema, Identity: export.Status.IdentityHash, Objects: x.config.Virtual(key, s.Schema.Resource)}, nil
 }
 
-// ReadsBindingsOnly reports whether an export has no permission claim on APIBindings, so that it reads its own
-// and writes none.
+// ReadsBindingsOnly reports whether an export has no permission claim on APIBindings. Then it may only read
+// those that refer to it.
 func ReadsBindingsOnly(export *apisv1alpha2.APIExport) bool {
 	return !slices.ContainsFunc(export.Spec.PermissionClaims, func(c apisv1alpha2.PermissionClaim) bool {
 		return c.Group == bindingsResource.Group && c.Resource == bindingsResource.Resource
 	})
 }
 
-// claimedBy returns which objects of a resource an export asks for, for a verb.
+// claimedBy returns the objects that an export claims for a resource and a verb.
 func claimedBy(export *apisv1alpha2.APIExport, resource schema.GroupResource, verb string) (identified, bool) {
 	for i := range export.Spec.PermissionClaims {
 		c := &export.Spec.PermissionClaims[i]
@@ -139,9 +139,8 @@ func claimedBy(export *apisv1alpha2.APIExport, resource schema.GroupResource, ve
 	return identified{resource: resource}, resource == bindingsResource && slices.Contains(reads, verb)
 }
 
-// Claimed returns the resources that an export claims and that come from no other
-// export, its bindings included, and the definitions of all others that it reaches: what
-// there is to tell in discovery.
+// Claimed returns the resources for discovery in an export's virtual workspace: plain are claimed resources that no other
+// export defines, including APIBindings, and defined are the definitions of all other accessible resources.
 func (x *Index) Claimed(ctx context.Context, export *apisv1alpha2.APIExport) (plain map[schema.GroupResource]bool, defined []*definitions.Definition, err error) {
 	plain = map[schema.GroupResource]bool{bindingsResource: true}
 	for i := range export.Spec.Resources {

@@ -28,41 +28,35 @@ import (
 type bound struct {
 	identified
 	uid types.UID // of the schema
-	// virtual is set if the objects are not stored with the consumers: no version of them is.
+	// virtual is set if the objects are not stored with the consumers.
 	virtual bool
 }
 
-// list is what bindings have bound, of which export, and what they say of it. There is
-// one for all that say the same.
+// list is the content that equal bindings share.
 type list struct {
-	key      string
-	provider logicalcluster.Name
-	export   string
-	// said is shared by the objects of the informer.
-	said       said
+	key        string
+	provider   logicalcluster.Name
+	export     string
+	content    content // also used by the informer's objects
 	byResource map[schema.GroupResource]bound
-	// claims are those that have effect, and labels what objects show of them.
-	claims   []claim
-	labels   claimLabels
-	bindings int // how many have it
-	// complete is set if all is bound that the export offered.
-	complete bool
+	claims     []claim // those in effect
+	labels     claimLabels
+	bindings   int  // the number of bindings with this content
+	complete   bool // everything that the export offered is bound
 }
 
-// exportKey returns the export that it is of.
 func (l *list) exportKey() client.Key { return client.Key{Cluster: l.provider, Name: l.export} }
 
-// said is what is compared to see that a binding says what it should.
-type said struct {
+// content is the part of a binding that determines whether two bindings are equal.
+type content struct {
 	Labels   map[string]string             `json:"labels,omitempty"`
 	Mirrored map[string]string             `json:"mirrored,omitempty"` // annotations
 	Spec     apisv1alpha2.APIBindingSpec   `json:"spec"`
-	Status   apisv1alpha2.APIBindingStatus `json:"status"`
+	Status   apisv1alpha2.APIBindingStatus `json:"status"` // without the times of conditions
 }
 
-// saidBy returns what a binding says, without the times of its conditions.
-func saidBy(b *apisv1alpha2.APIBinding) said {
-	s := said{Spec: b.Spec, Status: b.Status}
+func contentOf(b *apisv1alpha2.APIBinding) content {
+	s := content{Spec: b.Spec, Status: b.Status}
 	if label := b.Labels[apis.ExportLabel]; label != "" {
 		s.Labels = map[string]string{apis.ExportLabel: label}
 	}
@@ -81,19 +75,18 @@ func saidBy(b *apisv1alpha2.APIBinding) said {
 	return s
 }
 
-// key tells what bindings say apart.
-func (s *said) key() (string, error) {
+func (s *content) key() (string, error) {
 	text, err := json.Marshal(s)
 	if err != nil {
-		return "", fmt.Errorf("encoding what an APIBinding says: %w", err)
+		return "", fmt.Errorf("encoding the content of an APIBinding: %w", err)
 	}
 	hash := sha256.Sum256(text)
 	return string(hash[:]), nil
 }
 
-func newList(key string, s said) *list {
+func newList(key string, s content) *list {
 	l := &list{
-		key: key, provider: logicalcluster.Name(s.Status.APIExportClusterName), said: s,
+		key: key, provider: logicalcluster.Name(s.Status.APIExportClusterName), content: s,
 		byResource: make(map[schema.GroupResource]bound, len(s.Status.BoundResources)),
 	}
 	if ref := s.Spec.Reference.Export; ref != nil {
@@ -102,25 +95,21 @@ func newList(key string, s said) *list {
 	for i := range s.Status.BoundResources {
 		r := &s.Status.BoundResources[i]
 		resource := schema.GroupResource{Group: r.Group, Resource: r.Resource}
-		l.byResource[resource] = bound{
-			identified: identified{resource, r.Schema.IdentityHash}, uid: types.UID(r.Schema.UID), virtual: len(r.StorageVersions) == 0,
-		}
+		l.byResource[resource] = bound{identified: identityOf(r), uid: types.UID(r.Schema.UID), virtual: len(r.StorageVersions) == 0}
 	}
 	l.claims = claimsIn(&s.Status)
 	l.labels = labelsOf(l.provider, l.export, l.claims)
-	l.complete = isComplete(&s.Status)
+	binding := &apisv1alpha2.APIBinding{Status: s.Status}
+	l.complete = s.Status.Phase == apisv1alpha2.APIBindingPhaseBound && conditions.IsTrue(binding, apisv1alpha2.BindingUpToDate)
 	return l
 }
 
-// isComplete reports whether a binding has bound all that its export offered when the
-// status was written.
-func isComplete(status *apisv1alpha2.APIBindingStatus) bool {
-	said := &apisv1alpha2.APIBinding{Status: *status}
-	return status.Phase == apisv1alpha2.APIBindingPhaseBound && conditions.IsTrue(said, apisv1alpha2.BindingUpToDate)
+func identityOf(r *apisv1alpha2.BoundAPIResource) identified {
+	return identified{schema.GroupResource{Group: r.Group, Resource: r.Resource}, r.Schema.IdentityHash}
 }
 
-// lets returns what the bindings with the list let the export see, and do with the verb.
-func (l *list) lets(w identified, verb string) claims.Selection {
+// selection returns the objects that bindings with this list let the export access with a verb.
+func (l *list) selection(w identified, verb string) claims.Selection {
 	for i := range l.claims {
 		if c := &l.claims[i]; c.identified == w && c.allows(verb) {
 			return claims.Select(c.selector)
@@ -132,13 +121,11 @@ func (l *list) lets(w identified, verb string) claims.Selection {
 	return claims.Selection{}
 }
 
-// of reports whether the bindings with the list are to an export.
 func (l *list) of(export client.Key) bool {
 	return l.provider == export.Cluster && l.export == export.Name
 }
 
-// has reports whether something is bound under an identity.
-func (l *list) has(identityHash string) bool {
+func (l *list) hasIdentity(identityHash string) bool {
 	for _, b := range l.byResource {
 		if b.identity == identityHash {
 			return true
@@ -147,14 +134,14 @@ func (l *list) has(identityHash string) bool {
 	return false
 }
 
-// saysGone reports whether bindings say that there was no export when all were known.
-func (l *list) saysGone() bool {
-	return slices.ContainsFunc(l.said.Status.Conditions, func(c conditionsv1alpha1.Condition) bool {
+// exportNotFound reports whether the export did not exist when all exports were loaded.
+func (l *list) exportNotFound() bool {
+	return slices.ContainsFunc(l.content.Status.Conditions, func(c conditionsv1alpha1.Condition) bool {
 		return c.Type == apisv1alpha2.APIExportValid && c.Reason == apisv1alpha2.APIExportNotFoundReason
 	})
 }
 
-// record is what the index holds of a binding.
+// record is the index entry of a binding.
 type record struct {
 	name     string
 	created  metav1.Time
@@ -167,22 +154,21 @@ func newRecord(b *apisv1alpha2.APIBinding, l *list) *record {
 	return &record{name: b.Name, created: b.CreationTimestamp, deleting: b.DeletionTimestamp != nil, revision: revisionOf(b.ResourceVersion), list: l}
 }
 
-// revisionOf reads a resource version: those of etcd are numbers.
+// revisionOf parses a resource version, which is an etcd revision.
 func revisionOf(resourceVersion string) uint64 {
 	revision, _ := strconv.ParseUint(resourceVersion, 10, 64)
 	return revision
 }
 
-// before orders the bindings of a logical cluster: should two have bound the same
-// resource, that of the first is served.
+// before orders the bindings of a logical cluster. If two have bound the same resource, the first one serves it.
 func (r *record) before(other *record) int {
 	return cmp.Or(r.created.Compare(other.created.Time), strings.Compare(r.name, other.name))
 }
 
-// owner is who has a resource served, for messages.
+// owner identifies the binding in messages.
 func (r *record) owner() string { return fmt.Sprintf("APIBinding %q", r.name) }
 
-// exportKey returns the key of the export of a record; false if it is not known.
+// exportKey returns false if the record is nil or its export is not known yet.
 func (r *record) exportKey() (client.Key, bool) {
 	if r == nil || r.list == nil || r.provider == "" || r.export == "" {
 		return client.Key{}, false
@@ -190,12 +176,10 @@ func (r *record) exportKey() (client.Key, bool) {
 	return r.list.exportKey(), true
 }
 
-// unchanged reports whether a binding still says the same.
 func unchanged(before, after *record) bool {
 	return before != nil && after != nil && before.list == after.list
 }
 
-// findIn returns the binding, among those of a logical cluster, that has bound a resource.
 func findIn(records []*record, resource schema.GroupResource) (*record, bound, bool) {
 	for _, r := range records {
 		if b, ok := r.byResource[resource]; ok {
@@ -205,20 +189,20 @@ func findIn(records []*record, resource schema.GroupResource) (*record, bound, b
 	return nil, bound{}, false
 }
 
-// letsIn returns what the bindings of a logical cluster let an export see, and do.
-func letsIn(all []*record, export client.Key, w identified, verb string) claims.Selection {
+// selectionIn returns the objects that the bindings of a logical cluster let an export access with a verb.
+func selectionIn(all []*record, export client.Key, w identified, verb string) claims.Selection {
 	for _, r := range all {
 		if !r.of(export) {
 			continue
 		}
-		if s := r.lets(w, verb); s.Held() {
+		if s := r.selection(w, verb); s.Held() {
 			return s
 		}
 	}
 	return claims.Selection{}
 }
 
-// schemasOf returns the schemas that bindings have bound, which are the names of copies.
+// schemasOf returns the UIDs of all bound schemas, which are the names of their copies.
 func schemasOf(all []*record) []string {
 	var names []string
 	for _, r := range all {
@@ -230,8 +214,8 @@ func schemasOf(all []*record) []string {
 }
 
 const (
-	// unknownRevision is that of a change that was missed.
+	// unknownRevision is used for changes that the informer missed.
 	unknownRevision = math.MaxUint64
-	// initialRevision is that of what was there when the informer began: at the resource version of its first list.
+	// initialRevision is used for the informer's first list. Its resource version is the actual revision.
 	initialRevision = 0
 )

@@ -18,7 +18,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 )
 
-// decoded is a binding as the informer gets it: with nothing that others have, too.
+// decoded returns a binding as the informer gets it, which shares nothing with others.
 func decoded(cluster, export, schema string) *apisv1alpha2.APIBinding {
 	s := func(text string) string { return string([]byte(text)) }
 	return &apisv1alpha2.APIBinding{
@@ -48,7 +48,7 @@ func withoutTimes(status apisv1alpha2.APIBindingStatus) apisv1alpha2.APIBindingS
 	return status
 }
 
-// TestSharing: what equal bindings have in common is there once, and goes with the last.
+// TestSharing: equal content is stored once, and removed with the last binding.
 func TestSharing(t *testing.T) {
 	local, err := client.NewFactory(&rest.Config{Host: "https://127.0.0.1:1"})
 	require.NoError(t, err)
@@ -69,7 +69,7 @@ func TestSharing(t *testing.T) {
 		},
 		Spec: decoded("one", "a", "s1").Spec, Status: withoutTimes(decoded("one", "a", "s1").Status),
 	}, first)
-	// The first was there before there was something to share.
+	// The first one was added before there was anything to share.
 	first = put("shared", "a", "s1")
 	for i := range 10 {
 		other := put(fmt.Sprint(i), "a", "s1")
@@ -80,7 +80,7 @@ func TestSharing(t *testing.T) {
 	}
 	require.Len(t, x.lists, 1)
 
-	// Whatever tells bindings apart keeps them apart.
+	// Different bindings do not share content.
 	newer := put("one", "a", "s2")
 	require.Equal(t, "s2", newer.Status.BoundResources[0].Schema.Name)
 	require.Equal(t, "b", put("two", "b", "s1").Spec.Reference.Export.Name)
@@ -95,7 +95,7 @@ func TestSharing(t *testing.T) {
 	require.Empty(t, x.identities)
 }
 
-// TestBytes: of many bindings to one export the index and the informer hold little of each.
+// TestBytes: index and informer store little per binding if many bindings have the same export.
 func TestBytes(t *testing.T) {
 	const bindings, most = 10_000, 2 << 10
 	local, err := client.NewFactory(&rest.Config{Host: "https://127.0.0.1:1"})

@@ -6,20 +6,18 @@ import (
 
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/shardplane/shardplane/pkg/apis"
 )
 
-// CheckReplacement returns an error if a binding must not bind a resource with another schema, because
-// objects that are stored already could not be read with it. bound is the resource as the binding has it, or nil. The error
-// wraps apis.ErrInvalidSchema. It wraps apis.ErrInUse if only other bindings of the shard forbid the schema: a wildcard
-// request reads the objects of all of them with one schema.
+// CheckReplacement returns an error if a binding must not bind a resource with another schema, because stored objects
+// could not be read with it. bound is the currently bound resource, or nil. The error wraps apis.ErrInvalidSchema, or
+// apis.ErrInUse if only other bindings of the shard prevent it: a wildcard request reads all objects with one schema.
 func (x *Index) CheckReplacement(ctx context.Context, bound, next *apisv1alpha2.BoundAPIResource) error {
-	w := identified{schema.GroupResource{Group: next.Group, Resource: next.Resource}, next.Schema.IdentityHash}
+	w := identityOf(next)
 	if x.config.system(w.resource) != nil || len(next.StorageVersions) == 0 {
-		return nil // the server's own schema is used, or nothing is stored
+		return nil // the server's own schema is used, or no object is stored
 	}
 	to, err := x.schemas.get(ctx, types.UID(next.Schema.UID))
 	if err != nil {
@@ -48,7 +46,7 @@ func (x *Index) CheckReplacement(ctx context.Context, bound, next *apisv1alpha2.
 func (x *Index) checkReplacement(ctx context.Context, from types.UID, to *pinned, stored []string, reason error) error {
 	former, err := x.schemas.get(ctx, from)
 	if apierrors.IsNotFound(err) {
-		return nil // its copy has been deleted, so that nothing is served with it
+		return nil // its copy has been deleted, so that it is not served
 	}
 	if err != nil {
 		return err

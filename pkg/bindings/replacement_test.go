@@ -16,7 +16,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
 )
 
-// schemaOf has the shard know a schema of widgets.
+// schemaOf adds a schema of widgets.
 func (w *shard) schemaOf(uid types.UID, scope apiextensionsv1.ResourceScope, kind string, versions ...string) {
 	w.t.Helper()
 	copied := &BoundSchema{Original: string(uid)}
@@ -29,11 +29,10 @@ func (w *shard) schemaOf(uid types.UID, scope apiextensionsv1.ResourceScope, kin
 	}
 	p, err := newPinned(copied)
 	require.NoError(w.t, err)
-	w.schemas.know(uid, p)
+	w.schemas.add(uid, p)
 }
 
-// TestCheckReplacement: a schema replaces another one only if everything that is stored can be read with it, in
-// all logical clusters.
+// TestCheckReplacement: a schema replaces another one only if all stored objects can be read with it, in all logical clusters.
 func TestCheckReplacement(t *testing.T) {
 	t.Parallel()
 	w := newShard(t).run()
@@ -76,8 +75,8 @@ func TestCheckReplacement(t *testing.T) {
 	require.Empty(t, w.versions)
 }
 
-// TestReplacementsAreComparedWithTheLatest: a schema is compared with those of all bindings that are written, also if the index
-// does not have them yet.
+// TestReplacementsAreComparedWithTheLatest: a schema is compared with those of all stored bindings, even if the index does
+// not have them yet.
 func TestReplacementsAreComparedWithTheLatest(t *testing.T) {
 	t.Parallel()
 	w := newShard(t)
@@ -93,14 +92,14 @@ func TestReplacementsAreComparedWithTheLatest(t *testing.T) {
 	require.ErrorIs(t, w.CheckReplacement(t.Context(), nil, &next), apis.ErrInUse)
 }
 
-// TestWildcardsReadAllVersions: a wildcard reads the objects of all consumers with a schema that has all versions in which they
-// are stored, also if the original of another schema is newer, and its watches are told of the change.
+// TestWildcardsReadAllVersions: a wildcard reads the objects of all consumers with a schema that has all storage versions, even
+// if the original of another schema is newer, and its watches are notified of the change.
 func TestWildcardsReadAllVersions(t *testing.T) {
 	t.Parallel()
 	w := newShard(t).run()
 	w.schemaOf("both", "Namespaced", "Widget", "v1", "v2")
 	w.schemaOf("later", "Namespaced", "Widget", "v1")
-	w.schemas.known("later").created = time.Now()
+	w.schemas.cached("later").created = time.Now()
 	in := func(uid string, stored ...string) apisv1alpha2.BoundAPIResource {
 		b := boundTo(widgets, uid, "id")
 		b.StorageVersions = stored
@@ -110,7 +109,7 @@ func TestWildcardsReadAllVersions(t *testing.T) {
 		t.Helper()
 		return w.resolve(definitions.Lookup{Cluster: wildcard, Resource: widgets, Identity: "id"}).Schema
 	}
-	both, later := w.schemas.known("both").Schema, w.schemas.known("later").Schema
+	both, later := w.schemas.cached("both").Schema, w.schemas.cached("later").Schema
 	w.put(bindingOf("a", "x", in("later", "v1")))
 	w.put(bindingOf("b", "x", in("later", "v1")))
 	require.Equal(t, later, read())

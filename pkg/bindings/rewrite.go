@@ -20,22 +20,20 @@ import (
 	"github.com/shardplane/shardplane/pkg/client/kinds"
 )
 
-// errNeedsRequest says that a change has to be made by an ordinary request.
-var errNeedsRequest = errors.New("the change needs a request")
+var (
+	errNeedsRequest = errors.New("the change needs a request")
+	errUnchanged    = errors.New("nothing changes")
+)
 
-// errSame says that there is nothing to change.
-var errSame = errors.New("nothing changes")
-
-// Objects are where bindings are stored, as customresource.Server has them.
+// Objects stores bindings. It is implemented by customresource.Server.
 type Objects interface {
 	Modify(ctx context.Context, cluster logicalcluster.Name, resource schema.GroupResource, name string, change func(*unstructured.Unstructured) error) (*unstructured.Unstructured, error)
 	Create(ctx context.Context, cluster logicalcluster.Name, resource schema.GroupResource, object *unstructured.Unstructured) (*unstructured.Unstructured, error)
 }
 
-// Rewrite writes what change makes of the status of a binding without a request, which
-// takes a small part of the time: it is for what thousands of bindings are to say alike.
-// It returns nil, and nothing is written, where change returns nil, and where more than
-// values in the status change: then the fields that the server manages are others, too.
+// Rewrite changes the status of a stored binding without a request, which is much cheaper when thousands of
+// bindings get the same change. It writes nothing and returns nil if change returns nil, or if the set of managed
+// fields would change.
 func (x *Index) Rewrite(ctx context.Context, objects Objects, key client.Key, change func(*apisv1alpha2.APIBinding) *apisv1alpha2.APIBinding) (*apisv1alpha2.APIBinding, error) {
 	var written *apisv1alpha2.APIBinding
 	stored, err := objects.Modify(ctx, key.Cluster, kinds.APIBindings.GroupResource(), key.Name, func(u *unstructured.Unstructured) error {
@@ -47,7 +45,7 @@ func (x *Index) Rewrite(ctx context.Context, objects Objects, key client.Key, ch
 			return errNeedsRequest
 		}
 		if equality.Semantic.DeepEqual(before, written) {
-			return errSame
+			return errUnchanged
 		}
 		if !equality.Semantic.DeepEqual(before.ObjectMeta, written.ObjectMeta) || !equality.Semantic.DeepEqual(before.Spec, written.Spec) {
 			return errNeedsRequest
@@ -56,8 +54,8 @@ func (x *Index) Rewrite(ctx context.Context, objects Objects, key client.Key, ch
 	})
 	switch {
 	case errors.Is(err, errNeedsRequest):
-		return nil, nil //nolint:nilnil // there is none
-	case errors.Is(err, errSame):
+		return nil, nil //nolint:nilnil // the caller must send a request
+	case errors.Is(err, errUnchanged):
 		return written, nil
 	case err != nil:
 		return nil, err
@@ -66,7 +64,7 @@ func (x *Index) Rewrite(ctx context.Context, objects Objects, key client.Key, ch
 	return written, nil
 }
 
-// bindingIn returns a stored binding, without what says who manages its fields.
+// bindingIn decodes a stored binding without its managed fields.
 func bindingIn(u *unstructured.Unstructured) (*apisv1alpha2.APIBinding, error) {
 	object := maps.Clone(u.Object)
 	if metadata, ok := object["metadata"].(map[string]any); ok {
@@ -81,7 +79,6 @@ func bindingIn(u *unstructured.Unstructured) (*apisv1alpha2.APIBinding, error) {
 	return binding, nil
 }
 
-// setStatus sets the status of a binding that has the same fields as before.
 func setStatus(u *unstructured.Unstructured, status *apisv1alpha2.APIBindingStatus) error {
 	after, err := runtime.DefaultUnstructuredConverter.ToUnstructured(status)
 	if err != nil {
@@ -95,9 +92,8 @@ func setStatus(u *unstructured.Unstructured, status *apisv1alpha2.APIBindingStat
 	return nil
 }
 
-// haveSameFields reports whether two states of a status have the same fields, as managed
-// fields tell them: bound resources by group and name, storage versions by value, and
-// conditions as a whole.
+// haveSameFields reports whether two statuses have the same fields for server-side apply, in which bound resources
+// are identified by group and name, storage versions by value, and the conditions are atomic.
 func haveSameFields(before, after map[string]any) bool {
 	for name := range after {
 		if _, ok := before[name]; !ok {
@@ -120,7 +116,6 @@ func haveSameFields(before, after map[string]any) bool {
 	return true
 }
 
-// areSameResources is haveSameFields for bound resources.
 func areSameResources(before, after any) bool {
 	all, _ := before.([]any)
 	next, _ := after.([]any)
@@ -131,7 +126,7 @@ func areSameResources(before, after any) bool {
 		a, _ := all[i].(map[string]any)
 		b, _ := next[i].(map[string]any)
 		a, b = maps.Clone(a), maps.Clone(b)
-		delete(a, "schema") // of three values, each required
+		delete(a, "schema") // has three required fields
 		delete(b, "schema")
 		if !equality.Semantic.DeepEqual(a, b) {
 			return false
@@ -140,19 +135,18 @@ func areSameResources(before, after any) bool {
 	return true
 }
 
-// touchManager says in the managed fields when the status was written, and reports
-// whether there is one who manages it, or nobody who manages anything. Only servers manage
-// it: of several, which are of other versions, the last.
+// touchManager updates the time of the status manager in the managed fields. It returns false if there are managed
+// fields but no status manager. If servers of several versions manage the status, it updates the last one.
 func touchManager(u *unstructured.Unstructured) bool {
 	metadata, _ := u.Object["metadata"].(map[string]any)
 	managers, _ := metadata["managedFields"].([]any)
 	if len(managers) == 0 {
-		return true // as Create leaves it, until somebody applies something
+		return true // Create leaves them empty until a client applies fields
 	}
 	for i, m := range slices.Backward(managers) {
 		m, _ := m.(map[string]any)
 		if m["subresource"] == "status" && m["operation"] == string(metav1.ManagedFieldsOperationUpdate) {
-			m = maps.Clone(m) // other objects may have the same entry
+			m = maps.Clone(m) // it may be shared with other objects
 			m["time"] = time.Now().UTC().Format(time.RFC3339)
 			managers = slices.Clone(managers)
 			managers[i], metadata["managedFields"] = m, managers

@@ -17,7 +17,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 )
 
-// storedText is a binding as it is stored.
 const storedText = `{"apiVersion":"apis.kcp.io/v1alpha2","kind":"APIBinding","metadata":{"name":"things","uid":"u","resourceVersion":"7","generation":1,"creationTimestamp":"2026-01-02T03:04:05Z",
 "annotations":{"kcp.io/cluster":"consumer"},"labels":{"internal.apis.kcp.io/export":"l"},"managedFields":[
 {"apiVersion":"apis.kcp.io/v1alpha2","fieldsType":"FieldsV1","fieldsV1":{"f:status":{"f:phase":{}}},"manager":"shardplane","operation":"Update","subresource":"status","time":"2026-01-02T03:04:05Z"},
@@ -27,13 +26,13 @@ const storedText = `{"apiVersion":"apis.kcp.io/v1alpha2","kind":"APIBinding","me
 "boundResources":[{"group":"g","resource":"things","schema":{"UID":"u1","identityHash":"h","name":"v1.things.g"},"storageVersions":["v1"]}],
 "conditions":[{"lastTransitionTime":"2026-01-02T03:04:05Z","status":"True","type":"Ready"}]}}`
 
-// storedBinding is where a binding is stored.
+// storedBinding implements Objects for one binding.
 type storedBinding struct{ unstructured.Unstructured }
 
 // Modify implements Objects.
 func (s *storedBinding) Modify(_ context.Context, _ logicalcluster.Name, _ schema.GroupResource, _ string, change func(*unstructured.Unstructured) error) (*unstructured.Unstructured, error) {
 	u := s.DeepCopy()
-	if managers, ok := managersOf(&s.Unstructured); ok { // which others have, too
+	if managers, ok := managersOf(&s.Unstructured); ok { // shared with other objects
 		u.Object["metadata"].(map[string]any)["managedFields"] = managers
 	}
 	if err := change(u); err != nil {
@@ -44,7 +43,6 @@ func (s *storedBinding) Modify(_ context.Context, _ logicalcluster.Name, _ schem
 	return u, nil
 }
 
-// managersOf returns the managed fields as they are in memory.
 func managersOf(u *unstructured.Unstructured) ([]any, bool) {
 	managers, ok, _ := unstructured.NestedFieldNoCopy(u.Object, "metadata", "managedFields")
 	list, _ := managers.([]any)
@@ -58,8 +56,7 @@ func (s *storedBinding) Create(_ context.Context, _ logicalcluster.Name, _ schem
 	return object.DeepCopy(), nil
 }
 
-// TestRewrite: what a status says of the same fields is written as it is, with the time in
-// the managed fields, and all else is left to a request.
+// TestRewrite: a status with the same fields is written, with the time in the managed fields. Other changes need a request.
 func TestRewrite(t *testing.T) {
 	t.Parallel()
 	newSchema := func(b *apisv1alpha2.APIBinding) *apisv1alpha2.APIBinding {

@@ -18,10 +18,9 @@ import (
 	"github.com/shardplane/shardplane/pkg/storage/claims"
 )
 
-// sweepInterval is how often schemas are dropped that nothing binds any more.
 const sweepInterval = time.Minute
 
-// Run tells of changes, and drops what is not used any more, until ctx ends.
+// Run notifies of changes and removes unused state until ctx ends.
 func (x *Index) Run(ctx context.Context) error {
 	ticker := time.NewTicker(sweepInterval)
 	defer ticker.Stop()
@@ -36,31 +35,29 @@ func (x *Index) Run(ctx context.Context) error {
 			x.dropUnused()
 			x.claimed.expireSets(time.Now())
 			x.expireBound(time.Now())
-		case <-x.changes.some:
-			x.tell(ctx)
+		case <-x.changes.pending:
+			x.notifyChanges(ctx)
 		}
 	}
 }
 
-// dropUnused drops the schemas that no binding has any more, except those that listeners have yet to be told of:
-// what is not known was never served.
+// dropUnused keeps schemas with pending notifications, because a schema that is not cached counts as never served.
 func (x *Index) dropUnused() {
 	x.schemas.dropUnused(func(uid types.UID) bool { return x.used(uid) || x.changes.concern(uid) })
 }
 
-// beat says that the index runs, until ctx ends. When the process stood still it reads all
-// bindings, and says when the index has them.
+// beat keeps the index current until ctx ends. After the process was suspended, it relists all bindings.
 func (x *Index) beat(ctx context.Context) {
 	ticker := time.NewTicker(claims.BeatInterval)
 	defer ticker.Stop()
 	for {
 		if x.history.source.Beat() {
 			asOf := time.Now()
-			klog.InfoS("This process stood still: its views wait until the APIBindings have been read again")
+			klog.InfoS("Process was suspended, virtual workspaces wait until the APIBindings have been listed again")
 			if err := x.catchUp(ctx); err == nil {
 				x.history.source.Restart(asOf)
 			} else if ctx.Err() == nil {
-				klog.ErrorS(err, "Cannot read the APIBindings again")
+				klog.ErrorS(err, "Failed to list the APIBindings again")
 			}
 		}
 		select {
@@ -71,24 +68,23 @@ func (x *Index) beat(ctx context.Context) {
 	}
 }
 
-// readPage is how many bindings are read at once.
-const readPage = 500
+const listPageSize = 500
 
-// catchUp waits until the index has what bindings say now.
+// catchUp waits until the index has the current state of all bindings.
 func (x *Index) catchUp(ctx context.Context) error {
-	there, version, err := x.readAll(ctx)
+	listed, version, err := x.readAll(ctx)
 	if err != nil {
-		return fmt.Errorf("reading the APIBindings: %w", err)
+		return fmt.Errorf("listing the APIBindings: %w", err)
 	}
-	return x.wait(ctx, func() bool { return x.has(there, version) })
+	return x.wait(ctx, func() bool { return x.containsAll(listed, version) })
 }
 
-// readAll returns the revisions of all bindings, and the version at which they are those.
-func (x *Index) readAll(ctx context.Context) (there map[client.Key]uint64, version uint64, err error) {
+// readAll returns the revisions of all bindings at a version.
+func (x *Index) readAll(ctx context.Context) (listed map[client.Key]uint64, version uint64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, catchUpWait)
 	defer cancel()
-	there = map[client.Key]uint64{}
-	opts := metav1.ListOptions{Limit: readPage}
+	listed = map[client.Key]uint64{}
+	opts := metav1.ListOptions{Limit: listPageSize}
 	for {
 		page, err := kinds.APIBindings.In(x.config.Local.Wildcard()).List(ctx, opts)
 		if err != nil {
@@ -96,33 +92,32 @@ func (x *Index) readAll(ctx context.Context) (there map[client.Key]uint64, versi
 		}
 		for i := range page.Items {
 			b := &page.Items[i]
-			there[client.KeyOf(b)] = revisionOf(b.ResourceVersion)
+			listed[client.KeyOf(b)] = revisionOf(b.ResourceVersion)
 		}
 		version = revisionOf(page.ResourceVersion)
 		if opts.Continue = page.Continue; opts.Continue == "" {
-			return there, version, nil
+			return listed, version, nil
 		}
 	}
 }
 
-// tell tells of the changes that there are.
-func (x *Index) tell(ctx context.Context) {
+func (x *Index) notifyChanges(ctx context.Context) {
 	for _, t := range x.changes.take() {
 		if d := x.config.system(t.before.resource); d != nil {
-			if gone := t.after.uid == ""; gone && !t.cluster.Wildcard && x.config.SystemBound(t.cluster.Name) {
-				x.listeners.Notify(definitions.Change{Schema: d.Schema, Cluster: t.cluster, Removed: gone})
+			if t.after.uid == "" && !t.cluster.Wildcard && x.config.SystemBound(t.cluster.Name) {
+				x.listeners.Notify(definitions.Change{Schema: d.Schema, Cluster: t.cluster, Removed: true})
 			}
 			continue
 		}
-		served := x.schemas.known(t.before.uid)
-		if served == nil && !t.cluster.Wildcard {
-			continue // it was never asked for: nothing is served with it
-		}
 		if t.cluster.Wildcard {
-			x.tellWildcard(ctx, t.before)
+			x.notifyWildcard(ctx, t.before)
 			continue
 		}
-		now := x.after(ctx, t)
+		served := x.schemas.cached(t.before.uid)
+		if served == nil {
+			continue // it was never requested, so nothing is served with it
+		}
+		now := x.servedAfter(ctx, t)
 		if now == nil || now.Hash != served.Hash || t.after.identity != t.before.identity || t.after.virtual != t.before.virtual {
 			x.listeners.Notify(definitions.Change{
 				Schema: served.Schema, Identity: t.before.identity, Cluster: t.cluster, Removed: t.after.uid == "",
@@ -131,21 +126,21 @@ func (x *Index) tell(ctx context.Context) {
 	}
 }
 
-// after returns the schema that is served now, if that can be told.
-func (x *Index) after(ctx context.Context, t transition) *pinned {
+// servedAfter returns the schema that is served now, or nil.
+func (x *Index) servedAfter(ctx context.Context, t transition) *pinned {
 	if t.after.uid == "" {
 		return nil
 	}
 	now, err := x.schemas.get(ctx, t.after.uid)
 	if err != nil {
-		return nil // clients ask again, and are told
+		return nil // clients are notified, and retry
 	}
 	return now
 }
 
-// tellWildcard tells of all schemas that a wildcard may have read what is stored under an identity with, but the
-// one that it reads it with now. changed is what came or went.
-func (x *Index) tellWildcard(ctx context.Context, changed bound) {
+// notifyWildcard notifies of all schemas with which a wildcard request may have read the objects of an identity,
+// except the one that is used now. changed was added or removed.
+func (x *Index) notifyWildcard(ctx context.Context, changed bound) {
 	uids := x.schemasIn(changed.identified)
 	now, err := x.newest(ctx, changed.identified)
 	if err != nil {
@@ -155,7 +150,7 @@ func (x *Index) tellWildcard(ctx context.Context, changed bound) {
 		uids = append(uids, changed.uid)
 	}
 	for _, uid := range uids {
-		served := x.schemas.known(uid)
+		served := x.schemas.cached(uid)
 		if served != nil && (now == nil || served.Hash != now.Hash) {
 			x.listeners.Notify(definitions.Change{
 				Schema: served.Schema, Identity: changed.identity, Cluster: request.Cluster{Wildcard: true}, Removed: now == nil && err == nil,

@@ -14,11 +14,9 @@ import (
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
 )
 
-// groupVersion is the API group and version of what a shard keeps for itself.
 var groupVersion = schema.GroupVersion{Group: apis.InternalGroup, Version: "v1alpha1"}
 
-// BoundSchemas are the schemas of bound APIs, in tenancy.AdminCluster, where they are
-// served only.
+// BoundSchemas are the copies of the schemas of bound APIs. They are only served in tenancy.AdminCluster.
 var BoundSchemas = define()
 
 func define() client.Resource[*BoundSchema, *BoundSchemaList] {
@@ -27,7 +25,7 @@ func define() client.Resource[*BoundSchema, *BoundSchemaList] {
 	return client.DefineResource[BoundSchema, BoundSchemaList](groupVersion, "boundschemas")
 }
 
-// BoundSchema is a copy of an APIResourceSchema, under the name of its UID.
+// BoundSchema is a copy of an APIResourceSchema. Its name is the UID of the original.
 type BoundSchema struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata"`
@@ -36,12 +34,11 @@ type BoundSchema struct {
 	Original string `json:"original"`
 	// Provider is the logical cluster of the APIResourceSchema.
 	Provider string `json:"provider"`
-	// Created is when the APIResourceSchema was created.
+	// Created is the creation time of the APIResourceSchema.
 	Created metav1.Time `json:"created"`
-	// Spec is that of the APIResourceSchema, which never changes.
+	// Spec is the spec of the APIResourceSchema, which is immutable.
 	Spec apis.APIResourceSchemaSpec `json:"spec"`
-	// Conversion is that of the APIConversion of its name, if there was one. It follows
-	// that, and stays when that is deleted.
+	// Conversion is the spec of the APIConversion with the same name, or of the last one if it was deleted.
 	Conversion *apisv1alpha1.APIConversionSpec `json:"conversion,omitempty"`
 }
 
@@ -76,7 +73,6 @@ func (l *BoundSchemaList) DeepCopyObject() runtime.Object {
 	return &c
 }
 
-// definitionOfBoundSchemas is how they are stored.
 func definitionOfBoundSchemas() (*definitions.Definition, error) {
 	preserve := true
 	spec := &apiextensionsv1.CustomResourceDefinitionSpec{
@@ -100,7 +96,6 @@ func definitionOfBoundSchemas() (*definitions.Definition, error) {
 	return &definitions.Definition{Schema: s, Owner: "the server"}, nil
 }
 
-// copyOf returns what the shard keeps of an APIResourceSchema.
 func copyOf(original *apis.APIResourceSchema) *BoundSchema {
 	return &BoundSchema{
 		ObjectMeta: metav1.ObjectMeta{Name: string(original.UID)},

@@ -21,22 +21,19 @@ import (
 	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
-// conversionAnnotation is on BoundSchemas that have rules: their hash.
+// conversionAnnotation is the hash of the conversion rules of a BoundSchema.
 const conversionAnnotation = apis.InternalGroup + "/conversion"
 
-// pinned is a schema that is served, as it was read from its copy.
+// pinned is the decoded schema of a copy.
 type pinned struct {
 	*definitions.Schema
-	// created is when the original was.
-	created time.Time
+	created time.Time // of the original
 	name    string
-	// rules is the hash of the rules that convert it, or empty, and version the
-	// resourceVersion of the copy.
-	rules, version string
+	rules   string // the hash of the conversion rules, if there are any
+	version string // the resourceVersion of the copy
 }
 
-// newer reports whether p goes before another one where a wildcard needs one schema:
-// the later original, and among equals the one of the greater name.
+// newer orders the schemas for wildcard requests by the time and then by the name of the original.
 func (p *pinned) newer(than *pinned) bool {
 	if than == nil || !p.created.Equal(than.created) {
 		return than == nil || p.created.After(than.created)
@@ -50,8 +47,8 @@ func newPinned(stored *BoundSchema) (*pinned, error) {
 		return nil, fmt.Errorf("the APIResourceSchema %s is not valid: %w", stored.Original, errs.ToAggregate())
 	}
 	p := &pinned{created: stored.Created.Time, name: stored.Original, version: stored.ResourceVersion}
+	var err error
 	if stored.Conversion == nil {
-		var err error
 		p.Schema, err = definitions.NewSchema(&crd.Spec, &crd.Spec.Names)
 		return p, err
 	}
@@ -59,14 +56,13 @@ func newPinned(stored *BoundSchema) (*pinned, error) {
 	if len(errs) > 0 {
 		return nil, fmt.Errorf("the APIConversion %s does not fit the APIResourceSchema of its name: %w", stored.Original, errs.ToAggregate())
 	}
-	var err error
 	p.rules = rules.Hash
 	p.Schema, err = definitions.NewConvertedSchema(&crd.Spec, &crd.Spec.Names, rules.Hash, rules.Convert)
 	return p, err
 }
 
-// validateNew returns what is wrong with new rules. Copies that have such rules already are used as they are. The error
-// wraps apis.ErrInvalidSchema.
+// validateNew validates new conversion rules. Existing copies with such rules are used nevertheless. The error wraps
+// apis.ErrInvalidSchema.
 func (p *pinned) validateNew(copied *BoundSchema) error {
 	if copied.Conversion == nil {
 		return nil
@@ -77,52 +73,44 @@ func (p *pinned) validateNew(copied *BoundSchema) error {
 	return nil
 }
 
-// isOlder reports whether a resourceVersion is known to be older than another.
 func isOlder(version, than string) bool {
 	order, err := resourceversion.CompareResourceVersion(version, than)
 	return err == nil && order < 0
 }
 
 const (
-	// readTimeout bounds the reading of a copy, which several requests may wait for.
 	readTimeout = 10 * time.Second
-	// pinnedFor is how long a copy that was pinned needs not be pinned again: it stays
-	// for far longer.
+	// pinnedFor is how long a pinned copy need not be pinned again. It must be much shorter than unusedFor.
 	pinnedFor = time.Minute
 )
 
-// schemas are those that are served, read from their copies when they are first asked
-// for.
+// schemas contains the schemas of bound APIs, which are decoded from their copies when they are first used.
 type schemas struct {
 	config *Config
-	// inUse reports whether a binding has bound a schema.
-	inUse func(uid types.UID) bool
-	// heard has the metadata of the copies.
-	heard  *client.Informer[*metav1.PartialObjectMetadata]
-	copies *client.Client[*BoundSchema, *BoundSchemaList]
-	reads  singleflight.Group
-	// newest returns the resourceVersion of a copy, as far as is known.
-	newest func(uid types.UID) string
-
-	// pins are those that are under way.
-	pins singleflight.Group
+	inUse  func(uid types.UID) bool // whether a binding has bound a schema
+	// metadata has the metadata of all copies.
+	metadata *client.Informer[*metav1.PartialObjectMetadata]
+	copies   *client.Client[*BoundSchema, *BoundSchemaList]
+	// newest returns the observed resourceVersion of a copy, or "".
+	newest      func(uid types.UID) string
+	reads, pins singleflight.Group
 
 	mu    sync.Mutex
 	byUID map[types.UID]*pinned
-	// pinnedAt is when those were pinned that no binding may name yet.
+	// pinnedAt contains the schemas that were pinned recently and may not be bound yet.
 	pinnedAt map[types.UID]time.Time
-	// roomier is notified when copies have been deleted.
-	roomier definitions.Listeners[struct{}]
+	// freed is notified when copies have been deleted.
+	freed definitions.Listeners[struct{}]
 }
 
-// newSchemas returns the schemas of bindings. changed is called when another server of the shard has
-// changed the rules of a copy that was read.
+// newSchemas returns the schemas of bindings. changed is called when another server of the shard has changed
+// the conversion rules of a cached copy.
 func newSchemas(config *Config, inUse func(types.UID) bool, changed func(uid types.UID, before *pinned)) (*schemas, error) {
 	copies := config.Local.Cluster(tenancy.AdminCluster.Path())
 	s := &schemas{config: config, inUse: inUse, copies: BoundSchemas.In(copies), byUID: map[types.UID]*pinned{}, pinnedAt: map[types.UID]time.Time{}}
 	s.newest = s.newestCopy
 	var err error
-	s.heard, err = client.NewMetadataInformer(copies, BoundSchemas.GroupVersionResource, client.InformerOptions[*metav1.PartialObjectMetadata]{
+	s.metadata, err = client.NewMetadataInformer(copies, BoundSchemas.GroupVersionResource, client.InformerOptions[*metav1.PartialObjectMetadata]{
 		Transform: func(copied *metav1.PartialObjectMetadata) (*metav1.PartialObjectMetadata, error) {
 			slim := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: copied.Name, ResourceVersion: copied.ResourceVersion}}
 			slim.Annotations = map[string]string{logicalcluster.AnnotationKey: copied.Annotations[logicalcluster.AnnotationKey]}
@@ -141,34 +129,32 @@ func newSchemas(config *Config, inUse func(types.UID) bool, changed func(uid typ
 			changed(uid, before)
 		}
 	}
-	s.heard.AddEventHandler(client.Handler[*metav1.PartialObjectMetadata]{
+	s.metadata.AddEventHandler(client.Handler[*metav1.PartialObjectMetadata]{
 		OnAdd:    func(copied *metav1.PartialObjectMetadata, _ bool) { changes(copied) },
 		OnUpdate: func(_, copied *metav1.PartialObjectMetadata) { changes(copied) },
 	})
 	return s, nil
 }
 
-// Copies returns the metadata of the copies of schemas. It is to be run.
-func (s *schemas) Copies() client.Runner { return s.heard }
+// Copies returns the informer of the copies of schemas, which the caller must run.
+func (s *schemas) Copies() client.Runner { return s.metadata }
 
-// newestCopy returns the resourceVersion of a copy that the index has heard of, or "".
 func (s *schemas) newestCopy(uid types.UID) string {
-	copied, err := s.heard.Lister().Get(client.Key{Cluster: tenancy.AdminCluster, Name: string(uid)})
+	copied, err := s.metadata.Lister().Get(client.Key{Cluster: tenancy.AdminCluster, Name: string(uid)})
 	if err != nil {
 		return ""
 	}
 	return copied.ResourceVersion
 }
 
-// known returns a schema that was read before, or nil.
-func (s *schemas) known(uid types.UID) *pinned {
+func (s *schemas) cached(uid types.UID) *pinned {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.byUID[uid]
 }
 
-// know remembers what was read of a copy, unless that has changed in the meantime.
-func (s *schemas) know(uid types.UID, p *pinned) {
+// add caches a copy, unless a newer version has been observed.
+func (s *schemas) add(uid types.UID, p *pinned) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !isOlder(p.version, s.newest(uid)) {
@@ -176,7 +162,7 @@ func (s *schemas) know(uid types.UID, p *pinned) {
 	}
 }
 
-// outdated forgets and returns a schema if its copy has other rules now.
+// outdated removes a schema from the cache and returns it, if its copy has other conversion rules now.
 func (s *schemas) outdated(uid types.UID, copied *metav1.PartialObjectMetadata) *pinned {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -188,7 +174,6 @@ func (s *schemas) outdated(uid types.UID, copied *metav1.PartialObjectMetadata) 
 	return p
 }
 
-// dropUnused drops what was read of copies that are not used.
 func (s *schemas) dropUnused(used func(types.UID) bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -200,7 +185,6 @@ func (s *schemas) dropUnused(used func(types.UID) bool) {
 	maps.DeleteFunc(s.pinnedAt, func(_ types.UID, at time.Time) bool { return time.Since(at) > pinnedFor })
 }
 
-// isPinned reports whether a copy has just been pinned, and notePinned notes when it was.
 func (s *schemas) isPinned(uid types.UID) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -214,23 +198,29 @@ func (s *schemas) notePinned(uid types.UID, at time.Time) {
 	s.pinnedAt[uid] = at
 }
 
-// get returns the schema of a copy.
+// get returns the schema of a copy, from the cache if possible.
 func (s *schemas) get(ctx context.Context, uid types.UID) (*pinned, error) {
-	if p := s.known(uid); p != nil {
+	if p := s.cached(uid); p != nil {
 		return p, nil
 	}
-	done := s.reads.DoChan(string(uid), func() (any, error) {
-		// Others may wait for it whose requests go on.
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), readTimeout)
+	return share(ctx, &s.reads, uid, readTimeout, func(ctx context.Context) (*pinned, error) { return s.read(ctx, uid) })
+}
+
+// share calls f once for concurrent callers with the same UID.
+func share[T any](ctx context.Context, group *singleflight.Group, uid types.UID, timeout time.Duration, f func(context.Context) (T, error)) (T, error) {
+	done := group.DoChan(string(uid), func() (any, error) {
+		// Other callers may still wait when the request of the first one ends.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
 		defer cancel()
-		return s.read(ctx, uid)
+		return f(ctx)
 	})
+	var value T
 	select {
 	case <-ctx.Done():
-		return nil, ctx.Err()
+		return value, ctx.Err()
 	case result := <-done:
-		p, _ := result.Val.(*pinned)
-		return p, result.Err
+		value, _ = result.Val.(T)
+		return value, result.Err
 	}
 }
 
@@ -241,7 +231,7 @@ func (s *schemas) read(ctx context.Context, uid types.UID) (*pinned, error) {
 	}
 	p, err := newPinned(stored)
 	if err == nil {
-		s.know(uid, p)
+		s.add(uid, p)
 	}
 	return p, err
 }

@@ -32,7 +32,7 @@ func (x *Index) Resolve(ctx context.Context, l definitions.Lookup) (*definitions
 	}
 	r, b, ok := x.find(l.Cluster.Name, l.Resource)
 	if !ok || l.Identity != "" && l.Identity != b.identity {
-		return nil, nil //nolint:nilnil // there is none
+		return nil, nil //nolint:nilnil // not found
 	}
 	return x.definition(ctx, r, b)
 }
@@ -48,15 +48,15 @@ func (x *Index) definition(ctx context.Context, r *record, b bound) (*definition
 	d := &definitions.Definition{Schema: s.Schema, Identity: b.identity, Terminating: r.deleting, Provider: r.provider, Owner: r.owner()}
 	if b.virtual {
 		if x.config.Virtual == nil {
-			return nil, nil //nolint:nilnil // it is not served
+			return nil, nil //nolint:nilnil // not served
 		}
 		d.Objects = x.config.Virtual(r.list.exportKey(), b.resource)
 	}
 	return d, nil
 }
 
-// resolveWildcard serves one identity with the newest schema that can read all of its objects, and
-// the metadata of all.
+// resolveWildcard returns the newest schema that can read all objects of an identity, or, without an identity, the
+// metadata of all identities.
 func (x *Index) resolveWildcard(ctx context.Context, l definitions.Lookup) (*definitions.Definition, error) {
 	if l.Identity != "" {
 		w := identified{l.Resource, l.Identity}
@@ -80,7 +80,7 @@ func (x *Index) resolveWildcard(ctx context.Context, l definitions.Lookup) (*def
 		}
 	}
 	if newest == nil {
-		return nil, nil //nolint:nilnil // there is none
+		return nil, nil //nolint:nilnil // not found
 	}
 	metadata, err := definitions.NewMetadataSchema(newest.Schema, l.Version)
 	if err != nil {
@@ -89,9 +89,9 @@ func (x *Index) resolveWildcard(ctx context.Context, l definitions.Lookup) (*def
 	return &definitions.Definition{Schema: metadata, MetadataOnly: true}, nil
 }
 
-// newest returns the newest schema that is bound for a resource under an identity, of those that have all versions in which
-// objects may be stored, or nil if none is bound. The schema that was bound last has them, but its original may be older than
-// others, e.g. if a provider returns to a former schema.
+// newest returns the newest schema that is bound under an identity, or nil. Schemas that have all versions in which
+// objects may be stored take precedence. The schema that was bound last has them, but its original may be older
+// than others, e.g. if a provider returns to a former schema.
 func (x *Index) newest(ctx context.Context, w identified) (*pinned, error) {
 	uids, stored := x.storedIn(w)
 	var newest *pinned
@@ -109,12 +109,11 @@ func (x *Index) newest(ctx context.Context, w identified) (*pinned, error) {
 	return newest, nil
 }
 
-// Read implements definitions.Source: it looks at the bindings of the logical cluster
-// as they are stored. The index did not know of what it finds when the request was
-// authorized: where the provider has a say, the request has to come again.
+// Read implements definitions.Source: it reads the stored bindings of the logical cluster. The index did not contain
+// the binding when the request was authorized, so the client must retry if the export has a permission policy.
 func (x *Index) Read(ctx context.Context, l definitions.Lookup) (*definitions.Definition, error) {
 	if l.Cluster.Wildcard || l.Identity != "" || request.IsSystem(l.Cluster.Name) {
-		return nil, nil //nolint:nilnil // there is none
+		return nil, nil //nolint:nilnil // not found
 	}
 	stored, err := x.stored.read(ctx, l.Cluster.Name)
 	if err != nil {
@@ -122,7 +121,7 @@ func (x *Index) Read(ctx context.Context, l definitions.Lookup) (*definitions.De
 	}
 	r, b, ok := findIn(stored, l.Resource)
 	if !ok {
-		return nil, nil //nolint:nilnil // there is none
+		return nil, nil //nolint:nilnil // not found
 	}
 	if has, err := x.hasPolicy(ctx, r); has || err != nil {
 		return nil, cmp.Or(err, error(apierrors.NewTooManyRequests(fmt.Sprintf("%s has just been bound, try again", l.Resource), 1)))
@@ -130,17 +129,15 @@ func (x *Index) Read(ctx context.Context, l definitions.Lookup) (*definitions.De
 	return x.definition(ctx, r, b)
 }
 
-// List implements definitions.Source: it tells of what is stored, so that clients find
-// in discovery what a binding has just said, and names are taken that the index does not
-// know of yet.
+// List implements definitions.Source: it reads the stored bindings, so that discovery contains new bindings at once,
+// and names are reserved that the index does not contain yet.
 func (x *Index) List(ctx context.Context, cluster request.Cluster) ([]*definitions.Definition, error) {
-	if cluster.Wildcard {
+	switch {
+	case cluster.Wildcard:
 		return nil, nil
-	}
-	if cluster.Name == tenancy.AdminCluster {
+	case cluster.Name == tenancy.AdminCluster:
 		return []*definitions.Definition{x.own}, nil
-	}
-	if request.IsSystem(cluster.Name) {
+	case request.IsSystem(cluster.Name):
 		return nil, nil
 	}
 	records, err := x.stored.read(ctx, cluster.Name)
@@ -152,8 +149,8 @@ func (x *Index) List(ctx context.Context, cluster request.Cluster) ([]*definitio
 		for _, b := range r.byResource {
 			d, err := x.definition(ctx, r, b)
 			if apierrors.IsNotFound(err) {
-				// Somebody has deleted the copy. The rest can be told all the same.
-				klog.FromContext(ctx).Error(err, "A bound resource cannot be served", "logicalCluster", cluster.Name, "binding", r.name, "resource", b.resource)
+				// The copy was deleted. The other resources can still be listed.
+				klog.FromContext(ctx).Error(err, "Bound resource cannot be served", "logicalCluster", cluster.Name, "binding", r.name, "resource", b.resource)
 				continue
 			}
 			if err != nil {

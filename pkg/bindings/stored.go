@@ -13,27 +13,25 @@ import (
 	"github.com/shardplane/shardplane/pkg/client/kinds"
 )
 
-// stored reads the bindings of logical clusters as they are stored, for each one after
-// the other: requests for what does not exist, however many there are at a time, cost
-// their logical cluster one LIST at a time.
+// stored reads the stored bindings of logical clusters, with at most one LIST per logical cluster at a time, even
+// if there are many requests for missing resources.
 type stored struct {
 	local *client.Factory
 
 	mu sync.Mutex
-	// next are the reads that have not begun. There is an entry, which may be nil, while
-	// one runs.
+	// next contains the reads that have not started. While a read is running, there is an entry, which may be nil.
 	next map[logicalcluster.Name]*storedRead
 }
 
-// storedRead is a read for all who have asked before it begins.
+// storedRead is shared by all callers that wait before it starts.
 type storedRead struct {
 	done    chan struct{}
-	asked   int // how many wait
+	waiting int // the number of callers
 	records []*record
 	err     error
 }
 
-// read returns what is stored when it is called, or later.
+// read returns the bindings that are stored at some time after the call.
 func (s *stored) read(ctx context.Context, cluster logicalcluster.Name) ([]*record, error) {
 	s.mu.Lock()
 	next, running := s.next[cluster]
@@ -41,7 +39,7 @@ func (s *stored) read(ctx context.Context, cluster logicalcluster.Name) ([]*reco
 		next = &storedRead{done: make(chan struct{})}
 		s.next[cluster] = next
 	}
-	next.asked++
+	next.waiting++
 	if !running {
 		go s.run(context.WithoutCancel(ctx), cluster)
 	}
@@ -54,7 +52,7 @@ func (s *stored) read(ctx context.Context, cluster logicalcluster.Name) ([]*reco
 	}
 }
 
-// run reads until nobody waits.
+// run reads until no caller is waiting.
 func (s *stored) run(ctx context.Context, cluster logicalcluster.Name) {
 	for {
 		s.mu.Lock()
@@ -77,14 +75,14 @@ func (s *stored) load(ctx context.Context, cluster logicalcluster.Name) ([]*reco
 	list, err := kinds.APIBindings.In(s.local.Cluster(cluster.Path())).List(ctx, metav1.ListOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
-		return nil, nil // there is no such logical cluster
+		return nil, nil // the logical cluster does not exist
 	case err != nil:
 		return nil, fmt.Errorf("reading the APIBindings: %w", err)
 	}
 	records := make([]*record, 0, len(list.Items))
 	for i := range list.Items {
 		item := &list.Items[i]
-		records = append(records, newRecord(item, newList("", saidBy(item))))
+		records = append(records, newRecord(item, newList("", contentOf(item))))
 	}
 	return records, nil
 }

@@ -20,28 +20,27 @@ import (
 )
 
 const (
-	// catchUpWait bounds how long somebody waits for the index.
 	catchUpWait = 10 * time.Second
-	// waitAgain is the time between two looks at what changes without a binding that does.
-	waitAgain = 100 * time.Millisecond
+	// recheckInterval is for conditions that may become true without a change of a binding.
+	recheckInterval = 100 * time.Millisecond
 )
 
-// errNotSynced is the answer to whoever asks before all bindings are known: 503, to be asked again in a
-// second. It is no client.ErrIncomplete, by which bindings go on as what they say.
+// errNotSynced makes clients retry after a second (503). It must not be client.ErrIncomplete,
+// for which bindings are served according to their status.
 var errNotSynced error = request.Unavailable("not all APIBindings and APIExports are known yet, try again")
 
-// table has the records of the bindings of a shard, by logical cluster, and what they have in common.
+// table contains the records of all bindings of a shard, and the state that they share.
 type table struct {
 	informer *client.Informer[*apisv1alpha2.APIBinding]
 
 	mu         sync.RWMutex
 	clusters   map[logicalcluster.Name][]*record
 	lists      map[string]*list
-	identities map[identified]map[types.UID]int // how many lists have bound a schema there
-	versions   map[identified]map[string]int    // how many lists have objects stored in a version
-	uses       map[types.UID]int                // how many lists have bound a schema
-	complete   map[client.Key]*list             // one that has bound all of an export
-	changed    chan struct{}                    // closed and renewed with each change
+	identities map[identified]map[types.UID]int // the number of lists that have bound each schema
+	versions   map[identified]map[string]int    // the number of lists with objects stored in each version
+	uses       map[types.UID]int                // the number of lists that have bound a schema
+	complete   map[client.Key]*list             // a list that has bound all resources of an export
+	changed    chan struct{}                    // closed and replaced at each change
 	seen       uint64                           // the revision of the latest change
 
 	changes changes
@@ -56,10 +55,10 @@ func newTable(local *client.Factory) *table {
 		uses:       map[types.UID]int{},
 		complete:   map[client.Key]*list{},
 		changed:    make(chan struct{}),
-		changes:    changes{some: make(chan struct{}, 1)},
+		changes:    changes{pending: make(chan struct{}, 1)},
 	}
 	t.informer = kinds.APIBindings.Informer(local.Wildcard(), client.InformerOptions[*apisv1alpha2.APIBinding]{
-		// In pages the JSON of many objects is written and read at once.
+		// Paging limits the JSON that is encoded and decoded at once.
 		DisableWatchList: true,
 		Transform:        t.slim,
 		Indexers:         map[string]client.IndexFunc[*apisv1alpha2.APIBinding]{apis.ExportIndex: apis.IndexByExport},
@@ -67,14 +66,13 @@ func newTable(local *client.Factory) *table {
 	return t
 }
 
-// slim returns what an informer has to keep of a binding: what controllers find it by,
-// and what it says, which those that say the same share.
+// slim reduces a binding to the fields that controllers use. Bindings with equal content share it.
 func (t *table) slim(b *apisv1alpha2.APIBinding) (*apisv1alpha2.APIBinding, error) {
 	l, err := t.listOf(b)
 	if err != nil {
 		return nil, err
 	}
-	annotations := maps.Clone(l.said.Mirrored)
+	annotations := maps.Clone(l.content.Mirrored)
 	if annotations == nil {
 		annotations = map[string]string{}
 	}
@@ -83,15 +81,14 @@ func (t *table) slim(b *apisv1alpha2.APIBinding) (*apisv1alpha2.APIBinding, erro
 		ObjectMeta: metav1.ObjectMeta{
 			Name: b.Name, UID: b.UID, ResourceVersion: b.ResourceVersion,
 			CreationTimestamp: b.CreationTimestamp, DeletionTimestamp: b.DeletionTimestamp,
-			Annotations: annotations, Labels: l.said.Labels,
+			Annotations: annotations, Labels: l.content.Labels,
 		},
-		Spec: l.said.Spec, Status: l.said.Status,
+		Spec: l.content.Spec, Status: l.content.Status,
 	}, nil
 }
 
-// listOf returns the list of a binding, a new one if no binding in the index has it.
 func (t *table) listOf(b *apisv1alpha2.APIBinding) (*list, error) {
-	s := saidBy(b)
+	s := contentOf(b)
 	key, err := s.key()
 	if err != nil {
 		return nil, err
@@ -104,13 +101,12 @@ func (t *table) listOf(b *apisv1alpha2.APIBinding) (*list, error) {
 	return newList(key, s), nil
 }
 
-// replaceRecord returns the record that there was, and all that there were and are now in the
-// logical cluster.
+// replaceRecord returns the replaced record, and the records of the logical cluster before and after.
 func (t *table) replaceRecord(cluster logicalcluster.Name, name string, r *record) (before *record, was, all []*record) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	was = t.clusters[cluster]
-	// Readers may hold the slice that there was.
+	// Readers may still use the old slice.
 	all = slices.Clone(was)
 	if i := slices.IndexFunc(all, func(other *record) bool { return other.name == name }); i >= 0 {
 		before = all[i]
@@ -133,8 +129,7 @@ func (t *table) replaceRecord(cluster logicalcluster.Name, name string, r *recor
 	return before, was, all
 }
 
-// sawRevision notes that a change was applied, and wakes those that wait.
-func (t *table) sawRevision(revision uint64) {
+func (t *table) observe(revision uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if revision != unknownRevision {
@@ -144,87 +139,71 @@ func (t *table) sawRevision(revision uint64) {
 	t.changed = make(chan struct{})
 }
 
-// useLocked notes that one more binding has a list.
 func (t *table) useLocked(l *list) {
 	l.bindings++
 	if l.complete {
-		t.complete[l.exportKey()] = l // the newest: exports change
+		t.complete[l.exportKey()] = l // the newest, because exports change
 	}
-	if l.bindings > 1 {
-		return
-	}
-	t.lists[l.key] = l
-	t.countVersionsLocked(l, 1)
-	for _, b := range l.byResource {
-		t.uses[b.uid]++
-		if b.virtual {
-			continue // nothing is stored there
-		}
-		uids := t.identities[b.identified]
-		if uids == nil {
-			uids = map[types.UID]int{}
-			t.identities[b.identified] = uids
-		}
-		uids[b.uid]++
-		if uids[b.uid] == 1 {
-			t.changes.add([]transition{wildcardTransition(b)})
-		}
+	if l.bindings == 1 {
+		t.lists[l.key] = l
+		t.countLocked(l, 1)
 	}
 }
 
-// releaseLocked notes that one binding less has a list.
 func (t *table) releaseLocked(l *list) {
-	l.bindings--
-	if l.bindings > 0 {
+	if l.bindings--; l.bindings > 0 {
 		return
 	}
 	delete(t.lists, l.key)
-	t.countVersionsLocked(l, -1)
 	if t.complete[l.exportKey()] == l {
 		delete(t.complete, l.exportKey())
 	}
+	t.countLocked(l, -1)
+}
+
+// countLocked adds n, which is 1 or -1, to the counters of everything that a list has bound.
+func (t *table) countLocked(l *list, n int) {
 	for _, b := range l.byResource {
-		if t.uses[b.uid]--; t.uses[b.uid] == 0 {
-			delete(t.uses, b.uid)
-		}
+		count(t.uses, b.uid, n)
 		if b.virtual {
-			continue
+			continue // no objects are stored
 		}
-		uids := t.identities[b.identified]
-		uids[b.uid]--
-		if uids[b.uid] > 0 {
-			continue
+		if now := countIn(t.identities, b.identified, b.uid, n); now == 0 || now == n {
+			t.changes.add([]transition{wildcardTransition(b)})
 		}
-		delete(uids, b.uid)
-		if len(uids) == 0 {
-			delete(t.identities, b.identified)
-		}
-		t.changes.add([]transition{wildcardTransition(b)})
 	}
-}
-
-// countVersionsLocked counts the versions in which the objects of bindings with a list are stored.
-func (t *table) countVersionsLocked(l *list, n int) {
-	for i := range l.said.Status.BoundResources {
-		r := &l.said.Status.BoundResources[i]
-		w := identified{schema.GroupResource{Group: r.Group, Resource: r.Resource}, r.Schema.IdentityHash}
+	for i := range l.content.Status.BoundResources {
+		r := &l.content.Status.BoundResources[i]
 		for _, version := range r.StorageVersions {
-			if t.versions[w] == nil {
-				t.versions[w] = map[string]int{}
-			}
-			if t.versions[w][version] += n; t.versions[w][version] == 0 {
-				delete(t.versions[w], version)
-			}
-			if len(t.versions[w]) == 0 {
-				delete(t.versions, w)
-			}
+			countIn(t.versions, identityOf(r), version, n)
 		}
 	}
 }
 
-// holdComplete returns what bindings have bound that have all of an export, or nil. It is
-// used, as by one more binding, until release is called.
-func (t *table) holdComplete(export client.Key) (l *list, release func()) {
+// count adds n to a counter, which is deleted at 0, and returns the sum.
+func count[K comparable](counts map[K]int, key K, n int) int {
+	counts[key] += n
+	sum := counts[key]
+	if sum == 0 {
+		delete(counts, key)
+	}
+	return sum
+}
+
+func countIn[K, L comparable](counts map[K]map[L]int, outer K, inner L, n int) int {
+	if counts[outer] == nil {
+		counts[outer] = map[L]int{}
+	}
+	sum := count(counts[outer], inner, n)
+	if len(counts[outer]) == 0 {
+		delete(counts, outer)
+	}
+	return sum
+}
+
+// acquireComplete returns a list that has bound all resources of an export, or nil. The list
+// counts as used until release is called.
+func (t *table) acquireComplete(export client.Key) (l *list, release func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if l = t.complete[export]; l == nil {
@@ -238,22 +217,19 @@ func (t *table) holdComplete(export client.Key) (l *list, release func()) {
 	}
 }
 
-// used reports whether a binding has bound a schema.
 func (t *table) used(uid types.UID) bool {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	return t.uses[uid] > 0
 }
 
-// find returns what serves a resource in a logical cluster, if a binding does.
 func (t *table) find(cluster logicalcluster.Name, resource schema.GroupResource) (*record, bound, bool) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	return findIn(t.clusters[cluster], resource)
 }
 
-// record returns a binding, or nil if it is not known. There may be thousands in its
-// logical cluster.
+// record returns a binding, or nil. It does not scan the logical cluster, which may have thousands.
 func (t *table) record(cluster logicalcluster.Name, name string) *record {
 	b, err := t.informer.Lister().Get(client.Key{Cluster: cluster, Name: name})
 	if err != nil {
@@ -267,14 +243,13 @@ func (t *table) record(cluster logicalcluster.Name, name string) *record {
 	return all[at]
 }
 
-// records returns the bindings of a logical cluster.
 func (t *table) records(cluster logicalcluster.Name) []*record {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	return t.clusters[cluster]
 }
 
-// consumers returns the bindings of the logical clusters with bindings to an export.
+// consumers returns all bindings of the logical clusters that have a binding to an export.
 func (t *table) consumers(export client.Key) map[logicalcluster.Name][]*record {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
@@ -287,20 +262,17 @@ func (t *table) consumers(export client.Key) map[logicalcluster.Name][]*record {
 	return found
 }
 
-// Binds reports whether a logical cluster of the shard has a binding to an export, which
-// may have bound nothing.
+// Binds reports whether a logical cluster of the shard has a binding to an export, even if nothing is bound yet.
 func (t *table) Binds(cluster logicalcluster.Name, export client.Key) bool {
 	return slices.ContainsFunc(t.records(cluster), func(r *record) bool { return r.of(export) })
 }
 
-// schemasIn returns the schemas that are bound for a resource under an identity.
 func (t *table) schemasIn(w identified) []types.UID {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	return slices.Collect(maps.Keys(t.identities[w]))
 }
 
-// schemasOf returns the schemas of a resource that are bound, under any identity.
 func (t *table) schemasOf(resource schema.GroupResource) []types.UID {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
@@ -313,18 +285,14 @@ func (t *table) schemasOf(resource schema.GroupResource) []types.UID {
 	return all
 }
 
-// storedIn returns the schemas that are bound for a resource under an identity, and the versions in
-// which objects may be stored.
+// storedIn returns the schemas that are bound under an identity, and all versions in which objects may be stored.
 func (t *table) storedIn(w identified) (uids []types.UID, versions []string) {
 	t.mu.RLock()
-	for version := range t.versions[w] {
-		versions = append(versions, version)
-	}
+	versions = slices.AppendSeq(versions, maps.Keys(t.versions[w]))
 	t.mu.RUnlock()
 	return t.schemasIn(w), versions
 }
 
-// identitiesOf returns the identities under which a schema is bound.
 func (t *table) identitiesOf(uid types.UID) []string {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
@@ -337,26 +305,24 @@ func (t *table) identitiesOf(uid types.UID) []string {
 	return all
 }
 
-// exportsWith returns the exports that bindings have bound something of under an identity, except those that
-// they report as gone.
+// exportsWith returns the exports under whose identity something is bound, without deleted exports.
 func (t *table) exportsWith(identityHash string) map[client.Key]bool {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	of := map[client.Key]bool{}
 	for _, l := range t.lists {
-		if !l.saysGone() && l.has(identityHash) {
+		if !l.exportNotFound() && l.hasIdentity(identityHash) {
 			of[l.exportKey()] = true
 		}
 	}
 	return of
 }
 
-// wait waits until done.
 func (t *table) wait(ctx context.Context, done func() bool) error {
 	ctx, cancel := context.WithTimeout(ctx, catchUpWait)
 	defer cancel()
-	again := time.NewTicker(waitAgain)
-	defer again.Stop()
+	ticker := time.NewTicker(recheckInterval)
+	defer ticker.Stop()
 	for {
 		t.mu.RLock()
 		changed := t.changed
@@ -368,21 +334,20 @@ func (t *table) wait(ctx context.Context, done func() bool) error {
 		case <-ctx.Done():
 			return errNotSynced
 		case <-changed:
-		case <-again.C:
+		case <-ticker.C:
 		}
 	}
 }
 
-// waitSynced waits for the first list.
 func (t *table) waitSynced(ctx context.Context) error {
 	if t.informer.HasSynced() {
 		return nil
 	}
-	return first(ctx, t.informer.WaitForSync)
+	return waitFirst(ctx, t.informer.WaitForSync)
 }
 
-// first waits, not for long, for the first list of something.
-func first(ctx context.Context, wait func(context.Context) error) error {
+// waitFirst waits for an initial list for a limited time.
+func waitFirst(ctx context.Context, wait func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, catchUpWait)
 	defer cancel()
 	if wait(ctx) != nil {
@@ -391,14 +356,14 @@ func first(ctx context.Context, wait func(context.Context) error) error {
 	return nil
 }
 
-// has reports whether the index is as new as all bindings were at a version.
-func (t *table) has(there map[client.Key]uint64, version uint64) bool {
+// containsAll reports whether the index has the listed revisions of all bindings, which were current at version.
+func (t *table) containsAll(listed map[client.Key]uint64, version uint64) bool {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	found := 0
 	for cluster, all := range t.clusters {
 		for _, r := range all {
-			revision, was := there[client.Key{Cluster: cluster, Name: r.name}]
+			revision, was := listed[client.Key{Cluster: cluster, Name: r.name}]
 			switch {
 			case was && r.revision < revision, !was && r.revision <= version:
 				return false
@@ -407,7 +372,7 @@ func (t *table) has(there map[client.Key]uint64, version uint64) bool {
 			}
 		}
 	}
-	return found == len(there)
+	return found == len(listed)
 }
 
 // waitUntil waits until all changes of bindings up to a revision have been applied.

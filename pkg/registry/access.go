@@ -13,17 +13,14 @@ import (
 	"github.com/shardplane/shardplane/pkg/registry/rbac"
 )
 
-// Access is what the resources know about who may do what.
+// Access configures the resources that deal with the permissions of users.
 type Access struct {
-	// Identity is what they know about who users are.
 	Identity Identity
-	// Authorizer decides on requests, and answers the reviews.
+	// Authorizer also evaluates access reviews.
 	Authorizer authorizer.UnconditionalAuthorizer
-	// Rules lists the rules of users and roles. Without it only members of
-	// system:masters may write roles and bindings.
+	// Rules lists the rules of users and roles. Without it, only members of system:masters may write roles and bindings.
 	Rules Rules
-	// Wrote is told about every write of a role or binding, by its resource and
-	// resourceVersion, before the writer gets its answer; optional.
+	// Wrote is called for every write of a role or binding before the response is sent. It is optional.
 	Wrote func(cluster logicalcluster.Name, resource, resourceVersion string)
 }
 
@@ -33,13 +30,11 @@ type Rules interface {
 	rbac.Rules
 }
 
-// NoAccess is the Access of servers that let nobody but members of
-// system:masters do anything.
+// NoAccess returns an Access with which only members of system:masters have permissions.
 func NoAccess() Access {
 	return Access{Authorizer: authorizerfactory.NewPrivilegedGroups(user.SystemPrivilegedGroup), Rules: noRules{}}
 }
 
-// noRules are the rules where there are none.
 type noRules struct{}
 
 func (noRules) RulesFor(context.Context, user.Info, string) ([]authorizer.ResourceRuleInfo, []authorizer.NonResourceRuleInfo, bool, error) {

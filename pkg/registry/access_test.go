@@ -19,7 +19,7 @@ func TestRoles(t *testing.T) {
 		both.NonResourceURLs = paths.NonResourceURLs
 		for name, test := range map[string]struct {
 			rule rbacv1.PolicyRule
-			// role and clusterRole are what is wrong with it in each.
+			// role and clusterRole are the expected errors.
 			role, clusterRole string
 		}{
 			"ok":      {rule: pods},

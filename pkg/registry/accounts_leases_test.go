@@ -58,7 +58,7 @@ func TestLeases(t *testing.T) {
 			})
 		}
 
-		// Fields of coordinated leader election are off.
+		// Fields of coordinated leader election are disabled.
 		created, err := leases.Create(t.Context(), &coordinationv1.Lease{ObjectMeta: named("l"), Spec: coordinationv1.LeaseSpec{
 			HolderIdentity:  new("me"),
 			Strategy:        new(coordinationv1.OldestEmulationVersion),
@@ -68,7 +68,7 @@ func TestLeases(t *testing.T) {
 		require.Nil(t, created.Spec.Strategy)
 		require.Nil(t, created.Spec.PreferredHolder)
 
-		// An update must say which version it changes.
+		// An update must specify a resourceVersion.
 		blind := created.DeepCopy()
 		blind.ResourceVersion = ""
 		_, err = leases.Update(t.Context(), blind, metav1.UpdateOptions{})

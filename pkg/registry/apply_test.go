@@ -31,10 +31,10 @@ func TestServerSideApply(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, shared.ManagedFields, 2)
 
-		// What alice no longer applies goes, unless bob holds it too.
-		left, err := cms.Apply(ctx, coreapply.ConfigMap("c", namespace), alice)
+		// Fields that alice no longer applies are removed, unless bob owns them, too.
+		remaining, err := cms.Apply(ctx, coreapply.ConfigMap("c", namespace), alice)
 		require.NoError(t, err)
-		require.Equal(t, map[string]string{"b": "bob", "both": "x"}, left.Data)
+		require.Equal(t, map[string]string{"b": "bob", "both": "x"}, remaining.Data)
 
 		force := bob
 		force.FieldManager, force.Force = "carol", true
@@ -48,7 +48,7 @@ func TestServerSideApply(t *testing.T) {
 	})
 }
 
-// Every resource can be applied, and status and finalize have own managers.
+// Every resource can be applied, and status and finalize have separate managers.
 func TestApplyEveryResource(t *testing.T) {
 	client := newClient(t, newServer(t), "application/json")
 	ctx := t.Context()
@@ -79,7 +79,7 @@ func TestApplyEveryResource(t *testing.T) {
 		WithReportingController("example.com/c").WithReportingInstance("c-1").WithAction("Act").WithReason("Because").WithType("Normal").
 		WithRegarding(coreapply.ObjectReference().WithKind("Thing").WithName("t").WithNamespace("n")), by)
 	require.NoError(t, err)
-	// As in kube-apiserver, the core group does not know the fields of managers
+	// As in kube-apiserver, the core group does not contain the fields of managers
 	// that used the other API, and drops those managers.
 	old, err := client.CoreV1().Events("n").Apply(ctx, coreapply.Event("e", "n").WithMessage("hello"), metav1.ApplyOptions{FieldManager: "other"})
 	require.NoError(t, err)

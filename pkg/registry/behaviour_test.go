@@ -159,7 +159,7 @@ func TestDeleteAnswers(t *testing.T) {
 	require.Equal(t, metav1.StatusSuccess, status.Status)
 	require.Equal(t, &metav1.StatusDetails{Name: "c", Kind: "configmaps", UID: uid}, status.Details)
 
-	// Service accounts answer with the object.
+	// Service accounts return the object.
 	_, err = client.CoreV1().ServiceAccounts("ns").Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: named("s")}, metav1.CreateOptions{})
 	require.NoError(t, err)
 	body, err = client.CoreV1().RESTClient().Delete().Namespace("ns").Resource("serviceaccounts").Name("s").DoRaw(t.Context())
@@ -219,7 +219,7 @@ func TestPatches(t *testing.T) {
 		require.True(t, apierrors.IsBadRequest(err), "%v", err)
 		_, err = cms.Patch(ctx, "none", types.MergePatchType, []byte(`{}`), metav1.PatchOptions{})
 		require.True(t, apierrors.IsNotFound(err), "%v", err)
-		// An upsert is not for every resource.
+		// Not every resource supports upserts.
 		_, err = cms.Update(ctx, configMap("none"), metav1.UpdateOptions{})
 		require.True(t, apierrors.IsNotFound(err), "%v", err)
 	})

@@ -94,8 +94,7 @@ func TestOpenAPI(t *testing.T) {
 	require.NotEmpty(t, v2.GetDefinitions().GetAdditionalProperties())
 }
 
-// Objects are stored as protobuf in the version that is served, events of both
-// groups as core/v1.
+// Objects are stored as protobuf in the served version, events of both groups as core/v1.
 func TestStoredAsProtobuf(t *testing.T) {
 	config, etcd := newServerWithEtcd(t)
 	client := newClient(t, config, "application/json")
@@ -119,8 +118,7 @@ func TestStoredAsProtobuf(t *testing.T) {
 	}, kinds)
 }
 
-// TestRootCAIsShared: what is stored of the root CA in each namespace is in memory once, and nothing
-// else of objects is.
+// TestRootCAIsShared: the root CA of all namespaces is in memory once. No other content is shared.
 func TestRootCAIsShared(t *testing.T) {
 	codec, err := registry.StorageCodec(corev1.Resource("configmaps"))
 	require.NoError(t, err)
@@ -149,7 +147,7 @@ func TestStorageCodecUnknownGroup(t *testing.T) {
 	require.ErrorContains(t, err, "not built in")
 }
 
-// Same-named objects of two logical clusters are two objects.
+// Objects with the same name in two logical clusters are independent.
 func TestLogicalClusters(t *testing.T) {
 	config, _ := newServerWithEtcd(t) // it counts the objects of all logical clusters
 	in := func(cluster string) kubernetes.Interface {
@@ -177,7 +175,7 @@ func TestLogicalClusters(t *testing.T) {
 	require.NotEqual(t, events.Items[0].Annotations["kcp.io/cluster"], events.Items[1].Annotations["kcp.io/cluster"])
 }
 
-// A shard's share of a list says so, in tables too.
+// A list of a part of the objects contains the shard selector, in tables, too.
 func TestShardInfoInTables(t *testing.T) {
 	featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.ShardedListAndWatch, true)
 	client := newClient(t, newServer(t), "application/json")

@@ -15,7 +15,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// oldEvent is an event as clients of core/v1 make them.
+// oldEvent is an event as created by clients of core/v1.
 func oldEvent(name, namespace string) *corev1.Event {
 	at := metav1.NewTime(time.Now().Add(-time.Minute).Truncate(time.Second))
 	return &corev1.Event{
@@ -31,7 +31,7 @@ func oldEvent(name, namespace string) *corev1.Event {
 	}
 }
 
-// newEvent is an event as clients of events.k8s.io/v1 make them.
+// newEvent is an event as created by clients of events.k8s.io/v1.
 func newEvent(name, namespace string) *eventsv1.Event {
 	return &eventsv1.Event{
 		ObjectMeta:          named(name),
@@ -47,7 +47,7 @@ func newEvent(name, namespace string) *eventsv1.Event {
 	}
 }
 
-// An event is one object in two shapes.
+// An event is one object in two forms.
 func TestEventsInBothShapes(t *testing.T) {
 	forEachEncoding(t, newServer(t), func(t *testing.T, client kubernetes.Interface, namespace string) {
 		ctx := t.Context()
@@ -79,7 +79,7 @@ func TestEventsInBothShapes(t *testing.T) {
 		require.Equal(t, made.Action, asOld.Action)
 		require.True(t, made.EventTime.Equal(&asOld.EventTime))
 
-		// A series, added through the one, is seen through the other.
+		// A series that is added in one form is visible in the other.
 		made.Series = &eventsv1.EventSeries{Count: 2, LastObservedTime: made.EventTime}
 		made, err = newEvents.Update(ctx, made, metav1.UpdateOptions{})
 		require.NoError(t, err)
@@ -91,9 +91,9 @@ func TestEventsInBothShapes(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, list.Items, 2)
 		require.NoError(t, newEvents.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}))
-		left, err := coreEvents.List(ctx, metav1.ListOptions{})
+		remaining, err := coreEvents.List(ctx, metav1.ListOptions{})
 		require.NoError(t, err)
-		require.Empty(t, left.Items)
+		require.Empty(t, remaining.Items)
 	})
 }
 
@@ -211,7 +211,7 @@ func TestEventLegacyValidation(t *testing.T) {
 			requireCauses(t, err, test.want...)
 		})
 	}
-	// An event about a cluster-scoped object lives in default.
+	// An event about a cluster-scoped object is in namespace default.
 	event := oldEvent("e", "")
 	_, err := client.CoreV1().Events("default").Create(t.Context(), event, metav1.CreateOptions{})
 	require.NoError(t, err)
@@ -261,12 +261,12 @@ func TestEventStrictValidation(t *testing.T) {
 		_, err := client.EventsV1().Events("ns").Patch(t.Context(), created.Name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
 		requireCauses(t, err, field+": FieldValueInvalid")
 	}
-	// Through core/v1 the same may change.
+	// Through core/v1 this is allowed.
 	_, err = client.CoreV1().Events("ns").Patch(t.Context(), created.Name, types.MergePatchType, []byte(`{"message":"x"}`), metav1.PatchOptions{})
 	require.NoError(t, err)
 }
 
-// Events may be made by PUT and by PATCH, and have no dependents.
+// Events may be created with PUT and PATCH, and have no dependents.
 func TestEventUpsertAndDelete(t *testing.T) {
 	client := newClient(t, newServer(t), "application/json")
 	put, err := client.CoreV1().Events("ns").Update(t.Context(), oldEvent("e", "ns"), metav1.UpdateOptions{})
@@ -278,7 +278,7 @@ func TestEventUpsertAndDelete(t *testing.T) {
 	require.True(t, apierrors.IsNotFound(err), "%v", err)
 }
 
-// Events go away after an hour.
+// Events expire after an hour.
 func TestEventLeaseInEtcd(t *testing.T) {
 	config, etcd := newServerWithEtcd(t)
 	client := newClient(t, config, "application/json")
@@ -289,6 +289,6 @@ func TestEventLeaseInEtcd(t *testing.T) {
 	require.Len(t, leases.Leases, 1)
 	ttl, err := etcd.TimeToLive(t.Context(), leases.Leases[0].ID)
 	require.NoError(t, err)
-	// etcd3 reuses leases, and lets them live a little longer for that.
+	// etcd3 reuses leases, which extends them a little.
 	require.InDelta(t, time.Hour.Seconds(), ttl.GrantedTTL, 0.06*time.Hour.Seconds())
 }

@@ -12,10 +12,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// named is metadata with a name.
 func named(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Name: name} }
 
-// configMap makes a config map with one key.
 func configMap(name string) *corev1.ConfigMap {
 	return &corev1.ConfigMap{ObjectMeta: named(name), Data: map[string]string{"key": "value"}}
 }
@@ -27,7 +25,7 @@ func createConfigMap(t *testing.T, client kubernetes.Interface, namespace string
 	return created
 }
 
-// refusal is an error that a server must answer.
+// refusal is an expected error.
 type refusal struct {
 	reason  metav1.StatusReason
 	message string
@@ -54,7 +52,7 @@ func requireCauses(t *testing.T, err error, want ...string) {
 	require.ElementsMatch(t, want, got, err.Error())
 }
 
-// warnings collects what the server warns of.
+// warnings collects the warnings of the server.
 type warnings struct{ texts []string }
 
 func (w *warnings) HandleWarningHeaderWithContext(_ context.Context, _ int, _, text string) {

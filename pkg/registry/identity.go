@@ -6,13 +6,13 @@ import (
 	"github.com/shardplane/shardplane/pkg/registry/core"
 )
 
-// Identity is what the resources know about who users are. The zero value knows
-// nobody and makes no tokens.
+// Identity configures the resources that deal with the identity of users. The zero value identifies no user and issues
+// no tokens.
 type Identity struct {
-	// Reviewer knows whose a token is; it answers TokenReviews.
+	// Reviewer authenticates tokens for TokenReviews.
 	Reviewer authenticator.Token
-	// Audiences are those of this API, for TokenReviews that name none.
+	// Audiences are the audiences of this API, for TokenReviews without audiences.
 	Audiences authenticator.Audiences
-	// Tokens says how the tokens of service accounts are made.
+	// Tokens configures the tokens of service accounts.
 	Tokens core.Tokens
 }

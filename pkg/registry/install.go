@@ -13,10 +13,9 @@ import (
 	"github.com/shardplane/shardplane/pkg/registry/watchevents"
 )
 
-// Install serves the built-in resources from the server, which must have its
-// OpenAPI configuration set, with a namer of WireScheme.
-// options says where they are stored; it must use StorageCodec. From then on
-// the server destroys the storages when it shuts down.
+// Install serves the built-in resources from the server, which must have an OpenAPI configuration with a namer of
+// WireScheme. options configures the storage and must use StorageCodec. The server destroys the storages when it shuts
+// down.
 func Install(server *genericapiserver.GenericAPIServer, options generic.RESTOptionsGetter, access Access) (err error) {
 	groups := groups(access)
 	builder := &resource.Builder{Scheme: Scheme, RESTOptions: options}
@@ -57,7 +56,6 @@ func Resources() []schema.GroupVersionResource {
 	return all
 }
 
-// groupInfo is what the server needs to know of a group.
 func groupInfo(group resource.Group, storages map[string]rest.Storage) *genericapiserver.APIGroupInfo {
 	info := genericapiserver.NewDefaultAPIGroupInfo(group.GroupVersion.Group, Scheme, ParameterCodec, Codecs)
 	info.NegotiatedSerializer = longlist.Serializer(watchevents.Serializer(info.NegotiatedSerializer))

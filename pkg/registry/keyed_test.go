@@ -12,7 +12,7 @@ import (
 )
 
 // TestKeyedLists requires a limit on the entries of each list of a built-in kind that is merged by key, because patches compare
-// each entry with each. A new API version may add such a list.
+// all pairs of entries. A new API version may add such a list.
 func TestKeyedLists(t *testing.T) {
 	t.Parallel()
 	list := make([]any, 2*patchcosts.MaxKeyed+1)

@@ -36,7 +36,7 @@ func TestNamespaceCreate(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, generated.Name, generated.Labels[corev1.LabelMetadataName])
 
-		// And it cannot be changed away.
+		// It cannot be removed.
 		generated.Labels = map[string]string{"a": "b"}
 		generated.Spec.Finalizers = nil
 		updated, err := namespaces.Update(t.Context(), generated, metav1.UpdateOptions{})
@@ -110,7 +110,7 @@ func TestNamespaceDelete(t *testing.T) {
 		require.NoError(t, err)
 		require.Nil(t, got.DeletionTimestamp)
 
-		// The answer of a delete is the terminating namespace.
+		// The response of a delete is the terminating namespace.
 		body, err := client.CoreV1().RESTClient().Delete().Resource("namespaces").Name(name).SetHeader("Accept", "application/json").DoRaw(ctx)
 		require.NoError(t, err)
 		var answer corev1.Namespace
@@ -126,7 +126,7 @@ func TestNamespaceDelete(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, answer.ResourceVersion, terminating.ResourceVersion)
 
-		// The status may now hold conditions, but not become active.
+		// The status may have conditions, but not become active.
 		terminating.Status.Conditions = []corev1.NamespaceCondition{{Type: corev1.NamespaceDeletionContentFailure, Status: corev1.ConditionFalse}}
 		terminating, err = namespaces.UpdateStatus(ctx, terminating, metav1.UpdateOptions{})
 		require.NoError(t, err)
@@ -139,7 +139,7 @@ func TestNamespaceDelete(t *testing.T) {
 			`Namespace "` + name + `" is invalid: status.Phase: Invalid value: "Active": may only be 'Terminating' if ` + "`deletionTimestamp` is not empty",
 		})
 
-		// The last finalizer of the spec takes the namespace with it.
+		// The namespace is removed with the last finalizer of its spec.
 		finalized := terminating.DeepCopy()
 		finalized.Spec.Finalizers = nil
 		finalized.Status = corev1.NamespaceStatus{}
@@ -151,7 +151,7 @@ func TestNamespaceDelete(t *testing.T) {
 	})
 }
 
-// A namespace goes when both kinds of finalizers are gone, in either order.
+// A namespace is removed when both kinds of finalizers are removed, in either order.
 func TestNamespaceFinalizersOfMetadata(t *testing.T) {
 	client := newClient(t, newServer(t), "application/json")
 	namespaces := client.CoreV1().Namespaces()
@@ -191,7 +191,7 @@ func TestNamespaceFinalizersOfMetadata(t *testing.T) {
 		require.NoError(t, finalize("empty"))
 		_, err = namespaces.Get(ctx, "empty", metav1.GetOptions{})
 		require.NoError(t, err)
-		// There is nothing to wait for: the first delete marks, the second removes.
+		// Without finalizers, the first delete marks the namespace, and the second one removes it.
 		require.NoError(t, namespaces.Delete(ctx, "empty", metav1.DeleteOptions{}))
 		require.NoError(t, namespaces.Delete(ctx, "empty", metav1.DeleteOptions{}))
 		_, err = namespaces.Get(ctx, "empty", metav1.GetOptions{})

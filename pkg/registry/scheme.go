@@ -23,16 +23,16 @@ import (
 )
 
 var (
-	// Scheme knows the types of all built-in resources.
+	// Scheme contains the types of all built-in resources.
 	Scheme = runtime.NewScheme()
-	// Codecs encodes and decodes them.
+	// Codecs encodes and decodes their objects.
 	Codecs = serializer.NewCodecFactory(Scheme)
 	// ParameterCodec decodes query parameters.
 	ParameterCodec = runtime.NewParameterCodec(Scheme)
 )
 
-// groups lists the API groups in the order in which they are built; the core
-// group comes first because others show its resources.
+// groups returns the API groups in the order in which they are built. The core group must be first, because others serve
+// its resources.
 func groups(a Access) []resource.Group {
 	return []resource.Group{
 		core.Group(a.Identity.Tokens, events.Core()),
@@ -50,8 +50,7 @@ func init() {
 	utilruntime.Must(addToScheme(Scheme))
 }
 
-// addToScheme registers the built-in groups and the kinds that every API
-// server needs: options, Status, and the documents of discovery.
+// addToScheme registers the built-in groups and the kinds that every API server needs.
 func addToScheme(scheme *runtime.Scheme) error {
 	for _, group := range groups(Access{}) {
 		if err := group.Register(scheme); err != nil {
@@ -68,8 +67,7 @@ func addToScheme(scheme *runtime.Scheme) error {
 	return nil
 }
 
-// StorageCodec returns the codec with which objects of a built-in resource are
-// stored: protobuf in the version that is served.
+// StorageCodec returns the storage codec of a built-in resource: protobuf in the served version.
 func StorageCodec(resource schema.GroupResource) (runtime.Codec, error) {
 	versions := Scheme.PrioritizedVersionsForGroup(resource.Group)
 	if len(versions) == 0 {

@@ -33,8 +33,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/storage"
 )
 
-// common is the server of most tests, each of which has a logical cluster of its
-// own.
+// common is the server of most tests. Each test uses its own logical cluster.
 var common struct {
 	sync.Once
 
@@ -51,7 +50,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// newServer returns how to reach a logical cluster that nobody else uses.
+// newServer returns the configuration for a new logical cluster.
 func newServer(t *testing.T) *rest.Config {
 	t.Helper()
 	common.Do(func() { common.server, common.err = startServer(context.WithoutCancel(t.Context())) })
@@ -59,8 +58,7 @@ func newServer(t *testing.T) *rest.Config {
 	return inCluster(common.config, fmt.Sprintf("test-%d", common.users.Add(1)))
 }
 
-// newServerWithEtcd is newServer for tests that look below it: the server and its
-// etcd are theirs alone.
+// newServerWithEtcd is newServer with a separate server and etcd, for tests that access etcd.
 func newServerWithEtcd(t *testing.T) (*rest.Config, *kubernetesetcd.Client) {
 	t.Helper()
 	s, err := startServer(context.WithoutCancel(t.Context()))
@@ -117,7 +115,6 @@ func startServer(ctx context.Context) (_ *server, err error) {
 	return s, nil
 }
 
-// inCluster returns the configuration for another logical cluster.
 func inCluster(config *rest.Config, cluster string) *rest.Config {
 	config = rest.CopyConfig(config)
 	host, _, _ := strings.Cut(config.Host, "/clusters/")
@@ -125,7 +122,7 @@ func inCluster(config *rest.Config, cluster string) *rest.Config {
 	return config
 }
 
-// withCluster takes the logical cluster off the URL.
+// withCluster removes the logical cluster from the URL.
 func withCluster(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		l, _, _ := request.Locate(r.URL.Path, request.Clusters)
@@ -138,8 +135,7 @@ func withCluster(next http.Handler) http.Handler {
 	})
 }
 
-// newGenericServer returns a server without resources, in which everybody is
-// an administrator.
+// newGenericServer returns a server without resources, in which every user is an administrator.
 func newGenericServer() (*genericapiserver.GenericAPIServer, error) {
 	config := genericapiserver.NewConfig(registry.Codecs)
 	config.EffectiveVersion = basecompatibility.NewEffectiveVersionFromString("1.37", "", "")
@@ -173,7 +169,7 @@ func (s *server) serve(generic *genericapiserver.GenericAPIServer) {
 	}
 }
 
-// newClient returns a typed client that speaks the content type.
+// newClient returns a typed client for the content type.
 func newClient(t *testing.T, config *rest.Config, contentType string) kubernetes.Interface {
 	t.Helper()
 	config = rest.CopyConfig(config)
@@ -184,8 +180,7 @@ func newClient(t *testing.T, config *rest.Config, contentType string) kubernetes
 	return client
 }
 
-// forEachEncoding runs a test with clients that speak JSON and protobuf, each
-// with an own namespace.
+// forEachEncoding runs a test with JSON and protobuf clients, each in its own namespace.
 func forEachEncoding(t *testing.T, config *rest.Config, test func(t *testing.T, client kubernetes.Interface, namespace string)) {
 	t.Helper()
 	for name, contentType := range map[string]string{"json": runtime.ContentTypeJSON, "protobuf": runtime.ContentTypeProtobuf} {
@@ -194,7 +189,7 @@ func forEachEncoding(t *testing.T, config *rest.Config, test func(t *testing.T, 
 }
 
 // eventually polls until the condition holds.
-func eventually(t *testing.T, what string, condition func(context.Context) bool) {
+func eventually(t *testing.T, message string, condition func(context.Context) bool) {
 	t.Helper()
-	require.Eventually(t, func() bool { return condition(t.Context()) }, 30*time.Second, 20*time.Millisecond, what)
+	require.Eventually(t, func() bool { return condition(t.Context()) }, 30*time.Second, 20*time.Millisecond, message)
 }

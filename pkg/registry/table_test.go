@@ -23,8 +23,7 @@ var rewrite = flag.Bool("rewrite", false, "write the golden tables instead of co
 
 const tableType = "application/json;as=Table;g=meta.k8s.io;v=v1"
 
-// TestTables compares the tables of all resources with golden files. Run it
-// with -rewrite after a change that is meant.
+// TestTables compares the tables of all resources with golden files. Run it with -rewrite after an intended change.
 func TestTables(t *testing.T) {
 	client := newClient(t, newServer(t), "application/json")
 	createOneOfEach(t, client)
@@ -108,8 +107,7 @@ func getTable(t *testing.T, client kubernetes.Interface, path string) *metav1.Ta
 	return table
 }
 
-// golden compares headers and cells. Ages of objects just made are not the
-// same twice, so they are blanked after a look at their form.
+// golden compares headers and cells. Ages of new objects vary, so only their format is checked.
 func golden(t *testing.T, name string, table *metav1.Table) {
 	t.Helper()
 	type shown struct {
@@ -144,8 +142,7 @@ func golden(t *testing.T, name string, table *metav1.Table) {
 	require.Equal(t, string(want), got.String())
 }
 
-// createOneOfEach fills the namespace ns with objects that show what columns
-// can look like.
+// createOneOfEach creates objects in the namespace ns with typical values of the columns.
 func createOneOfEach(t *testing.T, client kubernetes.Interface) {
 	t.Helper()
 	ctx, options := t.Context(), metav1.CreateOptions{}

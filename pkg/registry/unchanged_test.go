@@ -25,7 +25,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/registry"
 )
 
-// unchangedSubresources are what is written into each subresource of a built-in kind.
+// unchangedSubresources contains the content for each subresource of a built-in kind.
 var unchangedSubresources = map[string]string{
 	"namespaces/status":                   `{"status":{"phase":"Active","conditions":[{"type":"Noted","status":"True","reason":"R","message":"m"}]}}`,
 	"namespaces/finalize":                 `{"spec":{"finalizers":["kubernetes"]}}`,
@@ -77,7 +77,7 @@ func TestUnchanged(t *testing.T) {
 	require.Empty(t, missing, "kinds and subresources without a manifest")
 }
 
-// writes are those of an object, or of a subresource.
+// writes are the writes of an object, or of a subresource.
 type writes struct {
 	objects      dynamic.ResourceInterface
 	subresources []string // one, or none
@@ -192,7 +192,7 @@ func manifests(t *testing.T, file string) []*unstructured.Unstructured {
 	}
 }
 
-// writable returns the verbs of the built-in resources and subresources by which objects can be changed.
+// writable returns the verbs with which the built-in resources and subresources can be changed.
 func writable(t *testing.T, client discovery.DiscoveryInterface) map[schema.GroupVersionResource]sets.Set[string] {
 	t.Helper()
 	found := map[schema.GroupVersionResource]sets.Set[string]{}

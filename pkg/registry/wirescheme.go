@@ -6,11 +6,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// WireScheme returns a scheme of what clients may see of Scheme and of the
-// schemes of other types that a server serves: everything but the internal
-// version. A server must make the namer of its OpenAPI definitions from it.
-// Made from Scheme itself the documents would name the internal version, which
-// has the same Go types as the one on the wire.
+// WireScheme returns a scheme with the types of Scheme and of other schemes that a server serves, without the internal
+// version. The namer of OpenAPI definitions must be created with it. With Scheme itself, the documents would contain the
+// internal version, which has the same Go types as the wire version.
 func WireScheme(more ...*runtime.Scheme) *runtime.Scheme {
 	wire := runtime.NewScheme()
 	for _, scheme := range append([]*runtime.Scheme{Scheme}, more...) {

@@ -5,8 +5,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Unavailable returns the answer to a request that cannot be served now and can be soon, as message explains:
-// 503, with a Retry-After of a second, after which client-go sends the request again.
+// StatusError returns an API error with exactly this message, which the constructors of package errors extend.
+func StatusError(code int32, reason metav1.StatusReason, message string) *apierrors.StatusError {
+	return &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: code, Reason: reason, Message: message}}
+}
+
+// Unavailable returns a 503 error for a request that can be served soon. client-go retries after a second, according
+// to its Retry-After.
 func Unavailable(message string) *apierrors.StatusError {
 	err := apierrors.NewServiceUnavailable(message) //nolint:forbidigo // with a delay
 	err.ErrStatus.Details = &metav1.StatusDetails{RetryAfterSeconds: 1}

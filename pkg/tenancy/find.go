@@ -15,18 +15,17 @@ import (
 	"github.com/shardplane/shardplane/pkg/replicas"
 )
 
-// PathIndex is the index by path that the informers of NewTypeLookup have.
-const PathIndex = "path"
-
-// TypeIndex is the name of the index IndexByType.
-const TypeIndex = "type"
+// PathIndex is the index by path of the informers of NewTypeLookup, and TypeIndex the name of the index IndexByType.
+const (
+	PathIndex = "path"
+	TypeIndex = "type"
+)
 
 // IndexByPath is the function of PathIndex for LogicalClusters.
 func IndexByPath(lc *corev1alpha1.LogicalCluster) []string { return []string{PathOf(lc).String()} }
 
-// IndexTypeByPath is the function of PathIndex for WorkspaceTypes: the name of
-// its logical cluster, and its path where an annotation tells it, each joined with
-// the name of the type.
+// IndexTypeByPath is the function of PathIndex for WorkspaceTypes: the name of the logical cluster and, if an annotation
+// contains it, its path, each joined with the name of the type.
 func IndexTypeByPath(wt *tenancyv1alpha1.WorkspaceType) []string {
 	paths := []string{logicalcluster.From(wt).Path().Join(wt.Name).String()}
 	if annotated := wt.Annotations[core.LogicalClusterPathAnnotationKey]; annotated != "" {
@@ -35,8 +34,7 @@ func IndexTypeByPath(wt *tenancyv1alpha1.WorkspaceType) []string {
 	return slices.Compact(paths)
 }
 
-// TypeIDs returns the paths by which a WorkspaceType may be asked for, each joined with
-// its name, given the logical clusters of the shard.
+// TypeIDs returns the paths of a WorkspaceType, each joined with its name, given the logical clusters of the shard.
 func TypeIDs(clusters client.Lister[*corev1alpha1.LogicalCluster], wt *tenancyv1alpha1.WorkspaceType) []string {
 	ids := IndexTypeByPath(wt)
 	if lc, err := clusters.Get(client.Key{Cluster: logicalcluster.From(wt), Name: corev1alpha1.LogicalClusterName}); err == nil {
@@ -45,7 +43,7 @@ func TypeIDs(clusters client.Lister[*corev1alpha1.LogicalCluster], wt *tenancyv1
 	return ids
 }
 
-// IndexByType is an index of LogicalClusters by path and name of their type.
+// IndexByType indexes LogicalClusters by path and name of their type.
 func IndexByType(lc *corev1alpha1.LogicalCluster) []string {
 	if id := lc.Annotations[tenancyv1alpha1.LogicalClusterTypeAnnotationKey]; id != "" {
 		return []string{id}
@@ -53,11 +51,10 @@ func IndexByType(lc *corev1alpha1.LogicalCluster) []string {
 	return nil
 }
 
-// Standing returns what a shard is by its Shard in root: what is left over of others counts for
-// nothing. That a Shard is missing says something only when it is known which there are: when all
-// were read, and, from a cache, as of a mark of root's shard. Informers of caches keep Shards until
-// they see that they are deleted. The empty name is the root shard's own server, where objects are
-// no replicas.
+// ShardStateOf returns the state of a shard according to its Shard in root. Replicas of removed shards must be ignored.
+// A shard is only removed if it is certain that its Shard was deleted, i.e. when all Shards were read and, from a cache,
+// since a checkpoint of root's shard. Informers of caches keep Shards until they observe the deletion. The empty name
+// is the root shard's own server, whose objects are not replicas.
 func ShardStateOf(shards *client.Informer[*corev1alpha1.Shard]) func(shard string) replicas.ShardState {
 	return func(shard string) replicas.ShardState {
 		if shard == "" {
@@ -77,7 +74,7 @@ func ShardStateOf(shards *client.Informer[*corev1alpha1.Shard]) func(shard strin
 	}
 }
 
-// ShardsKnown returns nil if it is known which Shards there are in root, and otherwise why it is not.
+// ShardsSynced returns an error if it is not certain which Shards exist in root.
 func ShardsSynced(shards *client.Informer[*corev1alpha1.Shard]) error {
 	if !shards.HasSynced() {
 		return fmt.Errorf("informer %s has not synced: %w", shards.Name(), shards.LastError())
@@ -90,32 +87,29 @@ func ShardsSynced(shards *client.Informer[*corev1alpha1.Shard]) error {
 	if err == nil && !WritesCheckpoints(root) {
 		return nil
 	}
-	return fmt.Errorf("no mark of the root shard was seen since %s", lacks[corev1alpha1.RootShard].UTC().Format(time.RFC3339))
+	return fmt.Errorf("no checkpoint of the root shard was observed since %s", lacks[corev1alpha1.RootShard].UTC().Format(time.RFC3339))
 }
 
-// MarksAnnotation is on Shards that leave marks in caches. Shards without a cache do not, and nobody
-// waits for theirs.
+// CheckpointsAnnotation is set on Shards that write checkpoints to caches. Shards without a cache do not.
 const CheckpointsAnnotation = "internal.shardplane.io/replication-checkpoints"
 
-// LeavesMarks reports whether a shard leaves marks in caches.
+// WritesCheckpoints reports whether a shard writes checkpoints to caches.
 func WritesCheckpoints(shard *corev1alpha1.Shard) bool {
 	return shard.Annotations[CheckpointsAnnotation] != ""
 }
 
-// NewTypeLookup looks types up, in informers that have PathIndex.
+// NewTypeLookup returns a TypeLookup for informers that have PathIndex.
 func NewTypeLookup(clusters *client.Informer[*corev1alpha1.LogicalCluster], types *replicas.Dual[*tenancyv1alpha1.WorkspaceType]) TypeLookup {
 	return typeCatalogue{clusters: clusters.Lister(), types: types}.lookup
 }
 
-// typeCatalogue looks types up in informers.
 type typeCatalogue struct {
 	clusters client.Lister[*corev1alpha1.LogicalCluster]
 	types    *replicas.Dual[*tenancyv1alpha1.WorkspaceType]
 }
 
-// lookup is a TypeLookup. While a logical cluster moves, two shards have a type,
-// and when a workspace is made again, its path leads to two for a moment: that of
-// replicas.Dual counts, everywhere alike.
+// lookup is a TypeLookup. Two shards have a type while its logical cluster is migrated, and a path leads to two logical
+// clusters while a workspace is recreated. The preferred one according to package replicas is the same on all shards.
 func (c typeCatalogue) lookup(path logicalcluster.Path, name tenancyv1alpha1.WorkspaceTypeName) (*tenancyv1alpha1.WorkspaceType, bool) {
 	object := tenancyv1alpha1.ObjectName(name)
 	here, local := c.clusterAt(path)
@@ -125,7 +119,7 @@ func (c typeCatalogue) lookup(path logicalcluster.Path, name tenancyv1alpha1.Wor
 	}
 	for _, key := range at {
 		if local {
-			// What others have of a logical cluster that is here is left over.
+			// Replicas of a local logical cluster from other shards are outdated.
 			if own, err := c.types.Own().Lister().ByIndex(PathIndex, key); err != nil || len(own) == 0 {
 				continue
 			}
@@ -137,8 +131,7 @@ func (c typeCatalogue) lookup(path logicalcluster.Path, name tenancyv1alpha1.Wor
 	return nil, false
 }
 
-// clusterAt returns the logical cluster at a path, and whether it is on this
-// shard; it is empty where that is not known.
+// clusterAt returns the logical cluster at a path, or "" if it is unknown, and whether it is on this shard.
 func (c typeCatalogue) clusterAt(path logicalcluster.Path) (name logicalcluster.Name, local bool) {
 	found, err := c.clusters.ByIndex(PathIndex, path.String())
 	if err == nil && len(found) > 0 {

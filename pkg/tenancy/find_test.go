@@ -19,8 +19,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// TestReplicasOfTypes holds which of the types that several shards announce at
-// one path counts.
+// TestReplicasOfTypes checks which type is used if several shards have one at the same path.
 func TestReplicasOfTypes(t *testing.T) {
 	born := time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC)
 	meta := func(shard, cluster, path, name string, age time.Duration) metav1.ObjectMeta {
@@ -68,8 +67,7 @@ func TestReplicasOfTypes(t *testing.T) {
 	wt(cache, "blue", "aaaa", "root:org", "young", time.Hour)
 	wt(cache, "green", "bbbb", "root:org", "young", time.Minute)
 	wt(cache, "green", "llll", "root:local", "left-over", 0)
-	// On the shard itself the annotation means nothing; the path leads to the
-	// logical cluster that was made last.
+	// On the shard itself, the annotation is ignored; the path leads to the newest logical cluster.
 	lc("llll", "root:local", time.Hour, func(obj *corev1alpha1.LogicalCluster) { deleting(&obj.ObjectMeta) })
 	lc("mmmm", "root:local", 2*time.Hour)
 	lc("nnnn", "root:local", 3*time.Hour)

@@ -10,15 +10,15 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// HomesCluster is the logical cluster, on root's shard, with the Workspaces of home
-// workspaces, which nobody but the system sees.
+// HomesCluster is the logical cluster on root's shard that contains the Workspaces of home workspaces. Users cannot
+// access it.
 const HomesCluster = logicalcluster.Name(request.SystemPrefix + "homes")
 
-// homeSegment is what the paths of home workspaces start with.
+// homeSegment is the first segment of the paths of home workspaces.
 const homeSegment = "user"
 
-// HomeName returns the name of the logical cluster that is the home of a user: the first 8
-// bytes of a hash, in base 36, with a zero for each byte that is zero in front.
+// HomeName returns the name of the logical cluster of a user's home workspace: the first 8 bytes of a hash, in base 36,
+// with a leading zero for each leading zero byte.
 func HomeName(username string) logicalcluster.Name {
 	sum := sha256.Sum224([]byte(username))
 	id := sum[:8]
@@ -29,8 +29,8 @@ func HomeName(username string) logicalcluster.Name {
 	return logicalcluster.Name(strings.Repeat("0", zeros) + new(big.Int).SetBytes(id).Text(36))
 }
 
-// HomePath returns the path of the home of a user: user:<name>, or the name of the logical
-// cluster where the user's is not fit to be a segment of a path, as mail addresses are not.
+// HomePath returns the path of a user's home workspace: user:<name>, or the name of the logical cluster if the user name
+// is not a valid path segment, e.g. a mail address.
 func HomePath(username string) logicalcluster.Path {
 	if request.ValidName(username) {
 		return logicalcluster.NewPath(homeSegment).Join(username)
@@ -38,8 +38,8 @@ func HomePath(username string) logicalcluster.Path {
 	return HomeName(username).Path()
 }
 
-// CutHome takes user:<name> off the beginning of a path, and returns the name of the logical
-// cluster that this means, and what follows it.
+// CutHome cuts user:<name> from the beginning of a path. It returns the logical cluster of that home workspace and the
+// rest of the path.
 func CutHome(path string) (home logicalcluster.Name, rest string, more, found bool) {
 	after, found := strings.CutPrefix(path, homeSegment+":")
 	if !found {

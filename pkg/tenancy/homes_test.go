@@ -9,7 +9,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
-// TestHomes holds names that clients compute themselves.
+// TestHomes checks names that clients compute themselves.
 func TestHomes(t *testing.T) {
 	for username, want := range map[string]string{"alice": "v1u4alow0iv9", "bob": "2okdry95y5lkv", "user172": "0f9mt7goyif7"} {
 		require.Equal(t, want, tenancy.HomeName(username).String())

@@ -12,19 +12,17 @@ import (
 	"github.com/shardplane/shardplane/pkg/request/identity"
 )
 
-// OwnerBinding is the name of the ClusterRoleBinding that makes who created a workspace its
-// administrator. It is created once: its subjects may change it, or delete it, when the
-// logical cluster is Ready.
+// OwnerBinding is the name of the ClusterRoleBinding that makes the creator of a workspace its administrator. It is created
+// only once, so that users can change or delete it when the logical cluster is Ready.
 const OwnerBinding = "workspace-admin"
 
-// OwnerName returns the name by which the owner of a workspace is known in it, as the
-// annotation of the Workspace or LogicalCluster says; parent is where the Workspace is. It is
-// empty where nobody is the owner. Service accounts have another name outside of their own
-// logical cluster: the same one would be another account.
+// OwnerName returns the user name of a workspace's owner in the workspace, according to the annotation of the Workspace or
+// LogicalCluster, or "" if it has no owner. parent is the logical cluster of the Workspace. Service accounts have a
+// global name outside of their own logical cluster, because the same name would identify another account there.
 func OwnerName(annotations map[string]string, parent logicalcluster.Name) (string, error) {
 	annotation := annotations[tenancyv1alpha1.ExperimentalWorkspaceOwnerAnnotationKey]
 	if annotation == "" {
-		return "", nil // the system's own
+		return "", nil // created by the system
 	}
 	var owner authenticationv1.UserInfo
 	if err := json.Unmarshal([]byte(annotation), &owner); err != nil {
@@ -39,7 +37,7 @@ func OwnerName(annotations map[string]string, parent logicalcluster.Name) (strin
 	}
 	home, ok := identity.HomeOf(parent, u)
 	if !ok || home == parent && !identity.InScope(parent, u) {
-		return "", nil // an account of nowhere is nobody
+		return "", nil // a service account without a valid logical cluster
 	}
 	return identity.GlobalName(home, owner.Username), nil
 }

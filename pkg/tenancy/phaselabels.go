@@ -11,9 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// SetPhaseLabels puts the labels on obj, a Workspace or LogicalCluster that the
-// caller owns, by which it is found: its phase, initializers and terminators. It
-// takes those away that no longer hold. Other labels stay.
+// SetPhaseLabels sets the labels of a Workspace or LogicalCluster for its phase, initializers and terminators, and
+// removes outdated ones. Other labels are kept. The caller must own obj.
 func SetPhaseLabels(
 	obj metav1.Object, phase corev1alpha1.LogicalClusterPhaseType,
 	initializers []corev1alpha1.LogicalClusterInitializer, terminators []corev1alpha1.LogicalClusterTerminator,
@@ -40,12 +39,7 @@ func SetPhaseLabels(
 	obj.SetLabels(labels)
 }
 
-// HasContent reports whether a logical cluster of that phase is for users already.
+// HasContent reports whether a logical cluster in this phase is available to users.
 func HasContent(phase corev1alpha1.LogicalClusterPhaseType) bool {
-	switch phase {
-	case "", corev1alpha1.LogicalClusterPhaseScheduling, corev1alpha1.LogicalClusterPhaseInitializing:
-		return false
-	default:
-		return true
-	}
+	return phase != "" && phase != corev1alpha1.LogicalClusterPhaseScheduling && phase != corev1alpha1.LogicalClusterPhaseInitializing
 }

@@ -20,23 +20,22 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// maxFamily is how many types a type is, with all that it extends, directly or
-// not. All of them are looked up for each Workspace and its parent.
+// maxFamily limits the types that a type extends, directly or indirectly, including itself. All of them are looked up
+// for each Workspace and its parent.
 const maxFamily = 32
 
-// universal is the type of a Workspace where nothing says another one.
+// universal is the default type of Workspaces.
 var universal = tenancyv1alpha1.WorkspaceTypeReference{Name: "universal", Path: "root"}
 
-// ContentVersionAnnotation is, on a WorkspaceType or APIExport that Shardplane comes with, the
-// version of its content: a number that rises with each change.
+// ContentVersionAnnotation is the version of the content of a WorkspaceType or APIExport that Shardplane installs: a number
+// that increases with each change.
 const ContentVersionAnnotation = "internal.shardplane.io/bootstrap-version"
 
-// bindingVersion is the version of the type universal since which it binds what all
-// workspaces had without.
+// bindingVersion is the first version of the type universal that binds the system APIs.
 const bindingVersion = 2
 
-// bindsSystem reports whether root's type universal says which of the system's kinds
-// workspaces bind. As long as it does not, nobody else does, and workspaces have all of them.
+// bindsSystem reports whether root's type universal specifies which system APIs workspaces bind. Before that, all
+// workspaces have all system APIs.
 func (lookup TypeLookup) bindsSystem() bool {
 	wt, ok := lookup(logicalcluster.NewPath(universal.Path), universal.Name)
 	if !ok {
@@ -46,22 +45,20 @@ func (lookup TypeLookup) bindsSystem() bool {
 	return err == nil && version >= bindingVersion
 }
 
-// TypeLookup returns the WorkspaceType of that name in the logical cluster with
-// that canonical path.
+// TypeLookup returns the WorkspaceType with this name in the logical cluster with this canonical path.
 type TypeLookup func(path logicalcluster.Path, name tenancyv1alpha1.WorkspaceTypeName) (*tenancyv1alpha1.WorkspaceType, bool)
 
-// WorkspaceType is a WorkspaceType and the path of the logical cluster where it
-// was found.
+// WorkspaceType is a WorkspaceType and the path of its logical cluster.
 type WorkspaceType struct {
 	*tenancyv1alpha1.WorkspaceType
 	Path logicalcluster.Path
 }
 
-// ID returns path and name of the type, by which types refer to each other.
+// ID returns the path and name of the type, with which types refer to each other.
 func (t WorkspaceType) ID() string { return t.Path.Join(t.Name).String() }
 
-// resolve finds the type that ref means, seen from the logical cluster at from:
-// without a path, the closest one on the way up to the root.
+// resolve finds the type of a reference in the logical cluster at from: without a path, the closest one between from
+// and the root.
 func (lookup TypeLookup) resolve(from logicalcluster.Path, ref tenancyv1alpha1.WorkspaceTypeReference) (WorkspaceType, bool) {
 	if ref.Path != "" {
 		path := logicalcluster.NewPath(ref.Path)
@@ -74,18 +71,18 @@ func (lookup TypeLookup) resolve(from logicalcluster.Path, ref tenancyv1alpha1.W
 		}
 		parent, _ := path.Parent()
 		if parent.Equal(path) {
-			break // system:… has no parent but itself
+			break // system:… is its own parent
 		}
 		path = parent
 	}
 	if root := core.RootCluster.Path(); !from.HasPrefix(root) && !request.IsSystem(logicalcluster.Name(from.String())) {
-		wt, ok := lookup(root, ref.Name) // paths of homes do not lead there
+		wt, ok := lookup(root, ref.Name) // root is not an ancestor of home workspaces
 		return WorkspaceType{wt, root}, ok
 	}
 	return WorkspaceType{}, false
 }
 
-// closure returns the type and all types that it extends, directly or not.
+// closure returns the type and all types that it extends, directly or indirectly.
 func (lookup TypeLookup) closure(t WorkspaceType) (Family, error) {
 	var all Family
 	seen := map[string]bool{}
@@ -119,7 +116,7 @@ func (lookup TypeLookup) closure(t WorkspaceType) (Family, error) {
 	return all, nil
 }
 
-// Family is a type, and then all that it extends, directly or not, each once.
+// Family is a type, followed by all types that it extends, directly or indirectly, without duplicates.
 type Family []WorkspaceType
 
 // IsUniversal reports whether the type is root:universal or extends it.
@@ -128,11 +125,9 @@ func (f Family) IsUniversal() bool {
 	return slices.ContainsFunc(f, func(t WorkspaceType) bool { return t.ID() == id })
 }
 
-// Allowed returns the type that a Workspace in the logical cluster of parent has or
-// will get: the one in its spec, else the default of its parent's type, else
-// universal. It fails if the type, or one that it extends, does not exist, and if the
-// type and that of the parent do not allow each other; a type that exists is
-// returned then, too.
+// Allowed returns the type of a Workspace in the logical cluster of parent: the one in its spec, otherwise the default of its
+// parent's type, otherwise universal. It fails if the type, or one that it extends, does not exist, or if the type and
+// the parent's type do not allow each other. If the type exists, it is returned with the error.
 func (lookup TypeLookup) Allowed(ws *tenancyv1alpha1.Workspace, parent *corev1alpha1.LogicalCluster) (Family, error) {
 	types, above, err := lookup.find(ws, parent)
 	if err != nil || len(above) == 0 {
@@ -141,10 +136,10 @@ func (lookup TypeLookup) Allowed(ws *tenancyv1alpha1.Workspace, parent *corev1al
 	return types, allowed(types, above)
 }
 
-// find returns the type of the parent, too.
+// find returns the type and the type of the parent.
 func (lookup TypeLookup) find(ws *tenancyv1alpha1.Workspace, parent *corev1alpha1.LogicalCluster) (types, above Family, err error) {
 	from := PathOf(parent)
-	// Where the type of the parent cannot be read from here, it limits nothing.
+	// If the parent's type cannot be read from this shard, it does not limit anything.
 	if above, err = lookup.Of(parent); err != nil && !errors.Is(err, ErrNoType) {
 		return nil, nil, err
 	}
@@ -170,16 +165,14 @@ func (lookup TypeLookup) find(ws *tenancyv1alpha1.Workspace, parent *corev1alpha
 	return types, above, err
 }
 
-// ErrExtends is wrapped by the error of TypeLookup.Allowed if the type exists, but what it
-// extends does not, or not all of it.
+// ErrExtends is wrapped by the error of TypeLookup.Allowed if the type exists, but some types that it extends do not.
 var ErrExtends = errors.New("what the type extends cannot be found out")
 
-// ErrNoType is wrapped by the error of TypeLookup.Of if the type does not exist, or
-// cannot be read from here.
+// ErrNoType is wrapped by the error of TypeLookup.Of if the type does not exist, or cannot be read from this shard.
 var ErrNoType = errors.New("it does not exist")
 
-// Of returns the type of a logical cluster, with what it extends. It is empty where there
-// is none. It fails if one of these types does not exist.
+// Of returns the type of a logical cluster, with the types that it extends, or nothing if it has no type. It fails if
+// one of these types does not exist.
 func (lookup TypeLookup) Of(lc *corev1alpha1.LogicalCluster) (Family, error) {
 	t, err := lookup.Itself(lc)
 	if err != nil || t.WorkspaceType == nil {
@@ -188,7 +181,7 @@ func (lookup TypeLookup) Of(lc *corev1alpha1.LogicalCluster) (Family, error) {
 	return lookup.closure(t)
 }
 
-// Itself is Of without what the type extends.
+// Itself is Of without the extended types.
 func (lookup TypeLookup) Itself(lc *corev1alpha1.LogicalCluster) (WorkspaceType, error) {
 	path, name := logicalcluster.NewPath(lc.Annotations[tenancyv1alpha1.LogicalClusterTypeAnnotationKey]).Split()
 	if name == "" {
@@ -203,7 +196,7 @@ func (lookup TypeLookup) Itself(lc *corev1alpha1.LogicalCluster) (WorkspaceType,
 	return t, nil
 }
 
-// allowed checks a child against its parent and a parent against its child.
+// allowed returns an error if the types of child and parent do not allow each other.
 func allowed(child, parent Family) error {
 	for _, t := range parent {
 		if !permits(t, t.Spec.LimitAllowedChildren, child) {
@@ -218,7 +211,6 @@ func allowed(child, parent Family) error {
 	return nil
 }
 
-// permits reports whether a selector of t matches others.
 func permits(t WorkspaceType, selector *tenancyv1alpha1.WorkspaceTypeSelector, others Family) bool {
 	switch {
 	case selector == nil:
@@ -240,17 +232,14 @@ func permits(t WorkspaceType, selector *tenancyv1alpha1.WorkspaceTypeSelector, o
 
 // DefaultBinding is an export that is bound in each logical cluster of a type.
 type DefaultBinding struct {
-	// Path leads to the logical cluster of the export.
-	Path string
-	// Export is its name.
-	Export string
-	// Maintain says that it is bound in those that exist as well, and as the export wants
-	// it.
+	// Path is the path of the export's logical cluster, and Export its name.
+	Path, Export string
+	// Maintain is set if existing logical clusters get the binding, too, and if it follows the claims of the export.
 	Maintain bool
 }
 
-// DefaultBindings returns those of the type and of what it extends, each once. It is
-// maintained if one of these types says so.
+// DefaultBindings returns the bindings of all types, without duplicates. A binding is maintained if one of the types
+// requires it.
 func (f Family) DefaultBindings() []DefaultBinding {
 	var all []DefaultBinding
 	for _, t := range f {
@@ -272,14 +261,14 @@ func (f Family) DefaultBindings() []DefaultBinding {
 	return all
 }
 
-// IsSystem reports whether a binding is to what root exports of the system. Nobody waits for
-// those: until they are there, a logical cluster has all of it.
+// IsSystem reports whether the binding is to one of root's exports of system APIs. Initialization does not wait for
+// these, because a logical cluster has all system APIs until they are bound.
 func (b DefaultBinding) IsSystem() bool {
 	return b.Path == core.RootCluster.String() && config.IsRootExport(b.Export)
 }
 
-// SystemBindings returns the value of SystemBindingsAnnotation of a new logical cluster. It is
-// empty as long as the types, which are root's, do not say yet what logical clusters bind.
+// SystemBindings returns the value of SystemBindingsAnnotation for a new logical cluster. It is empty until root's
+// types specify which system APIs logical clusters bind.
 func (f Family) SystemBindings(lookup TypeLookup) string {
 	if !lookup.bindsSystem() {
 		return ""
@@ -293,8 +282,8 @@ func (f Family) SystemBindings(lookup TypeLookup) string {
 	return cmp.Or(strings.Join(names, ","), SystemBound)
 }
 
-// Initializers returns those of the type and of what it extends, in the order of kcp: extended types
-// come first, and the servers' own, which makes the default bindings, is the last.
+// Initializers returns the initializers of all types in kcp's order: extended types first, and the servers' own
+// initializer, which creates the default bindings, last.
 func (f Family) Initializers() []corev1alpha1.LogicalClusterInitializer {
 	var all []corev1alpha1.LogicalClusterInitializer
 	for _, t := range f.extendedFirst() {
@@ -308,7 +297,7 @@ func (f Family) Initializers() []corev1alpha1.LogicalClusterInitializer {
 	return all
 }
 
-// Terminators returns those of the type and of what it extends; extended types come first, as in kcp.
+// Terminators returns the terminators of all types. Extended types come first, as in kcp.
 func (f Family) Terminators() []corev1alpha1.LogicalClusterTerminator {
 	var all []corev1alpha1.LogicalClusterTerminator
 	for _, t := range f.extendedFirst() {
@@ -319,8 +308,7 @@ func (f Family) Terminators() []corev1alpha1.LogicalClusterTerminator {
 	return all
 }
 
-// extendedFirst returns the types in kcp's order of initializers and terminators: those that the type
-// extends, and then the type.
+// extendedFirst returns the types in kcp's order of initializers and terminators.
 func (f Family) extendedFirst() Family {
 	if len(f) == 0 {
 		return nil
@@ -328,8 +316,7 @@ func (f Family) extendedFirst() Family {
 	return append(slices.Clone(f[1:]), f[0])
 }
 
-// Labels returns what Workspaces of the type are labelled with; the type itself
-// wins over what it extends.
+// Labels returns the labels of Workspaces of the type. The type itself takes precedence over extended types.
 func (f Family) Labels() map[string]string {
 	all := map[string]string{}
 	for _, t := range slices.Backward(f) {

@@ -27,7 +27,7 @@ func refs(ids ...string) []tenancyv1alpha1.WorkspaceTypeReference {
 	return all
 }
 
-// catalogue is a lookup of the types that every root has, and of more.
+// catalogue returns a lookup of the types that every root has, and of additional ones.
 func catalogue(t *testing.T, more map[string]tenancyv1alpha1.WorkspaceTypeSpec) TypeLookup {
 	t.Helper()
 	types := map[string]*tenancyv1alpha1.WorkspaceType{}
@@ -50,7 +50,7 @@ func catalogue(t *testing.T, more map[string]tenancyv1alpha1.WorkspaceTypeSpec) 
 	}
 }
 
-// parentAt is the LogicalCluster of a parent of some type; the type may be empty.
+// parentAt returns the LogicalCluster of a parent; the type may be empty.
 func parentAt(path, typ string) *corev1alpha1.LogicalCluster {
 	lc := &corev1alpha1.LogicalCluster{ObjectMeta: metav1.ObjectMeta{
 		Name:        corev1alpha1.LogicalClusterName,
@@ -137,8 +137,8 @@ func TestFamily(t *testing.T) {
 	require.Equal(t, map[string]string{"kind": "base", "tier": "2"}, all.Labels(), "a type wins over what it extends")
 }
 
-// TestSystemBindings: a new logical cluster knows what its type binds of the system, and no
-// initializer waits for that.
+// TestSystemBindings: a new logical cluster has the system bindings of its type in an annotation, and no initializer
+// waits for them.
 func TestSystemBindings(t *testing.T) {
 	binds := func(exports ...string) (refs []tenancyv1alpha1.APIExportReference) {
 		for _, name := range exports {
@@ -170,7 +170,7 @@ func TestSystemBindings(t *testing.T) {
 	}
 }
 
-// TestFamilyIsBounded extends one type by another, as often as may be and once more.
+// TestFamilyIsBounded extends types up to the limit, and beyond.
 func TestFamilyIsBounded(t *testing.T) {
 	chain := map[string]tenancyv1alpha1.WorkspaceTypeSpec{}
 	name := func(n int) string { return fmt.Sprintf("root:org:t%d", n) }

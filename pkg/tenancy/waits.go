@@ -1,6 +1,7 @@
 package tenancy
 
 import (
+	"maps"
 	"slices"
 	"sync"
 
@@ -8,19 +9,17 @@ import (
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
 )
 
-// Waits knows who has asked for what, whether it exists or not: when that comes or
-// changes, it is looked at again for these, and for nobody else. What is asked for is
-// named by path and name. The zero value is ready to use, and safe for concurrent use.
+// Waits records dependencies on objects, which need not exist: when an object is created or changed, only its dependents
+// have to be reconciled. Objects are identified by path and name. The zero value is ready to use and safe for
+// concurrent use.
 type Waits[K comparable] struct {
-	mu sync.Mutex
-	// users are those who have asked, by what they have asked for, and asked the other
-	// way round.
-	users map[string]map[K]bool
-	asked map[K][]string
+	mu         sync.Mutex
+	dependents map[string]map[K]bool
+	ids        map[K][]string // the inverse
 }
 
-// Types returns a lookup that remembers what key asks for. It does so before it looks it
-// up: so either the type is found, or who tells of it finds key.
+// Types returns a lookup that records the dependencies of key. It does so before the lookup, so that either the type is
+// found or its creation triggers key.
 func (w *Waits[K]) Types(key K, types TypeLookup) TypeLookup {
 	return func(path logicalcluster.Path, name tenancyv1alpha1.WorkspaceTypeName) (*tenancyv1alpha1.WorkspaceType, bool) {
 		w.Remember(key, path.Join(tenancyv1alpha1.ObjectName(name)).String())
@@ -28,44 +27,42 @@ func (w *Waits[K]) Types(key K, types TypeLookup) TypeLookup {
 	}
 }
 
-// Remember notes that key asks for id.
+// Remember records that key depends on id.
 func (w *Waits[K]) Remember(key K, id string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.users[id][key] {
+	if w.dependents[id][key] {
 		return
 	}
-	if w.users == nil {
-		w.users, w.asked = map[string]map[K]bool{}, map[K][]string{}
+	if w.dependents == nil {
+		w.dependents, w.ids = map[string]map[K]bool{}, map[K][]string{}
 	}
-	if w.users[id] == nil {
-		w.users[id] = map[K]bool{}
+	if w.dependents[id] == nil {
+		w.dependents[id] = map[K]bool{}
 	}
-	w.users[id][key] = true
-	w.asked[key] = append(w.asked[key], id)
+	w.dependents[id][key] = true
+	w.ids[key] = append(w.ids[key], id)
 }
 
-// Forget forgets what key has asked for.
+// Forget removes the dependencies of key.
 func (w *Waits[K]) Forget(key K) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for _, id := range w.asked[key] {
-		if delete(w.users[id], key); len(w.users[id]) == 0 {
-			delete(w.users, id)
+	for _, id := range w.ids[key] {
+		if delete(w.dependents[id], key); len(w.dependents[id]) == 0 {
+			delete(w.dependents, id)
 		}
 	}
-	delete(w.asked, key)
+	delete(w.ids, key)
 }
 
-// Of returns who has asked for one of ids.
+// Of returns the keys that depend on any of ids.
 func (w *Waits[K]) Of(ids ...string) []K {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	var keys []K
 	for _, id := range slices.Compact(slices.Sorted(slices.Values(ids))) {
-		for key := range w.users[id] {
-			keys = append(keys, key)
-		}
+		keys = slices.AppendSeq(keys, maps.Keys(w.dependents[id]))
 	}
 	return keys
 }

@@ -10,8 +10,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 )
 
-// TestWaits holds that a type wakes the Workspaces that have asked for it, and no
-// others.
+// TestWaits: only the dependents of a type are reconciled.
 func TestWaits(t *testing.T) {
 	var waits Waits[client.Key]
 	one, two := client.Key{Cluster: "a", Name: "one"}, client.Key{Cluster: "b", Name: "two"}
@@ -32,6 +31,6 @@ func TestWaits(t *testing.T) {
 	waits.Forget(one)
 	require.Equal(t, []client.Key{two}, waits.Of("root:mine", "root:org:mine"))
 	waits.Forget(two)
-	require.Empty(t, waits.users)
-	require.Empty(t, waits.asked)
+	require.Empty(t, waits.dependents)
+	require.Empty(t, waits.ids)
 }

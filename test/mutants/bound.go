@@ -26,7 +26,7 @@ var bound = []Mutant{
 `,
 			After: ``,
 		}},
-		CaughtBy: "./pkg/bindings", Test: "TestPolicyBeforeAllIsKnown",
+		CaughtBy: "./pkg/bindings", Test: "TestPolicyBeforeSync",
 	},
 	{
 		Name: "missed-policy", Rule: "who was authorized before a binding was known has to come again",
@@ -35,7 +35,7 @@ var bound = []Mutant{
 			Before: `; has || err != nil {`,
 			After:  `; has && err != nil {`,
 		}},
-		CaughtBy: "./pkg/bindings", Test: "TestPolicyOfWhatIsNotKnown",
+		CaughtBy: "./pkg/bindings", Test: "TestPolicyOfUnknownBinding",
 	},
 	{
 		Name: "successor", Rule: "a binding is to the export that it was permitted for",
@@ -180,7 +180,7 @@ var bound = []Mutant{
 		Edits: []Edit{{
 			File: "pkg/bindings/reach.go",
 			Before: `	if identity == "" {
-		return nil, nil //nolint:nilnil // nobody has bound it
+		return nil, nil //nolint:nilnil // not bound
 	}`,
 			After: ``,
 		}},

@@ -214,8 +214,8 @@ var rights = []Mutant{
 		Name: "initializing", Rule: "nobody but administrators enters a logical cluster that is being initialized",
 		Edits: []Edit{{
 			File:   "pkg/tenancy/phaselabels.go",
-			Before: `	case "", corev1alpha1.LogicalClusterPhaseScheduling, corev1alpha1.LogicalClusterPhaseInitializing:`,
-			After:  `	case "", corev1alpha1.LogicalClusterPhaseScheduling:`,
+			Before: ` && phase != corev1alpha1.LogicalClusterPhaseInitializing`,
+			After:  ``,
 		}},
 		CaughtBy: "./pkg/authz", Test: "TestChain",
 	},

@@ -24,25 +24,22 @@ import (
 	"github.com/shardplane/shardplane/pkg/apis"
 )
 
-// costLimit is what the conversion of one object may cost, in the units of CEL: a quarter
-// of what Kubernetes gives to one expression, since a write converts several times.
+// costLimit is the CEL cost limit for the conversion of one object. It is a quarter of Kubernetes' limit for one
+// expression, because a write converts several times.
 const costLimit = celconfig.PerCallLimit / 4
 
-// Rules convert objects of one schema between its versions. They never change, and may
-// be used at the same time.
+// Rules convert objects of one schema between its versions. They are immutable and may be used concurrently.
 type Rules struct {
-	// Hash tells rules apart: equal rules have the same.
+	// Hash identifies the rules. Equal rules have the same hash.
 	Hash string
 
-	between map[pair]*conversion
-	// preserved are the fields of a version that other versions keep for it.
-	preserved map[string]map[string][]string
+	between   map[pair]*conversion
+	preserved map[string]map[string][]string // the fields that other versions preserve, by version and path
 }
 
-// pair is from which version to which.
 type pair struct{ from, to string }
 
-// conversion is how objects become another version.
+// conversion converts objects from one version to another.
 type conversion struct {
 	rules    []rule
 	preserve [][]string
@@ -51,88 +48,83 @@ type conversion struct {
 // rule sets one field.
 type rule struct {
 	source, destination []string
-	// schema is that of source, or nil where there is none.
-	schema *structuralschema.Structural
-	// program computes the value; nil copies it.
-	program cel.Program
-	// at says in errors which rule it is.
-	at string
+	schema              *structuralschema.Structural // of source, may be nil
+	program             cel.Program                  // computes the value; if nil, the value is copied
+	at                  string                       // the path of the rule, for errors
 }
 
-// Compile compiles the rules of an APIConversion for the definition of the schema of its
-// name, which is what apis.Definition returns. The errors name fields of the
-// APIConversion. New are the expressions of one that is being written: they may use only
-// what the previous version of the server knows, too.
+// Compile compiles an APIConversion for the definition of its schema, as returned by apis.Definition. The errors refer to
+// fields of the APIConversion. use must be NewExpressions for new APIConversions, which may only use features that the
+// previous version of the server supports, too.
 func Compile(crd *apiextensionsv1.CustomResourceDefinitionSpec, spec *apisv1alpha1.APIConversionSpec, use environment.Type) (*Rules, field.ErrorList) {
 	text, err := json.Marshal(spec)
 	if err != nil {
 		return nil, field.ErrorList{field.InternalError(field.NewPath("spec"), err)}
 	}
 	hash := sha256.Sum256(text)
-	c := compiler{crd: crd, use: use, schemas: map[string]*structuralschema.Structural{}, envs: map[string]*typed{}}
-	made := &Rules{Hash: hex.EncodeToString(hash[:]), between: map[pair]*conversion{}, preserved: map[string]map[string][]string{}}
+	c := compiler{crd: crd, use: use, schemas: map[string]*structuralschema.Structural{}, envs: map[string]*typedEnv{}}
+	rules := &Rules{Hash: hex.EncodeToString(hash[:]), between: map[pair]*conversion{}, preserved: map[string]map[string][]string{}}
 	var errs field.ErrorList
 	for i := range spec.Conversions {
 		between := &spec.Conversions[i]
 		compiled, more := c.conversion(between, field.NewPath("spec", "conversions").Index(i))
 		errs = append(errs, more...)
-		made.between[pair{between.From, between.To}] = compiled
+		rules.between[pair{between.From, between.To}] = compiled
 		for _, names := range compiled.preserve {
-			if made.preserved[between.From] == nil {
-				made.preserved[between.From] = map[string][]string{}
+			if rules.preserved[between.From] == nil {
+				rules.preserved[between.From] = map[string][]string{}
 			}
-			made.preserved[between.From][strings.Join(names, ".")] = names
+			rules.preserved[between.From][strings.Join(names, ".")] = names
 		}
 	}
 	if len(errs) > 0 {
 		return nil, errs
 	}
-	return made, nil
+	return rules, nil
 }
 
-// compiler compiles the rules of one schema.
 type compiler struct {
 	crd     *apiextensionsv1.CustomResourceDefinitionSpec
 	use     environment.Type
 	schemas map[string]*structuralschema.Structural
-	envs    map[string]*typed // by version and field
+	envs    map[string]*typedEnv // by version and field
 }
 
-// typed is where expressions over values of one schema are compiled.
-type typed struct {
+// typedEnv compiles expressions over values of one schema.
+type typedEnv struct {
 	*cel.Env
 	costs *library.CostEstimator
 }
 
 func (c *compiler) conversion(between *apisv1alpha1.APIVersionConversion, path *field.Path) (*conversion, field.ErrorList) {
-	made := &conversion{}
+	compiled := &conversion{}
 	from, err := c.version(between.From)
 	if err != nil {
-		return made, field.ErrorList{field.Invalid(path.Child("from"), between.From, err.Error())}
+		return compiled, field.ErrorList{field.Invalid(path.Child("from"), between.From, err.Error())}
 	}
 	to, err := c.version(between.To)
 	if err != nil {
-		return made, field.ErrorList{field.Invalid(path.Child("to"), between.To, err.Error())}
+		return compiled, field.ErrorList{field.Invalid(path.Child("to"), between.To, err.Error())}
 	}
 	var errs field.ErrorList
 	for i := range between.Rules {
-		said, path := &between.Rules[i], path.Child("rules").Index(i)
-		r := rule{source: apis.FieldPath(said.Field), destination: apis.FieldPath(said.Destination), at: path.String()}
+		spec, path := &between.Rules[i], path.Child("rules").Index(i)
+		r := rule{source: apis.FieldPath(spec.Field), destination: apis.FieldPath(spec.Destination), at: path.String()}
 		if r.schema, err = find(from, r.source); err != nil {
-			errs = append(errs, field.Invalid(path.Child("field"), said.Field, fmt.Sprintf("version %s %v", between.From, err)))
+			errs = append(errs, field.Invalid(path.Child("field"), spec.Field, fmt.Sprintf("version %s %v", between.From, err)))
 			continue
 		}
 		if _, err := find(to, r.destination); err != nil {
-			errs = append(errs, field.Invalid(path.Child("destination"), said.Destination, fmt.Sprintf("version %s %v", between.To, err)))
+			errs = append(errs, field.Invalid(path.Child("destination"), spec.Destination, fmt.Sprintf("version %s %v", between.To, err)))
 			continue
 		}
-		if said.Transformation != "" {
-			if r.program, err = c.program(&r, between.From, said.Transformation); err != nil {
-				errs = append(errs, field.Invalid(path.Child("transformation"), said.Transformation, err.Error()))
+		if spec.Transformation != "" {
+			if r.program, err = c.program(&r, between.From, spec.Transformation); err != nil {
+				errs = append(errs, field.Invalid(path.Child("transformation"), spec.Transformation, err.Error()))
 				continue
 			}
 		}
-		made.rules = append(made.rules, r)
+		compiled.rules = append(compiled.rules, r)
 	}
 	for i, preserved := range between.Preserve {
 		names := apis.FieldPath(preserved)
@@ -140,15 +132,14 @@ func (c *compiler) conversion(between *apisv1alpha1.APIVersionConversion, path *
 			errs = append(errs, field.Invalid(path.Child("preserve").Index(i), preserved, fmt.Sprintf("version %s %v", between.From, err)))
 			continue
 		}
-		made.preserve = append(made.preserve, names)
+		compiled.preserve = append(compiled.preserve, names)
 	}
-	return made, errs
+	return compiled, errs
 }
 
-// version returns the schema of a version.
 func (c *compiler) version(name string) (*structuralschema.Structural, error) {
-	if known := c.schemas[name]; known != nil {
-		return known, nil
+	if s := c.schemas[name]; s != nil {
+		return s, nil
 	}
 	for i := range c.crd.Versions {
 		v := &c.crd.Versions[i]
@@ -170,8 +161,7 @@ func (c *compiler) version(name string) (*structuralschema.Structural, error) {
 	return nil, errors.New("must be a version of the APIResourceSchema")
 }
 
-// find returns the schema of a field, which is nil where nothing is said of the field
-// but that it may be there.
+// find returns the schema of a field, which is nil if the field may have any value.
 func find(in *structuralschema.Structural, names []string) (*structuralschema.Structural, error) {
 	if names == nil {
 		return nil, errors.New("has no such field: a path is of names and dots only")
@@ -186,14 +176,13 @@ func find(in *structuralschema.Structural, names []string) (*structuralschema.St
 			continue
 		}
 		if in.XPreserveUnknownFields || in.AdditionalProperties != nil && in.AdditionalProperties.Bool {
-			return nil, nil //nolint:nilnil // anything may be there
+			return nil, nil //nolint:nilnil // any value is allowed
 		}
 		return nil, fmt.Errorf("has no field .%s", strings.Join(names[:i+1], "."))
 	}
 	return in, nil
 }
 
-// program compiles an expression over the source of a rule.
 func (c *compiler) program(r *rule, from, expression string) (cel.Program, error) {
 	env, err := c.env(r, from)
 	if err != nil {
@@ -205,7 +194,7 @@ func (c *compiler) program(r *rule, from, expression string) (cel.Program, error
 	}
 	cost, err := env.EstimateCost(ast, env.costs)
 	if err != nil {
-		return nil, fmt.Errorf("its cost cannot be told: %w", err)
+		return nil, fmt.Errorf("its cost cannot be estimated: %w", err)
 	}
 	if cost.Min > costLimit {
 		return nil, fmt.Errorf("it costs %d or more, and the conversion of an object may cost %d: make it simpler", cost.Min, costLimit)
@@ -213,19 +202,19 @@ func (c *compiler) program(r *rule, from, expression string) (cel.Program, error
 	return env.Program(ast, cel.CostLimit(costLimit), cel.CostTracking(env.costs), cel.InterruptCheckFrequency(celconfig.CheckFrequency))
 }
 
-// env returns where expressions over the source of a rule are compiled.
-func (c *compiler) env(r *rule, from string) (*typed, error) {
+// env returns the environment for expressions over the source of a rule.
+func (c *compiler) env(r *rule, from string) (*typedEnv, error) {
 	declared := apiservercel.DynType
 	if r.schema != nil {
-		if known := model.SchemaDeclType(r.schema, r.schema.XEmbeddedResource); known != nil {
-			declared = known.MaybeAssignTypeName(self)
+		if t := model.SchemaDeclType(r.schema, r.schema.XEmbeddedResource); t != nil {
+			declared = t.MaybeAssignTypeName(self)
 		} else {
-			r.schema = nil // it says too little
+			r.schema = nil // it does not specify a type
 		}
 	}
 	key := from + " " + strings.Join(r.source, ".")
-	if known := c.envs[key]; known != nil {
-		return known, nil
+	if env := c.envs[key]; env != nil {
+		return env, nil
 	}
 	set, err := environment.MustBaseEnvSet(environment.DefaultCompatibilityVersion()).Extend(environment.VersionedOptions{
 		IntroducedVersion: version.MajorMinor(1, 0), // in all versions
@@ -239,7 +228,6 @@ func (c *compiler) env(r *rule, from string) (*typed, error) {
 	if err != nil {
 		return nil, err
 	}
-	made := &typed{Env: env, costs: &library.CostEstimator{SizeEstimator: sizes{declared}}}
-	c.envs[key] = made
-	return made, nil
+	c.envs[key] = &typedEnv{Env: env, costs: &library.CostEstimator{SizeEstimator: sizes{declared}}}
+	return c.envs[key], nil
 }

@@ -16,8 +16,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/apis"
 )
 
-// people is a schema with two versions that say the same differently, and with more in
-// the second.
+// people is a schema with two versions of the same data, and more fields in the second one.
 const people = `
 group: example.org
 names: {plural: people, singular: person, kind: Person, listKind: PersonList}
@@ -80,8 +79,7 @@ func person(t testing.TB, version, rest string) *unstructured.Unstructured {
 	return u
 }
 
-// TestConvert: what rules say is done, what they do not say stays, and what the other
-// version cannot say comes back.
+// TestConvert: rules are applied, other fields are kept, and fields that the other version does not have are restored.
 func TestConvert(t *testing.T) {
 	t.Parallel()
 	r, err := compile(t, rules)
@@ -99,7 +97,7 @@ func TestConvert(t *testing.T) {
 	require.Equal(t, "s", spec["same"])
 	require.Empty(t, v2.GetAnnotations())
 
-	// There and back again, by way of a client that keeps annotations.
+	// A round trip through a client that keeps annotations.
 	rich := person(t, "v2", `{metadata: {name: a, annotations: {other: x}}, spec: {name: {first: Ada, last: L}, joined: "x,y", extra: {deep: 7}, more: m}}`)
 	poor, err := r.Convert(rich, "example.org/v1")
 	require.NoError(t, err)
@@ -115,7 +113,7 @@ func TestConvert(t *testing.T) {
 	require.Equal(t, map[string]any{"deep": int64(7)}, spec["extra"])
 	require.Equal(t, "m", spec["more"])
 
-	// A rule alone decides what its destination is: nothing, where its source is not there.
+	// A rule removes its destination if there is no source.
 	none, err := r.Convert(person(t, "v1", `{metadata: {name: a}, spec: {last: null}}`), "example.org/v2")
 	require.ErrorContains(t, err, "spec.conversions[0].rules[1] of the APIConversion", "the schema lets it be null, and the rule does not")
 	require.Nil(t, none)
@@ -123,7 +121,7 @@ func TestConvert(t *testing.T) {
 	require.NoError(t, err)
 	require.NotContains(t, none.Object["spec"], "joined")
 
-	// Versions without rules differ in their name only.
+	// Versions without rules differ only in their name.
 	same, err := r.Convert(v1, "example.org/v3")
 	require.NoError(t, err)
 	require.Equal(t, v1.Object["spec"], same.Object["spec"])
@@ -131,14 +129,14 @@ func TestConvert(t *testing.T) {
 	require.Error(t, err)
 }
 
-// TestAnnotation: clients write annotations too, and get no further by that.
+// TestAnnotation: clients may write the annotation, too, but can only set preserved fields.
 func TestAnnotation(t *testing.T) {
 	t.Parallel()
 	r, err := compile(t, rules)
 	require.NoError(t, err)
 	for text, extra := range map[string]any{
 		`{"spec.extra":{"deep":1},"metadata.finalizers":["x"],"spec.name":"evil","kind":"Other","":1}`: map[string]any{"deep": int64(1)},
-		`{"spec.extra":5}`: int64(5), // as any object from before its schema
+		`{"spec.extra":5}`: int64(5), // like any object that predates its schema
 		`[]`:               nil,
 		`{`:                nil,
 		`null`:             nil,
@@ -153,7 +151,7 @@ func TestAnnotation(t *testing.T) {
 		require.Empty(t, out.GetFinalizers())
 		require.Equal(t, "Person", out.GetKind())
 	}
-	// What is stale goes.
+	// Outdated annotations are removed.
 	u := person(t, "v2", `{metadata: {name: a}, spec: {name: {first: Ada}}}`)
 	u.SetAnnotations(map[string]string{"preserve.conversion.apis.kcp.io/v2": `{"spec.extra":{"deep":1}}`})
 	out, err := r.Convert(u, "example.org/v1")
@@ -164,7 +162,7 @@ func TestAnnotation(t *testing.T) {
 	require.ErrorContains(t, err, "do not fit into an annotation")
 }
 
-// TestValues: values of all types go through expressions as they are.
+// TestValues: expressions preserve values of all types.
 func TestValues(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct{ expression, field, spec, want string }{
@@ -200,10 +198,10 @@ func TestValues(t *testing.T) {
 	}
 }
 
-// TestRefusedRules: what does not fit the schema is refused, and the error names the field.
-func TestRefusedRules(t *testing.T) {
+// TestInvalidRules: rules that do not fit the schema are rejected, and the error contains the field.
+func TestInvalidRules(t *testing.T) {
 	t.Parallel()
-	for _, row := range []struct{ conversion, field, says string }{
+	for _, row := range []struct{ conversion, field, message string }{
 		{`{from: v3, to: v2, rules: []}`, "spec.conversions[0].from", "version of the APIResourceSchema"},
 		{`{from: v1, to: v3, rules: []}`, "spec.conversions[0].to", "version of the APIResourceSchema"},
 		{`{from: v1, to: v2, rules: [{field: .spec.nope.x, destination: .spec.same}]}`, "spec.conversions[0].rules[0].field", "version v1 has no field .spec.nope"},
@@ -217,11 +215,11 @@ func TestRefusedRules(t *testing.T) {
 	} {
 		_, err := compile(t, "conversions: ["+row.conversion+"]")
 		require.ErrorContains(t, err, row.field, row.conversion)
-		require.ErrorContains(t, err, row.says, row.conversion)
+		require.ErrorContains(t, err, row.message, row.conversion)
 	}
 }
 
-// TestSelectableFields: rules may not decide about selectable fields of the version that they make.
+// TestSelectableFields: rules must not affect selectable fields of their target version.
 func TestSelectableFields(t *testing.T) {
 	t.Parallel()
 	var schema apis.APIResourceSchema
@@ -245,13 +243,12 @@ func TestSelectableFields(t *testing.T) {
 	}
 }
 
-// loops is an expression that costs ten to the n.
+// loops returns an expression that costs ten to the n.
 func loops(n int) string {
 	return strings.Repeat("[0,1,2,3,4,5,6,7,8,9].map(x, ", n) + "x" + strings.Repeat(")", n)
 }
 
-// TestCosts: rules that cost too much for an object, or make too much of it, fail, and
-// the limit is one for all rules of a conversion.
+// TestCosts: rules fail if they are too expensive or their results are too large. All rules of a conversion share one limit.
 func TestCosts(t *testing.T) {
 	t.Parallel()
 	tags := make([]string, 3000)
@@ -263,7 +260,7 @@ func TestCosts(t *testing.T) {
 	rule := func(n, expression string) string {
 		return `{field: .spec.tags, destination: .spec.anything.` + n + `, transformation: "` + expression + `"}`
 	}
-	for _, row := range []struct{ rules, says string }{
+	for _, row := range []struct{ rules, message string }{
 		{rule("a", "self.map(x, self.filter(y, y == x).size())"), "cost"},
 		{rule("a", "[self]"+strings.Repeat(".map(a, a + a)", 24)+"[0]"), "more than 3145728 bytes"},
 		{rule("a", "[[0]]"+strings.Repeat(".map(a, [a, a])", 24)), "more than 3145728 bytes"},
@@ -278,9 +275,9 @@ func TestCosts(t *testing.T) {
 		r, err := compile(t, "{conversions: [{from: v1, to: v2, rules: ["+row.rules+"]}]}")
 		require.NoError(t, err, row.rules)
 		_, err = r.Convert(person(t, "v1", `{metadata: {name: a}, spec: {tags: `+string(many)+`}}`), "example.org/v2")
-		require.ErrorContains(t, err, row.says, row.rules)
+		require.ErrorContains(t, err, row.message, row.rules)
 	}
-	// Each of them may cost what is left, and no more.
+	// Each of them fits into the remaining budget, but not all together.
 	half := "self.map(x, x).map(x, x).map(x, x)"
 	var several []string
 	for i := range 40 {
@@ -297,8 +294,7 @@ func TestCosts(t *testing.T) {
 	require.ErrorContains(t, err, "the conversion of one object may cost 250000, and its rules cost more")
 }
 
-// FuzzConvert: no object and no rules of whatever form break anything but their own
-// conversion.
+// FuzzConvert: invalid objects and rules affect only their own conversion.
 func FuzzConvert(f *testing.F) {
 	f.Add(rules, `{"metadata":{"name":"a"},"spec":{"name":"Ada","last":null,"tags":["x",1,{}],"port":"x"}}`)
 	f.Add(rules, `{"metadata":{"annotations":{"preserve.conversion.apis.kcp.io/v2":"{\"spec.extra\":[]}"}},"spec":[]}`)

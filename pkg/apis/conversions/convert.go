@@ -16,13 +16,11 @@ import (
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 )
 
-// Convert returns an object in another API version, which it leaves as it is. What no
-// rule is about stays where it is: whoever calls prunes by the schema. It fails where a
-// rule does, costs too much, or makes too much.
+// Convert returns an object in another API version. Fields without a rule are not changed, so the caller must prune the
+// result according to the schema. It fails if a rule fails, or if the conversion exceeds the limits of cost and size.
 //
-// What a version says and another cannot is, if the APIConversion has it preserved, in
-// an annotation of the object in the other. Clients may write that annotation: of it
-// only preserved fields are taken, and it is left alone if it is not of the form.
+// Fields that the other version does not have are kept in an annotation if the APIConversion preserves them. Clients may
+// write this annotation: only preserved fields are restored from it, and malformed ones are ignored.
 func (r *Rules) Convert(in *unstructured.Unstructured, to string) (*unstructured.Unstructured, error) {
 	gv, err := schema.ParseGroupVersion(to)
 	if err != nil {
@@ -33,9 +31,9 @@ func (r *Rules) Convert(in *unstructured.Unstructured, to string) (*unstructured
 	from := in.GroupVersionKind().Version
 	between := r.between[pair{from, gv.Version}]
 	if between != nil {
-		left := budget{cost: costLimit, bytes: maxResultBytes}
+		remaining := budget{cost: costLimit, bytes: maxResultBytes}
 		for i := range between.rules {
-			if err := between.rules[i].apply(in.Object, out.Object, &left); err != nil {
+			if err := between.rules[i].apply(in.Object, out.Object, &remaining); err != nil {
 				return nil, fmt.Errorf("%s of the APIConversion: %w", between.rules[i].at, err)
 			}
 		}
@@ -49,32 +47,31 @@ func (r *Rules) Convert(in *unstructured.Unstructured, to string) (*unstructured
 	return out, nil
 }
 
-// apply sets the destination in out to what the source becomes, and removes it
-// where there is no source: what it was in the other version means something else.
-func (r *rule) apply(in, out map[string]any, left *budget) error {
-	value, ok := get(in, r.source)
+// apply sets the destination in out. If there is no source it removes the destination, whose value from the
+// other version may have another meaning.
+func (r *rule) apply(in, out map[string]any, remaining *budget) error {
+	value, ok, _ := unstructured.NestedFieldNoCopy(in, r.source...)
 	if ok && r.program != nil && (value != nil || r.schema == nil || r.schema.Nullable) {
-		computed, err := r.compute(value, left)
+		computed, err := r.compute(value, remaining)
 		switch {
 		case err != nil:
 			return err
 		case computed == nil:
-			remove(out, r.destination)
+			unstructured.RemoveNestedField(out, r.destination...)
 		default:
 			set(out, r.destination, computed)
 		}
 		return nil
 	}
 	if !ok || r.program != nil {
-		remove(out, r.destination)
+		unstructured.RemoveNestedField(out, r.destination...)
 		return nil
 	}
 	set(out, r.destination, runtime.DeepCopyJSONValue(value))
 	return nil
 }
 
-// compute runs the transformation.
-func (r *rule) compute(value any, left *budget) (any, error) {
+func (r *rule) compute(value any, remaining *budget) (any, error) {
 	var given ref.Val
 	if r.schema != nil {
 		given = schemacel.UnstructuredToVal(value, r.schema)
@@ -82,30 +79,30 @@ func (r *rule) compute(value any, left *budget) (any, error) {
 		given = types.DefaultTypeAdapter.NativeToValue(value)
 	}
 	if types.IsError(given) {
-		return nil, fmt.Errorf("the field is not what the schema says: %v", given)
+		return nil, fmt.Errorf("the field does not match the schema: %v", given)
 	}
 	result, details, err := r.program.Eval(map[string]any{self: given})
 	if details != nil && details.ActualCost() != nil {
-		if err := left.spend(*details.ActualCost()); err != nil {
+		if err := remaining.spend(*details.ActualCost()); err != nil {
 			return nil, err
 		}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("the transformation failed: %w", err)
 	}
-	return left.toJSON(result)
+	return remaining.toJSON(result)
 }
 
-// preservedFor is the annotation with the fields that are preserved for a version.
+// preservedFor returns the annotation with the preserved fields of a version.
 func preservedFor(version string) string {
 	return apisv1alpha1.VersionPreservationAnnotationKeyPrefix + version
 }
 
-// keep puts the fields that the other version cannot say into the annotation for from.
+// keep stores the preserved fields of the version from in the annotation.
 func (c *conversion) keep(in, out *unstructured.Unstructured, from string) error {
 	values := map[string]any{}
 	for _, names := range c.preserve {
-		if value, ok := get(in.Object, names); ok {
+		if value, ok, _ := unstructured.NestedFieldNoCopy(in.Object, names...); ok {
 			values[strings.Join(names, ".")] = value
 		}
 	}
@@ -132,7 +129,7 @@ func (c *conversion) keep(in, out *unstructured.Unstructured, from string) error
 	return nil
 }
 
-// restore takes the fields that are preserved for a version out of their annotation.
+// restore moves the preserved fields of a version from the annotation to the object.
 func (r *Rules) restore(out *unstructured.Unstructured, version string) {
 	annotations := out.GetAnnotations()
 	text, ok := annotations[preservedFor(version)]
@@ -152,20 +149,7 @@ func (r *Rules) restore(out *unstructured.Unstructured, version string) {
 	out.SetAnnotations(annotations)
 }
 
-// get returns the value of a field.
-func get(in map[string]any, names []string) (any, bool) {
-	for _, name := range names[:len(names)-1] {
-		next, ok := in[name].(map[string]any)
-		if !ok {
-			return nil, false
-		}
-		in = next
-	}
-	value, ok := in[names[len(names)-1]]
-	return value, ok
-}
-
-// set sets a field, in place of whatever else is where objects have to be.
+// set sets a field. Unlike unstructured.SetNestedField, it replaces parents that are not objects.
 func set(in map[string]any, names []string, value any) {
 	for _, name := range names[:len(names)-1] {
 		next, ok := in[name].(map[string]any)
@@ -176,16 +160,4 @@ func set(in map[string]any, names []string, value any) {
 		in = next
 	}
 	in[names[len(names)-1]] = value
-}
-
-// remove removes a field.
-func remove(in map[string]any, names []string) {
-	for _, name := range names[:len(names)-1] {
-		next, ok := in[name].(map[string]any)
-		if !ok {
-			return
-		}
-		in = next
-	}
-	delete(in, names[len(names)-1])
 }

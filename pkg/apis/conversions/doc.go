@@ -1,8 +1,8 @@
-// Package conversions compiles the rules of APIConversions against the schema of their
-// name, and converts objects by them.
+// Package conversions compiles the rules of an APIConversion against the APIResourceSchema with the same
+// name, and converts objects with them.
 //
 //	APIResourceSchema ─┐
-//	APIConversion     ─┴─► Compile ─► Rules ─► Convert: one object, within bounded cost
+//	APIConversion     ─┴─► Compile ─► Rules ─► Convert: one object, with bounded cost
 //
-// It asks nobody and keeps nothing. docs/bindings.md explains the kinds.
+// It is pure and stateless. docs/bindings.md explains the kinds.
 package conversions

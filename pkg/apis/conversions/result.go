@@ -12,22 +12,20 @@ import (
 	"github.com/google/cel-go/common/types/traits"
 )
 
-// maxResultBytes is about how large what the rules of one conversion compute may be, all
-// together: a request may be as large.
+// maxResultBytes limits the results of all rules of one conversion, approximately. A request may have the same size.
 const maxResultBytes = 3 << 20
 
-// valueBytes is what a value counts at least.
+// valueBytes is the minimum size that is counted for a value.
 const valueBytes = 8
 
 var errTooLarge = fmt.Errorf("the rules make more than %d bytes of one object", maxResultBytes)
 
-// budget is what the rules of one conversion may still spend.
+// budget is the remaining budget of one conversion.
 type budget struct {
 	cost  uint64
 	bytes int
 }
 
-// spend takes from the cost.
 func (b *budget) spend(cost uint64) error {
 	if cost > b.cost {
 		return fmt.Errorf("the conversion of one object may cost %d, and its rules cost more", costLimit)
@@ -36,7 +34,6 @@ func (b *budget) spend(cost uint64) error {
 	return nil
 }
 
-// take takes from the bytes.
 func (b *budget) take(bytes int) error {
 	if b.bytes -= valueBytes + bytes; b.bytes < 0 {
 		return errTooLarge
@@ -44,8 +41,8 @@ func (b *budget) take(bytes int) error {
 	return nil
 }
 
-// toJSON returns a value as it is in objects. Lists may be small in memory and large in
-// JSON: what CEL adds to each other it does not copy.
+// toJSON converts a CEL value to JSON. Values that are small in memory may be large in JSON, because CEL
+// concatenates lists without copying them.
 func (b *budget) toJSON(value ref.Val) (any, error) {
 	if err := b.take(0); err != nil {
 		return nil, err
@@ -84,7 +81,7 @@ func (b *budget) toJSON(value ref.Val) (any, error) {
 		return nil, fmt.Errorf("the transformation failed: %w", v)
 	case traits.Mapper:
 		if part, ok := v.Value().(map[string]any); ok {
-			return b.copy(part) // of the object, whose names are other ones in CEL
+			return b.copy(part) // a part of the object, whose names are escaped in CEL
 		}
 		return b.mapToJSON(v)
 	case traits.Lister:
@@ -125,7 +122,6 @@ func (b *budget) mapToJSON(m traits.Mapper) (any, error) {
 	return out, nil
 }
 
-// copy copies a part of an object.
 func (b *budget) copy(part any) (any, error) {
 	switch p := part.(type) {
 	case map[string]any:

@@ -11,9 +11,9 @@ import (
 	"github.com/shardplane/shardplane/pkg/apis"
 )
 
-// ValidateSelectable returns the rules and preserved fields that decide about a selectable field. Lists and watches
-// match a selectable field with the field of the same path in what is stored, in whatever version. To convert each
-// object for this would run expressions of tenants wherever events are dispatched.
+// ValidateSelectable rejects rules and preserved fields that affect selectable fields. Lists and watches compare field
+// selectors with stored objects, in any version. Converting each object for that would run expressions of tenants for
+// every dispatched event.
 func ValidateSelectable(crd *apiextensionsv1.CustomResourceDefinitionSpec, spec *apisv1alpha1.APIConversionSpec) field.ErrorList {
 	selectable := map[string][][]string{}
 	for i := range crd.Versions {

@@ -5,10 +5,10 @@ import (
 	apiservercel "k8s.io/apiserver/pkg/cel"
 )
 
-// self is the variable with the value of the field.
+// self is the CEL variable that contains the value of the field.
 const self = "self"
 
-// sizes are how large parts of a value may be, by its schema.
+// sizes estimates the sizes of parts of a value according to its schema.
 type sizes struct{ root *apiservercel.DeclType }
 
 // EstimateSize implements checker.CostEstimator.
@@ -25,11 +25,11 @@ func (s sizes) EstimateSize(element checker.AstNode) *checker.SizeEstimate {
 		case "@keys":
 			at = at.KeyType
 		default:
-			known := at.Fields[name]
-			if known == nil {
+			f := at.Fields[name]
+			if f == nil {
 				return nil
 			}
-			at = known.Type
+			at = f.Type
 		}
 		if at == nil {
 			return nil

@@ -23,13 +23,13 @@ const maxMatchConditions = 64
 
 var identifier = regexp.MustCompile(`^[a-zA-Z_][a-zA-Z0-9_]*$`)
 
-// compilerFor holds the compiler of webhooks' match conditions, which know no
-// variables: it costs some milliseconds to make and nothing to share.
+// compilerFor is the shared compiler of webhooks' match conditions, which have no variables. Creating it takes
+// milliseconds.
 var compilerFor = sync.OnceValue(func() plugincel.Compiler {
 	return plugincel.NewCompiler(environment.MustBaseEnvSet(environment.DefaultCompatibilityVersion()))
 })
 
-// expressions compiles what one object holds, variables as they come.
+// expressions compiles the expressions of one object, including variables.
 type expressions struct {
 	compiler plugincel.Compiler
 	composed *plugincel.CompositedCompiler
@@ -37,7 +37,6 @@ type expressions struct {
 	patterns patterns.Total
 }
 
-// newExpressions returns the compiler for objects without variables.
 func newExpressions(hasParams bool) *expressions {
 	return &expressions{
 		compiler: compilerFor(),
@@ -45,7 +44,6 @@ func newExpressions(hasParams bool) *expressions {
 	}
 }
 
-// newPolicyExpressions returns the compiler for policies.
 func newPolicyExpressions(hasParams bool) (*expressions, error) {
 	composed, err := plugincel.NewCompositedCompiler(environment.MustBaseEnvSet(environment.DefaultCompatibilityVersion()))
 	if err != nil {
@@ -56,7 +54,7 @@ func newPolicyExpressions(hasParams bool) (*expressions, error) {
 	return e, nil
 }
 
-// check compiles an expression that must be there.
+// check compiles a required expression.
 func (e *expressions) check(accessor plugincel.ExpressionAccessor, options plugincel.OptionalVariableDeclarations, path *field.Path) field.ErrorList {
 	text := accessor.GetExpression()
 	if strings.TrimSpace(text) == "" {
@@ -68,8 +66,8 @@ func (e *expressions) check(accessor plugincel.ExpressionAccessor, options plugi
 	return compileError(e.compiler.CompileCELExpression(accessor, options, environment.NewExpressions), text, path)
 }
 
-// checkPatterns returns an error if the regular expressions of an expression are too large. Compiling the
-// expression compiles them.
+// checkPatterns returns an error if the regular expressions of an expression are too large. It must be called before
+// compiling the expression, which compiles them, too.
 func (e *expressions) checkPatterns(text string, path *field.Path) field.ErrorList {
 	if err := e.patterns.AddExpression(text); err != nil {
 		return field.ErrorList{patterns.Invalid(path, text, err)}
@@ -84,7 +82,7 @@ func compileError(result plugincel.CompilationResult, text string, path *field.P
 	return field.ErrorList{field.Invalid(path, text, result.Error.Error())}
 }
 
-// variables compiles variables, each of which may use those before it.
+// variables compiles variables. Each of them may use the previous ones.
 func (e *expressions) variables(variables []admissionregistrationv1.Variable, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	names := sets.New[string]()

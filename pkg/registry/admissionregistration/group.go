@@ -1,9 +1,8 @@
-// Package admissionregistration describes the resources with which the users of
-// a logical cluster say what may be written there: webhook configurations, and
-// policies with their bindings, mutating and validating.
+// Package admissionregistration describes the resources that restrict or change writes to a logical cluster: webhook
+// configurations, and mutating and validating policies with their bindings.
 //
-// What is stored here is valid: expressions compile, selectors parse, URLs are
-// https. Who enforces it is the package admission.
+// Stored objects are valid: expressions compile, selectors can be parsed, and URLs are https. Package admission enforces
+// them.
 package admissionregistration
 
 import (

@@ -23,7 +23,6 @@ var (
 	reinvocationPolicies = []admissionregistrationv1.ReinvocationPolicyType{admissionregistrationv1.IfNeededReinvocationPolicy, admissionregistrationv1.NeverReinvocationPolicy}
 )
 
-// oneOf checks that value is among those that are known.
 func oneOf[T ~string](value T, path *field.Path, known ...T) field.ErrorList {
 	if slices.Contains(known, value) {
 		return nil
@@ -31,7 +30,6 @@ func oneOf[T ~string](value T, path *field.Path, known ...T) field.ErrorList {
 	return field.ErrorList{field.NotSupported(path, value, known)}
 }
 
-// noWildcardWithOthers checks that "*" stands alone.
 func noWildcardWithOthers[T ~string](values []T, path *field.Path, required string) field.ErrorList {
 	switch {
 	case len(values) == 0:
@@ -62,8 +60,8 @@ func validateRule(rule *admissionregistrationv1.RuleWithOperations, path *field.
 	return errs
 }
 
-// validateResources checks names as "pods", "pods/log", "pods/*", "*", "*/scale"
-// and "*/*": each alone and together, where one must not include another.
+// validateResources validates names such as "pods", "pods/log", "pods/*", "*", "*/scale" and "*/*". No name may include
+// another one.
 func validateResources(resources []string, path *field.Path) field.ErrorList {
 	if len(resources) == 0 {
 		return field.ErrorList{field.Required(path, "")}

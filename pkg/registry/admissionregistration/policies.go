@@ -17,10 +17,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/registry/resource"
 )
 
-// maxAuditAnnotations is how many audit annotations one policy may make.
+// maxAuditAnnotations is the maximum number of audit annotations of a policy.
 const maxAuditAnnotations = 20
-
-// maxMessageExpression is how long a messageExpression may be.
 const maxMessageExpression = 5 * 1024
 
 var reasons = []metav1.StatusReason{
@@ -119,7 +117,7 @@ func policyColumns[T resource.Object](header, description string, of func(T) (in
 	}
 }
 
-// policyFields are the fields that both kinds of policies have.
+// policyFields are the common fields of both kinds of policies.
 type policyFields struct {
 	paramKind        *admissionregistrationv1.ParamKind
 	matchConstraints *admissionregistrationv1.MatchResources
@@ -128,8 +126,7 @@ type policyFields struct {
 	variables        []admissionregistrationv1.Variable
 }
 
-// validatePolicy checks what both kinds have and returns the compiler that
-// knows the policy's variables.
+// validatePolicy validates the common fields and returns a compiler with the policy's variables.
 func validatePolicy(policy policyFields) (*expressions, field.ErrorList) {
 	e, err := newPolicyExpressions(policy.paramKind != nil)
 	if err != nil {
@@ -274,7 +271,7 @@ func validateAuditAnnotations(e *expressions, obj *admissionregistrationv1.Valid
 		if a.Key == "" {
 			errs = append(errs, field.Required(path.Child("key"), ""))
 		} else {
-			// In the audit log, the key stands behind the name of the policy.
+			// In the audit log, the key follows the name of the policy.
 			for _, msg := range validation.IsQualifiedName(obj.Name + "/" + a.Key) {
 				errs = append(errs, field.Invalid(path.Child("key"), a.Key, msg))
 			}

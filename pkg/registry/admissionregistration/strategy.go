@@ -17,11 +17,8 @@ var (
 	spec     = field.NewPath("spec")
 )
 
-// strategy is what all of these resources have in common: a generation that
-// counts the changes of what is wanted, and validation of what changed.
-//
-// An object that was stored is not validated again as long as it stays as it
-// is: the rules may have become stricter since.
+// strategy is the common strategy of these resources: a generation that counts changes of the desired state, and
+// validation of changes. Unchanged objects are not validated again, because the rules may have become stricter.
 func strategy[T resource.Object](wanted func(T) any, validate func(T) field.ErrorList) resource.Strategy[T] {
 	return resource.Strategy[T]{
 		PrepareForCreate: func(_ context.Context, obj T) { obj.SetGeneration(1) },
@@ -48,7 +45,6 @@ func validateMeta(obj metav1.Object) field.ErrorList {
 	return apivalidation.ValidateObjectMetaAccessor(obj, false, apivalidation.NameIsDNSSubdomain, metadata)
 }
 
-// ptrDefault sets *p to value where it is not set.
 func ptrDefault[T any](p **T, value T) {
 	if *p == nil {
 		*p = &value

@@ -77,7 +77,7 @@ func webhookColumns[T resource.Object](doc map[string]string, count func(T) int)
 	}
 }
 
-// webhookFields are the fields that both kinds of webhooks have.
+// webhookFields are the common fields of both kinds of webhooks.
 type webhookFields struct {
 	name              string
 	clientConfig      *admissionregistrationv1.WebhookClientConfig
@@ -122,7 +122,7 @@ func defaultWebhook(hook webhookFields) {
 
 const maxTimeoutSeconds = 30
 
-// reviewVersions are the versions of AdmissionReview that the server speaks.
+// reviewVersions are the supported versions of AdmissionReview.
 var reviewVersions = []string{"v1", "v1beta1"}
 
 func validateMutatingWebhooks(obj *admissionregistrationv1.MutatingWebhookConfiguration) field.ErrorList {
@@ -147,7 +147,7 @@ func validateValidatingWebhooks(obj *admissionregistrationv1.ValidatingWebhookCo
 	return errs
 }
 
-// validateWebhook checks what both kinds have; names holds the names before it.
+// validateWebhook validates the common fields. names contains the names of previous webhooks.
 func validateWebhook(hook webhookFields, names map[string]bool, path *field.Path) field.ErrorList {
 	errs := validation.IsFullyQualifiedName(path.Child("name"), hook.name)
 	if names[hook.name] {
@@ -186,7 +186,7 @@ func validateReviewVersions(versions []string, path *field.Path) field.ErrorList
 		return field.ErrorList{field.Required(path, "must specify one of "+all)}
 	}
 	var errs field.ErrorList
-	known, seen := false, map[string]bool{}
+	supported, seen := false, map[string]bool{}
 	for i, version := range versions {
 		if seen[version] {
 			errs = append(errs, field.Invalid(path.Index(i), version, "duplicate version"))
@@ -195,9 +195,9 @@ func validateReviewVersions(versions []string, path *field.Path) field.ErrorList
 		for _, msg := range validation.IsDNS1035Label(version) {
 			errs = append(errs, field.Invalid(path.Index(i), version, msg))
 		}
-		known = known || slices.Contains(reviewVersions, version)
+		supported = supported || slices.Contains(reviewVersions, version)
 	}
-	if !known && len(errs) == 0 {
+	if !supported && len(errs) == 0 {
 		errs = append(errs, field.Invalid(path, versions, "must include at least one of "+all))
 	}
 	return errs

@@ -1,5 +1,4 @@
-// Package authentication describes the resources of authentication.k8s.io: the
-// questions whose a token is and who is asking.
+// Package authentication describes the resources of authentication.k8s.io: token reviews and self subject reviews.
 package authentication
 
 import (
@@ -18,20 +17,18 @@ import (
 	"github.com/shardplane/shardplane/pkg/registry/resource"
 )
 
-// defaultTokenLifetime is what a TokenRequest asks for that does not say.
+// defaultTokenLifetime is the default expiration of TokenRequests, in seconds.
 const defaultTokenLifetime = int64(60 * 60)
 
-// Config is what the answers are made from.
+// Config configures the reviews.
 type Config struct {
-	// Tokens knows whose a token is; without it no token is anybody's. It is
-	// asked in the logical cluster of the review.
+	// Tokens authenticates tokens in the logical cluster of the review. Without it, no token is valid.
 	Tokens authenticator.Token
-	// Audiences are those of this API, for reviews that name none.
+	// Audiences are the audiences of this API, for reviews without audiences.
 	Audiences authenticator.Audiences
 }
 
-// Group returns authentication.k8s.io/v1. With the zero Config it serves only
-// to register the types.
+// Group returns authentication.k8s.io/v1. The zero Config is sufficient to register the types.
 func Group(c Config) resource.Group {
 	return resource.Group{
 		GroupVersion: authenticationv1.SchemeGroupVersion,
@@ -51,8 +48,7 @@ func Group(c Config) resource.Group {
 	}
 }
 
-// addTokenRequest registers the kind of serviceaccounts/token, a subresource of
-// the core group.
+// addTokenRequest registers the kind of serviceaccounts/token, a subresource of the core group.
 func addTokenRequest(scheme *runtime.Scheme) error {
 	group := authenticationv1.GroupName
 	for _, version := range []string{authenticationv1.SchemeGroupVersion.Version, runtime.APIVersionInternal} {
@@ -102,19 +98,19 @@ func (c Config) token(ctx context.Context, review *authenticationv1.TokenReview)
 }
 
 func self(ctx context.Context, _ *authenticationv1.SelfSubjectReview) (runtime.Object, error) {
-	who, ok := genericapirequest.UserFrom(ctx)
+	u, ok := genericapirequest.UserFrom(ctx)
 	if !ok {
 		return nil, apierrors.NewBadRequest("no user present on request")
 	}
 	return &authenticationv1.SelfSubjectReview{
 		ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.Now()},
-		Status:     authenticationv1.SelfSubjectReviewStatus{UserInfo: infoOf(who)},
+		Status:     authenticationv1.SelfSubjectReviewStatus{UserInfo: infoOf(u)},
 	}, nil
 }
 
-func infoOf(who user.Info) authenticationv1.UserInfo {
-	info := authenticationv1.UserInfo{Username: who.GetName(), UID: who.GetUID(), Groups: who.GetGroups()}
-	if extra := who.GetExtra(); len(extra) > 0 {
+func infoOf(u user.Info) authenticationv1.UserInfo {
+	info := authenticationv1.UserInfo{Username: u.GetName(), UID: u.GetUID(), Groups: u.GetGroups()}
+	if extra := u.GetExtra(); len(extra) > 0 {
 		info.Extra = make(map[string]authenticationv1.ExtraValue, len(extra))
 		for key, values := range extra {
 			info.Extra[key] = values

@@ -13,8 +13,6 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 )
 
-// attributesOf returns what the authorizer is asked: about a resource, or else
-// about a path.
 func attributesOf(u user.Info, resource *authorizationv1.ResourceAttributes, path *authorizationv1.NonResourceAttributes) authorizer.AttributesRecord {
 	if resource == nil {
 		return authorizer.AttributesRecord{User: u, Verb: path.Verb, Path: path.Path}
@@ -38,8 +36,7 @@ func attributesOf(u user.Info, resource *authorizationv1.ResourceAttributes, pat
 	return a
 }
 
-// fieldRequirements returns the requirements of a selector that can be
-// understood, and what is wrong with the others.
+// fieldRequirements returns the valid requirements of a selector, and an error for the others.
 func fieldRequirements(selector *authorizationv1.FieldSelectorAttributes) (fields.Requirements, error) {
 	if selector == nil {
 		return nil, nil
@@ -75,7 +72,6 @@ func fieldRequirements(selector *authorizationv1.FieldSelectorAttributes) (field
 	return requirements, errors.Join(errs...)
 }
 
-// labelOperators are the operators of selectors, as the labels package has them.
 var labelOperators = map[metav1.LabelSelectorOperator]selection.Operator{
 	metav1.LabelSelectorOpIn:           selection.In,
 	metav1.LabelSelectorOpNotIn:        selection.NotIn,
@@ -83,7 +79,6 @@ var labelOperators = map[metav1.LabelSelectorOperator]selection.Operator{
 	metav1.LabelSelectorOpDoesNotExist: selection.DoesNotExist,
 }
 
-// labelRequirements is fieldRequirements for labels.
 func labelRequirements(selector *authorizationv1.LabelSelectorAttributes) (labels.Requirements, error) {
 	if selector == nil {
 		return nil, nil

@@ -1,6 +1,5 @@
-// Package authorization describes the resources of authorization.k8s.io: the
-// questions who may do what. They are asked of the authorizer that decides on
-// requests, in the logical cluster that the question is asked in.
+// Package authorization describes the resources of authorization.k8s.io: access reviews. They are evaluated by the
+// authorizer of requests, in the logical cluster of the review.
 package authorization
 
 import (
@@ -20,16 +19,14 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// Config is what the answers are made from.
+// Config configures the reviews.
 type Config struct {
-	// Authorizer decides.
 	Authorizer authorizer.UnconditionalAuthorizer
 	// Rules lists the rules of a user.
 	Rules authorizer.RuleResolver
 }
 
-// Group returns authorization.k8s.io/v1. With the zero Config it serves only to
-// register the types.
+// Group returns authorization.k8s.io/v1. The zero Config is sufficient to register the types.
 func Group(c Config) resource.Group {
 	return resource.Group{
 		GroupVersion: authorizationv1.SchemeGroupVersion,
@@ -130,11 +127,9 @@ func (c Config) rules(ctx context.Context, review *authorizationv1.SelfSubjectRu
 	return review, nil
 }
 
-// decide asks the authorizer.
 func (c Config) decide(ctx context.Context, attributes authorizer.AttributesRecord) authorizationv1.SubjectAccessReviewStatus {
 	decision, reason, err := c.Authorizer.Authorize(ctx, attributes)
-	// Selectors that cannot be parsed make the question broader, as if they had
-	// not been there; the asker is told.
+	// Selectors that cannot be parsed are ignored, which makes the question broader, and reported.
 	if attributes.FieldSelectorParsingErr != nil {
 		err = errors.Join(err, fmt.Errorf("spec.resourceAttributes.fieldSelector partially ignored due to parse error: %w", attributes.FieldSelectorParsingErr))
 	}
@@ -152,7 +147,6 @@ func (c Config) decide(ctx context.Context, attributes authorizer.AttributesReco
 	return status
 }
 
-// subjectOf returns the user that a review names.
 func subjectOf(spec authorizationv1.SubjectAccessReviewSpec) user.Info {
 	info := &user.DefaultInfo{Name: spec.User, Groups: spec.Groups, UID: spec.UID}
 	if len(spec.Extra) > 0 {

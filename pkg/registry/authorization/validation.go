@@ -72,7 +72,7 @@ func validateRequirement(key, operator string, values int, at *field.Path) field
 	return errs
 }
 
-// noMetadata refuses metadata: a question is not kept.
+// noMetadata rejects metadata, because reviews are not stored.
 func noMetadata(meta metav1.ObjectMeta) field.ErrorList {
 	meta.ManagedFields = nil
 	if equality.Semantic.DeepEqual(metav1.ObjectMeta{}, meta) {

@@ -1,6 +1,5 @@
-// Package certificates describes the resources of certificates.k8s.io:
-// certificate signing requests. They are kept, approved and denied here;
-// signing is for controllers of whoever owns the signer.
+// Package certificates describes the resources of certificates.k8s.io: certificate signing requests. The server stores,
+// approves and denies them. Controllers of the signer's owner sign them.
 package certificates
 
 import (
@@ -25,10 +24,10 @@ import (
 	"github.com/shardplane/shardplane/pkg/registry/validate"
 )
 
-// Config is what the group needs.
+// Config configures the group.
 type Config struct {
-	// Authorizer is asked whether a user may approve for a signer, or sign as
-	// one. Without it only the rights on the subresources count.
+	// Authorizer is used for the verbs approve and sign on signers. Without it, only permissions on the subresources
+	// are required.
 	Authorizer authorizer.UnconditionalAuthorizer
 }
 
@@ -114,7 +113,7 @@ func requestedDuration(request *csr) any {
 	return duration.HumanDuration(time.Duration(*request.Spec.ExpirationSeconds) * time.Second)
 }
 
-// summary is what kubectl shows of the conditions.
+// summary returns kubectl's summary of the conditions.
 func summary(request *csr) string {
 	has := map[certificatesv1.RequestConditionType]bool{}
 	for _, condition := range request.Status.Conditions {
@@ -138,13 +137,13 @@ func summary(request *csr) string {
 	return text
 }
 
-// prepare writes down who asks; what the client says about that is dropped.
+// prepare sets the requesting user, and ignores the values of the client.
 func prepare(ctx context.Context, request *csr) {
 	spec := &request.Spec
 	spec.Username, spec.UID, spec.Groups, spec.Extra = "", "", nil, nil
-	if who, ok := genericapirequest.UserFrom(ctx); ok {
-		spec.Username, spec.UID, spec.Groups = who.GetName(), who.GetUID(), who.GetGroups()
-		if extra := who.GetExtra(); len(extra) > 0 {
+	if u, ok := genericapirequest.UserFrom(ctx); ok {
+		spec.Username, spec.UID, spec.Groups = u.GetName(), u.GetUID(), u.GetGroups()
+		if extra := u.GetExtra(); len(extra) > 0 {
 			spec.Extra = make(map[string]certificatesv1.ExtraValue, len(extra))
 			for key, values := range extra {
 				spec.Extra[key] = values
@@ -154,8 +153,7 @@ func prepare(ctx context.Context, request *csr) {
 	request.Status = certificatesv1.CertificateSigningRequestStatus{}
 }
 
-// prepareStatus lets a signer write the certificate and say that it failed, but
-// leaves approving to the other subresource.
+// prepareStatus allows signers to set the certificate and the condition Failed, but not to approve.
 func prepareStatus(_ context.Context, request, old *csr) {
 	request.Spec = old.Spec
 	kept := decisions(old.Status.Conditions)
@@ -168,7 +166,7 @@ func prepareStatus(_ context.Context, request, old *csr) {
 	stamp(request, old)
 }
 
-// prepareApproval lets approvers write conditions only.
+// prepareApproval allows approvers to write only conditions.
 func prepareApproval(_ context.Context, request, old *csr) {
 	request.Spec = old.Spec
 	request.Status.Certificate = old.Status.Certificate
@@ -185,7 +183,7 @@ func decisions(conditions []certificatesv1.CertificateSigningRequestCondition) [
 	return found
 }
 
-// stamp fills in the times of new conditions. A condition that is written again without a change and without times keeps them.
+// stamp sets the times of new conditions. An unchanged condition without times keeps its former times.
 func stamp(request, old *csr) {
 	before := make(map[certificatesv1.RequestConditionType]certificatesv1.CertificateSigningRequestCondition, len(old.Status.Conditions))
 	for _, condition := range old.Status.Conditions {
@@ -194,30 +192,28 @@ func stamp(request, old *csr) {
 	now := metav1.Now()
 	for i := range request.Status.Conditions {
 		condition := &request.Status.Conditions[i]
-		known := before[condition.Type]
+		former := before[condition.Type]
 		if condition.LastUpdateTime.IsZero() {
 			condition.LastUpdateTime = now
-			if known.Status == condition.Status && known.Reason == condition.Reason && known.Message == condition.Message && !known.LastUpdateTime.IsZero() {
-				condition.LastUpdateTime = known.LastUpdateTime
+			if former.Status == condition.Status && former.Reason == condition.Reason && former.Message == condition.Message && !former.LastUpdateTime.IsZero() {
+				condition.LastUpdateTime = former.LastUpdateTime
 			}
 		}
 		if !condition.LastTransitionTime.IsZero() {
 			continue
 		}
 		condition.LastTransitionTime = now
-		if known.Status == condition.Status && !known.LastTransitionTime.IsZero() {
-			condition.LastTransitionTime = known.LastTransitionTime
+		if former.Status == condition.Status && !former.LastTransitionTime.IsZero() {
+			condition.LastTransitionTime = former.LastTransitionTime
 		}
 	}
 }
 
-// admitApproval lets those change conditions who may approve for the signer.
 func (c Config) admitApproval(ctx context.Context, request, old *csr) error {
 	return c.admit(ctx, "approve", request, old)
 }
 
-// admitSigning lets those write a certificate, or that there will be none, who
-// may sign as the signer.
+// admitSigning checks the permission to sign if the certificate or the conditions change.
 func (c Config) admitSigning(ctx context.Context, request, old *csr) error {
 	if string(request.Status.Certificate) == string(old.Status.Certificate) &&
 		equality.Semantic.DeepEqual(request.Status.Conditions, old.Status.Conditions) {
@@ -227,7 +223,7 @@ func (c Config) admitSigning(ctx context.Context, request, old *csr) error {
 }
 
 func (c Config) admit(ctx context.Context, verb string, request, old *csr) error {
-	who, ok := genericapirequest.UserFrom(ctx)
+	u, ok := genericapirequest.UserFrom(ctx)
 	if !ok {
 		return apierrors.NewBadRequest("no user present on request")
 	}
@@ -235,11 +231,11 @@ func (c Config) admit(ctx context.Context, verb string, request, old *csr) error
 	domain, _, _ := strings.Cut(signer, "/")
 	for _, name := range []string{signer, domain + "/*"} {
 		decision, _, err := c.Authorizer.Authorize(ctx, authorizer.AttributesRecord{
-			User: who, Verb: verb, Name: name,
+			User: u, Verb: verb, Name: name,
 			APIGroup: certificatesv1.GroupName, APIVersion: "*", Resource: "signers", ResourceRequest: true,
 		})
 		if err != nil {
-			return apierrors.NewInternalError(fmt.Errorf("asking who may %s for %s: %w", verb, signer, err))
+			return apierrors.NewInternalError(fmt.Errorf("authorizing %s for signer %s: %w", verb, signer, err))
 		}
 		if decision == authorizer.DecisionAllow {
 			return nil

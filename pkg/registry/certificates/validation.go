@@ -20,10 +20,8 @@ import (
 )
 
 const (
-	// minExpirationSeconds is the shortest life that may be asked for.
 	minExpirationSeconds = 600
-	// maxSignerNameLength is the longest name of a signer: a namespace-like
-	// domain and a path.
+	// maxSignerNameLength is the maximum length of a domain and a path.
 	maxSignerNameLength = 571
 )
 
@@ -50,7 +48,7 @@ func validateMeta(request *csr) field.ErrorList {
 	return validate.ObjectMeta(&request.ObjectMeta, false, apivalidation.NameIsDNSSubdomain)
 }
 
-// decision tells the conditions that approvers write from those of signers.
+// decision reports whether approvers, not signers, write a condition.
 func decision(kind certificatesv1.RequestConditionType) bool {
 	return kind == certificatesv1.CertificateApproved || kind == certificatesv1.CertificateDenied
 }
@@ -81,7 +79,7 @@ func validateNew(request *csr) field.ErrorList {
 	return errs
 }
 
-// checkRequest checks that a request is one, signed by the key that it is for.
+// checkRequest checks that a request is signed with its own key.
 func checkRequest(content []byte) error {
 	block, _ := pem.Decode(content)
 	if block == nil || block.Type != "CERTIFICATE REQUEST" {
@@ -94,7 +92,7 @@ func checkRequest(content []byte) error {
 	return request.CheckSignature()
 }
 
-// signerName checks a name of the form domain/path.
+// signerName validates a name of the form domain/path.
 func signerName(name string) field.ErrorList {
 	path := spec.Child("signerName")
 	if name == "" {
@@ -138,8 +136,7 @@ func validateStatus(_ context.Context, request, old *csr) field.ErrorList {
 	return errs
 }
 
-// checkCertificate checks that content holds certificates and nothing else
-// that looks like PEM.
+// checkCertificate checks that content has only PEM blocks with certificates.
 func checkCertificate(content []byte) error {
 	found := false
 	for block, rest := pem.Decode(content); block != nil; block, rest = pem.Decode(rest) {
@@ -164,8 +161,7 @@ func validateApproval(_ context.Context, request, old *csr) field.ErrorList {
 	return validateConditions(request, old, true)
 }
 
-// validateConditions checks the conditions of a status. Those that decide the
-// fate of a request may not be taken back.
+// validateConditions validates the conditions of a status. Decisions must not be reverted.
 func validateConditions(request, old *csr, approval bool) field.ErrorList {
 	errs := validate.ObjectMetaUpdate(&request.ObjectMeta, &old.ObjectMeta)
 	seen := map[certificatesv1.RequestConditionType]bool{}
@@ -208,8 +204,7 @@ func validateCondition(condition certificatesv1.CertificateSigningRequestConditi
 	return nil
 }
 
-// ofType returns what is said with conditions of a type: their times and words
-// may change.
+// ofType returns the statuses of conditions of a type. Their times and messages may change.
 func ofType(request *csr, kind certificatesv1.RequestConditionType) []corev1.ConditionStatus {
 	var found []corev1.ConditionStatus
 	for _, condition := range request.Status.Conditions {

@@ -62,8 +62,7 @@ var leases = &resource.Resource[*coordinationv1.Lease]{
 	},
 }
 
-// dropCoordination drops the fields of coordinated leader election, unless it
-// is on or the object had them before.
+// dropCoordination removes the fields of coordinated leader election, unless it is enabled or the object had them before.
 func dropCoordination(lease, old *coordinationv1.Lease) {
 	if utilfeature.DefaultFeatureGate.Enabled(features.CoordinatedLeaderElection) {
 		return
@@ -94,8 +93,8 @@ func validateSpec(spec *coordinationv1.LeaseSpec) field.ErrorList {
 	return errs
 }
 
-// validateStrategy checks the name of an election strategy: a known one, or
-// one with a domain. The path names the field twice, as kube-apiserver does.
+// validateStrategy validates the name of an election strategy, which must be a known one or have a domain. The path
+// contains the field twice, as in kube-apiserver.
 func validateStrategy(strategy coordinationv1.CoordinatedLeaseStrategy, path *field.Path) field.ErrorList {
 	if !strings.Contains(string(strategy), "/") {
 		if strategy == coordinationv1.OldestEmulationVersion {

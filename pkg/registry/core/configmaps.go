@@ -14,7 +14,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// maxDataSize is the most that all values of a config map or secret may hold.
 const maxDataSize = corev1.MaxSecretSize
 
 var configMaps = &resource.Resource[*corev1.ConfigMap]{
@@ -63,7 +62,7 @@ func validateConfigMap(cm *corev1.ConfigMap) field.ErrorList {
 		size += len(value)
 	}
 	if size > maxDataSize {
-		// The empty path says that the object as a whole is too large.
+		// The empty path means that the object itself is too large.
 		errs = append(errs, field.TooLong(field.NewPath(""), "", maxDataSize))
 	}
 	return errs

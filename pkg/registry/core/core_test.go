@@ -25,8 +25,7 @@ func FuzzDockerConfig(f *testing.F) {
 		var object map[string]any
 		require.Equal(t, json.Unmarshal(value, &object) == nil, len(errs) == 0)
 		for _, err := range errs {
-			// No byte of a secret may come back in an error, but what the
-			// JSON parser stumbled over.
+			// Errors must not contain the content of a secret, except the byte at which the JSON parser failed.
 			require.Equal(t, "<secret contents redacted>", err.BadValue)
 		}
 	})

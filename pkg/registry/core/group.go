@@ -11,8 +11,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/registry/resource"
 )
 
-// Group returns the core group. Events, which also belong to it, are described
-// in the package events.
+// Group returns the core group without events, which package events defines.
 func Group(tokens Tokens, more ...resource.Definition) resource.Group {
 	secrets, accounts := withTokens(tokens)
 	return resource.Group{
@@ -21,8 +20,7 @@ func Group(tokens Tokens, more ...resource.Definition) resource.Group {
 	}
 }
 
-// withTokens returns the secrets, and the service accounts with a subresource
-// that makes tokens, unless nothing issues them.
+// withTokens returns the secrets, and the service accounts, with the subresource token if there is an issuer.
 func withTokens(tokens Tokens) (*resource.Resource[*corev1.Secret], *resource.Resource[*corev1.ServiceAccount]) {
 	if tokens.Issuer == nil {
 		return secrets, serviceAccounts

@@ -17,9 +17,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/registry/validate"
 )
 
-// limitRanges are stored and validated, and that is all: what they limit are
-// pods, containers and volume claims, which no logical cluster has. Clients of
-// their own that run such things elsewhere read them.
+// limitRanges are only stored and validated, because logical clusters have no pods, containers and volume claims.
+// They are for clients that run such workloads elsewhere.
 var limitRanges = &resource.Resource[*corev1.LimitRange]{
 	Name:       "limitranges",
 	Singular:   "limitrange",
@@ -50,9 +49,8 @@ var limitRanges = &resource.Resource[*corev1.LimitRange]{
 	},
 }
 
-// defaultLimits fills in the limits of containers that follow from others: the
-// default limit from the maximum, the default request from the default limit
-// or else the minimum.
+// defaultLimits sets defaults for containers: the default limit from the maximum, and the default request from the
+// default limit or the minimum.
 func defaultLimits(item *corev1.LimitRangeItem) {
 	if item.Type != corev1.LimitTypeContainer {
 		return

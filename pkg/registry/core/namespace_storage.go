@@ -19,8 +19,7 @@ import (
 
 var namespaceShortNames = []string{"ns"}
 
-// namespaceVerbs is what namespaces take over from the generic store: every
-// verb but delete, which is different, and deletecollection, which is missing.
+// namespaceVerbs are the verbs of the generic store, without delete, which is different, and deletecollection.
 type namespaceVerbs interface {
 	rest.Scoper
 	rest.Getter
@@ -33,9 +32,8 @@ type namespaceVerbs interface {
 	rest.StorageWithReadiness
 }
 
-// namespaceStorage serves namespaces. It differs from a generic store in how
-// it deletes: a namespace first becomes Terminating and goes away when the
-// finalizers of its spec are gone.
+// namespaceStorage serves namespaces. Unlike in the generic store, a deleted namespace becomes Terminating, and is
+// removed when its spec has no finalizers.
 type namespaceStorage struct {
 	namespaceVerbs
 	store *genericregistry.Store
@@ -46,7 +44,6 @@ var (
 	_ rest.ShortNamesProvider = &namespaceStorage{}
 )
 
-// newNamespaceStorage returns the storage of namespaces on a completed store.
 func newNamespaceStorage(store *genericregistry.Store) rest.Storage {
 	return &namespaceStorage{namespaceVerbs: store, store: store}
 }
@@ -54,8 +51,7 @@ func newNamespaceStorage(store *genericregistry.Store) rest.Storage {
 // ShortNames implements rest.ShortNamesProvider.
 func (s *namespaceStorage) ShortNames() []string { return namespaceShortNames }
 
-// Delete makes the namespace Terminating the first time. Later calls change
-// nothing until its spec has no finalizers, and then delete it.
+// Delete makes the namespace Terminating. If it already is, it is deleted if its spec has no finalizers.
 func (s *namespaceStorage) Delete(ctx context.Context, name string, validation rest.ValidateObjectFunc, options *metav1.DeleteOptions) (runtime.Object, bool, error) {
 	obj, err := s.store.Get(ctx, name, &metav1.GetOptions{})
 	if err != nil {
@@ -82,8 +78,7 @@ func (s *namespaceStorage) Delete(ctx context.Context, name string, validation r
 	}
 }
 
-// pinToObject makes sure that what is deleted is the namespace that was read,
-// and not another one that takes its name in between.
+// pinToObject sets preconditions, so that a namespace that was recreated in between is not deleted.
 func pinToObject(options *metav1.DeleteOptions, namespace *corev1.Namespace) error {
 	if options.Preconditions == nil {
 		options.Preconditions = &metav1.Preconditions{}
@@ -101,7 +96,7 @@ func pinToObject(options *metav1.DeleteOptions, namespace *corev1.Namespace) err
 	return nil
 }
 
-// preconditionError has the words of kube-apiserver.
+// preconditionError has the message of kube-apiserver.
 type preconditionError struct{ field, want, got string }
 
 func (e *preconditionError) Error() string {
@@ -112,7 +107,6 @@ func preconditionFailed(name, field, want, got string) error {
 	return apierrors.NewConflict(corev1.Resource("namespaces"), name, &preconditionError{field: field, want: want, got: got})
 }
 
-// terminate sets the deletion timestamp and the phase.
 func (s *namespaceStorage) terminate(ctx context.Context, name string, validation rest.ValidateObjectFunc, options *metav1.DeleteOptions) (runtime.Object, error) {
 	key, err := s.store.KeyFunc(ctx, name)
 	if err != nil {
@@ -146,7 +140,6 @@ func (s *namespaceStorage) terminate(ctx context.Context, name string, validatio
 	return out, nil
 }
 
-// interpret turns an error of the storage into one for clients.
 func interpret(err error, name string) error {
 	resource := corev1.Resource("namespaces")
 	err = storageerr.InterpretUpdateError(storageerr.InterpretGetError(err, resource, name), resource, name)
@@ -156,8 +149,7 @@ func interpret(err error, name string) error {
 	return err
 }
 
-// dependentsFinalizers returns the finalizers with those that tell the garbage
-// collector what to do with dependents: as the options say, or as they are.
+// dependentsFinalizers returns the finalizers with those for the garbage collector according to the options.
 func dependentsFinalizers(current []string, options *metav1.DeleteOptions) []string {
 	orphan := slices.Contains(current, metav1.FinalizerOrphanDependents)
 	foreground := slices.Contains(current, metav1.FinalizerDeleteDependents)

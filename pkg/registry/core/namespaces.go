@@ -36,7 +36,7 @@ var namespaces = &resource.Resource[*corev1.Namespace]{
 			errs := validateNamespace(namespace)
 			return append(errs, validate.ObjectMetaUpdate(&namespace.ObjectMeta, &old.ObjectMeta)...)
 		},
-		// A generated name is known only now; see labelNamespace.
+		// Generated names are not known before; see labelNamespace.
 		Canonicalize:        labelNamespace,
 		UnconditionalUpdate: true,
 		ResetFields:         [][]string{{"status"}},
@@ -68,7 +68,6 @@ var namespaces = &resource.Resource[*corev1.Namespace]{
 	Wrap: newNamespaceStorage,
 }
 
-// namespaceStatus changes the status only.
 var namespaceStatus = resource.Strategy[*corev1.Namespace]{
 	PrepareForUpdate: func(_ context.Context, namespace, old *corev1.Namespace) {
 		namespace.Spec = old.Spec
@@ -79,8 +78,8 @@ var namespaceStatus = resource.Strategy[*corev1.Namespace]{
 	ResetFields:         [][]string{{"spec"}},
 }
 
-// namespaceFinalize is how the controller that empties a terminating namespace
-// says that it is done: it takes its name off spec.finalizers.
+// namespaceFinalize is used by the controller that deletes the content of terminating namespaces: it removes its
+// finalizer from the spec.
 var namespaceFinalize = resource.Strategy[*corev1.Namespace]{
 	PrepareForUpdate: func(_ context.Context, namespace, old *corev1.Namespace) {
 		namespace.Status = old.Status
@@ -97,8 +96,7 @@ var namespaceFinalize = resource.Strategy[*corev1.Namespace]{
 	ResetFields:         [][]string{{"status"}},
 }
 
-// labelNamespace keeps the label that carries the name, so that selectors can
-// use it.
+// labelNamespace sets the label with the name, for selectors.
 func labelNamespace(namespace *corev1.Namespace) {
 	if namespace.Name == "" {
 		return
@@ -109,8 +107,7 @@ func labelNamespace(namespace *corev1.Namespace) {
 	namespace.Labels[corev1.LabelMetadataName] = namespace.Name
 }
 
-// prepareNamespace makes a new namespace active and claims it for the
-// controller that will empty it.
+// prepareNamespace makes a new namespace active and adds the finalizer of the namespace controller.
 func prepareNamespace(_ context.Context, namespace *corev1.Namespace) {
 	namespace.Status = corev1.NamespaceStatus{Phase: corev1.NamespaceActive}
 	if !slices.Contains(namespace.Spec.Finalizers, corev1.FinalizerKubernetes) {
@@ -139,8 +136,7 @@ func validateNamespaceStatus(_ context.Context, namespace, old *corev1.Namespace
 	return errs
 }
 
-// namespaceIsDone reports whether an update of a terminating namespace was the
-// last one: nobody holds on to it any more.
+// namespaceIsDone reports whether an update removed the last finalizer of a terminating namespace.
 func namespaceIsDone(ctx context.Context, key string, obj, existing runtime.Object) bool {
 	namespace, ok := obj.(*corev1.Namespace)
 	return ok && len(namespace.Spec.Finalizers) == 0 && genericregistry.ShouldDeleteDuringUpdate(ctx, key, obj, existing)

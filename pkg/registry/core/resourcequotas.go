@@ -20,7 +20,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// isNegativeMessage is what kube-apiserver says of a quantity below zero.
 const isNegativeMessage = "must be greater than or equal to 0"
 
 var resourceQuotas = &resource.Resource[*corev1.ResourceQuota]{
@@ -67,7 +66,7 @@ var resourceQuotas = &resource.Resource[*corev1.ResourceQuota]{
 	},
 }
 
-// quotaCell prints what is used of what is allowed, by name.
+// quotaCell returns the usages and limits of resources.
 func quotaCell(quota *corev1.ResourceQuota, include func(name string) bool) string {
 	parts := make([]string, 0, len(quota.Status.Hard))
 	for _, name := range slices.Sorted(maps.Keys(quota.Status.Hard)) {
@@ -88,7 +87,6 @@ func validateQuotaUpdate(_ context.Context, quota, old *corev1.ResourceQuota) fi
 	return errs
 }
 
-// scopesOf returns the scopes in a fixed order.
 func scopesOf(quota *corev1.ResourceQuota) []corev1.ResourceQuotaScope {
 	return slices.Sorted(slices.Values(quota.Spec.Scopes))
 }
@@ -115,8 +113,7 @@ func validateQuantities(list corev1.ResourceList, path *field.Path) field.ErrorL
 	return errs
 }
 
-// validateResourceName checks the name of what a quota counts: a qualified
-// name, and without a domain one that is known.
+// validateResourceName validates the name of a resource: qualified, or one of the standard resources.
 func validateResourceName(name string, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	for _, msg := range validation.IsQualifiedName(name) {
@@ -128,7 +125,7 @@ func validateResourceName(name string, path *field.Path) field.ErrorList {
 	return errs
 }
 
-// countedResources are those with a short name for their number.
+// countedResources have a short name for the number of objects.
 var countedResources = []corev1.ResourceName{
 	corev1.ResourceConfigMaps, corev1.ResourceSecrets, corev1.ResourceQuotas, corev1.ResourceServices,
 	corev1.ResourceServicesNodePorts, corev1.ResourceServicesLoadBalancers, corev1.ResourcePods,
@@ -151,8 +148,7 @@ func isStandardQuota(name corev1.ResourceName) bool {
 	}
 }
 
-// podScopes are the scopes that there are. All select pods, which no logical
-// cluster has, so a quota with any of them applies to nothing.
+// podScopes contains all scopes. A quota with a scope applies to nothing, because logical clusters have no pods.
 var podScopes = []corev1.ResourceQuotaScope{
 	corev1.ResourceQuotaScopeTerminating, corev1.ResourceQuotaScopeNotTerminating, corev1.ResourceQuotaScopeBestEffort,
 	corev1.ResourceQuotaScopeNotBestEffort, corev1.ResourceQuotaScopePriorityClass, corev1.ResourceQuotaScopeCrossNamespacePodAffinity,
@@ -184,7 +180,7 @@ func validateQuotaScopes(spec *corev1.ResourceQuotaSpec, path *field.Path) field
 	return errs
 }
 
-// selectsOthers returns a resource that is not counted in pods, to which no scope applies, if there is one.
+// selectsOthers returns a resource to which no scope applies, because it does not count pods, if there is one.
 func selectsOthers(hard corev1.ResourceList) (corev1.ResourceName, bool) {
 	for name := range hard {
 		if slices.Contains(countedResources, name) && name != corev1.ResourcePods || strings.HasPrefix(string(name), "count/") {

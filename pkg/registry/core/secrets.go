@@ -57,15 +57,14 @@ var secrets = &resource.Resource[*corev1.Secret]{
 	},
 }
 
-// defaultSecret sets the type and moves the write-only stringData into data.
-// It runs on decoding, before field managers see the object, so that nobody
-// ever owns or reads stringData.
+// defaultSecret sets the type and moves the write-only stringData into data. It runs on decoding, so that no field
+// manager ever owns stringData.
 func defaultSecret(secret *corev1.Secret) {
 	if secret.Type == "" {
 		secret.Type = corev1.SecretTypeOpaque
 	}
 	if len(secret.StringData) > 0 {
-		// The map may be shared with the object this one was converted from.
+		// The map may be shared with the object that this one was converted from.
 		data := make(map[string][]byte, len(secret.Data)+len(secret.StringData))
 		maps.Copy(data, secret.Data)
 		for key, value := range secret.StringData {
@@ -93,7 +92,7 @@ func validateSecret(secret *corev1.Secret) field.ErrorList {
 	return append(errs, validateSecretType(secret, data)...)
 }
 
-// validateSecretType checks what the well-known types promise to hold.
+// validateSecretType validates the keys that well-known types require.
 func validateSecretType(secret *corev1.Secret, data *field.Path) field.ErrorList {
 	switch secret.Type {
 	case corev1.SecretTypeServiceAccountToken:
@@ -128,12 +127,11 @@ func validateSecretType(secret *corev1.Secret, data *field.Path) field.ErrorList
 		}
 		return errs
 	default:
-		// Opaque, and types that are the user's own, promise nothing.
+		// Opaque and user-defined types have no required keys.
 	}
 	return nil
 }
 
-// validateJSONKey checks that the key is there and holds a JSON object.
 func validateJSONKey(secret *corev1.Secret, data *field.Path, key string) field.ErrorList {
 	value, ok := secret.Data[key]
 	if !ok {
@@ -147,7 +145,7 @@ func validateJSONKey(secret *corev1.Secret, data *field.Path, key string) field.
 
 func validateSecretUpdate(_ context.Context, secret, old *corev1.Secret) field.ErrorList {
 	errs := validate.ObjectMetaUpdate(&secret.ObjectMeta, &old.ObjectMeta)
-	errs = append(errs, validate.Immutable(secret.Type, old.Type, field.NewPath("type"))...)
+	errs = append(errs, apivalidation.ValidateImmutableField(secret.Type, old.Type, field.NewPath("type"))...)
 	var changed []string
 	if !reflect.DeepEqual(secret.Data, old.Data) {
 		changed = append(changed, "data")
@@ -156,7 +154,7 @@ func validateSecretUpdate(_ context.Context, secret, old *corev1.Secret) field.E
 	return append(errs, validateSecret(secret)...)
 }
 
-// secretWarnings tells about a TLS secret whose key does not fit.
+// secretWarnings returns a warning for a TLS secret with an invalid key pair.
 func secretWarnings(_ context.Context, secret *corev1.Secret) []string {
 	if secret.Type != corev1.SecretTypeTLS {
 		return nil

@@ -13,7 +13,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/registry/validate"
 )
 
-// mountableSecretsAnnotation is deprecated; whoever sets it is told so.
+// mountableSecretsAnnotation is deprecated.
 const mountableSecretsAnnotation = "kubernetes.io/enforce-mountable-secrets"
 
 var serviceAccounts = &resource.Resource[*corev1.ServiceAccount]{
@@ -49,8 +49,7 @@ var serviceAccounts = &resource.Resource[*corev1.ServiceAccount]{
 	Customize: func(store *genericregistry.Store) { store.ReturnDeletedObject = true },
 }
 
-// keepSecretNames reduces references to secrets, which are always of the same
-// namespace, to their names.
+// keepSecretNames reduces references to secrets to their names, because they are always in the same namespace.
 func keepSecretNames(account *corev1.ServiceAccount) {
 	for i, secret := range account.Secrets {
 		account.Secrets[i] = corev1.ObjectReference{Name: secret.Name}

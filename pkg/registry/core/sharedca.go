@@ -8,11 +8,11 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// rootCA is the name of the ConfigMap that has the same CA in each namespace.
+// rootCA is the name of the ConfigMap with the root CA, which exists in each namespace.
 const rootCA = "kube-root-ca.crt"
 
-// ShareCA returns a codec that gives all ConfigMaps with the root CA, of which the watch cache holds
-// one for each namespace, the same text.
+// ShareCA returns a codec that shares the content of all ConfigMaps with the root CA, to reduce the memory of the watch
+// cache.
 func ShareCA(codec runtime.Codec) runtime.Codec { return caCodec{codec} }
 
 type caCodec struct{ runtime.Codec }

@@ -23,27 +23,23 @@ import (
 )
 
 const (
-	// minTokenLifetime and maxTokenLifetime bound what a TokenRequest may ask
-	// for, as kube-apiserver does.
+	// minTokenLifetime and maxTokenLifetime are kube-apiserver's limits for TokenRequests, in seconds.
 	minTokenLifetime = int64(10 * 60)
 	maxTokenLifetime = int64(1 << 32)
 )
 
-// TokenIssuer makes tokens of service accounts.
+// TokenIssuer issues tokens of service accounts.
 type TokenIssuer interface {
-	// Issue returns a token for the account, bound to the secret unless that is
-	// nil, and the identifier of the token.
+	// Issue returns a token for the account and its identifier. The token is bound to the secret unless that is nil.
 	Issue(cluster logicalcluster.Name, account *corev1.ServiceAccount, secret *corev1.Secret, audiences []string, lifetime time.Duration) (token, id string, err error)
 }
 
-// Tokens says how tokens of service accounts are made. Without an Issuer the
-// subresource serviceaccounts/token is not served.
+// Tokens configures the tokens of service accounts. Without an Issuer, the subresource serviceaccounts/token is not served.
 type Tokens struct {
 	Issuer TokenIssuer
-	// Audiences are those of tokens whose request names none.
+	// Audiences is the default for requests without audiences.
 	Audiences []string
-	// MaxLifetime bounds the life of a token; longer requests are cut. 0 is no
-	// bound.
+	// MaxLifetime limits the lifetime of tokens. 0 means no limit.
 	MaxLifetime time.Duration
 }
 
@@ -70,9 +66,9 @@ func (s *tokenStorage) GroupVersionKind(schema.GroupVersion) schema.GroupVersion
 	return authenticationv1.SchemeGroupVersion.WithKind("TokenRequest")
 }
 
-// Create makes a token for the service account name.
+// Create issues a token for the service account name.
 func (s *tokenStorage) Create(ctx context.Context, name string, obj runtime.Object, admit rest.ValidateObjectFunc, options *metav1.CreateOptions) (runtime.Object, error) {
-	asked, ok := obj.(*authenticationv1.TokenRequest)
+	tokenRequest, ok := obj.(*authenticationv1.TokenRequest)
 	if !ok {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("the object is a %T and not a TokenRequest", obj))
 	}
@@ -81,36 +77,36 @@ func (s *tokenStorage) Create(ctx context.Context, name string, obj runtime.Obje
 		return nil, apierrors.NewBadRequest(err.Error())
 	}
 	namespace, _ := genericapirequest.NamespaceFrom(ctx)
-	if err := complete(asked, name, namespace, s.tokens.Audiences); err != nil {
+	if err := complete(tokenRequest, name, namespace, s.tokens.Audiences); err != nil {
 		return nil, err
 	}
 	if admit != nil {
-		if err := admit(ctx, asked.DeepCopyObject()); err != nil {
+		if err := admit(ctx, tokenRequest.DeepCopyObject()); err != nil {
 			return nil, err
 		}
 	}
-	if errs := validateTokenRequest(asked); len(errs) > 0 {
+	if errs := validateTokenRequest(tokenRequest); len(errs) > 0 {
 		return nil, apierrors.NewInvalid(s.GroupVersionKind(schema.GroupVersion{}).GroupKind(), "", errs)
 	}
 	account, err := get[*corev1.ServiceAccount](ctx, s.accounts, name)
 	if err != nil {
 		return nil, err
 	}
-	secret, err := s.boundTo(ctx, asked.Spec.BoundObjectRef)
+	secret, err := s.boundTo(ctx, tokenRequest.Spec.BoundObjectRef)
 	if err != nil {
 		return nil, err
 	}
-	// Whatever becomes of the token, the time is counted from now.
-	if limit := int64(s.tokens.MaxLifetime / time.Second); limit > 0 && *asked.Spec.ExpirationSeconds > limit {
-		*asked.Spec.ExpirationSeconds = limit
+	// The expiration must not be later than that of the token.
+	if limit := int64(s.tokens.MaxLifetime / time.Second); limit > 0 && *tokenRequest.Spec.ExpirationSeconds > limit {
+		*tokenRequest.Spec.ExpirationSeconds = limit
 	}
-	lifetime := time.Duration(*asked.Spec.ExpirationSeconds) * time.Second
-	answer := asked.DeepCopy()
+	lifetime := time.Duration(*tokenRequest.Spec.ExpirationSeconds) * time.Second
+	answer := tokenRequest.DeepCopy()
 	answer.Status = authenticationv1.TokenRequestStatus{ExpirationTimestamp: metav1.NewTime(time.Now().Add(lifetime))}
 	if options != nil && dryrun.IsDryRun(options.DryRun) {
 		return answer, nil
 	}
-	token, id, err := s.tokens.Issuer.Issue(cluster, account, secret, asked.Spec.Audiences, lifetime)
+	token, id, err := s.tokens.Issuer.Issue(cluster, account, secret, tokenRequest.Spec.Audiences, lifetime)
 	if err != nil {
 		return nil, apierrors.NewInternalError(err)
 	}
@@ -119,28 +115,27 @@ func (s *tokenStorage) Create(ctx context.Context, name string, obj runtime.Obje
 	return answer, nil
 }
 
-// complete fills in what a request need not say, and refuses one that is for
-// another account than its URL.
-func complete(asked *authenticationv1.TokenRequest, name, namespace string, audiences []string) error {
-	if asked.Name != "" && asked.Name != name {
-		return apierrors.NewBadRequest(fmt.Sprintf("metadata.name %q must match the name %q in the URL, or be empty", asked.Name, name))
+// complete sets defaults, and rejects requests for another account than in the URL.
+func complete(tokenRequest *authenticationv1.TokenRequest, name, namespace string, audiences []string) error {
+	if tokenRequest.Name != "" && tokenRequest.Name != name {
+		return apierrors.NewBadRequest(fmt.Sprintf("metadata.name %q must match the name %q in the URL, or be empty", tokenRequest.Name, name))
 	}
-	if asked.Namespace != "" && asked.Namespace != namespace {
-		return apierrors.NewBadRequest(fmt.Sprintf("metadata.namespace %q must match the namespace %q in the URL, or be empty", asked.Namespace, namespace))
+	if tokenRequest.Namespace != "" && tokenRequest.Namespace != namespace {
+		return apierrors.NewBadRequest(fmt.Sprintf("metadata.namespace %q must match the namespace %q in the URL, or be empty", tokenRequest.Namespace, namespace))
 	}
-	asked.Name, asked.Namespace = name, namespace
-	if len(asked.Spec.Audiences) == 0 {
-		asked.Spec.Audiences = audiences
+	tokenRequest.Name, tokenRequest.Namespace = name, namespace
+	if len(tokenRequest.Spec.Audiences) == 0 {
+		tokenRequest.Spec.Audiences = audiences
 	}
-	if asked.CreationTimestamp.IsZero() {
-		asked.CreationTimestamp = metav1.Now()
+	if tokenRequest.CreationTimestamp.IsZero() {
+		tokenRequest.CreationTimestamp = metav1.Now()
 	}
 	return nil
 }
 
-func validateTokenRequest(asked *authenticationv1.TokenRequest) field.ErrorList {
+func validateTokenRequest(tokenRequest *authenticationv1.TokenRequest) field.ErrorList {
 	path := field.NewPath("spec", "expirationSeconds")
-	seconds := asked.Spec.ExpirationSeconds
+	seconds := tokenRequest.Spec.ExpirationSeconds
 	switch {
 	case seconds == nil:
 		return field.ErrorList{field.Required(path, "")}
@@ -153,7 +148,7 @@ func validateTokenRequest(asked *authenticationv1.TokenRequest) field.ErrorList 
 	}
 }
 
-// boundTo returns the secret that a token is to be bound to, or nil.
+// boundTo returns the secret to which a token must be bound, or nil.
 func (s *tokenStorage) boundTo(ctx context.Context, ref *authenticationv1.BoundObjectReference) (*corev1.Secret, error) {
 	if ref == nil {
 		return nil, nil

@@ -7,9 +7,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// addConversions teaches the scheme both shapes of an event and of their
-// lists. As everywhere in the API machinery, the result shares memory with
-// what it was made from.
+// addConversions registers the conversions between both forms of events and lists. As usual, the result shares memory
+// with its source.
 func addConversions(scheme *runtime.Scheme) error {
 	for _, c := range []struct {
 		from, to any
@@ -41,7 +40,7 @@ func addConversions(scheme *runtime.Scheme) error {
 	return nil
 }
 
-// convertItems keeps nil and empty apart: nil would be shown as null.
+// convertItems preserves nil, which is encoded as null.
 func convertItems[From, To any](in []From, convert func(*From, *To)) []To {
 	if in == nil {
 		return nil

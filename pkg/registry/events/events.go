@@ -1,6 +1,7 @@
 package events
 
 import (
+	"cmp"
 	"context"
 	"strings"
 	"time"
@@ -17,11 +18,9 @@ import (
 	"github.com/shardplane/shardplane/pkg/registry/resource"
 )
 
-// timeToLive is how long events are kept.
 const timeToLive = time.Hour
 
-// Group returns events.k8s.io/v1, which shows the events of the core group. It
-// must be built after the group that lists Core.
+// Group returns events.k8s.io/v1, which serves the events of the core group. It must be built after the group with Core.
 func Group() resource.Group {
 	return resource.Group{
 		GroupVersion: eventsv1.SchemeGroupVersion,
@@ -67,8 +66,7 @@ var events = &resource.Resource[*corev1.Event]{
 	Columns: columns,
 }
 
-// eventsV1FieldLabels are the fields that may be selected by in
-// events.k8s.io/v1, with their names in core/v1.
+// eventsV1FieldLabels maps the field labels of events.k8s.io/v1 to those of core/v1.
 var eventsV1FieldLabels = map[string]string{
 	"reason":                    "reason",
 	"regarding.kind":            "involvedObject.kind",
@@ -93,13 +91,13 @@ func selectable(event *corev1.Event) fields.Set {
 		"involvedObject.fieldPath":       event.InvolvedObject.FieldPath,
 		"reason":                         event.Reason,
 		"reportingComponent":             event.ReportingController,
-		"source":                         firstOf(event.Source.Component, event.ReportingController),
+		"source":                         cmp.Or(event.Source.Component, event.ReportingController),
 		"type":                           event.Type,
 	}
 }
 
-// requestVersion returns the API version that the client speaks; the zero
-// value, which means the strict rules, where there is no request.
+// requestVersion returns the API version of the request. Without a request it returns the zero value, for which the strict
+// rules apply.
 func requestVersion(ctx context.Context) schema.GroupVersion {
 	if info, ok := genericapirequest.RequestInfoFrom(ctx); ok {
 		return schema.GroupVersion{Group: info.APIGroup, Version: info.APIVersion}
@@ -125,7 +123,7 @@ var columns = []resource.Column[*corev1.Event]{
 	wide(resource.NameColumn[*corev1.Event]()),
 }
 
-// wide leaves a column to wide output.
+// wide restricts a column to wide output.
 func wide(c resource.Column[*corev1.Event]) resource.Column[*corev1.Event] {
 	c.Priority = 1
 	return c
@@ -149,8 +147,7 @@ func lastSeen(e *corev1.Event) string {
 	}
 }
 
-// count is how often the event was seen. An event of the new API that is not
-// part of a series has no count.
+// count returns the number of occurrences. Events of the new API that are not part of a series have no count.
 func count(e *corev1.Event) int64 {
 	switch {
 	case e.Series != nil:
@@ -170,20 +167,12 @@ func target(e *corev1.Event) string {
 	return kind + "/" + e.InvolvedObject.Name
 }
 
-// source is who reports, and where it runs.
+// source returns the reporting component and its instance.
 func source(e *corev1.Event) string {
-	component := firstOf(e.Source.Component, e.ReportingController)
-	instance := firstOf(e.Source.Host, e.ReportingInstance)
+	component := cmp.Or(e.Source.Component, e.ReportingController)
+	instance := cmp.Or(e.Source.Host, e.ReportingInstance)
 	if instance == "" {
 		return component
 	}
 	return component + ", " + instance
-}
-
-// firstOf returns the first string that is not empty.
-func firstOf(a, b string) string {
-	if a != "" {
-		return a
-	}
-	return b
 }

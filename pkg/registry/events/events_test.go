@@ -16,8 +16,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/registry/resource"
 )
 
-// filler makes random objects that differ in every field. A type that gains a
-// field with a new release of Kubernetes fails the tests below.
+// filler creates random objects that differ in every field, so that the tests below fail for fields that a new release of
+// Kubernetes adds.
 func filler(seed int64) *randfill.Filler {
 	return randfill.NewWithSeed(seed).NilChance(0.2).NumElements(1, 3).Funcs(
 		func(m *metav1.TypeMeta, _ randfill.Continue) { *m = metav1.TypeMeta{} },
@@ -47,7 +47,7 @@ func TestConversionLosesNothing(t *testing.T) {
 	}
 }
 
-// Every field of either shape has a place in the other.
+// Every field of either form has a counterpart in the other one.
 func TestConversionKnowsEveryField(t *testing.T) {
 	require.Equal(t, reflect.TypeFor[corev1.Event]().NumField(), reflect.TypeFor[eventsv1.Event]().NumField())
 	require.Equal(t, reflect.TypeFor[corev1.EventSeries]().NumField(), reflect.TypeFor[eventsv1.EventSeries]().NumField())

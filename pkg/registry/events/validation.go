@@ -14,14 +14,14 @@ import (
 	"github.com/shardplane/shardplane/pkg/registry/validate"
 )
 
-// Limits of an event with an event time, in bytes.
+// These limits, in bytes, apply to events with an event time.
 const (
 	maxShort = 128
 	maxNote  = 1024
 )
 
-// validateCreate checks a new event: always by the old rules, and by the
-// strict ones too unless it comes through core/v1.
+// validateCreate validates a new event with the legacy rules and, unless it was created through core/v1, with the strict
+// ones.
 func validateCreate(event *corev1.Event, version schema.GroupVersion) field.ErrorList {
 	errs := validateLegacy(event)
 	if version == corev1.SchemeGroupVersion {
@@ -51,8 +51,7 @@ func validateCreate(event *corev1.Event, version schema.GroupVersion) field.Erro
 	return errs
 }
 
-// validateUpdate checks an updated event. Through events.k8s.io/v1 only its
-// series and metadata may change.
+// validateUpdate validates an updated event. Through events.k8s.io/v1, only its series and metadata may change.
 func validateUpdate(event, old *corev1.Event, version schema.GroupVersion) field.ErrorList {
 	errs := validateLegacy(event)
 	if version == corev1.SchemeGroupVersion {
@@ -80,7 +79,7 @@ func validateUpdate(event, old *corev1.Event, version schema.GroupVersion) field
 		{"reportingController", event.ReportingController, old.ReportingController},
 		{"reportingInstance", event.ReportingInstance, old.ReportingInstance},
 	} {
-		errs = append(errs, validate.Immutable(immutable.now, immutable.old, field.NewPath(immutable.name))...)
+		errs = append(errs, apivalidation.ValidateImmutableField(immutable.now, immutable.old, field.NewPath(immutable.name))...)
 	}
 	return errs
 }
@@ -99,8 +98,8 @@ func validateSeries(event *corev1.Event) field.ErrorList {
 	return errs
 }
 
-// validateLegacy checks what holds for every event. One with an event time was
-// made by a client of the new API and must fill in the new fields.
+// validateLegacy validates the common rules. An event with an event time was created by a client of the new API and must
+// have the new fields.
 func validateLegacy(event *corev1.Event) field.ErrorList {
 	var errs field.ErrorList
 	if !namespacesAgree(event) {
@@ -115,9 +114,8 @@ func validateLegacy(event *corev1.Event) field.ErrorList {
 	return errs
 }
 
-// namespacesAgree reports whether the event lives where its object does. Events
-// about cluster-scoped objects live in the namespace default; new ones may also
-// live in kube-system, and about other objects anywhere.
+// namespacesAgree reports whether the event is in the namespace of its object. Events about cluster-scoped objects are in
+// the namespace default. New ones may also be in kube-system, and those about other objects in any namespace.
 func namespacesAgree(event *corev1.Event) bool {
 	namespace, involved := event.Namespace, event.InvolvedObject.Namespace
 	switch {
@@ -132,7 +130,7 @@ func namespacesAgree(event *corev1.Event) bool {
 	}
 }
 
-// validateNewFields checks the fields that came with events.k8s.io.
+// validateNewFields validates the fields that events.k8s.io added.
 func validateNewFields(event *corev1.Event) field.ErrorList {
 	controller := field.NewPath("reportingController")
 	var errs field.ErrorList

@@ -1,6 +1,5 @@
-// Package longlist encodes long lists of built-in objects as JSON on several
-// cores. Most of what a long list costs is the encoding of its objects, one by
-// one, on the one core that also writes the answer.
+// Package longlist encodes long lists of built-in objects as JSON on several cores. Most of the cost of a long list is
+// the encoding of its objects, which upstream does sequentially in the goroutine that writes the response.
 package longlist
 
 import (
@@ -16,25 +15,22 @@ import (
 )
 
 const (
-	// long is from how many objects on a list is encoded on several cores.
+	// long is the minimum number of objects for which several cores are used.
 	long = 128
-	// maxWorkers keeps one list from taking all cores of a large machine.
+	// maxWorkers prevents one list from occupying all cores of a large machine.
 	maxWorkers = 4
-	// ahead is how many parts are encoded or wait to be written, per worker.
-	// With the size of a part it bounds the memory that a list takes.
+	// ahead is the number of parts per worker that are encoded or wait to be written. With the size of a part, it
+	// limits the memory of a list.
 	ahead = 2
-	// partBytes is how large a part is to be.
+	// partBytes is the intended size of a part, and partItems the maximum number of objects.
 	partBytes = 64 << 10
-	// partItems is how many objects a part has at most.
 	partItems = 256
 )
 
-// plainJSON identifies the encoder whose work is shared out: the JSON that API
-// clients ask for, neither pretty nor YAML.
+// plainJSON identifies the encoder that is replaced: JSON, but neither pretty nor YAML.
 var plainJSON = jsonserializer.NewSerializerWithOptions(nil, nil, nil, jsonserializer.SerializerOptions{}).Identifier()
 
-// Serializer returns s with long lists encoded on several cores. The bytes are
-// the same.
+// Serializer returns s with a parallel encoding of long lists. The output is the same.
 func Serializer(s apiruntime.NegotiatedSerializer) apiruntime.NegotiatedSerializer {
 	return serializer{s}
 }
@@ -68,7 +64,7 @@ func (e encoder) Encode(obj apiruntime.Object, w io.Writer) error {
 	if !ok {
 		return e.Encoder.Encode(obj, w)
 	}
-	// As upstream, which tells by the first write that the list comes in parts.
+	// Two writes, as upstream, because the first one indicates that the list comes in parts.
 	for _, piece := range [][]byte{head[:1], head[1:]} {
 		if _, err := w.Write(piece); err != nil {
 			return err
@@ -84,8 +80,8 @@ func (e encoder) Encode(obj apiruntime.Object, w io.Writer) error {
 // itemsOf returns the items of a long list of typed objects.
 func itemsOf(obj apiruntime.Object) (reflect.Value, bool) {
 	t := reflect.TypeOf(obj)
-	at, known := itemsAt.Load(t)
-	if !known {
+	at, cached := itemsAt.Load(t)
+	if !cached {
 		at = itemsIn(t)
 		itemsAt.Store(t, at)
 	}
@@ -97,8 +93,8 @@ func itemsOf(obj apiruntime.Object) (reflect.Value, bool) {
 	return items, items.Len() >= long
 }
 
-// itemsAt are the fields with the items, by the types of lists, or nil for other types:
-// each object of a list or watch that is encoded is asked for.
+// itemsAt caches the index of the items field by list type, or nil for other types, because it is needed for each encoded
+// object.
 var itemsAt sync.Map
 
 func itemsIn(t reflect.Type) []int {
@@ -113,11 +109,10 @@ func itemsIn(t reflect.Type) []int {
 	return items.Index
 }
 
-// tail is what follows the items.
+// tail follows the items.
 const tail = "]}\n"
 
-// head returns what precedes the items, or false where the items are not the
-// last of the list.
+// head returns the text before the items, or false if the items are not the last field.
 func (e encoder) head(obj apiruntime.Object) ([]byte, bool, error) {
 	list := reflect.ValueOf(obj).Elem()
 	empty := reflect.New(list.Type())
@@ -147,8 +142,7 @@ type part struct {
 
 var parts = sync.Pool{New: func() any { return &part{done: make(chan struct{}, 1)} }}
 
-// encodeItems writes the items with commas between them. Workers encode the
-// parts that come next while the caller writes.
+// encodeItems writes the comma-separated items. Workers encode the next parts while the caller writes.
 func encodeItems(items reflect.Value, w io.Writer) error {
 	workers := min(runtime.GOMAXPROCS(0), maxWorkers)
 	todo := make(chan *part, workers*ahead)
@@ -176,7 +170,7 @@ func encodeItems(items reflect.Value, w io.Writer) error {
 		queue = queue[1:]
 		<-p.done
 		if p.panicked != nil {
-			panic(p.panicked) // where it is caught and told about
+			panic(p.panicked) // so that the request's goroutine handles it
 		}
 		if p.err != nil {
 			return p.err
@@ -194,7 +188,6 @@ func encodeItems(items reflect.Value, w io.Writer) error {
 	return nil
 }
 
-// nextSize returns how many items like those of p make a part.
 func nextSize(p *part) int {
 	each := max(1, p.data.Len()/p.items.Len())
 	return min(max(1, partBytes/each), partItems)
@@ -216,7 +209,7 @@ func (p *part) encode() {
 	}
 }
 
-// recycle lets the part be used again, unless it has grown too large to keep.
+// recycle returns the part to the pool, unless it has grown too large.
 func (p *part) recycle() {
 	p.items = reflect.Value{}
 	if p.data.Cap() <= 4*partBytes {

@@ -50,8 +50,7 @@ func configMaps(n, size int) *corev1.ConfigMapList {
 	return list
 }
 
-// Long lists and short ones, of small objects and of large, are encoded to the
-// bytes that upstream encodes them to, and by the same identifier.
+// Long and short lists, of small and large objects, have the same bytes as upstream's, and the same identifier.
 func TestSameBytes(t *testing.T) {
 	roles := &rbacv1.RoleList{Items: make([]rbacv1.Role, 3*long)}
 	for name, list := range map[string]apiruntime.Object{
@@ -83,7 +82,7 @@ func TestSameBytes(t *testing.T) {
 	}
 }
 
-// brokenWriter takes so many bytes.
+// brokenWriter fails after some bytes.
 type brokenWriter int
 
 var errBroken = errors.New("the client is gone")
@@ -95,7 +94,7 @@ func (w *brokenWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// A client that goes away ends the encoding, and its workers.
+// The encoding and its workers end if the client disconnects.
 func TestClientGone(t *testing.T) {
 	ours, _ := encoders(t, apiruntime.ContentTypeJSON, corev1.SchemeGroupVersion)
 	for _, after := range []brokenWriter{0, 1, 100, 200_000} {
@@ -129,8 +128,7 @@ type failingList struct {
 
 func (f *failingList) DeepCopyObject() apiruntime.Object { return f }
 
-// An object that cannot be encoded fails the list, and one that panics panics
-// where the request is served.
+// An object that cannot be encoded fails the list. A panic is propagated to the goroutine of the request.
 func TestFailures(t *testing.T) {
 	info, _ := apiruntime.SerializerInfoForMediaType(codecs.SupportedMediaTypes(), apiruntime.ContentTypeJSON)
 	list := &failingList{Items: make([]failing, 5*long)}

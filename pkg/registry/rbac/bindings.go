@@ -7,10 +7,9 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
-	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
-	"k8s.io/apiserver/pkg/registry/rest"
 
 	"github.com/shardplane/shardplane/pkg/registry/resource"
+	"github.com/shardplane/shardplane/pkg/registry/validate"
 )
 
 func roleBindings(c Config, g *guard) *resource.Resource[*rbacv1.RoleBinding] {
@@ -28,7 +27,7 @@ func roleBindings(c Config, g *guard) *resource.Resource[*rbacv1.RoleBinding] {
 			},
 			ValidateUpdate: func(_ context.Context, binding, old *rbacv1.RoleBinding) field.ErrorList {
 				errs := validateBinding(&binding.ObjectMeta, binding.RoleRef, binding.Subjects, true)
-				errs = append(errs, metaUpdate(&binding.ObjectMeta, &old.ObjectMeta)...)
+				errs = append(errs, validate.ObjectMetaUpdate(&binding.ObjectMeta, &old.ObjectMeta)...)
 				return append(errs, sameRoleRef(binding.RoleRef, old.RoleRef)...)
 			},
 			CreateOnUpdate:      true,
@@ -40,10 +39,8 @@ func roleBindings(c Config, g *guard) *resource.Resource[*rbacv1.RoleBinding] {
 				return binding.RoleRef, binding.Subjects
 			},
 		),
-		Customize: c.tell("rolebindings"),
-		Wrap: func(store *genericregistry.Store) rest.Storage {
-			return &guarded{Store: store, check: g.roleBinding}
-		},
+		Customize: c.notifyWrites("rolebindings"),
+		Wrap:      guardWith(g.roleBinding),
 	}
 }
 
@@ -61,7 +58,7 @@ func clusterRoleBindings(c Config, g *guard) *resource.Resource[*rbacv1.ClusterR
 			},
 			ValidateUpdate: func(_ context.Context, binding, old *rbacv1.ClusterRoleBinding) field.ErrorList {
 				errs := validateBinding(&binding.ObjectMeta, binding.RoleRef, binding.Subjects, false)
-				errs = append(errs, metaUpdate(&binding.ObjectMeta, &old.ObjectMeta)...)
+				errs = append(errs, validate.ObjectMetaUpdate(&binding.ObjectMeta, &old.ObjectMeta)...)
 				return append(errs, sameRoleRef(binding.RoleRef, old.RoleRef)...)
 			},
 			CreateOnUpdate:      true,
@@ -73,14 +70,11 @@ func clusterRoleBindings(c Config, g *guard) *resource.Resource[*rbacv1.ClusterR
 				return binding.RoleRef, binding.Subjects
 			},
 		),
-		Customize: c.tell("clusterrolebindings"),
-		Wrap: func(store *genericregistry.Store) rest.Storage {
-			return &guarded{Store: store, check: g.clusterRoleBinding}
-		},
+		Customize: c.notifyWrites("clusterrolebindings"),
+		Wrap:      guardWith(g.clusterRoleBinding),
 	}
 }
 
-// defaultBinding fills in the API groups that go without saying.
 func defaultBinding(ref *rbacv1.RoleRef, subjects []rbacv1.Subject) {
 	if ref.APIGroup == "" {
 		ref.APIGroup = rbacv1.GroupName
@@ -92,8 +86,7 @@ func defaultBinding(ref *rbacv1.RoleRef, subjects []rbacv1.Subject) {
 	}
 }
 
-// bindingColumns are the columns of both kinds of bindings; of says what a
-// binding binds to whom.
+// bindingColumns returns the columns of both kinds of bindings.
 func bindingColumns[T resource.Object](doc map[string]string, of func(T) (rbacv1.RoleRef, []rbacv1.Subject)) []resource.Column[T] {
 	subjects := func(header, kind string) resource.Column[T] {
 		return resource.Column[T]{
@@ -119,7 +112,7 @@ func bindingColumns[T resource.Object](doc map[string]string, of func(T) (rbacv1
 	}
 }
 
-// subjectNames returns the names of the subjects of one kind, in their order.
+// subjectNames returns the names of the subjects of one kind.
 func subjectNames(subjects []rbacv1.Subject, kind string) []string {
 	var names []string
 	for _, subject := range subjects {

@@ -6,13 +6,11 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 )
 
-// maxComparisons bounds the work of comparing rules. The comparison takes rules
-// apart into every combination of group, resource, verb and name, of which a
-// single object of the permitted size can have more than fit into memory.
+// maxComparisons limits the work of comparing rules. The comparison expands rules to every combination of group,
+// resource, verb and name, which may not fit into memory for a single object of the permitted size.
 const maxComparisons = 1 << 20
 
-// combinations returns into how many rules a comparison would take rules apart,
-// and at least maxComparisons+1 if that is more.
+// combinations returns the number of rules after expansion, but at most maxComparisons+1.
 func combinations(rules []rbacv1.PolicyRule) int {
 	total := 0
 	for _, rule := range rules {
@@ -32,8 +30,7 @@ func product(factors ...int) int {
 
 func bounded(n int) int { return min(n, maxComparisons+1) }
 
-// coversWhole reports whether each of rules is covered by a rule of own with
-// wildcards only: what administrators have, without taking anything apart.
+// coversWhole reports whether each of rules is covered by a rule of own with wildcards only, as administrators have.
 func coversWhole(own, rules []rbacv1.PolicyRule) bool {
 	all := func(rule rbacv1.PolicyRule, lists ...[]string) bool {
 		return slices.Contains(rule.Verbs, "*") && len(rule.ResourceNames) == 0 &&

@@ -8,8 +8,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 )
 
-// describe returns rules as text for people, those that differ in their verbs
-// only as one.
+// describe formats rules for users. Rules that differ only in their verbs are combined.
 func describe(rules []rbacv1.PolicyRule) []string {
 	type group struct {
 		rule  rbacv1.PolicyRule

@@ -6,8 +6,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/registry/resource"
 )
 
-// Group returns rbac.authorization.k8s.io/v1. With the zero Config it serves
-// only to register the types.
+// Group returns rbac.authorization.k8s.io/v1. The zero Config is sufficient to register the types.
 func Group(c Config) resource.Group {
 	guard := &guard{authorizer: c.Authorizer, rules: c.Rules}
 	return resource.Group{

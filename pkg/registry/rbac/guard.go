@@ -18,45 +18,40 @@ import (
 	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
 	"k8s.io/component-helpers/auth/rbac/validation"
 
+	"github.com/shardplane/shardplane/pkg/registry/resource"
 	"github.com/shardplane/shardplane/pkg/request/identity"
 )
 
-// everything are the rules of somebody who may do everything.
+// everything contains the rules of cluster-admin.
 var everything = []rbacv1.PolicyRule{
 	{Verbs: []string{"*"}, APIGroups: []string{"*"}, Resources: []string{"*"}},
 	{Verbs: []string{"*"}, NonResourceURLs: []string{"*"}},
 }
 
-// Rules answers which rules apply in the logical cluster of a context.
+// Rules returns the rules in the logical cluster of a context.
 type Rules interface {
-	// RulesOf returns the rules that u has in the namespace, those that apply
-	// everywhere included. It may return an error along with those that it
-	// could find.
+	// RulesOf returns the rules that a user has in the namespace, including those for all namespaces. It may return
+	// an error with an incomplete list.
 	RulesOf(ctx context.Context, u user.Info, namespace string) ([]rbacv1.PolicyRule, error)
-	// RulesIn returns the rules of the role that a binding in the namespace
-	// refers to, or a NotFound error.
+	// RulesIn returns the rules of the role that a binding in the namespace refers to, or a NotFound error.
 	RulesIn(ctx context.Context, ref rbacv1.RoleRef, namespace string) ([]rbacv1.PolicyRule, error)
 }
 
-// Config is what the resources need to know.
+// Config configures the resources.
 type Config struct {
-	// Authorizer is asked whether a user may escalate or bind without having
-	// the rules.
+	// Authorizer is used for the verbs escalate and bind.
 	Authorizer authorizer.UnconditionalAuthorizer
-	// Rules are what writers are compared with.
-	Rules Rules
-	// Wrote is told about every object that was written or deleted, by its last
-	// resourceVersion, before the client is; optional.
+	Rules      Rules
+	// Wrote is called for every object that was written or deleted, before the response is sent. It is optional.
 	Wrote func(cluster logicalcluster.Name, resource, resourceVersion string)
 }
 
-// tell makes the store tell what it wrote.
-func (c Config) tell(name string) func(store *genericregistry.Store) {
+// notifyWrites returns a function that makes a store call Wrote.
+func (c Config) notifyWrites(name string) func(store *genericregistry.Store) {
 	if c.Wrote == nil {
 		return nil
 	}
-	// What a dry run returns has no resourceVersion, or that of an object that
-	// was seen long ago; neither is waited for.
+	// The result of a dry run has no resourceVersion, or an old one, so that nothing waits for it.
 	wrote := func(obj runtime.Object) {
 		if typed, ok := obj.(metav1.Object); ok {
 			c.Wrote(logicalcluster.From(typed), name, typed.GetResourceVersion())
@@ -69,19 +64,14 @@ func (c Config) tell(name string) func(store *genericregistry.Store) {
 	}
 }
 
-// guard keeps writers of roles and bindings from giving, to themselves or to
-// others, what they do not have.
+// guard prevents writers of roles and bindings from granting permissions that they do not have.
 type guard struct {
 	authorizer authorizer.UnconditionalAuthorizer
 	rules      Rules
 }
 
-func (g *guard) role(ctx context.Context, obj, old runtime.Object) error {
-	role, ok := obj.(*rbacv1.Role)
-	if !ok {
-		return unexpected(obj)
-	}
-	if before, ok := old.(*rbacv1.Role); ok && (equality.Semantic.DeepEqual(before.Rules, role.Rules) || onlyForDeletion(role, before)) {
+func (g *guard) role(ctx context.Context, role, old *rbacv1.Role) error {
+	if old != nil && (equality.Semantic.DeepEqual(old.Rules, role.Rules) || onlyForDeletion(role, old)) {
 		return nil
 	}
 	if exempt(ctx) || g.allowed(ctx, "escalate", "roles", role.Name, namespaceOf(ctx)) {
@@ -90,21 +80,16 @@ func (g *guard) role(ctx context.Context, obj, old runtime.Object) error {
 	return forbidden("roles", role.Name, g.covers(ctx, role.Rules))
 }
 
-func (g *guard) clusterRole(ctx context.Context, obj, old runtime.Object) error {
-	role, ok := obj.(*rbacv1.ClusterRole)
-	if !ok {
-		return unexpected(obj)
-	}
-	before, updates := old.(*rbacv1.ClusterRole)
-	if updates && (onlyForDeletion(role, before) ||
-		equality.Semantic.DeepEqual(before.Rules, role.Rules) && equality.Semantic.DeepEqual(before.AggregationRule, role.AggregationRule)) {
+func (g *guard) clusterRole(ctx context.Context, role, old *rbacv1.ClusterRole) error {
+	if old != nil && (onlyForDeletion(role, old) ||
+		equality.Semantic.DeepEqual(old.Rules, role.Rules) && equality.Semantic.DeepEqual(old.AggregationRule, role.AggregationRule)) {
 		return nil
 	}
 	if exempt(ctx) || g.allowed(ctx, "escalate", "clusterroles", role.Name, "") {
 		return nil
 	}
-	// An aggregated role may grow into anything by itself.
-	if role.AggregationRule != nil || updates && before.AggregationRule != nil {
+	// The controller may add any rules to an aggregated role.
+	if role.AggregationRule != nil || old != nil && old.AggregationRule != nil {
 		if err := g.covers(ctx, everything); err != nil {
 			return forbidden("clusterroles", role.Name, errors.New("must have cluster-admin privileges to use the aggregationRule"))
 		}
@@ -112,36 +97,28 @@ func (g *guard) clusterRole(ctx context.Context, obj, old runtime.Object) error 
 	return forbidden("clusterroles", role.Name, g.covers(ctx, role.Rules))
 }
 
-func (g *guard) roleBinding(ctx context.Context, obj, old runtime.Object) error {
-	binding, ok := obj.(*rbacv1.RoleBinding)
-	if !ok {
-		return unexpected(obj)
-	}
-	if before, ok := old.(*rbacv1.RoleBinding); ok && onlyForDeletion(binding, before) {
+func (g *guard) roleBinding(ctx context.Context, binding, old *rbacv1.RoleBinding) error {
+	if old != nil && onlyForDeletion(binding, old) {
 		return nil
 	}
 	return g.binding(ctx, "rolebindings", binding.Name, binding.RoleRef, namespaceOf(ctx))
 }
 
-func (g *guard) clusterRoleBinding(ctx context.Context, obj, old runtime.Object) error {
-	binding, ok := obj.(*rbacv1.ClusterRoleBinding)
-	if !ok {
-		return unexpected(obj)
-	}
-	if before, ok := old.(*rbacv1.ClusterRoleBinding); ok && onlyForDeletion(binding, before) {
+func (g *guard) clusterRoleBinding(ctx context.Context, binding, old *rbacv1.ClusterRoleBinding) error {
+	if old != nil && onlyForDeletion(binding, old) {
 		return nil
 	}
 	return g.binding(ctx, "clusterrolebindings", binding.Name, binding.RoleRef, "")
 }
 
-// binding checks that the writer may bind the role that ref names.
+// binding checks that the writer may bind a role.
 func (g *guard) binding(ctx context.Context, resource, name string, ref rbacv1.RoleRef, namespace string) error {
 	if exempt(ctx) {
 		return nil
 	}
 	roles := map[string]string{"Role": "roles", "ClusterRole": "clusterroles"}[ref.Kind]
 	if roles == "" {
-		return nil // the validation, which comes next, refuses it
+		return nil // rejected by validation, which comes next
 	}
 	if g.allowed(ctx, "bind", roles, ref.Name, namespace) {
 		return nil
@@ -153,7 +130,7 @@ func (g *guard) binding(ctx context.Context, resource, name string, ref rbacv1.R
 	return forbidden(resource, name, g.covers(ctx, rules))
 }
 
-// allowed asks whether the writer has a verb on a role.
+// allowed reports whether the writer has a verb on a role.
 func (g *guard) allowed(ctx context.Context, verb, resource, name, namespace string) bool {
 	u, ok := genericapirequest.UserFrom(ctx)
 	if !ok || g.authorizer == nil {
@@ -172,7 +149,7 @@ func (g *guard) allowed(ctx context.Context, verb, resource, name, namespace str
 	return err == nil && decision == authorizer.DecisionAllow
 }
 
-// covers checks that the writer has all of the rules.
+// covers returns an error unless the writer has all of the rules.
 func (g *guard) covers(ctx context.Context, rules []rbacv1.PolicyRule) error {
 	u, ok := genericapirequest.UserFrom(ctx)
 	if !ok || g.rules == nil {
@@ -183,7 +160,7 @@ func (g *guard) covers(ctx context.Context, rules []rbacv1.PolicyRule) error {
 		return nil
 	}
 	if n := combinations(rules); n > maxComparisons/max(len(own), 1) {
-		return fmt.Errorf("the rules are too many to be compared with those of user %q: write smaller roles, or ask somebody who may do everything", u.GetName())
+		return fmt.Errorf("too many rules to be compared with those of user %q: write smaller roles, or use cluster-admin permissions", u.GetName())
 	}
 	covered, missing := validation.Covers(own, rules)
 	if covered {
@@ -197,7 +174,7 @@ func (g *guard) covers(ctx context.Context, rules []rbacv1.PolicyRule) error {
 	return errors.New(message)
 }
 
-// exempt reports whether the writer may do anything anyway.
+// exempt reports whether the writer has all permissions.
 func exempt(ctx context.Context) bool {
 	u, ok := genericapirequest.UserFrom(ctx)
 	return ok && identity.MemberOf(ctx, u, user.SystemPrivilegedGroup)
@@ -208,21 +185,19 @@ func namespaceOf(ctx context.Context) string {
 	return namespace
 }
 
-// onlyForDeletion reports whether an update changes owner references and
-// finalizers only: the garbage collector, which has no rules of its own to
-// give, must be able to.
-func onlyForDeletion(obj, old runtime.Object) bool {
-	obj, old = obj.DeepCopyObject(), old.DeepCopyObject()
-	meta, ok := obj.(metav1.Object)
-	before, okBefore := old.(metav1.Object)
-	if !ok || !okBefore || before.GetUID() == "" {
-		return false // an update that creates
+// onlyForDeletion reports whether an update changes only owner references and finalizers. The garbage collector, which
+// does not have the rules of the objects, must be able to do this.
+func onlyForDeletion[T resource.Object](obj, old T) bool {
+	meta, okObj := obj.DeepCopyObject().(T)
+	before, okOld := old.DeepCopyObject().(T)
+	if !okObj || !okOld || before.GetUID() == "" {
+		return false // an update that creates the object
 	}
 	meta.SetOwnerReferences(before.GetOwnerReferences())
 	meta.SetFinalizers(before.GetFinalizers())
 	meta.SetSelfLink(before.GetSelfLink())
 	meta.SetManagedFields(before.GetManagedFields())
-	return equality.Semantic.DeepEqual(obj, old)
+	return equality.Semantic.DeepEqual(meta, before)
 }
 
 func forbidden(resource, name string, cause error) error {
@@ -230,8 +205,4 @@ func forbidden(resource, name string, cause error) error {
 		return nil
 	}
 	return apierrors.NewForbidden(rbacv1.Resource(resource), name, cause)
-}
-
-func unexpected(obj runtime.Object) error {
-	return apierrors.NewBadRequest(fmt.Sprintf("unexpected object of type %T", obj))
 }

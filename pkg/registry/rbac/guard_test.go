@@ -15,7 +15,7 @@ import (
 	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
 )
 
-// world is who has which rules, in namespace ns and everywhere.
+// world contains the rules of users, in namespace ns and everywhere.
 type world struct {
 	own   []rbacv1.PolicyRule
 	roles map[string][]rbacv1.PolicyRule
@@ -68,34 +68,38 @@ func TestGuard(t *testing.T) {
 	more.Subjects = []rbacv1.Subject{{Kind: "User", Name: "u"}}
 
 	g := &guard{authorizer: w, rules: w}
+	checkRole := (&guarded[*rbacv1.Role]{check: g.role}).checkObject
+	checkClusterRole := (&guarded[*rbacv1.ClusterRole]{check: g.clusterRole}).checkObject
+	checkRoleBinding := (&guarded[*rbacv1.RoleBinding]{check: g.roleBinding}).checkObject
+	checkClusterRoleBinding := (&guarded[*rbacv1.ClusterRoleBinding]{check: g.clusterRoleBinding}).checkObject
 	for _, tc := range []struct {
 		name     string
 		check    func(ctx context.Context, obj, old runtime.Object) error
 		obj, old runtime.Object
 		want     string // part of the error; empty for none
 	}{
-		{name: "own rules", check: g.role, obj: role("x", get)},
-		{name: "no rules", check: g.role, obj: role("x")},
-		{name: "more rules", check: g.role, obj: role("x", get, write), want: "currently held:\n" + `{APIGroups:[""], Resources:["pods"], Verbs:["create", "delete"]}` + "\n" + `{APIGroups:[""], Resources:["secrets"], Verbs:["create", "delete"]}`},
-		{name: "escalate", check: g.role, obj: role("free", write)},
-		{name: "unchanged rules", check: g.role, obj: role("x", write), old: role("y", write)},
-		{name: "fewer rules", check: g.role, obj: role("x", get), old: role("x", write)},
-		{name: "changed rules", check: g.role, obj: role("x", write), old: role("x", get), want: "not currently held"},
-		{name: "garbage collection", check: g.role, obj: collected, old: role("x", write)},
-		{name: "update that creates", check: g.role, obj: role("x", write), old: &rbacv1.Role{}, want: "not currently held"},
-		{name: "cluster role", check: g.clusterRole, obj: clusterRole("x", write), want: "not currently held"},
-		{name: "cluster role with more rules", check: g.clusterRole, obj: clusterRole("x", get, write), want: "not currently held"},
-		{name: "escalate a cluster role", check: g.clusterRole, obj: clusterRole("free", write)},
-		{name: "aggregated", check: g.clusterRole, obj: aggregated, want: "must have cluster-admin privileges to use the aggregationRule"},
-		{name: "no longer aggregated", check: g.clusterRole, obj: clusterRole("x"), old: aggregated, want: "must have cluster-admin privileges"},
-		{name: "unchanged aggregation", check: g.clusterRole, obj: aggregated, old: aggregated},
-		{name: "bind own rules", check: g.roleBinding, obj: binding("reader")},
-		{name: "bind more", check: g.roleBinding, obj: binding("writer"), want: "not currently held"},
-		{name: "more subjects", check: g.roleBinding, obj: more, old: binding("writer"), want: "not currently held"},
-		{name: "bind", check: g.roleBinding, obj: binding("bindable")},
-		{name: "missing", check: g.roleBinding, obj: binding("missing"), want: "not found"},
-		{name: "bind everywhere", check: g.clusterRoleBinding, obj: &rbacv1.ClusterRoleBinding{RoleRef: rbacv1.RoleRef{Kind: "ClusterRole", Name: "writer"}}, want: "not currently held"},
-		{name: "something else", check: g.roleBinding, obj: role("x"), want: "unexpected object"},
+		{name: "own rules", check: checkRole, obj: role("x", get)},
+		{name: "no rules", check: checkRole, obj: role("x")},
+		{name: "more rules", check: checkRole, obj: role("x", get, write), want: "currently held:\n" + `{APIGroups:[""], Resources:["pods"], Verbs:["create", "delete"]}` + "\n" + `{APIGroups:[""], Resources:["secrets"], Verbs:["create", "delete"]}`},
+		{name: "escalate", check: checkRole, obj: role("free", write)},
+		{name: "unchanged rules", check: checkRole, obj: role("x", write), old: role("y", write)},
+		{name: "fewer rules", check: checkRole, obj: role("x", get), old: role("x", write)},
+		{name: "changed rules", check: checkRole, obj: role("x", write), old: role("x", get), want: "not currently held"},
+		{name: "garbage collection", check: checkRole, obj: collected, old: role("x", write)},
+		{name: "update that creates", check: checkRole, obj: role("x", write), old: &rbacv1.Role{}, want: "not currently held"},
+		{name: "cluster role", check: checkClusterRole, obj: clusterRole("x", write), want: "not currently held"},
+		{name: "cluster role with more rules", check: checkClusterRole, obj: clusterRole("x", get, write), want: "not currently held"},
+		{name: "escalate a cluster role", check: checkClusterRole, obj: clusterRole("free", write)},
+		{name: "aggregated", check: checkClusterRole, obj: aggregated, want: "must have cluster-admin privileges to use the aggregationRule"},
+		{name: "no longer aggregated", check: checkClusterRole, obj: clusterRole("x"), old: aggregated, want: "must have cluster-admin privileges"},
+		{name: "unchanged aggregation", check: checkClusterRole, obj: aggregated, old: aggregated},
+		{name: "bind own rules", check: checkRoleBinding, obj: binding("reader")},
+		{name: "bind more", check: checkRoleBinding, obj: binding("writer"), want: "not currently held"},
+		{name: "more subjects", check: checkRoleBinding, obj: more, old: binding("writer"), want: "not currently held"},
+		{name: "bind", check: checkRoleBinding, obj: binding("bindable")},
+		{name: "missing", check: checkRoleBinding, obj: binding("missing"), want: "not found"},
+		{name: "bind everywhere", check: checkClusterRoleBinding, obj: &rbacv1.ClusterRoleBinding{RoleRef: rbacv1.RoleRef{Kind: "ClusterRole", Name: "writer"}}, want: "not currently held"},
+		{name: "something else", check: checkRoleBinding, obj: role("x"), want: "unexpected object"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			for _, groups := range [][]string{{"team"}, {user.SystemPrivilegedGroup}} {
@@ -127,7 +131,7 @@ func TestGuardIsBounded(t *testing.T) {
 		many[i] = strconv.Itoa(i)
 	}
 	huge := rbacv1.PolicyRule{Verbs: many, APIGroups: many, Resources: many, ResourceNames: many}
-	require.ErrorContains(t, check(nil, huge), "too many to be compared")
+	require.ErrorContains(t, check(nil, huge), "too many rules to be compared")
 	require.NoError(t, check(everything, huge))
-	require.ErrorContains(t, check(everything[:1], rbacv1.PolicyRule{Verbs: many, NonResourceURLs: many}), "too many to be compared")
+	require.ErrorContains(t, check(everything[:1], rbacv1.PolicyRule{Verbs: many, NonResourceURLs: many}), "too many rules to be compared")
 }

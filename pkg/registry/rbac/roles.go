@@ -8,10 +8,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
-	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
-	"k8s.io/apiserver/pkg/registry/rest"
 
 	"github.com/shardplane/shardplane/pkg/registry/resource"
+	"github.com/shardplane/shardplane/pkg/registry/validate"
 )
 
 func roles(c Config, g *guard) *resource.Resource[*rbacv1.Role] {
@@ -25,16 +24,14 @@ func roles(c Config, g *guard) *resource.Resource[*rbacv1.Role] {
 		Strategy: resource.Strategy[*rbacv1.Role]{
 			Validate: func(_ context.Context, role *rbacv1.Role) field.ErrorList { return validateRole(role) },
 			ValidateUpdate: func(_ context.Context, role, old *rbacv1.Role) field.ErrorList {
-				return append(validateRole(role), metaUpdate(&role.ObjectMeta, &old.ObjectMeta)...)
+				return append(validateRole(role), validate.ObjectMetaUpdate(&role.ObjectMeta, &old.ObjectMeta)...)
 			},
 			CreateOnUpdate:      true,
 			UnconditionalUpdate: true,
 		},
 		Columns:   []resource.Column[*rbacv1.Role]{resource.NameColumn[*rbacv1.Role](), createdColumn[*rbacv1.Role]()},
-		Customize: c.tell("roles"),
-		Wrap: func(store *genericregistry.Store) rest.Storage {
-			return &guarded{Store: store, check: g.role}
-		},
+		Customize: c.notifyWrites("roles"),
+		Wrap:      guardWith(g.role),
 	}
 }
 
@@ -48,20 +45,18 @@ func clusterRoles(c Config, g *guard) *resource.Resource[*rbacv1.ClusterRole] {
 		Strategy: resource.Strategy[*rbacv1.ClusterRole]{
 			Validate: func(_ context.Context, role *rbacv1.ClusterRole) field.ErrorList { return validateClusterRole(role) },
 			ValidateUpdate: func(_ context.Context, role, old *rbacv1.ClusterRole) field.ErrorList {
-				return append(validateClusterRole(role), metaUpdate(&role.ObjectMeta, &old.ObjectMeta)...)
+				return append(validateClusterRole(role), validate.ObjectMetaUpdate(&role.ObjectMeta, &old.ObjectMeta)...)
 			},
 			CreateOnUpdate:      true,
 			UnconditionalUpdate: true,
 		},
 		Columns:   []resource.Column[*rbacv1.ClusterRole]{resource.NameColumn[*rbacv1.ClusterRole](), createdColumn[*rbacv1.ClusterRole]()},
-		Customize: c.tell("clusterroles"),
-		Wrap: func(store *genericregistry.Store) rest.Storage {
-			return &guarded{Store: store, check: g.clusterRole}
-		},
+		Customize: c.notifyWrites("clusterroles"),
+		Wrap:      guardWith(g.clusterRole),
 	}
 }
 
-// createdColumn is the time of creation, which roles show instead of the age.
+// createdColumn is the creation time, which roles have instead of the age.
 func createdColumn[T resource.Object]() resource.Column[T] {
 	return resource.Column[T]{
 		Name:        "Created At",

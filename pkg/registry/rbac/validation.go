@@ -12,14 +12,9 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// segmentName allows every name that can be a segment of a URL, such as
-// system:discovery.
+// segmentName allows every valid URL path segment, such as system:discovery.
 func segmentName(name string, prefix bool) []string {
 	return path.ValidatePathSegmentName(name, prefix) //nolint:staticcheck // deprecated in favour of copies of it
-}
-
-func metaUpdate(meta, old *metav1.ObjectMeta) field.ErrorList {
-	return validate.ObjectMetaUpdate(meta, old)
 }
 
 func validateRole(role *rbacv1.Role) field.ErrorList {
@@ -150,8 +145,7 @@ func validateSubject(subject rbacv1.Subject, namespaced bool, at *field.Path) fi
 	return errs
 }
 
-// sameRoleRef refuses that a binding gives its subjects another role: who may
-// change subjects may not choose what they get.
+// sameRoleRef rejects changes of the role, because permission to change the subjects must not allow choosing their role.
 func sameRoleRef(ref, old rbacv1.RoleRef) field.ErrorList {
 	if ref == old {
 		return nil

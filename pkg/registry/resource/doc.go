@@ -1,9 +1,6 @@
-// Package resource turns descriptions of API resources into storages that a
-// generic API server can install.
+// Package resource turns descriptions of API resources into storages that a generic API server can install.
 //
-// A Resource is a table: names, constructors, selectable fields, printer
-// columns, and a Strategy of plain functions for what is behaviour. A Group
-// lists the resources of one API group and version and knows how to register
-// their types; a Builder makes the storages. Nothing here knows a particular
-// resource.
+// A Resource is a table: names, constructors, selectable fields, printer columns, and a Strategy of functions for the
+// behavior. A Group contains the resources of one API group and version and registers their types; a Builder creates the
+// storages. This package does not depend on any particular resource.
 package resource

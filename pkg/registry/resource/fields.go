@@ -3,7 +3,6 @@ package resource
 import (
 	"fmt"
 
-	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -15,7 +14,6 @@ const (
 	namespaceField = "metadata.namespace"
 )
 
-// attrs returns an object's labels and selectable fields.
 func (r *Resource[T]) attrs(obj runtime.Object) (labels.Set, fields.Set, error) {
 	typed, ok := obj.(T)
 	if !ok {
@@ -34,20 +32,11 @@ func (r *Resource[T]) attrs(obj runtime.Object) (labels.Set, fields.Set, error) 
 	return typed.GetLabels(), set, nil
 }
 
-// alwaysSelectable reports whether label needs no mention in FieldLabels.
+// alwaysSelectable reports whether a label is supported without being in FieldLabels.
 func (r *Resource[T]) alwaysSelectable(label string) bool {
 	return label == nameField || r.Namespaced && label == namespaceField
 }
 
-// predicate returns the matcher of label and field selectors.
 func (r *Resource[T]) predicate(label labels.Selector, field fields.Selector) storage.SelectionPredicate {
 	return storage.SelectionPredicate{Label: label, Field: field, GetAttrs: r.attrs}
-}
-
-// eachItem calls visit with every item of a list.
-func eachItem(list runtime.Object, visit func(runtime.Object)) error {
-	return meta.EachListItem(list, func(obj runtime.Object) error {
-		visit(obj)
-		return nil
-	})
 }

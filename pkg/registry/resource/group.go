@@ -13,12 +13,10 @@ import (
 
 // Group is one version of an API group with its resources.
 type Group struct {
-	// GroupVersion is the version that is served and stored.
+	// GroupVersion is the served and stored version.
 	GroupVersion schema.GroupVersion
-	// Resources are the resources of the group.
-	Resources []Definition
-	// AddToScheme adds what the resources cannot say, such as conversions
-	// and kinds of subresources; optional.
+	Resources    []Definition
+	// AddToScheme adds types that the resources do not define, e.g. conversions and kinds of subresources. It is optional.
 	AddToScheme func(*runtime.Scheme) error
 }
 
@@ -39,23 +37,21 @@ func (g Group) Register(scheme *runtime.Scheme) error {
 	return nil
 }
 
-// Builder makes the storages of groups. It builds each resource once, also
-// when a View shows it in a second group.
+// Builder creates the storages of groups. It builds each resource once, even if an Alternate serves it in a second group.
 type Builder struct {
-	// Scheme must have all groups registered.
+	// Scheme must contain all groups.
 	Scheme *runtime.Scheme
-	// RESTOptions says how and where resources are stored.
+	// RESTOptions configures the storage.
 	RESTOptions generic.RESTOptionsGetter
 
 	storages map[Definition]map[string]rest.Storage
 	groups   map[Definition][]string
 }
 
-// Build returns the storages of each group, in the order of groups, by path.
-// When it fails it leaves nothing behind.
+// Build returns the storages of each group by path, in the order of groups. If it fails, it destroys all storages.
 func (b *Builder) Build(groups []Group) (_ []map[string]rest.Storage, err error) {
 	b.storages = map[Definition]map[string]rest.Storage{}
-	b.groups = shownIn(groups)
+	b.groups = servedIn(groups)
 	defer func() {
 		if err != nil {
 			b.Destroy()
@@ -82,7 +78,6 @@ func (b *Builder) Build(groups []Group) (_ []map[string]rest.Storage, err error)
 	return out, nil
 }
 
-// built returns the storages of a resource that was built before.
 func (b *Builder) built(definition Definition) (map[string]rest.Storage, error) {
 	storages, ok := b.storages[definition]
 	if !ok {
@@ -91,8 +86,7 @@ func (b *Builder) built(definition Definition) (map[string]rest.Storage, error) 
 	return storages, nil
 }
 
-// Destroy destroys every storage that was built. A server that has installed
-// the storages does this itself; destroying one twice is harmless.
+// Destroy destroys all storages. It is not needed if a server has installed the storages, but it may be called repeatedly.
 func (b *Builder) Destroy() {
 	for _, storages := range b.storages {
 		for _, storage := range storages {
@@ -101,21 +95,18 @@ func (b *Builder) Destroy() {
 	}
 }
 
-// versions returns the API versions that show a resource.
+// versions returns the API versions that serve a resource.
 func (b *Builder) versions(definition Definition) []string { return b.groups[definition] }
 
-// viewer is a definition that shows another one.
-type viewer interface{ shows() Definition }
+func (v *Alternate[T]) of() Definition { return v.Of }
 
-func (v *Alternate[T]) shows() Definition { return v.Of }
-
-// shownIn returns, for each resource, the API versions that show it.
-func shownIn(groups []Group) map[Definition][]string {
+// servedIn returns the API versions that serve each resource.
+func servedIn(groups []Group) map[Definition][]string {
 	out := map[Definition][]string{}
 	for _, group := range groups {
 		for _, definition := range group.Resources {
-			if v, ok := definition.(viewer); ok {
-				definition = v.shows()
+			if alternate, ok := definition.(interface{ of() Definition }); ok {
+				definition = alternate.of()
 			}
 			out[definition] = append(out[definition], group.GroupVersion.String())
 		}

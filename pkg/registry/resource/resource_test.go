@@ -37,8 +37,7 @@ func things() *Resource[*corev1.ConfigMap] {
 	}
 }
 
-// memory counts the storages that are open, and has the attributes of the last. It fails for the
-// resource fails.
+// memory counts the open storages, and has the attributes of the last one. It returns an error for the resource fails.
 type memory struct {
 	open  int
 	fails string

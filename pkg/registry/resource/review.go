@@ -11,8 +11,8 @@ import (
 	"k8s.io/apiserver/pkg/registry/rest"
 )
 
-// Review describes a resource that can be created and nothing else: its objects
-// are questions, and what a create answers is not stored.
+// Review describes a resource that can only be created. Its objects are questions, and the response, which is not stored,
+// contains the answer.
 type Review[T Object] struct {
 	// Name, Singular and Kind are as in Resource.
 	Name     string
@@ -20,25 +20,22 @@ type Review[T Object] struct {
 	Kind     string
 	// Namespaced is set for questions about one namespace.
 	Namespaced bool
-	// New makes an empty object.
+	// New returns an empty object.
 	New func() T
-	// Answer returns the answer to a question; it may be obj itself. Admission
-	// has seen the question before. ctx carries logical cluster, user and
-	// namespace.
+	// Answer returns the response, which may be obj itself. It is called after admission. ctx contains logical cluster,
+	// user and namespace.
 	Answer func(ctx context.Context, obj T) (runtime.Object, error)
 }
 
 // Plural implements Definition.
 func (r *Review[T]) Plural() string { return r.Name }
 
-// register adds the Go type as wire and as internal version.
-func (r *Review[T]) register(scheme *runtime.Scheme, gv schema.GroupVersion) error { //nolint:unparam // as Definition says
+func (r *Review[T]) register(scheme *runtime.Scheme, gv schema.GroupVersion) error { //nolint:unparam // required by Definition
 	scheme.AddKnownTypeWithName(gv.WithKind(r.Kind), r.New())
 	scheme.AddKnownTypeWithName(internal(gv).WithKind(r.Kind), r.New())
 	return nil
 }
 
-// storage returns what answers the questions; nothing is stored.
 func (r *Review[T]) storage(*Builder, schema.GroupVersion) (map[string]rest.Storage, error) {
 	if r.Answer == nil {
 		return nil, fmt.Errorf("nothing answers %s: set its Answer before it is built", r.Name)
@@ -58,7 +55,7 @@ var (
 // New implements rest.Storage.
 func (s *reviewStorage[T]) New() runtime.Object { return s.review.New() }
 
-// Destroy implements rest.Storage; there is nothing to destroy.
+// Destroy implements rest.Storage.
 func (s *reviewStorage[T]) Destroy() {}
 
 // NamespaceScoped implements rest.Scoper.
@@ -67,7 +64,7 @@ func (s *reviewStorage[T]) NamespaceScoped() bool { return s.review.Namespaced }
 // GetSingularName implements rest.SingularNameProvider.
 func (s *reviewStorage[T]) GetSingularName() string { return s.review.Singular }
 
-// Create implements rest.Creater: it answers.
+// Create implements rest.Creater.
 func (s *reviewStorage[T]) Create(ctx context.Context, obj runtime.Object, admit rest.ValidateObjectFunc, _ *metav1.CreateOptions) (runtime.Object, error) {
 	question, ok := obj.(T)
 	if !ok {

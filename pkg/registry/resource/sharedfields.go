@@ -12,30 +12,29 @@ import (
 )
 
 const (
-	// rememberedSets is how many sets of fields are remembered.
 	rememberedSets = 64
-	// sharedFields and sharedBytes are how many fields a set has at most that is remembered, and
-	// how long their values are together: Events, which have more, are hardly ever alike.
+	// sharedFields and sharedBytes limit the number of fields in a shared set and the size of their values. Larger
+	// sets, e.g. those of Events, are rarely equal.
 	sharedFields, sharedBytes = 3, 256
 )
 
-// sharedAttrs has objects share the fields that say the same, in logical clusters that have objects of
-// the same names: the watch cache keeps them of each object, three hundred bytes each.
+// sharedAttrs makes objects share equal sets of fields, e.g. those of objects with the same name in several logical
+// clusters. The watch cache stores a set for each object, with about 300 bytes.
 func sharedAttrs(attrs storage.AttrFunc) storage.AttrFunc {
-	known := &fieldSets{seed: maphash.MakeSeed()}
+	sets := &fieldSets{seed: maphash.MakeSeed()}
 	return func(obj runtime.Object) (labels.Set, fields.Set, error) {
 		l, f, err := attrs(obj)
-		return l, known.share(f), err
+		return l, sets.share(f), err
 	}
 }
 
-// fieldSets are those that were of use last, each where its hash says.
+// fieldSets contains recently used sets, indexed by their hash.
 type fieldSets struct {
 	seed maphash.Seed
 	sets [rememberedSets]atomic.Pointer[fields.Set]
 }
 
-// share returns a set equal to f that others may have, and that nobody may change.
+// share returns a set equal to f that may be shared and must not be changed.
 func (s *fieldSets) share(f fields.Set) fields.Set {
 	if len(f) > sharedFields {
 		return f
@@ -48,10 +47,10 @@ func (s *fieldSets) share(f fields.Set) fields.Set {
 	if bytes > sharedBytes {
 		return f
 	}
-	place := &s.sets[hash%rememberedSets]
-	if known := place.Load(); known != nil && maps.Equal(*known, f) {
-		return *known
+	slot := &s.sets[hash%rememberedSets]
+	if set := slot.Load(); set != nil && maps.Equal(*set, f) {
+		return *set
 	}
-	place.Store(&f)
+	slot.Store(&f)
 	return f
 }

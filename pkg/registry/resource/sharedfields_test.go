@@ -15,8 +15,7 @@ import (
 	apistorage "k8s.io/apiserver/pkg/storage"
 )
 
-// TestSharedFields: what a storage keeps of objects of the same names is there once, and is what it
-// is without that, whatever else was remembered.
+// TestSharedFields: equal sets of fields of objects with the same name are shared, and sharing never changes a set.
 func TestSharedFields(t *testing.T) {
 	resource := things()
 	resource.Selectable = func(cm *corev1.ConfigMap) fields.Set { return maps.Clone(cm.Data) }

@@ -36,8 +36,6 @@ func (r *Resource[T]) storage(b *Builder, gv schema.GroupVersion) (map[string]re
 	return out, nil
 }
 
-// newStore returns the incomplete store; versions are the API versions that
-// show the resource.
 func (r *Resource[T]) newStore(typer runtime.ObjectTyper, gv schema.GroupVersion, versions []string) *genericregistry.Store {
 	s := newStrategy(typer, r.Namespaced, r.Strategy, versions...)
 	store := &genericregistry.Store{
@@ -59,7 +57,6 @@ func (r *Resource[T]) newStore(typer runtime.ObjectTyper, gv schema.GroupVersion
 	return store
 }
 
-// mainStorage returns what serves the resource itself.
 func (r *Resource[T]) mainStorage(store *genericregistry.Store) rest.Storage {
 	if r.Wrap != nil {
 		return r.Wrap(store)
@@ -89,7 +86,7 @@ type categorizedStorage struct {
 // Categories implements rest.CategoriesProvider.
 func (s *categorizedStorage) Categories() []string { return s.categories }
 
-// subresourceStorage returns what serves a view of the object.
+// subresourceStorage returns the storage of a subresource.
 func (r *Resource[T]) subresourceStorage(b *Builder, store *genericregistry.Store, sub Subresource[T]) rest.Storage {
 	s := newStrategy(b.Scheme, r.Namespaced, sub.Strategy, b.versions(r)...)
 	copied := *store
@@ -108,8 +105,7 @@ func (r *Resource[T]) subresourceStorage(b *Builder, store *genericregistry.Stor
 // updateStorage serves PUT of a subresource.
 type updateStorage struct {
 	store *genericregistry.Store
-	// admit may refuse an update; it may be nil.
-	admit rest.ValidateObjectUpdateFunc
+	admit rest.ValidateObjectUpdateFunc // optional
 }
 
 var (
@@ -122,11 +118,10 @@ var (
 // New implements rest.Storage.
 func (s *updateStorage) New() runtime.Object { return s.store.New() }
 
-// Destroy does nothing: the resource owns the store, which is destroyed once.
+// Destroy does nothing, because the resource owns the store.
 func (s *updateStorage) Destroy() {}
 
-// Update changes the part of the object that the subresource shows. It never
-// creates one.
+// Update updates the object with the strategy of the subresource. It never creates an object.
 func (s *updateStorage) Update(ctx context.Context, name string, objInfo rest.UpdatedObjectInfo, createValidation rest.ValidateObjectFunc, updateValidation rest.ValidateObjectUpdateFunc, _ bool, options *metav1.UpdateOptions) (runtime.Object, bool, error) {
 	validation := updateValidation
 	if s.admit != nil {

@@ -30,8 +30,7 @@ var (
 	_ rest.ResetFieldsStrategy             = strategy[Object]{}
 )
 
-// newStrategy returns the adapter; versions are the API versions in which
-// field managers may name the reset fields.
+// newStrategy returns the adapter. versions are the API versions in which field managers may refer to the reset fields.
 func newStrategy[T Object](typer runtime.ObjectTyper, namespaced bool, do Strategy[T], versions ...string) strategy[T] {
 	s := strategy[T]{ObjectTyper: typer, NameGenerator: names.SimpleNameGenerator, namespaced: namespaced, do: do}
 	if len(do.ResetFields) == 0 {
@@ -70,9 +69,9 @@ func (s strategy[T]) PrepareForCreate(ctx context.Context, obj runtime.Object) {
 	}
 }
 
-// PrepareForUpdate also gives both objects the same apiVersion and kind. Internal and served versions are the same Go
-// types here, and conversion between them sets or removes the kind of an object in place. The two would therefore
-// differ by chance, and the generic registry could not ignore an update that changes only timestamps of field managers.
+// PrepareForUpdate also sets the same apiVersion and kind on both objects. Internal and served versions are the same Go
+// types here, and conversion between them sets or removes the kind of an object in place. The two could therefore
+// differ, and the generic registry would not ignore an update that only changes timestamps of field managers.
 func (s strategy[T]) PrepareForUpdate(ctx context.Context, obj, old runtime.Object) {
 	obj.GetObjectKind().SetGroupVersionKind(old.GetObjectKind().GroupVersionKind())
 	fieldmanagers.KeepOrder(obj.(T), old.(T))

@@ -15,7 +15,7 @@ import (
 	"k8s.io/apiserver/pkg/registry/rest"
 )
 
-// Column is one column of a resource's table.
+// Column is a column of a resource's table.
 type Column[T Object] struct {
 	// Name is the header.
 	Name string
@@ -23,14 +23,13 @@ type Column[T Object] struct {
 	Format string
 	// Description documents the column.
 	Description string
-	// Priority is zero for columns that are always shown, and one for those
-	// that only wide output shows.
+	// Priority is 0 for columns that are always shown, and 1 for those of wide output.
 	Priority int32
-	// Cell gives the value of an object.
+	// Cell returns the value for an object.
 	Cell func(obj T) any
 }
 
-// NameColumn is the object's name.
+// NameColumn returns the column with the object's name.
 func NameColumn[T Object]() Column[T] {
 	return Column[T]{
 		Name: "Name", Format: "name",
@@ -39,7 +38,7 @@ func NameColumn[T Object]() Column[T] {
 	}
 }
 
-// AgeColumn is the time since the object's creation.
+// AgeColumn returns the column with the time since the object's creation.
 func AgeColumn[T Object]() Column[T] {
 	return Column[T]{
 		Name:        "Age",
@@ -48,7 +47,7 @@ func AgeColumn[T Object]() Column[T] {
 	}
 }
 
-// Since is how tables show a time: the time that has passed, or "<unknown>".
+// Since formats a time as the duration since then, or "<unknown>".
 func Since(t time.Time) string {
 	if t.IsZero() {
 		return "<unknown>"
@@ -56,7 +55,7 @@ func Since(t time.Time) string {
 	return duration.HumanDuration(time.Since(t))
 }
 
-// statusColumns is the table of a Status, which some deletions answer.
+// statusColumns are the columns of a Status, which some deletions return.
 var statusColumns = func() []metav1.TableColumnDefinition {
 	doc := metav1.Status{}.SwaggerDoc()
 	return []metav1.TableColumnDefinition{
@@ -66,14 +65,13 @@ var statusColumns = func() []metav1.TableColumnDefinition {
 	}
 }()
 
-// table makes tables from columns.
 type table[T Object] struct {
 	resource schema.GroupResource
 	headers  []metav1.TableColumnDefinition
 	columns  []Column[T]
 }
 
-// newTable returns the convertor for columns, or the generic one without any.
+// newTable returns the convertor for columns, or the generic one if there are none.
 func newTable[T Object](resource schema.GroupResource, columns []Column[T]) rest.TableConvertor {
 	if len(columns) == 0 {
 		return rest.NewDefaultTableConvertor(resource)
@@ -107,7 +105,7 @@ func (t *table[T]) ConvertToTable(ctx context.Context, object, tableOptions runt
 	return out, nil
 }
 
-// addRows adds a row for object, or one for each of its items.
+// addRows adds a row for an object, or one for each item of a list.
 func (t *table[T]) addRows(ctx context.Context, out *metav1.Table, object runtime.Object) error {
 	add := func(item runtime.Object) error {
 		obj, ok := item.(T)
@@ -127,8 +125,7 @@ func (t *table[T]) addRows(ctx context.Context, out *metav1.Table, object runtim
 	return add(object)
 }
 
-// copyListMeta brings what a client needs to go on reading from a list, or from
-// a single object, to its table.
+// copyListMeta copies the metadata with which clients continue a list or a watch.
 func copyListMeta(out *metav1.ListMeta, object runtime.Object) {
 	if m, err := meta.ListAccessor(object); err == nil {
 		out.ResourceVersion = m.GetResourceVersion()
@@ -152,7 +149,7 @@ func (t *table[T]) notAcceptable(ctx context.Context) error {
 	return notAcceptableError{resource: resource}
 }
 
-// notAcceptableError says that a table was asked of something that has none.
+// notAcceptableError is returned for objects that cannot be converted to a table.
 type notAcceptableError struct{ resource schema.GroupResource }
 
 func (e notAcceptableError) Error() string {

@@ -1,8 +1,6 @@
-// Package validate holds the checks on metadata and the helpers that the
-// validations of several built-in resources share.
+// Package validate contains checks of metadata and helpers for the validation of several built-in resources.
 //
-// They answer what kube-apiserver answers, word for word, because clients and
-// their tests compare.
+// The messages are those of kube-apiserver, because clients and their tests compare them.
 package validate
 
 import (
@@ -17,27 +15,25 @@ import (
 
 var metadata = field.NewPath("metadata")
 
-// standardFinalizers may be used without a domain.
+// standardFinalizers are valid without a domain.
 var standardFinalizers = map[string]bool{
 	string(corev1.FinalizerKubernetes): true,
 	metav1.FinalizerOrphanDependents:   true,
 	metav1.FinalizerDeleteDependents:   true,
 }
 
-// ObjectMeta checks the metadata of a new object of the core group; name is
-// the rule for its name.
+// ObjectMeta validates the metadata of a new object of the core group. name validates its name.
 func ObjectMeta(meta *metav1.ObjectMeta, namespaced bool, name apivalidation.ValidateNameFunc) field.ErrorList {
 	errs := apivalidation.ValidateObjectMeta(meta, namespaced, name, metadata)
 	return append(errs, finalizersOf(meta)...)
 }
 
-// ObjectMetaUpdate checks the metadata of an updated object of the core group.
+// ObjectMetaUpdate validates the metadata of an updated object of the core group.
 func ObjectMetaUpdate(meta, old *metav1.ObjectMeta) field.ErrorList {
 	errs := apivalidation.ValidateObjectMetaUpdate(meta, old, metadata)
 	return append(errs, finalizersOf(meta)...)
 }
 
-// finalizersOf checks that finalizers without a domain are standard ones.
 func finalizersOf(meta *metav1.ObjectMeta) field.ErrorList {
 	var errs field.ErrorList
 	for i, name := range meta.Finalizers {
@@ -46,7 +42,7 @@ func finalizersOf(meta *metav1.ObjectMeta) field.ErrorList {
 	return errs
 }
 
-// Finalizer checks one finalizer name.
+// Finalizer validates the name of a finalizer.
 func Finalizer(name string, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	for _, msg := range validation.IsQualifiedName(name) {
@@ -62,12 +58,7 @@ func standardFinalizer(name string, path *field.Path) field.ErrorList {
 	return field.ErrorList{field.Invalid(path, name, "name is neither a standard finalizer name nor is it fully qualified")}
 }
 
-// Immutable checks that a field has not changed.
-func Immutable(value, old any, path *field.Path) field.ErrorList {
-	return apivalidation.ValidateImmutableField(value, old, path)
-}
-
-// DataKey checks a key of a config map's or secret's data.
+// DataKey validates a key in the data of a config map or secret.
 func DataKey(key string, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	for _, msg := range validation.IsConfigMapKey(key) {
@@ -76,9 +67,8 @@ func DataKey(key string, path *field.Path) field.ErrorList {
 	return errs
 }
 
-// Frozen checks an update of an object that may have been frozen with its
-// `immutable` field: that it stays frozen and that none of its data fields
-// changed; changed names those that did.
+// Frozen validates an update of an object with the field `immutable`. If it was set, it must remain set, and no data
+// field may change. changed contains the names of changed fields.
 func Frozen(now, old *bool, changed ...string) field.ErrorList {
 	if old == nil || !*old {
 		return nil

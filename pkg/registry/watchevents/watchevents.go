@@ -1,6 +1,5 @@
-// Package watchevents encodes the events of watches of built-in objects as JSON. Upstream
-// encodes an object, and then the event that holds the encoded object, which looks at each
-// of its bytes again; here these are written as they are.
+// Package watchevents encodes watch events of built-in objects as JSON. Upstream encodes an object, and then the event
+// with the encoded object, which processes each byte again. This package copies the encoded object.
 package watchevents
 
 import (
@@ -13,12 +12,10 @@ import (
 	jsonserializer "k8s.io/apimachinery/pkg/runtime/serializer/json"
 )
 
-// plainJSON identifies the encoder whose work is saved: the JSON that API clients ask for,
-// neither pretty nor YAML.
+// plainJSON identifies the encoder that is replaced: JSON, but neither pretty nor YAML.
 var plainJSON = jsonserializer.NewSerializerWithOptions(nil, nil, nil, jsonserializer.SerializerOptions{}).Identifier()
 
-// Serializer returns s with events written around what is encoded already. The bytes are
-// the same.
+// Serializer returns s with a faster encoding of events. The output is the same.
 func Serializer(s runtime.NegotiatedSerializer) runtime.NegotiatedSerializer {
 	return negotiated{s}
 }
@@ -57,8 +54,7 @@ func (e encoder) EncodeWithAllocator(obj runtime.Object, w io.Writer, memAlloc r
 	return e.EncoderWithAllocator.EncodeWithAllocator(obj, w, memAlloc)
 }
 
-// write writes an event whose object is one line of JSON, as the encoder of its object has
-// left it. It reports whether it is such an event.
+// write writes an event whose object is one line of JSON. It returns false for other objects.
 func write(obj runtime.Object, w io.Writer) (bool, error) {
 	event, ok := obj.(*metav1.WatchEvent)
 	if !ok || event.Object.Object != nil {

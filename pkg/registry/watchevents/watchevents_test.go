@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// codecs are those of upstream.
+// codecs are upstream's.
 func codecs(tb testing.TB) serializer.CodecFactory {
 	tb.Helper()
 	scheme := runtime.NewScheme()
@@ -23,7 +23,7 @@ func codecs(tb testing.TB) serializer.CodecFactory {
 	return serializer.NewCodecFactory(scheme)
 }
 
-// encoderOf returns the encoder of events of watches in a media type.
+// encoderOf returns the encoder of watch events in a media type.
 func encoderOf(tb testing.TB, s runtime.NegotiatedSerializer, mediaType string) runtime.EncoderWithAllocator {
 	tb.Helper()
 	info, ok := runtime.SerializerInfoForMediaType(s.SupportedMediaTypes(), mediaType)
@@ -33,7 +33,7 @@ func encoderOf(tb testing.TB, s runtime.NegotiatedSerializer, mediaType string) 
 	return e
 }
 
-// event is one as upstream makes it of an object.
+// event returns the event that upstream creates for an object.
 func event(tb testing.TB, s runtime.NegotiatedSerializer, mediaType string, kind watch.EventType, obj runtime.Object) *metav1.WatchEvent {
 	tb.Helper()
 	info, _ := runtime.SerializerInfoForMediaType(s.SupportedMediaTypes(), mediaType)
@@ -47,7 +47,7 @@ var object = &corev1.ConfigMap{
 	Data:       map[string]string{"odd": "<&>\u2028\n\"}\n", "é": "\xff"},
 }
 
-// Events have the bytes that upstream gives them, whatever they hold.
+// Events have the same bytes as upstream's, with any content.
 func TestSameBytes(t *testing.T) {
 	upstream := codecs(t)
 	ours := Serializer(upstream)

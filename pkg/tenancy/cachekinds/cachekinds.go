@@ -1,5 +1,5 @@
-// Package cachekinds makes the kinds by which shards tell each other something on the cache
-// server. They are copies of nothing, and nobody else sees them.
+// Package cachekinds defines kinds that shards exchange through the cache server. They are not replicas, and are not
+// visible to users.
 package cachekinds
 
 import (
@@ -11,16 +11,16 @@ import (
 	"github.com/shardplane/shardplane/pkg/client/kinds"
 )
 
-// SchemeGroupVersion is the group and version of all of them.
+// SchemeGroupVersion is the group and version of these kinds.
 var SchemeGroupVersion = schema.GroupVersion{Group: "cache.shardplane.io", Version: "v1alpha1"}
 
-// pointerTo is the object of a kind whose Go type is T.
+// pointerTo is a pointer to a kind's Go type.
 type pointerTo[T any] interface {
 	*T
 	client.Object
 }
 
-// Define makes T a kind, and returns its resource.
+// Define registers T as a kind, and returns its resource.
 func Define[T any, P pointerTo[T]](kind, plural string) client.Resource[P, *List[T, P]] {
 	kinds.Scheme.AddKnownTypeWithName(SchemeGroupVersion.WithKind(kind), P(new(T)))
 	kinds.Scheme.AddKnownTypeWithName(SchemeGroupVersion.WithKind(kind+"List"), &List[T, P]{})

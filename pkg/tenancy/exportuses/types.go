@@ -1,5 +1,5 @@
-// Package exportuses has the kind by which shards tell each other, on the cache server,
-// whose exports of APIs they have consumers of.
+// Package exportuses defines the kind with which shards publish on the cache server which APIExports have consumers
+// on the shard.
 package exportuses
 
 import (
@@ -12,11 +12,11 @@ import (
 // Kind is the kind of ExportUses.
 const Kind = "ExportUse"
 
-// Uses are the ExportUses of a shard, or of all of them, on the cache server.
+// Uses is the resource of ExportUses, on the cache server.
 var Uses = cachekinds.Define[ExportUse](Kind, "exportuses")
 
-// ExportUse says that logical clusters of a shard have bindings to an APIExport. It is in
-// the logical cluster of the export, and under its name.
+// ExportUse is created by a shard if logical clusters on it have bindings to an APIExport. It has the logical cluster and
+// the name of the export.
 type ExportUse struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata"`

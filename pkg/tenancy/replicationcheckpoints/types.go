@@ -1,5 +1,5 @@
-// Package replicationcheckpoints has the kind by which shards tell each other, on the cache server, up
-// to which of their versions everything that they replicate is there.
+// Package replicationcheckpoints defines the kind with which shards publish on the cache server up to which
+// resourceVersion all their replicated objects are there.
 package replicationcheckpoints
 
 import (
@@ -22,36 +22,34 @@ import (
 const (
 	// Kind is the kind of ReplicationCheckpoints.
 	Kind = "ReplicationCheckpoint"
-	// Cluster is the logical cluster that the mark of each shard is in. It is on no shard.
+	// Cluster is the logical cluster of all checkpoints. It does not exist on any shard.
 	Cluster logicalcluster.Name = "system:checkpoints"
-	// Name is the name of the mark of each shard.
+	// Name is the name of each shard's checkpoint.
 	Name = "shard"
 )
 
-// Marks are the ReplicationCheckpoints of a shard, or of all of them, on the cache server.
+// Checkpoints is the resource of ReplicationCheckpoints, on the cache server.
 var Checkpoints = cachekinds.Define[ReplicationCheckpoint](Kind, "replicationcheckpoints")
 
-// ReplicationCheckpoint says how much of a shard's objects the cache server has. The shard writes it when
-// its writes of replicas were acknowledged: who has seen it finds them there.
+// ReplicationCheckpoint specifies how much of a shard's objects the cache server has. The shard writes it after its writes
+// of replicas were acknowledged, so that a reader of the checkpoint finds these replicas.
 type ReplicationCheckpoint struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata"`
 
-	// Epoch is random. It changes when the shard finds that its data was set back: versions of
-	// two epochs cannot be compared.
+	// Epoch is random. It changes when the shard's data was restored from an older backup. Versions of different
+	// epochs cannot be compared.
 	Epoch string `json:"epoch"`
-	// Number grows by one with each mark, also if nothing else changes.
+	// Number increases with each checkpoint, even if nothing else changes.
 	Number int64 `json:"number"`
-	// Resources says how much is there, by resource and group. Of a resource that is not named
-	// nothing is said.
+	// Resources contains the replicated data by resource and group. Nothing is known about other resources.
 	Resources map[string]Extent `json:"resources,omitempty"`
-	// Via are the cache servers by which the replicas came here, the one that the shard pushes to
-	// first. It is empty there. What is relayed is all but what stays in its region.
+	// Via lists the cache servers through which the replicas were relayed, beginning with the one that the shard
+	// writes to. It is empty on that one. Objects that stay in their region are not relayed.
 	Via []string `json:"via,omitempty"`
 }
 
-// Said returns what a mark says, for those who follow replicas. A version that cannot be compared
-// says nothing.
+// Said returns the checkpoint for readers of replicas, without versions that cannot be compared.
 func (m *ReplicationCheckpoint) Said() replicas.Checkpoint {
 	versions := make(map[string]string, len(m.Resources))
 	for resource, extent := range m.Resources {
@@ -62,32 +60,30 @@ func (m *ReplicationCheckpoint) Said() replicas.Checkpoint {
 	return replicas.Checkpoint{Epoch: m.Epoch, Versions: versions, Partial: len(m.Via) > 0}
 }
 
-// Read reads the marks of all shards on a cache server. It is a replicas.ReadMarks.
+// Read reads the checkpoints of all shards on a cache server. It is a replicas.ReadCheckpoints.
 func Read(ctx context.Context, cache *client.Factory) (map[string]replicas.Checkpoint, error) {
 	list, err := Checkpoints.In(cache.Shard(request.Wildcard).Cluster(Cluster.Path())).List(ctx, metav1.ListOptions{})
 	if apierrors.IsNotFound(err) {
-		return nil, nil // a cache server of kcp
+		return nil, nil // kcp's cache server
 	}
 	if err != nil {
 		return nil, err
 	}
-	marks := make(map[string]replicas.Checkpoint, len(list.Items))
+	checkpoints := make(map[string]replicas.Checkpoint, len(list.Items))
 	for i := range list.Items {
-		if mark := &list.Items[i]; mark.Name == Name {
-			marks[mark.Annotations[request.ShardAnnotation]] = mark.Said()
+		if checkpoint := &list.Items[i]; checkpoint.Name == Name {
+			checkpoints[checkpoint.Annotations[request.ShardAnnotation]] = checkpoint.Said()
 		}
 	}
-	return marks, nil
+	return checkpoints, nil
 }
 
-// Extent is how much of a resource the cache server has.
+// Extent describes the replicas of a resource.
 type Extent struct {
-	// ResourceVersion is the version of the shard up to which everything that is replicated is
-	// on the cache server.
+	// ResourceVersion is the shard's version up to which all replicated objects are on the cache server.
 	ResourceVersion string `json:"resourceVersion"`
-	// Count is how many replicas there are as of the mark.
-	Count int64 `json:"count"`
-	// Digest sums up the content of these.
+	// Count is the number of replicas at the checkpoint, and Digest a digest of their content.
+	Count  int64  `json:"count"`
 	Digest string `json:"digest,omitempty"`
 }
 

@@ -1,9 +1,7 @@
-// Package shardload is how shards say that they live and how much they hold, and how others
-// read it.
+// Package shardload defines the heartbeats of shards and their load.
 //
-// A shard renews a Lease in root, the heartbeat, and puts its load beside it. Root's shard
-// judges all shards by that, and writes the condition Ready and the load into the Shard
-// objects, where everybody reads it who chooses a shard.
+// A shard renews a Lease in root, the heartbeat, which also contains its load. Root's shard evaluates the heartbeats
+// of all shards, and updates the condition Ready and the load of the Shard objects, which are used to choose a shard.
 package shardload
 
 import (
@@ -20,22 +18,20 @@ import (
 )
 
 const (
-	// LeaseNamespace has the heartbeats, in root. Nobody but the system and administrators
-	// writes there.
+	// LeaseNamespace is the namespace in root that contains the heartbeats. Only the system and administrators may write there.
 	LeaseNamespace = metav1.NamespaceSystem
-	// LeaseLabel is on heartbeats, with the name of the shard.
+	// LeaseLabel contains the name of the shard on heartbeats.
 	LeaseLabel = "internal.shardplane.io/heartbeat"
-	// leaseAnnotation has the load of a shard, in JSON, on its heartbeat.
+	// leaseAnnotation contains the load of the shard as JSON.
 	leaseAnnotation = "internal.shardplane.io/load"
 
-	// Interval is how often a shard renews its heartbeat, as Kubernetes' nodes do.
+	// Interval is the interval of heartbeats, as for Kubernetes nodes.
 	Interval = 10 * time.Second
-	// Missed is how many heartbeats have to be missed for a shard to count as unready. So
-	// many outlast a change of its leader.
+	// Missed is the number of missed heartbeats after which a shard is not ready. It must outlast leader election.
 	Missed = 4
 )
 
-// LeaseName is the name of a shard's heartbeat.
+// LeaseName returns the name of a shard's heartbeat.
 func LeaseName(shard string) string { return "shard-" + shard }
 
 // Reasons of the condition Ready of Shards.
@@ -44,46 +40,42 @@ const (
 	ReasonStorageFull      = "StorageFull"
 )
 
-// CachesReady is a condition of Shards: the shard can use its cache servers. Without it other
-// shards have old replicas of what is on the shard, or none, and vice versa.
+// CachesReady is a condition of Shards: the shard can use its cache servers. Without it, replicas of the shard's objects
+// on other shards are outdated or missing, and vice versa.
 const CachesReady conditionsv1alpha1.ConditionType = "CachesReady"
 
-// ReasonNoCache is the reason of CachesReady if the shard has no cache server, but there are
-// other shards.
+// ReasonNoCache is the reason of CachesReady if the shard has no cache server, although there are other shards.
 const ReasonNoCache = "NoCache"
 
-// Annotations of Shards, which say how much is used. How much there may be is in their
-// status.capacity.
+// These annotations of Shards contain the usage. The limits are in status.capacity.
 const (
 	WorkspacesAnnotation = "core.shardplane.io/workspaces"
 	ObjectsAnnotation    = "core.shardplane.io/objects"
 	StorageAnnotation    = "core.shardplane.io/storage"
 )
 
-// Amount is how much is used of how much there may be, which is 0 for any.
+// Amount is the usage of a resource, and its limit. 0 means no limit.
 type Amount struct {
 	Used  int64 `json:"used"`
 	Limit int64 `json:"limit,omitempty"`
 }
 
-// Load is what a shard holds.
+// Load is the load of a shard.
 type Load struct {
-	// Workspaces are the logical clusters that belong to one.
+	// Workspaces is the number of logical clusters that belong to a workspace.
 	Workspaces Amount `json:"workspaces"`
-	// Objects are all but Events.
+	// Objects is the number of objects except Events.
 	Objects Amount `json:"objects"`
-	// Storage is what etcd has in use, in bytes, and the limit its quota where there is no
-	// lower one.
+	// Storage is the size in use in etcd, in bytes. Its limit is etcd's quota, or a lower one.
 	Storage Amount `json:"storage"`
-	// Full is set while etcd is so near its quota that tenants may only delete.
+	// Full is set while etcd is so close to its quota that tenants may only delete.
 	Full bool `json:"full,omitempty"`
-	// Caches are the cache servers that the shard uses, by name, with the reason if something is
-	// wrong with one. They are nil before the shard has checked them, and of shards of earlier
-	// releases.
+	// Caches contains the reason, if any, why a cache server cannot be used, by name. It is nil until the shard has
+	// checked them.
 	Caches map[string]string `json:"caches"`
 }
 
-// With returns the load with so many workspaces more.
+// With returns the load with additional workspaces.
 func (l Load) With(more int64) Load {
 	l.Workspaces.Used += more
 	return l
@@ -93,13 +85,11 @@ func (l Load) With(more int64) Load {
 type part struct {
 	*Amount
 
-	// name is what it is called in status.capacity, and annotation is where it stands on
-	// Shards how much is used.
-	name       corev1.ResourceName
-	annotation string
+	name       corev1.ResourceName // in status.capacity
+	annotation string              // the usage, on Shards
 }
 
-// parts are the amounts, which may be changed.
+// parts returns pointers to the amounts.
 func (l *Load) parts() []part {
 	return []part{
 		{&l.Workspaces, "workspaces", WorkspacesAnnotation},
@@ -108,7 +98,7 @@ func (l *Load) parts() []part {
 	}
 }
 
-// text writes an amount as people read it.
+// text formats an amount for users.
 func (p part) text(amount int64) string {
 	if p.name != corev1.ResourceStorage {
 		return strconv.FormatInt(amount, 10)
@@ -117,7 +107,7 @@ func (p part) text(amount int64) string {
 	return resource.NewQuantity((amount+mebibyte-1)/mebibyte*mebibyte, resource.BinarySI).String()
 }
 
-// Words says what is used, and of how much: "3/100 workspaces", ….
+// Words returns the usages with their limits, such as "3/100 workspaces".
 func (l Load) Words() []string {
 	all := make([]string, 0, 3)
 	for _, p := range l.parts() {
@@ -130,8 +120,7 @@ func (l Load) Words() []string {
 	return all
 }
 
-// FullOf returns what the shard has so much of that it takes no more workspaces, as
-// status.capacity names it, or nothing.
+// FullOf returns the resource, as in status.capacity, whose limit prevents new workspaces, or "".
 func (l Load) FullOf() string {
 	for _, p := range l.parts() {
 		if p.Limit > 0 && p.Used >= p.Limit {
@@ -141,10 +130,10 @@ func (l Load) FullOf() string {
 	return ""
 }
 
-// NearlyFull reports whether the shard has reached nine tenths of some limit.
+// NearlyFull reports whether the usage of some resource is at least 90% of its limit.
 func (l Load) NearlyFull() bool { return l.Percent() >= 90 }
 
-// Percent is how much is used of the limit that is nearest.
+// Percent returns the highest usage relative to a limit.
 func (l Load) Percent() (most int64) {
 	for _, p := range l.parts() {
 		if p.Limit > 0 {
@@ -154,7 +143,7 @@ func (l Load) Percent() (most int64) {
 	return most
 }
 
-// SetOnLease says the load on a heartbeat; nil says none.
+// SetOnLease sets or removes the load on a heartbeat.
 func SetOnLease(lease metav1.Object, load *Load) error {
 	annotations := lease.GetAnnotations()
 	delete(annotations, leaseAnnotation)
@@ -172,13 +161,13 @@ func SetOnLease(lease metav1.Object, load *Load) error {
 	return nil
 }
 
-// OfLease returns what a heartbeat says, and whether it says anything.
+// OfLease returns the load in a heartbeat.
 func OfLease(lease metav1.Object) (load Load, known bool) {
 	text, ok := lease.GetAnnotations()[leaseAnnotation]
 	return load, ok && json.Unmarshal([]byte(text), &load) == nil
 }
 
-// SetOnShard writes the load into a Shard object.
+// SetOnShard sets the load on a Shard object.
 func (l Load) SetOnShard(shard *corev1alpha1.Shard) {
 	shard.Status.Capacity = nil
 	for _, p := range l.parts() {
@@ -197,7 +186,7 @@ func (l Load) SetOnShard(shard *corev1alpha1.Shard) {
 	}
 }
 
-// ClearOnShard takes out of a Shard object all that is known from heartbeats.
+// ClearOnShard removes everything from a Shard object that was derived from heartbeats.
 func ClearOnShard(shard *corev1alpha1.Shard) {
 	for _, p := range (&Load{}).parts() {
 		delete(shard.Annotations, p.annotation)
@@ -207,8 +196,7 @@ func ClearOnShard(shard *corev1alpha1.Shard) {
 	conditions.Delete(shard, CachesReady)
 }
 
-// OfShard returns what a Shard object says, and whether it says anything: a new
-// Shard has no load before its first heartbeat.
+// OfShard returns the load in a Shard object, and false if there has been no heartbeat yet.
 func OfShard(shard *corev1alpha1.Shard) (load Load, known bool) {
 	for _, p := range load.parts() {
 		used, err := resource.ParseQuantity(shard.Annotations[p.annotation])
@@ -221,8 +209,7 @@ func OfShard(shard *corev1alpha1.Shard) (load Load, known bool) {
 	return load, true
 }
 
-// Unready returns why a shard is not ready, or nothing. One of which nobody has heard yet
-// counts as ready.
+// Unready returns the reason why a shard is not ready, or "". A shard is considered ready before its first heartbeat.
 func Unready(shard *corev1alpha1.Shard) string {
 	ready := conditions.Get(shard, conditionsv1alpha1.ReadyCondition)
 	if ready == nil || ready.Status != corev1.ConditionFalse {

@@ -15,7 +15,7 @@ var some = Load{
 	Workspaces: Amount{Used: 3, Limit: 1500}, Objects: Amount{Used: 12345}, Storage: Amount{Used: 5 << 20, Limit: 8 << 30},
 }
 
-// TestOnShard: a Shard says what was written, as people read it.
+// TestOnShard: a Shard contains the load in readable form.
 func TestOnShard(t *testing.T) {
 	shard := &corev1alpha1.Shard{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"others": "stay"}}}
 	_, known := OfShard(shard)

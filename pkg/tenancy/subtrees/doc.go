@@ -1,13 +1,11 @@
-// Package subtrees adds up what a workspace and all workspaces below it store, on
-// all shards, where that is limited: by annotations of the LogicalCluster at the
-// top, which administrators set.
+// Package subtrees computes the storage used by a workspace and all workspaces below it, on all shards, if it is limited
+// by annotations of the LogicalCluster at the top, which administrators set.
 //
-//	counts of the own shard, by logical cluster ──┐
-//	paths of its logical clusters ────────────────┼──► sums ──► admission
-//	limits and shares of other shards             │      │
-//	    ▲  (SubtreeUsages on the cache server) ───┘      │
-//	    └────────────── limits and share of the own shard┘
+//	usage of this shard, by logical cluster ──┐
+//	paths of its logical clusters ────────────┼──► sums ──► admission
+//	limits and usages of other shards         │      │
+//	    ▲  (SubtreeUsages on the cache server)┘      │
+//	    └──────────── limits and usage of this shard ┘
 //
-// A sum is about a second late for what the own shard stores, and, with the way
-// over the cache server, some seconds for what others do.
+// Sums lag by about a second for this shard and, because of the cache server, by some seconds for others.
 package subtrees

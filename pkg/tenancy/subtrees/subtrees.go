@@ -21,15 +21,14 @@ import (
 	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
-// Pace is how long it takes at least from one addition to the next: each looks at
-// all logical clusters of the shard. So sums are as late as that.
+// Pace is the minimum interval between two computations, because each visits all logical clusters of the shard. Sums lag
+// by this interval.
 const Pace = time.Second
 
-// Index is the index of the LogicalClusters that limit their subtrees, which the
-// informer of Config has.
+// Index is the name of the index IndexLimited, which Config.LogicalClusters must have.
 const Index = "subtree-limits"
 
-// IndexLimited is the function of Index.
+// IndexLimited indexes the LogicalClusters that limit their subtrees.
 func IndexLimited(lc *corev1alpha1.LogicalCluster) []string {
 	if limitOf(lc) == nil {
 		return nil
@@ -37,7 +36,7 @@ func IndexLimited(lc *corev1alpha1.LogicalCluster) []string {
 	return []string{""}
 }
 
-// limitOf returns the limit that a LogicalCluster sets to its subtree, or nil.
+// limitOf returns the limit for the subtree of a LogicalCluster, or nil.
 func limitOf(lc *corev1alpha1.LogicalCluster) *Limit {
 	var most Amount
 	if text, ok := lc.Annotations[tenancy.MaxSubtreeObjectsAnnotation]; ok {
@@ -56,23 +55,21 @@ func limitOf(lc *corev1alpha1.LogicalCluster) *Limit {
 	return &Limit{Path: tenancy.PathOf(lc).String(), Most: most}
 }
 
-// Config is what Sums are made of.
+// Config configures Sums.
 type Config struct {
-	// Self is the name of the own shard.
+	// Self is the name of this shard.
 	Self string
-	// LogicalClusters are those of the own shard; the informer has Index.
+	// LogicalClusters contains those of this shard.
 	LogicalClusters *client.Informer[*corev1alpha1.LogicalCluster]
-	// Stored returns what each logical cluster of the own shard stores, and whether
-	// that is known.
+	// Stored returns the storage used by each logical cluster of this shard, and false if it is not known yet.
 	Stored func() (stored iter.Seq2[logicalcluster.Name, Amount], known bool)
-	// Others are the SubtreeUsages of all shards; nil where there is no cache server.
+	// Others contains the SubtreeUsages of all shards. It is nil without a cache server.
 	Others *client.Informer[*SubtreeUsage]
-	// Standing says whose SubtreeUsages count.
+	// ShardState is used to ignore removed shards.
 	ShardState func(shard string) replicas.ShardState
 }
 
-// Sums are what limited subtrees store. Its methods may be called from any
-// goroutine, and return at once.
+// Sums contains the usage of limited subtrees. Its methods may be called concurrently, and do not block.
 type Sums struct {
 	c       Config
 	changed chan struct{}
@@ -86,32 +83,31 @@ type Sums struct {
 type Subtree struct {
 	// Top is the logical cluster at the top.
 	Top logicalcluster.Name
-	// Limit is what the subtree may store.
 	Limit
-	// Used is what all shards store of it.
+	// Used is the usage on all shards.
 	Used Amount
 
 	own   Amount
-	local bool // the own shard has the top
+	local bool // the logical cluster at the top is on this shard
 }
 
-// snapshot is one addition. It does not change.
+// snapshot is the immutable result of a computation.
 type snapshot struct {
-	// complete is set once everything was known that was to be added.
+	// complete is set if all inputs were known.
 	complete bool
 
 	byPath map[string][]*Subtree
 	byTop  map[logicalcluster.Name]*Subtree
 }
 
-// New returns sums of nothing: Run adds up.
+// New returns empty sums, which Run computes.
 func New(c Config) *Sums {
 	s := &Sums{c: c, changed: make(chan struct{}, 1), followers: map[*func(logicalcluster.Name)]struct{}{}}
 	s.current.Store(&snapshot{})
 	return s
 }
 
-// Changed says that what is stored has changed.
+// Changed triggers a computation.
 func (s *Sums) Changed() {
 	select {
 	case s.changed <- struct{}{}:
@@ -119,7 +115,7 @@ func (s *Sums) Changed() {
 	}
 }
 
-// Of returns the limited subtrees that a path is in, the outermost first.
+// Of returns the limited subtrees that contain a path, from the outermost to the innermost.
 func (s *Sums) Of(path string) []*Subtree {
 	current := s.current.Load()
 	if len(current.byPath) == 0 {
@@ -132,7 +128,7 @@ func (s *Sums) Of(path string) []*Subtree {
 	return found
 }
 
-// prefixes are the paths that lead to a path, and the path itself.
+// prefixes returns the paths of all ancestors, and the path itself.
 func prefixes(path string) iter.Seq[string] {
 	return func(yield func(string) bool) {
 		for i := range len(path) {
@@ -144,8 +140,8 @@ func prefixes(path string) iter.Seq[string] {
 	}
 }
 
-// Share returns what the own shard has to tell others of the subtree below top,
-// which is nil where that is nothing, and whether it is known.
+// Share returns this shard's SubtreeUsage for the subtree below top, or nil if it must not exist, and false if it is
+// not known yet.
 func (s *Sums) Share(top logicalcluster.Name) (share *SubtreeUsage, known bool) {
 	current := s.current.Load()
 	subtree := current.byTop[top]
@@ -161,7 +157,7 @@ func (s *Sums) Share(top logicalcluster.Name) (share *SubtreeUsage, known bool) 
 	return share, true
 }
 
-// Most returns the limit of the subtree below top; 0 is any amount.
+// Most returns the limit for the subtree below top. 0 means no limit.
 func (s *Sums) Most(top logicalcluster.Name) Amount {
 	if subtree := s.current.Load().byTop[top]; subtree != nil {
 		return subtree.Limit.Most
@@ -169,8 +165,7 @@ func (s *Sums) Most(top logicalcluster.Name) Amount {
 	return Amount{}
 }
 
-// Follow has f told of the tops of subtrees whose Share is another one, until stop is
-// called. f must return at once.
+// Follow calls f for each subtree whose Share changes until stop is called. f must not block.
 func (s *Sums) Follow(f func(top logicalcluster.Name)) (stop func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -185,7 +180,7 @@ func (s *Sums) Follow(f func(top logicalcluster.Name)) (stop func()) {
 	}
 }
 
-// Run adds up whenever something changes, until ctx ends.
+// Run computes the sums whenever something changes, until ctx ends.
 func (s *Sums) Run(ctx context.Context) error {
 	defer s.c.LogicalClusters.AddEventHandler(client.Handler[*corev1alpha1.LogicalCluster]{
 		OnAdd:    func(lc *corev1alpha1.LogicalCluster, _ bool) { s.limited(lc) },
@@ -203,7 +198,7 @@ func (s *Sums) Run(ctx context.Context) error {
 		}
 		current := s.add()
 		if !current.complete {
-			s.Changed() // nobody says when the rest is known
+			s.Changed() // retry, because there is no notification when the rest is known
 		} else if len(current.byTop) == 0 {
 			continue
 		}
@@ -215,20 +210,19 @@ func (s *Sums) Run(ctx context.Context) error {
 	}
 }
 
-// limited looks at what a LogicalCluster says of its subtree; new ones without a
-// limit are nothing to add.
+// limited triggers a computation if a LogicalCluster has, or had, a limit.
 func (s *Sums) limited(versions ...*corev1alpha1.LogicalCluster) {
 	if slices.ContainsFunc(versions, func(lc *corev1alpha1.LogicalCluster) bool { return limitOf(lc) != nil }) {
 		s.Changed()
 	}
 }
 
-// add adds up, and tells who follows.
+// add computes the sums and notifies followers.
 func (s *Sums) add() *snapshot {
 	complete := s.c.LogicalClusters.HasSynced() && (s.c.Others == nil || s.c.Others.HasSynced())
 	next := s.limits()
 	next.complete = complete
-	if len(next.byTop) > 0 { // else what is stored, which is asked at each write, does not matter
+	if len(next.byTop) > 0 { // Stored is expensive
 		stored, known := s.c.Stored()
 		next.complete = complete && known
 		s.addOwn(next, stored)
@@ -239,19 +233,18 @@ func (s *Sums) add() *snapshot {
 	before := s.current.Swap(next)
 	for top := range next.byTop {
 		if old := before.byTop[top]; !before.complete || old == nil || !old.sameShare(next.byTop[top]) {
-			s.tell(top)
+			s.notifyLocked(top)
 		}
 	}
 	for top := range before.byTop {
 		if next.byTop[top] == nil {
-			s.tell(top)
+			s.notifyLocked(top)
 		}
 	}
 	return next
 }
 
-// tell tells who follows. The caller holds the lock.
-func (s *Sums) tell(top logicalcluster.Name) {
+func (s *Sums) notifyLocked(top logicalcluster.Name) {
 	for f := range s.followers {
 		(*f)(top)
 	}
@@ -261,7 +254,7 @@ func (t *Subtree) sameShare(other *Subtree) bool {
 	return t.own == other.own && t.local == other.local && t.Limit == other.Limit
 }
 
-// limits returns what is limited, with nothing in it.
+// limits returns the limited subtrees without their usage.
 func (s *Sums) limits() *snapshot {
 	next := &snapshot{byPath: map[string][]*Subtree{}, byTop: map[logicalcluster.Name]*Subtree{}}
 	put := func(subtree *Subtree) {
@@ -270,7 +263,7 @@ func (s *Sums) limits() *snapshot {
 			next.byPath[subtree.Path] = append(next.byPath[subtree.Path], subtree)
 		}
 	}
-	own, _ := s.c.LogicalClusters.Lister().ByIndex(Index, "") // fails for an index that does not exist
+	own, _ := s.c.LogicalClusters.Lister().ByIndex(Index, "") // only fails if there is no such index
 	for _, lc := range own {
 		if limit := limitOf(lc); limit != nil && !request.IsSystem(logicalcluster.Name(limit.Path)) {
 			put(&Subtree{Top: logicalcluster.From(lc), Limit: *limit, local: true})
@@ -284,8 +277,8 @@ func (s *Sums) limits() *snapshot {
 	return next
 }
 
-// others are what other shards tell, in the order of their names: if several have a logical cluster, e.g. while it moves, all
-// shards take the same limit.
+// others returns the usages of other shards, sorted by shard. If several shards have a logical cluster, e.g. while it is
+// migrated, all shards use the same limit.
 func (s *Sums) others() iter.Seq2[logicalcluster.Name, *SubtreeUsage] {
 	return func(yield func(logicalcluster.Name, *SubtreeUsage) bool) {
 		if s.c.Others == nil {
@@ -309,7 +302,7 @@ func (s *Sums) addOwn(to *snapshot, stored iter.Seq2[logicalcluster.Name, Amount
 	for cluster, amount := range stored {
 		lc, err := clusters.Get(client.Key{Cluster: cluster, Name: corev1alpha1.LogicalClusterName})
 		if err != nil {
-			continue // it is being made, or was deleted
+			continue // it is being created, or was deleted
 		}
 		for prefix := range prefixes(tenancy.PathOf(lc).String()) {
 			for _, subtree := range to.byPath[prefix] {

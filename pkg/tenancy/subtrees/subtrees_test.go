@@ -32,23 +32,23 @@ const (
 	tick     = 5 * time.Millisecond
 )
 
-// world is a shard, what it stores, and a cache server.
+// world is a shard with its usage, and a cache server.
 type world struct {
 	here, cache *clienttest.Server
 	sums        *subtrees.Sums
 	clusters    *client.Informer[*corev1alpha1.LogicalCluster]
 	usages      *client.Informer[*subtrees.SubtreeUsage]
 
-	mu     sync.Mutex
-	stored map[logicalcluster.Name]subtrees.Amount
-	known  bool
-	told   map[logicalcluster.Name]int
+	mu       sync.Mutex
+	stored   map[logicalcluster.Name]subtrees.Amount
+	known    bool
+	notified map[logicalcluster.Name]int
 }
 
 func newWorld(t *testing.T) *world {
 	w := &world{
 		here: clienttest.New(t, kinds.Scheme), cache: clienttest.New(t, kinds.Scheme),
-		stored: map[logicalcluster.Name]subtrees.Amount{}, told: map[logicalcluster.Name]int{},
+		stored: map[logicalcluster.Name]subtrees.Amount{}, notified: map[logicalcluster.Name]int{},
 	}
 	factory := func(server *clienttest.Server) *client.Factory {
 		f, err := client.NewFactory(server.ClientConfig())
@@ -77,7 +77,7 @@ func newWorld(t *testing.T) *world {
 	t.Cleanup(w.sums.Follow(func(top logicalcluster.Name) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		w.told[top]++
+		w.notified[top]++
 	}))
 	return w
 }
@@ -94,7 +94,7 @@ func (w *world) run(t *testing.T) {
 	})
 }
 
-// store says what the shard stores in a logical cluster.
+// store sets the usage of a logical cluster.
 func (w *world) store(cluster logicalcluster.Name, objects, bytes int64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -103,7 +103,7 @@ func (w *world) store(cluster logicalcluster.Name, objects, bytes int64) {
 	w.sums.Changed()
 }
 
-// cluster is a logical cluster of the shard, with annotations of limits.
+// cluster adds a logical cluster with annotations of limits.
 func (w *world) cluster(t *testing.T, name, path string, limits ...string) {
 	t.Helper()
 	annotations := map[string]string{logicalcluster.AnnotationKey: name, core.LogicalClusterPathAnnotationKey: path}
@@ -115,7 +115,7 @@ func (w *world) cluster(t *testing.T, name, path string, limits ...string) {
 	}})
 }
 
-// other is what another shard tells.
+// other adds the SubtreeUsage of another shard.
 func (w *world) other(t *testing.T, shard, top string, used subtrees.Amount, limit *subtrees.Limit) {
 	t.Helper()
 	w.cache.Put(t, subtrees.Usages.GroupVersionResource, &subtrees.SubtreeUsage{
@@ -154,7 +154,7 @@ func TestSums(t *testing.T) {
 	w.other(t, "green", "oooo", subtrees.Amount{Objects: 20, Bytes: 2000}, nil)
 	w.other(t, "removed", "oooo", subtrees.Amount{Objects: 500}, nil)
 	w.other(t, "removed", "gggg", subtrees.Amount{}, &subtrees.Limit{Path: "root:organ", Most: subtrees.Amount{Bytes: 7}})
-	w.other(t, "self", "oooo", subtrees.Amount{Objects: 500}, nil) // what this shard told before
+	w.other(t, "self", "oooo", subtrees.Amount{Objects: 500}, nil) // an old one of this shard
 	w.other(t, "blue", "rrrr", subtrees.Amount{Objects: 3}, far)
 	w.run(t)
 	_, known := w.sums.Share("oooo")
@@ -186,17 +186,17 @@ func TestSums(t *testing.T) {
 	require.True(t, known)
 	require.Nil(t, share)
 
-	// The limit goes, the sum of the outer one stays, and who tells is told.
+	// The inner limit is removed, the outer sum is kept, and followers are notified.
 	w.mu.Lock()
-	w.told = map[logicalcluster.Name]int{}
+	w.notified = map[logicalcluster.Name]int{}
 	w.mu.Unlock()
 	w.cluster(t, "tttt", "root:org:team")
 	w.within(t, "root:org:team", sum{"root:org": org})
 	w.mu.Lock()
-	require.Equal(t, map[logicalcluster.Name]int{"tttt": 1}, w.told, "the share of the others is the same")
+	require.Equal(t, map[logicalcluster.Name]int{"tttt": 1}, w.notified, "the share of the others is the same")
 	w.mu.Unlock()
 
-	// What is stored no more is not counted, and of a foreign subtree nothing told.
+	// Deleted data is not counted, and there is no usage for the foreign subtree.
 	w.store("ffff", 0, 0)
 	w.within(t, "root:far", sum{"root:far": {Objects: 3}})
 	share, _ = w.sums.Share("rrrr")
@@ -206,8 +206,7 @@ func TestSums(t *testing.T) {
 	w.within(t, "root:org", sum{"root:org": {Objects: org.Objects + 1, Bytes: org.Bytes + 1}})
 }
 
-// TestLimitsOfSeveralShards: if several shards have the top of a subtree, the limit does not depend on which of them was seen
-// first.
+// TestLimitsOfSeveralShards: if several shards have the top of a subtree, the limit does not depend on the order of events.
 func TestLimitsOfSeveralShards(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

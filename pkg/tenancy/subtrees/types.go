@@ -10,35 +10,33 @@ import (
 // Kind is the kind of SubtreeUsages.
 const Kind = "SubtreeUsage"
 
-// Usages are the SubtreeUsages of a shard, or of all of them, on the cache server.
+// Usages is the resource of SubtreeUsages, on the cache server.
 var Usages = cachekinds.Define[SubtreeUsage](Kind, "subtreeusages")
 
-// Amount is how much is stored, or may be.
+// Amount is an amount of storage, or a limit.
 type Amount struct {
-	// Objects are those of all kinds but Events.
+	// Objects is the number of objects of all kinds but Events.
 	Objects int64 `json:"objects,omitempty"`
-	// Bytes are keys and values in etcd.
+	// Bytes is the size of keys and values in etcd.
 	Bytes int64 `json:"bytes,omitempty"`
 }
 
-// SubtreeUsage is what a shard stores of the workspaces below one whose subtree is
-// limited, that one included. Each shard that stores something of the subtree has
-// one, in the logical cluster of the workspace at the top and under its name.
+// SubtreeUsage is the storage that a shard uses for a workspace with a subtree limit and all workspaces below it. Each shard
+// with data of the subtree has one, in the logical cluster of the workspace at the top.
 type SubtreeUsage struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata"`
 
-	// Limit is the limit of the subtree, on the shard that has its top.
+	// Limit is set by the shard of the logical cluster at the top.
 	Limit *Limit `json:"limit,omitempty"`
-	// Used is what the shard stores.
-	Used Amount `json:"used"`
+	Used  Amount `json:"used"`
 }
 
 // Limit is the limit of a subtree.
 type Limit struct {
 	// Path is the path of the logical cluster at the top.
 	Path string `json:"path"`
-	// Most is how much the subtree may store on all shards together, 0 any amount.
+	// Most is the limit for all shards together. 0 means no limit.
 	Most Amount `json:"most"`
 }
 

@@ -1,6 +1,6 @@
-// Package toplevel adds up what top-level owners store on a shard: the user of a home workspace, or a
-// workspace right below root, each with all workspaces below it. Root and the logical clusters of the
-// system have no owner. Sums are at most a second old when they are used, and are of the own shard only.
+// Package toplevel computes the storage that top-level owners use on a shard: the user of a home workspace, or a workspace
+// directly below root, each with all workspaces below it. Root and system logical clusters have no owner. Sums are at
+// most a second old when they are used, and contain only this shard.
 package toplevel
 
 import (
@@ -17,10 +17,10 @@ import (
 )
 
 const (
-	// pace is how old sums may be. To add up takes a look at all logical clusters and workspaces.
+	// pace is the maximum age of sums. A computation visits all logical clusters and workspaces.
 	pace = time.Second
-	// largeShare is how much of the mean of all owners, in percent, an owner stores that uses most space:
-	// with two owners, it has more than three quarters.
+	// largeShare is a percentage of the mean of all owners. An owner above it uses much more than others: with two
+	// owners, more than three quarters.
 	largeShare = 150
 
 	userSegment = "user"
@@ -34,7 +34,7 @@ func Of(path string) string {
 	first, rest, below := strings.Cut(path, ":")
 	switch {
 	case first != core.RootCluster.String() && first != userSegment:
-		return first // the home of a user whose name cannot be part of a path
+		return first // the home of a user whose name is not a valid path segment
 	case !below:
 		return ""
 	}
@@ -47,25 +47,25 @@ func IsHome(owner string) bool {
 	return owner != "" && !strings.HasPrefix(owner, core.RootCluster.String()+":")
 }
 
-// Usage is what an owner stores.
+// Usage is the usage of an owner.
 type Usage struct {
 	subtrees.Amount
 
-	// Workspaces are the Workspace objects.
+	// Workspaces is the number of Workspace objects.
 	Workspaces int64
 }
 
-// Config is what Sums add up.
+// Config configures Sums.
 type Config struct {
-	// Stored returns what each logical cluster stores, and whether that is known.
+	// Stored returns the storage used by each logical cluster, and false if it is not known yet.
 	Stored func() (map[logicalcluster.Name]subtrees.Amount, bool)
-	// PathOf returns the path of a logical cluster, which is empty for one that does not exist.
+	// PathOf returns the path of a logical cluster, or "" if it does not exist.
 	PathOf func(logicalcluster.Name) string
-	// Workspaces returns how many Workspace objects there are in each logical cluster.
+	// Workspaces returns the number of Workspace objects in each logical cluster.
 	Workspaces func() map[logicalcluster.Name]int64
 }
 
-// Sums are what owners store. They can be used concurrently.
+// Sums contains the usage of owners. Its methods may be called concurrently.
 type Sums struct {
 	c       Config
 	current atomic.Pointer[snapshot]
@@ -76,27 +76,26 @@ type snapshot struct {
 	at     time.Time
 	known  bool
 	owners map[string]Usage
-	// mean is how many bytes an owner stores on average.
-	mean int64
+	mean   int64 // bytes per owner
 }
 
-// New returns sums, which are added up when they are asked for.
+// New returns sums, which are computed on demand.
 func New(c Config) *Sums { return &Sums{c: c} }
 
-// Usage returns what an owner stores, and whether that is known.
+// Usage returns the usage of an owner, and false if it is not known yet.
 func (s *Sums) Usage(owner string) (Usage, bool) {
-	current := s.look()
+	current := s.recent()
 	return current.owners[owner], current.known
 }
 
-// UsesMost reports whether an owner stores much more than others do.
+// UsesMost reports whether an owner uses much more storage than others.
 func (s *Sums) UsesMost(owner string) bool {
-	current := s.look()
+	current := s.recent()
 	return current.known && current.owners[owner].Bytes > current.mean/100*largeShare
 }
 
-// look returns sums that are not too old. One caller at a time adds up, and the others go on with the former.
-func (s *Sums) look() *snapshot {
+// recent returns sums that are not older than pace. While one caller computes new ones, others get the former ones.
+func (s *Sums) recent() *snapshot {
 	current := s.current.Load()
 	if current != nil && time.Since(current.at) < pace {
 		return current

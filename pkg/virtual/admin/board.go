@@ -11,17 +11,15 @@ import (
 	"github.com/shardplane/shardplane/pkg/virtual/board"
 )
 
-// shards is what is served.
 var shards = corev1alpha1.Resource("shards")
 
-var errUnknown error = request.Unavailable("this shard does not know the Shards yet: it has read them neither from root nor from a cache server")
+var errNotSynced error = request.Unavailable("this shard has not read the Shards yet, neither from root nor from a cache server")
 
-// newBoard returns what serves the Shards that are known here, with resourceVersions of its own:
-// they come from root or from a cache server.
+// newBoard serves the Shards with resourceVersions of its own, because they are read from root or from a cache server.
 func newBoard(informer *client.Informer[*corev1alpha1.Shard]) *board.Reader {
 	b := board.New(func() error {
 		if !informer.HasSynced() {
-			return errUnknown
+			return errNotSynced
 		}
 		return nil
 	})

@@ -1,10 +1,10 @@
-// Package admin is what any shard tells of the whole installation, so that nobody depends on the
-// shard that has the logical cluster root to find the others:
+// Package admin serves information about the installation on any shard, so that finding the other shards does not
+// depend on the shard with the logical cluster root:
 //
 //	/services/admin/apis/core.kcp.io/v1alpha1/shards
 //
-// The Shards are those that this shard knows, from root or from a cache server, whether these
-// answer or not, and are to read only, for administrators and shards (authz.WithAdminGate).
+// It contains the Shards that this shard has read from root or from a cache server, even if these are unreachable now.
+// They are read-only, for administrators and shards (authz.WithAdminGate).
 package admin
 
 import (
@@ -29,21 +29,20 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// minWatch is how long a watch lasts at least, for which the client has not said how long.
-const minWatch = 30 * time.Minute
+// minWatchTimeout applies to watches without a timeout.
+const minWatchTimeout = 30 * time.Minute
 
-// verbs are the verbs that are served.
 var verbs = definitions.Verbs{Object: []string{"get", "list", "watch"}}
 
-// Config is what is needed.
+// Config configures the virtual workspace.
 type Config struct {
-	// Shards are those that the shard knows. Whoever makes it runs it.
+	// Shards is an informer, which the caller runs.
 	Shards *client.Informer[*corev1alpha1.Shard]
-	// ServeDocuments tells of some resources, as customresource.Server does.
+	// ServeDocuments serves discovery and OpenAPI for some resources, as in customresource.Server.
 	ServeDocuments func(w http.ResponseWriter, r *http.Request, resources map[schema.GroupResource]bool, all []*definitions.Definition) bool
 }
 
-// New returns the filter that answers requests of request.Admin.
+// New returns the filter that serves requests for request.Admin.
 func New(config Config) func(http.Handler) http.Handler {
 	served := newBoard(config.Shards)
 	gv := corev1alpha1.SchemeGroupVersion
@@ -57,7 +56,7 @@ func New(config Config) func(http.Handler) http.Handler {
 		MetaGroupVersion: metav1.SchemeGroupVersion,
 		HubGroupVersion:  gv,
 	}
-	list, get := handlers.ListResource(served, served, scope, false, minWatch), handlers.GetResource(served, scope)
+	list, get := handlers.ListResource(served, served, scope, false, minWatchTimeout), handlers.GetResource(served, scope)
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if request.ScopeFrom(r.Context()).Mount != request.Admin {
@@ -86,7 +85,7 @@ func New(config Config) func(http.Handler) http.Handler {
 	}
 }
 
-// instrument counts requests as upstream's handlers do.
+// instrument counts requests in the same metrics as upstream's handlers.
 func instrument(verb string, handler http.HandlerFunc) http.HandlerFunc {
 	return metrics.InstrumentHandlerFunc(map[string]string{"list": "LIST", "watch": "WATCH", "get": "GET"}[verb],
 		shards.Group, corev1alpha1.SchemeGroupVersion.Version, shards.Resource, "", "cluster", metrics.APIServerComponent, false, "", handler)
@@ -96,7 +95,7 @@ func respond(w http.ResponseWriter, r *http.Request, err error) {
 	responsewriters.ErrorNegotiated(err, kinds.Codecs, schema.GroupVersion{Version: "v1"}, w, r)
 }
 
-// withoutProtobuf encodes in JSON and YAML only, as Shards have no other form.
+// withoutProtobuf encodes only JSON and YAML, because Shards have no protobuf encoding.
 type withoutProtobuf struct{ runtime.NegotiatedSerializer }
 
 // SupportedMediaTypes implements runtime.NegotiatedSerializer.

@@ -16,8 +16,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/virtual/admin"
 )
 
-// TestVerbs: verbs that are not served get 405. While the Shards are not known, those that are served get 503 with
-// a delay.
+// TestVerbs: unsupported verbs get 405. Until the Shards are loaded, supported ones get 503 with a delay.
 func TestVerbs(t *testing.T) {
 	factory, err := client.NewFactory(clienttest.New(t, kinds.Scheme).ClientConfig())
 	require.NoError(t, err)

@@ -1,16 +1,15 @@
-// Package apiexport is the view of an API export: what the consumers on a shard let its
-// provider see and do, as one API root.
+// Package apiexport serves the virtual workspaces of APIExports. They contain, as one API root, the objects to which the
+// consumers on a shard give the provider access:
 //
 //	/services/apiexport/<provider>/<export>/clusters/{*,<consumer>}/…
 //
-// There is no second server. Until a request enters the view it is one to the provider's
-// logical cluster, which is where it is authorized and what it is counted for. Then it
-// goes on in the consumer's logical cluster, or in all of them, to the same handlers and
-// storage as any other request, restricted to what bindings let be seen.
+// There is no separate server. A request is first authorized, and subject to limits, as a request to the provider's
+// logical cluster. Wrap then redirects it to the consumer's logical cluster, or to all of them. The same handlers
+// and storage serve it as any other request, restricted to the objects that bindings give access to.
 //
-//	own resources    the objects of the export's identity; with virtual storage, the replicas, read-only
-//	claimed ones     those in a claims.Set, which bindings keep up to date
-//	apibindings      those to the export; with an accepted claim, what that says
+//	own resources       the objects of the export's identity; with virtual storage, the replicas, read-only
+//	claimed resources   the objects in a claims.Set, which follows the bindings
+//	apibindings         those to the export, or those that an accepted claim selects
 package apiexport
 
 import (
@@ -40,34 +39,31 @@ import (
 	"github.com/shardplane/shardplane/pkg/storage/claims"
 )
 
-// Documents answer requests for discovery and OpenAPI, as customresource.Server does.
+// Documents serves discovery and OpenAPI. It is implemented by customresource.Server.
 type Documents interface {
 	ServeDocuments(w http.ResponseWriter, r *http.Request, resources map[schema.GroupResource]bool, all []*definitions.Definition) bool
 }
 
-// Config is what views need.
+// Config configures VirtualWorkspaces.
 type Config struct {
-	// Bindings knows what can be seen.
 	Bindings *bindings.Index
-	// Rules decide, by the roles and bindings that are known, about maximal permission
-	// policies.
+	// Rules evaluates the loaded roles and bindings, for maximal permission policies.
 	Rules authorizer.Authorizer
-	// Inactive reports whether a logical cluster is switched off.
+	// Inactive reports whether a logical cluster is marked inactive.
 	Inactive func(name logicalcluster.Name) bool
-	// Documents returns what tells of what there is to be seen.
+	// Documents is called per request.
 	Documents func() Documents
 	// Codecs encode errors.
 	Codecs runtime.NegotiatedSerializer
 }
 
-// Views are those of all exports that have consumers on the shard.
+// VirtualWorkspaces serves the virtual workspaces of all exports that have consumers on the shard.
 type VirtualWorkspaces struct{ config Config }
 
-// New returns the views.
+// New returns the virtual workspaces.
 func New(config Config) *VirtualWorkspaces { return &VirtualWorkspaces{config} }
 
-// Needs returns what opens a view: the request's verb on apiexports/content, also for
-// discovery.
+// Needs returns the permission that is required for access: the request's verb on apiexports/content, also for discovery.
 func (*VirtualWorkspaces) Needs(ctx context.Context, a authorizer.Attributes) authorizer.Attributes {
 	gv := apisv1alpha2.SchemeGroupVersion
 	return authorizer.AttributesRecord{
@@ -76,35 +72,34 @@ func (*VirtualWorkspaces) Needs(ctx context.Context, a authorizer.Attributes) au
 	}
 }
 
-// Permits decides what authz.Views does: in one logical cluster, a binding has to let the export
-// see the resource, and do with it what the request does. The maximal permission policies
-// of other exports hold for what is claimed of them.
+// Permits implements authz.Views: in one logical cluster, a binding must give the export access to the resource with
+// the requested verb. Claimed objects are also subject to the maximal permission policies of the exports that define them.
 func (v *VirtualWorkspaces) Permits(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
-	view, export := exportOf(ctx)
+	workspace, export := exportOf(ctx)
 	if !a.IsResourceRequest() {
 		return authorizer.DecisionAllow, "", nil
 	}
 	resource := schema.GroupResource{Group: a.GetAPIGroup(), Resource: a.GetResource()}
-	reach, err := v.config.Bindings.Reach(ctx, export, view.In, resource, a.GetVerb())
+	reach, err := v.config.Bindings.Reach(ctx, export, workspace.In, resource, a.GetVerb())
 	if err != nil {
 		return authorizer.DecisionNoOpinion, "", err
 	}
-	if reach == nil && !view.In.Wildcard {
-		virtual, err := v.config.Bindings.Virtual(ctx, export, view.In, resource)
+	if reach == nil && !workspace.In.Wildcard {
+		virtual, err := v.config.Bindings.Virtual(ctx, export, workspace.In, resource)
 		switch {
 		case err != nil:
 			return authorizer.DecisionNoOpinion, "", err
 		case virtual != nil:
 			return authorizer.DecisionAllow, "", nil // writes are rejected with 405 Method Not Allowed
 		default:
-			return authorizer.DecisionDeny, v.notLet(view.In, export, resource, a.GetVerb()), nil
+			return authorizer.DecisionDeny, v.denialReason(workspace.In, export, resource, a.GetVerb()), nil
 		}
 	}
 	switch {
 	case reach == nil:
-		return authorizer.DecisionAllow, "", nil // there is no such resource, or it has virtual storage
+		return authorizer.DecisionAllow, "", nil // not found, or virtual storage
 	case !reach.Own() && a.GetSubresource() != "" && a.GetSubresource() != "status":
-		// Tokens of service accounts, say, are not what somebody means who lets them be seen.
+		// Accepting a claim on e.g. serviceaccounts must not give access to their tokens.
 		return authorizer.DecisionDeny, "permission claims are for objects and their status, not for " + a.GetSubresource(), nil
 	case reach.Own() || reach.Identity == "" || identity.MemberOf(ctx, a.GetUser(), user.SystemPrivilegedGroup):
 		return authorizer.DecisionAllow, "", nil
@@ -112,15 +107,14 @@ func (v *VirtualWorkspaces) Permits(ctx context.Context, a authorizer.Attributes
 	return v.config.Bindings.PermitsClaim(ctx, v.config.Rules, export.Cluster, reach.Identity, a)
 }
 
-// Shows reports what authz.Views does: whether the logical cluster binds the export.
+// Shows implements authz.Views: it reports whether the logical cluster binds the export.
 func (v *VirtualWorkspaces) Shows(ctx context.Context) bool {
-	view, export := exportOf(ctx)
-	return view.In.Wildcard || v.config.Bindings.Binds(view.In.Name, export)
+	workspace, export := exportOf(ctx)
+	return workspace.In.Wildcard || v.config.Bindings.Binds(workspace.In.Name, export)
 }
 
-// notLet returns why an export may not do something. It does not name the logical cluster, because providers
-// may ask for any, by path.
-func (v *VirtualWorkspaces) notLet(in request.Cluster, export client.Key, resource schema.GroupResource, verb string) string {
+// denialReason must not contain the logical cluster's name, because providers may specify any path.
+func (v *VirtualWorkspaces) denialReason(in request.Cluster, export client.Key, resource schema.GroupResource, verb string) string {
 	advice := "bind it there"
 	if v.config.Bindings.Binds(in.Name, export) {
 		advice = "the APIExport needs a permission claim for that, which the APIBinding accepts"
@@ -129,12 +123,12 @@ func (v *VirtualWorkspaces) notLet(in request.Cluster, export client.Key, resour
 }
 
 func exportOf(ctx context.Context) (*request.VirtualWorkspace, client.Key) {
-	view := request.VirtualWorkspaceFrom(ctx)
+	workspace := request.VirtualWorkspaceFrom(ctx)
 	provider, _ := request.ClusterFrom(ctx)
-	return view, client.Key{Cluster: provider.Name, Name: view.Name}
+	return workspace, client.Key{Cluster: provider.Name, Name: workspace.Name}
 }
 
-// Allows returns the objects of a resource on which a request that has entered a view may use a verb.
+// Allows returns the objects of a resource on which a request through a virtual workspace may use a verb.
 func (v *VirtualWorkspaces) Allows(ctx context.Context, resource schema.GroupResource, verb string) (claims.Selection, error) {
 	from, ok := request.ThroughFrom(ctx)
 	if !ok {
@@ -152,9 +146,8 @@ func (v *VirtualWorkspaces) Allows(ctx context.Context, resource schema.GroupRes
 	}
 }
 
-// Wrap returns the filter that has requests enter their views, which all of its requests
-// have. It comes behind all that decides about requests and counts them, and before what
-// serves custom resources.
+// Wrap returns the filter that redirects requests to the consumers. It must run after authorization and limits, and
+// before the handlers of custom resources.
 func (v *VirtualWorkspaces) Wrap(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		info, ok := genericapirequest.RequestInfoFrom(r.Context())
@@ -162,61 +155,59 @@ func (v *VirtualWorkspaces) Wrap(next http.Handler) http.Handler {
 			v.respond(w, r, apierrors.NewInternalError(errors.New("no request info in the context")))
 			return
 		}
-		entered, err := v.enter(r, info)
+		redirected, err := v.redirect(r, info)
 		switch {
 		case err != nil:
 			v.respond(w, r, err)
 		case info.IsResourceRequest:
-			next.ServeHTTP(w, entered)
+			next.ServeHTTP(w, redirected)
 		default:
-			v.serveDocuments(w, entered, request.ScopeFrom(r.Context()))
+			v.serveDocuments(w, redirected, request.ScopeFrom(r.Context()))
 		}
 	})
 }
 
-// enter returns a request as it goes on where the view leads to.
-func (v *VirtualWorkspaces) enter(r *http.Request, info *genericapirequest.RequestInfo) (*http.Request, error) {
+// redirect returns the request in the consumer's logical cluster, or in all of them.
+func (v *VirtualWorkspaces) redirect(r *http.Request, info *genericapirequest.RequestInfo) (*http.Request, error) {
 	ctx := r.Context()
-	view, export := exportOf(ctx)
+	workspace, export := exportOf(ctx)
 	from := request.ScopeFrom(ctx)
-	if !view.In.Wildcard && v.config.Inactive(view.In.Name) {
+	if !workspace.In.Wildcard && v.config.Inactive(workspace.In.Name) {
 		return nil, forbidden("logical cluster is marked inactive")
 	}
-	if view.In.Wildcard && !from.Mount.Wildcard(info.Verb, info.IsResourceRequest) {
-		return nil, &apierrors.StatusError{ErrStatus: metav1.Status{
-			Status: metav1.StatusFailure, Code: http.StatusMethodNotAllowed, Reason: metav1.StatusReasonMethodNotAllowed,
-			Message: info.Verb + " is not supported in the `*` logical cluster: only list and watch of resources are",
-		}}
+	if workspace.In.Wildcard && !from.Mount.Wildcard(info.Verb, info.IsResourceRequest) {
+		return nil, request.StatusError(http.StatusMethodNotAllowed, metav1.StatusReasonMethodNotAllowed,
+			info.Verb+" is not supported in the `*` logical cluster: only list and watch of resources are")
 	}
-	if view.In.Wildcard && info.Namespace != "" {
-		return nil, apierrors.NewBadRequest("the namespaces of different logical clusters have nothing to do with each other: ask for the objects of all namespaces, or of one logical cluster")
+	if workspace.In.Wildcard && info.Namespace != "" {
+		return nil, apierrors.NewBadRequest("the namespaces of different logical clusters are unrelated: request the objects of all namespaces, or of one logical cluster")
 	}
-	through := request.Through{Provider: export.Cluster, VirtualWorkspace: view.Name, Mount: from.Mount}
-	ctx = identity.WithSender(request.WithThrough(request.WithCluster(ctx, view.In), through))
-	if u, ok := genericapirequest.UserFrom(ctx); ok && !view.In.Wildcard {
-		ctx = genericapirequest.WithUser(ctx, identity.Through(view.In.Name, u))
+	through := request.Through{Provider: export.Cluster, VirtualWorkspace: workspace.Name, Mount: from.Mount}
+	ctx = identity.WithSender(request.WithThrough(request.WithCluster(ctx, workspace.In), through))
+	if u, ok := genericapirequest.UserFrom(ctx); ok && !workspace.In.Wildcard {
+		ctx = genericapirequest.WithUser(ctx, identity.Through(workspace.In.Name, u))
 	}
 	if !info.IsResourceRequest {
 		return r.WithContext(ctx), nil
 	}
 	resource := schema.GroupResource{Group: info.APIGroup, Resource: info.Resource}
-	reach, err := v.config.Bindings.Reach(ctx, export, view.In, resource, info.Verb)
+	reach, err := v.config.Bindings.Reach(ctx, export, workspace.In, resource, info.Verb)
 	switch {
 	case err != nil:
 		return nil, err
 	case reach == nil:
-		virtual, err := v.config.Bindings.Virtual(ctx, export, view.In, resource)
+		virtual, err := v.config.Bindings.Virtual(ctx, export, workspace.In, resource)
 		if virtual != nil || err != nil {
 			return r.WithContext(customresource.WithReadOnly(ctx, virtual)), err
 		}
-		if !view.In.Wildcard { // since it was authorized
-			return nil, forbidden(v.notLet(view.In, export, resource, info.Verb))
+		if !workspace.In.Wildcard { // the binding changed after authorization
+			return nil, forbidden(v.denialReason(workspace.In, export, resource, info.Verb))
 		}
-		none := apierrors.NewNotFound(resource, info.Name)
-		none.ErrStatus.Message = fmt.Sprintf("the APIExport %s neither offers %s nor has a permission claim to %s it", export.Name, resource, info.Verb)
-		return nil, none
+		notFound := apierrors.NewNotFound(resource, info.Name)
+		notFound.ErrStatus.Message = fmt.Sprintf("the APIExport %s neither offers %s nor has a permission claim to %s it", export.Name, resource, info.Verb)
+		return nil, notFound
 	case reach.Own():
-		// The objects of the system APIs, which root exports, have no identity in storage.
+		// Objects of system APIs, which root exports, have no identity in storage.
 		through.Unrestricted = reach.Stored == ""
 		ctx = request.WithIdentity(request.WithThrough(ctx, through), reach.Resource, reach.Identity)
 	default:
@@ -225,7 +216,7 @@ func (v *VirtualWorkspaces) enter(r *http.Request, info *genericapirequest.Reque
 	return r.WithContext(ctx), nil
 }
 
-// serveDocuments answers what is not for a resource.
+// serveDocuments serves non-resource requests.
 func (v *VirtualWorkspaces) serveDocuments(w http.ResponseWriter, r *http.Request, from request.Scope) {
 	ctx := r.Context()
 	key := client.Key{Cluster: from.Cluster.Name, Name: from.VirtualWorkspace.Name}
@@ -247,17 +238,13 @@ func (v *VirtualWorkspaces) serveDocuments(w http.ResponseWriter, r *http.Reques
 		r = r.WithContext(definitions.WithVerbs(ctx, apisv1alpha2.Resource("apibindings"), verbs))
 	}
 	if !v.config.Documents().ServeDocuments(w, r, plain, defined) {
-		v.respond(w, r, &apierrors.StatusError{ErrStatus: metav1.Status{
-			Status: metav1.StatusFailure, Code: http.StatusNotFound, Reason: metav1.StatusReasonNotFound,
-			Message: "the view of an APIExport has resources, discovery and OpenAPI, and not " + r.URL.Path,
-		}})
+		v.respond(w, r, request.StatusError(http.StatusNotFound, metav1.StatusReasonNotFound,
+			"the virtual workspace of an APIExport has resources, discovery and OpenAPI, and not "+r.URL.Path))
 	}
 }
 
 func forbidden(message string) error {
-	return &apierrors.StatusError{ErrStatus: metav1.Status{
-		Status: metav1.StatusFailure, Code: http.StatusForbidden, Reason: metav1.StatusReasonForbidden, Message: message,
-	}}
+	return request.StatusError(http.StatusForbidden, metav1.StatusReasonForbidden, message)
 }
 
 func (v *VirtualWorkspaces) respond(w http.ResponseWriter, r *http.Request, err error) {

@@ -1,9 +1,9 @@
-// Package board keeps objects that are stored elsewhere, as a shard knows them, and serves them
-// to be read: get, list in pages and watch, with resourceVersions of its own. Where the objects
-// come from may change, and clients of this server could not go on from versions of that place.
+// Package board serves objects of another server read-only: get, paged list and watch. It assigns its own
+// resourceVersions, because the source of the objects may change, and resourceVersions of the former source would
+// then be invalid.
 //
-//	Set ─► objects by name ─► Reader: get, list        what is shown of them is for
-//	   └─► the last changes ─► Reader: watch, pages    each reader to say (View)
+//	Set ─► objects by name ─► Reader: get, list        each reader determines the
+//	   └─► recent changes ──► Reader: watch, pages     returned objects (Content)
 package board
 
 import (
@@ -15,48 +15,45 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 )
 
-// history is how many changes are kept for watches that resume, and for pages of lists.
+// history is the number of changes that are kept for resumed watches and for the pages of lists.
 const history = 1000
 
-// Board has objects of one resource by name. The versions of two boards, or of two lives of one,
-// are never the same, but by clocks that are set back. Its methods may be called at the same time.
+// Board contains the objects of one resource. Two boards, and two instances of one, never have the same
+// versions, unless the clock is set back. Its methods may be called concurrently.
 type Board struct {
-	// known returns nil if all objects are known, or why not.
-	known func() error
+	synced func() error
 
 	mu      sync.Mutex
 	objects map[string]entry
 	names   []string // of objects, sorted
-	// version is that of the last change, and changes has those after the version oldest.
+	// version is the version of the last change; changes contains all changes after oldest.
 	version, oldest int64
 	changes         []change
-	// changed is closed, and made anew, with each change. closed ends all watches.
-	changed chan struct{}
-	closed  bool
+	changed         chan struct{} // closed and replaced at each change
+	closed          bool
 }
 
-// entry is an object, which does not change, with the version of its last change.
+// entry is an immutable object with the version of its last change.
 type entry struct {
 	client.Object
 
 	version int64
 }
 
-// change is that an object took the place of another; either may be none.
+// change replaces an object by another one. Either may be empty.
 type change struct {
 	version  int64
 	name     string
 	old, now entry
 }
 
-// New returns a board without objects. known returns nil once all of them are there, or why
-// they are not.
-func New(known func() error) *Board {
+// New returns an empty board. synced returns an error until all objects have been set.
+func New(synced func() error) *Board {
 	now := time.Now().UnixNano()
-	return &Board{known: known, objects: map[string]entry{}, version: now, oldest: now, changed: make(chan struct{})}
+	return &Board{synced: synced, objects: map[string]entry{}, version: now, oldest: now, changed: make(chan struct{})}
 }
 
-// Set notes what an object is now, which the board keeps; nil is that it is gone.
+// Set adds or replaces an object, which must not be changed afterwards. If it is nil, the object is removed.
 func (b *Board) Set(name string, obj client.Object) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -78,43 +75,41 @@ func (b *Board) Set(name string, obj client.Object) {
 		}
 	}
 	b.changes = append(b.changes, c)
-	if more := len(b.changes) - history; more >= history {
-		b.oldest = b.changes[more-1].version
-		b.changes = slices.Clone(b.changes[more:])
+	if excess := len(b.changes) - history; excess >= history {
+		b.oldest = b.changes[excess-1].version
+		b.changes = slices.Clone(b.changes[excess:])
 	}
-	b.toldLocked()
+	b.notifyLocked()
 }
 
-// Close ends all watches. Nothing is served any more.
+// Close ends all watches. The board must not be used afterwards.
 func (b *Board) Close() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.closed = true
-	b.toldLocked()
+	b.notifyLocked()
 }
 
-func (b *Board) toldLocked() {
+func (b *Board) notifyLocked() {
 	close(b.changed)
 	b.changed = make(chan struct{})
 }
 
-// get returns an object, with none if there is no such object.
 func (b *Board) get(name string) entry {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.objects[name]
 }
 
-// at returns all objects by name as they were at a version, which visit is called with in the
-// order of their names, from one on, until it returns false. It returns false if the version is not
-// known any more, or not yet. visit must not call the board.
-func (b *Board) at(version int64, from string, visit func(name string, e entry) bool) (known bool) {
+// at calls visit with the objects at a version, in the order of their names and beginning at from, until it returns
+// false. It returns false if the version is unavailable. visit must not call methods of the board.
+func (b *Board) at(version int64, from string, visit func(name string, e entry) bool) (ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if version < b.oldest || version > b.version {
 		return false
 	}
-	// What changed since is as it was before its first change.
+	// The state of a changed object is the one before its first change after the version.
 	before := map[string]entry{}
 	names := b.names
 	for _, c := range b.changes[b.afterLocked(version):] {
@@ -143,14 +138,13 @@ func (b *Board) at(version int64, from string, visit func(name string, e entry) 
 	return true
 }
 
-// afterLocked returns the index of the first change after a version.
 func (b *Board) afterLocked(version int64) int {
 	return sort.Search(len(b.changes), func(i int) bool { return b.changes[i].version > version })
 }
 
-// since returns the changes after a version, unless these are not known, and what is closed when
-// there are others. Of a board that is closed none are known.
-func (b *Board) since(version int64) (changes []change, newest int64, known bool, changed <-chan struct{}) {
+// since returns the changes after a version, and a channel that is closed at the next change. It returns false if the
+// version is unavailable or the board is closed.
+func (b *Board) since(version int64) (changes []change, newest int64, ok bool, changed <-chan struct{}) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.closed || version < b.oldest || version > b.version {
@@ -159,14 +153,12 @@ func (b *Board) since(version int64) (changes []change, newest int64, known bool
 	return slices.Clone(b.changes[b.afterLocked(version):]), b.version, true, b.changed
 }
 
-// newest returns the version of the last change.
 func (b *Board) newest() int64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.version
 }
 
-// isClosed reports whether the board has been closed.
 func (b *Board) isClosed() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

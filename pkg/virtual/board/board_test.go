@@ -27,7 +27,6 @@ func shard(name string, labels map[string]string) *corev1alpha1.Shard {
 	return &corev1alpha1.Shard{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}
 }
 
-// next returns the next event of a watch, as text.
 func next(t *testing.T, w watch.Interface) string {
 	t.Helper()
 	select {
@@ -45,11 +44,11 @@ func next(t *testing.T, w watch.Interface) string {
 	}
 }
 
-// TestBoard follows what a shard knows through changes, by watches from all kinds of versions.
+// TestBoard checks watches from all kinds of versions.
 func TestBoard(t *testing.T) {
-	var unknown error = apierrors.NewServiceUnavailable("nothing has been read yet")
-	known := func() error { return unknown }
-	of := New(known)
+	var notSynced error = apierrors.NewServiceUnavailable("nothing has been read yet")
+	synced := func() error { return notSynced }
+	of := New(synced)
 	b := of.Read(shards)
 	ctx := t.Context()
 	none := &metainternalversion.ListOptions{}
@@ -60,7 +59,7 @@ func TestBoard(t *testing.T) {
 	_, err = b.Watch(ctx, none)
 	require.True(t, apierrors.IsServiceUnavailable(err), err)
 
-	unknown = nil
+	notSynced = nil
 	version := func() string {
 		list, err := b.List(ctx, none)
 		require.NoError(t, err)
@@ -97,7 +96,7 @@ func TestBoard(t *testing.T) {
 	_, err = b.Get(ctx, "one", nil)
 	require.True(t, apierrors.IsNotFound(err), err)
 
-	// Versions of others, from the future, and of the past that is not known any more.
+	// Versions of other boards, of the future, and of the past that have expired.
 	now, err := strconv.ParseInt(version(), 10, 64)
 	require.NoError(t, err)
 	slow, cancel := context.WithCancel(ctx)
@@ -118,14 +117,14 @@ func TestBoard(t *testing.T) {
 	require.Equal(t, "end", next(t, stalled))
 	require.LessOrEqual(t, len(of.changes), 2*history)
 
-	// What is closed ends its watches, without an error: clients ask again.
+	// Closing a board ends its watches without an error, so that clients watch again.
 	last, err := b.Watch(ctx, &metainternalversion.ListOptions{ResourceVersion: version()})
 	require.NoError(t, err)
 	of.Close()
 	require.Equal(t, "end", next(t, last))
 }
 
-// shards shows Shards as they are.
+// shards returns Shards unchanged.
 var shards = Content{
 	Resource: corev1alpha1.Resource("shards"),
 	Show: func(obj client.Object, version string) client.Object {
@@ -146,8 +145,7 @@ var shards = Content{
 	},
 }
 
-// TestPages: lists at a version, in pages of any size, are what there was then, whatever has
-// changed since, and who lists and watches from there comes to what there is.
+// TestPages: paged lists at a version contain the objects at that version, and a list with a watch yields the current objects.
 func TestPages(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	of := New(func() error { return nil })
@@ -214,7 +212,7 @@ func TestPages(t *testing.T) {
 	require.True(t, apierrors.IsBadRequest(err), err)
 }
 
-// TestInitialEvents: a list as a watch ends with a bookmark that says so.
+// TestInitialEvents: a watch with initial events sends a bookmark after them.
 func TestInitialEvents(t *testing.T) {
 	of := New(func() error { return nil })
 	of.Set("one", shard("one", nil))
@@ -222,15 +220,14 @@ func TestInitialEvents(t *testing.T) {
 	w, err := of.Read(shards).Watch(t.Context(), &metainternalversion.ListOptions{SendInitialEvents: &yes, AllowWatchBookmarks: true, ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan})
 	require.NoError(t, err)
 	require.Equal(t, "ADDED one", next(t, w))
-	mark := <-w.ResultChan()
-	require.Equal(t, watch.Bookmark, mark.Type)
-	require.Equal(t, "true", mark.Object.(*corev1alpha1.Shard).Annotations[metav1.InitialEventsAnnotationKey]) //nolint:forcetypeassert // see Show
+	bookmark := <-w.ResultChan()
+	require.Equal(t, watch.Bookmark, bookmark.Type)
+	require.Equal(t, "true", bookmark.Object.(*corev1alpha1.Shard).Annotations[metav1.InitialEventsAnnotationKey]) //nolint:forcetypeassert // see Show
 	of.Set("two", shard("two", nil))
 	require.Equal(t, "ADDED two", next(t, w))
 }
 
-// TestWatchesLeaveTheirSeats: a watch that waits for changes is not counted among the executing requests any more,
-// once its initial events are sent.
+// TestWatchesLeaveTheirSeats: a watch is not counted among the executing requests once its initial events are sent.
 func TestWatchesLeaveTheirSeats(t *testing.T) {
 	b := New(func() error { return nil })
 	b.Set("one", shard("one", nil))

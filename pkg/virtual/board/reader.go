@@ -19,24 +19,23 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// View is what a reader shows.
+// Content determines the objects that a reader returns.
 type Content struct {
 	Resource schema.GroupResource
-	// Show returns what is shown of an object, with a resourceVersion. It must not change the
-	// object. Of nil it returns an object without content.
+	// Show converts an object, which it must not change. For nil it returns an object without content.
 	Show func(obj client.Object, version string) client.Object
-	// Fields are those by which objects can be selected.
+	// Fields returns the fields for field selectors.
 	Fields func(obj client.Object) fields.Set
-	// List returns a list of what is shown.
+	// List returns a list of converted objects.
 	List func(meta metav1.ListMeta, shown []client.Object) runtime.Object
 }
 
-// Reader serves a view of a board to upstream's handlers.
+// Reader serves the objects of a board to the handlers of k8s.io/apiserver.
 type Reader struct {
 	rest.TableConvertor
 
-	view  Content
-	board *Board
+	content Content
+	board   *Board
 }
 
 var (
@@ -46,42 +45,41 @@ var (
 )
 
 // Read returns a reader of the board.
-func (b *Board) Read(v Content) *Reader {
-	return &Reader{TableConvertor: rest.NewDefaultTableConvertor(v.Resource), view: v, board: b}
+func (b *Board) Read(c Content) *Reader {
+	return &Reader{TableConvertor: rest.NewDefaultTableConvertor(c.Resource), content: c, board: b}
 }
 
 // New implements rest.Storage.
-func (r *Reader) New() runtime.Object { return r.view.Show(nil, "") }
+func (r *Reader) New() runtime.Object { return r.content.Show(nil, "") }
 
 // NewList implements rest.Lister.
-func (r *Reader) NewList() runtime.Object { return r.view.List(metav1.ListMeta{}, nil) }
+func (r *Reader) NewList() runtime.Object { return r.content.List(metav1.ListMeta{}, nil) }
 
 // Destroy implements rest.Storage.
 func (*Reader) Destroy() {}
 
-// Get implements rest.Getter. The newest that there is answers for any version.
+// Get implements rest.Getter. It returns the newest object for any version.
 func (r *Reader) Get(_ context.Context, name string, options *metav1.GetOptions) (runtime.Object, error) {
-	if err := r.board.known(); err != nil {
+	if err := r.board.synced(); err != nil {
 		return nil, err
 	}
 	if options != nil {
-		if err := r.reached(options.ResourceVersion); err != nil {
+		if err := r.checkVersion(options.ResourceVersion); err != nil {
 			return nil, err
 		}
 	}
 	if e := r.board.get(name); e.Object != nil {
 		return r.show(e), nil
 	}
-	return nil, apierrors.NewNotFound(r.view.Resource, name)
+	return nil, apierrors.NewNotFound(r.content.Resource, name)
 }
 
-// show returns what is shown of an object.
 func (r *Reader) show(e entry) client.Object {
-	return r.view.Show(e.Object, strconv.FormatInt(e.version, 10))
+	return r.content.Show(e.Object, strconv.FormatInt(e.version, 10))
 }
 
-// reached refuses a version that is not known yet.
-func (r *Reader) reached(version string) error {
+// checkVersion returns an error if a requested version is not available yet.
+func (r *Reader) checkVersion(version string) error {
 	wanted, err := parse(version)
 	if now := r.board.newest(); err == nil && wanted > now {
 		err = storage.NewTooLargeResourceVersionError(uint64(wanted), uint64(now), 1) //nolint:gosec // they are times
@@ -89,7 +87,7 @@ func (r *Reader) reached(version string) error {
 	return err
 }
 
-// parse returns a version that a client gives; 0 if it gives none.
+// parse parses a resourceVersion of a client. It returns 0 if it is empty.
 func parse(version string) (int64, error) {
 	if version == "" {
 		return 0, nil
@@ -101,25 +99,23 @@ func parse(version string) (int64, error) {
 	return wanted, nil
 }
 
-// selection is what a request selects.
+// selection contains the selectors of a request.
 type selection struct {
 	labels labels.Selector
 	fields fields.Selector
 	shards sharding.Selector
-	// of returns the fields of an object.
-	of func(client.Object) fields.Set
+	of     func(client.Object) fields.Set
 }
 
 func (r *Reader) selection(ctx context.Context, options *metainternalversion.ListOptions) selection {
-	return selection{options.LabelSelector, options.FieldSelector, request.ShardSelectorFrom(ctx), r.view.Fields}
+	return selection{options.LabelSelector, options.FieldSelector, request.ShardSelectorFrom(ctx), r.content.Fields}
 }
 
-// all reports whether every object is selected.
 func (s *selection) all() bool {
 	return (s.labels == nil || s.labels.Empty()) && (s.fields == nil || s.fields.Empty()) && (s.shards == nil || s.shards.Empty())
 }
 
-// has reports whether there is an object that is selected.
+// has reports whether there is an object and it is selected.
 func (s *selection) has(e entry) bool {
 	switch {
 	case e.Object == nil,
@@ -133,14 +129,14 @@ func (s *selection) has(e entry) bool {
 	return err == nil && matches
 }
 
-// expired is the answer to a version, or a page, that is not known any more, or is another board's.
-func expired(what string) error {
-	return apierrors.NewResourceExpired(what + " is too old, or of another server: list again")
+// expired returns the error for an unavailable version or page.
+func expired(subject string) error {
+	return apierrors.NewResourceExpired(subject + " is too old, or of another server: list again")
 }
 
 // List implements rest.Lister.
 func (r *Reader) List(ctx context.Context, options *metainternalversion.ListOptions) (runtime.Object, error) {
-	if err := r.board.known(); err != nil {
+	if err := r.board.synced(); err != nil {
 		return nil, err
 	}
 	version, from, err := r.start(options)
@@ -149,20 +145,20 @@ func (r *Reader) List(ctx context.Context, options *metainternalversion.ListOpti
 	}
 	selected := r.selection(ctx, options)
 	var page []entry
-	left, next := int64(0), ""
-	known := r.board.at(version, from, func(name string, e entry) bool {
+	remaining, next := int64(0), ""
+	available := r.board.at(version, from, func(name string, e entry) bool {
 		switch {
 		case !selected.has(e):
 		case options.Limit <= 0 || int64(len(page)) < options.Limit:
 			page = append(page, e)
 		case next == "":
-			next, left = name, 1
+			next, remaining = name, 1
 		default:
-			left++
+			remaining++
 		}
 		return next == "" || selected.all()
 	})
-	if !known {
+	if !available {
 		return nil, expired("the version of the list")
 	}
 	meta := metav1.ListMeta{ResourceVersion: strconv.FormatInt(version, 10)}
@@ -171,20 +167,20 @@ func (r *Reader) List(ctx context.Context, options *metainternalversion.ListOpti
 			return nil, apierrors.NewInternalError(err)
 		}
 		if selected.all() {
-			meta.RemainingItemCount = &left
+			meta.RemainingItemCount = &remaining
 		}
 	}
 	shown := make([]client.Object, 0, len(page))
 	for _, e := range page {
 		shown = append(shown, r.show(e))
 	}
-	return r.view.List(meta, shown), nil
+	return r.content.List(meta, shown), nil
 }
 
-// keyPrefix is before names in the tokens of pages.
+// keyPrefix precedes names in continue tokens.
 const keyPrefix = "/"
 
-// start returns which version a list is of, and the name that it starts from.
+// start returns the version of a list and the name at which it begins.
 func (r *Reader) start(options *metainternalversion.ListOptions) (version int64, from string, err error) {
 	if options.Continue != "" {
 		key, at, err := storage.DecodeContinue(options.Continue, keyPrefix)
@@ -200,5 +196,5 @@ func (r *Reader) start(options *metainternalversion.ListOptions) (version int64,
 	case options.ResourceVersionMatch == metav1.ResourceVersionMatchExact:
 		return wanted, "", nil
 	}
-	return r.board.newest(), "", r.reached(options.ResourceVersion)
+	return r.board.newest(), "", r.checkVersion(options.ResourceVersion)
 }

@@ -13,12 +13,11 @@ import (
 	utilflowcontrol "k8s.io/apiserver/pkg/util/flowcontrol"
 )
 
-// bookmarkEvery is how often a watch is told how far it is, if it asks for that.
-const bookmarkEvery = time.Minute
+const bookmarkInterval = time.Minute
 
 // Watch implements rest.Watcher.
 func (r *Reader) Watch(ctx context.Context, options *metainternalversion.ListOptions) (watch.Interface, error) {
-	if err := r.board.known(); err != nil {
+	if err := r.board.synced(); err != nil {
 		return nil, err
 	}
 	from, err := parse(options.ResourceVersion)
@@ -29,13 +28,13 @@ func (r *Reader) Watch(ctx context.Context, options *metainternalversion.ListOpt
 	complete := options.SendInitialEvents != nil && *options.SendInitialEvents
 	var initial []entry
 	if complete || from == 0 {
-		if err := r.reached(options.ResourceVersion); err != nil {
+		if err := r.checkVersion(options.ResourceVersion); err != nil {
 			return nil, err
 		}
 		if initial, w.from, err = r.initial(&w.selected); err != nil {
 			return nil, err
 		}
-	} else if _, _, known, _ := r.board.since(from); !known {
+	} else if _, _, ok, _ := r.board.since(from); !ok {
 		return nil, expired("the resourceVersion")
 	}
 	ctx, w.cancel = context.WithCancel(ctx)
@@ -43,9 +42,9 @@ func (r *Reader) Watch(ctx context.Context, options *metainternalversion.ListOpt
 	return w, nil
 }
 
-// initial returns what there is, and the version that it is of.
+// initial returns the selected objects and their version.
 func (r *Reader) initial(selected *selection) (all []entry, version int64, err error) {
-	for range 10 { // it may change in between
+	for range 10 { // the version may expire between the two calls
 		version, all = r.board.newest(), nil
 		if r.board.at(version, "", func(_ string, e entry) bool {
 			if selected.has(e) {
@@ -59,7 +58,7 @@ func (r *Reader) initial(selected *selection) (all []entry, version int64, err e
 	return nil, 0, expired("the resourceVersion")
 }
 
-// follower is a watch.
+// follower implements watch.Interface.
 type follower struct {
 	*Reader
 
@@ -76,7 +75,7 @@ func (f *follower) Stop() { f.cancel() }
 // ResultChan implements watch.Interface.
 func (f *follower) ResultChan() <-chan watch.Event { return f.events }
 
-func (f *follower) run(ctx context.Context, initial []entry, mark bool) {
+func (f *follower) run(ctx context.Context, initial []entry, initialBookmark bool) {
 	defer close(f.events)
 	defer f.cancel()
 	for _, e := range initial {
@@ -84,23 +83,23 @@ func (f *follower) run(ctx context.Context, initial []entry, mark bool) {
 			return
 		}
 	}
-	if mark && !f.bookmark(ctx, map[string]string{metav1.InitialEventsAnnotationKey: "true"}) {
+	if initialBookmark && !f.bookmark(ctx, map[string]string{metav1.InitialEventsAnnotationKey: "true"}) {
 		return
 	}
 	// From now on the watch waits for changes, and must not occupy a seat among the executing requests.
 	utilflowcontrol.WatchInitialized(ctx)
-	ticker := time.NewTicker(bookmarkEvery)
+	ticker := time.NewTicker(bookmarkInterval)
 	defer ticker.Stop()
 	for {
-		changes, newest, known, changed := f.board.since(f.from)
-		if !known {
+		changes, newest, ok, changed := f.board.since(f.from)
+		if !ok {
 			if !f.board.isClosed() {
 				f.expire(ctx)
 			}
 			return
 		}
 		for _, c := range changes {
-			if !f.tell(ctx, c) {
+			if !f.sendChange(ctx, c) {
 				return
 			}
 		}
@@ -117,27 +116,26 @@ func (f *follower) run(ctx context.Context, initial []entry, mark bool) {
 	}
 }
 
-// expire ends the watch with an error.
+// expire sends the error with which the watch ends.
 func (f *follower) expire(ctx context.Context) {
 	status := apierrors.APIStatus(nil)
 	if errors.As(expired("the watch"), &status) {
-		told := status.Status()
-		told.Kind, told.APIVersion = "Status", "v1"
-		f.send(ctx, watch.Event{Type: watch.Error, Object: &told})
+		s := status.Status()
+		s.Kind, s.APIVersion = "Status", "v1"
+		f.send(ctx, watch.Event{Type: watch.Error, Object: &s})
 	}
 }
 
-// bookmark tells how far the watch is.
 func (f *follower) bookmark(ctx context.Context, annotations map[string]string) bool {
-	mark := f.view.Show(nil, strconv.FormatInt(f.from, 10))
+	object := f.content.Show(nil, strconv.FormatInt(f.from, 10))
 	if annotations != nil {
-		mark.SetAnnotations(annotations)
+		object.SetAnnotations(annotations)
 	}
-	return f.send(ctx, watch.Event{Type: watch.Bookmark, Object: mark})
+	return f.send(ctx, watch.Event{Type: watch.Bookmark, Object: object})
 }
 
-// tell sends what a change is for who selects, if anything.
-func (f *follower) tell(ctx context.Context, c change) bool {
+// sendChange sends the event of a change, if it concerns selected objects.
+func (f *follower) sendChange(ctx context.Context, c change) bool {
 	switch before, after := f.selected.has(c.old), f.selected.has(c.now); {
 	case before && after:
 		return f.send(ctx, watch.Event{Type: watch.Modified, Object: f.show(c.now)})

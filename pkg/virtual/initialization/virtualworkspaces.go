@@ -1,16 +1,15 @@
-// Package initialization is the views of the initializers and terminators of workspace
-// types: the logical clusters that wait for one, and their content for as long as they do.
+// Package initialization serves the virtual workspaces of the initializers and terminators of WorkspaceTypes. They
+// contain the logical clusters that wait for one, and their content while they wait.
 //
 //	/services/initializingworkspaces/<logical cluster>:<type>/clusters/{*,<name>}/…
 //	/services/terminatingworkspaces/<logical cluster>:<type>/clusters/{*,<name>}/…
 //
-// Until a request enters such a view it is one to the type's logical cluster, as with the
-// view of an export (pkg/virtual/apiexport).
+// As in pkg/virtual/apiexport, a request is first authorized as a request to the type's logical cluster.
 //
-//   - list and watch of the LogicalClusters that wait
-//     logicalclusters      get, and update or patch of the status: the initializer or
-//     terminator goes, and conditions change (Validator)
-//     all else             the content, by the rules in the type, or as the workspace's owner
+//   - list and watch of the waiting LogicalClusters
+//     logicalclusters      get, and update or patch of the status: only the initializer or terminator
+//     may be removed, and conditions may be changed (Validator)
+//     other resources      the content, according to the rules in the type, or as the workspace's owner
 package initialization
 
 import (
@@ -45,43 +44,41 @@ import (
 	"github.com/shardplane/shardplane/pkg/request/identity"
 )
 
-// logicalClusters is what waits.
 var logicalClusters = corev1alpha1.Resource("logicalclusters")
 
-// allVerbs and oneVerbs are the verbs that are served of LogicalClusters: of all, and of one.
+// allVerbs and oneVerbs are the verbs for the LogicalClusters in the wildcard and in one logical cluster.
 var (
 	allVerbs = definitions.Verbs{Object: []string{"list", "watch"}}
 	oneVerbs = definitions.Verbs{Object: []string{"get"}, Status: true}
 )
 
-// Config is what the views need.
+// Config configures VirtualWorkspaces.
 type Config struct {
-	// Type returns a WorkspaceType, wherever it is, if there is one.
+	// Type returns a WorkspaceType from any shard.
 	Type func(key client.Key) (*tenancyv1alpha1.WorkspaceType, error)
-	// Find returns the LogicalCluster of a logical cluster of the shard, or nil. It may
-	// lag behind what a watch of the views has said, and Read does not.
+	// Find returns the LogicalCluster of a logical cluster on this shard, or nil. It may lag behind watches of the
+	// virtual workspaces. Read does not.
 	Find, Read authz.FindLogicalCluster
-	// Rules decide about content that is reached as the owner of a workspace. Bounds
-	// decide besides about all content, however it is reached.
-	Rules  authorizer.Authorizer
+	// Rules authorizes access to content as the owner of a workspace.
+	Rules authorizer.Authorizer
+	// Bounds adds checks that apply to all content.
 	Bounds func(next authorizer.Authorizer) authorizer.Authorizer
-	// ServeDocuments tells of some resources, as customresource.Server does.
+	// ServeDocuments serves discovery and OpenAPI for some resources, as in customresource.Server.
 	ServeDocuments func(w http.ResponseWriter, r *http.Request, resources map[schema.GroupResource]bool, all []*definitions.Definition) bool
 	// Codecs encode errors.
 	Codecs runtime.NegotiatedSerializer
 }
 
-// kind is what the two kinds of views differ in.
+// kind contains the differences between the virtual workspaces of initializers and of terminators.
 type kind struct {
-	verb  string
-	group string
-	// phase is that in which LogicalClusters wait, and label the label of those that do. Terminators
-	// are in the status and in labels of every phase.
+	verb, group string
+	// phase is the phase in which LogicalClusters wait. It must be checked, because the status and the labels
+	// contain terminators in every phase.
 	phase corev1alpha1.LogicalClusterPhaseType
-	label func(id string) (key, value string)
-	// permissions are the rules in a type.
+	// label returns the label of LogicalClusters that wait.
+	label       func(id string) (key, value string)
 	permissions func(t *tenancyv1alpha1.WorkspaceType) []rbacv1.PolicyRule
-	// list returns what a LogicalCluster waits for in that phase.
+	// list returns the initializers or terminators for which a LogicalCluster waits in that phase.
 	list func(lc *corev1alpha1.LogicalCluster) []string
 }
 
@@ -112,24 +109,23 @@ func texts[T ~string](all []T) []string {
 	return found
 }
 
-// Views are those of all workspace types.
+// VirtualWorkspaces serves the virtual workspaces of all WorkspaceTypes.
 type VirtualWorkspaces struct{ config Config }
 
-// New returns the views.
+// New returns the virtual workspaces.
 func New(config Config) *VirtualWorkspaces { return &VirtualWorkspaces{config} }
 
-// Mounts are where the views are.
+// Mounts returns the mounts of the virtual workspaces.
 func Mounts() []*request.Mount {
 	return []*request.Mount{request.InitializingWorkspaces, request.TerminatingWorkspaces}
 }
 
-// entry is what a request through a view is about.
+// entry describes the virtual workspace of a request.
 type entry struct {
 	*kind
 	workspaceType client.Key
-	// id is how LogicalClusters name the initializer or terminator.
-	id string
-	in request.Cluster
+	id            string // of the initializer or terminator
+	in            request.Cluster
 }
 
 func entryOf(ctx context.Context) entry {
@@ -139,7 +135,7 @@ func entryOf(ctx context.Context) entry {
 	return e
 }
 
-// Needs returns what opens a view: the verb initialize, or terminate, on the type.
+// Needs returns the permission that is required for access: the verb initialize, or terminate, on the type.
 func (*VirtualWorkspaces) Needs(ctx context.Context, a authorizer.Attributes) authorizer.Attributes {
 	e := entryOf(ctx)
 	gv := tenancyv1alpha1.SchemeGroupVersion
@@ -149,21 +145,21 @@ func (*VirtualWorkspaces) Needs(ctx context.Context, a authorizer.Attributes) au
 	}
 }
 
-// Permits decides what authz.Views does.
+// Permits implements authz.Views.
 func (v *VirtualWorkspaces) Permits(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 	e := entryOf(ctx)
 	if e.in.Wildcard {
-		return authorizer.DecisionAllow, "", nil // what there is not is 404
+		return authorizer.DecisionAllow, "", nil // other resources are not found
 	}
-	lc, err := v.waits(ctx, e)
+	lc, err := v.waiting(ctx, e)
 	if err != nil {
 		return authorizer.DecisionNoOpinion, "", err
 	}
 	if a.IsResourceRequest() && isLogicalClusters(a.GetAPIGroup(), a.GetResource()) {
-		return authorizer.DecisionAllow, "", nil // enter rejects what is not served
+		return authorizer.DecisionAllow, "", nil // redirect rejects other verbs
 	}
 	if lc == nil {
-		return authorizer.DecisionDeny, "the logical cluster does not wait for " + e.id, nil // whichever it is
+		return authorizer.DecisionDeny, "the logical cluster does not wait for " + e.id, nil // even if it does not exist
 	}
 	as, rules, err := v.actsAs(e, lc, a.GetUser())
 	if errors.Is(err, errNoOwner) {
@@ -184,13 +180,13 @@ func (v *VirtualWorkspaces) Permits(ctx context.Context, a authorizer.Attributes
 	return v.config.Bounds(content).Authorize(request.WithClusterName(ctx, e.in.Name), authz.As(a, as))
 }
 
-// Shows reports what authz.Views does: whether the logical cluster waits.
+// Shows implements authz.Views: it reports whether the logical cluster waits.
 func (v *VirtualWorkspaces) Shows(ctx context.Context) bool {
 	e := entryOf(ctx)
 	if e.in.Wildcard {
 		return true
 	}
-	lc, err := v.waits(ctx, e)
+	lc, err := v.waiting(ctx, e)
 	return err == nil && lc != nil
 }
 
@@ -198,10 +194,10 @@ func isLogicalClusters(group, resource string) bool {
 	return group == logicalClusters.Group && resource == logicalClusters.Resource
 }
 
-// waits returns the LogicalCluster that the view is of, if it waits.
-func (v *VirtualWorkspaces) waits(ctx context.Context, e entry) (*corev1alpha1.LogicalCluster, error) {
+// waiting returns the LogicalCluster if it waits for the initializer or terminator.
+func (v *VirtualWorkspaces) waiting(ctx context.Context, e entry) (*corev1alpha1.LogicalCluster, error) {
 	if e.in.Name == "" || request.IsSystem(e.in.Name) {
-		return nil, nil //nolint:nilnil // it is not here
+		return nil, nil //nolint:nilnil // never on this shard
 	}
 	for _, find := range []authz.FindLogicalCluster{v.config.Find, v.config.Read} {
 		lc, err := find(ctx, e.in.Name)
@@ -212,15 +208,15 @@ func (v *VirtualWorkspaces) waits(ctx context.Context, e entry) (*corev1alpha1.L
 			return lc, nil
 		}
 	}
-	return nil, nil //nolint:nilnil // it does not wait
+	return nil, nil //nolint:nilnil // not waiting
 }
 
-// errNoOwner is the answer to who would act as the owner of what the system has made.
-var errNoOwner = errors.New("nobody owns the logical cluster: declare permissions in the WorkspaceType")
+// errNoOwner is returned for logical clusters that the system has created.
+var errNoOwner = errors.New("the logical cluster has no owner: declare permissions in the WorkspaceType")
 
-// actsAs returns as whom a user reaches the content of a logical cluster: as itself with an
-// additional group if the type declares permissions, otherwise as the owner, restricted to this
-// logical cluster, because the author of a type must not obtain the owner's permissions in others.
+// actsAs returns the user with which content is accessed. If the type declares permissions, it is the sender with an
+// additional group. Otherwise, it is the owner, restricted to this logical cluster, because the author of a type
+// must not obtain the owner's permissions in other logical clusters.
 func (v *VirtualWorkspaces) actsAs(e entry, lc *corev1alpha1.LogicalCluster, u user.Info) (as user.Info, rules []rbacv1.PolicyRule, err error) {
 	t, err := v.config.Type(e.workspaceType)
 	if err != nil {
@@ -238,7 +234,7 @@ func (v *VirtualWorkspaces) actsAs(e entry, lc *corev1alpha1.LogicalCluster, u u
 	if err := json.Unmarshal([]byte(text), &owner); err != nil {
 		return nil, nil, fmt.Errorf("annotation %s is not a user: %w", tenancyv1alpha1.ExperimentalWorkspaceOwnerAnnotationKey, err)
 	}
-	// An administrator that has made it is its owner there, and no administrator.
+	// An administrator who creates a workspace owns it, but does not act as an administrator here.
 	groups := slices.DeleteFunc(slices.Clone(owner.Groups), authz.IsPrivilegedGroup)
 	info := &user.DefaultInfo{Name: owner.Username, UID: owner.UID, Groups: groups, Extra: map[string][]string{}}
 	for key, values := range owner.Extra {
@@ -247,7 +243,7 @@ func (v *VirtualWorkspaces) actsAs(e entry, lc *corev1alpha1.LogicalCluster, u u
 	return identity.Within(e.in.Name, info), nil, nil
 }
 
-// Wrap returns the filter that has requests enter their views, as that of exports does.
+// Wrap returns the filter that serves the virtual workspaces.
 func (v *VirtualWorkspaces) Wrap(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		scope := request.ScopeFrom(r.Context())
@@ -261,7 +257,7 @@ func (v *VirtualWorkspaces) Wrap(next http.Handler) http.Handler {
 			v.respond(w, r, request.Unavailable(fmt.Sprintf("the WorkspaceType %s is not known here: %v", e.id, err)))
 			return
 		}
-		// Of one logical cluster all content is visible, and serveAll selects by labels.
+		// In one logical cluster all content is accessible. In the wildcard, serveAll selects by labels.
 		ctx := request.WithThrough(request.WithCluster(r.Context(), e.in), request.Through{
 			Mount: scope.Mount, Provider: e.workspaceType.Cluster, VirtualWorkspace: e.workspaceType.Name, Unrestricted: true,
 		})
@@ -270,16 +266,16 @@ func (v *VirtualWorkspaces) Wrap(next http.Handler) http.Handler {
 			v.serveAll(w, r, e, info, next)
 			return
 		}
-		entered, err := v.enter(r, e, info)
+		redirected, err := v.redirect(r, e, info)
 		if err != nil {
 			v.respond(w, r, err)
 			return
 		}
-		next.ServeHTTP(w, entered)
+		next.ServeHTTP(w, redirected)
 	})
 }
 
-// serveAll serves what waits, and what tells of it.
+// serveAll serves requests for all waiting logical clusters.
 func (v *VirtualWorkspaces) serveAll(w http.ResponseWriter, r *http.Request, e entry, info *genericapirequest.RequestInfo, next http.Handler) {
 	switch {
 	case !info.IsResourceRequest && v.config.ServeDocuments(w, r.WithContext(definitions.WithVerbs(r.Context(), logicalClusters, allVerbs)), map[schema.GroupResource]bool{logicalClusters: true}, nil):
@@ -302,10 +298,10 @@ func (v *VirtualWorkspaces) serveAll(w http.ResponseWriter, r *http.Request, e e
 	}
 }
 
-// enter returns a request as it goes on in one logical cluster.
-func (v *VirtualWorkspaces) enter(r *http.Request, e entry, info *genericapirequest.RequestInfo) (*http.Request, error) {
+// redirect returns the request in one logical cluster.
+func (v *VirtualWorkspaces) redirect(r *http.Request, e entry, info *genericapirequest.RequestInfo) (*http.Request, error) {
 	ctx := r.Context()
-	lc, err := v.waits(ctx, e)
+	lc, err := v.waiting(ctx, e)
 	if err != nil {
 		return nil, apierrors.NewInternalError(err)
 	}
@@ -313,13 +309,10 @@ func (v *VirtualWorkspaces) enter(r *http.Request, e entry, info *genericapirequ
 	switch {
 	case lc == nil && own:
 		return nil, apierrors.NewNotFound(logicalClusters, info.Name)
-	case lc == nil: // since it was authorized
-		return nil, &apierrors.StatusError{ErrStatus: metav1.Status{
-			Status: metav1.StatusFailure, Code: http.StatusForbidden, Reason: metav1.StatusReasonForbidden,
-			Message: fmt.Sprintf("the logical cluster does not wait for %s any more", e.id),
-		}}
+	case lc == nil: // changed after authorization
+		return nil, request.StatusError(http.StatusForbidden, metav1.StatusReasonForbidden, fmt.Sprintf("the logical cluster does not wait for %s any more", e.id))
 	case own:
-		return r, refusal(info)
+		return r, validate(info)
 	}
 	u, ok := genericapirequest.UserFrom(ctx)
 	if !ok {
@@ -333,8 +326,8 @@ func (v *VirtualWorkspaces) enter(r *http.Request, e entry, info *genericapirequ
 	return r.WithContext(genericapirequest.WithUser(ctx, as)), nil
 }
 
-// refusal returns the error for a request that is not served of a LogicalCluster.
-func refusal(info *genericapirequest.RequestInfo) error {
+// validate returns an error for requests that are not served for a LogicalCluster.
+func validate(info *genericapirequest.RequestInfo) error {
 	served := oneVerbs.Object
 	switch info.Subresource {
 	case "":

@@ -24,9 +24,9 @@ import (
 	"github.com/shardplane/shardplane/pkg/request/identity"
 )
 
-// TestPermitsWhatAWatchHasShown: whoever has the event of a watch that something waits may enter
-// at once, whatever the informer has seen by then. What waits nowhere is denied.
-func TestPermitsWhatAWatchHasShown(t *testing.T) {
+// TestPermitsAfterWatchEvent: a client with a watch event can access a waiting logical cluster at once, even if the informer
+// has not observed it. Other logical clusters are denied.
+func TestPermitsAfterWatchEvent(t *testing.T) {
 	scheduling := &corev1alpha1.LogicalCluster{Status: corev1alpha1.LogicalClusterStatus{Phase: corev1alpha1.LogicalClusterPhaseScheduling}}
 	initializing := &corev1alpha1.LogicalCluster{Status: corev1alpha1.LogicalClusterStatus{
 		Phase: corev1alpha1.LogicalClusterPhaseInitializing, Initializers: []corev1alpha1.LogicalClusterInitializer{"home:apps"},
@@ -58,7 +58,7 @@ func TestPermitsWhatAWatchHasShown(t *testing.T) {
 			return func(context.Context, logicalcluster.Name) (*corev1alpha1.LogicalCluster, error) { return lc, nil }
 		}
 		rules := []rbacv1.PolicyRule{{Verbs: []string{"*"}, APIGroups: []string{"*"}, Resources: []string{"*"}}}
-		views := New(Config{
+		workspaces := New(Config{
 			Type: func(client.Key) (*tenancyv1alpha1.WorkspaceType, error) {
 				return &tenancyv1alpha1.WorkspaceType{Spec: tenancyv1alpha1.WorkspaceTypeSpec{InitializerPermissions: rules, TerminatorPermissions: rules}}, nil
 			},
@@ -69,18 +69,18 @@ func TestPermitsWhatAWatchHasShown(t *testing.T) {
 			Cluster: request.Cluster{Name: "home"}, Mount: c.mount,
 			VirtualWorkspace: &request.VirtualWorkspace{Name: "apps", In: request.Cluster{Name: "one"}},
 		})
-		got, reason, err := views.Permits(ctx, authorizer.AttributesRecord{
+		got, reason, err := workspaces.Permits(ctx, authorizer.AttributesRecord{
 			User: &user.DefaultInfo{Name: "controller"}, Verb: "delete", Resource: "configmaps", APIVersion: "v1", ResourceRequest: true,
 		})
 		require.NoError(t, err, name)
 		require.Equal(t, c.want, got, "%s: %s", name, reason)
-		require.Equal(t, c.want == authorizer.DecisionAllow, views.Shows(ctx), name)
+		require.Equal(t, c.want == authorizer.DecisionAllow, workspaces.Shows(ctx), name)
 	}
 }
 
-// TestUnknownType: while a type is not known, requests to its virtual workspaces get 503 with a delay.
+// TestUnknownType: until a type is loaded, requests to its virtual workspaces get 503 with a delay.
 func TestUnknownType(t *testing.T) {
-	views := New(Config{
+	workspaces := New(Config{
 		Type:   func(client.Key) (*tenancyv1alpha1.WorkspaceType, error) { return nil, client.ErrIncomplete },
 		Codecs: clientkinds.Codecs,
 	})
@@ -90,14 +90,13 @@ func TestUnknownType(t *testing.T) {
 		})
 		r := httptest.NewRequestWithContext(genericapirequest.WithRequestInfo(ctx, &genericapirequest.RequestInfo{}), http.MethodGet, "/", http.NoBody)
 		w := httptest.NewRecorder()
-		views.Wrap(http.NotFoundHandler()).ServeHTTP(w, r)
+		workspaces.Wrap(http.NotFoundHandler()).ServeHTTP(w, r)
 		require.Equal(t, http.StatusServiceUnavailable, w.Code, "%s", w.Body)
 		require.Equal(t, "1", w.Header().Get("Retry-After"))
 	}
 }
 
-// TestActsWithin: who initializes or terminates a logical cluster as its owner has the owner's
-// permissions there, and nowhere else.
+// TestActsWithin: initializers and terminators that act as the owner have the owner's permissions only in this logical cluster.
 func TestActsWithin(t *testing.T) {
 	const owner = `{"username":"owner","groups":["team","system:authenticated"],"extra":{"authorization.kcp.io/warrant":["{\"user\":\"deputy\"}"]}}`
 	lc := &corev1alpha1.LogicalCluster{ObjectMeta: metav1.ObjectMeta{
@@ -107,13 +106,13 @@ func TestActsWithin(t *testing.T) {
 	lc.Status.Initializers = []corev1alpha1.LogicalClusterInitializer{"home:apps"}
 	lc.Status.Terminators = []corev1alpha1.LogicalClusterTerminator{"home:apps"}
 	find := func(context.Context, logicalcluster.Name) (*corev1alpha1.LogicalCluster, error) { return lc, nil }
-	var asked user.Info
-	views := New(Config{
+	var requested user.Info
+	workspaces := New(Config{
 		Type: func(client.Key) (*tenancyv1alpha1.WorkspaceType, error) { return &tenancyv1alpha1.WorkspaceType{}, nil },
 		Find: find, Read: find,
 		Bounds: func(authorizer.Authorizer) authorizer.Authorizer {
 			return authorizer.AuthorizerFunc(func(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
-				asked = a.GetUser()
+				requested = a.GetUser()
 				return authorizer.DecisionAllow, "", nil
 			})
 		},
@@ -126,7 +125,7 @@ func TestActsWithin(t *testing.T) {
 		ctx = request.WithScope(ctx, request.Scope{
 			Cluster: request.Cluster{Name: "home"}, Mount: mount, VirtualWorkspace: &request.VirtualWorkspace{Name: "apps", In: request.Cluster{Name: "one"}},
 		})
-		_, reason, err := views.Permits(ctx, authorizer.AttributesRecord{
+		_, reason, err := workspaces.Permits(ctx, authorizer.AttributesRecord{
 			User: &user.DefaultInfo{Name: "controller"}, Verb: "create", APIGroup: "apis.kcp.io", Resource: "apibindings", APIVersion: "v1alpha2", ResourceRequest: true,
 		})
 		require.NoError(t, err, reason)
@@ -134,22 +133,22 @@ func TestActsWithin(t *testing.T) {
 		r := httptest.NewRequestWithContext(genericapirequest.WithRequestInfo(ctx, &genericapirequest.RequestInfo{
 			IsResourceRequest: true, Verb: "create", APIGroup: "apis.kcp.io", Resource: "apibindings",
 		}), http.MethodPost, "/", http.NoBody)
-		views.Wrap(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		workspaces.Wrap(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 			sent, _ = genericapirequest.UserFrom(r.Context())
 		})).ServeHTTP(httptest.NewRecorder(), r)
 
-		for what, as := range map[string]user.Info{"who is authorized": asked, "who goes on": sent} {
-			require.NotNil(t, as, "%s: %s", mount.Prefix, what)
-			require.Equal(t, []string{"owner"}, namesOf(identity.In("one", as)), "%s: %s", mount.Prefix, what)
-			require.Equal(t, []string{user.Anonymous}, namesOf(identity.In("home", as)), "%s: %s", mount.Prefix, what)
+		for name, as := range map[string]user.Info{"who is authorized": requested, "who goes on": sent} {
+			require.NotNil(t, as, "%s: %s", mount.Prefix, name)
+			require.Equal(t, []string{"owner"}, namesOf(identity.In("one", as)), "%s: %s", mount.Prefix, name)
+			require.Equal(t, []string{user.Anonymous}, namesOf(identity.In("home", as)), "%s: %s", mount.Prefix, name)
 		}
 	}
 }
 
-// TestListsWhatWaits: the terminators of a LogicalCluster are in its labels before it terminates.
-func TestListsWhatWaits(t *testing.T) {
+// TestWaitingTerminators: the terminators of a LogicalCluster are in its labels before it terminates.
+func TestWaitingTerminators(t *testing.T) {
 	for mount, phase := range map[*request.Mount]string{request.InitializingWorkspaces: "Initializing", request.TerminatingWorkspaces: "Terminating"} {
-		views := New(Config{Type: func(client.Key) (*tenancyv1alpha1.WorkspaceType, error) { return &tenancyv1alpha1.WorkspaceType{}, nil }})
+		workspaces := New(Config{Type: func(client.Key) (*tenancyv1alpha1.WorkspaceType, error) { return &tenancyv1alpha1.WorkspaceType{}, nil }})
 		ctx := request.WithScope(t.Context(), request.Scope{
 			Cluster: request.Cluster{Name: "home"}, Mount: mount, VirtualWorkspace: &request.VirtualWorkspace{Name: "apps", In: request.Cluster{Wildcard: true}},
 		})
@@ -157,7 +156,7 @@ func TestListsWhatWaits(t *testing.T) {
 			IsResourceRequest: true, Verb: "list", APIGroup: "core.kcp.io", Resource: "logicalclusters",
 		}), http.MethodGet, "/?labelSelector=a%3Db", http.NoBody)
 		var sent string
-		views.Wrap(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		workspaces.Wrap(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 			sent = r.URL.Query().Get("labelSelector")
 		})).ServeHTTP(httptest.NewRecorder(), r)
 		selector, err := labels.Parse(sent)
@@ -172,8 +171,8 @@ func TestListsWhatWaits(t *testing.T) {
 	}
 }
 
-// TestRefusesVerbs: what is not served of a LogicalCluster is 405, or 404 if it does not wait.
-func TestRefusesVerbs(t *testing.T) {
+// TestUnsupportedVerbs: unsupported requests for a LogicalCluster get 405, or 404 if it does not wait.
+func TestUnsupportedVerbs(t *testing.T) {
 	lc := &corev1alpha1.LogicalCluster{Status: corev1alpha1.LogicalClusterStatus{
 		Phase: corev1alpha1.LogicalClusterPhaseTerminating, Terminators: []corev1alpha1.LogicalClusterTerminator{"home:apps"},
 	}}
@@ -183,7 +182,7 @@ func TestRefusesVerbs(t *testing.T) {
 		}
 		return nil, nil //nolint:nilnil // there is none
 	}
-	views := New(Config{
+	workspaces := New(Config{
 		Type: func(client.Key) (*tenancyv1alpha1.WorkspaceType, error) { return &tenancyv1alpha1.WorkspaceType{}, nil },
 		Find: find, Read: find, Codecs: clientkinds.Codecs,
 	})
@@ -210,7 +209,7 @@ func TestRefusesVerbs(t *testing.T) {
 			Cluster: request.Cluster{Name: "home"}, Mount: request.TerminatingWorkspaces,
 			VirtualWorkspace: &request.VirtualWorkspace{Name: "apps", In: request.Cluster{Name: tc.in}},
 		})
-		decision, reason, err := views.Permits(ctx, authorizer.AttributesRecord{
+		decision, reason, err := workspaces.Permits(ctx, authorizer.AttributesRecord{
 			User: &user.DefaultInfo{Name: "controller"}, Verb: tc.verb, APIGroup: "core.kcp.io", Resource: "logicalclusters", Subresource: tc.subresource, ResourceRequest: true,
 		})
 		require.NoError(t, err)
@@ -219,7 +218,7 @@ func TestRefusesVerbs(t *testing.T) {
 			IsResourceRequest: true, Verb: tc.verb, APIGroup: "core.kcp.io", Resource: "logicalclusters", Subresource: tc.subresource, Name: "cluster",
 		}), http.MethodGet, "/", http.NoBody)
 		w := httptest.NewRecorder()
-		views.Wrap(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})).ServeHTTP(w, r)
+		workspaces.Wrap(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})).ServeHTTP(w, r)
 		require.Equal(t, tc.want, w.Code, "%v: %s", tc, w.Body)
 	}
 }

@@ -26,43 +26,40 @@ import (
 )
 
 const (
-	// keepAsked is for how long what has no consumers here is followed after somebody has asked for it:
-	// for longer than any watch lasts, so that who watches has asked.
-	keepAsked = 2 * time.Hour
-	// maxAsked is how many of these are followed at a time, and maxAskedOfCluster how many of one logical
-	// cluster: each has its objects in memory.
-	maxAsked, maxAskedOfCluster = 128, 16
-	// lookInterval is the time between two looks for what nobody asks for any more.
-	lookInterval = time.Minute
-	// askedTimeout is how long requests wait for what has just begun to be followed.
-	askedTimeout = 3 * time.Second
+	// keepRequested is how long a source without consumers on this shard is followed after a request. It exceeds the
+	// duration of watches, so that the source of an open watch is always followed.
+	keepRequested = 2 * time.Hour
+	// maxRequested limits the number of followed sources without consumers, and maxRequestedPerCluster
+	// those of one logical cluster, because their objects are kept in memory.
+	maxRequested, maxRequestedPerCluster = 128, 16
+	checkInterval                        = time.Minute
+	// requestedTimeout is how long requests wait for a new follower to sync.
+	requestedTimeout = 3 * time.Second
 )
 
 // follower follows a source.
 type follower struct {
-	board  *board.Board
-	synced <-chan struct{}
-	end    context.CancelFunc
-	ended  chan struct{}
-	// forget deletes what is kept of it.
-	forget func() error
-	// copies are the replicas of each object, one for each shard that has it, by name. The last
-	// one was reported last, and is shown.
+	board          *board.Board
+	synced         <-chan struct{}
+	cancel         context.CancelFunc
+	done           chan struct{}
+	deleteSnapshot func() error
+	// copies are the replicas of each object, by name. There is one for each shard that has the object; the last one
+	// was reported last and is returned to clients.
 	copies map[string][]*unstructured.Unstructured
 	began  time.Time
 
-	// consumed is set while there are consumers here. While there are none, somebody has asked for it, last at asked,
-	// as something that an export offers. The lock of the replicas guards them.
-	consumed bool
-	asked    time.Time
-	as       offering
+	// consumed is set while the offering has consumers here. Otherwise, requested is the time of the last request
+	// for it. They are guarded by the lock of the replicas.
+	consumed  bool
+	requested time.Time
+	as        offering
 }
 
-// stopAll ends all that is followed.
 func (x *Replicas) stopAll() {
 	x.mu.Lock()
-	all := x.followed
-	x.followed, x.running = map[source]*follower{}, nil
+	all := x.followers
+	x.followers, x.running = map[source]*follower{}, nil
 	x.mu.Unlock()
 	for _, f := range all {
 		f.stop()
@@ -70,60 +67,60 @@ func (x *Replicas) stopAll() {
 }
 
 func (f *follower) stop() {
-	f.end()
-	<-f.ended
+	f.cancel()
+	<-f.done
 	f.board.Close()
 }
 
-// followWanted brings what is followed to what there are consumers for, or is asked for.
-func (x *Replicas) followWanted(ctx context.Context) {
+// followSources starts and stops followers according to the current consumers and requests.
+func (x *Replicas) followSources(ctx context.Context) {
 	consumed, complete := x.wanted()
 	x.mu.Lock()
 	for of := range consumed {
-		if x.followed[of] == nil {
+		if x.followers[of] == nil {
 			x.followLocked(ctx, of)
 		}
 	}
-	asked := map[source]*follower{}
-	for of, f := range x.followed {
+	unused := map[source]*follower{}
+	for of, f := range x.followers {
 		if f.consumed = consumed[of] || f.consumed && !complete; !f.consumed {
-			asked[of] = f
+			unused[of] = f
 		}
 	}
 	x.mu.Unlock()
 	x.endWatches()
-	for of, f := range asked {
-		x.stopUnasked(ctx, of, f)
+	for of, f := range unused {
+		x.stopUnused(ctx, of, f)
 	}
 }
 
-// stopUnasked stops what has no consumers if nobody has asked for it for long, or it is not offered any more.
-func (x *Replicas) stopUnasked(ctx context.Context, of source, f *follower) {
+// stopUnused stops a follower without consumers if there was no recent request, or if its source is no longer offered.
+func (x *Replicas) stopUnused(ctx context.Context, of source, f *follower) {
 	x.mu.Lock()
-	asked, as := f.asked, f.as
+	requested, as := f.requested, f.as
 	x.mu.Unlock()
-	if x.config.Clock.Since(asked) < keepAsked {
+	if x.config.Clock.Since(requested) < keepRequested {
 		if now, err := x.offered(as); now == of || errors.Is(err, client.ErrIncomplete) {
 			return
 		}
 	}
 	x.mu.Lock()
-	again := !f.asked.Equal(asked)
-	if !again {
-		delete(x.followed, of)
+	requestedAgain := !f.requested.Equal(requested)
+	if !requestedAgain {
+		delete(x.followers, of)
 	}
 	x.mu.Unlock()
-	if again {
+	if requestedAgain {
 		return
 	}
 	f.stop()
-	if err := f.forget(); err != nil {
-		klog.FromContext(ctx).Error(err, "Cannot delete what was kept of a cached resource that nobody consumes any more", "resource", of.resource.String())
+	if err := f.deleteSnapshot(); err != nil {
+		klog.FromContext(ctx).Error(err, "Failed to delete the snapshot of an unused cached resource", "resource", of.resource.String())
 	}
 }
 
-// wanted returns what there are consumers for. It is not complete while something is not known, and what was seen
-// before stays then.
+// wanted returns the sources with consumers. If it is not complete because objects are not loaded, the existing
+// followers must be kept.
 func (x *Replicas) wanted() (wanted map[source]bool, complete bool) {
 	x.mu.Lock()
 	exports := make([]client.Key, 0, len(x.consumed))
@@ -156,19 +153,19 @@ func (x *Replicas) wanted() (wanted map[source]bool, complete bool) {
 	return wanted, complete
 }
 
-// followLocked follows a source until ctx ends. It returns nil if that is not possible.
+// followLocked follows a source until ctx ends, or returns nil if that is not possible.
 func (x *Replicas) followLocked(ctx context.Context, of source) *follower {
 	informer, err := client.NewDynamicInformer(x.config.Cache.Shard(request.Wildcard).Cluster(of.cluster.Path()), apis.Identified(of.resource, of.identity), client.InformerOptions[*unstructured.Unstructured]{
 		Name: "replicas of " + of.resource.GroupResource().String() + " of " + of.cluster.String(), Transform: replicas.ShowDeletion[*unstructured.Unstructured],
 	})
 	if err != nil {
-		klog.FromContext(ctx).Error(err, "Cannot follow what a cached resource has replicated", "logicalCluster", of.cluster, "resource", of.resource.String())
+		klog.FromContext(ctx).Error(err, "Failed to follow the replicas of a cached resource", "logicalCluster", of.cluster, "resource", of.resource.String())
 		return nil
 	}
 	saved := replicas.NewSaved(informer)
 	f := &follower{
-		synced: informer.Synced(), ended: make(chan struct{}), copies: map[string][]*unstructured.Unstructured{}, began: x.config.Clock.Now(),
-		forget: func() error { return x.config.Kept.Forget(saved) },
+		synced: informer.Synced(), done: make(chan struct{}), copies: map[string][]*unstructured.Unstructured{}, began: x.config.Clock.Now(),
+		deleteSnapshot: func() error { return x.config.Kept.Forget(saved) },
 	}
 	f.board = board.New(func() error {
 		if !informer.HasSynced() {
@@ -181,51 +178,51 @@ func (x *Replicas) followLocked(ctx context.Context, of source) *follower {
 		OnUpdate: func(_, obj *unstructured.Unstructured) { f.set(obj) },
 		OnDelete: func(last *unstructured.Unstructured, _ bool) { f.remove(last) },
 	})
-	running, end := context.WithCancel(ctx)
-	f.end = end
-	x.followed[of] = f
+	running, cancel := context.WithCancel(ctx)
+	f.cancel = cancel
+	x.followers[of] = f
 	go func() {
-		defer close(f.ended)
+		defer close(f.done)
 		x.run(running, informer, saved)
 	}()
 	return f
 }
 
-// run has an informer begin with what was kept of it, and run until ctx ends and that is kept again.
+// run restores an informer from its snapshot, and runs it until ctx ends and a new snapshot has been written.
 func (x *Replicas) run(ctx context.Context, informer client.Runner, saved snapshot.Source) {
 	kept := x.config.Kept.Of(saved)
 	kept.Restore(ctx)
-	until, end := context.WithCancel(context.WithoutCancel(ctx))
+	until, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	var running sync.WaitGroup
 	running.Go(func() {
 		if err := informer.Run(until); err != nil {
-			klog.FromContext(ctx).Error(err, "An informer of replicas has ended")
+			klog.FromContext(ctx).Error(err, "Informer of replicas failed")
 		}
 	})
 	if err := kept.Run(ctx); err != nil {
-		klog.FromContext(ctx).Error(err, "What is known of replicas is not kept any more")
+		klog.FromContext(ctx).Error(err, "Failed to keep snapshots of replicas")
 	}
-	end()
+	cancel()
 	running.Wait()
 }
 
 var errNotYet = errors.New("it has just been asked for")
 
-// notYet says that something is going to be known soon.
+// notYet returns a retriable error for replicas that are not synced yet.
 func notYet(resource schema.GroupResource, why error) error {
 	err := request.Unavailable(fmt.Sprintf("the replicas of %s have not been read from the cache server yet, try again: %v", resource, why))
 	err.ErrStatus.Details.Group, err.ErrStatus.Details.Kind = resource.Group, resource.Resource
 	return err
 }
 
-// set adds or replaces a replica. Several shards may have one of the same object, e.g. while a
-// logical cluster moves.
+// set adds or replaces a replica. Several shards may have a replica of the same object, e.g. while a logical
+// cluster is migrated.
 func (f *follower) set(obj *unstructured.Unstructured) {
 	f.copies[obj.GetName()] = append(f.copiesOfOthers(obj), obj)
 	f.board.Set(obj.GetName(), obj)
 }
 
-// remove removes a replica. The object exists for as long as any shard has a replica of it.
+// remove removes a replica. The object exists while any shard has a replica of it.
 func (f *follower) remove(last *unstructured.Unstructured) {
 	name, before := last.GetName(), f.copies[last.GetName()]
 	others := f.copiesOfOthers(last)
@@ -241,7 +238,7 @@ func (f *follower) remove(last *unstructured.Unstructured) {
 	}
 }
 
-// copiesOfOthers returns the replicas of an object that are not of the shard of this one.
+// copiesOfOthers returns the replicas of the same object from other shards.
 func (f *follower) copiesOfOthers(obj *unstructured.Unstructured) []*unstructured.Unstructured {
 	shard := obj.GetAnnotations()[request.ShardAnnotation]
 	return slices.DeleteFunc(slices.Clone(f.copies[obj.GetName()]), func(other *unstructured.Unstructured) bool {
@@ -249,20 +246,19 @@ func (f *follower) copiesOfOthers(obj *unstructured.Unstructured) []*unstructure
 	})
 }
 
-// boardOf returns what is known of a source, which an export offers. If it has just begun to be followed, as
-// this is the first who asks, it waits for a moment.
+// boardOf returns the board of a source. If the source was not followed before, it waits for a limited time.
 func (x *Replicas) boardOf(ctx context.Context, of source, as offering) (*board.Board, error) {
-	f, err := x.ask(of, as)
+	f, err := x.followerOf(of, as)
 	if err != nil {
 		return nil, err
 	}
-	wait := askedTimeout - x.config.Clock.Since(f.began)
+	wait := requestedTimeout - x.config.Clock.Since(f.began)
 	select {
 	case <-f.synced:
 		return f.board, nil
 	default:
 		if wait <= 0 {
-			return f.board, nil // which says what it waits for
+			return f.board, nil // it returns an error until it is synced
 		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, wait)
@@ -270,17 +266,17 @@ func (x *Replicas) boardOf(ctx context.Context, of source, as offering) (*board.
 	defer request.Pause(ctx)()
 	select {
 	case <-f.synced:
-	case <-f.ended:
+	case <-f.done:
 	case <-ctx.Done():
 	}
 	return f.board, nil
 }
 
-// ask returns what follows a source, and begins to follow it if nothing does.
-func (x *Replicas) ask(of source, as offering) (*follower, error) {
+// followerOf returns the follower of a source, and starts one if necessary.
+func (x *Replicas) followerOf(of source, as offering) (*follower, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	f := x.followed[of]
+	f := x.followers[of]
 	switch {
 	case f != nil:
 	case x.config.Cache == nil:
@@ -288,8 +284,8 @@ func (x *Replicas) ask(of source, as offering) (*follower, error) {
 	case x.running == nil:
 		return nil, notYet(as.resource, errNotYet)
 	default:
-		x.look() // there may be consumers, which have no limit
-		if err := x.roomLocked(of.cluster, as.resource); err != nil {
+		x.enqueue() // if there are consumers, the limit does not apply
+		if err := x.checkLimitLocked(of.cluster, as.resource); err != nil {
 			return nil, err
 		}
 		if f = x.followLocked(x.running, of); f == nil {
@@ -297,15 +293,15 @@ func (x *Replicas) ask(of source, as offering) (*follower, error) {
 		}
 	}
 	if !f.consumed {
-		f.asked, f.as = x.config.Clock.Now(), as
+		f.requested, f.as = x.config.Clock.Now(), as
 	}
 	return f, nil
 }
 
-// roomLocked refuses what is one too many of those that are followed as somebody asks for them.
-func (x *Replicas) roomLocked(cluster logicalcluster.Name, resource schema.GroupResource) error {
+// checkLimitLocked returns an error if too many sources without consumers are followed.
+func (x *Replicas) checkLimitLocked(cluster logicalcluster.Name, resource schema.GroupResource) error {
 	all, here := 0, 0
-	for of, f := range x.followed {
+	for of, f := range x.followers {
 		if f.consumed {
 			continue
 		}
@@ -313,19 +309,18 @@ func (x *Replicas) roomLocked(cluster logicalcluster.Name, resource schema.Group
 			here++
 		}
 	}
-	var says string
+	var others string
 	switch {
-	case here >= maxAskedOfCluster:
-		says = fmt.Sprintf("%d other resources of the logical cluster %s", here, cluster)
-	case all >= maxAsked:
-		says = fmt.Sprintf("%d other resources", all)
+	case here >= maxRequestedPerCluster:
+		others = fmt.Sprintf("%d other resources of the logical cluster %s", here, cluster)
+	case all >= maxRequested:
+		others = fmt.Sprintf("%d other resources", all)
 	default:
 		return nil
 	}
-	return &apierrors.StatusError{ErrStatus: metav1.Status{
-		Status: metav1.StatusFailure, Code: http.StatusTooManyRequests, Reason: metav1.StatusReasonTooManyRequests,
-		Message: fmt.Sprintf("the replicas of %s cannot be shown now: this shard has no consumers of them and already follows %s without, as was asked in the last %s, which is as many as it may; ask a shard with consumers, see status.endpoints of the endpoint slice",
-			resource, says, keepAsked),
-		Details: &metav1.StatusDetails{Group: resource.Group, Kind: resource.Resource, RetryAfterSeconds: 30},
-	}}
+	err := request.StatusError(http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests,
+		fmt.Sprintf("the replicas of %s cannot be shown now: this shard has no consumers of them and already follows %s without consumers that were requested in the last %s, which is the limit; use a shard with consumers, see status.endpoints of the endpoint slice",
+			resource, others, keepRequested))
+	err.ErrStatus.Details = &metav1.StatusDetails{Group: resource.Group, Kind: resource.Resource, RetryAfterSeconds: 30}
+	return err
 }

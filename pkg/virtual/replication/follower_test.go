@@ -36,22 +36,22 @@ import (
 
 const testTimeout = time.Minute
 
-// shown are replicas that run, by what a shard and a cache server have.
+// shown runs Replicas with the objects of a shard and a cache server.
 type shown struct {
 	*Replicas
 
 	t           *testing.T
 	here, cache *clienttest.Server
 	clock       *clocktesting.FakeClock
-	// consumed is the export that has consumers.
+	// consumed is the export with consumers.
 	consumed *atomic.Pointer[client.Key]
-	// consumersOf has an export have consumers, or the last one not any more.
+	// consumersOf sets the export with consumers; last is the one that changed.
 	consumersOf func(now *client.Key, last client.Key)
 }
 
 func start(t *testing.T) shown { return startKeeping(t, nil) }
 
-// startKeeping is start with something kept of before.
+// startKeeping is start with snapshots of a former process.
 func startKeeping(t *testing.T, kept *snapshot.Directory) shown {
 	types := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{apisv1alpha2.AddToScheme, cachev1alpha1.AddToScheme} {
@@ -77,9 +77,9 @@ func startKeeping(t *testing.T, kept *snapshot.Directory) shown {
 			return now != nil && *now == export
 		},
 	}
-	told := make(chan func(client.Key), 1)
+	followed := make(chan func(client.Key), 1)
 	config.FollowConsumers = func(f func(client.Key)) func() {
-		told <- f
+		followed <- f
 		return func() {}
 	}
 	s.Replicas = New(config)
@@ -94,7 +94,7 @@ func startKeeping(t *testing.T, kept *snapshot.Directory) shown {
 			require.NoError(t, <-ended)
 		})
 	}
-	consumers := <-told
+	consumers := <-followed
 	s.consumersOf = func(export *client.Key, last client.Key) {
 		s.consumed.Store(export)
 		consumers(last)
@@ -102,7 +102,7 @@ func startKeeping(t *testing.T, kept *snapshot.Directory) shown {
 	return s
 }
 
-// offers has a logical cluster offer a resource, of which the cache server has one object.
+// offers makes a logical cluster offer a resource of which the cache server has one object.
 func (s shown) offers(cluster logicalcluster.Name, name string) offering {
 	s.t.Helper()
 	meta := metav1.ObjectMeta{Name: name, Annotations: map[string]string{logicalcluster.AnnotationKey: cluster.String()}}
@@ -118,7 +118,6 @@ func (s shown) offers(cluster logicalcluster.Name, name string) offering {
 	return o
 }
 
-// slice has a slice be of a cached resource.
 func (s shown) slice(cluster logicalcluster.Name, name, cached string) {
 	s.t.Helper()
 	s.here.Put(s.t, kinds.CachedResourceEndpointSlices.GroupVersionResource, &cachev1alpha1.CachedResourceEndpointSlice{
@@ -127,7 +126,6 @@ func (s shown) slice(cluster logicalcluster.Name, name, cached string) {
 	})
 }
 
-// export has an export offer a resource by what it refers to.
 func (s shown) export(cluster logicalcluster.Name, name, resource, kind, slice, identity string) offering {
 	s.t.Helper()
 	group := cachev1alpha1.SchemeGroupVersion.Group
@@ -142,13 +140,11 @@ func (s shown) export(cluster logicalcluster.Name, name, resource, kind, slice, 
 	return offering{client.Key{Cluster: cluster, Name: name}, schema.GroupResource{Group: "example.org", Resource: resource}}
 }
 
-// replica has the cache server have an object.
 func (s shown) replica(cluster logicalcluster.Name, resource, name string) {
 	s.t.Helper()
 	s.replicaOf("other", cluster, resource, name)
 }
 
-// replicaOf has the cache server have the object of a shard.
 func (s shown) replicaOf(shard string, cluster logicalcluster.Name, resource, name string) {
 	s.t.Helper()
 	replica := &unstructured.Unstructured{}
@@ -159,7 +155,6 @@ func (s shown) replicaOf(shard string, cluster logicalcluster.Name, resource, na
 	s.cache.Put(s.t, schema.GroupVersionResource{Group: "example.org", Version: "v1", Resource: resource + ":id"}, replica)
 }
 
-// asIs shows what is offered as it is.
 func asIs(o offering) board.Content {
 	return board.Content{
 		Resource: o.resource,
@@ -175,8 +170,8 @@ func asIs(o offering) board.Content {
 	}
 }
 
-// asks asks for what is offered, as a request does.
-func (s shown) asks(o offering) (string, error) {
+// requests requests an offering.
+func (s shown) requests(o offering) (string, error) {
 	of, err := s.offered(o)
 	if err != nil {
 		return "", err
@@ -192,8 +187,8 @@ func (s shown) asks(o offering) (string, error) {
 	return list.(*metav1.Status).Message, nil
 }
 
-// known waits until the shard knows of what is offered.
-func (s shown) known(all ...offering) {
+// waitSynced waits until the shard has the objects of an offering.
+func (s shown) waitSynced(all ...offering) {
 	s.t.Helper()
 	var failed error
 	require.Eventually(s.t, func() bool {
@@ -206,14 +201,13 @@ func (s shown) known(all ...offering) {
 	}, testTimeout, time.Millisecond, "what is offered is not known: %v", &failed)
 }
 
-// following returns how much is followed.
 func (s shown) following() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.followed)
+	return len(s.followers)
 }
 
-// runs waits until something may be followed.
+// runs waits until Run has started.
 func (s shown) runs() {
 	s.t.Helper()
 	require.Eventually(s.t, func() bool {
@@ -223,69 +217,66 @@ func (s shown) runs() {
 	}, testTimeout, time.Millisecond)
 }
 
-// TestAsked: what has no consumers is followed from the first request on, which is answered, until nobody has
-// asked for two hours.
-func TestAsked(t *testing.T) {
+// TestRequestedOffering: an offering without consumers is followed from the first request until there has been none for two hours.
+func TestRequestedOffering(t *testing.T) {
 	s := start(t)
 	one, two := s.offers("aaaa", "ones"), s.offers("bbbb", "twos")
-	s.known(one, two)
+	s.waitSynced(one, two)
 	s.runs()
 	require.Zero(t, s.following(), "nobody has asked")
 	for name, o := range map[string]offering{"of-ones": one, "of-twos": two} {
-		found, err := s.asks(o)
+		found, err := s.requests(o)
 		require.NoError(t, err)
 		require.Equal(t, name, found)
 	}
 	require.Equal(t, 2, s.following())
 
-	s.clock.Step(keepAsked - time.Second)
-	_, err := s.asks(one)
+	s.clock.Step(keepRequested - time.Second)
+	_, err := s.requests(one)
 	require.NoError(t, err)
-	s.clock.Step(lookInterval)
+	s.clock.Step(checkInterval)
 	require.Eventually(t, func() bool { return s.following() == 1 }, testTimeout, time.Millisecond, "nobody has asked for the second one")
 	s.mu.Lock()
-	for _, f := range s.followed {
+	for _, f := range s.followers {
 		assert.Equal(t, one, f.as)
 	}
 	s.mu.Unlock()
-	found, err := s.asks(two)
+	found, err := s.requests(two)
 	require.NoError(t, err, "it is followed anew")
 	require.Equal(t, "of-twos", found)
 
-	// What is not offered any more is not followed, whoever has asked.
+	// Removed offerings are not followed.
 	s.here.Delete(t, kinds.APIExports.GroupVersionResource, "", "aaaa", "", "ones")
 	require.Eventually(t, func() bool { return s.following() == 1 }, testTimeout, time.Millisecond)
-	_, err = s.asks(one)
+	_, err = s.requests(one)
 	require.ErrorContains(t, err, "does not exist")
 }
 
-// TestConsumed: what has consumers is followed without anybody who asks, beside all that is asked for, and as long
-// as it has.
+// TestConsumed: an offering with consumers is followed without requests, and does not count against the limit.
 func TestConsumed(t *testing.T) {
 	s := start(t)
 	one := s.offers("aaaa", "ones")
-	s.known(one)
+	s.waitSynced(one)
 	s.consumersOf(&one.export, one.export)
 	require.Eventually(t, func() bool { return s.following() == 1 }, testTimeout, time.Millisecond)
-	found, err := s.asks(one)
+	found, err := s.requests(one)
 	require.NoError(t, err)
 	require.Equal(t, "of-ones", found)
-	s.clock.Step(keepAsked + lookInterval)
-	two := s.offers("aaaa", "twos") // has the shard look
-	s.known(two)
-	_, err = s.asks(two)
+	s.clock.Step(keepRequested + checkInterval)
+	two := s.offers("aaaa", "twos") // triggers followSources
+	s.waitSynced(two)
+	_, err = s.requests(two)
 	require.NoError(t, err)
 	require.Equal(t, 2, s.following())
 	s.consumersOf(nil, one.export)
 	require.Eventually(t, func() bool { return s.following() == 1 }, testTimeout, time.Millisecond)
 }
 
-// TestReplicasOfSeveralShards checks that an object is shown for as long as any shard has a
-// replica of it.
+// TestReplicasOfSeveralShards: an object exists while any shard has a replica of it.
 func TestReplicasOfSeveralShards(t *testing.T) {
 	s := start(t)
 	one := s.offers("aaaa", "ones")
-	s.known(one)
+	s.waitSynced(one)
 	s.runs()
 	w := s.watchOf(one)
 	event := func(kind watch.EventType, name, shard string) {
@@ -307,18 +298,17 @@ func TestReplicasOfSeveralShards(t *testing.T) {
 	event(watch.Modified, "of-ones", "other")
 	s.replicaOf("another", "aaaa", "ones", "of-ones")
 	event(watch.Modified, "of-ones", "another")
-	// The copy that is not shown is deleted first.
+	// The copy that is not returned is deleted first.
 	s.cache.Delete(t, resource, "other", "aaaa", "", "of-ones")
 	s.cache.Delete(t, resource, "another", "aaaa", "", "of-ones")
 	event(watch.Deleted, "of-ones", "another")
 }
 
-// TestAskedWaits: who asks first is told when to ask again, if the cache server does not answer soon, and is
-// answered when it does.
-func TestAskedWaits(t *testing.T) {
+// TestFirstRequestWaits: the first request gets 503 with a delay if the cache server does not respond soon.
+func TestFirstRequestWaits(t *testing.T) {
 	s := start(t)
 	one := s.offers("aaaa", "ones")
-	s.known(one)
+	s.waitSynced(one)
 	s.runs()
 	s.cache.Fail(503)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -327,8 +317,8 @@ func TestAskedWaits(t *testing.T) {
 	require.NoError(t, err)
 	_, err = s.boardOf(ctx, of, one)
 	require.NoError(t, err)
-	s.clock.Step(askedTimeout)
-	_, err = s.asks(one)
+	s.clock.Step(requestedTimeout)
+	_, err = s.requests(one)
 	require.True(t, apierrors.IsServiceUnavailable(err), err)
 	seconds, ok := apierrors.SuggestsClientDelay(err)
 	require.True(t, ok)
@@ -337,12 +327,12 @@ func TestAskedWaits(t *testing.T) {
 	var found string
 	failed := []error{nil}
 	require.Eventually(t, func() bool {
-		found, failed[0] = s.asks(one)
+		found, failed[0] = s.requests(one)
 		return failed[0] == nil && found == "of-ones"
 	}, testTimeout, time.Millisecond, "it is not known: %v", &failed)
 }
 
-// TestUnknownOffer: requests for what an export offers get 503 with a delay until the shard knows what that is.
+// TestUnknownOffer: requests get 503 with a delay until the shard has the objects that determine the source.
 func TestUnknownOffer(t *testing.T) {
 	s := start(t)
 	_, err := objects{offering{client.Key{Cluster: "aaaa", Name: "unknown"}, schema.GroupResource{Group: "example.org", Resource: "unknown"}}, s.Replicas}.In(t.Context(), request.Cluster{Name: "aaaa"}, nil, "v1")
@@ -351,51 +341,50 @@ func TestUnknownOffer(t *testing.T) {
 	require.True(t, later, err)
 }
 
-// TestAskedLimits: no more is followed than there is room for, of one logical cluster and in all, and who is
-// refused is told.
-func TestAskedLimits(t *testing.T) {
+// TestLimitsOfRequestedOfferings: the number of offerings without consumers is limited, for one logical cluster and in total.
+func TestLimitsOfRequestedOfferings(t *testing.T) {
 	s := start(t)
 	var all []offering
-	for cluster := range maxAsked/maxAskedOfCluster + 1 {
-		for n := range maxAskedOfCluster {
+	for cluster := range maxRequested/maxRequestedPerCluster + 1 {
+		for n := range maxRequestedPerCluster {
 			all = append(all, s.offers(logicalcluster.Name(fmt.Sprint("c", cluster)), fmt.Sprint("r", n)))
 		}
 	}
 	more := s.offers("c0", "more")
-	s.known(append(all, more)...)
+	s.waitSynced(append(all, more)...)
 	s.runs()
 	refused := func(o offering, why string) {
 		t.Helper()
-		_, err := s.asks(o)
+		_, err := s.requests(o)
 		require.True(t, apierrors.IsTooManyRequests(err), err)
 		require.ErrorContains(t, err, why)
 		_, ok := apierrors.SuggestsClientDelay(err)
 		require.True(t, ok)
 	}
-	for _, o := range all[:maxAskedOfCluster] {
-		_, err := s.asks(o)
+	for _, o := range all[:maxRequestedPerCluster] {
+		_, err := s.requests(o)
 		require.NoError(t, err)
 	}
 	refused(more, "16 other resources of the logical cluster c0")
-	for _, o := range all[maxAskedOfCluster:maxAsked] {
-		_, err := s.asks(o)
+	for _, o := range all[maxRequestedPerCluster:maxRequested] {
+		_, err := s.requests(o)
 		require.NoError(t, err, "another logical cluster has room")
 	}
-	refused(all[maxAsked], "128 other resources")
-	require.Equal(t, maxAsked, s.following())
+	refused(all[maxRequested], "128 other resources")
+	require.Equal(t, maxRequested, s.following())
 
-	// Those that nobody asks for any more make room.
-	s.clock.Step(keepAsked)
+	// Idle offerings free capacity.
+	s.clock.Step(keepRequested)
 	require.Eventually(t, func() bool { return s.following() == 0 }, testTimeout, time.Millisecond)
-	for _, o := range []offering{more, all[maxAsked]} {
-		_, err := s.asks(o)
+	for _, o := range []offering{more, all[maxRequested]} {
+		_, err := s.requests(o)
 		require.NoError(t, err)
 	}
 }
 
-// TestKept: who starts while the cache server is away shows what was known before, unless that is too old, and
-// forgets what has no consumers any more.
-func TestKept(t *testing.T) {
+// TestSnapshots: without the cache server, a new process serves the replicas of a former one, unless they are too old, and
+// deletes those without consumers.
+func TestSnapshots(t *testing.T) {
 	kept := &snapshot.Directory{Path: filepath.Join(t.TempDir(), "cached"), Config: snapshot.Config{Server: "one", MaxAge: time.Hour}}
 	files := func() []string {
 		all, err := filepath.Glob(filepath.Join(kept.Path, "*.json"))
@@ -405,12 +394,12 @@ func TestKept(t *testing.T) {
 	consumed := func(t *testing.T, s shown) offering {
 		t.Helper()
 		one := s.offers("aaaa", "ones")
-		s.known(one)
+		s.waitSynced(one)
 		s.consumersOf(&one.export, one.export)
 		require.Eventually(t, func() bool { return s.following() == 1 }, testTimeout, time.Millisecond)
 		return one
 	}
-	away := func(t *testing.T) (shown, offering) {
+	unreachable := func(t *testing.T) (shown, offering) {
 		t.Helper()
 		s := startKeeping(t, kept)
 		s.cache.Fail(503)
@@ -418,20 +407,20 @@ func TestKept(t *testing.T) {
 	}
 	t.Run("before", func(t *testing.T) {
 		s := startKeeping(t, kept)
-		found, err := s.asks(consumed(t, s))
+		found, err := s.requests(consumed(t, s))
 		require.NoError(t, err)
 		require.Equal(t, "of-ones", found)
 	})
 	require.Len(t, files(), 1)
 	t.Run("alone", func(t *testing.T) {
-		s, one := away(t)
-		found, err := s.asks(one)
+		s, one := unreachable(t)
+		found, err := s.requests(one)
 		require.NoError(t, err)
 		require.Equal(t, "of-ones", found)
 	})
 	require.Len(t, files(), 1, "it is kept while the cache server is away")
 	t.Run("without consumers", func(t *testing.T) {
-		s, one := away(t)
+		s, one := unreachable(t)
 		s.consumersOf(nil, one.export)
 		require.Eventually(t, func() bool { return len(files()) == 0 }, testTimeout, time.Millisecond)
 	})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 
 	"github.com/kcp-dev/logicalcluster/v3"
@@ -21,7 +22,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/virtual/board"
 )
 
-// objects are replicas, as they are shown to consumers. It implements definitions.Objects.
+// objects implements definitions.Objects for replicas.
 type objects struct {
 	offering
 
@@ -37,7 +38,7 @@ func (o objects) In(ctx context.Context, cluster request.Cluster, sch *definitio
 	spec := sch.Spec()
 	switch converted := spec.Conversion != nil && spec.Conversion.Strategy == apiextensionsv1.WebhookConverter; {
 	case spec.Scope != apiextensionsv1.ClusterScoped:
-		return nil, apierrors.NewServiceUnavailable(fmt.Sprintf("%s cannot be shown now: the provider's APIResourceSchema says that they are namespaced, and replicas are not", o.resource)) //nolint:forbidigo // until the provider changes it
+		return nil, apierrors.NewServiceUnavailable(fmt.Sprintf("%s cannot be shown now: the provider's APIResourceSchema specifies that they are namespaced, which is not supported for replicas", o.resource)) //nolint:forbidigo // until the provider changes it
 	case version != of.resource.Version && (converted || sch.Convert != nil):
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("%s are replicated in %s and not converted: use that version", o.resource, of.resource.Version))
 	}
@@ -68,17 +69,17 @@ func (o objects) In(ctx context.Context, cluster request.Cluster, sch *definitio
 			return list
 		},
 	})
-	return reader{read, o.replicas, shownFrom{o.offering, of}}, nil
+	return reader{read, o.replicas, offeringOf{o.offering, of}}, nil
 }
 
 func (o objects) unavailable(why error) error {
 	return request.Unavailable(fmt.Sprintf("%s cannot be shown now: %v", o.resource, why))
 }
 
-// hidden starts the annotations that say where a replica is from, and nothing about its object.
+// hidden contains prefixes of annotations that describe the origin of a replica.
 var hidden = []string{request.ShardAnnotation, "cache.kcp.io/", "cache.shardplane.io/"}
 
-// show returns a replica as an object of a consumer. It shares the content.
+// show returns a replica as an object of a consumer. The content is shared.
 func show(obj client.Object, gvk schema.GroupVersionKind, cluster logicalcluster.Name, version string) client.Object {
 	shown := &unstructured.Unstructured{Object: map[string]any{}}
 	metadata := map[string]any{}
@@ -89,7 +90,7 @@ func show(obj client.Object, gvk schema.GroupVersionKind, cluster logicalcluster
 		annotations := map[string]any{logicalcluster.AnnotationKey: cluster.String()}
 		before, _ := original["annotations"].(map[string]any)
 		for key, value := range before {
-			if key != logicalcluster.AnnotationKey && !isHidden(key) {
+			if key != logicalcluster.AnnotationKey && !slices.ContainsFunc(hidden, func(prefix string) bool { return strings.HasPrefix(key, prefix) }) {
 				annotations[key] = value
 			}
 		}
@@ -101,34 +102,21 @@ func show(obj client.Object, gvk schema.GroupVersionKind, cluster logicalcluster
 	return shown
 }
 
-func isHidden(annotation string) bool {
-	for _, start := range hidden {
-		if strings.HasPrefix(annotation, start) {
-			return true
-		}
-	}
-	return false
-}
-
-// fieldsOf returns what returns the fields of an object by which it can be selected.
+// fieldsOf returns a function that returns the selectable fields of an object.
 func fieldsOf(selectable []apiextensionsv1.SelectableField) func(client.Object) fields.Set {
 	return func(obj client.Object) fields.Set {
 		set := fields.Set{"metadata.name": obj.GetName()}
-		replica, ok := obj.(*unstructured.Unstructured)
+		var content map[string]any
+		if replica, ok := obj.(*unstructured.Unstructured); ok {
+			content = replica.Object
+		}
 		for i := range selectable {
 			path := strings.TrimPrefix(selectable[i].JSONPath, ".")
 			set[path] = ""
-			if value, found, _ := unstructured.NestedFieldNoCopy(object(replica, ok), strings.Split(path, ".")...); found && value != nil {
+			if value, found, _ := unstructured.NestedFieldNoCopy(content, strings.Split(path, ".")...); found && value != nil {
 				set[path] = fmt.Sprint(value)
 			}
 		}
 		return set
 	}
-}
-
-func object(u *unstructured.Unstructured, ok bool) map[string]any {
-	if !ok {
-		return nil
-	}
-	return u.Object
 }

@@ -1,13 +1,13 @@
-// Package replication shows to consumers what a cached resource of their provider has replicated:
+// Package replication serves the replicas of cached resources to the consumers of their provider:
 //
 //	APIExport ─ storage.virtual ─► slice ─► cached resource ─► /shards/*/clusters/<provider>/…/<resource>:<identity>
 //	                                                               │ one informer and board (Replicas)
 //	 under the URL of each consumer that binds the export ◄────────┤
-//	 /services/replication/<provider>/<slice>/clusters/… ◄─────────┘ (Views)
+//	 /services/replication/<provider>/<slice>/clusters/… ◄─────────┘ (VirtualWorkspaces)
 //
-// The shard follows what exports offer so that have consumers here, whether somebody reads it or
-// not: who reads it needs nobody else, and goes on while caches are away, also if the shard starts then.
-// What else is asked for, by a view, it follows from then on until nobody has asked for a while.
+// The shard follows all offerings that have consumers here, even if there are no requests. So reads do not depend on
+// other servers, and work while caches are unreachable, even if the shard is restarted then. Other
+// offerings are followed from the first request through a virtual workspace until they have been idle for a while.
 package replication
 
 import (
@@ -33,60 +33,58 @@ import (
 	"github.com/shardplane/shardplane/pkg/replicas/snapshot"
 )
 
-// Config is what is needed.
+// Config configures Replicas.
 type Config struct {
-	// Cache reaches the cache that is read; nil if there is none.
+	// Cache is a client of the cache, or nil.
 	Cache *client.Factory
-	// Exports, slices and cached resources are those of all shards.
+	// The following readers contain the objects of all shards.
 	Exports       *replicas.Dual[*apisv1alpha2.APIExport]
 	Slices        *replicas.Dual[*cachev1alpha1.CachedResourceEndpointSlice]
 	ClusterSlices *replicas.Dual[*kinds.ClusterCachedResourceEndpointSlice]
 	Cached        *replicas.Dual[*cachev1alpha1.CachedResource]
 	ClusterCached *replicas.Dual[*cachev1alpha1.CachedResource]
-	// Consumed reports whether an export has bindings on this shard, and FollowConsumers calls
-	// f for each that has, and when that changes, until stop is called.
+	// Consumed and FollowConsumers are implemented by bindings.Index.
 	Consumed        func(export client.Key) bool
 	FollowConsumers func(f func(export client.Key)) (stop func())
-	// Kept has what is followed from one process to the next; nil keeps nothing.
+	// Kept contains the snapshots of informers, for the next process. It is optional.
 	Kept *snapshot.Directory
-	// Clock tells the time; nil is the real one.
+	// Clock is the real clock if nil.
 	Clock clock.WithTicker
 }
 
-// Replicas are those that consumers of the shard see. Run them. Their methods may be called at the
-// same time.
+// Replicas contains the replicas that consumers of the shard can read. It must be run. Its methods may be called
+// concurrently.
 type Replicas struct {
 	config  Config
-	changed chan struct{} // has an element when something may be to follow
+	changed chan struct{} // has an element if followSources must run
 
-	mu sync.Mutex
-	// consumed are the exports that have had consumers; followed is what is followed, as long as running,
-	// which is nil before and after.
-	consumed map[client.Key]bool
-	followed map[source]*follower
-	watches  map[shownFrom]map[*openWatch]struct{}
-	running  context.Context //nolint:containedctx // that of Run, for what is followed when somebody asks
+	mu        sync.Mutex
+	consumed  map[client.Key]bool // exports that have had consumers
+	followers map[source]*follower
+	watches   map[offeringOf]map[*openWatch]struct{}
+	// running is the context of Run, for followers that requests start. It is nil before and after.
+	running context.Context //nolint:containedctx // see above
 }
 
-// source is what one cached resource has replicated.
+// source identifies the replicas of a cached resource.
 type source struct {
 	cluster  logicalcluster.Name
 	resource schema.GroupVersionResource
 	identity string
 }
 
-// offering is a resource of an export, which consumers see, or who asks for it.
+// offering is a resource that an export offers.
 type offering struct {
 	export   client.Key
 	resource schema.GroupResource
 }
 
-// New returns replicas that nobody follows before Run.
+// New returns Replicas, which follow nothing before Run.
 func New(config Config) *Replicas {
 	if config.Clock == nil {
 		config.Clock = clock.RealClock{}
 	}
-	x := &Replicas{config: config, changed: make(chan struct{}, 1), consumed: map[client.Key]bool{}, followed: map[source]*follower{}, watches: map[shownFrom]map[*openWatch]struct{}{}}
+	x := &Replicas{config: config, changed: make(chan struct{}, 1), consumed: map[client.Key]bool{}, followers: map[source]*follower{}, watches: map[offeringOf]map[*openWatch]struct{}{}}
 	follow(x, config.Exports, func(export *apisv1alpha2.APIExport) bool {
 		return slices.ContainsFunc(export.Spec.Resources, func(r apisv1alpha2.ResourceSchema) bool { return r.Storage.Virtual != nil })
 	})
@@ -97,35 +95,35 @@ func New(config Config) *Replicas {
 	return x
 }
 
-// follow has all looked at when an object changes that is one to look at.
-func follow[T client.Object](x *Replicas, all *replicas.Dual[T], is func(T) bool) {
-	look := func(obj T) {
-		if is == nil || is(obj) {
-			x.look()
+// follow enqueues a run of followSources when a relevant object changes.
+func follow[T client.Object](x *Replicas, all *replicas.Dual[T], relevant func(T) bool) {
+	enqueue := func(obj T) {
+		if relevant == nil || relevant(obj) {
+			x.enqueue()
 		}
 	}
 	all.AddEventHandler(client.Handler[T]{
-		OnAdd:    func(obj T, _ bool) { look(obj) },
-		OnUpdate: func(old, obj T) { look(old); look(obj) },
-		OnDelete: func(last T, _ bool) { look(last) },
+		OnAdd:    func(obj T, _ bool) { enqueue(obj) },
+		OnUpdate: func(old, obj T) { enqueue(old); enqueue(obj) },
+		OnDelete: func(last T, _ bool) { enqueue(last) },
 	})
 }
 
-func (x *Replicas) look() {
+func (x *Replicas) enqueue() {
 	select {
 	case x.changed <- struct{}{}:
 	default:
 	}
 }
 
-// Run follows what there are consumers for, until ctx ends.
+// Run follows the sources with consumers until ctx ends.
 func (x *Replicas) Run(ctx context.Context) error {
 	if x.config.Cache == nil {
 		<-ctx.Done()
 		return nil
 	}
 	if err := x.config.Kept.Prune(); err != nil {
-		klog.FromContext(ctx).Error(err, "Cannot delete what was kept of cached resources and is too old")
+		klog.FromContext(ctx).Error(err, "Failed to delete expired snapshots of cached resources")
 	}
 	x.mu.Lock()
 	x.running = ctx
@@ -135,10 +133,10 @@ func (x *Replicas) Run(ctx context.Context) error {
 		x.mu.Lock()
 		x.consumed[export] = true
 		x.mu.Unlock()
-		x.look()
+		x.enqueue()
 	})
 	defer stop()
-	tick := x.config.Clock.NewTicker(lookInterval)
+	tick := x.config.Clock.NewTicker(checkInterval)
 	defer tick.Stop()
 	for {
 		select {
@@ -147,16 +145,16 @@ func (x *Replicas) Run(ctx context.Context) error {
 		case <-x.changed:
 		case <-tick.C():
 		}
-		x.followWanted(ctx)
+		x.followSources(ctx)
 	}
 }
 
-// Of returns the objects of a resource that an export offers by virtual storage.
+// Of returns the objects of a resource that an export offers with virtual storage.
 func (x *Replicas) Of(export client.Key, resource schema.GroupResource) definitions.Objects {
 	return objects{replicas: x, offering: offering{export, resource}}
 }
 
-// offered returns where the objects come from that an export offers, or why nobody knows.
+// offered returns the source of an offering.
 func (x *Replicas) offered(o offering) (source, error) {
 	export, err := x.config.Exports.Get(o.export.Cluster, "", o.export.Name)
 	if apierrors.IsNotFound(err) {
@@ -173,7 +171,6 @@ func (x *Replicas) offered(o offering) (source, error) {
 	return source{}, fmt.Errorf("the APIExport %s does not offer them any more", o.export.Name)
 }
 
-// sourceOf returns where the objects of a resource come from.
 func (x *Replicas) sourceOf(export *apisv1alpha2.APIExport, r *apisv1alpha2.ResourceSchema) (source, error) {
 	provider, virtual := logicalcluster.From(export), r.Storage.Virtual
 	cached, kind, err := x.cachedBy(provider, apis.CachedSliceKindOf(virtual.Reference), virtual.Reference.Name)
@@ -190,7 +187,7 @@ func (x *Replicas) sourceOf(export *apisv1alpha2.APIExport, r *apisv1alpha2.Reso
 	return source{provider, of, virtual.IdentityHash}, nil
 }
 
-// cachedBy returns the cached resource of a slice, and the kind of the former.
+// cachedBy returns the cached resource of an endpoint slice, and its kind.
 func (x *Replicas) cachedBy(provider logicalcluster.Name, kind, slice string) (cached *cachev1alpha1.CachedResource, of string, err error) {
 	name, all := "", x.config.Cached
 	switch kind {

@@ -26,28 +26,26 @@ import (
 
 // VirtualWorkspacesConfig configures VirtualWorkspaces.
 type VirtualWorkspacesConfig struct {
-	// Replicas are what is seen.
 	Replicas *Replicas
-	// Bindings knows who binds what.
 	Bindings *bindings.Index
-	// Inactive reports whether a logical cluster is switched off.
+	// Inactive reports whether a logical cluster is marked inactive.
 	Inactive func(name logicalcluster.Name) bool
-	// ServeDocuments tells of some resources, as customresource.Server does.
+	// ServeDocuments serves discovery and OpenAPI for some resources, as in customresource.Server.
 	ServeDocuments func(w http.ResponseWriter, r *http.Request, resources map[schema.GroupResource]bool, all []*definitions.Definition) bool
 	// Codecs encode errors.
 	Codecs runtime.NegotiatedSerializer
 }
 
-// Views are those of all endpoint slices of cached resources whose export has consumers on the
-// shard.
+// VirtualWorkspaces serves the virtual workspaces of endpoint slices of cached resources whose export has consumers
+// on the shard.
 type VirtualWorkspaces struct{ config VirtualWorkspacesConfig }
 
-// NewViews returns the views.
+// NewVirtualWorkspaces returns the virtual workspaces.
 func NewVirtualWorkspaces(config VirtualWorkspacesConfig) *VirtualWorkspaces {
 	return &VirtualWorkspaces{config}
 }
 
-// offer is the resource that an export offers through an endpoint slice.
+// offer is a resource that an export offers through an endpoint slice.
 type offer struct {
 	export   *apisv1alpha2.APIExport
 	resource *apisv1alpha2.ResourceSchema
@@ -55,7 +53,7 @@ type offer struct {
 
 func (o *offer) key() client.Key { return client.KeyOf(o.export) }
 
-// offerOf returns what is offered through an endpoint slice, or nil if that is nothing.
+// offerOf returns the offer through an endpoint slice, or nil.
 func (x *Replicas) offerOf(provider logicalcluster.Name, slice string) *offer {
 	for _, kind := range []string{apis.CachedSliceKind, apis.ClusterCachedSliceKind} {
 		name := ""
@@ -79,16 +77,15 @@ func (x *Replicas) offerOf(provider logicalcluster.Name, slice string) *offer {
 	return nil
 }
 
-// offered returns what is offered through the slice of a request, or nil.
 func (v *VirtualWorkspaces) offered(ctx context.Context) *offer {
 	provider, _ := request.ClusterFrom(ctx)
 	return v.config.Replicas.offerOf(provider.Name, request.VirtualWorkspaceFrom(ctx).Name)
 }
 
-// Needs returns what opens a view: the request's verb on apiexports/content, with the name of the
-// slice's export, also for discovery.
+// Needs returns the permission that is required for access: the request's verb on apiexports/content with the name of
+// the slice's export, also for discovery.
 func (v *VirtualWorkspaces) Needs(ctx context.Context, a authorizer.Attributes) authorizer.Attributes {
-	name := "-" // what no export is called
+	name := "-" // not a valid name of an export
 	if o := v.offered(ctx); o != nil {
 		name = o.export.Name
 	}
@@ -99,8 +96,8 @@ func (v *VirtualWorkspaces) Needs(ctx context.Context, a authorizer.Attributes) 
 	}
 }
 
-// Permits decides what authz.Views does: in one logical cluster, a binding to the export has to be
-// there. Writes are permitted, because they are rejected with 405 Method Not Allowed.
+// Permits implements authz.Views: in one logical cluster, there must be a binding to the export. Writes are permitted,
+// because they are rejected with 405 Method Not Allowed.
 func (v *VirtualWorkspaces) Permits(ctx context.Context, _ authorizer.Attributes) (authorizer.Decision, string, error) {
 	if !v.Shows(ctx) {
 		return authorizer.DecisionDeny, "no APIBinding in the logical cluster is to the APIExport of the endpoint slice", nil
@@ -108,7 +105,7 @@ func (v *VirtualWorkspaces) Permits(ctx context.Context, _ authorizer.Attributes
 	return authorizer.DecisionAllow, "", nil
 }
 
-// Shows reports what authz.Views does: whether the logical cluster binds the export.
+// Shows implements authz.Views: it reports whether the logical cluster binds the export.
 func (v *VirtualWorkspaces) Shows(ctx context.Context) bool {
 	in := request.VirtualWorkspaceFrom(ctx).In
 	if in.Wildcard {
@@ -118,7 +115,7 @@ func (v *VirtualWorkspaces) Shows(ctx context.Context) bool {
 	return o != nil && v.config.Bindings.Binds(in.Name, o.key())
 }
 
-// Wrap returns the filter that has requests enter their views, as that of exports does.
+// Wrap returns the filter that redirects requests to the consumers.
 func (v *VirtualWorkspaces) Wrap(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		info, ok := genericapirequest.RequestInfoFrom(r.Context())
@@ -137,12 +134,12 @@ func (v *VirtualWorkspaces) Wrap(next http.Handler) http.Handler {
 		case info.IsResourceRequest:
 			next.ServeHTTP(w, r.WithContext(customresource.WithReadOnly(ctx, d)))
 		case !v.config.ServeDocuments(w, r.WithContext(ctx), nil, []*definitions.Definition{d}):
-			v.respond(w, r, missing("the view of an endpoint slice has one resource, discovery and OpenAPI, and not "+r.URL.Path))
+			v.respond(w, r, missing("the virtual workspace of an endpoint slice has one resource, discovery and OpenAPI, and not "+r.URL.Path))
 		}
 	})
 }
 
-// definition returns how what a request sees is served.
+// definition returns the definition with which a request is served.
 func (v *VirtualWorkspaces) definition(ctx context.Context, info *genericapirequest.RequestInfo) (*definitions.Definition, error) {
 	o, scope := v.offered(ctx), request.ScopeFrom(ctx)
 	in := scope.VirtualWorkspace.In
@@ -150,17 +147,13 @@ func (v *VirtualWorkspaces) definition(ctx context.Context, info *genericapirequ
 	case o == nil:
 		return nil, missing("there is no such endpoint slice, or no APIExport beside it that offers a resource through it")
 	case !in.Wildcard && v.config.Inactive(in.Name):
-		return nil, &apierrors.StatusError{ErrStatus: metav1.Status{
-			Status: metav1.StatusFailure, Code: http.StatusForbidden, Reason: metav1.StatusReasonForbidden, Message: "logical cluster is marked inactive",
-		}}
+		return nil, request.StatusError(http.StatusForbidden, metav1.StatusReasonForbidden, "logical cluster is marked inactive")
 	case in.Wildcard && !scope.Mount.Wildcard(info.Verb, info.IsResourceRequest):
-		return nil, &apierrors.StatusError{ErrStatus: metav1.Status{
-			Status: metav1.StatusFailure, Code: http.StatusMethodNotAllowed, Reason: metav1.StatusReasonMethodNotAllowed,
-			Message: info.Verb + " is not supported in the `*` logical cluster: only list and watch of resources are",
-		}}
+		return nil, request.StatusError(http.StatusMethodNotAllowed, metav1.StatusReasonMethodNotAllowed,
+			info.Verb+" is not supported in the `*` logical cluster: only list and watch of resources are")
 	}
 	resource := schema.GroupResource{Group: o.resource.Group, Resource: o.resource.Name}
-	if asked := (schema.GroupResource{Group: info.APIGroup, Resource: info.Resource}); info.IsResourceRequest && asked != resource {
+	if requested := (schema.GroupResource{Group: info.APIGroup, Resource: info.Resource}); info.IsResourceRequest && requested != resource {
 		return nil, missing(fmt.Sprintf("there are %s, and nothing else", resource))
 	}
 	sch, err := v.config.Bindings.Offered(ctx, o.export, o.resource)
@@ -178,9 +171,7 @@ func (v *VirtualWorkspaces) definition(ctx context.Context, info *genericapirequ
 }
 
 func missing(message string) error {
-	return &apierrors.StatusError{ErrStatus: metav1.Status{
-		Status: metav1.StatusFailure, Code: http.StatusNotFound, Reason: metav1.StatusReasonNotFound, Message: message,
-	}}
+	return request.StatusError(http.StatusNotFound, metav1.StatusReasonNotFound, message)
 }
 
 func (v *VirtualWorkspaces) respond(w http.ResponseWriter, r *http.Request, err error) {

@@ -11,27 +11,26 @@ import (
 	"github.com/shardplane/shardplane/pkg/virtual/board"
 )
 
-// shownFrom is an offering whose objects come from a source.
-type shownFrom struct {
+// offeringOf is an offering with its current source.
+type offeringOf struct {
 	offering
 	source
 }
 
-// openWatch is a watch of an offering.
-type openWatch struct{ end context.CancelFunc }
+type openWatch struct{ cancel context.CancelFunc }
 
-// reader reads what is offered. Its watches end when that comes from elsewhere: clients are to list then.
+// reader serves an offering. Its watches end when the source changes, so that clients list again.
 type reader struct {
 	*board.Reader
 
 	replicas *Replicas
-	of       shownFrom
+	of       offeringOf
 }
 
 // Watch implements rest.Watcher.
 func (r reader) Watch(ctx context.Context, options *metainternalversion.ListOptions) (watch.Interface, error) {
-	ctx, end := context.WithCancel(ctx)
-	x, w := r.replicas, &openWatch{end}
+	ctx, cancel := context.WithCancel(ctx)
+	x, w := r.replicas, &openWatch{cancel}
 	x.mu.Lock()
 	if x.watches[r.of] == nil {
 		x.watches[r.of] = map[*openWatch]struct{}{}
@@ -47,15 +46,15 @@ func (r reader) Watch(ctx context.Context, options *metainternalversion.ListOpti
 	})
 	opened, err := r.Reader.Watch(ctx, options)
 	if err != nil {
-		end()
+		cancel()
 	}
 	return opened, err
 }
 
-// endWatches ends the watches of what is offered from elsewhere now, or not any more.
+// endWatches ends the watches of offerings that have another source now, or none.
 func (x *Replicas) endWatches() {
 	x.mu.Lock()
-	all := make([]shownFrom, 0, len(x.watches))
+	all := make([]offeringOf, 0, len(x.watches))
 	for of := range x.watches {
 		all = append(all, of)
 	}
@@ -66,7 +65,7 @@ func (x *Replicas) endWatches() {
 		}
 		x.mu.Lock()
 		for w := range x.watches[of] {
-			w.end()
+			w.cancel()
 		}
 		x.mu.Unlock()
 	}

@@ -12,14 +12,13 @@ import (
 	"github.com/shardplane/shardplane/pkg/client/kinds"
 )
 
-// watchOf opens a watch of what is offered, as a request does.
 func (s shown) watchOf(o offering) watch.Interface {
 	s.t.Helper()
 	of, err := s.offered(o)
 	require.NoError(s.t, err)
 	b, err := s.boardOf(s.t.Context(), of, o)
 	require.NoError(s.t, err)
-	w, err := reader{b.Read(asIs(o)), s.Replicas, shownFrom{o, of}}.Watch(s.t.Context(), &metainternalversion.ListOptions{})
+	w, err := reader{b.Read(asIs(o)), s.Replicas, offeringOf{o, of}}.Watch(s.t.Context(), &metainternalversion.ListOptions{})
 	require.NoError(s.t, err)
 	return w
 }
@@ -39,20 +38,20 @@ func next(t *testing.T, w watch.Interface) string {
 	}
 }
 
-// TestReferences: what an export with virtual storage refers to may be missing, wrong or another thing than before. Who
-// reads is told what is wrong, and sees what there is when it is right again.
+// TestReferences: the objects that an export with virtual storage refers to may be missing, invalid or changed. Readers get
+// an error with the reason until it is fixed.
 func TestReferences(t *testing.T) {
 	const slices = "CachedResourceEndpointSlice"
 	s := start(t)
 	one := s.offers("aaaa", "ones")
 	s.offers("aaaa", "twos")
-	s.known(one)
+	s.waitSynced(one)
 	s.runs()
 	back := func() {
 		s.slice("aaaa", "ones", "ones")
 		s.export("aaaa", "ones", "ones", slices, "ones", "id")
 	}
-	for says, change := range map[string]func(){
+	for others, change := range map[string]func(){
 		"the CachedResourceEndpointSlice none of the provider does not exist":                            func() { s.export("aaaa", "ones", "ones", slices, "none", "id") },
 		"the ClusterCachedResourceEndpointSlice ones of the provider does not exist":                     func() { s.export("aaaa", "ones", "ones", "Cluster"+slices, "ones", "id") },
 		"refers to something else than an endpoint slice of a cached resource":                           func() { s.export("aaaa", "ones", "ones", "ConfigMap", "ones", "id") },
@@ -67,27 +66,27 @@ func TestReferences(t *testing.T) {
 		w := s.watchOf(one)
 		require.Equal(t, "of-ones", next(t, w))
 		change()
-		require.Empty(t, next(t, w), "%s: its watches end", says)
-		_, err := s.asks(one)
-		require.ErrorContains(t, err, says)
+		require.Empty(t, next(t, w), "%s: its watches end", others)
+		_, err := s.requests(one)
+		require.ErrorContains(t, err, others)
 		back()
-		s.known(one)
-		found, err := s.asks(one)
+		s.waitSynced(one)
+		found, err := s.requests(one)
 		require.NoError(t, err)
 		require.Equal(t, "of-ones", found)
 	}
 }
 
-// TestWatchesOfOthers: the watches of one export end when it refers to something else, also where the shard goes on to
-// follow what it has referred to, as others do; theirs go on.
+// TestWatchesOfOthers: the watches of one export end when it refers to another source, while those of other exports with
+// the former source continue.
 func TestWatchesOfOthers(t *testing.T) {
 	s := start(t)
 	one := s.offers("aaaa", "ones")
-	again := s.export("aaaa", "again", "ones", "CachedResourceEndpointSlice", "ones", "id")
-	s.known(one, again)
-	s.consumersOf(&again.export, again.export)
+	requestedAgain := s.export("aaaa", "again", "ones", "CachedResourceEndpointSlice", "ones", "id")
+	s.waitSynced(one, requestedAgain)
+	s.consumersOf(&requestedAgain.export, requestedAgain.export)
 	require.Eventually(t, func() bool { return s.following() == 1 }, testTimeout, time.Millisecond)
-	ends, goesOn := s.watchOf(one), s.watchOf(again)
+	ends, goesOn := s.watchOf(one), s.watchOf(requestedAgain)
 	require.Equal(t, "of-ones", next(t, ends))
 	require.Equal(t, "of-ones", next(t, goesOn))
 	s.export("aaaa", "ones", "ones", "CachedResourceEndpointSlice", "none", "id")

@@ -1,11 +1,10 @@
-// Package schemas is the view that a logical cluster has of the APIResourceSchemas of the
-// APIs that it has bound, wherever their providers are:
+// Package schemas serves a virtual workspace for each logical cluster with the APIResourceSchemas that it has bound,
+// from any provider:
 //
 //	/services/apiresourceschema/<consumer>/clusters/{*,<consumer>}/apis/apis.kcp.io/v1alpha1/apiresourceschemas
 //
-// Who may get apibindings in the consumer may get, list and watch them, and nothing else.
-// They are the copies that the shard serves bound APIs with, shown as what they are copies
-// of: there is no second server and no other storage (bindings.Index.WithBoundSchemas).
+// Users who may get apibindings in the consumer may get, list and watch the schemas. They are the shard's copies of the
+// schemas, served as the originals, without a separate server or storage (bindings.Index.WithBoundSchemas).
 package schemas
 
 import (
@@ -29,28 +28,26 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// verbs are the verbs that are served.
 var verbs = definitions.Verbs{Object: []string{"get", "list", "watch"}}
 
-// Config is what the views need.
+// Config configures VirtualWorkspaces.
 type Config struct {
-	// Bindings knows what is bound.
 	Bindings *bindings.Index
-	// Local reports whether the shard holds a logical cluster: others have bound nothing here.
+	// Local reports whether a logical cluster is on this shard.
 	Local func(name logicalcluster.Name) bool
-	// ServeDocuments tells of some resources, as customresource.Server does.
+	// ServeDocuments serves discovery and OpenAPI for some resources, as in customresource.Server.
 	ServeDocuments func(w http.ResponseWriter, r *http.Request, resources map[schema.GroupResource]bool, all []*definitions.Definition) bool
 	// Codecs encode errors.
 	Codecs runtime.NegotiatedSerializer
 }
 
-// Views are those of all logical clusters of the shard.
+// VirtualWorkspaces serves the virtual workspaces of all logical clusters of the shard.
 type VirtualWorkspaces struct{ config Config }
 
-// New returns the views.
+// New returns the virtual workspaces.
 func New(config Config) *VirtualWorkspaces { return &VirtualWorkspaces{config} }
 
-// Needs returns what opens a view: the verb get on apibindings in the consumer.
+// Needs returns the permission that is required for access: get on apibindings in the consumer.
 func (*VirtualWorkspaces) Needs(_ context.Context, a authorizer.Attributes) authorizer.Attributes {
 	gv := apisv1alpha2.SchemeGroupVersion
 	return authorizer.AttributesRecord{
@@ -58,8 +55,7 @@ func (*VirtualWorkspaces) Needs(_ context.Context, a authorizer.Attributes) auth
 	}
 }
 
-// Permits decides what authz.Views does: what there is may be read, and what there is not
-// is answered by the filter.
+// Permits implements authz.Views. The filter rejects everything except reading the schemas.
 func (v *VirtualWorkspaces) Permits(ctx context.Context, _ authorizer.Attributes) (authorizer.Decision, string, error) {
 	if consumer, err := request.ClusterNameFrom(ctx); err == nil && !v.config.Local(consumer) {
 		return authorizer.DecisionDeny, "the logical cluster is not on this shard", nil
@@ -67,14 +63,13 @@ func (v *VirtualWorkspaces) Permits(ctx context.Context, _ authorizer.Attributes
 	return authorizer.DecisionAllow, "", nil
 }
 
-// Shows reports what authz.Views does: whether the request is to see its own logical
-// cluster, which it has entered.
+// Shows implements authz.Views: the request must be for the logical cluster for which it was authorized.
 func (*VirtualWorkspaces) Shows(ctx context.Context) bool {
 	scope := request.ScopeFrom(ctx)
 	return scope.VirtualWorkspace.In.Wildcard || scope.VirtualWorkspace.In == scope.Cluster
 }
 
-// Wrap returns the filter that has requests enter their views, as that of exports does.
+// Wrap returns the filter that serves the virtual workspaces.
 func (v *VirtualWorkspaces) Wrap(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx := r.Context()
@@ -95,7 +90,7 @@ func (v *VirtualWorkspaces) Wrap(next http.Handler) http.Handler {
 			}
 			return
 		}
-		if err := refusal(info); err != nil {
+		if err := validate(info); err != nil {
 			v.respond(w, r, err)
 			return
 		}
@@ -109,8 +104,8 @@ func (v *VirtualWorkspaces) Wrap(next http.Handler) http.Handler {
 	})
 }
 
-// refusal is the answer to a request for what there is not.
-func refusal(info *genericapirequest.RequestInfo) error {
+// validate returns an error for requests that are not served.
+func validate(info *genericapirequest.RequestInfo) error {
 	resource := schema.GroupResource{Group: info.APIGroup, Resource: info.Resource}
 	switch {
 	case resource != bindings.SchemasResource, info.Subresource != "", info.Namespace != "":
@@ -123,9 +118,7 @@ func refusal(info *genericapirequest.RequestInfo) error {
 }
 
 func missing(message string) error {
-	return &apierrors.StatusError{ErrStatus: metav1.Status{
-		Status: metav1.StatusFailure, Code: http.StatusNotFound, Reason: metav1.StatusReasonNotFound, Message: message,
-	}}
+	return request.StatusError(http.StatusNotFound, metav1.StatusReasonNotFound, message)
 }
 
 func (v *VirtualWorkspaces) respond(w http.ResponseWriter, r *http.Request, err error) {

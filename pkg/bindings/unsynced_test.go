@@ -29,17 +29,16 @@ import (
 const (
 	storedBinding = `"metadata":{"name":"b","resourceVersion":"2","annotations":{"kcp.io/cluster":"consumer"}},"spec":{"reference":{"export":{"name":"e"}}},"status":{"apiExportClusterName":"provider","boundResources":[{"group":"example.org","resource":"widgets","schema":{"name":"v1.widgets.example.org","UID":"u","identityHash":"h"},"storageVersions":["v1"]}]}}`
 	stored        = `{"kind":"APIBindingList","apiVersion":"apis.kcp.io/v1alpha2","metadata":{"resourceVersion":"2"},"items":[{` + storedBinding + `]}`
-	heard         = `{"type":"ADDED","object":{"kind":"APIBinding","apiVersion":"apis.kcp.io/v1alpha2",` + storedBinding + `}`
+	addedEvent    = `{"type":"ADDED","object":{"kind":"APIBinding","apiVersion":"apis.kcp.io/v1alpha2",` + storedBinding + `}`
 )
 
-// newIndex returns an index of bindings, which knows none, and runs if run is set. list
-// answers who asks for those that are stored.
+// newIndex returns an empty index of bindings, which runs if run is set. list serves the stored bindings.
 func newIndex(t *testing.T, run bool, export *apisv1alpha2.APIExport, list http.HandlerFunc) *bindings.Index {
 	t.Helper()
-	return newIndexThatHears(t, run, export, list, nil)
+	return newWatchingIndex(t, run, export, list, nil)
 }
 
-// localTo returns the clients of a server that answers in JSON.
+// localTo returns a client of a server with JSON responses.
 func localTo(t *testing.T, answer http.HandlerFunc) *client.Factory {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -53,8 +52,18 @@ func localTo(t *testing.T, answer http.HandlerFunc) *client.Factory {
 	return local
 }
 
-// newIndexThatHears is newIndex for an index that hears of what is stored when events says so.
-func newIndexThatHears(t *testing.T, run bool, export *apisv1alpha2.APIExport, list http.HandlerFunc, events <-chan string) *bindings.Index {
+const noCopies = `{"kind":"PartialObjectMetadataList","apiVersion":"meta.k8s.io/v1","metadata":{"resourceVersion":"1"},"items":[]}`
+
+// localIndex returns an index that only uses its own server.
+func localIndex(t *testing.T, answer http.HandlerFunc) *bindings.Index {
+	t.Helper()
+	index, err := bindings.New(bindings.Config{Local: localTo(t, answer)})
+	require.NoError(t, err)
+	return index
+}
+
+// newWatchingIndex is newIndex for an index that watches events.
+func newWatchingIndex(t *testing.T, run bool, export *apisv1alpha2.APIExport, list http.HandlerFunc, events <-chan string) *bindings.Index {
 	t.Helper()
 	local := localTo(t, func(w http.ResponseWriter, r *http.Request) {
 		switch {
@@ -110,7 +119,7 @@ var lookup = definitions.Lookup{
 	Cluster: request.Cluster{Name: "consumer"}, Resource: schema.GroupResource{Group: "example.org", Resource: "widgets"}, Version: "v1",
 }
 
-// defined is what something else than a binding serves.
+// defined is served without a binding.
 var defined = schema.GroupResource{Group: "example.org", Resource: "gadgets"}
 
 func withPolicy() *apisv1alpha2.APIExport {
@@ -119,9 +128,8 @@ func withPolicy() *apisv1alpha2.APIExport {
 	return e
 }
 
-// TestPolicyBeforeAllIsKnown holds that nothing is permitted that a provider's policy may
-// forbid before it is known whether there is one.
-func TestPolicyBeforeAllIsKnown(t *testing.T) {
+// TestPolicyBeforeSync: until it is known whether the provider has a policy, nothing is permitted.
+func TestPolicyBeforeSync(t *testing.T) {
 	index := newIndex(t, false, withPolicy(), storedBindings)
 	rules := authorizer.AuthorizerFunc(func(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
 		return authorizer.DecisionNoOpinion, "", nil
@@ -135,9 +143,9 @@ func TestPolicyBeforeAllIsKnown(t *testing.T) {
 	require.ErrorContains(t, err, "try again")
 }
 
-// TestPolicyOfWhatIsNotKnown holds that what another server of the shard has just bound
-// is not served to those who were let pass because nobody had heard of it.
-func TestPolicyOfWhatIsNotKnown(t *testing.T) {
+// TestPolicyOfUnknownBinding: a resource that another server of the shard has just bound is not served to requests that were
+// authorized without its policy.
+func TestPolicyOfUnknownBinding(t *testing.T) {
 	_, err := newIndex(t, true, withPolicy(), storedBindings).Read(t.Context(), lookup)
 	require.True(t, apierrors.IsTooManyRequests(err), "%v", err)
 	seconds, ok := apierrors.SuggestsClientDelay(err)
@@ -148,17 +156,16 @@ func TestPolicyOfWhatIsNotKnown(t *testing.T) {
 	require.ErrorContains(t, err, "try again", "nobody knows whether the export has a policy")
 }
 
-// TestCatchUp holds that the policy decides as soon as a binding is stored and somebody has
-// asked whether there is one, and that what is defined here is not asked about.
+// TestCatchUp: the policy applies as soon as a binding is stored, and resources that are served otherwise need no read.
 func TestCatchUp(t *testing.T) {
 	var lists atomic.Int32
 	events := make(chan string)
-	index := newIndexThatHears(t, true, withPolicy(), func(w http.ResponseWriter, r *http.Request) {
+	index := newWatchingIndex(t, true, withPolicy(), func(w http.ResponseWriter, r *http.Request) {
 		lists.Add(1)
 		storedBindings(w, r)
 		go func() {
 			select {
-			case events <- heard:
+			case events <- addedEvent:
 			case <-t.Context().Done():
 			}
 		}()
@@ -188,8 +195,7 @@ func TestCatchUp(t *testing.T) {
 	require.False(t, catchUp(schema.GroupResource{Group: "example.org", Resource: "unknown"}))
 }
 
-// TestReadsShare holds that those who ask for what nobody knows share what they read, and
-// that nobody gets what was read before he asked.
+// TestReadsShare: requests for unknown resources share reads, but never get the result of an earlier read.
 func TestReadsShare(t *testing.T) {
 	var lists atomic.Int32
 	begun, proceed := make(chan struct{}, 100), make(chan struct{})
@@ -204,22 +210,22 @@ func TestReadsShare(t *testing.T) {
 	})
 	other := lookup
 	other.Resource.Resource = "unknown"
-	var asking sync.WaitGroup
-	ask := func() {
-		asking.Go(func() {
+	var reading sync.WaitGroup
+	read := func() {
+		reading.Go(func() {
 			d, err := index.Read(t.Context(), other)
 			if d != nil || err != nil {
 				t.Errorf("%v, %v", d, err)
 			}
 		})
 	}
-	ask()
+	read()
 	<-begun
 	for range 50 {
-		ask()
+		read()
 	}
 	require.Eventually(t, func() bool { return index.Next("consumer") == 50 }, time.Minute, time.Millisecond)
 	close(proceed)
-	asking.Wait()
+	reading.Wait()
 	require.EqualValues(t, 2, lists.Load())
 }

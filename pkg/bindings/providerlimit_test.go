@@ -16,12 +16,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/shardplane/shardplane/pkg/apis"
-	"github.com/shardplane/shardplane/pkg/bindings"
 )
 
-// TestRoom holds that the copies of one provider's schemas are bounded in bytes: they
-// stay when the provider deletes the originals, and are nobody's objects.
-func TestRoom(t *testing.T) {
+// TestProviderLimit: the size of all copies of one provider's schemas is limited, because they are kept when the provider deletes
+// the originals, and do not count against its quota.
+func TestProviderLimit(t *testing.T) {
 	for name, tc := range map[string]struct {
 		bytes   int
 		created bool
@@ -31,7 +30,7 @@ func TestRoom(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			created := ""
-			local := localTo(t, func(w http.ResponseWriter, r *http.Request) {
+			index := localIndex(t, func(w http.ResponseWriter, r *http.Request) {
 				if r.Method == http.MethodPost {
 					body, _ := io.ReadAll(r.Body)
 					created = string(body)
@@ -45,9 +44,7 @@ func TestRoom(t *testing.T) {
 				}
 				_, _ = fmt.Fprintf(w, `{"kind":"PartialObjectMetadataList","apiVersion":"meta.k8s.io/v1","metadata":{"resourceVersion":"1"},"items":[{"metadata":{"name":"u","annotations":{"internal.shardplane.io/bytes":"999999999"}}},{"metadata":{"name":"other","annotations":{"internal.shardplane.io/bytes":"%d"}}}]}`, tc.bytes)
 			})
-			index, err := bindings.New(bindings.Config{Local: local})
-			require.NoError(t, err)
-			_, err = index.Pin(t.Context(), "u", func(context.Context) (*apis.APIResourceSchema, error) { return boundOriginal(), nil })
+			_, err := index.Pin(t.Context(), "u", func(context.Context) (*apis.APIResourceSchema, error) { return boundOriginal(), nil })
 			if tc.created {
 				require.NoError(t, err)
 				require.Contains(t, created, `"internal.shardplane.io/provider":"provider"`)
@@ -55,51 +52,40 @@ func TestRoom(t *testing.T) {
 				return
 			}
 			require.ErrorIs(t, err, apis.ErrInvalidSchema)
-			require.ErrorContains(t, err, "may be 268435456")
+			require.ErrorContains(t, err, "at most 268435456 are allowed")
 			require.Empty(t, created)
 		})
 	}
 }
 
-// TestTooLargeToKeep: a schema with more rules than can be stored with it cannot be served, and what
-// binds it is not tried again and again.
-func TestTooLargeToKeep(t *testing.T) {
-	local := localTo(t, func(w http.ResponseWriter, r *http.Request) {
-		if r.Method == http.MethodPost {
-			w.WriteHeader(http.StatusRequestEntityTooLarge)
-			_, _ = w.Write([]byte(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"RequestEntityTooLarge","message":"it takes more","code":413}`))
-			return
-		}
-		_, _ = w.Write([]byte(`{"kind":"PartialObjectMetadataList","apiVersion":"meta.k8s.io/v1","metadata":{"resourceVersion":"1"},"items":[]}`))
+// TestFailedCopies: failures to store a copy are reported with the reason.
+func TestFailedCopies(t *testing.T) {
+	pin := func(t *testing.T, failures map[string]string) error {
+		t.Helper()
+		index := localIndex(t, func(w http.ResponseWriter, r *http.Request) {
+			reason := failures[r.Method]
+			if reason == "" {
+				_, _ = w.Write([]byte(noCopies))
+				return
+			}
+			codes := map[string]int{"RequestEntityTooLarge": 413, "AlreadyExists": 409, "NotFound": 404}
+			w.WriteHeader(codes[reason])
+			_, _ = fmt.Fprintf(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":%q,"message":"it takes more","code":%d}`, reason, codes[reason])
+		})
+		_, err := index.Pin(t.Context(), "u", func(context.Context) (*apis.APIResourceSchema, error) { return boundOriginal(), nil })
+		return err
+	}
+	t.Run("too large", func(t *testing.T) { // bindings must not retry it
+		err := pin(t, map[string]string{http.MethodPost: "RequestEntityTooLarge"})
+		require.ErrorIs(t, err, apis.ErrInvalidSchema)
+		require.NotErrorIs(t, err, apis.ErrLimitReached)
+		require.ErrorContains(t, err, "too large to be kept, with the APIConversion of its name if there is one: it takes more")
 	})
-	index, err := bindings.New(bindings.Config{Local: local})
-	require.NoError(t, err)
-	_, err = index.Pin(t.Context(), "u", func(context.Context) (*apis.APIResourceSchema, error) { return boundOriginal(), nil })
-	require.ErrorIs(t, err, apis.ErrInvalidSchema)
-	require.NotErrorIs(t, err, apis.ErrLimitReached)
-	require.ErrorContains(t, err, "too large to be kept, with the APIConversion of its name if there is one: it takes more")
-}
-
-// TestCopyGoes: a copy that is deleted while it is pinned again is not taken for an original that does
-// not exist, of which nothing would tell.
-func TestCopyGoes(t *testing.T) {
-	local := localTo(t, func(w http.ResponseWriter, r *http.Request) {
-		switch r.Method {
-		case http.MethodPost:
-			w.WriteHeader(http.StatusConflict)
-			_, _ = w.Write([]byte(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"AlreadyExists","code":409}`))
-		case http.MethodPatch:
-			w.WriteHeader(http.StatusNotFound)
-			_, _ = w.Write([]byte(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","code":404}`))
-		default:
-			_, _ = w.Write([]byte(`{"kind":"PartialObjectMetadataList","apiVersion":"meta.k8s.io/v1","metadata":{"resourceVersion":"1"},"items":[]}`))
-		}
+	t.Run("deleted while it is pinned", func(t *testing.T) { // must not be mistaken for a missing original
+		err := pin(t, map[string]string{http.MethodPost: "AlreadyExists", http.MethodPatch: "NotFound"})
+		require.ErrorContains(t, err, "it has just been deleted")
+		require.False(t, apierrors.IsNotFound(err))
 	})
-	index, err := bindings.New(bindings.Config{Local: local})
-	require.NoError(t, err)
-	_, err = index.Pin(t.Context(), "u", func(context.Context) (*apis.APIResourceSchema, error) { return boundOriginal(), nil })
-	require.ErrorContains(t, err, "it has just been deleted")
-	require.False(t, apierrors.IsNotFound(err))
 }
 
 func boundOriginal() *apis.APIResourceSchema {
@@ -114,12 +100,11 @@ func boundOriginal() *apis.APIResourceSchema {
 	return s
 }
 
-// TestUnpinTellsOfRoom: who waits for room for schemas is told when copies are deleted,
-// and only then.
-func TestUnpinTellsOfRoom(t *testing.T) {
+// TestUnpinNotifies: listeners are notified when copies are deleted, and only then.
+func TestUnpinNotifies(t *testing.T) {
 	var created atomic.Pointer[time.Time]
 	var deleted atomic.Int32
-	local := localTo(t, func(w http.ResponseWriter, r *http.Request) {
+	index := localIndex(t, func(w http.ResponseWriter, r *http.Request) {
 		switch {
 		case r.Method == http.MethodDelete:
 			deleted.Add(1)
@@ -132,22 +117,20 @@ func TestUnpinTellsOfRoom(t *testing.T) {
 			_, _ = fmt.Fprintf(w, `{"kind":"BoundSchemaList","apiVersion":"internal.shardplane.io/v1alpha1","metadata":{"resourceVersion":"1"},"items":[{"metadata":{"name":"u","resourceVersion":"1","creationTimestamp":%q}}]}`, created.Load().UTC().Format(time.RFC3339))
 		}
 	})
-	index, err := bindings.New(bindings.Config{Local: local})
-	require.NoError(t, err)
 	ctx, stop := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	t.Cleanup(func() { stop(); running.Wait() })
 	running.Go(func() { _ = index.Informer().Run(ctx) })
-	told := 0
-	t.Cleanup(index.NotifyFreed(func() { told++ }))
+	notified := 0
+	t.Cleanup(index.NotifyFreed(func() { notified++ }))
 
 	now := time.Now()
 	created.Store(&now)
 	require.NoError(t, index.Unpin(t.Context()))
-	require.Zero(t, told)
+	require.Zero(t, notified)
 	before := now.Add(-time.Hour)
 	created.Store(&before)
 	require.NoError(t, index.Unpin(t.Context()))
-	require.Equal(t, 1, told)
+	require.Equal(t, 1, notified)
 	require.EqualValues(t, 1, deleted.Load())
 }
