@@ -64,7 +64,7 @@ func testSubtreeLimit(t *testing.T, e *kit.Env, l subtreeLimit) {
 				return false
 			}
 			require.True(t, apierrors.IsForbidden(err), "%v", err)
-			require.ErrorContains(t, err, "the workspace "+top+" and all below it")
+			require.ErrorContains(t, err, "the workspace "+top+" and all workspaces below it")
 			require.ErrorContains(t, err, l.says)
 			return true
 		})
