@@ -1,34 +1,27 @@
-// Package admission decides what may be written: in each logical cluster by
-// what is configured there, for built-in and custom resources alike.
+// Package admission assembles the admission plugins of a shard; New lists them in their order, which follows
+// kube-apiserver. They apply to built-in and custom resources alike. Each plugin uses only the configuration of
+// the logical cluster of the request, so a logical cluster without any costs one map lookup.
 //
-//	mutating    MergedVersion ─ NamespaceLifecycle ─ WorkspaceOwner ─ WorkspaceType ─ APIKinds ─ CachedResource ─ PathAnnotation ─ PermissionClaims ─ MutatingAdmissionPolicy ─ MutatingAdmissionWebhook ─ DryRun ─ ReservedMetadata ─ Limits
-//	validating  WorkspaceType ─ APIKinds ─ CachedResource ─ PathAnnotation ─ PermissionClaims ─ Initialization ─ ReservedMetadata ─ Limits ─ PolicyParameterAccess ─ ValidatingAdmissionPolicy ─ ValidatingAdmissionWebhook ─ ResourceQuota
-//
-// The plugins stand in kube-apiserver's order; this package assembles them. Each
-// looks up in a map whether the logical cluster has anything configured. If it
-// has not, that is all.
-//
-//	merged          versions of objects that were read of all shards
-//	lifecycle       NamespaceLifecycle: no objects in namespaces that end
-//	workspaceowner  who created a Workspace is written on it
-//	workspacetype   the type of a new Workspace, and who may use it; what is valid in types
-//	apikinds        what is valid in exports and bindings of APIs, and who may bind
-//	cachedresource  what can be replicated because a cached resource says so
-//	pathannotation  the path of their logical cluster on exports, bindings, types and cached resources
-//	claims          what providers may write through the views of their exports
-//	initialization  what initializers and terminators may write into LogicalClusters
-//	policy          admission policies, validating and mutating, and who may name their parameters
-//	webhook         admission webhooks, validating and mutating
-//	reserved        annotations, labels and fields that only the system may set
-//	limits          how much a logical cluster may store
+//	merged          replaces merged resourceVersions of objects that were read from all shards
+//	lifecycle       NamespaceLifecycle
+//	workspaceowner  records the creator of a Workspace
+//	workspacetype   sets the type of new Workspaces, and validates WorkspaceTypes
+//	apikinds        validates API exports and bindings, and authorizes the use of exports
+//	cachedresource  validates cached resources
+//	pathannotation  sets the annotation kcp.io/path
+//	claims          restricts writes by permission claims
+//	initialization  restricts writes by initializers and terminators
+//	policy          mutating and validating admission policies
+//	webhook         mutating and validating admission webhooks
+//	reserved        protects reserved metadata and fields
+//	limits          limits the storage of logical clusters
 //	quota           ResourceQuota
-//	percluster      what plugins know of each logical cluster, for the others here
+//	percluster      state per logical cluster, which several plugins use
 package admission
 
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"sync"
@@ -64,48 +57,38 @@ import (
 	"github.com/shardplane/shardplane/pkg/webhooktransport"
 )
 
-// Config is what admission needs.
+// Config configures New.
 type Config struct {
-	// Clients reaches the server itself as system:masters.
 	Clients *client.Factory
-	// Namespaces and ResourceQuotas are those of all logical clusters of the
-	// server. Whoever made these informers runs them.
+	// Namespaces, ResourceQuotas and Hooks cover all logical clusters. The caller runs them.
 	Namespaces     *client.Informer[*corev1.Namespace]
 	ResourceQuotas *client.Informer[*corev1.ResourceQuota]
-	// Hooks judge writes. Whoever made them runs them.
-	Hooks Hooks
-	// RemoteParams reads parameters of policies on other shards; nil where there are none.
+	Hooks          Hooks
+	// RemoteParams reads parameters of policies on other shards; may be nil.
 	RemoteParams *remoteparams.Cache
 	// Local reports whether a logical cluster is on this shard.
 	Local func(cluster logicalcluster.Name) bool
-	// Authorizer answers expressions that ask for access. It decides in the
-	// logical cluster of its context.
+	// Authorizer evaluates authorizer expressions, in the logical cluster of the context.
 	Authorizer authorizer.UnconditionalAuthorizer
-	// Webhooks call admission webhooks; at public addresses only if nil.
+	// Webhooks is the transport for admission webhooks; nil permits public addresses only.
 	Webhooks *webhooktransport.Tenants
-	// NoCachedResources has no new CachedResources made.
+	// NoCachedResources rejects new CachedResources.
 	NoCachedResources bool
-	// WebhookCalls is how many admission webhooks are called at a time for one
-	// logical cluster; 0 is webhooktransport.DefaultCallsPerCluster.
-	WebhookCalls int
-	// WorkspaceTypes says what type a new Workspace has, and who may use it.
+	// WebhookCalls is the number of concurrent webhook calls per logical cluster; 0 means
+	// webhooktransport.DefaultCallsPerCluster.
+	WebhookCalls   int
 	WorkspaceTypes workspacetype.Config
-	// FindCluster finds the LogicalClusters of the shard, whose paths objects say.
-	FindCluster pathannotation.Find
-	// APIKinds says which exports of APIs there are, and who may bind them.
-	APIKinds apikinds.Config
-	// BuiltIn reports whether a resource is one of the server itself.
+	FindCluster    pathannotation.Find
+	APIKinds       apikinds.Config
+	// BuiltIn reports whether a resource is built in.
 	BuiltIn func(ctx context.Context, resource schema.GroupResource) bool
-	// Claims decides what may be written by permission claims.
-	Claims claims.Config
-	// Limits says how much a logical cluster may store.
-	Limits limits.Config
-	// OwnVersion returns what a resource version says to this shard.
+	Claims  claims.Config
+	Limits  limits.Config
+	// OwnVersion returns the part of a merged resourceVersion that belongs to this shard.
 	OwnVersion func(version string) (string, error)
 }
 
-// Hooks are the webhooks and policies of all logical clusters: of the shard, and of
-// providers on others.
+// Hooks are the webhooks and policies of all logical clusters, including replicas from other shards.
 type Hooks struct {
 	MutatingWebhooks   *replicas.Dual[*admissionregistrationv1.MutatingWebhookConfiguration]
 	ValidatingWebhooks *replicas.Dual[*admissionregistrationv1.ValidatingWebhookConfiguration]
@@ -122,13 +105,12 @@ type Admission struct {
 	quota  *quota.Plugin
 }
 
-// excluded are resources that webhooks and policies do not see: those that only
-// ask and store nothing, so that nobody can be locked out, and the
-// LogicalCluster, which belongs to the Workspace in the logical cluster above:
-// who may write in a workspace must not keep its owner from deleting it.
+// excluded resources bypass webhooks and policies: access reviews, because a failing webhook would lock users
+// out, and LogicalClusters, because users of a workspace must not prevent the owner of its Workspace from
+// deleting it.
 var excluded = append([]schema.GroupResource{corev1alpha1.Resource("logicalclusters")}, unstored...)
 
-// unstored are resources that only ask and store nothing.
+// unstored resources are reviews, which are created but not stored.
 var unstored = []schema.GroupResource{
 	authenticationv1.Resource("selfsubjectreviews"),
 	authenticationv1.Resource("tokenreviews"),
@@ -138,14 +120,7 @@ var unstored = []schema.GroupResource{
 	authorizationv1.Resource("subjectaccessreviews"),
 }
 
-// named is a plugin and the name by which logs know it.
-type named struct {
-	name   string
-	plugin admission.Interface
-}
-
-// New assembles the plugins. Run the result, and all informers of the configuration,
-// before anything is written.
+// New assembles the plugins. The result and all informers in c must run before objects are written.
 func New(c Config) (*Admission, error) {
 	a := &Admission{params: policy.NewParams(c.Clients, c.RemoteParams), quota: quota.New(c.Clients, c.ResourceQuotas)}
 	hooks := c.Hooks
@@ -180,9 +155,7 @@ func New(c Config) (*Admission, error) {
 	return a, err
 }
 
-// chain makes one plugin of many. Upstream's registry of plugins is the only
-// way to its handler that calls mutating plugins again after others have
-// changed the object.
+// chain registers the plugins with upstream, because only upstream's chain reinvokes mutating plugins.
 func chain(all ...named) (admission.Interface, error) {
 	registry := admission.NewPlugins()
 	names := make([]string, 0, len(all))
@@ -197,23 +170,24 @@ func chain(all ...named) (admission.Interface, error) {
 	return made, nil
 }
 
-// noConfig says that no plugin has a configuration file.
+type named struct {
+	name   string
+	plugin admission.Interface
+}
+
+// noConfig is an admission.ConfigProvider for plugins without a configuration file.
 type noConfig struct{}
 
-// ConfigFor implements admission.ConfigProvider.
 func (noConfig) ConfigFor(string) (io.Reader, error) { return nil, nil }
 
 // Interface returns the chain.
 func (a *Admission) Interface() admission.Interface { return a.chain }
 
-// Run does what plugins have to do beside requests, until ctx ends.
+// Run runs the background work of the plugins until ctx ends.
 func (a *Admission) Run(ctx context.Context) error {
-	var (
-		group    sync.WaitGroup
-		ofParams error
-	)
-	group.Go(func() { ofParams = a.params.Run(ctx) })
-	ofQuota := a.quota.Run(ctx)
+	var group sync.WaitGroup
+	group.Go(func() { a.params.Run(ctx) })
+	a.quota.Run(ctx)
 	group.Wait()
-	return errors.Join(ofParams, ofQuota)
+	return nil
 }

@@ -41,7 +41,6 @@ func TestMain(m *testing.M) {
 	)
 }
 
-// rig is admission over a server in memory.
 type rig struct {
 	*Admission
 	server *clienttest.Server
@@ -123,7 +122,6 @@ func (r *rig) namespace(t testing.TB, cluster logicalcluster.Name) {
 
 var objects = admission.NewObjectInterfacesFromScheme(registry.Scheme)
 
-// write admits the creation of a config map.
 func (r *rig) write(ctx context.Context, name string) error {
 	obj := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}}
 	kind := corev1.SchemeGroupVersion.WithKind("ConfigMap")
@@ -165,8 +163,8 @@ func (r *rig) dropPolicy(t testing.TB, cluster logicalcluster.Name) {
 	r.server.Delete(t, kinds.ValidatingAdmissionPolicyBindings.GroupVersionResource, "", cluster, "", "p")
 }
 
-// TestIdle checks that logical clusters that configure nothing cost nothing:
-// no goroutine, no memory that stays, and next to no garbage.
+// TestIdle checks that logical clusters without configuration take no goroutines, no memory, and almost no
+// garbage.
 func TestIdle(t *testing.T) {
 	const clusters = 1000
 	r := newRig(t, clusters)
@@ -204,8 +202,8 @@ func heap() uint64 {
 	return stats.HeapAlloc
 }
 
-// TestForeign checks that a policy judges its own logical cluster only, from
-// the moment it comes to the moment it goes.
+// TestForeign checks that a policy applies to its own logical cluster only, from its creation to its
+// deletion.
 func TestForeign(t *testing.T) {
 	r := newRig(t, 2)
 	one, two := request.WithClusterName(t.Context(), name(0)), request.WithClusterName(t.Context(), name(1))
@@ -218,7 +216,6 @@ func TestForeign(t *testing.T) {
 	require.Eventually(t, func() bool { return r.write(one, "no") == nil }, testTimeout, time.Millisecond)
 }
 
-// TestNoCluster checks that nothing is admitted without knowing where.
 func TestNoCluster(t *testing.T) {
 	r := newRig(t, 1)
 	require.Error(t, r.write(t.Context(), "x"))

@@ -18,7 +18,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// validations returns a policy of n expressions, of so many bytes each, its message among them.
+// validations returns a policy with n expressions, including a message, of the given size each.
 func validations(name string, n, bytes int) *admissionregistrationv1.ValidatingAdmissionPolicy {
 	p := &admissionregistrationv1.ValidatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	text := strings.Repeat("x", bytes)
@@ -31,7 +31,7 @@ func validations(name string, n, bytes int) *admissionregistrationv1.ValidatingA
 	return p
 }
 
-// mutations returns a policy of n expressions, of so many bytes each.
+// mutations returns a policy with n expressions of the given size each.
 func mutations(name string, n, bytes int) *admissionregistrationv1.MutatingAdmissionPolicy {
 	p := &admissionregistrationv1.MutatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	text := strings.Repeat("x", bytes)
@@ -45,7 +45,7 @@ func mutations(name string, n, bytes int) *admissionregistrationv1.MutatingAdmis
 	return p
 }
 
-// admitPolicy runs what mutates, and so what comes before expressions are compiled.
+// admitPolicy runs the mutating plugins, which run before expressions are compiled.
 func (r *rig) admitPolicy(t *testing.T, obj, old runtime.Object) error {
 	t.Helper()
 	resource, kind := "validatingadmissionpolicies", "ValidatingAdmissionPolicy"
@@ -66,8 +66,7 @@ func (r *rig) admitPolicy(t *testing.T, obj, old runtime.Object) error {
 	return r.Interface().(admission.MutationInterface).Admit(request.WithClusterName(t.Context(), name(0)), a, objects)
 }
 
-// TestPolicyLimits: policies have few and small expressions, also all of a logical cluster together,
-// and who has more keeps them.
+// TestPolicyLimits checks the limits of one policy and of a logical cluster. Policies beyond them are kept.
 func TestPolicyLimits(t *testing.T) {
 	const all = 64 << 10
 	r := newRig(t, 2, func(c *Config) { c.OwnVersion = func(version string) (string, error) { return version, nil } })
@@ -76,14 +75,14 @@ func TestPolicyLimits(t *testing.T) {
 		want     string
 	}{
 		"enough":                       {obj: validations("p", 1000, 65)},
-		"too many":                     {obj: validations("p", 1001, 1), want: "it has 1001 expressions and may have 1000"},
-		"more than ever":               {obj: validations("p", 1003, 1), old: validations("p", 1002, 1), want: "it has 1003 expressions and may have 1000"},
+		"too many":                     {obj: validations("p", 1001, 1), want: "it has 1001 expressions, at most 1000 allowed"},
+		"more than ever":               {obj: validations("p", 1003, 1), old: validations("p", 1002, 1), want: "it has 1003 expressions, at most 1000 allowed"},
 		"as many as ever":              {obj: validations("p", 1002, 1), old: validations("p", 1002, 1)},
-		"too large":                    {obj: validations("p", 3, all/3+1), want: fmt.Sprintf("it has %d bytes of expressions and may have %d", all+2, all)},
+		"too large":                    {obj: validations("p", 3, all/3+1), want: fmt.Sprintf("it has %d bytes of expressions, at most %d allowed", all+2, all)},
 		"larger than ever":             {obj: validations("p", 1, all+2), old: validations("p", 1, all+1), want: "bytes of expressions"},
 		"smaller, and yet too large":   {obj: validations("p", 1, all+1), old: validations("p", 1, all+2)},
 		"enough mutations":             {obj: mutations("p", 2, all/2)},
-		"too many mutations":           {obj: mutations("p", 1001, 1), want: "it has 1001 expressions and may have 1000"},
+		"too many mutations":           {obj: mutations("p", 1001, 1), want: "it has 1001 expressions, at most 1000 allowed"},
 		"mutations that are too large": {obj: mutations("p", 2, all/2+1), want: "bytes of expressions"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -103,12 +102,11 @@ func TestPolicyLimits(t *testing.T) {
 		r.server.Put(t, kinds.MutatingAdmissionPolicies.GroupVersionResource, m)
 	}
 	require.Eventually(t, func() bool { return r.admitPolicy(t, validations("p", 1, 1), nil) != nil }, testTimeout, time.Millisecond)
-	require.ErrorContains(t, r.admitPolicy(t, mutations("p", 1, 1), nil), "the policies of the logical cluster c0 have 4194305 bytes of expressions, and may have 4194304")
+	require.ErrorContains(t, r.admitPolicy(t, mutations("p", 1, 1), nil), "the policies of the logical cluster c0 have 4194305 bytes of expressions, at most 4194304 allowed")
 	require.NoError(t, r.admitPolicy(t, validations("v0", 1, all), validations("v0", 1, all)), "what there is stays")
 	require.NoError(t, r.admitPolicy(t, validations("v0", 1, all-1), validations("v0", 1, all)), "and may shrink")
 }
 
-// TestPolicyBindingLimits: a logical cluster has few bindings of each kind, and keeps those that it has.
 func TestPolicyBindingLimits(t *testing.T) {
 	r := newRig(t, 2, func(c *Config) { c.OwnVersion = func(version string) (string, error) { return version, nil } })
 	for i := range 1000 {
@@ -121,12 +119,12 @@ func TestPolicyBindingLimits(t *testing.T) {
 	require.Eventually(t, func() bool { return r.admitPolicy(t, validating, nil) != nil }, testTimeout, time.Millisecond)
 	err := r.admitPolicy(t, validating, nil)
 	require.True(t, apierrors.IsForbidden(err), "%v", err)
-	require.ErrorContains(t, err, "the logical cluster c0 has 1000 of them and may have 1000: delete what is not needed")
+	require.ErrorContains(t, err, "the logical cluster c0 has 1000 of them, at most 1000 allowed: delete bindings")
 	require.NoError(t, r.admitPolicy(t, validating, validating), "what there is may change")
 	require.NoError(t, r.admitPolicy(t, &admissionregistrationv1.MutatingAdmissionPolicyBinding{ObjectMeta: metav1.ObjectMeta{Name: "p"}}, nil), "of this kind there are fewer")
 }
 
-// TestPolicyPatterns verifies that the programs of regular expressions count in the memory of the policies of a logical cluster.
+// TestPolicyPatterns checks that the programs of regular expressions count as memory.
 func TestPolicyPatterns(t *testing.T) {
 	r := newRig(t, 2, func(c *Config) { c.OwnVersion = func(version string) (string, error) { return version, nil } })
 	policy := func(name string, n int) *admissionregistrationv1.ValidatingAdmissionPolicy {
@@ -144,7 +142,7 @@ func TestPolicyPatterns(t *testing.T) {
 	require.Eventually(t, func() bool { return r.admitPolicy(t, policy("p", 20), nil) != nil }, testTimeout, time.Millisecond)
 	err := r.admitPolicy(t, policy("p", 20), nil)
 	require.True(t, apierrors.IsForbidden(err), "%v", err)
-	require.ErrorContains(t, err, "bytes of expressions, and may have 4194304")
+	require.ErrorContains(t, err, "bytes of expressions, at most 4194304 allowed")
 	require.Error(t, r.admitPolicy(t, policy("p1", 25), policy("p1", 20)))
 	require.NoError(t, r.admitPolicy(t, policy("p1", 19), policy("p1", 20)), "it shrinks")
 	require.NoError(t, r.admitPolicy(t, validations("p", 1, 100), nil), "there is room for it")

@@ -21,7 +21,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/webhooktransport"
 )
 
-// seat is that of a request, and what was done while it was taken or given away.
+// seat records the actions of a request, with and without its seat.
 type seat struct {
 	mu     sync.Mutex
 	paused int
@@ -49,7 +49,7 @@ func (s *seat) note(what string) {
 	s.log = append(s.log, what+where)
 }
 
-// told returns what was noted since it was last called.
+// told returns and clears the records.
 func (s *seat) told() (log []string, paused int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -57,7 +57,7 @@ func (s *seat) told() (log []string, paused int) {
 	return log, s.paused
 }
 
-// ServeHTTP is a webhook that allows everything.
+// ServeHTTP is a webhook that allows all requests.
 func (s *seat) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.note("call of " + r.URL.Path)
 	review := admissionv1.AdmissionReview{}
@@ -69,20 +69,19 @@ func (s *seat) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(review)
 }
 
-// asked notes when a match condition is evaluated that asks it.
+// asked records the evaluation of a match condition that uses the authorizer.
 type asked struct {
 	authorizer.UnconditionalAuthorizer
 	seat *seat
 }
 
-// Authorize implements authorizer.Authorizer.
 func (a asked) Authorize(_ context.Context, attributes authorizer.Attributes) (authorizer.Decision, string, error) {
 	a.seat.note("condition of /" + attributes.GetName())
 	return authorizer.DecisionAllow, "", nil
 }
 
-// TestSeats: a request has its seat while match conditions of webhooks are evaluated, and none
-// while a webhook is called.
+// TestSeats checks that a request has its seat while match conditions are evaluated, but not while a webhook
+// is called.
 func TestSeats(t *testing.T) {
 	s := &seat{}
 	hook := httptest.NewTLSServer(s)

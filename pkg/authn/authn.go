@@ -26,9 +26,10 @@ import (
 	"github.com/shardplane/shardplane/pkg/authn/issuers"
 	"github.com/shardplane/shardplane/pkg/authn/serviceaccount"
 	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/request/identity"
 )
 
-// The headers in which the front-proxy names the user to a shard. HeaderPrefix starts all of them.
+// Headers in which the front-proxy names the user to a shard.
 const (
 	HeaderPrefix      = "X-Remote-"
 	HeaderUser        = HeaderPrefix + "User"
@@ -37,68 +38,62 @@ const (
 	HeaderExtraPrefix = HeaderPrefix + "Extra-"
 )
 
-// Authentication is what a server needs to authenticate requests.
+// Authentication authenticates the requests of a server.
 type Authentication struct {
-	// Authenticator answers who a request is from. It is safe for concurrent use.
+	// Authenticator and Tokens are safe for concurrent use. Tokens ignores the logical cluster of the context; see
+	// Reviewer.
 	Authenticator authenticator.Request
-	// Tokens answers whose a bearer token is, as Authenticator does. Which
-	// logical cluster it is asked in makes no difference; see Reviewer.
-	Tokens authenticator.Token
+	Tokens        authenticator.Token
 	// Audiences are those of the API.
 	Audiences authenticator.Audiences
-	// RequestHeader is nil where no front-proxy is trusted.
+	// RequestHeader is nil if no front-proxy is trusted.
 	RequestHeader *authenticatorfactory.RequestHeaderConfig
-	// CAs are the providers of client CAs that the TLS listener announces. They
-	// reload their files once the listener runs them.
+	// CAs are the client CAs that the TLS listener announces. The listener reloads their files.
 	CAs []dynamiccertificates.CAContentProvider
-	// Issuer makes tokens of service accounts; nil where no signing key is given.
+	// Issuer issues tokens of service accounts; nil without a signing key.
 	Issuer *serviceaccount.Issuer
 
 	options Options
 	from    Sources
-	// proxy verifies certificates of front-proxies; it may be nil.
+	// proxy verifies certificates of front-proxies; may be nil.
 	proxy     *remembering
 	providers *providers
-	// issuers are those of tenants; it may be nil.
+	// issuers of tenants; may be nil.
 	issuers *issuers.Issuers
 	watched []*watchedFiles
 	reloads *prometheus.CounterVec
 }
 
-// Sources is what a server knows of its logical clusters; what is left out, it knows nothing of.
+// Sources provide information about the logical clusters of a server. All fields are optional.
 type Sources struct {
-	// Accounts looks up service accounts.
 	Accounts serviceaccount.Accounts
-	// Workspace finds the logical cluster that a request with that context is for, and whom it
-	// knows beside the users of the installation.
+	// Workspace returns the logical cluster of a request, and the issuers that its tenant has configured.
 	Workspace func(ctx context.Context) Workspace
-	// Tell has the tenant know what is wrong with a configuration.
-	Report func(ctx context.Context, of *issuers.Configuration, fault string) error
-	// Metrics registers metrics.
+	// Report reports a fault of a configuration to its tenant.
+	Report  func(ctx context.Context, of *issuers.Configuration, fault string) error
 	Metrics prometheus.Registerer
 }
 
-// Workspace is a logical cluster, and whom it knows beside the users of the installation.
+// Workspace is a logical cluster with the issuers that its tenant has configured.
 type Workspace struct {
-	// Cluster is empty for requests that are for none, or whose users are not known by it.
+	// Cluster is empty if the request is for no logical cluster, or for one without issuers.
 	Cluster logicalcluster.Name
-	// Configurations are those that the type of the logical cluster names.
+	// Configurations are those that the workspace type names.
 	Configurations []*issuers.Configuration
-	// Incomplete is set while there may be more, of a logical cluster that is new.
+	// Incomplete is true while the configurations of a new logical cluster may not all be known.
 	Incomplete bool
 }
 
-// Name adds a configuration, unless it is being deleted: of its issuers nobody gets in any more,
-// however long it is until it has gone.
+// Name adds a configuration, unless it is being deleted: its issuers are rejected immediately, even if
+// finalizers delay the deletion.
 func (w *Workspace) Name(c *issuers.Configuration) {
 	if c.DeletionTimestamp == nil {
 		w.Configurations = append(w.Configurations, c)
 	}
 }
 
-// New builds the authenticator of o. It reads all files, and fails where one
-// cannot be used. Tokens of OIDC issuers are accepted, and files read again,
-// once Run runs.
+// New returns the authenticator for o. It reads all files, and fails if one is invalid. Run must be called to
+// accept tokens of OIDC issuers and to reload files.
 func New(o Options, from Sources) (*Authentication, error) {
 	a := &Authentication{options: o, from: from, reloads: newReloads(from.Metrics), Audiences: o.audiences()}
 	certificates, err := a.certificates()
@@ -119,7 +114,7 @@ func New(o Options, from Sources) (*Authentication, error) {
 	return a, nil
 }
 
-// Run keeps the authenticator true to its files until ctx is done.
+// Run reloads changed files until ctx ends.
 func (a *Authentication) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -136,7 +131,7 @@ func (a *Authentication) Run(ctx context.Context) error {
 	return nil
 }
 
-// Forwarded reports whether a front-proxy has sent r, whoever's it is.
+// Forwarded reports whether a front-proxy has forwarded r.
 func (a *Authentication) Forwarded(r *http.Request) bool {
 	if a.proxy == nil {
 		return false
@@ -145,8 +140,7 @@ func (a *Authentication) Forwarded(r *http.Request) bool {
 	return ok && err == nil
 }
 
-// certificates returns the authenticator by client certificates, those that
-// speak for others included.
+// certificates returns the authenticator by client certificates of users and front-proxies.
 func (a *Authentication) certificates() (authenticator.Request, error) {
 	c := &certificates{}
 	if file := a.options.RequestHeaderCAFile; file != "" {
@@ -172,16 +166,13 @@ func (a *Authentication) certificates() (authenticator.Request, error) {
 	return c, nil
 }
 
-// certificates authenticates by client certificate. Whoever may speak for
-// others is never a user by its own certificate, whatever CA signed that: a
-// request that the front-proxy forwards without a user has none, or brings
-// credentials of its own.
+// certificates authenticates by client certificate. A front-proxy is never a user by its own certificate,
+// regardless of the CA: a request that it forwards without a user has no user, or other credentials.
 type certificates struct {
 	proxy, client *remembering
 	headers       authenticator.Request
 }
 
-// AuthenticateRequest implements authenticator.Request.
 func (c *certificates) AuthenticateRequest(r *http.Request) (*authenticator.Response, bool, error) {
 	var refused error
 	if c.proxy != nil {
@@ -201,8 +192,7 @@ func (c *certificates) AuthenticateRequest(r *http.Request) (*authenticator.Resp
 	return response, ok, nil
 }
 
-// ownerOf returns what says who a verified client certificate is of, with the groups
-// that a filter leaves.
+// ownerOf authenticates a user by a verified client certificate, and filters the groups.
 func ownerOf(verified authenticator.Request, groups GroupFilter) authenticator.Request {
 	return authenticator.RequestFunc(func(r *http.Request) (*authenticator.Response, bool, error) {
 		response, ok, err := verified.AuthenticateRequest(r)
@@ -216,8 +206,7 @@ func ownerOf(verified authenticator.Request, groups GroupFilter) authenticator.R
 	})
 }
 
-// errAccountCertificate is why a certificate with the name of a service account
-// is refused: it would be the account of that name in every logical cluster.
+// A certificate with the name of a service account would be the account of that name in every logical cluster.
 var errAccountCertificate = errors.New("a certificate cannot be a service account's: issue it to another common name, or use a token")
 
 func namesAccount(name string) bool {
@@ -235,7 +224,7 @@ func requestHeaderConfig(ca dynamiccertificates.CAContentProvider, names []strin
 	}
 }
 
-// ProbePaths are the paths that everybody may read, without a name.
+// ProbePaths are the paths that anonymous users may read.
 func ProbePaths() []string { return []string{"/healthz", "/livez", "/readyz"} }
 
 func probes() []apiserver.AnonymousAuthCondition {
@@ -245,4 +234,28 @@ func probes() []apiserver.AnonymousAuthCondition {
 		conditions = append(conditions, apiserver.AnonymousAuthCondition{Path: path})
 	}
 	return conditions
+}
+
+// wellFormed rejects users that the next server would take for others; see identity.WellFormed.
+func wellFormed(next authenticator.Request) authenticator.Request {
+	return authenticator.RequestFunc(func(r *http.Request) (*authenticator.Response, bool, error) {
+		return checked(next.AuthenticateRequest(r))
+	})
+}
+
+// wellFormedTokens is wellFormed for tokens, which are also used for reviews.
+func wellFormedTokens(next authenticator.Token) authenticator.Token {
+	return authenticator.TokenFunc(func(ctx context.Context, token string) (*authenticator.Response, bool, error) {
+		return checked(next.AuthenticateToken(ctx, token))
+	})
+}
+
+func checked(response *authenticator.Response, ok bool, err error) (*authenticator.Response, bool, error) {
+	if ok && err == nil {
+		err = identity.CheckWellFormed(response.User)
+	}
+	if err != nil {
+		return nil, false, err
+	}
+	return response, ok, nil
 }

@@ -62,7 +62,7 @@ func (a authority) issue(t *testing.T, name string, groups ...string) *x509.Cert
 	return cert
 }
 
-// certificates are the options of a server that knows users by certificate only.
+// certificates are the options of a server with client certificates only.
 func certificates(caFile string) authn.Options {
 	return authn.Options{UserOptions: authn.UserOptions{ClientCertificateOptions: authn.ClientCertificateOptions{ClientCAFile: caFile}}}
 }
@@ -149,7 +149,7 @@ func TestAuthenticate(t *testing.T) {
 	}
 }
 
-// TestDropGroups holds that the operator says which groups nobody from outside has.
+// TestDropGroups checks that operators can configure the groups that external users must not have.
 func TestDropGroups(t *testing.T) {
 	t.Parallel()
 	clients := newAuthority(t, "clients")
@@ -192,7 +192,7 @@ func TestUnreadableCA(t *testing.T) {
 	}
 }
 
-// webSocket returns what a browser sends that opens a WebSocket with a token.
+// webSocket returns the headers of a browser that opens a WebSocket with a token.
 func webSocket(token string, protocols ...string) http.Header {
 	encoded := "base64url.bearer.authorization.k8s.io." + base64.RawURLEncoding.EncodeToString([]byte(token))
 	return http.Header{"Connection": {"Upgrade"}, "Upgrade": {"websocket"}, "Sec-Websocket-Protocol": {strings.Join(append([]string{encoded}, protocols...), ", ")}}

@@ -1,29 +1,29 @@
 package authn
 
 import (
+	"encoding/base64"
 	"net/http"
 	"strings"
+
+	"github.com/kcp-dev/logicalcluster/v3"
 
 	"github.com/shardplane/shardplane/pkg/authn/serviceaccount"
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// WithTokenCluster sends requests that name no logical cluster to that of the
-// service account whose token they carry. Programs that run in a cluster know
-// the server's host and a token, and nothing of logical clusters. The token is
-// not checked here: it is for the logical cluster that it says, or refused.
+// WithTokenCluster sends requests without a logical cluster to that of the service account of their token,
+// because programs in a cluster are configured with only a host and a token. The token is not verified here:
+// it is valid only in the logical cluster that it claims.
 func WithTokenCluster(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !hasTenantPath(r.URL.Path) {
-			next.ServeHTTP(w, r)
-			return
+		token, ok := "", hasTenantPath(r.URL.Path)
+		if ok {
+			token, ok = BearerToken(r.Header)
 		}
-		token, ok := BearerToken(r.Header)
-		if !ok {
-			next.ServeHTTP(w, r)
-			return
+		var cluster logicalcluster.Name
+		if ok {
+			cluster, ok = serviceaccount.ClaimedCluster(token)
 		}
-		cluster, ok := serviceaccount.ClaimedCluster(token)
 		if !ok {
 			next.ServeHTTP(w, r)
 			return
@@ -38,7 +38,7 @@ func WithTokenCluster(next http.Handler) http.Handler {
 	})
 }
 
-// hasTenantPath reports whether path is one that only logical clusters serve.
+// hasTenantPath reports whether only logical clusters serve the path.
 func hasTenantPath(path string) bool {
 	first, _, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/")
 	switch first {
@@ -49,7 +49,7 @@ func hasTenantPath(path string) bool {
 	}
 }
 
-// BearerToken returns the bearer token of a request, which has not been verified.
+// BearerToken returns the bearer token of a request without verifying it.
 func BearerToken(header http.Header) (string, bool) {
 	authorization := strings.TrimSpace(header.Get("Authorization"))
 	if authorization == "" {
@@ -59,6 +59,48 @@ func BearerToken(header http.Header) (string, bool) {
 	if !ok || !strings.EqualFold(scheme, "bearer") {
 		return "", false
 	}
-	// A token that starts with a space is none, as it is to authentication.
+	// As in upstream's authenticator, a token cannot start with a space.
 	return token, token != "" && !strings.HasPrefix(token, " ")
+}
+
+const (
+	// protocolHeader contains the WebSocket subprotocols that a client offers. One of them may be a bearer token, because
+	// browsers cannot set other headers of such a request.
+	protocolHeader = "Sec-Websocket-Protocol"
+	tokenProtocol  = "base64url.bearer.authorization.k8s.io."
+)
+
+// webSocketToken returns the bearer token among the subprotocols of a WebSocket request.
+func webSocketToken(header http.Header) (string, bool) {
+	for _, protocol := range protocols(header) {
+		if encoded, ok := strings.CutPrefix(protocol, tokenProtocol); ok {
+			token, err := base64.RawURLEncoding.DecodeString(encoded)
+			return string(token), err == nil && len(token) > 0
+		}
+	}
+	return "", false
+}
+
+// DropWebSocketTokens removes bearer tokens from the WebSocket subprotocols, so that the next server does not
+// receive them.
+func DropWebSocketTokens(header http.Header) {
+	all := protocols(header)
+	header.Del(protocolHeader)
+	for _, protocol := range all {
+		if !strings.HasPrefix(protocol, tokenProtocol) {
+			header.Add(protocolHeader, protocol)
+		}
+	}
+}
+
+func protocols(header http.Header) []string {
+	var all []string
+	for _, value := range header.Values(protocolHeader) {
+		for protocol := range strings.SplitSeq(value, ",") {
+			if protocol = strings.TrimSpace(protocol); protocol != "" {
+				all = append(all, protocol)
+			}
+		}
+	}
+	return all
 }

@@ -50,7 +50,7 @@ func TestWithTokenCluster(t *testing.T) {
 	}
 }
 
-// reloadsOf returns how often a file was read again with a result.
+// reloadsOf returns the number of reloads with a result.
 func reloadsOf(t *testing.T, registry *prometheus.Registry, what, result string) float64 {
 	t.Helper()
 	families, err := registry.Gather()

@@ -1,13 +1,12 @@
-// Package authn decides who a request is from. Shards, the front-proxy and the
-// cache server share it, so that all decide alike.
+// Package authn authenticates requests. Shards, the front-proxy and the cache server share it.
 //
 //	New(Options) ─► Authentication.Authenticator
-//	                  certificates   of users, and of a front-proxy that names them
+//	                  certificates   of users, and of a front-proxy that names the user
 //	                  tokens         development, serviceaccount, providers (OIDC), webhook
 //	                                 issuers, of tenants, in their workspaces
-//	                  nobody         health probes only
-//	Run(ctx)     ─► files that change are read again
+//	                  anonymous      health probes only
+//	Run(ctx)     ─► reloads changed files
 //
-// What the front-proxy takes off requests and users is here, too: GroupFilter
-// and, for requests that name no logical cluster, WithTokenCluster.
+// GroupFilter removes groups of users, and WithTokenCluster sends requests without a logical cluster to that
+// of their token.
 package authn

@@ -12,39 +12,36 @@ import (
 	"github.com/shardplane/shardplane/pkg/request/identity"
 )
 
-// GroupFilter decides which groups of a user the front-proxy tells shards. In
-// both lists "prefix*" stands for all groups that begin with the prefix, and
-// "!group" takes a group out of what the others of its list stand for.
+// GroupFilter filters the groups of a user. In both lists "prefix*" matches all groups with the prefix, and
+// "!group" excludes a group from the other entries of its list.
 type GroupFilter struct {
-	// PassOn are the groups that are told; empty stands for all.
+	// PassOn are the permitted groups; empty permits all.
 	PassOn []string
-	// Drop are groups that are not told, whatever PassOn says.
+	// Drop are removed in any case.
 	Drop []string
 }
 
-// DefaultDropGroups are the groups that nobody from outside has: they are for the
-// servers' own requests, or say what the system itself has found out about a user.
-// Administrators are members of system:kcp:admin.
+// DefaultDropGroups are groups that external users must not have, because the servers or the system assign
+// them. Administrators are members of system:kcp:admin.
 func DefaultDropGroups() []string {
 	return []string{user.SystemPrivilegedGroup, request.GroupPrefix + "*", "!" + request.GroupAdmin, request.GroupBindingPrefix + "*"}
 }
 
-// homeGroups say where a user is at home, which servers find out themselves. They
-// are dropped beside DropGroups, which front-proxies apply to real service
-// accounts as well.
+// homeGroups are groups that servers derive from the logical cluster of a user. They are not part of
+// DropGroups because front-proxies apply these to service accounts too.
 func homeGroups() []string {
 	return []string{serviceaccount.AllServiceAccountsGroup, serviceaccount.ServiceAccountGroupPrefix + "*", identity.ClusterGroupPrefix + "*"}
 }
 
-// withGroups returns a response with the groups that a filter leaves.
+// withGroups returns a response with filtered groups.
 func withGroups(response *authenticator.Response, groups GroupFilter) *authenticator.Response {
-	who := response.User
+	u := response.User
 	return &authenticator.Response{Audiences: response.Audiences, User: &user.DefaultInfo{
-		Name: who.GetName(), UID: who.GetUID(), Groups: groups.Filter(who.GetGroups()), Extra: who.GetExtra(),
+		Name: u.GetName(), UID: u.GetUID(), Groups: groups.Filter(u.GetGroups()), Extra: u.GetExtra(),
 	}}
 }
 
-// Filter returns the groups to tell, in their order.
+// Filter returns the remaining groups in their order.
 func (f GroupFilter) Filter(groups []string) []string {
 	return slices.DeleteFunc(slices.Clone(groups), func(name string) bool {
 		return len(f.PassOn) > 0 && !matchesAny(f.PassOn, name) || matchesAny(f.Drop, name)

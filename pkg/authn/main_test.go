@@ -6,8 +6,7 @@ import (
 	"go.uber.org/goleak"
 )
 
-// TestMain ignores the queues of certificate authorities, which upstream makes
-// with goroutines that only a listener ends.
+// TestMain ignores the queues of certificate authorities, which upstream starts and only a listener stops.
 func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m,
 		goleak.IgnoreAnyFunction("k8s.io/client-go/util/workqueue.(*delayingType[...]).waitingLoop"),

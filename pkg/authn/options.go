@@ -17,50 +17,46 @@ import (
 )
 
 const (
-	// DefaultServiceAccountIssuer is kcp's.
+	// DefaultServiceAccountIssuer is that of kcp.
 	DefaultServiceAccountIssuer = "https://kcp.default.svc"
 
-	defaultWebhookCacheTTL = 2 * time.Minute
-	// minServiceAccountLifetime is the shortest bound on the life of tokens.
-	minServiceAccountLifetime = time.Hour
+	defaultWebhookCacheTTL    = 2 * time.Minute
+	minServiceAccountLifetime = time.Hour // of MaxTokenLifetime
 )
 
-// Options are all ways to authenticate, those of a shard. Other servers have
-// some of the parts.
+// Options configure the authentication of a shard. Other servers use parts of them.
 type Options struct {
 	UserOptions
 	RequestHeaderOptions
 	SigningOptions
 }
 
-// UserOptions are about users that connect themselves, and not through a
-// front-proxy.
+// UserOptions configure users that connect directly, without a front-proxy.
 type UserOptions struct {
 	ClientCertificateOptions
 	TokenOptions
-	// Workspaces is about users whom issuers of tenants name, in their workspaces.
+	// Workspaces configures issuers of tenants.
 	Workspaces WorkspaceOptions
 }
 
-// WorkspaceOptions are about issuers that tenants name in WorkspaceAuthenticationConfigurations.
+// WorkspaceOptions configure issuers in WorkspaceAuthenticationConfigurations.
 type WorkspaceOptions struct {
-	// Enabled is whether tokens of theirs are accepted; a feature gate, and no flag, sets it.
+	// Enabled is set by a feature gate.
 	Enabled bool
-	// AllowedCIDRs are the ranges that they may have addresses in beside public ones.
+	// AllowedCIDRs are permitted for issuers in addition to public addresses.
 	AllowedCIDRs []string
 }
 
-// flagIssuerCIDRs is the flag that errors name.
 const flagIssuerCIDRs = "--workspace-issuer-allowed-cidrs"
 
 // AddFlags adds the flags of o to fs.
 func (o *WorkspaceOptions) AddFlags(fs *pflag.FlagSet) {
 	fs.StringSliceVar(&o.AllowedCIDRs, strings.TrimPrefix(flagIssuerCIDRs, "--"), o.AllowedCIDRs,
-		"ranges of addresses, such as 10.96.0.0/12, in which issuers of WorkspaceAuthenticationConfigurations may be beside public addresses; "+
-			"loopback, link-local, private and reserved ones are refused otherwise. Every tenant can have the server send requests to what is in them")
+		"CIDRs, e.g. 10.96.0.0/12, that issuers of WorkspaceAuthenticationConfigurations may use in addition to public addresses; "+
+			"loopback, link-local, private and reserved addresses are rejected otherwise. Every tenant can make the server send requests to these addresses")
 }
 
-// Validate returns what is wrong with o.
+// Validate returns the errors in o.
 func (o *WorkspaceOptions) Validate() []error {
 	if _, err := webhooktransport.NewDocuments(flagIssuerCIDRs, o.AllowedCIDRs); err != nil {
 		return []error{err}
@@ -68,18 +64,17 @@ func (o *WorkspaceOptions) Validate() []error {
 	return nil
 }
 
-// ClientCertificateOptions are about users with client certificates.
+// ClientCertificateOptions configure client certificates.
 type ClientCertificateOptions struct {
-	// ClientCAFile is a PEM bundle of the CAs whose client certificates are
-	// accepted: common name is the user, organizations are the groups.
+	// ClientCAFile is a PEM bundle of client CAs. The common name is the user, and the organizations are the
+	// groups.
 	ClientCAFile string
-	// DropGroups are the groups that nobody from outside has, by certificate, OIDC
-	// or webhook; see GroupFilter. Certificates may name members of system:masters
-	// all the same. Nil: DefaultDropGroups.
+	// DropGroups are groups that external users must not have; nil means DefaultDropGroups. See GroupFilter.
+	// Client certificates may contain system:masters nevertheless.
 	DropGroups []string
 }
 
-// outsideGroups filters what OIDC issuers and webhooks say.
+// outsideGroups filters the groups of OIDC issuers and webhooks.
 func (o *ClientCertificateOptions) outsideGroups() GroupFilter {
 	drop := o.DropGroups
 	if drop == nil {
@@ -88,56 +83,51 @@ func (o *ClientCertificateOptions) outsideGroups() GroupFilter {
 	return GroupFilter{Drop: append(homeGroups(), drop...)}
 }
 
-// certificateGroups filters what client certificates say. They name shards, and members of
+// certificateGroups filters the groups of client certificates, which may contain those of shards and
 // system:masters.
 func (o *ClientCertificateOptions) certificateGroups() GroupFilter {
 	return GroupFilter{Drop: append(slices.Clone(o.outsideGroups().Drop), "!"+user.SystemPrivilegedGroup, "!"+request.GroupShards)}
 }
 
-// TokenOptions say which bearer tokens are accepted.
+// TokenOptions configure bearer tokens.
 type TokenOptions struct {
-	// DevTokens accepts the well-known tokens of the development cluster. Never
-	// for production: everybody knows them.
+	// DevTokens accepts the well-known tokens of the development cluster. They must not be used in
+	// production.
 	DevTokens bool
-	// ConfigFile is Kubernetes' structured authentication configuration: the
-	// OIDC issuers whose tokens are accepted. Read again when it changes.
+	// ConfigFile is an AuthenticationConfiguration of Kubernetes with OIDC issuers. It is reloaded after a
+	// change.
 	ConfigFile string
-	// WebhookConfigFile is a kubeconfig for a service that reviews tokens.
+	// WebhookConfigFile is a kubeconfig for a token review service.
 	WebhookConfigFile string
-	// WebhookCacheTTL is for how long its answers are kept.
+	// WebhookCacheTTL is the lifetime of cached reviews.
 	WebhookCacheTTL time.Duration
-	// ServiceAccounts are about the tokens of service accounts.
 	ServiceAccounts ServiceAccountOptions
-	// APIAudiences are the audiences that a token must have one of; those of
-	// service accounts are issued for them. Empty: the issuers.
+	// APIAudiences are the audiences of this API, and default to the issuers. Tokens must have one of them.
 	APIAudiences []string
 }
 
-// ServiceAccountOptions say which tokens of service accounts are accepted.
+// ServiceAccountOptions configure tokens of service accounts.
 type ServiceAccountOptions struct {
-	// Issuers are the accepted iss claims; the first is that of new tokens.
+	// Issuers are the accepted iss claims; the first is used for new tokens.
 	Issuers []string
-	// KeyFiles are PEM files of keys whose signatures are accepted, besides the
-	// signing key.
+	// KeyFiles are PEM files of keys whose signatures are accepted in addition to the signing key.
 	KeyFiles []string
 }
 
-// RequestHeaderOptions are about the front-proxies that are trusted.
+// RequestHeaderOptions configure trusted front-proxies.
 type RequestHeaderOptions struct {
-	// RequestHeaderCAFile is a PEM bundle of the CAs whose client certificates
-	// may name any user in the X-Remote-* headers. Empty: nobody may.
+	// RequestHeaderCAFile is a PEM bundle of CAs whose client certificates may name any user in X-Remote-*
+	// headers.
 	RequestHeaderCAFile string
-	// RequestHeaderAllowedNames restricts those certificates to these common
-	// names; empty allows any.
+	// RequestHeaderAllowedNames restricts the common names of these certificates; empty allows any.
 	RequestHeaderAllowedNames []string
 }
 
-// SigningOptions are about making tokens of service accounts.
+// SigningOptions configure the issuing of tokens of service accounts.
 type SigningOptions struct {
-	// SigningKeyFile is the PEM file of the key that signs. Empty: no tokens
-	// are made.
+	// SigningKeyFile is the PEM file of the signing key. Without it, no tokens are issued.
 	SigningKeyFile string
-	// MaxTokenLifetime bounds the life of new tokens; 0 is no bound.
+	// MaxTokenLifetime limits the lifetime of new tokens; 0 means no limit.
 	MaxTokenLifetime time.Duration
 }
 
@@ -160,9 +150,9 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.StringSliceVar(&o.RequestHeaderAllowedNames, "requestheader-allowed-names", o.RequestHeaderAllowedNames,
 		"common names that certificates of --requestheader-client-ca-file must have; empty allows any")
 	fs.StringVar(&o.SigningKeyFile, "service-account-signing-key-file", o.SigningKeyFile,
-		"PEM file of the private key that signs the tokens of service accounts; all shards use the same, or know each other's with --service-account-key-file")
+		"PEM file of the private key that signs the tokens of service accounts; all shards must use the same, or accept those of the others with --service-account-key-file")
 	fs.DurationVar(&o.MaxTokenLifetime, "service-account-max-token-expiration", o.MaxTokenLifetime,
-		"longest life of a service account's token; longer requests are cut, 0 is no bound")
+		"maximum lifetime of a service account token; longer requests are reduced, 0 means no limit")
 }
 
 // AddFlags adds the flags of o to fs.
@@ -180,8 +170,8 @@ func (o *ClientCertificateOptions) AddFlags(fs *pflag.FlagSet) {
 		o.DropGroups = DefaultDropGroups()
 	}
 	fs.StringSliceVar(&o.DropGroups, "authentication-drop-groups", o.DropGroups,
-		"groups that nobody from outside has, by client certificate, OIDC or webhook, but for system:masters in client certificates of servers; "+
-			"\"prefix*\" for all that begin so, \"!group\" for one of these that stays. docs/authentication.md says what fewer give away")
+		"groups that are removed from external users (client certificates, OIDC, webhook), except system:masters in client certificates of servers; "+
+			"\"prefix*\" matches all groups with the prefix, \"!group\" excludes a group. See docs/authentication.md for the risks of a shorter list")
 }
 
 // AddFlags adds the flags of o to fs.
@@ -191,7 +181,7 @@ func (o *TokenOptions) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.ConfigFile, "authentication-config", o.ConfigFile,
 		"file with an AuthenticationConfiguration of apiserver.config.k8s.io: the OIDC issuers whose tokens are accepted; read again when it changes")
 	fs.StringVar(&o.WebhookConfigFile, "authentication-token-webhook-config-file", o.WebhookConfigFile,
-		"kubeconfig for a service that is asked, with a TokenReview, whose a bearer token is")
+		"kubeconfig of a service that authenticates bearer tokens by TokenReviews")
 	fs.StringSliceVar(&o.APIAudiences, "api-audiences", o.APIAudiences,
 		"audiences of this API, one of which a service account's token must have; those of --service-account-issuer by default")
 	fs.StringArrayVar(&o.ServiceAccounts.Issuers, "service-account-issuer", o.ServiceAccounts.Issuers,
@@ -200,10 +190,10 @@ func (o *TokenOptions) AddFlags(fs *pflag.FlagSet) {
 		"PEM file of keys, public or private, with which service accounts' tokens may be signed; besides the signing key; may be given several times, read again when it changes")
 }
 
-// Validate returns what is wrong with o, in the order of its fields.
+// Validate returns the errors in o.
 func (o *Options) Validate() []error {
 	errs := o.UserOptions.Validate()
-	if o.SigningKeyFile != "" && len(o.ServiceAccounts.KeyFiles) == 0 { // else it was done
+	if o.SigningKeyFile != "" && len(o.ServiceAccounts.KeyFiles) == 0 { // otherwise they have been validated
 		errs = append(errs, o.ServiceAccounts.validateIssuers()...)
 	}
 	if o.MaxTokenLifetime != 0 && o.MaxTokenLifetime < minServiceAccountLifetime {
@@ -212,26 +202,25 @@ func (o *Options) Validate() []error {
 	return errs
 }
 
-// Validate returns what is wrong with o, in the order of its fields.
+// Validate returns the errors in o.
 func (o *UserOptions) Validate() []error {
 	return slices.Concat(o.ClientCertificateOptions.Validate(), o.TokenOptions.Validate(), o.Workspaces.Validate())
 }
 
-// Validate returns what is wrong with o.
+// Validate returns the errors in o.
 func (o *ClientCertificateOptions) Validate() []error {
 	if o.ClientCAFile == "" {
-		return []error{errors.New("--client-ca-file is required: nobody could authenticate without it")}
+		return []error{errors.New("--client-ca-file is required: no user could authenticate without it")}
 	}
 	return nil
 }
 
-// Validate returns what is wrong with o, in the order of its fields.
+// Validate returns the errors in o.
 func (o *TokenOptions) Validate() []error {
-	var errs []error
-	if len(o.ServiceAccounts.KeyFiles) > 0 {
-		errs = append(errs, o.ServiceAccounts.validateIssuers()...)
+	if len(o.ServiceAccounts.KeyFiles) == 0 {
+		return nil
 	}
-	return errs
+	return o.ServiceAccounts.validateIssuers()
 }
 
 func (o *ServiceAccountOptions) validateIssuers() []error {
@@ -257,7 +246,7 @@ func checkIssuer(issuer string) error {
 	return nil
 }
 
-// Warnings returns what a shard lacks without flags that are optional.
+// Warnings returns the consequences of unset optional flags of a shard.
 func (o *Options) Warnings() []string {
 	var warnings []string
 	if o.SigningKeyFile == "" {
@@ -272,7 +261,7 @@ func (o *Options) Warnings() []string {
 	return append(warnings, o.warnings()...)
 }
 
-// Warnings returns what a front-proxy lacks without flags that are optional.
+// Warnings returns the consequences of unset optional flags of a front-proxy.
 func (o *UserOptions) Warnings() []string {
 	var warnings []string
 	if len(o.ServiceAccounts.KeyFiles) == 0 {
@@ -285,12 +274,11 @@ const noKeyFiles = "--service-account-key-file is not set: tokens of service acc
 
 func (o *UserOptions) warnings() []string {
 	if o.DevTokens {
-		return []string{"--dev-tokens is set: the tokens of the development cluster are accepted, which every person knows"}
+		return []string{"--dev-tokens is set: the tokens of the development cluster are accepted, which are public"}
 	}
 	return nil
 }
 
-// audiences are those of the API.
 func (o *TokenOptions) audiences() []string {
 	if len(o.APIAudiences) > 0 {
 		return o.APIAudiences
@@ -298,7 +286,7 @@ func (o *TokenOptions) audiences() []string {
 	return o.ServiceAccounts.Issuers
 }
 
-// verificationKeyFiles are the files of the keys that tokens may be signed with.
+// verificationKeyFiles are the files of the keys that may have signed tokens.
 func (o *Options) verificationKeyFiles() []string {
 	if o.SigningKeyFile == "" {
 		return o.ServiceAccounts.KeyFiles

@@ -26,27 +26,24 @@ import (
 )
 
 const (
-	// providerCacheTTL is for how long a token of an OIDC issuer is not verified
-	// again, as in kube-apiserver.
+	// providerCacheTTL is the lifetime of a verified token in the cache, as in kube-apiserver.
 	providerCacheTTL = 10 * time.Second
-	// providerTimeout is how long the issuers of a new configuration may take
-	// to answer before the old one is kept for the time being.
+	// providerTimeout limits the time until the issuers of a new configuration respond. Then the old one remains in use.
 	providerTimeout = 30 * time.Second
 	providerPoll    = 50 * time.Millisecond
 
 	configurationName = "authentication-config"
 )
 
-// configurations decodes AuthenticationConfigurations, strictly.
+// configurations decodes AuthenticationConfigurations strictly.
 var configurations = func() serializer.CodecFactory {
 	scheme := runtime.NewScheme()
 	install.Install(scheme)
 	return serializer.NewCodecFactory(scheme, serializer.EnableStrict)
 }()
 
-// providers knows the tokens of the OIDC issuers that a file names. It follows
-// the file: a new configuration takes over once all its issuers have answered,
-// and one that cannot be used changes nothing.
+// providers authenticates tokens of the OIDC issuers in a file. A changed configuration is used once all its
+// issuers have responded; an invalid one is ignored.
 type providers struct {
 	file       string
 	disallowed []string
@@ -56,19 +53,19 @@ type providers struct {
 	watched *watchedFiles
 	initial *apiserver.AuthenticationConfiguration
 	current atomic.Pointer[generation]
-	// previous is what requests in flight may still use.
+	// previous may still be used by requests in flight.
 	previous *generation
 }
 
-// generation is what knows the tokens of one version of the configuration.
+// generation authenticates tokens by one version of the configuration.
 type generation struct {
 	tokens authenticator.Token
-	// healthy says which issuer has not answered yet.
+	// healthy returns an error if an issuer has not responded yet.
 	healthy func() error
 	end     context.CancelFunc
 }
 
-// newProviders reads the file, but asks nobody yet.
+// newProviders reads the file without contacting issuers.
 func newProviders(file string, disallowed []string, audiences authenticator.Audiences, reloads *prometheus.CounterVec) (*providers, error) {
 	p := &providers{file: file, disallowed: disallowed, audiences: audiences, compiler: authenticationcel.NewDefaultCompiler()}
 	p.watched = newWatchedFiles(configurationName, []string{file}, reloads, p.load)
@@ -77,7 +74,6 @@ func newProviders(file string, disallowed []string, audiences authenticator.Audi
 	return p, err
 }
 
-// AuthenticateToken implements authenticator.Token.
 func (p *providers) AuthenticateToken(ctx context.Context, token string) (*authenticator.Response, bool, error) {
 	current := p.current.Load()
 	if current == nil {
@@ -89,7 +85,7 @@ func (p *providers) AuthenticateToken(ctx context.Context, token string) (*authe
 func (p *providers) run(ctx context.Context) {
 	first, err := p.build(ctx, p.initial)
 	if err != nil { // New has validated it
-		klog.FromContext(ctx).Error(err, "No tokens of OIDC issuers are accepted", "file", p.file)
+		klog.FromContext(ctx).Error(err, "Failed to start OIDC authentication, rejecting all tokens of OIDC issuers", "file", p.file)
 	} else {
 		p.current.Store(first)
 	}
@@ -101,8 +97,7 @@ func (p *providers) run(ctx context.Context) {
 	}
 }
 
-// load lets the present file's configuration take over once all its issuers
-// have answered.
+// load replaces the configuration by that of the file once all its issuers have responded.
 func (p *providers) load(ctx context.Context) error {
 	config, err := p.read()
 	if err != nil {
@@ -119,7 +114,7 @@ func (p *providers) load(ctx context.Context) error {
 	})
 	if err != nil {
 		next.end()
-		return fmt.Errorf("not all issuers of the new configuration answer, %w: %w", errAgain, errors.Join(unhealthy, err))
+		return fmt.Errorf("not all issuers of the new configuration respond, %w: %w", errAgain, errors.Join(unhealthy, err))
 	}
 	if p.previous != nil {
 		p.previous.end()
@@ -128,14 +123,13 @@ func (p *providers) load(ctx context.Context) error {
 	return nil
 }
 
-// read reads and validates the file.
 func (p *providers) read() (*apiserver.AuthenticationConfiguration, error) {
 	content, err := os.ReadFile(p.file)
 	if err != nil {
 		return nil, err
 	}
 	if len(strings.TrimSpace(string(content))) == 0 {
-		return nil, fmt.Errorf("%s is empty: it must hold an AuthenticationConfiguration of apiserver.config.k8s.io/v1", p.file)
+		return nil, fmt.Errorf("%s is empty: it must contain an AuthenticationConfiguration of apiserver.config.k8s.io/v1", p.file)
 	}
 	obj, err := runtime.Decode(configurations.UniversalDecoder(), content)
 	if err != nil {
@@ -143,7 +137,7 @@ func (p *providers) read() (*apiserver.AuthenticationConfiguration, error) {
 	}
 	config, ok := obj.(*apiserver.AuthenticationConfiguration)
 	if !ok {
-		return nil, fmt.Errorf("%s holds a %T and no AuthenticationConfiguration", p.file, obj)
+		return nil, fmt.Errorf("%s contains a %T instead of an AuthenticationConfiguration", p.file, obj)
 	}
 	if err := validation.ValidateAuthenticationConfiguration(p.compiler, config, p.disallowed).ToAggregate(); err != nil {
 		return nil, fmt.Errorf("%s: %w", p.file, err)
@@ -154,7 +148,7 @@ func (p *providers) read() (*apiserver.AuthenticationConfiguration, error) {
 	return config, nil
 }
 
-// checkReserved refuses what is decided here and not by configuration.
+// checkReserved rejects configuration of settings that are fixed here.
 func checkReserved(config *apiserver.AuthenticationConfiguration) error {
 	if config.Anonymous != nil {
 		return errors.New("anonymous: remove it, anonymous requests reach the health probes and nothing else")
@@ -162,24 +156,23 @@ func checkReserved(config *apiserver.AuthenticationConfiguration) error {
 	for i, provider := range config.JWT {
 		for _, extra := range provider.ClaimMappings.Extra {
 			if isReservedExtra(extra.Key) {
-				return fmt.Errorf("jwt[%d].claimMappings.extra: the key %q is reserved: servers decide by it", i, extra.Key)
+				return fmt.Errorf("jwt[%d].claimMappings.extra: the key %q is reserved because servers use it for authorization", i, extra.Key)
 			}
 		}
 	}
 	return nil
 }
 
-// ownDomain is that of the extra attributes by which servers decide.
+// ownDomain is the domain of extra attributes that servers use for authorization.
 const ownDomain = "kcp.io"
 
-// isReservedExtra reports whether servers decide by an extra attribute.
+// isReservedExtra reports whether servers use an extra attribute for authorization.
 func isReservedExtra(key string) bool {
 	domain, _, _ := strings.Cut(key, "/")
 	return domain == ownDomain || strings.HasSuffix(domain, "."+ownDomain)
 }
 
-// build makes what knows the tokens of the configured issuers. It starts to ask
-// the issuers, and ends with ctx or when the generation is ended.
+// build starts to contact the issuers. It ends with ctx or with generation.end.
 func (p *providers) build(ctx context.Context, config *apiserver.AuthenticationConfiguration) (*generation, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	known := make([]authenticator.Token, 0, len(config.JWT))

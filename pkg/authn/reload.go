@@ -12,30 +12,29 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apiserver/pkg/util/filesystem"
 	"k8s.io/klog/v2"
+
+	"github.com/shardplane/shardplane/pkg/instruments"
 )
 
-// pollInterval is how often files are looked at where nothing has announced a
-// change, as in kube-apiserver.
+// pollInterval is the interval at which files are checked without a notification, as in kube-apiserver.
 const pollInterval = time.Minute
 
-// errAgain is in errors after which the same content may be of use later.
-var errAgain = errors.New("it is tried again within a minute")
+// errAgain is wrapped by errors after which the same content is loaded again.
+var errAgain = errors.New("it is retried within a minute")
 
-// watchedFiles calls load whenever the content of files has changed. What load
-// loaded before stays in use when it fails, which is logged and counted; it is
-// called again with every change.
+// watchedFiles calls load when the content of files has changed. If load fails, the error is logged and
+// counted, and the previous content remains in use.
 type watchedFiles struct {
-	name  string
-	files []string
-	load  func(ctx context.Context) error
-	// reloads counts them.
+	name    string
+	files   []string
+	load    func(ctx context.Context) error
 	reloads *prometheus.CounterVec
 
 	mu   sync.Mutex
 	seen [sha256.Size]byte
 }
 
-// newWatchedFiles takes what the files hold now for loaded.
+// newWatchedFiles assumes that the current content is loaded.
 func newWatchedFiles(name string, files []string, reloads *prometheus.CounterVec, load func(ctx context.Context) error) *watchedFiles {
 	return &watchedFiles{name: name, files: files, load: load, reloads: reloads, seen: digest(files)}
 }
@@ -65,15 +64,14 @@ func (w *watchedFiles) check(ctx context.Context) {
 			w.seen = [sha256.Size]byte{}
 		}
 		w.reloads.WithLabelValues(w.name, "failure").Inc()
-		logger.Error(err, "A changed file for authentication cannot be used; what it held before stays in use")
+		logger.Error(err, "Failed to reload a file for authentication, using the previous content")
 	default:
 		w.reloads.WithLabelValues(w.name, "success").Inc()
 		logger.Info("Reloaded a file for authentication")
 	}
 }
 
-// digest identifies the content of files; a file that cannot be read differs
-// from any that can.
+// digest identifies the content of files. A file that cannot be read differs from any that can.
 func digest(files []string) (sum [sha256.Size]byte) {
 	h := sha256.New()
 	for _, file := range files {
@@ -83,4 +81,11 @@ func digest(files []string) (sum [sha256.Size]byte) {
 	}
 	h.Sum(sum[:0])
 	return sum
+}
+
+func newReloads(registerer prometheus.Registerer) *prometheus.CounterVec {
+	return instruments.Register(registerer, prometheus.NewCounterVec(prometheus.CounterOpts{
+		Namespace: "shardplane", Subsystem: "authentication", Name: "reloads_total",
+		Help: "[ALPHA] Reloads of changed authentication files, by content and result: success, or failure (the previous content remains in use).",
+	}, []string{"what", "result"}))
 }

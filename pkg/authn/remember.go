@@ -11,17 +11,13 @@ import (
 )
 
 const (
-	// rememberFor bounds for how long a certificate is not verified again.
-	rememberFor = time.Minute
-	// rememberAtMost bounds how many certificates are remembered.
+	// rememberFor and rememberAtMost limit the time and the number of cached verifications.
+	rememberFor    = time.Minute
 	rememberAtMost = 4096
 )
 
-// remembering authenticates by the client certificate of a request as verify does.
-// A certificate that was valid a moment ago, for the same CAs, is not verified
-// again, nor is its owner read from it: that costs an elliptic curve operation and
-// a digest, and connections bring the same certificate with every request.
-// Failures are not remembered.
+// remembering caches successful authentications by client certificate, because a verification costs an
+// elliptic curve operation and a digest, and all requests of a connection have the same certificate.
 type remembering struct {
 	verify  authenticator.Request
 	options x509request.VerifyOptionFunc
@@ -30,15 +26,15 @@ type remembering struct {
 	valid map[verified]answer
 }
 
-// answer is what verify said, which holds until then. Nobody may change it.
+// answer is an immutable cached response, valid until the given time.
 type answer struct {
 	*authenticator.Response
 
 	until time.Time
 }
 
-// verified identifies a verification. The TLS stack gives the requests of a
-// connection the same certificate object, which the key keeps alive.
+// verified is the key of a verification. The TLS stack uses the same certificate object for all requests of a
+// connection.
 type verified struct {
 	leaf  *x509.Certificate
 	roots *x509.CertPool
@@ -48,7 +44,6 @@ func newRemembering(verify authenticator.Request, options x509request.VerifyOpti
 	return &remembering{verify: verify, options: options, valid: map[verified]answer{}}
 }
 
-// AuthenticateRequest implements authenticator.Request.
 func (c *remembering) AuthenticateRequest(r *http.Request) (*authenticator.Response, bool, error) {
 	if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
 		return nil, false, nil
@@ -83,7 +78,7 @@ func (c *remembering) AuthenticateRequest(r *http.Request) (*authenticator.Respo
 	return response, true, nil
 }
 
-// anybody is who passes a verification of which only the success matters.
+// anybody is used if only the success of a verification matters.
 var anybody = authenticator.RequestFunc(func(*http.Request) (*authenticator.Response, bool, error) {
 	return &authenticator.Response{}, true, nil
 })

@@ -24,8 +24,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/webhooktransport"
 )
 
-// tokens returns what knows bearer tokens, or nil where no kind of them is
-// accepted. The cheap ones come first, the one that asks a service last.
+// tokens returns the authenticator of bearer tokens, or nil if no tokens are accepted. The webhook comes last
+// because it is the most expensive.
 func (a *Authentication) tokens() (authenticator.Token, error) {
 	var known []authenticator.Token
 	if a.options.DevTokens {
@@ -64,8 +64,7 @@ func (a *Authentication) tokens() (authenticator.Token, error) {
 	return group.NewTokenGroupAdder(wellFormedTokens(tokenunion.New(known...)), []string{user.AllAuthenticated}), nil
 }
 
-// serviceAccounts returns what knows the tokens of service accounts, or nil,
-// and sets the issuer.
+// serviceAccounts returns the authenticator of service account tokens, or nil, and sets a.Issuer.
 func (a *Authentication) serviceAccounts() (authenticator.Token, error) {
 	o := &a.options
 	if o.SigningKeyFile != "" {
@@ -90,8 +89,8 @@ func (a *Authentication) serviceAccounts() (authenticator.Token, error) {
 	return accounts, nil
 }
 
-// webhook returns what asks a service whose a token is. Only what it knows, and
-// what it knows not to be, is kept: failures are asked again.
+// webhook returns the authenticator that sends TokenReviews. Accepted and rejected tokens are cached,
+// failures are not.
 func (a *Authentication) webhook() (authenticator.Token, error) {
 	config, err := webhookutil.LoadKubeconfig(a.options.WebhookConfigFile, nil)
 	if err != nil {
@@ -111,15 +110,14 @@ func (a *Authentication) webhook() (authenticator.Token, error) {
 	return tokencache.New(reviewer, false, a.options.WebhookCacheTTL, a.options.WebhookCacheTTL), nil
 }
 
-// fromOutside refuses users of other systems whose names mean somebody here. A
-// cluster that is asked about a token answers with the name of one of its own
-// service accounts, which is that of others in every logical cluster. Users of
-// other systems have no privileged groups, at whichever server they are.
+// fromOutside rejects users of external systems with reserved names and attributes. For example, an external
+// cluster could return the name of one of its own service accounts, which would be the account of that name
+// in every logical cluster. Privileged groups are removed.
 func fromOutside(next authenticator.Token, groups GroupFilter) authenticator.Token {
 	return authenticator.TokenFunc(func(ctx context.Context, token string) (*authenticator.Response, bool, error) {
 		response, ok, err := next.AuthenticateToken(ctx, token)
 		if err != nil && ctx.Value(reviewing{}) != nil {
-			klog.FromContext(ctx).V(2).Info("A token could not be reviewed", "err", err)
+			klog.FromContext(ctx).V(2).Info("Failed to review a token", "err", err)
 			err = errOutside
 		}
 		if err != nil || !ok {
@@ -128,22 +126,22 @@ func fromOutside(next authenticator.Token, groups GroupFilter) authenticator.Tok
 		if name := response.User.GetName(); strings.HasPrefix(name, request.ReservedPrefix) {
 			return nil, false, fmt.Errorf("the user name %q is reserved: let the issuer, or its claim mappings, give names that do not start with %q", name, request.ReservedPrefix)
 		}
-		who := response.User
-		for key := range who.GetExtra() {
-			if isReservedExtra(key) && key != request.ExtraScopes { // which only takes away
-				return nil, false, fmt.Errorf("the extra attribute %q of user %q is reserved, because servers decide by it: let the service that reviews tokens leave it out", key, who.GetName())
+		u := response.User
+		for key := range u.GetExtra() {
+			if isReservedExtra(key) && key != request.ExtraScopes { // scopes only restrict
+				return nil, false, fmt.Errorf("the extra attribute %q of user %q is reserved because servers use it for authorization: let the token review service omit it", key, u.GetName())
 			}
 		}
 		return withGroups(response, groups), true, nil
 	})
 }
 
-// webhookBackoff is short: a client waits for the answer.
+// webhookBackoff is short because a client waits for the response.
 var webhookBackoff = wait.Backoff{Duration: 200 * time.Millisecond, Factor: 1.5, Jitter: 0.2, Steps: 4}
 
-// Reviewer answers TokenReviews, or is nil where no tokens are accepted. In a
-// logical cluster it knows the service accounts of that logical cluster only:
-// whoever asks takes the name of another's for one of its own.
+// Reviewer returns the authenticator for TokenReviews, or nil if no tokens are accepted. In a logical cluster
+// it accepts only service accounts of that logical cluster, because the client would take another one for its
+// own account of the same name.
 func (a *Authentication) Reviewer() authenticator.Token {
 	if a.Tokens == nil {
 		return nil
@@ -161,11 +159,26 @@ func (a *Authentication) Reviewer() authenticator.Token {
 	})
 }
 
-// reviewing marks the context of a token whose review somebody is told: errors of
-// issuers and webhooks say where these are.
+// reviewing marks the context of a TokenReview, whose errors must not disclose addresses of issuers and
+// webhooks.
 type reviewing struct{}
 
 var (
 	errForeignAccount = errors.New("the token is of a service account of another logical cluster")
-	errOutside        = errors.New("an issuer or webhook of the operator has not accepted the token; the server's log says why, from -v=2 on")
+	errOutside        = errors.New("an issuer or webhook of the operator has not accepted the token; see the log of the server at -v=2")
 )
+
+// devUsers is the number of ordinary users in the development cluster.
+const devUsers = 5
+
+// DevTokens returns the bearer tokens of the development cluster: user-N-token for user-N in group team-N,
+// and admin-token for a member of system:masters.
+func DevTokens() map[string]*user.DefaultInfo {
+	tokens := make(map[string]*user.DefaultInfo, devUsers+1)
+	for n := 1; n <= devUsers; n++ {
+		name := fmt.Sprintf("user-%d", n)
+		tokens[name+"-token"] = &user.DefaultInfo{Name: name, UID: name, Groups: []string{fmt.Sprintf("team-%d", n)}}
+	}
+	tokens["admin-token"] = &user.DefaultInfo{Name: "admin", UID: "admin", Groups: []string{user.SystemPrivilegedGroup}}
+	return tokens
+}

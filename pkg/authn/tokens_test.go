@@ -39,22 +39,22 @@ import (
 )
 
 const (
-	// poll is how often tests look at what is to happen.
+	// poll is the interval at which tests check conditions.
 	poll        = 10 * time.Millisecond
 	testTimeout = 20 * time.Second
 )
 
-// issuer is an OIDC provider of its own, over TLS.
+// issuer is an OIDC provider over TLS.
 type issuer struct {
 	*httptest.Server
 	key *ecdsa.PrivateKey
-	// keys is how many it has had.
+	// keys is the number of keys so far.
 	keys int
-	// asked gets who waits for answers, which are given when answers is closed.
+	// asked receives waiting requests, which are answered when answers is closed.
 	asked, answers chan struct{}
 }
 
-// silent makes an issuer that answers nobody before answers is closed.
+// silent returns an issuer that does not respond before answers is closed.
 func silent(t *testing.T) *issuer {
 	t.Helper()
 	i := newIssuer(t)
@@ -92,7 +92,7 @@ func newIssuer(t *testing.T) *issuer {
 	return i
 }
 
-// rotate replaces the issuer's key, while nobody asks for it.
+// rotate replaces the key of the issuer.
 func (i *issuer) rotate(t *testing.T) {
 	t.Helper()
 	var err error
@@ -108,7 +108,6 @@ func (i *issuer) token(t *testing.T, claims map[string]any) string {
 	return i.signed(t, jose.SigningKey{Algorithm: jose.ES256, Key: jose.JSONWebKey{Key: i.key, KeyID: i.keyID()}}, claims)
 }
 
-// signed returns a token that is signed with any key.
 func (i *issuer) signed(t *testing.T, key jose.SigningKey, claims map[string]any) string {
 	t.Helper()
 	signer, err := jose.NewSigner(key, nil)
@@ -120,7 +119,6 @@ func (i *issuer) signed(t *testing.T, key jose.SigningKey, claims map[string]any
 	return token
 }
 
-// configuration returns an AuthenticationConfiguration for the issuer.
 func (i *issuer) configuration(prefix, more string) string {
 	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: i.Certificate().Raw})
 	return fmt.Sprintf(`
@@ -138,7 +136,7 @@ jwt:
 %s`, i.URL, strings.ReplaceAll(strings.TrimSpace(string(ca)), "\n", "\n      "), prefix, prefix, more)
 }
 
-// running returns the authentication of options while it runs.
+// running returns the authentication and runs it.
 func running(t *testing.T, o authn.Options, from authn.Sources) *authn.Authentication {
 	t.Helper()
 	a, err := authn.New(o, from)
@@ -153,7 +151,6 @@ func running(t *testing.T, o authn.Options, from authn.Sources) *authn.Authentic
 	return a
 }
 
-// whose returns the user and the groups that a token is for.
 func whose(t *testing.T, a *authn.Authentication, token string) (string, []string) {
 	t.Helper()
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/api", http.NoBody)
@@ -215,7 +212,7 @@ func TestOIDC(t *testing.T) {
 		former := provider.token(t, map[string]any{"sub": "former"})
 		provider.rotate(t)
 		joe := provider.token(t, map[string]any{"sub": "joe"})
-		// The first question may still get the answer to one that has just ended, and is answered before its keys are the ones in use.
+		// The first request may still get the result of a fetch that started before the rotation.
 		eventually(t, "it has not said for how long its keys are good, so it is asked again", func() bool { name, _ := whose(t, a, joe); return name == "oidc:joe" })
 		eventually(t, "what is signed with a key that it no longer has is refused", func() bool { name, _ := whose(t, a, former); return name == "" })
 		jane = provider.token(t, map[string]any{"groups": []string{"devs"}})
@@ -348,7 +345,7 @@ users: [{name: u, user: {}}]
 	for _, reserved := range []string{`authorization.kcp.io/warrant={"groups":["system:masters"]}`, "authentication.kcp.io/cluster-name=root"} {
 		_, ok, err := a.Tokens.AuthenticateToken(t.Context(), "as "+reserved)
 		require.False(t, ok)
-		require.ErrorContains(t, err, "because servers decide by it")
+		require.ErrorContains(t, err, "because servers use it for authorization")
 	}
 	for _, malformed := range []string{` jane`, "jane\t", `Authorization.KCP.io/warrant={"groups":["system:masters"]}`, "example.com/team= blue"} {
 		_, ok, err := a.Tokens.AuthenticateToken(t.Context(), "as "+malformed)
@@ -363,14 +360,14 @@ users: [{name: u, user: {}}]
 	name, _ = whose(t, a, "another")
 	require.Empty(t, name)
 	_, _, err = a.Reviewer().AuthenticateToken(t.Context(), "reviewed")
-	require.ErrorContains(t, err, "the server's log says why")
+	require.ErrorContains(t, err, "see the log of the server")
 	require.NotContains(t, err.Error(), "broken", "whoever reviews a token need not know what the service said")
 	require.NotContains(t, err.Error(), server.Listener.Addr().String(), "nor where it is")
 	broken.Store(false)
 	var log strings.Builder
 	verbose := klog.NewContext(t.Context(), funcr.New(func(_, args string) { log.WriteString(args) }, funcr.Options{Verbosity: 10}))
 	forgets := o
-	forgets.WebhookCacheTTL = 0 // the cache takes the test's log away
+	forgets.WebhookCacheTTL = 0 // the cache hides the test's log
 	_, _, err = running(t, forgets, authn.Sources{}).Tokens.AuthenticateToken(verbose, "as a-token-for-nobody's-log")
 	require.NoError(t, err)
 	require.NotContains(t, log.String(), "for-nobody's-log")
@@ -420,8 +417,7 @@ func TestOptions(t *testing.T) {
 	require.Len(t, o.Validate(), 4)
 }
 
-// TestReviewer holds whose tokens a review in a logical cluster knows, by the
-// logical clusters that their service accounts claim.
+// TestReviewer checks that a review in a logical cluster accepts only its own service accounts.
 func TestReviewer(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {

@@ -18,18 +18,16 @@ import (
 )
 
 const (
-	// configurationTimeout is how long a token waits for the configurations of a new logical
-	// cluster to become known here, and configurationPoll how often these are looked up.
+	// configurationTimeout limits the time that a token waits for the configurations of a new logical cluster, and
+	// configurationPoll is the interval of the lookups.
 	configurationTimeout = 3 * time.Second
 	configurationPoll    = 20 * time.Millisecond
+
+	// NewFor is the age up to which some servers may not have all configurations of a logical cluster yet.
+	NewFor = 10 * time.Second
 )
 
-// NewFor is how long after its birth a logical cluster may have configurations of which some
-// server does not know yet.
-const NewFor = 10 * time.Second
-
-// ofWorkspaces returns what knows tokens of the issuers that tenants name, or nil where none of
-// them is accepted.
+// ofWorkspaces returns the authenticator for issuers of tenants, or nil if it is disabled.
 func (a *Authentication) ofWorkspaces() (authenticator.Token, error) {
 	if !a.options.Workspaces.Enabled || a.from.Workspace == nil {
 		return nil, nil
@@ -53,7 +51,7 @@ func (a *Authentication) ofWorkspaces() (authenticator.Token, error) {
 		}
 		w := a.from.Workspace(ctx)
 		if w.Incomplete {
-			// What is missing then, or comes later, is found by the next request.
+			// Configurations that arrive later are used by the next request.
 			_ = wait.PollUntilContextTimeout(ctx, configurationPoll, configurationTimeout, false, func(ctx context.Context) (bool, error) {
 				w = a.from.Workspace(ctx)
 				return !w.Incomplete, nil
@@ -70,18 +68,18 @@ func (a *Authentication) ofWorkspaces() (authenticator.Token, error) {
 	})), nil
 }
 
-// confined returns a user whom a tenant has named, as somebody in a logical cluster and nowhere
-// else, and without what only the installation says of users.
-func confined(who user.Info, cluster logicalcluster.Name, groups GroupFilter) (*authenticator.Response, bool, error) {
-	if strings.HasPrefix(who.GetName(), request.ReservedPrefix) {
-		return nil, false, fmt.Errorf("the user name %q is reserved: let the claim mappings give names that do not start with %q", who.GetName(), request.ReservedPrefix)
+// confined restricts a user of a tenant's issuer to a logical cluster, and removes attributes that only the
+// installation may set.
+func confined(u user.Info, cluster logicalcluster.Name, groups GroupFilter) (*authenticator.Response, bool, error) {
+	if strings.HasPrefix(u.GetName(), request.ReservedPrefix) {
+		return nil, false, fmt.Errorf("the user name %q is reserved: let the claim mappings give names that do not start with %q", u.GetName(), request.ReservedPrefix)
 	}
 	in := &user.DefaultInfo{
-		Name: who.GetName(), UID: who.GetUID(),
-		Groups: slices.DeleteFunc(groups.Filter(who.GetGroups()), func(group string) bool { return strings.HasPrefix(group, request.ReservedPrefix) }),
+		Name: u.GetName(), UID: u.GetUID(),
+		Groups: slices.DeleteFunc(groups.Filter(u.GetGroups()), func(group string) bool { return strings.HasPrefix(group, request.ReservedPrefix) }),
 		Extra:  map[string][]string{},
 	}
-	for key, values := range who.GetExtra() {
+	for key, values := range u.GetExtra() {
 		if !strings.Contains(key, ownDomain) {
 			in.Extra[key] = values
 		}

@@ -24,7 +24,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// entry returns what a tenant says of the issuer.
+// entry returns the configuration of the issuer.
 func (i *issuer) entry(prefix string) tenancyv1alpha1.JWTAuthenticator {
 	return tenancyv1alpha1.JWTAuthenticator{
 		Issuer: tenancyv1alpha1.Issuer{
@@ -103,7 +103,6 @@ func (w *tenants) told(part string) bool {
 	return strings.Contains(strings.Join(w.faults, "\n"), part)
 }
 
-// whose returns the user of a token in a logical cluster.
 func (w *tenants) whose(cluster logicalcluster.Name, token string) (user.Info, error) {
 	w.t.Helper()
 	r := httptest.NewRequestWithContext(request.WithClusterName(w.t.Context(), cluster), http.MethodGet, "/api", http.NoBody)
@@ -124,8 +123,8 @@ func (w *tenants) knows(cluster logicalcluster.Name, token string) string {
 	return who.GetName()
 }
 
-// TestWorkspaceUsers: who is named by a workspace's issuer is somebody in that workspace, on the
-// first try, and nobody in others.
+// TestWorkspaceUsers checks that users of a workspace's issuer are authenticated in that workspace, on the
+// first request, and in no other.
 func TestWorkspaceUsers(t *testing.T) {
 	t.Parallel()
 	provider, w := newIssuer(t), newTenants(t)
@@ -165,8 +164,7 @@ func TestWorkspaceUsers(t *testing.T) {
 	require.Empty(t, off.knows("team", jane))
 }
 
-// TestWorkspaceUsersAreConfined: nothing that a tenant's issuer says makes a user one of the
-// installation's.
+// TestWorkspaceUsersAreConfined checks that a tenant's issuer cannot return users of the installation.
 func TestWorkspaceUsersAreConfined(t *testing.T) {
 	t.Parallel()
 	provider, w := newIssuer(t), newTenants(t)
@@ -194,11 +192,10 @@ func TestWorkspaceUsersAreConfined(t *testing.T) {
 	entry.ClaimMappings.Extra = []tenancyv1alpha1.ExtraMapping{{Key: "example.com/again", ValueExpression: "claims.groups"}}
 	w.say("team", entry)
 	_, err = w.whose("team", provider.token(t, map[string]any{"groups": slices.Repeat([]string{strings.Repeat("x", 1000)}, 40)}))
-	require.ErrorContains(t, err, "have 80021 bytes and may have 65536")
+	require.ErrorContains(t, err, "have 80021 bytes, at most 65536 allowed")
 }
 
-// TestWorkspaceIssuers: issuers change their keys and entries their rules, and what a tenant
-// says of them is wrong.
+// TestWorkspaceIssuers checks changes of keys and entries, and invalid configurations.
 func TestWorkspaceIssuers(t *testing.T) {
 	t.Parallel()
 	provider, w := newIssuer(t), newTenants(t)
@@ -227,7 +224,7 @@ func TestWorkspaceIssuers(t *testing.T) {
 		"33 rules and extra attributes": func(e *tenancyv1alpha1.JWTAuthenticator) {
 			e.UserValidationRules = make([]tenancyv1alpha1.UserValidationRule, 33)
 		},
-		"it is not the JSON of a document":    func(e *tenancyv1alpha1.JWTAuthenticator) { e.Issuer.DiscoveryURL = e.Issuer.URL + "/keys" },
+		"it must be JSON with a jwks_uri":     func(e *tenancyv1alpha1.JWTAuthenticator) { e.Issuer.DiscoveryURL = e.Issuer.URL + "/keys" },
 		"certificate signed by unknown autho": func(e *tenancyv1alpha1.JWTAuthenticator) { e.Issuer.CertificateAuthority = "" },
 	} {
 		entry := provider.entry("oidc:")
@@ -251,8 +248,8 @@ func TestWorkspaceIssuers(t *testing.T) {
 	require.ErrorContains(t, err, "--workspace-issuer-allowed-cidrs does not allow")
 }
 
-// TestDeadWorkspaceIssuer: an issuer that does not answer, and whose tokens fill all places of
-// its tenant, delays nobody else.
+// TestDeadWorkspaceIssuer checks that an issuer that does not respond, and whose tokens use all slots of its
+// tenant, delays no other tokens.
 func TestDeadWorkspaceIssuer(t *testing.T) {
 	t.Parallel()
 	dead, living, w := silent(t), newIssuer(t), newTenants(t)
@@ -277,7 +274,7 @@ func TestDeadWorkspaceIssuer(t *testing.T) {
 	require.Equal(t, "living:jane", w.knows("team", living.token(t, nil)))
 }
 
-// TestDeadIssuerBesideLivingOne is about one configuration with both.
+// TestDeadIssuerBesideLivingOne has both issuers in one configuration.
 func TestDeadIssuerBesideLivingOne(t *testing.T) {
 	t.Parallel()
 	dead, living, w := silent(t), newIssuer(t), newTenants(t)

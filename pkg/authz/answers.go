@@ -12,10 +12,10 @@ import (
 	"k8s.io/apimachinery/pkg/util/cache"
 )
 
-// maxAnswers is how many answers are remembered.
+// maxAnswers limits the cached answers.
 const maxAnswers = 10_000
 
-// Answers remembers what other servers say that users may do. It is safe for concurrent use.
+// Answers caches access reviews of other servers. It is safe for concurrent use.
 type Answers struct {
 	allowedFor, deniedFor time.Duration
 
@@ -23,21 +23,19 @@ type Answers struct {
 	asking singleflight.Group
 }
 
-// NewAnswers returns Answers that remembers what is allowed and what is denied for that long,
-// 0 for not at all.
+// NewAnswers returns Answers that caches reviews that allow or deny for the given times; 0 disables caching.
 func NewAnswers(allowedFor, deniedFor time.Duration) *Answers {
 	return &Answers{allowedFor: allowedFor, deniedFor: deniedFor, known: cache.NewLRUExpireCache(maxAnswers)}
 }
 
-// May answers a question about a user in the logical cluster of a server that where names. What is
-// not known is asked, once for all who have the same question at the same time; the context of
-// ask does not end with that of one of them.
+// May returns the answer to a review by the server where. If it is not cached, ask is called once for
+// concurrent equal reviews; its context does not end with any of the requests.
 func (a *Answers) May(ctx context.Context, where string, review *authorizationv1.SubjectAccessReview, ask func(context.Context) (bool, error)) (bool, error) {
 	text, err := json.Marshal(review.Spec)
 	if err != nil {
-		return false, fmt.Errorf("encoding the question what user %q may do: %w", review.Spec.User, err)
+		return false, fmt.Errorf("encoding the access review of user %q: %w", review.Spec.User, err)
 	}
-	// A digest, since users choose how long a question is, by the groups and names that they impersonate.
+	// A digest, because users control the size of a review by the groups and names that they impersonate.
 	sum := sha256.Sum256(append([]byte(where+"|"), text...))
 	key := string(sum[:])
 	if may, ok := a.known.Get(key); ok {

@@ -14,8 +14,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/authz"
 )
 
-// TestLongQuestions holds that what is remembered takes as much memory, whatever the users are called
-// that somebody impersonates, and that nobody gets the answer to another question.
+// TestLongQuestions checks that long user names do not take more memory, and that answers are not mixed up.
 func TestLongQuestions(t *testing.T) {
 	const many, long = 500, 64 << 10
 	heap := func() uint64 {

@@ -9,35 +9,31 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/authorization/path"
 
+	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// Config is what the rules need to know.
+// Config configures New.
 type Config struct {
-	// Options are the settings that a person gives.
 	Options Options
-	// Find is asked for the logical cluster of a request that would be allowed,
-	// and never before.
+	// Find is called only for requests that the rules would allow.
 	Find FindLogicalCluster
-	// Rules decides by roles and bindings, of the logical cluster, of the
-	// system and global ones.
+	// Rules authorizes by the roles and bindings of the logical cluster and of the system, and by global ones.
 	Rules authorizer.Authorizer
-	// MaximalPermission bounds what bound APIs allow; see
-	// WithMaximalPermission. Nil bounds nothing.
+	// MaximalPermission restricts access to bound APIs; may be nil. See WithMaximalPermission.
 	MaximalPermission MaximalPermission
-	// CatchUp waits for what may bound a request that was allowed before it was known, and
-	// reports whether there is something. Nil is that all is known.
+	// CatchUp waits for data that may restrict a request that has been allowed, and reports whether there is any; may
+	// be nil.
 	CatchUp func(ctx context.Context, a authorizer.Attributes) (bool, error)
-	// Views decide on requests through views; nil denies them.
+	// VirtualWorkspaces authorizes requests to virtual workspaces; nil denies them.
 	VirtualWorkspaces VirtualWorkspaces
-	// Metrics decides who may read the metrics of the process, beside administrators;
-	// nil is nobody.
+	// Metrics authorizes reads of the metrics of the process by users that are not administrators; may be nil.
 	Metrics authorizer.Authorizer
-	// Webhook is the external authorizer; nil leaves it out.
+	// Webhook is the external authorizer; may be nil.
 	Webhook authorizer.Authorizer
 }
 
-// New assembles the authorization chain of a shard. Its errors are by Unavailable.
+// New assembles the authorization chain of a shard. Its errors are converted by Unavailable.
 func New(c Config) (authorizer.Authorizer, error) {
 	open, err := path.NewAuthorizer(c.Options.AlwaysAllowPaths)
 	if err != nil {
@@ -53,7 +49,7 @@ func New(c Config) (authorizer.Authorizer, error) {
 	for _, step := range c.Options.Order {
 		switch step {
 		case StepPaths:
-			// Below a logical cluster they would tell everybody that it is there.
+			// In a logical cluster they would disclose that it exists.
 			chain = append(chain, OnProcess(open))
 		case StepGroups:
 			chain = append(chain, Privileged(c.Options.AlwaysAllowGroups...), WithoutCluster(Privileged(request.GroupAdmin)), Shards())
@@ -70,11 +66,11 @@ func New(c Config) (authorizer.Authorizer, error) {
 			return nil, fmt.Errorf("--authorization-order: %q is not one of %s", step, strings.Join(Steps(), ", "))
 		}
 	}
-	return withUnavailable(WithAdminGate(WithWildcardGate(WithImpersonationGuard(WithVirtualWorkspaces(entering(withCatchUp(FirstOf(chain...), c.CatchUp)), c.VirtualWorkspaces))))), nil
+	return withUnavailable(WithAdminGate(WithWildcardGate(WithImpersonationGuard(WithVirtualWorkspaces(notifyAuthorized(withCatchUp(FirstOf(chain...), c.CatchUp)), c.VirtualWorkspaces))))), nil
 }
 
-// withCatchUp asks next again about what it has allowed before something was known. To
-// impersonate somebody is no access to objects, which users and groups are not.
+// withCatchUp authorizes again if catchUp has found more data. Impersonation is exempt, because users and
+// groups are not objects.
 func withCatchUp(next authorizer.Authorizer, catchUp func(context.Context, authorizer.Attributes) (bool, error)) authorizer.Authorizer {
 	if catchUp == nil {
 		return next
@@ -94,9 +90,8 @@ func withCatchUp(next authorizer.Authorizer, catchUp func(context.Context, autho
 	})
 }
 
-// entering lets the server know of whom next allows anything that they have
-// entered the logical cluster, whoever of the chain has let them.
-func entering(next authorizer.Authorizer) authorizer.Authorizer {
+// notifyAuthorized records that a request has been authorized for the logical cluster, by whichever authorizer.
+func notifyAuthorized(next authorizer.Authorizer) authorizer.Authorizer {
 	return authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 		decision, reason, err := next.Authorize(ctx, a)
 		if decision == authorizer.DecisionAllow {
@@ -106,8 +101,8 @@ func entering(next authorizer.Authorizer) authorizer.Authorizer {
 	})
 }
 
-// explained asks rules about those whom next denies, not for a decision, but so
-// that the server knows whether they may enter, and so learn why.
+// explained calls rules if next denies a request. It ignores the decision, but rules record whether the user may access
+// the logical cluster and so see the reason.
 func explained(next, rules authorizer.Authorizer) authorizer.Authorizer {
 	return authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 		decision, reason, err := next.Authorize(ctx, a)
@@ -118,8 +113,7 @@ func explained(next, rules authorizer.Authorizer) authorizer.Authorizer {
 	})
 }
 
-// FirstOf asks authorizers in order until one allows or denies. Their reasons
-// are joined, so that the user learns all of them, each once.
+// FirstOf calls authorizers in order until one allows or denies. Otherwise it joins all reasons.
 func FirstOf(chain ...authorizer.Authorizer) authorizer.Authorizer {
 	return authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 		var reasons []string
@@ -137,5 +131,21 @@ func FirstOf(chain ...authorizer.Authorizer) authorizer.Authorizer {
 			}
 		}
 		return authorizer.DecisionNoOpinion, strings.Join(reasons, "\n"), errors.Join(errs...)
+	})
+}
+
+// Unavailable returns a 503 error with Retry-After if err is due to incomplete data, and otherwise err.
+func Unavailable(err error) error {
+	if !errors.Is(err, client.ErrIncomplete) {
+		return err
+	}
+	return request.Unavailable(err.Error())
+}
+
+// withUnavailable converts errors of next by Unavailable.
+func withUnavailable(next authorizer.Authorizer) authorizer.Authorizer {
+	return authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+		decision, reason, err := next.Authorize(ctx, a)
+		return decision, reason, Unavailable(err)
 	})
 }

@@ -23,12 +23,12 @@ import (
 
 const (
 	notPermitted = authz.NotPermittedReason
-	// nowhere stands for a path that leads to no logical cluster.
+	// nowhere is a path without a logical cluster.
 	nowhere = "root:nowhere"
 )
 
-// table is a stand-in for RBAC: what each name or group may do, in every
-// logical cluster. "access" lets it enter.
+// table is a stand-in for RBAC: the verbs of each user or group in every logical cluster. "access" grants
+// access to it.
 type table map[string][]string
 
 func (t table) authorizer() authorizer.Authorizer {
@@ -44,8 +44,7 @@ func (t table) authorizer() authorizer.Authorizer {
 	})
 }
 
-// find knows the logical clusters root, new, which is being initialized, and
-// closed, which requires groups.
+// find returns the logical clusters root, new, which is being initialized, and closed, which requires groups.
 func find(_ context.Context, name logicalcluster.Name) (*corev1alpha1.LogicalCluster, error) {
 	lc := &corev1alpha1.LogicalCluster{ObjectMeta: metav1.ObjectMeta{Name: "cluster"}}
 	lc.Status.Phase = corev1alpha1.LogicalClusterPhaseReady
@@ -91,9 +90,9 @@ type chainCase struct {
 	want       authorizer.Decision
 	wantReason string
 	wantErr    bool
-	// entered is set for who is denied something where it may enter.
+	// entered is true if access is authorized although the request is denied.
 	entered bool
-	// merged is set for what a front-proxy merges with the answers of other shards.
+	// merged is true if a front-proxy merges the responses of several shards.
 	merged bool
 }
 
@@ -200,7 +199,7 @@ func TestChain(t *testing.T) {
 	}
 }
 
-// TestUnavailable: what is not known yet is 503, whoever of the chain needs it.
+// TestUnavailable checks that incomplete data results in status 503 for all authorizers.
 func TestUnavailable(t *testing.T) {
 	incomplete := fmt.Errorf("%w: the cache server is away", client.ErrIncomplete)
 	for name, tc := range map[string]struct {
@@ -261,7 +260,7 @@ func TestOrder(t *testing.T) {
 	owner := chainCase{cluster: "root", user: "owner", want: authorizer.DecisionAllow}
 	owner.ask(t, newChain(t, func(c *authz.Config) { c.Webhook = denies }))
 
-	// The webhook decides, and rules that the owner may learn why.
+	// The webhook decides, but rules authorize access so that the owner sees the reason.
 	owner.want, owner.wantReason, owner.entered = authorizer.DecisionDeny, "says the webhook", true
 	owner.ask(t, newChain(t, func(c *authz.Config) {
 		c.Webhook, c.Options.Order = denies, []string{authz.StepGroups, authz.StepWebhook, authz.StepRBAC}
@@ -291,8 +290,8 @@ func TestMaximalPermission(t *testing.T) {
 	chainCase{cluster: "root", user: "stranger", want: authorizer.DecisionNoOpinion, wantReason: notPermitted}.ask(t, chain)
 }
 
-// TestCatchUp: what was allowed is asked again once what bounds it is known, also for those
-// of privileged groups; what was not allowed makes nobody wait.
+// TestCatchUp checks that allowed requests are authorized again after more data has arrived, also those of
+// privileged groups, and that denied requests do not wait.
 func TestCatchUp(t *testing.T) {
 	known, waits := false, 0
 	chain := newChain(t, func(c *authz.Config) {
@@ -342,8 +341,8 @@ func TestProtectedStatus(t *testing.T) {
 	require.Equal(t, authorizer.DecisionAllow, ask("owner", nil, "update", "example.com", "workspaces", "status"))
 }
 
-// TestAwaits holds who waits for a logical cluster that is not ready: its owner, and whom
-// rules let in already, in the groups that it requires.
+// TestAwaits checks which users wait for a logical cluster that is not ready: its owner and users with
+// access, in the required groups.
 func TestAwaits(t *testing.T) {
 	const account = "system:serviceaccount:default:ci"
 	home := map[string][]string{request.ExtraClusterName: {"parent"}}

@@ -16,31 +16,28 @@ import (
 	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
-// VerbAccess on the path / lets a user into a logical cluster.
+// VerbAccess on the path / grants access to a logical cluster.
 const VerbAccess = "access"
 
-// FindLogicalCluster returns the LogicalCluster of that name on this server, or
-// nil where there is none.
+// FindLogicalCluster returns a LogicalCluster on this server, or nil.
 type FindLogicalCluster func(ctx context.Context, name logicalcluster.Name) (*corev1alpha1.LogicalCluster, error)
 
-// NotPermitted begins the reason given to whom nothing is permitted in a logical
-// cluster, whether it exists or not.
+// NotPermitted is the prefix of NotPermittedReason.
 const NotPermitted = "workspace access not permitted"
 
-// NotPermittedReason is the whole reason, the same on all servers. It says all
-// that anybody may know: what can be the matter, and who can help.
+// NotPermittedReason is the reason for users without access to a logical cluster. It is the same on all
+// servers, and whether or not the logical cluster exists.
 const NotPermittedReason = NotPermitted + ": there is no such workspace, or its administrators have not given this user access to it"
 
-// WithWorkspaceContent asks next only about users who may enter the logical
-// cluster: those whom rules give the verb access on the path /, and its own
-// service accounts. While it is being initialized only administrators may. It
-// has no opinion on the others, and gives them the same reason whether the
-// logical cluster exists or not.
+// WithWorkspaceContent calls next only for users with access to the logical cluster: users to whom rules
+// grant the verb access on the path /, and its own service accounts. During initialization only
+// administrators have access. For other users it has no opinion, and returns the same reason whether or not
+// the logical cluster exists.
 func WithWorkspaceContent(next, rules authorizer.Authorizer, find FindLogicalCluster) authorizer.Authorizer {
 	return authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 		name, err := request.ClusterNameFrom(ctx)
 		if err != nil || a.GetUser() == nil {
-			return authorizer.DecisionNoOpinion, NotPermittedReason, nil //nolint:nilerr // without one logical cluster there is nothing to enter
+			return authorizer.DecisionNoOpinion, NotPermittedReason, nil //nolint:nilerr // without a logical cluster there is nothing to access
 		}
 		if isDeepReview(ctx) || isLifecycle(ctx, a.GetUser()) {
 			return next.Authorize(ctx, a)
@@ -48,9 +45,9 @@ func WithWorkspaceContent(next, rules authorizer.Authorizer, find FindLogicalClu
 		if request.IsSystem(name) {
 			return authorizer.DecisionNoOpinion, NotPermittedReason, nil
 		}
-		// Ask for rights first: a user without any must not cost a look-up, nor
-		// learn from the time it takes whether the logical cluster exists.
-		if permitted, err := mayEnter(ctx, rules, a.GetUser()); err != nil || !permitted {
+		// Check permissions first: a user without any must not cause a lookup, whose time would disclose
+		// whether the logical cluster exists.
+		if permitted, err := mayAccess(ctx, rules, a.GetUser()); err != nil || !permitted {
 			return authorizer.DecisionNoOpinion, NotPermittedReason, err
 		}
 		lc, err := find(ctx, name)
@@ -64,8 +61,8 @@ func WithWorkspaceContent(next, rules authorizer.Authorizer, find FindLogicalClu
 	})
 }
 
-// mayEnter reports whether u may enter the logical cluster of ctx, if it exists.
-func mayEnter(ctx context.Context, rules authorizer.Authorizer, u user.Info) (bool, error) {
+// mayAccess reports whether u has access to the logical cluster of ctx, if it exists.
+func mayAccess(ctx context.Context, rules authorizer.Authorizer, u user.Info) (bool, error) {
 	if identity.IsLocalServiceAccount(clusterName(ctx), u) {
 		return true, nil
 	}
@@ -76,16 +73,16 @@ func mayEnter(ctx context.Context, rules authorizer.Authorizer, u user.Info) (bo
 	return false, err
 }
 
-// Awaits reports whether u may enter a logical cluster when it is for users, which it is
-// not yet: its owner may, and whom rules give the verb access already.
+// Awaits reports whether u will have access to a logical cluster that is being created: its owner, and users
+// to whom rules grant the verb access already.
 func Awaits(ctx context.Context, rules authorizer.Authorizer, lc *corev1alpha1.LogicalCluster, u user.Info) bool {
 	if !identity.IsLocalServiceAccount(clusterName(ctx), u) && !isAdmitted(ctx, lc, u) {
 		return false
 	}
 	if IsOwner(lc, u) {
-		return true // the binding that says so may be on its way
+		return true // the binding of the owner may not exist yet
 	}
-	permitted, _ := mayEnter(ctx, rules, u)
+	permitted, _ := mayAccess(ctx, rules, u)
 	return permitted
 }
 
@@ -99,17 +96,16 @@ func IsOwner(lc *corev1alpha1.LogicalCluster, u user.Info) bool {
 	return err == nil && owner != "" && slices.ContainsFunc(identity.In(logicalcluster.From(lc), u), func(i user.Info) bool { return i.GetName() == owner })
 }
 
-// isLifecycle reports whether u is one of the servers that lead the lives of
-// logical clusters, and so reach them before and after they are for users.
+// isLifecycle reports whether u is a server that creates and deletes logical clusters, and has access to them
+// before and after they have users.
 func isLifecycle(ctx context.Context, u user.Info) bool {
 	return !identity.IsServiceAccount(u) && identity.MemberOf(ctx, u, request.GroupLogicalClusterAdmin, request.GroupExternalLogicalClusterAdmin)
 }
 
-// WithRequiredGroups asks next about users who may enter the logical cluster as
-// far as others are concerned. It withdraws what next allows to those who are not
-// in the groups that the logical cluster requires, and lets the server know that
-// the others have entered. Its own service accounts are exempt, and as in kcp those
-// who administer the installation: they name the groups, and must be able to undo that.
+// WithRequiredGroups restricts access to users in the required groups of the logical cluster. For other users
+// it denies requests that next allows. It records the access of permitted users. Service accounts of the
+// logical cluster are exempt and, as in kcp, administrators, because they set the annotation and must be able
+// to change it.
 func WithRequiredGroups(next authorizer.Authorizer, find FindLogicalCluster) authorizer.Authorizer {
 	return authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 		name, err := request.ClusterNameFrom(ctx)
@@ -133,15 +129,13 @@ func WithRequiredGroups(next authorizer.Authorizer, find FindLogicalCluster) aut
 	})
 }
 
-// isAdmitted reports whether the required groups of a logical cluster, which is that of ctx,
-// let u enter.
+// isAdmitted reports whether u is in the required groups of a logical cluster, which must be that of ctx.
 func isAdmitted(ctx context.Context, lc *corev1alpha1.LogicalCluster, u user.Info) bool {
 	return identity.MemberOf(ctx, u, request.GroupAdmin, request.GroupWorkspaceBootstrapper) ||
 		inRequiredGroups(clusterName(ctx), u, lc.Annotations[tenancy.RequiredGroupsAnnotation])
 }
 
-// inRequiredGroups reports whether one identity of u is in all groups of one of
-// the alternatives.
+// inRequiredGroups reports whether one identity of u is in all groups of one of the alternatives.
 func inRequiredGroups(name logicalcluster.Name, u user.Info, required string) bool {
 	if strings.TrimSpace(required) == "" {
 		return true

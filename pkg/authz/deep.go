@@ -16,15 +16,13 @@ import (
 	"github.com/shardplane/shardplane/pkg/request/identity"
 )
 
-// DeepReviewHeader asks a SubjectAccessReview to leave out whether the subject
-// may enter the logical cluster. It counts for members of system:masters, and for
-// shards, only.
+// DeepReviewHeader makes a SubjectAccessReview skip the check for access to the logical cluster. It is
+// honored for members of system:masters and for shards only.
 const DeepReviewHeader = request.InternalHeaderPrefix + "Deep-SubjectAccessReview"
 
 type deepReviewKey struct{}
 
-// WithDeepReviews makes SubjectAccessReviews deep that ask for it. It comes
-// after authentication.
+// WithDeepReviews handles DeepReviewHeader. It must run after authentication.
 func WithDeepReviews(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get(DeepReviewHeader) == "true" && mayReviewDeeply(r.Context()) {
@@ -48,7 +46,7 @@ func isDeepReview(ctx context.Context) bool {
 	return deep
 }
 
-// ReviewOf returns the question of what a user may do, which the caller completes.
+// ReviewOf returns an access review for a user, which the caller completes.
 func ReviewOf(u user.Info) *authorizationv1.SubjectAccessReview {
 	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
 		User: u.GetName(), UID: u.GetUID(), Groups: u.GetGroups(), Extra: map[string]authorizationv1.ExtraValue{},
@@ -59,7 +57,7 @@ func ReviewOf(u user.Info) *authorizationv1.SubjectAccessReview {
 	return review
 }
 
-// AskDeeply asks a server for a deep review, in a logical cluster that may have gone.
+// RequestDeepReview sends a deep review to a logical cluster, which may have been deleted.
 func RequestDeepReview(ctx context.Context, scope client.Scope, review *authorizationv1.SubjectAccessReview) (allowed bool, err error) {
 	config := scope.Config()
 	config.GroupVersion = &authorizationv1.SchemeGroupVersion

@@ -1,14 +1,13 @@
-// Package authz decides what a user may do in a logical cluster. Each rule is
-// an authorizer.Authorizer of its own, most of them decorators; New assembles
-// them in one visible place.
+// Package authz authorizes requests in logical clusters. Each rule is an authorizer.Authorizer, and most are
+// decorators, which New assembles.
 //
-//	wildcard gate ─ impersonation guard ─┬ paths open to everybody
+//	wildcard gate ─ impersonation guard ─┬ paths open to all users
 //	                                     ├ groups that may do everything
 //	                                     ├ RBAC: required groups ─ workspace content
-//	                                     │       ─ status of the system's kinds
+//	                                     │       ─ status of system APIs
 //	                                     │       ─ maximal permission policy ─ rules
 //	                                     └ webhook
 //
-// Package rbac knows the rules, and policy holds those that every shard comes
-// with. Who a user is in a logical cluster is said by pkg/request/identity.
+// Package rbac evaluates roles and bindings, and package policy contains the built-in ones. Package
+// request/identity determines the identity of a user in a logical cluster.
 package authz

@@ -21,20 +21,17 @@ import (
 
 const (
 	verbImpersonate = "impersonate"
-	// maxImpersonated is how many groups and extra values a request may impersonate.
-	// Each of them is a decision of its own.
+	// maxImpersonated limits the groups and extra values of a request, because each is authorized separately.
 	maxImpersonated = 64
-	// maxImpersonatedBytes is how long these, the name and the UID may be together: upstream's filter remembers
-	// for a while whom requests were allowed to impersonate, as many as there are.
+	// maxImpersonatedBytes limits these, the name and the UID together, because upstream's filter caches them.
 	maxImpersonatedBytes = 16 << 10
 )
 
-// WithImpersonationScope restricts whom a request impersonates to its logical
-// cluster, by adding the scope to the impersonation headers. It comes after the
-// logical cluster is known and before upstream's filter, whose caches know
-// nothing of logical clusters: with the scope in it their key is another one in
-// each, or the client has stated that of another logical cluster and the user is in
-// scope in neither. It answers 400 to requests that impersonate more than anybody is.
+// WithImpersonationScope restricts impersonated users to the logical cluster of the request, by adding the
+// scope to the impersonation headers. It must run after the logical cluster is determined, and before
+// upstream's filter, whose cache keys do not contain the logical cluster: with the scope, they differ for
+// each. If a client adds the scope of another logical cluster, the user is in scope in neither. Requests that
+// impersonate too many groups or extra values get status 400.
 func WithImpersonationScope(next http.Handler, s runtime.NegotiatedSerializer) http.Handler {
 	header := authenticationv1.ImpersonateUserExtraHeaderPrefix + url.PathEscape(request.ExtraScopes)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -43,8 +40,8 @@ func WithImpersonationScope(next http.Handler, s runtime.NegotiatedSerializer) h
 			return
 		}
 		if r.Header.Get(authenticationv1.ImpersonateUserHeader) != "" {
-			// Where a path leads nowhere the scope, which fits nothing then, is there
-			// too, so that all answers are the same.
+			// If the path does not exist, a scope that never matches is added too, so that all responses are
+			// the same.
 			name := clusterName(r.Context())
 			if _, nowhere := request.NowhereFrom(r.Context()); nowhere || name != "" {
 				r.Header.Add(header, scopeOf(name.String()))
@@ -54,7 +51,6 @@ func WithImpersonationScope(next http.Handler, s runtime.NegotiatedSerializer) h
 	})
 }
 
-// checkImpersonated refuses a request that impersonates more than anybody is.
 func checkImpersonated(header http.Header) error {
 	n, bytes := 0, len(header.Get(authenticationv1.ImpersonateUserHeader))+len(header.Get(authenticationv1.ImpersonateUIDHeader))
 	for key, values := range header {
@@ -77,10 +73,8 @@ func checkImpersonated(header http.Header) error {
 
 func scopeOf(cluster string) string { return request.ScopeClusterPrefix + cluster }
 
-// WithImpersonationGuard denies everybody but members of system:masters to
-// impersonate who is more than a logical cluster can make anybody: privileged
-// groups, the servers, and attributes that say where a user belongs. About
-// other impersonations it asks next, as about all other requests.
+// WithImpersonationGuard denies the impersonation of users, groups and attributes that no logical cluster can
+// grant, except to members of system:masters. It calls next for all other requests.
 func WithImpersonationGuard(next authorizer.Authorizer) authorizer.Authorizer {
 	return authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 		if !impersonates(a) || identity.MemberOf(ctx, a.GetUser(), user.SystemPrivilegedGroup) {
@@ -90,7 +84,7 @@ func WithImpersonationGuard(next authorizer.Authorizer) authorizer.Authorizer {
 			return authorizer.DecisionAllow, "scopes only restrict", nil
 		}
 		if reservedIdentity(a.GetResource(), a.GetSubresource(), a.GetName()) {
-			// Who may not enter is told that, here as everywhere.
+			// Users without access get the usual reason.
 			if decision, reason, err := next.Authorize(ctx, a); decision != authorizer.DecisionAllow {
 				return decision, reason, err
 			}
@@ -100,21 +94,21 @@ func WithImpersonationGuard(next authorizer.Authorizer) authorizer.Authorizer {
 	})
 }
 
-// restricts reports whether a scope can only take permissions away. This is so if WithImpersonationScope
-// adds that of the logical cluster, because all scopes must fit. Elsewhere a scope would give the user the
-// group of another logical cluster.
+// restricts reports whether a scope can only remove permissions. This is true if WithImpersonationScope adds
+// the scope of the logical cluster, because all scopes must match. Otherwise, the scope would give the user
+// the group of another logical cluster.
 func restricts(ctx context.Context, scope string) bool {
 	_, nowhere := request.NowhereFrom(ctx)
 	return (nowhere || clusterName(ctx) != "") && identity.WellFormed(scope)
 }
 
-// impersonates reports whether it is to be decided who may be impersonated.
+// impersonates reports whether the request is the authorization of an impersonation.
 func impersonates(a authorizer.Attributes) bool {
 	return a.IsResourceRequest() && (a.GetVerb() == verbImpersonate || strings.HasPrefix(a.GetVerb(), verbImpersonate+":"))
 }
 
-// reservedIdentity reports whether a user name, group or extra attribute is one
-// that logical clusters have no say in, or may become one behind another server.
+// reservedIdentity reports whether a user, group or extra attribute is one that logical clusters cannot
+// grant, or could become one on another server.
 func reservedIdentity(resource, subresource, name string) bool {
 	if !identity.WellFormed(name) || !identity.WellFormed(subresource) {
 		return true

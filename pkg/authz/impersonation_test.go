@@ -33,7 +33,7 @@ func TestImpersonationGuard(t *testing.T) {
 	)
 	for _, tc := range []struct {
 		resource, subresource, name string
-		// able is the answer to who has the rules for it, unable to who has not.
+		// able is the decision for users with the rules, and unable for others.
 		able, unable authorizer.Decision
 	}{
 		{resource: "users", name: "alice", able: allow, unable: none},
@@ -72,7 +72,7 @@ func TestImpersonationGuard(t *testing.T) {
 	}
 }
 
-// TestScopesOfOtherEndpoints: a request for no logical cluster gets no scope of the server that must fit besides.
+// TestScopesOfOtherEndpoints checks that no scope is added to a request without a logical cluster.
 func TestScopesOfOtherEndpoints(t *testing.T) {
 	everything := authorizer.AuthorizerFunc(func(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
 		return authorizer.DecisionAllow, "", nil
@@ -89,9 +89,9 @@ func TestScopesOfOtherEndpoints(t *testing.T) {
 	require.Equal(t, authorizer.DecisionAllow, ask(request.WithScope(t.Context(), request.Scope{Nowhere: logicalcluster.NewPath("root:nowhere")})), "as if it existed")
 }
 
-// TestImpersonationGuardTellsStrangersNothing holds that who may not enter gets
-// the reason for that, and not one that only a logical cluster that exists has.
-func TestImpersonationGuardTellsStrangersNothing(t *testing.T) {
+// TestImpersonationGuardDisclosesNothing checks that users without access get the usual reason, and not one
+// that only existing logical clusters have.
+func TestImpersonationGuardDisclosesNothing(t *testing.T) {
 	closed := authorizer.AuthorizerFunc(func(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
 		return authorizer.DecisionNoOpinion, authz.NotPermittedReason, nil
 	})

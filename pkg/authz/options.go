@@ -12,37 +12,36 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 )
 
-// The steps of Options.Order.
+// Steps of Options.Order.
 const (
-	// StepPaths lets everybody GET some paths.
+	// StepPaths allows all users to read some paths.
 	StepPaths = "AlwaysAllowPaths"
-	// StepGroups lets the members of some groups do everything.
+	// StepGroups allows all requests of some groups.
 	StepGroups = "AlwaysAllowGroups"
-	// StepRBAC decides by roles and bindings, and by what restricts them.
+	// StepRBAC applies roles and bindings, and their restrictions.
 	StepRBAC = "RBAC"
-	// StepWebhook asks an external authorizer, if there is one.
+	// StepWebhook calls an external authorizer.
 	StepWebhook = "Webhook"
 )
 
-// Steps returns all steps in their usual order.
+// Steps returns all steps in their default order.
 func Steps() []string { return []string{StepPaths, StepGroups, StepRBAC, StepWebhook} }
 
-// Options are the settings of authorization.
+// Options configure authorization.
 type Options struct {
-	// Order lists the steps, the first to decide wins.
+	// Order lists the steps; the first decision is used.
 	Order []string
-	// AlwaysAllowPaths may be read by everybody; a trailing * matches any rest.
+	// AlwaysAllowPaths can be read by all users. A trailing * matches any suffix.
 	AlwaysAllowPaths []string
-	// AlwaysAllowGroups are the groups whose members may do everything.
+	// AlwaysAllowGroups are allowed all requests.
 	AlwaysAllowGroups []string
-	// WebhookConfigFile is a kubeconfig that leads to an external authorizer.
+	// WebhookConfigFile is the kubeconfig of an external authorizer.
 	WebhookConfigFile string
-	// WebhookAuthorizedTTL and WebhookUnauthorizedTTL are for how long its
-	// decisions are remembered.
+	// The lifetimes of cached decisions of the webhook.
 	WebhookAuthorizedTTL, WebhookUnauthorizedTTL time.Duration
 }
 
-// NewOptions returns the defaults: everybody may read the paths given.
+// NewOptions returns the defaults with the given AlwaysAllowPaths.
 func NewOptions(openPaths ...string) Options {
 	return Options{
 		Order:                  Steps(),
@@ -56,16 +55,16 @@ func NewOptions(openPaths ...string) Options {
 // AddFlags adds the flags of o to fs.
 func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.StringSliceVar(&o.Order, "authorization-order", o.Order,
-		"steps of authorization in their order; the first that allows or denies decides. A step that is left out is not taken")
+		"authorization steps in their order; the first one that allows or denies decides, and omitted steps are disabled")
 	fs.StringSliceVar(&o.AlwaysAllowPaths, "authorization-always-allow-paths", o.AlwaysAllowPaths,
-		"paths that everybody may read, as health probes; a trailing * matches any rest")
+		"paths that all users may read, e.g. health probes; a trailing * matches any suffix")
 	fs.StringSliceVar(&o.AlwaysAllowGroups, "authorization-always-allow-groups", o.AlwaysAllowGroups,
-		"groups whose members may do everything in all logical clusters")
+		"groups whose members are allowed all requests in all logical clusters")
 	fs.StringVar(&o.WebhookConfigFile, "authorization-webhook-config-file", o.WebhookConfigFile,
-		"kubeconfig of an external authorizer, in the format of kube-apiserver; it learns the logical cluster from the extra attribute authorization.kcp.io/cluster-name")
+		"kubeconfig of an external authorizer, in the format of kube-apiserver; the extra attribute authorization.kcp.io/cluster-name contains the logical cluster")
 }
 
-// Validate returns what is wrong with o.
+// Validate returns the errors in o.
 func (o *Options) Validate() []error {
 	var errs []error
 	seen := map[string]bool{}
@@ -74,7 +73,7 @@ func (o *Options) Validate() []error {
 			errs = append(errs, fmt.Errorf("--authorization-order: %q is not one of %s", step, strings.Join(Steps(), ", ")))
 		}
 		if seen[step] {
-			errs = append(errs, fmt.Errorf("--authorization-order: %s is there twice", step))
+			errs = append(errs, fmt.Errorf("--authorization-order: %s is duplicated", step))
 		}
 		seen[step] = true
 	}
@@ -88,7 +87,7 @@ func (o *Options) Validate() []error {
 		return errs
 	}
 	if !seen[StepWebhook] {
-		errs = append(errs, errors.New("--authorization-webhook-config-file is set, but --authorization-order leaves "+StepWebhook+" out"))
+		errs = append(errs, errors.New("--authorization-webhook-config-file is set, but --authorization-order omits "+StepWebhook))
 	}
 	if _, err := os.Stat(o.WebhookConfigFile); err != nil {
 		errs = append(errs, fmt.Errorf("--authorization-webhook-config-file: %w", err))

@@ -41,16 +41,16 @@ func TestOptions(t *testing.T) {
 	for arg, want := range map[string]string{
 		"--authorization-order=RBAC":                          "AlwaysAllowGroups is required",
 		"--authorization-order=AlwaysAllowGroups,Rbac":        `"Rbac" is not one of`,
-		"--authorization-order=AlwaysAllowGroups,RBAC,RBAC":   "twice",
+		"--authorization-order=AlwaysAllowGroups,RBAC,RBAC":   "duplicated",
 		"--authorization-always-allow-groups=ops":             "system:masters is required",
 		"--authorization-webhook-config-file=/does/not/exist": "no such file",
 	} {
 		require.Contains(t, parse(arg), want)
 	}
-	require.Contains(t, parse("--authorization-webhook-config-file=/", "--authorization-order=AlwaysAllowGroups"), "leaves Webhook out")
+	require.Contains(t, parse("--authorization-webhook-config-file=/", "--authorization-order=AlwaysAllowGroups"), "omits Webhook")
 }
 
-// TestWebhook asks a real webhook, in two logical clusters.
+// TestWebhook uses a real webhook in two logical clusters.
 func TestWebhook(t *testing.T) {
 	asked := 0
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -97,7 +97,7 @@ func TestWebhook(t *testing.T) {
 	require.Equal(t, map[string][]string{"k": {"v"}}, u.Extra)
 	for _, path := range []string{"redirects", "fails", "blanks"} {
 		decision, reason, err := hook.Authorize(request.WithClusterName(t.Context(), "a"), authorizer.AttributesRecord{User: u, Verb: path, Resource: "pods", ResourceRequest: true})
-		require.EqualError(t, err, "the authorization webhook has failed; the server's log says why", path)
+		require.EqualError(t, err, "the authorization webhook has failed; see the log of the server", path)
 		require.Equal(t, authorizer.DecisionNoOpinion, decision)
 		require.Empty(t, reason)
 	}
@@ -111,8 +111,7 @@ func TestWebhook(t *testing.T) {
 	require.ErrorContains(t, err, "--authorization-webhook-config-file")
 }
 
-// TestDeepReviews holds that only system:masters review deeply, and only by
-// SubjectAccessReviews.
+// TestDeepReviews checks that only system:masters can use deep reviews, and only for SubjectAccessReviews.
 func TestDeepReviews(t *testing.T) {
 	chain := newChain(t, nil)
 	for _, tc := range []struct {

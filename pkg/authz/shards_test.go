@@ -11,8 +11,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// TestShardsRead: a shard reads everything on another one, asks what users may do, writes what
-// it is known by in root, and nothing else.
 func TestShardsRead(t *testing.T) {
 	chain := newChain(t, nil)
 	shard := &user.DefaultInfo{Name: "system:shard:there", Groups: []string{"system:kcp:shards", user.AllAuthenticated}}

@@ -11,37 +11,34 @@ import (
 	"github.com/shardplane/shardplane/pkg/request/identity"
 )
 
-// Views decide about requests that reach the content of other logical clusters through
-// a view (request.View).
+// VirtualWorkspaces authorizes requests to the content of other logical clusters through a virtual workspace.
 type VirtualWorkspaces interface {
-	// Opens decides whether the sender of a request may use the view. next decides about
-	// requests to the logical cluster that grants it.
+	// Opens authorizes the use of the virtual workspace. next authorizes requests to the logical cluster that
+	// grants it.
 	Opens(ctx context.Context, a authorizer.Attributes, next authorizer.Authorizer) (authorizer.Decision, string, error)
-	// Permits decides whether whoever may open the view may do in it what the attributes
-	// say. Without an opinion the request is denied.
+	// Permits authorizes a request within the virtual workspace, for a user who may use it. No opinion denies
+	// the request.
 	Permits(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error)
-	// Shows reports whether the view has something to do with what it is to see, so that
-	// who may open it may know that this exists.
+	// Shows reports whether the virtual workspace has access to the requested content, so that its users may
+	// see that the content exists.
 	Shows(ctx context.Context) bool
 }
 
-// WithViews asks next, about a request through a view, whether its sender may open it,
-// and only then about what the request does: nobody else learns what is there to
-// be seen. Whom somebody may impersonate is for the logical cluster that grants the view
-// to say, as for any other request to it. Who may open the view has entered, for the
-// front-proxy, where the view shows something; who may enter the logical cluster that
-// grants it has not.
-func WithVirtualWorkspaces(next authorizer.Authorizer, views VirtualWorkspaces) authorizer.Authorizer {
+// WithVirtualWorkspaces first authorizes the use of the virtual workspace of a request, and then the request
+// within it, so that other users cannot see what it contains. Impersonation is authorized by the logical
+// cluster that grants the virtual workspace, like other requests to it. A user of the virtual workspace is
+// recorded as authorized for the content that it shows; a user of the logical cluster that grants it is not.
+func WithVirtualWorkspaces(next authorizer.Authorizer, virtualWorkspaces VirtualWorkspaces) authorizer.Authorizer {
 	return authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 		if request.VirtualWorkspaceFrom(ctx) == nil {
 			return next.Authorize(ctx, a)
 		}
-		if views == nil {
-			return authorizer.DecisionDeny, "this server has no views", nil
+		if virtualWorkspaces == nil {
+			return authorizer.DecisionDeny, "this server has no virtual workspaces", nil
 		}
-		granting := request.WithEntry(ctx, func() {}) // it is not what the request is to see
-		opens, reason, err := views.Opens(granting, a, next)
-		if opens == authorizer.DecisionAllow && views.Shows(ctx) {
+		granting := request.WithEntry(ctx, func() {}) // the granting logical cluster is not the requested content
+		opens, reason, err := virtualWorkspaces.Opens(granting, a, next)
+		if opens == authorizer.DecisionAllow && virtualWorkspaces.Shows(ctx) {
 			request.AccessAuthorized(ctx)
 		}
 		switch {
@@ -50,13 +47,13 @@ func WithVirtualWorkspaces(next authorizer.Authorizer, views VirtualWorkspaces) 
 		case opens != authorizer.DecisionAllow:
 			return opens, reason, err
 		}
-		return views.Permits(ctx, a)
+		return virtualWorkspaces.Permits(ctx, a)
 	})
 }
 
-// WithinViews asks next about requests that have entered a view as before they did: they are
-// by their senders, and through the view. Handlers ask once more where an update creates, which
-// is a verb that nobody has been asked about yet.
+// WithinVirtualWorkspaces authorizes requests that have passed through a virtual workspace as if they were
+// sent to it again, by their senders. Handlers use it if an update creates an object, because the verb create
+// has not been authorized yet.
 func WithinVirtualWorkspaces(next authorizer.Authorizer) authorizer.Authorizer {
 	return authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 		through, entered := request.ThroughFrom(ctx)
@@ -80,5 +77,4 @@ type as struct {
 	u user.Info
 }
 
-// GetUser implements authorizer.Attributes.
 func (a as) GetUser() user.Info { return a.u }

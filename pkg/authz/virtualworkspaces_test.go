@@ -14,7 +14,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/request/identity"
 )
 
-// someView opens, shows and permits what it says.
 type someVirtualWorkspace struct{ opens, shows, permits bool }
 
 func decision(allow bool) authorizer.Decision {
@@ -25,7 +24,7 @@ func decision(allow bool) authorizer.Decision {
 }
 
 func (v someVirtualWorkspace) Opens(ctx context.Context, _ authorizer.Attributes, _ authorizer.Authorizer) (authorizer.Decision, string, error) {
-	request.AccessAuthorized(ctx) // as the authorizers of the logical cluster that grants the view do
+	request.AccessAuthorized(ctx) // like the authorizers of the granting logical cluster
 	return decision(v.opens), "opens", nil
 }
 
@@ -35,9 +34,9 @@ func (v someVirtualWorkspace) Permits(context.Context, authorizer.Attributes) (a
 
 func (v someVirtualWorkspace) Shows(context.Context) bool { return v.shows }
 
-// TestWithViews: what a view permits is asked of who may open it only, who has entered where it
-// shows something. What is no view is not its business.
-func TestWithViews(t *testing.T) {
+// TestWithVirtualWorkspaces checks that requests within a virtual workspace are authorized only for its
+// users, who are recorded as authorized if it shows the content. Other requests are not affected.
+func TestWithVirtualWorkspaces(t *testing.T) {
 	next := authorizer.AuthorizerFunc(func(ctx context.Context, _ authorizer.Attributes) (authorizer.Decision, string, error) {
 		request.AccessAuthorized(ctx)
 		return authorizer.DecisionDeny, "next", errors.New("asked")
@@ -56,7 +55,7 @@ func TestWithViews(t *testing.T) {
 		{view: someVirtualWorkspace{opens: true, shows: true, permits: true}, verb: "impersonate", reason: "next", entered: true},
 		{view: someVirtualWorkspace{shows: true, permits: true}, verb: "impersonate", reason: "next"},
 		{view: someVirtualWorkspace{opens: true, permits: true}, verb: "impersonate:user-info", reason: "next"},
-		{view: nil, reason: "this server has no views"},
+		{view: nil, reason: "this server has no virtual workspaces"},
 	} {
 		entered := false
 		ctx := request.WithScope(t.Context(), request.Scope{VirtualWorkspace: &request.VirtualWorkspace{}})
@@ -71,8 +70,9 @@ func TestWithViews(t *testing.T) {
 	require.Equal(t, "next", reason)
 }
 
-// TestWithinViews: what is asked of a request that has entered a view is asked as before it did.
-func TestWithinViews(t *testing.T) {
+// TestWithinVirtualWorkspaces checks that requests in a virtual workspace are authorized as if they were sent
+// to it again.
+func TestWithinVirtualWorkspaces(t *testing.T) {
 	var got request.Scope
 	var of authorizer.Attributes
 	within := WithinVirtualWorkspaces(authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {

@@ -17,12 +17,11 @@ import (
 	"github.com/shardplane/shardplane/pkg/webhooktransport"
 )
 
-// NewWebhook returns the external authorizer that the options name, and nil
-// where they name none. It is upstream's: it caches what it is told, and has no
-// opinion when the webhook cannot be reached.
+// NewWebhook returns the external authorizer of the options, or nil. It caches decisions, and has no opinion
+// if the webhook is unreachable.
 func NewWebhook(o Options) (authorizer.Authorizer, error) {
 	if o.WebhookConfigFile == "" {
-		return nil, nil //nolint:nilnil // nothing is configured, and that is fine
+		return nil, nil //nolint:nilnil // not configured
 	}
 	config, err := webhookutil.LoadKubeconfig(o.WebhookConfigFile, nil)
 	if err != nil {
@@ -36,20 +35,18 @@ func NewWebhook(o Options) (authorizer.Authorizer, error) {
 	}
 	return authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 		decision, reason, err := hook.Authorize(ctx, a)
-		if err != nil { // which has been logged
+		if err != nil { // upstream has logged it
 			err = errWebhook
 		}
 		return decision, reason, err
 	}), nil
 }
 
-// errWebhook is what the client is told of a webhook that failed: where it is and
-// what it says is the operator's business.
-var errWebhook = errors.New("the authorization webhook has failed; the server's log says why")
+// errWebhook hides the reason from clients, because it contains the address and response of the webhook.
+var errWebhook = errors.New("the authorization webhook has failed; see the log of the server")
 
-// WithClusterName tells next the logical cluster of a request, in an extra
-// attribute of the user: other processes do not see the context, and caches of
-// decisions must not mix logical clusters up.
+// WithClusterName adds the logical cluster of the request to the extra attributes of the user, because
+// external authorizers do not have the context, and caches of decisions must not mix logical clusters.
 func WithClusterName(next authorizer.Authorizer) authorizer.Authorizer {
 	return authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 		if a.GetUser() == nil {
@@ -59,7 +56,6 @@ func WithClusterName(next authorizer.Authorizer) authorizer.Authorizer {
 	})
 }
 
-// inCluster are attributes with another user.
 type inCluster struct {
 	authorizer.Attributes
 	user user.Info
@@ -67,7 +63,7 @@ type inCluster struct {
 
 func (a inCluster) GetUser() user.Info { return a.user }
 
-// namedCluster is a user with the logical cluster it is asked about.
+// namedCluster is a user with the logical cluster of the request.
 type namedCluster struct {
 	user.Info
 	cluster string

@@ -11,10 +11,9 @@ import (
 	"github.com/shardplane/shardplane/pkg/request/identity"
 )
 
-// WithWildcardGate denies requests for all logical clusters to everybody but
-// members of system:masters and shards that read, and asks next about theirs and the
-// rest. Administrators may list and watch where a front-proxy merges the answers of
-// all shards.
+// WithWildcardGate denies requests for all logical clusters, except to members of system:masters and for
+// reads of shards. Administrators may list and watch if a front-proxy merges the responses of all shards. It
+// calls next for all other requests.
 func WithWildcardGate(next authorizer.Authorizer) authorizer.Authorizer {
 	return authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 		cluster, ok := request.ClusterFrom(ctx)
@@ -31,14 +30,14 @@ func WithWildcardGate(next authorizer.Authorizer) authorizer.Authorizer {
 	})
 }
 
-// merged reports whether a front-proxy asked all shards for a, and merges their answers.
+// merged reports whether a front-proxy merges the responses of all shards to a.
 func merged(ctx context.Context, a authorizer.Attributes) bool {
 	return request.IsMerged(ctx) && a.IsResourceRequest() && (a.GetVerb() == "list" || a.GetVerb() == "watch")
 }
 
-// WithAdminGate lets administrators, and shards that read, have what is of the whole installation
-// (request.Admin), and denies it to everybody else, whatever rules there are. It asks next about
-// the rest, and about whom somebody may impersonate.
+// WithAdminGate allows requests for request.Admin, which contains objects of the complete installation, to
+// administrators, and reads to shards, and denies them to all other users regardless of rules. It calls next
+// for other requests and impersonation.
 func WithAdminGate(next authorizer.Authorizer) authorizer.Authorizer {
 	return authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 		reads := Reads(a) || !a.IsResourceRequest() && (a.GetVerb() == "get" || a.GetVerb() == "head")
@@ -49,7 +48,7 @@ func WithAdminGate(next authorizer.Authorizer) authorizer.Authorizer {
 			reads && identity.MemberOf(ctx, a.GetUser(), request.GroupShards):
 			return authorizer.DecisionAllow, "", nil
 		default:
-			return authorizer.DecisionDeny, "what is of the whole installation needs group " + request.GroupAdmin, nil
+			return authorizer.DecisionDeny, "requests for the complete installation need group " + request.GroupAdmin, nil
 		}
 	})
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// TestAdminGate: what is of the whole installation is for administrators, and for shards to read,
-// whatever the rules say; and what the gate allows there says nothing of elsewhere.
+// TestAdminGate checks that the complete installation is accessible for administrators, and readable for
+// shards, regardless of the rules, and that the gate does not affect other requests.
 func TestAdminGate(t *testing.T) {
 	rules := authorizer.DecisionNoOpinion
 	gate := authz.WithAdminGate(authorizer.AuthorizerFunc(func(_ context.Context, _ authorizer.Attributes) (authorizer.Decision, string, error) {

@@ -69,7 +69,7 @@ func TestPolicyParameters(t *testing.T) {
 	eventually(t, "the author's rights are in force", func() bool { return create(author, "maps", "v1", "ConfigMap") == nil })
 
 	forbidden(create(author, "secrets", "v1", "Secret"), "you must be allowed to get all of secrets in all namespaces")
-	forbidden(create(author, "unknown", "example.com/v1", "Nonsense"), "as long as the kind of the parameters is not known here")
+	forbidden(create(author, "unknown", "example.com/v1", "Nonsense"), "because the kind of the parameters is unknown")
 	require.NoError(t, create(in, "secrets", "v1", "Secret"), "an administrator may")
 
 	require.NoError(t, bind(author, "maps", admissionregistrationv1.ParamRef{Name: "any", Namespace: "default"}))
@@ -77,7 +77,7 @@ func TestPolicyParameters(t *testing.T) {
 	require.NoError(t, bind(author, "secrets", admissionregistrationv1.ParamRef{Name: "own", Namespace: "default"}))
 	forbidden(bind(author, "secrets", admissionregistrationv1.ParamRef{Name: "others", Namespace: "default"}), `get "others" of secrets in namespace "default"`)
 	forbidden(bind(author, "secrets", admissionregistrationv1.ParamRef{Selector: &metav1.LabelSelector{}, Namespace: "default"}), `list all of secrets in namespace "default"`)
-	forbidden(bind(author, "later", admissionregistrationv1.ParamRef{Name: "own", Namespace: "default"}), "as long as the kind of the parameters is not known here")
+	forbidden(bind(author, "later", admissionregistrationv1.ParamRef{Name: "own", Namespace: "default"}), "because the kind of the parameters is unknown")
 
 	update := func(name string, change func(*admissionregistrationv1.ValidatingAdmissionPolicy)) error {
 		policies := author.AdmissionregistrationV1().ValidatingAdmissionPolicies()

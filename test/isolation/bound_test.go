@@ -63,7 +63,7 @@ func (w *world) testDefinedCopies(t *testing.T, copies string) {
 	const definitions = "/clusters/$A$/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 	got := w.mallory(t, http.MethodPost, definitions, `{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"boundschemas.internal.shardplane.io"},"spec":{"group":"internal.shardplane.io","scope":"Cluster","names":{"plural":"boundschemas","singular":"boundschema","kind":"BoundSchema","listKind":"BoundSchemaList"},"versions":[{"name":"v1alpha1","served":true,"storage":true,"schema":{"openAPIV3Schema":{"type":"object","x-kubernetes-preserve-unknown-fields":true}}}]}}`)
 	require.Equal(t, http.StatusForbidden, got.code, "%s", got)
-	require.Contains(t, string(got.body), "spec.group internal.shardplane.io is the system's")
+	require.Contains(t, string(got.body), "spec.group internal.shardplane.io is reserved for system APIs")
 	require.Equal(t, http.StatusNotFound, w.mallory(t, http.MethodGet, "/clusters/$A$"+copies, "").code)
 }
 

@@ -298,10 +298,10 @@ var bound = []Mutant{
 		Name: "telling-view", Rule: "a view tells nobody whether a logical cluster exists that it does not show",
 		Edits: []Edit{{
 			File:   "pkg/authz/virtualworkspaces.go",
-			Before: `		if opens == authorizer.DecisionAllow && views.Shows(ctx) {`,
+			Before: `		if opens == authorizer.DecisionAllow && virtualWorkspaces.Shows(ctx) {`,
 			After:  `		if opens == authorizer.DecisionAllow {`,
 		}},
-		CaughtBy: "./pkg/authz", Test: "TestWithViews",
+		CaughtBy: "./pkg/authz", Test: "TestWithVirtualWorkspaces",
 	},
 	{
 		Name: "consumer-decides", Rule: "what creates by an update is decided as what creates, through the view",
@@ -310,7 +310,7 @@ var bound = []Mutant{
 			Before: `		if !entered {`,
 			After:  `		if entered || !entered {`,
 		}},
-		CaughtBy: "./pkg/authz", Test: "TestWithinViews",
+		CaughtBy: "./pkg/authz", Test: "TestWithinVirtualWorkspaces",
 	},
 	{
 		Name: "left-behind", Rule: "a binding that waits to take objects over does not leave them when it goes",

@@ -140,9 +140,9 @@ var rights = []Mutant{
 		Name: "early-mark", Rule: "an answer is marked where the sender may enter, and not before that is known",
 		Edits: []Edit{{
 			File:   "pkg/authz/content.go",
-			Before: `		// Ask for rights first:`,
-			After: `		request.Entered(ctx)
-		// Ask for rights first:`,
+			Before: `		// Check permissions first:`,
+			After: `		request.AccessAuthorized(ctx)
+		// Check permissions first:`,
 		}},
 		CaughtBy: "./pkg/authz", Test: "TestChain",
 	},
@@ -151,7 +151,7 @@ var rights = []Mutant{
 		Edits: []Edit{{
 			File:   "pkg/authz/content.go",
 			Before: `		decision, reason, err := next.Authorize(ctx, a)`,
-			After: `		request.Entered(ctx)
+			After: `		request.AccessAuthorized(ctx)
 		decision, reason, err := next.Authorize(ctx, a)`,
 		}},
 		CaughtBy: "./pkg/authz", Test: "TestChain",

@@ -90,7 +90,7 @@ var writes = []Mutant{
 	{
 		Name: "second-organization", Rule: "nobody asks for a client certificate with a group by which servers decide",
 		Edits: []Edit{{
-			File:   "pkg/admission/reserved/requests.go",
+			File:   "pkg/admission/reserved/fields.go",
 			Before: `range content.Subject.Organization {`,
 			After:  `range content.Subject.Organization[:min(1, len(content.Subject.Organization))] {`,
 		}},

@@ -54,10 +54,10 @@ func homes(t *testing.T, w *world) {
 		message = string(body)
 		return err == nil && code == http.StatusForbidden
 	}, testTimeout, 20*tick)
-	require.Contains(t, message, "workspaces on this shard, and may have 3")
+	require.Contains(t, message, "workspaces on this shard, at most 3 allowed")
 	require.Less(t, made, late)
 	made, message = fill(configMaps, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":%q}}`)
-	require.Contains(t, message, "objects on this shard, and may have")
+	require.Contains(t, message, "objects on this shard, at most")
 	require.Less(t, made, maxOfHome+late)
 	w.quiet.must(t, http.MethodPost, configMaps, fmt.Sprintf(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":%q}}`, w.mark))
 	w.quiet.must(t, http.MethodDelete, configMaps+"/"+w.mark, "")

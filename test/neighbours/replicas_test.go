@@ -35,7 +35,7 @@ func replicas(t *testing.T, w *world) {
 			require.Equal(t, http.StatusForbidden, code, "%.300s", says)
 			refused = string(says)
 		}
-		require.Contains(t, refused, fmt.Sprintf("may hold %d, since other shards know them: delete what is not needed, or have an administrator raise --max-replicated-objects", maxReplicated))
+		require.Contains(t, refused, fmt.Sprintf("at most %d allowed, because they are replicated to other shards: delete objects, or have an administrator raise --max-replicated-objects", maxReplicated))
 		w.quiet.create(t, path, body("quiet-"+w.mark))
 		for _, name := range made {
 			w.attacker.must(t, http.MethodDelete, path+"/"+name, "")

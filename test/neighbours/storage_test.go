@@ -55,20 +55,20 @@ func storage(t *testing.T, w *world) {
 	}
 
 	made, said := post(maps, func(n int) string { return configMap(fmt.Sprintf("%s-%d", w.mark, n), size) })
-	require.Contains(t, said, "may store 4194304: delete what is not needed")
+	require.Contains(t, said, "at most 4194304 allowed: delete objects")
 	require.Positive(t, made)
 	require.LessOrEqual(t, made, most/size+3, "what was in flight when the limit was reached")
 	_, said = post(maps, func(n int) string { return configMap(fmt.Sprintf("%s-small-%d", w.mark, n), 1) })
-	require.Contains(t, said, "may store 4194304")
+	require.Contains(t, said, "at most 4194304 allowed")
 	_, said = post("/api/v1/namespaces/default/events", func(n int) string {
 		return fmt.Sprintf(`{"apiVersion":"v1","kind":"Event","metadata":{"name":"%s-%d"},"involvedObject":{"namespace":"default"},"message":%q}`, w.mark, n, strings.Repeat("x", 1000))
 	})
-	require.Contains(t, said, "may store 4194304", "Events are bytes, too")
+	require.Contains(t, said, "at most 4194304 allowed", "Events are bytes, too")
 	one := maps + "/" + w.mark + "-0"
 	_, said = refusal(func(int) (int, []byte, error) {
 		return w.attacker.call(t.Context(), http.MethodPut, one, configMap(w.mark+"-0", size+1000))
 	})
-	require.Contains(t, said, "may store 4194304", "an update that grows")
+	require.Contains(t, said, "at most 4194304 allowed", "an update that grows")
 	w.attacker.must(t, http.MethodPut, one, configMap(w.mark+"-0", 1))
 	w.quiet.must(t, http.MethodPost, maps, configMap(w.mark, size))
 	w.quiet.must(t, http.MethodDelete, maps+"/"+w.mark, "")
@@ -81,7 +81,7 @@ func storage(t *testing.T, w *world) {
 	made, said = post(secrets, func(n int) string {
 		return fmt.Sprintf(`{"apiVersion":"v1","kind":"Secret","metadata":{"name":"%s-%d"}}`, w.mark, n)
 	})
-	require.Contains(t, said, "may hold 40: delete what is not needed")
+	require.Contains(t, said, "at most 40 allowed: delete objects")
 	require.Positive(t, made)
 	require.LessOrEqual(t, made, 40)
 	// More than one, because controllers may create objects in the meantime.

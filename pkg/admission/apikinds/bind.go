@@ -24,30 +24,29 @@ const (
 	endpointSlices = "apiexportendpointslices"
 )
 
-// Config is what the plugin asks.
+// Config configures the plugin.
 type Config struct {
-	// Resolve returns the logical cluster at a path, "" if it is not known, and whether the
-	// export can be bound there, as far as is known. Its error says that this is not known now.
+	// Resolve returns the logical cluster at a path, or "" if it is not known, and whether it is known to
+	// have an export that can be bound. It returns an error if this cannot be determined now.
 	Resolve func(path logicalcluster.Path, export string) (cluster logicalcluster.Name, known bool, err error)
-	// Find returns the logical cluster at a path, "" if there is none, on whichever shard. It asks
-	// other shards, so that it is for administrators only: the time would disclose what exists.
+	// Find returns the logical cluster at a path on any shard, or "". It sends requests to other shards, so
+	// it must be used for administrators only: its duration discloses which paths exist.
 	Find func(ctx context.Context, path logicalcluster.Path) (logicalcluster.Name, error)
-	// Current is the error of Resolve for all that is not known, as long as there may be more.
+	// Current returns an error while the information that Resolve uses is incomplete.
 	Current func() error
-	// PathOf returns the path of a logical cluster, if it has one, for what users are told.
+	// PathOf returns the path of a logical cluster for error messages, if it is known.
 	PathOf func(cluster logicalcluster.Name) (string, bool)
-	// MayBind reports whether a user may bind an export of a logical cluster, which
-	// need not exist. Its error says that this could not be found out.
+	// MayBind reports whether a user may bind an export of a logical cluster, which need not exist.
 	MayBind func(ctx context.Context, u user.Info, provider logicalcluster.Name, export string) (bool, error)
 	// Schema returns an APIResourceSchema, or nil if there is none.
 	Schema func(ctx context.Context, cluster logicalcluster.Name, name string) (*apirules.APIResourceSchema, error)
 }
 
-// binder decides who may bind which export.
+// binder decides which users may bind which export.
 type binder struct{ config Config }
 
-// mayBind refuses those who may not bind the export that an object refers to. It
-// returns the value of the label of the export's bindings.
+// mayBind rejects users who may not bind the export that an object refers to. It returns the value of the
+// export label of the binding.
 func (p *binder) mayBind(ctx context.Context, a admission.Attributes, object *unstructured.Unstructured, fields ...string) (string, error) {
 	cluster, err := request.ClusterNameFrom(ctx)
 	if err != nil {
@@ -62,22 +61,22 @@ func (p *binder) mayBind(ctx context.Context, a admission.Attributes, object *un
 	return apirules.ExportLabelValue(provider, export), err
 }
 
-// mayBindOne refuses those who may not bind an export. Whoever may need not find it: then
-// found is false.
+// mayBindOne rejects users who may not bind an export. found is false if the user may bind the export but it
+// does not exist.
 func (p *binder) mayBindOne(ctx context.Context, a admission.Attributes, cluster logicalcluster.Name, path, export string) (provider logicalcluster.Name, found bool, err error) {
 	u := a.GetUserInfo()
 	provider, found, unknown := p.reference(ctx, u, cluster, path, export)
 	may := u == nil || identity.Administers(ctx, u)
 	if !may {
-		// What a virtual workspace permits does not count: a binding that is created through one
-		// must be one that its creator could create otherwise. Logical clusters that do not exist are
-		// treated alike, errors included, because otherwise the answer or its time would disclose
-		// which exports exist.
+		// Permissions that a virtual workspace grants do not count: a user must not create a binding through
+		// a virtual workspace that the user could not create otherwise. Logical clusters that do not exist
+		// take the same path, including errors, because otherwise the answer or its time would disclose which
+		// exports exist.
 		if may, err = p.config.MayBind(ctx, identity.WithoutWarrant(u), provider, export); err != nil {
 			unknown = cmp.Or(unknown, err)
 		}
 		if !may && path != "" {
-			unknown = cmp.Or(unknown, p.config.Current()) // as of what is not known
+			unknown = cmp.Or(unknown, p.config.Current()) // the denial could be due to missing data
 		}
 	}
 	switch {
@@ -103,8 +102,8 @@ func (p *binder) denied(a admission.Attributes, cluster logicalcluster.Name, pat
 	return admission.NewForbidden(a, err)
 }
 
-// reference returns the logical cluster of an export that an object in cluster refers to, and whether
-// the export can be bound. If the path leads nowhere, provider is a name that no logical cluster has.
+// reference returns the logical cluster of an export that an object in cluster refers to, and whether the
+// export can be bound. If the path does not exist, provider is a name that no logical cluster has.
 // Administrators can also bind an export that does not exist yet, in any logical cluster.
 func (p *binder) reference(ctx context.Context, u user.Info, cluster logicalcluster.Name, path, export string) (provider logicalcluster.Name, found bool, err error) {
 	if path == "" {

@@ -13,7 +13,6 @@ const twoVersions = `{metadata: {name: v1.widgets.example.org}, spec: {group: ex
   {name: v1, served: true, storage: true, schema: {type: object, properties: {a: {type: string}}}},
   {name: v2, served: true, storage: false, schema: {type: object, properties: {b: {type: string}}}}]}}`
 
-// TestConversion: rules have to fit the schema of their name, if that is there.
 func TestConversion(t *testing.T) {
 	t.Parallel()
 	conversion := func(name, rule string) *unstructured.Unstructured {

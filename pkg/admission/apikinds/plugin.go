@@ -1,10 +1,8 @@
-// Package apikinds is the admission plugin for the kinds of apis.kcp.io. It gives new
-// exports and bindings what the server knows of them, refuses what is not valid, and
-// lets only those bind an export who may: who has the verb bind on it where it is. Workspace
-// types bind as well, in the workspaces that are made of them: so who writes one is asked, and
-// endpoint slices tell of an export's consumers, those of cached resources (cache.kcp.io) too.
+// Package apikinds is the admission plugin for the kinds of apis.kcp.io. It completes and validates exports
+// and bindings, and requires the verb bind on an export to create objects that use it: APIBindings,
+// WorkspaceTypes with default bindings, and endpoint slices, which disclose the consumers of an export.
 //
-// Of exports that do not exist it says the same as of those that may not be bound.
+// The answer is the same for exports that do not exist and for exports that the user may not bind.
 package apikinds
 
 import (
@@ -14,14 +12,24 @@ import (
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/kcp-dev/sdk/apis/apis"
+	apisv1alpha1 "github.com/kcp-dev/sdk/apis/apis/v1alpha1"
 	cachev1alpha1 "github.com/kcp-dev/sdk/apis/cache/v1alpha1"
+	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/cel/environment"
 
 	apirules "github.com/shardplane/shardplane/pkg/apis"
+	compiled "github.com/shardplane/shardplane/pkg/apis/conversions"
 	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/request/identity"
 )
 
 // Plugin implements admission.MutationInterface and admission.ValidationInterface.
@@ -61,7 +69,7 @@ func (p *Plugin) Admit(ctx context.Context, a admission.Attributes, _ admission.
 	return nil
 }
 
-// complete gives a new export or binding what the server knows of it.
+// complete sets the metadata that the server manages on a new export or binding.
 func (p *Plugin) complete(ctx context.Context, u user.Info, cluster logicalcluster.Name, resource string, object *unstructured.Unstructured) {
 	annotations := object.GetAnnotations()
 	for _, key := range statusAnnotations {
@@ -81,12 +89,11 @@ func (p *Plugin) complete(ctx context.Context, u user.Info, cluster logicalclust
 	}
 }
 
-// statusAnnotations have parts of the status of a binding.
+// statusAnnotations contain parts of the status of a binding.
 var statusAnnotations = slices.Concat(apirules.StatusAnnotations, apirules.V1alpha1StatusAnnotations)
 
-// keep gives a changed object back what the server has given it and the client left
-// out, as clients do that replace objects by what they have in a file. The annotations
-// with parts of the status are the status: clients cannot write them.
+// keep restores the metadata that the server has set and a client dropped, e.g. by replacing an object from a
+// file. Clients cannot change the annotations that contain status.
 func keep(object, old *unstructured.Unstructured) {
 	annotations, labels := object.GetAnnotations(), object.GetLabels()
 	before := old.GetAnnotations()
@@ -149,33 +156,34 @@ func (p *Plugin) Validate(ctx context.Context, a admission.Attributes, _ admissi
 	}
 }
 
-// checkBinding lets those make a binding who may bind its export, and looks whether
-// nobody has changed what Admit gave it.
+// checkBinding rejects a binding if the user may not bind its export, or if a webhook or policy has changed the
+// metadata that Admit set.
 func (p *Plugin) checkBinding(ctx context.Context, a admission.Attributes, object *unstructured.Unstructured) error {
 	label, err := p.mayBind(ctx, a, object, "spec", "reference", "export")
 	if err != nil {
 		return err
 	}
+	changed := ""
 	if object.GetLabels()[apirules.ExportLabel] != label {
-		return admission.NewForbidden(a, fmt.Errorf("metadata.labels[%s] is set by the system: let webhooks and policies leave it alone", apirules.ExportLabel))
+		changed = "labels[" + apirules.ExportLabel + "]"
+	} else if !slices.Contains(object.GetFinalizers(), apirules.BindingFinalizer) {
+		changed = "finalizers[" + apirules.BindingFinalizer + "]"
+	} else {
+		return nil
 	}
-	if !slices.Contains(object.GetFinalizers(), apirules.BindingFinalizer) {
-		return admission.NewForbidden(a, fmt.Errorf("metadata.finalizers[%s] is set by the system: let webhooks and policies leave it alone", apirules.BindingFinalizer))
-	}
-	return nil
+	return admission.NewForbidden(a, fmt.Errorf("metadata.%s is set by the system: webhooks and policies must not change it", changed))
 }
 
-// checkKept wants the annotations that are parts of the status to be as they were.
+// checkKept rejects changes of the annotations that contain status.
 func checkKept(a admission.Attributes, object, old *unstructured.Unstructured) error {
 	for _, key := range statusAnnotations {
 		if object.GetAnnotations()[key] != old.GetAnnotations()[key] {
-			return admission.NewForbidden(a, fmt.Errorf("metadata.annotations[%s] is part of the status: let webhooks and policies leave it alone", key))
+			return admission.NewForbidden(a, fmt.Errorf("metadata.annotations[%s] is part of the status: webhooks and policies must not change it", key))
 		}
 	}
 	return nil
 }
 
-// objectsOf returns the object of a kind of apis.kcp.io, and what it was before.
 func objectsOf(a admission.Attributes) (object, old *unstructured.Unstructured, ok bool) {
 	if a.GetResource().Group != apis.GroupName {
 		return nil, nil, false
@@ -185,4 +193,140 @@ func objectsOf(a admission.Attributes) (object, old *unstructured.Unstructured, 
 		old, _ = a.GetOldObject().(*unstructured.Unstructured)
 	}
 	return object, old, ok && object != nil && object.GroupVersionKind().Group == apis.GroupName
+}
+
+// maxDefaultBindings is the maximum number of default bindings of a workspace type. All of them are bound in
+// each workspace of the type, and of each type that extends it.
+const maxDefaultBindings = 64
+
+var workspaceTypes = schema.GroupResource{Group: tenancyv1alpha1.SchemeGroupVersion.Group, Resource: "workspacetypes"}
+
+// checkType rejects a WorkspaceType with new default bindings that the user may not bind, because the system
+// creates these bindings in all workspaces of the type. The exports need not exist yet.
+func (p *binder) checkType(ctx context.Context, a admission.Attributes) error {
+	cluster, err := request.ClusterNameFrom(ctx)
+	if err != nil {
+		return apierrors.NewInternalError(err)
+	}
+	refs, err := defaultBindingsOf(a.GetObject())
+	if err != nil {
+		return err
+	}
+	var before []tenancyv1alpha1.APIExportReference
+	if a.GetOperation() == admission.Update {
+		if before, err = defaultBindingsOf(a.GetOldObject()); err != nil {
+			return err
+		}
+	}
+	if errs := checkDefaultBindings(refs, before); len(errs) > 0 {
+		return request.NewInvalid(a.GetKind().GroupKind(), a.GetName(), errs)
+	}
+	if u := a.GetUserInfo(); u == nil || identity.Administers(ctx, u) {
+		return nil
+	}
+	for _, ref := range refs {
+		if slices.Contains(before, ref) {
+			continue
+		}
+		if _, _, err := p.mayBindOne(ctx, a, cluster, ref.Path, ref.Export); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkDefaultBindings validates the default bindings of a type, except those that it had before.
+func checkDefaultBindings(refs, before []tenancyv1alpha1.APIExportReference) field.ErrorList {
+	at := field.NewPath("spec", "defaultAPIBindings")
+	if len(refs) > max(maxDefaultBindings, len(before)) {
+		return field.ErrorList{field.TooMany(at, len(refs), maxDefaultBindings)}
+	}
+	var errs field.ErrorList
+	for i, ref := range refs {
+		if slices.Contains(before, ref) {
+			continue
+		}
+		for _, message := range validation.IsDNS1123Subdomain(ref.Export) {
+			errs = append(errs, field.Invalid(at.Index(i).Child("export"), ref.Export, message))
+		}
+	}
+	return errs
+}
+
+func defaultBindingsOf(object runtime.Object) ([]tenancyv1alpha1.APIExportReference, error) {
+	u, ok := object.(*unstructured.Unstructured)
+	if !ok || u == nil {
+		return nil, nil
+	}
+	wt := &tenancyv1alpha1.WorkspaceType{}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, wt); err != nil {
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("reading the WorkspaceType: %v", err))
+	}
+	return wt.Spec.DefaultAPIBindings, nil
+}
+
+// checkConversion validates the rules of an APIConversion against the schema of the same name. If the schema
+// is created later, the binding reports errors.
+func (p *binder) checkConversion(ctx context.Context, a admission.Attributes, object, old *unstructured.Unstructured) error {
+	if old != nil && equality.Semantic.DeepEqual(object.Object["spec"], old.Object["spec"]) {
+		return nil
+	}
+	cluster, err := request.ClusterNameFrom(ctx)
+	if err != nil {
+		return apierrors.NewInternalError(err)
+	}
+	schema, err := p.config.Schema(ctx, cluster, object.GetName())
+	if err != nil {
+		return request.Unavailable(fmt.Sprintf("cannot read the APIResourceSchema %s, try again: %v", object.GetName(), err))
+	}
+	if schema == nil {
+		return nil
+	}
+	var conversion apisv1alpha1.APIConversion
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, &conversion); err != nil {
+		return apierrors.NewInvalid(a.GetKind().GroupKind(), a.GetName(), field.ErrorList{field.Invalid(field.NewPath("spec"), a.GetName(), err.Error())})
+	}
+	crd, errs := apirules.Definition(schema)
+	if len(errs) > 0 {
+		return nil // the binding reports an invalid schema
+	}
+	_, errs = compiled.Compile(&crd.Spec, &conversion.Spec, environment.NewExpressions)
+	if errs = append(errs, compiled.ValidateSelectable(&crd.Spec, &conversion.Spec)...); len(errs) > 0 {
+		return request.NewInvalid(a.GetKind().GroupKind(), a.GetName(), errs)
+	}
+	return nil
+}
+
+// cachedSlices maps endpoint slices of cached resources to the field of their spec that names the cached
+// resource.
+var cachedSlices = map[string]string{
+	"cachedresourceendpointslices":        "cachedResource",
+	"clustercachedresourceendpointslices": "clusterCachedResource",
+}
+
+// checkCachedSlice lets a user create an endpoint slice of a cached resource only if the user may bind its
+// export, because the slice discloses the consumers of the export. The cached resource must be in the same
+// workspace.
+func (p *binder) checkCachedSlice(ctx context.Context, a admission.Attributes, of string) error {
+	object, ok := a.GetObject().(*unstructured.Unstructured)
+	if !ok || a.GetSubresource() != "" || a.GetOperation() != admission.Create {
+		return nil // the CustomResourceDefinition makes references immutable
+	}
+	cluster, err := request.ClusterNameFrom(ctx)
+	if err != nil {
+		return apierrors.NewInternalError(err)
+	}
+	path, _, _ := unstructured.NestedString(object.Object, "spec", of, "path")
+	if canonical, known := p.config.PathOf(cluster); path != "" && path != cluster.String() && (!known || path != canonical) {
+		return apierrors.NewInvalid(a.GetKind().GroupKind(), a.GetName(), field.ErrorList{
+			field.Invalid(field.NewPath("spec", of, "path"), path, "must be the path of this workspace, or empty: create the slice in the workspace of the cached resource"),
+		})
+	}
+	for _, fields := range [][]string{{"spec", of, "name"}, {"spec", "export", "name"}} {
+		if name, _, _ := unstructured.NestedString(object.Object, fields...); name == "" {
+			return apierrors.NewInvalid(a.GetKind().GroupKind(), a.GetName(), field.ErrorList{field.Required(field.NewPath(fields[0], fields[1:]...), "specify the cached resource of the slice, and the APIExport that offers it")})
+		}
+	}
+	_, err = p.mayBind(ctx, a, object, "spec", "export")
+	return err
 }

@@ -22,7 +22,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// plugin has a provider, and the export e there that alice may bind.
+// plugin has a provider, with the export e that alice may bind.
 func plugin(current error) *apikinds.Plugin {
 	return apikinds.New(apikinds.Config{
 		Current: func() error { return current },
@@ -75,14 +75,13 @@ func parse(t *testing.T, text string) *unstructured.Unstructured {
 	return u
 }
 
-// call is a write of an object.
 type call struct {
 	resource, subresource string
 	object, old           *unstructured.Unstructured
 	user                  string
 	groups                []string
 	cluster               logicalcluster.Name
-	// current is what the server says of what it does not know.
+	// current is the error while the data is incomplete.
 	current error
 }
 
@@ -128,7 +127,8 @@ func TestNewBindings(t *testing.T) {
 	}
 }
 
-// Who may not bind is told the same, whatever there is.
+// TestPermission checks that the response to users who may not bind is the same whether or not the export
+// exists.
 func TestPermission(t *testing.T) {
 	for _, tc := range []struct {
 		name, resource, object, user string
@@ -184,7 +184,7 @@ func TestPermission(t *testing.T) {
 	}
 }
 
-// requireUnavailable requires that a client retries the request.
+// requireUnavailable requires that clients retry the request.
 func requireUnavailable(t *testing.T, err error) {
 	t.Helper()
 	require.True(t, apierrors.IsServiceUnavailable(err), "%v", err)
@@ -192,8 +192,8 @@ func requireUnavailable(t *testing.T, err error) {
 	require.True(t, later, "%v", err)
 }
 
-// TestDenialsDiscloseNothing: a denied request causes the same look-ups, authorizations and errors, in
-// the same order, whether the export and its logical cluster exist or not.
+// TestDenialsDiscloseNothing checks that a denied request causes the same lookups, authorizations and errors,
+// in the same order, whether or not the export and its logical cluster exist.
 func TestDenialsDiscloseNothing(t *testing.T) {
 	for _, kind := range []struct{ resource, object string }{
 		{"apibindings", "{apiVersion: apis.kcp.io/v1alpha2, kind: APIBinding, metadata: {name: b}, spec: {reference: {export: {path: 'PATH', name: NAME}}}}"},
@@ -226,7 +226,7 @@ func TestDenialsDiscloseNothing(t *testing.T) {
 	}
 }
 
-// recording returns a plugin that notes what it calls, where nobody may bind or nobody knows.
+// recording returns a plugin that records its calls and denies all requests.
 func recording(calls *[]string, failure error) *apikinds.Plugin {
 	note := func(call string) { *calls = append(*calls, call) }
 	return apikinds.New(apikinds.Config{
@@ -246,7 +246,7 @@ func recording(calls *[]string, failure error) *apikinds.Plugin {
 	})
 }
 
-// Webhooks and policies, which come in between, cannot change what the server gives.
+// TestMeddling checks that webhooks and policies cannot change metadata that the server sets.
 func TestMeddling(t *testing.T) {
 	for says, meddle := range map[string]func(*unstructured.Unstructured){
 		"metadata.labels":     func(u *unstructured.Unstructured) { u.SetLabels(map[string]string{apirules.ExportLabel: "other"}) },
@@ -258,8 +258,8 @@ func TestMeddling(t *testing.T) {
 	}
 }
 
-// Clients that replace an object by what they have in a file keep what the server has
-// given it, and those of v1alpha1 do not write the status by its annotations.
+// TestUpdates checks that clients that replace an object from a file do not remove metadata that the server
+// has set, and that v1alpha1 clients cannot write the status by annotations.
 func TestUpdates(t *testing.T) {
 	const applied = "apis.v1alpha2.kcp.io/status-applied-permission-claims"
 	stored := parse(t, local)
@@ -306,8 +306,8 @@ func TestOthers(t *testing.T) {
 	require.True(t, apierrors.IsInvalid(err), "%v", err)
 }
 
-// TestTypes: who writes a workspace type may bind what it binds by default, and learns
-// nothing of what they may not.
+// TestTypes checks that an author of a workspace type needs permission for its default bindings, and cannot
+// see which exports exist.
 func TestTypes(t *testing.T) {
 	wt := func(refs string) *unstructured.Unstructured {
 		return parse(t, "{apiVersion: tenancy.kcp.io/v1alpha1, kind: WorkspaceType, metadata: {name: t}, spec: {defaultAPIBindings: ["+refs+"]}}")

@@ -1,6 +1,6 @@
-// Package cachedresource is the admission plugin for cached resources, by both names that they
-// have. It refuses what can never be replicated, a second one for the same resource, and changes
-// of what is replicated and under which identity.
+// Package cachedresource is the admission plugin for CachedResources and ClusterCachedResources. It rejects
+// resources that can never be replicated, a second object for the same resource, and updates of the
+// replicated resource or its identity.
 package cachedresource
 
 import (
@@ -28,17 +28,16 @@ import (
 	"github.com/shardplane/shardplane/pkg/request/identity"
 )
 
-// maxInCluster is how many cached resources a logical cluster may have: each takes connections of
-// the shard and of the cache server.
+// maxInCluster is the maximum number of cached resources of a logical cluster. Each takes connections of the
+// shard and of the cache server.
 const maxInCluster = 64
 
-// Config is what the plugin asks.
+// Config configures the plugin.
 type Config struct {
-	// Clients reaches the server itself as system:masters.
 	Clients *client.Factory
-	// BuiltIn reports whether a resource is one of the server itself.
+	// BuiltIn reports whether a resource is built in.
 	BuiltIn func(ctx context.Context, resource schema.GroupResource) bool
-	// Disabled has no new ones made.
+	// Disabled rejects new objects.
 	Disabled bool
 }
 
@@ -60,16 +59,17 @@ func New(config Config) *Plugin {
 	return &Plugin{Handler: admission.NewHandler(admission.Create, admission.Update), config: config}
 }
 
-// Admit implements admission.MutationInterface. Who replaces an object by what they have in a file
-// keeps the finalizer.
+// Admit implements admission.MutationInterface. It restores the finalizer if a client replaces the object
+// from a file.
 func (*Plugin) Admit(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
 	object, old, ok := objectsOf(a)
-	if !ok || old == nil || isSystem(ctx, a.GetUserInfo()) {
+	u := a.GetUserInfo()
+	if !ok || old == nil || u != nil && identity.MemberOf(ctx, u, user.SystemPrivilegedGroup) {
 		return nil
 	}
-	finalizers := object.GetFinalizers()
-	if slices.Contains(old.GetFinalizers(), cachev1alpha1.CachedResourceFinalizer) && !slices.Contains(finalizers, cachev1alpha1.CachedResourceFinalizer) {
-		object.SetFinalizers(append(finalizers, cachev1alpha1.CachedResourceFinalizer))
+	const finalizer = cachev1alpha1.CachedResourceFinalizer
+	if finalizers := object.GetFinalizers(); slices.Contains(old.GetFinalizers(), finalizer) && !slices.Contains(finalizers, finalizer) {
+		object.SetFinalizers(append(finalizers, finalizer))
 	}
 	return nil
 }
@@ -87,7 +87,7 @@ func (p *Plugin) Validate(ctx context.Context, a admission.Attributes, _ admissi
 	if old != nil {
 		before, err := typed(old)
 		if err != nil {
-			return nil //nolint:nilerr // what cannot be read may be mended
+			return nil //nolint:nilerr // an object that cannot be decoded may be fixed
 		}
 		return invalid(a, apirules.ValidateCachedResourceUpdate(cached, before))
 	}
@@ -96,7 +96,7 @@ func (p *Plugin) Validate(ctx context.Context, a admission.Attributes, _ admissi
 	}
 	errs := apirules.ValidateCachedResource(cached)
 	if of := apirules.CachedResourceOf(cached); of.Group == apis.GroupName || p.config.BuiltIn(ctx, of.GroupResource()) {
-		errs = append(errs, field.Forbidden(field.NewPath("spec", "resource"), fmt.Sprintf("%s is built in: only resources of CustomResourceDefinitions and of APIs that are bound can be replicated", of.GroupResource())))
+		errs = append(errs, field.Forbidden(field.NewPath("spec", "resource"), fmt.Sprintf("%s is built in: only resources of CustomResourceDefinitions and of APIs that bound APIs can be replicated", of.GroupResource())))
 	}
 	if err := invalid(a, errs); err != nil {
 		return err
@@ -104,7 +104,8 @@ func (p *Plugin) Validate(ctx context.Context, a admission.Attributes, _ admissi
 	return p.alone(ctx, a, cached)
 }
 
-// alone refuses what is cached already. Of those that are made at the same moment the controller has one replicated.
+// alone rejects a resource that is cached already. If several objects are created concurrently, the
+// controller replicates one of them.
 func (p *Plugin) alone(ctx context.Context, a admission.Attributes, cached *cachev1alpha1.CachedResource) error {
 	cluster, err := request.ClusterNameFrom(ctx)
 	if err != nil {
@@ -114,7 +115,7 @@ func (p *Plugin) alone(ctx context.Context, a admission.Attributes, cached *cach
 	for _, resource := range []client.Resource[*cachev1alpha1.CachedResource, *cachev1alpha1.CachedResourceList]{kinds.CachedResources, kinds.ClusterCachedResources} {
 		all, err := p.list(ctx, resource, cluster)
 		if err != nil {
-			return request.Unavailable(fmt.Sprintf("cannot find out what is cached already, try again: %v", err))
+			return request.Unavailable(fmt.Sprintf("cannot list the cached resources, try again: %v", err))
 		}
 		for i := range all {
 			if count++; apirules.CachedResourceOf(&all[i]) == apirules.CachedResourceOf(cached) {
@@ -124,7 +125,7 @@ func (p *Plugin) alone(ctx context.Context, a admission.Attributes, cached *cach
 		}
 	}
 	if count >= maxInCluster {
-		return admission.NewForbidden(a, fmt.Errorf("a workspace may have %d cached resources, and this one has them: delete one", maxInCluster))
+		return admission.NewForbidden(a, fmt.Errorf("a workspace may have %d cached resources, the maximum: delete one", maxInCluster))
 	}
 	return nil
 }
@@ -135,10 +136,6 @@ func (p *Plugin) list(ctx context.Context, resource client.Resource[*cachev1alph
 		return nil, err
 	}
 	return all.Items, nil
-}
-
-func isSystem(ctx context.Context, u user.Info) bool {
-	return u != nil && identity.MemberOf(ctx, u, user.SystemPrivilegedGroup)
 }
 
 func invalid(a admission.Attributes, errs field.ErrorList) error {
@@ -153,7 +150,7 @@ func typed(object *unstructured.Unstructured) (*cachev1alpha1.CachedResource, er
 	return cached, runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, cached)
 }
 
-// objectsOf returns a cached resource that is written, but for its status, and what it was before.
+// objectsOf returns the new and the old object of a write of a cached resource, but not of its status.
 func objectsOf(a admission.Attributes) (object, old *unstructured.Unstructured, ok bool) {
 	resource := a.GetResource()
 	if resource.Group != cachev1alpha1.SchemeGroupVersion.Group || resource.Resource != apirules.CachedResources && resource.Resource != apirules.ClusterCachedResources || a.GetSubresource() != "" {

@@ -21,8 +21,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// TestMaxInCluster: a logical cluster has no more cached resources than it may have, both names together, however many
-// others have. Nothing is let in while that cannot be counted.
+// TestMaxInCluster checks the limit for both kinds together. Creates are rejected if the objects cannot be
+// counted.
 func TestMaxInCluster(t *testing.T) {
 	t.Parallel()
 	scheme := runtime.NewScheme()
@@ -61,7 +61,7 @@ func TestMaxInCluster(t *testing.T) {
 	for _, names := range []schema.GroupVersionResource{one, other} {
 		err := admit("full", "more", names, nil)
 		require.True(t, apierrors.IsForbidden(err), err)
-		require.ErrorContains(t, err, "a workspace may have 64 cached resources, and this one has them: delete one")
+		require.ErrorContains(t, err, "a workspace may have 64 cached resources, the maximum: delete one")
 		require.NoError(t, admit("empty", "more", names, nil), "it is another logical cluster")
 	}
 	require.NoError(t, admit("full", "last", other, cached("full", "last")), "it is there already")

@@ -22,7 +22,6 @@ import (
 	storageclaims "github.com/shardplane/shardplane/pkg/storage/claims"
 )
 
-// lifetime is the metadata of an object that decides about its deletion.
 type lifetime struct {
 	owners     []metav1.OwnerReference
 	finalizers []string
@@ -37,14 +36,13 @@ func (l lifetime) object() runtime.Object {
 	return obj
 }
 
-// asked is a decision that a plugin asked for.
 type asked struct {
 	by     string
 	verb   string
 	object string
 }
 
-// update has the plugin judge an update of an object of a resource, by sender, and returns what it asked.
+// update validates an update by sender and returns the authorization requests.
 func update(ctx context.Context, resource schema.GroupResource, subresource string, before, after lifetime, sender user.Info, decision authorizer.Decision, failure error) (questions []asked, err error) {
 	decides := func(by string) claims.Decides {
 		return func(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
@@ -58,8 +56,8 @@ func update(ctx context.Context, resource schema.GroupResource, subresource stri
 	return questions, err
 }
 
-// TestDeletionByUpdate: a sender that may not delete an object may not change what decides about its
-// deletion either, if the object is claimed or bound.
+// TestDeletionByUpdate checks that a sender that may not delete a claimed or bound object may not change the
+// fields that decide about its deletion.
 func TestDeletionByUpdate(t *testing.T) {
 	owner, other := metav1.OwnerReference{APIVersion: "v1", Kind: "Secret", Name: "s", UID: "none"}, metav1.OwnerReference{APIVersion: "v1", Kind: "Secret", Name: "t", UID: "one"}
 	blocking := owner
@@ -80,7 +78,7 @@ func TestDeletionByUpdate(t *testing.T) {
 		subresource   string
 		resource      schema.GroupResource
 		sender        user.Info
-		// by is who has to permit the deletion, if any.
+		// by is the authorizer that has to permit the deletion, if any.
 		by string
 	}{
 		"an owner":                                  {ctx: claimed, after: owned, by: claim},
@@ -129,7 +127,7 @@ func TestDeletionByUpdate(t *testing.T) {
 	}
 }
 
-// TestNewObjectsWithOwners: whoever may create an object by a claim may give it owners and finalizers.
+// TestNewObjectsWithOwners checks that a provider may set owners and finalizers of new objects.
 func TestNewObjectsWithOwners(t *testing.T) {
 	created := lifetime{owners: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Secret", Name: "s", UID: "none"}}, finalizers: []string{"f"}}
 	a := admission.NewAttributesRecord(created.object(), nil, corev1.SchemeGroupVersion.WithKind("ConfigMap"), "default", "x",
@@ -137,7 +135,6 @@ func TestNewObjectsWithOwners(t *testing.T) {
 	require.NoError(t, claims.New(claims.Config{Allows: everything}).Validate(through(t, "", true), a, nil))
 }
 
-// TestDeletionByTheClaimWithTheVerb: a claim with the verb delete for other objects is not sufficient.
 func TestDeletionByTheClaimWithTheVerb(t *testing.T) {
 	finalized := lifetime{finalizers: []string{"f"}}
 	a := admission.NewAttributesRecord(finalized.object(), lifetime{}.object(), corev1.SchemeGroupVersion.WithKind("ConfigMap"), "default", "x",

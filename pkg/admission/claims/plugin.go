@@ -1,12 +1,12 @@
-// Package claims is the admission plugin of permission claims on API exports: a provider
-// that writes through the view of its export writes nothing but what consumers let it see,
-// by the selectors of the claims, and decides about the deletion of an object, by its owner
-// references and finalizers, only if it may delete it. The same holds for the owner references of
-// bound objects whose provider bounds what consumers may do.
+// Package claims is the admission plugin for permission claims. A provider that writes through the virtual
+// workspace of its export may only write objects that the selectors of the accepted claims select. To change
+// owner references or finalizers, which decide about the deletion of an object, it must also be allowed to
+// delete the object. This also applies to owner references of bound objects if the maximal permission policy
+// of the provider restricts consumers.
 //
-// The plugin also restores the labels by which reads show who claims an object. No request changes
-// them, and storage drops them. If an update contained other labels than the object that it changes,
-// it would never be recognized as one that changes nothing.
+// The plugin also restores the claim labels that reads add. Requests cannot change them and storage drops
+// them. Without this, an update that contains other labels than the stored object would never be recognized
+// as one that changes nothing.
 package claims
 
 import (
@@ -33,19 +33,19 @@ import (
 	"github.com/shardplane/shardplane/pkg/storage/claims"
 )
 
-// Allows returns the objects of a resource on which claims let a request, which has come through a
-// view, use a verb. Claims with different verbs may have different selectors.
+// Allows returns the objects of a resource for which claims allow a verb to a request through a virtual
+// workspace. Claims with different verbs may have different selectors.
 type Allows func(ctx context.Context, resource schema.GroupResource, verb string) (claims.Selection, error)
 
-// Decides decides whether a request is authorized.
+// Decides authorizes a request.
 type Decides func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error)
 
-// Config is what the plugin asks.
+// Config configures the plugin.
 type Config struct {
-	// Allows is asked about the verb create, and about delete if an update decides about a deletion.
+	// Allows is called with the verb create, and with delete if an update decides about a deletion.
 	Allows Allows
-	// Through decides about requests that have entered a virtual workspace as if their senders
-	// sent them anew, and Bound whether the provider of a bound API permits a request.
+	// Through authorizes requests in a virtual workspace as if their senders sent them again. Bound applies
+	// the maximal permission policy of the provider of a bound API.
 	Through, Bound Decides
 }
 
@@ -65,8 +65,8 @@ func New(config Config) *Plugin {
 	return &Plugin{admission.NewHandler(admission.Create, admission.Update, admission.Delete), config}
 }
 
-// Admit implements admission.MutationInterface. It gives new and changed objects the
-// labels that the selector of a claim names, where they have none of the key.
+// Admit implements admission.MutationInterface. It adds the labels that the selector of a claim requires to
+// objects that have no value for them.
 func (*Plugin) Admit(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
 	if a.GetOperation() == admission.Delete {
 		return nil
@@ -75,7 +75,7 @@ func (*Plugin) Admit(ctx context.Context, a admission.Attributes, _ admission.Ob
 	if err != nil {
 		return nil //nolint:nilerr // it has no labels
 	}
-	// Of all subresources: approvals and finalizers are written with the object as it was read.
+	// Subresources too, because approvals and finalizers are written with the object as it was read.
 	var shown map[string]string
 	if before, err := meta.Accessor(a.GetOldObject()); err == nil {
 		shown = before.GetLabels()
@@ -116,7 +116,7 @@ func (p *Plugin) Validate(ctx context.Context, a admission.Attributes, _ admissi
 		return err
 	}
 	if a.GetOperation() == admission.Create {
-		// Also where a patch creates.
+		// A patch can create objects too.
 		if err := p.checkVerb(ctx, a, "create"); err != nil {
 			return err
 		}
@@ -127,8 +127,8 @@ func (p *Plugin) Validate(ctx context.Context, a admission.Attributes, _ admissi
 	return checkSelected(a, selected)
 }
 
-// checkVerb denies a write that requires a verb beyond that of the request, unless a claim has the
-// verb for the object.
+// checkVerb rejects a write that requires a verb beyond that of the request, unless a claim allows the verb
+// for the object.
 func (p *Plugin) checkVerb(ctx context.Context, a admission.Attributes, verb string) error {
 	allowed, err := p.config.Allows(ctx, a.GetResource().GroupResource(), verb)
 	switch {
@@ -150,7 +150,7 @@ func checkSelected(a admission.Attributes, selected claims.Selection) error {
 	return nil
 }
 
-// matches reports whether a claim selects an object by the labels that are stored.
+// matches reports whether a claim selects an object by its stored labels.
 func matches(selected claims.Selection, obj runtime.Object) bool {
 	object, err := meta.Accessor(obj)
 	return err == nil && selected.MatchesObject(object.GetName(), storage.WithoutClaimLabels(object.GetLabels()))
@@ -160,11 +160,11 @@ func unselected(selected claims.Selection) error {
 	if selected.Selector() == nil {
 		return errors.New("no accepted permission claim covers it")
 	}
-	return fmt.Errorf("the permission claim is for objects that match %q: give it labels that match, or leave it alone", selected.Selector())
+	return fmt.Errorf("the permission claim is for objects that match %q: set labels that match", selected.Selector())
 }
 
-// selectionFor returns what a claim lets a request write, and whether it is one that
-// comes by a claim.
+// selectionFor returns the objects that the claims of a request select, and whether the request depends on
+// claims.
 func selectionFor(ctx context.Context) (claims.Selection, bool, error) {
 	set := claims.From(ctx)
 	if set == nil {
@@ -174,7 +174,7 @@ func selectionFor(ctx context.Context) (claims.Selection, bool, error) {
 	return set.Selection(cluster), true, err
 }
 
-// isWhole reports whether what is written is an object and not a part of one.
+// isWhole reports whether a write contains a complete object.
 func isWhole(a admission.Attributes) bool {
 	return a.GetSubresource() == "" || a.GetSubresource() == "status"
 }
@@ -192,17 +192,15 @@ const (
 	finalizers      = "metadata.finalizers"
 )
 
-// logicalClusters have a rule of their own for finalizers (package reserved): claims on them exist
-// so that providers can delay the deletion of workspaces.
+// logicalClusters have their own rule for finalizers in package reserved, because claims on them let
+// providers delay the deletion of workspaces.
 var logicalClusters = corev1alpha1.Resource("logicalclusters")
 
-// checkDeletion denies an update of what decides about the deletion of an object to a sender that
-// may not delete it. The garbage collector, which deletes what an owner reference without an owner
-// names, has the rights of the system. Within a workspace, to update an object is sufficient, as in
-// Kubernetes. Between tenants it is not: neither by a permission claim nor if the provider of a
-// bound API does not permit consumers to delete its objects.
-//
-// Whoever creates an object may give it owners and finalizers.
+// checkDeletion rejects an update of the fields that decide about the deletion of an object if the sender may
+// not delete it. The garbage collector deletes objects whose owner does not exist with the rights of the
+// system. Within a workspace, permission to update is sufficient, as in Kubernetes. It is not sufficient
+// through a permission claim, or if the maximal permission policy of a bound API does not permit consumers to
+// delete its objects. Creators may set owners and finalizers.
 func (p *Plugin) checkDeletion(ctx context.Context, a admission.Attributes, claimed bool) error {
 	if a.GetOperation() != admission.Update || a.GetUserInfo() == nil {
 		return nil
@@ -219,7 +217,7 @@ func (p *Plugin) checkDeletion(ctx context.Context, a admission.Attributes, clai
 	case field == ownerReferences && through.Mount != request.APIExports && !identity.MemberOf(ctx, a.GetUserInfo(), user.SystemPrivilegedGroup):
 		return authorizeDeletion(ctx, a, field, p.config.Bound)
 	default:
-		return nil // as in Kubernetes; a finalizer only delays a deletion that was permitted
+		return nil // as in Kubernetes: a finalizer only delays a permitted deletion
 	}
 }
 
@@ -239,8 +237,8 @@ func authorizeDeletion(ctx context.Context, a admission.Attributes, field string
 	}
 }
 
-// changedLifetime returns the field that decides about the deletion of an object and that an update
-// changes, or "". Deletion timestamps cannot be changed by updates.
+// changedLifetime returns the field that decides about the deletion of an object and that an update changes,
+// or "". Updates cannot change deletion timestamps.
 func changedLifetime(a admission.Attributes) string {
 	now, err := meta.Accessor(a.GetObject())
 	if err != nil {

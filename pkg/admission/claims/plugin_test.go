@@ -30,16 +30,15 @@ const (
 
 var configMaps = corev1.Resource("configmaps")
 
-// write is a write of a ConfigMap, by its labels; nil is none.
+// write is a write of a ConfigMap, by its labels; nil means no object.
 type write struct {
 	before, after map[string]string
 	subresource   string
 	user          user.Info
-	// resource is that of the claim, if not said otherwise.
+	// resource of the claim; optional.
 	resource schema.GroupResource
 }
 
-// object returns a ConfigMap with the labels, or none at all.
 func object(l map[string]string) runtime.Object {
 	if l == nil {
 		return nil
@@ -47,7 +46,7 @@ func object(l map[string]string) runtime.Object {
 	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "x", Namespace: "default", Labels: maps.Clone(l)}}
 }
 
-// send has the plugin judge a write, and returns the labels that are to be stored.
+// send runs the plugin and returns the labels to be stored.
 func (w write) send(ctx context.Context, allows claims.Allows) (map[string]string, error) {
 	operation := admission.Update
 	switch {
@@ -74,8 +73,7 @@ func (w write) send(ctx context.Context, allows claims.Allows) (map[string]strin
 	return nil, nil
 }
 
-// through is the context of requests that come by a claim with a selector, if not "", or by none
-// that is accepted any more.
+// through returns the context of requests by a claim with the selector, if not "", or by a rejected claim.
 func through(t *testing.T, selector string, accepted bool) context.Context {
 	t.Helper()
 	set := storageclaims.NewSet(nil, configMaps, "", 1)
@@ -91,7 +89,8 @@ func everything(context.Context, schema.GroupResource, string) (storageclaims.Se
 	return storageclaims.Select(nil), nil
 }
 
-// Who writes by a claim writes nothing but what its selector selects, before and after.
+// TestSelectors checks that a provider can write only objects that match the selector, before and after the
+// write.
 func TestSelectors(t *testing.T) {
 	mine, others, none := map[string]string{"for": "a", "x": "y"}, map[string]string{"for": "c"}, map[string]string{}
 	for name, test := range map[string]struct {
@@ -113,7 +112,7 @@ func TestSelectors(t *testing.T) {
 		"create: for all objects":                      {write: write{after: others}, want: others},
 		"update: the label comes back":                 {write: write{before: mine, after: map[string]string{"x": "y"}}, selector: "for=a", want: mine},
 		"update: to another value":                     {write: write{before: mine, after: others}, selector: "for=a", denied: "for=a"},
-		"update: out of an expression":                 {write: write{before: mine, after: others}, selector: "for in (a,b)", denied: "give it labels that match"},
+		"update: out of an expression":                 {write: write{before: mine, after: others}, selector: "for in (a,b)", denied: "set labels that match"},
 		"update: within an expression":                 {write: write{before: mine, after: map[string]string{"for": "b"}}, selector: "for in (a,b)", want: map[string]string{"for": "b"}},
 		"update: out of an absence":                    {write: write{before: none, after: mine}, selector: "!for", denied: "match"},
 		"update: into it":                              {write: write{before: others, after: mine}, selector: "for=a", denied: "match"},
@@ -138,7 +137,7 @@ func TestSelectors(t *testing.T) {
 	}
 }
 
-// A claim that was rejected since the request was let in lets nothing be written.
+// TestRejected checks that nothing can be written after a claim has been rejected.
 func TestRejected(t *testing.T) {
 	for name, w := range map[string]write{
 		"create": {after: map[string]string{}},
@@ -151,7 +150,7 @@ func TestRejected(t *testing.T) {
 	}
 }
 
-// Whatever creates needs the verb create, a patch or an update, too.
+// TestCreateNeedsTheVerb checks that patches and updates that create need the verb create too.
 func TestCreateNeedsTheVerb(t *testing.T) {
 	asked := 0
 	unless := func(allowed bool, err error) claims.Allows {
@@ -183,7 +182,6 @@ func TestCreateNeedsTheVerb(t *testing.T) {
 	require.Equal(t, 3, asked)
 }
 
-// TestSelectorOfTheVerb: what a write creates has to match the selector of the claim with the verb create.
 func TestSelectorOfTheVerb(t *testing.T) {
 	allows := func(context.Context, schema.GroupResource, string) (storageclaims.Selection, error) {
 		return storageclaims.Select(labels.SelectorFromSet(labels.Set{"for": "b"})), nil
@@ -194,8 +192,7 @@ func TestSelectorOfTheVerb(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// TestShownLabels: no write changes the labels of claims. A new object has none, and an updated one has those
-// of the object before, whatever was sent.
+// TestShownLabels checks that no write changes claim labels.
 func TestShownLabels(t *testing.T) {
 	forged := map[string]string{shown: "forged", "claimed.internal.apis.kcp.io/": "", "mine": "kept", "internal.claimed": "kept"}
 	kept := map[string]string{"mine": "kept", "internal.claimed": "kept"}
@@ -206,7 +203,8 @@ func TestShownLabels(t *testing.T) {
 	for name, u := range users {
 		for way, w := range map[string]write{
 			"create": {after: forged}, "update": {before: kept, after: forged}, "status": {before: kept, after: forged, subresource: "status"},
-			// kubectl certificate approve, and whoever writes a namespace's finalizers, send what they have read.
+			// kubectl certificate approve, and clients that write finalizers of namespaces, send the object
+			// as they read it.
 			"approval": {before: kept, after: forged, subresource: "approval"}, "finalize": {before: kept, after: forged, subresource: "finalize"},
 		} {
 			w.user = u
@@ -229,11 +227,11 @@ func TestShownLabels(t *testing.T) {
 		got, err := write{before: read, after: sent}.send(request.WithClusterName(t.Context(), consumer), everything)
 		require.NoError(t, err)
 		require.Equal(t, want, got)
-		// Selectors see what is stored.
+		// Selectors match the stored labels.
 		_, err = write{before: read, after: sent}.send(through(t, "!"+shown, true), everything)
 		require.NoError(t, err)
 	}
-	// A selector that names one selects nothing that somebody could write.
+	// A selector with a claim label matches nothing.
 	_, err := write{after: map[string]string{shown: "forged"}}.send(through(t, shown+" in (forged)", true), everything)
 	require.True(t, apierrors.IsForbidden(err), "%v", err)
 }

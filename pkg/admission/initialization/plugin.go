@@ -1,6 +1,6 @@
-// Package initialization is the admission plugin of what initializers and terminators of
-// workspace types write into LogicalClusters, through their views: they take themselves
-// off the list of what it waits for, and say in conditions how it goes.
+// Package initialization is the admission plugin for updates of LogicalClusters through the virtual
+// workspaces of initializers and terminators. They may only remove themselves from the status and set
+// conditions.
 package initialization
 
 import (
@@ -27,8 +27,8 @@ var _ admission.ValidationInterface = &Plugin{}
 // New returns the plugin.
 func New() *Plugin { return &Plugin{admission.NewHandler(admission.Update)} }
 
-// Field returns the field of the status of a LogicalCluster that lists what it waits for,
-// of the kind that a request comes for through a view; empty where it comes by none.
+// Field returns the field of the status of a LogicalCluster that a request through the virtual workspace of
+// an initializer or terminator may change, or "" for other requests.
 func Field(ctx context.Context) string {
 	through, _ := request.ThroughFrom(ctx)
 	switch through.Mount {
@@ -56,14 +56,14 @@ func (*Plugin) Validate(ctx context.Context, a admission.Attributes, _ admission
 	path := field.NewPath("status")
 	var errs field.ErrorList
 	if !slices.Equal(waitsFor, waitedFor) && !slices.Equal(waitsFor, without) {
-		errs = append(errs, field.Invalid(path.Child(list), waitsFor, fmt.Sprintf("through this view nothing changes but that %s is removed", own)))
+		errs = append(errs, field.Invalid(path.Child(list), waitsFor, fmt.Sprintf("only %s may be removed through this virtual workspace", own)))
 	}
 	for _, status := range []map[string]any{before, after} {
 		delete(status, list)
 		delete(status, "conditions")
 	}
 	if !equality.Semantic.DeepEqual(before, after) {
-		errs = append(errs, field.Forbidden(path, fmt.Sprintf("through this view nothing of the status changes but %s and conditions", list)))
+		errs = append(errs, field.Forbidden(path, fmt.Sprintf("only %s and conditions may be changed through this virtual workspace", list)))
 	}
 	if len(errs) > 0 {
 		return apierrors.NewInvalid(corev1alpha1.Kind("LogicalCluster"), a.GetName(), errs)
@@ -71,7 +71,6 @@ func (*Plugin) Validate(ctx context.Context, a admission.Attributes, _ admission
 	return nil
 }
 
-// statusOf returns a copy of a status.
 func statusOf(obj runtime.Object) map[string]any {
 	u, ok := obj.(*unstructured.Unstructured)
 	if !ok {

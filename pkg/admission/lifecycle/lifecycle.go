@@ -1,7 +1,6 @@
-// Package lifecycle is the admission plugin that keeps objects out of
-// namespaces that do not exist, or not for long any more, in each logical
-// cluster by itself. It answers what kube-apiserver's NamespaceLifecycle does.
-// New ones it keeps out of whole logical clusters, too, that are being emptied.
+// Package lifecycle is the admission plugin that rejects objects in namespaces that do not exist or are being
+// deleted, in each logical cluster. Its responses are those of kube-apiserver's NamespaceLifecycle. It also
+// rejects new objects in logical clusters that are being deleted.
 package lifecycle
 
 import (
@@ -29,10 +28,9 @@ import (
 )
 
 const (
-	// distrust is how long the informer is not believed when it says that a
-	// namespace which somebody has deleted is active.
+	// distrust is the time during which the informer is not trusted after a namespace was deleted.
 	distrust = 30 * time.Second
-	// deletions is how many deleted namespaces are remembered.
+	// deletions is the number of deleted namespaces that are remembered.
 	deletions = 1000
 )
 
@@ -41,19 +39,18 @@ var (
 	errEmptied  = errors.New("unable to create new content in the logical cluster because it is being deleted")
 )
 
-// Config is what the plugin goes by.
+// Config configures the plugin.
 type Config struct {
-	// Clients reach the server, and Namespaces are those of all its logical clusters.
+	// Clients and Namespaces cover all logical clusters of the server.
 	Clients    *client.Factory
 	Namespaces *client.Informer[*corev1.Namespace]
-	// LogicalCluster returns a logical cluster, as far as it is known, or nil.
+	// LogicalCluster returns a logical cluster from a cache, or nil.
 	LogicalCluster func(name logicalcluster.Name) *corev1alpha1.LogicalCluster
-	// Unstored are resources that only ask and store nothing.
+	// Unstored resources are created but not stored.
 	Unstored []schema.GroupResource
 }
 
-// Plugin implements admission.MutationInterface: it runs before anything
-// changes the object or is asked about it.
+// Plugin implements admission.MutationInterface, because it must run before any plugin changes the object.
 type Plugin struct {
 	*admission.Handler
 
@@ -90,15 +87,15 @@ func (p *Plugin) Admit(ctx context.Context, a admission.Attributes, _ admission.
 	if err != nil {
 		return apierrors.NewInternalError(err)
 	}
-	if err := p.ready.Wait(ctx, a); err != nil {
+	if err := p.ready.Wait(ctx); err != nil {
 		return err
 	}
 	key := client.Key{Cluster: cluster, Name: a.GetNamespace()}
 	if len(content.IsPathSegmentName(key.Name)) > 0 {
-		return apierrors.NewNotFound(corev1.Resource("namespaces"), key.Name) // it cannot be asked for
+		return apierrors.NewNotFound(corev1.Resource("namespaces"), key.Name) // no request can name it
 	}
 	namespace, err := p.Namespaces.Lister().Get(key)
-	if err != nil || p.doubtful(key, namespace) {
+	if err != nil || p.isStale(key, namespace) {
 		namespace, err = kinds.Namespaces.In(p.Clients.Cluster(cluster.Path())).Get(ctx, key.Name, metav1.GetOptions{})
 		switch {
 		case apierrors.IsNotFound(err):
@@ -113,9 +110,8 @@ func (p *Plugin) Admit(ctx context.Context, a admission.Attributes, _ admission.
 	return nil
 }
 
-// admitCreate lets nobody but the server create anything in a logical cluster that is being
-// emptied: what comes as fast as it is deleted would keep it from its end, and what comes
-// after the last look would stay behind.
+// admitCreate rejects creates in a logical cluster that is being deleted, except by the server itself.
+// Otherwise, clients could create objects as fast as they are deleted, or after the last check.
 func (p *Plugin) admitCreate(ctx context.Context, a admission.Attributes) error {
 	if a.GetOperation() != admission.Create || a.GetSubresource() != "" || percluster.IsServer(a.GetUserInfo()) || slices.Contains(p.Unstored, a.GetResource().GroupResource()) {
 		return nil
@@ -130,14 +126,13 @@ func (p *Plugin) admitCreate(ctx context.Context, a admission.Attributes) error 
 	return nil
 }
 
-// admitNamespace protects the namespace that is always there, and remembers
-// those that somebody deletes: from then on nothing may be created in them,
-// whether the informer has seen it or not.
+// admitNamespace protects the default namespace, and remembers deleted namespaces so that nothing is created in them
+// before the informer sees the deletion.
 func (p *Plugin) admitNamespace(ctx context.Context, a admission.Attributes) error {
 	if a.GetOperation() != admission.Delete {
 		return nil
 	}
-	// The server itself empties logical clusters that are deleted.
+	// The server itself deletes the content of logical clusters.
 	if a.GetName() == metav1.NamespaceDefault && !percluster.IsServer(a.GetUserInfo()) {
 		return apierrors.NewForbidden(a.GetResource().GroupResource(), a.GetName(), errImmortal)
 	}
@@ -147,10 +142,8 @@ func (p *Plugin) admitNamespace(ctx context.Context, a admission.Attributes) err
 	return nil
 }
 
-// doubtful reports whether what the informer knows may be out of date in a way
-// that matters: a namespace that was deleted a moment ago, or one that has been
-// created anew since.
-func (p *Plugin) doubtful(key client.Key, namespace *corev1.Namespace) bool {
+// isStale reports whether the cached namespace may be outdated: it was deleted, or has been created again since.
+func (p *Plugin) isStale(key client.Key, namespace *corev1.Namespace) bool {
 	if namespace.Status.Phase == corev1.NamespaceTerminating {
 		return true
 	}
@@ -170,8 +163,8 @@ func terminating(a admission.Attributes) error {
 	return err
 }
 
-// isReview reports whether the request only asks about access: the answer must
-// not tell whether the namespace exists.
+// isReview reports whether the request is an access review, whose result must not disclose whether the
+// namespace exists.
 func isReview(a admission.Attributes) bool {
 	return a.GetResource().GroupResource() == authorizationv1.Resource("localsubjectaccessreviews")
 }

@@ -9,7 +9,6 @@ import (
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
 	"github.com/spf13/pflag"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authentication/user"
 
@@ -19,8 +18,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/tenancy/toplevel"
 )
 
-// HomeLimits are what a home workspace and all workspaces below it may have on one shard; 0 means any. Every
-// user who can log in has a home workspace.
+// HomeLimits limit each home workspace, together with all workspaces below it, on one shard; 0 means no
+// limit. They exist because every user who can log in has a home workspace.
 type HomeLimits struct {
 	Objects, Bytes, Workspaces int64
 }
@@ -52,23 +51,23 @@ func (l *HomeLimits) Validate() []error {
 	return nil
 }
 
-// Owners knows what top-level owners store on the shard.
+// Owners reports the storage usage of top-level owners on the shard.
 type Owners interface {
-	// Usage returns what an owner stores, and whether that is known.
+	// Usage returns the usage of an owner, and whether it is known.
 	Usage(owner string) (toplevel.Usage, bool)
-	// UsesMost reports whether an owner stores much more than others do.
+	// UsesMost reports whether an owner stores much more than the average.
 	UsesMost(owner string) bool
 }
 
-var workspaces = schema.GroupResource{Group: tenancyv1alpha1.SchemeGroupVersion.Group, Resource: "workspaces"}
+var workspaces = tenancyv1alpha1.Resource("workspaces")
 
-// withinStorage refuses growth if the shard is nearly full: first that of the owners that use most space, and
-// then that of all. Root and the system go on to write until etcd refuses.
+// withinStorage rejects growth if the shard is nearly full: first of the owners that use most storage, then
+// of all owners. Root and system logical clusters are exempt, and are limited by etcd only.
 func (p *Plugin) withinStorage(ctx context.Context, w write, cluster logicalcluster.Name, lc *corev1alpha1.LogicalCluster) error {
 	if !isLimited(cluster) || !w.create && !grows(w) {
 		return nil
 	}
-	// Members of system:masters can make room.
+	// Members of system:masters can free storage.
 	if identity.MemberOf(ctx, w.GetUserInfo(), user.SystemPrivilegedGroup, request.GroupShards) {
 		return nil
 	}
@@ -84,8 +83,8 @@ func (p *Plugin) withinStorage(ctx context.Context, w write, cluster logicalclus
 	return nil
 }
 
-// withinHome refuses what a home workspace and all below it may not have, unless a limit of its own, in
-// limited, takes precedence.
+// withinHome rejects writes that exceed the limits of home workspaces, unless the home has its own limit by
+// annotation.
 func (p *Plugin) withinHome(w write, cluster logicalcluster.Name, lc *corev1alpha1.LogicalCluster) error {
 	owner := toplevel.Of(tenancy.PathOf(lc).String())
 	if p.c.Owners == nil || !toplevel.IsHome(owner) {
@@ -95,7 +94,7 @@ func (p *Plugin) withinHome(w write, cluster logicalcluster.Name, lc *corev1alph
 	if !known {
 		return nil
 	}
-	if own, known := p.c.Usage.Of(cluster); known { // which is newer than the sum
+	if own, known := p.c.Usage.Of(cluster); known { // newer than the sum
 		used.Objects, used.Bytes = max(used.Objects, own.Objects), max(used.Bytes, own.Bytes)
 	}
 	most := p.c.Homes
@@ -110,7 +109,7 @@ func (p *Plugin) withinHome(w write, cluster logicalcluster.Name, lc *corev1alph
 			most.Bytes = 0
 		}
 	}
-	const message = "the home workspace %s and all below it have %d %s on this shard, and may have %d: delete what is not needed, or have an administrator raise %s"
+	const message = "the home workspace %s and all workspaces below it have %d %s on this shard, at most %d allowed: delete objects, or have an administrator raise %s"
 	byObjects, byBytes := w.over(used.Objects, most.Objects, used.Bytes, most.Bytes)
 	switch {
 	case byObjects:

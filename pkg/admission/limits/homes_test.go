@@ -21,7 +21,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/tenancy/toplevel"
 )
 
-// stored is what owners store, of whom one uses most.
+// stored is the usage of owners, one of which uses most.
 type stored struct {
 	used  toplevel.Usage
 	known bool
@@ -31,8 +31,8 @@ type stored struct {
 func (s stored) Usage(string) (toplevel.Usage, bool) { return s.used, s.known }
 func (s stored) UsesMost(owner string) bool          { return s.most == owner }
 
-// TestOwners: homes have limits together with all below them, and an etcd that is filling up refuses those
-// first who use most, and never root and the system.
+// TestOwners checks the limits of homes, and that an almost full etcd first rejects growth of the owners that
+// use most, but never of root and the system.
 func TestOwners(t *testing.T) {
 	workspace := &unstructured.Unstructured{Object: map[string]any{}}
 	used := func(objects, bytes, workspaces int64) toplevel.Usage {
@@ -51,11 +51,11 @@ func TestOwners(t *testing.T) {
 		code          int
 	}{
 		"below all":                           {path: "user:alice:x", used: used(99, 999, 9), resource: workspaces, obj: workspace},
-		"objects of a home":                   {path: "user:alice:x:y", used: used(100, 0, 0), resource: configMaps, obj: holding(1), want: "user:alice and all below it have 100 objects on this shard, and may have 100", code: http.StatusForbidden},
-		"of a home without a path":            {path: "2hg5y7x:y", used: used(100, 0, 0), resource: configMaps, obj: holding(1), want: "2hg5y7x and all below it", code: http.StatusForbidden},
+		"objects of a home":                   {path: "user:alice:x:y", used: used(100, 0, 0), resource: configMaps, obj: holding(1), want: "user:alice and all workspaces below it have 100 objects on this shard, at most 100 allowed", code: http.StatusForbidden},
+		"of a home without a path":            {path: "2hg5y7x:y", used: used(100, 0, 0), resource: configMaps, obj: holding(1), want: "2hg5y7x and all workspaces below it", code: http.StatusForbidden},
 		"bytes of a home":                     {path: "user:alice", used: used(0, 1000, 0), resource: configMaps, obj: holding(2), old: holding(1), want: "have 1000 bytes", code: http.StatusForbidden},
 		"an update that shrinks":              {path: "user:alice", used: used(0, 1000, 0), resource: configMaps, obj: holding(1), old: holding(2)},
-		"workspaces of a home":                {path: "user:alice", used: used(0, 0, 10), resource: workspaces, obj: workspace, want: "have 10 workspaces on this shard, and may have 10", code: http.StatusForbidden},
+		"workspaces of a home":                {path: "user:alice", used: used(0, 0, 10), resource: workspaces, obj: workspace, want: "have 10 workspaces on this shard, at most 10 allowed", code: http.StatusForbidden},
 		"other objects then":                  {path: "user:alice", used: used(0, 0, 10), resource: configMaps, obj: holding(1)},
 		"limits of its own for a home":        {path: "user:alice", used: used(100, 1000, 0), own: subtrees.Amount{Objects: 500, Bytes: 5000}, resource: configMaps, obj: holding(1)},
 		"the system in a home":                {path: "user:alice", used: used(100, 1000, 10), as: theAPI, resource: configMaps, obj: holding(1)},

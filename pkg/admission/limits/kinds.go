@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -16,20 +17,20 @@ import (
 	"github.com/shardplane/shardplane/pkg/request/patterns"
 )
 
-// kind bounds objects of one kind that every shard and the cache server keep in
-// memory, so that the limit of a logical cluster is no bound of what they cost.
+// kind limits objects of one kind that every shard and the cache server keep in memory, so that limits per
+// logical cluster do not bound their cost.
 type kind struct {
-	// bytes are how large an object may be.
+	// bytes is the maximum size of an object.
 	bytes int
-	// values are how many it may have in all: many short ones take far more memory and
-	// time than their bytes say, wherever they are. 0 is as many as there is room for.
+	// values is the maximum number of values in an object, because many short values take far more memory and CPU
+	// time than their bytes suggest; 0 means no limit.
 	values int
 	lists  []list
-	// expressions is set if it has CEL expressions.
+	// expressions is true if the kind has CEL expressions.
 	expressions bool
 }
 
-// list is a list of an object, and how many entries it may have.
+// list limits the number of entries of a list in an object.
 type list struct {
 	path    []string
 	entries int
@@ -43,21 +44,21 @@ var kinds = map[schema.GroupResource]kind{
 	tenancyv1alpha1.Resource("workspaceauthenticationconfigurations"): {bytes: 64 << 10, lists: []list{{[]string{"spec", "jwt"}, 10}}, expressions: true},
 }
 
-// validKind refuses what is too large for its kind, and was not before.
+// validKind rejects objects that exceed the limits of their kind, unless the old object did too.
 func validKind(a admission.Attributes) error {
 	k, ok := kinds[a.GetResource().GroupResource()]
 	if !ok || a.GetSubresource() != "" {
 		return nil
 	}
 	if n := size(a.GetObject()); n > k.bytes && (a.GetOldObject() == nil || n > size(a.GetOldObject())) {
-		return apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("%s %q has %d bytes and may have %d", a.GetResource().GroupResource(), a.GetName(), n, k.bytes))
+		return apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("%s %q has %d bytes, at most %d allowed", a.GetResource().GroupResource(), a.GetName(), n, k.bytes))
 	}
 	if n := valuesOf(a.GetObject()); k.values > 0 && n > k.values && n > valuesOf(a.GetOldObject()) {
-		return admission.NewForbidden(a, fmt.Errorf("it has %d values and may have %d: labels, annotations, and what is in all fields and lists of its spec", n, k.values))
+		return admission.NewForbidden(a, fmt.Errorf("it has %d values in labels, annotations and spec, at most %d allowed", n, k.values))
 	}
 	for _, l := range k.lists {
 		if n := entries(a.GetObject(), l.path); n > l.entries && n > entries(a.GetOldObject(), l.path) {
-			return admission.NewForbidden(a, fmt.Errorf("%s has %d entries and may have %d", strings.Join(l.path, "."), n, l.entries))
+			return admission.NewForbidden(a, fmt.Errorf("%s has %d entries, at most %d allowed", strings.Join(l.path, "."), n, l.entries))
 		}
 	}
 	if k.expressions {
@@ -69,7 +70,7 @@ func validKind(a admission.Attributes) error {
 	return nil
 }
 
-// largePatterns returns errors for the expressions of an object with regular expressions that are too large.
+// largePatterns returns an error for each expression that contains a regular expression that is too large.
 func largePatterns(obj runtime.Object) field.ErrorList {
 	custom, ok := obj.(*unstructured.Unstructured)
 	if !ok {
@@ -104,7 +105,6 @@ func largePatterns(obj runtime.Object) field.ErrorList {
 	return errs
 }
 
-// entries returns how long the list at the path is.
 func entries(obj runtime.Object, path []string) int {
 	custom, ok := obj.(*unstructured.Unstructured)
 	if !ok {
@@ -115,7 +115,7 @@ func entries(obj runtime.Object, path []string) int {
 	return len(all)
 }
 
-// valuesOf returns how many values are in an object, but for what the server itself has there.
+// valuesOf returns the number of values in an object, without its status and managed fields.
 func valuesOf(obj runtime.Object) int {
 	custom, ok := obj.(*unstructured.Unstructured)
 	if !ok {
@@ -138,7 +138,7 @@ func valuesOf(obj runtime.Object) int {
 	return n
 }
 
-// values returns how many values are in a document: those that hold no others.
+// values returns the number of leaf values in a document.
 func values(document any) int {
 	n := 0
 	switch document := document.(type) {
@@ -152,4 +152,43 @@ func values(document any) int {
 		}
 	}
 	return max(n, 1)
+}
+
+const (
+	maxSelectors    = 64
+	maxRequirements = 128
+)
+
+// validAggregation rejects ClusterRoles with too many aggregation selectors or requirements, unless they had
+// as many before. Each selector is matched with the labels of all ClusterRoles of the logical cluster
+// whenever one of them changes.
+func validAggregation(a admission.Attributes) error {
+	selectors, requirements := aggregates(a.GetObject())
+	hadSelectors, hadRequirements := aggregates(a.GetOldObject())
+	const advice = "give the cluster roles that they select a label in common, and select that"
+	switch {
+	case selectors > maxSelectors && selectors > hadSelectors:
+		return admission.NewForbidden(a, fmt.Errorf("aggregationRule.clusterRoleSelectors has %d entries, at most %d allowed: "+advice, selectors, maxSelectors))
+	case requirements > maxRequirements && requirements > hadRequirements:
+		return admission.NewForbidden(a, fmt.Errorf("the selectors of aggregationRule have %d labels and values of expressions, at most %d allowed: "+advice, requirements, maxRequirements))
+	default:
+		return nil
+	}
+}
+
+// aggregates returns the number of selectors of a ClusterRole, and of their labels and expression values. An
+// expression without values counts as one.
+func aggregates(obj runtime.Object) (selectors, requirements int) {
+	role, ok := obj.(*rbacv1.ClusterRole)
+	if !ok || role.AggregationRule == nil {
+		return 0, 0
+	}
+	for i := range role.AggregationRule.ClusterRoleSelectors {
+		selector := &role.AggregationRule.ClusterRoleSelectors[i]
+		requirements += len(selector.MatchLabels)
+		for j := range selector.MatchExpressions {
+			requirements += max(1, len(selector.MatchExpressions[j].Values))
+		}
+	}
+	return len(role.AggregationRule.ClusterRoleSelectors), requirements
 }

@@ -1,10 +1,10 @@
-// Package limits is the admission plugin that bounds what a logical cluster
-// stores, alone and with all workspaces below it, in objects and in bytes, so that no tenant fills the etcd that it shares
-// with others, how large objects of some kinds are that all shards keep, and how much one may
-// have that is work for others. Who is
-// over a limit when it comes keeps what is there: creates are refused, and updates
-// that make an object larger where it is the bytes; deletes and updates that make it
-// no larger pass.
+// Package limits is the admission plugin that limits the objects and bytes of a logical cluster, alone and
+// together with all workspaces below it, so that no tenant fills the etcd that it shares with others. It also
+// limits the size of objects of some kinds that all shards replicate, and lists that are expensive to
+// process.
+//
+// If a logical cluster exceeds a limit, it keeps its objects. Creates are rejected, and updates that grow an
+// object if the bytes exceed the limit.
 package limits
 
 import (
@@ -30,38 +30,37 @@ import (
 	"k8s.io/apiserver/pkg/admission"
 
 	"github.com/shardplane/shardplane/pkg/admission/percluster"
+	"github.com/shardplane/shardplane/pkg/instruments"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/storage/usage"
 	"github.com/shardplane/shardplane/pkg/tenancy"
 	"github.com/shardplane/shardplane/pkg/tenancy/subtrees"
 )
 
-// Config is what the plugin needs.
+// Config configures the plugin.
 type Config struct {
 	Options
 
-	// Usage says what is stored.
 	Usage Usage
-	// Subtrees returns the limited subtrees of workspaces that a path is in.
+	// Subtrees returns the limited subtrees that contain the workspace at a path.
 	Subtrees func(path string) []*subtrees.Subtree
-	// LogicalCluster returns the object of a logical cluster of the shard, or nil.
+	// LogicalCluster returns a LogicalCluster of the shard, or nil.
 	LogicalCluster func(logicalcluster.Name) *corev1alpha1.LogicalCluster
-	// Homes are the limits of home workspaces, and Owners what these, and others, store; nil limits nothing.
+	// Homes and Owners implement the limits of home workspaces; nil Owners disables them.
 	Homes  HomeLimits
 	Owners Owners
-	// Unstored are resources that are created and not stored.
+	// Unstored resources are created but not stored.
 	Unstored []schema.GroupResource
-	// Metrics registers metrics; nil registers none.
-	Metrics prometheus.Registerer
+	Metrics  prometheus.Registerer
 }
 
-// Usage says what is stored.
+// Usage reports the stored objects and bytes.
 type Usage interface {
-	// Of returns what a logical cluster stores, and whether that is known.
+	// Of returns the usage of a logical cluster, and whether it is known.
 	Of(cluster logicalcluster.Name) (usage.Usage, bool)
-	// OfKind returns what it stores of a resource that is replicated, and whether that is known; it is not of others.
+	// OfKind returns the usage of a replicated resource in a logical cluster. It is not known for other resources.
 	OfKind(cluster logicalcluster.Name, resource schema.GroupResource) (usage.Usage, bool)
-	// Full reports whether there is no room left for tenants, and Filling whether there is little.
+	// Full and Filling report whether the shard has no, or little, capacity for tenants.
 	Full() bool
 	Filling() bool
 }
@@ -84,7 +83,8 @@ func New(c Config) *Plugin {
 	return &Plugin{Handler: admission.NewHandler(admission.Create, admission.Update), c: c, refusedReplicated: newRefusedReplicated(c.Metrics)}
 }
 
-// Admit implements admission.MutationInterface. It changes nothing, and rejects objects that are expensive to validate.
+// Admit implements admission.MutationInterface. It changes nothing, and rejects objects that are expensive to
+// validate.
 func (p *Plugin) Admit(_ context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
 	if err := validOwners(a); err != nil {
 		return err
@@ -138,66 +138,63 @@ func (p *Plugin) Validate(ctx context.Context, a admission.Attributes, _ admissi
 	return nil
 }
 
-// isFilled reports whether a logical cluster has all that its type puts there, from when on its
-// objects are limited. Its bytes are from the start, and so is what it takes of limited subtrees: who
-// may write a WorkspaceType can have an initializer that never ends, and fill the logical cluster
-// through its view.
+// isFilled reports whether initialization of a logical cluster has completed, and its objects are limited.
+// Bytes and subtrees are limited from the start, because a user can write a WorkspaceType whose initializer
+// never completes, and fill the logical cluster through its virtual workspace.
 func isFilled(lc *corev1alpha1.LogicalCluster) bool {
 	return lc.Status.Phase == corev1alpha1.LogicalClusterPhaseReady || lc.DeletionTimestamp != nil
 }
 
-// write is what is judged.
+// write is a request to which limits apply.
 type write struct {
 	admission.Attributes
 
 	create bool
-	counts bool // makes one object more
+	counts bool // adds an object
 }
 
-// over reports whether a write is refused by a limit, which is 0 for none.
+// over reports which limit, if any, rejects a write; 0 means no limit.
 func (w write) over(objects, mostObjects, bytes, mostBytes int64) (byObjects, byBytes bool) {
 	byObjects = mostObjects > 0 && objects >= mostObjects && w.counts
 	byBytes = !byObjects && mostBytes > 0 && bytes >= mostBytes && (w.create || grows(w))
 	return byObjects, byBytes
 }
 
-// withinOwn refuses what the logical cluster may not store.
 func (p *Plugin) withinOwn(w write, cluster logicalcluster.Name, lc *corev1alpha1.LogicalCluster, used usage.Usage) error {
 	most := p.limitsOf(cluster, lc)
+	const message = "the logical cluster %s has %d %s, at most %d allowed: delete objects, or have an administrator raise the annotation %s of its LogicalCluster, or --%s"
 	switch byObjects, byBytes := w.over(used.Objects, most.Objects, used.Bytes, most.Bytes); {
 	case byObjects:
-		return admission.NewForbidden(w, fmt.Errorf("the logical cluster %s holds %d objects and may hold %d: delete what is not needed, or have an administrator raise the annotation %s of its LogicalCluster, or --%s",
-			cluster, used.Objects, most.Objects, tenancy.MaxObjectsAnnotation, objectsFlag))
+		return admission.NewForbidden(w, fmt.Errorf(message, cluster, used.Objects, "objects", most.Objects, tenancy.MaxObjectsAnnotation, objectsFlag))
 	case byBytes:
-		return admission.NewForbidden(w, fmt.Errorf("the logical cluster %s stores %d bytes and may store %d: delete what is not needed, or have an administrator raise the annotation %s of its LogicalCluster, or --%s",
-			cluster, used.Bytes, most.Bytes, tenancy.MaxBytesAnnotation, bytesFlag))
+		return admission.NewForbidden(w, fmt.Errorf(message, cluster, used.Bytes, "bytes", most.Bytes, tenancy.MaxBytesAnnotation, bytesFlag))
 	}
 	return nil
 }
 
-// maxReplicaBytes is how large an object may be that is replicated: the replica has some annotations more, and one that
-// etcd does not take, which stores 1.5 MiB by default, would keep the shard from ever saying that all is replicated.
+// maxReplicaBytes is the maximum size of a replicated object. Replicas have additional annotations, and etcd
+// stores at most 1.5 MiB by default. A replica that etcd rejects would prevent the shard from ever reporting
+// that replication is complete.
 const maxReplicaBytes = 5 << 18
 
-// withinReplicated refuses more of a kind than the cache server, and the other shards, are to have from one logical
-// cluster.
+// withinReplicated limits the objects of a kind that a logical cluster replicates to the cache server and
+// other shards.
 func (p *Plugin) withinReplicated(w write, cluster logicalcluster.Name, used usage.Usage) error {
 	resource := w.GetResource().GroupResource()
 	if n := replicaSize(w.GetObject()); n > maxReplicaBytes && (w.create || n > replicaSize(w.GetOldObject())) {
 		p.refusedReplicated.WithLabelValues(resource.String()).Inc()
-		return apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("%s %q has %d bytes and may have %d, since cache servers store it with what they know of it", resource, w.GetName(), n, maxReplicaBytes))
+		return apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("%s %q has %d bytes, at most %d allowed, because cache servers store it with additional metadata", resource, w.GetName(), n, maxReplicaBytes))
 	}
 	if w.GetSubresource() != "" {
 		return nil
 	}
+	const message = "the logical cluster %s has %d %s, at most %d allowed, because they are replicated to other shards: delete objects, or have an administrator raise --%s"
 	var err error
 	switch byObjects, byBytes := w.over(used.Objects, p.c.MaxReplicated, used.Bytes, p.c.MaxReplicatedBytes); {
 	case byObjects:
-		err = fmt.Errorf("the logical cluster %s holds %d %s and may hold %d, since other shards know them: delete what is not needed, or have an administrator raise --%s",
-			cluster, used.Objects, resource, p.c.MaxReplicated, replicatedFlag)
+		err = fmt.Errorf(message, cluster, used.Objects, resource.String(), p.c.MaxReplicated, replicatedFlag)
 	case byBytes:
-		err = fmt.Errorf("the logical cluster %s stores %d bytes of %s and may store %d, since other shards know them: delete what is not needed, or have an administrator raise --%s",
-			cluster, used.Bytes, resource, p.c.MaxReplicatedBytes, replicatedBytesFlag)
+		err = fmt.Errorf(message, cluster, used.Bytes, "bytes of "+resource.String(), p.c.MaxReplicatedBytes, replicatedBytesFlag)
 	default:
 		return nil
 	}
@@ -205,40 +202,34 @@ func (p *Plugin) withinReplicated(w write, cluster logicalcluster.Name, used usa
 	return admission.NewForbidden(w, err)
 }
 
-// replicaSize returns how many bytes of JSON, which cache servers store, an object is, or fewer where these are
-// not many.
+// replicaSize returns the size of an object as JSON, which cache servers store, or less if it is far below the limit.
 func replicaSize(obj runtime.Object) int {
-	// JSON is not sixteen times as long as what else is stored.
+	// JSON is less than sixteen times as long as other encodings.
 	if sized, ok := obj.(interface{ Size() int }); ok && sized.Size() < maxReplicaBytes/16 {
 		return sized.Size()
 	}
-	data, err := json.Marshal(obj)
-	if err != nil {
-		return 0
-	}
-	return len(data)
+	return jsonSize(obj)
 }
 
-// withinSubtree refuses what a workspace may not store together with all below it.
+// withinSubtree rejects writes that exceed the limits of a workspace together with all workspaces below it.
 func (w write) withinSubtree(subtree *subtrees.Subtree) error {
+	const message = "the workspace %s and all workspaces below it have %d %s, at most %d allowed: delete objects, or have an administrator raise the annotation %s of its LogicalCluster"
 	used, most := subtree.Used, subtree.Most
 	switch byObjects, byBytes := w.over(used.Objects, most.Objects, used.Bytes, most.Bytes); {
 	case byObjects:
-		return admission.NewForbidden(w, fmt.Errorf("the workspace %s and all below it hold %d objects and may hold %d together: delete what is not needed, or have an administrator raise the annotation %s of its LogicalCluster",
-			subtree.Path, used.Objects, most.Objects, tenancy.MaxSubtreeObjectsAnnotation))
+		return admission.NewForbidden(w, fmt.Errorf(message, subtree.Path, used.Objects, "objects", most.Objects, tenancy.MaxSubtreeObjectsAnnotation))
 	case byBytes:
-		return admission.NewForbidden(w, fmt.Errorf("the workspace %s and all below it store %d bytes and may store %d together: delete what is not needed, or have an administrator raise the annotation %s of its LogicalCluster",
-			subtree.Path, used.Bytes, most.Bytes, tenancy.MaxSubtreeBytesAnnotation))
+		return admission.NewForbidden(w, fmt.Errorf(message, subtree.Path, used.Bytes, "bytes", most.Bytes, tenancy.MaxSubtreeBytesAnnotation))
 	}
 	return nil
 }
 
-// isLimited reports whether a logical cluster has limits by default.
+// isLimited reports whether default limits apply to a logical cluster.
 func isLimited(cluster logicalcluster.Name) bool {
 	return cluster != core.RootCluster && !request.IsSystem(cluster)
 }
 
-// limitsOf returns what the logical cluster may store, 0 for any amount.
+// limitsOf returns the limits of a logical cluster; 0 means no limit.
 func (p *Plugin) limitsOf(cluster logicalcluster.Name, lc *corev1alpha1.LogicalCluster) usage.Usage {
 	var most usage.Usage
 	if isLimited(cluster) {
@@ -253,51 +244,50 @@ func (p *Plugin) limitsOf(cluster logicalcluster.Name, lc *corev1alpha1.LogicalC
 	return most
 }
 
-// validAnnotations refuses annotations of limits that say none.
+// validAnnotations rejects limit annotations that cannot be parsed.
 func validAnnotations(a admission.Attributes) error {
 	if a.GetResource().GroupResource() != corev1alpha1.Resource("logicalclusters") {
 		return nil
 	}
 	lc, err := meta.Accessor(a.GetObject())
 	if err != nil {
-		return nil //nolint:nilerr // of another kind, as those of subresources
+		return nil //nolint:nilerr // an object of a subresource
 	}
+	annotations := lc.GetAnnotations()
 	for _, annotation := range []string{tenancy.MaxObjectsAnnotation, tenancy.MaxSubtreeObjectsAnnotation} {
-		text, ok := lc.GetAnnotations()[annotation]
-		if !ok {
-			continue
-		}
-		if _, err := strconv.ParseInt(text, 10, 64); err != nil {
-			return admission.NewForbidden(a, fmt.Errorf("the annotation %s is %q, which is no whole number: write one, or 0 for any number of objects", annotation, text))
+		if text, ok := annotations[annotation]; ok {
+			if _, err := strconv.ParseInt(text, 10, 64); err != nil {
+				return admission.NewForbidden(a, fmt.Errorf("the annotation %s is %q, but must be an integer, or 0 for no limit", annotation, text))
+			}
 		}
 	}
 	for _, annotation := range []string{tenancy.MaxBytesAnnotation, tenancy.MaxSubtreeBytesAnnotation} {
-		text, ok := lc.GetAnnotations()[annotation]
-		if !ok {
-			continue
-		}
-		if _, err := resource.ParseQuantity(text); err != nil {
-			return admission.NewForbidden(a, fmt.Errorf("the annotation %s is %q, which is no quantity: write one such as 2Gi, or 0 for any amount", annotation, text))
+		if text, ok := annotations[annotation]; ok {
+			if _, err := resource.ParseQuantity(text); err != nil {
+				return admission.NewForbidden(a, fmt.Errorf("the annotation %s is %q, but must be a quantity such as 2Gi, or 0 for no limit", annotation, text))
+			}
 		}
 	}
 	return nil
 }
 
-// isEvent reports whether objects of the resource are Events, which the limit of
-// objects leaves out: they come from what others do, and go by themselves.
+// isEvent reports whether a resource is excluded from object limits. Events are created as a side effect and
+// expire.
 func isEvent(r schema.GroupResource) bool {
 	return r == corev1.Resource("events") || r == eventsv1.Resource("events")
 }
 
-// grows reports whether the update makes the object larger.
 func grows(a admission.Attributes) bool { return size(a.GetObject()) > size(a.GetOldObject()) }
 
-// size returns about how many bytes are stored for obj; what is compared is two of
-// the same kind.
+// size returns the approximate stored size of an object, to be compared with objects of the same kind.
 func size(obj runtime.Object) int {
 	if sized, ok := obj.(interface{ Size() int }); ok {
 		return sized.Size()
 	}
+	return jsonSize(obj)
+}
+
+func jsonSize(obj runtime.Object) int {
 	data, err := json.Marshal(obj)
 	if err != nil {
 		return 0
@@ -305,13 +295,22 @@ func size(obj runtime.Object) int {
 	return len(data)
 }
 
-// insufficient is the answer to growth that the shard has no capacity for.
-func insufficient(a admission.Attributes, why string) error {
+// insufficient returns status 507 for growth that the shard has no capacity for.
+func insufficient(a admission.Attributes, reason string) error {
 	return &apierrors.StatusError{ErrStatus: metav1.Status{
 		Status:  metav1.StatusFailure,
 		Code:    http.StatusInsufficientStorage,
 		Reason:  metav1.StatusReasonUnknown,
-		Message: fmt.Sprintf("%s cannot be stored: %s, and only deletes and updates that make nothing larger pass until its operator has made room", a.GetResource().GroupResource(), why),
+		Message: fmt.Sprintf("%s cannot be stored: %s, only deletes and updates that do not grow an object are accepted until its operator frees storage", a.GetResource().GroupResource(), reason),
 		Details: &metav1.StatusDetails{Group: a.GetResource().Group, Kind: a.GetResource().Resource, Name: a.GetName()},
 	}}
+}
+
+func newRefusedReplicated(registerer prometheus.Registerer) *prometheus.CounterVec {
+	return instruments.Register(registerer, prometheus.NewCounterVec(prometheus.CounterOpts{
+		Namespace: "shardplane",
+		Subsystem: "replicated",
+		Name:      "refused_total",
+		Help:      "[ALPHA] Writes rejected because a logical cluster has reached the limits of objects that are replicated to the cache server, by resource.",
+	}, []string{"resource"}))
 }

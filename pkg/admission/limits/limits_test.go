@@ -32,7 +32,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/tenancy/subtrees"
 )
 
-// state is what the plugin learns from others.
 type state struct {
 	usage    usage.Usage
 	types    usage.Usage // of WorkspaceTypes
@@ -76,15 +75,12 @@ func holding(bytes int) *corev1.ConfigMap {
 	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "one"}, Data: map[string]string{"text": strings.Repeat("x", bytes)}}
 }
 
-// extending is a WorkspaceType that extends n others.
 func extending(n int) *unstructured.Unstructured { return nesting("extend", "with", n) }
 
-// nesting is an object with n entries in a list of a field of its spec.
 func nesting(field, list string, n int) *unstructured.Unstructured {
 	return &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{field: map[string]any{list: make([]any, n)}}}}
 }
 
-// aggregating is a ClusterRole with so many selectors, of as many labels and values each.
 func aggregating(selectors, labels, values int) *rbacv1.ClusterRole {
 	var selector metav1.LabelSelector
 	for n := range labels {
@@ -96,17 +92,16 @@ func aggregating(selectors, labels, values int) *rbacv1.ClusterRole {
 	return &rbacv1.ClusterRole{AggregationRule: &rbacv1.AggregationRule{ClusterRoleSelectors: slices.Repeat([]metav1.LabelSelector{selector}, selectors)}}
 }
 
-// escaped is a ClusterRole with n names that are three times as long in JSON.
+// escaped returns a ClusterRole with n names that are three times as long in JSON.
 func escaped(n int) *rbacv1.ClusterRole {
 	return &rbacv1.ClusterRole{Rules: []rbacv1.PolicyRule{{Verbs: []string{"get"}, ResourceNames: slices.Repeat([]string{"\x01"}, n)}}}
 }
 
-// naming is an object with n entries in a list of its spec.
 func naming(list string, n int) *unstructured.Unstructured {
 	return &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{list: make([]any, n)}}}
 }
 
-// valued has n values, some of them empty, and servers' besides.
+// valued returns an object with n values, some of them empty, and values of the server.
 func valued(n, servers int) *unstructured.Unstructured {
 	many := func(n int) []any {
 		list := make([]any, n)
@@ -127,7 +122,6 @@ func custom(bytes int) *unstructured.Unstructured {
 	return &unstructured.Unstructured{Object: map[string]any{"spec": strings.Repeat("x", bytes)}}
 }
 
-// managed is an object whose fields have n managers, and managedCustom a custom resource.
 func managed(n int) *corev1.ConfigMap {
 	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{ManagedFields: make([]metav1.ManagedFieldsEntry, n)}}
 }
@@ -136,12 +130,10 @@ func managedCustom(n int) *unstructured.Unstructured {
 	return &unstructured.Unstructured{Object: map[string]any{"metadata": map[string]any{"managedFields": make([]any, n)}}}
 }
 
-// withSecrets is a service account with n secrets.
 func withSecrets(n int) *corev1.ServiceAccount {
 	return &corev1.ServiceAccount{Secrets: make([]corev1.ObjectReference, n)}
 }
 
-// mapped is an object with a map of n entries.
 func mapped(n int) *corev1.ConfigMap {
 	data := make(map[string]string, n)
 	for i := range n {
@@ -158,7 +150,6 @@ func anyMap(n int) map[string]any {
 	return all
 }
 
-// owned is an object with n owners, and ownedCustom a custom resource.
 func owned(n int) *corev1.ConfigMap {
 	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{OwnerReferences: slices.Repeat([]metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: "a", UID: "u"}}, n)}}
 }
@@ -190,109 +181,109 @@ func TestLimits(t *testing.T) {
 		code        int
 	}{
 		"below both":                               {used: below, resource: configMaps, obj: holding(5000)},
-		"as many objects as may be":                {used: objects, resource: configMaps, obj: holding(1), want: "the logical cluster one holds 10 objects and may hold 10: delete"},
+		"as many objects as may be":                {used: objects, resource: configMaps, obj: holding(1), want: "the logical cluster one has 10 objects, at most 10 allowed: delete"},
 		"an update then":                           {used: objects, resource: configMaps, obj: holding(9), old: holding(1)},
 		"an Event then":                            {used: objects, resource: events, obj: &corev1.Event{}},
 		"a review then":                            {used: objects, resource: authorizationv1.Resource("subjectaccessreviews"), obj: &authorizationv1.SubjectAccessReview{}},
 		"a token then":                             {used: objects, resource: corev1.Resource("serviceaccounts"), subresource: "token", obj: &corev1.ServiceAccount{}},
 		"the system then":                          {used: objects, resource: configMaps, as: theAPI, obj: holding(1)},
 		"an administrator then":                    {used: objects, resource: configMaps, as: master, obj: holding(1), want: "raise the annotation core.kcp.io/max-total-objects"},
-		"as many bytes as may be":                  {used: bytes, resource: configMaps, obj: holding(1), want: "the logical cluster one stores 1024 bytes and may store 1024: delete"},
-		"an Event of it":                           {used: bytes, resource: events, obj: &corev1.Event{}, want: "stores 1024 bytes"},
-		"an update that grows":                     {used: bytes, resource: configMaps, obj: holding(9), old: holding(8), want: "stores 1024 bytes"},
-		"a status that grows":                      {used: bytes, resource: configMaps, subresource: "status", obj: custom(9), old: custom(8), want: "stores 1024 bytes"},
+		"as many bytes as may be":                  {used: bytes, resource: configMaps, obj: holding(1), want: "the logical cluster one has 1024 bytes, at most 1024 allowed: delete"},
+		"an Event of it":                           {used: bytes, resource: events, obj: &corev1.Event{}, want: "has 1024 bytes"},
+		"an update that grows":                     {used: bytes, resource: configMaps, obj: holding(9), old: holding(8), want: "has 1024 bytes"},
+		"a status that grows":                      {used: bytes, resource: configMaps, subresource: "status", obj: custom(9), old: custom(8), want: "has 1024 bytes"},
 		"an update of the same size":               {used: bytes, resource: configMaps, obj: holding(8), old: holding(8)},
 		"an update that shrinks":                   {used: bytes, resource: configMaps, obj: custom(7), old: custom(8)},
 		"not counted yet":                          {used: objects, unknown: true, resource: configMaps, obj: holding(1)},
 		"before it is ready":                       {used: objects, lc: starting, resource: configMaps, obj: holding(1)},
-		"bytes before it is ready":                 {used: bytes, lc: starting, resource: configMaps, obj: holding(1), want: "stores 1024 bytes"},
+		"bytes before it is ready":                 {used: bytes, lc: starting, resource: configMaps, obj: holding(1), want: "has 1024 bytes"},
 		"the system then, before it is ready":      {used: bytes, lc: starting, resource: configMaps, as: theAPI, obj: holding(1)},
-		"while it is deleted":                      {used: objects, lc: ending, resource: configMaps, obj: holding(1), want: "holds 10 objects"},
+		"while it is deleted":                      {used: objects, lc: ending, resource: configMaps, obj: holding(1), want: "has 10 objects"},
 		"root by default":                          {used: objects, cluster: "root", resource: configMaps, obj: holding(1)},
 		"system:admin by default":                  {used: bytes, cluster: "system:admin", resource: configMaps, obj: holding(1)},
-		"root by annotation":                       {used: objects, cluster: "root", lc: ready(map[string]string{tenancy.MaxObjectsAnnotation: "3"}), resource: configMaps, obj: holding(1), want: "may hold 3"},
+		"root by annotation":                       {used: objects, cluster: "root", lc: ready(map[string]string{tenancy.MaxObjectsAnnotation: "3"}), resource: configMaps, obj: holding(1), want: "at most 3 allowed"},
 		"more by annotation":                       {used: objects, lc: ready(map[string]string{tenancy.MaxObjectsAnnotation: "11"}), resource: configMaps, obj: holding(1)},
 		"any number by annotation":                 {used: objects, lc: ready(map[string]string{tenancy.MaxObjectsAnnotation: "0"}), resource: configMaps, obj: holding(1)},
 		"any number by a negative one":             {used: objects, lc: ready(map[string]string{tenancy.MaxObjectsAnnotation: "-1"}), resource: configMaps, obj: holding(1)},
-		"fewer bytes by annotation":                {used: usage.Usage{Bytes: 600}, lc: ready(map[string]string{tenancy.MaxBytesAnnotation: "600"}), resource: configMaps, obj: holding(1), want: "may store 600"},
+		"fewer bytes by annotation":                {used: usage.Usage{Bytes: 600}, lc: ready(map[string]string{tenancy.MaxBytesAnnotation: "600"}), resource: configMaps, obj: holding(1), want: "at most 600 allowed"},
 		"any amount by annotation":                 {used: bytes, lc: ready(map[string]string{tenancy.MaxBytesAnnotation: "0"}), resource: configMaps, obj: holding(1)},
 		"a subtree with room":                      {subtree: subtrees.Amount{Objects: 99, Bytes: 9_999}, resource: configMaps, obj: holding(1)},
-		"a subtree with as many objects":           {subtree: subtrees.Amount{Objects: 100}, resource: configMaps, obj: holding(1), want: "the workspace root:org and all below it hold 100 objects and may hold 100 together: delete what is not needed, or have an administrator raise the annotation core.shardplane.io/max-subtree-objects"},
+		"a subtree with as many objects":           {subtree: subtrees.Amount{Objects: 100}, resource: configMaps, obj: holding(1), want: "the workspace root:org and all workspaces below it have 100 objects, at most 100 allowed: delete objects, or have an administrator raise the annotation core.shardplane.io/max-subtree-objects"},
 		"an update in it":                          {subtree: subtrees.Amount{Objects: 100}, resource: configMaps, obj: holding(9), old: holding(1)},
 		"an Event in it":                           {subtree: subtrees.Amount{Objects: 100}, resource: events, obj: &corev1.Event{}},
-		"a subtree with as many bytes":             {subtree: subtrees.Amount{Bytes: 10_000}, resource: configMaps, obj: holding(1), want: "the workspace root:org and all below it store 10000 bytes and may store 10000 together"},
-		"an update that grows in the subtree":      {subtree: subtrees.Amount{Bytes: 10_000}, resource: configMaps, obj: holding(2), old: holding(1), want: "store 10000 bytes"},
+		"a subtree with as many bytes":             {subtree: subtrees.Amount{Bytes: 10_000}, resource: configMaps, obj: holding(1), want: "the workspace root:org and all workspaces below it have 10000 bytes, at most 10000 allowed"},
+		"an update that grows in the subtree":      {subtree: subtrees.Amount{Bytes: 10_000}, resource: configMaps, obj: holding(2), old: holding(1), want: "have 10000 bytes"},
 		"an update that shrinks in the subtree":    {subtree: subtrees.Amount{Bytes: 10_000}, resource: configMaps, obj: holding(1), old: holding(2)},
-		"a subtree, not counted yet here":          {unknown: true, subtree: subtrees.Amount{Objects: 100}, resource: configMaps, obj: holding(1), want: "hold 100 objects"},
-		"a subtree, before it is ready":            {lc: starting, subtree: subtrees.Amount{Objects: 100}, resource: configMaps, obj: holding(1), want: "hold 100 objects"},
+		"a subtree, not counted yet here":          {unknown: true, subtree: subtrees.Amount{Objects: 100}, resource: configMaps, obj: holding(1), want: "have 100 objects"},
+		"a subtree, before it is ready":            {lc: starting, subtree: subtrees.Amount{Objects: 100}, resource: configMaps, obj: holding(1), want: "have 100 objects"},
 		"types, with room":                         {types: usage.Usage{Objects: 4, Bytes: 499}, resource: types, obj: custom(1)},
-		"as many types as may be replicated":       {types: usage.Usage{Objects: 5}, resource: types, obj: custom(1), want: "the logical cluster one holds 5 workspacetypes.tenancy.kcp.io and may hold 5, since other shards know them: delete what is not needed, or have an administrator raise --max-replicated-objects"},
+		"as many types as may be replicated":       {types: usage.Usage{Objects: 5}, resource: types, obj: custom(1), want: "the logical cluster one has 5 workspacetypes.tenancy.kcp.io, at most 5 allowed, because they are replicated to other shards: delete objects, or have an administrator raise --max-replicated-objects"},
 		"something else then":                      {types: usage.Usage{Objects: 5, Bytes: 500}, resource: configMaps, obj: holding(1)},
 		"a type that grows then":                   {types: usage.Usage{Objects: 5}, resource: types, obj: custom(2), old: custom(1)},
-		"as many bytes of types":                   {types: usage.Usage{Bytes: 500}, resource: types, obj: custom(1), want: "stores 500 bytes of workspacetypes.tenancy.kcp.io and may store 500"},
-		"a type that grows in these":               {types: usage.Usage{Bytes: 500}, resource: types, obj: custom(2), old: custom(1), want: "stores 500 bytes"},
+		"as many bytes of types":                   {types: usage.Usage{Bytes: 500}, resource: types, obj: custom(1), want: "has 500 bytes of workspacetypes.tenancy.kcp.io, at most 500 allowed"},
+		"a type that grows in these":               {types: usage.Usage{Bytes: 500}, resource: types, obj: custom(2), old: custom(1), want: "has 500 bytes"},
 		"a type that shrinks in these":             {types: usage.Usage{Bytes: 500}, resource: types, obj: custom(1), old: custom(2)},
 		"a type of root then":                      {types: usage.Usage{Objects: 5}, cluster: "root", resource: types, obj: custom(1)},
 		"a type of the system then":                {types: usage.Usage{Objects: 5}, as: theAPI, resource: types, obj: custom(1)},
-		"types before it is ready":                 {types: usage.Usage{Objects: 5}, lc: starting, resource: types, obj: custom(1), want: "may hold 5"},
+		"types before it is ready":                 {types: usage.Usage{Objects: 5}, lc: starting, resource: types, obj: custom(1), want: "at most 5 allowed"},
 		"types that are not counted yet":           {types: usage.Usage{Objects: 5}, unknown: true, resource: types, obj: custom(1)},
-		"a role that is too large for a replica":   {resource: roles, obj: escaped(200_000), want: "bytes and may have 1310720", code: http.StatusRequestEntityTooLarge},
-		"one that grows":                           {resource: roles, obj: escaped(200_001), old: escaped(200_000), want: "may have 1310720", code: http.StatusRequestEntityTooLarge},
+		"a role that is too large for a replica":   {resource: roles, obj: escaped(200_000), want: "bytes, at most 1310720 allowed", code: http.StatusRequestEntityTooLarge},
+		"one that grows":                           {resource: roles, obj: escaped(200_001), old: escaped(200_000), want: "at most 1310720 allowed", code: http.StatusRequestEntityTooLarge},
 		"one that was larger before":               {resource: roles, obj: escaped(200_000), old: escaped(200_001)},
 		"a large one of root":                      {cluster: "root", resource: roles, obj: escaped(200_000)},
 		"a large one of the system":                {resource: roles, as: theAPI, obj: escaped(200_000)},
 		"a role that is no larger":                 {resource: roles, obj: escaped(140_000)},
-		"a status that is too large for a replica": {resource: types, subresource: "status", obj: custom(5 << 18), old: custom(1), want: "may have 1310720", code: http.StatusRequestEntityTooLarge},
+		"a status that is too large for a replica": {resource: types, subresource: "status", obj: custom(5 << 18), old: custom(1), want: "at most 1310720 allowed", code: http.StatusRequestEntityTooLarge},
 		"a nearly full etcd":                       {full: true, resource: configMaps, obj: holding(1), want: "the shard is nearly full", code: http.StatusInsufficientStorage},
 		"an update that grows in it":               {full: true, resource: configMaps, obj: holding(2), old: holding(1), want: "the shard is nearly full", code: http.StatusInsufficientStorage},
 		"an update that shrinks in it":             {full: true, resource: configMaps, obj: holding(1), old: holding(2)},
 		"an administrator of elsewhere in it":      {full: true, as: elsewhere, resource: configMaps, obj: holding(1), want: "the shard is nearly full", code: http.StatusInsufficientStorage},
 		"an administrator in it":                   {full: true, as: master, resource: configMaps, obj: holding(1)},
-		"an annotation that is no number":          {resource: clusters, as: theAPI, obj: ready(map[string]string{tenancy.MaxObjectsAnnotation: "many"}), want: `is "many", which is no whole number`},
-		"an annotation that is no quantity":        {resource: clusters, as: theAPI, obj: ready(map[string]string{tenancy.MaxBytesAnnotation: "much"}), want: `is "much", which is no quantity`},
-		"a type that is too large":                 {resource: types, as: theAPI, obj: custom(65 << 10), want: "may have 65536", code: http.StatusRequestEntityTooLarge},
+		"an annotation that is no number":          {resource: clusters, as: theAPI, obj: ready(map[string]string{tenancy.MaxObjectsAnnotation: "many"}), want: `is "many", but must be an integer`},
+		"an annotation that is no quantity":        {resource: clusters, as: theAPI, obj: ready(map[string]string{tenancy.MaxBytesAnnotation: "much"}), want: `is "much", but must be a quantity`},
+		"a type that is too large":                 {resource: types, as: theAPI, obj: custom(65 << 10), want: "at most 65536 allowed", code: http.StatusRequestEntityTooLarge},
 		"one that was larger":                      {resource: types, obj: custom(65 << 10), old: custom(66 << 10)},
-		"one that extends too many":                {resource: types, obj: extending(33), want: "spec.extend.with has 33 entries and may have 32"},
+		"one that extends too many":                {resource: types, obj: extending(33), want: "spec.extend.with has 33 entries, at most 32 allowed"},
 		"one that extends as many as ever":         {resource: types, obj: extending(33), old: extending(33)},
-		"one that names too many issuers":          {resource: types, obj: naming("authenticationConfigurations", 11), want: "spec.authenticationConfigurations has 11 entries and may have 10"},
-		"issuers that are too large":               {resource: configs, as: theAPI, obj: custom(65 << 10), want: "may have 65536", code: http.StatusRequestEntityTooLarge},
-		"too many issuers":                         {resource: configs, obj: naming("jwt", 11), want: "spec.jwt has 11 entries and may have 10"},
+		"one that names too many issuers":          {resource: types, obj: naming("authenticationConfigurations", 11), want: "spec.authenticationConfigurations has 11 entries, at most 10 allowed"},
+		"issuers that are too large":               {resource: configs, as: theAPI, obj: custom(65 << 10), want: "at most 65536 allowed", code: http.StatusRequestEntityTooLarge},
+		"too many issuers":                         {resource: configs, obj: naming("jwt", 11), want: "spec.jwt has 11 entries, at most 10 allowed"},
 		"enough issuers":                           {resource: configs, obj: naming("jwt", 10)},
-		"one that allows too many children":        {resource: types, as: theAPI, obj: nesting("limitAllowedChildren", "types", 65), want: "spec.limitAllowedChildren.types has 65 entries and may have 64"},
-		"one that allows more of them than ever":   {resource: types, obj: nesting("limitAllowedChildren", "types", 67), old: nesting("limitAllowedChildren", "types", 66), want: "has 67 entries and may have 64"},
+		"one that allows too many children":        {resource: types, as: theAPI, obj: nesting("limitAllowedChildren", "types", 65), want: "spec.limitAllowedChildren.types has 65 entries, at most 64 allowed"},
+		"one that allows more of them than ever":   {resource: types, obj: nesting("limitAllowedChildren", "types", 67), old: nesting("limitAllowedChildren", "types", 66), want: "has 67 entries, at most 64 allowed"},
 		"one that allows as many as ever":          {resource: types, obj: nesting("limitAllowedChildren", "types", 66), old: nesting("limitAllowedChildren", "types", 66)},
-		"one that allows too many parents":         {resource: types, obj: nesting("limitAllowedParents", "types", 65), want: "spec.limitAllowedParents.types has 65 entries and may have 64"},
+		"one that allows too many parents":         {resource: types, obj: nesting("limitAllowedParents", "types", 65), want: "spec.limitAllowedParents.types has 65 entries, at most 64 allowed"},
 		"one that allows enough":                   {resource: types, obj: nesting("limitAllowedParents", "types", 64)},
-		"one of too many values":                   {resource: types, as: theAPI, obj: valued(2049, 0), want: "it has 2049 values and may have 2048"},
-		"one of more values than ever":             {resource: types, obj: valued(2051, 0), old: valued(2050, 0), want: "it has 2051 values and may have 2048"},
+		"one of too many values":                   {resource: types, as: theAPI, obj: valued(2049, 0), want: "it has 2049 values in labels, annotations and spec, at most 2048 allowed"},
+		"one of more values than ever":             {resource: types, obj: valued(2051, 0), old: valued(2050, 0), want: "it has 2051 values in labels, annotations and spec, at most 2048 allowed"},
 		"one of as many values as ever":            {resource: types, obj: valued(2050, 1), old: valued(2050, 0)},
 		"one of enough values":                     {resource: types, obj: valued(2048, 100)},
-		"too many selectors":                       {resource: roles, as: theAPI, obj: aggregating(65, 1, 0), want: "aggregationRule.clusterRoleSelectors has 65 entries and may have 64: give the cluster roles"},
-		"more selectors than ever":                 {resource: roles, obj: aggregating(67, 1, 0), old: aggregating(66, 1, 0), want: "has 67 entries and may have 64"},
+		"too many selectors":                       {resource: roles, as: theAPI, obj: aggregating(65, 1, 0), want: "aggregationRule.clusterRoleSelectors has 65 entries, at most 64 allowed: give the cluster roles"},
+		"more selectors than ever":                 {resource: roles, obj: aggregating(67, 1, 0), old: aggregating(66, 1, 0), want: "has 67 entries, at most 64 allowed"},
 		"as many selectors as ever":                {resource: roles, obj: aggregating(66, 1, 0), old: aggregating(66, 1, 0)},
 		"fewer selectors than ever":                {resource: roles, obj: aggregating(65, 1, 0), old: aggregating(66, 1, 0)},
 		"enough selectors":                         {resource: roles, obj: aggregating(64, 1, 1)},
-		"too many labels of selectors":             {resource: roles, obj: aggregating(3, 43, 0), want: "have 129 labels and values of expressions, and may have 128: give the cluster roles"},
-		"too many values of selectors":             {resource: roles, obj: aggregating(3, 0, 43), want: "have 129 labels and values of expressions, and may have 128"},
+		"too many labels of selectors":             {resource: roles, obj: aggregating(3, 43, 0), want: "have 129 labels and values of expressions, at most 128 allowed: give the cluster roles"},
+		"too many values of selectors":             {resource: roles, obj: aggregating(3, 0, 43), want: "have 129 labels and values of expressions, at most 128 allowed"},
 		"too many selectors for what they have":    {resource: roles, obj: aggregating(43, 2, 1), old: aggregating(64, 2, 0), want: "have 129 labels"},
 		"as many values of selectors as ever":      {resource: roles, obj: aggregating(3, 0, 43), old: aggregating(3, 0, 43)},
 		"one that extends enough":                  {resource: types, obj: extending(32)},
-		"one of subtrees that is no number":        {resource: clusters, as: theAPI, obj: ready(map[string]string{tenancy.MaxSubtreeObjectsAnnotation: "1.5"}), want: `max-subtree-objects is "1.5", which is no whole number`},
-		"one of subtrees that is no quantity":      {resource: clusters, as: theAPI, obj: ready(map[string]string{tenancy.MaxSubtreeBytesAnnotation: ""}), want: `max-subtree-bytes is "", which is no quantity`},
-		"too many managers":                        {resource: configMaps, as: theAPI, obj: managed(129), want: "metadata.managedFields has 129 entries and may have 128"},
-		"one more than too many":                   {resource: configMaps, obj: managed(131), old: managed(130), want: "may have 128"},
+		"one of subtrees that is no number":        {resource: clusters, as: theAPI, obj: ready(map[string]string{tenancy.MaxSubtreeObjectsAnnotation: "1.5"}), want: `max-subtree-objects is "1.5", but must be an integer`},
+		"one of subtrees that is no quantity":      {resource: clusters, as: theAPI, obj: ready(map[string]string{tenancy.MaxSubtreeBytesAnnotation: ""}), want: `max-subtree-bytes is "", but must be a quantity`},
+		"too many managers":                        {resource: configMaps, as: theAPI, obj: managed(129), want: "metadata.managedFields has 129 entries, at most 128 allowed"},
+		"one more than too many":                   {resource: configMaps, obj: managed(131), old: managed(130), want: "at most 128 allowed"},
 		"as many as ever, of a custom resource":    {resource: types, obj: managedCustom(129), old: managedCustom(129)},
-		"too many of a custom resource":            {resource: types, obj: managedCustom(129), old: managedCustom(128), want: "may have 128"},
-		"too many secrets":                         {resource: configMaps, as: theAPI, obj: withSecrets(1001), want: "has 1001 entries in lists that are merged by key and may have 1000", code: http.StatusRequestEntityTooLarge},
+		"too many of a custom resource":            {resource: types, obj: managedCustom(129), old: managedCustom(128), want: "at most 128 allowed"},
+		"too many secrets":                         {resource: configMaps, as: theAPI, obj: withSecrets(1001), want: "has 1001 entries in lists that are merged by key, at most 1000 allowed", code: http.StatusRequestEntityTooLarge},
 		"enough secrets":                           {resource: configMaps, obj: withSecrets(1000)},
 		"as many secrets as ever":                  {resource: configMaps, obj: withSecrets(1100), old: withSecrets(1100)},
 		"a large map":                              {resource: configMaps, as: theAPI, obj: mapped(50_001), old: mapped(50_000), want: "has a map with 50001 entries, at most 50000 allowed", code: http.StatusRequestEntityTooLarge},
 		"as large as ever":                         {resource: configMaps, obj: mapped(50_002), old: mapped(50_002)},
 		"many labels":                              {resource: configMaps, obj: &unstructured.Unstructured{Object: map[string]any{"metadata": map[string]any{"labels": anyMap(50_001)}}}, want: "has a map with 50001 entries", code: http.StatusRequestEntityTooLarge},
-		"too many owners":                          {resource: configMaps, as: theAPI, obj: owned(1001), want: "metadata.ownerReferences has 1001 entries and may have 1000"},
+		"too many owners":                          {resource: configMaps, as: theAPI, obj: owned(1001), want: "metadata.ownerReferences has 1001 entries, at most 1000 allowed"},
 		"enough owners":                            {resource: configMaps, obj: owned(1000)},
 		"as many owners as ever":                   {resource: configMaps, obj: owned(1100), old: owned(1100)},
-		"one owner more":                           {resource: types, obj: ownedCustom(1101), old: ownedCustom(1100), want: "may have 1000"},
+		"one owner more":                           {resource: types, obj: ownedCustom(1101), old: ownedCustom(1100), want: "at most 1000 allowed"},
 		"annotations that are a number and a size": {resource: clusters, as: theAPI, obj: ready(map[string]string{tenancy.MaxObjectsAnnotation: "-1", tenancy.MaxBytesAnnotation: "2Gi"})},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -327,7 +318,6 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// requireOutcome requires an error with a text and a code, or none if the text is empty.
 func requireOutcome(t *testing.T, err error, text string, code int) {
 	t.Helper()
 	if text == "" {
@@ -340,7 +330,6 @@ func requireOutcome(t *testing.T, err error, text string, code int) {
 	require.EqualValues(t, code, status.Status().Code)
 }
 
-// TestValidate has a mistake in each option.
 func TestValidate(t *testing.T) {
 	defaults := NewOptions()
 	require.Empty(t, defaults.Validate())

@@ -21,31 +21,33 @@ import (
 	"github.com/shardplane/shardplane/pkg/request/patchcosts"
 )
 
-// maxOwners is how many owners an object may have. The collector of garbage reads each of them,
-// whenever the object changes.
+// maxOwners is the maximum number of owners of an object. The garbage collector reads each of them whenever the
+// object changes.
 const maxOwners = 1000
 
 var metadata = field.NewPath("metadata")
 
-// validManagers refuses more managers of fields than there may be, and were before.
+// exceeds returns the count of an object, and whether it exceeds both the maximum and the count of the old object.
+func exceeds(a admission.Attributes, most int, count func(runtime.Object) int) (int, bool) {
+	n := count(a.GetObject())
+	return n, n > most && n > count(a.GetOldObject())
+}
+
 func validManagers(a admission.Attributes) error {
-	n := managers(a.GetObject())
-	if n <= request.MaxFieldManagers || n <= managers(a.GetOldObject()) {
-		return nil
+	if n, over := exceeds(a, request.MaxFieldManagers, managers); over {
+		return admission.NewForbidden(a, fmt.Errorf("metadata.managedFields has %d entries, at most %d allowed: apply by fewer managers, or remove the entries of managers that no longer write the object", n, request.MaxFieldManagers))
 	}
-	return admission.NewForbidden(a, fmt.Errorf("metadata.managedFields has %d entries and may have %d: apply by fewer managers, or remove the entries of those that do not write the object any more", n, request.MaxFieldManagers))
+	return nil
 }
 
-// validOwners refuses more owners than there may be, and were before.
 func validOwners(a admission.Attributes) error {
-	n := owners(a.GetObject())
-	if n <= maxOwners || n <= owners(a.GetOldObject()) {
-		return nil
+	if n, over := exceeds(a, maxOwners, owners); over {
+		return admission.NewForbidden(a, fmt.Errorf("metadata.ownerReferences has %d entries, at most %d allowed: give the object one owner, which the others own", n, maxOwners))
 	}
-	return admission.NewForbidden(a, fmt.Errorf("metadata.ownerReferences has %d entries and may have %d: give the object one owner, which the others own", n, maxOwners))
+	return nil
 }
 
-// validMetadata rejects metadata with many errors, or with large ones, before upstream's validation finds them all. Each
+// validMetadata rejects metadata with many or large errors before upstream's validation finds all of them. Each
 // error about a second controller contains all owners.
 func validMetadata(a admission.Attributes) error {
 	obj := a.GetObject()
@@ -67,7 +69,6 @@ func validMetadata(a admission.Attributes) error {
 	return request.NewInvalid(a.GetKind().GroupKind(), a.GetName(), errs)
 }
 
-// validControllers returns an error if an object has several controllers.
 func validControllers(m metav1.Object) field.ErrorList {
 	var controllers []metav1.OwnerReference
 	for _, owner := range m.GetOwnerReferences() {
@@ -81,8 +82,8 @@ func validControllers(m metav1.Object) field.ErrorList {
 	return field.ErrorList{field.Invalid(metadata.Child("ownerReferences"), controllers[:2], fmt.Sprintf("only one reference can have controller set to true, and %d have", len(controllers)))}
 }
 
-// firstErrors returns the first validation errors of metadata if there are more than request.MaxErrors, and otherwise nothing,
-// because upstream reports them together with others.
+// firstErrors returns the first validation errors of metadata if there are more than request.MaxErrors, and
+// otherwise nil, because upstream reports them together with others.
 func firstErrors(m metav1.Object) field.ErrorList {
 	var errs field.ErrorList
 	add := func(more field.ErrorList) bool {
@@ -116,34 +117,24 @@ func firstErrors(m metav1.Object) field.ErrorList {
 	return nil
 }
 
-// named returns how many labels, annotations and finalizers an object has.
-func named(obj runtime.Object) int {
-	return inMetadata(obj, "labels", func(m metav1.Object) int { return len(m.GetLabels()) }) +
-		inMetadata(obj, "annotations", func(m metav1.Object) int { return len(m.GetAnnotations()) }) +
-		inMetadata(obj, "finalizers", func(m metav1.Object) int { return len(m.GetFinalizers()) })
-}
-
-// validKeyed refuses more entries in lists of built-in kinds that are merged by key than there may be, and were before: several
-// patches can add them.
+// validKeyed limits lists that are merged by key, to which several patches can add entries.
 func validKeyed(a admission.Attributes) error {
-	n := keyed(a.GetObject())
-	if n <= patchcosts.MaxKeyed || n <= keyed(a.GetOldObject()) {
-		return nil
+	if n, over := exceeds(a, patchcosts.MaxKeyed, keyed); over {
+		return apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("%s %q has %d entries in lists that are merged by key, at most %d allowed: distribute them over several objects", a.GetResource().GroupResource(), a.GetName(), n, patchcosts.MaxKeyed))
 	}
-	return apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("%s %q has %d entries in lists that are merged by key and may have %d: distribute them over several objects", a.GetResource().GroupResource(), a.GetName(), n, patchcosts.MaxKeyed))
+	return nil
 }
 
-// validMaps rejects maps with more entries than allowed, and than before: several patches can add them.
+// validMaps limits maps, to which several patches can add entries.
 func validMaps(a admission.Attributes) error {
-	n := largestMap(a.GetObject())
-	if n <= patchcosts.MaxFields || n <= largestMap(a.GetOldObject()) {
-		return nil
+	if n, over := exceeds(a, patchcosts.MaxFields, largestMap); over {
+		return apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("%s %q has a map with %d entries, at most %d allowed: distribute them over several objects", a.GetResource().GroupResource(), a.GetName(), n, patchcosts.MaxFields))
 	}
-	return apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("%s %q has a map with %d entries, at most %d allowed: distribute them over several objects", a.GetResource().GroupResource(), a.GetName(), n, patchcosts.MaxFields))
+	return nil
 }
 
-// largestMap returns the number of entries of the largest map in a custom resource, and of the maps of a built-in object that
-// no validation limits.
+// largestMap returns the number of entries of the largest map in a custom resource, and of the maps of a
+// built-in object that upstream's validation does not limit.
 func largestMap(obj runtime.Object) int {
 	switch o := obj.(type) {
 	case nil:
@@ -159,8 +150,8 @@ func largestMap(obj runtime.Object) int {
 	}
 }
 
-// keyed returns how many entries a built-in object has in lists that are merged by key, of which no validation limits the
-// number.
+// keyed returns the number of entries of a built-in object in lists that are merged by key and that upstream's
+// validation does not limit.
 func keyed(obj runtime.Object) int {
 	n := 0
 	switch o := obj.(type) {
@@ -180,25 +171,32 @@ func keyed(obj runtime.Object) int {
 		n = len(o.Status.Conditions)
 	default:
 	}
-	return n + inMetadata(obj, "finalizers", func(m metav1.Object) int { return len(m.GetFinalizers()) })
+	return n + finalizers(obj)
 }
 
-// managers returns how many entries of managers of fields an object has.
+// named returns the number of labels, annotations and finalizers of an object.
+func named(obj runtime.Object) int {
+	return inMetadata(obj, "labels", func(m metav1.Object) int { return len(m.GetLabels()) }) +
+		inMetadata(obj, "annotations", func(m metav1.Object) int { return len(m.GetAnnotations()) }) +
+		finalizers(obj)
+}
+
+func finalizers(obj runtime.Object) int {
+	return inMetadata(obj, "finalizers", func(m metav1.Object) int { return len(m.GetFinalizers()) })
+}
+
 func managers(obj runtime.Object) int {
 	return inMetadata(obj, "managedFields", func(m metav1.Object) int { return len(m.GetManagedFields()) })
 }
 
-// owners returns how many references to owners an object has.
 func owners(obj runtime.Object) int {
 	return inMetadata(obj, "ownerReferences", func(m metav1.Object) int { return len(m.GetOwnerReferences()) })
 }
 
-// inMetadata returns how long a list or map in the metadata of an object is, of typed ones by typed.
+// inMetadata returns the length of a list or map in the metadata of an object. The accessors of unstructured
+// objects would convert each entry.
 func inMetadata(obj runtime.Object, field string, typed func(metav1.Object) int) int {
-	if obj == nil {
-		return 0
-	}
-	if custom, ok := obj.(*unstructured.Unstructured); ok { // which would convert each entry
+	if custom, ok := obj.(*unstructured.Unstructured); ok {
 		value, _, _ := unstructured.NestedFieldNoCopy(custom.Object, "metadata", field)
 		switch entries := value.(type) {
 		case []any:

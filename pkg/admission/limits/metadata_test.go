@@ -17,7 +17,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// TestMetadata expects few and small errors for metadata with many, for which upstream's validation would return several GB.
+// TestMetadata checks that metadata with many errors returns few and small ones. Upstream's validation would
+// return several GB.
 func TestMetadata(t *testing.T) {
 	t.Parallel()
 	controls := true

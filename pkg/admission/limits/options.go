@@ -7,25 +7,23 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// defaultMaxBytes is a sixteenth of the quota of an embedded etcd.
-const defaultMaxBytes = 512 << 20
-
 const (
-	// defaultMaxReplicated and defaultMaxReplicatedBytes are what a logical cluster may have on the cache server of
-	// what it selects itself, too.
+	// defaultMaxBytes is a sixteenth of the quota of an embedded etcd.
+	defaultMaxBytes           = 512 << 20
 	defaultMaxReplicated      = 10000
 	defaultMaxReplicatedBytes = 64 << 20
+
+	objectsFlag         = "logical-cluster-total-object-limit"
+	bytesFlag           = "logical-cluster-total-bytes-limit"
+	replicatedFlag      = "max-replicated-objects"
+	replicatedBytesFlag = "max-replicated-bytes"
 )
 
-// Options are the limits of logical clusters that have no annotations of their own.
+// Options are the limits of logical clusters without limit annotations; 0 means no limit.
 type Options struct {
-	// MaxObjects is how many objects a logical cluster may hold, without Events; 0
-	// means any number.
-	MaxObjects int64
-	// MaxBytes is how many bytes a logical cluster may store; 0 means any amount.
-	MaxBytes int64
-	// MaxReplicated is how many objects a logical cluster may hold of each kind that is replicated to the cache
-	// server, and MaxReplicatedBytes how much these may be; 0 means any.
+	// MaxObjects is the number of objects of all kinds, without Events, and MaxBytes the number of stored bytes.
+	MaxObjects, MaxBytes int64
+	// MaxReplicated and MaxReplicatedBytes apply to each kind that is replicated to the cache server.
 	MaxReplicated, MaxReplicatedBytes int64
 }
 
@@ -34,42 +32,31 @@ func NewOptions() Options {
 	return Options{MaxBytes: defaultMaxBytes, MaxReplicated: defaultMaxReplicated, MaxReplicatedBytes: defaultMaxReplicatedBytes}
 }
 
-// The flags that set them.
-const (
-	objectsFlag = "logical-cluster-total-object-limit"
-	bytesFlag   = "logical-cluster-total-bytes-limit"
-
-	replicatedFlag      = "max-replicated-objects"
-	replicatedBytesFlag = "max-replicated-bytes"
-)
-
 // AddFlags adds the flags of o to fs.
 func (o *Options) AddFlags(fs *pflag.FlagSet) {
-	fs.Int64Var(&o.MaxObjects, objectsFlag, o.MaxObjects, "how many objects a logical cluster may hold, all kinds together but without Events; 0 means any number. The annotation core.kcp.io/max-total-objects of a LogicalCluster wins; root and system:* have no limit by default")
-	fs.Var(Quantity{&o.MaxBytes}, bytesFlag, "how much a logical cluster may store in etcd; 0 means any amount. The annotation core.shardplane.io/max-total-bytes of a LogicalCluster wins; root and system:* have no limit by default")
-	fs.Int64Var(&o.MaxReplicated, replicatedFlag, o.MaxReplicated, "how many objects a logical cluster may hold of each kind that is replicated to the cache server, such as APIExports, replicated or not; 0 means any number. root and system:* have no limit")
-	fs.Var(Quantity{&o.MaxReplicatedBytes}, replicatedBytesFlag, "how much a logical cluster may store of each kind that is replicated to the cache server, such as APIExports; 0 means any amount. root and system:* have no limit")
+	fs.Int64Var(&o.MaxObjects, objectsFlag, o.MaxObjects, "maximum number of objects of all kinds in a logical cluster, without Events; 0 means no limit. The annotation core.kcp.io/max-total-objects of a LogicalCluster takes precedence; root and system:* have no limit by default")
+	fs.Var(Quantity{&o.MaxBytes}, bytesFlag, "maximum number of bytes that a logical cluster may store in etcd; 0 means no limit. The annotation core.shardplane.io/max-total-bytes of a LogicalCluster takes precedence; root and system:* have no limit by default")
+	fs.Int64Var(&o.MaxReplicated, replicatedFlag, o.MaxReplicated, "maximum number of objects in a logical cluster of each kind that is replicated to the cache server, e.g. APIExports, whether or not the objects are replicated; 0 means no limit. root and system:* have no limit")
+	fs.Var(Quantity{&o.MaxReplicatedBytes}, replicatedBytesFlag, "maximum number of bytes that a logical cluster may store of each kind that is replicated to the cache server, e.g. APIExports; 0 means no limit. root and system:* have no limit")
 }
 
-// Validate returns what is wrong with o.
+// Validate returns the errors in o.
 func (o *Options) Validate() []error {
 	var errs []error
-	if o.MaxObjects < 0 {
-		errs = append(errs, fmt.Errorf("--%s %d is negative: use 0 for any number", objectsFlag, o.MaxObjects))
-	}
-	if o.MaxBytes < 0 {
-		errs = append(errs, fmt.Errorf("--%s %d is negative: use 0 for any amount", bytesFlag, o.MaxBytes))
-	}
-	if o.MaxReplicated < 0 {
-		errs = append(errs, fmt.Errorf("--%s %d is negative: use 0 for any number", replicatedFlag, o.MaxReplicated))
-	}
-	if o.MaxReplicatedBytes < 0 {
-		errs = append(errs, fmt.Errorf("--%s %d is negative: use 0 for any amount", replicatedBytesFlag, o.MaxReplicatedBytes))
+	for _, limit := range []struct {
+		flag  string
+		value int64
+	}{
+		{objectsFlag, o.MaxObjects}, {bytesFlag, o.MaxBytes}, {replicatedFlag, o.MaxReplicated}, {replicatedBytesFlag, o.MaxReplicatedBytes},
+	} {
+		if limit.value < 0 {
+			errs = append(errs, fmt.Errorf("--%s %d is negative: use 0 for no limit", limit.flag, limit.value))
+		}
 	}
 	return errs
 }
 
-// Quantity is a flag for a number that is written as a Kubernetes quantity.
+// Quantity is a flag whose value is a Kubernetes quantity.
 type Quantity struct{ To *int64 }
 
 // String implements pflag.Value.

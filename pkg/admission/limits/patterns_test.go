@@ -13,8 +13,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// TestLargePatterns verifies that an authentication configuration cannot have large regular expressions,
-// with which tokens are matched before anybody has authenticated.
+// TestLargePatterns checks that an authentication configuration cannot have large regular expressions,
+// because they are matched with tokens of unauthenticated clients.
 func TestLargePatterns(t *testing.T) {
 	t.Parallel()
 	configuration := func(username, valid string) *unstructured.Unstructured {

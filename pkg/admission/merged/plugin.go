@@ -1,8 +1,8 @@
-// Package merged reads merged resource versions of objects that are updated.
+// Package merged is the admission plugin that replaces merged resourceVersions in updates.
 //
-// Objects that the front-proxy answers of all shards have a version of all shards. Who
-// writes such an object back means its part of this shard: it becomes the object's version,
-// before others judge the object, and before it is compared with what is stored.
+// Objects in a response of the front-proxy for all shards have a merged version. If a client writes such an
+// object back, the part of the version that belongs to this shard becomes the version of the object, before
+// other plugins run and before storage compares it.
 package merged
 
 import (
@@ -16,18 +16,15 @@ type plugin struct {
 	own func(version string) (string, error)
 }
 
-// New returns the plugin. own returns what a resource version says to this shard, or
-// the answer to one that says nothing.
+// New returns the plugin. own returns the part of a resourceVersion that belongs to this shard, or an error.
 func New(own func(version string) (string, error)) admission.MutationInterface { return plugin{own} }
 
-// Handles implements admission.Interface.
 func (plugin) Handles(operation admission.Operation) bool { return operation == admission.Update }
 
-// Admit implements admission.MutationInterface.
 func (p plugin) Admit(_ context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
 	obj, err := meta.Accessor(a.GetObject())
 	if err != nil {
-		return nil //nolint:nilerr // what has no version asks for none
+		return nil //nolint:nilerr // without a version there is nothing to replace
 	}
 	given := obj.GetResourceVersion()
 	own, err := p.own(given)

@@ -1,7 +1,7 @@
-// Package pathannotation is the admission plugin for the annotation kcp.io/path, the canonical
-// path of the logical cluster that an object is in. Exports, bindings, workspace types and
-// cached resources have it, since others refer to them by it and other shards cannot find it out. Other objects
-// need not have it, but never another one: as one has that comes from another logical cluster.
+// Package pathannotation is the admission plugin for the annotation kcp.io/path, the canonical path of the
+// logical cluster of an object. Exports, bindings, workspace types and cached resources must have it, because
+// other objects refer to them by path, and other shards cannot determine it. On other objects the annotation
+// is optional, but must be correct, e.g. if the object was copied from another logical cluster.
 package pathannotation
 
 import (
@@ -27,7 +27,7 @@ import (
 
 const annotation = core.LogicalClusterPathAnnotationKey
 
-// annotated are the resources whose objects have the annotation.
+// annotated are the resources whose objects must have the annotation.
 var annotated = map[schema.GroupResource]bool{
 	apisv1alpha2.Resource("apiexports"):        true,
 	apisv1alpha2.Resource("apibindings"):       true,
@@ -37,8 +37,8 @@ var annotated = map[schema.GroupResource]bool{
 	cachev1alpha1.Resource("clustercachedresources"): true,
 }
 
-// Applies reports whether this plugin is who says what the annotation of an object has to be.
-// Of a LogicalCluster it is where all others have it from.
+// Applies reports whether this plugin manages the annotation on a resource. On LogicalClusters, the
+// annotation is the source of the path.
 func Applies(resource schema.GroupResource) bool {
 	return resource != corev1alpha1.Resource("logicalclusters")
 }
@@ -75,17 +75,17 @@ func (p *Plugin) Admit(ctx context.Context, a admission.Attributes, _ admission.
 	return nil
 }
 
-// Validate implements admission.ValidationInterface. Webhooks and policies come in between.
+// Validate implements admission.ValidationInterface. Webhooks and policies run between Admit and Validate.
 func (p *Plugin) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
 	object, want, err := p.wanted(ctx, a)
 	if err != nil || want == "" || object.GetAnnotations()[annotation] == want {
 		return err
 	}
-	return admission.NewForbidden(a, fmt.Errorf("metadata.annotations[%s] is set by the system: let webhooks and policies leave it alone", annotation))
+	return admission.NewForbidden(a, fmt.Errorf("metadata.annotations[%s] is set by the system: webhooks and policies must not change it", annotation))
 }
 
-// wanted returns the path that an object has to have as annotation, or "" if it need not have
-// it, or if its logical cluster does not exist: then the system prepares that.
+// wanted returns the value that the annotation must have. It is "" if the annotation is not required, or if
+// the logical cluster does not exist because the system is still creating it.
 func (p *Plugin) wanted(ctx context.Context, a admission.Attributes) (object metav1.Object, want string, err error) {
 	resource := a.GetResource().GroupResource()
 	if a.GetObject() == nil || !Applies(resource) {

@@ -64,8 +64,8 @@ func TestPath(t *testing.T) {
 		"something else, copied":     {resource: configMaps, given: "root:other", want: "root:here"},
 		"something else, taken away": {resource: configMaps, old: "root:here"},
 		"the logical cluster":        {resource: clusters, given: "root:other", want: "root:other"},
-		"by a webhook":               {resource: exports, edited: "root:other", says: "leave it alone"},
-		"of something else, too":     {resource: configMaps, edited: "root:other", says: "leave it alone"},
+		"by a webhook":               {resource: exports, edited: "root:other", says: "must not change it"},
+		"of something else, too":     {resource: configMaps, edited: "root:other", says: "must not change it"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			object := func(path string) *unstructured.Unstructured {

@@ -1,8 +1,8 @@
-// Package percluster holds what admission plugins know by logical cluster, and
-// shows it to upstream's plugins, which know of one cluster only.
+// Package percluster contains the state of admission plugins per logical cluster, and adapters for upstream's
+// plugins, which expect a single cluster.
 //
-// The rule of the package: a logical cluster that has nothing of a kind has no
-// entry, and asking about it costs one look into a map.
+// A logical cluster without objects of a kind must have no entry, so that a request in it costs one map
+// lookup.
 package percluster
 
 import (
@@ -15,13 +15,12 @@ import (
 	"github.com/shardplane/shardplane/pkg/replicas"
 )
 
-// Build makes what is derived from the objects of a logical cluster. If retry
-// is positive, it is made again that long afterwards, when somebody asks.
+// Build derives a value from the objects of a logical cluster. If retry is positive, the value is rebuilt on
+// the first access after that time.
 type Build[D any] func(cluster logicalcluster.Name) (derived D, retry time.Duration, err error)
 
-// Cache holds something derived from the objects of each logical cluster that
-// has any. It is made when it is first asked for, never changed, and made again
-// after the objects have changed: who has got one may keep it for a request.
+// Cache contains a value derived from the objects of each logical cluster that has any. A value is built on
+// first access and again after a change of the objects. It is immutable, so a request may keep using it.
 type Cache[D any] struct {
 	build Build[D]
 
@@ -36,13 +35,12 @@ type entry[D any] struct {
 	retry   time.Time
 }
 
-// NewCache returns an empty Cache: Follow informers.
+// NewCache returns an empty Cache; call Follow to fill it.
 func NewCache[D any](build Build[D]) *Cache[D] {
 	return &Cache[D]{build: build, entries: map[logicalcluster.Name]*entry[D]{}}
 }
 
-// Get returns what is derived from the objects of the logical cluster, and
-// whether it has any.
+// Get returns the value for a logical cluster, and whether the logical cluster has objects.
 func (c *Cache[D]) Get(cluster logicalcluster.Name) (derived D, found bool, err error) {
 	c.mu.RLock()
 	current, found := c.entries[cluster]
@@ -60,19 +58,12 @@ func (c *Cache[D]) Get(cluster logicalcluster.Name) (derived D, found bool, err 
 	return current.derived, true, current.err
 }
 
-// Has reports whether the logical cluster has objects.
+// Has reports whether a logical cluster has objects.
 func (c *Cache[D]) Has(cluster logicalcluster.Name) bool {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	_, found := c.entries[cluster]
 	return found
-}
-
-// Len returns the number of logical clusters that have objects.
-func (c *Cache[D]) Len() int {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	return len(c.entries)
 }
 
 func (e *entry[D]) make(build Build[D], cluster logicalcluster.Name) {
@@ -85,7 +76,7 @@ func (e *entry[D]) make(build Build[D], cluster logicalcluster.Name) {
 	})
 }
 
-// renew replaces old, unless somebody else has.
+// renew replaces old unless another request has replaced it.
 func (c *Cache[D]) renew(cluster logicalcluster.Name, old *entry[D]) *entry[D] {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -105,9 +96,8 @@ func (c *Cache[D]) changed(cluster logicalcluster.Name, empty bool) {
 	c.entries[cluster] = &entry[D]{}
 }
 
-// Follow renews the entries of a Cache whenever objects of the informer change.
-// empty reports whether a logical cluster has no objects any more; it asks each
-// informer that the Cache follows.
+// Follow rebuilds the entries of a Cache when objects of the informer change. empty reports whether a logical
+// cluster has no objects in any of the informers of the Cache.
 func Follow[T client.Object, D any](c *Cache[D], informer *replicas.Dual[T], empty func(cluster logicalcluster.Name) bool) {
 	informer.AddEventHandler(client.Handler[T]{
 		OnAdd:    func(obj T, _ bool) { c.changed(logicalcluster.From(obj), false) },
@@ -119,7 +109,7 @@ func Follow[T client.Object, D any](c *Cache[D], informer *replicas.Dual[T], emp
 	})
 }
 
-// Empty reports whether the informer has no object of the logical cluster.
+// Empty reports whether the informer has no objects of the logical cluster.
 func Empty[T client.Object](informer *replicas.Dual[T], cluster logicalcluster.Name) bool {
 	return len(informer.In(cluster)) == 0
 }

@@ -12,7 +12,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// converting is a converter, which does whatever it is told.
 type converting struct {
 	admission.ObjectInterfaces
 	runtime.ObjectConvertor
@@ -26,8 +25,7 @@ func (c converting) Convert(any, any, any) error {
 	return nil
 }
 
-// TestPausing: a custom resource, whose webhook may hang, is converted without a seat, and
-// what is built in with one.
+// TestPausing checks that a custom resource is converted without a seat, and a built-in one with a seat.
 func TestPausing(t *testing.T) {
 	t.Parallel()
 	paused := 0

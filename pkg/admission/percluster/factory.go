@@ -20,15 +20,13 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 )
 
-// Factory is how one logical cluster looks to upstream's plugins: an informer
-// factory over what informers of all logical clusters hold, which runs nothing.
-// Asking it for anything else than its fields is a mistake, and panics.
+// Factory is an informer factory for upstream's plugins that returns the objects of one logical cluster from
+// informers of all logical clusters. It runs nothing. Methods that upstream's plugins do not use are not
+// implemented and panic.
 type Factory struct {
 	informers.SharedInformerFactory
 
-	// Namespaces are those of the logical cluster.
-	Namespaces NamespaceLister
-	// MutatingWebhooks and ValidatingWebhooks are those of the logical cluster.
+	Namespaces         NamespaceLister
 	MutatingWebhooks   []*admissionregistrationv1.MutatingWebhookConfiguration
 	ValidatingWebhooks []*admissionregistrationv1.ValidatingWebhookConfiguration
 }
@@ -46,7 +44,6 @@ type coreGroup struct {
 	f *Factory
 }
 
-// V1 implements core.Interface.
 func (g coreGroup) V1() coreinformers.Interface { return coreV1{f: g.f} }
 
 type coreV1 struct {
@@ -54,7 +51,6 @@ type coreV1 struct {
 	f *Factory
 }
 
-// Namespaces implements coreinformers.Interface.
 func (v coreV1) Namespaces() coreinformers.TypedNamespaceInformer {
 	return coreinformers.ToTypedNamespaceInformer(v.f.Namespaces)
 }
@@ -64,7 +60,6 @@ type registrationGroup struct {
 	f *Factory
 }
 
-// V1 implements admissionregistration.Interface.
 func (g registrationGroup) V1() admissionregistrationinformers.Interface {
 	return registrationV1{f: g.f}
 }
@@ -74,22 +69,18 @@ type registrationV1 struct {
 	f *Factory
 }
 
-// MutatingWebhookConfigurations implements admissionregistrationinformers.Interface.
 func (v registrationV1) MutatingWebhookConfigurations() admissionregistrationinformers.TypedMutatingWebhookConfigurationInformer {
 	return admissionregistrationinformers.ToTypedMutatingWebhookConfigurationInformer(mutatingWebhooks(v.f.MutatingWebhooks))
 }
 
-// ValidatingWebhookConfigurations implements admissionregistrationinformers.Interface.
 func (v registrationV1) ValidatingWebhookConfigurations() admissionregistrationinformers.TypedValidatingWebhookConfigurationInformer {
 	return admissionregistrationinformers.ToTypedValidatingWebhookConfigurationInformer(validatingWebhooks(v.f.ValidatingWebhooks))
 }
 
 type mutatingWebhooks []*admissionregistrationv1.MutatingWebhookConfiguration
 
-// Informer implements MutatingWebhookConfigurationInformer.
 func (mutatingWebhooks) Informer() cache.SharedIndexInformer { return Synced }
 
-// Lister implements MutatingWebhookConfigurationInformer.
 func (w mutatingWebhooks) Lister() admissionregistrationlisters.MutatingWebhookConfigurationLister {
 	return mutatingLister{all: w}
 }
@@ -106,10 +97,8 @@ func (l mutatingLister) List(labels.Selector) ([]*admissionregistrationv1.Mutati
 
 type validatingWebhooks []*admissionregistrationv1.ValidatingWebhookConfiguration
 
-// Informer implements ValidatingWebhookConfigurationInformer.
 func (validatingWebhooks) Informer() cache.SharedIndexInformer { return Synced }
 
-// Lister implements ValidatingWebhookConfigurationInformer.
 func (w validatingWebhooks) Lister() admissionregistrationlisters.ValidatingWebhookConfigurationLister {
 	return validatingLister{all: w}
 }
@@ -124,15 +113,13 @@ func (l validatingLister) List(labels.Selector) ([]*admissionregistrationv1.Vali
 	return l.all, nil
 }
 
-// Synced is an informer whose lister never changes.
+// Synced is a synced informer without events. It is used with listers whose content does not change.
 var Synced cache.SharedIndexInformer = synced{}
 
 type synced struct{ cache.SharedIndexInformer }
 
-// HasSynced implements cache.SharedInformer.
 func (synced) HasSynced() bool { return true }
 
-// AddEventHandler implements cache.SharedInformer. There will be no events.
 func (synced) AddEventHandler(cache.ResourceEventHandler) (cache.ResourceEventHandlerRegistration, error) {
 	return registration{}, nil
 }
@@ -141,10 +128,9 @@ type registration struct {
 	cache.ResourceEventHandlerRegistration
 }
 
-// HasSynced implements cache.ResourceEventHandlerRegistration.
 func (registration) HasSynced() bool { return true }
 
-// NamespaceLister reads the namespaces of one logical cluster.
+// NamespaceLister lists the namespaces of one logical cluster.
 type NamespaceLister struct {
 	informer *client.Informer[*corev1.Namespace]
 	cluster  logicalcluster.Name
@@ -155,7 +141,7 @@ var (
 	_ coreinformers.NamespaceInformer = NamespaceLister{}
 )
 
-// NewNamespaceLister returns the lister of one logical cluster's namespaces.
+// NewNamespaceLister returns the lister of one logical cluster.
 func NewNamespaceLister(informer *client.Informer[*corev1.Namespace], cluster logicalcluster.Name) NamespaceLister {
 	return NamespaceLister{informer: informer, cluster: cluster}
 }
@@ -170,28 +156,24 @@ func (l NamespaceLister) List(selector labels.Selector) ([]*corev1.Namespace, er
 	return l.informer.Lister().Cluster(l.cluster).List(selector), nil
 }
 
-// Informer implements coreinformers.NamespaceInformer. Callers have waited for
-// the namespaces before they ask.
+// Informer implements coreinformers.NamespaceInformer. Callers must wait for the namespace informer before.
 func (NamespaceLister) Informer() cache.SharedIndexInformer { return Synced }
 
 // Lister implements coreinformers.NamespaceInformer.
 func (l NamespaceLister) Lister() corelisters.NamespaceLister { return l }
 
-// clientset is the part of a client set that upstream's plugins use: they look up
-// namespaces that the informer does not know.
 type clientset struct {
 	kubernetes.Interface
 	clients *client.Factory
 	cluster logicalcluster.Name
 }
 
-// NewClientset returns a client set of the core group in one logical cluster. It costs
-// nothing until it is asked.
+// NewClientset returns a client set for the namespaces of one logical cluster. Upstream's plugins use it for
+// namespaces that the informer does not have yet.
 func NewClientset(clients *client.Factory, cluster logicalcluster.Name) kubernetes.Interface {
 	return clientset{clients: clients, cluster: cluster}
 }
 
-// CoreV1 implements kubernetes.Interface.
 func (c clientset) CoreV1() typedcorev1.CoreV1Interface {
 	core, err := typedcorev1.NewForConfigAndClient(c.clients.Cluster(c.cluster.Path()).Config(), c.clients.HTTPClient())
 	utilruntime.Must(err) // client.NewFactory has parsed the host, and a logical cluster's path is escaped

@@ -5,13 +5,16 @@ import (
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/authentication/user"
 
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// Judge returns the logical cluster whose webhooks and policies judge a write, and the
-// one that is written in. They are two for an API that is bound: its provider judges.
+// Judge returns the logical cluster whose webhooks and policies apply to a write, and the logical cluster
+// that is written to. They differ for bound APIs, to which the webhooks and policies of the provider apply.
 func Judge(ctx context.Context, a admission.Attributes) (judge, in logicalcluster.Name, err error) {
 	if in, err = request.ClusterNameFrom(ctx); err != nil {
 		return "", "", err
@@ -22,13 +25,12 @@ func Judge(ctx context.Context, a admission.Attributes) (judge, in logicalcluste
 	return in, in, nil
 }
 
-// Tell has the object of a write say in which logical cluster it is, whatever the client
-// has said, until undo is called: webhooks, and policies of another one, cannot know it
-// else. What is stored says it anyway.
+// AnnotateCluster sets the annotation kcp.io/cluster on the object of a write until undo is called, because
+// webhooks and policies of other logical clusters need it. Storage sets it on the stored object anyway.
 func AnnotateCluster(a admission.Attributes, in logicalcluster.Name) (undo func()) {
 	object, err := meta.Accessor(a.GetObject())
 	if err != nil {
-		return func() {} // there is no object, such as in a deletion: the old one says it
+		return func() {} // e.g. a deletion, whose old object has the annotation
 	}
 	set := func(value string, ok bool) (before string, had bool) {
 		annotations := object.GetAnnotations()
@@ -50,3 +52,36 @@ func AnnotateCluster(a admission.Attributes, in logicalcluster.Name) (undo func(
 	before, had := set(in.String(), true)
 	return func() { set(before, had) }
 }
+
+// Pausing returns interfaces that release the seat of the request of ctx (request.Pause) while a custom
+// resource is converted. Conversion may call a slow webhook, and upstream passes no context.
+func Pausing(ctx context.Context, o admission.ObjectInterfaces) admission.ObjectInterfaces {
+	return pausing{o, ctx}
+}
+
+type pausing struct {
+	admission.ObjectInterfaces
+	ctx context.Context //nolint:containedctx // of the one request; the interface has none
+}
+
+func (p pausing) GetObjectConvertor() runtime.ObjectConvertor {
+	return convertor{p.ObjectInterfaces.GetObjectConvertor(), p.ctx}
+}
+
+type convertor struct {
+	runtime.ObjectConvertor
+	ctx context.Context //nolint:containedctx // as above
+}
+
+func (c convertor) Convert(in, out, meta any) error {
+	if _, custom := in.(*unstructured.Unstructured); custom {
+		defer request.Pause(c.ctx)()
+	}
+	return c.ObjectConvertor.Convert(in, out, meta)
+}
+
+// IsServer reports whether a request is from the server itself. Webhooks and policies do not apply to it,
+// because its controllers serve all logical clusters with few workers. A webhook that does not respond would
+// block them for other logical clusters, and one that denies all requests would prevent the deletion of
+// namespaces and workspaces.
+func IsServer(u user.Info) bool { return u != nil && u.GetName() == user.APIServerUser }

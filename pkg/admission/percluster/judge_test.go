@@ -23,7 +23,6 @@ func write(obj runtime.Object) admission.Attributes {
 	return admission.NewAttributesRecord(obj, nil, gvk, "default", "x", corev1.SchemeGroupVersion.WithResource("configmaps"), "", admission.Create, nil, false, nil)
 }
 
-// TestJudge: the provider of a bound resource judges it, and nothing else.
 func TestJudge(t *testing.T) {
 	t.Parallel()
 	a := write(nil)
@@ -41,8 +40,8 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// TestTell: an object says where it is while it is judged, and is as it was afterwards.
-func TestTell(t *testing.T) {
+// TestAnnotateCluster checks that an object has the annotation during admission, and is unchanged afterwards.
+func TestAnnotateCluster(t *testing.T) {
 	t.Parallel()
 	for name, annotations := range map[string]map[string]string{
 		"none": nil, "others": {"a": "b"}, "forged": {"kcp.io/cluster": "elsewhere"},
@@ -64,7 +63,6 @@ func TestTell(t *testing.T) {
 	AnnotateCluster(write(nil), "here")() // a deletion has no object
 }
 
-// known is what is known of some kind of hooks.
 type known struct{ incomplete error }
 
 func (known) Name() string                      { return "" }
@@ -73,7 +71,7 @@ func (known) HasSynced() bool                   { return true }
 func (known) WaitForSync(context.Context) error { return nil }
 func (k known) Read() error                     { return k.incomplete }
 
-// TestJudges: what another shard may have configured is never taken for nothing.
+// TestJudges checks that incomplete configuration of another shard is not ignored.
 func TestJudges(t *testing.T) {
 	t.Parallel()
 	local := func(cluster logicalcluster.Name) bool { return cluster != "far" }
@@ -86,7 +84,7 @@ func TestJudges(t *testing.T) {
 	require.NoError(t, NewJudges(known{}, local, known{}, known{}).Wait(t.Context(), write(nil), "far", "consumer"))
 }
 
-// starting is an informer that has not synced, with what waiting for it returns.
+// starting is an informer that has not synced, and the error of waiting for it.
 type starting struct {
 	known
 	err error
@@ -95,17 +93,15 @@ type starting struct {
 func (starting) HasSynced() bool                     { return false }
 func (s starting) WaitForSync(context.Context) error { return s.err }
 
-// TestReady: a write waits for what must be known, and the client is told to try again if that takes too long.
+// TestReady checks that a write waits for informers, and that clients retry after a timeout.
 func TestReady(t *testing.T) {
 	t.Parallel()
-	require.NoError(t, Ready{known{}, starting{}}.Wait(t.Context(), write(nil)))
-	for _, wait := range []func(context.Context, admission.Attributes) error{
-		Ready{known{}, starting{err: context.DeadlineExceeded}}.Wait,
-		func(ctx context.Context, a admission.Attributes) error {
-			return NewJudges(starting{err: context.DeadlineExceeded}, func(logicalcluster.Name) bool { return true }).Wait(ctx, a, "near", "near")
-		},
+	require.NoError(t, Ready{known{}, starting{}}.Wait(t.Context()))
+	notReady := starting{err: context.DeadlineExceeded}
+	for _, err := range []error{
+		Ready{known{}, notReady}.Wait(t.Context()),
+		NewJudges(notReady, func(logicalcluster.Name) bool { return true }).Wait(t.Context(), write(nil), "near", "near"),
 	} {
-		err := wait(t.Context(), write(nil))
 		require.True(t, apierrors.IsServiceUnavailable(err), "%v", err)
 		_, delay := apierrors.SuggestsClientDelay(err)
 		require.True(t, delay)

@@ -14,18 +14,17 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// readyTimeout is how long a write waits for what must be known before it, on a
-// server that has just started. It is upstream's.
+// readyTimeout is the time that a write waits for informers after a server start, as in upstream's plugins.
 const readyTimeout = 10 * time.Second
 
 var errNotReady = errors.New("not yet ready to handle request")
 
-// Ready are the informers without which no write can be judged.
+// Ready are informers that must be synced before a write is admitted.
 type Ready []client.Runner
 
-// Wait waits until all informers have synced. If that takes too long, the client is told to try again: a denial would be
-// final.
-func (r Ready) Wait(ctx context.Context, _ admission.Attributes) error {
+// Wait waits until all informers have synced. After a timeout it returns an error that clients retry, because
+// a denial would be final.
+func (r Ready) Wait(ctx context.Context) error {
 	for _, informer := range r {
 		if informer.HasSynced() {
 			continue
@@ -40,24 +39,23 @@ func (r Ready) Wait(ctx context.Context, _ admission.Attributes) error {
 	return nil
 }
 
-// Objects are what logical clusters have configured, here and on other shards, as a
-// replicas.Dual knows them.
+// Objects are admission configuration of all logical clusters, including replicas from other shards
+// (replicas.Dual).
 type Objects interface {
 	client.Runner
-	// Read returns an error as long as not all were read that others have.
+	// Read returns an error until the objects of all other shards have been read.
 	Read() error
 }
 
-// Judges are what has to be known before a write can be judged, also by what is
-// configured elsewhere.
+// Judges are the informers and replicas that must be complete before a write is admitted.
 type Judges struct {
 	ready Ready
 	hooks []Objects
 	local func(cluster logicalcluster.Name) bool
 }
 
-// NewJudges returns what has to be known beside namespaces. local reports whether a
-// logical cluster is on this shard.
+// NewJudges returns Judges for namespaces and hooks. local reports whether a logical cluster is on this
+// shard.
 func NewJudges(namespaces client.Runner, local func(cluster logicalcluster.Name) bool, hooks ...Objects) *Judges {
 	j := &Judges{ready: Ready{namespaces}, hooks: hooks, local: local}
 	for _, h := range hooks {
@@ -66,15 +64,15 @@ func NewJudges(namespaces client.Runner, local func(cluster logicalcluster.Name)
 	return j
 }
 
-// Wait waits as Ready does. What judges on another shard is not waited for: the client is
-// told to come again.
+// Wait waits like Ready.Wait. If the configuration of another shard is incomplete, it does not wait, but
+// returns an error that clients retry.
 func (j *Judges) Wait(ctx context.Context, a admission.Attributes, judge, in logicalcluster.Name) error {
-	if err := j.ready.Wait(ctx, a); err != nil || judge == in || j.local(judge) {
+	if err := j.ready.Wait(ctx); err != nil || judge == in || j.local(judge) {
 		return err
 	}
 	for _, hooks := range j.hooks {
 		if err := hooks.Read(); err != nil {
-			return apierrors.NewTooManyRequests(fmt.Sprintf("the webhooks and policies of the provider of %s are not known yet, try again: %v", a.GetResource().GroupResource(), err), 1)
+			return apierrors.NewTooManyRequests(fmt.Sprintf("the webhooks and policies of the provider of %s have not been read yet, try again: %v", a.GetResource().GroupResource(), err), 1)
 		}
 	}
 	return nil

@@ -21,14 +21,12 @@ import (
 	"github.com/shardplane/shardplane/pkg/request/identity"
 )
 
-// Access is the admission plugin by which the author of a policy, or of its
-// binding, must be allowed to read the parameters. The server reads them as
-// system:masters, and what a policy answers may show what is in them.
+// Access is the admission plugin that requires authors of policies and bindings to be allowed to read the
+// parameters. The server reads them as system:masters, and responses of a policy may disclose them.
 //
-// The rules are kube-apiserver's: paramKind needs get on all objects of the kind,
-// paramRef needs get on what it names, or list for a selector, and all kinds where
-// the policy, or its kind of parameters, does not exist yet. What an update leaves
-// as it is needs nothing.
+// The rules are those of kube-apiserver. paramKind requires get on all objects of the kind. paramRef requires
+// get on the named object, or list for a selector, and applies to all kinds if the policy or its kind of
+// parameters does not exist yet. Updates that do not change these fields require nothing.
 type Access struct {
 	*admission.Handler
 	clients    *client.Factory
@@ -37,14 +35,12 @@ type Access struct {
 
 var _ admission.ValidationInterface = &Access{}
 
-// NewAccess returns the plugin, of which Clients and Authorizer of the
-// configuration are used.
+// NewAccess returns the plugin. It uses Clients and Authorizer of c.
 func NewAccess(c Config) *Access {
 	return &Access{Handler: admission.NewHandler(admission.Create, admission.Update), clients: c.Clients, authorizer: c.Authorizer}
 }
 
-// paramsOf returns what a policy or a binding says of parameters: a kind, or where
-// they are and the policy whose they are.
+// paramsOf returns the parameter kind of a policy, or the parameter reference and policy name of a binding.
 func paramsOf(obj runtime.Object) (kind *admissionregistrationv1.ParamKind, ref *admissionregistrationv1.ParamRef, policy string) {
 	switch obj := obj.(type) {
 	case *admissionregistrationv1.ValidatingAdmissionPolicy:
@@ -89,16 +85,15 @@ func (p *Access) Validate(ctx context.Context, a admission.Attributes, _ admissi
 	wanted.APIGroup, wanted.APIVersion, wanted.Resource = p.resourceOf(ctx, cluster, kind)
 	decision, _, err := p.authorizer.Authorize(ctx, wanted)
 	if err != nil {
-		return apierrors.NewInternalError(fmt.Errorf("asking whether the parameters may be read: %w", err))
+		return apierrors.NewInternalError(fmt.Errorf("authorizing access to the parameters: %w", err))
 	}
 	if decision != authorizer.DecisionAllow {
-		return admission.NewForbidden(a, fmt.Errorf("policies show their parameters, so that you must be allowed to %s %s", wanted.Verb, describe(wanted)))
+		return admission.NewForbidden(a, fmt.Errorf("policies disclose their parameters, so you must be allowed to %s %s", wanted.Verb, describe(wanted)))
 	}
 	return nil
 }
 
-// kindOf returns the kind of parameters of the policy that a binding names; nil
-// where there is none.
+// kindOf returns the parameter kind of the policy that a binding names, or nil.
 func (p *Access) kindOf(ctx context.Context, cluster logicalcluster.Name, bindings, policy string) (*admissionregistrationv1.ParamKind, error) {
 	in := p.clients.Cluster(cluster.Path())
 	var found runtime.Object
@@ -118,8 +113,7 @@ func (p *Access) kindOf(ctx context.Context, cluster logicalcluster.Name, bindin
 	return kind, nil
 }
 
-// resourceOf returns the resource of a kind of parameters, with * for what is not
-// known.
+// resourceOf returns the resource of a parameter kind, with * for unknown parts.
 func (p *Access) resourceOf(ctx context.Context, cluster logicalcluster.Name, kind *admissionregistrationv1.ParamKind) (group, version, resource string) {
 	if kind == nil {
 		return "*", "*", "*"
@@ -135,14 +129,14 @@ func (p *Access) resourceOf(ctx context.Context, cluster logicalcluster.Name, ki
 func describe(a authorizer.AttributesRecord) string {
 	resource := schema.GroupResource{Group: a.APIGroup, Resource: a.Resource}.String()
 	if a.Resource == "*" {
-		resource = "all resources, as long as the kind of the parameters is not known here"
+		resource = "all resources, because the kind of the parameters is unknown"
 	}
-	what, where := "all of "+resource, " in all namespaces"
+	objects, in := "all of "+resource, " in all namespaces"
 	if a.Name != "*" && a.Name != "" {
-		what = fmt.Sprintf("%q of %s", a.Name, resource)
+		objects = fmt.Sprintf("%q of %s", a.Name, resource)
 	}
 	if a.Namespace != "*" {
-		where = fmt.Sprintf(" in namespace %q", a.Namespace)
+		in = fmt.Sprintf(" in namespace %q", a.Namespace)
 	}
-	return what + where
+	return objects + in
 }

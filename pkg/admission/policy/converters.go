@@ -23,21 +23,19 @@ import (
 )
 
 const (
-	// maxConverters is how many are kept, for all logical clusters together.
+	// maxConverters is the number of cached converters of all logical clusters together.
 	maxConverters = 32
-	// maxClusters is of how many logical clusters the index of schemas is kept.
+	// maxClusters is the number of logical clusters whose index of schemas is cached.
 	maxClusters = 256
-	// pathsFor is how long a logical cluster's index of schemas is believed;
-	// upstream polls it in this interval.
+	// pathsFor is the lifetime of a cached index of schemas. It is upstream's polling interval.
 	pathsFor = 5 * time.Second
 )
 
-// converters holds what is made of the schemas of API versions, by the hash of
-// the schema: logical clusters with equal schemas share one.
+// converters caches type converters by the hash of their schema, so that logical clusters with equal schemas
+// share them.
 type converters struct {
-	clients *client.Factory
-	cache   *lru.Cache
-	// clusters are the converters of logical clusters.
+	clients  *client.Factory
+	cache    *lru.Cache
 	clusters *lru.Cache
 }
 
@@ -45,7 +43,6 @@ func newConverters(clients *client.Factory) *converters {
 	return &converters{clients: clients, cache: lru.New(maxConverters), clusters: lru.New(maxClusters)}
 }
 
-// of returns the converters of one logical cluster.
 func (c *converters) of(cluster logicalcluster.Name) (patch.TypeConverterManager, error) {
 	if found, ok := c.clusters.Get(cluster); ok {
 		return found.(patch.TypeConverterManager), nil
@@ -59,7 +56,7 @@ func (c *converters) of(cluster logicalcluster.Name) (patch.TypeConverterManager
 	return made, nil
 }
 
-// clusterConverters reads the schemas of one logical cluster when it needs them.
+// clusterConverters reads the schemas of one logical cluster on demand.
 type clusterConverters struct {
 	shared  *converters
 	schemas openapi.Client
@@ -69,14 +66,12 @@ type clusterConverters struct {
 	fetched time.Time
 }
 
-// Run implements patch.TypeConverterManager. There is nothing to run.
 func (c *clusterConverters) Run(context.Context) {}
 
-// GetTypeConverter implements patch.TypeConverterManager.
 func (c *clusterConverters) GetTypeConverter(gvk schema.GroupVersionKind) managedfields.TypeConverter {
 	converter, err := c.get(gvk.GroupVersion())
 	if err != nil {
-		// Nil is how the caller learns that there is none.
+		// A nil converter means that there is none.
 		utilruntime.HandleError(fmt.Errorf("no schema of %s to apply a configuration with: %w", gvk, err))
 		return nil
 	}
@@ -112,7 +107,7 @@ func (c *clusterConverters) get(gv schema.GroupVersion) (managedfields.TypeConve
 	return converter, nil
 }
 
-// hashOf returns the hash in the URL of a schema, or all of the URL.
+// hashOf returns the hash in the URL of a schema, or the URL if it has none.
 func hashOf(relative string) string {
 	if u, err := url.Parse(relative); err == nil && u.Query().Get("hash") != "" {
 		return u.Query().Get("hash")

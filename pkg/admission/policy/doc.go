@@ -1,10 +1,9 @@
-// Package policy applies the ValidatingAdmissionPolicies and
-// MutatingAdmissionPolicies of the logical cluster that a write is for, and of
-// no other.
+// Package policy applies the ValidatingAdmissionPolicies and MutatingAdmissionPolicies of the logical cluster
+// of a write.
 //
-//	policies, bindings ─► set of a logical cluster, made when it is needed
+//	policies, bindings ─► set of a logical cluster, built on first use
 //	                        ├─ evaluators, shared by logical clusters with equal policies
-//	                        ├─ parameters, watched only where a policy has some, and read where it is
-//	                        │  another shard's, or where they are too large to be kept (remoteparams)
-//	                        └─ upstream's dispatcher, which does all the rest
+//	                        ├─ parameters, watched only if a policy has them; read on demand if they
+//	                        │  are on another shard or too large to be cached (remoteparams)
+//	                        └─ upstream's dispatcher
 package policy

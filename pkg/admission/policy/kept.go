@@ -17,16 +17,16 @@ import (
 )
 
 const (
-	// maxKeptBytes is how much memory the parameters of a logical cluster take that are kept: whoever
-	// writes a policy names any kind, and all of its objects are watched. What is more is read.
+	// maxKeptBytes limits the cached parameters of a logical cluster, because a policy can name any kind. Parameters
+	// beyond it are read on demand.
 	maxKeptBytes = 16 << 20
-	// maxParameters is with how many parameters the policies of one kind may compare one write.
+	// maxParameters is the number of parameters that the policies of one kind may use for one write.
 	maxParameters = 1000
 )
 
 var errManyParameters = fmt.Errorf("the write would be compared with more than %d parameters of policies: select fewer, or have fewer bindings", maxParameters)
 
-// weigh has what an informer keeps counted.
+// weigh counts the bytes that an informer caches.
 func (p *Params) weigh(of *param, informer *client.Informer[*unstructured.Unstructured]) {
 	informer.AddEventHandler(client.Handler[*unstructured.Unstructured]{
 		OnAdd: func(obj *unstructured.Unstructured, _ bool) { p.count(of, remoteparams.Weigh(obj)) },
@@ -37,22 +37,22 @@ func (p *Params) weigh(of *param, informer *client.Informer[*unstructured.Unstru
 	})
 }
 
-// count counts bytes that came or went, and has the parameters read from now on where that is too much.
+// count adds to the cached bytes, and switches to reading on demand if they exceed the limit.
 func (p *Params) count(of *param, bytes int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if of.informer.Load() == nil {
-		return // events that were on their way
+		return // late events of a stopped informer
 	}
 	of.bytes += bytes
 	p.kept[of.cluster] += bytes
 	if p.kept[of.cluster] > maxKeptBytes {
-		klog.V(2).InfoS("Parameters of policies are too large to be kept, and read from now on", "cluster", of.cluster, "kind", of.mapping.GroupVersionKind)
+		klog.V(2).InfoS("Reading parameters of policies on demand because they are too large to be cached", "cluster", of.cluster, "kind", of.mapping.GroupVersionKind)
 		p.release(of)
 	}
 }
 
-// release ends the watch of a kind, and drops what is kept of it. The caller holds the lock.
+// release stops the watch of a kind and drops its cached objects. The lock must be held.
 func (p *Params) release(of *param) {
 	of.unwatch()
 	of.informer.Store(nil)
@@ -62,20 +62,18 @@ func (p *Params) release(of *param) {
 	of.bytes = 0
 }
 
-// keptLister returns the parameters of one namespace, or of all, that an informer keeps.
+// keptLister lists cached parameters of one namespace, or of all namespaces.
 type keptLister struct {
 	informer  *client.Informer[*unstructured.Unstructured]
 	cluster   logicalcluster.Name
 	namespace string
 }
 
-// ByNamespace implements cache.GenericLister.
 func (l keptLister) ByNamespace(namespace string) cache.GenericNamespaceLister {
 	l.namespace = namespace
 	return l
 }
 
-// Get implements cache.GenericLister.
 func (l keptLister) Get(name string) (runtime.Object, error) {
 	obj, err := l.informer.Lister().Cluster(l.cluster).Get(l.namespace, name)
 	if err != nil {
@@ -84,7 +82,6 @@ func (l keptLister) Get(name string) (runtime.Object, error) {
 	return obj, nil
 }
 
-// List implements cache.GenericLister.
 func (l keptLister) List(selector labels.Selector) ([]runtime.Object, error) {
 	lister := l.informer.Lister().Cluster(l.cluster)
 	var found []*unstructured.Unstructured
@@ -103,23 +100,22 @@ func (l keptLister) List(selector labels.Selector) ([]runtime.Object, error) {
 	return out, nil
 }
 
-// counted is a kind of parameters for one write, of which no more than left may be compared with it.
+// counted is a kind of parameters for one write, which may use at most *left parameters.
 type counted struct {
 	*param
 	left  *int
 	needs *needs
 }
 
-// needs are whether a write needs parameters that are not known yet: of a kind that was not read yet, or of a shard that
-// does not answer.
+// needs records whether a write needs parameters that are not known yet, because their kind has not synced or
+// their shard does not respond.
 type needs struct{ unsynced, unread atomic.Bool }
 
-// Lister implements informers.GenericInformer.
 func (c counted) Lister() cache.GenericLister {
 	return countedLister{c.param.Lister(), c.left, c.needs}
 }
 
-// Informer implements informers.GenericInformer. It is asked for the parameters of policies that match the write.
+// Informer implements informers.GenericInformer. Upstream calls it only if a policy matches the write.
 func (c counted) Informer() cache.SharedIndexInformer {
 	return neededSynced{c.param.Informer(), c.needs}
 }
@@ -129,21 +125,19 @@ type neededSynced struct {
 	needs *needs
 }
 
-// HasSynced implements cache.SharedInformer. The last answer counts.
+// HasSynced implements cache.SharedInformer. The last call determines unsynced.
 func (s neededSynced) HasSynced() bool {
 	synced := s.SharedIndexInformer.HasSynced()
 	s.needs.unsynced.Store(!synced)
 	return synced
 }
 
-// countedLister counts what it returns.
 type countedLister struct {
 	lister cache.GenericNamespaceLister
 	left   *int
 	needs  *needs
 }
 
-// ByNamespace implements cache.GenericLister.
 func (l countedLister) ByNamespace(namespace string) cache.GenericNamespaceLister {
 	if of, ok := l.lister.(cache.GenericLister); ok {
 		l.lister = of.ByNamespace(namespace)
@@ -151,9 +145,8 @@ func (l countedLister) ByNamespace(namespace string) cache.GenericNamespaceListe
 	return l
 }
 
-// Get implements cache.GenericLister.
 func (l countedLister) Get(name string) (runtime.Object, error) {
-	if err := l.take(1); err != nil { // one that is missing costs no less
+	if err := l.take(1); err != nil { // missing parameters count too
 		return nil, err
 	}
 	obj, err := l.lister.Get(name)
@@ -167,7 +160,6 @@ func (l countedLister) noteUnread(err error) {
 	}
 }
 
-// List implements cache.GenericLister.
 func (l countedLister) List(selector labels.Selector) ([]runtime.Object, error) {
 	found, err := l.lister.List(selector)
 	if err != nil {

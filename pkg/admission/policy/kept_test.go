@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -26,14 +27,13 @@ import (
 
 const testTimeout = 30 * time.Second
 
-// paramServer is a server of config maps in memory, which also says that there are such.
+// paramServer is an in-memory server of ConfigMaps with discovery.
 type paramServer struct {
 	*clienttest.Server
 	t      *testing.T
 	params *Params
 }
 
-// ServeHTTP implements http.Handler.
 func (s *paramServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if !strings.HasSuffix(r.URL.Path, "/api/v1") {
 		s.Server.ServeHTTP(w, r)
@@ -46,7 +46,6 @@ func (s *paramServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// newParamServer returns the server, and what knows parameters of it, which runs.
 func newParamServer(t *testing.T) *paramServer {
 	t.Helper()
 	s := &paramServer{Server: clienttest.New(t, kinds.Scheme), t: t}
@@ -58,17 +57,16 @@ func newParamServer(t *testing.T) *paramServer {
 	require.NoError(t, err)
 	s.params = NewParams(factory, nil)
 	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- s.params.Run(ctx) }()
+	var running sync.WaitGroup
+	running.Go(func() { s.params.Run(ctx) })
 	t.Cleanup(func() {
 		cancel()
-		require.NoError(t, <-done)
+		running.Wait()
 		factory.CloseIdleConnections()
 	})
 	return s
 }
 
-// of returns the config maps of a logical cluster as parameters.
 func (s *paramServer) of(cluster logicalcluster.Name) *param {
 	s.t.Helper()
 	var found *param
@@ -80,7 +78,7 @@ func (s *paramServer) of(cluster logicalcluster.Name) *param {
 	return found
 }
 
-// put stores a config map of some size, which selectors of its label find.
+// put stores a ConfigMap of a given size with a label.
 func (s *paramServer) put(cluster logicalcluster.Name, name, label string, size int) {
 	s.t.Helper()
 	s.Put(s.t, kinds.ConfigMaps.GroupVersionResource, &corev1.ConfigMap{
@@ -94,8 +92,8 @@ func (s *paramServer) put(cluster logicalcluster.Name, name, label string, size 
 
 func labelled(value string) labels.Selector { return labels.SelectorFromSet(labels.Set{"of": value}) }
 
-// TestKeptParameters holds that few bytes of parameters are kept of a logical cluster, and that what is
-// too large for that is read, as long as a policy names the kind.
+// TestKeptParameters checks that few bytes of parameters are cached for a logical cluster, and that larger
+// ones are read on demand.
 func TestKeptParameters(t *testing.T) {
 	t.Parallel()
 	s := newParamServer(t)
@@ -148,7 +146,6 @@ func TestKeptParameters(t *testing.T) {
 	has(again)
 }
 
-// TestManyParameters holds that one write is compared with few parameters.
 func TestManyParameters(t *testing.T) {
 	t.Parallel()
 	s := newParamServer(t)

@@ -20,36 +20,33 @@ import (
 	"github.com/shardplane/shardplane/pkg/request/patterns"
 )
 
-// What policies may have in expressions: these are compiled when a policy is written, and with the
-// first write that they judge after a change, and take a hundred times their size in memory then.
+// Limits of expressions, which are compiled when a policy is written and on the first write after a change. Compiled
+// expressions take a hundred times as much memory.
 const (
-	// maxExpressions is of how many expressions a policy may have.
-	maxExpressions = 1000
-	// maxExpressionBytes are theirs, in one policy.
+	// maxExpressions and maxExpressionBytes limit one policy.
+	maxExpressions     = 1000
 	maxExpressionBytes = 64 << 10
-	// maxExpressionBytesInCluster are those of all policies of a logical cluster. An instruction of a regular expression
+	// maxExpressionBytesInCluster limits all policies of a logical cluster. An instruction of a regular expression
 	// takes as much memory as a byte of an expression, and counts as one.
 	maxExpressionBytesInCluster = 4 << 20
-	// amountsKept is how many policies are not parsed again to count their instructions.
+	// amountsKept is the number of policies whose memory is cached.
 	amountsKept = 16 << 10
-	// maxBindings is how many bindings of a kind a logical cluster may have: a policy is evaluated for each.
+	// maxBindings limits the bindings of a kind in a logical cluster. A policy is evaluated once for each.
 	maxBindings = 1000
 )
 
-// Limits is the admission plugin that refuses policies with too many or too large expressions, before
-// anybody compiles them, and too many bindings. Policies that are larger already keep what they have, and may
-// shrink.
+// Limits is the admission plugin that limits the expressions of policies before they are compiled, and the
+// number of bindings. Policies that exceed the limits already may not grow.
 type Limits struct {
 	*admission.Handler
 	mutating   *replicas.Dual[*admissionregistrationv1.MutatingAdmissionPolicy]
 	validating *replicas.Dual[*admissionregistrationv1.ValidatingAdmissionPolicy]
-	// bindings returns how many bindings there are, by their resource.
+	// bindings returns the number of bindings of a logical cluster, by resource.
 	bindings map[schema.GroupResource]func(logicalcluster.Name) int
-	// amounts are those of stored policies, by stored.
+	// amounts caches the memory of stored policies.
 	amounts *lru.Cache
 }
 
-// stored identifies a stored policy.
 type stored struct {
 	uid             types.UID
 	resourceVersion string
@@ -57,7 +54,7 @@ type stored struct {
 
 var _ admission.MutationInterface = &Limits{}
 
-// NewLimits returns the plugin, for policies and bindings of all logical clusters.
+// NewLimits returns the plugin for policies and bindings of all logical clusters.
 func NewLimits(mutating *replicas.Dual[*admissionregistrationv1.MutatingAdmissionPolicy], validating *replicas.Dual[*admissionregistrationv1.ValidatingAdmissionPolicy],
 	mutatingBindings *replicas.Dual[*admissionregistrationv1.MutatingAdmissionPolicyBinding], validatingBindings *replicas.Dual[*admissionregistrationv1.ValidatingAdmissionPolicyBinding],
 ) *Limits {
@@ -70,8 +67,7 @@ func NewLimits(mutating *replicas.Dual[*admissionregistrationv1.MutatingAdmissio
 	}
 }
 
-// Admit implements admission.MutationInterface: policies are validated, and so compiled, after it and before
-// validating plugins.
+// Admit implements admission.MutationInterface. It must run before validation, which compiles policies.
 func (l *Limits) Admit(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
 	if bindings := l.bindings[a.GetResource().GroupResource()]; bindings != nil {
 		return admitBinding(ctx, a, bindings)
@@ -80,9 +76,9 @@ func (l *Limits) Admit(ctx context.Context, a admission.Attributes, _ admission.
 	grows := now.bytes > old.bytes
 	switch {
 	case now.number > maxExpressions && now.number > old.number:
-		return admission.NewForbidden(a, fmt.Errorf("it has %d expressions and may have %d: leave out those that are not needed, or split the policy", now.number, maxExpressions))
+		return admission.NewForbidden(a, fmt.Errorf("it has %d expressions, at most %d allowed: remove expressions, or split the policy", now.number, maxExpressions))
 	case now.bytes > maxExpressionBytes && grows:
-		return admission.NewForbidden(a, fmt.Errorf("it has %d bytes of expressions and may have %d: shorten them, or split the policy", now.bytes, maxExpressionBytes))
+		return admission.NewForbidden(a, fmt.Errorf("it has %d bytes of expressions, at most %d allowed: shorten them, or split the policy", now.bytes, maxExpressionBytes))
 	case now.memory() <= old.memory() || percluster.IsServer(a.GetUserInfo()):
 		return nil
 	}
@@ -91,12 +87,11 @@ func (l *Limits) Admit(ctx context.Context, a admission.Attributes, _ admission.
 		return apierrors.NewInternalError(err)
 	}
 	if all := sumIn(l, l.mutating, cluster) + sumIn(l, l.validating, cluster) - old.memory() + now.memory(); all > maxExpressionBytesInCluster {
-		return admission.NewForbidden(a, fmt.Errorf("with it, the policies of the logical cluster %s have %d bytes of expressions, and may have %d, where each instruction by which the program of a regular expression is longer than its text counts as one: shorten them, or delete policies that are not needed", cluster, all, maxExpressionBytesInCluster))
+		return admission.NewForbidden(a, fmt.Errorf("with it, the policies of the logical cluster %s have %d bytes of expressions, at most %d allowed, where each instruction by which the program of a regular expression exceeds its text counts as one: shorten them, or delete policies", cluster, all, maxExpressionBytesInCluster))
 	}
 	return nil
 }
 
-// admitBinding refuses a new binding where there are enough.
 func admitBinding(ctx context.Context, a admission.Attributes, bindings func(logicalcluster.Name) int) error {
 	if a.GetOperation() != admission.Create || percluster.IsServer(a.GetUserInfo()) {
 		return nil
@@ -106,19 +101,19 @@ func admitBinding(ctx context.Context, a admission.Attributes, bindings func(log
 		return apierrors.NewInternalError(err)
 	}
 	if n := bindings(cluster); n >= maxBindings {
-		return admission.NewForbidden(a, fmt.Errorf("the logical cluster %s has %d of them and may have %d: delete what is not needed, or select parameters instead of naming each in a binding of its own", cluster, n, maxBindings))
+		return admission.NewForbidden(a, fmt.Errorf("the logical cluster %s has %d of them, at most %d allowed: delete bindings, or select parameters instead of naming each in a binding of its own", cluster, n, maxBindings))
 	}
 	return nil
 }
 
-// amount is how many expressions a policy has, and of how many bytes, and how many instructions more than bytes their regular
-// expressions have.
+// amount is the number and bytes of the expressions of a policy, and the number of instructions by which their regular
+// expressions exceed their bytes.
 type amount struct {
 	number, bytes int
 	instructions  patterns.Total
 }
 
-// memory returns the memory that the expressions take, as the bytes of expressions that take as much.
+// memory returns the memory of the expressions in bytes of expressions.
 func (a *amount) memory() int { return a.bytes + int(a.instructions) }
 
 func (a *amount) add(expression string) {
@@ -138,7 +133,7 @@ func (a *amount) addCommon(conditions []admissionregistrationv1.MatchCondition, 
 	}
 }
 
-// expressionsOf returns what a policy has in expressions; nothing for what is none.
+// expressionsOf returns zero for objects that are no policies.
 func expressionsOf(obj runtime.Object) (a amount) {
 	switch policy := obj.(type) {
 	case *admissionregistrationv1.ValidatingAdmissionPolicy:

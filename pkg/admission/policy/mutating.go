@@ -23,10 +23,10 @@ type Mutating struct {
 
 var _ admission.MutationInterface = &Mutating{}
 
-// NewMutating returns the plugin that applies policies where bindings say so.
+// NewMutating returns the plugin.
 func NewMutating(c Config, policies *replicas.Dual[*mutating.Policy], bindings *replicas.Dual[*mutating.PolicyBinding]) *Mutating {
 	schemas := newConverters(c.Clients)
-	// Deletions have no object that could be changed.
+	// Deletions have no object to mutate.
 	handler := admission.NewHandler(admission.Connect, admission.Create, admission.Update)
 	return &Mutating{newPlugin(c, handler, kind[*mutating.Policy, *mutating.PolicyBinding, mutating.PolicyEvaluator]{
 		name:     "mutating",
@@ -41,8 +41,8 @@ func NewMutating(c Config, policies *replicas.Dual[*mutating.Policy], bindings *
 			if err != nil {
 				return nil, err
 			}
-			// The dispatcher is never started: all that would start is the
-			// polling of schemas, and these are asked for when needed.
+			// The dispatcher is never started, because it would only poll schemas, which are read on demand
+			// here.
 			return mutating.NewDispatcher(c.Authorizer, matcher, known), nil
 		},
 	})}

@@ -25,39 +25,38 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 )
 
-// syncWait is how long the first write waits for the parameters of a policy.
+// syncWait is the time that the first write waits for the parameters of a policy.
 const syncWait = time.Second
 
 var (
-	errStopped = fmt.Errorf("%w: the server does not run, or not any more", errUnknown)
-	// errUnknown is wrapped by the errors of parameters that may exist.
+	errStopped = fmt.Errorf("%w: the server is not running", errUnknown)
+	// errUnknown is wrapped by errors about parameters that may exist.
 	errUnknown = errors.New("the parameters of a policy are not known yet")
 	errNoKind  = errors.New("has no kind that can be watched")
 )
 
-// isUnserved reports whether an error is the answer of a server that a kind does not exist. After any other error, it may.
+// isUnserved reports whether an error means that a kind does not exist. After any other error, it may exist.
 func isUnserved(err error) bool {
 	return apierrors.IsNotFound(err) || errors.Is(err, errNoKind) || errors.Is(err, remoteparams.ErrNotServed)
 }
 
-// Params knows the parameters of policies: in each logical cluster of the shard it watches the
-// kinds that its policies name, and only while they do. Those on other shards are read, and those
-// that are too large to be kept.
+// Params provides the parameters of policies. It watches a kind in a logical cluster of the shard while
+// policies name it. Parameters on other shards, and parameters that are too large to be cached, are read on
+// demand.
 type Params struct {
 	clients *client.Factory
-	// remote reads on other shards, own on this one.
+	// remote reads from other shards, own from this one.
 	remote, own *remoteparams.Cache
 
 	mu      sync.Mutex
-	ctx     context.Context //nolint:containedctx // the life of the watches, which is that of Run
+	ctx     context.Context //nolint:containedctx // of Run, which ends the watches
 	watches sync.WaitGroup
 	kinds   map[logicalcluster.Name]map[schema.GroupVersionKind]*param
-	// kept is how many bytes are kept of a logical cluster.
+	// kept is the number of cached bytes of a logical cluster.
 	kept map[logicalcluster.Name]int
 }
 
-// NewParams returns Params that watch nothing until they run. remote reads those of policies on
-// other shards; nil where there are none.
+// NewParams returns Params that watch nothing until they run. remote reads from other shards; it may be nil.
 func NewParams(clients *client.Factory, remote *remoteparams.Cache) *Params {
 	return &Params{
 		clients: clients, remote: remote, own: remoteparams.New(remoteparams.FromOwn(clients)),
@@ -65,13 +64,13 @@ func NewParams(clients *client.Factory, remote *remoteparams.Cache) *Params {
 	}
 }
 
-// Run lets parameters be watched until ctx ends, and waits for the watches.
-func (p *Params) Run(ctx context.Context) error {
+// Run allows watches until ctx ends, and waits for their end.
+func (p *Params) Run(ctx context.Context) {
 	p.mu.Lock()
 	p.ctx = ctx
 	p.mu.Unlock()
 	<-ctx.Done()
-	// Nobody adds a watch after this: get looks at ctx under the lock.
+	// No watch is added after this, because start checks ctx with the lock held.
 	p.mu.Lock()
 	p.kinds, p.kept = map[logicalcluster.Name]map[schema.GroupVersionKind]*param{}, map[logicalcluster.Name]int{}
 	p.mu.Unlock()
@@ -80,48 +79,36 @@ func (p *Params) Run(ctx context.Context) error {
 	if p.remote != nil {
 		p.remote.Stop()
 	}
-	return nil
 }
 
-// Len returns the number of logical clusters whose parameters are known.
-func (p *Params) Len() int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return len(p.kinds)
-}
-
-// param is a kind of parameters in one logical cluster. It is what upstream's
-// dispatcher wants to know of it.
+// param is a kind of parameters in one logical cluster, for upstream's dispatcher.
 type param struct {
 	meta.RESTMapper
 
-	// scope is where the parameters are, in namespaces or in none.
 	scope   meta.RESTScope
 	cluster logicalcluster.Name
-	// shard is the other one that has the policies, and reads gets the parameters where they are.
+	// shard is the other shard of the policies, or ""; reads reads the parameters from their shard.
 	shard string
 	reads *remoteparams.Kind
-	// These are for parameters of the own shard.
-	mapping *meta.RESTMapping
-	dynamic dynamic.Interface
-	// informer keeps them, unless they are too large, and has bytes.
+	// The following fields are for parameters on this shard. informer is nil if they are too large to be cached.
+	mapping  *meta.RESTMapping
+	dynamic  dynamic.Interface
 	informer atomic.Pointer[client.Informer[*unstructured.Unstructured]]
 	bytes    int
-	// unwatch ends the watch.
-	unwatch func()
+	unwatch  func()
 	// users are the plugins with policies that name the kind.
 	users sets.Set[string]
 }
 
-// any reports whether parameters of the logical cluster are known.
+// any reports whether parameters of the logical cluster are in use.
 func (p *Params) any(cluster logicalcluster.Name) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return len(p.kinds[cluster]) > 0
 }
 
-// get returns the parameters of a kind for a plugin: watched from now on, or read at the other
-// shard that has the policies.
+// get returns the parameters of a kind for a plugin. It starts to watch them, or reads them from the other
+// shard of the policies.
 func (p *Params) get(cluster logicalcluster.Name, plugin string, gvk schema.GroupVersionKind, shard string) (*param, error) {
 	p.mu.Lock()
 	ctx := p.ctx
@@ -142,7 +129,7 @@ func (p *Params) get(cluster logicalcluster.Name, plugin string, gvk schema.Grou
 		return nil, fmt.Errorf("%w: %w", errUnknown, err)
 	}
 	if err != nil {
-		klog.FromContext(ctx).V(2).Info("A policy's kind of parameters is not served", "cluster", cluster, "kind", gvk, "reason", err)
+		klog.FromContext(ctx).V(2).Info("The parameter kind of a policy is not served", "cluster", cluster, "kind", gvk, "reason", err)
 		return nil, fmt.Errorf("failed to find resource referenced by paramKind: '%v'", gvk)
 	}
 	param := p.start(ctx, opened, gvk, plugin)
@@ -152,18 +139,18 @@ func (p *Params) get(cluster logicalcluster.Name, plugin string, gvk schema.Grou
 	}
 	wait, cancel := context.WithTimeout(ctx, syncWait)
 	defer cancel()
-	// A failure shows when the policy is evaluated, as its own error.
+	// If it fails, evaluation of the policy reports an error.
 	_ = informer.WaitForSync(wait)
 	return param, nil
 }
 
-// use returns the parameters that are known already. The caller holds the lock.
+// use returns parameters that are in use already. The lock must be held.
 func (p *Params) use(cluster logicalcluster.Name, plugin string, gvk schema.GroupVersionKind, shard string) *param {
 	found := p.kinds[cluster][gvk]
 	switch {
 	case found == nil:
 		return nil
-	case found.shard != shard: // the logical cluster is on another one by now
+	case found.shard != shard: // the logical cluster has moved
 		p.forget(found, gvk)
 		return nil
 	default:
@@ -172,11 +159,11 @@ func (p *Params) use(cluster logicalcluster.Name, plugin string, gvk schema.Grou
 	}
 }
 
-// openRemote finds out which resource the kind is on another shard: one that every logical
-// cluster has is what it is on this one, and others that shard has to know.
+// openRemote determines the resource of a kind on another shard. A kind that all logical clusters have is the
+// same on this shard.
 func (p *Params) openRemote(ctx context.Context, cluster logicalcluster.Name, gvk schema.GroupVersionKind, shard string) (*param, error) {
 	if p.remote == nil {
-		return nil, errors.New("parameters of other shards are not read")
+		return nil, errors.New("parameters on other shards are not supported")
 	}
 	ctx, cancel := context.WithTimeout(ctx, syncWait)
 	defer cancel()
@@ -184,13 +171,12 @@ func (p *Params) openRemote(ctx context.Context, cluster logicalcluster.Name, gv
 	var kind *remoteparams.Kind
 	if mapping, err := resourceOf(ctx, p.clients.Cluster(cluster.Path()), gvk); err == nil {
 		kind = p.remote.Known(at, mapping)
-	} else if kind, err = p.remote.Kind(at, gvk, watchable); err != nil { //nolint:contextcheck // it is read for all who wait
+	} else if kind, err = p.remote.Kind(at, gvk, watchable); err != nil { //nolint:contextcheck // the read is shared by several requests
 		return nil, err
 	}
 	return &param{scope: kind.Scope, cluster: cluster, shard: shard, reads: kind, unwatch: func() {}, users: sets.New[string]()}, nil
 }
 
-// open finds out which resource the kind is on this shard.
 func (p *Params) open(ctx context.Context, cluster logicalcluster.Name, gvk schema.GroupVersionKind, _ string) (*param, error) {
 	ctx, cancel := context.WithTimeout(ctx, syncWait)
 	defer cancel()
@@ -216,7 +202,7 @@ func (p *Params) open(ctx context.Context, cluster logicalcluster.Name, gvk sche
 	return opened, nil
 }
 
-// resourceOf asks a logical cluster which resource a kind is that can be watched.
+// resourceOf returns the watchable resource of a kind in a logical cluster.
 func resourceOf(ctx context.Context, scope client.Scope, gvk schema.GroupVersionKind) (*meta.RESTMapping, error) {
 	list, err := scope.Resources(ctx, gvk.GroupVersion())
 	if err != nil {
@@ -244,7 +230,7 @@ func watchable(list *metav1.APIResourceList, kind string) *metav1.APIResource {
 	return nil
 }
 
-// start runs the informer, if there is one, unless another request was quicker.
+// start runs the informer, if there is one, unless a concurrent request has started it.
 func (p *Params) start(ctx context.Context, opened *param, gvk schema.GroupVersionKind, plugin string) *param {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -252,7 +238,7 @@ func (p *Params) start(ctx context.Context, opened *param, gvk schema.GroupVersi
 		return found
 	}
 	if ctx.Err() != nil {
-		return opened // not run; nothing is written any more either
+		return opened // not started, because the server is shutting down
 	}
 	opened.users.Insert(plugin)
 	if p.kinds[opened.cluster] == nil {
@@ -266,14 +252,13 @@ func (p *Params) start(ctx context.Context, opened *param, gvk schema.GroupVersi
 	ctx, opened.unwatch = context.WithCancel(ctx)
 	p.watches.Go(func() {
 		if err := informer.Run(ctx); err != nil {
-			klog.FromContext(ctx).Error(err, "Cannot watch parameters of policies", "cluster", opened.cluster, "kind", gvk)
+			klog.FromContext(ctx).Error(err, "Failed to watch parameters of policies", "cluster", opened.cluster, "kind", gvk)
 		}
 	})
 	return opened
 }
 
-// keep stops the watches of kinds that no policy of the plugin names any more,
-// and of no other plugin.
+// keep stops the watches of kinds that no policy of any plugin names. needed are the kinds of one plugin.
 func (p *Params) keep(cluster logicalcluster.Name, plugin string, needed sets.Set[schema.GroupVersionKind]) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -291,14 +276,13 @@ func (p *Params) keep(cluster logicalcluster.Name, plugin string, needed sets.Se
 	}
 }
 
-// forget drops all that is known of a kind. The caller holds the lock.
+// forget drops a kind. The lock must be held.
 func (p *Params) forget(param *param, gvk schema.GroupVersionKind) {
 	p.release(param)
 	param.reads.Forget()
 	delete(p.kinds[param.cluster], gvk)
 }
 
-// RESTMapping implements meta.RESTMapper for the one kind.
 func (p *param) RESTMapping(schema.GroupKind, ...string) (*meta.RESTMapping, error) {
 	return p.mapping, nil
 }
@@ -308,7 +292,6 @@ var (
 	_ meta.RESTMapper           = &param{}
 )
 
-// Informer implements informers.GenericInformer, for its HasSynced.
 func (p *param) Informer() cache.SharedIndexInformer { return paramSynced{p: p} }
 
 type paramSynced struct {
@@ -316,22 +299,20 @@ type paramSynced struct {
 	p *param
 }
 
-// HasSynced implements cache.SharedInformer.
 func (s paramSynced) HasSynced() bool {
 	informer := s.p.informer.Load()
 	return informer == nil && s.p.reads != nil || informer != nil && informer.HasSynced()
 }
 
-// unknownParam is a kind of parameters of which nothing is known yet. It never syncs.
+// unknownParam returns a kind of parameters that never syncs, because it is not known whether it exists.
 func unknownParam() *param { return &param{scope: meta.RESTScopeRoot} }
 
-// Lister implements informers.GenericInformer.
 func (p *param) Lister() cache.GenericLister {
 	if informer := p.informer.Load(); informer != nil {
 		return keptLister{informer: informer, cluster: p.cluster}
 	}
 	if p.reads == nil {
-		return keptLister{} // which nobody asks before the kind is known
+		return keptLister{} // not used before the kind is known
 	}
 	return p.reads.Lister()
 }

@@ -20,25 +20,24 @@ import (
 )
 
 const (
-	// maxPatchSize is the size of a patch that a policy computes, as measured by patchSize. It is the size of the
-	// largest request, and the size that the operation copy may copy.
+	// maxPatchSize limits the patchSize of a patch that a policy computes. It is the size of the largest request, and
+	// the limit of the copy operation.
 	maxPatchSize = 3 << 20
-	// sizeOfValue is added to the size of each value of such a patch.
+	// sizeOfValue is added to the size for each value of a patch.
 	sizeOfValue = 8
 )
 
-// limitedPatches evaluates an expression that computes a patch, and rejects patches that are expensive to apply. CEL
-// counts a reference to a list as one, although the patch contains all elements of the list. Upstream applies
-// patches without the context of the request.
+// limitedPatches rejects patches that are expensive to apply. CEL counts a reference to a list as one,
+// although the patch contains all elements of the list. Upstream applies patches without the context of the
+// request.
 type limitedPatches struct{ cel.MutatingEvaluator }
 
-// ForInput implements cel.MutatingEvaluator.
 func (l limitedPatches) ForInput(ctx context.Context, a *admission.VersionedAttributes, request *admissionv1.AdmissionRequest, variables cel.OptionalVariableBindings, namespace *corev1.Namespace, budget int64) (cel.EvaluationResult, int64, error) {
 	result, remaining, err := l.MutatingEvaluator.ForInput(ctx, a, request, variables, namespace, budget)
 	if err != nil || result.Error != nil {
 		return result, remaining, err
 	}
-	// There may be a thousand more patches, each of which is applied without interruption.
+	// There may be a thousand more patches, and each is applied without interruption.
 	if err = ctx.Err(); err == nil {
 		_, isConfiguration := result.EvalResult.(*dynamic.ObjectVal)
 		patch := patchSize{configuration: isConfiguration}
@@ -51,9 +50,9 @@ func (l limitedPatches) ForInput(ctx context.Context, a *admission.VersionedAttr
 	return result, remaining, nil
 }
 
-// patchSize is what applying a patch costs.
+// patchSize is the cost of applying a patch.
 type patchSize struct {
-	// size is the number of bytes in strings, and sizeOfValue for each value.
+	// size is the number of bytes in strings, plus sizeOfValue for each value.
 	size int
 	// shifts is the number of operations of a JSON patch that shift the elements of a list.
 	shifts int
@@ -73,7 +72,7 @@ func (p *patchSize) check() error {
 	}
 }
 
-// add adds the cost of a value. It ends early if a limit is exceeded.
+// add adds the cost of a value. It stops if a limit is exceeded.
 func (p *patchSize) add(value ref.Val) {
 	p.size += sizeOfValue
 	switch value := value.(type) {
@@ -112,8 +111,8 @@ func (p *patchSize) add(value ref.Val) {
 	}
 }
 
-// fieldsOf returns the fields of an object that an expression constructs. Upstream exports nothing that returns them without
-// converting, and so copying, all that is in them.
+// fieldsOf returns the fields of an object that an expression constructs. Upstream exports only a method that
+// converts and copies all of them.
 func fieldsOf(object *dynamic.ObjectVal) map[string]ref.Val {
 	fields := reflect.ValueOf(object).Elem().FieldByName("fields")
 	return *(*map[string]ref.Val)(unsafe.Pointer(fields.UnsafeAddr()))

@@ -18,8 +18,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/request/patchcosts"
 )
 
-// patched applies the only mutation of a policy to an object with a list of n numbers, and returns the length of the
-// list afterwards.
+// patched applies the only mutation of a policy to an object with a list of n numbers, and returns the new
+// length of the list.
 func patched(ctx context.Context, t *testing.T, mutation admissionregistrationv1.Mutation, n int) (int, error) {
 	t.Helper()
 	list := make([]any, n)
@@ -58,7 +58,6 @@ func configuration(expression string) admissionregistrationv1.Mutation {
 	return admissionregistrationv1.Mutation{PatchType: admissionregistrationv1.PatchTypeApplyConfiguration, ApplyConfiguration: &admissionregistrationv1.ApplyConfiguration{Expression: expression}}
 }
 
-// TestPatchLimits expects errors for patches of policies that are expensive to apply.
 func TestPatchLimits(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -92,7 +91,7 @@ func TestPatchLimits(t *testing.T) {
 	require.Equal(t, 1000, patchcosts.MaxKeyed)
 }
 
-// TestPatchesEnd expects that no further patch is applied when the context of a request has ended.
+// TestPatchesEnd checks that no further patch is applied after the context of a request has ended.
 func TestPatchesEnd(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())

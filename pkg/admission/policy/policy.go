@@ -27,29 +27,26 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// retryAfter is how long a set that is not complete is used, because the kind
-// of a parameter is not served.
+// retryAfter is the lifetime of an incomplete set, e.g. because the kind of a parameter is not served.
 const retryAfter = time.Second
 
-// Config is what the plugins need.
+// Config configures the plugins.
 type Config struct {
 	// Clients reaches the server itself as system:masters.
 	Clients *client.Factory
-	// Namespaces are those of all logical clusters, for namespace selectors.
+	// Namespaces of all logical clusters, for namespace selectors.
 	Namespaces *client.Informer[*corev1.Namespace]
 	// Local reports whether a logical cluster is on this shard.
 	Local func(cluster logicalcluster.Name) bool
-	// Authorizer answers expressions that ask for access. It decides in the
-	// logical cluster of its context.
+	// Authorizer evaluates authorizer expressions, in the logical cluster of the context.
 	Authorizer authorizer.UnconditionalAuthorizer
-	// Excluded are resources that policies never see, such as access reviews.
+	// Excluded resources bypass policies, e.g. access reviews.
 	Excluded []schema.GroupResource
-	// Params knows parameters; plugins may share it.
+	// Params may be shared by plugins.
 	Params *Params
 }
 
-// ownResources are not subject to policies, or nobody could remove a policy
-// that forbids everything.
+// ownResources bypass policies, because otherwise a policy that denies everything could not be removed.
 var ownResources = []schema.GroupResource{
 	admissionregistrationv1.Resource("validatingadmissionpolicies"),
 	admissionregistrationv1.Resource("validatingadmissionpolicybindings"),
@@ -57,27 +54,26 @@ var ownResources = []schema.GroupResource{
 	admissionregistrationv1.Resource("mutatingadmissionpolicybindings"),
 }
 
-// set is the policies of one logical cluster with their bindings.
+// set contains the policies and bindings of one logical cluster.
 type set[P, B client.Object, E any] struct {
 	hooks []generic.PolicyHook[P, B, E]
-	// evaluators keeps those of hooks shared for as long as the set is used.
+	// evaluators keeps the evaluators of hooks alive for weakCache.
 	evaluators []*E
-	// params is whether any of them has parameters.
-	params bool
+	params     bool
 }
 
-// forOneWrite returns the hooks, whose parameters are counted, and a function that reports whether the write needed some
-// that are not known yet.
+// forOneWrite returns hooks that count parameters, and a function that reports whether the write needed
+// parameters that are not known yet.
 func (s *set[P, B, E]) forOneWrite() (hooks []generic.PolicyHook[P, B, E], unknown func() bool) {
 	if !s.params {
 		return s.hooks, func() bool { return false }
 	}
-	left := maxParameters
+	remaining := maxParameters
 	hooks = slices.Clone(s.hooks)
 	all := make([]needs, len(hooks))
 	for i := range hooks {
 		if param, ok := hooks[i].ParamInformer.(*param); ok {
-			hooks[i].ParamInformer = counted{param, &left, &all[i]}
+			hooks[i].ParamInformer = counted{param, &remaining, &all[i]}
 		}
 	}
 	return hooks, func() bool {
@@ -90,7 +86,7 @@ func (s *set[P, B, E]) forOneWrite() (hooks []generic.PolicyHook[P, B, E], unkno
 	}
 }
 
-// kind is how one kind of policies works.
+// kind implements one kind of policies.
 type kind[P, B client.Object, E any] struct {
 	name     string
 	policies *replicas.Dual[P]
@@ -99,11 +95,10 @@ type kind[P, B client.Object, E any] struct {
 	binding  func(B) generic.BindingAccessor
 	spec     func(P) any
 	compile  func(P) E
-	// dispatcher returns what applies policies to what is written in a logical cluster.
+	// dispatcher returns upstream's dispatcher for a logical cluster.
 	dispatcher func(in logicalcluster.Name, matcher *matching.Matcher) (generic.Dispatcher[generic.PolicyHook[P, B, E]], error)
 }
 
-// plugin applies policies of one kind.
 type plugin[P, B client.Object, E any] struct {
 	*admission.Handler
 	config   Config
@@ -129,16 +124,15 @@ func newPlugin[P, B client.Object, E any](c Config, handler *admission.Handler, 
 	}
 	percluster.Follow(p.derived, k.policies, empty)
 	percluster.Follow(p.derived, k.bindings, empty)
-	// Parameters must not be watched any longer than a policy needs them, even
-	// if nothing is ever written again.
+	// Parameters must not be watched longer than a policy needs them, even if there are no more writes.
 	prune := func(cluster logicalcluster.Name) { c.Params.keep(cluster, k.name, p.paramKinds(cluster)) }
-	tell(k.policies, prune)
-	tell(k.bindings, prune)
+	notify(k.policies, prune)
+	notify(k.bindings, prune)
 	return p
 }
 
-// tell calls f with the logical cluster of each object that comes, changes or goes.
-func tell[T client.Object](objects *replicas.Dual[T], f func(logicalcluster.Name)) {
+// notify calls f with the logical cluster of each added, updated or deleted object.
+func notify[T client.Object](objects *replicas.Dual[T], f func(logicalcluster.Name)) {
 	objects.AddEventHandler(client.Handler[T]{
 		OnAdd:    func(obj T, _ bool) { f(logicalcluster.From(obj)) },
 		OnUpdate: func(_, obj T) { f(logicalcluster.From(obj)) },
@@ -146,7 +140,7 @@ func tell[T client.Object](objects *replicas.Dual[T], f func(logicalcluster.Name
 	})
 }
 
-// paramKinds returns the kinds of parameters that bound policies have.
+// paramKinds returns the parameter kinds of policies with bindings.
 func (p *plugin[P, B, E]) paramKinds(cluster logicalcluster.Name) sets.Set[schema.GroupVersionKind] {
 	kinds := sets.New[schema.GroupVersionKind]()
 	if !p.config.Params.any(cluster) {
@@ -164,7 +158,7 @@ func (p *plugin[P, B, E]) paramKinds(cluster logicalcluster.Name) sets.Set[schem
 	return kinds
 }
 
-// build makes the set of a logical cluster: policies with bindings, by name.
+// build creates the set of a logical cluster, sorted by policy name.
 func (p *plugin[P, B, E]) build(cluster logicalcluster.Name) (*set[P, B, E], time.Duration, error) {
 	bindings := map[string][]B{}
 	for _, binding := range p.kind.bindings.In(cluster) {
@@ -186,12 +180,12 @@ func (p *plugin[P, B, E]) build(cluster logicalcluster.Name) (*set[P, B, E], tim
 			param, err := p.config.Params.get(cluster, p.kind.name, gvk, p.shardOf(policy))
 			switch {
 			case errors.Is(err, errUnknown):
-				// Only writes that the policy matches depend on it.
-				klog.V(2).InfoS("The parameters of a policy are not known yet", "logicalCluster", cluster, "policy", policy.GetName(), "err", err)
+				// Only writes that the policy matches depend on the parameters.
+				klog.V(2).InfoS("Parameters of a policy are not known yet", "logicalCluster", cluster, "policy", policy.GetName(), "err", err)
 				hook.ParamInformer, hook.ParamScope = unknownParam(), meta.RESTScopeRoot
 				s.params, retry = true, retryAfter
 			case err != nil:
-				// The policy's failure policy says what comes of this.
+				// The failure policy of the policy applies.
 				hook.ConfigurationError, retry = err, retryAfter
 			default:
 				hook.ParamInformer, hook.ParamScope = param, param.scope
@@ -202,8 +196,7 @@ func (p *plugin[P, B, E]) build(cluster logicalcluster.Name) (*set[P, B, E], tim
 		s.hooks = append(s.hooks, hook)
 		s.evaluators = append(s.evaluators, evaluator)
 	}
-	// If a policy went while this was made, its parameters have come back to
-	// life.
+	// If a policy was deleted in the meantime, get has started its watch again.
 	p.config.Params.keep(cluster, p.kind.name, p.paramKinds(cluster))
 	slices.SortFunc(s.hooks, func(a, b generic.PolicyHook[P, B, E]) int {
 		return cmp.Compare(a.Policy.GetName(), b.Policy.GetName())
@@ -211,7 +204,7 @@ func (p *plugin[P, B, E]) build(cluster logicalcluster.Name) (*set[P, B, E], tim
 	return s, retry, nil
 }
 
-// shardOf returns the other shard that has a policy; empty if it is of this one.
+// shardOf returns the other shard of a policy, or "" if the policy is on this shard.
 func (p *plugin[P, B, E]) shardOf(policy P) string {
 	if p.config.Local(logicalcluster.From(policy)) {
 		return ""
@@ -227,7 +220,7 @@ func paramKindOf(policy generic.PolicyAccessor) (schema.GroupVersionKind, bool) 
 	return schema.FromAPIVersionAndKind(kind.APIVersion, kind.Kind), true
 }
 
-// Applies reports whether there are policies of the kind that judge a write.
+// Applies reports whether policies of the kind apply to a write.
 func (p *plugin[P, B, E]) Applies(ctx context.Context, a admission.Attributes) bool {
 	judge, _, err := percluster.Judge(ctx, a)
 	return err == nil && p.derived.Has(judge)
@@ -257,9 +250,8 @@ func (p *plugin[P, B, E]) dispatch(ctx context.Context, a admission.Attributes, 
 	return p.dispatchTo(ctx, s, in, a, o)
 }
 
-// dispatchTo applies the policies, and names the logical cluster of errors that
-// are not the policies'. Namespaces are those of the logical cluster that is written
-// in, also where the policies are another's.
+// dispatchTo applies the policies. Namespaces are those of the logical cluster that is written to, also if
+// the policies are those of a provider.
 func (p *plugin[P, B, E]) dispatchTo(ctx context.Context, s *set[P, B, E], in logicalcluster.Name, a admission.Attributes, o admission.ObjectInterfaces) error {
 	matcher := matching.NewMatcher(percluster.NewNamespaceLister(p.config.Namespaces, in), percluster.NewClientset(p.config.Clients, in))
 	hooks, unknown := s.forOneWrite()
@@ -268,7 +260,7 @@ func (p *plugin[P, B, E]) dispatchTo(ctx context.Context, s *set[P, B, E], in lo
 		err = dispatcher.Dispatch(ctx, a, percluster.Pausing(ctx, o), hooks)
 	}
 	if err != nil && unknown() {
-		// It may be no more than that: a denial would be final.
+		// The error may be only temporary, but a denial would be final.
 		return request.Unavailable(fmt.Sprintf("%v, try again: %v", errUnknown, err))
 	}
 	var status apierrors.APIStatus

@@ -24,8 +24,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 )
 
-// TestUnknownKinds: that a kind of parameters does not exist is what a server answers that knows. Any other answer, e.g. of
-// one that has just started, says nothing.
+// TestUnknownKinds checks that only a definite response means that a kind of parameters does not exist, and
+// no error, e.g. of a server that has just started.
 func TestUnknownKinds(t *testing.T) {
 	t.Parallel()
 	status := http.StatusServiceUnavailable
@@ -50,7 +50,7 @@ func TestUnknownKinds(t *testing.T) {
 	require.ErrorContains(t, err, "failed to find resource referenced by paramKind")
 }
 
-// denying denies each write as upstream does if it cannot evaluate a policy.
+// denying denies writes as upstream does if it cannot evaluate a policy.
 type denying struct {
 	err  error
 	asks func(hook validating.PolicyHook)
@@ -65,7 +65,6 @@ func (d denying) Dispatch(_ context.Context, _ admission.Attributes, _ admission
 	return d.err
 }
 
-// unread are parameters of a shard that does not answer.
 func unread() *param {
 	none := remoteparams.New(func(context.Context, remoteparams.Location, string, url.Values) ([]byte, error) {
 		return nil, context.DeadlineExceeded
@@ -73,8 +72,8 @@ func unread() *param {
 	return &param{reads: none.Known(remoteparams.Location{Shard: "s", Cluster: "c"}, &meta.RESTMapping{Resource: corev1.SchemeGroupVersion.WithResource("configmaps"), GroupVersionKind: corev1.SchemeGroupVersion.WithKind("ConfigMap"), Scope: meta.RESTScopeNamespace})}
 }
 
-// TestUnknownParametersAreNotFinal: a write that needs parameters that are not known yet is not denied for good. The failure policy
-// decides whether it needs them.
+// TestUnknownParametersAreNotFinal checks that a write that needs unknown parameters can be retried,
+// regardless of the failure policy.
 func TestUnknownParametersAreNotFinal(t *testing.T) {
 	t.Parallel()
 	denied := apierrors.NewInvalid(schema.GroupKind{Kind: "ConfigMap"}, "x", nil)

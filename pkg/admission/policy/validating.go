@@ -23,7 +23,7 @@ type Validating struct {
 
 var _ admission.ValidationInterface = &Validating{}
 
-// NewValidating returns the plugin that applies policies where bindings say so.
+// NewValidating returns the plugin.
 func NewValidating(c Config, policies *replicas.Dual[*validating.Policy], bindings *replicas.Dual[*validating.PolicyBinding]) *Validating {
 	handler := admission.NewHandler(admission.Connect, admission.Create, admission.Delete, admission.Update)
 	return &Validating{newPlugin(c, handler, kind[*validating.Policy, *validating.PolicyBinding, validating.Validator]{
@@ -45,7 +45,7 @@ func (v *Validating) Validate(ctx context.Context, a admission.Attributes, o adm
 	return v.dispatch(ctx, a, o)
 }
 
-// newCompiler returns a compiler that knows the variables.
+// newCompiler returns a compiler for expressions with variables.
 func newCompiler(variables []admissionregistrationv1.Variable, options cel.OptionalVariableDeclarations) (*cel.CompositedCompiler, error) {
 	compiler, err := cel.NewCompositedCompiler(environment.MustBaseEnvSet(environment.DefaultCompatibilityVersion()))
 	if err != nil {
@@ -59,7 +59,7 @@ func newCompiler(variables []admissionregistrationv1.Variable, options cel.Optio
 	return compiler, nil
 }
 
-// compileMatcher returns what evaluates the match conditions; nil without any.
+// compileMatcher returns a matcher for match conditions, or nil if there are none.
 func compileMatcher(compiler *cel.CompositedCompiler, conditions []admissionregistrationv1.MatchCondition, options cel.OptionalVariableDeclarations, fail *admissionregistrationv1.FailurePolicyType, policy string) matchconditions.Matcher {
 	if len(conditions) == 0 {
 		return nil
@@ -79,8 +79,8 @@ func compileValidating(policy *validating.Policy) validating.Validator {
 		return validating.NewValidator(nil, nil, nil, nil, spec.FailurePolicy, err)
 	}
 	expressions := make([]cel.ExpressionAccessor, 0, len(spec.Validations))
-	// A message belongs to the expression at the same index, so those without
-	// one keep their place.
+	// A message belongs to the expression at the same index, so there are nil entries for expressions without
+	// one.
 	messages := make([]cel.ExpressionAccessor, len(spec.Validations))
 	for i, v := range spec.Validations {
 		expressions = append(expressions, &validating.ValidationCondition{Expression: v.Expression, Message: v.Message, Reason: v.Reason})

@@ -9,9 +9,8 @@ import (
 	"weak"
 )
 
-// weakCache holds values by what they are made from, for as long as anybody else
-// holds them. Policies that a hundred logical clusters have alike are compiled
-// once.
+// weakCache caches values by their input as long as they are in use, so that policies that many logical
+// clusters have in common are compiled once.
 type weakCache[V any] struct {
 	mu     sync.Mutex
 	values map[digest]weak.Pointer[V]
@@ -21,8 +20,8 @@ type digest [sha256.Size]byte
 
 func newWeakCache[V any]() *weakCache[V] { return &weakCache[V]{values: map[digest]weak.Pointer[V]{}} }
 
-// get returns the value for a name and a specification, made now if nobody has
-// it. The name is part of it because metrics and messages carry it.
+// get returns the value for a name and a specification. The name is part of the key because metrics and
+// messages contain it.
 func (s *weakCache[V]) get(name string, spec any, build func() V) (*V, error) {
 	text, err := json.Marshal([]any{name, spec})
 	if err != nil {
@@ -32,8 +31,8 @@ func (s *weakCache[V]) get(name string, spec any, build func() V) (*V, error) {
 	if value := s.find(key); value != nil {
 		return value, nil
 	}
-	// Outside of the lock: compiling takes milliseconds, and nobody else's
-	// policies should wait for it. If two do it, the first one to finish wins.
+	// Build without the lock, because compiling takes milliseconds. If two requests build concurrently, the
+	// first result is used.
 	made := new(V)
 	*made = build()
 	s.mu.Lock()
@@ -52,8 +51,7 @@ func (s *weakCache[V]) find(key digest) *V {
 	return s.values[key].Value()
 }
 
-// remove removes the entry of a value that nobody holds any more, unless there
-// is another one by now.
+// remove removes the entry of a collected value unless it has been replaced.
 func (s *weakCache[V]) remove(key digest) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -25,18 +25,16 @@ import (
 )
 
 const (
-	// recently is how many quotas are remembered as they were last written,
-	// which the informer may not have seen yet.
+	// recently is the number of quotas that are remembered as last written, until the informer sees them.
 	recently = 1000
-	// updateTimeout bounds one update of a quota; the write that causes it
-	// waits for ten seconds.
+	// updateTimeout limits an update of a quota. The write that causes it waits for ten seconds.
 	updateTimeout = 5 * time.Second
 )
 
-var errStopped = errors.New("quotas cannot be updated: the server does not run, or not any more")
+var errStopped = errors.New("quotas cannot be updated: the server is not running")
 
-// join names a namespace of a logical cluster for the evaluator; split undoes
-// it. Neither name can hold the separator.
+// join returns the namespace for the evaluator, and split reverses it. Neither name can contain the
+// separator.
 func join(cluster logicalcluster.Name, namespace string) string {
 	return cluster.String() + "|" + namespace
 }
@@ -46,7 +44,6 @@ func split(namespace string) (cluster logicalcluster.Name, bare string) {
 	return logicalcluster.Name(c), bare
 }
 
-// accessor reads and writes quotas for the evaluator.
 type accessor struct {
 	clients *client.Factory
 	quotas  *client.Informer[*corev1.ResourceQuota]
@@ -68,8 +65,8 @@ func (a *accessor) open(ctx context.Context) {
 	a.ctx = ctx
 }
 
-// GetQuotas implements resourcequota.QuotaAccessor. The quotas carry the
-// namespace by the evaluator's name.
+// GetQuotas implements resourcequota.QuotaAccessor. The namespace of the returned quotas is that of the
+// evaluator.
 func (a *accessor) GetQuotas(namespace string) ([]corev1.ResourceQuota, error) {
 	cluster, bare := split(namespace)
 	found := a.quotas.Lister().Cluster(cluster).ListNamespace(tenancy.QuotasIn(bare), nil)
@@ -85,7 +82,7 @@ func (a *accessor) GetQuotas(namespace string) ([]corev1.ResourceQuota, error) {
 	return out, nil
 }
 
-// latest returns the quota as it was last written here, if that is newer.
+// latest returns the quota as last written here if that is newer.
 func (a *accessor) latest(quota *corev1.ResourceQuota) *corev1.ResourceQuota {
 	key := client.KeyOf(quota)
 	found, ok := a.written.Get(key)
@@ -100,7 +97,7 @@ func (a *accessor) latest(quota *corev1.ResourceQuota) *corev1.ResourceQuota {
 	return quota
 }
 
-// version is the resourceVersion as a number: of one resource, they are ordered.
+// version returns the resourceVersion as a number. The versions of a resource are ordered.
 func version(quota *corev1.ResourceQuota) uint64 {
 	number, err := strconv.ParseUint(quota.ResourceVersion, 10, 64)
 	if err != nil {
@@ -109,9 +106,8 @@ func version(quota *corev1.ResourceQuota) uint64 {
 	return number
 }
 
-// UpdateQuotaStatus implements resourcequota.QuotaAccessor. When somebody else
-// was quicker, it learns the newest state, so that the evaluator tries again
-// with that.
+// UpdateQuotaStatus implements resourcequota.QuotaAccessor. After a conflict it remembers the newest object,
+// so that the evaluator retries with it.
 func (a *accessor) UpdateQuotaStatus(quota *corev1.ResourceQuota) error {
 	a.mu.Lock()
 	ctx := a.ctx
@@ -140,31 +136,24 @@ func (a *accessor) UpdateQuotaStatus(quota *corev1.ResourceQuota) error {
 	return nil
 }
 
-func (a *accessor) remember(quota *corev1.ResourceQuota) {
-	a.written.Add(client.KeyOf(quota), quota)
-}
+func (a *accessor) remember(quota *corev1.ResourceQuota) { a.written.Add(client.KeyOf(quota), quota) }
 
-// registry says how writes of a resource are counted: by objects, all of them.
-// It holds nothing, because users decide which resources there are.
+// registry counts objects of any resource. It has no entries, because users define resources.
 type registry struct{}
 
 var _ quotav1.Registry = registry{}
 
-// Get implements quotav1.Registry.
 func (registry) Get(resource schema.GroupResource) quotav1.Evaluator {
 	return generic.NewObjectCountEvaluator(resource, nil, alias(resource))
 }
 
-// Add implements quotav1.Registry.
 func (registry) Add(quotav1.Evaluator) {}
 
-// Remove implements quotav1.Registry.
 func (registry) Remove(quotav1.Evaluator) {}
 
-// List implements quotav1.Registry.
 func (registry) List() []quotav1.Evaluator { return nil }
 
-// alias returns the short name by which quotas may count a resource.
+// alias returns the short name of a resource in quotas.
 func alias(resource schema.GroupResource) corev1.ResourceName {
 	switch resource {
 	case corev1.Resource("configmaps"):

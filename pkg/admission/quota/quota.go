@@ -1,11 +1,11 @@
-// Package quota is the admission plugin that enforces ResourceQuotas: a write
-// that would exceed one is denied, and one that does not is added to what is
-// used before it is stored, so that no two writes get the last place.
+// Package quota is the admission plugin that enforces ResourceQuotas. It rejects writes that would exceed a
+// quota, and adds others to the usage before they are stored, so that concurrent writes cannot exceed the
+// quota together.
 //
-// Upstream's evaluator does this for one cluster. One of it serves all logical
-// clusters: its namespaces are named `<logical cluster>|<namespace>`, and
-// `<logical cluster>|` is all of a logical cluster, for quotas that limit it as a
-// whole. Namespaces and logical clusters without a quota never get there.
+// One evaluator of upstream serves all logical clusters. Its namespaces are named `<logical cluster>
+// <namespace>`. The name `<logical cluster>
+// ` is used for quotas that limit a complete logical cluster. Writes to namespaces and logical clusters
+// without a quota do not use the evaluator.
 package quota
 
 import (
@@ -26,11 +26,11 @@ import (
 	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
-// workers is how many namespaces are worked on at the same time.
+// workers is the number of namespaces that are processed concurrently.
 const workers = 10
 
-// Plugin implements admission.ValidationInterface. It must be the last one, so
-// that nothing is counted that another one denies.
+// Plugin implements admission.ValidationInterface. It must be the last plugin, so that rejected writes are
+// not counted.
 type Plugin struct {
 	*admission.Handler
 
@@ -46,10 +46,9 @@ type Plugin struct {
 
 var _ admission.ValidationInterface = &Plugin{}
 
-// New returns the plugin. quotas are those of all logical clusters of the
-// server that clients reaches.
+// New returns the plugin for quotas of all logical clusters.
 func New(clients *client.Factory, quotas *client.Informer[*corev1.ResourceQuota]) *Plugin {
-	p := &Plugin{
+	return &Plugin{
 		Handler:  admission.NewHandler(admission.Create, admission.Update),
 		quotas:   quotas,
 		ready:    percluster.Ready{quotas},
@@ -57,20 +56,17 @@ func New(clients *client.Factory, quotas *client.Informer[*corev1.ResourceQuota]
 		accessor: newAccessor(clients, quotas),
 		stop:     make(chan struct{}),
 	}
-	return p
 }
 
-// Run lets quotas be updated until ctx ends.
-func (p *Plugin) Run(ctx context.Context) error {
+// Run allows updates of quotas until ctx ends.
+func (p *Plugin) Run(ctx context.Context) {
 	p.accessor.open(ctx)
 	<-ctx.Done()
 	close(p.stop)
-	return nil
 }
 
-// Validate implements admission.ValidationInterface. What limits the namespace is asked
-// first: who is refused there takes no place of the logical cluster, whose quotas limit
-// all other namespaces too.
+// Validate implements admission.ValidationInterface. Quotas of the namespace are evaluated first, so that a write that
+// they reject does not use the quota of the logical cluster, which other namespaces share.
 func (p *Plugin) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
 	if a.GetSubresource() != "" {
 		return nil
@@ -79,7 +75,7 @@ func (p *Plugin) Validate(ctx context.Context, a admission.Attributes, _ admissi
 	if err != nil {
 		return apierrors.NewInternalError(err)
 	}
-	if err := p.ready.Wait(ctx, a); err != nil {
+	if err := p.ready.Wait(ctx); err != nil {
 		return err
 	}
 	if namespace := a.GetNamespace(); namespace != "" && !isNamespace(a) {
@@ -90,7 +86,7 @@ func (p *Plugin) Validate(ctx context.Context, a admission.Attributes, _ admissi
 	return p.evaluate(a, cluster, "")
 }
 
-// evaluate asks the quotas of a namespace, or those of the whole logical cluster.
+// evaluate applies the quotas of a namespace, or those of the logical cluster if namespace is "".
 func (p *Plugin) evaluate(a admission.Attributes, cluster logicalcluster.Name, namespace string) error {
 	if !p.limits.has(cluster, namespace) {
 		return nil
@@ -105,21 +101,18 @@ func isNamespace(a admission.Attributes) bool {
 	return a.GetKind().GroupKind() == corev1.SchemeGroupVersion.WithKind("Namespace").GroupKind()
 }
 
-// named is a write to a namespace by the evaluator's name. All objects count alike, so
-// that the evaluator sees none: it would give the object its name of the namespace.
+// named replaces the namespace of a write by that of the evaluator. It hides the object, because objects are
+// only counted and the evaluator would set the namespace of the object.
 type named struct {
 	admission.Attributes
 	namespace string
 }
 
-// GetObject implements admission.Attributes.
 func (n named) GetObject() runtime.Object { return &metav1.PartialObjectMetadata{} }
 
-// GetNamespace implements admission.Attributes.
 func (n named) GetNamespace() string { return n.namespace }
 
-// namespaces counts the quotas of each namespace that has any, and of whole logical
-// clusters as those of the namespace "".
+// namespaces counts the quotas of each namespace, and of logical clusters under the namespace "".
 type namespaces struct {
 	mu     sync.RWMutex
 	quotas map[logicalcluster.Name]map[string]int

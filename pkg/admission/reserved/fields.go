@@ -2,6 +2,8 @@ package reserved
 
 import (
 	"context"
+	"crypto/x509"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"slices"
@@ -15,12 +17,15 @@ import (
 	"github.com/kcp-dev/sdk/apis/topology"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
+	certificatesv1 "k8s.io/api/certificates/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/authentication/serviceaccount"
+	"k8s.io/apiserver/pkg/authentication/user"
 
 	"github.com/shardplane/shardplane/config"
 	apirules "github.com/shardplane/shardplane/pkg/apis"
@@ -30,25 +35,23 @@ import (
 )
 
 var (
-	errStatus  = errors.New("the status is what the system has observed: only the system may write it")
-	errForeign = errors.New("a shard writes its own Shard in root, and its own Lease there, and nothing else on another shard")
-	errPlace   = errors.New("shards are registered in the logical cluster root, and nowhere else")
-	errScope   = fmt.Errorf("metadata.annotations[%s]: every region has to know of every shard, so that a Shard is meant for the whole installation: leave the annotation out", request.ScopeAnnotation)
+	errStatus  = errors.New("only the system may write the status")
+	errForeign = errors.New("a shard may write only its own Shard and Lease in root on another shard")
+	errPlace   = errors.New("shards must be registered in the logical cluster root")
+	errScope   = fmt.Errorf("metadata.annotations[%s]: Shards must be visible in all regions: remove the annotation", request.ScopeAnnotation)
 )
 
-// reviews are the API groups whose objects are questions, which nobody stores.
+// reviews are the API groups of access and token reviews, which are not stored.
 var reviews = []string{authorizationv1.GroupName, authenticationv1.GroupName}
 
-// apiGroups are the API groups of the system: those of the wire contract, and that of what
-// shards keep for themselves. Nobody defines kinds in them.
+// apiGroups are the API groups of the system, in which users must not define kinds.
 var apiGroups = []string{apirules.InternalGroup, apis.GroupName, cache.GroupName, core.GroupName, migration.GroupName, tenancy.GroupName, topology.GroupName}
 
 // workspaceFields are the fields of a Workspace that only the system sets.
 var workspaceFields = [][]string{{"spec", "cluster"}, {"spec", "URL"}}
 
-// checkPlace denies what nobody can have where it is: Shards outside of root, which
-// servers would take for others of the installation, and definitions of kinds in
-// the groups of the system.
+// checkPlace rejects Shards outside of root, because servers would use them as shards of the installation,
+// and CustomResourceDefinitions in API groups of the system.
 func checkPlace(ctx context.Context, a admission.Attributes) error {
 	if a.GetOperation() != admission.Create {
 		return nil
@@ -60,14 +63,15 @@ func checkPlace(ctx context.Context, a admission.Attributes) error {
 		}
 	case definitions:
 		if crd, ok := a.GetObject().(*apiextensions.CustomResourceDefinition); ok && slices.Contains(apiGroups, crd.Spec.Group) {
-			return admission.NewForbidden(a, fmt.Errorf("spec.group %s is the system's, which defines all its kinds itself: choose a group of your own", crd.Spec.Group))
+			return admission.NewForbidden(a, fmt.Errorf("spec.group %s is reserved for system APIs: choose another group", crd.Spec.Group))
 		}
 	default:
 	}
 	return nil
 }
 
-// checkScope denies to keep a Shard in its region. Those that say so already can be written.
+// checkScope rejects Shards whose annotation restricts replication to a region, unless the annotation is
+// unchanged.
 func checkScope(a admission.Attributes) error {
 	if a.GetResource().GroupResource() != shards || a.GetOperation() == admission.Delete {
 		return nil
@@ -86,8 +90,8 @@ func checkScope(a admission.Attributes) error {
 	}
 }
 
-// checkShard denies a shard to write on another one but what is its own: its Shard, and the
-// Lease by which it is known to live.
+// checkShard rejects writes of another shard, except of its own Shard, and of the Lease that shows that it is
+// alive.
 func checkShard(ctx context.Context, a admission.Attributes) error {
 	shard, ok := identity.ShardOf(ctx, a.GetUserInfo())
 	if !ok || slices.Contains(reviews, a.GetResource().Group) {
@@ -111,8 +115,8 @@ func checkShard(ctx context.Context, a admission.Attributes) error {
 	return admission.NewForbidden(a, errForeign)
 }
 
-// deletes reports whether a write deletes an object, or changes its owner references: with an owner
-// that does not exist, the garbage collector deletes the object with the rights of the system.
+// deletes reports whether a write deletes an object or changes its owner references. If an owner does not
+// exist, the garbage collector deletes the object with the rights of the system.
 func deletes(a admission.Attributes) bool {
 	now, ok := metadataOf(a.GetObject())
 	before, existed := metadataOf(a.GetOldObject())
@@ -120,8 +124,8 @@ func deletes(a admission.Attributes) bool {
 		a.GetOperation() == admission.Update && ok && existed && !equality.Semantic.DeepEqual(now.GetOwnerReferences(), before.GetOwnerReferences())
 }
 
-// checkBinding denies to delete what root binds of the system: the servers have their own
-// objects there, which would go with the binding.
+// checkBinding rejects the deletion of the system's bindings in root, because this would delete the objects
+// of the servers.
 func checkBinding(ctx context.Context, a admission.Attributes) error {
 	if cluster, _ := request.ClusterFrom(ctx); !deletes(a) || cluster.Name != core.RootCluster {
 		return nil
@@ -132,12 +136,11 @@ func checkBinding(ctx context.Context, a admission.Attributes) error {
 	if path != nil && path != "" && path != core.RootCluster.String() || !config.IsRootExport(export) {
 		return nil
 	}
-	return admission.NewForbidden(a, fmt.Errorf("servers need what root binds of %s, and all workspaces of root would go with it", export))
+	return admission.NewForbidden(a, fmt.Errorf("servers need the binding of %s in root, and all workspaces in root would be deleted with it", export))
 }
 
-// checkWorkspaceType denies a type that has Workspaces labelled with what whoever
-// writes it may not label them with.
-func checkWorkspaceType(a admission.Attributes, as who) error {
+// checkWorkspaceType rejects a type that would add labels to Workspaces that its author must not set.
+func checkWorkspaceType(a admission.Attributes, as privilege) error {
 	if a.GetOperation() == admission.Delete {
 		return nil
 	}
@@ -174,19 +177,18 @@ func unchangedStatus(a admission.Attributes) error {
 	return admission.NewForbidden(a, errStatus)
 }
 
-// unchanged denies a write that sets, changes or removes one of the fields.
+// unchanged rejects changes of the fields.
 func unchanged(a admission.Attributes, fields [][]string) error {
 	for _, path := range fields {
 		now, _ := field(a.GetObject(), path...)
 		before, _ := field(a.GetOldObject(), path...)
 		if !equality.Semantic.DeepEqual(now, before) {
-			return admission.NewForbidden(a, fmt.Errorf("%s is set by the system: leave it as it is", strings.Join(path, ".")))
+			return admission.NewForbidden(a, fmt.Errorf("%s is set by the system and cannot be changed", strings.Join(path, ".")))
 		}
 	}
 	return nil
 }
 
-// field returns a field of a custom resource, which both kinds are.
 func field(obj runtime.Object, path ...string) (any, bool) {
 	u, ok := obj.(*unstructured.Unstructured)
 	if !ok || u == nil {
@@ -194,4 +196,45 @@ func field(obj runtime.Object, path ...string) (any, bool) {
 	}
 	value, found, err := unstructured.NestedFieldNoCopy(u.Object, path...)
 	return value, found && err == nil
+}
+
+const (
+	// clientSigners is the prefix of the signers of client certificates for this API.
+	clientSigners = "kubernetes.io/kube-apiserver-client"
+	// nodes is a prefix of reserved user names that have no privileges here.
+	nodes = "system:node:"
+)
+
+// systemGroups are prefixes of groups that authorize requests.
+var systemGroups = []string{
+	user.SystemPrivilegedGroup, request.GroupPrefix, request.GroupBindingPrefix, serviceaccount.AllServiceAccountsGroup, identity.ClusterGroupPrefix,
+}
+
+// checkSigningRequest rejects a request for a client certificate with a user or group that the system trusts.
+// The server signs nothing, but an external signer may trust approvals, which tenants can give to their own
+// requests.
+func checkSigningRequest(a admission.Attributes) error {
+	csr, ok := a.GetObject().(*certificatesv1.CertificateSigningRequest)
+	if !ok || a.GetOperation() != admission.Create || a.GetSubresource() != "" || !strings.HasPrefix(csr.Spec.SignerName, clientSigners) {
+		return nil
+	}
+	block, _ := pem.Decode(csr.Spec.Request)
+	if block == nil {
+		return nil // validation rejects it
+	}
+	content, err := x509.ParseCertificateRequest(block.Bytes)
+	if err != nil {
+		return nil //nolint:nilerr // validation rejects it
+	}
+	if name := content.Subject.CommonName; strings.HasPrefix(name, request.ReservedPrefix) && !strings.HasPrefix(name, nodes) {
+		return admission.NewForbidden(a, fmt.Errorf("the signer %s does not sign for user %q, because the name is reserved: request another common name", csr.Spec.SignerName, name))
+	}
+	for _, group := range content.Subject.Organization {
+		for _, prefix := range systemGroups {
+			if strings.HasPrefix(group, prefix) {
+				return admission.NewForbidden(a, fmt.Errorf("the signer %s does not sign for group %q, because it has privileges: request another organization", csr.Spec.SignerName, group))
+			}
+		}
+	}
+	return nil
 }

@@ -11,24 +11,21 @@ import (
 	"k8s.io/apiserver/pkg/admission"
 )
 
-// Mutator is a plugin that lets the users of a logical cluster change what is
-// written there.
+// Mutator is a plugin with webhooks or policies of users of a logical cluster.
 type Mutator interface {
 	admission.MutationInterface
-	// Applies reports whether anything is configured that judges the write.
+	// Applies reports whether any of them apply to the write.
 	Applies(ctx context.Context, a admission.Attributes) bool
 }
 
-var errMutated = errors.New("a mutating webhook or policy changed reserved metadata or fields of what the system writes: let it leave them alone")
+var errMutated = errors.New("a mutating webhook or policy changed reserved metadata or fields in a write of the system: it must not change them")
 
-// Guard keeps a plugin from changing what is reserved in what the system
-// writes. For everybody else the plugin in this package does so afterwards; of
-// the system it believes everything.
+// Guard prevents a plugin from changing reserved metadata and fields in writes of the system. For other
+// writes, Plugin rejects such changes afterwards, but it trusts the system.
 func Guard(next Mutator) admission.MutationInterface { return guard{next} }
 
 type guard struct{ Mutator }
 
-// Admit implements admission.MutationInterface.
 func (g guard) Admit(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
 	if level(ctx, a.GetUserInfo()) != system || !g.Applies(ctx, a) {
 		return g.Mutator.Admit(ctx, a, o)
@@ -43,7 +40,7 @@ func (g guard) Admit(ctx context.Context, a admission.Attributes, o admission.Ob
 	return nil
 }
 
-// record is what is reserved in an object.
+// record contains the reserved metadata and fields of an object.
 type record struct {
 	annotations, labels map[string]string
 	finalizers          []string
@@ -64,7 +61,7 @@ func recordOf(a admission.Attributes) record {
 	if a.GetResource().GroupResource() == workspaces {
 		for _, path := range append(slices.Clone(workspaceFields), []string{"status"}) {
 			value, _ := field(a.GetObject(), path...)
-			r.fields = append(r.fields, copied(value))
+			r.fields = append(r.fields, runtime.DeepCopyJSONValue(value)) // the plugin may change the original
 		}
 	}
 	return r
@@ -80,12 +77,4 @@ func reservedIn(names []name, of map[string]string) map[string]string {
 		return nil
 	}
 	return out
-}
-
-// copied returns a copy of a value that the plugin may change.
-func copied(value any) any {
-	if value == nil {
-		return nil
-	}
-	return runtime.DeepCopyJSONValue(value)
 }

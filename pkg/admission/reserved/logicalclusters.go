@@ -19,26 +19,23 @@ import (
 )
 
 var (
-	errNotMade = errors.New("logical clusters are made by the system: create a Workspace")
-	// A finalizer of a child would keep whoever owns the Workspace from deleting it.
-	errFinalizer = errors.New("finalizers keep the Workspace that owns the logical cluster from being deleted: only administrators and the system may add any, and providers of APIs, through the view of an APIExport whose permission claim is accepted")
-	errOwned     = errors.New("a logical cluster goes with the Workspace that owns it: delete that (spec.directlyDeletable is not set)")
+	errNotMade = errors.New("LogicalClusters are created by the system: create a Workspace")
+	// A finalizer would prevent the owner of the Workspace from deleting it.
+	errFinalizer = errors.New("finalizers delay the deletion of the Workspace that owns the logical cluster: only administrators, the system, and providers with an accepted permission claim, through the virtual workspace of their APIExport, may add them")
+	errOwned     = errors.New("a logical cluster is deleted with the Workspace that owns it: delete the Workspace (spec.directlyDeletable is not set)")
 )
 
 var (
-	// logicalClusterFields are the fields of a LogicalCluster that only the system
-	// sets: all that say what it is.
 	logicalClusterFields = [][]string{{"spec"}}
-	// fixedFields are those of them that administrators do not set either: who it is for,
-	// and what it waits for.
+	// fixedFields are the fields that administrators must not set either.
 	fixedFields = [][]string{{"spec", "createdBy"}, {"spec", "owner"}, {"spec", "initializers"}, {"spec", "terminators"}}
 )
 
 const scheduling, initializing, ready, inactive, unavailable, terminating = corev1alpha1.LogicalClusterPhaseScheduling, corev1alpha1.LogicalClusterPhaseInitializing,
 	corev1alpha1.LogicalClusterPhaseReady, corev1alpha1.LogicalClusterPhaseInactive, corev1alpha1.LogicalClusterPhaseUnavailable, corev1alpha1.LogicalClusterPhaseTerminating
 
-// moves are the phases to which administrators may lead a LogicalCluster from each: none is
-// back, and its end comes by its deletion.
+// moves are the phases that administrators may set, by current phase. There are no backward transitions, and
+// deletion sets the other phases.
 var moves = map[corev1alpha1.LogicalClusterPhaseType][]corev1alpha1.LogicalClusterPhaseType{
 	"":           {scheduling, initializing},
 	scheduling:   {initializing},
@@ -48,18 +45,18 @@ var moves = map[corev1alpha1.LogicalClusterPhaseType][]corev1alpha1.LogicalClust
 	unavailable:  {ready},
 }
 
-// makes reports whether a user makes LogicalClusters itself, beside the system.
+// makes reports whether a user may create LogicalClusters besides the system.
 func makes(ctx context.Context, u user.Info) bool {
 	return identity.MemberOf(ctx, u, request.GroupExternalLogicalClusterAdmin, request.GroupWorkspaceBootstrapper)
 }
 
-func checkLogicalCluster(ctx context.Context, a admission.Attributes, as who) error {
+func checkLogicalCluster(ctx context.Context, a admission.Attributes, as privilege) error {
 	if as > administrators && makes(ctx, a.GetUserInfo()) {
 		as = administrators
 	}
 	switch {
 	case a.GetSubresource() == "status" && initialization.Field(ctx) != "":
-		return nil // that plugin says what may change
+		return nil // package initialization checks it
 	case a.GetOperation() == admission.Create:
 		return admission.NewForbidden(a, errNotMade)
 	case a.GetOperation() == admission.Delete:
@@ -80,9 +77,9 @@ func checkLogicalCluster(ctx context.Context, a admission.Attributes, as who) er
 	}
 }
 
-// claimed reports whether a write comes through the view of another logical cluster's APIExport, by
-// a permission claim that is accepted for the object. Who only administers the logical cluster can
-// accept claims of its own exports as well, which therefore do not count.
+// claimed reports whether a write comes through the virtual workspace of an APIExport in another logical
+// cluster, with an accepted permission claim for the object. Claims of exports in the same logical cluster do
+// not count, because its administrators could accept them themselves.
 func claimed(ctx context.Context, a admission.Attributes) bool {
 	cluster, err := request.ClusterNameFrom(ctx)
 	through, _ := request.ThroughFrom(ctx)
@@ -90,7 +87,6 @@ func claimed(ctx context.Context, a admission.Attributes) bool {
 	return err == nil && set != nil && set.Resource() == logicalClusters && through.Mount == request.APIExports && through.Provider != cluster && set.Selection(cluster).Matches(a.GetOldObject())
 }
 
-// addsFinalizer reports whether an update adds a finalizer.
 func addsFinalizer(a admission.Attributes) bool {
 	now, _ := metadataOf(a.GetObject())
 	before, known := metadataOf(a.GetOldObject())
@@ -99,11 +95,11 @@ func addsFinalizer(a admission.Attributes) bool {
 	})
 }
 
-// checkStatus denies an administrator what would not be the life of a logical cluster.
+// checkStatus rejects changes of the status by administrators that are not transitions of the lifecycle.
 func checkStatus(a admission.Attributes) error {
 	before, now := phaseOf(a.GetOldObject()), phaseOf(a.GetObject())
 	if before != now && !slices.Contains(moves[before], now) {
-		return admission.NewForbidden(a, fmt.Errorf("status.phase cannot become %s: of %s it becomes one of %v", now, before, moves[before]))
+		return admission.NewForbidden(a, fmt.Errorf("status.phase cannot change from %s to %s: the next phases are %v", before, now, moves[before]))
 	}
 	for _, list := range []struct {
 		name string
@@ -112,16 +108,16 @@ func checkStatus(a admission.Attributes) error {
 		had, has := listOf(a.GetOldObject(), "status", list.name), listOf(a.GetObject(), "status", list.name)
 		if before != initializing && now == initializing && list.in == initializing {
 			if wanted := listOf(a.GetObject(), "spec", list.name); !slices.Equal(has, wanted) {
-				return admission.NewForbidden(a, fmt.Errorf("status.initializers starts as spec.initializers: %v", wanted))
+				return admission.NewForbidden(a, fmt.Errorf("status.initializers must start as spec.initializers: %v", wanted))
 			}
 			continue
 		}
 		removed := len(has) < len(had) && !slices.ContainsFunc(has, func(id string) bool { return !slices.Contains(had, id) })
 		if !slices.Equal(had, has) && (before != list.in || !removed) {
-			return admission.NewForbidden(a, fmt.Errorf("status.%s can only lose what is in it, while status.phase is %s", list.name, list.in))
+			return admission.NewForbidden(a, fmt.Errorf("entries of status.%s can only be removed, and only while status.phase is %s", list.name, list.in))
 		}
-		if left := len(has) > 0; left && before == list.in && now != before {
-			return admission.NewForbidden(a, fmt.Errorf("status.phase stays %s until status.%s is empty", before, list.name))
+		if len(has) > 0 && before == list.in && now != before {
+			return admission.NewForbidden(a, fmt.Errorf("status.phase must be %s until status.%s is empty", before, list.name))
 		}
 	}
 	return unchanged(a, [][]string{{"status", "URL"}})

@@ -16,8 +16,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/storage/claims"
 )
 
-// TestStatusByAdministrators holds what administrators may write into the status of a
-// LogicalCluster: what leads it on.
+// TestStatusByAdministrators checks the transitions that administrators may write.
 func TestStatusByAdministrators(t *testing.T) {
 	in := func(phase corev1alpha1.LogicalClusterPhaseType, initializers, terminators []string) *unstructured.Unstructured {
 		list := func(of []string) []any {
@@ -36,7 +35,7 @@ func TestStatusByAdministrators(t *testing.T) {
 	require.NoError(t, unstructured.SetNestedField(moved.Object, "https://elsewhere", "status", "URL"))
 	told := in(ready, nil, nil)
 	require.NoError(t, unstructured.SetNestedSlice(told.Object, []any{map[string]any{"type": "Mine"}}, "status", "conditions"))
-	const shrink = "status.initializers can only lose what is in it, while status.phase is Initializing"
+	const shrink = "entries of status.initializers can only be removed, and only while status.phase is Initializing"
 	for name, test := range map[string]struct {
 		before, after runtime.Object
 		denied        string
@@ -46,23 +45,23 @@ func TestStatusByAdministrators(t *testing.T) {
 		"one initializer less":           {in(initializing, []string{"a", "b"}, nil), in(initializing, []string{"b"}, nil), ""},
 		"none left":                      {in(initializing, []string{"b"}, nil), in(initializing, nil, nil), ""},
 		"none left, and Ready":           {in(initializing, []string{"a", "b"}, nil), in(ready, nil, nil), ""},
-		"Ready too early":                {in(initializing, []string{"a", "b"}, nil), in(ready, []string{"a"}, nil), "status.phase stays Initializing until status.initializers is empty"},
+		"Ready too early":                {in(initializing, []string{"a", "b"}, nil), in(ready, []string{"a"}, nil), "status.phase must be Initializing until status.initializers is empty"},
 		"one initializer more":           {in(initializing, []string{"a"}, nil), in(initializing, []string{"a", "c"}, nil), shrink},
 		"another initializer":            {in(initializing, []string{"a"}, nil), in(initializing, []string{"c"}, nil), shrink},
 		"twice the same":                 {in(initializing, []string{"a", "b"}, nil), in(initializing, []string{"a", "a"}, nil), shrink},
 		"an initializer of what is done": {in(ready, nil, nil), in(ready, []string{"a"}, nil), shrink},
 		"begins":                         {in(scheduling, nil, nil), in(initializing, []string{"a", "b"}, nil), ""},
-		"begins without":                 {in("", nil, nil), in(initializing, nil, nil), "status.initializers starts as spec.initializers"},
-		"begins at the end":              {in(scheduling, nil, nil), in(ready, nil, nil), "cannot become Ready"},
-		"back":                           {in(ready, nil, nil), in(initializing, []string{"a", "b"}, nil), "status.phase cannot become Initializing"},
-		"further back":                   {in(ready, nil, nil), in(scheduling, nil, nil), "cannot become Scheduling"},
+		"begins without":                 {in("", nil, nil), in(initializing, nil, nil), "status.initializers must start as spec.initializers"},
+		"begins at the end":              {in(scheduling, nil, nil), in(ready, nil, nil), "to Ready: the next phases are"},
+		"back":                           {in(ready, nil, nil), in(initializing, []string{"a", "b"}, nil), "to Initializing: the next phases are"},
+		"further back":                   {in(ready, nil, nil), in(scheduling, nil, nil), "to Scheduling: the next phases are"},
 		"switched off":                   {in(ready, nil, nil), in(inactive, nil, nil), ""},
 		"switched on":                    {in(inactive, nil, nil), in(ready, nil, nil), ""},
-		"switched off too early":         {in(initializing, nil, nil), in(inactive, nil, nil), "cannot become Inactive"},
-		"ended":                          {in(ready, nil, nil), in(corev1alpha1.LogicalClusterPhaseDeleting, nil, nil), "cannot become Deleting"},
+		"switched off too early":         {in(initializing, nil, nil), in(inactive, nil, nil), "to Inactive: the next phases are"},
+		"ended":                          {in(ready, nil, nil), in(corev1alpha1.LogicalClusterPhaseDeleting, nil, nil), "to Deleting: the next phases are"},
 		"one terminator less":            {in(terminating, nil, []string{"a", "b"}), in(terminating, nil, []string{"a"}), ""},
-		"a terminator too early":         {in(ready, nil, []string{"a"}), in(ready, nil, nil), "status.terminators can only lose what is in it, while status.phase is Terminating"},
-		"back from the end":              {in(terminating, nil, nil), in(ready, nil, nil), "cannot become Ready"},
+		"a terminator too early":         {in(ready, nil, []string{"a"}), in(ready, nil, nil), "entries of status.terminators can only be removed, and only while status.phase is Terminating"},
+		"back from the end":              {in(terminating, nil, nil), in(ready, nil, nil), "to Ready: the next phases are"},
 		"another URL":                    {in(ready, nil, nil), moved, "status.URL is set by the system"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -74,9 +73,9 @@ func TestStatusByAdministrators(t *testing.T) {
 	}
 }
 
-// TestFinalizersThroughViews: a provider adds finalizers to the LogicalClusters that consumers let
-// its export see, and changes nothing else of them.
-func TestFinalizersThroughViews(t *testing.T) {
+// TestFinalizersThroughVirtualWorkspaces checks that a provider can add finalizers to claimed
+// LogicalClusters, and can change nothing else.
+func TestFinalizersThroughVirtualWorkspaces(t *testing.T) {
 	const consumer, provider = logicalcluster.Name("consumer"), logicalcluster.Name("provider")
 	bare, held := object(map[string]any{}), object(map[string]any{})
 	held.SetFinalizers([]string{"example.com/mine"})
@@ -96,12 +95,12 @@ func TestFinalizersThroughViews(t *testing.T) {
 		"by an accepted claim":              {logicalClusters, all, consumer, request.Through{Mount: request.APIExports, Provider: provider}, held, ""},
 		"with a finalizer of the system":    {logicalClusters, all, consumer, request.Through{Mount: request.APIExports, Provider: provider}, system, "core.kcp.io/logicalcluster"},
 		"with what else it has":             {logicalClusters, all, consumer, request.Through{Mount: request.APIExports, Provider: provider}, respecified, "spec is set by the system"},
-		"by a claim for others":             {logicalClusters, some, consumer, request.Through{Mount: request.APIExports, Provider: provider}, held, "permission claim is accepted"},
-		"by one of another logical cluster": {logicalClusters, all, "another", request.Through{Mount: request.APIExports, Provider: provider}, held, "permission claim is accepted"},
-		"by a claim on something else":      {shards, all, consumer, request.Through{Mount: request.APIExports, Provider: provider}, held, "permission claim is accepted"},
-		"by an export of its own":           {logicalClusters, all, consumer, request.Through{Mount: request.APIExports, Provider: consumer}, held, "permission claim is accepted"},
-		"through a view of another kind":    {logicalClusters, all, consumer, request.Through{Mount: request.InitializingWorkspaces, Provider: provider}, held, "permission claim is accepted"},
-		"without a view":                    {logicalClusters, all, consumer, request.Through{}, held, "permission claim is accepted"},
+		"by a claim for others":             {logicalClusters, some, consumer, request.Through{Mount: request.APIExports, Provider: provider}, held, "accepted permission claim"},
+		"by one of another logical cluster": {logicalClusters, all, "another", request.Through{Mount: request.APIExports, Provider: provider}, held, "accepted permission claim"},
+		"by a claim on something else":      {shards, all, consumer, request.Through{Mount: request.APIExports, Provider: provider}, held, "accepted permission claim"},
+		"by an export of its own":           {logicalClusters, all, consumer, request.Through{Mount: request.APIExports, Provider: consumer}, held, "accepted permission claim"},
+		"through a view of another kind":    {logicalClusters, all, consumer, request.Through{Mount: request.InitializingWorkspaces, Provider: provider}, held, "accepted permission claim"},
+		"without a view":                    {logicalClusters, all, consumer, request.Through{}, held, "accepted permission claim"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			selector, err := metav1.LabelSelectorAsSelector(&test.selector)

@@ -16,7 +16,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// TestSigningRequests holds in whose name nobody asks for a client certificate.
 func TestSigningRequests(t *testing.T) {
 	const clients, kubelets, others = "kubernetes.io/kube-apiserver-client", "kubernetes.io/kube-apiserver-client-kubelet", "example.com/clients"
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

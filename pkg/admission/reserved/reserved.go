@@ -1,12 +1,10 @@
-// Package reserved is the admission plugin that keeps what only the system, or
-// only administrators, may say out of everybody else's hands: reserved
-// annotations, labels and finalizers of any object, fields of Workspaces,
-// WorkspaceTypes and LogicalClusters, the status of exports and bindings of APIs, where
-// Shards are, the API groups of the system, and names of users in requests for
-// certificates. The tables in it are the rules.
+// Package reserved is the admission plugin that protects metadata and fields that only the system or
+// administrators may set: annotations, labels and finalizers, fields of Workspaces, WorkspaceTypes and
+// LogicalClusters, the status of exports and bindings, the logical cluster of Shards, API groups of the
+// system, and user names in CertificateSigningRequests. The tables in this package are the rules.
 //
-// It looks at what is about to be stored, after webhooks and policies, which
-// must not say more than the user who writes may.
+// It checks the object after webhooks and policies, which must not set more than the user who sends the
+// request.
 package reserved
 
 import (
@@ -33,9 +31,9 @@ func New() *Plugin {
 	return &Plugin{admission.NewHandler(admission.Create, admission.Update, admission.Delete)}
 }
 
-// level says what the user may do in the logical cluster of ctx: what the system
-// may, or an administrator, or, if it is beyond both, neither.
-func level(ctx context.Context, u user.Info) who {
+// level returns the privileges of a user in the logical cluster of ctx. A level above administrators has
+// none.
+func level(ctx context.Context, u user.Info) privilege {
 	switch {
 	case identity.MemberOf(ctx, u, user.SystemPrivilegedGroup, request.GroupLogicalClusterAdmin, request.GroupShards):
 		return system
@@ -88,10 +86,10 @@ func (*Plugin) Validate(ctx context.Context, a admission.Attributes, _ admission
 	}
 }
 
-func checkMetadata(a admission.Attributes, as who) error {
+func checkMetadata(a admission.Attributes, as privilege) error {
 	obj, ok := metadataOf(a.GetObject())
 	if !ok {
-		return nil // scales, tokens and the like
+		return nil // e.g. scales and tokens
 	}
 	var oldAnnotations, oldLabels map[string]string
 	var oldFinalizers []string
@@ -118,38 +116,58 @@ func checkMetadata(a admission.Attributes, as who) error {
 	return nil
 }
 
-// changed returns a reserved key that as may not set but that differs, and is not
-// excepted.
-func changed(names []name, before, after map[string]string, as who, excepted func(key string) bool) (string, name, bool) {
-	for key, value := range after {
-		if old, had := before[key]; !had || old != value {
-			if n, reserved := lookUp(names, key); reserved && as > n.by && !excepted(key) {
-				return key, n, true
-			}
-		}
-	}
-	for key := range before {
-		if _, has := after[key]; !has {
-			if n, reserved := lookUp(names, key); reserved && as > n.by && !excepted(key) {
-				return key, n, true
+// changed returns a reserved key whose value differs, that as may not set, and that is not excepted.
+func changed(names []name, before, after map[string]string, as privilege, excepted func(key string) bool) (string, name, bool) {
+	for _, pair := range [][2]map[string]string{{after, before}, {before, after}} {
+		for key, value := range pair[0] {
+			if other, ok := pair[1][key]; !ok || other != value {
+				if n, reserved := lookUp(names, key); reserved && as > n.by && !excepted(key) {
+					return key, n, true
+				}
 			}
 		}
 	}
 	return "", name{}, false
 }
 
-// isGiven reports whether the plugin apikinds gives the key to new objects of the
-// resource. It has looked that the values are its own.
+// isGiven reports whether the plugin apikinds, which has checked the value, sets the key on new objects of
+// the resource.
 func isGiven(a admission.Attributes, key string) bool {
 	return a.GetOperation() == admission.Create && a.GetSubresource() == "" && slices.Contains(given[a.GetResource().GroupResource()], key)
 }
 
-// isOwnName reports whether the annotation names the creator of a new Workspace,
-// as the plugin workspaceowner has it.
+// isOwnName reports whether the annotation names the creator of a new Workspace, as the plugin workspaceowner
+// sets it.
 func isOwnName(a admission.Attributes, key string, after map[string]string) bool {
 	if key != ownerAnnotation || a.GetOperation() != admission.Create || a.GetResource().GroupResource() != workspaces {
 		return false
 	}
 	owner, err := workspaceowner.OwnerOf(a.GetUserInfo())
 	return err == nil && after[key] == owner
+}
+
+var _ admission.MutationInterface = &Plugin{}
+
+// Admit implements admission.MutationInterface. It restores the replication annotation, which servers set on
+// objects of tenants too, if a client replaces the object from a file.
+func (*Plugin) Admit(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+	if a.GetOperation() != admission.Update || level(ctx, a.GetUserInfo()) <= administrators {
+		return nil
+	}
+	obj, ok := metadataOf(a.GetObject())
+	old, had := metadataOf(a.GetOldObject())
+	if !ok || !had {
+		return nil
+	}
+	value := old.GetAnnotations()[core.ReplicateAnnotationKey]
+	annotations := obj.GetAnnotations()
+	if _, has := annotations[core.ReplicateAnnotationKey]; has || value == "" {
+		return nil
+	}
+	if annotations == nil {
+		annotations = map[string]string{}
+	}
+	annotations[core.ReplicateAnnotationKey] = value
+	obj.SetAnnotations(annotations)
+	return nil
 }

@@ -53,7 +53,6 @@ func finalized(keys ...string) *corev1.ConfigMap {
 	return configMap(metav1.ObjectMeta{Finalizers: keys})
 }
 
-// owned is an object with an owner.
 func owned(obj runtime.Object) runtime.Object {
 	with := obj.DeepCopyObject()
 	with.(metav1.Object).SetOwnerReferences([]metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: "none", UID: "none"}})
@@ -173,7 +172,7 @@ func TestFields(t *testing.T) {
 		"workspace loses its URL":                     {workspaces, "", spec(nil), spec(map[string]any{"URL": "https://x"}), tenant, "spec.URL"},
 		"workspace stays":                             {workspaces, "", ready, ready, tenant, ""},
 		"workspace is deleted":                        {workspaces, "", nil, ready, tenant, ""},
-		"workspace status":                            {workspaces, "status", spec(nil), ready, tenant, "only the system may write it"},
+		"workspace status":                            {workspaces, "status", spec(nil), ready, tenant, "only the system may write the status"},
 		"workspace status stays":                      {workspaces, "status", ready, ready, tenant, ""},
 		"logical cluster":                             {logicalClusters, "", spec(nil), nil, tenant, "create a Workspace"},
 		"logical cluster by an administrator":         {logicalClusters, "", spec(nil), nil, admin, "create a Workspace"},
@@ -191,8 +190,8 @@ func TestFields(t *testing.T) {
 		"terminators are changed":                     {logicalClusters, "", spec(map[string]any{"terminators": []any{"a:b"}}), spec(nil), admin, "spec.terminators is set by the system"},
 		"logical cluster is deleted":                  {logicalClusters, "", nil, spec(nil), tenant, "directlyDeletable is not set"},
 		"logical cluster may go":                      {logicalClusters, "", nil, spec(map[string]any{"directlyDeletable": true}), tenant, ""},
-		"logical cluster status":                      {logicalClusters, "status", ready, spec(nil), tenant, "only the system may write it"},
-		"finalizer on the child":                      {logicalClusters, "", withFinalizers("example.com/mine"), withFinalizers(), tenant, "only administrators and the system may add any"},
+		"logical cluster status":                      {logicalClusters, "status", ready, spec(nil), tenant, "only the system may write the status"},
+		"finalizer on the child":                      {logicalClusters, "", withFinalizers("example.com/mine"), withFinalizers(), tenant, "delay the deletion of the Workspace"},
 		"finalizer on it, by an administrator":        {logicalClusters, "", withFinalizers("example.com/mine"), withFinalizers(), admin, ""},
 		"finalizer off it":                            {logicalClusters, "", withFinalizers("a.example.com/x"), withFinalizers("a.example.com/x", "b.example.com/x"), tenant, ""},
 		"type with labels":                            {workspaceTypes, "", labels("team", "blue"), nil, tenant, ""},
@@ -210,7 +209,8 @@ func TestFields(t *testing.T) {
 	}
 }
 
-// TestBindingsOfRoot: nobody deletes what root binds of the system, by an owner reference either.
+// TestBindingsOfRoot checks that the system's bindings in root cannot be deleted, also not by an owner
+// reference.
 func TestBindingsOfRoot(t *testing.T) {
 	to := func(path, export string) runtime.Object {
 		return object(map[string]any{"spec": map[string]any{"reference": map[string]any{"export": map[string]any{"path": path, "name": export}}}})
@@ -220,8 +220,8 @@ func TestBindingsOfRoot(t *testing.T) {
 		binding runtime.Object
 		denied  string
 	}{
-		{"root", to("root", "tenancy.kcp.io"), "servers need what root binds of tenancy.kcp.io"},
-		{"root", to("", "shards.core.kcp.io"), "servers need what root binds of shards.core.kcp.io"},
+		{"root", to("root", "tenancy.kcp.io"), "servers need the binding of tenancy.kcp.io"},
+		{"root", to("", "shards.core.kcp.io"), "servers need the binding of shards.core.kcp.io"},
 		{"root", to("root", "widgets"), ""},
 		{"root", to("root:org", "tenancy.kcp.io"), ""},
 		{"tenant", to("root", "tenancy.kcp.io"), ""},
@@ -235,8 +235,7 @@ func TestBindingsOfRoot(t *testing.T) {
 	}
 }
 
-// TestPlaces holds that nobody, not even the system, has what would be taken for
-// something else where it is.
+// TestPlaces checks objects that nobody can create, not even the system.
 func TestPlaces(t *testing.T) {
 	crd := func(group string) *apiextensions.CustomResourceDefinition {
 		return &apiextensions.CustomResourceDefinition{Spec: apiextensions.CustomResourceDefinitionSpec{Group: group}}
@@ -253,9 +252,9 @@ func TestPlaces(t *testing.T) {
 		{shards, "tenant", nil, object(map[string]any{}), ""},
 		{definitions, "tenant", crd("example.com"), nil, ""},
 		{definitions, "tenant", crd("mine.kcp.io"), nil, ""},
-		{definitions, "tenant", crd("tenancy.kcp.io"), nil, "spec.group tenancy.kcp.io is the system's"},
-		{definitions, "root", crd("migration.kcp.io"), nil, "spec.group migration.kcp.io is the system's"},
-		{definitions, "tenant", crd("internal.shardplane.io"), nil, "spec.group internal.shardplane.io is the system's"},
+		{definitions, "tenant", crd("tenancy.kcp.io"), nil, "spec.group tenancy.kcp.io is reserved for system APIs"},
+		{definitions, "root", crd("migration.kcp.io"), nil, "spec.group migration.kcp.io is reserved for system APIs"},
+		{definitions, "tenant", crd("internal.shardplane.io"), nil, "spec.group internal.shardplane.io is reserved for system APIs"},
 		{definitions, "tenant", crd("apis.kcp.io"), crd("apis.kcp.io"), ""},
 	} {
 		for _, as := range []user.Info{tenant, admin, machine} {
@@ -274,7 +273,7 @@ func TestOwner(t *testing.T) {
 	}
 }
 
-// What may be set does not hide what may not, in whatever order they are looked at.
+// TestOwnerHidesNothing checks that a permitted annotation does not hide a reserved one, in any order.
 func TestOwnerHidesNothing(t *testing.T) {
 	owner, err := workspaceowner.OwnerOf(tenant)
 	require.NoError(t, err)
@@ -285,8 +284,6 @@ func TestOwnerHidesNothing(t *testing.T) {
 	}
 }
 
-// TestGiven: new bindings have what the plugin apikinds gives them, and
-// nobody changes it; other objects have nothing of it.
 func TestGiven(t *testing.T) {
 	const label, finalizer = "internal.apis.kcp.io/export", "apis.kcp.io/apibinding-finalizer"
 	with := func(finalizers ...string) *unstructured.Unstructured {
@@ -296,7 +293,7 @@ func TestGiven(t *testing.T) {
 		return u
 	}
 	none := object(map[string]any{})
-	for range 20 { // whatever is looked at first
+	for range 20 { // maps have no order
 		verdict(t, New().Validate(t.Context(), attributes(bindings, "", with(finalizer), nil, tenant), nil), "")
 		verdict(t, New().Validate(t.Context(), attributes(exports, "", with(), nil, tenant), nil), label)
 		verdict(t, New().Validate(t.Context(), attributes(workspaceTypes, "", with(finalizer), nil, tenant), nil), "reserved")
@@ -306,30 +303,26 @@ func TestGiven(t *testing.T) {
 	}
 }
 
-// TestStatusOfAPIKinds: nobody says who an export is, or what a binding has bound.
 func TestStatusOfAPIKinds(t *testing.T) {
 	status := func(hash string) *unstructured.Unstructured {
 		return object(map[string]any{"status": map[string]any{"identityHash": hash}})
 	}
 	for _, resource := range []schema.GroupResource{exports, bindings, endpointSlices} {
 		for _, as := range []user.Info{tenant, admin} {
-			verdict(t, New().Validate(t.Context(), attributes(resource, "status", status("a"), status("b"), as), nil), "only the system may write it")
+			verdict(t, New().Validate(t.Context(), attributes(resource, "status", status("a"), status("b"), as), nil), "only the system may write the status")
 			verdict(t, New().Validate(t.Context(), attributes(resource, "status", status("a"), status("a"), as), nil), "")
 		}
 		verdict(t, New().Validate(t.Context(), attributes(resource, "status", status("a"), status("b"), machine), nil), "")
 	}
 }
 
-// mutator is a webhook that does what it likes.
 type mutator struct {
 	*admission.Handler
 	change func(*unstructured.Unstructured)
 }
 
-// Applies implements Mutator.
 func (m mutator) Applies(context.Context, admission.Attributes) bool { return m.change != nil }
 
-// Admit implements admission.MutationInterface.
 func (m mutator) Admit(_ context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
 	if m.change != nil {
 		m.change(a.GetObject().(*unstructured.Unstructured))

@@ -16,7 +16,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// TestShardsWriteTheirOwn: what the authorizer lets shards write is theirs, by name.
+// TestShardsWriteTheirOwn checks that shards can write only their own objects.
 func TestShardsWriteTheirOwn(t *testing.T) {
 	shards, leases := schema.GroupResource{Group: "core.kcp.io", Resource: "shards"}, coordinationv1.Resource("leases")
 	for _, tc := range []struct {
@@ -39,15 +39,16 @@ func TestShardsWriteTheirOwn(t *testing.T) {
 			if operation == admission.Create {
 				name = "" // as of a POST
 			}
-			who := &user.DefaultInfo{Name: tc.as, Groups: []string{request.GroupShards}}
-			a := admission.NewAttributesRecord(obj, obj, schema.GroupVersionKind{}, tc.namespace, name, tc.resource.WithVersion("v1"), "", operation, nil, false, who)
+			shard := &user.DefaultInfo{Name: tc.as, Groups: []string{request.GroupShards}}
+			a := admission.NewAttributesRecord(obj, obj, schema.GroupVersionKind{}, tc.namespace, name, tc.resource.WithVersion("v1"), "", operation, nil, false, shard)
 			err := New().Validate(request.WithClusterName(t.Context(), "root"), a, nil)
 			require.Equal(t, tc.allowed, err == nil, "%+v: %v", tc, err)
 		}
 	}
 }
 
-// TestShardsAreOfTheInstallation: nobody keeps a Shard in its region, and one that says so already can be written.
+// TestShardsAreOfTheInstallation checks that the scope of a Shard cannot be restricted, but an existing
+// restriction can be kept.
 func TestShardsAreOfTheInstallation(t *testing.T) {
 	shards := schema.GroupResource{Group: "core.kcp.io", Resource: "shards"}
 	const scope = "cache.shardplane.io/scope"

@@ -40,21 +40,19 @@ var (
 	clusterCachedSlices    = cachev1alpha1.Resource("clustercachedresourceendpointslices")
 )
 
-// who may set, change and remove something.
-type who int
+// privilege is required to set, change or remove a name.
+type privilege int
 
 const (
-	// system is the servers themselves.
-	system who = iota
-	// administrators are those of the installation, and the servers.
+	system privilege = iota
+	// administrators of the installation, and the servers.
 	administrators
 )
 
-// name is a reserved name of the wire contract. One that ends in a slash stands
-// for all names that begin with it.
+// name is a reserved name of the wire contract. A trailing slash makes it a prefix.
 type name struct {
 	text string
-	by   who
+	by   privilege
 }
 
 func (n name) matches(key string) bool {
@@ -64,15 +62,13 @@ func (n name) matches(key string) bool {
 	return key == n.text
 }
 
-// internalAPIs starts what the servers note about bound APIs.
+// internalAPIs is the prefix of metadata that servers set for bound APIs.
 const internalAPIs = "internal.apis.kcp.io/"
 
-// ownerAnnotation says who has created a Workspace.
 const ownerAnnotation = tenancyv1alpha1.ExperimentalWorkspaceOwnerAnnotationKey
 
-// annotations are the reserved ones. The annotations kcp.io/cluster and
-// kcp.io/shard are not among them: the storage sets them whatever clients send,
-// so that an object can be copied from one logical cluster to another.
+// annotations are reserved. The annotations kcp.io/cluster and kcp.io/shard are not, because storage
+// overwrites them, so that an object can be copied from one logical cluster to another.
 var annotations = []name{
 	{core.LogicalClusterPathAnnotationKey, system},
 	{corev1alpha1.LogicalClusterShardAnnotationKey, system},
@@ -91,7 +87,7 @@ var annotations = []name{
 	{tenancy.SystemBindingsAnnotation, system},
 
 	{corev1alpha1.LogicalClusterInactiveAnnotationKey, administrators},
-	{corev1alpha1.LogicalClusterInactiveAnnotationKeyLegacy, administrators}, //nolint:staticcheck // deprecated, and understood all the same
+	{corev1alpha1.LogicalClusterInactiveAnnotationKeyLegacy, administrators}, //nolint:staticcheck // deprecated, but still supported
 	{tenancy.MaxObjectsAnnotation, administrators},
 	{tenancy.MaxBytesAnnotation, administrators},
 	{tenancy.MaxSubtreeObjectsAnnotation, administrators},
@@ -101,7 +97,6 @@ var annotations = []name{
 	{tenancy.RequiredGroupsAnnotation, administrators},
 }
 
-// labels are the reserved ones.
 var labels = []name{
 	{tenancyv1alpha1.WorkspacePhaseLabel, system},
 	{tenancyv1alpha1.WorkspaceInitializerLabelPrefix, system},
@@ -113,7 +108,6 @@ var labels = []name{
 	{core.ReplicateAnnotationKey, administrators},
 }
 
-// finalizers are the reserved ones.
 var finalizers = []name{
 	{corev1alpha1.LogicalClusterFinalizerName, system},
 	{tenancy.ContentFinalizer, system},
@@ -122,12 +116,11 @@ var finalizers = []name{
 	{cachev1alpha1.CachedResourceFinalizer, system},
 }
 
-// given is what new objects are given by the plugin apikinds.
+// given is the metadata that the plugin apikinds sets on new objects.
 var given = map[schema.GroupResource][]string{
 	bindings: {apis.ExportLabel, apis.BindingFinalizer},
 }
 
-// lookUp returns the reserved name that key is, if it is one.
 func lookUp(names []name, key string) (name, bool) {
 	if !strings.Contains(key, ".io/") {
 		return name{}, false

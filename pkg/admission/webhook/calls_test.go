@@ -18,7 +18,6 @@ func creates(gvr schema.GroupVersionResource, kind string) admission.Attributes 
 	return admission.NewAttributesRecord(nil, nil, gvr.GroupVersion().WithKind(kind), "default", "x", gvr, "", admission.Create, nil, false, nil)
 }
 
-// seeing are the rules of n webhooks that see config maps.
 func seeing(n int, together bool) *ruled {
 	r := &ruled{together: together}
 	for range n {
@@ -54,7 +53,7 @@ func TestCalls(t *testing.T) {
 	require.ErrorContains(t, err, "--limit webhook-calls-per-cluster")
 	_, err = take(t.Context(), c, webhooktransport.Caller{Cluster: "three"}, a, seeing(3, false))
 	require.True(t, apierrors.IsForbidden(err), "%v", err)
-	require.ErrorContains(t, err, "the rules of 3 webhooks match the request, and the server calls at most 2", "also one after the other: their conditions are evaluated")
+	require.ErrorContains(t, err, "the rules of 3 webhooks match the request, at most 2 allowed", "also one after the other: their conditions are evaluated")
 	for range 2 {
 		one, err := take(t.Context(), c, webhooktransport.Caller{Cluster: "three"}, a, seeing(2, false))
 		require.NoError(t, err, "one after the other")
@@ -75,7 +74,7 @@ func TestRuled(t *testing.T) {
 	r := ruled{}
 	r.add(rule("apps"), nil)
 	r.add(rule("apps"), new(admissionregistrationv1.Equivalent))
-	r.add(rule("extensions"), new(admissionregistrationv1.Equivalent)) // the same resource, by its former name
+	r.add(rule("extensions"), new(admissionregistrationv1.Equivalent)) // the same resource in its former group
 	r.add(rule("extensions"), new(admissionregistrationv1.Exact))
 	deployment := creates(schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "deployments"}, "Deployment")
 	require.Equal(t, 3, r.match(deployment))

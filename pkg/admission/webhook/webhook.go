@@ -1,17 +1,13 @@
-// Package webhook calls the admission webhooks of the logical cluster that a
-// write is for, and of no other.
+// Package webhook calls the admission webhooks of the logical cluster of a write.
 //
-// Failure policies, timeouts, match conditions, selectors, side effects,
-// reinvocation, audit annotations and warnings are upstream's plugin's, which
-// knows one cluster: each logical cluster that has configurations gets one of
-// its own, made when something is written there, made again when the
-// configurations change, and dropped with the last of them. It has no
-// goroutines, so that dropping it is all.
+// Upstream's plugin, which is made for one cluster, implements failure policies, timeouts, match conditions,
+// selectors, reinvocation etc. Each logical cluster with webhooks has its own instance of it. The instance is
+// created on the first write, replaced after a change of the configurations, and dropped with the last one.
+// It has no goroutines.
 //
-// Objects say in the annotation kcp.io/cluster where they are, new ones, too.
-//
-// What the server itself writes is not shown to webhooks: its controllers serve
-// all logical clusters, and must not wait for the webhook of one.
+// Objects that are sent to webhooks always have the annotation kcp.io/cluster. Writes of the server itself
+// bypass webhooks, because its controllers serve all logical clusters and must not wait for the webhook of
+// one.
 package webhook
 
 import (
@@ -28,6 +24,7 @@ import (
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/admission/plugin/webhook/generic"
 	"k8s.io/apiserver/pkg/admission/plugin/webhook/mutating"
+	"k8s.io/apiserver/pkg/admission/plugin/webhook/predicates/rules"
 	"k8s.io/apiserver/pkg/admission/plugin/webhook/validating"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
@@ -40,47 +37,43 @@ import (
 	"github.com/shardplane/shardplane/pkg/webhooktransport"
 )
 
-// Config is what the plugins need.
+// Config configures the plugins.
 type Config struct {
 	// Clients reaches the server itself as system:masters.
 	Clients *client.Factory
-	// Namespaces are those of all logical clusters, for namespace selectors.
+	// Namespaces of all logical clusters, for namespace selectors.
 	Namespaces *client.Informer[*corev1.Namespace]
 	// Local reports whether a logical cluster is on this shard.
 	Local func(cluster logicalcluster.Name) bool
-	// Authorizer answers match conditions that ask for access. It decides in
-	// the logical cluster of its context.
+	// Authorizer evaluates match conditions, in the logical cluster of the context.
 	Authorizer authorizer.UnconditionalAuthorizer
-	// Transport calls the webhooks.
-	Transport *webhooktransport.Tenants
-	// Calls bounds the calls, of both kinds together.
+	Transport  *webhooktransport.Tenants
+	// Calls limits the concurrent calls of both kinds of webhooks together.
 	Calls *webhooktransport.Calls
-	// Excluded are resources that webhooks never see, such as access reviews.
+	// Excluded resources bypass webhooks, e.g. access reviews.
 	Excluded []schema.GroupResource
 }
 
-// caller calls the webhooks of one kind.
 type caller struct {
 	*admission.Handler
 	ready *percluster.Judges
 	calls *webhooktransport.Calls
 	hooks *percluster.Cache[*webhooks]
-	// prepare prepares the webhooks of one logical cluster for another.
+	// prepare creates the webhooks of one logical cluster for writes to another one.
 	prepare func(judge, in logicalcluster.Name) (*webhooks, error)
 }
 
-// webhooks are those of a logical cluster.
+// webhooks are the webhooks of one logical cluster.
 type webhooks struct {
 	*generic.Webhook
 	rules ruled
-	// selects is set if they are for some namespaces only. elsewhere are those for others,
-	// by their logical cluster, of whose namespaces upstream's plugin cannot be told.
+	// selects is true if any webhook has a namespace selector. Upstream's plugin can use namespaces of only one logical
+	// cluster, so that elsewhere contains other instances, by consumer.
 	selects   bool
 	elsewhere *lru.Cache
 }
 
-// maxElsewhere is of how many consumers the webhooks of one provider are prepared that
-// are for some namespaces only. For another one they are prepared anew.
+// maxElsewhere is the number of consumers for which the webhooks of a provider with namespace selectors are cached.
 const maxElsewhere = 64
 
 // Mutating calls mutating webhooks.
@@ -94,7 +87,7 @@ var (
 	_ admission.ValidationInterface = &Validating{}
 )
 
-// NewMutating returns the plugin that calls the webhooks of configurations.
+// NewMutating returns the plugin.
 func NewMutating(c Config, configurations *replicas.Dual[*admissionregistrationv1.MutatingWebhookConfiguration]) *Mutating {
 	return &Mutating{newCaller(c, configurations, func(f *percluster.Factory, cluster logicalcluster.Name) (*webhooks, error) {
 		f.MutatingWebhooks = configurations.In(cluster)
@@ -112,7 +105,7 @@ func NewMutating(c Config, configurations *replicas.Dual[*admissionregistrationv
 	})}
 }
 
-// NewValidating returns the plugin that calls the webhooks of configurations.
+// NewValidating returns the plugin.
 func NewValidating(c Config, configurations *replicas.Dual[*admissionregistrationv1.ValidatingWebhookConfiguration]) *Validating {
 	return &Validating{newCaller(c, configurations, func(f *percluster.Factory, cluster logicalcluster.Name) (*webhooks, error) {
 		f.ValidatingWebhooks = configurations.In(cluster)
@@ -140,7 +133,6 @@ func (v *Validating) Validate(ctx context.Context, a admission.Attributes, o adm
 	return v.dispatch(ctx, a, o)
 }
 
-// add notes what decides whether a webhook is called.
 func (h *webhooks) add(rules []admissionregistrationv1.RuleWithOperations, policy *admissionregistrationv1.MatchPolicyType, namespaces *metav1.LabelSelector) {
 	h.rules.add(rules, policy)
 	if namespaces != nil && len(namespaces.MatchLabels)+len(namespaces.MatchExpressions) > 0 {
@@ -148,11 +140,10 @@ func (h *webhooks) add(rules []admissionregistrationv1.RuleWithOperations, polic
 	}
 }
 
-// opener prepares the webhooks of a logical cluster.
+// opener creates the webhooks of a logical cluster.
 type opener func(*percluster.Factory, logicalcluster.Name) (*webhooks, error)
 
-// prepare prepares the webhooks of a logical cluster for what is written in another one,
-// or in that one.
+// prepare creates the webhooks of a logical cluster for writes to another or the same logical cluster.
 func (open opener) prepare(c Config, cluster, in logicalcluster.Name) (*webhooks, error) {
 	factory := &percluster.Factory{Namespaces: percluster.NewNamespaceLister(c.Namespaces, in)}
 	made, err := open(factory, cluster)
@@ -166,11 +157,10 @@ func (open opener) prepare(c Config, cluster, in logicalcluster.Name) (*webhooks
 	return made, nil
 }
 
-// of returns the webhooks as they are for what is written in a logical cluster that is
-// not theirs.
+// of returns the webhooks for writes to a logical cluster that is not their own.
 func (h *webhooks) of(in logicalcluster.Name, prepare func() (*webhooks, error)) (*webhooks, error) {
 	if !h.selects {
-		return h, nil // upstream's plugin looks at no namespace
+		return h, nil // upstream's plugin reads no namespaces
 	}
 	if found, ok := h.elsewhere.Get(in); ok {
 		return found.(*webhooks), nil
@@ -200,7 +190,7 @@ func newCaller[T client.Object](c Config, configurations *replicas.Dual[T], open
 	}
 }
 
-// initialize gives upstream's plugin what its initializers would.
+// initialize does the work of upstream's plugin initializers.
 func initialize(hooks *generic.Webhook, c Config, factory *percluster.Factory, cluster logicalcluster.Name) error {
 	hooks.SetExternalKubeClientSet(percluster.NewClientset(c.Clients, cluster))
 	hooks.SetExternalKubeInformerFactory(factory)
@@ -211,7 +201,7 @@ func initialize(hooks *generic.Webhook, c Config, factory *percluster.Factory, c
 	return hooks.ValidateInitialization()
 }
 
-// Applies reports whether there are webhooks of the kind that judge a write.
+// Applies reports whether webhooks of the kind apply to a write.
 func (c *caller) Applies(ctx context.Context, a admission.Attributes) bool {
 	judge, _, err := percluster.Judge(ctx, a)
 	return err == nil && c.hooks.Has(judge)
@@ -249,4 +239,58 @@ func (c *caller) dispatch(ctx context.Context, a admission.Attributes, o admissi
 	}
 	defer release()
 	return hooks.Dispatch(request.WithoutBodies(ctx), a, percluster.Pausing(ctx, o))
+}
+
+// take waits for slots for the webhook calls of a request; the caller must call release. It rejects requests
+// that match more webhooks than may be called concurrently, even if they would be called sequentially,
+// because the server evaluates the conditions of each.
+func take(ctx context.Context, calls *webhooktransport.Calls, caller webhooktransport.Caller, a admission.Attributes, rules *ruled) (release func(), err error) {
+	n := rules.match(a)
+	if n == 0 {
+		return func() {}, nil
+	}
+	if n > calls.Limit() {
+		return nil, admission.NewForbidden(a, fmt.Errorf("the rules of %d webhooks match the request, at most %d allowed per request and concurrently per workspace (%s): narrow the rules, or delete webhooks",
+			n, calls.Limit(), webhooktransport.FlagCalls))
+	}
+	if !rules.together {
+		n = 1
+	}
+	return calls.Take(ctx, caller, n)
+}
+
+// ruled contains the rules of webhooks. together is true if they are called concurrently.
+type ruled struct {
+	webhooks [][]admissionregistrationv1.RuleWithOperations
+	together bool
+}
+
+// add adds the rules of a webhook. If the match policy is not Exact, all groups and versions of a resource
+// match.
+func (r *ruled) add(all []admissionregistrationv1.RuleWithOperations, policy *admissionregistrationv1.MatchPolicyType) {
+	if policy == nil || *policy != admissionregistrationv1.Exact {
+		wider := make([]admissionregistrationv1.RuleWithOperations, 0, len(all))
+		for _, rule := range all {
+			rule.APIGroups, rule.APIVersions = []string{"*"}, []string{"*"}
+			wider = append(wider, rule)
+		}
+		all = wider
+	}
+	r.webhooks = append(r.webhooks, all)
+}
+
+// match returns the number of webhooks whose rules match a request.
+func (r *ruled) match(a admission.Attributes) (n int) {
+	if rules.IsExemptAdmissionConfigurationResource(a) {
+		return 0
+	}
+	for _, webhook := range r.webhooks {
+		for _, rule := range webhook {
+			if m := (rules.Matcher{Rule: rule, Attr: a}); m.Matches() {
+				n++
+				break
+			}
+		}
+	}
+	return n
 }

@@ -1,5 +1,5 @@
-// Package workspaceowner notes on every new Workspace who created it, so that
-// its creator becomes the administrator of its logical cluster.
+// Package workspaceowner is the admission plugin that records the creator of a Workspace, who becomes the
+// administrator of its logical cluster.
 package workspaceowner
 
 import (
@@ -10,24 +10,18 @@ import (
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authentication/user"
 
 	"github.com/shardplane/shardplane/pkg/request/identity"
 )
 
-// annotation holds the creator as JSON.
+// annotation contains the creator as JSON.
 const annotation = tenancyv1alpha1.ExperimentalWorkspaceOwnerAnnotationKey
 
-var workspaces = schema.GroupResource{Group: tenancyv1alpha1.SchemeGroupVersion.Group, Resource: "workspaces"}
-
-// Plugin writes the annotation on creation and keeps it from being changed.
-// Members of system:masters are exempt: they create workspaces in the name of
-// others, or in nobody's.
-type Plugin struct {
-	*admission.Handler
-}
+// Plugin sets the annotation of new Workspaces and protects it. Members of system:masters are exempt, because they
+// create workspaces on behalf of other users or without an owner.
+type Plugin struct{ *admission.Handler }
 
 var _ admission.MutationInterface = &Plugin{}
 
@@ -38,14 +32,14 @@ func New() *Plugin {
 
 // Admit implements admission.MutationInterface.
 func (p *Plugin) Admit(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
-	if a.GetResource().GroupResource() != workspaces || a.GetSubresource() != "" || a.GetObject() == nil {
+	if a.GetResource().GroupResource() != tenancyv1alpha1.Resource("workspaces") || a.GetSubresource() != "" || a.GetObject() == nil {
 		return nil
 	}
-	who := a.GetUserInfo()
-	if who == nil || identity.MemberOf(ctx, who, user.SystemPrivilegedGroup) {
+	u := a.GetUserInfo()
+	if u == nil || identity.MemberOf(ctx, u, user.SystemPrivilegedGroup) {
 		return nil
 	}
-	owner, err := ownerFor(a, who)
+	owner, err := ownerFor(a, u)
 	if err != nil {
 		return admission.NewForbidden(a, err)
 	}
@@ -69,9 +63,8 @@ func (p *Plugin) Admit(ctx context.Context, a admission.Attributes, _ admission.
 	return nil
 }
 
-// ownerFor returns the annotation as it must be: that of the old object, or for
-// a new one the creator.
-func ownerFor(a admission.Attributes, who user.Info) (string, error) {
+// ownerFor returns the required value: that of the old object, or the creator of a new one.
+func ownerFor(a admission.Attributes, u user.Info) (string, error) {
 	if a.GetOperation() == admission.Update {
 		old, err := meta.Accessor(a.GetOldObject())
 		if err != nil {
@@ -79,13 +72,13 @@ func ownerFor(a admission.Attributes, who user.Info) (string, error) {
 		}
 		return old.GetAnnotations()[annotation], nil
 	}
-	return OwnerOf(who)
+	return OwnerOf(u)
 }
 
-// OwnerOf returns the annotation of a Workspace that who creates.
-func OwnerOf(who user.Info) (string, error) {
-	info := authenticationv1.UserInfo{Username: who.GetName(), UID: who.GetUID(), Groups: who.GetGroups()}
-	for key, values := range who.GetExtra() {
+// OwnerOf returns the annotation value for Workspaces that u creates.
+func OwnerOf(u user.Info) (string, error) {
+	info := authenticationv1.UserInfo{Username: u.GetName(), UID: u.GetUID(), Groups: u.GetGroups()}
+	for key, values := range u.GetExtra() {
 		if info.Extra == nil {
 			info.Extra = map[string]authenticationv1.ExtraValue{}
 		}

@@ -1,12 +1,9 @@
-// Package workspacetype says what type each new Workspace has, and refuses those whose
-// type does not exist, is not allowed where it would be, or may not be used by its
-// creator: for a type, and each that it extends, that takes the verb use on it, in
-// the logical cluster where the type is.
+// Package workspacetype is the admission plugin that sets the type of new Workspaces and validates
+// WorkspaceTypes. It rejects Workspaces whose type does not exist, is not allowed in the parent, or may not
+// be used by the creator. The creator needs the verb use on the type and on all types that it extends.
 //
-// Which of these it is, is told to those who may read the type, and what it extends.
-// All others get one answer, after the same time.
-//
-// And it refuses WorkspaceTypes that no Workspace could have as they are meant.
+// The reason is returned only to users who may read the type and the types that it extends. Other users get
+// the same response after the same time in all cases.
 package workspacetype
 
 import (
@@ -14,14 +11,16 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	"github.com/kcp-dev/sdk/apis/core"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authentication/user"
@@ -32,31 +31,27 @@ import (
 	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
-// poll is how often a type that is waited for is looked up.
+// poll is the interval at which a missing type is looked up.
 const poll = 20 * time.Millisecond
 
-var workspaces = schema.GroupResource{Group: tenancyv1alpha1.SchemeGroupVersion.Group, Resource: "workspaces"}
+var workspaces = tenancyv1alpha1.Resource("workspaces")
 
-// Config is what the plugin asks.
+// Config configures the plugin.
 type Config struct {
-	// Types returns the type that a new Workspace in a logical cluster gets, and
-	// then all that it extends. Its error says why such a Workspace cannot be there;
-	// the first type is returned with it, if that exists.
+	// Types returns the type of a new Workspace in a logical cluster, followed by all types that it extends. If the
+	// Workspace cannot be created, it returns the reason as an error, along with the first type if that exists.
 	Types func(ctx context.Context, parent logicalcluster.Name, ws *tenancyv1alpha1.Workspace) (tenancy.Family, error)
-	// Timeout is how long a type that is not known is waited for: it may have
-	// been created a moment ago, on another shard perhaps. Whoever may not use a
-	// type waits as long, or time would tell that it exists.
+	// Timeout is the time to wait for an unknown type, which may just have been created on another shard. Responses
+	// to users who may not use a type take the same time, because their time would disclose that the type exists.
 	Timeout time.Duration
-	// May reports whether a user may do something with a type. Its error says that this
-	// could not be found out.
+	// May reports whether a user has a verb on a type.
 	May func(ctx context.Context, u user.Info, verb string, t *tenancyv1alpha1.WorkspaceType) (bool, error)
-	// WouldSee reports whether a user could read a type of that name, if there was one, in
-	// the logical cluster at the path, and where it would be looked for without a path.
+	// WouldSee reports whether a user could read a type with that name, if it existed in the logical cluster at the
+	// path, or, without a path, where it would be looked up.
 	WouldSee func(ctx context.Context, u user.Info, parent logicalcluster.Name, ref tenancyv1alpha1.WorkspaceTypeReference) bool
 }
 
-// Plugin sets the type of new Workspaces, and checks who uses it. Administrators
-// and the system need no rule for it.
+// Plugin sets and checks the type of new Workspaces. Administrators and the system need no permission to use a type.
 type Plugin struct {
 	*admission.Handler
 	config Config
@@ -72,9 +67,8 @@ func New(config Config) *Plugin {
 	return &Plugin{Handler: admission.NewHandler(admission.Create, admission.Update), config: config}
 }
 
-// Admit implements admission.MutationInterface: what the type is, is decided once, and everybody
-// can see it. Who may not use it is refused here already: hooks, and the validation by schema,
-// would else come at once where the type exists.
+// Admit implements admission.MutationInterface. It also rejects Workspaces, because responses of webhooks and
+// of schema validation would disclose by their time that the type exists.
 func (p *Plugin) Admit(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
 	u, ok := workspaceOf(a)
 	if !ok || a.GetOperation() != admission.Create || mountOf(u) != nil {
@@ -82,7 +76,7 @@ func (p *Plugin) Admit(ctx context.Context, a admission.Attributes, _ admission.
 	}
 	ws, err := typed(a, u)
 	if err != nil {
-		return nil //nolint:nilerr // validation by schema says it better
+		return nil //nolint:nilerr // schema validation returns a better error
 	}
 	types, err := p.judge(ctx, a, ws)
 	if err != nil || len(types) == 0 {
@@ -95,39 +89,39 @@ func (p *Plugin) Admit(ctx context.Context, a admission.Attributes, _ admission.
 	return nil
 }
 
-// Validate implements admission.ValidationInterface. It judges again what is created, which hooks
-// may have changed.
+// Validate implements admission.ValidationInterface. It checks a new Workspace again, because webhooks may
+// have changed it.
 func (p *Plugin) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
 	if a.GetResource().GroupResource() == workspaceTypes && a.GetSubresource() == "" {
 		return checkType(ctx, a)
 	}
-	u, ok := workspaceOf(a)
-	who := a.GetUserInfo()
+	ws, ok := workspaceOf(a)
+	u := a.GetUserInfo()
 	if !ok {
 		return nil
 	}
-	if err := checkMount(ctx, a, u); err != nil {
+	if err := checkMount(ctx, a, ws); err != nil {
 		return err
 	}
-	if who == nil || mountOf(u) != nil {
+	if u == nil || mountOf(ws) != nil {
 		return nil
 	}
 	if a.GetOperation() == admission.Update {
-		if identity.Administers(ctx, who) {
+		if identity.Administers(ctx, u) {
 			return nil
 		}
-		return checkUnchanged(a, u)
+		return checkUnchanged(a, ws)
 	}
-	ws, err := typed(a, u)
+	created, err := typed(a, ws)
 	if err != nil {
 		return apierrors.NewBadRequest(err.Error())
 	}
-	_, err = p.judge(ctx, a, ws)
+	_, err = p.judge(ctx, a, created)
 	return err
 }
 
-// judge returns the type that a Workspace gets and all that it extends, or why it cannot be
-// created. Whoever may not know which of the reasons it is gets all of them after the same time.
+// judge returns the type of a Workspace and all types that it extends, or the reason for its rejection. For
+// users who may not see the reason, all rejections take the same time.
 func (p *Plugin) judge(ctx context.Context, a admission.Attributes, ws *tenancyv1alpha1.Workspace) (tenancy.Family, error) {
 	start := time.Now()
 	cluster, err := request.ClusterNameFrom(ctx)
@@ -143,14 +137,14 @@ func (p *Plugin) judge(ctx context.Context, a admission.Attributes, ws *tenancyv
 		})
 		resume()
 	}
-	who := a.GetUserInfo()
+	u := a.GetUserInfo()
 	switch {
 	case errors.Is(reason, client.ErrIncomplete):
-		return nil, request.Unavailable(fmt.Sprintf("this shard cannot tell the types of workspaces yet, try again: %v", reason))
-	case who == nil:
+		return nil, request.Unavailable(fmt.Sprintf("the workspace types have not been read yet, try again: %v", reason))
+	case u == nil:
 		return types, nil
-	case reason == nil && !identity.Administers(ctx, who):
-		if reason, err = p.mayUse(ctx, who, types); err != nil {
+	case reason == nil && !identity.Administers(ctx, u):
+		if reason, err = p.mayUse(ctx, u, types); err != nil {
 			return nil, err
 		}
 	default:
@@ -158,22 +152,22 @@ func (p *Plugin) judge(ctx context.Context, a admission.Attributes, ws *tenancyv
 	if reason == nil {
 		return types, nil
 	}
-	if p.mayKnow(ctx, who, types, ws, reason) {
+	if p.mayRead(ctx, u, types, ws, reason) {
 		return nil, admission.NewForbidden(a, fmt.Errorf("the workspace type cannot be used: %w", reason))
 	}
-	p.hold(ctx, start)
+	p.delay(ctx, start)
 	return nil, admission.NewForbidden(a, errRefused)
 }
 
-// errRefused is the one answer for all who may not know more. It does not name the type.
-var errRefused = errors.New("the workspace type cannot be used: it does not exist, or you do not have the verb use on it and on all types that it extends, or it is not allowed in this workspace; ask the administrators of the workspace that it is in")
+// errRefused is returned to users who may not see the reason. It does not name the type.
+var errRefused = errors.New("the workspace type cannot be used: it does not exist, or you do not have the verb use on it and on all types that it extends, or it is not allowed in this workspace; contact the administrators of its workspace")
 
-// mayUse returns why the user may not use the types, if that is so.
-func (p *Plugin) mayUse(ctx context.Context, who user.Info, types tenancy.Family) (reason, err error) {
+// mayUse returns a reason if the user may not use the types.
+func (p *Plugin) mayUse(ctx context.Context, u user.Info, types tenancy.Family) (reason, err error) {
 	for _, t := range types {
-		may, err := p.config.May(ctx, who, "use", t.WorkspaceType)
+		may, err := p.config.May(ctx, u, "use", t.WorkspaceType)
 		if err != nil {
-			return nil, request.Unavailable(fmt.Sprintf("cannot find out whether workspace type %s may be used, try again: %v", t.ID(), err))
+			return nil, request.Unavailable(fmt.Sprintf("failed to authorize the use of workspace type %s, try again: %v", t.ID(), err))
 		}
 		if !may {
 			return fmt.Errorf("you do not have the verb use on workspacetypes/%s in %s", t.Name, t.Path), nil
@@ -182,20 +176,19 @@ func (p *Plugin) mayUse(ctx context.Context, who user.Info, types tenancy.Family
 	return nil, nil
 }
 
-// mayKnow reports whether the user is told why the type is refused. Whoever writes a type
-// chooses what it extends, so reading that type is not enough: all of it must be known to
-// the user, to read or to use.
-func (p *Plugin) mayKnow(ctx context.Context, who user.Info, types tenancy.Family, ws *tenancyv1alpha1.Workspace, reason error) bool {
-	if identity.Administers(ctx, who) {
+// mayRead reports whether the user may see the reason for a rejection. The author of a type chooses the types that it
+// extends, so that the user must be allowed to read or use each of them.
+func (p *Plugin) mayRead(ctx context.Context, u user.Info, types tenancy.Family, ws *tenancyv1alpha1.Workspace, reason error) bool {
+	if identity.Administers(ctx, u) {
 		return true
 	}
 	if errors.Is(reason, tenancy.ErrExtends) {
 		return false
 	}
 	for i, t := range types {
-		may, err := p.config.May(ctx, who, "get", t.WorkspaceType)
+		may, err := p.config.May(ctx, u, "get", t.WorkspaceType)
 		if err == nil && !may && i > 0 {
-			may, err = p.config.May(ctx, who, "use", t.WorkspaceType)
+			may, err = p.config.May(ctx, u, "use", t.WorkspaceType)
 		}
 		if err != nil || !may {
 			return false
@@ -206,21 +199,20 @@ func (p *Plugin) mayKnow(ctx context.Context, who user.Info, types tenancy.Famil
 	}
 	cluster, err := request.ClusterNameFrom(ctx)
 	ref := ws.Spec.Type
-	return err == nil && ref != nil && ref.Name != "" && p.config.WouldSee(ctx, who, cluster, *ref)
+	return err == nil && ref != nil && ref.Name != "" && p.config.WouldSee(ctx, u, cluster, *ref)
 }
 
-// unknown reports whether a type is none that is known.
 func unknown(types tenancy.Family, err error) bool { return err != nil && len(types) == 0 }
 
-// hold waits as long as is waited for a type that does not exist. Who has waited for that was paused
-// meanwhile, and is not once more: to get a seat again may take time, which would tell.
-func (p *Plugin) hold(ctx context.Context, start time.Time) {
-	left := time.Until(start.Add(p.config.Timeout))
-	if left <= 0 {
+// delay waits until the time that a request with a type that does not exist takes. After such a wait it must not pause
+// the request again, because getting a seat again takes time, which would disclose the reason.
+func (p *Plugin) delay(ctx context.Context, start time.Time) {
+	remaining := time.Until(start.Add(p.config.Timeout))
+	if remaining <= 0 {
 		return
 	}
 	defer request.Pause(ctx)()
-	timer := time.NewTimer(left)
+	timer := time.NewTimer(remaining)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
@@ -228,7 +220,6 @@ func (p *Plugin) hold(ctx context.Context, start time.Time) {
 	}
 }
 
-// typed returns a Workspace as a Go type.
 func typed(a admission.Attributes, u *unstructured.Unstructured) (*tenancyv1alpha1.Workspace, error) {
 	ws := &tenancyv1alpha1.Workspace{}
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, ws); err != nil {
@@ -237,7 +228,7 @@ func typed(a admission.Attributes, u *unstructured.Unstructured) (*tenancyv1alph
 	return ws, nil
 }
 
-// checkUnchanged denies to change the type after it was checked.
+// checkUnchanged rejects changes of the type.
 func checkUnchanged(a admission.Attributes, u *unstructured.Unstructured) error {
 	old, ok := a.GetOldObject().(*unstructured.Unstructured)
 	if !ok {
@@ -253,14 +244,14 @@ func checkUnchanged(a admission.Attributes, u *unstructured.Unstructured) error 
 	return nil
 }
 
-// checkMount denies to give a Workspace that mounts something a type, and to make one a mount,
-// or none any more: it has a logical cluster, or it has none.
+// checkMount rejects a type for a Workspace with a mount, and changes of the mount, because a mounted
+// Workspace has no logical cluster of its own.
 func checkMount(ctx context.Context, a admission.Attributes, u *unstructured.Unstructured) error {
-	mount, who := mountOf(u), a.GetUserInfo()
+	mount, sender := mountOf(u), a.GetUserInfo()
 	if old, ok := a.GetOldObject().(*unstructured.Unstructured); ok && !reflect.DeepEqual(mount, mountOf(old)) {
 		return admission.NewForbidden(a, errors.New("spec.mount is immutable"))
 	}
-	if mount == nil || who == nil || identity.MemberOf(ctx, who, user.SystemPrivilegedGroup, request.GroupLogicalClusterAdmin) {
+	if mount == nil || sender == nil || identity.MemberOf(ctx, sender, user.SystemPrivilegedGroup, request.GroupLogicalClusterAdmin) {
 		return nil
 	}
 	if a.GetOperation() == admission.Update {
@@ -269,10 +260,9 @@ func checkMount(ctx context.Context, a admission.Attributes, u *unstructured.Uns
 	if _, typed, _ := unstructured.NestedFieldNoCopy(u.Object, "spec", "type"); !typed {
 		return nil
 	}
-	return admission.NewForbidden(a, errors.New("a Workspace with spec.mount has no logical cluster of its own, and no spec.type: leave one of the two out"))
+	return admission.NewForbidden(a, errors.New("a Workspace with spec.mount has no logical cluster of its own, and no spec.type: remove one of them"))
 }
 
-// mountOf returns what a Workspace mounts, or nil.
 func mountOf(u *unstructured.Unstructured) any {
 	mount, _, _ := unstructured.NestedFieldNoCopy(u.Object, "spec", "mount")
 	return mount
@@ -284,4 +274,81 @@ func workspaceOf(a admission.Attributes) (*unstructured.Unstructured, bool) {
 	}
 	u, ok := a.GetObject().(*unstructured.Unstructured)
 	return u, ok
+}
+
+var workspaceTypes = tenancyv1alpha1.Resource("workspacetypes")
+
+// checkType rejects WorkspaceTypes that kcp rejects: reserved names, and references to other types without a
+// path. Unchanged references are accepted.
+func checkType(ctx context.Context, a admission.Attributes) error {
+	now, ok := a.GetObject().(*unstructured.Unstructured)
+	if !ok || now == nil {
+		return nil
+	}
+	if a.GetOperation() == admission.Create {
+		if err := checkTypeName(ctx, now.GetName()); err != nil {
+			return admission.NewForbidden(a, err)
+		}
+	}
+	spec := specOf(now)
+	var before map[string]any
+	if old, ok := a.GetOldObject().(*unstructured.Unstructured); ok && old != nil {
+		before = specOf(old)
+	}
+	const child = "defaultChildWorkspaceType"
+	if spec[child] != nil && !hasPath(spec[child]) && !reflect.DeepEqual(spec[child], before[child]) {
+		return admission.NewForbidden(a, pathless("spec."+child))
+	}
+	for _, name := range []string{"limitAllowedChildren", "limitAllowedParents"} {
+		if selector, is := spec[name].(map[string]any); is && !reflect.DeepEqual(selector, before[name]) {
+			old, _ := before[name].(map[string]any)
+			if err := checkSelector(a, name, selector, old); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func checkTypeName(ctx context.Context, name string) error {
+	if slices.Contains(tenancyv1alpha1.WorkspaceTypeReservedNames(), name) {
+		return fmt.Errorf("metadata.name %s is reserved: choose another one", name)
+	}
+	if cluster, _ := request.ClusterFrom(ctx); name == core.RootCluster.String() && cluster.Name != core.RootCluster {
+		return errors.New("metadata.name root is reserved for the type of the logical cluster root: choose another one")
+	}
+	return nil
+}
+
+// checkSelector rejects a changed selector of types if it is invalid.
+func checkSelector(a admission.Attributes, name string, selector, before map[string]any) error {
+	_, none := selector["none"]
+	types, some := selector["types"].([]any)
+	if none == some {
+		return apierrors.NewInvalid(a.GetKind().GroupKind(), a.GetName(), field.ErrorList{
+			field.Invalid(field.NewPath("spec", name), selector, "must have exactly one of none and types"),
+		})
+	}
+	known, _ := before["types"].([]any)
+	for i, ref := range types {
+		if !hasPath(ref) && !slices.ContainsFunc(known, func(k any) bool { return reflect.DeepEqual(k, ref) }) {
+			return admission.NewForbidden(a, pathless(fmt.Sprintf("spec.%s.types[%d]", name, i)))
+		}
+	}
+	return nil
+}
+
+func pathless(field string) error {
+	return fmt.Errorf("%s.path must be set to the workspace of the type", field)
+}
+
+func hasPath(ref any) bool {
+	fields, _ := ref.(map[string]any)
+	path, _ := fields["path"].(string)
+	return path != ""
+}
+
+func specOf(wt *unstructured.Unstructured) map[string]any {
+	spec, _ := wt.Object["spec"].(map[string]any)
+	return spec
 }

@@ -39,14 +39,14 @@ func typed(name, path string) *unstructured.Unstructured {
 	return ws
 }
 
-// mounting returns a Workspace that mounts an object.
 func mounting(ws *unstructured.Unstructured, object string) *unstructured.Unstructured {
 	_ = unstructured.SetNestedField(ws.Object, object, "spec", "mount", "ref", "name")
 	return ws
 }
 
-// plugin knows root:base, root:special, which extends it, root:lonely, which is not
-// allowed, root:broken, which extends what is not there, and root:flaky; may lists who may use what, and reads who may read it.
+// plugin has the types root:base, root:special, which extends it, root:lonely, which is not allowed,
+// root:broken, which extends a missing type, and root:flaky. may lists the users of types, and reads their
+// readers.
 func plugin(may, reads map[string][]string) *workspacetype.Plugin {
 	known := func(name string) tenancy.WorkspaceType {
 		return tenancy.WorkspaceType{WorkspaceType: &tenancyv1alpha1.WorkspaceType{ObjectMeta: metav1.ObjectMeta{Name: name}}, Path: logicalcluster.NewPath("root")}
@@ -90,10 +90,10 @@ func plugin(may, reads map[string][]string) *workspacetype.Plugin {
 	})
 }
 
-// oneAnswer is what those are told who may not know more.
+// oneAnswer is the response to users who must not see the reason.
 const oneAnswer = "the workspace type cannot be used: it does not exist, or you do not have the verb use on it and on all types that it extends, or it is not allowed"
 
-// isUnavailable reports whether a client retries the request.
+// isUnavailable reports whether clients retry the request.
 func isUnavailable(err error) bool {
 	_, later := apierrors.SuggestsClientDelay(err)
 	return later && apierrors.IsServiceUnavailable(err)
@@ -188,7 +188,6 @@ func TestPlugin(t *testing.T) {
 	}
 }
 
-// TestOthers holds that the plugin has no opinion on anything but Workspaces.
 func TestOthers(t *testing.T) {
 	p := plugin(nil, nil)
 	for _, tc := range []struct{ resource, subresource string }{{"workspacetypes", ""}, {"workspaces", "status"}} {
@@ -201,9 +200,9 @@ func TestOthers(t *testing.T) {
 	}
 }
 
-// TestNewTypes holds that a type that becomes known in a moment is used, and
-// that refusals take as long whether the type exists or not, before and after hooks. Who waits
-// has no seat, which it gives away and takes again as often, whatever the reason.
+// TestNewTypes checks that a type is used as soon as it becomes known, and that rejections take the same time
+// whether or not the type exists, before and after webhooks. The request releases its seat equally often in
+// all cases.
 func TestNewTypes(t *testing.T) {
 	const timeout = 100 * time.Millisecond
 	asked := 0
@@ -250,7 +249,7 @@ func TestNewTypes(t *testing.T) {
 				return
 			}
 			judged(p.Admit, timeout)
-			judged(p.Validate, timeout) // what a hook makes of it is judged like that
+			judged(p.Validate, timeout) // also after a change by a webhook
 		})
 	}
 }

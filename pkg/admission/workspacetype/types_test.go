@@ -19,7 +19,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// writeType writes a type, over an old one if that is not nil.
 func writeType(t *testing.T, cluster logicalcluster.Name, subresource string, now, old *unstructured.Unstructured) error {
 	t.Helper()
 	gv := schema.GroupVersion{Group: "tenancy.kcp.io", Version: "v1alpha1"}
@@ -40,8 +39,7 @@ func typeOf(t *testing.T, name, spec string) *unstructured.Unstructured {
 	return wt
 }
 
-// TestTypes: what a type may be called and refer to, which holds for the system, too. What one
-// says already stays.
+// TestTypes checks names and references of types, also of the system. Unchanged references are accepted.
 func TestTypes(t *testing.T) {
 	const (
 		child    = "defaultChildWorkspaceType: {name: a}"
@@ -63,7 +61,7 @@ func TestTypes(t *testing.T) {
 		"says all":                   {spec: fine},
 		"any":                        {name: "any", forbids: "metadata.name any is reserved"},
 		"system":                     {name: "system", forbids: "metadata.name system is reserved"},
-		"root":                       {name: "root", forbids: "metadata.name root is that of the type of the logical cluster root"},
+		"root":                       {name: "root", forbids: "metadata.name root is reserved for the type of the logical cluster root"},
 		"root in root":               {name: "root", cluster: "root"},
 		"system in root":             {name: "system", cluster: "root", forbids: "reserved"},
 		"one of former times":        {name: "system", update: true},
@@ -73,7 +71,7 @@ func TestTypes(t *testing.T) {
 		"an empty path":              {spec: "defaultChildWorkspaceType: {name: a, path: ''}", forbids: "path must be set"},
 		"neither":                    {spec: neither, invalid: "spec.limitAllowedParents: Invalid value"},
 		"both":                       {spec: both, invalid: "must have exactly one of none and types"},
-		"all that":                   {spec: "limitAllowedChildren: {none: false}"}, // kcp takes it, for all types
+		"all that":                   {spec: "limitAllowedChildren: {none: false}"}, // as in kcp, for all types
 		"all of former times":        {update: true, spec: child + ", " + children + ", " + neither, old: child + ", " + children + ", " + neither},
 		"both of former times":       {update: true, spec: both, old: both},
 		"a pathless one comes":       {update: true, spec: parents, old: "limitAllowedParents: {types: [{name: b}]}", forbids: "spec.limitAllowedParents.types[0].path must be set"},
@@ -111,7 +109,7 @@ func TestTypes(t *testing.T) {
 	require.NoError(t, writeType(t, "here", "status", old, old))
 }
 
-// TestTypesOfRoot: those that root comes with are fine.
+// TestTypesOfRoot checks that the built-in types are valid.
 func TestTypesOfRoot(t *testing.T) {
 	shipped, err := config.RootWorkspaceTypes()
 	require.NoError(t, err)

@@ -1,12 +1,12 @@
-// Package issuers knows the tokens of OIDC issuers that tenants name in
-// WorkspaceAuthenticationConfigurations. Tenants name as many as they like, which may be dead,
-// slow or hostile: nothing of that delays the tokens of others.
+// Package issuers authenticates tokens of OIDC issuers that tenants configure in
+// WorkspaceAuthenticationConfigurations. The number of issuers is not limited, and they may be unreachable,
+// slow or malicious, but must not delay the tokens of others.
 //
-//	token ─► its iss, read but not believed ─► the entries with that issuer, and no others
-//	           entry (digest of all of it) ─► provider: compiled rules    ┐ made at first use,
-//	           its issuer, CA (digest)     ─► keys: fetched, and renewed  ┘ ended after a rest
+//	token ─► its iss, not verified yet ─► the entries with that issuer, and no others
+//	           entry (digest of all of it) ─► provider: compiled rules   ┐ created on first use,
+//	           its issuer, CA (digest)     ─► keys: fetched and renewed  ┘ dropped when unused
 //
-// Each logical cluster that has configurations has bounds of its own: how many requests wait for
-// its issuers, how many of these are asked at a time, and one token at a time is verified, since
-// its rules may be long and the keys large.
+// Each logical cluster with configurations has its own limits: the number of requests that wait for its
+// issuers, and the number of concurrent fetches. Only one of its tokens is verified at a time, because rules
+// may be long and keys large.
 package issuers

@@ -21,6 +21,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	authenticationcel "k8s.io/apiserver/pkg/authentication/cel"
 	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/component-base/metrics"
 	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/request"
@@ -28,36 +29,33 @@ import (
 )
 
 const (
-	// waitTimeout is how long a token waits for the keys of its issuer, and for its turn.
+	// waitTimeout limits the time that a token waits for the keys of its issuer, and for its turn.
 	waitTimeout = 3 * time.Second
-	// maxWaiting and maxWaitingEach bound the tokens that are looked at, in all and with
-	// issuers of one logical cluster.
+	// maxWaiting and maxWaitingEach limit the concurrent tokens, in total and with issuers of one logical cluster.
 	maxWaiting, maxWaitingEach = 512, 64
-	// maxTokenBytes is how long a token of a tenant's issuer may be.
-	maxTokenBytes = 64 << 10
-	// rememberFor is how long a token that was good is not looked at again, and maxRemembered
-	// of how many that is remembered.
+	maxTokenBytes              = 64 << 10
+	// Up to maxRemembered valid tokens are cached for rememberFor.
 	rememberFor   = 10 * time.Second
 	maxRemembered = 4096
-	// maxUserBytes is how much may be said of a user, and rememberedBytes of one to remember.
+	// maxUserBytes limits the attributes of a user, and rememberedBytes those of a cached one.
 	maxUserBytes    = 64 << 10
 	rememberedBytes = 16 << 10
-	// maxFaults is how many faults wait to be told, and toldFor how long none is told again.
-	maxFaults = 64
-	maxTold   = 4096
-	toldFor   = 10 * time.Minute
+	// maxFaults is the number of faults that wait to be reported. Each fault is reported at most once per reportedFor.
+	maxFaults   = 64
+	maxReported = 4096
+	reportedFor = 10 * time.Minute
 )
 
-// Configuration is what a WorkspaceAuthenticationConfiguration object says.
+// Configuration is a WorkspaceAuthenticationConfiguration.
 type Configuration = tenancyv1alpha1.WorkspaceAuthenticationConfiguration
 
-// Events about configurations have this component and reason.
+// Component and reason of Events about configurations.
 const (
 	Component = "workspace-authentication"
 	Reason    = "IssuerFailed"
 )
 
-// Reference returns what Events about a configuration refer to, of a replica of it too.
+// Reference returns the involved object of Events about a configuration or a replica of it.
 func Reference(of *Configuration) corev1.ObjectReference {
 	return corev1.ObjectReference{
 		APIVersion: tenancyv1alpha1.SchemeGroupVersion.String(), Kind: "WorkspaceAuthenticationConfiguration", Name: of.Name,
@@ -65,27 +63,25 @@ func Reference(of *Configuration) corev1.ObjectReference {
 	}
 }
 
-// Config is what Issuers are made of.
+// Config configures New.
 type Config struct {
-	// Documents reads what issuers publish.
+	// Documents reads the documents of issuers.
 	Documents *webhooktransport.Documents
-	// Disallowed are issuers that no tenant may name: those of service accounts.
+	// Disallowed are issuers that tenants must not configure: those of service accounts.
 	Disallowed []string
-	// Tell has those know of a fault who can mend it; nil tells nobody. It is called for one
-	// fault at a time, and not again soon for the same one.
+	// Report reports a fault to the tenant; may be nil. It is called for one fault at a time.
 	Report func(ctx context.Context, of *Configuration, fault string) error
 }
 
-// Issuers knows the tokens of the issuers that configurations name. It is safe for concurrent
-// use.
+// Issuers authenticates tokens of the configured issuers. It is safe for concurrent use.
 type Issuers struct {
 	config   Config
 	compiler func() authenticationcel.Compiler
-	waiting  *places
+	waiting  *slots
 	fetcher  *fetcher
-	// remembered has responses that nobody may change.
+	// remembered contains immutable responses.
 	remembered *cache.LRUExpireCache
-	told       *cache.LRUExpireCache
+	reported   *cache.LRUExpireCache
 	faults     chan fault
 
 	mu        sync.Mutex
@@ -100,26 +96,26 @@ type fault struct {
 	text string
 }
 
-// remembering is a token, of an entry.
+// remembering is the key of a cached token, by entry.
 type remembering struct{ entry, token digest }
 
 // New returns Issuers that work until Run ends.
 func New(config Config) *Issuers {
 	return &Issuers{
 		config: config, compiler: sync.OnceValue(authenticationcel.NewDefaultCompiler),
-		waiting: newPlaces(maxWaiting, maxWaitingEach), fetcher: newFetcher(config.Documents),
-		remembered: cache.NewLRUExpireCache(maxRemembered), told: cache.NewLRUExpireCache(maxTold), faults: make(chan fault, maxFaults),
+		waiting: newSlots(maxWaiting, maxWaitingEach), fetcher: newFetcher(config.Documents),
+		remembered: cache.NewLRUExpireCache(maxRemembered), reported: cache.NewLRUExpireCache(maxReported), faults: make(chan fault, maxFaults),
 		providers: map[digest]*provider{}, keys: map[digest]*keySet{},
 	}
 }
 
-// Run tells of faults until ctx is done, and returns when no issuer is being asked any more.
+// Run reports faults until ctx ends, and then waits until no issuer is contacted any more.
 func (i *Issuers) Run(ctx context.Context) {
 	for {
 		select {
 		case f := <-i.faults:
 			if err := i.config.Report(ctx, f.of, f.text); err != nil && ctx.Err() == nil {
-				klog.FromContext(ctx).V(2).Info("Nobody could be told of a fault of an issuer", "configuration", klog.KObj(f.of), "cluster", logicalcluster.From(f.of), "fault", f.text, "err", err)
+				klog.FromContext(ctx).V(2).Info("Failed to report the fault of an issuer", "configuration", klog.KObj(f.of), "cluster", logicalcluster.From(f.of), "fault", f.text, "err", err)
 			}
 		case <-ctx.Done():
 			i.fetcher.stop()
@@ -128,13 +124,13 @@ func (i *Issuers) Run(ctx context.Context) {
 	}
 }
 
-// AuthenticateToken returns whose a token is, by the configurations of one logical cluster.
-// Where its issuer is in none of them, it is nobody's, and nobody is asked. What the response
-// says, tenants have said: see that it means nobody else.
+// AuthenticateToken authenticates a token by the configurations of one logical cluster. If none of them has
+// the issuer of the token, no issuer is contacted. Tenants control the attributes of the response, so the
+// caller must confine the user to the logical cluster.
 func (i *Issuers) AuthenticateToken(ctx context.Context, configurations []*Configuration, token string) (*authenticator.Response, bool, error) {
 	claims, err := unverified(token)
 	if err != nil {
-		return nil, false, nil // it is no token of an issuer
+		return nil, false, nil // it is no JWT
 	}
 	ctx, cancel := context.WithTimeout(ctx, waitTimeout)
 	defer cancel()
@@ -147,7 +143,7 @@ func (i *Issuers) AuthenticateToken(ctx context.Context, configurations []*Confi
 				continue
 			}
 			if claims.distributed {
-				return nil, false, errors.New("the token has distributed claims, which are not asked for: let the issuer put the claims into the token")
+				return nil, false, errors.New("the token has distributed claims, which are not supported: let the issuer include the claims in the token")
 			}
 			response, ok, err := i.ask(ctx, c, entry, token, sum)
 			if ok && err == nil {
@@ -161,7 +157,7 @@ func (i *Issuers) AuthenticateToken(ctx context.Context, configurations []*Confi
 	return nil, false, errors.Join(errs...)
 }
 
-// ask asks the provider of an entry.
+// ask authenticates a token by an entry.
 func (i *Issuers) ask(ctx context.Context, c *Configuration, entry *tenancyv1alpha1.JWTAuthenticator, token string, sum digest) (*authenticator.Response, bool, error) {
 	key := remembering{digestOf(entry), sum}
 	if known, ok := i.remembered.Get(key); ok {
@@ -177,7 +173,7 @@ func (i *Issuers) ask(ctx context.Context, c *Configuration, entry *tenancyv1alp
 	response, ok, err := i.provider(key.entry, cluster, entry).authenticate(ctx, home, token)
 	if err != nil {
 		if f, ok := errors.AsType[*faultError](err); ok {
-			i.tell(c, f)
+			i.report(c, f)
 		}
 		return nil, false, err
 	}
@@ -186,20 +182,20 @@ func (i *Issuers) ask(ctx context.Context, c *Configuration, entry *tenancyv1alp
 	}
 	switch bytes := size(response.User); {
 	case bytes > maxUserBytes:
-		return nil, false, fmt.Errorf("the name, groups and attributes of the user have %d bytes and may have %d", bytes, maxUserBytes)
+		return nil, false, fmt.Errorf("the name, groups and attributes of the user have %d bytes, at most %d allowed", bytes, maxUserBytes)
 	case bytes <= rememberedBytes:
 		i.remembered.Add(key, response, rememberFor)
 	}
 	return response, true, nil
 }
 
-// size returns how much is said of a user.
-func size(who user.Info) int {
-	bytes := len(who.GetName()) + len(who.GetUID())
-	for _, group := range who.GetGroups() {
+// size returns the size of the attributes of a user in bytes.
+func size(u user.Info) int {
+	bytes := len(u.GetName()) + len(u.GetUID())
+	for _, group := range u.GetGroups() {
 		bytes += len(group)
 	}
-	for key, values := range who.GetExtra() {
+	for key, values := range u.GetExtra() {
 		bytes += len(key)
 		for _, value := range values {
 			bytes += len(value)
@@ -208,7 +204,7 @@ func size(who user.Info) int {
 	return bytes
 }
 
-// provider returns the provider of an entry, made if there is none.
+// provider returns the provider of an entry, and creates it if necessary.
 func (i *Issuers) provider(of digest, home logicalcluster.Name, entry *tenancyv1alpha1.JWTAuthenticator) *provider {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -223,8 +219,8 @@ func (i *Issuers) provider(of digest, home logicalcluster.Name, entry *tenancyv1
 	return p
 }
 
-// keysOf returns the keys of an entry's issuer. Entries that differ in their rules only share
-// them. The caller holds the lock.
+// keysOf returns the keys of an entry's issuer, which entries with different rules share. The lock must be
+// held.
 func (i *Issuers) keysOf(home logicalcluster.Name, entry *tenancyv1alpha1.JWTAuthenticator) *keySet {
 	issuer := tenancyv1alpha1.Issuer{URL: entry.Issuer.URL, DiscoveryURL: entry.Issuer.DiscoveryURL, CertificateAuthority: entry.Issuer.CertificateAuthority}
 	of := digestOf(issuer)
@@ -233,16 +229,16 @@ func (i *Issuers) keysOf(home logicalcluster.Name, entry *tenancyv1alpha1.JWTAut
 		k = &keySet{issuer: issuer, home: home, from: i.fetcher}
 		if issuer.CertificateAuthority != "" {
 			k.roots = x509.NewCertPool()
-			k.roots.AppendCertsFromPEM([]byte(issuer.CertificateAuthority)) // the provider says what is wrong with it
+			k.roots.AppendCertsFromPEM([]byte(issuer.CertificateAuthority)) // the provider reports errors
 		}
 		i.keys[of] = k
 	}
 	return k
 }
 
-// sweep ends providers that rest, and makes room for one of a logical cluster: where that has as
-// many as it may, the one of them that has rested most goes, and where there are too many, that of
-// the logical cluster that has most. The caller holds the lock.
+// sweep drops unused providers to free capacity for one of a logical cluster. If the logical cluster has
+// reached its maximum, its least recently used provider is dropped. If the total is reached, that of the
+// logical cluster with the most providers is dropped. The lock must be held.
 func (i *Issuers) sweep(now time.Time, home logicalcluster.Name) {
 	homes := map[logicalcluster.Name]int{}
 	most := home
@@ -279,27 +275,26 @@ func (i *Issuers) sweep(now time.Time, home logicalcluster.Name) {
 	}
 }
 
-// tell has a fault told, unless it has been lately, or too many are to be told.
-func (i *Issuers) tell(c *Configuration, err error) {
+// report queues a fault, unless it was reported recently or the queue is full.
+func (i *Issuers) report(c *Configuration, err error) {
 	if i.config.Report == nil {
 		return
 	}
 	key := string(c.UID) + " " + err.Error()
-	if _, told := i.told.Get(key); told {
+	if _, reported := i.reported.Get(key); reported {
 		return
 	}
 	select {
 	case i.faults <- fault{c, err.Error()}:
-		i.told.Add(key, struct{}{}, toldFor)
+		i.reported.Add(key, struct{}{}, reportedFor)
 	default:
 	}
 }
 
-// digestOf identifies what is encoded alike.
 func digestOf(of any) digest {
 	text, err := json.Marshal(of)
 	if err != nil {
-		panic(err) // it has come as JSON
+		panic(err) // it was decoded from JSON
 	}
 	return sha256.Sum256(text)
 }
@@ -310,14 +305,14 @@ func IsToken(token string) bool {
 	return err == nil
 }
 
-// claims is what a token says of itself.
+// claims are unverified claims of a token.
 type claims struct {
 	issuer string
-	// distributed is set if other servers are to be asked for a part of it.
+	// distributed is true if the token refers to claims on other servers.
 	distributed bool
 }
 
-// unverified reads a token without believing it.
+// unverified reads the claims of a token without verifying it.
 func unverified(token string) (claims, error) {
 	if len(token) > maxTokenBytes {
 		return claims{}, errors.New("the token is too long")
@@ -339,10 +334,31 @@ func unverified(token string) (claims, error) {
 		return claims{}, err
 	}
 	if c.issuer == "accounts.google.com" {
-		c.issuer = "https://accounts.google.com" // as the library takes it
+		c.issuer = "https://accounts.google.com" // as in the OIDC library
 	}
 	_, names := all["_claim_names"]
 	_, sources := all["_claim_sources"]
 	c.distributed = names || sources
 	return c, nil
 }
+
+// latency is the metric of the OIDC library that has a label for the issuer.
+const latency = "apiserver_authentication_jwt_authenticator_latency_seconds"
+
+// BoundSeries reserves metric series for the issuers of the operator. The issuers of tenants, whose number is
+// not limited, share the series "unexpected". It must be called before tokens are authenticated. It is global
+// to the process, and later calls have no effect.
+func BoundSeries(operators []string) { bound(operators) }
+
+var bound = func() func([]string) {
+	var once sync.Once
+	return func(urls []string) {
+		once.Do(func() {
+			labels := []string{""}
+			for _, url := range urls {
+				labels = append(labels, fmt.Sprintf("sha256:%x", sha256.Sum256([]byte(url))))
+			}
+			metrics.SetLabelAllowList(map[string]string{latency + ",jwt_issuer_hash": strings.Join(labels, ",")})
+		})
+	}
+}()

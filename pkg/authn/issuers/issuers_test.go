@@ -42,7 +42,7 @@ func of(cluster string, entries ...tenancyv1alpha1.JWTAuthenticator) []*Configur
 }
 
 func TestPlaces(t *testing.T) {
-	p := newPlaces(3, 2)
+	p := newSlots(3, 2)
 	require.NotNil(t, p.take("a"))
 	require.NotNil(t, p.take("a"))
 	require.Nil(t, p.take("a"), "its own are taken")
@@ -84,7 +84,7 @@ func TestUnverified(t *testing.T) {
 	}
 }
 
-// TestKeys: keys that signatures cannot be verified with at a bounded cost are no keys.
+// TestKeys checks that keys are rejected if verifying signatures with them is too expensive.
 func TestKeys(t *testing.T) {
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)
@@ -99,18 +99,17 @@ func TestKeys(t *testing.T) {
 	require.Len(t, keys, 1)
 	require.Equal(t, "good", keys[0].KeyID)
 	for want, data := range map[string][]byte{
-		"not the JSON":   []byte("{"),
-		"there is none":  encoded(),
-		"there are 51":   encoded(make([]any, 51)...),
-		"has 8193 bits ": encoded(jose.JSONWebKey{Key: &rsa.PublicKey{N: new(big.Int).Lsh(big.NewInt(1), 8192), E: 3}}),
+		"not the JSON":    []byte("{"),
+		"there is none":   encoded(),
+		"there are 51":    encoded(make([]any, 51)...),
+		"has 8193 bits, ": encoded(jose.JSONWebKey{Key: &rsa.PublicKey{N: new(big.Int).Lsh(big.NewInt(1), 8192), E: 3}}),
 	} {
 		_, err := parseKeys(data)
 		require.ErrorContains(t, err, want)
 	}
 }
 
-// TestSweep: entries that rest go, and where there are too many, those of the logical cluster that
-// has too many, or most. Their keys go with the last of them.
+// TestSweep checks which providers are dropped, and that their keys are dropped with the last provider.
 func TestSweep(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		i := newIssuers(t)
@@ -146,8 +145,8 @@ func TestSweep(t *testing.T) {
 	})
 }
 
-// TestPauses: an issuer that fails is asked again after longer and longer, and tokens that come
-// in between cost it nothing; as little do tokens with keys that it does not have.
+// TestPauses checks the backoff of fetches from a failing issuer. Tokens in between, and tokens with unknown
+// keys, cause no fetches.
 func TestPauses(t *testing.T) {
 	var asked atomic.Int64
 	var fails atomic.Bool
@@ -185,7 +184,7 @@ func TestPauses(t *testing.T) {
 	i := newIssuers(t)
 	t.Cleanup(i.fetcher.end)
 	began := time.Now()
-	// atMost is how often the issuer may have been asked since.
+	// atMost is the maximum number of fetches since.
 	atMost := func(before int64) int64 { return before + 1 + int64(time.Since(began)/leastPause) }
 	for range 100 {
 		_, ok, err := i.AuthenticateToken(t.Context(), configuration, token("1"))
@@ -220,8 +219,8 @@ func TestPauses(t *testing.T) {
 	require.True(t, ok, "its keys are known")
 }
 
-// TestLargePatterns verifies that no server compiles large regular expressions of a configuration, whenever that was written:
-// tokens are matched with them before anybody has authenticated.
+// TestLargePatterns checks that large regular expressions of a configuration are not compiled, because they
+// are matched with tokens of unauthenticated clients.
 func TestLargePatterns(t *testing.T) {
 	large := strings.Repeat("a{0,1000}", 100)
 	entry := func(expression string) tenancyv1alpha1.JWTAuthenticator {

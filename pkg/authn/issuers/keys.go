@@ -19,45 +19,42 @@ import (
 )
 
 const (
-	// fetchTimeout bounds how long an issuer takes to tell its keys.
+	// fetchTimeout limits a fetch of the keys of an issuer.
 	fetchTimeout = 10 * time.Second
-	// keysLast is how long keys are used before they are fetched again, meanwhile they are
-	// used on; it bounds how long a key counts that the issuer has taken back.
+	// keysLast is the age at which keys are fetched again. Meanwhile they remain in use, so it limits the time for which
+	// a revoked key is accepted.
 	keysLast = 5 * time.Minute
-	// leastPause and mostPause bound how soon an issuer is asked again: the first one after
-	// an answer, and then twice as long after each failure.
+	// leastPause is the minimum time between fetches. It doubles with each failure, up to mostPause.
 	leastPause = time.Second
 	mostPause  = time.Minute
-	// maxKeys and maxKeyBits bound what verifying a signature costs, and with maxKeyIDBytes what
-	// is kept of an issuer.
+	// maxKeys and maxKeyBits limit the cost of verifying a signature, and with maxKeyIDBytes the memory of an issuer.
 	maxKeys       = 50
 	maxKeyBits    = 8192
 	maxKeyIDBytes = 256
-	// maxAsked and maxAskedEach bound the issuers that are asked, in all and of one logical cluster.
-	maxAsked, maxAskedEach = 32, 4
+	// maxFetches and maxFetchesEach limit the concurrent fetches, in total and for one logical cluster.
+	maxFetches, maxFetchesEach = 32, 4
 )
 
 var (
-	errBusy       = errors.New("too many issuers of the logical cluster that configures it are asked at the same time, try again")
+	errBusy       = errors.New("too many concurrent requests to issuers of the logical cluster, try again")
 	errUnknownKey = errors.New("the token is signed with a key that the issuer does not have")
+	errStopped    = errors.New("the server is shutting down")
 )
 
-var errStopped = errors.New("the server stops")
-
-// fetcher fetches what issuers publish, in the background, until it is stopped.
+// fetcher fetches documents of issuers in the background until it is stopped.
 type fetcher struct {
 	documents *webhooktransport.Documents
-	asked     *places
+	fetching  *slots
 	running   sync.WaitGroup
 
 	mu sync.Mutex
-	// life is done when the issuers are not asked any more.
-	life context.Context //nolint:containedctx // what is fetched is for all who wait, and outlasts each of them
+	// life ends with stop.
+	life context.Context //nolint:containedctx // a fetch is shared by requests and may outlast each of them
 	end  context.CancelFunc
 }
 
 func newFetcher(documents *webhooktransport.Documents) *fetcher {
-	f := &fetcher{documents: documents, asked: newPlaces(maxAsked, maxAskedEach)}
+	f := &fetcher{documents: documents, fetching: newSlots(maxFetches, maxFetchesEach)}
 	f.life, f.end = context.WithCancel(context.Background()) //nolint:forbidigo // stop ends it
 	return f
 }
@@ -73,7 +70,7 @@ func (f *fetcher) run(work func(ctx context.Context)) bool {
 	return true
 }
 
-// stop returns when no issuer is being asked any more.
+// stop waits for running fetches.
 func (f *fetcher) stop() {
 	f.mu.Lock()
 	f.end()
@@ -81,7 +78,7 @@ func (f *fetcher) stop() {
 	f.running.Wait()
 }
 
-// keySet is the public keys of an issuer. It asks nobody until somebody asks for them.
+// keySet contains the public keys of an issuer. They are fetched on demand.
 type keySet struct {
 	issuer tenancyv1alpha1.Issuer
 	home   logicalcluster.Name
@@ -90,20 +87,19 @@ type keySet struct {
 
 	mu   sync.Mutex
 	keys []jose.JSONWebKey
-	// version counts the answers, and loaded is when the last one came.
+	// version counts successful fetches, and loaded is the time of the last one.
 	version int
 	loaded  time.Time
-	// err is why the issuer has not answered, after so many failures in succession. Nobody
-	// asks it before next.
+	// err is the error of the last fetch, after failures in succession. There is no fetch before next.
 	err      error
 	failures int
 	next     time.Time
-	// asking is closed when the issuer has answered, or failed to; nil while nobody asks.
+	// asking is closed at the end of a running fetch; nil if there is none.
 	asking chan struct{}
 }
 
-// newer waits until there are keys of a later version than the one given, and returns their
-// version. It fails where the issuer fails to answer, or is not to be asked again yet.
+// newer waits until the version of the keys is higher than the given one, and returns it. It fails if a fetch
+// fails, or is not permitted yet.
 func (k *keySet) newer(ctx context.Context, version int) (int, error) {
 	for {
 		k.mu.Lock()
@@ -118,7 +114,7 @@ func (k *keySet) newer(ctx context.Context, version int) (int, error) {
 		if k.asking == nil && now.Before(k.next) {
 			err := k.err
 			if err == nil {
-				err = errUnknownKey // the issuer has just been asked
+				err = errUnknownKey // the keys have just been fetched
 			}
 			k.mu.Unlock()
 			return version, err
@@ -129,12 +125,12 @@ func (k *keySet) newer(ctx context.Context, version int) (int, error) {
 		select {
 		case <-asking:
 		case <-ctx.Done():
-			return version, fmt.Errorf("the issuer %s has not told its keys in time", k.issuer.URL)
+			return version, fmt.Errorf("the issuer %s did not return its keys in time", k.issuer.URL)
 		}
 	}
 }
 
-// ask has the keys fetched, unless they are being fetched. The caller holds the lock.
+// ask starts a fetch unless one is running. The lock must be held.
 func (k *keySet) ask() {
 	if k.asking != nil {
 		return
@@ -147,7 +143,7 @@ func (k *keySet) ask() {
 	}
 }
 
-// answer notes what the issuer has answered, for all who wait.
+// answer stores the result of a fetch and wakes up all waiting requests.
 func (k *keySet) answer(keys []jose.JSONWebKey, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -164,12 +160,11 @@ func (k *keySet) answer(keys []jose.JSONWebKey, err error) {
 	k.asking = nil
 }
 
-// fetch asks the issuer for its keys.
 func (k *keySet) fetch(ctx context.Context) ([]jose.JSONWebKey, error) {
-	if k.from.asked.take(k.home) == nil {
+	if k.from.fetching.take(k.home) == nil {
 		return nil, errBusy
 	}
-	defer k.from.asked.give(k.home)
+	defer k.from.fetching.give(k.home)
 	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
 	defer cancel()
 	at := k.issuer.DiscoveryURL
@@ -185,7 +180,7 @@ func (k *keySet) fetch(ctx context.Context) ([]jose.JSONWebKey, error) {
 		Keys   string `json:"jwks_uri"`
 	}
 	if json.Unmarshal(data, &discovery) != nil || discovery.Keys == "" {
-		return nil, fmt.Errorf("discovery document %s: it is not the JSON of a document with jwks_uri", at)
+		return nil, fmt.Errorf("discovery document %s: it must be JSON with a jwks_uri", at)
 	}
 	if discovery.Issuer != k.issuer.URL {
 		return nil, fmt.Errorf("discovery document %s: it is of another issuer than %s", at, k.issuer.URL)
@@ -200,7 +195,7 @@ func (k *keySet) fetch(ctx context.Context) ([]jose.JSONWebKey, error) {
 	return keys, nil
 }
 
-// parseKeys returns the keys of a set that signatures can be verified with.
+// parseKeys returns the keys that can verify signatures.
 func parseKeys(data []byte) ([]jose.JSONWebKey, error) {
 	var set struct {
 		Keys []json.RawMessage `json:"keys"`
@@ -209,16 +204,16 @@ func parseKeys(data []byte) ([]jose.JSONWebKey, error) {
 		return nil, errors.New("they are not the JSON of a set of keys")
 	}
 	if len(set.Keys) > maxKeys {
-		return nil, fmt.Errorf("there are %d and may be %d", len(set.Keys), maxKeys)
+		return nil, fmt.Errorf("there are %d, at most %d allowed", len(set.Keys), maxKeys)
 	}
 	var keys []jose.JSONWebKey
 	for _, raw := range set.Keys {
 		var key jose.JSONWebKey
 		if json.Unmarshal(raw, &key) != nil || !key.IsPublic() || key.Use == "enc" || len(key.KeyID) > maxKeyIDBytes {
-			continue // of a kind that nobody signs with here
+			continue // not usable for signatures here
 		}
 		if public, ok := key.Key.(*rsa.PublicKey); ok && public.N.BitLen() > maxKeyBits {
-			return nil, fmt.Errorf("one has %d bits and may have %d", public.N.BitLen(), maxKeyBits)
+			return nil, fmt.Errorf("one has %d bits, at most %d allowed", public.N.BitLen(), maxKeyBits)
 		}
 		keys = append(keys, jose.JSONWebKey{Key: key.Key, KeyID: key.KeyID}) // without certificates
 	}
@@ -228,8 +223,8 @@ func parseKeys(data []byte) ([]jose.JSONWebKey, error) {
 	return keys, nil
 }
 
-// VerifySignature implements the key set of the OIDC library, which has looked at the
-// algorithm. It asks nobody.
+// VerifySignature implements the key set of the OIDC library, which has checked the algorithm. It uses the
+// fetched keys only.
 func (k *keySet) VerifySignature(_ context.Context, token string) ([]byte, error) {
 	signed, err := jose.ParseSigned(token)
 	if err != nil || len(signed.Signatures) != 1 {

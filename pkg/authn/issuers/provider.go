@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -19,28 +20,25 @@ import (
 )
 
 const (
-	// maxProviders is how many there are at most, maxProvidersEach of one logical cluster, and
-	// restFor how long one is kept that nobody asks.
+	// maxProviders and maxProvidersEach limit the providers, in total and of one logical cluster. A provider that is
+	// unused for restFor is dropped.
 	maxProviders, maxProvidersEach = 1000, 64
 	restFor                        = 30 * time.Minute
-	// maxRules bounds the rules and extra attributes of an entry, what each costs is bounded by
-	// the library. maxExpressionBytes bounds its expressions, which take 100 times as much memory.
+	// maxRules limits the rules and extra attributes of an entry; the OIDC library limits the cost of each.
+	// maxExpressionBytes limits the expressions, which take 100 times as much memory.
 	maxRules           = 32
 	maxExpressionBytes = 4 << 10
 )
 
-var (
-	errCrowded = errors.New("too many tokens of issuers of the logical cluster that configures them are looked at, try again")
-)
+var errCrowded = errors.New("too many tokens of issuers of the logical cluster are being verified, try again")
 
-// provider knows the tokens of one entry, whoever has it.
+// provider authenticates tokens of one entry, which several configurations may share.
 type provider struct {
 	entry      *tenancyv1alpha1.JWTAuthenticator
 	keys       *keySet
 	compiler   func() authenticationcel.Compiler
 	disallowed []string
-	// home is the logical cluster that had the entry first, and used when it was asked for
-	// last.
+	// home is the first logical cluster with the entry, and used the time of the last use.
 	home logicalcluster.Name
 	used time.Time
 
@@ -49,8 +47,8 @@ type provider struct {
 	err     error
 }
 
-// authenticate returns whose a token is. It waits for keys without having its turn, so that an
-// issuer that does not answer delays no token of another one.
+// authenticate waits for keys without occupying the turn of its logical cluster, so that an issuer that does
+// not respond delays no tokens of other issuers.
 func (p *provider) authenticate(ctx context.Context, home *home, token string) (response *authenticator.Response, ok bool, err error) {
 	inTurn := func(f func()) error {
 		select {
@@ -68,7 +66,7 @@ func (p *provider) authenticate(ctx context.Context, home *home, token string) (
 	if p.err != nil {
 		return nil, false, &faultError{p.err}
 	}
-	version, asked := 0, 0
+	version, retries := 0, 0
 	for {
 		if version, err = p.keys.newer(ctx, version); errors.Is(err, errUnknownKey) {
 			return nil, false, err
@@ -88,30 +86,35 @@ func (p *provider) authenticate(ctx context.Context, home *home, token string) (
 		if !unknown {
 			return response, ok, err
 		}
-		if asked++; asked > 2 {
-			return nil, false, errUnknownKey // the issuer has it no more
+		if retries++; retries > 2 {
+			return nil, false, errUnknownKey // the issuer has removed it
 		}
 	}
 }
 
-// faultError is an error that is no matter of the token.
+// faultError is an error of the configuration or issuer, and not of the token.
 type faultError struct{ error }
 
-// Unwrap returns what the fault is.
+// Unwrap returns the fault.
 func (f *faultError) Unwrap() error { return f.error }
 
-// build compiles the entry, by Kubernetes' rules.
+// build compiles the entry with the rules of Kubernetes.
 func (p *provider) build() {
 	jwt := toKubernetes(p.entry)
-	if n, bytes := rules(&jwt); n > maxRules || bytes > maxExpressionBytes {
-		p.err = fmt.Errorf("it has %d rules and extra attributes and may have %d, and %d bytes of expressions and may have %d", n, maxRules, bytes, maxExpressionBytes)
+	expressions := expressionsOf(&jwt)
+	n, bytes := len(jwt.ClaimValidationRules)+len(jwt.UserValidationRules)+len(jwt.ClaimMappings.Extra), len(strings.Join(expressions, ""))
+	if n > maxRules || bytes > maxExpressionBytes {
+		p.err = fmt.Errorf("it has %d rules and extra attributes, at most %d allowed, and %d bytes of expressions, at most %d allowed", n, maxRules, bytes, maxExpressionBytes)
 		return
 	}
-	// Tokens are matched with the patterns before anybody has authenticated.
-	if p.err = checkPatterns(&jwt); p.err != nil {
-		return
+	// Unauthenticated clients can send tokens that are matched with the patterns.
+	for _, expression := range expressions {
+		if err := patterns.CheckExpression(expression); err != nil {
+			p.err = fmt.Errorf("expression %q: %w", expression, err)
+			return
+		}
 	}
-	// These say what is wrong with what the library is not given here.
+	// These checks are ours because the library does not get these fields.
 	if len(jwt.Issuer.Audiences) == 0 {
 		p.err = errors.New("issuer.audiences: at least one audience is required")
 		return
@@ -120,11 +123,11 @@ func (p *provider) build() {
 		p.err = errors.New("issuer.discoveryURL: it must be another URL than issuer.url")
 		return
 	}
-	jwt.Issuer.DiscoveryURL = "" // the keys are fetched by it
+	jwt.Issuer.DiscoveryURL = "" // keys are fetched by keySet
 	tokens, err := oidc.New(p.keys.from.life, oidc.Options{
 		JWTAuthenticator: jwt, KeySet: p.keys, Compiler: p.compiler(), SupportedSigningAlgs: oidc.AllValidSigningAlgorithms(),
 		DisallowedIssuers: p.disallowed,
-		// What the library asked itself for would be distributed claims, of which there are none.
+		// The library would use the client only for distributed claims, which are rejected.
 		Client: &http.Client{Transport: nowhere{}},
 	})
 	if err != nil {
@@ -134,33 +137,15 @@ func (p *provider) build() {
 	p.tokens = tokens
 }
 
-// nowhere sends nothing.
+// nowhere rejects all requests.
 type nowhere struct{}
 
-// RoundTrip implements http.RoundTripper.
 func (nowhere) RoundTrip(*http.Request) (*http.Response, error) {
-	return nil, errors.New("nobody but the issuer is asked")
+	return nil, errors.New("requests to other servers than the issuer are not allowed")
 }
 
-// rules returns how many rules and extra attributes an entry has, and how long all its
-// expressions are.
-func rules(jwt *apiserver.JWTAuthenticator) (n, bytes int) {
-	m := &jwt.ClaimMappings
-	bytes = len(m.Username.Expression) + len(m.Groups.Expression) + len(m.UID.Expression)
-	for _, r := range jwt.ClaimValidationRules {
-		bytes += len(r.Expression)
-	}
-	for _, r := range jwt.UserValidationRules {
-		bytes += len(r.Expression)
-	}
-	for _, e := range m.Extra {
-		bytes += len(e.ValueExpression)
-	}
-	return len(jwt.ClaimValidationRules) + len(jwt.UserValidationRules) + len(m.Extra), bytes
-}
-
-// checkPatterns returns an error if the regular expressions in the expressions of an entry are too large.
-func checkPatterns(jwt *apiserver.JWTAuthenticator) error {
+// expressionsOf returns all CEL expressions of an entry.
+func expressionsOf(jwt *apiserver.JWTAuthenticator) []string {
 	m := &jwt.ClaimMappings
 	expressions := []string{m.Username.Expression, m.Groups.Expression, m.UID.Expression}
 	for _, r := range jwt.ClaimValidationRules {
@@ -172,15 +157,9 @@ func checkPatterns(jwt *apiserver.JWTAuthenticator) error {
 	for _, e := range m.Extra {
 		expressions = append(expressions, e.ValueExpression)
 	}
-	for _, expression := range expressions {
-		if err := patterns.CheckExpression(expression); err != nil {
-			return fmt.Errorf("expression %q: %w", expression, err)
-		}
-	}
-	return nil
+	return expressions
 }
 
-// toKubernetes returns an entry as Kubernetes' library has it.
 func toKubernetes(in *tenancyv1alpha1.JWTAuthenticator) apiserver.JWTAuthenticator {
 	prefixed := func(m tenancyv1alpha1.PrefixedClaimOrExpression) apiserver.PrefixedClaimOrExpression {
 		return apiserver.PrefixedClaimOrExpression{Claim: m.Claim, Prefix: m.Prefix, Expression: m.Expression}

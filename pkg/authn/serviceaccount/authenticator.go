@@ -24,47 +24,44 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// deletionGracePeriod is for how long a token outlives the deletion timestamp of
-// what it is bound to, if finalizers keep that.
+// deletionGracePeriod is the time for which a token remains valid after the deletion timestamp of its
+// objects.
 const deletionGracePeriod = time.Minute
 
-// Config is what an Authenticator goes by.
+// Config configures NewAuthenticator.
 type Config struct {
-	// Issuers are the accepted iss claims of tokens that were requested.
+	// Issuers are the accepted iss claims of requested tokens.
 	Issuers []string
 	// KeyFiles are PEM files of the keys that may have signed tokens.
 	KeyFiles []string
-	// Audiences are those of this API: a token must be for one of them.
+	// Audiences are those of this API. A token must have one of them.
 	Audiences authenticator.Audiences
-	// Accounts looks up what tokens are bound to.
-	Accounts Accounts
-	// Now tells the time; nil is time.Now.
+	Accounts  Accounts
+	// Now defaults to time.Now.
 	Now func() time.Time
 }
 
-// Authenticator checks tokens. It is safe for concurrent use.
+// Authenticator authenticates tokens of service accounts. It is safe for concurrent use.
 type Authenticator struct {
 	config Config
 	keys   atomic.Pointer[keyring]
 }
 
 const (
-	// rememberAtMost bounds how many tokens are remembered; one takes about 2 KB.
+	// rememberAtMost limits the number of cached tokens; each takes about 2 KB.
 	rememberAtMost = 4096
-	// longestRemembered keeps longer ones from being remembered, which take more than that: who asks for a
-	// token chooses its audiences.
+	// longestRemembered limits the size of cached tokens, because clients can request long audiences.
 	longestRemembered = 4096
 )
 
-// keyring is the keys, and tokens that one of them has signed: clients bring
-// the same token with every request. What can change, that is time and the
-// objects that tokens are bound to, is looked at every time.
+// keyring contains the keys, and caches tokens whose signature has been verified. Time and bound objects are
+// checked for each request.
 type keyring struct {
 	keys   []verificationKey
 	signed *lru.Cache // of [sha256.Size]byte to *signedClaims
 }
 
-// signedClaims are what a token says, once its signature has been checked.
+// signedClaims are the claims of a token with a valid signature.
 type signedClaims struct {
 	legacy bool
 	public jwt.Claims
@@ -74,7 +71,7 @@ type signedClaims struct {
 
 var _ authenticator.Token = &Authenticator{}
 
-// NewAuthenticator reads the key files.
+// NewAuthenticator returns an Authenticator. It reads the key files.
 func NewAuthenticator(config Config) (*Authenticator, error) {
 	if config.Now == nil {
 		config.Now = time.Now
@@ -86,7 +83,7 @@ func NewAuthenticator(config Config) (*Authenticator, error) {
 	return a, nil
 }
 
-// Reload reads the key files again. If that fails the old keys stay.
+// Reload reads the key files again. If that fails, the old keys remain in use.
 func (a *Authenticator) Reload() error {
 	keys, err := loadVerificationKeys(a.config.KeyFiles)
 	if err != nil {
@@ -96,8 +93,7 @@ func (a *Authenticator) Reload() error {
 	return nil
 }
 
-// AuthenticateToken implements authenticator.Token. It has no opinion on tokens
-// of other issuers.
+// AuthenticateToken implements authenticator.Token. It ignores tokens of other issuers.
 func (a *Authenticator) AuthenticateToken(ctx context.Context, token string) (*authenticator.Response, bool, error) {
 	claims, err := a.signed(token)
 	if claims == nil || err != nil {
@@ -119,8 +115,7 @@ func (a *Authenticator) AuthenticateToken(ctx context.Context, token string) (*a
 	return &authenticator.Response{User: info.user(), Audiences: audiences}, true, nil
 }
 
-// signed returns what a token says that one of the keys has signed. It is nil
-// for tokens of other issuers.
+// signed returns the claims of a token whose signature is valid, or nil for tokens of other issuers.
 func (a *Authenticator) signed(token string) (*signedClaims, error) {
 	ring := a.keys.Load()
 	id := sha256.Sum256([]byte(token))
@@ -129,7 +124,7 @@ func (a *Authenticator) signed(token string) (*signedClaims, error) {
 	}
 	claimed, parsed, err := unverified(token)
 	if err != nil {
-		return nil, nil //nolint:nilerr,nilnil // what is no JWT is somebody else's token
+		return nil, nil //nolint:nilerr,nilnil // another authenticator may accept it
 	}
 	claims := &signedClaims{legacy: claimed.Issuer == LegacyIssuer}
 	if !claims.legacy && !slices.Contains(a.config.Issuers, claimed.Issuer) {
@@ -147,7 +142,7 @@ func (a *Authenticator) signed(token string) (*signedClaims, error) {
 	return claims, nil
 }
 
-// verify checks the signature and decodes the claims.
+// verify verifies the signature and decodes the claims.
 func (r *keyring) verify(token *jwt.JSONWebToken, into ...any) error {
 	if len(token.Headers) != 1 {
 		return errors.New("the token must have one signature")
@@ -161,10 +156,10 @@ func (r *keyring) verify(token *jwt.JSONWebToken, into ...any) error {
 			return nil
 		}
 	}
-	return errors.New("the token's signature does not fit any known key")
+	return errors.New("the token's signature does not match any known key")
 }
 
-// audiences returns which of the wanted audiences the token is for.
+// audiences returns the wanted audiences that the token has.
 func (a *Authenticator) audiences(ctx context.Context, of jwt.Audience, legacy bool) (authenticator.Audiences, error) {
 	wanted, ok := authenticator.AudiencesFrom(ctx)
 	if !ok {
@@ -181,7 +176,7 @@ func (a *Authenticator) audiences(ctx context.Context, of jwt.Audience, legacy b
 	return fit, nil
 }
 
-// account is who a valid token is from.
+// account is the service account of a valid token.
 type account struct {
 	apiserverserviceaccount.ServiceAccountInfo
 	cluster logicalcluster.Name
@@ -197,10 +192,10 @@ func (i *account) user() user.Info {
 func (a *Authenticator) checkBound(ctx context.Context, public *jwt.Claims, claim *kubernetesClaim) (*account, error) {
 	now := a.config.Now()
 	if public.Expiry == nil {
-		return nil, errors.New("the token does not say when it expires")
+		return nil, errors.New("the token has no expiration time")
 	}
 	if err := public.ValidateWithLeeway(jwt.Expected{Time: now}, 0); err != nil {
-		// Clocks of servers differ a little: only the end is exact.
+		// The clocks of servers differ. Only the expiration is exact.
 		if !errors.Is(err, jwt.ErrNotValidYet) && !errors.Is(err, jwt.ErrIssuedInTheFuture) {
 			return nil, err
 		}
@@ -209,7 +204,7 @@ func (a *Authenticator) checkBound(ctx context.Context, public *jwt.Claims, clai
 		}
 	}
 	if claim.Pod != nil || claim.Node != nil {
-		return nil, errors.New("the token is bound to a pod or node, and there are none here")
+		return nil, errors.New("the token is bound to a pod or node, which are not supported")
 	}
 	info := &account{cluster: claim.ClusterName}
 	info.Namespace, info.Name, info.UID = claim.Namespace, claim.ServiceAccount.Name, claim.ServiceAccount.UID
@@ -249,15 +244,15 @@ func (a *Authenticator) checkLegacy(ctx context.Context, token string, public *j
 	}
 	if secret.Type != corev1.SecretTypeServiceAccountToken ||
 		subtle.ConstantTimeCompare(secret.Data[corev1.ServiceAccountTokenKey], []byte(token)) != 1 {
-		return nil, errors.New("the token is not the one in its secret any more")
+		return nil, errors.New("the token is no longer the one in its secret")
 	}
 	return info, nil
 }
 
-// checkAccount checks that the claims name an account that exists.
+// checkAccount checks that the claims name an existing account.
 func (a *Authenticator) checkAccount(ctx context.Context, info *account, subject string) error {
 	if info.cluster == "" {
-		return errors.New("the token does not name one logical cluster in the place of its kind")
+		return errors.New("the token does not name one logical cluster in the claim of its kind")
 	}
 	if info.Namespace == "" || info.Name == "" || info.UID == "" {
 		return errors.New("the token does not name a service account")
@@ -272,21 +267,21 @@ func (a *Authenticator) checkAccount(ctx context.Context, info *account, subject
 	return a.alive("service account", found, info.UID)
 }
 
-// alive checks that an object is the one that a token names, and not deleted.
-func (a *Authenticator) alive(what string, object metav1.Object, uid string) error {
+// alive checks that an object has the UID in the token and is not deleted.
+func (a *Authenticator) alive(kind string, object metav1.Object, uid string) error {
 	if string(object.GetUID()) != uid {
-		return fmt.Errorf("the token's %s has been deleted, and another one has its name", what)
+		return fmt.Errorf("the token's %s has been deleted, and another one has its name", kind)
 	}
 	if deleted := object.GetDeletionTimestamp(); deleted != nil && a.config.Now().After(deleted.Add(deletionGracePeriod)) {
-		return fmt.Errorf("the token's %s has been deleted", what)
+		return fmt.Errorf("the token's %s has been deleted", kind)
 	}
 	return nil
 }
 
-// invalidated says why a token cannot be believed whose object was not found.
-func invalidated(what string, err error) error {
+// invalidated returns the error for a token whose object was not found.
+func invalidated(kind string, err error) error {
 	if apierrors.IsNotFound(err) {
-		return fmt.Errorf("the token has been invalidated: its %s does not exist", what)
+		return fmt.Errorf("the token has been invalidated: its %s does not exist", kind)
 	}
-	return fmt.Errorf("looking up the token's %s: %w", what, err)
+	return fmt.Errorf("looking up the token's %s: %w", kind, err)
 }

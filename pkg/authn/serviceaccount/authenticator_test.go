@@ -32,7 +32,6 @@ import (
 
 const issuerURL = "https://issuer.test"
 
-// fakeAccounts holds accounts and secrets of logical clusters.
 type fakeAccounts struct {
 	accounts map[client.Key]*corev1.ServiceAccount
 	secrets  map[client.Key]*corev1.Secret
@@ -52,8 +51,8 @@ func (f *fakeAccounts) Secret(_ context.Context, cluster logicalcluster.Name, na
 	return nil, apierrors.NewNotFound(corev1.Resource("secrets"), name)
 }
 
-// world is an issuer and an authenticator with one account, robot, in namespace
-// ns of the logical clusters one and two.
+// world has an issuer and an authenticator with the account robot, in namespace ns of the logical clusters
+// one and two.
 type world struct {
 	dir      string
 	now      time.Time
@@ -102,7 +101,7 @@ func (w *world) issue(t testing.TB, secret *corev1.Secret, audiences ...string) 
 	return token
 }
 
-// accepted holds that the token is the robot's, and returns the answer.
+// accepted checks that the token is valid for the robot, and returns the response.
 func (w *world) accepted(t testing.TB, token string) *authenticator.Response {
 	t.Helper()
 	response, ok, err := w.tokens.AuthenticateToken(t.Context(), token)
@@ -193,7 +192,7 @@ func TestBoundTokens(t *testing.T) {
 	})
 }
 
-// TestLongTokens holds that long tokens, which take much memory, are good and not remembered.
+// TestLongTokens checks that long tokens are valid but not cached.
 func TestLongTokens(t *testing.T) {
 	w := newWorld(t)
 	w.accepted(t, w.issue(t, nil, "api", "another"))
@@ -217,7 +216,7 @@ func TestLegacyTokens(t *testing.T) {
 	w := newWorld(t)
 	token, err := w.issuer.IssueLegacy("one", w.robot, w.secret)
 	require.NoError(t, err)
-	w.refused(t, token, "not the one in its secret")
+	w.refused(t, token, "no longer the one in its secret")
 	w.secret.Data["token"] = []byte(token)
 	require.Equal(t, authenticator.Audiences{"api"}, w.accepted(t, token).Audiences)
 	name, ok := ClaimedCluster(token)
@@ -225,10 +224,10 @@ func TestLegacyTokens(t *testing.T) {
 	require.Equal(t, logicalcluster.Name("one"), name)
 
 	w.secret.Type = corev1.SecretTypeOpaque
-	w.refused(t, token, "not the one in its secret")
+	w.refused(t, token, "no longer the one in its secret")
 	w.secret.Type = corev1.SecretTypeServiceAccountToken
 	w.secret.Data["token"] = append([]byte(token), 'x')
-	w.refused(t, token, "not the one in its secret")
+	w.refused(t, token, "no longer the one in its secret")
 	clear(w.accounts.secrets)
 	w.refused(t, token, "does not exist")
 }
@@ -278,18 +277,18 @@ func TestForgedTokens(t *testing.T) {
 		}
 	})
 	t.Run("claims that do not fit", func(t *testing.T) {
-		// Signed with the right key, as by a server that is wrong.
+		// Signed with the right key, e.g. by a faulty server.
 		for because, change := range map[string]func(c map[string]any){
-			"name one logical": func(c map[string]any) { c["kubernetes.io/serviceaccount/clusterName"] = "two" },
-			"logical cluster":  func(c map[string]any) { delete(c["kubernetes.io"].(map[string]any), "clusterName") },
-			"another one":      func(c map[string]any) { c["kubernetes.io"].(map[string]any)["clusterName"] = "two" },
-			"does not exist":   func(c map[string]any) { c["kubernetes.io"].(map[string]any)["clusterName"] = "three" },
-			"subject":          func(c map[string]any) { c["sub"] = "system:serviceaccount:ns:admin" },
-			"when it expires":  func(c map[string]any) { delete(c, "exp") },
-			"pod or node":      func(c map[string]any) { c["kubernetes.io"].(map[string]any)["pod"] = map[string]any{"name": "p"} },
-			"a service acc":    func(c map[string]any) { c["kubernetes.io"].(map[string]any)["serviceaccount"] = map[string]any{} },
-			"name its secret":  func(c map[string]any) { c["iss"] = LegacyIssuer },
-			"target audiences": func(c map[string]any) { delete(c, "aud") },
+			"name one logical":   func(c map[string]any) { c["kubernetes.io/serviceaccount/clusterName"] = "two" },
+			"logical cluster":    func(c map[string]any) { delete(c["kubernetes.io"].(map[string]any), "clusterName") },
+			"another one":        func(c map[string]any) { c["kubernetes.io"].(map[string]any)["clusterName"] = "two" },
+			"does not exist":     func(c map[string]any) { c["kubernetes.io"].(map[string]any)["clusterName"] = "three" },
+			"subject":            func(c map[string]any) { c["sub"] = "system:serviceaccount:ns:admin" },
+			"no expiration time": func(c map[string]any) { delete(c, "exp") },
+			"pod or node":        func(c map[string]any) { c["kubernetes.io"].(map[string]any)["pod"] = map[string]any{"name": "p"} },
+			"a service acc":      func(c map[string]any) { c["kubernetes.io"].(map[string]any)["serviceaccount"] = map[string]any{} },
+			"name its secret":    func(c map[string]any) { c["iss"] = LegacyIssuer },
+			"target audiences":   func(c map[string]any) { delete(c, "aud") },
 		} {
 			_, changed := split(t, good)
 			change(changed)
@@ -322,8 +321,7 @@ func TestKeys(t *testing.T) {
 	require.NoError(t, err)
 	public := writePEM(t, filepath.Join(w.dir, "rsa.pub"), "PUBLIC KEY", der)
 
-	// Rotation: first all servers know the new key, then one signs with it,
-	// then the old one is forgotten.
+	// Rotation: all servers get the new key, then one signs with it, then the old key is removed.
 	w.issuer.file = private
 	require.NoError(t, w.issuer.Reload())
 	after := w.issue(t, nil, "api")
@@ -378,14 +376,14 @@ func FuzzAuthenticateToken(f *testing.F) {
 		}
 		require.NoError(t, err)
 		require.Equal(t, "one", response.User.GetExtra()[request.ExtraClusterName][0])
-		// Nobody but the issuer makes what is signed.
+		// Only the issuer can sign.
 		p := parts(token)
 		require.Len(t, p, 3)
 		require.Contains(t, []string{parts(good)[1], parts(legacy)[1]}, p[1])
 	})
 }
 
-// split decodes a token without checking it.
+// split decodes a token without verifying it.
 func split(t testing.TB, token string) (header, claims map[string]any) {
 	t.Helper()
 	parts := strings.Split(token, ".")

@@ -9,10 +9,10 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// LegacyIssuer is the issuer of tokens that are kept in secrets.
+// LegacyIssuer is the issuer of tokens in Secrets.
 const LegacyIssuer = "kubernetes/serviceaccount"
 
-// boundClaims are the private claims of tokens that were requested.
+// boundClaims are the private claims of requested tokens.
 type boundClaims struct {
 	Kubernetes kubernetesClaim `json:"kubernetes.io"`
 }
@@ -22,7 +22,7 @@ type kubernetesClaim struct {
 	Namespace      string              `json:"namespace,omitempty"`
 	ServiceAccount reference           `json:"serviceaccount"`
 	Secret         *reference          `json:"secret,omitempty"`
-	// Pod and Node bind to objects that do not exist here.
+	// Pod and Node are not supported.
 	Pod  *reference `json:"pod,omitempty"`
 	Node *reference `json:"node,omitempty"`
 }
@@ -32,7 +32,7 @@ type reference struct {
 	UID  string `json:"uid,omitempty"`
 }
 
-// legacyClaims are the private claims of tokens that are kept in secrets.
+// legacyClaims are the private claims of tokens in Secrets.
 type legacyClaims struct {
 	ClusterName        logicalcluster.Name `json:"kubernetes.io/serviceaccount/clusterName"`
 	Namespace          string              `json:"kubernetes.io/serviceaccount/namespace"`
@@ -41,8 +41,7 @@ type legacyClaims struct {
 	ServiceAccountUID  string              `json:"kubernetes.io/serviceaccount/service-account.uid"`
 }
 
-// anyClaims are those by which the kind of a token is told, before anything of
-// it is believed.
+// anyClaims are the claims that are used before the token is verified.
 type anyClaims struct {
 	Issuer     string `json:"iss"`
 	Kubernetes struct {
@@ -51,12 +50,12 @@ type anyClaims struct {
 	LegacyClusterName logicalcluster.Name `json:"kubernetes.io/serviceaccount/clusterName"`
 }
 
-// maxTokenSize bounds what is parsed; tokens of service accounts are small.
+// maxTokenSize limits the tokens that are parsed.
 const maxTokenSize = 16 << 10
 
 var errTooLong = errors.New("the token is too long")
 
-// unverified returns the claims of a token without believing them.
+// unverified returns the claims of a token without verifying it.
 func unverified(token string) (anyClaims, *jwt.JSONWebToken, error) {
 	var claims anyClaims
 	if len(token) > maxTokenSize {
@@ -72,8 +71,8 @@ func unverified(token string) (anyClaims, *jwt.JSONWebToken, error) {
 	return claims, parsed, nil
 }
 
-// ClaimedCluster returns the logical cluster that a token says its account is
-// in. It is not verified: use it only to find out where to ask.
+// ClaimedCluster returns the logical cluster that a token claims. It is not verified and must be used only to
+// route the request.
 func ClaimedCluster(token string) (logicalcluster.Name, bool) {
 	claims, _, err := unverified(token)
 	if err != nil {
@@ -82,9 +81,8 @@ func ClaimedCluster(token string) (logicalcluster.Name, bool) {
 	return claims.cluster()
 }
 
-// cluster returns the one logical cluster that a token claims. The two kinds of
-// tokens claim it in different places; a token that claims one logical cluster
-// in one place and another one in the other is of none.
+// cluster returns the logical cluster that a token claims, in either of two claims. A token whose claims
+// differ has none.
 func (c *anyClaims) cluster() (logicalcluster.Name, bool) {
 	name := c.Kubernetes.ClusterName
 	if name == "" {

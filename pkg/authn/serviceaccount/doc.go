@@ -1,9 +1,8 @@
-// Package serviceaccount makes and checks the tokens of service accounts. A
-// token names the logical cluster of its account, and it is valid for as long
-// as the objects that it is bound to exist in that logical cluster.
+// Package serviceaccount issues and authenticates tokens of service accounts. A token names the logical
+// cluster of its account, and is valid while the objects that it is bound to exist there.
 //
 //	Issuer ─► token ─► Authenticator: signature, issuer, time, audience
 //	                        └► Accounts: do account and secret still exist?
 //
-// The claims are those that kcp makes: Kubernetes' own, and clusterName.
+// The claims are those of kcp: the claims of Kubernetes and clusterName.
 package serviceaccount

@@ -14,9 +14,9 @@ import (
 	apiserverserviceaccount "k8s.io/apiserver/pkg/authentication/serviceaccount"
 )
 
-// Issuer makes tokens. It is safe for concurrent use.
+// Issuer issues tokens. It is safe for concurrent use.
 type Issuer struct {
-	// URL is the iss claim of what is issued on request.
+	// url is the iss claim of requested tokens.
 	url  string
 	file string
 	now  func() time.Time
@@ -33,7 +33,7 @@ func NewIssuer(issuerURL, signingKeyFile string) (*Issuer, error) {
 	return i, nil
 }
 
-// Reload reads the signing key again. If that fails the old one stays.
+// Reload reads the signing key again. If that fails, the old key remains in use.
 func (i *Issuer) Reload() error {
 	signer, err := loadSigner(i.file)
 	if err != nil {
@@ -43,8 +43,8 @@ func (i *Issuer) Reload() error {
 	return nil
 }
 
-// Issue makes a token for an account, bound to a secret unless that is nil. It
-// returns the identifier of the token too.
+// Issue issues a token for an account, bound to a Secret unless that is nil. It also returns the ID of the
+// token.
 func (i *Issuer) Issue(cluster logicalcluster.Name, account *corev1.ServiceAccount, secret *corev1.Secret, audiences []string, lifetime time.Duration) (token, id string, err error) {
 	if cluster == "" {
 		return "", "", errors.New("a token needs the logical cluster of its account")
@@ -70,8 +70,7 @@ func (i *Issuer) Issue(cluster logicalcluster.Name, account *corev1.ServiceAccou
 	return token, id, err
 }
 
-// IssueLegacy makes a token without end that is valid while it stands in the
-// secret.
+// IssueLegacy issues a token without expiration that is valid while the Secret contains it.
 func (i *Issuer) IssueLegacy(cluster logicalcluster.Name, account *corev1.ServiceAccount, secret *corev1.Secret) (string, error) {
 	if cluster == "" {
 		return "", errors.New("a token needs the logical cluster of its account")

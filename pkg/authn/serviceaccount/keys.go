@@ -16,18 +16,15 @@ import (
 	"k8s.io/client-go/util/keyutil"
 )
 
-// minRSABits is the shortest RSA key that is accepted.
 const minRSABits = 2048
 
-// verificationKey is one public key with what identifies it.
 type verificationKey struct {
 	id        string
 	algorithm jose.SignatureAlgorithm
 	public    any
 }
 
-// loadVerificationKeys reads the public keys of PEM files; of private keys it
-// takes the public part.
+// loadVerificationKeys reads the public keys in PEM files, also those of private keys.
 func loadVerificationKeys(files []string) ([]verificationKey, error) {
 	var keys []verificationKey
 	for _, file := range files {
@@ -59,8 +56,7 @@ func newVerificationKey(public any) (verificationKey, error) {
 	return verificationKey{id: base64.RawURLEncoding.EncodeToString(sum[:]), algorithm: algorithm, public: public}, nil
 }
 
-// algorithmOf returns the one algorithm with which a key may be used: a token
-// does not choose how it is verified.
+// algorithmOf returns the only algorithm for a key, because a token must not choose how it is verified.
 func algorithmOf(public any) (jose.SignatureAlgorithm, error) {
 	switch key := public.(type) {
 	case *rsa.PublicKey:
@@ -83,7 +79,6 @@ func algorithmOf(public any) (jose.SignatureAlgorithm, error) {
 	}
 }
 
-// loadSigner reads a private key and returns what signs with it.
 func loadSigner(file string) (jose.Signer, error) {
 	content, err := os.ReadFile(file)
 	if err != nil {

@@ -19,20 +19,16 @@ import (
 )
 
 const (
-	// remoteTTL is for how long an answer of another server is believed: for so
-	// long a token may outlive its account there.
-	remoteTTL = 2 * time.Second
-	// remoteTimeout bounds one question.
+	// remoteTTL is the lifetime of cached responses, and limits the time for which a token outlives its account.
+	remoteTTL     = 2 * time.Second
 	remoteTimeout = 5 * time.Second
 )
 
-// Where names the shards that may hold a logical cluster, of which there may be
-// none, and reports whether there can be no others.
+// Where returns the shards that may have a logical cluster, and whether there can be no others.
 type Where func(cluster logicalcluster.Name) (shards []*peers.Peer, all bool)
 
-// Remote looks accounts up at the shards that hold their logical clusters, and
-// remembers the answers for a moment. Only tokens with a valid signature get as
-// far as to be looked up.
+// Remote looks up accounts on the shards of their logical clusters, and caches the responses. It is called
+// only for tokens with a valid signature.
 type Remote struct {
 	where  Where
 	known  *cache.Expiring
@@ -41,7 +37,7 @@ type Remote struct {
 
 var _ Accounts = &Remote{}
 
-// NewRemote returns a Remote that asks where it is told to.
+// NewRemote returns a Remote.
 func NewRemote(where Where) *Remote {
 	return &Remote{where: where, known: cache.NewExpiring()}
 }
@@ -62,20 +58,20 @@ func (r *Remote) Secret(ctx context.Context, cluster logicalcluster.Name, namesp
 	})
 }
 
-// answer is what servers said: an object, or that there is none.
+// answer is an object or a NotFound error.
 type answer[T any] struct {
 	object T
 	err    error
 }
 
-// remember asks unless it has asked a moment ago. Failures are not remembered.
+// remember returns a cached answer or sends a request. Other errors are not cached.
 func remember[T any](ctx context.Context, r *Remote, key string, cluster logicalcluster.Name, get func(context.Context, client.Scope) (T, error)) (T, error) {
 	if known, ok := r.known.Get(key); ok {
 		a := known.(answer[T])
 		return a.object, a.err
 	}
 	result, err, _ := r.flight.Do(key, func() (any, error) {
-		// The answer is for everybody who waits, not only for this request.
+		// The answer is shared by several requests.
 		object, err := ask(context.WithoutCancel(ctx), r.where, cluster, get)
 		a := answer[T]{object: object, err: err}
 		if err == nil || apierrors.IsNotFound(err) {
@@ -91,11 +87,9 @@ func remember[T any](ctx context.Context, r *Remote, key string, cluster logical
 	return a.object, a.err
 }
 
-// errNotAll is why nobody's saying no is not enough.
 var errNotAll = errors.New("not all shards are known yet, try again")
 
-// ask asks all shards at once. That nobody has the object is known only once
-// all have said so.
+// ask sends the request to all shards. NotFound is returned only after all have returned it.
 func ask[T any](ctx context.Context, where Where, cluster logicalcluster.Name, get func(context.Context, client.Scope) (T, error)) (T, error) {
 	shards, all := where(cluster)
 	var asking sync.WaitGroup
@@ -133,4 +127,11 @@ func ask[T any](ctx context.Context, where Where, cluster logicalcluster.Name, g
 		return none, failed
 	}
 	return none, missing
+}
+
+// Accounts looks up the objects that tokens are bound to, on any shard. The methods return a NotFound status
+// error if the object does not exist.
+type Accounts interface {
+	ServiceAccount(ctx context.Context, cluster logicalcluster.Name, namespace, name string) (*corev1.ServiceAccount, error)
+	Secret(ctx context.Context, cluster logicalcluster.Name, namespace, name string) (*corev1.Secret, error)
 }

@@ -16,7 +16,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/peers"
 )
 
-// shardWith is a shard that has the account "robot" in one logical cluster.
 func shardWith(t *testing.T, cluster string) *peers.Peer {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -40,8 +39,8 @@ func shardAt(t *testing.T, url string) *peers.Peer {
 	return peers.NewPeer(url, clients)
 }
 
-// TestRemote holds that an account is found wherever it is, and known to be
-// nowhere only once every shard has said so.
+// TestRemote checks that an account is found on any shard, and that NotFound requires the responses of all
+// shards.
 func TestRemote(t *testing.T) {
 	away := httptest.NewServer(http.NotFoundHandler())
 	away.Close()
@@ -49,8 +48,7 @@ func TestRemote(t *testing.T) {
 	for name, tc := range map[string]struct {
 		shards  []*peers.Peer
 		partial bool
-		// want is the UID of the account, "" for one that is known not to exist,
-		// or "?" where that is not known.
+		// want is the UID of the account, "" if it does not exist, or "?" if this is unknown.
 		want string
 	}{
 		"found":                         {shards: []*peers.Peer{one, two}, want: "two"},

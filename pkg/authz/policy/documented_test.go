@@ -12,9 +12,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/authz/policy"
 )
 
-// TestDocumentedBindings holds the default bindings that Kubernetes documents.
-// That anonymous users may read public information is of no use to them:
-// authentication refuses them everywhere but at the probes.
+// TestDocumentedBindings checks the default bindings that Kubernetes documents. Anonymous users cannot use
+// theirs, because authentication rejects them except for health probes.
 func TestDocumentedBindings(t *testing.T) {
 	bound := map[string][]string{}
 	for _, binding := range policy.System().ClusterRoleBindings {
@@ -36,8 +35,7 @@ func TestDocumentedBindings(t *testing.T) {
 	}
 }
 
-// TestDocumentedRoles holds what Kubernetes documents about the user-facing
-// roles.
+// TestDocumentedRoles checks the documentation of Kubernetes about user-facing roles.
 func TestDocumentedRoles(t *testing.T) {
 	for _, tc := range []struct {
 		verb, group, resource string
@@ -74,7 +72,7 @@ func TestDocumentedRoles(t *testing.T) {
 	}
 }
 
-// has reports whether a role, with all that is aggregated to it, has a rule.
+// has reports whether a role, with aggregated roles, has a rule.
 func has(t *testing.T, name, verb, group, resource string) bool {
 	t.Helper()
 	system := policy.System()

@@ -1,9 +1,8 @@
-// Package policy holds the roles and bindings that every shard comes with.
+// Package policy contains the built-in roles and bindings of a shard.
 //
-// They are objects like all others, in the logical cluster for what belongs to
-// one shard alone, and apply in each of its logical clusters: rules of bindings
-// there count everywhere, and cluster roles there can be bound everywhere.
-// Nothing is copied, so a new version of a role is there for everybody at once.
+// They are regular objects in a system logical cluster of the shard. Its bindings apply in all logical
+// clusters, and its cluster roles can be bound in all of them. They are not copied, so an update applies
+// immediately.
 package policy
 
 import (
@@ -14,7 +13,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// maximalPolicy ends the names of the maximal permission policies of exports of root.
+// maximalPolicy is the suffix of maximal permission policies of exports in root.
 const maximalPolicy = "maximal-permission-policy"
 
 // Objects are cluster roles and their bindings.
@@ -23,7 +22,7 @@ type Objects struct {
 	ClusterRoleBindings []*rbacv1.ClusterRoleBinding
 }
 
-// System returns what applies in all logical clusters. The caller owns it.
+// System returns the objects that apply in all logical clusters. The caller may modify them.
 func System() Objects {
 	return Objects{
 		ClusterRoles: append(append(kubernetesRoles(), userFacingRoles()...), systemRoles()...),
@@ -42,9 +41,8 @@ func System() Objects {
 	}
 }
 
-// Root returns what applies in the logical cluster root: everybody may enter it, use the
-// workspace types that are for everybody, and bind the APIs that every workspace is to have;
-// and what those who have bound these may do with them at most. Members of the groups
+// Root returns the objects in the logical cluster root. All users may access it, use the common workspace
+// types, and bind the APIs of every workspace, subject to maximal permission policies. Members of
 // homeCreators may have home workspaces.
 func Root(homeCreators ...string) Objects {
 	const use = "system:kcp:universal-workspacetype-use"
@@ -69,8 +67,8 @@ func Root(homeCreators ...string) Objects {
 	return root
 }
 
-// offer lets everybody bind an export of root, named as its group is, and use its resources
-// but for their status, which the system and administrators write.
+// offer allows all users to bind an export of root, which has the name of its group, and to use its
+// resources, except that only the system and administrators may write the status.
 func (o *Objects) offer(name, group string, resources ...string) {
 	of := "apiexport:" + name + ":"
 	binds, most, admin := request.GroupPrefix+of+"bind", request.GroupPrefix+of+maximalPolicy, request.GroupAdmin+":"+of+maximalPolicy
@@ -92,7 +90,7 @@ func (o *Objects) offer(name, group string, resources ...string) {
 	)
 }
 
-// bind makes a binding of a cluster role to groups as it is shipped.
+// bind returns a built-in binding of a cluster role to groups.
 func bind(name, to string, groups ...string) *rbacv1.ClusterRoleBinding {
 	b := &rbacv1.ClusterRoleBinding{
 		ObjectMeta: shipped(name),

@@ -12,7 +12,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/authz/policy"
 )
 
-// TestPolicy holds what must be true of all that is shipped.
 func TestPolicy(t *testing.T) {
 	system, root := policy.System(), policy.Root("system:authenticated")
 	known := map[string]bool{}
@@ -35,8 +34,7 @@ func TestPolicy(t *testing.T) {
 	require.NotSame(t, policy.System().ClusterRoles[0], system.ClusterRoles[0])
 }
 
-// TestStrangers holds that everybody gets no more than to ask who they are and
-// what there is.
+// TestStrangers checks that users without roles can only review themselves and use discovery.
 func TestStrangers(t *testing.T) {
 	rules := map[string][]rbacv1.PolicyRule{}
 	system := policy.System()
@@ -63,8 +61,8 @@ func TestStrangers(t *testing.T) {
 	}
 }
 
-// TestUserFacing holds that admin has what edit has, and edit what view has,
-// and that none of them can write who has what everywhere.
+// TestUserFacing checks that admin includes edit, and edit includes view, and that none of them can write
+// cluster-wide roles.
 func TestUserFacing(t *testing.T) {
 	system := policy.System()
 	var collect func(name string) []rbacv1.PolicyRule

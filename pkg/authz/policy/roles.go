@@ -12,19 +12,19 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// Names of cluster roles that others refer to.
+// Cluster roles that other packages use.
 const (
-	// ClusterAdmin may do everything.
+	// ClusterAdmin allows all requests.
 	ClusterAdmin = "cluster-admin"
-	// WorkspaceAccess lets into a logical cluster and gives no right in it.
+	// WorkspaceAccess grants access to a logical cluster, without permissions in it.
 	WorkspaceAccess = "system:kcp:workspace:access"
 )
 
-// HomeCreate is the name of the cluster role, in root, that lets create home workspaces, and of
-// its binding, which has no other groups than those that it comes with.
+// HomeCreate is the cluster role in root for creating home workspaces, and its binding, whose groups cannot
+// be extended.
 const HomeCreate = request.GroupPrefix + "home-clusterworkspace-create"
 
-// Names of cluster roles that bindings of the same names bind to groups.
+// Cluster roles that bindings of the same name bind to groups.
 const (
 	discovery        = "system:discovery"
 	basicUser        = "system:basic-user"
@@ -55,7 +55,7 @@ var (
 	anything  = []string{"*"}
 )
 
-// kubernetesRoles are those that clients expect of every API server.
+// kubernetesRoles are the roles that clients expect of every API server.
 func kubernetesRoles() []*rbacv1.ClusterRole {
 	health := []string{"/healthz", "/livez", "/readyz", "/version", "/version/"}
 	return []*rbacv1.ClusterRole{
@@ -73,8 +73,8 @@ func kubernetesRoles() []*rbacv1.ClusterRole {
 	}
 }
 
-// userFacingRoles are admin, edit and view, and what they are aggregated from.
-// Cluster roles of a logical cluster that carry the labels add to them there.
+// userFacingRoles are admin, edit and view, and the roles that they aggregate. Cluster roles of a logical
+// cluster with the labels extend them there.
 func userFacingRoles() []*rbacv1.ClusterRole {
 	return []*rbacv1.ClusterRole{
 		aggregated("admin", "admin"),
@@ -95,18 +95,17 @@ func userFacingRoles() []*rbacv1.ClusterRole {
 		labelled(role("system:aggregate-to-view",
 			on(groupCore, read, "configmaps", "serviceaccounts"),
 			on(groupCore, read, "events", "limitranges", "namespaces/status", "resourcequotas", "resourcequotas/status"),
-			// The content of a namespace may be seen only by who sees that it exists.
+			// Users who see the content of a namespace may see the namespace.
 			on(groupCore, read, "namespaces"),
 		), "view"),
 	}
 }
 
-// systemRoles are those of the system itself.
 func systemRoles() []*rbacv1.ClusterRole {
 	use := []string{"delete", "update", "get"}
 	return []*rbacv1.ClusterRole{
 		role(WorkspaceAccess, urls("access", "/")),
-		// Bound in root, it lets read the metrics of shards and front-proxies.
+		// When bound in root, it grants access to the metrics of shards and front-proxies.
 		role("system:kcp:metrics-reader", urls("get", "/metrics", "/metrics/slis")),
 		role("system:kcp:tenancy:reader",
 			on(groupTenancy, read, "workspaces", "workspacetypes"),
@@ -127,7 +126,7 @@ func systemRoles() []*rbacv1.ClusterRole {
 	}
 }
 
-// aggregated makes a role that has the rules of all that are labelled to.
+// aggregated returns a role that aggregates all roles with the label.
 func aggregated(name, to string) *rbacv1.ClusterRole {
 	r := role(name)
 	r.AggregationRule = &rbacv1.AggregationRule{ClusterRoleSelectors: []metav1.LabelSelector{
@@ -141,13 +140,12 @@ func labelled(r *rbacv1.ClusterRole, to string) *rbacv1.ClusterRole {
 	return r
 }
 
-// role makes a cluster role as it is shipped.
 func role(name string, rules ...rbacv1.PolicyRule) *rbacv1.ClusterRole {
 	return &rbacv1.ClusterRole{ObjectMeta: shipped(name), Rules: rules}
 }
 
-// shipped is the metadata that marks what a shard comes with, and brings up to
-// date unless an administrator has switched that off by the annotation.
+// shipped returns the metadata of a built-in object, which shards update unless an administrator has disabled
+// this by the annotation.
 func shipped(name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{
 		Name:        name,
@@ -156,12 +154,10 @@ func shipped(name string) metav1.ObjectMeta {
 	}
 }
 
-// on makes a rule about resources of one API group.
 func on(group string, verbs []string, resources ...string) rbacv1.PolicyRule {
 	return rbacv1.PolicyRule{Verbs: verbs, APIGroups: []string{group}, Resources: resources}
 }
 
-// urls makes a rule about paths.
 func urls(verb string, paths ...string) rbacv1.PolicyRule {
 	return rbacv1.PolicyRule{Verbs: []string{verb}, NonResourceURLs: paths}
 }

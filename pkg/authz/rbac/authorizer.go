@@ -19,29 +19,28 @@ import (
 	"github.com/shardplane/shardplane/pkg/request/identity"
 )
 
-// errNotSynced is the answer as long as not all rules are known.
+// errNotSynced is returned until all rules have been read.
 var errNotSynced = fmt.Errorf("%w: the roles and bindings of this server have not been read, try again", client.ErrIncomplete)
 
-// Config is what an Authorizer decides by.
+// Config configures New.
 type Config struct {
-	// Index has the roles and bindings of all logical clusters of the server.
+	// Index contains the roles and bindings of all logical clusters of the server.
 	Index *Index
-	// Global has replicas of those of other servers, for logical clusters that
-	// are there; optional. The system's rules are never taken from it: they are
-	// each server's own.
+	// Global contains replicas from other servers, for logical clusters on them; may be nil. System rules are
+	// never read from it, because each server has its own.
 	Global *Shards
-	// Local reports whether the server holds a logical cluster: about those it asks
-	// no replica, which may be left over from another server. Nil: none.
+	// Local reports whether the server has a logical cluster, for which replicas are ignored, because they
+	// may be left over from another server; nil means none.
 	Local func(name logicalcluster.Name) bool
-	// System is the logical cluster whose bindings apply, and whose cluster
-	// roles can be bound, in all of them.
+	// System is the logical cluster whose bindings apply, and whose cluster roles can be bound, in all
+	// logical clusters.
 	System logicalcluster.Name
-	// HasSynced reports whether Index is complete; nil: it is.
+	// HasSynced reports whether Index is complete; nil means true.
 	HasSynced func() bool
 }
 
-// Authorizer decides by roles and bindings in the logical cluster of a context.
-// It allows or has no opinion.
+// Authorizer authorizes by the roles and bindings of the logical cluster of a context. It allows or has no
+// opinion.
 type Authorizer struct {
 	Config
 }
@@ -97,8 +96,8 @@ func (z *Authorizer) EvaluateConditions(context.Context, authorizer.ConditionsAw
 	return authorizer.DecisionDeny, "", authorizer.ErrorConditionEvaluationNotSupported
 }
 
-// RulesFor implements authorizer.RuleResolver. Its answer is complete unless there are too
-// many rules, which the error says. Paths are sorted: clients compare them.
+// RulesFor implements authorizer.RuleResolver. The result is complete unless there are too many rules, which
+// the error reports. Paths are sorted because clients compare them.
 func (z *Authorizer) RulesFor(ctx context.Context, u user.Info, namespace string) ([]authorizer.ResourceRuleInfo, []authorizer.NonResourceRuleInfo, bool, error) {
 	rules, err := z.RulesOf(ctx, u, namespace)
 	var resources []authorizer.ResourceRuleInfo
@@ -120,9 +119,8 @@ func (z *Authorizer) RulesFor(ctx context.Context, u user.Info, namespace string
 	return resources, paths, errors.Is(err, errManyRules), err
 }
 
-// RulesOf returns the rules that u has in the namespace, those that apply
-// everywhere included, along with an error for the roles that do not exist, and for
-// rules that are left out since there are too many.
+// RulesOf returns the rules of u in the namespace, including those for all namespaces. The error lists roles
+// that do not exist, and reports if rules were omitted because there are too many.
 func (z *Authorizer) RulesOf(ctx context.Context, u user.Info, namespace string) ([]rbacv1.PolicyRule, error) {
 	name, err := z.enter(ctx)
 	if err != nil {
@@ -146,7 +144,7 @@ func (z *Authorizer) RulesOf(ctx context.Context, u user.Info, namespace string)
 	return rules.list, failure.aggregate()
 }
 
-// failures are the errors of bindings whose roles do not exist.
+// failures collects the errors of bindings whose roles do not exist.
 type failures struct {
 	n     int
 	first []error
@@ -158,7 +156,6 @@ func (f *failures) add(err error) {
 	}
 }
 
-// aggregate returns one error, nil where there are none.
 func (f *failures) aggregate() error {
 	if f.n > maxFailures {
 		return utilerrors.NewAggregate(append(f.first, fmt.Errorf("and %d more", f.n-maxFailures)))
@@ -166,8 +163,8 @@ func (f *failures) aggregate() error {
 	return utilerrors.NewAggregate(f.first)
 }
 
-// RulesIn returns the rules of the role that a binding in the namespace refers
-// to, or a NotFound error, or a Forbidden one where they are too many.
+// RulesIn returns the rules of the role that a binding in the namespace refers to. It returns a NotFound
+// error, or a Forbidden error if there are too many rules.
 func (z *Authorizer) RulesIn(ctx context.Context, ref rbacv1.RoleRef, namespace string) ([]rbacv1.PolicyRule, error) {
 	name, err := z.enter(ctx)
 	if err != nil {
@@ -176,20 +173,17 @@ func (z *Authorizer) RulesIn(ctx context.Context, ref rbacv1.RoleRef, namespace 
 	return z.Index.rulesIn(ctx, name, z.System, ref, namespace)
 }
 
-// Wrote makes the next decisions in a logical cluster wait, not for long, until
-// the index has seen what was just written there.
+// Wrote makes decisions in a logical cluster wait briefly until the index has seen a write.
 func (z *Authorizer) Wrote(name logicalcluster.Name, resource, resourceVersion string) {
 	z.Index.fresh.wrote(name, resource, resourceVersion, time.Now())
 }
 
-// Knows reports whether decisions in the logical cluster wait for nothing that
-// Wrote was told of.
+// CaughtUp reports whether decisions in the logical cluster need not wait for writes.
 func (z *Authorizer) CaughtUp(name logicalcluster.Name) bool {
 	return !z.Index.fresh.pendingIn(name, time.Now())
 }
 
-// enter returns the logical cluster of ctx when the index is fit to decide in
-// it.
+// enter returns the logical cluster of ctx after the index has caught up.
 func (z *Authorizer) enter(ctx context.Context) (logicalcluster.Name, error) {
 	if z.HasSynced != nil && !z.HasSynced() {
 		return "", errNotSynced
@@ -205,8 +199,7 @@ func (z *Authorizer) enter(ctx context.Context) (logicalcluster.Name, error) {
 	return name, nil
 }
 
-// visit visits the index, and the replicas unless f ended it. It fails when ctx
-// ends first.
+// visit visits the index, and the replicas unless f has stopped. It fails if ctx ends.
 func (z *Authorizer) visit(ctx context.Context, name logicalcluster.Name, identities []user.Info, namespace string, f visitor) error {
 	more, err := z.Index.visit(ctx, name, z.System, identities, namespace, f)
 	if !more || z.Global == nil || z.Local != nil && z.Local(name) {
@@ -215,7 +208,7 @@ func (z *Authorizer) visit(ctx context.Context, name logicalcluster.Name, identi
 	return z.Global.visit(ctx, name, z.Index, z.System, identities, namespace, f)
 }
 
-// describe returns the binding as text, for the audit log.
+// describe describes the binding for the audit log.
 func (b *binding) describe(subject subjectKey) string {
 	kind := "User"
 	if subject.kind == kindGroup {

@@ -15,9 +15,9 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// BenchmarkAuthorize measures a decision among n logical clusters, each with an
-// owner, ten users with a role in a namespace and one group with a cluster role
-// of the system: for who owns, for who has a role, and for who has nothing.
+// BenchmarkAuthorize measures a decision with n logical clusters, each with an owner, ten users with a role
+// in a namespace, and one group with a cluster role of the system: for an owner, a user with a role, and a
+// user without.
 func BenchmarkAuthorize(b *testing.B) {
 	for _, n := range []int{1, 100, 10_000} {
 		f := rbac.NewFeed()
@@ -88,8 +88,8 @@ func fill(f rbac.Feed, clusters int) {
 	}
 }
 
-// BenchmarkBindings measures the write of one of n bindings that name one user, and a decision
-// about that user, who has nothing by them.
+// BenchmarkBindings measures writing one of n bindings of one user, and a decision about the user, whose
+// roles have no rules.
 func BenchmarkBindings(b *testing.B) {
 	for _, n := range []int{100, 1000, 100_000} {
 		f := rbac.NewFeed()

@@ -7,24 +7,24 @@ import (
 )
 
 const (
-	// maxRules and maxRulesBytes bound what is collected of the rules of one user, or of one
-	// role, which a tenant can write without end. Decisions collect nothing.
+	// maxRules and maxRulesBytes limit the rules that are collected for a user or role, because the number of
+	// rules is not limited. Decisions do not collect rules.
 	maxRules      = 10_000
 	maxRulesBytes = 4 << 20
 )
 
-// errManyRules says that rules were left out.
-var errManyRules = fmt.Errorf("there are more than %d rules, or more than %d MiB: those that are left out allow things as well", maxRules, maxRulesBytes>>20)
+// errManyRules reports that rules were omitted.
+var errManyRules = fmt.Errorf("there are more than %d rules, or more than %d MiB: further rules are omitted", maxRules, maxRulesBytes>>20)
 
-// collected are rules up to the bounds.
+// collected contains rules up to the limits.
 type collected struct {
 	list  []rbacv1.PolicyRule
 	bytes int
-	// left is set where there are more.
+	// left is true if rules were omitted.
 	left bool
 }
 
-// add adds a rule, and reports whether there was room.
+// add adds a rule, and returns false if a limit is reached.
 func (c *collected) add(rule *rbacv1.PolicyRule) bool {
 	size := sizeOf(rule)
 	if len(c.list) == maxRules || c.bytes+size > maxRulesBytes {
@@ -36,7 +36,7 @@ func (c *collected) add(rule *rbacv1.PolicyRule) bool {
 	return true
 }
 
-// sizeOf returns about how many bytes a rule has in an answer.
+// sizeOf returns the approximate size of a rule in a response.
 func sizeOf(rule *rbacv1.PolicyRule) int {
 	size := 0
 	for _, list := range [][]string{rule.Verbs, rule.APIGroups, rule.Resources, rule.ResourceNames, rule.NonResourceURLs} {

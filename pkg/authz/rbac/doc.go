@@ -1,17 +1,17 @@
-// Package rbac decides by roles and bindings, in each logical cluster by its
-// own and in all of them by those of the system's logical cluster.
+// Package rbac authorizes by the roles and bindings of each logical cluster, and by those of the system's
+// logical cluster, which apply in all.
 //
 //	informers of roles and bindings, wildcard
 //	        │ events
 //	        ▼
 //	     Index ── per logical cluster: bindings by subject and namespace, roles by name
 //	        ▲
-//	        │ look-ups, no lists
-//	     Authorizer ── Authorize, RulesFor (for reviews), RulesOf and RulesIn (for who writes roles)
+//	        │ lookups, no lists
+//	     Authorizer ── Authorize, RulesFor (for reviews), RulesOf and RulesIn (for escalation checks)
 //	        ▲
-//	        │ waits a moment for
-//	     freshness ── what was written here and has not arrived in the Index yet
+//	        │ waits briefly for
+//	     freshness ── local writes that have not arrived in the Index yet
 //
-// The cost of a decision depends on the bindings of the user in the one logical
-// cluster, not on how many logical clusters there are.
+// The cost of a decision depends on the bindings of the user in one logical cluster, and not on the number of
+// logical clusters.
 package rbac

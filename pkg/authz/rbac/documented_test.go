@@ -12,7 +12,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// question is a request, and whether it is allowed.
 type question struct {
 	who       user.DefaultInfo
 	verb      string
@@ -25,8 +24,8 @@ type question struct {
 	allowed   bool
 }
 
-// documented are the examples and statements of Kubernetes' page on RBAC, one
-// after the other. What one rule allows is in allowsTable.
+// documented are the examples and statements of Kubernetes' documentation of RBAC in their order. allowsTable
+// contains those about single rules.
 func documented() []struct {
 	name  string
 	feed  func(f rbac.Feed)
@@ -147,7 +146,6 @@ func documented() []struct {
 	}
 }
 
-// TestDocumented holds what Kubernetes documents about roles and bindings.
 func TestDocumented(t *testing.T) {
 	for _, tc := range documented() {
 		t.Run(tc.name, func(t *testing.T) {

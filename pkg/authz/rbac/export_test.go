@@ -10,7 +10,7 @@ type Feed struct{ index *Index }
 
 func NewFeed() Feed { return Feed{NewIndex()} }
 
-// FeedOf fills what shards have of one of them.
+// FeedOf fills the index of a shard.
 func FeedOf(shards *Shards, name string) Feed { return Feed{shards.of(name)} }
 
 func (f Feed) SetRole(obj *rbacv1.Role)               { f.index.setRole(obj, &role{rules: distinct(obj.Rules)}) }
@@ -29,10 +29,10 @@ func (f Feed) SetClusterRoleBinding(obj *rbacv1.ClusterRoleBinding) {
 
 func (f Feed) RemoveClusterRoleBinding(obj *rbacv1.ClusterRoleBinding) { f.index.removeBinding(obj) }
 
-// Index returns what the feed fills.
+// Index returns the index of the feed.
 func (f Feed) Index() *Index { return f.index }
 
-// Clusters is how many logical clusters the index knows.
+// Clusters returns the number of logical clusters in the index.
 func (f Feed) Clusters() int { return len(f.index.clusters) }
 
 func (f Feed) Authorizer(system logicalcluster.Name) *Authorizer {

@@ -10,14 +10,12 @@ import (
 	"github.com/kcp-dev/logicalcluster/v3"
 )
 
-// freshnessTimeout is how long after a write decisions wait for it at most.
+// freshnessTimeout is the maximum time that decisions wait after a write.
 const freshnessTimeout = 10 * time.Second
 
-// maxPending bounds the writes that are waited for; with more under way
-// decisions do not wait for the oldest.
+// maxPending limits the logical clusters with pending writes. Decisions do not wait for writes beyond it.
 const maxPending = 4096
 
-// resourceIndex numbers the four resources.
 type resourceIndex int
 
 const (
@@ -35,31 +33,29 @@ var resourceIndices = map[string]resourceIndex{
 	"clusterrolebindings": resourceClusterRoleBindings,
 }
 
-// freshness makes decisions wait for what this server has written, and told
-// the writer, but not seen in its informers yet. A wildcard informer sees the
-// writes of all logical clusters in order, so it has seen a write once it has
-// seen any of the same resource with its resourceVersion or a later one.
+// freshness makes decisions wait for writes that this server has acknowledged, but that its informers have
+// not seen yet. A wildcard informer sees the writes of all logical clusters in order, so it has seen a write
+// if it has seen any object of the same resource with the same or a higher resourceVersion.
 type freshness struct {
 	seen [resourceCount]atomic.Uint64
-	// count is len(pending): zero, which it nearly always is, costs one load.
+	// count is len(pending). It is almost always zero, which costs one atomic load.
 	count atomic.Int64
 
 	mu      sync.Mutex
 	pending map[logicalcluster.Name]*pendingWrites
-	// changed, if somebody waits, is closed when seen changes.
+	// changed is closed when seen changes; nil if there are no waiters.
 	changed chan struct{}
 }
 
-// versions are resourceVersions of the four resources.
 type versions [resourceCount]uint64
 
-// pendingWrites are the last writes in a logical cluster.
+// pendingWrites are the latest writes in a logical cluster.
 type pendingWrites struct {
 	need  versions
 	until time.Time
 }
 
-// wrote notes a write that the informers have to see.
+// wrote records a write that the informers have to see.
 func (f *freshness) wrote(name logicalcluster.Name, resource, resourceVersion string, now time.Time) {
 	index, ok := resourceIndices[resource]
 	version, err := strconv.ParseUint(resourceVersion, 10, 64)
@@ -94,7 +90,7 @@ func (f *freshness) wrote(name logicalcluster.Name, resource, resourceVersion st
 	writes.until = now.Add(freshnessTimeout)
 }
 
-// saw notes what an informer has seen, after the index has it.
+// saw records a version that an informer has seen and the index contains.
 func (f *freshness) saw(index resourceIndex, version uint64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -122,15 +118,14 @@ func (f *freshness) reached(need versions) bool {
 	return true
 }
 
-// forget ends the wait for the writes in a logical cluster. The caller holds
-// the lock.
+// forget ends the wait for writes in a logical cluster. The lock must be held.
 func (f *freshness) forget(name logicalcluster.Name) {
 	delete(f.pending, name)
 	f.count.Add(-1)
 }
 
-// pendingIn reports whether the informers have yet to see a write in a logical
-// cluster that is worth waiting for.
+// pendingIn reports whether the informers have not seen a write in a logical cluster yet, and its timeout has
+// not expired.
 func (f *freshness) pendingIn(name logicalcluster.Name, now time.Time) bool {
 	if f.count.Load() == 0 {
 		return false
@@ -141,8 +136,8 @@ func (f *freshness) pendingIn(name logicalcluster.Name, now time.Time) bool {
 	return writes != nil && now.Before(writes.until)
 }
 
-// wait returns when the informers have seen what was written in a logical
-// cluster until now, or when waiting any longer would do more harm than good.
+// wait returns when the informers have seen the current pending writes in a logical cluster, or after the
+// timeout.
 func (f *freshness) wait(ctx context.Context, name logicalcluster.Name) {
 	if f.count.Load() == 0 {
 		return
@@ -153,9 +148,9 @@ func (f *freshness) wait(ctx context.Context, name logicalcluster.Name) {
 		f.mu.Unlock()
 		return
 	}
-	need, left := writes.need, time.Until(writes.until)
+	need, remaining := writes.need, time.Until(writes.until)
 	f.mu.Unlock()
-	timer := time.NewTimer(left)
+	timer := time.NewTimer(remaining)
 	defer timer.Stop()
 	for {
 		f.mu.Lock()

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// waiting starts a wait and returns what is closed when it ends.
+// waiting starts a wait and returns a channel that is closed at its end.
 func waiting(ctx context.Context, f *freshness, name logicalcluster.Name) <-chan struct{} {
 	done := make(chan struct{})
 	go func() {
@@ -39,12 +39,12 @@ func requireEnds(t *testing.T, done <-chan struct{}) {
 	}
 }
 
-// later is when a test writes, so that freshnessTimeout does not end meanwhile.
+// later is the time of a write, such that freshnessTimeout does not expire meanwhile.
 func later() time.Time { return time.Now().Add(time.Hour) }
 
 func TestFreshness(t *testing.T) {
 	f := &freshness{}
-	f.wait(t.Context(), "a") // nothing was written
+	f.wait(t.Context(), "a") // no writes
 
 	f.wrote("a", "rolebindings", "10", later())
 	a, b := waiting(t.Context(), f, "a"), waiting(t.Context(), f, "b")
@@ -53,7 +53,7 @@ func TestFreshness(t *testing.T) {
 	f.saw(resourceRoles, 11)
 	f.saw(resourceRoleBindings, 9)
 	requireWaits(t, a)
-	f.wrote("a", "roles", "12", later()) // not what the first waits for
+	f.wrote("a", "roles", "12", later()) // not the write that the first one waits for
 	f.saw(resourceRoleBindings, 10)
 	requireEnds(t, a)
 	a = waiting(t.Context(), f, "a")
@@ -62,7 +62,7 @@ func TestFreshness(t *testing.T) {
 	requireEnds(t, a)
 	require.Zero(t, f.count.Load())
 
-	f.wrote("a", "roles", "15", later()) // seen before it was told
+	f.wrote("a", "roles", "15", later()) // seen before it was recorded
 	require.Zero(t, f.count.Load())
 	f.wrote("a", "pods", "100", later())
 	f.wrote("a", "roles", "nonsense", later())

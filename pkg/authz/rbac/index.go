@@ -16,8 +16,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/replicas"
 )
 
-// Informers are those of the four resources, of all logical clusters. Cluster
-// roles and their bindings are what shards share.
+// Informers of all logical clusters. Shards replicate cluster roles and their bindings.
 type Informers struct {
 	Roles               *client.Informer[*rbacv1.Role]
 	RoleBindings        *client.Informer[*rbacv1.RoleBinding]
@@ -25,18 +24,17 @@ type Informers struct {
 	ClusterRoleBindings *replicas.Dual[*rbacv1.ClusterRoleBinding]
 }
 
-// HasSynced reports whether all of the shard itself is known.
+// HasSynced reports whether the objects of this shard have been read.
 func (i Informers) HasSynced() bool {
 	return i.Roles.HasSynced() && i.RoleBindings.HasSynced() && i.ClusterRoles.HasSynced() && i.ClusterRoleBindings.HasSynced()
 }
 
-// Index holds the roles and bindings of all logical clusters so that those of
-// one user are found at once. It is safe for concurrent use.
+// Index indexes the roles and bindings of all logical clusters by subject. It is safe for concurrent use.
 type Index struct {
-	// writing lets one writer at a time add and release logical clusters.
+	// writing serializes writers.
 	writing sync.Mutex
-	// mu guards the map, for moments only. Each logical cluster has a lock of its
-	// own, so that a large one, whose decisions take longer, is in nobody's way.
+	// mu guards the map and is held briefly. Each logical cluster has its own lock, so that a large one does
+	// not delay others.
 	mu       sync.RWMutex
 	clusters map[logicalcluster.Name]*cluster
 
@@ -46,26 +44,26 @@ type Index struct {
 // NewIndex returns an empty index.
 func NewIndex() *Index { return &Index{clusters: map[logicalcluster.Name]*cluster{}} }
 
-// cluster is what the index has of one logical cluster.
+// cluster contains the roles and bindings of one logical cluster.
 type cluster struct {
-	// mu is held by readers for few look-ups at a time: see pause.
+	// Readers hold mu for a few lookups at a time; see pause.
 	mu sync.RWMutex
-	// version counts the changes.
+	// version is incremented by each change.
 	version uint64
-	// roles are by namespace and name; cluster roles have no namespace.
+	// roles are keyed by namespace and name; cluster roles have no namespace.
 	roles map[objectKey]*role
-	// labelled are the cluster roles with labels, which may be aggregated.
+	// labelled are the cluster roles with labels, which can be aggregated.
 	labelled list[*role]
-	// bindings are what subjects holds, by their own names.
+	// bindings are keyed by name, and subjects by subject.
 	bindings small[objectKey, *binding]
 	subjects small[subjectKey, list[*binding]]
-	// busy holds who looks at many rules; see manyValues.
+	// busy is a semaphore for visits of many rules; see manyValues.
 	busy chan struct{}
 }
 
 type objectKey struct{ namespace, name string }
 
-// subjectKey is a subject in a namespace, or everywhere where that is empty.
+// subjectKey is a subject in a namespace, or in all namespaces if namespace is empty.
 type subjectKey struct {
 	kind      subjectKind
 	name      string
@@ -79,18 +77,17 @@ const (
 	kindGroup
 )
 
-// role is a role or cluster role. It does not change: another takes its place.
+// role is an immutable role or cluster role.
 type role struct {
 	listed
 
 	rules  []rbacv1.PolicyRule
 	labels labels.Set
-	// aggregates select the cluster roles whose rules it has too.
+	// aggregates select the cluster roles that the role aggregates.
 	aggregates []labels.Selector
 }
 
-// binding is a binding with its subjects as they are looked up, each once. It does
-// not change: another takes its place.
+// binding is an immutable binding with distinct subjects.
 type binding struct {
 	listed
 	objectKey
@@ -98,15 +95,14 @@ type binding struct {
 	subjects []subjectKey
 }
 
-// get returns what the index has of a logical cluster; nil is nothing.
+// get returns the content of a logical cluster, or nil.
 func (i *Index) get(name logicalcluster.Name) *cluster {
 	i.mu.RLock()
 	defer i.mu.RUnlock()
 	return i.clusters[name]
 }
 
-// change calls f to change what the index has of a logical cluster, and forgets
-// it when nothing is left.
+// change calls f to change the content of a logical cluster, and removes it from the index if it is empty.
 func (i *Index) change(name logicalcluster.Name, f func(c *cluster)) {
 	i.writing.Lock()
 	defer i.writing.Unlock()
@@ -152,7 +148,7 @@ func (i *Index) removeRole(obj metav1.Object) {
 	})
 }
 
-// unlabel removes a role that is replaced or deleted from those with labels.
+// unlabel removes a replaced or deleted role from the roles with labels.
 func (c *cluster) unlabel(key objectKey) {
 	if old := c.roles[key]; old != nil && len(old.labels) > 0 {
 		old.gone.Store(c.version)
@@ -185,7 +181,7 @@ func (i *Index) removeBinding(obj metav1.Object) {
 	i.change(logicalcluster.From(obj), func(c *cluster) { c.unbind(keyOf(obj)) })
 }
 
-// unbind removes a binding from under all of its subjects.
+// unbind removes a binding from all of its subjects.
 func (c *cluster) unbind(key objectKey) {
 	old := c.bindings.get(key)
 	if old == nil {
@@ -203,7 +199,7 @@ func (c *cluster) unbind(key objectKey) {
 	}
 }
 
-// subjectOf returns how a subject of a binding in a namespace is looked up.
+// subjectOf returns the key of a subject of a binding in a namespace.
 func subjectOf(subject rbacv1.Subject, namespace string) (subjectKey, bool) {
 	switch subject.Kind {
 	case rbacv1.UserKind:
@@ -223,8 +219,7 @@ func subjectOf(subject rbacv1.Subject, namespace string) (subjectKey, bool) {
 
 func keyOf(obj metav1.Object) objectKey { return objectKey{obj.GetNamespace(), obj.GetName()} }
 
-// Follow keeps the index like the informers of the shard itself. It is called
-// once, before they run.
+// Follow updates the index from the informers of this shard. It must be called once, before they run.
 func (i *Index) Follow(informers Informers) {
 	follow(informers.Roles, &i.fresh, resourceRoles,
 		func(obj *rbacv1.Role) { i.setRole(obj, &role{rules: distinct(obj.Rules)}) },
@@ -253,14 +248,13 @@ func follow[T client.Object](informer *client.Informer[T], fresh *freshness, res
 	})
 }
 
-// distinct returns the rules without those that stand there again: each decision
-// looks at all of a role.
+// distinct removes duplicate rules, because each decision checks all rules of a role.
 func distinct(rules []rbacv1.PolicyRule) []rbacv1.PolicyRule {
-	if len(rules) < 2 { //nolint:mnd // of one there is no other
+	if len(rules) < 2 { //nolint:mnd // a single rule has no duplicates
 		return rules
 	}
 	known := make(map[string]struct{}, len(rules))
-	left := make([]rbacv1.PolicyRule, 0, len(rules))
+	unique := make([]rbacv1.PolicyRule, 0, len(rules))
 	var text strings.Builder
 	for _, rule := range rules {
 		text.Reset()
@@ -273,13 +267,13 @@ func distinct(rules []rbacv1.PolicyRule) []rbacv1.PolicyRule {
 		key := text.String()
 		if _, again := known[key]; !again {
 			known[key] = struct{}{}
-			left = append(left, rule)
+			unique = append(unique, rule)
 		}
 	}
-	if len(left) == len(rules) {
+	if len(unique) == len(rules) {
 		return rules
 	}
-	return slices.Clip(left)
+	return slices.Clip(unique)
 }
 
 func newClusterRole(obj *rbacv1.ClusterRole) *role {

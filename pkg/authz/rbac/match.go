@@ -21,7 +21,6 @@ func Allows(a authorizer.Attributes, rule *rbacv1.PolicyRule) bool {
 		(len(rule.ResourceNames) == 0 || slices.Contains(rule.ResourceNames, a.GetName()))
 }
 
-// contains reports whether values hold all or value.
 func contains(values []string, all, value string) bool {
 	for _, v := range values {
 		if v == all || v == value {
@@ -31,8 +30,8 @@ func contains(values []string, all, value string) bool {
 	return false
 }
 
-// resourceMatches compares a pattern, "*", "resource", "resource/subresource"
-// or "*/subresource", with a resource.
+// resourceMatches matches a resource with a pattern: "*", "resource", "resource/subresource" or
+// "*/subresource".
 func resourceMatches(pattern, resource, subresource string) bool {
 	if pattern == rbacv1.ResourceAll {
 		return true
@@ -44,7 +43,7 @@ func resourceMatches(pattern, resource, subresource string) bool {
 	return found && suffix == subresource && (prefix == resource || prefix == "*")
 }
 
-// pathMatches compares a path with a pattern that may end in "*".
+// pathMatches matches a path with a pattern that may end in "*".
 func pathMatches(pattern, path string) bool {
 	if pattern == rbacv1.NonResourceAll || pattern == path {
 		return true

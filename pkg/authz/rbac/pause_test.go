@@ -20,7 +20,7 @@ func inHog(name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Namespace: "default", Name: name, Annotations: map[string]string{logicalcluster.AnnotationKey: "hog"}}
 }
 
-// bind binds jane, and others, to a role of their own in a namespace.
+// bind binds jane and others to their own role in a namespace.
 func bind(f Feed, n int, others ...rbacv1.Subject) *rbacv1.RoleBinding {
 	b := &rbacv1.RoleBinding{
 		ObjectMeta: inHog(fmt.Sprint("b", n)), RoleRef: rbacv1.RoleRef{Kind: "Role", Name: fmt.Sprint("r", n)},
@@ -34,8 +34,7 @@ func grantTo(f Feed, n int) {
 	f.SetRole(&rbacv1.Role{ObjectMeta: inHog(fmt.Sprint("r", n)), Rules: []rbacv1.PolicyRule{{Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{fmt.Sprint("x", n)}}}})
 }
 
-// visitHog calls each with the resources of the rules of jane in a namespace, "" for a role that
-// does not exist.
+// visitHog calls each with the resources of the rules of jane in a namespace, or "" if a role does not exist.
 func visitHog(ctx context.Context, f Feed, each func(resource string)) error {
 	_, err := f.index.visit(ctx, "hog", "system:admin", []user.Info{jane}, "default", func(_ *binding, _ subjectKey, rule *rbacv1.PolicyRule, _ error) bool {
 		if rule == nil {
@@ -48,9 +47,9 @@ func visitHog(ctx context.Context, f Feed, each func(resource string)) error {
 	return err
 }
 
-// TestManyBindingsGiveWay writes in the middle of a visit of many bindings, which holds no lock
-// then, and has looked at no more than pause before: what it has not come to is as written. Bindings are as they were for it, also those that
-// are replaced, and those that have gone are left behind.
+// TestManyBindingsGiveWay writes during a visit of many bindings. At that time the visit holds no lock, and
+// has looked up at most pause bindings. Later lookups see the write. A visit sees bindings as they were, also
+// replaced ones, but not removed ones.
 func TestManyBindingsGiveWay(t *testing.T) {
 	f := NewFeed()
 	const last = 4 * pause
@@ -80,8 +79,8 @@ func TestManyBindingsGiveWay(t *testing.T) {
 	require.Equal(t, map[string]int{"": pause, fmt.Sprint("x", last-1): 1, fmt.Sprint("x", last): 1}, seen)
 }
 
-// TestManyBindingsCount holds that bindings are counted like rules: a visit of many ends with
-// its request, before it has come to all, and only one at a time is under way in a logical cluster.
+// TestManyBindingsCount checks that bindings count like rules: a visit of many ends with its request, and
+// only one runs at a time in a logical cluster.
 func TestManyBindingsCount(t *testing.T) {
 	const many = 2 * manyValues / lookUp
 	f := NewFeed()
@@ -131,8 +130,7 @@ func TestManyBindingsCount(t *testing.T) {
 	})
 }
 
-// TestList holds that of a list at most half is gone, and that it is copied no more often than
-// that takes.
+// TestList checks that at most half of a list are removed elements, and that it is copied accordingly rarely.
 func TestList(t *testing.T) {
 	const many = 1000
 	var l list[*binding]

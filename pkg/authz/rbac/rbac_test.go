@@ -32,14 +32,13 @@ func subject(kind, namespace, name string) rbacv1.Subject {
 	return rbacv1.Subject{Kind: kind, Namespace: namespace, Name: name}
 }
 
-// allowsCase is a rule with what it allows and what not.
 type allowsCase struct {
 	name    string
 	rule    rbacv1.PolicyRule
 	yes, no []authorizer.AttributesRecord
 }
 
-// allowsTable is taken from Kubernetes' documentation.
+// allowsTable is taken from the documentation of Kubernetes.
 func allowsTable() []allowsCase {
 	resource := func(verb, group, resource, subresource, name string) authorizer.AttributesRecord {
 		return authorizer.AttributesRecord{Verb: verb, APIGroup: group, Resource: resource, Subresource: subresource, Name: name, ResourceRequest: true}
@@ -121,7 +120,6 @@ func allowsTable() []allowsCase {
 	}
 }
 
-// TestAllows holds the semantics of a rule as Kubernetes documents them.
 func TestAllows(t *testing.T) {
 	for _, tc := range allowsTable() {
 		t.Run(tc.name, func(t *testing.T) {
@@ -135,8 +133,7 @@ func TestAllows(t *testing.T) {
 	}
 }
 
-// authorizerOfMany has roles of the same names in the logical clusters a and b,
-// and bindings in the system's.
+// authorizerOfMany has roles of the same names in the logical clusters a and b, and bindings in the system's.
 func authorizerOfMany() *rbac.Authorizer {
 	f := rbac.NewFeed()
 	read := rule(list("get"), list(""), list("configmaps"))
@@ -166,7 +163,6 @@ func authorizerOfMany() *rbac.Authorizer {
 	return f.Authorizer(system)
 }
 
-// TestAuthorizer holds who has which rules where.
 func TestAuthorizer(t *testing.T) {
 	z := authorizerOfMany()
 
@@ -228,7 +224,6 @@ func TestAuthorizer(t *testing.T) {
 	require.ErrorIs(t, err, request.ErrWildcard)
 }
 
-// TestRules holds the lists of rules, of users and of roles.
 func TestRules(t *testing.T) {
 	f := rbac.NewFeed()
 	get, list1, path := rule(list("get"), list(""), list("pods"), "a"), rule(list("list"), list(""), list("pods")), rbacv1.PolicyRule{Verbs: list("access"), NonResourceURLs: list("/")}
@@ -273,8 +268,7 @@ func TestRules(t *testing.T) {
 	require.ErrorContains(t, err, "unsupported role reference kind")
 }
 
-// TestPathsAreSorted holds that reviews of rules list paths in one order, whatever order
-// roles have them in.
+// TestPathsAreSorted checks that rules reviews list paths in one order.
 func TestPathsAreSorted(t *testing.T) {
 	f := rbac.NewFeed()
 	urls := func(name string, paths ...string) {
@@ -293,9 +287,8 @@ func TestPathsAreSorted(t *testing.T) {
 	require.Equal(t, [][]string{{"/a", "/b", "/z"}, {"/b", "/c"}, {"/y"}}, got)
 }
 
-// TestGlobal holds that replicas of other servers count for logical clusters
-// that are there, not for those that are here, and that nothing of the system is
-// taken from them.
+// TestGlobal checks that replicas of other servers count for their logical clusters, but not for local ones,
+// and that system rules in them are ignored.
 func TestGlobal(t *testing.T) {
 	shards := rbac.NewShards(func(shard string) bool { return shard != "removed" })
 	local, global, second, removed := rbac.NewFeed(), rbac.FeedOf(shards, "other"), rbac.FeedOf(shards, "second"), rbac.FeedOf(shards, "removed")
@@ -312,8 +305,8 @@ func TestGlobal(t *testing.T) {
 	bind(global, "far", "carol", "all")
 	bind(global, system, "eve", "all")
 	bind(global, "near", "mallory", "all")
-	// What two shards have counts until both have taken it back, each with its
-	// own roles; what a shard has that is not registered does not count.
+	// If two shards have the same binding, it counts until both have deleted it, each with its own roles.
+	// Replicas of an unregistered shard do not count.
 	bind(global, "far", "dan", "all")
 	bind(second, "far", "dan", "all")
 	global.RemoveClusterRoleBinding(&rbacv1.ClusterRoleBinding{ObjectMeta: meta("far", "", "dan")})
@@ -341,7 +334,7 @@ func TestGlobal(t *testing.T) {
 	}
 }
 
-// TestChanges holds that the index follows every change and keeps nothing.
+// TestChanges checks that the index follows all changes and becomes empty.
 func TestChanges(t *testing.T) {
 	f := rbac.NewFeed()
 	z := f.Authorizer(system)
@@ -377,8 +370,8 @@ func TestChanges(t *testing.T) {
 	require.Zero(t, f.Clusters())
 }
 
-// TestLocalAggregation holds that what a logical cluster adds to an aggregated
-// role of the system counts there and nowhere else.
+// TestLocalAggregation checks that roles that a logical cluster adds to an aggregated system role count only
+// there.
 func TestLocalAggregation(t *testing.T) {
 	f := rbac.NewFeed()
 	selector := metav1.LabelSelector{MatchLabels: map[string]string{"to-view": "true"}}

@@ -15,17 +15,15 @@ import (
 	"github.com/shardplane/shardplane/pkg/replicas"
 )
 
-// Shards holds the cluster roles and bindings that other shards share. Those of
-// each shard are kept apart: two shards have the same objects while a logical
-// cluster moves, and what one of them takes back the other one may keep.
-// A user may do what any shard that counts lets them do. It is safe for
-// concurrent use.
+// Shards contains the replicated cluster roles and bindings of other shards, separately for each shard. While
+// a logical cluster moves, two shards have the same objects, and one may delete an object that the other
+// still has. A user has the permissions of all shards that count. It is safe for concurrent use.
 type Shards struct {
 	counts func(shard string) bool
 
-	// adding lets one writer at a time add shards.
+	// adding serializes writers.
 	adding sync.Mutex
-	// all is in the order of the names, and is replaced to change it.
+	// all is sorted by name and replaced on changes.
 	all atomic.Pointer[[]shardIndex]
 }
 
@@ -34,16 +32,15 @@ type shardIndex struct {
 	*Index
 }
 
-// NewShards returns Shards that hold nothing. counts reports whether a shard
-// exists: what is left over of others counts for nothing. Nil: all do.
+// NewShards returns empty Shards. counts reports whether a shard exists, because replicas of removed shards
+// must be ignored; nil means true.
 func NewShards(counts func(shard string) bool) *Shards {
 	s := &Shards{counts: counts}
 	s.all.Store(&[]shardIndex{})
 	return s
 }
 
-// Follow keeps s like the informers of what other shards share. It is called
-// once, before the informers run.
+// Follow updates s from the informers of replicas. It must be called once, before they run.
 func (s *Shards) Follow(informers Informers) {
 	followOthers(informers.ClusterRoles,
 		func(shard string, obj *rbacv1.ClusterRole) { s.of(shard).setRole(obj, newClusterRole(obj)) },
@@ -55,8 +52,8 @@ func (s *Shards) Follow(informers Informers) {
 		func(shard string, obj *rbacv1.ClusterRoleBinding) { s.of(shard).removeBinding(obj) })
 }
 
-// followOthers tells of each copy, and not only of the preferred one. One that is being
-// deleted gives no rights to anybody elsewhere any more.
+// followOthers follows all replicas of an object, and not only the preferred one. Objects that are being
+// deleted grant no permissions on other shards.
 func followOthers[T client.Object](dual *replicas.Dual[T], set, remove func(shard string, obj T)) {
 	others := dual.Others()
 	if others == nil {
@@ -76,7 +73,7 @@ func followOthers[T client.Object](dual *replicas.Dual[T], set, remove func(shar
 	})
 }
 
-// of returns the index of a shard, which is made where there is none.
+// of returns the index of a shard, and creates it if necessary.
 func (s *Shards) of(name string) *Index {
 	s.adding.Lock()
 	defer s.adding.Unlock()
@@ -91,8 +88,7 @@ func (s *Shards) of(name string) *Index {
 	return index
 }
 
-// visit is Index.visit for what other shards share. The system's roles, which
-// every shard has, are those of local.
+// visit is like Index.visit for replicas. The system's roles, which all shards have, are those of local.
 func (s *Shards) visit(ctx context.Context, name logicalcluster.Name, local *Index, system logicalcluster.Name, identities []user.Info, namespace string, f visitor) error {
 	if name == system {
 		return nil

@@ -1,10 +1,10 @@
 package rbac
 
-// fewEntries is how many entries lie side by side.
+// fewEntries is the maximum number of entries in the slice.
 const fewEntries = 4
 
-// small is a map of what most logical clusters have little of. A few entries lie side by side, since a
-// map takes up to seven hundred bytes for the first. The zero value is ready to use.
+// small is a map for logical clusters with few entries. Up to fewEntries are in a slice, because a Go map
+// takes up to seven hundred bytes for the first entry. The zero value is ready to use.
 type small[K comparable, V any] struct {
 	few  []entry[K, V]
 	many map[K]V
@@ -17,7 +17,7 @@ type entry[K comparable, V any] struct {
 
 func (s *small[K, V]) len() int { return len(s.few) + len(s.many) }
 
-// find returns where an entry is among the few, or -1.
+// find returns the index in few, or -1.
 func (s *small[K, V]) find(key K) int {
 	for i := range s.few {
 		if s.few[i].key == key {
@@ -27,7 +27,7 @@ func (s *small[K, V]) find(key K) int {
 	return -1
 }
 
-// get returns the zero value where there is nothing.
+// get returns the zero value if there is no entry.
 func (s *small[K, V]) get(key K) (value V) {
 	if s.many != nil {
 		return s.many[key]

@@ -18,36 +18,32 @@ import (
 )
 
 const (
-	// checkEvery is after how many values of rules, such as verbs and names, a visit
-	// looks whether the request has ended: one rule may have a hundred thousand.
+	// checkEvery is the number of values in rules, e.g. verbs and names, after which a visit checks its context. One rule
+	// may have a hundred thousand values.
 	checkEvery = 4096
-	// manyValues are so many that only one visit at a time may look at more in a
-	// logical cluster: what its tenant has written takes no more than one core.
+	// manyValues is the number of values after which a visit excludes others in the logical cluster, so that a tenant
+	// occupies at most one core.
 	manyValues = 16384
-	// pause is after how many look-ups of subjects and roles a visit gives way to who
-	// waits for the lock, such as the informer that the index follows.
+	// pause is the number of lookups of subjects and roles after which a visit releases the lock for waiters, e.g. the
+	// informer that updates the index.
 	pause = 256
-	// lookUp is how many values a look-up counts, which takes about as long.
+	// lookUp is the number of values that take as long as a lookup.
 	lookUp = 16
+	// maxFailures is the number of missing roles in an error.
+	maxFailures = 10
 )
 
-// maxFailures is how many of the roles that do not exist answers name.
-const maxFailures = 10
-
-// visitor is called with each rule of a user and the binding and subject that
-// it comes from, or with the error of a binding whose role does not exist. It
-// returns false to end the visit.
+// visitor is called with each rule of a user and its binding and subject, or with an error if the role of a
+// binding does not exist. It returns false to stop the visit.
 type visitor func(b *binding, subject subjectKey, rule *rbacv1.PolicyRule, err error) bool
 
-// visit calls f for the rules that the identities have in a namespace of a
-// logical cluster: those of its own bindings, then those of the system's. An
-// empty namespace means none: bindings in namespaces do not count. It reports
-// whether f has seen all, and fails when ctx ends first.
+// visit calls f for the rules of the identities in a namespace of a logical cluster: those of its own
+// bindings, then those of the system's. If namespace is empty, bindings in namespaces are ignored. It returns
+// whether f has been called for all rules, and an error if ctx ends.
 //
-// Of several bindings of the same role only the first counts. No lock is held while
-// f is called: roles and bindings that the index has do not change. A visit of many
-// bindings gives way to writers in between, sees those of each subject as they were
-// when it came to it, and roles as they are.
+// Of several bindings of the same role only the first is used. No lock is held while f is called, because
+// roles and bindings in the index are immutable. A visit of many bindings releases the lock for writers in
+// between. It uses the bindings of a subject at the time of the lookup, and the current roles.
 func (i *Index) visit(ctx context.Context, name, system logicalcluster.Name, identities []user.Info, namespace string, f visitor) (more bool, err error) {
 	own, ofSystem := i.pair(name, system)
 	found := newGrants(own, ofSystem)
@@ -59,8 +55,8 @@ func (i *Index) visit(ctx context.Context, name, system logicalcluster.Name, ide
 		if name == system {
 			continue
 		}
-		// A service account of this logical cluster is not the one of the same
-		// name of the system's, so only its groups count there.
+		// A service account of this logical cluster differs from that of the same name in the system's, so
+		// only its groups count there.
 		username := u.GetName()
 		if identity.IsServiceAccount(u) {
 			username = ""
@@ -72,8 +68,7 @@ func (i *Index) visit(ctx context.Context, name, system logicalcluster.Name, ide
 	return found.visit(ctx, f)
 }
 
-// pair returns a logical cluster and that of the system, nil where the index has
-// nothing of them.
+// pair returns a logical cluster and that of the system, or nil if they have no content.
 func (i *Index) pair(name, system logicalcluster.Name) (own, ofSystem *cluster) {
 	own = i.get(name)
 	if ofSystem = own; name != system {
@@ -82,8 +77,7 @@ func (i *Index) pair(name, system logicalcluster.Name) (own, ofSystem *cluster) 
 	return own, ofSystem
 }
 
-// rlock locks what there is of two logical clusters, which may be the same, for
-// reading.
+// rlock locks two logical clusters, which may be nil or the same, for reading.
 func rlock(own, ofSystem *cluster) {
 	if own != nil {
 		own.mu.RLock()
@@ -106,33 +100,33 @@ func runlock(own, ofSystem *cluster) {
 type grant struct {
 	binding *binding
 	subject subjectKey
-	// role is nil where there is none.
+	// role is nil if it does not exist.
 	role *role
-	// added are cluster roles as of a version, of which role has the rules of those
-	// that it aggregates, besides its own.
+	// added are the cluster roles of the logical cluster at a version. If role aggregates one of them, its
+	// rules are added.
 	added   []*role
 	version uint64
 }
 
-// grants are those of one user, each role once, that have not been visited yet. They
-// are looked up with the locks of two logical clusters.
+// grants are the distinct roles of one user that have not been visited yet. They are looked up with the locks
+// of two logical clusters held.
 type grants struct {
 	own, ofSystem *cluster
 
 	list []grant
-	// seen has the roles of list, and of those before, once they are many.
+	// seen contains the roles of list and of previous lists, if there are many.
 	seen map[grantKey]struct{}
-	// lookUps is how many there were since the locks were taken.
+	// lookUps is the number of lookups since the locks were taken.
 	lookUps int
-	// missing is how many roles did not exist.
+	// missing is the number of roles that did not exist.
 	missing int
 	walk    walk
 }
 
 var pool = sync.Pool{New: func() any { return &grants{} }}
 
-// newGrants returns grants without any, with the locks, for one visit, which ends
-// without: each request makes some, which are to be released.
+// newGrants takes the locks and returns empty grants for one visit. They are pooled because each request
+// needs some, and must be released.
 func newGrants(own, ofSystem *cluster) *grants {
 	g := pool.Get().(*grants)
 	g.own, g.ofSystem = own, ofSystem
@@ -143,16 +137,15 @@ func newGrants(own, ofSystem *cluster) *grants {
 
 func (g *grants) release() {
 	g.walk.leave()
-	if g.seen == nil { // the memory of many is not kept
+	if g.seen == nil { // large slices are not pooled
 		clear(g.list)
 		*g = grants{list: g.list[:0]}
 		pool.Put(g)
 	}
 }
 
-// ofUser looks up what a user name and groups have by the bindings of a logical
-// cluster, which may be nil, and visits in between. It returns without the locks
-// where there is no more to do.
+// ofUser looks up the roles of a user name and groups by the bindings of a logical cluster, which may be nil,
+// and visits in between. If it returns false, the locks have been released.
 func (g *grants) ofUser(ctx context.Context, c *cluster, username string, groups []string, namespace string, f visitor) (more bool, err error) {
 	if c == nil || c.bindings.len() == 0 {
 		return true, nil
@@ -191,8 +184,8 @@ func (g *grants) ofSubject(ctx context.Context, c *cluster, subject subjectKey, 
 	}
 }
 
-// lookedUp counts a look-up. After many it gives the locks away, visits, and takes
-// them again if there is more to do.
+// lookedUp counts a lookup. After many lookups, it releases the locks, visits the grants, and takes the locks
+// again if there is more to do.
 func (g *grants) lookedUp(ctx context.Context, f visitor) (more bool, err error) {
 	if g.lookUps++; g.lookUps < pause {
 		return true, nil
@@ -207,23 +200,22 @@ func (g *grants) lookedUp(ctx context.Context, f visitor) (more bool, err error)
 	return true, nil
 }
 
-// grantKey tells grants apart: a role of the system's, bound in a logical cluster,
-// has what that adds to it.
+// grantKey identifies a grant: a role of the system differs from the same role with additions of a logical
+// cluster.
 type grantKey struct {
 	role *role
 	adds bool
-	ref  rbacv1.RoleRef // where there is no role
+	ref  rbacv1.RoleRef // if the role does not exist
 }
 
-// fewGrants is how many grants are looked through for one of the same role.
+// fewGrants is the maximum number of grants that are searched linearly.
 const fewGrants = 8
 
-// add adds the role that a binding of a logical cluster refers to, unless it is there.
-// Cluster roles that it does not have are the system's.
+// add adds the role that a binding of a logical cluster refers to, unless it is there. Cluster roles that the
+// logical cluster does not have are the system's.
 func (g *grants) add(c *cluster, b *binding, subject subjectKey) {
 	added := grant{binding: b, subject: subject, role: c.resolve(g.ofSystem, b.ref, b.namespace)}
-	// A role of the system's is aggregated there; here it has what this logical
-	// cluster adds.
+	// Aggregation of a system role is done in the system; here the logical cluster adds its own roles.
 	if r := added.role; r != nil && len(r.aggregates) > 0 && len(c.labelled.all) > 0 && c.roles[objectKey{name: b.ref.Name}] != r {
 		added.added, added.version = c.labelled.all, c.version
 	}
@@ -232,7 +224,7 @@ func (g *grants) add(c *cluster, b *binding, subject subjectKey) {
 	}
 }
 
-// remember has seen have the roles of list.
+// remember adds the roles of list to seen.
 func (g *grants) remember() {
 	if g.seen != nil {
 		return
@@ -258,7 +250,7 @@ func (g *grants) first(added *grant) bool {
 	if _, known := g.seen[key]; known {
 		return false
 	}
-	// Of roles that do not exist, which cost a tenant nothing, few are named.
+	// Only some roles that do not exist are recorded, because they cost a tenant nothing.
 	if added.role != nil || len(g.seen) < pause {
 		g.seen[key] = struct{}{}
 	}
@@ -272,8 +264,7 @@ func (g *grant) key() grantKey {
 	return grantKey{role: g.role, adds: g.added != nil}
 }
 
-// visit gives the locks away, and calls f for each rule, until it returns false or ctx
-// ends.
+// visit releases the locks, and calls f for each rule until it returns false or ctx ends.
 func (g *grants) visit(ctx context.Context, f visitor) (more bool, err error) {
 	runlock(g.own, g.ofSystem)
 	w := &g.walk
@@ -310,11 +301,11 @@ func (g *grants) visit(ctx context.Context, f visitor) (more bool, err error) {
 	return true, nil
 }
 
-// walk counts what a visit looks at.
+// walk counts the values of a visit.
 type walk struct {
 	cluster *cluster
 	looked  int
-	// check is how many have been looked at when ctx is looked at next.
+	// check is the count at which ctx is checked next.
 	check   int
 	entered bool
 }
@@ -331,13 +322,13 @@ func (w *walk) rules(ctx context.Context, g *grant, r *role, f visitor) (more bo
 	return true, nil
 }
 
-// values returns how much there is of a rule to be compared.
+// values returns the number of values of a rule that are compared.
 func values(rule *rbacv1.PolicyRule) int {
 	return 1 + len(rule.Verbs) + len(rule.APIGroups) + len(rule.Resources) + len(rule.ResourceNames) + len(rule.NonResourceURLs)
 }
 
-// step counts values of rules before they are looked at. It waits for other visits of
-// the logical cluster where these are many, and fails when ctx ends.
+// step counts values before they are visited. If there are many, it waits for other visits of the logical
+// cluster. It fails if ctx ends.
 func (w *walk) step(ctx context.Context, values int) error {
 	w.looked += values
 	if w.looked < w.check {
@@ -357,14 +348,13 @@ func (w *walk) step(ctx context.Context, values int) error {
 	return nil
 }
 
-// leave lets the next visit look at many rules.
+// leave allows the next visit of many rules.
 func (w *walk) leave() {
 	if w.entered {
 		<-w.cluster.busy
 	}
 }
 
-// selects reports whether r aggregates another role.
 func (r *role) selects(other *role) bool {
 	for _, selector := range r.aggregates {
 		if selector.Matches(other.labels) {
@@ -391,10 +381,10 @@ func (c *cluster) resolve(ofSystem *cluster, ref rbacv1.RoleRef, namespace strin
 	return nil
 }
 
-// errNotFound is the error of further ones: no answer names them.
+// errNotFound is used for missing roles beyond maxFailures.
 var errNotFound = errors.New("a role that is bound does not exist")
 
-// notFound is the error of a binding whose role does not exist.
+// notFound returns the error of a binding whose role does not exist.
 func notFound(ref rbacv1.RoleRef) error {
 	switch ref.Kind {
 	case "Role", "ClusterRole":
@@ -404,8 +394,7 @@ func notFound(ref rbacv1.RoleRef) error {
 	}
 }
 
-// rulesIn returns the rules of the role that a binding in a namespace of a
-// logical cluster refers to.
+// rulesIn returns the rules of the role that a binding in a namespace of a logical cluster refers to.
 func (i *Index) rulesIn(ctx context.Context, name, system logicalcluster.Name, ref rbacv1.RoleRef, namespace string) ([]rbacv1.PolicyRule, error) {
 	own, ofSystem := i.pair(name, system)
 	c := own

@@ -19,8 +19,8 @@ import (
 	"github.com/shardplane/shardplane/test/bubble"
 )
 
-// hog is a logical cluster in which jane has so many distinct rules by many bindings
-// to the same roles, which name her many times.
+// hog is a logical cluster in which jane has the given number of distinct rules, by many bindings to the same
+// roles that name her repeatedly.
 func hog(rules int) Feed {
 	f := NewFeed()
 	in := func(name string) metav1.ObjectMeta {
@@ -46,9 +46,8 @@ func hog(rules int) Feed {
 
 var jane = &user.DefaultInfo{Name: "jane"}
 
-// TestEachRuleOnce holds that a decision looks at each rule of a user once, however
-// often bindings and roles repeat themselves, and names few of the roles that do
-// not exist.
+// TestEachRuleOnce checks that a decision evaluates each rule of a user once, however often bindings and
+// roles repeat it, and that few missing roles are named.
 func TestEachRuleOnce(t *testing.T) {
 	const rules = 100
 	z := hog(rules).Authorizer("system:admin")
@@ -72,8 +71,8 @@ func TestEachRuleOnce(t *testing.T) {
 	require.Len(t, in, rules)
 }
 
-// TestManyRulesAreNotCollected holds that nobody collects more rules than the bounds say,
-// however many a tenant has written, that answers say so, and that decisions go on to the last.
+// TestManyRulesAreNotCollected checks the limits of collected rules, that responses report them, and that
+// decisions use all rules.
 func TestManyRulesAreNotCollected(t *testing.T) {
 	const rules = 5 * maxRules
 	many := hog(rules)
@@ -86,7 +85,7 @@ func TestManyRulesAreNotCollected(t *testing.T) {
 	require.Len(t, resources, maxRules)
 	require.True(t, incomplete)
 	require.ErrorContains(t, err, "more than 10000 rules, or more than 4 MiB")
-	// All of them would be 7 MB of slices' headers at least, several times over.
+	// All rules would take at least 7 MB of slice headers, several times.
 	require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(16<<20))
 	_, err = z.RulesIn(ctx, rbacv1.RoleRef{Kind: "ClusterRole", Name: "many"}, "")
 	require.True(t, apierrors.IsForbidden(err), "%v", err)
@@ -96,7 +95,7 @@ func TestManyRulesAreNotCollected(t *testing.T) {
 		require.Equal(t, authorizer.DecisionAllow, decision, "rule %d", n)
 	}
 
-	// Few rules can be as much.
+	// A few rules can be large too.
 	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "many", Annotations: map[string]string{logicalcluster.AnnotationKey: "hog"}}}
 	for n := range 10 {
 		role.Rules = append(role.Rules, rbacv1.PolicyRule{Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{strings.Repeat("r", maxRulesBytes/8), fmt.Sprint("r", n)}})
@@ -107,14 +106,13 @@ func TestManyRulesAreNotCollected(t *testing.T) {
 	require.True(t, incomplete)
 	require.ErrorIs(t, err, errManyRules)
 
-	// What fits is complete.
+	// Rules within the limits are complete.
 	_, _, incomplete, err = hog(maxRules).Authorizer("system:admin").RulesFor(ctx, jane, "")
 	require.False(t, incomplete)
 	require.NotErrorIs(t, err, errManyRules)
 }
 
-// TestVisitEndsWithItsRequest holds that a decision about many rules is given up when
-// the request has ended.
+// TestVisitEndsWithItsRequest checks that a decision with many rules stops at the end of the request.
 func TestVisitEndsWithItsRequest(t *testing.T) {
 	z := hog(2 * manyValues).Authorizer("system:admin")
 	ctx, cancel := context.WithCancel(request.WithClusterName(t.Context(), "hog"))
@@ -132,9 +130,8 @@ func TestVisitEndsWithItsRequest(t *testing.T) {
 	require.Equal(t, authorizer.DecisionAllow, decision)
 }
 
-// TestLongVisits holds that a decision that takes long keeps nobody from changing
-// roles, and that others about many rules of the same logical cluster wait for it,
-// but none about few.
+// TestLongVisits checks that a long decision does not block changes of roles, and that other decisions of the
+// logical cluster with many rules wait for it, but not those with few.
 func TestLongVisits(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		f := hog(2 * manyValues)
@@ -157,7 +154,7 @@ func TestLongVisits(t *testing.T) {
 		}()
 		bubble.Wait()
 
-		// Nobody waits for a lock: this would deadlock.
+		// No lock is held: this would deadlock.
 		f.RemoveClusterRoleBinding(&rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "b1", Annotations: map[string]string{logicalcluster.AnnotationKey: "hog"}}})
 		require.NoError(t, visit(t.Context(), f, func(n int) bool { return n < checkEvery/8 }), "few rules")
 
@@ -177,8 +174,8 @@ func TestLongVisits(t *testing.T) {
 	})
 }
 
-// TestLargeRules holds that one rule with many values is as much to look at as many rules
-// are, and that no more rules are collected than an answer may have.
+// TestLargeRules checks that one rule with many values counts like many rules, and that responses are
+// limited.
 func TestLargeRules(t *testing.T) {
 	f := NewFeed()
 	meta := metav1.ObjectMeta{Name: "large", Annotations: map[string]string{logicalcluster.AnnotationKey: "hog"}}

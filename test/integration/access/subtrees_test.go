@@ -22,10 +22,10 @@ func TestSubtreeLimits(t *testing.T) {
 	e := kit.Shared(t)
 	e.WorkspaceOn("root", "limitless", "shard-1")
 	t.Run("bytes", func(t *testing.T) {
-		testSubtreeLimit(t, e, subtreeLimit{top: "limited", annotation: "max-subtree-bytes", most: `"4Mi"`, says: "may store 4194304 together", text: strings.Repeat("x", 256<<10)})
+		testSubtreeLimit(t, e, subtreeLimit{top: "limited", annotation: "max-subtree-bytes", most: `"4Mi"`, says: "at most 4194304 allowed", text: strings.Repeat("x", 256<<10)})
 	})
 	t.Run("objects", func(t *testing.T) {
-		testSubtreeLimit(t, e, subtreeLimit{top: "counted", annotation: "max-subtree-objects", most: `"100"`, says: "may hold 100 together"})
+		testSubtreeLimit(t, e, subtreeLimit{top: "counted", annotation: "max-subtree-objects", most: `"100"`, says: "at most 100 allowed"})
 	})
 }
 
@@ -64,7 +64,7 @@ func testSubtreeLimit(t *testing.T, e *kit.Env, l subtreeLimit) {
 				return false
 			}
 			require.True(t, apierrors.IsForbidden(err), "%v", err)
-			require.ErrorContains(t, err, "the workspace "+top+" and all below it")
+			require.ErrorContains(t, err, "the workspace "+top+" and all workspaces below it")
 			require.ErrorContains(t, err, l.says)
 			return true
 		})

@@ -216,7 +216,7 @@ func TestWorkspaceAuthenticationSchema(t *testing.T) {
 		{fmt.Sprintf(jwts, `"claimValidationRules":[{"expression":"true","requiredValue":"x"}],`, `{"claim":"sub"}`, ""), "requiredValue can only be specified when claim is specified"},
 		{fmt.Sprintf(jwts, `"claimValidationRules":[{"claim":"hd","requiredValue":"x","message":"y"}],`, `{"claim":"sub"}`, ""), "message can only be specified when expression is specified"},
 		{fmt.Sprintf(jwts, "", `{"claim":"sub"}`, ""), ""}, // no audience, no prefix, and no expression that compiles
-		{`{"jwt":[` + strings.TrimSuffix(strings.Repeat(`{"issuer":{"url":"https://issuer.test"},"claimMappings":{"username":{"claim":"sub"},"groups":{"claim":"g"}}},`, 11), ",") + `]}`, "spec.jwt has 11 entries and may have 10"},
+		{`{"jwt":[` + strings.TrimSuffix(strings.Repeat(`{"issuer":{"url":"https://issuer.test"},"claimMappings":{"username":{"claim":"sub"},"groups":{"claim":"g"}}},`, 11), ",") + `]}`, "spec.jwt has 11 entries, at most 10 allowed"},
 	} {
 		object := kit.Request{Method: http.MethodPost, Path: "/clusters/root" + kit.TenancyPath + "workspaceauthenticationconfigurations?dryRun=All",
 			Body: `{"apiVersion":"tenancy.kcp.io/v1alpha1","kind":"WorkspaceAuthenticationConfiguration","metadata":{"name":"tried"},"spec":` + tc.spec + `}`}

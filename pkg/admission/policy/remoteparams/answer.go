@@ -9,29 +9,29 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// MaxObjects is how many parameters a selector may select.
+// MaxObjects is the number of parameters that a selector may select.
 const MaxObjects = 200
 
-// Find returns the resource of a kind that parameters may be of, or nil.
+// Find returns the resource of a kind that can be used for parameters, or nil.
 type Find func(list *metav1.APIResourceList, kind string) *metav1.APIResource
 
-// ErrTooMany says that a selector selects more.
+// ErrTooMany means that a selector selects more than MaxObjects parameters.
 var ErrTooMany = fmt.Errorf("the selector of the binding selects more than %d parameters: select fewer, or name one", MaxObjects)
 
-// answer is what a shard has said. Nobody changes it.
+// answer is an immutable response of a shard.
 type answer struct {
-	// Resource, if it is about a kind, and whether its objects are in namespaces.
+	// Resource and Namespaced are set in the answer for a kind.
 	Resource   string `json:"resource,omitempty"`
 	Namespaced bool   `json:"namespaced,omitempty"`
-	// Objects, if it is about objects.
+	// Objects are set in the answer for objects.
 	Objects []*unstructured.Unstructured `json:"objects,omitempty"`
-	// Missing is set where there is no such thing.
+	// Missing is true if the object or kind does not exist.
 	Missing bool `json:"missing,omitempty"`
-	// refused is why there are no objects.
+	// refused is the error if the shard returned no objects.
 	refused error
 }
 
-// weight returns about how many bytes of memory an answer takes.
+// weight returns the approximate memory of an answer in bytes.
 func (a *answer) weight() int {
 	if a == nil {
 		return 0
@@ -43,10 +43,10 @@ func (a *answer) weight() int {
 	return weight
 }
 
-// Weigh returns about how many bytes of memory a parameter takes.
+// Weigh returns the approximate memory of a parameter in bytes.
 func Weigh(obj *unstructured.Unstructured) int { return weigh(obj.Object) }
 
-// weigh counts a value, with what Go takes for it in an interface, a slice or a map.
+// weigh includes the overhead of Go for interfaces, slices and maps.
 func weigh(value any) int {
 	const header = 16
 	weight := header
@@ -69,7 +69,6 @@ func weigh(value any) int {
 	return weight
 }
 
-// parseObject makes an answer of an object.
 func parseObject(content []byte) (*answer, error) {
 	obj := &unstructured.Unstructured{}
 	if err := obj.UnmarshalJSON(content); err != nil {
@@ -78,7 +77,6 @@ func parseObject(content []byte) (*answer, error) {
 	return &answer{Objects: []*unstructured.Unstructured{obj}}, nil
 }
 
-// parseList makes an answer of a list.
 func parseList(content []byte) (*answer, error) {
 	list := &unstructured.UnstructuredList{}
 	if err := list.UnmarshalJSON(content); err != nil {
@@ -94,8 +92,7 @@ func parseList(content []byte) (*answer, error) {
 	return found, nil
 }
 
-// parseKind returns what makes an answer of the resources of a group version: which of them
-// a kind is.
+// parseKind returns a function that finds a kind in the resources of a group version.
 func parseKind(kind schema.GroupVersionKind, find Find) func([]byte) (*answer, error) {
 	return func(content []byte) (*answer, error) {
 		list := &metav1.APIResourceList{}

@@ -20,48 +20,47 @@ import (
 )
 
 const (
-	// freshFor is for how long an answer is not asked for again, and maxAge for how long
-	// nobody waits for another one.
+	// freshFor is the time before an answer is read again, and maxAge the time before a request waits for that.
 	freshFor, maxAge = time.Second, 5 * time.Second
-	// readTimeout bounds a read, and retryAfter is when a provider is asked again that
-	// could not be.
+	// readTimeout limits a read, and retryAfter is the delay after a failed read from a provider.
 	readTimeout, retryAfter = 2 * time.Second, time.Second
-	// maxReads is how many reads there are at a time for one provider.
+	// maxReads is the number of concurrent reads from one provider.
 	maxReads = 4
-	// maxProviderBytes is what is kept of one provider, and maxBytes of all: of each the
-	// answer that was used least lately goes first.
+	// maxProviderBytes limits the cached bytes of one provider, and maxBytes of all. The least recently used answers
+	// are evicted.
 	maxProviderBytes, maxBytes = 8 << 20, 64 << 20
-	// unusedFor is how long an answer is kept that nobody uses.
+	// unusedFor is the time after which an unused answer is dropped.
 	unusedFor = 24 * time.Hour
+	// maxRead limits an encoded answer.
+	maxRead = 2 << 20
 )
 
-// ErrUnread is what writes are told when there is no answer, neither now nor from before.
-// Why, the shard's log says: where shards are is nobody else's business.
-var ErrUnread = errors.New("the parameters cannot be read: the shard that has them does not answer, and nothing is known from before: try again later")
+// ErrUnread is returned if there is no answer, neither current nor cached. Only the log of the shard contains the
+// reason, because users must not see addresses of shards.
+var ErrUnread = errors.New("the parameters cannot be read: their shard does not respond, and they are not cached: try again later")
 
-// maxRead is how long an answer may be, before it is decoded.
-const maxRead = 2 << 20
+var (
+	errTooLarge = fmt.Errorf("the parameters are larger than %d MiB: make them smaller, or select fewer", maxRead>>20)
+	errRefused  = errors.New("the parameters cannot be read: their shard rejects the request")
+)
 
-var errTooLarge = fmt.Errorf("the parameters are larger than %d MiB, and no more are read at a time: make them smaller, or select fewer", maxRead>>20)
-
-// Place is where a policy is, and so its parameters.
+// Location is the shard and logical cluster of a policy and its parameters.
 type Location struct {
 	Shard   string
 	Cluster logicalcluster.Name
 }
 
-// Read returns what a shard answers to a GET in a logical cluster, as JSON. What it says in
-// place of that is an apierrors.APIStatus.
+// Read sends a GET request to a logical cluster and returns the JSON response, or an apierrors.APIStatus.
 type Read func(ctx context.Context, at Location, path string, query url.Values) ([]byte, error)
 
-// Cache remembers answers. It is safe for concurrent use.
+// Cache caches answers. It is safe for concurrent use.
 type Cache struct {
 	read Read
 
 	mu        sync.Mutex
 	entries   map[key]*entry
 	providers map[Location]*provider
-	// recent has all entries, those that were used last first.
+	// recent contains all entries, the most recently used first.
 	recent  *list.List
 	bytes   int
 	changes uint64
@@ -69,13 +68,12 @@ type Cache struct {
 	reads   sync.WaitGroup
 }
 
-// New returns a Cache that knows nothing.
+// New returns an empty Cache.
 func New(read Read) *Cache {
 	return &Cache{read: read, entries: map[key]*entry{}, providers: map[Location]*provider{}, recent: list.New()}
 }
 
-// key is a question: what is at a path, of objects with labels if it is a list, for policies
-// that name the kind.
+// key identifies a request: a path with an optional selector, for policies that name the kind.
 type key struct {
 	Location
 
@@ -95,7 +93,7 @@ func (k *key) query() url.Values {
 	return query
 }
 
-// entry is an answer. The lock of the cache guards it.
+// entry is the answer to a request. The lock of the cache guards it.
 type entry struct {
 	key
 
@@ -107,17 +105,16 @@ type entry struct {
 	inAll, inOwn *list.Element
 }
 
-// provider is what is known of one.
 type provider struct {
 	reads *semaphore.Weighted
-	// recent has its entries, those that were used last first.
+	// recent contains the entries of the provider, the most recently used first.
 	recent *list.List
 	bytes  int
-	// retry is when it may be asked again, as long as it could not be the last time.
+	// retry is the time of the next attempt after a failed read, and otherwise zero.
 	retry time.Time
 }
 
-// Stop ends reading, and waits for what is being read.
+// Stop rejects new reads and waits for running ones.
 func (c *Cache) Stop() {
 	c.mu.Lock()
 	c.stopped = true
@@ -125,12 +122,12 @@ func (c *Cache) Stop() {
 	c.reads.Wait()
 }
 
-// get returns the answer to a question, which parse makes of what was read.
+// get returns the answer to a request, which parse creates from the response.
 func (c *Cache) get(k key, parse func([]byte) (*answer, error)) (*answer, error) {
 	c.mu.Lock()
 	e := c.use(k)
 	last, age := e.answer, time.Since(e.asked)
-	// Nobody waits for a shard again and again that does not answer.
+	// Requests do not wait again for a shard that did not respond.
 	wait := last == nil || age >= maxAge && e.provider.retry.IsZero()
 	var reading chan struct{}
 	if last == nil || age >= freshFor {
@@ -138,7 +135,7 @@ func (c *Cache) get(k key, parse func([]byte) (*answer, error)) (*answer, error)
 	}
 	c.mu.Unlock()
 	if reading != nil && wait {
-		<-reading // which readTimeout bounds
+		<-reading // readTimeout limits the time
 		c.mu.Lock()
 		last = e.answer
 		c.mu.Unlock()
@@ -149,8 +146,8 @@ func (c *Cache) get(k key, parse func([]byte) (*answer, error)) (*answer, error)
 	return last, last.refused
 }
 
-// use returns the entry of a question, which is the last to go from now on. The caller
-// holds the lock, as with all that follows.
+// use returns the entry of a request and marks it as most recently used. The lock must be held, also for the
+// following methods.
 func (c *Cache) use(k key) *entry {
 	e := c.entries[k]
 	if e == nil {
@@ -175,9 +172,9 @@ func (c *Cache) add(k key) *entry {
 	return e
 }
 
-// weigh counts what an entry takes, and makes room for it.
+// weigh updates the memory of an entry, and evicts others.
 func (c *Cache) weigh(e *entry) {
-	weight := e.answer.weight() + len(e.path) + len(e.selector) + 512 // what it takes itself
+	weight := e.answer.weight() + len(e.path) + len(e.selector) + 512 // overhead of the entry
 	e.provider.bytes += weight - e.weight
 	c.bytes += weight - e.weight
 	e.weight = weight
@@ -208,8 +205,8 @@ func (c *Cache) remove(e *entry) {
 	}
 }
 
-// start reads anew what is not being read, and returns what is closed afterwards; nil if it
-// must not be read now.
+// start starts a read unless one is running, and returns a channel that is closed at its end, or nil if no
+// read is permitted now.
 func (c *Cache) start(e *entry, parse func([]byte) (*answer, error)) chan struct{} {
 	if e.reading != nil {
 		return e.reading
@@ -220,19 +217,19 @@ func (c *Cache) start(e *entry, parse func([]byte) (*answer, error)) chan struct
 	done := make(chan struct{})
 	e.reading = done
 	c.reads.Go(func() {
-		found, err := c.ask(e, parse)
+		found, err := c.fetch(e, parse)
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		e.reading = nil
 		close(done)
-		c.told(e, found, err)
+		c.store(e, found, err)
 	})
 	return done
 }
 
-// ask reads. What is refused is an answer.
-func (c *Cache) ask(e *entry, parse func([]byte) (*answer, error)) (*answer, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), readTimeout) //nolint:forbidigo // upstream's listers have none, and it is read for all who wait
+// fetch sends the request. A rejection is an answer too.
+func (c *Cache) fetch(e *entry, parse func([]byte) (*answer, error)) (*answer, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), readTimeout) //nolint:forbidigo // upstream's listers have no context, and the read is shared
 	defer cancel()
 	if err := e.provider.reads.Acquire(ctx, 1); err != nil {
 		return nil, fmt.Errorf("%d parameters of the logical cluster are being read: %w", maxReads, err)
@@ -244,7 +241,7 @@ func (c *Cache) ask(e *entry, parse func([]byte) (*answer, error)) (*answer, err
 		found, err = parse(content)
 	}
 	var status apierrors.APIStatus
-	switch said := errors.As(err, &status); {
+	switch isStatus := errors.As(err, &status); {
 	case err == nil && found.weight() > maxProviderBytes:
 		return &answer{refused: errTooLarge}, nil
 	case err == nil:
@@ -253,22 +250,18 @@ func (c *Cache) ask(e *entry, parse func([]byte) (*answer, error)) (*answer, err
 		return &answer{Missing: true}, nil
 	case errors.Is(err, errTooLarge) || errors.Is(err, ErrTooMany):
 		return &answer{refused: err}, nil
-	case said && status.Status().Code < http.StatusInternalServerError && !apierrors.IsTooManyRequests(err):
-		klog.V(2).InfoS("A shard does not show parameters of policies", "shard", e.Shard, "cluster", e.Cluster, "path", e.path, "reason", err)
+	case isStatus && status.Status().Code < http.StatusInternalServerError && !apierrors.IsTooManyRequests(err):
+		klog.V(2).InfoS("A shard rejected a read of policy parameters", "shard", e.Shard, "cluster", e.Cluster, "path", e.path, "reason", err)
 		return &answer{refused: errRefused}, nil
 	default:
 		return nil, err
 	}
 }
 
-// errRefused is what writes are told where the answer is neither an object nor that there is
-// none.
-var errRefused = errors.New("the parameters cannot be read: the shard that has them refuses to show them")
-
-// told notes what came of a read: if nothing, the last answer holds.
-func (c *Cache) told(e *entry, found *answer, err error) {
+// store stores the result of a read. After an error, the previous answer remains.
+func (c *Cache) store(e *entry, found *answer, err error) {
 	if err != nil {
-		klog.V(2).InfoS("Cannot read parameters of policies", "shard", e.Shard, "cluster", e.Cluster, "path", e.path, "reason", err)
+		klog.V(2).InfoS("Failed to read policy parameters", "shard", e.Shard, "cluster", e.Cluster, "path", e.path, "reason", err)
 		e.provider.retry = time.Now().Add(retryAfter)
 		if e.answer == nil {
 			c.remove(e)
@@ -285,7 +278,7 @@ func (c *Cache) told(e *entry, found *answer, err error) {
 	}
 }
 
-// forget drops what is known of a kind.
+// forget drops the answers of a kind.
 func (c *Cache) forget(at Location, kind schema.GroupVersionKind) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

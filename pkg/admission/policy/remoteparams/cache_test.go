@@ -28,7 +28,6 @@ var (
 	errAway    = errors.New("connection refused")
 )
 
-// shard is another one, whose answers are by path.
 type shard struct {
 	mu    sync.Mutex
 	paths map[string]string
@@ -101,7 +100,6 @@ func configMap(value string) string {
 
 const pathOfA = "/api/v1/namespaces/default/configmaps/a"
 
-// value returns what is in the parameter a.
 func value(t *testing.T, k *Kind) (string, error) {
 	t.Helper()
 	obj, err := k.Lister().ByNamespace("default").Get("a")
@@ -120,7 +118,6 @@ func kindOf(t *testing.T, c *Cache) *Kind {
 	return k
 }
 
-// TestAge: what does not change is not read for each write, and what changes counts soon.
 func TestAge(t *testing.T) {
 	t.Parallel()
 	bubble.Test(t, func(t *testing.T) {
@@ -137,7 +134,7 @@ func TestAge(t *testing.T) {
 		}
 		require.Equal(t, 1, far.count()-before)
 
-		// Older than a second: the last one, and read meanwhile.
+		// After a second: the cached answer is returned, and read again meanwhile.
 		far.set(pathOfA, configMap("2"), nil)
 		<-time.After(freshFor)
 		got, err := value(t, k)
@@ -149,14 +146,14 @@ func TestAge(t *testing.T) {
 		require.Equal(t, "2", got)
 		require.Equal(t, 2, far.count()-before)
 
-		// Older than may be: it is waited for.
+		// After maxAge: the request waits for a new answer.
 		far.set(pathOfA, configMap("3"), nil)
 		<-time.After(maxAge)
 		got, err = value(t, k)
 		require.NoError(t, err)
 		require.Equal(t, "3", got)
 
-		// That there is none is an answer as well.
+		// A missing parameter is an answer too.
 		_, err = k.Lister().ByNamespace("default").Get("none")
 		require.True(t, apierrors.IsNotFound(err), "%v", err)
 		before = far.count()
@@ -166,7 +163,7 @@ func TestAge(t *testing.T) {
 		}
 		require.Equal(t, before, far.count())
 
-		// What is read again and is the same is no change.
+		// An equal answer is no change.
 		changes := c.Changes()
 		<-time.After(maxAge)
 		_, err = value(t, k)
@@ -178,8 +175,8 @@ func TestAge(t *testing.T) {
 	})
 }
 
-// TestOutage: what was read last holds, also after a restart; what was never read is an error,
-// for which nobody waits again and again.
+// TestOutage checks that the last answer remains in use, also after a restart. Without an answer there is an
+// error, and requests do not wait repeatedly.
 func TestOutage(t *testing.T) {
 	t.Parallel()
 	bubble.Test(t, func(t *testing.T) {
@@ -219,7 +216,7 @@ func TestOutage(t *testing.T) {
 			c.Stop()
 		}
 
-		// A shard that hangs is waited for once.
+		// Only the first request waits for a shard that hangs.
 		far.takes = time.Hour
 		c = New(far.read)
 		require.NoError(t, c.Restore(saved))
@@ -235,7 +232,7 @@ func TestOutage(t *testing.T) {
 	})
 }
 
-// TestBounds: who chooses what is read makes nobody read, or keep, without bound.
+// TestBounds checks the limits of reads and of the cache, because authors of policies choose the parameters.
 func TestBounds(t *testing.T) {
 	t.Parallel()
 	bubble.Test(t, func(t *testing.T) {
@@ -244,7 +241,7 @@ func TestBounds(t *testing.T) {
 		defer c.Stop()
 		k := kindOf(t, c)
 
-		// At a time.
+		// Concurrent reads.
 		far.takes = time.Second / 4
 		var writes sync.WaitGroup
 		for i := range 20 {
@@ -257,7 +254,7 @@ func TestBounds(t *testing.T) {
 		require.LessOrEqual(t, far.most, maxReads)
 		far.takes = 0
 
-		// Of one provider, whose entries take no room of another's.
+		// One provider does not evict the entries of another.
 		other, err := c.Kind(Location{Shard: "far", Cluster: "other"}, configMaps, first)
 		require.NoError(t, err)
 		far.set(pathOfA, configMap("1"), nil)
@@ -276,7 +273,7 @@ func TestBounds(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, before, far.count(), "it is still known")
 
-		// All together.
+		// The total.
 		for i := range 12 {
 			k, err := c.Kind(Location{Shard: "far", Cluster: place.Cluster + "x"}, configMaps, first)
 			require.NoError(t, err)
@@ -290,7 +287,7 @@ func TestBounds(t *testing.T) {
 		}
 		require.Greater(t, c.bytes, maxBytes/2)
 
-		// What is much in memory, or selected, is refused, and not read again and again.
+		// Large answers are rejected and not read again.
 		many := `{"kind":"ConfigMapList","apiVersion":"v1","metadata":{"continue":"x"},"items":[]}`
 		far.set("/api/v1/namespaces/default/configmaps?limit=200", many, nil)
 		far.set("/api/v1/namespaces/big/configmaps/a", `{"apiVersion":"v1","kind":"ConfigMap","spec":[`+strings.Repeat("1,", maxProviderBytes/32)+`1]}`, nil)
@@ -318,7 +315,7 @@ func longRequirement(t *testing.T) labels.Requirement {
 	return *r
 }
 
-// TestPaths: nobody gets out of the place by what they name.
+// TestPaths checks that names cannot escape the path.
 func TestPaths(t *testing.T) {
 	t.Parallel()
 	far := newShard()
@@ -337,8 +334,7 @@ func TestPaths(t *testing.T) {
 	require.Equal(t, before, far.count())
 }
 
-// TestForget: what no policy names is dropped, and so is, from a snapshot, what nobody has used
-// for long.
+// TestForget checks that parameters that no policy names are dropped, as are unused ones in a snapshot.
 func TestForget(t *testing.T) {
 	t.Parallel()
 	bubble.Test(t, func(t *testing.T) {
@@ -363,7 +359,7 @@ func TestForget(t *testing.T) {
 		require.Empty(t, saved)
 		require.Zero(t, c.bytes)
 
-		// A refusal is told, and nothing of it saved.
+		// A rejection is returned but not saved.
 		far.set(pathOfA, "", &apierrors.StatusError{ErrStatus: metav1.Status{Code: http.StatusForbidden}})
 		_, err = value(t, k)
 		require.ErrorIs(t, err, errRefused)

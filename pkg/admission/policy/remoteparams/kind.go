@@ -13,14 +13,13 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// maxSelector is how long a selector may be, which is part of a URL.
+// maxSelector limits selectors, because they are part of a URL.
 const maxSelector = 8 << 10
 
-var errLongSelector = errors.New("the selector of the binding is longer than parameters can be asked for with: make it shorter, or name a parameter")
+var errLongSelector = errors.New("the selector of the binding is longer than requests may contain: make it shorter, or name a parameter")
 
-// Kind is a kind of parameters that are read. It is a lister of them.
+// Kind is a kind of parameters that are read on demand.
 type Kind struct {
-	// Scope is where they are, in namespaces or in none.
 	Scope meta.RESTScope
 
 	cache    *Cache
@@ -29,10 +28,10 @@ type Kind struct {
 	resource string
 }
 
-// ErrNotServed says that a kind is not there.
+// ErrNotServed means that a kind does not exist.
 var ErrNotServed = errors.New("the kind is not served")
 
-// Kind asks which resource a kind is; ErrNotServed if it is none.
+// Kind determines the resource of a kind from the discovery of its shard, or returns ErrNotServed.
 func (c *Cache) Kind(at Location, kind schema.GroupVersionKind, find Find) (*Kind, error) {
 	if !segments(kind.Group, kind.Version) {
 		return nil, ErrNotServed
@@ -51,12 +50,11 @@ func (c *Cache) Kind(at Location, kind schema.GroupVersionKind, find Find) (*Kin
 	return c.Known(at, mapping), nil
 }
 
-// Known is Kind for one that all shards serve alike, which nobody has to ask for.
+// Known returns a Kind whose resource is known because all shards serve it.
 func (c *Cache) Known(at Location, mapping *meta.RESTMapping) *Kind {
 	return &Kind{Scope: mapping.Scope, cache: c, at: at, kind: mapping.GroupVersionKind, resource: mapping.Resource.Resource}
 }
 
-// versionPath returns below which path a kind is served.
 func versionPath(kind schema.GroupVersionKind) string {
 	if kind.Group == "" {
 		return "/api/" + kind.Version
@@ -64,18 +62,18 @@ func versionPath(kind schema.GroupVersionKind) string {
 	return "/apis/" + kind.Group + "/" + kind.Version
 }
 
-// segments reports whether names, which others choose, stay what they are in a path.
+// segments reports whether untrusted names can be used as path segments.
 func segments(names ...string) bool {
 	return !slices.ContainsFunc(names, func(name string) bool { return len(content.IsPathSegmentName(name)) > 0 })
 }
 
-// Forget drops what is known of the kind.
+// Forget drops the answers of the kind.
 func (k *Kind) Forget() { k.cache.forget(k.at, k.kind) }
 
-// Lister returns what reads the parameters.
+// Lister lists the parameters.
 func (k *Kind) Lister() cache.GenericLister { return lister{k: k} }
 
-// lister reads the parameters of one namespace, or those that are in none.
+// lister reads the parameters of one namespace, or of a cluster-scoped kind.
 type lister struct {
 	k         *Kind
 	namespace string
@@ -89,12 +87,10 @@ func (l lister) path() string {
 	return below + "/" + l.k.resource
 }
 
-// ByNamespace implements cache.GenericLister.
 func (l lister) ByNamespace(namespace string) cache.GenericNamespaceLister {
 	return lister{k: l.k, namespace: namespace}
 }
 
-// Get implements cache.GenericLister.
 func (l lister) Get(name string) (runtime.Object, error) {
 	missing := apierrors.NewNotFound(schema.GroupResource{Group: l.k.kind.Group, Resource: l.k.resource}, name)
 	if name == "" || !segments(l.namespace, name) {
@@ -110,7 +106,6 @@ func (l lister) Get(name string) (runtime.Object, error) {
 	return found.Objects[0], nil
 }
 
-// List implements cache.GenericLister.
 func (l lister) List(selector labels.Selector) ([]runtime.Object, error) {
 	text := selector.String()
 	if len(text) > maxSelector {

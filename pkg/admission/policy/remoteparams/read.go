@@ -15,23 +15,23 @@ import (
 	"github.com/shardplane/shardplane/pkg/peers"
 )
 
-// FromOwn returns what reads at the shard itself, whatever shard a Place names.
+// FromOwn returns a Read that reads from this shard and ignores Location.Shard.
 func FromOwn(clients *client.Factory) Read {
 	return func(ctx context.Context, at Location, path string, query url.Values) ([]byte, error) {
 		return get(ctx, clients.Cluster(at.Cluster.Path()), path, query)
 	}
 }
 
-// FromPeers returns what reads at other shards, of a book of them.
+// FromPeers returns a Read for other shards. named returns a peer, or nil.
 func FromPeers(named func(shard string) *peers.Peer) Read {
 	return func(ctx context.Context, at Location, path string, query url.Values) (content []byte, err error) {
 		peer := named(at.Shard)
 		if peer == nil {
-			return nil, fmt.Errorf("%w: shard %q is not known", peers.ErrUnreachable, at.Shard)
+			return nil, fmt.Errorf("%w: unknown shard %q", peers.ErrUnreachable, at.Shard)
 		}
 		var unfit error
-		// The bound of a read is in ctx: that something of a tenant's takes long, such as a
-		// conversion, says nothing about the shard, which others ask, too.
+		// ctx limits the read. peer.Do has a longer timeout, because a slow response to one request, e.g. due
+		// to a conversion webhook of a tenant, does not mean that the shard is unreachable.
 		err = peer.Do(ctx, time.Minute, func(ctx context.Context) error {
 			content, err = get(ctx, peer.Clients.Cluster(at.Cluster.Path()), path, query)
 			if errors.Is(err, errTooLarge) {
@@ -44,7 +44,7 @@ func FromPeers(named func(shard string) *peers.Peer) Read {
 	}
 }
 
-// get reads no more than maxRead.
+// get reads at most maxRead bytes.
 func get(ctx context.Context, scope client.Scope, path string, query url.Values) ([]byte, error) {
 	config := scope.Config()
 	config.NegotiatedSerializer = scheme.Codecs.WithoutConversion()

@@ -17,7 +17,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/peers"
 )
 
-// TestFromPeers: a read is bounded, and what a tenant's objects do says nothing about the shard.
+// TestFromPeers checks that a read is limited, and that slow objects of a tenant do not make the shard
+// unreachable.
 func TestFromPeers(t *testing.T) {
 	t.Parallel()
 	const below = "/api/v1/namespaces/default/configmaps"

@@ -11,7 +11,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// saved is an answer in a snapshot.
 type saved struct {
 	Shard   string                  `json:"shard"`
 	Cluster string                  `json:"cluster"`
@@ -23,21 +22,21 @@ type saved struct {
 	Answer  *answer                 `json:"answer"`
 }
 
-// Name is what answers are saved under.
+// Name is the name of the answers in a snapshot.
 func (c *Cache) Name() string { return "parameters of policies" }
 
-// Resource is what answers are encrypted as: some may be secrets.
+// Resource determines the encryption of the answers: like Secrets, because some parameters may be Secrets.
 func (c *Cache) Resource() schema.GroupResource { return corev1.Resource("secrets") }
 
-// Changes counts the changes of what is known.
+// Changes counts the changes of cached answers.
 func (c *Cache) Changes() uint64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.changes
 }
 
-// Save returns what is known, what was used last at the end. What nobody has used for long
-// is dropped.
+// Save returns the cached answers, the most recently used last, and drops those that have not been used for
+// long.
 func (c *Cache) Save() ([]json.RawMessage, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -61,7 +60,7 @@ func (c *Cache) Save() ([]json.RawMessage, error) {
 	return all, nil
 }
 
-// Restore begins with what Save has returned: it holds where it cannot be read.
+// Restore loads the result of Save. Restored answers are used until they have been read again.
 func (c *Cache) Restore(all []json.RawMessage) error {
 	answers := make([]saved, len(all))
 	for i, text := range all {

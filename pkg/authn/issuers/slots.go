@@ -6,8 +6,8 @@ import (
 	"github.com/kcp-dev/logicalcluster/v3"
 )
 
-// places bound how many there are of something at a time, in all and of each logical cluster.
-type places struct {
+// slots limits concurrent operations, in total and per logical cluster.
+type slots struct {
 	all, each int
 
 	mu    sync.Mutex
@@ -15,19 +15,19 @@ type places struct {
 	homes map[logicalcluster.Name]*home
 }
 
-// home is a logical cluster that has places.
+// home is a logical cluster with operations in progress.
 type home struct {
 	taken int
-	// turn has room for whose token is being verified.
+	// turn is a semaphore for the verification of a token.
 	turn chan struct{}
 }
 
-func newPlaces(all, each int) *places {
-	return &places{all: all, each: each, homes: map[logicalcluster.Name]*home{}}
+func newSlots(all, each int) *slots {
+	return &slots{all: all, each: each, homes: map[logicalcluster.Name]*home{}}
 }
 
-// take takes a place for a logical cluster, or returns nil where there is none.
-func (p *places) take(cluster logicalcluster.Name) *home {
+// take acquires a slot for a logical cluster, or returns nil.
+func (p *slots) take(cluster logicalcluster.Name) *home {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	h := p.homes[cluster]
@@ -43,8 +43,8 @@ func (p *places) take(cluster logicalcluster.Name) *home {
 	return h
 }
 
-// give gives a place back that was taken.
-func (p *places) give(cluster logicalcluster.Name) {
+// give releases a slot.
+func (p *slots) give(cluster logicalcluster.Name) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.taken--
