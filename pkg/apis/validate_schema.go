@@ -27,9 +27,9 @@ var ErrLimitReached = fmt.Errorf("%w now", ErrInvalidSchema)
 // shard could not be read with them.
 var ErrInUse = fmt.Errorf("%w as long as other bindings of the shard use an incompatible one", ErrInvalidSchema)
 
-// places maps fields of CustomResourceDefinitions to those of schemas. The internal type of definitions has the
+// schemaFields maps fields of CustomResourceDefinitions to those of schemas. The internal type of definitions has the
 // fields of a single version at the top.
-var places = strings.NewReplacer(
+var schemaFields = strings.NewReplacer(
 	"spec.validation.openAPIV3Schema", "spec.versions[0].schema",
 	"spec.validation", "spec.versions[0].schema",
 	".schema.openAPIV3Schema", ".schema",
@@ -68,7 +68,7 @@ func ValidateSchema(ctx context.Context, s *APIResourceSchema) field.ErrorList {
 		if strings.HasPrefix(e.Field, "status.") {
 			continue // a consequence of invalid versions, which another error reports
 		}
-		e.Field = places.Replace(e.Field)
+		e.Field = schemaFields.Replace(e.Field)
 		errs = append(errs, e)
 	}
 	return errs

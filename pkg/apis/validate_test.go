@@ -33,7 +33,7 @@ const (
 	ofSchema = "{apiVersion: v1alpha1, kind: APIResourceSchema, metadata: {name: NAME}, spec: {group: GROUP, names: {plural: widgets, singular: widget, kind: Widget, listKind: WidgetList}, scope: Cluster, versions: [%]}}"
 )
 
-func with(text, what string) string { return strings.Replace(text, "%", what, 1) }
+func with(text, insert string) string { return strings.Replace(text, "%", insert, 1) }
 
 func schemaOf(name, group, versions string) string {
 	return with(strings.NewReplacer("NAME", name, "GROUP", group).Replace(ofSchema), versions)
@@ -91,7 +91,7 @@ func TestValid(t *testing.T) {
 }
 
 // bad is an invalid object with the expected field and message.
-type bad struct{ text, field, says string }
+type bad struct{ text, field, message string }
 
 func TestInvalid(t *testing.T) {
 	annotated := func(text, key, value string) string {
@@ -187,9 +187,9 @@ func TestInvalid(t *testing.T) {
 		require.NotEmpty(t, errs, tc.text)
 		found := false
 		for _, e := range errs {
-			found = found || e.Field == tc.field && strings.Contains(e.Error(), tc.says)
+			found = found || e.Field == tc.field && strings.Contains(e.Error(), tc.message)
 		}
-		assert.True(t, found, "%s\nwants %s: …%s…\nhas %v", tc.text, tc.field, tc.says, errs)
+		assert.True(t, found, "%s\nwants %s: …%s…\nhas %v", tc.text, tc.field, tc.message, errs)
 	}
 }
 

@@ -69,28 +69,28 @@ func TestReach(t *testing.T) {
 	require.Nil(t, reach(wildcard, widgets, "list"), "what has no identity is not its own")
 	export.Status.IdentityHash = "h"
 
-	for _, place := range []request.Cluster{in("a"), wildcard} {
-		own := reach(place, widgets, "list")
+	for _, cluster := range []request.Cluster{in("a"), wildcard} {
+		own := reach(cluster, widgets, "list")
 		require.True(t, own.Own(), "what it offers goes before what it claims")
 		require.Equal(t, "h", own.Identity)
-		pending := reach(place, secrets, "list")
-		require.False(t, pending.Own())
-		require.Empty(t, pending.Identity)
-		require.True(t, pending.Set.Selection("a").MatchesObject("", labels.Set{"value": "mine"}))
-		require.False(t, pending.Set.Selection("a").MatchesObject("", labels.Set{"value": "other"}))
-		require.False(t, pending.Set.Selection("b").Held())
-		require.Equal(t, "other", reach(place, gadgets, "get").Identity)
+		claimed := reach(cluster, secrets, "list")
+		require.False(t, claimed.Own())
+		require.Empty(t, claimed.Identity)
+		require.True(t, claimed.Set.Selection("a").MatchesObject("", labels.Set{"value": "mine"}))
+		require.False(t, claimed.Set.Selection("a").MatchesObject("", labels.Set{"value": "other"}))
+		require.False(t, claimed.Set.Selection("b").Held())
+		require.Equal(t, "other", reach(cluster, gadgets, "get").Identity)
 		for _, resource := range []schema.GroupResource{coreEvents, newEvents} {
-			events := reach(place, resource, "watch")
+			events := reach(cluster, resource, "watch")
 			require.Equal(t, coreEvents, events.Set.Resource(), "storage has them in one group only")
 			require.Equal(t, coreEvents, events.Resource)
 			require.True(t, events.Set.Selection("a").Held())
 		}
-		require.Nil(t, reach(place, secrets, "delete"), "the export does not ask for it")
-		require.Nil(t, reach(place, schema.GroupResource{Resource: "configmaps"}, "get"))
-		require.Nil(t, reach(place, bindingsResource, "update"))
-		require.True(t, reach(place, bindingsResource, "list").Set.Selection("a").MatchesObject("", labels.Set(b.Labels)))
-		require.False(t, reach(place, bindingsResource, "list").Set.Selection("a").MatchesObject("", nil))
+		require.Nil(t, reach(cluster, secrets, "delete"), "the export does not ask for it")
+		require.Nil(t, reach(cluster, schema.GroupResource{Resource: "configmaps"}, "get"))
+		require.Nil(t, reach(cluster, bindingsResource, "update"))
+		require.True(t, reach(cluster, bindingsResource, "list").Set.Selection("a").MatchesObject("", labels.Set(b.Labels)))
+		require.False(t, reach(cluster, bindingsResource, "list").Set.Selection("a").MatchesObject("", nil))
 	}
 	require.Nil(t, reach(in("a"), secrets, "watch"), "the binding does not accept it")
 	require.False(t, reach(wildcard, secrets, "watch").Set.Selection("a").Held())
@@ -179,15 +179,15 @@ func TestClaimsFollow(t *testing.T) {
 			have[key] = b
 		}
 		of := identities[random.IntN(len(identities))]
-		place := []request.Cluster{wildcard, in(cluster)}[random.IntN(2)]
-		_, err := w.Reach(t.Context(), ofProvider, place, of.resource, verbs[random.IntN(len(verbs))])
+		target := []request.Cluster{wildcard, in(cluster)}[random.IntN(2)]
+		_, err := w.Reach(t.Context(), ofProvider, target, of.resource, verbs[random.IntN(len(verbs))])
 		require.NoError(t, err)
-		require.Eventually(t, func() bool { return w.isAsSaid(t, have, clusters) == "" }, deadline, tick, "%s", w.isAsSaid(t, have, clusters))
+		require.Eventually(t, func() bool { return w.mismatch(t, have, clusters) == "" }, deadline, tick, "%s", w.mismatch(t, have, clusters))
 	}
 }
 
-// isAsSaid returns differences between the bindings and the sets and labels.
-func (w *shard) isAsSaid(t *testing.T, have map[string]*apisv1alpha2.APIBinding, clusters []string) string {
+// mismatch returns differences between the bindings and the sets and labels.
+func (w *shard) mismatch(t *testing.T, have map[string]*apisv1alpha2.APIBinding, clusters []string) string {
 	w.claimed.mu.Lock()
 	defer w.claimed.mu.Unlock()
 	for _, cluster := range clusters {

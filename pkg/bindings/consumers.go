@@ -49,9 +49,9 @@ func (c *consumed) Consumed(export client.Key) bool {
 func (c *consumed) FollowConsumers(f func(export client.Key)) (stop func()) {
 	stop = c.listeners.Add(f)
 	c.mu.RLock()
-	known := maps.Clone(c.counts)
+	counts := maps.Clone(c.counts)
 	c.mu.RUnlock()
-	for export := range known {
+	for export := range counts {
 		f(export)
 	}
 	return stop

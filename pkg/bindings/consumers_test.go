@@ -18,10 +18,10 @@ func TestConsumers(t *testing.T) {
 	x, err := New(Config{Local: local})
 	require.NoError(t, err)
 	e, other := client.Key{Cluster: "provider", Name: "e"}, client.Key{Cluster: "provider", Name: "other"}
-	var told []client.Key
+	var notified []client.Key
 	stop := x.FollowConsumers(func(export client.Key) {
 		_ = x.Consumed(export) // may be called here
-		told = append(told, export)
+		notified = append(notified, export)
 	})
 	put := func(cluster, export, provider string, bound bool) {
 		b := bindingOf(cluster, "b")
@@ -32,24 +32,24 @@ func TestConsumers(t *testing.T) {
 		x.put(b, initialRevision)
 	}
 	put("a", "e", "", false)
-	require.Empty(t, told, "it is not known yet whose export it is")
+	require.Empty(t, notified, "it is not known yet whose export it is")
 	put("a", "e", "provider", false)
 	put("a", "e", "provider", true)
 	put("b", "e", "provider", false)
-	require.Equal(t, []client.Key{e}, told)
+	require.Equal(t, []client.Key{e}, notified)
 	require.True(t, x.Consumed(e))
 	put("b", "other", "provider", true)
-	require.Equal(t, []client.Key{e, other}, told)
+	require.Equal(t, []client.Key{e, other}, notified)
 
 	var known []client.Key
 	x.FollowConsumers(func(export client.Key) { known = append(known, export) })()
 	require.ElementsMatch(t, []client.Key{e, other}, known)
 
-	told = nil
+	notified = nil
 	for _, cluster := range []logicalcluster.Name{"a", "b"} {
 		x.replace(cluster, "b", nil, initialRevision)
 	}
-	require.Equal(t, []client.Key{e, other}, told)
+	require.Equal(t, []client.Key{e, other}, notified)
 	require.False(t, x.Consumed(e))
 	require.Empty(t, x.consumed.counts)
 	stop()

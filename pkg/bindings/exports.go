@@ -71,8 +71,8 @@ func (x *Index) exported(ctx context.Context, w identified) (*pinned, error) {
 		return nil, err
 	}
 	var newest *pinned
-	known, _ := x.config.ExportsByIdentity(w.identity)
-	for _, export := range known {
+	exports, _ := x.config.ExportsByIdentity(w.identity)
+	for _, export := range exports {
 		for i := range export.Spec.Resources {
 			r := &export.Spec.Resources[i]
 			if r.Group != w.resource.Group || r.Name != w.resource.Resource || !storedHere(r) {

@@ -63,7 +63,7 @@ func (h *history) since(reached string) (latest uint64, recent []recentChange) {
 func firstOf(recent []recentChange) map[logicalcluster.Name][]*record {
 	all := map[logicalcluster.Name][]*record{}
 	for i := range recent {
-		if _, known := all[recent[i].cluster]; !known {
+		if _, found := all[recent[i].cluster]; !found {
 			all[recent[i].cluster] = recent[i].before
 		}
 	}

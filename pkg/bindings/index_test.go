@@ -244,7 +244,7 @@ func TestChanges(t *testing.T) {
 	w.schema("gadgets", gadgets, "size", 1)
 	w.put(bindingOf("a", "x", boundTo(widgets, "one", "h"), boundTo(gadgets, "gadgets", "h")))
 	w.put(bindingOf("b", "x", boundTo(widgets, "one", "h")))
-	told := func(want ...string) {
+	requireChanges := func(want ...string) {
 		t.Helper()
 		require.Eventually(t, func() bool {
 			w.mu.Lock()
@@ -262,14 +262,14 @@ func TestChanges(t *testing.T) {
 		w.changes = nil
 		w.mu.Unlock()
 	}
-	told() // nothing was served
+	requireChanges() // nothing was served
 	w.put(bindingOf("a", "x", boundTo(widgets, "same", "h"), boundTo(gadgets, "gadgets", "h")))
 	w.put(bindingOf("a", "x", boundTo(widgets, "two", "h"), boundTo(gadgets, "gadgets", "h")))
-	told("falsea widgets h false", "true widgets h false")
+	requireChanges("falsea widgets h false", "true widgets h false")
 	w.put(bindingOf("a", "x", boundTo(widgets, "two", "h")))
-	told("falsea gadgets h true", "true gadgets h true")
+	requireChanges("falsea gadgets h true", "true gadgets h true")
 	w.remove("b", "x")
-	told("falseb widgets h true", "true widgets h false") // as if there were watches with the schema of b
+	requireChanges("falseb widgets h true", "true widgets h false") // as if there were watches with the schema of b
 }
 
 // TestFree: bindings compete for names with each other.
@@ -279,7 +279,7 @@ func TestFree(t *testing.T) {
 	w.schema("two", widgets, "weight", 2)
 	w.schema("gadgets", gadgets, "size", 1)
 	w.put(bindingOf("a", "x", boundTo(widgets, "one", "h")))
-	names, requested := &everybody{}, 0
+	names, requested := &allNames{}, 0
 	for _, tc := range []struct {
 		binding string
 		schemas []types.UID
@@ -311,7 +311,7 @@ func TestFreeIsReadFromStorage(t *testing.T) {
 	w.schema("one", widgets, "size", 1)
 	w.schema("two", widgets, "weight", 2)
 	w.server.Put(t, kinds.APIBindings.GroupVersionResource, bindingOf("a", "x", boundTo(widgets, "one", "h")))
-	names := &everybody{}
+	names := &allNames{}
 	release, conflict, err := w.Reserve(t.Context(), names, "a", "y", []types.UID{"two"})
 	require.NoError(t, err)
 	require.Nil(t, release)
@@ -331,7 +331,7 @@ func TestYield(t *testing.T) {
 	w := newShard(t).run()
 	w.schema("one", widgets, "size", 1)
 	w.put(bindingOf("a", "x", boundTo(widgets, "one", "h")))
-	names := &everybody{}
+	names := &allNames{}
 	require.NoError(t, w.Yield(t.Context(), names, "a", "x"))
 	require.Empty(t, names.yielded)
 	names.defines = widgets.Group
@@ -342,21 +342,21 @@ func TestYield(t *testing.T) {
 	require.Equal(t, widgets.Resource, names.yielded[0].Names.Plural)
 }
 
-// everybody grants all names.
-type everybody struct {
+// allNames grants all names.
+type allNames struct {
 	requested, held int
 	defines         string // a group
 	yielded         []definitions.Wanted
 }
 
-func (e *everybody) Defines(_ logicalcluster.Name, group string) bool { return group == e.defines }
+func (e *allNames) Defines(_ logicalcluster.Name, group string) bool { return group == e.defines }
 
-func (e *everybody) Yield(_ context.Context, _ logicalcluster.Name, wanted []definitions.Wanted) error {
+func (e *allNames) Yield(_ context.Context, _ logicalcluster.Name, wanted []definitions.Wanted) error {
 	e.yielded = append(e.yielded, wanted...)
 	return nil
 }
 
-func (e *everybody) Reserve(context.Context, logicalcluster.Name, string, definitions.Source, []definitions.Wanted) (func(), *definitions.Conflict, error) {
+func (e *allNames) Reserve(context.Context, logicalcluster.Name, string, definitions.Source, []definitions.Wanted) (func(), *definitions.Conflict, error) {
 	e.requested++
 	e.held++
 	return func() { e.held-- }, nil, nil
@@ -440,7 +440,7 @@ func TestMaximalPermission(t *testing.T) {
 		requested = append(requested, fmt.Sprint(a.GetUser().GetName(), a.GetUser().GetGroups(), a.GetVerb()))
 		return authorizer.DecisionNoOpinion, "", nil
 	}))
-	ask := func(cluster, resource string, u user.Info) authorizer.Decision {
+	permit := func(cluster, resource string, u user.Info) authorizer.Decision {
 		requested = nil
 		decision, reason, err := permits(request.WithClusterName(t.Context(), logicalcluster.Name(cluster)), authorizer.AttributesRecord{
 			User: u, Verb: "get", APIGroup: "example.org", Resource: resource, ResourceRequest: true,
@@ -452,34 +452,34 @@ func TestMaximalPermission(t *testing.T) {
 		return decision
 	}
 	alice := &user.DefaultInfo{Name: "alice", Groups: []string{"devs"}}
-	require.Equal(t, authorizer.DecisionAllow, ask("a", "widgets", alice), "there is no export any more")
+	require.Equal(t, authorizer.DecisionAllow, permit("a", "widgets", alice), "there is no export any more")
 	export := &apisv1alpha2.APIExport{}
 	w.exports[client.Key{Cluster: "provider", Name: "e"}] = export
-	require.Equal(t, authorizer.DecisionAllow, ask("a", "widgets", alice), "it has no policy")
+	require.Equal(t, authorizer.DecisionAllow, permit("a", "widgets", alice), "it has no policy")
 	export.Spec.MaximalPermissionPolicy = &apisv1alpha2.MaximalPermissionPolicy{Local: &apisv1alpha2.LocalAPIExportPolicy{}}
-	require.Equal(t, authorizer.DecisionAllow, ask("a", "gadgets", alice), "it is another's")
-	require.Equal(t, authorizer.DecisionAllow, ask("b", "widgets", alice), "nothing is bound there")
+	require.Equal(t, authorizer.DecisionAllow, permit("a", "gadgets", alice), "it is another's")
+	require.Equal(t, authorizer.DecisionAllow, permit("b", "widgets", alice), "nothing is bound there")
 	require.Empty(t, requested)
-	require.Equal(t, authorizer.DecisionNoOpinion, ask("a", "widgets", alice))
+	require.Equal(t, authorizer.DecisionNoOpinion, permit("a", "widgets", alice))
 	require.Equal(t, []string{"apis.kcp.io:binding:alice[apis.kcp.io:binding:devs]get"}, requested)
 	account := &user.DefaultInfo{Name: "system:serviceaccount:default:robot", Groups: []string{"system:serviceaccounts"}, Extra: map[string][]string{
 		request.ExtraClusterName: {"a"},
 	}}
-	require.Equal(t, authorizer.DecisionNoOpinion, ask("a", "widgets", account))
+	require.Equal(t, authorizer.DecisionNoOpinion, permit("a", "widgets", account))
 	require.Equal(t, []string{"apis.kcp.io:binding:system:kcp:serviceaccount:a:default:robot[apis.kcp.io:binding:system:serviceaccounts]get"}, requested)
 
 	// Names that the consumer can assign must not be the provider's.
 	scope := map[string][]string{request.ExtraScopes: {"cluster:a"}}
 	scoped := &user.DefaultInfo{Name: "alice", Groups: []string{"devs", user.AllAuthenticated}, Extra: scope}
-	require.Equal(t, authorizer.DecisionNoOpinion, ask("a", "widgets", scoped))
+	require.Equal(t, authorizer.DecisionNoOpinion, permit("a", "widgets", scoped))
 	require.Equal(t, []string{"apis.kcp.io:binding:system:anonymous[apis.kcp.io:binding:system:authenticated apis.kcp.io:binding:system:cluster:a]get"}, requested)
 	scoped.Extra = map[string][]string{request.ExtraScopes: {"cluster:a,cluster:provider"}}
-	require.Equal(t, authorizer.DecisionNoOpinion, ask("a", "widgets", scoped))
+	require.Equal(t, authorizer.DecisionNoOpinion, permit("a", "widgets", scoped))
 	require.Equal(t, []string{"apis.kcp.io:binding:alice[apis.kcp.io:binding:devs apis.kcp.io:binding:system:authenticated]get"}, requested)
 	account.Extra = scope
-	require.Equal(t, authorizer.DecisionNoOpinion, ask("a", "widgets", account))
+	require.Equal(t, authorizer.DecisionNoOpinion, permit("a", "widgets", account))
 	require.Equal(t, []string{"apis.kcp.io:binding:system:kcp:serviceaccount:a:default:robot[apis.kcp.io:binding:system:serviceaccounts]get"}, requested)
 	warranted := &user.DefaultInfo{Name: "bob", Extra: map[string][]string{request.ExtraWarrant: {`{"user":"alice","extra":{"authentication.kcp.io/scopes":["cluster:a"]}}`}}}
-	require.Equal(t, authorizer.DecisionNoOpinion, ask("a", "widgets", warranted))
+	require.Equal(t, authorizer.DecisionNoOpinion, permit("a", "widgets", warranted))
 	require.Equal(t, []string{"apis.kcp.io:binding:bob[]get", "apis.kcp.io:binding:system:anonymous[apis.kcp.io:binding:system:unauthenticated]get"}, requested)
 }

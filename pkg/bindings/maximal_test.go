@@ -16,9 +16,9 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// away returns an index that has only the exports of other shards that were loaded before its start. They have the identity
+// withoutProviders returns an index that has only the exports of other shards that were loaded before its start. They have the identity
 // h. Three consumers have bound e, f, and one that was already deleted.
-func away(t *testing.T, known map[string]*apisv1alpha2.APIExport) *Index {
+func withoutProviders(t *testing.T, known map[string]*apisv1alpha2.APIExport) *Index {
 	t.Helper()
 	w := newShard(t)
 	unknown := fmt.Errorf("%w: the cache server is away", client.ErrIncomplete)
@@ -67,7 +67,7 @@ var reading = authorizer.AttributesRecord{
 // TestPolicyOfAnUnknownExport: before all exports are loaded, resources of an unknown export have no policy only if the
 // binding reports that the export does not exist.
 func TestPolicyOfAnUnknownExport(t *testing.T) {
-	permits := away(t, map[string]*apisv1alpha2.APIExport{"e": permissive()}).MaximalPermission(denying)
+	permits := withoutProviders(t, map[string]*apisv1alpha2.APIExport{"e": permissive()}).MaximalPermission(denying)
 	for cluster, want := range map[logicalcluster.Name]authorizer.Decision{
 		"has-e": authorizer.DecisionAllow, "has-f": authorizer.DecisionNoOpinion, "has-gone": authorizer.DecisionAllow,
 	} {
@@ -95,7 +95,7 @@ func TestClaimsOfUnknownExports(t *testing.T) {
 		"both, one has a policy": {map[string]*apisv1alpha2.APIExport{"e": permissive(), "f": bounded()}, authorizer.DecisionNoOpinion, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			decision, _, err := away(t, tc.known).PermitsClaim(t.Context(), denying, "claimant", "h", reading)
+			decision, _, err := withoutProviders(t, tc.known).PermitsClaim(t.Context(), denying, "claimant", "h", reading)
 			require.Equal(t, tc.want, decision)
 			require.ErrorIs(t, err, tc.err)
 		})

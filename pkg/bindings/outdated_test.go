@@ -11,8 +11,8 @@ import (
 // TestOutdated: the rules of the newest copy are served, no matter whether the copy was read before or after the event of
 // another server's change.
 func TestOutdated(t *testing.T) {
-	heard := "5"
-	s := &schemas{newest: func(types.UID) string { return heard }, byUID: map[types.UID]*pinned{}}
+	observed := "5"
+	s := &schemas{newest: func(types.UID) string { return observed }, byUID: map[types.UID]*pinned{}}
 	copied := func(version, rules string) *metav1.PartialObjectMetadata {
 		c := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "u", ResourceVersion: version}}
 		if rules != "" {
@@ -29,7 +29,7 @@ func TestOutdated(t *testing.T) {
 	require.Same(t, five, s.outdated("u", copied("7", "rules")))
 	require.Nil(t, s.cached("u"))
 
-	heard = "7"
+	observed = "7"
 	s.add("u", five)
 	require.Nil(t, s.cached("u"), "it was read before the change, of which the index has heard")
 	seven := &pinned{version: "7", rules: "rules"}

@@ -208,7 +208,7 @@ func (s *schemas) checkProviderLimit(ctx context.Context, copied *BoundSchema) e
 		}
 	}
 	if sum > maxProviderBytes {
-		return fmt.Errorf("%w: with it the APIResourceSchemas of logical cluster %s that were bound on this shard would be %d bytes, and may be %d: those that nobody binds any more are forgotten after %s",
+		return fmt.Errorf("%w: with it, the copies of the APIResourceSchemas of logical cluster %s on this shard would have %d bytes, and at most %d are allowed: unused copies are deleted after %s",
 			apis.ErrLimitReached, provider, sum, int64(maxProviderBytes), unusedFor)
 	}
 	return nil

@@ -52,7 +52,7 @@ func TestProviderLimit(t *testing.T) {
 				return
 			}
 			require.ErrorIs(t, err, apis.ErrInvalidSchema)
-			require.ErrorContains(t, err, "may be 268435456")
+			require.ErrorContains(t, err, "at most 268435456 are allowed")
 			require.Empty(t, created)
 		})
 	}

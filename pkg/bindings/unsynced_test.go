@@ -29,7 +29,7 @@ import (
 const (
 	storedBinding = `"metadata":{"name":"b","resourceVersion":"2","annotations":{"kcp.io/cluster":"consumer"}},"spec":{"reference":{"export":{"name":"e"}}},"status":{"apiExportClusterName":"provider","boundResources":[{"group":"example.org","resource":"widgets","schema":{"name":"v1.widgets.example.org","UID":"u","identityHash":"h"},"storageVersions":["v1"]}]}}`
 	stored        = `{"kind":"APIBindingList","apiVersion":"apis.kcp.io/v1alpha2","metadata":{"resourceVersion":"2"},"items":[{` + storedBinding + `]}`
-	heard         = `{"type":"ADDED","object":{"kind":"APIBinding","apiVersion":"apis.kcp.io/v1alpha2",` + storedBinding + `}`
+	addedEvent    = `{"type":"ADDED","object":{"kind":"APIBinding","apiVersion":"apis.kcp.io/v1alpha2",` + storedBinding + `}`
 )
 
 // newIndex returns an empty index of bindings, which runs if run is set. list serves the stored bindings.
@@ -165,7 +165,7 @@ func TestCatchUp(t *testing.T) {
 		storedBindings(w, r)
 		go func() {
 			select {
-			case events <- heard:
+			case events <- addedEvent:
 			case <-t.Context().Done():
 			}
 		}()
@@ -210,22 +210,22 @@ func TestReadsShare(t *testing.T) {
 	})
 	other := lookup
 	other.Resource.Resource = "unknown"
-	var asking sync.WaitGroup
-	ask := func() {
-		asking.Go(func() {
+	var reading sync.WaitGroup
+	read := func() {
+		reading.Go(func() {
 			d, err := index.Read(t.Context(), other)
 			if d != nil || err != nil {
 				t.Errorf("%v, %v", d, err)
 			}
 		})
 	}
-	ask()
+	read()
 	<-begun
 	for range 50 {
-		ask()
+		read()
 	}
 	require.Eventually(t, func() bool { return index.Next("consumer") == 50 }, time.Minute, time.Millisecond)
 	close(proceed)
-	asking.Wait()
+	reading.Wait()
 	require.EqualValues(t, 2, lists.Load())
 }

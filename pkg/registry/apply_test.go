@@ -32,9 +32,9 @@ func TestServerSideApply(t *testing.T) {
 		require.Len(t, shared.ManagedFields, 2)
 
 		// Fields that alice no longer applies are removed, unless bob owns them, too.
-		left, err := cms.Apply(ctx, coreapply.ConfigMap("c", namespace), alice)
+		remaining, err := cms.Apply(ctx, coreapply.ConfigMap("c", namespace), alice)
 		require.NoError(t, err)
-		require.Equal(t, map[string]string{"b": "bob", "both": "x"}, left.Data)
+		require.Equal(t, map[string]string{"b": "bob", "both": "x"}, remaining.Data)
 
 		force := bob
 		force.FieldManager, force.Force = "carol", true

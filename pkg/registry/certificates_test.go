@@ -23,12 +23,12 @@ import (
 func TestCertificateSigningRequests(t *testing.T) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)
-	asked, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: pkix.Name{CommonName: "jane"}}, key)
+	requested, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: pkix.Name{CommonName: "jane"}}, key)
 	require.NoError(t, err)
 	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour)}
 	issued, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	require.NoError(t, err)
-	requestPEM := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: asked})
+	requestPEM := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: requested})
 	certificatePEM := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: issued})
 
 	forEachEncoding(t, newServer(t), func(t *testing.T, client kubernetes.Interface, name string) {
@@ -41,7 +41,7 @@ func TestCertificateSigningRequests(t *testing.T) {
 			},
 			Status: certificatesv1.CertificateSigningRequestStatus{Certificate: certificatePEM},
 		}
-		for what, change := range map[string]func(*certificatesv1.CertificateSigningRequestSpec){
+		for name, change := range map[string]func(*certificatesv1.CertificateSigningRequestSpec){
 			"no request":     func(s *certificatesv1.CertificateSigningRequestSpec) { s.Request = certificatePEM },
 			"no usage":       func(s *certificatesv1.CertificateSigningRequestSpec) { s.Usages = nil },
 			"unknown usage":  func(s *certificatesv1.CertificateSigningRequestSpec) { s.Usages = []certificatesv1.KeyUsage{"fun"} },
@@ -54,7 +54,7 @@ func TestCertificateSigningRequests(t *testing.T) {
 			bad := request.DeepCopy()
 			change(&bad.Spec)
 			_, err := requests.Create(t.Context(), bad, metav1.CreateOptions{})
-			require.True(t, apierrors.IsInvalid(err), "%s: %v", what, err)
+			require.True(t, apierrors.IsInvalid(err), "%s: %v", name, err)
 		}
 		created, err := requests.Create(t.Context(), request, metav1.CreateOptions{})
 		require.NoError(t, err)

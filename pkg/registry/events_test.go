@@ -91,9 +91,9 @@ func TestEventsInBothShapes(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, list.Items, 2)
 		require.NoError(t, newEvents.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}))
-		left, err := coreEvents.List(ctx, metav1.ListOptions{})
+		remaining, err := coreEvents.List(ctx, metav1.ListOptions{})
 		require.NoError(t, err)
-		require.Empty(t, left.Items)
+		require.Empty(t, remaining.Items)
 	})
 }
 

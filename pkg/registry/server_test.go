@@ -189,7 +189,7 @@ func forEachEncoding(t *testing.T, config *rest.Config, test func(t *testing.T, 
 }
 
 // eventually polls until the condition holds.
-func eventually(t *testing.T, what string, condition func(context.Context) bool) {
+func eventually(t *testing.T, message string, condition func(context.Context) bool) {
 	t.Helper()
-	require.Eventually(t, func() bool { return condition(t.Context()) }, 30*time.Second, 20*time.Millisecond, what)
+	require.Eventually(t, func() bool { return condition(t.Context()) }, 30*time.Second, 20*time.Millisecond, message)
 }

@@ -201,7 +201,7 @@ func TestValues(t *testing.T) {
 // TestInvalidRules: rules that do not fit the schema are rejected, and the error contains the field.
 func TestInvalidRules(t *testing.T) {
 	t.Parallel()
-	for _, row := range []struct{ conversion, field, says string }{
+	for _, row := range []struct{ conversion, field, message string }{
 		{`{from: v3, to: v2, rules: []}`, "spec.conversions[0].from", "version of the APIResourceSchema"},
 		{`{from: v1, to: v3, rules: []}`, "spec.conversions[0].to", "version of the APIResourceSchema"},
 		{`{from: v1, to: v2, rules: [{field: .spec.nope.x, destination: .spec.same}]}`, "spec.conversions[0].rules[0].field", "version v1 has no field .spec.nope"},
@@ -215,7 +215,7 @@ func TestInvalidRules(t *testing.T) {
 	} {
 		_, err := compile(t, "conversions: ["+row.conversion+"]")
 		require.ErrorContains(t, err, row.field, row.conversion)
-		require.ErrorContains(t, err, row.says, row.conversion)
+		require.ErrorContains(t, err, row.message, row.conversion)
 	}
 }
 
@@ -260,7 +260,7 @@ func TestCosts(t *testing.T) {
 	rule := func(n, expression string) string {
 		return `{field: .spec.tags, destination: .spec.anything.` + n + `, transformation: "` + expression + `"}`
 	}
-	for _, row := range []struct{ rules, says string }{
+	for _, row := range []struct{ rules, message string }{
 		{rule("a", "self.map(x, self.filter(y, y == x).size())"), "cost"},
 		{rule("a", "[self]"+strings.Repeat(".map(a, a + a)", 24)+"[0]"), "more than 3145728 bytes"},
 		{rule("a", "[[0]]"+strings.Repeat(".map(a, [a, a])", 24)), "more than 3145728 bytes"},
@@ -275,7 +275,7 @@ func TestCosts(t *testing.T) {
 		r, err := compile(t, "{conversions: [{from: v1, to: v2, rules: ["+row.rules+"]}]}")
 		require.NoError(t, err, row.rules)
 		_, err = r.Convert(person(t, "v1", `{metadata: {name: a}, spec: {tags: `+string(many)+`}}`), "example.org/v2")
-		require.ErrorContains(t, err, row.says, row.rules)
+		require.ErrorContains(t, err, row.message, row.rules)
 	}
 	// Each of them fits into the remaining budget, but not all together.
 	half := "self.map(x, x).map(x, x).map(x, x)"

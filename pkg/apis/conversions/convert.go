@@ -79,7 +79,7 @@ func (r *rule) compute(value any, remaining *budget) (any, error) {
 		given = types.DefaultTypeAdapter.NativeToValue(value)
 	}
 	if types.IsError(given) {
-		return nil, fmt.Errorf("the field is not what the schema says: %v", given)
+		return nil, fmt.Errorf("the field does not match the schema: %v", given)
 	}
 	result, details, err := r.program.Eval(map[string]any{self: given})
 	if details != nil && details.ActualCost() != nil {

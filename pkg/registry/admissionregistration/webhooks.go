@@ -186,7 +186,7 @@ func validateReviewVersions(versions []string, path *field.Path) field.ErrorList
 		return field.ErrorList{field.Required(path, "must specify one of "+all)}
 	}
 	var errs field.ErrorList
-	known, seen := false, map[string]bool{}
+	supported, seen := false, map[string]bool{}
 	for i, version := range versions {
 		if seen[version] {
 			errs = append(errs, field.Invalid(path.Index(i), version, "duplicate version"))
@@ -195,9 +195,9 @@ func validateReviewVersions(versions []string, path *field.Path) field.ErrorList
 		for _, msg := range validation.IsDNS1035Label(version) {
 			errs = append(errs, field.Invalid(path.Index(i), version, msg))
 		}
-		known = known || slices.Contains(reviewVersions, version)
+		supported = supported || slices.Contains(reviewVersions, version)
 	}
-	if !known && len(errs) == 0 {
+	if !supported && len(errs) == 0 {
 		errs = append(errs, field.Invalid(path, versions, "must include at least one of "+all))
 	}
 	return errs

@@ -192,19 +192,19 @@ func stamp(request, old *csr) {
 	now := metav1.Now()
 	for i := range request.Status.Conditions {
 		condition := &request.Status.Conditions[i]
-		known := before[condition.Type]
+		former := before[condition.Type]
 		if condition.LastUpdateTime.IsZero() {
 			condition.LastUpdateTime = now
-			if known.Status == condition.Status && known.Reason == condition.Reason && known.Message == condition.Message && !known.LastUpdateTime.IsZero() {
-				condition.LastUpdateTime = known.LastUpdateTime
+			if former.Status == condition.Status && former.Reason == condition.Reason && former.Message == condition.Message && !former.LastUpdateTime.IsZero() {
+				condition.LastUpdateTime = former.LastUpdateTime
 			}
 		}
 		if !condition.LastTransitionTime.IsZero() {
 			continue
 		}
 		condition.LastTransitionTime = now
-		if known.Status == condition.Status && !known.LastTransitionTime.IsZero() {
-			condition.LastTransitionTime = known.LastTransitionTime
+		if former.Status == condition.Status && !former.LastTransitionTime.IsZero() {
+			condition.LastTransitionTime = former.LastTransitionTime
 		}
 	}
 }

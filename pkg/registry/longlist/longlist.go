@@ -80,8 +80,8 @@ func (e encoder) Encode(obj apiruntime.Object, w io.Writer) error {
 // itemsOf returns the items of a long list of typed objects.
 func itemsOf(obj apiruntime.Object) (reflect.Value, bool) {
 	t := reflect.TypeOf(obj)
-	at, known := itemsAt.Load(t)
-	if !known {
+	at, cached := itemsAt.Load(t)
+	if !cached {
 		at = itemsIn(t)
 		itemsAt.Store(t, at)
 	}

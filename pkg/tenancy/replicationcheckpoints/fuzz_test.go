@@ -20,27 +20,27 @@ func FuzzCheckpoint(f *testing.F) {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, written []byte) {
-		var mark ReplicationCheckpoint
-		if json.Unmarshal(written, &mark) != nil {
+		var checkpoint ReplicationCheckpoint
+		if json.Unmarshal(written, &checkpoint) != nil {
 			return
 		}
-		said := mark.Said()
-		require.Equal(t, mark.Epoch, said.Epoch)
-		require.Equal(t, len(mark.Via) > 0, said.Partial)
-		for resource, extent := range mark.Resources {
-			version, says := said.Versions[resource]
+		read := checkpoint.Said()
+		require.Equal(t, checkpoint.Epoch, read.Epoch)
+		require.Equal(t, len(checkpoint.Via) > 0, read.Partial)
+		for resource, extent := range checkpoint.Resources {
+			version, compared := read.Versions[resource]
 			order, err := resourceversion.CompareResourceVersion(extent.ResourceVersion, "1")
-			require.Equal(t, err == nil, says, "%q", extent.ResourceVersion)
-			require.True(t, !says || version == extent.ResourceVersion && order >= 0, "%q", version)
+			require.Equal(t, err == nil, compared, "%q", extent.ResourceVersion)
+			require.True(t, !compared || version == extent.ResourceVersion && order >= 0, "%q", version)
 		}
-		require.LessOrEqual(t, len(said.Versions), len(mark.Resources))
+		require.LessOrEqual(t, len(read.Versions), len(checkpoint.Resources))
 
-		copied, _ := mark.DeepCopyObject().(*ReplicationCheckpoint)
+		copied, _ := checkpoint.DeepCopyObject().(*ReplicationCheckpoint)
 		before, err := json.Marshal(copied)
 		require.NoError(t, err)
-		clear(mark.Resources)
-		for n := range mark.Via {
-			mark.Via[n] = "another"
+		clear(checkpoint.Resources)
+		for n := range checkpoint.Via {
+			checkpoint.Via[n] = "another"
 		}
 		after, err := json.Marshal(copied)
 		require.NoError(t, err)

@@ -39,16 +39,16 @@ type world struct {
 	clusters    *client.Informer[*corev1alpha1.LogicalCluster]
 	usages      *client.Informer[*subtrees.SubtreeUsage]
 
-	mu     sync.Mutex
-	stored map[logicalcluster.Name]subtrees.Amount
-	known  bool
-	told   map[logicalcluster.Name]int
+	mu       sync.Mutex
+	stored   map[logicalcluster.Name]subtrees.Amount
+	known    bool
+	notified map[logicalcluster.Name]int
 }
 
 func newWorld(t *testing.T) *world {
 	w := &world{
 		here: clienttest.New(t, kinds.Scheme), cache: clienttest.New(t, kinds.Scheme),
-		stored: map[logicalcluster.Name]subtrees.Amount{}, told: map[logicalcluster.Name]int{},
+		stored: map[logicalcluster.Name]subtrees.Amount{}, notified: map[logicalcluster.Name]int{},
 	}
 	factory := func(server *clienttest.Server) *client.Factory {
 		f, err := client.NewFactory(server.ClientConfig())
@@ -77,7 +77,7 @@ func newWorld(t *testing.T) *world {
 	t.Cleanup(w.sums.Follow(func(top logicalcluster.Name) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		w.told[top]++
+		w.notified[top]++
 	}))
 	return w
 }
@@ -188,12 +188,12 @@ func TestSums(t *testing.T) {
 
 	// The inner limit is removed, the outer sum is kept, and followers are notified.
 	w.mu.Lock()
-	w.told = map[logicalcluster.Name]int{}
+	w.notified = map[logicalcluster.Name]int{}
 	w.mu.Unlock()
 	w.cluster(t, "tttt", "root:org:team")
 	w.within(t, "root:org:team", sum{"root:org": org})
 	w.mu.Lock()
-	require.Equal(t, map[logicalcluster.Name]int{"tttt": 1}, w.told, "the share of the others is the same")
+	require.Equal(t, map[logicalcluster.Name]int{"tttt": 1}, w.notified, "the share of the others is the same")
 	w.mu.Unlock()
 
 	// Deleted data is not counted, and there is no usage for the foreign subtree.

@@ -13,7 +13,7 @@ import (
 
 var shards = corev1alpha1.Resource("shards")
 
-var errNotSynced error = request.Unavailable("this shard does not know the Shards yet: it has read them neither from root nor from a cache server")
+var errNotSynced error = request.Unavailable("this shard has not read the Shards yet, neither from root nor from a cache server")
 
 // newBoard serves the Shards with resourceVersions of its own, because they are read from root or from a cache server.
 func newBoard(informer *client.Informer[*corev1alpha1.Shard]) *board.Reader {

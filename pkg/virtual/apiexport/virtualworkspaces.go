@@ -180,7 +180,7 @@ func (v *VirtualWorkspaces) redirect(r *http.Request, info *genericapirequest.Re
 			info.Verb+" is not supported in the `*` logical cluster: only list and watch of resources are")
 	}
 	if workspace.In.Wildcard && info.Namespace != "" {
-		return nil, apierrors.NewBadRequest("the namespaces of different logical clusters have nothing to do with each other: ask for the objects of all namespaces, or of one logical cluster")
+		return nil, apierrors.NewBadRequest("the namespaces of different logical clusters are unrelated: request the objects of all namespaces, or of one logical cluster")
 	}
 	through := request.Through{Provider: export.Cluster, VirtualWorkspace: workspace.Name, Mount: from.Mount}
 	ctx = identity.WithSender(request.WithThrough(request.WithCluster(ctx, workspace.In), through))

@@ -46,9 +46,9 @@ func next(t *testing.T, w watch.Interface) string {
 
 // TestBoard checks watches from all kinds of versions.
 func TestBoard(t *testing.T) {
-	var unknown error = apierrors.NewServiceUnavailable("nothing has been read yet")
-	known := func() error { return unknown }
-	of := New(known)
+	var notSynced error = apierrors.NewServiceUnavailable("nothing has been read yet")
+	synced := func() error { return notSynced }
+	of := New(synced)
 	b := of.Read(shards)
 	ctx := t.Context()
 	none := &metainternalversion.ListOptions{}
@@ -59,7 +59,7 @@ func TestBoard(t *testing.T) {
 	_, err = b.Watch(ctx, none)
 	require.True(t, apierrors.IsServiceUnavailable(err), err)
 
-	unknown = nil
+	notSynced = nil
 	version := func() string {
 		list, err := b.List(ctx, none)
 		require.NoError(t, err)
@@ -220,9 +220,9 @@ func TestInitialEvents(t *testing.T) {
 	w, err := of.Read(shards).Watch(t.Context(), &metainternalversion.ListOptions{SendInitialEvents: &yes, AllowWatchBookmarks: true, ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan})
 	require.NoError(t, err)
 	require.Equal(t, "ADDED one", next(t, w))
-	mark := <-w.ResultChan()
-	require.Equal(t, watch.Bookmark, mark.Type)
-	require.Equal(t, "true", mark.Object.(*corev1alpha1.Shard).Annotations[metav1.InitialEventsAnnotationKey]) //nolint:forcetypeassert // see Show
+	bookmark := <-w.ResultChan()
+	require.Equal(t, watch.Bookmark, bookmark.Type)
+	require.Equal(t, "true", bookmark.Object.(*corev1alpha1.Shard).Annotations[metav1.InitialEventsAnnotationKey]) //nolint:forcetypeassert // see Show
 	of.Set("two", shard("two", nil))
 	require.Equal(t, "ADDED two", next(t, w))
 }

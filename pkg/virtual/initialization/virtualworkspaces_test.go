@@ -58,7 +58,7 @@ func TestPermitsAfterWatchEvent(t *testing.T) {
 			return func(context.Context, logicalcluster.Name) (*corev1alpha1.LogicalCluster, error) { return lc, nil }
 		}
 		rules := []rbacv1.PolicyRule{{Verbs: []string{"*"}, APIGroups: []string{"*"}, Resources: []string{"*"}}}
-		views := New(Config{
+		workspaces := New(Config{
 			Type: func(client.Key) (*tenancyv1alpha1.WorkspaceType, error) {
 				return &tenancyv1alpha1.WorkspaceType{Spec: tenancyv1alpha1.WorkspaceTypeSpec{InitializerPermissions: rules, TerminatorPermissions: rules}}, nil
 			},
@@ -69,18 +69,18 @@ func TestPermitsAfterWatchEvent(t *testing.T) {
 			Cluster: request.Cluster{Name: "home"}, Mount: c.mount,
 			VirtualWorkspace: &request.VirtualWorkspace{Name: "apps", In: request.Cluster{Name: "one"}},
 		})
-		got, reason, err := views.Permits(ctx, authorizer.AttributesRecord{
+		got, reason, err := workspaces.Permits(ctx, authorizer.AttributesRecord{
 			User: &user.DefaultInfo{Name: "controller"}, Verb: "delete", Resource: "configmaps", APIVersion: "v1", ResourceRequest: true,
 		})
 		require.NoError(t, err, name)
 		require.Equal(t, c.want, got, "%s: %s", name, reason)
-		require.Equal(t, c.want == authorizer.DecisionAllow, views.Shows(ctx), name)
+		require.Equal(t, c.want == authorizer.DecisionAllow, workspaces.Shows(ctx), name)
 	}
 }
 
 // TestUnknownType: until a type is loaded, requests to its virtual workspaces get 503 with a delay.
 func TestUnknownType(t *testing.T) {
-	views := New(Config{
+	workspaces := New(Config{
 		Type:   func(client.Key) (*tenancyv1alpha1.WorkspaceType, error) { return nil, client.ErrIncomplete },
 		Codecs: clientkinds.Codecs,
 	})
@@ -90,7 +90,7 @@ func TestUnknownType(t *testing.T) {
 		})
 		r := httptest.NewRequestWithContext(genericapirequest.WithRequestInfo(ctx, &genericapirequest.RequestInfo{}), http.MethodGet, "/", http.NoBody)
 		w := httptest.NewRecorder()
-		views.Wrap(http.NotFoundHandler()).ServeHTTP(w, r)
+		workspaces.Wrap(http.NotFoundHandler()).ServeHTTP(w, r)
 		require.Equal(t, http.StatusServiceUnavailable, w.Code, "%s", w.Body)
 		require.Equal(t, "1", w.Header().Get("Retry-After"))
 	}
@@ -107,7 +107,7 @@ func TestActsWithin(t *testing.T) {
 	lc.Status.Terminators = []corev1alpha1.LogicalClusterTerminator{"home:apps"}
 	find := func(context.Context, logicalcluster.Name) (*corev1alpha1.LogicalCluster, error) { return lc, nil }
 	var requested user.Info
-	views := New(Config{
+	workspaces := New(Config{
 		Type: func(client.Key) (*tenancyv1alpha1.WorkspaceType, error) { return &tenancyv1alpha1.WorkspaceType{}, nil },
 		Find: find, Read: find,
 		Bounds: func(authorizer.Authorizer) authorizer.Authorizer {
@@ -125,7 +125,7 @@ func TestActsWithin(t *testing.T) {
 		ctx = request.WithScope(ctx, request.Scope{
 			Cluster: request.Cluster{Name: "home"}, Mount: mount, VirtualWorkspace: &request.VirtualWorkspace{Name: "apps", In: request.Cluster{Name: "one"}},
 		})
-		_, reason, err := views.Permits(ctx, authorizer.AttributesRecord{
+		_, reason, err := workspaces.Permits(ctx, authorizer.AttributesRecord{
 			User: &user.DefaultInfo{Name: "controller"}, Verb: "create", APIGroup: "apis.kcp.io", Resource: "apibindings", APIVersion: "v1alpha2", ResourceRequest: true,
 		})
 		require.NoError(t, err, reason)
@@ -133,14 +133,14 @@ func TestActsWithin(t *testing.T) {
 		r := httptest.NewRequestWithContext(genericapirequest.WithRequestInfo(ctx, &genericapirequest.RequestInfo{
 			IsResourceRequest: true, Verb: "create", APIGroup: "apis.kcp.io", Resource: "apibindings",
 		}), http.MethodPost, "/", http.NoBody)
-		views.Wrap(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		workspaces.Wrap(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 			sent, _ = genericapirequest.UserFrom(r.Context())
 		})).ServeHTTP(httptest.NewRecorder(), r)
 
-		for what, as := range map[string]user.Info{"who is authorized": requested, "who goes on": sent} {
-			require.NotNil(t, as, "%s: %s", mount.Prefix, what)
-			require.Equal(t, []string{"owner"}, namesOf(identity.In("one", as)), "%s: %s", mount.Prefix, what)
-			require.Equal(t, []string{user.Anonymous}, namesOf(identity.In("home", as)), "%s: %s", mount.Prefix, what)
+		for name, as := range map[string]user.Info{"who is authorized": requested, "who goes on": sent} {
+			require.NotNil(t, as, "%s: %s", mount.Prefix, name)
+			require.Equal(t, []string{"owner"}, namesOf(identity.In("one", as)), "%s: %s", mount.Prefix, name)
+			require.Equal(t, []string{user.Anonymous}, namesOf(identity.In("home", as)), "%s: %s", mount.Prefix, name)
 		}
 	}
 }
@@ -148,7 +148,7 @@ func TestActsWithin(t *testing.T) {
 // TestWaitingTerminators: the terminators of a LogicalCluster are in its labels before it terminates.
 func TestWaitingTerminators(t *testing.T) {
 	for mount, phase := range map[*request.Mount]string{request.InitializingWorkspaces: "Initializing", request.TerminatingWorkspaces: "Terminating"} {
-		views := New(Config{Type: func(client.Key) (*tenancyv1alpha1.WorkspaceType, error) { return &tenancyv1alpha1.WorkspaceType{}, nil }})
+		workspaces := New(Config{Type: func(client.Key) (*tenancyv1alpha1.WorkspaceType, error) { return &tenancyv1alpha1.WorkspaceType{}, nil }})
 		ctx := request.WithScope(t.Context(), request.Scope{
 			Cluster: request.Cluster{Name: "home"}, Mount: mount, VirtualWorkspace: &request.VirtualWorkspace{Name: "apps", In: request.Cluster{Wildcard: true}},
 		})
@@ -156,7 +156,7 @@ func TestWaitingTerminators(t *testing.T) {
 			IsResourceRequest: true, Verb: "list", APIGroup: "core.kcp.io", Resource: "logicalclusters",
 		}), http.MethodGet, "/?labelSelector=a%3Db", http.NoBody)
 		var sent string
-		views.Wrap(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		workspaces.Wrap(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 			sent = r.URL.Query().Get("labelSelector")
 		})).ServeHTTP(httptest.NewRecorder(), r)
 		selector, err := labels.Parse(sent)
@@ -182,7 +182,7 @@ func TestUnsupportedVerbs(t *testing.T) {
 		}
 		return nil, nil //nolint:nilnil // there is none
 	}
-	views := New(Config{
+	workspaces := New(Config{
 		Type: func(client.Key) (*tenancyv1alpha1.WorkspaceType, error) { return &tenancyv1alpha1.WorkspaceType{}, nil },
 		Find: find, Read: find, Codecs: clientkinds.Codecs,
 	})
@@ -209,7 +209,7 @@ func TestUnsupportedVerbs(t *testing.T) {
 			Cluster: request.Cluster{Name: "home"}, Mount: request.TerminatingWorkspaces,
 			VirtualWorkspace: &request.VirtualWorkspace{Name: "apps", In: request.Cluster{Name: tc.in}},
 		})
-		decision, reason, err := views.Permits(ctx, authorizer.AttributesRecord{
+		decision, reason, err := workspaces.Permits(ctx, authorizer.AttributesRecord{
 			User: &user.DefaultInfo{Name: "controller"}, Verb: tc.verb, APIGroup: "core.kcp.io", Resource: "logicalclusters", Subresource: tc.subresource, ResourceRequest: true,
 		})
 		require.NoError(t, err)
@@ -218,7 +218,7 @@ func TestUnsupportedVerbs(t *testing.T) {
 			IsResourceRequest: true, Verb: tc.verb, APIGroup: "core.kcp.io", Resource: "logicalclusters", Subresource: tc.subresource, Name: "cluster",
 		}), http.MethodGet, "/", http.NoBody)
 		w := httptest.NewRecorder()
-		views.Wrap(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})).ServeHTTP(w, r)
+		workspaces.Wrap(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})).ServeHTTP(w, r)
 		require.Equal(t, tc.want, w.Code, "%v: %s", tc, w.Body)
 	}
 }

@@ -170,8 +170,8 @@ func asIs(o offering) board.Content {
 	}
 }
 
-// asks requests an offering.
-func (s shown) asks(o offering) (string, error) {
+// requests requests an offering.
+func (s shown) requests(o offering) (string, error) {
 	of, err := s.offered(o)
 	if err != nil {
 		return "", err
@@ -187,8 +187,8 @@ func (s shown) asks(o offering) (string, error) {
 	return list.(*metav1.Status).Message, nil
 }
 
-// known waits until the shard has the objects of an offering.
-func (s shown) known(all ...offering) {
+// waitSynced waits until the shard has the objects of an offering.
+func (s shown) waitSynced(all ...offering) {
 	s.t.Helper()
 	var failed error
 	require.Eventually(s.t, func() bool {
@@ -221,18 +221,18 @@ func (s shown) runs() {
 func TestRequestedOffering(t *testing.T) {
 	s := start(t)
 	one, two := s.offers("aaaa", "ones"), s.offers("bbbb", "twos")
-	s.known(one, two)
+	s.waitSynced(one, two)
 	s.runs()
 	require.Zero(t, s.following(), "nobody has asked")
 	for name, o := range map[string]offering{"of-ones": one, "of-twos": two} {
-		found, err := s.asks(o)
+		found, err := s.requests(o)
 		require.NoError(t, err)
 		require.Equal(t, name, found)
 	}
 	require.Equal(t, 2, s.following())
 
 	s.clock.Step(keepRequested - time.Second)
-	_, err := s.asks(one)
+	_, err := s.requests(one)
 	require.NoError(t, err)
 	s.clock.Step(checkInterval)
 	require.Eventually(t, func() bool { return s.following() == 1 }, testTimeout, time.Millisecond, "nobody has asked for the second one")
@@ -241,14 +241,14 @@ func TestRequestedOffering(t *testing.T) {
 		assert.Equal(t, one, f.as)
 	}
 	s.mu.Unlock()
-	found, err := s.asks(two)
+	found, err := s.requests(two)
 	require.NoError(t, err, "it is followed anew")
 	require.Equal(t, "of-twos", found)
 
 	// Removed offerings are not followed.
 	s.here.Delete(t, kinds.APIExports.GroupVersionResource, "", "aaaa", "", "ones")
 	require.Eventually(t, func() bool { return s.following() == 1 }, testTimeout, time.Millisecond)
-	_, err = s.asks(one)
+	_, err = s.requests(one)
 	require.ErrorContains(t, err, "does not exist")
 }
 
@@ -256,16 +256,16 @@ func TestRequestedOffering(t *testing.T) {
 func TestConsumed(t *testing.T) {
 	s := start(t)
 	one := s.offers("aaaa", "ones")
-	s.known(one)
+	s.waitSynced(one)
 	s.consumersOf(&one.export, one.export)
 	require.Eventually(t, func() bool { return s.following() == 1 }, testTimeout, time.Millisecond)
-	found, err := s.asks(one)
+	found, err := s.requests(one)
 	require.NoError(t, err)
 	require.Equal(t, "of-ones", found)
 	s.clock.Step(keepRequested + checkInterval)
 	two := s.offers("aaaa", "twos") // triggers followSources
-	s.known(two)
-	_, err = s.asks(two)
+	s.waitSynced(two)
+	_, err = s.requests(two)
 	require.NoError(t, err)
 	require.Equal(t, 2, s.following())
 	s.consumersOf(nil, one.export)
@@ -276,7 +276,7 @@ func TestConsumed(t *testing.T) {
 func TestReplicasOfSeveralShards(t *testing.T) {
 	s := start(t)
 	one := s.offers("aaaa", "ones")
-	s.known(one)
+	s.waitSynced(one)
 	s.runs()
 	w := s.watchOf(one)
 	event := func(kind watch.EventType, name, shard string) {
@@ -308,7 +308,7 @@ func TestReplicasOfSeveralShards(t *testing.T) {
 func TestFirstRequestWaits(t *testing.T) {
 	s := start(t)
 	one := s.offers("aaaa", "ones")
-	s.known(one)
+	s.waitSynced(one)
 	s.runs()
 	s.cache.Fail(503)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -318,7 +318,7 @@ func TestFirstRequestWaits(t *testing.T) {
 	_, err = s.boardOf(ctx, of, one)
 	require.NoError(t, err)
 	s.clock.Step(requestedTimeout)
-	_, err = s.asks(one)
+	_, err = s.requests(one)
 	require.True(t, apierrors.IsServiceUnavailable(err), err)
 	seconds, ok := apierrors.SuggestsClientDelay(err)
 	require.True(t, ok)
@@ -327,7 +327,7 @@ func TestFirstRequestWaits(t *testing.T) {
 	var found string
 	failed := []error{nil}
 	require.Eventually(t, func() bool {
-		found, failed[0] = s.asks(one)
+		found, failed[0] = s.requests(one)
 		return failed[0] == nil && found == "of-ones"
 	}, testTimeout, time.Millisecond, "it is not known: %v", &failed)
 }
@@ -351,23 +351,23 @@ func TestLimitsOfRequestedOfferings(t *testing.T) {
 		}
 	}
 	more := s.offers("c0", "more")
-	s.known(append(all, more)...)
+	s.waitSynced(append(all, more)...)
 	s.runs()
 	refused := func(o offering, why string) {
 		t.Helper()
-		_, err := s.asks(o)
+		_, err := s.requests(o)
 		require.True(t, apierrors.IsTooManyRequests(err), err)
 		require.ErrorContains(t, err, why)
 		_, ok := apierrors.SuggestsClientDelay(err)
 		require.True(t, ok)
 	}
 	for _, o := range all[:maxRequestedPerCluster] {
-		_, err := s.asks(o)
+		_, err := s.requests(o)
 		require.NoError(t, err)
 	}
 	refused(more, "16 other resources of the logical cluster c0")
 	for _, o := range all[maxRequestedPerCluster:maxRequested] {
-		_, err := s.asks(o)
+		_, err := s.requests(o)
 		require.NoError(t, err, "another logical cluster has room")
 	}
 	refused(all[maxRequested], "128 other resources")
@@ -377,7 +377,7 @@ func TestLimitsOfRequestedOfferings(t *testing.T) {
 	s.clock.Step(keepRequested)
 	require.Eventually(t, func() bool { return s.following() == 0 }, testTimeout, time.Millisecond)
 	for _, o := range []offering{more, all[maxRequested]} {
-		_, err := s.asks(o)
+		_, err := s.requests(o)
 		require.NoError(t, err)
 	}
 }
@@ -394,12 +394,12 @@ func TestSnapshots(t *testing.T) {
 	consumed := func(t *testing.T, s shown) offering {
 		t.Helper()
 		one := s.offers("aaaa", "ones")
-		s.known(one)
+		s.waitSynced(one)
 		s.consumersOf(&one.export, one.export)
 		require.Eventually(t, func() bool { return s.following() == 1 }, testTimeout, time.Millisecond)
 		return one
 	}
-	away := func(t *testing.T) (shown, offering) {
+	unreachable := func(t *testing.T) (shown, offering) {
 		t.Helper()
 		s := startKeeping(t, kept)
 		s.cache.Fail(503)
@@ -407,20 +407,20 @@ func TestSnapshots(t *testing.T) {
 	}
 	t.Run("before", func(t *testing.T) {
 		s := startKeeping(t, kept)
-		found, err := s.asks(consumed(t, s))
+		found, err := s.requests(consumed(t, s))
 		require.NoError(t, err)
 		require.Equal(t, "of-ones", found)
 	})
 	require.Len(t, files(), 1)
 	t.Run("alone", func(t *testing.T) {
-		s, one := away(t)
-		found, err := s.asks(one)
+		s, one := unreachable(t)
+		found, err := s.requests(one)
 		require.NoError(t, err)
 		require.Equal(t, "of-ones", found)
 	})
 	require.Len(t, files(), 1, "it is kept while the cache server is away")
 	t.Run("without consumers", func(t *testing.T) {
-		s, one := away(t)
+		s, one := unreachable(t)
 		s.consumersOf(nil, one.export)
 		require.Eventually(t, func() bool { return len(files()) == 0 }, testTimeout, time.Millisecond)
 	})

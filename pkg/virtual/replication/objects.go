@@ -38,7 +38,7 @@ func (o objects) In(ctx context.Context, cluster request.Cluster, sch *definitio
 	spec := sch.Spec()
 	switch converted := spec.Conversion != nil && spec.Conversion.Strategy == apiextensionsv1.WebhookConverter; {
 	case spec.Scope != apiextensionsv1.ClusterScoped:
-		return nil, apierrors.NewServiceUnavailable(fmt.Sprintf("%s cannot be shown now: the provider's APIResourceSchema says that they are namespaced, and replicas are not", o.resource)) //nolint:forbidigo // until the provider changes it
+		return nil, apierrors.NewServiceUnavailable(fmt.Sprintf("%s cannot be shown now: the provider's APIResourceSchema specifies that they are namespaced, which is not supported for replicas", o.resource)) //nolint:forbidigo // until the provider changes it
 	case version != of.resource.Version && (converted || sch.Convert != nil):
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("%s are replicated in %s and not converted: use that version", o.resource, of.resource.Version))
 	}
