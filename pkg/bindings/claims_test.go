@@ -179,15 +179,15 @@ func TestClaimsFollow(t *testing.T) {
 			have[key] = b
 		}
 		of := identities[random.IntN(len(identities))]
-		cluster := []request.Cluster{wildcard, in(cluster)}[random.IntN(2)]
-		_, err := w.Reach(t.Context(), ofProvider, cluster, of.resource, verbs[random.IntN(len(verbs))])
+		target := []request.Cluster{wildcard, in(cluster)}[random.IntN(2)]
+		_, err := w.Reach(t.Context(), ofProvider, target, of.resource, verbs[random.IntN(len(verbs))])
 		require.NoError(t, err)
-		require.Eventually(t, func() bool { return w.isAsSaid(t, have, clusters) == "" }, deadline, tick, "%s", w.isAsSaid(t, have, clusters))
+		require.Eventually(t, func() bool { return w.mismatch(t, have, clusters) == "" }, deadline, tick, "%s", w.mismatch(t, have, clusters))
 	}
 }
 
-// isAsSaid returns differences between the bindings and the sets and labels.
-func (w *shard) isAsSaid(t *testing.T, have map[string]*apisv1alpha2.APIBinding, clusters []string) string {
+// mismatch returns differences between the bindings and the sets and labels.
+func (w *shard) mismatch(t *testing.T, have map[string]*apisv1alpha2.APIBinding, clusters []string) string {
 	w.claimed.mu.Lock()
 	defer w.claimed.mu.Unlock()
 	for _, cluster := range clusters {
