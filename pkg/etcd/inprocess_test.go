@@ -26,7 +26,7 @@ func (s *watchStream) Send(r *pb.WatchResponse) error {
 	return nil
 }
 
-// sends is a server whose watches send the given events.
+// sends is a server with watches that send the given events.
 type sends struct {
 	pb.UnimplementedWatchServer
 

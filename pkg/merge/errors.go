@@ -17,9 +17,10 @@ import (
 )
 
 const (
-	// PartialHeader with the value PartialAllow allows a response without unreachable shards.
+	// PartialHeader allows, with the value PartialAllow, a response without unreachable shards.
 	PartialHeader = "X-Shardplane-Partial"
-	PartialAllow  = "allow"
+	// PartialAllow is the only valid value of PartialHeader.
+	PartialAllow = "allow"
 	// CauseShardUnavailable is the type of the causes in an error because of unreachable shards. The field of a
 	// cause is the name of the shard.
 	CauseShardUnavailable metav1.CauseType = "ShardUnavailable"

@@ -21,7 +21,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/merge"
 )
 
-// fake is a shard whose objects have only names.
+// fake is a shard with objects that have only names.
 type fake struct {
 	name   string
 	server *httptest.Server

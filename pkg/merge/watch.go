@@ -39,8 +39,8 @@ type merged struct {
 	notices chan notice
 	open    chan struct{}
 	release chan struct{}
-	// waiting are the shards that must respond before the response starts, pending those whose initial events are
-	// not complete.
+	// waiting are the shards that must respond before the response starts, pending those with incomplete
+	// initial events.
 	waiting, pending map[uint32]struct{}
 	unserved         error
 	unreachable      missing

@@ -14,7 +14,7 @@ type Attributes struct {
 	Get storage.AttrFunc
 }
 
-// Select returns list or watch options whose selectors match the attributes. Watches with the same
+// Select returns list or watch options with selectors that match the attributes. Watches with the same
 // pointer share the computed attributes of an event.
 func (a *Attributes) Select(opts storage.ListOptions) storage.ListOptions {
 	if opts.Predicate.Field == nil {

@@ -69,7 +69,7 @@ type BackendConfig struct {
 	ReadyWait time.Duration
 }
 
-// stopper is the interface of etcd3's compactor, whose type is not exported.
+// stopper is the interface of etcd3's unexported compactor type.
 type stopper interface {
 	etcd3.Compactor
 	Stop()

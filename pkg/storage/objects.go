@@ -113,7 +113,7 @@ func (b *Backend) DeleteAll(ctx context.Context, before string, cluster logicalc
 // freePage is the page size of DeleteFree.
 const freePage = 100
 
-// DeleteFree deletes the objects without finalizers whose keys have a prefix, e.g. "/core/secrets/<cluster>/".
+// DeleteFree deletes the objects without finalizers that have a key prefix, e.g. "/core/secrets/<cluster>/".
 // Each deletion is a separate write on condition that the object is unchanged, so that no watch
 // resumes between two deletions of one revision. It reports whether other objects may remain because they
 // have finalizers, cannot be read, or have changed.

@@ -28,7 +28,7 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 )
 
-// TestHubThatLosesTrackIsFilledAgain verifies that clients are asked to retry while the hub is filled again, and that
+// TestHubThatLosesTrackIsFilledAgain verifies that clients must retry while the hub is filled again, and that
 // pages are served by etcd.
 func TestHubThatLosesTrackIsFilledAgain(t *testing.T) {
 	t.Parallel()
@@ -37,7 +37,7 @@ func TestHubThatLosesTrackIsFilledAgain(t *testing.T) {
 	create(ctx, t, open(t, b, podsGR), newPod("ns", "one"))
 	var s *tenantStorage
 	opened, refilling, released := make(chan struct{}), make(chan struct{}), make(chan struct{})
-	var keys atomic.Int64 // asked for: of the only pod, once each time that the watch cache is filled
+	var keys atomic.Int64 // requested for the only pod, once each time the watch cache is filled
 	s = openWith(t, b, podsGR, podCodec(t), func(obj runtime.Object) (string, error) {
 		switch keys.Add(1) {
 		case 1:

@@ -43,7 +43,7 @@ func (s *strict) fail(obj runtime.Object, err error) error {
 	return err
 }
 
-// strictSelector is a shard selector whose errors are recorded.
+// strictSelector is a shard selector that records errors.
 type strictSelector struct {
 	sharding.Selector
 

@@ -131,7 +131,7 @@ func (b *Backend) reporter(r resource, keys keyspace) func(key string, revision 
 	}
 }
 
-// Unreadable returns the unreadable objects of a logical cluster whose keys have the prefix.
+// Unreadable returns the unreadable objects of a logical cluster with the key prefix.
 func (b *Backend) Unreadable(ctx context.Context, cluster logicalcluster.Name, prefix string) ([]unreadable.Object, error) {
 	return b.cfg.Unreadable.Prune(ctx, cluster, prefix, func(ctx context.Context, key string) (int64, error) {
 		response, err := b.cfg.Client.KV.Get(ctx, b.cfg.Prefix+key, clientv3.WithKeysOnly())

@@ -89,7 +89,7 @@ func (c *calls) key(obj runtime.Object) (string, error) {
 	if obj == c.event {
 		call = "key of the event"
 		if len(c.made) > 0 && c.made[len(c.made)-1] == call {
-			return podKey(obj) // asked again
+			return podKey(obj) // called again
 		}
 	}
 	c.made = append(c.made, call)

@@ -19,7 +19,7 @@ const (
 	// run for weeks without a restart.
 	renewBefore = 30 * 24 * time.Hour
 
-	// backdate is how far in the past a certificate becomes valid, for clients whose clock is behind.
+	// backdate is how far in the past a certificate becomes valid, because clocks of clients may be behind.
 	backdate = time.Hour
 )
 

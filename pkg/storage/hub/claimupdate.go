@@ -34,7 +34,7 @@ type claimUpdate struct {
 	sharing sync.Mutex
 }
 
-// missed are the changes that a resuming watcher has missed. For logical clusters whose claims have changed,
+// missed are the changes that a resuming watcher has missed. For logical clusters with changed claims,
 // it receives the current state instead of the events: objects that have not changed since its version
 // immediately, others at the latest event of each. Therefore the watcher has received all changes up to
 // the version of its last event, and may resume from any.
@@ -61,7 +61,7 @@ type had struct{ yes, certain bool }
 // delivers reports whether an event in one of the logical clusters is sent.
 func (m *missed) delivers(e *event) bool { return m.latest[e.key] == e }
 
-// compared is a logical cluster whose selection in a claim set has changed.
+// compared is a logical cluster with a changed selection in a claim set.
 type compared struct {
 	prefix string
 	now    claims.Selection

@@ -1,6 +1,6 @@
 package hub
 
-// dispatchLocked sends an event to the watchers whose ranges contain it. Those that are behind read it
+// dispatchLocked sends an event to the watchers with ranges that contain it. Those that are behind read it
 // from the history.
 func (h *Hub) dispatchLocked(e *event) {
 	if len(h.scopes) == 0 && len(h.claimed.of) == 0 {
@@ -44,7 +44,7 @@ func (h *Hub) offerLocked(w *Watcher, e *event, cache *eventCache, is, was bool)
 	}
 }
 
-// fallBehindLocked makes a watcher whose buffer is full read from the history, from event n on, so that
+// fallBehindLocked makes a watcher with a full buffer read from the history, from event n on, so that
 // it does not block others.
 func (w *Watcher) fallBehindLocked(n uint64) {
 	w.behind, w.cursor, w.from = true, n, n

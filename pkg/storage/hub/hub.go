@@ -22,7 +22,7 @@ const (
 	freshTimeout = 3 * time.Second
 	// progressInterval is the interval of progress requests while a request waits.
 	progressInterval = 100 * time.Millisecond
-	// retryAfterSeconds is the suggested delay for clients whose request has timed out.
+	// retryAfterSeconds is the suggested delay for clients after a timeout.
 	retryAfterSeconds = 1
 )
 
@@ -30,7 +30,7 @@ const (
 type Hub struct {
 	cfg Config
 
-	// current is the object whose key the watch cache will request next.
+	// current is the object for which the watch cache will request the key next.
 	current atomic.Pointer[item]
 
 	mu sync.Mutex
@@ -72,7 +72,7 @@ type Hub struct {
 	running sync.WaitGroup
 }
 
-// filling collects the objects whose keys the watch cache requests between its list and its watch.
+// filling collects the objects for which the watch cache requests keys between its list and its watch.
 type filling struct {
 	items []item
 	want  int

@@ -26,7 +26,7 @@ func (s scopes) remove(w *Watcher) {
 	}
 }
 
-// find appends the watchers of a key below the root whose ranges contain the hashes. filtered is the number
+// find appends the watchers of a key below the root with ranges that contain the hashes. filtered is the number
 // of other watchers with the key in their scope.
 func (s scopes) find(root, key string, h hashes, found []*Watcher) (_ []*Watcher, filtered int) {
 	inScope := func(prefix string) {
@@ -45,7 +45,7 @@ func (s scopes) find(root, key string, h hashes, found []*Watcher) (_ []*Watcher
 	return found, filtered
 }
 
-// index finds the watchers of one key prefix whose ranges contain a hash. It is an implicit interval tree.
+// index finds the watchers of one key prefix with ranges that contain a hash. It is an implicit interval tree.
 type index struct {
 	// watchers is the number of all watchers, sharded or not.
 	watchers  int
@@ -77,7 +77,7 @@ func (x *index) remove(w *Watcher) {
 	x.unsharded = x.unsharded[:last]
 }
 
-// find appends the watchers whose ranges contain the hashes. A watcher's intervals are disjoint, so it is
+// find appends the watchers with ranges that contain the hashes. A watcher's intervals are disjoint, so it is
 // found once.
 func (x *index) find(h hashes, found []*Watcher) []*Watcher {
 	found = append(found, x.unsharded...)

@@ -199,7 +199,7 @@ func (s *snapshot) rank(key string) int {
 	return rank
 }
 
-// from yields the items whose keys are not less than key.
+// from yields the items with keys not less than key.
 func (s *snapshot) from(key string, yield func(item) bool) {
 	if len(s.chunks) == 0 {
 		return

@@ -158,7 +158,7 @@ func (w *Watcher) joinLocked(version uint64, known bool) error {
 	return nil
 }
 
-// missedLocked prepares the update for a joining watcher whose claim set has changed since it began. It replaces
+// missedLocked prepares the update for a joining watcher if its claim set has changed since it began. It replaces
 // the events of the affected logical clusters, because their objects were filtered by another selection.
 // A bookmark follows the update.
 func (w *Watcher) missedLocked(version uint64) error {

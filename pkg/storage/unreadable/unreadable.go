@@ -169,7 +169,7 @@ func (r *Record) removeLocked(cluster logicalcluster.Name, key string) {
 	r.changed(cluster)
 }
 
-// In returns the objects of a logical cluster whose keys have a prefix, in order.
+// In returns the objects of a logical cluster with a key prefix, in order.
 func (r *Record) In(cluster logicalcluster.Name, prefix string) []Object {
 	if r.Empty() {
 		return nil
