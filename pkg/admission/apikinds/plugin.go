@@ -163,12 +163,13 @@ func (p *Plugin) checkBinding(ctx context.Context, a admission.Attributes, objec
 	if err != nil {
 		return err
 	}
-	changed := ""
-	if object.GetLabels()[apirules.ExportLabel] != label {
+	var changed string
+	switch {
+	case object.GetLabels()[apirules.ExportLabel] != label:
 		changed = "labels[" + apirules.ExportLabel + "]"
-	} else if !slices.Contains(object.GetFinalizers(), apirules.BindingFinalizer) {
+	case !slices.Contains(object.GetFinalizers(), apirules.BindingFinalizer):
 		changed = "finalizers[" + apirules.BindingFinalizer + "]"
-	} else {
+	default:
 		return nil
 	}
 	return admission.NewForbidden(a, fmt.Errorf("metadata.%s is set by the system: webhooks and policies must not change it", changed))
