@@ -14,7 +14,7 @@
 //	policy          mutating and validating admission policies
 //	webhook         mutating and validating admission webhooks
 //	reserved        protects reserved metadata and fields
-//	limits          limits the storage of logical clusters
+//	limits          bounds the storage of logical clusters
 //	quota           ResourceQuota
 //	percluster      state per logical cluster, which several plugins use
 package admission

@@ -225,7 +225,7 @@ var bound = []Mutant{
 	{
 		Name: "export-by-error", Rule: "an error discloses no more about an export than a denial does",
 		Edits: []Edit{{
-			File:   "pkg/admission/apikinds/bind.go",
+			File:   "pkg/admission/apikinds/plugin.go",
 			Before: `identity.WithoutWarrant(u), provider, export); err != nil {`,
 			After:  `identity.WithoutWarrant(u), provider, export); err != nil && found {`,
 		}},

@@ -203,7 +203,7 @@ var definitions = []Mutant{
 	{
 		Name: "policy-patches", Rule: "patches that policies compute have the limits of patches in requests",
 		Edits: []Edit{{
-			File:   "pkg/admission/policy/mutating.go",
+			File:   "pkg/admission/policy/plugins.go",
 			Before: "		return limitedPatches{compiler.CompileMutatingEvaluator(expression, patching, environment.StoredExpressions)}",
 			After:  "		return compiler.CompileMutatingEvaluator(expression, patching, environment.StoredExpressions)",
 		}},

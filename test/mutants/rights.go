@@ -240,7 +240,7 @@ var rights = []Mutant{
 	{
 		Name: "wildcard-gate", Rule: "requests for all logical clusters need system:masters",
 		Edits: []Edit{{
-			File:   "pkg/authz/wildcard.go",
+			File:   "pkg/authz/gates.go",
 			Before: `cluster.Wildcard || identity.MemberOf(ctx, a.GetUser(), user.SystemPrivilegedGroup)`,
 			After:  `cluster.Wildcard || identity.MemberOf(ctx, a.GetUser(), user.SystemPrivilegedGroup, user.AllAuthenticated)`,
 		}},
@@ -249,7 +249,7 @@ var rights = []Mutant{
 	{
 		Name: "protected-status", Rule: "the status of the system's kinds is written by the system only",
 		Edits: []Edit{{
-			File:   "pkg/authz/status.go",
+			File:   "pkg/authz/gates.go",
 			Before: `a.GetVerb() == "patch" || `,
 			After:  ``,
 		}},

@@ -6,7 +6,7 @@ var writes = []Mutant{
 	{
 		Name: "uncounted-write", Rule: "what a quota lets pass is counted before it is stored",
 		Edits: []Edit{{
-			File:   "pkg/admission/quota/accessor.go",
+			File:   "pkg/admission/quota/quota.go",
 			Before: `quotas.UpdateStatus(ctx, quota, metav1.UpdateOptions{})`,
 			After:  `quotas.Get(ctx, quota.Name, metav1.GetOptions{})`,
 		}},
@@ -63,7 +63,7 @@ var writes = []Mutant{
 	{
 		Name: "unknown-judge", Rule: "webhooks and policies that are not known yet are not taken for none",
 		Edits: []Edit{{
-			File:   "pkg/admission/percluster/ready.go",
+			File:   "pkg/admission/percluster/judge.go",
 			Before: `	for _, hooks := range j.hooks {`,
 			After:  `	for _, hooks := range j.hooks[:min(1, len(j.hooks))] {`,
 		}},
@@ -72,7 +72,7 @@ var writes = []Mutant{
 	{
 		Name: "early-admission", Rule: "admission waits for what must be known after a start",
 		Edits: []Edit{{
-			File:   "pkg/admission/percluster/ready.go",
+			File:   "pkg/admission/percluster/judge.go",
 			Before: `	for _, informer := range r {`,
 			After:  `	for _, informer := range r[:0] {`,
 		}},

@@ -87,7 +87,7 @@ type param struct {
 
 	scope   meta.RESTScope
 	cluster logicalcluster.Name
-	// shard is the other shard of the policies, or ""; reads reads the parameters from their shard.
+	// shard is the other shard of the policies, or "". reads is used to read parameters on demand.
 	shard string
 	reads *remoteparams.Kind
 	// The following fields are for parameters on this shard. informer is nil if they are too large to be cached.
