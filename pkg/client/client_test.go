@@ -97,7 +97,7 @@ func TestURLs(t *testing.T) {
 	}
 }
 
-// TestURLsOfCaches checks that the server of a kubeconfig may be any URL of a cache server's API.
+// TestURLsOfCaches: the server of a kubeconfig may be any URL of a cache server's API.
 func TestURLsOfCaches(t *testing.T) {
 	for _, server := range []string{
 		"https://cache:8012", "https://cache:8012/", "https://cache:8012/services/cache", "https://cache:8012/services/cache/",

@@ -13,59 +13,55 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// listerWatcher is the client that a connection reads from.
 type listerWatcher struct {
 	list  func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error)
 	watch func(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error)
 }
 
-// sink is told what a server has, on one goroutine.
 type sink interface {
-	// begin says that all is put that there is, until end: what is not has gone. It may
-	// begin again before.
+	// begin starts a full resync, which end completes. Objects that were not put in between have been deleted. A
+	// resync may be restarted.
 	begin()
 	end()
-	// put and gone fail for objects of another type.
+	// put and delete fail for objects of another type.
 	put(ctx context.Context, obj runtime.Object) error
-	gone(ctx context.Context, obj runtime.Object) error
+	delete(ctx context.Context, obj runtime.Object) error
 }
 
-// connection is how a resource of a server is followed, and what is known of that.
+// connection follows a resource of a server and records the state of the connection.
 type connection struct {
 	name   string
 	source listerWatcher
-	// selected has the selectors, but that of shards.
+	// selected contains the selectors except the shard selector.
 	selected  metav1.ListOptions
 	pagesOnly bool
-	// asks returns the ranges that a connection which begins asks for, if there are any; anew
-	// says that it gets the complete state. completed is told of the end of that, and
-	// reached of versions up to which all has been seen.
-	asks      func(anew bool) Ranges
-	completed func()
-	reached   func(resourceVersion string)
-	// before is called before a complete state is asked for; it may be nil.
-	before func(ctx context.Context) error
-	report *report
-	counts *counts
+	// requestRanges returns the ranges to request on a new connection; initial is set if it requests the complete
+	// state. completed is called at the end of the complete state, and reached with versions up to which all
+	// events were received.
+	requestRanges func(anew bool) Ranges
+	completed     func()
+	reached       func(resourceVersion string)
+	// before is called before the complete state is requested; it may be nil.
+	before       func(ctx context.Context) error
+	filterReport *filterReport
+	counts       *counts
 
 	synced     chan struct{}
 	syncedOnce sync.Once
 	onSynced   func()
-	// current is set when all has been seen that the server had since this runs.
+	// current is set when the informer has received everything that the server had when Run was called.
 	current atomic.Bool
 	state   state
-	// broken tells of connections that have ended.
-	broken chan struct{}
+	broken  chan struct{}
 }
 
 func newConnection(name string, source listerWatcher) connection {
 	return connection{
 		name: name, source: source, broken: make(chan struct{}, 1), synced: make(chan struct{}),
-		report: newReport(name), counts: &counts{}, completed: func() {}, reached: func(string) {}, onSynced: func() {},
+		filterReport: newReport(name), counts: &counts{}, completed: func() {}, reached: func(string) {}, onSynced: func() {},
 	}
 }
 
-// state is what a connection tells about itself.
 type state struct {
 	mu              sync.Mutex
 	running         bool
@@ -79,11 +75,12 @@ type state struct {
 // Name returns the informer's name.
 func (c *connection) Name() string { return c.name }
 
-// HasSynced reports whether the informer has had the complete state once, and
-// all handlers have been told of it.
-func (c *connection) HasSynced() bool {
+// HasSynced reports whether the complete state was received once and all handlers were notified of it.
+func (c *connection) HasSynced() bool { return isClosed(c.synced) }
+
+func isClosed(channel <-chan struct{}) bool {
 	select {
-	case <-c.synced:
+	case <-channel:
 		return true
 	default:
 		return false
@@ -93,8 +90,7 @@ func (c *connection) HasSynced() bool {
 // Synced returns a channel that is closed when HasSynced becomes true.
 func (c *connection) Synced() <-chan struct{} { return c.synced }
 
-// WaitForSync waits until the informer has synced. Its error says what has kept
-// the informer from it.
+// WaitForSync waits until the informer has synced. The error contains the reason why it has not.
 func (c *connection) WaitForSync(ctx context.Context) error {
 	select {
 	case <-c.synced:
@@ -110,18 +106,18 @@ func (c *connection) WaitForSync(ctx context.Context) error {
 	return fmt.Errorf("informer %s has not synced: %w", c.name, context.Cause(ctx))
 }
 
-// Current reports whether the informer has had the complete state of its server since it
-// runs, and not only what was known before.
+// Current reports whether the complete state was received from the server since Run was called. A restored
+// informer is synced before it is current.
 func (c *connection) Current() bool { return c.current.Load() }
 
-// LastError returns why the informer is not connected, or nil.
+// LastError returns the reason why the informer is not connected, or nil.
 func (c *connection) LastError() error {
 	c.state.mu.Lock()
 	defer c.state.mu.Unlock()
 	return c.state.err
 }
 
-// Away returns why the informer is not connected, and since when, or nil.
+// Unreachable returns since when and why the informer is not connected, or nil.
 func (c *connection) Unreachable() (since time.Time, why error) {
 	c.state.mu.Lock()
 	defer c.state.mu.Unlock()
@@ -131,7 +127,6 @@ func (c *connection) Unreachable() (since time.Time, why error) {
 	return c.state.since, c.state.err
 }
 
-// stale returns for how long the connection has not had what its server has.
 func (c *connection) stale() time.Duration {
 	c.state.mu.Lock()
 	defer c.state.mu.Unlock()
@@ -145,20 +140,19 @@ func (c *connection) stale() time.Duration {
 	}
 }
 
-// ResourceVersion returns the resourceVersion up to which the informer has seen
-// events; empty before it has synced.
+// ResourceVersion returns the resourceVersion up to which events were received; empty before the informer has
+// synced.
 func (c *connection) ResourceVersion() string {
 	c.state.mu.Lock()
 	defer c.state.mu.Unlock()
 	return c.state.resourceVersion
 }
 
-// Disconnected returns a channel that gets something when a connection has ended or
-// failed, for whatever reason, and LastError says why: a server may have been another one before and after.
-// Breaks that nobody has received yet are one. It is for one receiver.
+// Disconnected returns a channel that receives a value when a connection has ended or failed; LastError returns
+// the reason. The server may be a different one after a reconnect. Pending values are merged. The channel supports
+// one receiver.
 func (c *connection) Disconnected() <-chan struct{} { return c.broken }
 
-// lastBreak returns when the last connection ended or failed, or zero if none has.
 func (c *connection) lastBreak() time.Time {
 	c.state.mu.Lock()
 	defer c.state.mu.Unlock()
@@ -207,7 +201,6 @@ func (c *connection) isCurrent(ctx context.Context) {
 	}
 }
 
-// markSynced reports whether it was not synced before.
 func (c *connection) markSynced() (first bool) {
 	c.syncedOnce.Do(func() {
 		close(c.synced)
@@ -217,7 +210,6 @@ func (c *connection) markSynced() (first bool) {
 	return first
 }
 
-// sourceOf returns what an informer reads from with a client's methods.
 func sourceOf[L runtime.Object](list func(context.Context, metav1.ListOptions) (L, error), watching func(context.Context, metav1.ListOptions) (watch.Interface, error)) listerWatcher {
 	return listerWatcher{
 		list:  func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) { return list(ctx, opts) },

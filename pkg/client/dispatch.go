@@ -11,67 +11,62 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// handlers are called under the lock that orders their events.
+// handlers are called with the lock held that orders their events.
 type handlers[T Object] struct {
 	name   string
 	counts *counts
-	all    []*added[T]
+	all    []*registered[T]
 }
 
-// added is a handler that was added.
-type added[T Object] struct {
+type registered[T Object] struct {
 	Handler[T]
 	*Registration
 
-	of *handlers[T]
-	// queue is nil unless the handler is buffered.
+	of    *handlers[T]
 	queue *queue[T]
 }
 
-// add adds h, after telling it of what is there. The caller holds the lock mu. synced says
-// that no more is to come that is initial.
+// add registers h after notifying it of the present objects. The lock mu must be held. synced is set if all
+// initial objects are present.
 func (hs *handlers[T]) add(mu sync.Locker, h Handler[T], options []HandlerOption, synced bool, present iter.Seq2[Key, T]) *Registration {
 	var o handlerOptions
 	for _, option := range options {
 		option(&o)
 	}
-	a := &added[T]{Handler: h, Registration: &Registration{synced: make(chan struct{})}, of: hs}
+	a := &registered[T]{Handler: h, Registration: &Registration{synced: make(chan struct{})}, of: hs}
 	if o.buffered {
 		a.queue = newQueue(a)
 	}
 	a.remove = func() {
-		a.queue.close() // who holds the lock may wait for room
+		a.queue.close() // before locking, because the lock's owner may be waiting for this queue
 		mu.Lock()
 		defer mu.Unlock()
-		hs.all = slices.DeleteFunc(slices.Clone(hs.all), func(other *added[T]) bool { return other == a })
+		hs.all = slices.DeleteFunc(slices.Clone(hs.all), func(other *registered[T]) bool { return other == a })
 	}
-	if h.OnAdd != nil || h.keys != nil {
+	if h.OnAdd != nil || h.changedKey != nil {
 		for key, obj := range present {
-			a.tell(Change[T]{Key: key, New: obj, Has: true, initial: true})
+			a.notify(Change[T]{Key: key, New: obj, Has: true, initial: true})
 		}
 	}
 	hs.all = append(hs.all, a)
 	if synced {
-		a.toldInitial()
+		a.markInitialDelivered()
 	}
 	return a.Registration
 }
 
-// tell tells all handlers of a change.
-func (hs *handlers[T]) tell(c Change[T]) {
+func (hs *handlers[T]) notify(c Change[T]) {
 	for _, a := range hs.all {
-		a.tell(c)
+		a.notify(c)
 	}
 }
 
-// toldInitial says that all that is initial has been told.
-func (hs *handlers[T]) toldInitial() {
+func (hs *handlers[T]) markInitialDelivered() {
 	for _, a := range hs.all {
-		a.toldInitial()
+		a.markInitialDelivered()
 	}
 }
 
-// wait waits until buffered handlers have been told of all.
 func (hs *handlers[T]) wait(mu sync.Locker) {
 	mu.Lock()
 	all := hs.all
@@ -81,7 +76,7 @@ func (hs *handlers[T]) wait(mu sync.Locker) {
 	}
 }
 
-func (a *added[T]) tell(c Change[T]) {
+func (a *registered[T]) notify(c Change[T]) {
 	if a.queue != nil {
 		a.queue.add(entry[T]{Change: c})
 		return
@@ -89,7 +84,7 @@ func (a *added[T]) tell(c Change[T]) {
 	a.call(c)
 }
 
-func (a *added[T]) toldInitial() {
+func (a *registered[T]) markInitialDelivered() {
 	if a.queue != nil {
 		a.queue.add(entry[T]{synced: true})
 		return
@@ -97,103 +92,75 @@ func (a *added[T]) toldInitial() {
 	a.markSynced()
 }
 
-// call calls the handler's functions for a change.
-func (a *added[T]) call(c Change[T]) {
-	switch {
-	case a.keys != nil && c.left == "":
-		a.key(a.keys, c.Key)
-	case a.left != nil && c.left != "":
-		a.key(a.left, c.Key)
+func (a *registered[T]) call(c Change[T]) {
+	deleted := func(last T, tombstone bool) {
+		if a.OnDelete != nil {
+			a.protect(func() { a.OnDelete(last, tombstone) })
+		}
 	}
 	switch {
+	case a.changedKey != nil && c.leave == "":
+		a.protect(func() { a.changedKey(c.Key) })
+	case a.leftKey != nil && c.leave != "":
+		a.protect(func() { a.leftKey(c.Key) })
+	}
+	switch {
+	case c.Same && a.OnUpdate != nil:
+		a.protect(func() { a.OnUpdate(c.Old, c.New) })
 	case c.Same:
-		a.update(c)
-		return
-	case c.Had && c.left != "":
-		a.leave(c)
+	case c.Had && c.leave != "" && a.OnLeave != nil:
+		a.protect(func() { a.OnLeave(c.last, c.leave) })
+	case c.Had && c.leave != "":
 	case c.Had && c.Has:
-		a.delete(c.Old, true)
+		deleted(c.Old, true)
 	case c.Had:
-		a.delete(c.last, c.tombstone)
+		deleted(c.last, c.tombstone)
 	}
-	if c.Has {
-		a.add(c)
-	}
-}
-
-func (a *added[T]) key(tell func(Key), key Key) {
-	defer a.recovered()
-	tell(key)
-}
-
-func (a *added[T]) add(c Change[T]) {
-	if a.OnAdd != nil {
-		defer a.recovered()
-		a.OnAdd(c.New, c.initial)
+	if c.Has && !c.Same && a.OnAdd != nil {
+		a.protect(func() { a.OnAdd(c.New, c.initial) })
 	}
 }
 
-func (a *added[T]) update(c Change[T]) {
-	if a.OnUpdate != nil {
-		defer a.recovered()
-		a.OnUpdate(c.Old, c.New)
-	}
-}
-
-func (a *added[T]) delete(last T, tombstone bool) {
-	if a.OnDelete != nil {
-		defer a.recovered()
-		a.OnDelete(last, tombstone)
-	}
-}
-
-func (a *added[T]) leave(c Change[T]) {
-	if a.OnLeave != nil {
-		defer a.recovered()
-		a.OnLeave(c.last, c.left)
-	}
+// protect calls f, and counts and logs a panic.
+func (a *registered[T]) protect(f func()) {
+	defer func() {
+		if r := recover(); r != nil {
+			a.of.counts.panics.Add(1)
+			klog.ErrorS(fmt.Errorf("%w: %v", errPanic, r), "Recovered from a panic of a handler", "informer", a.of.name, "stack", string(debug.Stack()))
+		}
+	}()
+	f()
 }
 
 var errPanic = errors.New("a handler panicked")
 
-// recovered counts and logs a panic of the handler.
-func (a *added[T]) recovered() {
-	if r := recover(); r != nil {
-		a.of.counts.panics.Add(1)
-		klog.ErrorS(fmt.Errorf("%w: %v", errPanic, r), "The informer goes on after a panic of a handler", "informer", a.of.name, "stack", string(debug.Stack()))
-	}
-}
-
-// buffer is how many changes wait for a buffered handler.
+// buffer is the capacity of the queue of a buffered handler.
 const buffer = 1000
 
-// entry is a change that a handler is to be told of, or that there is no initial one after it.
+// entry is a pending change, or the end of the initial objects if synced is set.
 type entry[T Object] struct {
 	Change[T]
 
 	synced bool
 }
 
-// queue has what a buffered handler is to be told. Its goroutine runs while there is any. A
-// nil queue is empty.
+// queue contains the pending changes of a buffered handler. Its goroutine runs while there are any. A nil queue is
+// empty.
 type queue[T Object] struct {
-	to *added[T]
+	to *registered[T]
 
-	mu sync.Mutex
-	// changed tells of any change of what follows.
-	changed sync.Cond
-	entries []entry[T]
-	running bool
-	closed  bool
+	mu              sync.Mutex
+	changed         sync.Cond
+	entries         []entry[T]
+	running, closed bool
 }
 
-func newQueue[T Object](to *added[T]) *queue[T] {
+func newQueue[T Object](to *registered[T]) *queue[T] {
 	q := &queue[T]{to: to}
 	q.changed.L = &q.mu
 	return q
 }
 
-// add adds an entry, when there is room.
 func (q *queue[T]) add(e entry[T]) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -210,7 +177,6 @@ func (q *queue[T]) add(e entry[T]) {
 	}
 }
 
-// run tells the handler of all entries.
 func (q *queue[T]) run() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -231,7 +197,6 @@ func (q *queue[T]) run() {
 	q.changed.Broadcast()
 }
 
-// wait waits until the handler has been told of all.
 func (q *queue[T]) wait() {
 	if q == nil {
 		return
@@ -243,7 +208,7 @@ func (q *queue[T]) wait() {
 	}
 }
 
-// close drops what waits, and waits for the handler to return.
+// close drops pending entries and waits until the handler has returned.
 func (q *queue[T]) close() {
 	if q == nil {
 		return

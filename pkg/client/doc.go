@@ -1,24 +1,20 @@
-// Package client gives controllers access to many logical clusters: typed,
-// dynamic, metadata and discovery clients for one logical cluster or for all of
-// a shard, and informers that keep objects of different logical clusters apart.
+// Package client gives controllers access to many logical clusters: typed, dynamic, metadata and discovery clients
+// for one logical cluster or for all of a shard, and informers that separate the objects of different logical
+// clusters.
 //
 //	Factory ── Cluster(name or path) ──► Scope ─┬─► kinds.Workspaces.In(scope).Get(…) typed
 //	   │    ── Wildcard() ─────────────► Scope  ├─► scope.Dynamic(), Metadata()
 //	   │    ── Shard(name).Wildcard() ─► Scope  └─► kinds.Workspaces.Informer(scope, …) Informer[T]
-//	   └ one HTTP transport for everything
+//	   └ one HTTP transport for all of them
 //
-// An informer streams its resource (list, then watch, resumed by
-// resourceVersion) into a store keyed by logical cluster, namespace and name.
-// client-go's shared informer is not usable on a wildcard: its key is
-// namespace/name, so same-named objects of two logical clusters overwrite each
-// other.
+// An informer streams a resource (list, then watch, resumed by resourceVersion) into a store keyed by logical
+// cluster, namespace and name. The shared informers of client-go do not work on a wildcard, because their key
+// namespace/name does not distinguish objects of two logical clusters.
 //
-// Objects that listers and handlers hand out are shared: copy before changing.
+// Objects returned by listers and passed to handlers are shared: copy them before changing them.
 //
-// Package kinds has the resources of the system, each with its types. Who has a few of
-// their own defines these, and links no others. Package documents asks what is served.
-//
-// Package ring divides the objects among replicas of a controller. Package shards has one
-// view of what all shards have, by an informer of each. Package clienttest has an API server in
-// memory for tests of such clients.
+// Package kinds defines the resources of the system with their types. A program that uses few of them can define
+// these itself, to link fewer types. Package documents provides discovery and OpenAPI clients. Package ring
+// divides the objects among the replicas of a controller. Package shards combines the objects of all shards.
+// Package clienttest is an in-memory API server for tests.
 package client

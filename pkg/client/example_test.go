@@ -17,7 +17,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/client/kinds"
 )
 
-// Widget is a kind of the example's own.
+// Widget is a kind that only the example uses.
 type Widget struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitzero"`
@@ -33,22 +33,18 @@ type WidgetList struct {
 	Items []Widget `json:"items"`
 }
 
-// DeepCopyObject implements runtime.Object, which a generator does elsewhere.
 func (w *Widget) DeepCopyObject() runtime.Object {
 	c := *w
 	w.DeepCopyInto(&c.ObjectMeta)
 	return &c
 }
 
-// DeepCopyObject implements runtime.Object.
 func (w *WidgetList) DeepCopyObject() runtime.Object {
 	c := *w
 	c.Items = append([]Widget(nil), w.Items...)
 	return &c
 }
 
-// answering is a server that answers lists of any path that it has, and whose watches have no
-// events.
 func answering(lists map[string]string) (*client.Factory, func()) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
@@ -75,7 +71,7 @@ func answering(lists map[string]string) (*client.Factory, func()) {
 	}
 }
 
-// The kinds of a resource may be in a scheme of one's own: nothing is registered for all.
+// The kinds of a resource may be in any scheme: nothing is registered globally.
 func ExampleWithScheme() {
 	factory, stop := answering(map[string]string{
 		"/clusters/root:team/apis/example.io/v1/widgets": `{"apiVersion":"example.io/v1","kind":"WidgetList","items":[{"metadata":{"name":"one"},"colour":"red"}]}`,
@@ -99,7 +95,7 @@ func ExampleWithScheme() {
 	// there is no such thing
 }
 
-// A library that takes client-go's informers sees one tenant of a wildcard.
+// A library that uses client-go's informers gets one logical cluster of a wildcard.
 func ExampleAsShared() {
 	factory, stop := answering(map[string]string{
 		"/clusters/*/api/v1/configmaps": `{"apiVersion":"v1","kind":"ConfigMapList","metadata":{"resourceVersion":"7"},"items":[

@@ -22,7 +22,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/client/kinds"
 )
 
-// running runs informers until stop, which waits for their end. They have synced when it returns.
 func running(informers ...client.Runner) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	group := &client.Group{}
@@ -43,8 +42,6 @@ func running(informers ...client.Runner) (stop func()) {
 	}
 }
 
-// withServer has a server that holds a ConfigMap "settings" in two logical clusters, and a factory of
-// its clients.
 func withServer(f func(t testing.TB, server *clienttest.Server, factory *client.Factory)) {
 	clienttest.ForExample(func(t testing.TB) {
 		t.Helper()
@@ -101,25 +98,25 @@ func ExampleWithMetrics() {
 	// Output: 2 <nil>
 }
 
-// A kind of one's own links no others.
+// Resources can be defined without linking other kinds.
 func ExampleDefineResource() {
 	gv := schema.GroupVersion{Group: "example.io", Version: "v1"}
 	widgets := client.DefineResource[Widget, WidgetList](gv, "widgets")
 	fmt.Println(widgets.GroupResource())
 
-	// A built-in kind has a protobuf encoding; one of an APIExport takes its identity where all
-	// logical clusters are asked.
+	// A built-in kind has a protobuf encoding. A bound resource needs its identity in requests for all logical
+	// clusters.
 	options := []client.ResourceOption{client.WithProtobuf()}
 	fmt.Println(client.DefineResource[corev1.Secret, corev1.SecretList](corev1.SchemeGroupVersion, "secrets", options...).GroupResource())
 	client.DefineResource[Widget, WidgetList](gv, "widgets", client.WithIdentity(func(context.Context) (string, error) {
-		return "5b9…", nil // of the status of the APIExport
+		return "5b9…", nil // from the status of the APIExport
 	}))
 	// Output:
 	// widgets.example.io
 	// secrets
 }
 
-// An informer keeps objects of one name in different logical clusters apart.
+// An informer separates objects of one name in different logical clusters.
 func ExampleInformer() {
 	withServer(func(t testing.TB, server *clienttest.Server, factory *client.Factory) {
 		t.Helper()
@@ -156,7 +153,7 @@ func ExampleInformer() {
 	// deleted one|default/settings
 }
 
-// Without Go types, and of metadata alone.
+// Informers without Go types, and of metadata.
 func ExampleNewDynamicInformer() {
 	withServer(func(_ testing.TB, server *clienttest.Server, factory *client.Factory) {
 		gvr := schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
@@ -193,7 +190,7 @@ func ExampleKey() {
 	// settings
 }
 
-// A replica holds one half of all logical clusters, and later the other one, too.
+// A replica loads one half of all logical clusters, and later the other half, too.
 func ExampleRanges() {
 	key := client.ByCluster
 	first, err := client.PartOf(key, 0, 2)
@@ -222,7 +219,6 @@ func ExampleRanges() {
 	// RangeMoved RangeMoved
 }
 
-// loading says what is to be held, and is told what is.
 type loading struct {
 	client.RangeSource
 
@@ -234,7 +230,7 @@ func (l loading) Follow(holds func() client.Ranges) (stop func()) {
 	return func() {}
 }
 
-// Who divides the objects is told what informers have loaded.
+// A LoadedRanges is notified of the ranges that informers have loaded.
 func ExampleLoadedRanges() {
 	whole, err := client.PartOf(client.ByCluster, 0, 1)
 	if err != nil {
@@ -253,7 +249,7 @@ func ExampleLoadedRanges() {
 	// loaded true
 }
 
-// names is a Sink that keeps the keys of objects.
+// names is a Sink that stores the keys of objects.
 type names struct {
 	mu   sync.Mutex
 	keys []string
@@ -275,7 +271,7 @@ func (n *names) Put(obj *corev1.ConfigMap) {
 
 func (*names) Delete(*corev1.ConfigMap) {}
 
-// Who keeps little of many objects keeps that by itself.
+// A follower is for consumers that store little of many objects.
 func ExampleFollower() {
 	withServer(func(_ testing.TB, server *clienttest.Server, factory *client.Factory) {
 		keep := &names{}
@@ -288,7 +284,7 @@ func ExampleFollower() {
 	// Output: [one|default/settings two|default/settings]
 }
 
-// keeping is a Guard that removes nothing, whatever its server has lost.
+// keeping is a Guard that removes nothing.
 type keeping struct{}
 
 func (keeping) BeforeList(context.Context, time.Time) error        { return nil }
@@ -299,7 +295,7 @@ func (keeping) Missing(client.Key) bool                            { return fals
 func (keeping) ListComplete()                                      {}
 func (keeping) Run(context.Context)                                {}
 
-// A Guard decides which of the changes that a server sends are applied.
+// A Guard decides which changes are applied.
 func ExampleFactory_WithGuard() {
 	withServer(func(t testing.TB, server *clienttest.Server, factory *client.Factory) {
 		t.Helper()
@@ -308,13 +304,13 @@ func ExampleFactory_WithGuard() {
 			return keeping{}
 		})
 		informer := kinds.ConfigMaps.Informer(guarded.Wildcard(), client.InformerOptions[*corev1.ConfigMap]{})
-		added := make(chan string, 3)
-		informer.AddEventHandler(client.Handler[*corev1.ConfigMap]{OnAdd: func(obj *corev1.ConfigMap, _ bool) { added <- obj.Name }})
+		registered := make(chan string, 3)
+		informer.AddEventHandler(client.Handler[*corev1.ConfigMap]{OnAdd: func(obj *corev1.ConfigMap, _ bool) { registered <- obj.Name }})
 		defer running(informer)()
 		server.Delete(t, kinds.ConfigMaps.GroupVersionResource, "", "one", "default", "settings")
 		server.Put(t, kinds.ConfigMaps.GroupVersionResource, configMap("three", "default", "settings"))
 		for range 3 {
-			<-added
+			<-registered
 		}
 		_, found := informer.Lister().Lookup(client.Key{Cluster: "one", Namespace: "default", Name: "settings"})
 		fmt.Println(found, informer.Guard() == client.Guard(keeping{}))
@@ -324,28 +320,28 @@ func ExampleFactory_WithGuard() {
 	// true true
 }
 
-// Handlers of a View are notified of what it makes of the changes of its informers.
+// Handlers of a Composite are notified by a function of the changes of its informers.
 func ExampleNewComposite() {
 	withServer(func(_ testing.TB, _ *clienttest.Server, factory *client.Factory) {
 		informer := func(cluster string) *client.Informer[*corev1.ConfigMap] {
 			return kinds.ConfigMaps.Informer(factory.Cluster(logicalcluster.NewPath(cluster)), client.InformerOptions[*corev1.ConfigMap]{})
 		}
 		main, other := informer("one"), informer("two")
-		var view *client.Composite[*corev1.ConfigMap]
-		notify := func(c client.Change[*corev1.ConfigMap]) { view.Notify(c) }
-		view = client.NewComposite(main, notify, func(func(client.Key, *corev1.ConfigMap) bool) {})
-		view.Follow(other, notify)
-		var added []string
-		view.AddEventHandler(client.Handler[*corev1.ConfigMap]{OnAdd: func(obj *corev1.ConfigMap, _ bool) { added = append(added, client.KeyFor(obj)) }})
+		var aggregate *client.Composite[*corev1.ConfigMap]
+		notify := func(c client.Change[*corev1.ConfigMap]) { aggregate.Notify(c) }
+		aggregate = client.NewComposite(main, notify, func(func(client.Key, *corev1.ConfigMap) bool) {})
+		aggregate.Follow(other, notify)
+		var registered []string
+		aggregate.AddEventHandler(client.Handler[*corev1.ConfigMap]{OnAdd: func(obj *corev1.ConfigMap, _ bool) { registered = append(registered, client.KeyFor(obj)) }})
 		running(main, other)()
-		view.Wait()
-		slices.Sort(added)
-		fmt.Println(added)
+		aggregate.Wait()
+		slices.Sort(registered)
+		fmt.Println(registered)
 	})
 	// Output: [one|default/settings two|default/settings]
 }
 
-// The informers of several shards are one view; package shards follows the shards, too.
+// A Union combines the informers of several shards; package shards also follows the Shard objects.
 func ExampleUnion() {
 	withServer(func(_ testing.TB, server *clienttest.Server, factory *client.Factory) {
 		union := client.NewUnion[*corev1.ConfigMap]("settings", nil)
@@ -361,7 +357,7 @@ func ExampleUnion() {
 	// blue <nil>
 }
 
-// A kind that is known at run time only has the types of a scheme.
+// ResourceOf supports kinds that are determined at run time.
 func ExampleResourceOf() {
 	withServer(func(_ testing.TB, server *clienttest.Server, factory *client.Factory) {
 		configMaps, err := client.ResourceOf(kinds.Scheme, corev1.SchemeGroupVersion.WithKind("ConfigMap"), "configmaps")
@@ -376,7 +372,7 @@ func ExampleResourceOf() {
 	// Output: 2
 }
 
-// last is a Sink that counts the objects of a complete state.
+// last is a Sink that counts the objects of the complete state.
 type last[T client.Object] struct{ count int }
 
 func (l *last[T]) Begin() { l.count = 0 }
@@ -384,7 +380,7 @@ func (*last[T]) End()     {}
 func (l *last[T]) Put(T)  { l.count++ }
 func (*last[T]) Delete(T) {}
 
-// Without Go types, and of metadata alone.
+// Followers without Go types, and of metadata.
 func ExampleNewDynamicFollower() {
 	withServer(func(_ testing.TB, server *clienttest.Server, factory *client.Factory) {
 		gvr := schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}

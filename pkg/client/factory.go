@@ -23,21 +23,18 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// Factory makes clients of one server (a shard, the front-proxy or the cache
-// server) that share one HTTP transport. It is safe for concurrent use.
+// Factory makes clients of one server (a shard, the front-proxy or the cache server) that share one HTTP
+// transport. It is safe for concurrent use.
 type Factory struct {
 	config  *rest.Config
 	http    *http.Client
 	sharded bool
 	metrics *metrics
-	// guard makes the guards of informers; it is nil if they have none.
-	guard func(Guarded) Guard
+	guard   func(Guarded) Guard
 }
 
-// NewFactory returns a factory for the server of config. A logical cluster in
-// the host's URL (…/clusters/<x>, as kubeconfigs have it) is dropped, since
-// every client names its own. Clients are not rate limited unless config sets
-// QPS or a RateLimiter.
+// NewFactory returns a factory for the server of config. A logical cluster in the URL of the host (…/clusters/<x>,
+// as in kubeconfigs) is dropped. Clients are not rate limited unless config sets QPS or a RateLimiter.
 func NewFactory(config *rest.Config, options ...FactoryOption) (*Factory, error) {
 	config = rest.CopyConfig(config)
 	host, err := bareHost(config)
@@ -55,7 +52,7 @@ func NewFactory(config *rest.Config, options ...FactoryOption) (*Factory, error)
 	if err != nil {
 		return nil, fmt.Errorf("cannot make an HTTP client for %s, check the certificates of the kubeconfig: %w", host, err)
 	}
-	counting := *httpClient // which may be everybody's
+	counting := *httpClient // it may be http.DefaultClient
 	counting.Transport = &countingTransport{RoundTripper: newFirstConnection(cmp.Or(httpClient.Transport, http.DefaultTransport))}
 	f := &Factory{config: config, http: &counting}
 	for _, option := range options {
@@ -78,10 +75,9 @@ func bareHost(config *rest.Config) (string, error) {
 	return bare.String(), nil
 }
 
-// Shard returns the factory for the replicas of one shard on a cache server,
-// or of all of them for "*". Its informers keep shards apart. The server of the client configuration
-// may be the cache server itself, or any URL of its API, such as one with the shards and logical
-// clusters that kubectl reads.
+// Shard returns the factory for the replicas of one shard on a cache server, or of all shards for "*". Its
+// informers separate objects of different shards. The server of the configuration may be any URL of the cache
+// server's API.
 func (f *Factory) Shard(name string) *Factory {
 	config := rest.CopyConfig(f.config)
 	server, _, _ := strings.Cut(config.Host, request.CachePrefix)
@@ -89,67 +85,63 @@ func (f *Factory) Shard(name string) *Factory {
 	return &Factory{config: config, http: f.http, sharded: true, metrics: f.metrics, guard: f.guard}
 }
 
-// WithGuard returns a factory for the same server whose informers have guards, which the function
-// makes before they run.
+// WithGuard returns a factory for the same server whose informers have the guards that the function makes.
 func (f *Factory) WithGuard(guard func(Guarded) Guard) *Factory {
 	guarding := *f
 	guarding.guard = guard
 	return &guarding
 }
 
-// Cluster returns the access to one logical cluster, by name or path. With a
-// path that is not valid, or the wildcard, every request fails: a path that came
-// from a user cannot reach anything but the logical cluster it names.
+// Cluster returns the access to one logical cluster, by name or path. With an invalid path or the wildcard, every
+// request fails: a path from a user cannot reach anything except the logical cluster that it names.
 func (f *Factory) Cluster(path logicalcluster.Path) Scope {
 	segment := path.String()
 	if !request.ValidPath(path) {
-		// Twice, so that the server sees the escapes as a (malformed) name.
+		// Escaped twice, so that the server receives an escaped (malformed) name.
 		segment = url.PathEscape(strings.ReplaceAll(url.PathEscape(segment), ".", "%2E"))
 	}
 	return Scope{factory: f, segment: segment}
 }
 
-// Wildcard returns the access to all logical clusters of the server. Only LIST
-// and WATCH work there.
+// Wildcard returns the access to all logical clusters of the server. It supports LIST and WATCH only.
 func (f *Factory) Wildcard() Scope { return Scope{factory: f, segment: request.Wildcard} }
 
-// Admin returns the access to what any shard tells administrators, and other shards, of the whole
-// installation: the Shards, to read.
+// Admin returns read access to the Shards of the installation, which every shard serves to administrators and
+// other shards.
 func (f *Factory) Admin() Scope {
 	config := rest.CopyConfig(f.config)
 	config.Host += request.AdminPath
 	return Scope{factory: &Factory{config: config, http: f.http, metrics: f.metrics}, segment: "admin", whole: true}
 }
 
-// Plain returns the access to a server that has no logical clusters, as kube-apiserver is. Keys of
-// its objects have none, unless these have the annotation kcp.io/cluster.
+// Plain returns the access to a server without logical clusters, e.g. kube-apiserver. Keys of its objects have no
+// logical cluster unless the objects have the annotation kcp.io/cluster.
 func (f *Factory) Plain() Scope { return Scope{factory: f, whole: true} }
 
 // Host returns the URL of the server without a logical cluster.
 func (f *Factory) Host() string { return f.config.Host }
 
-// HTTPClient returns the shared HTTP client, credentials included.
+// HTTPClient returns the shared HTTP client, which sends the credentials.
 func (f *Factory) HTTPClient() *http.Client { return f.http }
 
-// CloseIdleConnections closes connections that no request uses.
+// CloseIdleConnections closes the idle connections.
 func (f *Factory) CloseIdleConnections() { utilnet.CloseIdleConnectionsFor(f.http.Transport) }
 
-// Scope is the access to one logical cluster, or to all of a server. It is a
-// small value; making clients from it costs a few microseconds, so there is no
-// need to keep clients by logical cluster.
+// Scope is the access to one logical cluster, or to all of a server. It is a small value, and making clients from
+// it takes microseconds: there is no need to cache clients by logical cluster.
 type Scope struct {
 	factory *Factory
 	segment string
-	// whole is set where there are no logical clusters.
+	// whole is set for servers and paths without logical clusters.
 	whole bool
 }
 
-// String returns the logical cluster as it stands in URLs, or "*", "admin" for what there is of
-// the whole installation, and nothing for a server that has none.
+// String returns the logical cluster as in URLs, "*", "admin", or an empty string for servers without logical
+// clusters.
 func (s Scope) String() string { return s.segment }
 
-// Config returns a client configuration for other libraries. They make their
-// own transport unless they are given HTTPClient of the factory.
+// Config returns a client configuration for other libraries. They create a transport unless they are given
+// HTTPClient.
 func (s Scope) Config() *rest.Config {
 	config := rest.CopyConfig(s.factory.config)
 	if !s.whole {
@@ -179,7 +171,7 @@ func (s Scope) Metadata() (metadata.Interface, error) {
 	return c, nil
 }
 
-// Resources returns what a group version has; NotFound where it is not served.
+// Resources returns the resources of a group version, or NotFound if it is not served.
 func (s Scope) Resources(ctx context.Context, gv schema.GroupVersion) (*metav1.APIResourceList, error) {
 	config := s.Config()
 	config.NegotiatedSerializer = metaCodecs.WithoutConversion()
@@ -192,7 +184,6 @@ func (s Scope) Resources(ctx context.Context, gv schema.GroupVersion) (*metav1.A
 	return list, err
 }
 
-// apiPath returns below which path a group is served.
 func apiPath(group string) string {
 	if group == "" {
 		return "/api"
@@ -200,7 +191,6 @@ func apiPath(group string) string {
 	return "/apis"
 }
 
-// metaCodecs knows no kinds but those that come along with all.
 var metaCodecs = func() serializer.CodecFactory {
 	scheme := runtime.NewScheme()
 	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
@@ -214,8 +204,7 @@ func (s Scope) clientError(err error) error {
 // FactoryOption changes how a factory's informers are made.
 type FactoryOption func(*Factory) error
 
-// WithMetrics has the metrics of the factory's informers registered, as long as these run.
-// Factories may have one registerer.
+// WithMetrics registers the metrics of running informers. Several factories may share a registerer.
 func WithMetrics(registerer prometheus.Registerer) FactoryOption {
 	return func(f *Factory) error {
 		f.metrics = newMetrics()
@@ -229,8 +218,8 @@ func WithMetrics(registerer prometheus.Registerer) FactoryOption {
 	}
 }
 
-// WithByteCounter has add called with how many bytes came of the body of an answer, from many
-// goroutines. Bodies that were sent compressed count as they are after that.
+// WithByteCounter calls add, from many goroutines, with the numbers of bytes read from response bodies, after
+// decompression.
 func WithByteCounter(add func(bytes int)) FactoryOption {
 	return func(f *Factory) error {
 		transport := *f.transport()
@@ -240,7 +229,6 @@ func WithByteCounter(add func(bytes int)) FactoryOption {
 	}
 }
 
-// transport returns what counts for a factory.
 func (f *Factory) transport() *countingTransport {
 	transport, _ := f.http.Transport.(*countingTransport)
 	return transport

@@ -9,22 +9,19 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// Filtered says who selects the objects that are in the ranges of an informer.
+// Filtered is the component that selects the objects in the ranges of an informer.
 type Filtered string
 
 const (
-	// FilteredByServer says that the server sends no others.
+	// FilteredByServer means that the server sends only objects in the ranges.
 	FilteredByServer Filtered = "server"
-	// FilteredByClient says that the server sends others, too, at the cost of all, and the informer
-	// discards them.
+	// FilteredByClient means that the server sends all objects and the informer discards the others.
 	FilteredByClient Filtered = "client"
-	// FilteredUnknown says that the server has not said so, and has not sent others yet. So it is before
-	// the first answer, and without ranges.
+	// FilteredUnknown is the state before the first response, and of informers without ranges.
 	FilteredUnknown Filtered = "unknown"
 )
 
-// report is what is known of who filters.
-type report struct {
+type filterReport struct {
 	name      string
 	mu        sync.Mutex
 	by        Filtered
@@ -32,17 +29,15 @@ type report struct {
 	discarded atomic.Uint64
 }
 
-func newReport(name string) *report { return &report{name: name, by: FilteredUnknown} }
+func newReport(name string) *filterReport { return &filterReport{name: name, by: FilteredUnknown} }
 
-// filtered returns who filters.
-func (r *report) filtered() Filtered {
+func (r *filterReport) filtered() Filtered {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.by
 }
 
-// learn notes who filters; why says why it is the client.
-func (r *report) learn(ctx context.Context, by Filtered, why error) {
+func (r *filterReport) set(ctx context.Context, by Filtered, why error) {
 	r.mu.Lock()
 	before := r.by
 	r.by = by
@@ -52,12 +47,12 @@ func (r *report) learn(ctx context.Context, by Filtered, why error) {
 	}
 	logger := klog.FromContext(ctx).WithValues("informer", r.name)
 	if by != FilteredByClient {
-		logger.V(2).Info("Who filters what the informer holds has changed", "before", before, "now", by)
+		logger.V(2).Info("Filtering has changed", "before", before, "now", by)
 		return
 	}
 	r.logged.Do(func() {
-		logger.Info("The server sends objects beyond the informer's ranges: each replica receives all of them, and discards those of others", "why", why)
+		logger.Info("The server does not filter by the informer's ranges: each replica receives all objects, and discards those of others", "why", why)
 	})
 }
 
-var errNotFiltered = errors.New("it does not know shard selectors, or its feature gate ShardedListAndWatch is off")
+var errNotFiltered = errors.New("the server does not support shard selectors, or its feature gate ShardedListAndWatch is disabled")

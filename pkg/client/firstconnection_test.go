@@ -18,8 +18,8 @@ import (
 	"github.com/shardplane/shardplane/test/bubble"
 )
 
-// TestRequestsThatStartTogether holds that they have one connection.
-func TestRequestsThatStartTogether(t *testing.T) {
+// TestConcurrentFirstRequests: concurrent first requests share one connection.
+func TestConcurrentFirstRequests(t *testing.T) {
 	const requests = 20
 	var connections atomic.Int64
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
@@ -62,9 +62,9 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// TestRequestsWithoutAConnection holds that no request waits for long for another one that gets no answer, nor
-// for longer than its context lasts, and that the next one tries when one has failed.
-func TestRequestsWithoutAConnection(t *testing.T) {
+// TestFailingFirstConnection: a request waits only briefly for another one without a response, and not after its
+// context has ended. If one fails, the next one connects.
+func TestFailingFirstConnection(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		var asked atomic.Int64
 		config := &rest.Config{Host: "http://server"}

@@ -10,26 +10,24 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// Sink is told what a server has, on one goroutine. It must not keep the objects: what it
-// needs of them it copies, strings, too.
+// Sink receives the objects of a server, on one goroutine. It must not retain the objects, nor strings of them.
 type Sink[T Object] interface {
-	// Begin says that all objects are put that there are, until End: others have gone. If
-	// that breaks off, it begins again.
+	// Begin starts a full resync, which End completes. Objects that were not put in between have been deleted. A
+	// resync may be restarted.
 	Begin()
 	End()
-	// Put is told of an object, or of another state of it, and Delete of one that has gone.
+	// Put is called with a new or changed object, Delete with a deleted one.
 	Put(obj T)
 	Delete(last T)
 }
 
-// Follower is an Informer that keeps no objects, for who keeps little of many. Make one with
-// Resource.Follower.
+// Follower is an informer without a store, for consumers that need little of many objects. Use Resource.Follower.
 type Follower[T Object] struct {
 	connection
 	sink Sink[T]
 }
 
-// Follower returns a follower of a resource, whose name is for logs.
+// Follower returns a follower of a resource. The name is used in logs.
 func (r Resource[T, L]) Follower(scope Scope, name string, sink Sink[T]) *Follower[T] {
 	r.identity = r.identity.fresh()
 	c := r.In(scope)
@@ -57,27 +55,24 @@ func NewMetadataFollower(scope Scope, gvr schema.GroupVersionResource, name stri
 	return &Follower[*metav1.PartialObjectMetadata]{newConnection(name, sourceOf(c.List, c.Watch)), sink}, nil
 }
 
-// Resume has a follower that does not run yet begin at a resourceVersion up to which the sink
-// has been told all, in an earlier process: synced, but not Current.
+// Resume makes a follower that has not run start at a resourceVersion up to which the sink received all events in
+// an earlier process: it is synced, but not Current.
 func (f *Follower[T]) Resume(resourceVersion string) {
 	f.setResourceVersion(resourceVersion)
-	f.syncedOnce.Do(func() { close(f.synced) })
+	f.markSynced()
 }
 
 // Run follows the resource until ctx is done. It fails only if the follower runs already.
 func (f *Follower[T]) Run(ctx context.Context) error { return f.run(ctx, followerSink[T]{f.sink}) }
 
-// followerSink has a Sink be told objects of its type.
 type followerSink[T Object] struct{ Sink[T] }
 
 func (s followerSink[T]) begin() { s.Begin() }
 func (s followerSink[T]) end()   { s.End() }
-
 func (s followerSink[T]) put(_ context.Context, received runtime.Object) error {
 	return s.typed(received, s.Put)
 }
-
-func (s followerSink[T]) gone(_ context.Context, received runtime.Object) error {
+func (s followerSink[T]) delete(_ context.Context, received runtime.Object) error {
 	return s.typed(received, s.Delete)
 }
 

@@ -15,7 +15,6 @@ import (
 	"github.com/shardplane/shardplane/test/bubble"
 )
 
-// mirror is a sink that has what the server has, by what it is told.
 type mirror struct {
 	has  map[Key]string
 	seen map[Key]bool
@@ -41,7 +40,6 @@ func (m *mirror) Put(obj *corev1.ConfigMap) {
 
 func (m *mirror) Delete(last *corev1.ConfigMap) { delete(m.has, KeyOf(last)) }
 
-// follow runs a follower of server that tells m, from a resourceVersion on, if any.
 func (m *mirror) follow(t *testing.T, server *scripted, from string, f func(*Follower[*corev1.ConfigMap])) {
 	t.Helper()
 	follower := &Follower[*corev1.ConfigMap]{newConnection("test", listerWatcher{list: server.list, watch: server.watch}), m}
@@ -56,8 +54,7 @@ func (m *mirror) follow(t *testing.T, server *scripted, from string, f func(*Fol
 	require.NoError(t, <-ended)
 }
 
-// TestFollower holds that a sink is told of all, in one process and in the next ones, whatever
-// happened in between, and that nothing is read again without need.
+// TestFollower: a sink receives all changes across restarts and failures, and nothing is listed again unnecessarily.
 func TestFollower(t *testing.T) {
 	for seed := range uint64(30) {
 		bubble.Test(t, func(t *testing.T) {
@@ -104,7 +101,6 @@ func TestFollower(t *testing.T) {
 	}
 }
 
-// bookmark sends a bookmark to all watches.
 func (s *scripted) bookmark() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

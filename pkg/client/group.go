@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 )
 
@@ -12,7 +13,7 @@ type Runner interface {
 	Name() string
 	// Run follows the resource until ctx is done.
 	Run(ctx context.Context) error
-	// HasSynced reports whether the complete state has been seen once.
+	// HasSynced reports whether the complete state was received once.
 	HasSynced() bool
 	// WaitForSync waits until HasSynced.
 	WaitForSync(ctx context.Context) error
@@ -25,8 +26,7 @@ type Group struct {
 	start   func(Runner)
 }
 
-// Add adds informers. Those added to a running group start at once; those
-// added after the group has stopped never start.
+// Add adds informers. They start immediately if the group runs, and never if it has stopped.
 func (g *Group) Add(runners ...Runner) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -39,8 +39,8 @@ func (g *Group) Add(runners ...Runner) {
 	}
 }
 
-// Run runs all informers until ctx is done and all have ended. It fails, and
-// ends the others, if an informer cannot run.
+// Run runs all informers until ctx is done and all have ended. It fails, and stops the others, if an informer
+// cannot run.
 func (g *Group) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -77,16 +77,11 @@ func (g *Group) Run(ctx context.Context) error {
 
 // HasSynced reports whether all informers have synced.
 func (g *Group) HasSynced() bool {
-	for _, r := range g.members() {
-		if !r.HasSynced() {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(g.members(), func(r Runner) bool { return !r.HasSynced() })
 }
 
-// WaitForSync waits until all informers have synced, and says which ones have
-// not and why when ctx ends first.
+// WaitForSync waits until all informers have synced. If ctx ends first, the error names those that have not, with
+// reasons.
 func (g *Group) WaitForSync(ctx context.Context) error {
 	var errs []error
 	for _, r := range g.members() {
@@ -98,5 +93,5 @@ func (g *Group) WaitForSync(ctx context.Context) error {
 func (g *Group) members() []Runner {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return append([]Runner(nil), g.runners...)
+	return slices.Clone(g.runners)
 }

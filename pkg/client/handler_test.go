@@ -23,8 +23,8 @@ func namesTo(names *[]string) Handler[*corev1.ConfigMap] {
 	}
 }
 
-// TestRegistrations: a handler says when it has been told of all that there was, however it is
-// called and whenever it was added, and is not called any more when it has been removed.
+// TestRegistrations: a handler is synced when it was notified of all present objects, however it is called and
+// whenever it was added, and is not called after it was removed.
 func TestRegistrations(t *testing.T) {
 	for _, options := range [][]HandlerOption{nil, {Buffered()}} {
 		server := filled(12)
@@ -55,9 +55,8 @@ func TestRegistrations(t *testing.T) {
 	}
 }
 
-// TestBuffered: a buffered handler that takes long keeps nobody else from going on, until its
-// queue is full, and then what waits for it is still told in order; removing it, or the end of the
-// informer, ends its goroutine.
+// TestBuffered: a slow buffered handler does not delay others until its queue is full. Pending changes are delivered
+// in order. Its goroutine ends when it is removed or the informer ends.
 func TestBuffered(t *testing.T) {
 	server := filled(3)
 	inBubble(t, server, InformerOptions[*corev1.ConfigMap]{}, func(t *testing.T, i *follower) {
@@ -101,8 +100,7 @@ func TestBuffered(t *testing.T) {
 	})
 }
 
-// TestPanickingHandler: a handler that panics is counted, and the informer and the other
-// handlers go on, and it with the next event.
+// TestPanickingHandler: a panic is counted, and does not affect other handlers or later events.
 func TestPanickingHandler(t *testing.T) {
 	for _, options := range [][]HandlerOption{nil, {Buffered()}} {
 		server := filled(3)
@@ -122,7 +120,7 @@ func TestPanickingHandler(t *testing.T) {
 	}
 }
 
-// TestAddIndexers: an index that is added late has all objects, and follows them.
+// TestAddIndexers: a late index contains all objects, and follows changes.
 func TestAddIndexers(t *testing.T) {
 	server := filled(12)
 	inBubble(t, server, InformerOptions[*corev1.ConfigMap]{}, func(t *testing.T, i *follower) {
@@ -142,7 +140,7 @@ func TestAddIndexers(t *testing.T) {
 	})
 }
 
-// TestMetrics: what informers measure is collected as long as they run.
+// TestMetrics: informers are measured while they run.
 func TestMetrics(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	factory, err := NewFactory(&rest.Config{Host: "https://127.0.0.1:1"}, WithMetrics(registry))
@@ -187,14 +185,14 @@ func TestMetrics(t *testing.T) {
 	require.Empty(t, gather())
 }
 
-// TestFilteredByClientIsLogged: that a server sends objects beyond the ranges is logged once.
+// TestFilteredByClientIsLogged: it is logged once that a server does not filter.
 func TestFilteredByClientIsLogged(t *testing.T) {
 	var logged []string
 	ctx := klog.NewContext(t.Context(), funcr.New(func(_, line string) { logged = append(logged, line) }, funcr.Options{}))
-	r := &report{}
+	r := &filterReport{}
 	for _, by := range []Filtered{FilteredByServer, FilteredByClient, FilteredByServer, FilteredByClient} {
-		r.learn(ctx, by, nil)
+		r.set(ctx, by, nil)
 	}
 	require.Len(t, logged, 1)
-	require.Contains(t, logged[0], "each replica receives all of them")
+	require.Contains(t, logged[0], "each replica receives all objects")
 }

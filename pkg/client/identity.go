@@ -9,78 +9,74 @@ import (
 	"sync"
 )
 
-// identityMark stands in URLs for the identity, until they are sent.
-const identityMark = ":identity-of-export"
+// identityPlaceholder stands for the identity in URLs until requests are sent.
+const identityPlaceholder = ":identity-of-export"
 
-// identified is the identity of a resource.
-type identified struct {
-	ask func(context.Context) (string, error)
+type exportIdentity struct {
+	fetch func(context.Context) (string, error)
 
-	mu    sync.Mutex
-	known string
+	mu     sync.Mutex
+	cached string
 }
 
-// get returns the identity, which it asks for unless it is known. Several may ask at once.
-func (i *identified) get(ctx context.Context) (string, error) {
+// get returns the identity, and requests it if it is not cached. Concurrent requests are possible.
+func (i *exportIdentity) get(ctx context.Context) (string, error) {
 	i.mu.Lock()
-	known := i.known
+	known := i.cached
 	i.mu.Unlock()
 	if known != "" {
 		return known, nil
 	}
-	known, err := i.ask(ctx)
+	known, err := i.fetch(ctx)
 	if err == nil && known == "" {
 		err = errNoIdentity
 	}
 	if err != nil {
-		return "", fmt.Errorf("asking for the identity of the resource: %w", err)
+		return "", fmt.Errorf("failed to get the identity of the resource: %w", err)
 	}
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	i.known = known
+	i.cached = known
 	return known, nil
 }
 
-var errNoIdentity = errors.New("it is empty")
+var errNoIdentity = errors.New("the identity is empty")
 
-func (i *identified) forget(identity string) {
+func (i *exportIdentity) invalidate(identity string) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if i.known == identity {
-		i.known = ""
+	if i.cached == identity {
+		i.cached = ""
 	}
 }
 
-// fresh returns the same for somebody who has to see each change: who follows a resource must
-// not go on at another one's version.
-func (i *identified) fresh() *identified {
+// fresh returns an identity with its own cache. A watch must not continue at the resourceVersion of a resource
+// with another identity, so each follower must see each change.
+func (i *exportIdentity) fresh() *exportIdentity {
 	if i == nil {
 		return nil
 	}
-	return &identified{ask: i.ask}
+	return &exportIdentity{fetch: i.fetch}
 }
 
-// identityTransport puts the identity into URLs.
 type identityTransport struct {
 	http.RoundTripper
-	*identified
+	*exportIdentity
 }
 
-// RoundTrip implements http.RoundTripper.
 func (t *identityTransport) RoundTrip(request *http.Request) (*http.Response, error) {
 	identity, err := t.get(request.Context())
 	if err != nil {
 		return nil, err
 	}
 	sent := request.Clone(request.Context())
-	sent.URL.Path = strings.Replace(sent.URL.Path, identityMark, ":"+identity, 1)
+	sent.URL.Path = strings.Replace(sent.URL.Path, identityPlaceholder, ":"+identity, 1)
 	sent.URL.RawPath = ""
 	answer, err := t.RoundTripper.RoundTrip(sent)
 	if err == nil && answer.StatusCode == http.StatusNotFound {
-		t.forget(identity)
+		t.invalidate(identity)
 	}
 	return answer, err
 }
 
-// WrappedRoundTripper implements what finds the transport below.
 func (t *identityTransport) WrappedRoundTripper() http.RoundTripper { return t.RoundTripper }

@@ -23,8 +23,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/client/kinds"
 )
 
-// TestIdentity: requests for all logical clusters name the identity, which is asked for again
-// after a 404, and an informer reads everything anew with another one.
+// TestIdentity: requests for all logical clusters contain the identity, which is requested again after a 404. An
+// informer lists everything after the identity has changed.
 func TestIdentity(t *testing.T) {
 	var (
 		mu     sync.Mutex
@@ -98,7 +98,7 @@ func TestIdentity(t *testing.T) {
 	served = "six"
 	mu.Unlock()
 	require.Error(t, list())
-	require.ErrorContains(t, list(), "asking for the identity of the resource: the export is away")
+	require.ErrorContains(t, list(), "failed to get the identity of the resource: the export is away")
 	fails.Store(false)
 	require.NoError(t, list())
 	require.Eventually(t, func() bool { return has("of-six") }, testTimeout, time.Millisecond)
@@ -113,8 +113,7 @@ func TestIdentity(t *testing.T) {
 	require.Contains(t, paths, "/clusters/a/apis/example.io/v1/widgets", "one logical cluster knows it without")
 }
 
-// TestReceived: bytes are counted for the factory and for each informer, and for how long an
-// informer is not up to date.
+// TestReceived: bytes are counted by factory and by informer, and staleness is measured.
 func TestReceived(t *testing.T) {
 	server, _ := newServer(t)
 	for _, name := range []string{"a", "b", "c"} {

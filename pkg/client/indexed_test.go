@@ -13,11 +13,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// byValue is an index of all values that an object says.
 var byValue = map[string]IndexFunc[*corev1.ConfigMap]{"value": func(cm *corev1.ConfigMap) []string { return slices.Collect(maps.Values(cm.Data)) }}
 
-// TestIndexes compares an index with the objects, of values that none, one and several have, and of
-// objects that have a value twice.
+// TestIndexes compares an index with the objects, for values of no, one and several objects, and for objects with
+// duplicate values.
 func TestIndexes(t *testing.T) {
 	for seed := range uint64(20) {
 		r := rand.New(rand.NewPCG(seed, 5))
@@ -55,7 +54,7 @@ func TestIndexes(t *testing.T) {
 	}
 }
 
-// TestIndexMemory: a value that one object has, as paths have, takes no map of its own.
+// TestIndexMemory: a value of one object, e.g. a path, does not allocate a map.
 func TestIndexMemory(t *testing.T) {
 	const objects = 5000
 	allocated := func() uint64 {

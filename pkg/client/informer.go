@@ -11,43 +11,35 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// InformerOptions restrict and shape what an informer holds. The zero value
-// holds everything.
+// InformerOptions restrict the objects of an informer. The zero value selects all.
 type InformerOptions[T Object] struct {
 	// Namespace restricts a namespaced resource to one namespace.
 	Namespace string
 	// LabelSelector and FieldSelector restrict the objects.
 	LabelSelector, FieldSelector string
-	// Ranges say which part of the objects to hold, and may change while the informer runs;
-	// nil selects all. A server that does not know selectors of shards sends all, and the
-	// informer discards the others.
+	// Ranges are the parts of the objects to load, and may change while the informer runs; nil selects all. If the
+	// server does not support shard selectors, the informer discards the other objects.
 	Ranges RangeSource
 	// Indexers are additional indexes, by name, for Informer.ByIndex.
 	Indexers map[string]IndexFunc[T]
-	// Transform changes each object before it is stored; it may keep less of
-	// it. It must not change name, namespace and annotation kcp.io/cluster, nor the UID where
-	// Ranges are by that.
+	// Transform changes each object before it is stored, e.g. to drop fields. It must not change name, namespace,
+	// the annotation kcp.io/cluster, and the UID if Ranges are by UID.
 	Transform func(obj T) (T, error)
-	// Keep selects the objects to hold, before Transform; nil selects all. An
-	// object that is not selected any more counts as deleted. It is asked at each event
-	// of the object, and may answer by what changes elsewhere: handlers are told of the
-	// next event then, also if that is the object's deletion.
+	// Keep selects the objects to store, before Transform; nil selects all. An object that is no longer selected
+	// counts as deleted. Keep is called at each event of the object. If its result depends on other state,
+	// handlers are notified at the next event of the object, even if that is its deletion.
 	Keep func(obj T) bool
-	// KeepManagedFields keeps metadata.managedFields. They are dropped by
-	// default, since they often are half of an object, and a server takes an
-	// update without them as one that leaves them alone.
+	// KeepManagedFields keeps metadata.managedFields. They are dropped by default, because they often are half of
+	// an object, and an update without them does not change them.
 	KeepManagedFields bool
-	// Name is the informer's name in logs; the resource and the logical
-	// cluster by default.
+	// Name is used in logs and metrics; by default the resource and the logical cluster.
 	Name string
-	// DisableWatchList makes the informer list in pages instead of asking for
-	// the initial state on its watch. It does so by itself where the server
-	// refuses the latter or does not complete it.
+	// DisableWatchList lists the initial state in pages instead of requesting it on the watch. This is also the
+	// fallback if the server rejects or does not complete the latter.
 	DisableWatchList bool
 }
 
-// KeyHandler returns a handler that calls f with the key of every object that
-// is added, changed or deleted, and not of those that leave.
+// KeyHandler returns a handler that calls f with the key of every object that is added, changed or deleted.
 func (i *Informer[T]) KeyHandler(f func(Key)) Handler[T] {
 	return Handler[T]{
 		OnAdd:    func(obj T, _ bool) { f(i.KeyOf(obj)) },
@@ -56,9 +48,8 @@ func (i *Informer[T]) KeyHandler(f func(Key)) Handler[T] {
 	}
 }
 
-// Informer keeps a copy of a resource's objects, of one logical cluster or of
-// all of a server, and tells handlers about changes. Make one with
-// Resource.Informer, NewMetadataInformer or NewDynamicInformer.
+// Informer stores a copy of the objects of a resource, of one logical cluster or of all of a server, and notifies
+// handlers of changes. Use Resource.Informer, NewMetadataInformer or NewDynamicInformer.
 type Informer[T Object] struct {
 	connection
 
@@ -67,34 +58,33 @@ type Informer[T Object] struct {
 	options InformerOptions[T]
 	store   *store[T]
 
-	// mu orders events and the adding of handlers. The informers of a View share
-	// one.
+	// mu orders events and registrations of handlers. The informers of a Composite or Union share it.
 	mu       *sync.Mutex
 	handlers handlers[T]
-	// followers are told of changes of the store after the handlers.
+	// followers are called with changes of the store, after the handlers.
 	followers []func(Change[T])
-	// syncedFollowers are told when all that is initial has been told.
+	// syncedFollowers are called when all initial objects were delivered.
 	syncedFollowers []func()
 
 	// sourceAt returns the client of the same resource at another scope.
 	sourceAt func(Scope) (listerWatcher, error)
 	metrics  *metrics
 	guard    Guard
-	// holding is nil without ranges.
-	holding *holding
-	// everywhere is set for all logical clusters, and unnamed once an object came that does not
-	// say of which it is.
+	// rangeState is nil for informers without ranges.
+	rangeState *rangeState
+	// everywhere is set for all logical clusters, and unnamed when an object without a logical cluster was
+	// received.
 	everywhere bool
 	unnamed    atomic.Bool
 }
 
-// Guard returns what Factory.WithGuard has made for the informer, if anything.
+// Guard returns the guard of the informer, which Factory.WithGuard has made.
 func (i *Informer[T]) Guard() Guard { return i.guard }
 
 // Resource returns the resource of its objects.
 func (i *Informer[T]) Resource() schema.GroupResource { return i.gvr.GroupResource() }
 
-// KeyOf returns the key under which the informer keeps obj.
+// KeyOf returns the key of obj in the informer.
 func (i *Informer[T]) KeyOf(obj T) Key {
 	key := KeyOf(obj)
 	if i.sharded {
@@ -103,22 +93,20 @@ func (i *Informer[T]) KeyOf(obj T) Key {
 	return key
 }
 
-// AddEventHandler adds a handler, before or after the informer runs, and tells
-// it of all objects that are already there before it returns, or, if it is buffered, a little
-// later. It may not be called from a handler.
+// AddEventHandler adds a handler, before or after the informer runs. It notifies the handler of all present
+// objects before it returns, or soon afterwards if the handler is buffered. It must not be called from a handler.
 func (i *Informer[T]) AddEventHandler(h Handler[T], options ...HandlerOption) *Registration {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	return i.handlers.add(i.mu, h, options, i.HasSynced(), i.present)
 }
 
-// AddKeyHandler adds a handler that is told the key of each object that is added, changed or
-// deleted, and, unless left is nil, of those that leave.
+// AddKeyHandler adds a handler that is called with the key of each object that is added, changed or deleted and,
+// unless left is nil, of each object that leaves.
 func (i *Informer[T]) AddKeyHandler(changed, left func(Key), options ...HandlerOption) *Registration {
-	return i.AddEventHandler(Handler[T]{keys: changed, left: left}, options...)
+	return i.AddEventHandler(Handler[T]{changedKey: changed, leftKey: left}, options...)
 }
 
-// present are the objects that there are, by key.
 func (i *Informer[T]) present(visit func(Key, T) bool) {
 	for _, obj := range i.store.list() {
 		if !visit(i.KeyOf(obj), obj) {
@@ -127,18 +115,17 @@ func (i *Informer[T]) present(visit func(Key, T) bool) {
 	}
 }
 
-// tellSynced tells the handlers that all that is initial has been told.
-func (i *Informer[T]) tellSynced() {
+func (i *Informer[T]) notifySynced() {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	i.handlers.toldInitial()
+	i.handlers.markInitialDelivered()
 	for _, f := range i.syncedFollowers {
 		f()
 	}
 }
 
-// AddIndexers adds indexes, before or after the informer runs: when it returns, they have all
-// objects. It fails, and adds none, if there is one of a name already.
+// AddIndexers adds indexes of all present and future objects, before or after the informer runs. It fails, and
+// adds none, if an index of that name exists.
 func (i *Informer[T]) AddIndexers(indexers map[string]IndexFunc[T]) error {
 	if err := i.store.addIndexers(indexers); err != nil {
 		return fmt.Errorf("informer %s: %w", i.name, err)
@@ -146,24 +133,21 @@ func (i *Informer[T]) AddIndexers(indexers map[string]IndexFunc[T]) error {
 	return nil
 }
 
-// Pause calls f while no handler runs: what the Lister has then is what the
-// handlers have been told. It may not be called from a handler, and f must return
-// soon.
+// Pause calls f while no handler runs: the Lister then returns exactly what the handlers were notified of. It must
+// not be called from a handler, and f must return soon.
 func (i *Informer[T]) Pause(f func()) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	f()
 }
 
-// Filtered returns who selects the objects in the ranges of the informer, by what the server
-// has said and done last.
-func (i *Informer[T]) Filtered() Filtered { return i.report.filtered() }
+// Filtered returns the component that selects the objects in the ranges of the informer, according to the latest
+// responses of the server.
+func (i *Informer[T]) Filtered() Filtered { return i.filterReport.filtered() }
 
-// Discarded returns how many objects and events the informer was sent that are not in its
-// ranges.
-func (i *Informer[T]) Discarded() uint64 { return i.report.discarded.Load() }
+// Discarded returns the number of received objects and events outside of the ranges.
+func (i *Informer[T]) Discarded() uint64 { return i.filterReport.discarded.Load() }
 
-// prepare applies the options to an object that the server sent.
 func (i *Informer[T]) prepare(obj T) (T, error) {
 	if !i.options.KeepManagedFields && len(obj.GetManagedFields()) > 0 {
 		obj.SetManagedFields(nil)
@@ -181,27 +165,26 @@ func (i *Informer[T]) prepare(obj T) (T, error) {
 	return transformed, nil
 }
 
-// upsert stores obj and tells the handlers, unless nothing changed, under the lock.
+// upsert stores obj and notifies the handlers if it changed, with the lock held.
 func (i *Informer[T]) upsert(key Key, obj T) {
 	old, replaced := i.store.set(key, obj)
 	same := replaced && old.GetUID() == obj.GetUID()
-	// Of one version there are two contents where the server's data was restored
-	// and has gone another way since.
+	// One version has different contents if the server's data was restored from a backup.
 	if same && old.GetResourceVersion() == obj.GetResourceVersion() && obj.GetResourceVersion() != "" && equality.Semantic.DeepEqual(old, obj) {
 		return
 	}
 	i.notify(Change[T]{Key: key, Old: old, Had: replaced, New: obj, Has: true, Same: same, initial: !i.HasSynced()})
 }
 
-// remove forgets the object under key, under the lock. final is its last state where known;
-// otherwise the deletion was missed.
+// remove removes the object of key, with the lock held. final is its final state, or nil if the deletion was
+// missed.
 func (i *Informer[T]) remove(key Key, final *T) {
 	old, removed := i.store.remove(key)
 	if !removed {
 		if final == nil || i.options.Keep == nil || !i.options.Keep(*final) {
 			return
 		}
-		old = *final // what selects it began to do so after the last event before
+		old = *final // it has been selected since its last event
 	}
 	c := Change[T]{Key: key, Old: old, Had: true, last: old, tombstone: final == nil, unseen: !removed}
 	if final != nil {
@@ -210,18 +193,18 @@ func (i *Informer[T]) remove(key Key, final *T) {
 	i.notify(c)
 }
 
-// leave forgets the objects that are not in ranges, under the lock.
+// leave drops the objects that are not in ranges, with the lock held.
 func (i *Informer[T]) leave(ranges Ranges) {
 	for _, key := range i.store.keys(func(_ Key, obj T) bool { return !ranges.Contains(obj) }) {
 		if old, removed := i.store.remove(key); removed {
-			i.notify(Change[T]{Key: key, Old: old, Had: true, last: old, left: RangeMoved})
+			i.notify(Change[T]{Key: key, Old: old, Had: true, last: old, leave: RangeMoved})
 		}
 	}
 }
 
-// notify tells of a change of the store, under the lock.
+// notify notifies handlers of a change of the store, with the lock held.
 func (i *Informer[T]) notify(c Change[T]) {
-	i.handlers.tell(c)
+	i.handlers.notify(c)
 	for _, f := range i.followers {
 		f(c)
 	}

@@ -21,7 +21,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// log records what a handler is told.
 type log struct {
 	mu     sync.Mutex
 	events []string
@@ -110,8 +109,7 @@ func TestInformerKeepsClustersApart(t *testing.T) {
 	}
 }
 
-// TestObjectsWithoutCluster: objects that do not say of which logical cluster they are cannot be
-// told apart, and the informer says so and what to look at.
+// TestObjectsWithoutCluster: objects without a logical cluster are reported with instructions.
 func TestObjectsWithoutCluster(t *testing.T) {
 	server, factory := newServer(t)
 	server.Put(t, kinds.ConfigMaps.GroupVersionResource, configMap("a", "default", "same"))
@@ -348,8 +346,7 @@ func TestTransform(t *testing.T) {
 	require.Equal(t, 1, informer.Lister().Len())
 }
 
-// TestKeep holds that objects that are not selected are not held, and that one
-// that is not selected any more counts as deleted.
+// TestKeep: objects that are not selected are not stored, and an object that is no longer selected counts as deleted.
 func TestKeep(t *testing.T) {
 	for _, listed := range []bool{false, true} {
 		server, factory := newServer(t)
@@ -374,9 +371,9 @@ func TestKeep(t *testing.T) {
 	}
 }
 
-// TestKeepByWhatChangesElsewhere: what selects an object may begin to do so between its
-// events; the next one is told of, its deletion too.
-func TestKeepByWhatChangesElsewhere(t *testing.T) {
+// TestKeepWithOtherState: if an object becomes selected between its events, the next event is delivered, even
+// a deletion.
+func TestKeepWithOtherState(t *testing.T) {
 	server, factory := newServer(t)
 	gvr := kinds.ConfigMaps.GroupVersionResource
 	for _, name := range []string{"changed", "deleted", "other"} {

@@ -17,8 +17,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/client/kinds"
 )
 
-// TestRangesLeaveNothing changes the ranges of an informer, 100 times or CHANGES: neither goroutines
-// nor memory are left of that.
+// TestRangesLeaveNothing changes the ranges of an informer, 100 times or CHANGES, and checks that no goroutines and
+// memory are leaked.
 func TestRangesLeaveNothing(t *testing.T) {
 	if testing.Short() {
 		t.Skip("nightly: live heap and goroutines of a process with servers")

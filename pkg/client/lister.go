@@ -14,21 +14,19 @@ import (
 	"github.com/shardplane/shardplane/pkg/request/hashrange"
 )
 
-// Lister reads what an informer holds. Its answers are shared with everybody:
-// copy before changing.
+// Lister reads the store of an informer. The returned objects are shared: copy them before changing them.
 type Lister[T Object] struct {
 	informer *Informer[T]
 }
 
-// Lister returns the read access to the informer's objects.
+// Lister returns the lister of the informer's objects.
 func (i *Informer[T]) Lister() Lister[T] { return Lister[T]{informer: i} }
 
-// ErrNotOwned is the error of a look-up of what an informer with ranges does not hold, because
-// another replica does, or does not hold yet: whether there is such an object is not known.
+// ErrNotOwned is returned for objects outside of the loaded ranges of an informer, because another replica owns
+// them or they are still being loaded. The object may or may not exist.
 var ErrNotOwned = errors.New("not in the ranges that this replica holds")
 
-// ErrIncomplete is the error of a look-up that found nothing as long as not
-// everything is known that there may be: try again later.
+// ErrIncomplete is returned if no object was found but not everything has been loaded: retry later.
 var ErrIncomplete = errors.New("not everything is known yet")
 
 // Get returns the object with the given key, or a NotFound error, or ErrNotOwned.
@@ -40,13 +38,13 @@ func (l Lister[T]) Get(key Key) (T, error) {
 	return none, l.informer.missed(key.Cluster, key.Namespace, key.Name)
 }
 
-// Lookup is Get without an error: it reports whether there is such an object here.
+// Lookup returns the object with the given key, and whether it was found.
 func (l Lister[T]) Lookup(key Key) (T, bool) { return l.informer.store.get(key) }
 
-// missed returns the error of a look-up that found nothing. By UID nobody knows where the
-// object would be.
+// missed returns the error for an object that was not found. If ranges are by UID, the position of an unknown
+// object cannot be computed.
 func (i *Informer[T]) missed(cluster logicalcluster.Name, namespace, name string) error {
-	if i.holding != nil {
+	if i.rangeState != nil {
 		holds := i.LoadedRanges()
 		value := string(cluster)
 		if holds.key == ByNamespace {
@@ -75,14 +73,12 @@ func (l Lister[T]) Len() int { return l.informer.store.len() }
 // Clusters returns the names of the logical clusters that have objects.
 func (l Lister[T]) Clusters() []logicalcluster.Name { return l.informer.store.clusterNames() }
 
-// ByIndex returns the objects that the named index of InformerOptions holds
-// under value. It fails for an index that does not exist.
+// ByIndex returns the objects with a value of the named index. It fails if the index does not exist.
 func (l Lister[T]) ByIndex(index, value string) ([]T, error) {
 	return l.informer.store.byIndex(index, value)
 }
 
-// KeysByIndex returns the keys of the objects that ByIndex returns, and none for an
-// index that does not exist.
+// KeysByIndex returns the keys of the objects that ByIndex returns, or none if the index does not exist.
 func (l Lister[T]) KeysByIndex(index, value string) []Key {
 	found, err := l.ByIndex(index, value)
 	if err != nil {
@@ -95,21 +91,19 @@ func (l Lister[T]) KeysByIndex(index, value string) []Key {
 	return keys
 }
 
-// Cluster returns the read access to the objects of one logical cluster.
+// Cluster returns the lister of one logical cluster.
 func (l Lister[T]) Cluster(name logicalcluster.Name) ClusterLister[T] {
 	return ClusterLister[T]{informer: l.informer, cluster: name}
 }
 
-// ClusterLister reads the objects of one logical cluster. On a cache server
-// these are those of all shards.
+// ClusterLister reads the objects of one logical cluster. On a cache server these are those of all shards.
 type ClusterLister[T Object] struct {
 	informer *Informer[T]
 	cluster  logicalcluster.Name
 }
 
-// Get returns an object, or a NotFound error. The namespace of a
-// cluster-scoped object is empty. Where several shards have the object, as
-// during a migration, the one of the first shard by name answers.
+// Get returns an object, or a NotFound error. The namespace of a cluster-scoped object is empty. If several shards
+// have the object, e.g. during a migration, it returns that of the first shard by name.
 func (l ClusterLister[T]) Get(namespace, name string) (T, error) {
 	if !l.informer.sharded {
 		return l.informer.Lister().Get(Key{Cluster: l.cluster, Namespace: namespace, Name: name})
@@ -131,8 +125,7 @@ func (l ClusterLister[T]) Get(namespace, name string) (T, error) {
 // Len returns the number of objects.
 func (l ClusterLister[T]) Len() int { return l.informer.store.countIn(l.cluster) }
 
-// List returns the objects that match, ordered by namespace and name. A nil
-// selector matches everything.
+// List returns the objects that match, ordered by namespace and name. A nil selector matches everything.
 func (l ClusterLister[T]) List(selector labels.Selector) []T {
 	return l.list(func(_ local, obj T) bool {
 		return selector == nil || selector.Matches(labels.Set(obj.GetLabels()))

@@ -1,24 +1,25 @@
 package client
 
 import (
+	"strings"
 	"sync"
 	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// counts are what an informer counts.
 type counts struct {
 	events, relists, panics, received atomic.Uint64
 	streams                           atomic.Int64
 }
 
-// counted is an informer that runs.
 type counted interface {
-	measure(gauge, counter func(what string, value float64, labels ...string))
+	Name() string
+	// measure reports the value of each metric, and the additional label of "filtered".
+	measure(report func(metric string, value float64, by ...string))
 }
 
-// metrics collects what the informers of a factory measure. Nil collects nothing.
+// metrics collects the metrics of the informers of a factory. Nil collects nothing.
 type metrics struct {
 	mu        sync.Mutex
 	informer  map[counted]string
@@ -26,15 +27,15 @@ type metrics struct {
 }
 
 var informerMetrics = map[string]string{
-	"objects":              "Objects that the informer holds.",
-	"streams":              "Streams that the informer follows: two while ranges come to it.",
-	"synced":               "1 when the informer has had the complete state once.",
-	"stale_seconds":        "For how long the informer has not been connected, or has not had the complete state; 0 if it is up to date.",
-	"received_bytes_total": "Bytes of the answers that the informer was sent, uncompressed.",
-	"filtered":             "1 for who selects the objects in the informer's ranges: server, client (which receives all of them, and discards others) or unknown.",
-	"events_total":         "Objects and events that the informer was sent.",
-	"discarded_total":      "Objects and events of these that were not in its ranges.",
-	"relists_total":        "How often the informer has read the complete state again.",
+	"objects":              "Objects in the informer.",
+	"streams":              "Streams of the informer: two while it loads ranges.",
+	"synced":               "1 if the informer has received the complete state once.",
+	"stale_seconds":        "Seconds since the informer was disconnected, or was started without receiving the complete state; 0 if it is up to date.",
+	"received_bytes_total": "Uncompressed bytes of the responses to the informer.",
+	"filtered":             "1 for the component that selects the objects in the informer's ranges: server, client (which receives all objects) or unknown.",
+	"events_total":         "Objects and events that the informer received.",
+	"discarded_total":      "Received objects and events outside of the informer's ranges.",
+	"relists_total":        "Number of times that the informer received the complete state again.",
 	"handler_panics_total": "Panics of handlers.",
 }
 
@@ -50,11 +51,7 @@ func newMetrics() *metrics {
 	return m
 }
 
-// watch collects what an informer measures until stop is called.
-func (m *metrics) watch(i interface {
-	counted
-	Name() string
-}) (stop func()) {
+func (m *metrics) watch(i counted) (stop func()) {
 	if m == nil {
 		return func() {}
 	}
@@ -68,40 +65,31 @@ func (m *metrics) watch(i interface {
 	}
 }
 
-// Describe implements prometheus.Collector.
 func (m *metrics) Describe(descriptions chan<- *prometheus.Desc) {
 	for _, d := range m.described {
 		descriptions <- d
 	}
 }
 
-// Collect implements prometheus.Collector. Informers of one name are one.
+// Informers of one name are summed.
 func (m *metrics) Collect(collected chan<- prometheus.Metric) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	type series struct {
-		kind       prometheus.ValueType
-		what, name string
-		label      string
-	}
+	type series struct{ metric, name, by string }
 	sums := map[series]float64{}
 	for i, name := range m.informer {
-		add := func(kind prometheus.ValueType) func(string, float64, ...string) {
-			return func(what string, value float64, labels ...string) {
-				s := series{kind: kind, what: what, name: name}
-				if len(labels) > 0 {
-					s.label = labels[0]
-				}
-				sums[s] += value
-			}
-		}
-		i.measure(add(prometheus.GaugeValue), add(prometheus.CounterValue))
+		i.measure(func(metric string, value float64, by ...string) {
+			sums[series{metric, name, strings.Join(by, "")}] += value
+		})
 	}
 	for s, value := range sums {
-		labels := []string{s.name}
-		if s.label != "" {
-			labels = append(labels, s.label)
+		kind, labels := prometheus.GaugeValue, []string{s.name}
+		if strings.HasSuffix(s.metric, "_total") {
+			kind = prometheus.CounterValue
 		}
-		collected <- prometheus.MustNewConstMetric(m.described[s.what], s.kind, value, labels...)
+		if s.by != "" {
+			labels = append(labels, s.by)
+		}
+		collected <- prometheus.MustNewConstMetric(m.described[s.metric], kind, value, labels...)
 	}
 }

@@ -14,14 +14,11 @@ import (
 	"github.com/shardplane/shardplane/test/bubble"
 )
 
-// follower is an informer that runs, and what its handlers were told.
 type follower struct {
 	*Informer[*corev1.ConfigMap]
 	told map[Key]string
 }
 
-// recordingTo returns a handler that keeps told as it is told, and holds that
-// this makes sense.
 func recordingTo(t *testing.T, told map[Key]string) Handler[*corev1.ConfigMap] {
 	t.Helper()
 	return Handler[*corev1.ConfigMap]{
@@ -46,8 +43,6 @@ func recordingTo(t *testing.T, told map[Key]string) Handler[*corev1.ConfigMap] {
 	}
 }
 
-// neverDenied returns a handler that also holds that nothing is told of as deleted that the server
-// has, and no state twice. A replicas.Dual does the latter: an object that changes sides is an update.
 func (s *scripted) neverDenied(t *testing.T, h Handler[*corev1.ConfigMap]) Handler[*corev1.ConfigMap] {
 	t.Helper()
 	onUpdate, onDelete := h.OnUpdate, h.OnDelete
@@ -68,8 +63,6 @@ func (s *scripted) neverDenied(t *testing.T, h Handler[*corev1.ConfigMap]) Handl
 	return h
 }
 
-// inBubble runs f with an informer of server, in a bubble whose time passes at
-// once.
 func inBubble(t *testing.T, server *scripted, options InformerOptions[*corev1.ConfigMap], f func(t *testing.T, i *follower)) {
 	t.Helper()
 	bubble.Test(t, func(t *testing.T) {
@@ -86,13 +79,11 @@ func inBubble(t *testing.T, server *scripted, options InformerOptions[*corev1.Co
 	})
 }
 
-// pass lets time pass and all that happens in it.
 func pass(d time.Duration) {
 	<-time.After(d)
 	bubble.Wait()
 }
 
-// agrees holds that the informer has, and has told, what the server has.
 func (i *follower) agrees(t *testing.T, server *scripted) {
 	t.Helper()
 	bubble.Wait()
@@ -106,9 +97,8 @@ func (i *follower) agrees(t *testing.T, server *scripted) {
 	require.True(t, i.HasSynced())
 }
 
-// TestModel has an informer follow a server that fails in all ways at random;
-// once that ends, the informer has what the server has, and reads no more than it
-// has to.
+// TestModel: an informer follows a server that fails at random. Then it has the state of the server, and has not
+// listed more than necessary.
 func TestModel(t *testing.T) {
 	for seed := range uint64(60) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -153,7 +143,6 @@ func TestModel(t *testing.T) {
 	}
 }
 
-// script makes the next answers of a server be faults, in that order.
 func (s *scripted) script(script ...fault) {
 	s.next = func() fault {
 		if len(script) == 0 {
@@ -173,13 +162,12 @@ func filled(n int) *scripted {
 	return server
 }
 
-// TestExpiredPages holds that what the pages before an expired one held does not
-// count.
+// TestExpiredPages: objects of the pages before an expired page are dropped.
 func TestExpiredPages(t *testing.T) {
 	server := filled(12)
 	between := 0
 	server.between = func() {
-		// After the first page of the relist, which holds scriptedKey(0).
+		// After the first page of the relist, which contains scriptedKey(0).
 		if between++; between == 3 {
 			server.remove(scriptedKey(0))
 		}
@@ -195,8 +183,8 @@ func TestExpiredPages(t *testing.T) {
 	})
 }
 
-// TestSlowStart holds that initial events which come slowly, or end, are listed
-// instead, and that the next ones come on the watch again.
+// TestSlowStart: the state is listed if initial events are slow or end early. The next initial state is requested on
+// the watch again.
 func TestSlowStart(t *testing.T) {
 	for _, f := range []fault{slow, cut, refused} {
 		server := filled(12)
@@ -218,8 +206,8 @@ func TestSlowStart(t *testing.T) {
 	}
 }
 
-// TestLaggingReplica holds that an informer waits for a server that does not
-// have its version yet, and that only data that was set back are read again.
+// TestLaggingReplica: an informer waits for a server that does not have its version yet. It lists again only if the
+// data were restored from a backup.
 func TestLaggingReplica(t *testing.T) {
 	server := filled(12)
 	inBubble(t, server, InformerOptions[*corev1.ConfigMap]{}, func(t *testing.T, i *follower) {
@@ -244,8 +232,8 @@ func TestLaggingReplica(t *testing.T) {
 	})
 }
 
-// TestOtherContentOfOneVersion holds that handlers are told of an object that
-// has the version they know and another content, as it may after a restore.
+// TestOtherContentOfOneVersion: handlers are notified of different content with the same version, e.g. after a
+// restore.
 func TestOtherContentOfOneVersion(t *testing.T) {
 	server := filled(3)
 	inBubble(t, server, InformerOptions[*corev1.ConfigMap]{}, func(t *testing.T, i *follower) {
@@ -263,8 +251,7 @@ func TestOtherContentOfOneVersion(t *testing.T) {
 	})
 }
 
-// TestRetryAfter holds that an informer comes back when it was told to, at the
-// version where it was.
+// TestRetryAfter: an informer retries after the requested time, at its version.
 func TestRetryAfter(t *testing.T) {
 	server := filled(3)
 	inBubble(t, server, InformerOptions[*corev1.ConfigMap]{}, func(t *testing.T, i *follower) {

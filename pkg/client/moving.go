@@ -7,33 +7,31 @@ import (
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 )
 
-// ChangingRanges is a RangeSource whose ranges can be set, of one key.
+// ChangingRanges is a RangeSource whose ranges can be set, all by the same key.
 type ChangingRanges struct {
 	mu      sync.Mutex
 	ranges  Ranges
 	changed chan struct{}
 }
 
-// NewChangingRanges returns ranges that can be set.
+// NewChangingRanges returns a source with initial ranges.
 func NewChangingRanges(ranges Ranges) *ChangingRanges {
 	return &ChangingRanges{ranges: ranges, changed: make(chan struct{})}
 }
 
-// Ranges implements RangeSource.
 func (c *ChangingRanges) Ranges() Ranges {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.ranges
 }
 
-// Changed implements RangeSource.
 func (c *ChangingRanges) Changed() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.changed
 }
 
-// Set sets the ranges. Informers follow a little later.
+// Set sets the ranges. Informers follow asynchronously.
 func (c *ChangingRanges) Set(ranges Ranges) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -45,22 +43,21 @@ func (c *ChangingRanges) Set(ranges Ranges) {
 	c.changed = make(chan struct{})
 }
 
-// followRanges follows what is wanted until ctx is done.
 func (i *Informer[T]) followRanges(ctx context.Context) {
 	for ctx.Err() == nil {
-		i.followHeld(ctx)
+		i.followLoaded(ctx)
 	}
 }
 
-// followHeld follows the ranges with one first stream, until that has to be another one.
-func (i *Informer[T]) followHeld(ctx context.Context) {
-	h := i.holding
+// followLoaded follows the assigned ranges with one first stream, until it must be replaced.
+func (i *Informer[T]) followLoaded(ctx context.Context) {
+	h := i.rangeState
 	changed := h.source.Changed()
-	i.want(h.source.Ranges())
-	if i.emptyHanded() {
-		i.setResourceVersion("") // all that will be wanted is read anew
-		if i.wantsNothing() {
-			i.heldIsWhole()
+	i.assign(h.source.Ranges())
+	if i.nothingLoaded() {
+		i.setResourceVersion("") // all assigned ranges are listed
+		if i.nothingAssigned() {
+			i.loadedCompletely()
 			i.setError(nil)
 			i.isCurrent(ctx)
 			select {
@@ -70,13 +67,13 @@ func (i *Informer[T]) followHeld(ctx context.Context) {
 			return
 		}
 	}
-	h.lookAgain() // there may be more to come since
-	first := i.start(ctx, &i.connection, &h.held)
+	h.wakeUp() // more ranges may have been assigned since
+	first := i.start(ctx, &i.connection, &h.loaded)
 	second := &running{}
 	defer func() {
 		first.end()
 		second.end()
-		h.loading.Store(nil)
+		h.second.Store(nil)
 	}()
 	for {
 		select {
@@ -84,13 +81,13 @@ func (i *Informer[T]) followHeld(ctx context.Context) {
 			return
 		case <-changed:
 			changed = h.source.Changed()
-			i.want(h.source.Ranges())
-			if i.emptyHanded() {
+			i.assign(h.source.Ranges())
+			if i.nothingLoaded() {
 				return
 			}
-		case <-h.look:
-		case <-second.whole():
-			if h.coming.covers.Load().Empty() {
+		case <-h.wake:
+		case <-second.syncedChannel():
+			if h.incoming.covers.Load().Empty() {
 				break
 			}
 			first.end()
@@ -98,15 +95,15 @@ func (i *Informer[T]) followHeld(ctx context.Context) {
 			i.merge(second.ResourceVersion())
 			return
 		}
-		if i.hasToReread() {
+		if i.mustRelist() {
 			first.end()
 			i.setResourceVersion("")
 			return
 		}
-		if h.coming.covers.Load().Empty() {
+		if h.incoming.covers.Load().Empty() {
 			second.end()
 			second = &running{}
-			h.loading.Store(nil)
+			h.second.Store(nil)
 		}
 		if missing := i.missing(); !missing.Empty() {
 			second.end()
@@ -115,37 +112,34 @@ func (i *Informer[T]) followHeld(ctx context.Context) {
 	}
 }
 
-// emptyHanded reports whether the first stream has nothing of what is wanted.
-func (i *Informer[T]) emptyHanded() bool {
-	return i.holding.held.covers.Load().Empty()
-}
+func (i *Informer[T]) nothingLoaded() bool { return i.rangeState.loaded.covers.Load().Empty() }
 
-func (i *Informer[T]) wantsNothing() bool {
+func (i *Informer[T]) nothingAssigned() bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	return i.holding.wanted.Empty()
+	return i.rangeState.assigned.Empty()
 }
 
-func (i *Informer[T]) hasToReread() bool {
+func (i *Informer[T]) mustRelist() bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	return i.holding.reread
+	return i.rangeState.relist
 }
 
-// merge has the first stream, when it begins again, bring what the second one has brought up
-// to a version. Both have ended.
+// merge makes the next first stream include the ranges of the second one, up to the version that it reached. Both
+// have ended.
 func (i *Informer[T]) merge(reached string) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	h, from := i.holding, i.ResourceVersion()
-	held, came := *h.held.covers.Load(), *h.coming.covers.Load()
-	h.coming.set(Ranges{})
+	h, from := i.rangeState, i.ResourceVersion()
+	held, came := *h.loaded.covers.Load(), *h.incoming.covers.Load()
+	h.incoming.set(Ranges{})
 	if from == "" || reached == "" || came.Empty() {
-		return // everything is read again, or what came is
+		return // everything, or the incoming ranges, are listed again
 	}
 	order, err := resourceversion.CompareResourceVersion(from, reached)
 	switch {
-	case err != nil: // versions of more than one server
+	case err != nil: // the versions are from different servers
 		i.setResourceVersion("")
 		return
 	case order < 0:
@@ -154,17 +148,15 @@ func (i *Informer[T]) merge(reached string) {
 		h.floors = append(h.floors, floor{held, from})
 		i.setResourceVersion(reached)
 	}
-	h.held.set(held.union(came))
+	h.loaded.set(held.union(came))
 }
 
-// running is a stream that runs, or none.
 type running struct {
 	*connection
 	cancel context.CancelFunc
 	ended  chan struct{}
 }
 
-// start starts a stream that brings a part.
 func (i *Informer[T]) start(ctx context.Context, c *connection, of *part) *running {
 	ctx, cancel := context.WithCancel(ctx)
 	r := &running{c, cancel, make(chan struct{})}
@@ -175,22 +167,20 @@ func (i *Informer[T]) start(ctx context.Context, c *connection, of *part) *runni
 	return r
 }
 
-// load starts the second stream.
 func (i *Informer[T]) load(ctx context.Context) *running {
 	c := newConnection(i.name+" (ranges that come)", i.source)
-	c.selected, c.pagesOnly, c.report, c.counts = i.selected, i.pagesOnly, i.report, i.counts
-	coming := &i.holding.coming
-	c.asks = func(bool) Ranges {
+	c.selected, c.pagesOnly, c.filterReport, c.counts = i.selected, i.pagesOnly, i.filterReport, i.counts
+	coming := &i.rangeState.incoming
+	c.requestRanges = func(bool) Ranges {
 		i.mu.Lock()
 		defer i.mu.Unlock()
-		coming.asked = *coming.covers.Load()
-		return coming.asked
+		coming.requested = *coming.covers.Load()
+		return coming.requested
 	}
-	i.holding.loading.Store(&c)
+	i.rangeState.second.Store(&c)
 	return i.start(ctx, &c, coming)
 }
 
-// end ends the stream, and returns when it has ended.
 func (r *running) end() {
 	if r.connection != nil {
 		r.cancel()
@@ -198,22 +188,22 @@ func (r *running) end() {
 	}
 }
 
-// whole returns a channel that is closed when the stream has brought its initial state.
-func (r *running) whole() <-chan struct{} {
+// syncedChannel returns a channel that is closed when the stream has delivered its initial state, or nil if it does not
+// run.
+func (r *running) syncedChannel() <-chan struct{} {
 	if r.connection == nil {
 		return nil
 	}
 	return r.synced
 }
 
-// LastError returns why the informer is not connected, or cannot read the ranges that are to
-// come, or nil.
+// LastError returns the reason why the informer is not connected, or cannot load incoming ranges, or nil.
 func (i *Informer[T]) LastError() error {
 	if err := i.connection.LastError(); err != nil {
 		return err
 	}
-	if i.holding != nil {
-		if loading := i.holding.loading.Load(); loading != nil && loading.LastError() != nil {
+	if i.rangeState != nil {
+		if loading := i.rangeState.second.Load(); loading != nil && loading.LastError() != nil {
 			return loading.LastError()
 		}
 	}

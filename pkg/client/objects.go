@@ -2,48 +2,51 @@ package client
 
 import "hash/maphash"
 
-// objects are those of one logical cluster, one at least. Of many resources it has no more, so
-// that there is nothing else for the only one.
-type objects[T Object] struct {
-	// key and one are of the only one, unless there are several.
-	key     local
+// objects are the objects of one logical cluster, at least one. Many resources have one object per logical
+// cluster, which is stored in place.
+type objects[K hashable, T Object] struct {
+	key     K
 	one     T
-	several *several[T]
+	several *several[K, T]
 }
 
-// few is how many objects lie side by side.
 const few = 16
 
-// several are the objects of a logical cluster that has more than one. A few are found by the hashes of
-// their names, which are in one place: a map would take half as much memory again, and longer, since what
-// it has lies in several places. There is one of more than that.
-type several[T Object] struct {
+// several are two or more objects. Up to few are found by the hashes of their names, which are adjacent in memory:
+// a map would take 50% more memory and more time. A map is used for more than that.
+type several[K hashable, T Object] struct {
 	hashes  [few]uint32
-	entries []keyed[T]
-	many    map[local]T
+	entries []keyed[K, T]
+	many    map[K]T
 }
 
-type keyed[T Object] struct {
-	key local
+type keyed[K hashable, T Object] struct {
+	key K
 	obj T
 }
 
-// seed is that of the hashes.
 var seed = maphash.MakeSeed()
 
-// hash is of what tells objects of one logical cluster apart nearly always.
+// hashable is a key with a hash that distinguishes nearly all keys.
+type hashable interface {
+	comparable
+	hash() uint32
+}
+
+func (k Key) hash() uint32 { return k.local().hash() }
+
 func (l local) hash() uint32 {
 	return uint32(maphash.String(seed, l.name)) //nolint:gosec // a part of it
 }
 
-func (o *objects[T]) len() int {
+func (o *objects[K, T]) len() int {
 	if o.several == nil {
 		return 1
 	}
 	return len(o.several.entries) + len(o.several.many)
 }
 
-func (o *objects[T]) get(key local) (obj T, found bool) {
+func (o *objects[K, T]) get(key K) (obj T, found bool) {
 	switch s := o.several; {
 	case s == nil:
 		if key == o.key {
@@ -59,34 +62,34 @@ func (o *objects[T]) get(key local) (obj T, found bool) {
 	return obj, found
 }
 
-// set adds an object, or another state of one. The key goes with the object: with the strings of
-// the old one, it would keep the whole decoded list of that alive.
-func (o *objects[T]) set(key local, obj T) {
+// set adds or replaces an object. The key is replaced, too, because strings of the old object would keep its
+// decoded list in memory.
+func (o *objects[K, T]) set(key K, obj T) {
 	switch {
 	case o.several != nil:
 		o.several.set(key, obj)
 	case key == o.key:
 		o.key, o.one = key, obj
 	default:
-		s := &several[T]{}
+		s := &several[K, T]{}
 		s.set(o.key, o.one)
 		s.set(key, obj)
-		*o = objects[T]{several: s}
+		*o = objects[K, T]{several: s}
 	}
 }
 
-// remove removes one of the objects, which is not the only one.
-func (o *objects[T]) remove(key local) {
+// remove removes an object that is not the only one.
+func (o *objects[K, T]) remove(key K) {
 	if o.several.remove(key); o.len() > 1 {
 		return
 	}
 	for key, obj := range o.all {
-		*o = objects[T]{key: key, one: obj}
+		*o = objects[K, T]{key: key, one: obj}
 		return
 	}
 }
 
-func (o *objects[T]) all(visit func(local, T) bool) {
+func (o *objects[K, T]) all(visit func(K, T) bool) {
 	s := o.several
 	if s == nil {
 		visit(o.key, o.one)
@@ -104,8 +107,7 @@ func (o *objects[T]) all(visit func(local, T) bool) {
 	}
 }
 
-// find returns where an entry is, or -1.
-func (s *several[T]) find(key local) int {
+func (s *several[K, T]) find(key K) int {
 	hash := key.hash()
 	for i := range s.entries {
 		if s.hashes[i] == hash && s.entries[i].key == key {
@@ -115,41 +117,40 @@ func (s *several[T]) find(key local) int {
 	return -1
 }
 
-func (s *several[T]) set(key local, obj T) {
+func (s *several[K, T]) set(key K, obj T) {
 	if s.many == nil {
 		if at := s.find(key); at >= 0 {
-			s.entries[at] = keyed[T]{key, obj}
+			s.entries[at] = keyed[K, T]{key, obj}
 			return
 		}
 		if len(s.entries) < few {
-			s.add(keyed[T]{key, obj})
+			s.add(keyed[K, T]{key, obj})
 			return
 		}
-		s.many = make(map[local]T, few+1)
+		s.many = make(map[K]T, few+1)
 		for _, e := range s.entries {
 			s.many[e.key] = e.obj
 		}
 		s.entries = nil
 	}
-	delete(s.many, key) // assigning to an existing key would leave that
+	delete(s.many, key) // assigning to an existing key would retain the old key
 	s.many[key] = obj
 }
 
-// add adds an entry. The room for others is little, as of what most logical clusters have there
-// will not be more.
-func (s *several[T]) add(e keyed[T]) {
+// add adds an entry. The spare capacity is small, because most logical clusters will not have more objects.
+func (s *several[K, T]) add(e keyed[K, T]) {
 	n := len(s.entries)
 	if n == cap(s.entries) {
-		room := 2 // which it begins with
+		room := 2
 		if n > 0 {
 			room = min(n+4, few)
 		}
-		s.entries = append(make([]keyed[T], 0, room), s.entries...)
+		s.entries = append(make([]keyed[K, T], 0, room), s.entries...)
 	}
 	s.hashes[n], s.entries = e.key.hash(), append(s.entries, e)
 }
 
-func (s *several[T]) remove(key local) {
+func (s *several[K, T]) remove(key K) {
 	if s.many != nil {
 		delete(s.many, key)
 		return
@@ -157,7 +158,7 @@ func (s *several[T]) remove(key local) {
 	if at := s.find(key); at >= 0 {
 		last := len(s.entries) - 1
 		s.hashes[at], s.entries[at] = s.hashes[last], s.entries[last]
-		s.entries[last] = keyed[T]{}
+		s.entries[last] = keyed[K, T]{}
 		s.entries = s.entries[:last]
 	}
 }

@@ -10,19 +10,19 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// TestObjects compares the objects of a logical cluster with a map, with few, and with many.
+// TestObjects compares objects with a map, with few and many objects.
 func TestObjects(t *testing.T) {
 	for seed := range uint64(20) {
 		r := rand.New(rand.NewPCG(seed, 3))
-		var o *objects[*corev1.ConfigMap]
+		var o *objects[local, *corev1.ConfigMap]
 		want := map[local]*corev1.ConfigMap{}
 		for step := range 600 {
-			// A name in two namespaces and on two shards; at times there are few, at times many.
+			// Names are used in two namespaces and on two shards.
 			key := local{fmt.Sprint(r.IntN(2)), fmt.Sprint(r.IntN(2)), fmt.Sprint(r.IntN(1 + step/40))}
 			_, known := want[key]
 			switch {
 			case len(want) == 0:
-				o = &objects[*corev1.ConfigMap]{key: key, one: &corev1.ConfigMap{}}
+				o = &objects[local, *corev1.ConfigMap]{key: key, one: &corev1.ConfigMap{}}
 				want[key] = o.one
 			case known && len(want) > 1 && r.IntN(2) == 0:
 				o.remove(key)

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math/bits"
@@ -13,49 +14,48 @@ import (
 	"github.com/shardplane/shardplane/pkg/request/hashrange"
 )
 
-// ShardKey says by which of its values an object belongs to one part or another.
+// ShardKey is the property of an object that is hashed.
 type ShardKey = hashrange.Key
 
 const (
-	// ByUID makes all parts equally large: for exporters, which look at each object by itself.
+	// ByUID distributes objects evenly. It is for exporters, which process each object independently.
 	ByUID = hashrange.UID
-	// ByNamespace puts the namespaces of one name, of all logical clusters, into one part.
+	// ByNamespace assigns all namespaces of one name, in all logical clusters, to the same part.
 	ByNamespace = hashrange.Namespace
-	// ByCluster puts all objects of a logical cluster, of all kinds, into one part: for
-	// controllers. Other servers do not know it, and send everything.
+	// ByCluster assigns all objects of a logical cluster to the same part. It is for controllers. Other API
+	// servers do not support it and send everything.
 	ByCluster = hashrange.Cluster
 )
 
-// HashOf returns the hash of what objects are divided by, such as the name of their logical
-// cluster.
+// HashOf returns the hash of a value, e.g. the name of a logical cluster.
 func HashOf(value string) uint64 { return hashrange.Hash(value) }
 
-// Range is a part of the ring of hashes, both ends included.
+// Range is an interval of the ring of hashes, including both ends.
 type Range = hashrange.Interval
 
-// Ranges are a part of the objects: those whose hash, by one key, lies in one of the ranges.
-// The zero value holds no object. Ranges do not change, and are a RangeSource.
+// Ranges are a subset of the objects: those whose hash, by one key, is in one of the ranges. The zero value is
+// empty. Ranges are immutable, and are a RangeSource.
 type Ranges struct {
 	key ShardKey
-	// intervals are sorted, and there is something between any two of them.
+	// intervals are sorted and neither overlap nor touch.
 	intervals []Range
 }
 
-// RangeSource says which objects an informer is to hold. It is safe for concurrent use.
+// RangeSource provides the ranges assigned to an informer. It is safe for concurrent use.
 type RangeSource interface {
-	// Ranges returns what is to be held now.
+	// Ranges returns the assigned ranges.
 	Ranges() Ranges
-	// Changed returns a channel that is closed when Ranges returns something else than at
-	// the time of this call; nil if that never happens.
+	// Changed returns a channel that is closed when Ranges no longer returns the same as at the time of this call;
+	// nil if that never happens.
 	Changed() <-chan struct{}
 }
 
-// LoadedRanges is a RangeSource that is told what is loaded by the informers which have it.
+// LoadedRanges is a RangeSource that tracks the ranges that informers have loaded.
 type LoadedRanges interface {
 	RangeSource
 
-	// Follow is called by an informer that runs: holds returns the ranges of which it has all
-	// objects. It calls stop when it ends.
+	// Follow is called by a running informer; holds returns the ranges of which it has all objects. The informer
+	// calls stop when it ends.
 	Follow(holds func() Ranges) (stop func())
 }
 
@@ -66,18 +66,13 @@ var (
 	errSyntax  = errors.New("want shardRange(object.metadata.cluster, '0x…', '0x…') || …")
 )
 
-// NewRanges returns the part of the objects whose hashes are in one of the ranges. Ranges that
-// touch become one; it fails if some overlap, if there are none, or too many for a server.
+// NewRanges returns the union of ranges. Adjacent ranges are joined. It fails if ranges overlap, if there are
+// none, or if there are too many for a server.
 func NewRanges(key ShardKey, ranges ...Range) (Ranges, error) {
 	if len(ranges) == 0 {
 		return Ranges{}, errNoRange
 	}
-	sorted := slices.SortedFunc(slices.Values(ranges), func(a, b Range) int {
-		if a.First < b.First {
-			return -1
-		}
-		return 1
-	})
+	sorted := slices.SortedFunc(slices.Values(ranges), func(a, b Range) int { return cmp.Compare(a.First, b.First) })
 	for n, r := range sorted {
 		switch start, _ := r.Bounds(); {
 		case r.First > r.Last:
@@ -93,7 +88,7 @@ func NewRanges(key ShardKey, ranges ...Range) (Ranges, error) {
 	return r, nil
 }
 
-// PartOf returns part i of n parts of one size, of which the first is 0.
+// PartOf returns part i of n parts of equal size; the first is 0.
 func PartOf(key ShardKey, i, n int) (Ranges, error) {
 	if i < 0 || i >= n {
 		return Ranges{}, fmt.Errorf("there is no part %d of %d: the first is 0", i, n)
@@ -111,7 +106,7 @@ func PartOf(key ShardKey, i, n int) (Ranges, error) {
 
 var shardRange = regexp.MustCompile(`^\s*shardRange\(\s*([a-z.]+)\s*,\s*'([^']*)'\s*,\s*'([^']*)'\s*\)\s*$`)
 
-// ParseRanges returns what a shardSelector says, such as String returns it.
+// ParseRanges parses a shardSelector, e.g. the result of String.
 func ParseRanges(selector string) (Ranges, error) {
 	if strings.TrimSpace(selector) == "" {
 		return Ranges{}, errNoRange
@@ -145,24 +140,23 @@ func ParseRanges(selector string) (Ranges, error) {
 	return NewRanges(key, ranges...)
 }
 
-// Key returns by what the objects are hashed.
+// Key returns the key by which objects are hashed.
 func (r Ranges) Key() ShardKey { return r.key }
 
 // Ranges implements RangeSource.
 func (r Ranges) Ranges() Ranges { return r }
 
-// Changed implements RangeSource.
 func (r Ranges) Changed() <-chan struct{} { return nil }
 
-// Empty reports whether no object is in the ranges.
+// Empty reports whether the ranges contain no object.
 func (r Ranges) Empty() bool { return len(r.intervals) == 0 }
 
-// Equal reports whether the same objects are in both.
+// Equal reports whether both contain the same objects.
 func (r Ranges) Equal(other Ranges) bool {
 	return slices.Equal(r.intervals, other.intervals) && (r.key == other.key || r.Empty())
 }
 
-// String returns the ranges as a shardSelector, and nothing if they are empty.
+// String returns the ranges as a shardSelector; empty if there are none.
 func (r Ranges) String() string {
 	var b strings.Builder
 	for n, i := range r.intervals {
@@ -175,21 +169,20 @@ func (r Ranges) String() string {
 	return b.String()
 }
 
-// Contains reports whether an object is in the ranges. It takes no memory.
+// Contains reports whether an object is in the ranges. It does not allocate.
 func (r Ranges) Contains(obj metav1.Object) bool { return r.has(r.key, r.key.Hash(obj)) }
 
-// has reports whether a hash by a key is in the ranges.
 func (r Ranges) has(key ShardKey, hash uint64) bool {
 	return key == r.key && hashrange.Contains(r.intervals, hash)
 }
 
-// Covers reports whether all that is in other is in r, too.
+// Covers reports whether r includes all of other.
 func (r Ranges) Covers(other Ranges) bool {
 	rest := other.minus(r)
 	return rest.Empty()
 }
 
-// union returns what is in either, if both have one key or either is empty.
+// union returns the union of ranges by the same key.
 func (r Ranges) union(other Ranges) Ranges {
 	if r.Empty() {
 		return other
@@ -197,7 +190,7 @@ func (r Ranges) union(other Ranges) Ranges {
 	return Ranges{r.key, hashrange.Disjoint(slices.Concat(r.intervals, other.intervals))}
 }
 
-// minus returns what is not in other. By different keys that is everything.
+// minus returns the difference. It is r if the keys differ.
 func (r Ranges) minus(other Ranges) Ranges {
 	if r.key != other.key {
 		return r
@@ -224,7 +217,7 @@ func (r Ranges) minus(other Ranges) Ranges {
 	return rest
 }
 
-// intersect returns what is in both. By different keys that is nothing.
+// intersect returns the intersection. It is empty if the keys differ.
 func (r Ranges) intersect(other Ranges) Ranges {
 	if r.key != other.key {
 		return Ranges{}

@@ -54,7 +54,7 @@ func TestParseRanges(t *testing.T) {
 	require.ErrorContains(t, err, "no part 3 of 3")
 }
 
-// TestPartsOf: parts cover the ring, and no two have a hash in common.
+// TestPartsOf: parts cover the ring and are disjoint.
 func TestPartsOf(t *testing.T) {
 	for n := 1; n < 70; n++ {
 		all := Ranges{}
@@ -68,7 +68,7 @@ func TestPartsOf(t *testing.T) {
 	}
 }
 
-// TestRangesAsSets compares what is done with ranges with what is done with the hashes.
+// TestRangesAsSets compares the operations on ranges with operations on hashes.
 func TestRangesAsSets(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 9))
 	some := func() Ranges {
@@ -100,8 +100,7 @@ func TestRangesAsSets(t *testing.T) {
 	require.False(t, uids.Equal(clusters))
 }
 
-// FuzzRanges: what is parsed says of itself what is parsed to the same, and holds the objects
-// that hashes say.
+// FuzzRanges: parsed ranges can be formatted and parsed again, and contain the right objects.
 func FuzzRanges(f *testing.F) {
 	for _, seed := range []string{lowerHalf, upperHalf + "||" + lowerHalf, strings.ReplaceAll(lowerHalf, "cluster", "uid"), "shardRange(", "||", lowerHalf + "||" + lowerHalf} {
 		f.Add(seed, "a")

@@ -7,21 +7,19 @@ import (
 	"sync/atomic"
 )
 
-// receivedKey is for who counts, in the context of a request, what comes of the answer.
+// receivedKey is the context key of the counter of received bytes.
 type receivedKey struct{}
 
 func countReceived(ctx context.Context, received *atomic.Uint64) context.Context {
 	return context.WithValue(ctx, receivedKey{}, received)
 }
 
-// countingTransport counts the bytes of answers.
 type countingTransport struct {
 	http.RoundTripper
 
 	add func(int)
 }
 
-// RoundTrip implements http.RoundTripper.
 func (t *countingTransport) RoundTrip(request *http.Request) (*http.Response, error) {
 	answer, err := t.RoundTripper.RoundTrip(request)
 	if err != nil || answer.StatusCode == http.StatusSwitchingProtocols {
@@ -34,7 +32,6 @@ func (t *countingTransport) RoundTrip(request *http.Request) (*http.Response, er
 	return answer, nil
 }
 
-// WrappedRoundTripper implements what finds the transport below, as to close its connections.
 func (t *countingTransport) WrappedRoundTripper() http.RoundTripper { return t.RoundTripper }
 
 type countedBody struct {

@@ -16,35 +16,35 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// Resource is a resource with its Go types, from which typed clients and
-// informers are made. T and L are pointers to the kind and to its list.
+// Resource is a resource with its Go types, of which typed clients and informers are made. T and L are pointers to
+// the kind and to its list.
 type Resource[T Object, L runtime.Object] struct {
 	schema.GroupVersionResource
 
 	newObject  func() T
 	newList    func() L
 	protobuf   bool
-	identity   *identified
+	identity   *exportIdentity
 	codecs     serializer.CodecFactory
 	parameters runtime.ParameterCodec
 }
 
-// ResourceOption says more of a resource than its types.
+// ResourceOption configures a resource.
 type ResourceOption func(*resourceOptions)
 
 type resourceOptions struct {
 	scheme   *runtime.Scheme
 	protobuf bool
-	identity *identified
+	identity *exportIdentity
 }
 
-// WithScheme takes the names of the kinds of the resource's types from a scheme, which need not have
-// anything else and is not changed. Without it, kinds are named as their Go types.
+// WithScheme takes the names of the kinds from a scheme, which is not changed. Without it, kinds are named like
+// their Go types.
 func WithScheme(scheme *runtime.Scheme) ResourceOption {
 	return func(o *resourceOptions) { o.scheme = scheme }
 }
 
-// WithProtobuf says that the kind has a protobuf encoding, which custom resources do not have.
+// WithProtobuf uses the protobuf encoding, which custom resources do not have.
 func WithProtobuf() ResourceOption { return func(o *resourceOptions) { o.protobuf = true } }
 
 // Client is a typed client of one resource in one logical cluster.
@@ -60,8 +60,8 @@ type listPointerTo[T any] interface {
 	runtime.Object
 }
 
-// DefineResource returns the resource named plural of a group and version. It panics if there is a
-// WithScheme without the types. Package kinds has those that every logical cluster serves.
+// DefineResource returns the resource named plural of a group and version. It panics if the scheme of WithScheme
+// does not contain the types. Package kinds defines the resources of every logical cluster.
 func DefineResource[T, L any, PT pointerTo[T], PL listPointerTo[L]](gv schema.GroupVersion, plural string, options ...ResourceOption) Resource[PT, PL] {
 	var o resourceOptions
 	for _, option := range options {
@@ -80,9 +80,8 @@ func DefineResource[T, L any, PT pointerTo[T], PL listPointerTo[L]](gv schema.Gr
 	return r
 }
 
-// ResourceOf is DefineResource for who learns only at run time which kind it is. The Go types of
-// the kind and of its list are in scheme. What clients return and informers hold are of the
-// kind's type.
+// ResourceOf is DefineResource for kinds that are determined at run time. scheme must contain the Go types of the
+// kind and of its list.
 func ResourceOf(scheme *runtime.Scheme, kind schema.GroupVersionKind, plural string, options ...ResourceOption) (Resource[Object, runtime.Object], error) {
 	var o resourceOptions
 	for _, option := range options {
@@ -110,8 +109,8 @@ func ResourceOf(scheme *runtime.Scheme, kind schema.GroupVersionKind, plural str
 	return r, nil
 }
 
-// schemeOf returns a scheme of its own for two types, with all that comes along with objects. The
-// kinds are those that they have in another one, or, without that, named as they are.
+// schemeOf returns a scheme for the types and the meta types. The kinds are named as in scheme or, if it is nil,
+// like their Go types.
 func schemeOf(scheme *runtime.Scheme, gv schema.GroupVersion, types ...runtime.Object) (*runtime.Scheme, error) {
 	own := runtime.NewScheme()
 	metav1.AddToGroupVersion(own, schema.GroupVersion{Version: "v1"})
@@ -137,8 +136,7 @@ func schemeOf(scheme *runtime.Scheme, gv schema.GroupVersion, types ...runtime.O
 	return own, nil
 }
 
-// In returns the client of a cluster-scoped resource, or of a namespaced one
-// across all namespaces.
+// In returns the client of a cluster-scoped resource, or of a namespaced one across all namespaces.
 func (r Resource[T, L]) In(scope Scope) *Client[T, L] { return r.InNamespace(scope, "") }
 
 // InNamespace returns the client of a namespaced resource in one namespace.
@@ -148,15 +146,14 @@ func (r Resource[T, L]) InNamespace(scope Scope, namespace string) *Client[T, L]
 		options = append(options, gentype.PrefersProtobuf[T]())
 	}
 	plural := r.Resource
-	if r.identified(scope) {
-		plural += identityMark
+	if r.exportIdentity(scope) {
+		plural += identityPlaceholder
 	}
 	return gentype.NewClientWithList[T, L](plural, r.restClient(scope), r.parameters, namespace, r.newObject, r.newList, options...)
 }
 
-// restClient makes a REST client for the resource's group and version. It
-// cannot fail: NewFactory has parsed the host, a Scope's segment is escaped, and
-// the rest is set here.
+// restClient returns a REST client for the group and version of the resource. It cannot fail: NewFactory has
+// parsed the host, the segment of a Scope is escaped, and everything else is set here.
 func (r Resource[T, L]) restClient(scope Scope) rest.Interface {
 	config := scope.Config()
 	gv := r.GroupVersion()
@@ -164,7 +161,7 @@ func (r Resource[T, L]) restClient(scope Scope) rest.Interface {
 	config.APIPath = apiPath(gv.Group)
 	config.NegotiatedSerializer = serializer.WithoutConversionCodecFactory{CodecFactory: r.codecs}
 	sender := scope.factory.http
-	if r.identified(scope) {
+	if r.exportIdentity(scope) {
 		identifying := *sender
 		identifying.Transport = &identityTransport{sender.Transport, r.identity}
 		sender = &identifying
@@ -174,15 +171,13 @@ func (r Resource[T, L]) restClient(scope Scope) rest.Interface {
 	return c
 }
 
-// identified reports whether requests at a scope need the identity.
-func (r Resource[T, L]) identified(scope Scope) bool {
+func (r Resource[T, L]) exportIdentity(scope Scope) bool {
 	return r.identity != nil && scope.segment == request.Wildcard
 }
 
-// WithIdentity has requests for all logical clusters name the resource with the identity of the
-// APIExport that it comes from (<resource>:<identity>), without which a server knows a resource of
-// bindings for one logical cluster only. identity is asked by the first request, and by the next one
-// after a 404, as when there is another APIExport.
+// WithIdentity makes requests for all logical clusters include the identity of the APIExport of the resource
+// (<resource>:<identity>). Without it, a server supports a bound resource in one logical cluster only. identity is
+// called for the first request, and after a 404, e.g. because the APIExport was replaced.
 func WithIdentity(identity func(ctx context.Context) (string, error)) ResourceOption {
-	return func(o *resourceOptions) { o.identity = &identified{ask: identity} }
+	return func(o *resourceOptions) { o.identity = &exportIdentity{fetch: identity} }
 }

@@ -29,18 +29,18 @@ func newInformer[T Object](gvr schema.GroupVersionResource, scope Scope, source 
 		guard:      trust{},
 	}
 	i.handlers = handlers[T]{name: name, counts: i.counts}
-	i.onSynced = i.tellSynced
+	i.onSynced = i.notifySynced
 	i.pagesOnly = options.DisableWatchList
 	i.selected = metav1.ListOptions{LabelSelector: options.LabelSelector, FieldSelector: options.FieldSelector}
 	i.metrics = scope.factory.metrics
 	if options.Ranges != nil {
-		i.hold(options.Ranges)
+		i.useRanges(options.Ranges)
 	}
 	return i
 }
 
-// Run follows the resource until ctx is done and everything it started has
-// ended. It fails only if the informer runs already.
+// Run follows the resource until ctx is done and all its goroutines have ended. It fails only if the informer runs
+// already.
 func (i *Informer[T]) Run(ctx context.Context) error {
 	if i.setRunning(true) {
 		return fmt.Errorf("informer %s runs already: run it once", i.name)
@@ -50,8 +50,8 @@ func (i *Informer[T]) Run(ctx context.Context) error {
 	var guarding sync.WaitGroup
 	defer guarding.Wait()
 	guarding.Go(func() { i.guard.Run(ctx) })
-	if i.holding != nil {
-		if source, ok := i.holding.source.(LoadedRanges); ok {
+	if i.rangeState != nil {
+		if source, ok := i.rangeState.source.(LoadedRanges); ok {
 			defer source.Follow(i.LoadedRanges)()
 		}
 		i.followRanges(ctx)
@@ -62,9 +62,8 @@ func (i *Informer[T]) Run(ctx context.Context) error {
 	return nil
 }
 
-// MoveTo has an informer that does not run go on at another scope, as when the server has got
-// another address: when it runs again, it reads the complete state, and tells handlers of what
-// differs from what it has.
+// MoveTo makes an informer that does not run use another scope, e.g. after the address of a server changed. The
+// next Run lists the complete state and notifies handlers of the differences.
 func (i *Informer[T]) MoveTo(scope Scope) error {
 	if i.sharded != scope.factory.sharded {
 		return fmt.Errorf("informer %s cannot move between a shard and a cache server", i.name)
@@ -83,28 +82,27 @@ func (i *Informer[T]) MoveTo(scope Scope) error {
 	return nil
 }
 
-// measure implements counted.
-func (i *Informer[T]) measure(gauge, counter func(what string, value float64, labels ...string)) {
-	gauge("objects", float64(i.store.len()))
-	gauge("streams", float64(i.counts.streams.Load()))
+func (i *Informer[T]) measure(report func(metric string, value float64, by ...string)) {
+	report("objects", float64(i.store.len()))
+	report("streams", float64(i.counts.streams.Load()))
 	synced := 0.0
 	if i.HasSynced() {
 		synced = 1
 	}
-	gauge("synced", synced)
-	if i.holding != nil {
-		gauge("filtered", 1, string(i.Filtered()))
-		counter("discarded_total", float64(i.Discarded()))
+	report("synced", synced)
+	if i.rangeState != nil {
+		report("filtered", 1, string(i.Filtered()))
+		report("discarded_total", float64(i.Discarded()))
 	}
-	counter("events_total", float64(i.counts.events.Load()))
-	gauge("stale_seconds", i.stale().Seconds())
-	counter("received_bytes_total", float64(i.counts.received.Load()))
-	counter("relists_total", float64(i.counts.relists.Load()))
-	counter("handler_panics_total", float64(i.counts.panics.Load()))
+	report("events_total", float64(i.counts.events.Load()))
+	report("stale_seconds", i.stale().Seconds())
+	report("received_bytes_total", float64(i.counts.received.Load()))
+	report("relists_total", float64(i.counts.relists.Load()))
+	report("handler_panics_total", float64(i.counts.panics.Load()))
 }
 
-// Informer returns an informer of the resource; run it with Informer.Run or in
-// a Group. An empty namespace in options means all.
+// Informer returns an informer of the resource; use Informer.Run or a Group to run it. An empty namespace in
+// options means all.
 func (r Resource[T, L]) Informer(scope Scope, options InformerOptions[T]) *Informer[T] {
 	r.identity = r.identity.fresh()
 	i, err := newInformerAt(scope, r.GroupVersionResource, options, func(scope Scope) (listerWatcher, error) {
@@ -115,7 +113,6 @@ func (r Resource[T, L]) Informer(scope Scope, options InformerOptions[T]) *Infor
 	return i
 }
 
-// newInformerAt returns an informer of what is at a scope.
 func newInformerAt[T Object](scope Scope, gvr schema.GroupVersionResource, options InformerOptions[T], source func(Scope) (listerWatcher, error)) (*Informer[T], error) {
 	at, err := source(scope)
 	if err != nil {
@@ -130,9 +127,8 @@ func newInformerAt[T Object](scope Scope, gvr schema.GroupVersionResource, optio
 	return i, nil
 }
 
-// NewMetadataInformer returns an informer of a resource's metadata. On a
-// wildcard it also works for resources whose schemas differ between logical
-// clusters.
+// NewMetadataInformer returns an informer of the metadata of a resource. On a wildcard it also supports resources
+// whose schemas differ between logical clusters.
 func NewMetadataInformer(scope Scope, gvr schema.GroupVersionResource, options InformerOptions[*metav1.PartialObjectMetadata]) (*Informer[*metav1.PartialObjectMetadata], error) {
 	return newInformerAt(scope, gvr, options, func(scope Scope) (listerWatcher, error) {
 		clients, err := scope.Metadata()

@@ -6,8 +6,7 @@ import (
 	"reflect"
 )
 
-// Save returns all that the informer holds, as JSON. It fails unless that is what the
-// server has, as far as can be told: the informer is Current, and connected.
+// Save returns all objects as JSON. It fails unless the informer is Current and connected.
 func (i *Informer[T]) Save() ([]json.RawMessage, error) {
 	if !i.Current() {
 		return nil, fmt.Errorf("%w: informer %s has not synced", ErrIncomplete, i.name)
@@ -27,9 +26,8 @@ func (i *Informer[T]) Save() ([]json.RawMessage, error) {
 	return saved, nil
 }
 
-// Restore has an informer that does not run yet begin with what Save returned, synced
-// but not Current. What the server does not have any more goes when the server answers. If
-// it fails, the informer has nothing.
+// Restore makes an informer that has not run start with the result of Save, synced but not Current. Objects that
+// no longer exist are removed when the server responds. If it fails, the informer is empty.
 func (i *Informer[T]) Restore(saved []json.RawMessage) error {
 	objs := make([]T, 0, len(saved))
 	for _, text := range saved {

@@ -15,8 +15,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/client/kinds"
 )
 
-// TestSavedInformers: an informer begins with what another has saved, and corrects it when
-// its server answers.
+// TestSavedInformers: an informer starts with the objects saved by another one, and corrects them when the server
+// responds.
 func TestSavedInformers(t *testing.T) {
 	server := clienttest.New(t, kinds.Scheme)
 	put := func(name, value string) {
@@ -67,7 +67,7 @@ func TestSavedInformers(t *testing.T) {
 	_, err = alone.Save()
 	require.ErrorIs(t, err, client.ErrIncomplete, "what is known from before is not known anew")
 
-	// With one that has gone on.
+	// With a server whose objects have changed.
 	put("changed", "2")
 	put("new", "1")
 	server.Delete(t, kinds.ConfigMaps.GroupVersionResource, "", "c", "n", "gone")

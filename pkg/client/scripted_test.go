@@ -26,33 +26,28 @@ import (
 	"github.com/shardplane/shardplane/pkg/request/hashrange"
 )
 
-// configMaps is as in package kinds, which tests of this one cannot import.
 var configMaps = DefineResource[corev1.ConfigMap, corev1.ConfigMapList](corev1.SchemeGroupVersion, "configmaps", WithProtobuf())
 
-// fault is what a scripted server does instead of what it should.
 type fault string
 
 const (
 	unavailable fault = "unavailable" // 503
 	tooMany     fault = "too many"    // 429 with Retry-After
-	expired     fault = "expired"     // 410, also in the middle of a list or of a stream
+	expired     fault = "expired"     // 410, also within a list or a stream
 	lagging     fault = "lagging"     // 504 for a resourceVersion that exists
 	refused     fault = "refused"     // 422 for initial events
-	slow        fault = "slow"        // the initial events stop coming
+	slow        fault = "slow"        // the initial events stop
 	cut         fault = "cut"         // the initial events end early
 )
 
 var faults = []fault{unavailable, tooMany, expired, lagging, refused, slow, cut}
 
-// scripted is the server of one informer: a model of a watch cache whose every
-// answer may be a fault. It is used within a bubble.
+// scripted is the server of one informer: a model of a watch cache whose every response may be a fault. It must be
+// used in a bubble.
 type scripted struct {
-	mu sync.Mutex
-	// factory makes its informers, if it is not nil.
+	mu      sync.Mutex
 	factory *Factory
-	// next returns the fault of the next answer; empty for a good one.
-	next func() fault
-	// between is called between the pages of a list.
+	next    func() fault
 	between func()
 
 	revision, compacted int64
@@ -61,31 +56,27 @@ type scripted struct {
 	watches             []*scriptedWatch
 	pages               map[string]*corev1.ConfigMapList
 
-	// shards says what the server makes of shard selectors.
 	shards sharding
 
-	// lists, initial and resumed count what was asked for: lists (without
-	// pages that continue, and without probes), watches with initial events and others.
+	// lists, initial and resumed count requests: lists (without continued pages and probes), watches with initial
+	// events, and others.
 	lists, initial, resumed int
-	// added are the initial events and items that were sent.
-	added int
+	registered              int
 }
 
-// sharding is what a server makes of shard selectors.
 type sharding string
 
 const (
-	honours sharding = "honours" // and says so
-	silent  sharding = "silent"  // honours them and does not say so
+	honours sharding = "honours" // and reports it
+	silent  sharding = "silent"  // honors them without reporting it
 	ignores sharding = "ignores"
 	fails   sharding = "fails"   // 500
 	invalid sharding = "invalid" // 400
-	narrows sharding = "narrows" // to a part of what was asked, and says so
-	garbles sharding = "garbles" // as narrows, and says what cannot be read
-	unnamed sharding = "unnamed" // as narrows, and a list says no selector of shards
+	narrows sharding = "narrows" // to a subset of the request, and reports it
+	garbles sharding = "garbles" // like narrows, with an invalid report
+	unnamed sharding = "unnamed" // like narrows, without a report in lists
 )
 
-// part returns what a request selects of the objects, and what the answer says of it.
 func (s *scripted) part(opts metav1.ListOptions) (selects func(*corev1.ConfigMap) bool, says string, err error) {
 	all := func(*corev1.ConfigMap) bool { return true }
 	if opts.ShardSelector == "" || s.shards == "" || s.shards == ignores {
@@ -134,7 +125,6 @@ func newScripted() *scripted {
 	}
 }
 
-// informer returns an informer that reads from the server.
 func (s *scripted) informer(options InformerOptions[*corev1.ConfigMap]) *Informer[*corev1.ConfigMap] {
 	factory := s.factory
 	if factory == nil {
@@ -150,7 +140,6 @@ func scriptedKey(i int) Key {
 	return Key{Cluster: logicalcluster.Name(fmt.Sprintf("c%d", i%3)), Namespace: "default", Name: fmt.Sprintf("x%02d", i)}
 }
 
-// put writes an object; content makes two that have one version differ.
 func (s *scripted) put(key Key, content string, edit ...func(*corev1.ConfigMap)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -174,7 +163,6 @@ func (s *scripted) put(key Key, content string, edit ...func(*corev1.ConfigMap))
 	s.tell(watch.Event{Type: kind, Object: obj})
 }
 
-// remove deletes an object if there is one.
 func (s *scripted) remove(key Key) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -196,7 +184,6 @@ func (s *scripted) tell(event watch.Event) {
 	}
 }
 
-// end ends all streams, by an error if there is one.
 func (s *scripted) end(err *apierrors.StatusError) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -209,14 +196,12 @@ func (s *scripted) end(err *apierrors.StatusError) {
 	s.watches = nil
 }
 
-// compact forgets the history.
 func (s *scripted) compact() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.compacted, s.history = s.revision, nil
 }
 
-// backup returns a function that restores the present state.
 func (s *scripted) backup() (restore func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -231,7 +216,6 @@ func (s *scripted) backup() (restore func()) {
 	}
 }
 
-// state returns the versions and contents of all objects.
 func (s *scripted) state() map[Key]string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -272,7 +256,6 @@ func tooLargeVersion(version string) error {
 	return err
 }
 
-// scriptedPage is the size of pages, whatever a list asks for that has a limit.
 const scriptedPage = 4
 
 func (s *scripted) list(_ context.Context, opts metav1.ListOptions) (runtime.Object, error) {
@@ -294,13 +277,13 @@ func (s *scripted) list(_ context.Context, opts metav1.ListOptions) (runtime.Obj
 			rest.ShardInfo = &metav1.ShardInfo{Selector: says}
 		}
 		if opts.Limit == 1 {
-			return rest, nil // for what it says of itself
+			return rest, nil // only the reported selector differs
 		}
 		s.lists++
 		for _, obj := range s.sorted() {
 			if selects(obj) {
 				rest.Items = append(rest.Items, *obj.DeepCopy())
-				s.added++
+				s.registered++
 			}
 		}
 	case rest == nil:
@@ -365,7 +348,7 @@ func (s *scripted) watch(_ context.Context, opts metav1.ListOptions) (watch.Inte
 
 func (s *scripted) sendInitial(w *scriptedWatch, f fault, says string) {
 	objs := slices.DeleteFunc(s.sorted(), func(obj *corev1.ConfigMap) bool { return !w.selects(obj) })
-	s.added += len(objs)
+	s.registered += len(objs)
 	if f == slow || f == cut {
 		objs = objs[:len(objs)/2]
 	}
@@ -413,7 +396,6 @@ func (w *scriptedWatch) Stop() {
 	w.close()
 }
 
-// dice are random numbers for several goroutines.
 type dice struct {
 	mu   sync.Mutex
 	rand *rand.Rand
@@ -425,7 +407,6 @@ func (d *dice) IntN(n int) int {
 	return d.rand.IntN(n)
 }
 
-// randomly makes one answer in n a fault.
 func randomly(r *dice, n int) func() fault {
 	return func() fault {
 		if r.IntN(n) > 0 {

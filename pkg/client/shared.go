@@ -10,20 +10,19 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// AsShared returns what an informer has of one logical cluster, for libraries that want client-go's
-// type. Its keys are namespace/name, so that it must be of one tenant. Whoever has the informer
-// runs it; running what is returned waits for its end, after which it is told of nothing. There
-// is no resync. Handlers are buffered, and OnLeave is nothing to them: what an informer with
-// ranges does not hold any more is not in the store, and no deletion.
+// AsShared returns the objects of one logical cluster as client-go's type, for libraries that need it. Its keys
+// are namespace/name, and therefore of one logical cluster. The informer must be run by its owner. Running the
+// returned informer waits until its stop channel is closed, after which its handlers are not called. There is no
+// resync. Handlers are buffered. OnLeave does not call handlers: an object that leaves an informer with ranges is
+// removed from the store, but not deleted.
 //
-// Each costs a function call for each event of the informer, of whatever logical cluster: for a
-// few tenants.
+// Each one costs a function call for each event of the informer: use it for few logical clusters.
 func AsShared[T Object](informer *Informer[T], cluster logicalcluster.Name) cache.SharedIndexInformer {
 	s := &sharedInformer[T]{
 		informer: informer, cluster: cluster, stopped: make(chan struct{}),
 		indexer: cache.NewIndexer(cache.DeletionHandlingMetaNamespaceKeyFunc, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc}),
 	}
-	// It cannot fail: the objects have metadata, and are of types that the indexes know.
+	// These cannot fail: the objects have metadata, and the index functions support their types.
 	set := func(obj T) { _ = s.indexer.Add(obj) }
 	remove := func(obj T) { _ = s.indexer.Delete(obj) }
 	s.store = informer.AddEventHandler(s.ofCluster(Handler[T]{
@@ -41,18 +40,16 @@ var (
 	errShared      = errors.New("the informer is a part of another one: set it there")
 )
 
-// sharedInformer is one tenant of an informer.
 type sharedInformer[T Object] struct {
 	informer *Informer[T]
 	cluster  logicalcluster.Name
-	// indexer has the objects, and store is what keeps it.
+	// store is the registration of the handler that fills indexer.
 	indexer cache.Indexer
 	store   *Registration
 	stopped chan struct{}
 	once    sync.Once
 }
 
-// ofCluster returns a handler that is told of the objects of the logical cluster only.
 func (s *sharedInformer[T]) ofCluster(h Handler[T]) Handler[T] {
 	is := func(obj T) bool { return logicalcluster.From(obj) == s.cluster && !s.IsStopped() }
 	return Handler[T]{
@@ -79,28 +76,21 @@ func (s *sharedInformer[T]) ofCluster(h Handler[T]) Handler[T] {
 	}
 }
 
-// sharedRegistration is a handler that was added.
 type sharedRegistration struct {
 	*Registration
 	name string
 }
 
-// HasSyncedChecker implements cache.ResourceEventHandlerRegistration.
 func (r sharedRegistration) HasSyncedChecker() cache.DoneChecker { return done{r.name, r.Synced()} }
 
-// done implements cache.DoneChecker.
 type done struct {
 	name string
 	done <-chan struct{}
 }
 
-// Name implements cache.DoneChecker.
-func (d done) Name() string { return d.name }
-
-// Done implements cache.DoneChecker.
+func (d done) Name() string          { return d.name }
 func (d done) Done() <-chan struct{} { return d.done }
 
-// AddEventHandler implements cache.SharedInformer.
 func (s *sharedInformer[T]) AddEventHandler(handler cache.ResourceEventHandler) (cache.ResourceEventHandlerRegistration, error) {
 	if s.IsStopped() {
 		return nil, errStopped
@@ -122,17 +112,14 @@ func (s *sharedInformer[T]) AddEventHandler(handler cache.ResourceEventHandler) 
 
 func (s *sharedInformer[T]) name() string { return s.informer.Name() + " of " + s.cluster.String() }
 
-// AddEventHandlerWithResyncPeriod implements cache.SharedInformer.
 func (s *sharedInformer[T]) AddEventHandlerWithResyncPeriod(handler cache.ResourceEventHandler, _ time.Duration) (cache.ResourceEventHandlerRegistration, error) {
 	return s.AddEventHandler(handler)
 }
 
-// AddEventHandlerWithOptions implements cache.SharedInformer.
 func (s *sharedInformer[T]) AddEventHandlerWithOptions(handler cache.ResourceEventHandler, _ cache.HandlerOptions) (cache.ResourceEventHandlerRegistration, error) {
 	return s.AddEventHandler(handler)
 }
 
-// RemoveEventHandler implements cache.SharedInformer.
 func (s *sharedInformer[T]) RemoveEventHandler(handle cache.ResourceEventHandlerRegistration) error {
 	r, ok := handle.(sharedRegistration)
 	if !ok {
@@ -142,58 +129,28 @@ func (s *sharedInformer[T]) RemoveEventHandler(handle cache.ResourceEventHandler
 	return nil
 }
 
-// GetStore implements cache.SharedInformer.
-func (s *sharedInformer[T]) GetStore() cache.Store { return s.indexer }
-
-// GetIndexer implements cache.SharedIndexInformer.
+func (s *sharedInformer[T]) GetStore() cache.Store     { return s.indexer }
 func (s *sharedInformer[T]) GetIndexer() cache.Indexer { return s.indexer }
-
-// AddIndexers implements cache.SharedIndexInformer.
 func (s *sharedInformer[T]) AddIndexers(indexers cache.Indexers) error {
 	return s.indexer.AddIndexers(indexers)
 }
-
-// GetController implements cache.SharedInformer.
 func (s *sharedInformer[T]) GetController() cache.Controller { return s }
 
-// Run implements cache.SharedInformer.
 func (s *sharedInformer[T]) Run(stop <-chan struct{}) {
 	<-stop
 	s.store.Remove()
 	s.once.Do(func() { close(s.stopped) })
 }
 
-// RunWithContext implements cache.SharedInformer.
 func (s *sharedInformer[T]) RunWithContext(ctx context.Context) { s.Run(ctx.Done()) }
-
-// HasSynced implements cache.SharedInformer.
-func (s *sharedInformer[T]) HasSynced() bool { return s.store.HasSynced() }
-
-// HasSyncedChecker implements cache.SharedInformer.
+func (s *sharedInformer[T]) HasSynced() bool                    { return s.store.HasSynced() }
 func (s *sharedInformer[T]) HasSyncedChecker() cache.DoneChecker {
 	return done{s.name(), s.store.Synced()}
 }
-
-// LastSyncResourceVersion implements cache.SharedInformer.
-func (s *sharedInformer[T]) LastSyncResourceVersion() string { return s.informer.ResourceVersion() }
-
-// SetWatchErrorHandler implements cache.SharedInformer: it fails, as if the informer ran already.
+func (s *sharedInformer[T]) LastSyncResourceVersion() string                  { return s.informer.ResourceVersion() }
 func (*sharedInformer[T]) SetWatchErrorHandler(cache.WatchErrorHandler) error { return errShared }
-
-// SetWatchErrorHandlerWithContext implements cache.SharedInformer, as SetWatchErrorHandler.
 func (*sharedInformer[T]) SetWatchErrorHandlerWithContext(cache.WatchErrorHandlerWithContext) error {
 	return errShared
 }
-
-// SetTransform implements cache.SharedInformer: it fails, as if the informer ran already.
 func (*sharedInformer[T]) SetTransform(cache.TransformFunc) error { return errShared }
-
-// IsStopped implements cache.SharedInformer.
-func (s *sharedInformer[T]) IsStopped() bool {
-	select {
-	case <-s.stopped:
-		return true
-	default:
-		return false
-	}
-}
+func (s *sharedInformer[T]) IsStopped() bool                      { return isClosed(s.stopped) }

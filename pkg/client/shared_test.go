@@ -18,7 +18,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/client/kinds"
 )
 
-// TestAsShared: a library that knows client-go's informers sees one of two tenants.
+// TestAsShared: a library that uses client-go's informers gets one of two logical clusters.
 func TestAsShared(t *testing.T) {
 	server, factory := newServer(t)
 	gvr := kinds.ConfigMaps.GroupVersionResource
@@ -91,7 +91,7 @@ func TestAsShared(t *testing.T) {
 	server.Put(t, gvr, configMap("a", "default", "z"))
 	expect("add default/x true", "update default/x", "delete default/x false", "add default/z false")
 
-	// What is not held any more is no deletion.
+	// An object that leaves is not deleted.
 	changing.Set(client.Ranges{})
 	eventually(t, func() bool { return len(shared.GetStore().ListKeys()) == 0 }, "it has left")
 	require.NoError(t, shared.RemoveEventHandler(registration))
@@ -107,7 +107,7 @@ func TestAsShared(t *testing.T) {
 	require.Error(t, err)
 }
 
-// TestResourceOf follows a kind that is known at run time only: what is held has its Go type.
+// TestResourceOf follows a kind that is determined at run time: objects have its Go type.
 func TestResourceOf(t *testing.T) {
 	server, factory := newServer(t)
 	server.Put(t, kinds.ConfigMaps.GroupVersionResource, configMap("one", "default", "a", func(cm *corev1.ConfigMap) { cm.Data = map[string]string{"content": "x"} }))
@@ -134,8 +134,7 @@ func TestResourceOf(t *testing.T) {
 	require.Error(t, err)
 }
 
-// TestSchemes: a resource whose types a scheme does not have is a mistake in the program, and said
-// where it is made.
+// TestSchemes: a scheme without the types of the resource is an error when the resource is defined.
 func TestSchemes(t *testing.T) {
 	gv := schema.GroupVersion{Group: "example.io", Version: "v1"}
 	require.Panics(t, func() {

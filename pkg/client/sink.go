@@ -11,25 +11,24 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// informerSink keeps what a server has in the store of an informer.
 type informerSink[T Object] struct {
 	*Informer[T]
 
-	// part is what is taken of it; nil is all.
+	// part is the accepted subset; nil accepts all.
 	part *part
-	// seen is not nil while the complete state is put.
+	// seen is not nil during a resync.
 	seen map[Key]struct{}
 }
 
 func (s *informerSink[T]) begin() { s.seen = map[Key]struct{}{} }
 
-// end removes what was not put.
+// end removes the objects that were not put.
 func (s *informerSink[T]) end() {
-	gone := s.store.keys(func(key Key, obj T) bool {
+	deleted := s.store.keys(func(key Key, obj T) bool {
 		_, ok := s.seen[key]
 		return !ok && (s.part == nil || s.part.takes(obj))
 	})
-	for _, key := range gone {
+	for _, key := range deleted {
 		s.mu.Lock()
 		if s.guard.Missing(key) {
 			s.remove(key, nil)
@@ -48,10 +47,10 @@ func (s *informerSink[T]) put(ctx context.Context, received runtime.Object) erro
 		return fmt.Errorf("%w: %T", errWrongType, received)
 	}
 	s.counts.events.Add(1)
-	at, key := s.placeOf(obj), s.KeyOf(obj)
-	// Whose hash is not that of a logical cluster is said even if another replica has it.
+	at, key := s.positionOf(obj), s.KeyOf(obj)
+	// Reported for all objects, because without a logical cluster the hash may be wrong.
 	if key.Cluster == "" && s.everywhere && !s.unnamed.Swap(true) {
-		klog.FromContext(ctx).Error(errUnnamed, "Cannot tell objects of logical clusters apart", "informer", s.name, "object", key)
+		klog.FromContext(ctx).Error(errUnnamed, "Received an object without a logical cluster", "informer", s.name, "object", key)
 	}
 	if !s.wants(ctx, at) {
 		return nil
@@ -63,10 +62,10 @@ func (s *informerSink[T]) put(ctx context.Context, received runtime.Object) erro
 	if s.seen != nil {
 		s.seen[key] = struct{}{}
 	}
-	news, version := event{place: at, key: key, uid: obj.GetUID(), version: obj.GetResourceVersion()}, s.guard.Version(obj)
+	news, version := event{position: at, key: key, uid: obj.GetUID(), version: obj.GetResourceVersion()}, s.guard.Version(obj)
 	obj, err := s.prepare(obj)
 	if err != nil {
-		// One bad object must not stop the others.
+		// One invalid object must not block the others.
 		utilruntime.HandleErrorWithContext(ctx, err, "Dropped an object", "informer", s.name)
 		return nil
 	}
@@ -78,23 +77,23 @@ func (s *informerSink[T]) put(ctx context.Context, received runtime.Object) erro
 	return nil
 }
 
-func (s *informerSink[T]) gone(ctx context.Context, received runtime.Object) error {
+func (s *informerSink[T]) delete(ctx context.Context, received runtime.Object) error {
 	obj, ok := received.(T)
 	if !ok {
 		return fmt.Errorf("%w: %T", errWrongType, received)
 	}
 	s.counts.events.Add(1)
-	if at := s.placeOf(obj); s.wants(ctx, at) {
+	if at := s.positionOf(obj); s.wants(ctx, at) {
 		s.drop(s.KeyOf(obj), obj, at)
 	}
 	return nil
 }
 
-// drop removes an object whose last state is final, or that is not selected any more.
-func (s *informerSink[T]) drop(key Key, final T, at place) {
+// drop removes an object that was deleted or is no longer selected.
+func (s *informerSink[T]) drop(key Key, final T, at position) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	e := event{place: at, key: key, uid: final.GetUID(), version: final.GetResourceVersion(), gone: true}
+	e := event{position: at, key: key, uid: final.GetUID(), version: final.GetResourceVersion(), deleted: true}
 	version := s.guard.Version(final)
 	if !s.admits(s.part, e) || !s.guard.Delete(key, e.version, version) {
 		return
@@ -105,28 +104,27 @@ func (s *informerSink[T]) drop(key Key, final T, at place) {
 	s.remove(key, &final)
 }
 
-// placeOf returns where an object lies on the ring.
-func (s *informerSink[T]) placeOf(obj metav1.Object) place {
+func (s *informerSink[T]) positionOf(obj metav1.Object) position {
 	if s.part == nil {
-		return place{}
+		return position{}
 	}
 	key := s.part.covers.Load().key
-	return place{key, key.Hash(obj)}
+	return position{key, key.Hash(obj)}
 }
 
-// wants reports whether the stream is to bring what is at a place, without the lock. What was
-// not even asked for says that the server does not filter.
-func (s *informerSink[T]) wants(ctx context.Context, at place) bool {
+// wants reports whether the stream accepts a position; the lock need not be held. If the position was not
+// requested, the server does not filter.
+func (s *informerSink[T]) wants(ctx context.Context, at position) bool {
 	if s.part == nil || s.part.covers.Load().has(at.key, at.hash) {
 		return true
 	}
-	s.report.discarded.Add(1)
-	if s.part.asked.key == at.key && !s.part.asked.has(at.key, at.hash) {
-		s.report.learn(ctx, FilteredByClient, errNotFiltered)
+	s.filterReport.discarded.Add(1)
+	if s.part.requested.key == at.key && !s.part.requested.has(at.key, at.hash) {
+		s.filterReport.set(ctx, FilteredByClient, errNotFiltered)
 	}
 	return false
 }
 
-// errUnnamed is told while all else is well: what can be told apart is right.
+// errUnnamed is returned while the connection works: other objects are correct.
 var errUnnamed = fmt.Errorf("objects of all logical clusters come without the annotation %s, and those of one namespace and name are taken for one: "+
 	"check that the address is that of a server with logical clusters, and that nothing on the way removes annotations", logicalcluster.AnnotationKey)

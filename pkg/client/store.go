@@ -3,29 +3,29 @@ package client
 import (
 	"fmt"
 	"maps"
+	"slices"
 	"sync"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 )
 
-// IndexFunc returns the values under which an object is found in an index.
+// IndexFunc returns the values of an object in an index.
 type IndexFunc[T Object] func(obj T) []string
 
-// store keeps the objects of an informer by logical cluster.
 type store[T Object] struct {
 	mu       sync.RWMutex
 	indexers map[string]IndexFunc[T]
-	clusters map[logicalcluster.Name]*objects[T]
-	indices  map[string]map[string]*indexed[T]
+	clusters map[logicalcluster.Name]*objects[local, T]
+	indices  map[string]map[string]*objects[Key, T]
 	count    int
 }
 
 func newStore[T Object](indexers map[string]IndexFunc[T]) *store[T] {
 	s := &store[T]{
-		indexers: maps.Clone(indexers), clusters: map[logicalcluster.Name]*objects[T]{}, indices: make(map[string]map[string]*indexed[T], len(indexers)),
+		indexers: maps.Clone(indexers), clusters: map[logicalcluster.Name]*objects[local, T]{}, indices: make(map[string]map[string]*objects[Key, T], len(indexers)),
 	}
 	for name := range s.indexers {
-		s.indices[name] = map[string]*indexed[T]{}
+		s.indices[name] = map[string]*objects[Key, T]{}
 	}
 	return s
 }
@@ -41,21 +41,20 @@ func (s *store[T]) get(key Key) (T, bool) {
 	return in.get(key.local())
 }
 
-// of returns the objects of a logical cluster, or nil. Who changes the store may read them.
-func (s *store[T]) of(cluster logicalcluster.Name) *objects[T] {
+// of returns the objects of a logical cluster, or nil. Only the writer of the store may read them without the
+// lock.
+func (s *store[T]) of(cluster logicalcluster.Name) *objects[local, T] {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return s.clusters[cluster]
 }
 
-// within returns one of a logical cluster's objects.
-func (s *store[T]) within(in *objects[T], l local) (T, bool) {
+func (s *store[T]) within(in *objects[local, T], l local) (T, bool) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return in.get(l)
 }
 
-// set stores obj and returns what it replaced.
 func (s *store[T]) set(key Key, obj T) (old T, replaced bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -64,19 +63,18 @@ func (s *store[T]) set(key Key, obj T) (old T, replaced bool) {
 		old, replaced = in.get(key.local())
 		in.set(key.local(), obj)
 	} else {
-		in = &objects[T]{key: key.local(), one: obj}
+		in = &objects[local, T]{key: key.local(), one: obj}
 	}
 	if replaced {
 		s.unindex(key, old)
 	} else {
 		s.count++
 	}
-	s.clusters[key.Cluster] = in // with the name that comes with the object
+	s.clusters[key.Cluster] = in // replace the key by that of the new object
 	s.index(key, obj)
 	return old, replaced
 }
 
-// remove returns what it removed.
 func (s *store[T]) remove(key Key) (old T, removed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -109,7 +107,7 @@ func (s *store[T]) indexAs(name string, key Key, obj T) {
 		if in := index[value]; in != nil {
 			in.set(key, obj)
 		} else {
-			index[value] = &indexed[T]{key: key, one: obj}
+			index[value] = &objects[Key, T]{key: key, one: obj}
 		}
 	}
 }
@@ -118,7 +116,11 @@ func (s *store[T]) unindex(key Key, obj T) {
 	for name, f := range s.indexers {
 		index := s.indices[name]
 		for _, value := range f(obj) {
-			if in := index[value]; in != nil && in.remove(key) {
+			switch in := index[value]; {
+			case in == nil:
+			case in.len() > 1:
+				in.remove(key)
+			case in.key == key:
 				delete(index, value)
 			}
 		}
@@ -134,11 +136,7 @@ func (s *store[T]) len() int {
 func (s *store[T]) clusterNames() []logicalcluster.Name {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	names := make([]logicalcluster.Name, 0, len(s.clusters))
-	for name := range s.clusters {
-		names = append(names, name)
-	}
-	return names
+	return slices.AppendSeq(make([]logicalcluster.Name, 0, len(s.clusters)), maps.Keys(s.clusters))
 }
 
 func (s *store[T]) list() []T {
@@ -153,7 +151,6 @@ func (s *store[T]) list() []T {
 	return objs
 }
 
-// countIn returns the number of objects of one logical cluster.
 func (s *store[T]) countIn(cluster logicalcluster.Name) int {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -164,7 +161,6 @@ func (s *store[T]) countIn(cluster logicalcluster.Name) int {
 	return in.len()
 }
 
-// inCluster calls visit for the objects of one logical cluster, under the lock.
 func (s *store[T]) inCluster(cluster logicalcluster.Name, visit func(local, T)) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -184,10 +180,17 @@ func (s *store[T]) byIndex(name, value string) ([]T, error) {
 	if !ok {
 		return nil, fmt.Errorf("the informer has no index %q: add it to InformerOptions.Indexers, or by AddIndexers", name)
 	}
-	return index[value].list(), nil
+	in := index[value]
+	if in == nil {
+		return []T{}, nil
+	}
+	objs := make([]T, 0, in.len())
+	for _, obj := range in.all {
+		objs = append(objs, obj)
+	}
+	return objs, nil
 }
 
-// keys returns the keys of the objects that are selected.
 func (s *store[T]) keys(selects func(Key, T) bool) []Key {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -202,7 +205,6 @@ func (s *store[T]) keys(selects func(Key, T) bool) []Key {
 	return keys
 }
 
-// addIndexers adds indexes of all objects.
 func (s *store[T]) addIndexers(indexers map[string]IndexFunc[T]) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -215,7 +217,7 @@ func (s *store[T]) addIndexers(indexers map[string]IndexFunc[T]) error {
 		s.indexers = map[string]IndexFunc[T]{}
 	}
 	for name, f := range indexers {
-		s.indexers[name], s.indices[name] = f, map[string]*indexed[T]{}
+		s.indexers[name], s.indices[name] = f, map[string]*objects[Key, T]{}
 		for cluster, in := range s.clusters {
 			for l, obj := range in.all {
 				s.indexAs(name, l.key(cluster), obj)

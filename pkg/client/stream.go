@@ -20,43 +20,37 @@ import (
 )
 
 const (
-	// pageSize is the size of a page where the initial state is listed.
+	// pageSize is the limit of lists.
 	pageSize = 500
-	// firstWatch is the time after which the first watch is renewed that resumes in a new
-	// process. Servers send a bookmark two seconds before.
+	// firstWatch is the timeout of the first watch that resumes in a new process. Servers send a bookmark 2 s
+	// before the end.
 	firstWatch = 3 * time.Second
-	// minWatch and maxWatch bound the time after which a watch is renewed.
-	minWatch = 5 * time.Minute
-	maxWatch = 10 * time.Minute
-	// minDelay and maxDelay bound the time before a new attempt.
-	minDelay = 50 * time.Millisecond
-	maxDelay = 2 * time.Second
-	// initialEventsTimeout is for how long the initial events may pause
-	// before the informer lists instead.
+	minWatch   = 5 * time.Minute
+	maxWatch   = 10 * time.Minute
+	minDelay   = 50 * time.Millisecond
+	maxDelay   = 2 * time.Second
+	// initialEventsTimeout bounds the pause between initial events. The informer lists afterwards.
 	initialEventsTimeout = 30 * time.Second
-	// quietFailures is how many failures in a row are not worth a log line.
+	// quietFailures is the number of consecutive failures per log message.
 	quietFailures = 5
 )
 
 var (
-	// errInitialEvents says that the server does not send the initial state on
-	// a watch as it should.
+	// errInitialEvents means that the server did not complete the initial events in time.
 	errInitialEvents = errors.New("the server did not complete the initial events of the watch")
-	// errEndedEarly says that the watch ended before the initial state was
-	// complete, as it does when a server stops.
+	// errEndedEarly means that the watch ended before the initial events were complete, e.g. because the server
+	// stopped.
 	errEndedEarly = errors.New("the watch ended within the initial events")
-	// errWrongType says that the server sent an object of another type.
-	errWrongType = errors.New("unexpected object from the server")
-	// errSetBack says that the server has older data than the informer has seen.
-	errSetBack = errors.New("the server's data was set back")
+	errWrongType  = errors.New("unexpected object from the server")
+	errRolledBack = errors.New("the server's data was restored from an older backup")
 )
 
 // connect makes one connection and follows it to its end.
 func (s *stream) connect(ctx context.Context) error {
 	rv := s.ResourceVersion()
-	if s.asks != nil {
-		if s.asked, s.unsharded = s.asks(rv == ""), false; s.asked.Empty() {
-			<-ctx.Done() // no selector selects nothing; who runs this ends it
+	if s.requestRanges != nil {
+		if s.requested, s.unsharded = s.requestRanges(rv == ""), false; s.requested.Empty() {
+			<-ctx.Done() // no selector selects nothing; the caller ends this stream
 			return ctx.Err()
 		}
 		if rv != "" {
@@ -79,13 +73,13 @@ func (s *stream) connect(ctx context.Context) error {
 	}
 	err := s.watch(ctx, rv)
 	if tooLarge(err) && rv != "" {
-		return errors.Join(err, s.findSetBack(ctx, rv))
+		return errors.Join(err, s.checkRollback(ctx, rv))
 	}
 	return err
 }
 
-// ended decides how to go on after a connection ended: it may forget the
-// resourceVersion or turn to pages, and returns how long to wait.
+// ended handles the end of a connection: it may reset the resourceVersion or switch to pages, and returns the
+// delay before the next attempt.
 func (s *stream) ended(ctx context.Context, err error) time.Duration {
 	logger := klog.FromContext(ctx).WithValues("informer", s.name)
 	defer s.disconnected()
@@ -104,36 +98,34 @@ func (s *stream) ended(ctx context.Context, err error) time.Duration {
 			logger.V(2).Info("The server does not send the initial state on a watch, listing instead", "err", err)
 			s.pages = true
 		case rejected(err):
-			// The server understood and refused: start over, since a
-			// resourceVersion may be what it does not like.
+			// The server rejected the request, possibly because of the resourceVersion.
 			s.setResourceVersion("")
 		}
 	}
 	delay := min(minDelay<<min(s.failures, 10), maxDelay)
 	delay = delay/2 + rand.N(delay/2)
 	if seconds, ok := apierrors.SuggestsClientDelay(err); ok {
-		// Not all at the same moment.
+		// Add jitter.
 		delay += time.Duration(seconds) * time.Second
 	}
 	s.failures++
 	if err != nil && s.failures%quietFailures == 0 {
-		logger.Info("Cannot follow the resource, trying again", "failures", s.failures, "err", err)
+		logger.Info("Failed to follow the resource, retrying", "failures", s.failures, "err", err)
 	} else {
 		logger.V(4).Info("Connection ended", "failures", s.failures, "err", err)
 	}
 	return delay
 }
 
-// list gets the complete state in pages and returns its resourceVersion.
 func (s *stream) list(ctx context.Context) (string, error) {
 	opts := s.options()
 	opts.Limit = pageSize
 	s.sink.begin()
 	for {
-		page, err := ask(ctx, s, opts, s.source.list)
+		page, err := send(ctx, s, opts, s.source.list)
 		if err != nil && opts.Continue != "" && apierrors.IsResourceExpired(err) {
-			// The pages took longer than the history reaches: in one go. What
-			// they held may be gone by now.
+			// The history was compacted while pages were read: list without a limit. Objects of previous pages may
+			// have been deleted.
 			opts.Continue, opts.Limit = "", 0
 			s.sink.begin()
 			continue
@@ -141,14 +133,14 @@ func (s *stream) list(ctx context.Context) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		if err := s.learnFromList(ctx, page); err != nil {
+		if err := s.checkList(ctx, page); err != nil {
 			return "", err
 		}
 		if err := meta.EachListItemWithAlloc(page, func(item runtime.Object) error { return s.sink.put(ctx, item) }); err != nil {
 			return "", err
 		}
 		if s.unsharded {
-			opts.ShardSelector = "" // its pages are without, too
+			opts.ShardSelector = "" // for the remaining pages, too
 		}
 		info, err := meta.ListAccessor(page)
 		if err != nil {
@@ -161,7 +153,6 @@ func (s *stream) list(ctx context.Context) (string, error) {
 	}
 }
 
-// watch follows a watch from rv, or from the initial state if rv is empty.
 func (s *stream) watch(ctx context.Context, rv string) error {
 	opts := s.options()
 	opts.ResourceVersion = rv
@@ -173,7 +164,7 @@ func (s *stream) watch(ctx context.Context, rv string) error {
 		opts.SendInitialEvents = &sendInitialEvents
 		opts.ResourceVersionMatch = metav1.ResourceVersionMatchNotOlderThan
 	}
-	w, err := ask(ctx, s, opts, s.source.watch)
+	w, err := send(ctx, s, opts, s.source.watch)
 	if err != nil {
 		return err
 	}
@@ -181,12 +172,12 @@ func (s *stream) watch(ctx context.Context, rv string) error {
 		s.sink.begin()
 	} else {
 		s.resumed++
-		// It goes on, even if there is nothing to tell for long.
+		// The watch resumed, even if there are no events for a long time.
 		s.setError(nil)
 	}
 	defer func() {
 		w.Stop()
-		// Until it is closed: then the watch's goroutine has ended.
+		// When the channel is closed, the watch's goroutine has ended.
 		for open := true; open; {
 			_, open = <-w.ResultChan()
 		}
@@ -194,8 +185,8 @@ func (s *stream) watch(ctx context.Context, rv string) error {
 	return s.consume(ctx, w, rv == "")
 }
 
-// watchFor returns how long a watch from rv may last. Before its end the server sends a
-// bookmark, so that one which resumes in a new process is short: with that, it is current.
+// watchFor returns the timeout of a watch from rv. Because servers send a bookmark before the end, a watch that
+// resumes in a new process is short: the bookmark makes it current.
 func (s *stream) watchFor(rv string) time.Duration {
 	if rv == "" || s.Current() {
 		return minWatch + rand.N(maxWatch-minWatch)
@@ -203,8 +194,6 @@ func (s *stream) watchFor(rv string) time.Duration {
 	return min(firstWatch<<min(s.resumed, 10), minWatch)
 }
 
-// consume takes events until the watch ends. initial says that the initial state is
-// sent first.
 func (s *stream) consume(ctx context.Context, w watch.Interface, initial bool) error {
 	stalled := time.NewTimer(initialEventsTimeout)
 	defer stalled.Stop()
@@ -239,7 +228,7 @@ func (s *stream) consume(ctx context.Context, w watch.Interface, initial bool) e
 	}
 }
 
-// handle processes one event. done says that it ended the initial state.
+// handle processes one event. done is set if it ended the initial state.
 func (s *stream) handle(ctx context.Context, event watch.Event, initial bool) (done bool, err error) {
 	if event.Type == watch.Error {
 		return false, apierrors.FromObject(event.Object)
@@ -255,7 +244,7 @@ func (s *stream) handle(ctx context.Context, event watch.Event, initial bool) (d
 			return false, err
 		}
 	case watch.Deleted:
-		if err := s.sink.gone(ctx, event.Object); err != nil {
+		if err := s.sink.delete(ctx, event.Object); err != nil {
 			return false, err
 		}
 	case watch.Bookmark:
@@ -271,7 +260,7 @@ func (s *stream) handle(ctx context.Context, event watch.Event, initial bool) (d
 		return false, nil
 	}
 	if event.Type == watch.Bookmark && info.GetAnnotations()[metav1.InitialEventsAnnotationKey] == "true" {
-		if err := s.learnFromEnd(ctx, info.GetAnnotations()[hashrange.InfoAnnotation]); err != nil {
+		if err := s.checkInitialEvents(ctx, info.GetAnnotations()[hashrange.InfoAnnotation]); err != nil {
 			return false, err
 		}
 		s.complete(ctx, version)
@@ -280,7 +269,6 @@ func (s *stream) handle(ctx context.Context, event watch.Event, initial bool) (d
 	return false, nil
 }
 
-// complete ends the initial state: what the server did not send is gone.
 func (s *stream) complete(ctx context.Context, rv string) {
 	s.sink.end()
 	if s.HasSynced() {
@@ -293,47 +281,44 @@ func (s *stream) complete(ctx context.Context, rv string) {
 	s.isCurrent(ctx)
 }
 
-// findSetBack returns errSetBack if the server's data is older than rv, which
-// the server has said to lie in the future: then the data was restored from a
-// backup. Otherwise the replica that answered is behind the others and the
-// informer has to wait for it, as it has to where the server cannot say.
-func (s *stream) findSetBack(ctx context.Context, rv string) error {
-	opts := s.selected // any part tells the version
+// checkRollback returns errRolledBack if the server's data is older than rv, which the server has rejected as too
+// large: its data was restored from a backup. Otherwise the replica of the server that responded lags behind, and
+// the informer must wait for it.
+func (s *stream) checkRollback(ctx context.Context, rv string) error {
+	opts := s.selected // any subset returns the version
 	opts.Limit = 1
-	// Without a resourceVersion a list is of the latest state that there is.
+	// A list without a resourceVersion returns the latest state.
 	page, err := s.source.list(ctx, opts)
 	if err != nil {
-		return nil //nolint:nilerr // the watch is tried again in any case
+		return nil //nolint:nilerr // the watch is retried in any case
 	}
 	info, err := meta.ListAccessor(page)
 	if err != nil {
 		return fmt.Errorf("%w: %T is no list: %w", errWrongType, page, err)
 	}
 	if order, err := resourceversion.CompareResourceVersion(info.GetResourceVersion(), rv); err != nil || order < 0 {
-		return fmt.Errorf("%w: it is at resourceVersion %s, the informer was at %s", errSetBack, info.GetResourceVersion(), rv)
+		return fmt.Errorf("%w: it is at resourceVersion %s, the informer was at %s", errRolledBack, info.GetResourceVersion(), rv)
 	}
 	return nil
 }
 
-// tooLarge reports whether the server does not have a resourceVersion yet.
 func tooLarge(err error) bool {
 	return apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge)
 }
 
-// historyGone reports whether the server cannot continue from a
-// resourceVersion: too old, or, after a restore of its data, from the future.
+// historyGone reports whether the server cannot continue from a resourceVersion, because it is too old or from
+// before a restore.
 func historyGone(err error) bool {
-	return apierrors.IsResourceExpired(err) || apierrors.IsGone(err) || errors.Is(err, errSetBack)
+	return apierrors.IsResourceExpired(err) || apierrors.IsGone(err) || errors.Is(err, errRolledBack)
 }
 
-// watchListRefused reports whether a server does not know or not support the
-// options of a watch with initial events, or did not get to their end.
+// watchListRefused reports whether a server does not support watches with initial events, or did not complete
+// them.
 func watchListRefused(err error) bool {
 	return errors.Is(err, errInitialEvents) || errors.Is(err, errEndedEarly) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) ||
 		apierrors.IsMethodNotSupported(err) || apierrors.IsNotAcceptable(err)
 }
 
-// rejected reports whether the server understood the request and refused it.
 func rejected(err error) bool {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {
@@ -343,8 +328,6 @@ func rejected(err error) bool {
 	return code >= http.StatusBadRequest && code < http.StatusInternalServerError && code != http.StatusTooManyRequests
 }
 
-// run follows the resource until ctx is done and everything it started has
-// ended. It fails only if it runs already.
 func (c *connection) run(ctx context.Context, to sink) error {
 	if c.setRunning(true) {
 		return fmt.Errorf("informer %s runs already: run it once", c.name)
@@ -354,7 +337,7 @@ func (c *connection) run(ctx context.Context, to sink) error {
 	return nil
 }
 
-// follow is run, of a connection that nobody else runs.
+// follow is run without the check that it runs already.
 func (c *connection) follow(ctx context.Context, to sink) {
 	c.counts.streams.Add(1)
 	defer c.counts.streams.Add(-1)

@@ -12,47 +12,44 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// Union is one view of what several shards have of a resource, each followed by an informer that
-// comes and goes. Package shards has one follow the Shard objects.
+// Union combines the objects of a resource on several shards, each followed by an informer that can be added and
+// removed. Package shards maintains one according to the Shard objects.
 //
-// While several shards have an object, as while its logical cluster moves from one to another,
-// the copy counts that came last; handlers are told of it as an update, and of the end of the
-// others nothing. If it ends before the others, the one counts that came before it. Nothing
-// compares resourceVersions of different shards.
+// While several shards have an object, e.g. while its logical cluster is migrated, the copy that was received last
+// is the valid one. Handlers are notified of it as an update, and not of the end of other copies. If the valid
+// copy is deleted, the previous one becomes valid. resourceVersions of different shards are never compared.
 type Union[T Object] struct {
 	name string
-	// complete returns what is missing beside what the informers have not read yet.
+	// complete returns an error while informers may still have to be added.
 	complete func() error
 
-	view[T]
+	aggregate[T]
 
-	// members are copied when they change. The place of one that went is used again.
-	members atomic.Pointer[[]*unionMember[T]]
-	places  places[T]
+	// members are copied on write. The slot of a removed member is reused.
+	members   atomic.Pointer[[]*unionMember[T]]
+	locations locations[T]
 }
 
-// unionMember is the informer of a shard.
 type unionMember[T Object] struct {
 	shard    string
 	id       uint32
 	informer *Informer[T]
 }
 
-// NewUnion returns a view that has no informers yet. complete returns an error while others may
-// have to be added for it to be of everything, which look-ups that find nothing fail with; nil
-// is that all have been added.
+// NewUnion returns a union without informers. complete returns an error while informers may still have to be
+// added, which is part of the error of Get for objects that were not found; nil means that all have been added.
 func NewUnion[T Object](name string, complete func() error) *Union[T] {
 	if complete == nil {
 		complete = func() error { return nil }
 	}
 	u := &Union[T]{name: name, complete: complete}
-	u.places = newPlaces(u.objectsOf)
-	u.view = view[T]{mu: &sync.Mutex{}, handlers: handlers[T]{name: name, counts: &counts{}}, visible: u.shown}
+	u.locations = newLocations(u.objectsOf)
+	u.aggregate = aggregate[T]{mu: &sync.Mutex{}, handlers: handlers[T]{name: name, counts: &counts{}}, visible: u.shown}
 	u.members.Store(&[]*unionMember[T]{})
 	return u
 }
 
-// Add adds the informer of a shard, which has not run yet. Whoever adds it runs it.
+// Add adds the informer of a shard, which must not have run. The caller runs it.
 func (u *Union[T]) Add(shard string, informer *Informer[T]) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -74,8 +71,7 @@ func (u *Union[T]) Add(shard string, informer *Informer[T]) error {
 	return nil
 }
 
-// Remove takes the informer of a shard out, which does not run any more. What only it had
-// leaves.
+// Remove removes the informer of a shard, which must not run any more. Its objects leave the union.
 func (u *Union[T]) Remove(shard string, why Leave) {
 	u.mu.Lock()
 	m := u.member(shard)
@@ -84,9 +80,9 @@ func (u *Union[T]) Remove(shard string, why Leave) {
 		return
 	}
 	for _, key := range m.informer.store.keys(func(Key, T) bool { return true }) {
-		u.mu.Lock() // not at once, so that others can go on between
+		u.mu.Lock() // not for the entire loop, so that others can make progress
 		if old, removed := m.informer.store.remove(key); removed {
-			m.informer.notify(Change[T]{Key: key, Old: old, Had: true, last: old, left: why})
+			m.informer.notify(Change[T]{Key: key, Old: old, Had: true, last: old, leave: why})
 		}
 		u.mu.Unlock()
 	}
@@ -97,7 +93,6 @@ func (u *Union[T]) Remove(shard string, why Leave) {
 	u.members.Store(&members)
 }
 
-// member returns that of a shard, or nil.
 func (u *Union[T]) member(shard string) *unionMember[T] {
 	for _, m := range *u.members.Load() {
 		if m != nil && m.shard == shard {
@@ -107,7 +102,7 @@ func (u *Union[T]) member(shard string) *unionMember[T] {
 	return nil
 }
 
-// Of returns the informer of a shard, or nil. What it has is not always what counts in the view.
+// Of returns the informer of a shard, or nil. Its copies may be superseded by those of other shards.
 func (u *Union[T]) Of(shard string) *Informer[T] {
 	if m := u.member(shard); m != nil {
 		return m.informer
@@ -115,7 +110,7 @@ func (u *Union[T]) Of(shard string) *Informer[T] {
 	return nil
 }
 
-// Shards returns the names of the shards that have informers, in order.
+// Shards returns the sorted names of the shards that have informers.
 func (u *Union[T]) Shards() []string {
 	var names []string
 	for _, m := range *u.members.Load() {
@@ -127,21 +122,21 @@ func (u *Union[T]) Shards() []string {
 	return names
 }
 
-// MarkSynced says that all has been told of that is initial, and has Synced of handlers close.
+// MarkSynced closes the Synced channels of handlers. It is called when all initial objects were delivered.
 func (u *Union[T]) MarkSynced() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.markSynced()
 }
 
-// shown are the copies that count, by key, under the lock of the informers.
+// shown yields the valid copies by key, with the lock of the informers held.
 func (u *Union[T]) shown(visit func(Key, T) bool) {
 	for _, m := range *u.members.Load() {
 		if m == nil {
 			continue
 		}
 		for key, obj := range m.informer.present {
-			if u.places.superseded(key.Cluster, key.local(), m.id) {
+			if u.locations.superseded(key.Cluster, key.local(), m.id) {
 				continue
 			}
 			key.Shard = m.shard
@@ -152,52 +147,51 @@ func (u *Union[T]) shown(visit func(Key, T) bool) {
 	}
 }
 
-// changed tells handlers of a change of a member, under the lock.
+// changed notifies handlers of a change of a member, with the lock held.
 func (u *Union[T]) changed(m *unionMember[T], c Change[T]) {
 	cluster, l := c.Key.Cluster, c.Key.local()
 	c.Key.Shard = m.shard
 	switch {
 	case c.unseen:
 		if _, _, hidden := u.Lister().find(c.Key); !hidden {
-			u.handlers.tell(c)
+			u.handlers.notify(c)
 		}
 	case c.Had && c.Has:
-		if u.places.renew(cluster, l, m.id) {
-			u.handlers.tell(c)
+		if u.locations.renew(cluster, l, m.id) {
+			u.handlers.notify(c)
 		}
 	case c.Has:
-		if before, hidden := u.places.add(cluster, l, m.id); hidden {
+		if before, hidden := u.locations.add(cluster, l, m.id); hidden {
 			c.Old, c.Had = u.copyOf(before, cluster, l)
 			c.Same = c.Had && c.Old.GetUID() == c.New.GetUID()
 		}
-		u.handlers.tell(c)
+		u.handlers.notify(c)
 	case c.Had:
-		counted, now, left := u.places.remove(cluster, l, m.id)
+		counted, now, left := u.locations.remove(cluster, l, m.id)
 		if left {
 			c.New, c.Has = u.copyOf(now, cluster, l)
 		}
 		switch {
 		case !counted:
 		case c.Has:
-			c.Key.Shard, c.left = (*u.members.Load())[now].shard, ""
+			c.Key.Shard, c.leave = (*u.members.Load())[now].shard, ""
 			c.Same = c.Old.GetUID() == c.New.GetUID()
-			u.handlers.tell(c)
+			u.handlers.notify(c)
 		default:
-			u.handlers.tell(c)
+			u.handlers.notify(c)
 		}
 	}
 }
 
-// copyOf returns the object that a member has.
 func (u *Union[T]) copyOf(member uint32, cluster logicalcluster.Name, l local) (T, bool) {
 	return (*u.members.Load())[member].informer.store.get(l.key(cluster))
 }
 
-func (u *Union[T]) objectsOf(member uint32, cluster logicalcluster.Name) *objects[T] {
+func (u *Union[T]) objectsOf(member uint32, cluster logicalcluster.Name) *objects[local, T] {
 	return (*u.members.Load())[member].informer.store.of(cluster)
 }
 
-// missed returns the error of a look-up that found nothing.
+// missed returns the error for an object that was not found.
 func (u *Union[T]) missed(key Key) error {
 	if err := u.complete(); err != nil {
 		return fmt.Errorf("%w: %w", ErrIncomplete, err)
@@ -207,7 +201,7 @@ func (u *Union[T]) missed(key Key) error {
 		if m == nil {
 			continue
 		}
-		// Who does not serve the resource has none of it.
+		// A shard that does not serve the resource has no objects of it.
 		if why := m.informer.LastError(); !m.informer.HasSynced() && !apierrors.IsNotFound(why) {
 			return errors.Join(fmt.Errorf("%w: shard %s has not been read", ErrIncomplete, m.shard), why)
 		}

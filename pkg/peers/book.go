@@ -16,60 +16,56 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 )
 
-// ErrGone is the cause of the end of a follower's context when the shard has no
-// Shard object any more, and ErrMoved when it has got another address.
+// ErrRemoved is the cause of the cancellation of a follower's context if the Shard object was deleted, and ErrMoved if
+// the shard has another address.
 var (
 	ErrRemoved = errors.New("the shard is not registered any more")
 	ErrMoved   = errors.New("the shard has another address")
 )
 
-// Config is what a book is made of.
+// Config configures a Book.
 type Config struct {
-	// Self is the name of the shard that keeps the book, and Local its clients. A
-	// server that is no shard leaves both out.
+	// Self is the name of the own shard, and Local its clients. Both are empty for a server that is not a shard.
 	Self  string
 	Local *client.Factory
-	// Shards are the Shard objects of root. Whoever makes the book runs them.
+	// Shards are the Shard objects of root. The caller runs the informer.
 	Shards *client.Informer[*corev1alpha1.Shard]
-	// Access is how to authenticate with shards: a client configuration without a
-	// host.
+	// Access is the client configuration for shards, without a host.
 	Access *rest.Config
 }
 
-// Book knows the registered shards while Run runs. It is safe for concurrent use.
+// Book contains the registered shards while Run runs. It is safe for concurrent use.
 type Book struct {
 	config Config
 	self   *Peer
-	// kick wakes Run up when Shard objects changed; it holds one wake-up.
-	kick chan struct{}
+	// wake wakes Run when Shard objects have changed.
+	wake chan struct{}
 
 	mu    sync.RWMutex
 	peers map[string]*entry
-	// unusable holds the addresses of Shard objects that are none.
+	// unusable contains the invalid addresses of Shard objects.
 	unusable  map[string]string
 	followers map[*follower]struct{}
 	complete  bool
 }
 
-// entry is a peer and who follows it.
 type entry struct {
 	*Peer
-	ctx       context.Context //nolint:containedctx // the life of the peer in the book
+	ctx       context.Context //nolint:containedctx
 	end       context.CancelCauseFunc
 	following sync.WaitGroup
 }
 
-// follower is what Follow was given.
 type follower struct {
 	ctx     context.Context //nolint:containedctx // the life of the follower, over those of many peers
 	use     func(context.Context, *Peer)
 	running sync.WaitGroup
 }
 
-// New returns a book. It connects to nothing.
+// New returns a book.
 func New(config Config) *Book {
 	b := &Book{
-		config: config, kick: make(chan struct{}, 1),
+		config: config, wake: make(chan struct{}, 1),
 		peers: map[string]*entry{}, unusable: map[string]string{}, followers: map[*follower]struct{}{},
 	}
 	if config.Local != nil {
@@ -78,16 +74,20 @@ func New(config Config) *Book {
 	return b
 }
 
-// Run follows the Shard objects until ctx is done. It returns when all followers
-// have ended and the connections are closed.
+// Run follows the Shard objects until ctx is done. It returns when all followers have ended and the connections are
+// closed.
 func (b *Book) Run(ctx context.Context) error {
 	defer b.config.Shards.AddEventHandler(b.config.Shards.KeyHandler(func(client.Key) {
 		select {
-		case b.kick <- struct{}{}:
+		case b.wake <- struct{}{}:
 		default:
 		}
 	})).Remove()
-	defer b.close()
+	defer func() {
+		for _, e := range b.entries() {
+			b.remove(e, context.Canceled)
+		}
+	}()
 	synced := b.config.Shards.Synced()
 	for {
 		select {
@@ -99,13 +99,12 @@ func (b *Book) Run(ctx context.Context) error {
 			b.mu.Lock()
 			b.complete = true
 			b.mu.Unlock()
-		case <-b.kick:
+		case <-b.wake:
 			b.reconcile(ctx)
 		}
 	}
 }
 
-// reconcile makes the book agree with the Shard objects.
 func (b *Book) reconcile(ctx context.Context) {
 	wanted := map[string]string{}
 	for _, obj := range b.config.Shards.Lister().List(nil) {
@@ -115,7 +114,7 @@ func (b *Book) reconcile(ctx context.Context) {
 	}
 	for name, e := range b.entries() {
 		if _, ok := wanted[name]; !ok {
-			klog.FromContext(ctx).Info("Shard is gone", "shard", name)
+			klog.FromContext(ctx).Info("Shard was removed", "shard", name)
 			b.remove(e, ErrRemoved)
 		}
 	}
@@ -142,7 +141,6 @@ func (b *Book) reconcile(ctx context.Context) {
 	b.unusable = unusable
 }
 
-// reach makes the clients of a shard.
 func (b *Book) reach(name, address string) (*Peer, error) {
 	base, err := url.Parse(address)
 	if err != nil || base.Host == "" || base.Scheme != "https" {
@@ -157,16 +155,12 @@ func (b *Book) reach(name, address string) (*Peer, error) {
 	return &Peer{Name: name, URL: address, Clients: clients}, nil
 }
 
-// entries returns a copy of the peers of the book.
 func (b *Book) entries() map[string]*entry {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
-	all := make(map[string]*entry, len(b.peers))
-	maps.Copy(all, b.peers)
-	return all
+	return maps.Clone(b.peers)
 }
 
-// add takes a peer into the book, and starts who follows it.
 func (b *Book) add(ctx context.Context, peer *Peer) {
 	e := &entry{Peer: peer}
 	e.ctx, e.end = context.WithCancelCause(ctx)
@@ -178,29 +172,21 @@ func (b *Book) add(ctx context.Context, peer *Peer) {
 	}
 }
 
-// remove takes a peer out of the book, waits until nobody follows it, and closes
-// its connections.
+// remove removes a peer from the book, waits until its followers have ended, and closes its connections.
 func (b *Book) remove(e *entry, cause error) {
 	b.mu.Lock()
 	delete(b.peers, e.Name)
 	b.mu.Unlock()
 	e.end(cause)
 	e.following.Wait()
-	e.gone.Store(true)
+	e.removed.Store(true)
 	Close(e.Clients.CloseIdleConnections)
 }
 
-func (b *Book) close() {
-	for _, e := range b.entries() {
-		b.remove(e, context.Canceled)
-	}
-}
-
-// Follow has use run, in a goroutine, for each other shard, known now or later,
-// for as long as it is in the book at the same address. The cause of the end of
-// its context is ErrGone or ErrMoved if that is why; use returns soon after. It
-// has ended for one address before it begins for another. stop ends and awaits
-// all of it; it must not be called from use.
+// Follow runs use, in a goroutine, for each other shard, present or future, for as long as it is in the book at the
+// same address. The cause of the cancellation of its context is ErrRemoved or ErrMoved if applicable; use must then
+// return soon. It has ended for one address before it is started for another one. stop ends all goroutines and waits
+// for them; it must not be called from use.
 func (b *Book) Follow(ctx context.Context, use func(context.Context, *Peer)) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	f := &follower{ctx: ctx, use: use}
@@ -219,7 +205,7 @@ func (b *Book) Follow(ctx context.Context, use func(context.Context, *Peer)) (st
 	}
 }
 
-// start has the follower use a peer. The caller holds the book's lock.
+// start starts the follower for a peer, with the book's lock held.
 func (f *follower) start(e *entry) {
 	ctx, cancel := context.WithCancelCause(f.ctx)
 	stop := context.AfterFunc(e.ctx, func() { cancel(context.Cause(e.ctx)) })
@@ -232,7 +218,7 @@ func (f *follower) start(e *entry) {
 	})
 }
 
-// Named returns a shard, the own one included, or nil for one that is not known.
+// Named returns a shard, including the own one, or nil if it is not registered.
 func (b *Book) Named(name string) *Peer {
 	if b.self != nil && name == b.config.Self {
 		return b.self
@@ -245,8 +231,7 @@ func (b *Book) Named(name string) *Peer {
 	return nil
 }
 
-// All returns the known shards, the own one first, and whether these are all:
-// whether the Shard objects have been read.
+// All returns the registered shards, the own one first, and whether the Shard objects have been read.
 func (b *Book) All() (all []*Peer, complete bool) {
 	if b.self != nil {
 		all = append(all, b.self)
@@ -259,7 +244,7 @@ func (b *Book) All() (all []*Peer, complete bool) {
 	return all, b.complete
 }
 
-// Unusable reports whether the address in a Shard object was found to be none.
+// Unusable reports whether the address of a Shard object was found to be invalid.
 func (b *Book) Unusable(obj *corev1alpha1.Shard) bool {
 	b.mu.RLock()
 	defer b.mu.RUnlock()

@@ -23,7 +23,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/client/kinds"
 )
 
-// testTimeout is how long tests wait for what happens at once on an idle machine.
+// testTimeout bounds the time to wait for events that are immediate on an idle machine.
 const testTimeout = 30 * time.Second
 
 var (
@@ -31,7 +31,6 @@ var (
 	insecure = &rest.Config{TLSClientConfig: rest.TLSClientConfig{Insecure: true}}
 )
 
-// world is a book of the shards that are announced in root.
 type world struct {
 	root *clienttest.Server
 	book *Book
@@ -70,7 +69,6 @@ func (w *world) withdraw(t *testing.T, name string) {
 	w.root.Delete(t, kinds.Shards.GroupVersionResource, "", "root", "", name)
 }
 
-// known waits until the book has a shard at an address, or none for "".
 func (w *world) known(t *testing.T, name, url string) *Peer {
 	t.Helper()
 	var found *Peer
@@ -81,7 +79,6 @@ func (w *world) known(t *testing.T, name, url string) *Peer {
 	return found
 }
 
-// server is a shard that counts its connections.
 type server struct {
 	*httptest.Server
 	open atomic.Int32
@@ -105,7 +102,6 @@ func newServer(t *testing.T, handler http.HandlerFunc) *server {
 	return s
 }
 
-// unused waits until nobody is connected.
 func (s *server) unused(t *testing.T) {
 	t.Helper()
 	require.Eventually(t, func() bool { return s.open.Load() == 0 }, testTimeout, time.Millisecond, "connections are left")
@@ -155,7 +151,7 @@ func TestBookFollowsTheShards(t *testing.T) {
 	require.Len(t, all, 2)
 	require.Equal(t, "self", all[0].Name)
 
-	// It gets another address: nobody follows it at both.
+	// Its address changes: there is one follower at a time.
 	w.announce(t, "there", two.URL)
 	expect("there: " + ErrMoved.Error())
 	expect("there at " + two.URL)
@@ -165,7 +161,7 @@ func TestBookFollowsTheShards(t *testing.T) {
 	one.unused(t)
 	require.NoError(t, second.Do(t.Context(), testTimeout, second.version))
 
-	// What is no address leaves the former one in use.
+	// Invalid addresses are ignored.
 	for _, bad := range []string{"", "http://" + two.Listener.Addr().String(), "https://", "://"} {
 		w.announce(t, "there", bad)
 		w.announce(t, "new", bad)
@@ -175,7 +171,7 @@ func TestBookFollowsTheShards(t *testing.T) {
 		require.Nil(t, w.book.Named("new"))
 	}
 
-	// It goes, and comes back.
+	// It is removed and registered again.
 	w.withdraw(t, "there")
 	expect("there: " + ErrRemoved.Error())
 	w.known(t, "there", "")
@@ -186,7 +182,7 @@ func TestBookFollowsTheShards(t *testing.T) {
 	require.NotSame(t, second, third)
 	require.NoError(t, third.Do(t.Context(), testTimeout, third.version))
 
-	// A second follower is told of what is there; the first one leaves.
+	// A second follower is started for present shards; the first one ends.
 	again := make(chan string, 1)
 	stopAgain := w.book.Follow(t.Context(), func(ctx context.Context, p *Peer) { again <- p.Name; <-ctx.Done() })
 	require.Equal(t, "there", <-again)
@@ -197,8 +193,8 @@ func TestBookFollowsTheShards(t *testing.T) {
 	require.Empty(t, events)
 }
 
-// TestABlackHole holds that a shard that accepts connections and never answers
-// costs whoever asks one wait, others nothing, and leaves nothing behind.
+// TestABlackHole: a shard that accepts connections and never responds delays one request, but no others, and leaks
+// nothing.
 func TestABlackHole(t *testing.T) {
 	w := newWorld(t)
 	hole, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")

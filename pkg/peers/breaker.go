@@ -6,28 +6,25 @@ import (
 	"time"
 )
 
-// OpenTimeout is for how long a shard that did not answer is not asked again.
+// OpenTimeout is the time for which requests to an unreachable shard are rejected.
 const OpenTimeout = time.Second
 
-// silentTimeout is for how long a shard that did not answer, and that nobody has asked since, is
-// left alone. By then root's shard has judged by its heartbeats.
+// silentTimeout is the time for which an unreachable shard without further requests is reported as Silent. By then the
+// root shard has evaluated its heartbeats.
 const silentTimeout = time.Minute
 
-// breaker keeps requests from a shard that does not answer. Closed, it costs an
-// atomic load. It opens when a request is not answered; after a while one request
-// at a time finds out whether the shard answers again.
+// breaker is a circuit breaker for requests to a shard. If closed, it costs one atomic load. It opens when a request
+// fails; after a while, one request at a time probes whether the shard responds again.
 type breaker struct {
 	open atomic.Bool
 
 	mu sync.Mutex
-	// until is when the next request may find out, and probing is set while one
-	// does.
+	// until is the time of the next probe. probing is set during a probe.
 	until   time.Time
 	probing bool
 }
 
-// Ask reports whether the shard may be asked now. Who was told so calls Heard, or
-// Left without having heard anything.
+// Allow reports whether a request may be sent. If so, the caller must call Observe, or Done if the result is unknown.
 func (b *breaker) Allow() bool {
 	if !b.open.Load() {
 		return true
@@ -41,22 +38,22 @@ func (b *breaker) Allow() bool {
 	return true
 }
 
-// heard notes whether the shard answered, and reports whether that is news.
-func (b *breaker) heard(answered bool) (changed bool) {
-	if answered && !b.open.Load() {
+// observe records whether the shard responded, and reports whether that has changed.
+func (b *breaker) observe(responded bool) (changed bool) {
+	if responded && !b.open.Load() {
 		return false
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.probing = false
-	if !answered {
+	if !responded {
 		b.until = time.Now().Add(OpenTimeout)
 	}
-	return b.open.Swap(!answered) == answered
+	return b.open.Swap(!responded) == responded
 }
 
-// Silent reports whether the shard has not answered lately: who has others to turn to leaves
-// it alone. Whether it answers again, others find out who have none.
+// Silent reports whether the shard has not responded lately, so that callers with a choice should use another shard.
+// The probes are left to callers without a choice.
 func (b *breaker) Silent() bool {
 	if !b.open.Load() {
 		return false
@@ -66,8 +63,7 @@ func (b *breaker) Silent() bool {
 	return b.open.Load() && time.Since(b.until) < silentTimeout
 }
 
-// Left says that nobody knows whether the shard would have answered: who asked
-// has not waited.
+// Done ends a request with an unknown result, e.g. because the caller has canceled it.
 func (b *breaker) Done() {
 	if !b.open.Load() {
 		return

@@ -13,40 +13,39 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 )
 
-// closeDelay is how long the end of a stream may take.
+// closeDelay is the time in which a canceled stream ends.
 const closeDelay = time.Second
 
-// ErrUnreachable says that a shard does not answer, or is not known.
+// ErrUnreachable means that a shard does not respond or is not registered.
 var ErrUnreachable = errors.New("the shard does not answer")
 
 // Peer is a shard at one address. It is safe for concurrent use.
 type Peer struct {
-	// Name is the shard's, URL its address without a trailing slash.
+	// Name is the name of the shard, URL its address without a trailing slash.
 	Name, URL string
-	// Clients reach it, a shard's to read only.
+	// Clients have read access to other shards.
 	Clients *client.Factory
 
 	breaker
-	// gone is set when the book has taken the peer out.
-	gone atomic.Bool
+	// removed is set when the book has removed the peer.
+	removed atomic.Bool
 }
 
-// NewPeer returns a peer that no book keeps.
+// NewPeer returns a peer that is not part of a book.
 func NewPeer(name string, clients *client.Factory) *Peer {
 	return &Peer{Name: name, URL: clients.Host(), Clients: clients}
 }
 
-// Do makes one request, bounded by timeout. It fails with ErrUnreachable, without
-// a request, while the shard is known not to answer, and where it did not. What
-// the shard said, errors included, is an answer; that ctx ended is nothing that
-// the shard is to blame for.
+// Do makes one request, bounded by timeout. If the shard is unreachable, it returns ErrUnreachable, without a request
+// if that is already known. Errors that the shard returned count as responses. If ctx ends, the shard's availability
+// is unknown.
 func (p *Peer) Do(ctx context.Context, timeout time.Duration, request func(context.Context) error) error {
 	if !p.Allow() {
-		return fmt.Errorf("%w: asking shard %s again in a moment", ErrUnreachable, p.Name)
+		return fmt.Errorf("%w: retrying shard %s in a moment", ErrUnreachable, p.Name)
 	}
-	judged := false
+	observed := false
 	defer func() {
-		if !judged {
+		if !observed {
 			p.Done()
 		}
 		p.Used(p.Clients.CloseIdleConnections)
@@ -54,47 +53,47 @@ func (p *Peer) Do(ctx context.Context, timeout time.Duration, request func(conte
 	limited, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	err := request(limited)
-	answer := answered(err)
-	if !answer && ctx.Err() != nil {
+	responded := responded(err)
+	if !responded && ctx.Err() != nil {
 		return err
 	}
-	judged = true
-	p.Observe(ctx, answer, err)
-	if !answer {
+	observed = true
+	p.Observe(ctx, responded, err)
+	if !responded {
 		return fmt.Errorf("%w: %w", ErrUnreachable, err)
 	}
 	return err
 }
 
-// Heard notes whether the shard answered who was allowed to Ask, and logs when
-// that changes. err says why it did not.
-func (p *Peer) Observe(ctx context.Context, answered bool, err error) {
-	switch changed := p.heard(answered); {
+// Observe records whether the shard responded to an allowed request, and logs changes. err is the reason if it did
+// not.
+func (p *Peer) Observe(ctx context.Context, responded bool, err error) {
+	switch changed := p.observe(responded); {
 	case !changed:
-	case answered:
-		klog.FromContext(ctx).Info("A shard answers again", "shard", p.Name, "url", p.URL)
+	case responded:
+		klog.FromContext(ctx).Info("Shard responds again", "shard", p.Name, "url", p.URL)
 	default:
-		klog.FromContext(ctx).Error(err, "A shard does not answer; it is asked again until it does", "shard", p.Name, "url", p.URL)
+		klog.FromContext(ctx).Error(err, "Shard does not respond, retrying", "shard", p.Name, "url", p.URL)
 	}
 }
 
-// Used is called after each use of a peer. If the book has taken it out meanwhile,
-// closeIdle closes the connections, which were not idle then.
+// Used must be called after each use of a peer. If the book has removed the peer in the meantime, it calls closeIdle,
+// because the connections were not idle then.
 func (p *Peer) Used(closeIdle func()) {
-	if p.gone.Load() {
+	if p.removed.Load() {
 		Close(closeIdle)
 	}
 }
 
-// Close closes idle connections, now and a moment later: the last stream of an
-// HTTP/2 connection outlasts its answer, or being given up, by that.
+// Close closes idle connections, now and a moment later, because the last stream of an HTTP/2 connection outlasts its
+// response or cancellation.
 func Close(closeIdle func()) {
 	closeIdle()
 	time.AfterFunc(closeDelay, closeIdle)
 }
 
-// answered reports whether err, if any, is what the shard said.
-func answered(err error) bool {
+// responded reports whether err is nil or was returned by the shard.
+func responded(err error) bool {
 	if err == nil {
 		return true
 	}

@@ -76,15 +76,15 @@ func TestTimeoutsCount(t *testing.T) {
 }
 
 func TestAnswered(t *testing.T) {
-	require.True(t, answered(nil))
-	require.True(t, answered(apierrors.NewConflict(kinds.LogicalClusters.GroupResource(), "x", errors.New("y"))))
-	require.True(t, answered(apierrors.NewTooManyRequests("x", 1)))
-	require.False(t, answered(apierrors.NewServiceUnavailable("starting")))
-	require.False(t, answered(errors.New("connection refused")))
+	require.True(t, responded(nil))
+	require.True(t, responded(apierrors.NewConflict(kinds.LogicalClusters.GroupResource(), "x", errors.New("y"))))
+	require.True(t, responded(apierrors.NewTooManyRequests("x", 1)))
+	require.False(t, responded(apierrors.NewServiceUnavailable("starting")))
+	require.False(t, responded(errors.New("connection refused")))
 }
 
-// TestWhatAShardSays tries a shard that answers and one that has gone.
-func TestWhatAShardSays(t *testing.T) {
+// TestResponses tests a shard that responds and one that does not exist.
+func TestResponses(t *testing.T) {
 	server := httptest.NewServer(http.NotFoundHandler())
 	factory, err := client.NewFactory(&rest.Config{Host: server.URL})
 	require.NoError(t, err)
@@ -100,12 +100,12 @@ func TestWhatAShardSays(t *testing.T) {
 	require.False(t, p.Allow())
 }
 
-// TestSilent: a shard that did not answer is left alone for a while by who has others.
+// TestSilent: callers with other choices do not use a shard for a while after it did not respond.
 func TestSilent(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
-		p, answer := &Peer{Name: "there"}, errors.New("connection refused")
+		p, responded := &Peer{Name: "there"}, errors.New("connection refused")
 		ask := func() error {
-			return p.Do(t.Context(), time.Minute, func(context.Context) error { return answer })
+			return p.Do(t.Context(), time.Minute, func(context.Context) error { return responded })
 		}
 		require.False(t, p.Silent())
 		require.Error(t, ask())
@@ -114,7 +114,7 @@ func TestSilent(t *testing.T) {
 		require.False(t, p.Silent(), "nobody has asked since")
 		require.Error(t, ask())
 		require.True(t, p.Silent())
-		answer = nil
+		responded = nil
 		<-time.After(OpenTimeout)
 		require.NoError(t, ask())
 		require.False(t, p.Silent())

@@ -19,8 +19,8 @@ import (
 	"github.com/shardplane/shardplane/test/bubble"
 )
 
-// TestCacheAway checks that a reader keeps what it knows.
-func TestCacheAway(t *testing.T) {
+// TestCacheUnreachable checks that a reader retains its objects.
+func TestCacheUnreachable(t *testing.T) {
 	for name, stuck := range map[string]bool{"away": false, "cut off": true} {
 		t.Run(name, func(t *testing.T) {
 			s, a := world(t)
@@ -40,7 +40,7 @@ func TestCacheAway(t *testing.T) {
 	}
 }
 
-// TestCacheBehind holds that a cache that is behind shows nothing that is older than what was known.
+// TestCacheBehind: nothing older than the known state is delivered from a cache that lags behind.
 func TestCacheBehind(t *testing.T) {
 	s, a := world(t)
 	reading(t, a, func(t *testing.T, r *cacheReader) {
@@ -60,12 +60,12 @@ func TestCacheBehind(t *testing.T) {
 		require.Empty(t, r.news(), "it has x01 as it was, x02 still, and x20 not yet")
 		r.has(t, s.state())
 
-		// New things are told meanwhile, and nothing old.
+		// New objects are delivered in the meantime, old ones are not.
 		s.write("x30", "first")
 		s.push(t, a, "x30", "x01")
 		pass(5 * time.Second)
 		require.Equal(t, []string{"add x30@1026"}, r.news())
-		// What is deleted of old objects is no deletion of theirs.
+		// The deletion of an old version in the cache is not a deletion of the object.
 		s.push(t, a, "x03")
 		pass(5 * time.Second)
 		require.Empty(t, r.news())
@@ -79,9 +79,9 @@ func TestCacheBehind(t *testing.T) {
 	})
 }
 
-// TestHeldObjectsGo holds that what a cache did not have is gone when the cache has caught up, and
-// what it had too much is there if it stays.
-func TestHeldObjectsGo(t *testing.T) {
+// TestRetainedObjects: when the cache has caught up, objects that it does not have are deleted, and additional ones are
+// added.
+func TestRetainedObjects(t *testing.T) {
 	s, a := world(t)
 	reading(t, a, func(t *testing.T, r *cacheReader) {
 		restore := a.keep()
@@ -96,7 +96,7 @@ func TestHeldObjectsGo(t *testing.T) {
 		s.push(t, a)
 		pass(10 * time.Second)
 		require.Empty(t, r.news(), "the shard has not said that all is there")
-		s.mark(a)
+		s.checkpoint(a)
 		pass(5 * time.Second)
 		require.Equal(t, []string{"delete x20@1021"}, r.news())
 		r.has(t, s.state())
@@ -115,14 +115,14 @@ func TestCacheWiped(t *testing.T) {
 		s.push(t, a)
 		pass(time.Minute)
 		require.Equal(t, []string{"update x02@1022"}, r.news())
-		s.mark(a)
+		s.checkpoint(a)
 		pass(5 * time.Second)
 		require.Equal(t, []string{"delete x01@1002"}, r.news())
 		r.has(t, s.state())
 	})
 }
 
-// TestRemovedShard holds that nobody waits for the marks of a shard that was removed.
+// TestRemovedShard: checkpoints of removed shards are not awaited.
 func TestRemovedShard(t *testing.T) {
 	s, a := world(t)
 	reading(t, a, func(t *testing.T, r *cacheReader) {
@@ -136,8 +136,8 @@ func TestRemovedShard(t *testing.T) {
 	})
 }
 
-// TestShardSetBack holds that versions of another epoch are not compared.
-func TestShardSetBack(t *testing.T) {
+// TestShardRollback: versions of different epochs are not compared.
+func TestShardRollback(t *testing.T) {
 	s, a := world(t)
 	reading(t, a, func(t *testing.T, r *cacheReader) {
 		restore := a.keep()
@@ -147,13 +147,13 @@ func TestShardSetBack(t *testing.T) {
 		s.write("x02", "again")
 		s.push(t, a)
 		pass(time.Second)
-		s.mark(a)
-		r.cache.Note(s.name, a.marked[s.name]) // as the informer of marks does
+		s.checkpoint(a)
+		r.cache.Note(s.name, a.marked[s.name]) // as the informer of checkpoints does
 		pass(5 * time.Second)
 		require.ElementsMatch(t, []string{"delete x01@1002", "back x02@502", "update x02@502"}, r.news())
 		r.has(t, s.state())
 
-		// A cache that has not heard of it is behind, whatever its versions are.
+		// A cache without the new epoch lags behind, whatever its versions are.
 		a.replace(t, restore)
 		pass(10 * time.Second)
 		require.Empty(t, r.news())
@@ -166,8 +166,8 @@ func TestShardSetBack(t *testing.T) {
 	})
 }
 
-// TestWithoutMarks holds that caches without marks, and shards without a mark, are believed.
-func TestWithoutMarks(t *testing.T) {
+// TestWithoutCheckpoints: caches without checkpoints, and shards without one, are trusted.
+func TestWithoutCheckpoints(t *testing.T) {
 	s, a := world(t)
 	a.marked = map[string]Checkpoint{}
 	reading(t, a, func(t *testing.T, r *cacheReader) {
@@ -175,7 +175,7 @@ func TestWithoutMarks(t *testing.T) {
 		a.replace(t, func(t *testing.T) {
 			t.Helper()
 			s.push(t, a)
-			a.keep()(t) // no version from before can be resumed from
+			a.keep()(t) // the informer cannot resume from an older version
 		})
 		pass(10 * time.Second)
 		require.Equal(t, []string{"delete x01@1002"}, r.news())
@@ -183,10 +183,9 @@ func TestWithoutMarks(t *testing.T) {
 	})
 }
 
-// TestCacheModel has a cache be behind, away, wiped and restored from a backup at random while objects come,
-// change and go: a reader is told nothing twice and nothing older, nothing as deleted that is there, and nothing
-// that has gone anew, and in the end it has what the shards have. As long as it knows no mark of a shard, the cache is
-// believed.
+// TestCacheModel: a cache lags behind, is unreachable, wiped and restored from a backup at random while objects are
+// added, changed and deleted. The reader delivers no event twice and none that is outdated, no deletion of an existing
+// object, and in the end the current state.
 func TestCacheModel(t *testing.T) {
 	for seed := range bubble.Seeds(200, 40) {
 		t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) {
@@ -247,9 +246,9 @@ func TestCacheModel(t *testing.T) {
 					}
 					for key, content := range known {
 						uid, after, _ := strings.Cut(content, "@")
-						// Who has read something of the shard knows that it has gone by a mark that was heard before.
-						at, gone := removed[uid]
-						require.False(t, gone && read[key.Shard] && at <= said[key.Shard] && before[key] == "", "%s is told, and had gone", content)
+						// A deletion is known if a later checkpoint was received.
+						at, deleted := removed[uid]
+						require.False(t, deleted && read[key.Shard] && at <= said[key.Shard] && before[key] == "", "%s is told, and had gone", content)
 						text, _, _ := strings.Cut(after, "=")
 						version, err := strconv.Atoi(text)
 						require.NoError(t, err)
@@ -260,8 +259,8 @@ func TestCacheModel(t *testing.T) {
 					for key := range known {
 						read[key.Shard] = true
 					}
-					for name, mark := range c.said() { // as the informer of marks does
-						r.cache.Note(name, mark)
+					for name, checkpoint := range c.said() { // as the informer of checkpoints does
+						r.cache.Note(name, checkpoint)
 						marked[name] = true
 					}
 				}
@@ -282,12 +281,12 @@ func TestCacheModel(t *testing.T) {
 	}
 }
 
-// TestSlowMarks: all informers that begin at once need marks. With a cache that takes long to answer they wait
-// for one reading more than is going on, and not for one after the other.
-func TestSlowMarks(t *testing.T) {
+// TestSlowCheckpoints: informers that start together need checkpoints. With a slow cache they share one read besides the one
+// in progress.
+func TestSlowCheckpoints(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		const slow = 2 * time.Second
-		reads := 0 // one goes on at a time
+		reads := 0 // one at a time
 		cache := newCache("a", func(context.Context) (map[string]Checkpoint, error) {
 			reads++
 			version := strconv.Itoa(reads)
@@ -298,16 +297,16 @@ func TestSlowMarks(t *testing.T) {
 		ask := func(want string) {
 			for range 20 {
 				all.Go(func() {
-					marks, err := cache.currentMarks(t.Context(), time.Time{})
+					checkpoints, err := cache.currentCheckpoints(t.Context(), time.Time{})
 					assert.NoError(t, err)
-					assert.Equal(t, want, marks["s"].Versions["x"])
+					assert.Equal(t, want, checkpoints["s"].Versions["x"])
 				})
 			}
 		}
 		began := time.Now()
 		ask("1")
 		pass(slow * 3 / 4)
-		ask("2") // what they read is to be no older than a second
+		ask("2") // the result must be at most a second old
 		all.Wait()
 		require.Equal(t, 2*slow, time.Since(began))
 		require.Equal(t, 2, reads)

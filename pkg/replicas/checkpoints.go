@@ -8,22 +8,20 @@ import (
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 )
 
-// Mark is what a shard says of its replicas in a cache: everything up to these versions is there.
+// Checkpoint is written by a shard: the cache contains everything up to these versions.
 type Checkpoint struct {
-	// Epoch tells versions apart that cannot be compared, since the shard was set back between
+	// Epoch distinguishes versions that cannot be compared because the shard was restored from an older backup between
 	// them.
 	Epoch string
-	// Versions are resourceVersions of the shard, by resource and group. Of one that is not
-	// named nothing is said.
+	// Versions are resourceVersions of the shard, by resource and group.
 	Versions map[string]string
-	// Partial says that the cache has only what is meant for the whole installation, of a shard
-	// in another region. Where more was known, that something is missing says nothing.
+	// Partial is set for shards in another region, of which the cache has global objects only. A missing object need
+	// not be deleted then.
 	Partial bool
 }
 
-// compareEpochs tells which of two epochs came first. Those that are UUIDs of version 7 have their
-// time. Of others nobody knows: then the first one is taken for the later, as a shard that was
-// set back has another one than was known.
+// compareEpochs orders epochs by the time in UUIDs of version 7. Other epochs cannot be ordered: then the first one is
+// assumed to be later, because a restored shard has a new epoch.
 func compareEpochs(epoch, known string) int {
 	if epoch == known {
 		return 0
@@ -36,7 +34,7 @@ func compareEpochs(epoch, known string) int {
 	return 1
 }
 
-// reaches reports whether everything is there that another mark says to be.
+// reaches reports whether everything in another checkpoint is included.
 func (m Checkpoint) reaches(other Checkpoint) bool {
 	order := compareEpochs(m.Epoch, other.Epoch)
 	if order < 0 || m.Partial && !other.Partial {
@@ -51,7 +49,7 @@ func (m Checkpoint) reaches(other Checkpoint) bool {
 	return true
 }
 
-// later returns a mark of all that two say that were seen one after the other.
+// later merges two checkpoints that were received in this order.
 func (m Checkpoint) later(other Checkpoint) Checkpoint {
 	switch order := compareEpochs(other.Epoch, m.Epoch); {
 	case order < 0:
@@ -71,7 +69,7 @@ func (m Checkpoint) later(other Checkpoint) Checkpoint {
 	return both
 }
 
-// older reports whether one version of a shard comes before another; nothing comes before all.
+// older reports whether one version of a shard is before another; the empty version is before all others.
 func older(version, than string) bool {
 	if version == "" || than == "" {
 		return version == "" && than != ""

@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// FuzzMarks holds what readers go by when they compare marks: nothing gets less by what is seen later, or elsewhere, and
-// what says less than is known never counts for as much.
+// FuzzMarks checks the properties of comparisons: a merged checkpoint is not less than each input, and an incomplete
+// one never reaches a more complete one.
 func FuzzMarks(f *testing.F) {
 	f.Add([]byte{0, 3, 5, 0}, []byte{0, 4, 2, 0})
 	f.Add([]byte{1, 3, 5, 0}, []byte{2, 1, 0, 7})
@@ -38,8 +38,8 @@ func FuzzMarks(f *testing.F) {
 	})
 }
 
-// markOf makes a mark: the first byte tells the epoch, of which some have a time, and by its highest bit whether the mark is
-// partial; the others are the versions of a resource each, and 0 that it is not named.
+// checkpointOf makes a checkpoint: the first byte is the epoch and, in the highest bit, Partial. The others are
+// versions of resources, 0 if absent.
 func checkpointOf(data []byte) Checkpoint {
 	if len(data) == 0 {
 		data = []byte{0}
@@ -49,7 +49,7 @@ func checkpointOf(data []byte) Checkpoint {
 	case 0, 1, 2:
 		m.Epoch = fmt.Sprintf("0197d3a1-0c5%d-7000-8000-000000000000", epoch)
 	case 3:
-		m.Epoch = "6ba7b810-9dad-41d1-80b4-00c04fd430c8" // of version 4, without a time
+		m.Epoch = "6ba7b810-9dad-41d1-80b4-00c04fd430c8" // version 4, without a time
 	case 4:
 		m.Epoch = ""
 	}

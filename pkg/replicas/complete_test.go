@@ -16,9 +16,8 @@ import (
 	"github.com/shardplane/shardplane/test/bubble"
 )
 
-// TestCompleteByMarks holds that what is not found is known to be missing when a mark of each other shard is
-// covered, and not before.
-func TestCompleteByMarks(t *testing.T) {
+// TestCompleteByCheckpoints: lookups return NotFound only if a checkpoint of each other shard is covered.
+func TestCompleteByCheckpoints(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		s, cache := world(t)
 		others, replicas := cache.reader(t)
@@ -46,33 +45,33 @@ func TestCompleteByMarks(t *testing.T) {
 		require.ErrorIs(t, look(), client.ErrIncomplete)
 		pass(time.Minute)
 		require.ErrorContains(t, look(), "configmaps of 1 shards, t first, since 2000-01-01T00:00:0")
-		require.ErrorContains(t, look(), `nothing says yet that all of theirs is here (read from cache "a")`)
+		require.ErrorContains(t, look(), `waiting for checkpoints that cover their objects (read from cache "a")`)
 		require.NoError(t, d.Complete(s.name))
 		require.ErrorIs(t, d.Complete("t"), client.ErrIncomplete)
 		_, err := d.Get("c", "default", "x01")
 		require.NoError(t, err)
 
-		// A mark that says nothing of the resource is none for it.
+		// A checkpoint without the resource does not count.
 		other := newScriptedShard("t")
-		mark := func(versions map[string]string) {
+		checkpoint := func(versions map[string]string) {
 			cache.lock.Lock()
 			cache.marked["t"] = Checkpoint{Epoch: other.epoch, Versions: versions}
 			cache.lock.Unlock()
 			replicas.Note("t", Checkpoint{Epoch: other.epoch, Versions: versions})
 			pass(5 * time.Second)
 		}
-		mark(map[string]string{"secrets": "5"})
+		checkpoint(map[string]string{"secrets": "5"})
 		require.ErrorIs(t, look(), client.ErrIncomplete)
 		other.write("y", "first")
 		other.push(t, cache)
-		mark(map[string]string{"secrets": "5", "configmaps": "1001"})
+		checkpoint(map[string]string{"secrets": "5", "configmaps": "1001"})
 		require.True(t, apierrors.IsNotFound(look()), look())
 		require.NoError(t, d.Complete())
 	})
 }
 
-// TestRestoredIsComplete holds that what was saved is as complete as it was, while the cache does not answer and when
-// it comes back without its data.
+// TestRestoredIsComplete: restored objects are complete while the cache does not respond, and when it has lost its
+// data.
 func TestRestoredIsComplete(t *testing.T) {
 	s, a := world(t)
 	var saved []json.RawMessage

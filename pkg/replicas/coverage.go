@@ -5,14 +5,14 @@ import (
 	"time"
 )
 
-// coverage records for which shards an informer has everything up to some mark. It has a lock of its own
-// because handlers of the informer use it.
+// coverage records the shards of which an informer has everything up to a checkpoint. It has its own lock because
+// handlers of the informer use it.
 type coverage struct {
 	mu sync.Mutex
-	// unmarked is set if the cache server does not have marks.
+	// unmarked is set if the cache server does not support checkpoints.
 	unmarked bool
 	covered  map[string]struct{}
-	// lacking is the time since which other shards are missed.
+	// lacking is the time since which other shards are not covered.
 	lacking map[string]time.Time
 }
 
@@ -36,7 +36,7 @@ func (c *coverage) setUnmarked(unmarked bool) {
 	c.unmarked = unmarked
 }
 
-// lacks returns which of the shards are not covered, and since when they are missed.
+// lacks returns the shards that are not covered, and since when.
 func (c *coverage) lacks(shards []string) map[string]time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()

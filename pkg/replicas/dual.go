@@ -14,54 +14,47 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 )
 
-// DualOptions say whose objects count. Its functions are asked at each look-up,
-// so that what they know may change; they must be safe for concurrent use and
-// return at once.
+// DualOptions define which objects are valid. The functions are called at each lookup, so that their results may
+// change. They must be safe for concurrent use and must not block.
 type DualOptions struct {
-	// Holds reports whether the own shard holds a logical cluster. What others
-	// have of that one is left over. Nil: it holds none.
+	// Owns reports whether the own shard has a logical cluster, so that replicas of it are obsolete. The default is
+	// false.
 	Owns func(cluster logicalcluster.Name) bool
-	// Standing says what replicas of a shard are worth, by its name. Nil: all
-	// are Members.
+	// ShardState returns the state of a shard. By default all shards are Active.
 	ShardState func(shard string) ShardState
-	// Marked returns the other shards that leave marks: others are complete when all is known
-	// that theirs cover, and for Complete, when these are known. Nil: there are none.
+	// Checkpointed returns the other shards that write checkpoints. Complete waits for one checkpoint of each. By
+	// default there are none.
 	Checkpointed func() ([]string, error)
 }
 
-// Dual is one view of what the own shard has of a resource and of what others
-// have of it:
+// Dual combines the objects of the own shard with the replicas of other shards:
 //
-//	own shard     /clusters/*           ──► Informer ──┐ wins
+//	own shard     /clusters/*           ──► Informer ──┐ preferred
 //	                                                   ├──► Get, ByIndex, handlers
-//	cache server  /shards/*/clusters/*  ──► Informer ──┘ of others only
+//	cache server  /shards/*/clusters/*  ──► Informer ──┘ of other shards only
 //
-// An object of the own shard wins over all replicas of the same logical cluster,
-// namespace and name. Where several other shards have one, as while a logical
-// cluster moves, all shards take the same: of a Member before one of a shard
-// that is Leaving, one that stays before one that is being deleted, then the
-// youngest, then that of the first shard by name.
+// An object of the own shard is preferred to all replicas with the same logical cluster, namespace and name. If
+// several other shards have one, e.g. during a migration, the order is: objects of Active shards before those of
+// Draining shards, objects that are not being deleted first, then the youngest one, then that of the first shard by
+// name.
 //
-// The own shard is enough to be synced: a shard works while the cache server is
-// away. Until others were seen completely once, a look-up that finds nothing
-// says client.ErrIncomplete and not that there is nothing; Complete says why. Complete
-// is what covers a mark of each of the other shards that leave marks. After that
-// a cache server that is away leaves everything as it was last.
+// A Dual is synced when the own shard was read, because a shard works while the cache server is unavailable. Until
+// both sides were read and each checkpointed shard is covered by a checkpoint, lookups return client.ErrIncomplete
+// instead of NotFound; Complete returns the reason. After that, the last state is served if the cache server becomes
+// unavailable.
 type Dual[T client.Object] struct {
 	own, others *client.Informer[T]
 	options     DualOptions
 
-	// view notifies handlers, under the lock of both informers.
-	view *client.Composite[T]
-	// counts has the number of objects by shard, under that lock, and shards the
-	// names of those that have any.
+	// composite notifies handlers, with the lock of both informers held.
+	composite *client.Composite[T]
+	// counts are the numbers of objects by shard, protected by that lock. shards are the names in counts.
 	counts map[string]int
 	shards atomic.Pointer[[]string]
 }
 
-// NewDual returns the view of two informers that have not run yet; running it
-// runs both. The own one may have handlers already, and more than one view.
-// others has options that OfOthers returns. It may be nil, where there is nothing else.
+// NewDual combines two informers that have not run; Run runs both. The own informer may have handlers and be part of
+// other Duals. others must have the options of OfOthers; nil means that there are no replicas.
 func NewDual[T client.Object](own, others *client.Informer[T], options DualOptions) *Dual[T] {
 	if options.Owns == nil {
 		options.Owns = func(logicalcluster.Name) bool { return false }
@@ -71,9 +64,9 @@ func NewDual[T client.Object](own, others *client.Informer[T], options DualOptio
 	}
 	d := &Dual[T]{own: own, others: others, options: options, counts: map[string]int{}}
 	d.shards.Store(&[]string{})
-	d.view = client.NewComposite(own, d.ownChanged, d.visible)
+	d.composite = client.NewComposite(own, d.ownChanged, d.visible)
 	if others != nil {
-		d.view.Follow(others, d.othersChanged)
+		d.composite.Follow(others, d.othersChanged)
 	}
 	return d
 }
@@ -81,17 +74,17 @@ func NewDual[T client.Object](own, others *client.Informer[T], options DualOptio
 // Own returns the informer of the own shard.
 func (d *Dual[T]) Own() *client.Informer[T] { return d.own }
 
-// Others returns the informer of what other shards have, each copy by itself
-// and whether its shard counts or not; nil where there is none.
+// Others returns the informer of the replicas, which contains each copy, including those of removed shards; it may be
+// nil.
 func (d *Dual[T]) Others() *client.Informer[T] { return d.others }
 
-// Holds reports whether the own shard holds a logical cluster.
+// Owns reports whether the own shard has a logical cluster.
 func (d *Dual[T]) Owns(cluster logicalcluster.Name) bool { return d.options.Owns(cluster) }
 
 // Name returns the name of the own shard's informer.
 func (d *Dual[T]) Name() string { return d.own.Name() }
 
-// Run follows both sides until ctx is done and everything it started has ended.
+// Run runs both informers until ctx is done and all their goroutines have ended.
 func (d *Dual[T]) Run(ctx context.Context) error {
 	group := &client.Group{}
 	group.Add(d.own)
@@ -99,19 +92,18 @@ func (d *Dual[T]) Run(ctx context.Context) error {
 		group.Add(d.others)
 	}
 	err := group.Run(ctx)
-	d.view.Wait()
+	d.composite.Wait()
 	return err
 }
 
-// HasSynced reports whether everything of the own shard is known, and all
-// handlers have been told of it. It does not wait for others: see Complete.
+// HasSynced reports whether the objects of the own shard were read and handlers were notified. See Complete for
+// replicas.
 func (d *Dual[T]) HasSynced() bool { return d.own.HasSynced() }
 
 // WaitForSync waits until HasSynced.
 func (d *Dual[T]) WaitForSync(ctx context.Context) error { return d.own.WaitForSync(ctx) }
 
-// Read returns nil when both sides have been read completely once, and otherwise a client.ErrIncomplete that
-// says which one was not, and why.
+// Read returns nil if both sides were read completely once, and otherwise a client.ErrIncomplete with the reason.
 func (d *Dual[T]) Read() error {
 	for _, side := range []*client.Informer[T]{d.own, d.others} {
 		if side == nil || side.HasSynced() {
@@ -126,18 +118,16 @@ func (d *Dual[T]) Read() error {
 	return nil
 }
 
-// Complete returns nil when both sides have been read, and others up to a mark of
-// each shard, and otherwise a client.ErrIncomplete that says what was not, since when,
-// and why. With names of shards it is of these, and otherwise of all.
+// Complete returns nil if both sides were read, and a checkpoint of each shard was reached. Otherwise it returns a
+// client.ErrIncomplete with the reason. With names of shards, it checks only these.
 func (d *Dual[T]) Complete(shards ...string) error {
 	if err := d.Read(); err != nil {
 		return err
 	}
-	return d.marked(shards)
+	return d.checkCheckpoints(shards)
 }
 
-// marked returns a client.ErrIncomplete that names the shards of which not all is known.
-func (d *Dual[T]) marked(shards []string) error {
+func (d *Dual[T]) checkCheckpoints(shards []string) error {
 	if d.others == nil || d.options.Checkpointed == nil {
 		return nil
 	}
@@ -154,12 +144,12 @@ func (d *Dual[T]) marked(shards []string) error {
 	}
 	names := slices.Sorted(maps.Keys(lacks))
 	since := slices.MinFunc(slices.Collect(maps.Values(lacks)), time.Time.Compare)
-	return fmt.Errorf("%w: %s of %d shards, %s first, since %s: nothing says yet that all of theirs is here%s",
+	return fmt.Errorf("%w: %s of %d shards, %s first, since %s: waiting for checkpoints that cover their objects%s",
 		client.ErrIncomplete, d.own.Resource(), len(names), names[0], since.UTC().Format(time.RFC3339), readFrom(d.others))
 }
 
-// Get returns an object. Where there is none the error is NotFound, or, if that
-// is not known yet, client.ErrIncomplete.
+// Get returns an object. If it was not found, the error is NotFound or, if the replicas are incomplete,
+// client.ErrIncomplete.
 func (d *Dual[T]) Get(cluster logicalcluster.Name, namespace, name string) (T, error) {
 	key := client.Key{Cluster: cluster, Namespace: namespace, Name: name}
 	obj, found := d.own.Lister().Lookup(key)
@@ -168,7 +158,7 @@ func (d *Dual[T]) Get(cluster logicalcluster.Name, namespace, name string) (T, e
 		if best, found = d.best(key, d.options.ShardState); found {
 			obj = best.obj
 		} else {
-			// It may have come here from another shard meanwhile.
+			// It may have moved here from another shard in the meantime.
 			obj, found = d.own.Lister().Lookup(key)
 		}
 	}
@@ -182,9 +172,8 @@ func (d *Dual[T]) Get(cluster logicalcluster.Name, namespace, name string) (T, e
 	return obj, err
 }
 
-// Current returns nil when both sides have been known completely by what their servers
-// have, and otherwise a client.ErrIncomplete: what is missing may be something that was not
-// there yet when the view was saved.
+// Current returns nil if both sides are complete and current. Otherwise it returns a client.ErrIncomplete: objects
+// that were created after the snapshot was saved may be missing.
 func (d *Dual[T]) Current() error {
 	if err := d.Complete(); err != nil {
 		return err
@@ -192,11 +181,10 @@ func (d *Dual[T]) Current() error {
 	if d.others == nil || d.others.Current() {
 		return nil
 	}
-	return fmt.Errorf("%w: informer %s%s has what it had before the start", client.ErrIncomplete, d.others.Name(), readFrom(d.others))
+	return fmt.Errorf("%w: informer %s%s was only restored from a snapshot", client.ErrIncomplete, d.others.Name(), readFrom(d.others))
 }
 
-// GetCurrent is Get that says NotFound only if that is so now: what was saved before the
-// start may lack an object.
+// GetCurrent is Get without NotFound errors that are based on a snapshot.
 func (d *Dual[T]) GetCurrent(cluster logicalcluster.Name, namespace, name string) (T, error) {
 	obj, err := d.Get(cluster, namespace, name)
 	if !apierrors.IsNotFound(err) || d.options.Owns(cluster) {
@@ -205,17 +193,17 @@ func (d *Dual[T]) GetCurrent(cluster logicalcluster.Name, namespace, name string
 	if unknown := d.Current(); unknown != nil {
 		return obj, unknown
 	}
-	return d.Get(cluster, namespace, name) // it may have come with what is known since
+	return d.Get(cluster, namespace, name) // it may have been received since
 }
 
-// In returns the objects of a logical cluster, as Get finds them, in no particular order.
-// It does not report whether there may be more; Complete does.
+// In returns the objects of a logical cluster, as Get returns them, in no particular order. It does not check whether
+// they are complete; use Complete.
 func (d *Dual[T]) In(cluster logicalcluster.Name) []T {
 	var replicas []T
 	if d.others != nil && !d.options.Owns(cluster) {
 		replicas = d.others.Lister().Cluster(cluster).List(nil)
 	}
-	// The own shard last: what came here meanwhile is not missed.
+	// The own shard is read last, so that an object that moved here in the meantime is not missed.
 	all := d.own.Lister().Cluster(cluster).List(nil)
 	for _, replica := range replicas {
 		key := d.others.KeyOf(replica)
@@ -231,10 +219,8 @@ func (d *Dual[T]) In(cluster logicalcluster.Name) []T {
 	return all
 }
 
-// ByIndex returns the objects that the named index, which both informers have,
-// holds under value: those of the own shard, then those of others, the preferred
-// ones first. It does not report whether there may be more; Complete does. It fails
-// for an index that does not exist.
+// ByIndex returns the objects with a value of the named index, which both informers must have: those of the own shard
+// first, then the others in order of preference. It does not check whether they are complete; use Complete.
 func (d *Dual[T]) ByIndex(index, value string) ([]T, error) {
 	var replicas []T
 	if d.others != nil {
@@ -243,7 +229,7 @@ func (d *Dual[T]) ByIndex(index, value string) ([]T, error) {
 			return nil, err
 		}
 	}
-	// The own shard last: what came here meanwhile is not missed.
+	// The own shard is read last, so that an object that moved here in the meantime is not missed.
 	objs, err := d.own.Lister().ByIndex(index, value)
 	if err != nil {
 		return nil, err
@@ -263,13 +249,13 @@ func (d *Dual[T]) ByIndex(index, value string) ([]T, error) {
 			}
 			continue
 		}
-		// The preferred copy may not be one that the index has there.
+		// The preferred copy may have other index values.
 		if best, ok := d.best(key, d.options.ShardState); ok && best.shard == shard && !d.options.Owns(key.Cluster) {
 			best.obj = replica
 			found[key] = best
 		}
 	}
-	if again { // an object of the own shard may have come, or changed, since it was read
+	if again { // an object of the own shard may have been added or changed since it was read
 		if objs, err = d.own.Lister().ByIndex(index, value); err != nil {
 			return nil, err
 		}
@@ -285,13 +271,12 @@ func (d *Dual[T]) ByIndex(index, value string) ([]T, error) {
 	return all, nil
 }
 
-// best returns the preferred one of the copies that other shards have of an
-// object.
-func (d *Dual[T]) best(key client.Key, standing func(string) ShardState) (best copyOf[T], found bool) {
+// best returns the preferred replica of an object.
+func (d *Dual[T]) best(key client.Key, stateOf func(string) ShardState) (best copyOf[T], found bool) {
 	for _, shard := range *d.shards.Load() {
 		key.Shard = shard
-		c := copyOf[T]{shard: shard, standing: standing(shard)}
-		if c.standing == Removed {
+		c := copyOf[T]{shard: shard, state: stateOf(shard)}
+		if c.state == Removed {
 			continue
 		}
 		var has bool
@@ -302,18 +287,16 @@ func (d *Dual[T]) best(key client.Key, standing func(string) ShardState) (best c
 	return best, found
 }
 
-// AddEventHandler adds a handler of the view, as Informer.AddEventHandler does:
-// it is told of the preferred copy of each object. A copy that comes to hide
-// another, as when the object moves to another shard, is an update, or, if it is
-// of another object of that name, a deletion and an addition.
+// AddEventHandler adds a handler, as Informer.AddEventHandler does. It is notified of the preferred copy of each
+// object. If another copy becomes the preferred one, e.g. because the object moved to another shard, that is an
+// update, or a deletion and an addition if the UIDs differ.
 //
-// What a shard has there counts for handlers whether or not the shard does:
-// look up what is wanted, instead of keeping what a handler was told.
+// ShardState and Owns are not evaluated for handlers: they must look objects up instead of keeping them.
 func (d *Dual[T]) AddEventHandler(h client.Handler[T], options ...client.HandlerOption) *client.Registration {
-	return d.view.AddEventHandler(h, options...)
+	return d.composite.AddEventHandler(h, options...)
 }
 
-// visible are all that handlers have been told of, under the lock.
+// visible yields all objects of which handlers were notified, with the lock held.
 func (d *Dual[T]) visible(visit func(client.Key, T) bool) {
 	for _, obj := range d.own.Lister().List(nil) {
 		if !visit(client.KeyOf(obj), obj) {
@@ -336,7 +319,7 @@ func (d *Dual[T]) visible(visit func(client.Key, T) bool) {
 	}
 }
 
-// ownChanged tells the handlers of a change of the own informer, under the lock.
+// ownChanged notifies the handlers of a change of the own informer, with the lock held.
 func (d *Dual[T]) ownChanged(c client.Change[T]) {
 	if c.Had != c.Has {
 		if other, found := d.best(c.Key, allActive); found {
@@ -348,10 +331,10 @@ func (d *Dual[T]) ownChanged(c client.Change[T]) {
 			return
 		}
 	}
-	d.view.Notify(c)
+	d.composite.Notify(c)
 }
 
-// othersChanged is ownChanged for the other informer.
+// othersChanged notifies the handlers of a change of the other informer, with the lock held.
 func (d *Dual[T]) othersChanged(c client.Change[T]) {
 	shard := c.Key.Shard
 	d.count(shard, c)
@@ -366,15 +349,15 @@ func (d *Dual[T]) othersChanged(c client.Change[T]) {
 		return Active
 	})
 	if !found {
-		d.view.Notify(c)
+		d.composite.Notify(c)
 		return
 	}
-	// The changed copy is told of as far as it is, or was, the preferred one.
+	// Handlers are notified only if the changed copy is, or was, the preferred one.
 	before, after := rest, rest
-	if old := (copyOf[T]{obj: c.Old, shard: shard, standing: Active}); c.Had && compareCopies(old, rest) < 0 {
+	if old := (copyOf[T]{obj: c.Old, shard: shard, state: Active}); c.Had && compareCopies(old, rest) < 0 {
 		before = old
 	}
-	if obj := (copyOf[T]{obj: c.New, shard: shard, standing: Active}); c.Has && compareCopies(obj, rest) < 0 {
+	if obj := (copyOf[T]{obj: c.New, shard: shard, state: Active}); c.Has && compareCopies(obj, rest) < 0 {
 		after = obj
 	}
 	if before.shard == rest.shard && after.shard == rest.shard {
@@ -383,14 +366,13 @@ func (d *Dual[T]) othersChanged(c client.Change[T]) {
 	d.replaced(c, before, after)
 }
 
-// replaced tells the handlers that another copy is the preferred one, or has
-// changed.
+// replaced notifies the handlers that the preferred copy was replaced or changed.
 func (d *Dual[T]) replaced(c client.Change[T], before, after copyOf[T]) {
 	c.Old, c.New, c.Had, c.Has, c.Same = before.obj, after.obj, true, true, before.obj.GetUID() == after.obj.GetUID()
-	d.view.Notify(c)
+	d.composite.Notify(c)
 }
 
-// count notes which shards have objects.
+// count maintains counts and shards.
 func (d *Dual[T]) count(shard string, c client.Change[T]) {
 	switch before := d.counts[shard]; {
 	case c.Had == c.Has:
@@ -406,9 +388,6 @@ func (d *Dual[T]) count(shard string, c client.Change[T]) {
 	default:
 		delete(d.counts, shard)
 	}
-	shards := make([]string, 0, len(d.counts))
-	for name := range d.counts {
-		shards = append(shards, name)
-	}
+	shards := slices.Collect(maps.Keys(d.counts))
 	d.shards.Store(&shards)
 }

@@ -23,25 +23,23 @@ import (
 	"github.com/shardplane/shardplane/test/bubble"
 )
 
-// federation is a Dual that runs, the servers of both sides and what its
-// handlers were told.
+// federation is a running Dual with both servers, and records the events of handlers.
 type federation struct {
 	*Dual[*corev1.ConfigMap]
 	own, cache *scripted
 	told       map[client.Key]string
 
-	mu       sync.Mutex
-	standing map[string]ShardState
-	holds    map[logicalcluster.Name]bool
+	mu      sync.Mutex
+	stateOf map[string]ShardState
+	holds   map[logicalcluster.Name]bool
 }
 
 func contents(obj *corev1.ConfigMap) []string { return []string{obj.Data["content"]} }
 
-// federate runs f with a Dual of a shard and a cache server, in a bubble.
 func federate(t *testing.T, own, cache *scripted, f func(t *testing.T, d *federation)) {
 	t.Helper()
 	bubble.Test(t, func(t *testing.T) {
-		d := &federation{own: own, cache: cache, told: map[client.Key]string{}, standing: map[string]ShardState{}, holds: map[logicalcluster.Name]bool{}}
+		d := &federation{own: own, cache: cache, told: map[client.Key]string{}, stateOf: map[string]ShardState{}, holds: map[logicalcluster.Name]bool{}}
 		options := client.InformerOptions[*corev1.ConfigMap]{Indexers: map[string]client.IndexFunc[*corev1.ConfigMap]{"content": contents}}
 		mine := kinds.ConfigMaps.Informer(own.factory(t).Wildcard(), options)
 		others := kinds.ConfigMaps.Informer(cache.factory(t).Shard("*").Wildcard(), OfOthers("self", options))
@@ -68,27 +66,26 @@ func federate(t *testing.T, own, cache *scripted, f func(t *testing.T, d *federa
 func (d *federation) standingOf(shard string) ShardState {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if standing, known := d.standing[shard]; known {
-		return standing
+	if stateOf, known := d.stateOf[shard]; known {
+		return stateOf
 	}
 	return Active
 }
 
-// expected returns what one should see, by the objects of both servers.
-func (d *federation) expected(standing func(string) ShardState, holds map[logicalcluster.Name]bool) map[client.Key]*corev1.ConfigMap {
+func (d *federation) expected(stateOf func(string) ShardState, holds map[logicalcluster.Name]bool) map[client.Key]*corev1.ConfigMap {
 	seen := map[client.Key]*corev1.ConfigMap{}
 	for _, obj := range d.own.objects {
 		seen[client.KeyOf(obj)] = obj
 	}
 	copies := map[client.Key][]*corev1.ConfigMap{}
 	for key, obj := range d.cache.objects {
-		if mine := seen[client.KeyOf(obj)]; mine == nil && key.Shard != "self" && standing(key.Shard) != Removed && !holds[key.Cluster] {
+		if mine := seen[client.KeyOf(obj)]; mine == nil && key.Shard != "self" && stateOf(key.Shard) != Removed && !holds[key.Cluster] {
 			copies[client.KeyOf(obj)] = append(copies[client.KeyOf(obj)], obj)
 		}
 	}
 	for key, of := range copies {
 		slices.SortFunc(of, func(a, b *corev1.ConfigMap) int {
-			if x, y := standing(a.Annotations[request.ShardAnnotation]), standing(b.Annotations[request.ShardAnnotation]); x != y {
+			if x, y := stateOf(a.Annotations[request.ShardAnnotation]), stateOf(b.Annotations[request.ShardAnnotation]); x != y {
 				return cmp.Compare(y, x)
 			}
 			if x, y := a.DeletionTimestamp != nil, b.DeletionTimestamp != nil; x != y {
@@ -104,7 +101,6 @@ func (d *federation) expected(standing func(string) ShardState, holds map[logica
 	return seen
 }
 
-// agrees holds that look-ups, indexes and handlers have what they should.
 func (d *federation) agrees(t *testing.T) {
 	t.Helper()
 	bubble.Wait()
@@ -160,9 +156,8 @@ func (d *federation) agrees(t *testing.T) {
 	}
 }
 
-// TestDualModel has a Dual follow two servers that fail in all ways at random,
-// while shards and logical clusters come and go. Once that ends, it has, and has
-// told, what the rules say.
+// TestDualModel makes both servers fail at random while shards and logical clusters are added and removed. Then
+// lookups and events must correspond to the rules.
 func TestDualModel(t *testing.T) {
 	for seed := range uint64(40) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -198,7 +193,7 @@ func TestDualModel(t *testing.T) {
 						pass(time.Duration(r.IntN(2000)) * time.Millisecond)
 					case 3:
 						d.mu.Lock()
-						d.standing[[]string{"blue", "green"}[r.IntN(2)]] = ShardState(r.IntN(3))
+						d.stateOf[[]string{"blue", "green"}[r.IntN(2)]] = ShardState(r.IntN(3))
 						d.holds[scriptedKey(r.IntN(3)).Cluster] = r.IntN(2) == 0
 						d.mu.Unlock()
 					case 4:
@@ -221,7 +216,7 @@ func TestDualModel(t *testing.T) {
 	}
 }
 
-// TestDualEvents holds what handlers are told when another copy is preferred.
+// TestDualEvents checks the events of handlers when another copy becomes the preferred one.
 func TestDualEvents(t *testing.T) {
 	own, cache := newScripted(), newScripted()
 	federate(t, own, cache, func(t *testing.T, d *federation) {
@@ -257,7 +252,7 @@ func TestDualEvents(t *testing.T) {
 		cache.put(t, at("blue"), "blue", original("uid-1"))
 		told("blue 0 -> blue")
 		own.put(t, key, "own")
-		told("blue -> own") // the first of the server, with uid-1: it has moved here
+		told("blue -> own") // with uid-1, the first of the server: it has moved here
 		cache.put(t, at("blue"), "blue 2", original("uid-1"))
 		cache.put(t, at("green"), "green", original("other"))
 		told()
@@ -272,8 +267,8 @@ func TestDualEvents(t *testing.T) {
 	})
 }
 
-// TestDualShowsDeletion holds that a replica looks as its object does that is being deleted,
-// and that one of another shard which stays is preferred.
+// TestDualShowsDeletion: a replica shows the deletion of its object, and a replica that is not being deleted is
+// preferred.
 func TestDualShowsDeletion(t *testing.T) {
 	own, cache := newScripted(), newScripted()
 	key := scriptedKey(0)
@@ -304,8 +299,7 @@ func TestDualShowsDeletion(t *testing.T) {
 	})
 }
 
-// TestDualWithoutOthers holds what is known while the cache server is away when
-// a shard starts, and later.
+// TestDualWithoutOthers checks the results while the cache server is unreachable when a shard starts, and later.
 func TestDualWithoutOthers(t *testing.T) {
 	own, cache := newScripted(), newScripted()
 	mine, theirs := scriptedKey(0), scriptedKey(1)
@@ -329,7 +323,7 @@ func TestDualWithoutOthers(t *testing.T) {
 		pass(time.Minute)
 		d.agrees(t)
 
-		// Whoever knew it once goes on with what it knew.
+		// Objects are retained if they were loaded before.
 		cache.answer(unavailable)
 		cache.Break()
 		pass(time.Minute)
@@ -340,7 +334,7 @@ func TestDualWithoutOthers(t *testing.T) {
 	})
 }
 
-// TestDualAlone holds that a Dual without others is its own side.
+// TestDualAlone: a Dual without others returns its own objects.
 func TestDualAlone(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		own := newScripted()

@@ -14,8 +14,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/replicas"
 )
 
-// withDual calls f with a Dual of a shard and of a cache server that has a replica of a shard green, both of which are one
-// server here, and with the cache.
+// withDual calls f with a Dual of a shard and of a cache server with a replica of shard green. Both are one server
+// here.
 func withDual(f func(dual *replicas.Dual[*corev1.ConfigMap])) {
 	clienttest.ForExample(func(t testing.TB) {
 		t.Helper()
@@ -32,10 +32,10 @@ func withDual(f func(dual *replicas.Dual[*corev1.ConfigMap])) {
 			return
 		}
 		defer factory.CloseIdleConnections()
-		marks := func(context.Context, *client.Factory) (map[string]replicas.Checkpoint, error) {
+		checkpoints := func(context.Context, *client.Factory) (map[string]replicas.Checkpoint, error) {
 			return map[string]replicas.Checkpoint{"green": {Epoch: "0197d3a1-0c5e-7000-8000-000000000000", Versions: map[string]string{"configmaps": "7"}}}, nil
 		}
-		cache := replicas.NewCache("cache", factory, marks)
+		cache := replicas.NewCache("cache", factory, checkpoints)
 		own := kinds.ConfigMaps.Informer(factory.Wildcard(), client.InformerOptions[*corev1.ConfigMap]{})
 		others := kinds.ConfigMaps.Informer(cache.Factory().Shard("*").Wildcard(), replicas.OfOthers("blue", client.InformerOptions[*corev1.ConfigMap]{}))
 		dual := replicas.NewDual(own, others, replicas.DualOptions{})
@@ -57,7 +57,7 @@ func withDual(f func(dual *replicas.Dual[*corev1.ConfigMap])) {
 	})
 }
 
-// What a shard has itself wins over what others have, as the cache server knows it.
+// Objects of the own shard are preferred to replicas.
 func ExampleDual() {
 	withDual(func(dual *replicas.Dual[*corev1.ConfigMap]) {
 		found, err := dual.Get("one", "default", "settings")
@@ -70,7 +70,7 @@ func ExampleDual() {
 	// configmaps "other" not found
 }
 
-// The marks of the shards on the cache server specify which replicas are complete.
+// The checkpoints of the shards on the cache server determine which replicas are complete.
 func ExampleLacks() {
 	withDual(func(dual *replicas.Dual[*corev1.ConfigMap]) {
 		for _, obj := range dual.Others().Lister().Cluster("three").List(nil) {

@@ -9,9 +9,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// OfOthers returns the options of an informer of what other shards than self have. It does not
-// keep replicas of objects of self, which are known better, and earlier, from the shard itself,
-// and shows deletions (see ShowDeletion).
+// OfOthers returns the options of an informer of the replicas of shards other than self. It drops replicas of self,
+// because the shard itself has newer objects, and shows deletions (see ShowDeletion).
 func OfOthers[T client.Object](self string, options client.InformerOptions[T]) client.InformerOptions[T] {
 	keep, transform := options.Keep, options.Transform
 	options.Keep = func(obj T) bool {
@@ -28,9 +27,9 @@ func OfOthers[T client.Object](self string, options client.InformerOptions[T]) c
 	return options
 }
 
-// ShowDeletion is an InformerOptions.Transform for replicas. If the object of a replica is being
-// deleted on its shard, it sets metadata.deletionTimestamp, which cannot be stored in a replica and
-// is stored in an annotation instead. So readers do not need to know whether an object is a replica.
+// ShowDeletion is an InformerOptions.Transform for replicas. If the object is being deleted on its shard, it sets
+// metadata.deletionTimestamp from an annotation, because a replica cannot have a deletionTimestamp. Readers need not
+// distinguish replicas from objects.
 func ShowDeletion[T client.Object](replica T) (T, error) {
 	since := replica.GetAnnotations()[request.DeletingAnnotation]
 	if since == "" || replica.GetDeletionTimestamp() != nil {
@@ -38,7 +37,7 @@ func ShowDeletion[T client.Object](replica T) (T, error) {
 	}
 	at, err := time.Parse(time.RFC3339, since)
 	if err != nil {
-		at = replica.GetCreationTimestamp().Time // whenever it was
+		at = replica.GetCreationTimestamp().Time // the time is unknown
 	}
 	replica.SetDeletionTimestamp(&metav1.Time{Time: at})
 	return replica, nil

@@ -8,42 +8,40 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 )
 
-// Standing is what the replicas of a shard are worth.
+// ShardState is the state of a shard.
 type ShardState int
 
 const (
-	// Gone is a shard that does not exist: what it left behind does not count.
+	// Removed is a shard that does not exist: its replicas are invalid.
 	Removed ShardState = iota
-	// Leaving is a shard that is being removed: others are preferred.
+	// Draining is a shard that is being removed: other shards are preferred.
 	Draining
-	// Member is a shard like any other.
+	// Active is any other shard.
 	Active
 )
 
 func allActive(string) ShardState { return Active }
 
-// copyOf is an object as a shard has it.
 type copyOf[T client.Object] struct {
-	obj      T
-	own      bool
-	shard    string
-	standing ShardState
+	obj   T
+	own   bool
+	shard string
+	state ShardState
 }
 
-// compareCopies orders copies, of one object or of several, the preferred one
-// first.
+// compareCopies orders copies, of one object or of several, by preference.
 func compareCopies[T client.Object](a, b copyOf[T]) int {
 	return cmp.Or(
 		trueFirst(a.own, b.own),
-		cmp.Compare(b.standing, a.standing),
+		cmp.Compare(b.state, a.state),
 		ComparePreferred(a.obj, b.obj),
 		cmp.Compare(a.shard, b.shard),
 		cmp.Compare(client.KeyFor(a.obj), client.KeyFor(b.obj)),
 	)
 }
 
-// ComparePreferred orders objects of which only one can be meant, as for slices.SortFunc:
-// one that stays comes before one that is being deleted, and then the younger one.
+// ComparePreferred orders objects for slices.SortFunc if only one of them can be valid: objects that are not being
+// deleted first, then the youngest.
 func ComparePreferred(a, b metav1.Object) int {
 	return cmp.Or(
 		trueFirst(a.GetDeletionTimestamp() == nil, b.GetDeletionTimestamp() == nil),

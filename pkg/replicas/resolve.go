@@ -10,19 +10,19 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 )
 
-// resolveInterval is the time between two looks whether a cache has caught up.
+// resolveInterval is the interval of checks whether a cache has caught up.
 const resolveInterval = time.Second
 
-// Factory returns a factory whose informers keep what the cache server has lost.
+// Factory returns a factory for informers that keep objects which the cache server has lost.
 func (c *Cache) Factory() *client.Factory {
 	return c.factory.WithGuard(func(informer client.Guarded) client.Guard { return newReader(c, informer) })
 }
 
-// Run implements client.Guard: it looks, until ctx is done, whether the cache has caught up, and whether all is known of
-// shards that have come.
+// Run implements client.Guard: it checks, until ctx is done, whether the cache has caught up, and whether new shards
+// are covered.
 func (r *reader) Run(ctx context.Context) {
 	for {
-		// All informers look at the same moment, for which an idle process wakes once.
+		// All informers check at the same moment, so that an idle process wakes up only once.
 		now := time.Now()
 		select {
 		case <-ctx.Done():
@@ -33,19 +33,19 @@ func (r *reader) Run(ctx context.Context) {
 		if len(shards) == 0 {
 			continue
 		}
-		marks, err := r.cache.currentMarks(ctx, time.Time{})
+		checkpoints, err := r.cache.currentCheckpoints(ctx, time.Time{})
 		if err != nil {
-			continue // the informer reports what is wrong
+			continue // the informer reports the error
 		}
 		for _, shard := range shards {
-			if err := r.resolveShard(ctx, round, shard, marks[shard]); err != nil && ctx.Err() == nil {
-				klog.FromContext(ctx).V(2).Info("Cannot compare the replicas of a shard, trying again", "informer", r.informer.Name(), "shard", shard, "err", err)
+			if err := r.resolveShard(ctx, round, shard, checkpoints[shard]); err != nil && ctx.Err() == nil {
+				klog.FromContext(ctx).V(2).Info("Failed to compare the replicas of a shard, retrying", "informer", r.informer.Name(), "shard", shard, "err", err)
 			}
 		}
 	}
 }
 
-// unresolved returns the shards of which the cache may have caught up, or which are not covered.
+// unresolved returns the shards for which the cache may have caught up, or which are not covered.
 func (r *reader) unresolved() (shards []string, round int) {
 	named := r.cache.naming(r.resource)
 	r.informer.Pause(func() {
@@ -67,18 +67,19 @@ func (r *reader) unresolved() (shards []string, round int) {
 	return shards, round
 }
 
-// resolveShard compares a shard's part with what is known, if its mark says that it is complete.
-func (r *reader) resolveShard(ctx context.Context, round int, shard string, mark Checkpoint) error {
+// resolveShard compares the listed objects of a shard with the known ones if its checkpoint is reached.
+func (r *reader) resolveShard(ctx context.Context, round int, shard string, checkpoint Checkpoint) error {
 	var l *lag
 	var removed bool
 	r.informer.Pause(func() { l, removed = r.behind[shard], r.cache.removed(shard) })
-	_, named := mark.Versions[r.resource]
+	_, named := checkpoint.Versions[r.resource]
 	var present map[client.Key]client.Object
 	var version string
 	if !removed {
-		// The shard may have said more since the cache was found to be behind, and that cache, restored since, have less again.
+		// The shard may have written later checkpoints since the cache was found to lag behind, and the cache may have
+		// been restored again.
 		known, _ := r.known(shard)
-		if l == nil && !named || l != nil && !mark.reaches(l.target) || !mark.reaches(known) {
+		if l == nil && !named || l != nil && !checkpoint.reaches(l.target) || !checkpoint.reaches(known) {
 			return nil
 		}
 		var err error
@@ -88,9 +89,9 @@ func (r *reader) resolveShard(ctx context.Context, round int, shard string, mark
 	}
 	r.informer.Pause(func() {
 		if r.round != round || r.behind[shard] != l {
-			return // it was read anew meanwhile
+			return // the complete state was read again
 		}
-		r.apply(shard, mark, present)
+		r.apply(shard, checkpoint, present)
 		switch {
 		case removed:
 			delete(r.behind, shard)
@@ -105,29 +106,29 @@ func (r *reader) resolveShard(ctx context.Context, round int, shard string, mark
 	return nil
 }
 
-// apply removes the objects of a shard that its part does not have, and stores the doubted ones that it has, with the
+// apply removes the objects of a shard that are not listed, and stores the suspect objects that are listed, with the
 // informer's lock held.
-func (r *reader) apply(shard string, mark Checkpoint, present map[client.Key]client.Object) {
-	marked, named := mark.Versions[r.resource]
-	var gone []client.Key
+func (r *reader) apply(shard string, checkpoint Checkpoint, present map[client.Key]client.Object) {
+	marked, named := checkpoint.Versions[r.resource]
+	var deleted []client.Key
 	for key, obj := range r.informer.All() {
 		_, there := present[key]
-		_, held := r.held[key]
-		// What came since is later than the mark.
+		_, held := r.retained[key]
+		// Objects that were received since are later than the checkpoint.
 		if key.Shard == shard && !there && (held || named && !older(marked, obj.GetResourceVersion())) {
-			gone = append(gone, key)
+			deleted = append(deleted, key)
 		}
 	}
-	for _, key := range gone {
+	for _, key := range deleted {
 		r.informer.Remove(key)
 	}
-	maps.DeleteFunc(r.held, func(key client.Key, _ struct{}) bool { return key.Shard == shard })
-	for key, obj := range r.doubted {
+	maps.DeleteFunc(r.retained, func(key client.Key, _ struct{}) bool { return key.Shard == shard })
+	for key, obj := range r.suspect {
 		if key.Shard != shard {
 			continue
 		}
-		delete(r.doubted, key)
-		// Another version than the stream's will come on that.
+		delete(r.suspect, key)
+		// For other versions an event will follow.
 		if there, ok := present[key]; ok && there.GetResourceVersion() == obj.GetResourceVersion() {
 			r.saw(shard, obj.GetResourceVersion())
 			r.informer.Put(key, obj)
@@ -135,7 +136,6 @@ func (r *reader) apply(shard string, mark Checkpoint, present map[client.Key]cli
 	}
 }
 
-// due returns the versions of objects that are not known, or not as they are.
 func (r *reader) due(present map[client.Key]client.Object) map[client.Key]string {
 	due := map[client.Key]string{}
 	for key, obj := range present {
@@ -146,7 +146,7 @@ func (r *reader) due(present map[client.Key]client.Object) map[client.Key]string
 	return due
 }
 
-// hasAll reports whether all objects are known, or were, as they are or later.
+// hasAll reports whether the informer has all objects at the listed or later versions.
 func (r *reader) hasAll(present map[client.Key]client.Object) bool {
 	for key, obj := range present {
 		if known, ok := r.informer.Get(key); !ok || older(known.GetResourceVersion(), obj.GetResourceVersion()) {

@@ -10,7 +10,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/replicas/snapshot"
 )
 
-// Saved is an informer that a snapshot keeps.
+// Saved makes an informer a source of a snapshot.
 type Saved[T client.Object] struct {
 	informer *client.Informer[T]
 	changes  atomic.Uint64
@@ -26,19 +26,12 @@ func NewSaved[T client.Object](informer *client.Informer[T]) *Saved[T] {
 	return s
 }
 
-// Name implements snapshot.Source.
-func (s *Saved[T]) Name() string { return s.informer.Name() }
-
-// Resource implements snapshot.Source.
-func (s *Saved[T]) Resource() schema.GroupResource { return s.informer.Resource() }
-
-// Changes implements snapshot.Source.
-func (s *Saved[T]) Changes() uint64 { return s.changes.Load() }
-
-// Save implements snapshot.Source.
+func (s *Saved[T]) Name() string                     { return s.informer.Name() }
+func (s *Saved[T]) Resource() schema.GroupResource   { return s.informer.Resource() }
+func (s *Saved[T]) Changes() uint64                  { return s.changes.Load() }
 func (s *Saved[T]) Save() ([]json.RawMessage, error) { return s.informer.Save() }
 
-// Restore implements snapshot.Source. What was saved was complete as of the marks that are known now.
+// Restore implements snapshot.Source. The saved objects are complete up to the known checkpoints.
 func (s *Saved[T]) Restore(saved []json.RawMessage) error {
 	if err := s.informer.Restore(saved); err != nil {
 		return err

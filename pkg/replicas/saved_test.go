@@ -18,8 +18,8 @@ import (
 
 const timeout = 30 * time.Second
 
-// TestGetCurrent: what was saved is found, and what was not may be there all the same until the
-// server of others answers, but for what the own shard would have.
+// TestGetCurrent: restored objects are found. Other objects may exist until the cache server responds, unless the own
+// shard would have them.
 func TestGetCurrent(t *testing.T) {
 	server := clienttest.New(t, kinds.Scheme)
 	factory, err := client.NewFactory(server.ClientConfig())

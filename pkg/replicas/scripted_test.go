@@ -29,12 +29,10 @@ import (
 
 var configMaps = kinds.ConfigMaps.GroupVersionResource
 
-// scripted is a server with ConfigMaps whose answers may be errors. It is used within a bubble.
 type scripted struct {
 	*clienttest.Server
 
-	mu sync.Mutex
-	// next returns the status of the next answer that is an error, or 0.
+	mu      sync.Mutex
 	next    func() int
 	written int64
 	objects map[client.Key]*corev1.ConfigMap
@@ -47,14 +45,12 @@ func newScripted() *scripted {
 func good() int        { return 0 }
 func unavailable() int { return http.StatusServiceUnavailable }
 
-// answer sets what the next answers are.
 func (s *scripted) answer(next func() int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.next = next
 }
 
-// factory returns clients of the server.
 func (s *scripted) factory(t *testing.T) *client.Factory {
 	t.Helper()
 	config := s.ClientConfig()
@@ -64,13 +60,11 @@ func (s *scripted) factory(t *testing.T) *client.Factory {
 	return factory
 }
 
-// failing is a transport with the errors that a server is told to return.
 type failing struct {
 	http.RoundTripper
 	server *scripted
 }
 
-// RoundTrip implements http.RoundTripper.
 func (f failing) RoundTrip(r *http.Request) (*http.Response, error) {
 	f.server.mu.Lock()
 	code := f.server.next()
@@ -86,12 +80,10 @@ func (f failing) RoundTrip(r *http.Request) (*http.Response, error) {
 	}, err
 }
 
-// scriptedKey is the key of one of thirty objects in three logical clusters.
 func scriptedKey(i int) client.Key {
 	return client.Key{Cluster: logicalcluster.Name(fmt.Sprintf("c%d", i%3)), Namespace: "default", Name: fmt.Sprintf("x%02d", i)}
 }
 
-// put writes an object.
 func (s *scripted) put(t *testing.T, key client.Key, content string, edit ...func(*corev1.ConfigMap)) {
 	t.Helper()
 	s.mu.Lock()
@@ -120,7 +112,6 @@ func (s *scripted) store(t *testing.T, key client.Key, obj *corev1.ConfigMap) {
 	s.objects[key] = obj
 }
 
-// remove deletes an object if there is one.
 func (s *scripted) remove(t *testing.T, key client.Key) {
 	t.Helper()
 	s.mu.Lock()
@@ -136,7 +127,6 @@ func (s *scripted) delete(t *testing.T, key client.Key) {
 	}
 }
 
-// become replaces all objects at once: streams end, and no version from before can be resumed from.
 func (s *scripted) become(t *testing.T, objects map[client.Key]*corev1.ConfigMap) {
 	t.Helper()
 	s.mu.Lock()
@@ -152,18 +142,15 @@ func (s *scripted) become(t *testing.T, objects map[client.Key]*corev1.ConfigMap
 			s.store(t, key, obj)
 		}
 	}
-	// Another object, so that all versions are from before.
+	// Another object, so that all versions are older.
 	s.Put(t, kinds.Secrets.GroupVersionResource, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "restored"}})
 	s.Compact()
 }
 
-// contentOf returns what tells states of an object apart.
 func contentOf(obj *corev1.ConfigMap) string {
 	return string(obj.UID) + "@" + obj.ResourceVersion + "=" + obj.Data["content"]
 }
 
-// recordingTo returns a handler that keeps told as it is told, and holds that
-// this makes sense.
 func recordingTo(t *testing.T, told map[client.Key]string) client.Handler[*corev1.ConfigMap] {
 	t.Helper()
 	return client.Handler[*corev1.ConfigMap]{
@@ -188,13 +175,11 @@ func recordingTo(t *testing.T, told map[client.Key]string) client.Handler[*corev
 	}
 }
 
-// pass lets time pass and all that happens in it.
 func pass(d time.Duration) {
 	<-time.After(d)
 	bubble.Wait()
 }
 
-// dice are random numbers for several goroutines.
 type dice struct {
 	mu   sync.Mutex
 	rand *rand.Rand
@@ -206,7 +191,6 @@ func (d *dice) IntN(n int) int {
 	return d.rand.IntN(n)
 }
 
-// randomly makes one answer in n an error.
 func randomly(r *dice, n int) func() int {
 	errors := []int{http.StatusServiceUnavailable, http.StatusTooManyRequests, http.StatusGone, http.StatusUnprocessableEntity}
 	return func() int {

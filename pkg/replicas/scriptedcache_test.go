@@ -22,23 +22,21 @@ import (
 	"github.com/shardplane/shardplane/test/bubble"
 )
 
-// scriptedCache is a cache that has replicas and marks of shards.
 type scriptedCache struct {
 	*scripted
 
-	lock sync.Mutex
-	// away has it answer nothing, and stuck not even an error.
-	away, stuck bool
-	marked      map[string]Checkpoint
+	lock          sync.Mutex
+	outage, stuck bool
+	marked        map[string]Checkpoint
 }
 
 func newScriptedCache() *scriptedCache {
 	c := &scriptedCache{scripted: newScripted(), marked: map[string]Checkpoint{}}
-	c.Rollback(70_000) // nothing is to go by the versions of caches
+	c.Rollback(70_000) // versions of caches must not be compared
 	c.next = func() int {
 		c.lock.Lock()
 		defer c.lock.Unlock()
-		if c.away || c.stuck {
+		if c.outage || c.stuck {
 			return unavailable()
 		}
 		return 0
@@ -46,42 +44,39 @@ func newScriptedCache() *scriptedCache {
 	return c
 }
 
-func (c *scriptedCache) marks(ctx context.Context) (map[string]Checkpoint, error) {
+func (c *scriptedCache) checkpoints(ctx context.Context) (map[string]Checkpoint, error) {
 	c.lock.Lock()
-	away, stuck, marks := c.away, c.stuck, maps.Clone(c.marked)
+	outage, stuck, checkpoints := c.outage, c.stuck, maps.Clone(c.marked)
 	c.lock.Unlock()
 	switch {
 	case stuck:
 		<-ctx.Done()
 		return nil, ctx.Err()
-	case away:
+	case outage:
 		return nil, errors.New("told to be away")
 	default:
-		return marks, nil
+		return checkpoints, nil
 	}
 }
 
-// said returns the marks, or nothing if it is away.
 func (c *scriptedCache) said() map[string]Checkpoint {
 	c.lock.Lock()
 	defer c.lock.Unlock()
-	if c.away || c.stuck {
+	if c.outage || c.stuck {
 		return nil
 	}
 	return maps.Clone(c.marked)
 }
 
-// set changes whether it answers. Who goes away breaks its streams, who is stuck does not.
-func (c *scriptedCache) set(away, stuck bool) {
+func (c *scriptedCache) set(outage, stuck bool) {
 	c.lock.Lock()
-	c.away, c.stuck = away, stuck
+	c.outage, c.stuck = outage, stuck
 	c.lock.Unlock()
-	if away {
+	if outage {
 		c.Break()
 	}
 }
 
-// wipe has it lose all of its data, with versions that tell.
 func (c *scriptedCache) wipe(t *testing.T) {
 	t.Helper()
 	c.become(t, nil)
@@ -90,19 +85,18 @@ func (c *scriptedCache) wipe(t *testing.T) {
 	c.marked = map[string]Checkpoint{}
 }
 
-// replace has its data be replaced, for which it has to be away for longer than marks are believed.
 func (c *scriptedCache) replace(t *testing.T, by func(t *testing.T)) {
 	t.Helper()
 	c.lock.Lock()
-	away, stuck := c.away, c.stuck
+	outage, stuck := c.outage, c.stuck
 	c.lock.Unlock()
 	c.set(true, false)
-	pass(marksMaxAge)
+	pass(checkpointMaxAge)
 	by(t)
-	c.set(away, stuck)
+	c.set(outage, stuck)
 }
 
-// keep returns a function that restores what the cache has now, as shardplane snapshot restore does.
+// keep returns a function that restores the present state, like shardplane snapshot restore.
 func (c *scriptedCache) keep() (restore func(t *testing.T)) {
 	c.mu.Lock()
 	objects := maps.Clone(c.objects)
@@ -119,7 +113,6 @@ func (c *scriptedCache) keep() (restore func(t *testing.T)) {
 	}
 }
 
-// scriptedShard is a shard whose objects are pushed when a test says so.
 type scriptedShard struct {
 	name, epoch string
 	version     int
@@ -154,7 +147,6 @@ func (s *scriptedShard) key(name string) client.Key {
 	return client.Key{Shard: s.name, Cluster: "c", Namespace: "default", Name: name}
 }
 
-// push brings replicas up to date, all of them unless they are named.
 func (s *scriptedShard) push(t *testing.T, c *scriptedCache, names ...string) {
 	t.Helper()
 	c.mu.Lock()
@@ -189,17 +181,16 @@ func (s *scriptedShard) push(t *testing.T, c *scriptedCache, names ...string) {
 	}
 }
 
-func (s *scriptedShard) mark(c *scriptedCache) {
+func (s *scriptedShard) checkpoint(c *scriptedCache) {
 	c.lock.Lock()
 	defer c.lock.Unlock()
 	c.marked[s.name] = Checkpoint{Epoch: s.epoch, Versions: map[string]string{"configmaps": strconv.Itoa(s.version)}}
 }
 
-// sync pushes all, and says so.
 func (s *scriptedShard) sync(t *testing.T, c *scriptedCache) {
 	t.Helper()
 	s.push(t, c)
-	s.mark(c)
+	s.checkpoint(c)
 }
 
 func (s *scriptedShard) state() map[client.Key]string {
@@ -210,7 +201,6 @@ func (s *scriptedShard) state() map[client.Key]string {
 	return all
 }
 
-// cacheReader is an informer of a cache, and what it has told.
 type cacheReader struct {
 	*client.Informer[*corev1.ConfigMap]
 	cache *Cache
@@ -234,14 +224,12 @@ func (r *cacheReader) log(kind string, obj *corev1.ConfigMap) {
 	}
 }
 
-// marked returns up to where a shard has said to be complete, as far as is known.
 func (r *cacheReader) marked(shard string) int {
-	mark, _ := r.cache.marked(shard)
-	version, _ := strconv.Atoi(mark.Versions["configmaps"])
+	checkpoint, _ := r.cache.checkpoint(shard)
+	version, _ := strconv.Atoi(checkpoint.Versions["configmaps"])
 	return version
 }
 
-// news returns what was told since it was called last.
 func (r *cacheReader) news() []string {
 	bubble.Wait()
 	r.lock.Lock()
@@ -251,7 +239,6 @@ func (r *cacheReader) news() []string {
 	return events
 }
 
-// known returns what was told, and not taken back.
 func (r *cacheReader) known() map[client.Key]string {
 	r.lock.Lock()
 	defer r.lock.Unlock()
@@ -269,7 +256,6 @@ func (r *cacheReader) has(t *testing.T, want map[client.Key]string) {
 	require.Equal(t, want, r.known())
 }
 
-// reading runs f with a reader of a cache, in a bubble.
 func reading(t *testing.T, cache *scriptedCache, f func(t *testing.T, r *cacheReader)) {
 	t.Helper()
 	bubble.Test(t, func(t *testing.T) {
@@ -296,7 +282,6 @@ func reading(t *testing.T, cache *scriptedCache, f func(t *testing.T, r *cacheRe
 	})
 }
 
-// running runs an informer until the test ends.
 func running(t *testing.T, informer interface{ Run(context.Context) error }) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -308,14 +293,12 @@ func running(t *testing.T, informer interface{ Run(context.Context) error }) {
 	})
 }
 
-// reader returns an informer of the cache that does not run yet.
 func (c *scriptedCache) reader(t *testing.T) (*client.Informer[*corev1.ConfigMap], *Cache) {
 	t.Helper()
-	cache := NewCache("a", c.factory(t), func(ctx context.Context, _ *client.Factory) (map[string]Checkpoint, error) { return c.marks(ctx) })
+	cache := NewCache("a", c.factory(t), func(ctx context.Context, _ *client.Factory) (map[string]Checkpoint, error) { return c.checkpoints(ctx) })
 	return kinds.ConfigMaps.Informer(cache.Factory().Shard("*").Wildcard(), client.InformerOptions[*corev1.ConfigMap]{}), cache
 }
 
-// world is a shard with twenty objects in a cache.
 func world(t *testing.T) (*scriptedShard, *scriptedCache) {
 	t.Helper()
 	s, c := newScriptedShard("s"), newScriptedCache()

@@ -5,16 +5,15 @@ import (
 	"slices"
 )
 
-// Addresses that lead into the internet are in neither list of what is reserved
-// (the registries of special-purpose addresses of IANA), and, of IPv6, in the
-// part that is given out to networks.
+// Public addresses are in neither list of reserved ranges (the special-purpose address registries of IANA), and IPv6
+// addresses must be in the range of global unicast.
 var (
 	reserved4 = prefixes(
-		"0.0.0.0/8",       // this network; the unspecified address is this machine
+		"0.0.0.0/8",       // this network; the unspecified address is the local host
 		"10.0.0.0/8",      // private
-		"100.64.0.0/10",   // shared by customers of a provider, and by clusters of one
+		"100.64.0.0/10",   // carrier-grade NAT, also used by clusters
 		"127.0.0.0/8",     // loopback
-		"169.254.0.0/16",  // link-local, with the metadata of cloud machines
+		"169.254.0.0/16",  // link-local, including metadata services of cloud machines
 		"172.16.0.0/12",   // private
 		"192.0.0.0/24",    // protocol assignments
 		"192.0.2.0/24",    // documentation
@@ -32,8 +31,7 @@ var (
 		"2002::/16",     // 6to4, which carries IPv4
 		"3fff::/20",     // documentation
 	)
-	// nat64 is how networks without IPv4 reach it: the last four bytes are the
-	// IPv4 address.
+	// nat64 addresses contain an IPv4 address in the last four bytes.
 	nat64 = netip.MustParsePrefix("64:ff9b::/96")
 )
 
@@ -45,7 +43,6 @@ func prefixes(texts ...string) []netip.Prefix {
 	return all
 }
 
-// isPublic reports whether the address is one of the internet.
 func isPublic(a netip.Addr) bool {
 	if a.Is4() {
 		return !within(reserved4, a)

@@ -83,8 +83,7 @@ func TestAddresses(t *testing.T) {
 	}
 }
 
-// FuzzAddresses: what is allowed by default is what the standard library knows
-// nothing special of, in whatever form it is written.
+// FuzzAddresses: the standard library classifies no address that is allowed by default as special, in any notation.
 func FuzzAddresses(f *testing.F) {
 	for _, seed := range []string{"8.8.8.8", "127.0.0.1", "::ffff:10.0.0.1", "64:ff9b::a9fe:a9fe", "2002:7f00:1::", "fe80::1", "2001:4860:4860::8888"} {
 		f.Add(netip.MustParseAddr(seed).AsSlice())

@@ -11,26 +11,23 @@ import (
 )
 
 const (
-	// AnswerBytes bounds an answer, after decompression. A request may have
-	// 3 MiB, and etcd takes half of that of one object: no converted object is as
-	// large, nor a patch in base64.
+	// AnswerBytes bounds a response, after decompression. Requests are limited to 3 MiB, and objects in etcd to half
+	// of that: neither converted objects nor patches in base64 are larger.
 	AnswerBytes = 4 << 20
-	// headerBytes bounds the header of an answer, of which nothing is used.
+	// headerBytes bounds the headers of a response, which are not used.
 	headerBytes = 64 << 10
 )
 
-// answerError says what is wrong with an answer, and nothing of what is in it.
+// answerError describes an invalid response without quoting it.
 type answerError string
 
-// Error implements error.
 func (e answerError) Error() string { return string(e) }
 
-// Operator bounds the answers of the service that c reaches, which the operator
-// has named in a file: whoever breaks into it gets neither the memory of our
-// servers nor their credentials at another address.
+// Operator bounds the responses of the service of c, which the administrator has configured in a file: an attacker who
+// controls it must not exhaust the server's memory, or redirect its credentials.
 func Operator(c *rest.Config) {
 	if c.Proxy == nil {
-		c.Proxy = http.ProxyFromEnvironment // what nil means, but for a transport that is shared
+		c.Proxy = http.ProxyFromEnvironment // the default, but client-go does not share transports with a Proxy function
 	}
 	c.Wrap(func(next http.RoundTripper) http.RoundTripper {
 		boundHeaders(next)
@@ -38,21 +35,19 @@ func Operator(c *rest.Config) {
 	})
 }
 
-// boundHeaders bounds the header of an answer for a new transport of client-go, whose config has
-// a Proxy function: where there is none, client-go shares transports, which nobody may change.
+// boundHeaders bounds the headers of responses for a transport of client-go. The config must have a Proxy function,
+// because client-go shares transports otherwise.
 func boundHeaders(transport http.RoundTripper) {
 	switch t := transport.(type) {
 	case *http.Transport:
 		t.MaxResponseHeaderBytes = headerBytes
-	case utilnet.RoundTripperWrapper: // follows files of certificates, and CAs
+	case utilnet.RoundTripperWrapper: // transports that reload certificates and CAs
 		boundHeaders(t.WrappedRoundTripper())
 	}
 }
 
-// operator carries calls to services of the operator.
 type operator struct{ next http.RoundTripper }
 
-// RoundTrip implements http.RoundTripper.
 func (o operator) RoundTrip(r *http.Request) (*http.Response, error) {
 	response, err := o.next.RoundTrip(r)
 	if err != nil {
@@ -70,8 +65,7 @@ func (o operator) RoundTrip(r *http.Request) (*http.Response, error) {
 	return response, nil
 }
 
-// final returns an error for what is not an answer to the request: a redirect,
-// or another protocol.
+// final returns an error for responses that are redirects or protocol switches.
 func final(response *http.Response) error {
 	switch code := response.StatusCode; {
 	case code >= 300 && code < 400:
@@ -83,7 +77,6 @@ func final(response *http.Response) error {
 	}
 }
 
-// readAnswer reads an answer, unless it is too large.
 func readAnswer(body io.Reader) ([]byte, error) {
 	data, err := io.ReadAll(io.LimitReader(body, AnswerBytes+1))
 	if err != nil {
@@ -95,7 +88,6 @@ func readAnswer(body io.Reader) ([]byte, error) {
 	return data, nil
 }
 
-// replace gives the response another body.
 func replace(response *http.Response, data []byte) {
 	response.Body = io.NopCloser(bytes.NewReader(data))
 	response.ContentLength = int64(len(data))

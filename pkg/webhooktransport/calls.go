@@ -13,46 +13,44 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// FlagCalls is the flag that errors about Calls name.
+// FlagCalls is the flag in errors of Calls.
 const FlagCalls = "--limit webhook-calls-per-cluster"
 
-// maxWait is how long a request waits for calls of others to end.
+// maxWait bounds the time that a request waits for a slot.
 const maxWait = 10 * time.Second
 
-// Calls bound how many webhooks are called at a time for a Caller: each call holds an
-// object, and an answer. It is safe for concurrent use.
+// Calls bounds the number of concurrent webhook calls per Caller, because each call holds an object and a response in
+// memory. It is safe for concurrent use.
 type Calls struct {
 	limit int
 
 	mu sync.Mutex
-	of map[Caller]*places
+	of map[Caller]*slots
 }
 
-// Caller is for whom webhooks are called: a logical cluster, and the provider of the API
-// if the webhooks are that one's. So the slow webhooks of a provider take places neither
-// from what else its consumers do nor, whatever one of them writes, from the others.
+// Caller is the owner of a quota of calls: a logical cluster and, for webhooks of an API provider, the provider. Slow
+// webhooks of a provider therefore take slots neither from other requests of its consumers nor from other consumers.
 type Caller struct{ Cluster, Provider logicalcluster.Name }
 
-// places are those of one caller, while somebody wants some.
-type places struct {
+// slots are the slots of a caller with pending or running calls.
+type slots struct {
 	*semaphore.Weighted
 	users int
 }
 
-// NewCalls returns calls of which limit are made at a time; 0 is
-// DefaultCallsPerCluster.
+// NewCalls returns Calls with a limit per caller; 0 means DefaultCallsPerCluster.
 func NewCalls(limit int) *Calls {
 	if limit == 0 {
 		limit = DefaultCallsPerCluster
 	}
-	return &Calls{limit: limit, of: map[Caller]*places{}}
+	return &Calls{limit: limit, of: map[Caller]*slots{}}
 }
 
-// Limit returns how many calls are made at a time for one caller.
+// Limit returns the number of concurrent calls per caller.
 func (c *Calls) Limit() int { return c.limit }
 
-// Take waits for n places, no more than Limit, for 10 s at most; then it returns a
-// 429. The request of ctx is paused while it waits. The caller gives them back with release.
+// Take waits up to 10 s for n slots, which must not exceed Limit, and returns a 429 error otherwise. The request of
+// ctx is paused while it waits. The caller must call release.
 func (c *Calls) Take(ctx context.Context, caller Caller, n int) (release func(), err error) {
 	p := c.enter(caller)
 	if err := p.take(ctx, int64(n)); err != nil {
@@ -65,29 +63,29 @@ func (c *Calls) Take(ctx context.Context, caller Caller, n int) (release func(),
 	}, nil
 }
 
-func (p *places) take(ctx context.Context, n int64) error {
+func (p *slots) take(ctx context.Context, n int64) error {
 	if p.TryAcquire(n) {
 		return nil
 	}
-	defer request.Pause(ctx)() // who has the places may need a seat to go on
+	defer request.Pause(ctx)() // the owners of the slots may need a seat to finish
 	ctx, cancel := context.WithTimeout(ctx, maxWait)
 	defer cancel()
 	return p.Acquire(ctx, n)
 }
 
-func (c *Calls) enter(caller Caller) *places {
+func (c *Calls) enter(caller Caller) *slots {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	p := c.of[caller]
 	if p == nil {
-		p = &places{Weighted: semaphore.NewWeighted(int64(c.limit))}
+		p = &slots{Weighted: semaphore.NewWeighted(int64(c.limit))}
 		c.of[caller] = p
 	}
 	p.users++
 	return p
 }
 
-func (c *Calls) leave(caller Caller, p *places) {
+func (c *Calls) leave(caller Caller, p *slots) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if p.users--; p.users == 0 {

@@ -16,22 +16,21 @@ import (
 // DocumentBytes bounds a document, after decompression.
 const DocumentBytes = 1 << 20
 
-// Documents reads what is at URLs that tenants chose, such as the keys of their issuers: by
-// GET, without credentials. It is safe for concurrent use.
+// Documents reads URLs that tenants have configured, e.g. the keys of their issuers, with GET and without credentials.
+// It is safe for concurrent use.
 type Documents struct {
 	flag   string
 	dialer *net.Dialer
 }
 
-// NewDocuments returns what reads at public addresses, and those in ranges that a flag allows,
-// which errors name.
+// NewDocuments returns a Documents for public addresses and allowed ranges. Errors contain the name of the flag.
 func NewDocuments(flag string, allowed []string) (*Documents, error) {
 	dialer, err := NewDialer(flag, allowed)
 	return &Documents{flag: flag, dialer: dialer}, err
 }
 
-// Get returns the document at a URL, of a server whose certificate is of the CAs roots, or of
-// those of the system where these are nil. The error says nothing but what the tenant may know.
+// Get returns the document at a URL. The server's certificate must be signed by roots or, if nil, the CAs of the
+// system. The error contains only information that tenants may see.
 func (d *Documents) Get(ctx context.Context, url string, roots *x509.CertPool) ([]byte, error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	if err != nil || r.URL.Scheme != "https" || r.URL.User != nil {
@@ -42,17 +41,17 @@ func (d *Documents) Get(ctx context.Context, url string, roots *x509.CertPool) (
 		DialContext:         d.dialer.DialContext,
 		TLSClientConfig:     &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
 		TLSHandshakeTimeout: connectTimeout, MaxResponseHeaderBytes: headerBytes,
-		DisableKeepAlives: true, // it is asked for again in minutes
+		DisableKeepAlives: true, // documents are read every few minutes
 	}
 	data, err := document(transport, r)
 	if err != nil {
-		klog.FromContext(ctx).V(2).Info("A document at a tenant's URL could not be read", "url", r.URL.Redacted(), "err", err)
-		return nil, d.tell(err, r.URL.Hostname())
+		klog.FromContext(ctx).V(2).Info("Failed to read a document at a tenant's URL", "url", r.URL.Redacted(), "err", err)
+		return nil, d.public(err, r.URL.Hostname())
 	}
 	return data, nil
 }
 
-// document asks once: a transport follows no redirects.
+// document does not follow redirects, because a transport does not.
 func document(transport http.RoundTripper, r *http.Request) ([]byte, error) {
 	response, err := transport.RoundTrip(r)
 	if err != nil {
@@ -75,8 +74,8 @@ func document(transport http.RoundTripper, r *http.Request) ([]byte, error) {
 	return data, nil
 }
 
-// tell is what the tenant may know of an error; see tell of webhooks.
-func (d *Documents) tell(err error, host string) error {
+// public returns the information about an error that tenants may see; see publicError.
+func (d *Documents) public(err error, host string) error {
 	var (
 		ofName  *net.DNSError
 		ofNet   net.Error
@@ -92,6 +91,6 @@ func (d *Documents) tell(err error, host string) error {
 	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &ofNet) && ofNet.Timeout():
 		return errors.New("the server did not answer in time")
 	default:
-		return errors.New("the server could not be asked; the log says why, from -v=2 on")
+		return errors.New("the document could not be read; see the server's log at -v=2")
 	}
 }

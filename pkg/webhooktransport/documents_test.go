@@ -23,10 +23,10 @@ func TestDocuments(t *testing.T) {
 		h.URL + "/redirect":                         "redirect (307), and redirects are not followed",
 		h.URL + "/found":                            "redirect (302)",
 		h.URL + "/fails":                            "status 500",
-		h.URL + "/closes":                           "could not be asked",
-		h.URL + "/garbage":                          "could not be asked",
+		h.URL + "/closes":                           "could not be read",
+		h.URL + "/garbage":                          "could not be read",
 		h.URL + "/bomb":                             "more than 1048576 bytes",
-		h.URL + "/headers":                          "could not be asked",
+		h.URL + "/headers":                          "could not be read",
 		"http://" + h.Listener.Addr().String():      "not a URL that starts with https://",
 		"https://u:p@" + h.Listener.Addr().String(): "without credentials",
 	} {

@@ -13,17 +13,16 @@ import (
 )
 
 var (
-	// errRefused is the end of a connection to an address that is not allowed.
+	// errRefused is returned for connections to addresses that are not allowed.
 	errRefused = errors.New("the address is not allowed by " + flagAllowedCIDRs)
 	errTimeout = errors.New("the connection to the webhook timed out")
-	errUnsaid  = errors.New("the call of the webhook failed; the server's log says why, from -v=2 on")
+	errHidden  = errors.New("the call of the webhook failed; see the server's log at -v=2")
 )
 
-// tell returns what a tenant may know of an error of a call. Errors of
-// connections hold addresses, ours among them, and those of names the resolver;
-// others quote what a server said that is no webhook. So only what is known to
-// say nothing of that kind is told.
-func tell(err error, host string) error {
+// publicError returns the information about an error that tenants may see. Errors of connections contain addresses,
+// including local ones and those of resolvers; other errors quote responses. Therefore only errors that are known to
+// be harmless are returned.
+func publicError(err error, host string) error {
 	var (
 		ofName  *net.DNSError
 		ofNet   net.Error
@@ -52,11 +51,11 @@ func tell(err error, host string) error {
 	case errors.As(err, new(answerError)):
 		return err
 	default:
-		return errUnsaid
+		return errHidden
 	}
 }
 
-// unwrapped returns the one of errs that err is, without what it is wrapped in.
+// unwrapped returns the one of errs that err wraps.
 func unwrapped(err error, errs ...error) error {
 	for _, e := range errs {
 		if errors.Is(err, e) {
@@ -66,9 +65,8 @@ func unwrapped(err error, errs ...error) error {
 	return err
 }
 
-// unreachable says that a host cannot be called. Of a name it does not say
-// whether it is known, since those of the operator's network are not the
-// tenants' business.
+// unreachable returns the error for hosts that cannot be called. It does not reveal whether a name exists, because
+// names of the administrator's network are confidential.
 func unreachable(host string) error {
 	const rest = "which the server's " + flagAllowedCIDRs + " does not allow: use a public address, or ask the operator to allow this one"
 	if _, err := netip.ParseAddr(host); err == nil {

@@ -14,8 +14,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// TestWithoutBodies: at the highest verbosity the log has neither what webhooks
-// are told nor what they answer, and still that they were called.
+// TestWithoutBodies: at the highest verbosity the log contains the calls, but neither requests nor responses.
 func TestWithoutBodies(t *testing.T) {
 	t.Parallel()
 	h := newHostile(t)

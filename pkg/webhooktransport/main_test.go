@@ -21,17 +21,15 @@ import (
 )
 
 const (
-	// blanks is what a hostile webhook answers with.
+	// blanks is the size of the response of a hostile webhook.
 	blanks = 500 << 20
-	// inFlight bounds what a server can write that nobody reads: the buffers of
-	// sockets, by far.
+	// inFlight bounds the data that a server can write without a reader, i.e. socket buffers.
 	inFlight = 64 << 20
-	// secret must not be in what tenants are told.
+	// secret must not be shown to tenants.
 	secret = "the-inner-secret"
 )
 
-// environmentProxy is where the environment says that there is a proxy. The
-// standard library reads it once.
+// environmentProxy is the proxy in the environment, which the standard library reads once.
 const environmentProxy = "127.0.0.1:9"
 
 func TestMain(m *testing.M) {
@@ -41,7 +39,6 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// writeBlanks writes until nobody reads any more, and returns how much it wrote.
 func writeBlanks(w io.Writer) (n int64) {
 	block := make([]byte, 1<<20)
 	for i := range block {
@@ -57,16 +54,12 @@ func writeBlanks(w io.Writer) (n int64) {
 	return n
 }
 
-// hostile is a server that does to its clients what it can.
 type hostile struct {
 	*httptest.Server
 
-	// calls counts requests, elsewhere those that were redirected.
 	calls, elsewhere atomic.Int64
-	// plain is how many blanks were written.
-	plain chan int64
-	// seen has the requests.
-	seen chan *http.Request
+	plain            chan int64
+	seen             chan *http.Request
 }
 
 func newHostile(t *testing.T) *hostile {
@@ -136,7 +129,6 @@ func newHostile(t *testing.T) *hostile {
 	return h
 }
 
-// overHTTP2 returns the same server over HTTP/2, where nobody can hijack a connection.
 func (h *hostile) overHTTP2(t *testing.T) *hostile {
 	t.Helper()
 	server := httptest.NewUnstartedServer(h.Config.Handler)
@@ -150,7 +142,6 @@ func (h *hostile) ca() []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: h.Certificate().Raw})
 }
 
-// files returns a CA, a certificate and its key as kubeconfigs name them.
 func (h *hostile) files(t *testing.T) rest.TLSClientConfig {
 	t.Helper()
 	key, err := x509.MarshalPKCS8PrivateKey(h.TLS.Certificates[0].PrivateKey)
@@ -165,7 +156,6 @@ func (h *hostile) files(t *testing.T) rest.TLSClientConfig {
 	return files
 }
 
-// allocates returns how many bytes a function allocates in all.
 func allocates(f func()) uint64 {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
@@ -174,7 +164,6 @@ func allocates(f func()) uint64 {
 	return after.TotalAlloc - before.TotalAlloc
 }
 
-// operatorClient is a client of the operator's service with credentials.
 func (h *hostile) operatorClient(t *testing.T) *http.Client {
 	t.Helper()
 	config := &rest.Config{BearerToken: "operators", TLSClientConfig: rest.TLSClientConfig{CAData: h.ca()}}

@@ -8,9 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestOperator: the operator's services get the credentials of their kubeconfig
-// at any address, and neither memory without bound nor a say in where the
-// credentials go.
+// TestOperator: administrators' services get the credentials of their kubeconfig at any address, but can neither
+// exhaust memory nor redirect the credentials.
 func TestOperator(t *testing.T) {
 	h := newHostile(t)
 	client := h.operatorClient(t)

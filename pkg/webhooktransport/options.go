@@ -7,20 +7,19 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// flagAllowedCIDRs is the flag that errors name.
+// flagAllowedCIDRs is the flag in errors.
 const flagAllowedCIDRs = "--webhook-allowed-cidrs"
 
-// Options say where tenants' webhooks may be.
+// Options restrict the addresses of tenants' webhooks.
 type Options struct {
-	// AllowedCIDRs are the ranges that webhooks of tenants may have addresses in
-	// beside public ones, such as 10.96.0.0/12. Everybody who may write webhook
-	// configurations or CustomResourceDefinitions in a workspace has the server
-	// call any port there.
+	// AllowedCIDRs are ranges of addresses, e.g. 10.96.0.0/12, that webhooks of tenants may have besides public ones.
+	// Any user who may write webhook configurations or CustomResourceDefinitions in a workspace can make the server
+	// call any port in these ranges.
 	AllowedCIDRs []string
 }
 
-// DefaultCallsPerCluster is the default number of calls at a time. Each call holds the
-// object that is written, and an answer of AnswerBytes at most, for a while twice.
+// DefaultCallsPerCluster is the default number of concurrent calls. Each call holds the written object and a response
+// of at most AnswerBytes in memory, sometimes twice.
 const DefaultCallsPerCluster = 64
 
 // AddFlags adds the flags of o to fs.
@@ -30,7 +29,7 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 			"loopback, link-local, private and reserved ones are refused otherwise. Every tenant can have the server call what is in them")
 }
 
-// Validate returns what is wrong with o.
+// Validate returns the errors in o.
 func (o *Options) Validate() []error {
 	_, errs := o.prefixes()
 	return errs
@@ -40,7 +39,6 @@ func (o *Options) prefixes() (prefixes []netip.Prefix, errs []error) {
 	return parsePrefixes(flagAllowedCIDRs, o.AllowedCIDRs)
 }
 
-// parsePrefixes reads ranges. The errors name the flag.
 func parsePrefixes(flag string, texts []string) (prefixes []netip.Prefix, errs []error) {
 	for _, text := range texts {
 		prefix, err := netip.ParsePrefix(text)

@@ -23,32 +23,28 @@ import (
 )
 
 const (
-	// userAgent and callTimeout are kube-apiserver's. Admission webhooks have
-	// timeouts of their own, which are shorter.
+	// userAgent and callTimeout are those of kube-apiserver. Admission webhooks have their own, shorter timeouts.
 	userAgent   = "kube-apiserver-admission"
 	callTimeout = 30 * time.Second
-	// connectTimeout bounds how long one connection takes to be made.
+	// connectTimeout bounds the establishment of a connection.
 	connectTimeout = 10 * time.Second
 	keepAlive      = 30 * time.Second
 )
 
-// Tenants makes what calls the webhooks of tenants. The zero Tenants allows
-// public addresses only. It is safe for concurrent use.
+// Tenants calls the webhooks of tenants. The zero value allows public addresses only. It is safe for concurrent use.
 type Tenants struct {
 	allowed []netip.Prefix
 }
 
-// NewTenants returns the transport of tenants' webhooks. The errors name the
-// flag.
+// NewTenants returns the transport of tenants' webhooks. Errors contain the name of the flag.
 func NewTenants(o Options) (*Tenants, error) {
 	allowed, errs := o.prefixes()
 	return &Tenants{allowed: allowed}, errors.Join(errs...)
 }
 
-// Resolver is a webhook.AuthenticationInfoResolverWrapper. It asks no other
-// resolver: no webhook of a tenant gets credentials of ours, by whatever name it
-// is called. The service kubernetes in the namespace default, to which
-// Kubernetes sends its own, is a name as any other.
+// Resolver is a webhook.AuthenticationInfoResolverWrapper. It ignores the wrapped resolver, because webhooks of
+// tenants never get credentials. The service default/kubernetes, to which Kubernetes sends its own credentials, is not
+// special.
 func (t *Tenants) Resolver(webhook.AuthenticationInfoResolver) webhook.AuthenticationInfoResolver {
 	return &webhook.AuthenticationInfoResolverDelegator{
 		ClientConfigForFunc:        func(string) (*rest.Config, error) { return t.config(), nil },
@@ -56,9 +52,8 @@ func (t *Tenants) Resolver(webhook.AuthenticationInfoResolver) webhook.Authentic
 	}
 }
 
-// config returns how a webhook is called. What is made from it has connections
-// of its own, since client-go shares none where there is a Proxy function:
-// tenants share none.
+// config returns the client configuration of a webhook. Connections are not shared between tenants, because client-go
+// does not share transports with a Proxy function.
 func (t *Tenants) config() *rest.Config {
 	dialer := t.dialer()
 	c := &rest.Config{
@@ -78,15 +73,14 @@ func (t *Tenants) dialer() *net.Dialer {
 	return &net.Dialer{Timeout: connectTimeout, KeepAlive: keepAlive, ControlContext: t.control}
 }
 
-// NewDialer returns what connects to URLs of tenants for who does all else itself: to public
-// addresses, and those in ranges that a flag allows, which errors name.
+// NewDialer returns a dialer for URLs of tenants, which connects to public addresses and allowed ranges. Errors
+// contain the name of the flag.
 func NewDialer(flag string, allowed []string) (*net.Dialer, error) {
 	prefixes, errs := parsePrefixes(flag, allowed)
 	return (&Tenants{allowed: prefixes}).dialer(), errors.Join(errs...)
 }
 
-// control refuses a connection to an address that is not allowed, before
-// anything is sent.
+// control rejects connections to addresses that are not allowed, before anything is sent.
 func (t *Tenants) control(_ context.Context, _, address string, _ syscall.RawConn) error {
 	to, err := netip.ParseAddrPort(address)
 	if err != nil {
@@ -98,7 +92,6 @@ func (t *Tenants) control(_ context.Context, _, address string, _ syscall.RawCon
 	return nil
 }
 
-// allows reports whether a tenant's webhook may be at the address.
 func (t *Tenants) allows(a netip.Addr) bool {
 	a = a.WithZone("").Unmap()
 	if within(t.allowed, a) {
@@ -111,10 +104,8 @@ func (t *Tenants) allows(a netip.Addr) bool {
 	return isPublic(a)
 }
 
-// caller carries the calls of tenants' webhooks.
 type caller struct{ next http.RoundTripper }
 
-// RoundTrip implements http.RoundTripper.
 func (c caller) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.URL.Scheme != "https" {
 		return nil, errors.New("webhooks are called by https only")
@@ -125,11 +116,11 @@ func (c caller) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	header := http.Header{"Content-Type": {"application/json"}}
 	if response.StatusCode >= http.StatusMultipleChoices {
-		// What it says may come from a server that the tenant could not ask. Nor is there a
-		// Retry-After: client-go would wait as long as it says, and the request with a seat.
+		// The content may be from a server that the tenant cannot reach. Retry-After is dropped because client-go
+		// would wait and occupy the request's seat.
 		header.Set("Content-Type", "text/plain")
 		response.Header = header
-		replace(response, fmt.Appendf(nil, "the webhook answered with status %d; what it said is not shown", response.StatusCode))
+		replace(response, fmt.Appendf(nil, "the webhook answered with status %d; its content is not shown", response.StatusCode))
 		return response, nil
 	}
 	if !isReview(data) {
@@ -143,8 +134,7 @@ func (c caller) RoundTrip(r *http.Request) (*http.Response, error) {
 	return response, nil
 }
 
-// patchIn returns the patch in an AdmissionReview, or nil if there is none. Keys are compared exactly, as by the decoder that
-// reads the review.
+// patchIn returns the patch in an AdmissionReview, or nil. Keys are case-sensitive, as in the decoder of reviews.
 func patchIn(data []byte) (patch []byte) {
 	var review, response map[string]json.RawMessage
 	if json.Unmarshal(data, &review) != nil || json.Unmarshal(review["response"], &response) != nil || json.Unmarshal(response["patch"], &patch) != nil {
@@ -153,9 +143,8 @@ func patchIn(data []byte) (patch []byte) {
 	return patch
 }
 
-// call calls the webhook, and reads what it answers unless that is a failure. The request that the
-// webhook is called for, if the context is one's, is paused meanwhile: webhooks may take long, and may
-// send requests.
+// call calls the webhook, and reads successful responses. The request in the context is paused during the call,
+// because webhooks may be slow and may send requests themselves.
 func (c caller) call(r *http.Request) (response *http.Response, data []byte, err error) {
 	defer request.Pause(r.Context())()
 	response, err = c.next.RoundTrip(r)
@@ -175,8 +164,8 @@ func (c caller) call(r *http.Request) (response *http.Response, data []byte, err
 	return response, data, nil
 }
 
-// isReview reports whether an answer is what webhooks answer. Errors of decoders
-// show parts of what they decode, or all of it.
+// isReview reports whether a response is a review. Errors of JSON decoders are not returned because they quote the
+// input.
 func isReview(data []byte) bool {
 	var object struct {
 		Kind string `json:"kind"`
@@ -184,12 +173,12 @@ func isReview(data []byte) bool {
 	if json.Unmarshal(data, &object) != nil {
 		return false
 	}
-	return object.Kind == "" || strings.HasSuffix(object.Kind, "Review") // v1beta1 may leave it out
+	return object.Kind == "" || strings.HasSuffix(object.Kind, "Review") // optional in v1beta1
 }
 
-// public returns what the tenant is told of an error, and logs the rest.
+// public logs an error, and returns the information about it that tenants may see.
 func (c caller) public(r *http.Request, err error) error {
-	told := tell(err, r.URL.Hostname())
-	klog.FromContext(r.Context()).V(2).Info("A call of a tenant's webhook failed", "url", r.URL.Redacted(), "err", err)
-	return told
+	shown := publicError(err, r.URL.Hostname())
+	klog.FromContext(r.Context()).V(2).Info("Failed to call a tenant's webhook", "url", r.URL.Redacted(), "err", err)
+	return shown
 }

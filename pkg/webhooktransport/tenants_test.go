@@ -19,7 +19,6 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// manager makes clients as admission and conversion do.
 func manager(t *testing.T, of *Tenants) *webhook.ClientManager {
 	t.Helper()
 	clients, err := webhook.NewClientManager([]schema.GroupVersion{admissionv1.SchemeGroupVersion}, admissionv1.AddToScheme)
@@ -34,7 +33,6 @@ func manager(t *testing.T, of *Tenants) *webhook.ClientManager {
 	return &clients
 }
 
-// call calls a webhook, and returns what the tenant is told.
 func call(t *testing.T, of *Tenants, config webhook.ClientConfig) error {
 	t.Helper()
 	client, err := manager(t, of).HookClient(config)
@@ -43,7 +41,6 @@ func call(t *testing.T, of *Tenants, config webhook.ClientConfig) error {
 	return client.Post().Body(&admissionv1.AdmissionReview{}).Do(t.Context()).Into(&admissionv1.AdmissionReview{})
 }
 
-// ask calls the hostile server.
 func (h *hostile) ask(t *testing.T, of *Tenants, path string) error {
 	t.Helper()
 	return call(t, of, webhook.ClientConfig{URL: h.URL + path, CABundle: h.ca()})
@@ -53,19 +50,19 @@ func TestAnswers(t *testing.T) {
 	h, loopback := newHostile(t), tenants(t, "127.0.0.0/8")
 	require.NoError(t, h.ask(t, loopback, "/"))
 	for path, want := range map[string]string{
-		"/fails":                   "the webhook answered with status 500; what it said is not shown",
+		"/fails":                   "the webhook answered with status 500; its content is not shown",
 		"/status":                  "403",
 		"/redirect":                "the webhook answered with a redirect (307), and redirects are not followed",
 		"/found":                   "the webhook answered with a redirect (302), and redirects are not followed",
 		"/success-of-another-kind": "the webhook's answer is not the JSON of an AdmissionReview or ConversionReview",
 		"/text":                    "the webhook's answer is not the JSON of an AdmissionReview or ConversionReview",
 		"/shifts":                  "the patch has 1001 operations that insert elements into lists or remove some",
-		"/garbage":                 "the call of the webhook failed; the server's log says why",
+		"/garbage":                 "the call of the webhook failed; see the server's log",
 		"/closes":                  "EOF",
 	} {
 		err := h.ask(t, loopback, path)
 		if path == "/status" {
-			require.Error(t, err) // upstream has words of its own for 403
+			require.Error(t, err) // the text is from client-go
 		} else {
 			require.ErrorContains(t, err, want, path)
 		}
@@ -82,15 +79,15 @@ func TestAnswers(t *testing.T) {
 	require.Less(t, <-h.plain, int64(AnswerBytes+inFlight))
 }
 
-// TestHeaders: headers of answers are bounded, in both versions of HTTP, and by that nobody
-// else's: transports of client-go are shared.
+// TestHeaders: headers of responses are bounded, in both versions of HTTP, without affecting the shared transports of
+// client-go.
 func TestHeaders(t *testing.T) {
 	h := newHostile(t)
 	loopback := tenants(t, "127.0.0.0/8")
 	for version, h := range map[int]*hostile{1: h, 2: h.overHTTP2(t)} {
 		require.NoError(t, h.ask(t, loopback, "/"))
 		require.Equal(t, version, (<-h.seen).ProtoMajor)
-		require.ErrorContains(t, h.ask(t, loopback, "/headers"), errUnsaid.Error(), "HTTP/%d", version)
+		require.ErrorContains(t, h.ask(t, loopback, "/headers"), errHidden.Error(), "HTTP/%d", version)
 
 		for _, tls := range []rest.TLSClientConfig{{CAData: h.ca()}, h.files(t)} {
 			config, others := &rest.Config{TLSClientConfig: tls}, &rest.Config{TLSClientConfig: tls}
@@ -114,16 +111,16 @@ func get(t *testing.T, client *http.Client, url string) error {
 	return response.Body.Close()
 }
 
-// TestRetryAfter: a webhook that fails is not called again, whatever it asks for. Between calls
-// nothing would know that the request waits for somebody else.
+// TestRetryAfter: a failing webhook is not called again, whatever it requests, because between calls the request would
+// not be paused.
 func TestRetryAfter(t *testing.T) {
 	h := newHostile(t)
 	require.ErrorContains(t, h.ask(t, tenants(t, "127.0.0.0/8"), "/later"), "the server is currently unable to handle the request")
 	require.EqualValues(t, 1, h.calls.Load())
 }
 
-// TestWhere: the address decides, whatever leads to it, and errors say neither
-// which it is nor whether a name is known.
+// TestWhere: addresses are checked however they are obtained, and errors reveal neither the address nor whether a name
+// exists.
 func TestWhere(t *testing.T) {
 	h, nothing, loopback := newHostile(t), &Tenants{}, tenants(t, "127.0.0.0/8", "::1/128")
 	_, port, err := net.SplitHostPort(h.Listener.Addr().String())
@@ -135,16 +132,16 @@ func TestWhere(t *testing.T) {
 	for _, host := range []string{"127.0.0.1", "::ffff:127.0.0.1", "0.0.0.0", "::", "::1", "169.254.169.254", "10.0.0.1", "64:ff9b::7f00:1"} {
 		require.ErrorContains(t, call(t, nothing, at(host)), refused, host)
 	}
-	told := map[string]string{}
+	shown := map[string]string{}
 	for _, host := range []string{"localhost", "nowhere.invalid"} {
 		err := call(t, nothing, at(host))
 		require.ErrorContains(t, err, refused)
-		told[host] = strings.ReplaceAll(err.Error(), host, "")
+		shown[host] = strings.ReplaceAll(err.Error(), host, "")
 		for _, inner := range []string{"127.0.0.1", "::1", "lookup", ":53", "no such host"} {
 			require.NotContains(t, err.Error(), inner)
 		}
 	}
-	require.Equal(t, told["localhost"], told["nowhere.invalid"], "a name that is known is told from one that is not")
+	require.Equal(t, shown["localhost"], shown["nowhere.invalid"], "a name that is known is told from one that is not")
 	service := webhook.ClientConfig{Service: &webhook.ClientConfigService{Name: "kubernetes", Namespace: "default", Port: 443, Path: "/mine"}}
 	require.ErrorContains(t, call(t, loopback, service), `the webhook's host "kubernetes.default.svc" is not known`)
 	require.Zero(t, h.calls.Load())
@@ -156,8 +153,7 @@ func TestWhere(t *testing.T) {
 	require.ErrorContains(t, call(t, loopback, webhook.ClientConfig{URL: "http://" + h.Listener.Addr().String()}), "by https only")
 }
 
-// TestConnectionErrors: what is told of a connection that fails has no addresses
-// but the one in the URL.
+// TestConnectionErrors: errors of connections contain no addresses except the one in the URL.
 func TestConnectionErrors(t *testing.T) {
 	loopback := tenants(t, "127.0.0.0/8", "::1/128")
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -185,8 +181,7 @@ func TestConnectionErrors(t *testing.T) {
 	require.NotContains(t, err.Error(), "127.0.0.1")
 }
 
-// TestCredentials: a webhook that asks for credentials gets none, and one that
-// two tenants name gets a connection of each.
+// TestCredentials: a webhook that requests credentials gets none, and tenants do not share connections.
 func TestCredentials(t *testing.T) {
 	var connections atomic.Int64
 	seen := make(chan *http.Request, 4)
@@ -214,7 +209,7 @@ func TestCredentials(t *testing.T) {
 	require.EqualValues(t, 2, connections.Load())
 }
 
-// TestProxies: a proxy of the environment would resolve names itself.
+// TestProxies: a proxy in the environment is not used, because it would resolve names.
 func TestProxies(t *testing.T) {
 	r := &http.Request{URL: &url.URL{Scheme: "https", Host: "192.0.2.1"}}
 	proxy, err := http.ProxyFromEnvironment(r)

@@ -11,11 +11,9 @@ import (
 	"github.com/kcp-dev/logicalcluster/v3"
 )
 
-// many are as many workspaces as a large installation has, on 50 shards, a thousand in each
-// organization.
+// many is the number of workspaces in a large installation, on 50 shards, with 1,000 in each organization.
 const many = 1000000
 
-// large is made once: it takes a while.
 var large = sync.OnceValue(func() *Index {
 	x := New()
 	x.UpsertLogicalCluster("shard-0", LogicalCluster{Name: "root", Shard: "shard-0", Phase: ready})
@@ -33,7 +31,7 @@ var large = sync.OnceValue(func() *Index {
 
 func largeName(i int) logicalcluster.Name { return logicalcluster.Name(fmt.Sprintf("%016x", i)) }
 
-// BenchmarkMemory tells how much of the heap a workspace takes, with its logical cluster.
+// BenchmarkMemory measures the heap usage of a workspace and its logical cluster.
 func BenchmarkMemory(b *testing.B) {
 	heap := func() uint64 {
 		var m runtime.MemStats
@@ -50,8 +48,7 @@ func BenchmarkMemory(b *testing.B) {
 	b.ReportMetric(float64(took)/many, "B/workspace")
 }
 
-// BenchmarkLookup looks up one of a million workspaces after the other, so that each is far
-// from the processor, by path and by name.
+// BenchmarkLookup looks up a million workspaces in turn, so that they are not in the CPU caches, by path and by name.
 func BenchmarkLookup(b *testing.B) {
 	paths, names := make([]string, 1<<16), make([]string, 1<<16)
 	for i := range paths {

@@ -27,7 +27,7 @@ func WorkspaceOf(obj *tenancyv1alpha1.Workspace) Workspace {
 	parent := logicalcluster.From(obj)
 	var owner Owner
 	if !tenancy.HasContent(obj.Status.Phase) {
-		name, _ := tenancy.OwnerName(obj.Annotations, parent) // who is none is nobody
+		name, _ := tenancy.OwnerName(obj.Annotations, parent) // workspaces without an owner have no owner name
 		owner = OwnerNamed(name)
 	}
 	w := Workspace{

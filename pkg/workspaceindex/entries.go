@@ -12,11 +12,10 @@ import (
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 )
 
-// Owner is who owns a workspace that is not ready yet, as OwnerNamed makes it of a name;
-// 0 is nobody.
+// Owner is a hash of the owner's name of a workspace that is not ready yet; 0 means no owner.
 type Owner uint64
 
-// OwnerNamed returns who has a name.
+// OwnerNamed returns the Owner of a name.
 func OwnerNamed(name string) Owner {
 	if name == "" {
 		return 0
@@ -25,57 +24,53 @@ func OwnerNamed(name string) Owner {
 	return Owner(binary.BigEndian.Uint64(sum[:]) | 1)
 }
 
-// LogicalCluster is what a shard announces about a logical cluster it holds.
+// LogicalCluster is a shard's announcement of a logical cluster.
 type LogicalCluster struct {
-	// Name is the logical cluster's name.
 	Name logicalcluster.Name
-	// Shard is the shard that the object itself says it is on, if it does.
+	// Shard is the shard in the object's annotation, if any.
 	Shard string
-	// Phase is status.phase.
 	Phase corev1alpha1.LogicalClusterPhaseType
 	// Migrating is set while the content moves to another shard.
 	Migrating bool
-	// Deleting is set once the object is being deleted.
-	Deleting bool
-	// Type is path and name of its type.
+	Deleting  bool
+	// Type is path and name of the workspace type.
 	Type string
 	// Created is the creation time in seconds.
 	Created int64
 }
 
-// Workspace is what a shard announces about a workspace it holds.
+// Workspace is a shard's announcement of a workspace.
 type Workspace struct {
-	// Parent is the logical cluster in which the Workspace object is.
+	// Parent is the logical cluster of the Workspace object.
 	Parent logicalcluster.Name
-	// Name is the workspace's name: the segment of paths.
+	// Name is the segment of paths.
 	Name string
-	// Cluster is the logical cluster it leads to; empty before scheduling.
+	// Cluster is the target; empty before scheduling.
 	Cluster logicalcluster.Name
-	// Phase is status.phase.
-	Phase corev1alpha1.LogicalClusterPhaseType
-	// Owner is who may use it before others know of it.
+	Phase   corev1alpha1.LogicalClusterPhaseType
+	// Owner is the user who may use it before RBAC is evaluated.
 	Owner Owner
-	// Mount is the URL that a mount leads to, Mounted whether it is one.
+	// Mount is the URL of a mount, Mounted whether it is one.
 	Mount   string
 	Mounted bool
 }
 
 var seed = maphash.MakeSeed()
 
-// node is a logical cluster that is announced, or that announced workspaces
-// lead from or to. There are as many as workspaces: it has 64 bytes.
+// node is a logical cluster that is announced, or that announced workspaces are in or refer to. There is one per
+// workspace, of 64 bytes.
 type node struct {
-	// name is in text, if it is short: so a look-up by name is in one place of the memory.
+	// name refers to text if it is short, so that a lookup by name reads one cache line.
 	name logicalcluster.Name
-	// place is the placement that counts, or none.
+	// place is the valid placement, or 0.
 	place atomic.Uint64
-	// kind is the type that comes with it, or nil.
+	// kind is the type in the valid placement, or nil.
 	kind atomic.Pointer[typeName]
-	// uses counts placements, links from and links to the node. mark is that of the
-	// placement while there is no other. Writers only.
-	uses uint32
-	mark mark
-	text [26]byte
+	// uses counts placements of the node, and links from and to it. generation is that of the placement if there is only
+	// one. Writers only.
+	uses       uint32
+	generation generation
+	text       [26]byte
 }
 
 func newNode(name logicalcluster.Name) *node {
@@ -85,19 +80,16 @@ func newNode(name logicalcluster.Name) *node {
 		return n
 	}
 	copy(n.text[:], name)
-	n.name = logicalcluster.Name(unsafe.String(&n.text[0], len(name))) // which nothing changes from now on
+	n.name = logicalcluster.Name(unsafe.String(&n.text[0], len(name))) // it is immutable
 	return n
 }
 
-func (n *node) hash() uint64        { return nameHash(n.name.String()) }
-func (n *node) is(name string) bool { return n.name.String() == name }
-func nameHash(name string) uint64   { return maphash.String(seed, name) }
-func (n *node) placement() placement {
-	return placement(n.place.Load())
-}
+func (n *node) hash() uint64         { return nameHash(n.name.String()) }
+func (n *node) is(name string) bool  { return n.name.String() == name }
+func nameHash(name string) uint64    { return maphash.String(seed, name) }
+func (n *node) placement() placement { return placement(n.place.Load()) }
 
-// typeName is the name of a type that logical clusters have in common. uses counts
-// announcements of them, writers only.
+// typeName is the shared name of a workspace type. uses counts announcements with it. Writers only.
 type typeName struct {
 	name string
 	uses int
@@ -111,10 +103,10 @@ func (t *typeName) String() string {
 	return t.name
 }
 
-// placement says that a shard holds a logical cluster, and what it says of that, in one
-// word, so that it is read and written at once. 0 is none.
+// placement is a shard's announcement of a logical cluster in one word, which is read and written atomically. 0 is
+// none.
 //
-//	bit 63  it is one        61-62  claim      60  migrating   59  deleting
+//	bit 63  is set           61-62  claim      60  migrating   59  deleting
 //	    51-58  phase     35-50  shard      0-34  creation, in seconds
 type placement uint64
 
@@ -128,8 +120,8 @@ const (
 	maxCreated              = 1<<shardShift - 1
 )
 
-// Claims are what a LogicalCluster says about the shard that it is on: another one than that
-// which announces it, nothing, or that one.
+// Claims are the shard in the LogicalCluster's annotation: another than the announcing one, none, or the announcing
+// one.
 const (
 	claimsOther placement = iota
 	claimsNone
@@ -160,7 +152,6 @@ func (p placement) phase() uint8   { return uint8(p >> phaseShift) }
 func (p placement) created() int64 { return int64(p & maxCreated) }
 func (p placement) claim() int     { return int(p >> claimShift & 3) }
 
-// ready returns 1 if the logical cluster is ready, otherwise 0.
 func (p placement) ready() int {
 	if p.phase() == phaseReady {
 		return 1
@@ -168,10 +159,10 @@ func (p placement) ready() int {
 	return 0
 }
 
-// mark is the generation in which a shard announced something last.
-type mark uint16
+// generation is the generation of a shard's announcement.
+type generation uint16
 
-// Kind is a kind of announcements.
+// Kind is the kind of an announcement.
 type Kind int
 
 // The kinds of announcements.
@@ -181,41 +172,35 @@ const (
 	kinds
 )
 
-// shard is a shard that announced anything, itself included.
 type shard struct {
 	name   string
 	number uint16
 	url    atomic.Pointer[string]
-	// The rest is the writers'.
-	known bool
-	held  [kinds]held
+	// The following fields are for writers only.
+	known   bool
+	tallies [kinds]tally
 }
 
-// held is what a shard has announced of a kind.
-type held struct {
-	// now is the mark of what it announces now, since the latest Begin; of total
-	// announcements, seen have it.
-	now         mark
+// tally counts the announcements of a shard of a kind.
+type tally struct {
+	// now is the current generation, since the latest Begin. seen of total announcements have it.
+	now         generation
 	total, seen int
-	// changes counts changes.
-	changes uint64
+	changes     uint64
 }
 
-// remember counts an announcement of now.
-func (h *held) remember() {
+func (h *tally) remember() {
 	h.total++
 	h.seen++
 }
 
-// remove counts one that is taken back.
-func (h *held) remove(m mark) {
+func (h *tally) remove(m generation) {
 	h.total--
 	if m == h.now {
 		h.seen--
 	}
 }
 
-// linkKey is what a link is found by.
 type linkKey struct {
 	parent  *node
 	segment string
@@ -225,28 +210,27 @@ func (k linkKey) hash() uint64 {
 	return maphash.String(seed, k.segment) ^ maphash.Comparable(seed, k.parent)
 }
 
-// shortName is how long a name may be that stands in a link itself.
+// shortName is the maximum length of names that are stored in the link.
 const shortName = 18
 
-// link leads from a parent to the logical cluster of a workspace, as one shard
-// announced it. There are as many as workspaces: it has 48 bytes, and what few need is
-// apart. Only its mark changes, which writers alone look at.
+// link is a shard's announcement of a workspace, from its parent to its logical cluster. There is one per workspace,
+// of 48 bytes; rare data are in rest. It is immutable except for generation, which is for writers only.
 type link struct {
 	parent *node
-	// target is nil before scheduling, and of mounts.
-	target *node
-	rest   *linkRest
-	shard  uint16
-	mark   mark
-	phase  uint8
-	// length is that of the name, or longer than shortName if it is in rest.
+	// target is nil before scheduling, and for mounts.
+	target     *node
+	rest       *linkRest
+	shard      uint16
+	generation generation
+	phase      uint8
+	// length is the length of the name, or more than shortName if it is in rest.
 	length uint8
 	text   [shortName]byte
 }
 
-// linkRest is what few links have. It is immutable.
+// linkRest is immutable.
 type linkRest struct {
-	// name is set for names longer than shortName.
+	// name is set if it is longer than shortName.
 	name    string
 	owner   Owner
 	mounted bool
@@ -267,7 +251,7 @@ func newLink(parent, target *node, s *shard, w Workspace, phase uint8) *link {
 	return l
 }
 
-// same reports whether two links of one shard say the same.
+// same compares the content of two links of one shard.
 func (l *link) same(other *link) bool {
 	return l.target == other.target && l.phase == other.phase && l.more() == other.more()
 }
@@ -296,7 +280,6 @@ func (l *link) name() string {
 	return string(l.text[:l.length])
 }
 
-// more returns what few links have.
 func (l *link) more() linkRest {
 	if l.rest == nil {
 		return linkRest{}
@@ -304,7 +287,7 @@ func (l *link) more() linkRest {
 	return *l.rest
 }
 
-// The numbers of phases. Those that are not known here get numbers as they come.
+// Numbers of phases. Other phases are numbered when they are announced.
 const (
 	phaseNone uint8 = iota
 	phaseReady

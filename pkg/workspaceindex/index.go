@@ -14,28 +14,25 @@ import (
 const (
 	// separator joins the names of a path.
 	separator = ":"
-	// systemName is what the names of system clusters start with.
+	// systemName is the prefix of the names of system clusters.
 	systemName = "system"
 )
 
-// Outcome says how a lookup ended.
+// Outcome is the result of a lookup.
 type Outcome int
 
 const (
-	// Unknown means that nothing of that name or path is announced.
+	// Unknown means that the name or path is not announced.
 	Unknown Outcome = iota
-	// Pending means that a Workspace of that path is announced, but no
-	// logical cluster for it yet.
+	// Pending means that a Workspace of that path is announced, but no logical cluster for it yet.
 	Pending
-	// Unavailable means that the logical cluster is known and that its phase,
-	// or that of its Workspace, says that it cannot be served.
+	// Unavailable means that the phase of the logical cluster, or of its Workspace, is Unavailable.
 	Unavailable
-	// Found means that the logical cluster is known.
+	// Found means that the logical cluster is available.
 	Found
-	// Mounted means that the Workspace leads to a URL, and not to a logical cluster of
-	// its own.
+	// Mounted means that the Workspace is a mount with a URL, without its own logical cluster.
 	Mounted
-	// Unmounted means that the Workspace is such a mount, and that it leads nowhere now.
+	// Unmounted means that the Workspace is a mount without a usable URL.
 	Unmounted
 )
 
@@ -44,67 +41,58 @@ func (o Outcome) String() string {
 	return [...]string{"Unknown", "Pending", "Unavailable", "Found", "Mounted", "Unmounted"}[o]
 }
 
-// Target is where a logical cluster is.
+// Target is the location of a logical cluster.
 type Target struct {
-	// Cluster is the resolved name.
 	Cluster logicalcluster.Name
-	// Shard is the name of the shard that holds it.
+	// Shard is the name of its shard.
 	Shard string
-	// URL is the base URL of that shard; empty if the shard has not been
-	// announced.
-	URL string
-	// Phase is that of the LogicalCluster.
+	// URL is the base URL of the shard; empty if the shard was not announced.
+	URL   string
 	Phase corev1alpha1.LogicalClusterPhaseType
-	// Type is path and name of the type of the workspace.
+	// Type is path and name of the workspace type.
 	Type string
 	// Created is the creation time of the LogicalCluster in seconds.
 	Created int64
-	// Owner is that of the Workspace that a path leads to, for Pending too.
+	// Owner is the owner of the Workspace, also for Pending.
 	Owner Owner
-	// Mount is the URL of a mount. All else is about the logical cluster then that has its
-	// Workspace, which is not where the path leads.
+	// Mount is the URL of a mount. The other fields describe the logical cluster of its Workspace.
 	Mount string
 }
 
-// Index is the index. Make one with New; all methods may be called from any
-// goroutine.
+// Index resolves paths. It is safe for concurrent use.
 type Index struct {
 	clusters table[node, string, *node]
 	links    table[link, linkKey, *link]
-	// numbers are the shards and phases by their numbers, which stay theirs.
+	// numbers maps numbers to shards and phases. Numbers are not reused.
 	numbers atomic.Pointer[numbers]
 	waiters waiters
 
-	// mu orders writers, whose alone the rest is.
+	// mu serializes writers. It protects the following fields.
 	mu     sync.Mutex
 	shards map[string]*shard
 	phases map[corev1alpha1.LogicalClusterPhaseType]uint8
 	types  map[string]*typeName
 	stats  Stats
-	// places and contested have all that is announced of what several shards announce,
-	// as of logical clusters that migrate: the valid one first, which is the only one that
-	// lookups see.
+	// places and contested are the announcements of logical clusters and workspaces that several shards announce, e.g.
+	// during migrations. The first one is valid, and the only one that lookups use.
 	places    map[*node][]announcement
 	contested map[*node]map[string][]*link
 	// contests is set while snapshots are written.
 	contests *contests
 }
 
-// numbers is immutable.
 type numbers struct {
 	shards []*shard
 	phases []corev1alpha1.LogicalClusterPhaseType
 }
 
-// announcement is a placement, the type that comes with it, and its mark.
 type announcement struct {
 	placement
-	kind *typeName
-	mark mark
+	kind       *typeName
+	generation generation
 }
 
-// contests are announcements of several shards that were there at a time while snapshots are
-// written. It may be nil.
+// contests are announcements by several shards that were observed while snapshots are written. It may be nil.
 type contests struct {
 	places []contest
 	links  []*link
@@ -132,8 +120,8 @@ func (c *contests) linked(all []*link) {
 
 // Stats are the sizes of the index.
 type Stats struct {
-	// Shards, LogicalClusters and Workspaces count announcements; a logical
-	// cluster that two shards announce counts twice.
+	// Shards, LogicalClusters and Workspaces count announcements; a logical cluster that two shards announce counts
+	// twice.
 	Shards, LogicalClusters, Workspaces int
 }
 
@@ -151,8 +139,8 @@ func New() *Index {
 	return x
 }
 
-// Lookup resolves the name of a logical cluster, or a path that starts with
-// one or with user:<name>, the home of a user. Target is complete for Found and Unavailable.
+// Lookup resolves the name of a logical cluster, or a path that starts with one or with user:<name>, the home of a
+// user. Target is complete for Found and Unavailable.
 func (x *Index) Lookup(path string) (Target, Outcome) {
 	first, rest, more := cutFirst(path)
 	n := x.node(first)
@@ -169,7 +157,7 @@ func (x *Index) Lookup(path string) (Target, Outcome) {
 			return Target{}, Unknown
 		case last.target != nil:
 		case more:
-			return Target{}, Unknown // nothing is below a mount
+			return Target{}, Unknown // mounts have no children
 		case last.more().mounted:
 			return x.mounted(n, last)
 		default:
@@ -195,11 +183,11 @@ func (x *Index) Lookup(path string) (Target, Outcome) {
 	return target, Found
 }
 
-// cutFirst returns the name of the logical cluster that a path starts with, and the rest.
+// cutFirst returns the logical cluster at the start of a path, and the rest.
 func cutFirst(path string) (first, rest string, more bool) {
 	first, rest, more = strings.Cut(path, separator)
 	if first == systemName {
-		// The names of system clusters hold a separator; none has children.
+		// The names of system clusters contain a separator; they have no children.
 		first, more = path, false
 	}
 	if home, below, deeper, ok := tenancy.CutHome(path); ok {
@@ -208,24 +196,22 @@ func cutFirst(path string) (first, rest string, more bool) {
 	return first, rest, more
 }
 
-// Changed returns a channel that receives something after the result of Lookup of a path may
-// have changed, until done is called. To wait for a result, call it before the Lookup.
+// Changed returns a channel that receives a value after the result of Lookup of a path may have changed, until done is
+// called. To wait for a result, call it before Lookup.
 func (x *Index) Changed(path string) (changed <-chan struct{}, done func()) {
 	w := x.waiters.enter()
 	x.follow(w, path)
 	return w.changed, func() { x.waiters.leave(w) }
 }
 
-// WorkspaceChanged is Changed for a Workspace, by its parent and name, and whatever is
-// announced of that.
+// WorkspaceChanged is Changed for the announcements of a Workspace.
 func (x *Index) WorkspaceChanged(parent logicalcluster.Name, name string) (changed <-chan struct{}, done func()) {
 	w := x.waiters.enter()
 	x.waiters.add(w, step(parent, name))
 	return w.changed, func() { x.waiters.leave(w) }
 }
 
-// follow has w wait for the steps of a lookup, each before it is looked at: what changes after
-// that is told.
+// follow registers w for the steps of a lookup, each before it is read, so that no change is missed.
 func (x *Index) follow(w *waiter, path string) {
 	first, rest, more := cutFirst(path)
 	cluster := logicalcluster.Name(first)
@@ -254,7 +240,7 @@ func (x *Index) target(n *node, p placement) Target {
 	return Target{Cluster: n.name, Shard: on.name, URL: on.baseURL(), Phase: numbers.phases[p.phase()], Created: p.created()}
 }
 
-// mounted returns where a mount leads that has its Workspace in n.
+// mounted returns the target of a mount in n.
 func (x *Index) mounted(n *node, l *link) (Target, Outcome) {
 	p := n.placement()
 	if p == 0 {

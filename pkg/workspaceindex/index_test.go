@@ -42,12 +42,12 @@ func allPaths() []string {
 	return all
 }
 
-// model is the obvious implementation: what is announced at the moment.
+// model is the obvious implementation: the present announcements.
 type model struct {
 	urls       map[string]string
 	clusters   map[[2]string]LogicalCluster // shard, name
 	workspaces map[[3]string]Workspace      // shard, parent, name
-	// What was not announced again since the latest Begin.
+	// The announcements that were not repeated since the latest Begin.
 	staleClusters   map[[2]string]bool
 	staleWorkspaces map[[3]string]bool
 }
@@ -59,7 +59,6 @@ func newModel() *model {
 	}
 }
 
-// apply does the operation that three bytes say to both.
 func (m *model) apply(x *Index, a, b, c byte) {
 	shard := shardNames[int(a/8)%len(shardNames)]
 	name := clusterNames[int(b)%len(clusterNames)]
@@ -95,7 +94,6 @@ func (m *model) apply(x *Index, a, b, c byte) {
 	}
 }
 
-// sweep begins or ends a complete announcement, or removes a shard.
 func (m *model) sweep(x *Index, shard string, c byte) {
 	of := func(name string) bool { return name == shard }
 	switch c {
@@ -127,7 +125,6 @@ func (m *model) sweep(x *Index, shard string, c byte) {
 	maps.DeleteFunc(m.staleWorkspaces, func(key [3]string, _ bool) bool { return m.workspaces[key] == Workspace{} })
 }
 
-// replay announces the state of the model to a new index, in random order.
 func (m *model) replay(r *rand.Rand) *Index {
 	x := New()
 	var steps []func()
@@ -147,7 +144,6 @@ func (m *model) replay(r *rand.Rand) *Index {
 	return x
 }
 
-// home returns the shard that holds a logical cluster, by trying all pairs.
 func (m *model) home(name logicalcluster.Name) (best *announced) {
 	for key, lc := range m.clusters {
 		if key[1] != name.String() {
@@ -160,13 +156,11 @@ func (m *model) home(name logicalcluster.Name) (best *announced) {
 	return best
 }
 
-// announced is what a shard announces.
 type announced struct {
 	LogicalCluster
 	shard string
 }
 
-// order is by what the valid one of several announcements is the least.
 func (a *announced) order() []string {
 	yes := func(is bool) string { return map[bool]string{true: "0", false: "1"}[is] }
 	claims := "1"
@@ -252,9 +246,8 @@ func (m *model) check(t *testing.T, x *Index) {
 	require.Equal(t, Stats{Shards: len(m.urls), LogicalClusters: len(m.clusters), Workspaces: len(m.workspaces)}, x.Stats())
 }
 
-// FuzzIndex holds the index against the model after every operation, and
-// against an index that learns the final state in another order; in the end it
-// takes everything back, after which nothing may be left.
+// FuzzIndex compares the index with the model after every operation, and with an index that gets the final state in
+// another order. Finally everything is removed, and the index must be empty.
 func FuzzIndex(f *testing.F) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for range 20 {
@@ -327,7 +320,7 @@ func TestConcurrentUse(t *testing.T) {
 	readers.Wait()
 }
 
-// TestChanged holds that who waits is told of what it waits for, and of nothing else.
+// TestChanged checks that waiters are notified of relevant changes, and of no others.
 func TestChanged(t *testing.T) {
 	x := threeLevels()
 	changed, done := x.Changed("root:a:new")
@@ -353,7 +346,7 @@ func TestChanged(t *testing.T) {
 	isTold(false)
 }
 
-// TestGenerations holds that what is announced again stays when the marks begin anew.
+// TestGenerations: repeated announcements are retained when generations overflow.
 func TestGenerations(t *testing.T) {
 	x := threeLevels()
 	x.UpsertLogicalCluster("two", LogicalCluster{Name: "bbbb", Shard: "two", Phase: ready})
@@ -394,8 +387,8 @@ func TestConvert(t *testing.T) {
 	require.Equal(t, Workspace{Parent: "root", Name: "w", Cluster: "aaaa", Phase: ready}, WorkspaceOf(ws))
 }
 
-// waitForAll waits for changes of all paths. The function that it returns holds that all were
-// told of whose lookup ends otherwise.
+// waitForAll waits for changes of all paths. The returned function checks that waiters with changed results were
+// notified.
 func waitForAll(x *Index) (told func(*testing.T)) {
 	type wait struct {
 		changed <-chan struct{}
@@ -413,7 +406,7 @@ func waitForAll(x *Index) (told func(*testing.T)) {
 		t.Helper()
 		for i, path := range paths {
 			target, outcome := x.Lookup(path)
-			target.URL = waits[i].target.URL // nobody waits for that
+			target.URL = waits[i].target.URL // not part of the wait
 			select {
 			case <-waits[i].changed:
 			default:
@@ -422,12 +415,11 @@ func waitForAll(x *Index) (told func(*testing.T)) {
 			}
 			waits[i].done()
 		}
-		require.Zero(t, x.waiters.some.Load())
+		require.Zero(t, x.waiters.count.Load())
 		require.Empty(t, x.waiters.by)
 	}
 }
 
-// isEmpty holds that nothing is left of what was taken back.
 func isEmpty(t *testing.T, x *Index) {
 	t.Helper()
 	require.Equal(t, Stats{}, x.Stats())
@@ -442,8 +434,8 @@ func isEmpty(t *testing.T, x *Index) {
 	require.Empty(t, x.types)
 	for _, s := range x.shards {
 		for kind := range kinds {
-			require.Zero(t, s.held[kind].total, s.name)
-			require.Zero(t, s.held[kind].seen, s.name)
+			require.Zero(t, s.tallies[kind].total, s.name)
+			require.Zero(t, s.tallies[kind].seen, s.name)
 		}
 	}
 }
@@ -458,8 +450,8 @@ func threeLevels() *Index {
 	return x
 }
 
-// TestMounts holds that a mount leads to its URL, and nothing is below it, and that what it tells
-// of is where its Workspace is.
+// TestMounts: a mount resolves to its URL and has no children, and its other fields describe the logical cluster of
+// its Workspace.
 func TestMounts(t *testing.T) {
 	x := New()
 	x.UpsertShard("one", "https://one")

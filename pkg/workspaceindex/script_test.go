@@ -16,8 +16,7 @@ import (
 
 var rewrite = flag.Bool("rewrite", false, "write the results of the scripts in testdata into their .golden files")
 
-// TestScripts runs the scripts in testdata: announcements and lookups, whose
-// answers are in the golden file next to each.
+// TestScripts runs the scripts in testdata: announcements and lookups, with results in golden files.
 func TestScripts(t *testing.T) {
 	scripts, err := filepath.Glob("testdata/*.txt")
 	require.NoError(t, err)
@@ -49,7 +48,6 @@ func TestScripts(t *testing.T) {
 	}
 }
 
-// runLine does what a line says; again has what announces the same again.
 func runLine(x *Index, again map[string]func(), words []string) (string, error) {
 	var args []string
 	options := map[string]string{}
@@ -93,7 +91,7 @@ func runLine(x *Index, again map[string]func(), words []string) (string, error) 
 		announce()
 	case "ws-gone":
 		x.DeleteWorkspace(args[0], logicalcluster.Name(args[1]), args[2])
-	case "holds": // the shard announces again all logical clusters, and parent/workspace, that it holds
+	case "holds": // the shard repeats the announcements of all its logical clusters, and of parent/workspace
 		x.Begin(args[0], Workspaces)
 		x.Begin(args[0], LogicalClusters)
 		for _, arg := range args[1:] {

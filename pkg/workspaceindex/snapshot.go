@@ -14,12 +14,12 @@ import (
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 )
 
-// A snapshot is what one shard has announced, as a line that names the format and blocks:
+// A snapshot contains the announcements of one shard. It starts with a line that names the format, followed by blocks:
 //
 //	length (4 bytes) ─ CRC-32C of the rest (4) ─ kind of block (1) ─ content
 //
-// The first block is Origin's text, then there are logical clusters and workspaces, in any
-// order, and at the end revisions. Blocks of revisions may follow, of which the last counts.
+// The first block is the origin, followed by logical clusters and workspaces in any order, and revisions at the end.
+// More blocks of revisions may follow; the last one is valid.
 const (
 	formatLine = "shardplane workspace index 1\n"
 
@@ -28,24 +28,23 @@ const (
 	blockWorkspaces = 'w'
 	blockRevisions  = 'r'
 
-	// blockSize is the size from which on a block ends, and maxBlock what none has.
+	// blockSize is the size from which a block is written. Blocks must be smaller than maxBlock.
 	blockSize, maxBlock = 64 << 10, 4 << 20
 	blockHeader         = 8
 )
 
-// errSnapshot says that a file is no snapshot, or a damaged one.
 var errSnapshot = errors.New("the snapshot is damaged")
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// Revision is up to where all of a kind is announced.
+// Revision is the revision up to which all objects of a kind are announced.
 type Revision struct {
-	// Version is the resourceVersion, empty for none, and Data which data of the shard that is of,
-	// as the shard says; empty if it does not.
+	// Version is the resourceVersion, empty if there is none. Data is the identity of the shard's data, empty if
+	// unknown.
 	Version, Data string
 }
 
-// Revisions are up to where all is announced, by kind.
+// Revisions are the revisions by kind.
 type Revisions [kinds]Revision
 
 // Complete reports whether there are revisions of all kinds.
@@ -53,9 +52,9 @@ func (r Revisions) Complete() bool {
 	return r[LogicalClusters].Version != "" && r[Workspaces].Version != ""
 }
 
-// Snapshot is what is known of a snapshot beside what was announced.
+// Snapshot is the metadata of a snapshot.
 type Snapshot struct {
-	// Origin is whatever the writer says about the shard.
+	// Origin identifies the shard in a format of the writer.
 	Origin    []byte
 	Revisions Revisions
 }
@@ -67,7 +66,7 @@ type SnapshotWriter struct {
 	err    error
 }
 
-// NewSnapshotWriter begins a snapshot.
+// NewSnapshotWriter starts a snapshot.
 func NewSnapshotWriter(to io.Writer, origin []byte) *SnapshotWriter {
 	w := &SnapshotWriter{to: bufio.NewWriterSize(to, blockSize)}
 	_, w.err = w.to.WriteString(formatLine)
@@ -75,9 +74,8 @@ func NewSnapshotWriter(to io.Writer, origin []byte) *SnapshotWriter {
 	return w
 }
 
-// WriteSnapshots writes what shards have announced to their writers, by the names of shards. Others
-// may announce meanwhile: who reads it and goes on at a revision of before has all. It must
-// not be called twice at a time.
+// WriteSnapshots writes the announcements of shards, by name. The index may change in the meantime: a reader that
+// continues at a revision of before the call misses nothing. It must not be called concurrently.
 func (x *Index) WriteSnapshots(writers map[string]*SnapshotWriter) {
 	x.mu.Lock()
 	x.contests = &contests{}
@@ -93,7 +91,7 @@ func (x *Index) WriteSnapshots(writers map[string]*SnapshotWriter) {
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	// What did not count when it was looked at may count by now.
+	// Announcements that were superseded when they were visited may be valid now.
 	phases := x.numbers.Load().phases
 	for n, all := range x.places {
 		x.contests.placed(n, all)
@@ -149,7 +147,7 @@ func appendText(b []byte, text string) []byte {
 	return append(binary.AppendUvarint(b, uint64(len(text))), text...)
 }
 
-// flush writes the block of a kind if it has that size.
+// flush writes the block of a kind if it has at least a size.
 func (w *SnapshotWriter) flush(kind Kind, from int) {
 	if len(w.blocks[kind]) < from {
 		return
@@ -173,7 +171,7 @@ func (w *SnapshotWriter) write(kind byte, content []byte) {
 	w.err = errors.Join(err, err2)
 }
 
-// End completes the snapshot, or tells of later revisions up to which nothing has changed.
+// End completes the snapshot, or adds later revisions up to which nothing has changed.
 func (w *SnapshotWriter) End(revisions Revisions) error {
 	for kind := range kinds {
 		w.flush(kind, 1)
@@ -192,10 +190,9 @@ func (w *SnapshotWriter) End(revisions Revisions) error {
 	return w.err
 }
 
-// ReadSnapshot announces what is in a snapshot, in the name of a shard that origin chooses;
-// none is an error, and nothing is announced. It fails for a damaged snapshot, of which all
-// blocks before may have been announced. Damage behind revisions, as when a process was killed
-// that wrote later ones, does not count.
+// ReadSnapshot announces the content of a snapshot for the shard that choose returns; if it fails, nothing is
+// announced. It fails for damaged snapshots, of which all blocks before the damage may have been announced. Damage
+// after the first revisions is ignored, e.g. if the process was killed while it wrote later ones.
 func (x *Index) ReadSnapshot(from io.Reader, choose func(origin []byte) (shard string, err error)) (Snapshot, error) {
 	r := snapshotReader{from: bufio.NewReaderSize(from, blockSize)}
 	line := make([]byte, len(formatLine))
@@ -215,7 +212,7 @@ func (x *Index) ReadSnapshot(from io.Reader, choose func(origin []byte) (shard s
 		kind, content, err := r.next()
 		switch {
 		case err != nil && ended:
-			return snapshot, nil // all that counts has been read
+			return snapshot, nil // the snapshot is complete
 		case err != nil:
 			return Snapshot{}, errors.Join(errSnapshot, err)
 		}
@@ -232,7 +229,7 @@ func (x *Index) ReadSnapshot(from io.Reader, choose func(origin []byte) (shard s
 			text.failed = true
 		}
 		if text.failed {
-			return Snapshot{}, fmt.Errorf("%w: a block %q says what none says there", errSnapshot, kind)
+			return Snapshot{}, fmt.Errorf("%w: unexpected content of a block %q", errSnapshot, kind)
 		}
 	}
 }
@@ -276,23 +273,22 @@ func (x *Index) readWorkspaces(shard string, from *reader) {
 			return
 		}
 		w.Mounted = flags[0]&linkMounted != 0
-		x.lead(s, w, x.phase(w.Phase))
+		x.setWorkspace(s, w, x.phase(w.Phase))
 	}
 }
 
-// on returns the same on another shard, and with the number that the phase has there.
+// on returns the placement on another shard, with the number of the phase in this index.
 func (p placement) on(shard uint16, phase uint8) placement {
 	const replaced = math.MaxUint16<<shardShift | math.MaxUint8<<phaseShift
 	return p&^replaced | placement(shard)<<shardShift | placement(phase)<<phaseShift
 }
 
-// snapshotReader reads blocks.
 type snapshotReader struct {
 	from    *bufio.Reader
 	content []byte
 }
 
-// next returns a block, whose content is good until the next one.
+// next returns the next block. The content is valid until the next call.
 func (r *snapshotReader) next() (kind byte, content []byte, err error) {
 	header := make([]byte, blockHeader+1)
 	if _, err := io.ReadFull(r.from, header); err != nil {
@@ -310,12 +306,11 @@ func (r *snapshotReader) next() (kind byte, content []byte, err error) {
 		return 0, nil, err
 	}
 	if crc32.Update(crc32.Checksum([]byte{kind}, castagnoli), castagnoli, content) != sum {
-		return 0, nil, fmt.Errorf("%w: a block has another checksum", errSnapshot)
+		return 0, nil, fmt.Errorf("%w: checksum mismatch", errSnapshot)
 	}
 	return kind, content, nil
 }
 
-// reader takes content apart.
 type reader struct {
 	rest   []byte
 	failed bool
@@ -324,7 +319,7 @@ type reader struct {
 func (r *reader) bytes(n uint64) []byte {
 	if n > uint64(len(r.rest)) {
 		r.failed, r.rest = true, nil
-		return make([]byte, min(n, 8)) // nobody looks at it
+		return make([]byte, min(n, 8)) // the result is not used
 	}
 	b := r.rest[:n]
 	r.rest = r.rest[n:]

@@ -14,7 +14,6 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// snapshots writes those of all shards, as if each was at revision.
 func snapshots(t testing.TB, x *Index, revision string) map[string][]byte {
 	t.Helper()
 	files, writers := map[string]*bytes.Buffer{}, map[string]*SnapshotWriter{}
@@ -33,7 +32,6 @@ func snapshots(t testing.TB, x *Index, revision string) map[string][]byte {
 
 func isOrigin(origin []byte) (string, error) { return string(origin), nil }
 
-// restored returns an index that begins with snapshots.
 func restored(t testing.TB, files map[string][]byte, urls map[string]string) *Index {
 	t.Helper()
 	x := New()
@@ -48,8 +46,7 @@ func restored(t testing.TB, files map[string][]byte, urls map[string]string) *In
 	return x
 }
 
-// TestSnapshotModel holds that an index which begins with snapshots is as the one that wrote
-// them, whatever was announced.
+// TestSnapshotModel: an index restored from snapshots equals the one that wrote them, for any announcements.
 func TestSnapshotModel(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	for range 200 {
@@ -61,8 +58,8 @@ func TestSnapshotModel(t *testing.T) {
 	}
 }
 
-// TestSnapshotOfChanges writes snapshots while logical clusters migrate back and forth: who begins
-// with them, and is told of what has changed since the writing began, has all.
+// TestSnapshotOfChanges writes snapshots during migrations: snapshots together with the changes since the start of the
+// writing are complete.
 func TestSnapshotOfChanges(t *testing.T) {
 	const clusters = 2000
 	x := New()
@@ -126,7 +123,7 @@ func TestSnapshotRevisions(t *testing.T) {
 	require.ErrorIs(t, err, refused)
 }
 
-// FuzzSnapshot holds that reading whatever file ends, and that what could be read is an index that can be written.
+// FuzzSnapshot: reading any file terminates, and the resulting index can be written.
 func FuzzSnapshot(f *testing.F) {
 	files := snapshots(f, threeLevels(), "7")
 	for _, file := range files {
@@ -145,7 +142,7 @@ func FuzzSnapshot(f *testing.F) {
 	})
 }
 
-// TestDamagedSnapshot holds that a file with any byte changed is refused, or says what it said.
+// TestDamagedSnapshot: a file with one changed byte is rejected, or has the same content.
 func TestDamagedSnapshot(t *testing.T) {
 	file := snapshots(t, threeLevels(), "7")["one"]
 	for i := range file {

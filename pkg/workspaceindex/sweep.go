@@ -2,7 +2,7 @@ package workspaceindex
 
 import "math"
 
-// UpsertShard announces a shard and the URL to reach it at.
+// UpsertShard announces a shard and its URL.
 func (x *Index) UpsertShard(name, baseURL string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -14,7 +14,7 @@ func (x *Index) UpsertShard(name, baseURL string) {
 	s.url.Store(&baseURL)
 }
 
-// DeleteShard forgets a shard and everything it announced.
+// DeleteShard removes a shard and all of its announcements.
 func (x *Index) DeleteShard(name string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -33,70 +33,68 @@ func (x *Index) DeleteShard(name string) {
 	}
 }
 
-// Begin says that a shard announces all that it has of a kind from now on. What it has
-// announced before stays until Sweep.
+// Begin starts a full resync of a kind for a shard. Previous announcements stay valid until Sweep.
 func (x *Index) Begin(shard string, kind Kind) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.begin(x.shard(shard), kind)
 }
 
-// Sweep takes back what the shard has not announced again since the latest Begin. It looks at
-// the whole index if there is any.
+// Sweep removes the announcements of a shard that were not repeated since the latest Begin. If there are any, it
+// visits the entire index.
 func (x *Index) Sweep(shard string, kind Kind) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.sweep(x.shard(shard), kind)
 }
 
-// Changes counts the changes of what a shard has announced.
+// Changes counts the changes of a shard's announcements.
 func (x *Index) Changes(shard string) uint64 {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	s := x.shard(shard)
-	return s.held[LogicalClusters].changes + s.held[Workspaces].changes
+	return s.tallies[LogicalClusters].changes + s.tallies[Workspaces].changes
 }
 
 func (x *Index) begin(s *shard, kind Kind) {
-	h := &s.held[kind]
+	h := &s.tallies[kind]
 	if h.now == math.MaxUint16 {
-		x.remark(s, kind)
+		x.resetGenerations(s, kind)
 	}
 	h.now++
 	h.seen = 0
 }
 
-// remark has all that a shard announced of a kind be of generation 0.
-func (x *Index) remark(s *shard, kind Kind) {
-	s.held[kind].now = 0
+// resetGenerations sets the generations of all announcements of a shard and kind to 0.
+func (x *Index) resetGenerations(s *shard, kind Kind) {
+	s.tallies[kind].now = 0
 	if kind == Workspaces {
-		x.eachLink(s, func(l *link) { l.mark = 0 })
+		x.eachLink(s, func(l *link) { l.generation = 0 })
 		return
 	}
-	x.eachPlacement(s, func(_ *node, m *mark) { *m = 0 })
+	x.eachPlacement(s, func(_ *node, m *generation) { *m = 0 })
 }
 
 func (x *Index) sweep(s *shard, kind Kind) {
-	h := &s.held[kind]
+	h := &s.tallies[kind]
 	if h.seen == h.total {
 		return
 	}
 	if kind == Workspaces {
 		x.eachLink(s, func(l *link) {
-			if l.mark != h.now {
+			if l.generation != h.now {
 				x.setLink(l.parent, l.name(), s, nil)
 			}
 		})
 		return
 	}
-	x.eachPlacement(s, func(n *node, m *mark) {
+	x.eachPlacement(s, func(n *node, m *generation) {
 		if *m != h.now {
 			x.setPlacement(n, s, announcement{})
 		}
 	})
 }
 
-// eachLink calls visit with the links that a shard announced.
 func (x *Index) eachLink(s *shard, visit func(*link)) {
 	var more []*link
 	for _, of := range x.contested {
@@ -118,19 +116,18 @@ func (x *Index) eachLink(s *shard, visit func(*link)) {
 	}
 }
 
-// eachPlacement calls visit with the nodes that a shard announced, and the marks of that.
-func (x *Index) eachPlacement(s *shard, visit func(*node, *mark)) {
-	several := map[*node]*mark{}
+func (x *Index) eachPlacement(s *shard, visit func(*node, *generation)) {
+	several := map[*node]*generation{}
 	for n, all := range x.places {
 		for i := range all {
 			if all[i].shard() == s.number {
-				several[n] = &all[i].mark
+				several[n] = &all[i].generation
 			}
 		}
 	}
 	for n := range x.clusters.all {
 		if x.places[n] == nil && n.placement() != 0 && validShard(n) == s.number {
-			visit(n, &n.mark)
+			visit(n, &n.generation)
 		}
 	}
 	for n, m := range several {

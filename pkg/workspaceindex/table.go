@@ -6,54 +6,49 @@ import (
 )
 
 const (
-	// groupSize is how many slots share a word of tags, which is looked at as one. With that
-	// word they are a cache line.
+	// groupSize is the number of slots that share a word of tags. With that word they fill a cache line.
 	groupSize = 7
-	// tagSize is the size of a tag in bits.
+	// tagSize is in bits.
 	tagSize = 8
-	// tagEmpty marks a slot that has had no entry since the table was made, and tagGone one
-	// whose entry was removed. Others have the highest bit, and seven of the entry's hash.
-	tagEmpty, tagGone, tagUsed = 0x00, 0x01, 0x80
+	// tagEmpty marks a slot without an entry since the table was made, and tagRemoved one whose entry was removed.
+	// Other tags have the highest bit and seven bits of the entry's hash.
+	tagEmpty, tagRemoved, tagUsed = 0x00, 0x01, 0x80
 
 	everyByte = 0x01010101010101
 	highBits  = 0x80808080808080
 )
 
-// entry is what a table holds, found by a key of type K. Neither its hash nor what it says
-// of a key changes.
+// entry is an entry of a table with keys of type K. Its hash and key are immutable.
 type entry[T, K any] interface {
 	*T
 	hash() uint64
 	is(key K) bool
 }
 
-// table finds entries by a key. Any number may look things up without a lock while one
-// writes: an entry stays in its slot until it is removed, and when the table grows, who
-// looks into the former slots sees what was there at that moment.
+// table is a hash table. Lookups without a lock may run concurrently with one writer: an entry stays in its slot until
+// it is removed, and when the table grows, concurrent lookups use the former slots.
 type table[T, K any, E entry[T, K]] struct {
 	current atomic.Pointer[groups[T]]
-	// live counts entries, used also the slots of removed ones. Writers only.
+	// live counts entries, used also slots of removed ones. Writers only.
 	live, used int
 }
 
-// groups are the slots of a table, any number of groups: at most 7/8 are in use, and two
-// thirds or more when there are many entries, so that processors may keep them near.
+// groups are the slots of a table. At most 7/8 are in use, and at least 2/3 if there are many entries, which improves
+// caching.
 type groups[T any] []group[T]
 
-// group is a part of the slots. An entry is in the first group, from that of its hash on,
-// that had room.
+// group is a group of slots. An entry is in the first group with a free slot, starting at the one of its hash.
 type group[T any] struct {
 	tags    atomic.Uint64
 	entries [groupSize]atomic.Pointer[T]
 }
 
-// start returns the group where an entry is looked for first, and its tag.
+// start returns the first group to probe, and the tag.
 func (s groups[T]) start(hash uint64) (at int, tag uint64) {
 	high, _ := bits.Mul64(hash, uint64(len(s)))
 	return int(high), hash&0x7f | tagUsed
 }
 
-// after returns the group where an entry is looked for next.
 func (s groups[T]) after(at int) int {
 	if at++; at < len(s) {
 		return at
@@ -61,14 +56,13 @@ func (s groups[T]) after(at int) int {
 	return 0
 }
 
-// matches returns a word with the highest bit set of each byte of tags that is tag; it may be
-// set of others above such a byte, too.
+// matches returns a word with the highest bit set in each byte of tags that equals tag. Bytes above a match may be
+// false positives.
 func matches(tags, tag uint64) uint64 {
 	tags ^= everyByte * tag
 	return (tags - everyByte) &^ tags & highBits
 }
 
-// find returns the entry of a key, or nil.
 func (t *table[T, K, E]) find(hash uint64, key K) E {
 	s := t.slots()
 	if len(s) == 0 {
@@ -87,7 +81,6 @@ func (t *table[T, K, E]) find(hash uint64, key K) E {
 	}
 }
 
-// slots returns the slots, or none before the first entry.
 func (t *table[T, K, E]) slots() groups[T] {
 	if s := t.current.Load(); s != nil {
 		return *s
@@ -95,10 +88,10 @@ func (t *table[T, K, E]) slots() groups[T] {
 	return nil
 }
 
-// slotOf returns the first slot in a word of which the highest bits of bytes count.
+// slotOf returns the slot of the first match.
 func slotOf(word uint64) int { return bits.TrailingZeros64(word) / tagSize % groupSize }
 
-// where returns the slot of an entry that is there. Writers only.
+// where returns the slot of an existing entry. Writers only.
 func (s groups[T]) where(hash uint64, e *T) (at, slot int) {
 	for at, tag := s.start(hash); ; at = s.after(at) {
 		for hits := matches(s[at].tags.Load(), tag); hits != 0; hits &= hits - 1 {
@@ -109,7 +102,6 @@ func (s groups[T]) where(hash uint64, e *T) (at, slot int) {
 	}
 }
 
-// add adds an entry whose key the table does not have.
 func (t *table[T, K, E]) add(e E) {
 	s := t.slots()
 	if t.used >= len(s)*groupSize*7/8 {
@@ -121,8 +113,7 @@ func (t *table[T, K, E]) add(e E) {
 	}
 }
 
-// put puts an entry into the first slot that is free for it, and reports whether that was
-// empty.
+// put stores an entry in the first free slot, and reports whether the slot was empty.
 func (s groups[T]) put(hash uint64, e *T) (wasEmpty bool) {
 	for at, tag := s.start(hash); ; at = s.after(at) {
 		tags := s[at].tags.Load()
@@ -131,7 +122,7 @@ func (s groups[T]) put(hash uint64, e *T) (wasEmpty bool) {
 			continue
 		}
 		slot := slotOf(free)
-		s[at].entries[slot].Store(e) // before its tag: who sees that finds it
+		s[at].entries[slot].Store(e) // before the tag, so that readers of the tag find it
 		s[at].tags.Store(withTag(tags, slot, tag))
 		return tags>>(slot*tagSize)&0xff == tagEmpty
 	}
@@ -141,33 +132,29 @@ func withTag(tags uint64, slot int, tag uint64) uint64 {
 	return tags&^(0xff<<(slot*tagSize)) | tag<<(slot*tagSize)
 }
 
-// replace puts an entry in the place of one with the same key.
 func (t *table[T, K, E]) replace(old, e E) {
 	s := t.slots()
 	at, slot := s.where(old.hash(), old)
 	s[at].entries[slot].Store(e)
 }
 
-// remove removes an entry.
 func (t *table[T, K, E]) remove(e E) {
 	s := t.slots()
 	at, slot := s.where(e.hash(), e)
 	tags := s[at].tags.Load()
-	left := uint64(tagGone)
+	tag := uint64(tagRemoved)
 	if hasEmpty(tags) {
-		left = tagEmpty // nobody looks further than this group
+		tag = tagEmpty // lookups do not probe beyond this group
 		t.used--
 	}
-	s[at].tags.Store(withTag(tags, slot, left))
+	s[at].tags.Store(withTag(tags, slot, tag))
 	s[at].entries[slot].Store(nil)
 	t.live--
 }
 
-// hasEmpty reports whether a group has a slot that is empty.
 func hasEmpty(tags uint64) bool { return matches(tags, tagEmpty) != 0 }
 
-// grow makes new slots, half as many again as are in use: slots of removed entries become
-// empty.
+// grow allocates slots for 1.5 times the entries, and drops removed ones.
 func (t *table[T, K, E]) grow() groups[T] {
 	s := make(groups[T], t.live*3/2/groupSize+1)
 	for e := range t.all {
@@ -178,7 +165,7 @@ func (t *table[T, K, E]) grow() groups[T] {
 	return s
 }
 
-// all yields the entries: all those that stay meanwhile, once each. Others may write meanwhile.
+// all yields the entries; entries that stay during the iteration are yielded once. Writers may be concurrent.
 func (t *table[T, K, E]) all(yield func(E) bool) {
 	s := t.slots()
 	for at := range s {

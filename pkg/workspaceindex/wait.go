@@ -8,24 +8,21 @@ import (
 	"github.com/kcp-dev/logicalcluster/v3"
 )
 
-// waiters are woken by changes of what their lookups have seen, and of nothing else but
-// what has the same hash by chance.
+// waiters are woken by changes of the steps of their lookups, and of steps with the same hash.
 type waiters struct {
-	// some is how many there are.
-	some atomic.Int64
+	count atomic.Int64
 
 	mu sync.Mutex
 	by map[uint64]map[*waiter]struct{}
 }
 
-// waiter is one who waits.
 type waiter struct {
 	changed chan struct{}
 	on      []uint64
 }
 
-// step is a step of a lookup: from a logical cluster to the one that a segment leads to, or,
-// without a segment, to where it is.
+// step is the hash of a step of a lookup: from a logical cluster to the target of a segment or, without a segment, to
+// its shard.
 func step(cluster logicalcluster.Name, segment string) uint64 {
 	hash := maphash.String(seed, cluster.String())
 	if segment == "" {
@@ -35,7 +32,7 @@ func step(cluster logicalcluster.Name, segment string) uint64 {
 }
 
 func (s *waiters) enter() *waiter {
-	s.some.Add(1)
+	s.count.Add(1)
 	return &waiter{changed: make(chan struct{}, 1)}
 }
 
@@ -61,12 +58,11 @@ func (s *waiters) leave(w *waiter) {
 			delete(s.by, on)
 		}
 	}
-	s.some.Add(-1)
+	s.count.Add(-1)
 }
 
-// wake tells those who wait for a step.
 func (s *waiters) wake(cluster logicalcluster.Name, segment string) {
-	if s.some.Load() == 0 {
+	if s.count.Load() == 0 {
 		return
 	}
 	s.mu.Lock()

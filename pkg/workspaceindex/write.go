@@ -10,7 +10,7 @@ import (
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 )
 
-// UpsertLogicalCluster announces a logical cluster that a shard holds.
+// UpsertLogicalCluster announces a logical cluster of a shard.
 func (x *Index) UpsertLogicalCluster(shard string, c LogicalCluster) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -24,7 +24,7 @@ func (x *Index) place(name logicalcluster.Name, s *shard, p placement, kind stri
 	x.setPlacement(n, s, announcement{placement: p, kind: x.useType(kind)})
 }
 
-// DeleteLogicalCluster takes an announcement back.
+// DeleteLogicalCluster removes an announcement.
 func (x *Index) DeleteLogicalCluster(shard string, name logicalcluster.Name) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -33,14 +33,14 @@ func (x *Index) DeleteLogicalCluster(shard string, name logicalcluster.Name) {
 	}
 }
 
-// UpsertWorkspace announces a workspace that a shard holds.
+// UpsertWorkspace announces a workspace of a shard.
 func (x *Index) UpsertWorkspace(shard string, w Workspace) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.lead(x.shard(shard), w, x.phase(w.Phase))
+	x.setWorkspace(x.shard(shard), w, x.phase(w.Phase))
 }
 
-func (x *Index) lead(s *shard, w Workspace, phase uint8) {
+func (x *Index) setWorkspace(s *shard, w Workspace, phase uint8) {
 	n := x.use(w.Parent)
 	defer x.release(n)
 	var target *node
@@ -51,7 +51,7 @@ func (x *Index) lead(s *shard, w Workspace, phase uint8) {
 	x.setLink(n, w.Name, s, newLink(n, target, s, w, phase))
 }
 
-// DeleteWorkspace takes an announcement back.
+// DeleteWorkspace removes an announcement.
 func (x *Index) DeleteWorkspace(shard string, parent logicalcluster.Name, name string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -68,8 +68,8 @@ func (x *Index) shard(name string) *shard {
 	before := x.numbers.Load()
 	s = &shard{name: strings.Clone(name)}
 	x.shards[s.name] = s
-	// Numbers are not given again, since lookups go by them without a lock. After 65,535
-	// names of shards there is none left: the rest is at a shard without a name.
+	// Numbers are not reused, because lookups read them without a lock. After 65,535 names of shards, others share the
+	// shard without a name.
 	if len(before.shards) <= math.MaxUint16 {
 		s.number = uint16(len(before.shards)) //nolint:gosec // just compared
 		x.numbers.Store(&numbers{shards: append(slices.Clone(before.shards), s), phases: before.phases})
@@ -77,8 +77,7 @@ func (x *Index) shard(name string) *shard {
 	return s
 }
 
-// phase returns the number of a phase. There are few, as the API says; if not, the rest is as
-// none.
+// phase returns the number of a phase. The API has few; beyond 255, phases are treated as none.
 func (x *Index) phase(phase corev1alpha1.LogicalClusterPhaseType) uint8 {
 	number, ok := x.phases[phase]
 	if ok {
@@ -95,7 +94,7 @@ func (x *Index) phase(phase corev1alpha1.LogicalClusterPhaseType) uint8 {
 	return number
 }
 
-// use returns the node of a name, made where there is none, and counts a use.
+// use returns the node of a name, created if necessary, and increments its uses.
 func (x *Index) use(name logicalcluster.Name) *node {
 	n := x.node(name.String())
 	if n == nil {
@@ -106,7 +105,7 @@ func (x *Index) use(name logicalcluster.Name) *node {
 	return n
 }
 
-// release drops a use of a node, and with the last one the node.
+// release decrements the uses of a node, and removes it with the last one.
 func (x *Index) release(n *node) {
 	n.uses--
 	if n.uses == 0 {
@@ -114,7 +113,6 @@ func (x *Index) release(n *node) {
 	}
 }
 
-// useType returns the type of a name, made where there is none, and counts a use.
 func (x *Index) useType(name string) *typeName {
 	if name == "" {
 		return nil
@@ -128,7 +126,6 @@ func (x *Index) useType(name string) *typeName {
 	return t
 }
 
-// releaseType drops a use of a type, and with the last one the type.
 func (x *Index) releaseType(t *typeName) {
 	if t == nil {
 		return
@@ -138,20 +135,19 @@ func (x *Index) releaseType(t *typeName) {
 	}
 }
 
-// announced returns what is announced of a node, the valid one first, to be changed.
+// announced returns a copy of the announcements of a node, the valid one first.
 func (x *Index) announced(n *node) []announcement {
 	if all, ok := x.places[n]; ok {
 		return slices.Clone(all)
 	}
 	if p := n.placement(); p != 0 {
-		return []announcement{{p, n.kind.Load(), n.mark}}
+		return []announcement{{p, n.kind.Load(), n.generation}}
 	}
 	return nil
 }
 
-// comparePlacements orders announcements of one logical cluster by different
-// shards, the valid one first. The object's own word about its shard counts
-// most; then what is whole counts more than what is coming or going.
+// comparePlacements orders announcements of one logical cluster by several shards, the valid one first. The claim in
+// the object is most significant, then whether it is migrating, deleting and ready.
 func (x *Index) comparePlacements(a, b placement) int {
 	return cmp.Or(
 		-cmp.Compare(a.claim(), b.claim()),
@@ -163,9 +159,9 @@ func (x *Index) comparePlacements(a, b placement) int {
 	)
 }
 
-// setPlacement replaces what a shard announced about a node; none takes it back.
+// setPlacement replaces the announcement of a node by a shard; the zero announcement removes it.
 func (x *Index) setPlacement(n *node, s *shard, a announcement) {
-	h := &s.held[LogicalClusters]
+	h := &s.tallies[LogicalClusters]
 	all := x.announced(n)
 	same := false
 	for i, other := range all {
@@ -174,14 +170,14 @@ func (x *Index) setPlacement(n *node, s *shard, a announcement) {
 		}
 		same = other.placement == a.placement && other.kind == a.kind
 		all = slices.Delete(all, i, i+1)
-		h.remove(other.mark)
+		h.remove(other.generation)
 		x.stats.LogicalClusters--
 		defer x.releaseType(other.kind)
 		defer x.release(n)
 		break
 	}
 	if a.placement != 0 {
-		a.mark = h.now
+		a.generation = h.now
 		all = append(all, a)
 		h.remember()
 		x.stats.LogicalClusters++
@@ -200,7 +196,7 @@ func (x *Index) setPlacement(n *node, s *shard, a announcement) {
 	if len(all) > 0 {
 		first = all[0]
 	}
-	n.mark = first.mark
+	n.generation = first.generation
 	if same {
 		return
 	}
@@ -208,7 +204,7 @@ func (x *Index) setPlacement(n *node, s *shard, a announcement) {
 	n.place.Store(uint64(first.placement))
 	h.changes++
 	if validShard(n) != before {
-		// The links that count are those of the shard that holds the node.
+		// Links of the node's shard are preferred.
 		for segment, links := range x.contested[n] {
 			x.sortLinks(n, segment, x.link(n, segment), slices.Clone(links))
 		}
@@ -216,9 +212,9 @@ func (x *Index) setPlacement(n *node, s *shard, a announcement) {
 	x.waiters.wake(n.name, "")
 }
 
-// setLink replaces what a shard announced about a workspace; nil takes it back.
+// setLink replaces the announcement of a workspace by a shard; nil removes it.
 func (x *Index) setLink(n *node, segment string, s *shard, l *link) {
-	h := &s.held[Workspaces]
+	h := &s.tallies[Workspaces]
 	valid := x.link(n, segment)
 	all := slices.Clone(x.contested[n][segment])
 	if all == nil && valid != nil {
@@ -229,13 +225,13 @@ func (x *Index) setLink(n *node, segment string, s *shard, l *link) {
 			continue
 		}
 		if l != nil && l.same(other) {
-			h.remove(other.mark)
+			h.remove(other.generation)
 			h.remember()
-			other.mark = h.now
+			other.generation = h.now
 			return
 		}
 		all = slices.Delete(all, i, i+1)
-		h.remove(other.mark)
+		h.remove(other.generation)
 		x.stats.Workspaces--
 		if other.target != nil {
 			defer x.release(other.target)
@@ -245,7 +241,7 @@ func (x *Index) setLink(n *node, segment string, s *shard, l *link) {
 	}
 	switch {
 	case l != nil:
-		l.mark = h.now
+		l.generation = h.now
 		all = append(all, l)
 		h.remember()
 		x.stats.Workspaces++
@@ -263,9 +259,8 @@ func (x *Index) setLink(n *node, segment string, s *shard, l *link) {
 	x.sortLinks(n, segment, valid, all)
 }
 
-// sortLinks has the valid one of several links be found: that of the shard which
-// holds the parent, or else the first by the name of the shard. valid is the one that is
-// found until then, if there is one.
+// sortLinks makes the valid one of several links visible to lookups: that of the shard of the parent, or else that of
+// the first shard by name. valid is the present one, if any.
 func (x *Index) sortLinks(parent *node, segment string, valid *link, all []*link) {
 	home := validShard(parent)
 	order := func(l *link) string {
@@ -298,5 +293,5 @@ func (x *Index) sortLinks(parent *node, segment string, valid *link, all []*link
 	x.waiters.wake(parent.name, segment)
 }
 
-// validShard returns the number of the shard that holds n, or 0.
+// validShard returns the number of the shard of n, or 0.
 func validShard(n *node) uint16 { return n.placement().shard() }

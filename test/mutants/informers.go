@@ -6,7 +6,7 @@ var informers = []Mutant{
 		Name: "move-told-as-deletion", Rule: "a range that moves is no deletion",
 		Edits: []Edit{{
 			File:   "pkg/client/informer.go",
-			Before: `last: old, left: RangeMoved})`,
+			Before: `last: old, leave: RangeMoved})`,
 			After:  `last: old})`,
 		}},
 		CaughtBy: "./pkg/client", Test: "TestRangesModel",

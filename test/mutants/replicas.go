@@ -15,9 +15,9 @@ var replicas = []Mutant{
 		Name: "kept-connections", Rule: "nothing is left of a shard that is gone",
 		Edits: []Edit{{
 			File: "pkg/peers/book.go",
-			Before: `	e.gone.Store(true)
+			Before: `	e.removed.Store(true)
 	Close(e.Clients.CloseIdleConnections)`,
-			After: `	e.gone.Store(true)`,
+			After: `	e.removed.Store(true)`,
 		}},
 		CaughtBy: "./pkg/peers", Test: "TestBookFollowsTheShards",
 	},
@@ -101,7 +101,7 @@ var replicas = []Mutant{
 		Name: "left-over-counts", Rule: "replicas of a shard that does not exist count for nothing",
 		Edits: []Edit{{
 			File:   "pkg/replicas/dual.go",
-			Before: `		if c.standing == Removed {`,
+			Before: `		if c.state == Removed {`,
 			After:  `		if c.standing > Member {`,
 		}},
 		CaughtBy: "./pkg/replicas", Test: "TestDualModel",

@@ -16,7 +16,7 @@ var ring = []Mutant{
 		Edits: []Edit{{
 			File:   "pkg/client/ring/grants.go",
 			Before: `	g := grants{until: m.until()}`,
-			After:  `	g := grants{until: m.until() + m.renewDeadline}`,
+			After:  `	g := grants{until: m.until() + m.RenewDeadline}`,
 		}},
 		CaughtBy: ringPackage, Test: ringModel,
 	},
@@ -33,8 +33,8 @@ var ring = []Mutant{
 		Name: "early-release", Rule: "a member releases a range when its work there has ended",
 		Edits: []Edit{{
 			File:   ringStep,
-			Before: `unsaid && emptyAnd(closed, busy)`,
-			After:  `unsaid && !closed.empty()`,
+			Before: `unreported && closed.and(busy).empty()`,
+			After:  `unreported && !closed.empty()`,
 		}},
 		CaughtBy: ringPackage, Test: ringModel,
 	},
@@ -51,8 +51,8 @@ var ring = []Mutant{
 		Name: "hasty-expulsion", Rule: "a member is expelled after LeaseDuration of the coordinator's clock",
 		Edits: []Edit{{
 			File:   ringCoord,
-			Before: `return now >= o.since+m.leaseDuration }`,
-			After:  `return now >= o.since+m.renewDeadline }`,
+			Before: `return now >= o.since+m.LeaseDuration }`,
+			After:  `return now >= o.since+m.RenewDeadline }`,
 		}},
 		CaughtBy: ringPackage, Test: ringModel,
 	},
@@ -60,7 +60,7 @@ var ring = []Mutant{
 		Name: "blind-expulsion", Rule: "a member whose expulsion conflicts lives",
 		Edits: []Edit{{
 			File: ringCoord,
-			Before: `		m.relist = true // it lives, or is not what it was
+			Before: `		m.relist = true // it is alive, or has changed
 `,
 			After: `		m.saw(now, r.lease)
 		m.relist = r.verb == replace
@@ -95,7 +95,7 @@ var ring = []Mutant{
 		Name: "forgotten-table", Rule: "a ring whose Leases were deleted waits until nobody works by the former table",
 		Edits: []Edit{{
 			File:   ringCoord,
-			Before: `if !m.noTable || now < m.noTableSince+m.leaseDuration {`,
+			Before: `if !m.noTable || now < m.noTableSince+m.LeaseDuration {`,
 			After:  `if !m.noTable {`,
 		}},
 		CaughtBy: ringPackage, Test: ringModel,

@@ -93,7 +93,7 @@ func (h *hostile) targets(t *testing.T, w *world) map[string]target {
 		size    = "the webhook answered with more than 4194304 bytes"
 		refused = "which the server's --webhook-allowed-cidrs does not allow"
 		// The servers are at loopback addresses, which are allowed here.
-		forbidden    = "the webhook answered with status 403; what it said is not shown"
+		forbidden    = "the webhook answered with status 403; its content is not shown"
 		unauthorized = "asked for the client to provide credentials"
 	)
 	mine := caOf(h.Server)
@@ -101,7 +101,7 @@ func (h *hostile) targets(t *testing.T, w *world) map[string]target {
 		"blanks":    {h.URL + "/blanks", mine, size},
 		"bomb":      {h.URL + "/bomb", mine, size},
 		"redirect":  {h.URL + "/redirect", mine, "redirects are not followed"},
-		"failure":   {h.URL + "/failure", mine, "the webhook answered with status 502; what it said is not shown"},
+		"failure":   {h.URL + "/failure", mine, "the webhook answered with status 502; its content is not shown"},
 		"another":   {h.URL + "/another", mine, "is not the JSON of an AdmissionReview or ConversionReview"},
 		"metadata":  {"https://169.254.169.254/latest/meta-data", mine, refused},
 		"mapped":    {"https://[::ffff:10.0.0.1]:6443/", mine, refused},

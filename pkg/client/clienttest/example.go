@@ -8,14 +8,14 @@ import (
 	"testing"
 )
 
-// ForExample calls f with what takes the place of a test in an example, and cleans up then.
+// ForExample calls f with a testing.TB for an example, and runs the cleanups afterwards.
 func ForExample(f func(t testing.TB)) {
 	e := &example{}
 	defer e.cleanUp()
 	f(e)
 }
 
-// example is a test of which nobody is told. Its methods are those that servers need.
+// example is the testing.TB of an example. It implements the methods that servers need.
 type example struct {
 	testing.TB
 
@@ -28,17 +28,10 @@ func (e *example) cleanUp() {
 	}
 }
 
-// Helper implements testing.TB.
-func (*example) Helper() {}
-
-// Cleanup implements testing.TB.
+func (*example) Helper()            {}
 func (e *example) Cleanup(f func()) { e.cleanups = append(e.cleanups, f) }
 
-// Context implements testing.TB.
 func (*example) Context() context.Context { return context.Background() } //nolint:forbidigo // nothing else ends an example
 
-// Errorf implements testing.TB.
 func (*example) Errorf(format string, args ...any) { fmt.Fprintf(os.Stdout, format+"\n", args...) }
-
-// FailNow implements testing.TB.
-func (*example) FailNow() { panic("the example has failed") }
+func (*example) FailNow()                          { panic("the example has failed") }

@@ -15,7 +15,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/client/kinds"
 )
 
-// A test has t for what ForExample gives.
+// Tests pass t instead of using ForExample.
 func ExampleNew() {
 	clienttest.ForExample(func(t testing.TB) {
 		t.Helper()

@@ -107,7 +107,7 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, q query) {
 		out.send("BOOKMARK", bookmark(q, from, annotations))
 	}
 	out.err = errors.Join(out.err, out.flush.Flush())
-	// As kube-apiserver does before the end of a watch, which is soon.
+	// Like kube-apiserver shortly before the end of a watch.
 	timeout, _ := strconv.Atoi(r.URL.Query().Get("timeoutSeconds"))
 	short := !initial && timeout > 0 && timeout < 10 && r.URL.Query().Get("allowWatchBookmarks") == "true"
 

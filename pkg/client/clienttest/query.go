@@ -15,42 +15,33 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// kinds are the kinds of the resources that may be asked for.
 var kinds = map[string]string{
-	"workspaces": "Workspace", "logicalclusters": "LogicalCluster", "shards": "Shard",
-	"configmaps": "ConfigMap", "secrets": "Secret", "workspacetypes": "WorkspaceType", "workspaceauthenticationconfigurations": "WorkspaceAuthenticationConfiguration",
-	"namespaces":                        "Namespace",
-	"resourcequotas":                    "ResourceQuota",
-	"mutatingwebhookconfigurations":     "MutatingWebhookConfiguration",
+	"workspaces": "Workspace", "logicalclusters": "LogicalCluster", "shards": "Shard", "configmaps": "ConfigMap",
+	"secrets": "Secret", "workspacetypes": "WorkspaceType",
+	"workspaceauthenticationconfigurations": "WorkspaceAuthenticationConfiguration", "namespaces": "Namespace",
+	"resourcequotas": "ResourceQuota", "mutatingwebhookconfigurations": "MutatingWebhookConfiguration",
 	"validatingwebhookconfigurations":   "ValidatingWebhookConfiguration",
 	"mutatingadmissionpolicies":         "MutatingAdmissionPolicy",
 	"mutatingadmissionpolicybindings":   "MutatingAdmissionPolicyBinding",
 	"validatingadmissionpolicies":       "ValidatingAdmissionPolicy",
-	"validatingadmissionpolicybindings": "ValidatingAdmissionPolicyBinding",
-	"exportuses":                        "ExportUse",
-	"subtreeusages":                     "SubtreeUsage",
-	"apibindings":                       "APIBinding",
-	"leases":                            "Lease",
-
-	"apiexports": "APIExport", "events": "Event", "cachedresources": "CachedResource", "clustercachedresources": "ClusterCachedResource",
-	"cachedresourceendpointslices": "CachedResourceEndpointSlice", "clustercachedresourceendpointslices": "ClusterCachedResourceEndpointSlice",
+	"validatingadmissionpolicybindings": "ValidatingAdmissionPolicyBinding", "exportuses": "ExportUse",
+	"subtreeusages": "SubtreeUsage", "apibindings": "APIBinding", "leases": "Lease", "apiexports": "APIExport",
+	"events": "Event", "cachedresources": "CachedResource", "clustercachedresources": "ClusterCachedResource",
+	"cachedresourceendpointslices":        "CachedResourceEndpointSlice",
+	"clustercachedresourceendpointslices": "ClusterCachedResourceEndpointSlice",
 }
 
-// query is what a request selects.
 type query struct {
-	cluster   string
-	shard     string
-	namespace string
+	cluster, shard, namespace string
 	// name is empty for a list.
 	name     string
 	resource schema.GroupVersionResource
 	selector labels.Selector
 	metadata bool
-	// ranges select a part of the objects, if there are any.
-	ranges client.Ranges
+	ranges   client.Ranges
 }
 
-// kind returns the kind of the resource. Who asks for one that is not known takes any.
+// kind returns the kind of the resource; any kind will do for unknown ones.
 func (q query) kind() string { return cmp.Or(kinds[q.resource.Resource], "Object") }
 
 func (q query) hasResource(key string) bool { return strings.HasPrefix(key, q.resource.String()+"|") }
@@ -112,7 +103,6 @@ func parseQuery(r *http.Request) (query, error) {
 	return q, err
 }
 
-// key is that of the one object that is asked for.
 func (q query) key() string {
 	return strings.Join([]string{q.resource.String(), q.shard, q.cluster, q.namespace, q.name}, "|")
 }

@@ -1,7 +1,7 @@
-// Package clienttest is an API server in memory for tests of clients: real HTTP/2 over
-// TLS, many logical clusters, resourceVersions, shard selectors, pages, watch lists,
-// bookmarks, compaction and broken connections, writes with preconditions, but no
-// validation, no patches, and nothing of what servers set in objects but UIDs and versions.
+// Package clienttest is an in-memory API server for tests of clients. It supports HTTP/2 over TLS, logical clusters,
+// resourceVersions, shard selectors, pages, watch lists, bookmarks, compaction, broken connections, and writes with
+// preconditions, but neither validation nor patches. Of the fields that servers set it sets UID and resourceVersion
+// only.
 package clienttest
 
 import (
@@ -23,27 +23,23 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// Server is an API server with objects of any kind. Its methods may be called
-// at any time from any goroutine.
+// Server is an API server with objects of any kind. It is safe for concurrent use.
 type Server struct {
 	*httptest.Server
 
 	scheme *runtime.Scheme
 
-	mu        sync.Mutex
-	cond      *sync.Cond
-	revision  int64
-	compacted int64
-	objects   map[string]*unstructured.Unstructured
-	history   []change
-	// epoch changes when all streams are to end.
+	mu                  sync.Mutex
+	cond                *sync.Cond
+	revision, compacted int64
+	objects             map[string]*unstructured.Unstructured
+	history             []change
+	// epoch is incremented to end all streams.
 	epoch int
-	// bookmarks counts those that all streams were sent.
-	bookmarks   int
-	noWatchList bool
-	lists       int
-	watches     int
-	failing     int
+	// bookmarks counts the bookmarks sent to all streams.
+	bookmarks               int
+	noWatchList             bool
+	lists, watches, failing int
 }
 
 type change struct {
@@ -53,8 +49,7 @@ type change struct {
 	object   *unstructured.Unstructured
 }
 
-// New starts a server that ends with the test. scheme tells the kinds of the
-// objects that Put takes.
+// New starts a server that stops at the end of the test. scheme contains the kinds of the objects passed to Put.
 func New(t testing.TB, scheme *runtime.Scheme) *Server {
 	t.Helper()
 	s := InProcess(scheme)
@@ -69,8 +64,8 @@ func New(t testing.TB, scheme *runtime.Scheme) *Server {
 	return s
 }
 
-// InProcess returns a server without a listener: clients of its ClientConfig call it within the process, so
-// that it can be used in a bubble of testing/synctest.
+// InProcess returns a server without a listener, which clients of its ClientConfig call within the process. It can be
+// used in bubbles of testing/synctest.
 func InProcess(scheme *runtime.Scheme) *Server {
 	s := &Server{scheme: scheme, revision: 100, objects: map[string]*unstructured.Unstructured{}}
 	s.cond = sync.NewCond(&s.mu)
@@ -85,9 +80,8 @@ func (s *Server) ClientConfig() *rest.Config {
 	return &rest.Config{Host: s.URL, TLSClientConfig: rest.TLSClientConfig{Insecure: true}}
 }
 
-// Put creates or replaces an object in its logical cluster (and on its shard),
-// which its annotations name, and sets resourceVersion, and uid unless it is a new object that
-// comes with one.
+// Put creates or replaces an object in the logical cluster (and shard) in its annotations. It sets resourceVersion
+// and, unless a new object has one, the UID.
 func (s *Server) Put(t testing.TB, gvr schema.GroupVersionResource, obj runtime.Object) string {
 	t.Helper()
 	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(obj)
@@ -132,60 +126,47 @@ func (s *Server) Delete(t testing.TB, gvr schema.GroupVersionResource, shard str
 	s.record(change{revision: s.revision, kind: "DELETED", resource: gvr, object: final})
 }
 
-// Break ends all watches, as a restart would.
-func (s *Server) Break() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.epoch++
-	s.cond.Broadcast()
-}
+// Break ends all watches, like a restart.
+func (s *Server) Break() { s.update(func() { s.epoch++ }) }
 
-// Compact forgets the history, and ends all watches.
+// Compact drops the history, and ends all watches.
 func (s *Server) Compact() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.history, s.compacted = nil, s.revision
-	s.epoch++
-	s.cond.Broadcast()
+	s.update(func() {
+		s.history, s.compacted = nil, s.revision
+		s.epoch++
+	})
 }
 
-// Rollback sets the resourceVersion back, as restoring a backup does, and ends
-// all watches.
+// Rollback resets the resourceVersion, like the restore of a backup, and ends all watches.
 func (s *Server) Rollback(to int64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.revision, s.history, s.compacted = to, nil, to
-	s.epoch++
-	s.cond.Broadcast()
+	s.update(func() {
+		s.revision, s.history, s.compacted = to, nil, to
+		s.epoch++
+	})
 }
 
 // Bookmark sends a bookmark to all watches.
-func (s *Server) Bookmark() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.bookmarks++
-	s.cond.Broadcast()
-}
+func (s *Server) Bookmark() { s.update(func() { s.bookmarks++ }) }
 
 // DisableWatchList makes the server refuse initial events on watches.
-func (s *Server) DisableWatchList() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.noWatchList = true
-}
+func (s *Server) DisableWatchList() { s.update(func() { s.noWatchList = true }) }
 
 // Fail makes all requests fail with an HTTP status, until it is 0 again.
-func (s *Server) Fail(status int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.failing = status
-}
+func (s *Server) Fail(status int) { s.update(func() { s.failing = status }) }
 
-// Requests returns how many lists (each page counts) and watches there were.
+// Requests returns the numbers of lists (counting pages) and watches.
 func (s *Server) Requests() (lists, watches int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.lists, s.watches
+}
+
+// update changes the server with the lock held, and wakes all watches.
+func (s *Server) update(f func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f()
+	s.cond.Broadcast()
 }
 
 func (s *Server) record(c change) {
@@ -193,7 +174,6 @@ func (s *Server) record(c change) {
 	s.cond.Broadcast()
 }
 
-// snapshot returns the matching objects in the order of their keys.
 func (s *Server) snapshot(q query) []*unstructured.Unstructured {
 	var keys []string
 	for key, obj := range s.objects {

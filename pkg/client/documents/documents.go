@@ -1,5 +1,5 @@
-// Package documents asks logical clusters what they serve, by discovery and OpenAPI. It is apart from package client, since
-// client-go's discovery links all kinds of Kubernetes.
+// Package documents provides discovery and OpenAPI clients of logical clusters. It is separate from package client
+// because client-go's discovery links all kinds of Kubernetes.
 package documents
 
 import (
@@ -10,7 +10,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 )
 
-// Of returns a client for the discovery, OpenAPI and version of what is at a scope.
+// Of returns a client for the discovery, OpenAPI and version of a scope.
 func Of(scope client.Scope) (discovery.DiscoveryInterface, error) {
 	c, err := discovery.NewDiscoveryClientForConfigAndClient(scope.Config(), scope.HTTPClient())
 	if err != nil {

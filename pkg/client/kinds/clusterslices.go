@@ -7,8 +7,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// ClusterCachedResourceEndpointSlice is what kcp calls a CachedResourceEndpointSlice of a
-// ClusterCachedResource. The SDK has no type for it.
+// ClusterCachedResourceEndpointSlice is kcp's CachedResourceEndpointSlice of a ClusterCachedResource. The SDK has no
+// type for it.
 type ClusterCachedResourceEndpointSlice struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata"`
@@ -17,8 +17,7 @@ type ClusterCachedResourceEndpointSlice struct {
 	Status cachev1alpha1.CachedResourceEndpointSliceStatus `json:"status"`
 }
 
-// ClusterCachedResourceEndpointSliceSpec says whose endpoints are wanted, as
-// cachev1alpha1.CachedResourceEndpointSliceSpec does.
+// ClusterCachedResourceEndpointSliceSpec selects the endpoints, like cachev1alpha1.CachedResourceEndpointSliceSpec.
 type ClusterCachedResourceEndpointSliceSpec struct {
 	ClusterCachedResource cachev1alpha1.CachedResourceReference `json:"clusterCachedResource"`
 	APIExport             cachev1alpha1.ExportBindingReference  `json:"export"`
@@ -33,17 +32,15 @@ type ClusterCachedResourceEndpointSliceList struct {
 	Items []ClusterCachedResourceEndpointSlice `json:"items"`
 }
 
-// GetConditions implements conditions.Getter.
 func (s *ClusterCachedResourceEndpointSlice) GetConditions() conditionsv1alpha1.Conditions {
 	return s.Status.Conditions
 }
 
-// SetConditions implements conditions.Setter.
 func (s *ClusterCachedResourceEndpointSlice) SetConditions(conditions conditionsv1alpha1.Conditions) {
 	s.Status.Conditions = conditions
 }
 
-// DeepCopy returns a copy that shares nothing with s.
+// DeepCopy returns a deep copy.
 func (s *ClusterCachedResourceEndpointSlice) DeepCopy() *ClusterCachedResourceEndpointSlice {
 	c := *s
 	s.ObjectMeta.DeepCopyInto(&c.ObjectMeta)
@@ -51,10 +48,8 @@ func (s *ClusterCachedResourceEndpointSlice) DeepCopy() *ClusterCachedResourceEn
 	return &c
 }
 
-// DeepCopyObject implements runtime.Object.
 func (s *ClusterCachedResourceEndpointSlice) DeepCopyObject() runtime.Object { return s.DeepCopy() }
 
-// DeepCopyObject implements runtime.Object.
 func (l *ClusterCachedResourceEndpointSliceList) DeepCopyObject() runtime.Object {
 	c := *l
 	l.ListMeta.DeepCopyInto(&c.ListMeta)

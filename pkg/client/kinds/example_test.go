@@ -9,7 +9,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/client/kinds"
 )
 
-// The slices of a ClusterCachedResource have a type of their own, and a resource as all others.
+// ClusterCachedResources have their own type of slices.
 func ExampleClusterCachedResourceEndpointSlice() {
 	all := kinds.ClusterCachedResourceEndpointSliceList{Items: []kinds.ClusterCachedResourceEndpointSlice{{
 		ObjectMeta: metav1.ObjectMeta{Name: "flavors"},

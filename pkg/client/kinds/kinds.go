@@ -1,6 +1,6 @@
-// Package kinds has the resources of Kubernetes and of the SDK that something of Shardplane uses,
-// with their Go types, and a scheme of their kinds. Who imports it links all of them: who uses a
-// few defines these by client.DefineResource.
+// Package kinds defines the resources of Kubernetes and of the SDK that Shardplane uses, with their Go types, and a
+// scheme of their kinds. It links all of these types: a program that uses few of them can use client.DefineResource
+// instead.
 package kinds
 
 import (
@@ -72,7 +72,6 @@ var (
 	ClusterCachedResourceEndpointSlices = client.DefineResource[ClusterCachedResourceEndpointSlice, ClusterCachedResourceEndpointSliceList](cachev1alpha1.SchemeGroupVersion, "clustercachedresourceendpointslices", client.WithScheme(clusterCached))
 )
 
-// builtin defines a resource of a kind that has a protobuf encoding.
 func builtin[T, L any, PT interface {
 	*T
 	client.Object

@@ -21,14 +21,13 @@ import (
 )
 
 var (
-	// Scheme has the kinds of this package's resources, and those that are sent along with requests.
+	// Scheme contains the kinds of this package's resources, and those of request options and reviews.
 	Scheme = newScheme()
 	// Codecs encodes and decodes the kinds of Scheme.
 	Codecs = serializer.NewCodecFactory(Scheme)
 )
 
-// clusterCached has kcp's other names of cached resources, whose content is the same, with the
-// types of the SDK.
+// clusterCached contains kcp's other names of cached resources with the types of the SDK.
 var clusterCached = func() *runtime.Scheme {
 	scheme := runtime.NewScheme()
 	gv := cachev1alpha1.SchemeGroupVersion

@@ -5,23 +5,21 @@ import (
 	"slices"
 )
 
-// share is what a member is to have of the slots.
 type share struct {
 	id     string
 	weight int
-	// count is how many slots it has, or will have by what moves, and target how many it is to
-	// have: its part by weight, rounded down or up.
-	count, target  int
-	floor, ceiling int
-	remainder      int
-	// receives reports whether it may be given slots: not while it is not heard of.
+	// count is the number of slots that it has, or will have after the moves. target is its part by weight, rounded
+	// down to floor or up to ceiling.
+	count, target             int
+	floor, ceiling, remainder int
+	// receives is false for a member whose Lease is not renewed.
 	receives bool
 }
 
 func (s *share) surplus() int { return s.count - s.target }
 
-// setTargets divides the slots among the members, so that as few as possible move: who has its
-// part, rounded down or up, keeps that where it can.
+// setTargets divides the slots among the members so that as few as possible move: a member that has its part, rounded
+// down or up, keeps it if possible.
 func setTargets(shares []*share) {
 	weights := 0
 	for _, s := range shares {
@@ -37,8 +35,8 @@ func setTargets(shares []*share) {
 		s.target = min(max(s.count, s.floor), s.ceiling)
 		sum += s.target
 	}
-	// Those with the smallest remainder are rounded down first; those that lack most are
-	// rounded up first, which are new.
+	// Members with the smallest remainder are rounded down first. Members with the fewest slots, i.e. new ones, are
+	// rounded up first.
 	order := slices.SortedFunc(slices.Values(shares), func(a, b *share) int {
 		return cmp.Or(cmp.Compare(a.remainder, b.remainder), cmp.Compare(a.id, b.id))
 	})
@@ -59,13 +57,12 @@ func setTargets(shares []*share) {
 	}
 }
 
-// balance gives slots to members. Its zero value is of no use: make one with newBalance.
 type balance struct {
 	next *table
-	// shares are those of the members that stay, by id.
+	// shares are the shares of the members that stay, by id.
 	shares map[string]*share
 	list   []*share
-	ranges int // MaxRanges
+	ranges int
 }
 
 func newBalance(next *table, shares []*share, maxRanges int) *balance {
@@ -84,7 +81,7 @@ func newBalance(next *table, shares []*share, maxRanges int) *balance {
 	return b
 }
 
-// future returns who is to have a slot; nobody has those before the first and after the last.
+// future returns the future owner of a slot, and "" for slots out of range.
 func (b *balance) future(slot int) string {
 	if slot < 0 || slot >= slotCount {
 		return ""
@@ -92,8 +89,7 @@ func (b *balance) future(slot int) string {
 	return b.next.slots[slot].future()
 }
 
-// give has a slot go to a member, or to nobody: at once if nobody has it, and by a move
-// otherwise.
+// give assigns a slot to a member, or to none: at once if it has no owner, otherwise by a move.
 func (b *balance) give(slot int, to string) {
 	if s := b.shares[b.future(slot)]; s != nil {
 		s.count--
@@ -108,13 +104,13 @@ func (b *balance) give(slot int, to string) {
 	case to:
 		a.since, a.to = 0, ""
 	default:
-		// To somebody else it is another move: that one has not loaded it.
+		// A move to a new target is a new move, because that member has not loaded the slot.
 		a.to, a.since = to, b.next.epoch
 	}
 }
 
-// place gives a slot to the member that lacks most, but rather to a neighbour that lacks some,
-// so that ranges stay few. It reports whether anybody takes it.
+// place gives a slot to the member that lacks most, or to a neighbor that lacks some, so that there are few ranges. It
+// reports whether any member receives slots.
 func (b *balance) place(slot int) bool {
 	var best *share
 	for _, s := range b.list {
@@ -125,8 +121,8 @@ func (b *balance) place(slot int) bool {
 	if best == nil {
 		return false
 	}
-	for _, neighbour := range []string{b.future(slot - 1), b.future(slot + 1)} {
-		if s := b.shares[neighbour]; s != nil && s.receives && s.surplus() < 0 {
+	for _, neighbor := range []string{b.future(slot - 1), b.future(slot + 1)} {
+		if s := b.shares[neighbor]; s != nil && s.receives && s.surplus() < 0 {
 			best = s
 			break
 		}
@@ -135,7 +131,7 @@ func (b *balance) place(slot int) bool {
 	return true
 }
 
-// level moves slots from those that have too many to those that lack some.
+// level moves slots from members with too many to members with too few.
 func (b *balance) level() {
 	for _, to := range b.list {
 		for to.receives && to.surplus() < 0 {
@@ -148,8 +144,8 @@ func (b *balance) level() {
 	}
 }
 
-// pick returns the slot that fits a member best, of those that are too many elsewhere: beside
-// its own ones, and at an end of a range, rather where the next range is too long, too.
+// pick returns the best slot for a member among the surplus slots of others: preferably adjacent to its own slots, and
+// at the end of a range that borders on another surplus.
 func (b *balance) pick(to string) (slot int, found bool) {
 	best := -1
 	for n := range slotCount {
@@ -179,9 +175,9 @@ func (b *balance) pick(to string) (slot int, found bool) {
 	return slot, best >= 0
 }
 
-// mend moves one slot more where a member has too many ranges: one that is a range by itself,
-// to both of its neighbours' owner, if both members still have their parts then.
-func (b *balance) mend() {
+// reduceRanges moves one slot more if a member has too many ranges: a slot that is a range by itself, to the owner of
+// both neighbors, if both members still have their parts then.
+func (b *balance) reduceRanges() {
 	count := map[string]int{}
 	for n := range slotCount {
 		if b.future(n) != b.future(n-1) || n == 0 {

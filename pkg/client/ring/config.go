@@ -20,78 +20,73 @@ const (
 	defaultLeaseDuration  = 15 * time.Second
 	defaultRebalanceDelay = 2 * time.Second
 
-	// randomLength is how much of an id makes sure that it never comes back.
+	// randomLength is the length of the random suffix of ids.
 	randomLength = 8
 )
 
-// Isolation says what a member does that cannot renew its Lease.
+// Isolation is the behavior of a member that cannot renew its Lease.
 type Isolation int
 
 const (
-	// Stop has it stop working after RenewDeadline.
+	// Stop stops the work after RenewDeadline.
 	Stop Isolation = iota
-	// Continue has it go on with what it had, until it learns that others have that now. So
-	// two may work on one hash: for work where that is better than none.
+	// Continue continues the work until the member observes that others own it. Two members may then work on one hash:
+	// use it if that is better than no work.
 	Continue
 )
 
-// Config describes a member of a ring. LeaseDuration, RenewDeadline, GracePeriod and Key have to be
-// the same for all members of a ring. What is 0 has the default.
+// Config configures a member of a ring. LeaseDuration, RenewDeadline, GracePeriod and Key must be the same for all
+// members. Zero values mean defaults.
 type Config struct {
 	// Name is the name of the ring, and of its Lease.
 	Name string
-	// ID tells people which member it is; the name of the host by default. Each start adds
-	// random characters, so that it need not be unique.
+	// ID identifies the member for users; the default is the host name. It need not be unique, because each start adds
+	// random characters.
 	ID string
-	// Leases is the logical cluster whose Leases the members meet at, and Namespace the
-	// namespace there, in which all of them may get, list, watch, create, update and delete
-	// Leases.
+	// Leases is the logical cluster of the Leases, and Namespace their namespace. Members need permission to get,
+	// list, watch, create, update and delete Leases there.
 	Leases    client.Scope
 	Namespace string
-	// Key says by what objects are divided: client.ByCluster for controllers.
+	// Key is the property by which objects are divided: client.ByCluster for controllers.
 	Key client.ShardKey
-	// Weight is how much the member takes in comparison with others; 1 by default.
+	// Weight is the relative capacity of the member; 1 by default.
 	Weight int
-	// MaxRanges is how many ranges of hashes a member has at most, where that can be had by
-	// moving one slot of 256 more with each change; 16 by default.
+	// MaxRanges is the maximum number of ranges of hashes of a member, if that can be achieved by moving one more slot
+	// of 256 with each change; 16 by default.
 	MaxRanges int
-	// LeaseDuration is how long others wait for a member that is not heard of, before they
-	// take what it has; 15 s by default. The next three follow it, if they are not set.
+	// LeaseDuration is the time after which others expel a member that does not renew its Lease; 15 s by default. The
+	// defaults of the next three fields depend on it.
 	LeaseDuration time.Duration
-	// RenewDeadline is how long a member works after it has sent the last renewal of its
-	// Lease that succeeded; three fifths of LeaseDuration by default, which are 9 s. RenewDeadline and GracePeriod together are four fifths
-	// of LeaseDuration at most.
+	// RenewDeadline is the time for which a member works after it sent the last successful renewal; 3/5 of
+	// LeaseDuration (9 s) by default. RenewDeadline and GracePeriod must not exceed 4/5 of LeaseDuration.
 	RenewDeadline time.Duration
-	// RenewInterval is the time between two renewals; a fifth of LeaseDuration by default,
-	// which are 3 s, and half of RenewDeadline at most.
+	// RenewInterval is the time between two renewals, at most half of RenewDeadline; 1/5 of LeaseDuration (3 s) by
+	// default.
 	RenewInterval time.Duration
-	// GracePeriod is how long work may take to end when its context has ended; a fifth of
-	// LeaseDuration by default, which are 3 s.
+	// GracePeriod is the time in which work must end after its context; 1/5 of LeaseDuration (3 s) by default.
 	GracePeriod time.Duration
-	// RebalanceDelay is how long joins and leaves wait for others, to be one change; 2 s by default.
+	// RebalanceDelay is the time for which joins and leaves are collected into one change; 2 s by default.
 	RebalanceDelay time.Duration
-	// LoadTimeout is how long a member goes on working on what moves away from it, while the
-	// one that it moves to has not loaded it; LeaseDuration by default.
+	// LoadTimeout is the time for which a member continues work that moves away until the new owner has loaded it;
+	// LeaseDuration by default.
 	LoadTimeout time.Duration
-	// Isolation says what to do while the Leases cannot be reached.
+	// Isolation is the behavior while the Leases are unreachable.
 	Isolation Isolation
-	// Metrics has the metrics of the ring registered while it runs, unless it is nil.
+	// Metrics registers the metrics of the ring while it runs, unless it is nil.
 	Metrics prometheus.Registerer
 }
 
 var (
-	// ErrConfig is wrapped by the error of New for a configuration that makes no sense, and
-	// of Run for one that is not that of the other members.
+	// ErrConfig is wrapped by errors of New about invalid configurations, and by errors of Run if the configuration
+	// differs from that of other members.
 	ErrConfig = errors.New("configuration of the ring")
-	// ErrOverrun is wrapped by the error of Run when work did not end within GracePeriod after its
-	// context. The process has to end at once: others are about to begin that work.
+	// ErrOverrun is wrapped by the error of Run if work did not end within GracePeriod after its context. The process
+	// must exit immediately, because other members are about to begin that work.
 	ErrOverrun = errors.New("work did not end in time")
-	// ErrNotOwned is the cause of the end of a context of work on what this member has no
-	// more.
-	ErrNotOwned = errors.New("the hash is not this member's any more")
+	// ErrNotOwned is the cause of the cancellation of work that the member no longer owns.
+	ErrNotOwned = errors.New("the hash is no longer owned by this member")
 )
 
-// complete returns the configuration with all defaults, or what is wrong with it.
 func (c Config) complete() (Config, error) {
 	if c.ID == "" {
 		host, err := os.Hostname()
@@ -108,14 +103,13 @@ func (c Config) complete() (Config, error) {
 	c.GracePeriod = cmp.Or(c.GracePeriod, c.LeaseDuration/5)
 	c.RebalanceDelay = cmp.Or(c.RebalanceDelay, defaultRebalanceDelay)
 	c.LoadTimeout = cmp.Or(c.LoadTimeout, c.LeaseDuration)
-	if wrong := c.wrong(); wrong != "" {
-		return c, fmt.Errorf("%w %q: %s", ErrConfig, c.Name, wrong)
+	if problem := c.problem(); problem != "" {
+		return c, fmt.Errorf("%w %q: %s", ErrConfig, c.Name, problem)
 	}
 	return c, nil
 }
 
-// wrong says what is wrong, and what to do about it.
-func (c Config) wrong() string {
+func (c Config) problem() string {
 	for _, d := range []struct {
 		name string
 		d    time.Duration
@@ -160,31 +154,12 @@ func (c Config) wrong() string {
 	return ""
 }
 
-// digest says in a few words what all members have to agree about. Those of another release
-// have to write the same.
+// digest returns the settings that all members must share. Its format must not change between releases.
 func (c Config) digest() string {
 	return fmt.Sprintf("1 %s lease=%s deadline=%s grace=%s", c.Key.Path(), c.LeaseDuration, c.RenewDeadline, c.GracePeriod)
 }
 
-func (c Config) settings() settings {
-	return settings{
-		leaseDuration: c.LeaseDuration, renewDeadline: c.RenewDeadline, renewInterval: c.RenewInterval, gracePeriod: c.GracePeriod, rebalanceDelay: c.RebalanceDelay, loadTimeout: c.LoadTimeout,
-		weight: c.Weight, maxRanges: c.MaxRanges, config: c.digest(), isolation: c.Isolation,
-	}
-}
-
-// settings are what a member needs to know to take part.
-type settings struct {
-	leaseDuration, renewDeadline, renewInterval, gracePeriod, rebalanceDelay, loadTimeout time.Duration
-	weight, maxRanges                                                                     int
-	// config is the digest of what all members have to agree about.
-	config string
-	// isolation is what to do with the work while cut off.
-	isolation Isolation
-}
-
-// retryInterval is when to try again what has failed.
-func (s settings) retryInterval() time.Duration { return s.renewInterval / 6 }
+func (c Config) retryInterval() time.Duration { return c.RenewInterval / 6 }
 
 // requestTimeout bounds a request, so that there is time for others before RenewDeadline.
-func (s settings) requestTimeout() time.Duration { return s.renewDeadline / 4 }
+func (c Config) requestTimeout() time.Duration { return c.RenewDeadline / 4 }

@@ -4,7 +4,7 @@ import (
 	"time"
 )
 
-// saw tells of the Lease of a member as it was at some time.
+// saw is called with an observed Lease of a member.
 func (m *machine) saw(now time.Duration, l lease) {
 	o := m.seen[l.id]
 	if o == nil {
@@ -19,23 +19,18 @@ func (m *machine) saw(now time.Duration, l lease) {
 	o.lease, o.since, o.renewed = l, now, true
 }
 
-// sawDeletion tells that a member has no Lease any more.
 func (m *machine) sawDeletion(id string) {
 	delete(m.seen, id)
 	m.dirty = true
 }
 
-// sawAll tells that all Leases that there were have been told of.
 func (m *machine) sawAll() { m.synced, m.dirty = true, true }
 
-// still reports whether a member was not heard of for so long that it may be expelled.
-func (m *machine) still(now time.Duration, o *observed) bool { return now >= o.since+m.leaseDuration }
+// expired reports whether a member may be expelled.
+func (m *machine) expired(now time.Duration, o *observed) bool { return now >= o.since+m.LeaseDuration }
 
-// quiet reports whether it was not heard of for so long that it has stopped working, as far as
-// it was to be heard of at all.
-func (m *machine) quiet(now time.Duration, o *observed) bool {
-	return now >= o.since+m.renewDeadline
-}
+// quiet reports whether a member has not renewed for so long that it must have stopped working.
+func (m *machine) quiet(now time.Duration, o *observed) bool { return now >= o.since+m.RenewDeadline }
 
 // lives reports whether a member can be the coordinator.
 func (m *machine) lives(now time.Duration, id string) bool {
@@ -43,7 +38,7 @@ func (m *machine) lives(now time.Duration, id string) bool {
 		return true
 	}
 	o := m.seen[id]
-	return o != nil && (o.state == active || o.state == draining) && !m.still(now, o)
+	return o != nil && (o.state == active || o.state == draining) && !m.expired(now, o)
 }
 
 func (m *machine) stateOf(id string) state {
@@ -56,10 +51,9 @@ func (m *machine) stateOf(id string) state {
 	return missing
 }
 
-// coordinates reports whether the member is the coordinator, as far as it can see: who wrote
-// the last table, if that one lives and stays, or the first by id who does; if none stays, the
-// first of those that live, and then the first of those that join. Should two believe it, the
-// server takes the table of one of them.
+// coordinates reports whether this member considers itself the coordinator: the writer of the last table if it is
+// alive and stays, or else the first such member by id, or else the first that is alive, or else the first that joins.
+// If two members are mistaken, the server accepts one table only.
 func (m *machine) coordinates(now time.Duration) bool {
 	if t := m.table.table; t != nil {
 		if t.has(t.coordinator) && m.lives(now, t.coordinator) && m.stateOf(t.coordinator) == active {
@@ -81,12 +75,12 @@ func (m *machine) coordinates(now time.Duration) bool {
 	return true
 }
 
-// joins reports whether a member that no table names is to be one.
+// joins reports whether a member that is not in the table should be added.
 func (m *machine) joins(now time.Duration, o *observed) bool {
-	return o.state == active && o.config == m.config && !m.quiet(now, o)
+	return o.state == active && o.config == m.configDigest && !m.quiet(now, o)
 }
 
-// coordinate returns what to ask the server for on behalf of all.
+// coordinate returns the next request of the coordinator, or nil.
 func (m *machine) coordinate(now time.Duration) *request {
 	if m.phase != taking || !m.synced || now >= m.until() || !m.dirty && now < m.checkAt {
 		return nil
@@ -113,7 +107,7 @@ func (m *machine) coordinate(now time.Duration) *request {
 			continue
 		}
 		delete(m.missingSince, id)
-		if !o.state.ended() && m.still(now, o) {
+		if !o.state.ended() && m.expired(now, o) {
 			l := o.lease
 			l.state = expelled
 			return &request{verb: expel, lease: l}
@@ -125,7 +119,7 @@ func (m *machine) coordinate(now time.Duration) *request {
 	return m.cleanUp(now)
 }
 
-// threshold returns when time alone changes what there is to do.
+// threshold returns the next time at which the passing of time changes the result of coordinate.
 func (m *machine) threshold(now time.Duration) time.Duration {
 	at := never
 	soonest := func(t time.Duration) {
@@ -134,86 +128,83 @@ func (m *machine) threshold(now time.Duration) time.Duration {
 		}
 	}
 	for _, o := range m.seen {
-		if !o.state.ended() || m.still(now, o) {
-			soonest(o.since + m.renewDeadline)
-			soonest(o.since + m.leaseDuration)
+		if !o.state.ended() || m.expired(now, o) {
+			soonest(o.since + m.RenewDeadline)
+			soonest(o.since + m.LeaseDuration)
 		}
 	}
 	for _, since := range m.missingSince {
-		soonest(since + m.renewDeadline)
+		soonest(since + m.RenewDeadline)
 	}
 	if m.voluntary {
-		soonest(m.voluntarySince + m.rebalanceDelay)
+		soonest(m.voluntarySince + m.RebalanceDelay)
 	}
 	if m.noTable {
-		soonest(m.noTableSince + m.leaseDuration)
+		soonest(m.noTableSince + m.LeaseDuration)
 	}
 	return at
 }
 
-// firstTable makes the first table, after so long that nobody works by one that was there
-// before: a ring that is new is not told from one whose Leases were deleted.
+// firstTable creates the first table after LeaseDuration, when no member can be working by a deleted one: a new ring
+// cannot be distinguished from one whose Leases were deleted.
 func (m *machine) firstTable(now time.Duration) *request {
-	if !m.noTable || now < m.noTableSince+m.leaseDuration {
+	if !m.noTable || now < m.noTableSince+m.LeaseDuration {
 		return nil
 	}
-	next := plan(&table{config: m.config}, m.standings(now), m.maxRanges, true)
+	next := plan(&table{config: m.configDigest}, m.memberStatuses(now), m.MaxRanges, true)
 	next.coordinator = m.id
 	return &request{verb: writeTable, table: next}
 }
 
-// replaceMissing puts a Lease in the place of one that was deleted. It will stand still, and
-// the member is expelled in time, or finds it, and joins anew.
+// replaceMissing creates a Lease in place of a deleted one. It is not renewed: the member is expelled in time, or
+// finds it and joins again.
 func (m *machine) replaceMissing(now time.Duration, id string) *request {
 	since, known := m.missingSince[id]
 	if !known {
 		m.missingSince[id] = now
-		m.checkAt = min(m.checkAt, now+m.renewDeadline)
+		m.checkAt = min(m.checkAt, now+m.RenewDeadline)
 		return nil
 	}
-	if now < since+m.renewDeadline {
+	if now < since+m.RenewDeadline {
 		return nil
 	}
 	return &request{verb: replace, lease: lease{id: id, weight: 1, state: missing}}
 }
 
-// standings returns what is known of the members, and of those that join.
-func (m *machine) standings(now time.Duration) map[string]*standing {
-	all := map[string]*standing{m.id: {lease: m.own, joining: !m.named()}}
+func (m *machine) memberStatuses(now time.Duration) map[string]*memberStatus {
+	all := map[string]*memberStatus{m.id: {lease: m.own, joining: !m.named()}}
 	if m.table.table != nil {
 		for _, id := range m.table.members {
 			if m.seen[id] == nil && id != m.id {
-				all[id] = &standing{lease: lease{id: id, weight: 1, state: missing}, silent: true}
+				all[id] = &memberStatus{lease: lease{id: id, weight: 1, state: missing}, silent: true}
 			}
 		}
 	}
 	for id, o := range m.seen {
 		named := m.table.table != nil && m.table.has(id)
 		if id != m.id && (named || m.joins(now, o)) {
-			all[id] = &standing{lease: o.lease, joining: !named, silent: m.quiet(now, o)}
+			all[id] = &memberStatus{lease: o.lease, joining: !named, silent: m.quiet(now, o)}
 		}
 	}
 	return all
 }
 
-// planned returns the table that is to follow: what has to change at once, and what can wait
-// when it has waited.
 func (m *machine) planned(now time.Duration) *table {
-	all := m.standings(now)
+	all := m.memberStatuses(now)
 	current := m.table.table
-	if current.config != m.config {
-		// Nobody lives that has agreed to the other one.
+	if current.config != m.configDigest {
+		// No member with the other configuration is alive.
 		changed := *current
-		changed.config = m.config
+		changed.config = m.configDigest
 		current = &changed
 	}
 	whole := true
 	for _, s := range all {
 		whole = whole && s.state != missing
 	}
-	next := plan(current, all, m.maxRanges, false)
+	next := plan(current, all, m.MaxRanges, false)
 	if whole {
-		next = m.withVoluntary(now, current, next, plan(current, all, m.maxRanges, true))
+		next = m.withVoluntary(now, current, next, plan(current, all, m.MaxRanges, true))
 	}
 	if next == current {
 		return m.table.table
@@ -222,7 +213,7 @@ func (m *machine) planned(now time.Duration) *table {
 	return next
 }
 
-// withVoluntary returns the table with what could wait, if it has waited, and the one without
+// withVoluntary returns the table with voluntary changes if RebalanceDelay has passed, and the table without them
 // otherwise.
 func (m *machine) withVoluntary(now time.Duration, current, due, all *table) *table {
 	if all == current || due != current && all.equal(due) {
@@ -232,31 +223,30 @@ func (m *machine) withVoluntary(now time.Duration, current, due, all *table) *ta
 	if !m.voluntary {
 		m.voluntary, m.voluntarySince = true, now
 	}
-	if now < m.voluntarySince+m.rebalanceDelay {
-		m.checkAt = min(m.checkAt, m.voluntarySince+m.rebalanceDelay)
+	if now < m.voluntarySince+m.RebalanceDelay {
+		m.checkAt = min(m.checkAt, m.voluntarySince+m.RebalanceDelay)
 		return due
 	}
 	return all
 }
 
-// cleanUp deletes the Leases of those that are members no more, or never became one.
+// cleanUp deletes Leases of former members, and of members that never joined.
 func (m *machine) cleanUp(now time.Duration) *request {
 	for id, o := range m.seen {
-		if id != m.id && !m.table.has(id) && (o.state.ended() || m.still(now, o)) {
+		if id != m.id && !m.table.has(id) && (o.state.ended() || m.expired(now, o)) {
 			return &request{verb: deleteOther, lease: o.lease}
 		}
 	}
 	return nil
 }
 
-// answeredCoordination tells what became of a request of the coordinator.
 func (m *machine) answeredCoordination(now time.Duration, r *request, a answer) {
 	m.dirty = true
 	switch r.verb {
 	case writeTable:
 		if a.outcome == done {
 			if m.phase == taking && a.table.epoch > m.epoch() {
-				m.voluntary = m.voluntary && now < m.voluntarySince+m.rebalanceDelay
+				m.voluntary = m.voluntary && now < m.voluntarySince+m.RebalanceDelay
 				m.adopt(now, a.table)
 			}
 			return
@@ -279,7 +269,7 @@ func (m *machine) answeredCoordination(now time.Duration, r *request, a answer) 
 			m.saw(now, a.lease)
 			return
 		}
-		m.relist = true // it lives, or is not what it was
+		m.relist = true // it is alive, or has changed
 		delete(m.missingSince, r.lease.id)
 	case deleteOther:
 		if a.outcome == done || a.outcome == notFound {

@@ -1,6 +1,6 @@
 package ring
 
-// What members have without configuration, as Config.complete sets it.
+// The defaults of Config.complete.
 const (
 	defaultRenewDeadline = defaultLeaseDuration / 5 * 3
 	defaultRenewInterval = defaultLeaseDuration / 5

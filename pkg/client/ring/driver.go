@@ -15,14 +15,13 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 )
 
-// driver does what the machine says, while the ring runs.
 type driver struct {
 	*Ring
 
 	leases  *client.Informer[*coordinationv1.Lease]
 	synced  <-chan struct{}
 	answers chan func()
-	asked   bool
+	pending bool
 	running *sync.WaitGroup
 }
 
@@ -31,7 +30,7 @@ func (d *driver) loop(ctx, working context.Context) error {
 	defer timer.Stop()
 	ended := ctx.Done()
 	for {
-		loading := d.lookLoaded()
+		loading := d.checkLoaded()
 		wait, err := d.step(working)
 		if err != nil || wait < 0 {
 			return err
@@ -41,13 +40,13 @@ func (d *driver) loop(ctx, working context.Context) error {
 		case <-ended:
 			ended = nil
 			d.locked(func() { d.machine.drain(d.now()) })
-		case <-d.look:
+		case <-d.wake:
 		case <-d.gate.idle:
 		case <-timer.C:
 		case <-d.synced:
 			d.synced = nil
 			d.locked(func() {
-				d.showSeen()
+				d.deliverSeen()
 				d.machine.sawAll()
 			})
 		case answered := <-d.answers:
@@ -62,37 +61,37 @@ func (d *driver) locked(do func()) {
 	do()
 }
 
-// step has the machine take a step. It returns how long nothing is to be done unless something
-// happens; less than 0 if all is over.
+// step executes a step of the machine. It returns the time until the next step is due if no event occurs; negative if
+// the member has ended.
 func (d *driver) step(ctx context.Context) (time.Duration, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	m, now := d.machine, d.now()
 	before := m.table.table
-	d.showSeen()
-	if d.asked {
+	d.deliverSeen()
+	if d.pending {
 		d.gate.set(m.grants(now, d.gate.busy()))
 	} else if r := m.step(now, d.gate); r != nil {
-		d.ask(ctx, r)
+		d.send(ctx, r)
 	}
-	d.metrics.note(now, before)
-	d.tell()
+	d.metrics.update(now, before)
+	d.publish()
 	late, next := d.gate.overdue(now)
 	switch {
 	case late > 0:
 		d.metrics.overran(late)
-		return 0, fmt.Errorf("ring %q: %w: %d began on what is not this member's any more, and %s after their contexts they are not over: end the process", d.config.Name, ErrOverrun, late, d.config.GracePeriod)
-	case m.phase == gone:
+		return 0, fmt.Errorf("ring %q: %w: %d are running in slots that this member no longer owns, %s after the end of their contexts: the process must exit", d.config.Name, ErrOverrun, late, d.config.GracePeriod)
+	case m.phase == finished:
 		return -1, m.err
 	}
 	if err := d.hopeless(); err != nil {
 		return 0, err
 	}
-	at := min(m.wake(now, d.gate.busy()), next)
+	at := min(m.nextWake(now, d.gate.busy()), next)
 	return max(at-d.now(), 0), nil
 }
 
-// hopeless returns why this member will never take part, if it is known.
+// hopeless returns the reason why this member can never take part, if it is known.
 func (d *driver) hopeless() error {
 	if !d.machine.valid && errors.Is(d.machine.lastErr, errRights) {
 		return d.machine.lastErr
@@ -103,15 +102,14 @@ func (d *driver) hopeless() error {
 	return nil
 }
 
-// ask asks the server, beside all else.
-func (d *driver) ask(ctx context.Context, r *request) {
-	d.asked = true
+func (d *driver) send(ctx context.Context, r *request) {
+	d.pending = true
 	logger := klog.FromContext(ctx)
 	switch r.verb {
 	case writeTable:
-		logger.V(2).Info("Writes a table", "epoch", r.table.epoch, "members", r.table.members)
+		logger.V(2).Info("Writing a table", "epoch", r.table.epoch, "members", r.table.members)
 	case expel:
-		logger.Info("Expels a member that was not heard of", "member", r.lease.id)
+		logger.Info("Expelling a member that does not renew its Lease", "member", r.lease.id)
 	default:
 	}
 	d.running.Go(func() {
@@ -119,17 +117,16 @@ func (d *driver) ask(ctx context.Context, r *request) {
 		defer cancel()
 		a := d.server.do(asking, r)
 		if a.err != nil && ctx.Err() == nil {
-			logger.V(2).Info("Cannot reach the Leases of the ring as it should", "err", a.err)
+			logger.V(2).Info("Failed to access the Leases of the ring", "err", a.err)
 		}
 		d.answers <- func() {
-			d.asked = false
+			d.pending = false
 			d.machine.answered(d.now(), r, a)
 		}
 	})
 }
 
-// showSeen tells the machine what the watch has shown, under the lock.
-func (d *driver) showSeen() {
+func (d *driver) deliverSeen() {
 	now, m := d.now(), d.machine
 	for _, s := range d.seen {
 		switch t, err := tableOf(s.lease); {
@@ -144,7 +141,7 @@ func (d *driver) showSeen() {
 	d.seen = nil
 }
 
-// New returns a member of the ring that config describes. It does nothing before it runs.
+// New returns a member of a ring; run it with Run.
 func New(config Config) (*Ring, error) {
 	config, err := config.complete()
 	if err != nil {
@@ -153,20 +150,19 @@ func New(config Config) (*Ring, error) {
 	r := &Ring{
 		config: config, server: newServer(config), start: time.Now(), holds: client.NewChangingRanges(client.Ranges{}),
 		followers: followers{holds: map[*func() client.Ranges]struct{}{}},
-		changed:   make(chan struct{}), gains: map[*gain]struct{}{}, look: make(chan struct{}, 1),
+		changed:   make(chan struct{}), gains: map[*gain]struct{}{}, wake: make(chan struct{}, 1),
 	}
 	r.gate = newGate(r.now, config.GracePeriod)
-	r.machine = newMachine(config.settings(), func() string { return config.ID + "-" + rand.String(randomLength) })
+	r.machine = newMachine(config, func() string { return config.ID + "-" + rand.String(randomLength) })
 	r.metrics = newMetrics(r)
 	return r, nil
 }
 
-// Run takes part in the ring, and runs what works on what this member has, such as informers and
-// controllers. When ctx ends, it gives away what it has, which takes a few seconds if others are
-// there to take it and on which the parts go on to work meanwhile; then it ends the contexts of the
-// parts, and returns when these have. A part that returns before has this member leave. Run fails
-// if a part does, if this member may not have Leases, or has another configuration than the others;
-// and with ErrOverrun, without waiting for the parts: the process has to end at once. When it has
+// Run takes part in the ring, and runs parts that work on the owned hashes, e.g. informers and controllers. When ctx
+// ends, the member gives its slots to others, which takes a few seconds during which the parts continue; then it ends
+// the contexts of the parts, and returns when they have returned. If a part returns earlier, the member leaves. Run
+// fails if a part does, if the member has no access to Leases, or if its configuration differs from that of other
+// members. It returns ErrOverrun without waiting for the parts: the process must exit immediately. After Run has
 // returned, no work begins, and the contexts of all work have ended.
 func (r *Ring) Run(ctx context.Context, parts ...func(ctx context.Context) error) error {
 	r.mu.Lock()
@@ -198,7 +194,6 @@ func (r *Ring) Run(ctx context.Context, parts ...func(ctx context.Context) error
 	return err
 }
 
-// take takes part in the ring until ctx ends, and what this member has is given away.
 func (r *Ring) take(ctx context.Context) error {
 	if r.config.Metrics != nil {
 		if err := r.config.Metrics.Register(r.metrics); err != nil {
@@ -207,7 +202,7 @@ func (r *Ring) take(ctx context.Context) error {
 		defer r.config.Metrics.Unregister(r.metrics)
 	}
 	ctx = klog.NewContext(ctx, klog.FromContext(ctx).WithValues("ring", r.config.Name))
-	// What is left to do when ctx has ended takes the server, too.
+	// Leaving takes requests after ctx has ended.
 	working, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -218,9 +213,9 @@ func (r *Ring) take(ctx context.Context) error {
 		Namespace: r.config.Namespace, LabelSelector: r.server.selector(), Name: "leases of ring " + r.config.Name,
 	})
 	leases.AddEventHandler(client.Handler[*coordinationv1.Lease]{
-		OnAdd:    func(l *coordinationv1.Lease, _ bool) { r.saw(sighting{lease: l}) },
-		OnUpdate: func(_, l *coordinationv1.Lease) { r.saw(sighting{lease: l}) },
-		OnDelete: func(l *coordinationv1.Lease, _ bool) { r.saw(sighting{lease: l, deleted: true}) },
+		OnAdd:    func(l *coordinationv1.Lease, _ bool) { r.observe(sighting{lease: l}) },
+		OnUpdate: func(_, l *coordinationv1.Lease) { r.observe(sighting{lease: l}) },
+		OnDelete: func(l *coordinationv1.Lease, _ bool) { r.observe(sighting{lease: l, deleted: true}) },
 	})
 	running.Go(func() { _ = leases.Run(working) })
 	synced := make(chan struct{})
@@ -233,22 +228,20 @@ func (r *Ring) take(ctx context.Context) error {
 	return d.loop(ctx, working)
 }
 
-// lookInterval is how often a member looks whether what comes to it is loaded.
-const lookInterval = 10 * time.Millisecond
+const checkInterval = 10 * time.Millisecond
 
-// lookLoaded has the machine know which of the slots that come to this member are loaded. It returns
-// when to look again. Informers are asked without the lock of the ring, since their handlers may
-// ask the ring.
-func (d *driver) lookLoaded() time.Duration {
+// checkLoaded updates the set of incoming slots that are loaded, and returns the time until the next check. Informers
+// are called without the lock of the ring, because their handlers may call the ring.
+func (d *driver) checkLoaded() time.Duration {
 	var coming slots
-	d.locked(func() { coming = d.machine.coming() })
+	d.locked(func() { coming = d.machine.incoming() })
 	loaded := coming
 	if !coming.empty() {
 		loaded = d.followers.loaded(d.config.Key, coming)
 	}
 	d.locked(func() { d.machine.ready = loaded })
 	if loaded != coming {
-		return lookInterval
+		return checkInterval
 	}
 	return never
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/client/ring"
 )
 
-// A replica joins, works on what it has, and leaves.
+// A replica joins, works on its ranges, and leaves.
 func ExampleRing() {
 	clienttest.ForExample(func(t testing.TB) {
 		t.Helper()
@@ -31,7 +31,7 @@ func ExampleRing() {
 		replica, err := ring.New(ring.Config{
 			Name: "greeter", ID: "replica", Key: client.ByCluster,
 			Leases: factory.Cluster(logicalcluster.NewPath("root")), Namespace: "default",
-			// Less than by default, since the first start of a ring takes LeaseDuration.
+			// Lower than the default, because the first start of a ring takes LeaseDuration.
 			LeaseDuration: 2 * time.Second, RenewDeadline: time.Second, RenewInterval: 200 * time.Millisecond, GracePeriod: 100 * time.Millisecond, RebalanceDelay: 10 * time.Millisecond,
 			Isolation: []ring.Isolation{ring.Stop, ring.Continue}[0],
 		})
@@ -73,7 +73,7 @@ func ExampleRing() {
 	// <nil>
 }
 
-// What cannot work is told at once.
+// New validates the configuration.
 func ExampleNew() {
 	_, err := ring.New(ring.Config{Name: "greeter", ID: "replica"})
 	fmt.Println(err)

@@ -4,26 +4,25 @@ import (
 	"sync"
 )
 
-// gain tells somebody what this member comes to have.
+// gain collects the gained slots for one caller of OnGain.
 type gain struct {
 	mu      sync.Mutex
 	pending slots
-	look    chan struct{}
+	wake    chan struct{}
 }
 
-// note notes what has come to a member since the last call.
 func (g *gain) note(gained slots) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.pending = g.pending.or(gained); !g.pending.empty() {
 		select {
-		case g.look <- struct{}{}:
+		case g.wake <- struct{}{}:
 		default:
 		}
 	}
 }
 
-// take returns what has come since the last call.
+// take returns the slots gained since the last call.
 func (g *gain) take() slots {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -6,11 +6,10 @@ import (
 	"time"
 )
 
-// gate lets work begin, and ends it.
 type gate struct {
 	now         func() time.Duration
 	gracePeriod time.Duration
-	// idle is told when the last work in a slot has ended.
+	// idle receives a value when the last work in a slot has ended.
 	idle chan struct{}
 
 	mu     sync.Mutex
@@ -21,10 +20,9 @@ type gate struct {
 	stopped []*work
 }
 
-// work is work on one hash.
 type work struct {
 	cancel context.CancelCauseFunc
-	// overdue is when it has to have ended, if its context has; 0 otherwise.
+	// overdue is the time by which it must have ended if its context was canceled; 0 otherwise.
 	overdue time.Duration
 	over    bool
 }
@@ -33,7 +31,6 @@ func newGate(now func() time.Duration, gracePeriod time.Duration) *gate {
 	return &gate{now: now, gracePeriod: gracePeriod, idle: make(chan struct{}, 1)}
 }
 
-// begin begins work on a hash, if it may.
 func (g *gate) begin(ctx context.Context, hash uint64) (context.Context, func(), bool) {
 	slot := slotOf(hash)
 	g.mu.Lock()
@@ -65,18 +62,11 @@ func (g *gate) end(slot int, w *work) {
 	}
 }
 
-// set sets what may be worked on, and ends the contexts of what may not.
 func (g *gate) set(to grants) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.grants = to
-	if to.stop.empty() {
-		return
-	}
-	for slot := range slotCount {
-		if !to.stop.has(slot) {
-			continue
-		}
+	for slot := range to.stop.all {
 		for w := range g.works[slot] {
 			if w.overdue == 0 {
 				w.cancel(ErrNotOwned)
@@ -87,14 +77,13 @@ func (g *gate) set(to grants) {
 	}
 }
 
-// busy returns the slots that are worked on.
 func (g *gate) busy() slots {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.inWork
 }
 
-// overdue returns how many works should have ended by now, and when the next one has to have.
+// overdue returns how many works should have ended by now, and when the next one must have.
 func (g *gate) overdue(now time.Duration) (count int, next time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -114,8 +103,8 @@ func (g *gate) overdue(now time.Duration) (count int, next time.Duration) {
 	return count, next
 }
 
-// step has a machine take its next step with a gate, and returns what to ask the server for.
-// Nothing begins any more in what is released before it is known that nothing runs there.
+// step executes the next step of a machine, and returns the request for the server. It closes the gate for released
+// slots before it checks that nothing runs in them.
 func (m *machine) step(now time.Duration, g *gate) *request {
 	m.close(now)
 	g.set(m.grants(now, g.busy()))

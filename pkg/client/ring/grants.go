@@ -2,26 +2,25 @@ package ring
 
 import "time"
 
-// grants are what a member may work on.
 type grants struct {
-	// owned are the slots in which work may begin, until then.
+	// owned are the slots in which work may begin, until a time.
 	owned slots
 	until time.Duration
 	// stop are the slots in which the contexts of work end.
 	stop slots
 }
 
-// grants returns what may be worked on now, of which busy are worked on.
+// grants returns the current grants; busy are the slots with running work.
 func (m *machine) grants(now time.Duration, busy slots) grants {
 	g := grants{until: m.until()}
-	if m.isolation == Continue {
+	if m.Isolation == Continue {
 		g.until = never
 	}
 	if m.phase == taking && m.valid {
-		g.owned = m.mine.has.or(m.open())
+		g.owned = m.mine.owned.or(m.open())
 	}
-	for slot := range slotCount {
-		if !busy.has(slot) || g.owned.has(slot) && now < g.until {
+	for slot := range busy.all {
+		if g.owned.has(slot) && now < g.until {
 			continue
 		}
 		if m.phase != taking || now >= g.until || now >= m.stopAt[slot] {
@@ -31,16 +30,15 @@ func (m *machine) grants(now time.Duration, busy slots) grants {
 	return g
 }
 
-// coming returns the slots that move to this member.
-func (m *machine) coming() slots {
+func (m *machine) incoming() slots {
 	if m.phase == taking {
-		return m.mine.coming
+		return m.mine.incoming
 	}
 	return slots{}
 }
 
-// wake returns when to look again although nothing has happened.
-func (m *machine) wake(now time.Duration, busy slots) time.Duration {
+// nextWake returns the time of the next step if no event occurs.
+func (m *machine) nextWake(now time.Duration, busy slots) time.Duration {
 	at := never
 	soonest := func(times ...time.Duration) {
 		for _, t := range times {
@@ -50,21 +48,14 @@ func (m *machine) wake(now time.Duration, busy slots) time.Duration {
 		}
 	}
 	soonest(m.checkAt, m.renewAt, m.retryAt, m.until())
-	open := m.open()
-	for slot := range slotCount {
-		if open.has(slot) {
-			soonest(m.leaveBy[slot])
-		}
+	for slot := range m.open().all {
+		soonest(m.leaveBy[slot])
 	}
 	if m.draining {
 		soonest(m.drainBy)
 	}
-	if !busy.empty() {
-		for slot := range slotCount {
-			if busy.has(slot) {
-				soonest(m.stopAt[slot])
-			}
-		}
+	for slot := range busy.all {
+		soonest(m.stopAt[slot])
 	}
 	return at
 }

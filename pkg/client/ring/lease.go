@@ -12,12 +12,12 @@ import (
 )
 
 const (
-	// ringLabel is on all Leases of a ring and names it.
+	// ringLabel contains the name of the ring, on all of its Leases.
 	ringLabel = "ring.shardplane.io/ring"
-	// tableAnnotation is on the Lease that has the ring's name.
+	// tableAnnotation is on the Lease of the ring.
 	tableAnnotation = "ring.shardplane.io/table"
 
-	// The others are on the Leases of members.
+	// The following annotations are on the Leases of members.
 	weightAnnotation   = "ring.shardplane.io/weight"
 	configAnnotation   = "ring.shardplane.io/config"
 	stateAnnotation    = "ring.shardplane.io/state"
@@ -26,53 +26,43 @@ const (
 	renewalsAnnotation = "ring.shardplane.io/renewals"
 )
 
-// maxWeight is the highest weight of a member.
 const maxWeight = 1000
 
-// state is what a member is up to, as its Lease says.
 type state string
 
 const (
 	active state = ""
-	// draining says that the member gives away what it has, and leaves.
+	// draining is a member that gives its slots to others and leaves.
 	draining state = "draining"
-	// left says that the member has ended its work and begins none.
+	// left is a member that has ended its work.
 	left state = "left"
-	// expelled says the same, by a coordinator that has not heard of the member for so long.
+	// expelled is a member that was expelled by a coordinator.
 	expelled state = "expelled"
-	// missing says that somebody deleted the Lease of a member, of which nothing is known:
-	// what is in its place stands still and is expelled as the member would have been.
+	// missing is the state of a Lease that replaces a deleted one. It is not renewed, so that the member is expelled.
 	missing state = "missing"
 )
 
-// ended reports whether the member has ended its work and begins none.
 func (s state) ended() bool { return s == left || s == expelled }
 
-// lease is the Lease of a member.
 type lease struct {
 	id string
-	// uid and version are those of the Lease; they are empty as long as there is none.
+	// uid and version are those of the Lease; they are empty if it does not exist.
 	uid     types.UID
 	version string
-	// renewals counts what the member wrote. By it a member tells its own writes, whose
-	// answers were lost, from those of others.
+	// renewals counts the writes of the member, which recognizes its own writes by it if responses were lost.
 	renewals int64
 	weight   int
-	// config is the digest of the member's configuration.
-	config string
-	state  state
-	// released is the epoch of a table: the member has ended its work in all slots that move
-	// away from it by that, and begins none before a later table gives them back.
+	config   string
+	state    state
+	// released is the epoch of a table: the member has ended its work in all slots that move away according to it, and
+	// begins none before a later table assigns them again.
 	released int64
-	// loaded is the epoch of a table: the member has loaded all that comes to it by moves that
-	// began up to then.
+	// loaded is the epoch of a table: the member has loaded all incoming slots of moves up to it.
 	loaded int64
 }
 
-// leaseName is the name of the Lease of a member.
 func leaseName(ring, id string) string { return ring + "-" + id }
 
-// object returns the Lease as it is written.
 func (l lease) object(ring string, duration time.Duration, now time.Time) *coordinationv1.Lease {
 	annotations := map[string]string{
 		weightAnnotation:   strconv.Itoa(l.weight),
@@ -88,23 +78,19 @@ func (l lease) object(ring string, duration time.Duration, now time.Time) *coord
 	if l.loaded > 0 {
 		annotations[loadedAnnotation] = strconv.FormatInt(l.loaded, 10)
 	}
-	return &coordinationv1.Lease{
-		ObjectMeta: metav1.ObjectMeta{
-			Name: leaseName(ring, l.id), UID: l.uid, ResourceVersion: l.version,
-			Labels: map[string]string{ringLabel: ring}, Annotations: annotations,
-		},
-		Spec: coordinationv1.LeaseSpec{
-			HolderIdentity:       &l.id,
-			LeaseDurationSeconds: wholeSeconds(duration),
-			RenewTime:            &metav1.MicroTime{Time: now},
-		},
-	}
+	meta := metav1.ObjectMeta{Name: leaseName(ring, l.id), UID: l.uid, ResourceVersion: l.version, Annotations: annotations}
+	return leaseObject(meta, ring, l.id, duration, now)
 }
 
-func wholeSeconds(d time.Duration) *int32 { return new(int32((d + time.Second - 1) / time.Second)) }
+func leaseObject(meta metav1.ObjectMeta, ring, holder string, duration time.Duration, now time.Time) *coordinationv1.Lease {
+	meta.Labels = map[string]string{ringLabel: ring}
+	seconds := int32((duration + time.Second - 1) / time.Second)
+	return &coordinationv1.Lease{ObjectMeta: meta, Spec: coordinationv1.LeaseSpec{
+		HolderIdentity: &holder, LeaseDurationSeconds: &seconds, RenewTime: &metav1.MicroTime{Time: now},
+	}}
+}
 
-// leaseOf reads the Lease of a member. What cannot be read is as if it were not there: the
-// member is of no use then, and in nobody's way.
+// leaseOf parses the Lease of a member. Invalid values are ignored: such a member gets no work and disturbs no other.
 func leaseOf(ring string, object *coordinationv1.Lease) lease {
 	number := func(annotation string) int64 {
 		n, _ := strconv.ParseInt(object.Annotations[annotation], 10, 64)
@@ -119,7 +105,6 @@ func leaseOf(ring string, object *coordinationv1.Lease) lease {
 	}
 }
 
-// stored is a table as a server has it.
 type stored struct {
 	*table
 
@@ -127,26 +112,17 @@ type stored struct {
 	version string
 }
 
-// object returns the Lease of the ring with a table, in place of another one, if there is one.
 func (t *table) object(ring string, replaced stored, duration time.Duration, now time.Time) *coordinationv1.Lease {
-	return &coordinationv1.Lease{
-		ObjectMeta: metav1.ObjectMeta{
-			Name: ring, UID: replaced.uid, ResourceVersion: replaced.version,
-			Labels: map[string]string{ringLabel: ring}, Annotations: map[string]string{tableAnnotation: t.String()},
-		},
-		Spec: coordinationv1.LeaseSpec{
-			HolderIdentity:       &t.coordinator,
-			LeaseDurationSeconds: wholeSeconds(duration),
-			RenewTime:            &metav1.MicroTime{Time: now},
-		},
+	meta := metav1.ObjectMeta{
+		Name: ring, UID: replaced.uid, ResourceVersion: replaced.version, Annotations: map[string]string{tableAnnotation: t.String()},
 	}
+	return leaseObject(meta, ring, t.coordinator, duration, now)
 }
 
-// tableOf reads the Lease of the ring.
 func tableOf(object *coordinationv1.Lease) (stored, error) {
 	t, err := parseTable(object.Annotations[tableAnnotation])
 	if err != nil {
-		return stored{}, fmt.Errorf("annotation %s of Lease %s cannot be read: %w; delete the Lease, and all members join anew", tableAnnotation, object.Name, err)
+		return stored{}, fmt.Errorf("annotation %s of Lease %s cannot be read: %w; delete the Lease to make all members join again", tableAnnotation, object.Name, err)
 	}
 	if object.Spec.HolderIdentity != nil {
 		t.coordinator = *object.Spec.HolderIdentity

@@ -6,14 +6,12 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 )
 
-// followers are what loads the ranges of a member.
 type followers struct {
 	mu sync.Mutex
-	// holds are those of the informers that follow Holds.
+	// holds are the functions of the informers that follow LoadedRanges.
 	holds map[*func() client.Ranges]struct{}
 }
 
-// following is what Holds returns.
 type following struct {
 	*client.ChangingRanges
 
@@ -22,7 +20,6 @@ type following struct {
 
 var _ client.LoadedRanges = following{}
 
-// Follow implements client.LoadedRanges.
 func (f following) Follow(holds func() client.Ranges) (stop func()) {
 	f.followers.mu.Lock()
 	defer f.followers.mu.Unlock()
@@ -35,7 +32,7 @@ func (f following) Follow(holds func() client.Ranges) (stop func()) {
 	}
 }
 
-// loaded returns the slots, of those that are coming, that all informers have.
+// loaded returns the incoming slots that all informers have loaded.
 func (f *followers) loaded(key client.ShardKey, coming slots) slots {
 	f.mu.Lock()
 	all := make([]func() client.Ranges, 0, len(f.holds))
@@ -45,9 +42,9 @@ func (f *followers) loaded(key client.ShardKey, coming slots) slots {
 	f.mu.Unlock()
 	for _, holds := range all {
 		held := holds()
-		for slot := range slotCount {
+		for slot := range coming.all {
 			var one slots
-			if one.add(slot); coming.has(slot) && !held.Covers(one.ranges(key)) {
+			if one.add(slot); !held.Covers(one.ranges(key)) {
 				coming = coming.minus(one)
 			}
 		}

@@ -5,141 +5,127 @@ import (
 	"time"
 )
 
-// verb is what a request does.
 type verb string
 
 const (
-	createOwn   verb = "create own"  // the member's own Lease
-	renewOwn    verb = "renew own"   // the same
-	readOwn     verb = "read own"    // the same
-	deleteOwn   verb = "delete own"  // the same
+	createOwn   verb = "create own" // the member's own Lease
+	renewOwn    verb = "renew own"
+	readOwn     verb = "read own"
+	deleteOwn   verb = "delete own"
 	readTable   verb = "read table"  // the ring's Lease
-	writeTable  verb = "write table" // the same, in place of what version says
-	expel       verb = "expel"       // the Lease of another member
-	replace     verb = "replace"     // puts a Lease in the place of one that is missing
-	deleteOther verb = "delete"      // the Lease of one that is no member any more
+	writeTable  verb = "write table" // the ring's Lease, if it still has the replaced version
+	expel       verb = "expel"       // marks the Lease of another member
+	replace     verb = "replace"     // creates a Lease in place of a missing one
+	deleteOther verb = "delete"      // the Lease of a former member
 	listAll     verb = "list"        // all Leases of the ring
 )
 
-// request is what a member asks the server for. All writes name the version that they
-// replace.
+// request is a request to the server. All writes name the version that they replace.
 type request struct {
 	verb verb
-	// sent is when, by the member's clock.
+	// sent is the time on the member's clock.
 	sent time.Duration
-	// lease is what is written, or whose version is deleted.
+	// lease is written, or its version is deleted.
 	lease lease
-	// table is written in place of replaced, which is nil if there is no table yet.
+	// table is written in place of replaced, which is zero if there is no table yet.
 	table    *table
 	replaced stored
-	// known is the epoch that was known when a table was asked for.
+	// known is the epoch of the newest known table when a table was requested.
 	known int64
 }
 
-// outcome is how a request ended.
 type outcome int
 
 const (
 	done outcome = iota
-	// conflict: what was to be replaced has another version, or is another object.
+	// conflict means that the object has another version or UID.
 	conflict
-	// exists: what was to be created is there.
+	// exists means that the object to create exists.
 	exists
-	// notFound: there is no such Lease.
 	notFound
-	// failed: nothing is known, least of all whether it was done.
+	// failed means that the result is unknown.
 	failed
 )
 
-// answer is what became of a request.
 type answer struct {
 	outcome outcome
-	// lease is the member's Lease as the server has it now.
-	lease lease
-	// table is the ring's.
-	table stored
-	// leases are all members'.
+	// lease is the member's Lease after the request.
+	lease  lease
+	table  stored
 	leases []lease
 	err    error
 }
 
-// phase is what a member is doing.
 type phase int
 
 const (
-	// joining: it has no Lease yet.
+	// joining: the member has no Lease yet.
 	joining phase = iota
-	// taking: it takes part.
+	// taking: the member takes part.
 	taking
-	// stopping: it has lost its place, and waits for its work to end before it joins anew.
+	// stopping: the member was expelled, and waits for its work to end before it joins again.
 	stopping
-	// leaving: it has to go, and waits for its work to end before it says so.
+	// leaving: the member waits for its work to end before it reports that it has left.
 	leaving
-	// gone: it is over.
-	gone
+	finished
 )
 
-// observed is what a member sees of another one.
 type observed struct {
 	lease
 
-	// since is when the Lease was first seen at its version.
+	// since is when the Lease was first observed at its version.
 	since time.Duration
-	// renewed reports whether it was seen to change.
+	// renewed reports whether a change was observed.
 	renewed bool
 }
 
 const never = time.Duration(math.MaxInt64)
 
-// machine is a member of a ring: what it knows, and what it does next. It is all of the
-// protocol, and only that: it is told the time, what the server answers and what is seen of
-// the Leases, and says what to ask the server for and what may be worked on. It has one
-// request at a time.
+// machine is the state machine of a member, and implements the entire protocol. Its inputs are the time, the responses
+// of the server and the observed Leases. Its outputs are requests, one at a time, and the slots with permitted work.
 type machine struct {
-	settings
+	Config
+
+	configDigest string
 
 	newID func() string
 	id    string
 	phase phase
-	// err is why it is gone, if it should not be.
-	err error
-	// lastErr is why the last request failed.
+	// err is the result of the member after an error.
+	err     error
 	lastErr error
 
-	// own is the member's Lease as it was acknowledged last, and sent the number of the last
-	// renewal that was sent.
+	// own is the last acknowledged Lease of the member. sent is the number of the last renewal sent.
 	own  lease
 	sent int64
-	// doubt says that the own Lease is not as it was known, and is to be read.
-	doubt bool
-	// cycleSent is when the renewal was sent to which the table has still to be read, and
-	// reading says that it has.
-	cycleSent time.Duration
-	reading   bool
-	// renewAt is when to renew, and retryAt when to try again what failed.
+	// ownStale is set if the own Lease may have changed and must be read.
+	ownStale bool
+	// cycleSent is when the last renewal was sent. reading is set until the table was read after it.
+	cycleSent        time.Duration
+	reading          bool
 	renewAt, retryAt time.Duration
-	// valid says that a renewal has succeeded, and validFrom when that was sent.
+	// valid is set if a renewal has succeeded, which was sent at validFrom.
 	valid     bool
 	validFrom time.Duration
 
-	// table is the newest table that was read, and mine what it says of this member.
+	// table is the newest table, and mine the part of this member.
 	table stored
 	mine  part
-	// stale says that it is known not to be the newest one.
+	// stale is set if a newer table exists.
 	stale bool
-	// stopAt says when the contexts end of work in slots that the member has no more.
+	// stopAt is the time at which the contexts of work in slots that the member no longer owns end.
 	stopAt [slotCount]time.Duration
 	moving
 
-	// draining says that the member is to leave, until drainBy.
+	// draining is set if the member is leaving, until drainBy at the latest.
 	draining bool
 	drainBy  time.Duration
 
 	coordination
 }
 
-func newMachine(s settings, newID func() string) *machine {
-	m := &machine{settings: s, newID: newID, id: newID()}
+func newMachine(config Config, newID func() string) *machine {
+	m := &machine{Config: config, configDigest: config.digest(), newID: newID, id: newID()}
 	m.coordination.reset()
 	m.seen = map[string]*observed{}
 	m.missingSince = map[string]time.Duration{}
@@ -153,55 +139,49 @@ func (m *machine) epoch() int64 {
 	return m.table.epoch
 }
 
-// named reports whether the newest table knows the member.
 func (m *machine) named() bool { return m.table.table != nil && m.table.has(m.id) }
 
-// until returns when the member has to stop working, unless it renews before.
+// until returns the time at which the member must stop working unless it renews before.
 func (m *machine) until() time.Duration {
 	if !m.valid {
 		return 0
 	}
-	return m.validFrom + m.renewDeadline
+	return m.validFrom + m.RenewDeadline
 }
 
-// moving is how slots move from this member, and to it.
+// moving is the state of moves from and to this member.
 //
-//	giver   works on ── the other one has loaded, or LoadTimeout ──► closed ── work has ended ──► released
-//	taker   coming   ── all that comes is loaded ──► loaded ── the next table ──► has
+//	giver   works on ── the new owner has loaded, or LoadTimeout ──► closed ── work has ended ──► released
+//	taker   incoming ── all incoming slots are loaded ──► loaded ── the next table ──► owned
 type moving struct {
-	// closedUpTo is the epoch of a table: nothing begins any more in slots that move away since
-	// that one or before.
+	// closedUpTo is the epoch of a table: no work begins in slots that move away since that table or before.
 	closedUpTo int64
-	// leaveBy is until when work goes on in a slot that moves away, and that the other one
-	// has not loaded.
+	// leaveBy is the time until which work in an outgoing slot continues if the new owner has not loaded it.
 	leaveBy [slotCount]time.Duration
-	// ready are slots that come to this member and are loaded, as far as it was told.
+	// ready are incoming slots that are loaded.
 	ready slots
 }
 
-// coordination is what a member knows of the others, and needs when it is their coordinator.
+// coordination is the observed state of the other members, which a coordinator needs.
 type coordination struct {
-	// synced says that all Leases have been seen once.
-	synced bool
-	seen   map[string]*observed
-	// missingSince is when a member of the table was first found without a Lease.
+	// synced is set when all Leases were observed once.
+	synced       bool
+	seen         map[string]*observed
 	missingSince map[string]time.Duration
-	// noTable says that the server has no table, and noTableSince since when that is known.
+	// noTable is set if the server has no table, since noTableSince.
 	noTable      bool
 	noTableSince time.Duration
-	// voluntary says that there is something to change that can wait for others of its kind,
-	// and voluntarySince since when.
+	// voluntary is set if there are changes that can wait for others, since voluntarySince.
 	voluntary      bool
 	voluntarySince time.Duration
-	// dirty says that something has changed since the coordinator looked last, and checkAt
-	// when it looks again in any case.
+	// dirty is set if there were changes since the last coordination. checkAt is the time of the next one in any case.
 	dirty   bool
 	checkAt time.Duration
-	// relist says that what was seen is not what the server has.
+	// relist is set if the observed Leases differ from those of the server.
 	relist bool
 }
 
-// reset forgets what a member with another id has no use for. What was seen of others stays.
+// reset drops the state that does not apply to a member with another id.
 func (c *coordination) reset() {
 	c.noTable, c.voluntary, c.relist, c.dirty, c.checkAt = false, false, false, true, never
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 )
 
-// TestRenewalCountsFromWhenItWasSent: others count from when they see it, which may be before
-// it is answered.
+// TestRenewalCountsFromWhenItWasSent: other members count from the time at which they observe a renewal, which may be
+// before its response.
 func TestRenewalCountsFromWhenItWasSent(t *testing.T) {
 	m := newMachine(newWorld(0).settings, func() string { return "a" })
 	at := time.Minute
@@ -32,8 +32,8 @@ func TestRenewalCountsFromWhenItWasSent(t *testing.T) {
 	require.Equal(t, time.Minute+defaultRenewDeadline, m.until())
 }
 
-// TestRangesAfterAFreeze: a process that was frozen for longer than it may work, and whose ring has
-// not noticed, shows nothing as its own.
+// TestRangesAfterAFreeze: a process that was frozen beyond its deadline owns nothing, even if its ring has not
+// noticed.
 func TestRangesAfterAFreeze(t *testing.T) {
 	factory, err := client.NewFactory(&rest.Config{Host: "https://127.0.0.1:1"})
 	require.NoError(t, err)
@@ -42,10 +42,10 @@ func TestRangesAfterAFreeze(t *testing.T) {
 		require.NoError(t, err)
 		m := r.machine
 		m.phase, m.valid, m.validFrom = taking, true, r.now()
-		m.mine.has.add(0)
-		m.mine.coming.add(1)
-		r.tell()
-		first, second := m.mine.has.ranges(client.ByCluster), m.mine.coming.ranges(client.ByCluster)
+		m.mine.owned.add(0)
+		m.mine.incoming.add(1)
+		r.publish()
+		first, second := m.mine.owned.ranges(client.ByCluster), m.mine.incoming.ranges(client.ByCluster)
 		owned, coming := r.Ranges()
 		require.True(t, owned.Equal(first) && coming.Equal(second), "%s, %s", owned, coming)
 		share := func(slots int) {
@@ -65,7 +65,7 @@ shardplane_ring_share{ring="frozen"} %v
 			continue
 		}
 		share(0)
-		both := m.mine.has.or(m.mine.coming)
+		both := m.mine.owned.or(m.mine.incoming)
 		require.True(t, owned.Empty() && coming.Equal(both.ranges(client.ByCluster)), "%s, %s", owned, coming)
 	}
 }

@@ -20,12 +20,12 @@ func newMetrics(r *Ring) *metrics {
 		share:    gauge("share", "Part of all hashes that this member may work on, 0 to 1."),
 		ranges:   gauge("ranges", "Ranges of hashes that this member may work on."),
 		epoch:    gauge("epoch", "Epoch of the newest table that this member has read."),
-		isolated: gauge("isolated", "1 while this member cannot renew its Lease."),
-		moves:    counter("moves_total", "Slots, of 256, that came to this member from others that live."),
-		unowned:  counter("unowned_seconds_total", "Time for which hashes had nobody to work on them, as this member knows from when it is the coordinator: seconds times their part of all hashes."),
-		overrun:  counter("overrun_total", "Works that were not over when they had to be."),
+		isolated: gauge("isolated", "1 if this member cannot renew its Lease."),
+		moves:    counter("moves_total", "Slots, of 256, that moved to this member from live members."),
+		unowned:  counter("unowned_seconds_total", "Time without a worker, in seconds times the part of all hashes, measured by the coordinator."),
+		overrun:  counter("overrun_total", "Works that did not end in time."),
 		seconds: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "shardplane_ring_move_seconds", Help: "Time from when this member saw that a slot comes to it until it had the slot.",
+			Name: "shardplane_ring_move_seconds", Help: "Time from the start of a move of a slot to this member, as observed by it, to its completion.",
 			ConstLabels: labels, Buckets: []float64{.01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30},
 		}),
 	}
@@ -33,17 +33,17 @@ func newMetrics(r *Ring) *metrics {
 
 func (m *metrics) overran(works int) { m.overrun.Add(float64(works)) }
 
-// note notes what has changed since there was another table, under the lock.
-func (m *metrics) note(now time.Duration, before *table) {
+// update updates the metrics after a step, with the lock held. before is the table before the step.
+func (m *metrics) update(now time.Duration, before *table) {
 	machine := m.ring.machine
 	if t := machine.table.table; t != before {
 		for slot := range slotCount {
 			since := &m.comingSince[slot]
-			switch coming := machine.mine.coming.has(slot); {
+			switch coming := machine.mine.incoming.has(slot); {
 			case coming && *since == 0:
 				*since = now
 			case !coming && *since > 0:
-				if machine.mine.has.has(slot) {
+				if machine.mine.owned.has(slot) {
 					m.moves.Inc()
 					m.seconds.Observe((now - *since).Seconds())
 				}
@@ -52,13 +52,12 @@ func (m *metrics) note(now time.Duration, before *table) {
 		}
 	}
 	if machine.phase == taking && machine.table.table != nil && machine.coordinates(now) && now < machine.until() {
-		m.unowned.Add(machine.idleShare(now) * (now - m.looked).Seconds())
+		m.unowned.Add(machine.idleShare(now) * (now - m.updated).Seconds())
 	}
-	m.looked = now
+	m.updated = now
 }
 
-// idleShare returns the part of all hashes that nobody works on, as far as the coordinator
-// knows.
+// idleShare returns the part of all hashes without a live owner, as observed by the coordinator.
 func (m *machine) idleShare(now time.Duration) float64 {
 	working := map[string]bool{m.id: true}
 	for id, o := range m.seen {
@@ -73,7 +72,6 @@ func (m *machine) idleShare(now time.Duration) float64 {
 	return float64(idle) / slotCount
 }
 
-// Describe implements prometheus.Collector.
 func (m *metrics) Describe(descriptions chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{m.members, m.share, m.ranges, m.epoch, m.isolated} {
 		descriptions <- d
@@ -87,14 +85,13 @@ func (m *metrics) counted() []prometheus.Collector {
 	return []prometheus.Collector{m.moves, m.seconds, m.unowned, m.overrun}
 }
 
-// Collect implements prometheus.Collector.
 func (m *metrics) Collect(collected chan<- prometheus.Metric) {
 	s := m.ring.Status()
 	isolated := 0.0
 	if s.Isolated {
 		isolated = 1
 	}
-	owned := m.ring.shown().owned
+	owned := m.ring.current().owned
 	for desc, value := range map[*prometheus.Desc]float64{
 		m.members: float64(len(s.Members)), m.share: float64(owned.len()) / slotCount, m.ranges: float64(owned.runs()), m.epoch: float64(s.Epoch), m.isolated: isolated,
 	} {

@@ -14,7 +14,6 @@ import (
 	"github.com/shardplane/shardplane/test/bubble"
 )
 
-// schedules is how many schedules TestModel tries, and from which seed on.
 func schedules(t *testing.T) (from, n uint64) {
 	t.Helper()
 	number := func(name string, otherwise uint64) uint64 {
@@ -29,9 +28,9 @@ func schedules(t *testing.T) (from, n uint64) {
 	return number("RING_SEED", 0), number("RING_SCHEDULES", bubble.Seeds(1000, 50))
 }
 
-// TestModel has members of a ring crash, freeze, lose the server and each other, join and leave
-// at random, with clocks that drift apart, and jump. No slot may ever have two workers. Once it is calm,
-// each has one, all have their parts, and little is written and moved.
+// TestModel runs members that crash, freeze, lose the server and each other, join and leave at random, with clocks
+// that drift and jump. No slot may ever have two workers. When the trouble ends, each slot must have one, the parts
+// must be balanced, and little may be written.
 func TestModel(t *testing.T) {
 	from, n := schedules(t)
 	var next, failed atomic.Uint64
@@ -44,8 +43,8 @@ func TestModel(t *testing.T) {
 				s := &schedule{world: newWorld(from + i)}
 				s.play()
 				mu.Lock()
-				if s.wrong != nil {
-					t.Errorf("schedule %d (RING_SEED=%d RING_SCHEDULES=1): %v", from+i, from+i, s.wrong)
+				if s.problem != nil {
+					t.Errorf("schedule %d (RING_SEED=%d RING_SCHEDULES=1): %v", from+i, from+i, s.problem)
 					failed.Add(1)
 				}
 				slowest = max(slowest, s.longest)
@@ -57,26 +56,22 @@ func TestModel(t *testing.T) {
 	t.Logf("%d schedules; a crash left hashes without a worker for %s at most", n, slowest)
 }
 
-// schedule is one course of events.
 type schedule struct {
 	*world
 
-	longest time.Duration
-	backups []backup
-	// forgotten says that the table was deleted.
+	longest   time.Duration
+	backups   []backup
 	forgotten bool
 }
 
 const (
-	// recovery is how long it may take until each slot has a worker after all that can go
-	// wrong: a Lease that is missing is replaced after RenewDeadline, and expelled after
-	// LeaseDuration, of the slowest clock; then members join, and slots move.
+	// recovery bounds the time until each slot has a worker: a missing Lease is replaced after RenewDeadline and
+	// expelled after LeaseDuration of the slowest clock; then members join, and slots move.
 	recovery = 60 * time.Second
-	// aware is how long it takes until all members know that a server was set back, or have
-	// stopped: RenewDeadline and GracePeriod of the slowest clock, which may stand still for a moment.
+	// aware bounds the time until all members have detected a rollback of the server or have stopped: RenewDeadline
+	// and GracePeriod of the slowest clock, including jumps.
 	aware = (12*time.Second + jumpMost) * 105 / 100
-	// crashed is how long a slot of a crashed member may be without a worker: LeaseDuration of
-	// the slowest clock and a second.
+	// crashed bounds the time without a worker after a crash: LeaseDuration of the slowest clock and a second.
 	crashed = 15*time.Second*105/100 + time.Second
 )
 
@@ -100,26 +95,25 @@ func (s *schedule) play() {
 	}
 	s.run(s.upTo(20 * time.Second))
 	s.calm()
-	if s.wrong == nil {
+	if s.problem == nil {
 		s.quiet()
 	}
-	if s.wrong == nil {
+	if s.problem == nil {
 		s.joins()
 	}
-	if s.wrong == nil {
+	if s.problem == nil {
 		s.crashes()
 	}
-	if s.wrong == nil {
+	if s.problem == nil {
 		s.worked()
 	}
 }
 
-// worked holds that all changes were worked off, whatever happened.
 func (s *schedule) worked() {
 	for range 20 {
 		s.change(s.rand.IntN(slotCount))
 	}
-	for end := s.now + 2*time.Minute; s.wrong == nil && s.data.undone() > 0 && s.now < end; {
+	for end := s.now + 2*time.Minute; s.problem == nil && s.data.undone() > 0 && s.now < end; {
 		s.run(time.Second)
 	}
 	if n := s.data.undone(); n > 0 {
@@ -127,7 +121,6 @@ func (s *schedule) worked() {
 	}
 }
 
-// trouble is something that goes wrong, or changes.
 func (s *schedule) trouble() {
 	live := s.live()
 	if len(live) == 0 {
@@ -136,7 +129,7 @@ func (s *schedule) trouble() {
 	}
 	n := live[s.rand.IntN(len(live))]
 	if s.rand.IntN(3) == 0 {
-		for _, c := range live { // rather the coordinator
+		for _, c := range live { // prefer the coordinator
 			if c.m.table.table != nil && c.m.table.coordinator == c.m.id {
 				n = c
 			}
@@ -163,8 +156,8 @@ func (s *schedule) trouble() {
 	case 11:
 		s.remove(n.m.id)
 	case 12:
-		if s.forgotten || s.now < s.made+2*s.settings.leaseDuration {
-			return // twice in a row, or before all have read it, is more than a ring stands
+		if s.forgotten || s.now < s.made+2*s.settings.LeaseDuration {
+			return // the ring does not tolerate two rollbacks before all members have read the first
 		}
 		s.forgotten, s.table = true, stored{}
 		if s.rand.IntN(2) == 0 {
@@ -173,7 +166,7 @@ func (s *schedule) trouble() {
 			}
 		}
 	case 13:
-		// A backup is older than what members remember without a server.
+		// Backups must be older than the state that members remember without a server.
 		if b := s.backups[s.rand.IntN(len(s.backups))]; b.at < s.now-10*time.Second {
 			s.restore(b)
 		}
@@ -188,7 +181,6 @@ func (s *schedule) trouble() {
 	}
 }
 
-// calm ends all trouble, and holds that each slot gets a worker in time.
 func (s *schedule) calm() {
 	s.loss, s.delay, s.down, s.crash = 0, 5*time.Millisecond, false, ""
 	s.data.swift = true
@@ -206,7 +198,6 @@ func (s *schedule) calm() {
 	}
 }
 
-// quiet holds that all have their parts, and that next to nothing is written.
 func (s *schedule) quiet() {
 	s.parts()
 	epoch := s.table.epoch
@@ -228,22 +219,20 @@ func (s *schedule) quiet() {
 	}
 }
 
-// parts holds that each member has its part by weight.
 func (s *schedule) parts() {
 	weights := 0
 	for _, n := range s.live() {
-		weights += n.m.weight
+		weights += n.m.Weight
 	}
 	for _, n := range s.live() {
 		owned := n.workable()
-		have, share := float64(owned.len()), float64(slotCount*n.m.weight)/float64(weights)
+		have, share := float64(owned.len()), float64(slotCount*n.m.Weight)/float64(weights)
 		if have > share+1 || have < share-1 {
 			s.failf("%s has %.0f of %d slots, and its part is %.1f", n.m.id, have, slotCount, share)
 		}
 	}
 }
 
-// joins holds that a join moves the part of the new one and one slot more at most.
 func (s *schedule) joins() {
 	before := s.table
 	n := s.join(1 + s.rand.IntN(3))
@@ -254,7 +243,7 @@ func (s *schedule) joins() {
 	s.parts()
 	weights, moved, elsewhere := 0, 0, 0
 	for _, n := range s.live() {
-		weights += n.m.weight
+		weights += n.m.Weight
 	}
 	for slot, a := range s.table.slots {
 		if was := before.slots[slot].owner; was != a.owner {
@@ -264,12 +253,11 @@ func (s *schedule) joins() {
 			}
 		}
 	}
-	if float64(moved) > float64(slotCount*n.m.weight)/float64(weights)+2 || elsewhere > 1 {
-		s.failf("a join with %d of %d moved %d slots, %d of them to others", n.m.weight, weights, moved, elsewhere)
+	if float64(moved) > float64(slotCount*n.m.Weight)/float64(weights)+2 || elsewhere > 1 {
+		s.failf("a join with %d of %d moved %d slots, %d of them to others", n.m.Weight, weights, moved, elsewhere)
 	}
 }
 
-// crashes holds that others take over in time.
 func (s *schedule) crashes() {
 	live := s.live()
 	if len(live) < 2 {
@@ -277,7 +265,7 @@ func (s *schedule) crashes() {
 	}
 	live[s.rand.IntN(len(live))].die()
 	s.check()
-	for s.wrong == nil && len(s.orphans) > 0 {
+	for s.problem == nil && len(s.orphans) > 0 {
 		since := s.now
 		for _, at := range s.orphans {
 			since = min(since, at)
@@ -287,7 +275,7 @@ func (s *schedule) crashes() {
 		}
 		s.run(100 * time.Millisecond)
 	}
-	if s.wrong == nil {
+	if s.problem == nil {
 		s.run(5 * time.Second)
 		s.parts()
 	}

@@ -2,12 +2,13 @@ package ring
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"net/http"
 	"text/tabwriter"
 )
 
-// ServeHTTP serves what the member knows as text, for people: mount it as /debug/ring.
+// ServeHTTP serves the status of the ring as text. It is usually mounted at /debug/ring.
 func (r *Ring) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	s := r.Status()
 	owned, coming := r.Ranges()
@@ -16,13 +17,13 @@ func (r *Ring) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	line := func(cells string, values ...any) { fmt.Fprintf(table, cells+"\n", values...) }
 	line("ring\t%s", r.config.Name)
 	line("this member\t%s", s.ID)
-	line("epoch\t%d, written by %s", s.Epoch, orNobody(s.Coordinator))
-	line("waits\t%s", orNone(s.Waits))
+	line("epoch\t%d, written by %s", s.Epoch, cmp.Or(s.Coordinator, "none"))
+	line("waits\t%s", cmp.Or(s.Waits, "none"))
 	if s.LastError != nil {
 		line("last error\t%v", s.LastError)
 	}
-	line("works on\t%s", orNone(owned.String()))
-	line("loads\t%s", orNone(coming.String()))
+	line("works on\t%s", cmp.Or(owned.String(), "none"))
+	line("loads\t%s", cmp.Or(coming.String(), "none"))
 	line("\nMEMBER\tWEIGHT\tSHARE\tSTATE")
 	for _, m := range s.Members {
 		line("%s\t%d\t%.1f %%\t%s", m.ID, m.Weight, 100*m.Share, m.State)
@@ -31,23 +32,9 @@ func (r *Ring) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 		line("\nFROM\tTO\tSINCE EPOCH\tRANGE")
 	}
 	for _, m := range s.Moves {
-		line("%s\t%s\t%d\t%016x to %016x", m.From, orNobody(m.To), m.Epoch, m.Range.First, m.Range.Last)
+		line("%s\t%s\t%d\t%016x to %016x", m.From, cmp.Or(m.To, "none"), m.Epoch, m.Range.First, m.Range.Last)
 	}
-	_ = table.Flush() // to memory
+	_ = table.Flush()
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	_, _ = w.Write(page.Bytes()) // a reader who goes away is told nothing
-}
-
-func orNone(text string) string {
-	if text == "" {
-		return "none"
-	}
-	return text
-}
-
-func orNobody(id string) string {
-	if id == "" {
-		return "nobody"
-	}
-	return id
+	_, _ = w.Write(page.Bytes()) // the client may have disconnected
 }

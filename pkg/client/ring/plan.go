@@ -5,26 +5,24 @@ import (
 	"slices"
 )
 
-// standing is what the coordinator knows of a member.
-type standing struct {
+// memberStatus is the coordinator's information about a member.
+type memberStatus struct {
 	lease
 
-	// joining says that no table names the member yet.
+	// joining is set if the member is not in the table.
 	joining bool
-	// silent says that the member was not heard of for so long that it works no more. It
-	// keeps what it has, and is given nothing.
+	// silent is set if the member must have stopped working because it did not renew its Lease. It keeps its slots and
+	// gets no others.
 	silent bool
 }
 
-// stays reports whether the member is to have slots.
-func (s *standing) stays() bool { return s.state == active || s.state == missing }
+func (s *memberStatus) stays() bool { return s.state == active || s.state == missing }
 
-// plan returns the table that follows, or the same one if nothing is to change.
+// plan returns the next table, or the current one if nothing changes.
 //
-// What is due is in it at once: moves end whose slots were released, who has ended loses what
-// it had, and slots that nobody has are given away. With voluntary, members join, those that
-// drain give away what they have, and all get their parts.
-func plan(current *table, members map[string]*standing, maxRanges int, voluntary bool) *table {
+// It always completes released moves, removes the slots of ended members, and assigns slots without owners. If
+// voluntary is set, members join, draining members give away their slots, and slots are balanced.
+func plan(current *table, members map[string]*memberStatus, maxRanges int, voluntary bool) *table {
 	next := *current
 	next.epoch++
 	next.members = nil
@@ -52,15 +50,14 @@ func plan(current *table, members map[string]*standing, maxRanges int, voluntary
 	return &next
 }
 
-// advance ends what the members have ended.
-func (t *table) advance(members map[string]*standing) {
+func (t *table) advance(members map[string]*memberStatus) {
 	for n := range t.slots {
 		a := &t.slots[n]
 		if a.owner == "" {
 			continue
 		}
 		switch owner := members[a.owner]; {
-		case owner == nil: // its Lease is away, and it is not known why
+		case owner == nil: // its Lease is missing for an unknown reason
 		case owner.state.ended(), a.moving() && owner.released >= a.since:
 			*a = assignment{owner: a.future()}
 			if next := members[a.owner]; next != nil && next.state.ended() {
@@ -70,7 +67,7 @@ func (t *table) advance(members map[string]*standing) {
 	}
 }
 
-// assign gives away what nobody is to have, and, with voluntary, what somebody is to give.
+// assign assigns slots without owners and, if voluntary, surplus slots.
 func (t *table) assign(b *balance, voluntary bool) {
 	before := t.slots
 	for n := range t.slots {
@@ -85,12 +82,11 @@ func (t *table) assign(b *balance, voluntary bool) {
 	}
 	b.level()
 	if t.slots != before {
-		b.mend()
+		b.reduceRanges()
 	}
 }
 
-// dropDrained drops the members that have given away all, and leave.
-func (t *table) dropDrained(members map[string]*standing) {
+func (t *table) dropDrained(members map[string]*memberStatus) {
 	used := map[string]bool{}
 	for _, a := range t.slots {
 		used[a.owner], used[a.to] = true, true

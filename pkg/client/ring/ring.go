@@ -11,147 +11,133 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 )
 
-// Ring is a member of a ring. Make one with New, and run it once.
+// Ring is a member of a ring. Create it with New, and run it once.
 type Ring struct {
 	config Config
 	server *server
 	gate   *gate
 	start  time.Time
-	// holds is what is owned and what is coming.
+	// holds are the owned, incoming and outgoing slots.
 	holds   *client.ChangingRanges
 	metrics *metrics
-	// followers are asked without the lock.
+	// followers are called without the lock held.
 	followers followers
 
-	mu      sync.Mutex
-	machine *machine
-	ran     bool
-	over    bool
-	// view is what was told last.
-	view    view
-	changed chan struct{}
-	gains   map[*gain]struct{}
-	// seen are the Leases that the watch has shown and the machine has not been told of, and
-	// look tells that there are some.
+	mu        sync.Mutex
+	machine   *machine
+	ran, over bool
+	published ownership
+	changed   chan struct{}
+	gains     map[*gain]struct{}
+	// seen are observed Leases that were not passed to the machine yet. wake receives a value when there are some.
 	seen []sighting
-	look chan struct{}
+	wake chan struct{}
 }
 
-// view is what a member has, as it is told.
-type view struct {
-	owned, coming slots
-	// leaving are slots that move away, and that are held until they have.
-	leaving slots
+type ownership struct {
+	owned, incoming slots
+	// outgoing are slots that move away. They stay loaded until the move is completed.
+	outgoing slots
 }
 
-// isolated is what is left of it when the Lease was not renewed in time: nothing to work on.
-func (v view) isolated() view {
-	return view{coming: v.coming.or(v.owned), leaving: v.leaving}
+// isolated returns the slots if the Lease was not renewed in time: none may be worked on.
+func (v ownership) isolated() ownership {
+	return ownership{incoming: v.incoming.or(v.owned), outgoing: v.outgoing}
 }
 
-// sighting is a Lease as the watch shows it.
 type sighting struct {
 	lease   *coordinationv1.Lease
 	deleted bool
 }
 
-// now is the reading of the member's monotonic clock.
 func (r *Ring) now() time.Duration { return time.Since(r.start) }
 
-func (r *Ring) saw(s sighting) {
+func (r *Ring) observe(s sighting) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.seen = append(r.seen, s)
 	select {
-	case r.look <- struct{}{}:
+	case r.wake <- struct{}{}:
 	default:
 	}
 }
 
-// end ends all work.
 func (r *Ring) end() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.over = true
-	r.machine.phase = gone
+	r.machine.phase = finished
 	r.gate.set(r.machine.grants(r.now(), r.gate.busy()))
-	r.tell()
+	r.publish()
 }
 
-// Begin begins work on a hash, such as that of an object's logical cluster (client.HashOf). ok
-// is false if this member does not have the hash, or cannot renew its Lease. Otherwise the
-// caller uses the context that it returns, which ends when the hash goes elsewhere, and calls
-// end when the work is over, which is GracePeriod after the end of that context at the latest.
+// Begin begins work on a hash, e.g. of an object's logical cluster (client.HashOf). ok is false if this member does
+// not own the hash, or cannot renew its Lease. Otherwise the work must use the returned context, which ends when the
+// hash moves away, and call end when it has ended, at most GracePeriod after the end of the context.
 func (r *Ring) Begin(ctx context.Context, hash uint64) (work context.Context, end func(), ok bool) {
 	return r.gate.begin(ctx, hash)
 }
 
-// Ranges returns the hashes that this member may work on now, and those that it is to load and
-// not to work on yet: because they are about to come, or because the server cannot be reached.
+// Ranges returns the hashes on which this member may work, and those that it must load but not work on yet: because
+// they are about to move to it, or because the server is unreachable.
 func (r *Ring) Ranges() (owned, coming client.Ranges) {
-	v := r.shown()
-	return v.owned.ranges(r.config.Key), v.coming.ranges(r.config.Key)
+	v := r.current()
+	return v.owned.ranges(r.config.Key), v.incoming.ranges(r.config.Key)
 }
 
-// shown returns the view of this moment.
-func (r *Ring) shown() view {
+func (r *Ring) current() ownership {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.now()
-	if now >= r.machine.grants(now, slots{}).until { // which was not told yet, as after a freeze
-		return r.view.isolated()
+	if now >= r.machine.grants(now, slots{}).until { // the expiry was not processed yet, e.g. after a freeze
+		return r.published.isolated()
 	}
-	return r.view
+	return r.published
 }
 
-// Changed returns a channel that is closed when Ranges returns something else than at the time
-// of this call.
+// Changed returns a channel that is closed when Ranges no longer returns the same as at the time of this call.
 func (r *Ring) Changed() <-chan struct{} {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.changed
 }
 
-// Holds returns what is owned, coming and not gone yet as one, for client.InformerOptions. What moves
-// to this member stays with the other one until all informers that run with it have loaded that,
-// or for LoadTimeout.
+// LoadedRanges returns the owned, incoming and outgoing ranges for client.InformerOptions. A slot moves to this member
+// when all running informers that use the source have loaded it, or after LoadTimeout.
 func (r *Ring) LoadedRanges() client.RangeSource { return following{r.holds, &r.followers} }
 
-// tell tells what this member has, under the lock, after the gate was set by it.
-func (r *Ring) tell() {
+// publish updates the observable state, with the lock held, after the gate was set.
+func (r *Ring) publish() {
 	now, m := r.now(), r.machine
 	g := m.grants(now, slots{})
-	v := view{owned: g.owned, coming: m.coming()}
+	v := ownership{owned: g.owned, incoming: m.incoming()}
 	if now >= g.until {
 		v = v.isolated()
 	}
 	if m.phase == taking {
-		v.leaving = m.mine.leaving
+		v.outgoing = m.mine.outgoing
 	}
-	gained := v.owned.minus(r.view.owned)
+	gained := v.owned.minus(r.published.owned)
 	for g := range r.gains {
 		g.note(gained)
 	}
-	if v == r.view {
+	if v == r.published {
 		return
 	}
-	r.view = v
-	all := v.owned.or(v.coming)
-	all = all.or(v.leaving)
-	r.holds.Set(all.ranges(r.config.Key))
+	r.published = v
+	r.holds.Set(v.owned.or(v.incoming).or(v.outgoing).ranges(r.config.Key))
 	close(r.changed)
 	r.changed = make(chan struct{})
 }
 
-// OnGain has f called with what this member may work on, and then with what it comes to have,
-// also if it had that a moment before: whoever drops what Begin refuses begins with all of the
-// objects in there. Calls come one after the other, on a goroutine of their own, until remove
-// is called, which waits for the last one: not from f.
+// OnGain calls f with the owned ranges, and then with each gained range, even if it was owned a moment before: a
+// worker that drops the items that Begin rejects must then process all objects in the range. Calls are serialized, on
+// a separate goroutine, until remove is called, which waits for the last call and must not be called from f.
 func (r *Ring) OnGain(f func(gained client.Ranges)) (remove func()) {
-	g := &gain{look: make(chan struct{}, 1)}
+	g := &gain{wake: make(chan struct{}, 1)}
 	r.mu.Lock()
 	r.gains[g] = struct{}{}
-	g.note(r.view.owned)
+	g.note(r.published.owned)
 	r.mu.Unlock()
 
 	stop, stopped := make(chan struct{}), make(chan struct{})
@@ -161,7 +147,7 @@ func (r *Ring) OnGain(f func(gained client.Ranges)) (remove func()) {
 			select {
 			case <-stop:
 				return
-			case <-g.look:
+			case <-g.wake:
 				if gained := g.take(); !gained.empty() {
 					f(gained.ranges(r.config.Key))
 				}
@@ -177,19 +163,17 @@ func (r *Ring) OnGain(f func(gained client.Ranges)) (remove func()) {
 	})
 }
 
-// metrics are those of one member. All but what is read when they are collected is under the
-// lock of the ring.
+// metrics are the metrics of a member. Fields that are not collectors are protected by the lock of the ring.
 type metrics struct {
 	ring *Ring
 
 	members, share, ranges, epoch, isolated *prometheus.Desc
 
-	moves   prometheus.Counter
-	seconds prometheus.Histogram
-	unowned prometheus.Counter
-	overrun prometheus.Counter
-	// comingSince is when a slot was first seen to come to this member.
+	moves            prometheus.Counter
+	seconds          prometheus.Histogram
+	unowned, overrun prometheus.Counter
+	// comingSince is when a slot was first observed to move to this member.
 	comingSince [slotCount]time.Duration
-	// looked is when the coordinator looked last at what nobody works on.
-	looked time.Duration
+	// updated is the time of the last update.
+	updated time.Duration
 }

@@ -39,8 +39,8 @@ func newServer(t testing.TB) (*clienttest.Server, *client.Factory) {
 	return server, factory
 }
 
-// quick is a ring whose members need not be waited for for long. A busy machine may have them
-// miss renewals, which the tests of this package stand.
+// quick is the configuration of a ring with short timeouts. Busy machines may miss renewals, which these tests
+// tolerate.
 func quick(factory *client.Factory) ring.Config {
 	return ring.Config{
 		Name: "exporters", ID: "replica", Leases: factory.Cluster(logicalcluster.NewPath("root")), Namespace: "default", Key: client.ByCluster,
@@ -49,7 +49,8 @@ func quick(factory *client.Factory) ring.Config {
 	}
 }
 
-// expiring is for tests in which Leases expire in real time, which a busy machine may have them do too early.
+// expiring skips tests in which Leases expire in real time in short mode, because busy machines may expire them too
+// early.
 func expiring(t *testing.T) {
 	t.Helper()
 	if testing.Short() {
@@ -58,7 +59,6 @@ func expiring(t *testing.T) {
 	t.Parallel()
 }
 
-// member is a ring that runs.
 type member struct {
 	*ring.Ring
 	stop  context.CancelFunc
@@ -88,7 +88,6 @@ func eventually(t *testing.T, what string, condition func() bool) {
 	require.Eventually(t, condition, testTimeout, 5*time.Millisecond, what)
 }
 
-// owns reports whether all members together own all hashes, and each its part.
 func own(members ...*member) bool {
 	parts := 0.0
 	for _, m := range members {
@@ -111,7 +110,7 @@ func own(members ...*member) bool {
 	return parts == 1
 }
 
-// TestRing has members come, go in order, and without a word.
+// TestRing runs members that join, leave and crash.
 func TestRing(t *testing.T) {
 	expiring(t)
 	_, factory := newServer(t)
@@ -127,7 +126,7 @@ func TestRing(t *testing.T) {
 	eventually(t, "they divide all", func() bool { return own(one, two) })
 	eventually(t, "it measures its half", func() bool { return metric(t, registry, "shardplane_ring_share") == 0.5 })
 
-	// The contexts of work end when its hash goes.
+	// The contexts of work end when its hash moves away.
 	begun := make(chan context.Context, 1)
 	eventually(t, "work begins", func() bool {
 		owned, _ := two.Ranges()
@@ -136,7 +135,7 @@ func TestRing(t *testing.T) {
 		}
 		hash, err := strconv.ParseUint(strings.Split(owned.String(), "'")[1], 0, 64)
 		require.NoError(t, err)
-		work, _, ok := two.Begin(t.Context(), hash) // and does not end
+		work, _, ok := two.Begin(t.Context(), hash) // it does not end
 		if ok {
 			begun <- work
 		}
@@ -173,8 +172,7 @@ func TestRing(t *testing.T) {
 	require.Error(t, one.Run(t.Context()), "once")
 }
 
-// TestParts: a part that fails has the member leave, and the others end; with ErrOverrun nobody
-// waits for them.
+// TestParts: if a part fails, the member leaves and the other parts end. With ErrOverrun Run does not wait for them.
 func TestParts(t *testing.T) {
 	t.Parallel()
 	_, factory := newServer(t)
@@ -201,7 +199,7 @@ func TestParts(t *testing.T) {
 		})
 	}()
 	eventually(t, "work begins", func() bool {
-		_, _, ok := hangs.Begin(t.Context(), 1) // and does not end
+		_, _, ok := hangs.Begin(t.Context(), 1) // it does not end
 		return ok
 	})
 	stop()
@@ -221,7 +219,7 @@ func metric(t *testing.T, registry *prometheus.Registry, name string) float64 {
 	return 0
 }
 
-// TestIsolation: who cannot renew stops, and goes on with what it had; who continues does not.
+// TestIsolation: a member that cannot renew stops, and resumes with the same slots. With Continue it does not stop.
 func TestIsolation(t *testing.T) {
 	expiring(t)
 	for _, isolation := range []ring.Isolation{ring.Stop, ring.Continue} {
@@ -236,7 +234,7 @@ func TestIsolation(t *testing.T) {
 			defer one.OnGain(func(r client.Ranges) { gained <- r })()
 			all := <-gained
 			server.Fail(http.StatusInternalServerError)
-			// It has one request at a time: with this error, none succeeds that is under way.
+			// There is one request at a time, so with this error no other one is pending.
 			eventually(t, "it is isolated", func() bool {
 				s := one.Status()
 				return s.Isolated && s.LastError != nil && strings.Contains(s.LastError.Error(), "told to fail")
@@ -259,7 +257,7 @@ func TestIsolation(t *testing.T) {
 	}
 }
 
-// TestOtherConfiguration: who is to agree about less than all is refused.
+// TestOtherConfiguration: a member with a different configuration is rejected.
 func TestOtherConfiguration(t *testing.T) {
 	expiring(t)
 	_, factory := newServer(t)
@@ -276,7 +274,7 @@ func TestOtherConfiguration(t *testing.T) {
 	eventually(t, "nobody is left that had the former one", func() bool { return own(other) })
 }
 
-// TestRights: without rights a member says which it needs.
+// TestRights: the error for missing permissions lists them.
 func TestRights(t *testing.T) {
 	t.Parallel()
 	server, factory := newServer(t)
@@ -288,7 +286,7 @@ func TestRights(t *testing.T) {
 	require.ErrorContains(t, err, `namespace "default" of logical cluster "root", for the Leases of ring "exporters", does not exist: create it`)
 }
 
-// TestUnreadableTable: nothing is worked on by a table that cannot be read.
+// TestUnreadableTable: an invalid table assigns nothing.
 func TestUnreadableTable(t *testing.T) {
 	t.Parallel()
 	server, factory := newServer(t)
@@ -331,7 +329,7 @@ func TestConfig(t *testing.T) {
 	defaults := ring.Config{Name: "defaults", Leases: factory.Cluster(logicalcluster.NewPath("root")), Namespace: "default"}
 	_, err := ring.New(defaults)
 	require.NoError(t, err)
-	defaults.LeaseDuration = 5 * time.Second // which the other times follow
+	defaults.LeaseDuration = 5 * time.Second // the defaults of other times depend on it
 	_, err = ring.New(defaults)
 	require.NoError(t, err)
 }

@@ -14,16 +14,13 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 )
 
-// leaseResource is defined here, so that who links the ring links no other kinds.
+// leaseResource is defined here because package kinds would link all other kinds.
 var leaseResource = client.DefineResource[coordinationv1.Lease, coordinationv1.LeaseList](coordinationv1.SchemeGroupVersion, "leases", client.WithProtobuf())
 
-// server is the access to the Leases of a ring.
 type server struct {
-	leases   *client.Client[*coordinationv1.Lease, *coordinationv1.LeaseList]
-	ring     string
-	cluster  string
-	place    string
-	duration time.Duration
+	leases                   *client.Client[*coordinationv1.Lease, *coordinationv1.LeaseList]
+	ring, cluster, namespace string
+	duration                 time.Duration
 }
 
 func newServer(c Config) *server {
@@ -32,7 +29,6 @@ func newServer(c Config) *server {
 
 func (s *server) selector() string { return labels.Set{ringLabel: s.ring}.String() }
 
-// do asks the server for something.
 func (s *server) do(ctx context.Context, r *request) answer {
 	var (
 		a      answer
@@ -100,16 +96,16 @@ func outcomeOf(v verb, err error) outcome {
 	}
 }
 
-// errRights is wrapped by errors that trying again does not mend.
+// errRights is wrapped by errors that a retry cannot fix.
 var errRights = errors.New("cannot have Leases")
 
-// explain says what to do about an error.
+// explain adds the action to take to an error.
 func (s *server) explain(v verb, err error) error {
 	switch {
 	case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
-		return fmt.Errorf("%w: a member of ring %q has to get, list, watch, create, update and delete leases.coordination.k8s.io in namespace %q of logical cluster %q, and may not %s: %w", errRights, s.ring, s.place, s.cluster, v, err)
+		return fmt.Errorf("%w: a member of ring %q has to get, list, watch, create, update and delete leases.coordination.k8s.io in namespace %q of logical cluster %q, and may not %s: %w", errRights, s.ring, s.namespace, s.cluster, v, err)
 	case apierrors.IsNotFound(err):
-		return fmt.Errorf("%w: namespace %q of logical cluster %q, for the Leases of ring %q, does not exist: create it: %w", errRights, s.place, s.cluster, s.ring, err)
+		return fmt.Errorf("%w: namespace %q of logical cluster %q, for the Leases of ring %q, does not exist: create it: %w", errRights, s.namespace, s.cluster, s.ring, err)
 	default:
 		return fmt.Errorf("ring %q: cannot %s: %w", s.ring, v, err)
 	}

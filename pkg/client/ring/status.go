@@ -9,25 +9,25 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 )
 
-// Status is what a member knows of its ring.
+// Status is the state of the ring as observed by a member.
 type Status struct {
-	// ID is the member's, which changes if it has to join anew.
+	// ID identifies the member. It changes if the member must join again.
 	ID string
-	// Epoch is that of the newest table the member has read; 0 if there is none.
+	// Epoch is the epoch of the newest table; 0 if there is none.
 	Epoch int64
-	// Coordinator is the member that wrote it.
+	// Coordinator is the member that wrote the table.
 	Coordinator string
-	// Members are all members of that table.
+	// Members are the members in the table.
 	Members []Member
-	// Moves are the ranges that go from one member to another.
+	// Moves are the ranges that move between members.
 	Moves []Move
-	// Isolated says that the member could not renew its Lease in time.
+	// Isolated is set if the member could not renew its Lease in time.
 	Isolated bool
-	// Draining says that it is leaving.
+	// Draining is set if the member is leaving.
 	Draining bool
-	// Waits says what it takes until all is as it should be; empty if all is.
+	// Waits describes what the ring is waiting for; empty if it is balanced.
 	Waits string
-	// LastError is why the last request failed that did.
+	// LastError is the error of the last failed request.
 	LastError error
 }
 
@@ -35,23 +35,22 @@ type Status struct {
 type Member struct {
 	ID     string
 	Weight int
-	// State is empty, or draining, left, expelled, or missing, if its Lease was deleted.
+	// State is empty, draining, left, expelled, or missing if the Lease was deleted.
 	State string
-	// Share is its part of all hashes, 0 to 1.
+	// Share is the owned part of all hashes, 0 to 1.
 	Share float64
 }
 
 // Move is a range that moves.
 type Move struct {
 	Range client.Range
-	// From releases the range when its work there has ended. To is empty if nobody is to
-	// have it.
+	// From releases the range when its work there has ended. To is empty if no member can take it.
 	From, To string
-	// Epoch is that of the first table with the move.
+	// Epoch is the epoch of the first table with the move.
 	Epoch int64
 }
 
-// Status returns what the member knows.
+// Status returns the state of the ring as observed by this member.
 func (r *Ring) Status() Status {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -64,8 +63,7 @@ func (r *Ring) Status() Status {
 		s.Coordinator = t.coordinator
 		for _, id := range t.members {
 			p := t.part(id)
-			all := p.has.or(p.leaving)
-			member := Member{ID: id, State: string(m.stateOf(id)), Share: float64(all.len()) / slotCount}
+			member := Member{ID: id, State: string(m.stateOf(id)), Share: float64(p.owned.or(p.outgoing).len()) / slotCount}
 			if o := m.seen[id]; o != nil {
 				member.Weight = o.weight
 			}
@@ -77,7 +75,6 @@ func (r *Ring) Status() Status {
 	return s
 }
 
-// moves returns the ranges that move.
 func (t *table) moves() []Move {
 	var moves []Move
 	for slot, a := range t.slots {
@@ -94,7 +91,6 @@ func (t *table) moves() []Move {
 	return moves
 }
 
-// waits says what it takes until all is as it should be.
 func (m *machine) waits(s Status) string {
 	from, loading := map[string]bool{}, map[string]bool{}
 	for _, move := range s.Moves {
@@ -104,22 +100,22 @@ func (m *machine) waits(s Status) string {
 		}
 	}
 	switch {
-	case m.phase == gone:
+	case m.phase == finished:
 		return "this member does not run"
 	case m.phase == stopping:
-		return "this member lost its place, and joins anew when its work has ended"
+		return "this member was expelled, and joins again when its work has ended"
 	case s.Isolated:
 		return fmt.Sprintf("this member cannot renew its Lease: %v", m.lastErr)
 	case !m.valid:
 		return "this member has not written its Lease yet"
 	case m.table.table == nil:
-		return fmt.Sprintf("there is no table: the first one is written when nobody can be working by an older one, after %s", m.leaseDuration)
+		return fmt.Sprintf("there is no table: the first one is written after %s, when no member can be working by an older one", m.LeaseDuration)
 	case len(loading) > 0:
 		return "ranges move to " + strings.Join(slices.Sorted(maps.Keys(loading)), ", ") + ", where they are loaded first"
 	case len(from) > 0:
 		return "ranges move away from " + strings.Join(slices.Sorted(maps.Keys(from)), ", ") + ", which end their work there first"
 	case !m.named():
-		return "this member is no part of the table yet"
+		return "this member is not in the table yet"
 	default:
 		return ""
 	}

@@ -7,8 +7,7 @@ import (
 	"time"
 )
 
-// next returns what to ask the server for now, or nil. busy are the slots that are being
-// worked on.
+// next returns the next request for the server, or nil. busy are the slots with running work.
 func (m *machine) next(now time.Duration, busy slots) *request {
 	m.turn(now, busy)
 	r := m.wanted(now, busy)
@@ -19,27 +18,27 @@ func (m *machine) next(now time.Duration, busy slots) *request {
 	return r
 }
 
-// turn has the member go from one phase to the next one.
+// turn changes the phase if necessary.
 func (m *machine) turn(now time.Duration, busy slots) {
 	if m.phase == taking && m.draining && (now >= m.drainBy || m.valid && now >= m.until()) {
 		m.phase = leaving
 	}
-	if m.phase == taking && m.table.table != nil && m.table.config != m.config && m.foreign() {
-		m.err = fmt.Errorf("%w: the table says %q, this member has %q; give it another name, or stop the others first", ErrConfig, m.table.config, m.config)
-		m.phase = gone
+	if m.phase == taking && m.table.table != nil && m.table.config != m.configDigest && m.foreign() {
+		m.err = fmt.Errorf("%w: the table says %q, this member has %q; give it another name, or stop the others first", ErrConfig, m.table.config, m.configDigest)
+		m.phase = finished
 	}
 	if m.phase == stopping && busy.empty() {
 		m.rejoin()
 	}
 	if m.phase == leaving && busy.empty() && (m.own.version == "" || m.valid && now >= m.until()) {
-		m.phase = gone
+		m.phase = finished
 	}
 	if m.phase == joining && m.draining {
-		m.phase = gone
+		m.phase = finished
 	}
 }
 
-// foreign reports whether a member of the table lives.
+// foreign reports whether a member of the table is alive.
 func (m *machine) foreign() bool {
 	return slices.ContainsFunc(m.table.members, func(id string) bool {
 		o := m.seen[id]
@@ -47,36 +46,35 @@ func (m *machine) foreign() bool {
 	})
 }
 
-// rejoin has the member begin as another one.
+// rejoin resets the member to join under another id.
 func (m *machine) rejoin() {
 	m.phase, m.id = joining, m.newID()
-	m.own, m.sent, m.doubt, m.reading, m.valid = lease{}, 0, false, false, false
+	m.own, m.sent, m.ownStale, m.reading, m.valid = lease{}, 0, false, false, false
 	m.table, m.mine, m.stale, m.moving = stored{}, part{}, false, moving{}
 	m.coordination.reset()
 }
 
-// lose is called when the member has lost its place: it has been expelled, or its Leases are
-// not those that it knew.
+// lose is called when the member was expelled, or its Leases are not the expected ones.
 func (m *machine) lose(why error) {
 	m.lastErr = why
 	switch m.phase {
 	case taking:
 		m.phase = stopping
 	case leaving:
-		m.own.version = "" // there is nothing to say
+		m.own.version = "" // nothing to report
 	default:
 	}
 }
 
 func (m *machine) wanted(now time.Duration, busy slots) *request {
 	switch {
-	case m.phase == stopping || m.phase == gone || now < m.retryAt:
+	case m.phase == stopping || m.phase == finished || now < m.retryAt:
 		return nil
-	case m.doubt:
+	case m.ownStale:
 		return &request{verb: readOwn, lease: lease{id: m.id}}
 	case m.phase == joining:
 		m.sent++
-		return &request{verb: createOwn, lease: lease{id: m.id, renewals: m.sent, weight: m.weight, config: m.config}}
+		return &request{verb: createOwn, lease: lease{id: m.id, renewals: m.sent, weight: m.Weight, config: m.configDigest}}
 	case m.phase == leaving:
 		if !busy.empty() {
 			return nil
@@ -84,7 +82,7 @@ func (m *machine) wanted(now time.Duration, busy slots) *request {
 		l := m.own
 		l.state = left
 		return m.renewal(l)
-	case m.reading && now < m.cycleSent+m.renewInterval || m.stale:
+	case m.reading && now < m.cycleSent+m.RenewInterval || m.stale:
 		return &request{verb: readTable}
 	case m.draining && m.own.state == draining && !m.named():
 		return &request{verb: deleteOwn, lease: m.own}
@@ -94,7 +92,7 @@ func (m *machine) wanted(now time.Duration, busy slots) *request {
 	if m.draining {
 		l.state = draining
 	}
-	if closed, unsaid := m.closed(); unsaid && emptyAnd(closed, busy) {
+	if closed, unreported := m.closed(); unreported && closed.and(busy).empty() {
 		l.released = m.closedUpTo
 	}
 	if now >= m.renewAt || l != m.own {
@@ -103,28 +101,23 @@ func (m *machine) wanted(now time.Duration, busy slots) *request {
 	return m.coordinate(now)
 }
 
-func emptyAnd(a, b slots) bool {
-	both := a.and(b)
-	return both.empty()
-}
-
 func (m *machine) renewal(l lease) *request {
 	m.sent++
 	l.renewals = m.sent
 	return &request{verb: renewOwn, lease: l}
 }
 
-// answered tells what became of the request that next returned.
+// answered processes the response to a request of next.
 func (m *machine) answered(now time.Duration, r *request, a answer) {
 	if a.outcome == failed {
 		m.lastErr = a.err
 		m.retryAt = now + m.retryInterval()
 		m.dirty = true
 		if r.verb == writeTable {
-			m.stale = true // it may have been written
+			m.stale = true // the table may have been written
 		}
 		if r.verb == deleteOwn || r.verb == renewOwn && r.lease.state == left {
-			m.phase = gone // others will notice
+			m.phase = finished // others will detect it
 		}
 		return
 	}
@@ -133,7 +126,7 @@ func (m *machine) answered(now time.Duration, r *request, a answer) {
 	case createOwn, renewOwn, readOwn:
 		m.answeredOwn(now, r, a)
 	case deleteOwn:
-		m.phase = gone
+		m.phase = finished
 	case readTable:
 		m.answeredTable(now, r, a)
 	default:
@@ -142,27 +135,27 @@ func (m *machine) answered(now time.Duration, r *request, a answer) {
 }
 
 var (
-	errExpelled = errors.New("this member was expelled: it joins anew")
-	errSetBack  = errors.New("the Leases are not those that were there: this member joins anew")
+	errExpelled = errors.New("this member was expelled: joining again")
+	errSetBack  = errors.New("the Leases were replaced: joining again")
 )
 
 func (m *machine) answeredOwn(now time.Duration, r *request, a answer) {
-	if m.phase == stopping || m.phase == gone {
+	if m.phase == stopping || m.phase == finished {
 		return
 	}
 	switch {
 	case a.outcome == notFound:
-		m.doubt = false
+		m.ownStale = false
 		m.lose(errSetBack)
 	case a.outcome != done:
-		m.doubt = true
+		m.ownStale = true
 	case r.verb == readOwn:
-		m.doubt = false
+		m.ownStale = false
 		if a.lease.state == expelled {
 			m.lose(errExpelled)
 			return
 		}
-		// What others have put on the Lease changes its version only.
+		// If others wrote the Lease, only its version has changed.
 		same := a.lease.renewals == m.own.renewals && a.lease.state == m.own.state && m.own.version != ""
 		if !same && (a.lease.renewals <= m.own.renewals || a.lease.renewals > m.sent) {
 			m.lose(errSetBack)
@@ -172,9 +165,9 @@ func (m *machine) answeredOwn(now time.Duration, r *request, a answer) {
 	default:
 		m.own = a.lease
 		m.cycleSent, m.reading = r.sent, true
-		m.renewAt = r.sent + m.renewInterval
+		m.renewAt = r.sent + m.RenewInterval
 		if r.lease.state == left {
-			m.phase = gone
+			m.phase = finished
 		}
 	}
 	if m.phase == joining && m.own.version != "" {
@@ -182,8 +175,7 @@ func (m *machine) answeredOwn(now time.Duration, r *request, a answer) {
 	}
 }
 
-// answeredTable takes the answer of a server that has been asked for the table itself, and not
-// for what it knew of it a while ago.
+// answeredTable processes a table that was read from the server, i.e. not from a watch.
 func (m *machine) answeredTable(now time.Duration, r *request, a answer) {
 	if m.phase != taking {
 		return
@@ -216,16 +208,16 @@ func (s stored) epochOrNone() int64 {
 	return s.epoch
 }
 
-// sawTable tells of the ring's Lease as a watch shows it, which may be long ago.
+// sawTable is called with a table from a watch, which may be old.
 func (m *machine) sawTable(now time.Duration, t stored) {
 	if m.phase == taking && t.epoch > m.epoch() {
 		m.adopt(now, t)
 	}
 }
 
-// drain has the member give away what it has, and leave.
+// drain makes the member give away its slots and leave.
 func (m *machine) drain(now time.Duration) {
 	if !m.draining {
-		m.draining, m.drainBy = true, now+max(m.leaseDuration, m.loadTimeout)+2*m.gracePeriod
+		m.draining, m.drainBy = true, now+max(m.LeaseDuration, m.LoadTimeout)+2*m.GracePeriod
 	}
 }

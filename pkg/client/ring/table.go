@@ -4,103 +4,98 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/bits"
 	"slices"
 
 	"github.com/shardplane/shardplane/pkg/client"
 )
 
-// slotCount is into how many parts of one size the ring of hashes is divided. A slot moves as
-// a whole.
+// slotCount is the number of slots, i.e. equal parts of the ring of hashes. A slot is the unit of moves.
 const slotCount = 256
 
-// slotOf returns the slot that a hash is in.
 func slotOf(hash uint64) int { return int(hash >> 56) }
 
-// slots are a set of slots.
+// slots is a set of slots.
 type slots [slotCount / 64]uint64
 
-func (s *slots) add(slot int) { s[slot/64] |= 1 << (slot % 64) }
+func (s *slots) add(slot int)     { s[slot/64] |= 1 << (slot % 64) }
+func (s slots) has(slot int) bool { return s[slot/64]&(1<<(slot%64)) != 0 }
+func (s slots) empty() bool       { return s == slots{} }
 
-func (s *slots) has(slot int) bool { return s[slot/64]&(1<<(slot%64)) != 0 }
-
-func (s *slots) empty() bool { return *s == slots{} }
-
-func (s *slots) len() int {
-	n := 0
+// all yields the slots in order.
+func (s slots) all(yield func(int) bool) {
 	for slot := range slotCount {
-		if s.has(slot) {
+		if s.has(slot) && !yield(slot) {
+			return
+		}
+	}
+}
+
+func (s slots) len() int {
+	n := 0
+	for _, word := range s {
+		n += bits.OnesCount64(word)
+	}
+	return n
+}
+
+// runs returns the number of ranges.
+func (s slots) runs() int {
+	n := 0
+	for slot := range s.all {
+		if slot == 0 || !s.has(slot-1) {
 			n++
 		}
 	}
 	return n
 }
 
-// runs returns how many ranges the slots are.
-func (s *slots) runs() int {
-	n := 0
-	for slot := range slotCount {
-		if s.has(slot) && (slot == 0 || !s.has(slot-1)) {
-			n++
-		}
+func (s slots) or(other slots) slots {
+	for n := range s {
+		s[n] |= other[n]
 	}
-	return n
+	return s
 }
 
-func (s *slots) or(other slots) slots {
-	result := *s
-	for n := range result {
-		result[n] |= other[n]
+func (s slots) and(other slots) slots {
+	for n := range s {
+		s[n] &= other[n]
 	}
-	return result
+	return s
 }
 
-func (s *slots) and(other slots) slots {
-	result := *s
-	for n := range result {
-		result[n] &= other[n]
+func (s slots) minus(other slots) slots {
+	for n := range s {
+		s[n] &^= other[n]
 	}
-	return result
+	return s
 }
 
-func (s *slots) minus(other slots) slots {
-	result := *s
-	for n := range result {
-		result[n] &^= other[n]
-	}
-	return result
-}
-
-// ranges returns the hashes in the slots.
-func (s *slots) ranges(key client.ShardKey) client.Ranges {
+func (s slots) ranges(key client.ShardKey) client.Ranges {
 	var ranges []client.Range
-	for slot := range slotCount {
-		if s.has(slot) {
-			first := uint64(slot) << 56
-			ranges = append(ranges, client.Range{First: first, Last: first | (1<<56 - 1)})
-		}
+	for slot := range s.all {
+		first := uint64(slot) << 56
+		ranges = append(ranges, client.Range{First: first, Last: first | (1<<56 - 1)})
 	}
 	if len(ranges) == 0 {
 		return client.Ranges{}
 	}
-	// At most every other slot of 256 is in a range of its own, which are as many as there
-	// may be.
+	// It cannot fail: at most every other slot is in a range of its own, which is the maximum number of ranges.
 	result, _ := client.NewRanges(key, ranges...)
 	return result
 }
 
-// assignment is whose a slot is.
 type assignment struct {
-	// owner is a member, or empty if nobody has the slot.
+	// owner is a member, or empty.
 	owner string
-	// since is the epoch of the first table that has the slot move; 0 if it does not.
+	// since is the epoch of the first table with the current move; 0 without a move.
 	since int64
-	// to is the member that it moves to; empty if nobody is to have it.
+	// to is the target of the move; empty if no member can take the slot.
 	to string
 }
 
 func (a assignment) moving() bool { return a.since > 0 }
 
-// future returns who has the slot when the move is over.
 func (a assignment) future() string {
 	if a.moving() {
 		return a.to
@@ -108,11 +103,10 @@ func (a assignment) future() string {
 	return a.owner
 }
 
-// table says whose the slots are. Tables do not change once they are made.
+// table contains the owners of the slots. Tables are immutable.
 type table struct {
-	// epoch is one more than that of the table before.
 	epoch int64
-	// config is the digest of the configuration that all members have.
+	// config is the digest that all members share.
 	config string
 	// coordinator is the member that wrote the table.
 	coordinator string
@@ -126,28 +120,27 @@ func (t *table) has(member string) bool {
 	return found
 }
 
-// equal reports whether both say the same, whoever wrote it.
+// equal compares everything except the coordinator.
 func (t *table) equal(other *table) bool {
 	return t.epoch == other.epoch && t.config == other.config && slices.Equal(t.members, other.members) && t.slots == other.slots
 }
 
-// part returns what the table says of a member.
 func (t *table) part(member string) part {
 	var p part
 	for slot, a := range t.slots {
 		switch {
 		case a.owner == member && a.moving():
-			p.leaving.add(slot)
+			p.outgoing.add(slot)
 		case a.owner == member:
-			p.has.add(slot)
+			p.owned.add(slot)
 		case a.moving() && a.to == member:
-			p.coming.add(slot)
+			p.incoming.add(slot)
 		}
 	}
 	return p
 }
 
-// The table as it stands in the annotation.
+// The JSON format of a table in the annotation.
 type (
 	tableText struct {
 		Epoch   int64       `json:"epoch"`
@@ -156,7 +149,7 @@ type (
 		Ranges  []rangeText `json:"ranges"`
 	}
 	rangeText struct {
-		// First and Last are slots of 256.
+		// First and Last are slots.
 		First int       `json:"first"`
 		Last  int       `json:"last"`
 		Owner string    `json:"owner,omitempty"`
@@ -168,7 +161,7 @@ type (
 	}
 )
 
-// String returns the table as it stands in the annotation.
+// String returns the table in the format of the annotation.
 func (t *table) String() string {
 	text := tableText{Epoch: t.epoch, Config: t.config, Members: t.members}
 	for slot, a := range t.slots {
@@ -186,8 +179,8 @@ func (t *table) String() string {
 	return string(raw)
 }
 
-// parseTable reads what String returns. It takes nothing that a coordinator would not write,
-// so that members which take a table agree about what it says.
+// parseTable parses the result of String. It rejects everything that a coordinator would not write, so that all
+// members that accept a table agree on its contents.
 func parseTable(raw string) (*table, error) {
 	var text tableText
 	if err := json.Unmarshal([]byte(raw), &text); err != nil {
@@ -223,8 +216,8 @@ func parseTable(raw string) (*table, error) {
 }
 
 var (
-	errNoMember = errors.New("it names somebody who is no member")
-	errBadMove  = errors.New("its move makes no sense")
+	errNoMember = errors.New("it names an unknown member")
+	errBadMove  = errors.New("its move is invalid")
 )
 
 func (t *table) assignmentOf(r rangeText) (assignment, error) {
@@ -243,6 +236,5 @@ func (t *table) assignmentOf(r rangeText) (assignment, error) {
 	return a, nil
 }
 
-// part is what a table says of a member: what it has, what it is to release, and what is to
-// come to it.
-type part struct{ has, leaving, coming slots }
+// part is the part of a table that concerns a member.
+type part struct{ owned, outgoing, incoming slots }

@@ -11,54 +11,46 @@ import (
 	"time"
 )
 
-// world is a server with the Leases of a ring, and members that reach it badly, in time that
-// passes at once. Everything in it is decided by its seed.
+// world is a server with the Leases of a ring, and members with bad connections to it, in simulated time. It is
+// deterministic for a seed.
 type world struct {
 	rand   *rand.Rand
 	now    time.Duration
 	queue  events
 	events int
 
-	settings settings
+	settings Config
 	revision int
 	leases   map[string]lease
 	table    stored
-	// made is when the table was made that there is, where there was none.
-	made time.Duration
-	// log is what watches tell, in that order.
-	log []change
+	made     time.Duration
+	log      []change
 
 	nodes []*node
-	// loss is how likely a request or its answer gets lost, and delay how long each takes at
-	// most.
+	// loss is the probability that a request or its response is lost; delay bounds the latency of each.
 	loss  float64
 	delay time.Duration
-	// down says that nobody reaches the server.
-	down bool
-	// crash has the next member crash that asks for this, before or after it was done.
+	down  bool
+	// crash makes the next member crash that sends this request, before or after it is executed.
 	crash verb
 
-	covered slots // which have a worker, if that was noted
+	covered slots // slots with a worker
 	noted   bool
-	orphans map[int]time.Duration // since when nobody may work on a slot
+	orphans map[int]time.Duration // since when a slot has no worker
 	data    data
-	// jumps decides how clocks jump, unless it is nil.
-	jumps *rand.Rand
-	// doubtful is until when members may not know that the server was set back, and two may
-	// work on one slot.
+	jumps   *rand.Rand
+	// doubtful is the time until which members may not have detected a rollback, so that two may work on one slot.
 	doubtful time.Duration
-	wrong    error
+	problem  error
 }
 
 type change struct {
 	table   stored
 	lease   lease
 	deleted bool
-	// all is there instead when the server was set back.
-	all map[string]lease
+	all     map[string]lease
 }
 
-// backup is what a server had.
 type backup struct {
 	at       time.Duration
 	revision int
@@ -89,9 +81,9 @@ func (e *events) Pop() any {
 func newWorld(seed uint64) *world {
 	w := &world{
 		rand: rand.New(rand.NewPCG(seed, 7)), leases: map[string]lease{}, orphans: map[int]time.Duration{}, delay: 20 * time.Millisecond,
-		settings: settings{
-			leaseDuration: defaultLeaseDuration, renewDeadline: defaultRenewDeadline, renewInterval: defaultRenewInterval,
-			gracePeriod: defaultGracePeriod, rebalanceDelay: defaultRebalanceDelay, loadTimeout: defaultLeaseDuration, weight: 1, maxRanges: defaultMaxRanges, config: "same",
+		settings: Config{
+			LeaseDuration: defaultLeaseDuration, RenewDeadline: defaultRenewDeadline, RenewInterval: defaultRenewInterval,
+			GracePeriod: defaultGracePeriod, RebalanceDelay: defaultRebalanceDelay, LoadTimeout: defaultLeaseDuration, Weight: 1, MaxRanges: defaultMaxRanges,
 		},
 	}
 	if seed%4 == 3 {
@@ -106,15 +98,13 @@ func (w *world) at(t time.Duration, do func()) {
 }
 
 func (w *world) after(d time.Duration, do func()) { w.at(w.now+d, do) }
-
 func (w *world) upTo(d time.Duration) time.Duration {
 	return time.Duration(w.rand.Int64N(int64(d) + 1))
 }
 
-// run lets time pass, and holds after all that happens that no slot has two workers.
 func (w *world) run(d time.Duration) {
 	end := w.now + d
-	for w.wrong == nil && len(w.queue) > 0 && w.queue[0].at <= end {
+	for w.problem == nil && len(w.queue) > 0 && w.queue[0].at <= end {
 		e, _ := heap.Pop(&w.queue).(event)
 		w.now = e.at
 		e.do()
@@ -124,12 +114,11 @@ func (w *world) run(d time.Duration) {
 }
 
 func (w *world) failf(format string, args ...any) {
-	if w.wrong == nil {
-		w.wrong = fmt.Errorf("at %s: %w", w.now, fmt.Errorf(format, args...))
+	if w.problem == nil {
+		w.problem = fmt.Errorf("at %s: %w", w.now, fmt.Errorf(format, args...))
 	}
 }
 
-// check holds that no slot has two workers, and notes which have none.
 func (w *world) check() {
 	var all slots
 	for _, n := range w.nodes {
@@ -152,36 +141,25 @@ func (w *world) check() {
 	}
 }
 
-// node is a process with a member.
 type node struct {
 	*world
 
-	m *machine
-	g *gate
-	// rate and offset make the process's clock of the world's, and shown is what it showed last.
-	rate          float64
-	offset, shown time.Duration
-	// jumped is when the clock jumped last.
-	jumped time.Duration
-	dead   bool
-	frozen bool
-	cut    bool
-	// stalled says that its watch shows nothing new.
-	stalled bool
-	thawed  time.Duration
-	// inbox is what came while it was frozen.
-	inbox  []func()
-	asked  *request
-	wakeAt time.Duration
-	// seen is how much of the log its watch has shown.
-	seen    int
-	works   map[*job]bool
-	written int
-	replica replica
+	m                          *machine
+	g                          *gate
+	rate                       float64
+	offset, shown, jumped      time.Duration
+	dead, frozen, cut, stalled bool
+	thawed                     time.Duration
+	inbox                      []func()
+	asked                      *request
+	wakeAt                     time.Duration
+	seen                       int
+	works                      map[*job]bool
+	written                    int
+	replica                    replica
 }
 
 type job struct {
-	// doing are the changes that the job works off.
 	doing  []int
 	slot   int
 	ctx    context.Context //nolint:containedctx // what it looks at now and then
@@ -192,14 +170,14 @@ type job struct {
 func (w *world) join(weight int) *node {
 	n := &node{world: w, rate: 0.953 + 0.094*w.rand.Float64(), offset: w.upTo(time.Hour), works: map[*job]bool{}, wakeAt: -1, replica: newReplica(len(w.data.changes))}
 	s := w.settings
-	s.weight = weight
+	s.Weight = weight
 	name := len(w.nodes)
 	starts := 0
 	n.m = newMachine(s, func() string {
 		starts++
 		return fmt.Sprintf("%c%d-%d", 'a'+w.rand.IntN(26), name, starts)
 	})
-	n.g = newGate(n.local, s.gracePeriod)
+	n.g = newGate(n.local, s.GracePeriod)
 	w.nodes = append(w.nodes, n)
 	w.after(w.upTo(w.delay), func() { n.when(n.list) })
 	w.after(0, n.work)
@@ -212,18 +190,17 @@ func (n *node) local() time.Duration {
 	return n.shown
 }
 
-// jumpMost is how far clocks jump at most, once in LeaseDuration: what is between the end of work and
-// an expulsion has to be more than two of them, and all that the rates make.
+// jumpMost bounds the jumps of clocks, one per LeaseDuration: the time between the end of work and an expulsion must
+// be more than two jumps and the drift.
 const jumpMost = 750 * time.Millisecond
 
-// jump has clocks jump now and then, each for itself, or stand still for a moment, as the clock of the
-// system does for processes: it never goes back.
+// jump lets the clocks of processes jump forward or stand still for a moment. They never go back.
 func (w *world) jump() {
 	if w.jumps == nil {
 		return
 	}
 	for _, n := range w.live() {
-		if w.jumps.IntN(3) == 0 && (n.jumped == 0 || w.now > n.jumped+2*w.settings.leaseDuration) {
+		if w.jumps.IntN(3) == 0 && (n.jumped == 0 || w.now > n.jumped+2*w.settings.LeaseDuration) {
 			n.jumped = w.now
 			n.offset += time.Duration(w.jumps.Int64N(int64(2*jumpMost))) - jumpMost
 			n.when(func() {})
@@ -231,7 +208,6 @@ func (w *world) jump() {
 	}
 }
 
-// when does something in the process, now or when it goes on.
 func (n *node) when(do func()) {
 	switch {
 	case n.dead:
@@ -243,7 +219,6 @@ func (n *node) when(do func()) {
 	}
 }
 
-// list shows what there is.
 func (n *node) list() {
 	if n.cut || n.down {
 		n.after(time.Second, func() { n.when(n.list) })
@@ -259,7 +234,6 @@ func (n *node) list() {
 	n.m.sawAll()
 }
 
-// watch shows what has changed up to somewhere in the log.
 func (n *node) watch(upTo int) {
 	if n.cut || n.stalled || n.down || !n.m.synced {
 		return
@@ -285,7 +259,6 @@ func (n *node) watch(upTo int) {
 	}
 }
 
-// pump has the process do what there is to do.
 func (n *node) pump() {
 	if n.dead || n.frozen {
 		return
@@ -303,17 +276,17 @@ func (n *node) pump() {
 	for j := range n.works {
 		if j.ctx.Err() != nil && !j.ending {
 			j.ending = true
-			n.after(time.Duration(0.98*float64(n.upTo(n.settings.gracePeriod))/n.rate), func() { n.when(func() { n.finish(j) }) })
+			n.after(time.Duration(0.98*float64(n.upTo(n.settings.GracePeriod))/n.rate), func() { n.when(func() { n.finish(j) }) })
 		}
 	}
 	if over, _ := n.g.overdue(now); over > 0 {
 		if n.thawed == 0 && n.jumped == 0 {
 			n.failf("%s has work that is not over", n.m.id)
 		}
-		n.die() // it was frozen, or its clock jumped, when it was to end, and the process ends
+		n.die() // the process was frozen, or its clock jumped, when it should have exited
 		return
 	}
-	at := n.m.wake(now, n.g.busy())
+	at := n.m.nextWake(now, n.g.busy())
 	if at == never || n.asked != nil && at <= now {
 		return
 	}
@@ -332,7 +305,6 @@ func (n *node) finish(j *job) {
 	}
 }
 
-// work begins work now and then.
 func (n *node) work() {
 	if n.dead {
 		return
@@ -350,7 +322,6 @@ func (n *node) work() {
 	n.pump()
 }
 
-// begin begins work in a slot, on all that is known to be left to do there, if it may.
 func (n *node) begin(slot int) {
 	ctx, end, ok := n.g.begin(context.Background(), uint64(slot)<<56) //nolint:gosec // 0 to 255
 	if !ok {
@@ -361,7 +332,6 @@ func (n *node) begin(slot int) {
 	n.after(n.upTo(6*time.Second), func() { n.when(func() { n.finish(j) }) })
 }
 
-// workable returns what is worked on, or might be from now on.
 func (n *node) workable() slots {
 	if n.dead {
 		return slots{}
@@ -384,7 +354,6 @@ func (n *node) freeze(d time.Duration) {
 	n.after(d, n.thaw)
 }
 
-// thaw has a frozen process go on: its timers and what came meanwhile are in no order.
 func (n *node) thaw() {
 	if n.dead || !n.frozen {
 		return
@@ -432,12 +401,10 @@ func (n *node) catchUp() {
 
 func (n *node) die() { n.dead = true }
 
-// live returns the processes that are there and not about to go.
 func (w *world) live() []*node {
-	return slices.DeleteFunc(slices.Clone(w.nodes), func(n *node) bool { return n.dead || n.m.draining || n.m.phase == gone })
+	return slices.DeleteFunc(slices.Clone(w.nodes), func(n *node) bool { return n.dead || n.m.draining || n.m.phase == finished })
 }
 
-// send takes a request to the server, and the answer back, if they are not lost.
 func (n *node) send(r *request) {
 	n.after(time.Duration(float64(n.settings.requestTimeout())/n.rate), func() {
 		n.when(func() { n.receive(r, answer{outcome: failed, err: errors.New("timed out")}) })

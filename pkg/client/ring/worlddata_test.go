@@ -6,13 +6,11 @@ import (
 	"time"
 )
 
-// data are what members work on: changes, each in a slot, whose version is its place here.
+// data are the objects that members process: changes, each in a slot. The version of a change is its index.
 type data struct {
-	changes []int // their slots
-	done    map[int]bool
-	// moves are since when a slot moves, by the epoch of the move.
-	moves map[move]time.Duration
-	// swift says that all loads in time, and setBack that epochs come again.
+	changes        []int // their slots
+	done           map[int]bool
+	moves          map[move]time.Duration
 	swift, setBack bool
 }
 
@@ -24,23 +22,18 @@ type move struct {
 
 func (d *data) undone() int { return len(d.changes) - len(d.done) }
 
-// replica is what a member has of the data.
 type replica struct {
-	// told is how many changes its informer has told.
-	told int
-	// todo are changes to be worked off, by slot. doing are those that a job works on.
-	todo map[int]map[int]bool
-	// loading are slots that are being loaded, and loaded those that are, with the epoch of the move.
+	told            int
+	todo            map[int]map[int]bool
 	loading, loaded map[move]bool
 	owned           slots
 	gain            *gain
 }
 
 func newReplica(told int) replica {
-	return replica{told: told, todo: map[int]map[int]bool{}, loading: map[move]bool{}, loaded: map[move]bool{}, gain: &gain{look: make(chan struct{}, 1)}}
+	return replica{told: told, todo: map[int]map[int]bool{}, loading: map[move]bool{}, loaded: map[move]bool{}, gain: &gain{wake: make(chan struct{}, 1)}}
 }
 
-// change changes something in a slot. Informers tell of it a little later.
 func (w *world) change(slot int) {
 	w.data.changes = append(w.data.changes, slot)
 	upTo := len(w.data.changes)
@@ -49,7 +42,6 @@ func (w *world) change(slot int) {
 	}
 }
 
-// told has the informer of a member tell of changes. Those in slots that it does not hold it does not see.
 func (n *node) told(upTo int) {
 	if n.cut || n.stalled || n.down {
 		return
@@ -62,10 +54,9 @@ func (n *node) told(upTo int) {
 	}
 }
 
-// holds are the slots that the informer of a member follows.
 func (n *node) holds() slots {
-	holds := n.m.mine.has.or(n.m.mine.leaving)
-	return holds.or(n.m.mine.coming)
+	holds := n.m.mine.owned.or(n.m.mine.outgoing)
+	return holds.or(n.m.mine.incoming)
 }
 
 func (r *replica) add(slot, change int) {
@@ -75,7 +66,6 @@ func (r *replica) add(slot, change int) {
 	r.todo[slot][change] = true
 }
 
-// next returns a slot in which there is something to do, and which the member may work on.
 func (r *replica) next(n *node) (slot int, some bool) {
 	for _, slot := range slices.Sorted(maps.Keys(r.todo)) {
 		if len(r.todo[slot]) > 0 && n.g.grants.owned.has(slot) && !n.g.inWork.has(slot) {
@@ -85,10 +75,8 @@ func (r *replica) next(n *node) (slot int, some bool) {
 	return 0, false
 }
 
-// take returns what there is to do in a slot. It stays there until it is worked off.
 func (r *replica) take(slot int) []int { return slices.Sorted(maps.Keys(r.todo[slot])) }
 
-// workedOff ends a job. What was cut short is still to do.
 func (n *node) workedOff(j *job) {
 	if j.ctx.Err() != nil {
 		return
@@ -102,10 +90,9 @@ func (n *node) workedOff(j *job) {
 	}
 }
 
-// load loads what comes to a member, which takes a while, or for ever.
 func (n *node) load() {
 	var ready slots
-	coming := n.m.coming()
+	coming := n.m.incoming()
 	for slot := range slotCount {
 		if !coming.has(slot) {
 			continue
@@ -138,7 +125,6 @@ func (n *node) load() {
 	}
 }
 
-// gain has a member begin with what has come to it, a little later.
 func (n *node) gain() {
 	var owned slots
 	if n.m.phase == taking && n.local() < n.g.grants.until {
@@ -158,7 +144,6 @@ func (n *node) gain() {
 	}
 }
 
-// takeOver has a member know what is to do in what has come to it.
 func (n *node) takeOver() {
 	gained := n.replica.gain.take()
 	for change, slot := range n.data.changes {
@@ -168,7 +153,7 @@ func (n *node) takeOver() {
 	}
 }
 
-// given holds that nobody lets go of what the other one has not loaded, unless that takes too long.
+// given checks that a slot is not released before the new owner has loaded it, unless LoadTimeout has passed.
 func (w *world) given(before stored, after *table) {
 	if w.data.moves == nil {
 		w.data.moves = map[move]time.Duration{}
@@ -189,7 +174,7 @@ func (w *world) given(before stored, after *table) {
 		m := move{slot, was.to, was.since}
 		waited := time.Duration(1.05 * float64(w.now-w.data.moves[m]))
 		for _, n := range w.nodes {
-			if n.m.id == was.to && !n.replica.loaded[m] && waited < w.settings.loadTimeout {
+			if n.m.id == was.to && !n.replica.loaded[m] && waited < w.settings.LoadTimeout {
 				w.failf("slot %d moved after %s, and is not loaded", slot, waited)
 			}
 		}

@@ -6,7 +6,6 @@ import (
 	"strconv"
 )
 
-// serve does what a server does.
 func (w *world) serve(r *request) answer {
 	switch r.verb {
 	case readTable:
@@ -71,9 +70,7 @@ func (w *world) remove(id string) {
 	w.tell(change{lease: lease{id: id}, deleted: true})
 }
 
-func (w *world) backUp() backup {
-	return backup{w.now, w.revision, maps.Clone(w.leases), w.table}
-}
+func (w *world) backUp() backup { return backup{w.now, w.revision, maps.Clone(w.leases), w.table} }
 
 // restore sets the server back, versions included.
 func (w *world) restore(b backup) {

@@ -16,7 +16,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/client/shards"
 )
 
-// Two shards, of which one does not answer.
+// One of two shards does not respond.
 func ExampleMulti() {
 	clienttest.ForExample(func(t testing.TB) {
 		t.Helper()
@@ -51,8 +51,7 @@ func ExampleMulti() {
 	// <nil>
 }
 
-// The shards may be a table, or known from the cache server, or from any shard; objects may be
-// without Go types.
+// The list of shards may be a table, or be read from the cache server or from any shard; objects may have no Go types.
 func ExampleNewWith() {
 	clienttest.ForExample(func(t testing.TB) {
 		t.Helper()

@@ -15,8 +15,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/client/kinds"
 )
 
-// TestShardsLeaveNothing has shards come, get another address and go, 50 times or CHANGES: neither
-// goroutines nor memory are left of them.
+// TestShardsLeaveNothing adds, moves and removes shards, 50 times or CHANGES, and checks that no goroutines and memory
+// are leaked.
 func TestShardsLeaveNothing(t *testing.T) {
 	if testing.Short() {
 		t.Skip("nightly: live heap and goroutines of a process with servers")

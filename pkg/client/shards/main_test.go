@@ -22,7 +22,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/client/shards"
 )
 
-// testTimeout is how long tests wait for what happens at once on an idle machine.
+// testTimeout bounds the time to wait for events that are immediate on an idle machine.
 const testTimeout = 60 * time.Second
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -37,7 +37,6 @@ type (
 	options   = shards.Options[configMap]
 )
 
-// world is an installation: root's Shard objects, and shards.
 type world struct {
 	root   *clienttest.Server
 	source shards.Source
@@ -78,7 +77,6 @@ func (w *world) withdraw(t testing.TB, name string) {
 	w.root.Delete(t, kinds.Shards.GroupVersionResource, "", core.RootCluster, "", name)
 }
 
-// alias returns another address of a server.
 func alias(t testing.TB, server *clienttest.Server) string {
 	t.Helper()
 	other := httptest.NewUnstartedServer(server)
@@ -117,7 +115,6 @@ func keyOf(cluster logicalcluster.Name, name string) client.Key {
 	return client.Key{Cluster: cluster, Namespace: "default", Name: name}
 }
 
-// view returns a view that runs until the test ends, or until stop.
 func view(t testing.TB, source shards.Source, o options, before ...func(*shards.Multi[configMap])) (m *shards.Multi[configMap], stop func()) {
 	t.Helper()
 	m, err := shards.New(source, kinds.ConfigMaps, o)
@@ -152,7 +149,6 @@ func eventually(t testing.TB, condition func() bool, what string) {
 	require.Eventually(t, condition, testTimeout, 5*time.Millisecond, what)
 }
 
-// has waits until the view has an object with a content on a shard.
 func has(t testing.TB, m *shards.Multi[configMap], key client.Key, shard, content string) {
 	t.Helper()
 	eventually(t, func() bool {

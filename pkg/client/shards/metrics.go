@@ -11,8 +11,8 @@ type metrics struct {
 func newMetrics(view string, count func() (int, int)) *metrics {
 	labels := prometheus.Labels{"view": view}
 	return &metrics{
-		connected: prometheus.NewDesc("shardplane_shards_connected", "Shards that the view follows.", nil, labels),
-		missing:   prometheus.NewDesc("shardplane_shards_missing", "Shards that are away, or that the view cannot follow.", nil, labels),
+		connected: prometheus.NewDesc("shardplane_shards_connected", "Shards that are followed.", nil, labels),
+		missing:   prometheus.NewDesc("shardplane_shards_missing", "Shards that are unreachable or cannot be followed.", nil, labels),
 		count:     count,
 	}
 }

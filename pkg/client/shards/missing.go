@@ -7,70 +7,68 @@ import (
 	"time"
 )
 
-// Which says of which shards something holds.
+// Which selects shards.
 type Which string
 
 const (
-	// All are all shards of the view.
+	// All means all shards.
 	All Which = "All"
-	// Reachable are the shards that answer.
+	// Reachable means the shards that respond.
 	Reachable Which = "Reachable"
 )
 
-// Missing is a shard of which the view has what it had, or nothing.
+// Missing is a shard whose objects may be outdated or missing.
 type Missing struct {
-	// Shard is its name; empty for the Shard objects themselves, whose shards are followed as
-	// they were known.
+	// Shard is its name; empty for the Shard objects themselves.
 	Shard string
 	Since time.Time
 	Why   error
 }
 
-// Missing returns which shards are away or cannot be followed, in order, after the Shard objects
-// if these are not followed.
+// Missing returns the shards that are unreachable or cannot be followed, sorted by name, after the Shard objects if
+// these cannot be followed.
 func (m *Multi[T]) Missing() []Missing {
 	var missing []Missing
-	if since, why := m.known.away(); why != nil {
+	if since, why := m.registry.unreachable(); why != nil {
 		missing = append(missing, Missing{Since: since, Why: fmt.Errorf("the Shard objects: %w", why)})
 	}
 	for _, s := range m.all() {
-		if since, why := s.away(); why != nil {
+		if since, why := s.unreachable(); why != nil {
 			missing = append(missing, Missing{Shard: s.name, Since: since, Why: why})
 		}
 	}
 	return missing
 }
 
-// WaitForSync waits until the Shard objects and all objects of the shards have been read, or, of
-// Reachable, those of each shard that answers: of a shard that does not, until that is known. Its
-// error says what is missing, and why.
+// WaitForSync waits until the Shard objects and the objects of all shards were read. With Reachable, it does not wait
+// for shards that are found to be unreachable. The error names the missing shards, with reasons.
 func (m *Multi[T]) WaitForSync(ctx context.Context, which Which) error {
 	for {
 		m.mu.Lock()
-		news := m.news
+		changed := m.changed
 		m.mu.Unlock()
-		err := m.waitsFor(which)
+		err := m.missingFor(which)
 		if err == nil {
 			return nil
 		}
 		select {
-		case <-news:
+		case <-changed:
 		case <-ctx.Done():
 			return fmt.Errorf("%s has not synced: %w", m.name, errors.Join(err, context.Cause(ctx)))
 		}
 	}
 }
 
-// HasSynced reports whether WaitForSync would return at once.
-func (m *Multi[T]) HasSynced(which Which) bool { return m.waitsFor(which) == nil }
+// HasSynced reports whether WaitForSync would return immediately.
+func (m *Multi[T]) HasSynced(which Which) bool { return m.missingFor(which) == nil }
 
-// waitsFor returns what has not been read.
-func (m *Multi[T]) waitsFor(which Which) error {
+// missingFor returns an error that names everything that was not read.
+func (m *Multi[T]) missingFor(which Which) error {
 	m.mu.Lock()
 	complete := m.complete
 	m.mu.Unlock()
 	if !complete {
-		_, why := m.known.away()
+		_, why := m.registry.unreachable()
 		return fmt.Errorf("the Shard objects: %w", errors.Join(errNotRead, why))
 	}
 	var errs []error
@@ -78,7 +76,7 @@ func (m *Multi[T]) waitsFor(which Which) error {
 		if informer := m.Of(s.name); informer != nil && informer.HasSynced() {
 			continue
 		}
-		_, why := s.away()
+		_, why := s.unreachable()
 		if why == nil || which == Reachable && !errors.Is(why, errNotRead) {
 			continue
 		}
@@ -87,10 +85,9 @@ func (m *Multi[T]) waitsFor(which Which) error {
 	return errors.Join(errs...)
 }
 
-// count returns how many shards are followed, and how many are missing.
 func (m *Multi[T]) count() (connected, missing int) {
 	for _, s := range m.all() {
-		if _, why := s.away(); why != nil {
+		if _, why := s.unreachable(); why != nil {
 			missing++
 		} else {
 			connected++
@@ -99,13 +96,13 @@ func (m *Multi[T]) count() (connected, missing int) {
 	return connected, missing
 }
 
-// tell wakes those up who wait for the view.
-func (m *Multi[T]) tell() {
-	if m.waitsFor(Reachable) == nil {
+// notify wakes callers of WaitForSync.
+func (m *Multi[T]) notify() {
+	if m.missingFor(Reachable) == nil {
 		m.union.MarkSynced()
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	close(m.news)
-	m.news = make(chan struct{})
+	close(m.changed)
+	m.changed = make(chan struct{})
 }

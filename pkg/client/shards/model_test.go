@@ -21,17 +21,15 @@ import (
 	"github.com/shardplane/shardplane/pkg/client/shards"
 )
 
-// observer is a handler that holds what it is told against the rules.
+// observer is a handler that checks its events.
 type observer struct {
 	t *testing.T
 
-	mu   sync.Mutex
-	told map[client.Key]configMap
-	// versions are the last ones of each object on each shard.
+	mu       sync.Mutex
+	told     map[client.Key]configMap
 	versions map[string]int
-	// deleted are the objects that were, and left the shards that were withdrawn.
-	deleted map[types.UID]bool
-	left    map[string]bool
+	deleted  map[types.UID]bool
+	left     map[string]bool
 }
 
 func (o *observer) handler() client.Handler[configMap] {
@@ -39,8 +37,8 @@ func (o *observer) handler() client.Handler[configMap] {
 		OnAdd: func(obj configMap, _ bool) {
 			o.mu.Lock()
 			defer o.mu.Unlock()
-			_, known := o.told[client.KeyOf(obj)]
-			o.check(!known, "added twice: %s", client.KeyFor(obj))
+			_, registry := o.told[client.KeyOf(obj)]
+			o.check(!registry, "added twice: %s", client.KeyFor(obj))
 			o.is(obj)
 		},
 		OnUpdate: func(old, obj configMap) {
@@ -75,8 +73,8 @@ func (o *observer) is(obj configMap) {
 }
 
 func (o *observer) isNot(obj configMap) {
-	known := o.told[client.KeyOf(obj)]
-	o.check(known != nil && known.UID == obj.UID, "it was told: %s", client.KeyFor(obj))
+	registry := o.told[client.KeyOf(obj)]
+	o.check(registry != nil && registry.UID == obj.UID, "it was told: %s", client.KeyFor(obj))
 	delete(o.told, client.KeyOf(obj))
 }
 
@@ -86,20 +84,17 @@ func (o *observer) check(ok bool, format string, args ...any) {
 	}
 }
 
-// kept is an object of a shard.
 type kept struct {
 	uid     types.UID
 	content string
 }
 
-// modelled is a shard of the model.
 type modelled struct {
 	*clienttest.Server
-	name      string
-	addresses []string
-	announced bool
-	failing   bool
-	clusters  map[logicalcluster.Name]map[string]kept
+	name               string
+	addresses          []string
+	announced, failing bool
+	clusters           map[logicalcluster.Name]map[string]kept
 }
 
 type model struct {
@@ -111,9 +106,8 @@ type model struct {
 	next   int
 }
 
-// TestModel has shards come, go, move and be away at random while objects change and logical
-// clusters move, and holds what handlers are told against the rules, and what there is in the
-// end against the shards.
+// TestModel adds, disconnects, moves and removes shards at random while objects change and logical clusters are
+// migrated. It checks the events of handlers, and the final state.
 func TestModel(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(3) {
@@ -160,7 +154,6 @@ func (m *model) erase(t *testing.T, s *modelled, cluster logicalcluster.Name, na
 	}
 }
 
-// step does one thing.
 func (m *model) step(t *testing.T) {
 	t.Helper()
 	s := m.shards[m.r.IntN(len(m.shards))]
@@ -171,7 +164,7 @@ func (m *model) step(t *testing.T) {
 		m.move(t, s)
 	case n < 70:
 		m.mu.Lock()
-		m.left[s.name] = s.announced // what it has leaves, a moment later
+		m.left[s.name] = s.announced // its objects leave a moment later
 		m.mu.Unlock()
 		if s.announced {
 			m.withdraw(t, s.name)
@@ -198,16 +191,15 @@ func (m *model) step(t *testing.T) {
 	}
 }
 
-// change writes or deletes an object of a logical cluster that the shard has, or of a new one.
 func (m *model) change(t *testing.T, s *modelled) {
 	t.Helper()
-	known := slices.Sorted(maps.Keys(s.clusters))
-	if len(known) == 0 || m.r.IntN(10) == 0 {
+	registry := slices.Sorted(maps.Keys(s.clusters))
+	if len(registry) == 0 || m.r.IntN(10) == 0 {
 		m.next++
 		m.write(t, s, logicalcluster.Name(fmt.Sprintf("c%d", m.next)), "x", types.UID(fmt.Sprintf("uid-%d", m.next)))
 		return
 	}
-	cluster := known[m.r.IntN(len(known))]
+	cluster := registry[m.r.IntN(len(registry))]
 	name := fmt.Sprintf("x%d", m.r.IntN(4))
 	object, exists := s.clusters[cluster][name]
 	switch {
@@ -224,16 +216,15 @@ func (m *model) change(t *testing.T, s *modelled) {
 	}
 }
 
-// move moves a logical cluster from a shard to another: all is copied, and seen, before it ends.
-// Sometimes that is given up.
+// move migrates a logical cluster from one shard to another, or cancels the migration.
 func (m *model) move(t *testing.T, from *modelled) {
 	t.Helper()
 	to := m.shards[m.r.IntN(len(m.shards))]
-	known := slices.Sorted(maps.Keys(from.clusters))
-	if to == from || len(known) == 0 || !to.announced || !from.announced || to.failing || from.failing {
+	registry := slices.Sorted(maps.Keys(from.clusters))
+	if to == from || len(registry) == 0 || !to.announced || !from.announced || to.failing || from.failing {
 		return
 	}
-	cluster := known[m.r.IntN(len(known))]
+	cluster := registry[m.r.IntN(len(registry))]
 	m.same(t, from)
 	objects := maps.Clone(from.clusters[cluster])
 	for name, object := range objects {
@@ -253,10 +244,9 @@ func (m *model) move(t *testing.T, from *modelled) {
 	for name := range objects {
 		m.erase(t, ends, cluster, name)
 	}
-	m.same(t, ends) // else the other one could be withdrawn before
+	m.same(t, ends) // otherwise the other one might be removed before
 }
 
-// same waits until the informer of a shard has what that has.
 func (m *model) same(t *testing.T, s *modelled) {
 	t.Helper()
 	want := map[client.Key]kept{}
@@ -278,7 +268,6 @@ func (m *model) same(t *testing.T, s *modelled) {
 	}, s.name)
 }
 
-// converge has all shards answer, and compares.
 func (m *model) converge(t *testing.T) {
 	t.Helper()
 	want := map[client.Key]string{}

@@ -15,90 +15,71 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 )
 
-// Options say what a view is of, and how shards are reached. The zero value is of all, reached
-// with the credentials of the source.
+// Options configure a Multi. The zero value selects all objects, with the credentials of the source.
 type Options[T client.Object] struct {
-	// Dial says how to connect to a shard. By default that is at its spec.baseURL, with the
-	// configuration by which the Shard objects are read.
+	// Dial returns the client configuration of a shard. The default is its spec.baseURL with the configuration by
+	// which the Shard objects are read.
 	Dial Dial
 	// Partition selects shards by the labels of their Shard objects; nil selects all.
 	Partition labels.Selector
-	// Ranges are those of each shard, by its name; nil selects all objects.
+	// Ranges returns the ranges of a shard; nil selects all objects.
 	Ranges func(shard string) client.RangeSource
-	// Informer has the options of each shard's informer. Its name and ranges are set by the
-	// view.
+	// Informer contains the options of the informers of shards. Name and ranges are overwritten.
 	Informer client.InformerOptions[T]
-	// Metrics is where the metrics of the view and of its informers are registered; nil is
-	// nowhere.
+	// Metrics registers the metrics, unless it is nil.
 	Metrics prometheus.Registerer
-	// Name is the name of the view in logs and metrics; the resource by default.
+	// Name is used in logs and metrics; by default the resource.
 	Name string
 }
 
-// Open makes the informer of a shard.
+// Open returns the informer of a shard.
 type Open[T client.Object] func(scope client.Scope, options client.InformerOptions[T]) (*client.Informer[T], error)
 
-// Multi is one view of what all shards have of a resource, while Run runs. Handlers may be added
-// before.
+// Multi combines the objects of a resource on all shards, while Run runs. Handlers may be added before.
 type Multi[T client.Object] struct {
-	name    string
-	open    Open[T]
-	options Options[T]
-	known   *known
-	union   *client.Union[T]
-	factory []client.FactoryOption
-	metrics *metrics
-	// kick wakes Run up when Shard objects changed; it holds one wake-up.
-	kick chan struct{}
+	name     string
+	open     Open[T]
+	options  Options[T]
+	registry *registry
+	union    *client.Union[T]
+	factory  []client.FactoryOption
+	metrics  *metrics
+	// wake wakes Run when Shard objects have changed.
+	wake chan struct{}
 
-	// indexers are the indexes of all informers, and indexing is held while some are added, and
-	// while an informer is.
+	// indexing protects indexers, and is held while an informer is added.
 	indexing sync.Mutex
 	indexers map[string]client.IndexFunc[T]
 
 	mu     sync.Mutex
 	shards map[string]*shard[T]
-	// complete is set when the Shard objects have been read once, and shards has them.
+	// complete is set when the Shard objects were read once and shards contains them.
 	complete bool
-	// news is closed, and made anew, when what WaitForSync waits for may have changed.
-	news chan struct{}
+	// changed is closed and replaced when the result of missingFor may have changed.
+	changed chan struct{}
 }
 
-// all returns the shards, by name.
 func (m *Multi[T]) all() []*shard[T] {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	all := make([]*shard[T], 0, len(m.shards))
-	for _, s := range m.shards {
-		all = append(all, s)
-	}
-	slices.SortFunc(all, func(a, b *shard[T]) int { return strings.Compare(a.name, b.name) })
-	return all
-}
-
-func (m *Multi[T]) shard(name string) *shard[T] {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.shards[name]
+	return slices.SortedFunc(maps.Values(m.shards), func(a, b *shard[T]) int { return strings.Compare(a.name, b.name) })
 }
 
 // Name returns the name of the view.
 func (m *Multi[T]) Name() string { return m.name }
 
-// AddEventHandler adds a handler of the view, as client.Informer.AddEventHandler does: see
-// client.Union for what it is told while an object is on two shards. It has Synced when the
-// shards have been read that can be.
+// AddEventHandler adds a handler, as client.Informer.AddEventHandler does; see client.Union for objects that are on
+// two shards. The handler is Synced when all reachable shards were read.
 func (m *Multi[T]) AddEventHandler(h client.Handler[T], options ...client.HandlerOption) *client.Registration {
 	return m.union.AddEventHandler(h, options...)
 }
 
-// AddKeyHandler is client.Informer.AddKeyHandler, of keys with the shard of the object.
+// AddKeyHandler adds a handler of keys, as client.Informer.AddKeyHandler does. The keys contain the shard.
 func (m *Multi[T]) AddKeyHandler(changed, left func(client.Key), options ...client.HandlerOption) *client.Registration {
 	return m.union.AddKeyHandler(changed, left, options...)
 }
 
-// AddIndexers adds indexes of what all shards have, those that come later, too. It fails if there
-// is one of a name already.
+// AddIndexers adds indexes of the objects of all present and future shards. It fails if an index of that name exists.
 func (m *Multi[T]) AddIndexers(indexers map[string]client.IndexFunc[T]) error {
 	m.indexing.Lock()
 	defer m.indexing.Unlock()
@@ -119,14 +100,14 @@ func (m *Multi[T]) AddIndexers(indexers map[string]client.IndexFunc[T]) error {
 // Pause calls f while no handler runs, as client.Union.Pause does.
 func (m *Multi[T]) Pause(f func()) { m.union.Pause(f) }
 
-// Lister returns the read access to the objects of all shards.
+// Lister returns the lister of the objects of all shards.
 func (m *Multi[T]) Lister() client.UnionLister[T] { return m.union.Lister() }
 
 // Of returns the informer of one shard, or nil.
 func (m *Multi[T]) Of(shard string) *client.Informer[T] { return m.union.Of(shard) }
 
-// Versions returns up to which resourceVersion each shard has been seen, for diagnosis: those of
-// different shards do not compare.
+// Versions returns the resourceVersion of each shard up to which events were received, for diagnosis. Versions of
+// different shards are not comparable.
 func (m *Multi[T]) Versions() map[string]string {
 	versions := map[string]string{}
 	for _, s := range m.all() {
@@ -137,24 +118,22 @@ func (m *Multi[T]) Versions() map[string]string {
 	return versions
 }
 
-// shard is one shard of a view, and its informer while it has a usable address. Its methods but
-// unusable and away are for the goroutine of the view.
+// shard is a shard and, if it has a usable address, its informer. All methods except unusable and unreachable must be
+// called on the goroutine of Multi.Run.
 type shard[T client.Object] struct {
-	name string
-	of   *Multi[T]
-	// since is when its Shard object came.
+	name  string
+	of    *Multi[T]
 	since time.Time
 
-	// address is where the informer follows it, and clients are of that.
+	// address is the address that clients use.
 	address string
 	clients *client.Factory
 	end     func()
 
 	mu sync.Mutex
-	// err says why what the Shard object says cannot be used, and errSince since when.
+	// err is the reason why the Shard object cannot be used, since errSince.
 	err      error
 	errSince time.Time
 }
 
-// errNotRead says that nothing is known to be wrong.
 var errNotRead = errors.New("not read yet")

@@ -23,7 +23,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/client/shards"
 )
 
-// events are what a handler was told, as text.
 type events struct {
 	mu  sync.Mutex
 	all []string
@@ -35,7 +34,6 @@ func (e *events) add(format string, args ...any) {
 	e.all = append(e.all, fmt.Sprintf(format, args...))
 }
 
-// take returns what has come since it was called last.
 func (e *events) take() []string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -55,8 +53,8 @@ func (e *events) handler() client.Handler[configMap] {
 	}
 }
 
-// TestShardsComeMoveAndGo follows shards through all that happens to their Shard objects.
-func TestShardsComeMoveAndGo(t *testing.T) {
+// TestShardChanges tests all changes of Shard objects.
+func TestShardChanges(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	one, two := clienttest.New(t, kinds.Scheme), clienttest.New(t, kinds.Scheme)
@@ -87,17 +85,17 @@ func TestShardsComeMoveAndGo(t *testing.T) {
 	require.True(t, m.AddEventHandler(late.handler()).HasSynced())
 	require.ElementsMatch(t, []string{"add x 1", "add y 1"}, late.take(), "a late handler is told of all")
 
-	// Another address with the same: nothing is told, and what follows is.
+	// Another address with the same content causes no events, and following events are received.
 	w.announce(t, "one", alias(t, one))
 	eventually(t, func() bool { lists, watches := one.Requests(); return lists+watches > 1 && m.Of("one").Current() }, "moved")
 	put(t, one, object("a", "x", "2"))
 	has(t, m, keyOf("a", "x"), "one", "2")
 	require.Equal(t, []string{"update x 1>2"}, told.take())
 
-	// At another address there is something else: what differs is told.
+	// Another address with other content: the differences are received.
 	other := clienttest.New(t, kinds.Scheme)
 	put(t, other, object("a", "z", "1"))
-	for range 5 { // so that it has the version up to which the former one was seen
+	for range 5 { // so that its version exceeds the former one's
 		put(t, other, object("c", "passing", "1"))
 		remove(t, other, "c", "passing")
 	}
@@ -106,7 +104,7 @@ func TestShardsComeMoveAndGo(t *testing.T) {
 	eventually(t, func() bool { return m.Lister().Len() == 2 }, "x has gone")
 	require.ElementsMatch(t, []string{"add z 1", "delete x 2 true"}, told.take())
 
-	// What is no address leaves the former one in use.
+	// An invalid address is ignored.
 	w.announce(t, "one", "://")
 	eventually(t, func() bool { return len(m.Missing()) == 1 }, "missing")
 	missing := m.Missing()[0]
@@ -131,7 +129,7 @@ func TestShardsComeMoveAndGo(t *testing.T) {
 	require.Equal(t, []string{"add z 2"}, told.take())
 }
 
-// TestMigration moves a logical cluster: handlers see updates, and no end.
+// TestMigration migrates a logical cluster: handlers are notified of updates, not of deletions.
 func TestMigration(t *testing.T) {
 	t.Parallel()
 	one, two := clienttest.New(t, kinds.Scheme), clienttest.New(t, kinds.Scheme)
@@ -167,7 +165,7 @@ func TestMigration(t *testing.T) {
 	m.AddEventHandler(late.handler())
 	require.ElementsMatch(t, []string{"add x two", "add y one", "add still here"}, late.take())
 
-	put(t, one, object("a", "x", "old")) // nobody is told
+	put(t, one, object("a", "x", "old")) // no events
 	put(t, two, object("a", "y", "two", "another"))
 	has(t, m, keyOf("a", "y"), "two", "two")
 	require.Equal(t, []string{"delete y one true", "add y two"}, told.take(), "another object of that name")
@@ -180,7 +178,7 @@ func TestMigration(t *testing.T) {
 	require.Equal(t, []string{"update x two>three"}, told.take())
 	require.Equal(t, "two", m.Lister().ShardOf("a"))
 
-	// It comes back, and the migration is given up: what had counted before does again.
+	// The migration is canceled: the previous copy becomes valid again.
 	put(t, one, object("a", "x", "back", "uid-of-x"))
 	has(t, m, keyOf("a", "x"), "one", "back")
 	remove(t, one, "a", "x")
@@ -200,8 +198,8 @@ func clusters(m *shards.Multi[configMap]) (names []string) {
 	return names
 }
 
-// TestAway: what a shard had stays while it is away, and who waits learns why.
-func TestAway(t *testing.T) {
+// TestUnreachable: the objects of an unreachable shard are retained, and WaitForSync returns the reason.
+func TestUnreachable(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	one, two, three := clienttest.New(t, kinds.Scheme), clienttest.New(t, kinds.Scheme), clienttest.New(t, kinds.Scheme)
@@ -270,7 +268,7 @@ func TestAway(t *testing.T) {
 	require.Zero(t, connected)
 }
 
-// TestPartition: shards are selected by labels, and what is not any more leaves.
+// TestPartition: shards are selected by labels, and the objects of deselected ones leave.
 func TestPartition(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -305,7 +303,7 @@ func TestPartition(t *testing.T) {
 	require.Equal(t, []string{"add x 1", "leave x 1 RangeMoved", "add x 1", "leave x 1 ShardGone"}, told.take())
 }
 
-// TestSources tries what else tells of shards.
+// TestSources tests the other sources of shards.
 func TestSources(t *testing.T) {
 	t.Parallel()
 	one := clienttest.New(t, kinds.Scheme)
@@ -316,7 +314,7 @@ func TestSources(t *testing.T) {
 	_, err = shards.New(shards.FromAny(dead), kinds.ConfigMaps, options{Metrics: failing{}})
 	require.ErrorContains(t, err, "registering the metrics")
 
-	// The first server to ask is away, and the second one tells, until it goes, too.
+	// The first server is unreachable. The second one is used until it fails, too.
 	w, other := newWorld(t), newWorld(t)
 	for _, each := range []*world{w, other} {
 		each.announce(t, "one", one.URL)
@@ -356,12 +354,11 @@ func TestSources(t *testing.T) {
 	require.NoError(t, <-ended)
 }
 
-// failing is a registerer that refuses everything.
 type failing struct{ prometheus.Registerer }
 
 func (failing) Register(prometheus.Collector) error { return fmt.Errorf("no") }
 
-// TestIndexesLater adds an index while there are shards, and another one comes.
+// TestIndexesLater adds an index while there are shards, and another shard afterwards.
 func TestIndexesLater(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -385,7 +382,7 @@ func TestIndexesLater(t *testing.T) {
 	}, "the index is of the new shard, too")
 }
 
-// TestPause: what is read while no handler runs is what handlers have been told.
+// TestPause: the lister returns what handlers were notified of while no handler runs.
 func TestPause(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

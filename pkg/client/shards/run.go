@@ -16,7 +16,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 )
 
-// New returns the view of a resource; run it. It connects to nothing.
+// New returns a Multi for a resource; run it with Run.
 func New[T client.Object, L runtime.Object](source Source, resource client.Resource[T, L], options Options[T]) (*Multi[T], error) {
 	if options.Name == "" {
 		options.Name = resource.GroupResource().String()
@@ -26,8 +26,8 @@ func New[T client.Object, L runtime.Object](source Source, resource client.Resou
 	}, options)
 }
 
-// NewWith is New for what has no Go types, or of what only the metadata are wanted: open is
-// client.NewDynamicInformer or client.NewMetadataInformer with its resource.
+// NewWith is New for resources without Go types or for metadata: open calls client.NewDynamicInformer or
+// client.NewMetadataInformer.
 func NewWith[T client.Object](source Source, open Open[T], options Options[T]) (*Multi[T], error) {
 	if options.Name == "" {
 		options.Name = "objects of all shards"
@@ -39,7 +39,7 @@ func NewWith[T client.Object](source Source, open Open[T], options Options[T]) (
 		options.Partition = labels.Everything()
 	}
 	m := &Multi[T]{
-		name: options.Name, open: open, options: options, kick: make(chan struct{}, 1), shards: map[string]*shard[T]{}, news: make(chan struct{}),
+		name: options.Name, open: open, options: options, wake: make(chan struct{}, 1), shards: map[string]*shard[T]{}, changed: make(chan struct{}),
 		indexers: maps.Clone(options.Informer.Indexers),
 	}
 	if m.indexers == nil {
@@ -47,7 +47,7 @@ func NewWith[T client.Object](source Source, open Open[T], options Options[T]) (
 	}
 	m.union = client.NewUnion[T](m.name, m.incomplete)
 	var err error
-	if m.known, err = source.open(m.name, m.wake); err != nil {
+	if m.registry, err = source.open(m.name, m.wakeUp); err != nil {
 		return nil, err
 	}
 	if options.Metrics == nil {
@@ -61,17 +61,17 @@ func NewWith[T client.Object](source Source, open Open[T], options Options[T]) (
 	return m, nil
 }
 
-func (m *Multi[T]) wake() {
+func (m *Multi[T]) wakeUp() {
 	select {
-	case m.kick <- struct{}{}:
+	case m.wake <- struct{}{}:
 	default:
 	}
 }
 
-// Run follows the shards until ctx is done and everything it started has ended. It is run once.
+// Run follows the shards until ctx is done and all its goroutines have ended. It must be called once.
 func (m *Multi[T]) Run(ctx context.Context) error {
 	var following sync.WaitGroup
-	following.Go(func() { m.known.run(ctx) })
+	following.Go(func() { m.registry.run(ctx) })
 	if m.metrics != nil {
 		defer m.options.Metrics.Unregister(m.metrics)
 	}
@@ -86,37 +86,36 @@ func (m *Multi[T]) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-m.kick:
-			if m.known.complete() {
+		case <-m.wake:
+			if m.registry.complete() {
 				m.reconcile(ctx)
 			}
-			m.tell()
+			m.notify()
 		}
 	}
 }
 
-// reconcile makes the informers agree with the Shard objects.
 func (m *Multi[T]) reconcile(ctx context.Context) {
 	wanted := map[string]*corev1alpha1.Shard{}
-	for _, obj := range m.known.list() {
+	for _, obj := range m.registry.list() {
 		if m.options.Partition.Matches(labels.Set(obj.Labels)) {
 			wanted[obj.Name] = obj
 		}
 	}
 	for _, s := range m.all() {
 		if wanted[s.name] == nil {
-			klog.FromContext(ctx).Info("Shard is gone, and its objects leave", "view", m.name, "shard", s.name)
+			klog.FromContext(ctx).Info("Shard was removed", "view", m.name, "shard", s.name)
 			m.leave(s)
 		}
 	}
 	for name, obj := range wanted {
-		s := m.shard(name)
+		m.mu.Lock()
+		s := m.shards[name]
 		if s == nil {
 			s = &shard[T]{name: name, of: m, since: time.Now()}
-			m.mu.Lock()
 			m.shards[name] = s
-			m.mu.Unlock()
 		}
+		m.mu.Unlock()
 		s.follow(ctx, obj)
 	}
 	m.mu.Lock()
@@ -124,7 +123,6 @@ func (m *Multi[T]) reconcile(ctx context.Context) {
 	m.mu.Unlock()
 }
 
-// leave ends a shard, whose objects leave.
 func (m *Multi[T]) leave(s *shard[T]) {
 	s.stop()
 	m.union.Remove(s.name, client.ShardRemoved)
@@ -133,12 +131,12 @@ func (m *Multi[T]) leave(s *shard[T]) {
 	delete(m.shards, s.name)
 }
 
-// incomplete says which shards are not in the union yet.
+// incomplete returns an error if the union does not contain all shards.
 func (m *Multi[T]) incomplete() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if !m.complete {
-		_, why := m.known.away()
+		_, why := m.registry.unreachable()
 		return errors.Join(errNotRead, why)
 	}
 	for _, s := range m.shards {

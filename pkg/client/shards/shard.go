@@ -13,18 +13,17 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 )
 
-// closeDelay is how long the end of a stream may take, after which its connection is idle.
+// closeDelay is the time after which the connection of a canceled stream is idle.
 const closeDelay = time.Second
 
-// follow has the informer follow a shard where its Shard object says. If that cannot be, it
-// stays where it is.
+// follow makes the informer follow the address in the Shard object. If that fails, the informer keeps its address.
 func (s *shard[T]) follow(ctx context.Context, obj *corev1alpha1.Shard) {
 	err := s.reach(ctx, obj)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err != nil && (s.err == nil || s.err.Error() != err.Error()) {
 		s.errSince = time.Now()
-		klog.FromContext(ctx).Error(err, "A Shard object cannot be used", "view", s.of.name, "shard", s.name)
+		klog.FromContext(ctx).Error(err, "Failed to use a Shard object", "view", s.of.name, "shard", s.name)
 	}
 	s.err = err
 }
@@ -47,7 +46,7 @@ func (s *shard[T]) reach(ctx context.Context, obj *corev1alpha1.Shard) error {
 			return err
 		}
 	} else {
-		klog.FromContext(ctx).Info("Shard has another address", "view", s.of.name, "shard", s.name, "before", s.address, "now", config.Host)
+		klog.FromContext(ctx).Info("Shard address has changed", "view", s.of.name, "shard", s.name, "before", s.address, "now", config.Host)
 		s.stop()
 		if err := informer.MoveTo(clients.Wildcard()); err != nil {
 			return err
@@ -58,7 +57,6 @@ func (s *shard[T]) reach(ctx context.Context, obj *corev1alpha1.Shard) error {
 	return nil
 }
 
-// open makes the informer and adds it to the view.
 func (s *shard[T]) open(clients *client.Factory) (*client.Informer[T], error) {
 	options := s.of.options.Informer
 	options.Name = s.of.name + "@" + s.name
@@ -75,14 +73,13 @@ func (s *shard[T]) open(clients *client.Factory) (*client.Informer[T], error) {
 	return informer, s.of.union.Add(s.name, informer)
 }
 
-// start runs the informer until stop, and tells who waits of what it waits for.
 func (s *shard[T]) start(ctx context.Context, informer *client.Informer[T]) {
 	ctx, cancel := context.WithCancel(ctx)
 	var running sync.WaitGroup
 	running.Go(func() {
 		defer cancel()
 		if err := informer.Run(ctx); err != nil {
-			klog.FromContext(ctx).Error(err, "Cannot follow a shard", "view", s.of.name, "shard", s.name)
+			klog.FromContext(ctx).Error(err, "Failed to follow a shard", "view", s.of.name, "shard", s.name)
 		}
 	})
 	running.Go(func() {
@@ -95,7 +92,7 @@ func (s *shard[T]) start(ctx context.Context, informer *client.Informer[T]) {
 				synced = nil
 			case <-informer.Disconnected():
 			}
-			s.of.tell()
+			s.of.notify()
 		}
 	})
 	s.end = func() {
@@ -104,27 +101,24 @@ func (s *shard[T]) start(ctx context.Context, informer *client.Informer[T]) {
 	}
 }
 
-// stop ends the informer, which keeps what it has, and the connection.
 func (s *shard[T]) stop() {
 	if s.end == nil {
 		return
 	}
 	s.end()
 	s.end = nil
-	// The last stream of an HTTP/2 connection outlasts its being given up by a moment.
+	// The last stream of an HTTP/2 connection outlasts its cancellation by a moment.
 	s.clients.CloseIdleConnections()
 	time.AfterFunc(closeDelay, s.clients.CloseIdleConnections)
 }
 
-// unusable returns why what the Shard object says cannot be used.
 func (s *shard[T]) unusable() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.err
 }
 
-// away returns why the shard is not followed, and since when, or nil.
-func (s *shard[T]) away() (since time.Time, why error) {
+func (s *shard[T]) unreachable() (since time.Time, why error) {
 	s.mu.Lock()
 	if s.err != nil {
 		defer s.mu.Unlock()
@@ -136,20 +130,13 @@ func (s *shard[T]) away() (since time.Time, why error) {
 		return s.since, errNotRead
 	}
 	if since, why = informer.Unreachable(); why != nil {
-		return since, s.explain(why)
+		if apierrors.IsNotFound(why) {
+			why = fmt.Errorf("the shard does not serve %s: %w", s.of.name, why)
+		}
+		return since, why
 	}
 	if !informer.HasSynced() {
 		return s.since, errNotRead
 	}
 	return time.Time{}, nil
 }
-
-func (s *shard[T]) explain(why error) error {
-	if notServed(why) {
-		return fmt.Errorf("the shard does not serve %s: %w", s.of.name, why)
-	}
-	return why
-}
-
-// notServed reports whether a shard has said that it does not have a resource.
-func notServed(err error) bool { return apierrors.IsNotFound(err) }

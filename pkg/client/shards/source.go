@@ -18,26 +18,25 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 )
 
-// shardResource is defined here, so that who links the package links no other kinds.
+// shardResource is defined here because package kinds would link all other kinds.
 var shardResource = client.DefineResource[corev1alpha1.Shard, corev1alpha1.ShardList](corev1alpha1.SchemeGroupVersion, "shards")
 
-// minDelay and maxDelay bound the time before the next server is asked for the Shard objects,
-// when all have been.
+// minDelay and maxDelay bound the delay after all servers have failed.
 const (
 	minDelay = 50 * time.Millisecond
 	maxDelay = 2 * time.Second
 )
 
-// Dial returns how to connect to a shard. It is asked again when the Shard object changes.
+// Dial returns the client configuration of a shard. It is called again when the Shard object changes.
 type Dial func(shard *corev1alpha1.Shard) (*rest.Config, error)
 
-// Source says which shards there are. It may be given to several views.
+// Source provides the list of shards. It may be used by several Multis.
 type Source struct {
 	scopes []client.Scope
 	static map[string]*rest.Config
 }
 
-// FromRoot follows the Shard objects in the logical cluster root, which is what scope is of.
+// FromRoot follows the Shard objects in the logical cluster root, to which scope must refer.
 func FromRoot(scope client.Scope) Source { return Source{scopes: []client.Scope{scope}} }
 
 // FromCache follows the replicas of the Shard objects on a cache server.
@@ -45,9 +44,8 @@ func FromCache(factory *client.Factory) Source {
 	return FromRoot(factory.Shard(corev1alpha1.RootShard).Cluster(core.RootCluster.Path()))
 }
 
-// FromAny asks any of several shards for the Shard objects that it knows, and another one when
-// that does not answer: who starts while the root shard is away learns of the others all the
-// same. What a shard knows may be older than what the one before knew.
+// FromAny follows the Shard objects that one of several shards serves, and fails over to the next one. A client can
+// therefore start while the root shard is unreachable. Failover may go back in time.
 func FromAny(factories ...*client.Factory) Source {
 	s := Source{}
 	for _, factory := range factories {
@@ -56,11 +54,10 @@ func FromAny(factories ...*client.Factory) Source {
 	return s
 }
 
-// Static is a table of shards, by name, and how to connect to each.
+// Static is a fixed table of shards, by name, with their client configurations.
 func Static(shards map[string]*rest.Config) Source { return Source{static: maps.Clone(shards)} }
 
-// Access returns a Dial that connects to the spec.baseURL of shards with the credentials, and
-// all else, of a configuration.
+// Access returns a Dial that uses the spec.baseURL of shards and a client configuration.
 func Access(config *rest.Config) Dial {
 	return func(shard *corev1alpha1.Shard) (*rest.Config, error) {
 		address := strings.TrimSuffix(shard.Spec.BaseURL, "/")
@@ -74,7 +71,6 @@ func Access(config *rest.Config) Dial {
 	}
 }
 
-// dial is how shards are reached unless somebody says otherwise.
 func (s Source) dial() Dial {
 	switch {
 	case s.static != nil:
@@ -96,16 +92,14 @@ var (
 	errNoConfig = errors.New("the table of shards has no client configuration for it")
 )
 
-// known is what one view knows of the shards.
-type known struct {
+type registry struct {
 	source   Source
 	informer *client.Informer[*corev1alpha1.Shard]
-	// changed is told of each change.
-	changed func()
+	changed  func()
 }
 
-func (s Source) open(name string, changed func()) (*known, error) {
-	k := &known{source: s, changed: changed}
+func (s Source) open(name string, changed func()) (*registry, error) {
+	k := &registry{source: s, changed: changed}
 	if s.static != nil {
 		return k, nil
 	}
@@ -121,19 +115,16 @@ func (s Source) open(name string, changed func()) (*known, error) {
 	return k, nil
 }
 
-// complete reports whether the shards have been read.
-func (k *known) complete() bool { return k.informer == nil || k.informer.HasSynced() }
+func (k *registry) complete() bool { return k.informer == nil || k.informer.HasSynced() }
 
-// away returns why the Shard objects are not followed, and since when, or nil.
-func (k *known) away() (since time.Time, why error) {
+func (k *registry) unreachable() (since time.Time, why error) {
 	if k.informer == nil {
 		return time.Time{}, nil
 	}
 	return k.informer.Unreachable()
 }
 
-// list returns the shards.
-func (k *known) list() []*corev1alpha1.Shard {
+func (k *registry) list() []*corev1alpha1.Shard {
 	if k.informer != nil {
 		return k.informer.Lister().List(nil)
 	}
@@ -144,8 +135,7 @@ func (k *known) list() []*corev1alpha1.Shard {
 	return all
 }
 
-// run follows the Shard objects until ctx is done, at one server after the other.
-func (k *known) run(ctx context.Context) {
+func (k *registry) run(ctx context.Context) {
 	if k.informer == nil {
 		k.changed()
 		<-ctx.Done()
@@ -168,19 +158,19 @@ func (k *known) run(ctx context.Context) {
 	}
 }
 
-// follow follows the Shard objects at one server, until it fails if there are others. It reports
-// whether they have been read.
-func (k *known) follow(ctx context.Context) (read bool) {
+// follow follows the Shard objects of one server until it fails, if there are others. It reports whether they were
+// read.
+func (k *registry) follow(ctx context.Context) (read bool) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	select {
-	case <-k.informer.Disconnected(): // from where it was before
+	case <-k.informer.Disconnected(): // of the previous server
 	default:
 	}
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		_ = k.informer.Run(ctx) // nobody else runs it
+		_ = k.informer.Run(ctx) // it is not running
 	}()
 	synced := k.informer.Synced()
 	for {

@@ -13,7 +13,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/replicas/snapshot"
 )
 
-// settings is in the place of an informer.
 type settings struct{ held []json.RawMessage }
 
 func (*settings) Name() string                           { return "settings" }
@@ -22,7 +21,7 @@ func (s *settings) Save() ([]json.RawMessage, error)     { return s.held, nil }
 func (s *settings) Restore(held []json.RawMessage) error { s.held = held; return nil }
 func (*settings) Changes() uint64                        { return 1 }
 
-// What one process has known, the next one begins with.
+// A process starts with the objects saved by the previous one.
 func ExampleSnapshot() {
 	dir, err := os.MkdirTemp("", "snapshot")
 	if err != nil {
@@ -45,7 +44,7 @@ func ExampleSnapshot() {
 	// [{"a":1}]
 }
 
-// What comes and goes is kept apart, and deleted when it is gone.
+// Sources that are added and removed have their own files, which Forget deletes.
 func ExampleDirectory() {
 	dir, err := os.MkdirTemp("", "snapshots")
 	if err != nil {

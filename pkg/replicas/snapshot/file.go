@@ -10,21 +10,17 @@ import (
 	"time"
 )
 
-// directoryMode and fileMode keep others from reading what is replicated.
+// directoryMode and fileMode protect the replicas from other users.
 const directoryMode, fileMode = 0o700, 0o600
 
-// File is a store in the file of that name, whose directory is made where there is none.
+// File is a store in the named file. Its directory is created if necessary.
 type File string
 
 var _ Store = File("")
 
-// String implements Store.
-func (f File) String() string { return string(f) }
-
-// Load implements Store.
+func (f File) String() string                       { return string(f) }
 func (f File) Load(context.Context) ([]byte, error) { return os.ReadFile(string(f)) }
 
-// Replace implements Store.
 func (f File) Replace(_ context.Context, value []byte) error {
 	if err := os.MkdirAll(filepath.Dir(string(f)), directoryMode); err != nil {
 		return err
@@ -41,11 +37,10 @@ func (f File) Replace(_ context.Context, value []byte) error {
 	return os.Rename(temporary, string(f))
 }
 
-// Directory keeps sources that come and go, each in a file of its own. Nil keeps nothing.
+// Directory contains one snapshot per source, in files. Nil stores nothing.
 type Directory struct {
-	// Path is where it is.
 	Path string
-	// Config is that of the snapshots, but for what Of says.
+	// Config configures the snapshots, except for store and sources.
 	Config Config
 }
 
@@ -70,7 +65,7 @@ func (d *Directory) Forget(source Source) error {
 	return nil
 }
 
-// Prune deletes what is too old to be used.
+// Prune deletes files that are too old to be used.
 func (d *Directory) Prune() error {
 	if d == nil || d.Config.MaxAge <= 0 {
 		return nil
@@ -86,7 +81,7 @@ func (d *Directory) Prune() error {
 	return err
 }
 
-// file is named by a sum: what sources are called has all kinds of characters.
+// The file name is a hash because names of sources contain arbitrary characters.
 func (d *Directory) file(source Source) string {
 	sum := sha256.Sum256([]byte(source.Name()))
 	return filepath.Join(d.Path, hex.EncodeToString(sum[:])+".json")

@@ -14,7 +14,6 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// memory is a Store.
 type memory struct{ content []byte }
 
 func (m *memory) Load(context.Context) ([]byte, error) { return m.content, nil }
@@ -26,8 +25,7 @@ func (m *memory) Replace(_ context.Context, value []byte) error {
 
 func (*memory) String() string { return "memory" }
 
-// FuzzRestore: whatever is stored, a source begins with nothing but what a snapshot of this
-// server says that is whole.
+// FuzzRestore: for any content of the store, only a complete snapshot of this server is restored.
 func FuzzRestore(f *testing.F) {
 	whole := &memory{}
 	require.NoError(f, New(Config{Store: whole, Server: "one", Sources: []Source{&source{name: "a", holds: []string{`{"x":1}`}}, &source{name: "b"}}}).Save(f.Context()))

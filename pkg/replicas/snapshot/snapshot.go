@@ -1,11 +1,10 @@
-// Package snapshot keeps what a server knows of others, so that it can start while
-// they are away: as a process that has lost its connections, it goes by what it has known
-// last.
+// Package snapshot saves the replicas of other servers' objects, so that a server can start while these are
+// unreachable.
 //
-//	informers ─► store, at most each 30 s and at the end ─► informers of the next start
+//	informers ─► store, at most every 30 s and at the end ─► informers of the next start
 //
-// A store has one snapshot, which is replaced as a whole. One that is damaged, of another
-// server, of other data of this one, or too old is not used.
+// A store contains one snapshot, which is replaced atomically. It is not used if it is damaged, of another server, of
+// other data of this server, or too old.
 package snapshot
 
 import (
@@ -26,66 +25,63 @@ import (
 const (
 	// saveInterval is the time between two saves.
 	saveInterval = 30 * time.Second
-	// refreshInterval is when what has not changed is saved again: its age is how long
-	// ago it was known to be so.
+	// refreshInterval is the time after which unchanged data are saved again to renew their time.
 	refreshInterval = 10 * time.Minute
 	// format is the version of the format of a snapshot.
 	format = 2
-	// lastSave bounds the save at the end.
+	// lastSave is the timeout of a save.
 	lastSave = 10 * time.Second
 )
 
-// Store keeps one value.
+// Store stores one value.
 type Store interface {
 	// Load returns the value, or an error that is fs.ErrNotExist.
 	Load(ctx context.Context) ([]byte, error)
-	// Replace puts another one in its place; there is never a part of one.
+	// Replace replaces the value atomically.
 	Replace(ctx context.Context, value []byte) error
-	// String says in logs where that is.
+	// String returns the location for logs.
 	String() string
 }
 
 // Source is an informer.
 type Source interface {
-	// Name is what its objects are saved under.
+	// Name is the key of its objects in the snapshot.
 	Name() string
-	// Resource is that of its objects.
+	// Resource is the resource of its objects.
 	Resource() schema.GroupResource
-	// Save returns what it holds, and fails unless that is complete.
+	// Save returns its objects, and fails unless these are complete.
 	Save() ([]json.RawMessage, error)
-	// Restore has it begin with that.
+	// Restore loads saved objects.
 	Restore(saved []json.RawMessage) error
-	// Changes counts the changes of what it holds.
+	// Changes counts the changes of its objects.
 	Changes() uint64
 }
 
-// Config says what is kept where.
+// Config configures a Snapshot.
 type Config struct {
-	// Store is where.
 	Store Store
-	// Seal makes what is stored of what is saved of a resource, and Open the reverse. Nil
-	// is that they are the same.
+	// Seal encrypts the content of a resource before it is stored, and Open decrypts it. Both may be nil.
 	Seal, Open func(ctx context.Context, resource schema.GroupResource, content []byte) ([]byte, error)
-	// Server is the name of the server whose snapshot it is, and Data that of its data, if it has one:
-	// another installation may have a server of the same name.
+	// Server is the name of the server, and Data the identity of its data, if any, because another installation may
+	// have a server of the same name.
 	Server, Data string
-	// MaxAge is how old a snapshot may be that is used; 0: any age.
+	// MaxAge is the maximum age of a snapshot that is used; 0 means no limit.
 	MaxAge time.Duration
-	// Sources do not run before Restore has returned.
+	// Sources must not run before Restore has returned.
 	Sources []Source
 }
 
-// Snapshot keeps one. Call Restore, and then Run.
+// Snapshot saves and restores sources: call Restore, and then Run.
 type Snapshot struct {
 	config  Config
 	saved   time.Time
 	changes uint64
 }
 
-// New returns a Snapshot. It reads and writes nothing.
+// New returns a Snapshot.
 func New(config Config) *Snapshot { return &Snapshot{config: config} }
 
-// header is the first line of a snapshot; what it is the sum of follows.
+// header is the first line of a snapshot. SHA256 is the checksum of the rest.
 type header struct {
 	Format int       `json:"format"`
 	Server string    `json:"server"`
@@ -94,8 +90,8 @@ type header struct {
 	SHA256 string    `json:"sha256"`
 }
 
-// Restore has the sources begin with what is stored. Without a snapshot that can be used,
-// which the log says, they begin with nothing.
+// Restore loads the sources from the store. If there is no usable snapshot, the reason is logged and the sources start
+// empty.
 func (s *Snapshot) Restore(ctx context.Context) {
 	if len(s.config.Sources) == 0 {
 		return
@@ -106,28 +102,27 @@ func (s *Snapshot) Restore(ctx context.Context) {
 	case errors.Is(err, fs.ErrNotExist):
 		return
 	case err != nil:
-		logger.Error(err, "Cannot use what was known of other shards before the start; what they have is known when the cache server answers")
+		logger.Error(err, "Failed to restore the replicas of other shards, waiting for the cache server")
 		return
 	}
 	for _, source := range s.config.Sources {
 		stored, ok := objects[source.Name()]
 		if !ok {
-			continue // of a former version
+			continue // the source was added in this release
 		}
 		if err := s.restore(ctx, source, stored); err != nil {
-			logger.Error(err, "Cannot use a part of what was known of other shards before the start", "informer", source.Name())
+			logger.Error(err, "Failed to restore the replicas of a resource", "informer", source.Name())
 		}
 	}
-	logger.Info("Starting with what was known of other shards, until the cache server answers", "age", time.Since(h.Time).Round(time.Second))
+	logger.Info("Restored the replicas of other shards", "age", time.Since(h.Time).Round(time.Second))
 }
 
-// restore has a source begin with what is stored of it: a list of objects, or the same
-// sealed, as a string.
+// restore loads a source from a list of objects, or from a string with the encrypted list.
 func (s *Snapshot) restore(ctx context.Context, source Source, stored []byte) error {
 	if s.config.Open != nil {
 		var sealed []byte
 		if err := json.Unmarshal(stored, &sealed); err != nil {
-			sealed = stored // plain: whether that may be is for Open to say
+			sealed = stored // plain text, which Open may reject
 		}
 		var err error
 		if stored, err = s.config.Open(ctx, source.Resource(), sealed); err != nil {
@@ -172,8 +167,7 @@ func (s *Snapshot) read(ctx context.Context) (h header, objects map[string]json.
 
 var errDamaged = errors.New("it is damaged")
 
-// Run saves what changes, until ctx is done, and once more then. Without sources it does
-// nothing.
+// Run saves changes until ctx is done, and once afterwards. Without sources it does nothing.
 func (s *Snapshot) Run(ctx context.Context) error {
 	if len(s.config.Sources) == 0 {
 		<-ctx.Done()
@@ -188,21 +182,21 @@ func (s *Snapshot) Run(ctx context.Context) error {
 		case <-ticker.C:
 		}
 		if err := s.save(ctx); err != nil {
-			klog.FromContext(ctx).V(2).Info("Not saving what is known of other shards", "snapshot", s.config.Store.String(), "reason", err.Error())
+			klog.FromContext(ctx).V(2).Info("Failed to save the replicas of other shards", "snapshot", s.config.Store.String(), "reason", err.Error())
 		}
 	}
 	return nil
 }
 
-// save is Save for a context that may be done.
+// save calls Save with a timeout, even if ctx is done.
 func (s *Snapshot) save(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastSave)
 	defer cancel()
 	return s.Save(ctx)
 }
 
-// Save stores a snapshot, unless the one that is there says the same. It fails, and leaves that
-// as it is, as long as not all sources are complete.
+// Save stores a snapshot unless the stored one is up to date. It fails without changing the stored one if a source is
+// incomplete.
 func (s *Snapshot) Save(ctx context.Context) error {
 	var changes uint64
 	for _, source := range s.config.Sources {
@@ -220,7 +214,7 @@ func (s *Snapshot) Save(ctx context.Context) error {
 	}
 	body, err := json.Marshal(objects)
 	if err != nil {
-		return fmt.Errorf("encoding what is known of other shards: %w", err)
+		return fmt.Errorf("encoding the replicas of other shards: %w", err)
 	}
 	sum, now := sha256.Sum256(body), time.Now()
 	first, err := json.Marshal(header{Format: format, Server: s.config.Server, Data: s.config.Data, Time: now.UTC(), SHA256: hex.EncodeToString(sum[:])})
@@ -234,7 +228,6 @@ func (s *Snapshot) Save(ctx context.Context) error {
 	return nil
 }
 
-// sealed returns what is to be stored of a source.
 func (s *Snapshot) sealed(ctx context.Context, source Source) (json.RawMessage, error) {
 	saved, err := source.Save()
 	if err != nil {
@@ -245,7 +238,7 @@ func (s *Snapshot) sealed(ctx context.Context, source Source) (json.RawMessage, 
 		return text, err
 	}
 	if text, err = s.config.Seal(ctx, source.Resource(), text); err != nil {
-		return nil, fmt.Errorf("encrypting what is known of other shards: %w", err)
+		return nil, fmt.Errorf("encrypting the replicas of other shards: %w", err)
 	}
 	return json.Marshal(text)
 }

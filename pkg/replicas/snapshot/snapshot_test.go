@@ -68,8 +68,7 @@ func TestSnapshot(t *testing.T) {
 	require.Empty(t, of("two", 0))
 	require.Empty(t, of("one", time.Nanosecond))
 
-	// What did not change is not written again, what changed is, and what cannot be told is
-	// left as it was.
+	// Unchanged objects are not written again, changed ones are, and errors do not change the file.
 	before, err := os.Stat(file)
 	require.NoError(t, err)
 	require.NoError(t, s.Save(t.Context()))
@@ -101,8 +100,7 @@ func TestSnapshot(t *testing.T) {
 	}
 }
 
-// TestSealed: what is stored is as Seal makes it, for each resource apart, and what Open does
-// not open is not used.
+// TestSealed: each resource is stored as returned by Seal, and not used if Open fails.
 func TestSealed(t *testing.T) {
 	file := File(filepath.Join(t.TempDir(), "snapshot"))
 	xor := func(content []byte) []byte {

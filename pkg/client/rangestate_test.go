@@ -19,7 +19,6 @@ import (
 	"github.com/shardplane/shardplane/test/bubble"
 )
 
-// manyKey is an object of one of many logical clusters.
 func manyKey(i int) Key {
 	return Key{Cluster: logicalcluster.Name(fmt.Sprintf("c%d", i)), Namespace: "default", Name: "x"}
 }
@@ -33,7 +32,6 @@ func filledClusters(n int) *scripted {
 	return server
 }
 
-// partsOf returns the union of some of four parts.
 func partsOf(t testing.TB, key ShardKey, parts ...int) Ranges {
 	t.Helper()
 	all := Ranges{}
@@ -45,7 +43,6 @@ func partsOf(t testing.TB, key ShardKey, parts ...int) Ranges {
 	return all
 }
 
-// in returns what the server has in the ranges.
 func (s *scripted) in(ranges Ranges) map[Key]string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -58,15 +55,12 @@ func (s *scripted) in(ranges Ranges) map[Key]string {
 	return all
 }
 
-// sharded is an informer with ranges that runs, and what its handlers were told.
 type sharded struct {
 	*follower
-	ranges *ChangingRanges
-	// deleted and left count what was told of these, and stale what came that was not news.
+	ranges        *ChangingRanges
 	deleted, left map[Key]int
 }
 
-// holdsAll holds that the informer has, and has told, what the server has in its ranges.
 func (s *sharded) holdsAll(t *testing.T, server *scripted) {
 	t.Helper()
 	bubble.Wait()
@@ -113,8 +107,8 @@ func inParts(t *testing.T, server *scripted, ranges Ranges, options InformerOpti
 	})
 }
 
-// TestFiltered: whatever a server makes of selectors, the informer holds its part and nothing
-// else, and says who filters; what it discards is counted.
+// TestFiltered: however a server handles selectors, the informer contains only its ranges, reports which side filters,
+// and counts discarded objects.
 func TestFiltered(t *testing.T) {
 	for _, listed := range []bool{false, true} {
 		for shards, want := range map[sharding]Filtered{
@@ -139,7 +133,7 @@ func TestFiltered(t *testing.T) {
 						require.Zero(t, i.Discarded())
 					}
 
-					// It learns it, and forgets it again.
+					// The server's support is disabled and enabled again.
 					server.mu.Lock()
 					server.shards = honours
 					server.mu.Unlock()
@@ -170,7 +164,7 @@ func TestFiltered(t *testing.T) {
 	}
 }
 
-// TestOtherSelector: what a server leaves out that was asked for is not taken for all there is.
+// TestOtherSelector: a response for other ranges than requested is rejected.
 func TestOtherSelector(t *testing.T) {
 	says := map[sharding]string{
 		narrows: "shardRange(object.metadata.cluster, '0x4000000000000000', '0x5000000000000001')", garbles: "shardRange(object.metadata.cluster)", unnamed: "none",
@@ -197,8 +191,8 @@ func TestOtherSelector(t *testing.T) {
 	}
 }
 
-// TestUnnamedInParts: of objects that say no logical cluster each replica tells, whoever's part they fall into.
-func TestUnnamedInParts(t *testing.T) {
+// TestObjectsWithoutClusterInRanges: objects without a logical cluster are reported by each replica.
+func TestObjectsWithoutClusterInRanges(t *testing.T) {
 	for part := range 4 {
 		server := filledClusters(10)
 		server.shards = ignores
@@ -211,21 +205,21 @@ func TestUnnamedInParts(t *testing.T) {
 	}
 }
 
-// TestChangingRanges: what stays is not sent again and nobody is told of it, what comes is
-// streamed, what goes leaves at once and is no deletion.
+// TestChangingRanges: remaining objects are neither sent again nor notified, added ranges are streamed, and removed
+// ones leave immediately without deletions.
 func TestChangingRanges(t *testing.T) {
 	server := filledClusters(100)
 	inParts(t, server, partsOf(t, ByCluster, 0, 1), InformerOptions[*corev1.ConfigMap]{}, func(t *testing.T, i *sharded) {
 		pass(time.Second)
 		i.holdsAll(t, server)
-		sent := server.added
+		sent := server.registered
 		require.Equal(t, len(i.told), sent)
 
 		gone := server.in(partsOf(t, ByCluster, 0))
 		i.ranges.Set(partsOf(t, ByCluster, 1, 2))
 		pass(time.Second)
 		i.holdsAll(t, server)
-		require.Equal(t, sent+len(server.in(partsOf(t, ByCluster, 2))), server.added, "only what comes is sent")
+		require.Equal(t, sent+len(server.in(partsOf(t, ByCluster, 2))), server.registered, "only what comes is sent")
 		require.Empty(t, i.deleted)
 		require.ElementsMatch(t, slices.Collect(maps.Keys(gone)), slices.Collect(maps.Keys(i.left)))
 		require.Len(t, server.watches, 1, "one stream for all")
@@ -242,7 +236,7 @@ func TestChangingRanges(t *testing.T) {
 			break
 		}
 
-		// What goes leaves at once, also while the server is away.
+		// Removed ranges leave immediately, even while the server is unavailable.
 		server.script(unavailable, unavailable, unavailable)
 		i.ranges.Set(partsOf(t, ByCluster, 1, 3))
 		bubble.Wait()
@@ -252,7 +246,7 @@ func TestChangingRanges(t *testing.T) {
 		pass(time.Minute)
 		i.holdsAll(t, server)
 
-		// Nothing, and all.
+		// No ranges, and all.
 		i.ranges.Set(Ranges{})
 		pass(time.Second)
 		require.Zero(t, i.Lister().Len())
@@ -267,12 +261,12 @@ func TestChangingRanges(t *testing.T) {
 	})
 }
 
-// TestMerge: of the two streams either may be ahead where they become one.
+// TestMerge: either stream may be ahead when they are merged.
 func TestMerge(t *testing.T) {
 	server := filledClusters(100)
 	inParts(t, server, partsOf(t, ByCluster, 0), InformerOptions[*corev1.ConfigMap]{}, func(t *testing.T, i *sharded) {
 		pass(time.Second)
-		// The first stream has seen none of this.
+		// The first stream has received none of this.
 		come := partsOf(t, ByCluster, 1)
 		for key := range server.in(come) {
 			server.put(key, "second")
@@ -285,11 +279,11 @@ func TestMerge(t *testing.T) {
 				server.remove(manyKey(n))
 			}
 		}
-		sent := server.added
+		sent := server.registered
 		i.ranges.Set(partsOf(t, ByCluster, 0, 1))
 		pass(time.Second)
 		i.holdsAll(t, server)
-		require.Equal(t, len(server.in(come)), server.added-sent)
+		require.Equal(t, len(server.in(come)), server.registered-sent)
 		require.Empty(t, i.deleted, "what happened before they came is not told")
 		require.Zero(t, i.counts.relists.Load())
 		for n := range 140 {
@@ -297,10 +291,10 @@ func TestMerge(t *testing.T) {
 		}
 		i.holdsAll(t, server)
 		i.mu.Lock()
-		require.Empty(t, i.holding.floors)
+		require.Empty(t, i.rangeState.floors)
 		i.mu.Unlock()
 
-		// Compacted below the first stream: one list.
+		// The first stream's version is compacted: one list.
 		server.mu.Lock()
 		server.compacted, server.history = server.revision, nil
 		server.mu.Unlock()
@@ -315,32 +309,32 @@ func TestMerge(t *testing.T) {
 	})
 }
 
-// TestMergeOfTheYounger: where the first stream is ahead, both go on from the second one's
-// version, and what the first one has told is not told again.
-func TestMergeOfTheYounger(t *testing.T) {
+// TestMergeOfLaterStream: if the first stream is ahead, both continue from the version of the second one, without
+// repeating events of the first.
+func TestMergeOfLaterStream(t *testing.T) {
 	held, came := partsOf(t, ByCluster, 0), partsOf(t, ByCluster, 1)
 	i := newScripted().informer(InformerOptions[*corev1.ConfigMap]{Ranges: held.union(came)})
-	i.want(held)
-	i.asksHeld(true)
-	i.heldIsWhole()
+	i.assign(held)
+	i.requestRanges(true)
+	i.loadedCompletely()
 	i.setResourceVersion("120")
-	i.want(held.union(came))
+	i.assign(held.union(came))
 	require.True(t, i.missing().Equal(came))
 	i.merge("110")
 	require.Equal(t, "110", i.ResourceVersion())
 	require.True(t, i.LoadedRanges().Equal(held.union(came)))
 	at := func(ranges Ranges, version string) event {
-		return event{place: place{ByCluster, ranges.intervals[0].First}, uid: "u", version: version, gone: true}
+		return event{position: position{ByCluster, ranges.intervals[0].First}, uid: "u", version: version, deleted: true}
 	}
-	require.False(t, i.admits(&i.holding.held, at(held, "111")))
-	require.False(t, i.admits(&i.holding.held, at(held, "120")))
-	require.True(t, i.admits(&i.holding.held, at(came, "120")))
-	require.True(t, i.admits(&i.holding.held, at(held, "121")))
-	require.Empty(t, i.holding.floors)
+	require.False(t, i.admits(&i.rangeState.loaded, at(held, "111")))
+	require.False(t, i.admits(&i.rangeState.loaded, at(held, "120")))
+	require.True(t, i.admits(&i.rangeState.loaded, at(came, "120")))
+	require.True(t, i.admits(&i.rangeState.loaded, at(held, "121")))
+	require.Empty(t, i.rangeState.floors)
 }
 
-// TestLeavingWhileItComes: an event of a range that leaves just then is not told after that.
-func TestLeavingWhileItComes(t *testing.T) {
+// TestEventOfRemovedRange: events of a range that has left are dropped.
+func TestEventOfRemovedRange(t *testing.T) {
 	server := filledClusters(40)
 	var leaving func()
 	inParts(t, server, partsOf(t, ByCluster, 0), InformerOptions[*corev1.ConfigMap]{
@@ -351,7 +345,7 @@ func TestLeavingWhileItComes(t *testing.T) {
 			return cm, nil
 		},
 	}, func(t *testing.T, i *sharded) {
-		leaving = func() { i.want(Ranges{}) }
+		leaving = func() { i.assign(Ranges{}) }
 		i.holdsAll(t, server)
 		for key := range server.in(i.ranges.Ranges()) {
 			server.put(key, "second")
@@ -363,8 +357,8 @@ func TestLeavingWhileItComes(t *testing.T) {
 	})
 }
 
-// TestLateOldVersion: an object that comes into a view by an old version is not taken for told
-// where streams were merged.
+// TestLateOldVersion: an object with an old version that becomes visible in a virtual workspace is delivered after
+// streams were merged.
 func TestLateOldVersion(t *testing.T) {
 	server := filledClusters(100)
 	inParts(t, server, partsOf(t, ByCluster, 0), InformerOptions[*corev1.ConfigMap]{}, func(t *testing.T, i *sharded) {
@@ -403,10 +397,9 @@ func TestLateOldVersion(t *testing.T) {
 	})
 }
 
-// TestRangesModel has an informer whose ranges change follow a server that fails in all ways at
-// random; once that ends, the informer has, and has told, what an unsharded one has of its ranges.
-// In between nothing is added twice, updated from another state or to the same, or leaves that was
-// not there, and nothing is told of as deleted that the server has.
+// TestRangesModel changes the ranges of an informer that follows a server which fails at random. Finally the informer
+// has, and has delivered, the objects in its ranges. In between no object is added twice, updated without a change or
+// from another state, leaves without being present, or is reported as deleted while the server has it.
 func TestRangesModel(t *testing.T) {
 	for seed := range bubble.Seeds(150, 48) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -471,15 +464,15 @@ func TestRangesModel(t *testing.T) {
 					write()
 				}
 				i.holdsAll(t, server)
-				sent := server.added
+				sent := server.registered
 				from, err := strconv.ParseInt(i.ResourceVersion(), 10, 64)
-				// Otherwise all is read once, or there is nothing that stays.
+				// Otherwise everything is listed once, or no range remains.
 				resumes := err == nil && from >= server.compacted && i.Lister().Len() > 0
 				i.ranges.Set(i.ranges.Ranges().union(partsOf(t, key, 3)))
 				pass(time.Minute)
 				i.holdsAll(t, server)
 				if server.shards == honours && resumes {
-					require.LessOrEqual(t, server.added-sent, len(server.in(partsOf(t, key, 3))), "what stays is not sent again")
+					require.LessOrEqual(t, server.registered-sent, len(server.in(partsOf(t, key, 3))), "what stays is not sent again")
 				}
 			})
 		})

@@ -1,0 +1,144 @@
+package client
+
+import (
+	"slices"
+	"sync"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+)
+
+// locations records which members of a Union have the objects of a logical cluster. Nearly all logical clusters
+// are on one shard and have one entry, independent of the number of their objects. An entry per object exists only
+// while several shards have objects, e.g. during a migration.
+type locations[T Object] struct {
+	of func(member uint32, cluster logicalcluster.Name) *objects[local, T]
+
+	mu      sync.RWMutex
+	single  map[logicalcluster.Name]soleLocation[T]
+	several map[logicalcluster.Name]*sharedCluster
+}
+
+// soleLocation is the only member with objects of a logical cluster, and these objects, to save a lookup.
+type soleLocation[T Object] struct {
+	in              *objects[local, T]
+	member, objects uint32
+}
+
+// sharedCluster is a logical cluster of which several members have objects.
+type sharedCluster struct {
+	// objects are the numbers of objects by member.
+	objects map[uint32]uint32
+	// copies are the members that have an object, the valid one last.
+	copies map[local][]uint32
+}
+
+func newLocations[T Object](of func(member uint32, cluster logicalcluster.Name) *objects[local, T]) locations[T] {
+	return locations[T]{of: of, single: map[logicalcluster.Name]soleLocation[T]{}, several: map[logicalcluster.Name]*sharedCluster{}}
+}
+
+// add records that a member has a new object. It returns the member whose copy was valid before, if any.
+func (p *locations[T]) add(cluster logicalcluster.Name, l local, member uint32) (before uint32, hidden bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := p.several[cluster]
+	if s == nil {
+		one, known := p.single[cluster]
+		if !known {
+			one = soleLocation[T]{in: p.of(member, cluster), member: member}
+		}
+		if one.member == member {
+			one.objects++
+			p.single[cluster] = one
+			return 0, false
+		}
+		s = &sharedCluster{objects: map[uint32]uint32{one.member: one.objects}, copies: make(map[local][]uint32, one.objects)}
+		for l := range one.in.all {
+			s.copies[l] = []uint32{one.member}
+		}
+		delete(p.single, cluster)
+		p.several[cluster] = s
+	}
+	s.objects[member]++
+	others := s.copies[l]
+	s.copies[l] = append(others, member)
+	if len(others) == 0 {
+		return 0, false
+	}
+	return others[len(others)-1], true
+}
+
+// renew replaces the key of a logical cluster by that of the newest object, so that the old one is not kept in
+// memory. It reports whether the member's copy of the object is valid.
+func (p *locations[T]) renew(cluster logicalcluster.Name, l local, member uint32) (counts bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if s := p.several[cluster]; s != nil {
+		copies := s.copies[l]
+		return len(copies) > 0 && copies[len(copies)-1] == member
+	}
+	one := p.single[cluster]
+	p.single[cluster] = one // with the given key
+	return true
+}
+
+// remove records that a member no longer has an object. It reports whether the member's copy was valid, and
+// returns the member whose copy is valid now, if any.
+func (p *locations[T]) remove(cluster logicalcluster.Name, l local, member uint32) (counted bool, now uint32, left bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := p.several[cluster]
+	if s == nil {
+		one := p.single[cluster]
+		if one.objects--; one.objects == 0 {
+			delete(p.single, cluster)
+		} else {
+			p.single[cluster] = one
+		}
+		return true, 0, false
+	}
+	copies := s.copies[l]
+	counted = len(copies) > 0 && copies[len(copies)-1] == member
+	copies = slices.DeleteFunc(copies, func(other uint32) bool { return other == member })
+	if left = len(copies) > 0; left {
+		s.copies[l], now = copies, copies[len(copies)-1]
+	} else {
+		delete(s.copies, l)
+	}
+	if s.objects[member]--; s.objects[member] == 0 {
+		delete(s.objects, member)
+	}
+	if len(s.objects) == 1 {
+		for last, objects := range s.objects {
+			p.single[cluster] = soleLocation[T]{in: p.of(last, cluster), member: last, objects: objects}
+		}
+		delete(p.several, cluster)
+	}
+	return counted, now, left
+}
+
+// superseded reports whether another member's copy of an object is valid, with the lock held.
+func (p *locations[T]) superseded(cluster logicalcluster.Name, l local, member uint32) bool {
+	s := p.several[cluster]
+	if s == nil {
+		return false
+	}
+	copies := s.copies[l]
+	return len(copies) > 0 && copies[len(copies)-1] != member
+}
+
+// members returns the members with objects of a logical cluster, most objects first, with the lock held.
+func (p *locations[T]) members(cluster logicalcluster.Name) []uint32 {
+	if one, ok := p.single[cluster]; ok {
+		return []uint32{one.member}
+	}
+	s := p.several[cluster]
+	if s == nil {
+		return nil
+	}
+	members := make([]uint32, 0, len(s.objects))
+	for member := range s.objects {
+		members = append(members, member)
+	}
+	slices.SortFunc(members, func(a, b uint32) int { return int(s.objects[b]) - int(s.objects[a]) })
+	return members
+}
