@@ -125,7 +125,7 @@ func client(s *httptest.Server, http2 bool) *http.Client {
 	protocols := &http.Protocols{}
 	protocols.SetHTTP1(!http2)
 	protocols.SetHTTP2(http2)
-	return &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: s.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs}, Protocols: protocols}} //nolint:forcetypeassert
+	return &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: s.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs}, Protocols: protocols}} //nolint:forcetypeassert // it is that of httptest
 }
 
 func ask(t *testing.T, s *httptest.Server, c *http.Client, headers ...string) (int, string) {

@@ -134,7 +134,7 @@ func TestStream(t *testing.T) {
 	client := serve(t, func(w http.ResponseWriter, _ *http.Request) {
 		for part := range next {
 			_, _ = io.WriteString(w, part)
-			w.(http.Flusher).Flush() //nolint:forcetypeassert
+			w.(http.Flusher).Flush() //nolint:forcetypeassert // upstream requires it
 		}
 	})
 	var response *http.Response

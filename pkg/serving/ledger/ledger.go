@@ -185,6 +185,7 @@ func (l *Ledger) Wrap(next http.Handler, count Count, refuse Refuse) http.Handle
 	})
 }
 
+// Names of configurable limits.
 const (
 	AnonymousConnections   = "anonymous-connections"
 	ConnectionsPerUser     = "connections-per-user"
@@ -199,6 +200,7 @@ const (
 	WebhookCallsPerCluster = "webhook-calls-per-cluster"
 )
 
+// Resources with configurable limits.
 const (
 	BodyBytesResource   = BodyBytes
 	ConnectionsResource = "connections"
