@@ -350,7 +350,7 @@ users: [{name: u, user: {}}]
 	for _, malformed := range []string{` jane`, "jane\t", `Authorization.KCP.io/warrant={"groups":["system:masters"]}`, "example.com/team= blue"} {
 		_, ok, err := a.Tokens.AuthenticateToken(t.Context(), "as "+malformed)
 		require.False(t, ok)
-		require.ErrorContains(t, err, "correct it where the user comes from", "%q: headers carry it otherwise", malformed)
+		require.ErrorContains(t, err, "correct it in the source of the user", "%q: headers carry it otherwise", malformed)
 	}
 	response, ok, err := a.Tokens.AuthenticateToken(t.Context(), "as authentication.kcp.io/scopes=cluster:root")
 	require.NoError(t, err)

@@ -19,7 +19,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/serving/ledger"
 )
 
-// doors makes the shard let owner in and nobody else, and returns what it was asked.
+// doors makes the shard authorize only owner, and returns the requests to it.
 func (w *world) doors(t *testing.T) (asked func() []string) {
 	t.Helper()
 	w.options.IndexTimeout = 20 * time.Millisecond
@@ -30,9 +30,9 @@ func (w *world) doors(t *testing.T) (asked func() []string) {
 		mu.Lock()
 		seen = append(seen, r.Method+" "+r.URL.Path)
 		mu.Unlock()
-		entered := r.Header.Get("X-Remote-User") == "owner"
-		rw.Header().Set(request.AccessAuthorizedHeader, fmt.Sprint(entered))
-		if !entered {
+		authorized := r.Header.Get("X-Remote-User") == "owner"
+		rw.Header().Set(request.AccessAuthorizedHeader, fmt.Sprint(authorized))
+		if !authorized {
 			rw.WriteHeader(http.StatusForbidden)
 			_, _ = rw.Write([]byte(authz.NotPermitted))
 			return
@@ -50,9 +50,9 @@ func (w *world) doors(t *testing.T) (asked func() []string) {
 	}
 }
 
-// TestStrangersBodiesAreNotRead holds that the front-proxy asks whether a user may
-// enter before it reads a body, once for those who have entered.
-func TestStrangersBodiesAreNotRead(t *testing.T) {
+// TestBodiesOfUnauthorizedUsers checks that the access of a user is verified before the request
+// body is read, once if it is granted.
+func TestBodiesOfUnauthorizedUsers(t *testing.T) {
 	w := newWorld(t, "root")
 	asked := w.doors(t)
 	jane, owner := w.person(t, "jane"), w.person(t, "owner")
@@ -73,9 +73,9 @@ func TestStrangersBodiesAreNotRead(t *testing.T) {
 	require.Equal(t, []string{"GET " + path, "POST " + path}, asked(), "who has entered otherwise is known as well")
 }
 
-// TestFullPlaces holds that a user all of whose places are taken is refused alike,
-// whether there is a workspace or not, and that who has entered needs no place.
-func TestFullPlaces(t *testing.T) {
+// TestPendingLimit checks that a user without free slots is rejected in the same way whether the
+// workspace exists or not, and that authorized users need no slot.
+func TestPendingLimit(t *testing.T) {
 	w := newWorld(t, "root")
 	asked := w.doors(t)
 	jane, owner, joe := w.person(t, "jane"), w.person(t, "owner"), w.person(t, "joe")
@@ -105,23 +105,23 @@ func TestFullPlaces(t *testing.T) {
 func TestVisitorsAreForgotten(t *testing.T) {
 	v := newAccessCache()
 	jane := accessKeyOf(namedUser("jane"), "a", "")
-	v.entered(jane)
+	v.authorized(jane)
 	require.True(t, v.has(jane))
 	require.False(t, v.has(accessKeyOf(namedUser("jane"), "b", "")))
 	for i := range maxAccessEntries {
-		v.entered(accessKeyOf(namedUser(fmt.Sprint(i)), "a", ""))
+		v.authorized(accessKeyOf(namedUser(fmt.Sprint(i)), "a", ""))
 	}
 	require.True(t, v.has(jane), "once more")
 	for i := range maxAccessEntries {
-		v.entered(accessKeyOf(namedUser(fmt.Sprint(i)), "b", ""))
+		v.authorized(accessKeyOf(namedUser(fmt.Sprint(i)), "b", ""))
 	}
 	require.False(t, v.has(jane))
 	require.LessOrEqual(t, len(v.now)+len(v.before), 2*maxAccessEntries)
 }
 
-// TestVisitorsWithLongNames holds that visitors take as much memory, whatever they are called: tenants' issuers name
-// users as they like.
-func TestVisitorsWithLongNames(t *testing.T) {
+// TestAccessKeysOfLongNames checks that the size of cache entries does not depend on the length of
+// user names, which tenants' issuers choose.
+func TestAccessKeysOfLongNames(t *testing.T) {
 	const many, long = 500, 64 << 10
 	heap := func() uint64 {
 		var stats runtime.MemStats
@@ -131,7 +131,7 @@ func TestVisitorsWithLongNames(t *testing.T) {
 	}
 	before, v := heap(), newAccessCache()
 	for i := range many {
-		v.entered(accessKeyOf(namedUser(fmt.Sprint(i)+strings.Repeat("x", long)), "a", ""))
+		v.authorized(accessKeyOf(namedUser(fmt.Sprint(i)+strings.Repeat("x", long)), "a", ""))
 	}
 	require.Less(t, heap(), before+many*long/4)
 	require.Len(t, v.now, many)
@@ -140,9 +140,9 @@ func TestVisitorsWithLongNames(t *testing.T) {
 
 func namedUser(name string) user.Info { return &user.DefaultInfo{Name: name} }
 
-// TestShares holds that a user who has as many requests, or streams, in flight as are allowed is
-// refused more of that kind, and nobody else, until one has ended.
-func TestShares(t *testing.T) {
+// TestUserLimits checks that requests above the limit of a user are rejected until another one ends,
+// and that other users are not affected.
+func TestUserLimits(t *testing.T) {
 	w := newWorld(t, "root")
 	w.options.Serving.Limits[ledger.RequestsPerUser], w.options.Serving.Limits[ledger.WatchesPerUser] = 2, 1
 	inside, goOn := make(chan struct{}), make(chan struct{})

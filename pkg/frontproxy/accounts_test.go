@@ -1,25 +1,40 @@
 package frontproxy
 
 import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"encoding/json"
+	"encoding/pem"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/kcp-dev/logicalcluster/v3"
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
 	"github.com/stretchr/testify/require"
 	jose "gopkg.in/go-jose/go-jose.v2"
 	"gopkg.in/go-jose/go-jose.v2/jwt"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/keyutil"
 
 	"github.com/shardplane/shardplane/pkg/authn"
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
+	"github.com/shardplane/shardplane/pkg/peers"
 	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/workspaceindex"
 )
 
-// TestHomesOfServiceAccounts holds which accounts get in by their tokens, and as
-// whom, by the logical clusters that the tokens claim.
-func TestHomesOfServiceAccounts(t *testing.T) {
+// TestServiceAccountTokens checks the identity of service accounts by the logical cluster in their tokens.
+func TestServiceAccountTokens(t *testing.T) {
 	w := newWorld(t, "root")
 	w.cluster(t, "root", "one")
 	w.cluster(t, "root", "two")
@@ -84,13 +99,128 @@ func TestHomesOfServiceAccounts(t *testing.T) {
 	}
 }
 
-// TestProcessIsNotForTheScoped holds that a group counts where its member is in
-// scope: the process is in no logical cluster.
-func TestProcessIsNotForTheScoped(t *testing.T) {
+// TestScopedUsersCannotReadProcess checks that out-of-scope members of a group have no access to the process.
+func TestScopedUsersCannotReadProcess(t *testing.T) {
 	scoped := map[string][]string{request.ExtraScopes: {"cluster:root"}}
 	for _, group := range []string{user.SystemPrivilegedGroup, request.GroupAdmin} {
 		require.True(t, mayReadProcess(t.Context(), &user.DefaultInfo{Name: "u", Groups: []string{group}}))
 		require.False(t, mayReadProcess(t.Context(), &user.DefaultInfo{Name: "u", Groups: []string{group}, Extra: scoped}))
 		require.False(t, mayReadProcess(t.Context(), &user.DefaultInfo{Name: "system:serviceaccount:ns:bot", Groups: []string{group}}))
 	}
+}
+
+// newIssuer starts an OIDC provider, and returns its configuration and a token.
+func newIssuer(t *testing.T) (entry tenancyv1alpha1.JWTAuthenticator, token string) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	var url string
+	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var answer any = map[string]string{"issuer": url, "jwks_uri": url + "/keys"}
+		if r.URL.Path == "/keys" {
+			answer = jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: key.Public(), KeyID: "1", Algorithm: "ES256", Use: "sig"}}}
+		}
+		_ = json.NewEncoder(w).Encode(answer)
+	}))
+	t.Cleanup(server.Close)
+	url = server.URL
+	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: jose.JSONWebKey{Key: key, KeyID: "1"}}, nil)
+	require.NoError(t, err)
+	token, err = jwt.Signed(signer).Claims(map[string]any{"iss": url, "aud": "x", "sub": "jane", "groups": []string{"devs", "system:kcp:admin"}, "exp": time.Now().Add(time.Hour).Unix()}).CompactSerialize()
+	require.NoError(t, err)
+	prefix := ""
+	entry.Issuer = tenancyv1alpha1.Issuer{
+		URL: url, Audiences: []string{"x"}, CertificateAuthority: string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})),
+	}
+	entry.ClaimMappings.Username = tenancyv1alpha1.PrefixedClaimOrExpression{Claim: "sub", Prefix: &prefix}
+	entry.ClaimMappings.Groups = tenancyv1alpha1.PrefixedClaimOrExpression{Claim: "groups", Prefix: &prefix}
+	return entry, token
+}
+
+// TestWorkspaceIssuers checks that users of a workspace's issuers are authenticated in that
+// workspace only, for shards and servers of the mapping file.
+func TestWorkspaceIssuers(t *testing.T) {
+	w := newWorld(t, "root", "other")
+	w.options.Authentication.Workspaces.AllowedCIDRs = []string{"127.0.0.0/8"}
+	mapped := w.addMapped(t, "mapped")
+	w.mapping(t, "/services/of/{cluster}", mapped, ", extra_header_prefix: X-More-")
+	entry, token := newIssuer(t)
+	in := map[string]string{logicalcluster.AnnotationKey: "home"}
+	w.cluster(t, "other", "home")
+	w.workspace(t, "root", "root", "home", "home")
+	w.cluster(t, "root", "team", func(lc *corev1alpha1.LogicalCluster) {
+		lc.Annotations[tenancyv1alpha1.LogicalClusterTypeAnnotationKey] = "root:home:special"
+	})
+	w.workspace(t, "root", "root", "team", "team")
+	w.cluster(t, "root", "plain")
+	w.shards["other"].data.Put(t, kinds.WorkspaceTypes.GroupVersionResource, &tenancyv1alpha1.WorkspaceType{
+		ObjectMeta: metav1.ObjectMeta{Name: "special", Annotations: in},
+		Spec:       tenancyv1alpha1.WorkspaceTypeSpec{AuthenticationConfigurations: []tenancyv1alpha1.AuthenticationConfigurationReference{{Name: "issuers"}}},
+	})
+	w.shards["other"].data.Put(t, kinds.WorkspaceAuthenticationConfigurations.GroupVersionResource, &tenancyv1alpha1.WorkspaceAuthenticationConfiguration{
+		ObjectMeta: metav1.ObjectMeta{Name: "issuers", Annotations: in},
+		Spec:       tenancyv1alpha1.WorkspaceAuthenticationConfigurationSpec{JWT: []tenancyv1alpha1.JWTAuthenticator{entry}},
+	})
+	w.ready(t)
+	jane := w.withCerts(t)
+	jane.token = token
+	for path, prefix := range map[string]string{
+		"/clusters/root:team/api": "X-Remote-Extra-", "/clusters/team/api/v1/namespaces": "X-Remote-Extra-", "/services/of/root:team/api": "X-More-",
+	} {
+		require.Eventually(t, func() bool {
+			res, _ := jane.get(t, path)
+			return res.StatusCode == http.StatusOK
+		}, timeout, 10*time.Millisecond, path)
+		got := jane.echoed(t, path).Header
+		require.Equal(t, []string{"jane"}, got["X-Remote-User"], path)
+		require.Equal(t, []string{"devs", "system:authenticated"}, got["X-Remote-Group"])
+		require.Equal(t, []string{"cluster:team"}, got[http.CanonicalHeaderKey(prefix+"Authentication.kcp.io%2fscopes")], "%v", got)
+		require.Equal(t, []string{"team"}, got[http.CanonicalHeaderKey(prefix+"Authentication.kcp.io%2fcluster-name")])
+		require.Empty(t, got["Authorization"])
+	}
+	for _, path := range []string{"/clusters/root:home/api", "/clusters/plain/api", "/clusters/unknown/api", "/services/of/plain/api", "/services/apiexport/team/x/clusters/team/api", "/metrics", "/api"} {
+		res, _ := jane.get(t, path)
+		require.Equal(t, http.StatusUnauthorized, res.StatusCode, path)
+	}
+	w.shards["other"].data.Delete(t, kinds.WorkspaceAuthenticationConfigurations.GroupVersionResource, "", "home", "", "issuers")
+	require.Eventually(t, func() bool {
+		res, _ := jane.get(t, "/clusters/team/api")
+		return res.StatusCode == http.StatusUnauthorized
+	}, timeout, 10*time.Millisecond, "the configuration is gone")
+}
+
+// TestWorkspaceIssuersNotSynced checks that users are not rejected while a type, or its
+// configurations, have not been read.
+func TestWorkspaceIssuersNotSynced(t *testing.T) {
+	w := newWorld(t, "root")
+	factory, err := client.NewFactory(&rest.Config{Host: "https://" + w.shards["root"].addr, TLSClientConfig: rest.TLSClientConfig{
+		CAFile: w.options.ShardCAFile, CertFile: w.options.ShardClientCertFile, KeyFile: w.options.ShardClientKeyFile,
+	}})
+	require.NoError(t, err)
+	index := workspaceindex.New()
+	s := &router{shards: &shards{index: index, ways: map[string]way{}}, gate: &gate{resolver: newResolver(index, 0, 0, newMetrics(nil).indexWaits)}}
+	index.UpsertLogicalCluster("root", workspaceindex.LogicalCluster{Name: "home", Shard: "root", Phase: corev1alpha1.LogicalClusterPhaseReady, Created: 1})
+	index.UpsertLogicalCluster("root", workspaceindex.LogicalCluster{Name: "team", Shard: "root", Phase: corev1alpha1.LogicalClusterPhaseReady, Created: 1, Type: "home:special"})
+	known := func() authn.Workspace {
+		return s.workspaceIssuers(context.WithValue(t.Context(), targetKey{}, "/clusters/team/api"))
+	}
+	require.True(t, known().Incomplete, "nobody follows the shard yet")
+	f := newFollower(peers.NewPeer("root", factory), index, &dataSeen{})
+	s.shards.ways["root"] = way{follower: f}
+	require.True(t, known().Incomplete, "its types have not been read")
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	group := &client.Group{}
+	group.Add(f.types)
+	done := make(chan error, 1)
+	go func() { done <- group.Run(ctx) }()
+	require.NoError(t, f.types.WaitForSync(ctx))
+	require.False(t, known().Incomplete, "there is no such type")
+	w.shards["root"].data.Put(t, kinds.WorkspaceTypes.GroupVersionResource, &tenancyv1alpha1.WorkspaceType{
+		ObjectMeta: metav1.ObjectMeta{Name: "special", Annotations: map[string]string{logicalcluster.AnnotationKey: "home"}},
+		Spec:       tenancyv1alpha1.WorkspaceTypeSpec{AuthenticationConfigurations: []tenancyv1alpha1.AuthenticationConfigurationReference{{Name: "issuers"}}},
+	})
+	require.Eventually(t, func() bool { return known().Incomplete }, timeout, 10*time.Millisecond, "what it names has not been read")
+	cancel()
+	require.NoError(t, <-done)
 }

@@ -1,48 +1,45 @@
 package frontproxy
 
 import (
+	"net/http"
 	"net/url"
 	"strings"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	"k8s.io/apimachinery/pkg/util/sets"
+	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
 
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// shardMounts is the table of what is forwarded to shards.
 var shardMounts = request.ShardMounts()
 
-// address is what the escaped path of a request names.
 type address struct {
-	// path is the name or path of the logical cluster that the request is to reach, or
-	// the wildcard of a view. Without an address that leads somewhere, valid is false.
+	// path is the name or path of the logical cluster, or the wildcard of a virtual workspace. valid is
+	// false if the path does not refer to a logical cluster.
 	path  string
 	valid bool
-	// all is set instead for /clusters/*, which is valid for administrators.
+	// all is set for /clusters/*, which only administrators may use.
 	all bool
-	// view is set for requests through a view, and shard if the path names the shard of which
-	// the wildcard means all logical clusters.
-	view  *viewAddress
-	shard string
-	// rest is what follows, escaped.
-	rest string
+	// virtualWorkspace is set for virtual workspaces. shard is set if the path specifies the shard of a wildcard.
+	virtualWorkspace *virtualWorkspaceAddress
+	shard            string
+	rest             string
 }
 
-// viewAddress is a view in the path of a request.
-type viewAddress struct {
+type virtualWorkspaceAddress struct {
 	mount *request.Mount
-	// granting is the name or path of the logical cluster that grants it, by an object.
+	// granting is the name or path of the logical cluster that contains the object which grants access.
 	granting, object string
 }
 
-// shardsPrefix starts the URLs of the virtual workspaces of one shard: /shards/<name>/services/….
-// A shard can publish them as spec.virtualWorkspaceURL of its Shard object.
+// shardsPrefix starts the URLs of the virtual workspaces of one shard: /shards/<name>/services/…. A
+// shard can publish them as spec.virtualWorkspaceURL of its Shard object.
 var shardsPrefix = request.Shards.Prefix
 
-// viewSegments is how many segments of a path a view takes at most.
-const viewSegments = 4
+const virtualWorkspaceSegments = 4
 
-// addressOf takes an escaped path apart. The error says why that of a view is malformed.
+// addressOf parses an escaped path. It returns an error if the path of a virtual workspace is malformed.
 func addressOf(path string) (address, error) {
 	if below, ok := strings.CutPrefix(path, shardsPrefix); ok {
 		return shardAddressOf(below)
@@ -52,7 +49,7 @@ func addressOf(path string) (address, error) {
 	case mount == nil || mount.Whole:
 		return address{rest: path}, nil
 	case mount != request.Clusters:
-		return viewAddressOf(mount, below)
+		return virtualWorkspaceAddressOf(mount, below)
 	}
 	var at address
 	var segment string
@@ -63,44 +60,43 @@ func addressOf(path string) (address, error) {
 	return at, nil
 }
 
-// shardAddressOf takes apart what follows shardsPrefix.
 func shardAddressOf(below string) (address, error) {
 	name, rest := splitEscaped(below)
-	mount, view := request.MountOf(rest, request.VirtualWorkspaceMounts()...)
+	mount, virtualWorkspace := request.MountOf(rest, request.VirtualWorkspaceMounts()...)
 	switch {
 	case !request.ValidName(name):
 		return address{}, &request.InvalidURLError{Segment: name, Reason: "a shard's name consists of lower-case letters, digits and hyphens"}
 	case mount == nil:
-		return address{}, &request.InvalidURLError{Segment: name, Reason: "what follows the name of a shard is the path of a virtual workspace, such as /services/apiexport/"}
+		return address{}, &request.InvalidURLError{Segment: name, Reason: "the name of a shard must be followed by the path of a virtual workspace, such as /services/apiexport/"}
 	}
-	at, err := viewAddressOf(mount, view)
+	at, err := virtualWorkspaceAddressOf(mount, virtualWorkspace)
 	at.shard = name
 	return at, err
 }
 
-// viewAddressOf takes apart what follows the prefix of a mount. Segments are unescaped one
-// by one, so that none of them becomes two.
-func viewAddressOf(mount *request.Mount, below string) (at address, err error) {
+// virtualWorkspaceAddressOf parses the path below a mount. Segments are unescaped separately, so that an
+// escaped slash cannot separate segments.
+func virtualWorkspaceAddressOf(mount *request.Mount, below string) (at address, err error) {
 	decoded := ""
 	at.rest = "/" + below
-	for range viewSegments {
+	for range virtualWorkspaceSegments {
 		if at.rest == "" {
 			break
 		}
 		var segment, text string
 		segment, at.rest = splitEscaped(at.rest[1:])
 		if text, err = url.PathUnescape(segment); err != nil || strings.Contains(text, "/") {
-			return at, &request.InvalidURLError{Segment: segment, Reason: "a slash, or what is no character, cannot be a part of it"}
+			return at, &request.InvalidURLError{Segment: segment, Reason: "a segment must not contain a slash or an invalid escape"}
 		}
 		decoded += text
 		var l request.Location
 		if l, err = mount.Parse(decoded); err == nil {
-			at.view = &viewAddress{mount: mount, granting: l.Path.String(), object: l.VirtualWorkspace.Name}
+			at.virtualWorkspace = &virtualWorkspaceAddress{mount: mount, granting: l.Path.String(), object: l.VirtualWorkspace.Name}
 			at.path = l.VirtualWorkspace.Path.String()
 			if l.VirtualWorkspace.Wildcard {
 				at.path = request.Wildcard
 			}
-			at.valid = !isOfSystem(at.view.granting) && !isOfSystem(at.path)
+			at.valid = !isOfSystem(at.virtualWorkspace.granting) && !isOfSystem(at.path)
 			return at, nil
 		}
 		decoded += "/"
@@ -108,7 +104,6 @@ func viewAddressOf(mount *request.Mount, below string) (at address, err error) {
 	return at, err
 }
 
-// splitEscaped takes the first segment off an escaped path.
 func splitEscaped(path string) (segment, rest string) {
 	if at := strings.IndexByte(path, '/'); at >= 0 {
 		return path[:at], path[at:]
@@ -116,8 +111,8 @@ func splitEscaped(path string) (segment, rest string) {
 	return path, ""
 }
 
-// clusterPath returns the name or path that an escaped segment holds. It is none for the
-// wildcard, and for system clusters, of which each shard has its own.
+// clusterPath returns the name or path in an escaped segment. Wildcards are not valid, nor are
+// system clusters, which exist on each shard.
 func clusterPath(segment string) (string, bool) {
 	path, err := url.PathUnescape(segment)
 	if err != nil || strings.Contains(path, "/") || isOfSystem(path) {
@@ -132,8 +127,7 @@ func clusterPath(segment string) (string, bool) {
 
 func isOfSystem(path string) bool { return strings.HasPrefix(path, request.SystemPrefix) }
 
-// clusterOf returns what is known of the logical cluster that an address means: its name,
-// also where it was resolved to one, and its path.
+// clusterOf returns the name and the path of the logical cluster of an address, as far as they are known.
 func clusterOf(at address, resolved string) (name logicalcluster.Name, path logicalcluster.Path) {
 	if !at.valid || at.path == request.Wildcard {
 		return logicalcluster.Name(resolved), logicalcluster.None
@@ -143,4 +137,58 @@ func clusterOf(at address, resolved string) (name logicalcluster.Name, path logi
 		return own, logicalcluster.None
 	}
 	return logicalcluster.Name(resolved), path
+}
+
+var requestInfos = &genericapirequest.RequestInfoFactory{
+	APIPrefixes:          sets.NewString("api", "apis"),
+	GrouplessAPIPrefixes: sets.NewString("api"),
+}
+
+func requestInfo(r *http.Request, rest string) (*genericapirequest.RequestInfo, error) {
+	inner := *r
+	innerURL := *r.URL
+	innerURL.Path = rest
+	inner.URL = &innerURL
+	return requestInfos.NewRequestInfo(&inner)
+}
+
+func unescapedRest(rest string) string {
+	path, err := url.PathUnescape(rest)
+	if err != nil || path == "" {
+		return "/"
+	}
+	return path
+}
+
+// isWatch reports whether a shard treats r as a watch. A resource or object may be named "watch", too.
+func isWatch(r *http.Request) bool {
+	if r.Method != http.MethodGet {
+		return false
+	}
+	if !strings.Contains(r.URL.Path, "/watch/") && !strings.Contains(r.URL.RawQuery, "watch") && !strings.Contains(r.URL.RawQuery, "%") {
+		return false
+	}
+	// The query is omitted, because upstream logs invalid ones.
+	bare := http.Request{Method: r.Method, URL: &url.URL{}}
+	at, err := addressOf(r.URL.EscapedPath())
+	if err != nil {
+		return false
+	}
+	// Servers of the mapping file may have logical clusters anywhere in their paths.
+	if _, below, found := strings.Cut(at.rest, request.Clusters.Prefix); found && !at.valid {
+		_, at.rest = splitEscaped(below)
+	}
+	info, err := requestInfo(&bare, unescapedRest(at.rest))
+	if err != nil || !info.IsResourceRequest {
+		return false
+	}
+	switch info.Verb {
+	case "watch":
+		return true
+	case "list":
+		values := r.URL.Query()["watch"]
+		return len(values) > 0 && !strings.EqualFold(values[0], "false") && values[0] != "0"
+	default:
+		return false
+	}
 }

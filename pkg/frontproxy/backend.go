@@ -9,9 +9,11 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"net/url"
 	"os"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
@@ -20,48 +22,42 @@ import (
 )
 
 const (
-	// continueTimeout is how long a shard may think about whether it wants a
-	// body that the client offers with "Expect: 100-continue".
+	// continueTimeout is how long a shard may take to respond to "Expect: 100-continue".
 	continueTimeout = 30 * time.Second
 	idleTimeout     = 90 * time.Second
 	maxIdle         = 512
-	// pingAfter is after how much silence an HTTP/2 connection is tested, and
-	// pingTimeout how long the shard may take to answer.
+	// An HTTP/2 connection is tested after pingAfter without traffic, and fails after pingTimeout.
 	pingAfter   = 15 * time.Second
 	pingTimeout = 10 * time.Second
-	// ahead is how much of an answer in bytes comes from a shard before its client has
-	// read any of it.
-	ahead = 512 << 10
-	// aheadOfMerged is the same of one shard, in a watch of all.
-	aheadOfMerged = 64 << 10
+	// readAhead is how many bytes of a response are buffered before the client reads them, and
+	// mergedReadAhead the same for one shard in a merged watch.
+	readAhead       = 512 << 10
+	mergedReadAhead = 64 << 10
 )
 
-// quietLog drops what the reverse proxy logs: all of it is about connections
-// that broke, which metrics count.
+// quietLog discards messages of the reverse proxy: they are about broken connections, which metrics count.
 var quietLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug)
 
-// backend is the way to one shard: its address and kept-alive connections.
 type backend struct {
 	*peers.Peer
 	base   *url.URL
 	prefix string
-	// multiplexed carries all requests, upgrades those that ask for another
-	// protocol, which HTTP/2 has no way to.
+	// multiplexed is for all requests except upgrades, which HTTP/2 does not support.
 	multiplexed, upgrades *http.Transport
-	// parts carries watches that are merged with those of other shards. Only shards have it.
+	// parts is for watches that are merged with those of other shards. Only shards have it.
 	parts *http.Transport
-	// outside is set for servers of tenants, whose failures are no news of the installation.
-	outside bool
+	// external is set for servers of tenants. Their failures must not affect the health of shards.
+	external bool
 }
 
 func newBackend(shard *peers.Peer, config *tls.Config) *backend {
-	base, _ := url.Parse(shard.URL) // the book has done so before
+	base, _ := url.Parse(shard.URL) // validated by peers
 	b := &backend{
 		Peer: shard, base: base, prefix: strings.TrimSuffix(base.EscapedPath(), "/"),
-		multiplexed: newTransport(config, true, ahead), upgrades: newTransport(config, false, ahead), parts: newTransport(config, true, aheadOfMerged),
+		multiplexed: newTransport(config, true, readAhead), upgrades: newTransport(config, false, readAhead), parts: newTransport(config, true, mergedReadAhead),
 	}
 	for _, t := range []*http.Transport{b.multiplexed, b.parts} {
-		dial := few(connect(newDialer()))
+		dial := limitDials(connect(newDialer()))
 		t.DialTLSContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
 			return dial(ctx, network, addr, t.TLSClientConfig)
 		}
@@ -69,7 +65,7 @@ func newBackend(shard *peers.Peer, config *tls.Config) *backend {
 	return b
 }
 
-func newTransport(config *tls.Config, http2 bool, ahead int) *http.Transport {
+func newTransport(config *tls.Config, http2 bool, readAhead int) *http.Transport {
 	var protocols http.Protocols
 	protocols.SetHTTP1(true)
 	protocols.SetHTTP2(http2)
@@ -81,13 +77,13 @@ func newTransport(config *tls.Config, http2 bool, ahead int) *http.Transport {
 		MaxIdleConnsPerHost: maxIdle,
 		IdleConnTimeout:     idleTimeout,
 
-		// The shard asks for the body once it has authorized the request. Asked
-		// for by the front-proxy, it would tell everybody that there is a shard.
+		// The shard requests the body after it has authorized the request. If the front-proxy did so,
+		// it would disclose that there is a shard.
 		ExpectContinueTimeout: continueTimeout,
-		// Encodings are between client and shard.
+		// Encodings are negotiated between client and shard.
 		DisableCompression: true,
 		Protocols:          &protocols,
-		HTTP2:              &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout, MaxReceiveBufferPerStream: ahead},
+		HTTP2:              &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout, MaxReceiveBufferPerStream: readAhead},
 	}
 }
 
@@ -98,13 +94,6 @@ func (b *backend) transport(upgrade bool) http.RoundTripper {
 	return b.multiplexed
 }
 
-// attempt returns a context for a request that ctx is of, and what is known of the request. That
-// there is a connection is good news of the shard; if there is none, failed has to be told.
-func (b *backend) attempt(ctx context.Context) (context.Context, *attempt) {
-	return newAttempt(ctx, b.Peer, b.outside)
-}
-
-// retire closes what is idle; requests in flight go on, and close the rest.
 func (b *backend) retire() {
 	b.multiplexed.CloseIdleConnections()
 	b.upgrades.CloseIdleConnections()
@@ -113,22 +102,22 @@ func (b *backend) retire() {
 	}
 }
 
-// dialWith has t verify servers by the CAs as they are when it connects.
+// dialWith makes t verify servers with the current CAs, which may be reloaded.
 func dialWith(t *http.Transport, dial connector, ca dynamiccertificates.CAContentProvider, protocols ...string) {
 	t.DialTLSContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
 		config := t.TLSClientConfig.Clone()
 		config.NextProtos = protocols
 		verify, ok := ca.VerifyOptions()
 		if !ok {
-			return nil, errors.New("there is no CA to verify the server by")
+			return nil, errors.New("no CA certificates to verify the server")
 		}
 		config.RootCAs = verify.Roots
 		return dial(ctx, network, addr, config)
 	}
 }
 
-// newTLSConfig returns the configuration of connections to shards: the CAs that
-// identify them and the certificate that lets the front-proxy speak for users.
+// newTLSConfig returns the configuration of connections to shards: their CAs, and the certificate
+// that authorizes the front-proxy to identify users.
 func newTLSConfig(caFile string, client dynamiccertificates.CertKeyContentProvider) (*tls.Config, error) {
 	pem, err := os.ReadFile(caFile)
 	if err != nil {
@@ -136,19 +125,140 @@ func newTLSConfig(caFile string, client dynamiccertificates.CertKeyContentProvid
 	}
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(pem) {
-		return nil, fmt.Errorf("reading --shard-ca-file: %s holds no PEM certificate", caFile)
+		return nil, fmt.Errorf("reading --shard-ca-file: %s contains no PEM certificate", caFile)
 	}
-	return &tls.Config{
-		MinVersion:           tls.VersionTLS12,
-		RootCAs:              roots,
-		GetClientCertificate: clientCertificate(client),
-	}, nil
+	return &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots, GetClientCertificate: clientCertificate(client)}, nil
 }
 
-// clientCertificate returns what presents a certificate as it is when a connection is made.
+// clientCertificate presents the current certificate, which may be reloaded.
 func clientCertificate(client dynamiccertificates.CertKeyContentProvider) func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 	return func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 		pair, err := tls.X509KeyPair(client.CurrentCertKeyContent())
 		return &pair, err
 	}
+}
+
+type attempt struct {
+	peer     *peers.Peer
+	external bool // the peer is not part of the installation
+	// connected is set once there was a connection, and waiting while the request waits for one.
+	connected, waiting atomic.Bool
+	over               <-chan struct{}
+}
+
+type attemptKey struct{}
+
+func (a *attempt) isWaiting() bool {
+	select {
+	case <-a.over:
+		return false
+	default:
+		return a.waiting.Load()
+	}
+}
+
+func newAttempt(ctx context.Context, peer *peers.Peer, external bool) (context.Context, *attempt) {
+	a := &attempt{peer: peer, external: external, over: ctx.Done()}
+	return httptrace.WithClientTrace(context.WithValue(ctx, attemptKey{}, a), &httptrace.ClientTrace{
+		GetConn: func(string) { a.waiting.Store(true) },
+		GotConn: func(httptrace.GotConnInfo) {
+			a.connected.Store(true)
+			a.waiting.Store(false)
+			peer.Observe(ctx, true, nil)
+		},
+	}), a
+}
+
+// failed reports the peer as unreachable if there was no connection in time. ctx is that of the
+// client, which may have disconnected.
+func (a *attempt) failed(ctx context.Context, err error) {
+	if !a.external && !a.connected.Load() && ctx.Err() == nil && hangs(err) {
+		a.peer.Observe(ctx, false, err)
+	}
+}
+
+// hangs reports whether connecting took too long, so that other requests should not wait. Shards that
+// refuse connections cause no wait, and clients can cause other errors.
+func hangs(err error) bool {
+	network, ok := errors.AsType[net.Error](err)
+	return ok && network.Timeout()
+}
+
+const (
+	dialTimeout      = 5 * time.Second
+	handshakeTimeout = 10 * time.Second
+	keepAlive        = 30 * time.Second
+	// maxDials limits the connections that a transport makes concurrently.
+	maxDials = 4
+)
+
+var (
+	// errNotNeeded ends a connection that no request waits for.
+	errNotNeeded = errors.New("no request waits for this connection")
+	// errTooManyDials is returned if too many connections are being made. It does not affect the health
+	// of the peer, because clients can cause it.
+	errTooManyDials = errors.New("too many connections are being made")
+)
+
+func newDialer() *net.Dialer { return &net.Dialer{Timeout: dialTimeout, KeepAlive: keepAlive} }
+
+type connector func(ctx context.Context, network, addr string, config *tls.Config) (net.Conn, error)
+
+func connect(dialer *net.Dialer) connector {
+	return func(ctx context.Context, network, addr string, config *tls.Config) (net.Conn, error) {
+		plain, err := dialer.DialContext(ctx, network, addr)
+		if err != nil {
+			return nil, err
+		}
+		if notNeeded(ctx) { // before the expensive handshake
+			_ = plain.Close()
+			return nil, errNotNeeded
+		}
+		if config.ServerName == "" {
+			config = config.Clone()
+			if config.ServerName, _, err = net.SplitHostPort(addr); err != nil {
+				_ = plain.Close()
+				return nil, err
+			}
+		}
+		secure := tls.Client(plain, config)
+		ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
+		defer cancel()
+		if err := secure.HandshakeContext(ctx); err != nil {
+			_ = plain.Close()
+			return nil, err
+		}
+		return secure, nil
+	}
+}
+
+// limitDials limits how many connections dial makes concurrently. net/http dials for each request that no existing
+// connection can take, although the first new connection takes most of the waiting requests. Without a limit, a
+// burst of one tenant would cause one handshake per request, and above --limit anonymous-connections the shard
+// would close connections that carry requests of other tenants.
+func limitDials(dial connector) connector {
+	slots := make(chan struct{}, maxDials)
+	return func(ctx context.Context, network, addr string, config *tls.Config) (net.Conn, error) {
+		timer := time.NewTimer(dialTimeout)
+		defer timer.Stop()
+		select {
+		case slots <- struct{}{}:
+		case <-timer.C:
+			return nil, errTooManyDials
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+		defer func() { <-slots }()
+		if notNeeded(ctx) {
+			return nil, errNotNeeded
+		}
+		return dial(ctx, network, addr, config)
+	}
+}
+
+// notNeeded reports whether the request for which a connection is made no longer waits for it.
+// The context of a connection has the values of the request's, but does not end with it.
+func notNeeded(ctx context.Context) bool {
+	a, ok := ctx.Value(attemptKey{}).(*attempt)
+	return ok && !a.isWaiting()
 }

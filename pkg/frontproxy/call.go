@@ -2,37 +2,45 @@ package frontproxy
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
 	"maps"
 	"net/http"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/google/uuid"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	auditinternal "k8s.io/apiserver/pkg/apis/audit"
 	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/endpoints/filters"
+	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/client-go/transport"
 
 	"github.com/shardplane/shardplane/pkg/authn"
+	"github.com/shardplane/shardplane/pkg/authz"
+	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// call is a request of an authenticated user on its way to a server.
 type call struct {
 	user user.Info
-	// token is passed on to shards instead of the user, if it is set.
-	token string
-	// rest is the escaped path below what names the target.
-	rest string
-	// long is set for watches and upgrades.
+	// token is passed on to shards instead of the user, if set.
+	token         string
+	rest          string
 	long, upgrade bool
-	// arrived is when the request came, from which on it waits for the index.
-	arrived time.Time
+	arrived       time.Time
 }
 
-// newCall returns the call that a request makes, or answers and reports false.
+// newCall returns the call for a request. If the request is invalid, it writes the response and returns false.
 func newCall(w http.ResponseWriter, r *http.Request, devTokens map[string]*user.DefaultInfo) (*call, bool) {
-	who, ok := genericapirequest.UserFrom(r.Context())
+	userInfo, ok := genericapirequest.UserFrom(r.Context())
 	if !ok {
 		unauthorized.ServeHTTP(w, r)
 		return nil, false
@@ -42,31 +50,29 @@ func newCall(w http.ResponseWriter, r *http.Request, devTokens map[string]*user.
 		writeStatus(w, apierrors.NewBadRequest("the Upgrade header does not name a protocol"))
 		return nil, false
 	}
-	if refused := tooLarge(r, who); refused != nil {
+	if refused := tooLarge(r, userInfo); refused != nil {
 		writeStatus(w, refused)
 		return nil, false
 	}
 	return &call{
-		user: who, token: passedOn(r.Context(), who, devTokens), long: upgrade != "" || isWatch(r), upgrade: upgrade != "", arrived: arrivalOf(r.Context()),
+		user: userInfo, token: passedOn(r.Context(), userInfo, devTokens), long: upgrade != "" || isWatch(r), upgrade: upgrade != "", arrived: arrivalOf(r.Context()),
 	}, true
 }
 
-// identify says in the header of a request to a shard who it is from. The header says nothing
-// about that yet but what the client says.
+// identify sets the identity of the user in a request without identity headers.
 func (c *call) identify(header http.Header, groups authn.GroupFilter) {
 	if c.token != "" {
 		header.Set("Authorization", "Bearer "+c.token)
 		return
 	}
 	header.Del("Authorization")
-	// Apart, since it compares each header that there is with those that it sets.
-	said := http.Request{Header: http.Header{}}
-	transport.SetAuthProxyHeaders(&said, c.user.GetName(), c.user.GetUID(), groups.Filter(c.user.GetGroups()), c.user.GetExtra())
-	maps.Copy(header, said.Header)
+	// SetAuthProxyHeaders compares all existing headers, so it gets an empty set.
+	authHeaders := http.Request{Header: http.Header{}}
+	transport.SetAuthProxyHeaders(&authHeaders, c.user.GetName(), c.user.GetUID(), groups.Filter(c.user.GetGroups()), c.user.GetExtra())
+	maps.Copy(header, authHeaders.Header)
 }
 
-// arrivalOf returns when the request of ctx came: what was done for it since is part of
-// every wait.
+// arrivalOf returns when the request of ctx was received. Waits include the time since then.
 func arrivalOf(ctx context.Context) time.Time {
 	if rec := recordFrom(ctx); rec != nil {
 		return rec.received
@@ -74,10 +80,9 @@ func arrivalOf(ctx context.Context) time.Time {
 	return time.Now()
 }
 
-// identified returns the ID under which the shard audits the request. The shard
-// would choose one itself; chosen here, it also stands in the front-proxy's own
-// log, beside the path that the client wrote.
-func identified(r *http.Request) string {
+// ensureAuditID returns the audit ID of the request. The front-proxy chooses it instead of the shard,
+// so that both logs contain it.
+func ensureAuditID(r *http.Request) string {
 	id := r.Header.Get(auditinternal.HeaderAuditID)
 	if id == "" {
 		id = uuid.NewString()
@@ -85,3 +90,174 @@ func identified(r *http.Request) string {
 	}
 	return id
 }
+
+// ownIdentity are the headers that components of an installation send to each other.
+var ownIdentity = identityHeaders{prefixes: []string{authn.HeaderPrefix, request.InternalHeaderPrefix}}
+
+// identityHeaders are headers, by name and by prefix, that only the front-proxy may set.
+type identityHeaders struct{ names, prefixes []string }
+
+func (i identityHeaders) drop(header http.Header) {
+	maps.DeleteFunc(header, func(name string, _ []string) bool {
+		name = strings.ReplaceAll(name, "_", "-")
+		return slices.ContainsFunc(i.names, func(own string) bool { return strings.EqualFold(name, own) }) ||
+			slices.ContainsFunc(i.prefixes, func(own string) bool {
+				return len(name) >= len(own) && strings.EqualFold(name[:len(own)], own)
+			})
+	})
+}
+
+const (
+	// maxHeaderBytes limits the headers of a request to a shard, which has Go's default limit. The
+	// rest is for headers that the front-proxy adds, except for the user.
+	maxHeaderBytes = http.DefaultMaxHeaderBytes - 16<<10
+	// fieldBytes is the overhead of each header field in HTTP/2.
+	fieldBytes = 32
+)
+
+// tooLarge returns an error if the headers of a request, with the user's groups and extra
+// attributes, exceed the limit of a shard. It does not depend on the target.
+func tooLarge(r *http.Request, userInfo user.Info) *apierrors.StatusError {
+	size := len(r.RequestURI) + len(r.Host)
+	field := func(name string, values ...string) {
+		for _, value := range values {
+			size += len(name) + len(value) + fieldBytes
+		}
+	}
+	for name, values := range r.Header {
+		field(name, values...)
+	}
+	field(authn.HeaderUser, userInfo.GetName())
+	field(authn.HeaderGroup, userInfo.GetGroups()...)
+	for key, values := range userInfo.GetExtra() {
+		field(authn.HeaderExtraPrefix+key, values...)
+	}
+	if size <= maxHeaderBytes {
+		return nil
+	}
+	return statusError(http.StatusRequestHeaderFieldsTooLarge, metav1.StatusReasonRequestEntityTooLarge, 0,
+		"the headers of the request, with the groups and extra attributes of the user, have %d bytes, at most %d allowed: reduce the number of groups that the user's issuer returns",
+		size, maxHeaderBytes)
+}
+
+type tokenKey struct{}
+
+// withCredentials removes identity headers from requests. It keeps tokens of the development
+// cluster, because authentication removes them and the shards must authenticate them themselves.
+func withCredentials(next http.Handler, own identityHeaders, devTokens map[string]*user.DefaultInfo) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		own.drop(r.Header)
+		if len(devTokens) > 0 {
+			if token, _ := authn.BearerToken(r.Header); devTokens[token] != nil {
+				r = r.WithContext(context.WithValue(r.Context(), tokenKey{}, token))
+			}
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// passedOn returns the token that is sent to the shard instead of the user, or an empty string for
+// users without a token of the development cluster.
+func passedOn(ctx context.Context, userInfo user.Info, devTokens map[string]*user.DefaultInfo) string {
+	token, _ := ctx.Value(tokenKey{}).(string)
+	if known := devTokens[token]; known != nil && known.Name == userInfo.GetName() && known.UID == userInfo.GetUID() {
+		return token
+	}
+	return ""
+}
+
+const (
+	// retrySoon is the Retry-After in seconds of temporary errors.
+	retrySoon = 1
+	// warningCode is the code of miscellaneous warnings, see RFC 7234.
+	warningCode = 299
+)
+
+// writeStatus writes an error as Kubernetes clients expect it, always in JSON.
+func writeStatus(w http.ResponseWriter, err *apierrors.StatusError) {
+	status := err.Status()
+	status.TypeMeta = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}
+	if rec := recordOf(w); rec != nil {
+		rec.status = status
+	}
+	header := w.Header()
+	header.Set("Content-Type", "application/json")
+	header.Set("Cache-Control", "no-cache, private")
+	header.Set("X-Content-Type-Options", "nosniff")
+	if hidden := hiddenMessage(&status); hidden != "" {
+		if warning, err := utilnet.NewWarningHeader(warningCode, "-", hidden); err == nil {
+			header.Set("Warning", warning)
+		}
+	}
+	if status.Details != nil && status.Details.RetryAfterSeconds > 0 {
+		header.Set("Retry-After", strconv.Itoa(int(status.Details.RetryAfterSeconds)))
+	}
+	body, marshalErr := json.Marshal(status)
+	if marshalErr != nil {
+		http.Error(w, status.Message, int(status.Code))
+		return
+	}
+	header.Set("Content-Length", strconv.Itoa(len(body)))
+	w.WriteHeader(int(status.Code))
+	_, _ = w.Write(body)
+}
+
+// hiddenMessage returns the message of an error that kubectl does not show unless it is also a
+// warning. For requests that are not for a resource, e.g. discovery, kubectl prints "unknown" or
+// "the server rejected our request for an unknown reason". It has its own message for whoami.
+func hiddenMessage(status *metav1.Status) string {
+	if status.Details != nil && status.Details.Kind != "" && status.Details.Kind != "selfsubjectreviews" {
+		return ""
+	}
+	switch status.Reason {
+	case metav1.StatusReasonForbidden:
+		if strings.Contains(status.Message, authz.NotPermitted) {
+			return authz.NotPermittedReason
+		}
+	case metav1.StatusReasonBadRequest, metav1.StatusReasonMethodNotAllowed:
+		return status.Message
+	case metav1.StatusReasonServiceUnavailable:
+		if status.Details == nil || status.Details.RetryAfterSeconds == 0 {
+			return status.Message
+		}
+	default:
+	}
+	return ""
+}
+
+// forbidden is the response to r if the logical cluster does not exist or the user has no access to it. It is equal
+// in both cases, and to that of the shards. rest is the path below the logical cluster.
+func forbidden(r *http.Request, rest string) *apierrors.StatusError {
+	if info, err := requestInfo(r, rest); err == nil {
+		if attributes, err := filters.GetAuthorizerAttributes(genericapirequest.WithRequestInfo(r.Context(), info)); err == nil {
+			return responsewriters.ForbiddenStatusError(attributes, authz.NotPermittedReason)
+		}
+	}
+	return apierrors.NewForbidden(schema.GroupResource{}, "", errors.New(authz.NotPermittedReason))
+}
+
+// unavailable is the response for conditions that will end without intervention.
+func unavailable(format string, args ...any) *apierrors.StatusError {
+	return statusError(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, retrySoon, format, args...)
+}
+
+func statusError(code int32, reason metav1.StatusReason, retryAfter int, format string, args ...any) *apierrors.StatusError {
+	status := metav1.Status{Status: metav1.StatusFailure, Code: code, Reason: reason, Message: fmt.Sprintf(format, args...)}
+	if retryAfter > 0 {
+		status.Details = &metav1.StatusDetails{RetryAfterSeconds: int32(retryAfter)}
+	}
+	return &apierrors.StatusError{ErrStatus: status}
+}
+
+var unauthorized = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	if r.ProtoMajor == 2 {
+		// Connections of unauthenticated clients are closed, because HTTP/2 connections are expensive.
+		w.Header().Set("Connection", "close")
+	}
+	writeStatus(w, apierrors.NewUnauthorized("Unauthorized"))
+})
+
+var notMapped = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	writeStatus(w, statusError(http.StatusNotFound, metav1.StatusReasonNotFound, 0,
+		"the front-proxy serves nothing at %q: use /clusters/<path or name>/…", r.URL.Path))
+})

@@ -3,12 +3,19 @@ package frontproxy
 import (
 	"errors"
 	"net/http"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	apifilters "k8s.io/apiserver/pkg/endpoints/filters"
+	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/server/healthz"
 	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/authn"
+	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/request/identity"
 	"github.com/shardplane/shardplane/pkg/serving"
 	"github.com/shardplane/shardplane/pkg/serving/answers"
@@ -16,62 +23,54 @@ import (
 	"github.com/shardplane/shardplane/pkg/serving/ledger"
 )
 
-// handler is what requests pass on their way to the router.
 type handler struct {
-	router *router
-	health *health
-	audit  auditor
-	// authentication tells who a request is from.
+	router         *router
+	health         *health
+	audit          auditor
 	authentication *authn.Authentication
-	// identity are the headers by which shards, and the servers of the mapping file, are told who
-	// somebody is.
-	identity identityHeaders
-	// bodies say how long bodies of requests take at most.
-	bodies bodies.Rate
-	// inFlight and watches are what each user has of requests and of streams.
+	// identity are the headers that identify users to shards and to the servers of the mapping file.
+	identity          identityHeaders
+	bodies            bodies.Rate
 	inFlight, watches *ledger.Ledger
 	metrics           *metrics
 	requests          tracker
 }
 
-// chain is what everything passes before the router.
 func (h *handler) chain() serving.Chain {
 	return serving.Chain{
 		serving.LongPaths(),
 		serving.AnswerGuard(),
 		serving.BodyGuard(h.bodies),
-		serving.NewFilter("panic recovery", "500 for requests that crash", withPanicRecovery),
+		serving.NewFilter("panic recovery", "500 for requests that panic", withPanicRecovery),
 		serving.MaskTokens(),
-		serving.NewFilter("accounting", "metrics, the log, and audit events of what is answered here", func(next http.Handler) http.Handler {
+		serving.NewFilter("accounting", "metrics, access log, and audit events of requests that are not forwarded", func(next http.Handler) http.Handler {
 			return withAccounting(next, h.metrics, &h.requests, h.audit.record)
 		}),
-		serving.NewFilter("probes", "/livez, /readyz and /healthz, for everybody", func(next http.Handler) http.Handler {
-			return serving.WithReadinessWarnings(withProbes(next, h.health.liveness(), h.health.readiness()), h.health.shards.warnings)
+		serving.NewFilter("probes", "/livez, /readyz and /healthz, without authentication", func(next http.Handler) http.Handler {
+			return serving.WithReadinessWarnings(withProbes(next, h.health), h.health.shards.warnings)
 		}),
-		serving.NewFilter("stop", "connections close after the answer, of a server that is to stop", h.health.withStop),
-		serving.NewFilter("token's cluster", "a service account's logical cluster, where the URL has none", authn.WithTokenCluster),
-		serving.NewFilter("credentials", "headers about users go, from outside they count for nothing", func(next http.Handler) http.Handler {
+		serving.NewFilter("stop", "closes connections after the response during shutdown", h.health.withStop),
+		serving.NewFilter("token's cluster", "takes the logical cluster from a service account token if the URL has none", authn.WithTokenCluster),
+		serving.NewFilter("credentials", "removes identity headers that clients must not set", func(next http.Handler) http.Handler {
 			return withCredentials(next, h.identity, h.router.devTokens)
 		}),
-		serving.NewFilter("target", "the path is kept, for the issuers of the logical cluster in it", withTarget),
-		serving.NewFilter("authentication", "who it is; 401", func(next http.Handler) http.Handler {
+		serving.NewFilter("target", "records the path, for the issuers of the logical cluster in it", withTarget),
+		serving.NewFilter("authentication", "determines the user; 401", func(next http.Handler) http.Handler {
 			return apifilters.WithAuthentication(next, h.authentication.Authenticator, unauthorized, h.authentication.Audiences, nil)
 		}),
 		serving.Connections(nil, tooMany),
 		serving.NewFilter("limits", "429 above --limit requests-per-user and watches-per-user", h.withLimits),
-		serving.NewFilter("unread", "answers that are not read end, where too much of them is in memory", func(next http.Handler) http.Handler {
-			return answers.WithForwarded(next, ahead)
+		serving.NewFilter("unread", "ends responses that clients do not read, if they use too much memory", func(next http.Handler) http.Handler {
+			return answers.WithForwarded(next, readAhead)
 		}),
 	}
 }
 
-// tooMany answers requests that are one too many.
 func tooMany(w http.ResponseWriter, _ *http.Request, why string) {
 	writeStatus(w, statusError(http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests, retrySoon, "%s, try again later", why))
 }
 
-// withLimits bounds the requests that one user has in flight, and the streams, which take
-// memory here as long as they last.
+// withLimits limits the requests in flight and the streams of each user. Streams use memory as long as they last.
 func (h *handler) withLimits(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if identity.IsExempt(r.Context()) {
@@ -92,8 +91,8 @@ func (h *handler) withLimits(next http.Handler) http.Handler {
 	})
 }
 
-// withPanicRecovery answers requests that crash, and logs why. Streams that the
-// other side broke are broken towards the client too, silently.
+// withPanicRecovery returns 500 for requests that panic, and logs the reason. If the server broke a
+// stream, the stream to the client is aborted as well, without a log message.
 func withPanicRecovery(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer func() { //nolint:contextcheck // it has the context of the request
@@ -104,9 +103,110 @@ func withPanicRecovery(next http.Handler) http.Handler {
 			if err, ok := reason.(error); ok && errors.Is(err, http.ErrAbortHandler) {
 				panic(reason)
 			}
-			klog.FromContext(r.Context()).Error(nil, "A request crashed", "panic", reason, "method", r.Method, "path", r.URL.Path)
+			klog.FromContext(r.Context()).Error(nil, "Request panicked", "panic", reason, "method", r.Method, "path", r.URL.Path)
 			writeStatus(w, statusError(http.StatusInternalServerError, metav1.StatusReasonInternalError, 0, "internal error, see the log of the front-proxy"))
 		}()
 		next.ServeHTTP(w, r)
 	})
+}
+
+type health struct {
+	shards   *shards
+	stopping atomic.Bool
+	wasReady atomic.Bool
+}
+
+func (h *health) ready() error {
+	if h.stopping.Load() {
+		return errors.New("the front-proxy is shutting down")
+	}
+	if h.wasReady.Load() {
+		return nil
+	}
+	if err := h.shards.ready(); err != nil {
+		return err
+	}
+	h.wasReady.Store(true)
+	return nil
+}
+
+func withProbes(next http.Handler, h *health) http.Handler {
+	mux := http.NewServeMux()
+	healthz.InstallPathHandler(mux, "/healthz", healthz.PingHealthz)
+	healthz.InstallPathHandler(mux, "/livez", healthz.PingHealthz)
+	healthz.InstallPathHandler(mux, "/readyz", healthz.PingHealthz, healthz.NamedCheck("shards", func(*http.Request) error { return h.ready() }))
+	open := authn.ProbePaths()
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if slices.Contains(open, r.URL.Path) {
+			mux.ServeHTTP(w, r)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// withStop closes connections during shutdown, so that clients connect to another server for their
+// next request. In HTTP/2, this is a GOAWAY.
+func (h *health) withStop(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if h.stopping.Load() && r.Header.Get("Upgrade") == "" {
+			w.Header().Set("Connection", "close")
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// auditor records requests that the front-proxy itself answers. answers may be nil.
+type auditor struct{ answers *serving.OwnAnswers }
+
+// record audits a request unless a shard has already done so. Probes are not audited.
+func (a auditor) record(r *http.Request, rec *record, received time.Time) {
+	if a.answers == nil || rec.answeredByShard || slices.Contains(authn.ProbePaths(), r.URL.Path) {
+		return
+	}
+	answer := serving.OwnAnswer{Request: r, User: rec.userInfo, AuditID: rec.auditID, Received: received, Status: rec.status}
+	if answer.AuditID == "" {
+		answer.AuditID = ensureAuditID(r)
+	}
+	answer.Status.Code = int32(rec.code)
+	switch {
+	case rec.code == http.StatusUnauthorized:
+		answer.Status.Message = "authentication failed: " + credentialKinds(r)
+	case rec.code == statusClientClosed:
+		answer.Status.Message = "the client disconnected before the response"
+	case answer.Status.Status == "":
+		answer.Status.Status = metav1.StatusSuccess
+	}
+	rest := r.URL.EscapedPath()
+	if strings.HasPrefix(rest, request.Clusters.Prefix) || strings.HasPrefix(rest, request.ServicesPrefix) || strings.HasPrefix(rest, shardsPrefix) {
+		if at, err := addressOf(rest); err == nil {
+			rest = at.rest
+			answer.Cluster, answer.Path = clusterOf(at, rec.cluster)
+		}
+	}
+	inner := *r
+	innerURL := *r.URL
+	innerURL.Path, innerURL.RawPath = unescapedRest(rest), ""
+	inner.URL = &innerURL
+	info, err := requestInfos.NewRequestInfo(&inner)
+	if err != nil {
+		info = &genericapirequest.RequestInfo{Path: innerURL.Path, Verb: strings.ToLower(r.Method)}
+	}
+	answer.Info = info
+	a.answers.Record(answer)
+}
+
+// credentialKinds describes the kind of credentials of an unauthenticated request, without disclosing them.
+func credentialKinds(r *http.Request) string {
+	var credentials []string
+	if _, token := authn.BearerToken(r.Header); token || r.Header.Get("Authorization") != "" {
+		credentials = append(credentials, "a token")
+	}
+	if r.TLS != nil && len(r.TLS.PeerCertificates) > 0 {
+		credentials = append(credentials, "a certificate")
+	}
+	if len(credentials) == 0 {
+		return "no credentials"
+	}
+	return strings.Join(credentials, " and ") + " that is invalid or expired"
 }

@@ -10,9 +10,11 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/http/httptrace"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -22,8 +24,8 @@ import (
 	"github.com/shardplane/shardplane/test/bubble"
 )
 
-// busyListener accepts nothing before it is free, and counts what it accepts. Clients are connected
-// meanwhile, and wait for their handshakes.
+// busyListener does not accept connections before it is free, and counts them. Clients are
+// connected meanwhile, and wait for handshakes.
 type busyListener struct {
 	net.Listener
 
@@ -40,10 +42,9 @@ func (l *busyListener) Accept() (net.Conn, error) {
 	return c, err
 }
 
-// TestBurstsMakeFewConnections holds that many requests at a time cost a shard hardly more connections
-// than they have room on: one for each would be more than a shard bears of whom it does not know yet, and those
-// that it closes then carry requests.
-func TestBurstsMakeFewConnections(t *testing.T) {
+// TestBurstConnections checks that many concurrent requests use few connections. One per request would
+// exceed the limit of anonymous connections, so that the shard would close connections in use.
+func TestBurstConnections(t *testing.T) {
 	const burst = 240
 	var arrived sync.WaitGroup
 	arrived.Add(burst)
@@ -64,7 +65,7 @@ func TestBurstsMakeFewConnections(t *testing.T) {
 	var sending sync.WaitGroup
 	attempts := make([]*attempt, burst)
 	for i := range attempts {
-		ctx, a := b.attempt(t.Context())
+		ctx, a := newAttempt(t.Context(), b.Peer, b.external)
 		attempts[i] = a
 		sending.Go(func() {
 			r, err := http.NewRequestWithContext(ctx, http.MethodPost, server.URL, io.NopCloser(strings.NewReader("{}")))
@@ -75,7 +76,7 @@ func TestBurstsMakeFewConnections(t *testing.T) {
 			res, err := b.transport(false).RoundTrip(r)
 			if err != nil {
 				t.Error(err)
-				arrived.Done() // the others are not to wait
+				arrived.Done() // do not block the others
 				return
 			}
 			_ = res.Body.Close()
@@ -83,7 +84,7 @@ func TestBurstsMakeFewConnections(t *testing.T) {
 	}
 	require.Eventually(t, func() bool {
 		for _, a := range attempts {
-			if !a.waits() {
+			if !a.isWaiting() {
 				return false
 			}
 		}
@@ -91,16 +92,16 @@ func TestBurstsMakeFewConnections(t *testing.T) {
 	}, timeout, time.Millisecond)
 	close(listener.free)
 	sending.Wait()
-	require.Less(t, int(listener.accepted.Load()), burst/2) // three, and those that were begun meanwhile
+	require.Less(t, int(listener.accepted.Load()), burst/2) // three, and those that had already been started
 }
 
-// TestNoConnectionsForNobody holds that few connections are made at a time, and none for requests that wait for
-// none any more.
-func TestNoConnectionsForNobody(t *testing.T) {
+// TestUnneededDials checks that the number of concurrent dials is limited, and that no
+// connection is made if no request waits for it.
+func TestUnneededDials(t *testing.T) {
 	b := newBackend(&peers.Peer{Name: "one", URL: "https://shard"}, &tls.Config{MinVersion: tls.VersionTLS12})
 	errMade := errors.New("it is made")
 	made, goOn := make(chan struct{}, 2*maxDials), make(chan struct{})
-	dial := few(func(context.Context, string, string, *tls.Config) (net.Conn, error) {
+	dial := limitDials(func(context.Context, string, string, *tls.Config) (net.Conn, error) {
 		made <- struct{}{}
 		<-goOn
 		return nil, errMade
@@ -118,35 +119,35 @@ func TestNoConnectionsForNobody(t *testing.T) {
 		first = append(first, begin(t.Context()))
 		<-made
 	}
-	waits, _ := b.attempt(t.Context())
-	httptrace.ContextClientTrace(waits).GetConn("")
-	served, _ := b.attempt(t.Context())
+	isWaiting, _ := newAttempt(t.Context(), b.Peer, b.external)
+	httptrace.ContextClientTrace(isWaiting).GetConn("")
+	served, _ := newAttempt(t.Context(), b.Peer, b.external)
 	httptrace.ContextClientTrace(served).GetConn("")
 	httptrace.ContextClientTrace(served).GotConn(httptrace.GotConnInfo{})
-	again, _ := b.attempt(t.Context())
+	again, _ := newAttempt(t.Context(), b.Peer, b.external)
 	httptrace.ContextClientTrace(again).GotConn(httptrace.GotConnInfo{})
-	httptrace.ContextClientTrace(again).GetConn("") // that one was of no use
+	httptrace.ContextClientTrace(again).GetConn("") // that connection was unusable
 	ctx, leave := context.WithCancel(t.Context())
-	left, _ := b.attempt(ctx)
-	httptrace.ContextClientTrace(left).GetConn("")
+	remaining, _ := newAttempt(ctx, b.Peer, b.external)
+	httptrace.ContextClientTrace(remaining).GetConn("")
 	leave()
-	needed, needless := []<-chan error{begin(waits), begin(again)}, []<-chan error{begin(served), begin(left)}
+	needed, needless := []<-chan error{begin(isWaiting), begin(again)}, []<-chan error{begin(served), begin(remaining)}
 	require.Empty(t, made)
 	close(goOn)
 	for _, done := range append(first, needed...) {
 		require.ErrorIs(t, <-done, errMade)
 	}
 	for _, done := range needless {
-		require.ErrorIs(t, <-done, errSuperfluous)
+		require.ErrorIs(t, <-done, errNotNeeded)
 	}
 }
 
-// TestNoPlaceIsNoNewsOfAShard holds that who finds no place to make a connection is told so in time, and that the
-// shard does not count as one that hangs, as clients can fill the places.
-func TestNoPlaceIsNoNewsOfAShard(t *testing.T) {
+// TestDialLimitTimeout checks that waiting for a dial times out, and that the shard is not
+// considered as hanging, because clients can cause this.
+func TestDialLimitTimeout(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		goOn := make(chan struct{})
-		dial := few(func(context.Context, string, string, *tls.Config) (net.Conn, error) {
+		dial := limitDials(func(context.Context, string, string, *tls.Config) (net.Conn, error) {
 			<-goOn
 			return nil, net.ErrClosed
 		})
@@ -157,10 +158,74 @@ func TestNoPlaceIsNoNewsOfAShard(t *testing.T) {
 		bubble.Wait()
 		began := time.Now()
 		_, err := dial(t.Context(), "tcp", "shard:443", &tls.Config{MinVersion: tls.VersionTLS12})
-		require.ErrorIs(t, err, errNoPlace)
+		require.ErrorIs(t, err, errTooManyDials)
 		require.Equal(t, dialTimeout, time.Since(began))
 		require.False(t, hangs(err))
 		close(goOn)
 		making.Wait()
 	})
+}
+
+// TestHangingShard checks that requests to a shard fail at once if connections time
+// out, except for one that tests the connection.
+func TestHangingShard(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "root", "one")
+	w.cluster(t, "one", "aaaa")
+	w.ready(t)
+	w.knows(t, "aaaa", "one")
+	alice := w.person(t, "alice")
+	require.Equal(t, "one", alice.echoed(t, "/clusters/aaaa/api").Shard)
+	refused := func() {
+		t.Helper()
+		res, body := alice.get(t, "/clusters/aaaa/api")
+		require.Equal(t, http.StatusServiceUnavailable, res.StatusCode)
+		require.Equal(t, "1", res.Header.Get("Retry-After"))
+		require.Contains(t, body, "the workspace's shard is not reachable, try again")
+	}
+	one := w.proxy.shards.backend("one")
+	one.Observe(t.Context(), false, context.DeadlineExceeded)
+	refused()
+	require.Eventually(t, one.Allow, timeout, time.Millisecond, "in a while somebody may try again")
+	refused()
+	one.Done()
+	require.Equal(t, "one", alice.echoed(t, "/clusters/aaaa/api").Shard, "who tried has left")
+	require.True(t, one.Allow())
+	require.True(t, one.Allow(), "it answers again")
+	require.Equal(t, "root", alice.echoed(t, "/clusters/root/api").Shard)
+}
+
+// TestHangs checks that a shard is not considered as hanging because of immediate errors, or of
+// errors that clients can cause.
+func TestHangs(t *testing.T) {
+	require.True(t, hangs(&net.OpError{Op: "dial", Err: os.ErrDeadlineExceeded}))
+	require.False(t, hangs(&net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}))
+	require.False(t, hangs(errors.New("net/http: invalid header field value")))
+	require.False(t, hangs(io.ErrUnexpectedEOF))
+}
+
+// TestConnectionsOfRemovedShard checks that requests complete after the Shard object was
+// deleted, and that all connections are closed afterwards.
+func TestConnectionsOfRemovedShard(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "root", "one")
+	w.cluster(t, "one", "aaaa")
+	inside, goOn := make(chan struct{}), make(chan struct{})
+	shard := w.shards["one"]
+	shard.handle(func(rw http.ResponseWriter, r *http.Request) {
+		inside <- struct{}{}
+		<-goOn
+		shard.echo(rw, r)
+	})
+	w.ready(t)
+	w.knows(t, "aaaa", "one")
+	answer := w.person(t, "alice").async(t, "/clusters/aaaa/api")
+	<-inside
+	require.Positive(t, shard.connections())
+
+	w.withdraw(t, "one")
+	require.Eventually(t, func() bool { return w.proxy.shards.backend("one") == nil }, timeout, time.Millisecond)
+	close(goOn)
+	require.Contains(t, <-answer, `"Shard":"one"`)
+	require.Eventually(t, func() bool { return shard.connections() == 0 }, timeout, time.Millisecond)
 }

@@ -2,41 +2,46 @@ package frontproxy
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"os"
+	"path"
+	"path/filepath"
+	"runtime"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
+	"golang.org/x/sync/errgroup"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/peers"
+	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/workspaceindex"
 )
 
-// follower keeps the index true to one shard at one address. It keeps what it
-// knows while the shard is away, and, as at any former address, what it has known before,
-// until the shard has been read. Of Workspaces and LogicalClusters it keeps no objects.
+// follower updates the index from one shard at one address. The index entries are kept while the shard
+// is unreachable. Workspaces and LogicalClusters are not stored as objects.
 type follower struct {
-	shard string
-
-	workspaces *client.Follower[*tenancyv1alpha1.Workspace]
-	clusters   *client.Follower[*corev1alpha1.LogicalCluster]
-	// types name configurations.
+	shard          string
+	workspaces     *client.Follower[*tenancyv1alpha1.Workspace]
+	clusters       *client.Follower[*corev1alpha1.LogicalCluster]
 	types          *client.Informer[*tenancyv1alpha1.WorkspaceType]
 	configurations *client.Informer[*tenancyv1alpha1.WorkspaceAuthenticationConfiguration]
-
-	// seen is which data that is, and host the shard's address.
-	seen *dataSeen
-	host string
-	// began is when the shard began to be followed.
-	began time.Time
+	seen           *dataSeen
+	host           string
+	began          time.Time
 }
 
-// newFollower connects to nothing yet, but announces the shard to the index.
 func newFollower(peer *peers.Peer, index *workspaceindex.Index, seen *dataSeen) *follower {
 	to := sink{index: index, shard: peer.Name}
 	_, host, _ := strings.Cut(peer.URL, "://")
@@ -55,26 +60,21 @@ func newFollower(peer *peers.Peer, index *workspaceindex.Index, seen *dataSeen) 
 	}
 }
 
-// run follows the shard until ctx is done. A follower of the same shard at another
-// address must have ended. What the index knows stays.
+// run follows the shard until ctx is done. A follower of the same shard at another address must have ended before.
 func (f *follower) run(ctx context.Context) {
 	group := &client.Group{}
 	group.Add(f.workspaces, f.clusters, f.types, f.configurations)
 	if err := group.Run(ctx); err != nil {
-		klog.FromContext(ctx).Error(err, "Cannot follow a shard", "shard", f.shard)
+		klog.FromContext(ctx).Error(err, "Failed to follow shard", "shard", f.shard)
 		<-ctx.Done()
 	}
 }
 
-// synced reports whether everything the shard holds has been seen once.
 func (f *follower) synced() bool { return f.workspaces.HasSynced() && f.clusters.HasSynced() }
 
-// current reports whether everything that the shard held since this process follows it
-// has been seen.
 func (f *follower) current() bool { return f.workspaces.Current() && f.clusters.Current() }
 
-// away returns since when the shard is not connected, or zero if it is.
-func (f *follower) away() (at time.Time) {
+func (f *follower) unreachableSince() (at time.Time) {
 	for _, since := range []func() (time.Time, error){f.workspaces.Unreachable, f.clusters.Unreachable} {
 		if broke, why := since(); why != nil {
 			at = later(at, broke)
@@ -83,11 +83,11 @@ func (f *follower) away() (at time.Time) {
 	return at
 }
 
-// revisions returns up to where the index has what the shard holds; empty while that is read
-// anew.
+// revisions returns the revisions of the index. They are incomplete while the shard is being listed.
 func (f *follower) revisions() (to workspaceindex.Revisions) {
 	for kind, of := range f.kinds() {
-		// In this order: of data that was seen before, a version is refused, and not taken for one of later data.
+		// The epoch is read first: if it changes meanwhile, the shard rejects the revision instead
+		// of mistaking it for one of the new epoch.
 		to[kind].Data = f.seen.get(of)
 	}
 	to[workspaceindex.LogicalClusters].Version = f.clusters.ResourceVersion()
@@ -95,15 +95,13 @@ func (f *follower) revisions() (to workspaceindex.Revisions) {
 	return to
 }
 
-// kinds returns what is followed for the index.
-func (f *follower) kinds() map[workspaceindex.Kind]followed {
-	return map[workspaceindex.Kind]followed{
+func (f *follower) kinds() map[workspaceindex.Kind]followedResource {
+	return map[workspaceindex.Kind]followedResource{
 		workspaceindex.LogicalClusters: {f.host, kinds.LogicalClusters.Resource},
 		workspaceindex.Workspaces:      {f.host, kinds.Workspaces.Resource},
 	}
 }
 
-// resume has the follower begin where the index is already.
 func (f *follower) resume(at workspaceindex.Revisions) {
 	if !at.Complete() {
 		return
@@ -115,7 +113,6 @@ func (f *follower) resume(at workspaceindex.Revisions) {
 	f.workspaces.Resume(at[workspaceindex.Workspaces].Version)
 }
 
-// failure returns why the shard cannot be read at the moment, or nil.
 func (f *follower) failure() error {
 	if err := f.workspaces.LastError(); err != nil {
 		return err
@@ -123,7 +120,6 @@ func (f *follower) failure() error {
 	return f.clusters.LastError()
 }
 
-// sink tells the index what a shard has.
 type sink struct {
 	index *workspaceindex.Index
 	shard string
@@ -155,7 +151,7 @@ func (s clusterSink) Delete(last *corev1alpha1.LogicalCluster) {
 	s.index.DeleteLogicalCluster(s.shard, logicalcluster.From(last))
 }
 
-// slimType keeps what says whom workspaces of the type know.
+// slimType keeps only the references to authentication configurations.
 func slimType(obj *tenancyv1alpha1.WorkspaceType) (*tenancyv1alpha1.WorkspaceType, error) {
 	slim := &tenancyv1alpha1.WorkspaceType{ObjectMeta: metav1.ObjectMeta{
 		Name: obj.Name, UID: obj.UID, ResourceVersion: obj.ResourceVersion,
@@ -170,4 +166,292 @@ func later(a, b time.Time) time.Time {
 		return a
 	}
 	return b
+}
+
+// dataSeen stores the data epoch of each followed resource and sends it to shards. A shard that was restored from
+// an older backup rejects requests with another epoch, even if its revisions have become as high as before.
+type dataSeen struct{ all sync.Map }
+
+type followedResource struct{ host, resource string }
+
+func (d *dataSeen) get(f followedResource) string {
+	data, _ := d.all.Load(f)
+	epoch, _ := data.(string)
+	return epoch
+}
+
+func (d *dataSeen) set(f followedResource, data string) { d.all.Store(f, data) }
+
+// wrap returns a transport that sends the stored epochs, and stores those of responses.
+func (d *dataSeen) wrap(next http.RoundTripper) http.RoundTripper { return &dataTransport{d, next} }
+
+type dataTransport struct {
+	seen *dataSeen
+	http.RoundTripper
+}
+
+// WrappedRoundTripper allows idle connections to be closed.
+func (t *dataTransport) WrappedRoundTripper() http.RoundTripper { return t.RoundTripper }
+
+func (t *dataTransport) RoundTrip(r *http.Request) (*http.Response, error) {
+	f, ok := followedBy(r.URL)
+	if !ok {
+		return t.RoundTripper.RoundTrip(r)
+	}
+	r = r.Clone(r.Context())
+	r.Header[request.DataHeader] = []string{t.seen.get(f)}
+	answer, err := t.RoundTripper.RoundTrip(r)
+	if err == nil && answer.StatusCode == http.StatusOK {
+		t.seen.set(f, answer.Header.Get(request.DataHeader))
+	}
+	return answer, err
+}
+
+// followedBy returns the resource that a request follows: one of all logical clusters, or the Shards in root.
+func followedBy(u *url.URL) (followedResource, bool) {
+	resource, _, _ := strings.Cut(path.Base(u.Path), ":")
+	return followedResource{u.Host, resource}, strings.HasPrefix(u.Path, request.Clusters.Prefix+request.Wildcard+"/") || resource == kinds.Shards.Resource
+}
+
+const (
+	saveInterval = time.Minute
+	// savedSuffix is the suffix of snapshot files. Names of files that are being written contain writingInfix.
+	savedSuffix  = ".index"
+	writingInfix = ".index.new-"
+)
+
+var errOtherShard = errors.New("the snapshot is of another shard")
+
+// saver saves the Shard object and the index entries of each shard in a file, from which the next
+// process starts. Without a directory it does nothing.
+type saver struct {
+	directory string
+	index     *workspaceindex.Index
+
+	mu    sync.Mutex
+	files map[string]*savedShard
+}
+
+type savedShard struct {
+	object json.RawMessage // the Shard object
+	url    string          // its address
+	// from are the revisions of the file that existed at the start, for the first follower.
+	from     workspaceindex.Revisions
+	follower *follower // nil before the shard is followed
+	// file and to are those that this process has written, with the index at changes and revisions.
+	file      *os.File
+	to        *workspaceindex.SnapshotWriter
+	changes   uint64
+	revisions workspaceindex.Revisions
+}
+
+func newSaver(directory string, index *workspaceindex.Index) (*saver, error) {
+	s := &saver{directory: directory, index: index, files: map[string]*savedShard{}}
+	if directory == "" {
+		return s, nil
+	}
+	if err := os.MkdirAll(directory, 0o700); err != nil {
+		return nil, fmt.Errorf("--index-directory: %w", err)
+	}
+	probe, err := os.CreateTemp(directory, "probe"+writingInfix)
+	if err != nil {
+		return nil, fmt.Errorf("--index-directory is not writable: %w", err)
+	}
+	return s, errors.Join(probe.Close(), os.Remove(probe.Name()))
+}
+
+// restore reads the files into the index, and returns the Shard objects. Unreadable files are ignored.
+func (s *saver) restore(ctx context.Context) []json.RawMessage {
+	if s.directory == "" {
+		return nil
+	}
+	logger, start := klog.FromContext(ctx), time.Now()
+	paths, err := filepath.Glob(filepath.Join(s.directory, "*"))
+	if err != nil {
+		logger.Error(err, "Failed to list index snapshots", "directory", s.directory)
+	}
+	var reading errgroup.Group
+	reading.SetLimit(runtime.GOMAXPROCS(0))
+	for _, path := range paths {
+		base := filepath.Base(path)
+		if strings.Contains(base, writingInfix) {
+			_ = os.Remove(path) // from a process that was killed
+			continue
+		}
+		if name, ok := strings.CutSuffix(base, savedSuffix); ok {
+			reading.Go(func() error {
+				if err := s.read(path, name); err != nil {
+					logger.Error(err, "Failed to read index snapshot, listing the shard instead", "shard", name, "file", path)
+					s.index.DeleteShard(name) // entries before the damage
+				}
+				return nil
+			})
+		}
+	}
+	_ = reading.Wait() // they return no errors
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	objects := make([]json.RawMessage, 0, len(s.files))
+	for _, file := range s.files {
+		objects = append(objects, file.object)
+	}
+	if stats := s.index.Stats(); len(objects) > 0 {
+		logger.Info("Restored index snapshots", "shards", len(objects), "logicalClusters", stats.LogicalClusters, "workspaces", stats.Workspaces, "took", time.Since(start))
+	}
+	return objects
+}
+
+func (s *saver) read(path, name string) error {
+	file, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = file.Close() }()
+	saved := &savedShard{}
+	read, err := s.index.ReadSnapshot(file, func(origin []byte) (string, error) {
+		var shard corev1alpha1.Shard
+		if err := json.Unmarshal(origin, &shard); err != nil {
+			return "", fmt.Errorf("decoding the Shard object: %w", err)
+		}
+		if shard.Name != name {
+			return "", fmt.Errorf("%w: %q", errOtherShard, shard.Name)
+		}
+		saved.url = shard.Spec.BaseURL
+		return name, nil
+	})
+	if err != nil {
+		return err
+	}
+	saved.object, saved.from = read.Origin, read.Revisions
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.files[name] = saved
+	return nil
+}
+
+// follows registers a follower for saves. If the address of the shard has not changed, the follower
+// resumes at the revisions of the file.
+func (s *saver) follows(f *follower, url string) {
+	if s.directory == "" {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	saved := s.files[f.shard]
+	if saved == nil {
+		saved = &savedShard{}
+		s.files[f.shard] = saved
+	}
+	if strings.TrimSuffix(saved.url, "/") == url {
+		f.resume(saved.from)
+	}
+	saved.follower, saved.url = f, ""
+}
+
+func (s *saver) remove(ctx context.Context, shard string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if saved := s.files[shard]; saved != nil {
+		saved.close()
+		delete(s.files, shard)
+		if err := os.Remove(s.path(shard)); err != nil && !errors.Is(err, os.ErrNotExist) {
+			klog.FromContext(ctx).Error(err, "Failed to remove the index snapshot of a removed shard", "shard", shard)
+		}
+	}
+}
+
+func (s *saver) path(shard string) string { return filepath.Join(s.directory, shard+savedSuffix) }
+
+func (f *savedShard) close() {
+	if f.file != nil {
+		_ = f.file.Close()
+		f.file, f.to = nil, nil
+	}
+}
+
+// save writes the files of shards that have changed, and updates the revisions in all others.
+// objectOf returns a Shard object.
+func (s *saver) save(ctx context.Context, objectOf func(shard string) *corev1alpha1.Shard) {
+	if s.directory == "" {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	logger := klog.FromContext(ctx)
+	begun := map[string]*savedShard{}
+	writers := map[string]*workspaceindex.SnapshotWriter{}
+	for name, saved := range s.files {
+		object := objectOf(name)
+		if object == nil || saved.follower == nil || !saved.follower.current() {
+			continue // keep the previous file
+		}
+		// The order matters: changes up to the revisions must be counted.
+		next := &savedShard{revisions: saved.follower.revisions()}
+		next.changes = s.index.Changes(name)
+		if err := s.begin(saved, next, object); err != nil {
+			logger.Error(err, "Failed to save index snapshot", "shard", name)
+		}
+		if next.to != nil {
+			begun[name], writers[name] = next, next.to
+		}
+	}
+	if len(begun) == 0 {
+		return
+	}
+	s.index.WriteSnapshots(writers)
+	for name, next := range begun {
+		if err := s.end(s.files[name], next, name); err != nil {
+			logger.Error(err, "Failed to save index snapshot", "shard", name)
+		}
+	}
+}
+
+func (s *saver) begin(saved, next *savedShard, object *corev1alpha1.Shard) error {
+	if !next.revisions.Complete() {
+		return nil // the shard is being listed
+	}
+	var err error
+	if next.object, err = json.Marshal(object); err != nil {
+		return fmt.Errorf("encoding the Shard object: %w", err)
+	}
+	if saved.to != nil && saved.changes == next.changes && string(saved.object) == string(next.object) {
+		if saved.revisions == next.revisions {
+			return nil
+		}
+		if err := saved.to.End(next.revisions); err != nil {
+			saved.close() // rewritten next time
+			return err
+		}
+		saved.revisions = next.revisions
+		return nil
+	}
+	if next.file, err = os.CreateTemp(s.directory, object.Name+writingInfix); err != nil {
+		return err
+	}
+	next.to = workspaceindex.NewSnapshotWriter(next.file, next.object)
+	return nil
+}
+
+func (s *saver) end(saved, next *savedShard, shard string) error {
+	err := next.to.End(next.revisions)
+	if err == nil {
+		err = next.file.Sync()
+	}
+	if err == nil {
+		err = os.Rename(next.file.Name(), s.path(shard))
+	}
+	if err != nil {
+		return errors.Join(err, next.file.Close(), os.Remove(next.file.Name()))
+	}
+	saved.close()
+	saved.object, saved.file, saved.to, saved.changes, saved.revisions = next.object, next.file, next.to, next.changes, next.revisions
+	return nil
+}
+
+func (s *saver) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, saved := range s.files {
+		saved.close()
+	}
 }

@@ -2,11 +2,16 @@ package frontproxy
 
 import (
 	"context"
+	"crypto/sha256"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 
+	"github.com/kcp-dev/logicalcluster/v3"
+	"github.com/prometheus/client_golang/prometheus"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/authentication/user"
@@ -14,84 +19,78 @@ import (
 	"github.com/shardplane/shardplane/pkg/authn"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/request/identity"
+	"github.com/shardplane/shardplane/pkg/serving/ledger"
+	"github.com/shardplane/shardplane/pkg/tenancy"
 	"github.com/shardplane/shardplane/pkg/workspaceindex"
 )
 
 const (
-	// deniedTimeout bounds the question whether a user may enter.
 	deniedTimeout = 5 * time.Second
-
-	// shardRetryTimeout is for how long clients are asked to retry while a shard has not been read. Clients
-	// that retry, such as kubectl, repeat each of their requests ten times before they show the error.
+	// shardRetryTimeout is how long responses contain Retry-After after a shard has become unreachable.
+	// Clients such as kubectl retry each request ten times before they report the error.
 	shardRetryTimeout = 10 * time.Second
 )
 
-// gate decides what users learn of logical clusters. Who may not enter one is answered as if it
-// did not exist, after the same time.
+// gate controls the disclosure of logical clusters. A user without access receives the same
+// response as for a logical cluster that does not exist, after the same time.
 type gate struct {
 	resolver    *resolver
 	accessCache *accessCache
-	// groups decides which groups users keep.
-	groups authn.GroupFilter
-	// unread returns the shards that have not been read since the start, or whose connection has
-	// broken, and since when the last one is not: without any, nothing exists that is not known.
+	groups      authn.GroupFilter
+	// unread returns the shards that have not been read since the start or are disconnected, and
+	// since when. Only if there are none, an unknown logical cluster does not exist.
 	unread func() (shards []string, since time.Time)
 }
 
-// administers reports whether a user administers the installation. Groups that shards are not told
-// of count for nothing.
-func (g *gate) administers(ctx context.Context, who user.Info) bool {
-	told := &user.DefaultInfo{Name: who.GetName(), UID: who.GetUID(), Groups: g.groups.Filter(who.GetGroups()), Extra: who.GetExtra()}
+// administers reports whether a user administers the installation. Groups that are not forwarded to
+// shards are ignored.
+func (g *gate) administers(ctx context.Context, userInfo user.Info) bool {
+	told := &user.DefaultInfo{Name: userInfo.GetName(), UID: userInfo.GetUID(), Groups: g.groups.Filter(userInfo.GetGroups()), Extra: userInfo.GetExtra()}
 	return identity.MemberOf(ctx, told, request.GroupAdmin)
 }
 
-// visit is a call for a logical cluster, or for what a view shows of one.
 type visit struct {
 	*gate
 	*call
 
-	// holder is the shard of the logical cluster, which says who may enter; nil if it is not known.
-	holder *backend
-	// cluster is the resolved name. If it is seen through a view, that comes before it in the path.
-	cluster, view string
-	accessKey     accessKey
-	// isNew is set while the logical cluster is not for users yet, or servers may not
-	// know yet that it is.
-	isNew bool
-	// release gives the place back that the call has among those who may have to wait.
+	// shard is that of the logical cluster, which decides about access. It is nil if unknown.
+	shard *backend
+	// cluster is the resolved name, and virtualWorkspace the path of the virtual workspace, if any.
+	cluster, virtualWorkspace string
+	accessKey                 accessKey
+	// isNew is set while the logical cluster is not ready for users yet, or servers may not have
+	// observed yet that it is.
+	isNew   bool
 	release func()
 }
 
-// visit returns the visit of a call that has not been resolved yet.
 func (g *gate) visit(c *call) *visit { return &visit{gate: g, call: c, release: func() {}} }
 
-// take takes a place among those who may have to wait, or answers and reports false.
+// take acquires a slot for a call that may have to wait. If there is none, it writes the response
+// and returns false.
 func (v *visit) take(w http.ResponseWriter) bool {
 	release, ok := v.resolver.enter(identity.FlowOf("", v.user))
 	if !ok {
 		writeStatus(w, statusError(http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests, retrySoon,
-			"too many requests of this user wait for workspaces that it has not entered yet, try again later"))
+			"too many pending requests of this user for workspaces for which it is not yet authorized, try again later"))
 		return false
 	}
 	v.release = release
 	return true
 }
 
-// at says which logical cluster the visit is for.
-func (v *visit) at(target workspaceindex.Target, view string, holder *backend) {
-	v.cluster, v.view, v.holder, v.accessKey = target.Cluster.String(), view, holder, accessKeyOf(v.user, target.Cluster, view)
+func (v *visit) at(target workspaceindex.Target, virtualWorkspace string, shard *backend) {
+	v.cluster, v.virtualWorkspace, v.shard, v.accessKey = target.Cluster.String(), virtualWorkspace, shard, accessKeyOf(v.user, target.Cluster, virtualWorkspace)
 }
 
-// entered notes that the user has entered the logical cluster.
-func (v *visit) entered() {
-	v.accessCache.entered(v.accessKey)
+func (v *visit) authorized() {
+	v.accessCache.authorized(v.accessKey)
 	v.release()
 }
 
-// readyIn returns how long the call still waits for the logical cluster to become ready.
 func (v *visit) readyIn() time.Duration { return max(0, time.Until(v.arrived.Add(v.resolver.ready))) }
 
-// identify says in the header of a request to the shard who it is from, and how long it waits.
+// identify sets the identity of the user, and the remaining time to wait, in a request to the shard.
 func (v *visit) identify(header http.Header) {
 	if v.isNew {
 		header.Set(request.ReadyTimeoutHeader, v.readyIn().String())
@@ -99,20 +98,19 @@ func (v *visit) identify(header http.Header) {
 	v.call.identify(header, v.groups)
 }
 
-// conceals reports whether a shard's answer must not reach the client, because
-// it would tell a user without access that the logical cluster exists: a 403
-// without the mark of those who have entered. Of other errors without it, such as
-// timeouts and malformed impersonation, which are answered before it is known
-// whether the user may enter, that is asked.
+// conceals reports whether a shard's response must be hidden because it would disclose to a user
+// without access that the logical cluster exists. This applies to a 403 without the header that the
+// shard sets for authorized users. For other errors without it, e.g. timeouts and malformed
+// impersonation, which occur before authorization, the access is checked separately.
 func (v *visit) conceals(ctx context.Context, res *http.Response) bool {
-	switch mark := takeMark(res.Header); {
-	case mark == "true":
-		v.entered()
+	switch access := takeAccessHeader(res.Header); {
+	case access == "true":
+		v.authorized()
 		return false
-	case v.view != "" && res.StatusCode < http.StatusBadRequest:
-		return true // a view is there, whatever it shows nothing of
+	case v.virtualWorkspace != "" && res.StatusCode < http.StatusBadRequest:
+		return true // the virtual workspace exists even if it shows no objects of the logical cluster
 	case res.StatusCode < http.StatusBadRequest:
-		v.release() // nothing waits any more, however long the answer takes
+		v.release() // nothing waits any more, even if the response takes long
 		return false
 	case res.StatusCode != http.StatusForbidden:
 		return v.denied(ctx)
@@ -121,82 +119,77 @@ func (v *visit) conceals(ctx context.Context, res *http.Response) bool {
 	}
 }
 
-// takeMark takes off an answer of a shard what it says about whether the user has
-// entered the logical cluster: "true", "false", or nothing.
-func takeMark(header http.Header) string {
-	mark := header.Get(request.AccessAuthorizedHeader)
+// takeAccessHeader removes the header with which a shard reports whether the user is authorized for the
+// logical cluster: "true", "false" or empty.
+func takeAccessHeader(header http.Header) string {
+	access := header.Get(request.AccessAuthorizedHeader)
 	header.Del(request.AccessAuthorizedHeader)
-	return mark
+	return access
 }
 
-// notEntered reports whether the user has not entered the logical cluster
-// lately, as far as the front-proxy knows, and the shard says that it may not.
-// What the client has to say is not read before: that alone would tell it that
-// there is somebody who does.
-func (v *visit) notEntered(ctx context.Context) bool {
+// notAuthorized reports whether the shard denies access to a user that was not authorized recently. The request
+// body must not be read before, because that alone would disclose that there is a server.
+func (v *visit) notAuthorized(ctx context.Context) bool {
 	return !v.accessCache.has(v.accessKey) && v.denied(ctx)
 }
 
-// denied asks the shard whether the user may not enter the logical cluster. A
-// shard that does not answer has said nothing.
+// denied reports whether the shard denies access to the logical cluster. It is false if the shard does not respond.
 func (v *visit) denied(ctx context.Context) bool {
-	denied, _ := v.ask(ctx)
+	denied, _ := v.checkAccess(ctx)
 	return denied
 }
 
-// ask asks the shard whether the user may not enter the logical cluster, and whether it has
-// entered. It is neither where the shard is not known, or does not answer.
-func (v *visit) ask(ctx context.Context) (denied, entered bool) {
-	if v.holder == nil {
+// checkAccess checks on the shard whether access is denied or granted. Both are false if the shard is
+// unknown or does not respond.
+func (v *visit) checkAccess(ctx context.Context) (denied, authorized bool) {
+	if v.shard == nil {
 		return false, false
 	}
 	timeout := deniedTimeout
 	if v.isNew {
-		timeout += v.readyIn() // who may enter waits
+		timeout += v.readyIn() // users with access wait until it is ready
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	question := url.URL{Scheme: v.holder.base.Scheme, Host: v.holder.base.Host}
-	question.RawPath = v.holder.prefix + v.view + request.ClusterPath(v.cluster) + "/version"
-	question.Path, _ = url.PathUnescape(question.RawPath) // a URL's prefix and a name
+	question := url.URL{Scheme: v.shard.base.Scheme, Host: v.shard.base.Host}
+	question.RawPath = v.shard.prefix + v.virtualWorkspace + request.ClusterPath(v.cluster) + "/version"
+	question.Path, _ = url.PathUnescape(question.RawPath) // a valid URL prefix and a name
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, question.String(), http.NoBody)
 	if err != nil {
 		return false, false
 	}
 	v.identify(r.Header)
-	res, err := v.holder.transport(false).RoundTrip(r)
+	res, err := v.shard.transport(false).RoundTrip(r)
 	if err != nil {
 		return false, false
 	}
 	defer func() { _ = res.Body.Close() }()
-	mark := takeMark(res.Header)
-	if v.view != "" && mark == "false" && (res.StatusCode < http.StatusBadRequest || res.StatusCode == http.StatusNotFound) {
-		return true, false // it shows nothing of the logical cluster
+	access := takeAccessHeader(res.Header)
+	if v.virtualWorkspace != "" && access == "false" && (res.StatusCode < http.StatusBadRequest || res.StatusCode == http.StatusNotFound) {
+		return true, false // the virtual workspace shows nothing of the logical cluster
 	}
-	return res.StatusCode == http.StatusForbidden && mark != "true", mark == "true"
+	return res.StatusCode == http.StatusForbidden && access != "true", access == "true"
 }
 
-// refusal is the answer to a user who may not enter, as if there were nothing. It takes as long.
 func (v *visit) refusal(r *http.Request) *apierrors.StatusError {
-	v.resolver.hold(r.Context(), v.arrived)
+	v.resolver.delayDenial(r.Context(), v.arrived)
 	return v.unknown(r)
 }
 
-// revoked is the refusal of a user who may have entered before.
+// revoked is the refusal for a user that may have been authorized before.
 func (v *visit) revoked(r *http.Request) *apierrors.StatusError {
 	v.accessCache.denied(v.accessKey)
 	return v.refusal(r)
 }
 
-// lost is the refusal if there is no answer because of err and the user may not enter, and nil otherwise.
+// lost is the refusal if the request failed with err and the user has no access, otherwise nil.
 func (v *visit) lost(r *http.Request, err error) *apierrors.StatusError {
-	if !undialled(err) && v.denied(r.Context()) {
+	if !dialFailed(err) && v.denied(r.Context()) {
 		return v.revoked(r)
 	}
 	return nil
 }
 
-// unavailable is the answer if a logical cluster is there and cannot be reached.
 func (v *visit) unavailable(r *http.Request, why string) *apierrors.StatusError {
 	if v.denied(r.Context()) {
 		return v.refusal(r)
@@ -204,7 +197,6 @@ func (v *visit) unavailable(r *http.Request, why string) *apierrors.StatusError 
 	return unavailable("%s", why)
 }
 
-// missing is the answer if there is no such logical cluster, as far as is known.
 func (v *visit) missing(r *http.Request, target workspaceindex.Target, outcome workspaceindex.Outcome) *apierrors.StatusError {
 	if shards, _ := v.unread(); len(shards) == 0 && expects(r.Context(), v.user, target, outcome) {
 		return unavailable("the workspace is not ready yet, try again")
@@ -212,20 +204,241 @@ func (v *visit) missing(r *http.Request, target workspaceindex.Target, outcome w
 	return v.unknown(r)
 }
 
-// unknown is the answer for what there is not, as far as is known, and to who may not enter: that
-// it is not known as long as it may be on a shard that has not been read, or that is not connected.
+// unknown is the response for workspaces that do not exist, and to users without access. While a
+// shard is unreachable or has not been read, it is 503 because the workspace may exist there.
 func (v *visit) unknown(r *http.Request) *apierrors.StatusError {
 	shards, since := v.unread()
 	if len(shards) == 0 {
 		return forbidden(r, unescapedRest(v.rest))
 	}
-	message := "the front-proxy does not know all workspaces, because a shard does not answer"
+	message := "not all workspaces are known, because a shard is unreachable"
 	if v.administers(r.Context(), v.user) {
-		message += ": " + strings.Join(shards, ", ") + ". Start it, or delete its Shard object in root if it does not exist any more"
+		message += ": " + strings.Join(shards, ", ") + ". Start it, or delete its Shard object in root if it no longer exists"
 	}
 	retryAfter := retrySoon
 	if time.Since(since) > shardRetryTimeout {
 		retryAfter = 0
 	}
 	return statusError(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, retryAfter, "%s", message)
+}
+
+const (
+	// maxAccessEntries limits the entries of one generation of the cache, and accessGeneration its age.
+	// Entries expire after two generations without use.
+	maxAccessEntries = 32 << 10
+	accessGeneration = 5 * time.Minute
+)
+
+// accessKey is a user in a logical cluster, possibly through a virtual workspace. The user name is
+// hashed because it may have up to 64 KiB.
+type accessKey struct {
+	user             [sha256.Size]byte
+	home, cluster    logicalcluster.Name
+	virtualWorkspace string
+}
+
+func accessKeyOf(userInfo user.Info, to logicalcluster.Name, virtualWorkspace string) accessKey {
+	return accessKey{user: sha256.Sum256([]byte(userInfo.GetName())), home: identity.FlowOf("", userInfo).Cluster, cluster: to, virtualWorkspace: virtualWorkspace}
+}
+
+// accessCache contains the users that were recently authorized for each logical cluster. Its existence need not be
+// hidden from them. The cache is not used for authorization, so entries may be outdated.
+type accessCache struct {
+	mu          sync.RWMutex
+	now, before map[accessKey]struct{}
+	rotated     time.Time
+}
+
+func newAccessCache() *accessCache {
+	return &accessCache{now: map[accessKey]struct{}{}, rotated: time.Now()}
+}
+
+func (v *accessCache) has(key accessKey) bool {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	_, now := v.now[key]
+	_, before := v.before[key]
+	return now || before
+}
+
+func (v *accessCache) authorized(key accessKey) {
+	v.mu.RLock()
+	_, known := v.now[key]
+	fresh := time.Since(v.rotated) < accessGeneration
+	v.mu.RUnlock()
+	if known && fresh {
+		return
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if len(v.now) >= maxAccessEntries || time.Since(v.rotated) >= accessGeneration {
+		v.before, v.now, v.rotated = v.now, map[accessKey]struct{}{}, time.Now()
+	}
+	v.now[key] = struct{}{}
+}
+
+func (v *accessCache) denied(key accessKey) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	delete(v.now, key)
+	delete(v.before, key)
+}
+
+const (
+	// maxWaiting and maxWaitingPerUser limit concurrent requests of users that are not yet authorized
+	// for the logical cluster. Each user may have ownWaiting, regardless of other users.
+	maxWaiting        = 4096
+	maxWaitingPerUser = 256
+	ownWaiting        = 8
+	newWorkspaceAge   = 10 * time.Second
+	// maxStretch limits the delay of denied requests, as a multiple of --index-timeout. stretchTime
+	// is how long the delay stays increased after a slow denial.
+	maxStretch  = 8
+	stretchTime = 10 * time.Minute
+)
+
+// resolver looks up logical clusters. A request for an unknown logical cluster waits for a bounded
+// time, because the index may not contain a new workspace yet.
+//
+// The wait must not disclose which workspaces exist. It is the same for every unknown path and user, and a shard's
+// response to a user without access is delayed for the same time (see visit.refusal). A request acquires a slot
+// before the lookup, so that it is rejected at once in both cases if there is none.
+type resolver struct {
+	index *workspaceindex.Index
+	delay delay
+	// ready is how long users with access wait for a new workspace.
+	ready      time.Duration
+	slots      *ledger.Ledger
+	indexWaits *prometheus.CounterVec
+}
+
+// delay is the time after which requests are denied. It is increased for a while after a shard has
+// denied a request later than that, so that requests for unknown workspaces take equally long.
+type delay struct {
+	least time.Duration
+
+	mu    sync.Mutex
+	now   time.Duration
+	until time.Time // when the delay is reset to the minimum
+}
+
+func (d *delay) get() time.Duration {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !time.Now().Before(d.until) {
+		d.now = d.least
+	}
+	return d.now
+}
+
+// cover increases the delay to at least took, in a few large steps so that it does not disclose the
+// duration, and up to a limit.
+func (d *delay) cover(took time.Duration) {
+	if took <= d.least {
+		return
+	}
+	d.get()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for d.now < took && d.now < maxStretch*d.least {
+		d.now *= 2
+	}
+	d.until = time.Now().Add(stretchTime)
+}
+
+func newResolver(index *workspaceindex.Index, timeout, ready time.Duration, indexWaits *prometheus.CounterVec) *resolver {
+	return &resolver{index: index, indexWaits: indexWaits, delay: delay{least: timeout, now: timeout}, ready: ready, slots: ledger.New(ledger.Bounds{Total: maxWaiting, User: maxWaitingPerUser, Own: ownWaiting})}
+}
+
+// resolve waits until the index contains path, or until the delay after arrived has passed. The
+// owner of a new workspace, and administrators, wait until it should be ready.
+func (r *resolver) resolve(ctx context.Context, path string, arrived time.Time, userInfo user.Info) (workspaceindex.Target, workspaceindex.Outcome) {
+	target, outcome := r.index.Lookup(path)
+	if final(outcome) {
+		return target, outcome
+	}
+	timer := time.NewTimer(time.Until(arrived.Add(r.delay.get())))
+	defer timer.Stop()
+	for over := false; ; {
+		target, outcome, ended := r.next(ctx, path, timer.C, over)
+		if remaining := time.Until(arrived.Add(r.ready)); ended == waitRefused && !over && remaining > 0 && expects(ctx, userInfo, target, outcome) {
+			over = true
+			timer.Reset(remaining)
+			continue
+		}
+		if ended != "" {
+			r.indexWaits.WithLabelValues(ended).Inc()
+			return target, outcome
+		}
+	}
+}
+
+const waitFound, waitRefused, waitCanceled = "found", "refused", "gone"
+
+// next looks a path up, and waits until the result may have changed. ended is the result of the
+// wait, or empty. If expected is set, the workspace existed before.
+func (r *resolver) next(ctx context.Context, path string, late <-chan time.Time, expected bool) (target workspaceindex.Target, outcome workspaceindex.Outcome, ended string) {
+	changed, done := r.index.Changed(path)
+	defer done()
+	target, outcome = r.index.Lookup(path)
+	switch {
+	case final(outcome):
+		return target, outcome, waitFound
+	case expected && outcome == workspaceindex.Unknown: // deleted meanwhile
+		return target, outcome, waitRefused
+	}
+	select {
+	case <-changed:
+		return target, outcome, ""
+	case <-late:
+		return target, outcome, waitRefused
+	case <-ctx.Done():
+		return target, outcome, waitCanceled
+	}
+}
+
+// expects reports whether a user may learn that a workspace exists before it has a logical cluster.
+// Only its owner and administrators may.
+func expects(ctx context.Context, userInfo user.Info, target workspaceindex.Target, outcome workspaceindex.Outcome) bool {
+	if outcome != workspaceindex.Pending {
+		return false
+	}
+	return identity.MemberOf(ctx, userInfo, user.SystemPrivilegedGroup, request.GroupAdmin) ||
+		slices.ContainsFunc(identity.In("", userInfo), func(i user.Info) bool {
+			return target.Owner != 0 && workspaceindex.OwnerNamed(i.GetName()) == target.Owner
+		})
+}
+
+// isNew reports whether a logical cluster is not ready for users yet, or whether servers may not
+// have observed yet that it is.
+func isNew(target workspaceindex.Target) bool {
+	return !tenancy.HasContent(target.Phase) || time.Since(time.Unix(target.Created, 0)) < newWorkspaceAge
+}
+
+// delayDenial delays a denied request that arrived at the given time as long as a request for an unknown workspace.
+func (r *resolver) delayDenial(ctx context.Context, arrived time.Time) {
+	r.delay.cover(time.Since(arrived))
+	timer := time.NewTimer(time.Until(arrived.Add(r.delay.get())))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+func (r *resolver) enter(flow identity.Flow) (release func(), ok bool) {
+	holder := ledger.Holder{User: flow}
+	if r.slots.Take(holder, 1) != nil {
+		r.indexWaits.WithLabelValues("crowded").Inc()
+		return nil, false
+	}
+	return sync.OnceFunc(func() { r.slots.Give(holder, 1) }), true
+}
+
+func final(outcome workspaceindex.Outcome) bool {
+	return outcome != workspaceindex.Unknown && outcome != workspaceindex.Pending
+}
+
+func known(outcome workspaceindex.Outcome) bool {
+	return outcome == workspaceindex.Found || outcome == workspaceindex.Unavailable
 }

@@ -2,11 +2,18 @@ package frontproxy
 
 import (
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
 	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
 	"encoding/base64"
 	"encoding/json"
+	"encoding/pem"
 	"fmt"
 	"io"
+	"math/big"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -36,15 +43,14 @@ const timeout = 30 * time.Second
 func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m,
 		goleak.IgnoreAnyFunction("k8s.io/klog/v2.(*flushDaemon).run.func1"),
-		// Upstream's certificate files start queues when they are made, and
-		// stop them only if they have been run.
+		// Upstream's certificate files start queues when they are created, and stop them only after Run.
 		goleak.IgnoreAnyFunction("k8s.io/client-go/util/workqueue.(*Typed[...]).updateUnfinishedWorkLoop"),
 		goleak.IgnoreAnyFunction("k8s.io/client-go/util/workqueue.(*delayingType[...]).waitingLoop"),
 		goleak.IgnoreAnyFunction("k8s.io/apimachinery/pkg/util/wait.PollImmediateUntilWithContext.poller.func1.1"),
 	)
 }
 
-// world is a front-proxy with fake shards over real TLS.
+// world is a front-proxy with fake shards over TLS.
 type world struct {
 	dir                                     string
 	servingCA, clientCA, proxyCA, foreigner *authority
@@ -54,8 +60,7 @@ type world struct {
 	shards                                  map[string]*fakeShard
 }
 
-// fakeShard serves its index data for LIST and WATCH on the wildcard, and hands
-// everything else to handler.
+// fakeShard serves LIST and WATCH of its index data on the wildcard, and passes all other requests to handler.
 type fakeShard struct {
 	name  string
 	data  *clienttest.Server
@@ -67,7 +72,6 @@ type fakeShard struct {
 	open    atomic.Int32
 }
 
-// connections returns how many connections the shard has.
 func (s *fakeShard) connections() int { return int(s.open.Load()) }
 
 func (s *fakeShard) count(_ net.Conn, state http.ConnState) {
@@ -113,7 +117,7 @@ contexts: [{name: base, context: {cluster: base, user: index}}]
 	return w
 }
 
-// addShard starts a shard and announces it in root.
+// addShard starts a shard and registers it in root.
 func (w *world) addShard(t testing.TB, name string) *fakeShard {
 	t.Helper()
 	s := &fakeShard{name: name, world: w, data: clienttest.New(t, kinds.Scheme)}
@@ -139,7 +143,7 @@ func (w *world) withdraw(t testing.TB, name string) {
 	w.shards["root"].data.Delete(t, kinds.Shards.GroupVersionResource, "", "root", "", name)
 }
 
-// start serves at the shard's address, which is chosen the first time.
+// start serves at the shard's address, which is chosen by the first call.
 func (s *fakeShard) start(t testing.TB) {
 	t.Helper()
 	if s.addr == "" {
@@ -156,7 +160,7 @@ func (s *fakeShard) start(t testing.TB) {
 	s.http.StartTLS()
 }
 
-// kill ends the shard at once; start brings it back at the same address.
+// kill stops the shard at once. start restarts it at the same address.
 func (s *fakeShard) kill() {
 	_ = s.http.Listener.Close()
 	s.data.Break()
@@ -177,10 +181,10 @@ func (s *fakeShard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	(*s.handler.Load())(w, r)
 }
 
-// handle makes f answer what is forwarded.
+// handle sets the handler of forwarded requests.
 func (s *fakeShard) handle(f http.HandlerFunc) { s.handler.Store(&f) }
 
-// seen is what the echo handler saw.
+// seen is the request that the echo handler received.
 type seen struct {
 	Shard, Method, URI, Proto, Host, Body, Cert string
 	Header                                      http.Header
@@ -198,7 +202,6 @@ func (s *fakeShard) echo(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(answer)
 }
 
-// cluster announces a logical cluster on a shard.
 func (w *world) cluster(t testing.TB, shard, name string, edit ...func(*corev1alpha1.LogicalCluster)) {
 	t.Helper()
 	obj := &corev1alpha1.LogicalCluster{ObjectMeta: metav1.ObjectMeta{
@@ -211,7 +214,6 @@ func (w *world) cluster(t testing.TB, shard, name string, edit ...func(*corev1al
 	w.shards[shard].data.Put(t, kinds.LogicalClusters.GroupVersionResource, obj)
 }
 
-// workspace announces a workspace on a shard.
 func (w *world) workspace(t testing.TB, shard, parent, name, cluster string, edit ...func(*tenancyv1alpha1.Workspace)) {
 	t.Helper()
 	obj := &tenancyv1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{logicalcluster.AnnotationKey: parent}}}
@@ -222,7 +224,7 @@ func (w *world) workspace(t testing.TB, shard, parent, name, cluster string, edi
 	w.shards[shard].data.Put(t, kinds.Workspaces.GroupVersionResource, obj)
 }
 
-// run starts the front-proxy; it ends with the test or with stop.
+// run starts the front-proxy, which ends with the test or with stop.
 func (w *world) run(t testing.TB) {
 	t.Helper()
 	proxy, err := New(t.Context(), w.options.Complete())
@@ -248,14 +250,12 @@ func (w *world) run(t testing.TB) {
 	t.Cleanup(w.stop)
 }
 
-// ready runs the front-proxy and waits until it is ready.
 func (w *world) ready(t testing.TB) {
 	t.Helper()
 	w.run(t)
 	require.Eventually(t, func() bool { return w.proxy.health.ready() == nil }, timeout, 5*time.Millisecond)
 }
 
-// knows waits until the index finds path on shard.
 func (w *world) knows(t testing.TB, path, shard string) {
 	t.Helper()
 	require.Eventually(t, func() bool {
@@ -276,7 +276,6 @@ func (w *world) person(t testing.TB, name string, groups ...string) *person {
 	return w.withCerts(t, w.clientCA.pair(t, name, groups...))
 }
 
-// http1 makes the person use HTTP/1.1.
 func (p *person) http1(t testing.TB) *person {
 	t.Helper()
 	transport := p.Transport.(*http.Transport).Clone()
@@ -297,7 +296,7 @@ func (w *world) withCerts(t testing.TB, certs ...tls.Certificate) *person {
 	return &person{Client: &http.Client{Transport: transport}, world: w}
 }
 
-// do sends a request; the answer's body is read unless it is a watch.
+// do sends a request. It reads the response body unless it is a watch.
 func (p *person) do(t testing.TB, method, path string, body io.Reader, header ...string) (*http.Response, string) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), method, p.world.proxy.URL()+path, body)
@@ -321,7 +320,7 @@ func (p *person) get(t testing.TB, path string, header ...string) (*http.Respons
 	return p.do(t, http.MethodGet, path, nil, header...)
 }
 
-// async sends a GET; its answer's body, or the error, comes on the channel.
+// async sends a GET. It sends the response body, or the error, to the channel.
 func (p *person) async(t testing.TB, path string) <-chan string {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, p.world.proxy.URL()+path, nil)
@@ -343,7 +342,6 @@ func (p *person) async(t testing.TB, path string) <-chan string {
 	return answer
 }
 
-// echoed sends a GET that the echo handler answers.
 func (p *person) echoed(t testing.TB, path string, header ...string) seen {
 	t.Helper()
 	res, body := p.get(t, path, header...)
@@ -374,9 +372,69 @@ func dialTLS(ctx context.Context, network, addr string, config *tls.Config) (net
 	return dialer.DialContext(ctx, network, addr)
 }
 
-// complete reports whether everything that all shards hold has been seen since the start, so
-// that what the index does not know does not exist.
+// complete reports whether all shards have been read, so that the index is complete.
 func (s *shards) complete() bool {
 	unread, _ := s.unread()
 	return len(unread) == 0
+}
+
+type authority struct {
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+	file string
+}
+
+func newAuthority(t testing.TB, dir, name string) *authority {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		KeyUsage: x509.KeyUsageCertSign, IsCA: true, BasicConstraintsValid: true,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	require.NoError(t, err)
+	cert, err := x509.ParseCertificate(der)
+	require.NoError(t, err)
+	file := filepath.Join(dir, name+".crt")
+	require.NoError(t, os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600))
+	return &authority{cert: cert, key: key, file: file}
+}
+
+func (a *authority) pool() *x509.CertPool {
+	pool := x509.NewCertPool()
+	pool.AddCert(a.cert)
+	return pool
+}
+
+// issue creates a certificate for serving on 127.0.0.1 and for clients.
+func (a *authority) issue(t testing.TB, dir, name string, groups ...string) (certFile, keyFile string) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	serial, err := rand.Int(rand.Reader, big.NewInt(1<<62))
+	require.NoError(t, err)
+	template := &x509.Certificate{
+		SerialNumber: serial, Subject: pkix.Name{CommonName: name, Organization: groups},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		KeyUsage:    x509.KeyUsageDigitalSignature,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth},
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, DNSNames: []string{"localhost"},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, key.Public(), a.key)
+	require.NoError(t, err)
+	keyDER, err := x509.MarshalECPrivateKey(key)
+	require.NoError(t, err)
+	certFile, keyFile = filepath.Join(dir, name+".crt"), filepath.Join(dir, name+".key")
+	require.NoError(t, os.WriteFile(certFile, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600))
+	require.NoError(t, os.WriteFile(keyFile, pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: keyDER}), 0o600))
+	return certFile, keyFile
+}
+
+func (a *authority) pair(t testing.TB, name string, groups ...string) tls.Certificate {
+	t.Helper()
+	cert, err := tls.LoadX509KeyPair(a.issue(t, t.TempDir(), name, groups...))
+	require.NoError(t, err)
+	return cert
 }

@@ -17,18 +17,16 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// awkward are answers of a shard that do not report whether the user has access. The key is the
-// path of the request.
+// awkward are responses of a shard without the access header. The key is the request path.
 var awkward = map[string]http.HandlerFunc{
 	"/bad":     func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadRequest) },
 	"/timeout": func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusGatewayTimeout) },
 	"/broken":  func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
 }
 
-// TestStrangersLearnNothing holds that whatever a shard answers before it has
-// authorized a request, or in a form that cannot be read, is no different from
-// the answer for what does not exist; and that whoever may enter gets it as it is.
-func TestStrangersLearnNothing(t *testing.T) {
+// TestNonDisclosure checks that responses of a shard before authorization, or in an invalid form, are equal
+// to those for workspaces that do not exist, and that authorized users receive them unchanged.
+func TestNonDisclosure(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "root")
 	w.options.IndexTimeout = 20 * time.Millisecond
@@ -101,19 +99,19 @@ func TestStrangersLearnNothing(t *testing.T) {
 	})
 }
 
-// TestTheMarkDecides holds that of a shard that reports whether the user has entered
-// nothing else counts, and what each answer costs the shard.
-func TestTheMarkDecides(t *testing.T) {
+// TestAccessHeader checks that the access header of a shard takes precedence, and how many
+// requests to the shard each response causes.
+func TestAccessHeader(t *testing.T) {
 	w := newWorld(t, "root")
 	w.options.IndexTimeout = time.Millisecond
 	w.cluster(t, "root", "hidden")
 	var requests atomic.Int32
 	w.shards["root"].handle(func(rw http.ResponseWriter, r *http.Request) {
 		requests.Add(1)
-		// /<status>/<what is decided about entering when it is given>/<text>
+		// /<status>/<access header>/<text>
 		answer := strings.SplitN(strings.TrimPrefix(r.URL.Path, "/clusters/hidden/"), "/", 3)
 		mayEnter := strconv.FormatBool(r.Header.Get("X-Remote-User") == "owner")
-		if len(answer) < 3 { // the front-proxy's question
+		if len(answer) < 3 { // access check of the front-proxy
 			rw.Header().Set(request.AccessAuthorizedHeader, mayEnter)
 			rw.WriteHeader(http.StatusForbidden)
 			return
@@ -154,9 +152,9 @@ func TestTheMarkDecides(t *testing.T) {
 	}
 }
 
-// TestBodiesAreAskedForByShards holds that a client that offers a body is asked
-// for it by the shard, and so not where it may not enter.
-func TestBodiesAreAskedForByShards(t *testing.T) {
+// TestExpectContinue checks that only the shard requests a body with "Expect:
+// 100-continue", and therefore not without access.
+func TestExpectContinue(t *testing.T) {
 	w := newWorld(t, "root")
 	w.cluster(t, "root", "hidden")
 	w.shards["root"].handle(func(rw http.ResponseWriter, r *http.Request) {
@@ -186,20 +184,19 @@ func TestBodiesAreAskedForByShards(t *testing.T) {
 	}
 }
 
-// offered is a body that knows whether it was taken.
+// offered is a body that records whether it was read.
 type offered struct {
 	from  *strings.Reader
 	taken atomic.Bool
 }
 
-// Read implements io.Reader.
 func (o *offered) Read(p []byte) (int, error) {
 	o.taken.Store(true)
 	return o.from.Read(p)
 }
 
-// TestLateDenials holds that once a shard has denied somebody later than
-// --index-timeout, what does not exist is refused no earlier.
+// TestLateDenials checks that after a shard has denied a request later than --index-timeout,
+// requests for unknown workspaces are denied equally late.
 func TestLateDenials(t *testing.T) {
 	const took = 50 * time.Millisecond
 	w := newWorld(t, "root")
@@ -209,7 +206,7 @@ func TestLateDenials(t *testing.T) {
 	late.Store(true)
 	w.shards["root"].handle(func(rw http.ResponseWriter, _ *http.Request) {
 		if late.Load() {
-			<-time.After(took) // the shard's own time
+			<-time.After(took)
 		}
 		rw.Header().Set(request.AccessAuthorizedHeader, "false")
 		rw.WriteHeader(http.StatusForbidden)
@@ -217,17 +214,17 @@ func TestLateDenials(t *testing.T) {
 	w.ready(t)
 	w.knows(t, "hidden", "root")
 	jane := w.person(t, "jane")
-	ask := func(cluster string) time.Duration {
+	checkAccess := func(cluster string) time.Duration {
 		start := time.Now()
 		res, _ := jane.get(t, "/clusters/"+cluster+"/api")
 		require.Equal(t, http.StatusForbidden, res.StatusCode)
 		return time.Since(start)
 	}
 	const stretched = 80 * time.Millisecond
-	require.GreaterOrEqual(t, ask("hidden"), stretched)
-	require.GreaterOrEqual(t, ask("absent"), stretched)
+	require.GreaterOrEqual(t, checkAccess("hidden"), stretched)
+	require.GreaterOrEqual(t, checkAccess("absent"), stretched)
 	late.Store(false)
-	require.GreaterOrEqual(t, ask("hidden"), stretched, "nor does it show when the shard is quick again")
+	require.GreaterOrEqual(t, checkAccess("hidden"), stretched, "nor does it show when the shard is quick again")
 	d := &w.proxy.router.resolver.delay
 	d.cover(time.Hour)
 	require.Equal(t, maxStretch*d.least, d.get(), "within bounds")
@@ -235,10 +232,9 @@ func TestLateDenials(t *testing.T) {
 	require.Equal(t, d.least, d.get())
 }
 
-// TestStrangersWait holds that who may not enter waits, and for as long whether
-// anything is there or not: the requests are seen waiting together, before any of
-// them is answered.
-func TestStrangersWait(t *testing.T) {
+// TestDelayOfUnauthorizedUsers checks that users without access wait equally long for existing and unknown
+// workspaces: all requests are pending at the same time.
+func TestDelayOfUnauthorizedUsers(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "root")
 	w.options.IndexTimeout = maxIndexTimeout

@@ -20,15 +20,13 @@ import (
 
 type targetKey struct{}
 
-// withTarget keeps the path of the request for authentication, which asks the logical cluster
-// that it names whom else it knows.
+// withTarget stores the request path for authentication, because the logical cluster may have its own issuers.
 func withTarget(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), targetKey{}, r.URL.EscapedPath())))
 	})
 }
 
-// targetOf returns the name or path of the logical cluster that an escaped path names.
 func (rt *router) targetOf(path string) (string, bool) {
 	if to := rt.mapped.of(path, mappingOf(path).prefix); to != nil {
 		segment, _, malformed := to.clusterIn(path)
@@ -38,13 +36,12 @@ func (rt *router) targetOf(path string) (string, bool) {
 		return clusterPath(segment)
 	}
 	at, err := addressOf(path)
-	return at.path, err == nil && at.valid && at.view == nil
+	return at.path, err == nil && at.valid && at.virtualWorkspace == nil
 }
 
-// knownIn returns the logical cluster that a request is for and the issuers that its type names,
-// in the logical cluster of the type. A path that leads nowhere yet is waited for, no longer
-// than for everybody.
-func (rt *router) knownIn(ctx context.Context) authn.Workspace {
+// workspaceIssuers returns the logical cluster of a request, and the issuers of its type. If the logical
+// cluster is unknown, the lookup waits as long as for any user.
+func (rt *router) workspaceIssuers(ctx context.Context) authn.Workspace {
 	escaped, _ := ctx.Value(targetKey{}).(string)
 	path, ok := rt.targetOf(escaped)
 	if !ok {
@@ -53,7 +50,7 @@ func (rt *router) knownIn(ctx context.Context) authn.Workspace {
 	resolver := rt.resolver
 	target, outcome := resolver.index.Lookup(path)
 	if !final(outcome) {
-		release, ok := resolver.enter(identity.Flow{}) // nobody, yet
+		release, ok := resolver.enter(identity.Flow{}) // the user is not authenticated yet
 		if !ok {
 			return authn.Workspace{}
 		}
@@ -81,8 +78,8 @@ func (rt *router) knownIn(ctx context.Context) authn.Workspace {
 	return w
 }
 
-// typeOf returns the type of a logical cluster, and who follows the shard that has it. It is
-// coming where nobody knows of it here yet.
+// typeOf returns the type of a logical cluster, and the follower of the shard that contains it.
+// coming is set if the type may appear later.
 func (rt *router) typeOf(of workspaceindex.Target, isNew bool) (t *tenancyv1alpha1.WorkspaceType, f *follower, coming bool) {
 	path, name := logicalcluster.NewPath(of.Type).Split()
 	if name == "" {
@@ -92,7 +89,7 @@ func (rt *router) typeOf(of workspaceindex.Target, isNew bool) (t *tenancyv1alph
 	if !known(outcome) {
 		return nil, nil, isNew
 	}
-	// The index may be that of before a restart.
+	// The index may have been restored, and the shard not be followed yet.
 	if f = rt.shards.follower(at.Shard); f == nil {
 		return nil, nil, true
 	}
@@ -100,13 +97,12 @@ func (rt *router) typeOf(of workspaceindex.Target, isNew bool) (t *tenancyv1alph
 	return t, f, err != nil && (isNew || !f.types.HasSynced())
 }
 
-// tellOfIssuer has an Event say what is wrong with a configuration, on the shard that has it.
-func (rt *router) tellOfIssuer(ctx context.Context, of *issuers.Configuration, fault string) error {
+func (rt *router) reportIssuer(ctx context.Context, of *issuers.Configuration, fault string) error {
 	cluster := logicalcluster.From(of)
 	target, _ := rt.shards.index.Lookup(cluster.String())
 	shard := rt.shards.book.Named(target.Shard)
 	if shard == nil {
-		return nil // it has gone
+		return nil // the logical cluster was deleted
 	}
 	return events.Record(ctx, shard.Clients.Cluster(cluster.Path()), events.Event{
 		About: issuers.Reference(of), Component: issuers.Component, Type: corev1.EventTypeWarning, Reason: issuers.Reason, Message: fault,

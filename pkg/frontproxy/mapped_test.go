@@ -20,7 +20,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// addMapped starts a server that is no shard.
+// addMapped starts a server that is not a shard.
 func (w *world) addMapped(t testing.TB, name string) *fakeShard {
 	t.Helper()
 	s := &fakeShard{name: name, world: w}
@@ -34,7 +34,6 @@ func (w *world) addMapped(t testing.TB, name string) *fakeShard {
 	return s
 }
 
-// mapping adds an entry for a server to the mapping file.
 func (w *world) mapping(t testing.TB, path string, s *fakeShard, more ...string) {
 	t.Helper()
 	w.options.MappingFile = filepath.Join(w.dir, "mappings.yaml")
@@ -47,8 +46,8 @@ func (w *world) mapping(t testing.TB, path string, s *fakeShard, more ...string)
 	require.NoError(t, file.Close())
 }
 
-// TestMappedServers holds that the servers of a mapping file get what is for them, as it
-// was sent, and whose it is, in the headers that they know.
+// TestMappedServers checks that servers of a mapping file receive unchanged requests with the
+// identity of the user in their own headers.
 func TestMappedServers(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "root")
@@ -127,20 +126,20 @@ func TestMappedServers(t *testing.T) {
 	status(t, res, body, http.StatusUnauthorized)
 }
 
-// TestMappedServersTellNothing holds that errors of a mapped server tell nobody of a logical
-// cluster that it may not enter.
-func TestMappedServersTellNothing(t *testing.T) {
+// TestMappedServersNonDisclosure checks that errors of a mapped server do not disclose a logical
+// cluster to users without access.
+func TestMappedServersNonDisclosure(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "root")
 	mapped := w.addMapped(t, "mapped")
 	w.mapping(t, "/services/x", mapped)
 	w.cluster(t, "root", "aaaa")
 	w.shards["root"].handle(func(rw http.ResponseWriter, r *http.Request) {
-		entered := "false"
+		authorized := "false"
 		if r.Header.Get("X-Remote-User") == "jane" {
-			entered = "true"
+			authorized = "true"
 		}
-		rw.Header().Set(request.AccessAuthorizedHeader, entered)
+		rw.Header().Set(request.AccessAuthorizedHeader, authorized)
 		rw.WriteHeader(http.StatusForbidden)
 	})
 	var code int
@@ -167,8 +166,8 @@ func TestMappedServersTellNothing(t *testing.T) {
 	require.Equal(t, http.StatusOK, res.StatusCode, "the server decides whom it lets in")
 }
 
-// TestMappedServersThatFail holds that a server that is away is told about as a shard is, and
-// served again when it is back, with other certificates too.
+// TestMappedServersThatFail checks that an unreachable server is handled like a shard, and that it
+// is served again when it returns, even with other certificates.
 func TestMappedServersThatFail(t *testing.T) {
 	w := newWorld(t, "root")
 	mapped := w.addMapped(t, "mapped")
@@ -185,23 +184,23 @@ func TestMappedServersThatFail(t *testing.T) {
 
 	mapped.handle(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) })
 	res, body := jane.do(t, http.MethodPost, "/x", nil)
-	require.Contains(t, status(t, res, body, http.StatusBadGateway).Message, "the connection to the server of this path broke")
+	require.Contains(t, status(t, res, body, http.StatusBadGateway).Message, "the connection to the server of this path failed")
 	mapped.http.CloseClientConnections()
 	mapped.http.Close()
-	require.Eventually(t, func() bool { // the end of the connection may be news to the front-proxy
+	require.Eventually(t, func() bool { // the front-proxy may not have noticed the closed connection
 		res, body = jane.get(t, "/x")
 		return res.StatusCode != http.StatusBadGateway
 	}, timeout, time.Millisecond)
 	require.Contains(t, status(t, res, body, http.StatusServiceUnavailable).Message, "the server of this path is not reachable")
 	require.Equal(t, "1", res.Header.Get("Retry-After"))
 
-	// Another CA signs what it serves with, and the front-proxy's certificate is renewed.
+	// The CA of the server and the certificate of the front-proxy change.
 	servingCA := w.servingCA
 	w.servingCA = w.foreigner
 	mapped.handle(mapped.echo)
 	mapped.start(t)
 	w.servingCA = servingCA
-	res, body = jane.get(t, "/x") // which nobody verifies
+	res, body = jane.get(t, "/x") // the server does not verify it
 	status(t, res, body, http.StatusServiceUnavailable)
 	require.NoError(t, os.WriteFile(own, mustRead(t, w.foreigner.file), 0o600))
 	cert, key := w.proxyCA.issue(t, t.TempDir(), "renewed")
@@ -210,15 +209,14 @@ func TestMappedServersThatFail(t *testing.T) {
 	require.Eventually(t, func() bool {
 		res, body := jane.get(t, "/x")
 		if !strings.Contains(body, `"renewed"`) {
-			mapped.http.CloseClientConnections() // else it stays with the certificate that it has shown
+			mapped.http.CloseClientConnections() // otherwise the connection keeps the old certificate
 			return false
 		}
 		return res.StatusCode == http.StatusOK
 	}, timeout, 20*time.Millisecond)
 }
 
-// TestMappedStreams holds that watches and other protocols pass, and end when the front-proxy
-// stops.
+// TestMappedStreams checks that watches and other protocols are forwarded, and end with the front-proxy.
 func TestMappedStreams(t *testing.T) {
 	w := newWorld(t, "root")
 	mapped := w.addMapped(t, "mapped")
@@ -259,15 +257,14 @@ func TestMappedStreams(t *testing.T) {
 	<-gone
 }
 
-// TestClustersEntry holds that an entry for /clusters/, as kcp's files have one, gives the
-// certificates for shards and nothing else.
+// TestClustersEntry checks that an entry for /clusters/, as in kcp's files, only specifies certificates for shards.
 func TestClustersEntry(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "root")
 	elsewhere := &fakeShard{name: "elsewhere", world: w, addr: (&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 1}).String()}
 	w.mapping(t, "/clusters/", elsewhere)
 	_, err := New(t.Context(), w.options.Complete())
-	require.ErrorContains(t, err, `the entry for /clusters/ gives proxy_client_cert "`+filepath.Join(w.dir, "at-elsewhere.crt")+`", and --proxy-client-cert-file is`)
+	require.ErrorContains(t, err, `the entry for /clusters/ specifies proxy_client_cert "`+filepath.Join(w.dir, "at-elsewhere.crt")+`", but --proxy-client-cert-file is`)
 
 	w.options.ProxyClientCertFile, w.options.ProxyClientKeyFile, w.options.ShardCAFile = "", "", ""
 	w.ready(t)
@@ -283,4 +280,97 @@ func TestClustersEntry(t *testing.T) {
 	require.NoError(t, os.WriteFile(w.options.MappingFile, []byte("- {path: /x, "+certificatesOf+"}"), 0o600))
 	_, err = New(t.Context(), w.options.Complete())
 	require.ErrorContains(t, err, `mappings.yaml: entry with path "/x": backend_server_ca: `)
+}
+
+// certificatesOf are the required fields of an entry.
+const certificatesOf = "backend: https://127.0.0.1:1, backend_server_ca: ca, proxy_client_cert: crt, proxy_client_key: key"
+
+func readText(t *testing.T, text string) ([]*mappingEntry, *mappingEntry, error) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "mappings.yaml")
+	require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
+	return readMappings(file)
+}
+
+// TestMappingFileOrder checks that the most specific entry is used.
+func TestMappingFileOrder(t *testing.T) {
+	text := "# servers\n---\n"
+	for _, path := range []string{"/", "/services", "/services/{x}/clusters/{cluster}", "/services/a", "/services/a/{y}", "/services/a/b/", "/clusters/", "/clusters-of-mine"} {
+		text += "- {path: '" + path + "', " + certificatesOf + "}\n"
+	}
+	entries, clusters, err := readText(t, text)
+	require.NoError(t, err)
+	require.Equal(t, "/clusters/", clusters.path)
+	require.Equal(t, "X-Remote-User X-Remote-Group X-Remote-Extra-", clusters.userHeader+" "+clusters.groupHeader+" "+clusters.extraPrefix)
+	var mapped mappedServers
+	for _, e := range entries {
+		mapped = append(mapped, &mappedServer{mappingEntry: e})
+	}
+	for _, try := range []struct{ path, own, want string }{
+		{"/", "", "/"},
+		{"/x", "", "/"},
+		{"/services", "", "/services"},
+		{"/services/", "", "/services"},
+		{"/servicesx", "", "/"},
+		{"/services/a", "", "/services/a"},
+		{"/services/ab", "", "/services"},
+		{"/services/a/b", "", "/services/a/b/"},
+		{"/services/a/b/c", "", "/services/a/b/"},
+		{"/services/a/c", "", "/services/a/{y}"},
+		{"/services/a/", "", "/services/a"},
+		{"/services/b/clusters/root", "", "/services/{x}/clusters/{cluster}"},
+		{"/services/b/clusters/root/api", "", "/services/{x}/clusters/{cluster}"},
+		{"/services/b/clusters", "", "/services"},
+		{"/services/a", "/services/a/", "/services/a"},
+		{"/services/b", "/services/b/", ""},
+		{"/clusters/root/api", "/clusters/", ""},
+		{"/metrics", "/metrics", ""},
+		{"/clusters-of-mine/x", "", "/clusters-of-mine"},
+	} {
+		got := ""
+		if m := mapped.of(try.path, try.own); m != nil {
+			got = m.path
+		}
+		require.Equal(t, try.want, got, "%s beside %q", try.path, try.own)
+	}
+}
+
+// TestMappingFileErrors checks that errors contain the entry and the field.
+func TestMappingFileErrors(t *testing.T) {
+	for name, try := range map[string]struct{ text, want string }{
+		"nothing":         {"# none\n", "the file is empty"},
+		"no YAML":         {"- {", "yaml"},
+		"no list":         {"path: /x", "not a YAML list"},
+		"two documents":   {"[]\n---\n[]\n", "more than one YAML document"},
+		"twice a key":     {"- {path: /x, path: /y}", "already set"},
+		"no mapping":      {"- /x", "entry 1 (path \"\"): not a mapping with fields"},
+		"unknown":         {"- {path: /x, " + certificatesOf + ", user-header: X}", `entry 1 (path "/x"): unknown field "user-header", the fields are backend, backend_server_ca, extra_header_prefix`},
+		"case":            {"- {path: /x, " + certificatesOf + ", Path: /y}", `unknown field "Path"`},
+		"type":            {"- {path: /x, " + certificatesOf + ", user_header: 5}", "user_header: must be a string"},
+		"no path":         {"- {" + certificatesOf + "}", "path: must start with a slash"},
+		"relative":        {"- {path: x, " + certificatesOf + "}", "path: must start with a slash"},
+		"escaped":         {"- {path: /%78, " + certificatesOf + "}", "path: must start with a slash, without escapes"},
+		"dots":            {"- {path: /x/.., " + certificatesOf + "}", "path: contains an empty segment or dots"},
+		"empty segment":   {"- {path: /x//y, " + certificatesOf + "}", "path: contains an empty segment"},
+		"any":             {"- {path: '/{x}/y', " + certificatesOf + "}", "path: {x}: a placeholder such as {name} needs a name, and cannot be the first segment"},
+		"no name":         {"- {path: '/x/{}', " + certificatesOf + "}", "path: {}: a placeholder"},
+		"part":            {"- {path: '/x/a{y}', " + certificatesOf + "}", "path: a{y}: a placeholder must be an entire segment"},
+		"two clusters":    {"- {path: '/x/{cluster}/{cluster}', " + certificatesOf + "}", "path: contains {cluster} twice"},
+		"shards'":         {"- {path: '/clusters/{cluster}/api', " + certificatesOf + "}", "path: paths below /clusters/ belong to the shards"},
+		"own":             {"- {path: /metrics, " + certificatesOf + "}", "path: the front-proxy serves /metrics itself"},
+		"same":            {"- {path: '/x/{y}', " + certificatesOf + "}\n- {path: '/x/{z}/', " + certificatesOf + "}", `entry 2 (path "/x/{z}/"): path: entry 1 is for the same paths`},
+		"http":            {"- {path: /x, backend: 'http://x', backend_server_ca: ca, proxy_client_cert: crt, proxy_client_key: key}", `backend: "http://x" is not an https URL such as https://host:port`},
+		"certificates":    {"- {path: /x, backend: 'https://x'}", "entry 1 (path \"/x\"): proxy_client_cert is required"},
+		"no header":       {"- {path: /x, " + certificatesOf + ", user_header: 'a b'}", `user_header: "a b" is not a valid header name`},
+		"used":            {"- {path: /x, " + certificatesOf + ", group_header: content-type}", `group_header: "Content-Type" covers "Content-", which clients use`},
+		"all":             {"- {path: /x, " + certificatesOf + ", extra_header_prefix: X-}", `extra_header_prefix: "X-" covers "X-Forwarded-"`},
+		"as the user":     {"- {path: /x, " + certificatesOf + ", group_header: x-remote-user}", `group_header: "X-Remote-User" is the header of the user`},
+		"extra":           {"- {path: /x, " + certificatesOf + ", extra_header_prefix: X-Remote-}", "extra_header_prefix: the headers of the user, the groups or the UID must not begin with"},
+		"default headers": {"- {path: /clusters/, " + certificatesOf + ", user_header: X-User}", "shards support only the default headers"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, _, err := readText(t, try.text)
+			require.ErrorContains(t, err, try.want)
+		})
+	}
 }

@@ -23,23 +23,17 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// clusterPlaceholder stands in the path of an entry for the logical cluster.
 const clusterPlaceholder = "{cluster}"
 
-// mappingEntry is an entry of the mapping file.
 type mappingEntry struct {
-	// path is as in the file, segments what is between its slashes.
-	path     string
-	segments []string
-	// backend is the URL of the server, and serverCA the file of the CAs that identify it.
-	backend, serverCA string
-	// clientCert and clientKey are the files of the certificate for the server.
-	clientCert, clientKey string
-	// userHeader, groupHeader and extraPrefix are how the server is told who somebody is.
+	// path is as in the file, segments are its parts between slashes.
+	path                                 string
+	segments                             []string
+	backend, serverCA                    string
+	clientCert, clientKey                string
 	userHeader, groupHeader, extraPrefix string
 }
 
-// fields returns where the fields of an entry are, by their names in the file.
 func (e *mappingEntry) fields() map[string]*string {
 	return map[string]*string{
 		"path": &e.path, "backend": &e.backend, "backend_server_ca": &e.serverCA,
@@ -48,8 +42,8 @@ func (e *mappingEntry) fields() map[string]*string {
 	}
 }
 
-// readMappings reads the mapping file. clusters is its entry for /clusters/, which gives
-// the certificates for shards; it may be nil. The error names all that is wrong.
+// readMappings reads the mapping file. clusters is its entry for /clusters/, which specifies the
+// certificates for shards, or nil. The error lists all problems.
 func readMappings(file string) (entries []*mappingEntry, clusters *mappingEntry, err error) {
 	data, err := os.ReadFile(file)
 	if err != nil {
@@ -85,7 +79,6 @@ func readMappings(file string) (entries []*mappingEntry, clusters *mappingEntry,
 	return entries, clusters, errors.Join(errs...)
 }
 
-// yamlList returns the items of the one YAML document that is a list.
 func yamlList(data []byte) (list []json.RawMessage, err error) {
 	reader := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(data)))
 	found := false
@@ -104,24 +97,23 @@ func yamlList(data []byte) (list []json.RawMessage, err error) {
 		case string(content) == "null":
 			continue
 		case found:
-			return nil, errors.New("it has more than one YAML document")
+			return nil, errors.New("more than one YAML document")
 		}
 		found = true
 		if err := json.Unmarshal(content, &list); err != nil {
-			return nil, errors.New("it is not a YAML list of entries, such as \"- path: /services/example\"")
+			return nil, errors.New("not a YAML list of entries such as \"- path: /services/example\"")
 		}
 	}
 	if !found {
-		return nil, errors.New("it is empty: an empty list is []")
+		return nil, errors.New("the file is empty: use [] for an empty list")
 	}
 	return list, nil
 }
 
-// read takes an item of the list for e, and returns what is wrong with it.
 func (e *mappingEntry) read(raw json.RawMessage) (errs []error) {
 	var values map[string]any
 	if err := json.Unmarshal(raw, &values); err != nil || values == nil {
-		return []error{errors.New("it is not a mapping with fields")}
+		return []error{errors.New("not a mapping with fields")}
 	}
 	fields := e.fields()
 	for _, name := range slices.Sorted(maps.Keys(values)) {
@@ -130,7 +122,7 @@ func (e *mappingEntry) read(raw json.RawMessage) (errs []error) {
 		case to == nil:
 			errs = append(errs, fmt.Errorf("unknown field %q, the fields are %s", name, strings.Join(slices.Sorted(maps.Keys(fields)), ", ")))
 		case !isText:
-			errs = append(errs, fmt.Errorf("%s: it must be a string", name))
+			errs = append(errs, fmt.Errorf("%s: must be a string", name))
 		default:
 			*to = text
 		}
@@ -147,7 +139,7 @@ func (e *mappingEntry) validatePath() (errs []error) {
 	}
 	e.segments = strings.Split(strings.Trim(e.path, "/"), "/")
 	if !strings.HasPrefix(e.path, "/") || strings.ContainsAny(e.path, "?#%") {
-		return wrong("it must start with a slash, and be neither escaped nor have a query")
+		return wrong("must start with a slash, without escapes and query")
 	}
 	if e.path == "/" {
 		return nil
@@ -156,18 +148,18 @@ func (e *mappingEntry) validatePath() (errs []error) {
 		name, isPlaceholder := placeholder(segment)
 		switch {
 		case segment == "" || segment == "." || segment == "..":
-			return wrong("it has an empty segment, or one of dots")
+			return wrong("contains an empty segment or dots")
 		case isPlaceholder && (i == 0 || name == ""):
-			return wrong("%s: a placeholder such as {name} needs a name, and cannot be the first segment: / stands for all that nothing else serves", segment)
+			return wrong("%s: a placeholder such as {name} needs a name, and cannot be the first segment: use / for all remaining paths", segment)
 		case !isPlaceholder && strings.ContainsAny(segment, "{}"):
-			return wrong("%s: a placeholder is a whole segment, such as {name}", segment)
+			return wrong("%s: a placeholder must be an entire segment, e.g. {name}", segment)
 		case segment == clusterPlaceholder && slices.Index(e.segments, clusterPlaceholder) < i:
-			return wrong("it has %s twice", clusterPlaceholder)
+			return wrong("contains %s twice", clusterPlaceholder)
 		}
 	}
 	switch first := e.segments[0]; {
 	case first == clustersSegment && len(e.segments) > 1:
-		return wrong("what is below /clusters/ belongs to the shards; an entry for /clusters/ itself gives the certificates for them")
+		return wrong("paths below /clusters/ belong to the shards; an entry for /clusters/ itself specifies the certificates for them")
 	case slices.Contains(ownSegments, first):
 		return wrong("the front-proxy serves /%s itself", first)
 	}
@@ -176,15 +168,15 @@ func (e *mappingEntry) validatePath() (errs []error) {
 
 func (e *mappingEntry) validateServer() (errs []error) {
 	if base, err := url.Parse(e.backend); err != nil || base.Scheme != "https" || base.Host == "" || base.User != nil || base.RawQuery != "" || base.Fragment != "" {
-		errs = append(errs, fmt.Errorf("backend: %q is not a URL such as https://host:port, by https and without a user, query or fragment", e.backend))
+		errs = append(errs, fmt.Errorf("backend: %q is not an https URL such as https://host:port, without user, query and fragment", e.backend))
 	}
 	for _, required := range []struct{ name, value, why string }{
-		{"backend_server_ca", e.serverCA, "the server could not be told from an impostor without it"},
-		{"proxy_client_cert", e.clientCert, "the server believes what it is told about users because of it"},
+		{"backend_server_ca", e.serverCA, "it is needed to verify the server"},
+		{"proxy_client_cert", e.clientCert, "it authorizes the front-proxy to identify users to the server"},
 		{"proxy_client_key", e.clientKey, "it is the key of proxy_client_cert"},
 	} {
 		if required.value == "" {
-			errs = append(errs, fmt.Errorf("%s: it is required: %s", required.name, required.why))
+			errs = append(errs, fmt.Errorf("%s is required: %s", required.name, required.why))
 		}
 	}
 	return errs
@@ -196,46 +188,41 @@ func (e *mappingEntry) validateHeaders() (errs []error) {
 	} {
 		prefix := field.name == "extra_header_prefix"
 		if !httpguts.ValidHeaderFieldName(field.value) {
-			errs = append(errs, fmt.Errorf("%s: %q is no name of a header", field.name, field.value))
+			errs = append(errs, fmt.Errorf("%s: %q is not a valid header name", field.name, field.value))
 			continue
 		}
 		for _, used := range usedHeaders {
 			if overlap(used, field.value, prefix) {
-				errs = append(errs, fmt.Errorf("%s: %q covers %q, which clients use: it would be taken off all requests", field.name, field.value, used))
+				errs = append(errs, fmt.Errorf("%s: %q covers %q, which clients use and would be removed from all requests", field.name, field.value, used))
 			}
 		}
 	}
 	switch {
 	case e.userHeader == e.groupHeader:
-		errs = append(errs, fmt.Errorf("group_header: %q is the user's header", e.groupHeader))
+		errs = append(errs, fmt.Errorf("group_header: %q is the header of the user", e.groupHeader))
 	case slices.ContainsFunc([]string{e.userHeader, e.groupHeader, authn.HeaderUID}, func(name string) bool { return strings.HasPrefix(name, e.extraPrefix) }):
-		errs = append(errs, fmt.Errorf("extra_header_prefix: an extra attribute of a user could be taken for the user, the groups or the UID, which begin with %q too", e.extraPrefix))
+		errs = append(errs, fmt.Errorf("extra_header_prefix: the headers of the user, the groups or the UID must not begin with %q", e.extraPrefix))
 	}
 	if e.segments[0] == clustersSegment && (e.userHeader != authn.HeaderUser || e.groupHeader != authn.HeaderGroup || e.extraPrefix != authn.HeaderExtraPrefix) {
-		errs = append(errs, errors.New("user_header, group_header, extra_header_prefix: shards know the default ones only"))
+		errs = append(errs, errors.New("user_header, group_header, extra_header_prefix: shards support only the default headers"))
 	}
 	return errs
 }
 
-// clustersSegment starts the paths of logical clusters.
 var clustersSegment = strings.Trim(request.Clusters.Prefix, "/")
 
-// ownSegments start the paths that the front-proxy serves itself.
 var ownSegments = []string{"metrics", "debug", "livez", "readyz", "healthz"}
 
-// usedHeaders are headers of clients that have a meaning; one that ends with a hyphen stands
-// for all that begin so.
+// usedHeaders are client headers that have a meaning. A trailing hyphen stands for all headers with this prefix.
 var usedHeaders = []string{
 	"Accept", "Accept-", "Audit-Id", "Authorization", "Cache-Control", "Connection", "Content-", "Cookie", "Date", "Expect", "Host", "If-", "Impersonate-", "Keep-Alive",
 	"Origin", "Proxy-", "Range", "Referer", "Sec-", "Te", "Trailer", "Transfer-Encoding", "Upgrade", "User-Agent", "Via", "X-Forwarded-", request.InternalHeaderPrefix, "X-Stream-Protocol-Version",
 }
 
-// overlap reports whether a used header is, or begins with, what an entry names.
 func overlap(used, named string, prefix bool) bool {
 	return used == named || strings.HasSuffix(used, "-") && strings.HasPrefix(named, used) || prefix && strings.HasPrefix(used, named)
 }
 
-// placeholder returns the name of a segment that stands for any.
 func placeholder(segment string) (name string, ok bool) {
 	name, ok = strings.CutPrefix(segment, "{")
 	if ok {
@@ -244,7 +231,6 @@ func placeholder(segment string) (name string, ok bool) {
 	return name, ok && !strings.ContainsAny(name, "{}")
 }
 
-// shape returns the segments, with nothing for those that stand for any.
 func (e *mappingEntry) shape() []string {
 	shape := slices.Clone(e.segments)
 	for i, segment := range shape {
@@ -255,7 +241,6 @@ func (e *mappingEntry) shape() []string {
 	return shape
 }
 
-// length returns how many segments a path of the entry has at least.
 func (e *mappingEntry) length() int {
 	if e.path == "/" {
 		return 0
@@ -263,8 +248,6 @@ func (e *mappingEntry) length() int {
 	return len(e.segments)
 }
 
-// moreSpecific sorts longer paths first, and of those of one length what names a segment
-// before what takes any.
 func moreSpecific(a, b *mappingEntry) int {
 	if order := cmp.Compare(b.length(), a.length()); order != 0 {
 		return order
@@ -272,7 +255,6 @@ func moreSpecific(a, b *mappingEntry) int {
 	return slices.Compare(b.shape(), a.shape())
 }
 
-// fits reports whether the entry is for the path with these segments.
 func (e *mappingEntry) fits(segments []string) bool {
 	if len(segments) < e.length() {
 		return false

@@ -17,7 +17,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// mount announces a workspace of root that mounts a URL.
 func (w *world) mount(t testing.TB, name, url string, edit ...func(*tenancyv1alpha1.Workspace)) {
 	t.Helper()
 	w.workspace(t, "root", "root", name, "", append([]func(*tenancyv1alpha1.Workspace){func(ws *tenancyv1alpha1.Workspace) {
@@ -31,7 +30,7 @@ func (w *world) mount(t testing.TB, name, url string, edit ...func(*tenancyv1alp
 	}
 }
 
-// members makes root's shard let only some users in.
+// members makes the root shard authorize only some users.
 func (w *world) members(names ...string) {
 	w.shards["root"].handle(func(rw http.ResponseWriter, r *http.Request) {
 		if !strings.Contains(strings.Join(names, " "), r.Header.Get("X-Remote-User")) {
@@ -44,8 +43,8 @@ func (w *world) members(names ...string) {
 	})
 }
 
-// TestMountsOfWorkspaces holds that a mount of a URL of the installation means that workspace,
-// under the user's own identity, and that mounts lead in no circles.
+// TestMountsOfWorkspaces checks that a mount with a URL of the installation refers to that
+// workspace, with the user's own identity, and that cycles of mounts are rejected.
 func TestMountsOfWorkspaces(t *testing.T) {
 	w := newWorld(t, "root")
 	w.cluster(t, "root", "aaaa")
@@ -92,8 +91,8 @@ func TestMountsOfWorkspaces(t *testing.T) {
 	status(t, res, body, http.StatusForbidden)
 }
 
-// TestMountsOfServers holds that a mounted server outside of the installation gets what is for
-// it, learns nothing of who sends it, and leads nobody elsewhere.
+// TestMountsOfServers checks that a mounted server outside of the installation receives requests
+// without the identity of the user, and cannot redirect clients.
 func TestMountsOfServers(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "root")
@@ -178,8 +177,8 @@ func TestMountsOfServers(t *testing.T) {
 	status(t, res, body, http.StatusServiceUnavailable)
 }
 
-// TestMountsOfForbiddenServers holds that mounts reach no addresses that are not public, nor
-// servers that nobody verifies.
+// TestMountsOfForbiddenServers checks that mounts cannot reach private addresses, or servers with
+// invalid certificates.
 func TestMountsOfForbiddenServers(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "root")
@@ -209,8 +208,8 @@ func TestMountsOfForbiddenServers(t *testing.T) {
 	require.Empty(t, reached)
 }
 
-// TestMountsOfTrustedServers holds that hosts which the operator trusts are told who somebody
-// is, where the name means the same there.
+// TestMountsOfTrustedServers checks that trusted hosts receive the identity of the user, if the
+// name is valid there.
 func TestMountsOfTrustedServers(t *testing.T) {
 	w := newWorld(t, "root")
 	w.options.Authentication.DropGroups = []string{"secret-group"}
@@ -229,13 +228,13 @@ func TestMountsOfTrustedServers(t *testing.T) {
 	require.NotContains(t, got.Header, "Authorization")
 	require.NotContains(t, got.Header, "Cookie")
 
-	require.True(t, tellable(&user.DefaultInfo{Name: "jane"}))
-	for _, who := range []user.DefaultInfo{
+	require.True(t, hasGlobalName(&user.DefaultInfo{Name: "jane"}))
+	for _, userInfo := range []user.DefaultInfo{
 		{Name: "system:serviceaccount:default:default"},
 		{Name: "jane", Extra: map[string][]string{request.ExtraScopes: {"cluster:a"}}},
 		{Name: "jane", Extra: map[string][]string{request.ExtraWarrant: {"{}"}}},
 	} {
-		require.False(t, tellable(&who), who.Name)
+		require.False(t, hasGlobalName(&userInfo), userInfo.Name)
 	}
 }
 
@@ -243,10 +242,10 @@ func TestMountOptions(t *testing.T) {
 	for want, o := range map[string]MountOptions{
 		"--mount-allowed-cidrs: \"x\" is not a range of addresses": {AllowedCIDRs: []string{"x"}},
 		"--mount-trusted-hosts: \"https://x\" is not a host":       {TrustedHosts: []string{"https://x"}, ClientCertFile: "c", ClientKeyFile: "k"},
-		"belong together":                       {ClientCertFile: "c"},
-		"needs --mount-client-cert-file":        {TrustedHosts: []string{"x"}},
-		"and there are none":                    {ClientCertFile: "c", ClientKeyFile: "k"},
-		"--mount-trusted-hosts: \"x/y\" is not": {TrustedHosts: []string{"x/y"}, ClientCertFile: "c", ClientKeyFile: "k"},
+		"belong together":                                         {ClientCertFile: "c"},
+		"requires --mount-client-cert-file":                       {TrustedHosts: []string{"x"}},
+		"--mount-client-cert-file requires --mount-trusted-hosts": {ClientCertFile: "c", ClientKeyFile: "k"},
+		"--mount-trusted-hosts: \"x/y\" is not":                   {TrustedHosts: []string{"x/y"}, ClientCertFile: "c", ClientKeyFile: "k"},
 	} {
 		found := false
 		for _, err := range o.validate() {
@@ -256,7 +255,7 @@ func TestMountOptions(t *testing.T) {
 	}
 	same := NewOptions()
 	same.ProxyClientCertFile, same.Mounts.ClientCertFile = "x.crt", "./x.crt"
-	require.ErrorContains(t, same.Complete().Validate(), "--mount-client-cert-file is that of --proxy-client-cert-file")
+	require.ErrorContains(t, same.Complete().Validate(), "--mount-client-cert-file must not be --proxy-client-cert-file")
 	_, err := newMounts(MountOptions{CAFile: filepath.Join(t.TempDir(), "none")})
 	require.ErrorContains(t, err, "reading --mount-ca-file")
 }

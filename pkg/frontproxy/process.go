@@ -5,34 +5,36 @@ import (
 	"net/http"
 	"net/http/pprof"
 	"strings"
+	"time"
 
+	"github.com/kcp-dev/sdk/apis/core"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	"k8s.io/apiserver/pkg/authentication/user"
 	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/klog/v2"
 
+	"github.com/shardplane/shardplane/pkg/authn"
+	"github.com/shardplane/shardplane/pkg/authz"
+	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/request/identity"
 	"github.com/shardplane/shardplane/pkg/serving"
 	"github.com/shardplane/shardplane/pkg/serving/answers"
 )
 
-// process serves what is known of this process.
 type process struct {
-	// metrics serves those of the server.
 	metrics http.Handler
 	readers *metricsReaders
 }
 
-// serveMetrics serves the metrics of this server, and those of its process, to whoever may read them in
-// root.
 func (p *process) serveMetrics(w http.ResponseWriter, r *http.Request) {
-	who, ok := genericapirequest.UserFrom(r.Context())
-	may := ok && mayReadProcess(r.Context(), who)
+	userInfo, ok := genericapirequest.UserFrom(r.Context())
+	may := ok && mayReadProcess(r.Context(), userInfo)
 	if ok && !may {
 		var err error
-		if may, err = p.readers.may(r.Context(), who); err != nil {
-			klog.FromContext(r.Context()).Error(err, "Cannot find out whether a user may read metrics", "user", who.GetName())
-			writeStatus(w, unavailable("the shard of root does not say whether this user may read metrics"))
+		if may, err = p.readers.may(r.Context(), userInfo); err != nil {
+			klog.FromContext(r.Context()).Error(err, "Failed to authorize access to metrics", "user", userInfo.GetName())
+			writeStatus(w, unavailable("access to metrics could not be authorized, because the root shard did not respond"))
 			return
 		}
 	}
@@ -43,11 +45,10 @@ func (p *process) serveMetrics(w http.ResponseWriter, r *http.Request) {
 	p.metrics.ServeHTTP(w, r)
 }
 
-// serveProfiles serves profiles of this process, at the paths that other servers
-// of Kubernetes have them.
+// serveProfiles serves profiles of this process at the same paths as kube-apiserver.
 func serveProfiles(w http.ResponseWriter, r *http.Request) {
-	who, ok := genericapirequest.UserFrom(r.Context())
-	if !ok || !mayReadProcess(r.Context(), who) {
+	userInfo, ok := genericapirequest.UserFrom(r.Context())
+	if !ok || !mayReadProcess(r.Context(), userInfo) {
 		writeStatus(w, forbidden(r, r.URL.Path))
 		return
 	}
@@ -64,8 +65,33 @@ func serveProfiles(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// mayReadProcess reports whether a user need not be asked about in root: these groups
-// may do everything there.
-func mayReadProcess(ctx context.Context, who user.Info) bool {
-	return identity.MemberOf(ctx, who, user.SystemPrivilegedGroup, request.GroupAdmin)
+func mayReadProcess(ctx context.Context, userInfo user.Info) bool {
+	return identity.MemberOf(ctx, userInfo, user.SystemPrivilegedGroup, request.GroupAdmin)
+}
+
+const (
+	readersFor     = 10 * time.Second // how long decisions are cached
+	readersTimeout = 5 * time.Second
+)
+
+// metricsReaders authorizes users to read metrics: they must be allowed to get /metrics in root.
+type metricsReaders struct {
+	root    *client.Factory
+	groups  authn.GroupFilter
+	answers *authz.Answers
+}
+
+func newMetricsReaders(root *client.Factory, groups authn.GroupFilter) *metricsReaders {
+	return &metricsReaders{root: root, groups: groups, answers: authz.NewAnswers(readersFor, readersFor)}
+}
+
+// may reports whether a user may read metrics. It returns an error if root did not respond.
+func (m *metricsReaders) may(ctx context.Context, userInfo user.Info) (bool, error) {
+	review := authz.ReviewOf(&user.DefaultInfo{Name: userInfo.GetName(), UID: userInfo.GetUID(), Groups: m.groups.Filter(userInfo.GetGroups()), Extra: userInfo.GetExtra()})
+	review.Spec.NonResourceAttributes = &authorizationv1.NonResourceAttributes{Verb: "get", Path: "/metrics"}
+	return m.answers.May(ctx, "", review, func(ctx context.Context) (bool, error) {
+		ctx, cancel := context.WithTimeout(ctx, readersTimeout)
+		defer cancel()
+		return authz.RequestDeepReview(ctx, m.root.Cluster(core.RootCluster.Path()), review)
+	})
 }

@@ -7,47 +7,40 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/klog/v2"
 
+	"github.com/shardplane/shardplane/pkg/instruments"
 	"github.com/shardplane/shardplane/pkg/serving/answers"
 )
 
 const (
-	// statusClientGone stands in metrics and logs for requests whose client
-	// left before the answer.
-	statusClientGone = 499
-	// accessLogLevel is the verbosity at which every request is logged.
-	accessLogLevel = 3
+	statusClientClosed = 499
+	accessLogLevel     = 3
 )
 
 type recordKey struct{}
 
-// record is what is known about a request when it ends.
 type record struct {
 	http.ResponseWriter
-	// received is when the request came.
-	received time.Time
-	who      user.Info
-	shard    string
-	cluster  string
-	auditID  string
-	code     int
-	bytes    int64
-	// status is the answer that the front-proxy gave itself, if it did.
+	received                time.Time
+	userInfo                user.Info
+	shard, cluster, auditID string
+	code                    int
+	bytes                   int64
+	// status is the response of the front-proxy itself, if any.
 	status metav1.Status
-	// answeredByShard is set once a shard has answered, which then has audited
-	// the request.
+	// answeredByShard is set if a shard has responded, and therefore audited the request.
 	answeredByShard bool
 }
 
-// user returns the name of who has sent the request, where that is known.
 func (rec *record) user() string {
-	if rec.who == nil {
+	if rec.userInfo == nil {
 		return ""
 	}
-	return rec.who.GetName()
+	return rec.userInfo.GetName()
 }
 
 func recordFrom(ctx context.Context) *record {
@@ -55,7 +48,6 @@ func recordFrom(ctx context.Context) *record {
 	return rec
 }
 
-// recordOf returns the record that an answer is written through, or nil.
 func recordOf(w http.ResponseWriter) *record {
 	for {
 		switch of := w.(type) {
@@ -69,10 +61,8 @@ func recordOf(w http.ResponseWriter) *record {
 	}
 }
 
-// Unwrap lets the response be flushed and hijacked.
 func (rec *record) Unwrap() http.ResponseWriter { return rec.ResponseWriter }
 
-// WriteHeader implements http.ResponseWriter.
 func (rec *record) WriteHeader(code int) {
 	if rec.code == 0 && (code >= http.StatusOK || code == http.StatusSwitchingProtocols) {
 		rec.code = code
@@ -80,7 +70,6 @@ func (rec *record) WriteHeader(code int) {
 	rec.ResponseWriter.WriteHeader(code)
 }
 
-// Write implements http.ResponseWriter.
 func (rec *record) Write(p []byte) (int, error) {
 	if rec.code == 0 {
 		rec.code = http.StatusOK
@@ -90,17 +79,15 @@ func (rec *record) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// codeLabel returns what metrics call a status code. Tenants' webhooks, and servers that
-// they mount, answer with any number; what is no code is one label.
+// codeLabel returns the metrics label of a status code. Because servers of tenants may return any
+// number, all unknown codes share a label.
 func codeLabel(code int) string {
-	if http.StatusText(code) == "" && code != statusClientGone {
+	if http.StatusText(code) == "" && code != statusClientClosed {
 		return "other"
 	}
 	return strconv.Itoa(code)
 }
 
-// withAccounting counts requests, keeps track of those that run, logs them at
-// verbosity 3, and has audit see them when they end.
 func withAccounting(next http.Handler, m *metrics, running *tracker, audit func(r *http.Request, rec *record, received time.Time)) http.Handler {
 	short, long := m.requestsInFlight.WithLabelValues("short"), m.requestsInFlight.WithLabelValues("long")
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -117,7 +104,7 @@ func withAccounting(next http.Handler, m *metrics, running *tracker, audit func(
 		defer func() { //nolint:contextcheck // it has the context of the request
 			inFlight.Dec()
 			if rec.code == 0 {
-				rec.code = statusClientGone
+				rec.code = statusClientClosed
 			}
 			m.requestsTotal.WithLabelValues(rec.shard, codeLabel(rec.code)).Inc()
 			audit(r, rec, start)
@@ -134,8 +121,7 @@ func withAccounting(next http.Handler, m *metrics, running *tracker, audit func(
 	})
 }
 
-// tracker knows how many requests run. Unlike the HTTP server it also knows
-// those whose connection was upgraded.
+// tracker counts running requests, including those with upgraded connections, which http.Server does not wait for.
 type tracker struct {
 	mu      sync.Mutex
 	running int
@@ -157,7 +143,6 @@ func (t *tracker) enter() (leave func()) {
 	}
 }
 
-// wait waits until no request runs, but not longer than timeout.
 func (t *tracker) wait(timeout time.Duration) {
 	t.mu.Lock()
 	if t.running == 0 {
@@ -172,5 +157,40 @@ func (t *tracker) wait(timeout time.Duration) {
 	select {
 	case <-idle:
 	case <-timer.C:
+	}
+}
+
+const (
+	metricsNamespace = "shardplane"
+	metricsSubsystem = "frontproxy"
+)
+
+type metrics struct {
+	requestsTotal, upstreamErrors, indexWaits *prometheus.CounterVec
+	requestSeconds                            *prometheus.HistogramVec
+	requestsInFlight                          *prometheus.GaugeVec
+}
+
+func newMetrics(registerer prometheus.Registerer) *metrics {
+	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return instruments.Register(registerer, prometheus.NewCounterVec(prometheus.CounterOpts{
+			Namespace: metricsNamespace, Subsystem: metricsSubsystem, Name: name, Help: "[ALPHA] " + help,
+		}, labels))
+	}
+	return &metrics{
+		requestsTotal: counter("requests_total", "Requests, by shard (empty if the front-proxy itself responded) and status code.", "shard", "code"),
+		upstreamErrors: counter("upstream_errors_total",
+			"Requests without a response from the shard, by shard and reason: unreachable (nothing was sent) or broken (the connection failed later).", "shard", "reason"),
+		indexWaits: counter("index_waits_total",
+			"Requests for logical clusters that were unknown at first, by result: found, gone (the client disconnected), refused or crowded (too many pending requests).", "result"),
+		requestSeconds: instruments.Register(registerer, prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Namespace: metricsNamespace, Subsystem: metricsSubsystem, Name: "request_duration_seconds",
+			Help:    "[ALPHA] Duration of requests other than watches and upgraded connections, by shard.",
+			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60},
+		}, []string{"shard"})),
+		requestsInFlight: instruments.Register(registerer, prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Namespace: metricsNamespace, Subsystem: metricsSubsystem, Name: "requests_in_flight",
+			Help: "[ALPHA] Requests in flight, by kind: short or long (watches and upgraded connections).",
+		}, []string{"kind"})),
 	}
 }

@@ -3,6 +3,7 @@ package frontproxy
 import (
 	"fmt"
 	"net/http"
+	"net/http/httputil"
 	"net/url"
 	"slices"
 	"strings"
@@ -12,16 +13,15 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/component-base/featuregate"
 
+	"github.com/shardplane/shardplane/pkg/authn"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/serving/bodies"
 	"github.com/shardplane/shardplane/pkg/serving/features"
 	"github.com/shardplane/shardplane/pkg/workspaceindex"
 )
 
-// maxHops is how many mounts lead to each other at most.
 const maxHops = 3
 
-// router finds the target of each call.
 type router struct {
 	*gate
 
@@ -30,67 +30,62 @@ type router struct {
 	mapped    mappedServers
 	forwarder *forwarder
 	process   *process
-	// features are those that are on.
-	features featuregate.FeatureGate
-	// devTokens are the tokens that are passed on to shards; there may be none.
+	features  featuregate.FeatureGate
 	devTokens map[string]*user.DefaultInfo
-	// url is where the front-proxy listens.
-	url string
+	url       string
 }
 
-// send forwards a call to a target, and notes where it goes.
 func (rt *router) send(w http.ResponseWriter, r *http.Request, c *call, cluster string, to target) {
-	auditID := identified(r)
+	auditID := ensureAuditID(r)
 	if rec := recordFrom(r.Context()); rec != nil {
 		rec.shard, rec.cluster, rec.auditID = to.way().Name, cluster, auditID
 	}
 	rt.forwarder.forward(w, r, c, to)
 }
 
-// admit takes a place for a visit among those who may have to wait, if its user has not been
-// there lately, or answers and reports false.
+// admit acquires a slot for a visit that may have to wait, unless its user was authorized recently.
+// If there is none, it writes the response and returns false.
 func (rt *router) admit(w http.ResponseWriter, v *visit, at address) bool {
-	target, view, found := rt.find(at, rt.resolver.index.Lookup)
-	return found == workspaceindex.Found && rt.accessCache.has(accessKeyOf(v.user, target.Cluster, view)) || v.take(w)
+	target, virtualWorkspace, found := rt.find(at, rt.resolver.index.Lookup)
+	return found == workspaceindex.Found && rt.accessCache.has(accessKeyOf(v.user, target.Cluster, virtualWorkspace)) || v.take(w)
 }
 
-// find looks up what an address names: the logical cluster, and the path of the view
-// through which it is to be seen.
-func (rt *router) find(at address, look func(path string) (workspaceindex.Target, workspaceindex.Outcome)) (target workspaceindex.Target, view string, outcome workspaceindex.Outcome) {
-	if at.view != nil {
-		granting, outcome := look(at.view.granting)
+// find looks up the logical cluster and the path of the virtual workspace that an address specifies.
+func (rt *router) find(at address, look func(path string) (workspaceindex.Target, workspaceindex.Outcome)) (target workspaceindex.Target, virtualWorkspace string, outcome workspaceindex.Outcome) {
+	if at.virtualWorkspace != nil {
+		granting, outcome := look(at.virtualWorkspace.granting)
 		if !known(outcome) {
 			return target, "", outcome
 		}
-		view = at.view.mount.VirtualWorkspacePath(granting.Cluster, at.view.object)
+		virtualWorkspace = at.virtualWorkspace.mount.VirtualWorkspacePath(granting.Cluster, at.virtualWorkspace.object)
 	}
 	if at.path == request.Wildcard {
 		switch {
 		case at.shard == "":
 		case rt.shards.backend(at.shard) == nil:
-			return target, view, workspaceindex.Unknown
+			return target, virtualWorkspace, workspaceindex.Unknown
 		default:
-			return workspaceindex.Target{Cluster: request.Wildcard, Shard: at.shard}, view, workspaceindex.Found
+			return workspaceindex.Target{Cluster: request.Wildcard, Shard: at.shard}, virtualWorkspace, workspaceindex.Found
 		}
 		if only := rt.shards.only(); only != nil {
-			return workspaceindex.Target{Cluster: request.Wildcard, Shard: only.Name}, view, workspaceindex.Found
+			return workspaceindex.Target{Cluster: request.Wildcard, Shard: only.Name}, virtualWorkspace, workspaceindex.Found
 		}
-		return target, view, workspaceindex.Unknown // another one has just come
+		return target, virtualWorkspace, workspaceindex.Unknown // a second shard has just been added
 	}
 	target, outcome = look(at.path)
-	return target, view, outcome
+	return target, virtualWorkspace, outcome
 }
 
-// resolve finds the target of a visit, or the answer if there is none. It goes on where mounts of
-// this installation lead. The user gets no further with a body, if it may not enter.
+// resolve returns the target of a visit, or an error response. It follows mounts of workspaces of
+// this installation. It does not read the request body before the user is authorized.
 func (rt *router) resolve(r *http.Request, v *visit, at address) (target, *apierrors.StatusError) {
 	for hops := 0; ; hops++ {
-		target, view, outcome := rt.find(at, func(path string) (workspaceindex.Target, workspaceindex.Outcome) { //nolint:contextcheck // it has that of the request
+		target, virtualWorkspace, outcome := rt.find(at, func(path string) (workspaceindex.Target, workspaceindex.Outcome) { //nolint:contextcheck // it has that of the request
 			return rt.resolver.resolve(r.Context(), path, v.arrived, v.user)
 		})
-		holder := rt.shards.backend(target.Shard)
+		shard := rt.shards.backend(target.Shard)
 		if outcome == workspaceindex.Mounted || outcome == workspaceindex.Unmounted {
-			v.at(target, "", holder)
+			v.at(target, "", shard)
 			next, to, status := rt.through(r, v, at, target, outcome, hops)
 			if next == nil {
 				return to, status
@@ -98,38 +93,37 @@ func (rt *router) resolve(r *http.Request, v *visit, at address) (target, *apier
 			at = *next
 			continue
 		}
-		v.at(target, view, holder)
-		v.isNew = outcome == workspaceindex.Found && at.view == nil && isNew(target)
+		v.at(target, virtualWorkspace, shard)
+		v.isNew = outcome == workspaceindex.Found && at.virtualWorkspace == nil && isNew(target)
 		switch {
 		case !known(outcome):
 			if at.shard != "" {
-				rt.resolver.hold(r.Context(), v.arrived) // which was not waited for
+				rt.resolver.delayDenial(r.Context(), v.arrived) // the lookup did not wait
 			}
 			return nil, v.missing(r, target, outcome)
-		case outcome == workspaceindex.Unavailable || holder == nil:
+		case outcome == workspaceindex.Unavailable || shard == nil:
 			return nil, v.unavailable(r, "the workspace is unavailable")
-		case bodies.In(r) && v.notEntered(r.Context()):
+		case bodies.In(r) && v.notAuthorized(r.Context()):
 			return nil, v.refusal(r)
 		default:
-			return &shardTarget{backend: holder, visit: v}, nil
+			return &shardTarget{backend: shard, visit: v}, nil
 		}
 	}
 }
 
-// through returns where a mount leads, of which the index has told. A URL of this installation
-// means a workspace, which is served as if it had been asked for, to whom it lets in: its address
-// is next. Any other server is for those who may enter the logical cluster that has the mount,
-// and told of nobody else.
+// through resolves a mount. A URL of this installation refers to a workspace, which is served as if it had been
+// requested directly, subject to its own authorization: next is its address. Any other server serves only users
+// with access to the logical cluster that contains the mount, and remains hidden from all others.
 func (rt *router) through(r *http.Request, v *visit, at address, mount workspaceindex.Target, outcome workspaceindex.Outcome, hops int) (next *address, to target, status *apierrors.StatusError) {
 	u, err := url.Parse(mount.Mount)
 	switch {
-	case at.view != nil:
-		return nil, nil, v.refusal(r) // there is nothing to be seen through a view
+	case at.virtualWorkspace != nil:
+		return nil, nil, v.refusal(r) // mounts are not visible through virtual workspaces
 	case outcome == workspaceindex.Unmounted || err != nil:
-		return nil, nil, v.unavailable(r, "the workspace is a mount that leads nowhere now: its conditions say why")
+		return nil, nil, v.unavailable(r, "the mount of the workspace is not available: see its conditions")
 	}
 	if !rt.features.Enabled(features.WorkspaceMounts) {
-		return nil, nil, v.unavailable(r, "the workspace is a mount, and the feature gate WorkspaceMounts of the front-proxy is off")
+		return nil, nil, v.unavailable(r, "the workspace is a mount, and the feature gate WorkspaceMounts is disabled in the front-proxy")
 	}
 	segment, own := rt.workspaceAt(u)
 	if !own {
@@ -141,13 +135,12 @@ func (rt *router) through(r *http.Request, v *visit, at address, mount workspace
 	}
 	path, valid := clusterPath(segment)
 	if !valid || hops >= maxHops {
-		return nil, nil, v.unavailable(r, fmt.Sprintf("the workspace is a mount of no workspace of this installation, or of mounts that lead to each other more than %d times", maxHops))
+		return nil, nil, v.unavailable(r, fmt.Sprintf("the mount refers to a workspace that does not exist, or to a chain of more than %d mounts", maxHops))
 	}
 	return &address{path: path, valid: true, rest: at.rest}, nil, nil
 }
 
-// workspaceAt returns the segment of the workspace that a URL of this installation means, and
-// whether it is such a URL.
+// workspaceAt returns the path segment of the workspace if u is a URL of this installation.
 func (rt *router) workspaceAt(u *url.URL) (segment string, own bool) {
 	is := func(address string) bool {
 		at, err := url.Parse(address)
@@ -161,3 +154,54 @@ func (rt *router) workspaceAt(u *url.URL) (segment string, own bool) {
 	segment, _ = strings.CutPrefix(strings.TrimSuffix(u.EscapedPath(), "/"), request.Clusters.Prefix)
 	return segment, true
 }
+
+type shardTarget struct {
+	*backend
+	visit *visit
+}
+
+func (t *shardTarget) way() *backend { return t.backend }
+
+// path contains the resolved name, so that the shard needs no lookup. The remaining path is not changed.
+func (t *shardTarget) path(string) string {
+	return t.visit.virtualWorkspace + request.ClusterPath(t.visit.cluster) + t.visit.rest
+}
+
+func (t *shardTarget) identify(p *httputil.ProxyRequest) {
+	p.SetXForwarded()
+	t.visit.identify(p.Out.Header)
+}
+
+func (t *shardTarget) accept(r *http.Request, res *http.Response) *apierrors.StatusError {
+	if t.visit.conceals(r.Context(), res) {
+		return t.visit.revoked(r)
+	}
+	return nil
+}
+
+func (t *shardTarget) lost(r *http.Request, err error) *apierrors.StatusError {
+	return t.visit.lost(r, err)
+}
+func (t *shardTarget) String() string { return "the workspace's shard" }
+
+type adminTarget struct {
+	*backend
+	call   *call
+	groups authn.GroupFilter
+}
+
+func (t *adminTarget) way() *backend              { return t.backend }
+func (t *adminTarget) path(escaped string) string { return escaped }
+
+func (t *adminTarget) identify(p *httputil.ProxyRequest) {
+	p.SetXForwarded()
+	t.call.identify(p.Out.Header, t.groups)
+}
+
+func (t *adminTarget) accept(_ *http.Request, res *http.Response) *apierrors.StatusError {
+	takeAccessHeader(res.Header)
+	return nil
+}
+
+func (t *adminTarget) lost(*http.Request, error) *apierrors.StatusError { return nil }
+func (t *adminTarget) String() string                                   { return "the shard" }

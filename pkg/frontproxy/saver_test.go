@@ -21,7 +21,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/workspaceindex"
 )
 
-// savedWorld is a world that keeps its index, with a workspace on shard one.
+// savedWorld is a world with an index directory, and a workspace on shard one.
 func savedWorld(t testing.TB) *world {
 	t.Helper()
 	w := newWorld(t, "root", "one")
@@ -38,8 +38,8 @@ func (w *world) becomesComplete(t testing.TB) {
 	require.Eventually(t, w.proxy.shards.complete, timeout, 5*time.Millisecond)
 }
 
-// TestStartsWithoutShards holds that a front-proxy that has known shards begins with what it
-// has known, answers nobody for certain that there is nothing, and catches up.
+// TestStartsWithoutShards checks that a front-proxy starts with its saved index while shards are
+// unreachable, returns 503 for unknown workspaces, and updates the index later.
 func TestStartsWithoutShards(t *testing.T) {
 	t.Parallel()
 	w := savedWorld(t)
@@ -52,9 +52,9 @@ func TestStartsWithoutShards(t *testing.T) {
 	require.Equal(t, "one", target.Shard)
 	jane := w.person(t, "jane")
 	res, body := jane.get(t, "/clusters/root:new/api")
-	require.Contains(t, status(t, res, body, http.StatusServiceUnavailable).Message, "does not know all")
+	require.Contains(t, status(t, res, body, http.StatusServiceUnavailable).Message, "not all workspaces are known")
 
-	// What has changed meanwhile is known when the shards answer.
+	// Changes are visible when the shards are reachable.
 	w.workspace(t, "root", "root", "new", "nnnn")
 	w.cluster(t, "one", "nnnn")
 	w.shards["one"].data.Delete(t, kinds.LogicalClusters.GroupVersionResource, "", "aaaa", "", "cluster")
@@ -70,7 +70,7 @@ func TestStartsWithoutShards(t *testing.T) {
 	require.Equal(t, lists, listed, "it goes on where it was")
 }
 
-// TestStaleIndex holds that what a shard denies that has not caught up is not denied for certain.
+// TestStaleIndex checks that a 403 of a shard that has not been read becomes 503.
 func TestStaleIndex(t *testing.T) {
 	w := savedWorld(t)
 	w.stop()
@@ -91,8 +91,8 @@ func TestStaleIndex(t *testing.T) {
 	require.Equal(t, http.StatusForbidden, res.StatusCode)
 }
 
-// TestOtherDataAfterTheStart holds that what a shard does not hold goes whose data cannot be followed
-// from where they were: compacted, or restored.
+// TestOtherDataAfterTheStart checks that entries which no longer exist are removed after a shard
+// was compacted or restored.
 func TestOtherDataAfterTheStart(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(w *world){
@@ -116,7 +116,7 @@ func TestOtherDataAfterTheStart(t *testing.T) {
 	}
 }
 
-// TestDamagedFiles holds that what is not good of the files is read anew, and gone shards' are removed.
+// TestDamagedFiles checks that invalid files are ignored, and that files of removed shards are deleted.
 func TestDamagedFiles(t *testing.T) {
 	w := savedWorld(t)
 	w.stop()
@@ -127,14 +127,14 @@ func TestDamagedFiles(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			require.NoError(t, os.WriteFile(path, content, 0o600))
-			left := filepath.Join(w.options.IndexDirectory, "one"+writingInfix+"1")
-			require.NoError(t, os.WriteFile(left, content, 0o600))
+			remaining := filepath.Join(w.options.IndexDirectory, "one"+writingInfix+"1")
+			require.NoError(t, os.WriteFile(remaining, content, 0o600))
 			w.ready(t)
 			defer w.stop()
 			w.becomesComplete(t)
 			w.knows(t, "root:a", "one")
 			require.Equal(t, workspaceindex.Stats{Shards: 2, LogicalClusters: 2, Workspaces: 1}, w.proxy.shards.index.Stats())
-			require.NoFileExists(t, left)
+			require.NoFileExists(t, remaining)
 		})
 	}
 	require.FileExists(t, path)
@@ -156,7 +156,7 @@ func TestDamagedFiles(t *testing.T) {
 // killedDirectory is set in the process that TestKilledWhileSaving kills.
 const killedDirectory = "TEST_INDEX_DIRECTORY"
 
-// TestKilledWhileSaving kills a front-proxy that saves all the time: what it has left is as it says.
+// TestKilledWhileSaving checks that the files of a front-proxy that is killed while it saves are consistent.
 func TestKilledWhileSaving(t *testing.T) {
 	if directory := os.Getenv(killedDirectory); directory != "" {
 		savesAllTheTime(t, directory)
@@ -165,14 +165,14 @@ func TestKilledWhileSaving(t *testing.T) {
 	directory := t.TempDir()
 	for round := range 4 {
 		process := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestKilledWhileSaving$")
-		process.Env = append(os.Environ(), killedDirectory+"="+directory, "TMPDIR="+t.TempDir()) // it does not come to delete its own
+		process.Env = append(os.Environ(), killedDirectory+"="+directory, "TMPDIR="+t.TempDir()) // it cannot delete its own
 		require.NoError(t, process.Start())
 		begun := filepath.Join(directory, "root"+savedSuffix)
 		require.Eventually(t, func() bool {
 			found, err := os.Stat(begun)
 			return err == nil && found.Size() > int64(2000)
 		}, timeout, time.Millisecond)
-		for range 5 * round { // any moment will do, but another one each time
+		for range 5 * round { // a different time for each round
 			last, err := os.Stat(begun)
 			require.NoError(t, err)
 			require.Eventually(t, func() bool {
@@ -191,11 +191,10 @@ func TestKilledWhileSaving(t *testing.T) {
 	}
 }
 
-// manyWorkspaces are there before the first save: each save waits for the disk, which has others to serve.
+// manyWorkspaces is the number of workspaces before the first save.
 const manyWorkspaces = 200
 
-// savesAllTheTime saves while there are ever more workspaces, until it is killed. They are named after
-// their versions.
+// savesAllTheTime adds workspaces, named after their versions, and saves until it is killed.
 func savesAllTheTime(t *testing.T, directory string) {
 	t.Helper()
 	w := newWorld(t, "root")
@@ -218,8 +217,8 @@ func savesAllTheTime(t *testing.T, directory string) {
 	}
 }
 
-// requireAllUntil holds that an index has all workspaces up to a version, from the first one on. It may
-// have later ones, which came while it was saved.
+// requireAllUntil checks that an index contains all workspaces up to a version. It may contain
+// later ones, which were added during the save.
 func requireAllUntil(t *testing.T, index *workspaceindex.Index, version string) {
 	t.Helper()
 	until, err := strconv.Atoi(version)
@@ -236,8 +235,8 @@ func requireAllUntil(t *testing.T, index *workspaceindex.Index, version string) 
 	require.GreaterOrEqual(t, found, manyWorkspaces)
 }
 
-// TestSaves holds that a file is written again when something has changed, and else only told how far
-// it goes, and that another process can begin with either.
+// TestSaves checks that a file is rewritten after changes, that otherwise only its revisions are
+// updated, and that another process can restore both.
 func TestSaves(t *testing.T) {
 	w := savedWorld(t)
 	s := w.proxy.shards

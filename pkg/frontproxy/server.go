@@ -1,3 +1,16 @@
+// Package frontproxy implements the front-proxy, the single address of a Shardplane installation. It
+// authenticates requests, determines the shard of their logical cluster, and forwards them.
+//
+//	TLS ─► recover ─► count ─► probes ─► authenticate ─► mappings ─┬─► /clusters/…: resolve ─► forward ─► shard
+//	                                                               ├─► /metrics
+//	                                                               └─► 404
+//	   root's Shards ─► followers (one a shard): Workspaces, LogicalClusters ─► index ─┘
+//
+// The router (route.go) determines the target of each call: the shard of a logical cluster, a server of the mapping
+// file, a mounted server, or all shards. The gate (gate.go) hides logical clusters from users without access.
+//
+// All state is read from the shards. The front-proxy can start, and serve the remaining shards, if some
+// shards are unreachable.
 package frontproxy
 
 import (
@@ -23,28 +36,25 @@ import (
 	"github.com/shardplane/shardplane/pkg/serving/ledger"
 )
 
-// drainTimeout is how long requests in flight may take when the server stops;
-// long-running ones are ended at once.
+// drainTimeout bounds how long requests in flight may take during shutdown. Long-running requests
+// are ended at once.
 const drainTimeout = 5 * time.Second
 
-// Server is a front-proxy whose port is taken and whose certificates are read,
-// but which does not serve before Run.
+// Server is a front-proxy that has opened its port and read its certificates. It serves only while Run runs.
 type Server struct {
-	serving *serving.Listener
-	shards  *shards
-	router  *router
-	health  *health
-	handler *handler
-	// shutdownDelay is for how long requests are served after the end of readiness.
+	serving       *serving.Listener
+	shards        *shards
+	router        *router
+	health        *health
+	handler       *handler
 	shutdownDelay time.Duration
 
 	group *lifecycle.Group
-	// drain ends long-running requests.
 	drain context.CancelFunc
 }
 
-// New reads certificates and kubeconfigs, takes the port and assembles the
-// server. ctx is for values only; the caller has to Run or to Close the server.
+// New reads certificates and kubeconfigs, opens the port and assembles the server. Only the values
+// of ctx are used. The caller must call Run or Close.
 func New(ctx context.Context, o CompletedOptions) (s *Server, err error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
@@ -89,7 +99,7 @@ func New(ctx context.Context, o CompletedOptions) (s *Server, err error) {
 	s.router = s.newRouter(ctx, o, gates, mapped, mounts, m, registry)
 	s.health = &health{shards: s.shards}
 	authentication, err := authn.New(authn.Options{UserOptions: o.Authentication}, authn.Sources{
-		Accounts: serviceaccount.NewRemote(s.shards.holding), Workspace: s.router.knownIn, Report: s.router.tellOfIssuer, Metrics: registry,
+		Accounts: serviceaccount.NewRemote(s.shards.shardsOf), Workspace: s.router.workspaceIssuers, Report: s.router.reportIssuer, Metrics: registry,
 	})
 	if err != nil {
 		return s, err
@@ -103,7 +113,6 @@ func New(ctx context.Context, o CompletedOptions) (s *Server, err error) {
 	return s, nil
 }
 
-// newRouter returns the router, whose long-running requests end with drain.
 func (s *Server) newRouter(ctx context.Context, o CompletedOptions, gates featuregate.FeatureGate, mapped mappedServers, mounts *mounts, m *metrics, registry *prometheus.Registry) *router {
 	draining, drain := context.WithCancel(context.WithoutCancel(ctx))
 	s.drain = drain
@@ -123,7 +132,6 @@ func (s *Server) newRouter(ctx context.Context, o CompletedOptions, gates featur
 	return rt
 }
 
-// openShards reads how shards are reached. Nothing is connected yet.
 func openShards(o CompletedOptions, client dynamiccertificates.CertKeyContentProvider) (*shards, error) {
 	tlsConfig, err := newTLSConfig(o.ShardCAFile, client)
 	if err != nil {
@@ -145,23 +153,22 @@ func openShards(o CompletedOptions, client dynamiccertificates.CertKeyContentPro
 	return newShards(root, config, o, func(shard *peers.Peer) *backend { return newBackend(shard, tlsConfig) })
 }
 
-// URL returns where the server listens, without a path.
+// URL returns the URL at which the server listens, without a path.
 func (s *Server) URL() string { return s.serving.URL }
 
-// Handler returns what answers requests, without the listener in front of it. It
-// serves while Run runs.
+// Handler returns the handler chain without the listener. It serves while Run runs.
 func (s *Server) Handler() http.Handler { return s.handler.chain().Handler(s.router) }
 
-// Close gives the port back. Run does so itself.
+// Close closes the port. Run calls it when it ends.
 func (s *Server) Close() { s.group.Close() }
 
-// Run serves until ctx is done and then stops in reverse order of the start:
+// Run serves until ctx is done, and then stops in reverse order of the start:
 //
-//	ctx done ─► not ready ─► after a delay watches end ─► the port closes, requests in flight are answered
+//	ctx done ─► not ready ─► after a delay watches end ─► the port closes, requests in flight complete
 //	         ─► upgraded connections end ─► followers stop ─► connections to shards close
 func (s *Server) Run(ctx context.Context) error { return s.group.Run(ctx) }
 
-// addParts lists what runs, each before what builds on it and so ends earlier.
+// addParts adds parts in the order of their dependencies. They stop in reverse order.
 func (s *Server) addParts(client *dynamiccertificates.DynamicCertKeyPairContent, answers *serving.OwnAnswers) {
 	s.group.Add(
 		lifecycle.Part{Name: "shards", Run: s.shards.Run},
@@ -181,7 +188,6 @@ func (s *Server) addParts(client *dynamiccertificates.DynamicCertKeyPairContent,
 	s.group.Add(lifecycle.Part{Name: "listener", Run: s.serve})
 }
 
-// serve answers requests until ctx ends, and returns when all are answered.
 func (s *Server) serve(ctx context.Context) error {
 	logger := klog.FromContext(ctx)
 	stopServing := make(chan struct{})
@@ -189,11 +195,11 @@ func (s *Server) serve(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("serving on %s: %w", s.URL(), err)
 	}
-	logger.Info("Front-proxy serves", "url", s.URL())
+	logger.Info("Serving", "url", s.URL())
 	<-ctx.Done()
-	logger.Info("Front-proxy stops")
+	logger.Info("Shutting down")
 	s.health.stopping.Store(true)
-	<-time.After(s.shutdownDelay) // while all that requests need goes on
+	<-time.After(s.shutdownDelay) // requests still need the shards meanwhile
 	s.drain()
 	close(stopServing)
 	<-closed

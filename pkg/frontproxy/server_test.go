@@ -22,7 +22,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// status checks that an answer is an error as Kubernetes clients expect it.
+// status checks that a response is an error as Kubernetes clients expect it.
 func status(t *testing.T, res *http.Response, body string, code int) metav1.Status {
 	t.Helper()
 	require.Equal(t, code, res.StatusCode, body)
@@ -37,8 +37,8 @@ func status(t *testing.T, res *http.Response, body string, code int) metav1.Stat
 	return s
 }
 
-// TestHalfStarted holds that a front-proxy that cannot start says why and leaves nothing
-// behind: another one starts at the same port.
+// TestHalfStarted checks that a front-proxy that fails to start reports the reason and releases
+// everything: another one starts on the same port.
 func TestHalfStarted(t *testing.T) {
 	w := newWorld(t, "root")
 	options := func(port int) *Options {
@@ -182,7 +182,7 @@ func TestStatusCodes(t *testing.T) {
 
 	for _, path := range []string{"/clusters/root/api", "/clusters/unknown/api"} {
 		res, body := jane.get(t, path, "X-Other", strings.Repeat("x", http.DefaultMaxHeaderBytes-12<<10))
-		require.Contains(t, status(t, res, body, http.StatusRequestHeaderFieldsTooLarge).Message, "fewer groups", "what fits with us need not fit with who sent it")
+		require.Contains(t, status(t, res, body, http.StatusRequestHeaderFieldsTooLarge).Message, "reduce the number of groups", "what fits with us need not fit with who sent it")
 	}
 	for _, path := range []string{"/", "/api", "/apis/x", "/clusters", "/clust%65rs/root/api", "/metrics/x", "/services/apiexports/x", "/services/", "/version", "/readyzz"} {
 		res, body := jane.get(t, path)
@@ -219,7 +219,7 @@ func TestStatusCodes(t *testing.T) {
 	}
 }
 
-// TestMetricsReaders has root's shard asked about who is no administrator, once in a while.
+// TestMetricsReaders checks that the access of other users than administrators is verified in root, with a cache.
 func TestMetricsReaders(t *testing.T) {
 	w := newWorld(t, "root")
 	w.run(t)
@@ -272,7 +272,8 @@ func TestMetricsReaders(t *testing.T) {
 	}
 }
 
-// TestMetricsOfTwoServers holds that servers in one process have metrics of their own, beside those of upstream's packages.
+// TestMetricsOfTwoServers checks that servers in the same process have separate metrics, together
+// with those of upstream packages.
 func TestMetricsOfTwoServers(t *testing.T) {
 	busy, idle := newWorld(t, "root"), newWorld(t, "root")
 	busy.run(t)
@@ -343,10 +344,10 @@ func TestWaitsForNewWorkspaces(t *testing.T) {
 	require.Eventually(t, func() bool { return w.waiting() == 0 }, timeout, time.Millisecond)
 }
 
-// waiting returns how many requests have places among those who may have to wait.
-func (w *world) waiting() int { return int(w.proxy.router.resolver.places.Held()) }
+// waiting returns the number of pending requests.
+func (w *world) waiting() int { return int(w.proxy.router.resolver.slots.Held()) }
 
-// nowhere is an address at which nothing listens.
+// nowhere is an address without listener.
 const nowhere = "https://127.0.0.1:1"
 
 func TestShardsComeAndGo(t *testing.T) {
@@ -365,7 +366,7 @@ func TestShardsComeAndGo(t *testing.T) {
 	w.knows(t, "tttt", "two")
 	require.Equal(t, "two", admin.echoed(t, "/clusters/tttt/api").Shard)
 
-	// It moves: what it held at its old address and does not hold now is gone.
+	// The shard moves. Workspaces that do not exist at the new address are removed.
 	w.cluster(t, "two", "stays")
 	w.workspace(t, "two", "tttt", "child", "stays")
 	w.knows(t, "stays", "two")
@@ -377,7 +378,7 @@ func TestShardsComeAndGo(t *testing.T) {
 	w.shards["spare"].data.Put(t, kinds.LogicalClusters.GroupVersionResource, &corev1alpha1.LogicalCluster{
 		ObjectMeta: metav1.ObjectMeta{Name: "cluster", Annotations: map[string]string{"kcp.io/cluster": "stays", corev1alpha1.LogicalClusterShardAnnotationKey: "two"}},
 	})
-	// It is not read where it is said to be in between.
+	// It is unreachable in between.
 	w.announce(t, "two", nowhere)
 	require.Eventually(t, func() bool {
 		target, _ := w.proxy.shards.index.Lookup("stays")
@@ -410,13 +411,13 @@ func TestDeadShard(t *testing.T) {
 	w.shards["one"].kill()
 	res, body := admin.get(t, "/clusters/aaaa/api")
 	for deadline := time.Now().Add(timeout); res.StatusCode == http.StatusBadGateway && time.Now().Before(deadline); {
-		res, body = admin.get(t, "/clusters/aaaa/api") // the connection was just breaking
+		res, body = admin.get(t, "/clusters/aaaa/api") // the connection had just failed
 	}
 	status(t, res, body, http.StatusServiceUnavailable)
 	require.Equal(t, "1", res.Header.Get("Retry-After"))
 	require.Equal(t, "root", admin.echoed(t, "/clusters/root/api").Shard, "others are served")
 	res, body = admin.get(t, "/clusters/unknown/api")
-	require.Contains(t, status(t, res, body, http.StatusServiceUnavailable).Message, "does not answer", "it may be new there")
+	require.Contains(t, status(t, res, body, http.StatusServiceUnavailable).Message, "is unreachable", "it may be new there")
 	require.NoError(t, w.proxy.health.ready())
 	warns := func(text string) {
 		t.Helper()
@@ -429,14 +430,13 @@ func TestDeadShard(t *testing.T) {
 
 	w.shards["one"].data.Fail(http.StatusForbidden)
 	w.shards["one"].start(t)
-	warns("shards: 1 of 2: Refused")
+	warns("shards: 1 of 2: Rejecting the certificate")
 	w.shards["one"].data.Fail(0)
 	require.Equal(t, "one", admin.echoed(t, "/clusters/aaaa/api").Shard)
 	w.cluster(t, "one", "late")
 	w.knows(t, "late", "one")
 
-	// A front-proxy that starts while a shard is away is ready, but does not
-	// take what it cannot know for absent.
+	// A front-proxy that starts while a shard is unreachable is ready, but returns 503 for unknown workspaces.
 	w.stop()
 	w.shards["one"].kill()
 	w.ready(t)

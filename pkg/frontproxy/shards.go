@@ -1,7 +1,9 @@
 package frontproxy
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -14,6 +16,7 @@ import (
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	"github.com/prometheus/client_golang/prometheus"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
@@ -24,14 +27,10 @@ import (
 	"github.com/shardplane/shardplane/pkg/workspaceindex"
 )
 
-const (
-	// startupTimeout is for how long a shard that neither answers nor refuses
-	// keeps the front-proxy from being ready.
-	startupTimeout = 5 * time.Second
-)
+// startupTimeout is how long a shard that is neither reachable nor failing delays readiness.
+const startupTimeout = 5 * time.Second
 
-// shards knows the shards of the installation: by their book, it keeps the way to
-// each, and through that the index.
+// shards tracks the registered shards. It maintains connections to each of them, and through these the index.
 type shards struct {
 	index      *workspaceindex.Index
 	root       *client.Factory
@@ -40,22 +39,20 @@ type shards struct {
 	book       *peers.Book
 	newBackend func(shard *peers.Peer) *backend
 	saver      *saver
-	// seen is which data of shards is in the index.
-	seen *dataSeen
+	seen       *dataSeen
 
 	mu      sync.RWMutex
 	ways    map[string]way
 	started time.Time
 }
 
-// way is how requests get to a shard, and who follows it for the index.
 type way struct {
 	*backend
 	follower *follower
 }
 
-// newShards connects to nothing yet. root leads to the root shard, and config has
-// the credentials for all shards.
+// newShards does not connect. root is the configuration for the root shard, and config contains the
+// credentials for all shards.
 func newShards(root, config *rest.Config, o CompletedOptions, newBackend func(*peers.Peer) *backend) (*shards, error) {
 	others, err := newOthers(o.OtherShards, config)
 	if err != nil {
@@ -86,7 +83,7 @@ func (s *shards) Run(ctx context.Context) error {
 	defer s.saver.close()
 	defer s.root.CloseIdleConnections()
 	if !s.restore(ctx) {
-		s.others.learn(ctx, s.root, s.objects)
+		s.others.restoreFrom(ctx, s.root, s.objects)
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	var running sync.WaitGroup
@@ -111,31 +108,28 @@ func (s *shards) Run(ctx context.Context) error {
 	}
 }
 
-// restore begins with the shards, and what they hold, as they were known in the end to an
-// earlier process, and reports whether any are.
+// restore starts with the shards and the index that an earlier process saved, and reports whether there are any.
 func (s *shards) restore(ctx context.Context) bool {
 	objects := s.saver.restore(ctx)
 	if len(objects) == 0 {
 		return false
 	}
 	if err := s.objects.Restore(objects); err != nil {
-		klog.FromContext(ctx).Error(err, "Cannot use the Shard objects that were known before the start")
+		klog.FromContext(ctx).Error(err, "Failed to restore the Shard objects")
 		return false
 	}
 	return true
 }
 
-// object returns the Shard object of a name, or nil if there is none.
 func (s *shards) object(name string) *corev1alpha1.Shard {
-	obj, err := s.objects.Lister().Cluster(core.RootCluster).Get("", name)
-	if err != nil {
-		return nil
+	if obj, err := s.objects.Lister().Cluster(core.RootCluster).Get("", name); err == nil {
+		return obj
 	}
-	return obj
+	return nil
 }
 
-// follow keeps the way to a shard, and the index true to it, for as long as the
-// shard is there. The way to a former address stays until there is another one.
+// follow maintains the connection to a shard, and the index, as long as the shard is registered.
+// After a change of its address, the old connection is used until there is a new one.
 func (s *shards) follow(ctx context.Context, shard *peers.Peer) {
 	f := newFollower(shard, s.index, s.seen)
 	s.saver.follows(f, shard.URL)
@@ -151,7 +145,6 @@ func (s *shards) follow(ctx context.Context, shard *peers.Peer) {
 	}
 }
 
-// set replaces the way to a shard; an empty one removes it.
 func (s *shards) set(name string, to way) {
 	s.mu.Lock()
 	old := s.ways[name]
@@ -166,9 +159,9 @@ func (s *shards) set(name string, to way) {
 	}
 }
 
-// holding returns the shards that may hold a logical cluster: the one that the
-// index knows, or else all. System clusters are no users' business.
-func (s *shards) holding(cluster logicalcluster.Name) (holding []*peers.Peer, all bool) {
+// shardsOf returns the shards that may contain a logical cluster: the one in the index, otherwise
+// all. Users have no access to system clusters.
+func (s *shards) shardsOf(cluster logicalcluster.Name) (shardsOf []*peers.Peer, all bool) {
 	if request.IsSystem(cluster) {
 		return nil, true
 	}
@@ -177,35 +170,31 @@ func (s *shards) holding(cluster logicalcluster.Name) (holding []*peers.Peer, al
 			return []*peers.Peer{shard}, true
 		}
 	}
-	holding, all = s.book.All()
-	return holding, all && len(holding) > 0
+	shardsOf, all = s.book.All()
+	return shardsOf, all && len(shardsOf) > 0
 }
 
-// backend returns the way to a shard, or nil for one that is not known.
 func (s *shards) backend(name string) *backend {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return s.ways[name].backend
 }
 
-// follower returns who follows a shard, or nil for one that is not known.
 func (s *shards) follower(name string) *follower {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return s.ways[name].follower
 }
 
-// only returns the way to the shard if there is one and no other, or nil.
 func (s *shards) only() *backend {
-	all := s.objects.Lister().List(nil)
-	if len(all) != 1 {
-		return nil
+	if all := s.objects.Lister().List(nil); len(all) == 1 {
+		return s.backend(all[0].Name)
 	}
-	return s.backend(all[0].Name)
+	return nil
 }
 
-// unread returns the shards of which not everything has been seen since the start, or what has
-// changed since the connection to them broke, by name, and since when the last one of them is not.
+// unread returns the names of the shards that have not been read completely since the start or are
+// disconnected, and since when.
 func (s *shards) unread() (names []string, since time.Time) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -215,14 +204,14 @@ func (s *shards) unread() (names []string, since time.Time) {
 	for _, obj := range s.objects.Lister().List(nil) {
 		f := s.ways[obj.Name].follower
 		switch {
-		case f == nil && s.book.Unusable(obj): // nobody has ever reached what it may hold
+		case f == nil && s.book.Unusable(obj): // it was never reachable
 		case f == nil:
 			names, since = append(names, obj.Name), time.Now()
 		case !f.current():
 			names = append(names, obj.Name)
 			since = later(since, f.began)
 		default:
-			if at := f.away(); !at.IsZero() {
+			if at := f.unreachableSince(); !at.IsZero() {
 				names, since = append(names, obj.Name), later(since, at)
 			}
 		}
@@ -231,8 +220,8 @@ func (s *shards) unread() (names []string, since time.Time) {
 	return names, since
 }
 
-// ready returns why the front-proxy cannot serve yet: root must have been read, unless it has not
-// answered since the start, and then another shard, and each other one unless it fails to answer.
+// ready returns why the front-proxy is not ready, or nil. Root must have been read, or another shard if root has
+// been unreachable since the start. All others must have been read or have failed.
 func (s *shards) ready() error {
 	if !s.objects.HasSynced() {
 		return fmt.Errorf("the Shard objects of root have not been read yet: %w", orWaiting(s.objects.LastError()))
@@ -262,8 +251,6 @@ func (s *shards) ready() error {
 	return nil
 }
 
-// warnings returns how many shards cannot be read at the moment. They do not make the front-proxy
-// unready.
 func (s *shards) warnings() []string {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -285,7 +272,7 @@ func (s *shards) warnings() []string {
 	for _, of := range []struct {
 		count int
 		what  string
-	}{{refused, "Refused, they reject the certificate of --shard-client-cert-file"}, {unreachable, "Unreachable"}} {
+	}{{refused, "Rejecting the certificate of --shard-client-cert-file"}, {unreachable, "Unreachable"}} {
 		if of.count > 0 {
 			warnings = append(warnings, fmt.Sprintf("shards: %d of %d: %s, see the log of the front-proxy", of.count, all, of.what))
 		}
@@ -303,25 +290,107 @@ func (s *shards) anySynced() bool {
 	return false
 }
 
-var errWaiting = errors.New("waiting for an answer")
+var errWaiting = errors.New("waiting for a response")
 
-func orWaiting(err error) error {
-	if err != nil {
-		return err
-	}
-	return errWaiting
-}
+func orWaiting(err error) error { return cmp.Or(err, errWaiting) }
 
 var indexSize = prometheus.NewDesc(prometheus.BuildFQName(metricsNamespace, metricsSubsystem, "index_entries"),
 	"[ALPHA] Size of the index, by kind: shards, logicalclusters or workspaces.", []string{"kind"}, nil)
 
-// Describe implements prometheus.Collector.
 func (s *shards) Describe(ch chan<- *prometheus.Desc) { ch <- indexSize }
 
-// Collect implements prometheus.Collector.
 func (s *shards) Collect(ch chan<- prometheus.Metric) {
 	stats := s.index.Stats()
 	for kind, size := range map[string]int{"shards": stats.Shards, "logicalclusters": stats.LogicalClusters, "workspaces": stats.Workspaces} {
 		ch <- prometheus.MustNewConstMetric(indexSize, prometheus.GaugeValue, float64(size), kind)
 	}
+}
+
+const (
+	listTimeout       = 5 * time.Second
+	listRetryInterval = time.Second
+)
+
+var errNoShards = errors.New("the shard returned no Shard objects")
+
+type others []*client.Factory
+
+func newOthers(urls []string, access *rest.Config) (others, error) {
+	all := make(others, 0, len(urls))
+	for _, url := range urls {
+		config := rest.CopyConfig(access)
+		config.Host = url
+		factory, err := client.NewFactory(config)
+		if err != nil {
+			return nil, fmt.Errorf("--other-shards %s: %w", url, err)
+		}
+		all = append(all, factory)
+	}
+	return all, nil
+}
+
+// restoreFrom initializes the list of shards from another shard if root is unreachable. It returns as
+// soon as one of them responds, because the front-proxy cannot serve before. The objects of root
+// take precedence once it is reachable.
+func (o others) restoreFrom(ctx context.Context, root *client.Factory, shards *client.Informer[*corev1alpha1.Shard]) {
+	if len(o) == 0 {
+		return
+	}
+	logger := klog.FromContext(ctx)
+	defer func() {
+		for _, other := range o {
+			other.CloseIdleConnections()
+		}
+	}()
+	for {
+		_, err := list(ctx, root.Cluster(core.RootCluster.Path()), metav1.ListOptions{Limit: 1})
+		if err == nil {
+			return
+		}
+		for _, other := range o {
+			objects, failure := list(ctx, other.Admin(), metav1.ListOptions{})
+			if failure == nil {
+				failure = begin(shards, objects)
+			}
+			if failure == nil {
+				logger.Info("Starting with the list of shards from another shard, because root is unreachable", "url", other.Admin().Config().Host, "shards", len(objects), "err", err)
+				return
+			}
+			err = errors.Join(err, fmt.Errorf("%s: %w", other.Admin().Config().Host, failure))
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		logger.Error(err, "Failed to list shards from root and all other shards, retrying")
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(listRetryInterval):
+		}
+	}
+}
+
+func list(ctx context.Context, at client.Scope, options metav1.ListOptions) ([]corev1alpha1.Shard, error) {
+	ctx, cancel := context.WithTimeout(ctx, listTimeout)
+	defer cancel()
+	shards, err := kinds.Shards.In(at).List(ctx, options)
+	if err != nil {
+		return nil, err
+	}
+	return shards.Items, nil
+}
+
+func begin(shards *client.Informer[*corev1alpha1.Shard], objects []corev1alpha1.Shard) error {
+	if len(objects) == 0 {
+		return errNoShards
+	}
+	saved := make([]json.RawMessage, len(objects))
+	for i := range objects {
+		objects[i].ResourceVersion = "" // it is that of the other shard
+		var err error
+		if saved[i], err = json.Marshal(&objects[i]); err != nil {
+			return fmt.Errorf("encoding a Shard object: %w", err)
+		}
+	}
+	return shards.Restore(saved)
 }

@@ -18,7 +18,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/client/kinds"
 )
 
-// stream opens a watch and returns its body.
 func (p *person) stream(ctx context.Context, t testing.TB, path string) *http.Response {
 	t.Helper()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.world.proxy.URL()+path, nil)
@@ -30,8 +29,8 @@ func (p *person) stream(ctx context.Context, t testing.TB, path string) *http.Re
 	return res
 }
 
-// watches makes a shard answer with the lines it is sent, until the channel is
-// closed or the client goes, which gone then tells.
+// watches makes a shard respond with the lines that are sent to it until the channel is closed or
+// the client disconnects, which closes gone.
 func (s *fakeShard) watches(lines <-chan string, gone chan<- string) {
 	s.handle(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
@@ -66,7 +65,7 @@ func TestWatches(t *testing.T) {
 			lines, gone := make(chan string), make(chan string, 1)
 			w.shards["root"].watches(lines, gone)
 
-			// Every line arrives before the next one is written.
+			// Each line arrives before the next one is written.
 			ctx, cancel := context.WithCancel(t.Context())
 			res := admin.stream(ctx, t, "/clusters/root/api/v1/configmaps?watch=true")
 			require.Equal(t, proto, res.Proto)
@@ -77,18 +76,18 @@ func TestWatches(t *testing.T) {
 				require.NoError(t, err)
 				require.Equal(t, fmt.Sprintln(i), line)
 			}
-			// The client goes: so does the request to the shard.
+			// If the client disconnects, the request to the shard ends.
 			cancel()
 			receive(t, gone)
 
-			// The shard ends the stream: the client sees the end.
+			// If the shard ends the stream, so does the front-proxy.
 			res = admin.stream(t.Context(), t, "/clusters/root/api/v1/configmaps?watch=1")
 			close(lines)
 			rest, err := io.ReadAll(res.Body)
 			require.NoError(t, err)
 			require.Empty(t, rest)
 
-			// The shard dies: that is the end of the stream, too.
+			// If the shard fails, the stream ends as well.
 			lines = make(chan string)
 			w.shards["root"].watches(lines, gone)
 			res = admin.stream(t.Context(), t, "/clusters/root/api/v1/configmaps?watch=1")
@@ -97,7 +96,7 @@ func TestWatches(t *testing.T) {
 			require.NoError(t, err)
 			receive(t, gone)
 
-			// Any other answer that breaks is broken for the client.
+			// Any other incomplete response fails for the client.
 			w.shards["root"].handle(func(rw http.ResponseWriter, _ *http.Request) {
 				_, _ = io.WriteString(rw, "half an ans")
 				_ = http.NewResponseController(rw).Flush()
@@ -126,7 +125,6 @@ func receive[T any](t testing.TB, c <-chan T) T {
 	}
 }
 
-// upgrade asks for another protocol and returns the connection.
 func (w *world) upgrade(t testing.TB, p *person) (net.Conn, *bufio.Reader) {
 	t.Helper()
 	conn, err := p.Transport.(*http.Transport).DialTLSContext(t.Context(), "tcp", w.proxy.serving.Listener.Addr().String())
@@ -194,7 +192,7 @@ func TestShutdown(t *testing.T) {
 	receive(t, stopped)
 }
 
-// echoUpgrade switches protocols and sends back what it gets.
+// echoUpgrade switches protocols and echoes.
 func echoUpgrade(w http.ResponseWriter, r *http.Request) {
 	if r.Header.Get("Upgrade") != "echo" || r.ProtoMajor != 1 || r.Header.Get("X-Remote-User") == "" {
 		http.Error(w, "not an upgrade from the front-proxy", http.StatusBadRequest)
@@ -209,8 +207,8 @@ func echoUpgrade(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.Copy(conn, buffer)
 }
 
-// TestInformerThroughProxy runs the informers of this project against a logical
-// cluster behind the front-proxy while its shard restarts.
+// TestInformerThroughProxy runs an informer of this project for a logical cluster behind the
+// front-proxy while its shard restarts.
 func TestInformerThroughProxy(t *testing.T) {
 	w := newWorld(t, "root")
 	w.workspace(t, "root", "root", "a", "aaaa")

@@ -1,36 +1,40 @@
 package frontproxy
 
 import (
+	"context"
 	"net/http"
 	"strings"
 	"testing"
 	"time"
 
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
 	"github.com/stretchr/testify/require"
 
 	"github.com/shardplane/shardplane/pkg/authz"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// TestViewsAreForwarded holds that requests through a view go to the shard of the logical
-// cluster that they are to see, by names, and that a view of all of them is for one shard.
-func TestViewsAreForwarded(t *testing.T) {
+// TestVirtualWorkspacesAreForwarded checks that requests through a virtual workspace are forwarded to the shard of the objects,
+// with resolved names, and that wildcard requests are rejected if there are several shards.
+func TestVirtualWorkspacesAreForwarded(t *testing.T) {
 	w := newWorld(t, "root")
 	w.cluster(t, "root", "provider")
 	w.workspace(t, "root", "root", "p", "provider")
-	entered := func(s *fakeShard) {
+	authorized := func(s *fakeShard) {
 		s.handle(func(rw http.ResponseWriter, r *http.Request) {
 			rw.Header().Set(request.AccessAuthorizedHeader, "true")
 			s.echo(rw, r)
 		})
 	}
-	entered(w.shards["root"])
+	authorized(w.shards["root"])
 	w.ready(t)
 	w.knows(t, "root:p", "root")
 	jane := w.person(t, "jane")
 	require.Equal(t, "/services/apiexport/provider/e/clusters/*/apis?x=1", jane.echoed(t, "/services/apiexport/root:p/e/clusters/*/apis?x=1").URI, "there is one shard")
 
-	entered(w.addShard(t, "one"))
+	authorized(w.addShard(t, "one"))
 	w.cluster(t, "one", "consumer")
 	w.workspace(t, "root", "root", "c", "consumer")
 	w.knows(t, "root:c", "one")
@@ -61,8 +65,8 @@ func TestViewsAreForwarded(t *testing.T) {
 	require.Contains(t, status(t, res, body, http.StatusBadRequest).Message, "use /shards/<name>/services/")
 }
 
-// TestVirtualWorkspacesOfOneShard checks that a URL below /shards/<name> leads to the virtual
-// workspaces of that shard, and that it does not disclose which shards there are.
+// TestVirtualWorkspacesOfOneShard checks that URLs below /shards/<name> are forwarded to that
+// shard, and that they do not disclose which shards exist.
 func TestVirtualWorkspacesOfOneShard(t *testing.T) {
 	w := newWorld(t, "root", "one")
 	w.cluster(t, "root", "provider")
@@ -107,12 +111,12 @@ func TestVirtualWorkspacesOfOneShard(t *testing.T) {
 	}
 }
 
-// TestViewsTellNothing holds that whoever may open a view learns through it of no logical
-// cluster that it shows nothing of, whatever the shard answers.
-func TestViewsTellNothing(t *testing.T) {
+// TestVirtualWorkspacesNonDisclosure checks that a virtual workspace does not disclose logical clusters without
+// accessible objects.
+func TestVirtualWorkspacesNonDisclosure(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "root")
-	w.options.IndexTimeout = 20 * time.Millisecond // each denial waits for it
+	w.options.IndexTimeout = 20 * time.Millisecond // the delay of denied requests
 	w.cluster(t, "root", "provider")
 	w.cluster(t, "root", "consumer")
 	w.cluster(t, "root", "other")
@@ -146,10 +150,10 @@ func TestViewsTellNothing(t *testing.T) {
 			require.Equal(t, http.StatusForbidden, want.StatusCode)
 			require.Contains(t, text, authz.NotPermitted)
 			want.Header.Del("Date")
-			for who, clusters := range map[*person][]string{jane: {"other", "provider"}, mallory: {"consumer", "other", "absent"}} {
+			for userInfo, clusters := range map[*person][]string{jane: {"other", "provider"}, mallory: {"consumer", "other", "absent"}} {
 				for _, cluster := range clusters {
 					for _, granting := range []string{"provider", "absent"} {
-						res, body := who.do(t, method, "/services/apiexport/"+granting+"/e/clusters/"+cluster+path, strings.NewReader(map[string]string{http.MethodPost: "{}"}[method]))
+						res, body := userInfo.do(t, method, "/services/apiexport/"+granting+"/e/clusters/"+cluster+path, strings.NewReader(map[string]string{http.MethodPost: "{}"}[method]))
 						res.Header.Del("Date")
 						res.Header.Set("Content-Length", want.Header.Get("Content-Length")) // of the name
 						require.Equal(t, want.Header, res.Header, "%s %s %s", granting, cluster, path)
@@ -161,8 +165,8 @@ func TestViewsTellNothing(t *testing.T) {
 	}
 }
 
-// TestInstallation has administrators ask for what is of the whole installation, of root and,
-// while root does not answer, of another shard; and nobody else.
+// TestInstallation checks that only administrators can read resources of the installation, from
+// root or, while it is unreachable, from another shard.
 func TestInstallation(t *testing.T) {
 	w := newWorld(t, "root")
 	w.addShard(t, "one")
@@ -190,4 +194,123 @@ func TestInstallation(t *testing.T) {
 	w.shards["one"].handle(func(rw http.ResponseWriter, _ *http.Request) { rw.WriteHeader(http.StatusForbidden) })
 	res, _ = admin.get(t, path)
 	require.Equal(t, http.StatusForbidden, res.StatusCode, "the shard has the last word")
+}
+
+func (w *world) pending(t *testing.T, name string) {
+	t.Helper()
+	w.workspace(t, "root", "root", name, "", func(ws *tenancyv1alpha1.Workspace) {
+		ws.Status.Phase = corev1alpha1.LogicalClusterPhaseScheduling
+		ws.Annotations[tenancyv1alpha1.ExperimentalWorkspaceOwnerAnnotationKey] = `{"username":"owner","groups":["g"]}`
+	})
+	require.Eventually(t, func() bool {
+		_, outcome := w.proxy.shards.index.Lookup("root:" + name)
+		return outcome.String() == "Pending"
+	}, timeout, time.Millisecond)
+}
+
+// TestOwnersWaitForWorkspace checks that requests of the owner or an administrator wait for a workspace without
+// logical cluster, and that all others receive the same response as for an unknown one.
+func TestOwnersWaitForWorkspace(t *testing.T) {
+	w := newWorld(t, "root")
+	w.options.IndexTimeout, w.options.WorkspaceReadyTimeout = 20*time.Millisecond, maxReadyTimeout
+	w.ready(t)
+	w.pending(t, "new")
+	owner, admin, jane := w.person(t, "owner"), w.person(t, "kcp-admin", "system:kcp:admin"), w.person(t, "jane")
+	answers := []<-chan string{owner.async(t, "/clusters/root:new/api"), admin.async(t, "/clusters/root:new/api")}
+
+	// A client that disconnects frees its slot.
+	gone, leave := context.WithCancel(t.Context())
+	r, err := http.NewRequestWithContext(gone, http.MethodGet, w.proxy.URL()+"/clusters/root:new/api", nil)
+	require.NoError(t, err)
+	remaining := make(chan error, 1)
+	go func() {
+		_, err := owner.Do(r)
+		remaining <- err
+	}()
+	require.Eventually(t, func() bool { return w.waiting() == 3 }, timeout, time.Millisecond)
+
+	unknownRes, unknown := jane.get(t, "/clusters/root:old/api")
+	hiddenRes, hidden := jane.get(t, "/clusters/root:new/api")
+	require.Equal(t, http.StatusForbidden, hiddenRes.StatusCode)
+	require.Equal(t, strings.ReplaceAll(unknown, "root:old", "root:new"), hidden)
+	unknownRes.Header.Del("Date")
+	hiddenRes.Header.Del("Date")
+	require.Equal(t, unknownRes.Header, hiddenRes.Header)
+
+	leave()
+	require.ErrorIs(t, <-remaining, context.Canceled)
+	require.Eventually(t, func() bool { return w.waiting() == 2 }, timeout, time.Millisecond)
+	for _, answer := range answers {
+		select {
+		case text := <-answer:
+			t.Fatalf("answered before there is a workspace: %s", text)
+		default:
+		}
+	}
+	w.cluster(t, "root", "nnnn")
+	w.workspace(t, "root", "root", "new", "nnnn")
+	for _, answer := range answers {
+		require.Contains(t, <-answer, `"URI":"/clusters/nnnn/api"`)
+	}
+
+	// A deleted workspace is like an unknown one.
+	w.pending(t, "brief")
+	answer := owner.async(t, "/clusters/root:brief/api")
+	require.Eventually(t, func() bool { return w.waiting() == 1 }, timeout, time.Millisecond)
+	jane.get(t, "/clusters/root:brief/api") // until the delay of users without access has passed
+	w.shards["root"].data.Delete(t, kinds.Workspaces.GroupVersionResource, "", "root", "", "brief")
+	require.Contains(t, <-answer, "Forbidden")
+}
+
+// TestWorkspacesThatDoNotBecomeReady checks that requests of owners are rejected with Retry-After
+// after the timeout.
+func TestWorkspacesThatDoNotBecomeReady(t *testing.T) {
+	w := newWorld(t, "root")
+	w.options.IndexTimeout, w.options.WorkspaceReadyTimeout = 10*time.Millisecond, 50*time.Millisecond
+	w.ready(t)
+	w.pending(t, "stuck")
+	start := time.Now()
+	res, body := w.person(t, "owner").get(t, "/clusters/root:stuck/api")
+	require.Equal(t, "1", res.Header.Get("Retry-After"))
+	require.Contains(t, status(t, res, body, http.StatusServiceUnavailable).Message, "not ready")
+	require.GreaterOrEqual(t, time.Since(start), w.options.WorkspaceReadyTimeout)
+}
+
+// TestReadyTimeoutHeader checks that a shard receives the remaining time to wait for a
+// logical cluster that is not ready, before bodies are read, and that clients cannot set it.
+func TestReadyTimeoutHeader(t *testing.T) {
+	w := newWorld(t, "root")
+	w.cluster(t, "root", "born", func(lc *corev1alpha1.LogicalCluster) { lc.Status.Phase = corev1alpha1.LogicalClusterPhaseInitializing })
+	w.cluster(t, "root", "grown")
+	w.ready(t)
+	w.knows(t, "born", "root")
+	w.knows(t, "grown", "root")
+	authHeaders := make(chan string, 10)
+	w.shards["root"].handle(func(rw http.ResponseWriter, r *http.Request) {
+		authHeaders <- r.Method + " " + r.Header.Get(request.ReadyTimeoutHeader)
+		rw.Header().Set(request.AccessAuthorizedHeader, "true")
+		rw.Header().Set("Retry-After", "1")
+		rw.WriteHeader(http.StatusServiceUnavailable)
+	})
+	owner := w.person(t, "owner")
+	res, _ := owner.get(t, "/clusters/born/api", request.ReadyTimeoutHeader, "1h")
+	require.Equal(t, http.StatusServiceUnavailable, res.StatusCode)
+	require.Equal(t, "1", res.Header.Get("Retry-After"))
+	told := func(method string) {
+		t.Helper()
+		verb, text, _ := strings.Cut(<-authHeaders, " ")
+		require.Equal(t, method, verb)
+		remaining, err := time.ParseDuration(text)
+		require.NoError(t, err)
+		require.LessOrEqual(t, remaining, w.options.WorkspaceReadyTimeout)
+		require.Positive(t, remaining)
+	}
+	told(http.MethodGet)
+	w.proxy.router.accessCache.denied(accessKeyOf(namedUser("owner"), "born", ""))
+	res, _ = owner.do(t, http.MethodPost, "/clusters/born/api", strings.NewReader("a body"))
+	require.Equal(t, http.StatusServiceUnavailable, res.StatusCode)
+	told(http.MethodGet)
+	told(http.MethodPost)
+	owner.get(t, "/clusters/grown/api", request.ReadyTimeoutHeader, "1h")
+	require.Equal(t, "GET ", <-authHeaders)
 }

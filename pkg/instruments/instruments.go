@@ -1,5 +1,5 @@
-// Package instruments registers the metrics of a server in the server's own registry, so that several servers in one
-// process, as in tests, do not share them.
+// Package instruments registers metrics in the registry of a server, so that several servers in one
+// process, e.g. in tests, do not share them.
 package instruments
 
 import (
@@ -8,8 +8,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Register registers a collector and returns it, or the one that was registered before with the same descriptors:
-// controllers are made again whenever their replica leads. A nil registerer registers nothing.
+// Register registers a collector and returns it, or the registered one with the same descriptors, because
+// controllers are created again whenever their replica becomes the leader. A nil registerer registers nothing.
 func Register[C prometheus.Collector](registerer prometheus.Registerer, collector C) C {
 	if registerer == nil {
 		return collector
@@ -21,7 +21,7 @@ func Register[C prometheus.Collector](registerer prometheus.Registerer, collecto
 		}
 	}
 	if err != nil {
-		panic(err) // two packages have a metric of one name
+		panic(err) // two packages have a metric with the same name
 	}
 	return collector
 }

@@ -1,6 +1,5 @@
-// Package plaintext escapes texts of tenants and other servers that are printed to a terminal, so
-// that they can neither control the terminal nor pretend to be other lines, cells or directions of
-// the output.
+// Package plaintext escapes texts from tenants and other servers that are printed to a terminal, so
+// that they cannot control it or imitate other output.
 package plaintext
 
 import (
@@ -12,9 +11,8 @@ import (
 	"unicode/utf8"
 )
 
-// Escape returns a text with everything escaped that is not printed as a character: control
-// characters, line breaks and tabs included, format characters that reorder text, and bytes that
-// are not UTF-8.
+// Escape escapes everything that is not a printable character: control characters including line
+// breaks and tabs, format characters that reorder text, and invalid UTF-8.
 func Escape(text string) string {
 	if strings.IndexFunc(text, func(r rune) bool { return r == utf8.RuneError || !unicode.IsGraphic(r) }) < 0 {
 		return text
@@ -31,17 +29,12 @@ func Escape(text string) string {
 	return out.String()
 }
 
-// Fprintf is fmt.Fprintf with arguments that are texts escaped. The format is printed as it is.
+// Fprintf is fmt.Fprintf with escaped arguments. The format is not escaped.
 func Fprintf(w io.Writer, format string, args ...any) (int, error) {
 	return fmt.Fprintf(w, format, escaped(args)...)
 }
 
-// Fprintln is fmt.Fprintln with arguments that are texts escaped.
-func Fprintln(w io.Writer, args ...any) (int, error) {
-	return fmt.Fprintln(w, escaped(args)...)
-}
-
-// escaped returns the arguments with the texts among them escaped. Numbers remain numbers.
+// escaped escapes all arguments except numbers.
 func escaped(args []any) []any {
 	out := make([]any, len(args))
 	for i, arg := range args {

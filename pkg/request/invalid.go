@@ -1,29 +1,32 @@
 package request
 
 import (
+	"context"
 	"fmt"
 
+	"github.com/go-logr/logr"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/klog/v2"
 )
 
 const (
-	// MaxErrors is the number of validation errors that are reported at most.
+	// MaxErrors is the maximum number of reported validation errors.
 	MaxErrors = 100
-	// maxErrorBytes is the size of their texts. An error may contain a whole list, and each item of the list may have one.
+	// maxErrorBytes limits their total size. An error may contain an entire list, for each item of the list.
 	maxErrorBytes = 256 << 10
-	// maxErrorText is what is left of a text that alone is larger.
-	maxErrorText = 1 << 10
+	maxErrorText  = 1 << 10
 )
 
-// NewInvalid returns the error for an object with validation errors, within the limits of LimitErrors.
+// NewInvalid returns the error for an invalid object, within the limits of LimitErrors.
 func NewInvalid(kind schema.GroupKind, name string, errs field.ErrorList) *apierrors.StatusError {
 	return apierrors.NewInvalid(kind, name, LimitErrors(errs))
 }
 
-// LimitErrors returns the first of many or large validation errors. The last of them mentions that there are more. Without
-// limits an object of 3 MB can have errors of several GB.
+// LimitErrors returns the first validation errors, up to a limit. The last one mentions that there
+// are more. Otherwise, an object of 3 MB could have errors of several GB.
 func LimitErrors(errs field.ErrorList) field.ErrorList {
 	size := 0
 	for i, err := range errs {
@@ -47,7 +50,6 @@ func LimitErrors(errs field.ErrorList) field.ErrorList {
 	return errs
 }
 
-// withMore returns the first n errors.
 func withMore(errs field.ErrorList, n int) field.ErrorList {
 	if n == len(errs) {
 		return errs
@@ -65,4 +67,39 @@ func shortened(text string) string {
 		return text
 	}
 	return text[:maxErrorText] + "..."
+}
+
+// StatusError returns an API error with exactly this message, which the constructors of package errors extend.
+func StatusError(code int32, reason metav1.StatusReason, message string) *apierrors.StatusError {
+	return &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: code, Reason: reason, Message: message}}
+}
+
+// Unavailable returns the response to a request that can be served soon: 503 with a Retry-After of
+// one second, after which client-go retries.
+func Unavailable(message string) *apierrors.StatusError {
+	err := apierrors.NewServiceUnavailable(message) //nolint:forbidigo // with a delay
+	err.ErrStatus.Details = &metav1.StatusDetails{RetryAfterSeconds: 1}
+	return err
+}
+
+// BodyLevel is the verbosity from which client-go logs bodies.
+const BodyLevel = 8
+
+// WithoutBodies returns a context that logs calls without bodies, because TokenReviews
+// contain tokens, AdmissionReviews Secrets, and secrets of service accounts permanent tokens.
+func WithoutBodies(ctx context.Context) context.Context {
+	logger := klog.FromContext(ctx)
+	return klog.NewContext(ctx, logger.WithSink(withoutBodies{logger.GetSink()}))
+}
+
+type withoutBodies struct{ logr.LogSink }
+
+func (s withoutBodies) Enabled(level int) bool { return level < BodyLevel && s.LogSink.Enabled(level) }
+
+func (s withoutBodies) WithValues(pairs ...any) logr.LogSink {
+	return withoutBodies{s.LogSink.WithValues(pairs...)}
+}
+
+func (s withoutBodies) WithName(name string) logr.LogSink {
+	return withoutBodies{s.LogSink.WithName(name)}
 }

@@ -1,3 +1,16 @@
+// Package request defines the Scope of a request, which is stored in its context, the URL forms of
+// scopes, and the rules for names.
+//
+// All layers below the HTTP filters determine the tenant of a request with this package only. It
+// imports no other package of this module, and no API server.
+//
+//	/clusters/<name|path|*>/…                       a logical cluster, or all of a shard
+//	/services/cache/shards/<name|*>/clusters/<…>/…  the same on the cache server, below a shard
+//	/services/admin/…                               resources of the installation, on any shard
+//
+// Package identity determines the identities of a user in a logical cluster. Package hashrange defines shard
+// ranges, and shardselector parses them. Packages fieldmanagers, patterns, schemacosts and patchcosts limit the
+// cost of managed fields, regular expressions, schemas and patches.
 package request
 
 import (
@@ -7,58 +20,45 @@ import (
 )
 
 const (
-	// Wildcard is the URL segment that stands for all logical clusters of a
-	// shard, and on the cache server for all shards.
+	// Wildcard is the URL segment for all logical clusters of a shard, or all shards of a cache server.
 	Wildcard = "*"
-
-	// SystemPrefix starts the names of logical clusters that belong to the
-	// system. They contain a colon, but are names and not paths.
+	// SystemPrefix is the prefix of system logical clusters. Although they contain a colon, they are
+	// names and not paths.
 	SystemPrefix = "system:"
 
-	// ShardAnnotation names, on objects of a cache server, the shard that they
-	// are replicas from. On other servers it means nothing. The annotation of
-	// the logical cluster is logicalcluster.AnnotationKey.
+	// ShardAnnotation is the shard of a replica on a cache server. See also logicalcluster.AnnotationKey.
 	ShardAnnotation = "kcp.io/shard"
-
-	// IdentityAnnotation tells storage the identity of a stored object of a bound
-	// API. It is set and removed with each write, and no client sees it.
+	// IdentityAnnotation is the identity of a stored object of a bound API. It is set and removed with
+	// each write, and is not visible to clients.
 	IdentityAnnotation = "internal.apis.kcp.io/identity"
-
-	// OriginalVersionAnnotation and OriginalUIDAnnotation carry, on objects of a
-	// cache server, the resourceVersion and the UID that the object has on its
-	// shard: a replica has a version of its own, and on a cache server of the previous
-	// release a UID as well.
+	// OriginalVersionAnnotation is the resourceVersion of a replica's original, which differs from that
+	// of the replica.
 	OriginalVersionAnnotation = "cache.kcp.io/original-resource-version"
-	// OriginalUIDAnnotation carries the UID.
+	// OriginalUIDAnnotation is the UID of a replica's original.
 	OriginalUIDAnnotation = "cache.kcp.io/original-resource-UID"
-	// DeletingAnnotation carries, on a replica, since when the object is being deleted: its
-	// metadata.deletionTimestamp, which no client can write.
+	// DeletingAnnotation is the metadata.deletionTimestamp of a replica's original. Clients cannot set that field.
 	DeletingAnnotation = "cache.shardplane.io/deleting"
-	// ScopeAnnotation says of an object whose replicas are for its region only, or, as for
-	// those that do not say it, for the whole installation.
+	// ScopeAnnotation is the scope of an object's replicas: the region, or by default the installation.
 	ScopeAnnotation = "cache.shardplane.io/scope"
-	// ScopeInstallation is a value of ScopeAnnotation. Each other one, as region, keeps the
-	// replicas in the region.
+	// ScopeInstallation is a value of ScopeAnnotation. With any other value, e.g. region, the replicas
+	// stay in the region.
 	ScopeInstallation = "installation"
 
-	// MaxNameLength is the most bytes that a shard's name, or a segment of the
-	// name or path of a logical cluster, may have.
-	MaxNameLength = 63
-
-	// identityLength is that of a SHA-256 in hexadecimal digits.
+	// MaxNameLength is the maximum length in bytes of the name of a shard, and of a segment of the name
+	// or path of a logical cluster.
+	MaxNameLength  = 63
 	identityLength = 64
 )
 
-// Cluster is the logical cluster that a request is for: one by name, or all
-// logical clusters of the shard.
+// Cluster is the logical cluster of a request: one, or all of the shard.
 type Cluster struct {
-	// Name is the resolved name; empty if and only if Wildcard is set.
+	// Name is the resolved name. It is empty if and only if Wildcard is set.
 	Name logicalcluster.Name
-	// Wildcard is set for requests below /clusters/*.
+	// Wildcard is set for requests to /clusters/*.
 	Wildcard bool
 }
 
-// String returns the name, or "*" for the wildcard.
+// String returns the name or "*".
 func (c Cluster) String() string {
 	if c.Wildcard {
 		return Wildcard
@@ -66,16 +66,15 @@ func (c Cluster) String() string {
 	return c.Name.String()
 }
 
-// Shard is the shard segment of a request to the cache server: one shard by
-// name, or all of them. Requests to other servers have none.
+// Shard is the shard of a request to a cache server: one or all.
 type Shard struct {
-	// Name is the shard's name; empty if and only if Wildcard is set.
+	// Name is empty if and only if Wildcard is set.
 	Name string
-	// Wildcard is set for requests below /shards/*.
+	// Wildcard is set for requests to /shards/*.
 	Wildcard bool
 }
 
-// String returns the name, or "*" for the wildcard.
+// String returns the name or "*".
 func (s Shard) String() string {
 	if s.Wildcard {
 		return Wildcard
@@ -83,14 +82,12 @@ func (s Shard) String() string {
 	return s.Name
 }
 
-// IsSystem reports whether a logical cluster belongs to the system. Each shard
-// has its own of these, and they are not for users.
-func IsSystem(name logicalcluster.Name) bool {
-	return strings.HasPrefix(name.String(), SystemPrefix)
-}
+// IsSystem reports whether a logical cluster belongs to the system. Each shard has its own system
+// logical clusters, to which users have no access.
+func IsSystem(name logicalcluster.Name) bool { return strings.HasPrefix(name.String(), SystemPrefix) }
 
-// ValidName reports whether s is fit to be the name of a shard, and one segment
-// of a path: up to MaxNameLength lower-case letters, digits and inner hyphens.
+// ValidName reports whether s is a valid name of a shard, or segment of a path: up to MaxNameLength
+// lower-case letters, digits and inner hyphens.
 func ValidName(s string) bool {
 	if s == "" || len(s) > MaxNameLength || s[0] == '-' || s[len(s)-1] == '-' {
 		return false
@@ -104,16 +101,14 @@ func ValidName(s string) bool {
 	return true
 }
 
-// ValidClusterName reports whether name is fit to be the name of a logical
-// cluster, and so a segment of URLs and of keys. Name.IsValid does not do: it
-// takes anything that starts with "system:", slashes and dots included.
+// ValidClusterName reports whether name is a valid name of a logical cluster, and can be a segment of URLs and
+// keys. Name.IsValid accepts anything that starts with "system:", including slashes and dots.
 func ValidClusterName(name logicalcluster.Name) bool {
 	return ValidName(strings.TrimPrefix(name.String(), SystemPrefix))
 }
 
-// ValidIdentity reports whether s is fit to be the identity of an exported API, and
-// so a segment of keys: lower-case letters and digits, as many as a hash has at
-// most.
+// ValidIdentity reports whether s is a valid identity of an exported API, and can be a segment of
+// keys: lower-case letters and digits, at most as many as a hash has.
 func ValidIdentity(s string) bool {
 	for i := range len(s) {
 		if c := s[i]; (c < 'a' || c > 'z') && (c < '0' || c > '9') {
@@ -123,8 +118,8 @@ func ValidIdentity(s string) bool {
 	return s != "" && len(s) <= identityLength
 }
 
-// ValidPath reports whether path names one logical cluster, by valid names that
-// are joined by colons. Unlike Path.IsValid it does not take the wildcard.
+// ValidPath reports whether path consists of valid names, joined by colons. Unlike Path.IsValid it
+// does not accept the wildcard.
 func ValidPath(path logicalcluster.Path) bool {
 	if name := logicalcluster.Name(path.String()); IsSystem(name) {
 		return ValidClusterName(name)
@@ -136,3 +131,49 @@ func ValidPath(path logicalcluster.Path) bool {
 	}
 	return true
 }
+
+// MaxFieldManagers is the maximum number of entries in metadata.managedFields. For each write, the
+// library compares each entry with all changed fields, and ignores the end of the request: 16,000
+// entries and 40,000 fields, in one request of 3 MiB, take a minute of CPU time.
+const MaxFieldManagers = 128
+
+// Extra attributes and names of users. Only authenticators may set them.
+const (
+	// ExtraScopes restricts a user to logical clusters. Each value is a comma-separated list of
+	// cluster:<name>. At least one scope of each value must match.
+	ExtraScopes = "authentication.kcp.io/scopes"
+	// ExtraClusterName is the logical cluster of a service account, or of the issuer of the user.
+	ExtraClusterName = "authentication.kcp.io/cluster-name"
+	// ExtraWarrant contains further identities in JSON. The user has their permissions as well.
+	ExtraWarrant = "authorization.kcp.io/warrant"
+	// ExtraAuthorizationClusterName is the logical cluster in requests to an external authorizer.
+	ExtraAuthorizationClusterName = "authorization.kcp.io/cluster-name"
+
+	// ReservedPrefix is the prefix of user and group names that only the installation may assign.
+	ReservedPrefix = SystemPrefix
+	// GlobalAccountPrefix is the prefix of the name of a service account in other logical clusters.
+	GlobalAccountPrefix = "system:kcp:serviceaccount:"
+	// GroupPrefix is the prefix of system groups.
+	GroupPrefix = "system:kcp:"
+	// GroupBindingPrefix is the prefix of groups that identify the APIBinding of a request.
+	GroupBindingPrefix = "apis.kcp.io:binding:"
+	// GroupAdmin is the group of administrators of the installation. They have all permissions in all
+	// logical clusters, and may list and watch all of them through the front-proxy.
+	GroupAdmin = "system:kcp:admin"
+	// GroupLogicalClusterAdmin manages logical clusters. It is only used by the servers themselves.
+	GroupLogicalClusterAdmin = "system:kcp:logical-cluster-admin"
+	// GroupExternalLogicalClusterAdmin manages logical clusters on other servers.
+	GroupExternalLogicalClusterAdmin = "system:kcp:external-logical-cluster-admin"
+	// GroupWorkspaceBootstrapper initializes new workspaces. It is like GroupAdmin, but owns the objects
+	// that it creates.
+	GroupWorkspaceBootstrapper = "system:kcp:tenancy:workspace-bootstrapper"
+	// GroupShards are the shards. They may read all objects of each other, and write their own in root
+	// and on the cache server. The user name of a shard is ShardUserPrefix and its name.
+	GroupShards     = "system:kcp:shards"
+	ShardUserPrefix = "system:shard:"
+	// GroupCacheReaders may read all objects on cache servers.
+	GroupCacheReaders = "shardplane:cache:readers"
+
+	// ScopeClusterPrefix is the prefix of a scope.
+	ScopeClusterPrefix = "cluster:"
+)

@@ -4,76 +4,66 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
+	"net/url"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/sharding"
 )
 
-// ErrNoCluster says that a request that needs a logical cluster has none in
-// its context.
+// ErrNoCluster is returned if the context has no logical cluster.
 var ErrNoCluster = errors.New("no logical cluster in the request: use a URL of the form /clusters/<name>/…")
 
-// ErrWildcard says that a request names all logical clusters where it must
-// name one.
-var ErrWildcard = errors.New("the request is for all logical clusters (*), but it must name one")
+// ErrWildcard is returned if a request for one logical cluster specifies all of them.
+var ErrWildcard = errors.New("the request is for all logical clusters (*), but must specify one")
 
-// Scope is what a request is for. One that is zero is about the serving process.
-// It is a value: what changes it for a part of a request's work makes another
-// context with it.
+// Scope is the target of a request. The zero Scope is the serving process. It is immutable: changes
+// for a part of the request require another context.
 type Scope struct {
-	// Mount is the part of the server's URLs that the request came by.
+	// Mount is the URL prefix of the request.
 	Mount *Mount
-	// Shard is set at a cache server only.
-	Shard Shard
-	// Cluster is the logical cluster, or all.
+	// Shard is only set at a cache server.
+	Shard   Shard
 	Cluster Cluster
-	// Nowhere is set instead of Cluster where the path that the client wrote
-	// leads to no logical cluster, as far as the server knows.
+	// Nowhere is set instead of Cluster if the path of the request cannot be resolved.
 	Nowhere logicalcluster.Path
-	// View is set where the request is to reach the content of other logical clusters
-	// through a view. Cluster is then the one that grants the view, which decides about
-	// the request and which it is counted for, until it enters the view.
+	// VirtualWorkspace is set for requests to other logical clusters through a virtual workspace. Cluster
+	// is then the one that grants access: it authorizes the request and is charged for it.
 	VirtualWorkspace *VirtualWorkspace
-	// Refusal is the answer to a request that nothing in its scope serves. It is
-	// given after authorization.
+	// Refusal is the response if nothing in the scope serves the request. It is returned after authorization.
 	Refusal error
 
-	// What follows is about the resource that is requested. Work for other resources or
-	// logical clusters needs a context of its own (WithCluster).
+	// The remaining fields depend on the requested resource. Work for other resources or logical
+	// clusters needs its own context (WithCluster).
 
-	// selector is the part of the objects that is requested.
 	selector sharding.Selector
-	// identity is the API whose objects are requested, and the resource they are stored as.
 	identity struct {
 		resource schema.GroupResource
 		hash     string
 	}
-	// provider is the logical cluster that defines the resource for others.
-	provider logicalcluster.Name
-	// restriction is what the objects are restricted to.
+	provider    logicalcluster.Name
 	restriction Restriction
-	// through is the view that it came through.
-	through Through
-	// merged is set where a front-proxy merges the answer with those of other shards.
+	through     Through
+	// merged is set if a front-proxy merges the response with those of other shards.
 	merged bool
-	// entered is called when it turns out that the sender may enter.
+	// entered is called when the user is authorized for the logical cluster.
 	entered func()
 }
 
 type scopeKey struct{}
 
-// WithScope returns a context that carries s.
+// WithScope returns a context with scope s.
 func WithScope(ctx context.Context, s Scope) context.Context {
 	return context.WithValue(ctx, scopeKey{}, &s)
 }
 
-// ScopeFrom returns the scope of ctx, which is zero where it has none.
+// ScopeFrom returns the scope of ctx, which may be zero.
 func ScopeFrom(ctx context.Context) Scope { return *scopeFrom(ctx) }
 
 var noScope = &Scope{}
 
-// scopeFrom returns what nobody may change.
+// scopeFrom returns the scope of ctx, which must not be changed.
 func scopeFrom(ctx context.Context) *Scope {
 	if s, ok := ctx.Value(scopeKey{}).(*Scope); ok {
 		return s
@@ -81,12 +71,12 @@ func scopeFrom(ctx context.Context) *Scope {
 	return noScope
 }
 
-// WithCluster returns a context for c, of the same shard as ctx.
+// WithCluster returns a context for c, with the shard of ctx.
 func WithCluster(ctx context.Context, c Cluster) context.Context {
 	return WithScope(ctx, Scope{Shard: scopeFrom(ctx).Shard, Cluster: c})
 }
 
-// WithClusterName returns a context for the one logical cluster name.
+// WithClusterName returns a context for one logical cluster.
 func WithClusterName(ctx context.Context, name logicalcluster.Name) context.Context {
 	return WithCluster(ctx, Cluster{Name: name})
 }
@@ -96,14 +86,13 @@ func WithWildcard(ctx context.Context) context.Context {
 	return WithCluster(ctx, Cluster{Wildcard: true})
 }
 
-// ClusterFrom returns the logical cluster of ctx, and whether there is one.
+// ClusterFrom returns the logical cluster of ctx, if any.
 func ClusterFrom(ctx context.Context) (Cluster, bool) {
 	c := scopeFrom(ctx).Cluster
 	return c, c.Wildcard || c.Name != ""
 }
 
-// ClusterNameFrom returns the one logical cluster that ctx names. It fails with
-// ErrNoCluster where there is none and with ErrWildcard for the wildcard.
+// ClusterNameFrom returns the name of the logical cluster of ctx, or ErrNoCluster, or ErrWildcard.
 func ClusterNameFrom(ctx context.Context) (logicalcluster.Name, error) {
 	c, ok := ClusterFrom(ctx)
 	switch {
@@ -116,32 +105,29 @@ func ClusterNameFrom(ctx context.Context) (logicalcluster.Name, error) {
 	}
 }
 
-// NowhereFrom returns the path of ctx that leads to no logical cluster, and
-// whether there is one. A request with neither a logical cluster nor such a
-// path is about the serving process.
+// NowhereFrom returns the path of ctx that cannot be resolved, if any. A request without logical
+// cluster and path is about the serving process.
 func NowhereFrom(ctx context.Context) (logicalcluster.Path, bool) {
 	path := scopeFrom(ctx).Nowhere
 	return path, !path.Empty()
 }
 
-// ShardFrom returns the shard segment of ctx, and whether there is one.
+// ShardFrom returns the shard of ctx, if any.
 func ShardFrom(ctx context.Context) (Shard, bool) {
 	s := scopeFrom(ctx).Shard
 	return s, s.Wildcard || s.Name != ""
 }
 
-// WithIdentity returns a context whose requests to the storage of the resource
-// are for the objects of the API with that identity: APIs of the same
-// group and resource that were exported by different providers keep their objects
-// apart. The empty identity is that of objects that no export defines. With any other, the
-// context leads to no other storage (CheckStorage).
+// WithIdentity returns a context for objects of the API with an identity. Objects of APIs with the same group and
+// resource from different providers are stored separately. The empty identity is for objects that no export
+// defines. With any other one, the context must not be used for other storage (CheckStorage).
 func WithIdentity(ctx context.Context, resource schema.GroupResource, hash string) context.Context {
 	s := ScopeFrom(ctx)
 	s.identity.resource, s.identity.hash = resource, hash
 	return WithScope(ctx, s)
 }
 
-// IdentityFrom returns the identity for requests to the storage of the resource.
+// IdentityFrom returns the identity for requests to the storage of a resource.
 func IdentityFrom(ctx context.Context, resource schema.GroupResource) string {
 	if s := scopeFrom(ctx); s.identity.resource == resource {
 		return s.identity.hash
@@ -149,83 +135,75 @@ func IdentityFrom(ctx context.Context, resource schema.GroupResource) string {
 	return ""
 }
 
-// WithProvider returns a context for a request for a resource that another logical cluster
-// defines, whose webhooks and policies judge it, and whose webhooks convert it.
+// WithProvider returns a context for a resource that another logical cluster defines. Its webhooks
+// and policies apply.
 func WithProvider(ctx context.Context, provider logicalcluster.Name) context.Context {
 	s := ScopeFrom(ctx)
 	s.provider = provider
 	return WithScope(ctx, s)
 }
 
-// ProviderFrom returns the logical cluster that defines the requested resource for that of
-// ctx, or "" if the latter does so itself.
+// ProviderFrom returns the logical cluster that defines the resource, or "" if it is that of ctx.
 func ProviderFrom(ctx context.Context) logicalcluster.Name { return scopeFrom(ctx).provider }
 
-// Restriction is what a request is restricted to. Only storage can interpret it.
+// Restriction restricts the objects of a request. It is interpreted by the storage.
 type Restriction interface {
-	// Resource is the resource as it is stored, which may have another group than the
-	// requested one.
+	// Resource is the stored resource. Its group may differ from the requested one.
 	Resource() schema.GroupResource
 }
 
-// View is through what a request reaches the content of other logical clusters than the
-// one that it is for.
+// VirtualWorkspace is a virtual workspace, through which requests reach objects of other logical clusters.
 type VirtualWorkspace struct {
-	// Name is the name of the object that grants the view, in the logical cluster that
-	// the request is for. The mount says of which kind; of some, none does.
+	// Name is the object that grants access, in the logical cluster of the request. The mount determines
+	// its kind. It is empty if there is no such object.
 	Name string
-	// In is the logical cluster whose content is seen, or all that may be seen. It is
-	// zero where the path that the client wrote leads to none.
+	// In is the logical cluster of the objects, or all accessible ones. It is zero if its path cannot be resolved.
 	In Cluster
 }
 
-// ViewFrom returns the view that a request is to enter, or nil.
+// VirtualWorkspaceFrom returns the virtual workspace of ctx, or nil.
 func VirtualWorkspaceFrom(ctx context.Context) *VirtualWorkspace {
 	return scopeFrom(ctx).VirtualWorkspace
 }
 
-// Through is the view that a request has entered: it goes on in another logical cluster
-// than the one that has granted the view.
+// Through is the virtual workspace through which a request has reached another logical cluster.
 type Through struct {
-	// Mount says of which kind the view is.
 	Mount *Mount
-	// Provider is the logical cluster that has granted it, by the object View.
+	// Provider is the logical cluster that grants access, by the object VirtualWorkspace.
 	Provider         logicalcluster.Name
 	VirtualWorkspace string
-	// Unrestricted must be set if the request may see all objects of Cluster in storage.
-	// Otherwise it needs an identity or a restriction (CheckStorage).
+	// Unrestricted is set if the request may access all objects of Cluster in storage. Otherwise it needs
+	// an identity or a restriction (CheckStorage).
 	Unrestricted bool
 }
 
-// WithThrough returns a context for what goes on through a view.
+// WithThrough returns a context for a request that has passed through a virtual workspace.
 func WithThrough(ctx context.Context, t Through) context.Context {
 	s := ScopeFrom(ctx)
 	s.through = t
 	return WithScope(ctx, s)
 }
 
-// ThroughFrom returns the view that a request has entered, and whether it has.
+// ThroughFrom returns the virtual workspace through which a request has passed, if any.
 func ThroughFrom(ctx context.Context) (Through, bool) {
 	t := scopeFrom(ctx).through
 	return t, t.Mount != nil
 }
 
-// WithRestriction returns a context whose requests see what by contains, and which leads to
-// no other storage than that of its resource (CheckStorage). Use WithSet of the storage's
-// claims.
+// WithRestriction returns a context that is restricted to the objects of by, and must not be used
+// for other storage than that of its resource (CheckStorage). Use WithSet of the storage's claims.
 func WithRestriction(ctx context.Context, by Restriction) context.Context {
 	s := ScopeFrom(ctx)
 	s.restriction = by
 	return WithScope(ctx, s)
 }
 
-// RestrictionFrom returns what requests are restricted to, or nil.
+// RestrictionFrom returns the restriction of ctx, or nil.
 func RestrictionFrom(ctx context.Context) Restriction { return scopeFrom(ctx).restriction }
 
-// CheckStorage returns an error if a request that has reached the storage of a resource would
-// see more there than it may: its identity or restriction is for another resource, or it came
-// through a virtual workspace that had to provide one and did not. Otherwise a mistake on the
-// way to storage would not be noticed, because requests without a restriction see everything.
+// CheckStorage returns an error if a request would access too many objects in the storage of a resource: its
+// identity or restriction is for another resource, or it has passed through a virtual workspace without either.
+// This detects errors in the layers above, because requests without a restriction can access all objects.
 func CheckStorage(ctx context.Context, resource schema.GroupResource) error {
 	s := scopeFrom(ctx)
 	identified := s.identity.hash != ""
@@ -241,9 +219,8 @@ func CheckStorage(ctx context.Context, resource schema.GroupResource) error {
 	}
 }
 
-// WithShardSelector returns a context whose lists and watches are for the part of the
-// objects that the selector (KEP-5866) selects. It brings a selector that is parsed already
-// past upstream's registry, which parses what is in the query, for each request anew.
+// WithShardSelector returns a context for lists and watches of a part of the objects (KEP-5866). It passes the
+// parsed selector to the storage, because upstream's registry would parse the query again for each request.
 func WithShardSelector(ctx context.Context, selector sharding.Selector) context.Context {
 	s := ScopeFrom(ctx)
 	s.selector = selector
@@ -252,3 +229,106 @@ func WithShardSelector(ctx context.Context, selector sharding.Selector) context.
 
 // ShardSelectorFrom returns the selector for lists and watches, or nil.
 func ShardSelectorFrom(ctx context.Context) sharding.Selector { return scopeFrom(ctx).selector }
+
+const (
+	// InternalHeaderPrefix is the prefix of headers that components of an installation send to each
+	// other. Front-proxies remove them from client requests.
+	InternalHeaderPrefix = "X-Kcp-Internal-"
+
+	// AccessAuthorizedHeader reports in each response of a shard whether the user was authorized
+	// for the logical cluster: "true" or "false". The front-proxy removes it. Without
+	// authorization, a response must not disclose that the logical cluster exists.
+	AccessAuthorizedHeader = InternalHeaderPrefix + "Entered"
+
+	// ReadyTimeoutHeader specifies, in a forwarded request, how long the shard should wait until a
+	// new logical cluster is ready, e.g. 9.5s.
+	ReadyTimeoutHeader = InternalHeaderPrefix + "Ready-Timeout"
+
+	// MergedHeader is "true" in a request for all logical clusters if a front-proxy merges the
+	// responses of all shards for an administrator.
+	MergedHeader = InternalHeaderPrefix + "Merged"
+
+	// DataHeader contains, in a list or watch of a front-proxy, the data epoch of its resourceVersion, or is empty
+	// if it has none. In the response, it contains the current data epoch.
+	DataHeader = InternalHeaderPrefix + "Data"
+)
+
+// WithEntry returns a context for which entered is called when the user is authorized for the
+// logical cluster. It is not called for derived contexts of other logical clusters.
+func WithEntry(ctx context.Context, entered func()) context.Context {
+	s := ScopeFrom(ctx)
+	s.entered = entered
+	return WithScope(ctx, s)
+}
+
+// AccessAuthorized reports that the user is authorized for the logical cluster of ctx. Authorizers
+// call it before they authorize the request itself. They may call it several times.
+func AccessAuthorized(ctx context.Context) {
+	if s := scopeFrom(ctx); s.entered != nil {
+		s.entered()
+	}
+}
+
+// WithMerged returns a context of a request for a response that a front-proxy merges with those of other shards.
+func WithMerged(ctx context.Context) context.Context {
+	s := ScopeFrom(ctx)
+	s.merged = true
+	return WithScope(ctx, s)
+}
+
+// IsMerged reports whether a front-proxy merges the response with those of other shards.
+func IsMerged(ctx context.Context) bool { return scopeFrom(ctx).merged }
+
+type pauseKey struct{}
+
+// WithPause returns a context of a request with a seat on the server. pause releases the seat until
+// resume is called, which may block. Both may be called concurrently.
+func WithPause(ctx context.Context, pause func() (resume func())) context.Context {
+	return context.WithValue(ctx, pauseKey{}, pause)
+}
+
+// Pause releases the seat of the request of ctx while it waits for another party, e.g. the webhook
+// of a tenant, which may take long and may itself send requests. The caller must call resume before
+// it continues, and must then not hold locks that requests with a seat wait for.
+func Pause(ctx context.Context) (resume func()) {
+	pause, ok := ctx.Value(pauseKey{}).(func() (resume func()))
+	if !ok {
+		return func() {}
+	}
+	return pause()
+}
+
+// Scope returns the scope of l. known is false if its path must be resolved first, or if it has no logical cluster.
+func (l Location) Scope() (s Scope, known bool) {
+	s = Scope{Mount: l.Mount, Shard: l.Shard, Cluster: Cluster{Wildcard: l.Wildcard}}
+	if l.VirtualWorkspace != nil {
+		s.VirtualWorkspace = l.VirtualWorkspace.scope()
+	}
+	if l.Wildcard {
+		return s, true
+	}
+	name, ok := l.Path.Name()
+	if !ok || name == "" {
+		return s, false
+	}
+	s.Cluster.Name = name
+	return s, true
+}
+
+// Scoped returns a copy of r with scope s and path rest.
+func Scoped(r *http.Request, s Scope, rest string) *http.Request {
+	scoped := r.WithContext(WithScope(r.Context(), s))
+	scoped.URL = new(url.URL)
+	*scoped.URL = *r.URL
+	scoped.URL.Path, scoped.URL.RawPath = rest, ""
+	return scoped
+}
+
+// scope returns the virtual workspace, without a logical cluster if its path must be resolved first.
+func (l *VirtualWorkspaceLocation) scope() *VirtualWorkspace {
+	v := &VirtualWorkspace{Name: l.Name, In: Cluster{Wildcard: l.Wildcard}}
+	if name, ok := l.Path.Name(); ok && !l.Wildcard {
+		v.In.Name = name
+	}
+	return v
+}

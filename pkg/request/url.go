@@ -5,47 +5,44 @@ import (
 	"strings"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	"k8s.io/apimachinery/pkg/api/validate/content"
 )
 
-// ViewsPrefix starts the URLs of all views.
+// ServicesPrefix is the prefix of virtual workspaces.
 const ServicesPrefix = "/services/"
 
-// CachePrefix is the URL prefix of the cache server's API.
+// CachePrefix is the prefix of the cache server's API.
 const CachePrefix = ServicesPrefix + "cache"
 
-// Mount is a part of a server's URLs below which requests have a scope. Each kind of
-// server has one table of them: ShardMounts, CacheMounts.
+// Mount is a URL prefix of requests with a scope. Each kind of server has a list of them:
+// ShardMounts or CacheMounts.
 type Mount struct {
-	// Prefix starts the paths. It ends with a slash. Form is what they are like.
+	// Prefix ends with a slash. Form is for messages.
 	Prefix, Form string
-	// Parse takes apart what follows the prefix. A malformed name gives an
-	// *InvalidURLError.
+	// Parse parses the path below the prefix. The error for a malformed name is an *InvalidURLError.
 	Parse func(below string) (Location, error)
-	// Wildcard reports whether a request may be for all logical clusters, or all
-	// shards, by its verb and whether it is for a resource.
+	// Wildcard reports whether a verb is allowed for all logical clusters or shards. resource is
+	// set for resource requests.
 	Wildcard func(verb string, resource bool) bool
 
-	// Whole is set where requests are for no logical cluster, and no shard.
+	// Whole is set if requests have neither logical cluster nor shard.
 	Whole bool
 
-	// separator is between the logical cluster that grants a view and the name of the
-	// object that does.
+	// separator is between the logical cluster and the name of the object that grants access.
 	separator string
 }
 
 var (
 	// Clusters is /clusters/<name|path|*>/…, on shards and front-proxies.
 	Clusters = &Mount{Prefix: "/clusters/", Form: "/clusters/<name>", Parse: parseCluster, Wildcard: listOrWatch}
-	// CacheShards is /services/cache/shards/<name|*>/clusters/<name|*>/… on a
-	// cache server: the same, below a shard. Of everything it also has what is
-	// the same everywhere: discovery and schemas.
+	// CacheShards is /services/cache/shards/<name|*>/clusters/<name|*>/… on a cache server.
+	// Discovery and schemas, which are equal everywhere, are also available for wildcards.
 	CacheShards = &Mount{Prefix: CachePrefix + Shards.Prefix, Form: CachePrefix + Shards.Form, Parse: parseShard, Wildcard: listOrWatchOrRead}
-	// Shards is CacheShards, for who has a cache server's prefix behind its name.
+	// Shards is CacheShards for servers with a URL that includes the prefix of a cache server.
 	Shards = &Mount{Prefix: "/shards/", Form: "/shards/<name>/clusters/<name>", Parse: parseShard, Wildcard: listOrWatchOrRead}
 )
 
-// MountOf returns which of mounts a URL path is below, escaped or not, and what follows its
-// prefix; nil where it is below none.
+// MountOf returns the mount of a URL path, which may be escaped, and the path below its prefix, or nil.
 func MountOf(urlPath string, mounts ...*Mount) (mount *Mount, below string) {
 	for _, mount := range mounts {
 		if below, ok := strings.CutPrefix(urlPath, mount.Prefix); ok {
@@ -63,50 +60,42 @@ func listOrWatchOrRead(verb string, resource bool) bool {
 	return listOrWatch(verb, resource) || !resource && (verb == "get" || verb == "head")
 }
 
-// Location is a URL path taken apart at the scope that it names.
+// Location is a parsed URL path.
 type Location struct {
-	// Mount is what the path is below.
 	Mount *Mount
-	// Shard is set on a cache server only.
+	// Shard is only set on a cache server.
 	Shard Shard
-	// Path is the logical cluster as the client wrote it: a name, or a path
-	// whose segments are joined by colons. Empty for the wildcard, and where the
-	// URL ends at the shard.
+	// Path is the name or path of the logical cluster in the URL. It is empty for the wildcard, and if
+	// the URL ends with the shard.
 	Path logicalcluster.Path
 	// Wildcard is set for /clusters/*.
 	Wildcard bool
-	// View is set where the URL is of a view, which the logical cluster grants.
+	// VirtualWorkspace is set for virtual workspaces, to which the logical cluster grants access.
 	VirtualWorkspace *VirtualWorkspaceLocation
-	// Rest is what follows; it starts with a slash.
+	// Rest is the remaining path, which starts with a slash.
 	Rest string
 }
 
-// ViewLocation is the part of a URL path that names a view.
+// VirtualWorkspaceLocation is the virtual workspace in a URL path.
 type VirtualWorkspaceLocation struct {
-	// Name is the name of the object that grants it, if one does.
+	// Name is the object that grants access, if any.
 	Name string
-	// Path is the logical cluster whose content is seen, as the client wrote it. Empty
-	// for the wildcard.
+	// Path is the name or path of the logical cluster of the objects. It is empty for the wildcard.
 	Path logicalcluster.Path
-	// Wildcard is set for all that may be seen.
+	// Wildcard is set for all accessible logical clusters.
 	Wildcard bool
 }
 
-// InvalidURLError says why the logical cluster or shard segment of a URL is
-// not well-formed. Servers answer it with 400, or, where the contract says so,
-// with what they answer for a logical cluster that does not exist.
-type InvalidURLError struct {
-	Segment string
-	Reason  string
-}
+// InvalidURLError is returned for a malformed logical cluster or shard in a URL. Servers return 400 or,
+// if the API contract requires it, the same response as for a logical cluster that does not exist.
+type InvalidURLError struct{ Segment, Reason string }
 
 func (e *InvalidURLError) Error() string {
 	return fmt.Sprintf("invalid URL segment %q: %s", e.Segment, e.Reason)
 }
 
-// Locate takes a URL path apart that is below one of mounts. found is false, and
-// the error nil, where it is below none. A malformed shard or logical cluster
-// gives an *InvalidURLError.
+// Locate parses a URL path below one of mounts. found is false if there is none. The error for a
+// malformed shard or logical cluster is an *InvalidURLError.
 func Locate(urlPath string, mounts ...*Mount) (l Location, found bool, err error) {
 	mount, below := MountOf(urlPath, mounts...)
 	if mount == nil {
@@ -117,17 +106,14 @@ func Locate(urlPath string, mounts ...*Mount) (l Location, found bool, err error
 	return l, true, err
 }
 
-// ClusterPath returns the URL path /clusters/<segment> for a name, a path or
-// the wildcard.
+// ClusterPath returns the URL path /clusters/<segment> for a name, a path or the wildcard.
 func ClusterPath(segment string) string { return Clusters.Prefix + segment }
 
-// ShardPath returns the URL path of a logical cluster of a shard on the cache
-// server; either may be the wildcard.
+// ShardPath returns the URL path of a logical cluster of a shard on the cache server. Both may be wildcards.
 func ShardPath(shard, cluster string) string {
 	return CacheShards.Prefix + shard + ClusterPath(cluster)
 }
 
-// parseCluster takes <cluster>/rest apart.
 func parseCluster(below string) (Location, error) {
 	segment, rest := cutSegment(below)
 	if segment == Wildcard {
@@ -135,15 +121,12 @@ func parseCluster(below string) (Location, error) {
 	}
 	path := logicalcluster.NewPath(segment)
 	if !ValidPath(path) {
-		return Location{}, &InvalidURLError{
-			Segment: segment,
-			Reason:  "a logical cluster is a name of lower-case letters, digits and hyphens, or a path of such names joined by colons",
-		}
+		return Location{}, &InvalidURLError{Segment: segment, Reason: "a logical cluster is a name of lower-case letters, digits and hyphens, or a path of such names joined by colons"}
 	}
 	return Location{Path: path, Rest: rest}, nil
 }
 
-// parseShard takes <shard>/clusters/<cluster>/rest apart, or <shard>/rest.
+// parseShard parses <shard>/clusters/<cluster>/rest or <shard>/rest.
 func parseShard(below string) (Location, error) {
 	segment, rest := cutSegment(below)
 	l, err := Location{Rest: rest}, error(nil)
@@ -156,17 +139,123 @@ func parseShard(below string) (Location, error) {
 	case ValidName(segment):
 		l.Shard.Name = segment
 	default:
-		return Location{}, &InvalidURLError{
-			Segment: segment,
-			Reason:  "a shard's name consists of lower-case letters, digits and hyphens",
-		}
+		return Location{}, &InvalidURLError{Segment: segment, Reason: "a shard's name consists of lower-case letters, digits and hyphens"}
 	}
 	return l, err
 }
 
-// cutSegment returns the first segment and what follows it, which is "/" where
-// nothing does.
 func cutSegment(path string) (segment, rest string) {
 	segment, rest, _ = strings.Cut(path, "/")
 	return segment, "/" + rest
+}
+
+// AdminPath is the path of resources of the installation, on any shard.
+const AdminPath = ServicesPrefix + "admin"
+
+// Admin is the mount of resources of the installation, e.g.
+// /services/admin/apis/core.kcp.io/v1alpha1/shards. They belong to no logical cluster.
+var Admin = &Mount{
+	Prefix: AdminPath + "/", Form: AdminPath, Whole: true,
+	Parse:    func(below string) (Location, error) { return Location{Rest: "/" + below}, nil },
+	Wildcard: listOrWatchOrRead,
+}
+
+// ShardMounts are the mounts of shards and front-proxies.
+func ShardMounts() []*Mount { return append([]*Mount{Clusters, Admin}, VirtualWorkspaceMounts()...) }
+
+// CacheMounts are the mounts of cache servers.
+func CacheMounts() []*Mount { return []*Mount{CacheShards, Shards} }
+
+// APIExports is /services/apiexport/<provider>/<export>/clusters/<name|path|*>/…: objects of
+// consumers to which the provider of an API has access.
+var APIExports = &Mount{
+	Prefix: ServicesPrefix + "apiexport/", Form: ServicesPrefix + "apiexport/<provider>/<export>/clusters/<name>",
+	Parse: parseVirtualWorkspace, Wildcard: listOrWatchOrRead, separator: "/",
+}
+
+var (
+	// InitializingWorkspaces is /services/initializingworkspaces/<logical cluster>:<type>/clusters/<name|path|*>/…:
+	// workspaces that wait for the initializer of a WorkspaceType.
+	InitializingWorkspaces = typeMount("initializingworkspaces")
+	// TerminatingWorkspaces is the same for the terminator.
+	TerminatingWorkspaces = typeMount("terminatingworkspaces")
+)
+
+// APIResourceSchemas is /services/apiresourceschema/<consumer>/clusters/<consumer|*>/…: the schemas
+// that a logical cluster has bound. It needs no object that grants access.
+var APIResourceSchemas = &Mount{
+	Prefix: ServicesPrefix + "apiresourceschema/", Form: ServicesPrefix + "apiresourceschema/<logical cluster>/clusters/<name>",
+	Parse: parseOwnVirtualWorkspace, Wildcard: listOrWatchOrRead,
+}
+
+// Replication is /services/replication/<provider>/<slice>/clusters/<name|path|*>/…: the replicated
+// objects of a CachedResource, read-only. The endpoint slice grants access.
+var Replication = &Mount{
+	Prefix: ServicesPrefix + "replication/", Form: ServicesPrefix + "replication/<provider>/<endpoint slice>/clusters/<name>",
+	Parse: parseVirtualWorkspace, Wildcard: listOrWatchOrRead, separator: "/",
+}
+
+// VirtualWorkspaceMounts are the mounts of virtual workspaces, which are part of ShardMounts.
+func VirtualWorkspaceMounts() []*Mount {
+	return []*Mount{APIExports, APIResourceSchemas, InitializingWorkspaces, TerminatingWorkspaces, Replication}
+}
+
+// VirtualWorkspacePath returns the URL path of a virtual workspace, up to the logical cluster of the objects.
+func (m *Mount) VirtualWorkspacePath(cluster logicalcluster.Name, object string) string {
+	return m.Prefix + cluster.String() + m.separator + object
+}
+
+func typeMount(name string) *Mount {
+	return &Mount{
+		Prefix: ServicesPrefix + name + "/", Form: ServicesPrefix + name + "/<logical cluster>:<workspace type>/clusters/<name>",
+		Parse: parseTypeVirtualWorkspace, Wildcard: listOrWatchOrRead, separator: ":",
+	}
+}
+
+// parseVirtualWorkspace parses <cluster>/<name>/clusters/<cluster>/rest.
+func parseVirtualWorkspace(below string) (Location, error) {
+	cluster, rest := cutSegment(below)
+	name, rest := cutSegment(rest[1:])
+	return virtualWorkspaceOf(cluster, name, rest)
+}
+
+// parseTypeVirtualWorkspace parses <cluster>:<name>/clusters/<cluster>/rest.
+func parseTypeVirtualWorkspace(below string) (Location, error) {
+	segment, rest := cutSegment(below)
+	at := strings.LastIndexByte(segment, ':')
+	if at < 0 {
+		return Location{}, &InvalidURLError{Segment: segment, Reason: "a workspace type is specified as <logical cluster>:<name>"}
+	}
+	return virtualWorkspaceOf(segment[:at], segment[at+1:], rest)
+}
+
+// parseOwnVirtualWorkspace parses <cluster>/clusters/<cluster>/rest.
+func parseOwnVirtualWorkspace(below string) (Location, error) {
+	cluster, rest := cutSegment(below)
+	return virtualWorkspaceIn(cluster, "", rest)
+}
+
+func virtualWorkspaceOf(cluster, name, rest string) (Location, error) {
+	if len(name) > content.DNS1123SubdomainMaxLength || len(content.IsDNS1123Subdomain(name)) > 0 {
+		return Location{}, &InvalidURLError{Segment: name, Reason: "the name of the object that grants access consists of lower-case letters, digits, hyphens and dots"}
+	}
+	return virtualWorkspaceIn(cluster, name, rest)
+}
+
+func virtualWorkspaceIn(cluster, name, rest string) (Location, error) {
+	l, err := parseCluster(cluster + "/")
+	if err != nil || l.Wildcard {
+		return Location{}, &InvalidURLError{Segment: cluster, Reason: "the logical cluster of a virtual workspace must be a name or a path"}
+	}
+	below, found := strings.CutPrefix(rest, Clusters.Prefix)
+	if !found {
+		first, _ := cutSegment(rest[1:])
+		return Location{}, &InvalidURLError{Segment: first, Reason: "the URL of a virtual workspace must continue with " + Clusters.Prefix + "<name> or " + Clusters.Prefix + Wildcard}
+	}
+	in, err := parseCluster(below)
+	if err != nil {
+		return Location{}, err
+	}
+	l.VirtualWorkspace, l.Rest = &VirtualWorkspaceLocation{Name: name, Path: in.Path, Wildcard: in.Wildcard}, in.Rest
+	return l, nil
 }

@@ -109,8 +109,7 @@ func TestShards(t *testing.T) {
 	}
 }
 
-// TestScopeOfLocation holds that names become scopes, and that paths do not
-// without being resolved.
+// TestScopeOfLocation checks that names become scopes, and that paths must be resolved.
 func TestScopeOfLocation(t *testing.T) {
 	for url, want := range map[string]request.Cluster{
 		"/clusters/root/api":         {Name: "root"},
@@ -177,8 +176,8 @@ func TestViews(t *testing.T) {
 	}
 }
 
-// requireView holds that a URL of a mount is at want, or, where that has no view, that it is
-// not valid. It returns where the URL is, and whether it is valid.
+// requireView checks that a URL of a mount has the location want, or is invalid. It returns the
+// location and whether it is valid.
 func requireView(t *testing.T, mount *request.Mount, url string, want request.Location) (got request.Location, valid bool) {
 	t.Helper()
 	got, found, err := request.Locate(url, request.Clusters, mount)
@@ -212,8 +211,7 @@ func TestOwnViews(t *testing.T) {
 	}
 }
 
-// TestMountsAreInATable holds that servers serve every mount that there is: those of this
-// package are counted in its source.
+// TestMountsAreInATable checks that servers serve all mounts that are declared in this package.
 func TestMountsAreInATable(t *testing.T) {
 	files, err := filepath.Glob("*.go")
 	require.NoError(t, err)
@@ -251,8 +249,7 @@ func TestMountsAreInATable(t *testing.T) {
 	require.Len(t, tables, declared, "a mount is in no table")
 }
 
-// FuzzLocate holds that what comes out of a URL is fit to be segments of a
-// storage key, and that nothing of the URL is lost.
+// FuzzLocate checks that the results are valid segments of storage keys, and that nothing of the URL is lost.
 func FuzzLocate(f *testing.F) {
 	for _, seed := range []string{
 		"/clusters/root/api", "/clusters/*/x", "/clusters/a:b/../c", "/clusters/system:x", "//clusters/a", "/clusters/%2e%2e/a",

@@ -1,58 +1,59 @@
 package serving
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
 	"net/http"
+	"slices"
+	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/kcp-dev/sdk/apis/core"
 	"github.com/spf13/pflag"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	auditinternal "k8s.io/apiserver/pkg/apis/audit"
 	"k8s.io/apiserver/pkg/audit"
 	"k8s.io/apiserver/pkg/audit/policy"
+	"k8s.io/apiserver/pkg/authentication/user"
+	apifilters "k8s.io/apiserver/pkg/endpoints/filters"
+	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/options"
+	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// Annotations of audit events, beside those of upstream.
 const (
-	// auditViewKey carries the view that the request came through, as a URL path with
-	// names of logical clusters.
-	auditViewKey = "shardplane.io/view"
-	// auditClusterKey carries the logical cluster.
+	// auditViewKey is the URL path of the virtual workspace, with names of logical clusters.
+	auditViewKey    = "shardplane.io/view"
 	auditClusterKey = logicalcluster.AnnotationKey
-	// auditShardKey carries the shard whose objects a cache server is asked for.
-	auditShardKey = request.ShardAnnotation
-	// auditPathKey carries the canonical path of the logical cluster.
-	auditPathKey = core.LogicalClusterPathAnnotationKey
-	// auditURIKey carries the URI as the client sent it to this server, until
-	// the event leaves for a backend: there it replaces the event's own, which
-	// has lost the logical cluster.
+	auditShardKey   = request.ShardAnnotation
+	auditPathKey    = core.LogicalClusterPathAnnotationKey
+	// auditURIKey is the URI that the client sent. When the event is passed to a backend, it replaces
+	// the URI of the event, from which the logical cluster has been removed.
 	auditURIKey = "shardplane.io/request-uri"
 )
 
-// AuditOptions are kube-apiserver's, a policy and backends that write to a log
-// or call a webhook, and a bound on what waits for the webhook.
+// AuditOptions are those of kube-apiserver, and a limit for the webhook.
 type AuditOptions struct {
 	options.AuditOptions
 
-	// WebhookBufferBytes bounds the events, in bytes, that wait for the webhook or
-	// are on their way to it, in the mode batch.
+	// WebhookBufferBytes limits the size of the events that are buffered or being sent in batch mode.
 	WebhookBufferBytes int64
 }
 
-// NewAuditOptions returns kube-apiserver's defaults: no policy, no auditing.
+// NewAuditOptions returns the defaults of kube-apiserver: no auditing.
 func NewAuditOptions() AuditOptions {
 	return AuditOptions{AuditOptions: *options.NewAuditOptions(), WebhookBufferBytes: 128 << 20}
 }
 
 // AddFlags adds the flags of o to fs.
 func (o *AuditOptions) AddFlags(fs *pflag.FlagSet) {
-	fs.StringVar(&o.PolicyFile, "audit-policy-file", o.PolicyFile, "Audit policy (audit.k8s.io/v1) that says which requests are recorded, and how much of them")
+	fs.StringVar(&o.PolicyFile, "audit-policy-file", o.PolicyFile, "Audit policy file (audit.k8s.io/v1)")
 	log, webhook := &o.LogOptions, &o.WebhookOptions
 	fs.StringVar(&log.Path, "audit-log-path", log.Path, "Log file for audit events, in JSON; '-' is the standard output")
 	fs.IntVar(&log.MaxAge, "audit-log-maxage", log.MaxAge, "Number of days to keep rotated log files; 0 keeps them")
@@ -61,35 +62,34 @@ func (o *AuditOptions) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&webhook.ConfigFile, "audit-webhook-config-file", webhook.ConfigFile, "Kubeconfig file of the webhook that receives audit events")
 	fs.StringVar(&webhook.BatchOptions.Mode, "audit-webhook-mode", webhook.BatchOptions.Mode, "When the webhook receives events: batch (later, several together), blocking (before the response), or blocking-strict (before the response, and before the request is processed)")
 	fs.DurationVar(&webhook.InitialBackoff, "audit-webhook-initial-backoff", webhook.InitialBackoff, "Time before the first retry of a failed request to the webhook")
-	fs.BoolVar(&webhook.TruncateOptions.Enabled, "audit-webhook-truncate-enabled", webhook.TruncateOptions.Enabled, "Whether the content of events above 100 KiB is left out")
+	fs.BoolVar(&webhook.TruncateOptions.Enabled, "audit-webhook-truncate-enabled", webhook.TruncateOptions.Enabled, "Whether to omit the content of events above 100 KiB")
 	batch := &webhook.BatchOptions.BatchConfig
-	fs.IntVar(&batch.BufferSize, "audit-webhook-batch-buffer-size", batch.BufferSize, "Number of events that may wait for the webhook or be on their way to it. What does not fit is lost, and counted. Only used in batch mode.")
+	fs.IntVar(&batch.BufferSize, "audit-webhook-batch-buffer-size", batch.BufferSize, "Maximum number of events that are waiting for the webhook or being sent. Excess events are dropped and counted. Only used in batch mode.")
 	fs.IntVar(&batch.MaxBatchSize, "audit-webhook-batch-max-size", batch.MaxBatchSize, "Maximum number of events in one request to the webhook. Only used in batch mode.")
 	fs.DurationVar(&batch.MaxBatchWait, "audit-webhook-batch-max-wait", batch.MaxBatchWait, "Maximum time that an event waits for others. Only used in batch mode.")
 	fs.Int64Var(&o.WebhookBufferBytes, flagAuditBufferBytes, o.WebhookBufferBytes,
-		"How many bytes of events may wait for the webhook or be on their way to it. What does not fit is lost, and counted. Only used in batch mode.")
+		"Maximum size in bytes of events that are waiting for the webhook or being sent. Excess events are dropped and counted. Only used in batch mode.")
 }
 
-// Validate returns what is wrong with o.
+// Validate returns all errors in o.
 func (o *AuditOptions) Validate() []error {
 	errs := o.AuditOptions.Validate()
 	if o.WebhookBufferBytes <= 0 {
-		errs = append(errs, fmt.Errorf("--%s is %d: it must be 1 or more", flagAuditBufferBytes, o.WebhookBufferBytes))
+		errs = append(errs, fmt.Errorf("--%s is %d, must be at least 1", flagAuditBufferBytes, o.WebhookBufferBytes))
 	}
 	if o.PolicyFile == "" && (o.LogOptions.Path != "" || o.WebhookOptions.ConfigFile != "") {
-		errs = append(errs, errors.New("--audit-policy-file is required with --audit-log-path and --audit-webhook-config-file: without a policy no event is recorded"))
+		errs = append(errs, errors.New("--audit-policy-file is required with --audit-log-path and --audit-webhook-config-file, because no event is recorded without a policy"))
 	}
 	if o.PolicyFile != "" && o.LogOptions.Path == "" && o.WebhookOptions.ConfigFile == "" {
-		errs = append(errs, errors.New("--audit-policy-file needs --audit-log-path, --audit-webhook-config-file or both: there is nowhere to record events"))
+		errs = append(errs, errors.New("--audit-policy-file requires --audit-log-path or --audit-webhook-config-file"))
 	}
 	return errs
 }
 
-// ApplyTo opens the backends of o for the server that c configures, which runs
-// them.
+// ApplyTo opens the backends of o. The server runs them.
 func (o *AuditOptions) ApplyTo(c *genericapiserver.Config) error {
 	if o.PolicyFile != "" {
-		// Read twice, to be able to say whose fault it is.
+		// The policy is loaded twice to return a better error.
 		if _, err := policy.LoadPolicyFromFile(o.PolicyFile); err != nil {
 			return fmt.Errorf("--audit-policy-file: %w (a policy has apiVersion audit.k8s.io/v1, kind Policy, and rules)", err)
 		}
@@ -115,8 +115,7 @@ func (o *AuditOptions) ApplyTo(c *genericapiserver.Config) error {
 	return nil
 }
 
-// withAuditURI remembers the URI of the request for its audit events. It stands
-// before whatever takes parts off the URI.
+// withAuditURI stores the URI of the request. It must come before filters that change the URI.
 func withAuditURI(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		audit.AddAuditAnnotation(r.Context(), auditURIKey, r.URL.RequestURI())
@@ -124,13 +123,12 @@ func withAuditURI(next http.Handler) http.Handler {
 	})
 }
 
-// AuditScope returns the filter that puts the logical cluster, and the shard at
-// a cache server, into the audit events of requests to the server of c. It stands
-// behind what finds them. pathOf, if it is not nil, gives the canonical path of a
-// logical cluster, where it is known: people know workspaces by it, and names say
-// nothing to them. The front-proxy has resolved the path that the client wrote.
+// AuditScope returns the filter that adds the logical cluster, its canonical path if pathOf returns
+// it, and the shard of requests to a cache server to audit events. It must come after the filters
+// that determine them. The path is added because users do not know the names of logical clusters,
+// and the front-proxy has replaced the path that the client sent.
 func AuditScope(c *genericapiserver.Config, pathOf func(logicalcluster.Name) (string, bool)) Filter {
-	return Filter{"audit scope", "shard, logical cluster and path, for audit events", when(c.AuditBackend != nil, func(next http.Handler) http.Handler {
+	return Filter{"audit scope", "adds shard, logical cluster and path to audit events", when(c.AuditBackend != nil, func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			ctx := r.Context()
 			if cluster, ok := request.ClusterFrom(ctx); ok {
@@ -152,11 +150,8 @@ func AuditScope(c *genericapiserver.Config, pathOf func(logicalcluster.Name) (st
 	})}
 }
 
-// uriBackend gives events the URI that the client sent.
 type uriBackend struct{ audit.Backend }
 
-// ProcessEvents implements audit.Sink. The events are the request's own, which
-// later stages use again, so they stay as they are.
 func (b uriBackend) ProcessEvents(events ...*auditinternal.Event) bool {
 	full := make([]*auditinternal.Event, len(events))
 	for i, event := range events {
@@ -175,4 +170,93 @@ func withOriginalURI(event *auditinternal.Event) *auditinternal.Event {
 	full.Annotations = maps.Clone(event.Annotations)
 	delete(full.Annotations, auditURIKey)
 	return &full
+}
+
+// OwnAnswers audits the requests to which a forwarding server itself responds, e.g. rejected ones. All others are
+// audited by the servers to which they are forwarded. A nil OwnAnswers records nothing.
+type OwnAnswers struct {
+	backend audit.Backend
+	policy  audit.PolicyRuleEvaluator
+}
+
+// OwnAnswer is a request and its response.
+type OwnAnswer struct {
+	// Request is the original request, and Info its request info.
+	Request *http.Request
+	Info    *apirequest.RequestInfo
+	// User is nil if the request was not authenticated.
+	User    user.Info
+	AuditID string
+	// Cluster and Path are the logical cluster, as far as they are known.
+	Cluster  logicalcluster.Name
+	Path     logicalcluster.Path
+	Received time.Time
+	Status   metav1.Status
+}
+
+// NewOwnAnswers opens the backends of o. It returns nil if there are none.
+func NewOwnAnswers(o *AuditOptions) (*OwnAnswers, error) {
+	c := &genericapiserver.Config{}
+	if err := o.ApplyTo(c); err != nil {
+		return nil, err
+	}
+	if c.AuditBackend == nil {
+		return nil, nil //nolint:nilnil // as documented
+	}
+	return &OwnAnswers{backend: c.AuditBackend, policy: c.AuditPolicyRuleEvaluator}, nil
+}
+
+// Run runs the backends until ctx is done, and returns when all recorded events have been written.
+func (o *OwnAnswers) Run(ctx context.Context) error {
+	if err := o.backend.Run(ctx.Done()); err != nil {
+		return err
+	}
+	<-ctx.Done()
+	o.backend.Shutdown()
+	return nil
+}
+
+// Record writes an event of the stage ResponseComplete, without content, if the policy requires one.
+func (o *OwnAnswers) Record(a OwnAnswer) {
+	if o == nil {
+		return
+	}
+	ctx := audit.WithAuditContext(apirequest.WithRequestInfo(a.Request.Context(), a.Info))
+	if a.User != nil {
+		ctx = apirequest.WithUser(ctx, a.User)
+	}
+	attributes, err := apifilters.GetAuthorizerAttributes(ctx)
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "Failed to audit request", "uri", a.Request.URL.RequestURI())
+		return
+	}
+	rule := o.policy.EvaluatePolicyRule(attributes)
+	audit.ObservePolicyLevel(ctx, rule.Level)
+	ac := audit.AuditContextFrom(ctx)
+	if err := ac.Init(rule, o.backend); err != nil || rule.Level == auditinternal.LevelNone {
+		return
+	}
+	audit.WithAuditID(ctx, types.UID(a.AuditID))
+	audit.LogRequestMetadata(ctx, a.Request, a.Received, attributes)
+	annotations := a.annotations()
+	for _, key := range slices.Sorted(maps.Keys(annotations)) {
+		audit.AddAuditAnnotation(ctx, key, annotations[key])
+	}
+	ac.SetEventResponseStatus(&a.Status)
+	ac.ProcessEventStage(ctx, auditinternal.StageResponseComplete)
+}
+
+func (a *OwnAnswer) annotations() map[string]string {
+	annotations := map[string]string{}
+	if a.Cluster != "" {
+		annotations[auditClusterKey] = a.Cluster.String()
+	}
+	if !a.Path.Empty() {
+		annotations[auditPathKey] = a.Path.String()
+	}
+	if a.Status.Code == http.StatusForbidden {
+		annotations["authorization.k8s.io/decision"] = "forbid"
+		annotations["authorization.k8s.io/reason"] = a.Status.Message
+	}
+	return annotations
 }

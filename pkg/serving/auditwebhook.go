@@ -3,22 +3,25 @@ package serving
 import (
 	"context"
 	"fmt"
+	"sync"
+	"time"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	auditinternal "k8s.io/apiserver/pkg/apis/audit"
 	"k8s.io/apiserver/pkg/audit"
 	"k8s.io/apiserver/pkg/server/options"
 	webhookutil "k8s.io/apiserver/pkg/util/webhook"
+	auditbuffered "k8s.io/apiserver/plugin/pkg/audit/buffered"
 	audittruncate "k8s.io/apiserver/plugin/pkg/audit/truncate"
 	auditwebhook "k8s.io/apiserver/plugin/pkg/audit/webhook"
 	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/webhooktransport"
 )
 
-// newAuditWebhook opens the webhook of o. It is upstream's backend, over a
-// transport of ours, for which upstream's options have no place. In the mode batch
-// it holds no more events than its buffer has places, and maxBytes of them.
+// newAuditWebhook returns upstream's webhook backend with our transport, which upstream's options
+// do not support. In batch mode, it buffers at most maxBytes.
 func newAuditWebhook(o options.AuditWebhookOptions, maxBytes int64) (audit.Backend, error) {
 	version, err := schema.ParseGroupVersion(o.GroupVersionString)
 	if err != nil {
@@ -34,8 +37,8 @@ func newAuditWebhook(o options.AuditWebhookOptions, maxBytes int64) (audit.Backe
 	if err != nil {
 		return nil, err
 	}
-	hook.ShouldRetry = func(err error) bool { return err != nil } // whatever it is, the service may come back
-	// Requests have ended when their events are sent, so these contexts are not theirs.
+	hook.ShouldRetry = func(err error) bool { return err != nil } // any error may be temporary
+	// Events are sent after the requests have ended, so that their contexts cannot be used.
 	running, abandon := context.WithCancel(context.Background()) //nolint:forbidigo // upstream's interface has none
 	var backend audit.Backend = &auditWebhook{abandon: abandon, send: func(events *auditinternal.EventList) error {
 		return hook.WithExponentialBackoff(running, func() rest.Result { return hook.RestClient.Post().Body(events).Do(running) }).Error()
@@ -53,14 +56,11 @@ func newAuditWebhook(o options.AuditWebhookOptions, maxBytes int64) (audit.Backe
 	return backend, nil
 }
 
-// auditWebhook sends events to the webhook.
 type auditWebhook struct {
-	send func(*auditinternal.EventList) error
-	// abandon ends all calls.
+	send    func(*auditinternal.EventList) error
 	abandon context.CancelFunc
 }
 
-// ProcessEvents implements audit.Sink.
 func (w *auditWebhook) ProcessEvents(events ...*auditinternal.Event) bool {
 	list := auditinternal.EventList{Items: make([]auditinternal.Event, 0, len(events))}
 	for _, event := range events {
@@ -73,23 +73,152 @@ func (w *auditWebhook) ProcessEvents(events ...*auditinternal.Event) bool {
 	return true
 }
 
-// Run implements audit.Backend.
 func (*auditWebhook) Run(<-chan struct{}) error { return nil }
 
-// Shutdown implements audit.Backend.
 func (w *auditWebhook) Shutdown() { w.abandon() }
 
-// String returns the name of the backend in metrics.
+// String returns the name in metrics.
 func (*auditWebhook) String() string { return auditwebhook.PluginName }
 
-// auditBestEffort lets requests go on whose events were lost.
+// auditBestEffort does not reject requests if their events are lost.
 type auditBestEffort struct{ audit.Backend }
 
-// ProcessEvents implements audit.Sink.
 func (b auditBestEffort) ProcessEvents(events ...*auditinternal.Event) bool {
 	b.Backend.ProcessEvents(events...)
 	return true
 }
 
-// String returns upstream's name for it.
+// String returns the name that upstream uses.
 func (b auditBestEffort) String() string { return fmt.Sprintf("ignoreErrors<%s>", b.Backend) }
+
+const flagAuditBufferBytes = "audit-webhook-batch-buffer-bytes"
+
+// auditStop limits how long a shutdown waits until the webhook has received the last events.
+const auditStop = 10 * time.Second
+
+// auditBatches adds limits to upstream's buffer for webhooks. Upstream takes batches off the buffer
+// at once and holds each in a goroutine while the webhook hangs, ignores the size of events, and
+// waits for all of them during shutdown.
+type auditBatches struct {
+	audit.Backend
+
+	held    *auditHeld
+	abandon context.CancelFunc
+}
+
+// newAuditBatches returns upstream's buffer in front of the webhook. The number and the size of
+// events are limited, including those that are being sent.
+func newAuditBatches(webhook audit.Backend, c auditbuffered.BatchConfig, maxBytes int64, abandon context.CancelFunc) audit.Backend {
+	held := &auditHeld{maxEvents: c.BufferSize, maxBytes: maxBytes}
+	return &auditBatches{Backend: auditbuffered.NewBackend(auditSent{webhook, held}, c), held: held, abandon: abandon}
+}
+
+func (b *auditBatches) ProcessEvents(events ...*auditinternal.Event) bool {
+	for _, event := range events {
+		if err := b.held.add(event); err != nil {
+			audit.HandlePluginError(auditbuffered.PluginName, err, event)
+			continue
+		}
+		b.Backend.ProcessEvents(event)
+	}
+	return true
+}
+
+func (b *auditBatches) Shutdown() {
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		b.Backend.Shutdown()
+	}()
+	select {
+	case <-ended:
+	case <-time.After(auditStop):
+		klog.ErrorS(nil, "Timed out sending the last audit events, which are lost", "events", b.held.number(), "waited", auditStop)
+	}
+	b.abandon()
+}
+
+type auditSent struct {
+	audit.Backend
+	held *auditHeld
+}
+
+func (s auditSent) ProcessEvents(events ...*auditinternal.Event) bool {
+	defer s.held.remove(events)
+	return s.Backend.ProcessEvents(events...)
+}
+
+type auditHeld struct {
+	maxEvents int
+	maxBytes  int64
+
+	mu     sync.Mutex
+	events int
+	bytes  int64
+}
+
+func (h *auditHeld) add(event *auditinternal.Event) error {
+	size := auditSize(event)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.events >= h.maxEvents {
+		return fmt.Errorf("%d events are waiting for the webhook, which is the limit of --audit-webhook-batch-buffer-size", h.events)
+	}
+	if h.bytes+size > h.maxBytes {
+		return fmt.Errorf("events of %d bytes are waiting for the webhook, and %[3]d more would exceed --%[2]s", h.bytes, flagAuditBufferBytes, size)
+	}
+	h.events++
+	h.bytes += size
+	return nil
+}
+
+func (h *auditHeld) remove(events []*auditinternal.Event) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, event := range events {
+		h.events--
+		h.bytes -= auditSize(event)
+	}
+}
+
+func (h *auditHeld) number() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.events
+}
+
+// auditSize returns the approximate memory size of an event, including everything that clients control.
+func auditSize(event *auditinternal.Event) int64 {
+	const others = 2 << 10
+	size := others + 2*len(event.RequestURI) + len(event.UserAgent) + len(event.Verb) + len(event.AuditID) // names in the URI are also in the reference
+	if event.RequestObject != nil {
+		size += len(event.RequestObject.Raw)
+	}
+	if event.ResponseObject != nil {
+		size += len(event.ResponseObject.Raw)
+	}
+	if event.ResponseStatus != nil {
+		size += len(event.ResponseStatus.Message)
+	}
+	for key, value := range event.Annotations {
+		size += len(key) + len(value)
+	}
+	size += auditUserSize(event.User.Groups, event.User.Extra)
+	if event.ImpersonatedUser != nil {
+		size += auditUserSize(event.ImpersonatedUser.Groups, event.ImpersonatedUser.Extra)
+	}
+	return int64(size)
+}
+
+func auditUserSize[V ~[]string](groups []string, extra map[string]V) (size int) {
+	for _, group := range groups {
+		size += len(group)
+	}
+	for key, values := range extra {
+		size += len(key)
+		for _, value := range values {
+			size += len(value)
+		}
+	}
+	return size
+}

@@ -10,11 +10,11 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 )
 
-// withRetries returns upstream's filter of authorization or impersonation, except that some errors of the
-// authorizer become the response: one that suggests a delay, and one after the deadline of the request.
-// Upstream responds with 500 or 403 to all errors. If the filter asks more than one question, the first such
-// error is the response, unless the request is permitted in the end. The filter is created once, because
-// upstream's caches of impersonation belong to it.
+// withRetries returns upstream's filter for authorization or impersonation, which responds with 500
+// or 403 to all errors of the authorizer. If an error suggests a delay, or the request deadline has
+// passed, that error becomes the response instead. If the filter calls the authorizer several
+// times, the first such error is used unless the request is finally allowed. The filter must be
+// created only once, because it contains upstream's impersonation caches.
 func withRetries(
 	next http.Handler, a authorizer.UnconditionalAuthorizer, s runtime.NegotiatedSerializer,
 	filter func(http.Handler, authorizer.UnconditionalAuthorizer, runtime.NegotiatedSerializer) http.Handler,
@@ -41,20 +41,20 @@ func withRetries(
 	})
 }
 
-// retryable returns the API status in an error that says when to ask again, or that there was no
-// time to decide, or nil.
+// retryable returns the API status of an error that suggests a delay, a timeout error if the
+// deadline has passed, or nil.
 func retryable(ctx context.Context, err error) *apierrors.StatusError {
 	var status apierrors.APIStatus
 	if _, later := apierrors.SuggestsClientDelay(err); later && errors.As(err, &status) {
 		return &apierrors.StatusError{ErrStatus: status.Status()}
 	}
 	if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return apierrors.NewTimeoutError("the request's timeout passed before it was decided whether it is allowed", 0)
+		return apierrors.NewTimeoutError("the request timed out before it was authorized", 0)
 	}
 	return nil
 }
 
-// replaced is an answer that is not given if another one takes its place.
+// replaced is a response that is discarded if by is set.
 type replaced struct {
 	http.ResponseWriter
 	by *apierrors.StatusError
@@ -62,14 +62,13 @@ type replaced struct {
 
 type replacedKey struct{}
 
-// replacedFrom returns the response of the innermost filter around ctx. Upstream's filters ask all their
-// questions before they call the next handler, i.e. before another filter may replace it.
+// replacedFrom returns the response of the innermost filter. Upstream's filters call the authorizer
+// only before the next handler, i.e. before another filter replaces it.
 func replacedFrom(ctx context.Context) *replaced {
 	a, _ := ctx.Value(replacedKey{}).(*replaced)
 	return a
 }
 
-// Header implements http.ResponseWriter.
 func (a *replaced) Header() http.Header {
 	if a.by != nil {
 		return http.Header{}
@@ -77,17 +76,15 @@ func (a *replaced) Header() http.Header {
 	return a.ResponseWriter.Header()
 }
 
-// WriteHeader implements http.ResponseWriter.
 func (a *replaced) WriteHeader(code int) {
 	if a.by == nil {
 		a.ResponseWriter.WriteHeader(code)
 	}
 }
 
-// Write implements http.ResponseWriter.
 func (a *replaced) Write(data []byte) (int, error) {
 	if a.by != nil {
-		return len(data), nil //nolint:nilerr // nobody is to notice
+		return len(data), nil //nolint:nilerr // the response is discarded
 	}
 	return a.ResponseWriter.Write(data)
 }

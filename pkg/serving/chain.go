@@ -24,105 +24,100 @@ import (
 	"github.com/shardplane/shardplane/pkg/serving/watchdog"
 )
 
-// AnswerGuard returns the filter that gives up answers that nobody reads.
+// AnswerGuard returns the filter that ends responses which the client does not read.
 func AnswerGuard() Filter {
-	return Filter{"answer guard", "answers that are not read end, after 2 minutes, or of watches after one without progress", answers.WithGuard}
+	return Filter{"answer guard", "ends responses that are not read, after 2 minutes or, for watches, after one minute without progress", answers.WithGuard}
 }
 
-// Answers are the filters around what makes answers: for those that last, see
-// answers.Stream; lists, which are written in large pieces; and requests whose clients
-// do not read, which take no seat meanwhile. They stand behind fairness.
+// Answers are the filters for responses: streams, see answers.Stream; lists, which are buffered;
+// and slow clients, so that their requests release their seat. They must come after fairness.
 func Answers(c *genericapiserver.Config) Chain {
 	return Chain{
-		{"streams", "each event of a watch has its time", func(next http.Handler) http.Handler { return answers.WithStreams(next, c.LongRunningFunc) }},
-		{"pause", "who does not read takes no seat", answers.WithPause},
-		{"list buffer", "lists are written in large pieces", WithListBuffer},
+		{"streams", "sets a deadline for each event of a watch", func(next http.Handler) http.Handler { return answers.WithStreams(next, c.LongRunningFunc) }},
+		{"pause", "requests of clients that do not read release their seat", answers.WithPause},
+		{"list buffer", "writes lists in large pieces", WithListBuffer},
 	}
 }
 
-// BodyGuard returns the filter that gives up bodies that take too long.
+// BodyGuard returns the filter that ends slow request bodies.
 func BodyGuard(limits bodies.Rate) Filter {
-	return Filter{"body guard", "bodies that are too slow end", func(next http.Handler) http.Handler { return bodies.WithGuard(next, limits) }}
+	return Filter{"body guard", "ends request bodies that are too slow", func(next http.Handler) http.Handler { return bodies.WithGuard(next, limits) }}
 }
 
-// Bodies returns the filter that reads bodies before requests take anything that
-// others need.
+// Bodies returns the filter that reads request bodies before requests use shared resources.
 func Bodies(c *genericapiserver.Config, limits ledger.Limits, registerer prometheus.Registerer) Filter {
-	return Filter{"bodies", "into memory, within --limit body-bytes and body-bytes-per-user; 408, 413, 429", func(next http.Handler) http.Handler {
+	return Filter{"bodies", "reads bodies into memory, within --limit body-bytes and body-bytes-per-user; 408, 413, 429", func(next http.Handler) http.Handler {
 		return bodies.NewReader(limits, c.MaxRequestBodyBytes, registerer).Wrap(next, c.LongRunningFunc, func(w http.ResponseWriter, r *http.Request, err error) { respond(w, r, c.Serializer, err) })
 	}}
 }
 
-// Connections returns the filter that bounds the connections of each user. forwarded
-// reports whether a request comes from who forwards those of many; it may be nil.
-// refuse answers with 429, saying why.
+// Connections returns the filter that limits the connections of each user (429). forwarded reports
+// whether a request comes from a server that forwards requests of many users; it may be nil.
 func Connections(forwarded func(*http.Request) bool, refuse ledger.Refuse) Filter {
-	return Filter{"connections", "whose connection it is; 429 above --limit connections-per-user", func(next http.Handler) http.Handler {
+	return Filter{"connections", "assigns the connection to the user; 429 above --limit connections-per-user", func(next http.Handler) http.Handler {
 		return connections.WithOwner(next, forwarded, refuse)
 	}}
 }
 
-// Arrival are the filters that need to know nothing of a request.
+// Arrival are the filters that need no information about the request.
 func Arrival(c *genericapiserver.Config, limits bodies.Rate) Chain {
 	return Chain{
 		LongPaths(),
 		AnswerGuard(),
 		BodyGuard(limits),
 		MaskTokens(),
-		{"audit ID", "an ID for each request, the client's or a new one", apifilters.WithAuditInit},
-		{"received", "when it came", apifilters.WithRequestReceivedTimestamp},
-		{"audit URI", "the URI as the client sent it, for audit events", when(c.AuditBackend != nil, withAuditURI)},
+		{"audit ID", "adds an ID, that of the client or a new one", apifilters.WithAuditInit},
+		{"received", "records the time", apifilters.WithRequestReceivedTimestamp},
+		{"audit URI", "records the original URI for audit events", when(c.AuditBackend != nil, withAuditURI)},
 	}
 }
 
-// Reception are kube-apiserver's filters from what a request asks for to who
-// asks: up to the first decision about it. They stand behind what finds the
-// scope: metrics of crashes, too, are by resource.
+// Reception are kube-apiserver's filters up to authentication and audit. They must come after the
+// filters that determine the scope, because metrics of panics are also by resource.
 func Reception(c *genericapiserver.Config) Chain {
 	return Chain{
-		{"panic recovery", "500 for requests that crash", func(next http.Handler) http.Handler {
+		{"panic recovery", "500 for requests that panic", func(next http.Handler) http.Handler {
 			return genericfilters.WithPanicRecovery(next, c.RequestInfoResolver)
 		}},
 		{"request info", "verb, API group, resource, namespace and name", func(next http.Handler) http.Handler {
 			return apifilters.WithRequestInfo(next, c.RequestInfoResolver)
 		}},
-		{"routine", "a goroutine with a small stack for what follows (gate APIServingWithRoutine)", func(next http.Handler) http.Handler {
+		{"routine", "runs the remaining filters in a goroutine with a small stack (gate APIServingWithRoutine)", func(next http.Handler) http.Handler {
 			if !c.FeatureGate.Enabled(features.APIServingWithRoutine) {
 				return next
 			}
 			return routine.WithRoutine(next, c.LongRunningFunc)
 		}},
-		{"latency trackers", "how long webhooks, storage and encodings take", apifilters.WithLatencyTrackers},
-		{"HTTP log", "each request in the log, from -v=3 on", genericfilters.WithHTTPLogging},
-		{"cache control", "no answer is for caches on the way", apifilters.WithCacheControl},
-		{"wait group", "a server that stops waits for requests in flight", func(next http.Handler) http.Handler {
+		{"latency trackers", "durations of webhooks, storage and encoding", apifilters.WithLatencyTrackers},
+		{"HTTP log", "logs each request, from -v=3", genericfilters.WithHTTPLogging},
+		{"cache control", "disables HTTP caches", apifilters.WithCacheControl},
+		{"wait group", "makes the shutdown wait for requests in flight", func(next http.Handler) http.Handler {
 			return genericfilters.WithWaitGroup(next, c.LongRunningFunc, c.NonLongRunningRequestWaitGroup)
 		}},
-		{"deadline", "a minute, or less if the client says so", func(next http.Handler) http.Handler {
+		{"deadline", "a minute, or less if the client requests it", func(next http.Handler) http.Handler {
 			return apifilters.WithRequestDeadline(next, c.AuditBackend, c.AuditPolicyRuleEvaluator, c.LongRunningFunc, c.Serializer, c.RequestTimeout)
 		}},
-		{"timeout", "504 at the deadline, whatever the request does", func(next http.Handler) http.Handler {
+		{"timeout", "504 at the deadline", func(next http.Handler) http.Handler {
 			return genericfilters.WithTimeoutForNonLongRunningRequests(next, c.LongRunningFunc)
 		}},
-		{"stack", "room on the stack for what follows, but for watches", func(next http.Handler) http.Handler { return withStack(next, c.LongRunningFunc) }},
-		{"warnings", "warnings become headers", apifilters.WithWarningRecorder},
-		{"authentication", "who it is; 401", tracked(c, "authentication", func(next http.Handler) http.Handler {
+		{"stack", "grows the stack once, except for watches", func(next http.Handler) http.Handler { return withStack(next, c.LongRunningFunc) }},
+		{"warnings", "adds warnings to the response header", apifilters.WithWarningRecorder},
+		{"authentication", "determines the user; 401", tracked(c, "authentication", func(next http.Handler) http.Handler {
 			failed := apifilters.WithFailedAuthenticationAudit(apifilters.Unauthorized(c.Serializer), c.AuditBackend, c.AuditPolicyRuleEvaluator)
 			return apifilters.WithAuthentication(next, c.Authentication.Authenticator, filterlatency.TrackCompleted(failed), c.Authentication.APIAudiences, c.Authentication.RequestHeaderConfig)
 		})},
-		{"tracing", "the client's trace goes on", func(next http.Handler) http.Handler { return apifilters.WithTracing(next, c.TracerProvider) }},
-		{"audit", "an event for each stage", tracked(c, "audit", func(next http.Handler) http.Handler {
+		{"tracing", "continues the trace of the client", func(next http.Handler) http.Handler { return apifilters.WithTracing(next, c.TracerProvider) }},
+		{"audit", "records an event for each stage", tracked(c, "audit", func(next http.Handler) http.Handler {
 			return apifilters.WithAudit(next, c.AuditBackend, c.AuditPolicyRuleEvaluator, c.LongRunningFunc)
 		})},
 	}
 }
 
-// Decision are kube-apiserver's filters that let a request pass or refuse it.
-// Limits come behind it: they are for those who may do what they ask for. Between stands
-// what has to know who it is, and comes before the decision.
+// Decision are kube-apiserver's filters for impersonation and authorization. Limits must come after
+// them. The filters in between need the impersonated user.
 func Decision(c *genericapiserver.Config, between ...Filter) Chain {
 	return slices.Concat(Chain{
-		{"impersonation", "who it is to be instead; 403, and 503 before that is known", func(next http.Handler) http.Handler {
+		{"impersonation", "changes the user; 403, and 503 before this can be decided", func(next http.Handler) http.Handler {
 			name, filter := "impersonation", impersonation.WithImpersonation
 			if c.FeatureGate.Enabled(features.ConstrainedImpersonation) {
 				name, filter = "constrainedimpersonation", impersonation.WithConstrainedImpersonation
@@ -132,18 +127,17 @@ func Decision(c *genericapiserver.Config, between ...Filter) Chain {
 			})(next)
 		}},
 	}, between, Chain{
-		{"authorization", "whether it may do so; 403, and 503 before that is known", tracked(c, "authorization", func(next http.Handler) http.Handler {
+		{"authorization", "authorizes the request; 403, and 503 before this can be decided", tracked(c, "authorization", func(next http.Handler) http.Handler {
 			return withRetries(next, c.Authorization.Authorizer, c.Serializer, apifilters.WithAuthorization)
 		})},
 	})
 }
 
-// InFlight returns the bound of requests that the server of c executes at a time.
-// Behind fairness, it does not count what waits there.
+// InFlight returns the filter that limits concurrent requests. Behind fairness, queued requests are not counted.
 func InFlight(c *genericapiserver.Config, registerer prometheus.Registerer) Filter {
 	executing := inflight.NewExecuting(c.MaxRequestsInFlight, c.MaxMutatingRequestsInFlight, registerer)
-	return Filter{"requests in flight", "429 above --max-requests-inflight and --max-mutating-requests-inflight; what is paused does not count", func(next http.Handler) http.Handler {
-		// In place of upstream's hook, which reports what upstream's filter counts.
+	return Filter{"requests in flight", "429 above --max-requests-inflight and --max-mutating-requests-inflight, except for paused requests", func(next http.Handler) http.Handler {
+		// It replaces upstream's hook for the metrics of upstream's filter.
 		c.AddPostStartHookOrDie("max-in-flight-filter", func(hook genericapiserver.PostStartHookContext) error {
 			go executing.Report(hook)
 			return nil
@@ -152,7 +146,7 @@ func InFlight(c *genericapiserver.Config, registerer prometheus.Registerer) Filt
 	}}
 }
 
-// RequestLimits returns the limits of requests in flight of each logical cluster and of each user.
+// RequestLimits returns the filter that limits the requests in flight of each logical cluster and user.
 func RequestLimits(c *genericapiserver.Config, limits ledger.Limits, registerer prometheus.Registerer) Filter {
 	requests := limits.Ledger(ledger.RequestsResource, 0, registerer)
 	return Filter{"request limits", "429 above --limit requests-per-cluster and requests-per-user", func(next http.Handler) http.Handler {
@@ -165,21 +159,21 @@ func RequestLimits(c *genericapiserver.Config, limits ledger.Limits, registerer 
 	}}
 }
 
-// Watchdog returns the filters for requests that go on computing after their context has ended: throttle
-// refuses those of whom such requests compute, and watched, which stands behind all that gives requests
-// something, returns when they end.
+// Watchdog returns the filters for requests that compute after their context has ended. throttle
+// rejects new requests of their users. watched determines when they end, and must come after all
+// filters that assign resources to requests.
 func Watchdog(c *genericapiserver.Config, registerer prometheus.Registerer) (throttle, watched Filter) {
 	dog := watchdog.New(watchdog.Config{Metrics: registerer})
 	throttle = Filter{"watchdog", "429 while requests of the user, or several of the logical cluster, compute after their end", func(next http.Handler) http.Handler {
 		return dog.Throttle(next, TooMany(c))
 	}}
-	watched = Filter{"watched requests", "what computes after its end keeps its seat", func(next http.Handler) http.Handler {
+	watched = Filter{"watched requests", "requests that compute after their end keep their seat", func(next http.Handler) http.Handler {
 		return dog.Watch(next, c.LongRunningFunc)
 	}}
 	return throttle, watched
 }
 
-// WatchLimits returns the limits of open watches of each logical cluster and of each user.
+// WatchLimits returns the filter that limits the open watches of each logical cluster and user.
 func WatchLimits(c *genericapiserver.Config, limits ledger.Limits, registerer prometheus.Registerer) Filter {
 	watches := limits.Ledger(ledger.WatchesResource, 0, registerer)
 	return Filter{"watch limits", "429 above --limit watches-per-cluster and watches-per-user", func(next http.Handler) http.Handler {
@@ -192,16 +186,15 @@ func WatchLimits(c *genericapiserver.Config, limits ledger.Limits, registerer pr
 	}}
 }
 
-// WatchBytes returns the limits of what the watches of each logical cluster, and of each
-// user, hold of large events.
+// WatchBytes returns the filter that limits the memory of large watch events of each logical cluster and user.
 func WatchBytes(c *genericapiserver.Config, limits ledger.Limits, registerer prometheus.Registerer) Filter {
 	held := limits.Ledger(ledger.WatchBytesResource, 0, registerer)
-	return Filter{"watch bytes", "watches with large events end above --limit watch-bytes-per-cluster and watch-bytes-per-user; 429", func(next http.Handler) http.Handler {
+	return Filter{"watch bytes", "ends watches with large events above --limit watch-bytes-per-cluster and watch-bytes-per-user; 429", func(next http.Handler) http.Handler {
 		return watchbytes.Wrap(next, held, c.LongRunningFunc, TooMany(c))
 	}}
 }
 
-// TooMany returns what answers requests that are one too many.
+// TooMany returns the function that rejects requests above a limit.
 func TooMany(c *genericapiserver.Config) ledger.Refuse {
 	return func(w http.ResponseWriter, r *http.Request, why string) {
 		const retryAfter = 1
@@ -209,7 +202,6 @@ func TooMany(c *genericapiserver.Config) ledger.Refuse {
 	}
 }
 
-// tracked has metrics and traces say how long a filter takes.
 func tracked(c *genericapiserver.Config, name string, wrap func(http.Handler) http.Handler) func(http.Handler) http.Handler {
 	return func(next http.Handler) http.Handler {
 		return filterlatency.TrackStarted(wrap(filterlatency.TrackCompleted(next)), c.TracerProvider, name)

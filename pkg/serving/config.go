@@ -30,24 +30,20 @@ import (
 	"github.com/shardplane/shardplane/pkg/serving/metriclabels"
 )
 
-// shutdownTimeout bounds how long a stopping server waits for requests in
-// flight; watches are ended at once by LongRunningStop.
+// shutdownTimeout limits how long a shutdown waits for requests in flight. LongRunningStop ends watches at once.
 const shutdownTimeout = 5 * time.Second
 
-// API says what a server serves: its types and their schemas.
+// API describes the API of a server.
 type API struct {
-	// Title is the title of the OpenAPI documents.
-	Title  string
-	Scheme *runtime.Scheme
-	Codecs serializer.CodecFactory
-	// Definitions are the generated OpenAPI definitions of Scheme's types.
+	Title       string
+	Scheme      *runtime.Scheme
+	Codecs      serializer.CodecFactory
 	Definitions openapicommon.GetOpenAPIDefinitions
 }
 
-// NewConfig returns the configuration of a generic API server behind the
-// listener, with a loopback client that is system:masters. The caller adds
-// authentication, the authorizer, handler chain and storage; the listener stays
-// its own until it runs the server.
+// NewConfig returns the configuration of a generic API server, with a loopback client in
+// system:masters. The caller adds authentication, authorizer, handler chain and storage, and must
+// close the listener if it does not run the server.
 func NewConfig(o *APIOptions, l *Listener, api API) (*genericapiserver.Config, error) {
 	_, kubernetes, err := o.FeatureGates.Split()
 	if err == nil {
@@ -77,7 +73,7 @@ func NewConfig(o *APIOptions, l *Listener, api API) (*genericapiserver.Config, e
 	return c, nil
 }
 
-// Authenticate has the server of c know users by a, which the caller runs.
+// Authenticate configures the authentication of the server. The caller must run a.
 func Authenticate(c *genericapiserver.Config, a *authn.Authentication) {
 	c.SecureServing.ClientCA = dynamiccertificates.NewUnionCAContentProvider(a.CAs...)
 	c.Authentication.Authenticator = a.Authenticator
@@ -85,8 +81,7 @@ func Authenticate(c *genericapiserver.Config, a *authn.Authentication) {
 	c.Authentication.APIAudiences = a.Audiences
 }
 
-// Run prepares and runs s until ctx is done, and returns when all requests have
-// ended.
+// Run runs s until ctx is done, and returns when all requests have ended.
 func Run(ctx context.Context, s *genericapiserver.GenericAPIServer) error {
 	s.ShutdownTimeout = shutdownTimeout
 	if l, ok := s.SecureServingInfo.Listener.(*connections.Listener); ok {
@@ -112,34 +107,28 @@ func addOpenAPI(c *genericapiserver.Config, api API) {
 	c.OpenAPIV3Config.PostProcessSpec = openapigate.V3
 }
 
-// addLoopback gives the server a client of itself, which needs no connection.
 func addLoopback(c *genericapiserver.Config) error {
 	host, port, err := c.SecureServing.HostPort()
 	if err != nil {
 		return fmt.Errorf("loopback client: %w", err)
 	}
 	c.LoopbackClientConfig = &rest.Config{
-		Host:        "https://" + net.JoinHostPort(host, strconv.Itoa(port)),
-		BearerToken: uuid.NewString(),
-		Transport:   inprocess.New(),
-		// The server's own controllers must not throttle themselves.
+		Host:               "https://" + net.JoinHostPort(host, strconv.Itoa(port)),
+		BearerToken:        uuid.NewString(),
+		Transport:          inprocess.New(),
 		QPS:                -1,
-		DisableCompression: true, // the process would do both halves of it
+		DisableCompression: true, // it would be done and undone in the same process
 	}
 	return nil
 }
 
-// setFeatureGates turns on what the wire contract promises, and off what costs
-// more than it gives, then applies what the user asked for. Gates are global to
-// the process.
+// setFeatureGates sets the defaults, and then the gates of the user. Gates are global to the process.
 func setFeatureGates(gates map[string]bool) error {
 	wanted := map[string]bool{
 		string(features.ShardedListAndWatch): true,
 		string(features.WatchList):           true,
-		// It reads and decodes all objects of each watch cache from etcd every five
-		// minutes, thousands at a time, so that a shard that does nothing computes more
-		// the more it stores. What it finds wrong would only change lists that come from
-		// the watch cache's snapshots, where the hub has its own.
+		// Every five minutes, it reads and decodes all objects from etcd. It only protects lists
+		// from snapshots of the watch cache, but the hub has its own.
 		string(features.DetectCacheInconsistency): false,
 	}
 	maps.Copy(wanted, gates)
@@ -149,9 +138,8 @@ func setFeatureGates(gates map[string]bool) error {
 	return nil
 }
 
-// effectiveVersion names the Kubernetes version whose API is served even in
-// binaries that were built without version stamps, as `go run` does: clients
-// compare their own version with it.
+// effectiveVersion sets the Kubernetes version in binaries without version stamps, e.g. of `go
+// run`, because clients compare it with their own version.
 type effectiveVersion struct {
 	basecompatibility.EffectiveVersion
 }

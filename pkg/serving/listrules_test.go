@@ -36,13 +36,12 @@ const (
 	metadataType = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 )
 
-// reply is what the handler of a resource answers.
+// reply is the response of a handler.
 type reply struct {
 	code              int
 	contentType, body string
 }
 
-// listRules returns the rules of lists around a handler.
 func listRules(handler http.HandlerFunc) http.Handler {
 	scheme := runtime.NewScheme()
 	metav1.AddToGroupVersion(scheme, metav1.Unversioned)
@@ -51,8 +50,7 @@ func listRules(handler http.HandlerFunc) http.Handler {
 	})
 }
 
-// TestParsedSelectors holds that the storage gets the selector of a list or a
-// watch parsed, the same for each request.
+// TestParsedSelectors checks that the storage receives the parsed selector of a list or watch.
 func TestParsedSelectors(t *testing.T) {
 	featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.ShardedListAndWatch, true)
 	var parsed []sharding.Selector
@@ -72,8 +70,7 @@ func TestParsedSelectors(t *testing.T) {
 	}
 }
 
-// askList sends a request through the rules of lists to a handler with that
-// reply, and returns the answer and whether the handler was asked.
+// askList sends a request and returns the response, and whether the handler was called.
 func askList(t testing.TB, method, path, selector, accept string, with reply) (code int, answer []byte, asked bool) {
 	t.Helper()
 	passedOn := ""
@@ -119,13 +116,13 @@ func TestShardSelectors(t *testing.T) {
 		{http.MethodDelete, configMaps, half, 200},
 		{http.MethodDelete, configMaps, "nonsense", 400},
 		{http.MethodGet, "/api/v1/watch/configmaps", "nonsense", 400},
-		// Other verbs know no selector, and ignore it as any parameter.
+		// Other verbs ignore the selector.
 		{http.MethodGet, object, "nonsense", 200},
 		{http.MethodDelete, object, "nonsense", 200},
 		{http.MethodPost, configMaps, "nonsense", 200},
 		{http.MethodGet, "/version", "nonsense", 200},
 	} {
-		for range 2 { // from memory, too
+		for range 2 { // also from the cache
 			code, body, asked := askList(t, c.method, c.path, c.selector, "application/json", plain)
 			require.Equal(t, c.code, code, "%+v: %s", c, body)
 			require.Equal(t, c.code == http.StatusOK, asked)
@@ -139,8 +136,8 @@ func TestShardSelectors(t *testing.T) {
 	}
 }
 
-// TestDeletionByCluster holds that the selector of a DELETECOLLECTION comes to the storage
-// past upstream's registry, which knows none by logical cluster.
+// TestDeletionByCluster checks that the selector of a DELETECOLLECTION by logical cluster is passed
+// to the storage, because upstream's registry does not support it.
 func TestDeletionByCluster(t *testing.T) {
 	featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.ShardedListAndWatch, true)
 	byCluster := strings.ReplaceAll(canonical, "uid", "cluster")
@@ -194,7 +191,7 @@ func TestShardInfoIsAdded(t *testing.T) {
 		require.Equal(t, canonical, list.ShardInfo.Selector)
 		require.Equal(t, "a", list.Items[0].Name)
 	})
-	// What needs nothing, or cannot be read, is passed on as it is.
+	// Everything else is passed on unchanged.
 	for name, with := range map[string]reply{
 		"complete already": {200, "application/json", strings.Replace(table, `"7"`, `"7","shardInfo":{"selector":"mine"}`, 1)},
 		"the list itself":  {200, "application/json", `{"kind":"ConfigMapList","apiVersion":"v1","items":[]}`},
@@ -215,8 +212,7 @@ func TestShardInfoIsAdded(t *testing.T) {
 	})
 }
 
-// FuzzShardSelectors holds that any selector is either honoured or refused as a
-// mistake of the client.
+// FuzzShardSelectors checks that a selector is either applied or rejected as a client error.
 func FuzzShardSelectors(f *testing.F) {
 	featuregatetesting.SetFeatureGateDuringTest(f, utilfeature.DefaultFeatureGate, features.ShardedListAndWatch, true)
 	for _, seed := range []string{half, strings.ReplaceAll(half, "uid", "cluster"), half + "||" + half, "", " ", "||", "shardRange()", "shardRange(object.metadata.uid,'0x','')", "(((((", "a[0]", "\x00", strings.Repeat("(", 300), "A00000000(A00000\x80\xff", "shardRange(object.metadata.uid,'0x0000000000000000','0x80d8F00000000000000')", "shardRange(object.metad\x00\x01a.uid, '0x8000000000000000', '0x10000000000000000')"} {
@@ -232,7 +228,7 @@ func FuzzShardSelectors(f *testing.F) {
 	})
 }
 
-// TestSelectorLimits asks with selectors that are as large as may be, and larger.
+// TestSelectorLimits checks selectors of maximum size, and larger ones.
 func TestSelectorLimits(t *testing.T) {
 	handler := listRules(func(http.ResponseWriter, *http.Request) {})
 	ask := func(method, path, parameter, selector string) *httptest.ResponseRecorder {
@@ -243,11 +239,11 @@ func TestSelectorLimits(t *testing.T) {
 	for _, parameter := range []string{"labelSelector", "fieldSelector"} {
 		for selector, want := range map[string]string{
 			strings.Repeat("!a,", 127) + "!a": "",
-			strings.Repeat("!a,", 128) + "!a": parameter + " has 129 requirements, at most 128 are allowed",
+			strings.Repeat("!a,", 128) + "!a": parameter + " has 129 requirements, at most 128 allowed",
 			"a in (" + strings.Repeat("b,", 1000) + "b),a notin (" + strings.Repeat("b,", 1000) + "b)": "",
 			strings.Repeat("),", 128):            parameter + " has 129 requirements",
 			"a=" + strings.Repeat("b", 16<<10-2): "",
-			"a=" + strings.Repeat("b", 16<<10-1): parameter + " has 16385 bytes, at most 16384 are allowed",
+			"a=" + strings.Repeat("b", 16<<10-1): parameter + " has 16385 bytes, at most 16384 allowed",
 		} {
 			for method, code := range map[string]int{http.MethodGet: http.StatusOK, http.MethodDelete: http.StatusOK} {
 				w := ask(method, "/api/v1/configmaps", parameter, selector)
@@ -266,5 +262,5 @@ func TestSelectorLimits(t *testing.T) {
 	require.Equal(t, http.StatusOK, w.Code, "%s", w.Body)
 	w = ask(http.MethodGet, "/api/v1/configmaps", "shardSelector", strings.Repeat(half+"||", 128)+half)
 	require.Equal(t, http.StatusBadRequest, w.Code)
-	require.Contains(t, w.Body.String(), "shardSelector has 129 requirements, at most 128 are allowed")
+	require.Contains(t, w.Body.String(), "shardSelector has 129 requirements, at most 128 allowed")
 }

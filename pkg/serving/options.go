@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"net"
 	"strconv"
+	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/pflag"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
+	cliflag "k8s.io/component-base/cli/flag"
 
 	"github.com/shardplane/shardplane/pkg/serving/bodies"
 	"github.com/shardplane/shardplane/pkg/serving/connections"
@@ -17,52 +19,47 @@ import (
 	"github.com/shardplane/shardplane/pkg/serving/ledger"
 )
 
-// ProfilesPrefix is where servers have profiles of their process, below a name each.
+// ProfilesPrefix is the path prefix of process profiles.
 const ProfilesPrefix = "/debug/pprof/"
 
-// Options are what every server has: a listener with its certificates and an audit
-// log.
+// Options are the options of every server.
 type Options struct {
-	// BindAddress and SecurePort are where the server listens; port 0 takes any
-	// free port.
+	// BindAddress and SecurePort are where the server listens. Port 0 selects a free port.
 	BindAddress string
 	SecurePort  int
-	// TLSCertFile and TLSPrivateKeyFile are the serving certificate. They are
-	// read again when they change.
+	// TLSCertFile and TLSPrivateKeyFile are the serving certificate. They are reloaded when they change.
 	TLSCertFile       string
 	TLSPrivateKeyFile string
-	// TLS are the finer choices about TLS.
-	TLS TLSOptions
-	// Audit says which requests are recorded, and where.
-	Audit AuditOptions
-	// Bodies say how long bodies of requests take at most.
+	TLS               TLSOptions
+	Audit             AuditOptions
+	// Bodies limits how long reading a request body may take.
 	Bodies bodies.Rate
-	// Limits bound what logical clusters and users hold at a time.
+	// Limits are the resources that logical clusters and users may use at a time.
 	Limits ledger.Limits
-	// FeatureGates switch features of Shardplane, and of Kubernetes where the server serves its API.
+	// FeatureGates are those of Shardplane and, if the server serves Kubernetes APIs, of Kubernetes.
 	FeatureGates features.Gates
 }
 
-// NewOptions returns the defaults for a server on port.
+// NewOptions returns the default options of a server.
 func NewOptions(port int) Options {
 	return Options{BindAddress: "127.0.0.1", SecurePort: port, TLS: NewTLSOptions(), Audit: NewAuditOptions(), Bodies: bodies.NewRate(), Limits: ledger.Limits{
 		ledger.AnonymousConnections: 4000, ledger.ConnectionsPerUser: 1000,
 	}, FeatureGates: features.Gates{}}
 }
 
-// AddFlags adds the flags of o to fs, but for those of Audit.
+// AddFlags adds all flags except those of Audit.
 func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.BindAddress, "bind-address", o.BindAddress, "IP address to listen on")
-	fs.IntVar(&o.SecurePort, "secure-port", o.SecurePort, "port to serve HTTPS on; 0 takes any free port")
-	fs.StringVar(&o.TLSCertFile, "tls-cert-file", o.TLSCertFile, "PEM file of the serving certificate, intermediates included; read again when it changes")
+	fs.IntVar(&o.SecurePort, "secure-port", o.SecurePort, "HTTPS port; 0 selects a free port")
+	fs.StringVar(&o.TLSCertFile, "tls-cert-file", o.TLSCertFile, "PEM file of the serving certificate, including intermediates; reloaded when it changes")
 	fs.StringVar(&o.TLSPrivateKeyFile, "tls-private-key-file", o.TLSPrivateKeyFile, "PEM file of the private key of --tls-cert-file")
 	o.TLS.AddFlags(fs)
 	o.Limits.AddFlags(fs)
-	fs.StringToStringVar((*map[string]string)(&o.FeatureGates), "feature-gates", o.FeatureGates, "features to switch, as Name=true,Other=false: "+features.Known()+
-		"; and, except for the front-proxy, those of Kubernetes, which are of the process: ShardedListAndWatch and WatchList are on unless switched off here, and DetectCacheInconsistency, which reads all that is stored every five minutes, is off unless switched on")
+	fs.StringToStringVar((*map[string]string)(&o.FeatureGates), "feature-gates", o.FeatureGates, "feature gates, as Name=true,Other=false: "+features.Known()+
+		"; and, except for the front-proxy, those of Kubernetes, which apply to the process: ShardedListAndWatch and WatchList are enabled by default, and DetectCacheInconsistency, which reads all objects every five minutes, is disabled by default")
 }
 
-// Validate returns what is wrong with o, in the order of its fields.
+// Validate returns all errors in o, in the order of its fields.
 func (o *Options) Validate() []error {
 	var errs []error
 	if net.ParseIP(o.BindAddress) == nil {
@@ -72,10 +69,10 @@ func (o *Options) Validate() []error {
 		errs = append(errs, fmt.Errorf("--secure-port %d is not between 0 and 65535", o.SecurePort))
 	}
 	if o.TLSCertFile == "" {
-		errs = append(errs, errors.New("--tls-cert-file is required: all requests are served over TLS"))
+		errs = append(errs, errors.New("--tls-cert-file is required"))
 	}
 	if o.TLSPrivateKeyFile == "" {
-		errs = append(errs, errors.New("--tls-private-key-file is required: all requests are served over TLS"))
+		errs = append(errs, errors.New("--tls-private-key-file is required"))
 	}
 	errs = append(errs, o.TLS.Validate()...)
 	if _, _, err := o.FeatureGates.Split(); err != nil {
@@ -84,16 +81,15 @@ func (o *Options) Validate() []error {
 	return append(errs, o.Audit.Validate()...)
 }
 
-// Listener is an open port and how it is served. It is upstream's, which serves
-// it and closes it when it stops.
+// Listener is an open port and its TLS configuration. Upstream's server closes it when it stops.
 type Listener struct {
 	*genericapiserver.SecureServingInfo
-	// URL is where the server is reached from its own machine.
+	// URL is the URL for local clients.
 	URL string
 }
 
-// Listen reads the certificates and opens the port. The caller closes the
-// listener, or serves it. The metrics of connections go to registerer, which may be nil.
+// Listen reads the certificates and opens the port. The caller must close or serve the listener.
+// registerer is for metrics of connections and may be nil.
 func (o *Options) Listen(registerer prometheus.Registerer) (*Listener, error) {
 	cert, err := dynamiccertificates.NewDynamicServingContentFromFiles("serving-cert", o.TLSCertFile, o.TLSPrivateKeyFile)
 	if err != nil {
@@ -116,37 +112,99 @@ func (o *Options) Listen(registerer prometheus.Registerer) (*Listener, error) {
 	return &Listener{SecureServingInfo: info, URL: "https://" + net.JoinHostPort(o.BindAddress, port)}, nil
 }
 
-// Close gives the port back.
+// Close closes the port.
 func (l *Listener) Close() { _ = l.Listener.Close() }
 
-// APIOptions are what servers of a Kubernetes API have beyond that.
+// APIOptions are the options of servers with Kubernetes APIs.
 type APIOptions struct {
 	Options
-	// MaxRequestsInFlight and MaxMutatingRequestsInFlight bound how many
-	// requests other than watches are served at a time; more get 429.
+	// MaxRequestsInFlight and MaxMutatingRequestsInFlight limit concurrent requests other than watches (429).
 	MaxRequestsInFlight         int
 	MaxMutatingRequestsInFlight int
 }
 
-// NewAPIOptions returns the defaults for a server on port.
+// NewAPIOptions returns the default options of a server.
 func NewAPIOptions(port int) APIOptions {
 	o := APIOptions{Options: NewOptions(port), MaxRequestsInFlight: 3000, MaxMutatingRequestsInFlight: 1000}
 	o.Limits[ledger.BodyBytes], o.Limits[ledger.BodyBytesPerUser] = 512<<20, 128<<20
 	return o
 }
 
-// AddFlags adds the flags of o to fs, but for those of Audit.
+// AddFlags adds all flags except those of Audit.
 func (o *APIOptions) AddFlags(fs *pflag.FlagSet) {
 	o.Options.AddFlags(fs)
-	fs.IntVar(&o.MaxRequestsInFlight, "max-requests-inflight", o.MaxRequestsInFlight, "reading requests executed at a time, watches and what waits for its turn or for a webhook not counted; more are answered with 429")
-	fs.IntVar(&o.MaxMutatingRequestsInFlight, "max-mutating-requests-inflight", o.MaxMutatingRequestsInFlight, "writing requests executed at a time, what waits for its turn or for a webhook not counted; more are answered with 429")
+	fs.IntVar(&o.MaxRequestsInFlight, "max-requests-inflight", o.MaxRequestsInFlight, "maximum number of concurrent non-mutating requests, except watches and requests that are queued or wait for a webhook; others are rejected with 429")
+	fs.IntVar(&o.MaxMutatingRequestsInFlight, "max-mutating-requests-inflight", o.MaxMutatingRequestsInFlight, "maximum number of concurrent mutating requests, except those that are queued or wait for a webhook; others are rejected with 429")
 }
 
-// Validate returns what is wrong with o, in the order of its fields.
+// Validate returns all errors in o, in the order of its fields.
 func (o *APIOptions) Validate() []error {
 	errs := o.Options.Validate()
 	if o.MaxRequestsInFlight < 0 || o.MaxMutatingRequestsInFlight < 0 {
 		errs = append(errs, errors.New("--max-requests-inflight and --max-mutating-requests-inflight must not be negative"))
 	}
 	return errs
+}
+
+// TLSOptions are the TLS options of kube-apiserver, with the same flags.
+type TLSOptions struct {
+	// CipherSuites are the allowed cipher suites for TLS 1.2. If empty, Go's default is used.
+	CipherSuites []string
+	// MinVersion is the minimum TLS version, e.g. VersionTLS12, which is the default.
+	MinVersion string
+	// SNICertKeys are certificates for other server names. They are reloaded when they change.
+	SNICertKeys []cliflag.NamedCertKey
+	// MaxStreams limits the concurrent requests in one HTTP/2 connection.
+	MaxStreams int
+}
+
+// defaultMaxStreams is sufficient for a busy controller. Go's default is 250.
+const defaultMaxStreams = 1000
+
+// NewTLSOptions returns the default options.
+func NewTLSOptions() TLSOptions { return TLSOptions{MaxStreams: defaultMaxStreams} }
+
+// AddFlags adds the flags of o to fs.
+func (o *TLSOptions) AddFlags(fs *pflag.FlagSet) {
+	fs.StringSliceVar(&o.CipherSuites, "tls-cipher-suites", o.CipherSuites, "comma-separated list of cipher suites for TLS 1.2; Go's default if empty. Preferred: "+strings.Join(cliflag.PreferredTLSCipherNames(), ", ")+". Insecure: "+strings.Join(cliflag.InsecureTLSCipherNames(), ", "))
+	fs.StringVar(&o.MinVersion, "tls-min-version", o.MinVersion, "minimum TLS version: "+strings.Join(cliflag.TLSPossibleVersions(), ", ")+"; VersionTLS12 if empty")
+	fs.IntVar(&o.MaxStreams, "http2-max-streams-per-connection", o.MaxStreams, "maximum number of concurrent requests, including watches, in one HTTP/2 connection")
+	fs.Var(cliflag.NewNamedCertKeyArray(&o.SNICertKeys), "tls-sni-cert-key", "certificate and key for other server names (SNI), as cert.pem,key.pem or cert.pem,key.pem:*.example.com,example.com; by default, for the names in the certificate. May be repeated; reloaded when the files change")
+}
+
+// Validate returns all errors in o. It does not read files.
+func (o *TLSOptions) Validate() []error {
+	var errs []error
+	if _, err := cliflag.TLSCipherSuites(o.CipherSuites); err != nil {
+		errs = append(errs, fmt.Errorf("--tls-cipher-suites: %w", err))
+	}
+	if _, err := cliflag.TLSVersion(o.MinVersion); err != nil {
+		errs = append(errs, fmt.Errorf("--tls-min-version: %w", err))
+	}
+	if o.MaxStreams < 1 {
+		errs = append(errs, fmt.Errorf("--http2-max-streams-per-connection %d is less than 1", o.MaxStreams))
+	}
+	return errs
+}
+
+// ApplyTo applies the options and reads the certificates of --tls-sni-cert-key.
+func (o *TLSOptions) ApplyTo(s *genericapiserver.SecureServingInfo) error {
+	s.HTTP2MaxStreamsPerConnection = o.MaxStreams
+	var err error
+	if len(o.CipherSuites) > 0 {
+		if s.CipherSuites, err = cliflag.TLSCipherSuites(o.CipherSuites); err != nil {
+			return fmt.Errorf("--tls-cipher-suites: %w", err)
+		}
+	}
+	if s.MinTLSVersion, err = cliflag.TLSVersion(o.MinVersion); err != nil {
+		return fmt.Errorf("--tls-min-version: %w", err)
+	}
+	for _, named := range o.SNICertKeys {
+		content, err := dynamiccertificates.NewDynamicSNIContentFromFiles("sni-serving-cert", named.CertFile, named.KeyFile, named.Names...)
+		if err != nil {
+			return fmt.Errorf("reading the certificate of --tls-sni-cert-key %s,%s: %w", named.CertFile, named.KeyFile, err)
+		}
+		s.SNICerts = append(s.SNICerts, content)
+	}
+	return nil
 }

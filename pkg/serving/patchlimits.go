@@ -3,6 +3,7 @@ package serving
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"mime"
 	"net/http"
 
@@ -13,42 +14,38 @@ import (
 	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
 	"sigs.k8s.io/yaml"
 
+	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/request/fieldmanagers"
 	"github.com/shardplane/shardplane/pkg/request/patchcosts"
 	"github.com/shardplane/shardplane/pkg/serving/bodies"
 )
 
-// WithPatchLimit is the filter that rejects patches and objects which make libraries do too much, see patchcosts. It comes after
-// the one that reads bodies.
+// WithPatchLimit returns the filter that rejects patches and objects that would be too
+// expensive to process, see patchcosts. It must come after the filter that reads bodies.
 func WithPatchLimit(next http.Handler, s runtime.NegotiatedSerializer) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		info, ok := genericapirequest.RequestInfoFrom(r.Context())
-		if !ok || !writes(info) {
-			next.ServeHTTP(w, r)
-			return
+	return withBodyCheck(next, s, func(info *genericapirequest.RequestInfo, body []byte, mediaType string) (err error) {
+		if info.Verb == "patch" {
+			err = patchcosts.Check(body, mediaType)
 		}
-		mediaType, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")) // upstream judges what is malformed
-		if body, ok := bodies.Unread(r); ok {
-			var err error
-			if info.Verb == "patch" {
-				err = patchcosts.Check(body, mediaType)
-			}
-			if err == nil && mayHaveLargeMaps(body, mediaType) {
-				err = patchcosts.CheckMaps(documentIn(body, mediaType, s))
-			}
-			if err != nil {
-				respond(w, r, s, apierrors.NewRequestEntityTooLargeError(err.Error()))
-				return
-			}
+		if err == nil && writes(info) && mayHaveLargeMaps(body, mediaType) {
+			err = patchcosts.CheckMaps(documentIn(body, mediaType, s))
 		}
-		next.ServeHTTP(w, r)
+		return tooLarge(err)
 	})
 }
 
-func writes(info *genericapirequest.RequestInfo) bool {
-	return info.IsResourceRequest && (info.Verb == "create" || info.Verb == "update" || info.Verb == "patch")
+func tooLarge(err error) error {
+	if err == nil {
+		return nil
+	}
+	return apierrors.NewRequestEntityTooLargeError(err.Error())
 }
 
-// mayHaveLargeMaps reports whether a body must be decoded to find out whether one of its maps is too large.
+func writes(info *genericapirequest.RequestInfo) bool {
+	return info.Verb == "create" || info.Verb == "update" || info.Verb == "patch"
+}
+
+// mayHaveLargeMaps reports whether the body must be decoded to check the size of its maps.
 func mayHaveLargeMaps(body []byte, mediaType string) bool {
 	switch mediaType {
 	case runtime.ContentTypeProtobuf, runtime.ContentTypeCBOR, string(types.ApplyCBORPatchType):
@@ -59,28 +56,18 @@ func mayHaveLargeMaps(body []byte, mediaType string) bool {
 	}
 }
 
-// WithListLimit is the filter that rejects built-in objects with too many entries in lists that are merged by key.
-// It stands behind custom resources, which have limits of their own. Without it they would be compared before
-// admission sees the object.
+// WithListLimit returns the filter that rejects built-in objects with too many entries in lists that are merged by
+// key, which are compared before admission. Custom resources, which have their own limits, must be served before.
 func WithListLimit(next http.Handler, s runtime.NegotiatedSerializer) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		info, ok := genericapirequest.RequestInfoFrom(r.Context())
-		if !ok || !writes(info) {
-			next.ServeHTTP(w, r)
-			return
+	return withBodyCheck(next, s, func(info *genericapirequest.RequestInfo, body []byte, mediaType string) error {
+		if !writes(info) || len(body) <= patchcosts.MaxKeyed {
+			return nil
 		}
-		mediaType, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")) // upstream judges what is malformed
-		if body, ok := bodies.Unread(r); ok && len(body) > patchcosts.MaxKeyed {
-			if err := patchcosts.CheckLists(documentIn(body, mediaType, s)); err != nil {
-				respond(w, r, s, apierrors.NewRequestEntityTooLargeError(err.Error()))
-				return
-			}
-		}
-		next.ServeHTTP(w, r)
+		return tooLarge(patchcosts.CheckLists(documentIn(body, mediaType, s)))
 	})
 }
 
-// documentIn returns the document in a body that may have too many entries, and nil if it has not, or cannot be decoded.
+// documentIn returns the decoded body, or nil if it cannot have too many entries or cannot be decoded.
 func documentIn(body []byte, mediaType string, s runtime.NegotiatedSerializer) (document any) {
 	switch mediaType {
 	case runtime.ContentTypeCBOR, string(types.ApplyCBORPatchType):
@@ -89,11 +76,10 @@ func documentIn(body []byte, mediaType string, s runtime.NegotiatedSerializer) (
 		}
 		return document
 	case runtime.ContentTypeYAML, string(types.ApplyYAMLPatchType):
-		converted, err := yaml.YAMLToJSON(body)
-		if err != nil {
+		var err error
+		if body, err = yaml.YAMLToJSON(body); err != nil {
 			return nil
 		}
-		body = converted
 	case runtime.ContentTypeProtobuf:
 		serializer, ok := runtime.SerializerInfoForMediaType(s.SupportedMediaTypes(), mediaType)
 		if !ok {
@@ -112,4 +98,32 @@ func documentIn(body []byte, mediaType string, s runtime.NegotiatedSerializer) (
 		return nil
 	}
 	return document
+}
+
+// WithFieldManagerLimit returns the filter that rejects objects and patches with too many entries
+// in metadata.managedFields. It must come after the filter that reads bodies.
+func WithFieldManagerLimit(next http.Handler, s runtime.NegotiatedSerializer) http.Handler {
+	return withBodyCheck(next, s, func(info *genericapirequest.RequestInfo, body []byte, mediaType string) error {
+		// Upstream ignores the managers in subresource requests.
+		if info.Subresource == "" && fieldmanagers.Exceed(body, mediaType, request.MaxFieldManagers) {
+			return apierrors.NewBadRequest(fmt.Sprintf("metadata.managedFields has too many entries, at most %d allowed, and a patch must not copy or move entries: remove those of managers that no longer write the object", request.MaxFieldManagers))
+		}
+		return nil
+	})
+}
+
+// withBodyCheck returns the filter that rejects requests for resources with a body that does not pass check.
+// It ignores bodies that are not in memory.
+func withBodyCheck(next http.Handler, s runtime.NegotiatedSerializer, check func(info *genericapirequest.RequestInfo, body []byte, mediaType string) error) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		info, ok := genericapirequest.RequestInfoFrom(r.Context())
+		if body, inMemory := bodies.Unread(r); ok && inMemory && info.IsResourceRequest {
+			mediaType, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")) // upstream rejects malformed ones
+			if err := check(info, body, mediaType); err != nil {
+				respond(w, r, s, err)
+				return
+			}
+		}
+		next.ServeHTTP(w, r)
+	})
 }

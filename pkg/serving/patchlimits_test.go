@@ -23,7 +23,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/serving/ledger"
 )
 
-// TestListLimit verifies that objects are rejected in each encoding before anything compares their lists.
+// TestListLimit checks that objects are rejected in each encoding before their lists are compared.
 func TestListLimit(t *testing.T) {
 	t.Parallel()
 	account := func(n int) *corev1.ServiceAccount {
@@ -55,7 +55,7 @@ func TestListLimit(t *testing.T) {
 	require.Equal(t, http.StatusOK, codeOf(t, "patch", string(types.JSONPatchType), `[{"op":"remove","path":"/secrets/0"}]`))
 }
 
-// TestMapLimit verifies that objects of any kind with very large maps are rejected in each encoding.
+// TestMapLimit checks that objects of any kind with very large maps are rejected in each encoding.
 func TestMapLimit(t *testing.T) {
 	t.Parallel()
 	object := func(n int) map[string]any {
@@ -94,10 +94,8 @@ func TestMapLimit(t *testing.T) {
 	}
 }
 
-// codecs are those of a server that serves CBOR as well.
 var codecs = serializer.NewCodecFactory(scheme.Scheme, serializer.WithSerializer(cborserializer.NewSerializerInfo))
 
-// codeOf returns the status of a request behind the limits.
 func codeOf(t *testing.T, verb, mediaType, body string) int {
 	t.Helper()
 	served := WithPatchLimit(WithListLimit(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) }), codecs), codecs)

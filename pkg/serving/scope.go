@@ -1,9 +1,11 @@
 package serving
 
 import (
+	"context"
 	"errors"
 	"net/http"
 	"strings"
+	"sync"
 	"unicode/utf8"
 
 	"github.com/kcp-dev/logicalcluster/v3"
@@ -22,50 +24,41 @@ import (
 
 var workspaces = schema.GroupResource{Group: tenancyv1alpha1.SchemeGroupVersion.Group, Resource: "workspaces"}
 
-// Scopes says which scopes the URLs of a server name, and what may be asked in
-// them.
+// Scopes determines the scopes of requests, and which requests they allow.
 type Scopes struct {
-	// Mounts is the table of where scopes are in the URLs.
+	// Mounts are the URL prefixes of scopes.
 	Mounts []*request.Mount
-	// Resolve turns a path such as root:team:app into the name of its logical
-	// cluster. It answers false where the path leads nowhere on this server. Nil
-	// where logical clusters are known by name only.
+	// Resolve returns the name of the logical cluster for a path such as root:team:app, or false if
+	// there is none on this server. It is nil if the server supports only names.
 	Resolve func(path logicalcluster.Path) (logicalcluster.Name, bool)
-	// Mounted returns the URL of a path that is mounted from elsewhere, empty while it leads
-	// nowhere, and whether it is. Nil where nothing is mounted.
+	// Mounted returns the URL of a mounted path, which is empty while the mount is not available.
+	// It is nil if there are no mounts.
 	Mounted func(path logicalcluster.Path) (url string, mounted bool)
-	// ResolveGrantor is Resolve for the logical cluster of the object that grants a view,
-	// which may be on another server, by the name of the object. Nil where there are no
-	// views. It returns "" where the path leads nowhere.
-	// The error is the response while this cannot be decided yet.
+	// ResolveGrantor is Resolve for the logical cluster of the object that grants a virtual
+	// workspace. It may be on another server. The name is empty if it does not exist, and an error
+	// is the response if this cannot be decided yet. It is nil if there are no virtual workspaces.
 	ResolveGrantor func(path logicalcluster.Path, mount *request.Mount, object string) (logicalcluster.Name, error)
-	// Inactive reports whether a logical cluster is switched off by its
-	// administrator (annotation core.kcp.io/inactive); nil if none can be.
+	// Inactive reports whether an administrator has deactivated a logical cluster (annotation
+	// core.kcp.io/inactive). It is nil if this is not supported.
 	Inactive func(name logicalcluster.Name) bool
-	// Watches are those that end when their logical cluster is switched off, which whoever
-	// is told of it first has to see to. Nil where Inactive is.
+	// Watches end when their logical cluster is deactivated. The caller of Inactive's source must call End.
 	Watches *OpenWatches
-	// ScopedOnly refuses, before authorization, all URLs outside of the mounts
-	// but those about the process.
+	// ScopedOnly rejects all URLs outside of the mounts, except for those about the process, before authorization.
 	ScopedOnly bool
-	// OfShard reports whether a path below a shard is of all that it has, and of no logical
-	// cluster. Nil: none is.
+	// OfShard reports whether a path below a shard needs no logical cluster. It may be nil.
 	OfShard func(rest string) bool
-	// Ready returns the response to a request with a scope while it cannot be decided yet which logical
-	// clusters exist; nil if that is always known.
-	Ready func(r *http.Request) error
-	// Codecs encode errors.
+	// Ready returns the response to scoped requests while logical clusters are not known completely. It may be nil.
+	Ready  func(r *http.Request) error
 	Codecs runtime.NegotiatedSerializer
 }
 
-// Find takes the scope off the URLs of requests and puts it into their context.
-// Malformed URLs get 400, others the response of Ready. What could be answered differently for a logical
-// cluster that exists, as a path that does not resolve, is left to Rules, which
-// answers after authorization: before, it would tell those who may not enter what exists.
+// Find moves the scope from the URL into the context. It rejects malformed URLs with 400, and all
+// requests if Ready returns an error. Paths that cannot be resolved are rejected by Rules after
+// authorization, because the response would otherwise disclose which logical clusters exist.
 func (s Scopes) Find(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !utf8.ValidString(r.URL.Path) {
-			// Paths become labels of metrics, which panic of anything else.
+			// Paths become labels of metrics, which must be valid UTF-8.
 			respond(w, r, s.Codecs, apierrors.NewBadRequest("the URL path is not valid UTF-8"))
 			return
 		}
@@ -95,8 +88,7 @@ func (s Scopes) Find(next http.Handler) http.Handler {
 	})
 }
 
-// scopeOf returns the scope of l. Its errors are for the client, of whatever l
-// exists.
+// scopeOf returns the scope of a location. Its errors must not depend on which logical clusters exist.
 func (s Scopes) scopeOf(l request.Location) (request.Scope, error) {
 	scope, known := l.Scope()
 	switch {
@@ -105,7 +97,7 @@ func (s Scopes) scopeOf(l request.Location) (request.Scope, error) {
 	case l.Path.Empty():
 		return scope, errors.New("no logical cluster in the URL: use one of the form " + s.Mounts[0].Form + "/…")
 	case s.Resolve == nil:
-		return scope, &request.InvalidURLError{Segment: l.Path.String(), Reason: "this server knows logical clusters by name only, not by path"}
+		return scope, &request.InvalidURLError{Segment: l.Path.String(), Reason: "this server supports only names of logical clusters, not paths"}
 	default:
 		if scope.VirtualWorkspace != nil {
 			var err error
@@ -122,35 +114,32 @@ func (s Scopes) scopeOf(l request.Location) (request.Scope, error) {
 		}
 	}
 	if v := scope.VirtualWorkspace; v != nil && v.In == (request.Cluster{}) && s.Resolve != nil {
-		// Of one that leads nowhere nothing is to be seen, as of one that grants nothing.
+		// If it does not exist, the virtual workspace shows no objects.
 		v.In.Name, _ = s.Resolve(l.VirtualWorkspace.Path)
 	}
 	switch {
 	case strings.HasPrefix(l.Rest, request.Clusters.Prefix):
-		scope.Refusal = statusError(http.StatusNotFound, metav1.StatusReasonNotFound, "a logical cluster has no logical clusters below it: "+l.Rest)
+		scope.Refusal = statusError(http.StatusNotFound, metav1.StatusReasonNotFound, "logical clusters cannot be nested: "+l.Rest)
 	case isProcessPath(l.Rest):
 		scope.Refusal = notImplemented(l.Rest)
 	}
 	return scope, nil
 }
 
-// nowhere is the answer for a path that leads to no logical cluster of this server.
 func (s Scopes) nowhere(path logicalcluster.Path) error {
-	if s.Mounted == nil {
-		return apierrors.NewNotFound(workspaces, path.String())
+	if s.Mounted != nil {
+		switch url, mounted := s.Mounted(path); {
+		case mounted && url == "":
+			return apierrors.NewServiceUnavailable("the mount " + path.String() + " is not available: see its conditions") //nolint:forbidigo // until that changes
+		case mounted:
+			return apierrors.NewServiceUnavailable(path.String() + " is a mount of " + url + ", which is only available through the front-proxy") //nolint:forbidigo // it never will
+		}
 	}
-	switch url, mounted := s.Mounted(path); {
-	case !mounted:
-		return apierrors.NewNotFound(workspaces, path.String())
-	case url == "":
-		return apierrors.NewServiceUnavailable(path.String() + " is a mount that leads nowhere now: the conditions of the Workspace say why") //nolint:forbidigo // until that changes
-	default:
-		return apierrors.NewServiceUnavailable(path.String() + " is a mount of " + url + ", to which the front-proxy leads and this shard does not") //nolint:forbidigo // it never will
-	}
+	return apierrors.NewNotFound(workspaces, path.String())
 }
 
-// AboutProcess answers requests for paths about the process below a logical cluster (501),
-// whoever asks, and whether there is one.
+// AboutProcess returns the filter that rejects process paths below a logical cluster (501), whether
+// it exists or not.
 func (s Scopes) AboutProcess(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var status apierrors.APIStatus
@@ -162,17 +151,16 @@ func (s Scopes) AboutProcess(next http.Handler) http.Handler {
 	})
 }
 
-// Rules answers requests that nothing in their scope serves, after
-// authorization: paths that lead nowhere (404), process-level paths below a
-// logical cluster (501), resource requests without a logical cluster (400), what
-// the mount does not have for all logical clusters or shards (405), and requests
-// to inactive logical clusters (403), whose open watches end.
+// Rules returns the filter that rejects, after authorization, requests that nothing in their scope
+// serves: paths without logical cluster (404), process paths below a logical cluster (501),
+// resource requests without a logical cluster (400), unsupported wildcard requests (405), and
+// requests to inactive logical clusters (403), and ends their open watches.
 func (s Scopes) Rules(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		info, _ := apirequest.RequestInfoFrom(r.Context())
 		scope := request.ScopeFrom(r.Context())
 		if ends := s.endsWith(r, scope, info); len(ends) > 0 {
-			// Before it is checked, so that none that is switched off now goes unseen.
+			// The watch is registered before the check, so that no deactivation is missed.
 			ctx, closed := s.Watches.open(r.Context(), ends...)
 			defer closed()
 			r = r.WithContext(ctx)
@@ -203,8 +191,8 @@ func (s Scopes) check(r *http.Request, scope request.Scope, info *apirequest.Req
 	}
 }
 
-// endsWith returns the logical clusters of which a watch ends when one is switched off: the
-// one that it is for, and, through a view, the one whose content it sees.
+// endsWith returns the logical clusters that end a watch when they are deactivated: that of the request and,
+// through a virtual workspace, that of the objects.
 func (s Scopes) endsWith(r *http.Request, scope request.Scope, info *apirequest.RequestInfo) []logicalcluster.Name {
 	if s.Watches == nil || info == nil || info.Verb != "watch" {
 		return nil
@@ -219,8 +207,7 @@ func (s Scopes) endsWith(r *http.Request, scope request.Scope, info *apirequest.
 	return names
 }
 
-// CheckWildcard returns the answer to what cannot be asked for all logical clusters, or all
-// shards: 405.
+// CheckWildcard returns an error (405) if the request is not supported for all logical clusters or shards.
 func CheckWildcard(scope request.Scope, info *apirequest.RequestInfo) error {
 	if info == nil {
 		return apierrors.NewInternalError(errors.New("no request info in the context"))
@@ -236,8 +223,8 @@ func CheckWildcard(scope request.Scope, info *apirequest.RequestInfo) error {
 		info.Verb+" is not supported in "+where+": only list and watch of resources are")
 }
 
-// exemptFromInactive lets administrators see and reactivate the logical
-// cluster, clients read its schemas, and the server's own controllers clean up.
+// exemptFromInactive allows users to read and reactivate the logical cluster, clients to read its
+// schemas, and the server's own controllers to clean up.
 func exemptFromInactive(r *http.Request, info *apirequest.RequestInfo) bool {
 	if strings.HasPrefix(r.URL.Path, "/openapi") {
 		return true
@@ -249,8 +236,7 @@ func exemptFromInactive(r *http.Request, info *apirequest.RequestInfo) bool {
 	return ok && u.GetName() == user.APIServerUser
 }
 
-// BelowCluster returns the answer to a request for a path below a logical cluster that is
-// about the process, and nil for all other paths.
+// BelowCluster returns an error if a path below a logical cluster is about the process, otherwise nil.
 func BelowCluster(path string) *apierrors.StatusError {
 	if !isProcessPath(path) {
 		return nil
@@ -258,9 +244,8 @@ func BelowCluster(path string) *apierrors.StatusError {
 	return notImplemented(path)
 }
 
-// isProcessPath reports whether path is about the serving process and not about
-// one logical cluster. Probes are, too, but kubectl asks for them below the
-// server URL of its context, and their answer gives nothing away.
+// isProcessPath reports whether path is about the process and not about a logical cluster. Probes are excluded:
+// kubectl requests them below the server URL of its context, and they contain no confidential information.
 func isProcessPath(path string) bool {
 	switch firstSegment(path) {
 	case "metrics", "debug", "etcd", "logs", "configz", "flagz", "statusz":
@@ -270,7 +255,6 @@ func isProcessPath(path string) bool {
 	}
 }
 
-// isAboutProcess reports whether path is one that a server has without a scope.
 func isAboutProcess(path string) bool {
 	switch firstSegment(path) {
 	case "healthz", "livez", "readyz":
@@ -291,14 +275,51 @@ func respond(w http.ResponseWriter, r *http.Request, s runtime.NegotiatedSeriali
 
 func notImplemented(path string) *apierrors.StatusError {
 	return statusError(http.StatusNotImplemented, metav1.StatusReasonInvalid,
-		path+" is about the serving process, not about a logical cluster: ask for it at the root of the server")
+		path+" is about the process, not about a logical cluster: use the root of the server")
 }
 
 func statusError(code int32, reason metav1.StatusReason, message string) *apierrors.StatusError {
-	return &apierrors.StatusError{ErrStatus: metav1.Status{
-		Status:  metav1.StatusFailure,
-		Code:    code,
-		Reason:  reason,
-		Message: message,
-	}}
+	return &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: code, Reason: reason, Message: message}}
+}
+
+// OpenWatches are the watches that end when a logical cluster is deactivated. The zero value is ready to use.
+type OpenWatches struct {
+	mu sync.Mutex
+	in map[logicalcluster.Name]map[*context.CancelFunc]struct{}
+}
+
+// End ends all watches of the logical cluster.
+func (o *OpenWatches) End(name logicalcluster.Name) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for end := range o.in[name] {
+		(*end)()
+	}
+}
+
+// open returns the context of a watch that ends with any of the logical clusters. The caller must call closed.
+func (o *OpenWatches) open(ctx context.Context, names ...logicalcluster.Name) (watching context.Context, closed func()) {
+	ctx, end := context.WithCancel(ctx)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.in == nil {
+		o.in = map[logicalcluster.Name]map[*context.CancelFunc]struct{}{}
+	}
+	for _, name := range names {
+		if o.in[name] == nil {
+			o.in[name] = map[*context.CancelFunc]struct{}{}
+		}
+		o.in[name][&end] = struct{}{}
+	}
+	return ctx, func() {
+		end()
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		for _, name := range names {
+			delete(o.in[name], &end)
+			if len(o.in[name]) == 0 {
+				delete(o.in, name)
+			}
+		}
+	}
 }

@@ -21,8 +21,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/request/identity"
 )
 
-// AllowSnapshots exempts snapshots of c's server from the time limit of requests.
-// It is called before SetChain.
+// AllowSnapshots exempts snapshots from the request timeout. It must be called before SetChain.
 func AllowSnapshots(c *genericapiserver.Config) {
 	longRunning := c.LongRunningFunc
 	c.LongRunningFunc = func(r *http.Request, info *apirequest.RequestInfo) bool {
@@ -30,9 +29,8 @@ func AllowSnapshots(c *genericapiserver.Config) {
 	}
 }
 
-// InstallSnapshots has s serve snapshots of its embedded etcd to administrators,
-// one at a time, below snapshot.Path. A snapshot has the secrets of all logical
-// clusters, so that no role can let anybody else read it.
+// InstallSnapshots serves snapshots of the embedded etcd to administrators, one at a time. Since a
+// snapshot contains the secrets of all logical clusters, access cannot be granted by roles.
 func InstallSnapshots(s *genericapiserver.GenericAPIServer, data *etcd.Handle, codecs runtime.NegotiatedSerializer) {
 	var busy atomic.Bool
 	s.Handler.NonGoRestfulMux.UnlistedHandle(snapshot.Path, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -41,7 +39,7 @@ func InstallSnapshots(s *genericapiserver.GenericAPIServer, data *etcd.Handle, c
 			return
 		}
 		if !busy.CompareAndSwap(false, true) {
-			respond(w, r, codecs, apierrors.NewTooManyRequests("another snapshot is being saved: try again when it has ended", 1))
+			respond(w, r, codecs, apierrors.NewTooManyRequests("another snapshot is in progress, try again later", 1))
 			return
 		}
 		defer busy.Store(false)
@@ -57,9 +55,9 @@ func maySave(r *http.Request) error {
 	case inCluster || inShard:
 		return notImplemented(r.URL.Path)
 	case !identity.MemberOf(r.Context(), u, user.SystemPrivilegedGroup, request.GroupAdmin):
-		return apierrors.NewForbidden(schema.GroupResource{}, "", errors.New("only members of "+user.SystemPrivilegedGroup+" and "+request.GroupAdmin+" may save snapshots"))
+		return apierrors.NewForbidden(schema.GroupResource{}, "", errors.New("only members of "+user.SystemPrivilegedGroup+" and "+request.GroupAdmin+" may read snapshots"))
 	case r.Method != http.MethodGet:
-		return statusError(http.StatusMethodNotAllowed, metav1.StatusReasonMethodNotAllowed, "snapshots are read with GET")
+		return statusError(http.StatusMethodNotAllowed, metav1.StatusReasonMethodNotAllowed, "snapshots support only GET")
 	default:
 		return nil
 	}
@@ -77,16 +75,16 @@ func save(w http.ResponseWriter, r *http.Request, data *etcd.Handle, codecs runt
 	logger := klog.FromContext(r.Context())
 	defer func() {
 		if err := opened.Close(); err != nil {
-			logger.Error(err, "Cannot close a snapshot")
+			logger.Error(err, "Failed to close snapshot")
 		}
 	}()
 	w.Header().Set("Content-Type", "application/octet-stream")
 	w.Header().Set("Content-Length", strconv.FormatInt(opened.Size(), 10))
-	n, err := opened.WriteTo(w) // long-running, so that it ends when nobody reads: the database frees no space meanwhile
+	n, err := opened.WriteTo(w) // long-running, so that it ends if the client stops reading: etcd cannot free space meanwhile
 	if err != nil {
-		// The client notices: there is less than was announced, and no checksum.
-		logger.Error(err, "A snapshot was cut", "bytes", n, "of", opened.Size())
+		// The client detects the missing bytes and the missing checksum.
+		logger.Error(err, "Failed to send snapshot", "bytes", n, "size", opened.Size())
 		return
 	}
-	logger.Info("Served a snapshot", "bytes", n)
+	logger.Info("Sent snapshot", "bytes", n)
 }

@@ -145,7 +145,7 @@ func (s *oidcSuite) testTooManyGroups(others string) {
 	}
 	token := s.dex.token(identity{"jane", all}, audience, "/token")
 	_, err := s.whoami("front-proxy", token)
-	require.ErrorContains(s.t, err, "have the issuer of the user name fewer groups")
+	require.ErrorContains(s.t, err, "reduce the number of groups")
 	_, err = s.whoami("front-proxy", others)
 	require.NoError(s.t, err)
 }

@@ -28,7 +28,7 @@ type oneShard struct {
 const (
 	// unreachable is what is said of what is known to be on a shard that is stopped, and unsure of what may be there.
 	unreachable = "the workspace's shard is not reachable, try again"
-	unsure      = "the front-proxy does not know all workspaces, because a shard does not answer"
+	unsure      = "not all workspaces are known, because a shard is unreachable"
 )
 
 func newOneShard(t *testing.T) oneShard {

@@ -186,8 +186,8 @@ var definitions = []Mutant{
 		Name: "large-maps", Rule: "the fields that a write changes are few enough to be sorted by insertion",
 		Edits: []Edit{{
 			File:   "pkg/serving/patchlimits.go",
-			Before: "			if err == nil && mayHaveLargeMaps(body, mediaType) {",
-			After:  "			if err == nil && info.Verb == \"patch\" && mayHaveLargeMaps(body, mediaType) {",
+			Before: "		if err == nil && writes(info) && mayHaveLargeMaps(body, mediaType) {",
+			After:  "		if err == nil && info.Verb == \"patch\" && mayHaveLargeMaps(body, mediaType) {",
 		}},
 		CaughtBy: "./pkg/serving", Test: "TestMapLimit",
 	},

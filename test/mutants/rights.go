@@ -167,7 +167,7 @@ var rights = []Mutant{
 		return false
 `,
 		}},
-		CaughtBy: "./pkg/frontproxy", Test: "TestTheMarkDecides",
+		CaughtBy: "./pkg/frontproxy", Test: "TestAccessHeader",
 	},
 	{
 		Name: "denied-at-once", Rule: "who may not enter is told so after the same time, whether something exists or not",
@@ -187,7 +187,7 @@ var rights = []Mutant{
 			Before: `	header.Del(request.AccessAuthorizedHeader)`,
 			After:  ``,
 		}},
-		CaughtBy: "./pkg/frontproxy", Test: "TestTheMarkDecides",
+		CaughtBy: "./pkg/frontproxy", Test: "TestAccessHeader",
 	},
 	{
 		Name: "limit-outside", Rule: "limits stand behind the decision who may enter, so that the front-proxy need not ask about their answers",

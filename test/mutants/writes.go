@@ -103,7 +103,7 @@ var writes = []Mutant{
 			Before: `	if f.inUse == 0 && !f.wants() {`,
 			After:  `	if f.inUse > 0 && !f.wants() {`,
 		}},
-		CaughtBy: "./pkg/serving/fairness", Test: "TestSavesUpNothing",
+		CaughtBy: "./pkg/serving/fairness", Test: "TestNoCredit",
 	},
 	{
 		Name: "free-homes", Rule: "a home workspace and all below it have a limit of objects together",
@@ -166,7 +166,7 @@ var writes = []Mutant{
 	{
 		Name: "own-word", Rule: "nobody tells other servers through the front-proxy who he is, or what it knows",
 		Edits: []Edit{{
-			File: "pkg/frontproxy/credentials.go",
+			File: "pkg/frontproxy/call.go",
 			Before: `		own.drop(r.Header)
 		if`,
 			After: `		if r.TLS == nil {

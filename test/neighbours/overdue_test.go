@@ -40,7 +40,7 @@ func overdue(t *testing.T, w *world) {
 		pending.Wait()
 		for range 100 {
 			code, body, err := robot.call(t.Context(), http.MethodGet, configMaps, "")
-			if err == nil && code == http.StatusTooManyRequests && strings.Contains(string(body), "still computes") {
+			if err == nil && code == http.StatusTooManyRequests && strings.Contains(string(body), "still being executed") {
 				return true
 			}
 		}

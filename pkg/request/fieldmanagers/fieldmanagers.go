@@ -1,6 +1,5 @@
-// Package fieldmanagers counts the entries of metadata.managedFields that a request to write
-// brings along. It counts too many where it is cheaper than to count right, and never too few:
-// what it refuses, no decoder behind it may find less of.
+// Package fieldmanagers counts the entries of metadata.managedFields in write requests. If this is cheaper, the
+// result may be too high, but it is never less than the number that any decoder would find.
 package fieldmanagers
 
 import (
@@ -8,6 +7,7 @@ import (
 	"encoding/json"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -17,32 +17,27 @@ import (
 )
 
 const (
-	// leastEntry is less than the bytes of an entry in any encoding: at least its manager, its
-	// operation and the type of its fields.
+	// leastEntry is less than the minimum size of an entry with manager, operation and type in any encoding.
 	leastEntry = 16
-	// unbounded is the number of entries that a patch takes from where they are not looked for.
-	unbounded = 1 << 30
+	unbounded  = 1 << 30
 
 	metadata, managedFields = "metadata", "managedFields"
 )
 
-// protobufPrefix is what bodies in protobuf begin with.
 var protobufPrefix = []byte{'k', '8', 's', 0}
 
-// Exceed reports whether a body with a media type brings more than most entries along. What
-// cannot be decoded has none: nobody else decodes it either.
+// Exceed reports whether a body has more than most entries. Bodies that cannot be decoded have none.
 func Exceed(body []byte, mediaType string, most int) bool {
 	switch types.PatchType(mediaType) {
-	case types.JSONPatchType: // which may copy entries that it does not have
+	case types.JSONPatchType: // it may copy entries
 		return ofPatch(body) > most
-	case types.ApplyYAMLPatchType, types.ApplyCBORPatchType: // which may have none
+	case types.ApplyYAMLPatchType, types.ApplyCBORPatchType: // entries are not allowed
 		return false
 	default:
 		return len(body) > most*leastEntry && ofObject(body, mediaType) > most
 	}
 }
 
-// ofObject counts the entries of an object, or of a patch that looks like one.
 func ofObject(body []byte, mediaType string) int {
 	switch mediaType {
 	case runtime.ContentTypeProtobuf:
@@ -53,11 +48,11 @@ func ofObject(body []byte, mediaType string) int {
 		}
 		return len(sent.ManagedFields)
 	case runtime.ContentTypeCBOR:
-		var decoded map[string]any // no key is there twice
+		var decoded map[string]any // it does not contain duplicate keys
 		if cbor.Unmarshal(body, &decoded) != nil {
 			return 0
 		}
-		found, _, _ := unstructured.NestedFieldNoCopy(decoded, metadata, managedFields) // nothing if it is not there
+		found, _, _ := unstructured.NestedFieldNoCopy(decoded, metadata, managedFields) // nil if it does not exist
 		all, _ := found.([]any)
 		return len(all)
 	case runtime.ContentTypeYAML:
@@ -65,7 +60,7 @@ func ofObject(body []byte, mediaType string) int {
 		if body, err = yaml.YAMLToJSON(body); err != nil {
 			return 0
 		}
-	default: // JSON, also where nothing is said
+	default: // JSON, also if there is no media type
 	}
 	if !bytes.Contains(body, []byte(managedFields)) && !bytes.ContainsRune(body, '\\') {
 		return 0
@@ -77,41 +72,36 @@ func ofObject(body []byte, mediaType string) int {
 	return int(counted.Metadata)
 }
 
-// object counts in all that an object has under metadata: where a key is there twice, one decoder
-// takes the last value, and another one both together.
+// object sums up the entries of all fields named metadata, because some decoders merge duplicate
+// keys and others use the last one.
 type object struct {
 	Metadata entries `json:"metadata"`
 }
 
-// entries counts the entries of all metadata that it is given.
 type entries int
 
-// UnmarshalJSON implements json.Unmarshaler.
 func (e *entries) UnmarshalJSON(data []byte) error {
 	var m struct {
 		ManagedFields list `json:"managedFields"`
 	}
-	if json.Unmarshal(data, &m) == nil { // else it is no metadata
+	if json.Unmarshal(data, &m) == nil { // otherwise it is invalid
 		*e += entries(m.ManagedFields)
 	}
 	return nil
 }
 
-// list counts the elements of all lists that it is given.
 type list int
 
-// UnmarshalJSON implements json.Unmarshaler.
 func (l *list) UnmarshalJSON(data []byte) error {
 	var elements []json.RawMessage
-	if json.Unmarshal(data, &elements) == nil { // else it is no list of entries
+	if json.Unmarshal(data, &elements) == nil { // otherwise it is invalid
 		*l += list(len(elements))
 	}
 	return nil
 }
 
-// ofPatch counts the entries that a JSON patch brings along.
 func ofPatch(body []byte) int {
-	var operations []map[string]json.RawMessage // the library knows keys by the same rules
+	var operations []map[string]json.RawMessage // the library compares keys in the same way
 	if json.Unmarshal(body, &operations) != nil {
 		return 0
 	}
@@ -127,14 +117,14 @@ func ofOperation(operation map[string]json.RawMessage) int {
 	if json.Unmarshal(operation["op"], &op) != nil || json.Unmarshal(operation["path"], &path) != nil {
 		return 0
 	}
-	_, path, _ = strings.Cut(path, "/") // what is before is nothing to the library
+	_, path, _ = strings.Cut(path, "/") // the library ignores the text before it
 	value := operation["value"]
 	within := strings.HasPrefix(path, metadata+"/"+managedFields+"/")
 	var e entries
 	switch {
 	case op == "remove", op == "test":
 		return 0
-	case within: // an entry, or a part of one
+	case within: // an entry, or a part of it
 		return 1
 	case path != "" && path != metadata && path != metadata+"/"+managedFields:
 		return 0
@@ -148,8 +138,35 @@ func ofOperation(operation map[string]json.RawMessage) int {
 		return int(l)
 	default:
 		var whole object
-		_ = json.Unmarshal(value, &whole) // else it is no object
+		_ = json.Unmarshal(value, &whole) // otherwise it is invalid
 		e = whole.Metadata
 	}
 	return int(e)
+}
+
+// KeepOrder restores the order of the field managers of an updated object if they differ only in timestamps. The
+// generic registry ignores such updates, but it compares field managers by position, and they are sorted by
+// timestamps. Two managers that write in turn without changes would otherwise cause updates.
+func KeepOrder(updated, before metav1.Object) {
+	managers, former := updated.GetManagedFields(), before.GetManagedFields()
+	if len(managers) != len(former) {
+		return
+	}
+	withoutFields := func(entry metav1.ManagedFieldsEntry) metav1.ManagedFieldsEntry {
+		entry.Time, entry.FieldsV1 = nil, nil
+		return entry
+	}
+	byManager := make(map[metav1.ManagedFieldsEntry]metav1.ManagedFieldsEntry, len(managers))
+	for _, entry := range managers {
+		byManager[withoutFields(entry)] = entry
+	}
+	ordered := make([]metav1.ManagedFieldsEntry, 0, len(former))
+	for _, old := range former {
+		entry, ok := byManager[withoutFields(old)]
+		if !ok || !equality.Semantic.DeepEqual(entry.FieldsV1, old.FieldsV1) {
+			return
+		}
+		ordered = append(ordered, entry)
+	}
+	updated.SetManagedFields(ordered)
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
@@ -23,7 +24,6 @@ import (
 
 const most = 10
 
-// managed is an object whose fields have n managers.
 func managed(n int) *corev1.ConfigMap {
 	made := &corev1.ConfigMap{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"}, ObjectMeta: metav1.ObjectMeta{Name: "one"}, Data: map[string]string{"text": strings.Repeat("x", 400)}}
 	for i := range n {
@@ -33,7 +33,7 @@ func managed(n int) *corev1.ConfigMap {
 }
 
 func entriesOf(n int) string {
-	data, _ := json.Marshal(managed(n).ManagedFields) //nolint:errchkjson // it is plain
+	data, _ := json.Marshal(managed(n).ManagedFields) //nolint:errchkjson // it can always be encoded
 	return string(data)
 }
 
@@ -65,7 +65,7 @@ func TestOddJSON(t *testing.T) {
 	t.Parallel()
 	rest := `,"data":{"text":"` + strings.Repeat("x", most*leastEntry) + `"}}`
 	for body, want := range map[string]bool{
-		`{"metadata":{"managedFields":` + entriesOf(11) + `},"metadata":{"name":"one"}`:                           true, // a Go type gets both
+		`{"metadata":{"managedFields":` + entriesOf(11) + `},"metadata":{"name":"one"}`:                           true, // a Go type merges both
 		`{"metadata":{"managedFields":` + entriesOf(6) + `},"metadata":{"managedFields":` + entriesOf(6) + `}`:    true,
 		`{"metadata":{"managedFields":` + entriesOf(6) + `,"managedFields":` + entriesOf(6) + `}`:                 true,
 		`{"meta\u0064ata":{"managedFi\u0065lds":` + entriesOf(11) + `}`:                                           true,
@@ -107,8 +107,7 @@ func TestPatches(t *testing.T) {
 	}
 }
 
-// FuzzJSON: what is not refused has no more entries than may be, by the decoders that the
-// servers use.
+// FuzzJSON checks that accepted objects do not exceed the limit in the decoders of the servers.
 func FuzzJSON(f *testing.F) {
 	f.Add(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"managedFields":`+entriesOf(3)+`}}`, false)
 	f.Add(`{"metadata":{"managedFields":[{},{},{}]},"metadata":{}}`, false)
@@ -146,4 +145,40 @@ func FuzzJSON(f *testing.F) {
 			require.LessOrEqual(t, len(object.ManagedFields), few)
 		}
 	})
+}
+
+// TestKeepOrder checks that the old order is kept only if nothing but timestamps has changed.
+func TestKeepOrder(t *testing.T) {
+	t.Parallel()
+	entry := func(manager, subresource, fields string, second int64) metav1.ManagedFieldsEntry {
+		return metav1.ManagedFieldsEntry{
+			Manager: manager, Subresource: subresource, Operation: metav1.ManagedFieldsOperationApply, APIVersion: "v1", FieldsType: "FieldsV1",
+			FieldsV1: metav1.NewFieldsV1(fields), Time: &metav1.Time{Time: time.Unix(second, 0)},
+		}
+	}
+	before := []metav1.ManagedFieldsEntry{entry("a", "", `{"f:x":{}}`, 1), entry("a", "status", `{"f:y":{}}`, 2), entry("b", "", `{"f:x":{}}`, 3)}
+	for name, c := range map[string]struct{ updated, want []metav1.ManagedFieldsEntry }{
+		"another order": {
+			[]metav1.ManagedFieldsEntry{before[1], before[2], entry("a", "", `{"f:x":{}}`, 4)},
+			[]metav1.ManagedFieldsEntry{entry("a", "", `{"f:x":{}}`, 4), before[1], before[2]},
+		},
+		"other fields": {
+			[]metav1.ManagedFieldsEntry{before[1], before[2], entry("a", "", `{"f:z":{}}`, 4)},
+			[]metav1.ManagedFieldsEntry{before[1], before[2], entry("a", "", `{"f:z":{}}`, 4)},
+		},
+		"another manager": {
+			[]metav1.ManagedFieldsEntry{before[1], before[2], entry("c", "", `{"f:x":{}}`, 4)},
+			[]metav1.ManagedFieldsEntry{before[1], before[2], entry("c", "", `{"f:x":{}}`, 4)},
+		},
+		"one more": {append([]metav1.ManagedFieldsEntry{before[2]}, before...), append([]metav1.ManagedFieldsEntry{before[2]}, before...)},
+		"none":     {nil, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			old, updated := &corev1.ConfigMap{}, &corev1.ConfigMap{}
+			old.ManagedFields, updated.ManagedFields = before, c.updated
+			KeepOrder(updated, old)
+			require.Equal(t, c.want, updated.ManagedFields)
+		})
+	}
 }

@@ -1,12 +1,12 @@
-// Package hashrange has what servers and clients agree on about parts of the
-// objects (KEP-5866): which value of an object is hashed, by what, and the ranges of
-// hashes that a shard selector names.
+// Package hashrange defines the shard ranges of KEP-5866: which value of an object is hashed, the
+// hash function, and the ranges in shard selectors.
 package hashrange
 
 import (
 	"cmp"
 	"fmt"
 	"slices"
+	"sort"
 	"strconv"
 	"strings"
 
@@ -15,27 +15,25 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// Key says which value of an object is hashed.
+// Key is the value of an object that is hashed.
 type Key uint8
 
 const (
-	// UID hashes the UID: all parts are of one size.
+	// UID is the UID: all ranges of equal size contain about the same number of objects.
 	UID Key = iota
-	// Namespace hashes the namespace.
+	// Namespace is the namespace.
 	Namespace
-	// Cluster hashes the logical cluster, so that all objects of one are in one part.
-	// No other server knows it.
+	// Cluster is the logical cluster. Upstream servers do not support it.
 	Cluster
 )
 
-// End is how a selector writes 2^64, the end of the ring.
+// End is 2^64, the end of the last range, in a selector.
 const End = "0x10000000000000000"
 
-// InfoAnnotation is on the bookmark that ends the initial events of a sharded watch, and
-// carries the selector that was applied.
+// InfoAnnotation contains the selector, on the bookmark that ends the initial events of a sharded watch.
 const InfoAnnotation = "shardplane.io/shard-info"
 
-// Most is how many ranges a selector may have.
+// Most is the maximum number of ranges in a selector.
 const Most = 128
 
 const (
@@ -45,10 +43,10 @@ const (
 
 var paths = [...]string{UID: "object.metadata.uid", Namespace: "object.metadata.namespace", Cluster: "object.metadata.cluster"}
 
-// Path returns the field path by which selectors name the key.
+// Path returns the field path of the key in selectors.
 func (k Key) Path() string { return paths[k] }
 
-// KeyOf returns the key that selectors name by a path.
+// KeyOf returns the key of a field path.
 func KeyOf(path string) (Key, error) {
 	if i := slices.Index(paths[:], path); i >= 0 {
 		return Key(i), nil
@@ -56,7 +54,7 @@ func KeyOf(path string) (Key, error) {
 	return 0, fmt.Errorf("unsupported field path %q; supported: %s", path, strings.Join(paths[:], ", "))
 }
 
-// Hash is FNV-1a, as KEP-5866 wants it, without what hash/fnv allocates.
+// Hash is FNV-1a, see KEP-5866. Unlike hash/fnv it does not allocate.
 func Hash(value string) uint64 {
 	h := uint64(offset64)
 	for i := range len(value) {
@@ -66,7 +64,7 @@ func Hash(value string) uint64 {
 	return h
 }
 
-// Hash returns where an object lies on the ring.
+// Hash returns the hash of an object.
 func (k Key) Hash(obj metav1.Object) uint64 {
 	switch k {
 	case UID:
@@ -78,13 +76,11 @@ func (k Key) Hash(obj metav1.Object) uint64 {
 	}
 }
 
-// annotated is an object that says one annotation without making a map of all.
 type annotated interface {
 	Annotation(name string) string
 }
 
-// clusterOf returns the logical cluster of an object, without allocating for any kind of
-// object.
+// clusterOf returns the logical cluster of an object without allocation.
 func clusterOf(obj metav1.Object) string {
 	switch o := obj.(type) {
 	case annotated:
@@ -99,16 +95,13 @@ func clusterOf(obj metav1.Object) string {
 	}
 }
 
-// Interval is a part of the ring, both ends included.
-type Interval struct {
-	First, Last uint64
-}
+// Interval is a range of hashes, including both ends.
+type Interval struct{ First, Last uint64 }
 
-// Whole is the ring.
+// Whole contains all hashes.
 var Whole = Interval{0, ^uint64(0)}
 
-// Parse returns the interval of a range of a selector, whose end is excluded. some is
-// false for a range that holds nothing.
+// Parse returns the interval of a range in a selector, which excludes end. some is false for an empty range.
 func Parse(start, end string) (i Interval, some bool, err error) {
 	if i.First, err = parseBound(start); err != nil {
 		return Interval{}, false, err
@@ -137,7 +130,7 @@ func parseBound(s string) (uint64, error) {
 	return bound, nil
 }
 
-// Bounds returns how a selector writes an interval.
+// Bounds returns the range in a selector.
 func (i Interval) Bounds() (start, end string) {
 	if i.Last == Whole.Last {
 		return fmt.Sprintf("0x%016x", i.First), End
@@ -145,7 +138,7 @@ func (i Interval) Bounds() (start, end string) {
 	return fmt.Sprintf("0x%016x", i.First), fmt.Sprintf("0x%016x", i.Last+1)
 }
 
-// Disjoint sorts intervals, in place, and joins those that touch.
+// Disjoint sorts intervals in place and merges adjacent ones.
 func Disjoint(intervals []Interval) []Interval {
 	slices.SortFunc(intervals, func(a, b Interval) int { return cmp.Compare(a.First, b.First) })
 	joined := intervals[:0]
@@ -159,16 +152,8 @@ func Disjoint(intervals []Interval) []Interval {
 	return joined
 }
 
-// Contains reports whether a hash is in one of the intervals, which are disjoint and
-// sorted.
+// Contains reports whether a hash is in one of the intervals, which must be disjoint and sorted.
 func Contains(intervals []Interval, hash uint64) bool {
-	low, high := 0, len(intervals)
-	for low < high {
-		if middle := (low + high) / 2; intervals[middle].Last < hash {
-			low = middle + 1
-		} else {
-			high = middle
-		}
-	}
-	return low < len(intervals) && intervals[low].First <= hash
+	i := sort.Search(len(intervals), func(i int) bool { return intervals[i].Last >= hash })
+	return i < len(intervals) && intervals[i].First <= hash
 }

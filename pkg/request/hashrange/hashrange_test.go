@@ -20,8 +20,7 @@ func TestHash(t *testing.T) {
 	}
 }
 
-// TestHashOfObjects: each key hashes its value, of typed and of untyped objects, and
-// that takes no memory.
+// TestHashOfObjects checks the value that each key hashes, in typed and untyped objects, without allocations.
 func TestHashOfObjects(t *testing.T) {
 	typed := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{UID: "u", Namespace: "n", Annotations: map[string]string{"kcp.io/cluster": "c"}}}
 	untyped := &unstructured.Unstructured{Object: map[string]any{"metadata": map[string]any{
@@ -58,7 +57,7 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-// TestDisjoint compares intervals that were joined with all that there were.
+// TestDisjoint compares merged intervals with the original ones.
 func TestDisjoint(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 5))
 	for range 300 {

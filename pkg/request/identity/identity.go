@@ -1,3 +1,14 @@
+// Package identity determines the identities of a user in a logical cluster. A user may have
+// different or several identities in different logical clusters.
+//
+//	user in scope                     itself
+//	user out of scope                 system:anonymous in system:authenticated
+//	                                  and in system:cluster:<its logical cluster>
+//	service account of another one    as out of scope, and
+//	                                  system:kcp:serviceaccount:<cluster>:<namespace>:<name>
+//	user with a warrant               and the identities in the warrant, by the same rules
+//
+// RBAC and other authorizers allow a request if one of the identities is allowed.
 package identity
 
 import (
@@ -9,20 +20,19 @@ import (
 	"github.com/kcp-dev/logicalcluster/v3"
 	"k8s.io/apiserver/pkg/authentication/serviceaccount"
 	"k8s.io/apiserver/pkg/authentication/user"
+	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
 const (
-	// ClusterGroupPrefix starts the group of users that are out of scope, from one logical cluster.
+	// ClusterGroupPrefix is the prefix of the group of out-of-scope users of a logical cluster.
 	ClusterGroupPrefix = "system:cluster:"
-	// maxWarrants bounds the identities that warrants add, those within
-	// warrants included.
-	maxWarrants = 32
+	maxWarrants        = 32
 )
 
-// In returns the identities of u in a logical cluster, of which there is one at
-// least. An empty name stands for no logical cluster, to which no scope leads.
+// In returns the identities of u in a logical cluster, at least one. The name is empty outside of
+// logical clusters, where users with scopes are out of scope.
 func In(cluster logicalcluster.Name, u user.Info) []user.Info {
 	if len(u.GetExtra()) == 0 && InScope(cluster, u) {
 		return []user.Info{u}
@@ -32,8 +42,8 @@ func In(cluster logicalcluster.Name, u user.Info) []user.Info {
 	return f.found
 }
 
-// Itself returns who u is in a logical cluster without its warrants. A service account has
-// a name in all of them.
+// Itself returns the identity of u in a logical cluster without warrants. A service account has a
+// name in all of them.
 func Itself(cluster logicalcluster.Name, u user.Info) user.Info {
 	if IsServiceAccount(u) || InScope(cluster, u) {
 		return u
@@ -41,8 +51,8 @@ func Itself(cluster logicalcluster.Name, u user.Info) user.Info {
 	return outOfScope(u)
 }
 
-// InScope reports whether u is itself in a logical cluster. A service account is
-// so where it is at home only.
+// InScope reports whether u has its own identity in a logical cluster. A service account only has
+// it in its own one.
 func InScope(cluster logicalcluster.Name, u user.Info) bool {
 	if IsServiceAccount(u) {
 		if home, ok := HomeOf(cluster, u); !ok || home != cluster {
@@ -52,7 +62,6 @@ func InScope(cluster logicalcluster.Name, u user.Info) bool {
 	return scopesAllow(cluster, u)
 }
 
-// scopesAllow reports whether all scopes of u include the logical cluster.
 func scopesAllow(cluster logicalcluster.Name, u user.Info) bool {
 	for _, scopes := range u.GetExtra()[request.ExtraScopes] {
 		if !allows(scopes, cluster) {
@@ -62,8 +71,8 @@ func scopesAllow(cluster logicalcluster.Name, u user.Info) bool {
 	return true
 }
 
-// MemberOf reports whether u is a member of one of groups in the logical cluster of
-// ctx: in scope, and by itself rather than by a warrant.
+// MemberOf reports whether u is a member of one of groups in the logical cluster of ctx, i.e. is in
+// scope. Warrants are ignored.
 func MemberOf(ctx context.Context, u user.Info, groups ...string) bool {
 	if u == nil || !slices.ContainsFunc(u.GetGroups(), func(g string) bool { return slices.Contains(groups, g) }) {
 		return false
@@ -72,8 +81,8 @@ func MemberOf(ctx context.Context, u user.Info, groups ...string) bool {
 	return InScope(in.Name, u)
 }
 
-// Administers reports whether u administers all logical clusters: for it, what those of a
-// single one may not refer to is no secret.
+// Administers reports whether u administers all logical clusters. Restrictions on references from
+// logical clusters do not apply to it.
 func Administers(ctx context.Context, u user.Info) bool {
 	return MemberOf(ctx, u, user.SystemPrivilegedGroup, request.GroupLogicalClusterAdmin, request.GroupAdmin)
 }
@@ -83,9 +92,8 @@ func IsServiceAccount(u user.Info) bool {
 	return strings.HasPrefix(u.GetName(), serviceaccount.ServiceAccountUsernamePrefix)
 }
 
-// IsLocalServiceAccount reports whether u is a service account that is known to
-// be of the logical cluster: by its own account, or because it is restricted to
-// that one, as impersonated ones are.
+// IsLocalServiceAccount reports whether u is certainly a service account of the logical cluster,
+// because of its cluster name or, after impersonation, its scope.
 func IsLocalServiceAccount(cluster logicalcluster.Name, u user.Info) bool {
 	if cluster == "" || !IsServiceAccount(u) || !InScope(cluster, u) {
 		return false
@@ -93,22 +101,18 @@ func IsLocalServiceAccount(cluster logicalcluster.Name, u user.Info) bool {
 	return claimsHome(u) || slices.Contains(u.GetExtra()[request.ExtraScopes], request.ScopeClusterPrefix+cluster.String())
 }
 
-// GlobalName is the name under which the service account with the user name
-// given, of a logical cluster, is known in all others.
+// GlobalName returns the name of a service account in all other logical clusters.
 func GlobalName(cluster logicalcluster.Name, username string) string {
 	return request.GlobalAccountPrefix + cluster.String() + ":" + strings.TrimPrefix(username, serviceaccount.ServiceAccountUsernamePrefix)
 }
 
-// HomeOf returns the logical cluster where a service account is at home, as seen
-// from the one given, and whether there is one. It is the only answer to that
-// question:
+// HomeOf returns the logical cluster of a service account, as seen from another logical cluster:
 //
-//	claims one logical cluster         that one
-//	claims none                        the one from which it is seen: a name in a
-//	                                   binding or review there means its own account
-//	claims several, or a malformed one none
+//	one cluster name                   that one
+//	no cluster name                    from: in a binding or review, the name refers to an account there
+//	several or malformed ones          none
 //
-// Other users, and accounts without a home, have none.
+// Other users have none.
 func HomeOf(from logicalcluster.Name, u user.Info) (home logicalcluster.Name, ok bool) {
 	if !IsServiceAccount(u) {
 		return "", false
@@ -124,13 +128,10 @@ func HomeOf(from logicalcluster.Name, u user.Info) (home logicalcluster.Name, ok
 	}
 }
 
-// claimsHome reports whether u is a service account that says where it is at
-// home, rather than being taken for one of wherever it is seen.
 func claimsHome(u user.Info) bool {
 	return IsServiceAccount(u) && len(u.GetExtra()[request.ExtraClusterName]) > 0
 }
 
-// allows reports whether one of the scopes, separated by commas, fits.
 func allows(scopes string, cluster logicalcluster.Name) bool {
 	for scope := range strings.SplitSeq(scopes, ",") {
 		if name, ok := strings.CutPrefix(strings.TrimSpace(scope), request.ScopeClusterPrefix); ok && cluster != "" && name == cluster.String() {
@@ -140,7 +141,6 @@ func allows(scopes string, cluster logicalcluster.Name) bool {
 	return false
 }
 
-// finder collects identities.
 type finder struct {
 	cluster  logicalcluster.Name
 	found    []user.Info
@@ -155,7 +155,7 @@ func (f *finder) add(u user.Info) {
 		if home, ok := HomeOf("", u); ok && scopesAllow(f.cluster, u) {
 			global := &user.DefaultInfo{Name: GlobalName(home, u.GetName()), Groups: authenticatedGroups(u)}
 			if scopes := u.GetExtra()[request.ExtraScopes]; len(scopes) > 0 {
-				global.Extra = map[string][]string{request.ExtraScopes: scopes} // a provider compares them with its own logical cluster
+				global.Extra = map[string][]string{request.ExtraScopes: scopes} // providers compare them with their own logical cluster
 			}
 			f.found = append(f.found, global)
 		}
@@ -165,15 +165,13 @@ func (f *finder) add(u user.Info) {
 			return
 		}
 		f.warrants++
-		holder, ok := parseWarrant(text)
-		if !ok {
-			continue
+		if identity, ok := parseWarrant(text); ok {
+			f.add(identity)
 		}
-		f.add(holder)
 	}
 }
 
-// outOfScope is who u is where it is out of scope.
+// outOfScope returns the identity of u in logical clusters where it is out of scope.
 func outOfScope(u user.Info) user.Info {
 	groups := authenticatedGroups(u)
 	if len(groups) == 0 {
@@ -191,8 +189,6 @@ func authenticatedGroups(u user.Info) []string {
 	return nil
 }
 
-// originOf returns the logical cluster that u is from, if there is exactly one
-// that it can be.
 func originOf(u user.Info) string {
 	if claimsHome(u) {
 		home, _ := HomeOf("", u)
@@ -202,7 +198,7 @@ func originOf(u user.Info) string {
 	if len(values) == 0 {
 		return ""
 	}
-	// All values must fit, so u is from one logical cluster if only one is in all of them.
+	// All values must match, so it is unique if only one name is in all of them.
 	origin := ""
 	for scope := range strings.SplitSeq(values[0], ",") {
 		name, _ := strings.CutPrefix(strings.TrimSpace(scope), request.ScopeClusterPrefix)
@@ -217,7 +213,6 @@ func originOf(u user.Info) string {
 	return origin
 }
 
-// warrant is an identity in an extra attribute.
 type warrant struct {
 	User   string            `json:"user,omitempty"`
 	UID    string            `json:"uid,omitempty"`
@@ -225,10 +220,9 @@ type warrant struct {
 	Extra  map[string]values `json:"extra,omitempty"`
 }
 
-// values are a list of texts, or one text for a list of one.
+// values is a list of strings. A single string is accepted, too.
 type values []string
 
-// UnmarshalJSON implements json.Unmarshaler.
 func (v *values) UnmarshalJSON(raw []byte) error {
 	var one string
 	if err := json.Unmarshal(raw, &one); err == nil {
@@ -238,8 +232,8 @@ func (v *values) UnmarshalJSON(raw []byte) error {
 	return json.Unmarshal(raw, (*[]string)(v))
 }
 
-// parseWarrant returns whom a warrant names. A service account must say which
-// logical cluster it is of: it would be another one in each.
+// parseWarrant returns the identity in a warrant. A service account must have a cluster name,
+// because it would otherwise refer to different accounts in different logical clusters.
 func parseWarrant(text string) (user.Info, bool) {
 	var w warrant
 	if err := json.Unmarshal([]byte(text), &w); err != nil || w.User == "" && len(w.Groups) == 0 {
@@ -256,4 +250,67 @@ func parseWarrant(text string) (user.Info, bool) {
 		return nil, false
 	}
 	return holder, true
+}
+
+// ShardOf returns the name of the shard if u is one. Members of the group without a shard's name
+// may read like shards, but own no objects; the name is empty.
+func ShardOf(ctx context.Context, u user.Info) (name string, ok bool) {
+	if !MemberOf(ctx, u, request.GroupShards) {
+		return "", false
+	}
+	name, _ = strings.CutPrefix(u.GetName(), request.ShardUserPrefix)
+	if name == u.GetName() || !request.ValidName(name) {
+		return "", true
+	}
+	return name, true
+}
+
+// Flow identifies the user that is charged for shared resources, e.g. seats. It is comparable. The
+// zero Flow is no user.
+type Flow struct {
+	// User is the user name. It is empty if the logical cluster is charged, i.e. for service accounts
+	// and users of its own issuers.
+	User string
+	// Cluster is the logical cluster of these.
+	Cluster logicalcluster.Name
+}
+
+// FlowOf returns the flow of u in a logical cluster, or in none. All service accounts of a logical
+// cluster have the same flow, because its administrators can create any number of them, and names
+// are not unique. The same applies to users of issuers of the logical cluster.
+func FlowOf(from logicalcluster.Name, u user.Info) Flow {
+	if home, ok := HomeOf(from, u); ok {
+		return Flow{Cluster: home}
+	}
+	if claims := u.GetExtra()[request.ExtraClusterName]; !IsServiceAccount(u) && len(claims) == 1 {
+		return Flow{Cluster: logicalcluster.Name(claims[0])}
+	}
+	return Flow{User: u.GetName()}
+}
+
+type flowKey struct{}
+
+// WithFlow returns a context that charges the request to p, even after impersonation.
+func WithFlow(ctx context.Context, p Flow) context.Context {
+	return context.WithValue(ctx, flowKey{}, p)
+}
+
+// FlowFrom returns the flow of WithFlow, or that of the user.
+func FlowFrom(ctx context.Context) Flow {
+	if p, ok := ctx.Value(flowKey{}).(Flow); ok {
+		return p
+	}
+	u, ok := apirequest.UserFrom(ctx)
+	if !ok {
+		return Flow{}
+	}
+	cluster, _ := request.ClusterFrom(ctx)
+	return FlowOf(cluster.Name, u)
+}
+
+// IsExempt reports whether the user is a component or an administrator of the installation, to
+// which limits do not apply. Tenants cannot be either.
+func IsExempt(ctx context.Context) bool {
+	u, ok := apirequest.UserFrom(ctx)
+	return ok && (u.GetName() == user.APIServerUser || MemberOf(ctx, u, user.SystemPrivilegedGroup, request.GroupShards))
 }

@@ -2,12 +2,15 @@ package identity_test
 
 import (
 	"context"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/stretchr/testify/require"
 	"k8s.io/apiserver/pkg/authentication/user"
+	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/request/identity"
@@ -15,8 +18,8 @@ import (
 
 type extra = map[string][]string
 
-// who writes identities as name[groups].
-func who(found []user.Info) []string {
+// subject formats identities as name[groups].
+func subject(found []user.Info) []string {
 	texts := make([]string, 0, len(found))
 	for _, u := range found {
 		texts = append(texts, u.GetName()+"["+strings.Join(u.GetGroups(), " ")+"]")
@@ -134,13 +137,13 @@ func TestIn(t *testing.T) {
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			require.Equal(t, tc.want, who(identity.In(tc.cluster, &tc.user)))
+			require.Equal(t, tc.want, subject(identity.In(tc.cluster, &tc.user)))
 		})
 	}
 }
 
-// TestWithin: who acts in one logical cluster on behalf of a user is not that user in others, not by
-// its warrants, and not by the name that a service account has elsewhere.
+// TestWithin checks that a user that acts in one logical cluster has no identity in others, neither
+// by warrants nor by the global name of a service account.
 func TestWithin(t *testing.T) {
 	groups := []string{"g", user.AllAuthenticated}
 	warrant := extra{request.ExtraWarrant: {`{"user":"v"}`}}
@@ -160,7 +163,7 @@ func TestWithin(t *testing.T) {
 		},
 	} {
 		within := identity.Within("here", &tc.user)
-		require.Equal(t, tc.here, who(identity.In("here", within)), tc.user.Name)
+		require.Equal(t, tc.here, subject(identity.In("here", within)), tc.user.Name)
 		for _, elsewhere := range []logicalcluster.Name{"there", "home", "parent"} {
 			for _, found := range identity.In(elsewhere, within) {
 				require.Equal(t, user.Anonymous, found.GetName(), "%v in %s", tc.user, elsewhere)
@@ -196,7 +199,6 @@ func TestIsLocalServiceAccount(t *testing.T) {
 	require.Equal(t, "system:kcp:serviceaccount:a:ns:bot", identity.GlobalName("a", "system:serviceaccount:ns:bot"))
 }
 
-// TestHomeOf is the rule that all servers go by.
 func TestHomeOf(t *testing.T) {
 	const bot = "system:serviceaccount:ns:bot"
 	for name, tc := range map[string]struct {
@@ -246,8 +248,7 @@ func TestMemberOf(t *testing.T) {
 	require.True(t, identity.MemberOf(t.Context(), &user.DefaultInfo{Groups: []string{"g"}}, "g"))
 }
 
-// FuzzIn holds that no scope or warrant makes a user of one logical cluster
-// itself in another.
+// FuzzIn checks that no scope or warrant gives a user its own identity in another logical cluster.
 func FuzzIn(f *testing.F) {
 	f.Add("cluster:home", "")
 	f.Add("cluster:home,cluster:x", `{"user":"v","extra":{"authentication.kcp.io/scopes":["cluster:home"]}}`)
@@ -258,5 +259,83 @@ func FuzzIn(f *testing.F) {
 				t.Fatalf("%q is itself out of its scope", found)
 			}
 		}
+	})
+}
+
+func TestPayerOf(t *testing.T) {
+	account := func(name string, homes ...string) user.Info {
+		return &user.DefaultInfo{Name: "system:serviceaccount:default:" + name, Extra: map[string][]string{request.ExtraClusterName: homes}}
+	}
+	require.Equal(t, identity.Flow{User: "jane"}, identity.FlowOf("a", &user.DefaultInfo{Name: "jane"}))
+	require.Equal(t, identity.FlowOf("", account("one", "a")), identity.FlowOf("b", account("two", "a")), "accounts of one logical cluster pay together")
+	require.NotEqual(t, identity.FlowOf("", account("one", "a")), identity.FlowOf("", account("one", "b")), "those of the same name elsewhere do not")
+	require.NotEqual(t, identity.FlowOf("", account("one", "a")), identity.FlowOf("", &user.DefaultInfo{Name: "a"}))
+	local := &user.DefaultInfo{Name: "jane", Extra: map[string][]string{request.ExtraClusterName: {"a"}}}
+	require.Equal(t, identity.Flow{Cluster: "a"}, identity.FlowOf("", local), "users of a logical cluster's issuers pay together, and are nobody of the same name")
+	// Without a logical cluster, there is only the name.
+	require.Equal(t, identity.Flow{User: "system:serviceaccount:default:one"}, identity.FlowOf("", account("one")))
+
+	require.Zero(t, identity.FlowFrom(t.Context()))
+	joe := apirequest.WithUser(t.Context(), &user.DefaultInfo{Name: "joe"})
+	require.Equal(t, identity.Flow{User: "joe"}, identity.FlowFrom(joe))
+	require.Equal(t, identity.Flow{User: "jane"}, identity.FlowFrom(identity.WithFlow(joe, identity.Flow{User: "jane"})), "who impersonates pays")
+
+	require.False(t, identity.IsExempt(t.Context()))
+	require.False(t, identity.IsExempt(joe))
+	require.True(t, identity.IsExempt(apirequest.WithUser(t.Context(), &user.DefaultInfo{Name: "root", Groups: []string{user.SystemPrivilegedGroup}})))
+}
+
+func TestShardOf(t *testing.T) {
+	for _, tc := range []struct {
+		user, group, want string
+		is                bool
+	}{
+		{"system:shard:one", request.GroupShards, "one", true},
+		{"system:shard:", request.GroupShards, "", true},
+		{"system:shard:a:b", request.GroupShards, "", true},
+		{"one", request.GroupShards, "", true},
+		{"system:shard:one", "system:masters", "", false},
+	} {
+		name, is := identity.ShardOf(t.Context(), &user.DefaultInfo{Name: tc.user, Groups: []string{tc.group}})
+		require.Equal(t, tc.want, name, tc.user)
+		require.Equal(t, tc.is, is, tc.user)
+	}
+}
+
+func TestCheckWellFormed(t *testing.T) {
+	good := user.DefaultInfo{Name: "Ann Example", UID: "7", Groups: []string{"a b", "système:masters", ""}, Extra: map[string][]string{"example.com/team": {"Blue team"}}}
+	require.NoError(t, identity.CheckWellFormed(&good))
+	for _, bad := range []string{" x", "x ", "\tx", "x\t", "x\ny", "x\x00", "x\x7f", "\u00a0x", "x\u0085", " "} {
+		for what, u := range map[string]user.DefaultInfo{
+			"name": {Name: bad}, "UID": {Name: "a", UID: bad}, "group": {Name: "a", Groups: []string{"b", bad}},
+			"key":             {Name: "a", Extra: map[string][]string{bad: {"v"}}},
+			"extra attribute": {Name: "a", Extra: map[string][]string{"k": {"v", bad}}},
+		} {
+			require.ErrorContains(t, identity.CheckWellFormed(&u), what, "%q", bad)
+		}
+	}
+	require.Error(t, identity.CheckWellFormed(&user.DefaultInfo{Name: "a", Extra: map[string][]string{"Authorization.KCP.io/warrant": {"{}"}}}))
+}
+
+// FuzzWellFormed checks that well-formed values are not changed by HTTP/1.1.
+func FuzzWellFormed(f *testing.F) {
+	for _, seed := range []string{"system:masters", " system:masters", "a\tb", "x\r\ny: z", "é", "\u00a0", request.GroupAdmin + "\v"} {
+		f.Add(seed)
+	}
+	got := make(chan string, 1)
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { got <- r.Header.Get("X-Remote-Group") }))
+	f.Cleanup(server.Close)
+	f.Fuzz(func(t *testing.T, text string) {
+		const limit = 10_000 // of header sizes
+		if !identity.WellFormed(text) || len(text) > limit {
+			return
+		}
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL, http.NoBody)
+		require.NoError(t, err)
+		r.Header.Set("X-Remote-Group", text)
+		response, err := server.Client().Do(r)
+		require.NoError(t, err)
+		require.NoError(t, response.Body.Close())
+		require.Equal(t, text, <-got)
 	})
 }

@@ -13,46 +13,46 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// viewer is whom a warrant names by which somebody acts through a view.
-const viewer = "system:kcp:view"
+// virtualWorkspaceUser is the identity in warrants of requests through a virtual workspace.
+const virtualWorkspaceUser = "system:kcp:view"
 
-// Through returns u as it acts in a logical cluster through a view. What it may do was
-// decided by the view; there it has a warrant besides, for what is asked about users
-// beyond that: whether they may give away rights that they do not have, say.
+// Through returns u for requests to a logical cluster through a virtual workspace, which has already authorized
+// them. The warrant is for additional checks of the user's permissions, e.g. for privilege escalation.
 func Through(cluster logicalcluster.Name, u user.Info) user.Info {
 	text, err := json.Marshal(warrant{
-		User: viewer, Groups: []string{request.GroupAdmin},
+		User: virtualWorkspaceUser, Groups: []string{request.GroupAdmin},
 		Extra: map[string]values{request.ExtraScopes: {request.ScopeClusterPrefix + cluster.String()}},
 	})
 	if err != nil {
-		return u // texts can be encoded
+		return u // strings can always be encoded
 	}
+	return withExtra(u, func(extra map[string][]string) {
+		extra[request.ExtraWarrant] = append(slices.Clone(extra[request.ExtraWarrant]), string(text))
+	})
+}
+
+func withExtra(u user.Info, change func(extra map[string][]string)) user.Info {
 	extra := maps.Clone(u.GetExtra())
 	if extra == nil {
 		extra = map[string][]string{}
 	}
-	extra[request.ExtraWarrant] = append(slices.Clone(extra[request.ExtraWarrant]), string(text))
+	change(extra)
 	return &user.DefaultInfo{Name: u.GetName(), UID: u.GetUID(), Groups: u.GetGroups(), Extra: extra}
 }
 
-// Within returns u restricted to a logical cluster, as impersonated users are. Code that acts as
-// a stored user must use it, e.g. as the owner of a workspace, because nobody of that name has
-// sent the request: elsewhere u would lend its permissions to whoever has. Warrants are
-// dropped, because they are not subject to the scopes of their holder.
+// Within returns u restricted to a logical cluster, like an impersonated user. It must be used to act as a stored
+// user, e.g. the owner of a workspace, because the name of a user does not prove its identity in other logical
+// clusters. Warrants are removed, because scopes do not apply to them.
 func Within(cluster logicalcluster.Name, u user.Info) user.Info {
-	extra := maps.Clone(u.GetExtra())
-	if extra == nil {
-		extra = map[string][]string{}
-	}
-	delete(extra, request.ExtraWarrant)
-	extra[request.ExtraScopes] = append(slices.Clone(extra[request.ExtraScopes]), request.ScopeClusterPrefix+cluster.String())
-	return &user.DefaultInfo{Name: u.GetName(), UID: u.GetUID(), Groups: u.GetGroups(), Extra: extra}
+	return withExtra(u, func(extra map[string][]string) {
+		delete(extra, request.ExtraWarrant)
+		extra[request.ExtraScopes] = append(slices.Clone(extra[request.ExtraScopes]), request.ScopeClusterPrefix+cluster.String())
+	})
 }
 
 type senderKey struct{}
 
-// WithSender returns a context for what goes on through a view, which notes the user of ctx as who
-// has sent the request: it may go on as somebody else.
+// WithSender returns a context for a request through a virtual workspace that records the original user of ctx.
 func WithSender(ctx context.Context) context.Context {
 	if u, ok := apirequest.UserFrom(ctx); ok {
 		return context.WithValue(ctx, senderKey{}, u)
@@ -60,24 +60,23 @@ func WithSender(ctx context.Context) context.Context {
 	return ctx
 }
 
-// SenderFrom returns who has sent a request that has entered a view, if that is known.
+// SenderFrom returns the original user of a request through a virtual workspace, if known.
 func SenderFrom(ctx context.Context) (user.Info, bool) {
 	u, ok := ctx.Value(senderKey{}).(user.Info)
 	return u, ok
 }
 
-// WithoutView returns u without the warrant of a view, if it has one: as who it is by
-// itself.
+// WithoutWarrant returns u without the warrant of a virtual workspace.
 func WithoutWarrant(u user.Info) user.Info {
-	isViewer := func(text string) bool {
+	isVirtualWorkspace := func(text string) bool {
 		w, ok := parseWarrant(text)
-		return ok && w.GetName() == viewer
+		return ok && w.GetName() == virtualWorkspaceUser
 	}
 	warrants := u.GetExtra()[request.ExtraWarrant]
-	if !slices.ContainsFunc(warrants, isViewer) {
+	if !slices.ContainsFunc(warrants, isVirtualWorkspace) {
 		return u
 	}
-	extra := maps.Clone(u.GetExtra())
-	extra[request.ExtraWarrant] = slices.DeleteFunc(slices.Clone(warrants), isViewer)
-	return &user.DefaultInfo{Name: u.GetName(), UID: u.GetUID(), Groups: u.GetGroups(), Extra: extra}
+	return withExtra(u, func(extra map[string][]string) {
+		extra[request.ExtraWarrant] = slices.DeleteFunc(slices.Clone(warrants), isVirtualWorkspace)
+	})
 }

@@ -8,16 +8,14 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 )
 
-// WellFormed reports whether a user name, UID, group or value of an extra attribute
-// means the same to every server. HTTP/1.1 trims what stands in headers, so that
-// " system:masters" would be another group behind the next server.
+// WellFormed reports whether a user name, UID, group or extra value is interpreted equally by all servers. For
+// example, HTTP/1.1 trims headers, so that " system:masters" would become another group on the next server.
 func WellFormed(text string) bool {
 	return text == strings.TrimSpace(text) && !strings.ContainsFunc(text, unicode.IsControl)
 }
 
-// CheckWellFormed returns an error that names the attribute of u that is not
-// WellFormed, or the key of an extra attribute that is not in lower case, in which
-// headers carry all keys.
+// CheckWellFormed returns an error if an attribute of u is not WellFormed, or the key of an extra
+// attribute is not in lower case, as in headers.
 func CheckWellFormed(u user.Info) error {
 	if !WellFormed(u.GetName()) {
 		return malformed("name", u.GetName())
@@ -43,7 +41,7 @@ func CheckWellFormed(u user.Info) error {
 	return nil
 }
 
-func malformed(what, text string) error {
-	return fmt.Errorf("the user's %s %q begins or ends with blanks, has control characters, or is a key that is not in lower case: "+
-		"servers would take it for another one, so correct it where the user comes from", what, text)
+func malformed(attribute, text string) error {
+	return fmt.Errorf("the user's %s %q begins or ends with blanks, contains control characters, or is a key that is not in lower case: "+
+		"correct it in the source of the user, because servers would interpret it differently", attribute, text)
 }

@@ -1,12 +1,15 @@
-// Package patchcosts limits what the body of a request to write makes libraries do that compare the entries of
-// lists with each other, or copy a list for each operation. These ignore the deadline of the request. The limits need
-// neither the object nor its schema, so that they are for built-in kinds as well.
+// Package patchcosts limits the cost of write requests in libraries that compare the entries of
+// lists with each other, or copy a list for each operation, and ignore the request deadline. The
+// limits need neither the object nor its schema, and therefore apply to built-in resources as well.
 package patchcosts
 
 import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"iter"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -15,24 +18,25 @@ import (
 )
 
 const (
-	// maxShifts is the number of operations of a JSON patch that insert an element into a list or remove one, each of
-	// which copies the list. 1,000 take 3 s for a list of 500,000 elements, the longest that is stored.
+	// maxShifts is the maximum number of operations of a JSON patch that insert or remove list elements. Each
+	// copies the list. 1,000 take 3 s for a list of 500,000 elements, the longest that can be stored.
 	maxShifts = 1000
-	// maxMerged is the number of entries in all lists of a strategic merge patch, each of which is compared
-	// with all entries that the object has.
+	// maxMerged is the maximum number of list entries in a strategic merge patch. Each is compared
+	// with all entries of the object.
 	maxMerged = 1000
-	// MaxKeyed is the number of entries in all lists of a built-in object that are merged by key. A strategic merge patch
-	// compares each with each: 1,000 take 0.1 s, 10,000 take 10 s.
+	// MaxKeyed is the maximum number of entries in all lists of a built-in object that are merged by key. A
+	// strategic merge patch compares them with each other: 1,000 take 0.1 s, 10,000 take 10 s.
 	MaxKeyed = 1000
-	// MaxFields is the number of entries of one map. The fields that a write changes are inserted into a sorted list in any
-	// order, which moves half of the list each time: 50,000 take 0.7 s, 200,000 take 11 s.
+	// MaxFields is the maximum number of entries of a map. Changed fields are inserted into a sorted list in random
+	// order, each of which moves half of the list: 50,000 take 0.7 s, 200,000 take 11 s.
 	MaxFields = 50_000
 )
 
-// keyed are the lists of built-in kinds that are merged by key. Custom resources have a schema to find them by.
+// keyed are the lists of built-in resources that are merged by key. For custom resources, the
+// schema specifies them.
 var keyed = sets.New("conditions", "finalizers", "imagePullSecrets", "matchConditions", "ownerReferences", "secrets", "validationActions", "variables", "webhooks", "x-kubernetes-validations")
 
-// Check returns an error if a body with a media type is above the limits.
+// Check returns an error if a body exceeds the limits.
 func Check(body []byte, mediaType string) error {
 	switch types.PatchType(mediaType) {
 	case types.JSONPatchType:
@@ -46,10 +50,9 @@ func Check(body []byte, mediaType string) error {
 	return nil
 }
 
-// shifts returns the number of operations of a JSON patch that may shift the elements of a list.
 func shifts(body []byte) int {
 	if bytes.Count(body, []byte("{")) <= maxShifts {
-		return 0 // there are not as many operations
+		return 0 // there are fewer operations
 	}
 	var operations []map[string]json.RawMessage // keys are compared exactly, as in the library that applies the patch
 	if json.Unmarshal(body, &operations) != nil {
@@ -69,7 +72,7 @@ func shifts(body []byte) int {
 	return n
 }
 
-// Shifts returns how many times an operation of a JSON patch may shift the elements of a list.
+// Shifts returns how often an operation of a JSON patch may shift list elements.
 func Shifts(op, path, from string) int {
 	n := 0
 	if (op == "add" || op == "remove" || op == "copy" || op == "move") && isIndex(path) {
@@ -81,7 +84,7 @@ func Shifts(op, path, from string) int {
 	return n
 }
 
-// CheckShifts returns an error if the operations of a JSON patch may shift the elements of lists too many times.
+// CheckShifts returns an error if a JSON patch may shift list elements too often.
 func CheckShifts(n int) error {
 	if n > maxShifts {
 		return fmt.Errorf("the patch has %d operations that insert elements into lists or remove some, at most %d allowed: replace the list, append to it (/-), or send several patches", n, maxShifts)
@@ -89,13 +92,12 @@ func CheckShifts(n int) error {
 	return nil
 }
 
-// isIndex reports whether a path may end in the index of an element. The name of a field can look like one.
+// isIndex reports whether a path may end with the index of a list element. A field name may look like one.
 func isIndex(path string) bool {
 	_, err := strconv.Atoi(path[strings.LastIndexByte(path, '/')+1:])
 	return err == nil
 }
 
-// entries returns the number of entries in all lists of a document.
 func entries(body []byte) int {
 	if bytes.Count(body, []byte(","))+bytes.Count(body, []byte("[")) <= maxMerged {
 		return 0
@@ -107,8 +109,8 @@ func entries(body []byte) int {
 	return entriesOf(document)
 }
 
-// CheckLists returns an error if a built-in object, or a patch, has too many entries in lists that are merged by key. These
-// are twice as many as an object may have, which is not known yet to have had more before.
+// CheckLists returns an error if a built-in object, or a patch, has too many entries in lists that are merged by
+// key. It allows twice as many as in an object, because existing objects may already exceed the limit.
 func CheckLists(document any) error {
 	if n := keyedIn(document); n > 2*MaxKeyed {
 		return fmt.Errorf("the object has %d entries in lists that are merged by key, such as secrets, finalizers and webhooks, at most %d allowed: distribute them over several objects", n, MaxKeyed)
@@ -126,58 +128,49 @@ func CheckMaps(document any) error {
 
 // LargestMap returns the number of entries of the largest map in a document.
 func LargestMap(document any) int {
-	n := 0
-	switch document := document.(type) {
-	case map[string]any:
-		n = len(document)
-		for _, value := range document {
-			n = max(n, LargestMap(value))
-		}
-	case []any:
-		for _, value := range document {
-			n = max(n, LargestMap(value))
-		}
-	default:
+	fields, _ := document.(map[string]any)
+	n := len(fields)
+	for value := range valuesIn(document) {
+		n = max(n, LargestMap(value))
 	}
 	return n
 }
 
-// keyedIn returns the number of entries in lists of a document that are merged by key.
 func keyedIn(document any) int {
 	n := 0
-	switch document := document.(type) {
-	case map[string]any:
-		for name, value := range document {
-			if path, ok := document["path"].(string); ok && name == "value" { // of an operation of a JSON patch
-				name = path[strings.LastIndexByte(path, '/')+1:]
-			}
-			if list, ok := value.([]any); ok && keyed.Has(name) {
-				n += len(list)
-			}
-			n += keyedIn(value)
+	fields, _ := document.(map[string]any)
+	path, isOperation := fields["path"].(string) // of a JSON patch
+	for name, value := range fields {
+		if isOperation && name == "value" {
+			name = path[strings.LastIndexByte(path, '/')+1:]
 		}
-	case []any:
-		for _, value := range document {
-			n += keyedIn(value)
+		if list, ok := value.([]any); ok && keyed.Has(name) {
+			n += len(list)
 		}
-	default:
+	}
+	for value := range valuesIn(document) {
+		n += keyedIn(value)
 	}
 	return n
 }
 
 func entriesOf(document any) int {
-	n := 0
-	switch document := document.(type) {
-	case map[string]any:
-		for _, value := range document {
-			n += entriesOf(value)
-		}
-	case []any:
-		n += len(document)
-		for _, value := range document {
-			n += entriesOf(value)
-		}
-	default:
+	list, _ := document.([]any)
+	n := len(list)
+	for value := range valuesIn(document) {
+		n += entriesOf(value)
 	}
 	return n
+}
+
+// valuesIn returns the values of a map or list.
+func valuesIn(document any) iter.Seq[any] {
+	switch document := document.(type) {
+	case map[string]any:
+		return maps.Values(document)
+	case []any:
+		return slices.Values(document)
+	default:
+		return func(func(any) bool) {}
+	}
 }

@@ -24,7 +24,7 @@ func TestCheck(t *testing.T) {
 	for name, c := range map[string]struct {
 		mediaType types.PatchType
 		body      string
-		says      string // nothing: it is within the limits
+		says      string // empty if it is within the limits
 	}{
 		"inserted":        {types.JSONPatchType, jsonPatch(`{"op":"add","path":"/l/0","value":1}`, maxShifts), ""},
 		"too many":        {types.JSONPatchType, jsonPatch(`{"op":"add","path":"/l/0","value":1}`, maxShifts+1), "has 1001 operations"},

@@ -21,18 +21,16 @@ import (
 )
 
 const (
-	// compiled is the prefix of the overloads of calls that compile their pattern when they are evaluated.
+	// compiled is the prefix of the overloads of calls that compile their pattern at evaluation.
 	compiled = "compiled_"
-	// compileCost is the cost of compiling one instruction, in units of CEL, and parseCost that of
-	// parsing one byte.
-	compileCost, parseCost = 10, 2
-	// sizesKept is how many sizes of patterns are cached, each of at most maxKeptLength bytes.
+	// compileCost is the cost, in CEL units, of compiling an instruction, and parseCost that of parsing a byte.
+	compileCost, parseCost   = 10, 2
 	sizesKept, maxKeptLength = 4096, 1024
 )
 
-// init bounds the regular expressions of all CEL expressions of the process. The validator of custom resources
-// and the dispatcher of webhooks use the base environment, which cannot be passed to them. It is
-// changed before any environment is derived from it.
+// init limits the regular expressions of all CEL expressions of the process. The validator of
+// custom resources and the webhook dispatcher use the base environment, and accept no other one. It
+// must be changed before other environments are derived from it.
 func init() {
 	base := environment.MustBaseEnvSet(environment.DefaultCompatibilityVersion())
 	bounded, err := base.Extend(environment.VersionedOptions{
@@ -40,7 +38,7 @@ func init() {
 		ProgramOptions:    programOptions(),
 	})
 	if err != nil {
-		panic(fmt.Sprintf("bounding the regular expressions of CEL expressions: %v", err))
+		panic(fmt.Sprintf("limiting the regular expressions of CEL expressions: %v", err))
 	}
 	*base = *bounded
 }
@@ -57,8 +55,8 @@ var functions = map[string]struct {
 	"string_find_all_string_int": {"findAll", findAll},
 }
 
-// programOptions returns options that limit the size of patterns, and charge for their evaluation by the size of their
-// programs instead of their characters.
+// programOptions limits the size of patterns, and makes the cost of their evaluation depend on the
+// size of their programs instead of their length.
 func programOptions() []cel.ProgramOption {
 	constants := make([]*interpreter.RegexOptimization, 0, len(functions))
 	trackers := make([]interpreter.CostTrackerOption, 0, 2*len(functions))
@@ -72,8 +70,8 @@ func programOptions() []cel.ProgramOption {
 	return []cel.ProgramOption{cel.CustomDecoratorV2(compilingCall), cel.OptimizeRegex(constants...), cel.CostTrackerOptions(trackers...)}
 }
 
-// constantCall returns a call with a constant pattern, which is compiled once. Patterns above MaxSize are in expressions that
-// were stored before there was a limit.
+// constantCall returns a call with a constant pattern, which is compiled once. Stored expressions
+// may contain patterns above MaxSize, because they may be older than the limit.
 func constantCall(call interpreter.InterpretableCall, pattern string) (interpreter.InterpretableCall, error) {
 	if n := Size(pattern); n > MaxTotal {
 		return nil, tooLarge(n, MaxTotal)
@@ -146,7 +144,8 @@ func find(re *regexp.Regexp, text string, _ []ref.Val) ref.Val {
 
 var errMatches = errors.New("the regular expression has too many matches in a text of this length")
 
-// findAll may read the rest of the text for each match, so the number of matches is limited by what one pass costs.
+// findAll may read the rest of the text for each match, so that the number of matches is limited by
+// the cost of one pass.
 func findAll(re *regexp.Regexp, text string, args []ref.Val) ref.Val {
 	n := int64(-1)
 	if len(args) > 2 {
@@ -166,7 +165,7 @@ func findAll(re *regexp.Regexp, text string, args []ref.Val) ref.Val {
 	return types.NewStringList(types.DefaultTypeAdapter, found)
 }
 
-// cost returns the cost of one pass of a pattern over a text. It is the cost in CEL, unless the program of the pattern
+// cost returns the cost of one pass of a pattern over a text. It is that of CEL unless the program
 // has more instructions than the pattern has characters.
 func cost(text, pattern string) uint64 {
 	program := max(utf8.RuneCountInString(pattern), cachedSize(pattern))
@@ -174,8 +173,8 @@ func cost(text, pattern string) uint64 {
 	return max(1, uint64(perText*math.Ceil(float64(program)*common.RegexStringLengthCostFactor)))
 }
 
-// checkCost returns an error if one pass costs more than the evaluation of an expression. The error is never seen if
-// costs are tracked, because the evaluation ends.
+// checkCost returns an error if one pass costs more than the limit of an expression. If costs are
+// tracked, the evaluation ends before the error is visible.
 func checkCost(text, pattern string) ref.Val {
 	if cost(text, pattern) > celconfig.PerCallLimit {
 		return types.NewErr("the regular expression is too large for a text of %d bytes", len(text))
@@ -183,7 +182,6 @@ func checkCost(text, pattern string) ref.Val {
 	return nil
 }
 
-// charge returns the cost of a call, or nil if its arguments have the wrong types.
 func charge(args []ref.Val, result ref.Val, compiles bool) *uint64 {
 	text, isText := stringAt(args, 0)
 	pattern, isPattern := stringAt(args, 1)
@@ -213,13 +211,11 @@ func charge(args []ref.Val, result ref.Val, compiles bool) *uint64 {
 	return &sum
 }
 
-// sizes has the Size of patterns that were evaluated lately.
 var sizes = lru.New(sizesKept)
 
-// cachedSize returns the Size of a pattern.
 func cachedSize(pattern string) int {
-	if known, ok := sizes.Get(pattern); ok {
-		return known.(int) //nolint:forcetypeassert // only this function adds
+	if size, ok := sizes.Get(pattern); ok {
+		return size.(int) //nolint:forcetypeassert // only this function adds entries
 	}
 	n := Size(pattern)
 	if len(pattern) <= maxKeptLength {

@@ -1,22 +1,22 @@
 package patterns
 
 import (
+	"slices"
 	"strings"
 	"sync"
 
 	"github.com/google/cel-go/cel"
 	"github.com/google/cel-go/common/ast"
 	"github.com/google/cel-go/common/operators"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// parser parses expressions without checking their types, so that it needs no declarations.
-var parser = sync.OnceValues(func() (*cel.Env, error) {
-	return cel.NewEnv(cel.OptionalTypes())
-})
+var parser = sync.OnceValues(func() (*cel.Env, error) { return cel.NewEnv(cel.OptionalTypes()) })
 
-// AddExpression adds the patterns of a CEL expression. Every constant string counts as one, because a pattern
-// may reach matches() through a variable, or be concatenated. Nothing is added for an expression
-// that is not valid, because it is never evaluated.
+// AddExpression adds the patterns of a CEL expression. All constant strings count, because a
+// pattern may be passed to matches() through a variable, or be concatenated. Invalid expressions
+// are ignored, because they are never evaluated.
 func (t *Total) AddExpression(expression string) error {
 	env, err := parser()
 	if err != nil {
@@ -37,8 +37,8 @@ func (t *Total) AddExpression(expression string) error {
 	return err
 }
 
-// Excess returns the Total of the patterns of an expression, up to one that is too large. Expressions without braces and
-// escape sequences are not parsed, because no pattern in them has many more instructions than characters.
+// Excess returns the Total of an expression, up to the first pattern that is too large. Expressions without braces
+// and escape sequences are not parsed, because their patterns cannot have large programs.
 func Excess(expression string) Total {
 	var t Total
 	if strings.ContainsAny(expression, `{\`) {
@@ -53,7 +53,6 @@ func CheckExpression(expression string) error {
 	return t.AddExpression(expression)
 }
 
-// constant returns the value of a constant string, or of constant strings that are concatenated.
 func constant(e ast.Expr) (string, bool) {
 	switch e.Kind() {
 	case ast.LiteralKind:
@@ -79,4 +78,28 @@ func constant(e ast.Expr) (string, bool) {
 	default:
 		return "", false
 	}
+}
+
+const origin = "patterns"
+
+// Invalid returns the error for a field with a pattern or an expression that is too large.
+func Invalid(path *field.Path, value string, err error) *field.Error {
+	return field.Invalid(path, value, err.Error()).WithOrigin(origin)
+}
+
+// WithoutFormer removes errors about patterns and expressions that already existed before an
+// update, in any field, because existing objects may exceed the limits. before returns the errors
+// of the old object. It is only called if needed.
+func WithoutFormer(errs field.ErrorList, before func() field.ErrorList) field.ErrorList {
+	isLarge := func(err *field.Error) bool { return err.Origin == origin }
+	if !slices.ContainsFunc(errs, isLarge) {
+		return errs
+	}
+	former := sets.New[any]()
+	for _, err := range before() {
+		if isLarge(err) {
+			former.Insert(err.BadValue)
+		}
+	}
+	return slices.DeleteFunc(errs, func(err *field.Error) bool { return isLarge(err) && former.Has(err.BadValue) })
 }

@@ -1,7 +1,6 @@
-// Package patterns bounds the regular expressions that tenants define. A short pattern can have a large
-// program: "a{0,1000}" repeated 100 times has 200,000 instructions, each of which may be run for each
-// character that is matched, and memory is needed for all of them. The cost model of CEL counts the
-// characters of a pattern only.
+// Package patterns limits the regular expressions of tenants. A short pattern can have a large
+// program: "a{0,1000}" repeated 100 times has 200,000 instructions, all of which use memory, and
+// may be executed for each character. The cost model of CEL only considers the length of a pattern.
 package patterns
 
 import (
@@ -15,27 +14,24 @@ import (
 )
 
 const (
-	// MaxSize is the largest program of one pattern, in instructions: x{0,1000} has 2,000. The largest one
-	// in 141 definitions of eight well-known projects has 189.
+	// MaxSize is the maximum number of instructions of a pattern: x{0,1000} has 2,000. The maximum
+	// in 141 definitions of eight well-known projects is 189.
 	MaxSize = 2500
-	// MaxTotal is the limit on the Total of one object. The largest one of these
-	// definitions is 456.
+	// MaxTotal is the maximum Total of an object. The maximum in these definitions is 456.
 	MaxTotal = 50_000
 
-	// runesPerInstruction is how many bounds of character ranges take as much memory as an instruction.
+	// runesPerInstruction is how many bounds of character ranges use as much memory as an instruction.
 	runesPerInstruction = 10
-	// maxFolded is the last character that has a variant in another case.
+	// maxFolded is the last character with a variant in another case.
 	maxFolded = 0x1E943
-	// saturated is returned for larger programs, so that the arithmetic cannot overflow.
+	// saturated is the size of larger programs. It prevents overflows.
 	saturated = 1 << 30
 )
 
-// ignoresCase matches patterns with the flag i.
 var ignoresCase = regexp.MustCompile(`\(\?[msU]*i`)
 
-// Size returns the number of instructions of the program of a pattern. It is computed from the syntax tree
-// because the program itself could take up to 128 MiB. It returns 0 for a pattern that is not valid, because
-// such a pattern is never compiled.
+// Size returns the number of instructions of a pattern. It is computed from the syntax tree, because the program
+// itself could use up to 128 MiB. It is 0 for invalid patterns, which are never compiled.
 func Size(pattern string) int {
 	if n := parsing(pattern); n > MaxSize {
 		return n
@@ -47,8 +43,8 @@ func Size(pattern string) int {
 	return size(parsed)
 }
 
-// parsing returns what parsing a pattern takes beyond the time for its characters, in instructions. The parser adds the
-// ranges of each Unicode class, and each character of a range that ignores case, before it merges them.
+// parsing returns the additional cost of parsing, in instructions. The parser adds the ranges of
+// each Unicode class, and each character of a range that ignores case, before it merges them.
 func parsing(pattern string) int {
 	const perClass, charactersPerInstruction = 20, 200
 	n := perClass * (strings.Count(pattern, `\p`) + strings.Count(pattern, `\P`))
@@ -66,7 +62,7 @@ func parsing(pattern string) int {
 			}
 			n += max(0, int(min(to, maxFolded)-from)) / charactersPerInstruction
 		}
-		if from = r; r <= unicode.MaxASCII { // which may end an escape sequence
+		if from = r; r <= unicode.MaxASCII { // it may end an escape sequence
 			from = 0
 		}
 	}
@@ -97,7 +93,7 @@ func size(re *syntax.Regexp) int {
 	return n
 }
 
-// repeated returns the size of x{min,max}, where a negative max is no limit: the compiler repeats x.
+// repeated returns the size of x{min,max}, for which the compiler repeats x. A negative max means no limit.
 func repeated(re *syntax.Regexp, once int) int {
 	if re.Max < 0 {
 		return min(max(re.Min, 1)*once+1, saturated)
@@ -105,7 +101,7 @@ func repeated(re *syntax.Regexp, once int) int {
 	return min(re.Min*once+(re.Max-re.Min)*(once+1), saturated)
 }
 
-// Check returns an error if the program of a pattern is too large.
+// Check returns an error if a pattern is too large.
 func Check(pattern string) error {
 	if n := Size(pattern); n > MaxSize {
 		return tooLarge(n, MaxSize)
@@ -117,14 +113,13 @@ func tooLarge(size, most int) error {
 	return fmt.Errorf("the regular expression has a program of %d instructions, at most %d allowed: use fewer or smaller counted repetitions such as {0,1000}, or maxLength", size, most)
 }
 
-// ErrTotal is wrapped by the error about the pattern with which the patterns of an object become too large together.
+// ErrTotal is wrapped by the error for the pattern with which an object exceeds MaxTotal.
 var ErrTotal = errors.New("all regular expressions together are too large")
 
-// Total adds up by how much the programs of the patterns of one object exceed the patterns themselves, whose
-// bytes are limited otherwise.
+// Total is the sum of the instructions of patterns minus their length, which is limited elsewhere.
 type Total int
 
-// Add adds a pattern, and returns an error if it is too large alone, or if the sum has become too large.
+// Add adds a pattern. It returns an error if the pattern is too large, or if the sum has exceeded MaxTotal.
 func (t *Total) Add(pattern string) error {
 	if err := Check(pattern); err != nil {
 		return err

@@ -12,22 +12,22 @@ import (
 	"github.com/shardplane/shardplane/pkg/request/patterns"
 )
 
-// CheckSpec returns what in the spec of a definition is above the limits. A field that was above them before,
-// in old, may stay as it is or shrink, so that existing definitions can be changed. old is nil for
-// a new definition.
+// CheckSpec returns the fields of a spec that exceed limits. A field that already exceeded a limit in old may stay
+// or shrink, so that existing definitions can be updated. old is nil for a new definition.
 func CheckSpec(spec, old *apiextensionsv1.CustomResourceDefinitionSpec) field.ErrorList {
+	if old == nil {
+		old = &apiextensionsv1.CustomResourceDefinitionSpec{}
+	}
 	c := &checker{}
 	var before patterns.Total
-	if old != nil {
-		for i := range old.Versions {
-			had := &checker{}
-			had.version(&old.Versions[i], nil, field.NewPath(""))
-			before += had.total
-		}
+	for i := range old.Versions {
+		had := &checker{}
+		had.version(&old.Versions[i], nil, field.NewPath(""))
+		before += had.total
 	}
 	for i := range spec.Versions {
 		var was *apiextensionsv1.CustomResourceDefinitionVersion
-		for j := range versionsOf(old) {
+		for j := range old.Versions {
 			if old.Versions[j].Name == spec.Versions[i].Name {
 				was = &old.Versions[j]
 			}
@@ -40,17 +40,9 @@ func CheckSpec(spec, old *apiextensionsv1.CustomResourceDefinitionSpec) field.Er
 	return c.errs
 }
 
-func versionsOf(spec *apiextensionsv1.CustomResourceDefinitionSpec) []apiextensionsv1.CustomResourceDefinitionVersion {
-	if spec == nil {
-		return nil
-	}
-	return spec.Versions
-}
-
-// checker collects what is above the limits.
 type checker struct {
 	errs field.ErrorList
-	// total is of all patterns, and overall the error about the one with which they became too many.
+	// total is the sum for all patterns, and overall the error for the one with which it exceeded the limit.
 	total   patterns.Total
 	overall *field.Error
 }
@@ -83,13 +75,12 @@ func (c *checker) version(v, old *apiextensionsv1.CustomResourceDefinitionVersio
 	}
 }
 
-// multiplies reports whether the path of a column may have too many results.
 func multiplies(path string) bool {
 	return strings.Count(path, ",") > maxUnions || strings.Count(path, "..") > maxDescents
 }
 
-// LimitColumns drops the printer columns above the limits from versions, which a definition that was stored before
-// there were limits may have. It does not change the columns themselves, because these may be shared.
+// LimitColumns removes printer columns above the limits, which older definitions may have. It
+// copies the columns, because they may be shared.
 func LimitColumns(versions []apiextensionsv1.CustomResourceDefinitionVersion) {
 	for i := range versions {
 		columns := slices.Clone(versions[i].AdditionalPrinterColumns)
@@ -98,8 +89,8 @@ func LimitColumns(versions []apiextensionsv1.CustomResourceDefinitionVersion) {
 	}
 }
 
-// node checks the schema of a value. repeated is set below items of lists and maps, and branch in alternatives, which count for
-// the value that they are of.
+// node checks the schema of a value. repeated is set below items of lists and maps. branch is set
+// in alternatives, which are counted for their value.
 func (c *checker) node(n, old *node, path *field.Path, repeated, branch bool) {
 	if old == nil {
 		old = &node{schema: &apiextensionsv1.JSONSchemaProps{}}
@@ -136,7 +127,6 @@ func (c *checker) node(n, old *node, path *field.Path, repeated, branch bool) {
 	}
 }
 
-// branchOf returns the field of a branch, and its index there, or -1.
 func branchOf(schema *apiextensionsv1.JSONSchemaProps, i int) (name string, index int) {
 	for _, list := range []struct {
 		name string
@@ -150,7 +140,6 @@ func branchOf(schema *apiextensionsv1.JSONSchemaProps, i int) (name string, inde
 	return "not", -1
 }
 
-// patterns checks the pattern of a value, and those in its validation rules.
 func (c *checker) patterns(n, old *node, path *field.Path) {
 	add := func(path *field.Path, same bool, err error) {
 		switch {
@@ -174,7 +163,6 @@ func (c *checker) patterns(n, old *node, path *field.Path) {
 	}
 }
 
-// defaults checks what defaults add to each object of a schema.
 func (c *checker) defaults(n, old *node, path *field.Path, repeated bool) {
 	most, of := maxFieldDefaults, "an object"
 	if repeated {
@@ -188,7 +176,7 @@ func (c *checker) defaults(n, old *node, path *field.Path, repeated bool) {
 	if sum := n.added(); sum > most && sum > old.added() {
 		for _, property := range n.defaulted {
 			if property.filled > most {
-				return // which is reported
+				return // which is reported itself
 			}
 		}
 		c.errs = append(c.errs, field.Invalid(path, field.OmitValueType{},
@@ -196,7 +184,6 @@ func (c *checker) defaults(n, old *node, path *field.Path, repeated bool) {
 	}
 }
 
-// added returns what defaults add to an empty object.
 func (n *node) added() int {
 	sum := 0
 	for name, property := range n.defaulted {

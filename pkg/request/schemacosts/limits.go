@@ -1,40 +1,127 @@
 package schemacosts
 
-// Limits on definitions. The largest amounts in 141 definitions of eight well-known projects are given
-// with each.
+import (
+	"fmt"
+
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
+
+	"github.com/shardplane/shardplane/pkg/request/patterns"
+)
+
+// Limits on definitions, with the maximum in 141 definitions of eight well-known projects.
 const (
-	// maxColumns is the number of printer columns of a version; the largest is 11. A column may show
-	// a field as large as the object.
+	// maxColumns is the maximum number of printer columns (11). A column may contain a field as
+	// large as the object.
 	maxColumns = 32
-	// maxUnions and maxDescents are the numbers of commas and of ".." in the path of a column; no path has any.
-	// Each of them multiplies the results of the one before.
+	// maxUnions and maxDescents are the maximum numbers of commas and ".." in the path of a column
+	// (0). Each of them multiplies the results.
 	maxUnions, maxDescents = 4, 2
-	// maxAlternatives is the number of schemas in allOf, anyOf, oneOf and not of one value; the largest is 8.
+	// maxAlternatives is the maximum number of schemas in allOf, anyOf, oneOf and not of a value (8).
 	maxAlternatives = 100
-	// maxRequired is the number of required properties of one value, each of which is an error if it is missing; the largest is 10.
+	// maxRequired is the maximum number of required properties of a value (10). Each may cause an error.
 	maxRequired = 1000
-	// maxItemDefaults is what defaults may add to each item of a list or map, as JSON, and maxFieldDefaults
-	// is what they may add to any other object. The largest are 96 and 302.
+	// maxItemDefaults and maxFieldDefaults are the maximum JSON sizes that defaults add to each
+	// item of a list or map (96), and to any other object (302).
 	maxItemDefaults, maxFieldDefaults = 4 << 10, 64 << 10
 )
 
-// Limits on objects.
 const (
-	// maxDefaults is what defaults may add to an object, as JSON: as much as an object may have that is sent.
-	// No object that has more fits into etcd.
+	// maxDefaults is the maximum JSON size that defaults add to an object. It is the maximum
+	// request size. Larger objects do not fit into etcd.
 	maxDefaults = 3 << 20
-	// maxKeyed is the number of entries in all lists of type map or set of an object, and in those of its metadata.
-	// Libraries compare them with each other when they apply patches and track who manages fields: 5,000 take up to
-	// a second, and 100,000 minutes.
+	// maxKeyed is the maximum number of entries in all lists of type map and set of an object, and
+	// in its metadata. Libraries for patches and managed fields compare them with each other: 5,000
+	// take up to a second, and 100,000 minutes.
 	maxKeyed = 5000
-	// maxKeyedInRequest is what one request may contain of them, before it is known what the object had.
+	// maxKeyedInRequest is the maximum number in a request, before the old object is known.
 	maxKeyedInRequest = 2 * maxKeyed
-	// maxValidations is the number of comparisons of values with schemas, each of which takes some 1.2 µs.
+	// maxValidations is the maximum number of comparisons of values with schemas, of about 1.2 µs each.
 	maxValidations = 2_000_000
-	// maxMatches is the number of characters that are matched with patterns, each multiplied by the
-	// instructions of the pattern. An instruction takes some 10 ns for each character.
+	// maxMatches is the maximum number of characters that are matched, times the instructions of
+	// their patterns, of about 10 ns each.
 	maxMatches = 200_000_000
-	// maxProgram is the largest program of a pattern that is compiled, in instructions. Patterns above patterns.MaxSize
-	// are in definitions that were stored before there was a limit.
+	// maxProgram is the maximum number of instructions of a pattern that is compiled. Older
+	// definitions may contain patterns above patterns.MaxSize.
 	maxProgram = 100_000
 )
+
+// saturated is the maximum amount. It prevents overflows.
+const saturated = 1 << 40
+
+// weightOf returns the maximum cost of validating a value, in units of a value without alternatives.
+func weightOf(schema *apiextensionsv1.JSONSchemaProps) int {
+	const perUnit = 16 // properties and enum values are cheaper than required properties
+	own := 1 + len(schema.Required) + len(schema.XValidations) + (len(schema.Properties)+len(schema.Enum)+enumBytes(schema))/perUnit
+	return most(schema, own, weightOf)
+}
+
+// perByte returns the maximum number of instructions of patterns that are executed per byte of a string.
+func perByte(schema *apiextensionsv1.JSONSchemaProps) int {
+	return min(most(schema, programOf(schema), perByte), saturated)
+}
+
+// most returns the maximum of the sum of a schema and its alternatives, and of the schemas in the value.
+func most(schema *apiextensionsv1.JSONSchemaProps, own int, of func(*apiextensionsv1.JSONSchemaProps) int) int {
+	inside := 0
+	for _, list := range [][]apiextensionsv1.JSONSchemaProps{schema.AllOf, schema.AnyOf, schema.OneOf} {
+		for i := range list {
+			own += of(&list[i])
+		}
+	}
+	if schema.Not != nil {
+		own += of(schema.Not)
+	}
+	for name := range schema.Properties {
+		property := schema.Properties[name]
+		inside = max(inside, of(&property))
+	}
+	if schema.Items != nil && schema.Items.Schema != nil {
+		inside = max(inside, of(schema.Items.Schema))
+	}
+	if schema.AdditionalProperties != nil && schema.AdditionalProperties.Schema != nil {
+		inside = max(inside, of(schema.AdditionalProperties.Schema))
+	}
+	return max(own, inside)
+}
+
+func programOf(schema *apiextensionsv1.JSONSchemaProps) int {
+	if schema.Pattern == "" {
+		return 0
+	}
+	if n := patterns.Size(schema.Pattern); n <= maxProgram {
+		return n
+	}
+	return saturated
+}
+
+// restricts reports whether a schema has other constraints than type and required properties.
+func restricts(s *apiextensionsv1.JSONSchemaProps) bool {
+	bounded := s.Maximum != nil || s.Minimum != nil || s.MultipleOf != nil || s.MaxLength != nil || s.MinLength != nil ||
+		s.MaxItems != nil || s.MinItems != nil || s.MaxProperties != nil || s.MinProperties != nil
+	combined := len(s.AllOf)+len(s.AnyOf)+len(s.OneOf) > 0 || s.Not != nil
+	return bounded || combined || s.Pattern != "" || s.Format != "" || len(s.Enum) > 0 || s.UniqueItems
+}
+
+func newOwn(schema *apiextensionsv1.JSONSchemaProps) (validation.SchemaValidator, error) {
+	own := *schema
+	own.Properties, own.Items, own.AdditionalProperties = nil, nil, nil
+	var internal apiextensions.JSONSchemaProps
+	if err := apiextensionsv1.Convert_v1_JSONSchemaProps_To_apiextensions_JSONSchemaProps(&own, &internal, nil); err != nil {
+		return nil, fmt.Errorf("converting a schema: %w", err)
+	}
+	validator, _, err := validation.NewSchemaValidator(&internal)
+	if err != nil {
+		return nil, fmt.Errorf("creating the validator of a schema: %w", err)
+	}
+	return validator, nil
+}
+
+func enumBytes(schema *apiextensionsv1.JSONSchemaProps) int {
+	n := 0
+	for i := range schema.Enum {
+		n += len(schema.Enum[i].Raw)
+	}
+	return n
+}

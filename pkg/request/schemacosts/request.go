@@ -6,25 +6,29 @@ import (
 	"errors"
 	"strconv"
 	"strings"
+	"sync"
 
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
 	"k8s.io/apimachinery/pkg/runtime"
 	cbor "k8s.io/apimachinery/pkg/runtime/serializer/cbor/direct"
 	"k8s.io/apimachinery/pkg/types"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"sigs.k8s.io/yaml"
 )
 
-// MinBytes is the size of bodies below which no object is above the limits, if its definition is within them. JSON patches can be
-// smaller, because they may copy what is there.
+// MinBytes is the size of bodies below which no object can exceed the limits. JSON patches may be
+// smaller, because they may copy fields.
 const MinBytes = 4 << 10
 
-// MayCopy reports whether a JSON patch may have operations that copy or move what is there.
+// MayCopy reports whether a JSON patch may copy or move fields.
 func MayCopy(patch []byte) bool {
 	return bytes.Contains(patch, []byte("copy")) || bytes.Contains(patch, []byte("move")) || bytes.ContainsRune(patch, '\\')
 }
 
-// Body returns an error if the object or patch in a request is above the limits. A body that cannot be decoded is
-// not: the server rejects it without effort.
+// Body returns an error if the object or patch in a request exceeds the limits. Invalid bodies are
+// ignored, because the server rejects them without effort.
 func (s *Schema) Body(body []byte, mediaType string) error {
 	var object map[string]any
 	switch mediaType {
@@ -46,7 +50,7 @@ func (s *Schema) Body(body []byte, mediaType string) error {
 	return toError(s.of(object), maxKeyedInRequest)
 }
 
-// mayExceed reports whether JSON has so many objects, lists, nulls and bytes that it must be decoded.
+// mayExceed reports whether JSON must be decoded because of the number of objects, lists, nulls and bytes.
 func (s *Schema) mayExceed(body []byte) bool {
 	if s.perByte*len(body) > maxMatches {
 		return true
@@ -62,7 +66,6 @@ func toError(amounts Amounts, mostKeyed int) error {
 	return nil
 }
 
-// jsonPatch returns an error if the values of a JSON patch are above the limits.
 func (s *Schema) jsonPatch(body []byte) error {
 	var operations []map[string]json.RawMessage // keys are compared exactly, as in the library that applies the patch
 	if json.Unmarshal(body, &operations) != nil {
@@ -82,7 +85,7 @@ func (s *Schema) jsonPatch(body []byte) error {
 				sum.add(at, path, value)
 			}
 		case "copy", "move":
-			// Nobody knows how much is there.
+			// The size of the value is unknown.
 			if json.Unmarshal(operation["from"], &from) == nil && at != nil && at.repeats && s.at(from) != at {
 				return errors.New("a JSON patch must not " + op + " the value of another field to " + strconv.Quote(path) + ", because the schema has defaults for its items: use the operation add")
 			}
@@ -91,7 +94,6 @@ func (s *Schema) jsonPatch(body []byte) error {
 	return toError(sum, maxKeyedInRequest)
 }
 
-// add adds the amounts of a value at a path.
 func (a *Amounts) add(at *node, path string, value any) {
 	switch list, isList := value.([]any); {
 	case at != nil:
@@ -106,13 +108,12 @@ func (a *Amounts) add(at *node, path string, value any) {
 	}
 }
 
-// at returns the schema of the value at the path of a JSON patch, or nil if it has none.
 func (s *Schema) at(path string) *node {
 	at := s.root
 	if path == "" {
 		return at
 	}
-	_, path, _ = strings.Cut(path, "/") // what is before is ignored
+	_, path, _ = strings.Cut(path, "/") // the text before it is ignored
 	for segment := range strings.SplitSeq(path, "/") {
 		name := strings.NewReplacer("~1", "/", "~0", "~").Replace(segment)
 		switch next := at.properties[name]; {
@@ -129,7 +130,7 @@ func (s *Schema) at(path string) *node {
 	return at
 }
 
-// Stored returns an error if defaults add too much to an object when it is read.
+// Stored returns an error if defaults would add too much to an object when it is read.
 func (s *Schema) Stored(object map[string]any) error {
 	sum := Amounts{onlyDefaults: true}
 	if s.root.most > 0 {
@@ -138,11 +139,11 @@ func (s *Schema) Stored(object map[string]any) error {
 	return toError(Amounts{Defaults: sum.Defaults}, maxKeyed)
 }
 
-// Object returns an error if an object is above the limits before it is validated. An object that had as many
-// entries of keyed lists before may keep them; old is nil for a new object.
+// Object returns an error if an object exceeds the limits before validation. It may have as many
+// entries in keyed lists as old, which is nil for a new object.
 func (s *Schema) Object(object, old map[string]any) error {
 	now, mostKeyed := s.of(object), maxKeyed
-	now.Defaults = 0 // they have been added
+	now.Defaults = 0 // they have already been added
 	if now.Keyed > maxKeyed && old != nil {
 		before := s.of(old)
 		mostKeyed = max(maxKeyed, before.Keyed)
@@ -150,46 +151,198 @@ func (s *Schema) Object(object, old map[string]any) error {
 	return toError(now, mostKeyed)
 }
 
-// textBytes returns the number of bytes of all strings in a document, and at least most if there are more.
 func textBytes(document any, most int) int {
-	n := 0
+	return sumOf(document, most, func(value any) int {
+		if text, ok := value.(string); ok {
+			return max(1, len(text))
+		}
+		return 0
+	})
+}
+
+func values(document any, most int) int { return sumOf(document, most, func(any) int { return 1 }) }
+
+// sumOf returns the sum of the amounts of a document and all values in it. It stops at most.
+func sumOf(document any, most int, amount func(value any) int) int {
+	n := amount(document)
 	switch document := document.(type) {
 	case map[string]any:
 		for _, value := range document {
-			if n += textBytes(value, most-n); n >= most {
+			if n += sumOf(value, most-n, amount); n >= most {
 				return n
 			}
 		}
 	case []any:
 		for _, value := range document {
-			if n += textBytes(value, most-n); n >= most {
+			if n += sumOf(value, most-n, amount); n >= most {
 				return n
 			}
 		}
-	case string:
-		return max(1, len(document))
 	default:
 	}
 	return n
 }
 
-// values returns the number of values in a document, and at least most if there are more.
-func values(document any, most int) int {
-	n := 1
-	switch document := document.(type) {
+// minValues is the number of values from which objects are checked before validation. It is divided
+// by the weight of the schema.
+const minValues = 1000
+
+// Lazy creates the Schema of a version on demand, because small objects do not need it.
+type Lazy struct {
+	schema  func() *Schema
+	weight  func() int
+	perByte func() int
+}
+
+// NewLazy returns the Lazy of a version. It retains the version.
+func NewLazy(version *apiextensionsv1.CustomResourceDefinitionVersion) *Lazy {
+	of := func(compute func(*apiextensionsv1.JSONSchemaProps) int) func() int {
+		return sync.OnceValue(func() int {
+			if version.Schema == nil || version.Schema.OpenAPIV3Schema == nil {
+				return 0
+			}
+			return compute(version.Schema.OpenAPIV3Schema)
+		})
+	}
+	return &Lazy{schema: sync.OnceValue(func() *Schema { return New(version) }), weight: of(weightOf), perByte: of(perByte)}
+}
+
+// Schema returns the schema of the version, or nil.
+func (l *Lazy) Schema() *Schema { return l.schema() }
+
+// IsLarge reports whether an object has enough values to exceed limits. If so, there is a schema.
+func (l *Lazy) IsLarge(object map[string]any) bool {
+	weight := l.weight()
+	if weight == 0 {
+		return false // no schema
+	}
+	least := max(1, minValues/weight)
+	return values(object, least) >= least
+}
+
+// IsLong reports whether an object has enough text to exceed limits. If so, there is a schema.
+func (l *Lazy) IsLong(object map[string]any) bool {
+	perByte := l.perByte()
+	if perByte == 0 {
+		return false
+	}
+	least := maxMatches/perByte + 1
+	return textBytes(object, least) >= least
+}
+
+// MaxErrors is the maximum number of reported validation errors. Upstream's validation compares
+// them with each other, so that 30,000 take 9 s.
+const MaxErrors = 100
+
+// maxRatcheted is the maximum number of errors in an update if the old object had more than
+// MaxErrors as well. They are not reported, but must be compared.
+const maxRatcheted = 2000
+
+// Errors returns the first MaxErrors validation errors of a large object if there are more. Otherwise it returns
+// none, because the object can be validated as a whole. Errors of the old object are accepted up to a limit. only
+// is the field that is written, e.g. "status", and except is a field that is not written. Both may be empty.
+func (s *Schema) Errors(object, old map[string]any, only, except string) (field.ErrorList, error) {
+	most := MaxErrors
+	if old != nil {
+		had, err := s.errors(old, only, except, MaxErrors)
+		if err != nil {
+			return nil, err
+		}
+		if len(had) > MaxErrors {
+			most = maxRatcheted
+		}
+	}
+	errs, err := s.errors(object, only, except, most)
+	if err != nil || len(errs) <= most {
+		return nil, err
+	}
+	return errs[:MaxErrors], nil
+}
+
+func (s *Schema) errors(object map[string]any, only, except string, most int) (field.ErrorList, error) {
+	v := validators{most: most}
+	if only != "" {
+		if property := s.root.properties[only]; property != nil {
+			v.validate(property, field.NewPath(only), object[only])
+		}
+		return v.errs, v.err
+	}
+	v.own(s.root, nil, object)
+	for name, value := range object {
+		if property := s.root.properties[name]; property != nil && name != except {
+			v.validate(property, field.NewPath(name), value)
+		}
+	}
+	return v.errs, v.err
+}
+
+type validators struct {
+	most int
+	errs field.ErrorList
+	err  error
+}
+
+func (v *validators) done() bool { return v.err != nil || len(v.errs) > v.most }
+
+func (v *validators) validate(n *node, path *field.Path, value any) {
+	if v.done() {
+		return
+	}
+	v.own(n, path, value)
+	switch value := value.(type) {
 	case map[string]any:
-		for _, value := range document {
-			if n += values(value, most-n); n >= most {
-				return n
+		for name, value := range value {
+			if property := n.properties[name]; property != nil {
+				v.validate(property, path.Child(name), value)
+			} else if n.additional != nil {
+				v.validate(n.additional, path.Key(name), value)
 			}
 		}
 	case []any:
-		for _, value := range document {
-			if n += values(value, most-n); n >= most {
-				return n
-			}
+		for i := 0; n.items != nil && i < len(value) && !v.done(); i++ {
+			v.validate(n.items, path.Index(i), value[i])
 		}
 	default:
 	}
-	return n
+}
+
+func (v *validators) own(n *node, path *field.Path, value any) {
+	if n.isPlain(value) {
+		return
+	}
+	validator, err := n.own()
+	if err != nil {
+		v.err = err
+		return
+	}
+	v.errs = append(v.errs, validation.ValidateCustomResource(path, value, validator)...)
+}
+
+// isPlain reports whether a value, without the values in it, is obviously valid. This is the case
+// for most values. All others need the validator.
+func (n *node) isPlain(value any) bool {
+	if n.restricts {
+		return false
+	}
+	switch value := value.(type) {
+	case map[string]any:
+		for _, name := range n.schema.Required {
+			if _, ok := value[name]; !ok {
+				return false
+			}
+		}
+		return n.schema.Type == "object"
+	case []any:
+		return n.schema.Type == "array"
+	case string:
+		return n.schema.Type == "string" || n.schema.XIntOrString
+	case int64:
+		return n.schema.Type == "integer" || n.schema.Type == "number" || n.schema.XIntOrString
+	case float64:
+		return n.schema.Type == "number"
+	case bool:
+		return n.schema.Type == "boolean"
+	default:
+		return false
+	}
 }

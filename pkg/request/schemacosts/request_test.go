@@ -12,6 +12,7 @@ import (
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
 	"k8s.io/apimachinery/pkg/types"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
+	"sigs.k8s.io/yaml"
 )
 
 func schemaOf(t testing.TB, schema string) *Schema {
@@ -19,7 +20,6 @@ func schemaOf(t testing.TB, schema string) *Schema {
 	return New(&specOf(t, 0, schema).Versions[0])
 }
 
-// items is an object with n items in spec.l.
 func items(item string, n int) string {
 	return `{"spec":{"l":[` + strings.TrimSuffix(strings.Repeat(item+",", n), ",") + `]}}`
 }
@@ -32,7 +32,7 @@ func objectOf(t testing.TB, text string) (object map[string]any) {
 
 const keyed = "{type: object, properties: {spec: {type: object, properties: {l: {type: array, x-kubernetes-list-type: set, items: {type: string}}, other: {type: array, items: {type: string}}}}}}"
 
-// TestBody verifies what a request may contain, in each form that it can have.
+// TestBody checks the limits of request bodies in each encoding.
 func TestBody(t *testing.T) {
 	t.Parallel()
 	defaulted := schemaOf(t, listed("properties: {d: {type: object, "+keys(100)+"}}"))
@@ -42,7 +42,7 @@ func TestBody(t *testing.T) {
 		schema    *Schema
 		mediaType string
 		body      string
-		says      string // nothing: it is within the limits
+		says      string // empty if it is within the limits
 	}{
 		"few items with defaults":  {schema: defaulted, body: items("{}", 2000)},
 		"many items with defaults": {schema: defaulted, body: items("{}", 60_000), says: "the defaults in the schema add more than 3145728 bytes"},
@@ -78,20 +78,19 @@ func TestBody(t *testing.T) {
 	}
 }
 
-// TestStored verifies that an object which was written before its definition got defaults is not expanded.
+// TestStored checks that objects that are older than the defaults of their definition are not expanded.
 func TestStored(t *testing.T) {
 	t.Parallel()
 	object := objectOf(t, items("{}", 60_000))
 	require.NoError(t, schemaOf(t, listed("properties: {d: {type: string}}")).Stored(object))
 	for _, schema := range []string{
 		listed("properties: {d: {type: object, " + keys(100) + "}}"),
-		listed("properties: {d: {type: object, " + keys(9) + "}}, " + alternatives(100)), // which is another limit, and reached first
+		listed("properties: {d: {type: object, " + keys(9) + "}}, " + alternatives(100)), // another limit, which is reached first
 	} {
 		require.ErrorContains(t, schemaOf(t, schema).Stored(object), "the defaults in the schema add more than")
 	}
 }
 
-// TestObject verifies what is examined before validation.
 func TestObject(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ schema, within, above, says string }{
@@ -114,7 +113,7 @@ func TestObject(t *testing.T) {
 	}
 }
 
-// TestErrors verifies that large objects are not validated as a whole if they have many errors.
+// TestErrors checks that large objects with many errors are not validated as a whole.
 func TestErrors(t *testing.T) {
 	t.Parallel()
 	s := schemaOf(t, listed("required: [x], properties: {x: {type: string}}"))
@@ -138,7 +137,7 @@ func TestErrors(t *testing.T) {
 	require.Zero(t, errors(bad, nil, "", "spec"))
 }
 
-// TestErrorsAsUpstream verifies that values have as many errors as in upstream's validation of the whole object.
+// TestErrorsAsUpstream checks that values have as many errors as in upstream's validation of the whole object.
 func TestErrorsAsUpstream(t *testing.T) {
 	t.Parallel()
 	const schema = `{type: object, required: [r], properties: {a: {type: string, pattern: '^x$'}, b: {type: integer, minimum: 3}, c: {type: array, items: {type: boolean}},
@@ -178,8 +177,8 @@ func TestLarge(t *testing.T) {
 	require.True(t, NewLazy(&specOf(t, 0, listed("required: "+string(text))).Versions[0]).IsLarge(objectOf(t, items("{}", 100))), "each has 1,000 errors")
 }
 
-// TestLong verifies that objects are examined if their strings are long for the patterns of the schema, or if a pattern is
-// so large that it must not be compiled.
+// TestLong checks that objects are checked if their strings are long for the patterns of the
+// schema, or if a pattern must not be compiled.
 func TestLong(t *testing.T) {
 	t.Parallel()
 	text := func(n int) map[string]any { return objectOf(t, `{"x":"`+strings.Repeat("a", n)+`"}`) }
@@ -187,7 +186,7 @@ func TestLong(t *testing.T) {
 		plain:                               1 << 40,
 		fmt.Sprintf(pattern, "^a{0,1000}$"): 100_000,
 		"{type: object, properties: {x: {type: string, allOf: [{pattern: 'a{0,1000}'}, {not: {pattern: 'a{0,1000}'}}]}}}": 50_000,
-		fmt.Sprintf(pattern, strings.Repeat("a{0,1000}", 100)):                                                            0, // it was stored before there was a limit
+		fmt.Sprintf(pattern, strings.Repeat("a{0,1000}", 100)):                                                            0, // older than the limit
 	} {
 		lazy := NewLazy(&specOf(t, 0, schema).Versions[0])
 		for _, n := range []int{0, 10, 30_000, 70_000, 1_000_000} {
@@ -197,5 +196,103 @@ func TestLong(t *testing.T) {
 			}
 		}
 		require.False(t, lazy.IsLong(objectOf(t, `{"y":1}`)), "no pattern is used")
+	}
+}
+
+// listed is a schema with a list in spec.l, with items that have additional fields.
+func listed(items string) string {
+	return "{type: object, properties: {spec: {type: object, properties: {l: {type: array, items: {type: object, " + items + "}}}}}}"
+}
+
+func specOf(t testing.TB, columns int, schema string) *apiextensionsv1.CustomResourceDefinitionSpec {
+	t.Helper()
+	version := apiextensionsv1.CustomResourceDefinitionVersion{Name: "v1", Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{}}}
+	require.NoError(t, yaml.UnmarshalStrict([]byte(schema), version.Schema.OpenAPIV3Schema))
+	for i := range columns {
+		version.AdditionalPrinterColumns = append(version.AdditionalPrinterColumns, apiextensionsv1.CustomResourceColumnDefinition{Name: fmt.Sprint(i), Type: "string", JSONPath: ".spec.x"})
+	}
+	return &apiextensionsv1.CustomResourceDefinitionSpec{Versions: []apiextensionsv1.CustomResourceDefinitionVersion{version}}
+}
+
+func keys(n int) string {
+	var b strings.Builder
+	for i := range n {
+		fmt.Fprintf(&b, "k%d: 1,", i)
+	}
+	return "default: {" + strings.TrimSuffix(b.String(), ",") + "}, x-kubernetes-preserve-unknown-fields: true"
+}
+
+func alternatives(n int) string {
+	return "anyOf: [" + strings.TrimSuffix(strings.Repeat("{required: [x]},", n), ",") + "]"
+}
+
+const (
+	plain    = "{type: object, properties: {x: {type: string}}}"
+	pattern  = "{type: object, properties: {x: {type: string, pattern: '%s'}}}"
+	schemaAt = "spec.versions[0].schema.openAPIV3Schema"
+)
+
+// TestCheckSpec checks that errors contain the field, and that existing fields remain valid.
+func TestCheckSpec(t *testing.T) {
+	t.Parallel()
+	rule := func(expression string) string {
+		return "{type: object, x-kubernetes-validations: [{rule: \"" + expression + "\"}]}"
+	}
+	for name, c := range map[string]struct {
+		within, above int // columns
+		ok, bad       string
+		field, says   string
+	}{
+		"columns":                     {within: maxColumns, above: maxColumns + 1, ok: plain, bad: plain, field: "spec.versions[0].additionalPrinterColumns", says: "must have at most 32 items"},
+		"pattern, counted":            {ok: fmt.Sprintf(pattern, "^.{1000}$"), bad: fmt.Sprintf(pattern, strings.Repeat(".{1000}", 300)), field: schemaAt + ".properties[x].pattern", says: "at most 2500 allowed"},
+		"pattern, optional":           {ok: fmt.Sprintf(pattern, "a{0,1000}"), bad: fmt.Sprintf(pattern, strings.Repeat("a{0,1000}", 100)), field: schemaAt + ".properties[x].pattern", says: "at most 2500 allowed"},
+		"pattern of a rule":           {ok: rule("self.matches('a{0,1000}')"), bad: rule("self.matches('a{0,1000}a{0,1000}')"), field: schemaAt + ".x-kubernetes-validations[0].rule", says: "at most 2500 allowed"},
+		"patterns together":           {ok: patternsOf(20), bad: patternsOf(40), field: "pattern", says: "all regular expressions together are too large"},
+		"default of an item":          {ok: listed("properties: {d: {type: object, " + keys(100) + "}}"), bad: listed("properties: {d: {type: object, " + keys(1000) + "}}"), field: schemaAt + ".properties[spec].properties[l].items.properties[d].default", says: "at most 4096 allowed"},
+		"defaults in a default":       {ok: nested(10), bad: nested(200), field: schemaAt + ".properties[l].items.properties[d].default", says: "at most 4096 allowed"},
+		"alternatives":                {ok: listed(alternatives(maxAlternatives)), bad: listed(alternatives(maxAlternatives + 1)), field: schemaAt + ".properties[spec].properties[l].items", says: "has 101 schemas in allOf, anyOf, oneOf and not, at most 100 allowed"},
+		"required":                    {ok: listed("required: [" + strings.Repeat("x,", maxRequired) + "]"), bad: listed("required: [" + strings.Repeat("x,", maxRequired+1) + "]"), field: schemaAt + ".properties[spec].properties[l].items.required", says: "must have at most 1000 items"},
+		"alternatives in one another": {ok: listed("allOf: [{" + alternatives(50) + "}]"), bad: listed("allOf: [{" + alternatives(60) + "}, {" + alternatives(60) + "}]"), field: schemaAt + ".properties[spec].properties[l].items", says: "has 122 schemas"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ok, bad := specOf(t, c.within, c.ok), specOf(t, c.above, c.bad)
+			require.Empty(t, CheckSpec(ok, nil))
+			errs := CheckSpec(bad, nil)
+			require.Len(t, errs, 1, "%v", errs)
+			require.Contains(t, errs[0].Field, c.field)
+			require.Contains(t, errs[0].Error(), c.says)
+			require.Len(t, CheckSpec(bad, ok), 1, "it is changed to that")
+			require.Empty(t, CheckSpec(bad, bad), "it was so before")
+			require.Empty(t, CheckSpec(ok, bad), "it shrinks")
+		})
+	}
+}
+
+func patternsOf(n int) string {
+	var b strings.Builder
+	for i := range n {
+		fmt.Fprintf(&b, "x%02d: {type: string, pattern: 'a{0,1000}'},", i)
+	}
+	return "{type: object, properties: {" + strings.TrimSuffix(b.String(), ",") + "}}"
+}
+
+// nested is a list with a default of n items, each of which has a default.
+func nested(n int) string {
+	return "{type: object, properties: {l: {type: array, items: {type: object, properties: {d: {type: array, default: [" +
+		strings.TrimSuffix(strings.Repeat("{},", n), ",") + "], items: {type: object, properties: {x: {type: string, default: '12345678901234567890'}}}}}}}}}"
+}
+
+// TestColumnPaths checks that the results of a column cannot multiply.
+func TestColumnPaths(t *testing.T) {
+	t.Parallel()
+	for path, ok := range map[string]bool{
+		".spec.x": true, ".status.conditions[?(@.type=='Ready')].status": true, ".spec.l[*].x": true, "..x": true,
+		".l" + strings.Repeat("[0,0]", 5): false, strings.Repeat("..l", 3): false,
+	} {
+		spec := specOf(t, 1, plain)
+		spec.Versions[0].AdditionalPrinterColumns[0].JSONPath = path
+		require.Equal(t, ok, len(CheckSpec(spec, nil)) == 0, path)
+		require.Empty(t, CheckSpec(spec, spec), path)
 	}
 }

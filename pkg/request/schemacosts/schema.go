@@ -1,3 +1,12 @@
+// Package schemacosts computes the cost of an object according to the schema of its custom
+// resource: the size of added defaults, the number of validations, and the entries of keyed lists.
+// The API server multiplies these with the number of items, ignores the request deadline meanwhile,
+// and keeps the result in memory. Definitions and objects above the limits are rejected before.
+//
+//	definition ── CheckSpec ──► errors that name the field
+//	           └─ New ──► Schema ── Body ──► a request body, before it is decoded
+//	                             ├─ Object, Errors ──► an object, before it is validated
+//	                             └─ Stored ──► an object, before it is read
 package schemacosts
 
 import (
@@ -9,10 +18,10 @@ import (
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
 )
 
-// Schema is the schema of one version of a custom resource.
+// Schema is the schema of a version of a custom resource.
 type Schema struct {
 	root *node
-	// perByte is the most instructions of patterns that are run for one byte of an object.
+	// perByte is the maximum number of instructions of patterns that are executed per byte of an object.
 	perByte int
 }
 
@@ -24,35 +33,29 @@ func New(version *apiextensionsv1.CustomResourceDefinitionVersion) *Schema {
 	return &Schema{newNode(version.Schema.OpenAPIV3Schema), perByte(version.Schema.OpenAPIV3Schema)}
 }
 
-// node is the schema of one value.
 type node struct {
 	schema            *apiextensionsv1.JSONSchemaProps
 	properties        map[string]*node
-	items, additional *node // nil if there is no schema
-	// branches are the schemas by which the value is validated as well.
-	branches []*node
-	keyed    bool
-	// pattern is the size of the program of the pattern.
-	pattern int
-	// validates is what the validation of one value takes, without the values in it: a unit for
-	// each property, required property and enum value that it is compared with.
+	items, additional *node // may be nil
+	branches          []*node
+	keyed             bool
+	pattern           int
+	// validates is the cost of validating the value without the values in it: one for each property,
+	// required property and enum value.
 	validates int
-	// defaulted are the properties with defaults.
 	defaulted map[string]*node
-	// filled is the size of the default of the value as JSON, with what defaults add to it; 0 if there is none.
+	// filled is the JSON size of the default of the value, including nested defaults, or 0.
 	filled int
-	// most is the most that defaults add to one object, or to one null, in this value, if all that is
-	// in it is sent with the request.
-	most int
-	// restricts is set if the schema says more of the value than its type and required properties.
+	most   int
+	// restricts is set if the schema has other constraints than type and required properties.
 	restricts bool
-	// own returns the validator of a value without what is in it, which is made with the first large object.
+	// own returns the validator of the value without the values in it. It is created on demand.
 	own func() (validation.SchemaValidator, error)
 	// repeats is set if defaults are added to items of lists or maps in this value.
 	repeats bool
 }
 
-// bytesPerUnit is how many bytes of an enum take as long as a comparison with a value, because an error contains all of them.
+// bytesPerUnit is how many bytes of an enum cost as much as a comparison, because they are part of each error.
 const bytesPerUnit = 8
 
 func newNode(schema *apiextensionsv1.JSONSchemaProps) *node {
@@ -100,7 +103,7 @@ func newNode(schema *apiextensionsv1.JSONSchemaProps) *node {
 	return n
 }
 
-// sizeOfDefault returns the size of the value's default, with the defaults in it.
+// sizeOfDefault returns the size of the default, including nested defaults.
 func (n *node) sizeOfDefault() int {
 	var value any
 	if n.schema.Default == nil || json.Unmarshal(n.schema.Default.Raw, &value) != nil {
@@ -108,21 +111,18 @@ func (n *node) sizeOfDefault() int {
 	}
 	var in Amounts
 	n.count(value, &in)
-	if in.exceeds() { // it was not counted to the end
+	if in.exceeds() { // counting has ended early
 		return saturated
 	}
 	return len(n.schema.Default.Raw) + in.Defaults
 }
 
-// isKeyed reports whether a list is merged by its entries.
 func isKeyed(schema *apiextensionsv1.JSONSchemaProps) bool {
 	return schema.XListType != nil && *schema.XListType != "atomic"
 }
 
-// entrySize is the size of a field in JSON, with quotes, colon and comma.
 func entrySize(name string, value int) int { return len(name) + len(`"":,`) + value }
 
-// alternatives returns the number of schemas in the branches of a value.
 func (n *node) alternatives() int {
 	sum := 0
 	for _, branch := range n.branches {
@@ -131,7 +131,6 @@ func (n *node) alternatives() int {
 	return sum
 }
 
-// nodes returns the number of schemas in a branch.
 func (n *node) nodes() int {
 	sum := 1 + n.alternatives()
 	for _, property := range n.properties {
@@ -146,18 +145,18 @@ func (n *node) nodes() int {
 	return sum
 }
 
-// Amounts is what an object is multiplied to.
+// Amounts are the costs of an object.
 type Amounts struct {
-	// Defaults is the size of what defaults add to the object, as JSON.
+	// Defaults is the JSON size that defaults add.
 	Defaults int
 	// Keyed is the number of entries in lists that are merged by key.
 	Keyed int
-	// Validations is the number of comparisons of values with schemas, including those with alternatives.
+	// Validations is the number of comparisons of values with schemas, including alternatives.
 	Validations int
-	// Matches is the number of instructions of patterns, each for each character that is matched.
+	// Matches is the number of characters that are matched, times the instructions of their patterns.
 	Matches int
 
-	// onlyDefaults is set if counting ends for no other limit than that on defaults.
+	// onlyDefaults is set if counting may end early only because of Defaults.
 	onlyDefaults bool
 }
 
@@ -168,7 +167,6 @@ func (a *Amounts) exceeds() bool {
 	return a.check(maxKeyedInRequest) != ""
 }
 
-// check returns what is above the limits, or "".
 func (a *Amounts) check(mostKeyed int) string {
 	switch {
 	case a.Defaults > maxDefaults:
@@ -184,7 +182,6 @@ func (a *Amounts) check(mostKeyed int) string {
 	}
 }
 
-// count adds the amounts of a value. It ends early if a limit is exceeded.
 func (n *node) count(value any, sum *Amounts) {
 	sum.Validations += n.validates
 	if sum.exceeds() {
@@ -234,7 +231,7 @@ func (n *node) countFields(fields map[string]any, sum *Amounts) {
 	}
 }
 
-// metadata counts the entries of lists in metadata, which has no schema.
+// metadata counts the list entries in metadata, which has no schema.
 func (a *Amounts) metadata(fields map[string]any) {
 	for name, value := range fields {
 		if list, ok := value.([]any); ok && name != "managedFields" {
@@ -243,8 +240,7 @@ func (a *Amounts) metadata(fields map[string]any) {
 	}
 }
 
-// of returns the amounts of an object, or of a patch that looks like one. They may be too small if they are above the
-// limits.
+// of returns the amounts of an object, or of a merge patch. Amounts above a limit may be too small.
 func (s *Schema) of(object map[string]any) (sum Amounts) {
 	if metadata, ok := object["metadata"].(map[string]any); ok {
 		sum.metadata(metadata)

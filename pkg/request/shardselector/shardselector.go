@@ -1,5 +1,5 @@
-// Package shardselector parses the parameter shardSelector of requests: what upstream
-// parses (KEP-5866), and the same by logical cluster.
+// Package shardselector parses the parameter shardSelector of KEP-5866. In addition to upstream's
+// parser, it supports the logical cluster as key.
 package shardselector
 
 import (
@@ -18,13 +18,12 @@ var (
 	otherPaths  = regexp.MustCompile(pathPattern(hashrange.UID).String() + "|" + pathPattern(hashrange.Namespace).String())
 )
 
-// pathPattern matches the path of a key as the expression language lets it be written.
 func pathPattern(key hashrange.Key) *regexp.Regexp {
 	return regexp.MustCompile(`\b` + strings.ReplaceAll(key.Path(), ".", `\s*\.\s*`) + `\b`)
 }
 
-// Parse returns the selector that an expression says. One by logical cluster has the
-// grammar of upstream's others, whose parser reads it with another path in its place.
+// Parse parses an expression. Selectors by logical cluster have the same grammar, so that
+// upstream's parser is used with another path.
 func Parse(expression string) (apisharding.Selector, error) {
 	if !clusterPath.MatchString(expression) {
 		selector, err := sharding.Parse(expression)

@@ -45,8 +45,8 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// FuzzParse: what upstream parses is parsed to the same; by logical cluster the grammar
-// is that by uid; what a selector says of itself is the same selector.
+// FuzzParse compares the parser with upstream's. Selectors by logical cluster have the grammar of
+// those by UID, and selectors can be formatted and parsed again.
 func FuzzParse(f *testing.F) {
 	for _, seed := range []string{lower, lower + " || " + upper, strings.ReplaceAll(lower, "cluster", "uid"), "object.metadata.cluster", lower + "//" + upper, "((" + lower + "))", "shardRange('object.metadata.cluster')"} {
 		f.Add(seed)

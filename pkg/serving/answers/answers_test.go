@@ -9,19 +9,23 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
+	"k8s.io/apiserver/pkg/authentication/user"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 
 	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/serving/ledger"
 	"github.com/shardplane/shardplane/test/bubble"
 )
 
-// answer serves what its field says, and tells when a write has failed.
+// answer serves responses as configured, and reports failed writes.
 type answer struct {
 	serve func(w http.ResponseWriter, r *http.Request) error
 	ended chan error
@@ -29,19 +33,19 @@ type answer struct {
 
 func (a answer) ServeHTTP(w http.ResponseWriter, r *http.Request) { a.ended <- a.serve(w, r) }
 
-// large writes more than fits anywhere.
+// large writes more than any buffer can hold.
 func large(w http.ResponseWriter, _ *http.Request) error {
 	_, err := io.WriteString(w, strings.Repeat("x", 1<<20))
 	return err
 }
 
-// small writes what is sent when the handler has returned.
+// small writes a response that is sent after the handler has returned.
 func small(w http.ResponseWriter, _ *http.Request) error {
 	_, err := io.WriteString(w, "x")
 	return err
 }
 
-// stream idles for long, and then writes.
+// stream is idle for a long time, and then writes.
 func stream(w http.ResponseWriter, r *http.Request) error {
 	select {
 	case <-time.After(10 * longest):
@@ -51,8 +55,7 @@ func stream(w http.ResponseWriter, r *http.Request) error {
 	return large(w, r)
 }
 
-// TestGuard holds that an answer that is not read is given up after a time, with the
-// connection or the stream that it is on.
+// TestGuard checks that responses that are not read end after a deadline, together with their connection or stream.
 func TestGuard(t *testing.T) {
 	t.Parallel()
 	for name, try := range map[string]struct {
@@ -100,7 +103,7 @@ func TestGuard(t *testing.T) {
 
 var errReset = errors.New("the stream was reset")
 
-// reset sends a request whose answer has no room, and returns how its stream ends.
+// reset sends a request without flow-control window, and returns how its stream ends.
 func reset(t *testing.T, client net.Conn) error {
 	t.Helper()
 	framer := http2.NewFramer(client, bufio.NewReader(client))
@@ -130,7 +133,6 @@ func reset(t *testing.T, client net.Conn) error {
 	return io.EOF
 }
 
-// http1 serves one connection by HTTP/1.1, and returns what waits for its end.
 func http1(_ *testing.T, conn net.Conn, handler http.Handler) (gone func() error) {
 	ended := make(chan struct{})
 	server := &http.Server{Handler: handler, ReadHeaderTimeout: time.Hour, ConnState: func(_ net.Conn, state http.ConnState) {
@@ -148,7 +150,6 @@ func http1(_ *testing.T, conn net.Conn, handler http.Handler) (gone func() error
 	}
 }
 
-// http2Conn is http1 for HTTP/2.
 func http2Conn(_ *testing.T, conn net.Conn, handler http.Handler) (gone func() error) {
 	ended := make(chan struct{})
 	go func() {
@@ -161,7 +162,6 @@ func http2Conn(_ *testing.T, conn net.Conn, handler http.Handler) (gone func() e
 	}
 }
 
-// listener accepts what is in conns.
 type listener struct {
 	conns chan net.Conn
 	done  chan struct{}
@@ -187,7 +187,7 @@ func (l *listener) Close() error {
 	return nil
 }
 
-// blocking is a response whose writes take as long as they are told.
+// blocking is a response with slow writes.
 type blocking struct {
 	*httptest.ResponseRecorder
 	takes time.Duration
@@ -198,7 +198,7 @@ func (b blocking) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// TestPause holds that a request pauses while a write waits, and no longer.
+// TestPause checks that a request is paused only while a write blocks.
 func TestPause(t *testing.T) {
 	t.Parallel()
 	for name, try := range map[string]struct {
@@ -235,4 +235,178 @@ func TestPause(t *testing.T) {
 			})
 		})
 	}
+}
+
+// stuck is a response that is not read.
+type stuck struct {
+	*httptest.ResponseRecorder
+
+	once    sync.Once
+	givenUp chan struct{}
+}
+
+var errGivenUp = errors.New("given up")
+
+func (s *stuck) Write([]byte) (int, error) {
+	<-s.givenUp
+	return 0, errGivenUp
+}
+
+func (s *stuck) SetWriteDeadline(at time.Time) error {
+	if at.Before(time.Now()) {
+		s.once.Do(func() { close(s.givenUp) })
+	}
+	return nil
+}
+
+// TestUnread checks that the unread bytes are limited for each user and in total, that each user
+// has a minimum, and that one response may have any size.
+func TestUnread(t *testing.T) {
+	t.Parallel()
+	bubble.Test(t, func(t *testing.T) {
+		const mine = 40 << 10
+		var answering sync.WaitGroup
+		last := false
+		paused := withPause(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			_, err := w.Write(make([]byte, r.ContentLength))
+			if !errors.Is(err, errGivenUp) {
+				t.Errorf("it was read: %v", err)
+			}
+		}), newUnread(ledger.Bounds{Total: 4 * mine, User: 2 * mine, Own: mine / 2}))
+		handler := WithGuard(WithStreams(paused, func(*http.Request, *apirequest.RequestInfo) bool { return last }))
+		var pauses atomic.Int64
+		answer := func(subject string, bytes int64) (givenUp bool) {
+			ctx := apirequest.WithUser(context.WithoutCancel(t.Context()), &user.DefaultInfo{Name: subject, Groups: map[string][]string{"root": {user.SystemPrivilegedGroup}}[subject]})
+			ctx = apirequest.WithRequestInfo(ctx, &apirequest.RequestInfo{})
+			ctx = request.WithPause(ctx, func() func() {
+				pauses.Add(1)
+				return func() { pauses.Add(-1) }
+			})
+			r := httptest.NewRequestWithContext(ctx, http.MethodGet, "/", http.NoBody)
+			r.ContentLength = bytes
+			w := &stuck{ResponseRecorder: httptest.NewRecorder(), givenUp: make(chan struct{})}
+			answering.Go(func() { handler.ServeHTTP(w, r) })
+			time.Sleep(2 * pauseAfter) //nolint:forbidigo // in a bubble
+			bubble.Wait()
+			select {
+			case <-w.givenUp:
+				return true
+			default:
+				return false
+			}
+		}
+		require.False(t, answer("jane", mine))
+		require.False(t, answer("jane", mine))
+		require.True(t, answer("jane", mine), "more than one user's")
+		require.True(t, answer("jane", mine/4), "however little")
+		require.False(t, answer("joe", 100*mine), "one of any size, which is as much as one may have")
+		require.True(t, answer("jim", mine), "there is no room left")
+		require.False(t, answer("jim", mine/2), "but what everybody has")
+		require.False(t, answer("root", 100*mine))
+		last = true
+		require.False(t, answer("jane", mine), "what lasts has bounds of its own")
+		last = false
+		require.EqualValues(t, 6, pauses.Load())
+		answering.Wait() // the guard ends the remaining ones
+		require.Zero(t, pauses.Load())
+		require.False(t, answer("jane", mine), "there is room again")
+		answering.Wait()
+	})
+}
+
+// TestForwarded checks that a fixed number of bytes counts for each forwarded response, including
+// watches, and that slow clients are not considered as blocked.
+func TestForwarded(t *testing.T) {
+	t.Parallel()
+	bubble.Test(t, func(t *testing.T) {
+		const ahead = 8 << 10
+		last := false
+		writes := make([]byte, unsent+1)
+		var answering sync.WaitGroup
+		forwards := withForwarded(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			_, err := w.Write(writes)
+			if err != nil && !errors.Is(err, errGivenUp) {
+				t.Errorf("it is given up otherwise: %v", err)
+			}
+		}), newUnread(ledger.Bounds{Total: 8 * ahead, User: 2 * ahead, Own: ahead}), ahead)
+		handler := WithGuard(WithStreams(forwards, func(*http.Request, *apirequest.RequestInfo) bool { return last }))
+		answer := func(subject string, w http.ResponseWriter) {
+			ctx := apirequest.WithUser(context.WithoutCancel(t.Context()), &user.DefaultInfo{Name: subject, Groups: map[string][]string{"root": {user.SystemPrivilegedGroup}}[subject]})
+			r := httptest.NewRequestWithContext(apirequest.WithRequestInfo(ctx, &apirequest.RequestInfo{}), http.MethodGet, "/", http.NoBody)
+			answering.Go(func() { handler.ServeHTTP(w, r) })
+		}
+		givenUp := func(subject string) bool {
+			w := &stuck{ResponseRecorder: httptest.NewRecorder(), givenUp: make(chan struct{})}
+			answer(subject, w)
+			time.Sleep(2 * forwardedAfter) //nolint:forbidigo // in a bubble
+			bubble.Wait()
+			select {
+			case <-w.givenUp:
+				return true
+			default:
+				return false
+			}
+		}
+		for range 10 {
+			answer("jane", blocking{httptest.NewRecorder(), forwardedAfter / 2})
+		}
+		answering.Wait()
+		require.False(t, givenUp("jane"))
+		last = true
+		require.False(t, givenUp("jane"))
+		require.True(t, givenUp("jane"), "watches count")
+		last = false
+		require.True(t, givenUp("jane"), "and all else")
+		require.False(t, givenUp("joe"))
+		for range 10 {
+			require.False(t, givenUp("root"))
+		}
+		answering.Wait() // the guard ends the remaining ones
+		require.False(t, givenUp("jane"), "there is room again")
+		answering.Wait()
+	})
+}
+
+// TestWhole checks that the number of responses that are encoded as a whole and compressed is limited.
+func TestWhole(t *testing.T) {
+	t.Parallel()
+	inside, goOn := make(chan bool), make(chan struct{})
+	last := false
+	paused := WithPause(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		inside <- r.Header.Get("Accept-Encoding") != ""
+		<-goOn
+	}))
+	handler := WithGuard(WithStreams(paused, func(*http.Request, *apirequest.RequestInfo) bool { return last }))
+	var answering sync.WaitGroup
+	ask := func(subject, accept, query, agent string) bool {
+		ctx := apirequest.WithUser(t.Context(), &user.DefaultInfo{Name: subject})
+		r := httptest.NewRequestWithContext(apirequest.WithRequestInfo(ctx, &apirequest.RequestInfo{IsResourceRequest: true}), http.MethodGet, "/?"+query, http.NoBody)
+		r.Header.Set("Accept", accept)
+		r.Header.Set("Accept-Encoding", "gzip")
+		r.Header.Set("User-Agent", agent)
+		answering.Go(func() { handler.ServeHTTP(httptest.NewRecorder(), r) })
+		return <-inside
+	}
+	packs := func(subject, accept string) bool { return ask(subject, accept, "", "kubectl") }
+	const table, plain = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json", "application/vnd.kubernetes.protobuf, application/json,*/*"
+	require.True(t, packs("jane", table))
+	require.True(t, packs("jane", "application/yaml"))
+	require.False(t, packs("jane", table))
+	require.False(t, packs("jane", "application/json; as =Table;v=v1;g=meta.k8s.io"))
+	require.False(t, packs("jane", "application/json;pretty=1"))
+	require.False(t, packs("jane", "application/cbor"))
+	require.False(t, ask("jane", plain, "pretty=true", "kubectl"))
+	require.False(t, ask("jane", "", "", "curl/8.5.0"))
+	require.True(t, packs("jane", ""), "it is encoded object by object")
+	require.True(t, packs("jane", plain), "so is it")
+	require.True(t, packs("joe", table))
+	last = true
+	require.True(t, packs("jane", table), "watches are encoded event by event")
+	last = false
+	close(goOn)
+	answering.Wait()
+	goOn = make(chan struct{})
+	require.True(t, packs("jane", table), "others have ended")
+	close(goOn)
+	answering.Wait()
 }

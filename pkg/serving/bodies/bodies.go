@@ -1,11 +1,21 @@
+// Package bodies limits the resources that request bodies use while they arrive.
+//
+//	listener ─► Guard ─► … ─► authorization ─► Read ─► limits, fairness ─► handler
+//	            deadline and                  into memory,
+//	            minimum rate                  within a limit
+//
+// A request gets a seat only when its body is in memory. Until then it only uses memory, which is
+// limited for each user and in total. Reading a body fails if it takes too long or is too slow.
 package bodies
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"sync"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -18,15 +28,13 @@ import (
 )
 
 const (
-	// overhead is what a body that waits counts beside its bytes: its goroutine and
-	// its part of a connection.
+	// overhead is counted for each body in addition to its bytes, for its goroutine and connection.
 	overhead = 16 << 10
-	// firstBuffer is how much room a body gets before any of it has come.
+	// firstBuffer is the initial buffer size.
 	firstBuffer = 64 << 10
-	// spare lets the end of a body be read without more room.
+	// spare is added to the buffer so that reading io.EOF needs no larger one.
 	spare = 512
-	// ownBodies is how many bodies of the largest size each user has room for whatever
-	// others have.
+	// ownBodies is the minimum number of bodies of maximum size of each user, regardless of other users.
 	ownBodies = 2
 )
 
@@ -39,19 +47,18 @@ func newMetrics(registerer prometheus.Registerer) metrics {
 	return metrics{
 		rejected: instruments.Register(registerer, prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: "shardplane", Subsystem: "bodies", Name: "rejected_requests_total",
-			Help: "[ALPHA] Requests refused for their bodies, by reason: slow, large or broken.",
+			Help: "[ALPHA] Requests rejected because of their body, by reason: slow, large or broken.",
 		}, []string{"reason"})),
 		waitingBytes: instruments.Register(registerer, prometheus.NewGauge(prometheus.GaugeOpts{
 			Namespace: "shardplane", Subsystem: "bodies", Name: "waiting_bytes",
-			Help: "[ALPHA] Bytes of bodies in memory, of requests that wait for the rest of them or for their turn.",
+			Help: "[ALPHA] Bytes of request bodies in memory, of requests whose body is being read or that are queued.",
 		})),
 	}
 }
 
-// Reader reads bodies before their requests execute.
+// Reader reads bodies before their requests are executed.
 type Reader struct {
-	// largest is how many bytes a body may have.
-	largest int64
+	largest int64 // the maximum size of a body in bytes
 	metrics metrics
 	memory  *ledger.Ledger
 }
@@ -65,9 +72,9 @@ func NewReader(l ledger.Limits, largest int64, registerer prometheus.Registerer)
 	return &Reader{largest: largest, metrics: newMetrics(registerer), memory: l.Ledger(ledger.BodyBytesResource, own, registerer)}
 }
 
-// Wrap returns next for requests whose bodies are in memory. Those of long-running
-// requests, and of verbs that have none, are dropped, since nobody else reads them:
-// over HTTP/2 they would fill the stream's buffer for as long as the request lasts.
+// Wrap returns the filter that reads bodies into memory. Bodies of long-running requests, and of
+// verbs without body, are discarded, because over HTTP/2 they would otherwise fill the buffer of
+// the stream as long as the request lasts.
 func (b *Reader) Wrap(next http.Handler, longRunning apirequest.LongRunningRequestCheck, refuse func(http.ResponseWriter, *http.Request, error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		info, ok := apirequest.RequestInfoFrom(r.Context())
@@ -97,7 +104,6 @@ func (b *Reader) Wrap(next http.Handler, longRunning apirequest.LongRunningReque
 	})
 }
 
-// body is a body in memory. Its memory counts until it has been read.
 type body struct {
 	reader *Reader
 	holder ledger.Holder
@@ -108,7 +114,6 @@ type body struct {
 	rest  []byte
 }
 
-// drop reads the body of r and keeps nothing, or returns why it is refused.
 func (b *Reader) drop(r *http.Request) error {
 	body := io.Reader(r.Body)
 	if b.largest > 0 {
@@ -125,30 +130,28 @@ func (b *Reader) drop(r *http.Request) error {
 	}
 }
 
-// unread returns why a request is refused whose body cannot be read.
 func (b *Reader) unread(err error) error {
 	if errors.Is(err, ErrSlow) {
 		return b.refusal("slow", &apierrors.StatusError{ErrStatus: metav1.Status{
 			Status: metav1.StatusFailure, Code: http.StatusRequestTimeout, Reason: metav1.StatusReasonTimeout, Message: ErrSlow.Error(),
 		}})
 	}
-	return b.refusal("broken", apierrors.NewBadRequest("the body of the request broke off"))
+	return b.refusal("broken", apierrors.NewBadRequest("the request body is incomplete"))
 }
 
-// fill reads the body of r, or returns why it is refused.
 func (b *body) fill(r *http.Request) error {
 	largest := b.reader.largest
 	if largest > 0 && r.ContentLength > largest {
 		return b.reader.tooLarge()
 	}
-	room := int64(firstBuffer)
+	size := int64(firstBuffer)
 	if r.ContentLength > 0 {
-		room = min(room, r.ContentLength+spare)
+		size = min(size, r.ContentLength+spare)
 	}
-	if err := b.take(overhead + room); err != nil {
+	if err := b.take(overhead + size); err != nil {
 		return err
 	}
-	data := make([]byte, 0, room)
+	data := make([]byte, 0, size)
 	for {
 		if len(data) == cap(data) {
 			more := int64(cap(data))
@@ -171,7 +174,6 @@ func (b *body) fill(r *http.Request) error {
 	}
 }
 
-// take takes room for n more bytes.
 func (b *body) take(n int64) error {
 	if !b.exempt {
 		if err := b.reader.memory.Take(b.holder, n); err != nil {
@@ -184,7 +186,6 @@ func (b *body) take(n int64) error {
 	return nil
 }
 
-// give gives back what was taken, once.
 func (b *body) give() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -211,8 +212,7 @@ func (b *Reader) refusal(reason string, err *apierrors.StatusError) error {
 	return err
 }
 
-// Unread returns what nobody has read yet of the body of a request that a Reader has read. The
-// caller does not change it, and keeps nothing of it.
+// Unread returns the unread bytes of a body in memory. The caller must neither change nor retain them.
 func Unread(r *http.Request) (data []byte, ok bool) {
 	b, ok := r.Body.(*body)
 	if !ok {
@@ -223,7 +223,6 @@ func Unread(r *http.Request) (data []byte, ok bool) {
 	return b.rest, true
 }
 
-// Read implements io.Reader.
 func (b *body) Read(p []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -236,8 +235,170 @@ func (b *body) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// Close implements io.Closer.
 func (b *body) Close() error {
 	b.give()
 	return nil
+}
+
+// ErrSlow is returned by reads of a body that is too slow.
+var ErrSlow = fmt.Errorf("the request body did not arrive in time: it must arrive within %s and at %d bytes per second or faster", NewRate().Timeout, NewRate().MinRate)
+
+const (
+	rateWindow = 10 * time.Second
+	// lingering is how long the server reads the rest of an unused body before it closes the connection.
+	lingering = 5 * time.Second
+)
+
+// Guard is a request body with a read deadline.
+type Guard struct {
+	io.Reader
+
+	limits Rate
+	// closeBody closes the body once. giveUp calls it if it does not wait for a Read.
+	closeBody func() error
+	giveUp    func()
+
+	mu       sync.Mutex
+	deadline time.Time
+	timer    *time.Timer
+	// read is the number of bytes read, and checked its value when the rate was last checked.
+	read, checked int64
+	slow, ended   bool
+}
+
+// Rate limits the duration and the rate of request bodies.
+type Rate struct {
+	Timeout time.Duration // for the entire body; 0 means no limit
+	MinRate int           // in bytes per second, over ten seconds; 0 means no limit
+}
+
+// NewRate returns the defaults. A quarter of the request timeout remains for the request itself.
+func NewRate() Rate { return Rate{Timeout: 45 * time.Second, MinRate: 1 << 10} }
+
+// WithGuard returns the filter that limits reads of bodies. It must come before all filters that
+// wrap the ResponseWriter.
+func WithGuard(next http.Handler, limits Rate) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !In(r) {
+			next.ServeHTTP(w, r)
+			return
+		}
+		g := &Guard{Reader: r.Body, limits: limits, closeBody: sync.OnceValue(r.Body.Close)}
+		g.giveUp = func() { _ = g.closeBody() } // e.g. a pipe
+		if r.ProtoMajor == 1 {
+			g.giveUp = func() { _ = http.NewResponseController(w).SetReadDeadline(time.Unix(1, 0)) }
+		}
+		// A copy, because the server uses the original request.
+		guarded := r.WithContext(context.WithValue(r.Context(), guardKey{}, g))
+		guarded.Body = g
+		defer g.leave(w, r)
+		next.ServeHTTP(w, guarded)
+	})
+}
+
+type guardKey struct{}
+
+// Slow reports whether the request body was too slow.
+func Slow(ctx context.Context) bool {
+	g, ok := ctx.Value(guardKey{}).(*Guard)
+	if !ok {
+		return false
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.slow
+}
+
+// In reports whether a request has a body.
+func In(r *http.Request) bool { return r.Body != nil && r.Body != http.NoBody && r.ContentLength != 0 }
+
+// Read implements io.Reader.
+func (g *Guard) Read(p []byte) (int, error) {
+	if err := g.start(); err != nil {
+		return 0, err
+	}
+	n, err := g.Reader.Read(p)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.read += int64(n)
+	if err != nil {
+		g.end()
+	}
+	if g.slow && !errors.Is(err, io.EOF) {
+		err = ErrSlow
+	}
+	return n, err
+}
+
+// Close implements io.Closer. The deadline still applies while it waits for a Read.
+func (g *Guard) Close() error {
+	err := g.closeBody()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.end()
+	return err
+}
+
+func (g *Guard) start() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	switch {
+	case g.slow:
+		return ErrSlow
+	case g.ended || g.timer != nil:
+		return nil
+	}
+	if g.limits.Timeout > 0 {
+		g.deadline = time.Now().Add(g.limits.Timeout)
+	}
+	if wait := g.wait(); wait > 0 {
+		g.timer = time.AfterFunc(wait, g.check)
+	}
+	return nil
+}
+
+func (g *Guard) wait() time.Duration {
+	wait := time.Duration(0)
+	if g.limits.MinRate > 0 {
+		wait = rateWindow
+	}
+	if remaining := time.Until(g.deadline); g.limits.Timeout > 0 && (wait == 0 || remaining < wait) {
+		wait = max(remaining, 1)
+	}
+	return wait
+}
+
+func (g *Guard) check() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.ended {
+		return
+	}
+	late := g.limits.Timeout > 0 && !time.Now().Before(g.deadline)
+	if late || g.read-g.checked < int64(g.limits.MinRate)*int64(rateWindow/time.Second) {
+		g.slow = true
+		g.giveUp()
+		return
+	}
+	g.checked = g.read
+	g.timer.Reset(g.wait())
+}
+
+// end stops the timer. The caller holds the lock.
+func (g *Guard) end() {
+	g.ended = true
+	if g.timer != nil {
+		g.timer.Stop()
+	}
+}
+
+// leave is called after the handler. The server then reads the rest of the body to reuse an HTTP/1.1 connection.
+func (g *Guard) leave(w http.ResponseWriter, r *http.Request) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	whole := g.ended && !g.slow
+	g.end()
+	if !whole && r.ProtoMajor == 1 {
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(lingering))
+	}
 }

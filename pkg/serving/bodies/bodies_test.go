@@ -35,18 +35,17 @@ func refuse(w http.ResponseWriter, _ *http.Request, err error) {
 	}
 }
 
-// served returns clients, by protocol, of a server that reads bodies and answers
-// with them.
+// served returns clients, by protocol, of a server that reads bodies and echoes them.
 func served(t *testing.T, reader *Reader, rate Rate, handler http.Handler) (url string, clients map[string]*http.Client) {
 	t.Helper()
 	inner := reader.Wrap(handler, never, refuse)
 	server := httptest.NewUnstartedServer(WithGuard(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx := apirequest.WithRequestInfo(r.Context(), &apirequest.RequestInfo{Verb: "create"})
-		who := &user.DefaultInfo{Name: r.Header.Get("User")}
-		if who.Name == "admin" {
-			who.Groups = []string{user.SystemPrivilegedGroup}
+		subject := &user.DefaultInfo{Name: r.Header.Get("User")}
+		if subject.Name == "admin" {
+			subject.Groups = []string{user.SystemPrivilegedGroup}
 		}
-		inner.ServeHTTP(w, r.WithContext(apirequest.WithUser(ctx, who)))
+		inner.ServeHTTP(w, r.WithContext(apirequest.WithUser(ctx, subject)))
 	}), rate))
 	server.EnableHTTP2 = true
 	server.StartTLS()
@@ -61,16 +60,16 @@ func served(t *testing.T, reader *Reader, rate Rate, handler http.Handler) (url 
 	return server.URL, map[string]*http.Client{"HTTP/2": http2, "HTTP/1.1": {Transport: transport}}
 }
 
-func post(ctx context.Context, client *http.Client, url, who string, body io.Reader) (int, string, error) {
-	return send(ctx, client, http.MethodPost, url, who, body)
+func post(ctx context.Context, client *http.Client, url, subject string, body io.Reader) (int, string, error) {
+	return send(ctx, client, http.MethodPost, url, subject, body)
 }
 
-func send(ctx context.Context, client *http.Client, method, url, who string, body io.Reader) (int, string, error) {
+func send(ctx context.Context, client *http.Client, method, url, subject string, body io.Reader) (int, string, error) {
 	r, err := http.NewRequestWithContext(ctx, method, url, body)
 	if err != nil {
 		return 0, "", err
 	}
-	r.Header.Set("User", who)
+	r.Header.Set("User", subject)
 	res, err := client.Do(r)
 	if err != nil {
 		return 0, "", err
@@ -107,8 +106,7 @@ func TestBodiesArriveWhole(t *testing.T) {
 	}
 }
 
-// TestSlowBodies holds that a request is not executed before its body is there, and
-// that a body that does not come is given up.
+// TestSlowBodies checks that a request is executed only after its body was read, and that reading has a deadline.
 func TestSlowBodies(t *testing.T) {
 	executed := make(chan struct{}, 1)
 	handler := http.HandlerFunc(func(http.ResponseWriter, *http.Request) { executed <- struct{}{} })
@@ -132,9 +130,9 @@ func TestSlowBodies(t *testing.T) {
 	}
 }
 
-// TestBodiesThatNobodyReads holds that nothing is left of the body of a request that
-// has none by its verb, and that it has no more time than others.
-func TestBodiesThatNobodyReads(t *testing.T) {
+// TestUnusedBodies checks that the body of a request with a verb without body is discarded,
+// with the same deadline.
+func TestUnusedBodies(t *testing.T) {
 	url, clients := served(t, NewReader(ledger.Limits{ledger.BodyBytes: 512 << 20, ledger.BodyBytesPerUser: 128 << 20}, largest, nil), NewRate(), echo)
 	hasty, hastyClients := served(t, NewReader(ledger.Limits{ledger.BodyBytes: 512 << 20, ledger.BodyBytesPerUser: 128 << 20}, largest, nil), Rate{Timeout: 50 * time.Millisecond}, echo)
 	for proto, client := range clients {
@@ -156,7 +154,7 @@ func TestBodiesThatNobodyReads(t *testing.T) {
 	}
 }
 
-// TestMinRate holds that a body that comes too slowly is given up before its time.
+// TestMinRate checks that slow bodies are rejected before the deadline.
 func TestMinRate(t *testing.T) {
 	g := &Guard{Reader: strings.NewReader("0123456789"), limits: Rate{Timeout: time.Hour, MinRate: 1}, closeBody: func() error { return nil }}
 	gaveUp := 0
@@ -172,21 +170,21 @@ func TestMinRate(t *testing.T) {
 	require.NoError(t, g.Close())
 }
 
-// TestBudget holds that bodies that wait have bounds, for each user and in all.
+// TestBudget checks that the size of bodies in memory is limited for each user and in total.
 func TestBudget(t *testing.T) {
 	const each = 8 * (overhead + firstBuffer)
 	reader := NewReader(ledger.Limits{ledger.BodyBytes: 3 * each, ledger.BodyBytesPerUser: each}, firstBuffer, nil)
 	goOn := make(chan struct{})
 	inside := make(chan struct{})
 	url, clients := served(t, reader, NewRate(), http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		inside <- struct{}{} // and nobody has read the body
+		inside <- struct{}{} // the body has not been read
 		<-goOn
 		_, _ = io.Copy(io.Discard, r.Body)
 	}))
 	done := make(chan int)
-	enter := func(who string) (code int) {
+	enter := func(subject string) (code int) {
 		go func() {
-			code, _, _ := post(t.Context(), clients["HTTP/2"], url, who, io.MultiReader(strings.NewReader("{}")))
+			code, _, _ := post(t.Context(), clients["HTTP/2"], url, subject, io.MultiReader(strings.NewReader("{}")))
 			done <- code
 		}()
 		select {

@@ -1,5 +1,4 @@
-// Package chaintest compares the chains of servers, for their tests, with the
-// page that shows them.
+// Package chaintest compares handler chains with their documentation in docs/chains.md.
 package chaintest
 
 import (
@@ -13,10 +12,9 @@ import (
 	"github.com/shardplane/shardplane/pkg/serving"
 )
 
-var rewrite = flag.Bool("rewrite", false, "write the chain into docs/chains.md instead of comparing with it")
+var rewrite = flag.Bool("rewrite", false, "write the chain into docs/chains.md instead of comparing them")
 
-// Documented checks that docs/chains.md, two directories above the test, shows
-// the chain of the server with that name.
+// Documented checks that docs/chains.md, two directories above the test, contains the chain of the server.
 func Documented(t testing.TB, server string, chain serving.Chain) {
 	t.Helper()
 	const page, fence = "../../docs/chains.md", "```\n"

@@ -1,11 +1,25 @@
+// Package connections limits the connections of a server.
+//
+//	accepted ─► anonymous: handshake, idle, ─► owned by the user ─► closed
+//	            unauthenticated requests        of the first request
+//
+// The number of connections without an authenticated request is limited. If there is one too many,
+// the oldest connection of the address with most of them is closed. A client that opens many
+// connections therefore loses its own. The number of connections per user is limited as well: a
+// request on one too many is rejected, and its connection is closed.
+//
+// The connection of a request is determined by the local address in its context, because
+// http.Server passes nothing else from the listener.
 package connections
 
 import (
 	"container/list"
 	"context"
+	"maps"
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -13,35 +27,33 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 
+	"github.com/shardplane/shardplane/pkg/instruments"
 	"github.com/shardplane/shardplane/pkg/request/identity"
 	"github.com/shardplane/shardplane/pkg/serving/ledger"
 )
 
-// siteBits is how much of an IPv6 address says whose it is: who has one has all
-// that begin like it.
+// siteBits is the prefix length of an IPv6 network. A client in it can use all of its addresses.
 const siteBits = 64
 
-// Listener bounds what it accepts, and knows what is open of it. It is safe for
-// concurrent use.
+// Listener limits the connections that it accepts. It is safe for concurrent use.
 type Listener struct {
 	net.Listener
 
-	// most is how many anonymous connections there may be; 0 is any number.
+	// most is the maximum number of anonymous connections; 0 means no limit.
 	most    int
 	users   *ledger.Ledger
 	metrics metrics
 
 	mu    sync.Mutex
 	conns map[*conn]struct{}
-	// anonymous are the connections on which nobody has authenticated, of each
-	// address the oldest first, and waiting is their number.
+	// anonymous are the connections without an authenticated request by network, the oldest first.
+	// waiting is their number.
 	anonymous map[netip.Prefix]*list.List
 	waiting   int
-	// accepted is how many there have been.
-	accepted uint64
+	accepted  uint64
 }
 
-// New returns a listener for what l accepts, within those limits. Its metrics go to registerer, which may be nil.
+// New returns a listener that limits the connections of l. registerer may be nil.
 func New(l net.Listener, limits ledger.Limits, registerer prometheus.Registerer) *Listener {
 	return &Listener{
 		Listener: l, most: int(limits[ledger.AnonymousConnections]), users: limits.Ledger(ledger.ConnectionsResource, 0, registerer),
@@ -56,30 +68,25 @@ func (l *Listener) Accept() (net.Conn, error) {
 		return nil, err
 	}
 	c := &conn{Conn: accepted, listener: l, site: siteOf(accepted.RemoteAddr())}
-	if superfluous := l.add(c); superfluous != nil {
+	if evicted := l.add(c); evicted != nil {
 		l.metrics.closed.Inc()
-		_ = superfluous.Close()
+		_ = evicted.Close()
 	}
 	return c, nil
 }
 
-// CloseAll closes the connections that are open. A graceful shutdown of a server
-// gives up on some, whose clients would be told for ever that it is shutting down
-// where the process lives on.
+// CloseAll closes all open connections. The graceful shutdown of a server does not close all of
+// them. If the process continues to run, their clients would never reconnect.
 func (l *Listener) CloseAll() {
 	l.mu.Lock()
-	left := make([]*conn, 0, len(l.conns))
-	for c := range l.conns {
-		left = append(left, c)
-	}
+	remaining := slices.Collect(maps.Keys(l.conns))
 	l.mu.Unlock()
-	for _, c := range left {
+	for _, c := range remaining {
 		_ = c.Close()
 	}
 }
 
-// add adds a connection, and returns the one that is to be closed for it, if any.
-func (l *Listener) add(c *conn) (superfluous *conn) {
+func (l *Listener) add(c *conn) (evicted *conn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.conns[c] = struct{}{}
@@ -99,14 +106,14 @@ func (l *Listener) add(c *conn) (superfluous *conn) {
 	most := 0
 	for _, of := range l.anonymous {
 		oldest, _ := of.Front().Value.(*conn)
-		if of.Len() > most || of.Len() == most && oldest.number < superfluous.number {
-			most, superfluous = of.Len(), oldest
+		if of.Len() > most || of.Len() == most && oldest.number < evicted.number {
+			most, evicted = of.Len(), oldest
 		}
 	}
-	return superfluous
+	return evicted
 }
 
-// known takes a connection away from the anonymous ones. The caller holds the lock.
+// known removes a connection from the anonymous ones. The caller holds the lock.
 func (l *Listener) known(c *conn) {
 	of := l.anonymous[c.site]
 	of.Remove(c.place)
@@ -118,35 +125,27 @@ func (l *Listener) known(c *conn) {
 	l.metrics.open.WithLabelValues(anonymous).Dec()
 }
 
-// conn is a connection of a client.
 type conn struct {
 	net.Conn
 	listener *Listener
-	// site is where it comes from.
-	site netip.Prefix
-	// owned is whether somebody has authenticated, whose it is then.
-	owned atomic.Bool
+	site     netip.Prefix // the network of the client
+	owned    atomic.Bool  // whether there was an authenticated request
 
-	// What follows is under the listener's lock.
+	// The remaining fields are protected by the listener's lock.
 
 	number uint64
-	// place is that among the anonymous ones.
-	place *list.Element
-	// give returns its place, if somebody pays for it.
-	give   func()
+	place  *list.Element // in the list of anonymous connections
+	give   func()        // returns the slot, if the connection is counted
 	closed bool
 }
 
-// localAddr is the local address of a connection, which leads to it.
 type localAddr struct {
 	net.Addr
 	conn *conn
 }
 
-// LocalAddr implements net.Conn.
 func (c *conn) LocalAddr() net.Addr { return localAddr{c.Conn.LocalAddr(), c} }
 
-// Close implements net.Conn.
 func (c *conn) Close() error {
 	c.leave()
 	return c.Conn.Close()
@@ -171,8 +170,7 @@ func (c *conn) leave() {
 	}
 }
 
-// belong makes a connection that of the user of ctx, or of nobody who pays, unless it is
-// somebody's. The error says why the user may not have it.
+// belong assigns an anonymous connection to the user of ctx. If pays is set, it is counted, which may fail.
 func (c *conn) belong(ctx context.Context, pays bool) error {
 	l := c.listener
 	l.mu.Lock()
@@ -193,11 +191,9 @@ func (c *conn) belong(ctx context.Context, pays bool) error {
 	return nil
 }
 
-// WithOwner returns next for requests on connections that are their users', as
-// long as these have few enough. It stands behind authentication. What is the
-// installation's own, and what forwarded reports to be sent by who forwards the
-// requests of many, is not counted; forwarded may be nil. A connection is of who
-// sends the first request.
+// WithOwner returns the filter that assigns connections to the user of their first authenticated request, and
+// limits their number per user. It must come after authentication. Connections of the installation's own
+// components, and of servers that forward requests of many users, are not counted. forwarded may be nil.
 func WithOwner(next http.Handler, forwarded func(*http.Request) bool, refuse ledger.Refuse) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c := connOf(r.Context())
@@ -205,7 +201,7 @@ func WithOwner(next http.Handler, forwarded func(*http.Request) bool, refuse led
 			next.ServeHTTP(w, r)
 			return
 		}
-		if who, ok := apirequest.UserFrom(r.Context()); !ok || who.GetName() == user.Anonymous {
+		if u, ok := apirequest.UserFrom(r.Context()); !ok || u.GetName() == user.Anonymous {
 			next.ServeHTTP(w, r)
 			return
 		}
@@ -219,13 +215,11 @@ func WithOwner(next http.Handler, forwarded func(*http.Request) bool, refuse led
 	})
 }
 
-// connOf returns the connection of the request of ctx, or nil.
 func connOf(ctx context.Context) *conn {
 	addr, _ := ctx.Value(http.LocalAddrContextKey).(localAddr)
 	return addr.conn
 }
 
-// siteOf returns where a client is: all addresses that it certainly has.
 func siteOf(addr net.Addr) netip.Prefix {
 	from, err := netip.ParseAddrPort(addr.String())
 	if err != nil {
@@ -236,9 +230,29 @@ func siteOf(addr net.Addr) netip.Prefix {
 	if ip.Is6() {
 		bits = siteBits
 	}
-	site, err := ip.Prefix(bits)
-	if err != nil {
-		return netip.Prefix{}
-	}
+	site, _ := ip.Prefix(bits) // it is zero in case of an error
 	return site
+}
+
+const (
+	anonymous     = "anonymous"
+	authenticated = "authenticated"
+)
+
+type metrics struct {
+	open   *prometheus.GaugeVec
+	closed prometheus.Counter
+}
+
+func newMetrics(registerer prometheus.Registerer) metrics {
+	return metrics{
+		open: instruments.Register(registerer, prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Namespace: "shardplane", Subsystem: "connections", Name: "open",
+			Help: "[ALPHA] Client connections, by state: authenticated after the first authenticated request, and anonymous before.",
+		}, []string{"state"})),
+		closed: instruments.Register(registerer, prometheus.NewCounter(prometheus.CounterOpts{
+			Namespace: "shardplane", Subsystem: "connections", Name: "closed_total",
+			Help: "[ALPHA] Anonymous connections that were closed because of --limit anonymous-connections.",
+		})),
+	}
 }

@@ -21,7 +21,7 @@ import (
 
 const testTimeout = time.Minute
 
-// pipes is a listener whose connections are pipes.
+// pipes is a listener for pipes.
 type pipes struct{ accepted chan net.Conn }
 
 func (p pipes) Accept() (net.Conn, error) {
@@ -31,10 +31,8 @@ func (p pipes) Accept() (net.Conn, error) {
 	}
 	return c, nil
 }
-func (p pipes) Close() error { return nil }
-func (p pipes) Addr() net.Addr {
-	return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 6443}
-}
+func (p pipes) Close() error   { return nil }
+func (p pipes) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 6443} }
 
 // from is a connection from an address.
 type from struct {
@@ -50,7 +48,7 @@ func (f from) RemoteAddr() net.Addr {
 	return addr
 }
 
-// connect returns the client's end of a connection that l has accepted.
+// connect returns the client side of an accepted connection.
 func connect(t *testing.T, l *Listener, p pipes, addr string) (client, server net.Conn) {
 	t.Helper()
 	client, accepted := net.Pipe()
@@ -66,8 +64,7 @@ func isOpen(client net.Conn) bool {
 	return !errors.Is(err, io.EOF)
 }
 
-// TestAnonymous holds that for one too many the oldest is closed of the address
-// that has most.
+// TestAnonymous checks that the oldest connection of the address with most connections is closed.
 func TestAnonymous(t *testing.T) {
 	t.Parallel()
 	p := pipes{make(chan net.Conn)}
@@ -84,8 +81,7 @@ func TestAnonymous(t *testing.T) {
 		require.True(t, isOpen(left))
 	}
 
-	// One of those that have as many: the oldest. Who has an IPv6 address has
-	// others that begin like it.
+	// The oldest of several addresses with the same number. Addresses of an IPv6 network count together.
 	require.NoError(t, server.Close())
 	neighbour, _ := connect(t, l, p, "[2001:db8::2]:1")
 	require.True(t, isOpen(second))
@@ -103,8 +99,7 @@ func TestAnonymous(t *testing.T) {
 	require.Zero(t, l.waiting)
 }
 
-// server serves on a listener within limits, and knows who somebody is by the
-// header "User".
+// server serves on a listener with limits. The header "User" authenticates.
 func server(t *testing.T, limits ledger.Limits) (*httptest.Server, *Listener) {
 	t.Helper()
 	handler := WithOwner(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}),
@@ -113,11 +108,11 @@ func server(t *testing.T, limits ledger.Limits) (*httptest.Server, *Listener) {
 			http.Error(w, why, http.StatusTooManyRequests)
 		})
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		who := &user.DefaultInfo{Name: r.Header.Get("User")}
+		subject := &user.DefaultInfo{Name: r.Header.Get("User")}
 		if group := r.Header.Get("Group"); group != "" {
-			who.Groups = []string{group}
+			subject.Groups = []string{group}
 		}
-		handler.ServeHTTP(w, r.WithContext(apirequest.WithUser(r.Context(), who)))
+		handler.ServeHTTP(w, r.WithContext(apirequest.WithUser(r.Context(), subject)))
 	}))
 	l := New(s.Listener, limits, nil)
 	s.Listener, s.EnableHTTP2 = l, true
@@ -126,15 +121,13 @@ func server(t *testing.T, limits ledger.Limits) (*httptest.Server, *Listener) {
 	return s, l
 }
 
-// client returns a client with connections of its own.
 func client(s *httptest.Server, http2 bool) *http.Client {
 	protocols := &http.Protocols{}
 	protocols.SetHTTP1(!http2)
 	protocols.SetHTTP2(http2)
-	return &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: s.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs}, Protocols: protocols}} //nolint:forcetypeassert // it is one
+	return &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: s.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs}, Protocols: protocols}} //nolint:forcetypeassert // it is that of httptest
 }
 
-// ask sends a request with headers, and returns the code of the answer.
 func ask(t *testing.T, s *httptest.Server, c *http.Client, headers ...string) (int, string) {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.URL, http.NoBody)
@@ -150,7 +143,7 @@ func ask(t *testing.T, s *httptest.Server, c *http.Client, headers ...string) (i
 	return response.StatusCode, string(body)
 }
 
-// TestUser holds that a user has so many connections, whoever else has how many.
+// TestUser checks that the connections of a user are limited, regardless of other users.
 func TestUser(t *testing.T) {
 	t.Parallel()
 	for name, http2 := range map[string]bool{"HTTP/1.1": false, "HTTP/2": true} {
@@ -197,8 +190,7 @@ func TestUser(t *testing.T) {
 	}
 }
 
-// TestHandshakesHaveADeadline holds that upstream's server closes connections that
-// say nothing.
+// TestHandshakesHaveADeadline checks that upstream's server closes idle connections before the handshake.
 func TestHandshakesHaveADeadline(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		p := pipes{make(chan net.Conn)}

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// state returns how many seats are taken and how many requests wait.
+// state returns the numbers of used seats and waiting requests.
 func (q *Queue) state() (inUse, waiting, flows int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -45,7 +45,7 @@ func TestAloneALogicalClusterHasMore(t *testing.T) {
 	running := b.must("a", "u", 1)
 	next := b.waits(t.Context(), "a", "u", 1)
 	b.pass(contentionWindow)
-	// What comes now finds a alone again.
+	// Afterwards, a is alone again.
 	after := b.must("a", "u", 1)
 	require.Eventually(t, func() bool { inUse, waiting := b.state("a"); return inUse == 3 && waiting == 0 }, time.Minute, time.Millisecond)
 	running(0)
@@ -63,7 +63,7 @@ func TestAFloodIsThrottled(t *testing.T) {
 	running, next := flood()
 	b.pass(time.Millisecond)
 	running(0)
-	(<-next.release)(0) // alone it is not throttled
+	(<-next.release)(0) // it is not throttled if it is alone
 
 	b.must("quiet", "u", 1)(0)
 	running, next = flood()
@@ -85,7 +85,7 @@ func TestAFloodIsThrottled(t *testing.T) {
 	b.pass(maxThrottle)
 	(<-next.release)(0)
 
-	// Nobody waits, so nobody has asked for too much.
+	// There are no waiting requests, so it has not exceeded its share.
 	b.must("flood", "u", 1)(0)
 	b.must("flood", "u", 1)(0)
 	inUse, waiting, flows := b.queue.state()
@@ -127,10 +127,9 @@ func TestPausedRequestsGiveTheirSeats(t *testing.T) {
 	require.Zero(t, inUse+waiting+flows)
 }
 
-// TestPausedRequestsComeBackInTurns holds that requests whose pauses end together take
-// no more seats than their flow has, and not those of others; they come before new ones of
-// their flow.
-func TestPausedRequestsComeBackInTurns(t *testing.T) {
+// TestResumeOrder checks that requests with pauses that end together only use the
+// seats of their flow, and precede new requests of their flow.
+func TestResumeOrder(t *testing.T) {
 	b := newBench(t, Limits{Seats: 3, FlowSeats: 2, Waiting: 20, FlowWaiting: 20})
 	const many = 10
 	back := make(chan *Seat, many)
@@ -168,9 +167,8 @@ func TestPausedRequestsComeBackInTurns(t *testing.T) {
 	require.Zero(t, inUse+waiting+flows)
 }
 
-// TestNobodySavesUpInPauses holds that a flow all of whose requests are paused does not
-// get the server for itself afterwards.
-func TestNobodySavesUpInPauses(t *testing.T) {
+// TestNoCreditInPauses checks that a flow does not accumulate credit while all of its requests are paused.
+func TestNoCreditInPauses(t *testing.T) {
 	b := newBench(t, Limits{Seats: 1, FlowSeats: 1, Waiting: 100, FlowWaiting: 40})
 	paused, err := b.queue.Acquire(t.Context(), FlowKey{Cluster: "back"}, "u", 1, func(bool) { t.Error("it waits") })
 	require.NoError(t, err)
@@ -191,8 +189,7 @@ func TestNobodySavesUpInPauses(t *testing.T) {
 	paused.Release(0)
 }
 
-// TestPausesEndWithTheSeat holds that a watch, whose seat is given back before it
-// ends, may pause before, meanwhile and after.
+// TestPausesEndWithTheSeat checks that a watch may pause before, while and after its seat is released.
 func TestPausesEndWithTheSeat(t *testing.T) {
 	b := newBench(t, Limits{Seats: 2, FlowSeats: 2, Waiting: 10, FlowWaiting: 2})
 	seat, err := b.queue.Acquire(t.Context(), FlowKey{Cluster: "a"}, "u", 2, func(bool) { t.Error("it waits") })
@@ -215,9 +212,9 @@ func TestPausesEndWithTheSeat(t *testing.T) {
 	require.Zero(t, inUse+waiting+flows)
 }
 
-// TestNobodyPausesAll holds that logical clusters whose webhooks hang leave places
-// to pause to others, and that who has none waits and does not execute.
-func TestNobodyPausesAll(t *testing.T) {
+// TestPauseLimits checks that logical clusters with hanging webhooks leave pauses for others,
+// and that requests of flows without remaining pauses wait.
+func TestPauseLimits(t *testing.T) {
 	b := newBench(t, Limits{Seats: 4, FlowSeats: 1, Waiting: 100, FlowWaiting: 50, Paused: 20})
 	pause := func(cluster string) (resume func()) {
 		seat, err := b.queue.Acquire(t.Context(), FlowKey{Cluster: cluster}, "u", 1, func(bool) { t.Errorf("%s waits", cluster) })
@@ -239,10 +236,10 @@ func TestNobodyPausesAll(t *testing.T) {
 	alsoHeld := b.waits(t.Context(), "another", "u", 1)
 	for _, quiet := range []string{"a", "b", "c"} {
 		for range ownPauses {
-			hang = append(hang, pause(quiet)) // whatever others do
+			hang = append(hang, pause(quiet)) // regardless of others
 		}
 	}
-	b.must("d", "u", 1)(0) // what does not pause goes on
+	b.must("d", "u", 1)(0) // it does not pause
 	require.Empty(t, held.release)
 	var going sync.WaitGroup
 	for _, goOn := range hang {

@@ -2,6 +2,7 @@ package fairness
 
 import (
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -14,21 +15,18 @@ import (
 )
 
 const (
-	// bytesPerSeat is how much of an answer makes a list take one more seat: a
-	// hundred objects of a kilobyte and a quarter.
+	// bytesPerSeat is the response size for which a list needs an additional seat.
 	bytesPerSeat = 128 << 10
-	// bytesPerObject is what an object has in an answer.
+	// bytesPerObject is the assumed size of an object in a response.
 	bytesPerObject = 1280
-	// maxSeats is the most that one request takes.
+	// maxSeats is the maximum number of seats of a request.
 	maxSeats = 10
-	// rememberedLists bounds for how many collections the size is kept.
+	// rememberedLists is the maximum number of collections with a cached size.
 	rememberedLists = 16384
-	// watchCost is what the server does for one watcher of a written object.
+	// watchCost is the cost of a watch for each written object.
 	watchCost = 50 * time.Microsecond
 )
 
-// collection is the objects of a resource in a logical cluster, or in one of its
-// namespaces.
 type collection struct {
 	cluster   request.Cluster
 	resource  schema.GroupResource
@@ -36,18 +34,13 @@ type collection struct {
 }
 
 func collectionOf(cluster request.Cluster, info *apirequest.RequestInfo) collection {
-	return collection{
-		cluster:   cluster,
-		resource:  schema.GroupResource{Group: info.APIGroup, Resource: info.Resource},
-		namespace: info.Namespace,
-	}
+	return collection{cluster: cluster, resource: schema.GroupResource{Group: info.APIGroup, Resource: info.Resource}, namespace: info.Namespace}
 }
 
-// costs estimates what requests cost, from what is known of their logical
-// cluster: how large its lists were, and how many watch it.
+// costs estimates the costs of requests from the size of previous lists and the number of watches
+// of their logical cluster.
 type costs struct {
-	// lists holds the bytes of the last list of a collection, or of the last
-	// page of it.
+	// lists contains the size in bytes of the last list, or page, of a collection.
 	lists *lru.Cache
 
 	mu      sync.Mutex
@@ -59,12 +52,10 @@ type listKey struct {
 	paged bool
 }
 
-func newCosts() *costs {
-	return &costs{lists: lru.New(rememberedLists), watches: map[collection]int{}}
-}
+func newCosts() *costs { return &costs{lists: lru.New(rememberedLists), watches: map[collection]int{}} }
 
-// estimate implements fcrequest.WorkEstimatorFunc. The cost for watchers is put
-// in the work that follows the request, for which nobody waits.
+// estimate implements fcrequest.WorkEstimatorFunc. The cost of watches is added after the request,
+// which does not wait for it.
 func (c *costs) estimate(r *http.Request, _, _ string) fcrequest.WorkEstimate {
 	estimate := fcrequest.WorkEstimate{InitialSeats: 1}
 	info, ok := apirequest.RequestInfoFrom(r.Context())
@@ -92,8 +83,7 @@ func (c *costs) estimate(r *http.Request, _, _ string) fcrequest.WorkEstimate {
 	return estimate
 }
 
-// objects estimates how many objects a collection has, from the last list of all
-// of it: one at least.
+// objects estimates the number of objects in a collection from its last complete list. It is at least 1.
 func (c *costs) objects(of collection) int64 {
 	bytes, known := c.lists.Get(listKey{of, false})
 	if !known {
@@ -102,7 +92,7 @@ func (c *costs) objects(of collection) int64 {
 	return max(1, bytes.(int64)/bytesPerObject)
 }
 
-// asksForInitialEvents reports whether a watch begins with all objects.
+// asksForInitialEvents reports whether a watch starts with all objects.
 func asksForInitialEvents(r *http.Request) bool {
 	query := r.URL.Query()
 	version := query.Get("resourceVersion")
@@ -113,12 +103,10 @@ func seatsFor(bytes int64) uint64 {
 	return uint64(min(1+bytes/bytesPerSeat, maxSeats)) //nolint:gosec // between 1 and 10
 }
 
-// learn remembers how large a list was.
 func (c *costs) learn(r *http.Request, cluster request.Cluster, info *apirequest.RequestInfo, bytes int64) {
 	c.lists.Add(listKey{collectionOf(cluster, info), r.URL.Query().Has("limit")}, bytes)
 }
 
-// watched counts a watch until the returned function is called.
 func (c *costs) watched(of collection) (forget func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -132,8 +120,6 @@ func (c *costs) watched(of collection) (forget func()) {
 	}
 }
 
-// watchers returns how many watches of its own logical cluster see a change in
-// the collection.
 func (c *costs) watchers(of collection) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -143,4 +129,173 @@ func (c *costs) watchers(of collection) int {
 		count += c.watches[of]
 	}
 	return count
+}
+
+// The share of a logical cluster depends on contention. If it is the only one, it may use the entire server.
+// Otherwise, it gets few seats, and is throttled between its requests if it sends more. A server with cores that are
+// never idle responds late to all users, because neither the Go scheduler nor the kernel can prioritize requests.
+
+const (
+	// contentionWindow is how long a logical cluster is active after a request.
+	contentionWindow = 10 * time.Second
+	maxThrottle      = 10 * time.Millisecond
+)
+
+// activity records the last two active logical clusters, which is sufficient to detect whether
+// there are others than a given one.
+type activity struct {
+	last, other struct {
+		cluster string
+		at      time.Time
+	}
+}
+
+func (a *activity) saw(cluster string, now time.Time) {
+	if a.last.cluster != cluster {
+		a.other, a.last.cluster = a.last, cluster
+	}
+	a.last.at = now
+}
+
+// othersThan reports whether another logical cluster has recently sent a request.
+func (a *activity) othersThan(cluster string, now time.Time) bool {
+	other := a.last.at
+	if a.last.cluster == cluster {
+		other = a.other.at
+	}
+	return now.Sub(other) < contentionWindow
+}
+
+// FlowKey identifies a flow: the non-mutating or the mutating requests of a logical cluster.
+type FlowKey struct {
+	Cluster string
+	Writes  bool
+}
+
+// flow is the state of a flow. It exists while it has requests, or its virtual time is ahead of the queue's.
+type flow struct {
+	key                    FlowKey
+	inUse, waiting, paused int
+	returning              []*queuedRequest
+	// at is the virtual time of the flow.
+	at float64
+	// mean is the mean duration of a request in seconds per seat.
+	mean           float64
+	throttledUntil time.Time
+	// lanes are the waiting requests by user. The first request of the first lane is next.
+	lanes []*lane
+	// index is the position in the heap of ready flows, or -1.
+	index int
+}
+
+type lane struct {
+	user     string
+	requests []*queuedRequest
+}
+
+type queuedRequest struct {
+	flow    *flow
+	seats   int
+	granted chan struct{}
+	started bool
+	// guess is the estimated cost that was added to the virtual time when the request was granted.
+	guess float64
+	since time.Time
+	pauses
+}
+
+type pauses struct {
+	// open is the number of pauses that have not ended. They may overlap.
+	open int
+	// away is set while the seat is released, since began.
+	away  bool
+	began time.Time
+	// back is closed when the request may continue. It is nil while nothing waits for the seat.
+	back   chan struct{}
+	paused time.Duration
+	// released is set once the seat was returned, which is before the end of a watch.
+	released bool
+}
+
+func (f *flow) idle() bool { return f.inUse == 0 && f.waiting == 0 && f.paused == 0 }
+
+func (f *flow) wants() bool { return f.waiting > 0 || len(f.returning) > 0 }
+
+func (f *flow) head() *queuedRequest {
+	if len(f.returning) > 0 {
+		return f.returning[0]
+	}
+	return f.lanes[0].requests[0]
+}
+
+// pop removes the next new request. Other requests of its user come after those of other users.
+func (f *flow) pop() *queuedRequest {
+	first := f.lanes[0]
+	t := first.requests[0]
+	first.requests = first.requests[1:]
+	f.lanes = f.lanes[1:]
+	if len(first.requests) > 0 {
+		f.lanes = append(f.lanes, first)
+	}
+	f.waiting--
+	return t
+}
+
+func (f *flow) push(user string, t *queuedRequest) {
+	f.waiting++
+	for _, l := range f.lanes {
+		if l.user == user {
+			l.requests = append(l.requests, t)
+			return
+		}
+	}
+	f.lanes = append(f.lanes, &lane{user: user, requests: []*queuedRequest{t}})
+}
+
+func (f *flow) remove(t *queuedRequest) {
+	for i, l := range f.lanes {
+		if at := slices.Index(l.requests, t); at >= 0 {
+			l.requests = slices.Delete(l.requests, at, at+1)
+			f.waiting--
+			if len(l.requests) == 0 {
+				f.lanes = slices.Delete(f.lanes, i, i+1)
+			}
+			return
+		}
+	}
+}
+
+func (f *flow) waitingOf(user string) int {
+	for _, l := range f.lanes {
+		if l.user == user {
+			return len(l.requests)
+		}
+	}
+	return 0
+}
+
+type flowHeap []*flow
+
+func (h flowHeap) Len() int { return len(h) }
+
+func (h flowHeap) Less(i, j int) bool { return h[i].at < h[j].at }
+
+func (h flowHeap) Swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].index, h[j].index = i, j
+}
+
+func (h *flowHeap) Push(x any) {
+	f, _ := x.(*flow)
+	f.index = len(*h)
+	*h = append(*h, f)
+}
+
+func (h *flowHeap) Pop() any {
+	old := *h
+	f := old[len(old)-1]
+	old[len(old)-1] = nil
+	*h = old[:len(old)-1]
+	f.index = -1
+	return f
 }

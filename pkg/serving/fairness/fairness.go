@@ -1,12 +1,34 @@
+// Package fairness distributes the capacity of a server fairly among logical clusters. If there are
+// more requests than the server can execute concurrently, they wait in one queue per logical
+// cluster, and each logical cluster gets the same share of the server's time.
+//
+//	authorization ─► Fairness.Wrap ─► exempt?  ─────────────────────► handler
+//	                                └► estimate seats ─► Queue ─► seat ─┘
+//	                                         ▲                     │
+//	                                         └──── actual cost ◄───┘
+//
+// It uses the filter of upstream's API Priority and Fairness with its own queue and estimates, because upstream's
+// estimates sum up the objects and watches of all logical clusters, and its queues are shared by random flows.
+// Here, a flow is the reads or the writes of a logical cluster, and has its own queue.
+//
+// The share of a flow depends on whether other logical clusters send requests, see cost.go and
+// queue.go. A request that waits for a webhook releases its seat meanwhile.
+//
+// The filter comes after authorization, so that users without access cannot fill the queue of a
+// logical cluster. It comes after the limits per logical cluster and user, but before the limit of
+// the server, because queued requests use no shared resources.
 package fairness
 
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
+	"runtime"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spf13/pflag"
 	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -19,22 +41,18 @@ import (
 	fcrequest "k8s.io/apiserver/pkg/util/flowcontrol/request"
 	"k8s.io/utils/clock"
 
+	"github.com/shardplane/shardplane/pkg/instruments"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/request/identity"
 )
 
-// waitLimit bounds how long requests without a deadline, watches, wait for their
-// turn; others wait for a quarter of their time at most.
+// waitLimit limits how long watches, which have no deadline, wait in the queue. Other requests wait
+// for at most a quarter of their deadline.
 const waitLimit = 15 * time.Second
 
-// Priorities.
-const (
-	// exempt are the installation's own components and its administrators, which
-	// never wait: as Kubernetes' priority level of that name.
-	exempt = "exempt"
-)
+// exempt is the priority of the installation's own components and administrators, which never wait.
+const exempt = "exempt"
 
-// level is a priority in upstream's terms.
 type level struct {
 	schema *flowcontrolv1.FlowSchema
 	config *flowcontrolv1.PriorityLevelConfiguration
@@ -45,7 +63,7 @@ func newLevel(name string) level {
 	return level{&flowcontrolv1.FlowSchema{ObjectMeta: meta}, &flowcontrolv1.PriorityLevelConfiguration{ObjectMeta: meta}}
 }
 
-// Fairness decides when requests may execute.
+// Fairness decides when requests are executed.
 type Fairness struct {
 	queue           *Queue
 	costs           *costs
@@ -53,15 +71,14 @@ type Fairness struct {
 	exempt, tenants level
 }
 
-// New returns fairness within those limits. registerer may be nil.
+// New returns a Fairness with the given limits. registerer may be nil.
 func New(limits Limits, registerer prometheus.Registerer) *Fairness {
 	m := newMetrics(registerer)
 	return &Fairness{metrics: m, queue: NewQueue(limits, clock.RealClock{}, m.pausedRequests), costs: newCosts(), exempt: newLevel(exempt), tenants: newLevel(tenants)}
 }
 
-// Wrap returns next behind the queue. Requests that are refused get 429 with
-// Retry-After. Of watches only the beginning takes a seat; other long-running
-// requests take none.
+// Wrap returns the filter that queues requests. Requests are rejected with 429 and Retry-After.
+// Watches use a seat only while they start, and other long-running requests use none.
 func (f *Fairness) Wrap(next http.Handler, longRunning apirequest.LongRunningRequestCheck) http.Handler {
 	fair := genericfilters.WithPriorityAndFairness(f.learning(next), longRunning, controller{f}, f.costs.estimate, waitLimit)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -73,8 +90,8 @@ func (f *Fairness) Wrap(next http.Handler, longRunning apirequest.LongRunningReq
 
 type placeKey struct{}
 
-// place takes what the queue gives a request to what executes it: upstream's
-// filter, which stands between the two, has no way for it.
+// place passes the seat of a request from the queue to the handler, because upstream's filter
+// between them does not.
 type place struct{ seat *Seat }
 
 func (p *place) pause() (resume func()) {
@@ -84,7 +101,6 @@ func (p *place) pause() (resume func()) {
 	return p.seat.Pause()
 }
 
-// learning measures lists.
 func (f *Fairness) learning(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		info, ok := apirequest.RequestInfoFrom(r.Context())
@@ -101,23 +117,19 @@ func (f *Fairness) learning(next http.Handler) http.Handler {
 	})
 }
 
-// countingWriter counts the bytes of an answer.
 type countingWriter struct {
 	http.ResponseWriter
 	bytes int64
 	code  int
 }
 
-// Unwrap implements responsewriter.UserProvidedDecorator.
 func (w *countingWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// WriteHeader implements http.ResponseWriter.
 func (w *countingWriter) WriteHeader(code int) {
 	w.code = code
 	w.ResponseWriter.WriteHeader(code)
 }
 
-// Write implements http.ResponseWriter.
 func (w *countingWriter) Write(p []byte) (int, error) {
 	if w.code == 0 {
 		w.code = http.StatusOK
@@ -127,12 +139,11 @@ func (w *countingWriter) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// controller is what upstream's filter asks.
+// controller implements the interface that upstream's filter expects.
 type controller struct{ *Fairness }
 
 var _ flowcontrol.Interface = controller{}
 
-// Handle implements flowcontrol.Interface.
 func (c controller) Handle(
 	ctx context.Context,
 	digest flowcontrol.RequestDigest,
@@ -171,9 +182,8 @@ func (c controller) Handle(
 	execute()
 }
 
-// flowOf returns the flow of a request. A logical cluster has two, one for what
-// reads and one for what writes: these wait for the disk, and must not keep
-// their owner from reading.
+// flowOf returns the flow of a request. A logical cluster has separate flows for mutating requests,
+// which wait for the disk and must not delay others.
 func flowOf(ctx context.Context, info *apirequest.RequestInfo) FlowKey {
 	cluster, _ := request.ClusterFrom(ctx)
 	key := FlowKey{Cluster: cluster.String()}
@@ -185,32 +195,155 @@ func flowOf(ctx context.Context, info *apirequest.RequestInfo) FlowKey {
 	return key
 }
 
-// RegisterWatch implements flowcontrol.WatchTracker.
 func (c controller) RegisterWatch(r *http.Request) flowcontrol.ForgetWatchFunc {
 	info, ok := apirequest.RequestInfoFrom(r.Context())
 	cluster, in := request.ClusterFrom(r.Context())
-	// What is spent on watchers of all logical clusters is nobody's cost.
+	// The cost of watches of all logical clusters is not charged.
 	if !ok || !in || cluster.Wildcard {
 		return nil
 	}
 	return c.costs.watched(collectionOf(cluster, info))
 }
 
-// GetInterestedWatchCount implements flowcontrol.WatchTracker. Estimates do not
-// ask it, since it cannot know for which logical cluster.
+// GetInterestedWatchCount implements flowcontrol.WatchTracker. It is not used, because it lacks the
+// logical cluster.
 func (c controller) GetInterestedWatchCount(*apirequest.RequestInfo) int { return 0 }
 
-// GetMaxSeats implements flowcontrol.MaxSeatsTracker.
 func (c controller) GetMaxSeats(string) uint64 { return maxSeats }
 
-// SetMaxSeats implements flowcontrol.MaxSeatsTracker; limits do not change.
 func (c controller) SetMaxSeats(string, uint64) {}
 
-// ForgetPriorityLevel implements flowcontrol.MaxSeatsTracker; levels stay.
 func (c controller) ForgetPriorityLevel(string) {}
 
-// Run implements flowcontrol.Interface; there is no configuration to follow.
 func (c controller) Run(<-chan struct{}) error { return nil }
 
-// Install implements flowcontrol.Interface; metrics say what there is to say.
 func (c controller) Install(*mux.PathRecorderMux) {}
+
+// tenants is the priority of all requests that are not exempt.
+const tenants = "tenants"
+
+// metrics are by priority. They have no label for the tenant, because their number is not limited.
+type metrics struct {
+	executingSeats, waitingRequests *prometheus.GaugeVec
+	pausedRequests                  prometheus.Gauge
+	dispatched, rejected            *prometheus.CounterVec
+	waitSeconds                     *prometheus.HistogramVec
+}
+
+func newMetrics(registerer prometheus.Registerer) metrics {
+	const namespace, subsystem = "shardplane", "fairness"
+	opts := func(name, help string) prometheus.Opts {
+		return prometheus.Opts{Namespace: namespace, Subsystem: subsystem, Name: name, Help: "[ALPHA] " + help}
+	}
+	gauge := func(name, help string) *prometheus.GaugeVec {
+		return instruments.Register(registerer, prometheus.NewGaugeVec(prometheus.GaugeOpts(opts(name, help)), []string{"priority"}))
+	}
+	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return instruments.Register(registerer, prometheus.NewCounterVec(prometheus.CounterOpts(opts(name, help)), labels))
+	}
+	return metrics{
+		executingSeats:  gauge("executing_seats", "Seats of requests that are executed, by priority: exempt or tenants."),
+		waitingRequests: gauge("waiting_requests", "Requests in the queue, by priority."),
+		pausedRequests: instruments.Register(registerer, prometheus.NewGauge(prometheus.GaugeOpts(
+			opts("paused_requests", "Requests that wait for webhooks or clients, and have released their seats.")))),
+		dispatched: counter("dispatched_requests_total", "Requests that were dispatched, by priority.", "priority"),
+		rejected:   counter("rejected_requests_total", "Requests rejected with 429, by priority and reason: queue-full or time-out.", "priority", "reason"),
+		waitSeconds: instruments.Register(registerer, prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Namespace: namespace, Subsystem: subsystem, Name: "wait_duration_seconds",
+			Help:    "[ALPHA] Time of requests in the queue, by priority.",
+			Buckets: []float64{.001, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 15},
+		}, []string{"priority"})),
+	}
+}
+
+func (m metrics) executing(priority string, seats int) (done func()) {
+	m.dispatched.WithLabelValues(priority).Inc()
+	gauge := m.executingSeats.WithLabelValues(priority)
+	gauge.Add(float64(seats))
+	return func() { gauge.Add(-float64(seats)) }
+}
+
+func (m metrics) waiting(waits bool) {
+	if waits {
+		m.waitingRequests.WithLabelValues(tenants).Inc()
+		return
+	}
+	m.waitingRequests.WithLabelValues(tenants).Dec()
+}
+
+const (
+	// seatsPerCore and leastSeats determine the default of --fairness-seats. There are more seats than
+	// cores, because mutating requests wait for the disk and for webhooks most of the time.
+	seatsPerCore = 16
+	leastSeats   = 32
+	// coresPerFlowSeat determines the default of --fairness-seats-per-cluster: non-mutating and mutating
+	// requests of a logical cluster together have as many seats as there are cores.
+	coresPerFlowSeat = 2
+	// fewCores is the number of cores up to which a single flood of requests occupies all of them.
+	// throttleOnFewCores then limits it to a third of the time of its seats. With more cores, it leaves
+	// half of them idle and need not be throttled.
+	fewCores           = 3
+	throttleOnFewCores = 2
+)
+
+// Options are the command line options.
+type Options struct {
+	Enabled bool
+	// Limits are the limits of the queue. If a number of seats is 0, it depends on the number of cores.
+	Limits
+}
+
+// NewOptions returns the default options.
+func NewOptions() Options {
+	return Options{Enabled: true, Limits: Limits{Waiting: 1000, FlowWaiting: 200, Paused: 1000, ThrottleFactor: throttleOn(cores())}}
+}
+
+// cores returns the number of cores that the process can use. NumCPU is more than GOMAXPROCS if
+// there is a CPU quota, and may be less.
+func cores() int { return min(runtime.GOMAXPROCS(0), runtime.NumCPU()) }
+
+func throttleOn(cores int) float64 {
+	if cores <= fewCores {
+		return throttleOnFewCores
+	}
+	return 0
+}
+
+// AddFlags adds the flags of o to fs.
+func (o *Options) AddFlags(fs *pflag.FlagSet) {
+	fs.BoolVar(&o.Enabled, "enable-priority-and-fairness", o.Enabled, "fair distribution of the server's capacity among logical clusters; if false, only --max-requests-inflight and --max-mutating-requests-inflight limit them")
+	fs.IntVar(&o.Seats, "fairness-seats", o.Seats, fmt.Sprintf("maximum number of concurrent requests, except those of the installation's own components; watches are only counted while they start, and large lists count up to %d-fold. 0 means %d per core, but at least %d", maxSeats, seatsPerCore, leastSeats))
+	fs.IntVar(&o.FlowSeats, "fairness-seats-per-cluster", o.FlowSeats, "maximum number of concurrent non-mutating, and mutating, requests of a logical cluster while other logical clusters send requests; 0 means half the number of cores, but at least 1. Tenants with slow webhooks may need more")
+	fs.IntVar(&o.Paused, "fairness-paused-requests", o.Paused, "maximum number of requests that wait for webhooks or slow clients and have released their seats; at most a fifth of them, and never all remaining ones, for one logical cluster. Other requests wait in the queue. 0 means no limit")
+}
+
+// Validate returns all errors in o.
+func (o *Options) Validate() []error {
+	var errs []error
+	if o.Seats < 0 || o.FlowSeats < 0 {
+		errs = append(errs, fmt.Errorf("--fairness-seats %d and --fairness-seats-per-cluster %d must not be negative", o.Seats, o.FlowSeats))
+	}
+	if o.Paused < 0 {
+		errs = append(errs, fmt.Errorf("--fairness-paused-requests %d must not be negative", o.Paused))
+	}
+	return errs
+}
+
+// New returns nil if fairness is disabled. registerer may be nil.
+func (o *Options) New(registerer prometheus.Registerer) *Fairness {
+	if !o.Enabled {
+		return nil
+	}
+	limits := o.Limits
+	if limits.Seats == 0 {
+		limits.Seats = max(leastSeats, seatsPerCore*cores())
+	}
+	if limits.FlowSeats == 0 {
+		limits.FlowSeats = max(1, cores()/coresPerFlowSeat)
+	}
+	if limits.AloneSeats == 0 {
+		limits.AloneSeats = limits.Seats / 2
+	}
+	limits.FlowSeats, limits.AloneSeats = min(limits.FlowSeats, limits.Seats), min(limits.AloneSeats, limits.Seats)
+	return New(limits, registerer)
+}

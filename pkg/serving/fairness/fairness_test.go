@@ -17,10 +17,10 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// asked returns a request as it is behind authentication.
-func asked(ctx context.Context, cluster, verb, query string, who *user.DefaultInfo) *http.Request {
+// asked returns an authenticated request.
+func asked(ctx context.Context, cluster, verb, query string, subject *user.DefaultInfo) *http.Request {
 	ctx = request.WithClusterName(ctx, logicalcluster.Name(cluster))
-	ctx = apirequest.WithUser(ctx, who)
+	ctx = apirequest.WithUser(ctx, subject)
 	ctx = apirequest.WithRequestInfo(ctx, &apirequest.RequestInfo{
 		IsResourceRequest: true, Verb: verb, Resource: "configmaps", Namespace: "default", APIVersion: "v1",
 	})
@@ -34,7 +34,7 @@ var (
 
 func isWatch(_ *http.Request, info *apirequest.RequestInfo) bool { return info.Verb == "watch" }
 
-// gate is a handler that says when it was reached and waits to be let through.
+// gate is a handler that reports requests and blocks them.
 type gate struct{ entered, through chan struct{} }
 
 func newGate() gate { return gate{make(chan struct{}), make(chan struct{})} }
@@ -49,9 +49,9 @@ func TestRefusesWith429AndExemptsTheSystem(t *testing.T) {
 	g := newGate()
 	h := New(Limits{Seats: 2, FlowSeats: 1, Waiting: 1, FlowWaiting: 1}, nil).Wrap(g, isWatch)
 	codes := make(chan int, 3)
-	serve := func(cluster string, who *user.DefaultInfo) {
+	serve := func(cluster string, subject *user.DefaultInfo) {
 		w := httptest.NewRecorder()
-		h.ServeHTTP(w, asked(t.Context(), cluster, "get", "", who))
+		h.ServeHTTP(w, asked(t.Context(), cluster, "get", "", subject))
 		codes <- w.Code
 	}
 	go serve("noisy", tenant)
@@ -67,7 +67,7 @@ func TestRefusesWith429AndExemptsTheSystem(t *testing.T) {
 	refused := httptest.NewRecorder()
 	require.Eventually(t, func() bool {
 		ended, end := context.WithCancel(t.Context())
-		end() // where there is room, it does not wait
+		end() // it does not wait if there is capacity
 		refused = httptest.NewRecorder()
 		h.ServeHTTP(refused, asked(ended, "noisy", "get", "", &user.DefaultInfo{Name: "another"}))
 		return refused.Code == http.StatusTooManyRequests
@@ -168,7 +168,7 @@ func TestOptions(t *testing.T) {
 	require.Nil(t, o.New(nil))
 }
 
-// A flood is throttled only where it would leave no core to others.
+// A flood is throttled only if it would occupy all cores.
 func TestRestOn(t *testing.T) {
 	for cores, want := range map[int]float64{1: 2, 2: 2, 3: 2, 4: 0, 64: 0} {
 		require.InDelta(t, want, throttleOn(cores), 0, "%d cores", cores)

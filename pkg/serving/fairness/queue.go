@@ -12,81 +12,69 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// ownPauses is how many requests of a flow may be paused however many of others are.
+// ownPauses is how many requests of a flow may be paused regardless of other flows.
 const ownPauses = 4
 
-// Errors of Acquire.
 var (
-	errQueueFull = errors.New("too many requests wait for this logical cluster")
-	errTimeout   = errors.New("the request waited for its turn as long as it may")
+	errQueueFull = errors.New("too many requests are queued for this logical cluster")
+	errTimeout   = errors.New("the request timed out in the queue")
 )
 
-// Limits bound what a Queue admits.
+// Limits are the limits of a Queue.
 type Limits struct {
-	// Seats is how much is executed at a time, FlowSeats how much of one flow.
+	// Seats is the total number of seats, and FlowSeats that of each flow.
 	Seats, FlowSeats int
-	// AloneSeats is how much of one flow while no other logical cluster sends
-	// requests; it counts where it is more than FlowSeats.
+	// AloneSeats is the number of seats of a flow while no other logical cluster sends requests, if it
+	// is more than FlowSeats.
 	AloneSeats int
-	// ThrottleFactor says for how long a flow in which requests wait is throttled
-	// after each one while other logical clusters send requests: that many times as
-	// long as it took, but never longer than maxThrottle.
+	// ThrottleFactor determines how long a flow with waiting requests is throttled after each request
+	// while other logical clusters send requests, as a multiple of the request's duration.
 	ThrottleFactor float64
-	// Waiting is how many requests wait at a time, FlowWaiting how many of one
-	// flow.
+	// Waiting is the maximum number of waiting requests, and FlowWaiting that of each flow.
 	Waiting, FlowWaiting int
-	// Paused is how many requests wait for a webhook or a client at a time, but for a few that
-	// each flow has in any case; of one flow, as many as FlowWaiting. 0 is any number.
+	// Paused is the maximum number of paused requests, except for ownPauses of each flow. A flow may have
+	// at most FlowWaiting. 0 means no limit.
 	Paused int
 }
 
-// firstGuess is the time that the first request of a flow is thought to take.
 const firstGuess = 5 * time.Millisecond
 
-// Queue lets requests execute by start-time fair queueing: each flow has a clock
-// of the work done for it, in seats times seconds, and the waiting flow whose
-// clock is furthest behind comes next. What a request will cost is guessed when
-// it starts and put right when it ends. A flow that was idle starts at the
-// current time of the queue: it cannot save up.
-//
-// Within a flow, users take turns.
+// Queue implements start-time fair queueing. Each flow has a virtual time, which is the sum of its work in seats
+// times seconds, and the waiting flow with the lowest virtual time is next. The cost of a request is estimated when
+// it starts, and corrected when it ends. A flow that was idle starts at the current virtual time of the queue, so
+// that it cannot accumulate credit. Within a flow, users take turns.
 type Queue struct {
 	limits         Limits
 	clock          Clock
 	pausedRequests prometheus.Gauge
 
-	mu      sync.Mutex
-	active  activity
-	inUse   int
-	waiting int
-	paused  int
-	// now is the queue's virtual time: the clock of the flow that started last.
+	mu                     sync.Mutex
+	active                 activity
+	inUse, waiting, paused int
+	// now is the virtual time of the queue: that of the flow that was last dispatched.
 	now   float64
 	flows map[FlowKey]*flow
-	// held are flows in which requests wait until fewer are paused.
+	// held are flows with requests that wait until fewer requests are paused.
 	held map[*flow]struct{}
-	// kept is how many flows were left when they were last looked through.
+	// kept is the number of flows after the last cleanup.
 	kept int
-	// ready are the flows that have something waiting that their own limit lets
-	// start; the one furthest behind is the first.
+	// ready are the flows with waiting requests that may start by their own limits, by virtual time.
 	ready flowHeap
 }
 
-// Clock is the time that a Queue goes by.
+// Clock is the clock of a Queue.
 type Clock interface {
 	clock.PassiveClock
 	clock.WithDelayedExecution
 }
 
-// NewQueue returns a queue with those limits. The numbers of seats and of places
-// to wait must be positive.
+// NewQueue returns a queue. The numbers of seats and of waiting requests must be positive.
 func NewQueue(limits Limits, c Clock, pausedRequests prometheus.Gauge) *Queue {
 	return &Queue{limits: limits, clock: c, pausedRequests: pausedRequests, flows: map[FlowKey]*flow{}, held: map[*flow]struct{}{}}
 }
 
-// Acquire waits for the turn of a request of user in the flow that takes that
-// many seats. noted is told when the request begins and ends to wait. The caller
-// releases the Seat.
+// Acquire waits for the given number of seats. noted is called when the request starts and stops
+// waiting. The caller must release the Seat.
 func (q *Queue) Acquire(ctx context.Context, key FlowKey, user string, seats int, noted func(waits bool)) (*Seat, error) {
 	seats = max(1, min(seats, q.limits.FlowSeats, q.limits.Seats))
 	t, err := q.enter(key, user, seats)
@@ -109,17 +97,15 @@ func (q *Queue) Acquire(ctx context.Context, key FlowKey, user string, seats int
 	return &Seat{queue: q, queued: t}, nil
 }
 
-// Seat is what a request has that executes.
+// Seat is held by a request that executes.
 type Seat struct {
 	queue  *Queue
 	queued *queuedRequest
 }
 
-// Release gives the seat back when the request has ended. extra is what it has
-// cost beyond its seats and its time, in seats times seconds.
+// Release returns the seat when the request has ended. extra is its additional cost in seats times seconds.
 func (s *Seat) Release(extra float64) { s.queue.release(s.queued, extra) }
 
-// enter puts a request into its flow's queue, and grants what can start.
 func (q *Queue) enter(key FlowKey, user string, seats int) (*queuedRequest, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -143,23 +129,21 @@ func (q *Queue) enter(key FlowKey, user string, seats int) (*queuedRequest, erro
 	return t, nil
 }
 
-// catchUp has a flow of which nothing executes or wants to start at the current time:
-// it cannot save up, not even while its requests are paused.
+// catchUp sets a flow without executing and waiting requests to the current virtual time, so that
+// it cannot accumulate credit, not even while its requests are paused.
 func (q *Queue) catchUp(f *flow) {
 	if f.inUse == 0 && !f.wants() {
 		f.at = max(f.at, q.now)
 	}
 }
 
-// full reports whether a request of user in the flow may not wait. One flow, and
-// one user of it, may take what is left, but never all that there is: whoever
-// comes next finds room.
+// full reports whether a request of user in the flow must not wait. A flow, and a user of it, may
+// use part of the remaining capacity but never all of it, so that others can still wait.
 func (q *Queue) full(f *flow, user string) bool {
-	room := min(q.limits.FlowWaiting, q.limits.Waiting-q.waiting)
-	return f.waiting >= room || f.waitingOf(user) >= max(1, room-f.waiting)
+	capacity := min(q.limits.FlowWaiting, q.limits.Waiting-q.waiting)
+	return f.waiting >= capacity || f.waitingOf(user) >= max(1, capacity-f.waiting)
 }
 
-// leave takes a request out of its queue; false if it was granted meanwhile.
 func (q *Queue) leave(t *queuedRequest) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -167,7 +151,7 @@ func (q *Queue) leave(t *queuedRequest) bool {
 		return false
 	}
 	q.withdraw(t)
-	q.dispatch() // it may have been in the way of others
+	q.dispatch() // it may have blocked others
 	return true
 }
 
@@ -199,12 +183,11 @@ func (q *Queue) release(t *queuedRequest, extra float64) {
 	q.dispatch()
 }
 
-// dispatch grants seats as long as there are any.
 func (q *Queue) dispatch() {
 	for len(q.ready) > 0 {
 		f := q.ready[0]
 		if q.inUse > 0 && q.inUse+f.head().seats > q.limits.Seats {
-			// Narrower requests of others must not overtake it for ever.
+			// Smaller requests must not starve it.
 			return
 		}
 		q.now = max(q.now, f.at)
@@ -226,7 +209,6 @@ func (q *Queue) dispatch() {
 	}
 }
 
-// update puts the flow where it belongs among those that are ready.
 func (q *Queue) update(f *flow) {
 	if f.waiting == 0 {
 		delete(q.held, f)
@@ -242,11 +224,10 @@ func (q *Queue) update(f *flow) {
 	}
 }
 
-// dropIdle drops flows that are as good as new: idle, and not ahead of the
-// queue's time.
+// dropIdle removes idle flows that are not ahead of the queue's virtual time.
 func (q *Queue) dropIdle(f *flow) {
 	if q.inUse == 0 && q.waiting == 0 && q.paused == 0 {
-		clear(q.flows) // nobody is left whom anybody could be ahead of
+		clear(q.flows) // there are no other flows
 		q.kept = 0
 		return
 	}
@@ -266,7 +247,6 @@ func (q *Queue) dropIdle(f *flow) {
 	q.kept = len(q.flows)
 }
 
-// seatsOf returns how many seats a flow may take now.
 func (q *Queue) seatsOf(f *flow) int {
 	if q.limits.AloneSeats > q.limits.FlowSeats && !q.active.othersThan(f.key.Cluster, q.clock.Now()) {
 		return q.limits.AloneSeats
@@ -274,8 +254,8 @@ func (q *Queue) seatsOf(f *flow) int {
 	return q.limits.FlowSeats
 }
 
-// throttle holds a flow up in which requests wait, after one that took that many
-// seconds. The caller holds the lock and updates the flow.
+// throttle throttles a flow with waiting requests after a request that took the given number of
+// seconds. The caller holds the lock and calls update.
 func (q *Queue) throttle(f *flow, took float64) {
 	if q.limits.ThrottleFactor <= 0 || !f.wants() {
 		return
@@ -295,12 +275,11 @@ func (q *Queue) throttle(f *flow, took float64) {
 	}
 }
 
-// unthrottle ends what throttle began, unless it has become longer.
 func (q *Queue) unthrottle(f *flow) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if left := f.throttledUntil.Sub(q.clock.Now()); left > 0 {
-		q.clock.AfterFunc(left, func() { q.unthrottle(f) })
+	if remaining := f.throttledUntil.Sub(q.clock.Now()); remaining > 0 {
+		q.clock.AfterFunc(remaining, func() { q.unthrottle(f) })
 		return
 	}
 	f.throttledUntil = time.Time{}
@@ -308,7 +287,7 @@ func (q *Queue) unthrottle(f *flow) {
 	q.dispatch()
 }
 
-// stay ends the wait of a request for its seat. It goes on without.
+// stay ends the wait of a resumed request for its seat. It continues without waiting.
 func (q *Queue) stay(t *queuedRequest) {
 	if t.back == nil {
 		return
@@ -319,14 +298,13 @@ func (q *Queue) stay(t *queuedRequest) {
 	q.update(t.flow)
 }
 
-// comeBack gives a request its seat again.
 func (q *Queue) comeBack(t *queuedRequest) {
 	t.away = false
 	t.paused += q.clock.Since(t.began)
 	q.move(t, 1)
 }
 
-// move counts the seats of a request that executes as given away (-1) or back (1).
+// move counts the seats of an executing request as released (-1) or returned (1).
 func (q *Queue) move(t *queuedRequest, direction int) {
 	f := t.flow
 	f.inUse += direction * t.seats
@@ -342,15 +320,60 @@ func (q *Queue) move(t *queuedRequest, direction int) {
 	}
 }
 
-// mayPause reports whether one more request of a flow may execute that might
-// pause: as many as may wait in the queue, and no more than are left to others of
-// all that may pause, but for ownPauses.
+// mayPause reports whether another request of a flow may execute although it may pause. A flow may pause as many
+// requests as may wait in the queue, and not more than remain for other flows, except for ownPauses.
 func (q *Queue) mayPause(f *flow) bool {
-	left := q.limits.Paused - q.paused
-	if q.limits.Paused > 0 && f.paused+f.inUse >= max(left, ownPauses) {
+	remaining := q.limits.Paused - q.paused
+	if q.limits.Paused > 0 && f.paused+f.inUse >= max(remaining, ownPauses) {
 		q.held[f] = struct{}{}
 		return false
 	}
 	delete(q.held, f)
 	return f.paused == 0 || f.paused+f.inUse < max(q.limits.FlowWaiting, q.limits.FlowSeats)
+}
+
+// Pause releases the seat until resume is called. It is for requests that wait for another party, which may itself
+// need a seat to respond. resume waits for a seat of the flow. Resumed requests precede new ones, but are subject
+// to fairness as well, because many of them may resume at once. A released seat cannot be paused.
+func (s *Seat) Pause() (resume func()) {
+	q, t := s.queue, s.queued
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if t.released {
+		return func() {}
+	}
+	t.open++
+	q.stay(t) // another pause of the same request has ended meanwhile
+	if !t.away {
+		t.away, t.began = true, q.clock.Now()
+		q.move(t, -1)
+		q.dispatch()
+	}
+	return func() {
+		if back := q.resume(t); back != nil {
+			<-back
+		}
+	}
+}
+
+// resume ends a pause. It returns a channel that is closed when the request may continue, or nil if
+// it may do so at once.
+func (q *Queue) resume(t *queuedRequest) <-chan struct{} {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if t.released {
+		return nil
+	}
+	t.open--
+	if t.open > 0 {
+		return nil
+	}
+	f := t.flow
+	q.catchUp(f)
+	back := make(chan struct{})
+	t.back = back
+	f.returning = append(f.returning, t)
+	q.update(f)
+	q.dispatch()
+	return back
 }

@@ -16,20 +16,19 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// testClock is a fake clock whose functions may ask it for the time.
+// testClock is a fake clock with functions that may read the time.
 type testClock struct{ *clocktesting.FakeClock }
 
-// AfterFunc implements clock.WithDelayedExecution.
 func (c testClock) AfterFunc(d time.Duration, f func()) clock.Timer {
 	return c.FakeClock.AfterFunc(d, func() { go f() })
 }
 
-// bench is a queue whose requests take what the test says.
+// bench is a queue with requests that take the time that the test sets.
 type bench struct {
 	t     *testing.T
 	clock testClock
 	queue *Queue
-	// turns are the requests that have been granted, in that order.
+	// turns are the granted requests in order.
 	mu    sync.Mutex
 	turns []string
 }
@@ -42,7 +41,6 @@ func newBench(t *testing.T, limits Limits) *bench {
 
 func (b *bench) pass(d time.Duration) { b.clock.Step(d) }
 
-// must acquires at once.
 func (b *bench) must(key, user string, seats int) func(float64) {
 	b.t.Helper()
 	seat, err := b.queue.Acquire(b.t.Context(), FlowKey{Cluster: key}, user, seats, func(bool) { b.t.Errorf("%s of %s had to wait", user, key) })
@@ -50,13 +48,13 @@ func (b *bench) must(key, user string, seats int) func(float64) {
 	return seat.Release
 }
 
-// pending is a request that waits.
+// pending is a waiting request.
 type pending struct {
 	release chan func(float64)
 	err     chan error
 }
 
-// waits asks for seats and returns once the request stands in the queue.
+// waits requests seats and returns when the request is in the queue.
 func (b *bench) waits(ctx context.Context, key, user string, seats int) pending {
 	b.t.Helper()
 	p := pending{make(chan func(float64), 1), make(chan error, 1)}
@@ -86,8 +84,7 @@ func (b *bench) waits(ctx context.Context, key, user string, seats int) pending 
 	return p
 }
 
-// serve finishes a request that took d, and those that wait, one after the
-// other, until none is left; it returns whose turn it was.
+// serve finishes a request that took d, and then all waiting requests, and returns their order.
 func (b *bench) serve(running func(float64), left []pending, d func(turn string) time.Duration) []string {
 	b.t.Helper()
 	b.pass(d(""))
@@ -103,7 +100,7 @@ func (b *bench) serve(running func(float64), left []pending, d func(turn string)
 	return b.turns
 }
 
-// next waits for the one request that is granted.
+// next waits for the only granted request.
 func (b *bench) next(left []pending) func(float64) {
 	b.t.Helper()
 	deadline := time.After(10 * time.Second)
@@ -208,7 +205,7 @@ func TestWideRequestsAreNotOvertakenForEver(t *testing.T) {
 	require.Empty(t, after.release, "it came later and fits no more")
 	release(0)
 	(<-after.release)(0)
-	b.must("a", "u", 99)(0) // wider than everything is as wide as everything
+	b.must("a", "u", 99)(0) // limited to the total
 }
 
 func TestRefusesWhatNobodyHasTimeFor(t *testing.T) {
@@ -251,18 +248,17 @@ func TestManyFloodsLeaveRoomForOthers(t *testing.T) {
 	quiet := b.waits(ctx, "quiet", "u", 1)
 	cancel()
 	wg.Wait()
-	if err := <-quiet.err; err != nil { // it may have been let in before
+	if err := <-quiet.err; err != nil { // it may have been granted before
 		require.ErrorIs(t, err, errTimeout)
 	}
 	running(0)
 }
 
-// TestSavesUpNothing holds that a flow that was idle for long does not get the
-// server for itself afterwards.
-func TestSavesUpNothing(t *testing.T) {
+// TestNoCredit checks that an idle flow does not accumulate credit.
+func TestNoCredit(t *testing.T) {
 	b := newBench(t, Limits{Seats: 1, FlowSeats: 1, Waiting: 100, FlowWaiting: 40})
 	running := b.must("busy", "u", 1)
-	for range 100 { // without a pause: a queue that nobody is in forgets how far each flow is
+	for range 100 { // without a break, because an empty queue forgets all flows
 		next := b.waits(t.Context(), "busy", "u", 1)
 		b.pass(time.Second)
 		running(0)

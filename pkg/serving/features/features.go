@@ -1,5 +1,5 @@
-// Package features has the feature gates of Shardplane. The flag --feature-gates sets them beside
-// those of Kubernetes. Unlike these, they belong to a server and not to the process.
+// Package features contains the feature gates of Shardplane. The flag --feature-gates sets them
+// together with those of Kubernetes. Unlike these, they belong to a server and not to the process.
 package features
 
 import (
@@ -12,19 +12,19 @@ import (
 	"k8s.io/component-base/featuregate"
 )
 
-// The feature gates. docs/features.md describes them.
+// Feature gates. docs/features.md describes them.
 const (
-	// AllShards serves /clusters/* of all shards at the front-proxy.
+	// AllShards enables requests to /clusters/* of all shards in the front-proxy.
 	AllShards featuregate.Feature = "AllShards"
-	// CachedResources replicates objects for consumers on other shards.
+	// CachedResources enables the replication of objects for consumers on other shards.
 	CachedResources featuregate.Feature = "CachedResources"
-	// CacheRelays has cache servers relay replicas between regions.
+	// CacheRelays enables cache servers to relay replicas between regions.
 	CacheRelays featuregate.Feature = "CacheRelays"
-	// HomeWorkspaces serves each user a home workspace.
+	// HomeWorkspaces enables a home workspace for each user.
 	HomeWorkspaces featuregate.Feature = "HomeWorkspaces"
-	// WorkspaceAuthentication accepts tokens of issuers that workspaces name.
+	// WorkspaceAuthentication enables token issuers of workspaces.
 	WorkspaceAuthentication featuregate.Feature = "WorkspaceAuthentication"
-	// WorkspaceMounts has workspaces lead to other servers.
+	// WorkspaceMounts enables workspaces that are served by other servers.
 	WorkspaceMounts featuregate.Feature = "WorkspaceMounts"
 )
 
@@ -41,10 +41,10 @@ var (
 	}
 )
 
-// Gates are the values of --feature-gates by their names.
+// Gates are the values of --feature-gates by name.
 type Gates map[string]string
 
-// Gate returns the feature gate of a server with these values, which are those that Split accepts.
+// Gate returns the feature gate of a server. The values must be valid, see Split.
 func (g Gates) Gate() (featuregate.FeatureGate, error) {
 	gate := newGate()
 	own, _, err := g.Split()
@@ -54,14 +54,14 @@ func (g Gates) Gate() (featuregate.FeatureGate, error) {
 	return gate, gate.SetFromMap(own)
 }
 
-// Enabled reports whether a feature of Shardplane is on, for use at startup: it makes a Gate.
-// Values that Split rejects do not count.
+// Enabled reports whether a feature of Shardplane is enabled. It ignores invalid values. It is
+// expensive, and intended for startup.
 func (g Gates) Enabled(feature featuregate.Feature) bool {
 	gate, err := g.Gate()
 	return err == nil && gate.Enabled(feature)
 }
 
-// Split returns the values of Shardplane's gates, and those of others.
+// Split returns the values of Shardplane's gates, and of all others.
 func (g Gates) Split() (own, others map[string]bool, err error) {
 	own, others = map[string]bool{}, map[string]bool{}
 	for name, value := range g {
@@ -78,7 +78,7 @@ func (g Gates) Split() (own, others map[string]bool, err error) {
 	return own, others, nil
 }
 
-// Known returns the gates of Shardplane, for the help: name=default (stage), in order.
+// Known returns the gates of Shardplane for the help, as name=default (stage).
 func Known() string {
 	known := newGate().KnownFeatures()
 	known = slices.DeleteFunc(known, func(line string) bool {
@@ -90,7 +90,7 @@ func Known() string {
 func newGate() featuregate.MutableVersionedFeatureGate {
 	gate := featuregate.NewVersionedFeatureGate(v01)
 	if err := gate.AddVersioned(specs); err != nil {
-		panic(err) // a mistake in the table, which every test finds
+		panic(err) // an error in the table
 	}
 	return gate
 }

@@ -29,7 +29,7 @@ func TestGates(t *testing.T) {
 	require.EqualError(t, err, "--feature-gates: CacheRelays=yes: the value must be true or false")
 }
 
-// TestDocumented holds that docs/features.md has a row for each gate, and for no other.
+// TestDocumented checks that docs/features.md has a row for each gate, and no other.
 func TestDocumented(t *testing.T) {
 	page, err := os.ReadFile("../../../docs/features.md")
 	require.NoError(t, err)

@@ -1,16 +1,15 @@
-// Package inflight bounds the requests that a server executes at a time.
+// Package inflight limits the requests that a server executes concurrently.
 //
 //	authorization ─► ledger ─► fairness ─► Executing.Wrap ─► handler
 //	                 by logical   queue        of the server
 //	                 cluster, user
 //
-// Requests that wait in the queue of fairness or for a webhook are not counted, because they
-// take nothing that others need. The ledger counts them for their logical cluster and their user
-// from authorization to the answer, so a logical cluster whose requests hang reaches its own
-// limits and not those of others.
+// Requests that are queued by fairness or wait for a webhook are not counted, because they use no shared resources.
+// The ledger counts them for their logical cluster and user from authorization to the response. A logical cluster
+// with hanging requests therefore reaches its own limits and not those of others.
 //
-// The requests of the installation's own components are neither counted nor refused: what
-// they write for one tenant takes no place of another.
+// Requests of the installation's own components are neither counted nor rejected, because their
+// writes for one tenant do not affect others.
 package inflight
 
 import (
@@ -28,30 +27,27 @@ import (
 	"github.com/shardplane/shardplane/pkg/serving/ledger"
 )
 
-// Executing bounds the requests that execute at a time in a server.
+// Executing limits the concurrent requests of a server.
 type Executing struct {
 	reading, writing kind
 	rejected         *prometheus.CounterVec
 }
 
-// kind is the requests that read, or those that write.
 type kind struct {
 	limit int64
 	now   atomic.Int64
-	// most is the highest number since it was last reported.
+	// most is the maximum since the last report.
 	most atomic.Int64
 }
 
-// NewExecuting returns bounds for requests that read and for those that write; 0
-// bounds nothing. registerer may be nil.
+// NewExecuting returns limits for non-mutating and mutating requests; 0 means no limit. registerer may be nil.
 func NewExecuting(reading, writing int, registerer prometheus.Registerer) *Executing {
 	e := &Executing{rejected: ledger.NewRejected(registerer)}
 	e.reading.limit, e.writing.limit = int64(reading), int64(writing)
 	return e
 }
 
-// Wrap returns next behind the bounds. A request that pauses, see request.Pause,
-// is not counted meanwhile.
+// Wrap returns the filter that applies the limits. Paused requests, see request.Pause, are not counted.
 func (e *Executing) Wrap(next http.Handler, longRunning apirequest.LongRunningRequestCheck, refuse ledger.Refuse) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx := r.Context()
@@ -69,7 +65,7 @@ func (e *Executing) Wrap(next http.Handler, longRunning apirequest.LongRunningRe
 			e.rejected.WithLabelValues("max-requests-inflight").Inc()
 			apimetrics.RecordDroppedRequest(r, info, apimetrics.APIServerComponent, k == &e.writing)
 			apimetrics.RecordRequestTermination(r, info, apimetrics.APIServerComponent, http.StatusTooManyRequests)
-			refuse(w, r, "the server has as many requests in hand as --max-requests-inflight and --max-mutating-requests-inflight allow")
+			refuse(w, r, "the number of requests in flight would exceed --max-requests-inflight or --max-mutating-requests-inflight")
 			return
 		}
 		defer k.leave()
@@ -77,15 +73,14 @@ func (e *Executing) Wrap(next http.Handler, longRunning apirequest.LongRunningRe
 			resumeSeat := request.Pause(ctx)
 			k.leave()
 			return func() {
-				resumeSeat() // which may wait
+				resumeSeat() // may block
 				k.enter()
 			}
 		})))
 	})
 }
 
-// Report sets upstream's gauges of requests in flight, each second, until ctx is
-// done.
+// Report sets upstream's gauges of requests in flight every second until ctx is done.
 func (e *Executing) Report(ctx context.Context) {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
@@ -99,7 +94,6 @@ func (e *Executing) Report(ctx context.Context) {
 	}
 }
 
-// enter counts a request and reports whether it is within the limit.
 func (k *kind) enter() bool {
 	now := k.now.Add(1)
 	within := k.limit == 0 || now <= k.limit
@@ -113,15 +107,7 @@ func (k *kind) enter() bool {
 
 func (k *kind) leave() { k.now.Add(-1) }
 
-// highest returns the highest number since it was last called.
+// highest returns the maximum since the last call.
 func (k *kind) highest() int { return int(k.most.Swap(k.now.Load())) }
 
-// reads reports whether requests with that verb change nothing.
-func reads(verb string) bool {
-	switch verb {
-	case "get", "list", "watch":
-		return true
-	default:
-		return false
-	}
-}
+func reads(verb string) bool { return verb == "get" || verb == "list" || verb == "watch" }

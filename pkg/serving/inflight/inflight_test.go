@@ -23,15 +23,15 @@ func refuse(w http.ResponseWriter, _ *http.Request, why string) {
 	http.Error(w, why, http.StatusTooManyRequests)
 }
 
-// asked returns a request as it is behind authorization.
-func asked(ctx context.Context, cluster, verb, who string, groups ...string) *http.Request {
+// asked returns an authorized request.
+func asked(ctx context.Context, cluster, verb, subject string, groups ...string) *http.Request {
 	ctx = request.WithClusterName(ctx, logicalcluster.Name(cluster))
-	ctx = apirequest.WithUser(ctx, &user.DefaultInfo{Name: who, Groups: groups})
+	ctx = apirequest.WithUser(ctx, &user.DefaultInfo{Name: subject, Groups: groups})
 	ctx = apirequest.WithRequestInfo(ctx, &apirequest.RequestInfo{IsResourceRequest: true, Verb: verb})
 	return httptest.NewRequestWithContext(ctx, http.MethodGet, "/", http.NoBody)
 }
 
-// hanging is a handler whose requests hang until the test lets them go.
+// hanging is a handler that hangs until the test releases it.
 type hanging struct {
 	http.Handler
 
@@ -53,7 +53,7 @@ func hang(t *testing.T, pauses bool, wrap func(http.Handler) http.Handler) *hang
 	return h
 }
 
-// enter sends a request and waits until it hangs, or returns the answer.
+// enter sends a request and waits until it hangs, or returns the response.
 func (h *hanging) enter(r *http.Request) (code int) {
 	go func() {
 		w := httptest.NewRecorder()
@@ -68,7 +68,6 @@ func (h *hanging) enter(r *http.Request) (code int) {
 	}
 }
 
-// leave lets n requests go.
 func (h *hanging) leave(n int) {
 	for range n {
 		h.goOn <- struct{}{}
@@ -96,7 +95,7 @@ func TestExecuting(t *testing.T) {
 	require.Zero(t, e.reading.now.Load()+e.writing.now.Load())
 }
 
-// TestPausedRequestsDoNotCount holds that however many wait for webhooks, others execute.
+// TestPausedRequestsDoNotCount checks that requests are executed regardless of the number of paused ones.
 func TestPausedRequestsDoNotCount(t *testing.T) {
 	e := NewExecuting(1, 1, nil)
 	h := hang(t, true, func(next http.Handler) http.Handler { return e.Wrap(next, never, refuse) })

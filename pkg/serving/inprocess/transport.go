@@ -1,36 +1,36 @@
-// Package inprocess lets a server's clients of itself reach its handler without a
-// connection. Controllers of a server send it most of the requests that it gets while
-// tenants are quiet, and read all that it stores through watches; over a connection, to
-// encrypt, frame, send, receive and decrypt that within one process is an eighth of the
-// processor time of a new workspace.
+// Package inprocess provides a transport for clients of a server in its own process. Most requests of an idle
+// server come from its own controllers, which also watch all objects. Over a connection, encryption, framing and
+// system calls would take an eighth of the processor time of creating a workspace.
 //
-// Requests go through the whole chain of the handler, as those from outside do. What
-// differs is what belongs to connections: limits of their number do not count these, and
-// there is no certificate, so that such a client authenticates by a bearer token.
+// Requests pass through the complete handler chain. They are not counted as connections, and have
+// no certificate, so that clients must authenticate with a bearer token.
 package inprocess
 
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"net/http"
+	"os"
 	"runtime/debug"
+	"strconv"
 	"sync"
+	"time"
 
 	"k8s.io/klog/v2"
 )
 
-// remoteAddr is where these requests come from, in audit events for example.
 const remoteAddr = "127.0.0.1:0"
 
 var errStopped = errors.New("the server has stopped")
 
-// Transport is an http.RoundTripper that gives requests to a handler. Until Serve is called
-// requests wait, as they do for a server that has not opened its connections yet. It is safe
-// for concurrent use.
+// Transport is an http.RoundTripper that calls a handler. Requests wait until Serve is called, like
+// those to a server that has not opened its port. It is safe for concurrent use.
 type Transport struct {
 	ready   chan struct{}
 	handler http.Handler
-	base    context.Context //nolint:containedctx // of all requests, as that of an http.Server
+	base    context.Context //nolint:containedctx // of all requests, like the base context of http.Server
 	cancel  context.CancelFunc
 
 	mu      sync.Mutex
@@ -39,13 +39,10 @@ type Transport struct {
 }
 
 // New returns a transport.
-func New() *Transport {
-	return &Transport{ready: make(chan struct{})}
-}
+func New() *Transport { return &Transport{ready: make(chan struct{})} }
 
-// Serve has handler answer what was and will be sent. It is called once, and so is stop, with
-// which requests end and others are refused; it returns when no handler runs any more. Requests
-// have the values of ctx, and do not end with it.
+// Serve starts serving with handler. It must be called once. stop ends all requests and rejects new ones, and
+// returns when no handler is running. Requests have the values of ctx, but do not end with it.
 func (t *Transport) Serve(ctx context.Context, handler http.Handler) (stop func()) {
 	t.handler = handler
 	t.base, t.cancel = context.WithCancel(context.WithValue(context.WithoutCancel(ctx), ownKey{}, true))
@@ -61,7 +58,7 @@ func (t *Transport) Serve(ctx context.Context, handler http.Handler) (stop func(
 
 type ownKey struct{}
 
-// Own reports whether a request comes from a client in the process of its server.
+// Own reports whether a request comes from a client in the process of the server.
 func Own(ctx context.Context) bool { return ctx.Value(ownKey{}) != nil }
 
 // RoundTrip implements http.RoundTripper.
@@ -70,8 +67,7 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		closeBody(r)
 		return nil, err
 	}
-	// The values of the caller's context are not those of the request: a caller may be a
-	// handler itself.
+	// The values of the caller's context must not be used, because the caller may be a handler.
 	ctx, cancel := context.WithCancel(t.base)
 	unlink := context.AfterFunc(r.Context(), cancel)
 	answer := newAnswer(r.Context(), ctx, cancel)
@@ -87,7 +83,7 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return answer.response(r)
 }
 
-// begin waits until requests are served, and counts one.
+// begin waits until requests are served, and counts the request.
 func (t *Transport) begin(ctx context.Context) error {
 	select {
 	case <-t.ready:
@@ -103,7 +99,7 @@ func (t *Transport) begin(ctx context.Context) error {
 	return nil
 }
 
-// CloseIdleConnections does nothing, as there are none: client-go warns of transports without it.
+// CloseIdleConnections does nothing. client-go logs a warning for transports without it.
 func (*Transport) CloseIdleConnections() {}
 
 func closeBody(r *http.Request) {
@@ -112,7 +108,6 @@ func closeBody(r *http.Request) {
 	}
 }
 
-// received returns a request as a server gets it of what a client sends.
 func received(r *http.Request, ctx context.Context) *http.Request { //nolint:revive // the context is the server's, not the client's
 	inner := r.Clone(ctx)
 	inner.Proto, inner.ProtoMajor, inner.ProtoMinor = "HTTP/2.0", 2, 0
@@ -125,12 +120,11 @@ func received(r *http.Request, ctx context.Context) *http.Request { //nolint:rev
 	case inner.Body == nil:
 		inner.Body = http.NoBody
 	case inner.Body != http.NoBody && inner.ContentLength == 0:
-		inner.ContentLength = -1 // not known
+		inner.ContentLength = -1 // unknown
 	}
 	return inner
 }
 
-// end is deferred around the handler.
 func (a *answer) end(r *http.Request) {
 	switch p := recover(); p {
 	case nil:
@@ -138,7 +132,212 @@ func (a *answer) end(r *http.Request) {
 	case http.ErrAbortHandler:
 		a.finish(errAborted)
 	default:
-		klog.FromContext(r.Context()).Error(nil, "The handler of a request panicked", "path", r.URL.Path, "panic", p, "stack", string(debug.Stack()))
+		klog.FromContext(r.Context()).Error(nil, "Request handler panicked", "path", r.URL.Path, "panic", p, "stack", string(debug.Stack()))
 		a.finish(errAborted)
 	}
+}
+
+const (
+	// unflushed is how many bytes are buffered until a flush, so that a short response is read at once
+	// and has a length.
+	unflushed = 32 << 10
+	unread    = 256 << 10
+	// kept is the maximum size of a buffer that is kept between reads.
+	kept = 64 << 10
+)
+
+var errAborted = fmt.Errorf("the server aborted the response: %w", io.ErrUnexpectedEOF)
+
+type answer struct {
+	client context.Context //nolint:containedctx // of the caller
+	ctx    context.Context //nolint:containedctx // of the request
+	cancel context.CancelFunc
+	header http.Header // of the handler
+
+	mu   sync.Mutex
+	cond sync.Cond
+	// status and sent are set when the handler writes the header.
+	status int
+	sent   http.Header
+	// written are the unread bytes. The client may read them if shown is set.
+	written []byte
+	shown   bool
+	spare   []byte // a buffer for reuse
+	// err is the reason why nothing more is written, io.EOF after the end. If cut is set, unread bytes
+	// are discarded.
+	err error
+	cut bool
+
+	reading []byte // only used by the client
+}
+
+func newAnswer(client, ctx context.Context, cancel context.CancelFunc) *answer {
+	a := &answer{client: client, ctx: ctx, cancel: cancel, header: http.Header{}}
+	a.cond.L = &a.mu
+	return a
+}
+
+func (a *answer) Header() http.Header { return a.header }
+
+func (a *answer) WriteHeader(status int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.writeHeader(status)
+}
+
+func (a *answer) writeHeader(status int) {
+	if a.status == 0 && status >= http.StatusOK { // informational responses are not passed on
+		a.status, a.sent = status, a.header.Clone()
+	}
+}
+
+func (a *answer) Write(p []byte) (int, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.writeHeader(http.StatusOK)
+	for done := 0; ; {
+		if a.err != nil {
+			return done, a.err
+		}
+		n := min(len(p)-done, unread-len(a.written))
+		a.written = append(a.written, p[done:done+n]...)
+		done += n
+		if len(a.written) >= unflushed {
+			a.show()
+		}
+		if done == len(p) {
+			return done, nil
+		}
+		a.cond.Wait()
+	}
+}
+
+// show makes the written bytes available to the client. The caller holds the lock.
+func (a *answer) show() {
+	a.shown = true
+	a.cond.Broadcast()
+}
+
+func (a *answer) Flush() { _ = a.FlushError() }
+
+func (a *answer) FlushError() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.err != nil {
+		return a.err
+	}
+	a.writeHeader(http.StatusOK)
+	a.show()
+	return nil
+}
+
+// SetWriteDeadline implements http.ResponseController's interface. A deadline in the past ends the
+// response. Others only apply to the data of a connection.
+func (a *answer) SetWriteDeadline(deadline time.Time) error {
+	if !deadline.IsZero() && !deadline.After(time.Now()) {
+		a.fail(os.ErrDeadlineExceeded)
+	}
+	return nil
+}
+
+func (a *answer) CloseNotify() <-chan bool {
+	closed := make(chan bool, 1)
+	context.AfterFunc(a.ctx, func() { closed <- true })
+	return closed
+}
+
+func (a *answer) fail(err error) {
+	a.mu.Lock()
+	if !a.cut {
+		a.err, a.cut = err, true
+	}
+	a.show()
+	a.mu.Unlock()
+	a.cancel()
+}
+
+// finish is called when the handler has returned. err is set if it was aborted.
+func (a *answer) finish(err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	switch {
+	case a.err != nil:
+		return
+	case err != nil:
+		a.err = err
+	case a.client.Err() != nil: // which may be the reason
+		a.err, a.cut = context.Cause(a.client), true
+	default:
+		a.writeHeader(http.StatusOK)
+		a.err = io.EOF
+	}
+	a.show()
+}
+
+// response returns the response when the handler has flushed, written enough, or returned.
+func (a *answer) response(r *http.Request) (*http.Response, error) {
+	unlink := context.AfterFunc(a.client, func() { a.fail(context.Cause(a.client)) })
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for !a.shown {
+		a.cond.Wait()
+	}
+	if a.cut || a.status == 0 {
+		unlink()
+		return nil, a.err
+	}
+	length := int64(-1)
+	if a.err == io.EOF { //nolint:errorlint // our own
+		length = int64(len(a.written))
+	} else if n, err := strconv.ParseInt(a.sent.Get("Content-Length"), 10, 64); err == nil {
+		length = n
+	}
+	return &http.Response{
+		Status: strconv.Itoa(a.status) + " " + http.StatusText(a.status), StatusCode: a.status, Proto: "HTTP/2.0", ProtoMajor: 2,
+		Header: a.sent, ContentLength: length, Body: &body{answer: a, unlink: unlink}, Request: r,
+	}, nil
+}
+
+// body is the body of a response. Read and Close may be called concurrently, but each by one goroutine at a time.
+type body struct {
+	*answer
+	unlink func() bool
+}
+
+func (b *body) Read(p []byte) (int, error) {
+	if len(b.reading) == 0 {
+		if err := b.take(); err != nil {
+			return 0, err
+		}
+	}
+	n := copy(p, b.reading)
+	b.reading = b.reading[n:]
+	return n, nil
+}
+
+func (a *answer) take() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for !a.shown || len(a.written) == 0 {
+		if a.err != nil {
+			break
+		}
+		a.cond.Wait()
+	}
+	if a.cut || len(a.written) == 0 {
+		return a.err
+	}
+	if cap(a.spare) > kept {
+		a.spare = nil
+	}
+	a.reading, a.written, a.spare = a.written, a.spare[:0], a.written
+	a.shown = a.err != nil
+	a.cond.Broadcast() // there is capacity again
+	return nil
+}
+
+func (b *body) Close() error {
+	b.unlink()
+	b.fail(http.ErrBodyReadAfterClose)
+	return nil
 }

@@ -20,7 +20,7 @@ import (
 	"go.uber.org/goleak"
 )
 
-// serve returns a client of handler, which is stopped when the test ends, with nothing left.
+// serve returns a client of handler, which is stopped when the test ends.
 func serve(t *testing.T, handler http.HandlerFunc) *http.Client {
 	t.Helper()
 	leftovers := goleak.IgnoreCurrent()
@@ -43,7 +43,7 @@ func send(t *testing.T, ctx context.Context, c *http.Client, method, url, body s
 	return response
 }
 
-// A handler gets what one behind a connection gets, and a client its answer.
+// Handler and client see the same as with a connection.
 func TestSameAsByConnection(t *testing.T) {
 	type got struct {
 		Method, URI, Path, Query, Host, Token, Body string
@@ -53,7 +53,7 @@ func TestSameAsByConnection(t *testing.T) {
 		return func(w http.ResponseWriter, r *http.Request) {
 			body, _ := io.ReadAll(r.Body)
 			*seen = got{r.Method, r.RequestURI, r.URL.Path, r.URL.RawQuery, r.Host, r.Header.Get("Authorization"), string(body), r.ContentLength}
-			r.Header.Del("Authorization") // as filters do: the client's own stays
+			r.Header.Del("Authorization") // like a filter: the original request must not change
 			r.URL.Path = "/changed"
 			w.Header().Set("Warning", "299")
 			w.WriteHeader(http.StatusEarlyHints)
@@ -91,7 +91,7 @@ func TestSameAsByConnection(t *testing.T) {
 
 type contextKey struct{}
 
-// What the caller's context has is not the request's: it may be another request's. Its end is.
+// The context of the request has the end of the caller's context, but not its values.
 func TestContext(t *testing.T) {
 	ended := make(chan error, 1)
 	client := serve(t, func(w http.ResponseWriter, r *http.Request) {
@@ -115,7 +115,7 @@ func TestContext(t *testing.T) {
 	require.ErrorIs(t, <-ended, context.Canceled)
 }
 
-// A client that gives up before there is an answer does not wait for the handler.
+// A client that cancels a request does not wait for the handler.
 func TestCanceledEarly(t *testing.T) {
 	release := make(chan struct{})
 	client := serve(t, func(http.ResponseWriter, *http.Request) { <-release })
@@ -128,14 +128,13 @@ func TestCanceledEarly(t *testing.T) {
 	close(release)
 }
 
-// Each part of a stream is there when it is flushed, and what is longer than the client reads
-// makes the handler wait, with nothing lost.
+// Each flushed part of a stream is readable, and unread data blocks the handler without loss.
 func TestStream(t *testing.T) {
 	next := make(chan string)
 	client := serve(t, func(w http.ResponseWriter, _ *http.Request) {
 		for part := range next {
 			_, _ = io.WriteString(w, part)
-			w.(http.Flusher).Flush() //nolint:forcetypeassert // upstream's handlers expect it
+			w.(http.Flusher).Flush() //nolint:forcetypeassert // upstream requires it
 		}
 	})
 	var response *http.Response
@@ -183,12 +182,12 @@ func TestStream(t *testing.T) {
 	require.NoError(t, response.Body.Close())
 }
 
-// An answer that its handler gives up, or that takes too long, is not taken for a whole one.
+// A response that is aborted or late is not considered complete.
 func TestCutOff(t *testing.T) {
 	begun := make(chan struct{})
 	for name, c := range map[string]struct {
 		handler http.HandlerFunc
-		// early is whether there is no answer at all.
+		// early is set if there is no response at all.
 		early bool
 		want  error
 	}{
@@ -229,8 +228,7 @@ func TestCutOff(t *testing.T) {
 	}
 }
 
-// Requests wait until there is a handler, and are refused when it has stopped, which ends those
-// that run.
+// Requests wait for the handler, and are rejected after it was stopped, which ends running requests.
 func TestStartAndStop(t *testing.T) {
 	transport := New()
 	client := &http.Client{Transport: transport}
@@ -264,7 +262,7 @@ func TestStartAndStop(t *testing.T) {
 	require.ErrorIs(t, err, errStopped)
 }
 
-// Many streams and short requests at the same time get what is theirs.
+// Concurrent streams and short requests are independent.
 func TestConcurrent(t *testing.T) {
 	client := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		content, err := io.ReadAll(r.Body)

@@ -1,55 +1,63 @@
-// Package ledger bounds what logical clusters and users hold of a server at a time: requests in
-// flight, watches, connections, or bytes in memory.
+// Package ledger limits the resources of a server that logical clusters and users may use at a
+// time, e.g. requests in flight, watches, connections, or bytes in memory.
 //
-//	--limit name=n ─► Limits ─► Ledger ─► Take … give back
+//	--limit name=n ─► Limits ─► Ledger ─► Take … Give
 //
-// Each resource has a Ledger. Operators set the limits of those that have a name; the others
-// have constants.
+// Each resource has a Ledger. Some limits can be configured by name, the others are constants.
 package ledger
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"maps"
+	"math"
+	"net/http"
+	"slices"
+	"strings"
 	"sync"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/api/resource"
+	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 
+	"github.com/shardplane/shardplane/pkg/instruments"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/request/identity"
 )
 
-// Suffixes of limits that are not for a whole server.
 const (
 	perCluster = "-per-cluster"
 	perUser    = "-per-user"
 )
 
-// Bounds limit what is held of one resource at a time, in its unit. 0 is no limit.
+// Bounds are the limits of a resource. 0 means no limit.
 type Bounds struct {
-	// Total is for all holders together and Cluster for each logical cluster. One user never gets
-	// all that is left of either: as much is left for others as that user holds.
+	// Total applies to the sum of all holders, and Cluster to each logical cluster. A user never gets all
+	// of the remaining amount: as much remains for others as the user has.
 	Total, Cluster int64
-	// User is for each user, in all logical clusters together.
+	// User applies to each user, in all logical clusters.
 	User int64
-	// Own is what each user gets of Total in any case, so that many users cannot take everything.
-	// Total is therefore exceeded by at most Own for each user.
+	// Own is the part of Total that each user gets in any case, so that many users cannot use it up.
+	// Total can therefore be exceeded by Own for each user.
 	Own int64
 }
 
-// Holder is who holds something: a user, in a logical cluster or in none.
+// Holder is a user, in a logical cluster or in none.
 type Holder struct {
 	Cluster logicalcluster.Name
 	User    identity.Flow
 }
 
-// HolderOf returns who holds what the request of ctx takes.
+// HolderOf returns the holder that is charged for the request of ctx.
 func HolderOf(ctx context.Context) Holder {
 	cluster, _ := request.ClusterFrom(ctx)
 	return Holder{Cluster: cluster.Name, User: identity.FlowFrom(ctx)}
 }
 
-// Ledger counts who holds how much of one resource. It is safe for concurrent use.
+// Ledger counts the use of a resource by holder. It is safe for concurrent use.
 type Ledger struct {
 	bounds   Bounds
 	name     string
@@ -62,31 +70,31 @@ type Ledger struct {
 	holders  map[Holder]int64
 }
 
-// New returns the ledger of a resource with constant limits, of which nothing is held.
+// New returns an empty ledger with constant limits.
 func New(bounds Bounds) *Ledger {
 	return &Ledger{bounds: bounds, clusters: map[logicalcluster.Name]int64{}, users: map[identity.Flow]int64{}, holders: map[Holder]int64{}}
 }
 
-// Take counts n for h, or returns the limit that this would exceed as an error for the client.
-// What was taken is returned with Give.
+// Take counts n for h. If this would exceed a limit, it returns an error for the client. The caller
+// must call Give later.
 func (l *Ledger) Take(h Holder, n int64) error {
-	suffix, limit, whose := l.take(h, n)
-	if whose == "" {
+	suffix, limit, scope := l.take(h, n)
+	if scope == "" {
 		return nil
 	}
 	if l.rejected != nil {
 		l.rejected.WithLabelValues(l.name + suffix).Inc()
 	}
-	return fmt.Errorf("the %s %s would exceed --limit %s%s=%d", l.name, whose, l.name, suffix, limit)
+	return fmt.Errorf("the %s %s would exceed --limit %s%s=%d", l.name, scope, l.name, suffix, limit)
 }
 
-func (l *Ledger) take(h Holder, n int64) (suffix string, limit int64, whose string) {
+func (l *Ledger) take(h Holder, n int64) (suffix string, limit int64, scope string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if limit := l.bounds.User; limit > 0 && l.users[h.User]+n > limit {
 		return perUser, limit, "of this user"
 	}
-	// What belongs to no logical cluster is not limited by one.
+	// The limit does not apply outside of logical clusters.
 	if limit := l.bounds.Cluster; limit > 0 && h.Cluster != "" && l.holders[h]+n > limit-l.clusters[h.Cluster] {
 		return perCluster, limit, "in this logical cluster"
 	}
@@ -97,7 +105,7 @@ func (l *Ledger) take(h Holder, n int64) (suffix string, limit int64, whose stri
 	return "", 0, ""
 }
 
-// Give returns n that h has taken.
+// Give returns n that was taken by h.
 func (l *Ledger) Give(h Holder, n int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -120,9 +128,160 @@ func (l *Ledger) add(h Holder, n int64) {
 	l.holders[h] += n
 }
 
-// Held returns how much all holders have.
+// Held returns the total use.
 func (l *Ledger) Held() int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.total
+}
+
+// Refuse rejects a request with 429 and Retry-After, for the given reason.
+type Refuse func(w http.ResponseWriter, r *http.Request, why string)
+
+// Count returns how much of the resource a request uses, or 0 if it is not limited.
+type Count func(r *http.Request, info *apirequest.RequestInfo) int64
+
+const headerBytes = 16 << 10
+
+// OfHeaders returns the additional count of a request for its headers and query, which are in
+// memory as long as the request lasts, and may have up to a megabyte.
+func OfHeaders(r *http.Request) int64 {
+	bytes := len(r.URL.RawQuery)
+	for name, values := range r.Header {
+		for _, value := range values {
+			bytes += len(name) + len(value)
+		}
+	}
+	return int64(bytes / headerBytes)
+}
+
+// TakeFor counts n for the request of ctx until give is called.
+func (l *Ledger) TakeFor(ctx context.Context, n int64) (give func(), err error) {
+	h := HolderOf(ctx)
+	if err := l.Take(h, n); err != nil {
+		return nil, err
+	}
+	return func() { l.Give(h, n) }, nil
+}
+
+// Wrap returns the filter that applies the limits. Requests of the installation's own components
+// are neither counted nor rejected, because their writes for one tenant do not affect others.
+func (l *Ledger) Wrap(next http.Handler, count Count, refuse Refuse) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		info, ok := apirequest.RequestInfoFrom(r.Context())
+		if !ok || identity.IsExempt(r.Context()) {
+			next.ServeHTTP(w, r)
+			return
+		}
+		if n := count(r, info); n > 0 {
+			give, err := l.TakeFor(r.Context(), n)
+			if err != nil {
+				refuse(w, r, err.Error())
+				return
+			}
+			defer give()
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// Names of configurable limits.
+const (
+	AnonymousConnections   = "anonymous-connections"
+	ConnectionsPerUser     = "connections-per-user"
+	BodyBytes              = "body-bytes"
+	BodyBytesPerUser       = "body-bytes-per-user"
+	RequestsPerCluster     = "requests-per-cluster"
+	RequestsPerUser        = "requests-per-user"
+	WatchesPerCluster      = "watches-per-cluster"
+	WatchesPerUser         = "watches-per-user"
+	WatchBytesPerCluster   = "watch-bytes-per-cluster"
+	WatchBytesPerUser      = "watch-bytes-per-user"
+	WebhookCallsPerCluster = "webhook-calls-per-cluster"
+)
+
+// Resources with configurable limits.
+const (
+	BodyBytesResource   = BodyBytes
+	ConnectionsResource = "connections"
+	RequestsResource    = "requests"
+	WatchesResource     = "watches"
+	WatchBytesResource  = "watch-bytes"
+)
+
+var descriptions = map[string]string{
+	AnonymousConnections:   "connections without an authenticated request; above the limit, the oldest connection of the address with most of them is closed",
+	ConnectionsPerUser:     "connections",
+	BodyBytes:              "bytes of request bodies in memory that are being read or wait for a seat, of all users",
+	BodyBytesPerUser:       "the same of one user",
+	RequestsPerCluster:     "requests in flight, including queued ones and excluding watches; each 16 KiB of headers count as another request",
+	RequestsPerUser:        "the same",
+	WatchesPerCluster:      "open watches and upgraded connections; each 16 KiB of headers, and every four requirements, values and ranges of selectors, count as another watch",
+	WatchesPerUser:         "the same",
+	WatchBytesPerCluster:   "the sum of the largest event of each open watch, at least 64 KiB each",
+	WatchBytesPerUser:      "the same",
+	WebhookCallsPerCluster: "concurrent calls of admission webhooks, and of conversion webhooks; others wait for up to 10 s",
+}
+
+// Limits are limits by name. 0 means no limit. They implement pflag.Value.
+type Limits map[string]int64
+
+// AddFlags adds the flag for all limits in l.
+func (l Limits) AddFlags(fs *pflag.FlagSet) {
+	var usage strings.Builder
+	usage.WriteString("comma-separated limits <name>=<quantity>; 0 means no limit. Requests above a limit are rejected with 429 and Retry-After. " +
+		"A user gets at most as much of the limit of a logical cluster as remains for others, the service accounts of a logical cluster count as one user, and Shardplane's own components are not counted. Names:")
+	for _, name := range l.names() {
+		fmt.Fprintf(&usage, "\n%s: %s", name, descriptions[name])
+	}
+	fs.Var(l, "limit", usage.String())
+}
+
+func (l Limits) names() []string { return slices.Sorted(maps.Keys(l)) }
+
+// String implements pflag.Value.
+func (l Limits) String() string {
+	pairs := make([]string, 0, len(l))
+	for _, name := range l.names() {
+		pairs = append(pairs, fmt.Sprintf("%s=%d", name, l[name]))
+	}
+	return strings.Join(pairs, ",")
+}
+
+// Type implements pflag.Value.
+func (l Limits) Type() string { return "limits" }
+
+// Set implements pflag.Value. It only changes the limits in value.
+func (l Limits) Set(value string) error {
+	for pair := range strings.SplitSeq(value, ",") {
+		name, text, _ := strings.Cut(pair, "=")
+		if _, ok := l[name]; !ok {
+			return fmt.Errorf("%q is not one of the limits %s", name, strings.Join(l.names(), ", "))
+		}
+		quantity, err := resource.ParseQuantity(text)
+		if err != nil || quantity.Sign() < 0 {
+			return fmt.Errorf("limit %s must be a quantity of at least 0, such as %s=1000 or %s=64Mi, not %q", name, name, name, text)
+		}
+		l[name] = quantity.Value()
+	}
+	return nil
+}
+
+// Max returns a limit, or the maximum integer instead of 0.
+func (l Limits) Max(name string) int { return cmp.Or(int(l[name]), math.MaxInt) }
+
+// Ledger returns the ledger of a resource with the limits in l. Each user gets own of the total in
+// any case. registerer is for the metric of rejections and may be nil.
+func (l Limits) Ledger(resource string, own int64, registerer prometheus.Registerer) *Ledger {
+	ledger := New(Bounds{Total: l[resource], Cluster: l[resource+perCluster], User: l[resource+perUser], Own: own})
+	ledger.name, ledger.rejected = resource, NewRejected(registerer)
+	return ledger
+}
+
+// NewRejected returns the counter of rejections.
+func NewRejected(registerer prometheus.Registerer) *prometheus.CounterVec {
+	return instruments.Register(registerer, prometheus.NewCounterVec(prometheus.CounterOpts{
+		Namespace: "shardplane", Subsystem: "limits", Name: "rejected_total",
+		Help: "[ALPHA] Requests rejected with 429, and watches ended, because of a limit, by name of the limit: one of --limit, or max-requests-inflight.",
+	}, []string{"limit"}))
 }

@@ -23,7 +23,6 @@ func holder(cluster, name string) Holder {
 	return Holder{Cluster: logicalcluster.Name(cluster), User: identity.Flow{User: name}}
 }
 
-// takeAll takes one after the other until it is refused.
 func takeAll(l *Ledger, h Holder) (n int) {
 	for l.Take(h, 1) == nil {
 		n++
@@ -55,8 +54,8 @@ func TestTotal(t *testing.T) {
 
 func TestOwn(t *testing.T) {
 	l := New(Bounds{Total: 4, User: 3, Own: 2})
-	for _, who := range []string{"a", "b", "c", "d"} {
-		require.Equal(t, 2, takeAll(l, holder("", who)), "whatever others have")
+	for _, subject := range []string{"a", "b", "c", "d"} {
+		require.Equal(t, 2, takeAll(l, holder("", subject)), "whatever others have")
 	}
 	require.EqualValues(t, 8, l.Held())
 }
@@ -77,7 +76,7 @@ func TestUnlimited(t *testing.T) {
 	}
 }
 
-// TestLimits holds how limits are set, and that what they refuse names them and is counted.
+// TestLimits checks the flag, and that rejections contain the limit and are counted.
 func TestLimits(t *testing.T) {
 	limits := Limits{WatchesPerCluster: 5000, WatchesPerUser: 5000, BodyBytes: 1}
 	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
@@ -101,7 +100,7 @@ func TestLimits(t *testing.T) {
 	bodies := limits.Ledger(BodyBytesResource, 0, registry)
 	require.EqualError(t, bodies.Take(holder("quiet", "joe"), 65<<20), "the body-bytes of all users would exceed --limit body-bytes=67108864")
 	require.NoError(t, testutil.GatherAndCompare(registry, strings.NewReader(`
-# HELP shardplane_limits_rejected_total [ALPHA] Requests answered with 429, and watches that ended, because of a limit, by the limit's name: one of --limit, or max-requests-inflight.
+# HELP shardplane_limits_rejected_total [ALPHA] Requests rejected with 429, and watches ended, because of a limit, by name of the limit: one of --limit, or max-requests-inflight.
 # TYPE shardplane_limits_rejected_total counter
 shardplane_limits_rejected_total{limit="body-bytes"} 1
 shardplane_limits_rejected_total{limit="watches-per-cluster"} 1
@@ -109,7 +108,6 @@ shardplane_limits_rejected_total{limit="watches-per-user"} 1
 `)))
 }
 
-// TestDescriptions holds that the help describes all limits.
 func TestDescriptions(t *testing.T) {
 	for name, description := range descriptions {
 		require.NotEmpty(t, description, name)
@@ -126,9 +124,9 @@ func TestWrap(t *testing.T) {
 	}), func(r *http.Request, _ *apirequest.RequestInfo) int64 { return int64(len(r.Header)) }, func(w http.ResponseWriter, _ *http.Request, why string) {
 		http.Error(w, why, http.StatusTooManyRequests)
 	})
-	// enter sends a request that counts n, and returns the answer or 0 if it is inside.
-	enter := func(ctx context.Context, n int, who string, groups ...string) int {
-		ctx = apirequest.WithUser(request.WithClusterName(ctx, "a"), &user.DefaultInfo{Name: who, Groups: groups})
+	// enter sends a request that counts n, and returns the status, or 0 if it is being executed.
+	enter := func(ctx context.Context, n int, subject string, groups ...string) int {
+		ctx = apirequest.WithUser(request.WithClusterName(ctx, "a"), &user.DefaultInfo{Name: subject, Groups: groups})
 		r := httptest.NewRequestWithContext(apirequest.WithRequestInfo(ctx, &apirequest.RequestInfo{}), http.MethodGet, "/", http.NoBody)
 		for i := range n {
 			r.Header.Set("X-"+string(rune('a'+i)), "")

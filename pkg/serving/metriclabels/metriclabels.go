@@ -1,12 +1,10 @@
-// Package metriclabels bounds the labels of Kubernetes' metrics. Tenants choose
-// the names of groups, versions, resources, webhooks and policies, and paths in
-// URLs; each new one would be new series in memory and in every scrape, for as
-// long as the process lives. What is built in keeps its labels, and everything
-// else becomes one value, Unexpected. So do status codes that are none: their
-// webhooks may deny with any.
+// Package metriclabels limits the label values of Kubernetes metrics. Tenants choose the names of
+// groups, versions, resources, webhooks and policies, and URL paths. Each new value would create
+// series for the lifetime of the process. Built-in resources keep their labels, and all other
+// values become Unexpected. So do invalid status codes, which webhooks may return.
 //
-//	built-in tables, system definitions ─► allow-lists of labels   what requests and webhooks are counted as
-//	                                   └─► Named                   what storage and watch caches are counted as
+//	built-in tables, system definitions ─► allow-lists of labels   metrics of requests and webhooks
+//	                                   └─► Named                   metrics of storage and watch caches
 package metriclabels
 
 import (
@@ -25,16 +23,12 @@ import (
 	"github.com/shardplane/shardplane/pkg/registry"
 )
 
-// Unexpected is what component-base writes for a value that is not allowed.
+// Unexpected is component-base's replacement for values that are not allowed.
 const Unexpected = "unexpected"
 
-// Subresources returns those of all resources that are built in or of the
-// system, and the empty one.
-func Subresources() []string {
-	return []string{"", "approval", "finalize", "scale", "status", "token"}
-}
+// Subresources returns the subresources of all built-in and system resources, and the empty one.
+func Subresources() []string { return []string{"", "approval", "finalize", "scale", "status", "token"} }
 
-// Resources that are named in requests, with more or less detail.
 var (
 	request  = []string{"group", "version", "resource", "subresource"}
 	answer   = append([]string{"code"}, request...)
@@ -46,9 +40,9 @@ var (
 	converts = []string{"crd_name", "from_version", "to_version"}
 )
 
-// kept are the labels, by metric, of which some values are allowed; bare those
-// of which none is. Requests that are refused before anybody knows whether there
-// is such a resource can combine values at will, so that little of them is kept.
+// kept are the labels of each metric for which some values are allowed, and bare those without
+// allowed values. If requests are rejected before the resource is known, clients can combine values
+// arbitrarily, so that these metrics keep only few labels.
 var (
 	kept = map[string][]string{
 		"apiserver_request_total":                answer,
@@ -86,11 +80,10 @@ var (
 	}
 )
 
-// resources returns what is built in or of the system, in all versions.
 var resources = sync.OnceValues(func() ([]schema.GroupVersionResource, error) {
 	crds, err := config.SystemCRDs()
 	if err != nil {
-		return nil, fmt.Errorf("reading the definitions of the system's kinds: %w", err)
+		return nil, fmt.Errorf("reading the definitions of system APIs: %w", err)
 	}
 	all := append(registry.Resources(), schema.GroupVersionResource{Group: apiextensions.GroupName, Version: "v1", Resource: "customresourcedefinitions"})
 	for _, crd := range crds {
@@ -101,8 +94,7 @@ var resources = sync.OnceValues(func() ([]schema.GroupVersionResource, error) {
 	return all, nil
 })
 
-// Named returns the resources that have series of their own: those that are
-// built in, and the system's.
+// Named returns the built-in and system resources, which have their own series.
 func Named() (sets.Set[schema.GroupResource], error) {
 	all, err := resources()
 	if err != nil {
@@ -115,8 +107,8 @@ func Named() (sets.Set[schema.GroupResource], error) {
 	return named, nil
 }
 
-// Bound sets the allow-lists, which are global to the process. It must be called
-// before requests are served; later calls do nothing.
+// Bound sets the allow-lists, which are global to the process. It must be called before requests
+// are served. Further calls do nothing.
 var Bound = sync.OnceValue(func() error {
 	all, err := resources()
 	if err != nil {
@@ -126,10 +118,9 @@ var Bound = sync.OnceValue(func() error {
 	return nil
 })
 
-// allowLists returns the allow-lists as component-base takes them, "metric,label"
-// to "value,value".
+// allowLists returns the allow-lists in the format of component-base, "metric,label" to "value,value".
 func allowLists(resources []schema.GroupVersionResource) map[string]string {
-	// A request for no resource has empty labels.
+	// Requests without resource have empty labels.
 	values := map[string][]string{
 		"group":       {"", Unexpected},
 		"version":     {"", Unexpected},
@@ -141,7 +132,7 @@ func allowLists(resources []schema.GroupVersionResource) map[string]string {
 		values["version"] = append(values["version"], resource.Version)
 		values["resource"] = append(values["resource"], resource.Resource)
 	}
-	// Calls that did not come to an answer have 0.
+	// Calls without response have the code 0.
 	codes := []string{"0", Unexpected}
 	for code := http.StatusContinue; code <= http.StatusNetworkAuthenticationRequired; code++ {
 		if http.StatusText(code) != "" {

@@ -15,8 +15,8 @@ import (
 	"k8s.io/component-base/metrics/legacyregistry"
 )
 
-// TestAllowLists: what is served keeps its labels, what requests that are
-// refused early can combine is one label, and names of tenants' have none.
+// TestAllowLists checks that served resources keep their labels, that requests which are rejected
+// early share a label, and that names of tenants have none.
 func TestAllowLists(t *testing.T) {
 	all, err := resources()
 	require.NoError(t, err)
@@ -39,7 +39,7 @@ func TestAllowLists(t *testing.T) {
 	require.False(t, allows("apiserver_admission_webhook_request_total", "name", ""))
 }
 
-// TestCodes: codes that tenants' webhooks invent have no series of their own.
+// TestCodes checks that invalid codes of webhooks have no series.
 func TestCodes(t *testing.T) {
 	require.NoError(t, Bound())
 	apimetrics.Register()
@@ -67,7 +67,7 @@ func TestCodes(t *testing.T) {
 	}
 }
 
-// TestNamed: built-in resources and the system's have series of their own.
+// TestNamed checks that built-in and system resources have their own series.
 func TestNamed(t *testing.T) {
 	named, err := Named()
 	require.NoError(t, err)

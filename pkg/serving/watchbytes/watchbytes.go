@@ -1,6 +1,5 @@
-// Package watchbytes bounds what the watches of one logical cluster, and those of one
-// user, hold of large events: each keeps buffers of the size of its largest one for as long as it lasts,
-// since encoders use them again.
+// Package watchbytes limits the memory of large watch events of each logical cluster and user. Each watch has
+// buffers of the size of its largest event as long as it lasts, because encoders reuse them.
 package watchbytes
 
 import (
@@ -15,16 +14,15 @@ import (
 	"github.com/shardplane/shardplane/pkg/serving/ledger"
 )
 
-// least is what a watch counts whose events are smaller, in bytes.
 const least = 64 << 10
 
-// Wrap returns next for watches of logical clusters within the limits of held. Those of the
-// installation's own components have none.
+// Wrap returns the filter that limits watches of logical clusters. Watches of the installation's
+// own components are not limited.
 func Wrap(next http.Handler, held *ledger.Ledger, longRunning apirequest.LongRunningRequestCheck, refuse ledger.Refuse) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		info, ok := apirequest.RequestInfoFrom(r.Context())
 		holder := ledger.HolderOf(r.Context())
-		// All servers of HTTP notify; recorders of tests need not.
+		// All HTTP servers implement it, but not all recorders in tests.
 		inner, notifies := w.(responsewriter.CloseNotifierFlusher)
 		if !ok || holder.Cluster == "" || !notifies || !longRunning(r, info) || identity.IsExempt(r.Context()) {
 			next.ServeHTTP(w, r)
@@ -40,18 +38,13 @@ func Wrap(next http.Handler, held *ledger.Ledger, longRunning apirequest.LongRun
 	})
 }
 
-// counter is the answer to a watch.
 type counter struct {
 	http.ResponseWriter
 	responsewriter.CloseNotifierFlusher
-
-	// largest is what is counted for the largest event; grow fails unless it may be
-	// more by that much.
-	largest int
-	grow    func(by int) error
+	largest int                // the counted size of the largest event
+	grow    func(by int) error // counts more bytes
 }
 
-// Write implements http.ResponseWriter. An event is one write.
 func (c *counter) Write(p []byte) (int, error) {
 	if len(p) > c.largest {
 		if err := c.grow(len(p) - c.largest); err != nil {
@@ -62,10 +55,8 @@ func (c *counter) Write(p []byte) (int, error) {
 	return c.ResponseWriter.Write(p)
 }
 
-// Hijack implements http.Hijacker, for watches over websockets.
 func (c *counter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return http.NewResponseController(c.ResponseWriter).Hijack()
 }
 
-// Unwrap is for http.ResponseController.
 func (c *counter) Unwrap() http.ResponseWriter { return c.ResponseWriter }

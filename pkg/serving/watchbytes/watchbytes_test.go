@@ -22,8 +22,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// serve returns the URL of a server of watches, whose logical cluster is the path,
-// and a client of it.
+// serve returns the URL of a server of watches with the path as logical cluster, and a client.
 func serve(t *testing.T, limits ledger.Limits, handler http.HandlerFunc) (url string, client *http.Client) {
 	t.Helper()
 	watches := Wrap(handler, limits.Ledger(ledger.WatchBytesResource, 0, nil), func(*http.Request, *apirequest.RequestInfo) bool { return true }, func(w http.ResponseWriter, _ *http.Request, why string) {
@@ -51,12 +50,11 @@ func open(t *testing.T, client *http.Client, url string, groups ...string) *http
 	return res
 }
 
-// TestClusterBytes holds what the watches of a logical cluster may hold, and that
-// others and the servers have nothing to do with it.
+// TestClusterBytes checks the limit of a logical cluster, which does not apply to others and to servers.
 func TestClusterBytes(t *testing.T) {
-	const limit = 14 * least // of which one user gets half
+	const limit = 14 * least // one user gets half of it
 	url, client := serve(t, ledger.Limits{ledger.WatchBytesPerCluster: limit}, func(w http.ResponseWriter, r *http.Request) {
-		for range 3 { // the largest counts
+		for range 3 { // only the largest counts
 			if _, err := w.Write(bytes.Repeat([]byte("x"), 3*least)); err != nil {
 				return
 			}
@@ -88,8 +86,8 @@ func TestClusterBytes(t *testing.T) {
 	}, 10*time.Second, time.Millisecond, "what has ended counts no more")
 }
 
-// TestUserBytes holds what the watches of a user may hold in all logical clusters, which is
-// nothing to others, and that what is refused there is not taken of a logical cluster.
+// TestUserBytes checks the limit of a user in all logical clusters, and that rejected bytes do not
+// count for the logical cluster.
 func TestUserBytes(t *testing.T) {
 	url, client := serve(t, ledger.Limits{ledger.WatchBytesPerCluster: 3 * least, ledger.WatchBytesPerUser: 2 * least}, func(w http.ResponseWriter, r *http.Request) {
 		_ = http.NewResponseController(w).Flush()
@@ -111,7 +109,7 @@ func TestUserBytes(t *testing.T) {
 	require.Equal(t, http.StatusTooManyRequests, open(t, client, url+"/c?jim").StatusCode, "of the logical cluster")
 }
 
-// TestFull holds what a watch is told for which there is no room.
+// TestFull checks the response to a watch above a limit.
 func TestFull(t *testing.T) {
 	url, client := serve(t, ledger.Limits{ledger.WatchBytesPerCluster: 4 * least}, func(w http.ResponseWriter, r *http.Request) {
 		_ = http.NewResponseController(w).Flush()

@@ -1,16 +1,14 @@
-// Package watchdog handles requests that go on computing after their context has ended, because the
-// client has disconnected or the deadline has passed. Libraries that validate, convert or apply objects
-// do not look at contexts. Such a request is overdue:
+// Package watchdog handles requests that continue to compute after their context has ended, because
+// the client has disconnected or the deadline has passed. Libraries for validation, conversion and
+// apply ignore contexts. Such a request is overdue:
 //
-//   - it keeps its seat and counts as in flight until it ends, so that it cannot be repeated without a
-//     limit;
-//   - its user, and its logical cluster if several are overdue there, get 429 until then;
+//   - it keeps its seat and counts as in flight until it ends, so that it cannot be repeated without limit;
+//   - requests of its user, and of its logical cluster if several are overdue there, are rejected with 429;
 //   - it is counted in metrics.
 //
-// The handlers of k8s.io/apiserver execute writes in a goroutine of their own, which they leave behind
-// when the context ends. Such goroutines are found by a label in the goroutine profile, because the
-// handlers report nothing about them. A profile is only made while requests have ended that way, and
-// takes 5 % of the time of one core at most.
+// The handlers of k8s.io/apiserver execute writes in a separate goroutine, which continues after
+// the end of the context. These goroutines are found by a label in the goroutine profile. A profile
+// is only taken after such requests, and takes at most 5 % of the time of one core.
 package watchdog
 
 import (
@@ -37,25 +35,22 @@ import (
 )
 
 const (
-	// gracePeriod is how long a request may take to end after its context.
+	// gracePeriod is how long a request may compute after the end of its context.
 	gracePeriod = time.Second
-	// handlerTimeout is after what time the handlers of k8s.io/apiserver leave a write behind, even if
-	// its context has not ended. It is a little less than theirs.
+	// handlerTimeout is slightly less than the time after which the handlers of k8s.io/apiserver return
+	// from a write even if its context has not ended.
 	handlerTimeout = 30 * time.Second
-	// period is the least time between two profiles, and share what a profile may take of it.
+	// period is the minimum time between two profiles. A profile takes at most 1/share of the time.
 	period = 100 * time.Millisecond
 	share  = 20
-	// perCluster is how many overdue requests of a logical cluster throttle all of its users. One does
-	// not, because a single user could have all others refused.
+	// perCluster is the number of overdue requests for which all users of a logical cluster are throttled.
+	// It is more than one, because a single user could otherwise block all others.
 	perCluster = 2
-
-	// label is the label of the goroutines of a request, and finishing is in the stacks of those that
-	// execute a write.
+	// label is the label of the goroutines of a request. The stacks of writes contain finishing.
 	label     = "shardplane-request"
 	finishing = "k8s.io/apiserver/pkg/endpoints/handlers/finisher."
 )
 
-// metrics are those of a server.
 type metrics struct {
 	overdue      prometheus.Gauge
 	overdueTotal prometheus.Counter
@@ -67,28 +62,28 @@ func newMetrics(registerer prometheus.Registerer) metrics {
 	return metrics{
 		overdue: instruments.Register(registerer, prometheus.NewGauge(prometheus.GaugeOpts{
 			Namespace: namespace, Subsystem: subsystem, Name: "overdue_requests",
-			Help: "[ALPHA] Requests that still compute although their context has ended.",
+			Help: "[ALPHA] Requests that are computing although their context has ended.",
 		})),
 		overdueTotal: instruments.Register(registerer, prometheus.NewCounter(prometheus.CounterOpts{
 			Namespace: namespace, Subsystem: subsystem, Name: "overdue_requests_total",
-			Help: "[ALPHA] Requests that still computed a second after their context had ended.",
+			Help: "[ALPHA] Requests that computed for more than a second after their context had ended.",
 		})),
 		throttled: instruments.Register(registerer, prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: namespace, Subsystem: subsystem, Name: "throttled_requests_total",
-			Help: "[ALPHA] Requests answered with 429 because overdue requests of the user, or of the logical cluster, still compute.",
+			Help: "[ALPHA] Requests rejected with 429 because of overdue requests of the user or of the logical cluster.",
 		}, []string{"limit"})),
 	}
 }
 
-// Config has the durations that tests set.
+// Config is the configuration of a Watchdog.
 type Config struct {
-	// GracePeriod is how long a request may take to end after its context; 1 s if 0.
+	// GracePeriod is how long a request may compute after the end of its context; 1 s if 0.
 	GracePeriod time.Duration
-	// Metrics registers the metrics; nil registers none.
+	// Metrics may be nil.
 	Metrics prometheus.Registerer
 }
 
-// Watchdog knows the overdue requests of a server.
+// Watchdog tracks the overdue requests of a server.
 type Watchdog struct {
 	config  Config
 	metrics metrics
@@ -104,7 +99,7 @@ type Watchdog struct {
 	running map[string]struct{}
 }
 
-// New returns a watchdog that has seen no requests.
+// New returns a watchdog.
 func New(config Config) *Watchdog {
 	if config.GracePeriod == 0 {
 		config.GracePeriod = gracePeriod
@@ -112,7 +107,7 @@ func New(config Config) *Watchdog {
 	return &Watchdog{config: config, metrics: newMetrics(config.Metrics), flows: map[identity.Flow]int{}, clusters: map[logicalcluster.Name]int{}}
 }
 
-// Throttle returns next behind the refusal of requests of whom overdue requests still compute.
+// Throttle returns the filter that rejects requests because of overdue requests.
 func (d *Watchdog) Throttle(next http.Handler, refuse ledger.Refuse) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if limit, why := d.exceeded(r.Context()); limit != "" {
@@ -124,7 +119,6 @@ func (d *Watchdog) Throttle(next http.Handler, refuse ledger.Refuse) http.Handle
 	})
 }
 
-// exceeded returns which limit refuses a request, and why.
 func (d *Watchdog) exceeded(ctx context.Context) (limit, why string) {
 	if identity.IsExempt(ctx) {
 		return "", ""
@@ -134,16 +128,16 @@ func (d *Watchdog) exceeded(ctx context.Context) (limit, why string) {
 	defer d.mu.Unlock()
 	switch {
 	case d.flows[identity.FlowFrom(ctx)] > 0:
-		return "user", "a request of this user still computes although it has ended"
+		return "user", "a request of this user is still being executed after its end"
 	case d.clusters[cluster.Name] >= perCluster && !request.IsSystem(cluster.Name) && cluster.Name != core.RootCluster:
-		return "cluster", "requests for this logical cluster still compute although they have ended"
+		return "cluster", "requests for this logical cluster are still being executed after their end"
 	default:
 		return "", ""
 	}
 }
 
-// Watch returns next as it is watched. It returns when a request computes no more, so that it stands
-// behind all that counts requests and gives them seats.
+// Watch returns the filter that returns when a request no longer computes. It must come after all
+// filters that count requests or assign seats.
 func (d *Watchdog) Watch(next http.Handler, longRunning apirequest.LongRunningRequestCheck) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx := r.Context()
@@ -155,7 +149,7 @@ func (d *Watchdog) Watch(next http.Handler, longRunning apirequest.LongRunningRe
 		defer d.follow(ctx, info)()
 		switch info.Verb {
 		case "create", "update", "patch", "delete", "deletecollection":
-		default: // the handlers execute it themselves
+		default: // executed by the handlers themselves
 			next.ServeHTTP(w, r)
 			return
 		}
@@ -169,7 +163,7 @@ func (d *Watchdog) Watch(next http.Handler, longRunning apirequest.LongRunningRe
 	})
 }
 
-// follow counts a request as overdue from some time after the end of its context until ended is called.
+// follow counts a request as overdue from the grace period after the end of its context until ended is called.
 func (d *Watchdog) follow(ctx context.Context, info *apirequest.RequestInfo) (ended func()) {
 	var (
 		mu          sync.Mutex
@@ -186,7 +180,7 @@ func (d *Watchdog) follow(ctx context.Context, info *apirequest.RequestInfo) (en
 			mu.Lock()
 			defer mu.Unlock()
 			if count = !done; count {
-				klog.FromContext(ctx).Info("A request still computes after its end", "verb", info.Verb, "path", info.Path)
+				klog.FromContext(ctx).Info("Request is still being executed after its end", "verb", info.Verb, "path", info.Path)
 				d.add(ctx, 1)
 			}
 		})
@@ -205,7 +199,7 @@ func (d *Watchdog) follow(ctx context.Context, info *apirequest.RequestInfo) (en
 	}
 }
 
-// add counts an overdue request (1), or the end of one (-1).
+// add counts the start (1) or the end (-1) of an overdue request.
 func (d *Watchdog) add(ctx context.Context, n int) {
 	d.metrics.overdue.Add(float64(n))
 	if n > 0 {
@@ -227,7 +221,6 @@ func change[K comparable](counts map[K]int, key K, n int) {
 	}
 }
 
-// await returns when no goroutine executes the write of a request any more.
 func (d *Watchdog) await(id string) {
 	for {
 		if _, running := d.look(time.Now())[id]; !running {
@@ -236,11 +229,11 @@ func (d *Watchdog) await(id string) {
 	}
 }
 
-// look returns the requests whose write a goroutine executes, as of some time after since.
+// look returns the requests with a write in progress at some time after since.
 func (d *Watchdog) look(since time.Time) map[string]struct{} {
 	d.looking.Lock()
 	defer d.looking.Unlock()
-	if d.looked.After(since) { // while this waited for another one
+	if d.looked.After(since) { // another call took a profile meanwhile
 		return d.running
 	}
 	<-time.After(time.Until(d.looked.Add(d.pause)))
@@ -250,14 +243,13 @@ func (d *Watchdog) look(since time.Time) map[string]struct{} {
 	return d.running
 }
 
-// executing returns the requests whose write a goroutine executes.
 func executing() map[string]struct{} {
 	found := map[string]struct{}{}
 	var profile bytes.Buffer
 	if err := pprof.Lookup("goroutine").WriteTo(&profile, 1); err != nil {
-		return found // a buffer takes all
+		return found // a buffer returns no errors
 	}
-	// Goroutines with the same stack and labels are a paragraph: the labels as JSON, and the stack.
+	// Goroutines with equal stack and labels form a paragraph with the labels in JSON.
 	for of := range strings.SplitSeq(profile.String(), "\n\n") {
 		_, after, labelled := strings.Cut(of, `"`+label+`":"`)
 		if id, _, ok := strings.Cut(after, `"`); labelled && ok && (strings.Contains(of, finishing) || isCut(of)) {
@@ -267,8 +259,7 @@ func executing() map[string]struct{} {
 	return found
 }
 
-// isCut reports whether a stack is so deep that the profile, which has 128 functions of it, may lack the
-// outermost ones.
+// isCut reports whether the profile may lack the outermost functions of a stack, because it contains at most 128.
 func isCut(of string) bool {
 	const complete = 120
 	return strings.Count(of, "\n") >= complete

@@ -28,13 +28,13 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func shortRunning(*http.Request, *apirequest.RequestInfo) bool { return false }
 
-func contextOf(t *testing.T, cluster, who, verb string) context.Context {
+func contextOf(t *testing.T, cluster, subject, verb string) context.Context {
 	t.Helper()
-	ctx := apirequest.WithUser(request.WithClusterName(t.Context(), logicalcluster.Name(cluster)), &user.DefaultInfo{Name: who})
+	ctx := apirequest.WithUser(request.WithClusterName(t.Context(), logicalcluster.Name(cluster)), &user.DefaultInfo{Name: subject})
 	return apirequest.WithRequestInfo(ctx, &apirequest.RequestInfo{Verb: verb})
 }
 
-// serve has a handler serve a request, and returns what is closed when it has.
+// serve calls the handler for a request, and closes the returned channel afterwards.
 func serve(ctx context.Context, h http.Handler) <-chan struct{} {
 	done := make(chan struct{})
 	r := httptest.NewRequestWithContext(ctx, http.MethodPost, "/", http.NoBody)
@@ -45,17 +45,16 @@ func serve(ctx context.Context, h http.Handler) <-chan struct{} {
 	return done
 }
 
-// code is what a request gets that is not watched.
-func (d *Watchdog) code(t *testing.T, cluster, who string) int {
+func (d *Watchdog) code(t *testing.T, cluster, subject string) int {
 	t.Helper()
 	w := httptest.NewRecorder()
 	d.Throttle(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), func(w http.ResponseWriter, _ *http.Request, _ string) {
 		w.WriteHeader(http.StatusTooManyRequests)
-	}).ServeHTTP(w, httptest.NewRequestWithContext(contextOf(t, cluster, who, "get"), http.MethodGet, "/", http.NoBody))
+	}).ServeHTTP(w, httptest.NewRequestWithContext(contextOf(t, cluster, subject, "get"), http.MethodGet, "/", http.NoBody))
 	return w.Code
 }
 
-// writing is a handler that does what those of k8s.io/apiserver do with a write, until release.
+// writing is a handler that executes a write like those of k8s.io/apiserver, until release.
 func writing(release <-chan struct{}) http.Handler {
 	return http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		_, _ = finisher.FinishRequest(r.Context(), func() (runtime.Object, error) {
@@ -65,8 +64,8 @@ func writing(release <-chan struct{}) http.Handler {
 	})
 }
 
-// TestOverdueWrites: a write that goes on after its context keeps what it has, and throttles its user,
-// until it ends.
+// TestOverdueWrites checks that a write that continues after its context keeps its seat, and
+// throttles its user until it ends.
 func TestOverdueWrites(t *testing.T) {
 	for _, verb := range []string{"create", "update", "patch", "delete", "deletecollection"} {
 		d := New(Config{GracePeriod: time.Microsecond})
@@ -90,19 +89,19 @@ func TestOverdueWrites(t *testing.T) {
 	}
 }
 
-// TestOverdueReads: a handler that goes on by itself is overdue as well, and several throttle their
-// logical cluster, but not root.
+// TestOverdueReads checks that handlers that continue themselves are overdue as well, and that
+// several throttle their logical cluster, except for root.
 func TestOverdueReads(t *testing.T) {
 	for cluster, want := range map[string]int{"a": http.StatusTooManyRequests, "root": http.StatusOK, "system:admin": http.StatusOK} {
 		d := New(Config{GracePeriod: time.Microsecond})
 		release := make(chan struct{})
 		computing := d.Watch(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-release }), shortRunning)
 		var all []<-chan struct{}
-		for _, who := range []string{"mallory", "moriarty"} {
-			ctx, end := context.WithCancel(contextOf(t, cluster, who, "list"))
+		for _, subject := range []string{"mallory", "moriarty"} {
+			ctx, end := context.WithCancel(contextOf(t, cluster, subject, "list"))
 			all = append(all, serve(ctx, computing))
 			end()
-			require.Eventually(t, func() bool { return d.code(t, "b", who) == http.StatusTooManyRequests }, deadline, tick)
+			require.Eventually(t, func() bool { return d.code(t, "b", subject) == http.StatusTooManyRequests }, deadline, tick)
 		}
 		require.Equal(t, want, d.code(t, cluster, "alice"), cluster)
 		total, err := testutil.GetCounterMetricValue(d.metrics.overdueTotal)
@@ -123,7 +122,6 @@ func TestOverdueReads(t *testing.T) {
 	}
 }
 
-// TestExempt: components of the installation are not throttled.
 func TestExempt(t *testing.T) {
 	d := New(Config{GracePeriod: time.Microsecond})
 	release := make(chan struct{})
@@ -136,7 +134,7 @@ func TestExempt(t *testing.T) {
 	<-done
 }
 
-// TestCutStacks: a goroutine counts whose stack is too deep for the profile.
+// TestCutStacks checks that goroutines with truncated stacks count.
 func TestCutStacks(t *testing.T) {
 	d := New(Config{GracePeriod: time.Microsecond})
 	release := make(chan struct{})

@@ -62,7 +62,7 @@ func testStrangers(t *testing.T, p kit.People) {
 					code, says := http.StatusForbidden, kit.NotPermitted
 					switch {
 					case strings.HasSuffix(request.Path, "/metrics"):
-						code, says = http.StatusNotImplemented, "about the serving process"
+						code, says = http.StatusNotImplemented, "about the process"
 					case request.Header != nil:
 						says = ""
 					}

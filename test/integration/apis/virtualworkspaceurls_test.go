@@ -16,7 +16,7 @@ func testViewURLs(t *testing.T, e *kit.Env) {
 	provider, identity, consumers := consumersOf(t, e, "urls", 1)
 	k := consumers[0]
 	const (
-		after, below, granted, name = "what follows in the URL of a view is /clusters/", "invalid URL segment", "a view is granted by one logical cluster", "the name of the object that grants the view"
+		after, below, granted, name = "the URL of a virtual workspace must continue with /clusters/", "invalid URL segment", "the logical cluster of a virtual workspace must be", "the name of the object that grants access"
 		apis                        = "/apis/example.org/v1/"
 	)
 	views, ofE := "/services/apiexport/", "/services/apiexport/"+provider.ClusterName+"/e/clusters/"
@@ -36,7 +36,7 @@ func testViewURLs(t *testing.T, e *kit.Env) {
 		code int
 		says string
 	}{
-		ofE + k.ClusterName + "/clusters/" + k.ClusterName + "/api": {http.StatusNotFound, "a logical cluster has no logical clusters below it"},
+		ofE + k.ClusterName + "/clusters/" + k.ClusterName + "/api": {http.StatusNotFound, "logical clusters cannot be nested"},
 		ofE + k.ClusterName + "/metrics":                            {http.StatusNotImplemented, ""},
 		views + "root:nowhere/e/clusters/*/apis":                    {http.StatusNotFound, "root:nowhere"},
 		views + provider.ClusterName + "/none/clusters/*/apis":      {http.StatusNotFound, "apiexports.apis.kcp.io \"none\" not found"},

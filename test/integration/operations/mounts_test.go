@@ -90,7 +90,7 @@ func TestMounts(t *testing.T) {
 	code, says := mountWorkspace(k, "m", "l", "")
 	require.Equal(t, http.StatusCreated, code, says)
 	require.Nil(t, kit.Field(mountIs(k, "m", "Unavailable", "False MountObjectNotFound"), "spec", "type"))
-	require.Contains(t, proxied(k, at, http.StatusServiceUnavailable), "mount that leads nowhere now")
+	require.Contains(t, proxied(k, at, http.StatusServiceUnavailable), "see its conditions")
 	k.Create(kit.DefinitionsPath, linkCRD, "Cluster")
 	k.Eventually("links are served", func() bool {
 		code, _ := k.TryDo(http.MethodGet, links, "")

@@ -1,0 +1,338 @@
+// Package answers limits the resources that slow or blocked clients use while responses are written.
+//
+//	listener ─► WithGuard ─► … ─► WithStreams ─► … ─► limits, fairness ─► WithPause ─► handler
+//	            deadline of       deadline of         a seat, which is
+//	            responses         each write          released while a write blocks
+//
+// Bytes that cannot be written stay in the memory of the server. A write fails after a deadline.
+// Until then, the request has no seat, and its bytes are limited for each user and in total. The
+// front-proxy, which forwards responses of other servers, uses WithForwarded instead of WithPause.
+package answers
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	apirequest "k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/endpoints/responsewriter"
+
+	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/request/identity"
+	"github.com/shardplane/shardplane/pkg/serving/ledger"
+)
+
+const (
+	// longest limits the time from the arrival of a request to the end of its response. It is longer
+	// than the request timeout of a shard.
+	longest = 2 * time.Minute
+	// stalled limits one write of a watch, and the remaining time when a response is complete.
+	stalled = time.Minute
+)
+
+type guard struct {
+	control *http.ResponseController
+
+	mu    sync.Mutex
+	timer *time.Timer
+	// perWrite is set if each write is limited instead of the entire response. since is the start
+	// of the current write, if any. armed is set while the timer is running.
+	perWrite, armed bool
+	since           time.Time
+}
+
+type guardKey struct{}
+
+// WithGuard returns the filter that ends responses which take too long. It must come before all
+// filters that wrap the ResponseWriter.
+func WithGuard(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		g := &guard{control: http.NewResponseController(w), armed: true}
+		g.timer = time.AfterFunc(longest, g.check)
+		defer g.leave(r)
+		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), guardKey{}, g)))
+	})
+}
+
+func (g *guard) check() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.perWrite {
+		if g.since.IsZero() {
+			g.armed = false
+			return
+		}
+		if remaining := stalled - time.Since(g.since); remaining > 0 {
+			g.timer.Reset(remaining)
+			return
+		}
+	}
+	g.giveUp()
+}
+
+func (g *guard) giveUp() { _ = g.control.SetWriteDeadline(time.Unix(1, 0)) }
+
+func (g *guard) lasts() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.perWrite
+}
+
+// leave is called after the handler. The server then writes the rest.
+func (g *guard) leave(r *http.Request) {
+	g.timer.Stop()
+	// Otherwise, a closed stream would remain in memory until the deadline.
+	if r.Context().Err() == nil {
+		_ = g.control.SetWriteDeadline(time.Now().Add(stalled))
+	}
+}
+
+// Stream returns w for a long-running response: the time of each write is limited instead of the total.
+func Stream(w http.ResponseWriter, r *http.Request) http.ResponseWriter {
+	g, ok := r.Context().Value(guardKey{}).(*guard)
+	if !ok {
+		return w
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.perWrite = true
+	return responsewriter.WrapForHTTP1Or2(&streamWriter{ResponseWriter: w, guard: g})
+}
+
+// WithStreams returns the filter that calls Stream for long-running requests.
+func WithStreams(next http.Handler, longRunning apirequest.LongRunningRequestCheck) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if info, ok := apirequest.RequestInfoFrom(r.Context()); ok && longRunning(r, info) {
+			w = Stream(w, r)
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+func (g *guard) begin() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.since = time.Now()
+	if !g.armed {
+		g.armed = true
+		g.timer.Reset(stalled)
+	}
+}
+
+func (g *guard) end() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.since = time.Time{}
+}
+
+type streamWriter struct {
+	http.ResponseWriter
+	guard *guard
+}
+
+func (w *streamWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+func (w *streamWriter) Write(p []byte) (int, error) {
+	w.guard.begin()
+	defer w.guard.end()
+	return w.ResponseWriter.Write(p)
+}
+
+func (w *streamWriter) Flush() {
+	w.guard.begin()
+	defer w.guard.end()
+	_ = http.NewResponseController(w.ResponseWriter).Flush()
+}
+
+var (
+	// unreadBytes limits the bytes of blocked writes, which may contain an entire list each. Their
+	// requests have no seats, which would limit their number. A response that exceeds the limit of a user
+	// counts as much as that limit.
+	unreadBytes = ledger.Bounds{Total: 512 << 20, User: 128 << 20, Own: 16 << 20}
+	// compressed limits the number of responses that are encoded as a whole and compressed, because the
+	// size of the uncompressed response is not visible to the writer.
+	compressed = ledger.Bounds{Total: 8, User: 2}
+)
+
+type unread struct {
+	most              int64 // per user
+	bytes, compressed *ledger.Ledger
+}
+
+func newUnread(bounds ledger.Bounds) *unread {
+	return &unread{most: bounds.User, bytes: ledger.New(bounds), compressed: ledger.New(compressed)}
+}
+
+// pause releases the seat of a request while bytes are blocked. If too much is blocked, it ends the response.
+func (u *unread) pause(ctx context.Context, g *guard, bytes int) (resume func()) {
+	give, err := u.bytes.TakeFor(ctx, min(int64(bytes), u.most))
+	if err != nil {
+		g.giveUp()
+		return func() {}
+	}
+	resumeSeat := request.Pause(ctx)
+	return func() {
+		give()
+		resumeSeat() // may block
+	}
+}
+
+// compress returns r without Accept-Encoding if too many responses are being compressed. The caller must call end.
+func (u *unread) compress(r *http.Request) (_ *http.Request, end func()) {
+	if !isWhole(r) {
+		return r, func() {}
+	}
+	if give, err := u.compressed.TakeFor(r.Context(), 1); err == nil {
+		return r, give
+	}
+	r = r.WithContext(r.Context())
+	r.Header = r.Header.Clone()
+	r.Header.Del("Accept-Encoding")
+	return r, func() {}
+}
+
+// bounded returns the guard of a request, and whether its unread bytes are limited here: watches
+// have their own limits, and the system has none.
+func bounded(ctx context.Context) (*guard, bool) {
+	g, ok := ctx.Value(guardKey{}).(*guard)
+	return g, ok && !g.lasts() && !identity.IsExempt(ctx)
+}
+
+// isWhole reports whether the response may be encoded as a whole and compressed. Lists are encoded
+// object by object only in JSON without indentation and in protobuf.
+func isWhole(r *http.Request) bool {
+	if r.Header.Get("Accept-Encoding") == "" {
+		return false
+	}
+	for clause := range strings.SplitSeq(strings.Join(r.Header.Values("Accept"), ","), ",") {
+		switch strings.TrimSpace(clause) {
+		case "", "*/*", runtime.ContentTypeJSON, runtime.ContentTypeProtobuf:
+		default:
+			return true
+		}
+	}
+	return mayIndent(r)
+}
+
+// mayIndent reports whether apimachinery may indent JSON, by the same criteria.
+func mayIndent(r *http.Request) bool {
+	agent := r.UserAgent()
+	return strings.Contains(r.URL.RawQuery, "pretty") ||
+		strings.HasPrefix(agent, "curl") || strings.HasPrefix(agent, "Wget") || strings.HasPrefix(agent, "Mozilla/5.0")
+}
+
+const (
+	// pauseAfter is how long a write may block before its seat is released.
+	pauseAfter = 10 * time.Millisecond
+	// unsent is how many bytes of a response the HTTP server buffers before a write can block.
+	unsent = 2 << 10
+)
+
+// WithPause returns the filter that pauses requests, see request.Pause, while a client does not
+// read. If too many bytes are blocked, for one user or in total, it ends the response instead.
+func WithPause(next http.Handler) http.Handler { return withPause(next, newUnread(unreadBytes)) }
+
+func withPause(next http.Handler, unread *unread) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		ctx := r.Context()
+		p := &pausingWriter{ResponseWriter: w, after: pauseAfter, pause: func(int) (resume func()) { return request.Pause(ctx) }}
+		if g, ok := bounded(ctx); ok {
+			p.pause = func(bytes int) (resume func()) { return unread.pause(ctx, g, bytes) }
+			var end func()
+			r, end = unread.compress(r)
+			defer end()
+		}
+		next.ServeHTTP(responsewriter.WrapForHTTP1Or2(p), r)
+	})
+}
+
+var (
+	// forwarded limits the bytes of forwarded responses that have been received but not read by clients.
+	forwarded = ledger.Bounds{Total: 1 << 30, User: 256 << 20, Own: 16 << 20}
+	// forwardedAfter is how long a write may block before its bytes are counted. It is longer than
+	// pauseAfter, because many clients have slow connections, and these requests have no seats.
+	forwardedAfter = time.Second
+)
+
+// WithForwarded returns the filter for responses from other servers, including watches. While a client
+// does not read, ahead bytes of its response are in memory. If this is too much, for one user or in
+// total, it ends the response.
+func WithForwarded(next http.Handler, ahead int) http.Handler {
+	return withForwarded(next, newUnread(forwarded), ahead)
+}
+
+func withForwarded(next http.Handler, unread *unread, ahead int) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		ctx := r.Context()
+		g, ok := ctx.Value(guardKey{}).(*guard)
+		if !ok || identity.IsExempt(ctx) {
+			next.ServeHTTP(w, r)
+			return
+		}
+		next.ServeHTTP(responsewriter.WrapForHTTP1Or2(&pausingWriter{ResponseWriter: w, after: forwardedAfter, pause: func(bytes int) (resume func()) {
+			return unread.pause(ctx, g, max(bytes, ahead))
+		}}), r)
+	})
+}
+
+type pausingWriter struct {
+	http.ResponseWriter
+	after   time.Duration // until the pause
+	pause   func(bytes int) (resume func())
+	written int
+
+	mu      sync.Mutex
+	timer   *time.Timer
+	waiting bool
+	bytes   int // of the current write
+	resume  func()
+}
+
+func (w *pausingWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+func (w *pausingWriter) Write(p []byte) (int, error) {
+	if w.written += len(p); w.written > unsent {
+		w.begin(len(p))
+		defer w.end()
+	}
+	return w.ResponseWriter.Write(p)
+}
+
+func (w *pausingWriter) Flush() {
+	w.begin(0)
+	defer w.end()
+	_ = http.NewResponseController(w.ResponseWriter).Flush()
+}
+
+func (w *pausingWriter) begin(bytes int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.waiting, w.bytes = true, bytes
+	if w.timer == nil {
+		w.timer = time.AfterFunc(w.after, w.slow)
+		return
+	}
+	w.timer.Reset(w.after)
+}
+
+func (w *pausingWriter) slow() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.waiting && w.resume == nil {
+		w.resume = w.pause(w.bytes)
+	}
+}
+
+func (w *pausingWriter) end() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.waiting = false
+	w.timer.Stop()
+	if w.resume != nil {
+		w.resume()
+		w.resume = nil
+	}
+}
