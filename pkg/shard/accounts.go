@@ -64,7 +64,7 @@ func (a *accounts) local(cluster logicalcluster.Name) bool {
 }
 
 // identity is what the built-in resources know about users.
-func (s *Server) identity() registry.Identity {
+func (s *requestAccess) identity() registry.Identity {
 	identity := registry.Identity{Reviewer: s.authentication.Reviewer(), Audiences: s.authentication.Audiences}
 	if issuer := s.authentication.Issuer; issuer != nil {
 		identity.Tokens = core.Tokens{

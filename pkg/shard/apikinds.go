@@ -24,18 +24,18 @@ import (
 )
 
 // apiKinds is what admission asks about exports and their bindings.
-func (s *Server) apiKinds() apikinds.Config {
+func (s *accessRules) apiKinds() apikinds.Config {
 	return apikinds.Config{PathOf: s.local.pathOf, Resolve: s.exportAt, Find: s.clusterAt, Current: s.current, MayBind: s.mayBind, Schema: s.schemaOf}
 }
 
 // current returns an error as long as this shard may not know all exports and who may bind
 // them: the rules of others are read apart from their exports.
-func (s *Server) current() error {
+func (s *installation) current() error {
 	return cmp.Or(s.informers.APIExports.Current(), s.informers.RBAC.ClusterRoles.Current(), s.informers.RBAC.ClusterRoleBindings.Current())
 }
 
 // exportCluster returns the logical cluster of an export by its path, or "" if there is none.
-func (s *Server) exportCluster(path logicalcluster.Path, export string) (logicalcluster.Name, error) {
+func (s *installation) exportCluster(path logicalcluster.Path, export string) (logicalcluster.Name, error) {
 	cluster, known, err := s.exportAt(path, export)
 	if !known {
 		cluster = ""
@@ -47,7 +47,7 @@ func (s *Server) exportCluster(path logicalcluster.Path, export string) (logical
 // there: any export of a logical cluster of this shard, and those that are known of other shards. A
 // logical cluster of another shard is known if any of its exports is. The look-ups are the same
 // whether the export exists or not.
-func (s *Server) exportAt(path logicalcluster.Path, export string) (cluster logicalcluster.Name, known bool, err error) {
+func (s *installation) exportAt(path logicalcluster.Path, export string) (cluster logicalcluster.Name, known bool, err error) {
 	exports := s.informers.APIExports
 	local, here := s.local.resolve(path)
 	found, err := exports.ByIndex(apis.PathIndex, path.Join(export).String())
@@ -72,7 +72,7 @@ func (s *Server) exportAt(path logicalcluster.Path, export string) (cluster logi
 // What the replicated rules deny, one other shard is asked for, in all cases alike: the provider's
 // if it is known, and otherwise another one. So neither the response time nor an error discloses
 // where an export is, or whether it exists.
-func (s *Server) mayBind(ctx context.Context, u user.Info, provider logicalcluster.Name, export string) (bool, error) {
+func (s *accessRules) mayBind(ctx context.Context, u user.Info, provider logicalcluster.Name, export string) (bool, error) {
 	q := question{
 		cluster: provider, verb: "bind", resource: apisv1alpha2.SchemeGroupVersion.WithResource("apiexports"), name: export,
 	}
@@ -90,7 +90,7 @@ func (s *Server) mayBind(ctx context.Context, u user.Info, provider logicalclust
 // askAbout asks the shard of a provider a question, or, if the provider is on this shard or
 // unknown, another shard one that takes the same steps there: about a name that no export has, in
 // a logical cluster that every shard has.
-func (s *Server) askAbout(ctx context.Context, u user.Info, q question) (bool, error) {
+func (s *accessRules) askAbout(ctx context.Context, u user.Info, q question) (bool, error) {
 	all, _ := s.peers.All()
 	if all = all[1:]; len(all) == 0 {
 		return false, nil
@@ -112,7 +112,7 @@ func (s *Server) askAbout(ctx context.Context, u user.Info, q question) (bool, e
 }
 
 // schemaOf returns an APIResourceSchema of this shard, or nil if there is none.
-func (s *Server) schemaOf(ctx context.Context, cluster logicalcluster.Name, name string) (*apis.APIResourceSchema, error) {
+func (s *installation) schemaOf(ctx context.Context, cluster logicalcluster.Name, name string) (*apis.APIResourceSchema, error) {
 	schema, err := apibinding.ReadSchema(ctx, s.sources.Local, nil, client.Key{Cluster: cluster, Name: name})
 	if apierrors.IsNotFound(err) {
 		return nil, nil //nolint:nilnil // there is none

@@ -47,7 +47,7 @@ func TestCurrent(t *testing.T) {
 		{"all", all, all, all},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			s := &Server{informers: &controllers.Informers{APIExports: viewOf(t, kinds.APIExports, tc.exports, replicas.DualOptions{})}}
+			s := &accessRules{installation: &installation{informers: &controllers.Informers{APIExports: viewOf(t, kinds.APIExports, tc.exports, replicas.DualOptions{})}, local: &local{}}}
 			s.informers.RBAC.ClusterRoles = viewOf(t, kinds.ClusterRoles, tc.roles, replicas.DualOptions{})
 			s.informers.RBAC.ClusterRoleBindings = viewOf(t, kinds.ClusterRoleBindings, tc.bindings, replicas.DualOptions{})
 			if err := s.apiKinds().Current(); tc.exports == all && tc.roles == all && tc.bindings == all {
@@ -63,7 +63,7 @@ func TestCurrent(t *testing.T) {
 // other shards have been read.
 func TestUnknownGrantors(t *testing.T) {
 	for _, of := range []known{nothing, all} {
-		s := &Server{informers: &controllers.Informers{
+		s := &installation{informers: &controllers.Informers{
 			LogicalClusters: kinds.LogicalClusters.Informer(nowhere(t).Wildcard(), client.InformerOptions[*corev1alpha1.LogicalCluster]{Indexers: map[string]client.IndexFunc[*corev1alpha1.LogicalCluster]{tenancy.PathIndex: nil}}),
 			APIExports:      viewOf(t, kinds.APIExports, of, replicas.DualOptions{}),
 			WorkspaceTypes:  viewOf(t, kinds.WorkspaceTypes, of, replicas.DualOptions{}),
@@ -82,11 +82,11 @@ func TestUnknownGrantors(t *testing.T) {
 // it would be on this shard, which knows all of its own.
 func TestSavedExports(t *testing.T) {
 	for of, want := range map[known]error{nothing: client.ErrIncomplete, saved: client.ErrIncomplete, all: nil} {
-		s := &Server{informers: &controllers.Informers{APIExports: viewOf(t, kinds.APIExports, of, replicas.DualOptions{
+		s := &installation{informers: &controllers.Informers{APIExports: viewOf(t, kinds.APIExports, of, replicas.DualOptions{
 			Owns: func(cluster logicalcluster.Name) bool { return cluster == "here" },
 		})}}
 		s.sources.Local = nowhere(t)
-		index, err := s.newBindings()
+		index, err := s.newBindings(&lateServers{})
 		require.NoError(t, err)
 		_, err = index.Export(t.Context(), client.Key{Cluster: "away", Name: "e"})
 		require.ErrorIs(t, err, want)

@@ -25,7 +25,7 @@ import (
 )
 
 // newBindings returns the index of what is bound. Exports may be on other shards.
-func (s *Server) newBindings() (*bindings.Index, error) {
+func (s *installation) newBindings(late *lateServers) (*bindings.Index, error) {
 	exports := s.informers.APIExports
 	system, err := config.SystemCRDs()
 	if err != nil {
@@ -46,32 +46,33 @@ func (s *Server) newBindings() (*bindings.Index, error) {
 			return found, cmp.Or(err, unknown)
 		},
 		Defined: func(ctx context.Context, cluster logicalcluster.Name, resource schema.GroupResource) bool {
-			return s.customResources.Defined(ctx, cluster, resource)
+			return late.get().customResources.Defined(ctx, cluster, resource)
 		},
 		System: func(resource schema.GroupResource) *definitions.Definition {
 			if config.RootExportOf(resource) == "" {
 				return nil
 			}
-			return s.customResources.System(resource)
+			return late.get().customResources.System(resource)
 		},
 		SystemIdentity: s.knownSystemIdentity,
 		SystemBound:    s.bindsSystem,
 		LastChange: func(ctx context.Context, version uint64) (uint64, error) {
-			return s.backend.LastChange(ctx, s.customResources.PrefixOf(kinds.APIBindings.GroupResource()), version)
+			servers := late.get()
+			return servers.backend.LastChange(ctx, servers.customResources.PrefixOf(kinds.APIBindings.GroupResource()), version)
 		},
 		Schema: func(ctx context.Context, key client.Key) (*apis.APIResourceSchema, error) {
 			return apibinding.ReadSchema(ctx, s.sources.Local, s.sources.Cache, key)
 		},
 		Conversion: s.conversionOf,
 		Virtual: func(export client.Key, resource schema.GroupResource) definitions.Objects {
-			return s.replicas.Of(export, resource)
+			return late.get().replicas.Of(export, resource)
 		},
 		Schemas: system[at],
 	})
 }
 
 // conversionOf returns an APIConversion, which may be on another shard.
-func (s *Server) conversionOf(ctx context.Context, key client.Key) (*apisv1alpha1.APIConversion, error) {
+func (s *installation) conversionOf(ctx context.Context, key client.Key) (*apisv1alpha1.APIConversion, error) {
 	if s.local.has(key.Cluster) { // an informer may not have heard of it yet
 		return kinds.APIConversions.In(s.sources.Local.Cluster(key.Cluster.Path())).Get(ctx, key.Name, metav1.GetOptions{})
 	}

@@ -7,6 +7,7 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/shardplane/shardplane/pkg/bindings"
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/controllers"
 	"github.com/shardplane/shardplane/pkg/controllers/cachedresource"
@@ -23,12 +24,12 @@ type cachedStore struct {
 }
 
 // cachedObjects is what the controllers of cached resources need.
-func (s *Server) cachedObjects() controllers.Cached {
+func (s *objectServers) cachedObjects() controllers.Cached {
 	return controllers.Cached{Store: cachedStore{s.usage, s.customResources}, Publications: s.cached, Limit: s.options.MaxCachedObjects, LimitBytes: s.options.MaxCachedBytes}
 }
 
 // newReplicas returns what others have replicated for consumers of the shard.
-func (s *Server) newReplicas() *replication.Replicas {
+func (s *accessRules) newReplicas(bound *bindings.Index) *replication.Replicas {
 	i := s.informers
 	var cache *client.Factory
 	if s.sources.Replicas != nil {
@@ -37,14 +38,9 @@ func (s *Server) newReplicas() *replication.Replicas {
 	return replication.New(replication.Config{
 		Cache: cache, Exports: i.APIExports, Slices: i.CachedSlices, ClusterSlices: i.ClusterCachedSlices,
 		Cached: i.CachedResources, ClusterCached: i.ClusterCachedResources,
-		Consumed: s.bindings.Consumed, FollowConsumers: s.bindings.FollowConsumers,
+		Consumed: bound.Consumed, FollowConsumers: bound.FollowConsumers,
 		Kept: s.cachedSnapshots(),
 	})
-}
-
-// builtIn is BuiltIn of what serves custom resources, which is made later.
-func (s *Server) builtIn(ctx context.Context, resource schema.GroupResource) bool {
-	return s.customResources.BuiltIn(ctx, resource)
 }
 
 // Bytes implements cachedresource.Store.

@@ -14,13 +14,13 @@ import (
 )
 
 // chain is what requests pass before the built-in resources.
-func (s *Server) chain(c *genericapiserver.Config) serving.Chain {
+func (s *objectServers) chain(c *genericapiserver.Config) serving.Chain {
 	scopes := serving.Scopes{
 		Mounts: request.ShardMounts(), Resolve: s.local.resolve, Mounted: s.local.mounted, ResolveGrantor: s.grantor, Inactive: s.local.inactive,
-		Watches: &s.watches, Ready: s.local.ready, Codecs: registry.Codecs,
+		Watches: s.watches, Ready: s.local.ready, Codecs: registry.Codecs,
 	}
 	throttle, watched := serving.Watchdog(c, s.metrics)
-	newborns := s.newNewborns(c.Authorization.Authorizer)
+	newborns := s.newNewborns()
 	return slices.Concat(
 		serving.Arrival(c, s.options.Serving.Bodies),
 		serving.Chain{
@@ -69,7 +69,7 @@ func (s *Server) chain(c *genericapiserver.Config) serving.Chain {
 		serving.Chain{
 			serving.NewFilter("deep reviews", "SubjectAccessReviews that leave out entering, for the servers", authz.WithDeepReviews),
 			serving.NewFilter("readiness warnings", "/readyz?verbose shows what is wrong and does not make the shard unready", func(next http.Handler) http.Handler {
-				return serving.WithReadinessWarnings(next, func() []string { return s.others.readinessWarnings(s.informers.Shards.Lister().Len() < 2) })
+				return serving.WithReadinessWarnings(next, func() []string { return s.connections.readinessWarnings(s.informers.Shards.Lister().Len() < 2) })
 			}),
 			serving.NewFilter("admin", "the Shards, at /services/admin, to read; 404, 405, 503", s.withAdmin),
 			serving.NewFilter("scope rules", "404 for paths to nowhere, 400 without a logical cluster, 405 on *, 403 for inactive ones, whose watches end", scopes.Rules),

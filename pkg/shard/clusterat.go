@@ -20,7 +20,7 @@ import (
 // clusterAt returns the logical cluster at a path, which may lead through other shards, or "" if
 // there is none. It follows the Workspaces of the path, each of which is on the shard of its
 // parent. The error is client.ErrIncomplete if a shard does not answer.
-func (s *Server) clusterAt(ctx context.Context, path logicalcluster.Path) (logicalcluster.Name, error) {
+func (s *installation) clusterAt(ctx context.Context, path logicalcluster.Path) (logicalcluster.Name, error) {
 	defer request.Pause(ctx)()
 	first, rest, _ := strings.Cut(path.String(), ":")
 	cluster := logicalcluster.Name(first)
@@ -45,7 +45,7 @@ func (s *Server) clusterAt(ctx context.Context, path logicalcluster.Path) (logic
 }
 
 // workspaceIn returns a Workspace of a logical cluster of any shard, or nil if there is none.
-func (s *Server) workspaceIn(ctx context.Context, cluster logicalcluster.Name, name string) (*tenancyv1alpha1.Workspace, error) {
+func (s *installation) workspaceIn(ctx context.Context, cluster logicalcluster.Name, name string) (*tenancyv1alpha1.Workspace, error) {
 	if s.local.has(cluster) {
 		ws, err := s.informers.Workspaces.Lister().Cluster(cluster).Get("", name)
 		if apierrors.IsNotFound(err) {
@@ -63,7 +63,7 @@ func (s *Server) workspaceIn(ctx context.Context, cluster logicalcluster.Name, n
 }
 
 // askOthers reads an object of which it is not known on which other shard it is.
-func askOthers[T any](ctx context.Context, s *Server, get func(ctx context.Context, shard *client.Factory) (T, error)) (object T, found bool, err error) {
+func askOthers[T any](ctx context.Context, s *installation, get func(ctx context.Context, shard *client.Factory) (T, error)) (object T, found bool, err error) {
 	all, complete := s.peers.All()
 	var failed error
 	for _, peer := range all[1:] {

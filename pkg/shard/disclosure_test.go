@@ -76,7 +76,7 @@ func otherShard(t *testing.T, name string, did *steps) *httptest.Server {
 
 // deniedServer is a shard "here", whose rules deny everything, beside the other shards: there, which
 // has the export e of the logical cluster provider, and those named.
-func deniedServer(t *testing.T, did *steps, others ...string) *Server {
+func deniedServer(t *testing.T, did *steps, others ...string) *accessRules {
 	t.Helper()
 	clientsOf := func(server *clienttest.Server) *client.Factory {
 		clients, err := client.NewFactory(server.ClientConfig())
@@ -110,7 +110,7 @@ func deniedServer(t *testing.T, did *steps, others ...string) *Server {
 		Workspaces:      kinds.Workspaces.Informer(clients.Wildcard(), client.InformerOptions[*tenancyv1alpha1.Workspace]{}),
 		Shards:          shards,
 	}
-	s := &Server{informers: informers}
+	s := &accessRules{installation: &installation{informers: informers}}
 	s.local = newLocal("here", clients, informers, nil)
 	informers.APIExports = replicas.NewDual(kinds.APIExports.Informer(clients.Wildcard(), byPath),
 		kinds.APIExports.Informer(cached.Shard(request.Wildcard).Wildcard(), replicas.OfOthers("here", byPath)), replicas.DualOptions{Owns: s.local.has})
@@ -142,7 +142,7 @@ func deniedServer(t *testing.T, did *steps, others ...string) *Server {
 func TestDenialsDiscloseNoExport(t *testing.T) {
 	did := &steps{}
 	s := deniedServer(t, did)
-	deny := func(s *Server, as, path, export string) []string {
+	deny := func(s *accessRules, as, path, export string) []string {
 		provider, _, err := s.exportAt(logicalcluster.NewPath(path), export)
 		require.NoError(t, err)
 		if provider == "" {

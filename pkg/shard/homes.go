@@ -9,7 +9,6 @@ import (
 	"github.com/kcp-dev/sdk/apis/core"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
-	"github.com/spf13/pflag"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -18,7 +17,6 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 
-	"github.com/shardplane/shardplane/pkg/admission/limits"
 	"github.com/shardplane/shardplane/pkg/admission/workspaceowner"
 	"github.com/shardplane/shardplane/pkg/authz"
 	"github.com/shardplane/shardplane/pkg/client"
@@ -36,34 +34,6 @@ const (
 	// homeTimeout is how long a request waits for a home workspace to become ready.
 	homeTimeout = 5 * time.Second
 )
-
-// HomeOptions say who has a home workspace.
-type HomeOptions struct {
-	// Enabled is whether there are any; a feature gate, and no flag, sets it.
-	Enabled bool
-	// CreatorGroups are the groups whose members may have one.
-	CreatorGroups []string
-	// Limits are what each may have, with all workspaces below it.
-	Limits limits.HomeLimits
-}
-
-func newHomeOptions() HomeOptions {
-	return HomeOptions{Enabled: true, CreatorGroups: []string{user.AllAuthenticated}, Limits: limits.NewHomeLimits()}
-}
-
-// AddFlags adds the flags to fs.
-func (o *HomeOptions) AddFlags(fs *pflag.FlagSet) {
-	fs.StringSliceVar(&o.CreatorGroups, "home-workspaces-home-creator-groups", o.CreatorGroups, "groups whose members may create their home workspace; those of others stay")
-	o.Limits.AddFlags(fs)
-}
-
-// creators returns the groups whose members may create a home workspace.
-func (o HomeOptions) creators() []string {
-	if !o.Enabled {
-		return nil
-	}
-	return o.CreatorGroups
-}
 
 // homes serve users their home workspaces. Each is a Workspace that nobody but the system
 // sees, with a name that follows from the user's, and gets its logical cluster as all others do.

@@ -15,7 +15,7 @@ import (
 
 // knownIn returns the logical cluster of ctx and the issuers that its type names, in the
 // logical cluster of the type. What the type extends names none.
-func (s *Server) knownIn(ctx context.Context) authn.Workspace {
+func (s *installation) knownIn(ctx context.Context) authn.Workspace {
 	scope := request.ScopeFrom(ctx)
 	lc := s.local.get(scope.Cluster.Name)
 	if scope.VirtualWorkspace != nil || lc == nil {
@@ -41,7 +41,7 @@ func (s *Server) knownIn(ctx context.Context) authn.Workspace {
 
 // tellOfIssuer has an Event say what is wrong with a configuration of this shard. Shards write
 // nothing on others: of theirs, front-proxies tell, and these shards themselves.
-func (s *Server) tellOfIssuer(ctx context.Context, of *issuers.Configuration, fault string) error {
+func (s *installation) tellOfIssuer(ctx context.Context, of *issuers.Configuration, fault string) error {
 	cluster := logicalcluster.From(of)
 	if !s.local.has(cluster) {
 		return nil

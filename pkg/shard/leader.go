@@ -31,7 +31,7 @@ const (
 
 // lead calls run while this replica of the shard leads. An embedded etcd has one
 // replica only.
-func (s *Server) lead(ctx context.Context, run func(ctx context.Context) error) error {
+func (s *installation) lead(ctx context.Context, run func(ctx context.Context) error) error {
 	if !s.elects() {
 		return run(ctx)
 	}
@@ -55,7 +55,7 @@ func (s *Server) lead(ctx context.Context, run func(ctx context.Context) error) 
 
 // makeLeaseNamespace makes the namespace of Leases; false if ctx has ended. The controller that
 // makes this namespace everywhere else waits for one.
-func (s *Server) makeLeaseNamespace(ctx context.Context) bool {
+func (s *installation) makeLeaseNamespace(ctx context.Context) bool {
 	scope := s.sources.Local.Cluster(tenancy.AdminCluster.Path())
 	return wait.PollUntilContextCancel(ctx, leasePoll, true, func(ctx context.Context) (bool, error) {
 		_, err := kinds.Namespaces.In(scope).Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: metav1.NamespaceDefault}}, metav1.CreateOptions{})
@@ -68,9 +68,9 @@ func (s *Server) makeLeaseNamespace(ctx context.Context) bool {
 }
 
 // elects reports whether one of several replicas leads.
-func (s *Server) elects() bool { return len(s.options.Etcd.Servers) > 0 && s.options.LeaderElect }
+func (s *installation) elects() bool { return len(s.options.Etcd.Servers) > 0 && s.options.LeaderElect }
 
-func (s *Server) leases() (coordinationv1client.CoordinationV1Interface, error) {
+func (s *installation) leases() (coordinationv1client.CoordinationV1Interface, error) {
 	scope := s.sources.Local.Cluster(tenancy.AdminCluster.Path())
 	leases, err := coordinationv1client.NewForConfigAndClient(scope.Config(), scope.HTTPClient())
 	if err != nil {

@@ -1,14 +1,19 @@
 package shard
 
 import (
+	"context"
+	"fmt"
 	"net/http"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/kcp-dev/sdk/apis/core"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/controllers"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/serving"
@@ -126,4 +131,27 @@ func (l *local) pathOf(name logicalcluster.Name) (string, bool) {
 func (l *local) inactive(name logicalcluster.Name) bool {
 	obj := l.get(name)
 	return obj != nil && corev1alpha1.IsLogicalClusterInactive(obj.Annotations)
+}
+
+// find returns the LogicalCluster of a logical cluster of this shard, or nil.
+// The informer may lag behind one that was just created, so a miss is asked
+// again at the source.
+func (l *local) find(ctx context.Context, name logicalcluster.Name) (*corev1alpha1.LogicalCluster, error) {
+	if lc := l.get(name); lc != nil {
+		return lc, nil
+	}
+	return l.read(ctx, name)
+}
+
+// read is find without the informer.
+func (l *local) read(ctx context.Context, name logicalcluster.Name) (*corev1alpha1.LogicalCluster, error) {
+	lc, err := kinds.LogicalClusters.In(l.clients.Cluster(name.Path())).Get(ctx, corev1alpha1.LogicalClusterName, metav1.GetOptions{})
+	switch {
+	case err == nil:
+		return lc, nil
+	case apierrors.IsNotFound(err):
+		return nil, nil //nolint:nilnil // there is none
+	default:
+		return nil, fmt.Errorf("reading the LogicalCluster: %w", err)
+	}
 }

@@ -35,7 +35,7 @@ func withMerged(next http.Handler, forwarded func(*http.Request) bool) http.Hand
 
 // ownVersion returns what a resource version says to this shard: its part of a merged one.
 // The error is the answer to one that says nothing.
-func (s *Server) ownVersion(version string) (string, error) {
+func (s *installation) ownVersion(version string) (string, error) {
 	if !merge.IsVersion(version) {
 		return version, nil
 	}
@@ -57,7 +57,7 @@ func (s *Server) ownVersion(version string) (string, error) {
 
 // withOwnVersions gives requests their own parts of merged versions, where admission does not see
 // them in time: in queries, in preconditions of deletions, and in JSON patches.
-func (s *Server) withOwnVersions(next http.Handler) http.Handler {
+func (s *installation) withOwnVersions(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		scoped, err := s.ownQuery(r)
 		if err == nil {
@@ -72,7 +72,7 @@ func (s *Server) withOwnVersions(next http.Handler) http.Handler {
 }
 
 // ownQuery reads the version of a query.
-func (s *Server) ownQuery(r *http.Request) (*http.Request, error) {
+func (s *installation) ownQuery(r *http.Request) (*http.Request, error) {
 	if !strings.Contains(r.URL.RawQuery, "resourceVersion=") {
 		return r, nil
 	}
@@ -89,7 +89,7 @@ func (s *Server) ownQuery(r *http.Request) (*http.Request, error) {
 }
 
 // ownBody reads the versions in the body of a deletion or of a JSON patch.
-func (s *Server) ownBody(r *http.Request) (*http.Request, error) {
+func (s *installation) ownBody(r *http.Request) (*http.Request, error) {
 	contentType, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	patch := r.Method == http.MethodPatch && contentType == string(types.JSONPatchType)
 	if r.Body == nil || r.Method != http.MethodDelete && !patch {
@@ -121,7 +121,7 @@ func (s *Server) ownBody(r *http.Request) (*http.Request, error) {
 
 // ownPreconditions returns options of a deletion, in JSON, or nil for what is none or has no
 // merged version.
-func (s *Server) ownPreconditions(body []byte) ([]byte, error) {
+func (s *installation) ownPreconditions(body []byte) ([]byte, error) {
 	options := metav1.DeleteOptions{}
 	kind := metav1.SchemeGroupVersion.WithKind("DeleteOptions")
 	if _, _, err := registry.Codecs.UniversalDeserializer().Decode(body, &kind, &options); err != nil || options.Preconditions == nil || options.Preconditions.ResourceVersion == nil {
@@ -136,7 +136,7 @@ func (s *Server) ownPreconditions(body []byte) ([]byte, error) {
 }
 
 // ownPatch returns a JSON patch, or nil for what is none.
-func (s *Server) ownPatch(body []byte) ([]byte, error) {
+func (s *installation) ownPatch(body []byte) ([]byte, error) {
 	var operations []map[string]json.RawMessage
 	if err := json.Unmarshal(body, &operations); err != nil {
 		return nil, nil //nolint:nilerr // upstream's handler says what is wrong

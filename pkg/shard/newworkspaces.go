@@ -54,9 +54,9 @@ type newborns struct {
 	serving context.Context //nolint:containedctx // the life of the listener, which outlasts every request
 }
 
-func (s *Server) newNewborns(access authorizer.Authorizer) *newborns {
+func (s *requestAccess) newNewborns() *newborns {
 	return &newborns{
-		local: s.local, rules: s.rules, access: access, forwarded: s.authentication.Forwarded, serving: s.serving,
+		local: s.local, rules: s.rules, access: s.authorizer, forwarded: s.authentication.Forwarded, serving: s.serving,
 		places: ledger.New(ledger.Bounds{Total: maxNewborn, User: maxNewbornEach, Own: maxNewbornOwn}),
 	}
 }

@@ -253,3 +253,12 @@ func (o CompletedOptions) Validate() error {
 	return errors.Join(slices.Concat(errs, o.Serving.Validate(), o.Fairness.Validate(), o.Authentication.Validate(),
 		o.Authorization.Validate(), o.Webhooks.Validate(), o.Etcd.Validate(), o.Limits.Validate(), o.Homes.Limits.Validate(), o.Capacity.Validate(o.Etcd), o.Garbage.Validate())...)
 }
+
+// authorizationOptions are the defaults: everybody may read the probes.
+func authorizationOptions() authz.Options {
+	paths := authn.ProbePaths()
+	for _, path := range authn.ProbePaths() {
+		paths = append(paths, path+"/*")
+	}
+	return authz.NewOptions(paths...)
+}

@@ -12,7 +12,7 @@ import (
 
 // replicaSnapshot keeps what the shard knows of others in its data directory, or in its
 // external etcd, so that it can start while they, and the cache server, are away.
-func (s *Server) replicaSnapshot() *snapshot.Snapshot {
+func (s *installation) replicaSnapshot() *snapshot.Snapshot {
 	config := s.snapshots()
 	if config.Sources = s.informers.Replicas(); len(config.Sources) > 0 {
 		config.Sources = append(config.Sources, s.remoteParams) // of policies that are among these
@@ -27,17 +27,19 @@ func (s *Server) replicaSnapshot() *snapshot.Snapshot {
 
 // cachedSnapshots keeps likewise what consumers see of cached resources, but only in a data directory: in
 // an etcd, whose history has each of them for some minutes, tenants could fill it.
-func (s *Server) cachedSnapshots() *snapshot.Directory {
+func (s *storedData) cachedSnapshots() *snapshot.Directory {
 	if len(s.options.Etcd.Servers) > 0 {
 		return nil
 	}
 	return &snapshot.Directory{Path: filepath.Join(s.snapshotDirectory(), "cached"), Config: s.snapshots()}
 }
 
-func (s *Server) snapshotDirectory() string { return filepath.Join(s.options.Etcd.DataDir, "replicas") }
+func (s *storedData) snapshotDirectory() string {
+	return filepath.Join(s.options.Etcd.DataDir, "replicas")
+}
 
 // snapshots is what holds for all: objects are encrypted as those of their kind in etcd are.
-func (s *Server) snapshots() snapshot.Config {
+func (s *storedData) snapshots() snapshot.Config {
 	config := snapshot.Config{Server: s.options.Name, Data: s.dataID, MaxAge: s.options.ReplicaSnapshotMaxAge}
 	if s.options.Encryption.ConfigFile == "" {
 		return config

@@ -18,7 +18,7 @@ import (
 // withData tells servers that follow what the shard has which data they see, and has them read it
 // anew (410) where the data was set back since: its revisions may have got as far again as they
 // have seen the former ones.
-func (s *Server) withData(next http.Handler) http.Handler {
+func (s *storedData) withData(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		given, follows := r.Header[request.DataHeader]
 		if who, ok := apirequest.UserFrom(r.Context()); !follows || !ok || !identity.MemberOf(r.Context(), who, user.SystemPrivilegedGroup) {
@@ -35,7 +35,7 @@ func (s *Server) withData(next http.Handler) http.Handler {
 }
 
 // sameData returns the answer to who has seen other data up to the resourceVersion, or nil.
-func (s *Server) sameData(r *http.Request, seen string) error {
+func (s *storedData) sameData(r *http.Request, seen string) error {
 	// What is none is for whoever decodes the request.
 	version, _ := strconv.ParseInt(r.URL.Query().Get("resourceVersion"), 10, 64)
 	if seen == "" || version == 0 {

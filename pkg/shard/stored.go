@@ -39,10 +39,12 @@ var apiDeletes = []schema.GroupResource{
 }
 
 // stored is what controllers ask, and delete, past the API.
-func (s *Server) stored() purge.Stored { return purge.Stored{Any: s.anyStored, Free: s.deleteFree} }
+func (s *objectServers) stored() purge.Stored {
+	return purge.Stored{Any: s.anyStored, Free: s.deleteFree}
+}
 
 // unreadableObjects are what controllers report of objects that cannot be read.
-func (s *Server) unreadableObjects() logicalclustercontroller.Unreadable {
+func (s *objectServers) unreadableObjects() logicalclustercontroller.Unreadable {
 	return logicalclustercontroller.Unreadable{
 		Describe: func(ctx context.Context, cluster logicalcluster.Name) (string, error) {
 			found, err := s.backend.Unreadable(ctx, cluster, "")
@@ -54,7 +56,7 @@ func (s *Server) unreadableObjects() logicalclustercontroller.Unreadable {
 
 // anyStored says which resources may have objects: those of which etcd has some, and those that
 // nobody knows to be there.
-func (s *Server) anyStored(ctx context.Context, cluster logicalcluster.Name, namespace string, resources []schema.GroupResource) ([]bool, error) {
+func (s *objectServers) anyStored(ctx context.Context, cluster logicalcluster.Name, namespace string, resources []schema.GroupResource) ([]bool, error) {
 	may := make([]bool, len(resources))
 	prefixes, at := make([]string, 0, len(resources)), make([]int, 0, len(resources))
 	for i, resource := range resources {
@@ -78,7 +80,7 @@ func (s *Server) anyStored(ctx context.Context, cluster logicalcluster.Name, nam
 
 // deleteFree deletes the objects of some resources that nothing holds, and says which may have others. It is
 // for what goes as a whole: admission, validation and audit do not see it.
-func (s *Server) deleteFree(ctx context.Context, cluster logicalcluster.Name, namespace string, resources []schema.GroupResource) ([]bool, error) {
+func (s *objectServers) deleteFree(ctx context.Context, cluster logicalcluster.Name, namespace string, resources []schema.GroupResource) ([]bool, error) {
 	if !request.ValidClusterName(cluster) {
 		return nil, fmt.Errorf("invalid name of a logical cluster: %q", cluster)
 	}
@@ -99,7 +101,7 @@ func (s *Server) deleteFree(ctx context.Context, cluster logicalcluster.Name, na
 // time, when all that is served there is gone: objects of kinds whose definition or binding went
 // without them. It returns how many it deleted. The count of what is stored, which costs nothing to
 // ask, tells that there are some, and etcd of which kinds.
-func (s *Server) deleteUnserved(ctx context.Context, cluster logicalcluster.Name) (deleted int64, err error) {
+func (s *objectServers) deleteUnserved(ctx context.Context, cluster logicalcluster.Name) (deleted int64, err error) {
 	err = wait.PollUntilContextTimeout(ctx, time.Millisecond, countDelay, true, func(context.Context) (bool, error) {
 		stored, known := s.usage.Of(cluster)
 		return known && stored.Objects <= 1, nil

@@ -19,7 +19,7 @@ import (
 // TestReadinessWarnings checks that a shard shows a rejected certificate, a wrong URL and a missing
 // cache server.
 func TestReadinessWarnings(t *testing.T) {
-	var o others
+	var o connections
 	require.Empty(t, o.readinessWarnings(true))
 	require.Equal(t, []string{"cache: NoCache, there is no --cache-kubeconfig, and there are other shards"}, o.readinessWarnings(false))
 

@@ -22,7 +22,7 @@ var workspaceTypes = tenancyv1alpha1.SchemeGroupVersion.WithResource("workspacet
 const typeTimeout = 500 * time.Millisecond
 
 // workspaceTypes is what admission asks about the types of new Workspaces.
-func (s *Server) workspaceTypes() workspacetype.Config {
+func (s *accessRules) workspaceTypes() workspacetype.Config {
 	types := s.informers.Types()
 	return workspacetype.Config{
 		May:      s.mayDo,
@@ -48,7 +48,7 @@ func (s *Server) workspaceTypes() workspacetype.Config {
 // mayDo reports whether the rules of a type's logical cluster let u do something with it, as far as
 // is known. As for exports (mayBind), an unreachable shard permits nothing beyond what has been
 // replicated: an error would disclose that the type exists.
-func (s *Server) mayDo(ctx context.Context, u user.Info, verb string, t *tenancyv1alpha1.WorkspaceType) (bool, error) {
+func (s *accessRules) mayDo(ctx context.Context, u user.Info, verb string, t *tenancyv1alpha1.WorkspaceType) (bool, error) {
 	shard := t.Annotations[request.ShardAnnotation]
 	if shard == "" && s.sources.Root != nil {
 		shard = corev1alpha1.RootShard // without a cache server types are read there
@@ -63,7 +63,7 @@ func (s *Server) mayDo(ctx context.Context, u user.Info, verb string, t *tenancy
 
 // wouldSee reports whether u may read types of that name wherever one would be looked for.
 // Other shards are not asked: time would tell where a logical cluster is.
-func (s *Server) wouldSee(ctx context.Context, u user.Info, parent logicalcluster.Name, ref tenancyv1alpha1.WorkspaceTypeReference) bool {
+func (s *accessRules) wouldSee(ctx context.Context, u user.Info, parent logicalcluster.Name, ref tenancyv1alpha1.WorkspaceTypeReference) bool {
 	path, up := logicalcluster.NewPath(ref.Path), false
 	if ref.Path == "" {
 		canonical, ok := s.local.pathOf(parent)
