@@ -15,8 +15,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// newAuthorizer returns the authorizer of requests. It decides about virtual workspaces as v does.
-func (s *boundResources) newAuthorizer(v views) (authorizer.Authorizer, error) {
+// newAuthorizer returns the authorizer of requests, which authorizes those of virtual workspaces by v.
+func (s *boundResources) newAuthorizer(v virtualWorkspaces) (authorizer.Authorizer, error) {
 	webhook, err := authz.NewWebhook(s.options.Authorization)
 	if err != nil {
 		return nil, err
@@ -34,7 +34,7 @@ func (s *boundResources) newAuthorizer(v views) (authorizer.Authorizer, error) {
 	})
 }
 
-// mayReadMetrics decides about the metrics of this process by the rules of root.
+// mayReadMetrics authorizes requests for the metrics of this process by the rules of root.
 func (s *accessRules) mayReadMetrics(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 	may, err := s.reviews.may(ctx, a.GetUser(), question{cluster: core.RootCluster, shard: corev1alpha1.RootShard, verb: a.GetVerb(), path: a.GetPath()})
 	if may && err == nil {
@@ -43,8 +43,8 @@ func (s *accessRules) mayReadMetrics(ctx context.Context, a authorizer.Attribute
 	return authorizer.DecisionNoOpinion, "", err
 }
 
-// providersRules are the rules of logical clusters that may be on other shards. As long
-// as not all replicas are known they deny nothing for good.
+// providersRules are rules of logical clusters that may be on other shards. Until all replicas are loaded, a denial is
+// an error, because the missing rules could allow the request.
 func (s *accessRules) providersRules() authorizer.Authorizer {
 	return authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 		decision, reason, err := s.rules.Authorize(ctx, a)
@@ -55,13 +55,12 @@ func (s *accessRules) providersRules() authorizer.Authorizer {
 	})
 }
 
-// providerPermits decides whether the provider of a bound API permits a request, for admission.
+// providerPermits is the maximal permission policy of a bound API, for admission.
 func (s *boundResources) providerPermits(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 	decision, reason, err := s.bindings.MaximalPermission(s.providersRules())(ctx, a)
 	return decision, reason, authz.Unavailable(err)
 }
 
-// access is what the built-in resources know about who may do what.
 func (s *accessRules) access(a authorizer.Authorizer) registry.Access {
 	access := registry.Access{Authorizer: a, Rules: s.rules, Wrote: s.rules.Wrote}
 	if s.options.Authorization.WebhookConfigFile != "" {
@@ -70,10 +69,9 @@ func (s *accessRules) access(a authorizer.Authorizer) registry.Access {
 	return access
 }
 
-// incompleteRules are the rules where a webhook has a say, too.
+// incompleteRules reports the rules as incomplete, because a webhook also authorizes.
 type incompleteRules struct{ *rbac.Authorizer }
 
-// RulesFor implements authorizer.RuleResolver.
 func (r incompleteRules) RulesFor(ctx context.Context, u user.Info, namespace string) ([]authorizer.ResourceRuleInfo, []authorizer.NonResourceRuleInfo, bool, error) {
 	resources, paths, _, err := r.Authorizer.RulesFor(ctx, u, namespace)
 	return resources, paths, true, errors.Join(err, errors.New("webhook authorizer does not support user rule resolution"))

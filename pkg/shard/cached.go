@@ -17,18 +17,23 @@ import (
 	"github.com/shardplane/shardplane/pkg/virtual/replication"
 )
 
+// mountStore implements mount.Store.
+type mountStore struct {
+	*usage.Counter
+	*customresource.Server
+}
+
 // cachedStore implements cachedresource.Store.
 type cachedStore struct {
 	*usage.Counter
 	of *customresource.Server
 }
 
-// cachedObjects is what the controllers of cached resources need.
 func (s *objectServers) cachedObjects() controllers.Cached {
 	return controllers.Cached{Store: cachedStore{s.usage, s.customResources}, Publications: s.cached, Limit: s.options.MaxCachedObjects, LimitBytes: s.options.MaxCachedBytes}
 }
 
-// newReplicas returns what others have replicated for consumers of the shard.
+// newReplicas returns the replicas of cached resources for consumers on this shard.
 func (s *accessRules) newReplicas(bound *bindings.Index) *replication.Replicas {
 	i := s.informers
 	var cache *client.Factory
@@ -43,13 +48,11 @@ func (s *accessRules) newReplicas(bound *bindings.Index) *replication.Replicas {
 	})
 }
 
-// Bytes implements cachedresource.Store.
 func (s cachedStore) Bytes(cluster logicalcluster.Name) (int64, bool) {
 	used, known := s.Of(cluster)
 	return used.Bytes, known
 }
 
-// Each implements cachedresource.Store.
 func (s cachedStore) Each(ctx context.Context, cluster logicalcluster.Name, resource schema.GroupVersionResource, visit func(cachedresource.Stored)) error {
 	d, _, err := s.of.Definition(ctx, cluster, resource)
 	if err != nil || d == nil {
@@ -60,8 +63,8 @@ func (s cachedStore) Each(ctx context.Context, cluster logicalcluster.Name, reso
 	})
 }
 
-// Served implements cachedresource.Store. What an export offers is served to all logical clusters
-// at once as to each of them; what is stored by a CustomResourceDefinition is read as it is.
+// Served implements cachedresource.Store. Objects of a bound API are converted for wildcard requests. Objects of a
+// CustomResourceDefinition are read as they are stored.
 func (s cachedStore) Served(ctx context.Context, cluster logicalcluster.Name, resource schema.GroupVersionResource) (cachedresource.Served, bool, error) {
 	d, prefix, err := s.of.Definition(ctx, cluster, resource)
 	if err != nil || d == nil || s.of.BuiltIn(ctx, resource.GroupResource()) {

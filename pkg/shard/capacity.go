@@ -8,7 +8,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/tenancy/shardload"
 )
 
-// load returns what the shard holds, or nil as long as that is not known.
+// load returns the load of the shard, or nil while objects have not been counted yet.
 func (s *installation) load() *shardload.Load {
 	total, known := s.usage.Total()
 	if !known {
@@ -29,7 +29,7 @@ func (s *installation) load() *shardload.Load {
 	}
 }
 
-// countWorkspaces returns how many logical clusters the shard holds that belong to a workspace.
+// countWorkspaces returns the number of logical clusters that belong to a workspace.
 func (l *local) countWorkspaces() int64 {
 	n := l.logicalClusters.Lister().Len()
 	for _, system := range []logicalcluster.Name{core.RootCluster, tenancy.AdminCluster, tenancy.HomesCluster} {

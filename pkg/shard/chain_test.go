@@ -23,12 +23,12 @@ import (
 	"github.com/shardplane/shardplane/pkg/serving/fairness"
 )
 
-// TestChain holds that docs/chains.md shows what requests pass.
+// TestChain compares the chain with docs/chains.md.
 func TestChain(t *testing.T) {
 	chaintest.Documented(t, "shard", emptyServers(&base{metrics: prometheus.NewRegistry()}).chain(&genericapiserver.Config{}))
 }
 
-// emptyServers returns servers without components, whose chain has all filters.
+// emptyServers returns servers without components. Their chain contains all filters.
 func emptyServers(b *base) *objectServers {
 	rules := &accessRules{installation: &installation{storedData: &storedData{base: b}}}
 	return &objectServers{requestAccess: &requestAccess{boundResources: &boundResources{accessRules: rules}}}

@@ -3,6 +3,7 @@ package shard
 import (
 	"fmt"
 
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
@@ -15,8 +16,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/tenancy/replicationcheckpoints"
 )
 
-// openSources makes the clients that the controllers read from. Nothing is
-// connected yet.
+// openSources constructs the clients of the controllers. It does not connect them.
 func (s *base) openSources(loopback *rest.Config) (controllers.Sources, *health.CacheCheck, error) {
 	sources := controllers.Sources{ShardName: s.options.Name}
 	var err error
@@ -32,12 +32,11 @@ func (s *base) openSources(loopback *rest.Config) (controllers.Sources, *health.
 	return sources, check, err
 }
 
-// openCache makes the clients of the cache server, if there is one, and the check of it.
 func (s *base) openCache(sources *controllers.Sources) (*health.CacheCheck, error) {
 	const flag = "--cache-kubeconfig"
 	file := s.options.CacheKubeconfig
 	if file == "" {
-		return nil, nil //nolint:nilnil // there is none
+		return nil, nil //nolint:nilnil // there is no cache server
 	}
 	reader, err := s.factoryOf(flag, file, client.WithMetrics(s.metrics))
 	if err != nil {
@@ -73,8 +72,8 @@ func (s *base) factory(config *rest.Config, options ...client.FactoryOption) (*c
 	return factory, nil
 }
 
-// otherShards returns how this shard presents itself to others. The files are
-// read now, so that a wrong one stops the start and not the first workspace.
+// otherShards returns the client configuration for other shards. It reads the files, because a wrong one must fail the
+// start rather than the first workspace.
 func (s *base) otherShards() (*rest.Config, error) {
 	config := &rest.Config{TLSClientConfig: rest.TLSClientConfig{
 		CertFile: s.options.ShardClientCertFile,
@@ -85,4 +84,14 @@ func (s *base) otherShards() (*rest.Config, error) {
 		return nil, fmt.Errorf("--shard-client-cert-file, --shard-client-key-file and --shard-ca-file: %w", err)
 	}
 	return config, nil
+}
+
+// replicatedKinds returns the replicated resources, except those of cached resources, which have limits of their own.
+func replicatedKinds() []schema.GroupResource {
+	lines := replication.Defaults()
+	all := make([]schema.GroupResource, 0, len(lines))
+	for i := range lines {
+		all = append(all, lines[i].GroupResource())
+	}
+	return all
 }

@@ -11,10 +11,9 @@ import (
 	"github.com/shardplane/shardplane/pkg/storage/usage"
 )
 
-// garbage is what the garbage collector works with, or nil if there is none.
 func (s *objectServers) garbage(loopback *rest.Config) (*garbagecollector.Config, error) {
 	if !s.options.Garbage.Enabled {
-		return nil, nil //nolint:nilnil // there is none
+		return nil, nil //nolint:nilnil // it is disabled
 	}
 	as := rest.CopyConfig(loopback)
 	as.Impersonate = rest.ImpersonationConfig{UserName: garbagecollector.Username, Groups: []string{user.SystemPrivilegedGroup}}
@@ -28,7 +27,6 @@ func (s *objectServers) garbage(loopback *rest.Config) (*garbagecollector.Config
 	}, nil
 }
 
-// storedObjects implements garbagecollector.Store.
 type storedObjects struct {
 	*usage.Counter
 	*storage.Backend

@@ -57,7 +57,7 @@ func (s *requestAccess) newAdmission(webhooks *webhooktransport.Tenants) (*admis
 		FindCluster:    s.local.find,
 		APIKinds:       s.apiKinds(),
 		Claims: claims.Config{
-			Allows: s.exportViews.Allows, Through: s.authorizer.Authorize, Bound: s.providerPermits,
+			Allows: s.exportVirtualWorkspaces.Allows, Through: s.authorizer.Authorize, Bound: s.providerPermits,
 		},
 		BuiltIn:           s.late.builtIn,
 		NoCachedResources: !s.options.Serving.FeatureGates.Enabled(features.CachedResources),
@@ -94,7 +94,7 @@ func (s *requestAccess) newBackend() (*storage.Backend, error) {
 func (s *requestAccess) newCustomResources(backend *storage.Backend, admit *admission.Admission, webhooks *webhooktransport.Tenants) (*customresource.Server, error) {
 	system, err := config.SystemCRDs()
 	if err != nil {
-		return nil, fmt.Errorf("reading the CustomResourceDefinitions of the system: %w", err)
+		return nil, fmt.Errorf("reading the CustomResourceDefinitions of system APIs: %w", err)
 	}
 	server, err := customresource.New(customresource.Config{
 		Storage:        backend.RESTOptionsGetter,

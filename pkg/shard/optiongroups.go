@@ -13,15 +13,13 @@ import (
 	"github.com/shardplane/shardplane/pkg/etcd"
 )
 
-// CapacityOptions say how much a shard takes before new workspaces go to others. It keeps
-// what it has, and what is written there.
+// CapacityOptions limit the load of a shard above which new workspaces are scheduled to other shards. Existing
+// workspaces are not affected.
 type CapacityOptions struct {
-	// MaxWorkspaces and MaxObjects are numbers, and MaxStorage are bytes that etcd has in use;
-	// 0 means any.
+	// MaxStorage is in bytes used in etcd. 0 means no limit.
 	MaxWorkspaces, MaxObjects, MaxStorage int64
 }
 
-// The flags that set them.
 const (
 	maxWorkspacesFlag = "max-workspaces"
 	maxObjectsFlag    = "max-objects"
@@ -30,12 +28,12 @@ const (
 
 // AddFlags adds the flags to fs.
 func (o *CapacityOptions) AddFlags(fs *pflag.FlagSet) {
-	fs.Int64Var(&o.MaxWorkspaces, maxWorkspacesFlag, o.MaxWorkspaces, "how many workspaces the shard holds before new ones go to other shards, and wait while there is none; 0 means any number. From nine tenths on it takes those that fit nowhere else")
-	fs.Int64Var(&o.MaxObjects, maxObjectsFlag, o.MaxObjects, "how many objects all logical clusters of the shard have, without Events, before new workspaces go to other shards, and wait while there is none; 0 means any number")
-	fs.Var(limits.Quantity{To: &o.MaxStorage}, maxStorageFlag, "how much etcd has in use, history included, before new workspaces go to other shards, and wait while there is none; 0 means as much as the quota of etcd allows")
+	fs.Int64Var(&o.MaxWorkspaces, maxWorkspacesFlag, o.MaxWorkspaces, "number of workspaces above which new workspaces are scheduled to other shards, or wait for one; 0 means no limit. From 90% on the shard accepts only workspaces that fit on no other shard")
+	fs.Int64Var(&o.MaxObjects, maxObjectsFlag, o.MaxObjects, "number of objects of all logical clusters, except Events, above which new workspaces are scheduled to other shards, or wait for one; 0 means no limit")
+	fs.Var(limits.Quantity{To: &o.MaxStorage}, maxStorageFlag, "storage used in etcd, including history, above which new workspaces are scheduled to other shards, or wait for one; 0 means the quota of etcd")
 }
 
-// Validate returns what is wrong with o.
+// Validate returns the errors of o.
 func (o *CapacityOptions) Validate(etcd etcd.Options) []error {
 	var errs []error
 	for _, option := range []struct {
@@ -52,13 +50,13 @@ func (o *CapacityOptions) Validate(etcd etcd.Options) []error {
 	return errs
 }
 
-// defaultGarbageDelay leaves an operator the time to read what is to be deleted.
+// defaultGarbageDelay allows an administrator to review the objects that will be deleted.
 const defaultGarbageDelay = time.Hour
 
-// GarbageOptions are for the deletion of objects whose owners are gone.
+// GarbageOptions configure the garbage collector.
 type GarbageOptions struct {
 	Enabled bool
-	// InitialDelay is how long those wait that were there before it was ever enabled.
+	// InitialDelay delays the deletion of objects that existed when the garbage collector was first enabled.
 	InitialDelay time.Duration
 }
 
@@ -66,13 +64,13 @@ func newGarbageOptions() GarbageOptions {
 	return GarbageOptions{Enabled: true, InitialDelay: defaultGarbageDelay}
 }
 
-// AddFlags adds the flags.
+// AddFlags adds the flags to fs.
 func (o *GarbageOptions) AddFlags(fs *pflag.FlagSet) {
-	fs.BoolVar(&o.Enabled, "enable-garbage-collector", o.Enabled, "delete objects whose owners are gone, by their owner references, and let deletions orphan dependents or wait for them; all replicas of a shard must have the same value")
-	fs.DurationVar(&o.InitialDelay, "garbage-collector-initial-delay", o.InitialDelay, "how long objects whose owners are gone are kept that the shard finds when it first runs with --enable-garbage-collector; it says in its log how many there are")
+	fs.BoolVar(&o.Enabled, "enable-garbage-collector", o.Enabled, "delete objects whose owners no longer exist, and support the propagation policies of deletions; all replicas of a shard must have the same value")
+	fs.DurationVar(&o.InitialDelay, "garbage-collector-initial-delay", o.InitialDelay, "delay before objects without existing owners are deleted that the shard finds when it first runs with --enable-garbage-collector; their number is logged")
 }
 
-// Validate returns what is wrong with the options.
+// Validate returns the errors of o.
 func (o *GarbageOptions) Validate() []error {
 	if o.InitialDelay < 0 {
 		return []error{errors.New("--garbage-collector-initial-delay must not be negative")}
@@ -80,13 +78,13 @@ func (o *GarbageOptions) Validate() []error {
 	return nil
 }
 
-// HomeOptions say who has a home workspace.
+// HomeOptions configure home workspaces.
 type HomeOptions struct {
-	// Enabled is whether there are any; a feature gate, and no flag, sets it.
+	// Enabled is set by a feature gate.
 	Enabled bool
-	// CreatorGroups are the groups whose members may have one.
+	// CreatorGroups are the groups whose members may create a home workspace.
 	CreatorGroups []string
-	// Limits are what each may have, with all workspaces below it.
+	// Limits apply to a home workspace with all workspaces below it.
 	Limits limits.HomeLimits
 }
 
@@ -96,11 +94,10 @@ func newHomeOptions() HomeOptions {
 
 // AddFlags adds the flags to fs.
 func (o *HomeOptions) AddFlags(fs *pflag.FlagSet) {
-	fs.StringSliceVar(&o.CreatorGroups, "home-workspaces-home-creator-groups", o.CreatorGroups, "groups whose members may create their home workspace; those of others stay")
+	fs.StringSliceVar(&o.CreatorGroups, "home-workspaces-home-creator-groups", o.CreatorGroups, "groups whose members may create their home workspace; existing home workspaces of other users remain")
 	o.Limits.AddFlags(fs)
 }
 
-// creators returns the groups whose members may create a home workspace.
 func (o HomeOptions) creators() []string {
 	if !o.Enabled {
 		return nil

@@ -14,7 +14,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/serving"
 )
 
-// addParts lists what runs, each before what builds on it and so ends earlier.
+// addParts adds the parts in the order in which they are started. They are stopped in reverse order.
 func (s *Server) addParts() error {
 	informers := &client.Group{}
 	informers.Add(append(s.informers.Runners(), s.bindings.Informer(), s.bindings.Copies())...)
@@ -49,7 +49,7 @@ func (s *Server) addParts() error {
 		Definitions:  s.customResources.Definitions(),
 		Bindings:     s.bindings.Informer(),
 		APIs:         boundAPIs{s.bindings, s.customResources, s.keepsSystem},
-		BindsSystem:  s.knowsRoot(),
+		BindsSystem:  s.readsRoot(),
 		HomeCreators: s.options.Homes.creators(),
 		Bootstrapped: func() { s.bootstrapped.Store(true) },
 		Metrics:      s.metrics,
@@ -64,8 +64,8 @@ func (s *Server) addParts() error {
 		lifecycle.Part{Name: "authentication", Run: s.authentication.Run},
 		lifecycle.Part{Name: "encryption", Run: s.encryption.Run},
 		lifecycle.Part{Name: "admission", Run: s.admission.Run},
-		// What requests are decided by follows until the last of them is answered:
-		// the server does not acknowledge a write that it no longer takes notice of.
+		// The informers must run until the last request is answered, because a write that is acknowledged must have
+		// effect on later requests.
 		lifecycle.Part{Name: "informers", Run: func(ctx context.Context) error {
 			snapshot.Restore(ctx)
 			return informers.Run(ctx)
@@ -77,15 +77,14 @@ func (s *Server) addParts() error {
 		lifecycle.Part{Name: "peers", Run: s.peers.Run},
 		lifecycle.Part{Name: "custom resources", Run: s.customResources.Run},
 		lifecycle.Part{Name: "api", Run: func(ctx context.Context) error {
-			// Watches must see the end of the server when it stops, not before:
-			// those of its own controllers have ended by then.
+			// Watches of users must end when the server stops. Those of its own controllers have ended by then.
 			defer context.AfterFunc(ctx, s.stopServing)()
 			return serving.Run(ctx, s.generic)
 		}},
 		lifecycle.Part{Name: "controllers of every replica", Run: everywhere.Run},
 		lifecycle.Part{Name: "controllers", Run: func(ctx context.Context) error {
 			return s.lead(ctx, func(ctx context.Context) error {
-				defer s.cached.Reset() // when this replica leads again, others have decided what is replicated
+				defer s.cached.Reset() // another leader may change it
 				manager, err := leading()
 				if err != nil {
 					return err
@@ -97,8 +96,8 @@ func (s *Server) addParts() error {
 	return nil
 }
 
-// managers returns the controllers of every replica, and what makes those of the leader, which is
-// tried now so that a wrong one fails the start, and done each time the replica begins to lead.
+// managers returns the controllers of every replica and the constructor of those of the leader. The constructor is
+// called once immediately, because an error must fail the start, and then each time the replica becomes the leader.
 func managers(deps controllers.Deps) (everywhere *lifecycle.Group, leading func() (*lifecycle.Group, error), err error) {
 	leading = func() (*lifecycle.Group, error) {
 		leader := deps
@@ -115,8 +114,7 @@ func managers(deps controllers.Deps) (everywhere *lifecycle.Group, leading func(
 	return everywhere, leading, err
 }
 
-// rootCA is what clients verify the front-proxy with, followed as long as the server
-// runs; nil where nobody has said.
+// rootCA follows the CA file of the front-proxy, or returns nil if none is configured.
 func (s *base) rootCA() (*rootca.File, error) {
 	if s.options.RootCAFile == "" {
 		return nil, nil
@@ -129,7 +127,6 @@ func (s *base) rootCA() (*rootca.File, error) {
 	return file, nil
 }
 
-// tokens makes the tokens that are kept in secrets, or is nil.
 func (s *requestAccess) tokens() serviceaccount.Issuer {
 	if s.authentication.Issuer == nil {
 		return nil

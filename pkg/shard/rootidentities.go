@@ -13,13 +13,13 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 )
 
-// rootIdentities are the identities of root's exports, by name. While an export that somebody deleted is created
-// again, the last known identity counts: the new export gets the same one from its secret, and without it watches
-// would start that never see an object, and events would lack the labels of claims.
+// rootIdentities contains the last known identities of root's exports, by name. A recreated export gets its identity
+// from the same secret. Until then the last identity is used, because without it, watches would be started that never
+// receive an object, and events would lack the labels of claims.
 type rootIdentities struct{ last sync.Map }
 
-// of returns the identity of the export of root that offers a resource, "" if none does, or an error that asks to
-// try again if the identity has not been known so far.
+// of returns the identity of the root export that offers a resource, or "" if no export does. It returns a retriable
+// error if the identity has never been known.
 func (r *rootIdentities) of(resource schema.GroupResource, get func(name string) (*apisv1alpha2.APIExport, error)) (string, error) {
 	name := config.RootExportOf(resource)
 	if name == "" {
@@ -33,7 +33,7 @@ func (r *rootIdentities) of(resource schema.GroupResource, get func(name string)
 		}
 		return export.Status.IdentityHash, nil
 	case err == nil:
-		err = errors.New("it has none yet")
+		err = errors.New("status.identityHash is empty")
 	case !apierrors.IsNotFound(err) && !errors.Is(err, client.ErrIncomplete):
 		return "", fmt.Errorf("looking up the APIExport %s of root: %w", name, err)
 	}
@@ -41,9 +41,9 @@ func (r *rootIdentities) of(resource schema.GroupResource, get func(name string)
 		identity, _ := last.(string)
 		return identity, nil
 	}
-	return "", notKnownYet(name, err)
+	return "", identityUnavailable(name, err)
 }
 
-func notKnownYet(name string, err error) error {
-	return apierrors.NewTooManyRequests(fmt.Sprintf("this shard does not know the identity of the APIExport %s of root yet (%v), try again", name, err), 1)
+func identityUnavailable(name string, err error) error {
+	return apierrors.NewTooManyRequests(fmt.Sprintf("the identity of the APIExport %s of root is not available yet (%v), try again", name, err), 1)
 }

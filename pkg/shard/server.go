@@ -183,15 +183,15 @@ func (s *accessRules) newBoundResources() (*boundResources, error) {
 }
 
 func (s *boundResources) newRequestAccess() (*requestAccess, error) {
-	a := &requestAccess{boundResources: s, exportViews: s.newExportViews()}
-	a.views = s.newViews(a.exportViews)
+	a := &requestAccess{boundResources: s, exportVirtualWorkspaces: s.newExportVirtualWorkspaces()}
+	a.virtualWorkspaces = s.newVirtualWorkspaces(a.exportVirtualWorkspaces)
 	var err error
 	if a.authentication, err = authn.New(s.options.Authentication, authn.Sources{
-		Accounts: newAccounts(s.sources.Local, s.informers, s.peers), Workspace: s.knownIn, Report: s.tellOfIssuer, Metrics: s.metrics,
+		Accounts: newAccounts(s.sources.Local, s.informers, s.peers), Workspace: s.workspaceOf, Report: s.recordIssuerFault, Metrics: s.metrics,
 	}); err != nil {
 		return nil, err
 	}
-	if a.rights, err = s.newAuthorizer(a.views); err != nil {
+	if a.rights, err = s.newAuthorizer(a.virtualWorkspaces); err != nil {
 		return nil, err
 	}
 	a.authorizer = authz.WithinVirtualWorkspaces(a.rights)
@@ -230,26 +230,26 @@ func (s *Server) readyChecks() []healthz.HealthChecker {
 	return []healthz.HealthChecker{
 		healthz.NamedCheck("etcd", func(r *http.Request) error { return s.backend.Ready(r.Context()) }),
 		healthz.NamedCheck("definitions", func(*http.Request) error {
-			return synced(s.customResources.HasSynced(), "not all CustomResourceDefinitions are known yet")
+			return synced(s.customResources.HasSynced(), "not all CustomResourceDefinitions are loaded yet")
 		}),
 		healthz.NamedCheck("bindings", func(*http.Request) error {
-			return synced(s.bindings.HasSynced(), "not all APIBindings are known yet")
+			return synced(s.bindings.HasSynced(), "not all APIBindings are loaded yet")
 		}),
 		healthz.NamedCheck("logical-clusters", func(*http.Request) error {
-			return synced(s.local.hasSynced(), "not all logical clusters are known yet")
+			return synced(s.local.hasSynced(), "not all logical clusters are loaded yet")
 		}),
 		healthz.NamedCheck("rbac", func(*http.Request) error {
-			return synced(s.rules.HasSynced(), "not all roles and bindings are known yet")
+			return synced(s.rules.HasSynced(), "not all roles and bindings are loaded yet")
 		}),
 		healthz.NamedCheck("bootstrap", func(*http.Request) error {
-			return synced(s.bootstrapped.Load(), "the objects that every shard starts with do not all exist yet")
+			return synced(s.bootstrapped.Load(), "not all initial objects of the shard exist yet")
 		}),
 		// Without this check, requests of administrators could be rejected at first.
 		healthz.NamedCheck("bootstrap-rbac", func(*http.Request) error {
 			if s.bootstrapped.Load() && s.rules.CaughtUp(tenancy.AdminCluster) && s.rules.CaughtUp(core.RootCluster) {
-				s.inForce.Store(true) // later writes must not make the shard unready
+				s.rulesReady.Store(true) // later writes must not make the shard unready
 			}
-			return synced(s.inForce.Load(), "the roles and bindings that every shard starts with are not all in force yet")
+			return synced(s.rulesReady.Load(), "not all initial roles and bindings have effect yet")
 		}),
 	}
 }

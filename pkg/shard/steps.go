@@ -95,9 +95,9 @@ type boundResources struct {
 // requestAccess authenticates and authorizes requests.
 type requestAccess struct {
 	*boundResources
-	authentication *authn.Authentication
-	exportViews    *apiexport.VirtualWorkspaces
-	views          views
+	authentication          *authn.Authentication
+	exportVirtualWorkspaces *apiexport.VirtualWorkspaces
+	virtualWorkspaces       virtualWorkspaces
 	// rights authorizes in the logical cluster of a request, and authorizer through virtual workspaces, too.
 	rights, authorizer authorizer.Authorizer
 }
@@ -115,9 +115,9 @@ type objectServers struct {
 type Server struct {
 	*objectServers
 	generic *genericapiserver.GenericAPIServer
-	// bootstrapped is set when all objects of a new shard exist, and inForce when their roles and
+	// bootstrapped is set when all objects of a new shard exist, and rulesReady when their roles and
 	// bindings have effect.
-	bootstrapped, inForce atomic.Bool
+	bootstrapped, rulesReady atomic.Bool
 }
 
 // lateServers provides the components that store and serve objects to the components that these depend on.

@@ -15,12 +15,11 @@ import (
 	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
-// exportsTimeout is how long a request waits for the shard to know all exports.
+// exportsTimeout limits how long a request waits until all exports are loaded.
 const exportsTimeout = 10 * time.Second
 
-// systemIdentity returns the identity of the export of root that offers one of the system's
-// own resources, or "" if none does. The objects are where they were before there were
-// exports: the identity is a name of them, and no part of their keys.
+// systemIdentity returns the identity of the root export that offers a resource of the system, or "" if no export does.
+// The identity is an alias and not part of the keys of the objects.
 func (s *installation) systemIdentity(ctx context.Context, resource schema.GroupResource) (string, error) {
 	name := config.RootExportOf(resource)
 	if name == "" {
@@ -29,14 +28,14 @@ func (s *installation) systemIdentity(ctx context.Context, resource schema.Group
 	waiting, cancel := context.WithTimeout(ctx, exportsTimeout)
 	defer cancel()
 	if err := s.informers.APIExports.WaitForSync(waiting); err != nil {
-		return "", notKnownYet(name, err)
+		return "", identityUnavailable(name, err)
 	}
 	return s.knownSystemIdentity(resource)
 }
 
-// knownSystemIdentity is systemIdentity by what is known now.
+// knownSystemIdentity is systemIdentity without waiting.
 func (s *installation) knownSystemIdentity(resource schema.GroupResource) (string, error) {
-	if !s.knowsRoot() {
+	if !s.readsRoot() {
 		return "", nil
 	}
 	return s.rootIdentities.of(resource, func(name string) (*apisv1alpha2.APIExport, error) {
@@ -44,22 +43,21 @@ func (s *installation) knownSystemIdentity(resource schema.GroupResource) (strin
 	})
 }
 
-// knowsRoot reports whether the shard knows what root exports: those that know nothing of
-// other shards do not, and cannot bind it.
-func (s *installation) knowsRoot() bool {
+// readsRoot reports whether the shard reads the exports of root. A shard without a cache server does not, and cannot
+// bind them.
+func (s *installation) readsRoot() bool {
 	return s.options.Name == corev1alpha1.RootShard || s.sources.Cache != nil
 }
 
-// bindsSystem reports whether a logical cluster has those of the system's resources that root
-// exports only if it binds them. All others have them in any case: the system's own, those
-// from before there were such bindings, until they have got them, and those that are being
-// deleted, in which all is to be found that is to be deleted.
+// bindsSystem reports whether a logical cluster has the resources of root's exports only if it binds them. The following
+// have them in any case: logical clusters of the system, those without system bindings so far, and those that are being
+// deleted, in which all objects must be found.
 func (s *installation) bindsSystem(cluster logicalcluster.Name) bool {
 	lc := s.local.get(cluster)
-	return lc != nil && lc.Annotations[tenancy.SystemBindingsAnnotation] == tenancy.SystemBound && lc.DeletionTimestamp == nil && s.knowsRoot() && !request.IsSystem(cluster)
+	return lc != nil && lc.Annotations[tenancy.SystemBindingsAnnotation] == tenancy.SystemBound && lc.DeletionTimestamp == nil && s.readsRoot() && !request.IsSystem(cluster)
 }
 
-// keepsSystem reports whether a logical cluster has one of the system's resources in any case.
+// keepsSystem reports whether a logical cluster has a resource of the system regardless of bindings.
 func (s *installation) keepsSystem(cluster logicalcluster.Name, resource schema.GroupResource) bool {
 	return config.RootExportOf(resource) != "" && !s.bindsSystem(cluster)
 }

@@ -13,60 +13,57 @@ import (
 	"github.com/shardplane/shardplane/pkg/request/identity"
 )
 
-// view is one kind of views.
-type view interface {
-	// Needs returns what whoever uses a view has to be allowed in the logical cluster that
-	// grants it, for the attributes of a request.
+// virtualWorkspace is a type of virtual workspace.
+type virtualWorkspace interface {
+	// Needs returns the attributes that the user of the virtual workspace must be allowed in the logical cluster that
+	// grants it.
 	Needs(ctx context.Context, a authorizer.Attributes) authorizer.Attributes
-	// Permits is that of authz.Views.
 	Permits(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error)
-	// Shows is that of authz.Views.
 	Shows(ctx context.Context) bool
-	// Wrap returns the filter of requests that come through such a view.
+	// Wrap returns the filter of requests to such virtual workspaces.
 	Wrap(next http.Handler) http.Handler
 }
 
-// views are all kinds, by where they are. They implement authz.Views.
-type views struct {
-	kinds map[*request.Mount]view
-	// local reports whether the shard holds a logical cluster. About others rules decide.
+// virtualWorkspaces implements authz.VirtualWorkspaces for all types of virtual workspaces.
+type virtualWorkspaces struct {
+	kinds map[*request.Mount]virtualWorkspace
+	// local reports whether a logical cluster is on this shard.
 	local func(name logicalcluster.Name) bool
 	rules authorizer.Authorizer
-	// elsewhere finds the LogicalClusters of other shards.
-	elsewhere authz.FindLogicalCluster
+	// findRemote returns the LogicalClusters of other shards.
+	findRemote authz.FindLogicalCluster
 }
 
-func (v views) of(ctx context.Context) view { return v.kinds[request.ScopeFrom(ctx).Mount] }
+func (v virtualWorkspaces) of(ctx context.Context) virtualWorkspace {
+	return v.kinds[request.ScopeFrom(ctx).Mount]
+}
 
-// Opens implements authz.Views. About a logical cluster of another shard the rules, and the
-// groups that it requires, decide that are known here. That one is not asked: the time that
-// it takes would tell that it has it.
-func (v views) Opens(ctx context.Context, a authorizer.Attributes, next authorizer.Authorizer) (authorizer.Decision, string, error) {
+// Opens authorizes in the logical cluster that grants the virtual workspace. If that is on another shard, the replicated
+// rules and its required groups decide. The other shard is not asked, because the response time would disclose that it
+// has the logical cluster.
+func (v virtualWorkspaces) Opens(ctx context.Context, a authorizer.Attributes, next authorizer.Authorizer) (authorizer.Decision, string, error) {
 	needs := v.of(ctx).Needs(ctx, a)
 	granting, _ := request.ClusterFrom(ctx)
 	if granting.Name == "" || v.local(granting.Name) || identity.MemberOf(ctx, a.GetUser(), user.SystemPrivilegedGroup) {
 		return next.Authorize(ctx, needs)
 	}
-	decision, _, err := authz.WithRequiredGroups(v.rules, v.elsewhere).Authorize(ctx, needs)
+	decision, _, err := authz.WithRequiredGroups(v.rules, v.findRemote).Authorize(ctx, needs)
 	if decision != authorizer.DecisionAllow {
 		return authorizer.DecisionNoOpinion, authz.NotPermittedReason, err
 	}
 	return decision, "", nil
 }
 
-// Permits implements authz.Views.
-func (v views) Permits(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+func (v virtualWorkspaces) Permits(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 	return v.of(ctx).Permits(ctx, a)
 }
 
-// Shows implements authz.Views.
-func (v views) Shows(ctx context.Context) bool { return v.of(ctx).Shows(ctx) }
+func (v virtualWorkspaces) Shows(ctx context.Context) bool { return v.of(ctx).Shows(ctx) }
 
-// wrap is the filter of all views.
-func (v views) wrap(next http.Handler) http.Handler {
+func (v virtualWorkspaces) wrap(next http.Handler) http.Handler {
 	filters := make(map[*request.Mount]http.Handler, len(v.kinds))
 	for _, mount := range request.VirtualWorkspaceMounts() {
-		filters[mount] = v.kinds[mount].Wrap(next) // one that has no kind must not start
+		filters[mount] = v.kinds[mount].Wrap(next) // a missing type must fail the start
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		handler := next

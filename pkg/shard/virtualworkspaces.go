@@ -21,16 +21,14 @@ import (
 	"github.com/shardplane/shardplane/pkg/virtual/schemas"
 )
 
-// newExportViews returns the virtual workspaces of exports.
-func (s *boundResources) newExportViews() *apiexport.VirtualWorkspaces {
+func (s *boundResources) newExportVirtualWorkspaces() *apiexport.VirtualWorkspaces {
 	return apiexport.New(apiexport.Config{
 		Bindings: s.bindings, Rules: s.providersRules(), Inactive: s.local.inactive, Codecs: registry.Codecs,
 		Documents: func() apiexport.Documents { return s.late },
 	})
 }
 
-// newViews returns all virtual workspaces.
-func (s *boundResources) newViews(ofExports *apiexport.VirtualWorkspaces) views {
+func (s *boundResources) newVirtualWorkspaces(ofExports *apiexport.VirtualWorkspaces) virtualWorkspaces {
 	ofTypes := initialization.New(initialization.Config{
 		Type: func(key client.Key) (*tenancyv1alpha1.WorkspaceType, error) {
 			return s.informers.WorkspaceTypes.Get(key.Cluster, "", key.Name)
@@ -41,7 +39,7 @@ func (s *boundResources) newViews(ofExports *apiexport.VirtualWorkspaces) views 
 		},
 		ServeDocuments: s.late.ServeDocuments,
 	})
-	kinds := map[*request.Mount]view{
+	kinds := map[*request.Mount]virtualWorkspace{
 		request.APIExports: ofExports,
 		request.APIResourceSchemas: schemas.New(schemas.Config{
 			Bindings: s.bindings, Local: s.local.has, Codecs: registry.Codecs, ServeDocuments: s.late.ServeDocuments,
@@ -53,26 +51,25 @@ func (s *boundResources) newViews(ofExports *apiexport.VirtualWorkspaces) views 
 	for _, mount := range initialization.Mounts() {
 		kinds[mount] = ofTypes
 	}
-	return views{kinds: kinds, local: s.local.has, rules: s.providersRules(), elsewhere: s.findElsewhere}
+	return virtualWorkspaces{kinds: kinds, local: s.local.has, rules: s.providersRules(), findRemote: s.findRemote}
 }
 
-// findElsewhere returns the LogicalCluster of another shard, as far as this one knows of it,
-// or nil.
-func (s *installation) findElsewhere(_ context.Context, name logicalcluster.Name) (*corev1alpha1.LogicalCluster, error) {
+// findRemote returns the replica of a LogicalCluster of another shard, or nil.
+func (s *installation) findRemote(_ context.Context, name logicalcluster.Name) (*corev1alpha1.LogicalCluster, error) {
 	lc, err := s.informers.AllClusters.Get(name, "", corev1alpha1.LogicalClusterName)
 	if apierrors.IsNotFound(err) {
-		return nil, nil //nolint:nilnil // there is none
+		return nil, nil //nolint:nilnil // not found
 	}
 	return lc, err
 }
 
-// withAdmin is the filter that tells of the whole installation.
+// withAdmin serves the Shards of the installation.
 func (s *boundResources) withAdmin(next http.Handler) http.Handler {
 	return admin.New(admin.Config{Shards: s.informers.Shards, ServeDocuments: s.late.ServeDocuments})(next)
 }
 
-// grantor returns the logical cluster of the object that grants a view, or "" if there is none.
-// Before all that other shards have was read, it returns an error instead.
+// grantor returns the logical cluster of the object that grants a virtual workspace, or "". It returns an error until
+// the objects of other shards are loaded.
 func (s *installation) grantor(path logicalcluster.Path, mount *request.Mount, object string) (logicalcluster.Name, error) {
 	if mount == request.APIExports {
 		if name, err := s.exportCluster(path, object); name != "" && err == nil {
@@ -84,7 +81,7 @@ func (s *installation) grantor(path logicalcluster.Path, mount *request.Mount, o
 		return name, nil
 	}
 	if mount == request.Replication {
-		name, _ := path.Name() // the endpoints of slices have names
+		name, _ := path.Name() // endpoints of slices contain the name of the logical cluster
 		return name, nil
 	}
 	t, ok := s.informers.Types()(path, tenancyv1alpha1.WorkspaceTypeName(object))
