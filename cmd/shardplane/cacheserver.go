@@ -10,7 +10,7 @@ func newCacheServerCommand() *cobra.Command {
 	options := cacheserver.NewOptions()
 	return serve(&cobra.Command{
 		Use:   "cache-server",
-		Short: "Run a cache server: it holds what all shards need to know of each other",
+		Short: "Run a cache server with the replicas of all shards",
 		Long: `Runs a cache server, to which every shard copies the objects that other shards
 need to know, and from which they read those of all the others below
 /services/cache/shards/<shard>/clusters/<name>. Only shards, system:masters and

@@ -8,37 +8,35 @@ import (
 )
 
 const (
-	// usualPercent is Go's own GOGC: garbage is collected when the heap has doubled.
+	// usualPercent is the default GOGC: a collection starts when the heap has doubled.
 	usualPercent = 100
-	// largePercent is what remains of it in a large heap.
+	// largePercent is the GOGC of a large heap.
 	largePercent = 50
-	// usualGarbage is how much garbage there may be before less than usualPercent of the
-	// heap is allowed.
+	// usualGarbage is the amount of garbage above which GOGC is reduced.
 	usualGarbage = 256 << 20
 )
 
-// collector has garbage collected earlier in large heaps. What a process has resident is its
-// heap at its largest, since objects that stay lie between those that go: with Go's own
-// setting that is twice of what it holds. In a heap of some hundred megabytes a collection
-// more costs little beside what the memory costs.
+// collector reduces GOGC for large heaps. The resident memory of a process is its largest heap, which with the default
+// GOGC is twice the live heap. For a heap of some hundred megabytes, an additional collection costs less than that
+// memory.
 type collector struct{ percent int }
 
-// paceCollector paces the collection of garbage for as long as the process runs.
+// paceCollector adjusts GOGC until the process ends.
 func paceCollector() {
 	if collectorIsOurs() {
 		(&collector{percent: usualPercent}).watch()
 	}
 }
 
-// collectorIsOurs reports whether whoever has started the process has not said in its
-// environment how garbage is to be collected. What is there and empty is Go's default.
+// collectorIsOurs reports whether the environment does not configure the garbage collector. An empty variable is the
+// default.
 func collectorIsOurs() bool {
 	_, percent := os.LookupEnv("GOGC")
 	_, limit := os.LookupEnv("GOMEMLIMIT")
 	return !percent && !limit
 }
 
-// watch looks at the heap after each collection: the next one takes what nobody holds.
+// watch adjusts GOGC after each collection. The next one frees the sentinel object.
 func (c *collector) watch() {
 	runtime.AddCleanup(&struct{ _ *collector }{}, func(c *collector) {
 		c.adjust()
@@ -49,14 +47,14 @@ func (c *collector) watch() {
 func (c *collector) adjust() {
 	sample := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
 	metrics.Read(sample)
-	// It stops the world, so only for a difference that counts.
+	// SetGCPercent stops the world, so small differences are ignored.
 	if percent := percentOf(sample[0].Value.Uint64()); percent-c.percent >= 5 || c.percent-percent >= 5 {
 		debug.SetGCPercent(percent)
 		c.percent = percent
 	}
 }
 
-// percentOf returns by how much a heap may grow before its garbage is collected.
+// percentOf returns the GOGC for a live heap.
 func percentOf(live uint64) int {
 	if live <= usualGarbage {
 		return usualPercent

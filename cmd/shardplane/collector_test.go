@@ -18,7 +18,7 @@ func TestPercentOf(t *testing.T) {
 	}
 }
 
-// TestCollectorFollowsTheHeap: what is set is by what is live, again and again.
+// TestCollectorFollowsTheHeap checks that GOGC follows the live heap.
 func TestCollectorFollowsTheHeap(t *testing.T) {
 	before := debug.SetGCPercent(usualPercent)
 	t.Cleanup(func() { debug.SetGCPercent(before) })
@@ -37,7 +37,7 @@ func TestCollectorFollowsTheHeap(t *testing.T) {
 	require.Eventually(t, now(usualPercent), time.Minute, time.Millisecond)
 }
 
-// TestCollectorLeavesWhatIsSet: whoever has said how in the environment has it so.
+// TestCollectorLeavesWhatIsSet checks that GOGC in the environment is not changed.
 func TestCollectorLeavesWhatIsSet(t *testing.T) {
 	for _, name := range []string{"GOGC", "GOMEMLIMIT"} {
 		t.Run(name, func(t *testing.T) {

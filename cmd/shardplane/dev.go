@@ -11,7 +11,7 @@ func newDevCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "dev",
 		GroupID: groupDev,
-		Short:   "Run a whole cluster on this machine, for development",
+		Short:   "Run a whole cluster on this machine for development",
 		Long: `Runs shards, a front-proxy and a cache server on this machine, each as a process
 of its own, with certificates and kubeconfigs made for them.
 

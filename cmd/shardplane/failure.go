@@ -5,7 +5,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/dev/supervise"
 )
 
-// failure is the error of a command that had begun.
+// failure is an error of a command after its flags and arguments were accepted.
 type failure struct {
 	error
 	code int
@@ -13,7 +13,6 @@ type failure struct {
 
 func (f *failure) Unwrap() error { return f.error }
 
-// failed marks err as the failure of a command that had begun; nil stays nil.
 func failed(err error) error {
 	if err == nil {
 		return nil
@@ -21,7 +20,7 @@ func failed(err error) error {
 	return &failure{error: err, code: exitcode.Of(err)}
 }
 
-// invalid marks err as the fault of the flags; nil stays nil.
+// invalid marks err as an error of the flags; nil stays nil.
 func invalid(err error) error {
 	if err == nil {
 		return nil

@@ -20,8 +20,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/shard"
 )
 
-// TestFlags holds the flags of all commands, with their defaults: they are what
-// operators have in their files, so that one that goes is deprecated before.
+// TestFlags compares the flags of all commands and their defaults with a golden file, so that no flag is removed without
+// a deprecation.
 func TestFlags(t *testing.T) {
 	var lines []string
 	var add func(cmd *cobra.Command)
@@ -51,8 +51,7 @@ func TestFlags(t *testing.T) {
 	requireGolden(t, "flags", strings.Join(lines, "\n")+"\n")
 }
 
-// TestLimitsAreDocumented holds that the page on security tells of each limit that has a flag, and
-// of no flag that there is not.
+// TestLimitsAreDocumented checks that docs/security.md contains each limit with a flag, and no flag that does not exist.
 func TestLimitsAreDocumented(t *testing.T) {
 	page, err := os.ReadFile("../../docs/security.md")
 	require.NoError(t, err)
@@ -74,7 +73,7 @@ func TestLimitsAreDocumented(t *testing.T) {
 	}
 }
 
-// TestMistakes holds that servers name all mistakes at once, in one order.
+// TestMistakes checks that servers report all wrong flags at once, in a stable order.
 func TestMistakes(t *testing.T) {
 	for line, want := range map[string]string{
 		"shard --name=No --base-url=no --external-url=no --cache-kubeconfig=/no --root-ca-file=/no --secure-port=-1 --tls-min-version=no --audit-log-path=/no --max-requests-inflight=-1" +
@@ -97,8 +96,7 @@ func TestMistakes(t *testing.T) {
 	}
 }
 
-// TestCompletedOptionsAreValues holds that what a server does to the options it
-// is given stays with it: nothing in them leads to what others have, too.
+// TestCompletedOptionsAreValues checks that completed options share no memory with other options.
 func TestCompletedOptionsAreValues(t *testing.T) {
 	var check func(path string, of reflect.Type)
 	check = func(path string, of reflect.Type) {

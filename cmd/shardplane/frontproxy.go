@@ -10,7 +10,7 @@ func newFrontProxyCommand() *cobra.Command {
 	options := frontproxy.NewOptions()
 	return serve(&cobra.Command{
 		Use:   "front-proxy",
-		Short: "Run a front-proxy: it is one address for the logical clusters of all shards",
+		Short: "Run a front-proxy for the logical clusters of all shards",
 		Long: `Runs a front-proxy, which authenticates users, finds the shard of the logical
 cluster that a request is for, by name or by path, and forwards the request there
 with the user in its headers.

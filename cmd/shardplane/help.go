@@ -15,7 +15,7 @@ const (
 	maxHelpWidth     = 120
 )
 
-// addFlags gives cmd flags in sections, and a help that shows them so.
+// addFlags adds flags in sections, which the help shows.
 func addFlags(cmd *cobra.Command, sections cliflag.NamedFlagSets) {
 	sections.FlagSet("Other").BoolP("help", "h", false, "help for "+cmd.Name())
 	for _, section := range sections.FlagSets {
@@ -27,7 +27,7 @@ func addFlags(cmd *cobra.Command, sections cliflag.NamedFlagSets) {
 		if cmd.HasExample() {
 			_, _ = fmt.Fprintf(out, "\nExamples:\n%s\n", cmd.Example)
 		}
-		width := helpWidth(cmd.Root().OutOrStdout()) // the command's own output is a buffer while it shows its help
+		width := helpWidth(cmd.Root().OutOrStdout()) // the output is a buffer while the help is rendered
 		for _, name := range sections.Order {
 			_, _ = fmt.Fprintf(out, "\n%s:\n%s", name, sections.FlagSets[name].FlagUsagesWrapped(width))
 		}
@@ -35,7 +35,6 @@ func addFlags(cmd *cobra.Command, sections cliflag.NamedFlagSets) {
 	})
 }
 
-// helpWidth is the width of the terminal, within limits.
 func helpWidth(out io.Writer) int {
 	file, ok := out.(*os.File)
 	if !ok {

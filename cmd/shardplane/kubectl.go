@@ -10,27 +10,26 @@ import (
 	"github.com/shardplane/shardplane/pkg/plugin"
 )
 
-// pluginName is the name under which kubectl finds this program: kubectl shardplane.
+// pluginName is the program name of the kubectl plugin.
 const pluginName = "kubectl-shardplane"
 
-// newKubectlCommand returns what kubectl's plugin is.
 func newKubectlCommand(use string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     use,
-		Short:   "See shards and workspaces, and move between workspaces",
+		Short:   "List shards and workspaces, and switch between workspaces",
 		GroupID: groupClients,
-		Long: `Shows the shards and the tree of workspaces, says why a workspace waits, and makes
-one the current workspace of the kubeconfig, as kubectl's plugin does for which this
-program only has to be found in PATH under the name kubectl-shardplane.
+		Long: `Shows the shards and the tree of workspaces, explains why a workspace is not ready,
+and changes the current workspace of the kubeconfig. The same commands are available
+as a kubectl plugin if this program is in PATH under the name kubectl-shardplane.
 
-A workspace is named by its path, such as root:team:demo, by its name below the
-current one, or by .. for the parent of that.`,
+A workspace is specified by its path, e.g. root:team:demo, by its name below the
+current workspace, or by .. for the parent.`,
 	}
 	cmd.AddCommand(newTreeCommand(), newShardsCommand(), newDescribeCommand(), newUseCommand())
 	return cmd
 }
 
-// addPluginFlags gives a command of the plugin flags of its own and those about connections.
+// addPluginFlags adds flags of a plugin command and those of connections.
 func addPluginFlags(cmd *cobra.Command, options *plugin.Options, own func(fs *pflag.FlagSet)) {
 	var flags cliflag.NamedFlagSets
 	if own != nil {
@@ -40,15 +39,14 @@ func addPluginFlags(cmd *cobra.Command, options *plugin.Options, own func(fs *pf
 	addFlags(cmd, flags)
 }
 
-// argument returns the only argument, or "".
 func argument(args []string) string { return strings.Join(args, "") }
 
 func newTreeCommand() *cobra.Command {
 	tree := plugin.Tree{Options: plugin.NewOptions()}
 	cmd := &cobra.Command{
 		Use:   "tree [WORKSPACE]",
-		Short: "Show the workspaces below one, where they are, and what they wait for",
-		Example: `  # All that you may see, again whenever something changes
+		Short: "Show a tree of workspaces with their shards and pending conditions",
+		Example: `  # Show all accessible workspaces, and update the output after each change
   kubectl shardplane tree root --watch`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -60,7 +58,7 @@ func newTreeCommand() *cobra.Command {
 	}
 	addPluginFlags(cmd, tree.Options, func(fs *pflag.FlagSet) {
 		tree.Watch.AddFlags(fs)
-		fs.IntVar(&tree.Depth, "depth", 0, "how many levels to show; 0 is all")
+		fs.IntVar(&tree.Depth, "depth", 0, "number of levels to show; 0 means all")
 	})
 	return cmd
 }
@@ -69,10 +67,10 @@ func newShardsCommand() *cobra.Command {
 	shards := plugin.Shards{Options: plugin.NewOptions()}
 	cmd := &cobra.Command{
 		Use:   "shards",
-		Short: "Show the shards, whether they answer, and how many tenants and workspaces they have",
-		Long: `Shows the shards. A tenant is a workspace below root; workspaces are counted by
-looking through all that you may see. A shard Answers if one of its workspaces could be
-listed, is NotAnswering if that was tried and failed, and Unknown without any.`,
+		Short: "Show the shards with their health and numbers of tenants and workspaces",
+		Long: `Shows the shards. A tenant is a workspace below root. Workspaces are counted as far
+as they are accessible. The health is Answers if one of the shard's workspaces could be
+listed, NotAnswering if that failed, and Unknown if it has none.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, _, done := untilSignal(cmd.Context())
@@ -89,7 +87,7 @@ func newDescribeCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "describe WORKSPACE",
 		Aliases: []string{"where"},
-		Short:   "Say where a workspace is, and what its conditions and Events tell",
+		Short:   "Show the shard, the conditions and the Events of a workspace",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx, _, done := untilSignal(cmd.Context())
@@ -107,11 +105,11 @@ func newUseCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "use [WORKSPACE]",
 		Aliases: []string{"open"},
-		Short:   "Make a workspace the current one of the kubeconfig, or say which is",
-		Long: `Makes a workspace the current one: writes the context workspace.kcp.io/current into the
-kubeconfig, with the user of the current context, and keeps that as
-workspace.kcp.io/previous, as kubectl ws does. ~ is your home workspace, and - the
-workspace before. Without a workspace it says which is the current one.`,
+		Short:   "Show or change the current workspace of the kubeconfig",
+		Long: `Changes the current workspace: writes the context workspace.kcp.io/current to the
+kubeconfig, with the user of the current context, and saves the latter as
+workspace.kcp.io/previous, like kubectl ws. ~ is the home workspace of the user, and -
+the previous workspace. Without a workspace, it shows the current one.`,
 		Example: `  kubectl shardplane use root:team:demo
   kubectl shardplane use ..
   kubectl shardplane use -`,

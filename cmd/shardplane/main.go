@@ -1,10 +1,9 @@
-// Command shardplane is all of Shardplane in one program: the servers (shard,
-// front-proxy, cache-server), dev, which runs a whole cluster of them on one
-// machine, and, also under the name kubectl-shardplane, a plugin for kubectl.
+// Command shardplane contains all programs of Shardplane: the servers (shard, front-proxy, cache-server), dev, which runs
+// a whole cluster on one machine, and a plugin for kubectl, which also runs under the name kubectl-shardplane.
 //
-// It exits with 0 after an ordered stop, 64 when flags or arguments are wrong, 65
-// when a server's data directory cannot be used, and 1 when anything else fails, but
-// for commands whose help says otherwise; the last line on standard error says what.
+// It exits with 0 after an orderly shutdown, 64 for wrong flags or arguments, 65 if the data directory of a server cannot
+// be used, and 1 for other errors, except for commands whose help specifies otherwise. The last line on standard error
+// contains the reason.
 package main
 
 import (
@@ -26,9 +25,9 @@ func main() {
 	os.Exit(run(context.Background(), os.Args, os.Stdout, os.Stderr))
 }
 
-// run runs the program that the first of args names, and returns its exit code.
+// run runs the command for the program name in args and returns its exit code.
 func run(ctx context.Context, args []string, out, errOut io.Writer) int {
-	root := newCommand(args[0]) //nolint:contextcheck // ExecuteContextC hands ctx to the commands
+	root := newCommand(args[0]) //nolint:contextcheck // ExecuteContextC passes ctx to the commands
 	root.SetArgs(args[1:])
 	root.SetOut(out)
 	root.SetErr(errOut)
@@ -39,26 +38,24 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) int {
 	}
 	var failed *failure
 	if !errors.As(err, &failed) {
-		// What fails before a command begins is the fault of how it was called.
-		// Suggestions come on lines of their own.
+		// An error before the command starts is a usage error. Suggestions are on separate lines.
 		reason := strings.Join(strings.Fields(err.Error()), " ")
 		_, _ = plaintext.Fprintf(errOut, "%s: %s (see %s --help)\n", cmd.CommandPath(), reason, cmd.CommandPath())
 		return supervise.ExitUsage
 	}
-	for line := range strings.Lines(strings.TrimSpace(err.Error())) { // one for each reason
+	for line := range strings.Lines(strings.TrimSpace(err.Error())) { // one per reason
 		_, _ = plaintext.Fprintf(errOut, "%s: %s\n", cmd.CommandPath(), strings.TrimRight(line, "\r\n"))
 	}
 	return failed.code
 }
 
-// newRootCommand returns the program's command with all others below it.
 func newRootCommand() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "shardplane",
 		Short: "Many Kubernetes API servers in one, spread over shards",
 		Long: `Shardplane serves many logical clusters, each a complete Kubernetes API of its
-own, from few processes: shards keep the data, a front-proxy routes requests to
-them, and a cache server shows every shard what all need to know.`,
+own, with few processes: shards store the data, a front-proxy routes requests to
+them, and a cache server replicates objects that all shards need.`,
 		Example: `  # A cluster of two shards on this machine, for development
   shardplane dev
 
@@ -88,7 +85,7 @@ them, and a cache server shows every shard what all need to know.`,
 	return root
 }
 
-// newCommand returns the command that a program of this name is.
+// newCommand returns the command for a program name.
 func newCommand(program string) *cobra.Command {
 	if strings.TrimSuffix(filepath.Base(program), ".exe") != pluginName {
 		return newRootCommand()

@@ -49,7 +49,7 @@ func call(t *testing.T, args ...string) (code int, out, errOut string) {
 	return code, stdout.String(), stderr.String()
 }
 
-// requireGolden holds that a golden file has got.
+// requireGolden compares got with a golden file.
 func requireGolden(t *testing.T, name, got string) {
 	t.Helper()
 	path := filepath.Join("testdata", name+".golden")
@@ -75,8 +75,8 @@ func TestHelp(t *testing.T) {
 // positions are ways to refer to another flag by its position.
 const positions = `^the same|\bthese (objects|kinds)|^likewise|\b(as|see) (above|below)\b|\bthe (former|latter)\b|\bthat (flag|option)\b|\bthe (previous|next|following) (flag|option)`
 
-// TestServerHelp holds for commands whose flags live elsewhere: each flag has a
-// place in the help, and the examples name flags that exist.
+// TestServerHelp checks for the commands of servers that the help contains each flag, and that the examples use existing
+// flags.
 func TestServerHelp(t *testing.T) {
 	for _, name := range []string{"shard", "front-proxy", "cache-server"} {
 		t.Run(name, func(t *testing.T) {

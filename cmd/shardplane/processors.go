@@ -5,16 +5,14 @@ import (
 	"runtime"
 )
 
-// leastProcessors is how many threads of a server run Go code at a time at least, also on
-// fewer cores. Go lets what computes go on for 10 ms before it is another goroutine's turn, and
-// a request waits for that at each of its hops when all threads compute. The kernel lets a thread
-// that wakes up run at once, and shares the cores by the time that threads have had. More
-// threads than these wait for the threads that collect garbage, of which there are as many as
-// there are threads that have nothing else to do.
+// leastProcessors is the minimum GOMAXPROCS of a server, even on fewer cores. Go lets a goroutine compute for 10 ms before
+// it runs another one, and a request waits for that at each hop if all threads compute. The kernel, in contrast, runs a
+// thread immediately when it wakes up. More threads are not better, because the number of threads that collect garbage
+// increases, too.
 const leastProcessors = 4
 
-// setProcessors sets how many threads run Go code at a time. Where that is to be what it is it sets
-// nothing: what is set, Go no longer adapts when a quota changes.
+// setProcessors sets GOMAXPROCS. It does nothing if the value is right, because Go adapts only the default to a changed
+// quota.
 func setProcessors() {
 	if _, set := os.LookupEnv("GOMAXPROCS"); set {
 		return
@@ -25,9 +23,8 @@ func setProcessors() {
 	}
 }
 
-// processorsOn returns how many threads run Go code at a time on a machine with cores, of which
-// Go uses so many. Where those are fewer, the process has a quota of processor time: with more
-// threads it would use that up sooner, and then stand still until the quota's period ends.
+// processorsOn returns GOMAXPROCS for a number of cores, given Go's default. If the default is lower, the process has a
+// CPU quota: more threads would use it up earlier and then stall until the period ends.
 func processorsOn(cores, used int) int {
 	if used < cores {
 		return used

@@ -16,8 +16,7 @@ func TestProcessorsOn(t *testing.T) {
 	}
 }
 
-// TestSetProcessors: few are made more, unless whoever starts the process has said in its
-// environment how many there are.
+// TestSetProcessors checks that GOMAXPROCS is raised to the minimum unless the environment sets it.
 func TestSetProcessors(t *testing.T) {
 	before := runtime.GOMAXPROCS(runtime.NumCPU())
 	t.Cleanup(func() { runtime.GOMAXPROCS(before) })

@@ -18,15 +18,13 @@ import (
 	"github.com/shardplane/shardplane/pkg/dev/supervise"
 )
 
-// orphanTimeout is how long a server whose supervisor has died may take to
-// stop in order.
+// orphanTimeout limits the shutdown of a server whose supervisor has died.
 const orphanTimeout = 5 * time.Second
 
-// errKilled says that a server was not given the time to stop in order.
-var errKilled = errors.New("killed before it had stopped")
+var errKilled = errors.New("killed during shutdown")
 
-// serve makes cmd run the server that build makes of completed options: its
-// flags and those for logging, and signals that stop it.
+// serve makes cmd run the server that build constructs from completed options, with its flags, the logging flags and the
+// signals that stop it.
 func serve[C interface {
 	Validate() error
 	Warnings() []string
@@ -37,7 +35,7 @@ func serve[C interface {
 ) *cobra.Command {
 	logging := logsapi.NewLoggingConfiguration()
 	gates := featuregate.NewFeatureGate()
-	utilruntime.Must(logsapi.AddFeatureGates(gates)) // cannot fail: the gates are new
+	utilruntime.Must(logsapi.AddFeatureGates(gates)) // cannot fail, because the gates are new
 	addLoggingFlags(logging, flags.FlagSet("Logging"))
 	addFlags(cmd, flags)
 	cmd.GroupID = groupServers
@@ -68,14 +66,13 @@ func serve[C interface {
 	return cmd
 }
 
-// runUntilForced runs a server until ctx ends or its supervisor dies. It does
-// not wait for the server's end once forced, or when that takes too long
-// without a supervisor that could use force.
+// runUntilForced runs a server until ctx is done or its supervisor dies. It does not wait for the shutdown if it is
+// forced, or if it takes too long after the supervisor has died.
 func runUntilForced(ctx context.Context, force, lifeline <-chan struct{}, run func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	result := make(chan error, 1)
-	go func() { result <- run(ctx) }() // the process ends soon where this is not waited for
+	go func() { result <- run(ctx) }() // the process exits soon if it is not awaited
 	var timeout <-chan time.Time
 	for {
 		select {
@@ -92,7 +89,7 @@ func runUntilForced(ctx context.Context, force, lifeline <-chan struct{}, run fu
 	}
 }
 
-// addLoggingFlags adds the logging flags of Kubernetes components that operators use.
+// addLoggingFlags adds the common logging flags of Kubernetes components.
 func addLoggingFlags(c *logsapi.LoggingConfiguration, fs *pflag.FlagSet) {
 	all := pflag.NewFlagSet("", pflag.ContinueOnError)
 	logsapi.AddFlags(c, all)

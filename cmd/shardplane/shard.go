@@ -10,7 +10,7 @@ func newShardCommand() *cobra.Command {
 	options := shard.NewOptions()
 	return serve(&cobra.Command{
 		Use:   "shard",
-		Short: "Run a shard: it keeps logical clusters and serves their APIs",
+		Short: "Run a shard, which stores logical clusters and serves their APIs",
 		Long: `Runs one shard, which keeps logical clusters in its etcd and serves the API of
 each below /clusters/<name>, and of all together below /clusters/*.
 

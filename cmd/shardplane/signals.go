@@ -8,20 +8,20 @@ import (
 	"time"
 )
 
-// sameStop is how long after a signal another one is taken for the same wish:
-// timeout(1), make and process managers signal a process and its group.
+// sameStop is the period in which repeated signals count as one, because timeout(1), make and process managers signal a
+// process and its group.
 const sameStop = 250 * time.Millisecond
 
-// untilSignal returns a context that ends at the first signal to stop, and a
-// channel that is closed at the second. done gives the signals back.
+// untilSignal returns a context that is done after the first stop signal, and a channel that is closed by the second
+// one. done stops the signal handling.
 func untilSignal(parent context.Context) (ctx context.Context, force <-chan struct{}, done func()) {
 	ctx, cancel := context.WithCancel(parent)
 	forced := make(chan struct{})
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, stopSignals()...)
 
-	// A reader of our output that ends before us, such as tee at Ctrl-C, must
-	// not end us in the middle of an ordered stop: writing then just fails.
+	// If the reader of the output exits first, e.g. tee at Ctrl-C, SIGPIPE must not interrupt the shutdown. Writes then
+	// fail.
 	ignored := make(chan os.Signal, 1)
 	signal.Notify(ignored, syscall.SIGPIPE)
 
@@ -53,8 +53,7 @@ func untilSignal(parent context.Context) (ctx context.Context, force <-chan stru
 	}
 }
 
-// stopSignals are the signals that stop us. The end of the terminal is one,
-// unless we were started to survive that, as by nohup.
+// stopSignals returns the signals that stop the process. SIGHUP is not one of them if it is ignored, e.g. by nohup.
 func stopSignals() []os.Signal {
 	signals := []os.Signal{os.Interrupt, syscall.SIGTERM}
 	if !signal.Ignored(syscall.SIGHUP) {

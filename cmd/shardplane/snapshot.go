@@ -18,9 +18,9 @@ func newSnapshotCommand() *cobra.Command {
 		Use:     "snapshot",
 		Short:   "Save and restore the data of a shard or cache server",
 		GroupID: groupData,
-		Long: `Saves what the embedded etcd of a shard or a cache server holds, and restores it.
-A snapshot has the secrets of all logical clusters of the shard: keep it as you
-keep those. An external etcd is saved with its own tools.`,
+		Long: `Saves and restores the embedded etcd of a shard or a cache server. A snapshot
+contains the secrets of all logical clusters of the shard and must be protected
+like these. An external etcd must be saved with its own tools.`,
 	}
 	cmd.AddCommand(newSaveCommand(), newRestoreCommand())
 	return cmd
@@ -32,12 +32,12 @@ func newSaveCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "save FILE",
 		Short: "Save the data of a running server, or of a stopped one, to a file",
-		Long: `Saves a snapshot to a file, which is there when all of it was read, checked and
-synced to disk. A server that runs goes on meanwhile.`,
-		Example: `  # Of a running shard, with the kubeconfig that shardplane dev makes
+		Long: `Saves a snapshot to a file, which is created after the snapshot has been read,
+checked and synced to disk. A running server is not interrupted.`,
+		Example: `  # Save a running shard, with the kubeconfig of shardplane dev
   shardplane snapshot save --kubeconfig .kcp-0/admin.kubeconfig root.snapshot
 
-  # Of a shard that is stopped
+  # Save a stopped shard
   shardplane snapshot save --data-dir root-data root.snapshot`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -52,8 +52,8 @@ synced to disk. A server that runs goes on meanwhile.`,
 	var flags cliflag.NamedFlagSets
 	fs := flags.FlagSet("Snapshot")
 	fs.StringVar(&source.Kubeconfig, "kubeconfig", "", "kubeconfig for the running shard or cache server itself, not for a front-proxy, as a member of system:masters")
-	fs.StringVar(&source.Context, "context", "", "context of --kubeconfig; its current one by default")
-	fs.StringVar(&source.DataDir, "data-dir", "", "the --data-dir of a server that does not run")
+	fs.StringVar(&source.Context, "context", "", "context of --kubeconfig; the current context by default")
+	fs.StringVar(&source.DataDir, "data-dir", "", "data directory of a stopped server")
 	fs.BoolVar(&overwrite, "overwrite", false, "replace the file if it exists")
 	addFlags(cmd, flags)
 	return cmd
@@ -65,25 +65,25 @@ func newRestoreCommand() *cobra.Command {
 	var cache bool
 	cmd := &cobra.Command{
 		Use:   "restore FILE",
-		Short: "Make the data directory of a server of a snapshot",
-		Long: `Makes a data directory of a snapshot, after checking that it is whole and the data
-of the server that is named. A directory that has data is refused.
+		Short: "Restore a snapshot into the data directory of a server",
+		Long: `Restores a snapshot into a data directory, after checking that it is complete and
+belongs to the specified server. A directory with data is rejected.
 
-The resourceVersions of the restored data go on above all that clients have seen,
-so that they notice and read everything again; see docs/operations.md.`,
-		Example: `  # Of the root shard: stop it, move its data away, restore, start it again
+The resourceVersions of the restored data continue above all that clients have
+observed, so that clients list everything again; see docs/operations.md.`,
+		Example: `  # Restore the root shard: stop it, move its data directory, restore, start it again
   shardplane snapshot restore --name root --data-dir root-data root.snapshot
 
-  # Of a cache server
+  # Restore a cache server
   shardplane snapshot restore --cache-server --data-dir cache-data cache.snapshot`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			config.File = args[0]
 			switch {
 			case config.DataDir == "":
-				return invalid(errors.New("--data-dir is required: the --data-dir that the server is started with"))
+				return invalid(errors.New("--data-dir is required: use the --data-dir of the server"))
 			case (name == "") == !cache:
-				return invalid(errors.New("say whose data it is to be: --name for that of a shard, or --cache-server"))
+				return invalid(errors.New("specify the server: --name for a shard, or --cache-server"))
 			case cache:
 				config.Want = etcd.Identity{Kind: etcd.KindCacheServer}
 				config.Prefix = cacheserver.NewOptions().Etcd.Prefix
@@ -97,15 +97,15 @@ so that they notice and read everything again; see docs/operations.md.`,
 			if err != nil {
 				return failed(err)
 			}
-			_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "Restored %s into %s: revision %d, which goes on at %d\n", config.File, config.DataDir, restored.From, restored.To)
+			_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "Restored %s into %s: revision %d, continuing at %d\n", config.File, config.DataDir, restored.From, restored.To)
 			return nil
 		},
 	}
 	var flags cliflag.NamedFlagSets
 	fs := flags.FlagSet("Snapshot")
-	fs.StringVar(&name, "name", "", "name of the shard whose data it is")
-	fs.BoolVar(&cache, "cache-server", false, "it is the data of a cache server")
-	fs.StringVar(&config.DataDir, "data-dir", "", "data directory of the server that is to have the data; its subdirectory etcd must be missing or empty")
+	fs.StringVar(&name, "name", "", "name of the shard")
+	fs.BoolVar(&cache, "cache-server", false, "restore a cache server instead of a shard")
+	fs.StringVar(&config.DataDir, "data-dir", "", "data directory of the server; its subdirectory etcd must be missing or empty")
 	addFlags(cmd, flags)
 	return cmd
 }

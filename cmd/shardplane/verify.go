@@ -9,7 +9,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/cacheserver/verify"
 )
 
-// The exit codes of verify beside 0 and that of wrong flags.
+// The exit codes of verify, in addition to 0 and the one for wrong flags.
 const (
 	exitDifferent   = 1
 	exitNotCompared = 2
@@ -18,7 +18,7 @@ const (
 func newCacheCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "cache",
-		Short:   "Look after the replicas on a cache server",
+		Short:   "Inspect the replicas on a cache server",
 		GroupID: groupData,
 	}
 	cmd.AddCommand(newVerifyCommand())
@@ -30,15 +30,15 @@ func newVerifyCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "verify",
 		Short: "Compare the replicas on a cache server with the objects of shards",
-		Long: `Reads what shards replicate, and their replicas on the cache server, and compares
-the two field by field. It writes one line for each replica that is missing,
-different (with the fields) or left over: shard, logical cluster, kind and name;
-and then, for each kind, how many there are. What is about to be replicated is
-looked at again, for some seconds. Nothing is changed.
+		Long: `Compares the replicated objects of shards with their replicas on the cache server,
+field by field. It prints one line for each replica that is missing, different
+(with the fields) or left over: shard, logical cluster, kind and name; and then the
+numbers per kind. Differences are checked again for some seconds, because changes
+may be about to be replicated. Nothing is modified.
 
-It exits with 0 if all replicas are as they should be, with 1 if some are not, and
-with 2 if not all could be compared.`,
-		Example: `  # Of the cluster of shardplane dev
+It exits with 0 if all replicas are correct, with 1 if some are not, and with 2 if
+the comparison is incomplete.`,
+		Example: `  # Compare the cluster of shardplane dev
   shardplane cache verify --cache-kubeconfig .kcp-cache/cache.kubeconfig \
     --shard-kubeconfig .kcp-0/admin.kubeconfig --shard-kubeconfig .kcp-1/admin.kubeconfig`,
 		Args: cobra.NoArgs,
@@ -54,7 +54,7 @@ with 2 if not all could be compared.`,
 			case err != nil:
 				return &failure{error: err, code: exitNotCompared}
 			case differences > 0:
-				return &failure{error: fmt.Errorf("%d replicas are not as their objects: the shards put them right while they run", differences), code: exitDifferent}
+				return &failure{error: fmt.Errorf("%d replicas differ from their objects: running shards repair them", differences), code: exitDifferent}
 			default:
 				return nil
 			}

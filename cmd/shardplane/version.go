@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// versionInfo says what this program was made of.
+// versionInfo describes the build.
 type versionInfo struct {
 	Version    string `json:"version"`
 	Commit     string `json:"commit,omitempty"`
@@ -24,7 +24,7 @@ func newVersionCommand() *cobra.Command {
 	var output string
 	cmd := &cobra.Command{
 		Use:   "version",
-		Short: "Show the version of this program and of what it is made of",
+		Short: "Show the versions of this program and of its components",
 		Example: `  shardplane version
   shardplane version --output json`,
 		Args: cobra.NoArgs,
@@ -42,8 +42,7 @@ func newVersionCommand() *cobra.Command {
 	return cmd
 }
 
-// newVersionInfo reads the versions out of what the Go toolchain recorded; info
-// may be nil.
+// newVersionInfo returns the versions that the Go toolchain has recorded. info may be nil.
 func newVersionInfo(info *debug.BuildInfo) versionInfo {
 	v := versionInfo{
 		Version:  "(unknown)",

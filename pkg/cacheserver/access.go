@@ -24,10 +24,9 @@ import (
 	"github.com/shardplane/shardplane/pkg/serving"
 )
 
-// restrict has the server of c know the holders of client certificates. Everybody
-// else is anonymous, so that the authorizer answers them with 403 as it does those
-// who may not come in.
-// token is that of the server's own relays, which write below the shards that writes names.
+// restrict authenticates clients of c by certificates only. All other clients are anonymous, so that they receive 403
+// like users without permission. token belongs to the server's own relays, which write the replicas of the shards that
+// writes selects.
 func restrict(c *genericapiserver.Config, o authn.ClientCertificateOptions, registerer prometheus.Registerer, token string, writes func(shard string) bool) error {
 	known, err := authn.New(authn.Options{UserOptions: authn.UserOptions{ClientCertificateOptions: o}}, authn.Sources{Metrics: registerer})
 	if err != nil {
@@ -45,8 +44,8 @@ func restrict(c *genericapiserver.Config, o authn.ClientCertificateOptions, regi
 	return err
 }
 
-// newAuthorizer lets system:masters do everything, shards read everything and write what is
-// theirs, relays, too, readers read, administrators read profiles, and everybody the probes.
+// newAuthorizer allows system:masters everything, shards to read everything and write their own replicas, relays to
+// write the relayed ones, readers to read, administrators to read profiles, and any user to read the probes.
 func newAuthorizer(writes func(shard string) bool) (authorizer.Authorizer, error) {
 	open := make([]string, 0, 2*len(authn.ProbePaths()))
 	for _, probe := range authn.ProbePaths() {
@@ -66,7 +65,7 @@ func newAuthorizer(writes func(shard string) bool) (authorizer.Authorizer, error
 	)
 }
 
-// authorizeShard lets a shard read everything, and write its own replicas.
+// authorizeShard allows a shard to read everything and to write its own replicas.
 func authorizeShard(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 	name, ok := identity.ShardOf(ctx, a.GetUser())
 	of, _ := request.ShardFrom(ctx)
@@ -81,7 +80,7 @@ func authorizeShard(ctx context.Context, a authorizer.Attributes) (authorizer.De
 	return authorizer.DecisionNoOpinion, "a shard writes its own replicas only", nil
 }
 
-// reads reports whether somebody asks for replicas, or their digests.
+// reads reports whether a request reads replicas or their digests.
 func reads(ctx context.Context, a authorizer.Attributes) bool {
 	if a.IsResourceRequest() {
 		return authz.Reads(a)
@@ -90,7 +89,7 @@ func reads(ctx context.Context, a authorizer.Attributes) bool {
 	return scoped && a.GetVerb() == "get" && ofDigests(a.GetPath())
 }
 
-// authorizeReader lets cache servers that relay, and whoever else is a reader, read everything.
+// authorizeReader allows readers, e.g. relaying cache servers, to read everything.
 func authorizeReader(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 	if reads(ctx, a) && identity.MemberOf(ctx, a.GetUser(), request.GroupCacheReaders) {
 		return authorizer.DecisionAllow, "", nil
@@ -98,7 +97,7 @@ func authorizeReader(ctx context.Context, a authorizer.Attributes) (authorizer.D
 	return authorizer.DecisionNoOpinion, "", nil
 }
 
-// authorizeProfiles lets administrators read the profiles of the process, as on the other servers.
+// authorizeProfiles allows administrators to read the profiles of the process, as on the other servers.
 func authorizeProfiles(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 	if !a.IsResourceRequest() && a.GetVerb() == "get" && strings.HasPrefix(a.GetPath(), serving.ProfilesPrefix) && identity.MemberOf(ctx, a.GetUser(), request.GroupAdmin) {
 		return authorizer.DecisionAllow, "", nil
@@ -106,10 +105,10 @@ func authorizeProfiles(ctx context.Context, a authorizer.Attributes) (authorizer
 	return authorizer.DecisionNoOpinion, "", nil
 }
 
-// relayUser is who writes what the server relays. Only the server itself has its token.
+// relayUser is the user of the server's own relays. Only the server has its token.
 const relayUser = "system:shardplane:relay"
 
-// authorizeRelay lets relays read everything, and write below the shards that they relay.
+// authorizeRelay allows relays to read everything and to write the replicas that they relay.
 func authorizeRelay(writes func(shard string) bool) authorizer.AuthorizerFunc {
 	return func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 		if a.GetUser().GetName() != relayUser {

@@ -19,31 +19,30 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// cachedKinds are the kinds that cached resources replicate: who replicates a cached resource may
-// replicate its objects after it, as <resource>:<identity>. They come with the replica of the
-// cached resource and go with the last one that has them. It is a definitions.Source.
+// cachedKinds contains the resources that CachedResources replicate, as <resource>:<identity>. A shard that replicates a
+// CachedResource may then replicate its objects. A resource is served until the last CachedResource that selects it is
+// deleted. It implements definitions.Source.
 type cachedKinds struct {
 	decrypt func(key string, value []byte) ([]byte, error)
 
 	mu sync.RWMutex
-	// at are the cached resources, and reading are those that were read so far while all are
-	// read again.
+	// at are the CachedResources by key, and reading those that have been read so far by a resync.
 	at, reading map[string]*cachedKind
-	// served are the definitions and how many have each. Of those who say different kinds, the
-	// first is heard.
+	// served are the definitions with their reference counts. If CachedResources specify different kinds, the first one
+	// is used.
 	served map[cachedAs]*servedKind
 
 	listeners definitions.Listeners[definitions.Change]
 }
 
-// cachedKind is what one cached resource replicates. Without a kind it is one that cannot be read.
+// cachedKind is the resource that a CachedResource replicates, without a kind if the CachedResource cannot be decoded.
 type cachedKind struct {
 	cachedAs
 
 	kind, shard, cluster string
 }
 
-// cachedAs tells what cached resources replicate apart.
+// cachedAs identifies a replicated resource.
 type cachedAs struct {
 	schema.GroupVersionResource
 
@@ -59,7 +58,7 @@ func newCachedKinds(decrypt func(key string, value []byte) ([]byte, error)) *cac
 	return &cachedKinds{decrypt: decrypt, served: map[cachedAs]*servedKind{}}
 }
 
-// begin says that all is read again. Until that is complete, what was known is served.
+// begin starts a resync. The previous resources are served until it is complete.
 func (c *cachedKinds) begin() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -80,8 +79,8 @@ func (c *cachedKinds) complete() {
 	}
 }
 
-// told is told of each value that etcd has, and of all changes.
-func (c *cachedKinds) told(key string, after []byte) {
+// observe handles each stored value and each change.
+func (c *cachedKinds) observe(key string, after []byte) {
 	segments := strings.Split(key, "/")
 	if len(segments) != 6 || segments[1] != cachev1alpha1.SchemeGroupVersion.Group || segments[2] != apis.CachedResources && segments[2] != apis.ClusterCachedResources {
 		return
@@ -107,7 +106,7 @@ func (c *cachedKinds) told(key string, after []byte) {
 	}
 }
 
-// read returns what a cached resource replicates, or nil if it is gone or does not say it yet.
+// read returns the resource that a CachedResource replicates, or nil if it is deleted or has not specified one yet.
 func (c *cachedKinds) read(key string, value []byte) *cachedKind {
 	if value == nil {
 		return nil
@@ -130,7 +129,7 @@ func (c *cachedKinds) read(key string, value []byte) *cachedKind {
 	}}
 }
 
-// replaceLocked has what is served go on, unless its objects are of another kind now.
+// replaceLocked replaces a resource, which is served without interruption if its kind is the same.
 func (c *cachedKinds) replaceLocked(before, kind *cachedKind) {
 	if before != nil && kind != nil && before.kind != kind.kind {
 		c.removeLocked(before)
@@ -148,7 +147,7 @@ func (c *cachedKinds) addLocked(kind *cachedKind) {
 	if served == nil {
 		as, err := customresource.OpaqueSchema(kind.GroupVersionResource, kind.kind)
 		if err != nil {
-			klog.InfoS("The objects of a cached resource cannot be served", "shard", kind.shard, "logicalCluster", kind.cluster, "resource", kind.GroupVersionResource.String(), "err", err)
+			klog.InfoS("Failed to serve the objects of a CachedResource", "shard", kind.shard, "logicalCluster", kind.cluster, "resource", kind.GroupVersionResource.String(), "err", err)
 			return
 		}
 		served = &servedKind{definition: &definitions.Definition{Schema: as, Identity: kind.identity}}
@@ -171,8 +170,8 @@ func (c *cachedKinds) removeLocked(kind *cachedKind) {
 	}
 }
 
-// have reports whether replicas may be those of a cached resource: one of their shard has them, or
-// cannot be read, or not all were read yet.
+// have reports whether replicas may belong to a CachedResource: one of their shard selects them, or cannot be decoded,
+// or the resync is not complete.
 func (c *cachedKinds) have(of replicas) bool {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -187,30 +186,29 @@ func (c *cachedKinds) have(of replicas) bool {
 
 var _ definitions.Source = (*cachedKinds)(nil)
 
-// Resolve implements definitions.Source. All logical clusters together have one identity only
-// that the request names; one logical cluster has one of each resource and version.
+// Resolve implements definitions.Source. For all logical clusters, the request contains an identity. One logical cluster
+// has one definition per resource and version.
 func (c *cachedKinds) Resolve(ctx context.Context, l definitions.Lookup) (*definitions.Definition, error) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	if c.at == nil {
-		return nil, apierrors.NewTooManyRequests("not all cached resources are known yet, try again", 1)
+		return nil, apierrors.NewTooManyRequests("not all CachedResources are loaded yet, try again", 1)
 	}
 	if l.Identity != "" {
 		if served := c.served[cachedAs{l.Resource.WithVersion(l.Version), l.Identity}]; served != nil {
 			return served.definition, nil
 		}
-		return nil, nil //nolint:nilnil // there is none
+		return nil, nil //nolint:nilnil // not found
 	}
 	for _, kind := range c.in(ctx, l.Cluster) {
 		if kind.Version == l.Version && kind.GroupResource() == l.Resource && c.served[kind.cachedAs] != nil {
 			return c.served[kind.cachedAs].definition, nil
 		}
 	}
-	return nil, nil //nolint:nilnil // there is none
+	return nil, nil //nolint:nilnil // not found
 }
 
-// in returns the kinds of a logical cluster, in an order of no meaning but always the same. The
-// caller holds the lock.
+// in returns the resources of a logical cluster in a stable order, under the lock.
 func (c *cachedKinds) in(ctx context.Context, cluster request.Cluster) []*cachedKind {
 	shard, _ := request.ShardFrom(ctx)
 	if cluster.Wildcard {
@@ -228,12 +226,10 @@ func (c *cachedKinds) in(ctx context.Context, cluster request.Cluster) []*cached
 	return all
 }
 
-// Read implements definitions.Source.
 func (*cachedKinds) Read(context.Context, definitions.Lookup) (*definitions.Definition, error) {
-	return nil, nil //nolint:nilnil // nobody else adds to it
+	return nil, nil //nolint:nilnil // no other server adds definitions
 }
 
-// List implements definitions.Source.
 func (c *cachedKinds) List(ctx context.Context, cluster request.Cluster) ([]*definitions.Definition, error) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -246,5 +242,4 @@ func (c *cachedKinds) List(ctx context.Context, cluster request.Cluster) ([]*def
 	return all, nil
 }
 
-// Subscribe implements definitions.Source.
 func (c *cachedKinds) Subscribe(f func(definitions.Change)) (stop func()) { return c.listeners.Add(f) }

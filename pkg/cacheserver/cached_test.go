@@ -12,8 +12,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// TestCachedKinds: kinds come with what says them and go with the last that does, also when
-// everything is read again, and are found by their identity or in one logical cluster.
+// TestCachedKinds checks that resources are served from their first CachedResource to the last one, also during a
+// resync.
 func TestCachedKinds(t *testing.T) {
 	t.Parallel()
 	c := newCachedKinds(func(_ string, value []byte) ([]byte, error) { return value, nil })
@@ -46,8 +46,8 @@ func TestCachedKinds(t *testing.T) {
 	require.Equal(t, "unknown", of("", "", "as", "f0"))
 	require.True(t, c.have(replicas{"one", "as:f0.g.io"}), "nobody knows")
 	c.begin()
-	c.told("/cache.kcp.io/cachedresources/one/c/x", cached("as", "f0", "A", "Cluster"))
-	c.told("/cache.kcp.io/clustercachedresources/two/d/x", cached("as", "f0", "A", "Cluster"))
+	c.observe("/cache.kcp.io/cachedresources/one/c/x", cached("as", "f0", "A", "Cluster"))
+	c.observe("/cache.kcp.io/clustercachedresources/two/d/x", cached("as", "f0", "A", "Cluster"))
 	require.Equal(t, "unknown", of("", "", "as", "f0"))
 	c.complete()
 	require.Equal(t, "A:f0", of("", "", "as", "f0"))
@@ -61,38 +61,38 @@ func TestCachedKinds(t *testing.T) {
 		"a": cached("bs", "f0", "B", "Namespaced"), "b": cached("bs", "f0", "", "Cluster"), "c": cached("bs", "", "B", "Cluster"),
 		"d": cached("bs", "no identity", "B", "Cluster"), "e": []byte("{"),
 	} {
-		c.told("/cache.kcp.io/cachedresources/one/c/"+name, not)
+		c.observe("/cache.kcp.io/cachedresources/one/c/"+name, not)
 	}
-	c.told("/cache.kcp.io/others/one/c/x", cached("bs", "f0", "B", "Cluster"))
+	c.observe("/cache.kcp.io/others/one/c/x", cached("bs", "f0", "B", "Cluster"))
 	require.Empty(t, of("", "", "bs", "f0"))
 
 	has := func(shard, resource string) bool { return c.have(replicas{shard, resource}) }
 	require.True(t, has("one", "bs:f0.g.io"), "one cannot be read, and may be that")
-	c.told("/cache.kcp.io/cachedresources/one/c/e", nil)
+	c.observe("/cache.kcp.io/cachedresources/one/c/e", nil)
 	require.False(t, has("one", "bs:f0.g.io"))
 	require.True(t, has("one", "as:f0.g.io"))
 
-	c.told("/cache.kcp.io/cachedresources/one/c/x", nil)
+	c.observe("/cache.kcp.io/cachedresources/one/c/x", nil)
 	require.False(t, has("one", "as:f0.g.io"))
 	require.True(t, has("two", "as:f0.g.io"))
 	require.Equal(t, "A:f0", of("", "", "as", "f0"), "the other still says it")
 	require.Empty(t, gone)
-	c.told("/cache.kcp.io/cachedresources/one/c/x", cached("as", "f2", "A", "Cluster"))
+	c.observe("/cache.kcp.io/cachedresources/one/c/x", cached("as", "f2", "A", "Cluster"))
 
 	c.begin()
-	c.told("/cache.kcp.io/cachedresources/one/c/x", cached("as", "f2", "A", "Cluster"))
+	c.observe("/cache.kcp.io/cachedresources/one/c/x", cached("as", "f2", "A", "Cluster"))
 	require.Equal(t, "A:f0", of("", "", "as", "f0"), "what was known is served while all is read")
 	c.complete()
 	require.Equal(t, []string{"as:f0"}, gone)
 	require.Empty(t, of("", "", "as", "f0"))
 	require.Equal(t, "A:f2", of("one", "c", "as", ""))
 
-	// A definition that was made anew may have another kind.
+	// A recreated definition may have another kind.
 	for want, tell := range map[string]func(value []byte){
-		"B": func(value []byte) { c.told("/cache.kcp.io/cachedresources/one/c/x", value) },
+		"B": func(value []byte) { c.observe("/cache.kcp.io/cachedresources/one/c/x", value) },
 		"C": func(value []byte) {
 			c.begin()
-			c.told("/cache.kcp.io/cachedresources/one/c/x", value)
+			c.observe("/cache.kcp.io/cachedresources/one/c/x", value)
 			c.complete()
 		},
 	} {

@@ -13,11 +13,10 @@ import (
 	"github.com/shardplane/shardplane/pkg/serving"
 )
 
-// scopes are named by URLs with a shard and the name of a logical cluster. There
-// is nobody to conceal anything from, but administrators only.
+// scopes have a shard and the name of a logical cluster in the URL. Nothing must be concealed, because only
+// administrators and servers have access.
 var scopes = serving.Scopes{Mounts: request.CacheMounts(), ScopedOnly: true, OfShard: ofDigests, Codecs: codecs}
 
-// parts are what the filters of the chain are made of.
 type parts struct {
 	options   CompletedOptions
 	metrics   *prometheus.Registry
@@ -26,13 +25,12 @@ type parts struct {
 	resources *customresource.Server
 }
 
-// chain is what requests pass before those handlers that are no resources.
-// Watches end with longRunning.
-func (p *parts) chain(c *genericapiserver.Config, longRunning context.Context) serving.Chain { //nolint:revive // the context is no call's
+// chain returns the filters in front of the handlers. Watches end when longRunning is done.
+func (p *parts) chain(c *genericapiserver.Config, longRunning context.Context) serving.Chain { //nolint:revive // the context is not that of a call
 	return slices.Concat(
 		serving.Arrival(c, p.options.Serving.Bodies),
 		serving.Chain{
-			serving.NewFilter("scope", "/services/cache/shards/<name>/clusters/<name> off the URL and into the context; 400 for all else", scopes.Find),
+			serving.NewFilter("scope", "moves /services/cache/shards/<name>/clusters/<name> from the URL to the context; 400 for other paths", scopes.Find),
 			serving.AuditScope(c, nil),
 		},
 		serving.Reception(c),
@@ -40,23 +38,22 @@ func (p *parts) chain(c *genericapiserver.Config, longRunning context.Context) s
 		serving.Decision(c),
 		serving.Chain{
 			serving.Bodies(c, p.options.Serving.Limits, p.metrics),
-			serving.InFlight(c, p.metrics), //nolint:contextcheck // its hook has a context of its own
+			serving.InFlight(c, p.metrics), //nolint:contextcheck // its hook has its own context
 			serving.LongRunningStop(longRunning, c),
 		},
 		serving.Answers(c),
 		serving.Chain{
 			p.delay(),
-			serving.NewFilter("scope rules", "405 on *, but for lists, watches, discovery and schemas", scopes.Rules),
-			serving.NewFilter("list rules", "selectors that are not too large, those of shards parsed once; 400", func(next http.Handler) http.Handler { return serving.WithListRules(next, codecs) }),
-			serving.NewFilter("removed shards", "403 for what shards push whose Shard was deleted; deletions of Shards are noted", p.removed.Wrap),
+			serving.NewFilter("scope rules", "405 on *, except for lists, watches, discovery and schemas", scopes.Rules),
+			serving.NewFilter("list rules", "limits of selectors; parses the selector of shards; 400", func(next http.Handler) http.Handler { return serving.WithListRules(next, codecs) }),
+			serving.NewFilter("removed shards", "403 for writes of shards whose Shard was deleted; records deletions of Shards", p.removed.Wrap),
 			serving.NewFilter("room", "507 for new replicas while etcd is nearly full", p.digests.room),
-			serving.NewFilter("digests", "what the replicas of a shard sum up to; passes on the rest", p.digests.Wrap),
-			serving.NewFilter("custom resources", "the replicated kinds, merged discovery and OpenAPI; passes on the rest", p.resources.Wrap),
+			serving.NewFilter("digests", "digests of the replicas of a shard", p.digests.Wrap),
+			serving.NewFilter("custom resources", "the replicated resources, merged discovery and OpenAPI", p.resources.Wrap),
 		},
 	)
 }
 
-// delay is what holds requests back, if they are to be.
 func (p *parts) delay() serving.Filter {
 	delay := serving.NewFilter("synthetic delay", "requests wait for --"+syntheticDelayFlag, nil)
 	if p.options.SyntheticDelay > 0 {

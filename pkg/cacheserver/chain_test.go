@@ -9,7 +9,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/serving/chaintest"
 )
 
-// TestChain holds that docs/chains.md shows what requests pass.
+// TestChain compares the chain with docs/chains.md.
 func TestChain(t *testing.T) {
 	chaintest.Documented(t, "cache server", (&parts{metrics: prometheus.NewRegistry()}).chain(&genericapiserver.Config{}, t.Context()))
 }

@@ -22,7 +22,6 @@ func checkpointsOf(cache *cacheServer, shard string) *client.Client[*replication
 	return replicationcheckpoints.Checkpoints.In(cache.f.Shard(shard).Cluster(replicationcheckpoints.Cluster.Path()))
 }
 
-// waitMark waits for a mark.
 func waitMark(t *testing.T, cache *cacheServer, shard, what string, ok func(*replicationcheckpoints.ReplicationCheckpoint) bool) *replicationcheckpoints.ReplicationCheckpoint {
 	t.Helper()
 	var mark *replicationcheckpoints.ReplicationCheckpoint
@@ -37,7 +36,7 @@ func waitMark(t *testing.T, cache *cacheServer, shard, what string, ok func(*rep
 	return mark
 }
 
-// TestLagAndStaleness holds that how late replication is can be measured on both ends.
+// TestLagAndStaleness checks the metrics of lag on the pushing and of staleness on the reading side.
 func TestLagAndStaleness(t *testing.T) {
 	t.Parallel()
 	cache := newCacheServer(t)

@@ -20,8 +20,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/tenancy/subtrees"
 )
 
-// builtIns are the built-in kinds that shards replicate. On a shard they come
-// from code; here they are kinds like all others.
+// builtIns are the built-in resources that shards replicate. Here they are custom resources.
 var builtIns = []*apiextensionsv1.CustomResourceDefinition{
 	builtIn(rbacv1.SchemeGroupVersion, "ClusterRole"),
 	builtIn(rbacv1.SchemeGroupVersion, "ClusterRoleBinding"),
@@ -33,15 +32,15 @@ var builtIns = []*apiextensionsv1.CustomResourceDefinition{
 	builtIn(admissionregistrationv1.SchemeGroupVersion, "ValidatingAdmissionPolicyBinding"),
 }
 
-// direct are the kinds that shards write here themselves, and replicate from nowhere.
+// direct are the resources that shards write to cache servers directly.
 var direct = []*apiextensionsv1.CustomResourceDefinition{
 	builtIn(cachekinds.SchemeGroupVersion, subtrees.Kind),
 	builtIn(cachekinds.SchemeGroupVersion, exportuses.Kind),
 	builtIn(cachekinds.SchemeGroupVersion, replicationcheckpoints.Kind),
 }
 
-// unused are kinds that kcp's cache server serves as well, and no shard replicates: who lists them finds
-// none, and not that they do not exist.
+// unused are resources that kcp's cache server serves but no shard replicates. Clients that list them receive an empty
+// list instead of 404.
 var unused = []*apiextensionsv1.CustomResourceDefinition{
 	namespaced(builtIn(rbacv1.SchemeGroupVersion, "Role")),
 	namespaced(builtIn(rbacv1.SchemeGroupVersion, "RoleBinding")),
@@ -52,7 +51,7 @@ func namespaced(crd *apiextensionsv1.CustomResourceDefinition) *apiextensionsv1.
 	return crd
 }
 
-// written returns the resources of direct, but for marks, which are written by who replicates.
+// written returns the resources of direct except checkpoints, which the replication writes.
 func written() []schema.GroupVersionResource {
 	var all []schema.GroupVersionResource
 	for _, crd := range direct {
@@ -63,8 +62,7 @@ func written() []schema.GroupVersionResource {
 	return all
 }
 
-// builtIn returns the definition of a cluster-scoped kind that has its Go types in
-// the program.
+// builtIn returns the definition of a cluster-scoped resource with Go types.
 func builtIn(gv schema.GroupVersion, kind string) *apiextensionsv1.CustomResourceDefinition {
 	singular := strings.ToLower(kind)
 	plural := singular + "s"
@@ -84,9 +82,8 @@ func builtIn(gv schema.GroupVersion, kind string) *apiextensionsv1.CustomResourc
 	return crd
 }
 
-// served returns the definitions of what shards replicate, and of what they write
-// here. They take any content, in one piece: the object's own shard has validated
-// it, and checking again would lose what shards of a newer release know.
+// served returns the definitions of all resources that shards replicate or write. They accept any content, because the
+// shard of an object has validated it, and pruning would lose fields of newer releases.
 func served(table []replication.Resource) ([]*apiextensionsv1.CustomResourceDefinition, error) {
 	all, err := config.SystemCRDs()
 	if err != nil {
@@ -100,7 +97,7 @@ func served(table []replication.Resource) ([]*apiextensionsv1.CustomResourceDefi
 	for _, resource := range table {
 		crd, ok := byResource[resource.GroupResource()]
 		if !ok {
-			return nil, fmt.Errorf("shards replicate %s, but neither config/crds nor the table of built-in kinds has it: generate its definition, or add it to the table", resource.GroupResource())
+			return nil, fmt.Errorf("shards replicate %s, but neither config/crds nor the table of built-in resources contains it: generate its definition or add it to the table", resource.GroupResource())
 		}
 		selected = append(selected, customresource.Opaque(crd))
 	}

@@ -27,29 +27,28 @@ import (
 	"github.com/shardplane/shardplane/pkg/storage/usage"
 )
 
-// errUnread says that not all replicas were read yet.
-var errUnread = errors.New("not all replicas were read yet, try again")
+var errUnread = errors.New("not all replicas are loaded yet, try again")
 
-// digests are those of the replicas of all shards, as etcd has them, and of which data that is.
+// digests contains the digests of the replicas of all shards in etcd.
 type digests struct {
 	backend *storage.Backend
 	counter *usage.Counter
-	// full reports whether etcd is nearly full.
-	full   func() bool
-	dataID string
-	// name is that of the cache server.
+	full    func() bool
+	dataID  string
+	// name is the name of the cache server.
 	name    string
 	sizes   sizes
 	decrypt func(key string, value []byte) ([]byte, error)
-	// cached hears of the same.
+	// cached receives the same events.
 	cached *cachedKinds
 
 	mu sync.Mutex
-	// tables are those of each shard, by resource; nil while everything is read.
+	// tables are the tables of each shard by resource, nil until the first resync is complete. reading are those of the
+	// running resync.
 	tables, reading map[string]map[string]*digest.Table[struct{}]
 }
 
-// newDigests returns the digests of what is below the prefix of an etcd. The counter has to run.
+// newDigests returns the digests of the objects below the prefix of an etcd. The counter must be run by the caller.
 func newDigests(ctx context.Context, h *etcd.Handle, backend *storage.Backend, name string) (*digests, error) {
 	id, err := h.DataID(ctx)
 	if err != nil {
@@ -72,8 +71,8 @@ func newDigests(ctx context.Context, h *etcd.Handle, backend *storage.Backend, n
 			d.cached.complete()
 		},
 		Changed: func(key string, before, after []byte, revision uint64) {
-			d.told(key, before, after, revision)
-			d.cached.told(key, after)
+			d.observe(key, before, after, revision)
+			d.cached.observe(key, after)
 		},
 	})
 	return d, nil
@@ -92,13 +91,13 @@ func (d *digests) complete(uint64) {
 	d.tables = d.reading
 }
 
-// told is told of each value that etcd has, and of all changes.
-func (d *digests) told(key string, before, after []byte, _ uint64) {
+// observe handles each stored value and each change.
+func (d *digests) observe(key string, before, after []byte, _ uint64) {
 	at, ok := replicaAt(key)
 	if !ok {
 		return
 	}
-	d.sizes.told(at, before, after)
+	d.sizes.observe(at, before, after)
 	d.mu.Lock()
 	of := d.reading[at.shard]
 	if of == nil {
@@ -118,7 +117,7 @@ func (d *digests) told(key string, before, after []byte, _ uint64) {
 	table.Set(at.key, d.hash(key, at.key, after), struct{}{})
 }
 
-// hash returns the hash of a value. One that cannot be read is like none that a shard has.
+// hash returns the hash of a value. The hash of an unreadable value differs from that of any replica.
 func (d *digests) hash(stored, key string, value []byte) uint64 {
 	plain, err := d.decrypt(stored, value)
 	content := map[string]any{}
@@ -127,7 +126,7 @@ func (d *digests) hash(stored, key string, value []byte) uint64 {
 	}
 	var hash uint64
 	if err == nil {
-		// The storage notes it, and no reader sees it.
+		// The storage adds it, and removes it when the object is read.
 		unstructured.RemoveNestedField(content, "metadata", "annotations", request.IdentityAnnotation)
 		hash, err = replication.HashReplica(key, content)
 	}
@@ -138,7 +137,7 @@ func (d *digests) hash(stored, key string, value []byte) uint64 {
 	return hash
 }
 
-// current returns the tables of a shard, with all that was written before it was called.
+// current returns the tables of a shard, including all writes before the call.
 func (d *digests) current(ctx context.Context, shard string) (map[string]*digest.Table[struct{}], error) {
 	revision, err := d.backend.Revision(ctx)
 	if err != nil {
@@ -155,8 +154,8 @@ func (d *digests) current(ctx context.Context, shard string) (map[string]*digest
 	return maps.Clone(d.tables[shard]), nil
 }
 
-// prefixesOf returns how the keys begin of the replicas that a shard has, or had; false while that is
-// read. What has an identity comes first: it is served as long as its cached resource is there.
+// prefixesOf returns the key prefixes of the replicas of a shard, or false during a resync. Resources with an identity
+// come first, because they are only served as long as their CachedResource exists.
 func (d *digests) prefixesOf(shard string) ([]string, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -175,7 +174,6 @@ func (d *digests) prefixesOf(shard string) ([]string, bool) {
 	return append(identified, others...), true
 }
 
-// prefixOf returns how the keys of replicas begin.
 func prefixOf(of replicas) string {
 	resource := schema.ParseGroupResource(of.resource)
 	name, identity, identified := strings.Cut(resource.Resource, ":")
@@ -186,7 +184,7 @@ func prefixOf(of replicas) string {
 	return prefix + of.shard + "/"
 }
 
-// Wrap answers GET …/shards/<shard>/digests[/<resource>.<group>[/<bucket>]].
+// Wrap serves GET …/shards/<shard>/digests[/<resource>.<group>[/<bucket>]].
 func (d *digests) Wrap(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		shard, scoped := request.ShardFrom(r.Context())
@@ -205,11 +203,10 @@ func (d *digests) Wrap(next http.Handler) http.Handler {
 			return
 		}
 		w.Header().Set("Content-Type", "application/json")
-		_, _ = w.Write(body) // nobody listens any more, if it fails
+		_, _ = w.Write(body) // the client is gone if it fails
 	})
 }
 
-// ofDigests reports whether a path below a shard is about its digests.
 func ofDigests(path string) bool {
 	return path == digest.Path || strings.HasPrefix(path, digest.Path+"/")
 }
@@ -219,17 +216,17 @@ func (d *digests) answer(r *http.Request, shard request.Shard) (*digest.Answer, 
 	case r.Method != http.MethodGet:
 		return nil, apierrors.NewMethodNotSupported(schema.GroupResource{Resource: "digests"}, r.Method)
 	case shard.Wildcard:
-		return nil, apierrors.NewBadRequest("digests are of one shard: name it")
+		return nil, apierrors.NewBadRequest("digests are only served for one shard: specify its name")
 	}
 	rest := strings.TrimPrefix(strings.TrimPrefix(r.URL.Path, digest.Path), "/")
 	resource, bucketText, ofBucket := strings.Cut(rest, "/")
 	bucket, err := strconv.Atoi(bucketText)
 	if ofBucket && (err != nil || bucket < 0 || bucket >= digest.Buckets) {
-		return nil, apierrors.NewBadRequest(fmt.Sprintf("%q is no bucket: there are those from 0 to %d", bucketText, digest.Buckets-1))
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("%q is not a bucket: must be between 0 and %d", bucketText, digest.Buckets-1))
 	}
 	tables, err := d.current(r.Context(), shard.Name)
 	if err != nil {
-		return nil, apierrors.NewServiceUnavailable(err.Error()) //nolint:forbidigo // shards retry later, with other work in between
+		return nil, apierrors.NewServiceUnavailable(err.Error()) //nolint:forbidigo // shards retry later and do other work meanwhile
 	}
 	answer := &digest.Answer{DataID: d.dataID, Name: d.name, Form: digest.Form, Full: d.full()}
 	table := tables[resource]

@@ -19,7 +19,7 @@ import (
 
 func verifyOften(config *push.Config) { config.DigestInterval = time.Second / 5 }
 
-// TestDigestAnswers holds what a cache server says of its replicas, and to whom.
+// TestDigestAnswers checks the digests that a cache server returns, and the required permissions.
 func TestDigestAnswers(t *testing.T) {
 	t.Parallel()
 	cache := newCacheServer(t)

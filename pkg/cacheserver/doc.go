@@ -1,6 +1,5 @@
-// Package cacheserver is the cache server: an API server that holds replicas of
-// selected objects of all shards, so that every shard can read what the others
-// have without talking to them.
+// Package cacheserver is the cache server: an API server with replicas of selected objects of all shards, so that a
+// shard can read the objects of others without connecting to them.
 //
 //	shard root ──push──►  /services/cache/shards/root/clusters/<cluster>/apis/…
 //	shard one  ──push──►  /services/cache/shards/one/clusters/<cluster>/apis/…
@@ -11,9 +10,7 @@
 //	                      <prefix>/<group>/<resource>/<shard>/<cluster>/[<ns>/]<name>
 //	all shards ◄─watch──  /services/cache/shards/*/clusters/*/apis/…
 //
-// It decides nothing about the objects: schemas are not enforced, status is not
-// a subresource, and there is no admission. A shard owns what lies below its
-// own name and keeps it true (package replication). Package verify below compares
-// the two for operators, and package relay has a cache server read from those of
-// other regions what is meant for the whole installation.
+// It does not validate objects: schemas are not enforced, status is not a subresource, and there is no admission. A shard
+// owns the objects below its own name and replicates them (package replication). Package verify compares both sides for
+// administrators, and package relay reads replicas from the cache servers of other regions.
 package cacheserver

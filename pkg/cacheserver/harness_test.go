@@ -92,7 +92,7 @@ type cacheServer struct {
 	f *client.Factory
 	// server is the one that runs.
 	server *cacheserver.Server
-	// pushes measures those who push to it, and observe it, in a test.
+	// pushes contains the metrics of pushing shards and of observers in a test.
 	pushes *prometheus.Registry
 }
 
@@ -136,7 +136,7 @@ func (c *cacheServer) start(t testing.TB) {
 	waitReady(t, c.pki.anonymous(c.url))
 }
 
-// own reads what the server itself measures.
+// own returns the metrics of the server itself.
 func (c *cacheServer) own(t testing.TB) prometheus.GathererFunc {
 	t.Helper()
 	client, err := rest.HTTPClientFor(c.pki.master(t, c.url))
@@ -181,7 +181,7 @@ func waitReady(t testing.TB, config *rest.Config) {
 	})
 }
 
-// get returns status and body; status 0 means that nobody answered.
+// get returns status and body; status 0 means no response.
 func get(t testing.TB, c *http.Client, url string) (int, string) {
 	t.Helper()
 	return do(t, c, http.MethodGet, url, "")

@@ -12,11 +12,9 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// AddKind has the replicas of one more kind served, whatever their content, in all
-// shards and logical clusters, until remove is called: then its watches end. That
-// deletes no replica; they are there again if the kind is added again. Shards take
-// theirs away before, when the kind leaves their tables. A kind that every shard
-// replicates stays as it is. Both may be called at any time.
+// AddKind serves the replicas of a resource with any content, in all shards and logical clusters, until remove is called,
+// which ends its watches but deletes no replicas. Shards delete theirs before, when they remove the resource from their
+// tables. Resources that every shard replicates are not affected. Both functions may be called at any time.
 func (s *Server) AddKind(crd *apiextensionsv1.CustomResourceDefinition) (remove func(), err error) {
 	crd = customresource.Opaque(crd)
 	apiextensionsserver.Scheme.Default(crd)
@@ -27,28 +25,24 @@ func (s *Server) AddKind(crd *apiextensionsv1.CustomResourceDefinition) (remove 
 	return s.resources.AddSource(kind{&definitions.Definition{Schema: as}}), nil
 }
 
-// kind is a source of one definition, which never changes.
+// kind is a source with one constant definition.
 type kind struct{ *definitions.Definition }
 
 var _ definitions.Source = kind{}
 
-// Resolve implements definitions.Source.
 func (k kind) Resolve(_ context.Context, l definitions.Lookup) (*definitions.Definition, error) {
 	if l.Resource != k.Schema.Resource || l.Identity != "" {
-		return nil, nil //nolint:nilnil // there is none
+		return nil, nil //nolint:nilnil // not found
 	}
 	return k.Definition, nil
 }
 
-// Read implements definitions.Source.
 func (kind) Read(context.Context, definitions.Lookup) (*definitions.Definition, error) {
-	return nil, nil //nolint:nilnil // nobody else adds to it
+	return nil, nil //nolint:nilnil // no other server adds definitions
 }
 
-// List implements definitions.Source.
 func (k kind) List(context.Context, request.Cluster) ([]*definitions.Definition, error) {
 	return []*definitions.Definition{k.Definition}, nil
 }
 
-// Subscribe implements definitions.Source.
 func (k kind) Subscribe(func(definitions.Change)) (stop func()) { return func() {} }

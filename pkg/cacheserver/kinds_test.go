@@ -17,8 +17,7 @@ import (
 
 var workspacesGVR = schema.GroupVersionResource{Group: "tenancy.kcp.io", Version: "v1alpha1", Resource: "workspaces"}
 
-// TestCacheServerLearnsKinds holds that the cache server serves a kind from when it
-// is added until it is removed, and that shards replicate it meanwhile.
+// TestCacheServerLearnsKinds checks that an added resource is served and replicated until it is removed.
 func TestCacheServerLearnsKinds(t *testing.T) {
 	t.Parallel()
 	cache := newCacheServer(t)

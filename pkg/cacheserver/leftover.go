@@ -11,24 +11,21 @@ import (
 )
 
 const (
-	// leftOverInterval is the time between two looks for replicas that are left over, and
-	// leftOverPeriod for how long they have to be, unless shards are to go sooner.
+	// leftOverInterval is the interval of checks for orphaned replicas, and leftOverPeriod the age after which they are
+	// deleted, unless the grace period of removed shards is shorter.
 	leftOverInterval = 3 * time.Second
 	leftOverPeriod   = 5 * time.Minute
 )
 
-// leftOver deletes the replicas of what cached resources selected that have gone. A shard deletes
-// its own before its cached resource goes. A relay does not come to that, since the shard's mark
-// does not name them any more by then, and neither does a shard whose cached resource was deleted
-// before its cache server was restored from a backup. Nobody else does either, since the kind goes
-// with the cached resource.
-//
-// Should a shard have its cached resource nevertheless, it finds what is missing by digests.
+// leftOver deletes the replicas of deleted CachedResources. A shard normally deletes them before its CachedResource, but
+// some remain: a relay stops before, because the checkpoint of the shard no longer contains the resource, and a cache
+// server may be restored from an older backup. No other component can delete them, because the resource is not served
+// without the CachedResource. If the CachedResource does exist on the shard, the shard restores the replicas by digests.
 type leftOver struct {
 	digests *digests
 	notes   *etcd.Notes
 	period  time.Duration
-	// since is since when they are.
+	// since is the time since which replicas are orphaned.
 	since map[replicas]time.Time
 }
 
@@ -36,13 +33,13 @@ func newLeftOver(d *digests, notes *etcd.Notes, gracePeriod time.Duration) *left
 	return &leftOver{digests: d, notes: notes, period: max(min(leftOverPeriod, gracePeriod), time.Second), since: map[replicas]time.Time{}}
 }
 
-// Run looks until ctx is done.
+// Run checks until ctx is done.
 func (l *leftOver) Run(ctx context.Context) error {
-	return repeat(ctx, min(leftOverInterval, l.period), "Cannot delete what cached resources have left, trying again", l.look)
+	return repeat(ctx, min(leftOverInterval, l.period), "Failed to delete the replicas of deleted CachedResources, retrying", l.check)
 }
 
-// look deletes what has been left over for long enough.
-func (l *leftOver) look(ctx context.Context) error {
+// check deletes the replicas that have been orphaned for long enough.
+func (l *leftOver) check(ctx context.Context) error {
 	now := map[replicas]time.Time{}
 	for _, of := range l.digests.sizes.identified() {
 		if l.digests.cached.have(of) {
@@ -63,7 +60,7 @@ func (l *leftOver) look(ctx context.Context) error {
 	return nil
 }
 
-// purge deletes them page by page, as long as no cached resource is there by all that is stored.
+// purge deletes replicas page by page, as long as no stored CachedResource selects them.
 func (l *leftOver) purge(ctx context.Context, of replicas) error {
 	deleted := 0
 	for n := purgePage; n == purgePage; deleted += n {
@@ -78,11 +75,11 @@ func (l *leftOver) purge(ctx context.Context, of replicas) error {
 			return err
 		}
 	}
-	klog.FromContext(ctx).Info("Deleted what a cached resource has left that the shard has no more", "name", of.shard, "resource", of.resource, "replicas", deleted)
+	klog.FromContext(ctx).Info("Deleted the replicas of a deleted CachedResource", "name", of.shard, "resource", of.resource, "replicas", deleted)
 	return nil
 }
 
-// identified returns the replicas that there are of cached resources.
+// identified returns the replicas of CachedResources.
 func (s *sizes) identified() (all []replicas) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

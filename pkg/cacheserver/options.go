@@ -20,43 +20,36 @@ import (
 const (
 	defaultPort    = 8012
 	defaultDataDir = ".shardplane-cache"
-	// defaultPrefix starts all keys. It differs from a shard's, so that a cache
-	// server can share an external etcd with a shard.
+	// defaultPrefix differs from that of a shard, so that both can share an external etcd.
 	defaultPrefix = "/shardplane-cache"
-	// defaultGracePeriod is for those who delete a Shard by mistake.
+	// defaultGracePeriod allows administrators to restore a Shard that was deleted by mistake.
 	defaultGracePeriod = time.Hour
 	gracePeriodFlag    = "removed-shard-grace-period"
-	// defaultName is also what shards call their cache server.
+	// defaultName is also the name in the logs of shards.
 	defaultName        = "cache"
 	relayConfigFlag    = "relay-config"
 	syntheticDelayFlag = "synthetic-delay"
 )
 
-// Options are the cache server's settings as a person gives them on the command
-// line. Complete makes them usable.
+// Options are the command line options of a cache server.
 type Options struct {
-	// Serving are the listener, the API behind it and its audit log.
 	Serving serving.APIOptions
-	// Authentication says who may connect: nobody but the holders of client
-	// certificates talks to a cache server.
+	// Authentication configures client certificates, which all clients need.
 	Authentication authn.ClientCertificateOptions
-	// Etcd says where the data is kept.
-	Etcd etcd.Options
-	// Encryption says which resources are encrypted in etcd.
-	Encryption encryption.Options
-	// RemovedShardGracePeriod is how long after the deletion of a Shard the replicas of that
-	// shard are deleted.
+	Etcd           etcd.Options
+	Encryption     encryption.Options
+	// RemovedShardGracePeriod is the delay between the deletion of a Shard and that of its replicas.
 	RemovedShardGracePeriod time.Duration
-	// Name is how other cache servers call this one, and RelayConfig a file that lists those from
-	// which it relays what is meant for the whole installation.
+	// Name is the name of this cache server for other cache servers. RelayConfig is a file with the cache servers that
+	// it relays from.
 	Name, RelayConfig string
-	// SyntheticDelay is for how long each request is held back, to test what happens if it takes so long.
+	// SyntheticDelay delays each request, for tests.
 	SyntheticDelay time.Duration
 	// Relays are the intervals of relays, which no flag sets.
 	Relays relay.Timing
 }
 
-// NewOptions returns the defaults.
+// NewOptions returns the default options.
 func NewOptions() *Options {
 	return &Options{
 		Serving: serving.NewAPIOptions(defaultPort), Etcd: etcd.NewOptions(defaultDataDir, defaultPrefix),
@@ -64,7 +57,7 @@ func NewOptions() *Options {
 	}
 }
 
-// Flags returns the flags of all options, by the sections of the help.
+// Flags returns the flags of all options by section.
 func (o *Options) Flags() (fss cliflag.NamedFlagSets) {
 	o.Serving.AddFlags(fss.FlagSet("Serving"))
 	o.Authentication.AddFlags(fss.FlagSet("Authentication"))
@@ -72,29 +65,26 @@ func (o *Options) Flags() (fss cliflag.NamedFlagSets) {
 	fs := fss.FlagSet("Storage")
 	o.Etcd.AddFlags(fs)
 	o.Encryption.AddFlags(fs)
-	fs.DurationVar(&o.RemovedShardGracePeriod, gracePeriodFlag, o.RemovedShardGracePeriod, "how long after its Shard was deleted in root the replicas of a shard are deleted; until then the Shard can be made anew without a gap")
+	fs.DurationVar(&o.RemovedShardGracePeriod, gracePeriodFlag, o.RemovedShardGracePeriod, "delay between the deletion of a Shard in root and the deletion of its replicas, in which the Shard can be recreated without interruption")
 	fs = fss.FlagSet("Relays")
-	fs.StringVar(&o.Name, relay.NameFlag, o.Name, "the name of this cache server, and of its replicas, among those that relay from each other, each of which needs another one")
-	fs.StringVar(&o.RelayConfig, relayConfigFlag, o.RelayConfig, "a file that lists the cache servers of other regions from which this one relays what is meant for the whole installation; see docs/cacheserver.md")
+	fs.StringVar(&o.Name, relay.NameFlag, o.Name, "unique name of this cache server and of its replicas among cache servers that relay from each other")
+	fs.StringVar(&o.RelayConfig, relayConfigFlag, o.RelayConfig, "file with the cache servers of other regions from which objects for the whole installation are relayed; see docs/cacheserver.md")
 	fs = fss.FlagSet("Development")
-	fs.DurationVar(&o.SyntheticDelay, syntheticDelayFlag, o.SyntheticDelay, "hold each request back for so long before it is served, to test what a slow cache server does to shards; 0 is for all other use")
+	fs.DurationVar(&o.SyntheticDelay, syntheticDelayFlag, o.SyntheticDelay, "delay of each request, to test the effects of a slow cache server on shards; must be 0 otherwise")
 	return fss
 }
 
-// CompletedOptions are options whose defaults are filled in. Only Complete
-// makes them, and nothing changes them.
+// CompletedOptions are options with defaults. They must not be changed after Complete.
 type CompletedOptions struct{ completedOptions }
 
 type completedOptions struct{ Options }
 
-// Complete fills in what is not set: nothing is derived here. It leaves o as it
-// is.
+// Complete returns completed options. No default depends on another option.
 func (o *Options) Complete() CompletedOptions { return CompletedOptions{completedOptions{*o}} }
 
-// Warnings returns what the cache server lacks without flags that are optional: nothing.
+// Warnings returns the consequences of missing optional flags, of which there are none.
 func (o CompletedOptions) Warnings() []string { return nil }
 
-// relays are those of the flag.
 func (o CompletedOptions) relays() (relay.Config, error) {
 	if o.RelayConfig == "" {
 		return relay.Config{}, nil
@@ -106,19 +96,18 @@ func (o CompletedOptions) relays() (relay.Config, error) {
 	return config, nil
 }
 
-// Validate returns all that is wrong with the options, in the order of their
-// fields, naming the flags.
+// Validate returns the errors of all options.
 func (o CompletedOptions) Validate() error {
 	var durations []error
 	if o.RemovedShardGracePeriod < 0 {
-		durations = append(durations, fmt.Errorf("--%s %s is negative: use 0 to delete replicas at once", gracePeriodFlag, o.RemovedShardGracePeriod))
+		durations = append(durations, fmt.Errorf("--%s %s is negative: use 0 to delete replicas immediately", gracePeriodFlag, o.RemovedShardGracePeriod))
 	}
 	if o.SyntheticDelay < 0 {
-		durations = append(durations, fmt.Errorf("--%s %s is negative: use 0 to serve requests at once", syntheticDelayFlag, o.SyntheticDelay))
+		durations = append(durations, fmt.Errorf("--%s %s is negative: use 0 for no delay", syntheticDelayFlag, o.SyntheticDelay))
 	}
 	var relays []error
 	if !request.ValidName(o.Name) {
-		relays = append(relays, fmt.Errorf("--%s %q is none: use up to %d lower-case letters, digits and hyphens", relay.NameFlag, o.Name, request.MaxNameLength))
+		relays = append(relays, fmt.Errorf("--%s %q is not a valid name: use up to %d lower-case letters, digits and hyphens", relay.NameFlag, o.Name, request.MaxNameLength))
 	}
 	if _, err := o.relays(); err != nil {
 		relays = append(relays, err)

@@ -51,11 +51,10 @@ func TestValidateNamesTheFlags(t *testing.T) {
 	o.Serving.FeatureGates["CacheRelays"] = "true"
 	require.NotContains(t, o.Complete().Validate().Error(), "--feature-gates")
 	o.Name = "a/b"
-	require.ErrorContains(t, o.Complete().Validate(), "--cache-name \"a/b\" is none")
+	require.ErrorContains(t, o.Complete().Validate(), "--cache-name \"a/b\" is not a valid name")
 }
 
-// TestHalfStarted checks that a server that cannot start says why and leaves
-// nothing behind: a second one starts with the same port and data.
+// TestHalfStarted checks that a server that fails to start reports the reason and releases its port and data.
 func TestHalfStarted(t *testing.T) {
 	base := &cacheServer{pki: newPKI(t), dataDir: t.TempDir()}
 	options := func(port int) *cacheserver.Options {

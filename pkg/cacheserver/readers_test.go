@@ -23,7 +23,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/tenancy/replicationcheckpoints"
 )
 
-// reader is an informer of the Shards on a cache server, and what its handlers were called with.
+// reader is an informer of the Shards on a cache server that records its events.
 type reader struct {
 	*client.Informer[*corev1alpha1.Shard]
 
@@ -55,7 +55,7 @@ func newReader(t *testing.T, cache *cacheServer) *reader {
 	return r
 }
 
-// has returns an error unless the reader has as many objects, and knows that these are all.
+// has returns an error unless the reader has synced with that number of objects.
 func (r *reader) has(objects int) error {
 	if has, lacks := r.Lister().Len(), replicas.Lacks(r, []string{"amber"}); has != objects || len(lacks) > 0 {
 		return errors.Join(fmt.Errorf("the reader has %d objects, and lacks %v", has, lacks), r.LastError())
@@ -69,7 +69,7 @@ func (r *reader) tell(kind string, shard *corev1alpha1.Shard) {
 	r.told = append(r.told, kind+" "+shard.Name)
 }
 
-// news returns what was told since it was called last.
+// news returns the events since the last call.
 func (r *reader) news() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -86,7 +86,7 @@ func (r *reader) waitFor(t *testing.T, what string, ok func() error) {
 	}
 }
 
-// waitTold waits until something was told.
+// waitTold waits for an event.
 func (r *reader) waitTold(t *testing.T, what string) {
 	t.Helper()
 	r.waitFor(t, what, func() error {
@@ -122,7 +122,7 @@ func TestReadersOfARestoredServer(t *testing.T) {
 	_, stopPushing := replicate(t, amber, cache, markOften)
 	r := newReader(t, cache)
 	r.waitFor(t, "the reader has all", func() error { return r.has(objects) })
-	// Without a mark of the shard, the reader believes whatever the cache server has.
+	// Without a checkpoint of the shard, the reader accepts any content of the cache server.
 	r.waitFor(t, "the reader knows a mark of the shard", func() error {
 		if lacking := replicas.Lacks(r, []string{"amber"}); len(lacking) > 0 {
 			return fmt.Errorf("lacking are %v", lacking)

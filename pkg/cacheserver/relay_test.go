@@ -34,7 +34,7 @@ type region struct {
 // relayOften are short intervals of relays.
 var relayOften = relay.Timing{Look: often, Check: time.Second, Retry: often, Checkpoint: often, Digest: time.Second / 5, Alert: often}
 
-// newRegions returns cache servers that do not run yet, which relay as said. All have one CA.
+// newRegions returns cache servers with the given relays, which are not running yet. All have the same CA.
 func newRegions(t testing.TB, relays map[string][]string) map[string]*region {
 	t.Helper()
 	p := newPKI(t)
@@ -104,7 +104,7 @@ func (r *region) push(t *testing.T, shard *testShard, change ...func(*push.Confi
 	return config
 }
 
-// markAt returns the mark of a shard on a cache server, or an empty one.
+// markAt returns the checkpoint of a shard on a cache server, or an empty one.
 func markAt(t testing.TB, r *region, shard string) *replicationcheckpoints.ReplicationCheckpoint {
 	t.Helper()
 	mark, err := replicationcheckpoints.Checkpoints.In(r.f.Shard(shard).Cluster(replicationcheckpoints.Cluster.Path())).Get(t.Context(), replicationcheckpoints.Name, metav1.GetOptions{})
@@ -114,7 +114,7 @@ func markAt(t testing.TB, r *region, shard string) *replicationcheckpoints.Repli
 	return mark
 }
 
-// requireMark waits until the mark of a shard says everything that the one in its own region does.
+// requireCheckpoint waits until the checkpoint of a shard is complete compared with the one in its own region.
 func requireCheckpoint(t *testing.T, at, home *region, shard string, via ...string) {
 	t.Helper()
 	var here, there *replicationcheckpoints.ReplicationCheckpoint
@@ -158,8 +158,8 @@ func requireEqual(t *testing.T, a, b *region, shard, name string) {
 	}
 }
 
-// TestRelayStar has two regions around a cache server that relays between them: each gets what is meant for the whole
-// installation, with marks, and nothing comes back to where it is from.
+// TestRelayStar has two regions and a cache server that relays between them: each region receives objects for the whole
+// installation with their checkpoints, and nothing is relayed back to its origin.
 func TestRelayStar(t *testing.T) {
 	t.Parallel()
 	regions := runRegions(t, map[string][]string{"eu": {"global"}, "us": {"global"}, "global": {"eu", "us"}})

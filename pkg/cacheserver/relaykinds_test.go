@@ -16,8 +16,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/tenancy/replicationcheckpoints"
 )
 
-// TestRelayOfOtherKinds has what shards write to cache servers themselves relayed, and what cached resources
-// select, as long as there are such.
+// TestRelayOfOtherKinds checks that resources which shards write directly are relayed, and the objects of
+// CachedResources as long as these exist.
 func TestRelayOfOtherKinds(t *testing.T) {
 	t.Parallel()
 	regions := newRegions(t, map[string][]string{"eu": nil, "us": {"eu"}})
@@ -80,8 +80,8 @@ func TestRelayOfOtherKinds(t *testing.T) {
 	eventually(t, "what a cached resource selects is relayed", there(widgets, "one"))
 	require.True(t, gone(widgets, "secret")(), "but for what is regional")
 
-	// As a shard does it: its own cache server is emptied, its mark does not name them any more, and then the
-	// cached resource goes.
+	// This is the order on a shard: its own cache server is emptied, its checkpoint no longer contains the resource, and
+	// then the CachedResource is deleted.
 	mark, err = marks.Get(t.Context(), replicationcheckpoints.Name, metav1.GetOptions{})
 	require.NoError(t, err)
 	mark.Number++

@@ -42,8 +42,8 @@ func (d *deletions) names() []string {
 	return slices.Clone(d.told)
 }
 
-// TestRelayLinks: a region keeps what it has while the cache server from which it relays is unreachable, or has lost
-// its data, and has everything again afterwards. Its readers are not notified of deletions in between.
+// TestRelayLinks checks that a region keeps its replicas while the cache server that it relays from is unreachable or
+// has lost its data, and is complete again afterwards. Its readers must not receive deletions in between.
 func TestRelayLinks(t *testing.T) {
 	t.Parallel()
 	regions := runRegions(t, map[string][]string{"eu": nil, "us": {"eu"}})
@@ -74,7 +74,7 @@ func TestRelayLinks(t *testing.T) {
 	eu.stop()
 	eu.dataDir = t.TempDir()
 	eu.start(t)
-	// What another shard pushes is relayed, so that the relays have read what there is.
+	// A replica of another shard shows that the relays have read the current data.
 	crimson := newTestShard(t, "crimson")
 	create(t, in(t, crimson.f, "root", shardsGVR), object(shardsGVR, "Shard", "other", nil))
 	eu.push(t, crimson)
@@ -97,8 +97,8 @@ func TestRelayLinks(t *testing.T) {
 	eventually(t, "the reader is notified", func() bool { return slices.Equal(lost.names(), []string{"later"}) })
 }
 
-// TestRelayOfRestoredShard has a shard be set back: that its versions cannot be compared any more is known
-// behind a relay, and so is what it has lost.
+// TestRelayOfRestoredShard restores a shard from an older backup. Readers behind a relay must detect that its versions
+// cannot be compared, and receive the deletions.
 func TestRelayOfRestoredShard(t *testing.T) {
 	t.Parallel()
 	regions := runRegions(t, map[string][]string{"eu": nil, "us": {"eu"}})
@@ -116,7 +116,8 @@ func TestRelayOfRestoredShard(t *testing.T) {
 	for n := range 30 {
 		last = create(t, shards, object(shardsGVR, "Shard", fmt.Sprintf("lost-%d", n), nil)).GetResourceVersion()
 	}
-	// A mark may be behind the replicas. If it still said what the restored shard has, the shard would not be set back.
+	// The checkpoint may be behind the replicas. It must cover changes that the restored shard lacks, or the restore
+	// could not be detected.
 	eventually(t, "the mark covers all", func() bool { return markAt(t, us, "amber").Resources[shardsResource].ResourceVersion == last })
 	requireCheckpoint(t, us, eu, "amber", "eu")
 	before := markAt(t, us, "amber")
@@ -138,7 +139,7 @@ func TestRelayOfRestoredShard(t *testing.T) {
 	requireEqual(t, eu, us, "amber", "kept")
 }
 
-// TestRelayToPushed has a shard begin to push to a cache server that relays it: then that is what counts.
+// TestRelayToPushed checks that a shard that starts to push to a relaying cache server takes precedence over the relay.
 func TestRelayToPushed(t *testing.T) {
 	t.Parallel()
 	regions := runRegions(t, map[string][]string{"eu": nil, "us": {"eu"}})

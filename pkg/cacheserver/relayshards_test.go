@@ -11,8 +11,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/cacheserver"
 )
 
-// TestRelayOfShardsOfRoot has a Shard in root say that it stays in its region: other regions would take that for the
-// removal of the shard, so it is relayed all the same, and the shard goes on pushing there.
+// TestRelayOfShardsOfRoot marks a Shard in root as regional. It must be relayed nevertheless, because other regions
+// would interpret its deletion as the removal of the shard.
 func TestRelayOfShardsOfRoot(t *testing.T) {
 	t.Parallel()
 	regions := newRegions(t, map[string][]string{"eu": nil, "us": {"eu"}})

@@ -24,93 +24,89 @@ import (
 )
 
 const (
-	// removedNotes have when the Shard of a name was deleted. Their keys have too few segments to
-	// be those of objects.
-	removedNotes = "shardplane-removed-shards"
-	// purgeInterval is the time between two looks for shards whose replicas are to go, and
-	// purgePage how many of these are deleted at a time.
+	// removalRecords is the prefix of records of deleted Shards. The keys have fewer segments than those of objects.
+	removalRecords = "shardplane-removed-shards"
+	// purgeInterval is the interval of purges, and purgePage the number of replicas that are deleted at a time.
 	purgeInterval = 3 * time.Second
 	purgePage     = 500
 )
 
-// removedShards are those whose Shard was deleted in root: what they push is refused, and what they
-// have pushed is deleted after a while. The deletion is noted before it is done, so that no crash
-// loses it, and counts as long as there is no Shard of that name. That a Shard is missing which
-// nobody was seen to delete means nothing.
+// removedShards are shards whose Shard was deleted in root: their writes are rejected, and their replicas are deleted
+// after a grace period. The deletion is recorded before it is executed, so that it survives a crash, and is effective as
+// long as no Shard of that name exists. A Shard that is missing without a recorded deletion has no effect.
 type removedShards struct {
 	notes       *etcd.Notes
 	gracePeriod time.Duration
-	// prefixes returns how the keys of a shard's replicas begin; false if that is not known now.
+	// prefixes returns the key prefixes of the replicas of a shard, or false if they are unknown.
 	prefixes func(shard string) ([]string, bool)
 
 	mu sync.Mutex
-	// noted is when their deletion was asked for.
-	noted map[string]time.Time
+	// recorded are the times of the deletion requests.
+	recorded map[string]time.Time
 }
 
 func newRemovedShards(ctx context.Context, h *etcd.Handle, gracePeriod time.Duration, prefixes func(shard string) ([]string, bool)) (*removedShards, error) {
-	r := &removedShards{notes: h.Notes(removedNotes), gracePeriod: gracePeriod, prefixes: prefixes}
+	r := &removedShards{notes: h.Notes(removalRecords), gracePeriod: gracePeriod, prefixes: prefixes}
 	if err := r.read(ctx); err != nil {
 		return nil, err
 	}
 	return r, nil
 }
 
-// shardKey is the key of the replica of a Shard.
 func shardKey(shard string) string {
 	return shardKeys() + shard
 }
 
-// shardKeys is how the keys of the replicas of Shards begin.
+// shardKeys returns the key prefix of the replicas of Shards.
 func shardKeys() string {
 	return storage.ResourcePrefix(corev1alpha1.Resource("shards")) + "/" + corev1alpha1.RootShard + "/" + core.RootCluster.String() + "/"
 }
 
-// read reads which were noted, also by other replicas of the server.
+// read reads the records, which other replicas of the server may have written.
 func (r *removedShards) read(ctx context.Context) error {
 	notes, err := r.notes.Read(ctx)
 	if err != nil {
-		return fmt.Errorf("reading which shards were removed: %w", err)
+		return fmt.Errorf("reading the removed shards: %w", err)
 	}
-	noted := make(map[string]time.Time, len(notes))
+	recorded := make(map[string]time.Time, len(notes))
 	for shard, value := range notes {
 		at, err := time.Parse(time.RFC3339, value)
 		if err != nil {
-			return fmt.Errorf("reading when shard %q was removed: %w", shard, err)
+			return fmt.Errorf("reading the removal time of shard %q: %w", shard, err)
 		}
-		noted[shard] = at
+		recorded[shard] = at
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.noted = noted
+	r.recorded = recorded
 	return nil
 }
 
-// deleting notes that somebody asks for the deletion of a Shard.
-func (r *removedShards) deleting(ctx context.Context, shard string) error {
+// recordDeletion records that the deletion of a Shard is requested.
+func (r *removedShards) recordDeletion(ctx context.Context, shard string) error {
 	now := time.Now().UTC().Truncate(time.Second)
 	if err := r.notes.Set(ctx, shard, now.Format(time.RFC3339)); err != nil {
 		return err
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.noted[shard] = now
+	r.recorded[shard] = now
 	return nil
 }
 
-// since returns since when a shard is removed, if it is. One whose Shard is there, again or still, is not.
+// since returns the time since which a shard is removed, if it is. A shard whose Shard exists is not removed.
 func (r *removedShards) since(ctx context.Context, shard string) (time.Time, bool, error) {
 	r.mu.Lock()
-	at, noted := r.noted[shard]
+	at, recorded := r.recorded[shard]
 	r.mu.Unlock()
-	if !noted {
+	if !recorded {
 		return time.Time{}, false, nil
 	}
 	there, err := r.notes.There(ctx, shardKey(shard))
 	return at, err == nil && !there, err
 }
 
-// Wrap notes deletions of Shards, and refuses what removed shards push.
+// Wrap records deletions of Shards and rejects writes of removed shards.
 func (r *removedShards) Wrap(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		if err := r.check(req); err != nil {
@@ -131,16 +127,16 @@ func (r *removedShards) check(req *http.Request) error {
 	switch info.Verb {
 	case "delete":
 		cluster, _ := request.ClusterFrom(req.Context())
-		// The root shard is never removed: it tells which shards there are, itself among them.
+		// The root shard is never removed, because it has the list of shards.
 		if shard.Name == corev1alpha1.RootShard && cluster.Name == core.RootCluster && resource.Group == corev1alpha1.SchemeGroupVersion.Group && resource.Resource == "shards" && info.Name != corev1alpha1.RootShard {
-			if err := r.deleting(req.Context(), info.Name); err != nil {
-				return apierrors.NewServiceUnavailable("noting that the shard is removed: " + err.Error()) //nolint:forbidigo // as in digests.go
+			if err := r.recordDeletion(req.Context(), info.Name); err != nil {
+				return apierrors.NewServiceUnavailable("recording the removal of the shard: " + err.Error()) //nolint:forbidigo // as in digests.go
 			}
 		}
 	case "create", "update", "patch":
 		at, removed, err := r.since(req.Context(), shard.Name)
 		if err != nil {
-			return apierrors.NewServiceUnavailable("asking whether the shard was removed: " + err.Error()) //nolint:forbidigo // as in digests.go
+			return apierrors.NewServiceUnavailable("reading whether the shard was removed: " + err.Error()) //nolint:forbidigo // as in digests.go
 		}
 		if removed {
 			return apierrors.NewForbidden(resource, info.Name, fmt.Errorf("shard %q was removed: its Shard was deleted in root, %s, and its replicas are deleted here; it may push again when there is a Shard of its name", shard.Name, at.Format(time.RFC3339)))
@@ -149,12 +145,12 @@ func (r *removedShards) check(req *http.Request) error {
 	return nil
 }
 
-// Run deletes what removed shards have pushed, until ctx is done.
+// Run deletes the replicas of removed shards until ctx is done.
 func (r *removedShards) Run(ctx context.Context) error {
-	return repeat(ctx, max(min(purgeInterval, r.gracePeriod), time.Second/10), "Cannot delete the replicas of removed shards, trying again", r.purge)
+	return repeat(ctx, max(min(purgeInterval, r.gracePeriod), time.Second/10), "Failed to delete the replicas of removed shards, retrying", r.purge)
 }
 
-// purge deletes what is due.
+// purge deletes the replicas of shards whose grace period is over.
 func (r *removedShards) purge(ctx context.Context) error {
 	if err := r.read(ctx); err != nil {
 		return err
@@ -165,7 +161,7 @@ func (r *removedShards) purge(ctx context.Context) error {
 		case err != nil:
 			return err
 		case !removed:
-			// Deleting follows the note at once, or not at all.
+			// A deletion follows its record immediately, or has failed.
 			if time.Since(at) > time.Minute {
 				if err := r.notes.Delete(ctx, shard, at.Format(time.RFC3339), shardKey(shard)); err != nil {
 					return err
@@ -180,7 +176,7 @@ func (r *removedShards) purge(ctx context.Context) error {
 	return nil
 }
 
-// purgeShard deletes all replicas of a shard, page by page, as long as it has no Shard.
+// purgeShard deletes all replicas of a shard page by page, as long as it has no Shard.
 func (r *removedShards) purgeShard(ctx context.Context, shard string) error {
 	prefixes, known := r.prefixes(shard)
 	if !known {
@@ -199,7 +195,7 @@ func (r *removedShards) purgeShard(ctx context.Context, shard string) error {
 		}
 	}
 	if deleted > 0 {
-		klog.FromContext(ctx).Info("Deleted the replicas of a shard that was removed", "name", shard, "replicas", deleted, "took", time.Since(began).Round(time.Millisecond))
+		klog.FromContext(ctx).Info("Deleted the replicas of a removed shard", "name", shard, "replicas", deleted, "took", time.Since(began).Round(time.Millisecond))
 	}
 	return nil
 }
@@ -208,14 +204,13 @@ func (r *removedShards) purgeShard(ctx context.Context, shard string) error {
 func (r *removedShards) registered(ctx context.Context) (sets.Set[string], error) {
 	names, err := r.notes.Names(ctx, shardKeys())
 	if err != nil {
-		return nil, fmt.Errorf("reading which shards are registered: %w", err)
+		return nil, fmt.Errorf("reading the registered shards: %w", err)
 	}
 	return sets.New(names...), nil
 }
 
-// names returns the shards that were removed.
 func (r *removedShards) names() sets.Set[string] {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return sets.New(slices.Collect(maps.Keys(r.noted))...)
+	return sets.New(slices.Collect(maps.Keys(r.recorded))...)
 }

@@ -54,7 +54,7 @@ func TestRemovedShards(t *testing.T) {
 	refused(err)
 	require.NoError(t, push("green", "t-4"))
 
-	// Root tells of itself.
+	// The Shard of root itself.
 	create(t, registered, object(shardsGVR, "Shard", "root", nil))
 	require.NoError(t, registered.Delete(t.Context(), "root", metav1.DeleteOptions{}))
 	create(t, registered, object(shardsGVR, "Shard", "root", nil))

@@ -7,8 +7,7 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// repeat does something after each interval until ctx is done. If it fails, the log has the problem
-// with the error.
+// repeat calls do in intervals until ctx is done. It logs errors with the message problem.
 func repeat(ctx context.Context, interval time.Duration, problem string, do func(ctx context.Context) error) error {
 	tick := time.NewTicker(interval)
 	defer tick.Stop()

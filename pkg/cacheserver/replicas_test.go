@@ -33,7 +33,7 @@ func asReplica(name string) *unstructured.Unstructured {
 	}}
 }
 
-// content is an object without what the cache server has set in it.
+// content returns an object without the metadata that the cache server sets.
 func content(obj *unstructured.Unstructured) map[string]any {
 	obj = obj.DeepCopy()
 	obj.SetResourceVersion("")
@@ -43,7 +43,7 @@ func content(obj *unstructured.Unstructured) map[string]any {
 	return obj.Object
 }
 
-// testReplicasStayAsTheyAre: what names its shard keeps the metadata that it comes with.
+// testReplicasStayAsTheyAre checks that objects with the name of a shard keep their metadata.
 func testReplicasStayAsTheyAre(t *testing.T, cache *cacheServer) {
 	t.Helper()
 	shards := in(t, cache.f.Shard("amber"), "root", shardsGVR)
@@ -107,7 +107,7 @@ func testReplicasStayAsTheyAre(t *testing.T, cache *cacheServer) {
 	require.True(t, apierrors.IsBadRequest(err), "%v", err)
 }
 
-// testOwnObjectsGetMetadata: what names no shard gets its metadata from the server.
+// testOwnObjectsGetMetadata checks that objects without the name of a shard get metadata from the server.
 func testOwnObjectsGetMetadata(t *testing.T, cache *cacheServer) {
 	t.Helper()
 	shards := in(t, cache.f.Shard("amber"), "own", shardsGVR)
@@ -129,7 +129,7 @@ func testOwnObjectsGetMetadata(t *testing.T, cache *cacheServer) {
 	}
 }
 
-// testReplicasGoAtOnce: their finalizers hold the object on its shard, and nothing here.
+// testReplicasGoAtOnce checks that finalizers do not delay the deletion of replicas.
 func testReplicasGoAtOnce(t *testing.T, cache *cacheServer) {
 	t.Helper()
 	shards := in(t, cache.f.Shard("amber"), "root", shardsGVR)

@@ -86,7 +86,7 @@ func replicationConfig(t testing.TB, shard *testShard, cache *cacheServer) push.
 		CacheName: t.Name(),
 		Local:     shard.f,
 		Cache:     cache.f,
-		// What is lost has to be noticed, not found by chance.
+		// A loss must be detected rather than found by a periodic comparison.
 		AlertInterval:   often,
 		RemovalInterval: often,
 	}
@@ -171,7 +171,7 @@ func TestReplication(t *testing.T) {
 	want := []string{"amber|root|early", "amber|root|same", "blue|root|same", "blue|other|same"}
 	requireReplicas(t, cache, want, amberConfig, blueConfig)
 
-	// What a replica looks like.
+	// The content of a replica.
 	source, err := amberShards.Get(t.Context(), "same", metav1.GetOptions{})
 	require.NoError(t, err)
 	replicas := in(t, cache.f.Shard("amber"), "root", shardsGVR)
@@ -227,7 +227,7 @@ func TestReplication(t *testing.T) {
 	})
 }
 
-// requireSame holds that a replica is the object, but for what says what it is a replica of.
+// requireSame checks that a replica equals its object, except for the annotations of replicas.
 func requireSame(t *testing.T, source, replica *unstructured.Unstructured) {
 	t.Helper()
 	source, replica = source.DeepCopy(), replica.DeepCopy()
@@ -246,8 +246,8 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }
 
-// TestReplicationSurvivesRestarts: what changes while a server or the controller is down is replicated afterwards, and
-// Compare reports it until then.
+// TestReplicationSurvivesRestarts checks that changes during the downtime of a server or of the controller are
+// replicated afterwards, and that Compare reports them until then.
 func TestReplicationSurvivesRestarts(t *testing.T) {
 	t.Parallel()
 	cache := newCacheServer(t)

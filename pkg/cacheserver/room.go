@@ -15,8 +15,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/tenancy/cachekinds"
 )
 
-// room refuses new replicas while etcd is nearly full. What is left is for the changes of those that are there,
-// which take rights away, too, and for what shards tell each other.
+// room rejects new replicas while etcd is nearly full. The remaining space is needed for updates and deletions, e.g. of
+// permissions, and for checkpoints.
 func (d *digests) room(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, scoped := request.ShardFrom(r.Context())
@@ -32,7 +32,7 @@ func (d *digests) room(next http.Handler) http.Handler {
 	})
 }
 
-// delayed holds each request back, or until its client is gone.
+// delayed delays each request unless its client disconnects.
 func delayed(delay time.Duration) func(http.Handler) http.Handler {
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

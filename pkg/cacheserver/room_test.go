@@ -14,8 +14,8 @@ import (
 	"github.com/shardplane/shardplane/test/bubble"
 )
 
-// TestFull: while etcd is nearly full, new replicas are refused. Changes and deletions are served, and so is what
-// shards write to cache servers themselves, such as marks.
+// TestFull checks that new replicas are rejected while etcd is nearly full, but updates, deletions and directly written
+// objects, e.g. checkpoints, are not.
 func TestFull(t *testing.T) {
 	t.Parallel()
 	full := false
@@ -39,7 +39,7 @@ func TestFull(t *testing.T) {
 	require.Equal(t, http.StatusAccepted, serve("create", "cache.shardplane.io").Code)
 }
 
-// TestSyntheticDelay holds requests back, but not longer than their client waits.
+// TestSyntheticDelay checks that requests are delayed, but not after their client has disconnected.
 func TestSyntheticDelay(t *testing.T) {
 	t.Parallel()
 	bubble.Test(t, func(t *testing.T) {

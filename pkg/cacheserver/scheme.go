@@ -8,8 +8,7 @@ import (
 )
 
 var (
-	// scheme holds what a server without built-in resources still speaks:
-	// errors, discovery and the options of requests.
+	// scheme contains the types that a server without built-in resources needs: errors, discovery and request options.
 	scheme = newScheme()
 	codecs = serializer.NewCodecFactory(scheme)
 )

@@ -26,23 +26,22 @@ import (
 	"github.com/shardplane/shardplane/pkg/storage/encryption"
 )
 
-// Server is a cache server whose data is open and whose port is taken, but
-// which does not serve before Run.
+// Server is a cache server with open data and an open port. It does not serve before Run.
 type Server struct {
 	parts
 	etcd       *etcd.Handle
 	encryption *encryption.Providers
 	backend    *storage.Backend
 	listener   *serving.Listener
-	// relays are nil where nothing is relayed.
+	// relays is nil if nothing is relayed.
 	relays  *relay.Relays
 	generic *genericapiserver.GenericAPIServer
 
 	group *lifecycle.Group
 }
 
-// New opens the data and the port and assembles the server. ctx bounds the
-// start only. The caller has to Run or to Close the server.
+// New opens the data and the port and assembles the server. ctx limits opening only. The caller must Run or Close the
+// server.
 func New(ctx context.Context, o CompletedOptions) (s *Server, err error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
@@ -57,13 +56,12 @@ func New(ctx context.Context, o CompletedOptions) (s *Server, err error) {
 
 	longRunning, endLongRunning := context.WithCancel(context.WithoutCancel(ctx))
 	s.group.Opened(endLongRunning)
-	// The port before the data: that it is taken is the more frequent mistake,
-	// and starting an etcd takes longer.
+	// The port is opened first, because a port in use should be reported before etcd is started.
 	if s.listener, err = o.Serving.Listen(s.metrics); err != nil {
 		return s, err
 	}
 	s.group.Opened(s.listener.Close)
-	c, err := serving.NewConfig(&o.Serving, s.listener, serving.API{Title: "Shardplane cache server", Scheme: scheme, Codecs: codecs, Definitions: openapi.GetOpenAPIDefinitions}) //nolint:contextcheck // what it makes outlives the start
+	c, err := serving.NewConfig(&o.Serving, s.listener, serving.API{Title: "Shardplane cache server", Scheme: scheme, Codecs: codecs, Definitions: openapi.GetOpenAPIDefinitions}) //nolint:contextcheck // its components outlive the start
 	if err != nil {
 		return s, err
 	}
@@ -77,7 +75,7 @@ func New(ctx context.Context, o CompletedOptions) (s *Server, err error) {
 		return s, err
 	}
 	c.ReadyzChecks = append(c.ReadyzChecks, s.encryption.HealthChecks()...)
-	// Not a liveness check: a restart of this server brings no etcd back.
+	// This is no liveness check, because a restart of this server does not repair etcd.
 	c.AddReadyzChecks(healthz.NamedCheck("etcd", func(r *http.Request) error { return s.backend.Ready(r.Context()) }))
 	if s.resources, err = newResources(s.backend, c, s.metrics); err != nil {
 		return s, err
@@ -97,7 +95,7 @@ func New(ctx context.Context, o CompletedOptions) (s *Server, err error) {
 		lifecycle.Part{Name: "removed shards", Run: s.removed.Run},
 		lifecycle.Part{Name: "left-over replicas", Run: newLeftOver(s.digests, s.removed.notes, o.RemovedShardGracePeriod).Run},
 		lifecycle.Part{Name: "unregistered shards", Run: newUnregisteredShards(s.removed, s.digests.sizes.shards, s.metrics).Run},
-		// The caches live as long as requests may use them.
+		// The caches must exist as long as requests may use them.
 		lifecycle.Part{Name: "custom resources", Run: s.resources.Run},
 		lifecycle.Part{Name: "api", Run: func(ctx context.Context) error {
 			defer context.AfterFunc(ctx, endLongRunning)()
@@ -110,8 +108,7 @@ func New(ctx context.Context, o CompletedOptions) (s *Server, err error) {
 	return s, nil
 }
 
-// addRelays has the server relay from others, if it is to. To itself it is a client as others are, with a
-// role of its own.
+// addRelays adds the relays, if any are configured. They use a client of this server with a role of its own.
 func (s *Server) addRelays(o CompletedOptions, loopback *rest.Config, token string) error {
 	config, err := o.relays()
 	if err != nil || len(config.Relays) == 0 {
@@ -147,7 +144,7 @@ func (s *Server) openStorage(ctx context.Context, o CompletedOptions) (err error
 	if err != nil {
 		return err
 	}
-	s.backend, err = storage.NewBackend(storage.BackendConfig{ //nolint:contextcheck // it asks etcd with the context of the client, which outlives the start
+	s.backend, err = storage.NewBackend(storage.BackendConfig{ //nolint:contextcheck // its requests use the context of the client, which outlives the start
 		Client:             s.etcd.Client(),
 		Transformers:       s.encryption.Transformers(),
 		Prefix:             s.etcd.Prefix(),
@@ -170,7 +167,7 @@ func (s *Server) openStorage(ctx context.Context, o CompletedOptions) (err error
 	return err
 }
 
-// newResources returns the handler of the kinds.
+// newResources returns the handler of all resources.
 func newResources(backend *storage.Backend, c *genericapiserver.Config, registerer prometheus.Registerer) (*customresource.Server, error) {
 	crds, err := served(replication.Defaults())
 	if err != nil {
@@ -187,29 +184,27 @@ func newResources(backend *storage.Backend, c *genericapiserver.Config, register
 		Metrics:             registerer,
 	})
 	if err != nil {
-		return nil, fmt.Errorf("serving the replicated kinds: %w", err)
+		return nil, fmt.Errorf("serving the replicated resources: %w", err)
 	}
 	return resources, nil
 }
 
-// URL returns where the server listens, without a path.
+// URL returns the URL of the server without a path.
 func (s *Server) URL() string { return s.listener.URL }
 
-// Handler returns what answers requests, without the listener in front of it. It
-// serves while Run runs.
+// Handler returns the handler of requests without the listener. It serves while Run is running.
 func (s *Server) Handler() http.Handler { return s.generic.Handler }
 
-// Run serves until ctx is done and then closes the server, in reverse order of
-// its start:
+// Run serves until ctx is done and then closes the server, in reverse order of its start:
 //
 //	ctx done ─► watches end ─► requests in flight are answered, the port closes
 //	         ─► caches end ─► storage closes ─► etcd stops
 //
-// It fails if the port or the data fail it.
+// It fails if the listener or the storage fails.
 func (s *Server) Run(ctx context.Context) error {
 	return s.group.Run(reconcile.WithMetrics(ctx, s.metrics)) // relays have controllers
 }
 
-// Close releases what New opened. A server that runs is stopped through the
-// context of Run; calling Close again does nothing.
+// Close closes everything that New opened. It may be called several times. A running server is stopped by the context of
+// Run.
 func (s *Server) Close() { s.group.Close() }

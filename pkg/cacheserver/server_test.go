@@ -137,7 +137,7 @@ func deleteShards(t *testing.T, f *client.Factory, shard, cluster string) {
 	require.NoError(t, in(t, f.Shard(shard), cluster, shardsGVR).DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{}))
 }
 
-// requireList holds a list, and the same in pages, against what is expected.
+// requireList compares a list, also in pages, with the expected one.
 func requireList(t *testing.T, f *client.Factory, cluster string, want ...string) {
 	t.Helper()
 	for _, limit := range []int64{0, 1} {
@@ -209,8 +209,7 @@ func testNamesOfRoles(t *testing.T, cache *cacheServer) {
 	require.True(t, apierrors.IsInvalid(err), "%v", err)
 }
 
-// testRolesInNamespaces: what no shard replicates can be read and written as all else, in namespaces that nobody has
-// made.
+// testRolesInNamespaces checks resources that no shard replicates, in namespaces that do not exist.
 func testRolesInNamespaces(t *testing.T, cache *cacheServer) {
 	t.Helper()
 	for resource, kind := range map[string]string{"roles": "Role", "rolebindings": "RoleBinding"} {

@@ -13,15 +13,13 @@ import (
 	"github.com/shardplane/shardplane/pkg/storage"
 )
 
-// size is what a shard has of a resource.
 type size struct{ objects, bytes int64 }
 
-// replica is where a replica is.
+// replica identifies a replica.
 type replica struct{ shard, resource, key string }
 
-// replicaAt takes a key apart, /<group>/<resource>/[:<identity>/]<shard>/<cluster>/[<namespace>/]<name>.
-// With an identity, that is of the name of the resource. It is false for keys of nothing that
-// shards replicate.
+// replicaAt parses the key of a replica, /<group>/<resource>/[:<identity>/]<shard>/<cluster>/[<namespace>/]<name>. An
+// identity becomes part of the resource. It returns false for other keys.
 func replicaAt(key string) (at replica, ok bool) {
 	segments := strings.Split(key, "/")
 	if len(segments) < 6 {
@@ -41,24 +39,24 @@ func replicaAt(key string) (at replica, ok bool) {
 	}, true
 }
 
-// replicas are those that a shard has of a resource.
+// replicas are the replicas of a resource of a shard.
 type replicas struct{ shard, resource string }
 
-// sizes are those of all shards, by resource, as etcd has them.
+// sizes counts the replicas of all shards in etcd by resource.
 type sizes struct {
 	mu  sync.Mutex
 	all map[string]map[string]size
 }
 
-// begin says that everything is told anew.
+// begin starts a resync.
 func (s *sizes) begin() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.all = map[string]map[string]size{}
 }
 
-// told is told of what was stored, and what is.
-func (s *sizes) told(at replica, before, after []byte) {
+// observe handles each stored value and each change.
+func (s *sizes) observe(at replica, before, after []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	of := s.all[at.shard]
@@ -80,7 +78,6 @@ func (s *sizes) told(at replica, before, after []byte) {
 	}
 }
 
-// shards returns the shards that have replicas.
 func (s *sizes) shards() sets.Set[string] {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -94,8 +91,8 @@ func (s *sizes) shards() sets.Set[string] {
 }
 
 var (
-	objectsGauge = prometheus.NewDesc("shardplane_cache_replicas", "[ALPHA] Objects that a shard has on the cache server, by the name of the shard and resource.", []string{"name", "resource"}, nil)
-	bytesGauge   = prometheus.NewDesc("shardplane_cache_replica_bytes", "[ALPHA] What these take in etcd, without history, by the name of the shard and resource.", []string{"name", "resource"}, nil)
+	objectsGauge = prometheus.NewDesc("shardplane_cache_replicas", "[ALPHA] Replicas of a shard on the cache server, by the name of the shard and resource.", []string{"name", "resource"}, nil)
+	bytesGauge   = prometheus.NewDesc("shardplane_cache_replica_bytes", "[ALPHA] Size of these replicas in etcd without history, by the name of the shard and resource.", []string{"name", "resource"}, nil)
 )
 
 // Describe implements prometheus.Collector.

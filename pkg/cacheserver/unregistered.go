@@ -13,29 +13,27 @@ import (
 )
 
 const (
-	// unregisteredInterval is the time between two looks for shards without a Shard.
+	// unregisteredInterval is the interval of checks for shards without a Shard.
 	unregisteredInterval = 3 * time.Second
-	// tellUnregisteredAfter is how long one may be so before the log says it, since a new shard pushes
-	// before its Shard has come, and tellUnregisteredInterval how often the log says it again.
-	tellUnregisteredAfter    = time.Minute
-	tellUnregisteredInterval = 10 * time.Minute
+	// logUnregisteredAfter is the delay of the log message, because a new shard pushes replicas before its Shard is
+	// replicated. logUnregisteredInterval is the interval of repetitions.
+	logUnregisteredAfter    = time.Minute
+	logUnregisteredInterval = 10 * time.Minute
 )
 
-// unregisteredShards are those that have pushed something, and that have no Shard, as one that pushes to the
-// cache server of another installation. Nobody was seen to remove them, so that it is told and nothing else: their
-// Shard may come yet.
+// unregisteredShards are shards that have replicas but no Shard, e.g. because they push to the cache server of another
+// installation. They are only logged, because their Shard was not deleted and may be replicated later.
 type unregisteredShards struct {
 	removed *removedShards
-	// pushed returns the shards that have replicas.
-	pushed func() sets.Set[string]
-	// since is since when a shard is one of them, and told when the log has said so last.
-	since, told map[string]time.Time
-	gauge       *prometheus.GaugeVec
+	pushed  func() sets.Set[string]
+	// since is the time since which a shard is unregistered, and logged the time of the last log message.
+	since, logged map[string]time.Time
+	gauge         *prometheus.GaugeVec
 }
 
 func newUnregisteredShards(removed *removedShards, pushed func() sets.Set[string], registerer prometheus.Registerer) *unregisteredShards {
 	return &unregisteredShards{
-		removed: removed, pushed: pushed, since: map[string]time.Time{}, told: map[string]time.Time{},
+		removed: removed, pushed: pushed, since: map[string]time.Time{}, logged: map[string]time.Time{},
 		gauge: instruments.Register(registerer, prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Namespace: "shardplane", Subsystem: "cache", Name: "unregistered_shard",
 			Help: "[ALPHA] 1 for each shard, by its name, that has replicas here and no Shard in root, so that they count for nothing.",
@@ -43,10 +41,10 @@ func newUnregisteredShards(removed *removedShards, pushed func() sets.Set[string
 	}
 }
 
-// Run looks until ctx is done.
+// Run checks until ctx is done.
 func (u *unregisteredShards) Run(ctx context.Context) error {
 	defer func() { u.are(context.WithoutCancel(ctx), nil) }()
-	return repeat(ctx, unregisteredInterval, "Cannot find out which shards are not registered, trying again", func(ctx context.Context) error {
+	return repeat(ctx, unregisteredInterval, "Failed to find unregistered shards, retrying", func(ctx context.Context) error {
 		names, err := u.find(ctx)
 		if err != nil {
 			return err
@@ -56,10 +54,10 @@ func (u *unregisteredShards) Run(ctx context.Context) error {
 	})
 }
 
-// find returns which shards are unregistered. As long as root's part says nothing of root itself, it says
-// nothing of others.
+// find returns the unregistered shards. If the replicas of root do not contain the Shard of root itself, they are
+// incomplete.
 func (u *unregisteredShards) find(ctx context.Context) (sets.Set[string], error) {
-	pushed := u.pushed() // before the Shards: what is registered then is among them
+	pushed := u.pushed() // must be read before the Shards
 	registered, err := u.removed.registered(ctx)
 	if err != nil || !registered.Has(corev1alpha1.RootShard) {
 		return nil, err
@@ -67,12 +65,11 @@ func (u *unregisteredShards) find(ctx context.Context) (sets.Set[string], error)
 	return pushed.Difference(registered).Difference(u.removed.names()), nil
 }
 
-// are tells which shards are unregistered now.
 func (u *unregisteredShards) are(ctx context.Context, names sets.Set[string]) {
 	for name := range u.since {
 		if !names.Has(name) {
 			delete(u.since, name)
-			delete(u.told, name)
+			delete(u.logged, name)
 			u.gauge.Delete(map[string]string{"name": name})
 		}
 	}
@@ -82,8 +79,8 @@ func (u *unregisteredShards) are(ctx context.Context, names sets.Set[string]) {
 			u.since[name] = now
 			u.gauge.WithLabelValues(name).Set(1)
 		}
-		if now.Sub(u.since[name]) >= tellUnregisteredAfter && now.Sub(u.told[name]) >= tellUnregisteredInterval {
-			u.told[name] = now
+		if now.Sub(u.since[name]) >= logUnregisteredAfter && now.Sub(u.logged[name]) >= logUnregisteredInterval {
+			u.logged[name] = now
 			klog.FromContext(ctx).Info("A shard pushes, or has pushed, that has no Shard in root: nobody takes heed of its replicas. Have it register, or correct its --cache-kubeconfig, "+
 				"or its --root-kubeconfig; to have the replicas deleted, stop it, create a Shard of its name in root and delete that", "name", name, "since", u.since[name])
 		}

@@ -10,8 +10,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/etcd"
 )
 
-// TestUnregisteredShards: a shard that has pushed replicas and has no Shard is reported, as soon as it is known which
-// shards there are, until it is registered. A shard that was removed is not reported.
+// TestUnregisteredShards checks that a shard with replicas but without a Shard is reported until it is registered, after
+// the Shards have been loaded. A removed shard is not reported.
 func TestUnregisteredShards(t *testing.T) {
 	t.Parallel()
 	o := etcd.NewOptions(t.TempDir(), defaultPrefix)
@@ -35,7 +35,7 @@ func TestUnregisteredShards(t *testing.T) {
 		require.NoError(t, err)
 		return sets.List(names)
 	}
-	require.NoError(t, r.deleting(t.Context(), "removed"))
+	require.NoError(t, r.recordDeletion(t.Context(), "removed"))
 	register("other")
 	require.Empty(t, found(), "root itself is not registered yet")
 	register("root")

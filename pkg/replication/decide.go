@@ -12,10 +12,10 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// Action is what has to happen to a replica.
+// Action is the change that a replica needs.
 type Action string
 
-// What can happen to a replica.
+// The actions.
 const (
 	ActionNone   Action = "none"
 	ActionCreate Action = "create"
@@ -23,9 +23,8 @@ const (
 	ActionDelete Action = "delete"
 )
 
-// Decide compares an object with its replica; either may be nil. It returns
-// what to do and, for all but none, the object to write or the replica to
-// delete. It does not change its arguments.
+// Decide compares an object with its replica, each of which may be nil. It returns the action and the object to write,
+// or the replica to delete. It does not change its arguments.
 func Decide(resource Resource, local, replica *unstructured.Unstructured) (Action, *unstructured.Unstructured) {
 	wanted := local != nil && resource.Selects(local)
 	switch {
@@ -44,10 +43,8 @@ func Decide(resource Resource, local, replica *unstructured.Unstructured) (Actio
 	return ActionUpdate, Following(want, replica)
 }
 
-// Following returns what is to take the place of a replica, which it changes to say so. The
-// version makes the write fail if the replica is not the compared one. Another UID would
-// do so as well: without any, the server takes it from the annotation that has the
-// original's.
+// Following prepares want to replace a replica. The resource version makes the write fail if the replica has changed.
+// Without a UID, the server takes it from the annotation with the original UID.
 func Following(want, replica *unstructured.Unstructured) *unstructured.Unstructured {
 	want.SetResourceVersion(replica.GetResourceVersion())
 	if want.GetUID() != replica.GetUID() {
@@ -56,8 +53,8 @@ func Following(want, replica *unstructured.Unstructured) *unstructured.Unstructu
 	return want
 }
 
-// Desired returns the replica that an object should have, as it is written to the cache
-// server: the object, with annotations that say what a replica of it is not itself.
+// Desired returns the replica that an object should have, with annotations for the metadata that the cache server does
+// not store.
 func (r Resource) Desired(local *unstructured.Unstructured) *unstructured.Unstructured {
 	metadata, _ := local.Object["metadata"].(map[string]any)
 	metadata = maps.Clone(metadata)
@@ -68,7 +65,7 @@ func (r Resource) Desired(local *unstructured.Unstructured) *unstructured.Unstru
 	replica.Object["metadata"] = metadata
 	if r.relayed {
 		if annotations := local.GetAnnotations(); annotations[request.OriginalUIDAnnotation] == "" {
-			// The shard has written it itself, and has none of it.
+			// The shard has written it to the cache server itself, without the annotation.
 			metadata["annotations"] = withAnnotation(annotations, request.OriginalUIDAnnotation, string(local.GetUID()))
 		}
 		return replica
@@ -95,20 +92,17 @@ func withAnnotation(annotations map[string]string, key, value string) map[string
 	return all
 }
 
-// deletion returns since when an object is being deleted, as its shard says it; empty if it
-// is not.
 func deletion(obj *unstructured.Unstructured) string {
 	since, _, _ := unstructured.NestedString(obj.Object, "metadata", "deletionTimestamp")
 	return since
 }
 
-// sameContent reports whether a replica is as it should be.
 func sameContent(want, replica *unstructured.Unstructured) bool {
 	return equality.Semantic.DeepEqual(Canonical(want), Canonical(replica))
 }
 
-// Canonical returns what of a replica is compared, and it is the same of a replica that is
-// to be written and of one that is as it should be. It shares what it can with the replica.
+// Canonical returns the compared part of a replica. It is the same before and after the replica is written. It shares
+// data with the replica.
 func Canonical(replica *unstructured.Unstructured) map[string]any {
 	content := maps.Clone(replica.Object)
 	metadata, _ := content["metadata"].(map[string]any)
@@ -123,10 +117,9 @@ func Canonical(replica *unstructured.Unstructured) map[string]any {
 	return content
 }
 
-// ownAnnotations returns a copy of an object's annotations without those that the cache server
-// gives to all it has, and the one that replicas alone have.
+// ownAnnotations returns a copy of the annotations without those that the cache server adds.
 func ownAnnotations(obj *unstructured.Unstructured) map[string]string {
-	// GetAnnotations of Unstructured returns a fresh map.
+	// GetAnnotations returns a new map.
 	annotations := obj.GetAnnotations()
 	if annotations == nil {
 		annotations = map[string]string{}
@@ -136,10 +129,10 @@ func ownAnnotations(obj *unstructured.Unstructured) map[string]string {
 	return annotations
 }
 
-var errNoMetadata = errors.New("it has no metadata")
+var errNoMetadata = errors.New("the replica has no metadata")
 
-// HashReplica returns the hash of a replica, by which a shard and a cache server compare what they
-// have under a key: equal for a replica that is to be written, and one that is as it should be.
+// HashReplica returns the hash by which a shard and a cache server compare a replica. It is the same before and after
+// the replica is written.
 func HashReplica(key string, replica map[string]any) (uint64, error) {
 	if _, ok := replica["metadata"].(map[string]any); !ok {
 		return 0, errNoMetadata
@@ -147,20 +140,20 @@ func HashReplica(key string, replica map[string]any) (uint64, error) {
 	return digest.Hash(key, Canonical(&unstructured.Unstructured{Object: replica}))
 }
 
-// Problem says in which way a replica is not as it should be.
+// Problem is the difference between a replica and its object.
 type Problem string
 
-// The ways in which a replica can be wrong.
+// The problems.
 const (
 	// ProblemMissing is an object without a replica.
 	ProblemMissing Problem = "missing"
-	// ProblemLeftOver is a replica whose object is gone or not selected.
+	// ProblemOrphaned is a replica whose object does not exist or is not selected.
 	ProblemOrphaned Problem = "left over"
-	// ProblemDifferent is a replica with another content than its object.
+	// ProblemDifferent is a replica with other content than its object.
 	ProblemDifferent Problem = "different"
 )
 
-// ProblemOf returns what is wrong with a replica, or nothing.
+// ProblemOf returns the problem of a replica, or "".
 func ProblemOf(resource Resource, local, replica *unstructured.Unstructured) Problem {
 	switch todo, _ := Decide(resource, local, replica); {
 	case todo == ActionNone:

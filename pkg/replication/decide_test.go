@@ -44,7 +44,7 @@ func localObject(change ...func(*unstructured.Unstructured)) *unstructured.Unstr
 	return obj
 }
 
-// replicaOf returns what the cache server would serve for obj.
+// replicaOf returns obj as the cache server would serve it.
 func replicaOf(obj *unstructured.Unstructured, change ...func(*unstructured.Unstructured)) *unstructured.Unstructured {
 	replica := Resource{}.Desired(obj).DeepCopy()
 	replica.SetResourceVersion("99")
@@ -87,8 +87,7 @@ func TestDesired(t *testing.T) {
 	}, got.Object)
 }
 
-// TestDesiredOfDeleted holds that a replica cannot say, and an annotation does, that its object
-// is being deleted.
+// TestDesiredOfDeleted checks the annotation of replicas whose objects are being deleted.
 func TestDesiredOfDeleted(t *testing.T) {
 	local := localObject(func(o *unstructured.Unstructured) {
 		o.SetAnnotations(map[string]string{request.DeletingAnnotation: "a lie"})
@@ -211,8 +210,8 @@ func TestTable(t *testing.T) {
 	require.NoError(t, table.Add(Resource{GroupVersionResource: shards.WithVersion("v1")}))
 }
 
-// TestHashesAgreeWithDecisions holds that the hashes of two sides are equal exactly if there is nothing
-// to do, also of a replica that was encoded and decoded in between.
+// TestHashesAgreeWithDecisions checks that the hashes of both sides are equal exactly if there is nothing to do, also
+// after encoding and decoding.
 func TestHashesAgreeWithDecisions(t *testing.T) {
 	hash := func(replica *unstructured.Unstructured) uint64 {
 		t.Helper()

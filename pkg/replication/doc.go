@@ -1,10 +1,9 @@
-// Package replication says which objects of shards have replicas on cache servers, and what a replica
-// of an object is (Table, Resource). Package push keeps the replicas of one shard on one cache server
-// true, digest sums up what both have, verify compares everything without trusting anything, and health
-// observes for a shard whether its cache server can be used.
+// Package replication defines the objects of shards that are replicated to cache servers (Table, Resource), and their
+// replicas. Package push replicates one shard to one cache server, digest summarizes replicas, verify compares all objects
+// without relying on any other state, and health observes the cache server of a shard.
 //
 //	shard: watch of /clusters/*  ──┬─► queue ─► push ─► create, update, delete
 //	digests of both sides        ──┘                    below /shards/<me>/clusters/<cluster>
 //
-// Both sides are servers: push runs in shards, and in cache servers that relay replicas of other regions.
+// Package push runs in shards, and in cache servers that relay replicas of other regions.
 package replication

@@ -10,10 +10,9 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 )
 
-// comparePage is how many objects one request of a comparison asks for.
 const comparePage = 500
 
-// EachObject calls visit for all objects of a resource, read in pages.
+// EachObject calls visit for all objects of a resource. It reads them in pages.
 func EachObject(ctx context.Context, scope client.Scope, resource Resource, visit func(*unstructured.Unstructured)) error {
 	clients, err := scope.Dynamic()
 	if err != nil {
@@ -34,7 +33,7 @@ func EachObject(ctx context.Context, scope client.Scope, resource Resource, visi
 	}
 }
 
-// GetObject returns an object, or nil where there is none.
+// GetObject returns an object, or nil if it does not exist.
 func GetObject(ctx context.Context, factory *client.Factory, resource Resource, key client.Key) (*unstructured.Unstructured, error) {
 	clients, err := factory.Cluster(key.Cluster.Path()).Dynamic()
 	if err != nil {

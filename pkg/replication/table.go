@@ -25,46 +25,40 @@ import (
 // DefaultCacheName is the name of a shard's cache server in logs and metrics.
 const DefaultCacheName = "cache"
 
-// Resource is one line of the table: a resource, and which of its objects are
-// replicated.
+// Resource is a replicated resource.
 type Resource struct {
-	// GroupVersionResource is read from the shard and written to the cache
-	// server, which has to serve it.
+	// GroupVersionResource must be served by the cache server in this version.
 	schema.GroupVersionResource
 	// Filter selects the objects to replicate; nil selects all.
 	Filter func(metav1.Object) bool
-	// Unmarked says that shards write it to cache servers themselves, so that marks do not name it. It
-	// can be relayed only.
+	// Unmarked resources are written by shards directly, so that checkpoints do not contain them. They can only be
+	// relayed.
 	Unmarked bool
 
-	// shard is the name of the shard whose objects they are.
 	shard string
-	// relayed says that they are replicas already.
+	// relayed is set if the objects are replicas themselves.
 	relayed bool
 }
 
-// Selects reports whether an object is to have a replica, until it is gone. What each
-// shard has for itself, in logical clusters of the system, has none.
+// Selects reports whether an object must have a replica. Objects in logical clusters of the system have none.
 func (r Resource) Selects(obj *unstructured.Unstructured) bool {
 	return !request.IsSystem(logicalcluster.From(obj)) && (r.Filter == nil || r.Filter(obj))
 }
 
-// Of returns r for the objects of a shard, or for replicas of them that are relayed.
+// Of returns r for the objects of a shard, or for their replicas if relayed is set.
 func (r Resource) Of(shard string, relayed bool) Resource {
 	r.shard, r.relayed = shard, relayed
 	return r
 }
 
-// OfInstallation selects the objects that are meant for the whole installation, rather than for
-// the region that they are in.
+// OfInstallation selects the objects that are replicated to all regions.
 func OfInstallation(obj metav1.Object) bool {
 	scope := obj.GetAnnotations()[request.ScopeAnnotation]
 	return scope == "" || scope == request.ScopeInstallation
 }
 
-// Defaults returns what every shard replicates. Adding a line here, and the CRD of
-// its kind to the cache server's, is all that a new kind needs. Built-in kinds
-// have no CRD: the cache server has a table of those.
+// Defaults returns the resources that every shard replicates. A new custom resource only needs a line here and its CRD
+// on the cache server. For built-in resources, the cache server has a table instead of CRDs.
 func Defaults() []Resource {
 	return []Resource{
 		{GroupVersionResource: corev1alpha1.SchemeGroupVersion.WithResource("shards")},
@@ -90,26 +84,25 @@ func Defaults() []Resource {
 	}
 }
 
-// Table is what is replicated, each resource once. It may change at any time:
-// one controller follows it. It is safe for concurrent use.
+// Table contains the replicated resources. It may change at any time. It is safe for concurrent use, and must be used by
+// one controller only.
 type Table struct {
 	mu    sync.Mutex
 	lines map[schema.GroupResource]*Line
-	// changed is closed at the next change.
+	// changed is closed by the next change.
 	changed chan struct{}
 }
 
-// Line is a resource of the table. It does not change; another one takes its
-// place.
+// Line is an immutable entry of a Table.
 type Line struct {
 	Resource
 
-	// removed is set when the resource is to go, and closed when its replicas are deleted.
+	// removed is set if the resource is being removed, and closed after its replicas were deleted.
 	removed chan struct{}
 }
 
-// IsRemoved reports whether the replicas of the resource are to be deleted. It is called for a line
-// only that a Table has returned.
+// IsRemoved reports whether the replicas of the resource must be deleted. It is only valid for lines that a Table has
+// returned.
 func (l *Line) IsRemoved() bool { return l.removed != nil }
 
 // NewTable returns a table of resources.
@@ -123,9 +116,8 @@ func NewTable(resources ...Resource) (*Table, error) {
 	return t, nil
 }
 
-// Add has a resource replicated. The cache server has to serve it, now or some
-// time. It fails if the table has the resource, in any version, or if that is
-// being removed.
+// Add adds a resource. The cache server need not serve it yet. It fails if the table contains the resource in any
+// version, or if it is being removed.
 func (t *Table) Add(r Resource) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -135,13 +127,13 @@ func (t *Table) Add(r Resource) error {
 		t.change()
 		return nil
 	case l.removed != nil:
-		return fmt.Errorf("%s is being removed from the replication table: wait for Remove to return", r.GroupResource())
+		return fmt.Errorf("%s is being removed from the replication table: wait until Remove returns", r.GroupResource())
 	default:
-		return fmt.Errorf("%s is in the replication table already", r.GroupResource())
+		return fmt.Errorf("%s is already in the replication table", r.GroupResource())
 	}
 }
 
-// Have is Add for a resource that the table may have already, which then stays as it is.
+// Have adds a resource unless the table contains it.
 func (t *Table) Have(r Resource) error {
 	t.mu.Lock()
 	l := t.lines[r.GroupResource()]
@@ -152,10 +144,9 @@ func (t *Table) Have(r Resource) error {
 	return t.Add(r)
 }
 
-// Remove ends the replication of a resource, and returns when a controller has
-// deleted the replicas of the shard: before they are gone, the cache server should
-// go on serving the resource. It fails when ctx ends first; the replicas are
-// deleted all the same, and calling it again waits again.
+// Remove removes a resource and waits until a controller has deleted the replicas of the shard. The cache server should
+// serve the resource until then. If ctx ends first, Remove fails, but the replicas are deleted nevertheless; it may be
+// called again to wait.
 func (t *Table) Remove(ctx context.Context, resource schema.GroupResource) error {
 	t.mu.Lock()
 	l := t.lines[resource]
@@ -172,11 +163,11 @@ func (t *Table) Remove(ctx context.Context, resource schema.GroupResource) error
 	case <-l.removed:
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("the replicas of %s are not all deleted yet, remove it again to wait: %w", resource, context.Cause(ctx))
+		return fmt.Errorf("not all replicas of %s are deleted yet, call Remove again to wait: %w", resource, context.Cause(ctx))
 	}
 }
 
-// Gone removes a line whose replicas are deleted.
+// Delete deletes a line after its replicas were deleted.
 func (t *Table) Delete(l *Line) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -187,13 +178,13 @@ func (t *Table) Delete(l *Line) {
 	}
 }
 
-// change wakes who follows the table. The caller holds the lock.
+// change wakes the readers of the table, under the lock.
 func (t *Table) change() {
 	close(t.changed)
 	t.changed = make(chan struct{})
 }
 
-// Lines returns the lines by their resources, and a channel that is closed when they are others.
+// Lines returns the lines by resource, and a channel that is closed by the next change.
 func (t *Table) Lines() (lines map[schema.GroupResource]*Line, changed <-chan struct{}) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

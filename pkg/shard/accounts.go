@@ -17,8 +17,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/registry/core"
 )
 
-// accounts looks up what tokens of service accounts are bound to: in what the
-// shard knows of its own logical clusters, and at the other shards.
+// accounts looks up the objects to which tokens of service accounts are bound, on this shard and on others.
 type accounts struct {
 	clients   *client.Factory
 	informers *controllers.Informers
@@ -28,12 +27,11 @@ type accounts struct {
 var _ serviceaccount.Accounts = &accounts{}
 
 func newAccounts(local *client.Factory, informers *controllers.Informers, shards *peers.Book) *accounts {
-	// The own one as well: it may not know yet that it holds the logical cluster.
+	// It includes this shard, whose informer may not contain the logical cluster yet.
 	remote := serviceaccount.NewRemote(func(logicalcluster.Name) ([]*peers.Peer, bool) { return shards.All() })
 	return &accounts{clients: local, informers: informers, remote: remote}
 }
 
-// ServiceAccount implements serviceaccount.Accounts.
 func (a *accounts) ServiceAccount(ctx context.Context, cluster logicalcluster.Name, namespace, name string) (*corev1.ServiceAccount, error) {
 	if !a.local(cluster) {
 		return a.remote.ServiceAccount(ctx, cluster, namespace, name)
@@ -41,11 +39,10 @@ func (a *accounts) ServiceAccount(ctx context.Context, cluster logicalcluster.Na
 	if account, err := a.informers.ServiceAccounts.Lister().Get(client.Key{Cluster: cluster, Namespace: namespace, Name: name}); err == nil {
 		return account, nil
 	}
-	// The informer may not have seen one that was just created.
+	// The informer may lag behind the creation.
 	return kinds.ServiceAccounts.InNamespace(a.clients.Cluster(cluster.Path()), namespace).Get(ctx, name, metav1.GetOptions{})
 }
 
-// Secret implements serviceaccount.Accounts.
 func (a *accounts) Secret(ctx context.Context, cluster logicalcluster.Name, namespace, name string) (*corev1.Secret, error) {
 	if !a.local(cluster) {
 		return a.remote.Secret(ctx, cluster, namespace, name)
@@ -56,15 +53,14 @@ func (a *accounts) Secret(ctx context.Context, cluster logicalcluster.Name, name
 	return kinds.Secrets.InNamespace(a.clients.Cluster(cluster.Path()), namespace).Get(ctx, name, metav1.GetOptions{})
 }
 
-// local reports whether the shard is known to hold the logical cluster. One that
-// was just created may not be known; it is then asked for like all others.
+// local reports whether the informer contains the logical cluster. A new one may be missing and is then read like that
+// of another shard.
 func (a *accounts) local(cluster logicalcluster.Name) bool {
 	_, err := a.informers.LogicalClusters.Lister().Get(client.Key{Cluster: cluster, Name: corev1alpha1.LogicalClusterName})
 	return err == nil
 }
 
-// identity is what the built-in resources know about users.
-func (s *Server) identity() registry.Identity {
+func (s *requestAccess) identity() registry.Identity {
 	identity := registry.Identity{Reviewer: s.authentication.Reviewer(), Audiences: s.authentication.Audiences}
 	if issuer := s.authentication.Issuer; issuer != nil {
 		identity.Tokens = core.Tokens{

@@ -23,31 +23,29 @@ import (
 	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
-// apiKinds is what admission asks about exports and their bindings.
-func (s *Server) apiKinds() apikinds.Config {
+func (s *accessRules) apiKinds() apikinds.Config {
 	return apikinds.Config{PathOf: s.local.pathOf, Resolve: s.exportAt, Find: s.clusterAt, Current: s.current, MayBind: s.mayBind, Schema: s.schemaOf}
 }
 
-// current returns an error as long as this shard may not know all exports and who may bind
-// them: the rules of others are read apart from their exports.
-func (s *Server) current() error {
+// current returns an error if this shard may lack exports or the rules about binding them. Both are replicated
+// independently.
+func (s *installation) current() error {
 	return cmp.Or(s.informers.APIExports.Current(), s.informers.RBAC.ClusterRoles.Current(), s.informers.RBAC.ClusterRoleBindings.Current())
 }
 
-// exportCluster returns the logical cluster of an export by its path, or "" if there is none.
-func (s *Server) exportCluster(path logicalcluster.Path, export string) (logicalcluster.Name, error) {
+func (s *installation) exportCluster(path logicalcluster.Path, export string) (logicalcluster.Name, error) {
 	cluster, known, err := s.exportAt(path, export)
 	if !known {
-		cluster = ""
+		return "", err
 	}
 	return cluster, err
 }
 
-// exportAt returns the logical cluster that a path leads to, and whether an export can be bound
-// there: any export of a logical cluster of this shard, and those that are known of other shards. A
-// logical cluster of another shard is known if any of its exports is. The look-ups are the same
-// whether the export exists or not.
-func (s *Server) exportAt(path logicalcluster.Path, export string) (cluster logicalcluster.Name, known bool, err error) {
+// exportAt resolves the path of an export to a logical cluster and reports whether the export may be bound there. On
+// this shard that is true for any export, because admission checks its existence; on other shards only for replicated
+// exports. A logical cluster of another shard can only be resolved if one of its exports is replicated. The lookups must
+// be the same for exports that exist and for those that do not.
+func (s *installation) exportAt(path logicalcluster.Path, export string) (cluster logicalcluster.Name, known bool, err error) {
 	exports := s.informers.APIExports
 	local, here := s.local.resolve(path)
 	found, err := exports.ByIndex(apis.PathIndex, path.Join(export).String())
@@ -65,14 +63,11 @@ func (s *Server) exportAt(path logicalcluster.Path, export string) (cluster logi
 	}
 }
 
-// mayBind reports whether the rules of a provider let u bind an export, as far as is known: an
-// unreachable shard permits nothing beyond what has been replicated. An error that names it
-// would disclose that the export exists.
-//
-// What the replicated rules deny, one other shard is asked for, in all cases alike: the provider's
-// if it is known, and otherwise another one. So neither the response time nor an error discloses
-// where an export is, or whether it exists.
-func (s *Server) mayBind(ctx context.Context, u user.Info, provider logicalcluster.Name, export string) (bool, error) {
+// mayBind reports whether the rules of a provider allow u to bind an export. An unreachable shard allows nothing beyond the replicated rules: an error that names it would disclose that the export exists.
+// If the replicated rules do not allow it, exactly one other shard is asked in any case: the shard of the provider
+// if it is known, otherwise a fixed other one. Therefore neither the response time nor an error discloses the shard
+// or the existence of an export.
+func (s *accessRules) mayBind(ctx context.Context, u user.Info, provider logicalcluster.Name, export string) (bool, error) {
 	q := question{
 		cluster: provider, verb: "bind", resource: apisv1alpha2.SchemeGroupVersion.WithResource("apiexports"), name: export,
 	}
@@ -80,17 +75,17 @@ func (s *Server) mayBind(ctx context.Context, u user.Info, provider logicalclust
 	if may || err != nil {
 		return may, err
 	}
-	if may, err = s.askAbout(ctx, u, q); unreachable(err) {
-		klog.FromContext(ctx).Info("Cannot ask another shard who may bind an APIExport", "err", err)
+	if may, err = s.reviewElsewhere(ctx, u, q); unreachable(err) {
+		klog.FromContext(ctx).Info("Failed to review the binding of an APIExport on another shard", "err", err)
 		return false, nil
 	}
 	return may, err
 }
 
-// askAbout asks the shard of a provider a question, or, if the provider is on this shard or
-// unknown, another shard one that takes the same steps there: about a name that no export has, in
-// a logical cluster that every shard has.
-func (s *Server) askAbout(ctx context.Context, u user.Info, q question) (bool, error) {
+// reviewElsewhere sends a review to the shard of the provider. If the provider is local or unknown, it sends a decoy to another
+// shard instead, which takes the same steps: the review of a random export in a logical cluster that exists on every
+// shard.
+func (s *accessRules) reviewElsewhere(ctx context.Context, u user.Info, q question) (bool, error) {
 	all, _ := s.peers.All()
 	if all = all[1:]; len(all) == 0 {
 		return false, nil
@@ -99,23 +94,22 @@ func (s *Server) askAbout(ctx context.Context, u user.Info, q question) (bool, e
 	hash := sha256.Sum256([]byte(q.cluster.String() + "|" + q.name))
 	decoy, at := q, int(hash[0])%len(all)
 	decoy.cluster, decoy.name = tenancy.AdminCluster, hex.EncodeToString(hash[:])
-	// All exports of the provider: the one that is asked about need not exist.
+	// Any export of the provider, because the requested one may not exist.
 	for _, export := range s.informers.APIExports.In(q.cluster) {
 		q.shard = export.Annotations[request.ShardAnnotation]
 	}
 	theirs := slices.IndexFunc(all, func(p *peers.Peer) bool { return p.Name == q.shard })
 	if theirs >= 0 && !s.local.has(q.cluster) {
-		return s.reviews.ask(ctx, all[theirs], u, q)
+		return s.reviews.remote(ctx, all[theirs], u, q)
 	}
-	_, err := s.reviews.ask(ctx, all[at], u, decoy)
+	_, err := s.reviews.remote(ctx, all[at], u, decoy)
 	return false, err
 }
 
-// schemaOf returns an APIResourceSchema of this shard, or nil if there is none.
-func (s *Server) schemaOf(ctx context.Context, cluster logicalcluster.Name, name string) (*apis.APIResourceSchema, error) {
+func (s *installation) schemaOf(ctx context.Context, cluster logicalcluster.Name, name string) (*apis.APIResourceSchema, error) {
 	schema, err := apibinding.ReadSchema(ctx, s.sources.Local, nil, client.Key{Cluster: cluster, Name: name})
 	if apierrors.IsNotFound(err) {
-		return nil, nil //nolint:nilnil // there is none
+		return nil, nil //nolint:nilnil // not found
 	}
 	return schema, err
 }

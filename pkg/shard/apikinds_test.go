@@ -21,17 +21,17 @@ import (
 	"github.com/shardplane/shardplane/pkg/workspaceindex"
 )
 
-// what is known of other shards in a view.
+// known is the state of the replicas of other shards.
 type known int
 
 const (
-	nothing known = iota // it has not been read
-	saved                // what was saved before the start, which is nothing
+	nothing known = iota // not loaded
+	saved                // restored from an empty snapshot
 	all                  // there are none
 )
 
-// TestCurrent: nobody is told for good that he may not bind, as long as the exports or the rules of other shards
-// have not been read since the start. These are read apart from each other.
+// TestCurrent checks that binding is not denied permanently until the exports and the rules of other shards are loaded,
+// each of which is replicated independently.
 func TestCurrent(t *testing.T) {
 	for _, tc := range []struct {
 		name                     string
@@ -47,9 +47,9 @@ func TestCurrent(t *testing.T) {
 		{"all", all, all, all},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			s := &Server{informers: &controllers.Informers{APIExports: viewOf(t, kinds.APIExports, tc.exports, replicas.DualOptions{})}}
-			s.informers.RBAC.ClusterRoles = viewOf(t, kinds.ClusterRoles, tc.roles, replicas.DualOptions{})
-			s.informers.RBAC.ClusterRoleBindings = viewOf(t, kinds.ClusterRoleBindings, tc.bindings, replicas.DualOptions{})
+			s := &accessRules{installation: &installation{informers: &controllers.Informers{APIExports: dualOf(t, kinds.APIExports, tc.exports, replicas.DualOptions{})}, local: &local{}}}
+			s.informers.RBAC.ClusterRoles = dualOf(t, kinds.ClusterRoles, tc.roles, replicas.DualOptions{})
+			s.informers.RBAC.ClusterRoleBindings = dualOf(t, kinds.ClusterRoleBindings, tc.bindings, replicas.DualOptions{})
 			if err := s.apiKinds().Current(); tc.exports == all && tc.roles == all && tc.bindings == all {
 				require.NoError(t, err)
 			} else {
@@ -59,14 +59,14 @@ func TestCurrent(t *testing.T) {
 	}
 }
 
-// TestUnknownGrantors: a path to what grants a virtual workspace leads nowhere only if the exports and types of
-// other shards have been read.
+// TestUnknownGrantors checks that paths of virtual workspaces are only reported as not existing if the exports and types
+// of other shards are loaded.
 func TestUnknownGrantors(t *testing.T) {
 	for _, of := range []known{nothing, all} {
-		s := &Server{informers: &controllers.Informers{
+		s := &installation{informers: &controllers.Informers{
 			LogicalClusters: kinds.LogicalClusters.Informer(nowhere(t).Wildcard(), client.InformerOptions[*corev1alpha1.LogicalCluster]{Indexers: map[string]client.IndexFunc[*corev1alpha1.LogicalCluster]{tenancy.PathIndex: nil}}),
-			APIExports:      viewOf(t, kinds.APIExports, of, replicas.DualOptions{}),
-			WorkspaceTypes:  viewOf(t, kinds.WorkspaceTypes, of, replicas.DualOptions{}),
+			APIExports:      dualOf(t, kinds.APIExports, of, replicas.DualOptions{}),
+			WorkspaceTypes:  dualOf(t, kinds.WorkspaceTypes, of, replicas.DualOptions{}),
 		}, local: &local{index: workspaceindex.New()}}
 		for _, mount := range []*request.Mount{request.APIExports, request.InitializingWorkspaces, request.TerminatingWorkspaces} {
 			name, err := s.grantor(logicalcluster.NewPath("root:provider"), mount, "object")
@@ -78,15 +78,15 @@ func TestUnknownGrantors(t *testing.T) {
 	}
 }
 
-// TestSavedExports: an export that was not saved before the start may be there, with a policy, unless
-// it would be on this shard, which knows all of its own.
+// TestSavedExports checks that an export which is missing in the snapshot may exist, with a policy, except on this
+// shard.
 func TestSavedExports(t *testing.T) {
 	for of, want := range map[known]error{nothing: client.ErrIncomplete, saved: client.ErrIncomplete, all: nil} {
-		s := &Server{informers: &controllers.Informers{APIExports: viewOf(t, kinds.APIExports, of, replicas.DualOptions{
+		s := &installation{informers: &controllers.Informers{APIExports: dualOf(t, kinds.APIExports, of, replicas.DualOptions{
 			Owns: func(cluster logicalcluster.Name) bool { return cluster == "here" },
 		})}}
 		s.sources.Local = nowhere(t)
-		index, err := s.newBindings()
+		index, err := s.newBindings(&lateServers{})
 		require.NoError(t, err)
 		_, err = index.Export(t.Context(), client.Key{Cluster: "away", Name: "e"})
 		require.ErrorIs(t, err, want)
@@ -107,8 +107,8 @@ func nowhere(t *testing.T) *client.Factory {
 	return clients
 }
 
-// viewOf returns one of which the own side has been read.
-func viewOf[T client.Object, L runtime.Object](t *testing.T, resource client.Resource[T, L], of known, options replicas.DualOptions) *replicas.Dual[T] {
+// dualOf returns one of which the own side has been read.
+func dualOf[T client.Object, L runtime.Object](t *testing.T, resource client.Resource[T, L], of known, options replicas.DualOptions) *replicas.Dual[T] {
 	t.Helper()
 	scope := nowhere(t).Wildcard()
 	indexes := client.InformerOptions[T]{Indexers: map[string]client.IndexFunc[T]{apis.IdentityIndex: func(T) []string { return nil }}}

@@ -24,12 +24,12 @@ import (
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
 )
 
-// newBindings returns the index of what is bound. Exports may be on other shards.
-func (s *Server) newBindings() (*bindings.Index, error) {
+// newBindings returns the index of bindings, whose exports may be on other shards.
+func (s *installation) newBindings(late *lateServers) (*bindings.Index, error) {
 	exports := s.informers.APIExports
 	system, err := config.SystemCRDs()
 	if err != nil {
-		return nil, fmt.Errorf("reading the definitions of the system's kinds: %w", err)
+		return nil, fmt.Errorf("reading the CustomResourceDefinitions of system APIs: %w", err)
 	}
 	at := slices.IndexFunc(system, func(crd *apiextensionsv1.CustomResourceDefinition) bool {
 		return crd.Name == bindings.SchemasResource.String()
@@ -41,53 +41,52 @@ func (s *Server) newBindings() (*bindings.Index, error) {
 			return exports.GetCurrent(key.Cluster, "", key.Name)
 		},
 		ExportsByIdentity: func(identity string) ([]*apisv1alpha2.APIExport, error) {
-			unknown := exports.Current() // before what is found
+			unknown := exports.Current() // must be read before the exports
 			found, err := exports.ByIndex(apis.IdentityIndex, identity)
 			return found, cmp.Or(err, unknown)
 		},
 		Defined: func(ctx context.Context, cluster logicalcluster.Name, resource schema.GroupResource) bool {
-			return s.customResources.Defined(ctx, cluster, resource)
+			return late.get().customResources.Defined(ctx, cluster, resource)
 		},
 		System: func(resource schema.GroupResource) *definitions.Definition {
 			if config.RootExportOf(resource) == "" {
 				return nil
 			}
-			return s.customResources.System(resource)
+			return late.get().customResources.System(resource)
 		},
 		SystemIdentity: s.knownSystemIdentity,
 		SystemBound:    s.bindsSystem,
 		LastChange: func(ctx context.Context, version uint64) (uint64, error) {
-			return s.backend.LastChange(ctx, s.customResources.PrefixOf(kinds.APIBindings.GroupResource()), version)
+			servers := late.get()
+			return servers.backend.LastChange(ctx, servers.customResources.PrefixOf(kinds.APIBindings.GroupResource()), version)
 		},
 		Schema: func(ctx context.Context, key client.Key) (*apis.APIResourceSchema, error) {
 			return apibinding.ReadSchema(ctx, s.sources.Local, s.sources.Cache, key)
 		},
 		Conversion: s.conversionOf,
 		Virtual: func(export client.Key, resource schema.GroupResource) definitions.Objects {
-			return s.replicas.Of(export, resource)
+			return late.get().replicas.Of(export, resource)
 		},
 		Schemas: system[at],
 	})
 }
 
-// conversionOf returns an APIConversion, which may be on another shard.
-func (s *Server) conversionOf(ctx context.Context, key client.Key) (*apisv1alpha1.APIConversion, error) {
-	if s.local.has(key.Cluster) { // an informer may not have heard of it yet
+func (s *installation) conversionOf(ctx context.Context, key client.Key) (*apisv1alpha1.APIConversion, error) {
+	if s.local.has(key.Cluster) { // the informer may lag behind
 		return kinds.APIConversions.In(s.sources.Local.Cluster(key.Cluster.Path())).Get(ctx, key.Name, metav1.GetOptions{})
 	}
 	return s.informers.APIConversions.Get(key.Cluster, "", key.Name)
 }
 
-// boundAPIs are the bound APIs of the shard, as controllers know them: the index says
-// what is bound, the server of custom resources has the names and the objects.
+// boundAPIs implements apibinding.APIs and apibinding.Storage with the index of bindings and the server of custom
+// resources.
 type boundAPIs struct {
 	*bindings.Index
 	served *customresource.Server
-	// kept reports whether a logical cluster has a resource whether it is bound or not.
+	// kept reports whether a logical cluster has a resource regardless of bindings.
 	kept func(cluster logicalcluster.Name, resource schema.GroupResource) bool
 }
 
-// Reserve implements apibinding.APIs.
 func (b boundAPIs) Reserve(ctx context.Context, cluster logicalcluster.Name, binding string, schemas []types.UID) (release func(), conflict string, err error) {
 	release, with, err := b.Index.Reserve(ctx, b.served, cluster, binding, schemas)
 	if err != nil || with == nil {
@@ -96,15 +95,13 @@ func (b boundAPIs) Reserve(ctx context.Context, cluster logicalcluster.Name, bin
 	return nil, fmt.Sprintf("In group %q, %q is already in use by %s", with.Group, with.Name, with.By), nil
 }
 
-// Yield implements apibinding.APIs.
 func (b boundAPIs) Yield(ctx context.Context, key client.Key) error {
 	return b.Index.Yield(ctx, b.served, key.Cluster, key.Name)
 }
 
-// Empty implements apibinding.APIs.
 func (b boundAPIs) Empty(ctx context.Context, cluster logicalcluster.Name, bound *apisv1alpha2.BoundAPIResource) (left int, finalizers map[string]int, err error) {
 	if b.kept(cluster, schema.GroupResource{Group: bound.Group, Resource: bound.Resource}) {
-		return 0, nil, nil // it is there without the binding
+		return 0, nil, nil // the binding does not own the objects
 	}
 	d, err := b.Definition(ctx, bound)
 	if err != nil {
@@ -114,17 +111,14 @@ func (b boundAPIs) Empty(ctx context.Context, cluster logicalcluster.Name, bound
 	return remaining.Objects, remaining.Finalizers, err
 }
 
-// Rewrite implements apibinding.APIs.
 func (b boundAPIs) Rewrite(ctx context.Context, key client.Key, change func(*apisv1alpha2.APIBinding) *apisv1alpha2.APIBinding) (*apisv1alpha2.APIBinding, error) {
 	return b.Index.Rewrite(ctx, b.served, key, change)
 }
 
-// Create implements apibinding.Storage.
 func (b boundAPIs) Create(ctx context.Context, cluster logicalcluster.Name, binding *apisv1alpha2.APIBinding) (*apisv1alpha2.APIBinding, error) {
 	return b.Index.Create(ctx, b.served, cluster, binding)
 }
 
-// FollowNames implements apibinding.APIs.
 func (b boundAPIs) FollowNames(f func(cluster logicalcluster.Name, group string)) (stop func()) {
 	return b.served.FollowNames(f)
 }

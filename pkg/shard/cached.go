@@ -7,6 +7,7 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/shardplane/shardplane/pkg/bindings"
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/controllers"
 	"github.com/shardplane/shardplane/pkg/controllers/cachedresource"
@@ -16,19 +17,24 @@ import (
 	"github.com/shardplane/shardplane/pkg/virtual/replication"
 )
 
+// mountStore implements mount.Store.
+type mountStore struct {
+	*usage.Counter
+	*customresource.Server
+}
+
 // cachedStore implements cachedresource.Store.
 type cachedStore struct {
 	*usage.Counter
 	of *customresource.Server
 }
 
-// cachedObjects is what the controllers of cached resources need.
-func (s *Server) cachedObjects() controllers.Cached {
+func (s *objectServers) cachedObjects() controllers.Cached {
 	return controllers.Cached{Store: cachedStore{s.usage, s.customResources}, Publications: s.cached, Limit: s.options.MaxCachedObjects, LimitBytes: s.options.MaxCachedBytes}
 }
 
-// newReplicas returns what others have replicated for consumers of the shard.
-func (s *Server) newReplicas() *replication.Replicas {
+// newReplicas returns the replicas of cached resources for consumers on this shard.
+func (s *accessRules) newReplicas(bound *bindings.Index) *replication.Replicas {
 	i := s.informers
 	var cache *client.Factory
 	if s.sources.Replicas != nil {
@@ -37,23 +43,16 @@ func (s *Server) newReplicas() *replication.Replicas {
 	return replication.New(replication.Config{
 		Cache: cache, Exports: i.APIExports, Slices: i.CachedSlices, ClusterSlices: i.ClusterCachedSlices,
 		Cached: i.CachedResources, ClusterCached: i.ClusterCachedResources,
-		Consumed: s.bindings.Consumed, FollowConsumers: s.bindings.FollowConsumers,
+		Consumed: bound.Consumed, FollowConsumers: bound.FollowConsumers,
 		Kept: s.cachedSnapshots(),
 	})
 }
 
-// builtIn is BuiltIn of what serves custom resources, which is made later.
-func (s *Server) builtIn(ctx context.Context, resource schema.GroupResource) bool {
-	return s.customResources.BuiltIn(ctx, resource)
-}
-
-// Bytes implements cachedresource.Store.
 func (s cachedStore) Bytes(cluster logicalcluster.Name) (int64, bool) {
 	used, known := s.Of(cluster)
 	return used.Bytes, known
 }
 
-// Each implements cachedresource.Store.
 func (s cachedStore) Each(ctx context.Context, cluster logicalcluster.Name, resource schema.GroupVersionResource, visit func(cachedresource.Stored)) error {
 	d, _, err := s.of.Definition(ctx, cluster, resource)
 	if err != nil || d == nil {
@@ -64,8 +63,8 @@ func (s cachedStore) Each(ctx context.Context, cluster logicalcluster.Name, reso
 	})
 }
 
-// Served implements cachedresource.Store. What an export offers is served to all logical clusters
-// at once as to each of them; what is stored by a CustomResourceDefinition is read as it is.
+// Served implements cachedresource.Store. Objects of a bound API are converted for wildcard requests. Objects of a
+// CustomResourceDefinition are read as they are stored.
 func (s cachedStore) Served(ctx context.Context, cluster logicalcluster.Name, resource schema.GroupVersionResource) (cachedresource.Served, bool, error) {
 	d, prefix, err := s.of.Definition(ctx, cluster, resource)
 	if err != nil || d == nil || s.of.BuiltIn(ctx, resource.GroupResource()) {

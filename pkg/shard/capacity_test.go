@@ -10,7 +10,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/etcd"
 )
 
-// TestCapacityFlags: what cannot be is refused, and said.
+// TestCapacityFlags checks the errors of invalid values.
 func TestCapacityFlags(t *testing.T) {
 	embedded := etcd.NewOptions("", "")
 	external := embedded

@@ -23,16 +23,22 @@ import (
 	"github.com/shardplane/shardplane/pkg/serving/fairness"
 )
 
-// TestChain holds that docs/chains.md shows what requests pass.
+// TestChain compares the chain with docs/chains.md.
 func TestChain(t *testing.T) {
-	chaintest.Documented(t, "shard", (&Server{metrics: prometheus.NewRegistry()}).chain(&genericapiserver.Config{}))
+	chaintest.Documented(t, "shard", emptyServers(&base{metrics: prometheus.NewRegistry()}).chain(&genericapiserver.Config{}))
+}
+
+// emptyServers returns servers without components. Their chain contains all filters.
+func emptyServers(b *base) *objectServers {
+	rules := &accessRules{installation: &installation{storedData: &storedData{base: b}}}
+	return &objectServers{requestAccess: &requestAccess{boundResources: &boundResources{accessRules: rules}}}
 }
 
 // TestSeats expects that a write which computes after its client has disconnected keeps its seat until it ends. The
 // order of the filters decides it.
 func TestSeats(t *testing.T) {
 	metrics := prometheus.NewRegistry()
-	s := &Server{metrics: metrics}
+	s := emptyServers(&base{metrics: metrics})
 	s.options.Fairness = fairness.Options{Enabled: true, Limits: fairness.Limits{Seats: 1, FlowSeats: 1, AloneSeats: 1}}
 	c := genericapiserver.NewConfig(registry.Codecs)
 	c.LongRunningFunc = func(*http.Request, *apirequest.RequestInfo) bool { return false }

@@ -17,15 +17,15 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// clusterAt returns the logical cluster at a path, which may lead through other shards, or "" if
-// there is none. It follows the Workspaces of the path, each of which is on the shard of its
-// parent. The error is client.ErrIncomplete if a shard does not answer.
-func (s *Server) clusterAt(ctx context.Context, path logicalcluster.Path) (logicalcluster.Name, error) {
+// clusterAt resolves a path, which may lead through other shards, and returns "" if it does not exist. It follows the
+// Workspaces of the path, each of which is on the shard of its parent. It returns client.ErrIncomplete if a shard does
+// not respond.
+func (s *installation) clusterAt(ctx context.Context, path logicalcluster.Path) (logicalcluster.Name, error) {
 	defer request.Pause(ctx)()
 	first, rest, _ := strings.Cut(path.String(), ":")
 	cluster := logicalcluster.Name(first)
 	if rest == "" && !s.local.has(cluster) {
-		_, found, err := askOthers(ctx, s, func(ctx context.Context, shard *client.Factory) (*corev1alpha1.LogicalCluster, error) {
+		_, found, err := readFromOthers(ctx, s, func(ctx context.Context, shard *client.Factory) (*corev1alpha1.LogicalCluster, error) {
 			return kinds.LogicalClusters.In(shard.Cluster(cluster.Path())).Get(ctx, corev1alpha1.LogicalClusterName, metav1.GetOptions{})
 		})
 		if !found || err != nil {
@@ -44,16 +44,16 @@ func (s *Server) clusterAt(ctx context.Context, path logicalcluster.Path) (logic
 	return cluster, nil
 }
 
-// workspaceIn returns a Workspace of a logical cluster of any shard, or nil if there is none.
-func (s *Server) workspaceIn(ctx context.Context, cluster logicalcluster.Name, name string) (*tenancyv1alpha1.Workspace, error) {
+// workspaceIn returns a Workspace on any shard, or nil if it does not exist.
+func (s *installation) workspaceIn(ctx context.Context, cluster logicalcluster.Name, name string) (*tenancyv1alpha1.Workspace, error) {
 	if s.local.has(cluster) {
 		ws, err := s.informers.Workspaces.Lister().Cluster(cluster).Get("", name)
 		if apierrors.IsNotFound(err) {
-			return nil, nil //nolint:nilnil // there is none
+			return nil, nil //nolint:nilnil // not found
 		}
 		return ws, err
 	}
-	ws, found, err := askOthers(ctx, s, func(ctx context.Context, shard *client.Factory) (*tenancyv1alpha1.Workspace, error) {
+	ws, found, err := readFromOthers(ctx, s, func(ctx context.Context, shard *client.Factory) (*tenancyv1alpha1.Workspace, error) {
 		return kinds.Workspaces.In(shard.Cluster(cluster.Path())).Get(ctx, name, metav1.GetOptions{})
 	})
 	if !found {
@@ -62,8 +62,8 @@ func (s *Server) workspaceIn(ctx context.Context, cluster logicalcluster.Name, n
 	return ws, nil
 }
 
-// askOthers reads an object of which it is not known on which other shard it is.
-func askOthers[T any](ctx context.Context, s *Server, get func(ctx context.Context, shard *client.Factory) (T, error)) (object T, found bool, err error) {
+// readFromOthers reads an object from the other shards, one after the other, until one has it.
+func readFromOthers[T any](ctx context.Context, s *installation, get func(ctx context.Context, shard *client.Factory) (T, error)) (object T, found bool, err error) {
 	all, complete := s.peers.All()
 	var failed error
 	for _, peer := range all[1:] {

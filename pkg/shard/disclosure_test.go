@@ -32,7 +32,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// steps are what a server does to decide about a request, as far as it takes time.
+// steps are the steps of a decision that an attacker can distinguish by their duration.
 type steps struct {
 	mu  sync.Mutex
 	all []string
@@ -52,8 +52,7 @@ func (s *steps) take() []string {
 	return all
 }
 
-// otherShard is a shard that answers SubjectAccessReviews by denying, and rejects as a shard does what it
-// does not authorize at all.
+// otherShard denies SubjectAccessReviews, and rejects invalid logical clusters before authorization.
 func otherShard(t *testing.T, name string, did *steps) *httptest.Server {
 	t.Helper()
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -74,9 +73,9 @@ func otherShard(t *testing.T, name string, did *steps) *httptest.Server {
 	return server
 }
 
-// deniedServer is a shard "here", whose rules deny everything, beside the other shards: there, which
-// has the export e of the logical cluster provider, and those named.
-func deniedServer(t *testing.T, did *steps, others ...string) *Server {
+// denyingShard is the shard "here", whose rules deny everything. The other shards are "there", which has the export e of
+// the logical cluster provider, and others.
+func denyingShard(t *testing.T, did *steps, others ...string) *accessRules {
 	t.Helper()
 	clientsOf := func(server *clienttest.Server) *client.Factory {
 		clients, err := client.NewFactory(server.ClientConfig())
@@ -110,12 +109,12 @@ func deniedServer(t *testing.T, did *steps, others ...string) *Server {
 		Workspaces:      kinds.Workspaces.Informer(clients.Wildcard(), client.InformerOptions[*tenancyv1alpha1.Workspace]{}),
 		Shards:          shards,
 	}
-	s := &Server{informers: informers}
+	s := &accessRules{installation: &installation{informers: informers}}
 	s.local = newLocal("here", clients, informers, nil)
 	informers.APIExports = replicas.NewDual(kinds.APIExports.Informer(clients.Wildcard(), byPath),
 		kinds.APIExports.Informer(cached.Shard(request.Wildcard).Wildcard(), replicas.OfOthers("here", byPath)), replicas.DualOptions{Owns: s.local.has})
-	informers.RBAC.ClusterRoles = viewOf(t, kinds.ClusterRoles, all, replicas.DualOptions{})
-	informers.RBAC.ClusterRoleBindings = viewOf(t, kinds.ClusterRoleBindings, all, replicas.DualOptions{})
+	informers.RBAC.ClusterRoles = dualOf(t, kinds.ClusterRoles, all, replicas.DualOptions{})
+	informers.RBAC.ClusterRoleBindings = dualOf(t, kinds.ClusterRoleBindings, all, replicas.DualOptions{})
 	s.peers = peers.New(peers.Config{Self: "here", Local: clients, Shards: shards, Access: &rest.Config{TLSClientConfig: rest.TLSClientConfig{Insecure: true}, ContentConfig: rest.ContentConfig{ContentType: "application/json"}}})
 	s.reviews = newReviews(authorizer.AuthorizerFunc(func(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
 		did.add("denied here")
@@ -141,8 +140,8 @@ func deniedServer(t *testing.T, did *steps, others ...string) *Server {
 // TestDenialsDiscloseNoExport: a denied user causes the same steps whether an export exists or not.
 func TestDenialsDiscloseNoExport(t *testing.T) {
 	did := &steps{}
-	s := deniedServer(t, did)
-	deny := func(s *Server, as, path, export string) []string {
+	s := denyingShard(t, did)
+	deny := func(s *accessRules, as, path, export string) []string {
 		provider, _, err := s.exportAt(logicalcluster.NewPath(path), export)
 		require.NoError(t, err)
 		if provider == "" {
@@ -168,8 +167,8 @@ func TestDenialsDiscloseNoExport(t *testing.T) {
 		require.Equal(t, exists, deny(s, name, ref[0], ref[1]), name)
 	}
 
-	// The shard that is asked does not depend on the export either.
-	several := deniedServer(t, did, "another", "one", "two")
+	// The selected shard must not depend on the export either.
+	several := denyingShard(t, did, "another", "one", "two")
 	for _, export := range []string{"e", "a", "b", "c", "d", "f"} {
 		require.Equal(t, exists, deny(several, "bob", "root:provider", export), export)
 	}
@@ -179,10 +178,10 @@ func TestDenialsDiscloseNoExport(t *testing.T) {
 // type of that shard differs from one that does not exist.
 func TestUnreachableShardDisclosesNoType(t *testing.T) {
 	did := &steps{}
-	s := deniedServer(t, did)
+	s := denyingShard(t, did)
 	wt := &tenancyv1alpha1.WorkspaceType{ObjectMeta: metav1.ObjectMeta{Name: "t", Annotations: map[string]string{logicalcluster.AnnotationKey: "away", request.ShardAnnotation: "unknown"}}}
 	for _, verb := range []string{"use", "get"} {
-		may, err := s.mayDo(t.Context(), &user.DefaultInfo{Name: "bob"}, verb, wt)
+		may, err := s.mayUseType(t.Context(), &user.DefaultInfo{Name: "bob"}, verb, wt)
 		require.NoError(t, err)
 		require.False(t, may)
 	}

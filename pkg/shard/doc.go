@@ -1,10 +1,9 @@
-// Package shard is the server that holds logical clusters: an apiserver with
-// its own etcd that serves the built-in resources, custom resources and the
-// project's own kinds in each of them, and LIST and WATCH across all of them,
-// and runs the controllers that bring workspaces to life.
+// Package shard is the server of a shard: an API server with its own etcd, which serves built-in resources,
+// custom resources and the APIs of kcp in each logical cluster, serves LIST and WATCH across all of them, and
+// runs the controllers of workspaces.
 //
-//	Options ─ Complete ─► CompletedOptions ─ Validate ─ New ─► Server ─ Run(ctx)
+//	Options ─ Complete ─► CompletedOptions ─ New (steps.go) ─► Server ─ Run(ctx)
 //
-// Start: etcd, storage, informers, API server, controllers (parts.go). Stop: the same in
-// reverse, so that nothing writes to what has stopped.
+// Parts are started in this order: etcd, storage, informers, API server, controllers (parts.go). They are stopped in
+// reverse order, because a part must not write to one that has stopped.
 package shard

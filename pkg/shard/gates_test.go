@@ -8,7 +8,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/serving/features"
 )
 
-// TestFeatureGates holds which options feature gates set.
+// TestFeatureGates checks the options that depend on feature gates.
 func TestFeatureGates(t *testing.T) {
 	t.Parallel()
 	c := NewOptions().Complete()

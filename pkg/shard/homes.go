@@ -1,6 +1,7 @@
 package shard
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"strings"
@@ -9,7 +10,6 @@ import (
 	"github.com/kcp-dev/sdk/apis/core"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
-	"github.com/spf13/pflag"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -18,7 +18,6 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 
-	"github.com/shardplane/shardplane/pkg/admission/limits"
 	"github.com/shardplane/shardplane/pkg/admission/workspaceowner"
 	"github.com/shardplane/shardplane/pkg/authz"
 	"github.com/shardplane/shardplane/pkg/client"
@@ -29,64 +28,35 @@ import (
 )
 
 const (
-	// homeName is what users ask for in root to get their home workspace.
+	// homeName is the name by which users get their home workspace in root.
 	homeName = "~"
-	// homeType is the type of home workspaces, in root.
 	homeType = "home"
-	// homeTimeout is how long a request waits for a home workspace to become ready.
+	// homeTimeout limits how long a request waits until a home workspace is ready.
 	homeTimeout = 5 * time.Second
 )
 
-// HomeOptions say who has a home workspace.
-type HomeOptions struct {
-	// Enabled is whether there are any; a feature gate, and no flag, sets it.
-	Enabled bool
-	// CreatorGroups are the groups whose members may have one.
-	CreatorGroups []string
-	// Limits are what each may have, with all workspaces below it.
-	Limits limits.HomeLimits
-}
-
-func newHomeOptions() HomeOptions {
-	return HomeOptions{Enabled: true, CreatorGroups: []string{user.AllAuthenticated}, Limits: limits.NewHomeLimits()}
-}
-
-// AddFlags adds the flags to fs.
-func (o *HomeOptions) AddFlags(fs *pflag.FlagSet) {
-	fs.StringSliceVar(&o.CreatorGroups, "home-workspaces-home-creator-groups", o.CreatorGroups, "groups whose members may create their home workspace; those of others stay")
-	o.Limits.AddFlags(fs)
-}
-
-// creators returns the groups whose members may create a home workspace.
-func (o HomeOptions) creators() []string {
-	if !o.Enabled {
-		return nil
-	}
-	return o.CreatorGroups
-}
-
-// homes serve users their home workspaces. Each is a Workspace that nobody but the system
-// sees, with a name that follows from the user's, and gets its logical cluster as all others do.
+// homes serves home workspaces. A home workspace is a Workspace that only the system can list. Its name is derived from
+// that of the user, and its logical cluster is created as for any other Workspace.
 type homes struct {
-	*newborns
+	*workspaceWaiter
 	workspaces *client.Informer[*tenancyv1alpha1.Workspace]
 }
 
-// wrap is the filter of requests for the home of who sends them, in root. It stands before
-// authorization: the right to create is asked for only where there is none yet.
+// wrap handles requests for a user's own home workspace. It runs before authorization, because the permission to create
+// is only required if the home workspace does not exist.
 func (h *homes) wrap(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx := r.Context()
 		scope := request.ScopeFrom(ctx)
 		info, ok := apirequest.RequestInfoFrom(ctx)
-		who, known := apirequest.UserFrom(ctx)
+		u, known := apirequest.UserFrom(ctx)
 		if !ok || !known || scope.VirtualWorkspace != nil || scope.Cluster.Name != core.RootCluster || info.Verb != "get" || info.Name != homeName || info.Subresource != "" ||
 			info.APIGroup != kinds.Workspaces.Group || info.APIVersion != kinds.Workspaces.Version || info.Resource != kinds.Workspaces.Resource {
 			next.ServeHTTP(w, r)
 			return
 		}
-		request.AccessAuthorized(ctx) // everybody enters root
-		home, err := h.of(ctx, who)
+		request.AccessAuthorized(ctx) // all users have access to root
+		home, err := h.of(ctx, u)
 		if err != nil {
 			responsewriters.ErrorNegotiated(err, registry.Codecs, schema.GroupVersion{Version: "v1"}, w, r)
 			return
@@ -95,51 +65,42 @@ func (h *homes) wrap(next http.Handler) http.Handler {
 	})
 }
 
-// of returns the home of a user when it is ready. It is made where there is none.
-func (h *homes) of(ctx context.Context, who user.Info) (*tenancyv1alpha1.Workspace, error) {
+// of returns the home workspace of a user when it is ready, and creates it if necessary.
+func (h *homes) of(ctx context.Context, u user.Info) (*tenancyv1alpha1.Workspace, error) {
 	attributes := authorizer.AttributesRecord{
-		User: who, Verb: "create", APIGroup: kinds.Workspaces.Group, APIVersion: kinds.Workspaces.Version, Resource: kinds.Workspaces.Resource, Name: homeName, ResourceRequest: true,
+		User: u, Verb: "create", APIGroup: kinds.Workspaces.Group, APIVersion: kinds.Workspaces.Version, Resource: kinds.Workspaces.Resource, Name: homeName, ResourceRequest: true,
 	}
 	denied := responsewriters.ForbiddenStatusError(attributes, authz.NotPermitted)
-	if !hasHome(who) {
+	if !hasHome(u) {
 		return nil, denied
 	}
-	key := client.Key{Cluster: tenancy.HomesCluster, Name: tenancy.HomeName(who.GetName()).String()}
+	key := client.Key{Cluster: tenancy.HomesCluster, Name: tenancy.HomeName(u.GetName()).String()}
 	ws, err := h.workspaces.Lister().Get(key)
 	if apierrors.IsNotFound(err) {
 		if decision, _, err := h.access.Authorize(ctx, attributes); decision != authorizer.DecisionAllow {
-			return nil, orDenied(err, denied)
+			return nil, cmp.Or(err, error(denied))
 		}
-		ws, err = h.create(ctx, key, who)
+		ws, err = h.create(ctx, key, u)
 	}
 	if err != nil {
 		return nil, err
 	}
-	// Two names may have one hash: the home is of who came first.
-	if owner, err := tenancy.OwnerName(ws.Annotations, key.Cluster); err != nil || owner != who.GetName() {
+	// Two user names may have the same hash. The first one owns the home workspace.
+	if owner, err := tenancy.OwnerName(ws.Annotations, key.Cluster); err != nil || owner != u.GetName() {
 		return nil, denied
 	}
 	return h.ready(ctx, key)
 }
 
-// orDenied returns what an authorizer has failed of, or that it denies.
-func orDenied(err error, denied *apierrors.StatusError) error {
-	if err != nil {
-		return err
-	}
-	return denied
+// hasHome reports whether a user may have a home workspace. The name of a service account or of a scoped user may
+// identify another user findRemote.
+func hasHome(u user.Info) bool {
+	name := u.GetName()
+	return name != "" && !strings.HasPrefix(name, request.ReservedPrefix) && len(u.GetExtra()[request.ExtraScopes]) == 0
 }
 
-// hasHome reports whether a user may have a home. Names of service accounts, and of users that
-// are restricted to some logical clusters, are those of others elsewhere.
-func hasHome(who user.Info) bool {
-	name := who.GetName()
-	return name != "" && !strings.HasPrefix(name, request.ReservedPrefix) && len(who.GetExtra()[request.ExtraScopes]) == 0
-}
-
-// create creates the Workspace of a home, or returns the one that is there.
-func (h *homes) create(ctx context.Context, key client.Key, who user.Info) (*tenancyv1alpha1.Workspace, error) {
-	owner, err := workspaceowner.OwnerOf(who)
+func (h *homes) create(ctx context.Context, key client.Key, u user.Info) (*tenancyv1alpha1.Workspace, error) {
+	owner, err := workspaceowner.OwnerOf(u)
 	if err != nil {
 		return nil, err
 	}
@@ -157,7 +118,7 @@ func (h *homes) create(ctx context.Context, key client.Key, who user.Info) (*ten
 	return ws, err
 }
 
-// ready waits until the informer has a home that is for its user.
+// ready waits until the informer contains a home workspace that is ready for its user.
 func (h *homes) ready(ctx context.Context, key client.Key) (*tenancyv1alpha1.Workspace, error) {
 	var ready *tenancyv1alpha1.Workspace
 	seen := false
@@ -168,9 +129,9 @@ func (h *homes) ready(ctx context.Context, key client.Key) (*tenancyv1alpha1.Wor
 		if err == nil && ws.DeletionTimestamp == nil && tenancy.HasContent(ws.Status.Phase) {
 			ready = ws
 		}
-		gone := err != nil && seen // the former one
+		deleted := err != nil && seen // the previous one was deleted
 		seen = err == nil
-		return ready != nil || gone
+		return ready != nil || deleted
 	})
 	if ready == nil {
 		return nil, apierrors.NewTooManyRequests("the home workspace is not ready yet, try again", 1)
@@ -178,7 +139,7 @@ func (h *homes) ready(ctx context.Context, key client.Key) (*tenancyv1alpha1.Wor
 	return ready, nil
 }
 
-// shownHome is what users see of their home, whose Workspace is the system's.
+// shownHome returns a home workspace as users see it, without the metadata of the system.
 func shownHome(ws *tenancyv1alpha1.Workspace) *tenancyv1alpha1.Workspace {
 	return &tenancyv1alpha1.Workspace{
 		TypeMeta:   metav1.TypeMeta{APIVersion: tenancyv1alpha1.SchemeGroupVersion.String(), Kind: "Workspace"},

@@ -13,9 +13,9 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// knownIn returns the logical cluster of ctx and the issuers that its type names, in the
-// logical cluster of the type. What the type extends names none.
-func (s *Server) knownIn(ctx context.Context) authn.Workspace {
+// workspaceOf returns the logical cluster of ctx and the authentication configurations of its type. Those of extended types
+// do not count.
+func (s *installation) workspaceOf(ctx context.Context) authn.Workspace {
 	scope := request.ScopeFrom(ctx)
 	lc := s.local.get(scope.Cluster.Name)
 	if scope.VirtualWorkspace != nil || lc == nil {
@@ -39,9 +39,9 @@ func (s *Server) knownIn(ctx context.Context) authn.Workspace {
 	return w
 }
 
-// tellOfIssuer has an Event say what is wrong with a configuration of this shard. Shards write
-// nothing on others: of theirs, front-proxies tell, and these shards themselves.
-func (s *Server) tellOfIssuer(ctx context.Context, of *issuers.Configuration, fault string) error {
+// recordIssuerFault records an Event about an invalid configuration of this shard. Shards do not write to other shards; those
+// record their own Events.
+func (s *installation) recordIssuerFault(ctx context.Context, of *issuers.Configuration, fault string) error {
 	cluster := logicalcluster.From(of)
 	if !s.local.has(cluster) {
 		return nil

@@ -21,17 +21,14 @@ import (
 )
 
 const (
-	// leaseName is the name of the Lease in tenancy.AdminCluster whose holder
-	// runs the controllers.
+	// leaseName is the name of the Lease in tenancy.AdminCluster whose holder runs the controllers.
 	leaseName = "shard-controllers"
-	// leasePoll is how often the shard tries to make the namespace of the lease,
-	// which it cannot before it serves.
+	// leasePoll is the interval of attempts to create the namespace of the Lease. They fail until the shard serves.
 	leasePoll = 50 * time.Millisecond
 )
 
-// lead calls run while this replica of the shard leads. An embedded etcd has one
-// replica only.
-func (s *Server) lead(ctx context.Context, run func(ctx context.Context) error) error {
+// lead calls run while this replica is the leader. With an embedded etcd there is only one replica.
+func (s *installation) lead(ctx context.Context, run func(ctx context.Context) error) error {
 	if !s.elects() {
 		return run(ctx)
 	}
@@ -43,7 +40,7 @@ func (s *Server) lead(ctx context.Context, run func(ctx context.Context) error) 
 	if err != nil {
 		return fmt.Errorf("electing a leader: %w", err)
 	}
-	if !s.makeLeaseNamespace(ctx) {
+	if !s.createLeaseNamespace(ctx) {
 		return nil
 	}
 	return leader.Election{Lock: &resourcelock.LeaseLock{
@@ -53,24 +50,23 @@ func (s *Server) lead(ctx context.Context, run func(ctx context.Context) error) 
 	}}.Lead(ctx, run)
 }
 
-// makeLeaseNamespace makes the namespace of Leases; false if ctx has ended. The controller that
-// makes this namespace everywhere else waits for one.
-func (s *Server) makeLeaseNamespace(ctx context.Context) bool {
+// createLeaseNamespace creates the namespace of the Lease and returns false if ctx ends. The controller that creates this
+// namespace findRemote needs the Lease itself.
+func (s *installation) createLeaseNamespace(ctx context.Context) bool {
 	scope := s.sources.Local.Cluster(tenancy.AdminCluster.Path())
 	return wait.PollUntilContextCancel(ctx, leasePoll, true, func(ctx context.Context) (bool, error) {
 		_, err := kinds.Namespaces.In(scope).Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: metav1.NamespaceDefault}}, metav1.CreateOptions{})
 		if err != nil && !apierrors.IsAlreadyExists(err) {
-			klog.FromContext(ctx).V(2).Info("Cannot make the namespace of the lease, trying again", "err", err)
+			klog.FromContext(ctx).V(2).Info("Failed to create the namespace of the lease, retrying", "err", err)
 			return false, nil
 		}
 		return true, nil
 	}) == nil
 }
 
-// elects reports whether one of several replicas leads.
-func (s *Server) elects() bool { return len(s.options.Etcd.Servers) > 0 && s.options.LeaderElect }
+func (s *installation) elects() bool { return len(s.options.Etcd.Servers) > 0 && s.options.LeaderElect }
 
-func (s *Server) leases() (coordinationv1client.CoordinationV1Interface, error) {
+func (s *installation) leases() (coordinationv1client.CoordinationV1Interface, error) {
 	scope := s.sources.Local.Cluster(tenancy.AdminCluster.Path())
 	leases, err := coordinationv1client.NewForConfigAndClient(scope.Config(), scope.HTTPClient())
 	if err != nil {

@@ -1,14 +1,19 @@
 package shard
 
 import (
+	"context"
+	"fmt"
 	"net/http"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/kcp-dev/sdk/apis/core"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/controllers"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/serving"
@@ -16,16 +21,15 @@ import (
 	"github.com/shardplane/shardplane/pkg/workspaceindex"
 )
 
-// local is what a shard knows of the logical clusters it holds: which exist,
-// which are switched off, and which paths lead to them. It reads the shard's
-// own API, as any controller does.
+// local indexes the logical clusters of the shard: their objects, paths and whether they are inactive. It reads the
+// shard's own API through informers.
 type local struct {
 	shard           string
 	clients         *client.Factory
 	logicalClusters *client.Informer[*corev1alpha1.LogicalCluster]
 	workspaces      *client.Informer[*tenancyv1alpha1.Workspace]
 	index           *workspaceindex.Index
-	// watches are those of users, which end in a logical cluster that is switched off.
+	// watches are the watches of users, which end if their logical cluster becomes inactive.
 	watches *serving.OpenWatches
 }
 
@@ -68,12 +72,11 @@ func (l *local) upsertWorkspace(obj *tenancyv1alpha1.Workspace) {
 	l.index.UpsertWorkspace(l.shard, workspaceindex.WorkspaceOf(obj))
 }
 
-// hasSynced reports whether the index contains all logical clusters and workspaces of the shard.
 func (l *local) hasSynced() bool { return l.logicalClusters.HasSynced() && l.workspaces.HasSynced() }
 
-// ready returns the response to requests from outside until hasSynced. Otherwise a path would lead nowhere, an
-// inactive logical cluster would be served, and one that is being deleted would accept new objects. The shard's
-// own informers must not wait for themselves.
+// ready rejects external requests until hasSynced. Before, a path could not be resolved, an inactive logical cluster
+// would be served, and one that is being deleted would accept new objects. The shard's own requests must pass, because
+// the informers need them.
 func (l *local) ready(r *http.Request) error {
 	if l.hasSynced() || inprocess.Own(r.Context()) {
 		return nil
@@ -81,16 +84,15 @@ func (l *local) ready(r *http.Request) error {
 	return errNotSynced
 }
 
-var errNotSynced error = request.Unavailable("this shard does not know all of its logical clusters yet, try again")
+var errNotSynced error = request.Unavailable("this shard has not loaded all of its logical clusters yet, try again")
 
-// resolve finds the logical cluster of a path that leads through workspaces of
-// this shard only; the front-proxy resolves the others.
+// resolve resolves a path through workspaces of this shard. The front-proxy resolves all other paths.
 func (l *local) resolve(path logicalcluster.Path) (logicalcluster.Name, bool) {
 	target, outcome := l.index.Lookup(path.String())
 	return target.Cluster, outcome == workspaceindex.Found || outcome == workspaceindex.Unavailable
 }
 
-// mounted returns where a path leads that is mounted, empty while it leads nowhere.
+// mounted returns the URL of a mounted path, which is empty while the mount is not ready.
 func (l *local) mounted(path logicalcluster.Path) (url string, mounted bool) {
 	target, outcome := l.index.Lookup(path.String())
 	if outcome != workspaceindex.Mounted {
@@ -99,8 +101,7 @@ func (l *local) mounted(path logicalcluster.Path) (url string, mounted bool) {
 	return target.Mount, true
 }
 
-// get returns the object of a logical cluster that the shard is known to hold, or
-// nil.
+// get returns the LogicalCluster from the informer, or nil.
 func (l *local) get(name logicalcluster.Name) *corev1alpha1.LogicalCluster {
 	obj, err := l.logicalClusters.Lister().Get(client.Key{Cluster: name, Name: corev1alpha1.LogicalClusterName})
 	if err != nil {
@@ -109,7 +110,6 @@ func (l *local) get(name logicalcluster.Name) *corev1alpha1.LogicalCluster {
 	return obj
 }
 
-// has reports whether the shard is known to hold the logical cluster.
 func (l *local) has(name logicalcluster.Name) bool { return l.get(name) != nil }
 
 // pathOf returns the canonical path of a logical cluster.
@@ -122,8 +122,28 @@ func (l *local) pathOf(name logicalcluster.Name) (string, bool) {
 	return path, ok && path != ""
 }
 
-// inactive reports whether the logical cluster is switched off.
 func (l *local) inactive(name logicalcluster.Name) bool {
 	obj := l.get(name)
 	return obj != nil && corev1alpha1.IsLogicalClusterInactive(obj.Annotations)
+}
+
+// find returns the LogicalCluster, or nil if it is not on this shard. It reads from the API if the informer does not
+// have it, because the informer may lag behind the creation.
+func (l *local) find(ctx context.Context, name logicalcluster.Name) (*corev1alpha1.LogicalCluster, error) {
+	if lc := l.get(name); lc != nil {
+		return lc, nil
+	}
+	return l.read(ctx, name)
+}
+
+func (l *local) read(ctx context.Context, name logicalcluster.Name) (*corev1alpha1.LogicalCluster, error) {
+	lc, err := kinds.LogicalClusters.In(l.clients.Cluster(name.Path())).Get(ctx, corev1alpha1.LogicalClusterName, metav1.GetOptions{})
+	switch {
+	case err == nil:
+		return lc, nil
+	case apierrors.IsNotFound(err):
+		return nil, nil //nolint:nilnil // not found
+	default:
+		return nil, fmt.Errorf("reading the LogicalCluster: %w", err)
+	}
 }

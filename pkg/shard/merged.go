@@ -22,8 +22,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// withMerged notes of requests for all logical clusters that a front-proxy has sent them, and
-// merges the answers.
+// withMerged marks wildcard requests whose responses a front-proxy merges with those of other shards.
 func withMerged(next http.Handler, forwarded func(*http.Request) bool) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get(request.MergedHeader) == "true" && request.ScopeFrom(r.Context()).Cluster.Wildcard && forwarded(r) {
@@ -33,31 +32,30 @@ func withMerged(next http.Handler, forwarded func(*http.Request) bool) http.Hand
 	})
 }
 
-// ownVersion returns what a resource version says to this shard: its part of a merged one.
-// The error is the answer to one that says nothing.
-func (s *Server) ownVersion(version string) (string, error) {
+// ownVersion returns the part of a merged resource version that belongs to this shard. The error is an API status.
+func (s *installation) ownVersion(version string) (string, error) {
 	if !merge.IsVersion(version) {
 		return version, nil
 	}
 	obj, err := s.informers.Shards.Lister().Cluster(core.RootCluster).Get("", s.options.Name)
 	if err != nil {
-		return "", request.Unavailable("the shard does not know its own part of the resource version yet, try again")
+		return "", request.Unavailable("the shard has not loaded its own Shard object yet, try again")
 	}
-	// Other shards than root's know a replica of their Shard object.
+	// The Shard object of a shard other than root is a replica.
 	uid := cmp.Or(obj.Annotations[request.OriginalUIDAnnotation], string(obj.UID))
 	own, err := merge.OwnVersion(merge.NumberOf(uid), version)
 	switch {
 	case errors.Is(err, merge.ErrOtherShards):
-		return "", apierrors.NewResourceExpired("the resource version knows nothing of the shard that the object is on: read it again")
+		return "", apierrors.NewResourceExpired("the resource version contains none of the object's shard: read the object again")
 	case err != nil:
 		return "", apierrors.NewBadRequest("invalid resource version: " + err.Error())
 	}
 	return own, nil
 }
 
-// withOwnVersions gives requests their own parts of merged versions, where admission does not see
-// them in time: in queries, in preconditions of deletions, and in JSON patches.
-func (s *Server) withOwnVersions(next http.Handler) http.Handler {
+// withOwnVersions replaces merged resource versions that admission sees too late or not at all: in queries, in
+// preconditions of deletions and in JSON patches.
+func (s *installation) withOwnVersions(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		scoped, err := s.ownQuery(r)
 		if err == nil {
@@ -71,8 +69,7 @@ func (s *Server) withOwnVersions(next http.Handler) http.Handler {
 	})
 }
 
-// ownQuery reads the version of a query.
-func (s *Server) ownQuery(r *http.Request) (*http.Request, error) {
+func (s *installation) ownQuery(r *http.Request) (*http.Request, error) {
 	if !strings.Contains(r.URL.RawQuery, "resourceVersion=") {
 		return r, nil
 	}
@@ -88,8 +85,7 @@ func (s *Server) ownQuery(r *http.Request) (*http.Request, error) {
 	return changed, nil
 }
 
-// ownBody reads the versions in the body of a deletion or of a JSON patch.
-func (s *Server) ownBody(r *http.Request) (*http.Request, error) {
+func (s *installation) ownBody(r *http.Request) (*http.Request, error) {
 	contentType, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	patch := r.Method == http.MethodPatch && contentType == string(types.JSONPatchType)
 	if r.Body == nil || r.Method != http.MethodDelete && !patch {
@@ -119,13 +115,12 @@ func (s *Server) ownBody(r *http.Request) (*http.Request, error) {
 	return changed, nil
 }
 
-// ownPreconditions returns options of a deletion, in JSON, or nil for what is none or has no
-// merged version.
-func (s *Server) ownPreconditions(body []byte) ([]byte, error) {
+// ownPreconditions returns changed DeleteOptions in JSON, or nil if nothing must be changed.
+func (s *installation) ownPreconditions(body []byte) ([]byte, error) {
 	options := metav1.DeleteOptions{}
 	kind := metav1.SchemeGroupVersion.WithKind("DeleteOptions")
 	if _, _, err := registry.Codecs.UniversalDeserializer().Decode(body, &kind, &options); err != nil || options.Preconditions == nil || options.Preconditions.ResourceVersion == nil {
-		return nil, nil //nolint:nilerr // upstream's handler says what is wrong
+		return nil, nil //nolint:nilerr // the upstream handler reports the error
 	}
 	own, err := s.ownVersion(*options.Preconditions.ResourceVersion)
 	if err != nil {
@@ -135,11 +130,11 @@ func (s *Server) ownPreconditions(body []byte) ([]byte, error) {
 	return json.Marshal(options)
 }
 
-// ownPatch returns a JSON patch, or nil for what is none.
-func (s *Server) ownPatch(body []byte) ([]byte, error) {
+// ownPatch returns a changed JSON patch, or nil if nothing must be changed.
+func (s *installation) ownPatch(body []byte) ([]byte, error) {
 	var operations []map[string]json.RawMessage
 	if err := json.Unmarshal(body, &operations); err != nil {
-		return nil, nil //nolint:nilerr // upstream's handler says what is wrong
+		return nil, nil //nolint:nilerr // the upstream handler reports the error
 	}
 	found := false
 	for _, operation := range operations {

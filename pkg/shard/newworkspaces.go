@@ -24,71 +24,66 @@ import (
 )
 
 const (
-	// readyTimeout is how long a request waits for a new logical cluster to become
-	// ready, if no front-proxy says another time, and maxReadyTimeout how long at most.
+	// readyTimeout limits how long a request waits until a new logical cluster is ready, if the front-proxy does not
+	// specify a timeout. maxReadyTimeout limits that timeout.
 	readyTimeout    = 10 * time.Second
 	maxReadyTimeout = 30 * time.Second
 
-	// How many requests wait so at a time, in all and of each user.
-	maxNewborn     = 4096
-	maxNewbornEach = 256
-	maxNewbornOwn  = 8
+	// The numbers of waiting requests, in total and per user.
+	maxWaiting        = 4096
+	maxWaitingPerUser = 256
+	maxWaitingOwn     = 8
 
-	// ownerBindingTimeout is how long after its birth the rules of a logical cluster may not
-	// have been seen yet, by a replica that has not made them.
+	// ownerBindingTimeout is the age until which a logical cluster may have an owner binding that this replica has not
+	// observed yet, because another one created it.
 	ownerBindingTimeout = 10 * time.Second
 )
 
-// newborns keep requests waiting that come for a new logical cluster before it is ready, of
-// those who may enter it then. So whoever creates a workspace can use it at once. Others are
-// denied as ever.
-type newborns struct {
+// workspaceWaiter delays requests to new logical clusters until these are ready, if the user will have access then. A
+// user can therefore use a workspace immediately after creating it. All other users are denied as usual.
+type workspaceWaiter struct {
 	local *local
-	// rules are those of roles and bindings, access all that decides.
-	rules  *rbac.Authorizer
-	access authorizer.Authorizer
-	// forwarded reports whether a front-proxy has sent a request.
+	// rules authorizes by roles and bindings only, access by all authorizers.
+	rules     *rbac.Authorizer
+	access    authorizer.Authorizer
 	forwarded func(r *http.Request) bool
-	places    *ledger.Ledger
-	// serving ends when the server does.
-	serving context.Context //nolint:containedctx // the life of the listener, which outlasts every request
+	slots     *ledger.Ledger
+	serving   context.Context //nolint:containedctx // the lifetime of the listener
 }
 
-func (s *Server) newNewborns(access authorizer.Authorizer) *newborns {
-	return &newborns{
-		local: s.local, rules: s.rules, access: access, forwarded: s.authentication.Forwarded, serving: s.serving,
-		places: ledger.New(ledger.Bounds{Total: maxNewborn, User: maxNewbornEach, Own: maxNewbornOwn}),
+func (s *requestAccess) newWorkspaceWaiter() *workspaceWaiter {
+	return &workspaceWaiter{
+		local: s.local, rules: s.rules, access: s.authorizer, forwarded: s.authentication.Forwarded, serving: s.serving,
+		slots: ledger.New(ledger.Bounds{Total: maxWaiting, User: maxWaitingPerUser, Own: maxWaitingOwn}),
 	}
 }
 
-// wrap is the filter. It stands before authorization, which is asked once more when the
-// wait is over.
-func (n *newborns) wrap(next http.Handler) http.Handler {
+// wrap must run before authorization, which then authorizes by the rules of the ready logical cluster.
+func (n *workspaceWaiter) wrap(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx := r.Context()
 		scope := request.ScopeFrom(ctx)
-		who, ok := apirequest.UserFrom(ctx)
+		u, ok := apirequest.UserFrom(ctx)
 		lc, behind := n.find(r, scope)
 		switch {
 		case !ok || lc == nil:
 		case !behind && tenancy.HasContent(lc.Status.Phase):
-			n.awaitOwnerBinding(ctx, lc, who)
-		case !n.mayEnter(ctx, who) && authz.Awaits(ctx, n.rules, lc, who):
+			n.awaitOwnerBinding(ctx, lc, u)
+		case !n.hasAccess(ctx, u) && authz.Awaits(ctx, n.rules, lc, u):
 			if !n.wait(ctx, scope.Cluster.Name, n.timeoutOf(r)) {
 				request.AccessAuthorized(ctx)
-				responsewriters.ErrorNegotiated(unready(), registry.Codecs, schema.GroupVersion{Version: "v1"}, w, r)
+				responsewriters.ErrorNegotiated(request.Unavailable("the workspace is not ready yet, try again"), registry.Codecs, schema.GroupVersion{Version: "v1"}, w, r)
 				return
 			}
-			n.awaitOwnerBinding(ctx, n.local.get(scope.Cluster.Name), who)
+			n.awaitOwnerBinding(ctx, n.local.get(scope.Cluster.Name), u)
 		}
 		next.ServeHTTP(w, r)
 	})
 }
 
-// find returns the LogicalCluster of a request, if that may be a new one; behind is whether
-// the informer has not seen it yet. Then others, from outside, are not to cause a look-up: but
-// front-proxies, which hold back what is denied, say that it is there.
-func (n *newborns) find(r *http.Request, scope request.Scope) (lc *corev1alpha1.LogicalCluster, behind bool) {
+// find returns the LogicalCluster of a request if it may be new. behind is set if the informer does not contain it yet.
+// Only requests of front-proxies cause a read of the API in this case, because front-proxies conceal denials.
+func (n *workspaceWaiter) find(r *http.Request, scope request.Scope) (lc *corev1alpha1.LogicalCluster, behind bool) {
 	name := scope.Cluster.Name
 	if name == "" || scope.VirtualWorkspace != nil || request.IsSystem(name) {
 		return nil, false
@@ -100,33 +95,32 @@ func (n *newborns) find(r *http.Request, scope request.Scope) (lc *corev1alpha1.
 	return lc, true
 }
 
-// mayEnter reports whether u enters the logical cluster of ctx now, as administrators do.
-func (n *newborns) mayEnter(ctx context.Context, u user.Info) bool {
+func (n *workspaceWaiter) hasAccess(ctx context.Context, u user.Info) bool {
 	decision, _, _ := n.access.Authorize(ctx, authorizer.AttributesRecord{User: u, Verb: authz.VerbAccess, Path: "/"})
 	return decision == authorizer.DecisionAllow
 }
 
-// wait waits until the logical cluster is for users, or is gone, but no longer than timeout.
-func (n *newborns) wait(ctx context.Context, name logicalcluster.Name, timeout time.Duration) bool {
+// wait waits until the logical cluster is ready for users or was deleted. It returns false after the timeout.
+func (n *workspaceWaiter) wait(ctx context.Context, name logicalcluster.Name, timeout time.Duration) bool {
 	seen := false
 	changed, done := n.local.index.Changed(name.String())
 	defer done()
 	return n.await(ctx, timeout, changed, func() bool {
 		lc := n.local.get(name)
-		gone := lc == nil && seen
+		deleted := lc == nil && seen
 		seen = lc != nil
-		return gone || seen && tenancy.HasContent(lc.Status.Phase)
+		return deleted || seen && tenancy.HasContent(lc.Status.Phase)
 	})
 }
 
-// await waits until look, which is called again when something has changed, says that it is
-// over, and reports whether it did in time and there was a place to wait.
-func (n *newborns) await(ctx context.Context, timeout time.Duration, changed <-chan struct{}, look func() bool) bool {
-	leave, err := n.places.TakeFor(ctx, 1)
+// await calls look after each change until it returns true. It returns false after the timeout or if too many requests
+// are waiting.
+func (n *workspaceWaiter) await(ctx context.Context, timeout time.Duration, changed <-chan struct{}, look func() bool) bool {
+	release, err := n.slots.TakeFor(ctx, 1)
 	if err != nil {
 		return false
 	}
-	defer leave()
+	defer release()
 	timer := time.NewTimer(timeout)
 	defer timer.Stop()
 	for !look() {
@@ -143,10 +137,10 @@ func (n *newborns) await(ctx context.Context, timeout time.Duration, changed <-c
 	return true
 }
 
-// awaitOwnerBinding makes decisions in a new logical cluster wait for the binding of its owner, if that
-// exists and has not been seen here: another replica has made it.
-func (n *newborns) awaitOwnerBinding(ctx context.Context, lc *corev1alpha1.LogicalCluster, u user.Info) {
-	if lc == nil || time.Since(lc.CreationTimestamp.Time) > ownerBindingTimeout || !authz.IsOwner(lc, u) || n.mayEnter(ctx, u) {
+// awaitOwnerBinding makes authorization wait until the rules contain the binding of the owner, which another replica may
+// have created.
+func (n *workspaceWaiter) awaitOwnerBinding(ctx context.Context, lc *corev1alpha1.LogicalCluster, u user.Info) {
+	if lc == nil || time.Since(lc.CreationTimestamp.Time) > ownerBindingTimeout || !authz.IsOwner(lc, u) || n.hasAccess(ctx, u) {
 		return
 	}
 	name := logicalcluster.From(lc)
@@ -156,16 +150,11 @@ func (n *newborns) awaitOwnerBinding(ctx context.Context, lc *corev1alpha1.Logic
 	}
 }
 
-// timeoutOf returns how long a request waits. Only front-proxies say that.
-func (n *newborns) timeoutOf(r *http.Request) time.Duration {
+// timeoutOf returns the timeout of a request. Only front-proxies may specify it.
+func (n *workspaceWaiter) timeoutOf(r *http.Request) time.Duration {
 	timeout, err := time.ParseDuration(r.Header.Get(request.ReadyTimeoutHeader))
 	if err != nil || !n.forwarded(r) {
 		return readyTimeout
 	}
 	return min(timeout, maxReadyTimeout)
-}
-
-// unready is the answer to who has waited for long enough.
-func unready() error {
-	return request.Unavailable("the workspace is not ready yet, try again")
 }

@@ -14,8 +14,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// TestOldData starts a shard on data of which nobody has collected garbage: it keeps what is to be
-// deleted for as long as its flag says.
+// TestOldData enables the garbage collector on existing data, which must be kept for the initial delay.
 func TestOldData(t *testing.T) {
 	o := options(t)
 	serve := func(t *testing.T, args ...string) (root kubernetes.Interface, itself rest.Interface) {

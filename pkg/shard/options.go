@@ -26,81 +26,63 @@ import (
 	"github.com/shardplane/shardplane/pkg/webhooktransport"
 )
 
-// RootName is the name of the shard that holds the logical cluster root.
+// RootName is the name of the shard that contains the logical cluster root.
 const RootName = "root"
 
 const defaultPort = 6444
 
-// defaultSnapshotMaxAge is how long somebody may keep rights that were taken from them on
-// another shard, where this one restarts without the cache server.
+// defaultSnapshotMaxAge limits how long revoked permissions of another shard remain effective if this shard restarts
+// without the cache server.
 const defaultSnapshotMaxAge = 24 * time.Hour
 
-// defaultMaxCachedObjects keeps one logical cluster from filling a cache server.
+// defaultMaxCachedObjects protects the capacity of the cache server.
 const defaultMaxCachedObjects = 10_000
 
-// defaultMaxCachedBytes keeps one logical cluster from filling the memory of the shards on which it has
-// consumers.
+// defaultMaxCachedBytes protects the memory of the shards with consumers.
 const defaultMaxCachedBytes = 64 << 20
 
-// Options are the settings of a shard as a person gives them on the command
-// line. Complete makes them usable.
+// Options are the command line options of a shard.
 type Options struct {
 	// Name is the name of the shard and of its Shard object in root.
 	Name string
-	// LeaderElect has one of the replicas that share an external etcd run the
-	// controllers.
+	// LeaderElect runs the controllers on one of the replicas that share an external etcd.
 	LeaderElect bool
-	// ExternalURL is the address that users know, the front-proxy's; workspace
-	// URLs start with it.
+	// ExternalURL is the URL of the front-proxy. The URLs of workspaces start with it.
 	ExternalURL string
-	// BaseURL is where other shards and the front-proxy reach this shard.
+	// BaseURL is the URL of this shard for other shards and the front-proxy.
 	BaseURL string
-	// VirtualWorkspaceURL is where clients reach the virtual workspaces of this shard.
+	// VirtualWorkspaceURL is the URL of the virtual workspaces of this shard for clients.
 	VirtualWorkspaceURL string
-	// RootKubeconfig reaches the root shard. The root shard itself needs none.
+	// RootKubeconfig is the kubeconfig for the root shard. It is empty on the root shard itself.
 	RootKubeconfig string
-	// ReplicaSnapshotMaxAge is how old what was known of other shards may be that the
-	// shard starts with; 0: any age.
+	// ReplicaSnapshotMaxAge is the maximum age of the replica snapshot that may be used at startup. 0 means no limit.
 	ReplicaSnapshotMaxAge time.Duration
-	// CacheKubeconfig reaches the cache server. Without it nothing is replicated.
+	// CacheKubeconfig is the kubeconfig for the cache server. If it is empty, nothing is replicated.
 	CacheKubeconfig string
-	// MaxCachedObjects is how many objects of a logical cluster cached resources replicate; 0 is
-	// any number.
+	// MaxCachedObjects limits the objects that the CachedResources of a logical cluster replicate. 0 means no limit.
 	MaxCachedObjects int
-	// MaxCachedBytes is how many bytes these have; 0 is any number.
+	// MaxCachedBytes limits the size of these objects. 0 means no limit.
 	MaxCachedBytes int64
-	// ShardClientCertFile, ShardClientKeyFile and ShardCAFile are how this shard
-	// reaches others.
+	// ShardClientCertFile, ShardClientKeyFile and ShardCAFile are the credentials for other shards.
 	ShardClientCertFile, ShardClientKeyFile, ShardCAFile string
-	// RootCAFile is what clients verify the front-proxy with. It is put into the
-	// ConfigMap kube-root-ca.crt of each namespace, and into the secrets of service
-	// accounts, as ca.crt.
+	// RootCAFile contains the CAs of the front-proxy. They are published in the ConfigMap kube-root-ca.crt of each
+	// namespace and in the token secrets of service accounts.
 	RootCAFile string
-	// Serving are the listener, the API behind it and its audit log.
-	Serving serving.APIOptions
-	// Fairness says how the shard is shared among logical clusters.
-	Fairness fairness.Options
-	// Authentication says who may connect.
+
+	Serving        serving.APIOptions
+	Fairness       fairness.Options
 	Authentication authn.Options
-	// Authorization says what decides who may do what.
-	Authorization authz.Options
-	// Webhooks say where tenants' webhooks may be, and how many are called.
-	Webhooks webhooktransport.Options
-	// Etcd says where the data is kept.
-	Etcd etcd.Options
-	// Limits say how much a logical cluster may store.
-	Limits limits.Options
-	// Capacity says how much the shard takes in all.
-	Capacity CapacityOptions
-	// Encryption says which resources are encrypted in etcd.
-	Encryption encryption.Options
-	// Garbage is for the deletion of objects whose owners are gone.
-	Garbage GarbageOptions
-	// Homes say who has a home workspace.
-	Homes HomeOptions
+	Authorization  authz.Options
+	Webhooks       webhooktransport.Options
+	Etcd           etcd.Options
+	Limits         limits.Options
+	Capacity       CapacityOptions
+	Encryption     encryption.Options
+	Garbage        GarbageOptions
+	Homes          HomeOptions
 }
 
-// NewOptions returns the defaults of the root shard.
+// NewOptions returns the default options of the root shard.
 func NewOptions() *Options {
 	o := &Options{
 		Name:        RootName,
@@ -128,20 +110,20 @@ func NewOptions() *Options {
 	return o
 }
 
-// Flags returns the flags of all options, by the sections of the help.
+// Flags returns the flags of all options by section.
 func (o *Options) Flags() (fss cliflag.NamedFlagSets) {
 	fs := fss.FlagSet("Identity")
 	fs.StringVar(&o.Name, "name", o.Name, "name of the shard; the shard named root holds the logical cluster root")
-	fs.BoolVar(&o.LeaderElect, "leader-elect", o.LeaderElect, "of the replicas that share an external etcd, let one run the controllers at a time; false spares a shard that has no replicas the wait for its own lease, 15 s, after a crash")
-	fs.StringVar(&o.ExternalURL, "external-url", o.ExternalURL, "URL of the front-proxy, with which the URLs of workspaces start; the shard's own by default")
-	fs.StringVar(&o.BaseURL, "base-url", o.BaseURL, "URL at which other shards and the front-proxy reach this shard; made of --bind-address and --secure-port by default")
-	fs.StringVar(&o.VirtualWorkspaceURL, "virtual-workspace-url", o.VirtualWorkspaceURL, "URL at which clients reach the virtual workspaces of this shard, with which the URLs in endpoint slices and workspace types start; https://<front-proxy>/shards/<name> leads there through a front-proxy; --base-url by default")
+	fs.BoolVar(&o.LeaderElect, "leader-elect", o.LeaderElect, "elect one of the replicas that share an external etcd to run the controllers; if a shard has one replica, false avoids waiting up to 15 s for its own lease after a crash")
+	fs.StringVar(&o.ExternalURL, "external-url", o.ExternalURL, "URL of the front-proxy, the prefix of the URLs of workspaces; the URL of the shard by default")
+	fs.StringVar(&o.BaseURL, "base-url", o.BaseURL, "URL of this shard for other shards and the front-proxy; derived from --bind-address and --secure-port by default")
+	fs.StringVar(&o.VirtualWorkspaceURL, "virtual-workspace-url", o.VirtualWorkspaceURL, "URL of the virtual workspaces of this shard for clients, the prefix of the URLs in endpoint slices and workspace types, e.g. https://<front-proxy>/shards/<name> to go through a front-proxy; --base-url by default")
 	fs = fss.FlagSet("Other components")
 	fs.StringVar(&o.RootKubeconfig, "root-kubeconfig", o.RootKubeconfig, "kubeconfig for the root shard, as the shard (see --shard-client-cert-file); required for every other shard")
 	fs.StringVar(&o.CacheKubeconfig, "cache-kubeconfig", o.CacheKubeconfig, "kubeconfig for the cache server, as the shard (see --shard-client-cert-file); without it nothing is replicated")
-	fs.DurationVar(&o.ReplicaSnapshotMaxAge, "replica-snapshot-max-age", o.ReplicaSnapshotMaxAge, "how old what was known of other shards may be, in <data-dir>/replicas, for the shard to start with it while the cache server is away; 0: any age")
-	fs.IntVar(&o.MaxCachedObjects, "max-cached-objects", o.MaxCachedObjects, "how many objects of a logical cluster its CachedResources have on the cache server, all together; 0 means any number")
-	fs.Var(limits.Quantity{To: &o.MaxCachedBytes}, "max-cached-bytes", "how many bytes the objects have that the CachedResources of a logical cluster have on the cache server, all together; 0 means any number")
+	fs.DurationVar(&o.ReplicaSnapshotMaxAge, "replica-snapshot-max-age", o.ReplicaSnapshotMaxAge, "maximum age of the replica snapshot in <data-dir>/replicas that may be used if the cache server is unreachable at startup; 0 means no limit")
+	fs.IntVar(&o.MaxCachedObjects, "max-cached-objects", o.MaxCachedObjects, "maximum number of objects that all CachedResources of a logical cluster replicate to the cache server; 0 means no limit")
+	fs.Var(limits.Quantity{To: &o.MaxCachedBytes}, "max-cached-bytes", "maximum size of the objects that all CachedResources of a logical cluster replicate to the cache server; 0 means no limit")
 	fs.StringVar(&o.ShardClientCertFile, "shard-client-cert-file", o.ShardClientCertFile, "PEM file of the client certificate for other shards: user system:shard:<name>, group system:kcp:shards")
 	fs.StringVar(&o.ShardClientKeyFile, "shard-client-key-file", o.ShardClientKeyFile, "PEM file of the private key of --shard-client-cert-file")
 	fs.StringVar(&o.ShardCAFile, "shard-ca-file", o.ShardCAFile, "PEM file of the CAs of other shards' serving certificates")
@@ -150,7 +132,7 @@ func (o *Options) Flags() (fss cliflag.NamedFlagSets) {
 	o.Fairness.AddFlags(fs)
 	fs = fss.FlagSet("Authentication")
 	o.Authentication.AddFlags(fs)
-	fs.StringVar(&o.RootCAFile, "root-ca-file", o.RootCAFile, "PEM file of the CAs of the front-proxy's serving certificate, which goes into the ConfigMap kube-root-ca.crt of each namespace and into the token secrets of service accounts, as ca.crt; without it there are no such ConfigMaps")
+	fs.StringVar(&o.RootCAFile, "root-ca-file", o.RootCAFile, "PEM file of the CAs of the front-proxy's serving certificate, published in the ConfigMap kube-root-ca.crt of each namespace and as ca.crt in the token secrets of service accounts; if empty, there are no such ConfigMaps")
 	o.Authorization.AddFlags(fss.FlagSet("Authorization"))
 	o.Webhooks.AddFlags(fss.FlagSet("Webhooks of tenants"))
 	o.Serving.Audit.AddFlags(fss.FlagSet("Audit"))
@@ -164,15 +146,12 @@ func (o *Options) Flags() (fss cliflag.NamedFlagSets) {
 	return fss
 }
 
-// CompletedOptions are options whose defaults are filled in. Only Complete
-// makes them, and nothing changes them: what is opened later, as the listener,
-// is handed along beside them.
+// CompletedOptions are options with defaults. They must not be changed after Complete.
 type CompletedOptions struct{ completedOptions }
 
 type completedOptions struct{ Options }
 
-// Complete fills in what is not set. The URLs wait for the listener, whose port
-// may be any free one.
+// Complete sets the defaults that depend on other options. URLs that depend on the listener are set later.
 func (o *Options) Complete() CompletedOptions {
 	c := *o
 	gates := c.Serving.FeatureGates
@@ -181,29 +160,28 @@ func (o *Options) Complete() CompletedOptions {
 	return CompletedOptions{completedOptions{c}}
 }
 
-// urls returns the shard's own URL and that of the front-proxy, of a shard that
-// listens at own.
+// urls returns the URLs of the shard and of the front-proxy, given the URL of the listener.
 func (o CompletedOptions) urls(own string) (base, external string) {
 	base = cmp.Or(o.BaseURL, own)
 	return base, cmp.Or(o.ExternalURL, base)
 }
 
-// Warnings returns what the shard lacks without flags that are optional.
+// Warnings returns the consequences of missing optional flags.
 func (o CompletedOptions) Warnings() []string {
 	var warnings []string
 	if o.CacheKubeconfig == "" {
 		warnings = append(warnings, "--cache-kubeconfig is not set: nothing is replicated. "+
-			"APIExports, WorkspaceTypes and permissions of other shards are unknown here, and those of this shard there, so that bindings between shards are forbidden")
+			"APIExports, WorkspaceTypes and permissions are not available across shards, so that bindings between shards are forbidden")
 	}
 	if o.RootCAFile == "" {
 		warnings = append(warnings, "--root-ca-file is not set: namespaces have no ConfigMap kube-root-ca.crt, and token secrets no ca.crt")
 	}
 	if o.ExternalURL == "" {
-		warnings = append(warnings, "--external-url is not set: the URLs of workspaces lead to this shard and not to a front-proxy")
+		warnings = append(warnings, "--external-url is not set: the URLs of workspaces use this shard instead of a front-proxy")
 	}
 	if o.ExternalURL != "" && o.VirtualWorkspaceURL == "" {
-		warnings = append(warnings, "--virtual-workspace-url is not set: the URLs in endpoint slices and workspace types lead to this shard, so that providers "+
-			"which can connect to the front-proxy only cannot use them")
+		warnings = append(warnings, "--virtual-workspace-url is not set: the URLs in endpoint slices and workspace types use this shard, so that providers "+
+			"that can only reach the front-proxy cannot use them")
 	}
 	return append(warnings, o.Authentication.Warnings()...)
 }
@@ -211,12 +189,11 @@ func (o CompletedOptions) Warnings() []string {
 // Root reports whether this is the root shard.
 func (o CompletedOptions) Root() bool { return o.Name == RootName }
 
-// Validate returns all that is wrong with the options, in the order of their
-// fields, naming the flags.
+// Validate returns the errors of all options.
 func (o CompletedOptions) Validate() error {
 	var errs []error
 	if !request.ValidName(o.Name) {
-		errs = append(errs, fmt.Errorf("--name %q is not a shard's name: use up to %d lower-case letters, digits and hyphens", o.Name, request.MaxNameLength))
+		errs = append(errs, fmt.Errorf("--name %q is not a valid shard name: use up to %d lower-case letters, digits and hyphens", o.Name, request.MaxNameLength))
 	}
 	for _, option := range []struct{ flag, value string }{{"--external-url", o.ExternalURL}, {"--base-url", o.BaseURL}, {"--virtual-workspace-url", o.VirtualWorkspaceURL}} {
 		if u, err := url.Parse(option.value); option.value != "" && (err != nil || u.Scheme != "https" || u.Host == "") {
@@ -224,7 +201,7 @@ func (o CompletedOptions) Validate() error {
 		}
 	}
 	if o.Root() && o.RootKubeconfig != "" {
-		errs = append(errs, errors.New("--root-kubeconfig is for other shards than root: leave it out, or give the shard another --name"))
+		errs = append(errs, errors.New("--root-kubeconfig is not used by the root shard: remove it or use another --name"))
 	}
 	if !o.Root() && o.RootKubeconfig == "" {
 		errs = append(errs, fmt.Errorf("--root-kubeconfig is required: shard %q registers itself with the root shard", o.Name))
@@ -252,4 +229,13 @@ func (o CompletedOptions) Validate() error {
 	}
 	return errors.Join(slices.Concat(errs, o.Serving.Validate(), o.Fairness.Validate(), o.Authentication.Validate(),
 		o.Authorization.Validate(), o.Webhooks.Validate(), o.Etcd.Validate(), o.Limits.Validate(), o.Homes.Limits.Validate(), o.Capacity.Validate(o.Etcd), o.Garbage.Validate())...)
+}
+
+// authorizationOptions returns the defaults, by which any user may read the probes.
+func authorizationOptions() authz.Options {
+	paths := authn.ProbePaths()
+	for _, path := range authn.ProbePaths() {
+		paths = append(paths, path+"/*")
+	}
+	return authz.NewOptions(paths...)
 }

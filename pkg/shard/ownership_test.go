@@ -61,7 +61,7 @@ func TestDataOfAnotherShard(t *testing.T) {
 	require.Empty(t, identity(), "the refused shard writes nothing")
 }
 
-// ask sends a request as a member of groups, or as the client itself.
+// ask sends a request, optionally as a member of groups.
 func ask(t *testing.T, c *http.Client, method, url string, groups ...string) (int, []byte) {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), method, url, http.NoBody)
@@ -78,10 +78,10 @@ func ask(t *testing.T, c *http.Client, method, url string, groups ...string) (in
 	return response.StatusCode, body
 }
 
-// TestSnapshot asks a shard for its snapshot as everybody who may talk to it.
+// TestSnapshot checks the required permissions of snapshots.
 func TestSnapshot(t *testing.T) {
 	o := options(t)
-	// Not even who opens the path to everybody opens this.
+	// Paths for all users must not include this one.
 	o.Authorization.AlwaysAllowPaths = append(o.Authorization.AlwaysAllowPaths, "/etcd/*")
 	config := start(t, o)
 	c, err := rest.HTTPClientFor(config)

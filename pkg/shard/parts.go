@@ -4,23 +4,17 @@ import (
 	"context"
 	"fmt"
 
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
-
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/controllers"
 	"github.com/shardplane/shardplane/pkg/controllers/rootca"
 	"github.com/shardplane/shardplane/pkg/controllers/serviceaccount"
 	"github.com/shardplane/shardplane/pkg/lifecycle"
 	"github.com/shardplane/shardplane/pkg/reconcile"
-	"github.com/shardplane/shardplane/pkg/replicas"
 	"github.com/shardplane/shardplane/pkg/replication"
-	"github.com/shardplane/shardplane/pkg/replication/health"
 	"github.com/shardplane/shardplane/pkg/serving"
-	"github.com/shardplane/shardplane/pkg/tenancy/replicationcheckpoints"
 )
 
-// addParts lists what runs, each before what builds on it and so ends earlier.
+// addParts adds the parts in the order in which they are started. They are stopped in reverse order.
 func (s *Server) addParts() error {
 	informers := &client.Group{}
 	informers.Add(append(s.informers.Runners(), s.bindings.Informer(), s.bindings.Copies())...)
@@ -49,13 +43,13 @@ func (s *Server) addParts() error {
 		Unserved:     s.deleteUnserved,
 		Unreadable:   s.unreadableObjects(),
 		Load:         s.load,
-		Heartbeat:    s.others.heartbeat,
+		Heartbeat:    s.connections.heartbeat,
 		Mounts:       mountStore{s.usage, s.customResources},
 		Cached:       s.cachedObjects(),
 		Definitions:  s.customResources.Definitions(),
 		Bindings:     s.bindings.Informer(),
 		APIs:         boundAPIs{s.bindings, s.customResources, s.keepsSystem},
-		BindsSystem:  s.knowsRoot(),
+		BindsSystem:  s.readsRoot(),
 		HomeCreators: s.options.Homes.creators(),
 		Bootstrapped: func() { s.bootstrapped.Store(true) },
 		Metrics:      s.metrics,
@@ -70,8 +64,8 @@ func (s *Server) addParts() error {
 		lifecycle.Part{Name: "authentication", Run: s.authentication.Run},
 		lifecycle.Part{Name: "encryption", Run: s.encryption.Run},
 		lifecycle.Part{Name: "admission", Run: s.admission.Run},
-		// What requests are decided by follows until the last of them is answered:
-		// the server does not acknowledge a write that it no longer takes notice of.
+		// The informers must run until the last request is answered, because a write that is acknowledged must have
+		// effect on later requests.
 		lifecycle.Part{Name: "informers", Run: func(ctx context.Context) error {
 			snapshot.Restore(ctx)
 			return informers.Run(ctx)
@@ -83,15 +77,14 @@ func (s *Server) addParts() error {
 		lifecycle.Part{Name: "peers", Run: s.peers.Run},
 		lifecycle.Part{Name: "custom resources", Run: s.customResources.Run},
 		lifecycle.Part{Name: "api", Run: func(ctx context.Context) error {
-			// Watches must see the end of the server when it stops, not before:
-			// those of its own controllers have ended by then.
+			// Watches of users must end when the server stops. Those of its own controllers have ended by then.
 			defer context.AfterFunc(ctx, s.stopServing)()
 			return serving.Run(ctx, s.generic)
 		}},
 		lifecycle.Part{Name: "controllers of every replica", Run: everywhere.Run},
 		lifecycle.Part{Name: "controllers", Run: func(ctx context.Context) error {
 			return s.lead(ctx, func(ctx context.Context) error {
-				defer s.cached.Reset() // when this replica leads again, others have decided what is replicated
+				defer s.cached.Reset() // another leader may change it
 				manager, err := leading()
 				if err != nil {
 					return err
@@ -103,8 +96,8 @@ func (s *Server) addParts() error {
 	return nil
 }
 
-// managers returns the controllers of every replica, and what makes those of the leader, which is
-// tried now so that a wrong one fails the start, and done each time the replica begins to lead.
+// managers returns the controllers of every replica and the constructor of those of the leader. The constructor is
+// called once immediately, because an error must fail the start, and then each time the replica becomes the leader.
 func managers(deps controllers.Deps) (everywhere *lifecycle.Group, leading func() (*lifecycle.Group, error), err error) {
 	leading = func() (*lifecycle.Group, error) {
 		leader := deps
@@ -121,81 +114,8 @@ func managers(deps controllers.Deps) (everywhere *lifecycle.Group, leading func(
 	return everywhere, leading, err
 }
 
-// openSources makes the clients that the controllers read from. Nothing is
-// connected yet.
-func (s *Server) openSources(loopback *rest.Config) (controllers.Sources, error) {
-	sources := controllers.Sources{ShardName: s.options.Name}
-	var err error
-	if sources.Local, err = s.factory(loopback); err != nil {
-		return sources, fmt.Errorf("loopback client: %w", err)
-	}
-	if file := s.options.RootKubeconfig; file != "" {
-		if sources.Root, err = s.factoryOf("--root-kubeconfig", file); err != nil {
-			return sources, err
-		}
-	}
-	err = s.openCache(&sources)
-	return sources, err
-}
-
-// openCache makes the clients of the cache server, if there is one, and the check of it.
-func (s *Server) openCache(sources *controllers.Sources) error {
-	const flag = "--cache-kubeconfig"
-	file := s.options.CacheKubeconfig
-	if file == "" {
-		return nil
-	}
-	reader, err := s.factoryOf(flag, file, client.WithMetrics(s.metrics))
-	if err != nil {
-		return err
-	}
-	sources.Replicas = replicas.NewCache(replication.DefaultCacheName, reader, replicationcheckpoints.Read)
-	if sources.Cache, err = s.factoryOf(flag, file); err != nil {
-		return err
-	}
-	s.others.cache = health.NewCacheCheck(health.CheckedCache{Shard: s.options.Name, Kubeconfig: file, Cache: sources.Cache, Metrics: s.metrics})
-	s.group.Add(lifecycle.Part{Name: "cache check", Run: s.others.cache.Run})
-	return nil
-}
-
-func (s *Server) factoryOf(flag, file string, options ...client.FactoryOption) (*client.Factory, error) {
-	config, err := clientcmd.BuildConfigFromFlags("", file)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", flag, err)
-	}
-	factory, err := s.factory(config, options...)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", flag, err)
-	}
-	return factory, nil
-}
-
-func (s *Server) factory(config *rest.Config, options ...client.FactoryOption) (*client.Factory, error) {
-	factory, err := client.NewFactory(config, options...)
-	if err != nil {
-		return nil, err
-	}
-	s.group.Opened(factory.CloseIdleConnections)
-	return factory, nil
-}
-
-// otherShards returns how this shard presents itself to others. The files are
-// read now, so that a wrong one stops the start and not the first workspace.
-func (s *Server) otherShards() (*rest.Config, error) {
-	config := &rest.Config{TLSClientConfig: rest.TLSClientConfig{
-		CertFile: s.options.ShardClientCertFile,
-		KeyFile:  s.options.ShardClientKeyFile,
-		CAFile:   s.options.ShardCAFile,
-	}}
-	if _, err := rest.TLSConfigFor(config); err != nil {
-		return nil, fmt.Errorf("--shard-client-cert-file, --shard-client-key-file and --shard-ca-file: %w", err)
-	}
-	return config, nil
-}
-
-// rootCA is what clients verify the front-proxy with, followed as long as the server
-// runs; nil where nobody has said.
-func (s *Server) rootCA() (*rootca.File, error) {
+// rootCA follows the CA file of the front-proxy, or returns nil if none is configured.
+func (s *base) rootCA() (*rootca.File, error) {
 	if s.options.RootCAFile == "" {
 		return nil, nil
 	}
@@ -207,8 +127,7 @@ func (s *Server) rootCA() (*rootca.File, error) {
 	return file, nil
 }
 
-// tokens makes the tokens that are kept in secrets, or is nil.
-func (s *Server) tokens() serviceaccount.Issuer {
+func (s *requestAccess) tokens() serviceaccount.Issuer {
 	if s.authentication.Issuer == nil {
 		return nil
 	}

@@ -32,8 +32,8 @@ resources:
   providers: [{aesgcm: {keys: [{name: one, secret: MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=}]}}, {identity: {}}]
 `
 
-// TestReplicasWithOtherFlags has two processes on one etcd as a roll-out of flags leaves them for
-// a while: what the table of docs/operations.md says of flags that make a difference for tenants.
+// TestReplicasWithOtherFlags runs two replicas with different flags on one etcd, as during a roll-out, and checks the
+// table in docs/operations.md.
 func TestReplicasWithOtherFlags(t *testing.T) {
 	etcd := harness.Etcd(t, transport.TLSInfo{})
 	file := filepath.Join(t.TempDir(), "encryption.yaml")
@@ -96,8 +96,8 @@ func TestReplicasWithOtherFlags(t *testing.T) {
 	})
 }
 
-// testOneEncrypts: what the replica with keys has encrypted, the other one cannot read, and says so;
-// what that one stores is in clear text, and both read it.
+// testOneEncrypts checks that a replica without keys reports encrypted objects as unreadable, and stores objects in
+// clear text that both can read.
 func testOneEncrypts(t *testing.T, etcd string, one, two *replica) {
 	const text = "nobody-must-see-this"
 	create := func(r *replica, name string) {

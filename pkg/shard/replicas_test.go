@@ -28,7 +28,6 @@ import (
 	"github.com/shardplane/shardplane/test/harness"
 )
 
-// testTimeout is how long a test waits for what must come.
 const testTimeout = 60 * time.Second
 
 // replica is one of several processes of a shard.
@@ -155,8 +154,8 @@ func TestReplicas(t *testing.T) {
 	require.Equal(t, "DELETED", string(event.Type), "a watch that one replica has ended goes on at the other")
 }
 
-// TestReplicasServeBindings: what one replica says to be bound every replica serves at
-// once, also before it has heard of it itself.
+// TestReplicasServeBindings checks that all replicas serve a bound API immediately after one of them has bound it, even
+// before they observe the binding.
 func TestReplicasServeBindings(t *testing.T) {
 	etcd := harness.Etcd(t, transport.TLSInfo{})
 	one, two := startReplica(t, etcd), startReplica(t, etcd)
@@ -185,9 +184,8 @@ func TestReplicasServeBindings(t *testing.T) {
 	}
 }
 
-// TestReplicasGiveANameOnce: a CustomResourceDefinition and a binding that want the same
-// names, and that two replicas are asked for at the same time: one of them has the names,
-// and the other says that it does not.
+// TestReplicasGiveANameOnce creates a CustomResourceDefinition and a binding with the same names on two replicas
+// concurrently. Exactly one must get the names.
 func TestReplicasGiveANameOnce(t *testing.T) {
 	etcd := harness.Etcd(t, transport.TLSInfo{})
 	one, two := startReplica(t, etcd), startReplica(t, etcd)

@@ -18,14 +18,13 @@ import (
 )
 
 const (
-	// reviewTimeout bounds how long another shard is asked.
 	reviewTimeout = 5 * time.Second
-	// deniedFor is how long it is not asked again what it has denied.
+	// deniedFor is the time for which a denial of another shard is cached.
 	deniedFor = 5 * time.Second
 )
 
-// reviews answers what users may do in logical clusters that may be on other shards: by
-// the rules that this shard knows and, if these do not allow it, by asking the other.
+// reviews decides whether users may do something in logical clusters of any shard, by the local and replicated rules
+// and, if these do not allow it, by a SubjectAccessReview on the other shard.
 type reviews struct {
 	rules authorizer.Authorizer
 	local func(cluster logicalcluster.Name) bool
@@ -38,20 +37,18 @@ func newReviews(rules authorizer.Authorizer, local func(logicalcluster.Name) boo
 	return &reviews{rules: rules, local: local, peers: shards, answers: authz.NewAnswers(0, deniedFor)}
 }
 
-// question is whether a user may do something in a logical cluster.
 type question struct {
 	cluster logicalcluster.Name
-	// shard is the one that has the logical cluster, if that is known.
+	// shard is the name of the shard of the logical cluster, if it is known.
 	shard    string
 	verb     string
 	resource schema.GroupVersionResource
 	name     string
-	// path is what it is about that is no resource, in place of these.
+	// path is set instead of resource and name for requests without a resource.
 	path string
 }
 
-// may answers a question about a user. Shards of which nobody knows cannot be asked; what
-// they could allow is not allowed.
+// may returns false if the rules do not allow it and the shard of the logical cluster is not known.
 func (r *reviews) may(ctx context.Context, u user.Info, q question) (bool, error) {
 	decision, _, err := r.rules.Authorize(request.WithClusterName(ctx, q.cluster), q.attributes(u))
 	if decision == authorizer.DecisionAllow {
@@ -64,11 +61,10 @@ func (r *reviews) may(ctx context.Context, u user.Info, q question) (bool, error
 	if peer == nil {
 		return false, fmt.Errorf("%w: shard %q is not known", peers.ErrUnreachable, q.shard)
 	}
-	return r.ask(ctx, peer, u, q)
+	return r.remote(ctx, peer, u, q)
 }
 
-// ask asks another shard.
-func (r *reviews) ask(ctx context.Context, peer *peers.Peer, u user.Info, q question) (bool, error) {
+func (r *reviews) remote(ctx context.Context, peer *peers.Peer, u user.Info, q question) (bool, error) {
 	review := q.review(u)
 	return r.answers.May(ctx, peer.Name+"|"+q.cluster.String(), review, func(ctx context.Context) (allowed bool, err error) {
 		err = peer.Do(ctx, reviewTimeout, func(ctx context.Context) error {
@@ -79,7 +75,6 @@ func (r *reviews) ask(ctx context.Context, peer *peers.Peer, u user.Info, q ques
 	})
 }
 
-// attributes returns a question as authorizers have it.
 func (q *question) attributes(u user.Info) authorizer.AttributesRecord {
 	if q.path != "" {
 		return authorizer.AttributesRecord{User: u, Verb: q.verb, Path: q.path}
@@ -90,7 +85,6 @@ func (q *question) attributes(u user.Info) authorizer.AttributesRecord {
 	}
 }
 
-// review returns a question as the API has it.
 func (q *question) review(u user.Info) *authorizationv1.SubjectAccessReview {
 	review := authz.ReviewOf(u)
 	if q.path != "" {
@@ -103,7 +97,6 @@ func (q *question) review(u user.Info) *authorizationv1.SubjectAccessReview {
 	return review
 }
 
-// unreachable reports whether a question has no answer because a shard is away.
 func unreachable(err error) bool {
 	return errors.Is(err, peers.ErrUnreachable)
 }

@@ -16,8 +16,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/peers"
 )
 
-// TestReviews: another shard is asked once for a while what it denies, and each time what
-// it allows.
+// TestReviews checks that denials of other shards are cached for some time, and permissions are not.
 func TestReviews(t *testing.T) {
 	var asked atomic.Int32
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -40,7 +39,7 @@ func TestReviews(t *testing.T) {
 	there := peers.NewPeer("there", clients)
 	r := newReviews(nil, nil, nil)
 	ask := func(name, export string) bool {
-		allowed, err := r.ask(t.Context(), there, &user.DefaultInfo{Name: name}, question{cluster: "provider", verb: "bind", name: export})
+		allowed, err := r.remote(t.Context(), there, &user.DefaultInfo{Name: name}, question{cluster: "provider", verb: "bind", name: export})
 		require.NoError(t, err)
 		return allowed
 	}
@@ -52,6 +51,6 @@ func TestReviews(t *testing.T) {
 	require.EqualValues(t, 4, asked.Load())
 
 	server.Close()
-	_, err = r.ask(t.Context(), there, &user.DefaultInfo{Name: "alice"}, question{cluster: "provider", verb: "bind", name: "e"})
+	_, err = r.remote(t.Context(), there, &user.DefaultInfo{Name: "alice"}, question{cluster: "provider", verb: "bind", name: "e"})
 	require.True(t, unreachable(err), "%v", err)
 }

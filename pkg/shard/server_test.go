@@ -71,10 +71,9 @@ func startLogging(t *testing.T, o *shard.Options, logger klog.Logger) *rest.Conf
 	}}
 }
 
-// TestAnswersBeforeItForgets stops a shard: by what requests are decided, such as
-// definitions and roles, is kept up to date until the last one is answered. A
-// write that was acknowledged would else have no effect on the next request.
-func TestAnswersBeforeItForgets(t *testing.T) {
+// TestShutdownOrder checks that the informers by which requests are decided run until the last request is answered.
+// Otherwise an acknowledged write could have no effect on the next request.
+func TestShutdownOrder(t *testing.T) {
 	s, err := shard.New(t.Context(), options(t).Complete())
 	require.NoError(t, err)
 	logger, logged := logs.New(t, ktesting.Verbosity(2))
@@ -97,8 +96,7 @@ func TestAnswersBeforeItForgets(t *testing.T) {
 	}, stopped)
 }
 
-// TestHalfStarted holds that a shard that cannot start, however far it got, says why and
-// leaves nothing behind: another one starts with the same port and data.
+// TestHalfStarted checks that a shard that fails to start reports the reason and releases its port and data.
 func TestHalfStarted(t *testing.T) {
 	base := options(t)
 	like := func(port int) *shard.Options {
@@ -162,8 +160,8 @@ func TestAlone(t *testing.T) {
 	require.Subset(t, names, []string{"v1 configmaps", "apiextensions.k8s.io/v1 customresourcedefinitions", "tenancy.kcp.io/v1alpha1 workspaces"})
 }
 
-// homesOfServiceAccounts holds what accounts may do in a logical cluster, by the
-// logical clusters that they claim: the rights of root's own.
+// homesOfServiceAccounts checks the permissions of service accounts of other logical clusters, which differ from those
+// of root's own.
 func homesOfServiceAccounts(t *testing.T, cfg *rest.Config, c kubernetes.Interface, proxy *pki.Pair) {
 	t.Helper()
 	const bot = "system:serviceaccount:default:bot"
@@ -201,7 +199,7 @@ func homesOfServiceAccounts(t *testing.T, cfg *rest.Config, c kubernetes.Interfa
 	} {
 		require.Equal(t, tc.want, allowed(extraOf(tc.claims)), name)
 
-		// The same at the door, where a front-proxy says who it is.
+		// The same for requests of a front-proxy.
 		extra := map[string][]string{"authentication.kcp.io/cluster-name": tc.claims}
 		speaking := rest.CopyConfig(cfg)
 		speaking.CertFile, speaking.KeyFile = proxy.CertFile, proxy.KeyFile
@@ -218,7 +216,7 @@ func homesOfServiceAccounts(t *testing.T, cfg *rest.Config, c kubernetes.Interfa
 	}
 }
 
-// switchedOff holds that either annotation keeps users out of a logical cluster.
+// switchedOff checks that either annotation denies access to a logical cluster.
 func switchedOff(t *testing.T, administrator, account kubernetes.Interface) {
 	t.Helper()
 	for _, annotation := range []string{"core.kcp.io/inactive", "internal.kcp.io/inactive"} {

@@ -10,12 +10,12 @@ import (
 	"github.com/shardplane/shardplane/pkg/replicas/snapshot"
 )
 
-// replicaSnapshot keeps what the shard knows of others in its data directory, or in its
-// external etcd, so that it can start while they, and the cache server, are away.
-func (s *Server) replicaSnapshot() *snapshot.Snapshot {
+// replicaSnapshot saves the replicas of other shards in the data directory or in the external etcd. The shard can then
+// start while other shards and the cache server are unreachable.
+func (s *installation) replicaSnapshot() *snapshot.Snapshot {
 	config := s.snapshots()
 	if config.Sources = s.informers.Replicas(); len(config.Sources) > 0 {
-		config.Sources = append(config.Sources, s.remoteParams) // of policies that are among these
+		config.Sources = append(config.Sources, s.remoteParams) // the parameters of replicated policies
 	}
 	if len(s.options.Etcd.Servers) > 0 {
 		config.Store = s.etcd.Blob("shardplane-replicas")
@@ -25,19 +25,21 @@ func (s *Server) replicaSnapshot() *snapshot.Snapshot {
 	return snapshot.New(config)
 }
 
-// cachedSnapshots keeps likewise what consumers see of cached resources, but only in a data directory: in
-// an etcd, whose history has each of them for some minutes, tenants could fill it.
-func (s *Server) cachedSnapshots() *snapshot.Directory {
+// cachedSnapshots saves the cached resources of consumers, but only in a data directory: tenants could fill an etcd,
+// because its history contains each version for some minutes.
+func (s *storedData) cachedSnapshots() *snapshot.Directory {
 	if len(s.options.Etcd.Servers) > 0 {
 		return nil
 	}
 	return &snapshot.Directory{Path: filepath.Join(s.snapshotDirectory(), "cached"), Config: s.snapshots()}
 }
 
-func (s *Server) snapshotDirectory() string { return filepath.Join(s.options.Etcd.DataDir, "replicas") }
+func (s *storedData) snapshotDirectory() string {
+	return filepath.Join(s.options.Etcd.DataDir, "replicas")
+}
 
-// snapshots is what holds for all: objects are encrypted as those of their kind in etcd are.
-func (s *Server) snapshots() snapshot.Config {
+// snapshots returns the common configuration. Objects are encrypted like those of the same resource in etcd.
+func (s *storedData) snapshots() snapshot.Config {
 	config := snapshot.Config{Server: s.options.Name, Data: s.dataID, MaxAge: s.options.ReplicaSnapshotMaxAge}
 	if s.options.Encryption.ConfigFile == "" {
 		return config

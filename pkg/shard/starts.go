@@ -15,17 +15,16 @@ import (
 	"github.com/shardplane/shardplane/pkg/request/identity"
 )
 
-// withData tells servers that follow what the shard has which data they see, and has them read it
-// anew (410) where the data was set back since: its revisions may have got as far again as they
-// have seen the former ones.
-func (s *Server) withData(next http.Handler) http.Handler {
+// withData returns to servers that follow this shard which data they observe. It rejects a resourceVersion with 410 if
+// it is from data that was replaced by an older backup since, because the same revisions may mean other changes now.
+func (s *storedData) withData(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		given, follows := r.Header[request.DataHeader]
-		if who, ok := apirequest.UserFrom(r.Context()); !follows || !ok || !identity.MemberOf(r.Context(), who, user.SystemPrivilegedGroup) {
+		if u, ok := apirequest.UserFrom(r.Context()); !follows || !ok || !identity.MemberOf(r.Context(), u, user.SystemPrivilegedGroup) {
 			next.ServeHTTP(w, r)
 			return
 		}
-		if err := s.sameData(r, given[0]); err != nil {
+		if err := s.checkData(r, given[0]); err != nil {
 			responsewriters.ErrorNegotiated(err, registry.Codecs, schema.GroupVersion{Version: "v1"}, w, r)
 			return
 		}
@@ -34,9 +33,9 @@ func (s *Server) withData(next http.Handler) http.Handler {
 	})
 }
 
-// sameData returns the answer to who has seen other data up to the resourceVersion, or nil.
-func (s *Server) sameData(r *http.Request, seen string) error {
-	// What is none is for whoever decodes the request.
+// checkData returns the API status for a client that has observed other data up to the resourceVersion, or nil.
+func (s *storedData) checkData(r *http.Request, seen string) error {
+	// An invalid resourceVersion is reported when the request is decoded.
 	version, _ := strconv.ParseInt(r.URL.Query().Get("resourceVersion"), 10, 64)
 	if seen == "" || version == 0 {
 		return nil
@@ -45,7 +44,7 @@ func (s *Server) sameData(r *http.Request, seen string) error {
 	case err != nil:
 		return apierrors.NewInternalError(err)
 	case !same:
-		return apierrors.NewResourceExpired("the data of the shard was set back: what was seen up to the resource version may not be there")
+		return apierrors.NewResourceExpired("the data of the shard was restored from an older backup: changes up to the resource version may be lost")
 	default:
 		return nil
 	}

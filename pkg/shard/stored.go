@@ -22,27 +22,26 @@ import (
 )
 
 const (
-	// mostUnserved is how many objects that nobody serves are deleted at a time.
-	mostUnserved = 10_000
-	// countDelay is how long the count of what is stored may be behind, before it is taken
-	// for what there is.
+	maxUnserved = 10_000
+	// countDelay is how long the count of stored objects may lag behind.
 	countDelay = 200 * time.Millisecond
 )
 
-// logicalClustersPrefix starts the keys of LogicalClusters.
 var logicalClustersPrefix = storage.ResourcePrefix(corev1alpha1.Resource("logicalclusters")) + "/"
 
-// apiDeletes are the kinds whose deletion is more than that of a key, or which finalizers hold as a rule.
+// apiDeletes are resources that must be deleted through the API, because their deletion has further effects or usually
+// waits for finalizers.
 var apiDeletes = []schema.GroupResource{
 	kinds.Namespaces.GroupResource(), kinds.CustomResourceDefinitions.GroupResource(),
 	kinds.Workspaces.GroupResource(), kinds.APIBindings.GroupResource(),
 }
 
-// stored is what controllers ask, and delete, past the API.
-func (s *Server) stored() purge.Stored { return purge.Stored{Any: s.anyStored, Free: s.deleteFree} }
+// stored returns operations of controllers that bypass the API.
+func (s *objectServers) stored() purge.Stored {
+	return purge.Stored{Any: s.anyStored, Free: s.deleteFree}
+}
 
-// unreadableObjects are what controllers report of objects that cannot be read.
-func (s *Server) unreadableObjects() logicalclustercontroller.Unreadable {
+func (s *objectServers) unreadableObjects() logicalclustercontroller.Unreadable {
 	return logicalclustercontroller.Unreadable{
 		Describe: func(ctx context.Context, cluster logicalcluster.Name) (string, error) {
 			found, err := s.backend.Unreadable(ctx, cluster, "")
@@ -52,9 +51,8 @@ func (s *Server) unreadableObjects() logicalclustercontroller.Unreadable {
 	}
 }
 
-// anyStored says which resources may have objects: those of which etcd has some, and those that
-// nobody knows to be there.
-func (s *Server) anyStored(ctx context.Context, cluster logicalcluster.Name, namespace string, resources []schema.GroupResource) ([]bool, error) {
+// anyStored reports for each resource whether it may have objects. It returns true for resources whose keys are unknown.
+func (s *objectServers) anyStored(ctx context.Context, cluster logicalcluster.Name, namespace string, resources []schema.GroupResource) ([]bool, error) {
 	may := make([]bool, len(resources))
 	prefixes, at := make([]string, 0, len(resources)), make([]int, 0, len(resources))
 	for i, resource := range resources {
@@ -76,9 +74,10 @@ func (s *Server) anyStored(ctx context.Context, cluster logicalcluster.Name, nam
 	return may, nil
 }
 
-// deleteFree deletes the objects of some resources that nothing holds, and says which may have others. It is
-// for what goes as a whole: admission, validation and audit do not see it.
-func (s *Server) deleteFree(ctx context.Context, cluster logicalcluster.Name, namespace string, resources []schema.GroupResource) ([]bool, error) {
+// deleteFree deletes the objects without finalizers and reports for each resource whether it may have others. It
+// bypasses admission, validation and audit, and must only be used if everything in the namespace or logical cluster is
+// being deleted.
+func (s *objectServers) deleteFree(ctx context.Context, cluster logicalcluster.Name, namespace string, resources []schema.GroupResource) ([]bool, error) {
 	if !request.ValidClusterName(cluster) {
 		return nil, fmt.Errorf("invalid name of a logical cluster: %q", cluster)
 	}
@@ -95,11 +94,10 @@ func (s *Server) deleteFree(ctx context.Context, cluster logicalcluster.Name, na
 	return others, nil
 }
 
-// deleteUnserved deletes what a logical cluster has stored beside its LogicalCluster, some at a
-// time, when all that is served there is gone: objects of kinds whose definition or binding went
-// without them. It returns how many it deleted. The count of what is stored, which costs nothing to
-// ask, tells that there are some, and etcd of which kinds.
-func (s *Server) deleteUnserved(ctx context.Context, cluster logicalcluster.Name) (deleted int64, err error) {
+// deleteUnserved deletes a batch of the stored objects of a logical cluster that no API serves any more, because their
+// definition or binding was removed first. It does not delete the LogicalCluster. It returns the number of deleted
+// objects. The usage counter shows cheaply whether there are any.
+func (s *objectServers) deleteUnserved(ctx context.Context, cluster logicalcluster.Name) (deleted int64, err error) {
 	err = wait.PollUntilContextTimeout(ctx, time.Millisecond, countDelay, true, func(context.Context) (bool, error) {
 		stored, known := s.usage.Of(cluster)
 		return known && stored.Objects <= 1, nil
@@ -109,7 +107,7 @@ func (s *Server) deleteUnserved(ctx context.Context, cluster logicalcluster.Name
 	}
 	prefixes, known := s.usage.Prefixes()
 	if !known {
-		return 0, errors.New("what is stored is not counted yet")
+		return 0, errors.New("the stored objects are not counted yet")
 	}
 	prefixes = slices.DeleteFunc(prefixes, func(prefix string) bool { return prefix == logicalClustersPrefix })
 	of := make([]string, len(prefixes))
@@ -121,15 +119,15 @@ func (s *Server) deleteUnserved(ctx context.Context, cluster logicalcluster.Name
 		return 0, err
 	}
 	for i, prefix := range prefixes {
-		if !found[i] || deleted == mostUnserved {
+		if !found[i] || deleted == maxUnserved {
 			continue
 		}
-		n, err := s.backend.DeleteAll(ctx, prefix, cluster, mostUnserved-deleted)
+		n, err := s.backend.DeleteAll(ctx, prefix, cluster, maxUnserved-deleted)
 		deleted += n
 		if err != nil {
 			return deleted, err
 		}
-		klog.InfoS("Deleted objects of a logical cluster that is being deleted, of a kind that nobody serves there any more", "cluster", cluster, "below", prefix, "objects", n)
+		klog.InfoS("Deleted stored objects of an API that is no longer served in a terminating logical cluster", "cluster", cluster, "below", prefix, "objects", n)
 	}
 	return deleted, nil
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/tenancy/toplevel"
 )
 
-// newOwners returns what top-level owners store on the shard.
+// newOwners returns the usage of top-level owners on the shard.
 func newOwners(counter *usage.Counter, informers *controllers.Informers, local *local) *toplevel.Sums {
 	return toplevel.New(toplevel.Config{
 		Stored: func() (map[logicalcluster.Name]subtrees.Amount, bool) {
@@ -39,7 +39,7 @@ func newOwners(counter *usage.Counter, informers *controllers.Informers, local *
 	})
 }
 
-// newSubtrees returns the sums of what the counter counts.
+// newSubtrees returns the usage of workspaces including those below them.
 func newSubtrees(shard string, counter *usage.Counter, informers *controllers.Informers) *subtrees.Sums {
 	sums := subtrees.New(subtrees.Config{
 		Self:            shard,

@@ -11,8 +11,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 )
 
-// TestRootIdentities: while the export of root does not exist or has no identity, its resources have the last known
-// one, or the request is to be tried again.
+// TestRootIdentities checks that the last known identity is used while the export of root does not exist or has no
+// identity. If there is none, the request must be retried.
 func TestRootIdentities(t *testing.T) {
 	workspaces := schema.GroupResource{Group: "tenancy.kcp.io", Resource: "workspaces"}
 	var export *apisv1alpha2.APIExport

@@ -19,9 +19,9 @@ import (
 // TestReadinessWarnings checks that a shard shows a rejected certificate, a wrong URL and a missing
 // cache server.
 func TestReadinessWarnings(t *testing.T) {
-	var o others
+	var o connections
 	require.Empty(t, o.readinessWarnings(true))
-	require.Equal(t, []string{"cache: NoCache, there is no --cache-kubeconfig, and there are other shards"}, o.readinessWarnings(false))
+	require.Equal(t, []string{"cache: NoCache, --cache-kubeconfig is not set although there are other shards"}, o.readinessWarnings(false))
 
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) }))
 	t.Cleanup(server.Close)
@@ -36,7 +36,7 @@ func TestReadinessWarnings(t *testing.T) {
 
 	o.cache = nil
 	o.heartbeat(apierrors.NewForbidden(corev1alpha1.Resource("shards"), "", nil))
-	require.Equal(t, []string{"root: Refused, the shard cannot renew its heartbeat in root, see the log of the shard"}, o.readinessWarnings(true))
+	require.Equal(t, []string{"root: Refused, the shard failed to renew its heartbeat in root, see the log of the shard"}, o.readinessWarnings(true))
 	o.heartbeat(errors.New("connection refused"))
 	require.Len(t, o.readinessWarnings(true), 1)
 	require.Contains(t, o.readinessWarnings(true)[0], "root: Unreachable")

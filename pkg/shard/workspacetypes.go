@@ -18,14 +18,13 @@ import (
 
 var workspaceTypes = tenancyv1alpha1.SchemeGroupVersion.WithResource("workspacetypes")
 
-// typeTimeout is how long a Workspace waits for a type that is not known yet.
+// typeTimeout limits how long the creation of a Workspace waits for its type.
 const typeTimeout = 500 * time.Millisecond
 
-// workspaceTypes is what admission asks about the types of new Workspaces.
-func (s *Server) workspaceTypes() workspacetype.Config {
+func (s *accessRules) workspaceTypes() workspacetype.Config {
 	types := s.informers.Types()
 	return workspacetype.Config{
-		May:      s.mayDo,
+		May:      s.mayUseType,
 		WouldSee: s.wouldSee,
 		Timeout:  typeTimeout,
 		Types: func(ctx context.Context, parent logicalcluster.Name, ws *tenancyv1alpha1.Workspace) (tenancy.Family, error) {
@@ -34,36 +33,35 @@ func (s *Server) workspaceTypes() workspacetype.Config {
 				return nil, err
 			}
 			if lc == nil {
-				return nil, fmt.Errorf("logical cluster %q is not here", parent)
+				return nil, fmt.Errorf("logical cluster %q is not on this shard", parent)
 			}
 			found, err := types.Allowed(ws, lc)
 			if incomplete := s.informers.TypesComplete(); err != nil && len(found) == 0 && incomplete != nil {
-				return nil, incomplete // it may exist
+				return nil, incomplete // the type may exist
 			}
 			return found, err
 		},
 	}
 }
 
-// mayDo reports whether the rules of a type's logical cluster let u do something with it, as far as
-// is known. As for exports (mayBind), an unreachable shard permits nothing beyond what has been
-// replicated: an error would disclose that the type exists.
-func (s *Server) mayDo(ctx context.Context, u user.Info, verb string, t *tenancyv1alpha1.WorkspaceType) (bool, error) {
+// mayUseType reports whether the rules of a type's logical cluster allow u to use it with a verb. As in mayBind, an
+// unreachable shard allows nothing beyond the replicated rules, because an error would disclose that the type exists.
+func (s *accessRules) mayUseType(ctx context.Context, u user.Info, verb string, t *tenancyv1alpha1.WorkspaceType) (bool, error) {
 	shard := t.Annotations[request.ShardAnnotation]
 	if shard == "" && s.sources.Root != nil {
-		shard = corev1alpha1.RootShard // without a cache server types are read there
+		shard = corev1alpha1.RootShard // types are read there without a cache server
 	}
 	may, err := s.reviews.may(ctx, u, question{cluster: logicalcluster.From(t), shard: shard, verb: verb, resource: workspaceTypes, name: t.Name})
 	if unreachable(err) {
-		klog.FromContext(ctx).Info("Cannot ask the shard of a WorkspaceType who may use it", "shard", shard, "err", err)
+		klog.FromContext(ctx).Info("Failed to review the use of a WorkspaceType on its shard", "shard", shard, "err", err)
 		return false, nil
 	}
 	return may, err
 }
 
-// wouldSee reports whether u may read types of that name wherever one would be looked for.
-// Other shards are not asked: time would tell where a logical cluster is.
-func (s *Server) wouldSee(ctx context.Context, u user.Info, parent logicalcluster.Name, ref tenancyv1alpha1.WorkspaceTypeReference) bool {
+// wouldSee reports whether u may read types of this name in all logical clusters in which they would be searched. Other
+// shards are not asked, because the response time would disclose the shard of a logical cluster.
+func (s *accessRules) wouldSee(ctx context.Context, u user.Info, parent logicalcluster.Name, ref tenancyv1alpha1.WorkspaceTypeReference) bool {
 	path, up := logicalcluster.NewPath(ref.Path), false
 	if ref.Path == "" {
 		canonical, ok := s.local.pathOf(parent)

@@ -429,7 +429,6 @@ var upwardAllowed = map[string]int{
 	"pkg/admission/limits":    2,
 	"pkg/admission/policy":    1,
 	"pkg/registry/resource":   3,
-	"pkg/shard":               15,
 	"pkg/storage/hub":         1,
 	"pkg/virtual/replication": 3,
 }

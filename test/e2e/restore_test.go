@@ -63,7 +63,7 @@ func (s server) restore(t *testing.T, c *harness.Cluster) {
 	data := filepath.Join(c.Dir, s.dir, "data")
 	require.NoError(t, os.Rename(filepath.Join(data, "etcd"), filepath.Join(data, "etcd.before")))
 	out := shardplane(t, append(append([]string{"snapshot", "restore", "--data-dir", data}, s.whose...), s.file(c))...)
-	require.Contains(t, out, "goes on at")
+	require.Contains(t, out, "continuing at")
 }
 
 // objects is what a list of raw objects holds: name and resourceVersion, or the

@@ -146,7 +146,7 @@ var bound = []Mutant{
 	{
 		Name: "recreated-export", Rule: "while an export of root is created again, its resources are not without identity",
 		Edits: []Edit{{
-			File:   "pkg/shard/systemexports.go",
+			File:   "pkg/shard/rootidentities.go",
 			Before: `	if last, ok := r.last.Load(name); ok {`,
 			After:  `	if last, ok := r.last.Load(name); ok && err == nil {`,
 		}},

@@ -38,7 +38,7 @@ var replicas = []Mutant{
 			After:  `func (s *session) unsure() bool { return false }`,
 		}, {
 			File:   "pkg/replication/push/push.go",
-			Before: `		return nil, s.stillThere(ctx)`,
+			Before: `		return nil, s.confirmDeleted(ctx)`,
 			After:  `		return nil, nil`,
 		}},
 		CaughtBy: "./pkg/replication/push", Test: "TestGoneWhereItIsRelayedFrom",
@@ -149,8 +149,8 @@ var replicas = []Mutant{
 		Name: "replica-missed-deletion", Rule: "what was deleted while nobody was told has no replica",
 		Edits: []Edit{{
 			File:   "pkg/replication/push/sinks.go",
-			Before: `		if _, told := l.seen[key]; !told {`,
-			After:  `		if _, told := l.seen[key]; !told && !l.comparing {`,
+			Before: `		if _, observed := l.seen[key]; !observed {`,
+			After:  `		if _, observed := l.seen[key]; !observed && !l.comparing {`,
 		}},
 		CaughtBy: "./pkg/replication/push", Test: "TestEngineModel",
 	},
@@ -194,8 +194,8 @@ var replicas = []Mutant{
 		Name: "replicas-of-removed", Rule: "the replicas of a resource that was removed from the table are deleted",
 		Edits: []Edit{{
 			File:   "pkg/replication/push/mirror.go",
-			Before: `		return left == 0 && err == nil, nil`,
-			After:  `		return left == 0 || err != nil, nil`,
+			Before: `		return remaining == 0 && err == nil, nil`,
+			After:  `		return remaining == 0 || err != nil, nil`,
 		}},
 		CaughtBy: "./pkg/replication/push", Test: "TestResourcesComeAndGo",
 	},

@@ -14,13 +14,12 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// removalTimeout is how long the replicas may take that a cached resource leaves, before they are
-// tried to be deleted anew.
+// removalTimeout limits the deletion of the replicas of a CachedResource, before it is retried.
 const removalTimeout = time.Minute
 
-// cachedResources has what cached resources select relayed, as long as one of them is here that
-// says so. They are relayed themselves: nothing depends on what the other cache server has
-// now. One that is regional is not here, and neither is what only such ones select.
+// cachedResources relays the resources that CachedResources select, as long as one of these exists here. CachedResources
+// are relayed themselves, so that nothing depends on the current content of the other cache server. A regional
+// CachedResource is not relayed, and neither are its objects.
 type cachedResources struct {
 	informers []*client.Informer[*cachev1alpha1.CachedResource]
 }
@@ -32,7 +31,7 @@ func newCachedResources(replicas client.Scope) *cachedResources {
 	}}
 }
 
-// of returns what the cached resources of each shard select; nil as long as that is not known.
+// of returns the resources that the CachedResources of each shard select, or nil until they are loaded.
 func (c *cachedResources) of() map[string]sets.Set[schema.GroupVersionResource] {
 	all := map[string]sets.Set[schema.GroupVersionResource]{}
 	for _, informer := range c.informers {

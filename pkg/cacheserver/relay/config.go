@@ -1,6 +1,5 @@
-// Package relay has a cache server read from other cache servers what is meant for the whole
-// installation, and keep it under the names of the shards that it comes from. It decides for each
-// shard from which of them, if at all; package replication does the rest.
+// Package relay replicates objects for the whole installation from other cache servers, below the names of their shards.
+// It chooses for each shard the cache server to relay from, if any. Package replication does the rest.
 //
 //	shard ─► cache server of its region ─► relay ─► cache server of another region
 //	              via: nothing                          via: [the first one]
@@ -24,20 +23,20 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// ScopeInstallation selects what is meant for the whole installation.
+// ScopeInstallation selects the objects that are replicated to all regions.
 const ScopeInstallation = "installation"
 
-// Relay is another cache server, and what is read from it.
+// Relay is another cache server and the objects that are relayed from it.
 type Relay struct {
 	From   From   `json:"from"`
 	Select Select `json:"select"`
 }
 
-// From says which cache server it is.
+// From identifies a cache server.
 type From struct {
-	// Name is the one that it has itself.
+	// Name is the --cache-name of that server.
 	Name string `json:"name"`
-	// Kubeconfig is the file by which it is reached.
+	// Kubeconfig is the path of its kubeconfig.
 	Kubeconfig string `json:"kubeconfig"`
 }
 
@@ -49,19 +48,19 @@ func (f From) client() (*rest.Config, error) {
 	return config, nil
 }
 
-// Select says what is read.
+// Select selects the relayed objects.
 type Select struct {
 	// Scope is ScopeInstallation, which is the default.
 	Scope string `json:"scope,omitempty"`
 }
 
-// Config is the content of a file that lists relays, the preferred one first.
+// Config is the content of a file with relays in the order of preference.
 type Config struct {
 	Relays []Relay `json:"relays"`
 }
 
-// Load reads a file. Kubeconfigs are relative to its directory. The error names all that is wrong
-// with it; self is the name of the cache server that relays.
+// Load reads a file. Paths of kubeconfigs are relative to its directory. The error contains all problems. self is the
+// name of the relaying cache server.
 func Load(file, self string) (Config, error) {
 	content, err := os.ReadFile(file)
 	if err != nil {
@@ -84,7 +83,7 @@ func Load(file, self string) (Config, error) {
 
 func (c Config) validate(self string) error {
 	if len(c.Relays) == 0 {
-		return errors.New("relays: it names no cache server")
+		return errors.New("relays: no cache server is specified")
 	}
 	var errs []error
 	names := map[string]int{}
@@ -114,20 +113,20 @@ func (c Config) validate(self string) error {
 	return errors.Join(errs...)
 }
 
-// NameFlag is the flag for a cache server's own name.
+// NameFlag is the flag of the cache server's own name.
 const NameFlag = "cache-name"
 
 // Timing contains the intervals of relays. Zero fields have the defaults.
 type Timing struct {
-	// Look is the interval at which is decided which shards are relayed from where (default 5s), unless
-	// an event gives a reason to do it earlier.
+	// Look is the interval of the assignment of shards to sources (default 5s), in addition to events.
 	Look time.Duration
-	// Away is for how long a source must be unreachable before a shard is relayed from another one (30s).
+	// Unreachable is the time for which a source must be unreachable before a shard is relayed from another one (default
+	// 30s).
 	Unreachable time.Duration
-	// Check is the interval between two checks of the identity of a source (10s), and Retry that after
-	// a check that failed (1s).
+	// Check is the interval of checks of the identity of a source (default 10s), and Retry the one after a failed check
+	// (default 1s).
 	Check, Retry time.Duration
-	// Mark, Digest and Alert are the intervals of the replication (see push.Config).
+	// Checkpoint, Digest and Alert are the intervals of the replication (see push.Config).
 	Checkpoint, Digest, Alert time.Duration
 }
 
@@ -137,16 +136,16 @@ func (t Timing) withDefaults() Timing {
 	return t
 }
 
-// Self is the cache server that relays.
+// Self is the relaying cache server.
 type Self struct {
-	// Name is its name, and DataID the id of its data.
+	// DataID is the ID of its data.
 	Name, DataID string
-	// Replicas is a client of it, which writes what is relayed.
+	// Replicas is the client that writes the relayed replicas.
 	Replicas *client.Factory
-	// Written are the resources that shards write to cache servers themselves, but for marks.
+	// Written are the resources that shards write to cache servers directly, except checkpoints.
 	Written []schema.GroupVersionResource
-	// Timing are the intervals of its relays.
+	// Timing contains the intervals.
 	Timing Timing
-	// Metrics registers metrics; nil registers none.
+	// Metrics registers metrics. Nil registers none.
 	Metrics prometheus.Registerer
 }

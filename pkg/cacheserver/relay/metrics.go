@@ -6,11 +6,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/instruments"
 )
 
-const (
-	metricsNamespace = "shardplane"
-	metricsSubsystem = "relay"
-)
-
 type metrics struct {
 	up      *prometheus.GaugeVec
 	relayed *prometheus.GaugeVec
@@ -18,25 +13,16 @@ type metrics struct {
 }
 
 func newMetrics(registerer prometheus.Registerer) metrics {
+	opts := func(name, help string) prometheus.Opts {
+		return prometheus.Opts{Namespace: "shardplane", Subsystem: "relay", Name: name, Help: "[ALPHA] " + help}
+	}
 	return metrics{
-		up: instruments.Register(registerer, prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Namespace: metricsNamespace,
-			Subsystem: metricsSubsystem,
-			Name:      "up",
-			Help:      "[ALPHA] Whether the cache server that is relayed from, by its name, answers and is the one that it should be; the log says what is wrong.",
-		}, []string{"from"})),
-		relayed: instruments.Register(registerer, prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Namespace: metricsNamespace,
-			Subsystem: metricsSubsystem,
-			Name:      "shards",
-			Help:      "[ALPHA] Shards whose replicas are relayed from a cache server, by its name.",
-		}, []string{"from"})),
-		skew: instruments.Register(registerer, prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Namespace: metricsNamespace,
-			Subsystem: metricsSubsystem,
-			Name:      "clock_skew_seconds",
-			Help:      "[ALPHA] By how much the clock of the cache server that is relayed from, by its name, is behind, give or take a second.",
-		}, []string{"from"})),
+		up: instruments.Register(registerer, prometheus.NewGaugeVec(prometheus.GaugeOpts(opts("up",
+			"1 if the cache server that is relayed from, by its name, responds and is the expected one; otherwise the log contains the reason.")), []string{"from"})),
+		relayed: instruments.Register(registerer, prometheus.NewGaugeVec(prometheus.GaugeOpts(opts("shards",
+			"Shards whose replicas are relayed from a cache server, by its name.")), []string{"from"})),
+		skew: instruments.Register(registerer, prometheus.NewGaugeVec(prometheus.GaugeOpts(opts("clock_skew_seconds",
+			"Difference by which the clock of the cache server that is relayed from, by its name, is behind, with a precision of one second.")), []string{"from"})),
 	}
 }
 

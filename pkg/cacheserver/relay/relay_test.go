@@ -27,7 +27,7 @@ func TestLoad(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "k"), []byte(kubeconfig), 0o600))
 	for _, tc := range []struct{ name, content, wrong string }{
 		{"good", "relays:\n- {from: {name: global, kubeconfig: k}, select: {scope: installation}}\n- {from: {name: us, kubeconfig: k}}", ""},
-		{"none", "relays: []", "it names no cache server"},
+		{"none", "relays: []", "no cache server is specified"},
 		{"unknown field", "relays:\n- {to: {name: global}}", `unknown field "to"`},
 		{"no name", "relays:\n- {from: {kubeconfig: k}}", `relays[0] (""): from.name: use up to 63`},
 		{"no kubeconfig", "relays:\n- {from: {name: global}}", "from.kubeconfig: it is required"},
@@ -53,7 +53,7 @@ func TestLoad(t *testing.T) {
 	require.ErrorIs(t, err, os.ErrNotExist)
 }
 
-// TestCheck holds what is said of something else than the cache server that is meant.
+// TestCheck checks the errors for sources that are not the expected cache server.
 func TestCheck(t *testing.T) {
 	for _, tc := range []struct {
 		name, answer, wrong string
@@ -64,13 +64,13 @@ func TestCheck(t *testing.T) {
 		{name: "the right one", status: 200, answer: `{"dataID":"1","name":"global","form":1}`},
 		{name: "an hour off", status: 200, answer: `{"dataID":"1","name":"global","form":1}`, behind: time.Hour},
 		{name: "itself", status: 200, answer: `{"dataID":"0","name":"eu","form":1}`, wrong: "this cache server itself", refused: true},
-		{name: "two of one name", status: 200, answer: `{"dataID":"1","name":"eu","form":1}`, wrong: "give each a name of its own with --cache-name", refused: true},
-		{name: "another one", status: 200, answer: `{"dataID":"1","name":"us","form":1}`, wrong: `it is called "us", and not "global"`, refused: true},
-		{name: "one without a name", status: 200, answer: `{"dataID":"1","form":1}`, wrong: `it is called "", and not "global"`, refused: true},
-		{name: "a shard", status: 404, answer: `404 page not found`, wrong: "no cache server of this version", refused: true},
-		{name: "something else", status: 200, answer: `<html>`, wrong: "no cache server of this version", refused: true},
-		{name: "no reader", status: 403, answer: `no`, wrong: "has to be one of group shardplane:cache:readers", refused: true},
-		{name: "one that is ill", status: 500, answer: `etcd`, wrong: "answered with 500: etcd"},
+		{name: "two of one name", status: 200, answer: `{"dataID":"1","name":"eu","form":1}`, wrong: "specify unique names with --cache-name", refused: true},
+		{name: "another one", status: 200, answer: `{"dataID":"1","name":"us","form":1}`, wrong: `its name is "us" instead of "global"`, refused: true},
+		{name: "one without a name", status: 200, answer: `{"dataID":"1","form":1}`, wrong: `its name is "" instead of "global"`, refused: true},
+		{name: "a shard", status: 404, answer: `404 page not found`, wrong: "is not a cache server of this version", refused: true},
+		{name: "something else", status: 200, answer: `<html>`, wrong: "is not a cache server of this version", refused: true},
+		{name: "no reader", status: 403, answer: `no`, wrong: "must be for the group shardplane:cache:readers", refused: true},
+		{name: "one with an error", status: 500, answer: `etcd`, wrong: "request for digests: 500: etcd"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -99,7 +99,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// TestChoose holds by which way a shard's replicas come.
+// TestChoose checks the choice of the path for a shard.
 func TestChoose(t *testing.T) {
 	up, down, back := &source{}, &source{trouble: context.DeadlineExceeded, since: time.Now().Add(-time.Hour)}, &source{trouble: context.DeadlineExceeded, since: time.Now()}
 	for _, tc := range []struct {

@@ -23,48 +23,48 @@ import (
 	"github.com/shardplane/shardplane/pkg/tenancy/replicationcheckpoints"
 )
 
-// MaxHops is by how many cache servers a replica may come.
+// MaxHops is the maximum number of cache servers that a replica may pass.
 const MaxHops = 3
 
-// Relays are those of one cache server.
+// Relays are the relays of one cache server.
 type Relays struct {
 	self    Self
 	sources []*source
-	// marks are those that the cache server itself has.
-	marks    *client.Informer[*replicationcheckpoints.ReplicationCheckpoint]
-	observer *health.Observer
-	cached   *cachedResources
-	news     chan struct{}
+	// checkpoints are those on this cache server.
+	checkpoints *client.Informer[*replicationcheckpoints.ReplicationCheckpoint]
+	observer    *health.Observer
+	cached      *cachedResources
+	news        chan struct{}
 
 	mu sync.Mutex
-	// running are what is relayed, by shard, and told the shards that are not since they come by too many.
+	// running are the relayed shards. logged are the shards for which exceeding MaxHops has been logged.
 	running map[string]*relayedShard
-	told    map[string]struct{}
+	logged  map[string]struct{}
 }
 
 // relayedShard is a shard whose replicas are relayed.
 type relayedShard struct {
 	source *source
 	via    []string
-	// table has cached beside what is relayed of every shard.
+	// table contains cached in addition to the common resources.
 	table  *replication.Table
 	cached sets.Set[schema.GroupVersionResource]
 
 	removing sync.WaitGroup
-	ctx      context.Context //nolint:containedctx // for as long as it is relayed
+	ctx      context.Context //nolint:containedctx // as long as it is relayed
 	stop     func()
 }
 
-// New returns the relays of a cache server. They do nothing before they run.
+// New returns the relays of a cache server, which do nothing until they run.
 func New(config Config, self Self, options ...client.FactoryOption) (*Relays, error) {
 	self.Timing = self.Timing.withDefaults()
 	everything := self.Replicas.Shard(request.Wildcard).Wildcard()
 	r := &Relays{
-		self: self, news: make(chan struct{}, 1), running: map[string]*relayedShard{}, told: map[string]struct{}{},
-		marks: replicationcheckpoints.Checkpoints.Informer(everything, client.InformerOptions[*replicationcheckpoints.ReplicationCheckpoint]{}),
+		self: self, news: make(chan struct{}, 1), running: map[string]*relayedShard{}, logged: map[string]struct{}{},
+		checkpoints: replicationcheckpoints.Checkpoints.Informer(everything, client.InformerOptions[*replicationcheckpoints.ReplicationCheckpoint]{}),
 	}
 	r.cached = newCachedResources(everything)
-	r.observer = health.NewObserver("", r.marks, r.Relays, self.Metrics)
+	r.observer = health.NewObserver("", r.checkpoints, r.Relays, self.Metrics)
 	m := newMetrics(self.Metrics)
 	for _, relay := range config.Relays {
 		s, err := newSource(relay.From, self, m, options...)
@@ -76,14 +76,14 @@ func New(config Config, self Self, options ...client.FactoryOption) (*Relays, er
 	return r, nil
 }
 
-// Relays reports whether the replicas of a shard are relayed, so that its part may be written.
+// Relays reports whether the replicas of a shard are relayed, so that they may be written.
 func (r *Relays) Relays(shard string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.running[shard] != nil
 }
 
-// changed has somebody look.
+// changed triggers an assignment.
 func (r *Relays) changed() {
 	select {
 	case r.news <- struct{}{}:
@@ -108,7 +108,7 @@ func (r *Relays) Run(ctx context.Context) error {
 			OnDelete: func(*replicationcheckpoints.ReplicationCheckpoint, bool) { r.changed() },
 		}).Remove()
 	}
-	wg.Go(func() { _ = r.marks.Run(ctx) }) // it fails only if it runs already
+	wg.Go(func() { _ = r.checkpoints.Run(ctx) }) // it only fails if it is already running
 	wg.Go(func() { _ = r.observer.Run(ctx) })
 	for _, informer := range r.cached.informers {
 		defer informer.AddEventHandler(client.Handler[*cachev1alpha1.CachedResource]{
@@ -131,27 +131,27 @@ func (r *Relays) Run(ctx context.Context) error {
 		case <-tick.C:
 		case <-r.news:
 		}
-		if r.marks.HasSynced() {
+		if r.checkpoints.HasSynced() {
 			r.assign(ctx)
 		}
 	}
 }
 
 func (r *Relays) followed() []*client.Informer[*replicationcheckpoints.ReplicationCheckpoint] {
-	all := []*client.Informer[*replicationcheckpoints.ReplicationCheckpoint]{r.marks}
+	all := []*client.Informer[*replicationcheckpoints.ReplicationCheckpoint]{r.checkpoints}
 	for _, s := range r.sources {
-		all = append(all, s.marks)
+		all = append(all, s.checkpoints)
 	}
 	return all
 }
 
-// way is how the replicas of a shard may come.
+// way is a path by which the replicas of a shard may be relayed.
 type way struct {
 	source *source
 	via    []string
 }
 
-// assign has each shard be relayed from the cache server from which it is to be.
+// assign starts and stops relays, according to the checkpoints of the sources.
 func (r *Relays) assign(ctx context.Context) {
 	ways := r.ways(ctx)
 	counts := map[*source]int{}
@@ -174,7 +174,7 @@ func (r *Relays) assign(ctx context.Context) {
 			continue
 		}
 		if counts[now.source]++; cached != nil {
-			now.follow(shard, cached[shard]) //nolint:contextcheck // for as long as the shard is relayed
+			now.follow(shard, cached[shard]) //nolint:contextcheck // as long as the shard is relayed
 		}
 	}
 	for _, s := range r.sources {
@@ -182,25 +182,25 @@ func (r *Relays) assign(ctx context.Context) {
 	}
 }
 
-// ways returns how the replicas of each shard may come, the preferred way first. None do of a shard that pushes
-// here itself, nor any by a cache server twice, or by too many.
+// ways returns the possible paths of each shard in the order of preference. A shard that pushes to this cache server has
+// none. No path contains a cache server twice or has more than MaxHops.
 func (r *Relays) ways(ctx context.Context) map[string][]way {
 	direct := map[string]bool{}
-	for _, mark := range r.marks.Lister().List(nil) {
-		direct[r.marks.KeyOf(mark).Shard] = mark.Name == replicationcheckpoints.Name && len(mark.Via) == 0
+	for _, cp := range r.checkpoints.Lister().List(nil) {
+		direct[r.checkpoints.KeyOf(cp).Shard] = cp.Name == replicationcheckpoints.Name && len(cp.Via) == 0
 	}
 	all := map[string][]way{}
 	for _, s := range r.sources {
 		if ok, _ := s.usable(); !ok {
 			continue
 		}
-		for _, mark := range s.marks.Lister().List(nil) {
-			shard := s.marks.KeyOf(mark).Shard
-			via := append(slices.Clone(mark.Via), s.Name)
+		for _, cp := range s.checkpoints.Lister().List(nil) {
+			shard := s.checkpoints.KeyOf(cp).Shard
+			via := append(slices.Clone(cp.Via), s.Name)
 			switch {
-			case mark.Name != replicationcheckpoints.Name || direct[shard] || slices.Contains(via, r.self.Name) || slices.Contains(mark.Via, s.Name):
+			case cp.Name != replicationcheckpoints.Name || direct[shard] || slices.Contains(via, r.self.Name) || slices.Contains(cp.Via, s.Name):
 			case len(via) > MaxHops:
-				r.tooFar(ctx, shard, via)
+				r.exceedsMaxHops(ctx, shard, via)
 			default:
 				all[shard] = append(all[shard], way{s, via})
 			}
@@ -212,27 +212,26 @@ func (r *Relays) ways(ctx context.Context) map[string][]way {
 	return all
 }
 
-// tooFar says once that a shard is too far away.
-func (r *Relays) tooFar(ctx context.Context, shard string, via []string) {
-	if _, told := r.told[shard]; told {
+// exceedsMaxHops logs once that a shard exceeds MaxHops.
+func (r *Relays) exceedsMaxHops(ctx context.Context, shard string, via []string) {
+	if _, logged := r.logged[shard]; logged {
 		return
 	}
-	r.told[shard] = struct{}{}
-	klog.FromContext(ctx).Info("The replicas of a shard are not relayed, as they would come by too many cache servers: relay from one that is nearer to the shard",
+	r.logged[shard] = struct{}{}
+	klog.FromContext(ctx).Info("Not relaying a shard whose replicas pass too many cache servers: relay from one that is closer to the shard",
 		"name", shard, "via", strings.Join(via, ","), "most", MaxHops)
 }
 
-// choose returns the way that a shard's replicas are to come, or nil. They go on coming as they do, unless that
-// has been impossible for a while.
+// choose returns the path for a shard, or nil. The current path is kept unless it has been unreachable for some time.
 func (r *Relays) choose(ways []way, now *relayedShard) *way {
 	var best *way
 	for i := range ways {
 		w := &ways[i]
-		_, away := w.source.usable()
-		if now != nil && w.source == now.source && away < r.self.Timing.Unreachable {
+		_, unreachable := w.source.usable()
+		if now != nil && w.source == now.source && unreachable < r.self.Timing.Unreachable {
 			return w
 		}
-		if best == nil && away < r.self.Timing.Unreachable {
+		if best == nil && unreachable < r.self.Timing.Unreachable {
 			best = w
 		}
 	}
@@ -247,7 +246,7 @@ func (r *Relays) choose(ways []way, now *relayedShard) *way {
 	return best
 }
 
-// begin relays the replicas of a shard; it returns nil if that is not possible.
+// begin starts to relay the replicas of a shard. It returns nil on failure.
 func (r *Relays) begin(ctx context.Context, shard string, w way) *relayedShard {
 	logger := klog.FromContext(ctx).WithValues("name", shard, "via", strings.Join(w.via, ","))
 	table, err := table(shard, r.self.Written)
@@ -257,12 +256,12 @@ func (r *Relays) begin(ctx context.Context, shard string, w way) *relayedShard {
 			Metrics: r.self.Metrics,
 			Shard:   shard, Table: table, CacheName: w.source.Name + "/" + shard,
 			Local: w.source.factory.Shard(shard), Cache: r.self.Replicas,
-			Relay:              &push.Relay{Via: w.via, Checkpoints: w.source.marks},
+			Relay:              &push.Relay{Via: w.via, Checkpoints: w.source.checkpoints},
 			CheckpointInterval: r.self.Timing.Checkpoint, DigestInterval: r.self.Timing.Digest, AlertInterval: r.self.Timing.Alert,
 		})
 	}
 	if err != nil {
-		logger.Error(err, "The replicas of a shard cannot be relayed")
+		logger.Error(err, "Failed to relay the replicas of a shard")
 		return nil
 	}
 	running, stop := context.WithCancel(ctx)
@@ -279,7 +278,7 @@ func (r *Relays) begin(ctx context.Context, shard string, w way) *relayedShard {
 	logger.Info("Relaying the replicas of a shard")
 	ended.Go(func() {
 		if err := controller.Run(running); err != nil {
-			logger.Error(err, "The replicas of a shard are not relayed any more, trying again")
+			logger.Error(err, "The relay of a shard has failed, retrying")
 			r.mu.Lock()
 			if r.running[shard] == now {
 				delete(r.running, shard)
@@ -290,7 +289,6 @@ func (r *Relays) begin(ctx context.Context, shard string, w way) *relayedShard {
 	return now
 }
 
-// end stops what begin began.
 func (r *Relays) end(shard string, now *relayedShard) {
 	now.stop()
 	r.mu.Lock()
@@ -300,7 +298,6 @@ func (r *Relays) end(shard string, now *relayedShard) {
 	}
 }
 
-// all returns what is relayed, by shard.
 func (r *Relays) all() map[string]*relayedShard {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -313,9 +310,9 @@ func (r *Relays) stopAll() {
 	}
 }
 
-// table returns what is relayed of a shard: what all shards replicate, as far as it is meant for the whole
-// installation, and what they write to cache servers themselves. The Shards of root are meant for it
-// whatever they say: that one is deleted on a cache server says that the shard was removed.
+// table returns the resources that are relayed for a shard: those that all shards replicate, restricted to objects for
+// the whole installation, and those that shards write directly. The Shards of root are always relayed, because their
+// deletion removes the shard.
 func table(shard string, written []schema.GroupVersionResource) (*replication.Table, error) {
 	defaults := replication.Defaults()
 	all := make([]replication.Resource, 0, len(written)+len(defaults))
@@ -332,14 +329,14 @@ func table(shard string, written []schema.GroupVersionResource) (*replication.Ta
 	return replication.NewTable(all...)
 }
 
-// follow has the table of a shard have what its cached resources select.
+// follow adds the resources that CachedResources select to the table of a shard, and removes others.
 func (now *relayedShard) follow(shard string, wanted sets.Set[schema.GroupVersionResource]) {
 	ctx := now.ctx
 	logger := klog.FromContext(ctx).WithValues("name", shard)
 	for resource := range wanted.Difference(now.cached) {
 		err := now.table.Add(replication.Resource{GroupVersionResource: resource, Filter: replication.OfInstallation})
 		if err != nil { // it is being removed
-			logger.V(2).Info("What a cached resource selects is not relayed yet", "err", err)
+			logger.V(2).Info("Failed to relay the objects of a CachedResource, retrying", "err", err)
 			continue
 		}
 		now.cached.Insert(resource)
@@ -354,7 +351,7 @@ func (now *relayedShard) follow(shard string, wanted sets.Set[schema.GroupVersio
 				if err == nil {
 					return
 				}
-				logger.V(2).Info("What a cached resource has selected is not deleted yet", "err", err)
+				logger.V(2).Info("Failed to delete the replicas of a CachedResource, retrying", "err", err)
 			}
 		})
 	}

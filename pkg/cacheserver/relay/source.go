@@ -20,31 +20,29 @@ import (
 const (
 	// checkTimeout limits a check of the identity of a source.
 	checkTimeout = 10 * time.Second
-	// sameTroubleInterval is how often the log says the same.
-	sameTroubleInterval = 10 * time.Minute
-	// tolerableSkew is how far clocks may be apart, of which one second is that of HTTP.
+	// repeatLogInterval is the interval of log messages about the same problem.
+	repeatLogInterval = 10 * time.Minute
+	// tolerableSkew is the accepted difference of clocks. The resolution of HTTP is one second.
 	tolerableSkew = time.Minute
 )
 
-// errRefused says that nothing is relayed from a cache server.
-var errRefused = errors.New("nothing is relayed from it")
+var errRefused = errors.New("not relaying from this cache server")
 
 // source is a cache server that is relayed from.
 type source struct {
 	From
 
-	self    Self
-	metrics metrics
-	factory *client.Factory
-	marks   *client.Informer[*replicationcheckpoints.ReplicationCheckpoint]
+	self        Self
+	metrics     metrics
+	factory     *client.Factory
+	checkpoints *client.Informer[*replicationcheckpoints.ReplicationCheckpoint]
 
 	mu sync.Mutex
-	// known is set while it is the right one, as far as is known. trouble is why it is not, or does not answer,
-	// and since when.
+	// known is set while its identity is confirmed. trouble is the current problem and the time since which it exists.
 	known   bool
 	trouble error
 	since   time.Time
-	told    time.Time
+	logged  time.Time
 	skewed  bool
 }
 
@@ -58,11 +56,11 @@ func newSource(from From, self Self, m metrics, options ...client.FactoryOption)
 		return nil, err
 	}
 	everything := factory.Shard(request.Wildcard).Wildcard()
-	return &source{From: from, self: self, metrics: m, factory: factory, marks: replicationcheckpoints.Checkpoints.Informer(everything, client.InformerOptions[*replicationcheckpoints.ReplicationCheckpoint]{})}, nil
+	return &source{From: from, self: self, metrics: m, factory: factory, checkpoints: replicationcheckpoints.Checkpoints.Informer(everything, client.InformerOptions[*replicationcheckpoints.ReplicationCheckpoint]{})}, nil
 }
 
-// run asks who the source is, and follows the marks of its shards, until ctx is done. changed is
-// called when it may count for more or less.
+// run checks the source and follows the checkpoints of its shards until ctx is done. changed is called when usable may
+// have changed.
 func (s *source) run(ctx context.Context, changed func()) error {
 	defer s.factory.CloseIdleConnections()
 	defer s.metrics.delete(s.Name)
@@ -78,7 +76,7 @@ func (s *source) run(ctx context.Context, changed func()) error {
 			s.succeeded(ctx)
 			if !started {
 				started = true
-				following.Go(func() { _ = s.marks.Run(ctx) }) // it fails only if it runs already
+				following.Go(func() { _ = s.checkpoints.Run(ctx) }) // it only fails if it is already running
 			}
 		}
 		changed()
@@ -90,32 +88,31 @@ func (s *source) run(ctx context.Context, changed func()) error {
 	}
 }
 
-// check asks the source who it is. The error wraps errRefused where it is not the one that it should be.
+// check checks the identity of the source. The error wraps errRefused if it is not the expected one.
 func (s *source) check(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	answer, err := digest.Identify(ctx, s.factory, corev1alpha1.RootShard)
 	switch {
 	case errors.Is(err, digest.ErrRefused):
-		return fmt.Errorf("%w: %w: that of %s has to be one of group %s, or %s, if it leads to a cache server", errRefused, err, s.Kubeconfig, request.GroupCacheReaders, user.SystemPrivilegedGroup)
+		return fmt.Errorf("%w: %w: if %s is for a cache server, its certificate must be for the group %s or %s", errRefused, err, s.Kubeconfig, request.GroupCacheReaders, user.SystemPrivilegedGroup)
 	case errors.Is(err, digest.ErrNoCacheServer):
-		return fmt.Errorf("%w: what %s leads to is no cache server of this version: correct the kubeconfig, or replace the cache servers that are relayed from first", errRefused, s.Kubeconfig)
+		return fmt.Errorf("%w: the server of %s is not a cache server of this version: correct the kubeconfig, or upgrade the other cache servers first", errRefused, s.Kubeconfig)
 	case err != nil:
 		return err
 	}
 	s.measureSkew(ctx, answer.Date)
 	switch {
 	case answer.DataID == s.self.DataID:
-		return fmt.Errorf("%w: %s leads to this cache server itself, or to another one with its data: a relay reads from others", errRefused, s.Kubeconfig)
+		return fmt.Errorf("%w: %s is for this cache server itself, or for another one with the same data: specify another cache server", errRefused, s.Kubeconfig)
 	case answer.Name == s.self.Name:
-		return fmt.Errorf("%w: it has the name of this cache server, %q, and other data: give each a name of its own with --%s", errRefused, answer.Name, NameFlag)
+		return fmt.Errorf("%w: it has the same name as this cache server, %q, but other data: specify unique names with --%s", errRefused, answer.Name, NameFlag)
 	case answer.Name != s.Name:
-		return fmt.Errorf("%w: it is called %q, and not %q as in the file of relays: correct that, or the kubeconfig %s, or its --%s", errRefused, answer.Name, s.Name, s.Kubeconfig, NameFlag)
+		return fmt.Errorf("%w: its name is %q instead of %q as in the file of relays: correct the file, the kubeconfig %s, or its --%s", errRefused, answer.Name, s.Name, s.Kubeconfig, NameFlag)
 	}
 	return nil
 }
 
-// measureSkew compares clocks.
 func (s *source) measureSkew(ctx context.Context, date time.Time) {
 	if date.IsZero() {
 		return
@@ -126,7 +123,7 @@ func (s *source) measureSkew(ctx context.Context, date time.Time) {
 	defer s.mu.Unlock()
 	skewed := apart.Abs() > tolerableSkew
 	if skewed && !s.skewed {
-		klog.FromContext(ctx).Info("The clock of a cache server that is relayed from is another one: set both by one source",
+		klog.FromContext(ctx).Info("The clock of a cache server that is relayed from differs: synchronize both clocks",
 			"cache", s.Name, "behind", apart.Round(time.Second).String())
 	}
 	s.skewed = skewed
@@ -146,9 +143,9 @@ func (s *source) failed(ctx context.Context, err error) {
 		s.known = false
 	}
 	s.metrics.up.WithLabelValues(s.Name).Set(0)
-	if other || time.Since(s.told) >= sameTroubleInterval {
-		s.told = time.Now()
-		klog.FromContext(ctx).Error(err, "Cannot relay from a cache server for now, what is known of its shards stays", "cache", s.Name)
+	if other || time.Since(s.logged) >= repeatLogInterval {
+		s.logged = time.Now()
+		klog.FromContext(ctx).Error(err, "Failed to relay from a cache server, keeping the replicas", "cache", s.Name)
 	}
 }
 
@@ -162,12 +159,12 @@ func (s *source) succeeded(ctx context.Context) {
 	s.metrics.up.WithLabelValues(s.Name).Set(1)
 }
 
-// usable reports whether something may be relayed from the source, and for how long it is away.
-func (s *source) usable() (ok bool, away time.Duration) {
+// usable reports whether the source may be relayed from, and how long it has been unreachable.
+func (s *source) usable() (ok bool, unreachable time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.trouble != nil {
-		away = time.Since(s.since)
+		unreachable = time.Since(s.since)
 	}
-	return s.known && s.marks.HasSynced(), away
+	return s.known && s.checkpoints.HasSynced(), unreachable
 }

@@ -17,8 +17,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/tenancy/replicationcheckpoints"
 )
 
-// marksOf returns the marks of a cache server that has those of shards, each with the cache servers by which its
-// replicas came.
+// checkpointsOf returns the checkpoints on a cache server, of shards with the cache servers that their replicas passed.
 func checkpointsOf(t *testing.T, via map[string][]string) *client.Informer[*replicationcheckpoints.ReplicationCheckpoint] {
 	t.Helper()
 	list := replicationcheckpoints.ReplicationCheckpointList{ListMeta: metav1.ListMeta{ResourceVersion: "1"}}
@@ -44,28 +43,28 @@ func checkpointsOf(t *testing.T, via map[string][]string) *client.Informer[*repl
 	f, err := client.NewFactory(&rest.Config{Host: server.URL})
 	require.NoError(t, err)
 	t.Cleanup(f.CloseIdleConnections)
-	marks := replicationcheckpoints.Checkpoints.Informer(f.Shard(request.Wildcard).Wildcard(), client.InformerOptions[*replicationcheckpoints.ReplicationCheckpoint]{})
+	checkpoints := replicationcheckpoints.Checkpoints.Informer(f.Shard(request.Wildcard).Wildcard(), client.InformerOptions[*replicationcheckpoints.ReplicationCheckpoint]{})
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	ended := make(chan error, 1)
-	go func() { ended <- marks.Run(ctx) }()
+	go func() { ended <- checkpoints.Run(ctx) }()
 	t.Cleanup(func() {
 		cancel()
 		require.NoError(t, <-ended)
 	})
-	require.Eventually(t, marks.HasSynced, 30*time.Second, 10*time.Millisecond)
-	return marks
+	require.Eventually(t, checkpoints.HasSynced, 30*time.Second, 10*time.Millisecond)
+	return checkpoints
 }
 
 // TestWays: replicas of a shard come by the shortest way, not by a cache server twice, nor by too many, and not at
 // all if the shard pushes here itself.
 func TestWays(t *testing.T) {
 	t.Parallel()
-	near := &source{From: From{Name: "near"}, metrics: newMetrics(nil), known: true, marks: checkpointsOf(t, map[string][]string{
+	near := &source{From: From{Name: "near"}, metrics: newMetrics(nil), known: true, checkpoints: checkpointsOf(t, map[string][]string{
 		"neighbor": nil, "own": nil, "relayed": {"far"}, "returns": {"eu"}, "loops": {"near", "far"}, "third": {"a", "b"}, "fourth": {"a", "b", "c"},
 	})}
-	far := &source{From: From{Name: "far"}, metrics: newMetrics(nil), known: true, marks: checkpointsOf(t, map[string][]string{"relayed": nil, "neighbor": {"near"}})}
-	unknown := &source{From: From{Name: "unknown"}, metrics: newMetrics(nil), marks: checkpointsOf(t, map[string][]string{"other": nil})}
-	r := &Relays{self: Self{Name: "eu"}, told: map[string]struct{}{}, sources: []*source{near, far, unknown}, marks: checkpointsOf(t, map[string][]string{"own": nil, "third": {"x"}})}
+	far := &source{From: From{Name: "far"}, metrics: newMetrics(nil), known: true, checkpoints: checkpointsOf(t, map[string][]string{"relayed": nil, "neighbor": {"near"}})}
+	unknown := &source{From: From{Name: "unknown"}, metrics: newMetrics(nil), checkpoints: checkpointsOf(t, map[string][]string{"other": nil})}
+	r := &Relays{self: Self{Name: "eu"}, logged: map[string]struct{}{}, sources: []*source{near, far, unknown}, checkpoints: checkpointsOf(t, map[string][]string{"own": nil, "third": {"x"}})}
 	ways := map[string][][]string{}
 	for shard, all := range r.ways(t.Context()) {
 		for _, w := range all {

@@ -1,5 +1,5 @@
-// Package verify compares what a cache server has of shards with what the shards have, field by
-// field, past everything that keeps the two equal.
+// Package verify compares all replicas on a cache server with the objects of the shards, field by field, without relying
+// on any other state.
 package verify
 
 import (
@@ -32,27 +32,27 @@ import (
 	"github.com/shardplane/shardplane/pkg/tenancy/replicationcheckpoints"
 )
 
-// progressInterval is how often it is told how far it got.
+// progressInterval is the interval of progress messages.
 const progressInterval = 2 * time.Second
 
-// Options say what to compare.
+// Options configure Run.
 type Options struct {
-	// Cache is the kubeconfig of the cache server, and Shards are those of the shards themselves,
-	// each as a member of system:masters, or, to read, with a shard's own certificate.
+	// Cache is the kubeconfig of the cache server. Shards are those of the shards, for system:masters or for the
+	// certificate of a shard, which may read.
 	Cache  string
 	Shards []string
-	// Progress is where it is told how far it got.
+	// Progress receives progress messages.
 	Progress io.Writer
 }
 
-// Validate returns what is wrong with the options.
+// Validate returns an error if an option is missing.
 func (o Options) Validate() error {
 	var errs []error
 	if o.Cache == "" {
 		errs = append(errs, errors.New("--cache-kubeconfig is required: the kubeconfig of the cache server"))
 	}
 	if len(o.Shards) == 0 {
-		errs = append(errs, errors.New("--shard-kubeconfig is required, once for each shard: a kubeconfig of the shard itself, and not of a front-proxy"))
+		errs = append(errs, errors.New("--shard-kubeconfig is required, once for each shard: a kubeconfig of the shard itself rather than of a front-proxy"))
 	}
 	if slices.Contains(o.Shards, "") {
 		errs = append(errs, errors.New("--shard-kubeconfig must not be empty"))
@@ -60,8 +60,8 @@ func (o Options) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Run compares, and writes each difference to out and then how many there are of each kind. It
-// returns how many there are in all. An error says that not everything could be compared.
+// Run compares, and writes each difference and then a table with the numbers of differences to out. It returns the
+// number of differences. An error means that the comparison is incomplete.
 func Run(ctx context.Context, o Options, out io.Writer) (differences int, err error) {
 	v := &verifier{out: out, progress: o.Progress, replicated: map[string]sets.Set[schema.GroupVersionResource]{}}
 	_, _ = fmt.Fprintf(o.Progress, "Comparing the replicas of %d shards\n", len(o.Shards))
@@ -87,7 +87,7 @@ func Run(ctx context.Context, o Options, out io.Writer) (differences int, err er
 		case err != nil:
 			return 0, fmt.Errorf("%s: %w", file, err)
 		case shards[name] != nil:
-			return 0, fmt.Errorf("%s is of the shard %s, as another one: give one for each shard", file, name)
+			return 0, fmt.Errorf("%s is for the shard %s like another kubeconfig: specify one for each shard", file, name)
 		}
 		shards[name] = shard
 		v.shards = append(v.shards, name)
@@ -115,8 +115,8 @@ func Run(ctx context.Context, o Options, out io.Writer) (differences int, err er
 	return v.differences, errors.Join(append(errs, v.table())...)
 }
 
-// selected returns what cached resources have replicated, by resource and identity. A shard shows under that what is
-// selected, and nothing else, and only the one of its replicas that leads.
+// selected returns the resources that CachedResources replicate, by resource and identity. Only the leading replica of a
+// shard serves them.
 func (v *verifier) selected(ctx context.Context, shards map[string]*client.Factory) ([]replication.Resource, error) {
 	found := map[schema.GroupVersionResource]bool{}
 	for name, shard := range shards {
@@ -146,7 +146,6 @@ func (v *verifier) selected(ctx context.Context, shards map[string]*client.Facto
 	return all, nil
 }
 
-// connect returns the clients of a kubeconfig's server.
 func connect(file string) (*client.Factory, error) {
 	config, err := clientcmd.BuildConfigFromFlags("", file)
 	if err != nil {
@@ -155,20 +154,19 @@ func connect(file string) (*client.Factory, error) {
 	return client.NewFactory(config)
 }
 
-// nameOf returns the name of a shard, which it notes in its logical cluster for itself.
+// nameOf returns the name of a shard from its logical cluster for system objects.
 func nameOf(ctx context.Context, shard *client.Factory) (string, error) {
 	own, err := kinds.LogicalClusters.In(shard.Cluster(tenancy.AdminCluster.Path())).Get(ctx, corev1alpha1.LogicalClusterName, metav1.GetOptions{})
 	if err != nil {
-		return "", fmt.Errorf("asking the shard for its name, which a front-proxy has not: %w", err)
+		return "", fmt.Errorf("reading the name of the shard, which a front-proxy does not have: %w", err)
 	}
 	name := own.Annotations[corev1alpha1.LogicalClusterShardAnnotationKey]
 	if name == "" {
-		return "", errors.New("the server does not say which shard it is")
+		return "", errors.New("the server does not report the name of its shard")
 	}
 	return name, nil
 }
 
-// kind is what was compared of a kind, of all shards.
 type kind struct {
 	resource                       schema.GroupResource
 	objects, replicas, differences int
@@ -177,23 +175,23 @@ type kind struct {
 type verifier struct {
 	out, progress io.Writer
 	shards        []string
-	// replicated is what the cached resources of each shard say that they have replicas of.
+	// replicated are the resources that the CachedResources of each shard replicate.
 	replicated  map[string]sets.Set[schema.GroupVersionResource]
 	kinds       []kind
 	lastTold    time.Time
 	differences int
 }
 
-// compare compares the replicas of one kind of one shard.
+// compare compares the replicas of one resource of one shard.
 func (v *verifier) compare(ctx context.Context, name string, shard, cache *client.Factory, resource replication.Resource, of *kind) error {
 	var objects, replicas int
 	found, err := verify.Compare(ctx, verify.Config{Shard: name, Local: shard, Cache: cache}, resource, func(o, r int) {
 		objects, replicas = o, r
-		v.tell(name, of.resource, o, r)
+		v.reportProgress(name, of.resource, o, r)
 	})
 	switch cached := apierrors.IsNotFound(err) && strings.Contains(of.resource.Resource, ":"); {
 	case cached && v.replicated[name].Has(resource.GroupVersionResource):
-		return fmt.Errorf("it does not show %s, although its cached resources say that they are replicated: it has just started, or is a replica of the shard that does not lead; give the kubeconfig of the one that does", of.resource)
+		return fmt.Errorf("it does not serve %s, although its CachedResources are replicated: it has just started or is not the leading replica of the shard; use the kubeconfig of the leading replica", of.resource)
 	case cached:
 		found, err = leftOver(ctx, cache.Shard(name).Wildcard(), resource)
 		objects, replicas = 0, len(found)
@@ -218,8 +216,8 @@ func (v *verifier) compare(ctx context.Context, name string, shard, cache *clien
 	return err
 }
 
-// leftOver returns the replicas of what no cached resource of their shard selects, or none, if the cache server does
-// not know the resource either.
+// leftOver returns the replicas of resources that no CachedResource of their shard selects. If the cache server does not
+// serve the resource, there are none.
 func leftOver(ctx context.Context, replicas client.Scope, resource replication.Resource) (found []verify.Difference, err error) {
 	clients, err := replicas.Metadata()
 	if err != nil {
@@ -238,8 +236,8 @@ func leftOver(ctx context.Context, replicas client.Scope, resource replication.R
 	return found, nil
 }
 
-// tell says now and then how far it got. That nobody listens is no failure.
-func (v *verifier) tell(shard string, resource schema.GroupResource, objects, replicas int) {
+// reportProgress writes a progress message at most once per interval. It ignores errors.
+func (v *verifier) reportProgress(shard string, resource schema.GroupResource, objects, replicas int) {
 	if now := time.Now(); now.Sub(v.lastTold) >= progressInterval {
 		if !v.lastTold.IsZero() {
 			_, _ = fmt.Fprintf(v.progress, "Comparing %s of %s: %d replicas and %d objects read\n", resource, shard, replicas, objects)
@@ -248,31 +246,31 @@ func (v *verifier) tell(shard string, resource schema.GroupResource, objects, re
 	}
 }
 
-// others says of which shards there are replicas that were not looked at, or count for nothing.
+// others reports shards with replicas that were not compared.
 func (v *verifier) others(ctx context.Context, cache *client.Factory) error {
 	known, err := kinds.Shards.In(cache.Shard(corev1alpha1.RootShard).Cluster(core.RootCluster.Path())).List(ctx, metav1.ListOptions{})
 	if err != nil {
-		return fmt.Errorf("listing the shards that the cache server knows: %w", err)
+		return fmt.Errorf("listing the shards on the cache server: %w", err)
 	}
 	registered := sets.New[string]()
 	for i := range known.Items {
 		registered.Insert(known.Items[i].Name)
 	}
-	// kcp's cache server knows no marks.
-	marks, err := replicationcheckpoints.Checkpoints.In(cache.Shard(request.Wildcard).Wildcard()).List(ctx, metav1.ListOptions{})
+	// kcp's cache server has no checkpoints.
+	checkpoints, err := replicationcheckpoints.Checkpoints.In(cache.Shard(request.Wildcard).Wildcard()).List(ctx, metav1.ListOptions{})
 	if err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("listing the marks of shards: %w", err)
+		return fmt.Errorf("listing the checkpoints of shards: %w", err)
 	}
 	pushed := sets.New[string]()
-	for i := range marks.Items {
-		pushed.Insert(marks.Items[i].Annotations[request.ShardAnnotation])
+	for i := range checkpoints.Items {
+		pushed.Insert(checkpoints.Items[i].Annotations[request.ShardAnnotation])
 	}
 	for _, of := range []struct {
 		what   string
 		shards sets.Set[string]
 	}{
-		{"Not compared, for want of a kubeconfig", registered.Difference(sets.New(v.shards...))},
-		{"Not registered in root, so that their replicas count for nothing", pushed.Difference(registered)},
+		{"Not compared, no kubeconfig specified", registered.Difference(sets.New(v.shards...))},
+		{"Not registered in root, replicas are ignored", pushed.Difference(registered)},
 	} {
 		if len(of.shards) > 0 {
 			_, _ = plaintext.Fprintf(v.progress, "%s: %s\n", of.what, strings.Join(sets.List(of.shards), ", "))
@@ -281,7 +279,6 @@ func (v *verifier) others(ctx context.Context, cache *client.Factory) error {
 	return nil
 }
 
-// table writes how many there are of each kind.
 func (v *verifier) table() error {
 	w := tabwriter.NewWriter(v.out, 0, 0, 3, ' ', 0)
 	lines := []string{"KIND\tOBJECTS\tREPLICAS\tDIFFERENCES"}

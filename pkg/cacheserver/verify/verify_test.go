@@ -22,8 +22,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// TestNotTheLeader: a replica of a shard that does not lead does not show what cached resources select. That is no
-// reason to take the replicas of it for left over, as they are where no cached resource has any.
+// TestNotTheLeader checks that replicas of CachedResources are not reported as orphaned if the replica of the shard is
+// not the leader and does not serve their objects.
 func TestNotTheLeader(t *testing.T) {
 	t.Parallel()
 	types := runtime.NewScheme()
@@ -60,7 +60,7 @@ func TestNotTheLeader(t *testing.T) {
 		return written.String(), err
 	}
 	out, err := compare(1)
-	require.ErrorContains(t, err, "a replica of the shard that does not lead")
+	require.ErrorContains(t, err, "not the leading replica of the shard")
 	require.Empty(t, out)
 	out, err = compare(0)
 	require.NoError(t, err)

@@ -7,40 +7,38 @@ import (
 )
 
 const (
-	// Path is where a cache server has the digests of a shard, below the path of that. The resource,
-	// with its group, and the number of a bucket may follow.
+	// Path is the path of digests below that of a shard. It may be followed by a resource with its group, and by the
+	// number of a bucket.
 	Path = "/digests"
-	// Form is the version of what is hashed, and how. Digests of two forms cannot be compared.
+	// Form is the version of the hash. Digests of different forms cannot be compared.
 	Form = 1
 )
 
-// Answer is what a cache server says of the replicas of a shard: of all resources, of one, or of one
-// bucket of it.
+// Answer contains digests of the replicas of a shard: of all resources, of one resource, or of one of its buckets.
 type Answer struct {
-	// DataID is random. It is in the data of the cache server, and another one when that was lost and
-	// made anew.
+	// DataID is a random ID of the cache server's data. It changes if the data was lost.
 	DataID string `json:"dataID"`
-	// Name is the one that the cache server has, and Date when it has answered, by its clock.
+	// Name is the name of the cache server. Date is its time of the response.
 	Name string    `json:"name,omitempty"`
 	Date time.Time `json:"-"`
-	// Full says that its etcd is nearly full, so that it takes no new replicas.
+	// Full reports that the etcd is nearly full and no new replicas are accepted.
 	Full bool `json:"full,omitempty"`
-	// Form is the version of what is hashed.
+	// Form is the version of the hash.
 	Form int `json:"form"`
-	// Resources has the roots of the resources that have replicas.
+	// Resources contains the roots of all resources with replicas.
 	Resources map[string]Root `json:"resources,omitempty"`
-	// Buckets has the sums of a resource, of all buckets.
+	// Buckets contains the sums of all buckets of a resource.
 	Buckets []Number `json:"buckets,omitempty"`
-	// Keys has the hashes of one bucket.
+	// Keys contains the hashes of one bucket.
 	Keys map[string]Number `json:"keys,omitempty"`
 }
 
 var (
-	errNoID    = errors.New("the answer does not say which data it is about")
-	errBuckets = fmt.Errorf("the answer has not %d buckets", Buckets)
+	errNoID    = errors.New("the answer has no dataID")
+	errBuckets = fmt.Errorf("the answer does not have %d buckets", Buckets)
 )
 
-// Check says what is wrong with an answer; of reports whether it is that of one resource.
+// Check returns an error if the answer is invalid. of is set for the answer of a resource.
 func (a *Answer) Check(of bool) error {
 	switch {
 	case a.DataID == "":
@@ -51,7 +49,7 @@ func (a *Answer) Check(of bool) error {
 	return nil
 }
 
-// Sums returns the sums of an answer that has some.
+// Sums returns the sums of the buckets.
 func (a *Answer) Sums() Sums {
 	var s Sums
 	for i := range min(len(a.Buckets), Buckets) {

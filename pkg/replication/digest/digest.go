@@ -1,12 +1,11 @@
-// Package digest sums up what replicas there are, so that a shard and a cache server can compare
-// theirs without reading them: equal roots, equal content. Where they differ, buckets and then keys say
-// what does.
+// Package digest summarizes replicas, so that a shard and a cache server can compare them without reading them: if the
+// roots are equal, the content is equal. Otherwise buckets and then keys are compared.
 //
 //	replica ──canonical content──► hash ──+──► one of 256 buckets ──► root
 //	                                key ──┘
 //
-// Sums do not depend on the order of writes. They find mistakes and losses, not forgeries: who could
-// forge content that has the same hash can write what replicas are compared with.
+// Sums do not depend on the order of writes. They detect errors and losses, but no attacks: a client that could forge
+// content with the same hash can write the compared objects anyway.
 package digest
 
 import (
@@ -24,17 +23,16 @@ import (
 // Buckets is the number of buckets.
 const Buckets = 256
 
-// Hash returns the hash of a replica by its key and its content, in which the order of fields
-// does not matter.
+// Hash returns the hash of a replica by its key and its content, regardless of the order of fields.
 func Hash(key string, content map[string]any) (uint64, error) {
 	text, err := json.Marshal(content)
 	if err != nil {
-		return 0, fmt.Errorf("cannot hash %s: %w", key, err)
+		return 0, fmt.Errorf("hashing %s: %w", key, err)
 	}
 	return HashOf(key, text), nil
 }
 
-// HashOf is Hash of content in its canonical encoding, or of what is none, and equal to nothing else.
+// HashOf is Hash of content in its canonical encoding, or of invalid content.
 func HashOf(key string, content []byte) uint64 {
 	d := xxhash.New()
 	_, _ = d.WriteString(key) // it never fails
@@ -46,13 +44,13 @@ func HashOf(key string, content []byte) uint64 {
 // BucketOf returns the bucket of a key.
 func BucketOf(key string) int { return int(xxhash.Sum64String(key) % Buckets) }
 
-// Sums are those of the hashes in each bucket.
+// Sums are the sums of the hashes in each bucket.
 type Sums [Buckets]uint64
 
-// Number is a hash or a sum of hashes, in hexadecimal.
+// Number is a hash or a sum of hashes in hexadecimal.
 type Number uint64
 
-// String returns the number in hexadecimal.
+// String implements fmt.Stringer.
 func (n Number) String() string { return strconv.FormatUint(uint64(n), 16) }
 
 // MarshalText implements encoding.TextMarshaler.
@@ -62,25 +60,25 @@ func (n Number) MarshalText() ([]byte, error) { return strconv.AppendUint(nil, u
 func (n *Number) UnmarshalText(text []byte) error {
 	value, err := strconv.ParseUint(string(text), 16, 64)
 	if err != nil {
-		return fmt.Errorf("a digest is a hexadecimal number of 64 bits, not %.20q", text)
+		return fmt.Errorf("invalid digest %.20q: must be a hexadecimal number of 64 bits", text)
 	}
 	*n = Number(value)
 	return nil
 }
 
-// Root sums up a table.
+// Root summarizes a table.
 type Root struct {
 	// Count is the number of keys.
 	Count int `json:"count"`
-	// Digest is that of all buckets.
+	// Digest is the digest of all buckets.
 	Digest Number `json:"digest"`
 }
 
-// Table has the hashes of some replicas, and with each a note of its user. It takes little more than
-// what it has: the keys, and 16 bytes and the note for each. It is safe for concurrent use.
+// Table contains the hashes of replicas, each with a note of the caller. Except for the keys, it uses 16 bytes and the
+// note per replica. It is safe for concurrent use.
 type Table[N any] struct {
 	mu sync.Mutex
-	// buckets are in the order of their keys.
+	// buckets are ordered by key.
 	buckets [Buckets][]entry[N]
 	sums    Sums
 	count   int
@@ -92,10 +90,10 @@ type entry[N any] struct {
 	hash uint64
 }
 
-// NewTable returns a table of nothing.
+// NewTable returns an empty table.
 func NewTable[N any]() *Table[N] { return &Table[N]{} }
 
-// find returns where a key is in its bucket, or would be, under the lock.
+// find returns the position of a key, under the lock.
 func (t *Table[N]) find(key string) (bucket, at int, found bool) {
 	bucket = BucketOf(key)
 	at, found = search(t.buckets[bucket], key)
@@ -106,7 +104,7 @@ func search[N any](entries []entry[N], key string) (at int, found bool) {
 	return slices.BinarySearchFunc(entries, key, func(e entry[N], key string) int { return strings.Compare(e.key, key) })
 }
 
-// Set sets the hash of a key, and what is noted of it.
+// Set sets the hash and the note of a key.
 func (t *Table[N]) Set(key string, hash uint64, note N) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -117,7 +115,7 @@ func (t *Table[N]) Set(key string, hash uint64, note N) {
 		e.hash, e.note = hash, note
 		return
 	}
-	if have := t.buckets[b]; len(have) == cap(have) { // append would take twice as much
+	if have := t.buckets[b]; len(have) == cap(have) { // append would double the capacity
 		t.buckets[b] = append(make([]entry[N], 0, len(have)+len(have)/8+4), have...)
 	}
 	t.buckets[b] = slices.Insert(t.buckets[b], at, entry[N]{note, key, hash})
@@ -125,7 +123,7 @@ func (t *Table[N]) Set(key string, hash uint64, note N) {
 	t.count++
 }
 
-// Get returns the hash of a key and what is noted of it, and whether the table has it.
+// Get returns the hash and the note of a key.
 func (t *Table[N]) Get(key string) (hash uint64, note N, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -167,7 +165,7 @@ func (t *Table[N]) Root() Root {
 	return Root{Count: t.count, Digest: t.sums.Digest()}
 }
 
-// Digest returns that of all buckets.
+// Digest returns the digest of all buckets.
 func (s *Sums) Digest() Number {
 	var all [8 * Buckets]byte
 	for i, sum := range s {
@@ -194,7 +192,7 @@ func (t *Table[N]) Keys(bucket int) map[string]Number {
 	return found
 }
 
-// WithPrefix returns the keys that begin with a prefix.
+// WithPrefix returns the keys with a prefix.
 func (t *Table[N]) WithPrefix(prefix string) []string {
 	t.mu.Lock()
 	defer t.mu.Unlock()

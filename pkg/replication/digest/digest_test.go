@@ -12,8 +12,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/replication/digest"
 )
 
-// TestTables holds that two tables with the same content have the same digests, in whatever order
-// that came about, and that others have not.
+// TestTables checks that the digests of two tables are equal exactly if their content is equal, regardless of the order
+// of writes.
 func TestTables(t *testing.T) {
 	for seed := range uint64(50) {
 		r := rand.New(rand.NewPCG(seed, 1))
@@ -57,7 +57,7 @@ func TestTables(t *testing.T) {
 	}
 }
 
-// TestHash holds what a hash depends on.
+// TestHash checks the inputs of the hash.
 func TestHash(t *testing.T) {
 	of := func(key, content string) uint64 {
 		t.Helper()
@@ -71,14 +71,14 @@ func TestHash(t *testing.T) {
 	for _, other := range []uint64{of("root|b", `{"a":1}`), of("root|a", `{"a":2}`), of("root|a", `{"b":1}`), of("root|a", `{"a":"1"}`), of("root|a", `{}`)} {
 		require.NotEqual(t, of("root|a", `{"a":1}`), other)
 	}
-	// What two servers of different releases have to agree on.
+	// Servers of different releases must agree on this value.
 	require.Equal(t, "94f26ab5e5174d26", digest.Number(of("root|a", `{"spec":{"b":true,"a":[1,"x"]}}`)).String())
 	require.Equal(t, 230, digest.BucketOf("root|a"))
 	_, err := digest.Hash("root|a", map[string]any{"a": func() {}})
 	require.Error(t, err)
 }
 
-// FuzzAnswer holds that whatever a server answers, it is understood as it was meant, or refused.
+// FuzzAnswer checks that any response is either parsed correctly or rejected.
 func FuzzAnswer(f *testing.F) {
 	f.Add(`{"dataID":"x","form":1,"resources":{"shards.core.kcp.io":{"count":1,"digest":"ff"}}}`)
 	f.Add(`{"dataID":"x","form":1,"buckets":["0","ffffffffffffffff","10000000000000000"]}`)

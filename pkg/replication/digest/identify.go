@@ -14,22 +14,21 @@ import (
 )
 
 const (
-	// askTimeout bounds a request for digests, and maxAnswer its answer.
-	askTimeout = 15 * time.Second
-	maxAnswer  = 64 << 20
+	// fetchTimeout limits a request for digests, and maxAnswer its response in bytes.
+	fetchTimeout = 15 * time.Second
+	maxAnswer    = 64 << 20
 )
 
 var (
-	// ErrRefused says that a cache server does not take the certificate of who asks, or that it is none.
-	ErrRefused = errors.New("it refuses the certificate")
-	// ErrNoCacheServer says that something else than a cache server has answered.
-	ErrNoCacheServer = errors.New("it is no cache server")
-	// errNotJSON and errNoDigests say that an answer has no digests.
-	errNotJSON   = errors.New("reading digests")
-	errNoDigests = errors.New("the server has no digests of this version")
+	// ErrRefused means that the server rejects the client certificate.
+	ErrRefused = errors.New("the server rejects the client certificate")
+	// ErrNoCacheServer means that the server is not a cache server.
+	ErrNoCacheServer = errors.New("the server is not a cache server")
+	errNotJSON       = errors.New("reading digests")
+	errNoDigests     = errors.New("the server does not serve digests of this version")
 )
 
-// Identify asks a cache server who it is, by the digests of a shard. Of another server, the error is
+// Identify reads the digests of a shard, to check that the server is a cache server. Otherwise it returns
 // ErrNoCacheServer.
 func Identify(ctx context.Context, cache *client.Factory, shard string) (*Answer, error) {
 	answer, err := Fetch(ctx, cache.Shard(shard), "")
@@ -46,7 +45,7 @@ func Identify(ctx context.Context, cache *client.Factory, shard string) (*Answer
 	}
 }
 
-// StatusError is an answer that is neither digests, nor that there are none.
+// StatusError is an unexpected response to a request for digests.
 type StatusError struct {
 	Code int
 	Body string
@@ -54,13 +53,12 @@ type StatusError struct {
 
 // Error implements error.
 func (e *StatusError) Error() string {
-	return fmt.Sprintf("asking for digests is answered with %d: %.200s", e.Code, e.Body)
+	return fmt.Sprintf("unexpected response to a request for digests: %d: %.200s", e.Code, e.Body)
 }
 
-// Ask asks a cache server for the digests of the replicas of a shard: of all resources, of one, or of a
-// bucket of that.
+// Fetch reads digests of the replicas of a shard: of all resources, of one resource, or of one of its buckets.
 func Fetch(ctx context.Context, replicas *client.Factory, resource string, bucket ...int) (*Answer, error) {
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
 	defer cancel()
 	url := replicas.Host() + Path
 	if resource != "" {
@@ -71,11 +69,11 @@ func Fetch(ctx context.Context, replicas *client.Factory, resource string, bucke
 	}
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
-		return nil, fmt.Errorf("asking for digests: %w", err)
+		return nil, fmt.Errorf("requesting digests: %w", err)
 	}
 	response, err := replicas.HTTPClient().Do(request)
 	if err != nil {
-		return nil, fmt.Errorf("asking for digests: %w", err)
+		return nil, fmt.Errorf("requesting digests: %w", err)
 	}
 	defer func() { _ = response.Body.Close() }()
 	body, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
@@ -84,13 +82,13 @@ func Fetch(ctx context.Context, replicas *client.Factory, resource string, bucke
 	}
 	answer, err := parseAnswer(response.StatusCode, body, resource != "" && len(bucket) == 0)
 	if err == nil {
-		answer.Date, _ = http.ParseTime(response.Header.Get("Date")) // zero if it says none
+		answer.Date, _ = http.ParseTime(response.Header.Get("Date")) // zero if there is none
 	}
 	return answer, err
 }
 
-// parseAnswer returns what the cache server has answered. ofResource says that it was asked for the
-// buckets of one resource. Servers that are no cache servers answer 404.
+// parseAnswer parses the response for the buckets of one resource if ofResource is set. Other servers than cache servers
+// respond with 404.
 func parseAnswer(status int, body []byte, ofResource bool) (*Answer, error) {
 	switch status {
 	case http.StatusOK:

@@ -18,16 +18,15 @@ import (
 )
 
 const (
-	// lookInterval is the time between two looks at a cache server, and lookAgainInterval while something is
-	// wrong with it.
-	lookInterval      = 15 * time.Second
-	lookAgainInterval = 2 * time.Second
-	lookTimeout       = 10 * time.Second
-	// sameTroubleInterval is how often the log says the same.
-	sameTroubleInterval = 10 * time.Minute
+	// checkInterval is the interval of checks, and recheckInterval the one while there is a problem.
+	checkInterval   = 15 * time.Second
+	recheckInterval = 2 * time.Second
+	checkTimeout    = 10 * time.Second
+	// repeatLogInterval is the interval of log messages about the same problem.
+	repeatLogInterval = 10 * time.Minute
 )
 
-// Why a cache server cannot be used.
+// The reasons why a cache server cannot be used.
 const (
 	reasonUnreachable = "Unreachable"
 	reasonRefused     = "Refused"
@@ -37,30 +36,30 @@ const (
 
 // CheckedCache is the cache server of a shard.
 type CheckedCache struct {
-	// Shard is the name of the shard, and Kubeconfig the file that leads to the cache server.
+	// Shard is the name of the shard, and Kubeconfig the file for the cache server.
 	Shard, Kubeconfig string
 	Cache             *client.Factory
-	// Metrics registers metrics; nil registers none.
+	// Metrics registers metrics. Nil registers none.
 	Metrics prometheus.Registerer
 }
 
-// CacheCheck checks the cache server of a shard periodically, and reports what is wrong with it and what to do,
-// because the replication itself only retries. A nil CacheCheck is that of a shard without a cache server.
+// CacheCheck checks the cache server of a shard periodically and reports problems with their remedies, because the
+// replication itself only retries. A nil CacheCheck belongs to a shard without a cache server.
 type CacheCheck struct {
 	CheckedCache
 
 	troubles *prometheus.GaugeVec
 
 	mu sync.Mutex
-	// reason is why the cache server cannot be used, empty if it can. checked is set after the first check.
+	// reason is empty if the cache server can be used. checked is set after the first check.
 	reason  string
 	checked bool
 
-	// logged is when the reason was logged.
+	// logged is the time of the last log message.
 	logged time.Time
 }
 
-// NewCacheCheck returns the check of a cache server. It does nothing until it runs.
+// NewCacheCheck returns the check of a cache server, which does nothing until it runs.
 func NewCacheCheck(cache CheckedCache) *CacheCheck {
 	return &CacheCheck{CheckedCache: cache, troubles: newTroubles(cache.Metrics)}
 }
@@ -69,13 +68,13 @@ func NewCacheCheck(cache CheckedCache) *CacheCheck {
 func (c *CacheCheck) Run(ctx context.Context) error {
 	defer c.report(ctx, "", nil)
 	for ctx.Err() == nil {
-		wait := lookInterval
-		reason, err := c.look(ctx)
+		wait := checkInterval
+		reason, err := c.check(ctx)
 		if ctx.Err() != nil {
 			break
 		}
 		if c.report(ctx, reason, err); reason != "" {
-			wait = lookAgainInterval
+			wait = recheckInterval
 		}
 		select {
 		case <-ctx.Done():
@@ -85,8 +84,8 @@ func (c *CacheCheck) Run(ctx context.Context) error {
 	return nil
 }
 
-// Reasons returns why the cache server cannot be used, or "" if it can, by its name. It is empty without a cache
-// server, and nil until the first check.
+// Reasons returns by name why the cache server cannot be used, or "" if it can. It returns an empty map without a cache
+// server, and nil before the first check.
 func (c *CacheCheck) Reasons() map[string]string {
 	if c == nil {
 		return map[string]string{}
@@ -99,25 +98,24 @@ func (c *CacheCheck) Reasons() map[string]string {
 	return map[string]string{replication.DefaultCacheName: c.reason}
 }
 
-// look returns why the cache server cannot be used, and what to do about it, or nothing if it can.
-func (c *CacheCheck) look(ctx context.Context) (reason string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+func (c *CacheCheck) check(ctx context.Context) (reason string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	answer, err := digest.Identify(ctx, c.Cache, c.Shard)
 	switch {
 	case errors.Is(err, digest.ErrRefused):
-		return reasonRefused, fmt.Errorf("%w: if %s leads to a cache server, its certificate has to be that of %s in group %s, and otherwise correct the kubeconfig", err, c.Kubeconfig, request.ShardUserPrefix+c.Shard, request.GroupShards)
+		return reasonRefused, fmt.Errorf("%w: if %s is for a cache server, its certificate must be for the user %s in the group %s; otherwise correct the kubeconfig", err, c.Kubeconfig, request.ShardUserPrefix+c.Shard, request.GroupShards)
 	case errors.Is(err, digest.ErrNoCacheServer):
-		return reasonNoCache, fmt.Errorf("%w: what %s leads to is something else, such as a shard, a front-proxy or a cache server of another version: correct its server, as https://<cache server>/services/cache", err, c.Kubeconfig)
+		return reasonNoCache, fmt.Errorf("%w: %s is for another server, e.g. a shard, a front-proxy or a cache server of another version: correct its server, e.g. https://<cache server>/services/cache", err, c.Kubeconfig)
 	case err != nil:
-		return reasonUnreachable, fmt.Errorf("it is tried again, and everything goes on with what is known: %w", err)
+		return reasonUnreachable, fmt.Errorf("retrying, the existing replicas are used meanwhile: %w", err)
 	case answer.Full:
-		return reasonFull, errors.New("its etcd is nearly full, so that it takes no new replicas: make room there, or raise its quota; they wait until then, and arrive by themselves")
+		return reasonFull, errors.New("its etcd is nearly full, so that it accepts no new replicas: free space or raise its quota; pending replicas are written automatically afterwards")
 	}
 	return "", nil
 }
 
-// report sets the metric, and logs a reason when it changes and periodically.
+// report sets the metric, and logs a reason if it has changed and periodically.
 func (c *CacheCheck) report(ctx context.Context, reason string, err error) {
 	c.mu.Lock()
 	before := c.reason
@@ -128,15 +126,15 @@ func (c *CacheCheck) report(ctx context.Context, reason string, err error) {
 		c.troubles.Delete(map[string]string{"cache": replication.DefaultCacheName, "reason": before})
 	}
 	if changed && reason == "" && ctx.Err() == nil {
-		klog.FromContext(ctx).Info("The cache server can be used again", "cache", replication.DefaultCacheName)
+		klog.FromContext(ctx).Info("The cache server is available again", "cache", replication.DefaultCacheName)
 	}
 	if reason == "" {
 		return
 	}
 	c.troubles.WithLabelValues(replication.DefaultCacheName, reason).Set(1)
-	if changed || time.Since(c.logged) >= sameTroubleInterval {
+	if changed || time.Since(c.logged) >= repeatLogInterval {
 		c.logged = time.Now()
-		klog.FromContext(ctx).Error(err, "Something is wrong with a cache server", "cache", replication.DefaultCacheName, "reason", reason)
+		klog.FromContext(ctx).Error(err, "The cache server cannot be used", "cache", replication.DefaultCacheName, "reason", reason)
 	}
 }
 
@@ -145,6 +143,6 @@ func newTroubles(registerer prometheus.Registerer) *prometheus.GaugeVec {
 		Namespace: "shardplane",
 		Subsystem: "replication",
 		Name:      "cache_trouble",
-		Help:      "[ALPHA] 1 while something is wrong with a cache server that the shard uses, by cache and reason (Unreachable, Refused, NotACacheServer, Full); no series otherwise. The shard's log says what to do.",
+		Help:      "[ALPHA] 1 while the cache server of the shard cannot be used, by cache and reason (Unreachable, Refused, NotACacheServer, Full); no series otherwise. The log of the shard contains the remedy.",
 	}, []string{"cache", "reason"}))
 }

@@ -34,15 +34,15 @@ func TestCacheCheck(t *testing.T) {
 		gone         bool
 	}{
 		{name: "a good one", answer: answers(200, `{"dataID":"2","form":1}`, 500, "")},
-		{name: "kcp's", answer: answers(404, "", 200, shards), reason: "NotACacheServer", says: "something else"},
+		{name: "kcp's", answer: answers(404, "", 200, shards), reason: "NotACacheServer", says: "is for another server"},
 		{name: "one of another version", answer: answers(200, `{"dataID":"1","form":2}`, 200, shards), reason: "NotACacheServer", says: "a cache server of another version"},
-		{name: "a shard", answer: answers(404, "404 page not found", 404, "404 page not found"), reason: "NotACacheServer", says: "correct its server, as https://<cache server>/services/cache"},
-		{name: "another server", answer: answers(200, "<html>", 200, "<html>"), reason: "NotACacheServer", says: "cache.kubeconfig leads to is something else"},
-		{name: "a kube-apiserver", answer: answers(403, "{}", 403, "{}"), reason: "Refused", says: "and otherwise correct the kubeconfig"},
-		{name: "one that knows nobody", answer: answers(401, "{}", 401, "{}"), reason: "Refused", says: "has to be that of system:shard:amber in group system:kcp:shards"},
-		{name: "a full one", answer: answers(200, `{"dataID":"2","form":1,"full":true}`, 500, ""), reason: "Full", says: "make room there, or raise its quota"},
-		{name: "one that is ill", answer: answers(500, "etcd", 500, ""), reason: "Unreachable", says: "answered with 500: etcd"},
-		{name: "one that is away", answer: answers(200, "", 200, ""), gone: true, reason: "Unreachable", says: "everything goes on with what is known"},
+		{name: "a shard", answer: answers(404, "404 page not found", 404, "404 page not found"), reason: "NotACacheServer", says: "correct its server, e.g. https://<cache server>/services/cache"},
+		{name: "another server", answer: answers(200, "<html>", 200, "<html>"), reason: "NotACacheServer", says: "cache.kubeconfig is for another server"},
+		{name: "a kube-apiserver", answer: answers(403, "{}", 403, "{}"), reason: "Refused", says: "otherwise correct the kubeconfig"},
+		{name: "one that rejects the certificate", answer: answers(401, "{}", 401, "{}"), reason: "Refused", says: "must be for the user system:shard:amber in the group system:kcp:shards"},
+		{name: "a full one", answer: answers(200, `{"dataID":"2","form":1,"full":true}`, 500, ""), reason: "Full", says: "free space or raise its quota"},
+		{name: "one with an error", answer: answers(500, "etcd", 500, ""), reason: "Unreachable", says: "request for digests: 500: etcd"},
+		{name: "an unreachable one", answer: answers(200, "", 200, ""), gone: true, reason: "Unreachable", says: "the existing replicas are used meanwhile"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			server := httptest.NewServer(tc.answer)
@@ -56,7 +56,7 @@ func TestCacheCheck(t *testing.T) {
 			registry := prometheus.NewRegistry()
 			c := NewCacheCheck(CheckedCache{Shard: "amber", Kubeconfig: "cache.kubeconfig", Cache: f, Metrics: registry})
 			require.Nil(t, c.Reasons(), "nothing is known yet")
-			reason, err := c.look(t.Context())
+			reason, err := c.check(t.Context())
 			require.Equal(t, tc.reason, reason, "%v", err)
 			c.report(t.Context(), reason, err)
 			require.Equal(t, map[string]string{"cache": tc.reason}, c.Reasons())
@@ -73,7 +73,7 @@ func TestCacheCheck(t *testing.T) {
 	}
 }
 
-// said returns what the metric says to be wrong.
+// said returns the problems in the metric.
 func said(t *testing.T, registry *prometheus.Registry) (all []string) {
 	t.Helper()
 	families, err := registry.Gather()

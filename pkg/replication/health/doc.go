@@ -1,3 +1,3 @@
-// Package health observes for a shard whether its cache server can be used (CacheCheck), and since
-// when nothing has been heard of other shards (Observer).
+// Package health checks the cache server of a shard (CacheCheck), and measures the staleness of the replicas of other
+// shards (Observer).
 package health

@@ -12,43 +12,41 @@ import (
 	"github.com/shardplane/shardplane/pkg/tenancy/replicationcheckpoints"
 )
 
-// ObserverName is the observer's name in catalogues, logs and metrics.
+// ObserverName is the name of the observer in logs and metrics.
 const ObserverName = "replication-observer"
 
-// Observer measures since when nothing has been heard of other shards. It implements
-// reconcile.Runnable.
+// Observer measures the time since the last checkpoint of each other shard. It implements reconcile.Runnable.
 type Observer struct {
-	self       string
-	marks      *client.Informer[*replicationcheckpoints.ReplicationCheckpoint]
-	registered func(shard string) bool
-	registerer prometheus.Registerer
+	self        string
+	checkpoints *client.Informer[*replicationcheckpoints.ReplicationCheckpoint]
+	registered  func(shard string) bool
+	registerer  prometheus.Registerer
 
 	mu sync.Mutex
-	// heard is when the last new mark of a shard came.
-	heard map[string]heard
+	// observed contains the last checkpoint of each shard.
+	observed map[string]observation
 }
 
-type heard struct {
+type observation struct {
 	epoch  string
 	number int64
 	at     time.Time
 }
 
-// NewObserver returns the observer of a shard. marks are those of all shards, which somebody else
-// runs; those of shards that are not registered do not count. registerer
-// may be nil.
-func NewObserver(self string, marks *client.Informer[*replicationcheckpoints.ReplicationCheckpoint], registered func(shard string) bool, registerer prometheus.Registerer) *Observer {
-	return &Observer{registerer: registerer, self: self, marks: marks, registered: registered, heard: map[string]heard{}}
+// NewObserver returns the observer of a shard. The informer of all checkpoints must be run by the caller. Shards that
+// are not registered are ignored. registerer may be nil.
+func NewObserver(self string, checkpoints *client.Informer[*replicationcheckpoints.ReplicationCheckpoint], registered func(shard string) bool, registerer prometheus.Registerer) *Observer {
+	return &Observer{registerer: registerer, self: self, checkpoints: checkpoints, registered: registered, observed: map[string]observation{}}
 }
 
-// Name returns the observer's name.
+// Name returns the name of the observer.
 func (o *Observer) Name() string { return ObserverName }
 
 // Run observes until ctx is done.
 func (o *Observer) Run(ctx context.Context) error {
-	defer o.marks.AddEventHandler(client.Handler[*replicationcheckpoints.ReplicationCheckpoint]{
-		OnAdd:    func(mark *replicationcheckpoints.ReplicationCheckpoint, _ bool) { o.hear(mark) },
-		OnUpdate: func(_, mark *replicationcheckpoints.ReplicationCheckpoint) { o.hear(mark) },
+	defer o.checkpoints.AddEventHandler(client.Handler[*replicationcheckpoints.ReplicationCheckpoint]{
+		OnAdd:    func(cp *replicationcheckpoints.ReplicationCheckpoint, _ bool) { o.observe(cp) },
+		OnUpdate: func(_, cp *replicationcheckpoints.ReplicationCheckpoint) { o.observe(cp) },
 	}).Remove()
 	if o.registerer != nil {
 		if err := o.registerer.Register(o); err != nil {
@@ -60,26 +58,25 @@ func (o *Observer) Run(ctx context.Context) error {
 	return nil
 }
 
-// hear notes when a mark came, if it is another one: after a reconnection the last one comes again.
-// That a mark is missing says nothing, as after a loss of the cache server's data: the clock goes on.
-func (o *Observer) hear(mark *replicationcheckpoints.ReplicationCheckpoint) {
-	shard := o.marks.KeyOf(mark).Shard
-	if shard == o.self || mark.Name != replicationcheckpoints.Name {
+// observe records the time of a checkpoint if it has changed, because a reconnection repeats the last one. A missing
+// checkpoint is ignored, e.g. after the cache server lost its data, so that the staleness increases.
+func (o *Observer) observe(cp *replicationcheckpoints.ReplicationCheckpoint) {
+	shard := o.checkpoints.KeyOf(cp).Shard
+	if shard == o.self || cp.Name != replicationcheckpoints.Name {
 		return
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if last, ok := o.heard[shard]; !ok || last.epoch != mark.Epoch || last.number != mark.Number {
-		o.heard[shard] = heard{mark.Epoch, mark.Number, time.Now()}
+	if last, ok := o.observed[shard]; !ok || last.epoch != cp.Epoch || last.number != cp.Number {
+		o.observed[shard] = observation{cp.Epoch, cp.Number, time.Now()}
 	}
 }
 
-// staleness returns for how long nothing was heard, by shard.
 func (o *Observer) staleness() map[string]time.Duration {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	all := make(map[string]time.Duration, len(o.heard))
-	for shard, last := range o.heard {
+	all := make(map[string]time.Duration, len(o.observed))
+	for shard, last := range o.observed {
 		if o.registered(shard) {
 			all[shard] = time.Since(last.at)
 		}
@@ -88,7 +85,7 @@ func (o *Observer) staleness() map[string]time.Duration {
 }
 
 var stalenessGauge = prometheus.NewDesc("shardplane_replica_staleness_seconds",
-	"[ALPHA] Since when no new mark of another shard has come from the cache server, by the name of that shard: what is known of it may be that old.", []string{"name"}, nil)
+	"[ALPHA] Time since the last new checkpoint of another shard was observed on the cache server, by the name of that shard: the maximum age of its replicas.", []string{"name"}, nil)
 
 // Describe implements prometheus.Collector.
 func (o *Observer) Describe(ch chan<- *prometheus.Desc) { ch <- stalenessGauge }

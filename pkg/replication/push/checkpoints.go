@@ -20,39 +20,33 @@ import (
 	"github.com/shardplane/shardplane/pkg/tenancy/replicationcheckpoints"
 )
 
-const (
-	// idleMarks is how many times longer than the least the time between two marks is that say
-	// the same.
-	idleMarks = 5
-)
+// idleFactor is the ratio between the maximum and the minimum interval of checkpoints.
+const idleFactor = 5
 
-// errMarkLost says that the cache server has not the mark that it has acknowledged.
-var errMarkLost = errors.New("the cache server has lost the mark that it had acknowledged")
+var errCheckpointLost = errors.New("the cache server has lost the checkpoint that it had acknowledged")
 
-// marker writes the shard's mark on the cache server.
-type marker struct {
-	marks    *client.Client[*replicationcheckpoints.ReplicationCheckpoint, *replicationcheckpoints.ReplicationCheckpointList]
-	interval time.Duration
-	// sessions returns those of the resources that are replicated now, by name of the resource.
+// checkpointWriter writes the checkpoint of the shard on the cache server.
+type checkpointWriter struct {
+	checkpointClient *client.Client[*replicationcheckpoints.ReplicationCheckpoint, *replicationcheckpoints.ReplicationCheckpointList]
+	interval         time.Duration
+	// sessions returns the running sessions by resource.
 	sessions func() map[string]*session
 
-	// acknowledged is the last mark that the cache server has acknowledged to this process, and
-	// known the one that it has, as far as is known; nil if it has none, or nobody has asked.
+	// acknowledged is the last checkpoint that the cache server has acknowledged to this process. known is the one that
+	// it contains, or nil if there is none or it has not been read.
 	acknowledged, known *replicationcheckpoints.ReplicationCheckpoint
-	// table has what is replicated, and hadExtent are the resources of which this process has known
-	// the extent once.
+	// hadExtent are the resources that had a checkpoint in this process.
 	table     *replication.Table
 	hadExtent map[string]bool
-	// epochs is used by write only.
-	epochs epochs
-	// upstream and via are where the mark comes from that is relayed; nil for the shard itself.
-	// written is the one that was relayed last.
+	epochs    epochs
+	// upstream and via are the origin of a relayed checkpoint, and nil for the shard itself. written is the checkpoint
+	// that was relayed last.
 	upstream *upstream
 	via      []string
 	written  *replicationcheckpoints.ReplicationCheckpoint
 
 	mu sync.Mutex
-	// sent are the checkpoints in the mark of a number, which has not come back yet.
+	// sent are the checkpoints that have been written but not observed by the watch yet.
 	sent struct {
 		number      int64
 		uid         types.UID
@@ -60,9 +54,9 @@ type marker struct {
 	}
 }
 
-func newMarker(config Config, sessions func() map[string]*session, up *upstream) *marker {
-	m := &marker{
-		marks: marksIn(config.replicas()), interval: config.CheckpointInterval, sessions: sessions, table: config.Table,
+func newCheckpointWriter(config Config, sessions func() map[string]*session, up *upstream) *checkpointWriter {
+	m := &checkpointWriter{
+		checkpointClient: checkpointClientOf(config.replicas()), interval: config.CheckpointInterval, sessions: sessions, table: config.Table,
 		hadExtent: map[string]bool{}, upstream: up,
 	}
 	if up != nil {
@@ -71,9 +65,9 @@ func newMarker(config Config, sessions func() map[string]*session, up *upstream)
 	return m
 }
 
-// run writes marks until ctx is done: soon after something was acknowledged, and otherwise now and
-// then, so that readers know that there was nothing.
-func (m *marker) run(ctx context.Context, news <-chan struct{}) {
+// run writes checkpoints until ctx is done: soon after new acknowledgements, and otherwise periodically, so that readers
+// can measure staleness.
+func (m *checkpointWriter) run(ctx context.Context, news <-chan struct{}) {
 	routine := time.NewTimer(0)
 	defer routine.Stop()
 	for {
@@ -84,21 +78,20 @@ func (m *marker) run(ctx context.Context, news <-chan struct{}) {
 		case <-news:
 		}
 		if err := m.write(ctx); err != nil && ctx.Err() == nil {
-			klog.FromContext(ctx).V(2).Info("The mark of what is replicated could not be written", "err", err)
+			klog.FromContext(ctx).V(2).Info("Failed to write the checkpoint", "err", err)
 		}
-		// What is acknowledged meanwhile waits.
+		// Limits the rate of checkpoints.
 		select {
 		case <-ctx.Done():
 			return
 		case <-time.After(m.interval):
 		}
-		routine.Reset((idleMarks - 1) * m.interval)
+		routine.Reset((idleFactor - 1) * m.interval)
 	}
 }
 
-// write writes a mark of what there is now.
-func (m *marker) write(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, markTimeout)
+func (m *checkpointWriter) write(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, checkpointTimeout)
 	defer cancel()
 	if m.known == nil {
 		if err := m.read(ctx); err != nil {
@@ -114,12 +107,12 @@ func (m *marker) write(ctx context.Context) error {
 	}
 	var err error
 	if m.known == nil {
-		m.known, err = m.marks.Create(ctx, next, metav1.CreateOptions{FieldManager: Name})
+		m.known, err = m.checkpointClient.Create(ctx, next, metav1.CreateOptions{FieldManager: Name})
 	} else {
-		m.known, err = m.marks.Update(ctx, next, metav1.UpdateOptions{FieldManager: Name})
+		m.known, err = m.checkpointClient.Update(ctx, next, metav1.UpdateOptions{FieldManager: Name})
 	}
 	if err != nil {
-		m.known = nil // it may be there nevertheless
+		m.known = nil // the write may have succeeded
 		if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err) {
 			return errors.Join(err, m.read(ctx))
 		}
@@ -129,10 +122,10 @@ func (m *marker) write(ctx context.Context) error {
 	return nil
 }
 
-// read asks for the mark that the cache server has. If that is not the acknowledged one, or what
-// came after, the data is other data, and everything is compared anew.
-func (m *marker) read(ctx context.Context) error {
-	found, err := m.marks.Get(ctx, replicationcheckpoints.Name, metav1.GetOptions{})
+// read reads the checkpoint on the cache server. If it is older than the acknowledged one, the cache server has lost
+// data, and all sessions are restarted.
+func (m *checkpointWriter) read(ctx context.Context) error {
+	found, err := m.checkpointClient.Get(ctx, replicationcheckpoints.Name, metav1.GetOptions{})
 	if err == nil {
 		m.known = found
 	} else {
@@ -147,13 +140,13 @@ func (m *marker) read(ctx context.Context) error {
 	}
 	m.acknowledged = nil
 	for _, s := range m.sessions() {
-		s.end(fmt.Errorf("%w: %w", errOtherData, errMarkLost))
+		s.end(fmt.Errorf("%w: %w", errOtherData, errCheckpointLost))
 	}
-	return errMarkLost
+	return errCheckpointLost
 }
 
-// next returns the mark that comes after the one that is known, of what there is now.
-func (m *marker) next() *replicationcheckpoints.ReplicationCheckpoint {
+// next returns the checkpoint after the known one.
+func (m *checkpointWriter) next() *replicationcheckpoints.ReplicationCheckpoint {
 	next := &replicationcheckpoints.ReplicationCheckpoint{ObjectMeta: metav1.ObjectMeta{Name: replicationcheckpoints.Name}, Resources: map[string]replicationcheckpoints.Extent{}}
 	var before map[string]replicationcheckpoints.Extent
 	var found string
@@ -172,8 +165,8 @@ func (m *marker) next() *replicationcheckpoints.ReplicationCheckpoint {
 		root := s.expected.Root()
 		next.Resources[resource] = replicationcheckpoints.Extent{ResourceVersion: at.version, Count: int64(root.Count), Digest: root.Digest.String()}
 	}
-	if m.upstream == nil { // otherwise it is the shard's, which relay sets
-		older := setBack(before, next.Resources)
+	if m.upstream == nil { // relay sets the epoch of the shard otherwise
+		older := restoredFromOlder(before, next.Resources)
 		if next.Epoch = m.epochs.next(found, older); next.Epoch == found && !older {
 			m.carry(before, next.Resources)
 		}
@@ -184,15 +177,14 @@ func (m *marker) next() *replicationcheckpoints.ReplicationCheckpoint {
 	return next
 }
 
-// relay has a mark say what that of the shard says which is relayed. It is nil if nothing is to be
-// written.
-func (m *marker) relay(next *replicationcheckpoints.ReplicationCheckpoint) (*replicationcheckpoints.ReplicationCheckpoint, error) {
+// relay fills in a relayed checkpoint. It returns nil if nothing must be written.
+func (m *checkpointWriter) relay(next *replicationcheckpoints.ReplicationCheckpoint) (*replicationcheckpoints.ReplicationCheckpoint, error) {
 	if m.known != nil && len(m.known.Via) == 0 {
 		return nil, errDirect
 	}
 	latest := m.upstream.latest()
 	if latest == nil {
-		return nil, nil //nolint:nilnil // nothing is known yet
+		return nil, nil //nolint:nilnil // no checkpoint has been observed yet
 	}
 	for resource, s := range m.sessions() {
 		if s.origin == nil || s.origin.Epoch != latest.Epoch {
@@ -201,7 +193,7 @@ func (m *marker) relay(next *replicationcheckpoints.ReplicationCheckpoint) (*rep
 	}
 	next.Epoch, next.Via = latest.Epoch, m.via
 	if m.known != nil && m.known.Epoch == next.Epoch {
-		// What is here does not get less, as when it is compared anew.
+		// A checkpoint must not decrease, e.g. while the replicas are compared again.
 		lines, _ := m.table.Lines()
 		for resource := range lines {
 			name := resource.String()
@@ -217,15 +209,15 @@ func (m *marker) relay(next *replicationcheckpoints.ReplicationCheckpoint) (*rep
 		}
 	}
 	if m.known != nil && m.written == latest && next.Epoch == m.known.Epoch && slices.Equal(next.Via, m.known.Via) && maps.Equal(next.Resources, m.known.Resources) {
-		return nil, nil //nolint:nilnil // it would say the same
+		return nil, nil //nolint:nilnil // nothing has changed
 	}
 	m.written = latest
 	return next, nil
 }
 
-// carry takes over what a mark of an earlier process says of resources of which this one does not
-// know yet: that is there, and shows when the shard was set back.
-func (m *marker) carry(before, now map[string]replicationcheckpoints.Extent) {
+// carry copies the checkpoints of resources from an earlier process that this one has no checkpoint for yet. Their
+// versions are still valid, and show if the shard was restored from an older backup.
+func (m *checkpointWriter) carry(before, now map[string]replicationcheckpoints.Extent) {
 	lines, _ := m.table.Lines()
 	for resource, l := range lines {
 		name := resource.String()
@@ -235,10 +227,11 @@ func (m *marker) carry(before, now map[string]replicationcheckpoints.Extent) {
 	}
 }
 
-// setBack reports whether a mark is from the future of a shard, which therefore has older data.
-func setBack(mark, now map[string]replicationcheckpoints.Extent) bool {
+// restoredFromOlder reports whether a checkpoint is later than the data of the shard, which was therefore restored from an older
+// backup.
+func restoredFromOlder(cp, now map[string]replicationcheckpoints.Extent) bool {
 	for resource, extent := range now {
-		before, had := mark[resource]
+		before, had := cp[resource]
 		if !had {
 			continue
 		}
@@ -249,19 +242,19 @@ func setBack(mark, now map[string]replicationcheckpoints.Extent) bool {
 	return false
 }
 
-// returned says that a mark has come back from the cache server: now others know it, too.
-func (m *marker) returned(mark *replicationcheckpoints.ReplicationCheckpoint) {
+// returned is called when the watch has observed a checkpoint, which other readers can then observe, too.
+func (m *checkpointWriter) returned(cp *replicationcheckpoints.ReplicationCheckpoint) {
 	m.mu.Lock()
-	if mark.UID != m.sent.uid { // of another cache server, or one that was just made
+	if cp.UID != m.sent.uid { // of other data, or just created
 		m.mu.Unlock()
 		return
 	}
 	number, checkpoints := m.sent.number, m.sent.checkpoints
-	if mark.Number >= number {
+	if cp.Number >= number {
 		m.sent.checkpoints = nil
 	}
 	m.mu.Unlock()
-	if mark.Number != number {
+	if cp.Number != number {
 		return
 	}
 	for s, at := range checkpoints {

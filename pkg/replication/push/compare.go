@@ -8,11 +8,10 @@ import (
 	"github.com/shardplane/shardplane/pkg/replication/digest"
 )
 
-// verify looks for what is different in a resource, in the buckets of which nothing has changed
-// meanwhile, and has it repaired.
+// verify compares the digests of buckets that have not changed meanwhile, and repairs the differences.
 func (s *session) verify(ctx context.Context) error {
 	before := s.expected.now(s.ledger)
-	answer, err := s.digests.ask(ctx, s.name())
+	answer, err := s.digests.fetch(ctx, s.name())
 	if err != nil {
 		return err
 	}
@@ -29,22 +28,22 @@ func (s *session) verify(ctx context.Context) error {
 		suspects = append(suspects, some...)
 	}
 	for _, key := range suspects {
-		s.doubt(key)
+		s.markDirty(key)
 	}
 	return nil
 }
 
-// suspectsIn returns the keys of a bucket that are different; none if it has changed meanwhile.
+// suspectsIn returns the different keys of a bucket, or none if the bucket has changed meanwhile.
 func (s *session) suspectsIn(ctx context.Context, bucket int) ([]client.Key, error) {
 	before := s.expected.now(s.ledger)
-	answer, err := s.digests.ask(ctx, s.name(), bucket)
+	answer, err := s.digests.fetch(ctx, s.name(), bucket)
 	if err != nil || !before.still(s.expected.now(s.ledger), bucket) {
 		return nil, err
 	}
 	return s.differing(bucket, answer.Keys)
 }
 
-// differing returns the keys of a bucket of which the cache server has others than are expected.
+// differing returns the keys of a bucket whose hashes differ from the expected ones.
 func (s *session) differing(bucket int, theirs map[string]digest.Number) ([]client.Key, error) {
 	different := s.expected.Keys(bucket)
 	for text, hash := range theirs {
@@ -58,7 +57,7 @@ func (s *session) differing(bucket int, theirs map[string]digest.Number) ([]clie
 	for text := range different {
 		key, err := client.SplitKey(text)
 		if err != nil || key.Shard != "" {
-			return nil, fmt.Errorf("the cache server has a replica under the key %.100q, which is none", text)
+			return nil, fmt.Errorf("the cache server has a replica with the invalid key %.100q", text)
 		}
 		keys = append(keys, key)
 	}

@@ -12,25 +12,24 @@ import (
 	"github.com/shardplane/shardplane/pkg/tenancy/replicationcheckpoints"
 )
 
-// Controller keeps the replicas of one shard's objects on one cache server true. It implements
-// reconcile.Runnable.
+// Controller replicates the objects of one shard to one cache server. It implements reconcile.Runnable.
 type Controller struct {
 	config Config
 
 	mu sync.Mutex
-	// mirrors are those of the table's lines, as far as they run.
+	// mirrors are the running mirrors of the table.
 	mirrors  map[schema.GroupResource]*mirror
 	digests  *digests
 	verifier *verifier
-	// slots bound how many replicas are written at a time.
+	// slots limits the concurrent writes of replicas.
 	slots chan struct{}
-	// news says that something was acknowledged since the last mark.
+	// news is signaled after acknowledgements that the last checkpoint does not contain.
 	news chan struct{}
-	// upstream is the cache server that is relayed from; nil for the shard itself.
+	// upstream is the cache server that is relayed from, or nil.
 	upstream *upstream
 }
 
-// New returns the controller. It does nothing until it runs.
+// New returns a controller, which does nothing until it runs.
 func New(config Config) (*Controller, error) {
 	config, err := config.complete()
 	if err != nil {
@@ -42,18 +41,17 @@ func New(config Config) (*Controller, error) {
 	return c, nil
 }
 
-// Name returns the controller's name.
+// Name returns the name of the controller.
 func (c *Controller) Name() string { return Name }
 
-// Run replicates until ctx is done and everything it started has ended. It
-// waits for either server for as long as it takes; resources do not wait for
-// each other.
+// Run replicates until ctx is done, and waits until all its goroutines have ended. It waits without limit for either
+// server. Resources do not wait for each other.
 func (c *Controller) Run(parent context.Context) error {
 	ctx, fail := context.WithCancelCause(parent)
 	defer fail(nil)
 	var others sync.WaitGroup
 	defer others.Wait()
-	others.Go(func() { c.mark(ctx) })
+	others.Go(func() { c.cp(ctx) })
 	others.Go(func() { c.verifier.run(ctx) })
 	for ctx.Err() == nil {
 		lines, changed := c.config.Table.Lines()
@@ -65,16 +63,15 @@ func (c *Controller) Run(parent context.Context) error {
 	}
 	c.follow(ctx, nil, fail)
 	if parent.Err() != nil {
-		return nil // stopped, which is no failure
+		return nil // stopped
 	}
 	return context.Cause(ctx)
 }
 
-// mark writes marks of what is replicated until ctx is done.
-func (c *Controller) mark(ctx context.Context) {
-	m := newMarker(c.config, c.sessions, c.upstream)
+func (c *Controller) cp(ctx context.Context) {
+	m := newCheckpointWriter(c.config, c.sessions, c.upstream)
 	if c.upstream != nil {
-		defer c.hear().Remove()
+		defer c.observe().Remove()
 	}
 	var watching sync.WaitGroup
 	defer watching.Wait()
@@ -82,59 +79,53 @@ func (c *Controller) mark(ctx context.Context) {
 	m.run(ctx, c.news)
 }
 
-// watchCache follows the shard's mark on the cache server until ctx is done. It is the only watch
-// there: whenever it breaks, the cache server may have been replaced.
-func (c *Controller) watchCache(ctx context.Context, m *marker) {
+// watchCache watches the checkpoint of the shard on the cache server. This is the only watch there. If it breaks, the
+// cache server may have been replaced.
+func (c *Controller) watchCache(ctx context.Context, m *checkpointWriter) {
 	follower := replicationcheckpoints.Checkpoints.Follower(c.config.replicas().Cluster(replicationcheckpoints.Cluster.Path()), Name+"-cache", checkpointSink{m, c.digests})
 	var running sync.WaitGroup
 	defer running.Wait()
-	running.Go(func() { _ = follower.Run(ctx) }) // it ends with ctx
+	running.Go(func() { _ = follower.Run(ctx) }) // it returns when ctx is done
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-follower.Disconnected():
-			c.digests.broken()
+			c.digests.disconnected()
 		}
 	}
 }
 
-// markSink is told of the shard's mark on the cache server.
 type checkpointSink struct {
-	*marker
+	*checkpointWriter
 	digests *digests
 }
 
-// Begin implements client.Sink.
-func (s checkpointSink) Begin() { s.digests.broken() }
+func (s checkpointSink) Begin() { s.digests.disconnected() }
 
-// Put implements client.Sink.
-func (s checkpointSink) Put(mark *replicationcheckpoints.ReplicationCheckpoint) { s.returned(mark) }
+func (s checkpointSink) Put(cp *replicationcheckpoints.ReplicationCheckpoint) { s.returned(cp) }
 
-// Delete implements client.Sink.
 func (checkpointSink) Delete(*replicationcheckpoints.ReplicationCheckpoint) {}
 
-// End implements client.Sink.
 func (checkpointSink) End() {}
 
-// hear has the marks heard that the cache server has which is relayed from.
-func (c *Controller) hear() *client.Registration {
-	heard := func(mark *replicationcheckpoints.ReplicationCheckpoint) {
-		if mark.Name == replicationcheckpoints.Name && c.config.Relay.Checkpoints.KeyOf(mark).Shard == c.config.Shard {
-			setBack := c.upstream.hear(mark)
+// observe watches the checkpoints on the cache server that is relayed from.
+func (c *Controller) observe() *client.Registration {
+	observed := func(cp *replicationcheckpoints.ReplicationCheckpoint) {
+		if cp.Name == replicationcheckpoints.Name && c.config.Relay.Checkpoints.KeyOf(cp).Shard == c.config.Shard {
+			restoredFromOlder := c.upstream.observe(cp)
 			for _, s := range c.sessions() {
-				s.heardMark(mark, setBack)
+				s.observeCheckpoint(cp, restoredFromOlder)
 			}
 			c.acknowledged()
 		}
 	}
 	return c.config.Relay.Checkpoints.AddEventHandler(client.Handler[*replicationcheckpoints.ReplicationCheckpoint]{
-		OnAdd:    func(mark *replicationcheckpoints.ReplicationCheckpoint, _ bool) { heard(mark) },
-		OnUpdate: func(_, mark *replicationcheckpoints.ReplicationCheckpoint) { heard(mark) },
+		OnAdd:    func(cp *replicationcheckpoints.ReplicationCheckpoint, _ bool) { observed(cp) },
+		OnUpdate: func(_, cp *replicationcheckpoints.ReplicationCheckpoint) { observed(cp) },
 	})
 }
 
-// sessions returns those that run, by their resources.
 func (c *Controller) sessions() map[string]*session {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -147,7 +138,7 @@ func (c *Controller) sessions() map[string]*session {
 	return running
 }
 
-// acknowledged says that a mark would cover more than the last one.
+// acknowledged signals that a new checkpoint would contain more than the last one.
 func (c *Controller) acknowledged() {
 	select {
 	case c.news <- struct{}{}:
@@ -155,8 +146,7 @@ func (c *Controller) acknowledged() {
 	}
 }
 
-// follow starts the mirrors of new lines and ends those of lines that are no
-// more.
+// follow starts the mirrors of new lines and stops those of removed lines.
 func (c *Controller) follow(ctx context.Context, lines map[schema.GroupResource]*replication.Line, fail context.CancelCauseFunc) {
 	for resource, m := range c.ended(lines) {
 		m.stop()
@@ -181,17 +171,16 @@ func (c *Controller) follow(ctx context.Context, lines map[schema.GroupResource]
 	}
 }
 
-// ended returns the mirrors of lines that are no more.
 func (c *Controller) ended(lines map[schema.GroupResource]*replication.Line) map[schema.GroupResource]*mirror {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	gone := maps.Clone(c.mirrors)
-	maps.DeleteFunc(gone, func(resource schema.GroupResource, m *mirror) bool { return lines[resource] == m.line })
-	return gone
+	absent := maps.Clone(c.mirrors)
+	maps.DeleteFunc(absent, func(resource schema.GroupResource, m *mirror) bool { return lines[resource] == m.line })
+	return absent
 }
 
-// HasSynced reports whether every object had its replica, and none was left over,
-// at some time since the controller last began to follow the cache server.
+// HasSynced reports whether all replicas have been up to date once since the controller last started to follow the cache
+// server.
 func (c *Controller) HasSynced() bool {
 	lines, _ := c.config.Table.Lines()
 	c.mu.Lock()

@@ -28,7 +28,7 @@ const (
 	untilNoticed = 30 * time.Second
 )
 
-// replicated runs f with a model whose objects are replicated, in a bubble.
+// replicated runs f in a bubble with a model whose objects are replicated.
 func replicated(t *testing.T, of trouble, f func(t *testing.T, m *model)) {
 	t.Helper()
 	bubble.Test(t, func(t *testing.T) {
@@ -47,7 +47,7 @@ func replicated(t *testing.T, of trouble, f func(t *testing.T, m *model)) {
 	})
 }
 
-// arrives waits until the cache server has what it should have.
+// arrives waits until the cache server is up to date.
 func (m *model) arrives(t *testing.T, most time.Duration) {
 	t.Helper()
 	for began := time.Now(); !maps.Equal(m.wanted(), m.has()); <-time.After(100 * time.Millisecond) {
@@ -63,14 +63,14 @@ func (m *model) restarts(t *testing.T) int {
 	return int(n)
 }
 
-// mark returns the mark that the cache server has.
-func (m *model) mark(t *testing.T) *replicationcheckpoints.ReplicationCheckpoint {
+// cp returns the checkpoint on the cache server.
+func (m *model) cp(t *testing.T) *replicationcheckpoints.ReplicationCheckpoint {
 	t.Helper()
 	m.cache.mu.Lock()
 	defer m.cache.mu.Unlock()
-	mark := &replicationcheckpoints.ReplicationCheckpoint{}
-	require.NoError(t, runtime.DefaultUnstructuredConverter.FromUnstructured(decoded(m.cache.objects[markKey]).Object, mark))
-	return mark
+	cp := &replicationcheckpoints.ReplicationCheckpoint{}
+	require.NoError(t, runtime.DefaultUnstructuredConverter.FromUnstructured(decoded(m.cache.objects[markKey]).Object, cp))
+	return cp
 }
 
 // damage changes a replica, deletes one and invents one without an event. It returns the keys of the first two.
@@ -130,8 +130,8 @@ func TestOtherDataID(t *testing.T) {
 	})
 }
 
-// TestDigestsUnavailable: a cache server that returns no digests for a while is not taken for one with other data, or
-// without digests, even if its history is gone.
+// TestDigestsUnavailable checks that a cache server that does not return digests temporarily is not treated like one
+// with other data, even if its history is compacted.
 func TestDigestsUnavailable(t *testing.T) {
 	replicated(t, trouble{}, func(t *testing.T, m *model) {
 		<-time.After(time.Minute)
@@ -152,20 +152,20 @@ func TestDigestsUnavailable(t *testing.T) {
 	})
 }
 
-// TestMarks: marks are renewed although nothing changes, by the next process too. After the loss of a mark everything
-// is compared anew. Marks have another epoch after the shard was restored from an older backup.
+// TestMarks checks that checkpoints are renewed without changes, also by the next process. The loss of a checkpoint
+// causes a new comparison, and the restore of the shard from an older backup a new epoch.
 func TestMarks(t *testing.T) {
 	replicated(t, trouble{}, func(t *testing.T, m *model) {
 		<-time.After(time.Minute)
-		first := m.mark(t)
+		first := m.cp(t)
 		require.NotEmpty(t, first.Epoch)
 		require.EqualValues(t, len(m.wanted()), first.Resources[modelResource].Count)
 		<-time.After(time.Minute)
-		require.GreaterOrEqual(t, m.mark(t).Number, first.Number+5)
+		require.GreaterOrEqual(t, m.cp(t).Number, first.Number+5)
 		m.stop()
 		m.start()
 		<-time.After(time.Minute)
-		second := m.mark(t)
+		second := m.cp(t)
 		require.Equal(t, first.Epoch, second.Epoch)
 		require.GreaterOrEqual(t, second.Number, first.Number+10)
 
@@ -173,7 +173,7 @@ func TestMarks(t *testing.T) {
 		m.cache.remove(markKey)
 		m.cache.mu.Unlock()
 		<-time.After(time.Minute)
-		require.Equal(t, first.Epoch, m.mark(t).Epoch, "the shard has the same data")
+		require.Equal(t, first.Epoch, m.cp(t).Epoch, "the shard has the same data")
 		require.Equal(t, 1, m.restarts(t), "the cache server may have other data")
 
 		m.save(m.shard)
@@ -188,7 +188,7 @@ func TestMarks(t *testing.T) {
 		m.start()
 		m.arrives(t, untilNoticed)
 		<-time.After(time.Minute)
-		require.Greater(t, m.mark(t).Epoch, first.Epoch)
+		require.Greater(t, m.cp(t).Epoch, first.Epoch)
 	})
 }
 
@@ -216,8 +216,8 @@ func TestResourcesComeAndGo(t *testing.T) {
 	})
 }
 
-// TestReplicaIsDeletedAsCompared: a replica that is left over is deleted only if it is still the one that was found. Here
-// another client replaces it just before it is deleted.
+// TestReplicaIsDeletedAsCompared checks that an orphaned replica is only deleted in the compared version. Here another
+// client replaces it just before.
 func TestReplicaIsDeletedAsCompared(t *testing.T) {
 	replicated(t, trouble{}, func(t *testing.T, m *model) {
 		m.stop()

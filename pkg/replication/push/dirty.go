@@ -7,39 +7,37 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 )
 
-// coalescing is how long an object that was written waits for further changes.
+// coalescing delays the next write of a replica, to combine further changes.
 const coalescing = 50 * time.Millisecond
 
-// doubts are replicas that may not be what they are expected to be, so that they are read before
-// they are written. The zero value has none.
-type doubts struct {
+// dirtyKeys are dirty replicas, which must be read before they are written. The zero value is empty.
+type dirtyKeys struct {
 	mu  sync.Mutex
-	all map[client.Key]doubt
+	all map[client.Key]dirtyReason
 }
 
-// doubt is why a replica is doubted.
-type doubt int
+// dirtyReason is the reason why a replica is dirty.
+type dirtyReason int
 
 const (
-	// doubtNone: it is as it was written.
-	doubtNone doubt = iota
-	// doubtWrite: it is not known whether the last write has arrived.
-	doubtWrite
-	// doubtDigest: its digest is not the expected one.
-	doubtDigest
+	// clean: the replica is as it was written.
+	clean dirtyReason = iota
+	// dirtyWrite: the result of the last write is unknown.
+	dirtyWrite
+	// dirtyDigest: the digest is not the expected one.
+	dirtyDigest
 )
 
-func (d *doubts) add(key client.Key, why doubt) {
+func (d *dirtyKeys) add(key client.Key, why dirtyReason) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.all == nil {
-		d.all = map[client.Key]doubt{}
+		d.all = map[client.Key]dirtyReason{}
 	}
 	d.all[key] = max(d.all[key], why)
 }
 
-// take returns why a replica is doubted, and forgets it.
-func (d *doubts) take(key client.Key) doubt {
+func (d *dirtyKeys) take(key client.Key) dirtyReason {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	why := d.all[key]
@@ -47,14 +45,13 @@ func (d *doubts) take(key client.Key) doubt {
 	return why
 }
 
-// recent are the objects that were written a moment ago. The zero value has none.
+// recent are the replicas that were written within coalescing. The zero value is empty.
 type recent struct {
 	mu    sync.Mutex
 	at    map[client.Key]time.Time
 	order []client.Key
 }
 
-// wrote notes that an object was written now.
 func (r *recent) wrote(key client.Key) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -65,13 +62,13 @@ func (r *recent) wrote(key client.Key) {
 	if r.at == nil {
 		r.at = map[client.Key]time.Time{}
 	}
-	if _, again := r.at[key]; !again {
+	if _, written := r.at[key]; !written {
 		r.order = append(r.order, key)
 	}
 	r.at[key] = time.Now()
 }
 
-// wait returns how long an object waits for further changes before it is written again.
+// wait returns the remaining delay of a key.
 func (r *recent) wait(key client.Key) time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -1,15 +1,12 @@
-// Package push pushes selected objects of a shard to a cache server and keeps the replicas true.
+// Package push pushes selected objects of a shard to a cache server and keeps their replicas up to date.
 //
-// One mechanism serves all kinds: a table names the resources and which of
-// their objects to push. The controller keeps no objects, but
-// of each its key, and of its replica the hash and the version that the cache server has
-// acknowledged. Of every key that changes, the object is read, and its replica is created,
-// updated or deleted.
+// One mechanism serves all resources: a table contains the resources and selects their objects. The controller stores no
+// objects, but only the key of each object, and the hash and version of its replica that the cache server has
+// acknowledged. For each key that changes, it reads the object and creates, updates or deletes the replica.
 //
-// Replicas are not watched. Digests sum up both sides, so that a replica that somebody else
-// has changed is found by the next comparison; only then it is read.
+// The controller does not watch the replicas. It compares digests of both sides. If another client has changed a
+// replica, the next comparison finds it, and only then the replica is read.
 //
-// Nothing depends on having seen a change happen: after a restart of either
-// server, or a write behind the controller's back, the comparison of what is there
-// finds what is missing, different or left over.
+// No change must be observed for the result to be correct: after a restart of either server, or a write by another
+// client, the comparison finds missing, different and orphaned replicas.
 package push

@@ -6,18 +6,18 @@ import (
 	"github.com/google/uuid"
 )
 
-// epochs makes the epochs of a shard's marks. It is the latest that one of them has had.
+// epochs generates the epochs of the shard's checkpoints. It contains the latest one.
 type epochs string
 
-// next returns the epoch of the mark that comes after one of the epoch found, which is empty if there is none.
-// It is a UUID of version 7, which contains its time, so that readers can order two epochs: the latest that marks of
-// the shard have had, or a later one if the shard has older data than its mark.
-func (e *epochs) next(found string, setBack bool) string {
+// next returns the epoch of the checkpoint after one with the epoch found, which is empty if there is none. An epoch is
+// a UUID of version 7, which contains the time, so that readers can order epochs. It changes if the shard has older data
+// than its checkpoint.
+func (e *epochs) next(found string, restoredFromOlder bool) string {
 	latest := max(string(*e), found)
 	switch {
 	case latest == "":
 		latest = newEpoch()
-	case setBack && latest == found:
+	case restoredFromOlder && latest == found:
 		latest = newEpochAfter(found)
 	}
 	*e = epochs(latest)
@@ -26,8 +26,8 @@ func (e *epochs) next(found string, setBack bool) string {
 
 func newEpoch() string { return uuid.Must(uuid.NewV7()).String() }
 
-// newEpochAfter returns an epoch that is later than another one, whatever the clock says: the other may have been
-// made by a replica of the shard whose clock is ahead, or before this one's was set back.
+// newEpochAfter returns a later epoch regardless of the clock, because the other one may come from a replica of the
+// shard whose clock is ahead.
 func newEpochAfter(before string) string {
 	next := uuid.Must(uuid.NewV7())
 	last, err := uuid.Parse(before)

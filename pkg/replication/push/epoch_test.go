@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestEpoch checks that the epoch of marks never goes back, whatever the cache server has lost.
+// TestEpoch checks that the epoch of checkpoints never decreases, even if the cache server loses data.
 func TestEpoch(t *testing.T) {
 	first, second := newEpoch(), newEpoch()
 	require.Less(t, first, second)

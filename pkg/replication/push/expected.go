@@ -13,20 +13,20 @@ import (
 	"github.com/shardplane/shardplane/pkg/replication/digest"
 )
 
-// expected has the hashes of the replicas that the cache server has acknowledged, with the versions
-// at which it has, or 0 where that is not known. It knows which of its buckets somebody is changing.
+// expected contains the hashes of the replicas that the cache server has acknowledged, and their resource versions, or 0
+// if the version is unknown.
 type expected struct {
 	*digest.Table[uint64]
 
 	mu sync.Mutex
-	// working is how many keys of a bucket are being worked on, and turns how often that has begun.
+	// working counts the keys of a bucket that are being replicated, and turns the starts of these.
 	working [digest.Buckets]int
 	turns   [digest.Buckets]uint64
 }
 
 func newExpected() *expected { return &expected{Table: digest.NewTable[uint64]()} }
 
-// begin says that somebody works on the replica of an object until end is called.
+// begin marks the bucket of a key as busy until end is called.
 func (e *expected) begin(key client.Key) (end func()) {
 	bucket := digest.BucketOf(key.String())
 	e.mu.Lock()
@@ -40,16 +40,16 @@ func (e *expected) begin(key client.Key) (end func()) {
 	}
 }
 
-// moment is what is expected at one time.
+// moment is a snapshot of expected.
 type moment struct {
 	root digest.Root
 	sums digest.Sums
-	// busy are the buckets of which somebody changes replicas, or has to.
+	// busy are the buckets with pending or running changes.
 	busy  [digest.Buckets]bool
 	turns [digest.Buckets]uint64
 }
 
-// now returns what is expected of the replicas, and which of them changes is in l.
+// now returns a snapshot of the expected replicas and of the changes in l.
 func (e *expected) now(l *ledger) *moment {
 	e.mu.Lock()
 	m := &moment{root: e.Root(), sums: e.Sums(), turns: e.turns}
@@ -63,12 +63,12 @@ func (e *expected) now(l *ledger) *moment {
 	return m
 }
 
-// still reports whether nothing has happened to a bucket since.
+// still reports whether a bucket has not changed between two snapshots.
 func (m *moment) still(later *moment, bucket int) bool {
 	return !m.busy[bucket] && !later.busy[bucket] && m.turns[bucket] == later.turns[bucket]
 }
 
-// expect notes what the replica of an object is now; both are nil where there is none.
+// expect records the result of a write. Both objects are nil if the replica was deleted.
 func (e *expected) expect(ctx context.Context, resource replication.Resource, key client.Key, local, replica *unstructured.Unstructured) {
 	text := key.String()
 	if local == nil || replica == nil {
@@ -77,13 +77,12 @@ func (e *expected) expect(ctx context.Context, resource replication.Resource, ke
 	}
 	hash, err := replication.HashReplica(text, resource.Desired(local).Object)
 	if err != nil {
-		klog.FromContext(ctx).Error(err, "A replica cannot be compared")
+		klog.FromContext(ctx).Error(err, "Failed to hash a replica")
 		return
 	}
 	e.Set(text, hash, versionNumber(replica.GetResourceVersion()))
 }
 
-// versionNumber returns a version as a number; 0 where it is none.
 func versionNumber(version string) uint64 {
 	n, err := strconv.ParseUint(version, 10, 64)
 	if err != nil {

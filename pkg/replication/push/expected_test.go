@@ -9,7 +9,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/replication/digest"
 )
 
-// TestMoments holds that a bucket counts only if nothing has happened to it between two moments.
+// TestMoments checks that a bucket is only compared if it has not changed between two snapshots.
 func TestMoments(t *testing.T) {
 	s := &session{ledger: newLedger(), expected: newExpected()}
 	key := client.Key{Cluster: "root", Name: "a"}
@@ -28,7 +28,7 @@ func TestMoments(t *testing.T) {
 	require.False(t, still(func() { end = s.expected.begin(key) }))
 	require.False(t, still(func() { end() }))
 	require.True(t, still(func() {}))
-	require.False(t, still(func() { s.ledger.tell(key, false) }), "somebody has to")
+	require.False(t, still(func() { s.ledger.recordChange(key, false) }), "somebody has to")
 	require.False(t, still(func() {}))
 	s.ledger.begin(key)
 	s.ledger.done(key)

@@ -13,20 +13,19 @@ import (
 )
 
 const (
-	// progressInterval is how often the log tells how far the first synchronization got.
+	// progressInterval is the interval of log messages about the initial synchronization.
 	progressInterval = 2 * time.Second
-	// hopeless is how many objects in a row may fail before it is left to the controller.
-	hopeless = 200
+	// maxConsecutiveFailures is the number of consecutive failures after which the controller replicates the remaining objects.
+	maxConsecutiveFailures = 200
 )
 
-// compareFirst compares what the shard has with what the cache server has, by digests.
-// It returns the objects whose replicas are not as they should be; from then on
-// expected is what the cache server has. It fails only if ctx ends.
+// compareFirst compares the digests of the shard and of the cache server, and returns the keys of replicas that are not
+// up to date. Afterwards expected contains the replicas on the cache server. It fails only if ctx ends.
 func (s *session) compareFirst(ctx context.Context) ([]client.Key, error) {
 	s.mu.Lock()
 	s.comparing = true
 	s.mu.Unlock()
-	s.digests.soon()
+	s.digests.kick()
 	var answer *digest.Answer
 	select {
 	case answer = <-s.roots:
@@ -38,11 +37,11 @@ func (s *session) compareFirst(ctx context.Context) ([]client.Key, error) {
 		err := s.compareWith(ctx, answer)
 		if err == nil {
 			outdated := s.ledger.pending()
-			klog.FromContext(ctx).V(2).Info("The shard was compared with the cache server",
+			klog.FromContext(ctx).V(2).Info("Compared the shard with the cache server",
 				"objects", objects, "replicas", s.expected.Len(), "toReplicate", len(outdated))
 			return outdated, nil
 		}
-		klog.FromContext(ctx).V(2).Info("The shard could not be compared with the cache server yet", "err", err)
+		klog.FromContext(ctx).V(2).Info("Failed to compare the shard with the cache server, retrying", "err", err)
 		select {
 		case <-time.After(jitter(min(s.config.AlertInterval<<min(failures, 5), waitLogInterval))):
 		case <-ctx.Done():
@@ -51,7 +50,7 @@ func (s *session) compareFirst(ctx context.Context) ([]client.Key, error) {
 	}
 }
 
-// compareWith compares with the cache server, which has said what it has in all.
+// compareWith compares all buckets if the root of the cache server differs.
 func (s *session) compareWith(ctx context.Context, answer *digest.Answer) error {
 	root := rootOf(answer, s.name())
 	if root == s.expected.Root() {
@@ -59,17 +58,17 @@ func (s *session) compareWith(ctx context.Context, answer *digest.Answer) error 
 	}
 	var theirs digest.Sums
 	if root.Count > 0 {
-		buckets, err := s.digests.ask(ctx, s.name())
+		buckets, err := s.digests.fetch(ctx, s.name())
 		if err != nil {
 			return err
 		}
 		theirs = buckets.Sums()
 	}
 	return s.differences(theirs, func(bucket int) (map[string]digest.Number, error) {
-		if theirs[bucket] == 0 { // nothing is there, but for a chance of one in 2^64
+		if theirs[bucket] == 0 { // empty, except with a probability of 2^-64
 			return nil, nil
 		}
-		keys, err := s.digests.ask(ctx, s.name(), bucket)
+		keys, err := s.digests.fetch(ctx, s.name(), bucket)
 		if err != nil {
 			return nil, err
 		}
@@ -77,7 +76,7 @@ func (s *session) compareWith(ctx context.Context, answer *digest.Answer) error 
 	})
 }
 
-// differences has expected become what the cache server has, and what differs looked at.
+// differences copies the hashes of the cache server to expected and records the different keys as changes.
 func (s *session) differences(theirs digest.Sums, keysOf func(bucket int) (map[string]digest.Number, error)) error {
 	mine := s.expected.Sums()
 	for bucket := range digest.Buckets {
@@ -99,14 +98,13 @@ func (s *session) differences(theirs digest.Sums, keysOf func(bucket int) (map[s
 			} else {
 				s.expected.Remove(text)
 			}
-			s.ledger.tell(key, true)
+			s.ledger.recordChange(key, true)
 		}
 	}
 	return nil
 }
 
-// initial brings the replicas up to date when a session starts, with progress in the log. It does not
-// insist: what fails is left to the controller that runs afterwards.
+// initial brings the replicas up to date when a session starts. The controller that runs afterwards retries failures.
 func (s *session) initial(ctx context.Context, outdated []client.Key) {
 	logger, total := klog.FromContext(ctx), len(outdated)
 	s.progress.start(s.config.metrics.pending.WithLabelValues(s.config.CacheName, s.name()), outdated)
@@ -129,15 +127,15 @@ func (s *session) initial(ctx context.Context, outdated []client.Key) {
 					continue
 				}
 				failed.Add(1)
-				if row.Add(1) == hopeless {
-					logger.Error(err, "Nothing can be replicated, going on one by one")
+				if row.Add(1) == maxConsecutiveFailures {
+					logger.Error(err, "Failed to replicate any object, retrying one by one")
 				}
 			}
 		})
 	}
 	lastLog := time.Now()
 	for _, key := range outdated {
-		if ctx.Err() != nil || row.Load() >= hopeless {
+		if ctx.Err() != nil || row.Load() >= maxConsecutiveFailures {
 			break
 		}
 		work <- key
@@ -148,9 +146,9 @@ func (s *session) initial(ctx context.Context, outdated []client.Key) {
 	}
 	close(work)
 	wg.Wait()
-	if left := s.progress.open(); left > 0 {
-		logger.Info("Some objects could not be replicated yet, going on one by one", "replicated", total-left, "failed", failed.Load())
+	if remaining := s.progress.open(); remaining > 0 {
+		logger.Info("Failed to replicate some objects, retrying one by one", "replicated", total-remaining, "failed", failed.Load())
 		return
 	}
-	logger.Info("The replicas are up to date", "objects", total)
+	logger.Info("Completed the initial synchronization", "objects", total)
 }

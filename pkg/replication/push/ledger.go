@@ -9,47 +9,43 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 )
 
-// ledger knows which changes of a resource's objects the shard has told of and the cache server
-// has not acknowledged yet, and so up to which version of the shard it has everything.
+// ledger tracks the changes of a resource that the shard has reported and the cache server has not acknowledged yet. It
+// derives the version of the shard up to which the cache server is complete.
 type ledger struct {
 	mu sync.Mutex
-	// told counts the changes that the shard has told of.
-	told uint64
-	// open are the objects of which a change is not acknowledged.
+	// observed counts the reported changes.
+	observed uint64
+	// open are the keys with changes that are not acknowledged.
 	open map[client.Key]*openChange
-	// firstSince is when the first of the changes was told that no checkpoint covers.
+	// firstSince is the time of the first change that no checkpoint covers.
 	firstSince time.Time
-	// latest is the last checkpoint up to which everything is acknowledged, and waiting one
-	// that is to be the next.
+	// latest is the last complete checkpoint, and waiting the next one.
 	latest, waiting checkpoint
 }
 
-// openChange is an object of which a change is not acknowledged.
+// openChange is a key with changes that are not acknowledged.
 type openChange struct {
-	// first is the number of the first change that is not, and since when it was told; zero for
-	// objects that were there before.
+	// first is the number of the first such change, and since its time, or zero for objects of a resync.
 	first uint64
 	since time.Time
-	// writing is set while somebody brings the replica up to date. next is the first change
-	// since that has begun, or 0.
+	// writing is set while the replica is written. next is the first change after the write has started, or 0.
 	writing   bool
 	next      uint64
 	nextSince time.Time
 }
 
-// checkpoint is a version of the shard, and how many changes it had told of when it was there.
+// checkpoint is a version of the shard with the number of changes reported until then.
 type checkpoint struct {
-	version string
-	told    uint64
-	// since is when the first change was told that is covered, and by no mark that has come back.
+	version  string
+	observed uint64
+	// since is the time of the first change that is covered and that the watch of checkpoints has not observed.
 	since time.Time
 }
 
 func newLedger() *ledger { return &ledger{open: map[client.Key]*openChange{}} }
 
-// tell says that the shard has told of a change of an object. initial is for objects that were there
-// before: of those nobody knows since when they wait.
-func (l *ledger) tell(key client.Key, initial bool) {
+// recordChange records a change of a key. initial is set for objects of a resync, the age of whose changes is unknown.
+func (l *ledger) recordChange(key client.Key, initial bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var now time.Time
@@ -59,16 +55,16 @@ func (l *ledger) tell(key client.Key, initial bool) {
 			l.firstSince = now
 		}
 	}
-	l.told++
+	l.observed++
 	switch o := l.open[key]; {
 	case o == nil:
-		l.open[key] = &openChange{first: l.told, since: now}
+		l.open[key] = &openChange{first: l.observed, since: now}
 	case o.writing && o.next == 0:
-		o.next, o.nextSince = l.told, now
+		o.next, o.nextSince = l.observed, now
 	}
 }
 
-// begin says that somebody is going to look at an object, and to bring its replica up to date.
+// begin starts the replication of a key.
 func (l *ledger) begin(key client.Key) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -77,8 +73,8 @@ func (l *ledger) begin(key client.Key) {
 	}
 }
 
-// done says that the replica is what the object was when begin was called, or later. It returns
-// since when that has waited, if it has.
+// done completes the replication of the key as it was at begin. It returns the time since which the change has been
+// waiting.
 func (l *ledger) done(key client.Key) (since time.Time, waited bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -97,25 +93,22 @@ func (l *ledger) done(key client.Key) (since time.Time, waited bool) {
 	return since, !since.IsZero()
 }
 
-// has reports whether a change of an object is not acknowledged.
 func (l *ledger) has(key client.Key) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.open[key] != nil
 }
 
-// pending returns the objects of which a change is not acknowledged.
 func (l *ledger) pending() []client.Key {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.Collect(maps.Keys(l.open))
 }
 
-// checkpoint returns the last version up to which everything is acknowledged, and false as long as
-// that is not known. version returns up to which the shard has told everything, or nothing where
-// that is not known now.
+// checkpoint returns the last version up to which all changes are acknowledged, or false if it is unknown. version
+// returns the version up to which the shard has reported all changes, or "" if it is unknown.
 func (l *ledger) checkpoint(version func() string) (checkpoint, bool) {
-	// Before what was told is looked at: all changes up to it are among these.
+	// The version must be read first, so that all changes up to it are counted.
 	reached := version()
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -123,16 +116,16 @@ func (l *ledger) checkpoint(version func() string) (checkpoint, bool) {
 		l.latest, l.waiting = checkpoint{}, checkpoint{}
 		return checkpoint{}, false
 	}
-	oldest := l.told + 1
+	oldest := l.observed + 1
 	for _, o := range l.open {
 		oldest = min(oldest, o.first)
 	}
-	for range 2 { // the one that waits, and, if that is done, the present state
+	for range 2 { // the waiting checkpoint and, if that is complete, the current version
 		if l.waiting.version == "" {
-			l.waiting = checkpoint{version: reached, told: l.told, since: l.firstSince}
+			l.waiting = checkpoint{version: reached, observed: l.observed, since: l.firstSince}
 			l.firstSince = time.Time{}
 		}
-		if oldest <= l.waiting.told {
+		if oldest <= l.waiting.observed {
 			break
 		}
 		if !l.latest.since.IsZero() {
@@ -143,15 +136,15 @@ func (l *ledger) checkpoint(version func() string) (checkpoint, bool) {
 	return l.latest, l.latest.version != ""
 }
 
-// last returns what checkpoint has returned last.
+// last returns the last result of checkpoint.
 func (l *ledger) last() (checkpoint, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.latest, l.latest.version != ""
 }
 
-// returned says that a mark has come back with a checkpoint. It returns since when the first
-// change that it covers has waited for that, if there was any.
+// returned is called when the watch has observed a checkpoint. It returns the time since which the first covered change
+// has been waiting.
 func (l *ledger) returned(at checkpoint) (since time.Time, waited bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -10,19 +10,17 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 )
 
-// ledgerModel is a shard whose events are told late, and a cache server that is slow and fails.
+// ledgerModel is a shard with delayed events, and a slow cache server with failures.
 type ledgerModel struct {
 	*ledger
 	r *rand.Rand
-	// revision is the shard's, told that of the last event that was told, and seen the one that
-	// the informer says.
-	revision, told, seen int
-	// changes are those of each object, of which the shard has told some; queue are the keys of
-	// the changes that it has not told.
+	// revision is the current revision of the shard, observed the one of the last event, and seen the one that the
+	// informer reports.
+	revision, observed, seen int
+	// changes are the changes of each object. queue are the keys of changes without an event yet.
 	changes map[client.Key][]int
 	queue   []client.Key
-	// dirty are keys to be looked at, writing what somebody has looked at, and cache what the
-	// cache server has.
+	// dirty are pending keys, writing those being replicated, and cache the content of the cache server.
 	dirty   map[client.Key]bool
 	writing map[client.Key]int
 	cache   map[client.Key]int
@@ -50,28 +48,28 @@ func (m *ledgerModel) step() {
 		m.revision++
 		m.changes[key] = append(m.changes[key], m.revision)
 		m.queue = append(m.queue, key)
-	case 1, 2: // the informer tells, before it says how far it is
+	case 1, 2: // the event precedes the progress of the informer
 		if len(m.queue) > 0 {
 			key, m.queue = m.queue[0], m.queue[1:]
 			for _, revision := range m.changes[key] {
-				if revision > m.told {
-					m.told = revision
+				if revision > m.observed {
+					m.observed = revision
 					break
 				}
 			}
-			m.tell(key, false)
+			m.recordChange(key, false)
 			m.dirty[key] = true
 		}
 	case 3: // or gets a bookmark
-		if m.seen = m.told; len(m.queue) == 0 {
+		if m.seen = m.observed; len(m.queue) == 0 {
 			m.revision++
-			m.told, m.seen = m.revision, m.revision
+			m.observed, m.seen = m.revision, m.revision
 		}
 	case 4:
 		if _, busy := m.writing[key]; m.dirty[key] && !busy {
 			delete(m.dirty, key)
 			m.begin(key)
-			m.writing[key] = m.last(key, m.told)
+			m.writing[key] = m.last(key, m.observed)
 		}
 	case 5, 6:
 		written, busy := m.writing[key]
@@ -88,12 +86,12 @@ func (m *ledgerModel) step() {
 	}
 }
 
-// TestLedgerModel holds that a ledger never says that everything is there up to a version of which
-// something is missing, and says so in the end, whatever is late or fails.
+// TestLedgerModel checks that a checkpoint never covers a missing change, and that it eventually covers all changes
+// despite delays and failures.
 func TestLedgerModel(t *testing.T) {
 	for seed := range uint64(200) {
 		m := &ledgerModel{
-			ledger: newLedger(), r: rand.New(rand.NewPCG(seed, 1)), seen: 1, told: 1, revision: 1,
+			ledger: newLedger(), r: rand.New(rand.NewPCG(seed, 1)), seen: 1, observed: 1, revision: 1,
 			changes: map[client.Key][]int{}, dirty: map[client.Key]bool{}, writing: map[client.Key]int{}, cache: map[client.Key]int{},
 		}
 		version := func() string { return strconv.Itoa(m.seen) }
@@ -127,8 +125,7 @@ func TestLedgerModel(t *testing.T) {
 	}
 }
 
-// TestLedgerForgetsWhatItDoesNotKnow holds that nothing is claimed while the informer reads
-// everything anew, nor what was claimed before.
+// TestLedgerForgetsWhatItDoesNotKnow checks that there is no checkpoint during a resync of the informer.
 func TestLedgerForgetsWhatItDoesNotKnow(t *testing.T) {
 	l := newLedger()
 	at := func(version string) func() string { return func() string { return version } }

@@ -22,21 +22,19 @@ type mirror struct {
 	line     *replication.Line
 	progress progress
 	slots    chan struct{}
-	// acknowledged is called when changes of the shard are on the cache server.
+	// acknowledged is called after the cache server has acknowledged changes.
 	acknowledged func()
 	digests      *digests
-	// trust is of the cache server that is relayed from; nil for the shard itself.
+	// trust is set if the replicas are relayed from another cache server.
 	trust *trust
-	// removed is called when the replicas of a removed resource are gone.
+	// removed is called after the replicas of a removed resource were deleted.
 	removed func()
-	// current is the session that runs.
 	current atomic.Pointer[session]
 
 	cancel context.CancelFunc
 	ended  sync.WaitGroup
 }
 
-// start works until ctx is done or stop is called.
 func (m *mirror) start(ctx context.Context, fail context.CancelCauseFunc) {
 	ctx = klog.NewContext(ctx, klog.FromContext(ctx).WithValues("controller", Name, "cache", m.config.CacheName, "resource", m.name()))
 	ctx, m.cancel = context.WithCancel(ctx)
@@ -54,47 +52,46 @@ func (m *mirror) start(ctx context.Context, fail context.CancelCauseFunc) {
 	})
 }
 
-// stop returns when everything has ended.
+// stop waits until all goroutines have ended.
 func (m *mirror) stop() {
 	m.cancel()
 	m.ended.Wait()
 	m.deleteMetrics()
 }
 
-// run follows the shard until ctx is done, in one or more sessions.
+// run runs sessions until ctx is done.
 func (m *mirror) run(ctx context.Context) error {
 	for {
 		err := m.session(ctx)
 		switch {
 		case ctx.Err() != nil:
-			return nil //nolint:nilerr // stopped, which is no failure
+			return nil //nolint:nilerr // stopped
 		case errors.Is(err, errOtherData):
 			m.config.metrics.restarts.WithLabelValues(m.config.CacheName, m.counted()).Inc()
-			klog.FromContext(ctx).Info("Starting over", "reason", err.Error())
+			klog.FromContext(ctx).Info("Restarting the replication", "reason", err.Error())
 		default:
 			return err
 		}
 	}
 }
 
-// remove deletes the replicas of a resource that left the table, until there are
-// none or ctx is done.
+// remove deletes the replicas of a resource that was removed from the table, until none remain or ctx is done.
 func (m *mirror) remove(ctx context.Context) error {
 	backoff := wait.Backoff{Duration: 50 * time.Millisecond, Factor: 2, Jitter: 0.5, Steps: 10, Cap: m.config.RemovalInterval}
 	err := backoff.DelayFunc().Until(ctx, true, false, func(ctx context.Context) (bool, error) {
-		left, err := m.removeAll(ctx)
+		remaining, err := m.removeAll(ctx)
 		if err != nil {
-			klog.FromContext(ctx).Info("Cannot delete the replicas of a removed resource yet, trying again", "left", left, "err", err)
+			klog.FromContext(ctx).Info("Failed to delete the replicas of a removed resource, retrying", "remaining", remaining, "err", err)
 		}
-		return left == 0 && err == nil, nil
+		return remaining == 0 && err == nil, nil
 	})
 	if err == nil {
 		m.removed()
 	}
-	return nil // stopped, which is no failure
+	return nil // stopped
 }
 
-// session replicates until ctx is done or a server turns out to have other data than is known.
+// session replicates until ctx is done or a server turns out to have other data.
 func (m *mirror) session(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	var wg sync.WaitGroup
@@ -110,7 +107,7 @@ func (m *mirror) session(ctx context.Context) error {
 			return err
 		}
 		s.regional, s.losing = digest.NewTable[struct{}](), make(chan struct{}, 1)
-		s.lose() // until it has told what it has
+		s.setUnsure() // until the checkpoint of the shard is read
 	}
 	if s.local, err = client.NewDynamicFollower(m.config.Local.Wildcard(), m.resource.GroupVersionResource, Name+"-shard-"+m.name(), &localSink{session: s}); err != nil {
 		return err
@@ -122,7 +119,7 @@ func (m *mirror) session(ctx context.Context) error {
 		return context.Cause(ctx)
 	}
 	if m.trust != nil {
-		wg.Go(func() { s.reassure(ctx) })
+		wg.Go(func() { s.checkOrigin(ctx) })
 	}
 	outdated, err := s.compareFirst(ctx)
 	if err != nil {

@@ -25,10 +25,10 @@ import (
 	"github.com/shardplane/shardplane/test/bubble"
 )
 
-// trouble is what may happen to a model.
+// trouble selects the failures of a model.
 type trouble struct {
 	name string
-	// wild has others write replicas, and servers lose their data or get back what they had.
+	// wild includes writes of other clients, and servers that lose data or are restored.
 	wild bool
 }
 
@@ -41,7 +41,7 @@ type model struct {
 	shard, cache *modelServer
 	config       Config
 	stop         func()
-	// saved is what the cache server, and the shard, had once.
+	// saved are backups of the servers.
 	saved map[*modelServer]backup
 }
 
@@ -107,7 +107,7 @@ func (m *model) edit(at *modelServer) {
 	at.store(key, cluster, obj)
 }
 
-// rewrite changes what a replica says.
+// rewrite changes the content of a replica.
 func (m *model) rewrite() {
 	m.cache.mu.Lock()
 	defer m.cache.mu.Unlock()
@@ -171,7 +171,7 @@ func (m *model) step() {
 	case n < 87:
 		m.save(m.shard)
 	case n < 89:
-		m.lose()
+		m.loseData()
 	case n < 91:
 		m.restore(m.cache)
 	case n < 92: // the shard is not there meanwhile
@@ -207,13 +207,13 @@ func (m *model) save(s *modelServer) {
 	m.saved[s] = backup{maps.Clone(s.objects), s.revision}
 }
 
-// lose has the cache server lose its data.
-func (m *model) lose() {
+// loseData removes the data of the cache server.
+func (m *model) loseData() {
 	s := m.cache
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.objects, s.revision, s.dataID = map[string][]byte{}, 5, s.dataID+1
-	if s.rand.IntN(2) == 0 { // versions soon pass those that were known
+	if s.rand.IntN(2) == 0 { // versions soon exceed the previous ones
 		s.revision = 100000
 	}
 	s.broke(true)
@@ -230,7 +230,7 @@ func (m *model) restore(s *modelServer) {
 	}
 }
 
-// wanted has what the cache server is to have, by the key: the version of the object, and its spec.
+// wanted returns the expected replicas by key: the version of the object and its spec.
 func (m *model) wanted() map[string]string {
 	m.shard.mu.Lock()
 	defer m.shard.mu.Unlock()
@@ -255,9 +255,9 @@ func (m *model) has() map[string]string {
 	return has
 }
 
-// holdsMark holds that what a mark says is there, under the lock of the cache server.
-func (m *model) holdsMark(mark map[string]any) {
-	said, _, _ := unstructured.NestedString(mark, "resources", "shards.core.kcp.io", "resourceVersion")
+// holdsMark checks that a checkpoint only covers existing replicas, under the lock of the cache server.
+func (m *model) holdsMark(cp map[string]any) {
+	said, _, _ := unstructured.NestedString(cp, "resources", "shards.core.kcp.io", "resourceVersion")
 	upTo, err := strconv.ParseInt(said, 10, 64)
 	if err != nil {
 		return
@@ -281,7 +281,7 @@ func (m *model) holdsMark(mark map[string]any) {
 	}
 }
 
-// goneBy reports whether an object was deleted by a version, as far as that is still known.
+// goneBy reports whether an object was deleted before a version, as far as the history goes back.
 func (m *model) goneBy(key string, version int64) bool {
 	for _, e := range slices.Backward(m.shard.history) {
 		if e.key == key {
@@ -302,9 +302,8 @@ func (m *model) repairs(t *testing.T) (count float64) {
 	return count
 }
 
-// TestEngineModel holds that a cache server has what it is to have in the end, whatever happened, and
-// that nothing was ever wrong for reasons of the shard alone: what marks say is there, and digests
-// find nothing to repair.
+// TestEngineModel checks that the cache server is eventually up to date after any failures. If only the shard fails,
+// checkpoints must always be correct, and digests must find nothing to repair.
 func TestEngineModel(t *testing.T) {
 	for _, of := range []trouble{{name: "calm"}, {name: "wild", wild: true}} {
 		t.Run(of.name, func(t *testing.T) {
@@ -359,18 +358,18 @@ func runModel(t *testing.T, seed uint64, of trouble) {
 	m.cache.stray.Wait()
 }
 
-// holdsDigests holds that the mark has the digest of what is there.
+// holdsDigests checks the digest in the checkpoint.
 func (m *model) holdsDigests() {
 	m.cache.mu.Lock()
 	defer m.cache.mu.Unlock()
-	mark, root := decoded(m.cache.objects["replicationcheckpoints.cache.shardplane.io/system:checkpoints|shard"]), m.cache.table().Root()
-	extent, _, _ := unstructured.NestedMap(mark.Object, "resources", "shards.core.kcp.io")
+	cp, root := decoded(m.cache.objects["replicationcheckpoints.cache.shardplane.io/system:checkpoints|shard"]), m.cache.table().Root()
+	extent, _, _ := unstructured.NestedMap(cp.Object, "resources", "shards.core.kcp.io")
 	require.EqualValues(m.t, root.Count, extent["count"], "seed %d", m.seed)
 	require.Equal(m.t, root.Digest.String(), extent["digest"], "seed %d", m.seed)
 }
 
-// reconnects holds that nothing is read by a new process but digests, nor after a loss of history,
-// where nothing has changed, and nothing is written but marks.
+// reconnects checks that a new process, or one after a loss of history, only reads digests and only writes checkpoints
+// if nothing has changed.
 func (m *model) reconnects() {
 	m.t.Helper()
 	objects := func() (lists int, versions []string) {

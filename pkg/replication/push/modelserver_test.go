@@ -53,7 +53,7 @@ type modelServer struct {
 	stray sync.WaitGroup
 	// received counts the bytes of answers but those of watches, and lists the pages of shards.
 	received, lists int
-	// marked is told of each mark.
+	// marked is called for each checkpoint.
 	marked func(content map[string]any)
 }
 
@@ -134,7 +134,7 @@ func (m *modelServer) RoundTrip(req *http.Request) (*http.Response, error) {
 	}, nil
 }
 
-// modelQuery is what a request is about.
+// modelQuery is a parsed request.
 type modelQuery struct {
 	prefix, resource, cluster, name string
 }
@@ -182,7 +182,7 @@ func (m *modelServer) answer(req *http.Request, body []byte) (status int, answer
 	}
 }
 
-// write writes what is asked for, as a cache server does, under the lock.
+// write executes a write like a cache server, under the lock.
 func (m *modelServer) write(method string, q *modelQuery, body []byte) *apierrors.StatusError {
 	gr := schema.ParseGroupResource(q.resource)
 	conflict := func(have string) *apierrors.StatusError {
@@ -302,7 +302,7 @@ func (m *modelServer) list(q modelQuery, limit, from string) any {
 	return map[string]any{"apiVersion": "core.kcp.io/v1alpha1", "kind": "ShardList", "metadata": meta, "items": items}
 }
 
-// digests says what the replicas are, whoever wrote them.
+// digests returns the digests of the current replicas.
 func (m *modelServer) digests(rest string) (int, any) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

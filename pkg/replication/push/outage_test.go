@@ -12,8 +12,8 @@ import (
 // soonAfter is how long after a cache server is back it may not have everything yet.
 const soonAfter = 6 * time.Second
 
-// TestAfterOutages: however long a cache server was away, it soon has what was changed and deleted meanwhile, also by a
-// process that has started while it was away.
+// TestAfterOutages checks that a cache server is soon up to date after an outage of any duration, even if the process
+// was started meanwhile.
 func TestAfterOutages(t *testing.T) {
 	for _, starts := range []bool{false, true} {
 		for away := time.Second; away < 2*time.Minute; away += away / 2 {

@@ -8,32 +8,30 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 )
 
-// progress knows what of the initial synchronization is still to be done, be it
-// by the batches or by the controller after them.
+// progress tracks the keys of the initial synchronization that are not replicated yet.
 type progress struct {
-	mu      sync.Mutex
-	left    prometheus.Gauge
-	started bool
-	keys    map[client.Key]struct{}
+	mu        sync.Mutex
+	remaining prometheus.Gauge
+	started   bool
+	keys      map[client.Key]struct{}
 }
 
-func (p *progress) start(left prometheus.Gauge, keys []client.Key) {
+func (p *progress) start(remaining prometheus.Gauge, keys []client.Key) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.left, p.started, p.keys = left, true, make(map[client.Key]struct{}, len(keys))
+	p.remaining, p.started, p.keys = remaining, true, make(map[client.Key]struct{}, len(keys))
 	for _, key := range keys {
 		p.keys[key] = struct{}{}
 	}
-	left.Set(float64(len(p.keys)))
+	remaining.Set(float64(len(p.keys)))
 }
 
-// done says that key has its replica.
 func (p *progress) done(key client.Key) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if _, ok := p.keys[key]; ok {
 		delete(p.keys, key)
-		p.left.Set(float64(len(p.keys)))
+		p.remaining.Set(float64(len(p.keys)))
 		if len(p.keys) == 0 {
 			p.keys = nil // maps do not shrink
 		}

@@ -15,10 +15,9 @@ import (
 	"github.com/shardplane/shardplane/pkg/replication"
 )
 
-// pushTries is how often a replica is read and written again at once that others change, too.
+// pushTries limits immediate retries after conflicts.
 const pushTries = 3
 
-// reconcile brings the replica of an object up to date.
 func (s *session) reconcile(ctx context.Context, key client.Key) (err error) {
 	select {
 	case s.slots <- struct{}{}:
@@ -26,10 +25,10 @@ func (s *session) reconcile(ctx context.Context, key client.Key) (err error) {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	why := s.doubts.take(key)
+	why := s.dirtyKeys.take(key)
 	defer func() {
-		if err != nil { // nobody knows what has arrived
-			s.doubts.add(key, max(why, doubtWrite))
+		if err != nil { // the result of the write is unknown
+			s.dirtyKeys.add(key, max(why, dirtyWrite))
 		}
 	}()
 	s.ledger.begin(key)
@@ -50,7 +49,7 @@ func (s *session) reconcile(ctx context.Context, key client.Key) (err error) {
 	return nil
 }
 
-// wanted returns the object that is to have a replica, or nil if there is none.
+// wanted returns the object that must have a replica, or nil.
 func (s *session) wanted(ctx context.Context, key client.Key) (*unstructured.Unstructured, error) {
 	if s.unsure() {
 		return nil, errUnsure
@@ -59,21 +58,21 @@ func (s *session) wanted(ctx context.Context, key client.Key) (*unstructured.Uns
 	switch {
 	case err != nil:
 		return nil, err
-	case s.unsure(): // who knows who has answered
+	case s.unsure(): // the response may come from other data
 		return nil, errUnsure
 	case local == nil && s.trust != nil:
-		return nil, s.stillThere(ctx)
+		return nil, s.confirmDeleted(ctx)
 	case local != nil && !s.resource.Selects(local):
-		return nil, nil //nolint:nilnil // it is to have none
+		return nil, nil //nolint:nilnil // it must have no replica
 	}
 	return local, nil
 }
 
-// push writes the replica of an object, unless it is as it is expected to be; local is nil where there
-// is to be none. It is read before only if it may be another one than the session has written.
-func (s *session) push(ctx context.Context, key client.Key, local *unstructured.Unstructured, why doubt) error {
+// push writes the replica of an object if it is not the expected one. local is nil if there must be no replica. The
+// replica is only read before if another client may have written it.
+func (s *session) push(ctx context.Context, key client.Key, local *unstructured.Unstructured, why dirtyReason) error {
 	hash, at, has := s.expected.Get(key.String())
-	if why != doubtNone {
+	if why != clean {
 		return s.readAndPush(ctx, key, local, why)
 	}
 	if local == nil && !has {
@@ -109,7 +108,7 @@ func (s *session) push(ctx context.Context, key client.Key, local *unstructured.
 	return err
 }
 
-// replicaAt is what is known of a replica that was written at a version.
+// replicaAt returns the metadata of a replica that was written at a resource version.
 func replicaAt(key client.Key, version uint64) *unstructured.Unstructured {
 	replica := &unstructured.Unstructured{Object: map[string]any{}}
 	replica.SetName(key.Name)
@@ -117,15 +116,15 @@ func replicaAt(key client.Key, version uint64) *unstructured.Unstructured {
 	return replica
 }
 
-// readAndPush is push by what the replica is now.
-func (s *session) readAndPush(ctx context.Context, key client.Key, local *unstructured.Unstructured, why doubt) error {
+// readAndPush is push based on the current replica.
+func (s *session) readAndPush(ctx context.Context, key client.Key, local *unstructured.Unstructured, why dirtyReason) error {
 	for try := range pushTries {
 		replica, err := replication.GetObject(ctx, s.config.replicas(), s.resource, key)
 		if err != nil {
 			return err
 		}
-		if problem := replication.ProblemOf(s.resource, local, replica); try == 0 && why == doubtDigest {
-			s.looked(ctx, key, problem)
+		if problem := replication.ProblemOf(s.resource, local, replica); try == 0 && why == dirtyDigest {
+			s.recordRepair(ctx, key, problem)
 		}
 		todo, obj := replication.Decide(s.resource, local, replica)
 		if todo == replication.ActionNone {
@@ -141,18 +140,18 @@ func (s *session) readAndPush(ctx context.Context, key client.Key, local *unstru
 			return nil
 		}
 	}
-	return apierrors.NewConflict(s.resource.GroupResource(), key.String(), errors.New("others write the replica all the time"))
+	return apierrors.NewConflict(s.resource.GroupResource(), key.String(), errors.New("other clients keep changing the replica"))
 }
 
-// looked notes what a replica is that digests have shown to be wrong.
-func (s *session) looked(ctx context.Context, key client.Key, problem replication.Problem) {
+// recordRepair counts a wrong replica that was found by digests.
+func (s *session) recordRepair(ctx context.Context, key client.Key, problem replication.Problem) {
 	if problem != "" {
 		s.config.metrics.repairs.WithLabelValues(s.config.CacheName, s.counted(), string(problem)).Inc()
-		klog.FromContext(ctx).Info("A replica is wrong, as digests show, and is put right", "key", key.String(), "problem", problem)
+		klog.FromContext(ctx).Info("Repairing a replica that differs by its digest", "key", key.String(), "problem", problem)
 	}
 }
 
-// do does what was decided, and notes what the replica is then.
+// do writes a replica and records the result.
 func (s *session) do(ctx context.Context, key client.Key, local *unstructured.Unstructured, todo replication.Action, obj *unstructured.Unstructured) error {
 	written, err := s.apply(ctx, key, todo, obj)
 	if err != nil {
@@ -164,7 +163,7 @@ func (s *session) do(ctx context.Context, key client.Key, local *unstructured.Un
 	return nil
 }
 
-// work replicates what changes, after the first comparison.
+// work replicates changes after the initial synchronization.
 func (s *session) work(ctx context.Context) error {
 	controller := reconcile.New(reconcile.Config[client.Key]{
 		Name: Name + "-" + s.config.CacheName + "-" + s.counted(),

@@ -8,12 +8,10 @@ import (
 	"github.com/shardplane/shardplane/pkg/tenancy/replicationcheckpoints"
 )
 
-// unsure reports whether the cache server that is relayed from may have other data than was
-// compared.
+// unsure reports whether the cache server that is relayed from may have other data than the session.
 func (s *session) unsure() bool { return s.trust != nil && s.lost.Load() != s.found.Load() }
 
-// lose says that it may.
-func (s *session) lose() {
+func (s *session) setUnsure() {
 	s.lost.Add(1)
 	select {
 	case s.losing <- struct{}{}:
@@ -21,9 +19,8 @@ func (s *session) lose() {
 	}
 }
 
-// reassure finds out until ctx is done what the cache server has after each disconnection: the
-// same data, or others, with which the session ends.
-func (s *session) reassure(ctx context.Context) {
+// checkOrigin checks the data of the cache server after each disconnection, and ends the session if it is other data.
+func (s *session) checkOrigin(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
@@ -33,68 +30,68 @@ func (s *session) reassure(ctx context.Context) {
 			s.lost.Add(1)
 		}
 		lost := s.lost.Load()
-		mark, err := s.trust.await(ctx)
+		cp, err := s.trust.await(ctx)
 		switch {
 		case err != nil:
 			return
-		case !sameLife(mark, s.origin) || s.trust.setBack(mark):
-			s.endOther()
+		case !sameLife(cp, s.origin) || s.trust.restoredFromOlder(cp):
+			s.endWithOtherData()
 			return
 		}
 		s.found.Store(lost)
 	}
 }
 
-func (s *session) endOther() {
-	s.end(fmt.Errorf("%w: the mark of shard %s in %s is another one", errOtherData, s.trust.shard, s.config.CacheName))
+func (s *session) endWithOtherData() {
+	s.end(fmt.Errorf("%w: the checkpoint of shard %s on %s is of other data", errOtherData, s.trust.shard, s.config.CacheName))
 }
 
-// heardMark is told of a mark.
-func (s *session) heardMark(mark *replicationcheckpoints.ReplicationCheckpoint, setBack bool) {
+// observeCheckpoint handles a checkpoint of the shard on the cache server that is relayed from.
+func (s *session) observeCheckpoint(cp *replicationcheckpoints.ReplicationCheckpoint, restoredFromOlder bool) {
 	switch {
-	case setBack || !sameLife(mark, s.origin):
-		s.trust.raise(mark)
-		s.endOther()
-	case s.trust.trusts(mark) != nil:
-		s.lose()
+	case restoredFromOlder || !sameLife(cp, s.origin):
+		s.trust.raise(cp)
+		s.endWithOtherData()
+	case s.trust.trusts(cp) != nil:
+		s.setUnsure()
 	default:
-		s.trust.raise(mark)
+		s.trust.raise(cp)
 	}
 }
 
-// stillThere returns an error unless the cache server that is relayed from has the data in which
-// an object was not found: only then the object is gone.
-func (s *session) stillThere(ctx context.Context) error {
-	mark, err := s.trust.ask(ctx)
+// confirmDeleted returns an error unless the cache server that is relayed from has the data of the session. Only then a
+// missing object was deleted.
+func (s *session) confirmDeleted(ctx context.Context) error {
+	cp, err := s.trust.fetch(ctx)
 	if err != nil {
-		s.lose()
+		s.setUnsure()
 		return err
 	}
-	if !sameLife(mark, s.origin) || s.trust.setBack(mark) {
-		s.endOther()
+	if !sameLife(cp, s.origin) || s.trust.restoredFromOlder(cp) {
+		s.endWithOtherData()
 		return errUnsure
 	}
-	if s.resource.Unmarked && mark.Number < minMarks {
-		return fmt.Errorf("%w: it has been there for %d marks only", errUnsure, mark.Number)
+	if s.resource.Unmarked && cp.Number < minCheckpoints {
+		return fmt.Errorf("%w: it has only %d checkpoints", errUnsure, cp.Number)
 	}
 	return nil
 }
 
-// reached returns up to which version of the shard everything was told that is relayed.
+// reached returns the version of the shard up to which all changes have been observed.
 func (s *session) reached() string {
 	at := s.local.ResourceVersion()
 	if at == "" {
 		return ""
 	}
-	mark := s.trust.before(at, s.origin)
-	if mark == nil {
-		mark = s.origin
+	cp := s.trust.before(at, s.origin)
+	if cp == nil {
+		cp = s.origin
 	}
-	return mark.Resources[s.name()].ResourceVersion
+	return cp.Resources[s.name()].ResourceVersion
 }
 
-// relayed returns up to which version of the shard everything is here. That nothing has changed
-// is known by the digest: what is here, and what stays in its region, is what the mark sums up.
+// relayed returns the version of the shard up to which this cache server is complete. The digest of the checkpoint must
+// match the replicas here and those that stay in their region.
 func (s *session) relayed() (checkpoint, bool) {
 	at, known := s.checkpoint()
 	latest := s.trust.latest()
@@ -108,7 +105,7 @@ func (s *session) relayed() (checkpoint, bool) {
 	return at, known
 }
 
-// totals sums up what is here, and what stays in its region.
+// totals returns the root of the replicas here and of those that stay in their region.
 func (s *session) totals() digest.Root {
 	sums, regional := s.expected.Sums(), s.regional.Sums()
 	for i := range sums {
@@ -117,7 +114,7 @@ func (s *session) totals() digest.Root {
 	return digest.Root{Count: s.expected.Len() + s.regional.Len(), Digest: sums.Digest()}
 }
 
-// extent returns up to which version of the shard the cache server has everything of the resource.
+// extent returns the version of the shard up to which the replicas of the resource are complete.
 func (s *session) extent() (checkpoint, bool) {
 	if s.trust != nil {
 		return s.relayed()
@@ -125,10 +122,9 @@ func (s *session) extent() (checkpoint, bool) {
 	return s.checkpoint()
 }
 
-// checkpoint returns up to where the cache server has everything of the resource. While it may have
-// been replaced by another one, or by itself with older data, nothing is added to that.
+// checkpoint is extent for the shard itself. It does not advance while the cache server may contain other data.
 func (s *session) checkpoint() (checkpoint, bool) {
-	if !s.started.Load() || s.digests.doubtful() {
+	if !s.started.Load() || s.digests.uncertain() {
 		return s.ledger.last()
 	}
 	if s.trust != nil {

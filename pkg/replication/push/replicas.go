@@ -15,17 +15,17 @@ import (
 	"github.com/shardplane/shardplane/pkg/replication"
 )
 
-// replicas are those of one resource on the cache server.
+// replicas accesses the replicas of one resource on the cache server.
 type replicas struct {
 	config   Config
 	resource replication.Resource
 }
 
-// name is that of the resource in logs and marks, and in gauges, which end with it.
+// name is the name of the resource in logs and checkpoints, and in gauges that are deleted with the mirror.
 func (r *replicas) name() string { return r.resource.GroupResource().String() }
 
-// counted is what the resource is counted as by what stays as long as the process: tenants name the
-// resources of their cached resources, which are one there.
+// counted is the name of the resource in metrics that are never deleted. All CachedResources share one name, because
+// tenants choose their resources.
 func (r *replicas) counted() string {
 	if strings.Contains(r.resource.Resource, ":") {
 		return cachedResources
@@ -33,15 +33,14 @@ func (r *replicas) counted() string {
 	return r.name()
 }
 
-// apply does what was decided, and counts it.
 func (r *replicas) apply(ctx context.Context, key client.Key, todo replication.Action, obj *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	written, err := r.write(ctx, key, todo, obj)
 	r.config.metrics.operations.WithLabelValues(r.config.CacheName, r.counted(), string(todo), result(err)).Inc()
 	return written, err
 }
 
-// write writes to the cache server, and returns the replica as it is then, unless it is gone. Where
-// the replica is not what it was taken for, the error is a conflict.
+// write returns the written replica, or nil after a deletion. If the replica is not the expected one, the error is a
+// conflict.
 func (r *replicas) write(ctx context.Context, key client.Key, todo replication.Action, obj *unstructured.Unstructured) (written *unstructured.Unstructured, err error) {
 	to, err := r.replicaClient(key)
 	if err != nil {
@@ -53,11 +52,11 @@ func (r *replicas) write(ctx context.Context, key client.Key, todo replication.A
 	case replication.ActionUpdate:
 		written, err = to.Update(ctx, obj, metav1.UpdateOptions{FieldManager: Name})
 	case replication.ActionDelete:
-		// Only what was compared: by now the object may be back, and so its replica.
+		// The object may exist again by now, and its replica, too.
 		version := obj.GetResourceVersion()
 		err = to.Delete(ctx, key.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{ResourceVersion: &version}})
 		if apierrors.IsNotFound(err) {
-			return nil, nil //nolint:nilnil // there is none, as it should be
+			return nil, nil //nolint:nilnil // already deleted
 		}
 	case replication.ActionNone:
 	}
@@ -78,8 +77,7 @@ func (r *replicas) replicaClient(key client.Key) (dynamic.ResourceInterface, err
 	return clients.Resource(r.resource.GroupVersionResource).Namespace(key.Namespace), nil
 }
 
-// isObjectNotFound tells a missing object from a resource that the server does
-// not serve at all.
+// isObjectNotFound distinguishes a missing object from a resource that is not served.
 func isObjectNotFound(err error, name string) bool {
 	var status apierrors.APIStatus
 	if !apierrors.IsNotFound(err) || !errors.As(err, &status) {
@@ -89,24 +87,22 @@ func isObjectNotFound(err error, name string) bool {
 	return details != nil && details.Name == name
 }
 
-// removeAll deletes what there is, and returns how many replicas that were. Where
-// the cache server does not serve the resource, there is nothing to delete.
+// removeAll deletes all replicas and returns their number. If the cache server does not serve the resource, it has none.
 func (r *replicas) removeAll(ctx context.Context) (int, error) {
-	var left []*unstructured.Unstructured
-	err := replication.EachObject(ctx, r.config.replicas().Wildcard(), r.resource, func(obj *unstructured.Unstructured) { left = append(left, obj) })
+	var remaining []*unstructured.Unstructured
+	err := replication.EachObject(ctx, r.config.replicas().Wildcard(), r.resource, func(obj *unstructured.Unstructured) { remaining = append(remaining, obj) })
 	if err != nil && !apierrors.IsNotFound(err) {
 		return 0, err
 	}
-	for _, replica := range left {
+	for _, replica := range remaining {
 		todo, obj := replication.Decide(r.resource, nil, replica)
 		if _, err := r.apply(ctx, client.KeyOf(replica), todo, obj); err != nil && !apierrors.IsConflict(err) {
-			return len(left), err
+			return len(remaining), err
 		}
 	}
-	return len(left), nil
+	return len(remaining), nil
 }
 
-// deleteMetrics takes back the gauges of a resource that is not replicated to a cache server any more.
 func (r *replicas) deleteMetrics() {
 	if r.counted() == r.name() {
 		for _, until := range []string{untilAcknowledged, untilMarked} {

@@ -16,57 +16,53 @@ import (
 	"github.com/shardplane/shardplane/pkg/tenancy/replicationcheckpoints"
 )
 
-// errOtherData says that a server does not have the data that was followed.
-var errOtherData = errors.New("a server has other data than is known of it")
+var errOtherData = errors.New("a server has other data than before")
 
-// session is one period in which shard and cache server are followed. When a server turns out to
-// have other data than is known of it, the session ends and a new one starts from nothing.
+// session follows shard and cache server. If a server turns out to have other data, the session ends and a new one starts from scratch.
 //
-// It keeps no objects. At first, expected has the hashes of what the shard has. Then that is
-// compared with what the cache server has, once: from there on expected has what the cache server
-// has acknowledged, and what changes in the shard is written.
+// A session stores no objects. At first, expected contains the hashes of the objects on the shard. They are compared with
+// the cache server once. From then on expected contains what the cache server has acknowledged.
 type session struct {
 	*replicas
 
 	digests  *digests
 	progress *progress
-	// trust is of the cache server that is relayed from; nil for the shard itself.
+	// trust is set if the replicas are relayed from another cache server.
 	trust *trust
-	// slots bound how many replicas of all resources are written at a time.
 	slots chan struct{}
-	// acknowledged is called when changes of the shard are on the cache server.
+	// acknowledged is called after the cache server has acknowledged changes.
 	acknowledged func()
 
-	local    *client.Follower[*unstructured.Unstructured]
-	ledger   *ledger
-	expected *expected
-	doubts   doubts
-	recent   recent
+	local     *client.Follower[*unstructured.Unstructured]
+	ledger    *ledger
+	expected  *expected
+	dirtyKeys dirtyKeys
+	recent    recent
 
-	// mu orders what the shard tells, and the change to comparing.
+	// mu orders the events of the shard and the change of comparing.
 	mu sync.Mutex
-	// comparing is set from when expected is what the cache server has.
+	// comparing is set when expected is compared with the cache server.
 	comparing bool
 	queue     reconcile.Queue[client.Key]
 
-	// roots gets what the cache server says of all its replicas, once, after comparing is set.
-	// asked is set when it has.
+	// roots receives the digests of the cache server once, after comparing is set. asked is set when it has been
+	// requested.
 	roots chan *digest.Answer
 	asked atomic.Bool
-	// started is set when all objects were compared once.
+	// started is set after the initial synchronization.
 	started atomic.Bool
 	end     context.CancelCauseFunc
 
-	// origin is the mark of the shard at the beginning, where its replicas are relayed, and regional
-	// are those that are not. lost counts what may have replaced the data there, and found
-	// how many of those were looked into; losing gets something when that is to be done.
+	// origin is the checkpoint of the shard when the session of a relay started, and regional are the replicas that are
+	// not relayed. lost counts the events after which the cache server that is relayed from may have other data, and
+	// found those that have been checked; losing is signaled for a check.
 	origin      *replicationcheckpoints.ReplicationCheckpoint
 	regional    *digest.Table[struct{}]
 	lost, found atomic.Int64
 	losing      chan struct{}
 }
 
-// feed has a queue get what waits, and what is to be looked at from now on.
+// feed connects the queue of the controller and adds the pending keys.
 func (s *session) feed(_ context.Context, queue reconcile.Queue[client.Key]) (stop func(), err error) {
 	set := func(queue reconcile.Queue[client.Key]) {
 		s.mu.Lock()
@@ -74,12 +70,12 @@ func (s *session) feed(_ context.Context, queue reconcile.Queue[client.Key]) (st
 		s.queue = queue
 	}
 	set(queue)
-	s.again()
+	s.retryPending()
 	return func() { set(nil) }, nil
 }
 
-// again has all that waits looked at now, whenever its next try would be.
-func (s *session) again() {
+// retryPending retries all pending keys immediately.
+func (s *session) retryPending() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.queue == nil {
@@ -90,30 +86,30 @@ func (s *session) again() {
 	}
 }
 
-// tell has an object looked at, under the lock. initial is for what is no change of it.
-func (s *session) tell(key client.Key, initial bool) {
-	s.ledger.tell(key, initial)
+// recordChange records a change of a key, under the lock. initial is set if the object has not changed.
+func (s *session) recordChange(key client.Key, initial bool) {
+	s.ledger.recordChange(key, initial)
 	if s.queue != nil {
 		s.queue.Add(key)
 	}
 }
 
-// doubt has a replica read and compared, as its digest is not the expected one.
-func (s *session) doubt(key client.Key) {
-	s.doubts.add(key, doubtDigest)
+// markDirty causes a replica to be read and compared, because its digest is not the expected one.
+func (s *session) markDirty(key client.Key) {
+	s.dirtyKeys.add(key, dirtyDigest)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.tell(key, true)
+	s.recordChange(key, true)
 }
 
-// waits reports whether the session waits for what the cache server says of all its replicas.
-func (s *session) waits() bool {
+// awaitsDigests reports whether the session waits for the digests of the cache server.
+func (s *session) awaitsDigests() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.comparing && !s.asked.Load()
 }
 
-// waitForSync waits for the shard, and now and then says so. It is false if ctx ended first.
+// waitForSync waits for the objects of the shard. It returns false if ctx ends.
 func (s *session) waitForSync(ctx context.Context) bool {
 	ticker := time.NewTicker(waitLogInterval)
 	defer ticker.Stop()
@@ -124,7 +120,7 @@ func (s *session) waitForSync(ctx context.Context) bool {
 		case <-s.local.Synced():
 			return true
 		case <-ticker.C:
-			klog.FromContext(ctx).Info("Waiting for the objects on the shard", "err", s.local.LastError())
+			klog.FromContext(ctx).Info("Waiting for the objects of the shard", "err", s.local.LastError())
 		}
 	}
 }

@@ -7,15 +7,14 @@ import (
 	"github.com/shardplane/shardplane/pkg/replication"
 )
 
-// localSink is told what the shard has.
+// localSink receives the objects of the shard.
 type localSink struct {
 	*session
 
-	// seen is not nil while the shard tells all that it has.
+	// seen is not nil during a resync.
 	seen map[client.Key]struct{}
 }
 
-// Begin implements client.Sink.
 func (l *localSink) Begin() {
 	l.seen = map[client.Key]struct{}{}
 	if l.regional != nil {
@@ -25,12 +24,11 @@ func (l *localSink) Begin() {
 	}
 }
 
-// Put implements client.Sink.
 func (l *localSink) Put(obj *unstructured.Unstructured) {
 	key := client.KeyOf(obj)
 	if !l.resource.Selects(obj) {
-		l.gone(key)
-		l.stays(key, obj)
+		l.absent(key)
+		l.keepRegional(key, obj)
 		return
 	}
 	if l.seen != nil {
@@ -48,15 +46,14 @@ func (l *localSink) Put(obj *unstructured.Unstructured) {
 	case !l.comparing:
 		l.expected.Set(text, hash, 0)
 	case err != nil || !has || known != hash:
-		l.tell(key, l.seen != nil)
+		l.recordChange(key, l.seen != nil)
 	}
 }
 
-// Delete implements client.Sink.
-func (l *localSink) Delete(last *unstructured.Unstructured) { l.gone(client.KeyOf(last)) }
+func (l *localSink) Delete(last *unstructured.Unstructured) { l.absent(client.KeyOf(last)) }
 
-// stays is told of an object that is not relayed.
-func (l *localSink) stays(key client.Key, obj *unstructured.Unstructured) {
+// keepRegional handles an object that is not relayed.
+func (l *localSink) keepRegional(key client.Key, obj *unstructured.Unstructured) {
 	if l.regional == nil {
 		return
 	}
@@ -66,8 +63,8 @@ func (l *localSink) stays(key client.Key, obj *unstructured.Unstructured) {
 	}
 }
 
-// gone is told of an object that has no replica, or none any more.
-func (l *localSink) gone(key client.Key) {
+// absent handles an object that must have no replica.
+func (l *localSink) absent(key client.Key) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	text := key.String()
@@ -79,11 +76,10 @@ func (l *localSink) gone(key client.Key) {
 	case !l.comparing:
 		l.expected.Remove(text)
 	case has || l.ledger.has(key):
-		l.tell(key, l.seen != nil)
+		l.recordChange(key, l.seen != nil)
 	}
 }
 
-// End implements client.Sink.
 func (l *localSink) End() {
 	missing := l.ledger.pending()
 	for _, text := range l.expected.WithPrefix("") {
@@ -92,8 +88,8 @@ func (l *localSink) End() {
 		}
 	}
 	for _, key := range missing {
-		if _, told := l.seen[key]; !told {
-			l.gone(key)
+		if _, observed := l.seen[key]; !observed {
+			l.absent(key)
 		}
 	}
 	l.seen = nil

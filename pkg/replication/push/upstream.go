@@ -18,108 +18,103 @@ import (
 )
 
 const (
-	// heardMarks is how many marks of a shard are remembered.
-	heardMarks = 64
-	// minMarks is how many marks a shard has made in the data of a cache server, one each few
-	// seconds, when it has certainly written there what marks do not name.
-	minMarks = 12
-	// minAsk and maxAsk bound the time between two questions for a mark.
-	minAsk = 100 * time.Millisecond
-	maxAsk = 5 * time.Second
+	// maxObserved is the number of remembered checkpoints of a shard.
+	maxObserved = 64
+	// minCheckpoints is the number of checkpoints after which a shard has certainly written the resources that checkpoints do
+	// not contain.
+	minCheckpoints = 12
+	// The interval of requests for a checkpoint.
+	minReadInterval = 100 * time.Millisecond
+	maxReadInterval = 5 * time.Second
 )
 
 var (
-	// errUnsure says that the cache server that is relayed from may have less than it had.
-	errUnsure = errors.New("the cache server that is relayed from is not known to have everything of the shard")
+	errUnsure = errors.New("the cache server that is relayed from may lack replicas of the shard")
 	errDirect = errors.New("the shard pushes to this cache server itself")
 )
 
-// upstream knows what the shard's marks say on the cache server that is relayed from. What is
-// there counts only as long as its mark says so: a cache server that was wiped, or set back, has
-// nothing that is to be deleted here.
+// upstream contains the observed checkpoints of the shard on the cache server that is relayed from. Replicas there only
+// count if the checkpoint is current: if a cache server was wiped or restored from an older backup, nothing must be
+// deleted here.
 type upstream struct {
-	shard string
-	marks *client.Client[*replicationcheckpoints.ReplicationCheckpoint, *replicationcheckpoints.ReplicationCheckpointList]
-	// here returns the mark that this cache server has, or nil.
+	shard            string
+	checkpointClient *client.Client[*replicationcheckpoints.ReplicationCheckpoint, *replicationcheckpoints.ReplicationCheckpointList]
+	// here returns the checkpoint on this cache server, or nil.
 	here func(ctx context.Context) (*replicationcheckpoints.ReplicationCheckpoint, error)
 
 	mu sync.Mutex
-	// heard are the last marks, of one life of the shard's data in one life of the cache server's.
-	heard []*replicationcheckpoints.ReplicationCheckpoint
+	// observed are the last checkpoints of the same data of shard and cache server.
+	observed []*replicationcheckpoints.ReplicationCheckpoint
 }
 
 func newUpstream(config Config) *upstream {
 	if config.Relay == nil {
 		return nil
 	}
-	here := marksIn(config.replicas())
-	return &upstream{shard: config.Shard, marks: marksIn(config.Local), here: func(ctx context.Context) (*replicationcheckpoints.ReplicationCheckpoint, error) {
-		mark, err := here.Get(ctx, replicationcheckpoints.Name, metav1.GetOptions{})
+	here := checkpointClientOf(config.replicas())
+	return &upstream{shard: config.Shard, checkpointClient: checkpointClientOf(config.Local), here: func(ctx context.Context) (*replicationcheckpoints.ReplicationCheckpoint, error) {
+		cp, err := here.Get(ctx, replicationcheckpoints.Name, metav1.GetOptions{})
 		if isObjectNotFound(err, replicationcheckpoints.Name) {
-			return nil, nil //nolint:nilnil // there is none
+			return nil, nil //nolint:nilnil // not found
 		}
-		return mark, err
+		return cp, err
 	}}
 }
 
-// sameLife reports whether versions of two marks can be compared, as well as those of the cache
-// server.
+// sameLife reports whether the versions of two checkpoints, on the shard and on the cache server, can be compared.
 func sameLife(a, b *replicationcheckpoints.ReplicationCheckpoint) bool {
 	return a.UID == b.UID && a.Epoch == b.Epoch
 }
 
-// hear notes a mark, and reports whether the data of the cache server were set back.
-func (u *upstream) hear(mark *replicationcheckpoints.ReplicationCheckpoint) (setBack bool) {
-	setBack = u.setBack(mark)
+// observe records a checkpoint, and reports whether the cache server was restored from an older backup.
+func (u *upstream) observe(cp *replicationcheckpoints.ReplicationCheckpoint) (restoredFromOlder bool) {
+	restoredFromOlder = u.restoredFromOlder(cp)
 	u.mu.Lock()
-	if n := len(u.heard); n > 0 && (setBack || !sameLife(u.heard[n-1], mark)) {
-		u.heard = nil
+	if n := len(u.observed); n > 0 && (restoredFromOlder || !sameLife(u.observed[n-1], cp)) {
+		u.observed = nil
 	}
-	u.heard = append(u.heard, mark)
-	if len(u.heard) > heardMarks {
-		u.heard = slices.Delete(u.heard, 0, len(u.heard)-heardMarks)
+	u.observed = append(u.observed, cp)
+	if len(u.observed) > maxObserved {
+		u.observed = slices.Delete(u.observed, 0, len(u.observed)-maxObserved)
 	}
 	u.mu.Unlock()
-	return setBack
+	return restoredFromOlder
 }
 
-// setBack reports whether a mark that is there now comes before one that was heard: then the data
-// of the cache server were set back.
-func (u *upstream) setBack(mark *replicationcheckpoints.ReplicationCheckpoint) bool {
+// restoredFromOlder reports whether a current checkpoint is older than an observed one, so that the cache server was restored from
+// an older backup.
+func (u *upstream) restoredFromOlder(cp *replicationcheckpoints.ReplicationCheckpoint) bool {
 	latest := u.latest()
-	return latest != nil && sameLife(latest, mark) && mark.Number < latest.Number
+	return latest != nil && sameLife(latest, cp) && cp.Number < latest.Number
 }
 
-// latest returns the last mark that was heard, or nil.
 func (u *upstream) latest() *replicationcheckpoints.ReplicationCheckpoint {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if len(u.heard) == 0 {
+	if len(u.observed) == 0 {
 		return nil
 	}
-	return u.heard[len(u.heard)-1]
+	return u.observed[len(u.observed)-1]
 }
 
-// before returns the last mark that the cache server had when it was at a version.
+// before returns the last checkpoint at a resource version of the cache server.
 func (u *upstream) before(version string, like *replicationcheckpoints.ReplicationCheckpoint) *replicationcheckpoints.ReplicationCheckpoint {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	for _, mark := range slices.Backward(u.heard) {
-		if order, err := resourceversion.CompareResourceVersion(mark.ResourceVersion, version); err == nil && order <= 0 && sameLife(mark, like) {
-			return mark
+	for _, cp := range slices.Backward(u.observed) {
+		if order, err := resourceversion.CompareResourceVersion(cp.ResourceVersion, version); err == nil && order <= 0 && sameLife(cp, like) {
+			return cp
 		}
 	}
 	return nil
 }
 
-// position is up to where something of a shard is known.
 type position struct{ epoch, version string }
 
-func positionOf(mark *replicationcheckpoints.ReplicationCheckpoint, resource string) position {
-	return position{mark.Epoch, mark.Resources[resource].ResourceVersion}
+func positionOf(cp *replicationcheckpoints.ReplicationCheckpoint, resource string) position {
+	return position{cp.Epoch, cp.Resources[resource].ResourceVersion}
 }
 
-// before reports whether a position is before another one.
 func (p position) before(other position) bool {
 	switch {
 	case other.version == "":
@@ -133,78 +128,77 @@ func (p position) before(other position) bool {
 	return err == nil && order < 0
 }
 
-// trust decides for one resource whether what the cache server has that is relayed from counts.
+// trust decides for one resource whether the cache server that is relayed from is complete.
 type trust struct {
 	*upstream
 
 	resource string
-	// unmarked is set if marks do not name the resource.
+	// unmarked is set if checkpoints do not contain the resource.
 	unmarked bool
 
 	mu sync.Mutex
-	// high is up to where the shard's objects were known, from wherever.
+	// high is the highest known version of the shard's objects.
 	high position
 }
 
-// raise notes up to where the shard's objects of the resource were known, here or there.
-func (t *trust) raise(mark *replicationcheckpoints.ReplicationCheckpoint) {
-	if mark == nil {
+func (t *trust) raise(cp *replicationcheckpoints.ReplicationCheckpoint) {
+	if cp == nil {
 		return
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if at := positionOf(mark, t.resource); t.high.before(at) {
+	if at := positionOf(cp, t.resource); t.high.before(at) {
 		t.high = at
 	}
 }
 
-// trusts returns an error unless a mark says of the resource at least what was known. Of what marks
-// do not name they say only that the shard is there.
-func (t *trust) trusts(mark *replicationcheckpoints.ReplicationCheckpoint) error {
+// trusts returns an error if a checkpoint is older than the highest known version. For resources that checkpoints do not
+// contain, any checkpoint is sufficient.
+func (t *trust) trusts(cp *replicationcheckpoints.ReplicationCheckpoint) error {
 	if t.unmarked {
 		return nil
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	switch at := positionOf(mark, t.resource); {
+	switch at := positionOf(cp, t.resource); {
 	case at.version == "":
-		return fmt.Errorf("%w: its mark does not name %s", errUnsure, t.resource)
+		return fmt.Errorf("%w: its checkpoint does not contain %s", errUnsure, t.resource)
 	case at.before(t.high):
-		return fmt.Errorf("%w: %s are there up to version %s only, and were known up to %s", errUnsure, t.resource, at.version, t.high.version)
+		return fmt.Errorf("%w: %s are complete up to version %s only, but were complete up to %s", errUnsure, t.resource, at.version, t.high.version)
 	}
 	return nil
 }
 
-// ask asks for the mark, and returns it if it says of the resource at least what was known.
-func (t *trust) ask(ctx context.Context) (*replicationcheckpoints.ReplicationCheckpoint, error) {
-	ctx, cancel := context.WithTimeout(ctx, markTimeout)
+// fetch reads the checkpoint and returns it if trusts accepts it.
+func (t *trust) fetch(ctx context.Context) (*replicationcheckpoints.ReplicationCheckpoint, error) {
+	ctx, cancel := context.WithTimeout(ctx, checkpointTimeout)
 	defer cancel()
-	mark, err := t.upstream.marks.Get(ctx, replicationcheckpoints.Name, metav1.GetOptions{})
+	cp, err := t.upstream.checkpointClient.Get(ctx, replicationcheckpoints.Name, metav1.GetOptions{})
 	if err != nil {
-		return nil, fmt.Errorf("%w: asking for its mark: %w", errUnsure, err)
+		return nil, fmt.Errorf("%w: reading its checkpoint: %w", errUnsure, err)
 	}
-	if err := t.trusts(mark); err != nil {
+	if err := t.trusts(cp); err != nil {
 		return nil, err
 	}
-	t.raise(mark)
-	return mark, nil
+	t.raise(cp)
+	return cp, nil
 }
 
-// await waits until the cache server that is relayed from is known to have everything.
+// await waits until the cache server that is relayed from is complete.
 func (t *trust) await(ctx context.Context) (*replicationcheckpoints.ReplicationCheckpoint, error) {
-	told := time.Now()
-	for delay := minAsk; ; delay = min(2*delay, maxAsk) {
+	observed := time.Now()
+	for delay := minReadInterval; ; delay = min(2*delay, maxReadInterval) {
 		here, err := t.upstream.here(ctx)
 		if err == nil {
 			t.raise(here)
-			var mark *replicationcheckpoints.ReplicationCheckpoint
-			if mark, err = t.ask(ctx); err == nil {
-				return mark, nil
+			var cp *replicationcheckpoints.ReplicationCheckpoint
+			if cp, err = t.fetch(ctx); err == nil {
+				return cp, nil
 			}
 		}
-		if time.Since(told) >= waitLogInterval {
-			told = time.Now()
-			klog.FromContext(ctx).Info("Nothing is relayed for now, and what is known stays", "shard", t.upstream.shard, "why", err.Error())
+		if time.Since(observed) >= waitLogInterval {
+			observed = time.Now()
+			klog.FromContext(ctx).Info("Waiting for the cache server that is relayed from, keeping the replicas", "shard", t.upstream.shard, "reason", err.Error())
 		}
 		select {
 		case <-ctx.Done():

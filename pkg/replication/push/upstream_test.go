@@ -19,15 +19,15 @@ import (
 	"github.com/shardplane/shardplane/pkg/tenancy/replicationcheckpoints"
 )
 
-// relayedFrom is a cache server that has nothing but a mark, or not even that.
+// relayedFrom is a cache server with at most a checkpoint.
 type relayedFrom struct {
-	mark *replicationcheckpoints.ReplicationCheckpoint
+	cp *replicationcheckpoints.ReplicationCheckpoint
 }
 
 // RoundTrip implements http.RoundTripper.
 func (r *relayedFrom) RoundTrip(req *http.Request) (*http.Response, error) {
-	code, answer := http.StatusOK, any(r.mark)
-	if name := path.Base(req.URL.Path); name != replicationcheckpoints.Name || r.mark == nil {
+	code, answer := http.StatusOK, any(r.cp)
+	if name := path.Base(req.URL.Path); name != replicationcheckpoints.Name || r.cp == nil {
 		code, answer = http.StatusNotFound, metav1.Status{
 			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure,
 			Code: http.StatusNotFound, Reason: metav1.StatusReasonNotFound, Details: &metav1.StatusDetails{Name: name},
@@ -37,8 +37,8 @@ func (r *relayedFrom) RoundTrip(req *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: code, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(bytes.NewReader(body)), Request: req}, err
 }
 
-// TestGoneWhereItIsRelayedFrom: what the cache server that is relayed from does not have is gone only if that
-// has the data in which it was known, with all that was known of the resource.
+// TestGoneWhereItIsRelayedFrom checks that an object which is missing on the cache server that is relayed from was only
+// deleted if that server has the same data and is complete.
 func TestGoneWhereItIsRelayedFrom(t *testing.T) {
 	resource := replication.Resource{GroupVersionResource: corev1alpha1.SchemeGroupVersion.WithResource("shards")}
 	checkpointOf := func(uid types.UID, epoch string, number int64, version string) *replicationcheckpoints.ReplicationCheckpoint {
@@ -47,44 +47,44 @@ func TestGoneWhereItIsRelayedFrom(t *testing.T) {
 			Resources: map[string]replicationcheckpoints.Extent{resource.GroupResource().String(): {ResourceVersion: version}},
 		}
 	}
-	origin, heard := checkpointOf("data", "1", 5, "20"), checkpointOf("data", "1", 8, "40")
+	origin, observed := checkpointOf("data", "1", 5, "20"), checkpointOf("data", "1", 8, "40")
 	for name, c := range map[string]struct {
-		mark            *replicationcheckpoints.ReplicationCheckpoint
-		unmarked        bool // marks do not name the resource
-		disconnected    bool
-		gone, otherData bool
+		cp                *replicationcheckpoints.ReplicationCheckpoint
+		unmarked          bool // checkpoints do not contain the resource
+		disconnected      bool
+		absent, otherData bool
 	}{
-		"the latest data": {mark: heard, gone: true},
-		"later data":      {mark: checkpointOf("data", "1", 9, "50"), gone: true},
-		"a connection that has not been seen into": {mark: heard, disconnected: true},
+		"the latest data": {cp: observed, absent: true},
+		"later data":      {cp: checkpointOf("data", "1", 9, "50"), absent: true},
+		"a connection that has not been seen into": {cp: observed, disconnected: true},
 		"no mark":                                {},
-		"the mark of other data":                 {mark: checkpointOf("others", "1", 9, "50"), otherData: true},
-		"the mark of a shard that was set back":  {mark: checkpointOf("data", "2", 9, "50"), otherData: true},
-		"data that were set back":                {mark: checkpointOf("data", "1", 7, "40"), otherData: true},
-		"data with less of the resource":         {mark: checkpointOf("data", "1", 9, "30")},
-		"data without the resource":              {mark: checkpointOf("data", "1", 9, "")},
-		"young data, of which marks say nothing": {mark: checkpointOf("data", "1", minMarks-1, ""), unmarked: true},
-		"old data, of which marks say nothing":   {mark: checkpointOf("data", "1", minMarks, ""), unmarked: true, gone: true},
+		"the mark of other data":                 {cp: checkpointOf("others", "1", 9, "50"), otherData: true},
+		"the mark of a shard that was set back":  {cp: checkpointOf("data", "2", 9, "50"), otherData: true},
+		"data that were set back":                {cp: checkpointOf("data", "1", 7, "40"), otherData: true},
+		"data with less of the resource":         {cp: checkpointOf("data", "1", 9, "30")},
+		"data without the resource":              {cp: checkpointOf("data", "1", 9, "")},
+		"young data, of which marks say nothing": {cp: checkpointOf("data", "1", minCheckpoints-1, ""), unmarked: true},
+		"old data, of which marks say nothing":   {cp: checkpointOf("data", "1", minCheckpoints, ""), unmarked: true, absent: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			from, err := client.NewFactory(&rest.Config{Host: "http://from", Transport: &relayedFrom{c.mark}})
+			from, err := client.NewFactory(&rest.Config{Host: "http://from", Transport: &relayedFrom{c.cp}})
 			require.NoError(t, err)
 			of := resource
 			of.Unmarked = c.unmarked
 			var ended error
 			s := &session{
 				replicas: &replicas{config: Config{Local: from}, resource: of},
-				trust:    &trust{upstream: &upstream{shard: "amber", marks: marksIn(from)}, resource: of.GroupResource().String(), unmarked: c.unmarked},
+				trust:    &trust{upstream: &upstream{shard: "amber", checkpointClient: checkpointClientOf(from)}, resource: of.GroupResource().String(), unmarked: c.unmarked},
 				origin:   origin, losing: make(chan struct{}, 1), end: func(err error) { ended = err },
 			}
-			s.trust.hear(heard)
-			s.trust.raise(heard)
+			s.trust.observe(observed)
+			s.trust.raise(observed)
 			if c.disconnected {
-				s.lose()
+				s.setUnsure()
 			}
 			local, err := s.wanted(t.Context(), client.Key{Cluster: "root", Name: "one"})
 			require.Nil(t, local)
-			if c.gone {
+			if c.absent {
 				require.NoError(t, err)
 			} else {
 				require.ErrorIs(t, err, errUnsure)

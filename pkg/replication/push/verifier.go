@@ -9,23 +9,20 @@ import (
 	"k8s.io/klog/v2"
 )
 
-const (
-	// verifyPause is the least time between two comparisons.
-	verifyPause = 50 * time.Millisecond
-)
+// verifyPause is the minimum interval of comparisons.
+const verifyPause = 50 * time.Millisecond
 
-var errNewData = errors.New("the cache server's data was lost and made anew")
+var errNewData = errors.New("the cache server has lost its data")
 
-// verifier compares digests of the replicas with those that the cache server has.
+// verifier compares the digests of replicas with those of the cache server.
 type verifier struct {
 	*digests
 
 	sessions func() map[string]*session
-	// dataID names the data that the cache server had.
+	// dataID identifies the data of the cache server.
 	dataID string
 }
 
-// run compares until ctx is done.
 func (v *verifier) run(ctx context.Context) {
 	ticker := time.NewTicker(jitter(v.config.DigestInterval))
 	defer ticker.Stop()
@@ -44,11 +41,11 @@ func (v *verifier) run(ctx context.Context) {
 		}
 		err := v.verify(ctx)
 		if err != nil && ctx.Err() == nil {
-			klog.FromContext(ctx).V(2).Info("The digests of replicas could not be compared", "err", err)
-			v.soon()
+			klog.FromContext(ctx).V(2).Info("Failed to compare the digests of replicas", "err", err)
+			v.kick()
 		}
-		// Sessions that start together ask together; a server that does not answer is left alone, but not for so long
-		// that somebody waits for it who finds it back.
+		// After errors, the pause is longer, but short enough to detect the recovery soon. The minimum pause combines
+		// requests of sessions that start together.
 		pause := verifyPause
 		switch {
 		case err != nil:
@@ -57,31 +54,31 @@ func (v *verifier) run(ctx context.Context) {
 			}
 			failing = true
 		case failing:
-			v.again()
+			v.retryPending()
 			failing = false
 		}
 		kicked, rest = nil, time.After(min(pause, v.config.DigestInterval))
 	}
 }
 
-// again has tried what waits for its next try: the cache server answers again.
-func (v *verifier) again() {
+// retryPending retries pending keys, because the cache server responds again.
+func (v *verifier) retryPending() {
 	for _, s := range v.sessions() {
-		s.again()
+		s.retryPending()
 	}
 }
 
-// verify compares once, and has what is different repaired.
+// verify compares once and repairs the differences.
 func (v *verifier) verify(ctx context.Context) error {
 	sessions, before := v.sessions(), map[*session]*moment{}
 	breaks, waiting := v.breaks.Load(), map[*session]bool{}
 	for _, s := range sessions {
-		waiting[s] = s.waits()
+		waiting[s] = s.awaitsDigests()
 		if s.started.Load() {
 			before[s] = s.expected.now(s.ledger)
 		}
 	}
-	answer, err := v.ask(ctx, "")
+	answer, err := v.fetch(ctx, "")
 	if err != nil {
 		return err
 	}

@@ -1,5 +1,5 @@
-// Package verify compares all objects of a shard that are replicated with all of their replicas, and
-// trusts nothing that is known of them.
+// Package verify compares all replicated objects of a shard with all of their replicas, without relying on any other
+// state.
 package verify
 
 import (
@@ -20,45 +20,43 @@ import (
 	"github.com/shardplane/shardplane/pkg/replication/digest"
 )
 
-// differenceTimeout is how long a difference has to last to be one, and differenceTries how
-// often one is looked at again that changes all the time.
+// differenceTimeout is how long a difference must last to be reported. differenceTries limits the checks of one that
+// keeps changing.
 const (
 	differenceTimeout = time.Second
 	differenceTries   = 3
 )
 
-// Difference is one replica that is not as it should be.
+// Difference is a replica that differs from its object.
 type Difference struct {
-	// Resource is the kind of object.
+	// Resource is the resource of the object.
 	Resource schema.GroupResource
-	// Key is the object's key in its shard.
+	// Key is the key of the object on its shard.
 	Key client.Key
-	// Problem says what is wrong.
+	// Problem is the type of difference.
 	Problem replication.Problem
-	// Fields are the fields that a different replica has other than its object, or that one
-	// of the two has not.
+	// Fields are the paths of different fields, or of fields that only one of the two has.
 	Fields []string
 }
 
-// Config says what is compared.
+// Config configures Compare.
 type Config struct {
 	// Shard is the name of the shard.
 	Shard string
-	// Local is the shard, and Cache the cache server, both as a system:masters user.
+	// Local and Cache are clients of the shard and of the cache server for a system:masters user.
 	Local, Cache *client.Factory
 }
 
 func (c Config) replicas() *client.Factory { return c.Cache.Shard(c.Shard) }
 
-// Compare reads all selected objects of the shard of a resource and all of its replicas. It reports
-// the differences, ordered by key. What looks different is looked at twice, a second apart, so that a
-// healthy replication under load has none to report. told, unless it is nil, is called
-// with the number of objects and replicas that were read, again and again.
-func Compare(ctx context.Context, config Config, resource replication.Resource, told func(objects, replicas int)) ([]Difference, error) {
-	if told == nil {
-		told = func(int, int) {}
+// Compare reads all selected objects of a resource and all of their replicas, and returns the differences ordered by
+// key. Differences are checked again after a second, so that running replication causes none. told may be nil; it is
+// called repeatedly with the number of objects and replicas that were read.
+func Compare(ctx context.Context, config Config, resource replication.Resource, progress func(objects, replicas int)) ([]Difference, error) {
+	if progress == nil {
+		progress = func(int, int) {}
 	}
-	suspects, err := compare(ctx, config, resource.Of(config.Shard, false), told)
+	suspects, err := compare(ctx, config, resource.Of(config.Shard, false), progress)
 	if err != nil {
 		err = fmt.Errorf("cannot compare %s: %w", resource.GroupResource(), err)
 	}
@@ -70,9 +68,7 @@ func Compare(ctx context.Context, config Config, resource replication.Resource, 
 	return found, err
 }
 
-// compare returns what is different of one resource, and has been for
-// differenceTimeout.
-func compare(ctx context.Context, config Config, resource replication.Resource, told func(objects, replicas int)) ([]suspect, error) {
+func compare(ctx context.Context, config Config, resource replication.Resource, progress func(objects, replicas int)) ([]suspect, error) {
 	type listed struct {
 		hash    uint64
 		version string
@@ -81,13 +77,13 @@ func compare(ctx context.Context, config Config, resource replication.Resource, 
 	hash := func(obj *unstructured.Unstructured) uint64 {
 		hash, err := digest.Hash("", replication.Canonical(obj))
 		if err != nil {
-			return 0 // looked at more closely
+			return 0 // compared in detail later
 		}
 		return hash
 	}
 	err := replication.EachObject(ctx, config.replicas().Wildcard(), resource, func(obj *unstructured.Unstructured) {
 		replicas[client.KeyOf(obj)] = listed{hash(obj), obj.GetResourceVersion()}
-		told(0, len(replicas))
+		progress(0, len(replicas))
 	})
 	if err != nil {
 		return nil, fmt.Errorf("reading the replicas: %w", err)
@@ -99,7 +95,7 @@ func compare(ctx context.Context, config Config, resource replication.Resource, 
 		if selected {
 			objects++
 		}
-		told(objects, all)
+		progress(objects, all)
 		replica, has := replicas[key]
 		if want := hash(resource.Desired(obj)); has != selected || has && (want == 0 || want != replica.hash) {
 			suspects = append(suspects, suspect{key: key, local: version(obj), replica: replica.version})
@@ -115,21 +111,18 @@ func compare(ctx context.Context, config Config, resource replication.Resource, 
 	return confirm(ctx, config, resource, suspects)
 }
 
-// suspect is a difference that the lists show: which may be one that comes from
-// reading the two sides one after the other.
+// suspect is a possible difference. It may be caused by reading the two sides one after the other.
 type suspect struct {
 	key client.Key
-	// local and replica are the resource versions that the lists had; empty
-	// where there was no object.
+	// local and replica are the listed resource versions, empty without an object.
 	local, replica string
-	// problem is set when the difference was confirmed, and fields where it is one.
+	// problem is set if the difference is confirmed, and fields if it is ProblemDifferent.
 	problem replication.Problem
 	fields  []string
 }
 
-// confirm looks at the suspects again after a while. A difference is one where
-// nothing has moved on either side: otherwise the replication is at work, and what
-// is still different then is looked at once more.
+// confirm checks the suspects again after a while. A difference is confirmed if neither side has changed; otherwise the
+// replication is at work, and it is checked once more.
 func confirm(ctx context.Context, config Config, resource replication.Resource, suspects []suspect) (found []suspect, err error) {
 	for range differenceTries {
 		if len(suspects) == 0 {
@@ -144,7 +137,7 @@ func confirm(ctx context.Context, config Config, resource replication.Resource, 
 		}
 		var moved []suspect
 		for _, s := range suspects {
-			now, err := lookAgain(ctx, config, resource, s.key)
+			now, err := recheck(ctx, config, resource, s.key)
 			switch {
 			case err != nil:
 				return found, err
@@ -160,8 +153,7 @@ func confirm(ctx context.Context, config Config, resource replication.Resource, 
 	return found, nil
 }
 
-// lookAgain reads both sides of an object, and says what is wrong.
-func lookAgain(ctx context.Context, config Config, resource replication.Resource, key client.Key) (suspect, error) {
+func recheck(ctx context.Context, config Config, resource replication.Resource, key client.Key) (suspect, error) {
 	local, err := replication.GetObject(ctx, config.Local, resource, key)
 	if err != nil {
 		return suspect{}, err
@@ -177,7 +169,7 @@ func lookAgain(ctx context.Context, config Config, resource replication.Resource
 	return now, nil
 }
 
-// differing returns the paths of the fields that differ, in order. Lists differ as a whole.
+// differing returns the paths of the fields that differ, in order. Lists are compared as a whole.
 func differing(path string, a, b map[string]any) []string {
 	names := slices.Collect(maps.Keys(a))
 	for name := range b {

@@ -66,7 +66,7 @@ func TestVerifyAgrees(t *testing.T) {
 	})
 }
 
-// TestVerify: the command says which replicas are not as their objects. Here one shard has a
+// TestVerify: the command says which replicas differ from their objects. Here one shard has a
 // cache server, and of the other one the test writes what replicas there are.
 func TestVerify(t *testing.T) {
 	if testing.Short() {
@@ -83,7 +83,7 @@ func TestVerify(t *testing.T) {
 	})
 	out, errOut := runVerify(e, 0, root)
 	require.Regexp(t, `(?m)^apiexports\.apis\.kcp\.io +[1-9]\d* +[1-9]\d* +0$`, out)
-	require.Contains(t, errOut, "Not compared, for want of a kubeconfig: shard-1")
+	require.Contains(t, errOut, "Not compared, no kubeconfig specified: shard-1")
 
 	require.NotContains(t, errOut, "Not registered")
 
@@ -95,7 +95,7 @@ func TestVerify(t *testing.T) {
 	}}, metav1.CreateOptions{})
 	require.NoError(t, err)
 	_, errOut = runVerify(e, 0, root, alone)
-	require.Contains(t, errOut, "Not registered in root, so that their replicas count for nothing: stranger\n")
+	require.Contains(t, errOut, "Not registered in root, replicas are ignored: stranger\n")
 	other.DefineClusterScoped("lonely", "Lonely")
 	other.CreateCachedResource("CachedResource", "lonely", "")
 	require.Equal(t, "Initializing", kit.Field(other.UntilCachedCondition("CachedResource", "lonely", "ReplicationStarted", "False", "NoCacheServer"), "status", "phase"))
@@ -153,7 +153,7 @@ func TestVerify(t *testing.T) {
 	require.Regexp(t, `(?m)^workspacetypes\.tenancy\.kcp\.io +\d+ +\d+ +3$`, out)
 	require.Contains(t, out, "shard-1 "+other.ClusterName+" "+parts+".shared.example.org stray: left over\n")
 	require.Regexp(t, `(?m)^`+parts+`\.shared\.example\.org +2 +3 +1$`, out)
-	require.Contains(t, errOut, "4 replicas are not as their objects")
+	require.Contains(t, errOut, "4 replicas differ from their objects")
 
 	_, errOut = runVerify(e, 2, root, root)
 	require.Contains(t, errOut, "as another one")

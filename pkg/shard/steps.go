@@ -1,0 +1,154 @@
+package shard
+
+import (
+	"context"
+	"net/http"
+	"sync/atomic"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+
+	"github.com/shardplane/shardplane/pkg/admission"
+	"github.com/shardplane/shardplane/pkg/admission/policy/remoteparams"
+	"github.com/shardplane/shardplane/pkg/authn"
+	"github.com/shardplane/shardplane/pkg/authz/rbac"
+	"github.com/shardplane/shardplane/pkg/bindings"
+	"github.com/shardplane/shardplane/pkg/cachedresources"
+	"github.com/shardplane/shardplane/pkg/controllers"
+	"github.com/shardplane/shardplane/pkg/customresource"
+	"github.com/shardplane/shardplane/pkg/customresource/definitions"
+	"github.com/shardplane/shardplane/pkg/etcd"
+	"github.com/shardplane/shardplane/pkg/lifecycle"
+	"github.com/shardplane/shardplane/pkg/peers"
+	"github.com/shardplane/shardplane/pkg/serving"
+	"github.com/shardplane/shardplane/pkg/storage"
+	"github.com/shardplane/shardplane/pkg/storage/encryption"
+	"github.com/shardplane/shardplane/pkg/storage/unreadable"
+	"github.com/shardplane/shardplane/pkg/storage/usage"
+	"github.com/shardplane/shardplane/pkg/tenancy/subtrees"
+	"github.com/shardplane/shardplane/pkg/virtual/apiexport"
+	"github.com/shardplane/shardplane/pkg/virtual/replication"
+)
+
+// New constructs a Server in steps:
+//
+//	base ─► storedData ─► installation ─► accessRules ─► boundResources ─► requestAccess ─► objectServers ─► Server
+//
+// Each step embeds the previous one and is constructed from it. A component can therefore only use
+// components of its own step and of earlier ones: a wrong order does not compile. The only exception is
+// lateServers.
+
+// base contains the options and everything that is independent of the stored data.
+type base struct {
+	options  CompletedOptions
+	metrics  *prometheus.Registry
+	group    *lifecycle.Group
+	listener *serving.Listener
+	// serving is the lifetime of watches and of the listener. It ends after everything that uses the API
+	// has stopped.
+	serving     context.Context //nolint:containedctx // it outlives the context of Run
+	stopServing context.CancelFunc
+}
+
+// storedData is the opened etcd. It contains no access to objects, which bindings determine.
+type storedData struct {
+	*base
+	etcd       *etcd.Handle
+	encryption *encryption.Providers
+	starts     *etcd.Starts
+	dataID     string
+	unreadable *unreadable.Record
+	usage      *usage.Counter
+}
+
+// installation is the content of this shard and of other servers, as far as informers and clients provide it.
+type installation struct {
+	*storedData
+	sources        controllers.Sources
+	informers      *controllers.Informers
+	peers          *peers.Book
+	remoteParams   *remoteparams.Cache
+	local          *local
+	watches        *serving.OpenWatches
+	subtrees       *subtrees.Sums
+	connections    *connections
+	rootIdentities rootIdentities
+}
+
+// accessRules authorizes by roles and bindings, of this shard and of others.
+type accessRules struct {
+	*installation
+	rules   *rbac.Authorizer
+	reviews *reviews
+}
+
+// boundResources are the resources that logical clusters have because of APIBindings.
+type boundResources struct {
+	*accessRules
+	late     *lateServers
+	bindings *bindings.Index
+	replicas *replication.Replicas
+}
+
+// requestAccess authenticates and authorizes requests.
+type requestAccess struct {
+	*boundResources
+	authentication          *authn.Authentication
+	exportVirtualWorkspaces *apiexport.VirtualWorkspaces
+	virtualWorkspaces       virtualWorkspaces
+	// rights authorizes in the logical cluster of a request, and authorizer through virtual workspaces, too.
+	rights, authorizer authorizer.Authorizer
+}
+
+// objectServers admits, stores and serves objects.
+type objectServers struct {
+	*requestAccess
+	admission       *admission.Admission
+	backend         *storage.Backend
+	customResources *customresource.Server
+	cached          *cachedresources.Index
+}
+
+// Server is a shard that is ready to run. Either Run it or Close it.
+type Server struct {
+	*objectServers
+	generic *genericapiserver.GenericAPIServer
+	// bootstrapped is set when all objects of a new shard exist, and rulesReady when their roles and
+	// bindings have effect.
+	bootstrapped, rulesReady atomic.Bool
+}
+
+// lateServers provides the components that store and serve objects to the components that these depend on.
+// The dependency is a cycle: the bindings determine the claim labels of stored objects, the definitions of
+// served resources and the authorization of requests, and look up definitions and changes of APIBindings in
+// storage themselves. Virtual workspaces authorize requests and serve discovery documents. New therefore
+// registers the servers as soon as they exist, before it returns and before any component runs. A read before is
+// a bug of New and panics.
+type lateServers struct {
+	backend         *storage.Backend
+	customResources *customresource.Server
+	replicas        *replication.Replicas
+}
+
+func (l *lateServers) register(s *objectServers) {
+	l.backend, l.customResources, l.replicas = s.backend, s.customResources, s.replicas
+}
+
+func (l *lateServers) get() *lateServers {
+	if l.customResources == nil {
+		panic("shard: a component used the servers of objects before New had registered them")
+	}
+	return l
+}
+
+// builtIn reports whether the server itself defines a resource.
+func (l *lateServers) builtIn(ctx context.Context, resource schema.GroupResource) bool {
+	return l.get().customResources.BuiltIn(ctx, resource)
+}
+
+// ServeDocuments implements apiexport.Documents.
+func (l *lateServers) ServeDocuments(w http.ResponseWriter, r *http.Request, resources map[schema.GroupResource]bool, all []*definitions.Definition) bool {
+	return l.get().customResources.ServeDocuments(w, r, resources, all)
+}
