@@ -338,7 +338,6 @@ func (t cachedTable) Ensure(resource schema.GroupVersionResource) error {
 	})
 }
 
-// cachedResources returns the controllers of CachedResources and ClusterCachedResources.
 func cachedResources() []reconcile.Descriptor[Deps] {
 	return []reconcile.Descriptor[Deps]{
 		{Name: cachedresource.Name, Placement: reconcile.OnLeader, New: newCachedResource(kinds.CachedResources)},

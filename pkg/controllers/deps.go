@@ -112,7 +112,6 @@ func after(controller reconcile.Runnable, needs ...reconcile.Synced) reconcile.M
 	return reconcile.Made{Runnable: controller, Needs: needs}
 }
 
-// owning adds informers that only this controller uses.
 func owning(made reconcile.Made, informers ...client.Runner) (reconcile.Made, error) {
 	made.Owns = informers
 	return made, nil

@@ -190,7 +190,6 @@ func NewInformers(s Sources) *Informers {
 	return i
 }
 
-// addCached adds the informers of endpoint slices and cached resources.
 func (i *Informers) addCached(s Sources) {
 	all := s.Local.Wildcard()
 	i.EndpointSlices = add(i, kinds.APIExportEndpointSlices.Informer(all, client.InformerOptions[*apisv1alpha1.APIExportEndpointSlice]{
@@ -220,7 +219,6 @@ func (i *Informers) followCheckpoints(cache *replicas.Cache) {
 	cache.SetRemoved(func(shard string) bool { return !i.Registered(shard) })
 }
 
-// checkpointed returns the other shards that write checkpoints.
 func (i *Informers) checkpointed(self string) func() ([]string, error) {
 	return func() ([]string, error) {
 		if err := tenancy.ShardsSynced(i.Shards); err != nil {
@@ -320,7 +318,6 @@ func (i *Informers) Replicas() []snapshot.Source {
 // Runners returns the informers to run in no particular order.
 func (i *Informers) Runners() []client.Runner { return i.runners }
 
-// owns reports whether a logical cluster exists on this shard according to the informer.
 func (i *Informers) owns(cluster logicalcluster.Name) bool {
 	_, err := i.LogicalClusters.Lister().Get(client.Key{Cluster: cluster, Name: corev1alpha1.LogicalClusterName})
 	return err == nil
@@ -379,7 +376,6 @@ func slimReplica(schema *metav1.PartialObjectMetadata) (*metav1.PartialObjectMet
 	return slim, err
 }
 
-// slimSchema keeps the identity of a schema.
 func slimSchema(schema *metav1.PartialObjectMetadata) (*metav1.PartialObjectMetadata, error) {
 	return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
 		Name: schema.Name, UID: schema.UID, ResourceVersion: schema.ResourceVersion, DeletionTimestamp: schema.DeletionTimestamp,

@@ -23,7 +23,6 @@ import (
 	"github.com/shardplane/shardplane/test/harness"
 )
 
-// eventually is a generous timeout for loaded machines.
 const eventually = 60 * time.Second
 
 // two is the cluster of all tests. The tests run sequentially, because some stop shards, and use separate workspaces.
@@ -76,7 +75,6 @@ type notYetError string
 
 func (n notYetError) Error() string { return string(n) }
 
-// awaitReady waits until a workspace is Ready and has its labels.
 func awaitReady(t *testing.T, scope client.Scope, name string) *tenancyv1alpha1.Workspace {
 	t.Helper()
 	var ws *tenancyv1alpha1.Workspace

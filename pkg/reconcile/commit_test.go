@@ -24,7 +24,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/client/kinds"
 )
 
-// recorder returns the next resourceVersion for patches and records them.
 type recorder struct {
 	patches []string
 	version int

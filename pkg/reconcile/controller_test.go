@@ -14,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// eventually is a generous timeout for loaded machines.
 const eventually = 30 * time.Second
 
 // start runs a controller until the test ends, or until stop is called.
@@ -182,7 +181,6 @@ func TestSourceThatFailsUnwindsTheOthers(t *testing.T) {
 	require.Equal(t, int32(1), stopped.Load())
 }
 
-// measured returns a context with metrics in the registry.
 func measured(t *testing.T) (context.Context, *prometheus.Registry) {
 	t.Helper()
 	registry := prometheus.NewRegistry()

@@ -98,7 +98,6 @@ func TestGateNeedsHashes(t *testing.T) {
 	require.Equal(t, client.HashOf("x"), New(Config[logicalcluster.Name]{}).hash("x"))
 }
 
-// gained reports ranges once.
 type gained struct{ client.Ranges }
 
 func (g gained) OnGain(f func(client.Ranges)) (remove func()) {

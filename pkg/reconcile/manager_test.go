@@ -13,7 +13,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 )
 
-// journal records events in order.
 type journal struct {
 	mu      sync.Mutex
 	entries []string

@@ -37,7 +37,7 @@ func FromInformer[K comparable, T client.Object](informer Watched[T], keysOf fun
 
 // Keyed is an informer, or several informers combined, that reports keys.
 type Keyed interface {
-	AddKeyHandler(changed, released func(client.Key), options ...client.HandlerOption) *client.Registration
+	AddKeyHandler(changed, left func(client.Key), options ...client.HandlerOption) *client.Registration
 }
 
 // Keys adds the keys of the objects of an informer, and drops the keys of objects that the informer no longer contains

@@ -11,7 +11,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 )
 
-// informed captures the handler that a source adds.
 type informed struct {
 	handler client.Handler[*corev1.Namespace]
 }
@@ -21,7 +20,6 @@ func (i *informed) AddEventHandler(h client.Handler[*corev1.Namespace], _ ...cli
 	return &client.Registration{}
 }
 
-// delays records the delay of each key.
 type delays map[client.Key]time.Duration
 
 func (d delays) Add(key client.Key)                           { d[key] = 0 }

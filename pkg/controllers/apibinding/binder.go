@@ -76,14 +76,12 @@ func (*Binder) Note(lc *corev1alpha1.LogicalCluster, binding *apisv1alpha2.APIBi
 	return lc
 }
 
-// reserver reserves resource names.
 type reserver interface {
 	// Reserve reserves the names of schemas in a logical cluster for a binding until release is called. If one is in use, conflict
 	// describes it.
 	Reserve(ctx context.Context, cluster logicalcluster.Name, binding string, schemas []types.UID) (release func(), conflict string, err error)
 }
 
-// names are the resources that a binding is about to bind.
 type names struct {
 	cluster   logicalcluster.Name
 	binding   *apisv1alpha2.APIBinding

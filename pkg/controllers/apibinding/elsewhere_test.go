@@ -82,7 +82,6 @@ func TestDeletionWhileIncomplete(t *testing.T) {
 	require.Nil(t, w.bindings["a"])
 }
 
-// copyless has no copies of schemas.
 type copyless struct{ *world }
 
 func (copyless) Reserve(context.Context, logicalcluster.Name, string, []types.UID) (func(), string, error) {

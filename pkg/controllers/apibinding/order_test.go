@@ -39,7 +39,6 @@ func accept(resources ...string) func(*world) {
 	}
 }
 
-// ends returns events that delete the export with its claims.
 func ends() [][]func(*world) {
 	return [][]func(*world){
 		{func(w *world) { delete(w.exports, "e") }},

@@ -25,7 +25,6 @@ type observation struct {
 	schemas []*metav1.PartialObjectMetadata
 }
 
-// plan is the desired state of a binding.
 type plan struct {
 	provider logicalcluster.Name
 	export   *apisv1alpha2.APIExport // nil if there is none
@@ -44,7 +43,6 @@ type offered struct {
 	replaces bool
 }
 
-// decide returns the plan for a binding.
 func decide(binding *apisv1alpha2.APIBinding, o observation) *plan {
 	p := &plan{provider: o.provider, export: o.export}
 	switch {
@@ -104,7 +102,6 @@ func keyOf(provider logicalcluster.Name, schema *metav1.PartialObjectMetadata) c
 	return client.Key{Shard: schema.Annotations[request.ShardAnnotation], Cluster: provider, Name: schema.Name}
 }
 
-// newSchemas returns the schemas in after that are not in before.
 func newSchemas(before, after []apisv1alpha2.BoundAPIResource) []types.UID {
 	known := make(map[string]bool, len(before))
 	for i := range before {
@@ -131,7 +128,6 @@ func (p *plan) replaced() (all []apisv1alpha2.BoundAPIResource) {
 
 const missingIdentityHash = "MissingIdentityHash"
 
-// problem is a reason why an export cannot be bound.
 type problem struct {
 	// export is set if the export is invalid.
 	export bool

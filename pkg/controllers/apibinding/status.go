@@ -98,7 +98,6 @@ func mirror(binding *apisv1alpha2.APIBinding, export *apisv1alpha2.APIExport) {
 	}
 }
 
-// setClaims sets the conditions of the permission claims.
 func setClaims(binding *apisv1alpha2.APIBinding) {
 	claims := apis.CompareClaims(binding.Status.ExportPermissionClaims, binding.Spec.PermissionClaims)
 	binding.Status.AppliedPermissionClaims = claims.Applied
@@ -119,7 +118,6 @@ func hasFinalizer(binding *apisv1alpha2.APIBinding) bool {
 	return slices.Contains(binding.Finalizers, apis.BindingFinalizer)
 }
 
-// remainder contains the remaining objects of a resource.
 type remainder struct {
 	resource   string
 	objects    int
@@ -152,7 +150,6 @@ func remaining(binding *apisv1alpha2.APIBinding, all []remainder, err error) *ap
 	return binding
 }
 
-// released returns the binding without the finalizer.
 func released(binding *apisv1alpha2.APIBinding) *apisv1alpha2.APIBinding {
 	binding = binding.DeepCopy()
 	binding.Finalizers = slices.DeleteFunc(binding.Finalizers, func(f string) bool { return f == apis.BindingFinalizer })

@@ -78,7 +78,6 @@ func accepts(claim apisv1alpha2.PermissionClaim, verbs ...string) apisv1alpha2.A
 	return accepted
 }
 
-// allTold covers all reasons of the conditions.
 func allTold() map[string]told {
 	secrets, selected := asksFor("secrets", "get", "list"), asksFor("secrets", "get")
 	selected.DefaultSelector = &apisv1alpha2.PermissionClaimSelector{LabelSelector: metav1.LabelSelector{MatchLabels: map[string]string{"a": "b"}}}
@@ -182,7 +181,6 @@ func TestConditions(t *testing.T) {
 	require.ElementsMatch(t, all, slices.Collect(maps.Keys(seen)), "of the conditions in the documentation and the reasons above none is missing")
 }
 
-// conditionOf formats a condition; empty if it is missing.
 func conditionOf(b *apisv1alpha2.APIBinding, kind string) string {
 	c := conditions.Get(b, conditionsv1alpha1.ConditionType(kind))
 	switch {

@@ -108,7 +108,6 @@ func (w *world) reconcile(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// valid checks the condition IdentityValid.
 func (w *world) valid(t *testing.T, reason, message string) {
 	t.Helper()
 	condition := conditions.Get(w.export, apisv1alpha2.APIExportIdentityValid)

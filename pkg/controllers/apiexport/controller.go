@@ -118,7 +118,6 @@ func (r *exportReconciler) reconcile(ctx context.Context, key client.Key) (recon
 	return reconcile.Result{}, r.reconcileIdentity(ctx, key, export)
 }
 
-// reconcileIdentity sets the identity from the secret.
 func (r *exportReconciler) reconcileIdentity(ctx context.Context, key client.Key, export *apisv1alpha2.APIExport) error {
 	ref := apis.SecretOf(export)
 	secret, err := r.secret(ctx, client.Key{Cluster: key.Cluster, Namespace: ref.Namespace, Name: ref.Name})

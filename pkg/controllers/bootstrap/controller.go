@@ -131,7 +131,6 @@ func (r *bootstrapReconciler) reconcile(ctx context.Context, cluster logicalclus
 	return reconcile.Result{}, nil // the logicalcluster controller initializes it
 }
 
-// ensurePolicy creates and updates the roles and bindings of a logical cluster.
 func (r *bootstrapReconciler) ensurePolicy(ctx context.Context, scope client.Scope, cluster logicalcluster.Name) error {
 	objects := policyOf(cluster, r.homeCreators)
 	roles := keeper[*rbacv1.ClusterRole, *rbacv1.ClusterRoleList]{r.role, kinds.ClusterRoles.In(scope), mergeRole}
@@ -155,14 +154,12 @@ func (r *bootstrapReconciler) complete(cluster logicalcluster.Name) {
 	}
 }
 
-// shipment is the initial content of root.
 type shipment struct {
 	types   []*tenancyv1alpha1.WorkspaceType
 	exports []*apisv1alpha2.APIExport
 	schemas []*apisv1alpha1.APIResourceSchema
 }
 
-// load reads the embedded content.
 func (r *bootstrapReconciler) load() error {
 	types, err := config.RootWorkspaceTypes()
 	if err != nil {

@@ -68,7 +68,6 @@ var apiExports = content[*apisv1alpha2.APIExport]{
 	},
 }
 
-// shipped returns an embedded object with its annotations.
 func (c content[T]) shipped(obj T) (T, error) {
 	raw, err := json.Marshal(c.of(obj))
 	if err != nil {

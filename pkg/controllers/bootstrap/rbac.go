@@ -106,7 +106,6 @@ func mergeBinding(existing, want *rbacv1.ClusterRoleBinding) (*rbacv1.ClusterRol
 	return merged.ClusterRoleBinding, nil
 }
 
-// errCompareOnly is returned by the writers of a comparison.
 var errCompareOnly = errors.New("read-only comparison")
 
 // comparedRole returns the existing role to a comparison, which does not write.

@@ -109,7 +109,6 @@ func (c *controller) publisher(key client.Key) apis.Publisher {
 	return apis.Publisher{Resource: c.Resource.Resource, Cluster: key.Cluster, Name: key.Name}
 }
 
-// stopped reports why a cached resource is not replicated.
 func stopped(object *cachev1alpha1.CachedResource, reason string, severity conditionsv1alpha1.ConditionSeverity, why string) {
 	if object.Status.Phase == cachev1alpha1.CachedResourcePhaseReady {
 		object.Status.Phase = cachev1alpha1.CachedResourcePhaseInitializing

@@ -259,7 +259,6 @@ func (c *controller) objectChanges(_ context.Context, queue reconcile.Queue[clie
 	}), nil
 }
 
-// secretKey returns the key of the secret with the identity of a cached resource.
 func secretKey(object *cachev1alpha1.CachedResource) client.Key {
 	ref := apis.CachedSecretOf(object)
 	return client.Key{Cluster: logicalcluster.From(object), Namespace: ref.Namespace, Name: ref.Name}

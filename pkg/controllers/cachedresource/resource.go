@@ -208,7 +208,6 @@ func (c *controller) remainingLimits(object *cachev1alpha1.CachedResource) (obje
 	return objects, bytes
 }
 
-// limits describes the limits of a logical cluster.
 func (c *controller) limits() string {
 	var all []string
 	if c.Limit > 0 {
@@ -224,7 +223,6 @@ func (c *controller) cachedObjects(ctx context.Context, object *cachev1alpha1.Ca
 	return total(ctx, c.Cache.Cluster(logicalcluster.From(object).Path()), apis.ReplicatedOf(object))
 }
 
-// deleted reports whether the cache server has no replicas of a cached resource.
 func (c *controller) deleted(ctx context.Context, object *cachev1alpha1.CachedResource) (bool, error) {
 	n, err := c.cachedObjects(ctx, object)
 	if apierrors.IsNotFound(err) {

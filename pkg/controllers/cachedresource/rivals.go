@@ -38,7 +38,6 @@ func older(a, b *cachev1alpha1.CachedResource) bool {
 	return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.UID, b.UID)) < 0
 }
 
-// mayHaveReplicas reports whether a cached resource may have replicas.
 func mayHaveReplicas(object *cachev1alpha1.CachedResource) bool {
 	return object.Annotations[apis.CachedKindAnnotation] != "" && object.Status.IdentityHash != ""
 }
@@ -65,7 +64,6 @@ func (c *controller) conflict(object *cachev1alpha1.CachedResource) *apis.Cached
 	return nil
 }
 
-// reportConflict reports a conflict with another cached resource.
 func reportConflict(object *cachev1alpha1.CachedResource, conflict *apis.CachedAlreadyError) {
 	stopped(object, reasonAlreadyCached, conditionsv1alpha1.ConditionSeverityError,
 		conflict.Error()+": delete this one, or the other one with its replicas")
@@ -103,7 +101,6 @@ func replicates(object *cachev1alpha1.CachedResource) bool {
 	return mayHaveReplicas(object) && (counts != nil && counts.Cache > 0 || conditions.IsTrue(object, cachev1alpha1.ReplicationStarted))
 }
 
-// remember records the cached resources that have replicas.
 func (c *controller) remember(context.Context, reconcile.Queue[client.Key]) (func(), error) {
 	c.initialPublishers.mu.Lock()
 	defer c.initialPublishers.mu.Unlock()

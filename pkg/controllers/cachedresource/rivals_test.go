@@ -36,7 +36,6 @@ func (k known) Published(publisher apis.Publisher) (schema.GroupVersionResource,
 	return schema.GroupVersionResource{}, 1, k.all[publisher]
 }
 
-// ensured is a Table that records the resources.
 type ensured struct {
 	Table
 
@@ -77,7 +76,6 @@ func inVersion(version string) func(*cachev1alpha1.CachedResource) {
 	return func(cached *cachev1alpha1.CachedResource) { cached.Spec.Version = version }
 }
 
-// rivals returns the controllers of both kinds.
 func rivals(t *testing.T, published map[apis.Publisher]bool, all, cluster []*cachev1alpha1.CachedResource) (of, ofCluster *controller) {
 	t.Helper()
 	scheme := runtime.NewScheme()

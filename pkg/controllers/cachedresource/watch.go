@@ -24,7 +24,6 @@ type watched struct {
 	by map[client.Key]watches
 }
 
-// watches is the watched state of one cached resource.
 type watches struct {
 	objects, secret string
 	// verified is set if the secret has not changed since it was verified.

@@ -70,7 +70,6 @@ func (r *definitionReconciler) reconcile(ctx context.Context, key client.Key) (r
 	}
 }
 
-// cleanUp deletes the instances of a definition, and then removes the finalizer.
 func (r *definitionReconciler) cleanUp(ctx context.Context, key client.Key, crd *apiextensions.CustomResourceDefinition) (reconcile.Result, error) {
 	reason, message := "NeverEstablished", "resource was never established"
 	if apiextensions.IsCRDConditionTrue(crd, apiextensions.Established) {
@@ -94,7 +93,6 @@ func (r *definitionReconciler) cleanUp(ctx context.Context, key client.Key, crd 
 	})
 }
 
-// progress sets the condition Terminating.
 func (r *definitionReconciler) progress(ctx context.Context, key client.Key, reason, message string) error {
 	return r.definitions.Update(ctx, key.Cluster, key.Name, func(crd *apiextensions.CustomResourceDefinition) bool {
 		setTerminating(crd, apiextensions.ConditionTrue, reason, message)

@@ -47,7 +47,6 @@ func (k Kind[T]) IndexByExport(slice T) []string {
 // byName returns the key for the name of an export, which is not a valid path.
 func byName(export string) string { return "*:" + export }
 
-// pathOf returns the path of the export's logical cluster.
 func (k Kind[T]) pathOf(slice T) logicalcluster.Path {
 	if path := k.Of(slice).Path; path != "" {
 		return logicalcluster.NewPath(path)
@@ -118,7 +117,6 @@ func (c *Config[T]) slicesOf(export *apisv1alpha2.APIExport) []client.Key {
 	return keys
 }
 
-// enqueue enqueues the slices of an export.
 func (c *Config[T]) enqueue(queue reconcile.Queue[client.Key], export client.Key) {
 	found, err := c.Exports.Get(export.Cluster, "", export.Name)
 	if err != nil {
@@ -147,7 +145,6 @@ func (c *Config[T]) slicesWhere(cluster logicalcluster.Name, is func(Parts) bool
 	return keys
 }
 
-// shardChanged reports whether a change of a shard affects slices.
 func shardChanged(old, shard *corev1alpha1.Shard) bool {
 	return old.Spec.VirtualWorkspaceURL != shard.Spec.VirtualWorkspaceURL || !equality.Semantic.DeepEqual(old.Labels, shard.Labels)
 }
@@ -173,7 +170,6 @@ func (c *Config[T]) commit(ctx context.Context, slice, updated T) error {
 	return reconcile.IgnoreNotFound(err)
 }
 
-// stateOf returns the input of advance.
 func (c *Config[T]) stateOf(slice T) (s state, err error) {
 	its := c.Kind.Of(slice)
 	provider, err := c.Resolve(c.Kind.pathOf(slice), its.Export)

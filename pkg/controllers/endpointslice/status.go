@@ -16,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// state is the input of advance.
 type state struct {
 	export    *apisv1alpha2.APIExport     // nil if it does not exist
 	cached    bool                        // whether the referenced cached resource exists
@@ -25,7 +24,6 @@ type state struct {
 	consumed  func(shard string) bool // whether the export has bindings on a shard
 }
 
-// advance returns a slice with its desired status.
 func (k Kind[T]) advance(slice T, s state) T {
 	slice, _ = slice.DeepCopyObject().(T)
 	its := k.Of(slice)

@@ -217,7 +217,6 @@ func (m *model) patch(_ context.Context, _ storage.Kind, item Item, o object, p 
 	return m.write(func() { m.set(item, is) })
 }
 
-// step performs one possible action and reports whether there was one.
 func (m *model) step() bool {
 	var can []func()
 	for _, prefix := range slices.Sorted(maps.Keys(m.unseen)) {

@@ -109,7 +109,6 @@ func (c *collector) open(ctx context.Context, kind storage.Kind, item Item, o ob
 	return err
 }
 
-// finish removes the finalizer of an owner without blocking dependents.
 func (c *collector) finish(ctx context.Context, item Item, o object) error {
 	if blocked, err := c.blocked(ctx, item, o); blocked || err != nil {
 		return err // requeued when one of them changes
@@ -123,7 +122,6 @@ func (c *collector) finish(ctx context.Context, item Item, o object) error {
 	return c.unfinalize(ctx, item, o, metav1.FinalizerDeleteDependents)
 }
 
-// blocked reports whether an owner has blocking dependents.
 func (c *collector) blocked(ctx context.Context, item Item, o object) (bool, error) {
 	return c.anyDependent(ctx, item, o, c.backend.get, func(d dependent, of *object) bool {
 		_, blocks := of.refers(o.uid)
@@ -142,7 +140,6 @@ func (c *collector) anyDependent(ctx context.Context, item Item, o object, get f
 	return false, nil
 }
 
-// orphan removes the references to an owner, and then its finalizer.
 func (c *collector) orphan(ctx context.Context, item Item, o object) error {
 	if err := c.backend.catchUp(ctx, item, o); err != nil {
 		return err
@@ -175,7 +172,6 @@ func (c *collector) orphan(ctx context.Context, item Item, o object) error {
 	return c.unfinalize(ctx, item, o, metav1.FinalizerOrphanDependents)
 }
 
-// unfinalize removes a finalizer of the collector.
 func (c *collector) unfinalize(ctx context.Context, item Item, o object, finalizer string) error {
 	kind, err := c.kind(ctx, item)
 	if err != nil {
@@ -187,7 +183,6 @@ func (c *collector) unfinalize(ctx context.Context, item Item, o object, finaliz
 	return err
 }
 
-// kind returns the served kind of an item.
 func (c *collector) kind(ctx context.Context, item Item) (storage.Kind, error) {
 	place := item.place()
 	kind, served, err := c.backend.Served(ctx, place.Cluster, item.prefix(), place.Identity)

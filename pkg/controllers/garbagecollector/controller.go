@@ -176,7 +176,6 @@ func (c *Controller) unpark(queue reconcile.Queue[Item]) {
 	c.collector.metrics.parked.Set(float64(c.collector.parked.len()))
 }
 
-// shard implements backend.
 type shard struct {
 	Kinds
 	*writer

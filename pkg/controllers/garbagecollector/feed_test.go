@@ -14,7 +14,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/storage/usage"
 )
 
-// changed is a store with scripted changes.
 type changed struct {
 	follower usage.Follower
 	stopped  bool

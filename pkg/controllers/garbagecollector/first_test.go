@@ -72,7 +72,6 @@ func newShard(t *testing.T) *shardOf {
 	return s
 }
 
-// exists creates the shard's own logical cluster with the start time of garbage collection.
 func (s *shardOf) exists(t *testing.T, since string) {
 	t.Helper()
 	lc := &corev1alpha1.LogicalCluster{ObjectMeta: metav1.ObjectMeta{
@@ -93,7 +92,6 @@ func (s *shardOf) since(t *testing.T) time.Time {
 	return at
 }
 
-// start returns a new collector that has observed everything.
 func (s *shardOf) start() *Controller {
 	s.crash()
 	s.c.backend = s
@@ -114,7 +112,6 @@ var (
 	newGarbage = at("ConfigMap", "new")
 )
 
-// withGarbage returns a shard with garbage from before the first collector.
 func withGarbage(t *testing.T) *shardOf {
 	t.Helper()
 	s := newShard(t)
@@ -229,7 +226,6 @@ func (s *goesAway) get(ctx context.Context, item Item) (object, error) {
 	return s.shardOf.get(ctx, item)
 }
 
-// revisionless is a store without a reachable etcd.
 type revisionless struct{ changed }
 
 func (*revisionless) Revision(context.Context) (uint64, error) {

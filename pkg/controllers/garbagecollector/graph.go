@@ -27,7 +27,6 @@ type graph struct {
 	wake chan struct{}
 }
 
-// todo are the items to examine.
 type todo struct {
 	items []Item
 	// owners are those with dependents that must be examined.
@@ -76,7 +75,6 @@ func (d *dependents) put(item Item, blocks bool) bool {
 	return true
 }
 
-// remove reports whether the item was present.
 func (d *dependents) remove(item Item) bool {
 	if d.many != nil {
 		_, known := d.many[item]
@@ -243,7 +241,6 @@ func (g *graph) isDeleted(o owner) bool {
 	return deleted
 }
 
-// take returns and clears the items to examine.
 func (g *graph) take() todo {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -68,7 +68,6 @@ type backend interface {
 	report(ctx context.Context, kind storage.Kind, item Item, o object, r metav1.OwnerReference)
 }
 
-// collector decides about objects.
 type collector struct {
 	graph   *graph
 	backend backend
@@ -83,7 +82,6 @@ func newCollector(registerer prometheus.Registerer) *collector {
 	return &collector{graph: newGraph(), held: holding{gauge: m.held}, metrics: m}
 }
 
-// judge decides about an object that is not being deleted.
 func (c *collector) judge(ctx context.Context, item Item, o object) (verdict, error) {
 	v := verdict{}
 	lookups, err := c.locate(ctx, item, o, &v)

@@ -7,7 +7,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/instruments"
 )
 
-// action is the value of a metric label.
 type action string
 
 const (

@@ -40,7 +40,6 @@ func wrongUID(r metav1.OwnerReference) metav1.OwnerReference {
 	return r
 }
 
-// orphans returns the names of n dependents.
 func orphans(n int) (names []string) {
 	for i := range n {
 		names = append(names, fmt.Sprintf("d%d", i))

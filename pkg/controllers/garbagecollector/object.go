@@ -15,7 +15,6 @@ import (
 // Item identifies an object by its storage key.
 type Item string
 
-// prefix returns the key prefix of the item's resource.
 func (i Item) prefix() string { return storage.ResourcePrefixOf(string(i)) }
 
 // place returns the parts of the key; the zero value if the object is not in a logical cluster.
@@ -31,7 +30,6 @@ func (i Item) LogicalCluster() logicalcluster.Name { return i.place().Cluster }
 // not be able to delete it this way, because its deletion is restricted.
 func unowned(i Item) bool { return i.prefix() == "/core.kcp.io/logicalclusters/" }
 
-// object contains the relevant metadata of an object.
 type object struct {
 	uid                             types.UID
 	version                         string
@@ -40,10 +38,8 @@ type object struct {
 	references                      []metav1.OwnerReference
 }
 
-// waits reports whether the object is being deleted and waits for its dependents.
 func (o *object) waits() bool { return o.deleting && o.foreground }
 
-// orphans reports whether the object is being deleted and orphans its dependents.
 func (o *object) orphans() bool { return o.deleting && o.orphaning }
 
 func objectOf(h storage.Header) object {
@@ -89,7 +85,6 @@ func ownerOf(cluster logicalcluster.Name, uid types.UID) owner {
 	return o
 }
 
-// parseUUID decodes a UUID in canonical form.
 func parseUUID(text string, out *[16]byte) bool {
 	if len(text) != 36 || text[8] != '-' || text[13] != '-' || text[18] != '-' || text[23] != '-' {
 		return false

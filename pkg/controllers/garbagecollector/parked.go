@@ -36,7 +36,6 @@ func (p *parked) add(item Item) {
 	}
 }
 
-// take removes and returns the items of a logical cluster.
 func (p *parked) take(cluster logicalcluster.Name) []Item {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -70,7 +69,6 @@ func (p *parked) remove(item Item) {
 	}
 }
 
-// holding are objects with a delayed deletion, so that an administrator can object.
 type holding struct {
 	gauge prometheus.Gauge
 

@@ -56,7 +56,6 @@ func (p patch) body(o object) ([]byte, error) {
 	return body, nil
 }
 
-// writer writes through the API of the shard.
 type writer struct {
 	// deleting authenticates as the collector; webhooks and policies apply to its requests. local authenticates as the system;
 	// they do not apply to its requests.
@@ -109,7 +108,6 @@ func (w *writer) patch(ctx context.Context, kind storage.Kind, item Item, o obje
 	return err
 }
 
-// report records an Event.
 func (w *writer) report(ctx context.Context, kind storage.Kind, item Item, o object, r metav1.OwnerReference) {
 	place := item.place()
 	err := events.Record(ctx, w.local.Cluster(place.Cluster.Path()), events.Event{

@@ -43,7 +43,6 @@ type Config struct {
 	Done func(err error)
 }
 
-// leases is the client for heartbeats.
 type leases interface {
 	Get(ctx context.Context, name string, options metav1.GetOptions) (*coordinationv1.Lease, error)
 	Create(ctx context.Context, lease *coordinationv1.Lease, options metav1.CreateOptions) (*coordinationv1.Lease, error)
@@ -126,7 +125,6 @@ func (h *heart) renew(ctx context.Context) error {
 	return err
 }
 
-// fill sets the content of the Lease.
 func (h *heart) fill(lease *coordinationv1.Lease) error {
 	metav1.SetMetaDataLabel(&lease.ObjectMeta, shardload.LeaseLabel, h.shard)
 	lease.OwnerReferences = h.owner()

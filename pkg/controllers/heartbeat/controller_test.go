@@ -17,7 +17,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/tenancy/shardload"
 )
 
-// store contains one Lease and records requests.
 type store struct {
 	lease   *coordinationv1.Lease
 	version int

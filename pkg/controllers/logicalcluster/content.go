@@ -81,7 +81,6 @@ func stageOf(resource schema.GroupResource) stage {
 	}
 }
 
-// result is the progress of the deletion of content.
 type result struct {
 	reason, detail string
 	err            error
@@ -143,7 +142,6 @@ func deleteUnserved(ctx context.Context, unserved Unserved, cluster logicalclust
 	}
 }
 
-// isOpen reports whether objects can be created in a namespace.
 func isOpen(ns *corev1.Namespace) bool { return ns.DeletionTimestamp == nil }
 
 // release finalizes the namespaces without remaining content.
@@ -248,7 +246,6 @@ func (c Config) commit() func(ctx context.Context, old, updated *corev1alpha1.Lo
 	}
 }
 
-// writer changes LogicalClusters.
 type writer struct {
 	commit func(ctx context.Context, old, updated *corev1alpha1.LogicalCluster) (*corev1alpha1.LogicalCluster, error)
 	latest reconcile.Latest[*corev1alpha1.LogicalCluster]

@@ -26,7 +26,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
-// fake is a shard with one logical cluster.
 type fake struct {
 	lc                            *corev1alpha1.LogicalCluster
 	namespace, universal, claimed bool
@@ -92,7 +91,6 @@ func (noDefaults) Note(lc *corev1alpha1.LogicalCluster) *corev1alpha1.LogicalClu
 
 func (noDefaults) Forget(logicalcluster.Name) {}
 
-// waitingDefaults waits for a binding.
 type waitingDefaults struct {
 	noDefaults
 	bound *bool

@@ -54,7 +54,6 @@ type world struct {
 	ending  int
 }
 
-// resources contains at least one resource of each stage.
 var resources = []purge.Resource{
 	{GroupVersionResource: workspacesResource.WithVersion("v1alpha1")},
 	{GroupVersionResource: schema.GroupVersionResource{Version: "v1", Resource: "secrets"}},
@@ -78,7 +77,6 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// restart starts a new process.
 func (w *world) restart() {
 	w.writes = -1
 	w.up = w.controller()
@@ -222,7 +220,6 @@ func (w *world) step() {
 	w.othersWork()
 }
 
-// check checks invariants.
 func (w *world) check() {
 	w.t.Helper()
 	if w.lc == nil {
@@ -260,7 +257,6 @@ func (w *world) othersWork() {
 	}
 }
 
-// state returns the LogicalCluster without times and versions.
 func (w *world) state() *corev1alpha1.LogicalCluster {
 	lc := w.lc.DeepCopy()
 	lc.ResourceVersion = ""

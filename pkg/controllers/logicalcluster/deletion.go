@@ -78,7 +78,6 @@ func (r *deletionReconciler) deletions(clusters *client.Informer[*corev1alpha1.L
 	}
 }
 
-// contentOf deletes the content of a logical cluster in one round.
 func contentOf(ctx context.Context, config Config, cluster logicalcluster.Name) result {
 	scope := config.Local.Cluster(cluster.Path())
 	discovery, err := documents.Of(scope)

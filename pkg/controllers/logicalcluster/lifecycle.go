@@ -90,7 +90,6 @@ func terminate(lc *corev1alpha1.LogicalCluster) *corev1alpha1.LogicalCluster {
 	return lc
 }
 
-// label sets the labels for the phase, initializers and terminators.
 func label(lc *corev1alpha1.LogicalCluster) *corev1alpha1.LogicalCluster {
 	lc = lc.DeepCopy()
 	tenancy.SetPhaseLabels(lc, lc.Status.Phase, lc.Status.Initializers, lc.Status.Terminators)

@@ -50,7 +50,6 @@ func newInitialNamespaces(config Config) *initialNamespaces {
 	}
 }
 
-// isInitialNamespace reports whether name is the name of an initial namespace.
 func isInitialNamespace(name string) bool {
 	return name == metav1.NamespaceDefault || name == metav1.NamespaceSystem
 }

@@ -18,7 +18,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/reconcile"
 )
 
-// keyQueue records keys.
 type keyQueue chan client.Key
 
 func (q keyQueue) Add(key client.Key) { q <- key }

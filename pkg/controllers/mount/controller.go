@@ -54,7 +54,6 @@ func New(config Config) *reconcile.Controller[client.Key] {
 	})
 }
 
-// mountKey returns the key of a Workspace that is a mount.
 func mountKey(ws *tenancyv1alpha1.Workspace) []client.Key {
 	if ws.Spec.Mount == nil {
 		return nil
@@ -62,7 +61,6 @@ func mountKey(ws *tenancyv1alpha1.Workspace) []client.Key {
 	return reconcile.KeysOf(ws)
 }
 
-// bindings requeues the mounts of a logical cluster with changed bindings.
 func (c *controller) bindings(context.Context, reconcile.Queue[client.Key]) (func(), error) {
 	changed := func(b *apisv1alpha2.APIBinding) { c.follower.redefined(logicalcluster.From(b)) }
 	return c.Bindings.AddEventHandler(client.Handler[*apisv1alpha2.APIBinding]{

@@ -16,7 +16,6 @@ import (
 
 const maxURL = 2048
 
-// problem is the reason why a mount is unavailable.
 type problem struct{ reason, message string }
 
 func notFound(format string, args ...any) *problem {
@@ -27,7 +26,6 @@ func notReady(format string, args ...any) *problem {
 	return &problem{tenancyv1alpha1.MountObjectNotReadyReason, fmt.Sprintf(format, args...)}
 }
 
-// misnamed returns the problem of an invalid reference.
 func misnamed(ref tenancyv1alpha1.ObjectReference, kind storage.Kind, served bool) *problem {
 	switch {
 	case !served:
@@ -41,7 +39,6 @@ func misnamed(ref tenancyv1alpha1.ObjectReference, kind storage.Kind, served boo
 	}
 }
 
-// target returns the URL of a mounted object, or a problem.
 func target(obj *unstructured.Unstructured, ref tenancyv1alpha1.ObjectReference) (string, *problem) {
 	text, _, _ := unstructured.NestedString(obj.Object, "status", "URL")
 	phase, _, _ := unstructured.NestedString(obj.Object, "status", "phase")

@@ -63,7 +63,6 @@ func (f *follower) changed(key string) {
 	}
 }
 
-// redefined requeues the mounts of a logical cluster after changes of its served APIs.
 func (f *follower) redefined(cluster logicalcluster.Name) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -91,7 +90,6 @@ func (f *follower) follow(mount client.Key, item string) {
 	}
 }
 
-// forget removes a mount.
 func (f *follower) forget(mount client.Key) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

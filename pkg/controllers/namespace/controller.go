@@ -106,7 +106,6 @@ func (r *namespaceReconciler) reconcile(ctx context.Context, key client.Key) (re
 	return reconcile.Result{Backoff: true}, errors.Join(result.discovery, result.Err)
 }
 
-// empty runs one round for the namespaced resources of the logical cluster.
 func empty(ctx context.Context, config Config, key client.Key) round {
 	scope := config.Local.Cluster(key.Cluster.Path())
 	discovery, err := documents.Of(scope)

@@ -66,7 +66,6 @@ func New(config Config) *reconcile.Controller[client.Key] {
 	})
 }
 
-// partitions is the client for the Partitions of a logical cluster.
 type partitions interface {
 	Create(ctx context.Context, p *topologyv1alpha1.Partition, opts metav1.CreateOptions) (*topologyv1alpha1.Partition, error)
 	Update(ctx context.Context, p *topologyv1alpha1.Partition, opts metav1.UpdateOptions) (*topologyv1alpha1.Partition, error)

@@ -57,7 +57,6 @@ func valuesOf(shard *corev1alpha1.Shard, dimensions []string) (values []string, 
 	return values, true
 }
 
-// restricted adds the values of the dimensions to a selector.
 func restricted(selector *metav1.LabelSelector, dimensions, values []string) *metav1.LabelSelector {
 	with := &metav1.LabelSelector{MatchLabels: map[string]string{}}
 	if selector != nil {
@@ -103,7 +102,6 @@ func ownerOf(set *topologyv1alpha1.PartitionSet) metav1.OwnerReference {
 	}
 }
 
-// setOf returns the name and UID of the set that owns a Partition.
 func setOf(partition *topologyv1alpha1.Partition) (name string, uid types.UID, ok bool) {
 	for _, owner := range partition.OwnerReferences {
 		if owner.Kind == "PartitionSet" && strings.HasPrefix(owner.APIVersion, topologyv1alpha1.SchemeGroupVersion.Group+"/") {

@@ -27,7 +27,6 @@ func counted(name corev1.ResourceName) (schema.GroupResource, bool) {
 	}
 }
 
-// countedBy returns the resources that quotas count in a fixed order.
 func countedBy(quotas []*corev1.ResourceQuota) []schema.GroupResource {
 	found := map[schema.GroupResource]bool{}
 	for _, quota := range quotas {
@@ -48,7 +47,6 @@ func scoped(quota *corev1.ResourceQuota) bool {
 	return len(quota.Spec.Scopes) > 0 || quota.Spec.ScopeSelector != nil
 }
 
-// usage is the usage in the status of a quota.
 type usage map[corev1.ResourceName]int64
 
 // counts are the numbers of objects. Resources that are not served are in neither map.

@@ -21,7 +21,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/client/documents"
 )
 
-// syncWait limits the wait for an informer.
 const syncWait = 10 * time.Second
 
 var errStopped = errors.New("the controller is not running")
@@ -151,7 +150,6 @@ func (c *counter) wait(ctx context.Context) error {
 	}
 }
 
-// list counts without a watch.
 func (w *watches) list(ctx context.Context, in namespace, gvr schema.GroupVersionResource) (int64, error) {
 	clients, err := w.local.Cluster(in.Cluster.Path()).Metadata()
 	if err != nil {
@@ -258,7 +256,6 @@ func (w *watches) notify(c *counter, key client.Key) {
 	}
 }
 
-// slim keeps the identity of an object.
 func slim(obj *metav1.PartialObjectMetadata) (*metav1.PartialObjectMetadata, error) {
 	return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
 		Name: obj.Name, Namespace: obj.Namespace, UID: obj.UID, ResourceVersion: obj.ResourceVersion,
@@ -295,7 +292,6 @@ func (w *watches) version(ctx context.Context, in namespace, resource schema.Gro
 	return schema.GroupVersionResource{}, false, nil
 }
 
-// servedIn reports whether a resource can be counted in a version.
 func servedIn(ctx context.Context, scope client.Scope, in namespace, resource schema.GroupVersionResource) (schema.GroupVersionResource, bool, error) {
 	list, err := scope.Resources(ctx, resource.GroupVersion())
 	if apierrors.IsNotFound(err) {

@@ -101,7 +101,6 @@ func TestOneWatch(t *testing.T) {
 	clear(w.clusters["c"])
 }
 
-// drain discards notifications.
 func drain(changed <-chan namespace) {
 	for {
 		select {

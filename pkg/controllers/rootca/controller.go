@@ -154,7 +154,6 @@ func (r *configMapReconciler) repair(ctx context.Context, key client.Key, missin
 	}
 }
 
-// replace writes the content of the ConfigMap if necessary.
 func (r *configMapReconciler) replace(ctx context.Context, configMaps configMapClient) error {
 	ca := r.ca.current.Load()
 	found, err := configMaps.Get(ctx, ConfigMap, metav1.GetOptions{})

@@ -35,7 +35,6 @@ func opened(t *testing.T) *File {
 	return file
 }
 
-// shard has namespaces with and without a ConfigMap.
 type shard struct {
 	mu         sync.Mutex
 	namespaces []*corev1.Namespace

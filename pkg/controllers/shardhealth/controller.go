@@ -169,7 +169,6 @@ func newMetrics(registerer prometheus.Registerer) metrics {
 	}
 }
 
-// note updates the metrics from a Shard.
 func (m metrics) note(shard *corev1alpha1.Shard) {
 	if !conditions.Has(shard, conditionsv1alpha1.ReadyCondition) {
 		m.delete(shard.Name)
@@ -235,7 +234,6 @@ const (
 	fewBytes   = 16 << 20
 )
 
-// differ reports whether a load differs enough to be written.
 func differ(reported, now shardload.Load) bool {
 	moved := func(a, b shardload.Amount, few int64) bool {
 		return a.Limit != b.Limit || max(a.Used-b.Used, b.Used-a.Used) > max(few, a.Used/part)

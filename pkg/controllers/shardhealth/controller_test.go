@@ -51,7 +51,6 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// start starts a new process.
 func (w *world) start() {
 	w.healthReconciler = &healthReconciler{
 		now: func() time.Time { return w.now }, observed: newHeartbeats("root"), reported: map[string]time.Time{}, metrics: newMetrics(nil),
@@ -119,7 +118,6 @@ func (w *world) work() {
 	}
 }
 
-// says formats the condition Ready.
 func (w *world) says(shard string) string {
 	ready := conditions.Get(w.shards[shard], conditionsv1alpha1.ReadyCondition)
 	if ready == nil {

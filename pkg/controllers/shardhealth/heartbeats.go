@@ -20,7 +20,6 @@ type heartbeats struct {
 	by    map[string]lastHeartbeat
 }
 
-// lastHeartbeat is the last heartbeat of a shard.
 type lastHeartbeat struct {
 	renewed metav1.MicroTime
 	beats   uint64

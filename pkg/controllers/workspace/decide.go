@@ -25,7 +25,6 @@ import (
 // regionLabel is the label of a Shard with its region, which is copied to the Workspaces that are placed on it.
 const regionLabel = "region"
 
-// facts are the input of claim.
 type facts struct {
 	parent   *corev1alpha1.LogicalCluster // that contains the Workspace
 	shards   []*corev1alpha1.Shard
@@ -151,7 +150,6 @@ func logicalClusterFor(ws *tenancyv1alpha1.Workspace, in facts, self string) (*c
 	return lc, nil
 }
 
-// copyCreator copies the creator of the Workspace to its LogicalCluster.
 func copyCreator(ws *tenancyv1alpha1.Workspace, lc *corev1alpha1.LogicalCluster) *problem {
 	owner := ws.Annotations[ownerAnnotation]
 	if owner == "" {
@@ -192,7 +190,6 @@ func scheduled(ws *tenancyv1alpha1.Workspace) *tenancyv1alpha1.Workspace {
 	return ws
 }
 
-// mirror copies the status of the LogicalCluster to the Workspace.
 func mirror(ws *tenancyv1alpha1.Workspace, lc *corev1alpha1.LogicalCluster) *tenancyv1alpha1.Workspace {
 	ws = scheduled(ws)
 	ws.Status.Initializers = slices.Clone(lc.Status.Initializers)
@@ -262,7 +259,6 @@ func disappeared(ws *tenancyv1alpha1.Workspace) *tenancyv1alpha1.Workspace {
 	return ws
 }
 
-// deleting sets the reason why a Workspace that is being deleted still exists.
 func deleting(ws *tenancyv1alpha1.Workspace, reason, format string, args ...any) *tenancyv1alpha1.Workspace {
 	ws = ws.DeepCopy()
 	conditions.MarkFalse(ws, tenancyv1alpha1.WorkspaceContentDeleted, reason, conditionsv1alpha1.ConditionSeverityError, "%s", fmt.Sprintf(format, args...))
@@ -319,7 +315,6 @@ func newClusterName() logicalcluster.Name {
 	return logicalcluster.Name(hash(random, clusterNameLength))
 }
 
-// shardHash returns the value of tenancy.ShardHashAnnotation for a shard.
 func shardHash(shard string) string { return hash([]byte(shard), shardHashLength) }
 
 // hash returns the first characters of base36(sha224(data)).

@@ -24,7 +24,6 @@ const (
 	reasonWaiting = "WaitingForLogicalCluster"
 )
 
-// notice is the content of an Event.
 type notice struct {
 	kind, reason, message string
 }
@@ -89,7 +88,6 @@ func (t *reported) fresh(key client.Key, uid types.UID, all []notice) (fresh []n
 	return fresh
 }
 
-// eventIn returns a function that records Events for Workspaces.
 func eventIn(local *client.Factory) func(ctx context.Context, ws *tenancyv1alpha1.Workspace, w notice) error {
 	return func(ctx context.Context, ws *tenancyv1alpha1.Workspace, w notice) error {
 		return events.Record(ctx, local.Cluster(logicalcluster.From(ws).Path()), events.Event{

@@ -27,7 +27,6 @@ import (
 // within moments. An older LogicalCluster without a Workspace is probably a sign of data loss on this shard.
 const orphanAge = 24 * time.Hour
 
-// initialObjects are the names of objects that each logical cluster contains initially.
 var initialObjects = map[schema.GroupResource][]string{
 	kinds.LogicalClusters.GroupResource():     {corev1alpha1.LogicalClusterName},
 	kinds.Namespaces.GroupResource():          {metav1.NamespaceDefault, metav1.NamespaceSystem},
@@ -36,7 +35,6 @@ var initialObjects = map[schema.GroupResource][]string{
 	kinds.ClusterRoleBindings.GroupResource(): {tenancy.OwnerBinding},
 }
 
-// maxInitialObjects is the largest number of initial objects of one kind.
 const maxInitialObjects = 2
 
 // removeOrphan deletes a LogicalCluster without a Workspace, or returns true if it must be retained. exists reads the
@@ -107,7 +105,6 @@ func isEmpty(ctx context.Context, scope client.Scope) (bool, error) {
 	return true, nil
 }
 
-// isInitial reports whether a list contains only initial objects.
 func isInitial(resource schema.GroupResource, page *metav1.PartialObjectMetadataList) bool {
 	others := slices.ContainsFunc(page.Items, func(item metav1.PartialObjectMetadata) bool {
 		return !slices.Contains(initialObjects[resource], item.Name)

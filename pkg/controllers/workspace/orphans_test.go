@@ -112,7 +112,6 @@ func TestACreateThatArrivesAfterTheEnd(t *testing.T) {
 	}
 }
 
-// orphaned returns the value of the metric.
 func orphaned(t *testing.T, o *orphans) int {
 	t.Helper()
 	n, err := testutil.GetGaugeMetricValue(o.gauge)

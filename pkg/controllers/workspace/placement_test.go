@@ -105,7 +105,6 @@ func newPlaced(t *testing.T) *fake {
 	return f
 }
 
-// claim claims a logical cluster and requests it.
 func (f *fake) claim(r *workspaceReconciler) {
 	f.t.Helper()
 	_, err := f.reconcile(r)

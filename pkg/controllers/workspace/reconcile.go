@@ -261,7 +261,6 @@ func belongsToAnother(ws *tenancyv1alpha1.Workspace) error {
 	return fmt.Errorf("logical cluster %s belongs to another workspace: delete this one and create it again", ws.Spec.Cluster)
 }
 
-// follow updates the Workspace from its LogicalCluster.
 func (r *workspaceReconciler) follow(ctx context.Context, ws *tenancyv1alpha1.Workspace) (reconcile.Result, error) {
 	clusters, err := r.at(ws.Annotations[shardAnnotation])
 	if err != nil {
@@ -346,7 +345,6 @@ func (r *workspaceReconciler) delete(ctx context.Context, ws *tenancyv1alpha1.Wo
 	return next, reconcile.IgnoreNotFound(err)
 }
 
-// release removes the finalizer of the Workspace.
 func (r *workspaceReconciler) release(ctx context.Context, ws *tenancyv1alpha1.Workspace) (reconcile.Result, error) {
 	updated := ws.DeepCopy()
 	updated.Finalizers = slices.DeleteFunc(updated.Finalizers, func(f string) bool { return f == workspaceFinalizer })

@@ -127,7 +127,6 @@ func (f *fake) owned(key client.Key) []*corev1alpha1.LogicalCluster {
 	return found
 }
 
-// process starts a new controller.
 func (f *fake) process() *workspaceReconciler {
 	return &workspaceReconciler{
 		self: "here", orphans: newOrphans(nil),

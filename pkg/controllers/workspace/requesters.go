@@ -68,7 +68,6 @@ func (a *requesters) watch(ctx context.Context, queue reconcile.Queue[client.Key
 	return a.peers.Follow(ctx, func(ctx context.Context, shard *peers.Peer) { a.follow(ctx, shard, queue) }), nil
 }
 
-// follow watches a shard until ctx is done.
 func (a *requesters) follow(ctx context.Context, shard *peers.Peer, queue reconcile.Queue[client.Key]) {
 	informer := kinds.Workspaces.Informer(shard.Clients.Wildcard(), client.InformerOptions[*tenancyv1alpha1.Workspace]{
 		Name: "workspaces@" + shard.Name, LabelSelector: tenancy.TargetLabel + "=" + a.self, Transform: slimWorkspace,

@@ -27,7 +27,6 @@ const (
 	reasonShardUnreachable = "ShardUnreachable"
 )
 
-// problem is the reason why a Workspace cannot be scheduled.
 type problem struct {
 	reason, message string
 	shards          map[string]string // reason by shard, for administrators
@@ -127,7 +126,6 @@ func rejectionReason(shard *corev1alpha1.Shard, selector labels.Selector, claims
 	}
 }
 
-// externalURL returns the address of a shard for users.
 func externalURL(shard *corev1alpha1.Shard) string {
 	if shard.Spec.ExternalURL != "" {
 		return strings.TrimSuffix(shard.Spec.ExternalURL, "/")
@@ -150,7 +148,6 @@ type shardObservation struct {
 	silent bool  // set if the shard has not responded recently
 }
 
-// candidate is a shard that may take a logical cluster.
 type candidate struct {
 	*corev1alpha1.Shard
 

@@ -44,7 +44,6 @@ func (s *sites) watch(ctx context.Context, queue reconcile.Queue[client.Key]) (f
 	return s.peers.Follow(ctx, func(ctx context.Context, shard *peers.Peer) { s.follow(ctx, shard, queue) }), nil
 }
 
-// follow watches a shard until ctx is done.
 func (s *sites) follow(ctx context.Context, shard *peers.Peer, queue reconcile.Queue[client.Key]) {
 	informer := kinds.LogicalClusters.Informer(shard.Clients.Wildcard(), client.InformerOptions[*corev1alpha1.LogicalCluster]{
 		Name: "logicalclusters@" + shard.Name, LabelSelector: tenancy.OwnerShardLabel + "=" + s.self,
@@ -67,7 +66,6 @@ func (s *sites) follow(ctx context.Context, shard *peers.Peer, queue reconcile.Q
 	}
 }
 
-// shardMap is a concurrent map by shard name.
 type shardMap[T any] struct {
 	mu sync.Mutex
 	by map[string]*T
@@ -105,7 +103,6 @@ func IndexByOwner(lc *corev1alpha1.LogicalCluster) []string {
 	return []string{key.String()}
 }
 
-// ownerHandler enqueues the Workspaces that own LogicalClusters.
 func ownerHandler(queue reconcile.Queue[client.Key]) client.Handler[*corev1alpha1.LogicalCluster] {
 	enqueue := func(lc *corev1alpha1.LogicalCluster) {
 		for _, key := range ownersOf(lc) {
@@ -135,7 +132,6 @@ func ownerOf(lc *corev1alpha1.LogicalCluster) (client.Key, bool) {
 	return client.Key{Cluster: logicalcluster.Name(owner.Cluster), Name: owner.Name}, true
 }
 
-// logicalClusters gives access to the LogicalClusters of one shard.
 type logicalClusters interface {
 	// isRemote reports whether this is another shard, which creates and deletes LogicalClusters itself.
 	isRemote() bool
@@ -146,10 +142,8 @@ type logicalClusters interface {
 	unused(ctx context.Context, cluster logicalcluster.Name) (bool, error)
 }
 
-// requestTimeout bounds a request to a shard.
 const requestTimeout = 10 * time.Second
 
-// site implements logicalClusters.
 type site struct {
 	*peers.Peer
 	lister client.Lister[*corev1alpha1.LogicalCluster]
@@ -166,7 +160,6 @@ func localSite(book *peers.Book, self string, informer *client.Informer[*corev1a
 
 func (s *site) isRemote() bool { return s.remote }
 
-// cached returns the last observed LogicalCluster.
 func (s *site) cached(cluster logicalcluster.Name) (*corev1alpha1.LogicalCluster, bool) {
 	lc, err := s.lister.Get(client.Key{Cluster: cluster, Name: corev1alpha1.LogicalClusterName})
 	return lc, err == nil

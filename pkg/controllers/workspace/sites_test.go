@@ -19,7 +19,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
-// eventually is a generous timeout for loaded machines.
 const eventually = 30 * time.Second
 
 type keyQueue chan client.Key

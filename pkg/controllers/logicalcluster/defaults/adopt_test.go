@@ -14,7 +14,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
-// systemWorld is a world with logical clusters that bind system exports.
 func systemWorld(exports ...string) *world {
 	w := newWorld()
 	w.lc.Status.Initializers = nil

@@ -18,7 +18,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
-// state is the state of the default bindings of a logical cluster.
 type state struct {
 	invalid error    // why the bindings of the type are unknown
 	failed  []string // messages for bindings that could not be created
@@ -30,7 +29,6 @@ func waits(lc *corev1alpha1.LogicalCluster) bool {
 	return slices.Contains(lc.Status.Initializers, tenancyv1alpha1.WorkspaceAPIBindingsInitializer)
 }
 
-// withCondition sets the condition of a type from the state.
 func (s *state) withCondition(lc *corev1alpha1.LogicalCluster, kind conditionsv1alpha1.ConditionType) *corev1alpha1.LogicalCluster {
 	lc = lc.DeepCopy()
 	switch {
@@ -102,12 +100,10 @@ func otherExport(name string, want tenancy.DefaultBinding) string {
 	return fmt.Sprintf("APIBinding %s is to another APIExport than %s:%s, which the workspace type references: delete it", name, want.Path, want.Export)
 }
 
-// missingExport is the message for an export that does not exist.
 func missingExport(want tenancy.DefaultBinding) string {
 	return fmt.Sprintf("APIExport %s:%s does not exist: create it, or remove it from spec.defaultAPIBindings of the workspace type", want.Path, want.Export)
 }
 
-// isSystemBinding reports whether a binding refers to a system export of root.
 func isSystemBinding(binding *apisv1alpha2.APIBinding) bool {
 	ref := binding.Spec.Reference.Export
 	return ref != nil && tenancy.DefaultBinding{Path: ref.Path, Export: ref.Name}.IsSystem()

@@ -167,7 +167,6 @@ func (w *world) write(binding *apisv1alpha2.APIBinding) error {
 	return nil
 }
 
-// step is one reconcile.
 func (w *world) step(t *testing.T) (again bool) {
 	t.Helper()
 	updated, _, err := w.b.Make(t.Context(), w.lc.DeepCopy())
@@ -217,7 +216,6 @@ func claim(resource string, selector *apisv1alpha2.PermissionClaimSelector) apis
 	return apisv1alpha2.PermissionClaim{GroupResource: apisv1alpha2.GroupResource{Resource: resource}, Verbs: []string{"get"}, DefaultSelector: selector}
 }
 
-// says formats a condition.
 func (w *world) says(kind conditionsv1alpha1.ConditionType) string {
 	c := conditions.Get(w.lc, kind)
 	if c == nil {
