@@ -170,10 +170,11 @@ func only(resources []purge.Resource, s stage) []purge.Resource {
 	})
 }
 
+// objectsReadable is the condition that is False while objects cannot be decoded.
+const objectsReadable conditionsv1alpha1.ConditionType = "ObjectsReadable"
+
 const (
-	// objectsReadable is the condition that is False while objects cannot be decoded.
-	objectsReadable   conditionsv1alpha1.ConditionType = "ObjectsReadable"
-	unreadableObjects                                  = "UnreadableObjects"
+	unreadableObjects = "UnreadableObjects"
 	// recheck is the interval for checking whether such objects were deleted or fixed.
 	recheck = time.Minute
 )
